@@ -1,0 +1,17 @@
+/* Gantry: GPU-driven networking over plain TCP. This header is C99-clean and needs no CUDA headers. */
+#ifndef GANTRY_GANTRY_H
+#define GANTRY_GANTRY_H
+
+#include "gantry/result.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* "0.1.0 (commit)": borrowed, static. */
+const char *gantry_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,54 @@
+/*
+ * The event ring: always on, fixed records, newest overwrite oldest.
+ *
+ * Any thread writes; a record costs one fetch_add and five stores. A reader
+ * (trace, stall report, tests) copies the ring while writers go on, and drops
+ * records that changed under it: each slot has a sequence word that is
+ * store-released last and checked on both sides of the copy.
+ */
+#ifndef GANTRY_BASE_EVENT_H
+#define GANTRY_BASE_EVENT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* clang-format off */
+#define GANTRY_EVENTS(X)                                                          \
+	X(NONE,           "none",           "",        "",       "")              \
+	X(LINK_UP,        "link up",        "link",    "lanes",  "dev")           \
+	X(LINK_DOWN,      "link down",      "link",    "result", "")              \
+	X(SEND_POST,      "send posted",    "link",    "msg",    "bytes")         \
+	X(SEND_DONE,      "send done",      "link",    "msg",    "bytes")         \
+	X(RECV_POST,      "recv posted",    "link",    "msg",    "bytes")         \
+	X(RECV_DONE,      "recv done",      "link",    "msg",    "bytes")         \
+	X(CHUNK_TX,       "chunk sent",     "lane",    "msg",    "bytes")         \
+	X(CHUNK_RX,       "chunk received", "lane",    "msg",    "bytes")         \
+	X(STATE_TX,       "state sent",     "link",    "posted", "done")          \
+	X(STATE_RX,       "state received", "link",    "posted", "done")          \
+	X(STRANGER,       "stranger",       "count",   "",       "")              \
+	X(HEARTBEAT_LATE, "heartbeat late", "link",    "ns",     "")
+/* clang-format on */
+
+enum gantry_event_kind {
+#define GANTRY_EVENT_ENUM(name, text, a, b, c) GANTRY_EV_##name,
+	GANTRY_EVENTS(GANTRY_EVENT_ENUM)
+#undef GANTRY_EVENT_ENUM
+		GANTRY_EV_COUNT
+};
+
+struct gantry_event {
+	uint64_t ticks; /* gantry_ticks() */
+	uint32_t kind;
+	uint32_t a;
+	uint64_t b;
+	uint64_t c;
+};
+
+void gantry_event_put(enum gantry_event_kind kind, uint32_t a, uint64_t b, uint64_t c);
+/* Copies at most n of the newest events, oldest first; returns how many. */
+size_t gantry_event_snapshot(struct gantry_event *out, size_t n);
+const char *gantry_event_name(enum gantry_event_kind kind);
+/* The meaning of field i (0..2) of a kind, "" if unused. */
+const char *gantry_event_field(enum gantry_event_kind kind, int i);
+
+#endif

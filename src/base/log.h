@@ -1,0 +1,91 @@
+/*
+ * Log lines and the two error macros.
+ *
+ * One line per event, lower case, the cause and not a guess, with the peer in
+ * it: "gantry WARN net lane.c:120 connect to 10.0.0.2:4000: Connection refused".
+ * Inside NCCL the lines go to NCCL's logger, otherwise to stderr or to
+ * GANTRY_LOG_FILE. Logging preserves errno.
+ *
+ * The first function that knows a cause logs it, through FAIL; callers pass it
+ * on with TRY and stay silent. GANTRY_AGAIN travels through TRY without a line.
+ */
+#ifndef GANTRY_BASE_LOG_H
+#define GANTRY_BASE_LOG_H
+
+#include <stdint.h>
+
+#include "gantry/result.h"
+
+enum gantry_log_level {
+	GANTRY_LOG_ERROR,
+	GANTRY_LOG_WARN,
+	GANTRY_LOG_INFO,
+	GANTRY_LOG_DEBUG,
+	GANTRY_LOG_TRACE,
+};
+
+/* Subsystems: bits of the mask that GANTRY_LOG_SUBSYS selects by name. */
+enum gantry_log_subsys {
+	GANTRY_SUBSYS_BASE = 1 << 0,   /* "base": parameters, files */
+	GANTRY_SUBSYS_NET = 1 << 1,    /* "net": interfaces, connecting, lanes */
+	GANTRY_SUBSYS_DATA = 1 << 2,   /* "data": messages */
+	GANTRY_SUBSYS_LOADER = 1 << 3, /* "loader": foreign plugins */
+	GANTRY_SUBSYS_PLUGIN = 1 << 4, /* "plugin": the exported tables */
+	GANTRY_SUBSYS_TOOL = 1 << 5,   /* "tool" */
+	GANTRY_SUBSYS_ALL = (1 << 6) - 1,
+};
+
+/* A sink takes finished lines (no newline). NULL restores stderr or the file. */
+typedef void (*gantry_log_sink)(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
+				const char *text);
+void gantry_log_set_sink(gantry_log_sink sink);
+void gantry_log_configure(enum gantry_log_level level, uint32_t subsys_mask, const char *file);
+
+/* Next to free when the line is filtered out: one load and a compare. */
+extern int gantry_log_level_now;
+#define GANTRY_LOG(level, subsys, ...)                                                                          \
+	do {                                                                                                    \
+		if ((int)(level) <= __atomic_load_n(&gantry_log_level_now, __ATOMIC_RELAXED))                   \
+			gantry_log_write((level), GANTRY_SUBSYS_##subsys, __FILE__, __LINE__, __VA_ARGS__);     \
+	} while (0)
+#define LOG_ERROR(subsys, ...) GANTRY_LOG(GANTRY_LOG_ERROR, subsys, __VA_ARGS__)
+#define LOG_WARN(subsys, ...) GANTRY_LOG(GANTRY_LOG_WARN, subsys, __VA_ARGS__)
+#define LOG_INFO(subsys, ...) GANTRY_LOG(GANTRY_LOG_INFO, subsys, __VA_ARGS__)
+#define LOG_DEBUG(subsys, ...) GANTRY_LOG(GANTRY_LOG_DEBUG, subsys, __VA_ARGS__)
+#define LOG_TRACE(subsys, ...) GANTRY_LOG(GANTRY_LOG_TRACE, subsys, __VA_ARGS__)
+
+void gantry_log_write(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
+		      const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+
+/* Logs at ERROR and keeps the text for gantry_last_error() of this thread. Returns r. */
+gantry_result gantry_fail(gantry_result r, enum gantry_log_subsys subsys, const char *file, int line, const char *fmt,
+			  ...) __attribute__((format(printf, 5, 6)));
+/* The text of the last gantry_fail on this thread, or "". */
+const char *gantry_last_error(void);
+void gantry_set_last_error(const char *text);
+
+/* Both end at the label `out`, with the code in `r`. LOG_SUBSYS is defined by each .c file before its includes. */
+#define FAIL(code, ...)                                                                      \
+	do {                                                                                 \
+		r = gantry_fail((code), LOG_SUBSYS, __FILE__, __LINE__, __VA_ARGS__);        \
+		goto out;                                                                    \
+	} while (0)
+#define TRY(call)                    \
+	do {                         \
+		r = (call);          \
+		if (r != GANTRY_OK)  \
+			goto out;    \
+	} while (0)
+
+/*
+ * At most one line per second per call site, with a count of those left out:
+ * for the data path and for strangers.
+ */
+struct gantry_ratelimit {
+	uint64_t last_ns;
+	uint32_t suppressed;
+};
+/* True when the line may be written; *ret_suppressed says how many were not since the last one. */
+int gantry_ratelimit_pass(struct gantry_ratelimit *rl, uint32_t *ret_suppressed);
+
+#endif

@@ -1,0 +1,58 @@
+/*
+ * Parameters: one table (params.def) makes the struct, the parser, the listing
+ * of `gantry doctor` and docs/params.md.
+ *
+ * Values come from the environment, once, in gantry_params_load. A value that
+ * does not parse or is out of range is an error that names the variable, the
+ * value and what is allowed; an unknown GANTRY_* variable is warned about with
+ * the nearest known name. After loading the struct is read-only.
+ */
+#ifndef GANTRY_BASE_PARAM_H
+#define GANTRY_BASE_PARAM_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "gantry/result.h"
+
+/* Types: INT int64_t; SIZE bytes "64k" "1M" "2GiB"; DURATION ns "500ms" "3s" "1m", a bare number is seconds;
+ * BOOL "0/1/on/off/yes/no/true/false"; STRING a copy; CHOICE an index into a |-separated list. */
+struct gantry_params {
+#define P_INT(field, env, def, min, max, doc) int64_t field;
+#define P_SIZE(field, env, def, min, max, doc) uint64_t field;
+#define P_DURATION(field, env, def, min, max, doc) uint64_t field;
+#define P_BOOL(field, env, def, doc) int field;
+#define P_STRING(field, env, def, doc) const char *field;
+#define P_CHOICE(field, env, def, choices, doc) int field;
+#include "base/params.def"
+};
+
+/* The loaded parameters; defaults until gantry_params_load has run. */
+const struct gantry_params *gantry_params(void);
+
+/* Reads the environment; idempotent unless `reload`. Thread-safe. */
+gantry_result gantry_params_load(int reload);
+
+enum gantry_param_origin { GANTRY_ORIGIN_DEFAULT, GANTRY_ORIGIN_ENV };
+struct gantry_param_info {
+	const char *env;      /* "GANTRY_TIMEOUT" */
+	const char *type;     /* "duration" */
+	const char *range;    /* "1ms .. 1h", "auto|splice|msg|off", "" for strings */
+	const char *def;      /* default, as text */
+	const char *doc;      /* one sentence or more */
+	char value[128];      /* current value, as text */
+	enum gantry_param_origin origin;
+};
+size_t gantry_param_count(void);
+void gantry_param_describe(size_t i, struct gantry_param_info *ret_info);
+/* The page docs/params.md, as Markdown. */
+void gantry_params_write_markdown(FILE *f);
+
+/* Parsers, shared with command lines. *ret is written only on success; none of them logs. */
+gantry_result gantry_parse_size(const char *text, uint64_t *ret);
+gantry_result gantry_parse_duration(const char *text, uint64_t *ret_ns);
+gantry_result gantry_parse_int(const char *text, int64_t *ret);
+gantry_result gantry_parse_bool(const char *text, int *ret);
+
+#endif

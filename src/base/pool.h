@@ -1,0 +1,29 @@
+/*
+ * A pool of fixed-size objects, allocated once. Nothing is allocated between
+ * posting and completing a request: pools are sized at connect.
+ * Not thread-safe: the owner's lock protects it.
+ */
+#ifndef GANTRY_BASE_POOL_H
+#define GANTRY_BASE_POOL_H
+
+#include <stddef.h>
+
+#include "gantry/result.h"
+
+struct gantry_pool {
+	void *memory;       /* owned: count objects, cache-line aligned */
+	void **free;        /* owned: stack of free objects */
+	size_t object_size; /* rounded up to a cache line */
+	size_t count;
+	size_t nfree;
+};
+
+gantry_result gantry_pool_init(struct gantry_pool *p, size_t object_size, size_t count);
+void gantry_pool_destroy(struct gantry_pool *p); /* accepts a zeroed pool */
+/* NULL when empty. Objects come zeroed only the first time. */
+void *gantry_pool_get(struct gantry_pool *p);
+void gantry_pool_put(struct gantry_pool *p, void *object);
+/* Index of an object that belongs to the pool, or -1: validates pointers from callers. */
+long gantry_pool_index(const struct gantry_pool *p, const void *object);
+
+#endif

@@ -1,0 +1,33 @@
+/*
+ * Foreign net plugins, opened by NCCL's rules and lifted to net.h.
+ *
+ * gantry_loader_open takes what NCCL_NET_PLUGIN takes: a name ("gantry" opens
+ * libnccl-net-gantry.so, or a library of that very name), a path, a comma-separated
+ * list tried in order, or "none". Every candidate gets one log line that says
+ * why it was or was not taken. Several plugins of one version can be open at
+ * once: everything a lifted table needs hangs off its own struct gantry_net.
+ */
+#ifndef GANTRY_NET_LOADER_H
+#define GANTRY_NET_LOADER_H
+
+#include "net/net.h"
+
+enum { GANTRY_NET_VERSION_MIN = 6, GANTRY_NET_VERSION_MAX = 12 };
+
+struct gantry_loader; /* one open library */
+
+/* ERR_CONFIG when no candidate could be used; gantry_last_error() tells why for each. */
+gantry_result gantry_loader_open(const char *spec, struct gantry_loader **ret_loader);
+void gantry_loader_close(struct gantry_loader *loader);
+
+/* The file that was opened, as the dynamic linker names it. Borrowed. */
+const char *gantry_loader_path(const struct gantry_loader *loader);
+/* 1 if the library exports ncclNetPlugin_v<version>. */
+int gantry_loader_has(const struct gantry_loader *loader, int version);
+/* The raw exported table (ncclNet_vN of src/abi), or NULL: for `gantry check`'s completeness rule. */
+const void *gantry_loader_table(const struct gantry_loader *loader, int version);
+
+/* Lifts one version (0: the highest there is). Owned by the loader; the same object for the same version. */
+gantry_result gantry_loader_lift(struct gantry_loader *loader, int version, struct gantry_net **ret_net);
+
+#endif

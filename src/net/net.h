@@ -1,0 +1,146 @@
+/*
+ * The versionless net interface: NCCL's v12 semantics without its version.
+ *
+ * A `struct gantry_net` is one network: Gantry's own TCP network, or a foreign
+ * plugin that the loader has lifted to this table. Everything above (plugin
+ * tables, tools, transports) sees only this.
+ *
+ * The contract, for implementers and callers alike:
+ *  - Nothing blocks. connect and accept succeed with a NULL comm for "not yet";
+ *    isend and irecv may succeed with a NULL request for "again later".
+ *  - At least GANTRY_NET_MAX_REQUESTS requests are in flight per comm, times
+ *    max_recvs on the sending side.
+ *  - Messages of a connection match in posting order; tags only pick among the
+ *    buffers of one grouped receive.
+ *  - A receive may be larger than its send; the reverse is ERR_SIZE on both sides.
+ *  - connect, accept, reg_mr and dereg_mr may be called by another thread than
+ *    the one that calls isend, irecv, iflush, test and irecv_consumed.
+ *  - test on any request of a comm makes progress on all of them. After it says
+ *    done the request is gone (irecv_consumed may still name it).
+ *  - Outputs are written only on success.
+ */
+#ifndef GANTRY_NET_NET_H
+#define GANTRY_NET_NET_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gantry/result.h"
+
+enum {
+	GANTRY_NET_HANDLE_SIZE = 128,
+	GANTRY_NET_MAX_REQUESTS = 32,
+	GANTRY_NET_MAX_RECVS = 8,
+	GANTRY_NET_MAX_RAILS = 8,
+	GANTRY_NET_PTR_HOST = 1,
+	GANTRY_NET_PTR_CUDA = 2,
+	GANTRY_NET_PTR_DMABUF = 4,
+	GANTRY_NET_UNDEF = -1,
+};
+/* irecv entered with *request set to this: LL or LL128 data, the kernel polls flags in it. */
+#define GANTRY_NET_OPTIONAL_RECV_COMPLETION ((void *)0x1)
+
+enum gantry_net_device_type { GANTRY_NET_DEVICE_HOST = 0, GANTRY_NET_DEVICE_UNPACK = 1 };
+
+struct gantry_net_vdevice {
+	int ndevs;
+	int devs[GANTRY_NET_MAX_RAILS];
+};
+
+struct gantry_net_properties {
+	const char *name;     /* borrowed; lives as long as the network is initialised */
+	const char *pci_path; /* borrowed; NULL for virtual interfaces */
+	uint64_t guid;
+	int ptr_support;
+	int reg_is_global;
+	int force_flush;
+	int speed; /* Mbit/s */
+	int port;
+	float latency; /* microseconds */
+	int max_comms;
+	int max_recvs;
+	int device_type; /* enum gantry_net_device_type */
+	int device_version;
+	struct gantry_net_vdevice vdev;
+	size_t max_p2p_bytes;
+	size_t max_coll_bytes;
+	int max_multi_request_size;
+	int16_t rail_id;
+	int16_t plane_id;
+};
+
+struct gantry_net_config {
+	int traffic_class; /* DSCP/TOS level, or GANTRY_NET_UNDEF */
+};
+
+struct gantry_net_attr_side {
+	int32_t max_concurrent_peers, min_concurrent_peers, max_flows_per_peer, min_flows_per_peer;
+};
+struct gantry_net_attr {
+	struct gantry_net_attr_side send, recv;
+	uint32_t op, algo, proto;
+};
+
+/* Layout of NCCL's device handle, the same from v7 to v12; see src/abi/. */
+struct gantry_net_device_handle {
+	int type;
+	int version;
+	void *handle;
+	size_t size;
+	int needs_proxy_progress;
+};
+
+struct gantry_net;
+
+struct gantry_net_ops {
+	gantry_result (*init)(struct gantry_net *net, uint64_t comm_id, const struct gantry_net_config *config,
+			      void **ret_ctx);
+	gantry_result (*finalize)(struct gantry_net *net, void *ctx);
+	gantry_result (*set_attr)(struct gantry_net *net, void *ctx, const struct gantry_net_attr *attr);
+	gantry_result (*devices)(struct gantry_net *net, int *ret_count);
+	gantry_result (*get_properties)(struct gantry_net *net, int dev, struct gantry_net_properties *ret_props);
+	gantry_result (*make_vdevice)(struct gantry_net *net, const struct gantry_net_vdevice *vdev, int *ret_dev);
+	/* handle: GANTRY_NET_HANDLE_SIZE bytes, filled. */
+	gantry_result (*listen)(struct gantry_net *net, void *ctx, int dev, void *handle, void **ret_listen);
+	/* Called again with the same handle (the plugin may keep state in it) until *ret_comm is not NULL. */
+	gantry_result (*connect)(struct gantry_net *net, void *ctx, int dev, void *handle, void **ret_comm,
+				 struct gantry_net_device_handle **dev_handle);
+	gantry_result (*accept)(struct gantry_net *net, void *listen, void **ret_comm,
+				struct gantry_net_device_handle **dev_handle);
+	gantry_result (*close_send)(struct gantry_net *net, void *comm);
+	gantry_result (*close_recv)(struct gantry_net *net, void *comm);
+	gantry_result (*close_listen)(struct gantry_net *net, void *listen);
+	gantry_result (*reg_mr)(struct gantry_net *net, void *comm, void *data, size_t size, int type, void **ret_mr);
+	gantry_result (*reg_mr_dmabuf)(struct gantry_net *net, void *comm, void *data, size_t size, int type,
+				       uint64_t offset, int fd, void **ret_mr);
+	gantry_result (*dereg_mr)(struct gantry_net *net, void *comm, void *mr);
+	gantry_result (*get_device_mr)(struct gantry_net *net, void *comm, void *mr, void **ret_dptr);
+	gantry_result (*isend)(struct gantry_net *net, void *comm, void *data, size_t size, int tag, void *mr,
+			       void **ret_request);
+	gantry_result (*irecv)(struct gantry_net *net, void *comm, int n, void **data, const size_t *sizes,
+			       const int *tags, void **mrs, void **request);
+	gantry_result (*iflush)(struct gantry_net *net, void *comm, int n, void **data, const int *sizes, void **mrs,
+				void **ret_request);
+	/* sizes: NULL or one entry per buffer of the request, written when done. */
+	gantry_result (*test)(struct gantry_net *net, void *request, int *ret_done, int *sizes);
+	gantry_result (*irecv_consumed)(struct gantry_net *net, void *comm, int n, void *request);
+};
+
+struct gantry_net {
+	const struct gantry_net_ops *ops; /* borrowed, const */
+	const char *name;                 /* borrowed: what NCCL_NET= would name */
+	int version;                      /* ABI version it was lifted from; 0 for Gantry's own core */
+	void *impl;                       /* the implementation's */
+};
+
+/* Gantry's own TCP network: one per process, always there. */
+struct gantry_net *gantry_net_tcp(void);
+
+/* A peer died, a deadline passed and the like: what NCCL calls a remote error. */
+static inline int gantry_result_is_remote(gantry_result r)
+{
+	return r == GANTRY_ERR_PEER_CLOSED || r == GANTRY_ERR_PEER_LOST || r == GANTRY_ERR_PEER_SILENT ||
+	       r == GANTRY_ERR_UNREACHABLE || r == GANTRY_ERR_REFUSED || r == GANTRY_ERR_TIMEOUT;
+}
+
+#endif

@@ -1,0 +1,11 @@
+/* The subcommands of `gantry`. Each gets its own argc and argv (argv[0] is its name) and returns the exit status:
+ * 0 fine, 1 the thing examined is not fine, 2 wrong usage. */
+#ifndef GANTRY_TOOLS_CMD_H
+#define GANTRY_TOOLS_CMD_H
+
+int cmd_perf(int argc, char **argv);   /* dispatches on argv[1]: net, ... */
+int cmd_perf_net(int argc, char **argv);
+int cmd_check(int argc, char **argv);
+int cmd_doctor(int argc, char **argv);
+
+#endif

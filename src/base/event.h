@@ -1,10 +1,10 @@
 /*
  * The event ring: always on, fixed records, newest overwrite oldest.
  *
- * Any thread writes; a record costs one fetch_add and five stores. A reader
- * (trace, stall report, tests) copies the ring while writers go on, and drops
- * records that changed under it: each slot has a sequence word that is
- * store-released last and checked on both sides of the copy.
+ * Any thread writes; a record costs one fetch_add, one exchange and five
+ * stores. A reader (trace, stall report, tests) copies the ring while writers
+ * go on, and drops records that changed under it: each slot has a sequence word
+ * that is store-released last and checked on both sides of the copy.
  */
 #ifndef GANTRY_BASE_EVENT_H
 #define GANTRY_BASE_EVENT_H

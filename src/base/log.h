@@ -35,11 +35,17 @@ enum gantry_log_subsys {
 	GANTRY_SUBSYS_ALL = (1 << 6) - 1,
 };
 
-/* A sink takes finished lines (no newline). NULL restores stderr or the file. */
+/*
+ * A sink takes finished lines: `text` is the message alone, one line without its newline; level, subsystem and place
+ * come beside it, `file` without its folder. Any thread calls it. NULL restores stderr or the file.
+ */
 typedef void (*gantry_log_sink)(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
 				const char *text);
 void gantry_log_set_sink(gantry_log_sink sink);
+/* The mask narrows INFO and below; errors and warnings of every subsystem are written. */
 void gantry_log_configure(enum gantry_log_level level, uint32_t subsys_mask, const char *file);
+/* "net" for GANTRY_SUBSYS_NET; "?" for what is not exactly one subsystem. */
+const char *gantry_log_subsys_name(enum gantry_log_subsys subsys);
 
 /* Next to free when the line is filtered out: one load and a compare. */
 extern int gantry_log_level_now;

@@ -34,6 +34,10 @@ uint16_t gantry_addr_port(const struct gantry_addr *a);
 void gantry_addr_set_port(struct gantry_addr *a, uint16_t port);
 /* Same family and host address (ports and, for global addresses, scopes are ignored). */
 int gantry_addr_same_host(const struct gantry_addr *a, const struct gantry_addr *b);
+/* 169.254/16 or fe80::/10: reaches the neighbours on one link only. */
+int gantry_addr_is_link_local(const struct gantry_addr *a);
+/* An IPv4 or IPv6 sockaddr, else family AF_UNSPEC. NULL is allowed. */
+struct gantry_addr gantry_addr_of(const struct sockaddr *sa);
 /* "10.0.0.2:4000", "[fe80::1%eth0]:4000"; without a port if it is 0. Returns buf. */
 const char *gantry_addr_text(const struct gantry_addr *a, char buf[GANTRY_ADDR_TEXT]);
 /* "10.0.0.2", "10.0.0.2:4000", "fe80::1%eth0", "[::1]:4000". */
@@ -46,7 +50,9 @@ struct gantry_nic {
 	int is_loopback;
 	int is_bridge_like;  /* docker0, virbr0, br-*, cni0 and the like */
 	int is_point_to_point_or_tunnel;
+	int is_port;         /* of a bridge or bond: its traffic belongs to the master */
 	int speed_mbps;      /* /sys/class/net/X/speed; 10000 when the kernel does not say */
+	int speed_known;     /* 0: speed_mbps is that assumption */
 	int mtu;
 	int numa_node;       /* -1: unknown */
 	char *pci_path;      /* owned; resolved /sys path, NULL for virtual interfaces */
@@ -71,6 +77,15 @@ void gantry_nic_list_free(struct gantry_nic_list *list); /* frees what the entri
  * that matches nothing is ERR_CONFIG, with a message that lists what exists. Sets list->reason.
  */
 gantry_result gantry_nic_select(struct gantry_nic_list *list, const char *pattern, int family);
+
+/* What the user asked for: GANTRY_IFNAME, else NCCL_SOCKET_IFNAME, else "" (borrowed); GANTRY_FAMILY, else
+ * NCCL_SOCKET_FAMILY, else AF_UNSPEC. To be handed to gantry_nic_select. */
+const char *gantry_nic_wanted_pattern(void);
+int gantry_nic_wanted_family(void);
+
+/* Why select passes over `nic` for better ones ("loopback", "down", "no IPv4 address"), or "" if nothing speaks
+ * against it. Static text. */
+const char *gantry_nic_objection(const struct gantry_nic *nic, const char *pattern, int family);
 
 /* 1 if `name` matches the pattern. Exposed for tests. */
 int gantry_nic_pattern_match(const char *pattern, const char *name);

@@ -1,0 +1,87 @@
+# A thin front of CMake: each target is one or two commands that you could type yourself.
+# The work is in CMakeLists.txt and scripts/. `make help` lists the targets.
+
+BUILD  ?= build
+PREFIX ?= /usr/local
+JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
+
+# CC from the command line or the environment is used; else gcc, else whatever `cc` is.
+ifeq ($(origin CC),default)
+CC := $(shell command -v gcc || command -v cc)
+endif
+
+# Seconds per fuzz target: `make test` spends FUZZ_SECONDS, `make fuzz` spends FUZZ_LONG_SECONDS.
+FUZZ_SECONDS      ?= 5
+FUZZ_LONG_SECONDS ?= 600
+
+# The sweep of `make run`.
+RUN_ARGS ?= -b 64 -e 16M -f 8
+
+export BUILD JOBS V CC FUZZ_SECONDS
+
+# CMake's own make must not think that it is a child of this one.
+CMAKE := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL cmake
+
+.DEFAULT_GOAL := all
+.NOTPARALLEL:
+.PHONY: all setup run test bench fuzz format docs install gpu-test clean help
+
+all: $(BUILD)/CMakeCache.txt
+	@$(CMAKE) --build $(BUILD) --parallel $(JOBS) $(if $(filter 1,$(V)),--verbose)
+
+$(BUILD)/CMakeCache.txt:
+	@command -v cmake >/dev/null || { echo "make: cmake is not installed; scripts/setup.sh installs what is needed" >&2; exit 1; }
+	@$(CMAKE) -S . -B $(BUILD) -DCMAKE_C_COMPILER=$(CC) $(CMAKE_ARGS)
+
+setup:
+	@scripts/setup.sh
+
+run: setup
+	@$(MAKE) --no-print-directory all
+	$(BUILD)/gantry perf net --ifname lo $(RUN_ARGS)
+
+test: setup
+	@scripts/test.sh $(STAGES)
+
+bench: all
+	@scripts/bench.sh
+
+fuzz: setup
+	@scripts/fuzz.sh $(FUZZ_LONG_SECONDS)
+
+format:
+	@command -v clang-format >/dev/null || { echo "make format: clang-format is not installed" >&2; exit 1; }
+	find include src tools tests bench \( -name '*.c' -o -name '*.h' \) -print0 | xargs -0 -r clang-format -i
+
+docs: all
+	env -i $(BUILD)/gantry doctor --params-markdown > docs/params.md
+
+install: all
+	@$(CMAKE) --install $(BUILD) --prefix $(PREFIX)
+
+gpu-test: all
+	ctest --test-dir $(BUILD) -L gpu --output-on-failure --no-tests=error --output-junit junit.xml
+	@scripts/show-skips.sh $(BUILD)/junit.xml
+
+clean:
+	rm -rf $(BUILD) build-clang build-asan build-tsan build-fuzz build-gpu corpus-work
+
+help:
+	@echo 'Targets (the default is all):'
+	@echo '  all       build gantry, libgantry.so and libnccl-net-gantry.so into build/'
+	@echo '  run       install what is missing, build, and measure the plugin on loopback: gantry perf net'
+	@echo '  test      install what is missing, then the whole suite: plain clang asan tsan fuzz'
+	@echo '  bench     measure; JSON lines under build/bench/'
+	@echo '  fuzz      every fuzz target for FUZZ_LONG_SECONDS seconds (needs clang)'
+	@echo '  format    clang-format over the sources'
+	@echo '  docs      docs/params.md, from the table of parameters'
+	@echo '  install   install under PREFIX (DESTDIR is honoured)'
+	@echo '  gpu-test  the tests that need a GPU'
+	@echo '  clean     remove every build folder'
+	@echo '  setup     install missing Debian packages, nothing else'
+	@echo '  help      this list'
+	@echo
+	@echo 'Variables, with their values now:'
+	@echo '  JOBS=$(JOBS)  V=$(V) (1: show every command)  CC=$(CC)  BUILD=$(BUILD)  PREFIX=$(PREFIX)'
+	@echo '  STAGES=$(STAGES) (of test; empty: all)  CMAKE_ARGS=$(CMAKE_ARGS)  RUN_ARGS=$(RUN_ARGS)'
+	@echo '  FUZZ_SECONDS=$(FUZZ_SECONDS)  FUZZ_LONG_SECONDS=$(FUZZ_LONG_SECONDS) (per fuzz target, in test and in fuzz)'

@@ -1,0 +1,111 @@
+/*
+ * The ring of events.
+ *
+ * A writer takes the next position with a fetch_add and claims its slot by
+ * exchanging the slot's sequence word for BUSY. It then stores the fields and
+ * last the sequence word, position + 1.
+ *
+ * Why a claim: a writer can lose its CPU in the middle of a record for as long
+ * as the others need to go once around the ring. Without the claim both would
+ * write one slot and leave a record made of two, under a valid sequence word.
+ * With it the one that finds the slot BUSY drops its record: an event is lost
+ * once in a blue moon, and none is ever false. A writer that wakes up to find
+ * a newer record puts that one's word back.
+ *
+ * Why release on every field and acquire on every read of one: a reader that
+ * sees any field of a newer record must also see that the sequence word is no
+ * longer the old one. The exchange comes before the field's release, the
+ * reader's second look at the word comes after its acquire. Fences would say
+ * the same with fewer ordered accesses, but ThreadSanitizer does not know them.
+ */
+#include "base/event.h"
+
+#include "base/clock.h"
+
+enum { SLOTS = 8192 }; /* a power of two; 512 KiB of zero pages until used */
+#define BUSY UINT64_MAX
+
+struct slot {
+	_Alignas(64) uint64_t seq; /* position + 1 of the record here, 0 for none, BUSY while it is written */
+	uint64_t ticks;
+	uint64_t kind_and_a; /* kind in the low half */
+	uint64_t b;
+	uint64_t c;
+};
+_Static_assert(sizeof(struct slot) == 64, "a slot is one cache line, so that two writers do not share one");
+_Static_assert((SLOTS & (SLOTS - 1)) == 0, "positions wrap by a mask");
+
+static struct slot ring[SLOTS];
+/* Positions handed out so far. Written by all writers; on a line of its own. */
+static _Alignas(64) uint64_t next_position;
+
+static const struct {
+	const char *name;
+	const char *fields[3];
+} kinds[] = {
+#define EVENT_TEXT(kind, text, a, b, c) [GANTRY_EV_##kind] = {text, {a, b, c}},
+	GANTRY_EVENTS(EVENT_TEXT)
+#undef EVENT_TEXT
+};
+
+void gantry_event_put(enum gantry_event_kind kind, uint32_t a, uint64_t b, uint64_t c)
+{
+	uint64_t position = __atomic_fetch_add(&next_position, 1, __ATOMIC_RELAXED);
+	struct slot *s = &ring[position & (SLOTS - 1)];
+	uint64_t old = __atomic_exchange_n(&s->seq, BUSY, __ATOMIC_ACQUIRE);
+
+	if (old == BUSY)
+		return;
+	if (old > position) {
+		__atomic_store_n(&s->seq, old, __ATOMIC_RELEASE);
+		return;
+	}
+	__atomic_store_n(&s->ticks, gantry_ticks(), __ATOMIC_RELEASE);
+	__atomic_store_n(&s->kind_and_a, (uint64_t)a << 32 | (uint32_t)kind, __ATOMIC_RELEASE);
+	__atomic_store_n(&s->b, b, __ATOMIC_RELEASE);
+	__atomic_store_n(&s->c, c, __ATOMIC_RELEASE);
+	__atomic_store_n(&s->seq, position + 1, __ATOMIC_RELEASE);
+}
+
+/* 1 if the record at `position` was there, whole, from the first to the last look. */
+static int read_slot(uint64_t position, struct gantry_event *ret_event)
+{
+	struct slot *s = &ring[position & (SLOTS - 1)];
+	struct gantry_event e;
+	uint64_t kind_and_a;
+
+	if (__atomic_load_n(&s->seq, __ATOMIC_ACQUIRE) != position + 1)
+		return 0;
+	e.ticks = __atomic_load_n(&s->ticks, __ATOMIC_ACQUIRE);
+	kind_and_a = __atomic_load_n(&s->kind_and_a, __ATOMIC_ACQUIRE);
+	e.b = __atomic_load_n(&s->b, __ATOMIC_ACQUIRE);
+	e.c = __atomic_load_n(&s->c, __ATOMIC_ACQUIRE);
+	if (__atomic_load_n(&s->seq, __ATOMIC_RELAXED) != position + 1)
+		return 0;
+	e.kind = (uint32_t)kind_and_a;
+	e.a = (uint32_t)(kind_and_a >> 32);
+	*ret_event = e;
+	return 1;
+}
+
+size_t gantry_event_snapshot(struct gantry_event *out, size_t n)
+{
+	uint64_t end = __atomic_load_n(&next_position, __ATOMIC_ACQUIRE);
+	uint64_t want = n < SLOTS ? n : SLOTS;
+	uint64_t position = end > want ? end - want : 0;
+	size_t copied = 0;
+
+	for (; position < end; position++)
+		copied += (size_t)read_slot(position, &out[copied]);
+	return copied;
+}
+
+const char *gantry_event_name(enum gantry_event_kind kind)
+{
+	return (unsigned)kind < GANTRY_EV_COUNT ? kinds[kind].name : "unknown";
+}
+
+const char *gantry_event_field(enum gantry_event_kind kind, int i)
+{
+	return (unsigned)kind < GANTRY_EV_COUNT && i >= 0 && i < 3 ? kinds[kind].fields[i] : "";
+}

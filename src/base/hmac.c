@@ -1,0 +1,77 @@
+#define LOG_SUBSYS GANTRY_SUBSYS_BASE
+#include "base/hmac.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/log.h"
+
+#if GANTRY_HAVE_OPENSSL
+
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+
+gantry_result gantry_hmac_sha256(const void *key, size_t key_len, const void *msg, size_t msg_len,
+				 uint8_t ret_mac[GANTRY_MAC_SIZE])
+{
+	gantry_result r = GANTRY_OK;
+	uint8_t mac[EVP_MAX_MD_SIZE];
+	unsigned mac_len = 0;
+
+	if (key_len > INT_MAX)
+		FAIL(GANTRY_ERR_INVALID, "a key of %zu bytes is too long", key_len);
+	/* A NULL key means "the last one" to OpenSSL; an empty key is a key too. */
+	if (!HMAC(EVP_sha256(), key_len ? key : "", (int)key_len, msg, msg_len, mac, &mac_len) ||
+	    mac_len != GANTRY_MAC_SIZE)
+		FAIL(GANTRY_ERR_UNSUPPORTED, "OpenSSL cannot compute HMAC-SHA256 here");
+	memcpy(ret_mac, mac, GANTRY_MAC_SIZE);
+out:
+	return r;
+}
+
+#else
+
+gantry_result gantry_hmac_sha256(const void *key, size_t key_len, const void *msg, size_t msg_len,
+				 uint8_t ret_mac[GANTRY_MAC_SIZE])
+{
+	gantry_result r = GANTRY_OK;
+
+	(void)key, (void)key_len, (void)msg, (void)msg_len, (void)ret_mac;
+	FAIL(GANTRY_ERR_UNSUPPORTED, "authentication needs a build with OpenSSL, this one has none");
+out:
+	return r;
+}
+
+#endif
+
+int gantry_equal_secret(const void *a, const void *b, size_t n)
+{
+	/* Volatile, so that the compiler cannot stop at the first difference. */
+	const volatile unsigned char *x = a, *y = b;
+	unsigned char differ = 0;
+
+	for (size_t i = 0; i < n; i++)
+		differ |= x[i] ^ y[i];
+	return differ == 0;
+}
+
+gantry_result gantry_random_bytes(void *buf, size_t n)
+{
+	gantry_result r = GANTRY_OK;
+	unsigned char *p = buf;
+
+	while (n) {
+		ssize_t got = getrandom(p, n, 0);
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0)
+			FAIL(GANTRY_ERR_SYSTEM, "getrandom: %s", strerror(errno));
+		p += got;
+		n -= (size_t)got;
+	}
+out:
+	return r;
+}

@@ -1,0 +1,230 @@
+/*
+ * Log lines: formatted on the caller's stack, written with one write(), no lock
+ * on the way. A lock here would make every thread wait for a slow terminal and
+ * would hang a child that was forked while another thread logged.
+ *
+ * So the words a writer reads are atomic, and the file is replaced under its
+ * descriptor's number (dup3): a writer that has just read the number writes to
+ * the old file or to the new one, never to a descriptor that was closed.
+ */
+#include "base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+enum { TEXT_SIZE = 1024, LINE_SIZE = TEXT_SIZE + 256 };
+
+int gantry_log_level_now = GANTRY_LOG_WARN;   /* written by configure, read by all, relaxed */
+static uint32_t mask_now = GANTRY_SUBSYS_ALL; /* the same */
+static gantry_log_sink sink_now;              /* acquire and release: the sink's own state comes with it */
+static int fd_now = STDERR_FILENO;            /* stderr or file_fd */
+
+static pthread_mutex_t configure_lock = PTHREAD_MUTEX_INITIALIZER;
+static int file_fd = -1; /* under configure_lock; opened once and never closed, see above */
+
+static __thread char last_error[TEXT_SIZE];
+
+static const char *level_name(enum gantry_log_level level)
+{
+	static const char *const names[] = {"ERROR", "WARN", "INFO", "DEBUG", "TRACE"};
+
+	return (unsigned)level < sizeof(names) / sizeof(names[0]) ? names[level] : "?";
+}
+
+const char *gantry_log_subsys_name(enum gantry_log_subsys subsys)
+{
+	switch (subsys) {
+	case GANTRY_SUBSYS_BASE:
+		return "base";
+	case GANTRY_SUBSYS_NET:
+		return "net";
+	case GANTRY_SUBSYS_DATA:
+		return "data";
+	case GANTRY_SUBSYS_LOADER:
+		return "loader";
+	case GANTRY_SUBSYS_PLUGIN:
+		return "plugin";
+	case GANTRY_SUBSYS_TOOL:
+		return "tool";
+	case GANTRY_SUBSYS_ALL:
+		break;
+	}
+	return "?";
+}
+
+static const char *base_name(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash ? slash + 1 : path;
+}
+
+/* Texts hold names from peers and from files: those must not be able to forge a line of their own. */
+static void format_text(char text[TEXT_SIZE], const char *fmt, va_list args)
+{
+	int n = vsnprintf(text, TEXT_SIZE, fmt, args);
+
+	if (n < 0)
+		snprintf(text, TEXT_SIZE, "(unprintable message)");
+	else if (n >= TEXT_SIZE)
+		memcpy(text + TEXT_SIZE - 4, "...", 4);
+	for (char *c = text; *c; c++) {
+		if ((unsigned char)*c < 0x20 || *c == 0x7f)
+			*c = '?';
+	}
+}
+
+static void emit(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
+		 const char *text)
+{
+	gantry_log_sink sink = __atomic_load_n(&sink_now, __ATOMIC_ACQUIRE);
+	char buf[LINE_SIZE];
+	int n;
+
+	if (sink) {
+		sink(level, subsys, base_name(file), line, text);
+		return;
+	}
+	n = snprintf(buf, sizeof(buf), "gantry %s %s %s:%d %s", level_name(level), gantry_log_subsys_name(subsys),
+		     base_name(file), line, text);
+	if (n >= (int)sizeof(buf))
+		n = (int)sizeof(buf) - 1;
+	buf[n++] = '\n'; /* in the place of the terminating zero */
+	while (write(__atomic_load_n(&fd_now, __ATOMIC_RELAXED), buf, (size_t)n) < 0 && errno == EINTR)
+		;
+}
+
+void gantry_log_write(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
+		      const char *fmt, ...)
+{
+	int saved = errno;
+	char text[TEXT_SIZE];
+	va_list args;
+
+	if (level <= GANTRY_LOG_WARN || (subsys & __atomic_load_n(&mask_now, __ATOMIC_RELAXED))) {
+		va_start(args, fmt);
+		format_text(text, fmt, args);
+		va_end(args);
+		emit(level, subsys, file, line, text);
+	}
+	errno = saved;
+}
+
+gantry_result gantry_fail(gantry_result r, enum gantry_log_subsys subsys, const char *file, int line, const char *fmt,
+			  ...)
+{
+	int saved = errno;
+	char text[TEXT_SIZE]; /* not last_error itself: it may be among the arguments */
+	va_list args;
+
+	va_start(args, fmt);
+	format_text(text, fmt, args);
+	va_end(args);
+	gantry_set_last_error(text);
+	if (__atomic_load_n(&gantry_log_level_now, __ATOMIC_RELAXED) >= (int)GANTRY_LOG_ERROR)
+		emit(GANTRY_LOG_ERROR, subsys, file, line, text);
+	errno = saved;
+	return r;
+}
+
+const char *gantry_last_error(void)
+{
+	return last_error;
+}
+
+void gantry_set_last_error(const char *text)
+{
+	size_t n = strnlen(text, TEXT_SIZE - 1);
+
+	memmove(last_error, text, n);
+	last_error[n] = 0;
+}
+
+void gantry_log_set_sink(gantry_log_sink sink)
+{
+	__atomic_store_n(&sink_now, sink, __ATOMIC_RELEASE);
+}
+
+/* %p: process id, %h: host name, %%: a percent sign; anything else stays as it is. Too long a name is cut. */
+static void expand_name(const char *name, char ret_path[PATH_MAX])
+{
+	size_t n = 0;
+
+	for (const char *c = name; *c && n < PATH_MAX - 1; c++) {
+		char part[256] = {*c, 0};
+
+		if (c[0] == '%' && c[1] == 'p') {
+			snprintf(part, sizeof(part), "%ld", (long)getpid());
+			c++;
+		} else if (c[0] == '%' && c[1] == 'h') {
+			if (gethostname(part, sizeof(part) - 1) != 0)
+				snprintf(part, sizeof(part), "unknown-host");
+			c++;
+		} else if (c[0] == '%' && c[1] == '%') {
+			c++;
+		}
+		snprintf(ret_path + n, PATH_MAX - n, "%s", part);
+		n += strlen(ret_path + n);
+	}
+	ret_path[n] = 0;
+}
+
+/* 0 when the file is open under file_fd's number, else an errno. Called with configure_lock held. */
+static int open_file(const char *path)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+	int err = 0;
+
+	if (fd < 0)
+		return errno;
+	if (file_fd < 0) {
+		file_fd = fd;
+		return 0;
+	}
+	if (dup3(fd, file_fd, O_CLOEXEC) < 0)
+		err = errno;
+	close(fd);
+	return err;
+}
+
+void gantry_log_configure(enum gantry_log_level level, uint32_t subsys_mask, const char *file)
+{
+	int saved = errno, err = 0;
+	char path[PATH_MAX] = "";
+
+	pthread_mutex_lock(&configure_lock);
+	__atomic_store_n(&mask_now, subsys_mask, __ATOMIC_RELAXED);
+	__atomic_store_n(&gantry_log_level_now, (int)level, __ATOMIC_RELAXED);
+	if (file && *file) {
+		expand_name(file, path);
+		err = open_file(path);
+	}
+	__atomic_store_n(&fd_now, *path && !err ? file_fd : STDERR_FILENO, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&configure_lock);
+	if (err)
+		LOG_WARN(BASE, "cannot open the log file %s, logging to stderr: %s", path, strerror(err));
+	errno = saved;
+}
+
+int gantry_ratelimit_pass(struct gantry_ratelimit *rl, uint32_t *ret_suppressed)
+{
+	uint64_t now = gantry_now_ns();
+	uint64_t last = __atomic_load_n(&rl->last_ns, __ATOMIC_RELAXED);
+
+	/* Of several threads that find the second over, the one that moves the time on writes the line. */
+	if ((last && now < last + 1000000000u) ||
+	    !__atomic_compare_exchange_n(&rl->last_ns, &last, now, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+		__atomic_fetch_add(&rl->suppressed, 1, __ATOMIC_RELAXED);
+		return 0;
+	}
+	*ret_suppressed = __atomic_exchange_n(&rl->suppressed, 0, __ATOMIC_RELAXED);
+	return 1;
+}

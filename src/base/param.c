@@ -1,0 +1,251 @@
+/*
+ * The parameters of this process: defaults, the environment over them, and the
+ * listings. What the parameters are is in params.def, by way of param_table.h.
+ *
+ * A set of values is one allocation, published by a pointer. Readers hold
+ * pointers into a set for as long as they like, so a reload makes a new set and
+ * keeps the old one, chained behind it, until the process ends. Only tests and
+ * tools reload; what is kept is a few hundred bytes and the strings each time.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_BASE
+#include "base/param.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/param_table.h"
+#include "base/param_text.h"
+
+struct set {
+	struct gantry_params params;
+	enum gantry_param_origin origin[GANTRY_NPARAMS];
+	char *strings[GANTRY_NPARAMS]; /* owned copies; NULL where the default stands */
+	struct set *previous;          /* owned; see the top */
+};
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct set defaults;
+/* Filled once, by `once`. */
+static char def_texts[GANTRY_NPARAMS][GANTRY_PARAM_TEXT], range_texts[GANTRY_NPARAMS][GANTRY_PARAM_TEXT];
+
+static struct set *current; /* release by load, acquire by readers; NULL before `once` */
+static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
+static int loaded; /* under load_lock */
+
+/* Its value goes to its field and nowhere else: no listing, no message. */
+static int is_secret(const struct gantry_param_desc *d)
+{
+	return d->offset == offsetof(struct gantry_params, secret);
+}
+
+static void init_once(void)
+{
+	for (size_t i = 0; i < GANTRY_NPARAMS; i++) {
+		void *at = gantry_param_field(&defaults.params, &gantry_param_descs[i]);
+
+		gantry_param_set_default(&gantry_param_descs[i], at);
+		gantry_param_value_text(&gantry_param_descs[i], at, def_texts[i], GANTRY_PARAM_TEXT);
+		gantry_param_range_text(&gantry_param_descs[i], range_texts[i], GANTRY_PARAM_TEXT);
+	}
+	__atomic_store_n(&current, &defaults, __ATOMIC_RELEASE);
+}
+
+static struct set *current_set(void)
+{
+	struct set *s = __atomic_load_n(&current, __ATOMIC_ACQUIRE);
+
+	if (!s) {
+		pthread_once(&once, init_once);
+		s = __atomic_load_n(&current, __ATOMIC_ACQUIRE);
+	}
+	return s;
+}
+
+const struct gantry_params *gantry_params(void)
+{
+	return &current_set()->params;
+}
+
+static void free_set(struct set *s)
+{
+	if (!s)
+		return;
+	for (size_t i = 0; i < GANTRY_NPARAMS; i++)
+		free(s->strings[i]);
+	free(s);
+}
+
+/* All that is wrong is said, not only the first of it: a job script is then mended in one go. */
+static gantry_result read_environment(struct set *s)
+{
+	gantry_result first = GANTRY_OK;
+
+	for (size_t i = 0; i < GANTRY_NPARAMS; i++) {
+		const struct gantry_param_desc *d = &gantry_param_descs[i];
+		const char *text = getenv(d->env);
+		gantry_result r;
+
+		if (!text || !*text)
+			continue; /* empty counts as not set: scripts write X= for that */
+		r = gantry_param_set_text(d, text, gantry_param_field(&s->params, d), &s->strings[i]);
+		s->origin[i] = GANTRY_ORIGIN_ENV;
+		if (r == GANTRY_ERR_INVALID)
+			r = gantry_fail(GANTRY_ERR_CONFIG, LOG_SUBSYS, __FILE__, __LINE__,
+					"%s=%s is not allowed; it takes: %s, %s", d->env, text,
+					gantry_param_kind_name(d->kind), range_texts[i]);
+		else if (r != GANTRY_OK)
+			r = gantry_fail(r, LOG_SUBSYS, __FILE__, __LINE__, "no memory for %s", d->env);
+		if (first == GANTRY_OK)
+			first = r;
+	}
+	return first;
+}
+
+static gantry_result parse_subsys(const char *text, uint32_t *ret_mask)
+{
+	gantry_result r = GANTRY_OK;
+	uint32_t mask = 0;
+
+	for (const char *at = text; *at; at += *at == ',') {
+		int n = (int)strcspn(at, ","), found = n == 0;
+
+		if (n == 3 && !strncasecmp(at, "all", 3)) {
+			mask |= GANTRY_SUBSYS_ALL;
+			found = 1;
+		}
+		for (uint32_t bit = 1; bit & GANTRY_SUBSYS_ALL; bit <<= 1) {
+			const char *name = gantry_log_subsys_name((enum gantry_log_subsys)bit);
+
+			if ((int)strlen(name) == n && !strncasecmp(at, name, (size_t)n)) {
+				mask |= bit;
+				found = 1;
+			}
+		}
+		if (!found)
+			FAIL(GANTRY_ERR_CONFIG,
+			     "GANTRY_LOG_SUBSYS=%s is not allowed: \"%.*s\" is none of base, net, data, loader, "
+			     "plugin, tool, all",
+			     text, n, at);
+		at += n;
+	}
+	*ret_mask = mask;
+out:
+	return r;
+}
+
+/* Set by the build and by tests for themselves. */
+static int is_ours_to_ignore(const char *name)
+{
+	return !strcmp(name, "GANTRY_SANITIZED") || !strncmp(name, "GANTRY_TEST_", strlen("GANTRY_TEST_"));
+}
+
+/* A misspelt variable would be ignored in silence, and its owner would measure the default. */
+static void warn_unknown(void)
+{
+	for (char **e = environ; e && *e; e++) {
+		const char *nearest = gantry_param_descs[0].env;
+		char name[GANTRY_PARAM_TEXT];
+		int known = 0;
+
+		if (strncmp(*e, "GANTRY_", strlen("GANTRY_")) != 0)
+			continue;
+		snprintf(name, sizeof(name), "%.*s", (int)strcspn(*e, "="), *e); /* the value may be a secret */
+		for (size_t i = 0; i < GANTRY_NPARAMS; i++) {
+			known |= !strcmp(name, gantry_param_descs[i].env);
+			if (gantry_edit_distance(name, gantry_param_descs[i].env) < gantry_edit_distance(name, nearest))
+				nearest = gantry_param_descs[i].env;
+		}
+		if (!known && !is_ours_to_ignore(name))
+			LOG_WARN(BASE, "%s is set but unknown; the nearest known name is %s", name, nearest);
+	}
+}
+
+gantry_result gantry_params_load(int reload)
+{
+	gantry_result r = GANTRY_OK;
+	struct set *s = NULL;
+	uint32_t mask = 0;
+
+	pthread_once(&once, init_once);
+	pthread_mutex_lock(&load_lock);
+	if (loaded && !reload)
+		goto out;
+	s = calloc(1, sizeof(*s));
+	if (!s)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for the parameters");
+	s->params = defaults.params;
+	TRY(read_environment(s));
+	TRY(parse_subsys(s->params.log_subsys, &mask));
+
+	/* The choices of GANTRY_LOG stand in the order of enum gantry_log_level. */
+	gantry_log_configure((enum gantry_log_level)s->params.log_level, mask, s->params.log_file);
+	s->previous = __atomic_load_n(&current, __ATOMIC_RELAXED);
+	__atomic_store_n(&current, s, __ATOMIC_RELEASE);
+	s = NULL; /* ownership moved */
+	loaded = 1;
+	warn_unknown();
+out:
+	pthread_mutex_unlock(&load_lock);
+	free_set(s);
+	return r;
+}
+
+size_t gantry_param_count(void)
+{
+	return GANTRY_NPARAMS;
+}
+
+void gantry_param_describe(size_t i, struct gantry_param_info *ret_info)
+{
+	struct set *s = current_set();
+	const struct gantry_param_desc *d = &gantry_param_descs[i];
+
+	*ret_info = (struct gantry_param_info){
+		.env = d->env,
+		.type = gantry_param_kind_name(d->kind),
+		.range = range_texts[i],
+		.def = def_texts[i],
+		.doc = d->doc,
+		.origin = s->origin[i],
+	};
+	if (is_secret(d))
+		snprintf(ret_info->value, sizeof(ret_info->value), "%s", *s->params.secret ? "(set)" : "");
+	else
+		gantry_param_value_text(d, gantry_param_field(&s->params, d), ret_info->value, sizeof(ret_info->value));
+}
+
+void gantry_params_write_markdown(FILE *f)
+{
+	fputs("# Parameters\n"
+	      "\n"
+	      "<!-- Generated by `gantry doctor --params-markdown` from src/base/params.def: edit that. -->\n"
+	      "\n"
+	      "Gantry is set up by environment variables, read once. An empty variable counts as not set. A value\n"
+	      "that is not allowed is an error; an unknown `GANTRY_` variable is a warning that names the nearest\n"
+	      "known one. `gantry doctor` lists what is in force and where it comes from.\n"
+	      "\n"
+	      "- **int**: a decimal number.\n"
+	      "- **size**: bytes, or with a unit `k`, `M`, `G`, `T` (powers of 1024: `64k` is 65536).\n"
+	      "- **duration**: a number with a unit `ns`, `us`, `ms`, `s`, `m`, `h`; without one, seconds.\n"
+	      "- **bool**: `on`, `yes`, `true`, `1` or `off`, `no`, `false`, `0`.\n"
+	      "- **choice**: one of the words listed, in upper or lower case.\n"
+	      "- **string**: any text.\n",
+	      f);
+	for (size_t i = 0; i < GANTRY_NPARAMS; i++) {
+		struct gantry_param_info info;
+
+		gantry_param_describe(i, &info);
+		fprintf(f, "\n## `%s`\n\n%s, default ", info.env, info.type);
+		if (*info.def)
+			fprintf(f, "`%s`", info.def);
+		else
+			fputs("empty", f);
+		if (*info.range)
+			fprintf(f, ", allowed `%s`", info.range);
+		fprintf(f, "\n\n%s\n", info.doc);
+	}
+}

@@ -1,0 +1,213 @@
+/* Addresses as text and in comparison. Interfaces are nic.c's business, except for "does this address live here". */
+#define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include <arpa/inet.h>
+#include <errno.h>
+#include <ifaddrs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "net/tcp/nic.h"
+
+socklen_t gantry_addr_len(const struct gantry_addr *a)
+{
+	return a->sa.sa_family == AF_INET6 ? sizeof(a->in6) : sizeof(a->in);
+}
+
+uint16_t gantry_addr_port(const struct gantry_addr *a)
+{
+	return ntohs(a->sa.sa_family == AF_INET6 ? a->in6.sin6_port : a->in.sin_port);
+}
+
+void gantry_addr_set_port(struct gantry_addr *a, uint16_t port)
+{
+	if (a->sa.sa_family == AF_INET6)
+		a->in6.sin6_port = htons(port);
+	else
+		a->in.sin_port = htons(port);
+}
+
+int gantry_addr_same_host(const struct gantry_addr *a, const struct gantry_addr *b)
+{
+	if (a->sa.sa_family != b->sa.sa_family)
+		return 0;
+	if (a->sa.sa_family == AF_INET)
+		return a->in.sin_addr.s_addr == b->in.sin_addr.s_addr;
+	if (a->sa.sa_family != AF_INET6)
+		return 0;
+	if (memcmp(&a->in6.sin6_addr, &b->in6.sin6_addr, sizeof(a->in6.sin6_addr)) != 0)
+		return 0;
+	return !IN6_IS_ADDR_LINKLOCAL(&a->in6.sin6_addr) || a->in6.sin6_scope_id == b->in6.sin6_scope_id;
+}
+
+int gantry_addr_is_link_local(const struct gantry_addr *a)
+{
+	if (a->sa.sa_family == AF_INET)
+		return ntohl(a->in.sin_addr.s_addr) >> 16 == 0xa9fe;
+	return a->sa.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&a->in6.sin6_addr);
+}
+
+struct gantry_addr gantry_addr_of(const struct sockaddr *sa)
+{
+	struct gantry_addr a;
+
+	memset(&a, 0, sizeof(a));
+	if (sa && sa->sa_family == AF_INET)
+		memcpy(&a.in, sa, sizeof(a.in));
+	else if (sa && sa->sa_family == AF_INET6)
+		memcpy(&a.in6, sa, sizeof(a.in6));
+	return a;
+}
+
+const char *gantry_addr_text(const struct gantry_addr *a, char buf[GANTRY_ADDR_TEXT])
+{
+	char host[INET6_ADDRSTRLEN], name[IFNAMSIZ], scope[IFNAMSIZ + 2] = "";
+	int v6 = a->sa.sa_family == AF_INET6, saved = errno;
+	uint16_t port = gantry_addr_port(a);
+
+	if (!v6 && a->sa.sa_family != AF_INET) {
+		snprintf(buf, GANTRY_ADDR_TEXT, "(no address)");
+		return buf;
+	}
+	inet_ntop(a->sa.sa_family, v6 ? (const void *)&a->in6.sin6_addr : (const void *)&a->in.sin_addr, host,
+		  sizeof(host));
+	if (v6 && a->in6.sin6_scope_id && IN6_IS_ADDR_LINKLOCAL(&a->in6.sin6_addr)) {
+		if (if_indextoname(a->in6.sin6_scope_id, name))
+			snprintf(scope, sizeof(scope), "%%%s", name);
+		else /* an interface that is gone, or a peer's number */
+			snprintf(scope, sizeof(scope), "%%%u", a->in6.sin6_scope_id);
+	}
+	if (!port)
+		snprintf(buf, GANTRY_ADDR_TEXT, "%s%s", host, scope);
+	else
+		snprintf(buf, GANTRY_ADDR_TEXT, v6 ? "[%s%s]:%u" : "%s%s:%u", host, scope, port);
+	errno = saved;
+	return buf;
+}
+
+/* 0 is no port: whoever names one means one. */
+static int parse_port(const char *text, uint16_t *ret_port)
+{
+	unsigned long n = 0;
+
+	if (!*text || strlen(text) > 5)
+		return 0;
+	for (; *text; text++) {
+		if (*text < '0' || *text > '9')
+			return 0;
+		n = n * 10 + (unsigned long)(*text - '0');
+	}
+	if (n == 0 || n > 65535)
+		return 0;
+	*ret_port = (uint16_t)n;
+	return 1;
+}
+
+/* The part behind '%': an interface's name, or its number. */
+static int parse_scope(const char *text, uint32_t *ret_scope)
+{
+	char *end = NULL;
+	unsigned long n = if_nametoindex(text);
+
+	if (!n && *text >= '0' && *text <= '9') {
+		n = strtoul(text, &end, 10);
+		if (*end || n > UINT32_MAX)
+			return 0;
+	}
+	*ret_scope = (uint32_t)n;
+	return n != 0;
+}
+
+/* host is cut at '%'. */
+static int parse_v6(char *host, struct gantry_addr *ret_addr)
+{
+	struct gantry_addr a;
+	char *scope = strchr(host, '%');
+
+	memset(&a, 0, sizeof(a));
+	a.sa.sa_family = AF_INET6;
+	if (scope)
+		*scope++ = 0;
+	if (inet_pton(AF_INET6, host, &a.in6.sin6_addr) != 1 || (scope && !parse_scope(scope, &a.in6.sin6_scope_id)))
+		return 0;
+	*ret_addr = a;
+	return 1;
+}
+
+static int parse_v4(const char *host, struct gantry_addr *ret_addr)
+{
+	struct gantry_addr a;
+
+	memset(&a, 0, sizeof(a));
+	a.sa.sa_family = AF_INET;
+	if (inet_pton(AF_INET, host, &a.in.sin_addr) != 1)
+		return 0;
+	*ret_addr = a;
+	return 1;
+}
+
+gantry_result gantry_addr_parse(const char *text, struct gantry_addr *ret_addr)
+{
+	gantry_result r = GANTRY_OK;
+	char buf[GANTRY_ADDR_TEXT], *host = buf, *port_text = NULL, *close;
+	struct gantry_addr a;
+	uint16_t port = 0;
+	int ok;
+
+	if (strlen(text) >= sizeof(buf))
+		FAIL(GANTRY_ERR_INVALID, "'%.40s...' is too long for an address", text);
+	strcpy(buf, text);
+	close = strchr(buf, ']');
+	if (buf[0] == '[' && close && (close[1] == 0 || close[1] == ':')) {
+		host = buf + 1;
+		port_text = close[1] ? close + 2 : NULL;
+		*close = 0;
+		ok = parse_v6(host, &a);
+	} else if (strchr(buf, ':') && strchr(buf, ':') != strrchr(buf, ':')) { /* two colons: IPv6 without a port */
+		ok = parse_v6(host, &a);
+	} else {
+		port_text = strchr(buf, ':');
+		if (port_text)
+			*port_text++ = 0;
+		ok = parse_v4(host, &a);
+	}
+	if (!ok || (port_text && !parse_port(port_text, &port)))
+		FAIL(GANTRY_ERR_INVALID,
+		     "'%s' is not an address: expected 10.0.0.2, 10.0.0.2:4000, fe80::1%%eth0 or [fe80::1%%eth0]:4000 "
+		     "with "
+		     "an interface of this machine and a port from 1 to 65535",
+		     text);
+	gantry_addr_set_port(&a, port);
+	*ret_addr = a;
+out:
+	return r;
+}
+
+static int same_as_local(const struct gantry_addr *a, struct gantry_addr b)
+{
+	if (b.sa.sa_family == AF_INET6 && !a->in6.sin6_scope_id)
+		b.in6.sin6_scope_id = 0; /* a without a scope: any interface will do */
+	return gantry_addr_same_host(a, &b);
+}
+
+int gantry_addr_is_local(const struct gantry_addr *a)
+{
+	struct ifaddrs *all = NULL, *i;
+	int found = 0;
+
+	if (a->sa.sa_family == AF_INET && ntohl(a->in.sin_addr.s_addr) >> 24 == 127)
+		return 1;
+	if (a->sa.sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&a->in6.sin6_addr))
+		return 1;
+	if (a->sa.sa_family != AF_INET && a->sa.sa_family != AF_INET6)
+		return 0;
+	if (getifaddrs(&all) != 0) {
+		LOG_WARN(NET, "getifaddrs: %s", strerror(errno));
+		return 0;
+	}
+	for (i = all; i && !found; i = i->ifa_next)
+		found = same_as_local(a, gantry_addr_of(i->ifa_addr));
+	freeifaddrs(all);
+	return found;
+}

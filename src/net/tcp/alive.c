@@ -1,0 +1,121 @@
+/*
+ * Who is alive: heartbeats, silence, and seeing closed links off.
+ *
+ * A link on which nothing was said for a quarter of GANTRY_TIMEOUT carries a heartbeat, from this thread, whatever the
+ * user's threads do. A peer that was not heard of for GANTRY_TIMEOUT is dead: stopped, unreachable or gone. A peer that
+ * merely has nothing to send keeps its heartbeats coming and never counts as dead. If this thread itself was held up
+ * (a starved or suspended machine) the time lost is not held against anybody.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include <errno.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/event.h"
+#include "base/log.h"
+#include "base/param.h"
+#include "net/tcp/engine.h"
+
+enum { LINGER_MS = 1000 };
+
+uint64_t tcp_alive_interval(void)
+{
+	uint64_t tick = gantry_params()->timeout / 16;
+
+	if (tick < 20000000)
+		tick = 20000000;
+	return tick > 500000000 ? 500000000 : tick;
+}
+
+static void check(struct tcp_link *l, uint64_t now, uint64_t grace)
+{
+	uint64_t timeout = gantry_ticks_of_ns(gantry_params()->timeout), quiet = timeout / 4;
+	int idle = now - __atomic_load_n(&l->progressed, __ATOMIC_RELAXED) > quiet / 4;
+	int beat = now - __atomic_load_n(&l->told, __ATOMIC_RELAXED) >= quiet;
+
+	if (tcp_link_failed(l)) {
+		tcp_link_service(l, 0); /* an ERROR frame may still wait */
+		return;
+	}
+	if (grace)
+		__atomic_fetch_add(&l->heard, grace, __ATOMIC_RELAXED);
+	/* While the user's threads are at it, they read the peer's heartbeats themselves. */
+	if (idle || beat || now - __atomic_load_n(&l->heard, __ATOMIC_RELAXED) > quiet)
+		tcp_link_service(l, beat);
+	now = gantry_ticks();
+	if ((int64_t)(now - __atomic_load_n(&l->heard, __ATOMIC_RELAXED)) > (int64_t)timeout) {
+		gantry_event_put(GANTRY_EV_HEARTBEAT_LATE, l->id, gantry_params()->timeout, 0);
+		tcp_link_fail(l, 1, GANTRY_ERR_PEER_SILENT,
+			      "no sign of life for %.3g s (GANTRY_TIMEOUT): the peer is stopped or unreachable",
+			      (double)gantry_params()->timeout / 1e9);
+		tcp_link_service(l, 0);
+	}
+}
+
+void tcp_alive_tick(uint64_t now_ns)
+{
+	struct tcp_engine *e = &tcp_engine;
+	uint64_t interval = tcp_alive_interval(), grace = 0, now = gantry_ticks();
+
+	if (e->last_tick && now_ns - e->last_tick < interval)
+		return;
+	if (e->last_tick && now_ns - e->last_tick > 4 * interval)
+		grace = gantry_ticks_of_ns(now_ns - e->last_tick - interval);
+	e->last_tick = now_ns;
+	gantry_list_each(pos, &e->links) {
+		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
+
+		if (l->up)
+			check(l, now, grace);
+	}
+}
+
+void tcp_link_put_down(struct tcp_link *l)
+{
+	uint64_t tx = 0, rx = 0;
+
+	for (int i = 0; i < l->nlanes; i++) {
+		tx += l->lanes[i].tx.bytes;
+		rx += l->lanes[i].rx.bytes;
+		if (l->lanes[i].fd >= 0)
+			shutdown(l->lanes[i].fd, SHUT_WR);
+	}
+	LOG_INFO(NET, "link %u to %s closed: %llu bytes sent, %llu received%s%s", l->id, l->peer, (unsigned long long)tx,
+		 (unsigned long long)rx, tcp_link_failed(l) ? ", after " : "",
+		 tcp_link_failed(l) ? gantry_result_name(l->error) : "");
+	gantry_list_remove(&l->node);
+	gantry_list_append(&tcp_engine.lingering, &l->node);
+	l->linger_until = gantry_now_ns() + (uint64_t)LINGER_MS * 1000000;
+	tcp_engine_wake();
+}
+
+/* Reads and drops what the peer still sends, so that closing does not turn into a reset that destroys what it has not
+ * read yet. 1: the peer is done too. */
+static int drained(struct tcp_link *l)
+{
+	char nowhere[16 << 10];
+	int all = 1;
+
+	for (int i = 0; i < l->nlanes; i++) {
+		ssize_t n = 1;
+
+		for (int k = 0; k < 64 && n > 0; k++)
+			n = recv(l->lanes[i].fd, nowhere, sizeof(nowhere), MSG_DONTWAIT);
+		if (n > 0 || (n < 0 && errno == EAGAIN))
+			all = 0;
+	}
+	return all;
+}
+
+void tcp_linger_tick(uint64_t now, int last)
+{
+	gantry_list_each_safe(pos, &tcp_engine.lingering) {
+		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
+
+		if (drained(l) || now >= l->linger_until || last) {
+			gantry_list_remove(&l->node);
+			tcp_link_free(l);
+		}
+	}
+}

@@ -1,0 +1,508 @@
+/*
+ * The connecting side: from a handle to a link. All of it runs under the engine's mu, on the service thread's ticks and
+ * events.
+ *
+ * Lane 0 first: the handle's addresses are tried side by side, each a little later than the one before; the first that
+ * answers carries the hello. The verdict is to go on (then the bulk lanes are opened, all at once, spread over the
+ * rails), to share a link that the peer opens towards us (then its session is waited for), or a refusal. What may pass,
+ * such as a refused connection, is tried again with growing pauses until GANTRY_CONNECT_TIMEOUT.
+ *
+ * Two processes that connect to each other at the same moment each see the other's hello while their own is on its way.
+ * Both apply one rule: the process with the smaller id keeps its link and tells the other to share it.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/hmac.h"
+#include "base/log.h"
+#include "base/param.h"
+#include "net/tcp/engine.h"
+#include "net/tcp/sock.h"
+
+enum { STAGGER_MS = 50, RETRY_MIN_MS = 10, RETRY_MAX_MS = 500, ATTEMPT_MS = 5000, KEEP_RESULT_S = 600 };
+
+enum attempt_state { ATTEMPT_WAITING, ATTEMPT_CONNECTING, ATTEMPT_WELCOME };
+
+/* One socket on its way to become a lane. */
+struct tcp_attempt {
+	struct tcp_source source;
+	struct gantry_list node;
+	struct tcp_connector *connector;
+	int lane, candidate, rail;
+	enum attempt_state state;
+	uint64_t start_at, deadline;
+	uint32_t failures;
+	uint32_t got;
+	uint8_t hello[WIRE_HELLO_SIZE];
+	uint8_t in[WIRE_WELCOME_SIZE];
+};
+
+static void attempt_free(struct tcp_attempt *a)
+{
+	tcp_source_close(&a->source);
+	gantry_list_remove(&a->node);
+	free(a);
+}
+
+static void attempts_drop(struct tcp_connector *c)
+{
+	gantry_list_each_safe(pos, &c->attempts) {
+		attempt_free(gantry_container(pos, struct tcp_attempt, node));
+	}
+}
+
+static void drop_link(struct tcp_connector *c)
+{
+	if (c->link) {
+		gantry_list_remove(&c->link->node);
+		tcp_link_free(c->link);
+		c->link = NULL;
+	}
+}
+
+static void connector_fail(struct tcp_connector *c, gantry_result r, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+static void connector_fail(struct tcp_connector *c, gantry_result r, const char *fmt, ...)
+{
+	char cause[256], text[GANTRY_ADDR_TEXT];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(cause, sizeof(cause), fmt, ap);
+	va_end(ap);
+	snprintf(c->error_text, sizeof(c->error_text), "connect to %s: %s", gantry_addr_text(&c->handle.addrs[0], text),
+		 cause);
+	c->error = gantry_fail(r, LOG_SUBSYS, __FILE__, __LINE__, "%s", c->error_text);
+	c->state = TCP_CONNECT_FAILED;
+	c->deadline = gantry_now_ns() + (uint64_t)KEEP_RESULT_S * 1000000000;
+	attempts_drop(c);
+	drop_link(c);
+}
+
+static gantry_result attempt_add(struct tcp_connector *c, int lane, int candidate, uint64_t start_at)
+{
+	struct tcp_attempt *a = calloc(1, sizeof(*a));
+	const struct tcp_device *d = &tcp_engine.devs[c->dev];
+
+	if (!a)
+		return GANTRY_ERR_NOMEM;
+	a->source.fd = -1;
+	a->connector = c;
+	a->lane = lane;
+	a->candidate = candidate;
+	a->rail = d->rails[lane ? (lane - 1) % d->nrails : 0];
+	a->start_at = start_at;
+	gantry_list_append(&c->attempts, &a->node);
+	return GANTRY_OK;
+}
+
+/* (Re)starts from lane 0. */
+static void begin(struct tcp_connector *c, uint64_t now)
+{
+	int nlanes = 1 + tcp_lanes_wanted(c->dev);
+	struct tcp_link *l;
+
+	attempts_drop(c);
+	drop_link(c);
+	if (tcp_link_for_session(nlanes, &l) != GANTRY_OK) {
+		connector_fail(c, GANTRY_ERR_LIMIT, "%s", gantry_last_error());
+		return;
+	}
+	c->link = l;
+	c->lanes_up = 0;
+	c->state = TCP_CONNECTING;
+	gantry_random_bytes(l->session, sizeof(l->session));
+	l->initiator = 1;
+	l->peer_process = c->handle.process;
+	l->comm_id = c->ctx.comm_id;
+	l->dev = c->dev;
+	l->peer_dev = c->handle.dev;
+	l->tx_state = TCP_RESERVED;
+	gantry_list_append(&tcp_engine.links, &l->node);
+	for (int i = 0; i < c->handle.naddrs; i++)
+		if (attempt_add(c, 0, i, now + (uint64_t)i * STAGGER_MS * 1000000) != GANTRY_OK) {
+			connector_fail(c, GANTRY_ERR_NOMEM, "no memory");
+			return;
+		}
+}
+
+static void retry_later(struct tcp_connector *c, int e)
+{
+	uint64_t pause = (uint64_t)RETRY_MIN_MS << (c->retries < 6 ? c->retries : 6);
+	uint16_t jitter = 0;
+
+	if (pause > RETRY_MAX_MS)
+		pause = RETRY_MAX_MS;
+	gantry_random_bytes(&jitter, sizeof(jitter));
+	c->last_errno = e;
+	c->retries++;
+	c->retry_at = gantry_now_ns() + pause * 1000000 + pause * 1000000 / 2 * jitter / 65536;
+	attempts_drop(c);
+	drop_link(c);
+}
+
+static void attempt_failed(struct tcp_attempt *a, int e)
+{
+	struct tcp_connector *c = a->connector;
+	int only = c->attempts.next->next == &c->attempts;
+
+	switch (sock_errno_class(e)) {
+	case SOCK_LIMIT:
+		connector_fail(c, GANTRY_ERR_LIMIT, "%s (%s)", strerror(e), sock_errno_hint(e));
+		return;
+	case SOCK_FATAL:
+		if (only || a->lane) {
+			connector_fail(c, GANTRY_ERR_UNREACHABLE, "%s (%s)", strerror(e), sock_errno_hint(e));
+			return;
+		}
+		break;
+	case SOCK_RETRY:
+		break;
+	}
+	c->last_errno = e;
+	if (a->lane) {
+		/* Another address of the peer may be the one this rail can reach. */
+		tcp_source_close(&a->source);
+		a->state = ATTEMPT_WAITING;
+		a->failures++;
+		a->start_at = gantry_now_ns() + (uint64_t)RETRY_MIN_MS * 1000000;
+	} else if (only) {
+		retry_later(c, e);
+	} else {
+		attempt_free(a);
+	}
+}
+
+/* Where a lane goes: for a bulk lane, an address of the peer in the rail's own subnet if there is one. */
+static struct gantry_addr target(const struct tcp_attempt *a)
+{
+	const struct tcp_connector *c = a->connector;
+	const struct gantry_nic *nic = &tcp_engine.nics->nics[a->rail];
+	struct gantry_addr to;
+	int pick = -1, n = c->welcome.naddrs;
+
+	if (a->lane == 0 || n == 0) {
+		to = c->handle.addrs[a->candidate % c->handle.naddrs];
+	} else {
+		for (int i = 0; i < n && pick < 0 && !a->failures; i++)
+			for (int k = 0; k < nic->naddrs && pick < 0; k++)
+				if (gantry_nic_same_subnet(nic, k, &c->welcome.addrs[i]))
+					pick = i;
+		to = c->welcome.addrs[pick >= 0 ? pick : (int)(((uint32_t)a->lane - 1 + a->failures) % (uint32_t)n)];
+	}
+	/* A link-local address means the link that our own interface is on. */
+	if (to.sa.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&to.in6.sin6_addr))
+		to.in6.sin6_scope_id = nic->ifindex;
+	return to;
+}
+
+static void attempt_ready(struct tcp_source *s, uint32_t events);
+
+static void attempt_start(struct tcp_attempt *a)
+{
+	const struct gantry_nic *nic = &tcp_engine.nics->nics[a->rail];
+	struct gantry_addr to = target(a);
+	const struct gantry_addr *from = NULL;
+	int local = gantry_addr_is_local(&to);
+	const char *device = gantry_params()->bind_device && !local ? nic->name : NULL;
+	int e;
+
+	for (int i = 0; i < nic->naddrs && !from; i++)
+		if (nic->addrs[i].sa.sa_family == to.sa.sa_family)
+			from = &nic->addrs[i];
+	/* Loopback can only talk to loopback. */
+	if (from && nic->is_loopback && !local)
+		from = NULL, device = NULL;
+	a->source.ready = attempt_ready;
+	a->state = ATTEMPT_CONNECTING;
+	a->deadline = gantry_now_ns() + (uint64_t)ATTEMPT_MS * 1000000;
+	e = sock_connect(from, device, &to, &a->source.fd);
+	if (e)
+		attempt_failed(a, e);
+	else if (tcp_source_add(&a->source, EPOLLOUT) != GANTRY_OK)
+		connector_fail(a->connector, GANTRY_ERR_SYSTEM, "%s", gantry_last_error());
+}
+
+static void say_hello(struct tcp_attempt *a)
+{
+	struct tcp_connector *c = a->connector;
+	struct wire_hello h = {.lane = (uint8_t)a->lane, .lanes = (uint8_t)c->link->nlanes};
+
+	tcp_hello_fill(&h);
+	h.dev = (uint16_t)c->dev;
+	h.listener = c->handle.listener;
+	h.comm_id = c->ctx.comm_id;
+	memcpy(h.cookie, c->handle.cookie, WIRE_COOKIE_SIZE);
+	memcpy(h.session, c->link->session, WIRE_SESSION_SIZE);
+	gantry_random_bytes(h.nonce, sizeof(h.nonce));
+	wire_hello_encode(&h, a->hello);
+	if (send(a->source.fd, a->hello, WIRE_HELLO_SIZE, MSG_DONTWAIT | MSG_NOSIGNAL) != WIRE_HELLO_SIZE) {
+		attempt_failed(a, errno ? errno : EPIPE);
+		return;
+	}
+	a->state = ATTEMPT_WELCOME;
+	tcp_source_set(&a->source, EPOLLIN);
+	if (a->lane)
+		return;
+	/* This address answers: the others need not be tried. */
+	gantry_list_each_safe(pos, &c->attempts) {
+		struct tcp_attempt *other = gantry_container(pos, struct tcp_attempt, node);
+
+		if (other != a && other->state != ATTEMPT_WELCOME)
+			attempt_free(other);
+	}
+}
+
+/* With a secret: the peer's MAC must be right, and ours goes back. 0: fine. */
+static int prove(struct tcp_attempt *a, const struct wire_welcome *w)
+{
+	uint8_t mac[WIRE_MAC_SIZE], out[WIRE_PROOF_SIZE];
+	int ok;
+
+	if (!tcp_engine.secret)
+		return 0;
+	if (wire_mac(tcp_engine.secret, 0, a->hello, a->in, mac) != GANTRY_OK)
+		return -1;
+	ok = gantry_equal_secret(mac, w->mac, WIRE_MAC_SIZE);
+	if (wire_mac(tcp_engine.secret, 1, a->hello, a->in, mac) != GANTRY_OK)
+		return -1;
+	if (!ok)
+		memset(mac, 0, sizeof(mac));
+	if (w->verdict == WIRE_OK || !ok) {
+		wire_proof_encode(ok, mac, out);
+		if (send(a->source.fd, out, sizeof(out), MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)sizeof(out))
+			return -1;
+	}
+	return ok ? 0 : -1;
+}
+
+static void finish(struct tcp_connector *c, struct tcp_link *l)
+{
+	l->tx_state = TCP_OPEN;
+	c->link = l;
+	c->state = TCP_CONNECTED;
+	c->deadline = gantry_now_ns() + (uint64_t)KEEP_RESULT_S * 1000000000;
+}
+
+static void lane_up(struct tcp_attempt *a, const struct wire_welcome *w)
+{
+	struct tcp_connector *c = a->connector;
+	struct tcp_link *l = c->link;
+	int lane = a->lane, fd = a->source.fd;
+	char text[GANTRY_ADDR_TEXT];
+	uint64_t now = gantry_now_ns();
+
+	if (lane == 0) {
+		struct gantry_addr to = target(a);
+
+		c->welcome = *w;
+		snprintf(l->peer, sizeof(l->peer), "%s (%s)", gantry_addr_text(&to, text), w->text);
+		tcp_link_meet(l, w->host, w->window, w->eager_max);
+	}
+	epoll_ctl(tcp_engine.epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+	a->source.fd = -1;
+	attempt_free(a);
+	tcp_lane_take(l, lane, fd, &c->ctx, NULL);
+	if (lane == 0) {
+		attempts_drop(c);
+		for (int i = 1; i < l->nlanes; i++)
+			if (attempt_add(c, i, i, now) != GANTRY_OK) {
+				connector_fail(c, GANTRY_ERR_NOMEM, "no memory");
+				return;
+			}
+		tcp_connector_tick(now);
+		return;
+	}
+	if (l->lanes_here == l->nlanes) {
+		finish(c, l);
+		tcp_link_up(l);
+	}
+}
+
+static void on_welcome(struct tcp_attempt *a)
+{
+	static const gantry_result results[WIRE_VERDICTS] = {
+		[WIRE_REFUSED_VERSION] = GANTRY_ERR_VERSION, [WIRE_REFUSED_SETTING] = GANTRY_ERR_SETTING,
+		[WIRE_REFUSED_AUTH] = GANTRY_ERR_AUTH,       [WIRE_REFUSED_LISTENER] = GANTRY_ERR_REFUSED,
+		[WIRE_REFUSED_LIMIT] = GANTRY_ERR_LIMIT,
+	};
+	struct tcp_connector *c = a->connector;
+	struct wire_welcome w;
+
+	if (wire_welcome_decode(a->in, &w) != GANTRY_OK) {
+		connector_fail(c, GANTRY_ERR_PROTOCOL, "what answers there does not speak our protocol");
+	} else if (w.verdict > WIRE_USE_SESSION) {
+		connector_fail(c, results[w.verdict], "refused by the peer: %s", w.text);
+	} else if (w.version != WIRE_VERSION) {
+		connector_fail(c, GANTRY_ERR_VERSION, "protocol version differs: %d (connecting side) and %d (accepting side)",
+			       WIRE_VERSION, w.version);
+	} else if (prove(a, &w)) {
+		connector_fail(c, GANTRY_ERR_AUTH, "GANTRY_SECRET differs between the two sides");
+	} else if (w.verdict == WIRE_USE_SESSION) {
+		memcpy(c->session, w.session, WIRE_SESSION_SIZE);
+		c->state = TCP_WAIT_SESSION;
+		attempts_drop(c);
+		drop_link(c);
+		tcp_connector_tick(gantry_now_ns());
+	} else {
+		lane_up(a, &w);
+	}
+}
+
+static void attempt_ready(struct tcp_source *s, uint32_t events)
+{
+	struct tcp_attempt *a = gantry_container(s, struct tcp_attempt, source);
+	ssize_t n;
+
+	(void)events;
+	if (a->state == ATTEMPT_CONNECTING) {
+		int e = 0;
+		socklen_t len = sizeof(e);
+
+		getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &e, &len);
+		if (e)
+			attempt_failed(a, e);
+		else
+			say_hello(a);
+		return;
+	}
+	n = recv(s->fd, a->in + a->got, WIRE_WELCOME_SIZE - a->got, MSG_DONTWAIT);
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (n <= 0) {
+		/* It hung up on our hello: a server that is restarting, or not ours. */
+		retry_later(a->connector, n ? errno : ECONNRESET);
+		return;
+	}
+	a->got += (uint32_t)n;
+	if (a->got == WIRE_WELCOME_SIZE)
+		on_welcome(a);
+}
+
+/* The link that the peer told us to share, if it is there. NULL and *ret_gone: it was there and is gone or taken. */
+static struct tcp_link *session_link(const struct tcp_connector *c, int *ret_gone)
+{
+	*ret_gone = 0;
+	gantry_list_each(pos, &tcp_engine.links) {
+		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
+
+		if (l->initiator || memcmp(l->session, c->session, WIRE_SESSION_SIZE) != 0)
+			continue;
+		*ret_gone = l->tx_state != TCP_UNUSED || tcp_link_failed(l);
+		return l->up && !*ret_gone ? l : NULL;
+	}
+	return NULL;
+}
+
+static void timed_out(struct tcp_connector *c)
+{
+	double s = (double)gantry_params()->connect_timeout / 1e9;
+
+	if (c->state == TCP_WAIT_SESSION)
+		connector_fail(c, GANTRY_ERR_TIMEOUT, "the peer's own connection to us did not come up within %.3g s", s);
+	else if (c->link && c->link->lanes_here)
+		connector_fail(c, GANTRY_ERR_TIMEOUT, "only %d of %d lanes came up within %.3g s, last error: %s",
+			       c->link->lanes_here, c->link->nlanes, s,
+			       c->last_errno ? strerror(c->last_errno) : "none");
+	else
+		connector_fail(c, GANTRY_ERR_UNREACHABLE, "no connection within %.3g s and %u retries: %s (%s)", s, c->retries,
+			       c->last_errno ? strerror(c->last_errno) : "no answer",
+			       sock_errno_hint(c->last_errno ? c->last_errno : ETIMEDOUT));
+}
+
+static void connector_step(struct tcp_connector *c, uint64_t now)
+{
+	int gone;
+
+	if (c->state == TCP_WAIT_SESSION) {
+		struct tcp_link *l = session_link(c, &gone);
+
+		if (l)
+			finish(c, l);
+		else if (gone)
+			begin(c, now);
+	} else if (gantry_list_empty(&c->attempts) && now >= c->retry_at) {
+		begin(c, now);
+	}
+	/* Starting one may end the connector's whole list: look again from the front each time. */
+	for (int again = 1; again && c->state == TCP_CONNECTING;) {
+		again = 0;
+		gantry_list_each(pos, &c->attempts) {
+			struct tcp_attempt *a = gantry_container(pos, struct tcp_attempt, node);
+
+			if (a->state == ATTEMPT_WAITING && now >= a->start_at) {
+				attempt_start(a);
+				again = 1;
+				break;
+			}
+			if (a->state != ATTEMPT_WAITING && now > a->deadline) {
+				attempt_failed(a, ETIMEDOUT);
+				again = 1;
+				break;
+			}
+		}
+	}
+}
+
+void tcp_connector_tick(uint64_t now)
+{
+	gantry_list_each_safe(pos, &tcp_engine.connectors) {
+		struct tcp_connector *c = gantry_container(pos, struct tcp_connector, node);
+
+		if (c->state == TCP_CONNECTED || c->state == TCP_CONNECT_FAILED)
+			continue;
+		if (now > c->deadline)
+			timed_out(c);
+		else
+			connector_step(c, now);
+	}
+}
+
+struct tcp_connector *tcp_connector_find(uint64_t id)
+{
+	gantry_list_each(pos, &tcp_engine.connectors) {
+		struct tcp_connector *c = gantry_container(pos, struct tcp_connector, node);
+
+		if (c->id == id)
+			return c;
+	}
+	return NULL;
+}
+
+gantry_result tcp_connector_open(const struct tcp_context *ctx, int dev, const struct wire_handle *h,
+				 struct tcp_connector **ret)
+{
+	struct tcp_connector *c = calloc(1, sizeof(*c));
+
+	if (!c)
+		return gantry_fail(GANTRY_ERR_NOMEM, LOG_SUBSYS, __FILE__, __LINE__, "no memory for a connection");
+	gantry_list_init(&c->attempts);
+	c->handle = *h;
+	c->ctx = *ctx;
+	c->dev = dev;
+	c->id = ++tcp_engine.next_id << 32 | (tcp_engine.process & 0xffffffff);
+	c->started = gantry_now_ns();
+	c->deadline = c->started + gantry_params()->connect_timeout;
+	gantry_list_append(&tcp_engine.connectors, &c->node);
+	tcp_engine_wake();
+	*ret = c;
+	return GANTRY_OK;
+}
+
+/* A link that is CONNECTED belongs to whoever took it. */
+void tcp_connector_free(struct tcp_connector *c)
+{
+	attempts_drop(c);
+	if (c->state != TCP_CONNECTED)
+		drop_link(c);
+	gantry_list_remove(&c->node);
+	free(c);
+}

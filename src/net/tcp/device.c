@@ -1,0 +1,117 @@
+/* Devices: usable NICs, and NICs fused into one device with several rails. The engine's mu is held. */
+#define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/param.h"
+#include "net/tcp/engine.h"
+
+gantry_result tcp_devices_scan(void)
+{
+	struct tcp_engine *e = &tcp_engine;
+	struct gantry_nic_list *nics = calloc(1, sizeof(*nics));
+	gantry_result r = GANTRY_OK;
+
+	if (!nics)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for interfaces");
+	TRY(gantry_nic_scan(nics));
+	TRY(gantry_nic_select(nics, gantry_nic_wanted_pattern(), gantry_nic_wanted_family()));
+	LOG_INFO(NET, "%s", nics->reason);
+	e->ndevs = 0;
+	for (int i = 0; i < nics->count; i++) {
+		struct tcp_device *d = &e->devs[e->ndevs++];
+
+		*d = (struct tcp_device){.nrails = 1, .rails = {i}, .nic = &nics->nics[i]};
+		snprintf(d->name, sizeof(d->name), "%s", nics->nics[i].name);
+	}
+	e->nics = nics;
+	nics = NULL;
+out:
+	if (nics) {
+		gantry_nic_list_free(nics);
+		free(nics);
+	}
+	return r;
+}
+
+void tcp_device_properties(int dev, struct gantry_net_properties *ret_props)
+{
+	const struct tcp_device *d = &tcp_engine.devs[dev];
+	struct gantry_net_properties p = {
+		.name = d->name,
+		.pci_path = d->nic->pci_path,
+		.guid = (uint64_t)dev,
+		.ptr_support = GANTRY_NET_PTR_HOST,
+		.port = 0,
+		.latency = d->nic->is_loopback ? 5 : 20,
+		.max_comms = 65536,
+		.max_recvs = GANTRY_NET_MAX_RECVS,
+		.device_type = GANTRY_NET_DEVICE_HOST,
+		.max_p2p_bytes = (size_t)1 << 40,
+		.max_coll_bytes = (size_t)1 << 40,
+		.max_multi_request_size = 1,
+		.rail_id = GANTRY_NET_UNDEF,
+		.plane_id = GANTRY_NET_UNDEF,
+	};
+
+	for (int i = 0; i < d->nrails; i++) {
+		p.speed += tcp_engine.nics->nics[d->rails[i]].speed_mbps;
+		p.vdev.devs[p.vdev.ndevs++] = d->nrails == 1 ? dev : d->rails[i];
+	}
+	*ret_props = p;
+}
+
+gantry_result tcp_device_fuse(const struct gantry_net_vdevice *vdev, int *ret_dev)
+{
+	struct tcp_engine *e = &tcp_engine;
+	gantry_result r = GANTRY_OK;
+	struct tcp_device d = {0};
+	size_t at = 0;
+
+	if (vdev->ndevs < 1 || vdev->ndevs > GANTRY_NET_MAX_RAILS)
+		FAIL(GANTRY_ERR_INVALID, "makeVDevice: %d devices, 1 to %d can be fused", vdev->ndevs, GANTRY_NET_MAX_RAILS);
+	if (e->ndevs == TCP_MAX_DEVICES)
+		FAIL(GANTRY_ERR_LIMIT, "makeVDevice: no more than %d devices", TCP_MAX_DEVICES);
+	for (int i = 0; i < vdev->ndevs; i++) {
+		int k = vdev->devs[i];
+
+		if (k < 0 || k >= e->ndevs || e->devs[k].nrails != 1)
+			FAIL(GANTRY_ERR_INVALID, "makeVDevice: %d is not a physical device (there are %d)", k,
+			     e->nics->count);
+		for (int j = 0; j < i; j++)
+			if (d.rails[j] == e->devs[k].rails[0])
+				FAIL(GANTRY_ERR_INVALID, "makeVDevice: device %d is named twice", k);
+		d.rails[d.nrails++] = e->devs[k].rails[0];
+		at += (size_t)snprintf(d.name + at, sizeof(d.name) - at, "%s%s", i ? "+" : "", e->devs[k].name);
+		if (at >= sizeof(d.name))
+			at = sizeof(d.name) - 1;
+	}
+	d.nic = &e->nics->nics[d.rails[0]];
+	LOG_INFO(NET, "device %d: %s, %d rails", e->ndevs, d.name, d.nrails);
+	*ret_dev = e->ndevs;
+	e->devs[e->ndevs++] = d;
+out:
+	return r;
+}
+
+int tcp_cpus_usable(void)
+{
+	cpu_set_t set;
+
+	return sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
+}
+
+/* Bulk lanes: one per rail at least; more only where there are CPUs to drive them. */
+int tcp_lanes_wanted(int dev)
+{
+	int rails = tcp_engine.devs[dev].nrails, lanes = (int)gantry_params()->lanes;
+
+	if (!lanes)
+		lanes = tcp_cpus_usable() >= 8 ? 2 : 1;
+	if (lanes < rails)
+		lanes = rails;
+	return lanes < WIRE_MAX_LANES ? lanes : WIRE_MAX_LANES - 1;
+}

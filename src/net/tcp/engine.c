@@ -1,0 +1,279 @@
+/* The service thread and the process's identity. engine.h has the why. */
+#define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include "net/tcp/engine.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/hmac.h"
+#include "base/log.h"
+#include "base/param.h"
+
+struct tcp_engine tcp_engine = {
+	.life = PTHREAD_MUTEX_INITIALIZER,
+	.mu = PTHREAD_MUTEX_INITIALIZER,
+	.epoll_fd = -1,
+	.wake_fd = -1,
+};
+
+/* Equal for all processes on one kernel, whatever their network namespaces. */
+static uint64_t host_id(void)
+{
+	char text[64] = "";
+	uint64_t h = 1469598103934665603ull; /* FNV-1a */
+	int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0 || read(fd, text, sizeof(text) - 1) <= 0)
+		gethostname(text, sizeof(text) - 1);
+	if (fd >= 0)
+		close(fd);
+	for (const char *c = text; *c; c++)
+		h = (h ^ (uint64_t)(unsigned char)*c) * 1099511628211ull;
+	return h;
+}
+
+static gantry_result load_secret(const char **ret_secret)
+{
+	const struct gantry_params *p = gantry_params();
+	gantry_result r = GANTRY_OK;
+	char *secret = NULL;
+	FILE *f = NULL;
+	size_t room = 0;
+
+	if (*p->secret) {
+		secret = strdup(p->secret);
+	} else if (*p->secret_file) {
+		f = fopen(p->secret_file, "re");
+		if (!f)
+			FAIL(GANTRY_ERR_CONFIG, "GANTRY_SECRET_FILE %s: %s", p->secret_file, strerror(errno));
+		if (getline(&secret, &room, f) < 1)
+			FAIL(GANTRY_ERR_CONFIG, "GANTRY_SECRET_FILE %s is empty", p->secret_file);
+		secret[strcspn(secret, "\r\n")] = 0;
+	} else {
+		*ret_secret = NULL;
+		goto out;
+	}
+	if (!secret || !*secret)
+		FAIL(GANTRY_ERR_CONFIG, "the secret is empty");
+	if (!GANTRY_HAVE_OPENSSL)
+		FAIL(GANTRY_ERR_CONFIG, "GANTRY_SECRET is set, but this build has no OpenSSL to authenticate with");
+	*ret_secret = secret;
+	secret = NULL;
+out:
+	free(secret);
+	if (f)
+		fclose(f);
+	return r;
+}
+
+gantry_result tcp_engine_init(void)
+{
+	struct tcp_engine *e = &tcp_engine;
+	gantry_result r = GANTRY_OK;
+	char host[64] = "";
+
+	pthread_mutex_lock(&e->mu);
+	if (e->initialised)
+		goto out;
+	gantry_list_init(&e->ports);
+	gantry_list_init(&e->listeners);
+	gantry_list_init(&e->incoming);
+	gantry_list_init(&e->connectors);
+	gantry_list_init(&e->links);
+	gantry_list_init(&e->lingering);
+	TRY(gantry_random_bytes(&e->process, sizeof(e->process)));
+	TRY(load_secret(&e->secret));
+	e->host = host_id();
+	gethostname(host, sizeof(host) - 1);
+	snprintf(e->self, sizeof(e->self), "%.24s pid %d", host, (int)getpid());
+	TRY(tcp_devices_scan());
+	e->initialised = 1;
+out:
+	pthread_mutex_unlock(&e->mu);
+	return r;
+}
+
+gantry_result tcp_source_add(struct tcp_source *s, uint32_t events)
+{
+	struct epoll_event ev = {.events = events, .data.ptr = s};
+
+	if (epoll_ctl(tcp_engine.epoll_fd, EPOLL_CTL_ADD, s->fd, &ev))
+		return gantry_fail(GANTRY_ERR_SYSTEM, LOG_SUBSYS, __FILE__, __LINE__, "epoll_ctl: %s", strerror(errno));
+	return GANTRY_OK;
+}
+
+void tcp_source_set(struct tcp_source *s, uint32_t events)
+{
+	struct epoll_event ev = {.events = events, .data.ptr = s};
+
+	epoll_ctl(tcp_engine.epoll_fd, EPOLL_CTL_MOD, s->fd, &ev);
+}
+
+void tcp_source_close(struct tcp_source *s)
+{
+	if (s->fd < 0)
+		return;
+	/* Explicitly: a forked child may hold a copy, and then close alone would leave it watched. */
+	epoll_ctl(tcp_engine.epoll_fd, EPOLL_CTL_DEL, s->fd, NULL);
+	close(s->fd);
+	s->fd = -1;
+}
+
+void tcp_engine_wake(void)
+{
+	uint64_t one = 1;
+
+	if (tcp_engine.wake_fd >= 0 && write(tcp_engine.wake_fd, &one, sizeof(one)) < 0)
+		LOG_DEBUG(NET, "wake: %s", strerror(errno));
+}
+
+static void on_wake(struct tcp_source *s, uint32_t events)
+{
+	uint64_t n;
+
+	(void)events;
+	while (read(s->fd, &n, sizeof(n)) > 0)
+		;
+}
+
+/* How long the thread may sleep: short while connections are being set up or seen off, a heartbeat's tick otherwise. */
+static int sleep_ms(const struct tcp_engine *e)
+{
+	if (!gantry_list_empty(&e->connectors) || !gantry_list_empty(&e->lingering) || e->nincoming)
+		return 10;
+	if (!gantry_list_empty(&e->links))
+		return (int)(tcp_alive_interval() / 1000000);
+	return 500;
+}
+
+static void tick(uint64_t now)
+{
+	tcp_connector_tick(now);
+	tcp_incoming_tick(now);
+	tcp_alive_tick(now);
+	tcp_linger_tick(now, 0);
+}
+
+static void *service(void *arg)
+{
+	struct tcp_engine *e = &tcp_engine;
+	struct tcp_source wake = {.fd = e->wake_fd, .ready = on_wake};
+	uint64_t ticked = 0;
+
+	(void)arg;
+	pthread_mutex_lock(&e->mu);
+	tcp_source_add(&wake, EPOLLIN);
+	while (!e->stopping) {
+		struct epoll_event ev;
+		int timeout = sleep_ms(e), n;
+		uint64_t now;
+
+		pthread_mutex_unlock(&e->mu);
+		/* One event a turn: what it is about may be freed by handling it, and others with it. */
+		n = epoll_wait(e->epoll_fd, &ev, 1, timeout);
+		pthread_mutex_lock(&e->mu);
+		if (n == 1) {
+			struct tcp_source *s = ev.data.ptr;
+
+			s->ready(s, ev.events);
+		}
+		now = gantry_now_ns();
+		if (n != 1 || now - ticked > 10000000) {
+			ticked = now;
+			tick(now);
+		}
+	}
+	/* Links that were just closed get a few milliseconds to say goodbye. */
+	for (int i = 0; i < 20 && !gantry_list_empty(&e->lingering); i++) {
+		struct timespec ms = {0, 1000000};
+
+		tcp_linger_tick(gantry_now_ns(), 0);
+		pthread_mutex_unlock(&e->mu);
+		nanosleep(&ms, NULL);
+		pthread_mutex_lock(&e->mu);
+	}
+	tcp_linger_tick(gantry_now_ns(), 1);
+	tcp_incoming_drop_all();
+	pthread_mutex_unlock(&e->mu);
+	return NULL;
+}
+
+/* life held. */
+static gantry_result start(void)
+{
+	struct tcp_engine *e = &tcp_engine;
+	gantry_result r = GANTRY_OK;
+	sigset_t all, old;
+	int rc;
+
+	e->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	e->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (e->epoll_fd < 0 || e->wake_fd < 0)
+		FAIL(errno == EMFILE || errno == ENFILE ? GANTRY_ERR_LIMIT : GANTRY_ERR_SYSTEM, "epoll or eventfd: %s",
+		     strerror(errno));
+	e->stopping = 0;
+	e->last_tick = 0;
+	/* Signals are for the program's own threads. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	rc = pthread_create(&e->thread, NULL, service, NULL);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (rc)
+		FAIL(GANTRY_ERR_LIMIT, "cannot start the service thread: %s", strerror(rc));
+	pthread_setname_np(e->thread, "gantry-service");
+	e->running = 1;
+out:
+	if (r != GANTRY_OK) {
+		if (e->epoll_fd >= 0)
+			close(e->epoll_fd);
+		if (e->wake_fd >= 0)
+			close(e->wake_fd);
+		e->epoll_fd = e->wake_fd = -1;
+	}
+	return r;
+}
+
+gantry_result tcp_engine_hold(void)
+{
+	struct tcp_engine *e = &tcp_engine;
+	gantry_result r = GANTRY_OK;
+
+	pthread_mutex_lock(&e->life);
+	pthread_mutex_lock(&e->mu);
+	if (!e->running)
+		r = start();
+	if (r == GANTRY_OK)
+		e->users++;
+	pthread_mutex_unlock(&e->mu);
+	pthread_mutex_unlock(&e->life);
+	return r;
+}
+
+void tcp_engine_release(void)
+{
+	struct tcp_engine *e = &tcp_engine;
+
+	pthread_mutex_lock(&e->life);
+	pthread_mutex_lock(&e->mu);
+	if (--e->users == 0) {
+		e->stopping = 1;
+		tcp_engine_wake();
+		pthread_mutex_unlock(&e->mu);
+		pthread_join(e->thread, NULL);
+		pthread_mutex_lock(&e->mu);
+		close(e->epoll_fd);
+		close(e->wake_fd);
+		e->epoll_fd = e->wake_fd = -1;
+		e->running = 0;
+	}
+	pthread_mutex_unlock(&e->mu);
+	pthread_mutex_unlock(&e->life);
+}

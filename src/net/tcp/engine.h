@@ -1,0 +1,175 @@
+/*
+ * The engine: what a process has once, whatever the number of its communicators.
+ *
+ * It owns the devices, the listening ports (one per address, shared by all listeners), all links, and one service
+ * thread. That thread alone runs connection set-up, in both directions, as non-blocking state machines on one epoll
+ * instance: connect and accept only look at the outcome, so they never block and any thread may call them. It also
+ * sends heartbeats, notices silence, and sees closed links off. It sleeps in epoll_wait otherwise.
+ *
+ * Locks: `life` serialises start and stop of the thread; `mu` protects everything here. Order: life, mu, then a link's
+ * locks. The thread holds mu while it works, never while it waits.
+ *
+ * The thread runs while there are users: listeners, connectors and open directions of links.
+ */
+#ifndef GANTRY_NET_TCP_ENGINE_H
+#define GANTRY_NET_TCP_ENGINE_H
+
+#include <pthread.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "base/log.h"
+#include "net/net.h"
+#include "net/tcp/link.h"
+#include "net/tcp/nic.h"
+#include "net/tcp/wire.h"
+
+enum { TCP_MAX_DEVICES = 2 * GANTRY_NIC_MAX };
+
+/* What a communicator brings along. */
+struct tcp_context {
+	uint64_t comm_id;
+	int traffic_class;
+};
+
+/* A NIC, or several fused. */
+struct tcp_device {
+	char name[64];
+	int nrails;
+	int rails[GANTRY_NET_MAX_RAILS]; /* indices of physical devices */
+	const struct gantry_nic *nic;    /* of the first rail */
+};
+
+/* Something epoll watches. */
+struct tcp_source {
+	int fd;
+	void (*ready)(struct tcp_source *s, uint32_t events);
+};
+
+struct tcp_port {
+	struct tcp_source source;
+	struct gantry_list node;
+	struct gantry_addr addr; /* bound */
+	int nic;
+	int refs; /* listeners */
+	int paused;
+};
+
+struct tcp_listener {
+	struct gantry_list node;
+	uint64_t id;
+	uint8_t cookie[WIRE_COOKIE_SIZE];
+	struct tcp_context ctx;
+	int dev;
+	int nports;
+	struct tcp_port *ports[GANTRY_NET_MAX_RAILS];
+	int naddrs; /* what peers are told */
+	struct gantry_addr addrs[GANTRY_NET_MAX_RAILS];
+	int nready;
+	struct tcp_link *ready[8]; /* links whose receiving direction is for this listener */
+	gantry_result error;       /* a peer that knew the cookie was refused: accept says so */
+	char error_text[256];
+};
+
+enum tcp_connector_state {
+	TCP_CONNECTING,   /* opening lanes */
+	TCP_WAIT_SESSION, /* the peer told us to share the link it opens */
+	TCP_CONNECTED,
+	TCP_CONNECT_FAILED,
+};
+
+struct tcp_connector {
+	struct gantry_list node;
+	uint64_t id;
+	struct wire_handle handle;
+	struct tcp_context ctx;
+	int dev;
+	enum tcp_connector_state state;
+	uint64_t started, deadline, retry_at; /* ns */
+	uint32_t retries;
+	struct tcp_link *link; /* owned until CONNECTED */
+	uint8_t session[WIRE_SESSION_SIZE]; /* WAIT_SESSION: whose */
+	struct wire_welcome welcome;
+	int lanes_up;
+	struct gantry_list attempts;
+	int last_errno;
+	gantry_result error;
+	char error_text[384];
+};
+
+struct tcp_engine {
+	pthread_mutex_t life, mu;
+	int initialised; /* devices are known */
+	int users;
+	int running, stopping;
+	pthread_t thread;
+	int epoll_fd, wake_fd;
+
+	uint64_t process, host;
+	char self[40];
+	const char *secret; /* owned; NULL: none */
+	struct gantry_nic_list *nics; /* owned */
+	int ndevs;
+	struct tcp_device devs[TCP_MAX_DEVICES];
+
+	uint64_t next_id;
+	struct gantry_list ports, listeners, incoming, connectors, links, lingering;
+	int nincoming;
+	uint64_t last_tick;
+
+	uint64_t strangers; /* connections refused before they proved to be peers; relaxed */
+};
+
+extern struct tcp_engine tcp_engine;
+
+/* engine.c */
+gantry_result tcp_engine_init(void); /* devices, identity; idempotent */
+gantry_result tcp_engine_hold(void); /* one more user; starts the thread */
+void tcp_engine_release(void);       /* one less; stops and joins it. Called without mu */
+void tcp_engine_wake(void);
+gantry_result tcp_source_add(struct tcp_source *s, uint32_t events);
+void tcp_source_set(struct tcp_source *s, uint32_t events);
+void tcp_source_close(struct tcp_source *s); /* closes the fd too, if it is still the source's */
+void tcp_link_put_down(struct tcp_link *l);  /* no user any more: see it off. mu held */
+
+/* device.c */
+gantry_result tcp_devices_scan(void);
+void tcp_device_properties(int dev, struct gantry_net_properties *ret_props);
+gantry_result tcp_device_fuse(const struct gantry_net_vdevice *vdev, int *ret_dev);
+int tcp_lanes_wanted(int dev);
+int tcp_cpus_usable(void);
+
+/* setup.c: what both sides of a hand-shake share. mu held. */
+gantry_result tcp_link_for_session(int nlanes, struct tcp_link **ret_link);
+/* What the peer said of itself in hello or welcome; before its lanes are taken. */
+void tcp_link_meet(struct tcp_link *l, uint64_t host, uint32_t window, uint32_t eager_max);
+void tcp_lane_take(struct tcp_link *l, int lane, int fd, const struct tcp_context *ctx, const char *device);
+/* All lanes are there: hand the directions to who waits for them. */
+void tcp_link_up(struct tcp_link *l);
+/* Gives the receiving direction to its listener, or drops it if that is gone. */
+void tcp_link_deliver(struct tcp_link *l);
+/* This side closes one direction; a link that nobody uses any more is put down. */
+void tcp_link_drop_tx(struct tcp_link *l);
+void tcp_link_drop_rx(struct tcp_link *l);
+void tcp_hello_fill(struct wire_hello *h);
+
+/* listen.c. mu held unless said otherwise. */
+gantry_result tcp_listener_open(const struct tcp_context *ctx, int dev, void *handle, struct tcp_listener **ret);
+void tcp_listener_close(struct tcp_listener *l);
+struct tcp_listener *tcp_listener_find(uint64_t id);
+void tcp_incoming_tick(uint64_t now);
+void tcp_incoming_drop_all(void);
+
+/* connect.c. mu held. */
+gantry_result tcp_connector_open(const struct tcp_context *ctx, int dev, const struct wire_handle *h,
+				 struct tcp_connector **ret);
+struct tcp_connector *tcp_connector_find(uint64_t id);
+void tcp_connector_free(struct tcp_connector *c);
+void tcp_connector_tick(uint64_t now);
+
+/* alive.c: heartbeats, silence, lingering. mu held. */
+uint64_t tcp_alive_interval(void);
+void tcp_alive_tick(uint64_t now);
+void tcp_linger_tick(uint64_t now, int last);
+
+#endif

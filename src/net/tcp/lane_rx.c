@@ -1,0 +1,453 @@
+/*
+ * Receiving: frames off a lane, payload straight to its final place.
+ *
+ * The socket is read into an iovec of two parts: the rest of the current payload at its final place, and the read-ahead
+ * buffer for what follows. On the control lane that buffer is large, so one call brings many small messages; on a bulk
+ * lane, and behind a large eager message, it holds just the next header, so that no payload is copied twice. A read
+ * that brings less than asked for has emptied the socket: no second call is made to hear EAGAIN.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_DATA
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/clock.h"
+#include "base/crc32c.h"
+#include "base/event.h"
+#include "base/log.h"
+#include "net/tcp/link.h"
+
+enum { COPY_TWICE_MAX = 8 << 10 }; /* behind a payload up to this size, reading far ahead pays */
+
+static int broken(struct tcp_lane *lane, const char *what)
+{
+	tcp_link_fail(lane->link, 1, GANTRY_ERR_PROTOCOL, "lane %d: %s", lane->index, what);
+	return -1;
+}
+
+/* ---- control frames; under mu ---- */
+
+static void on_state(struct tcp_link *l, const struct wire_frame *f)
+{
+	gantry_event_put(GANTRY_EV_STATE_RX, l->id, f->index, f->seq);
+	if (f->total) {
+		struct tcp_tag *t = tcp_tag_of(&l->tx_tags, f->tag);
+
+		if (t && (int32_t)(f->index - t->advertised) > 0)
+			t->advertised = f->index;
+	}
+	if (f->offset > l->peer_consumed && f->offset <= l->eager_out) {
+		l->peer_consumed = f->offset;
+		if (l->window_blocked)
+			__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+	}
+	if (f->seq <= l->peer_done || f->seq > l->next_seq)
+		return;
+	l->peer_done = f->seq;
+	gantry_list_each_safe(pos, &l->unacked) {
+		struct tcp_send *s = gantry_container(pos, struct tcp_send, head.node);
+
+		if (s->seq >= l->peer_done)
+			continue;
+		gantry_list_remove(&s->head.node);
+		__atomic_fetch_sub(&l->bulk_pending, 1, __ATOMIC_RELAXED);
+		gantry_event_put(GANTRY_EV_SEND_DONE, l->id, s->index, s->size);
+		tcp_request_done(&s->head);
+	}
+}
+
+static void size_mismatch(struct tcp_link *l, uint64_t sent, const struct tcp_slot *slot)
+{
+	l->error_sent_bytes = sent;
+	l->error_recv_bytes = slot->size;
+	tcp_link_fail_locked(l, 1, GANTRY_ERR_SIZE, "a send of %llu bytes met a receive of %llu bytes (tag %u)",
+			     (unsigned long long)sent, (unsigned long long)slot->size, slot->tag);
+}
+
+static void on_rts(struct tcp_link *l, const struct wire_frame *f)
+{
+	struct tcp_tag *t = tcp_tag_of(&l->rx_tags, f->tag);
+	struct tcp_recv *recv;
+	struct tcp_slot *slot;
+
+	__atomic_store_n(&l->bulk_hint, 1, __ATOMIC_RELAXED);
+	if (t && (int32_t)(f->index + 1 - t->announced) > 0)
+		t->announced = f->index + 1;
+	slot = tcp_match_slot(l, f->tag, f->index, &recv);
+	if (slot && f->total > slot->size)
+		size_mismatch(l, f->total, slot);
+	else
+		__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+}
+
+/* Everything the peer had sent before it closed has been taken: what still waits will wait for ever. */
+static void check_peer_closed(struct tcp_link *l)
+{
+	if (l->peer_tx_closed && l->done >= l->peer_bulk_sent && !gantry_list_empty(&l->posted))
+		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_CLOSED, "the peer closed its sending side");
+	if (l->peer_rx_closed && (!gantry_list_empty(&l->eager) || !gantry_list_empty(&l->bulk) ||
+				  !gantry_list_empty(&l->unacked)))
+		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_CLOSED, "the peer closed its receiving side");
+}
+
+static void on_control(struct tcp_link *l, const struct wire_frame *f)
+{
+	pthread_mutex_lock(&l->mu);
+	switch (f->kind) {
+	case WIRE_STATE:
+		on_state(l, f);
+		break;
+	case WIRE_RTS:
+		on_rts(l, f);
+		break;
+	case WIRE_CLOSE:
+		if (f->flags & WIRE_FLAG_RECEIVER) {
+			l->peer_rx_closed = 1;
+		} else {
+			l->peer_tx_closed = 1;
+			l->peer_bulk_sent = f->seq;
+		}
+		break;
+	}
+	pthread_mutex_unlock(&l->mu);
+}
+
+/* ---- data frames ---- */
+
+/* Not posted yet: an eager message is kept, within the window that the peer was promised. Under mu. */
+static int begin_early(struct tcp_lane *lane)
+{
+	struct tcp_link *l = lane->link;
+	struct tcp_lane_rx *rx = &lane->rx;
+	const struct wire_frame *f = &rx->frame;
+	struct tcp_early *e;
+
+	if (!(f->flags & WIRE_FLAG_EAGER) || f->length != f->total || l->early_bytes + f->total > LINK_WINDOW) {
+		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "lane %d: data for a receive that was not posted",
+				     lane->index);
+		return -1;
+	}
+	e = malloc(sizeof(*e) + f->total);
+	if (!e) {
+		tcp_link_fail_locked(l, 1, GANTRY_ERR_NOMEM, "no memory for %u early bytes", f->length);
+		return -1;
+	}
+	e->tag = f->tag;
+	e->index = f->index;
+	e->total = f->total;
+	e->complete = 0;
+	gantry_list_append(&l->early, &e->node);
+	l->early_bytes += f->total;
+	rx->early = e;
+	rx->target = TCP_TO_EARLY;
+	rx->dst = e->data;
+	return 0;
+}
+
+static int begin_data(struct tcp_lane *lane)
+{
+	struct tcp_link *l = lane->link;
+	struct tcp_lane_rx *rx = &lane->rx;
+	const struct wire_frame *f = &rx->frame;
+	struct tcp_tag *t;
+	int rc = 0;
+
+	rx->left = f->length;
+	pthread_mutex_lock(&l->mu);
+	t = tcp_tag_of(&l->rx_tags, f->tag);
+	if (t && (int32_t)(f->index + 1 - t->arrived) > 0)
+		t->arrived = f->index + 1;
+	if (!l->recvs.memory) { /* closed, or never opened: nobody wants it */
+		rx->target = TCP_TO_NOWHERE;
+	} else {
+		rx->slot = tcp_match_slot(l, f->tag, f->index, &rx->recv);
+		if (!rx->slot) {
+			rc = begin_early(lane);
+		} else if (f->total > rx->slot->size) {
+			size_mismatch(l, f->total, rx->slot);
+			rc = -1;
+		} else {
+			rx->target = TCP_TO_SLOT;
+			rx->slot->started = 1;
+			rx->slot->total = f->total;
+			rx->dst = rx->slot->data + f->offset;
+		}
+	}
+	rx->payload = rx->dst;
+	pthread_mutex_unlock(&l->mu);
+	return rc;
+}
+
+static int check_crc(struct tcp_lane *lane)
+{
+	struct tcp_lane_rx *rx = &lane->rx;
+	const struct wire_frame *f = &rx->frame;
+	uint32_t crc;
+
+	if (!(f->flags & WIRE_FLAG_CRC) || rx->target > TCP_TO_EARLY)
+		return 0;
+	crc = gantry_crc32c(0, rx->payload, f->length);
+	if (crc == f->crc)
+		return 0;
+	tcp_link_fail(lane->link, 1, GANTRY_ERR_CORRUPT,
+		      "checksum mismatch on lane %d, message %u of tag %u, offset %llu, %u bytes: sent %08x, arrived %08x",
+		      lane->index, f->index, f->tag, (unsigned long long)f->offset, f->length, f->crc, crc);
+	return -1;
+}
+
+static int end_early(struct tcp_lane *lane)
+{
+	struct tcp_link *l = lane->link;
+	struct tcp_early *e = lane->rx.early;
+	struct tcp_recv *recv;
+	struct tcp_slot *slot;
+
+	e->complete = 1;
+	/* Its receive may have been posted while it was arriving. */
+	slot = tcp_match_slot(l, e->tag, e->index, &recv);
+	if (slot)
+		tcp_match_early(l, recv, slot);
+	return 0;
+}
+
+static int end_data(struct tcp_lane *lane)
+{
+	struct tcp_link *l = lane->link;
+	struct tcp_lane_rx *rx = &lane->rx;
+	const struct wire_frame *f = &rx->frame;
+	int rc = check_crc(lane);
+
+	if (rc)
+		return rc;
+	gantry_event_put(GANTRY_EV_CHUNK_RX, (uint32_t)lane->index, f->index, f->length);
+	pthread_mutex_lock(&l->mu);
+	if (rx->target == TCP_TO_EARLY) {
+		rc = end_early(lane);
+	} else if (rx->target == TCP_TO_SLOT) {
+		rx->slot->got += f->length;
+		if (f->flags & WIRE_FLAG_EAGER)
+			l->consumed += f->length + WIRE_FRAME_SIZE;
+		if (rx->slot->got == rx->slot->total) {
+			tcp_match_complete(l, rx->recv, rx->slot);
+			if (!(f->flags & WIRE_FLAG_EAGER)) {
+				if (f->seq - l->done >= LINK_DONE_BITS) {
+					tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "message number out of range");
+					rc = -1;
+				} else {
+					tcp_match_bulk_done(l, f->seq);
+				}
+				l->ack_wanted |= f->flags & WIRE_FLAG_ACK;
+				__atomic_store_n(&l->bulk_hint, 0, __ATOMIC_RELAXED);
+			}
+		} else if (rx->slot->got > rx->slot->total) {
+			tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "a message has more bytes than it announced");
+			rc = -1;
+		}
+	} else if (f->flags & WIRE_FLAG_EAGER) {
+		l->consumed += f->length + WIRE_FRAME_SIZE;
+	}
+	rx->recv = NULL;
+	rx->slot = NULL;
+	rx->early = NULL;
+	pthread_mutex_unlock(&l->mu);
+	return rc;
+}
+
+/* ---- the stream ---- */
+
+/* A whole header is there. 0: go on; -1: the link has failed. */
+static int begin_frame(struct tcp_lane *lane, const uint8_t *header)
+{
+	struct tcp_lane_rx *rx = &lane->rx;
+
+	if (wire_frame_decode(header, &rx->frame) != GANTRY_OK)
+		return broken(lane, "not a frame");
+	if (rx->frame.kind == WIRE_DATA) {
+		rx->state = TCP_RX_PAYLOAD;
+		return begin_data(lane);
+	}
+	if (lane->index != 0)
+		return broken(lane, "a control frame on a bulk lane");
+	if (rx->frame.kind == WIRE_ERROR) {
+		rx->state = TCP_RX_PAYLOAD;
+		rx->target = TCP_TO_TEXT;
+		rx->dst = (uint8_t *)rx->text;
+		rx->left = rx->frame.length;
+		return 0;
+	}
+	on_control(lane->link, &rx->frame);
+	return 0;
+}
+
+static int peer_error(struct tcp_lane *lane)
+{
+	struct tcp_lane_rx *rx = &lane->rx;
+	const struct wire_frame *f = &rx->frame;
+	gantry_result r = f->tag > GANTRY_AGAIN && f->tag < GANTRY_RESULT_COUNT ? (gantry_result)f->tag
+										 : GANTRY_ERR_PEER_LOST;
+
+	rx->text[f->length] = 0;
+	for (char *c = rx->text; *c; c++)
+		if ((unsigned char)*c < 0x20 || (unsigned char)*c > 0x7e)
+			*c = '?';
+	if (r == GANTRY_ERR_SIZE)
+		tcp_link_fail(lane->link, 0, r, "a send of %llu bytes met a receive of %llu bytes, says the peer",
+			      (unsigned long long)f->offset, (unsigned long long)f->total);
+	else
+		tcp_link_fail(lane->link, 0, r, "the peer gave up: %s", rx->text);
+	return -1;
+}
+
+static int end_frame(struct tcp_lane *lane)
+{
+	lane->rx.state = TCP_RX_HEADER;
+	return lane->rx.target == TCP_TO_TEXT ? peer_error(lane) : end_data(lane);
+}
+
+/* Consumes the read-ahead buffer as far as it goes. */
+static int parse(struct tcp_lane *lane)
+{
+	struct tcp_lane_rx *rx = &lane->rx;
+
+	for (;;) {
+		uint32_t have = rx->tail - rx->head;
+
+		if (rx->state == TCP_RX_HEADER) {
+			if (have < WIRE_FRAME_SIZE)
+				break;
+			rx->head += WIRE_FRAME_SIZE;
+			if (begin_frame(lane, rx->buf + rx->head - WIRE_FRAME_SIZE))
+				return -1;
+		} else {
+			uint32_t n = have < rx->left ? have : (uint32_t)rx->left;
+
+			if (n && rx->target != TCP_TO_NOWHERE) {
+				memcpy(rx->dst, rx->buf + rx->head, n);
+				rx->dst += n;
+			}
+			rx->head += n;
+			rx->left -= n;
+			if (rx->left)
+				break;
+			if (end_frame(lane))
+				return -1;
+		}
+	}
+	if (rx->head == rx->tail) {
+		rx->head = rx->tail = 0;
+	} else if (rx->head) {
+		memmove(rx->buf, rx->buf + rx->head, rx->tail - rx->head);
+		rx->tail -= rx->head;
+		rx->head = 0;
+	}
+	return 0;
+}
+
+/* One call. Returns bytes read, 0 at the end of the stream, -1 with errno. *ret_short: the socket is empty now. */
+static ssize_t fill(struct tcp_lane *lane, int *ret_short)
+{
+	struct tcp_lane_rx *rx = &lane->rx;
+	struct iovec iov[2];
+	struct msghdr msg = {.msg_iov = iov};
+	size_t asked = 0;
+	ssize_t n;
+	static _Thread_local uint8_t nowhere[64 << 10];
+	uint64_t direct = 0;
+	uint32_t ahead = rx->room - rx->tail;
+
+	if (rx->state == TCP_RX_PAYLOAD && rx->left) { /* then the buffer is empty */
+		int to_nowhere = rx->target == TCP_TO_NOWHERE;
+
+		direct = to_nowhere && rx->left > sizeof(nowhere) ? sizeof(nowhere) : rx->left;
+		iov[0] = (struct iovec){to_nowhere ? nowhere : rx->dst, direct};
+		msg.msg_iovlen = 1;
+		if (direct < rx->left)
+			ahead = 0;
+		else if (rx->frame.length > COPY_TWICE_MAX)
+			ahead = WIRE_FRAME_SIZE;
+	}
+	if (ahead)
+		iov[msg.msg_iovlen++] = (struct iovec){rx->buf + rx->tail, ahead};
+	asked = direct + ahead;
+	n = recvmsg(lane->fd, &msg, MSG_DONTWAIT);
+	if (n <= 0)
+		return n;
+	*ret_short = (size_t)n < asked;
+	rx->bytes += (uint64_t)n;
+	if (direct) {
+		uint64_t d = (uint64_t)n < direct ? (uint64_t)n : direct;
+
+		if (rx->target != TCP_TO_NOWHERE)
+			rx->dst += d;
+		rx->left -= d;
+		rx->tail += (uint32_t)((uint64_t)n - d);
+	} else {
+		rx->tail += (uint32_t)n;
+	}
+	return n;
+}
+
+static void lane_ended(struct tcp_lane *lane, int e)
+{
+	struct tcp_link *l = lane->link;
+	int all = 1;
+
+	lane->rx.eof = 1;
+	for (int i = 0; i < l->nlanes; i++)
+		all &= __atomic_load_n(&l->lanes[i].rx.eof, __ATOMIC_RELAXED);
+	if (e)
+		tcp_link_fail(l, 0, GANTRY_ERR_PEER_LOST, "receive on lane %d: %s", lane->index, strerror(e));
+	else if (all || lane->rx.state != TCP_RX_HEADER || lane->rx.tail != lane->rx.head)
+		tcp_link_fail(l, 0, l->peer_tx_closed || l->peer_rx_closed ? GANTRY_ERR_PEER_CLOSED : GANTRY_ERR_PEER_LOST,
+			      "the peer closed the connection%s",
+			      l->peer_tx_closed || l->peer_rx_closed ? "" : " without a goodbye: it probably died");
+}
+
+/* After a pass: acknowledge at once when the socket is empty or enough has come together. */
+static void after_pass(struct tcp_link *l, int drained)
+{
+	pthread_mutex_lock(&l->mu);
+	if (l->ack_wanted && l->done != l->done_told && (drained || l->done - l->done_told >= 4))
+		l->ack_now = 1;
+	if (l->ack_now || l->consumed - l->consumed_told >= LINK_WINDOW / 4)
+		__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+	if (!tcp_link_failed(l))
+		check_peer_closed(l);
+	pthread_mutex_unlock(&l->mu);
+}
+
+int tcp_lane_rx(struct tcp_lane *lane)
+{
+	struct tcp_link *l = lane->link;
+	struct tcp_lane_rx *rx = &lane->rx;
+	uint64_t moved = 0;
+	int drained = 0;
+
+	if (rx->eof || pthread_mutex_trylock(&rx->lock))
+		return 0;
+	while (!rx->eof && moved < LINK_PASS_BYTES && !drained && !tcp_link_failed(l)) {
+		ssize_t n = fill(lane, &drained);
+
+		if (n > 0) {
+			moved += (uint64_t)n;
+			if (rx->state == TCP_RX_PAYLOAD && !rx->left && end_frame(lane))
+				break;
+			if (parse(lane))
+				break;
+		} else if (n == 0) {
+			lane_ended(lane, 0);
+		} else if (errno == EAGAIN) {
+			drained = 1;
+		} else if (errno != EINTR) {
+			lane_ended(lane, errno);
+		}
+	}
+	if (moved) {
+		__atomic_store_n(&l->heard, gantry_ticks(), __ATOMIC_RELAXED);
+		after_pass(l, drained);
+	}
+	__atomic_store_n(&rx->next_poll, moved && !drained ? 0 : gantry_ticks() + l->pace_ticks, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&rx->lock);
+	return moved != 0;
+}

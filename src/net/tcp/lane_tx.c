@@ -1,0 +1,563 @@
+/*
+ * Sending: the control lane's batches and the bulk lanes' pieces.
+ *
+ * Control lane. Whoever flushes collects all that waits (control frames first, then eager messages within the peer's
+ * window) into one iovec and sends it with one system call. A short write leaves the rest in the batch; nothing else
+ * is added before it is out.
+ *
+ * Bulk lanes pull: a lane that has nothing takes the next piece of the oldest message whose receive is posted. So a
+ * slow lane takes fewer pieces and slows nobody. A piece goes out in one of three ways:
+ *   splice   vmsplice maps the user's pages into a pipe, splice moves them to the socket: no copy, also within a host.
+ *            The kernel says nothing about when the pages are free again; STATE from the receiver does.
+ *   zerocopy MSG_ZEROCOPY, for real NICs; completion by STATE as well, the error queue only tells whether it copied.
+ *   copy     plain sendmsg.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_DATA
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/errqueue.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/crc32c.h"
+#include "base/event.h"
+#include "base/log.h"
+#include "base/param.h"
+#include "net/tcp/link.h"
+
+#ifndef MSG_ZEROCOPY
+#define MSG_ZEROCOPY 0x4000000
+#endif
+
+enum { CHUNK_UNIT = 64 << 10, CHUNK_MIN = 128 << 10, CHUNK_SHARED_MAX = 512 << 10, CHUNK_CRC_MAX = 1 << 20 };
+
+static const uint8_t zeros[4096];
+
+static void lane_lost(struct tcp_lane *lane, const char *what)
+{
+	int e = errno;
+
+	tcp_link_fail(lane->link, 0, GANTRY_ERR_PEER_LOST, "%s on lane %d: %s", what, lane->index, strerror(e));
+}
+
+/* ---- control lane ---- */
+
+static void add_iov(struct tcp_link *l, const void *base, size_t len)
+{
+	l->iov[l->iov_n++] = (struct iovec){(void *)(uintptr_t)base, len};
+}
+
+static int add_control(struct tcp_link *l, int n, const struct wire_frame *f)
+{
+	wire_frame_encode(f, l->control[n]);
+	add_iov(l, l->control[n], WIRE_FRAME_SIZE);
+	return n + 1;
+}
+
+static int add_state(struct tcp_link *l, int n, const struct tcp_tag *t)
+{
+	struct wire_frame f = {
+		.kind = WIRE_STATE,
+		.seq = l->done,
+		.offset = l->consumed,
+		.tag = t ? t->tag : 0,
+		.index = t ? t->posted : 0,
+		.total = t ? 1 : 0, /* 1: tag and index are set */
+	};
+
+	gantry_event_put(GANTRY_EV_STATE_TX, l->id, f.index, f.seq);
+	l->done_told = l->done;
+	l->consumed_told = l->consumed;
+	l->ack_wanted = l->ack_now = 0;
+	l->heartbeat_due = 0;
+	return add_control(l, n, &f);
+}
+
+/* Counters that the peer should hear of. */
+static int collect_state(struct tcp_link *l, int n)
+{
+	int first = n;
+
+	for (int i = 0; i < l->rx_tags.count && n < LINK_CONTROL_FRAMES - 4; i++) {
+		struct tcp_tag *t = &l->rx_tags.items[i];
+
+		if (!tcp_state_due(l, t))
+			continue;
+		n = add_state(l, n, t);
+		t->advertised = t->posted;
+	}
+	if (n == first && (l->ack_now || l->heartbeat_due || l->consumed - l->consumed_told >= LINK_WINDOW / 4))
+		n = add_state(l, n, NULL);
+	return n;
+}
+
+/* Tell the peer of messages that wait for a receive, once each: it may have posted it without saying so. */
+static int collect_rts(struct tcp_link *l, int n)
+{
+	gantry_list_each(pos, &l->bulk) {
+		struct tcp_send *s = gantry_container(pos, struct tcp_send, head.node);
+		struct tcp_tag *t;
+
+		if (n == LINK_CONTROL_FRAMES)
+			break;
+		if (s->announced || s->next)
+			continue;
+		t = tcp_tag_of(&l->tx_tags, s->tag);
+		if (!t || (int32_t)(t->advertised - s->index) > 0)
+			continue;
+		n = add_control(l, n, &(struct wire_frame){.kind = WIRE_RTS, .seq = s->seq, .total = s->size,
+							   .tag = s->tag, .index = s->index});
+		s->announced = 1;
+	}
+	return n;
+}
+
+static int collect_ends(struct tcp_link *l, int n)
+{
+	if (l->tell_error) {
+		size_t len = strnlen(l->error_text, WIRE_ERROR_TEXT_MAX);
+
+		l->tell_error = 0;
+		memcpy(l->control_text, l->error_text, len);
+		n = add_control(l, n, &(struct wire_frame){.kind = WIRE_ERROR, .tag = l->error, .length = (uint32_t)len,
+							   .offset = l->error_sent_bytes, .total = l->error_recv_bytes});
+		add_iov(l, l->control_text, len);
+	}
+	if (l->tell_tx_close) {
+		l->tell_tx_close = 0;
+		n = add_control(l, n, &(struct wire_frame){.kind = WIRE_CLOSE, .seq = l->bulk_sent});
+	}
+	if (l->tell_rx_close) {
+		l->tell_rx_close = 0;
+		n = add_control(l, n, &(struct wire_frame){.kind = WIRE_CLOSE, .flags = WIRE_FLAG_RECEIVER});
+	}
+	return n;
+}
+
+/* Under mu and the lane's lock: what goes out next. Returns the number of iovec entries. */
+static int collect(struct tcp_link *l)
+{
+	int n = 0;
+
+	l->iov_at = l->iov_n = l->batch_n = 0;
+	__atomic_store_n(&l->tx_pending, 0, __ATOMIC_RELAXED);
+	if (!tcp_link_failed(l)) {
+		n = collect_state(l, n);
+		n = collect_rts(l, n);
+		l->window_blocked = 0;
+		while (l->batch_n < LINK_BATCH && !gantry_list_empty(&l->eager)) {
+			struct tcp_send *s = gantry_container(l->eager.next, struct tcp_send, head.node);
+			uint64_t bytes = s->size + WIRE_FRAME_SIZE;
+
+			if (l->eager_out + bytes - l->peer_consumed > l->peer_window) {
+				l->window_blocked = 1;
+				break;
+			}
+			l->eager_out += bytes;
+			gantry_list_remove(&s->head.node);
+			l->batch[l->batch_n++] = s;
+			add_iov(l, s->header, WIRE_FRAME_SIZE);
+			if (s->size)
+				add_iov(l, s->data, s->size);
+		}
+		if (l->batch_n)
+			l->last_batch = l->batch_n;
+		if (!gantry_list_empty(&l->eager) && !l->window_blocked)
+			__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+	}
+	collect_ends(l, n < LINK_CONTROL_FRAMES - 3 ? n : LINK_CONTROL_FRAMES - 3);
+	return l->iov_n;
+}
+
+static void batch_sent(struct tcp_link *l)
+{
+	pthread_mutex_lock(&l->mu);
+	for (int i = 0; i < l->batch_n; i++) {
+		gantry_event_put(GANTRY_EV_SEND_DONE, l->id, l->batch[i]->index, l->batch[i]->size);
+		tcp_request_done(&l->batch[i]->head);
+	}
+	l->batch_n = 0;
+	pthread_mutex_unlock(&l->mu);
+}
+
+static void advance_batch(struct tcp_link *l, size_t n)
+{
+	while (l->iov_at < l->iov_n && n >= l->iov[l->iov_at].iov_len)
+		n -= l->iov[l->iov_at++].iov_len;
+	if (l->iov_at < l->iov_n) {
+		l->iov[l->iov_at].iov_base = (uint8_t *)l->iov[l->iov_at].iov_base + n;
+		l->iov[l->iov_at].iov_len -= n;
+	}
+}
+
+void tcp_control_flush(struct tcp_link *l)
+{
+	struct tcp_lane *lane = &l->lanes[0];
+
+	if (pthread_mutex_trylock(&lane->tx.lock))
+		return; /* the holder takes what waits, or the next test does */
+	for (;;) {
+		struct msghdr msg = {0};
+		ssize_t n;
+
+		if (l->iov_at == l->iov_n) {
+			int some;
+
+			pthread_mutex_lock(&l->mu);
+			some = collect(l);
+			pthread_mutex_unlock(&l->mu);
+			if (!some)
+				break;
+		}
+		msg.msg_iov = l->iov + l->iov_at;
+		msg.msg_iovlen = (size_t)(l->iov_n - l->iov_at);
+		n = sendmsg(lane->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
+		if (n < 0) {
+			if (errno == EINTR)
+				continue;
+			if (errno != EAGAIN && errno != ENOBUFS)
+				lane_lost(lane, "send");
+			else
+				__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+			break;
+		}
+		lane->tx.bytes += (uint64_t)n;
+		__atomic_store_n(&l->told, gantry_ticks(), __ATOMIC_RELAXED);
+		advance_batch(l, (size_t)n);
+		if (l->iov_at < l->iov_n)
+			continue;
+		batch_sent(l);
+		if (!__atomic_load_n(&l->tx_pending, __ATOMIC_RELAXED))
+			break;
+	}
+	pthread_mutex_unlock(&lane->tx.lock);
+}
+
+/* ---- bulk lanes ---- */
+
+static uint64_t chunk_size(const struct tcp_link *l, uint64_t total)
+{
+	uint64_t max = gantry_params()->chunk_max, chunk;
+	int lanes = l->nlanes - 1;
+
+	if (l->crc && max > CHUNK_CRC_MAX)
+		max = CHUNK_CRC_MAX;
+	if (lanes == 1)
+		return max;
+	/* Small enough that every lane gets some and a slow one holds little; large enough to be worth a call. */
+	chunk = (total / (uint64_t)lanes + CHUNK_UNIT - 1) / CHUNK_UNIT * CHUNK_UNIT;
+	if (chunk < CHUNK_MIN)
+		chunk = CHUNK_MIN;
+	if (chunk > CHUNK_SHARED_MAX)
+		chunk = CHUNK_SHARED_MAX;
+	return chunk < max ? chunk : max;
+}
+
+/* The next piece of the oldest message whose receive is posted. 1 if there is one. */
+static int pull(struct tcp_lane *lane)
+{
+	struct tcp_link *l = lane->link;
+	struct tcp_lane_tx *tx = &lane->tx;
+	struct wire_frame f = {.kind = WIRE_DATA};
+	struct tcp_send *s = NULL;
+	uint64_t chunk;
+
+	pthread_mutex_lock(&l->mu);
+	gantry_list_each(pos, &l->bulk) {
+		struct tcp_send *candidate = gantry_container(pos, struct tcp_send, head.node);
+		struct tcp_tag *t = tcp_tag_of(&l->tx_tags, candidate->tag);
+
+		if (t && (int32_t)(t->advertised - candidate->index) > 0) {
+			s = candidate;
+			break;
+		}
+		if (!candidate->announced)
+			__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+	}
+	if (!s || l->peer_rx_closed) {
+		pthread_mutex_unlock(&l->mu);
+		return 0;
+	}
+	chunk = chunk_size(l, s->size);
+	if (chunk > s->size - s->next)
+		chunk = s->size - s->next;
+	if (s->next == 0)
+		s->needs_ack = (l->splice || l->msg_zerocopy) && s->size >= gantry_params()->zerocopy_min;
+	f.length = (uint32_t)chunk;
+	f.seq = s->seq;
+	f.offset = s->next;
+	f.total = s->size;
+	f.tag = s->tag;
+	f.index = s->index;
+	tx->send = s;
+	tx->data = s->data + s->next;
+	tx->left = tx->length = chunk;
+	s->next += chunk;
+	if (s->next == s->size)
+		gantry_list_remove(&s->head.node);
+	pthread_mutex_unlock(&l->mu);
+
+	if (s->needs_ack)
+		f.flags |= WIRE_FLAG_ACK;
+	if (l->crc) {
+		f.flags |= WIRE_FLAG_CRC;
+		f.crc = gantry_crc32c(0, tx->data, chunk);
+	}
+	wire_frame_encode(&f, tx->header);
+	tx->header_left = WIRE_FRAME_SIZE;
+	tx->splicing = s->needs_ack && __atomic_load_n(&l->splice, __ATOMIC_RELAXED);
+	gantry_event_put(GANTRY_EV_CHUNK_TX, (uint32_t)lane->index, s->seq, chunk);
+	return 1;
+}
+
+static void piece_sent(struct tcp_lane *lane)
+{
+	struct tcp_link *l = lane->link;
+	struct tcp_send *s = lane->tx.send;
+
+	pthread_mutex_lock(&l->mu);
+	lane->tx.send = NULL;
+	s->sent += lane->tx.length;
+	if (s->sent == s->size) {
+		l->bulk_sent++;
+		if (s->needs_ack && l->peer_done <= s->seq) {
+			gantry_list_append(&l->unacked, &s->head.node);
+		} else {
+			__atomic_fetch_sub(&l->bulk_pending, 1, __ATOMIC_RELAXED);
+			gantry_event_put(GANTRY_EV_SEND_DONE, l->id, s->index, s->size);
+			tcp_request_done(&s->head);
+		}
+	}
+	pthread_mutex_unlock(&l->mu);
+}
+
+static int open_pipe(struct tcp_lane *lane)
+{
+	int *p = lane->tx.pipe;
+
+	if (p[0] >= 0)
+		return 0;
+	if (pipe2(p, O_CLOEXEC | O_NONBLOCK)) {
+		p[0] = p[1] = -1;
+		return -1;
+	}
+	/* Whatever the kernel grants: a large pipe only saves calls. */
+	for (int size = LINK_PIPE_SIZE; size > 1 << 16 && fcntl(p[1], F_SETPIPE_SZ, size) < 0;)
+		size /= 2;
+	return 0;
+}
+
+/* This memory or this kernel does not splice: from now on the link copies. Only called with an empty pipe. */
+static void stop_splicing(struct tcp_lane *lane, const char *what)
+{
+	LOG_INFO(DATA, "%s: %s: %s; large messages are copied from now on", lane->link->peer, what, strerror(errno));
+	__atomic_store_n(&lane->link->splice, 0, __ATOMIC_RELAXED);
+	lane->tx.splicing = 0;
+}
+
+/* 1: all of the piece is in the kernel; 0: the socket is full; -1: failed. */
+static int push_spliced(struct tcp_lane *lane)
+{
+	struct tcp_lane_tx *tx = &lane->tx;
+
+	while (tx->left || tx->in_pipe) {
+		ssize_t n;
+
+		if (!tx->in_pipe) {
+			/* The request outlives the piece, so a header in it may be mapped like the payload. */
+			int whole = tx->header_left == WIRE_FRAME_SIZE && tx->length == tx->send->size;
+			struct iovec iov[2] = {{tx->send->header, WIRE_FRAME_SIZE},
+					       {(void *)(uintptr_t)tx->data, tx->left}};
+
+			if (whole)
+				memcpy(tx->send->header, tx->header, WIRE_FRAME_SIZE);
+			else if (tx->header_left) {
+				n = send(lane->fd, tx->header + WIRE_FRAME_SIZE - tx->header_left, tx->header_left,
+					 MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE);
+				if (n < 0)
+					return errno == EAGAIN || errno == EINTR ? 0 : -1;
+				tx->header_left -= (uint32_t)n;
+				if (tx->header_left)
+					return 0;
+			}
+			if (open_pipe(lane)) {
+				stop_splicing(lane, "pipe");
+				return 0;
+			}
+			n = vmsplice(tx->pipe[1], whole ? iov : iov + 1, whole ? 2 : 1, SPLICE_F_NONBLOCK);
+			if (n <= 0) {
+				if (n < 0 && errno == EINTR)
+					continue;
+				stop_splicing(lane, "vmsplice");
+				return 0;
+			}
+			tx->in_pipe = (uint64_t)n;
+			if (whole) {
+				/* A page of the header is mapped whole or not at all. */
+				tx->header_left = 0;
+				n -= WIRE_FRAME_SIZE;
+			}
+			tx->data += n;
+			tx->left -= (uint64_t)n;
+		}
+		n = splice(tx->pipe[0], NULL, lane->fd, NULL, tx->in_pipe,
+			   SPLICE_F_NONBLOCK | SPLICE_F_MOVE | (tx->left ? SPLICE_F_MORE : 0));
+		if (n < 0)
+			return errno == EAGAIN || errno == EINTR ? 0 : -1;
+		tx->in_pipe -= (uint64_t)n;
+	}
+	return 1;
+}
+
+/* Reads what the kernel has to say about MSG_ZEROCOPY calls: if it copied after all, stop asking. */
+static void drain_errors(struct tcp_lane *lane)
+{
+	struct tcp_lane_tx *tx = &lane->tx;
+	uint8_t control[128];
+
+	while (tx->zerocopy_seen != tx->zerocopy_calls) {
+		struct msghdr msg = {.msg_control = control, .msg_controllen = sizeof(control)};
+		struct cmsghdr *c;
+
+		if (recvmsg(lane->fd, &msg, MSG_ERRQUEUE | MSG_DONTWAIT) < 0)
+			return;
+		for (c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c)) {
+			struct sock_extended_err ee;
+
+			if (c->cmsg_level != SOL_IP && c->cmsg_level != SOL_IPV6)
+				continue;
+			memcpy(&ee, CMSG_DATA(c), sizeof(ee));
+			if (ee.ee_origin != SO_EE_ORIGIN_ZEROCOPY)
+				continue;
+			tx->zerocopy_seen = ee.ee_data + 1;
+			if ((ee.ee_code & SO_EE_CODE_ZEROCOPY_COPIED) &&
+			    __atomic_exchange_n(&lane->link->msg_zerocopy, 0, __ATOMIC_RELAXED))
+				LOG_INFO(DATA, "%s: the kernel copies despite MSG_ZEROCOPY; plain sends from now on",
+					 lane->link->peer);
+		}
+	}
+}
+
+/* As push_spliced. */
+static int push_copied(struct tcp_lane *lane)
+{
+	struct tcp_lane_tx *tx = &lane->tx;
+
+	while (tx->left || tx->header_left) {
+		int zerocopy = tx->send->needs_ack && __atomic_load_n(&lane->link->msg_zerocopy, __ATOMIC_RELAXED);
+		/* A header must not be sent by reference: it is overwritten by the next piece's. */
+		int header_only = zerocopy && tx->header_left;
+		struct iovec iov[2] = {{tx->header + WIRE_FRAME_SIZE - tx->header_left, tx->header_left},
+				       {(void *)(uintptr_t)tx->data, tx->left}};
+		struct msghdr msg = {.msg_iov = tx->header_left ? iov : iov + 1,
+				     .msg_iovlen = tx->header_left && !header_only ? 2 : 1};
+		int flags = MSG_DONTWAIT | MSG_NOSIGNAL | (header_only ? MSG_MORE : zerocopy ? MSG_ZEROCOPY : 0);
+		ssize_t n = sendmsg(lane->fd, &msg, flags);
+
+		if (n < 0 && errno == ENOBUFS && zerocopy) {
+			drain_errors(lane);
+			msg.msg_iov = iov + 1;
+			n = sendmsg(lane->fd, &msg, flags & ~MSG_ZEROCOPY);
+		} else if (n >= 0 && (flags & MSG_ZEROCOPY)) {
+			tx->zerocopy_calls++;
+		}
+		if (n < 0)
+			return errno == EAGAIN || errno == EINTR || errno == ENOBUFS ? 0 : -1;
+		if ((uint64_t)n <= tx->header_left) {
+			tx->header_left -= (uint32_t)n;
+		} else {
+			n -= tx->header_left;
+			tx->header_left = 0;
+			tx->data += n;
+			tx->left -= (uint64_t)n;
+		}
+	}
+	if (tx->zerocopy_calls - tx->zerocopy_seen >= 8)
+		drain_errors(lane);
+	return 1;
+}
+
+/* The rest of a piece whose sender was closed: what is in the pipe, then zeros, to keep the framing. */
+static int push_fill(struct tcp_lane *lane)
+{
+	struct tcp_lane_tx *tx = &lane->tx;
+
+	while (tx->in_pipe || tx->header_left || tx->fill) {
+		ssize_t n;
+
+		if (tx->in_pipe) {
+			n = splice(tx->pipe[0], NULL, lane->fd, NULL, tx->in_pipe, SPLICE_F_NONBLOCK);
+			if (n > 0)
+				tx->in_pipe -= (uint64_t)n;
+		} else if (tx->header_left) {
+			n = send(lane->fd, tx->header + WIRE_FRAME_SIZE - tx->header_left, tx->header_left,
+				 MSG_DONTWAIT | MSG_NOSIGNAL);
+			if (n > 0)
+				tx->header_left -= (uint32_t)n;
+		} else {
+			n = send(lane->fd, zeros, tx->fill < sizeof(zeros) ? tx->fill : sizeof(zeros),
+				 MSG_DONTWAIT | MSG_NOSIGNAL);
+			if (n > 0)
+				tx->fill -= (uint64_t)n;
+		}
+		if (n < 0)
+			return errno == EAGAIN || errno == EINTR ? 0 : -1;
+	}
+	return 1;
+}
+
+/* The caller holds the lane's lock; the message's memory goes back to its owner. */
+void tcp_lane_tx_abandon(struct tcp_lane *lane)
+{
+	struct tcp_lane_tx *tx = &lane->tx;
+
+	if (!tx->send)
+		return;
+	if (tx->header_left == WIRE_FRAME_SIZE && !tx->in_pipe)
+		tx->header_left = 0; /* nothing of it is out yet */
+	else
+		tx->fill = tx->left;
+	tx->left = 0;
+	tx->send = NULL;
+}
+
+int tcp_bulk_tx(struct tcp_lane *lane)
+{
+	struct tcp_link *l = lane->link;
+	struct tcp_lane_tx *tx = &lane->tx;
+	int64_t moved = 0;
+
+	if (pthread_mutex_trylock(&tx->lock))
+		return 0;
+	while (moved < LINK_PASS_BYTES && !tcp_link_failed(l)) {
+		uint64_t before = tx->left + tx->in_pipe;
+		int rc = 1;
+
+		if (!tx->send && (tx->fill || tx->in_pipe || tx->header_left))
+			rc = push_fill(lane);
+		else if (!tx->send && !pull(lane))
+			break;
+		if (tx->send) {
+			before = tx->left + tx->in_pipe;
+			rc = tx->splicing ? push_spliced(lane) : push_copied(lane);
+		}
+		if (rc < 0) {
+			lane_lost(lane, "send");
+			break;
+		}
+		moved += (int64_t)(before - (tx->left + tx->in_pipe));
+		if (rc == 0)
+			break;
+		if (tx->send) {
+			tx->bytes += tx->length;
+			piece_sent(lane);
+		}
+	}
+	if (moved)
+		__atomic_store_n(&l->told, gantry_ticks(), __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&tx->lock);
+	return moved > 0;
+}

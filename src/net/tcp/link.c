@@ -1,0 +1,247 @@
+/* Life and failure of a link. link.h has the why. */
+#define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include "net/tcp/link.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/event.h"
+#include "base/log.h"
+
+gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link)
+{
+	gantry_result r = GANTRY_OK;
+	struct tcp_link *l = calloc(1, sizeof(*l));
+
+	if (!l)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a link");
+	pthread_mutex_init(&l->mu, NULL);
+	gantry_list_init(&l->node);
+	gantry_list_init(&l->eager);
+	gantry_list_init(&l->bulk);
+	gantry_list_init(&l->unacked);
+	gantry_list_init(&l->posted);
+	gantry_list_init(&l->early);
+	l->lanes = calloc((size_t)nlanes, sizeof(*l->lanes));
+	if (!l->lanes)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for %d lanes", nlanes);
+	l->nlanes = nlanes;
+	for (int i = 0; i < nlanes; i++) {
+		struct tcp_lane *lane = &l->lanes[i];
+
+		lane->fd = lane->tx.pipe[0] = lane->tx.pipe[1] = -1;
+		lane->index = i;
+		lane->link = l;
+		pthread_mutex_init(&lane->tx.lock, NULL);
+		pthread_mutex_init(&lane->rx.lock, NULL);
+		/* A bulk lane reads ahead just the next header: everything else goes straight to its place. */
+		lane->rx.room = i == 0 ? LINK_READAHEAD : WIRE_FRAME_SIZE;
+		lane->rx.buf = malloc(lane->rx.room);
+		if (!lane->rx.buf)
+			FAIL(GANTRY_ERR_NOMEM, "no memory for a lane");
+	}
+	*ret_link = l;
+	l = NULL;
+out:
+	tcp_link_free(l);
+	return r;
+}
+
+void tcp_link_free(struct tcp_link *l)
+{
+	if (!l)
+		return;
+	for (int i = 0; l->lanes && i < l->nlanes; i++) {
+		struct tcp_lane *lane = &l->lanes[i];
+
+		if (lane->fd >= 0)
+			close(lane->fd);
+		for (int k = 0; k < 2; k++)
+			if (lane->tx.pipe[k] >= 0)
+				close(lane->tx.pipe[k]);
+		if (lane->link) {
+			pthread_mutex_destroy(&lane->tx.lock);
+			pthread_mutex_destroy(&lane->rx.lock);
+		}
+		free(lane->rx.buf);
+	}
+	gantry_list_each_safe(pos, &l->early) {
+		free(gantry_container(pos, struct tcp_early, node));
+	}
+	free(l->lanes);
+	free(l->tx_tags.items);
+	free(l->rx_tags.items);
+	free(l->orphan);
+	gantry_pool_destroy(&l->sends);
+	gantry_pool_destroy(&l->recvs);
+	pthread_mutex_destroy(&l->mu);
+	free(l);
+}
+
+gantry_result tcp_link_open_tx(struct tcp_link *l)
+{
+	return gantry_pool_init(&l->sends, sizeof(struct tcp_send), LINK_SENDS);
+}
+
+gantry_result tcp_link_open_rx(struct tcp_link *l)
+{
+	return gantry_pool_init(&l->recvs, sizeof(struct tcp_recv), LINK_RECVS);
+}
+
+struct tcp_tag *tcp_tag_of(struct tcp_tags *tags, uint32_t tag)
+{
+	/* Nearly always the tag of the last call. */
+	if (tags->count && tags->items[tags->last].tag == tag)
+		return &tags->items[tags->last];
+	for (int i = 0; i < tags->count; i++) {
+		if (tags->items[i].tag == tag) {
+			tags->last = i;
+			return &tags->items[i];
+		}
+	}
+	if (tags->count == tags->room) {
+		int room = tags->room ? 2 * tags->room : 8;
+		struct tcp_tag *items = realloc(tags->items, (size_t)room * sizeof(*items));
+
+		if (!items)
+			return NULL;
+		tags->items = items;
+		tags->room = room;
+	}
+	tags->last = tags->count++;
+	tags->items[tags->last] = (struct tcp_tag){.tag = tag};
+	return &tags->items[tags->last];
+}
+
+int tcp_link_failed(const struct tcp_link *l)
+{
+	return __atomic_load_n(&l->failed, __ATOMIC_ACQUIRE);
+}
+
+gantry_result tcp_link_error(struct tcp_link *l)
+{
+	gantry_set_last_error(l->error_text);
+	return l->error;
+}
+
+static void fail_v(struct tcp_link *l, int tell, gantry_result r, const char *fmt, va_list ap)
+{
+	char cause[256];
+
+	if (tcp_link_failed(l))
+		return;
+	vsnprintf(cause, sizeof(cause), fmt, ap);
+	l->error = r;
+	snprintf(l->error_text, sizeof(l->error_text), "%s: %s", l->peer, cause);
+	l->tell_error = tell;
+	__atomic_store_n(&l->failed, 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+	gantry_event_put(GANTRY_EV_LINK_DOWN, l->id, (uint64_t)r, 0);
+	/* A peer that leaves while nobody waits for it is no news. */
+	int waiting = !gantry_list_empty(&l->posted) || !gantry_list_empty(&l->eager) || !gantry_list_empty(&l->bulk) ||
+		      !gantry_list_empty(&l->unacked);
+
+	if (waiting || r != GANTRY_ERR_PEER_CLOSED)
+		gantry_fail(r, LOG_SUBSYS, __FILE__, __LINE__, "%s (%s)", l->error_text, gantry_result_name(r));
+	else
+		LOG_DEBUG(NET, "%s (%s)", l->error_text, gantry_result_name(r));
+}
+
+void tcp_link_fail_locked(struct tcp_link *l, int tell, gantry_result r, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	fail_v(l, tell, r, fmt, ap);
+	va_end(ap);
+}
+
+void tcp_link_fail(struct tcp_link *l, int tell, gantry_result r, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	pthread_mutex_lock(&l->mu);
+	fail_v(l, tell, r, fmt, ap);
+	pthread_mutex_unlock(&l->mu);
+	va_end(ap);
+}
+
+/*
+ * The rest of a half-sent batch refers to buffers that go back to the user now. If the other direction lives on, the
+ * bytes must still go out, or the stream would lose its framing: keep a copy of them. The caller holds lanes[0].tx.lock.
+ */
+static void adopt_batch(struct tcp_link *l)
+{
+	size_t size = 0, at = 0;
+	uint8_t *copy;
+
+	for (int i = l->iov_at; i < l->iov_n; i++)
+		size += l->iov[i].iov_len;
+	l->batch_n = 0;
+	if (!size)
+		return;
+	copy = malloc(size);
+	if (!copy) {
+		tcp_link_fail(l, 0, GANTRY_ERR_NOMEM, "no memory to close one direction in the middle of a message");
+		l->iov_at = l->iov_n = 0;
+		return;
+	}
+	for (int i = l->iov_at; i < l->iov_n; i++) {
+		memcpy(copy + at, l->iov[i].iov_base, l->iov[i].iov_len);
+		at += l->iov[i].iov_len;
+	}
+	free(l->orphan);
+	l->orphan = copy;
+	l->iov[0] = (struct iovec){copy, size};
+	l->iov_at = 0;
+	l->iov_n = 1;
+}
+
+void tcp_link_close_tx(struct tcp_link *l)
+{
+	for (int i = 0; i < l->nlanes; i++)
+		pthread_mutex_lock(&l->lanes[i].tx.lock);
+	adopt_batch(l);
+	for (int i = 1; i < l->nlanes; i++)
+		tcp_lane_tx_abandon(&l->lanes[i]);
+	pthread_mutex_lock(&l->mu);
+	gantry_list_init(&l->eager);
+	gantry_list_init(&l->bulk);
+	gantry_list_init(&l->unacked);
+	__atomic_store_n(&l->bulk_pending, 1, __ATOMIC_RELAXED); /* the rest of abandoned pieces */
+	gantry_pool_destroy(&l->sends);
+	l->tell_tx_close = 1;
+	__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&l->mu);
+	for (int i = 0; i < l->nlanes; i++)
+		pthread_mutex_unlock(&l->lanes[i].tx.lock);
+	tcp_control_flush(l);
+}
+
+void tcp_link_close_rx(struct tcp_link *l)
+{
+	for (int i = 0; i < l->nlanes; i++) {
+		struct tcp_lane_rx *rx = &l->lanes[i].rx;
+
+		pthread_mutex_lock(&rx->lock);
+		/* The rest of this piece has no place to go any more. */
+		if (rx->state == TCP_RX_PAYLOAD && rx->target == TCP_TO_SLOT)
+			rx->target = TCP_TO_NOWHERE;
+	}
+	pthread_mutex_lock(&l->mu);
+	gantry_list_init(&l->posted);
+	l->small_posted = l->large_posted = 0;
+	gantry_pool_destroy(&l->recvs);
+	l->tell_rx_close = 1;
+	__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&l->mu);
+	for (int i = 0; i < l->nlanes; i++)
+		pthread_mutex_unlock(&l->lanes[i].rx.lock);
+	tcp_control_flush(l);
+}

@@ -1,0 +1,286 @@
+/*
+ * A link: one session of TCP sockets between two processes, carrying up to one connection in each direction.
+ *
+ * Lane 0 is the control lane: small ("eager") messages of both directions and all control frames. Lanes 1.. are bulk
+ * lanes: pieces of large messages. A NCCL send comm and the receive comm of the opposite direction share one link
+ * where they can, so that acknowledgements ride along and half of the sockets are saved.
+ *
+ * The rule that keeps both directions apart: a frame is sent only if the other side can take it off the socket without
+ * waiting for its user. Eager messages fit the window that the receiver buffers for; bulk messages are sent once their
+ * receive is posted. So every socket can always be drained, whatever the users do, and neither direction can block the
+ * other, nor control frames.
+ *
+ * Counters flow back in STATE frames, cumulative and therefore idempotent: receives posted (per tag), bulk messages
+ * done, eager bytes consumed. A message that was sent without a copy is complete when STATE says it is done; any other
+ * when the kernel has its last byte.
+ *
+ * Matching: the k-th message of a tag goes to the k-th posted buffer of that tag. Both ends count k by themselves, so
+ * lanes may deliver in any order, and for programs that keep NCCL's rules this equals posting order.
+ *
+ * Threads. `mu` protects everything but lane I/O state and is held for short, non-blocking stretches. Each lane has a
+ * lock per direction that is held while its socket is used. Order: lane lock, then mu; a lane lock may be *tried* under
+ * mu. Several threads may progress one link (its users, helpers, the service thread); whoever finds a lane lock taken
+ * leaves that lane to the holder. Request state is store-released by whoever completes it and load-acquired by test.
+ */
+#ifndef GANTRY_NET_TCP_LINK_H
+#define GANTRY_NET_TCP_LINK_H
+
+#include <pthread.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "base/list.h"
+#include "base/pool.h"
+#include "net/net.h"
+#include "net/tcp/nic.h"
+#include "net/tcp/wire.h"
+
+enum {
+	LINK_SENDS = GANTRY_NET_MAX_REQUESTS * GANTRY_NET_MAX_RECVS,
+	LINK_RECVS = 2 * GANTRY_NET_MAX_REQUESTS,
+	LINK_WINDOW = 1 << 20,     /* eager bytes buffered for receives that are not posted yet */
+	LINK_BATCH = 32,           /* eager messages in one system call */
+	LINK_CONTROL_FRAMES = 16,  /* control frames in one system call */
+	LINK_READAHEAD = 64 << 10, /* control lane: many small messages in one system call */
+	LINK_DONE_BITS = 1024,     /* bulk messages that may be complete out of order */
+	LINK_PIPE_SIZE = 4 << 20,  /* asked for; the kernel may give less */
+	LINK_PASS_BYTES = 8 << 20, /* a lane is left after this much, so that others get their turn */
+};
+
+enum tcp_request_kind { TCP_SEND = 1, TCP_RECV };
+enum tcp_request_state { TCP_FREE, TCP_PENDING, TCP_DONE };
+
+struct tcp_request {
+	uint32_t kind;
+	uint32_t state; /* enum tcp_request_state; release by the completer, acquire in test */
+	struct tcp_link *link;
+	struct gantry_list node; /* in the queue it waits in; mu */
+};
+
+struct tcp_send {
+	struct tcp_request head;
+	const uint8_t *data; /* borrowed until done */
+	uint64_t size;
+	uint64_t seq;  /* among bulk messages */
+	uint64_t next; /* bytes given to lanes */
+	uint64_t sent; /* bytes in the kernel */
+	uint32_t tag, index;
+	uint8_t eager, needs_ack, announced;
+	uint8_t header[WIRE_FRAME_SIZE]; /* of an eager message, or of a bulk message in one piece */
+};
+
+struct tcp_slot {
+	uint8_t *data; /* borrowed until done */
+	uint64_t size;
+	uint64_t total, got;
+	uint32_t tag, index;
+	uint8_t started, complete;
+};
+
+struct tcp_recv {
+	struct tcp_request head;
+	int n, ncomplete, large;
+	struct tcp_slot slots[GANTRY_NET_MAX_RECVS];
+};
+
+/* An eager message that came before its receive. */
+struct tcp_early {
+	struct gantry_list node;
+	uint32_t tag, index;
+	uint64_t total;
+	int complete;
+	uint8_t data[];
+};
+
+/* Counters of one tag in one direction. */
+struct tcp_tag {
+	uint32_t tag;
+	uint32_t posted;     /* sending: messages posted. receiving: receives posted */
+	uint32_t advertised; /* sending: receives the peer has posted. receiving: what it was told of */
+	uint32_t arrived;    /* receiving: messages that have begun to arrive */
+	uint32_t announced;  /* receiving: messages the peer waits to send */
+};
+
+struct tcp_tags {
+	struct tcp_tag *items; /* owned */
+	int count, room, last;
+};
+
+/* A lane's sending half; its lock is held while the socket is written. */
+struct tcp_lane_tx {
+	pthread_mutex_t lock;
+	struct tcp_send *send; /* bulk: the message the current piece belongs to; NULL: none */
+	const uint8_t *data;
+	uint64_t left;         /* of the piece, not yet given to the kernel or the pipe */
+	uint64_t length;       /* of the piece */
+	uint64_t fill;         /* zeros that stand for the rest of a piece whose sender was closed */
+	uint8_t header[WIRE_FRAME_SIZE];
+	uint32_t header_left;
+	int splicing;          /* how this piece goes */
+	int pipe[2];           /* opened on first use; -1 */
+	uint64_t in_pipe;
+	int zerocopy;          /* MSG_ZEROCOPY is on for this socket */
+	uint32_t zerocopy_calls, zerocopy_seen;
+	uint64_t bytes;        /* payload, for the log and for tests */
+};
+
+enum tcp_rx_state { TCP_RX_HEADER, TCP_RX_PAYLOAD };
+enum tcp_rx_target { TCP_TO_SLOT, TCP_TO_EARLY, TCP_TO_TEXT, TCP_TO_NOWHERE };
+
+/* A lane's receiving half. A partial header or payload is a state of its own: any split point is fine. */
+struct tcp_lane_rx {
+	pthread_mutex_t lock;
+	enum tcp_rx_state state;
+	enum tcp_rx_target target;
+	struct wire_frame frame;
+	uint8_t *dst;
+	uint64_t left;
+	struct tcp_recv *recv;
+	struct tcp_slot *slot;
+	struct tcp_early *early;
+	uint8_t *payload; /* start of this piece at its final place, for the CRC */
+	uint8_t *buf;     /* owned read-ahead */
+	uint32_t room, head, tail;
+	uint64_t next_poll; /* ticks; written under the lock, read relaxed */
+	int eof;
+	uint64_t bytes;
+	char text[WIRE_ERROR_TEXT_MAX + 1];
+};
+
+struct tcp_lane {
+	int fd;
+	int index;
+	struct tcp_link *link;
+	struct gantry_addr local, peer;
+	struct tcp_lane_tx tx;
+	struct tcp_lane_rx rx;
+};
+
+enum tcp_direction_state {
+	TCP_UNUSED,   /* nobody has asked for this direction yet */
+	TCP_RESERVED, /* promised to a connector or listener, the link is not up yet */
+	TCP_OPEN,
+	TCP_CLOSED, /* by this side */
+};
+
+struct tcp_link {
+	/* Set before the link is shared, constant afterwards. */
+	uint32_t id;
+	uint8_t session[WIRE_SESSION_SIZE];
+	uint64_t peer_process, comm_id;
+	int dev, peer_dev;
+	int initiator; /* this side opened the sockets */
+	int same_host;
+	int crc;
+	int splice, msg_zerocopy;
+	uint32_t eager_max, peer_window;
+	int nlanes;
+	struct tcp_lane *lanes; /* owned: nlanes */
+	char peer[160];         /* "10.0.0.2:4000 (node7 pid 123)" */
+	uint64_t pace_ticks;
+
+	struct gantry_list node; /* in the engine's list; engine lock */
+	int refs;                /* engine lock */
+	int up;                  /* all lanes are there; engine lock */
+	enum tcp_direction_state tx_state, rx_state; /* engine lock */
+	uint64_t rx_listener;    /* who gets the receiving direction when the link is up; engine lock */
+	uint64_t linger_until;   /* ns; engine lock */
+	int lanes_here;          /* during set-up; engine lock */
+
+	pthread_mutex_t mu;
+	uint32_t failed; /* release after error and text are set */
+	gantry_result error;
+	char error_text[WIRE_ERROR_TEXT_MAX];
+	int tell_error; /* an ERROR frame is to be sent */
+	uint64_t error_sent_bytes, error_recv_bytes;
+
+	/* Liveness, in ticks, relaxed: heard of the peer; told the peer; somebody progressed the link. */
+	uint64_t heard, told, progressed;
+
+	/* Sending; mu. */
+	struct gantry_pool sends;
+	struct tcp_tags tx_tags;
+	struct gantry_list eager, bulk, unacked;
+	uint64_t next_seq, peer_done;
+	uint64_t eager_out, peer_consumed;
+	uint64_t bulk_sent; /* bulk messages given to the kernel whole */
+	uint32_t tx_pending; /* relaxed hint: something waits on the control lane */
+	uint32_t bulk_pending; /* relaxed hint: bulk messages wait or are on their way */
+	int last_batch;      /* eager messages in the last system call: > 1 means they come in streams */
+	int window_blocked;
+	int tell_tx_close, tell_rx_close;
+	int peer_rx_closed;
+
+	/* Receiving; mu. */
+	struct gantry_pool recvs;
+	struct tcp_tags rx_tags;
+	struct gantry_list posted, early;
+	uint64_t early_bytes;
+	uint64_t done, done_told;
+	uint64_t done_bits[LINK_DONE_BITS / 64];
+	uint64_t consumed, consumed_told;
+	uint32_t small_posted, large_posted; /* outstanding receives; read relaxed as hints */
+	uint32_t bulk_hint; /* the peer announced a bulk message */
+	int ack_wanted, ack_now;
+	int peer_tx_closed;
+	uint64_t peer_bulk_sent;
+	uint64_t heartbeat_due;
+
+	/* The control lane's current batch; lanes[0].tx.lock. */
+	struct iovec iov[2 * LINK_BATCH + LINK_CONTROL_FRAMES + 1];
+	int iov_at, iov_n;
+	struct tcp_send *batch[LINK_BATCH];
+	int batch_n;
+	uint8_t control[LINK_CONTROL_FRAMES][WIRE_FRAME_SIZE];
+	char control_text[WIRE_ERROR_TEXT_MAX];
+	void *orphan; /* owned: bytes of a batch whose senders were closed in the middle */
+};
+
+/* link.c: life, failure. The caller holds a reference or the engine lock. */
+gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link);
+void tcp_link_free(struct tcp_link *l); /* closes what is open; accepts NULL */
+gantry_result tcp_link_open_tx(struct tcp_link *l);
+gantry_result tcp_link_open_rx(struct tcp_link *l);
+/* Give all buffers back to their owners at once; what the stream still needs to keep its framing is kept. */
+void tcp_link_close_tx(struct tcp_link *l);
+void tcp_link_close_rx(struct tcp_link *l);
+/* The first cause is kept and logged; later ones are dropped. Takes mu. tell: send the peer an ERROR frame. */
+void tcp_link_fail(struct tcp_link *l, int tell, gantry_result r, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+void tcp_link_fail_locked(struct tcp_link *l, int tell, gantry_result r, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+int tcp_link_failed(const struct tcp_link *l);
+/* The kept cause, with its text as this thread's last error. */
+gantry_result tcp_link_error(struct tcp_link *l);
+struct tcp_tag *tcp_tag_of(struct tcp_tags *tags, uint32_t tag); /* NULL: no memory */
+
+/* link_api.c: what a user does with it. */
+gantry_result tcp_link_isend(struct tcp_link *l, const void *data, size_t size, int tag, void **ret_request);
+gantry_result tcp_link_irecv(struct tcp_link *l, int n, void **data, const size_t *sizes, const int *tags,
+			     void **ret_request);
+gantry_result tcp_link_test(struct tcp_request *req, int *ret_done, int *sizes);
+
+/* progress.c: one pass over all lanes. */
+void tcp_link_progress(struct tcp_link *l);
+/* The service thread's: drain the control lane, send a heartbeat if it is due. */
+void tcp_link_service(struct tcp_link *l, int heartbeat);
+
+/* lane_tx.c */
+void tcp_control_flush(struct tcp_link *l);
+int tcp_bulk_tx(struct tcp_lane *lane); /* 1: bytes moved */
+void tcp_lane_tx_abandon(struct tcp_lane *lane);
+/* lane_rx.c */
+int tcp_lane_rx(struct tcp_lane *lane); /* 1: bytes moved */
+/* match.c: under mu. */
+struct tcp_slot *tcp_match_slot(struct tcp_link *l, uint32_t tag, uint32_t index, struct tcp_recv **ret_recv);
+void tcp_match_complete(struct tcp_link *l, struct tcp_recv *recv, struct tcp_slot *slot);
+void tcp_match_bulk_done(struct tcp_link *l, uint64_t seq);
+void tcp_match_early(struct tcp_link *l, struct tcp_recv *recv, struct tcp_slot *slot);
+int tcp_state_due(const struct tcp_link *l, const struct tcp_tag *tag);
+
+static inline void tcp_request_done(struct tcp_request *req)
+{
+	__atomic_store_n(&req->state, TCP_DONE, __ATOMIC_RELEASE);
+}
+
+#endif

@@ -1,0 +1,526 @@
+/*
+ * The accepting side: listening ports, strangers, and the hand-shake up to a lane. All of it runs under the engine's mu,
+ * the state machines on the service thread.
+ *
+ *   hello read ──> verdict written ──> lane          (cookie)
+ *              └─> verdict written ──> proof read ──> lane   (secret)
+ *
+ * A connection is a stranger until its hello names a listener of ours and that listener's cookie. Strangers cost at most
+ * one small object for at most HELLO_MS; there are at most INCOMING_MAX of them, the oldest goes first; they are
+ * counted, and a line about them is written at most once a second. They never reach a listener.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/event.h"
+#include "base/hmac.h"
+#include "base/log.h"
+#include "base/param.h"
+#include "net/tcp/engine.h"
+#include "net/tcp/sock.h"
+
+enum { HELLO_MS = 5000, INCOMING_MAX = 256, ACCEPTS_PER_EVENT = 64 };
+
+enum incoming_state { READ_HELLO, READ_PROOF };
+
+struct tcp_incoming {
+	struct tcp_source source;
+	struct gantry_list node;
+	struct gantry_addr addr;
+	uint64_t deadline;
+	enum incoming_state state;
+	uint32_t got;
+	uint8_t in[WIRE_HELLO_SIZE];
+	uint8_t raw_hello[WIRE_HELLO_SIZE], raw_welcome[WIRE_WELCOME_SIZE];
+	struct wire_hello hello;
+	uint64_t listener; /* 0: still a stranger */
+	int nic;
+};
+
+static void incoming_free(struct tcp_incoming *in)
+{
+	tcp_source_close(&in->source);
+	gantry_list_remove(&in->node);
+	tcp_engine.nincoming--;
+	free(in);
+}
+
+static void stranger(struct tcp_incoming *in, const char *why)
+{
+	static struct gantry_ratelimit limit;
+	char text[GANTRY_ADDR_TEXT];
+	uint32_t more;
+
+	__atomic_fetch_add(&tcp_engine.strangers, 1, __ATOMIC_RELAXED);
+	gantry_event_put(GANTRY_EV_STRANGER, (uint32_t)tcp_engine.strangers, 0, 0);
+	if (gantry_ratelimit_pass(&limit, &more))
+		LOG_INFO(NET, "refused a stranger from %s: %s (%llu so far)", gantry_addr_text(&in->addr, text), why,
+			 (unsigned long long)tcp_engine.strangers);
+	incoming_free(in);
+}
+
+/* ---- verdicts ---- */
+
+static int send_welcome(struct tcp_incoming *in, struct wire_welcome *w)
+{
+	w->version = WIRE_VERSION;
+	w->process = tcp_engine.process;
+	w->host = tcp_engine.host;
+	w->window = LINK_WINDOW;
+	w->eager_max = (uint32_t)gantry_params()->eager_max;
+	gantry_random_bytes(w->nonce, sizeof(w->nonce));
+	wire_welcome_encode(w, in->raw_welcome);
+	if (w->verdict <= WIRE_USE_SESSION && tcp_engine.secret) {
+		if (wire_mac(tcp_engine.secret, 0, in->raw_hello, in->raw_welcome, w->mac) != GANTRY_OK)
+			return -1;
+		wire_welcome_encode(w, in->raw_welcome);
+	}
+	/* A fresh socket has room for this; one that has not is no peer. */
+	return send(in->source.fd, in->raw_welcome, WIRE_WELCOME_SIZE, MSG_DONTWAIT | MSG_NOSIGNAL) == WIRE_WELCOME_SIZE
+		       ? 0
+		       : -1;
+}
+
+/* A peer that knows the cookie but cannot be accepted: both sides hear why, and accept fails with it at once. */
+static void refuse(struct tcp_incoming *in, enum wire_verdict verdict, gantry_result r, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+static void refuse(struct tcp_incoming *in, enum wire_verdict verdict, gantry_result r, const char *fmt, ...)
+{
+	struct wire_welcome w = {.verdict = (uint8_t)verdict};
+	struct tcp_listener *l = tcp_listener_find(in->listener);
+	char text[GANTRY_ADDR_TEXT];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(w.text, sizeof(w.text), fmt, ap);
+	va_end(ap);
+	if (l && l->error == GANTRY_OK) {
+		l->error = r;
+		snprintf(l->error_text, sizeof(l->error_text), "refused %s (%s): %s", gantry_addr_text(&in->addr, text),
+			 in->hello.peer, w.text);
+		gantry_fail(r, LOG_SUBSYS, __FILE__, __LINE__, "%s", l->error_text);
+	}
+	send_welcome(in, &w);
+	incoming_free(in);
+}
+
+/* A link that this side has opened towards the same peer and that has our receiving direction free. */
+static struct tcp_link *link_to_share(const struct wire_hello *h, const struct tcp_listener *listener)
+{
+	gantry_list_each(pos, &tcp_engine.links) {
+		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
+
+		if (l->initiator && l->peer_process == h->process && l->comm_id == h->comm_id &&
+		    l->dev == listener->dev && l->peer_dev == h->dev && l->rx_state == TCP_UNUSED &&
+		    !tcp_link_failed(l) && (l->up || tcp_engine.process < h->process))
+			return l;
+	}
+	return NULL;
+}
+
+static struct tcp_link *link_of_session(const struct wire_hello *h)
+{
+	gantry_list_each(pos, &tcp_engine.links) {
+		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
+
+		if (!l->initiator && !l->up && l->peer_process == h->process &&
+		    memcmp(l->session, h->session, WIRE_SESSION_SIZE) == 0)
+			return l;
+	}
+	return NULL;
+}
+
+static struct tcp_link *new_link(struct tcp_incoming *in, const struct tcp_listener *listener)
+{
+	const struct wire_hello *h = &in->hello;
+	char text[GANTRY_ADDR_TEXT];
+	struct tcp_link *l;
+
+	if (tcp_link_for_session(h->lanes, &l) != GANTRY_OK)
+		return NULL;
+	memcpy(l->session, h->session, WIRE_SESSION_SIZE);
+	l->peer_process = h->process;
+	l->comm_id = h->comm_id;
+	l->dev = listener->dev;
+	l->peer_dev = h->dev;
+	l->rx_state = TCP_RESERVED;
+	l->rx_listener = listener->id;
+	l->linger_until = gantry_now_ns() + gantry_params()->connect_timeout; /* until it is up: when to give up */
+	snprintf(l->peer, sizeof(l->peer), "%s (%s)", gantry_addr_text(&in->addr, text), h->peer);
+	tcp_link_meet(l, h->host, h->window, h->eager_max);
+	gantry_list_append(&tcp_engine.links, &l->node);
+	return l;
+}
+
+/* The hand-shake is over: the socket becomes a lane. */
+static void become_lane(struct tcp_incoming *in)
+{
+	struct tcp_listener *listener = tcp_listener_find(in->listener);
+	struct tcp_link *l = link_of_session(&in->hello);
+	struct tcp_context ctx = {.traffic_class = GANTRY_NET_UNDEF};
+	const char *device = NULL;
+
+	if (!l || in->hello.lane >= l->nlanes || l->lanes[in->hello.lane].fd >= 0) {
+		stranger(in, "no link waits for this lane");
+		return;
+	}
+	if (listener)
+		ctx = listener->ctx;
+	if (gantry_params()->bind_device && !l->same_host && !gantry_addr_is_local(&in->addr))
+		device = tcp_engine.nics->nics[in->nic].name;
+	epoll_ctl(tcp_engine.epoll_fd, EPOLL_CTL_DEL, in->source.fd, NULL);
+	tcp_lane_take(l, in->hello.lane, in->source.fd, &ctx, device);
+	in->source.fd = -1;
+	incoming_free(in);
+	if (l->lanes_here == l->nlanes)
+		tcp_link_up(l);
+}
+
+static void accept_hello(struct tcp_incoming *in, struct tcp_listener *listener)
+{
+	struct wire_welcome w = {.verdict = WIRE_OK};
+	const struct wire_hello *h = &in->hello;
+	struct tcp_link *shared = NULL;
+
+	if (h->lane == 0) {
+		shared = link_to_share(h, listener);
+		if (shared) {
+			w.verdict = WIRE_USE_SESSION;
+			memcpy(w.session, shared->session, WIRE_SESSION_SIZE);
+		} else if (!link_of_session(h) && !new_link(in, listener)) {
+			refuse(in, WIRE_REFUSED_LIMIT, GANTRY_ERR_LIMIT, "%.90s", gantry_last_error());
+			return;
+		}
+	}
+	snprintf(w.text, sizeof(w.text), "%s", tcp_engine.self);
+	w.naddrs = listener->naddrs;
+	memcpy(w.addrs, listener->addrs, sizeof(w.addrs));
+	if (send_welcome(in, &w)) {
+		stranger(in, "it does not take the welcome");
+		return;
+	}
+	if (shared) {
+		/* Without a secret the cookie was proof enough; with one, whoever cannot use the link gains nothing. */
+		shared->rx_state = TCP_RESERVED;
+		shared->rx_listener = listener->id;
+		if (shared->up)
+			tcp_link_deliver(shared);
+		incoming_free(in);
+	} else if (tcp_engine.secret) {
+		in->state = READ_PROOF;
+		in->got = 0;
+	} else {
+		become_lane(in);
+	}
+}
+
+/* ---- reading ---- */
+
+static void on_hello(struct tcp_incoming *in)
+{
+	struct tcp_listener *l;
+	struct wire_hello *h = &in->hello;
+	int crc = gantry_params()->crc;
+
+	memcpy(in->raw_hello, in->in, WIRE_HELLO_SIZE);
+	if (wire_hello_decode(in->raw_hello, h) != GANTRY_OK) {
+		stranger(in, "not a hello");
+		return;
+	}
+	l = tcp_listener_find(h->listener);
+	if (!l || !gantry_equal_secret(l->cookie, h->cookie, WIRE_COOKIE_SIZE)) {
+		struct wire_welcome w = {.verdict = WIRE_REFUSED_LISTENER};
+
+		snprintf(w.text, sizeof(w.text), "no such listener here: it was closed, or the handle is not from this process");
+		send_welcome(in, &w);
+		stranger(in, "unknown listener or wrong cookie");
+		return;
+	}
+	in->listener = l->id;
+	if (h->version != WIRE_VERSION)
+		refuse(in, WIRE_REFUSED_VERSION, GANTRY_ERR_VERSION,
+		       "protocol version differs: %d (accepting side) and %d (connecting side)", WIRE_VERSION, h->version);
+	else if ((h->auth == WIRE_AUTH_HMAC) != (tcp_engine.secret != NULL))
+		refuse(in, WIRE_REFUSED_AUTH, GANTRY_ERR_AUTH, "GANTRY_SECRET is set only on the %s side",
+		       tcp_engine.secret ? "accepting" : "connecting");
+	else if (h->crc != crc)
+		refuse(in, WIRE_REFUSED_SETTING, GANTRY_ERR_SETTING,
+		       "GANTRY_CRC differs: %d (accepting side) and %d (connecting side)", crc, h->crc);
+	else
+		accept_hello(in, l);
+}
+
+static void on_proof(struct tcp_incoming *in)
+{
+	uint8_t mac[WIRE_MAC_SIZE], expected[WIRE_MAC_SIZE];
+	int ok = 0;
+
+	if (wire_proof_decode(in->in, &ok, mac) != GANTRY_OK) {
+		stranger(in, "not a proof");
+		return;
+	}
+	if (!ok || wire_mac(tcp_engine.secret, 1, in->raw_hello, in->raw_welcome, expected) != GANTRY_OK ||
+	    !gantry_equal_secret(mac, expected, WIRE_MAC_SIZE)) {
+		refuse(in, WIRE_REFUSED_AUTH, GANTRY_ERR_AUTH, "GANTRY_SECRET differs between the two sides");
+		return;
+	}
+	become_lane(in);
+}
+
+static void incoming_ready(struct tcp_source *s, uint32_t events)
+{
+	struct tcp_incoming *in = gantry_container(s, struct tcp_incoming, source);
+	uint32_t want = in->state == READ_HELLO ? WIRE_HELLO_SIZE : WIRE_PROOF_SIZE;
+	ssize_t n = recv(s->fd, in->in + in->got, want - in->got, MSG_DONTWAIT);
+
+	(void)events;
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (n <= 0) {
+		stranger(in, n ? strerror(errno) : "it left before it said hello");
+		return;
+	}
+	in->got += (uint32_t)n;
+	if (in->state == READ_HELLO && !wire_hello_may_be(in->in, in->got))
+		stranger(in, "it does not speak our protocol");
+	else if (in->got == want)
+		in->state == READ_HELLO ? on_hello(in) : on_proof(in);
+}
+
+static void port_ready(struct tcp_source *s, uint32_t events)
+{
+	struct tcp_port *port = gantry_container(s, struct tcp_port, source);
+
+	(void)events;
+	for (int i = 0; i < ACCEPTS_PER_EVENT; i++) {
+		struct gantry_addr addr;
+		socklen_t len = sizeof(addr);
+		struct tcp_incoming *in;
+		int fd = accept4(s->fd, &addr.sa, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+
+		if (fd < 0) {
+			if (errno == EINTR || errno == ECONNABORTED || errno == EPROTO || errno == ENETDOWN)
+				continue;
+			if (errno != EAGAIN) {
+				/* Out of descriptors: leave them in the backlog for a moment instead of spinning. */
+				LOG_WARN(NET, "accept: %s (%s)", strerror(errno), sock_errno_hint(errno));
+				tcp_source_set(s, 0);
+				port->paused = 1;
+			}
+			return;
+		}
+		if (tcp_engine.nincoming >= INCOMING_MAX)
+			stranger(gantry_container(tcp_engine.incoming.next, struct tcp_incoming, node),
+				 "too many at once, the oldest goes");
+		in = calloc(1, sizeof(*in));
+		if (!in) {
+			close(fd);
+			return;
+		}
+		in->source = (struct tcp_source){fd, incoming_ready};
+		in->addr = addr;
+		in->nic = port->nic;
+		in->deadline = gantry_now_ns() + (uint64_t)HELLO_MS * 1000000;
+		gantry_list_append(&tcp_engine.incoming, &in->node);
+		tcp_engine.nincoming++;
+		if (tcp_source_add(&in->source, EPOLLIN) != GANTRY_OK)
+			incoming_free(in);
+	}
+}
+
+/* Half-built links of peers that never finished. */
+static void drop_stale_links(uint64_t now)
+{
+	gantry_list_each_safe(pos, &tcp_engine.links) {
+		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
+
+		if (!l->up && !l->initiator && now > l->linger_until) {
+			LOG_WARN(NET, "%s: only %d of %d lanes arrived in time", l->peer, l->lanes_here, l->nlanes);
+			gantry_list_remove(&l->node);
+			tcp_link_free(l);
+		}
+	}
+}
+
+void tcp_incoming_tick(uint64_t now)
+{
+	gantry_list_each_safe(pos, &tcp_engine.incoming) {
+		struct tcp_incoming *in = gantry_container(pos, struct tcp_incoming, node);
+
+		if (now > in->deadline)
+			stranger(in, "it never said hello");
+	}
+	gantry_list_each(pos, &tcp_engine.ports) {
+		struct tcp_port *port = gantry_container(pos, struct tcp_port, node);
+
+		if (port->paused) {
+			port->paused = 0;
+			tcp_source_set(&port->source, EPOLLIN);
+		}
+	}
+	drop_stale_links(now);
+}
+
+void tcp_incoming_drop_all(void)
+{
+	gantry_list_each_safe(pos, &tcp_engine.incoming) {
+		incoming_free(gantry_container(pos, struct tcp_incoming, node));
+	}
+	drop_stale_links(UINT64_MAX);
+}
+
+/* ---- ports and listeners ---- */
+
+static gantry_result parse_range(uint16_t *ret_first, uint16_t *ret_last)
+{
+	const char *text = gantry_params()->port_range;
+	unsigned first = 0, last = 0;
+	char rest;
+	int n;
+
+	*ret_first = *ret_last = 0;
+	if (!*text)
+		return GANTRY_OK;
+	n = sscanf(text, "%u-%u%c", &first, &last, &rest);
+	if (n == 1 && !strchr(text, '-'))
+		last = first, n = 2;
+	if (n != 2 || first < 1 || last > 65535 || first > last)
+		return gantry_fail(GANTRY_ERR_CONFIG, LOG_SUBSYS, __FILE__, __LINE__,
+				   "GANTRY_PORT_RANGE \"%s\": expected a port or first-last, from 1 to 65535", text);
+	*ret_first = (uint16_t)first;
+	*ret_last = (uint16_t)last;
+	return GANTRY_OK;
+}
+
+static void port_put(struct tcp_port *port)
+{
+	if (--port->refs)
+		return;
+	tcp_source_close(&port->source);
+	gantry_list_remove(&port->node);
+	free(port);
+}
+
+static gantry_result port_get(int nic, struct tcp_port **ret_port)
+{
+	const struct gantry_addr *addr = &tcp_engine.nics->nics[nic].addrs[0];
+	gantry_result r = GANTRY_OK;
+	struct tcp_port *port = NULL;
+	uint16_t first, last;
+	char text[GANTRY_ADDR_TEXT];
+
+	gantry_list_each(pos, &tcp_engine.ports) {
+		struct tcp_port *p = gantry_container(pos, struct tcp_port, node);
+
+		if (p->nic == nic) {
+			p->refs++;
+			*ret_port = p;
+			return GANTRY_OK;
+		}
+	}
+	TRY(parse_range(&first, &last));
+	port = calloc(1, sizeof(*port));
+	if (!port)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a port");
+	port->source = (struct tcp_source){-1, port_ready};
+	port->nic = nic;
+	port->refs = 1;
+	TRY(sock_listen(addr, first, last, &port->source.fd, &port->addr));
+	TRY(tcp_source_add(&port->source, EPOLLIN));
+	gantry_list_append(&tcp_engine.ports, &port->node);
+	LOG_DEBUG(NET, "listening on %s (%s)", gantry_addr_text(&port->addr, text), tcp_engine.nics->nics[nic].name);
+	*ret_port = port;
+	port = NULL;
+out:
+	if (port && port->source.fd >= 0)
+		close(port->source.fd);
+	free(port);
+	return r;
+}
+
+/* What peers are told to connect to. */
+static gantry_result advertise(struct tcp_listener *l)
+{
+	const char *text = gantry_params()->advertise;
+	struct gantry_addr a;
+
+	l->naddrs = l->nports;
+	for (int i = 0; i < l->nports; i++)
+		l->addrs[i] = l->ports[i]->addr;
+	if (!*text)
+		return GANTRY_OK;
+	if (gantry_addr_parse(text, &a) != GANTRY_OK)
+		return gantry_fail(GANTRY_ERR_CONFIG, LOG_SUBSYS, __FILE__, __LINE__,
+				   "GANTRY_ADVERTISE \"%s\": expected an address or address:port", text);
+	if (!gantry_addr_port(&a))
+		gantry_addr_set_port(&a, gantry_addr_port(&l->ports[0]->addr));
+	l->addrs[0] = a;
+	l->naddrs = 1;
+	return GANTRY_OK;
+}
+
+struct tcp_listener *tcp_listener_find(uint64_t id)
+{
+	gantry_list_each(pos, &tcp_engine.listeners) {
+		struct tcp_listener *l = gantry_container(pos, struct tcp_listener, node);
+
+		if (l->id == id)
+			return l;
+	}
+	return NULL;
+}
+
+gantry_result tcp_listener_open(const struct tcp_context *ctx, int dev, void *handle, struct tcp_listener **ret)
+{
+	const struct tcp_device *d = &tcp_engine.devs[dev];
+	struct wire_handle h = {.version = WIRE_VERSION, .dev = dev};
+	gantry_result r = GANTRY_OK;
+	struct tcp_listener *l = calloc(1, sizeof(*l));
+
+	if (!l)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a listener");
+	gantry_list_init(&l->node);
+	l->ctx = *ctx;
+	l->dev = dev;
+	TRY(gantry_random_bytes(&l->id, sizeof(l->id)));
+	l->id |= 1; /* 0 means none */
+	TRY(gantry_random_bytes(l->cookie, sizeof(l->cookie)));
+	for (int i = 0; i < d->nrails; i++) {
+		TRY(port_get(d->rails[i], &l->ports[i]));
+		l->nports++;
+	}
+	h.process = tcp_engine.process;
+	h.listener = l->id;
+	h.comm_id = ctx->comm_id;
+	memcpy(h.cookie, l->cookie, WIRE_COOKIE_SIZE);
+	TRY(advertise(l));
+	h.naddrs = l->naddrs;
+	memcpy(h.addrs, l->addrs, sizeof(h.addrs));
+	wire_handle_encode(&h, handle);
+	gantry_list_append(&tcp_engine.listeners, &l->node);
+	*ret = l;
+	l = NULL;
+out:
+	tcp_listener_close(l);
+	return r;
+}
+
+void tcp_listener_close(struct tcp_listener *l)
+{
+	if (!l)
+		return;
+	gantry_list_remove(&l->node);
+	for (int i = 0; i < l->nready; i++)
+		tcp_link_drop_rx(l->ready[i]);
+	for (int i = 0; i < l->nports; i++)
+		port_put(l->ports[i]);
+	free(l);
+}

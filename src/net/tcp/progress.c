@@ -1,0 +1,51 @@
+/*
+ * One pass over a link's lanes, made by whoever calls test.
+ *
+ * Which sockets are worth a system call? The control lane always, at full rate while a small message may come; while
+ * only large messages are outstanding, at most every GANTRY_POLL_PACE. A bulk lane only while a large receive is posted
+ * or the peer has announced one, paced too once it was found empty. So a spinning caller costs few system calls.
+ */
+#include "base/clock.h"
+#include "net/tcp/link.h"
+
+static int due(const struct tcp_lane *lane, uint64_t now)
+{
+	return (int64_t)(now - __atomic_load_n(&lane->rx.next_poll, __ATOMIC_RELAXED)) >= 0;
+}
+
+void tcp_link_progress(struct tcp_link *l)
+{
+	uint64_t now = gantry_ticks();
+	int sending = __atomic_load_n(&l->bulk_pending, __ATOMIC_RELAXED) != 0;
+	int large = __atomic_load_n(&l->large_posted, __ATOMIC_RELAXED) || __atomic_load_n(&l->bulk_hint, __ATOMIC_RELAXED);
+	int small = __atomic_load_n(&l->small_posted, __ATOMIC_RELAXED) || !(sending || large);
+
+	__atomic_store_n(&l->progressed, now, __ATOMIC_RELAXED);
+	if (__atomic_load_n(&l->tx_pending, __ATOMIC_RELAXED))
+		tcp_control_flush(l);
+	if (small || due(&l->lanes[0], now))
+		tcp_lane_rx(&l->lanes[0]);
+	if (sending || large) {
+		for (int i = 1; i < l->nlanes; i++) {
+			if (sending)
+				tcp_bulk_tx(&l->lanes[i]);
+			if (large && due(&l->lanes[i], now))
+				tcp_lane_rx(&l->lanes[i]);
+		}
+	}
+	if (__atomic_load_n(&l->tx_pending, __ATOMIC_RELAXED))
+		tcp_control_flush(l);
+}
+
+void tcp_link_service(struct tcp_link *l, int heartbeat)
+{
+	for (int i = 0; i < l->nlanes; i++)
+		tcp_lane_rx(&l->lanes[i]);
+	if (heartbeat) {
+		pthread_mutex_lock(&l->mu);
+		l->heartbeat_due = 1;
+		pthread_mutex_unlock(&l->mu);
+	}
+	if (heartbeat || __atomic_load_n(&l->tx_pending, __ATOMIC_RELAXED))
+		tcp_control_flush(l);
+}

@@ -1,0 +1,127 @@
+/* What both sides of a hand-shake share: making a link, filling its lanes, bringing it up. The engine's mu is held. */
+#define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/event.h"
+#include "base/log.h"
+#include "base/param.h"
+#include "net/tcp/engine.h"
+#include "net/tcp/sock.h"
+
+enum { ZEROCOPY_AUTO, ZEROCOPY_SPLICE, ZEROCOPY_MSG, ZEROCOPY_OFF }; /* the choices of GANTRY_ZEROCOPY */
+enum { FD_RESERVE = 16 };
+
+gantry_result tcp_link_for_session(int nlanes, struct tcp_link **ret_link)
+{
+	gantry_result r = GANTRY_OK;
+	struct tcp_link *l;
+	long limit, left = sock_fd_budget(&limit);
+
+	/* A socket per lane, and a pipe for each bulk lane. */
+	if (left < 3 * nlanes + FD_RESERVE)
+		FAIL(GANTRY_ERR_LIMIT, "%ld of %ld file descriptors are left, a connection of %d lanes needs %d: raise `ulimit -n` or lower GANTRY_LANES",
+		     left, limit, nlanes, 3 * nlanes + FD_RESERVE);
+	TRY(tcp_link_create(nlanes, &l));
+	l->id = (uint32_t)++tcp_engine.next_id;
+	l->crc = gantry_params()->crc;
+	l->pace_ticks = gantry_ticks_of_ns(gantry_params()->poll_pace);
+	*ret_link = l;
+out:
+	return r;
+}
+
+void tcp_hello_fill(struct wire_hello *h)
+{
+	h->version = WIRE_VERSION;
+	h->auth = tcp_engine.secret ? WIRE_AUTH_HMAC : WIRE_AUTH_COOKIE;
+	h->crc = (uint8_t)gantry_params()->crc;
+	h->process = tcp_engine.process;
+	h->host = tcp_engine.host;
+	h->window = LINK_WINDOW;
+	h->eager_max = (uint32_t)gantry_params()->eager_max;
+	snprintf(h->build, sizeof(h->build), "%s %.12s", GANTRY_VERSION, GANTRY_COMMIT);
+	memcpy(h->peer, tcp_engine.self, sizeof(h->peer));
+}
+
+void tcp_lane_take(struct tcp_link *l, int index, int fd, const struct tcp_context *ctx, const char *device)
+{
+	struct tcp_lane *lane = &l->lanes[index];
+	struct sock_options o = {
+		.same_host = l->same_host,
+		.traffic_class = ctx->traffic_class,
+		.timeout_ns = gantry_params()->timeout,
+		.zerocopy = l->msg_zerocopy,
+		.device = device,
+	};
+	socklen_t len = sizeof(lane->local);
+
+	lane->fd = fd;
+	getsockname(fd, &lane->local.sa, &len);
+	len = sizeof(lane->peer);
+	getpeername(fd, &lane->peer.sa, &len);
+	sock_tune(fd, &o);
+	l->lanes_here++;
+}
+
+void tcp_link_meet(struct tcp_link *l, uint64_t host, uint32_t window, uint32_t eager_max)
+{
+	const struct gantry_params *p = gantry_params();
+
+	l->same_host = host == tcp_engine.host;
+	l->peer_window = window;
+	if (window < eager_max + WIRE_FRAME_SIZE) /* an eager message must fit the window whole */
+		eager_max = window > WIRE_FRAME_SIZE ? window - WIRE_FRAME_SIZE : 0;
+	l->eager_max = eager_max < p->eager_max ? eager_max : (uint32_t)p->eager_max;
+	l->splice = p->zerocopy == ZEROCOPY_SPLICE || (p->zerocopy == ZEROCOPY_AUTO && l->same_host);
+	l->msg_zerocopy = p->zerocopy == ZEROCOPY_MSG || (p->zerocopy == ZEROCOPY_AUTO && !l->same_host);
+}
+
+void tcp_link_drop_rx(struct tcp_link *l)
+{
+	l->rx_state = TCP_CLOSED;
+	tcp_link_close_rx(l);
+	if (l->tx_state == TCP_UNUSED || l->tx_state == TCP_CLOSED)
+		tcp_link_put_down(l);
+}
+
+void tcp_link_drop_tx(struct tcp_link *l)
+{
+	l->tx_state = TCP_CLOSED;
+	tcp_link_close_tx(l);
+	if (l->rx_state == TCP_UNUSED || l->rx_state == TCP_CLOSED)
+		tcp_link_put_down(l);
+}
+
+void tcp_link_deliver(struct tcp_link *l)
+{
+	struct tcp_listener *listener = tcp_listener_find(l->rx_listener);
+	size_t room = sizeof(listener->ready) / sizeof(*listener->ready);
+
+	if (!listener || (size_t)listener->nready == room) {
+		/* Closed meanwhile: the peer's sends must not wait for ever. */
+		tcp_link_drop_rx(l);
+		return;
+	}
+	l->rx_state = TCP_OPEN;
+	listener->ready[listener->nready++] = l;
+}
+
+void tcp_link_up(struct tcp_link *l)
+{
+	char local[GANTRY_ADDR_TEXT], peer[GANTRY_ADDR_TEXT];
+	uint64_t now = gantry_ticks();
+
+	l->heard = l->told = l->progressed = now;
+	l->up = 1;
+	LOG_INFO(NET, "link %u up: %s %s -> %s, %d+%d lanes, %s", l->id, tcp_engine.devs[l->dev].name,
+		 gantry_addr_text(&l->lanes[0].local, local), l->peer, 1, l->nlanes - 1,
+		 l->splice ? "splice" : l->msg_zerocopy ? "zerocopy" : "copy");
+	for (int i = 1; i < l->nlanes; i++)
+		LOG_DEBUG(NET, "link %u lane %d: %s -> %s", l->id, i, gantry_addr_text(&l->lanes[i].local, local),
+			  gantry_addr_text(&l->lanes[i].peer, peer));
+	gantry_event_put(GANTRY_EV_LINK_UP, l->id, (uint64_t)l->nlanes, (uint64_t)l->dev);
+	if (l->rx_state == TCP_RESERVED)
+		tcp_link_deliver(l);
+}

@@ -1,0 +1,190 @@
+#define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include "net/tcp/sock.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/param.h"
+
+#ifndef IP_BIND_ADDRESS_NO_PORT
+#define IP_BIND_ADDRESS_NO_PORT 24
+#endif
+#ifndef SO_ZEROCOPY
+#define SO_ZEROCOPY 60
+#endif
+
+static const struct {
+	int e;
+	enum sock_errno_class class;
+	const char *hint;
+} errnos[] = {
+	{EINTR, SOCK_RETRY, "interrupted"},
+	{EAGAIN, SOCK_RETRY, "no local port or resource right now"},
+	{ECONNREFUSED, SOCK_RETRY, "nothing listens there (yet)"},
+	{ECONNABORTED, SOCK_RETRY, "the connection was aborted"},
+	{ECONNRESET, SOCK_RETRY, "the other side reset the connection"},
+	{EPIPE, SOCK_RETRY, "the other side closed the connection"},
+	{EHOSTUNREACH, SOCK_RETRY, "no route to that host, or it does not answer"},
+	{ENETUNREACH, SOCK_RETRY, "no route to that network"},
+	{EHOSTDOWN, SOCK_RETRY, "that host is down"},
+	{ENETDOWN, SOCK_RETRY, "the network interface is down"},
+	{ETIMEDOUT, SOCK_RETRY, "no answer: a firewall may drop the packets"},
+	{EINPROGRESS, SOCK_RETRY, "no answer: a firewall may drop the packets"},
+	{EALREADY, SOCK_RETRY, "already connecting"},
+	{ENOBUFS, SOCK_RETRY, "no buffer space"},
+	{EPROTO, SOCK_RETRY, "protocol error"},
+	{ENOPROTOOPT, SOCK_RETRY, "protocol error"},
+	{EADDRNOTAVAIL, SOCK_LIMIT, "no free local port or address: see net.ipv4.ip_local_port_range"},
+	{EMFILE, SOCK_LIMIT, "too many open files in this process: raise `ulimit -n`"},
+	{ENFILE, SOCK_LIMIT, "too many open files on this machine: raise fs.file-max"},
+	{ENOMEM, SOCK_LIMIT, "out of memory"},
+	{EACCES, SOCK_FATAL, "forbidden by a local policy"},
+	{EPERM, SOCK_FATAL, "forbidden by a local firewall"},
+	{EAFNOSUPPORT, SOCK_FATAL, "this address family is not available"},
+	{EINVAL, SOCK_FATAL, "this address cannot be reached from that interface"},
+};
+
+enum sock_errno_class sock_errno_class(int e)
+{
+	for (size_t i = 0; i < sizeof(errnos) / sizeof(*errnos); i++)
+		if (errnos[i].e == e)
+			return errnos[i].class;
+	return SOCK_FATAL;
+}
+
+const char *sock_errno_hint(int e)
+{
+	for (size_t i = 0; i < sizeof(errnos) / sizeof(*errnos); i++)
+		if (errnos[i].e == e)
+			return errnos[i].hint;
+	return "unexpected";
+}
+
+gantry_result sock_listen(const struct gantry_addr *addr, uint16_t first, uint16_t last, int *ret_fd,
+			  struct gantry_addr *ret_bound)
+{
+	gantry_result r = GANTRY_OK;
+	char text[GANTRY_ADDR_TEXT];
+	struct gantry_addr a = *addr;
+	socklen_t len = gantry_addr_len(&a);
+	int one = 1, rc = -1;
+	int fd = socket(a.sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+	if (fd < 0)
+		FAIL(errno == EMFILE || errno == ENFILE ? GANTRY_ERR_LIMIT : GANTRY_ERR_SYSTEM, "socket: %s (%s)",
+		     strerror(errno), sock_errno_hint(errno));
+	/* A port of the user's range may still be in TIME_WAIT from the last run. */
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	if (a.sa.sa_family == AF_INET6)
+		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one));
+	for (uint32_t port = first; port <= last; port++) {
+		gantry_addr_set_port(&a, (uint16_t)port);
+		rc = bind(fd, &a.sa, len);
+		if (rc == 0)
+			rc = listen(fd, 4096);
+		if (rc == 0 || errno != EADDRINUSE)
+			break;
+	}
+	if (rc && errno == EADDRINUSE)
+		FAIL(GANTRY_ERR_LIMIT, "all ports of GANTRY_PORT_RANGE %u-%u are in use on %s: widen the range (one port per process and address is needed)",
+		     first, last, gantry_addr_text(addr, text));
+	if (rc)
+		FAIL(GANTRY_ERR_SYSTEM, "listen on %s: %s", gantry_addr_text(&a, text), strerror(errno));
+	len = sizeof(*ret_bound);
+	if (getsockname(fd, &ret_bound->sa, &len))
+		FAIL(GANTRY_ERR_SYSTEM, "getsockname: %s", strerror(errno));
+	*ret_fd = fd;
+	fd = -1;
+out:
+	if (fd >= 0)
+		close(fd);
+	return r;
+}
+
+int sock_connect(const struct gantry_addr *from, const char *device, const struct gantry_addr *to, int *ret_fd)
+{
+	int one = 1, e = 0;
+	int fd = socket(to->sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+	if (fd < 0)
+		return errno;
+	if (device && setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, device, (socklen_t)strlen(device) + 1))
+		LOG_DEBUG(NET, "bind to device %s: %s", device, strerror(errno));
+	if (from && from->sa.sa_family == to->sa.sa_family) {
+		struct gantry_addr a = *from;
+
+		gantry_addr_set_port(&a, 0);
+		setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one));
+		if (bind(fd, &a.sa, gantry_addr_len(&a)))
+			e = errno;
+	}
+	if (!e && connect(fd, &to->sa, gantry_addr_len(to)) && errno != EINPROGRESS && errno != EINTR)
+		e = errno;
+	if (e) {
+		close(fd);
+		return e;
+	}
+	*ret_fd = fd;
+	return 0;
+}
+
+static void set_congestion(int fd, int same_host)
+{
+	const char *name = gantry_params()->congestion;
+
+	if (strcmp(name, "keep") == 0)
+		return;
+	if (strcmp(name, "auto") == 0) {
+		if (!same_host)
+			return;
+		name = "reno"; /* nothing to probe for within a host; pacing only costs */
+	}
+	if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)))
+		LOG_DEBUG(NET, "congestion control %s: %s", name, strerror(errno));
+}
+
+void sock_tune(int fd, const struct sock_options *o)
+{
+	int one = 1, idle = (int)(o->timeout_ns / 1000000000 / 2), user = (int)(o->timeout_ns / 1000000);
+
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	/* Keeps idle flows alive in middleboxes; our own heartbeat decides about life and death. */
+	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+	if (idle < 1)
+		idle = 1;
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user, sizeof(user));
+	if (o->traffic_class >= 0) {
+		int tos = (o->traffic_class & 0x3f) << 2;
+
+		setsockopt(fd, IPPROTO_IP, IP_TOS, &tos, sizeof(tos));
+		setsockopt(fd, IPPROTO_IPV6, IPV6_TCLASS, &tos, sizeof(tos));
+	}
+	if (o->zerocopy)
+		setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof(one));
+	if (o->device)
+		setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, o->device, (socklen_t)strlen(o->device) + 1);
+	set_congestion(fd, o->same_host);
+}
+
+long sock_fd_budget(long *ret_limit)
+{
+	struct rlimit limit = {0};
+	long used = 0;
+	DIR *d = opendir("/proc/self/fd");
+
+	while (d && readdir(d))
+		used++;
+	if (d)
+		closedir(d);
+	getrlimit(RLIMIT_NOFILE, &limit);
+	*ret_limit = (long)limit.rlim_cur;
+	return (long)limit.rlim_cur - used;
+}

@@ -1,0 +1,436 @@
+/* Gantry's TCP network as a table of net.h: checks arguments, keeps counts of users, and calls engine and links. */
+#define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/param.h"
+#include "net/tcp/engine.h"
+
+enum comm_kind { COMM_SEND = 0x53454e44, COMM_RECV = 0x52454356, COMM_GONE = 0 };
+
+struct tcp_comm {
+	uint32_t kind; /* enum comm_kind */
+	struct tcp_link *link;
+};
+
+struct tcp_mr {
+	uint8_t *data;
+	size_t size;
+};
+
+#define FAIL_NOW(code, ...) return gantry_fail((code), LOG_SUBSYS, __FILE__, __LINE__, __VA_ARGS__)
+
+static gantry_result tcp_init(struct gantry_net *net, uint64_t comm_id, const struct gantry_net_config *config, void **ret_ctx)
+{
+	gantry_result r = GANTRY_OK;
+	struct tcp_context *ctx = NULL;
+
+	(void)net;
+	TRY(gantry_params_load(0));
+	TRY(tcp_engine_init());
+	ctx = calloc(1, sizeof(*ctx));
+	if (!ctx)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a communicator");
+	ctx->comm_id = comm_id;
+	ctx->traffic_class = config ? config->traffic_class : GANTRY_NET_UNDEF;
+	if (ctx->traffic_class > 63)
+		FAIL(GANTRY_ERR_CONFIG, "traffic class %d is not a DSCP (0 to 63)", ctx->traffic_class);
+	*ret_ctx = ctx;
+	ctx = NULL;
+out:
+	free(ctx);
+	return r;
+}
+
+static gantry_result tcp_finalize(struct gantry_net *net, void *ctx)
+{
+	(void)net;
+	free(ctx);
+	return GANTRY_OK;
+}
+
+static gantry_result tcp_set_attr(struct gantry_net *net, void *ctx, const struct gantry_net_attr *attr)
+{
+	(void)net;
+	(void)ctx;
+	/* Hints about concurrency: lanes are shared and pulled from, so there is nothing to size by them. */
+	LOG_TRACE(NET, "attributes: %d peers, %d flows each", attr->send.max_concurrent_peers, attr->send.max_flows_per_peer);
+	return GANTRY_OK;
+}
+
+static gantry_result tcp_devices(struct gantry_net *net, int *ret_count)
+{
+	(void)net;
+	pthread_mutex_lock(&tcp_engine.mu);
+	*ret_count = tcp_engine.ndevs;
+	pthread_mutex_unlock(&tcp_engine.mu);
+	return GANTRY_OK;
+}
+
+static gantry_result check_dev(int dev)
+{
+	int n = tcp_engine.ndevs;
+
+	if (!tcp_engine.initialised)
+		FAIL_NOW(GANTRY_ERR_USAGE, "init was not called, or it failed");
+	if (dev < 0 || dev >= n)
+		FAIL_NOW(GANTRY_ERR_INVALID, "device %d does not exist, there are %d", dev, n);
+	return GANTRY_OK;
+}
+
+static gantry_result tcp_get_properties(struct gantry_net *net, int dev, struct gantry_net_properties *ret_props)
+{
+	gantry_result r;
+
+	(void)net;
+	pthread_mutex_lock(&tcp_engine.mu);
+	r = check_dev(dev);
+	if (r == GANTRY_OK)
+		tcp_device_properties(dev, ret_props);
+	pthread_mutex_unlock(&tcp_engine.mu);
+	return r;
+}
+
+static gantry_result tcp_make_vdevice(struct gantry_net *net, const struct gantry_net_vdevice *vdev, int *ret_dev)
+{
+	gantry_result r = GANTRY_OK;
+
+	(void)net;
+	pthread_mutex_lock(&tcp_engine.mu);
+	TRY(check_dev(0));
+	TRY(tcp_device_fuse(vdev, ret_dev));
+out:
+	pthread_mutex_unlock(&tcp_engine.mu);
+	return r;
+}
+
+/* ---- connections ---- */
+
+static gantry_result tcp_listen(struct gantry_net *net, void *ctx, int dev, void *handle, void **ret_listen)
+{
+	gantry_result r = GANTRY_OK;
+	struct tcp_listener *l = NULL;
+
+	(void)net;
+	TRY(tcp_engine_hold());
+	pthread_mutex_lock(&tcp_engine.mu);
+	r = check_dev(dev);
+	if (r == GANTRY_OK)
+		r = tcp_listener_open(ctx, dev, handle, &l);
+	pthread_mutex_unlock(&tcp_engine.mu);
+	if (r != GANTRY_OK)
+		tcp_engine_release();
+	else
+		*ret_listen = l;
+out:
+	return r;
+}
+
+static gantry_result tcp_close_listen(struct gantry_net *net, void *listen)
+{
+	(void)net;
+	if (!listen)
+		return GANTRY_OK;
+	pthread_mutex_lock(&tcp_engine.mu);
+	tcp_listener_close(listen);
+	pthread_mutex_unlock(&tcp_engine.mu);
+	tcp_engine_release();
+	return GANTRY_OK;
+}
+
+/* The first call for a handle. mu held. */
+static gantry_result start_connecting(struct tcp_context *ctx, int dev, void *handle)
+{
+	gantry_result r = GANTRY_OK;
+	struct tcp_connector *c;
+	struct wire_handle h;
+
+	TRY(check_dev(dev));
+	if (wire_handle_decode(handle, &h) != GANTRY_OK)
+		FAIL(GANTRY_ERR_INVALID, "this handle was not made by gantry: do all ranks use the same plugin?");
+	if (h.version != WIRE_VERSION)
+		FAIL(GANTRY_ERR_VERSION, "protocol version differs: %d here, %d on the listening side", WIRE_VERSION, h.version);
+	TRY(tcp_connector_open(ctx, dev, &h, &c));
+	wire_handle_set_local(handle, c->id);
+out:
+	return r;
+}
+
+static gantry_result comm_new(enum comm_kind kind, struct tcp_link *l, void **ret_comm)
+{
+	struct tcp_comm *comm = calloc(1, sizeof(*comm));
+	gantry_result r = GANTRY_OK;
+
+	if (!comm)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a comm");
+	pthread_mutex_lock(&l->mu);
+	r = kind == COMM_SEND ? tcp_link_open_tx(l) : tcp_link_open_rx(l);
+	pthread_mutex_unlock(&l->mu);
+	if (r != GANTRY_OK)
+		goto out;
+	comm->kind = kind;
+	comm->link = l;
+	*ret_comm = comm;
+	comm = NULL;
+out:
+	free(comm);
+	return r;
+}
+
+static gantry_result tcp_connect(struct gantry_net *net, void *ctx, int dev, void *handle, void **ret_comm,
+				 struct gantry_net_device_handle **dev_handle)
+{
+	gantry_result r = GANTRY_OK;
+	struct tcp_connector *c;
+	uint64_t id = wire_handle_local(handle);
+	int over = 0;
+
+	(void)net;
+	(void)dev_handle;
+	*ret_comm = NULL;
+	if (!id)
+		TRY(tcp_engine_hold());
+	pthread_mutex_lock(&tcp_engine.mu);
+	if (!id) {
+		r = start_connecting(ctx, dev, handle);
+		over = r != GANTRY_OK;
+	} else if (!(c = tcp_connector_find(id))) {
+		r = gantry_fail(GANTRY_ERR_USAGE, LOG_SUBSYS, __FILE__, __LINE__, "connect was called again for a handle that is done");
+	} else if (c->state == TCP_CONNECT_FAILED) {
+		gantry_set_last_error(c->error_text);
+		r = c->error;
+		tcp_connector_free(c);
+		over = 1;
+	} else if (c->state == TCP_CONNECTED) {
+		r = comm_new(COMM_SEND, c->link, ret_comm);
+		if (r != GANTRY_OK) {
+			tcp_link_drop_tx(c->link);
+			over = 1;
+		}
+		tcp_connector_free(c);
+	}
+	if (id && (over || *ret_comm))
+		wire_handle_set_local(handle, 0);
+	pthread_mutex_unlock(&tcp_engine.mu);
+	if (over)
+		tcp_engine_release();
+out:
+	return r;
+}
+
+static gantry_result tcp_accept(struct gantry_net *net, void *listen, void **ret_comm,
+				struct gantry_net_device_handle **dev_handle)
+{
+	struct tcp_listener *l = listen;
+	gantry_result r = GANTRY_OK;
+	int taken = 0;
+
+	(void)net;
+	(void)dev_handle;
+	*ret_comm = NULL;
+	pthread_mutex_lock(&tcp_engine.mu);
+	if (l->nready) {
+		struct tcp_link *link = l->ready[0];
+
+		memmove(l->ready, l->ready + 1, (size_t)--l->nready * sizeof(*l->ready));
+		r = comm_new(COMM_RECV, link, ret_comm);
+		if (r != GANTRY_OK)
+			tcp_link_drop_rx(link);
+		taken = r == GANTRY_OK;
+	} else if (l->error != GANTRY_OK) {
+		gantry_set_last_error(l->error_text);
+		r = l->error;
+		l->error = GANTRY_OK;
+	}
+	if (taken)
+		tcp_engine.users++; /* the listener keeps the thread running: no start needed */
+	pthread_mutex_unlock(&tcp_engine.mu);
+	return r;
+}
+
+static gantry_result close_comm(struct tcp_comm *comm, enum comm_kind kind)
+{
+	if (!comm)
+		return GANTRY_OK;
+	if (comm->kind != kind)
+		FAIL_NOW(GANTRY_ERR_USAGE, "%s of something that is not such a comm", kind == COMM_SEND ? "closeSend" : "closeRecv");
+	pthread_mutex_lock(&tcp_engine.mu);
+	kind == COMM_SEND ? tcp_link_drop_tx(comm->link) : tcp_link_drop_rx(comm->link);
+	pthread_mutex_unlock(&tcp_engine.mu);
+	comm->kind = COMM_GONE;
+	free(comm);
+	tcp_engine_release();
+	return GANTRY_OK;
+}
+
+static gantry_result tcp_close_send(struct gantry_net *net, void *comm)
+{
+	(void)net;
+	return close_comm(comm, COMM_SEND);
+}
+
+static gantry_result tcp_close_recv(struct gantry_net *net, void *comm)
+{
+	(void)net;
+	return close_comm(comm, COMM_RECV);
+}
+
+/* ---- memory ---- */
+
+static gantry_result tcp_reg_mr(struct gantry_net *net, void *comm, void *data, size_t size, int type, void **ret_mr)
+{
+	struct tcp_mr *mr;
+
+	(void)net;
+	(void)comm;
+	if (type != GANTRY_NET_PTR_HOST)
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "regMr of memory type %d: this network takes host memory", type);
+	if (!data && size)
+		FAIL_NOW(GANTRY_ERR_INVALID, "regMr of %zu bytes at NULL", size);
+	if ((uintptr_t)data + size < (uintptr_t)data)
+		FAIL_NOW(GANTRY_ERR_INVALID, "regMr of %zu bytes at %p wraps around the address space", size, data);
+	mr = malloc(sizeof(*mr));
+	if (!mr)
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a registration");
+	*mr = (struct tcp_mr){data, size};
+	*ret_mr = mr;
+	return GANTRY_OK;
+}
+
+static gantry_result tcp_reg_mr_dmabuf(struct gantry_net *net, void *comm, void *data, size_t size, int type, uint64_t offset,
+				       int fd, void **ret_mr)
+{
+	(void)net;
+	(void)comm;
+	(void)data;
+	(void)size;
+	(void)offset;
+	(void)fd;
+	(void)ret_mr;
+	FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "regMrDmaBuf of memory type %d: this network takes host memory", type);
+}
+
+static gantry_result tcp_dereg_mr(struct gantry_net *net, void *comm, void *mr)
+{
+	(void)net;
+	(void)comm;
+	free(mr);
+	return GANTRY_OK;
+}
+
+static gantry_result tcp_get_device_mr(struct gantry_net *net, void *comm, void *mr, void **ret_dptr)
+{
+	(void)net;
+	(void)comm;
+	(void)mr;
+	(void)ret_dptr;
+	FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "getDeviceMr: this network has no device side");
+}
+
+/* NCCL always passes the registration; other callers may pass NULL. */
+static gantry_result check_range(const char *what, const struct tcp_mr *mr, const void *data, size_t size)
+{
+	if (!data && size)
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s of %zu bytes at NULL", what, size);
+	if (mr && size && ((const uint8_t *)data < mr->data || size > mr->size || (size_t)((const uint8_t *)data - mr->data) > mr->size - size))
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s of %zu bytes at %p is outside its registration of %zu bytes at %p", what, size,
+			 data, mr->size, (void *)mr->data);
+	return GANTRY_OK;
+}
+
+/* ---- messages ---- */
+
+static gantry_result tcp_isend(struct gantry_net *net, void *comm, void *data, size_t size, int tag, void *mr, void **ret_request)
+{
+	struct tcp_comm *c = comm;
+	gantry_result r;
+
+	(void)net;
+	if (c->kind != COMM_SEND)
+		FAIL_NOW(GANTRY_ERR_USAGE, "isend on something that is not a send comm");
+	r = check_range("isend", mr, data, size);
+	return r == GANTRY_OK ? tcp_link_isend(c->link, data, size, tag, ret_request) : r;
+}
+
+static gantry_result tcp_irecv(struct gantry_net *net, void *comm, int n, void **data, const size_t *sizes, const int *tags,
+			       void **mrs, void **request)
+{
+	struct tcp_comm *c = comm;
+
+	(void)net;
+	if (c->kind != COMM_RECV)
+		FAIL_NOW(GANTRY_ERR_USAGE, "irecv on something that is not a receive comm");
+	if (n < 1 || n > GANTRY_NET_MAX_RECVS)
+		FAIL_NOW(GANTRY_ERR_INVALID, "irecv of %d buffers, 1 to %d can be grouped", n, GANTRY_NET_MAX_RECVS);
+	for (int i = 0; i < n; i++) {
+		gantry_result r = check_range("irecv", mrs ? mrs[i] : NULL, data[i], sizes[i]);
+
+		if (r != GANTRY_OK)
+			return r;
+	}
+	return tcp_link_irecv(c->link, n, data, sizes, tags, request);
+}
+
+static gantry_result tcp_iflush(struct gantry_net *net, void *comm, int n, void **data, const int *sizes, void **mrs,
+				void **ret_request)
+{
+	(void)net;
+	(void)comm;
+	(void)n;
+	(void)data;
+	(void)sizes;
+	(void)mrs;
+	*ret_request = NULL; /* host memory needs none */
+	return GANTRY_OK;
+}
+
+static gantry_result tcp_test(struct gantry_net *net, void *request, int *ret_done, int *sizes)
+{
+	struct tcp_request *req = request;
+
+	(void)net;
+	if (!req || (req->kind != TCP_SEND && req->kind != TCP_RECV) || req->state == TCP_FREE)
+		FAIL_NOW(GANTRY_ERR_USAGE, "test of something that is not a pending request");
+	return tcp_link_test(req, ret_done, sizes);
+}
+
+static gantry_result tcp_irecv_consumed(struct gantry_net *net, void *comm, int n, void *request)
+{
+	(void)net;
+	(void)comm;
+	(void)n;
+	(void)request;
+	return GANTRY_OK;
+}
+
+static const struct gantry_net_ops ops = {
+	.init = tcp_init,
+	.finalize = tcp_finalize,
+	.set_attr = tcp_set_attr,
+	.devices = tcp_devices,
+	.get_properties = tcp_get_properties,
+	.make_vdevice = tcp_make_vdevice,
+	.listen = tcp_listen,
+	.connect = tcp_connect,
+	.accept = tcp_accept,
+	.close_send = tcp_close_send,
+	.close_recv = tcp_close_recv,
+	.close_listen = tcp_close_listen,
+	.reg_mr = tcp_reg_mr,
+	.reg_mr_dmabuf = tcp_reg_mr_dmabuf,
+	.dereg_mr = tcp_dereg_mr,
+	.get_device_mr = tcp_get_device_mr,
+	.isend = tcp_isend,
+	.irecv = tcp_irecv,
+	.iflush = tcp_iflush,
+	.test = tcp_test,
+	.irecv_consumed = tcp_irecv_consumed,
+};
+
+struct gantry_net *gantry_net_tcp(void)
+{
+	static struct gantry_net net = {.ops = &ops, .name = "gantry"};
+
+	return &net;
+}

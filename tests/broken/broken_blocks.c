@@ -1,0 +1,3 @@
+/* Caught by nonblocking. */
+#define SIMPLE_ACCEPT_BLOCKS
+#include "simple_net.h"

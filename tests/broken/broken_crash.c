@@ -1,0 +1,3 @@
+/* Caught by zero-bytes, and the tool survives it. */
+#define SIMPLE_CRASH_ON_EMPTY
+#include "simple_net.h"

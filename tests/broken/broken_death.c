@@ -1,0 +1,3 @@
+/* Caught by peer-death. */
+#define SIMPLE_IGNORE_DEATH
+#include "simple_net.h"

@@ -1,0 +1,3 @@
+/* Caught by leaks. */
+#define SIMPLE_LEAK_FD
+#include "simple_net.h"

@@ -1,0 +1,2 @@
+/* The simple plugin as it is: a sound foreign plugin passes every rule. */
+#include "simple_net.h"

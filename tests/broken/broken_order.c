@@ -1,0 +1,3 @@
+/* Caught by ordering. */
+#define SIMPLE_OVERTAKE
+#include "simple_net.h"

@@ -1,0 +1,3 @@
+/* Caught by size-mismatch. */
+#define SIMPLE_OVERRUN
+#include "simple_net.h"

@@ -1,0 +1,3 @@
+/* Caught by in-flight. */
+#define SIMPLE_FEW_REQUESTS
+#include "simple_net.h"

@@ -1,0 +1,3 @@
+/* Caught by grouped-tags. */
+#define SIMPLE_IGNORE_TAGS
+#include "simple_net.h"

@@ -1,0 +1,475 @@
+/*
+ * A small net plugin that is right, for the tests of `gantry check`: one
+ * loopback TCP socket per comm, progress from the calling thread only.
+ *
+ * broken_none.c is this and nothing else; every other broken_*.c defines one of
+ * the switches below and so breaks one promise of the interface:
+ *
+ *   SIMPLE_IGNORE_TAGS     a message goes to the next buffer of the group, whatever its tag
+ *   SIMPLE_ACCEPT_BLOCKS   accept waits for the peer
+ *   SIMPLE_POSTED_SIZES    test reports the size of the receive instead of the message's
+ *   SIMPLE_LEAK_FD         each comm leaves an fd behind
+ *   SIMPLE_IGNORE_DEATH    a lost connection looks like one on which nothing happens
+ *   SIMPLE_OVERTAKE        small messages go out at once and overtake a large one that waits for test
+ *   SIMPLE_OVERRUN         a message is written in full, however small the receive
+ *   SIMPLE_CRASH_ON_EMPTY  isend of no bytes crashes
+ *   SIMPLE_FEW_REQUESTS    4 requests per comm instead of 32 (times maxRecvs for sends)
+ *
+ * Wire: an 8-byte cookie from the listener's handle, then per message a header
+ * of two 64-bit words (size, tag) and the bytes. Messages queue in posting order
+ * on both sides; one that arrives before its receive stays in the socket.
+ */
+#ifndef GANTRY_TESTS_SIMPLE_NET_H
+#define GANTRY_TESTS_SIMPLE_NET_H
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "abi/net_v11.h"
+#include "abi/net_v8.h"
+
+#define EXPORT __attribute__((visibility("default")))
+#ifdef SIMPLE_FEW_REQUESTS
+enum { MAX_RECVS = 4, RECVS = 4, SENDS = 4 };
+#else
+enum { MAX_RECVS = 4, RECVS = NCCL_NET_MAX_REQUESTS, SENDS = RECVS * MAX_RECVS };
+#endif
+
+struct header {
+	uint64_t size, tag;
+};
+
+/* Within the 128 bytes of the handle; fd is the connecting side's state between calls. */
+struct handle {
+	struct sockaddr_in addr;
+	uint64_t cookie;
+	int started, fd;
+};
+
+struct comm;
+struct request {
+	struct comm *comm;
+	int used, done, n;
+	int got, matched[MAX_RECVS]; /* of a grouped receive */
+	uint8_t *data[MAX_RECVS];
+	size_t posted[MAX_RECVS], real[MAX_RECVS];
+	int tags[MAX_RECVS];
+	struct header head; /* of a send */
+	size_t moved;       /* of a send: header and payload */
+};
+
+/* Belongs to the thread that posts and tests. Requests are used round robin, so the ring is also the queue. */
+struct comm {
+	int fd, sending, count;
+	ncclResult_t error;
+	uint64_t posted, finished; /* finished: the oldest that is not complete */
+	struct header head;        /* of the message being received */
+	size_t head_got, body_got;
+	int buffer; /* it goes into this buffer of the oldest receive; -1: not known yet */
+	struct request ring[SENDS > RECVS ? SENDS : RECVS];
+};
+
+struct listener {
+	int fd, pending; /* pending: accepted, cookie not read yet */
+	uint64_t cookie;
+};
+
+static ncclResult_t simple_devices(int *ndev)
+{
+	*ndev = 1;
+	return ncclSuccess;
+}
+
+static ncclResult_t simple_listen(int dev, void *handle, void **ret_listen)
+{
+	struct handle *h = handle;
+	struct listener *l = calloc(1, sizeof(*l));
+	socklen_t len = sizeof(h->addr);
+	struct timespec t;
+
+	(void)dev;
+	if (!l)
+		return ncclSystemError;
+	memset(h, 0, sizeof(*h));
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	h->addr.sin_family = AF_INET;
+	h->addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	l->cookie = h->cookie = (uint64_t)t.tv_nsec << 32 | (uint64_t)getpid();
+	l->pending = -1;
+	l->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (l->fd < 0 || bind(l->fd, (struct sockaddr *)&h->addr, len) != 0 || listen(l->fd, 16) != 0 ||
+	    getsockname(l->fd, (struct sockaddr *)&h->addr, &len) != 0) {
+		if (l->fd >= 0)
+			close(l->fd);
+		free(l);
+		return ncclSystemError;
+	}
+	*ret_listen = l;
+	return ncclSuccess;
+}
+
+static ncclResult_t comm_make(int fd, int sending, void **ret_comm)
+{
+	struct comm *c = calloc(1, sizeof(*c));
+	int one = 1;
+
+	if (!c) {
+		close(fd);
+		return ncclSystemError;
+	}
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	c->fd = fd;
+	c->sending = sending;
+	c->count = sending ? SENDS : RECVS;
+	c->buffer = -1;
+	*ret_comm = c;
+	return ncclSuccess;
+}
+
+static ncclResult_t simple_connect(int dev, void *handle, void **ret_comm, ncclNetDeviceHandle_v8_t **dev_handle)
+{
+	struct handle *h = handle;
+	struct pollfd p = {.events = POLLOUT};
+	int error = 0;
+	socklen_t len = sizeof(error);
+
+	(void)dev;
+	(void)dev_handle;
+	*ret_comm = NULL;
+	if (!h->started) {
+		h->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+		if (h->fd < 0)
+			return ncclSystemError;
+		h->started = 1;
+		if (connect(h->fd, (struct sockaddr *)&h->addr, sizeof(h->addr)) != 0 && errno != EINPROGRESS)
+			return ncclRemoteError;
+	}
+	p.fd = h->fd;
+	if (poll(&p, 1, 0) != 1)
+		return ncclSuccess;
+	if (getsockopt(h->fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0 || error ||
+	    send(h->fd, &h->cookie, sizeof(h->cookie), MSG_NOSIGNAL) != sizeof(h->cookie))
+		return ncclRemoteError;
+	return comm_make(h->fd, 1, ret_comm);
+}
+
+static ncclResult_t simple_accept(void *listen_comm, void **ret_comm, ncclNetDeviceHandle_v8_t **dev_handle)
+{
+	struct listener *l = listen_comm;
+	uint64_t cookie = 0;
+	ssize_t got;
+	int fd;
+
+	(void)dev_handle;
+	*ret_comm = NULL;
+#ifdef SIMPLE_ACCEPT_BLOCKS
+	struct pollfd p = {.fd = l->fd, .events = POLLIN};
+	if (l->pending < 0)
+		poll(&p, 1, -1);
+#endif
+	if (l->pending < 0)
+		l->pending = accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	if (l->pending < 0)
+		return errno == EAGAIN || errno == ECONNABORTED || errno == EINTR ? ncclSuccess : ncclSystemError;
+	/* Eight bytes sent in one call on a fresh connection come in one piece. */
+	got = recv(l->pending, &cookie, sizeof(cookie), MSG_PEEK);
+	if (got < 0 && (errno == EAGAIN || errno == EINTR))
+		return ncclSuccess;
+	fd = l->pending;
+	l->pending = -1;
+	if (got != sizeof(cookie) || cookie != l->cookie) {
+		close(fd);
+		return ncclSuccess; /* a stranger */
+	}
+	got = recv(fd, &cookie, sizeof(cookie), 0);
+	(void)got;
+	return comm_make(fd, 0, ret_comm);
+}
+
+static ncclResult_t simple_reg(void *comm, void *data, size_t size, int type, void **mhandle)
+{
+	(void)size;
+	if (!comm || type != NCCL_PTR_HOST)
+		return ncclInvalidArgument;
+	*mhandle = data;
+	return ncclSuccess;
+}
+
+static ncclResult_t simple_dereg(void *comm, void *mhandle)
+{
+	(void)mhandle;
+	return comm ? ncclSuccess : ncclInvalidArgument;
+}
+
+static struct request *ring_at(struct comm *c, uint64_t i)
+{
+	return &c->ring[i % (uint64_t)c->count];
+}
+
+static struct request *ring_take(struct comm *c)
+{
+	struct request *r = ring_at(c, c->posted);
+
+	if (r->used)
+		return NULL;
+	c->posted++;
+	memset(r, 0, sizeof(*r));
+	r->used = 1;
+	r->comm = c;
+	return r;
+}
+
+/* What a socket call that moved nothing means: 0 again later, 1 the connection is gone. */
+static int lost(struct comm *c, ssize_t n)
+{
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return 0;
+#ifndef SIMPLE_IGNORE_DEATH
+	c->error = ncclRemoteError;
+#else
+	(void)c;
+#endif
+	return 1;
+}
+
+static void progress_send(struct comm *c)
+{
+	while (!c->error && c->finished < c->posted) {
+		struct request *r = ring_at(c, c->finished);
+		size_t skip = r->moved < sizeof(r->head) ? 0 : r->moved - sizeof(r->head);
+		struct iovec v[2] = {{(uint8_t *)&r->head + r->moved, sizeof(r->head) - r->moved},
+				     {r->data[0] + skip, r->posted[0] - skip}};
+		int head = r->moved < sizeof(r->head);
+		struct msghdr m = {.msg_iov = head ? v : v + 1, .msg_iovlen = head ? 2 : 1};
+		ssize_t n;
+
+		if (r->moved < sizeof(r->head) + r->posted[0]) {
+			n = sendmsg(c->fd, &m, MSG_NOSIGNAL);
+			if (n <= 0) {
+				lost(c, n);
+				return;
+			}
+			r->moved += (size_t)n;
+		}
+		if (r->moved == sizeof(r->head) + r->posted[0]) {
+			r->done = 1;
+			c->finished++;
+		}
+	}
+}
+
+/* The buffer of the oldest receive that this message is for. */
+static int match(struct request *r, uint64_t tag)
+{
+	for (int k = 0; k < r->n; k++) {
+#ifdef SIMPLE_IGNORE_TAGS
+		(void)tag;
+		if (!r->matched[k])
+			return k;
+#else
+		if (!r->matched[k] && (uint64_t)r->tags[k] == tag)
+			return k;
+#endif
+	}
+	return -1;
+}
+
+/* Reads the header of the next message and finds its place; 0 when that has to wait. */
+static int receive_head(struct comm *c, struct request *r)
+{
+	while (c->head_got < sizeof(c->head)) {
+		ssize_t n = recv(c->fd, (uint8_t *)&c->head + c->head_got, sizeof(c->head) - c->head_got, 0);
+
+		if (n <= 0) {
+			lost(c, n);
+			return 0;
+		}
+		c->head_got += (size_t)n;
+	}
+	c->buffer = match(r, c->head.tag);
+	if (c->buffer < 0) {
+		c->error = ncclInternalError;
+		return 0;
+	}
+#ifndef SIMPLE_OVERRUN
+	if (c->head.size > r->posted[c->buffer]) {
+		c->error = ncclInvalidUsage;
+		return 0;
+	}
+#endif
+	return 1;
+}
+
+static void message_done(struct comm *c, struct request *r)
+{
+	r->matched[c->buffer] = 1;
+#ifdef SIMPLE_POSTED_SIZES
+	r->real[c->buffer] = r->posted[c->buffer];
+#else
+	r->real[c->buffer] = c->head.size;
+#endif
+	c->buffer = -1;
+	c->head_got = c->body_got = 0;
+	if (++r->got == r->n) {
+		r->done = 1;
+		c->finished++;
+	}
+}
+
+static void progress_recv(struct comm *c)
+{
+	while (!c->error && c->finished < c->posted) {
+		struct request *r = ring_at(c, c->finished);
+		ssize_t n;
+
+		if (c->buffer < 0 && !receive_head(c, r))
+			return;
+		if (c->body_got < c->head.size) {
+			n = recv(c->fd, r->data[c->buffer] + c->body_got, c->head.size - c->body_got, 0);
+			if (n <= 0) {
+				lost(c, n);
+				return;
+			}
+			c->body_got += (size_t)n;
+		}
+		if (c->body_got == c->head.size)
+			message_done(c, r);
+	}
+}
+
+#ifdef SIMPLE_OVERTAKE
+/* The newest message trades places with a large one before it that has not begun to move. */
+static void overtake(struct comm *c, struct request *r)
+{
+	struct request *before = ring_at(c, c->posted - 2), mine = *r;
+
+	if (c->posted - c->finished < 2 || before->moved || before->posted[0] <= 65536)
+		return;
+	r->data[0] = before->data[0];
+	r->posted[0] = before->posted[0];
+	r->head = before->head;
+	before->data[0] = mine.data[0];
+	before->posted[0] = mine.posted[0];
+	before->head = mine.head;
+}
+#endif
+
+static ncclResult_t post_send(void *send_comm, void *data, size_t size, int tag, void **request)
+{
+	struct comm *c = send_comm;
+	struct request *r;
+
+	*request = NULL;
+	if (c->error)
+		return c->error;
+	r = ring_take(c);
+	if (!r)
+		return ncclSuccess;
+	r->n = 1;
+	r->data[0] = data;
+	r->posted[0] = r->real[0] = size;
+	r->head = (struct header){.size = size, .tag = (uint64_t)tag};
+#ifdef SIMPLE_CRASH_ON_EMPTY
+	if (size == 0)
+		*(volatile int *)NULL = 1;
+#endif
+#ifdef SIMPLE_OVERTAKE
+	if (size <= 65536) {
+		overtake(c, r);
+		progress_send(c);
+	}
+#else
+	progress_send(c);
+#endif
+	*request = r;
+	return c->error;
+}
+
+static ncclResult_t post_recv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags,
+			      void **request)
+{
+	struct comm *c = recv_comm;
+	struct request *r;
+
+	*request = NULL;
+	if (c->error)
+		return c->error;
+	if (n < 1 || n > MAX_RECVS)
+		return ncclInvalidArgument;
+	r = ring_take(c);
+	if (!r)
+		return ncclSuccess;
+	r->n = n;
+	for (int k = 0; k < n; k++) {
+		r->data[k] = data[k];
+		r->posted[k] = sizes[k];
+		r->tags[k] = tags[k];
+	}
+	*request = r;
+	return ncclSuccess;
+}
+
+static ncclResult_t simple_flush(void *comm, int n, void **data, int *sizes, void **mhandles, void **request)
+{
+	(void)comm, (void)n, (void)data, (void)sizes, (void)mhandles;
+	*request = NULL; /* nothing to flush in host memory */
+	return ncclSuccess;
+}
+
+static ncclResult_t simple_test(void *request, int *done, int *sizes)
+{
+	struct request *r = request;
+	struct comm *c = r->comm;
+
+	*done = 0;
+	if (!r->done) {
+		if (c->sending)
+			progress_send(c);
+		else
+			progress_recv(c);
+	}
+	if (!r->done)
+		return c->error;
+	*done = 1;
+	for (int k = 0; k < r->n && sizes; k++)
+		sizes[k] = (int)r->real[k];
+	r->used = 0;
+	return ncclSuccess;
+}
+
+static ncclResult_t simple_close(void *comm)
+{
+	struct comm *c = comm;
+
+#ifdef SIMPLE_LEAK_FD
+	int left = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	(void)left;
+#endif
+	close(c->fd);
+	free(c);
+	return ncclSuccess;
+}
+
+static ncclResult_t simple_close_listen(void *listen_comm)
+{
+	struct listener *l = listen_comm;
+
+	if (l->pending >= 0)
+		close(l->pending);
+	close(l->fd);
+	free(l);
+	return ncclSuccess;
+}
+
+#include "simple_tables.h"
+
+#endif

@@ -1,0 +1,61 @@
+#!/bin/bash
+# Each deliberately broken plugin fails by its own rule; the sound one that they are made of passes every rule.
+set -u
+gantry=$BUILD_DIR/gantry
+plugins=$BUILD_DIR/broken
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+failures=0
+
+fail() {
+	echo "FAIL: $*"
+	failures=$((failures + 1))
+}
+
+# Rules with a verdict ($2) in the report $1, one line each; a report is JSON lines.
+rules_with() {
+	sed -n "s/^{\"rule\": \"\([^\"]*\)\".*\"verdict\": \"$2\".*/\1/p" "$1" | sort -u
+}
+
+# plugin, the rule that must catch it
+expect() {
+	local so=$plugins/libnccl-net-broken_$1.so out=$tmp/$1.json rc
+
+	"$gantry" check "$so" --version 8 --timeout 6 --json >"$out" 2>"$tmp/$1.err"
+	rc=$?
+	[ $rc -eq 1 ] || fail "broken_$1: exit status $rc, expected 1"
+	rules_with "$out" fail | grep -qx "$2" || fail "broken_$1: rule $2 did not fail"
+	echo "broken_$1: $2 fails; others that fail: $(rules_with "$out" fail | grep -vx "$2" | tr '\n' ' ')"
+	[ "$(rules_with "$out" pass | wc -l)" -ge 12 ] || fail "broken_$1: fewer than 12 rules pass"
+	grep -v '^{"rule": .*}$' "$out" && fail "broken_$1: lines that are not reports"
+}
+
+expect tags grouped-tags
+expect blocks nonblocking
+expect sizes test-sizes
+expect leaks leaks
+expect death peer-death
+expect order ordering
+expect overrun size-mismatch
+expect requests in-flight
+expect crash zero-bytes
+
+versions="8 11"
+[ -n "${GANTRY_SANITIZED:-}" ] && versions=8
+for v in $versions; do
+	"$gantry" check "$plugins/libnccl-net-broken_none.so" --version "$v" --timeout 20 >"$tmp/none" 2>&1 ||
+		fail "the sound plugin fails at v$v: $(cat "$tmp/none")"
+done
+tail -1 "$tmp/none"
+
+# What is not a plugin, and wrong usage.
+"$gantry" check /nonexistent/libnccl-net-x.so >"$tmp/out" 2>&1
+rc=$?
+[ $rc -eq 2 ] || fail "a library that is not there: exit status $rc, expected 2"
+"$gantry" check --rule nonsense x >"$tmp/out" 2>&1
+rc=$?
+[ $rc -eq 2 ] || fail "an unknown rule: exit status $rc, expected 2"
+"$gantry" check --list | grep -q '^grouped-tags ' || fail "--list does not name grouped-tags"
+
+[ $failures -eq 0 ] && echo "ok"
+exit $((failures > 0))

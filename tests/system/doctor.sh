@@ -1,0 +1,129 @@
+#!/bin/bash
+# `gantry doctor` and the front of the tool: output that other programs can read, hints for wrong usage.
+set -u
+gantry=$BUILD_DIR/gantry
+unset NCCL_NET_PLUGIN GANTRY_LANES GANTRY_TIMOUT GANTRY_SECRET
+export GANTRY_LOG=warn
+
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+die() { echo "FAILED: $*" >&2; cat "$tmp/out" "$tmp/err" >&2; exit 1; }
+
+# expect STATUS COMMAND...: output in $tmp/out and $tmp/err.
+expect() {
+	local want=$1 rc
+	shift
+	"$@" >"$tmp/out" 2>"$tmp/err"
+	rc=$?
+	[ $rc = "$want" ] || die "$*: exit status $rc, expected $want"
+	echo "ok: $* gives $rc"
+}
+has() { grep -qF -- "$2" "$tmp/$1" || die "std$1 lacks: $2"; }
+lacks() { ! grep -qF -- "$2" "$tmp/$1" || die "std$1 has: $2"; }
+
+# For people.
+expect 0 "$gantry" doctor
+for section in interfaces choice limits kernel build plugin parameters; do
+	grep -qx "$section" "$tmp/out" || die "no section $section"
+done
+has out RLIMIT_NOFILE
+has out MSG_ZEROCOPY
+has out GANTRY_TIMEOUT
+[ -s "$tmp/err" ] && die "something on stderr"
+
+# Looking for leaks takes seconds per process on some machines: two runs of the whole doctor are enough.
+leaks_off() { [ -z "${GANTRY_SANITIZED:-}" ] || export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"; }
+
+# For programs: every line one object with exactly these fields, all of them strings.
+expect 0 "$gantry" doctor --json
+leaks_off
+cp "$tmp/out" "$tmp/json"
+if command -v python3 >/dev/null && python3 -c 'import json' 2>/dev/null; then
+	python3 - "$tmp/json" <<'PY' || die "the JSON lines are not right"
+import json, sys
+names = set()
+for line in open(sys.argv[1]):
+    o = json.loads(line)
+    assert list(o) == ["section", "name", "level", "value", "detail", "advice"], o
+    assert all(isinstance(v, str) for v in o.values()), o
+    assert o["level"] in ("ok", "note", "warn", "fail"), o
+    names.add((o["section"], o["name"]))
+want = {("choice", "tcp"), ("limits", "cpus"), ("limits", "somaxconn"), ("limits", "tcp_rmem"), ("kernel", "splice"),
+        ("kernel", "congestion control"), ("kernel", "devmem"), ("build", "openssl"), ("parameters", "GANTRY_LANES")}
+assert want <= names, want - names
+PY
+	echo "ok: JSON read by python3"
+else
+	! grep -qvE '^\{"section": ".*", "name": ".*", "level": "(ok|note|warn|fail)", "value": ".*", "detail": ".*", "advice": ".*"\}$' \
+		"$tmp/json" || die "a line is not an object of the right fields"
+	echo "ok: JSON read by grep"
+fi
+
+# Variables that are wrong.
+expect 0 env GANTRY_TIMOUT=3 "$gantry" doctor --json
+grep '"level": "warn"' "$tmp/out" | grep GANTRY_TIMOUT | grep -q 'GANTRY_TIMEOUT' || die "no suggestion for GANTRY_TIMOUT"
+expect 1 env GANTRY_LANES=99 GANTRY_CRC=perhaps "$gantry" doctor --json
+for name in GANTRY_LANES=99 GANTRY_CRC=perhaps; do
+	grep '"level": "fail"' "$tmp/out" | grep -q "$name" || die "no finding for $name"
+done
+expect 0 env GANTRY_LANES=3 "$gantry" doctor --params --json
+grep '"name": "GANTRY_LANES", "level": "ok", "value": "3", "detail": "environment' "$tmp/out" || die "GANTRY_LANES=3 is not listed"
+grep -q '"section": "parameters"' "$tmp/out" && ! grep -q '"section": "limits"' "$tmp/out" || die "--params lists more than that"
+if grep -q '"name": "openssl", "level": "ok"' "$tmp/json"; then
+	expect 0 env GANTRY_SECRET=hush-hush "$gantry" doctor
+else
+	expect 1 env GANTRY_SECRET=hush-hush "$gantry" doctor
+fi
+lacks out hush-hush
+lacks err hush-hush
+
+# A plugin that is not there is named; ours is found.
+expect 1 "$gantry" doctor --json --plugin /nonexistent/libnccl-net-nope.so
+grep '"section": "plugin"' "$tmp/out" | grep '"level": "fail"' | grep -q nope || die "the missing plugin is not named"
+if [ -e "$BUILD_DIR/libnccl-net-gantry.so" ] && [ -z "${GANTRY_SANITIZED:-}" ]; then
+	expect 0 env NCCL_NET_PLUGIN="$BUILD_DIR/libnccl-net-gantry.so" "$gantry" doctor --json
+	grep '"section": "plugin"' "$tmp/out" | grep -q '"level": "ok", "value": "v6 v7 v8 v9 v10 v11 v12"' || die "our plugin is not found"
+fi
+expect 1 "$gantry" doctor --ifname nosuchif
+has out "no interface matches 'nosuchif'"
+
+# Wrong usage.
+expect 2 "$gantry" doctor --jsn
+has err "did you mean '--json'?"
+expect 2 "$gantry" doctor --ifname
+has err "--ifname needs a value"
+expect 2 "$gantry" doctor extra
+has err "unknown argument 'extra'"
+expect 2 "$gantry" docter
+has err "did you mean 'doctor'?"
+expect 2 "$gantry" zzzzzzzz
+has err "gantry help lists them"
+expect 2 "$gantry"
+expect 2 "$gantry" perf
+expect 2 "$gantry" perf nett
+has err "did you mean 'net'?"
+expect 2 "$gantry" help docter
+
+# Right usage.
+expect 0 "$gantry" --version
+grep -qE '^gantry [0-9]+\.[0-9]+\.[0-9]+ \(.+\)$' "$tmp/out" || die "version line"
+expect 0 "$gantry" --help
+has out doctor
+cp "$tmp/out" "$tmp/help"
+expect 0 "$gantry" help
+cmp -s "$tmp/out" "$tmp/help" || die "help and --help differ"
+expect 0 "$gantry" doctor --help
+has out --params-markdown
+cp "$tmp/out" "$tmp/help"
+expect 0 "$gantry" help doctor
+cmp -s "$tmp/out" "$tmp/help" || die "help doctor and doctor --help differ"
+expect 0 "$gantry" perf --help
+has out net
+
+expect 0 "$gantry" doctor --params-markdown
+has out '`GANTRY_TIMEOUT`'
+if [ -e "$SOURCE_DIR/docs/params.md" ]; then
+	cmp -s "$tmp/out" "$SOURCE_DIR/docs/params.md" ||
+		die "docs/params.md is out of date: gantry doctor --params-markdown >docs/params.md"
+fi
+exit 0

@@ -1,0 +1,116 @@
+#!/bin/bash
+# The layer rule of the design: a file includes headers of its own folder and of folders to its left only.
+#
+#   abi < base < device < net < rx < proxy < transport < comm < { plugin, tools }
+#
+# include/gantry may be included by all and includes only itself. src/*.c, the public face of libgantry.so, stands
+# beside plugin and tools. An include counts by the file it reaches, so neither "../" nor <> is a way around.
+#
+# Before the tree is believed, the check is tried on copies of it with a planted violation each.
+set -u
+SOURCE_DIR=${SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
+
+declare -A rank=([include]=0 [abi]=1 [base]=2 [device]=3 [net]=4 [rx]=5 [proxy]=6 [transport]=7 [comm]=8
+	[plugin]=9 [tools]=9 [face]=9)
+
+# The layer of a file, given relative to the root; empty for what is no part of the layers.
+layer_of() {
+	case $1 in
+	include/*) echo include ;;
+	tools/*) echo tools ;;
+	src/*/*) local rest=${1#src/}; echo "${rest%%/*}" ;;
+	src/*) echo face ;;
+	esac
+}
+
+# Where an include written in file $2 leads, relative to root $1: the compiler's search, in its order.
+reached() {
+	local root=$1 file=$2 name=$3 folder
+	for folder in "${file%/*}" include src tools; do
+		[ -f "$root/$folder/$name" ] || continue
+		realpath --relative-to="$root" "$root/$folder/$name"
+		return
+	done
+}
+
+# Prints a line for each violation in tree $1; fails if there is one or if there was nothing to look at.
+check_tree() {
+	local root bad=0 seen=0 file line name target from to
+	root=$(realpath "$1")
+	while IFS=: read -r file line name; do
+		file=${file#"$root"/}
+		target=$(reached "$root" "$file" "$name")
+		from=$(layer_of "$file")
+		to=$(layer_of "$target")
+		[ -n "$to" ] || continue # a system header or a generated one
+		seen=$((seen + 1))
+		if [ -z "${rank[$from]:-}" ] || [ -z "${rank[$to]:-}" ]; then
+			echo "$file:$line includes $target: one of the folders is no layer of DESIGN.md"
+			bad=1
+		elif [ "$from" != "$to" ] && [ "${rank[$to]}" -ge "${rank[$from]}" ]; then
+			echo "$file:$line includes $target: $to is not to the left of $from"
+			bad=1
+		fi
+	done < <(grep -rnE --include=*.[ch] --include=*.cu --include=*.cuh --include=*.def --include=*.inc \
+		'^[[:space:]]*#[[:space:]]*include[[:space:]]*["<]' "$root/include" "$root/src" "$root/tools" |
+		sed -E 's/^([^:]+:[0-9]+):[^"<]*["<]([^">]+)[">].*/\1:\2/')
+	[ "$seen" -gt 0 ] || { echo "no includes found under $root"; return 1; }
+	return $bad
+}
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+# A small tree with one header a layer, all of it allowed, and file $1 that includes $2.
+plant() {
+	local folder
+	rm -rf "$scratch/tree"
+	for folder in include/gantry src/abi src/base src/net src/net/tcp src/comm src/plugin tools src/elsewhere; do
+		mkdir -p "$scratch/tree/$folder"
+		echo '/* empty */' >"$scratch/tree/$folder/h.h"
+	done
+	printf '#include "gantry/h.h"\n#include "base/h.h"\n#include "net/h.h"\n' >"$scratch/tree/src/net/tcp/fine.c"
+	printf '#include <stdio.h>\n#include "h.h"\n#include "comm/h.h"\n' >"$scratch/tree/tools/fine.c"
+	echo "#include $2" >"$scratch/tree/$1"
+}
+
+must_pass() {
+	plant "$1" "$2"
+	check_tree "$scratch/tree" && return
+	echo "FAILED: $2 in $1 is allowed, but the check refuses it"
+	exit 1
+}
+
+must_fail() {
+	plant "$1" "$2"
+	if check_tree "$scratch/tree" >"$scratch/said" || ! grep -q "^$1:1 " "$scratch/said" ||
+		[ "$(wc -l <"$scratch/said")" -ne 1 ]; then
+		echo "FAILED: the check does not see, or misnames, $2 in $1:"
+		cat "$scratch/said"
+		exit 1
+	fi
+}
+
+must_pass src/base/x.c '"abi/h.h"'
+must_pass src/net/tcp/x.h '"../h.h" /* "comm/h.h" */'
+must_pass src/x.c '"comm/h.h"'
+must_fail src/base/x.c '"net/h.h"'
+must_fail src/base/x.h '"../net/h.h"'
+must_fail src/base/x.def ' <net/tcp/h.h>'
+must_fail src/abi/x.h '"base/h.h"'
+must_fail src/net/tcp/x.cu '"comm/h.h"'
+must_fail src/plugin/x.c '"../../tools/h.h"'
+must_fail tools/x.c '"plugin/h.h"'
+must_fail include/gantry/x.h '"base/h.h"'
+must_fail tools/x.c '"elsewhere/h.h"'
+
+# The real tree, with one violation more than it has: found beside all that is allowed.
+cp -r "$SOURCE_DIR/include" "$SOURCE_DIR/src" "$SOURCE_DIR/tools" "$scratch/"
+echo '#include "net/net.h"' >"$scratch/src/base/planted.c"
+if check_tree "$scratch" >"$scratch/said" || ! grep -q '^src/base/planted.c:1 includes src/net/net.h' "$scratch/said"; then
+	echo "FAILED: a violation planted in a copy of the tree was not found"
+	exit 1
+fi
+
+check_tree "$SOURCE_DIR" || exit 1
+echo "the layer rule holds"

@@ -1,0 +1,201 @@
+#!/bin/bash
+# Which interface is chosen, in network namespaces that look like machines people have: containers with a docker bridge,
+# dead veths, macvlans, IPv6 only, link-local only. The expected choices are written down by hand.
+set -u
+gantry=$BUILD_DIR/gantry
+ns=gantry-nic-$$
+peer=gantry-nicp-$$
+unset GANTRY_IFNAME GANTRY_FAMILY NCCL_SOCKET_IFNAME NCCL_SOCKET_FAMILY NCCL_NET_PLUGIN
+export GANTRY_LOG=warn
+# Leaks are looked for in test_nic and doctor.sh; here it would only take seconds per run.
+[ -z "${GANTRY_SANITIZED:-}" ] || export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
+
+skip() { echo "skipped: $*"; exit 77; }
+die() { echo "FAILED: $*" >&2; exit 1; }
+cleanup() { ip netns del "$ns" 2>/dev/null; ip netns del "$peer" 2>/dev/null; rm -rf "$tmp"; }
+
+command -v ip >/dev/null || skip "there is no ip command (package iproute2)"
+tmp=$(mktemp -d)
+trap cleanup EXIT
+ip netns add "$ns" 2>"$tmp/why" || skip "cannot make a network namespace: $(cat "$tmp/why")"
+ip -n "$ns" link add probe0 type veth peer name probe1 2>"$tmp/why" || skip "cannot make a veth: $(cat "$tmp/why")"
+ip -n "$ns" link add probe2 type bridge 2>"$tmp/why" || skip "cannot make a bridge: $(cat "$tmp/why")"
+
+# A new pair of namespaces, with loopback only. No duplicate detection: addresses are usable at once.
+fresh() {
+	ip netns del "$ns" 2>/dev/null
+	ip netns del "$peer" 2>/dev/null
+	ip netns add "$ns" && ip netns add "$peer" || die "cannot make network namespaces"
+	for n in "$ns" "$peer"; do
+		ip netns exec "$n" sh -c 'for f in all default; do
+			echo 0 >/proc/sys/net/ipv6/conf/$f/accept_dad
+			echo 0 >/proc/sys/net/ipv6/conf/$f/accept_ra; done' 2>/dev/null
+		ip -n "$n" link set lo up
+	done
+}
+
+# make_veth NAME: NAME is here, NAMEp in the peer's namespace; both up.
+make_veth() {
+	ip -n "$ns" link add "$1" type veth peer name "$1p" netns "$peer" || die "veth $1"
+	ip -n "$ns" link set "$1" up && ip -n "$peer" link set "$1p" up
+}
+
+# docker0 with a container's veth plugged in, so that it has a carrier and looks usable.
+make_docker() {
+	ip -n "$ns" link add docker0 type bridge && ip -n "$ns" addr add 172.17.0.1/16 dev docker0
+	make_veth veth1a2b3c
+	ip -n "$ns" link set veth1a2b3c master docker0
+	ip -n "$ns" link set docker0 up
+}
+
+# A veth that nobody brought up, with an address.
+make_dead() {
+	ip -n "$ns" link add dead0 type veth peer name dead0p netns "$peer" && ip -n "$ns" addr add 10.9.0.2/24 dev dead0
+}
+
+# doctor [VAR=VALUE]...: JSON in $tmp/json, exit status in $rc.
+doctor() {
+	ip netns exec "$ns" env "$@" "$gantry" doctor --json >"$tmp/json" 2>"$tmp/err"
+	rc=$?
+	[ $rc -le 1 ] || { cat "$tmp/err"; die "gantry doctor $*: exit status $rc"; }
+	[ -s "$tmp/err" ] && { cat "$tmp/err"; die "gantry doctor $* wrote to stderr"; }
+	return 0
+}
+
+# field SECTION NAME FIELD
+field() { grep -F "\"section\": \"$1\", \"name\": \"$2\"," "$tmp/json" | sed -n "s/.*\"$3\": \"\([^\"]*\)\".*/\1/p"; }
+
+# expect WHAT NAMES [VAR=VALUE]...
+expect() {
+	local what=$1 want=$2
+	shift 2
+	doctor "$@"
+	local got
+	got=$(field choice tcp value)
+	[ "$got" = "$want" ] || { cat "$tmp/json"; die "$what ($*): chose '$got', expected '$want'"; }
+	[ $rc = 0 ] || { grep '"fail"' "$tmp/json"; die "$what ($*): exit status $rc"; }
+	echo "ok: $what ($*): $got"
+}
+
+# says WHAT GOT WANTED
+says() { [ "$2" = "$3" ] || die "$1: got
+  $2
+expected
+  $3"; echo "ok: $1"; }
+
+# wait_carrier NAME WORD: until ip shows WORD for the interface.
+wait_carrier() {
+	for _ in $(seq 50); do
+		ip -n "$ns" link show "$1" | grep -q "$2" && return
+		sleep 0.1
+	done
+	die "$1 never became $2"
+}
+
+fresh
+make_docker
+make_dead
+make_veth eth0
+ip -n "$ns" addr add 10.0.0.2/24 dev eth0
+ip -n "$ns" addr add 2001:db8::2/64 dev eth0
+ip -n "$ns" addr add 10.0.0.3/24 dev eth0 label eth0:1
+wait_carrier docker0 LOWER_UP
+wait_carrier eth0 LOWER_UP
+# veth reports 10 Gbit/s, and so no speed is assumed.
+expect "container host" eth0
+says "reason" "$(field choice tcp detail)" \
+	"using eth0 10.0.0.2 (10 Gbit/s); left out lo (loopback), docker0 (bridge), veth1a2b3c (port of a bridge or bond), dead0 (down)"
+case $(field interfaces eth0 value) in
+"10.0.0.2/24 10.0.0.3/24 2001:db8::2/64 fe80::"*) ;;
+*) die "addresses of eth0: $(field interfaces eth0 value)" ;;
+esac
+expect "IPv6 asked for" eth0 GANTRY_FAMILY=inet6
+case $(field choice tcp detail) in
+"using eth0 2001:db8::2 "*) ;;
+*) die "IPv6 reason: $(field choice tcp detail)" ;;
+esac
+expect "IPv6 asked for in NCCL's words" eth0 NCCL_SOCKET_FAMILY=AF_INET6
+expect "bridge asked for" docker0 GANTRY_IFNAME==docker0
+expect "prefixes" docker0,eth0 GANTRY_IFNAME=dock,eth
+expect "exclusion" docker0 GANTRY_IFNAME=^eth
+expect "NCCL's variable" lo NCCL_SOCKET_IFNAME=lo
+expect "ours wins over NCCL's" eth0 NCCL_SOCKET_IFNAME=lo GANTRY_IFNAME=eth
+
+doctor GANTRY_IFNAME=ib
+[ $rc = 1 ] || die "a pattern that matches nothing: exit status $rc"
+# The kernel makes up the link-local addresses; they are masked.
+says "a pattern that matches nothing" "$(field choice tcp detail | sed 's/fe80::[0-9a-f:]*/fe80::X/g')" \
+	"no interface matches 'ib'; set GANTRY_IFNAME (or NCCL_SOCKET_IFNAME) to one of these, or unset it for automatic choice: lo 127.0.0.1 ::1, docker0 172.17.0.1 fe80::X%docker0, veth1a2b3c fe80::X%veth1a2b3c, dead0 10.9.0.2 (down), eth0 10.0.0.2 10.0.0.3 2001:db8::2 fe80::X%eth0"
+doctor GANTRY_IFNAME==dead0
+[ $rc = 1 ] || die "an interface that is down: exit status $rc"
+case $(field choice tcp detail) in
+"no interface that matches '=dead0' can be used; "*"dead0 10.9.0.2 (down)"*) echo "ok: an interface that is down" ;;
+*) die "an interface that is down: $(field choice tcp detail)" ;;
+esac
+
+# Two interfaces on one subnet: both, with a warning for each setting that spoils it.
+if ip -n "$ns" link add mv0 link eth0 type macvlan mode bridge 2>/dev/null; then
+	ip -n "$ns" addr add 10.0.0.9/24 dev mv0 && ip -n "$ns" link set mv0 up
+	wait_carrier mv0 LOWER_UP
+	ip netns exec "$ns" sh -c 'for f in all eth0 mv0; do
+		echo 0 >/proc/sys/net/ipv4/conf/$f/rp_filter
+		echo 1 >/proc/sys/net/ipv4/conf/$f/arp_ignore
+		echo 2 >/proc/sys/net/ipv4/conf/$f/arp_announce; done'
+	expect "macvlan beside its parent" eth0,mv0
+	says "no warning" "$(grep '"section": "subnets"' "$tmp/json" | grep -c '"warn"')" 0
+	ip netns exec "$ns" sh -c 'echo 1 >/proc/sys/net/ipv4/conf/mv0/rp_filter
+		echo 0 >/proc/sys/net/ipv4/conf/all/arp_ignore; echo 0 >/proc/sys/net/ipv4/conf/eth0/arp_ignore'
+	doctor
+	says "strict rp_filter" "$(field subnets "rp_filter mv0" level)$(field subnets "rp_filter eth0" level)" warn
+	says "ARP flux" "$(field subnets "arp_ignore eth0" level)$(field subnets "arp_ignore mv0" level)" warn
+	ip -n "$ns" link del mv0
+else
+	echo "skipped a part: no macvlan here"
+fi
+
+# The cable is pulled at the other end: what is left is the bridge.
+ip -n "$peer" link set eth0p down
+wait_carrier eth0 NO-CARRIER
+expect "no carrier" docker0
+says "no carrier is the reason" "$(field interfaces eth0 detail | cut -d';' -f1)" "left out (no carrier)"
+expect "no carrier, but asked for" eth0 GANTRY_IFNAME==eth0
+
+fresh
+expect "loopback only" lo
+
+fresh
+ip -n "$ns" link set lo down
+doctor
+[ $rc = 1 ] || die "nothing is up: exit status $rc"
+case $(field choice tcp detail) in
+"no interface can be used; bring one of these up and give it an address: lo "*"(down)") echo "ok: nothing is up" ;;
+*) die "nothing is up: $(field choice tcp detail)" ;;
+esac
+
+if [ -e /proc/sys/net/ipv6 ]; then
+	fresh
+	make_veth eth0
+	ip -n "$ns" addr add 2001:db8::2/64 dev eth0
+	wait_carrier eth0 LOWER_UP
+	expect "IPv6 only" eth0
+	says "IPv6 only, reason" "$(field choice tcp detail)" "using eth0 2001:db8::2 (10 Gbit/s); left out lo (loopback)"
+	doctor GANTRY_IFNAME=eth GANTRY_FAMILY=inet
+	case $rc$(field choice tcp detail) in
+	"1no interface that matches 'eth' can be used with IPv4; "*"GANTRY_FAMILY=auto"*) echo "ok: IPv4 asked for where there is none" ;;
+	*) die "IPv4 asked for where there is none: $rc $(field choice tcp detail)" ;;
+	esac
+
+	fresh
+	make_docker
+	make_veth eth0
+	wait_carrier eth0 LOWER_UP
+	wait_carrier docker0 LOWER_UP
+	expect "link-local only" eth0
+	case $(field choice tcp detail) in
+	"using eth0 fe80::"*"%eth0 (10 Gbit/s, only a link-local address); left out lo (loopback), docker0 (bridge), "*) ;;
+	*) die "link-local reason: $(field choice tcp detail)" ;;
+	esac
+else
+	echo "skipped a part: no IPv6 here"
+fi
+exit 0

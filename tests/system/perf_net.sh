@@ -1,0 +1,129 @@
+#!/bin/bash
+# `gantry perf net`: zero wrong bytes at even and odd sizes, the promised JSON fields, wrong usage, and ranks that die.
+set -u
+gantry=$BUILD_DIR/gantry
+unset GANTRY_IFNAME GANTRY_LANES NCCL_SOCKET_IFNAME NCCL_NET_PLUGIN
+export GANTRY_LOG=warn
+
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+die() { echo "FAILED: $*" >&2; cat "$tmp/out" "$tmp/err" >&2; exit 1; }
+
+# expect STATUS ARGUMENT...: of `gantry perf net`; output in $tmp/out and $tmp/err.
+expect() {
+	local want=$1 rc
+	shift
+	"$gantry" perf net "$@" >"$tmp/out" 2>"$tmp/err"
+	rc=$?
+	[ $rc = "$want" ] || die "perf net $*: exit status $rc, expected $want"
+	echo "ok: perf net $* gives $rc"
+}
+has() { grep -qF -- "$2" "$tmp/$1" || die "std$1 lacks: $2"; }
+
+fields="bytes bw_gbs lat_us cpu_s_per_gb syscalls_per_mib_tx syscalls_per_mib_rx calls_per_mib wrong msgs_per_s"
+raw_fields="raw_bw_gbs raw_lat_us raw_cpu_s_per_gb bw_ratio lat_ratio cpu_ratio"
+
+# check_json ROWS FIELD...: a header, then ROWS objects that have the fields as numbers (counts may be null under
+# sanitizers) and no wrong byte.
+check_json() {
+	local rows=$1 f
+	shift
+	head -n 1 "$tmp/out" >"$tmp/header"
+	for f in machine command commit; do
+		grep -q "^{.*\"$f\": \".*}\$" "$tmp/header" || die "the first line lacks $f"
+	done
+	grep '"bytes"' "$tmp/out" >"$tmp/rows"
+	[ "$(wc -l <"$tmp/rows")" = "$rows" ] || die "expected $rows rows"
+	for f in "$@"; do
+		case $f in
+		*calls*) [ -n "${GANTRY_SANITIZED:-}" ] && continue ;;
+		esac
+		[ "$(grep -cE "\"$f\": [0-9.e+-]+[,}]" "$tmp/rows")" = "$rows" ] || die "rows without a number $f"
+	done
+	[ "$(grep -c '"wrong": 0[,}]' "$tmp/rows")" = "$rows" ] || die "wrong bytes"
+}
+
+if [ -n "${GANTRY_SANITIZED:-}" ]; then
+	few="-n 16 --repeats 1" largest=65536 rows=9
+else
+	few="-n 64 --repeats 2" largest=1M rows=11
+fi
+
+# Powers of four from one byte, then odd sizes, with and without the raw movers, several depths and lanes.
+expect 0 -b 1 -e $largest -f 4 $few --raw --json
+check_json $rows $fields $raw_fields
+expect 0 -b 3 -e 200000 -f 7 $few --json
+check_json 6 $fields
+expect 0 -b 100001 -e 100001 $few --depth 1 --json
+check_json 1 $fields
+expect 0 -b 777 -e 777777 -f 31 $few --depth 32 --lanes 3 --json
+check_json 3 $fields
+
+# As a plugin, by path, lifted from its highest version.
+expect 0 -b 1 -e $largest -f 16 $few --plugin "$BUILD_DIR/libnccl-net-gantry.so" --json
+check_json $(((rows + 1) / 2)) $fields
+grep -q '"version": 12' "$tmp/header" || die "the plugin was not used at v12"
+
+# For people.
+expect 0 -b 64 -e 4k $few --raw
+has out "(GB/s)"
+has out "# wrong bytes: 0; OK"
+expect 0 --help
+
+# Wrong usage is 2, a network that cannot be had is 1.
+expect 2 -b 0
+expect 2 -b 2k -e 1k
+expect 2 --depth 33
+expect 2 --lanes many
+expect 2 surplus
+expect 1 --plugin "$tmp/none.so"
+has err "rank 0"
+expect 1 --ifname =nosuchif0
+
+# A rank that dies is named, the tool fails, and nobody is left behind.
+# victims PID: its children that live, zombies not counted.
+victims() { ps -o pid=,stat= --ppid "$1" 2>/dev/null | awk '$2 !~ /^Z/ { print $1 }'; }
+if command -v ps >/dev/null; then
+	"$gantry" perf net -b 64 -e 64 -n 1000000000 >"$tmp/out" 2>"$tmp/err" &
+	tool=$!
+	for _ in $(seq 100); do
+		[ "$(victims $tool | wc -l)" = 2 ] && break
+		sleep 0.1
+	done
+	sleep 1
+	ranks=$(victims $tool)
+	[ "$(echo "$ranks" | wc -w)" = 2 ] || die "there should be two ranks: $ranks"
+	kill -9 "$(echo "$ranks" | tail -n 1)"
+	wait $tool
+	[ $? = 1 ] || die "a killed rank should make it fail"
+	has err "was killed by signal 9"
+	for pid in $ranks; do
+		[ ! -e "/proc/$pid" ] || die "rank $pid is left"
+	done
+	echo "ok: a killed rank is reported"
+
+	"$gantry" perf net -b 64 -e 64 -n 1000000000 >"$tmp/out" 2>"$tmp/err" &
+	tool=$!
+	sleep 1
+	ranks=$(victims $tool)
+	kill -9 $tool
+	wait $tool 2>/dev/null
+	sleep 0.5
+	for pid in $ranks; do
+		state=$(ps -o stat= -p "$pid" | cut -c 1)
+		[ -z "$state" ] || [ "$state" = Z ] || die "rank $pid outlives the tool"
+	done
+	echo "ok: the ranks die with the tool"
+
+	# A rank that stops: the watchdog says where both were.
+	"$gantry" perf net -b 64 -e 64 -n 1000000000 --timeout 1s >"$tmp/out" 2>"$tmp/err" &
+	tool=$!
+	sleep 1
+	kill -STOP $(victims $tool)
+	wait $tool
+	[ $? = 1 ] || die "a stopped rank should make it fail"
+	has err "no progress for 1.0 s"
+	echo "ok: a hang is reported"
+else
+	echo "skipped: killing ranks (there is no ps command)"
+fi

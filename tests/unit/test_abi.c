@@ -1,0 +1,169 @@
+/* Layouts of NCCL's net interface as numbers, from a 64-bit build of NCCL 2.30.7: not from our headers. */
+#include "abi/collnet_v12.h"
+#include "test.h"
+
+static void check_properties(void)
+{
+	CHECK_EQ(sizeof(ncclNetProperties_v6_t), 48);
+	CHECK_EQ(sizeof(ncclNetProperties_v7_t), 56);
+	CHECK_EQ(sizeof(ncclNetProperties_v8_t), 64);
+	CHECK_EQ(sizeof(ncclNetProperties_v9_t), 104);
+	CHECK_EQ(sizeof(ncclNetProperties_v10_t), 104);
+	CHECK_EQ(sizeof(ncclNetProperties_v11_t), 112);
+	CHECK_EQ(sizeof(ncclNetProperties_v12_t), 128);
+
+	/* v6: two pointers and a guid, then six words of four bytes. */
+	CHECK_EQ(offsetof(ncclNetProperties_v6_t, name), 0);
+	CHECK_EQ(offsetof(ncclNetProperties_v6_t, pciPath), 8);
+	CHECK_EQ(offsetof(ncclNetProperties_v6_t, guid), 16);
+	CHECK_EQ(offsetof(ncclNetProperties_v6_t, ptrSupport), 24);
+	CHECK_EQ(offsetof(ncclNetProperties_v6_t, speed), 28);
+	CHECK_EQ(offsetof(ncclNetProperties_v6_t, port), 32);
+	CHECK_EQ(offsetof(ncclNetProperties_v6_t, latency), 36);
+	CHECK_EQ(offsetof(ncclNetProperties_v6_t, maxComms), 40);
+	CHECK_EQ(offsetof(ncclNetProperties_v6_t, maxRecvs), 44);
+	CHECK_EQ(offsetof(ncclNetProperties_v7_t, netDeviceType), 48);
+	CHECK_EQ(offsetof(ncclNetProperties_v7_t, netDeviceVersion), 52);
+	/* v8 moves everything after ptrSupport by one word, v9 by one more. */
+	CHECK_EQ(offsetof(ncclNetProperties_v8_t, regIsGlobal), 28);
+	CHECK_EQ(offsetof(ncclNetProperties_v8_t, speed), 32);
+	CHECK_EQ(offsetof(ncclNetProperties_v8_t, netDeviceVersion), 56);
+	CHECK_EQ(offsetof(ncclNetProperties_v9_t, forceFlush), 32);
+	CHECK_EQ(offsetof(ncclNetProperties_v9_t, speed), 36);
+	CHECK_EQ(offsetof(ncclNetProperties_v9_t, netDeviceVersion), 60);
+	CHECK_EQ(offsetof(ncclNetProperties_v9_t, vProps), 64);
+	CHECK_EQ(offsetof(ncclNetProperties_v9_t, maxP2pBytes), 88);
+	CHECK_EQ(offsetof(ncclNetProperties_v9_t, maxCollBytes), 96);
+	CHECK_EQ(offsetof(ncclNetProperties_v11_t, maxMultiRequestSize), 104);
+	/* v12: four more devices are 16 bytes. */
+	CHECK_EQ(offsetof(ncclNetProperties_v12_t, vProps), 64);
+	CHECK_EQ(offsetof(ncclNetProperties_v12_t, maxP2pBytes), 104);
+	CHECK_EQ(offsetof(ncclNetProperties_v12_t, maxMultiRequestSize), 120);
+	CHECK_EQ(offsetof(ncclNetProperties_v12_t, railId), 124);
+	CHECK_EQ(offsetof(ncclNetProperties_v12_t, planeId), 126);
+}
+
+static void check_tables(void)
+{
+	CHECK_EQ(sizeof(ncclNet_v6_t), 136);
+	CHECK_EQ(sizeof(ncclNet_v7_t), 152);
+	CHECK_EQ(sizeof(ncclNet_v8_t), 152);
+	CHECK_EQ(sizeof(ncclNet_v9_t), 160);
+	CHECK_EQ(sizeof(ncclNet_v10_t), 160);
+	CHECK_EQ(sizeof(ncclNet_v11_t), 176);
+	CHECK_EQ(sizeof(ncclNet_v12_t), 176);
+
+#define CHECK_ORDER(type)                                                                                              \
+	CHECK_EQ(offsetof(type, name), 0 * 8);                                                                         \
+	CHECK_EQ(offsetof(type, init), 1 * 8);                                                                         \
+	CHECK_EQ(offsetof(type, devices), 2 * 8);                                                                      \
+	CHECK_EQ(offsetof(type, getProperties), 3 * 8);                                                                \
+	CHECK_EQ(offsetof(type, listen), 4 * 8);                                                                       \
+	CHECK_EQ(offsetof(type, connect), 5 * 8);                                                                      \
+	CHECK_EQ(offsetof(type, accept), 6 * 8);                                                                       \
+	CHECK_EQ(offsetof(type, regMr), 7 * 8);                                                                        \
+	CHECK_EQ(offsetof(type, regMrDmaBuf), 8 * 8);                                                                  \
+	CHECK_EQ(offsetof(type, deregMr), 9 * 8);                                                                      \
+	CHECK_EQ(offsetof(type, isend), 10 * 8);                                                                       \
+	CHECK_EQ(offsetof(type, irecv), 11 * 8);                                                                       \
+	CHECK_EQ(offsetof(type, iflush), 12 * 8);                                                                      \
+	CHECK_EQ(offsetof(type, test), 13 * 8);                                                                        \
+	CHECK_EQ(offsetof(type, closeSend), 14 * 8);                                                                   \
+	CHECK_EQ(offsetof(type, closeRecv), 15 * 8);                                                                   \
+	CHECK_EQ(offsetof(type, closeListen), 16 * 8)
+	CHECK_ORDER(ncclNet_v6_t);
+	CHECK_ORDER(ncclNet_v7_t);
+	CHECK_ORDER(ncclNet_v8_t);
+	CHECK_ORDER(ncclNet_v9_t);
+	CHECK_ORDER(ncclNet_v10_t);
+	CHECK_ORDER(ncclNet_v11_t);
+	CHECK_ORDER(ncclNet_v12_t);
+	CHECK_EQ(offsetof(ncclNet_v7_t, getDeviceMr), 17 * 8);
+	CHECK_EQ(offsetof(ncclNet_v7_t, irecvConsumed), 18 * 8);
+	CHECK_EQ(offsetof(ncclNet_v12_t, getDeviceMr), 17 * 8);
+	CHECK_EQ(offsetof(ncclNet_v12_t, irecvConsumed), 18 * 8);
+	CHECK_EQ(offsetof(ncclNet_v9_t, makeVDevice), 19 * 8);
+	CHECK_EQ(offsetof(ncclNet_v12_t, makeVDevice), 19 * 8);
+	CHECK_EQ(offsetof(ncclNet_v11_t, finalize), 20 * 8);
+	CHECK_EQ(offsetof(ncclNet_v11_t, setNetAttr), 21 * 8);
+	CHECK_EQ(offsetof(ncclNet_v12_t, setNetAttr), 21 * 8);
+}
+
+static void check_small_types(void)
+{
+	CHECK_EQ(sizeof(ncclNetDeviceHandle_v7_t), 32);
+	CHECK_EQ(sizeof(ncclNetDeviceHandle_v12_t), 32);
+	CHECK_EQ(offsetof(ncclNetDeviceHandle_v7_t, netDeviceVersion), 4);
+	CHECK_EQ(offsetof(ncclNetDeviceHandle_v7_t, handle), 8);
+	CHECK_EQ(offsetof(ncclNetDeviceHandle_v7_t, size), 16);
+	CHECK_EQ(offsetof(ncclNetDeviceHandle_v7_t, needsProxyProgress), 24);
+	CHECK_EQ(sizeof(ncclNetVDeviceProps_v9_t), 20);
+	CHECK_EQ(sizeof(ncclNetVDeviceProps_v12_t), 36);
+	CHECK_EQ(sizeof(ncclNetCommConfig_v10_t), 4);
+	CHECK_EQ(sizeof(ncclNetAttr_v11_t), 44);
+	CHECK_EQ(offsetof(ncclNetAttr_v11_t, recvCommAttr), 16);
+	CHECK_EQ(offsetof(ncclNetAttr_v11_t, op), 32);
+	CHECK_EQ(offsetof(ncclNetAttr_v11_t, proto), 40);
+	CHECK_EQ(sizeof(ncclNetSGE_v8_t), 24);
+	CHECK_EQ(sizeof(((ncclNetSGE_v8_t *)0)->size), 4);
+	CHECK_EQ(sizeof(ncclNetSGE_v9_t), 24);
+	CHECK_EQ(sizeof(((ncclNetSGE_v9_t *)0)->size), 8);
+}
+
+static void check_collnet(void)
+{
+	/* Entries times eight: 15, two more in v8, makeVDevice in v9, finalize in v11. */
+	CHECK_EQ(sizeof(ncclCollNet_v6_t), 120);
+	CHECK_EQ(sizeof(ncclCollNet_v7_t), 120);
+	CHECK_EQ(sizeof(ncclCollNet_v8_t), 136);
+	CHECK_EQ(sizeof(ncclCollNet_v9_t), 144);
+	CHECK_EQ(sizeof(ncclCollNet_v10_t), 144);
+	CHECK_EQ(sizeof(ncclCollNet_v11_t), 152);
+	CHECK_EQ(sizeof(ncclCollNet_v12_t), 152);
+	CHECK_EQ(offsetof(ncclCollNet_v6_t, iallreduce), 10 * 8);
+	CHECK_EQ(offsetof(ncclCollNet_v6_t, iflush), 11 * 8);
+	CHECK_EQ(offsetof(ncclCollNet_v7_t, closeListen), 14 * 8);
+	CHECK_EQ(offsetof(ncclCollNet_v12_t, connect), 5 * 8);
+	CHECK_EQ(offsetof(ncclCollNet_v12_t, reduceSupport), 6 * 8);
+	CHECK_EQ(offsetof(ncclCollNet_v12_t, deregMr), 9 * 8);
+	CHECK_EQ(offsetof(ncclCollNet_v12_t, iallreduce), 10 * 8);
+	CHECK_EQ(offsetof(ncclCollNet_v12_t, iallgather), 11 * 8);
+	CHECK_EQ(offsetof(ncclCollNet_v12_t, ireducescatter), 12 * 8);
+	CHECK_EQ(offsetof(ncclCollNet_v12_t, iflush), 13 * 8);
+	CHECK_EQ(offsetof(ncclCollNet_v12_t, test), 14 * 8);
+	CHECK_EQ(offsetof(ncclCollNet_v12_t, closeColl), 15 * 8);
+	CHECK_EQ(offsetof(ncclCollNet_v12_t, makeVDevice), 17 * 8);
+	CHECK_EQ(offsetof(ncclCollNet_v12_t, finalize), 18 * 8);
+}
+
+static void check_constants(void)
+{
+	CHECK_EQ(ncclSuccess, 0);
+	CHECK_EQ(ncclUnhandledCudaError, 1);
+	CHECK_EQ(ncclSystemError, 2);
+	CHECK_EQ(ncclInternalError, 3);
+	CHECK_EQ(ncclInvalidArgument, 4);
+	CHECK_EQ(ncclInvalidUsage, 5);
+	CHECK_EQ(ncclRemoteError, 6);
+	CHECK_EQ(ncclInProgress, 7);
+	CHECK_EQ(NCCL_LOG_WARN, 2);
+	CHECK_EQ(NCCL_LOG_INFO, 3);
+	CHECK_EQ(NCCL_LOG_TRACE, 5);
+	CHECK_EQ(NCCL_NET, 0x10);
+	CHECK_EQ(NCCL_NET_HANDLE_MAXSIZE, 128);
+	CHECK_EQ(NCCL_NET_MAX_REQUESTS, 32);
+	CHECK_EQ(NCCL_MAX_NET_SIZE_BYTES, 1099511627776);
+	CHECK_EQ(NCCL_MAX_NET_SIZE_BYTES_V8, 1073741824);
+	CHECK_EQ(NCCL_MAX_COLLNET_SIZE_BYTES, 536870912);
+	CHECK_EQ(NCCL_NET_DEVICE_UNPACK_VERSION, 7);
+}
+
+int main(void)
+{
+	check_properties();
+	check_tables();
+	check_small_types();
+	check_collnet();
+	check_constants();
+	return 0;
+}

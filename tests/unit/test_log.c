@@ -1,0 +1,300 @@
+/* The line as written, the filters, the file, the sink, the last error and the rate limit. */
+#define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include "base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "test.h"
+
+static char folder[] = "/tmp/gantry-test-log-XXXXXX";
+static char path[256];
+
+/* The file's text, up to the buffer's size; the file is emptied. */
+static const char *take_file(void)
+{
+	static char text[65536];
+	int fd = open(path, O_RDWR);
+	ssize_t n;
+
+	CHECK(fd >= 0);
+	n = read(fd, text, sizeof(text) - 1);
+	CHECK(n >= 0);
+	text[n] = 0;
+	CHECK_EQ(ftruncate(fd, 0), 0);
+	close(fd);
+	return text;
+}
+
+static void to_file(enum gantry_log_level level, uint32_t mask)
+{
+	gantry_log_configure(level, mask, path);
+}
+
+static void check_line(void)
+{
+	char expected[128];
+
+	to_file(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL);
+	LOG_WARN(NET, "connect to %s: %s", "10.0.0.2:4000", "Connection refused");
+	snprintf(expected, sizeof(expected), "gantry WARN net test_log.c:%d %s\n", __LINE__ - 1,
+		 "connect to 10.0.0.2:4000: Connection refused");
+	CHECK_STR(take_file(), expected);
+	gantry_log_write(GANTRY_LOG_ERROR, GANTRY_SUBSYS_LOADER, "/a/b/c.c", 7, "x");
+	CHECK_STR(take_file(), "gantry ERROR loader c.c:7 x\n");
+	gantry_log_write(GANTRY_LOG_TRACE, GANTRY_SUBSYS_BASE, "c.c", 8, "x");
+	CHECK_STR(take_file(), "gantry TRACE base c.c:8 x\n");
+}
+
+static void check_filters(void)
+{
+	to_file(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL);
+	LOG_INFO(NET, "hidden by its level");
+	CHECK_STR(take_file(), "");
+
+	to_file(GANTRY_LOG_DEBUG, GANTRY_SUBSYS_DATA | GANTRY_SUBSYS_TOOL);
+	LOG_DEBUG(NET, "hidden by its subsystem");
+	CHECK_STR(take_file(), "");
+	LOG_TRACE(DATA, "hidden by its level");
+	CHECK_STR(take_file(), "");
+	LOG_DEBUG(DATA, "one");
+	LOG_INFO(TOOL, "two");
+	CHECK_HAS(take_file(), "one\ngantry INFO tool");
+	/* Warnings and errors are never hidden by the mask. */
+	LOG_WARN(PLUGIN, "three");
+	CHECK_HAS(take_file(), "gantry WARN plugin");
+
+	to_file(GANTRY_LOG_ERROR, GANTRY_SUBSYS_ALL);
+	LOG_WARN(NET, "hidden by its level");
+	CHECK_STR(take_file(), "");
+}
+
+/* A name that a peer chose cannot start a line of its own, and a long one is cut visibly. */
+static void check_foreign_text(void)
+{
+	static char giant[5000];
+	const char *text;
+
+	to_file(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL);
+	gantry_log_write(GANTRY_LOG_WARN, GANTRY_SUBSYS_NET, "c.c", 1, "name %s", "a\ngantry ERROR \033[31m\177");
+	CHECK_STR(take_file(), "gantry WARN net c.c:1 name a?gantry ERROR ?[31m?\n");
+
+	memset(giant, 'x', sizeof(giant) - 1);
+	gantry_log_write(GANTRY_LOG_WARN, GANTRY_SUBSYS_NET, "c.c", 1, "%s", giant);
+	text = take_file();
+	CHECK(strlen(text) > 500 && strlen(text) < 2000);
+	CHECK_STR(text + strlen(text) - 5, "x...\n");
+	gantry_log_write(GANTRY_LOG_WARN, GANTRY_SUBSYS_NET, giant, 1, "%s", giant);
+	text = take_file();
+	CHECK(strchr(text, '\n') == text + strlen(text) - 1);
+}
+
+static gantry_result failing(void)
+{
+	gantry_result r = GANTRY_OK;
+
+	errno = EBADF;
+	FAIL(GANTRY_ERR_TIMEOUT, "waited %d s", 30);
+out:
+	return r;
+}
+
+static gantry_result passing_on(gantry_result inner)
+{
+	gantry_result r = GANTRY_OK;
+
+	if (inner == GANTRY_ERR_TIMEOUT)
+		TRY(failing());
+	TRY(inner);
+	return GANTRY_OK;
+out:
+	return r;
+}
+
+static void *other_thread(void *arg)
+{
+	CHECK_STR(gantry_last_error(), "");
+	gantry_set_last_error("of the other thread");
+	return arg;
+}
+
+static void check_fail(void)
+{
+	pthread_t thread;
+	const char *text;
+
+	to_file(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL);
+	CHECK_STR(gantry_last_error(), "");
+	CHECK_EQ(passing_on(GANTRY_OK), GANTRY_OK);
+	CHECK_EQ(passing_on(GANTRY_AGAIN), GANTRY_AGAIN);
+	CHECK_STR(take_file(), "");
+
+	CHECK_EQ(passing_on(GANTRY_ERR_TIMEOUT), GANTRY_ERR_TIMEOUT);
+	CHECK_EQ(errno, EBADF);
+	CHECK_STR(gantry_last_error(), "waited 30 s");
+	text = take_file();
+	CHECK_HAS(text, "gantry ERROR net test_log.c:");
+	CHECK(strchr(text, '\n') == text + strlen(text) - 1); /* said once, by the first to know */
+
+	CHECK_EQ(pthread_create(&thread, NULL, other_thread, NULL), 0);
+	pthread_join(thread, NULL);
+	CHECK_STR(gantry_last_error(), "waited 30 s");
+	gantry_fail(GANTRY_ERR_SYSTEM, GANTRY_SUBSYS_NET, "c.c", 1, "again: %s", gantry_last_error());
+	CHECK_STR(gantry_last_error(), "again: waited 30 s");
+	gantry_set_last_error("");
+	CHECK_STR(gantry_last_error(), "");
+}
+
+static void check_errno(void)
+{
+	to_file(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL);
+	errno = ECONNREFUSED;
+	LOG_WARN(NET, "%m");
+	CHECK_EQ(errno, ECONNREFUSED);
+	CHECK_HAS(take_file(), strerror(ECONNREFUSED));
+	gantry_log_configure(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL, "");
+	CHECK_EQ(errno, ECONNREFUSED);
+}
+
+/* %p and %h in the name; a file that cannot be opened leaves stderr in force and says so there. */
+static void check_file_names(void)
+{
+	char name[128], expected[512], host[128];
+	int saved = dup(STDERR_FILENO), capture;
+
+	CHECK_EQ(gethostname(host, sizeof(host)), 0);
+	snprintf(name, sizeof(name), "%s/%%p-%%h-%%%%-%%z", folder);
+	snprintf(expected, sizeof(expected), "%s/%ld-%s-%%-%%z", folder, (long)getpid(), host);
+	gantry_log_configure(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL, name);
+	LOG_WARN(NET, "here");
+	CHECK_EQ(access(expected, F_OK), 0);
+	unlink(expected);
+
+	capture = open(path, O_RDWR | O_TRUNC);
+	CHECK(capture >= 0 && dup2(capture, STDERR_FILENO) == STDERR_FILENO);
+	snprintf(name, sizeof(name), "%s/no/such/folder", folder);
+	gantry_log_configure(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL, name);
+	dup2(saved, STDERR_FILENO);
+	close(saved);
+	close(capture);
+	CHECK_HAS(take_file(), "no/such/folder, logging to stderr: No such file or directory\n");
+}
+
+static int sink_lines;
+static char sink_text[256];
+
+static void sink(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
+		 const char *text)
+{
+	sink_lines++;
+	snprintf(sink_text, sizeof(sink_text), "%d %s %s:%d %s", (int)level, gantry_log_subsys_name(subsys), file, line,
+		 text);
+	errno = EIO; /* NCCL's logger may do anything */
+}
+
+static void check_sink(void)
+{
+	to_file(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL);
+	gantry_log_set_sink(sink);
+	errno = ENOENT;
+	gantry_log_write(GANTRY_LOG_WARN, GANTRY_SUBSYS_DATA, "/x/y.c", 3, "%d%%", 5);
+	CHECK_EQ(errno, ENOENT);
+	CHECK_STR(sink_text, "1 data y.c:3 5%");
+	LOG_INFO(DATA, "filtered before the sink");
+	CHECK_EQ(sink_lines, 1);
+	CHECK_STR(take_file(), "");
+	gantry_log_set_sink(NULL);
+	LOG_WARN(NET, "back");
+	CHECK_EQ(sink_lines, 1);
+	CHECK_HAS(take_file(), "back\n");
+}
+
+/* Times are set by hand: nothing here depends on how fast the machine is. */
+static void check_ratelimit(void)
+{
+	struct gantry_ratelimit rl = {0};
+	const uint64_t second = 1000000000u;
+	uint32_t suppressed = 99;
+
+	CHECK_EQ(gantry_ratelimit_pass(&rl, &suppressed), 1);
+	CHECK_EQ(suppressed, 0);
+	rl.last_ns = gantry_now_ns() + 3600 * second; /* the last line is "not a second ago" for an hour */
+	suppressed = 99;
+	for (int i = 0; i < 3; i++)
+		CHECK_EQ(gantry_ratelimit_pass(&rl, &suppressed), 0);
+	CHECK_EQ(suppressed, 99);
+	/* Half a second is too soon, as long as the question itself does not take the other half. */
+	for (;;) {
+		int passed;
+
+		rl.last_ns = gantry_now_ns() - second / 2;
+		rl.suppressed = 2;
+		passed = gantry_ratelimit_pass(&rl, &suppressed);
+		if (passed && gantry_now_ns() > rl.last_ns + second / 2)
+			continue;
+		CHECK_EQ(passed, 0);
+		CHECK_EQ(rl.suppressed, 3);
+		break;
+	}
+	rl.last_ns = gantry_now_ns() - second;
+	CHECK_EQ(gantry_ratelimit_pass(&rl, &suppressed), 1);
+	CHECK_EQ(suppressed, 3);
+	CHECK_EQ(rl.suppressed, 0);
+}
+
+enum { THREADS = 4, LINES = 200 };
+
+static void *write_lines(void *arg)
+{
+	for (int i = 0; i < LINES; i++) {
+		gantry_log_write(GANTRY_LOG_WARN, GANTRY_SUBSYS_NET, "c.c", 1, "thread %d line %d",
+				 (int)(uintptr_t)arg, i);
+		if (i % 50 == 0)
+			to_file(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL); /* reopens while the others write */
+	}
+	return NULL;
+}
+
+/* No line is lost, mixed or out of its thread's order. */
+static void check_threads(void)
+{
+	pthread_t threads[THREADS];
+	int next[THREADS] = {0}, thread, line, length;
+	const char *at;
+
+	to_file(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL);
+	for (uintptr_t i = 0; i < THREADS; i++)
+		CHECK_EQ(pthread_create(&threads[i], NULL, write_lines, (void *)i), 0);
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+	for (at = take_file(); *at; at += length) {
+		length = 0;
+		CHECK_EQ(sscanf(at, "gantry WARN net c.c:1 thread %d line %d%n", &thread, &line, &length), 2);
+		CHECK_EQ(at[length++], '\n');
+		CHECK(thread >= 0 && thread < THREADS);
+		CHECK_EQ(line, next[thread]++);
+	}
+	for (int i = 0; i < THREADS; i++)
+		CHECK_EQ(next[i], LINES);
+}
+
+int main(void)
+{
+	CHECK(mkdtemp(folder));
+	snprintf(path, sizeof(path), "%s/log", folder);
+	check_line();
+	check_filters();
+	check_foreign_text();
+	check_fail();
+	check_errno();
+	check_file_names();
+	check_sink();
+	check_ratelimit();
+	check_threads();
+	CHECK_EQ(unlink(path), 0);
+	CHECK_EQ(rmdir(folder), 0);
+	return 0;
+}

@@ -1,0 +1,311 @@
+/* Loading from the environment: values, ranges, refusals, unknown names, secrets, reloads beside readers. */
+#include "base/param.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "test.h"
+
+static char lines[4096]; /* what was logged since forget_lines */
+static int nlines;
+
+static void keep_line(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
+		      const char *text)
+{
+	size_t n = strlen(lines);
+
+	(void)file, (void)line, (void)subsys;
+	snprintf(lines + n, sizeof(lines) - n, "%s %s\n", level == GANTRY_LOG_ERROR ? "error" : "other", text);
+	nlines++;
+}
+
+static void forget_lines(void)
+{
+	lines[0] = 0;
+	nlines = 0;
+}
+
+/* Only what a check sets is set: the caller's environment does not matter. */
+static void clear_environment(void)
+{
+	char name[256];
+
+	for (char **e = environ; *e;) {
+		if (strncmp(*e, "GANTRY_", 7) == 0) {
+			snprintf(name, sizeof(name), "%.*s", (int)strcspn(*e, "="), *e);
+			unsetenv(name);
+			e = environ;
+		} else {
+			e++;
+		}
+	}
+	forget_lines();
+}
+
+static struct gantry_param_info describe(const char *env)
+{
+	struct gantry_param_info info;
+
+	for (size_t i = 0; i < gantry_param_count(); i++) {
+		gantry_param_describe(i, &info);
+		if (!strcmp(info.env, env))
+			return info;
+	}
+	fprintf(stderr, "no parameter %s\n", env);
+	exit(1);
+}
+
+static void check_defaults(void)
+{
+	const struct gantry_params *p = gantry_params();
+
+	CHECK_EQ(p->lanes, 0);
+	CHECK_EQ(p->helpers, -1);
+	CHECK_EQ(p->eager_max, 64 << 10);
+	CHECK_EQ(p->timeout, 30000000000);
+	CHECK_EQ(p->bind_device, 1);
+	CHECK_EQ(p->zerocopy, 0);
+	CHECK_EQ(p->log_level, GANTRY_LOG_WARN);
+	CHECK_STR(p->ifname, "");
+	CHECK_STR(p->congestion, "auto");
+}
+
+static void check_values(void)
+{
+	const struct gantry_params *p;
+
+	clear_environment();
+	setenv("GANTRY_LANES", "16", 1);
+	setenv("GANTRY_HELPERS", "-1", 1);
+	setenv("GANTRY_EAGER_MAX", "128KiB", 1);
+	setenv("GANTRY_TIMEOUT", "1m", 1);
+	setenv("GANTRY_BIND_DEVICE", "Off", 1);
+	setenv("GANTRY_ZEROCOPY", "MSG", 1);
+	setenv("GANTRY_IFNAME", "^docker0,lo", 1);
+	setenv("GANTRY_CONGESTION", "", 1);
+	setenv("GANTRY_LOG", "info", 1);
+	CHECK_OK(gantry_params_load(1));
+	p = gantry_params();
+	CHECK_EQ(p->lanes, 16);
+	CHECK_EQ(p->helpers, -1);
+	CHECK_EQ(p->eager_max, 131072);
+	CHECK_EQ(p->timeout, 60000000000);
+	CHECK_EQ(p->bind_device, 0);
+	CHECK_EQ(p->zerocopy, 2); /* auto|splice|msg|off */
+	CHECK_STR(p->ifname, "^docker0,lo");
+	CHECK(p->ifname != getenv("GANTRY_IFNAME"));
+	CHECK_STR(p->congestion, "auto"); /* empty counts as not set */
+	CHECK_EQ(gantry_log_level_now, GANTRY_LOG_INFO);
+	CHECK_EQ(nlines, 0);
+
+	/* Idempotent unless reload; an old set stays readable. */
+	setenv("GANTRY_LANES", "3", 1);
+	setenv("GANTRY_IFNAME", "eth", 1);
+	CHECK_OK(gantry_params_load(0));
+	CHECK(gantry_params() == p);
+	CHECK_OK(gantry_params_load(1));
+	CHECK_EQ(gantry_params()->lanes, 3);
+	CHECK_STR(gantry_params()->ifname, "eth");
+	CHECK_STR(p->ifname, "^docker0,lo");
+	CHECK_EQ(p->lanes, 16);
+}
+
+/* Each refusal names the variable, the value and what is allowed, and leaves what was in force. */
+static void refuse(const char *name, const char *value, const char *allowed)
+{
+	const struct gantry_params *before = gantry_params();
+	char setting[128];
+
+	clear_environment();
+	setenv(name, value, 1);
+	CHECK_EQ(gantry_params_load(1), GANTRY_ERR_CONFIG);
+	CHECK(gantry_params() == before);
+	CHECK_EQ(nlines, 1);
+	snprintf(setting, sizeof(setting), "error %s=%s ", name, value);
+	CHECK_HAS(lines, setting);
+	CHECK_HAS(lines, allowed);
+	CHECK_HAS(gantry_last_error(), name);
+}
+
+static void check_refusals(void)
+{
+	refuse("GANTRY_LANES", "17", "0 .. 16");
+	refuse("GANTRY_LANES", "-1", "0 .. 16");
+	refuse("GANTRY_LANES", "many", "int, 0 .. 16");
+	refuse("GANTRY_HELPERS", "-2", "-1 .. 32");
+	refuse("GANTRY_EAGER_MAX", "255", "256 .. 1M");
+	refuse("GANTRY_EAGER_MAX", "2M", "256 .. 1M");
+	refuse("GANTRY_CHUNK_MAX", "1Q", "size, 64k .. 1G");
+	refuse("GANTRY_TIMEOUT", "99ms", "100ms .. 24h");
+	refuse("GANTRY_TIMEOUT", "25h", "100ms .. 24h");
+	refuse("GANTRY_TIMEOUT", "soon", "duration, 100ms .. 24h");
+	refuse("GANTRY_CRC", "maybe", "on|off");
+	refuse("GANTRY_ZEROCOPY", "splic", "auto|splice|msg|off");
+	refuse("GANTRY_LOG_SUBSYS", "net,nat", "\"nat\" is none of base, net,");
+
+	/* Bounds themselves are allowed. */
+	clear_environment();
+	setenv("GANTRY_EAGER_MAX", "1M", 1);
+	setenv("GANTRY_TIMEOUT", "100ms", 1);
+	setenv("GANTRY_LOG_SUBSYS", "NET,,data", 1);
+	CHECK_OK(gantry_params_load(1));
+	CHECK_EQ(nlines, 0);
+
+	/* Two mistakes, two lines. */
+	clear_environment();
+	setenv("GANTRY_LANES", "x", 1);
+	setenv("GANTRY_CRC", "y", 1);
+	CHECK_EQ(gantry_params_load(1), GANTRY_ERR_CONFIG);
+	CHECK_EQ(nlines, 2);
+}
+
+static void check_unknown(void)
+{
+	clear_environment();
+	setenv("GANTRY_TIMOUT", "5s", 1);
+	CHECK_OK(gantry_params_load(1));
+	CHECK_EQ(nlines, 1);
+	CHECK_HAS(lines, "other GANTRY_TIMOUT is set but unknown; the nearest known name is GANTRY_TIMEOUT\n");
+	CHECK_EQ(gantry_params()->timeout, 30000000000);
+
+	clear_environment();
+	setenv("GANTRY_LANE", "5", 1);
+	setenv("GANTRY_SECERT", "hunter2", 1);
+	CHECK_OK(gantry_params_load(1));
+	CHECK_EQ(nlines, 2);
+	CHECK_HAS(lines, "GANTRY_LANES\n");
+	CHECK_HAS(lines, "GANTRY_SECRET\n");
+	CHECK(!strstr(lines, "hunter2"));
+
+	/* What the build and the tests set for themselves. */
+	clear_environment();
+	setenv("GANTRY_SANITIZED", "thread", 1);
+	setenv("GANTRY_TEST_SEED", "5", 1);
+	CHECK_OK(gantry_params_load(1));
+	CHECK_EQ(nlines, 0);
+	setenv("GANTRY_TESTING", "5", 1);
+	CHECK_OK(gantry_params_load(1));
+	CHECK_EQ(nlines, 1);
+}
+
+static void check_listing(void)
+{
+	struct gantry_param_info info;
+
+	clear_environment();
+	setenv("GANTRY_SECRET", "correct horse", 1);
+	setenv("GANTRY_POLL_PACE", "7500ns", 1);
+	setenv("GANTRY_ZEROCOPY", "splice", 1);
+	CHECK_OK(gantry_params_load(1));
+	CHECK_STR(gantry_params()->secret, "correct horse");
+	info = describe("GANTRY_SECRET");
+	CHECK_STR(info.value, "(set)");
+	CHECK_STR(info.type, "string");
+	CHECK_STR(info.range, "");
+	CHECK_EQ(info.origin, GANTRY_ORIGIN_ENV);
+	for (size_t i = 0; i < gantry_param_count(); i++) {
+		gantry_param_describe(i, &info);
+		CHECK(!strstr(info.value, "horse"));
+		CHECK(*info.doc && info.env && info.def && info.range);
+	}
+
+	info = describe("GANTRY_POLL_PACE");
+	CHECK_STR(info.value, "7500ns");
+	CHECK_STR(info.def, "5us");
+	CHECK_STR(info.range, "0 .. 1ms");
+	CHECK_STR(info.type, "duration");
+	info = describe("GANTRY_ZEROCOPY");
+	CHECK_STR(info.value, "splice");
+	CHECK_STR(info.def, "auto");
+	CHECK_STR(info.range, "auto|splice|msg|off");
+	info = describe("GANTRY_CHUNK_MAX");
+	CHECK_STR(info.value, "16M");
+	CHECK_STR(info.def, "16M");
+	CHECK_EQ(info.origin, GANTRY_ORIGIN_DEFAULT);
+	info = describe("GANTRY_BIND_DEVICE");
+	CHECK_STR(info.value, "on");
+}
+
+/* The page is about defaults: it is the same whatever is set, and it tells no secret. */
+static void check_markdown(void)
+{
+	char *with = NULL, *without = NULL;
+	size_t n;
+	FILE *f = open_memstream(&with, &n);
+
+	gantry_params_write_markdown(f);
+	fclose(f);
+	clear_environment();
+	CHECK_OK(gantry_params_load(1));
+	f = open_memstream(&without, &n);
+	gantry_params_write_markdown(f);
+	fclose(f);
+	CHECK_STR(with, without);
+	CHECK_HAS(with, "# Parameters\n");
+	CHECK_HAS(with, "\n## `GANTRY_CHUNK_MAX`\n\nsize, default `16M`, allowed `64k .. 1G`\n\nLargest piece");
+	CHECK_HAS(with, "\n## `GANTRY_SECRET`\n\nstring, default empty\n\n");
+	free(with);
+	free(without);
+}
+
+static int stop;
+
+static void *read_params(void *arg)
+{
+	while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
+		const struct gantry_params *p = gantry_params();
+
+		/* Both values of a set come from one load. */
+		CHECK_EQ(p->lanes, strtol(p->ifname, NULL, 10));
+	}
+	return arg;
+}
+
+static void *load_params(void *arg)
+{
+	for (int i = 0; i < 20; i++)
+		CHECK_OK(gantry_params_load(i % 2));
+	return arg;
+}
+
+static void check_threads(void)
+{
+	pthread_t readers[2], loaders[2];
+
+	clear_environment();
+	setenv("GANTRY_LANES", "5", 1);
+	setenv("GANTRY_IFNAME", "5", 1);
+	CHECK_OK(gantry_params_load(1));
+	for (int i = 0; i < 2; i++) {
+		CHECK_EQ(pthread_create(&readers[i], NULL, read_params, NULL), 0);
+		CHECK_EQ(pthread_create(&loaders[i], NULL, load_params, NULL), 0);
+	}
+	for (int i = 0; i < 2; i++)
+		pthread_join(loaders[i], NULL);
+	for (long i = 0; i < 17; i++) {
+		char text[24];
+
+		snprintf(text, sizeof(text), "%ld", i);
+		setenv("GANTRY_LANES", text, 1);
+		setenv("GANTRY_IFNAME", text, 1);
+		CHECK_OK(gantry_params_load(1));
+		CHECK_EQ(gantry_params()->lanes, i);
+	}
+	__atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+	for (int i = 0; i < 2; i++)
+		pthread_join(readers[i], NULL);
+}
+
+int main(void)
+{
+	gantry_log_set_sink(keep_line);
+	check_defaults();
+	check_values();
+	check_refusals();
+	check_unknown();
+	check_listing();
+	check_markdown();
+	check_threads();
+	return 0;
+}

@@ -1,0 +1,98 @@
+#include "base/log.h"
+#include "base/pool.h"
+#include "test.h"
+
+static int errors;
+
+static void count_errors(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
+			 const char *text)
+{
+	(void)subsys, (void)file, (void)line, (void)text;
+	errors += level == GANTRY_LOG_ERROR;
+}
+
+/* 65 bytes take two lines; all objects are there, apart, aligned, zeroed and writable to their last byte. */
+static void check_objects(void)
+{
+	struct gantry_pool p = {0};
+	unsigned char *object[5];
+
+	CHECK_OK(gantry_pool_init(&p, 65, 5));
+	CHECK_EQ(p.object_size, 128);
+	for (int i = 0; i < 5; i++) {
+		object[i] = gantry_pool_get(&p);
+		CHECK(object[i]);
+		CHECK_EQ((uintptr_t)object[i] % 64, 0);
+		CHECK_EQ(gantry_pool_index(&p, object[i]), i);
+		for (int j = 0; j < 65; j++)
+			CHECK_EQ(object[i][j], 0);
+		memset(object[i], i + 1, 65);
+	}
+	CHECK(!gantry_pool_get(&p));
+	for (int i = 0; i < 5; i++) {
+		CHECK_EQ(object[i][0], i + 1);
+		CHECK_EQ(object[i][64], i + 1);
+	}
+
+	/* What came back last goes out first: it is still in the cache. */
+	gantry_pool_put(&p, object[3]);
+	gantry_pool_put(&p, object[1]);
+	CHECK(gantry_pool_get(&p) == object[1]);
+	CHECK(gantry_pool_get(&p) == object[3]);
+	CHECK(!gantry_pool_get(&p));
+	gantry_pool_destroy(&p);
+}
+
+static void check_foreign_pointers(void)
+{
+	struct gantry_pool p = {0};
+	char *object, other[64];
+
+	CHECK_OK(gantry_pool_init(&p, 64, 2));
+	object = gantry_pool_get(&p);
+	CHECK_EQ(gantry_pool_index(&p, object), 0);
+	CHECK_EQ(gantry_pool_index(&p, object + 1), -1);
+	CHECK_EQ(gantry_pool_index(&p, object + 64), 1);
+	CHECK_EQ(gantry_pool_index(&p, object + 128), -1);
+	CHECK_EQ(gantry_pool_index(&p, (char *)((uintptr_t)object - 64)), -1);
+	CHECK_EQ(gantry_pool_index(&p, NULL), -1);
+	CHECK_EQ(gantry_pool_index(&p, other), -1);
+
+	errors = 0;
+	gantry_pool_put(&p, other);
+	CHECK_EQ(errors, 1);
+	CHECK_EQ(p.nfree, 1);
+	gantry_pool_put(&p, object);
+	CHECK_EQ(errors, 1);
+	CHECK_EQ(p.nfree, 2);
+	gantry_pool_put(&p, object);
+	CHECK_EQ(errors, 2);
+	CHECK_EQ(p.nfree, 2);
+	gantry_pool_destroy(&p);
+}
+
+static void check_refusals(void)
+{
+	struct gantry_pool p = {0};
+
+	CHECK_EQ(gantry_pool_init(&p, 0, 4), GANTRY_ERR_INVALID);
+	CHECK_EQ(gantry_pool_init(&p, 4, 0), GANTRY_ERR_INVALID);
+	CHECK_EQ(gantry_pool_init(&p, SIZE_MAX - 3, 1), GANTRY_ERR_NOMEM);
+	CHECK_EQ(gantry_pool_init(&p, 64, SIZE_MAX / 64 + 1), GANTRY_ERR_NOMEM);
+	CHECK_EQ(gantry_pool_init(&p, (size_t)1 << 50, 1 << 14), GANTRY_ERR_NOMEM); /* 2^64 bytes: 0 if it wrapped */
+	CHECK(!p.memory && !p.free && !p.count); /* outputs are written only on success */
+	CHECK(!gantry_pool_get(&p));
+	CHECK_EQ(gantry_pool_index(&p, &p), -1);
+	gantry_pool_destroy(&p);
+	gantry_pool_destroy(&p);
+	gantry_pool_destroy(NULL);
+}
+
+int main(void)
+{
+	gantry_log_set_sink(count_errors);
+	check_objects();
+	check_foreign_pointers();
+	check_refusals();
+	return 0;
+}

@@ -1,0 +1,220 @@
+/* `gantry check`: conformance of a net plugin library, rule by rule and version by version. */
+#include "check.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/param.h"
+#include "cmd.h"
+#include "json.h"
+
+enum { EXIT_FINE = 0, EXIT_NOT_FINE = 1, EXIT_USAGE = 2, DEFAULT_TIMEOUT_S = 10 };
+
+static const struct check_rule *const tables[] = {check_rules_table, check_rules_connect, check_rules_flight,
+						  check_rules_data, check_rules_end};
+static const char *const verdict_names[] = {"none", "pass", "fail", "skip"};
+
+struct request {
+	struct check_options opt;
+	int version; /* 0: every one that is exported */
+	const char *rule;
+	int json, list;
+};
+
+struct tally {
+	int verdicts[4], versions;
+};
+
+static void usage(FILE *f)
+{
+	fprintf(f, "usage: gantry check PLUGIN [--version N] [--rule NAME] [--timeout S] [--json] [--verbose]\n"
+		   "       gantry check --list\n"
+		   "Runs NCCL's side of the net plugin interface against PLUGIN, in two processes with two threads each,\n"
+		   "at every version it exports. PLUGIN is a path or what NCCL_NET_PLUGIN would hold. See gantry-check(1).\n");
+}
+
+static const struct check_rule *rule_next(size_t *table, size_t *at)
+{
+	while (*table < sizeof(tables) / sizeof(tables[0])) {
+		const struct check_rule *r = &tables[*table][(*at)++];
+
+		if (r->name)
+			return r;
+		++*table;
+		*at = 0;
+	}
+	return NULL;
+}
+
+static int rule_known(const char *name)
+{
+	const struct check_rule *r;
+	size_t table = 0, at = 0;
+
+	while ((r = rule_next(&table, &at)))
+		if (strcmp(r->name, name) == 0)
+			return 1;
+	return 0;
+}
+
+static void list_rules(int json)
+{
+	const struct check_rule *r;
+	size_t table = 0, at = 0;
+
+	while ((r = rule_next(&table, &at))) {
+		struct json_line j;
+
+		if (!json) {
+			printf("%-16s  %s\n", r->name, r->says);
+			continue;
+		}
+		json_begin(&j, stdout);
+		json_str(&j, "rule", r->name);
+		json_str(&j, "says", r->says);
+		json_end(&j);
+	}
+}
+
+static void report(const struct request *q, const char *rule, int version, enum check_verdict v, const char *detail)
+{
+	struct json_line j;
+
+	if (!q->json) {
+		printf("%-16s  v%-6d  %-7s  %s\n", rule, version, verdict_names[v], detail);
+		fflush(stdout);
+		return;
+	}
+	json_begin(&j, stdout);
+	json_str(&j, "rule", rule);
+	json_int(&j, "version", version);
+	json_str(&j, "verdict", verdict_names[v]);
+	json_str(&j, "detail", detail);
+	json_end(&j);
+}
+
+static void run_version(const struct request *q, int version, struct tally *t)
+{
+	const struct check_rule *r;
+	size_t table = 0, at = 0;
+
+	t->versions++;
+	while ((r = rule_next(&table, &at))) {
+		char detail[CHECK_DETAIL] = "";
+		enum check_verdict v;
+
+		if (q->rule && strcmp(q->rule, r->name) != 0)
+			continue;
+		v = check_run(&q->opt, version, r, detail);
+		t->verdicts[v]++;
+		report(q, r->name, version, v, detail);
+	}
+}
+
+static int run_all(const struct request *q)
+{
+	char detail[CHECK_DETAIL] = "";
+	unsigned versions = check_probe(&q->opt, detail);
+	uint64_t since = gantry_now_ns();
+	struct tally t = {0};
+
+	if (!versions) {
+		fprintf(stderr, "gantry check: %s: %s\n", q->opt.plugin, detail);
+		return EXIT_USAGE;
+	}
+	if (!q->json)
+		printf("%-16s  %-7s  %-7s  %s\n", "rule", "version", "verdict", "detail");
+	if (q->version && !(versions & 1u << q->version)) {
+		snprintf(detail, sizeof(detail), "ncclNetPlugin_v%d is not exported", q->version);
+		report(q, "symbols", q->version, CHECK_FAIL, detail);
+		t.verdicts[CHECK_FAIL]++;
+	}
+	for (int v = GANTRY_NET_VERSION_MIN; v <= GANTRY_NET_VERSION_MAX; v++)
+		if (versions & 1u << v && (!q->version || q->version == v))
+			run_version(q, v, &t);
+	if (!q->json)
+		printf("%s: %d passed, %d failed, %d skipped over %d version%s in %.0f s\n", q->opt.plugin,
+		       t.verdicts[CHECK_PASS], t.verdicts[CHECK_FAIL], t.verdicts[CHECK_SKIP], t.versions,
+		       t.versions == 1 ? "" : "s", (double)(gantry_now_ns() - since) / 1e9);
+	return t.verdicts[CHECK_FAIL] ? EXIT_NOT_FINE : EXIT_FINE;
+}
+
+static int wrong(const char *what, const char *value)
+{
+	fprintf(stderr, "gantry check: %s%s\n", what, value);
+	return 0;
+}
+
+static int parse_option(int c, struct request *q)
+{
+	int64_t n;
+
+	switch (c) {
+	case 'V':
+		if (gantry_parse_int(optarg, &n) != GANTRY_OK || n < GANTRY_NET_VERSION_MIN ||
+		    n > GANTRY_NET_VERSION_MAX)
+			return wrong("--version must be 6 to 12, not ", optarg);
+		q->version = (int)n;
+		return 1;
+	case 'r':
+		if (!rule_known(optarg))
+			return wrong("no such rule (see --list): ", optarg);
+		q->rule = optarg;
+		return 1;
+	case 't':
+		if (gantry_parse_duration(optarg, &q->opt.timeout_ns) != GANTRY_OK ||
+		    q->opt.timeout_ns < 1000 * (uint64_t)CHECK_MS)
+			return wrong("--timeout must be a time of at least 1 s, not ", optarg);
+		return 1;
+	case 'j':
+		q->json = 1;
+		return 1;
+	case 'l':
+		q->list = 1;
+		return 1;
+	case 'v':
+		q->opt.verbose = 1;
+		return 1;
+	default:
+		return 0;
+	}
+}
+
+int cmd_check(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{"version", required_argument, NULL, 'V'}, {"rule", required_argument, NULL, 'r'},
+		{"timeout", required_argument, NULL, 't'}, {"json", no_argument, NULL, 'j'},
+		{"list", no_argument, NULL, 'l'},          {"verbose", no_argument, NULL, 'v'},
+		{"help", no_argument, NULL, 'h'},          {0},
+	};
+	struct request q = {.opt.timeout_ns = DEFAULT_TIMEOUT_S * 1000 * (uint64_t)CHECK_MS};
+	int c;
+
+	optind = 0; /* the dispatcher may have used getopt before */
+	while ((c = getopt_long(argc, argv, "V:r:t:jlvh", options, NULL)) != -1) {
+		if (c == 'h') {
+			usage(stdout);
+			return EXIT_FINE;
+		}
+		if (!parse_option(c, &q)) {
+			usage(stderr);
+			return EXIT_USAGE;
+		}
+	}
+	if (q.list) {
+		list_rules(q.json);
+		return EXIT_FINE;
+	}
+	if (optind + 1 != argc) {
+		usage(stderr);
+		return EXIT_USAGE;
+	}
+	q.opt.plugin = argv[optind];
+	/* A plugin whose deadline is longer than a rule's would look as if it never reported a dead peer. */
+	setenv("GANTRY_TIMEOUT", "3s", 0);
+	return run_all(&q);
+}

@@ -1,0 +1,224 @@
+/*
+ * `gantry check`: what its files share.
+ *
+ * The tool itself never runs a line of the plugin. For each version and rule it
+ * forks one or two processes ("A" and "B"); each opens the library anew and has
+ * two threads, as NCCL has:
+ *
+ *   service thread   (the main one) init, listen, connect, accept, regMr, deregMr, close*, finalize
+ *   progress thread  runs the rule's function: isend, irecv, test, irecvConsumed; it hands everything
+ *                    else to the service thread and waits for it
+ *
+ * A and B talk to each other over a socket pair, and to the tool through a page
+ * of shared memory that outlives a crash: it names the phase of the rule and the
+ * plugin call each thread is in, so the tool can say where a process died or hung.
+ * A rule that has seen enough calls check_fail, which ends the process at once:
+ * every rule has its own processes, so there is nothing to unwind.
+ */
+#ifndef GANTRY_TOOLS_CHECK_H
+#define GANTRY_TOOLS_CHECK_H
+
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "net/loader.h"
+#include "net/net.h"
+
+enum check_verdict { CHECK_NONE, CHECK_PASS, CHECK_FAIL, CHECK_SKIP };
+enum check_thread { CHECK_SERVICE, CHECK_PROGRESS, CHECK_THREADS };
+enum {
+	CHECK_DETAIL = 256,
+	CHECK_MS = 1000000,    /* nanoseconds */
+	CHECK_GUARD = 64,      /* bytes behind each receive buffer that must stay as they were */
+	CHECK_POISON = 0xE7,   /* what receive buffers and guards hold before a message arrives */
+	CHECK_WINDOW_MAX = 256, /* GANTRY_NET_MAX_REQUESTS * GANTRY_NET_MAX_RECVS */
+};
+/* Exit statuses of a process before its end; what it had to say is in shared memory. */
+enum { CHECK_EXIT_SAID = 3, CHECK_EXIT_PEER_GONE = 4 };
+
+/* How a rule wants its processes. */
+enum check_flags {
+	CHECK_ALONE = 1 << 0,   /* one process, not two */
+	CHECK_RAW = 1 << 1,     /* neither lifted nor initialised: the rule looks at the table itself */
+	CHECK_NO_INIT = 1 << 2, /* lifted; the rule calls init itself */
+};
+
+struct check_side;
+struct check_rule {
+	const char *name;
+	const char *says; /* one sentence for --list */
+	void (*run)(struct check_side *s);
+	unsigned flags;
+	unsigned call_limit_ms; /* a single plugin call that takes longer fails the rule; 0: only the deadline counts */
+};
+/* Each ends with an entry without a name. */
+extern const struct check_rule check_rules_table[], check_rules_connect[], check_rules_data[], check_rules_flight[],
+	check_rules_end[];
+
+/* Shared with the tool; one writer per field (a thread of that side), the tool reads. */
+struct check_status {
+	char phase[96];
+	const char *call[CHECK_THREADS]; /* a literal of the tool, NULL when in no call; store-released after call_ns */
+	uint64_t call_ns[CHECK_THREADS];
+	int verdict; /* enum check_verdict; store-released after detail */
+	char detail[CHECK_DETAIL];
+};
+struct check_shared {
+	struct check_status side[2];
+	int first_fail;   /* 0, or 1 + the side that failed first */
+	int expect_death; /* side B is being killed on purpose */
+};
+
+/* One process of a pair, seen from inside. */
+struct check_side {
+	const struct check_rule *rule;
+	struct gantry_loader *loader;
+	struct gantry_net *net; /* NULL under CHECK_RAW */
+	void *ctx;              /* from init */
+	struct gantry_net_properties props;
+	int version;
+	int role;    /* 0 is A, 1 is B */
+	int peer_fd; /* -1 when alone */
+	uint64_t start_ns, soft_ns; /* soft_ns: when a rule should give up by itself, before the tool ends it */
+	struct check_shared *shared;
+	struct check_status *me;
+	/* Calls longer than slow_ns, counted by check_call; 0 switches that off. Written by the thread that calls. */
+	uint64_t slow_ns;
+	/* The job for the service thread; under lock. */
+	pthread_mutex_t lock;
+	pthread_cond_t wake;
+	void (*job)(struct check_side *s, void *arg);
+	void *job_arg;
+	int job_busy, finished;
+};
+
+/* check_run.c: runs one rule of one version; the output of the processes is replayed to stderr if it fails. */
+struct check_options {
+	const char *plugin;
+	uint64_t timeout_ns;
+	int verbose;
+};
+enum check_verdict check_run(const struct check_options *opt, int version, const struct check_rule *rule,
+			     char detail[CHECK_DETAIL]);
+/* Opens the library in a process of its own: a bit per exported version, or 0 and why not. */
+unsigned check_probe(const struct check_options *opt, char detail[CHECK_DETAIL]);
+
+/* check_side.c: the inside of a process. */
+void check_side_main(struct check_side *s, const char *plugin) __attribute__((noreturn));
+void check_fail(struct check_side *s, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
+void check_skip(struct check_side *s, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
+/* What a pass says; A's text wins over B's. */
+void check_note(struct check_side *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void check_phase(struct check_side *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void check_sleep_ms(unsigned ms);
+uint64_t check_left_ns(const struct check_side *s); /* until soft_ns, 0 when past */
+
+/* Brackets one call of the plugin, so that the tool knows where a thread is. */
+uint64_t check_enter(struct check_side *s, enum check_thread thread, const char *call);
+void check_leave(struct check_side *s, enum check_thread thread, uint64_t since);
+#define CHECK_CALL(s, thread, name, expr)                            \
+	__extension__({                                              \
+		uint64_t call_since_ = check_enter(s, thread, name); \
+		gantry_result call_r_ = (expr);                      \
+		check_leave(s, thread, call_since_);                 \
+		call_r_;                                             \
+	})
+/* The same, and anything but success fails the rule. */
+void check_ok(struct check_side *s, gantry_result r, const char *call);
+#define CHECK_MUST(s, thread, name, expr) check_ok(s, CHECK_CALL(s, thread, name, expr), name)
+
+/* The other process: exact lengths; when it has ended, so does this one, without a verdict. */
+void check_tell(struct check_side *s, const void *data, size_t size);
+void check_hear(struct check_side *s, void *data, size_t size);
+int check_heard(struct check_side *s); /* something is there to hear */
+void check_meet(struct check_side *s); /* both arrive before either goes on */
+
+/* Hands a job to the service thread; check_service waits for its end. */
+void check_service(struct check_side *s, void (*job)(struct check_side *, void *), void *arg);
+void check_service_start(struct check_side *s, void (*job)(struct check_side *, void *), void *arg);
+void check_service_wait(struct check_side *s);
+
+/* check_link.c: what NCCL's service thread does. Unless said otherwise, called on the progress thread. */
+struct check_link {
+	int sending; /* this side has the send comm, the other one the receive comm */
+	unsigned connect_late_ms, accept_late_ms;
+	void *comm; /* result */
+};
+void check_init(struct check_side *s, void **ret_ctx); /* on the service thread */
+void check_link_job(struct check_side *s, void *link); /* on the service thread */
+void *check_link(struct check_side *s, int sending);
+/* Listens with guard bytes behind the handle; on the service thread. */
+void *check_listen(struct check_side *s, uint8_t handle[GANTRY_NET_HANDLE_SIZE]);
+void *check_reg(struct check_side *s, void *comm, void *data, size_t size);
+void check_dereg(struct check_side *s, void *comm, void *mr);
+enum check_kind { CHECK_RECV_COMM, CHECK_SEND_COMM, CHECK_LISTEN_COMM };
+/* Fails the rule on an error or when it takes longer than a second; returns what it took. */
+uint64_t check_close(struct check_side *s, enum check_kind kind, void *comm);
+
+/* check_flow.c: traffic. Both processes make the same plan; one sends it, the other receives and checks it. */
+struct check_group {
+	int n; /* buffers in this grouped receive */
+	size_t send[GANTRY_NET_MAX_RECVS], recv[GANTRY_NET_MAX_RECVS];
+	int tag[GANTRY_NET_MAX_RECVS];
+	int order[GANTRY_NET_MAX_RECVS]; /* order[k]: the buffer that the k-th send is for */
+};
+struct check_plan {
+	struct check_group *groups; /* owned */
+	int count;
+	uint64_t seed;   /* of the contents */
+	int window;      /* groups a receiver has in flight */
+	int send_window; /* sends in flight; 0: window times the largest group */
+	size_t misalign; /* added to every buffer's address */
+	int optional;    /* enter irecv with OPTIONAL_RECV_COMPLETION and wait for the bytes instead */
+	int null_sizes;  /* every second send passes no sizes to test */
+};
+void check_plan_make(struct check_side *s, struct check_plan *p, int count); /* groups of one buffer, size 0, tag 0 */
+void check_plan_free(struct check_plan *p);
+/* One buffer per group, sizes as given. */
+void check_plan_uniform(struct check_side *s, struct check_plan *p, int count, size_t send, size_t recv);
+
+struct check_post {
+	void *request;
+	int index; /* group, or group * MAX_RECVS + buffer for a send */
+	int n;
+	void *data[GANTRY_NET_MAX_RECVS];
+	size_t sizes[GANTRY_NET_MAX_RECVS];
+	int tags[GANTRY_NET_MAX_RECVS];
+	void *mrs[GANTRY_NET_MAX_RECVS];
+};
+struct check_flow {
+	struct check_side *s;
+	const struct check_plan *plan;
+	int sending;
+	void *comm, *mr;
+	uint8_t *arena; /* owned: window slots */
+	size_t slot, arena_size;
+	int slots;
+	int total, posted, done; /* receives count groups, sends count messages */
+	int prepared;            /* posts whose buffers are filled; one ahead of posted after a NULL request */
+	int nulls;               /* NULL requests seen */
+	int next_group, next_in_group;
+	struct check_post ring[CHECK_WINDOW_MAX];
+};
+struct check_flow *check_flow_open(struct check_side *s, const struct check_plan *p, void *comm, int sending);
+void check_flow_close(struct check_flow *f); /* deregisters and frees; not the comm */
+void check_flow_free(struct check_flow *f);  /* after the comm is gone */
+/* Posts one more if the window allows it; 1 when it was taken. */
+int check_flow_post(struct check_flow *f);
+/* Tests the oldest, as NCCL does; 1 when it was done (and its contents were right). */
+int check_flow_test(struct check_flow *f);
+/* Compares a receive that is done with the plan; check_flow_test does it too. */
+void check_flow_received(struct check_flow *f, const struct check_post *p, const int *sizes);
+/* One flow or two (NULL) to their end. */
+void check_flow_run(struct check_flow *f, struct check_flow *g);
+/* Link, one plan in the direction A receives, everything closed: what most rules are. */
+void check_flow_once(struct check_side *s, const struct check_plan *p);
+
+void check_fill(uint8_t *data, size_t size, uint64_t seed, uint64_t message);
+/* The first position that differs, or size. */
+size_t check_compare(const uint8_t *data, size_t size, uint64_t seed, uint64_t message);
+size_t check_untouched(const uint8_t *data, size_t size); /* first byte that is not CHECK_POISON, or size */
+uint64_t check_random(uint64_t *state);
+
+#endif

@@ -1,0 +1,380 @@
+/*
+ * Traffic: a plan of grouped receives that both processes know, sent by one
+ * and received by the other.
+ *
+ * Posts and tests follow NCCL: a window of requests in flight, only the oldest
+ * is tested, a NULL request is tried again. Every byte that arrives is compared
+ * with what its message and position say it must be, and every byte that must
+ * not arrive (the rest of a larger receive, the guard behind it) with the poison
+ * that was there before.
+ */
+#include "check.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+enum { SLOT_ALIGN = 64, BURST = 4, IDLE_SPINS = 64, IDLE_US = 20 };
+
+static uint64_t word_of(uint64_t seed, uint64_t message, uint64_t at)
+{
+	uint64_t x = (seed + 1) * 0x9E3779B97F4A7C15u + message * 0xD6E8FEB86659FD93u + at * 0xBF58476D1CE4E5B9u;
+
+	x ^= x >> 32;
+	x *= 0xD6E8FEB86659FD93u;
+	return x ^ x >> 29;
+}
+
+uint64_t check_random(uint64_t *state)
+{
+	return word_of(0x63686563, 0, (*state)++);
+}
+
+void check_fill(uint8_t *data, size_t size, uint64_t seed, uint64_t message)
+{
+	for (size_t at = 0; at < size; at += 8) {
+		uint64_t w = word_of(seed, message, at);
+
+		memcpy(data + at, &w, size - at < 8 ? size - at : 8);
+	}
+}
+
+size_t check_compare(const uint8_t *data, size_t size, uint64_t seed, uint64_t message)
+{
+	for (size_t at = 0; at < size; at += 8) {
+		uint64_t w = word_of(seed, message, at);
+		size_t n = size - at < 8 ? size - at : 8;
+
+		if (memcmp(data + at, &w, n) == 0)
+			continue;
+		for (size_t i = 0; i < n; i++)
+			if (data[at + i] != ((const uint8_t *)&w)[i])
+				return at + i;
+	}
+	return size;
+}
+
+size_t check_untouched(const uint8_t *data, size_t size)
+{
+	for (size_t i = 0; i < size; i++)
+		if (data[i] != CHECK_POISON)
+			return i;
+	return size;
+}
+
+void check_plan_make(struct check_side *s, struct check_plan *p, int count)
+{
+	memset(p, 0, sizeof(*p));
+	p->groups = calloc((size_t)count, sizeof(*p->groups));
+	if (!p->groups)
+		check_fail(s, "no memory for a plan of %d messages (a limit of this machine)", count);
+	p->count = count;
+	p->window = 8;
+	for (int i = 0; i < count; i++) {
+		p->groups[i].n = 1;
+		for (int k = 0; k < GANTRY_NET_MAX_RECVS; k++)
+			p->groups[i].order[k] = k;
+	}
+}
+
+void check_plan_free(struct check_plan *p)
+{
+	free(p->groups);
+	p->groups = NULL;
+}
+
+void check_plan_uniform(struct check_side *s, struct check_plan *p, int count, size_t send, size_t recv)
+{
+	check_plan_make(s, p, count);
+	for (int i = 0; i < count; i++) {
+		p->groups[i].send[0] = send;
+		p->groups[i].recv[0] = recv;
+	}
+}
+
+/* The largest group and buffer of a plan, and how many messages it has. */
+static void plan_extent(const struct check_plan *p, int *ret_n, size_t *ret_size, int *ret_messages)
+{
+	*ret_n = 0;
+	*ret_size = 0;
+	*ret_messages = 0;
+	for (int i = 0; i < p->count; i++) {
+		const struct check_group *g = &p->groups[i];
+
+		*ret_n = g->n > *ret_n ? g->n : *ret_n;
+		*ret_messages += g->n;
+		for (int k = 0; k < g->n; k++) {
+			size_t size = g->send[k] > g->recv[k] ? g->send[k] : g->recv[k];
+
+			*ret_size = size > *ret_size ? size : *ret_size;
+		}
+	}
+}
+
+struct check_flow *check_flow_open(struct check_side *s, const struct check_plan *p, void *comm, int sending)
+{
+	struct check_flow *f = calloc(1, sizeof(*f));
+	int largest, messages;
+	size_t size;
+
+	plan_extent(p, &largest, &size, &messages);
+	if (!f)
+		check_fail(s, "no memory for a flow (a limit of this machine)");
+	f->s = s;
+	f->plan = p;
+	f->comm = comm;
+	f->sending = sending;
+	f->total = sending ? messages : p->count;
+	/* A receive has `largest` slots side by side, a send one; the arena is the same. */
+	f->slots = sending && p->send_window ? p->send_window : p->window * largest;
+	if (f->slots > CHECK_WINDOW_MAX)
+		f->slots = CHECK_WINDOW_MAX / largest * largest;
+	f->slot = (size + CHECK_GUARD + SLOT_ALIGN - 1) / SLOT_ALIGN * SLOT_ALIGN;
+	f->arena_size = f->slot * (size_t)f->slots + SLOT_ALIGN + p->misalign;
+	/* Not from malloc, so that the rule on leaks sees the plugin's memory and not ours. */
+	f->arena = mmap(NULL, f->arena_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (f->arena == MAP_FAILED)
+		check_fail(s, "no memory for %zu bytes of buffers (a limit of this machine)", f->arena_size);
+	memset(f->arena, CHECK_POISON, f->arena_size);
+	f->mr = check_reg(s, comm, f->arena, f->arena_size);
+	return f;
+}
+
+void check_flow_free(struct check_flow *f)
+{
+	munmap(f->arena, f->arena_size);
+	free(f);
+}
+
+void check_flow_close(struct check_flow *f)
+{
+	check_dereg(f->s, f->comm, f->mr);
+	check_flow_free(f);
+}
+
+static uint64_t message_id(int group, int buffer)
+{
+	return (uint64_t)group * GANTRY_NET_MAX_RECVS + (uint64_t)buffer;
+}
+
+/* The window in requests: groups for a receiver, single messages for a sender. */
+static int window(const struct check_flow *f)
+{
+	return f->sending ? f->slots : f->slots < f->plan->window ? f->slots : f->plan->window;
+}
+
+static uint8_t *slot_of(const struct check_flow *f, int request, int buffer)
+{
+	int w = window(f), per = f->slots / w;
+
+	return f->arena + f->plan->misalign + f->slot * (size_t)(request % w * per + buffer);
+}
+
+static gantry_result post_send(struct check_flow *f, struct check_post *p)
+{
+	const struct check_group *g = &f->plan->groups[f->next_group];
+	int k = g->order[f->next_in_group];
+	struct gantry_net *net = f->s->net;
+
+	p->n = 1;
+	p->index = (int)message_id(f->next_group, k);
+	p->data[0] = slot_of(f, f->posted, 0);
+	p->sizes[0] = g->send[k];
+	if (f->prepared == f->posted)
+		check_fill(p->data[0], g->send[k], f->plan->seed, (uint64_t)p->index);
+	f->prepared = f->posted + 1;
+	return CHECK_CALL(f->s, CHECK_PROGRESS, "isend",
+			  net->ops->isend(net, f->comm, p->data[0], g->send[k], g->tag[k], f->mr, &p->request));
+}
+
+static gantry_result post_recv(struct check_flow *f, struct check_post *p)
+{
+	const struct check_group *g = &f->plan->groups[f->next_group];
+	struct gantry_net *net = f->s->net;
+
+	p->n = g->n;
+	p->index = f->next_group;
+	for (int k = 0; k < g->n; k++) {
+		p->data[k] = slot_of(f, f->posted, k);
+		p->sizes[k] = g->recv[k];
+		p->tags[k] = g->tag[k];
+		p->mrs[k] = f->mr;
+		if (f->prepared == f->posted)
+			memset(p->data[k], CHECK_POISON, g->recv[k] + CHECK_GUARD);
+	}
+	f->prepared = f->posted + 1;
+	p->request = f->plan->optional && g->n == 1 ? GANTRY_NET_OPTIONAL_RECV_COMPLETION : NULL;
+	return CHECK_CALL(f->s, CHECK_PROGRESS, "irecv",
+			  net->ops->irecv(net, f->comm, g->n, p->data, p->sizes, p->tags, p->mrs, &p->request));
+}
+
+int check_flow_post(struct check_flow *f)
+{
+	struct check_post *p = &f->ring[f->posted % CHECK_WINDOW_MAX];
+
+	if (f->posted == f->total || f->posted - f->done >= window(f))
+		return 0;
+	memset(p, 0, sizeof(*p));
+	if (f->sending)
+		check_ok(f->s, post_send(f, p), "isend");
+	else
+		check_ok(f->s, post_recv(f, p), "irecv");
+	if (!p->request) {
+		f->nulls++;
+		return 0;
+	}
+	f->posted++;
+	if (!f->sending || ++f->next_in_group == f->plan->groups[f->next_group].n) {
+		f->next_group++;
+		f->next_in_group = 0;
+	}
+	return 1;
+}
+
+/* Which message of the plan the data really are, for the report; -1 if none. */
+static long recognise(const struct check_flow *f, const uint8_t *data, size_t size)
+{
+	size_t n = size < 16 ? size : 16;
+
+	for (int i = 0; i < f->plan->count && n >= 8; i++)
+		for (int k = 0; k < f->plan->groups[i].n; k++)
+			if (check_compare(data, n, f->plan->seed, message_id(i, k)) == n)
+				return (long)message_id(i, k);
+	return -1;
+}
+
+static void wrong_contents(const struct check_flow *f, int group, int k, const uint8_t *data, size_t size, size_t at)
+{
+	long other = at == 0 ? recognise(f, data, size) : -1;
+
+	if (other >= 0)
+		check_fail(f->s, "receive %d buffer %d (tag %d, %zu bytes) holds the message of receive %ld buffer %ld",
+			   group, k, f->plan->groups[group].tag[k], size, other / GANTRY_NET_MAX_RECVS,
+			   other % GANTRY_NET_MAX_RECVS);
+	if (data[at] == CHECK_POISON && check_untouched(data + at, size - at) == size - at)
+		check_fail(f->s, "receive %d buffer %d: bytes %zu to %zu were reported done and never arrived", group,
+			   k, at, size);
+	check_fail(f->s, "receive %d buffer %d (%zu bytes): byte %zu is 0x%02x, not what was sent", group, k, size, at,
+		   data[at]);
+}
+
+void check_flow_received(struct check_flow *f, const struct check_post *p, const int *sizes)
+{
+	const struct check_group *g = &f->plan->groups[p->index];
+
+	for (int k = 0; k < g->n; k++) {
+		const uint8_t *data = p->data[k];
+		size_t at, rest = g->recv[k] + CHECK_GUARD - g->send[k];
+
+		/* An optional completion may come before the data and so before the size is known. */
+		if (!f->plan->optional && (size_t)sizes[k] != g->send[k])
+			check_fail(f->s,
+				   "test reported %d bytes for receive %d buffer %d, sent were %zu (posted were %zu)",
+				   sizes[k], p->index, k, g->send[k], g->recv[k]);
+		at = check_compare(data, g->send[k], f->plan->seed, message_id(p->index, k));
+		if (at < g->send[k])
+			wrong_contents(f, p->index, k, data, g->send[k], at);
+		at = check_untouched(data + g->send[k], rest);
+		if (at < rest)
+			check_fail(f->s, "receive %d buffer %d: byte %zu %s was overwritten", p->index, k,
+				   g->send[k] + at,
+				   g->send[k] + at < g->recv[k] ? "past the message" : "past the receive buffer");
+	}
+}
+
+/* LL and LL128: the reader looks at the data itself, and that may be before or after the completion. */
+static int optional_arrived(const struct check_flow *f, const struct check_post *p)
+{
+	size_t size = f->plan->groups[p->index].send[0];
+	const uint8_t *data = p->data[0];
+
+	(void)__atomic_load_n(data + size - 1, __ATOMIC_ACQUIRE);
+	return check_compare(data, size, f->plan->seed, message_id(p->index, 0)) == size;
+}
+
+int check_flow_test(struct check_flow *f)
+{
+	struct check_post *p = &f->ring[f->done % CHECK_WINDOW_MAX];
+	struct gantry_net *net = f->s->net;
+	int sizes[GANTRY_NET_MAX_RECVS], done = 0;
+	int no_sizes = f->sending && f->plan->null_sizes && p->index & 1;
+
+	if (f->done == f->posted)
+		return 0;
+	for (int k = 0; k < GANTRY_NET_MAX_RECVS; k++)
+		sizes[k] = -1;
+	if (p->request)
+		CHECK_MUST(f->s, CHECK_PROGRESS, "test",
+			   net->ops->test(net, p->request, &done, no_sizes ? NULL : sizes));
+	else
+		done = 1; /* an optional receive that has completed and waits for its bytes */
+	if (!done)
+		return 0;
+	if (f->sending && !no_sizes && (size_t)sizes[0] != p->sizes[0])
+		check_fail(f->s, "test reported %d bytes for a send of %zu", sizes[0], p->sizes[0]);
+	if (!f->sending) {
+		if (p->request)
+			CHECK_MUST(f->s, CHECK_PROGRESS, "irecvConsumed",
+				   net->ops->irecv_consumed(net, f->comm, p->n, p->request));
+		p->request = NULL;
+		if (f->plan->optional && !optional_arrived(f, p))
+			return 0;
+		check_flow_received(f, p, sizes);
+	}
+	f->done++;
+	return 1;
+}
+
+static void give_up(struct check_flow *f, struct check_flow *g)
+{
+	f = g && f->done == f->total ? g : f;
+	check_fail(f->s, "%s %d of %d is not done after %.1f s (%d posted, %d NULL requests)",
+		   f->sending ? "send" : "receive", f->done, f->total,
+		   (double)(gantry_now_ns() - f->s->start_ns) / 1e9, f->posted, f->nulls);
+}
+
+void check_flow_run(struct check_flow *f, struct check_flow *g)
+{
+	struct check_flow *flows[2] = {f, g};
+	int idle = 0;
+
+	while (f->done < f->total || (g && g->done < g->total)) {
+		int moved = 0;
+
+		for (int i = 0; i < (g ? 2 : 1); i++) {
+			for (int k = 0; k < BURST && check_flow_post(flows[i]); k++)
+				moved++;
+			moved += check_flow_test(flows[i]);
+		}
+		if (moved) {
+			idle = 0;
+			continue;
+		}
+		if (!check_left_ns(f->s))
+			give_up(f, g);
+		if (++idle < IDLE_SPINS)
+			sched_yield();
+		else
+			usleep(IDLE_US);
+	}
+}
+
+void check_flow_once(struct check_side *s, const struct check_plan *p)
+{
+	int sending = s->role == 1;
+	void *comm = check_link(s, sending);
+	struct check_flow *f = check_flow_open(s, p, comm, sending);
+
+	check_phase(s, sending ? "sending" : "receiving");
+	check_flow_run(f, NULL);
+	check_phase(s, "waiting for the other process to finish");
+	check_meet(s);
+	check_phase(s, "closing");
+	check_flow_close(f);
+	check_close(s, sending ? CHECK_SEND_COMM : CHECK_RECV_COMM, comm);
+}

@@ -1,0 +1,258 @@
+/*
+ * One process of a rule, from inside: the service thread (which is the main
+ * thread), the progress thread that runs the rule, the line to the other
+ * process, and the words in which a rule reports.
+ */
+#include "check.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+enum { SLOW_CALLS_MAX = 3 };
+
+static void say(struct check_side *s, enum check_verdict v, const char *fmt, va_list ap)
+{
+	static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
+	int none = 0;
+
+	pthread_mutex_lock(&once); /* never unlocked: the process ends here, with the first thread's words */
+	vsnprintf(s->me->detail, CHECK_DETAIL, fmt, ap);
+	__atomic_store_n(&s->me->verdict, v, __ATOMIC_RELEASE);
+	if (v == CHECK_FAIL)
+		__atomic_compare_exchange_n(&s->shared->first_fail, &none, 1 + s->role, 0, __ATOMIC_ACQ_REL,
+					    __ATOMIC_RELAXED);
+	_exit(CHECK_EXIT_SAID);
+}
+
+void check_fail(struct check_side *s, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	say(s, CHECK_FAIL, fmt, ap);
+	va_end(ap);
+	abort(); /* not reached */
+}
+
+void check_skip(struct check_side *s, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	say(s, CHECK_SKIP, fmt, ap);
+	va_end(ap);
+	abort(); /* not reached */
+}
+
+void check_note(struct check_side *s, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(s->me->detail, CHECK_DETAIL, fmt, ap);
+	va_end(ap);
+}
+
+void check_phase(struct check_side *s, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(s->me->phase, sizeof(s->me->phase), fmt, ap);
+	va_end(ap);
+}
+
+void check_sleep_ms(unsigned ms)
+{
+	struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * CHECK_MS};
+
+	while (nanosleep(&t, &t) != 0 && errno == EINTR)
+		;
+}
+
+uint64_t check_left_ns(const struct check_side *s)
+{
+	uint64_t now = gantry_now_ns();
+
+	return now < s->soft_ns ? s->soft_ns - now : 0;
+}
+
+uint64_t check_enter(struct check_side *s, enum check_thread thread, const char *call)
+{
+	uint64_t now = gantry_now_ns();
+
+	__atomic_store_n(&s->me->call_ns[thread], now, __ATOMIC_RELAXED);
+	__atomic_store_n(&s->me->call[thread], call, __ATOMIC_RELEASE);
+	return now;
+}
+
+/* One slow call may be the scheduler's; the same call slow three times is the plugin's. */
+void check_leave(struct check_side *s, enum check_thread thread, uint64_t since)
+{
+	static struct {
+		const char *call;
+		int times;
+	} slow[CHECK_THREADS];
+	const char *call = s->me->call[thread];
+	uint64_t took = gantry_now_ns() - since;
+
+	__atomic_store_n(&s->me->call[thread], NULL, __ATOMIC_RELEASE);
+	if (!s->slow_ns || took < s->slow_ns)
+		return;
+	slow[thread].times = slow[thread].call == call ? slow[thread].times + 1 : 1;
+	slow[thread].call = call;
+	if (slow[thread].times >= SLOW_CALLS_MAX)
+		check_fail(s, "%s took %.0f ms (bound %.0f ms, %d times), phase: %s", call, (double)took / CHECK_MS,
+			   (double)s->slow_ns / CHECK_MS, slow[thread].times, s->me->phase);
+}
+
+void check_ok(struct check_side *s, gantry_result r, const char *call)
+{
+	const char *why = gantry_last_error();
+
+	if (r == GANTRY_OK)
+		return;
+	check_fail(s, "%s returned %s%s%s, phase: %s", call, gantry_result_name(r), *why ? ": " : "", why,
+		   s->me->phase);
+}
+
+void check_tell(struct check_side *s, const void *data, size_t size)
+{
+	if (send(s->peer_fd, data, size, MSG_NOSIGNAL) != (ssize_t)size)
+		_exit(CHECK_EXIT_PEER_GONE);
+}
+
+void check_hear(struct check_side *s, void *data, size_t size)
+{
+	struct pollfd p = {.fd = s->peer_fd, .events = POLLIN};
+	uint64_t spare_ms = (s->soft_ns - s->start_ns) / CHECK_MS / 32; /* the side that is late should speak first */
+	ssize_t got;
+
+	while (poll(&p, 1, (int)(check_left_ns(s) / CHECK_MS + spare_ms)) < 0 && errno == EINTR)
+		;
+	if (!p.revents)
+		check_fail(s, "the other process is late, phase: %s", s->me->phase);
+	got = recv(s->peer_fd, data, size, 0);
+	if (got <= 0)
+		_exit(CHECK_EXIT_PEER_GONE);
+	if (got != (ssize_t)size)
+		check_fail(s, "the processes of the rule are out of step (a bug of gantry check), phase: %s",
+			   s->me->phase);
+}
+
+int check_heard(struct check_side *s)
+{
+	struct pollfd p = {.fd = s->peer_fd, .events = POLLIN};
+
+	return poll(&p, 1, 0) > 0;
+}
+
+void check_meet(struct check_side *s)
+{
+	char c = 'm';
+
+	check_tell(s, &c, 1);
+	check_hear(s, &c, 1);
+}
+
+void check_service_start(struct check_side *s, void (*job)(struct check_side *, void *), void *arg)
+{
+	pthread_mutex_lock(&s->lock);
+	s->job = job;
+	s->job_arg = arg;
+	s->job_busy = 1;
+	pthread_cond_broadcast(&s->wake);
+	pthread_mutex_unlock(&s->lock);
+}
+
+void check_service_wait(struct check_side *s)
+{
+	pthread_mutex_lock(&s->lock);
+	while (s->job_busy)
+		pthread_cond_wait(&s->wake, &s->lock);
+	pthread_mutex_unlock(&s->lock);
+}
+
+void check_service(struct check_side *s, void (*job)(struct check_side *, void *), void *arg)
+{
+	check_service_start(s, job, arg);
+	check_service_wait(s);
+}
+
+static void serve(struct check_side *s)
+{
+	pthread_mutex_lock(&s->lock);
+	while (!s->finished) {
+		if (!s->job) {
+			pthread_cond_wait(&s->wake, &s->lock);
+			continue;
+		}
+		pthread_mutex_unlock(&s->lock);
+		s->job(s, s->job_arg);
+		pthread_mutex_lock(&s->lock);
+		s->job = NULL;
+		s->job_busy = 0;
+		pthread_cond_broadcast(&s->wake);
+	}
+	pthread_mutex_unlock(&s->lock);
+}
+
+static void *progress_main(void *arg)
+{
+	struct check_side *s = arg;
+
+	s->rule->run(s);
+	pthread_mutex_lock(&s->lock);
+	s->finished = 1;
+	pthread_cond_broadcast(&s->wake);
+	pthread_mutex_unlock(&s->lock);
+	return NULL;
+}
+
+static void open_plugin(struct check_side *s, const char *plugin)
+{
+	check_phase(s, "opening the library");
+	if (gantry_loader_open(plugin, &s->loader) != GANTRY_OK)
+		check_fail(s, "cannot open: %s", gantry_last_error());
+	if (s->rule->flags & CHECK_RAW)
+		return;
+	if (gantry_loader_lift(s->loader, s->version, &s->net) != GANTRY_OK)
+		check_fail(s, "cannot use the table: %s", gantry_last_error());
+	if (s->rule->flags & CHECK_NO_INIT)
+		return;
+	check_phase(s, "initialising");
+	check_init(s, &s->ctx);
+	CHECK_MUST(s, CHECK_SERVICE, "getProperties", s->net->ops->get_properties(s->net, 0, &s->props));
+	if (s->props.max_recvs < 1 || s->props.max_recvs > GANTRY_NET_MAX_RECVS)
+		check_fail(s, "maxRecvs is %d", s->props.max_recvs);
+}
+
+void check_side_main(struct check_side *s, const char *plugin)
+{
+	pthread_t progress;
+
+	pthread_mutex_init(&s->lock, NULL);
+	pthread_cond_init(&s->wake, NULL);
+	open_plugin(s, plugin);
+	check_phase(s, "starting");
+	if (pthread_create(&progress, NULL, progress_main, s) != 0)
+		check_fail(s, "cannot start a thread: %s", strerror(errno));
+	serve(s);
+	pthread_join(progress, NULL);
+	if (s->ctx) {
+		check_phase(s, "finalising");
+		CHECK_MUST(s, CHECK_SERVICE, "finalize", s->net->ops->finalize(s->net, s->ctx));
+	}
+	__atomic_store_n(&s->me->verdict, CHECK_PASS, __ATOMIC_RELEASE);
+	_exit(0);
+}

@@ -1,0 +1,102 @@
+/* `gantry`: finds the subcommand and hands over. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cmd.h"
+#include "suggest.h"
+
+enum { ARGS_MAX = 16 };
+
+static int cmd_help(int argc, char **argv);
+
+struct command {
+	const char *name;
+	int (*run)(int argc, char **argv);
+	const char *text;
+};
+
+static const struct command commands[] = {
+	{"perf", cmd_perf, "measure: bandwidth, latency, CPU time; checks every byte"},
+	{"check", cmd_check, "conformance of a net plugin library, rule by rule"},
+	{"doctor", cmd_doctor, "what this machine can do, and what to do about the rest"},
+	{"help", cmd_help, "this text, or that of a command: gantry help COMMAND"},
+};
+enum { COMMANDS = sizeof(commands) / sizeof(commands[0]) };
+
+static void usage(FILE *f)
+{
+	fprintf(f, "usage: gantry COMMAND [OPTION]...\n"
+		   "GPU-driven networking over plain TCP.\n\n");
+	for (size_t i = 0; i < COMMANDS; i++)
+		fprintf(f, "  %-8s %s\n", commands[i].name, commands[i].text);
+	fprintf(f, "\n"
+		   "  --version  the version\n"
+		   "  --help     this text\n\n"
+		   "Parameters are environment variables: gantry doctor --params lists them.\n"
+		   "Exit status: 0 fine, 1 the thing examined is not fine, 2 wrong usage.\n");
+}
+
+static const struct command *find(const char *name)
+{
+	for (size_t i = 0; i < COMMANDS; i++)
+		if (strcmp(commands[i].name, name) == 0)
+			return &commands[i];
+	return NULL;
+}
+
+static int unknown(const char *name)
+{
+	const char *names[COMMANDS], *near;
+
+	for (size_t i = 0; i < COMMANDS; i++)
+		names[i] = commands[i].name;
+	near = suggest(name, names, COMMANDS);
+	fprintf(stderr, "gantry: unknown command '%s'", name);
+	if (near)
+		fprintf(stderr, ", did you mean '%s'?\n", near);
+	else
+		fprintf(stderr, "; gantry help lists them\n");
+	return 2;
+}
+
+/* `help perf net` becomes `perf net --help`. */
+static int cmd_help(int argc, char **argv)
+{
+	static char help_option[] = "--help";
+	const struct command *c;
+	char *args[ARGS_MAX + 1];
+	int n = 0;
+
+	if (argc < 2 || argv[1][0] == '-' || strcmp(argv[1], "help") == 0) {
+		usage(stdout);
+		return 0;
+	}
+	c = find(argv[1]);
+	if (!c)
+		return unknown(argv[1]);
+	for (int i = 1; i < argc && n < ARGS_MAX - 1; i++)
+		args[n++] = argv[i];
+	args[n++] = help_option;
+	args[n] = NULL;
+	return c->run(n, args);
+}
+
+int main(int argc, char **argv)
+{
+	const struct command *c;
+
+	if (argc < 2) {
+		usage(stderr);
+		return 2;
+	}
+	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+		usage(stdout);
+		return 0;
+	}
+	if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
+		printf("gantry %s (%s)\n", GANTRY_VERSION, GANTRY_COMMIT);
+		return 0;
+	}
+	c = find(argv[1]);
+	return c ? c->run(argc - 1, argv + 1) : unknown(argv[1]);
+}

@@ -1,0 +1,52 @@
+/* `gantry perf OP`: one file per OP. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cmd.h"
+#include "suggest.h"
+
+struct op {
+	const char *name;
+	int (*run)(int argc, char **argv);
+	const char *text;
+};
+
+static const struct op ops[] = {
+	{"net", cmd_perf_net, "isend and irecv of a net plugin between two processes"},
+};
+enum { OPS = sizeof(ops) / sizeof(ops[0]) };
+
+static void usage(FILE *f)
+{
+	fprintf(f, "usage: gantry perf OP [OPTION]...\n\n");
+	for (size_t i = 0; i < OPS; i++)
+		fprintf(f, "  %-8s %s\n", ops[i].name, ops[i].text);
+	fprintf(f, "\ngantry perf OP --help lists the options of an OP.\n");
+}
+
+int cmd_perf(int argc, char **argv)
+{
+	const char *names[OPS], *near;
+
+	if (argc < 2) {
+		fprintf(stderr, "gantry perf: an OP is missing\n");
+		usage(stderr);
+		return 2;
+	}
+	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+		usage(stdout);
+		return 0;
+	}
+	for (size_t i = 0; i < OPS; i++) {
+		if (strcmp(argv[1], ops[i].name) == 0)
+			return ops[i].run(argc - 1, argv + 1);
+		names[i] = ops[i].name;
+	}
+	near = suggest(argv[1], names, OPS);
+	fprintf(stderr, "gantry perf: unknown OP '%s'", argv[1]);
+	if (near)
+		fprintf(stderr, ", did you mean '%s'?\n", near);
+	else
+		fprintf(stderr, "; gantry perf --help lists them\n");
+	return 2;
+}

@@ -1,0 +1,346 @@
+/*
+ * Messages over a struct gantry_net, the way NCCL's proxy moves them: a window
+ * of requests, only the oldest is tested, the next is posted when a slot is free.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_TOOL
+#include "perf_net.h"
+
+#include <limits.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "net/loader.h"
+#include "perf_util.h"
+
+struct perf_peer {
+	struct gantry_loader *loader; /* owned; NULL for Gantry's own network */
+	struct gantry_net *net;	      /* borrowed from the loader, or static */
+	int inited;
+	void *ctx, *listen, *send, *recv;
+	void *send_mr[PERF_DEPTH_MAX], *recv_mr[PERF_DEPTH_MAX]; /* one per buffer */
+	int nsend_mr, nrecv_mr;
+};
+
+/* What one slot of the window sends or receives. */
+struct message {
+	unsigned char *at;
+	size_t size;
+	void *mr;
+};
+
+static gantry_result post(struct perf_peer *p, int sending, const struct message *m, void **ret_request)
+{
+	gantry_result r;
+	void *request = NULL, *data = m->at, *mr = m->mr;
+	size_t size = m->size;
+	int tag = 0;
+
+	if (sending)
+		r = p->net->ops->isend(p->net, p->send, data, size, tag, mr, &request);
+	else
+		r = p->net->ops->irecv(p->net, p->recv, 1, &data, &size, &tag, &mr, &request);
+	if (r == GANTRY_OK)
+		*ret_request = request;
+	return r;
+}
+
+/* want: what a receive must report when it is done. */
+static gantry_result poll_request(struct perf_peer *p, void *request, int sending, size_t want, int *ret_done)
+{
+	int size = -1, done = 0;
+	gantry_result r;
+
+	TRY(p->net->ops->test(p->net, request, &done, &size));
+	if (done && !sending && want <= INT_MAX && size != (int)want)
+		FAIL(GANTRY_ERR_CORRUPT, "a receive says that %d bytes came where %zu were sent", size, want);
+	*ret_done = done;
+out:
+	return r;
+}
+
+static struct message nth(const struct perf_rank *rk, uint64_t i, size_t size, int sending)
+{
+	int slot = (int)(i % (uint64_t)rk->opts->depth);
+	struct perf_peer *p = rk->peer;
+
+	return (struct message){perf_buf(rk, (uint64_t)slot), size, sending ? p->send_mr[slot] : p->recv_mr[slot]};
+}
+
+static gantry_result stream(struct perf_rank *rk, size_t size, uint64_t iters)
+{
+	gantry_result r = GANTRY_OK;
+	struct perf_peer *p = rk->peer;
+	uint64_t posted = 0, finished = 0, depth = (uint64_t)rk->opts->depth;
+	void *request[PERF_DEPTH_MAX] = {0};
+	int sending = rk->rank == 0, check = rk->opts->check, done;
+
+	while (finished < iters) {
+		while (posted < iters && posted - finished < depth) {
+			struct message m = nth(rk, posted, size, sending);
+			void *q = NULL;
+
+			if (sending && check)
+				perf_stamp(m.at, size, perf_seq(rk, posted));
+			TRY(post(p, sending, &m, &q));
+			if (!q)
+				break;
+			request[posted++ % depth] = q;
+		}
+		if (finished == posted)
+			continue;
+		TRY(poll_request(p, request[finished % depth], sending, size, &done));
+		if (!done)
+			continue;
+		if (!sending && check)
+			rk->me->wrong += perf_stamp_check(perf_buf(rk, finished % depth), size, perf_seq(rk, finished));
+		finished++;
+		perf_progress(rk);
+	}
+out:
+	return r;
+}
+
+/* Posts now, however often that takes. */
+static gantry_result post_now(struct perf_peer *p, int sending, const struct message *m, void **ret_request)
+{
+	gantry_result r;
+
+	*ret_request = NULL;
+	do
+		r = post(p, sending, m, ret_request);
+	while (r == GANTRY_OK && !*ret_request);
+	return r;
+}
+
+static gantry_result wait_both(struct perf_peer *p, void **send, void **recv, size_t size)
+{
+	gantry_result r = GANTRY_OK;
+	int done;
+
+	while (*send || *recv) {
+		if (*recv) {
+			TRY(poll_request(p, *recv, 0, size, &done));
+			if (done)
+				*recv = NULL;
+		}
+		if (*send) {
+			TRY(poll_request(p, *send, 1, size, &done));
+			if (done)
+				*send = NULL;
+		}
+	}
+out:
+	return r;
+}
+
+/*
+ * Rank 0 serves. A receive is always posted before the message that provokes
+ * the answer leaves, as NCCL does. Sent from buffer 0, received into buffer 1.
+ */
+static gantry_result pingpong(struct perf_rank *rk, size_t size, uint64_t iters)
+{
+	gantry_result r = GANTRY_OK;
+	struct perf_peer *p = rk->peer;
+	struct message out_msg = {perf_buf(rk, 0), size, p->send_mr[0]},
+		       in_msg = {perf_buf(rk, 1), size, p->recv_mr[1]};
+	void *send = NULL, *recv = NULL;
+	int check = rk->opts->check, answer = rk->rank == 1;
+
+	TRY(post_now(p, 0, &in_msg, &recv));
+	for (uint64_t i = 0; i < iters; i++) {
+		if (answer) {
+			TRY(wait_both(p, &send, &recv, size));
+			if (check)
+				rk->me->wrong += perf_stamp_check(in_msg.at, size, perf_seq(rk, 2 * i));
+			if (i + 1 < iters)
+				TRY(post_now(p, 0, &in_msg, &recv));
+		}
+		if (check)
+			perf_stamp(out_msg.at, size, perf_seq(rk, 2 * i + (uint64_t)answer));
+		TRY(post_now(p, 1, &out_msg, &send));
+		if (!answer) {
+			TRY(wait_both(p, &send, &recv, size));
+			if (check)
+				rk->me->wrong += perf_stamp_check(in_msg.at, size, perf_seq(rk, 2 * i + 1));
+			if (i + 1 < iters)
+				TRY(post_now(p, 0, &in_msg, &recv));
+		}
+		perf_progress(rk);
+	}
+	TRY(wait_both(p, &send, &recv, size));
+out:
+	return r;
+}
+
+const struct perf_mover perf_mover_peer = {.name = "stream over the network", .stream = stream, .pingpong = pingpong};
+
+enum { GUARD = 16 };
+static const unsigned char guard_bytes[GUARD] = "no byte beyond!";
+
+/*
+ * One window. shift_tx and shift_rx move the buffers off their page boundary;
+ * with `shorter`, slot k sends k bytes less than its receive has room for.
+ */
+static gantry_result verify_window(struct perf_rank *rk, size_t size, size_t shift_tx, size_t shift_rx, int shorter)
+{
+	gantry_result r = GANTRY_OK;
+	struct perf_peer *p = rk->peer;
+	void *request[PERF_DEPTH_MAX] = {0};
+	int sending = rk->rank == 0, done;
+
+	for (uint64_t i = 0; i < (uint64_t)rk->opts->depth; i++) {
+		struct message m = nth(rk, i, size, sending);
+
+		m.at += sending ? shift_tx : shift_rx;
+		if (sending) {
+			m.size -= shorter && i < size ? i : 0;
+			perf_fill(m.at, m.size, perf_seq(rk, i));
+		} else {
+			memcpy(m.at + size, guard_bytes, GUARD);
+		}
+		TRY(post_now(p, sending, &m, &request[i]));
+	}
+	for (uint64_t i = 0; i < (uint64_t)rk->opts->depth; i++) {
+		struct message m = nth(rk, i, size, sending);
+		size_t sent = size - (shorter && i < size ? i : 0);
+
+		do
+			TRY(poll_request(p, request[i], sending, sent, &done));
+		while (!done);
+		if (!sending) {
+			rk->me->wrong += perf_check(m.at + shift_rx, sent, perf_seq(rk, i));
+			if (memcmp(m.at + shift_rx + size, guard_bytes, GUARD) != 0)
+				FAIL(GANTRY_ERR_CORRUPT, "a receive of %zu bytes wrote beyond its buffer", size);
+		}
+		perf_progress(rk);
+	}
+out:
+	return r;
+}
+
+gantry_result perf_peer_verify(struct perf_rank *rk, size_t size)
+{
+	static const struct {
+		unsigned char tx, rx, shorter;
+	} windows[] = {{0, 0, 0}, {1, 3, 0}, {13, 0, 1}, {0, 7, 0}};
+	gantry_result r = GANTRY_OK;
+
+	for (size_t w = 0; w < sizeof(windows) / sizeof(windows[0]); w++) {
+		rk->round++;
+		TRY(verify_window(rk, size, windows[w].tx, windows[w].rx, windows[w].shorter));
+	}
+out:
+	return r;
+}
+
+static gantry_result choose_net(struct perf_rank *rk)
+{
+	gantry_result r = GANTRY_OK;
+	struct perf_peer *p = rk->peer;
+	struct perf_shared *sh = rk->shared;
+	struct gantry_net_properties props = {0};
+	struct gantry_net_config config = {.traffic_class = GANTRY_NET_UNDEF};
+	int ndevs = 0;
+
+	p->net = gantry_net_tcp();
+	if (rk->opts->plugin) {
+		TRY(gantry_loader_open(rk->opts->plugin, &p->loader));
+		TRY(gantry_loader_lift(p->loader, 0, &p->net));
+	}
+	TRY(p->net->ops->init(p->net, 1, &config, &p->ctx));
+	p->inited = 1;
+	TRY(p->net->ops->devices(p->net, &ndevs));
+	if (ndevs < 1)
+		FAIL(GANTRY_ERR_CONFIG, "%s has no device here", p->net->name);
+	TRY(p->net->ops->get_properties(p->net, 0, &props));
+	if (rk->rank == 0) {
+		snprintf(sh->net_name, sizeof(sh->net_name), "%s", p->net->name);
+		snprintf(sh->net_from, sizeof(sh->net_from), "%s",
+			 p->loader ? gantry_loader_path(p->loader) : "built in");
+		snprintf(sh->dev_name, sizeof(sh->dev_name), "%s", props.name ? props.name : "?");
+		sh->net_version = p->net->version;
+		sh->dev_speed = props.speed;
+		sh->ndevs = ndevs;
+		__atomic_store_n(&sh->info_ready, 1, __ATOMIC_RELEASE);
+	}
+out:
+	return r;
+}
+
+/* Both directions at once, connect and accept in turn: neither may depend on the other being there first. */
+static gantry_result connect_both(struct perf_rank *rk)
+{
+	gantry_result r = GANTRY_OK;
+	struct perf_peer *p = rk->peer;
+	const struct gantry_net_ops *ops = p->net->ops;
+	struct gantry_net_device_handle *send_dev = NULL, *recv_dev = NULL;
+	char handle[GANTRY_NET_HANDLE_SIZE] __attribute__((aligned(16)));
+	uint64_t deadline = gantry_now_ns() + rk->opts->timeout_ns;
+
+	TRY(ops->listen(p->net, p->ctx, 0, rk->me->handle, &p->listen));
+	perf_sync(rk);
+	memcpy(handle, rk->other->handle, sizeof(handle));
+	while (!p->send || !p->recv) {
+		if (!p->send)
+			TRY(ops->connect(p->net, p->ctx, 0, handle, &p->send, &send_dev));
+		if (!p->recv)
+			TRY(ops->accept(p->net, p->listen, &p->recv, &recv_dev));
+		if (gantry_now_ns() > deadline)
+			FAIL(GANTRY_ERR_TIMEOUT, "not connected after %.1f s: connect is %s, accept is %s",
+			     (double)rk->opts->timeout_ns / 1e9, p->send ? "done" : "waiting",
+			     p->recv ? "done" : "waiting");
+		sched_yield();
+	}
+out:
+	return r;
+}
+
+gantry_result perf_peer_open(struct perf_rank *rk)
+{
+	gantry_result r = GANTRY_OK;
+	struct perf_peer *p = calloc(1, sizeof(*p));
+
+	rk->peer = p;
+	if (!p)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a connection");
+	TRY(choose_net(rk));
+	TRY(connect_both(rk));
+	for (int i = 0; i < rk->nbufs; i++) {
+		unsigned char *at = perf_buf(rk, (uint64_t)i);
+
+		TRY(p->net->ops->reg_mr(p->net, p->send, at, rk->stride, GANTRY_NET_PTR_HOST, &p->send_mr[i]));
+		p->nsend_mr++;
+		TRY(p->net->ops->reg_mr(p->net, p->recv, at, rk->stride, GANTRY_NET_PTR_HOST, &p->recv_mr[i]));
+		p->nrecv_mr++;
+	}
+out:
+	return r;
+}
+
+void perf_peer_close(struct perf_rank *rk)
+{
+	struct perf_peer *p = rk->peer;
+	const struct gantry_net_ops *ops = p && p->net ? p->net->ops : NULL;
+
+	if (!p)
+		return;
+	for (int i = 0; i < p->nsend_mr; i++)
+		ops->dereg_mr(p->net, p->send, p->send_mr[i]);
+	for (int i = 0; i < p->nrecv_mr; i++)
+		ops->dereg_mr(p->net, p->recv, p->recv_mr[i]);
+	if (p->send)
+		ops->close_send(p->net, p->send);
+	if (p->recv)
+		ops->close_recv(p->net, p->recv);
+	if (p->listen)
+		ops->close_listen(p->net, p->listen);
+	if (p->inited)
+		ops->finalize(p->net, p->ctx);
+	gantry_loader_close(p->loader);
+	free(p);
+	rk->peer = NULL;
+}

@@ -1,0 +1,169 @@
+#include "perf_util.h"
+
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+
+size_t perf_sizes(uint64_t begin, uint64_t end, uint64_t factor, uint64_t *ret_sizes, size_t max)
+{
+	size_t n = 0;
+
+	for (uint64_t s = begin; s <= end && n < max; s *= factor) {
+		ret_sizes[n++] = s;
+		if (s > end / factor)
+			break;
+	}
+	return n;
+}
+
+static int compare(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+double perf_median(double *v, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (isnan(v[i]))
+			return NAN;
+	if (!n)
+		return NAN;
+	qsort(v, n, sizeof(*v), compare);
+	return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+uint64_t perf_next_iters(uint64_t iters, uint64_t ns, uint64_t target_ns, uint64_t min, uint64_t max)
+{
+	double want = (double)iters * (double)target_ns / (double)(ns ? ns : 1);
+
+	if (want > 8.0 * (double)iters)
+		want = 8.0 * (double)iters;
+	if (want < (double)min)
+		return min;
+	return want > (double)max ? max : (uint64_t)want;
+}
+
+static inline uint64_t mix(uint64_t x)
+{
+	x *= 0x9e3779b97f4a7c15u;
+	x ^= x >> 29;
+	return x * 0xbf58476d1ce4e5b9u;
+}
+
+static inline uint64_t seed_of(size_t size, uint64_t seq)
+{
+	return mix(seq ^ mix(size));
+}
+
+static uint64_t differing(const void *a, const void *b, size_t n)
+{
+	const unsigned char *x = a, *y = b;
+	uint64_t wrong = 0;
+
+	for (size_t i = 0; i < n; i++)
+		wrong += x[i] != y[i];
+	return wrong;
+}
+
+void perf_fill(void *p, size_t size, uint64_t seq)
+{
+	uint64_t seed = seed_of(size, seq), word;
+	unsigned char *to = p;
+	size_t k, words = size / 8;
+
+	for (k = 0; k < words; k++) {
+		word = mix(seed + k);
+		memcpy(to + 8 * k, &word, 8);
+	}
+	word = mix(seed + k);
+	memcpy(to + 8 * k, &word, size % 8);
+}
+
+uint64_t perf_check(const void *p, size_t size, uint64_t seq)
+{
+	uint64_t seed = seed_of(size, seq), word, got, wrong = 0;
+	const unsigned char *from = p;
+	size_t k, words = size / 8;
+
+	for (k = 0; k < words; k++) {
+		word = mix(seed + k);
+		memcpy(&got, from + 8 * k, 8);
+		if (got != word)
+			wrong += differing(&got, &word, 8);
+	}
+	word = mix(seed + k);
+	return wrong + differing(from + 8 * k, &word, size % 8);
+}
+
+void perf_stamp(void *p, size_t size, uint64_t seq)
+{
+	uint64_t first = seed_of(size, seq), last = ~first;
+
+	memcpy(p, &first, size < 8 ? size : 8);
+	if (size >= 16)
+		memcpy((char *)p + size - 8, &last, 8);
+}
+
+uint64_t perf_stamp_check(const void *p, size_t size, uint64_t seq)
+{
+	uint64_t first = seed_of(size, seq), last = ~first, wrong;
+
+	wrong = differing(p, &first, size < 8 ? size : 8);
+	if (size >= 16)
+		wrong += differing((const char *)p + size - 8, &last, 8);
+	return wrong;
+}
+
+/* The value of the first line of /proc/cpuinfo that starts with key, or "". */
+static void cpuinfo(const char *key, char *buf, size_t len)
+{
+	FILE *f = fopen("/proc/cpuinfo", "re");
+	char line[256];
+
+	buf[0] = 0;
+	while (f && !buf[0] && fgets(line, sizeof(line), f)) {
+		char *colon = strchr(line, ':');
+
+		if (strncmp(line, key, strlen(key)) == 0 && colon)
+			snprintf(buf, len, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
+	}
+	if (f)
+		fclose(f);
+}
+
+/* ARM kernels give numbers in place of a model name; these are the servers one meets. */
+static const struct {
+	unsigned part;
+	const char *name;
+} arm_parts[] = {
+	{0xd0c, "Neoverse-N1"},
+	{0xd40, "Neoverse-V1"},
+	{0xd49, "Neoverse-N2"},
+	{0xd4f, "Neoverse-V2"},
+};
+
+void perf_machine(char *buf, size_t len)
+{
+	char model[128], part[32];
+	struct utsname u;
+	cpu_set_t cpus;
+	int n = 0;
+
+	if (sched_getaffinity(0, sizeof(cpus), &cpus) == 0)
+		n = CPU_COUNT(&cpus);
+	cpuinfo("model name", model, sizeof(model));
+	if (!model[0]) {
+		cpuinfo("CPU part", part, sizeof(part));
+		snprintf(model, sizeof(model), "CPU part %s", part[0] ? part : "unknown");
+		for (size_t i = 0; i < sizeof(arm_parts) / sizeof(arm_parts[0]); i++)
+			if (part[0] && strtoul(part, NULL, 16) == arm_parts[i].part)
+				snprintf(model, sizeof(model), "%s", arm_parts[i].name);
+	}
+	uname(&u);
+	snprintf(buf, len, "%s, %d x %s, %s %s", u.machine, n, model, u.sysname, u.release);
+}

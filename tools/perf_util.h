@@ -1,0 +1,35 @@
+/* Arithmetic of `gantry perf`: sizes, medians, iteration counts, and the bytes that messages carry. */
+#ifndef GANTRY_TOOLS_PERF_UTIL_H
+#define GANTRY_TOOLS_PERF_UTIL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The sizes begin, begin*factor, ... up to end; returns how many, at most max. begin and factor are at least 1 and 2.
+ */
+size_t perf_sizes(uint64_t begin, uint64_t end, uint64_t factor, uint64_t *ret_sizes, size_t max);
+
+/* Sorts v. NaN when n is 0 or any value is NaN. */
+double perf_median(double *v, size_t n);
+
+/* How often to repeat what took ns for iters repetitions, so that it takes about target_ns. Grows at most eightfold, so
+ * that one bad sample cannot make the next round endless; stays within min and max. */
+uint64_t perf_next_iters(uint64_t iters, uint64_t ns, uint64_t target_ns, uint64_t min, uint64_t max);
+
+/*
+ * The contents of message number seq: 8-byte words of a mixed counter that
+ * depend on seq, on the size and on the position, so that a message in the wrong
+ * place, a stale one and a shifted one are all seen. perf_check returns the
+ * number of wrong bytes.
+ */
+void perf_fill(void *p, size_t size, uint64_t seq);
+uint64_t perf_check(const void *p, size_t size, uint64_t seq);
+
+/* The cheap form for timed phases: only the first and the last 8 bytes (less if the message is shorter). */
+void perf_stamp(void *p, size_t size, uint64_t seq);
+uint64_t perf_stamp_check(const void *p, size_t size, uint64_t seq);
+
+/* "aarch64, 2 x Neoverse-N1, Linux 6.1": architecture, CPUs this process may use, their model, kernel. */
+void perf_machine(char *buf, size_t len);
+
+#endif

@@ -30,10 +30,12 @@ struct tally {
 
 static void usage(FILE *f)
 {
-	fprintf(f, "usage: gantry check PLUGIN [--version N] [--rule NAME] [--timeout S] [--json] [--verbose]\n"
-		   "       gantry check --list\n"
-		   "Runs NCCL's side of the net plugin interface against PLUGIN, in two processes with two threads each,\n"
-		   "at every version it exports. PLUGIN is a path or what NCCL_NET_PLUGIN would hold. See gantry-check(1).\n");
+	fprintf(f,
+		"usage: gantry check PLUGIN [--version N] [--rule NAME] [--timeout S] [--json] [--verbose]\n"
+		"       gantry check --list\n"
+		"Runs NCCL's side of the net plugin interface against PLUGIN, in two processes with two threads each,\n"
+		"at every version it exports. PLUGIN is a path or what NCCL_NET_PLUGIN would hold. See "
+		"gantry-check(1).\n");
 }
 
 static const struct check_rule *rule_next(size_t *table, size_t *at)
@@ -188,8 +190,8 @@ int cmd_check(int argc, char **argv)
 	static const struct option options[] = {
 		{"version", required_argument, NULL, 'V'}, {"rule", required_argument, NULL, 'r'},
 		{"timeout", required_argument, NULL, 't'}, {"json", no_argument, NULL, 'j'},
-		{"list", no_argument, NULL, 'l'},          {"verbose", no_argument, NULL, 'v'},
-		{"help", no_argument, NULL, 'h'},          {0},
+		{"list", no_argument, NULL, 'l'},	   {"verbose", no_argument, NULL, 'v'},
+		{"help", no_argument, NULL, 'h'},	   {0},
 	};
 	struct request q = {.opt.timeout_ns = DEFAULT_TIMEOUT_S * 1000 * (uint64_t)CHECK_MS};
 	int c;

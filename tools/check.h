@@ -29,9 +29,9 @@ enum check_verdict { CHECK_NONE, CHECK_PASS, CHECK_FAIL, CHECK_SKIP };
 enum check_thread { CHECK_SERVICE, CHECK_PROGRESS, CHECK_THREADS };
 enum {
 	CHECK_DETAIL = 256,
-	CHECK_MS = 1000000,    /* nanoseconds */
-	CHECK_GUARD = 64,      /* bytes behind each receive buffer that must stay as they were */
-	CHECK_POISON = 0xE7,   /* what receive buffers and guards hold before a message arrives */
+	CHECK_MS = 1000000,	/* nanoseconds */
+	CHECK_GUARD = 64,	/* bytes behind each receive buffer that must stay as they were */
+	CHECK_POISON = 0xE7,	/* what receive buffers and guards hold before a message arrives */
 	CHECK_WINDOW_MAX = 256, /* GANTRY_NET_MAX_REQUESTS * GANTRY_NET_MAX_RECVS */
 };
 /* Exit statuses of a process before its end; what it had to say is in shared memory. */
@@ -39,8 +39,8 @@ enum { CHECK_EXIT_SAID = 3, CHECK_EXIT_PEER_GONE = 4 };
 
 /* How a rule wants its processes. */
 enum check_flags {
-	CHECK_ALONE = 1 << 0,   /* one process, not two */
-	CHECK_RAW = 1 << 1,     /* neither lifted nor initialised: the rule looks at the table itself */
+	CHECK_ALONE = 1 << 0,	/* one process, not two */
+	CHECK_RAW = 1 << 1,	/* neither lifted nor initialised: the rule looks at the table itself */
 	CHECK_NO_INIT = 1 << 2, /* lifted; the rule calls init itself */
 };
 
@@ -66,7 +66,7 @@ struct check_status {
 };
 struct check_shared {
 	struct check_status side[2];
-	int first_fail;   /* 0, or 1 + the side that failed first */
+	int first_fail;	  /* 0, or 1 + the side that failed first */
 	int expect_death; /* side B is being killed on purpose */
 };
 
@@ -75,11 +75,11 @@ struct check_side {
 	const struct check_rule *rule;
 	struct gantry_loader *loader;
 	struct gantry_net *net; /* NULL under CHECK_RAW */
-	void *ctx;              /* from init */
+	void *ctx;		/* from init */
 	struct gantry_net_properties props;
 	int version;
-	int role;    /* 0 is A, 1 is B */
-	int peer_fd; /* -1 when alone */
+	int role;		    /* 0 is A, 1 is B */
+	int peer_fd;		    /* -1 when alone */
 	uint64_t start_ns, soft_ns; /* soft_ns: when a rule should give up by itself, before the tool ends it */
 	struct check_shared *shared;
 	struct check_status *me;
@@ -117,12 +117,12 @@ uint64_t check_left_ns(const struct check_side *s); /* until soft_ns, 0 when pas
 /* Brackets one call of the plugin, so that the tool knows where a thread is. */
 uint64_t check_enter(struct check_side *s, enum check_thread thread, const char *call);
 void check_leave(struct check_side *s, enum check_thread thread, uint64_t since);
-#define CHECK_CALL(s, thread, name, expr)                            \
-	__extension__({                                              \
-		uint64_t call_since_ = check_enter(s, thread, name); \
-		gantry_result call_r_ = (expr);                      \
-		check_leave(s, thread, call_since_);                 \
-		call_r_;                                             \
+#define CHECK_CALL(s, thread, name, expr)                                                                              \
+	__extension__({                                                                                                \
+		uint64_t call_since_ = check_enter(s, thread, name);                                                   \
+		gantry_result call_r_ = (expr);                                                                        \
+		check_leave(s, thread, call_since_);                                                                   \
+		call_r_;                                                                                               \
 	})
 /* The same, and anything but success fails the rule. */
 void check_ok(struct check_side *s, gantry_result r, const char *call);
@@ -166,12 +166,12 @@ struct check_group {
 struct check_plan {
 	struct check_group *groups; /* owned */
 	int count;
-	uint64_t seed;   /* of the contents */
-	int window;      /* groups a receiver has in flight */
+	uint64_t seed;	 /* of the contents */
+	int window;	 /* groups a receiver has in flight */
 	int send_window; /* sends in flight; 0: window times the largest group */
 	size_t misalign; /* added to every buffer's address */
-	int optional;    /* enter irecv with OPTIONAL_RECV_COMPLETION and wait for the bytes instead */
-	int null_sizes;  /* every second send passes no sizes to test */
+	int optional;	 /* enter irecv with OPTIONAL_RECV_COMPLETION and wait for the bytes instead */
+	int null_sizes;	 /* every second send passes no sizes to test */
 };
 void check_plan_make(struct check_side *s, struct check_plan *p, int count); /* groups of one buffer, size 0, tag 0 */
 void check_plan_free(struct check_plan *p);
@@ -196,8 +196,8 @@ struct check_flow {
 	size_t slot, arena_size;
 	int slots;
 	int total, posted, done; /* receives count groups, sends count messages */
-	int prepared;            /* posts whose buffers are filled; one ahead of posted after a NULL request */
-	int nulls;               /* NULL requests seen */
+	int prepared;		 /* posts whose buffers are filled; one ahead of posted after a NULL request */
+	int nulls;		 /* NULL requests seen */
 	int next_group, next_in_group;
 	struct check_post ring[CHECK_WINDOW_MAX];
 };

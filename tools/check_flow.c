@@ -334,8 +334,8 @@ static void give_up(struct check_flow *f, struct check_flow *g)
 {
 	f = g && f->done == f->total ? g : f;
 	check_fail(f->s, "%s %d of %d is not done after %.1f s (%d posted, %d NULL requests)",
-		   f->sending ? "send" : "receive", f->done, f->total,
-		   (double)(gantry_now_ns() - f->s->start_ns) / 1e9, f->posted, f->nulls);
+		   f->sending ? "send" : "receive", f->done, f->total, (double)(gantry_now_ns() - f->s->start_ns) / 1e9,
+		   f->posted, f->nulls);
 }
 
 void check_flow_run(struct check_flow *f, struct check_flow *g)

@@ -115,7 +115,8 @@ static void rule_close_in_flight(struct check_side *s)
 		check_meet(s);
 	}
 	check_plan_free(&p);
-	check_note(s, "closed within %.1f ms with sends, receives and a connection under way", (double)worst / CHECK_MS);
+	check_note(s, "closed within %.1f ms with sends, receives and a connection under way",
+		   (double)worst / CHECK_MS);
 }
 
 /* How one flow's requests ended after the peer's death. */
@@ -186,8 +187,7 @@ static void survivor(struct check_side *s, struct check_flow *recv, struct check
 	} while ((er.pending || es.pending) && check_left_ns(s));
 	if (er.pending || es.pending)
 		check_fail(s, "%d of %d receives and %d of %d sends still pend %.1f s after the peer was killed",
-			   er.pending, recv->posted, es.pending, send->posted,
-			   (double)(gantry_now_ns() - since) / 1e9);
+			   er.pending, recv->posted, es.pending, send->posted, (double)(gantry_now_ns() - since) / 1e9);
 	if (!er.errors)
 		check_fail(s, "no receive ended in an error after the peer was killed");
 	check_note(s, "%d receives ended in %s, %d sends in %s, %d had completed; after %.0f ms", er.errors,
@@ -322,10 +322,11 @@ static void rule_leaks(struct check_side *s)
 }
 
 const struct check_rule check_rules_end[] = {
-	{"close-after-done", "what was reported sent arrives though the sender closes at once", rule_close_after_done, 0,
-	 0},
+	{"close-after-done", "what was reported sent arrives though the sender closes at once", rule_close_after_done,
+	 0, 0},
 	{"close-in-flight", "closing with requests in flight returns within a second", rule_close_in_flight, 0, 3000},
-	{"peer-death", "when the peer is killed, every request ends in an error or had completed", rule_peer_death, 0, 0},
+	{"peer-death", "when the peer is killed, every request ends in an error or had completed", rule_peer_death, 0,
+	 0},
 	{"leaks", "connections leave no fd, no thread and no memory behind", rule_leaks, 0, 0},
 	{0},
 };

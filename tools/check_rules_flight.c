@@ -155,8 +155,8 @@ static void rule_threads(struct check_side *s)
 }
 
 const struct check_rule check_rules_flight[] = {
-	{"null-request", "sends without receives are taken or put off, and none is lost or doubled", rule_null_request, 0,
-	 0},
+	{"null-request", "sends without receives are taken or put off, and none is lost or doubled", rule_null_request,
+	 0, 0},
 	{"in-flight", "32 receives and 32 * maxRecvs sends can be in flight (8 at v6)", rule_in_flight, 0, 0},
 	{"threads", "the service thread may register and connect while the progress thread moves data", rule_threads, 0,
 	 0},

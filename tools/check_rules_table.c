@@ -12,12 +12,12 @@ static const struct {
 	int since;
 	int optional;
 } entries[] = {
-	{"name", 6, 0},          {"init", 6, 0},          {"devices", 6, 0},     {"getProperties", 6, 0},
-	{"listen", 6, 0},        {"connect", 6, 0},       {"accept", 6, 0},      {"regMr", 6, 0},
-	{"regMrDmaBuf", 6, 1},   {"deregMr", 6, 0},       {"isend", 6, 0},       {"irecv", 6, 0},
-	{"iflush", 6, 1},        {"test", 6, 0},          {"closeSend", 6, 0},   {"closeRecv", 6, 0},
-	{"closeListen", 6, 0},   {"getDeviceMr", 7, 1},   {"irecvConsumed", 7, 1}, {"makeVDevice", 9, 1},
-	{"finalize", 11, 0},     {"setNetAttr", 11, 1},
+	{"name", 6, 0},	       {"init", 6, 0},	      {"devices", 6, 0},       {"getProperties", 6, 0},
+	{"listen", 6, 0},      {"connect", 6, 0},     {"accept", 6, 0},	       {"regMr", 6, 0},
+	{"regMrDmaBuf", 6, 1}, {"deregMr", 6, 0},     {"isend", 6, 0},	       {"irecv", 6, 0},
+	{"iflush", 6, 1},      {"test", 6, 0},	      {"closeSend", 6, 0},     {"closeRecv", 6, 0},
+	{"closeListen", 6, 0}, {"getDeviceMr", 7, 1}, {"irecvConsumed", 7, 1}, {"makeVDevice", 9, 1},
+	{"finalize", 11, 0},   {"setNetAttr", 11, 1},
 };
 
 static const void *const *table_of(struct check_side *s)

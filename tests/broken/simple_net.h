@@ -64,7 +64,7 @@ struct request {
 	size_t posted[MAX_RECVS], real[MAX_RECVS];
 	int tags[MAX_RECVS];
 	struct header head; /* of a send */
-	size_t moved;       /* of a send: header and payload */
+	size_t moved;	    /* of a send: header and payload */
 };
 
 /* Belongs to the thread that posts and tests. Requests are used round robin, so the ring is also the queue. */
@@ -72,7 +72,7 @@ struct comm {
 	int fd, sending, count;
 	ncclResult_t error;
 	uint64_t posted, finished; /* finished: the oldest that is not complete */
-	struct header head;        /* of the message being received */
+	struct header head;	   /* of the message being received */
 	size_t head_got, body_got;
 	int buffer; /* it goes into this buffer of the oldest receive; -1: not known yet */
 	struct request ring[SENDS > RECVS ? SENDS : RECVS];
@@ -394,8 +394,7 @@ static ncclResult_t post_send(void *send_comm, void *data, size_t size, int tag,
 	return c->error;
 }
 
-static ncclResult_t post_recv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags,
-			      void **request)
+static ncclResult_t post_recv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags, void **request)
 {
 	struct comm *c = recv_comm;
 	struct request *r;

@@ -16,8 +16,9 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "net/tcp/engine.h"
+#include "net/tcp/helper.h"
 
-enum { LINGER_MS = 1000 };
+static const uint64_t linger_max_ns = 10000000000;
 
 uint64_t tcp_alive_interval(void)
 {
@@ -75,6 +76,7 @@ void tcp_link_put_down(struct tcp_link *l)
 {
 	uint64_t tx = 0, rx = 0;
 
+	tcp_helpers_forget(l);
 	for (int i = 0; i < l->nlanes; i++) {
 		tx += l->lanes[i].tx.bytes;
 		rx += l->lanes[i].rx.bytes;
@@ -86,7 +88,8 @@ void tcp_link_put_down(struct tcp_link *l)
 		 tcp_link_failed(l) ? gantry_result_name(l->error) : "");
 	gantry_list_remove(&l->node);
 	gantry_list_append(&tcp_engine.lingering, &l->node);
-	l->linger_until = gantry_now_ns() + (uint64_t)LINGER_MS * 1000000;
+	l->linger_until = gantry_params()->timeout < linger_max_ns ? gantry_params()->timeout : linger_max_ns;
+	l->linger_until += gantry_now_ns();
 	tcp_engine_wake();
 }
 

@@ -126,6 +126,7 @@ static void begin(struct tcp_connector *c, uint64_t now)
 	l->dev = c->dev;
 	l->peer_dev = c->handle.dev;
 	l->tx_state = TCP_RESERVED;
+	l->tx_wanted = 1;
 	gantry_list_append(&tcp_engine.links, &l->node);
 	for (int i = 0; i < c->handle.naddrs; i++)
 		if (attempt_add(c, 0, i, now + (uint64_t)i * STAGGER_MS * 1000000) != GANTRY_OK) {
@@ -396,8 +397,13 @@ static struct tcp_link *session_link(const struct tcp_connector *c, int *ret_gon
 
 		if (l->initiator || memcmp(l->session, c->session, WIRE_SESSION_SIZE) != 0)
 			continue;
-		*ret_gone = l->tx_state != TCP_UNUSED || tcp_link_failed(l);
-		return l->up && !*ret_gone ? l : NULL;
+		if (!l->up)
+			return NULL;
+		pthread_mutex_lock(&l->mu);
+		*ret_gone = l->tx_state != TCP_UNUSED || l->hung_up || tcp_link_failed(l);
+		l->tx_wanted |= !*ret_gone;
+		pthread_mutex_unlock(&l->mu);
+		return *ret_gone ? NULL : l;
 	}
 	return NULL;
 }

@@ -16,9 +16,11 @@
 #include "base/hmac.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "net/tcp/helper.h"
+
+enum { EXIT_WAIT_MS = 1000 };
 
 struct tcp_engine tcp_engine = {
-	.life = PTHREAD_MUTEX_INITIALIZER,
 	.mu = PTHREAD_MUTEX_INITIALIZER,
 	.epoll_fd = -1,
 	.wake_fd = -1,
@@ -171,7 +173,7 @@ static void *service(void *arg)
 	(void)arg;
 	pthread_mutex_lock(&e->mu);
 	tcp_source_add(&wake, EPOLLIN);
-	while (!e->stopping) {
+	while (e->users || !gantry_list_empty(&e->lingering)) {
 		struct epoll_event ev;
 		int timeout = sleep_ms(e), n;
 		uint64_t now;
@@ -191,26 +193,22 @@ static void *service(void *arg)
 			tick(now);
 		}
 	}
-	/* Links that were just closed get a few milliseconds to say goodbye. */
-	for (int i = 0; i < 20 && !gantry_list_empty(&e->lingering); i++) {
-		struct timespec ms = {0, 1000000};
-
-		tcp_linger_tick(gantry_now_ns(), 0);
-		pthread_mutex_unlock(&e->mu);
-		nanosleep(&ms, NULL);
-		pthread_mutex_lock(&e->mu);
-	}
 	tcp_linger_tick(gantry_now_ns(), 1);
 	tcp_incoming_drop_all();
+	tcp_helpers_stop();
+	close(e->epoll_fd);
+	close(e->wake_fd);
+	e->epoll_fd = e->wake_fd = -1;
+	e->running = 0;
 	pthread_mutex_unlock(&e->mu);
 	return NULL;
 }
 
-/* life held. */
 static gantry_result start(void)
 {
 	struct tcp_engine *e = &tcp_engine;
 	gantry_result r = GANTRY_OK;
+	pthread_t thread;
 	sigset_t all, old;
 	int rc;
 
@@ -219,17 +217,18 @@ static gantry_result start(void)
 	if (e->epoll_fd < 0 || e->wake_fd < 0)
 		FAIL(errno == EMFILE || errno == ENFILE ? GANTRY_ERR_LIMIT : GANTRY_ERR_SYSTEM, "epoll or eventfd: %s",
 		     strerror(errno));
-	e->stopping = 0;
 	e->last_tick = 0;
 	/* Signals are for the program's own threads. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	rc = pthread_create(&e->thread, NULL, service, NULL);
+	rc = pthread_create(&thread, NULL, service, NULL);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (rc)
 		FAIL(GANTRY_ERR_LIMIT, "cannot start the service thread: %s", strerror(rc));
-	pthread_setname_np(e->thread, "gantry-service");
+	pthread_setname_np(thread, "gantry-service");
+	pthread_detach(thread);
 	e->running = 1;
+	e->owner = getpid();
 out:
 	if (r != GANTRY_OK) {
 		if (e->epoll_fd >= 0)
@@ -246,34 +245,40 @@ gantry_result tcp_engine_hold(void)
 	struct tcp_engine *e = &tcp_engine;
 	gantry_result r = GANTRY_OK;
 
-	pthread_mutex_lock(&e->life);
 	pthread_mutex_lock(&e->mu);
 	if (!e->running)
 		r = start();
 	if (r == GANTRY_OK)
 		e->users++;
 	pthread_mutex_unlock(&e->mu);
-	pthread_mutex_unlock(&e->life);
 	return r;
 }
 
 void tcp_engine_release(void)
 {
-	struct tcp_engine *e = &tcp_engine;
+	pthread_mutex_lock(&tcp_engine.mu);
+	tcp_engine.users--;
+	tcp_engine_wake();
+	pthread_mutex_unlock(&tcp_engine.mu);
+}
 
-	pthread_mutex_lock(&e->life);
-	pthread_mutex_lock(&e->mu);
-	if (--e->users == 0) {
-		e->stopping = 1;
-		tcp_engine_wake();
-		pthread_mutex_unlock(&e->mu);
-		pthread_join(e->thread, NULL);
-		pthread_mutex_lock(&e->mu);
-		close(e->epoll_fd);
-		close(e->wake_fd);
-		e->epoll_fd = e->wake_fd = -1;
-		e->running = 0;
+/*
+ * A program that exits right after it closed its comms: what the kernel has not delivered yet would be lost if the peer
+ * answered a process that is gone. Give the thread a moment to see the links off; peers that read take microseconds.
+ */
+__attribute__((destructor)) static void see_off(void)
+{
+	struct tcp_engine *e = &tcp_engine;
+	int busy = 1;
+
+	for (int ms = 0; busy && ms < EXIT_WAIT_MS; ms++) {
+		struct timespec pause = {0, 1000000};
+
+		if (pthread_mutex_trylock(&e->mu) == 0) {
+			busy = e->running && e->owner == getpid() && !gantry_list_empty(&e->lingering);
+			pthread_mutex_unlock(&e->mu);
+		}
+		if (busy)
+			nanosleep(&pause, NULL);
 	}
-	pthread_mutex_unlock(&e->mu);
-	pthread_mutex_unlock(&e->life);
 }

@@ -6,10 +6,12 @@
  * instance: connect and accept only look at the outcome, so they never block and any thread may call them. It also
  * sends heartbeats, notices silence, and sees closed links off. It sleeps in epoll_wait otherwise.
  *
- * Locks: `life` serialises start and stop of the thread; `mu` protects everything here. Order: life, mu, then a link's
- * locks. The thread holds mu while it works, never while it waits.
+ * Locks: `mu` protects everything here. Order: mu, then a link's locks. The thread holds mu while it works, never while
+ * it waits.
  *
- * The thread runs while there are users: listeners, connectors and open directions of links.
+ * The thread runs while there are users (listeners, connectors, open directions of links) and closed links that are not
+ * seen off yet, then ends by itself: closing never waits for it. The libraries are linked with -z nodelete, so unloading
+ * one right after the last close cannot pull the code from under it.
  */
 #ifndef GANTRY_NET_TCP_ENGINE_H
 #define GANTRY_NET_TCP_ENGINE_H
@@ -98,11 +100,11 @@ struct tcp_connector {
 };
 
 struct tcp_engine {
-	pthread_mutex_t life, mu;
+	pthread_mutex_t mu;
 	int initialised; /* devices are known */
 	int users;
-	int running, stopping;
-	pthread_t thread;
+	int running; /* the thread is there */
+	int owner;   /* the process it is in: a forked child has a copy of this struct but no thread */
 	int epoll_fd, wake_fd;
 
 	uint64_t process, host;
@@ -125,7 +127,7 @@ extern struct tcp_engine tcp_engine;
 /* engine.c */
 gantry_result tcp_engine_init(void); /* devices, identity; idempotent */
 gantry_result tcp_engine_hold(void); /* one more user; starts the thread */
-void tcp_engine_release(void);       /* one less; stops and joins it. Called without mu */
+void tcp_engine_release(void);       /* one less. Called without mu */
 void tcp_engine_wake(void);
 gantry_result tcp_source_add(struct tcp_source *s, uint32_t events);
 void tcp_source_set(struct tcp_source *s, uint32_t events);

@@ -390,18 +390,8 @@ static ssize_t fill(struct tcp_lane *lane, int *ret_short)
 
 static void lane_ended(struct tcp_lane *lane, int e)
 {
-	struct tcp_link *l = lane->link;
-	int all = 1;
-
-	lane->rx.eof = 1;
-	for (int i = 0; i < l->nlanes; i++)
-		all &= __atomic_load_n(&l->lanes[i].rx.eof, __ATOMIC_RELAXED);
-	if (e)
-		tcp_link_fail(l, 0, GANTRY_ERR_PEER_LOST, "receive on lane %d: %s", lane->index, strerror(e));
-	else if (all || lane->rx.state != TCP_RX_HEADER || lane->rx.tail != lane->rx.head)
-		tcp_link_fail(l, 0, l->peer_tx_closed || l->peer_rx_closed ? GANTRY_ERR_PEER_CLOSED : GANTRY_ERR_PEER_LOST,
-			      "the peer closed the connection%s",
-			      l->peer_tx_closed || l->peer_rx_closed ? "" : " without a goodbye: it probably died");
+	__atomic_store_n(&lane->rx.eof, 1, __ATOMIC_RELEASE);
+	tcp_link_ending(lane, e);
 }
 
 /* After a pass: acknowledge at once when the socket is empty or enough has come together. */
@@ -414,6 +404,12 @@ static void after_pass(struct tcp_link *l, int drained)
 		__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
 	if (!tcp_link_failed(l))
 		check_peer_closed(l);
+	/* The peer waits for this to see the link off: see tcp_link_put_down. */
+	if (l->peer_tx_closed && !l->tx_wanted && !l->hung_up && l->done >= l->peer_bulk_sent) {
+		l->hung_up = 1;
+		for (int i = 0; i < l->nlanes; i++)
+			shutdown(l->lanes[i].fd, SHUT_WR);
+	}
 	pthread_mutex_unlock(&l->mu);
 }
 
@@ -424,7 +420,7 @@ int tcp_lane_rx(struct tcp_lane *lane)
 	uint64_t moved = 0;
 	int drained = 0;
 
-	if (rx->eof || pthread_mutex_trylock(&rx->lock))
+	if (__atomic_load_n(&rx->eof, __ATOMIC_RELAXED) || pthread_mutex_trylock(&rx->lock))
 		return 0;
 	while (!rx->eof && moved < LINK_PASS_BYTES && !drained && !tcp_link_failed(l)) {
 		ssize_t n = fill(lane, &drained);

@@ -36,11 +36,13 @@ enum { CHUNK_UNIT = 64 << 10, CHUNK_MIN = 128 << 10, CHUNK_SHARED_MAX = 512 << 1
 
 static const uint8_t zeros[4096];
 
-static void lane_lost(struct tcp_lane *lane, const char *what)
+/* The socket takes nothing any more. Data of the peer may still be there to be read: the receiving half decides. */
+static void lane_lost(struct tcp_lane *lane)
 {
 	int e = errno;
 
-	tcp_link_fail(lane->link, 0, GANTRY_ERR_PEER_LOST, "%s on lane %d: %s", what, lane->index, strerror(e));
+	__atomic_store_n(&lane->tx.dead, 1, __ATOMIC_RELAXED);
+	tcp_link_ending(lane, e);
 }
 
 /* ---- control lane ---- */
@@ -197,7 +199,7 @@ void tcp_control_flush(struct tcp_link *l)
 {
 	struct tcp_lane *lane = &l->lanes[0];
 
-	if (pthread_mutex_trylock(&lane->tx.lock))
+	if (__atomic_load_n(&lane->tx.dead, __ATOMIC_RELAXED) || pthread_mutex_trylock(&lane->tx.lock))
 		return; /* the holder takes what waits, or the next test does */
 	for (;;) {
 		struct msghdr msg = {0};
@@ -219,7 +221,7 @@ void tcp_control_flush(struct tcp_link *l)
 			if (errno == EINTR)
 				continue;
 			if (errno != EAGAIN && errno != ENOBUFS)
-				lane_lost(lane, "send");
+				lane_lost(lane);
 			else
 				__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
 			break;
@@ -530,7 +532,7 @@ int tcp_bulk_tx(struct tcp_lane *lane)
 	struct tcp_lane_tx *tx = &lane->tx;
 	int64_t moved = 0;
 
-	if (pthread_mutex_trylock(&tx->lock))
+	if (__atomic_load_n(&tx->dead, __ATOMIC_RELAXED) || pthread_mutex_trylock(&tx->lock))
 		return 0;
 	while (moved < LINK_PASS_BYTES && !tcp_link_failed(l)) {
 		uint64_t before = tx->left + tx->in_pipe;
@@ -545,7 +547,7 @@ int tcp_bulk_tx(struct tcp_lane *lane)
 			rc = tx->splicing ? push_spliced(lane) : push_copied(lane);
 		}
 		if (rc < 0) {
-			lane_lost(lane, "send");
+			lane_lost(lane);
 			break;
 		}
 		moved += (int64_t)(before - (tx->left + tx->in_pipe));

@@ -13,6 +13,8 @@
 #include "base/event.h"
 #include "base/log.h"
 
+enum { END_GRACE_NS = 500000000 };
+
 gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link)
 {
 	gantry_result r = GANTRY_OK;
@@ -173,6 +175,47 @@ void tcp_link_fail(struct tcp_link *l, int tell, gantry_result r, const char *fm
 }
 
 /*
+ * When a peer dies or closes, its lanes end one after the other, and what it had sent before is still to be read from
+ * them. So the first end only starts a clock; the link fails when the last lane has ended, or after END_GRACE_NS if
+ * only some have: then a lane broke by itself.
+ */
+void tcp_link_ending(struct tcp_lane *lane, int e)
+{
+	struct tcp_link *l = lane->link;
+
+	pthread_mutex_lock(&l->mu);
+	if (!l->ending) {
+		l->ending_errno = e;
+		l->ending_lane = lane->index;
+		__atomic_store_n(&l->ending, gantry_ticks() | 1, __ATOMIC_RELEASE);
+	}
+	pthread_mutex_unlock(&l->mu);
+}
+
+void tcp_link_check_ending(struct tcp_link *l)
+{
+	int all = 1, goodbye;
+
+	if (tcp_link_failed(l))
+		return;
+	for (int i = 0; i < l->nlanes; i++)
+		all &= __atomic_load_n(&l->lanes[i].rx.eof, __ATOMIC_ACQUIRE);
+	if (!all && gantry_ticks() - l->ending < gantry_ticks_of_ns(END_GRACE_NS))
+		return;
+	pthread_mutex_lock(&l->mu);
+	goodbye = l->peer_tx_closed || l->peer_rx_closed;
+	if (goodbye)
+		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_CLOSED, "the peer closed the connection");
+	else if (l->ending_errno)
+		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_LOST, "lane %d: %s", l->ending_lane,
+				     strerror(l->ending_errno));
+	else
+		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_LOST,
+				     "the peer ended the connection without a goodbye: its process probably died");
+	pthread_mutex_unlock(&l->mu);
+}
+
+/*
  * The rest of a half-sent batch refers to buffers that go back to the user now. If the other direction lives on, the
  * bytes must still go out, or the stream would lose its framing: keep a copy of them. The caller holds lanes[0].tx.lock.
  */
@@ -216,6 +259,7 @@ void tcp_link_close_tx(struct tcp_link *l)
 	gantry_list_init(&l->unacked);
 	__atomic_store_n(&l->bulk_pending, 1, __ATOMIC_RELAXED); /* the rest of abandoned pieces */
 	gantry_pool_destroy(&l->sends);
+	l->tx_wanted = 0;
 	l->tell_tx_close = 1;
 	__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&l->mu);

@@ -119,7 +119,7 @@ struct tcp_lane_tx {
 	int splicing;          /* how this piece goes */
 	int pipe[2];           /* opened on first use; -1 */
 	uint64_t in_pipe;
-	int zerocopy;          /* MSG_ZEROCOPY is on for this socket */
+	int dead;              /* sending failed: the receiving half tells why */
 	uint32_t zerocopy_calls, zerocopy_seen;
 	uint64_t bytes;        /* payload, for the log and for tests */
 };
@@ -192,6 +192,9 @@ struct tcp_link {
 	gantry_result error;
 	char error_text[WIRE_ERROR_TEXT_MAX];
 	int tell_error; /* an ERROR frame is to be sent */
+	uint64_t ending; /* ticks, 0: no. A lane has ended; what the others still hold is taken before the link fails */
+	int ending_errno;
+	int ending_lane;
 	uint64_t error_sent_bytes, error_recv_bytes;
 
 	/* Liveness, in ticks, relaxed: heard of the peer; told the peer; somebody progressed the link. */
@@ -223,6 +226,8 @@ struct tcp_link {
 	uint32_t bulk_hint; /* the peer announced a bulk message */
 	int ack_wanted, ack_now;
 	int peer_tx_closed;
+	int tx_wanted; /* the sending direction is in use, or promised */
+	int hung_up; /* the peer has said all and we have nothing to say: our side of the sockets is shut */
 	uint64_t peer_bulk_sent;
 	uint64_t heartbeat_due;
 
@@ -239,7 +244,7 @@ struct tcp_link {
 /* link.c: life, failure. The caller holds a reference or the engine lock. */
 gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link);
 void tcp_link_free(struct tcp_link *l); /* closes what is open; accepts NULL */
-gantry_result tcp_link_open_tx(struct tcp_link *l);
+gantry_result tcp_link_open_tx(struct tcp_link *l); /* mu held, as for open_rx */
 gantry_result tcp_link_open_rx(struct tcp_link *l);
 /* Give all buffers back to their owners at once; what the stream still needs to keep its framing is kept. */
 void tcp_link_close_tx(struct tcp_link *l);
@@ -250,6 +255,9 @@ void tcp_link_fail(struct tcp_link *l, int tell, gantry_result r, const char *fm
 void tcp_link_fail_locked(struct tcp_link *l, int tell, gantry_result r, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 int tcp_link_failed(const struct tcp_link *l);
+/* A lane has ended (e 0) or broken: the link fails when all have, or a moment later. Takes mu. */
+void tcp_link_ending(struct tcp_lane *lane, int e);
+void tcp_link_check_ending(struct tcp_link *l);
 /* The kept cause, with its text as this thread's last error. */
 gantry_result tcp_link_error(struct tcp_link *l);
 struct tcp_tag *tcp_tag_of(struct tcp_tags *tags, uint32_t tag); /* NULL: no memory */

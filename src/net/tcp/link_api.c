@@ -7,6 +7,7 @@
 #include "base/crc32c.h"
 #include "base/event.h"
 #include "base/log.h"
+#include "net/tcp/helper.h"
 #include "net/tcp/link.h"
 
 static void encode_eager(const struct tcp_link *l, struct tcp_send *s)
@@ -73,17 +74,27 @@ gantry_result tcp_link_isend(struct tcp_link *l, const void *data, size_t size, 
 	pthread_mutex_unlock(&l->mu);
 	if (flush)
 		tcp_control_flush(l);
+	else if (!s->eager)
+		tcp_helpers_notify();
 	*ret_request = &s->head;
 	return GANTRY_OK;
+}
+
+static void unpost(struct tcp_link *l, struct tcp_recv *recv)
+{
+	gantry_list_remove(&recv->head.node);
+	__atomic_fetch_sub(recv->large ? &l->large_posted : &l->small_posted, 1, __ATOMIC_RELAXED);
+	recv->head.state = TCP_FREE;
+	gantry_pool_put(&l->recvs, recv);
 }
 
 gantry_result tcp_link_irecv(struct tcp_link *l, int n, void **data, const size_t *sizes, const int *tags,
 			     void **ret_request)
 {
 	struct tcp_recv *recv;
-	int due = 0;
+	int due = 0, large = 0, gone = tcp_link_failed(l);
 
-	if (tcp_link_failed(l))
+	if (gone && (l->error != GANTRY_ERR_PEER_CLOSED || gantry_list_empty(&l->early)))
 		return tcp_link_error(l);
 	pthread_mutex_lock(&l->mu);
 	recv = gantry_pool_get(&l->recvs);
@@ -103,9 +114,10 @@ gantry_result tcp_link_irecv(struct tcp_link *l, int n, void **data, const size_
 	recv->head.link = l;
 	recv->head.state = TCP_PENDING;
 	recv->n = n;
-	recv->ncomplete = recv->large = 0;
+	recv->ncomplete = 0;
 	for (int i = 0; i < n; i++)
-		recv->large |= sizes[i] > l->eager_max;
+		large |= sizes[i] > l->eager_max;
+	recv->large = large;
 	__atomic_fetch_add(recv->large ? &l->large_posted : &l->small_posted, 1, __ATOMIC_RELAXED);
 	gantry_list_append(&l->posted, &recv->head.node);
 	for (int i = 0; i < n; i++) {
@@ -118,12 +130,20 @@ gantry_result tcp_link_irecv(struct tcp_link *l, int n, void **data, const size_
 	gantry_event_put(GANTRY_EV_RECV_POST, l->id, recv->slots[0].index, recv->slots[0].size);
 	for (int i = 0; i < n && !gantry_list_empty(&l->early); i++)
 		tcp_match_early(l, recv, &recv->slots[i]);
+	if (gone && recv->ncomplete < n) {
+		/* The peer is gone, and what it had sent before does not fill this receive. */
+		unpost(l, recv);
+		pthread_mutex_unlock(&l->mu);
+		return tcp_link_error(l);
+	}
 	due |= l->consumed - l->consumed_told >= LINK_WINDOW / 4;
 	if (due)
 		__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&l->mu);
 	if (due)
 		tcp_control_flush(l);
+	if (large)
+		tcp_helpers_notify();
 	*ret_request = &recv->head;
 	return GANTRY_OK;
 }

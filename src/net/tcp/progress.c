@@ -21,6 +21,12 @@ void tcp_link_progress(struct tcp_link *l)
 	int small = __atomic_load_n(&l->small_posted, __ATOMIC_RELAXED) || !(sending || large);
 
 	__atomic_store_n(&l->progressed, now, __ATOMIC_RELAXED);
+	if (__atomic_load_n(&l->ending, __ATOMIC_ACQUIRE)) {
+		for (int i = 0; i < l->nlanes; i++)
+			tcp_lane_rx(&l->lanes[i]);
+		tcp_link_check_ending(l);
+		return;
+	}
 	if (__atomic_load_n(&l->tx_pending, __ATOMIC_RELAXED))
 		tcp_control_flush(l);
 	if (small || due(&l->lanes[0], now))
@@ -41,6 +47,8 @@ void tcp_link_service(struct tcp_link *l, int heartbeat)
 {
 	for (int i = 0; i < l->nlanes; i++)
 		tcp_lane_rx(&l->lanes[i]);
+	if (__atomic_load_n(&l->ending, __ATOMIC_ACQUIRE))
+		tcp_link_check_ending(l);
 	if (heartbeat) {
 		pthread_mutex_lock(&l->mu);
 		l->heartbeat_due = 1;

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "net/tcp/engine.h"
+#include "net/tcp/helper.h"
 #include "net/tcp/sock.h"
 
 enum { ZEROCOPY_AUTO, ZEROCOPY_SPLICE, ZEROCOPY_MSG, ZEROCOPY_OFF }; /* the choices of GANTRY_ZEROCOPY */
@@ -122,6 +123,7 @@ void tcp_link_up(struct tcp_link *l)
 		LOG_DEBUG(NET, "link %u lane %d: %s -> %s", l->id, i, gantry_addr_text(&l->lanes[i].local, local),
 			  gantry_addr_text(&l->lanes[i].peer, peer));
 	gantry_event_put(GANTRY_EV_LINK_UP, l->id, (uint64_t)l->nlanes, (uint64_t)l->dev);
+	tcp_helpers_know(l);
 	if (l->rx_state == TCP_RESERVED)
 		tcp_link_deliver(l);
 }

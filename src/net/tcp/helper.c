@@ -1,0 +1,234 @@
+#define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include "net/tcp/helper.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/param.h"
+#include "net/tcp/engine.h"
+
+enum { MAX_HELPERS = 32, MAX_LINKS = 512, SPIN_NS = 50000, SLEEP_MS = 100, MAX_POLL = 256 };
+
+static struct {
+	int n; /* running */
+	int wake_fd;
+	pthread_t threads[MAX_HELPERS];
+	uint32_t stopping;
+	uint32_t sleeping;                     /* helpers in poll, or about to be */
+	uint32_t nlinks;                       /* upper bound of used table entries */
+	struct tcp_link *links[MAX_LINKS];     /* written under the engine's mu, read by helpers; seq_cst */
+	struct tcp_link *working[MAX_HELPERS]; /* hazard: written by its helper, read by forget; seq_cst */
+} helpers = {.wake_fd = -1};
+
+static int active(const struct tcp_link *l)
+{
+	return !tcp_link_failed(l) &&
+	       (__atomic_load_n(&l->bulk_pending, __ATOMIC_RELAXED) || __atomic_load_n(&l->large_posted, __ATOMIC_RELAXED));
+}
+
+/* 1: bytes moved. */
+static int work(struct tcp_link *l, int first)
+{
+	int sending = __atomic_load_n(&l->bulk_pending, __ATOMIC_RELAXED) != 0;
+	int receiving = __atomic_load_n(&l->large_posted, __ATOMIC_RELAXED) != 0;
+	int moved = 0, lanes = l->nlanes - 1;
+
+	/* Each helper starts at a lane of its own, so that they rarely meet. */
+	for (int k = 0; k < lanes; k++) {
+		struct tcp_lane *lane = &l->lanes[1 + (first + k) % lanes];
+
+		if (receiving)
+			moved |= tcp_lane_rx(lane);
+		if (sending)
+			moved |= tcp_bulk_tx(lane);
+	}
+	if (moved && __atomic_load_n(&l->tx_pending, __ATOMIC_RELAXED))
+		tcp_control_flush(l);
+	return moved;
+}
+
+/* Takes link i of the table for this helper, or NULL. */
+static struct tcp_link *grab(int self, uint32_t i)
+{
+	struct tcp_link *l = __atomic_load_n(&helpers.links[i], __ATOMIC_SEQ_CST);
+
+	if (!l)
+		return NULL;
+	__atomic_store_n(&helpers.working[self], l, __ATOMIC_SEQ_CST);
+	if (__atomic_load_n(&helpers.links[i], __ATOMIC_SEQ_CST) == l)
+		return l;
+	__atomic_store_n(&helpers.working[self], NULL, __ATOMIC_SEQ_CST);
+	return NULL;
+}
+
+static void drop(int self)
+{
+	__atomic_store_n(&helpers.working[self], NULL, __ATOMIC_SEQ_CST);
+}
+
+/* One round over all links. Returns 2 if bytes moved, 1 if large messages are outstanding, 0 if there is nothing. */
+static int look_around(int self)
+{
+	uint32_t n = __atomic_load_n(&helpers.nlinks, __ATOMIC_ACQUIRE);
+	int result = 0;
+
+	for (uint32_t k = 0; k < n; k++) {
+		struct tcp_link *l = grab(self, (k + (uint32_t)self) % n);
+
+		if (!l)
+			continue;
+		if (active(l)) {
+			if (result == 0)
+				result = 1;
+			if (work(l, self))
+				result = 2;
+		}
+		drop(self);
+	}
+	return result;
+}
+
+static void sleep_until_needed(int self)
+{
+	struct pollfd fds[MAX_POLL] = {{.fd = helpers.wake_fd, .events = POLLIN}};
+	uint32_t n = __atomic_load_n(&helpers.nlinks, __ATOMIC_ACQUIRE);
+	uint64_t count;
+	nfds_t nfds = 1;
+
+	__atomic_fetch_add(&helpers.sleeping, 1, __ATOMIC_SEQ_CST);
+	for (uint32_t i = 0; i < n; i++) {
+		struct tcp_link *l = grab(self, i);
+
+		if (!l)
+			continue;
+		if (__atomic_load_n(&l->large_posted, __ATOMIC_RELAXED) && !tcp_link_failed(l))
+			for (int k = 1; k < l->nlanes && nfds < MAX_POLL; k++)
+				fds[nfds++] = (struct pollfd){.fd = l->lanes[k].fd, .events = POLLIN};
+		drop(self);
+	}
+	if (!__atomic_load_n(&helpers.stopping, __ATOMIC_ACQUIRE) && poll(fds, nfds, SLEEP_MS) < 0 && errno != EINTR)
+		LOG_DEBUG(NET, "poll: %s", strerror(errno));
+	__atomic_fetch_sub(&helpers.sleeping, 1, __ATOMIC_SEQ_CST);
+	if ((fds[0].revents & POLLIN) && read(helpers.wake_fd, &count, sizeof(count)) < 0)
+		return; /* another helper took it */
+}
+
+static void *helper(void *arg)
+{
+	int self = (int)(intptr_t)arg;
+	uint64_t spin = gantry_ticks_of_ns(SPIN_NS), last = gantry_ticks();
+
+	while (!__atomic_load_n(&helpers.stopping, __ATOMIC_ACQUIRE)) {
+		int found = look_around(self);
+
+		if (found == 2) {
+			last = gantry_ticks();
+		} else if (gantry_ticks() - last > spin) {
+			sleep_until_needed(self);
+			last = gantry_ticks();
+		} else {
+			gantry_cpu_pause();
+		}
+	}
+	return NULL;
+}
+
+void tcp_helpers_notify(void)
+{
+	uint64_t one = 1;
+
+	/* The post before this and the helper's look after it announced its sleep: one of the two sees the other. */
+	if (__atomic_load_n(&helpers.n, __ATOMIC_RELAXED) == 0)
+		return;
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	if (__atomic_load_n(&helpers.sleeping, __ATOMIC_SEQ_CST) && write(helpers.wake_fd, &one, sizeof(one)) < 0)
+		LOG_DEBUG(NET, "wake: %s", strerror(errno));
+}
+
+int tcp_helpers_wanted(void)
+{
+	int n = (int)gantry_params()->helpers, cpus = tcp_cpus_usable();
+
+	if (n < 0)
+		n = cpus < 4 ? 0 : cpus < 8 ? 1 : cpus / 5; /* 3 of 16 */
+	return n < MAX_HELPERS ? n : MAX_HELPERS;
+}
+
+void tcp_helpers_start(void)
+{
+	int wanted = tcp_helpers_wanted();
+	sigset_t all, old;
+
+	if (helpers.n || !wanted)
+		return;
+	helpers.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (helpers.wake_fd < 0) {
+		LOG_WARN(NET, "no helper threads: eventfd: %s", strerror(errno));
+		return;
+	}
+	helpers.stopping = 0;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	for (int i = 0; i < wanted; i++) {
+		int rc = pthread_create(&helpers.threads[i], NULL, helper, (void *)(intptr_t)i);
+
+		if (rc) {
+			LOG_WARN(NET, "%d of %d helper threads: %s", i, wanted, strerror(rc));
+			break;
+		}
+		pthread_setname_np(helpers.threads[i], "gantry-helper");
+		__atomic_store_n(&helpers.n, i + 1, __ATOMIC_RELEASE);
+	}
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
+void tcp_helpers_stop(void)
+{
+	uint64_t many = 1;
+
+	if (helpers.wake_fd < 0)
+		return;
+	__atomic_store_n(&helpers.stopping, 1, __ATOMIC_SEQ_CST);
+	for (int i = 0; i < helpers.n; i++) {
+		if (write(helpers.wake_fd, &many, sizeof(many)) < 0)
+			LOG_DEBUG(NET, "wake: %s", strerror(errno));
+		pthread_join(helpers.threads[i], NULL);
+	}
+	__atomic_store_n(&helpers.n, 0, __ATOMIC_RELEASE);
+	close(helpers.wake_fd);
+	helpers.wake_fd = -1;
+}
+
+void tcp_helpers_know(struct tcp_link *l)
+{
+	tcp_helpers_start();
+	if (!helpers.n)
+		return;
+	for (uint32_t i = 0; i < MAX_LINKS; i++) {
+		if (helpers.links[i])
+			continue;
+		__atomic_store_n(&helpers.links[i], l, __ATOMIC_SEQ_CST);
+		if (i >= helpers.nlinks)
+			__atomic_store_n(&helpers.nlinks, i + 1, __ATOMIC_RELEASE);
+		return;
+	}
+	LOG_DEBUG(NET, "more than %d links: this one does without helpers", MAX_LINKS);
+}
+
+void tcp_helpers_forget(struct tcp_link *l)
+{
+	for (uint32_t i = 0; i < helpers.nlinks; i++)
+		if (helpers.links[i] == l)
+			__atomic_store_n(&helpers.links[i], NULL, __ATOMIC_SEQ_CST);
+	for (int i = 0; i < helpers.n; i++)
+		while (__atomic_load_n(&helpers.working[i], __ATOMIC_SEQ_CST) == l)
+			sched_yield();
+}

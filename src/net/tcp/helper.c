@@ -46,7 +46,7 @@ static int work(struct tcp_link *l, int first)
 		struct tcp_lane *lane = &l->lanes[1 + (first + k) % lanes];
 
 		if (receiving)
-			moved |= tcp_lane_rx(lane);
+			moved |= tcp_lane_rx(lane, 0);
 		if (sending)
 			moved |= tcp_bulk_tx(lane);
 	}
@@ -148,8 +148,7 @@ void tcp_helpers_notify(void)
 	/* The post before this and the helper's look after it announced its sleep: one of the two sees the other. */
 	if (__atomic_load_n(&helpers.n, __ATOMIC_RELAXED) == 0)
 		return;
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
-	if (__atomic_load_n(&helpers.sleeping, __ATOMIC_SEQ_CST) && write(helpers.wake_fd, &one, sizeof(one)) < 0)
+	if (__atomic_fetch_add(&helpers.sleeping, 0, __ATOMIC_SEQ_CST) && write(helpers.wake_fd, &one, sizeof(one)) < 0)
 		LOG_DEBUG(NET, "wake: %s", strerror(errno));
 }
 

@@ -8,6 +8,7 @@
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_DATA
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -18,15 +19,20 @@
 #include "base/log.h"
 #include "net/tcp/link.h"
 
-enum { COPY_TWICE_MAX = 8 << 10 }; /* behind a payload up to this size, reading far ahead pays */
+enum {
+	COPY_TWICE_MAX = 8 << 10, /* behind a payload up to this size, reading far ahead pays */
+	EARLY_PER_LOOK = 16,
+};
+
+/* Everything from here to parse runs under mu, taken once for all that one read has brought. */
 
 static int broken(struct tcp_lane *lane, const char *what)
 {
-	tcp_link_fail(lane->link, 1, GANTRY_ERR_PROTOCOL, "lane %d: %s", lane->index, what);
+	tcp_link_fail_locked(lane->link, 1, GANTRY_ERR_PROTOCOL, "lane %d: %s", lane->index, what);
 	return -1;
 }
 
-/* ---- control frames; under mu ---- */
+/* ---- control frames ---- */
 
 static void on_state(struct tcp_link *l, const struct wire_frame *f)
 {
@@ -93,7 +99,6 @@ static void check_peer_closed(struct tcp_link *l)
 
 static void on_control(struct tcp_link *l, const struct wire_frame *f)
 {
-	pthread_mutex_lock(&l->mu);
 	switch (f->kind) {
 	case WIRE_STATE:
 		on_state(l, f);
@@ -110,12 +115,11 @@ static void on_control(struct tcp_link *l, const struct wire_frame *f)
 		}
 		break;
 	}
-	pthread_mutex_unlock(&l->mu);
 }
 
 /* ---- data frames ---- */
 
-/* Not posted yet: an eager message is kept, within the window that the peer was promised. Under mu. */
+/* Not posted yet: an eager message is kept, within the window that the peer was promised. */
 static int begin_early(struct tcp_lane *lane)
 {
 	struct tcp_link *l = lane->link;
@@ -145,7 +149,8 @@ static int begin_early(struct tcp_lane *lane)
 	return 0;
 }
 
-static int begin_data(struct tcp_lane *lane)
+/* 1: not posted yet, and the frame may stay in the buffer for a moment. */
+static int begin_data(struct tcp_lane *lane, int force)
 {
 	struct tcp_link *l = lane->link;
 	struct tcp_lane_rx *rx = &lane->rx;
@@ -154,14 +159,15 @@ static int begin_data(struct tcp_lane *lane)
 	int rc = 0;
 
 	rx->left = f->length;
-	pthread_mutex_lock(&l->mu);
+	rx->slot = l->recvs.memory ? tcp_match_slot(l, f->tag, f->index, &rx->recv) : NULL;
+	if (!rx->slot && !force && l->recvs.memory && (f->flags & WIRE_FLAG_EAGER))
+		return 1;
 	t = tcp_tag_of(&l->rx_tags, f->tag);
 	if (t && (int32_t)(f->index + 1 - t->arrived) > 0)
 		t->arrived = f->index + 1;
 	if (!l->recvs.memory) { /* closed, or never opened: nobody wants it */
 		rx->target = TCP_TO_NOWHERE;
 	} else {
-		rx->slot = tcp_match_slot(l, f->tag, f->index, &rx->recv);
 		if (!rx->slot) {
 			rc = begin_early(lane);
 		} else if (f->total > rx->slot->size) {
@@ -175,7 +181,6 @@ static int begin_data(struct tcp_lane *lane)
 		}
 	}
 	rx->payload = rx->dst;
-	pthread_mutex_unlock(&l->mu);
 	return rc;
 }
 
@@ -190,7 +195,7 @@ static int check_crc(struct tcp_lane *lane)
 	crc = gantry_crc32c(0, rx->payload, f->length);
 	if (crc == f->crc)
 		return 0;
-	tcp_link_fail(lane->link, 1, GANTRY_ERR_CORRUPT,
+	tcp_link_fail_locked(lane->link, 1, GANTRY_ERR_CORRUPT,
 		      "checksum mismatch on lane %d, message %u of tag %u, offset %llu, %u bytes: sent %08x, arrived %08x",
 		      lane->index, f->index, f->tag, (unsigned long long)f->offset, f->length, f->crc, crc);
 	return -1;
@@ -220,8 +225,8 @@ static int end_data(struct tcp_lane *lane)
 
 	if (rc)
 		return rc;
-	gantry_event_put(GANTRY_EV_CHUNK_RX, (uint32_t)lane->index, f->index, f->length);
-	pthread_mutex_lock(&l->mu);
+	if (!(f->flags & WIRE_FLAG_EAGER))
+		gantry_event_put(GANTRY_EV_CHUNK_RX, (uint32_t)lane->index, f->index, f->length);
 	if (rx->target == TCP_TO_EARLY) {
 		rc = end_early(lane);
 	} else if (rx->target == TCP_TO_SLOT) {
@@ -250,22 +255,24 @@ static int end_data(struct tcp_lane *lane)
 	rx->recv = NULL;
 	rx->slot = NULL;
 	rx->early = NULL;
-	pthread_mutex_unlock(&l->mu);
 	return rc;
 }
 
 /* ---- the stream ---- */
 
-/* A whole header is there. 0: go on; -1: the link has failed. */
-static int begin_frame(struct tcp_lane *lane, const uint8_t *header)
+/* A whole header is there. 0: go on; 1: leave it for now; -1: the link has failed. */
+static int begin_frame(struct tcp_lane *lane, const uint8_t *header, int force)
 {
 	struct tcp_lane_rx *rx = &lane->rx;
 
 	if (wire_frame_decode(header, &rx->frame) != GANTRY_OK)
 		return broken(lane, "not a frame");
 	if (rx->frame.kind == WIRE_DATA) {
-		rx->state = TCP_RX_PAYLOAD;
-		return begin_data(lane);
+		int rc = begin_data(lane, force);
+
+		if (rc == 0)
+			rx->state = TCP_RX_PAYLOAD;
+		return rc;
 	}
 	if (lane->index != 0)
 		return broken(lane, "a control frame on a bulk lane");
@@ -292,10 +299,10 @@ static int peer_error(struct tcp_lane *lane)
 		if ((unsigned char)*c < 0x20 || (unsigned char)*c > 0x7e)
 			*c = '?';
 	if (r == GANTRY_ERR_SIZE)
-		tcp_link_fail(lane->link, 0, r, "a send of %llu bytes met a receive of %llu bytes, says the peer",
+		tcp_link_fail_locked(lane->link, 0, r, "a send of %llu bytes met a receive of %llu bytes, says the peer",
 			      (unsigned long long)f->offset, (unsigned long long)f->total);
 	else
-		tcp_link_fail(lane->link, 0, r, "the peer gave up: %s", rx->text);
+		tcp_link_fail_locked(lane->link, 0, r, "the peer gave up: %s", rx->text);
 	return -1;
 }
 
@@ -305,20 +312,37 @@ static int end_frame(struct tcp_lane *lane)
 	return lane->rx.target == TCP_TO_TEXT ? peer_error(lane) : end_data(lane);
 }
 
-/* Consumes the read-ahead buffer as far as it goes. */
-static int parse(struct tcp_lane *lane)
+/*
+ * Consumes the read-ahead buffer as far as it goes. In a stream the buffer holds more messages than receives are posted;
+ * they are best left there until they are. So a frame without a receive is parked on first sight. If it is still without
+ * one on the next look, up to EARLY_PER_LOOK of them are taken in, because frames behind them must not wait for a user.
+ */
+static int parse(struct tcp_lane *lane, int force)
 {
 	struct tcp_lane_rx *rx = &lane->rx;
+	int early = force ? INT_MAX : 0, consumed = 0;
 
 	for (;;) {
 		uint32_t have = rx->tail - rx->head;
 
 		if (rx->state == TCP_RX_HEADER) {
+			int rc;
+
 			if (have < WIRE_FRAME_SIZE)
 				break;
-			rx->head += WIRE_FRAME_SIZE;
-			if (begin_frame(lane, rx->buf + rx->head - WIRE_FRAME_SIZE))
+			rc = begin_frame(lane, rx->buf + rx->head, early > 0);
+			if (rc < 0)
 				return -1;
+			if (rc > 0) {
+				if (!consumed && rx->parked) {
+					early = EARLY_PER_LOOK;
+					continue;
+				}
+				rx->parked = 1;
+				break;
+			}
+			early -= early > 0;
+			rx->head += WIRE_FRAME_SIZE;
 		} else {
 			uint32_t n = have < rx->left ? have : (uint32_t)rx->left;
 
@@ -333,10 +357,12 @@ static int parse(struct tcp_lane *lane)
 			if (end_frame(lane))
 				return -1;
 		}
+		consumed = 1;
+		rx->parked = 0;
 	}
 	if (rx->head == rx->tail) {
 		rx->head = rx->tail = 0;
-	} else if (rx->head) {
+	} else if (rx->head && !rx->parked) {
 		memmove(rx->buf, rx->buf + rx->head, rx->tail - rx->head);
 		rx->tail -= rx->head;
 		rx->head = 0;
@@ -413,23 +439,39 @@ static void after_pass(struct tcp_link *l, int drained)
 	pthread_mutex_unlock(&l->mu);
 }
 
-int tcp_lane_rx(struct tcp_lane *lane)
+/* After bytes have come. -1: the link has failed. */
+static int digest(struct tcp_lane *lane, int force)
+{
+	struct tcp_lane_rx *rx = &lane->rx;
+	int rc = 0;
+
+	pthread_mutex_lock(&lane->link->mu);
+	if (rx->state == TCP_RX_PAYLOAD && !rx->left && rx->tail == rx->head)
+		rc = end_frame(lane);
+	if (rc == 0)
+		rc = parse(lane, force);
+	pthread_mutex_unlock(&lane->link->mu);
+	return rc;
+}
+
+int tcp_lane_rx(struct tcp_lane *lane, int force)
 {
 	struct tcp_link *l = lane->link;
 	struct tcp_lane_rx *rx = &lane->rx;
 	uint64_t moved = 0;
-	int drained = 0;
+	int drained = 0, parked;
 
 	if (__atomic_load_n(&rx->eof, __ATOMIC_RELAXED) || pthread_mutex_trylock(&rx->lock))
 		return 0;
-	while (!rx->eof && moved < LINK_PASS_BYTES && !drained && !tcp_link_failed(l)) {
+	parked = rx->parked;
+	if (parked)
+		digest(lane, force);
+	while (!rx->parked && !rx->eof && moved < LINK_PASS_BYTES && !drained && !tcp_link_failed(l)) {
 		ssize_t n = fill(lane, &drained);
 
 		if (n > 0) {
 			moved += (uint64_t)n;
-			if (rx->state == TCP_RX_PAYLOAD && !rx->left && end_frame(lane))
-				break;
-			if (parse(lane))
+			if (digest(lane, force))
 				break;
 		} else if (n == 0) {
 			lane_ended(lane, 0);
@@ -439,11 +481,11 @@ int tcp_lane_rx(struct tcp_lane *lane)
 			lane_ended(lane, errno);
 		}
 	}
-	if (moved) {
+	if (moved)
 		__atomic_store_n(&l->heard, gantry_ticks(), __ATOMIC_RELAXED);
+	if (moved || parked)
 		after_pass(l, drained);
-	}
-	__atomic_store_n(&rx->next_poll, moved && !drained ? 0 : gantry_ticks() + l->pace_ticks, __ATOMIC_RELAXED);
+	__atomic_store_n(&rx->next_poll, drained ? gantry_ticks() + l->pace_ticks : 0, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&rx->lock);
 	return moved != 0;
 }

@@ -33,6 +33,7 @@
 #endif
 
 enum { CHUNK_UNIT = 64 << 10, CHUNK_MIN = 128 << 10, CHUNK_SHARED_MAX = 512 << 10, CHUNK_CRC_MAX = 1 << 20 };
+enum { TX_PACES = 4 };
 
 static const uint8_t zeros[4096];
 
@@ -139,6 +140,18 @@ static int collect_ends(struct tcp_link *l, int n)
 	return n;
 }
 
+static void take_stage(struct tcp_link *l)
+{
+	if (!l->stage_bytes)
+		return;
+	add_iov(l, l->stage[l->stage_now], l->stage_bytes);
+	if (l->newest)
+		l->batch[l->batch_n++] = l->newest;
+	l->newest = NULL;
+	l->stage_bytes = l->stage_count = 0;
+	l->stage_now ^= 1;
+}
+
 /* Under mu and the lane's lock: what goes out next. Returns the number of iovec entries. */
 static int collect(struct tcp_link *l)
 {
@@ -150,6 +163,7 @@ static int collect(struct tcp_link *l)
 		n = collect_state(l, n);
 		n = collect_rts(l, n);
 		l->window_blocked = 0;
+		take_stage(l);
 		while (l->batch_n < LINK_BATCH && !gantry_list_empty(&l->eager)) {
 			struct tcp_send *s = gantry_container(l->eager.next, struct tcp_send, head.node);
 			uint64_t bytes = s->size + WIRE_FRAME_SIZE;
@@ -165,8 +179,6 @@ static int collect(struct tcp_link *l)
 			if (s->size)
 				add_iov(l, s->data, s->size);
 		}
-		if (l->batch_n)
-			l->last_batch = l->batch_n;
 		if (!gantry_list_empty(&l->eager) && !l->window_blocked)
 			__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
 	}
@@ -177,10 +189,8 @@ static int collect(struct tcp_link *l)
 static void batch_sent(struct tcp_link *l)
 {
 	pthread_mutex_lock(&l->mu);
-	for (int i = 0; i < l->batch_n; i++) {
-		gantry_event_put(GANTRY_EV_SEND_DONE, l->id, l->batch[i]->index, l->batch[i]->size);
+	for (int i = 0; i < l->batch_n; i++)
 		tcp_request_done(&l->batch[i]->head);
-	}
 	l->batch_n = 0;
 	pthread_mutex_unlock(&l->mu);
 }
@@ -227,6 +237,7 @@ void tcp_control_flush(struct tcp_link *l)
 			break;
 		}
 		lane->tx.bytes += (uint64_t)n;
+		gantry_event_put(GANTRY_EV_CHUNK_TX, 0, (uint64_t)l->batch_n, (uint64_t)n);
 		__atomic_store_n(&l->told, gantry_ticks(), __ATOMIC_RELAXED);
 		advance_batch(l, (size_t)n);
 		if (l->iov_at < l->iov_n)
@@ -531,8 +542,11 @@ int tcp_bulk_tx(struct tcp_lane *lane)
 	struct tcp_link *l = lane->link;
 	struct tcp_lane_tx *tx = &lane->tx;
 	int64_t moved = 0;
+	int full = 0;
 
-	if (__atomic_load_n(&tx->dead, __ATOMIC_RELAXED) || pthread_mutex_trylock(&tx->lock))
+	if (__atomic_load_n(&tx->dead, __ATOMIC_RELAXED) ||
+	    (int64_t)(gantry_ticks() - __atomic_load_n(&tx->next_try, __ATOMIC_RELAXED)) < 0 ||
+	    pthread_mutex_trylock(&tx->lock))
 		return 0;
 	while (moved < LINK_PASS_BYTES && !tcp_link_failed(l)) {
 		uint64_t before = tx->left + tx->in_pipe;
@@ -551,15 +565,18 @@ int tcp_bulk_tx(struct tcp_lane *lane)
 			break;
 		}
 		moved += (int64_t)(before - (tx->left + tx->in_pipe));
-		if (rc == 0)
+		full = rc == 0;
+		if (full)
 			break;
 		if (tx->send) {
 			tx->bytes += tx->length;
 			piece_sent(lane);
 		}
 	}
-	if (moved)
+	if (moved > 0)
 		__atomic_store_n(&l->told, gantry_ticks(), __ATOMIC_RELAXED);
+	/* A socket that is full now has room for little in a moment: wait until a call is worth it. */
+	__atomic_store_n(&tx->next_try, full ? gantry_ticks() + TX_PACES * l->pace_ticks : 0, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&tx->lock);
 	return moved > 0;
 }

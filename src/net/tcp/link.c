@@ -79,6 +79,8 @@ void tcp_link_free(struct tcp_link *l)
 	free(l->tx_tags.items);
 	free(l->rx_tags.items);
 	free(l->orphan);
+	free(l->stage[0]);
+	free(l->stage[1]);
 	gantry_pool_destroy(&l->sends);
 	gantry_pool_destroy(&l->recvs);
 	pthread_mutex_destroy(&l->mu);
@@ -87,7 +89,16 @@ void tcp_link_free(struct tcp_link *l)
 
 gantry_result tcp_link_open_tx(struct tcp_link *l)
 {
-	return gantry_pool_init(&l->sends, sizeof(struct tcp_send), LINK_SENDS);
+	gantry_result r = GANTRY_OK;
+
+	for (int i = 0; i < 2; i++) {
+		l->stage[i] = malloc(LINK_STAGE);
+		if (!l->stage[i])
+			FAIL(GANTRY_ERR_NOMEM, "no memory for a staging buffer");
+	}
+	TRY(gantry_pool_init(&l->sends, sizeof(struct tcp_send), LINK_SENDS));
+out:
+	return r;
 }
 
 gantry_result tcp_link_open_rx(struct tcp_link *l)
@@ -257,6 +268,7 @@ void tcp_link_close_tx(struct tcp_link *l)
 	gantry_list_init(&l->eager);
 	gantry_list_init(&l->bulk);
 	gantry_list_init(&l->unacked);
+	l->newest = NULL; /* what is staged still goes out: it was reported done */
 	__atomic_store_n(&l->bulk_pending, 1, __ATOMIC_RELAXED); /* the rest of abandoned pieces */
 	gantry_pool_destroy(&l->sends);
 	l->tx_wanted = 0;

@@ -17,6 +17,12 @@
  * Matching: the k-th message of a tag goes to the k-th posted buffer of that tag. Both ends count k by themselves, so
  * lanes may deliver in any order, and for programs that keep NCCL's rules this equals posting order.
  *
+ * Streams of small messages. A message that is posted while others are in flight is not sent at once: it is copied to a
+ * staging buffer, and the one before it is reported done. The newest one always stays pending until the kernel has it,
+ * so its owner must come back and test it, and that flushes the buffer. A full buffer, or one that is older than
+ * GANTRY_POLL_PACE when the next message comes, is flushed too. So a lone message leaves at once, and a stream costs one
+ * system call for hundreds of messages.
+ *
  * Threads. `mu` protects everything but lane I/O state and is held for short, non-blocking stretches. Each lane has a
  * lock per direction that is held while its socket is used. Order: lane lock, then mu; a lane lock may be *tried* under
  * mu. Several threads may progress one link (its users, helpers, the service thread); whoever finds a lane lock taken
@@ -42,6 +48,8 @@ enum {
 	LINK_BATCH = 32,           /* eager messages in one system call */
 	LINK_CONTROL_FRAMES = 16,  /* control frames in one system call */
 	LINK_READAHEAD = 64 << 10, /* control lane: many small messages in one system call */
+	LINK_STAGE = 64 << 10,     /* small messages of a stream are collected up to here */
+	LINK_STAGE_MESSAGE = 4096, /* the largest that is worth copying for that */
 	LINK_DONE_BITS = 1024,     /* bulk messages that may be complete out of order */
 	LINK_PIPE_SIZE = 4 << 20,  /* asked for; the kernel may give less */
 	LINK_PASS_BYTES = 8 << 20, /* a lane is left after this much, so that others get their turn */
@@ -121,6 +129,7 @@ struct tcp_lane_tx {
 	uint64_t in_pipe;
 	int dead;              /* sending failed: the receiving half tells why */
 	uint32_t zerocopy_calls, zerocopy_seen;
+	uint64_t next_try;     /* ticks: when a full socket is tried again; written under the lock, read relaxed */
 	uint64_t bytes;        /* payload, for the log and for tests */
 };
 
@@ -142,6 +151,7 @@ struct tcp_lane_rx {
 	uint8_t *buf;     /* owned read-ahead */
 	uint32_t room, head, tail;
 	uint64_t next_poll; /* ticks; written under the lock, read relaxed */
+	int parked;         /* the next frame in the buffer is for a receive that is not posted yet */
 	int eof;
 	uint64_t bytes;
 	char text[WIRE_ERROR_TEXT_MAX + 1];
@@ -209,7 +219,11 @@ struct tcp_link {
 	uint64_t bulk_sent; /* bulk messages given to the kernel whole */
 	uint32_t tx_pending; /* relaxed hint: something waits on the control lane */
 	uint32_t bulk_pending; /* relaxed hint: bulk messages wait or are on their way */
-	int last_batch;      /* eager messages in the last system call: > 1 means they come in streams */
+	uint8_t *stage[2];   /* owned; one is filled while the other is being sent */
+	int stage_now;
+	uint32_t stage_bytes, stage_count;
+	uint64_t stage_since;    /* ticks */
+	struct tcp_send *newest; /* the last staged message: pending until it is sent */
 	int window_blocked;
 	int tell_tx_close, tell_rx_close;
 	int peer_rx_closed;
@@ -232,9 +246,9 @@ struct tcp_link {
 	uint64_t heartbeat_due;
 
 	/* The control lane's current batch; lanes[0].tx.lock. */
-	struct iovec iov[2 * LINK_BATCH + LINK_CONTROL_FRAMES + 1];
+	struct iovec iov[2 * LINK_BATCH + LINK_CONTROL_FRAMES + 2];
 	int iov_at, iov_n;
-	struct tcp_send *batch[LINK_BATCH];
+	struct tcp_send *batch[LINK_BATCH + 1];
 	int batch_n;
 	uint8_t control[LINK_CONTROL_FRAMES][WIRE_FRAME_SIZE];
 	char control_text[WIRE_ERROR_TEXT_MAX];
@@ -278,13 +292,22 @@ void tcp_control_flush(struct tcp_link *l);
 int tcp_bulk_tx(struct tcp_lane *lane); /* 1: bytes moved */
 void tcp_lane_tx_abandon(struct tcp_lane *lane);
 /* lane_rx.c */
-int tcp_lane_rx(struct tcp_lane *lane); /* 1: bytes moved */
+/* 1: bytes moved. force: also take in messages whose receives are not posted; otherwise they get a second chance. */
+int tcp_lane_rx(struct tcp_lane *lane, int force);
 /* match.c: under mu. */
 struct tcp_slot *tcp_match_slot(struct tcp_link *l, uint32_t tag, uint32_t index, struct tcp_recv **ret_recv);
 void tcp_match_complete(struct tcp_link *l, struct tcp_recv *recv, struct tcp_slot *slot);
 void tcp_match_bulk_done(struct tcp_link *l, uint64_t seq);
 void tcp_match_early(struct tcp_link *l, struct tcp_recv *recv, struct tcp_slot *slot);
 int tcp_state_due(const struct tcp_link *l, const struct tcp_tag *tag);
+
+/* Under mu, so the sum needs no atomic; readers without mu take the count as a hint. */
+static inline void tcp_count_posted(struct tcp_link *l, const struct tcp_recv *recv, int change)
+{
+	uint32_t *count = recv->large ? &l->large_posted : &l->small_posted;
+
+	__atomic_store_n(count, *count + (uint32_t)change, __ATOMIC_RELAXED);
+}
 
 static inline void tcp_request_done(struct tcp_request *req)
 {

@@ -10,7 +10,9 @@
 #include "net/tcp/helper.h"
 #include "net/tcp/link.h"
 
-static void encode_eager(const struct tcp_link *l, struct tcp_send *s)
+enum { STAGE_PACES = 4 };
+
+static void encode_eager(const struct tcp_link *l, const struct tcp_send *s, uint8_t header[WIRE_FRAME_SIZE])
 {
 	struct wire_frame f = {
 		.kind = WIRE_DATA,
@@ -25,24 +27,55 @@ static void encode_eager(const struct tcp_link *l, struct tcp_send *s)
 		f.flags |= WIRE_FLAG_CRC;
 		f.crc = gantry_crc32c(0, s->data, s->size);
 	}
-	wire_frame_encode(&f, s->header);
+	wire_frame_encode(&f, header);
+}
+
+/* Copies a message to the staging buffer; the one before it is done. 0: it must wait its turn in the queue. */
+static int stage(struct tcp_link *l, struct tcp_send *s)
+{
+	uint32_t bytes = (uint32_t)s->size + WIRE_FRAME_SIZE;
+	uint8_t *at = l->stage[l->stage_now] + l->stage_bytes;
+
+	if (s->size > LINK_STAGE_MESSAGE || l->stage_bytes + bytes > LINK_STAGE || !gantry_list_empty(&l->eager) ||
+	    l->eager_out + bytes - l->peer_consumed > l->peer_window)
+		return 0;
+	encode_eager(l, s, at);
+	if (s->size)
+		memcpy(at + WIRE_FRAME_SIZE, s->data, s->size);
+	if (!l->stage_count++)
+		l->stage_since = gantry_ticks();
+	l->stage_bytes += bytes;
+	l->eager_out += bytes;
+	if (l->newest)
+		tcp_request_done(&l->newest->head);
+	l->newest = s;
+	return 1;
+}
+
+/* Under mu. 1: the control lane should be flushed now. */
+static int post_eager(struct tcp_link *l, struct tcp_send *s)
+{
+	int alone = l->sends.nfree + 1 == l->sends.count;
+
+	__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+	if (!alone && stage(l, s))
+		return l->stage_bytes > LINK_STAGE / 2 || gantry_ticks() - l->stage_since > STAGE_PACES * l->pace_ticks;
+	encode_eager(l, s, s->header);
+	gantry_list_append(&l->eager, &s->head.node);
+	return alone || l->stage_bytes;
 }
 
 gantry_result tcp_link_isend(struct tcp_link *l, const void *data, size_t size, int tag, void **ret_request)
 {
+	/* The pool belongs to the thread that posts and tests: no lock. */
 	struct tcp_send *s;
 	struct tcp_tag *t;
 	int flush = 0;
 
 	if (tcp_link_failed(l))
 		return tcp_link_error(l);
-	pthread_mutex_lock(&l->mu);
 	s = gantry_pool_get(&l->sends);
-	t = s ? tcp_tag_of(&l->tx_tags, (uint32_t)tag) : NULL;
-	if (!t) {
-		if (s)
-			gantry_pool_put(&l->sends, s);
-		pthread_mutex_unlock(&l->mu);
+	if (!s) {
 		*ret_request = NULL;
 		return GANTRY_OK;
 	}
@@ -52,25 +85,27 @@ gantry_result tcp_link_isend(struct tcp_link *l, const void *data, size_t size, 
 	s->data = data;
 	s->size = size;
 	s->tag = (uint32_t)tag;
-	s->index = t->posted++;
 	s->next = s->sent = 0;
 	s->needs_ack = s->announced = 0;
 	s->eager = size <= l->eager_max;
+	pthread_mutex_lock(&l->mu);
+	t = tcp_tag_of(&l->tx_tags, (uint32_t)tag);
+	if (!t) {
+		pthread_mutex_unlock(&l->mu);
+		s->head.state = TCP_FREE;
+		gantry_pool_put(&l->sends, s);
+		*ret_request = NULL;
+		return GANTRY_OK;
+	}
+	s->index = t->posted++;
 	if (s->eager) {
-		encode_eager(l, s);
-		gantry_list_append(&l->eager, &s->head.node);
-		__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
-		/*
-		 * A lone message leaves at once. When messages come in streams the next one is posted right
-		 * behind, and test sends them together: one system call for many.
-		 */
-		flush = l->last_batch <= 1;
+		flush = post_eager(l, s);
 	} else {
 		s->seq = l->next_seq++;
 		gantry_list_append(&l->bulk, &s->head.node);
 		__atomic_fetch_add(&l->bulk_pending, 1, __ATOMIC_RELAXED);
+		gantry_event_put(GANTRY_EV_SEND_POST, l->id, s->index, size);
 	}
-	gantry_event_put(GANTRY_EV_SEND_POST, l->id, s->index, size);
 	pthread_mutex_unlock(&l->mu);
 	if (flush)
 		tcp_control_flush(l);
@@ -83,7 +118,7 @@ gantry_result tcp_link_isend(struct tcp_link *l, const void *data, size_t size, 
 static void unpost(struct tcp_link *l, struct tcp_recv *recv)
 {
 	gantry_list_remove(&recv->head.node);
-	__atomic_fetch_sub(recv->large ? &l->large_posted : &l->small_posted, 1, __ATOMIC_RELAXED);
+	tcp_count_posted(l, recv, -1);
 	recv->head.state = TCP_FREE;
 	gantry_pool_put(&l->recvs, recv);
 }
@@ -96,8 +131,8 @@ gantry_result tcp_link_irecv(struct tcp_link *l, int n, void **data, const size_
 
 	if (gone && (l->error != GANTRY_ERR_PEER_CLOSED || gantry_list_empty(&l->early)))
 		return tcp_link_error(l);
+	recv = gantry_pool_get(&l->recvs); /* as for sends: the posting thread's own */
 	pthread_mutex_lock(&l->mu);
-	recv = gantry_pool_get(&l->recvs);
 	for (int i = 0; recv && i < n; i++) {
 		/* Makes room for new tags before anything is posted, so that posting cannot fail half-way. */
 		if (!tcp_tag_of(&l->rx_tags, (uint32_t)tags[i])) {
@@ -118,7 +153,7 @@ gantry_result tcp_link_irecv(struct tcp_link *l, int n, void **data, const size_
 	for (int i = 0; i < n; i++)
 		large |= sizes[i] > l->eager_max;
 	recv->large = large;
-	__atomic_fetch_add(recv->large ? &l->large_posted : &l->small_posted, 1, __ATOMIC_RELAXED);
+	tcp_count_posted(l, recv, 1);
 	gantry_list_append(&l->posted, &recv->head.node);
 	for (int i = 0; i < n; i++) {
 		struct tcp_tag *t = tcp_tag_of(&l->rx_tags, (uint32_t)tags[i]);
@@ -127,7 +162,8 @@ gantry_result tcp_link_irecv(struct tcp_link *l, int n, void **data, const size_
 		*slot = (struct tcp_slot){.data = data[i], .size = sizes[i], .tag = t->tag, .index = t->posted++};
 		due |= tcp_state_due(l, t);
 	}
-	gantry_event_put(GANTRY_EV_RECV_POST, l->id, recv->slots[0].index, recv->slots[0].size);
+	if (large)
+		gantry_event_put(GANTRY_EV_RECV_POST, l->id, recv->slots[0].index, recv->slots[0].size);
 	for (int i = 0; i < n && !gantry_list_empty(&l->early); i++)
 		tcp_match_early(l, recv, &recv->slots[i]);
 	if (gone && recv->ncomplete < n) {
@@ -167,23 +203,20 @@ gantry_result tcp_link_test(struct tcp_request *req, int *ret_done, int *sizes)
 			return GANTRY_OK;
 		}
 	}
-	pthread_mutex_lock(&l->mu);
+	req->state = TCP_FREE;
 	if (req->kind == TCP_SEND) {
 		struct tcp_send *s = gantry_container(req, struct tcp_send, head);
 
 		if (sizes)
 			sizes[0] = reported(s->size);
-		req->state = TCP_FREE;
 		gantry_pool_put(&l->sends, s);
 	} else {
 		struct tcp_recv *recv = gantry_container(req, struct tcp_recv, head);
 
 		for (int i = 0; sizes && i < recv->n; i++)
 			sizes[i] = reported(recv->slots[i].total);
-		req->state = TCP_FREE;
 		gantry_pool_put(&l->recvs, recv);
 	}
-	pthread_mutex_unlock(&l->mu);
 	*ret_done = 1;
 	return GANTRY_OK;
 }

@@ -26,8 +26,9 @@ void tcp_match_complete(struct tcp_link *l, struct tcp_recv *recv, struct tcp_sl
 	if (++recv->ncomplete < recv->n)
 		return;
 	gantry_list_remove(&recv->head.node);
-	__atomic_fetch_sub(recv->large ? &l->large_posted : &l->small_posted, 1, __ATOMIC_RELAXED);
-	gantry_event_put(GANTRY_EV_RECV_DONE, l->id, slot->index, slot->total);
+	tcp_count_posted(l, recv, -1);
+	if (recv->large)
+		gantry_event_put(GANTRY_EV_RECV_DONE, l->id, slot->index, slot->total);
 	tcp_request_done(&recv->head);
 }
 

@@ -23,20 +23,20 @@ void tcp_link_progress(struct tcp_link *l)
 	__atomic_store_n(&l->progressed, now, __ATOMIC_RELAXED);
 	if (__atomic_load_n(&l->ending, __ATOMIC_ACQUIRE)) {
 		for (int i = 0; i < l->nlanes; i++)
-			tcp_lane_rx(&l->lanes[i]);
+			tcp_lane_rx(&l->lanes[i], 1);
 		tcp_link_check_ending(l);
 		return;
 	}
 	if (__atomic_load_n(&l->tx_pending, __ATOMIC_RELAXED))
 		tcp_control_flush(l);
 	if (small || due(&l->lanes[0], now))
-		tcp_lane_rx(&l->lanes[0]);
+		tcp_lane_rx(&l->lanes[0], 0);
 	if (sending || large) {
 		for (int i = 1; i < l->nlanes; i++) {
 			if (sending)
 				tcp_bulk_tx(&l->lanes[i]);
 			if (large && due(&l->lanes[i], now))
-				tcp_lane_rx(&l->lanes[i]);
+				tcp_lane_rx(&l->lanes[i], 0);
 		}
 	}
 	if (__atomic_load_n(&l->tx_pending, __ATOMIC_RELAXED))
@@ -46,7 +46,7 @@ void tcp_link_progress(struct tcp_link *l)
 void tcp_link_service(struct tcp_link *l, int heartbeat)
 {
 	for (int i = 0; i < l->nlanes; i++)
-		tcp_lane_rx(&l->lanes[i]);
+		tcp_lane_rx(&l->lanes[i], 1);
 	if (__atomic_load_n(&l->ending, __ATOMIC_ACQUIRE))
 		tcp_link_check_ending(l);
 	if (heartbeat) {

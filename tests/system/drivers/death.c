@@ -1,0 +1,271 @@
+/*
+ * death MODE [NETNS_A NETNS_B COMMAND]: two processes with requests of every kind outstanding, then something happens.
+ *
+ *   kill     B gets SIGKILL
+ *   stop     B gets SIGSTOP, and SIGCONT once A has seen its errors
+ *   command  the shell command is run (a link goes down, a route is gone); both sides live on
+ *   alive    nothing happens for three deadlines, and the users' threads sleep: that is no error
+ *
+ * Each side has three connections in each direction: on 0 it sends what nobody receives (small ones beyond the eager
+ * window, large ones), on 1 it receives what nobody sends, on 2 large messages are on their way.
+ */
+#include "pair.h"
+
+#include "base/param.h"
+
+enum { SMALL = 60000, LARGE = 4 << 20, SMALLS = 24, LARGES = 4, MOVING = 4, PENDING_MAX = 80 };
+
+struct request {
+	void *handle;
+	int moving; /* 's' or 'r': posted again when it is done */
+	int over;
+	uint8_t *data;
+};
+
+struct state {
+	struct pair_side *side;
+	void *listen[3], *send[3], *recv[3];
+	struct request req[PENDING_MAX];
+	int n;
+	uint8_t *small, *large, *into;
+};
+
+static const char *mode;
+
+static void connect_all(struct state *st)
+{
+	struct pair_side *s = st->side;
+
+	pair_init(s);
+	for (int i = 0; i < 3; i++)
+		st->listen[i] = pair_listen(s, i);
+	/* A first, so that the two directions share their links in a way that is the same each time. */
+	for (int i = 0; i < 3; i++) {
+		if (s->self == 0)
+			st->send[i] = pair_connect(s, i);
+		st->recv[i] = pair_accept(s, st->listen[i]);
+		if (s->self == 1)
+			st->send[i] = pair_connect(s, i);
+	}
+}
+
+static void add(struct state *st, void *handle, int moving, uint8_t *data)
+{
+	CHECK(st->n < PENDING_MAX);
+	st->req[st->n++] = (struct request){.handle = handle, .moving = moving, .data = data};
+}
+
+static void post_all(struct state *st)
+{
+	struct pair_side *s = st->side;
+
+	st->small = malloc((size_t)SMALLS * SMALL);
+	st->large = malloc(LARGE);
+	st->into = malloc((size_t)(LARGES + MOVING) * LARGE + (size_t)SMALLS * SMALL);
+	CHECK(st->small && st->large && st->into);
+	for (uint32_t i = 0; i < SMALLS; i++)
+		pair_fill(st->small + i * SMALL, SMALL, i);
+	pair_fill(st->large, LARGE, 99);
+	for (int i = 0; i < SMALLS; i++)
+		add(st, pair_isend(s, st->send[0], st->small + (size_t)i * SMALL, SMALL, 0), 0, NULL);
+	for (int i = 0; i < LARGES; i++)
+		add(st, pair_isend(s, st->send[0], st->large, LARGE, 0), 0, NULL);
+	for (int i = 0; i < LARGES; i++)
+		add(st, pair_irecv(s, st->recv[1], st->into + (size_t)i * LARGE, LARGE, 0), 0, NULL);
+	for (int i = 0; i < LARGES; i++) {
+		uint8_t *p = st->into + (size_t)LARGES * LARGE + (size_t)i * SMALL;
+
+		add(st, pair_irecv(s, st->recv[1], p, SMALL, 0), 0, p);
+	}
+	for (int i = 0; i < MOVING; i++) {
+		uint8_t *p = st->into + (size_t)LARGES * LARGE + (size_t)SMALLS * SMALL + (size_t)i * LARGE;
+
+		add(st, pair_irecv(s, st->recv[2], p, LARGE, 0), 'r', p);
+		add(st, pair_isend(s, st->send[2], st->large, LARGE, 0), 's', NULL);
+	}
+}
+
+/* Returns the code if the request or its successor failed. */
+static gantry_result poll_one(struct state *st, struct request *q, int *ret_moved)
+{
+	struct pair_side *s = st->side;
+	int done = 0;
+	gantry_result r = s->net->ops->test(s->net, q->handle, &done, NULL);
+
+	if (r != GANTRY_OK || !done)
+		return r;
+	*ret_moved = 1;
+	if (!q->moving) {
+		q->over = 1; /* a small send within the window */
+		return GANTRY_OK;
+	}
+	if (q->moving == 's')
+		return s->net->ops->isend(s->net, st->send[2], st->large, LARGE, 0, NULL, &q->handle);
+	void *data = q->data;
+	size_t size = LARGE;
+	int tag = 0;
+
+	return s->net->ops->irecv(s->net, st->recv[2], 1, &data, &size, &tag, NULL, &q->handle);
+}
+
+/* Every request ends with the same code, which names the peer; none later than the deadline. */
+static void until_all_failed(struct state *st)
+{
+	struct pair_side *s = st->side;
+	gantry_result code = GANTRY_OK;
+	uint64_t timeout_ms = gantry_params()->timeout / 1000000, last = 0, began = pair_now_ms();
+	uint64_t limit = strcmp(mode, "kill") == 0 ? 1000 : timeout_ms + 1000;
+	int failed = 0, left = st->n;
+	char pid[32], text[512] = "";
+
+	snprintf(pid, sizeof(pid), "pid %d", (int)s->shared->pid[s->other]);
+	while (left) {
+		int moved = 0;
+
+		left = 0;
+		for (int i = 0; i < st->n; i++) {
+			struct request *q = &st->req[i];
+			gantry_result r;
+
+			if (q->over)
+				continue;
+			r = poll_one(st, q, &moved);
+			if (r == GANTRY_OK) {
+				left += !q->over;
+				continue;
+			}
+			q->over = 1;
+			last = pair_now_ms();
+			if (!failed++)
+				snprintf(text, sizeof(text), "%s", gantry_last_error());
+			if (code != GANTRY_OK && r != code)
+				fprintf(stderr, "side %c: request %d: %s (%s), others %s (%s)\n", 'A' + s->self, i,
+					gantry_result_name(r), gantry_last_error(), gantry_result_name(code), text);
+			CHECK(code == GANTRY_OK || r == code);
+			CHECK_HAS(gantry_last_error(), pid);
+			code = r;
+		}
+		if (pair_now_ms() - began > 20000) {
+			fprintf(stderr, "side %c: %d requests still wait, %d failed with %s\n", 'A' + s->self, left, failed,
+				gantry_result_name(code));
+			exit(1);
+		}
+		if (!moved)
+			pair_sleep_ms(1);
+	}
+	printf("side %c: %d requests ended with %s (%s) after %d ms\n", 'A' + s->self, failed, gantry_result_name(code), text,
+	       (int)(last - s->shared->event_ms));
+	fflush(stdout);
+	CHECK(__atomic_load_n(&s->shared->event, __ATOMIC_ACQUIRE));
+	CHECK(gantry_result_is_remote(code));
+	CHECK((int64_t)(last - s->shared->event_ms) <= (int64_t)limit);
+	CHECK(failed >= LARGES * 3 + 2 * MOVING + 4); /* four and more small sends do not fit the window */
+}
+
+static void close_all(struct state *st)
+{
+	struct pair_side *s = st->side;
+	uint64_t began = pair_now_ms();
+
+	for (int i = 0; i < 3; i++) {
+		CHECK_OK(s->net->ops->close_send(s->net, st->send[i]));
+		CHECK_OK(s->net->ops->close_recv(s->net, st->recv[i]));
+		CHECK_OK(s->net->ops->close_listen(s->net, st->listen[i]));
+	}
+	CHECK_OK(s->net->ops->finalize(s->net, s->ctx));
+	CHECK(pair_now_ms() - began < 100);
+}
+
+static void dying_side(struct pair_side *s)
+{
+	struct state st = {.side = s};
+
+	connect_all(&st);
+	pair_step(s, 1);
+	pair_wait_step(s->shared, s->other, 1);
+	post_all(&st);
+	pair_step(s, 2);
+	until_all_failed(&st);
+	pair_step(s, 3);
+	close_all(&st);
+}
+
+/* The main thread sleeps through three deadlines, with a transfer posted; afterwards everything completes. */
+static void living_side(struct pair_side *s)
+{
+	struct state st = {.side = s};
+	uint8_t *fill;
+
+	connect_all(&st);
+	post_all(&st);
+	pair_sleep_ms((unsigned)(3 * gantry_params()->timeout / 1000000));
+	pair_step(s, 1);
+	pair_wait_step(s->shared, s->other, 1);
+	fill = malloc((size_t)LARGE);
+	CHECK(fill);
+	for (int i = 0; i < SMALLS; i++)
+		add(&st, pair_irecv(s, st.recv[0], st.into + (size_t)i * SMALL, SMALL, 0), 0, NULL);
+	for (int i = 0; i < LARGES; i++)
+		add(&st, pair_irecv(s, st.recv[0], fill, LARGE, 0), 0, NULL);
+	for (int i = 0; i < LARGES; i++)
+		add(&st, pair_isend(s, st.send[1], st.small, SMALL, 0), 0, NULL);
+	for (int i = 0; i < LARGES; i++)
+		add(&st, pair_isend(s, st.send[1], st.small, SMALL, 0), 0, NULL);
+	for (int i = 0; i < st.n; i++)
+		pair_wait(s, st.req[i].handle);
+	for (int i = 0; i < st.n; i++)
+		if (st.req[i].moving == 'r')
+			pair_verify(st.req[i].data, LARGE, 99);
+	for (int i = 0; i < LARGES; i++)
+		pair_verify(st.into + (size_t)LARGES * LARGE + (size_t)i * SMALL, SMALL, 0);
+	printf("side %c: nothing failed in three deadlines of sleep\n", 'A' + s->self);
+	fflush(stdout);
+	pair_step(s, 2);
+	pair_wait_step(s->shared, s->other, 2);
+	close_all(&st);
+}
+
+static void happened(struct pair_shared *shared)
+{
+	shared->event_ms = pair_now_ms();
+	__atomic_store_n(&shared->event, 1, __ATOMIC_RELEASE);
+}
+
+int main(int argc, char **argv)
+{
+	struct pair_shared *shared = pair_share();
+	int alive, failures = 0;
+	pid_t a, b;
+
+	CHECK(argc == 2 || argc == 5);
+	mode = argv[1];
+	alive = strcmp(mode, "alive") == 0;
+	a = pair_fork(alive ? living_side : dying_side, shared, 0, argc == 5 ? argv[2] : NULL);
+	b = pair_fork(alive ? living_side : dying_side, shared, 1, argc == 5 ? argv[3] : NULL);
+	if (!alive) {
+		for (int i = 0; i < 2; i++)
+			while (__atomic_load_n(&shared->step[i], __ATOMIC_ACQUIRE) < 2) {
+				CHECK(waitpid(i ? b : a, NULL, WNOHANG) == 0);
+				pair_sleep_ms(5);
+			}
+		pair_sleep_ms(150); /* let the transfers run */
+		happened(shared);
+	}
+	if (strcmp(mode, "kill") == 0) {
+		CHECK(kill(b, SIGKILL) == 0);
+	} else if (strcmp(mode, "stop") == 0) {
+		int status;
+
+		CHECK(kill(b, SIGSTOP) == 0);
+		CHECK(waitpid(a, &status, 0) == a); /* A ends while B still stands */
+		CHECK_EQ(status, 0);
+		happened(shared);
+		CHECK(kill(b, SIGCONT) == 0);
+		return pair_reap(b, 0);
+	} else if (strcmp(mode, "command") == 0) {
+		CHECK_EQ(system(argv[4]), 0);
+	}
+	failures += pair_reap(a, 0);
+	failures += pair_reap(b, strcmp(mode, "kill") == 0 ? SIGKILL : 0);
+	return failures != 0;
+}

@@ -1,0 +1,277 @@
+/*
+ * What the drivers of the system tests share: two processes, a piece of shared memory between them, and the calls of
+ * net.h in forms that wait. A side forks before it touches the network, so each has an engine, an environment and, if
+ * asked, a network namespace of its own.
+ */
+#ifndef GANTRY_TESTS_PAIR_H
+#define GANTRY_TESTS_PAIR_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "net/net.h"
+#include "test.h"
+
+enum { PAIR_HANDLES = 80 };
+
+/* Both sides write their own entries and read the other's: index 0 is side A, 1 is side B. */
+struct pair_shared {
+	uint32_t step[2];                                           /* how far each side is; release, acquire */
+	uint32_t event;                                             /* the parent has done what the test is about */
+	uint64_t event_ms;                                          /* when */
+	uint64_t number[2][8];                                      /* results */
+	int ready[2][PAIR_HANDLES];                                 /* release, acquire */
+	uint8_t handle[2][PAIR_HANDLES][GANTRY_NET_HANDLE_SIZE];
+	pid_t pid[2];
+};
+
+struct pair_side {
+	int self, other;
+	struct pair_shared *shared;
+	struct gantry_net *net;
+	void *ctx;
+};
+
+static inline void pair_sleep_ms(unsigned ms)
+{
+	struct timespec t = {ms / 1000, (long)(ms % 1000) * 1000000};
+
+	while (nanosleep(&t, &t) && errno == EINTR)
+		;
+}
+
+static inline uint64_t pair_now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+static inline struct pair_shared *pair_share(void)
+{
+	void *p = mmap(NULL, sizeof(struct pair_shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	CHECK(p != MAP_FAILED);
+	return p;
+}
+
+/* Every test with two sides ends by itself, also when the code under test hangs. */
+static inline pid_t pair_fork(void (*run)(struct pair_side *), struct pair_shared *shared, int self, const char *netns)
+{
+	pid_t pid = fork();
+
+	CHECK(pid >= 0);
+	if (pid == 0) {
+		struct pair_side side = {.self = self, .other = !self, .shared = shared, .net = gantry_net_tcp()};
+
+		alarm(120);
+		if (netns) {
+			char path[256];
+			int fd;
+
+			snprintf(path, sizeof(path), "/run/netns/%s", netns);
+			fd = open(path, O_RDONLY | O_CLOEXEC);
+			CHECK(fd >= 0);
+			CHECK(setns(fd, CLONE_NEWNET) == 0);
+			close(fd);
+		}
+		run(&side);
+		exit(0);
+	}
+	shared->pid[self] = pid;
+	return pid;
+}
+
+/* 0 if it ended well; a signal counts as such if it is the expected one. */
+static inline int pair_reap(pid_t pid, int expected_signal)
+{
+	int status;
+
+	CHECK(waitpid(pid, &status, 0) == pid);
+	if (expected_signal && WIFSIGNALED(status) && WTERMSIG(status) == expected_signal)
+		return 0;
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+		return 0;
+	fprintf(stderr, "process %d ended with status 0x%x\n", (int)pid, (unsigned)status);
+	return 1;
+}
+
+static inline void pair_init(struct pair_side *s)
+{
+	CHECK_OK(s->net->ops->init(s->net, 42, NULL, &s->ctx));
+}
+
+static inline void pair_step(struct pair_side *s, uint32_t step)
+{
+	__atomic_store_n(&s->shared->step[s->self], step, __ATOMIC_RELEASE);
+}
+
+static inline void pair_wait_step(const struct pair_shared *shared, int side, uint32_t step)
+{
+	while (__atomic_load_n(&shared->step[side], __ATOMIC_ACQUIRE) < step)
+		pair_sleep_ms(1);
+}
+
+static inline void *pair_listen(struct pair_side *s, int i)
+{
+	void *l = NULL;
+
+	CHECK_OK(s->net->ops->listen(s->net, s->ctx, 0, s->shared->handle[s->self][i], &l));
+	__atomic_store_n(&s->shared->ready[s->self][i], 1, __ATOMIC_RELEASE);
+	return l;
+}
+
+static inline void pair_wait_handle(struct pair_side *s, int i)
+{
+	while (!__atomic_load_n(&s->shared->ready[s->other][i], __ATOMIC_ACQUIRE))
+		pair_sleep_ms(1);
+}
+
+static inline gantry_result pair_try_connect(struct pair_side *s, void *handle, void **ret_comm)
+{
+	gantry_result r = GANTRY_OK;
+
+	*ret_comm = NULL;
+	while (r == GANTRY_OK && !*ret_comm) {
+		r = s->net->ops->connect(s->net, s->ctx, 0, handle, ret_comm, NULL);
+		if (!*ret_comm)
+			pair_sleep_ms(1);
+	}
+	return r;
+}
+
+static inline gantry_result pair_try_accept(struct pair_side *s, void *listen, unsigned limit_ms, void **ret_comm)
+{
+	gantry_result r = GANTRY_OK;
+	uint64_t end = pair_now_ms() + limit_ms;
+
+	*ret_comm = NULL;
+	while (r == GANTRY_OK && !*ret_comm && pair_now_ms() < end) {
+		r = s->net->ops->accept(s->net, listen, ret_comm, NULL);
+		if (!*ret_comm)
+			pair_sleep_ms(1);
+	}
+	return r == GANTRY_OK && !*ret_comm ? GANTRY_ERR_TIMEOUT : r;
+}
+
+/* Connects to the other side's listener i, which must be there or come. */
+static inline void *pair_connect(struct pair_side *s, int i)
+{
+	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
+	void *comm;
+
+	pair_wait_handle(s, i);
+	memcpy(handle, s->shared->handle[s->other][i], sizeof(handle));
+	CHECK_OK(pair_try_connect(s, handle, &comm));
+	return comm;
+}
+
+static inline void *pair_accept(struct pair_side *s, void *listen)
+{
+	void *comm;
+
+	CHECK_OK(pair_try_accept(s, listen, 30000, &comm));
+	return comm;
+}
+
+static inline void *pair_isend(struct pair_side *s, void *comm, void *data, size_t size, int tag)
+{
+	void *req = NULL;
+
+	while (!req) {
+		CHECK_OK(s->net->ops->isend(s->net, comm, data, size, tag, NULL, &req));
+		if (!req)
+			pair_sleep_ms(1);
+	}
+	return req;
+}
+
+static inline void *pair_irecv(struct pair_side *s, void *comm, void *data, size_t size, int tag)
+{
+	void *req = NULL;
+
+	while (!req) {
+		CHECK_OK(s->net->ops->irecv(s->net, comm, 1, &data, &size, &tag, NULL, &req));
+		if (!req)
+			pair_sleep_ms(1);
+	}
+	return req;
+}
+
+/* Until the request is done, fails, or limit_ms passes (ERR_TIMEOUT). */
+static inline gantry_result pair_try_wait(struct pair_side *s, void *req, unsigned limit_ms, int *ret_size)
+{
+	uint64_t end = pair_now_ms() + limit_ms;
+	int spins = 0;
+
+	for (;;) {
+		int done = 0;
+		gantry_result r = s->net->ops->test(s->net, req, &done, ret_size);
+
+		if (r != GANTRY_OK || done)
+			return r;
+		if (pair_now_ms() >= end)
+			return GANTRY_ERR_TIMEOUT;
+		if (++spins > 1000)
+			pair_sleep_ms(1);
+	}
+}
+
+static inline void pair_wait(struct pair_side *s, void *req)
+{
+	CHECK_OK(pair_try_wait(s, req, 60000, NULL));
+}
+
+/* A byte that depends on its place and on a seed: what was not copied, or to the wrong place, shows. */
+static inline void pair_fill(uint8_t *p, size_t n, uint32_t seed)
+{
+	for (size_t i = 0; i < n; i++)
+		p[i] = (uint8_t)((i * 2654435761u + seed * 40503u) >> 13);
+}
+
+static inline void pair_verify(const uint8_t *p, size_t n, uint32_t seed)
+{
+	for (size_t i = 0; i < n; i++) {
+		if (p[i] != (uint8_t)((i * 2654435761u + seed * 40503u) >> 13)) {
+			fprintf(stderr, "wrong byte at %zu of %zu, seed %u\n", i, n, seed);
+			exit(1);
+		}
+	}
+}
+
+static inline int pair_count(const char *dir)
+{
+	DIR *d = opendir(dir);
+	struct dirent *e;
+	int n = 0;
+
+	CHECK(d != NULL);
+	while ((e = readdir(d)))
+		n += e->d_name[0] != '.';
+	closedir(d);
+	return n;
+}
+
+static inline int pair_fds(void)
+{
+	return pair_count("/proc/self/fd") - 1; /* opendir's own */
+}
+
+static inline int pair_threads(void)
+{
+	return pair_count("/proc/self/task");
+}
+
+#endif

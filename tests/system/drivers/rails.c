@@ -1,0 +1,444 @@
+/*
+ * Streams messages from one network namespace to another over named devices, fused into one when there are several,
+ * checks every byte and prints one JSON line: the rate, and what each lane and each interface carried.
+ *
+ *   rails [options] NETNS_TX NETNS_RX DEVICE[+DEVICE...]
+ *     --size N      bytes of a message (16777216)
+ *     --depth N     messages in flight (8)
+ *     --seconds S   measured time (4)
+ *     --warmup S    time before that (1)
+ *     --foreign F   a file with two lines; each side takes one for the identity of its host, so that both believe to be
+ *                   on different machines
+ *
+ * The parent only starts the two sides, each by `ip netns exec`, with the two ends of a socket pair; the sending side
+ * prints. The rate is taken at the receiver, from the first completion after the warm-up to the last of all, so a
+ * straggling lane counts. A side that finds nothing to do sleeps for a moment: this measures lanes, not CPUs.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "net/net.h"
+#include "net/tcp/engine.h"
+#include "test.h"
+
+enum { DEPTH_MAX = 32, NAPPING_NS = 50000, DEADLINE_S = 120 };
+
+struct options {
+	size_t size;
+	int depth;
+	double seconds, warmup;
+	const char *foreign, *devices;
+	char names[GANTRY_NET_MAX_RAILS][32];
+	int ndevs;
+};
+
+/* What the receiving side tells the sending one at the end. */
+struct report {
+	uint64_t messages, bytes, ns, wrong;
+	uint64_t tx_bytes[GANTRY_NET_MAX_RAILS], rx_bytes[GANTRY_NET_MAX_RAILS];
+};
+
+struct side {
+	const struct options *o;
+	struct gantry_net *net;
+	void *ctx, *comm, *mr, *listen;
+	int dev, fd;
+	uint8_t *memory;
+	uint64_t tx_before[GANTRY_NET_MAX_RAILS], rx_before[GANTRY_NET_MAX_RAILS];
+};
+
+static void nap(void)
+{
+	nanosleep(&(struct timespec){0, NAPPING_NS}, NULL);
+}
+
+/* Every word of a message depends on its number and place. */
+static uint64_t word(uint64_t message, uint64_t i)
+{
+	return (message + 1) * 0x9e3779b97f4a7c15ull ^ i * 0xff51afd7ed558ccdull;
+}
+
+static void fill(uint8_t *p, size_t size, uint64_t message)
+{
+	for (size_t i = 0; i < size / 8; i++) {
+		uint64_t w = word(message, i);
+
+		memcpy(p + 8 * i, &w, 8);
+	}
+}
+
+static uint64_t wrong_words(const uint8_t *p, size_t size, uint64_t message)
+{
+	uint64_t wrong = 0;
+
+	for (size_t i = 0; i < size / 8; i++) {
+		uint64_t w;
+
+		memcpy(&w, p + 8 * i, 8);
+		wrong += w != word(message, i);
+	}
+	return wrong;
+}
+
+/* `ip netns exec` has mounted the namespace's own /sys. */
+static uint64_t counter(const char *device, const char *what)
+{
+	char path[128];
+	unsigned long long n = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/sys/class/net/%s/statistics/%s", device, what);
+	f = fopen(path, "re");
+	CHECK(f);
+	CHECK(fscanf(f, "%llu", &n) == 1);
+	fclose(f);
+	return n;
+}
+
+static void tell(int fd, const void *data, size_t size)
+{
+	CHECK_EQ(send(fd, data, size, MSG_NOSIGNAL), size);
+}
+
+static void hear(int fd, void *data, size_t size)
+{
+	CHECK_EQ(recv(fd, data, size, MSG_WAITALL), size);
+}
+
+static int find_device(struct gantry_net *net, const char *name)
+{
+	struct gantry_net_properties p;
+	int n;
+
+	CHECK_OK(net->ops->devices(net, &n));
+	for (int i = 0; i < n; i++) {
+		CHECK_OK(net->ops->get_properties(net, i, &p));
+		if (strcmp(p.name, name) == 0)
+			return i;
+	}
+	fprintf(stderr, "there is no device %s among the %d that were chosen\n", name, n);
+	exit(1);
+}
+
+static void open_side(struct side *s, int sending)
+{
+	const struct options *o = s->o;
+	struct gantry_net_vdevice v = {.ndevs = o->ndevs};
+	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
+	struct gantry_net *net = s->net = gantry_net_tcp();
+	size_t room = o->size * (size_t)o->depth;
+
+	CHECK_OK(net->ops->init(net, 1, NULL, &s->ctx));
+	for (int i = 0; i < o->ndevs; i++)
+		v.devs[i] = find_device(net, o->names[i]);
+	s->dev = v.devs[0];
+	if (v.ndevs > 1)
+		CHECK_OK(net->ops->make_vdevice(net, &v, &s->dev));
+	s->memory = aligned_alloc(4096, (room + 4095) / 4096 * 4096);
+	CHECK(s->memory);
+	memset(s->memory, 0xe7, room);
+	if (sending) {
+		hear(s->fd, handle, sizeof(handle));
+		while (!s->comm) {
+			CHECK_OK(net->ops->connect(net, s->ctx, s->dev, handle, &s->comm, NULL));
+			nap();
+		}
+	} else {
+		CHECK_OK(net->ops->listen(net, s->ctx, s->dev, handle, &s->listen));
+		tell(s->fd, handle, sizeof(handle));
+		while (!s->comm) {
+			CHECK_OK(net->ops->accept(net, s->listen, &s->comm, NULL));
+			nap();
+		}
+	}
+	CHECK_OK(net->ops->reg_mr(net, s->comm, s->memory, room, GANTRY_NET_PTR_HOST, &s->mr));
+	for (int i = 0; i < o->ndevs; i++) {
+		s->tx_before[i] = counter(o->names[i], "tx_bytes");
+		s->rx_before[i] = counter(o->names[i], "rx_bytes");
+	}
+}
+
+static void close_side(struct side *s, int sending)
+{
+	CHECK_OK(s->net->ops->dereg_mr(s->net, s->comm, s->mr));
+	CHECK_OK(sending ? s->net->ops->close_send(s->net, s->comm) : s->net->ops->close_recv(s->net, s->comm));
+	if (s->listen)
+		CHECK_OK(s->net->ops->close_listen(s->net, s->listen));
+	CHECK_OK(s->net->ops->finalize(s->net, s->ctx));
+	free(s->memory);
+}
+
+/* Messages of one size for as long as asked, then one of 8 bytes that says how many there were. */
+static void send_all(struct side *s)
+{
+	const struct options *o = s->o;
+	void *requests[DEPTH_MAX] = {0};
+	uint64_t posted = 0, done = 0, end = gantry_now_ns() + (uint64_t)((o->warmup + o->seconds) * 1e9);
+	int last = 0;
+
+	while (!last || done < posted) {
+		int idle = 1;
+
+		if (!last && posted - done < (uint64_t)o->depth) {
+			int k = (int)(posted % (uint64_t)o->depth);
+			uint8_t *p = s->memory + o->size * (size_t)k;
+			int ending = gantry_now_ns() >= end;
+
+			if (ending)
+				memcpy(p, &posted, 8);
+			else
+				fill(p, o->size, posted);
+			while (!requests[k])
+				CHECK_OK(s->net->ops->isend(s->net, s->comm, p, ending ? 8 : o->size, 0, s->mr, &requests[k]));
+			posted++;
+			last = ending;
+			idle = 0;
+		}
+		while (done < posted) {
+			void **r = &requests[done % (uint64_t)o->depth];
+			int complete = 0;
+
+			CHECK_OK(s->net->ops->test(s->net, *r, &complete, NULL));
+			if (!complete)
+				break;
+			*r = NULL;
+			done++;
+			idle = 0;
+		}
+		if (idle)
+			nap();
+	}
+}
+
+static void receive_all(struct side *s, struct report *ret)
+{
+	const struct options *o = s->o;
+	void *requests[DEPTH_MAX] = {0};
+	uint64_t posted = 0, done = 0, start = 0, counted = 0, wrong = 0, now = 0;
+	uint64_t warm = gantry_now_ns() + (uint64_t)(o->warmup * 1e9);
+
+	for (;;) {
+		int complete = 0, size = -1, tag = 0, k = (int)(posted % (uint64_t)o->depth);
+		uint8_t *p = s->memory + o->size * (size_t)k;
+
+		if (posted - done < (uint64_t)o->depth) {
+			CHECK_OK(s->net->ops->irecv(s->net, s->comm, 1, (void *[]){p}, &o->size, &tag, &s->mr, &requests[k]));
+			posted += requests[k] != NULL;
+			continue;
+		}
+		k = (int)(done % (uint64_t)o->depth);
+		p = s->memory + o->size * (size_t)k;
+		CHECK_OK(s->net->ops->test(s->net, requests[k], &complete, &size));
+		if (!complete) {
+			nap();
+			continue;
+		}
+		requests[k] = NULL;
+		if (size == 8) {
+			uint64_t messages;
+
+			memcpy(&messages, p, 8);
+			CHECK_EQ(messages, done);
+			break;
+		}
+		CHECK_EQ(size, o->size);
+		now = gantry_now_ns();
+		if (start)
+			counted++;
+		else if (now >= warm)
+			start = now;
+		wrong += wrong_words(p, o->size, done);
+		done++;
+	}
+	CHECK(counted);
+	*ret = (struct report){.messages = done, .bytes = counted * o->size, .ns = now - start, .wrong = wrong};
+}
+
+static void print_counters(const char *key, const struct options *o, const uint64_t *now, const uint64_t *before)
+{
+	printf("\"%s\": {", key);
+	for (int i = 0; i < o->ndevs; i++)
+		printf("%s\"%s\": %llu", i ? ", " : "", o->names[i],
+		       (unsigned long long)(now[i] - (before ? before[i] : 0)));
+	printf("}");
+}
+
+static void print_lanes(void)
+{
+	struct tcp_link *l;
+
+	pthread_mutex_lock(&tcp_engine.mu);
+	CHECK(!gantry_list_empty(&tcp_engine.links));
+	l = gantry_container(tcp_engine.links.next, struct tcp_link, node);
+	printf("\"lanes\": [");
+	for (int i = 0; i < l->nlanes; i++) {
+		char local[GANTRY_ADDR_TEXT], peer[GANTRY_ADDR_TEXT];
+
+		printf("%s{\"lane\": %d, \"local\": \"%s\", \"peer\": \"%s\", \"bytes\": %llu}", i ? ", " : "", i,
+		       gantry_addr_text(&l->lanes[i].local, local), gantry_addr_text(&l->lanes[i].peer, peer),
+		       (unsigned long long)l->lanes[i].tx.bytes);
+	}
+	printf("]");
+	pthread_mutex_unlock(&tcp_engine.mu);
+}
+
+/* Another boot_id for this side's mount namespace: what looks like another kernel. */
+static void become_foreign(const char *file, int sending)
+{
+	char line[80], path[] = "/tmp/gantry-boot-XXXXXX";
+	FILE *f = fopen(file, "re");
+	int fd = mkstemp(path);
+
+	CHECK(f && fd >= 0);
+	for (int i = 0; i <= sending; i++)
+		CHECK(fgets(line, sizeof(line), f));
+	CHECK(write(fd, line, strlen(line)) > 0);
+	if (mount(path, "/proc/sys/kernel/random/boot_id", NULL, MS_BIND, NULL))
+		SKIP("cannot pretend to be another host: %s", strerror(errno));
+	unlink(path);
+	close(fd);
+	fclose(f);
+}
+
+static int run_side(const struct options *o, int fd, int sending)
+{
+	struct side s = {.o = o, .fd = fd};
+	struct report r;
+	uint64_t tx[GANTRY_NET_MAX_RAILS], rx[GANTRY_NET_MAX_RAILS];
+
+	alarm(DEADLINE_S);
+	if (o->foreign)
+		become_foreign(o->foreign, sending);
+	open_side(&s, sending);
+	if (sending)
+		send_all(&s);
+	else
+		receive_all(&s, &r);
+	for (int i = 0; i < o->ndevs; i++) {
+		tx[i] = counter(o->names[i], "tx_bytes");
+		rx[i] = counter(o->names[i], "rx_bytes");
+	}
+	if (sending) {
+		hear(fd, &r, sizeof(r));
+		printf("{\"devices\": \"%s\", \"size\": %zu, \"depth\": %d, \"messages\": %llu, \"seconds\": %.3f, "
+		       "\"mbps\": %.1f, \"wrong\": %llu, ",
+		       o->devices, o->size, o->depth, (unsigned long long)r.messages, (double)r.ns / 1e9,
+		       (double)r.bytes * 8e3 / (double)r.ns, (unsigned long long)r.wrong);
+		print_lanes();
+		printf(", ");
+		print_counters("tx_side_tx", o, tx, s.tx_before);
+		printf(", ");
+		print_counters("rx_side_rx", o, r.rx_bytes, NULL);
+		printf(", ");
+		print_counters("rx_side_tx", o, r.tx_bytes, NULL);
+		printf("}\n");
+		fflush(stdout);
+	} else {
+		for (int i = 0; i < o->ndevs; i++) {
+			r.tx_bytes[i] = tx[i] - s.tx_before[i];
+			r.rx_bytes[i] = rx[i] - s.rx_before[i];
+		}
+		tell(fd, &r, sizeof(r));
+	}
+	close_side(&s, sending);
+	return 0;
+}
+
+/* Starts this program again in a network namespace, with the same arguments and one end of the socket pair. */
+static pid_t start(char **argv, int argc, const char *netns, const char *side, int fd, int other)
+{
+	pid_t pid = fork();
+	const char **args;
+	char number[16], self[4096];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	int k = 0;
+
+	CHECK(pid >= 0 && n > 0);
+	if (pid)
+		return pid;
+	self[n] = 0;
+	close(other);
+	snprintf(number, sizeof(number), "%d", fd);
+	args = calloc((size_t)argc + 10, sizeof(*args));
+	CHECK(args);
+	for (const char *const *a = (const char *const[]){"ip", "netns", "exec", netns, self, "--side", side, "--fd", number, NULL}; *a; a++)
+		args[k++] = *a;
+	for (int i = 1; i < argc; i++)
+		args[k++] = argv[i];
+	execvp("ip", (char **)(uintptr_t)args);
+	perror("ip");
+	_exit(127);
+}
+
+static int run_parent(char **argv, int argc, const char *ns_tx, const char *ns_rx)
+{
+	int pair[2], failed = 0;
+	pid_t pids[2];
+
+	CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+	pids[0] = start(argv, argc, ns_tx, "tx", pair[0], pair[1]);
+	pids[1] = start(argv, argc, ns_rx, "rx", pair[1], pair[0]);
+	close(pair[0]);
+	close(pair[1]);
+	for (int i = 0; i < 2; i++) {
+		int status;
+
+		waitpid(pids[i], &status, 0);
+		if (status) {
+			int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+
+			fprintf(stderr, "the %s side ended with status %d\n", i ? "receiving" : "sending", code);
+			failed = failed && failed != 77 ? failed : code;
+		}
+	}
+	return failed;
+}
+
+int main(int argc, char **argv)
+{
+	static const struct option longs[] = {
+		{"size", 1, NULL, 's'}, {"depth", 1, NULL, 'd'},   {"seconds", 1, NULL, 't'}, {"warmup", 1, NULL, 'w'},
+		{"side", 1, NULL, 'x'}, {"foreign", 1, NULL, 'b'}, {"fd", 1, NULL, 'f'},      {0},
+	};
+	struct options o = {.size = 16 << 20, .depth = 8, .seconds = 4, .warmup = 1};
+	const char *side = NULL;
+	char *copy, *save = NULL;
+	int c, fd = -1;
+
+	while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
+		switch (c) {
+		case 's': o.size = strtoul(optarg, NULL, 0); break;
+		case 'd': o.depth = atoi(optarg); break;
+		case 't': o.seconds = atof(optarg); break;
+		case 'w': o.warmup = atof(optarg); break;
+		case 'b': o.foreign = optarg; break;
+		case 'x': side = optarg; break;
+		case 'f': fd = atoi(optarg); break;
+		default: return 2;
+		}
+	}
+	if (argc - optind != 3 || o.size < 16 || o.size % 8 || o.size > INT32_MAX || o.depth < 1 || o.depth > DEPTH_MAX) {
+		fprintf(stderr, "usage: rails [--size N] [--depth N] [--seconds S] [--warmup S] [--foreign FILE] NETNS_TX NETNS_RX DEVICE[+DEVICE...]\n");
+		return 2;
+	}
+	if (!side)
+		return run_parent(argv, argc, argv[optind], argv[optind + 1]);
+	o.devices = argv[optind + 2];
+	copy = strdup(o.devices);
+	CHECK(copy);
+	for (char *t = strtok_r(copy, "+", &save); t && o.ndevs < GANTRY_NET_MAX_RAILS; t = strtok_r(NULL, "+", &save))
+		snprintf(o.names[o.ndevs++], sizeof(o.names[0]), "%s", t);
+	free(copy);
+	return run_side(&o, fd, strcmp(side, "tx") == 0);
+}

@@ -1,0 +1,77 @@
+#!/bin/bash
+# labels: slow
+# Four rails between two network namespaces, one of them at an eighth of the others' rate: a fused device must carry at
+# least 0.9 of the sum of what the rails carry one by one. A static split would carry four times the slowest. Output: JSON
+# lines. RATES (Mbit/s), SECONDS_EACH, SIZE, DEPTH and FOREIGN
+# (both sides take themselves for different hosts) can be set for experiments.
+set -u
+driver=$BUILD_DIR/drivers/rails
+a=gantry-ra-$$
+b=gantry-rb-$$
+read -ra rates <<<"${RATES:-640 640 640 80}"
+seconds=${SECONDS_EACH:-4}
+size=${SIZE:-16777216}
+depth=${DEPTH:-8}
+foreign=
+for v in $(compgen -e | grep -E '^(GANTRY_|NCCL_)' | grep -v -e GANTRY_SANITIZED -e GANTRY_LOG); do
+	[ -n "${KEEP_ENV:-}" ] || unset "$v"
+done
+
+skip() { echo "skipped: $*"; exit 77; }
+die() { echo "FAILED: $*" >&2; exit 1; }
+cleanup() { ip netns del "$a" 2>/dev/null; ip netns del "$b" 2>/dev/null; rm -rf "$tmp"; }
+
+[ -z "${GANTRY_SANITIZED:-}" ] || skip "a measurement: means nothing under a sanitizer"
+command -v ip >/dev/null && command -v tc >/dev/null || skip "there is no ip or tc command (package iproute2)"
+tmp=$(mktemp -d)
+trap cleanup EXIT
+if [ -n "${FOREIGN:-}" ]; then
+	printf '%s\n' first second >"$tmp/hosts"
+	foreign="--foreign $tmp/hosts"
+fi
+ip netns add "$a" 2>"$tmp/why" || skip "cannot make a network namespace: $(cat "$tmp/why")"
+ip netns add "$b" || die "second namespace"
+
+# tbf: a bucket of a few milliseconds, and a short queue behind it, as a NIC or a switch port has.
+limit() {
+	ip netns exec "$1" tc qdisc add dev "$2" root tbf rate "$3mbit" burst 128kb latency 20ms 2>"$tmp/why" ||
+		skip "cannot limit the rate of a veth: $(cat "$tmp/why")"
+}
+names=
+for i in "${!rates[@]}"; do
+	ip -n "$a" link add "rail$i" type veth peer name "rail$i" netns "$b" 2>"$tmp/why" || skip "cannot make a veth: $(cat "$tmp/why")"
+	for n in "$a" "$b"; do
+		[ "$n" = "$a" ] && host=1 || host=2
+		ip -n "$n" addr add "10.77.$i.$host/24" dev "rail$i" && ip -n "$n" link set "rail$i" up || die "rail$i"
+		limit "$n" "rail$i" "${rates[i]}"
+	done
+	names=$names${names:++}rail$i
+done
+# The kernel takes a moment to notice that both ends are up.
+for n in "$a" "$b"; do
+	for _ in $(seq 100); do
+		ip netns exec "$n" sh -c 'for i in /sys/class/net/rail*; do read -r x <$i/carrier && [ "$x" = 1 ] || exit 1; done' && break
+		sleep 0.05
+	done
+done
+
+# measure DEVICES SECONDS SIZE: a JSON line on stdout, the rate in $mbps.
+measure() {
+	"$driver" --size "$3" --depth "$depth" --seconds "$2" $foreign "$a" "$b" "$1" >"$tmp/line" || die "$1: exit status $?"
+	cat "$tmp/line"
+	grep -q '"wrong": 0,' "$tmp/line" || die "$1: wrong bytes"
+	mbps=$(sed 's/.*"mbps": \([0-9.]*\).*/\1/' "$tmp/line")
+}
+
+sum=0
+min=1e9
+for i in "${!rates[@]}"; do
+	measure "rail$i" 2 2097152 # what is in flight must not take long on the slow one
+	sum=$(awk "BEGIN { print $sum + $mbps }")
+	min=$(awk "BEGIN { print $mbps < $min ? $mbps : $min }")
+done
+measure "$names" "$seconds" "$size"
+awk -v n="${#rates[@]}" -v f="$mbps" -v s="$sum" -v m="$min" 'BEGIN {
+	printf "{\"fused_mbps\": %.1f, \"sum_mbps\": %.1f, \"ratio\": %.3f, \"static_split_mbps\": %.1f, \"static_split_ratio\": %.3f}\n",
+		f, s, f / s, n * m, n * m / s
+	exit !(f >= 0.9 * s) }' || die "the fused device carries less than 0.9 of the sum of its rails"

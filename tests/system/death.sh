@@ -5,7 +5,7 @@
 # requests that are forgotten when a link fails, an error that is not kept, close that waits for the peer.
 set -u
 driver=$BUILD_DIR/drivers/death
-export GANTRY_TIMEOUT=2s GANTRY_LOG=${GANTRY_LOG:-error}
+export GANTRY_TIMEOUT=2s GANTRY_CONNECT_TIMEOUT=10s GANTRY_LOG=${GANTRY_LOG:-error}
 failed=0
 
 run()
@@ -35,7 +35,7 @@ cleanup()
 	ip netns del $b 2>/dev/null
 }
 trap cleanup EXIT
-unset GANTRY_IFNAME
+export GANTRY_IFNAME=v0
 
 # Two namespaces and a wire between them.
 join()
@@ -46,6 +46,10 @@ join()
 	ip -n $a addr add 10.97.0.1/24 dev v0 && ip -n $b addr add 10.97.0.2/24 dev v0 || return 1
 	for ns in $a $b; do
 		ip -n $ns link set lo up && ip -n $ns link set v0 up || return 1
+	done
+	for ((i = 0; i < 50; i++)); do # the kernel takes up to a second to say so
+		ip -n $a -br link show v0 | grep -q ' UP ' && ip -n $b -br link show v0 | grep -q ' UP ' && return 0
+		sleep 0.1
 	done
 }
 

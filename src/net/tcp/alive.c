@@ -18,7 +18,7 @@
 #include "net/tcp/engine.h"
 #include "net/tcp/helper.h"
 
-static const uint64_t linger_max_ns = 10000000000;
+static const uint64_t linger_max_ns = 10000000000, linger_failed_ns = 100000000;
 
 uint64_t tcp_alive_interval(void)
 {
@@ -29,11 +29,17 @@ uint64_t tcp_alive_interval(void)
 	return tick > 500000000 ? 500000000 : tick;
 }
 
+/* Other threads move these on while we look: an age may be negative. */
+static int64_t age(uint64_t now, const uint64_t *since)
+{
+	return (int64_t)(now - __atomic_load_n(since, __ATOMIC_RELAXED));
+}
+
 static void check(struct tcp_link *l, uint64_t now, uint64_t grace)
 {
 	uint64_t timeout = gantry_ticks_of_ns(gantry_params()->timeout), quiet = timeout / 4;
-	int idle = now - __atomic_load_n(&l->progressed, __ATOMIC_RELAXED) > quiet / 4;
-	int beat = now - __atomic_load_n(&l->told, __ATOMIC_RELAXED) >= quiet;
+	int idle = age(now, &l->progressed) > (int64_t)quiet / 4;
+	int beat = age(now, &l->told) >= (int64_t)quiet;
 
 	if (tcp_link_failed(l)) {
 		tcp_link_service(l, 0); /* an ERROR frame may still wait */
@@ -42,10 +48,10 @@ static void check(struct tcp_link *l, uint64_t now, uint64_t grace)
 	if (grace)
 		__atomic_fetch_add(&l->heard, grace, __ATOMIC_RELAXED);
 	/* While the user's threads are at it, they read the peer's heartbeats themselves. */
-	if (idle || beat || now - __atomic_load_n(&l->heard, __ATOMIC_RELAXED) > quiet)
+	if (idle || beat || age(now, &l->heard) > (int64_t)quiet)
 		tcp_link_service(l, beat);
 	now = gantry_ticks();
-	if ((int64_t)(now - __atomic_load_n(&l->heard, __ATOMIC_RELAXED)) > (int64_t)timeout) {
+	if (age(now, &l->heard) > (int64_t)timeout) {
 		gantry_event_put(GANTRY_EV_HEARTBEAT_LATE, l->id, gantry_params()->timeout, 0);
 		tcp_link_fail(l, 1, GANTRY_ERR_PEER_SILENT,
 			      "no sign of life for %.3g s (GANTRY_TIMEOUT): the peer is stopped or unreachable",
@@ -72,6 +78,20 @@ void tcp_alive_tick(uint64_t now_ns)
 	}
 }
 
+/* Our side of the sockets is shut only when the last frame is out: goodbye, and what was reported sent before it. */
+static void shut_when_said(struct tcp_link *l, int now)
+{
+	if (l->shut)
+		return;
+	tcp_control_flush(l);
+	if (!now && !tcp_control_idle(l))
+		return;
+	l->shut = 1;
+	for (int i = 0; i < l->nlanes; i++)
+		if (l->lanes[i].fd >= 0)
+			shutdown(l->lanes[i].fd, SHUT_WR);
+}
+
 void tcp_link_put_down(struct tcp_link *l)
 {
 	uint64_t tx = 0, rx = 0;
@@ -80,8 +100,6 @@ void tcp_link_put_down(struct tcp_link *l)
 	for (int i = 0; i < l->nlanes; i++) {
 		tx += l->lanes[i].tx.bytes;
 		rx += l->lanes[i].rx.bytes;
-		if (l->lanes[i].fd >= 0)
-			shutdown(l->lanes[i].fd, SHUT_WR);
 	}
 	LOG_INFO(NET, "link %u to %s closed: %llu bytes sent, %llu received%s%s", l->id, l->peer, (unsigned long long)tx,
 		 (unsigned long long)rx, tcp_link_failed(l) ? ", after " : "",
@@ -89,7 +107,10 @@ void tcp_link_put_down(struct tcp_link *l)
 	gantry_list_remove(&l->node);
 	gantry_list_append(&tcp_engine.lingering, &l->node);
 	l->linger_until = gantry_params()->timeout < linger_max_ns ? gantry_params()->timeout : linger_max_ns;
+	if (tcp_link_failed(l)) /* just long enough to say why */
+		l->linger_until = linger_failed_ns;
 	l->linger_until += gantry_now_ns();
+	shut_when_said(l, 0);
 	tcp_engine_wake();
 }
 
@@ -116,6 +137,7 @@ void tcp_linger_tick(uint64_t now, int last)
 	gantry_list_each_safe(pos, &tcp_engine.lingering) {
 		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
 
+		shut_when_said(l, last || now >= l->linger_until);
 		if (drained(l) || now >= l->linger_until || last) {
 			gantry_list_remove(&l->node);
 			tcp_link_free(l);

@@ -173,6 +173,7 @@ static void attempt_failed(struct tcp_attempt *a, int e)
 		/* Another address of the peer may be the one this rail can reach. */
 		tcp_source_close(&a->source);
 		a->state = ATTEMPT_WAITING;
+		a->got = 0;
 		a->failures++;
 		a->start_at = gantry_now_ns() + (uint64_t)RETRY_MIN_MS * 1000000;
 	} else if (only) {
@@ -277,11 +278,9 @@ static int prove(struct tcp_attempt *a, const struct wire_welcome *w)
 		return -1;
 	if (!ok)
 		memset(mac, 0, sizeof(mac));
-	if (w->verdict == WIRE_OK || !ok) {
-		wire_proof_encode(ok, mac, out);
-		if (send(a->source.fd, out, sizeof(out), MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)sizeof(out))
-			return -1;
-	}
+	wire_proof_encode(ok, mac, out);
+	if (send(a->source.fd, out, sizeof(out), MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)sizeof(out))
+		return -1;
 	return ok ? 0 : -1;
 }
 
@@ -356,6 +355,7 @@ static void on_welcome(struct tcp_attempt *a)
 	} else {
 		lane_up(a, &w);
 	}
+	tcp_incoming_reconsider();
 }
 
 static void attempt_ready(struct tcp_source *s, uint32_t events)
@@ -388,15 +388,17 @@ static void attempt_ready(struct tcp_source *s, uint32_t events)
 		on_welcome(a);
 }
 
-/* The link that the peer told us to share, if it is there. NULL and *ret_gone: it was there and is gone or taken. */
+/* The link that the peer told us to share. NULL: not up yet, or, with *ret_gone, it will never be ours. The peer promises
+ * only links whose control lane we have accepted, so one that is not here has failed. */
 static struct tcp_link *session_link(const struct tcp_connector *c, int *ret_gone)
 {
-	*ret_gone = 0;
+	*ret_gone = 1;
 	gantry_list_each(pos, &tcp_engine.links) {
 		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
 
 		if (l->initiator || memcmp(l->session, c->session, WIRE_SESSION_SIZE) != 0)
 			continue;
+		*ret_gone = 0;
 		if (!l->up)
 			return NULL;
 		pthread_mutex_lock(&l->mu);
@@ -458,14 +460,36 @@ static void connector_step(struct tcp_connector *c, uint64_t now)
 	}
 }
 
+/* Nobody has come for the result in a long time. */
+static void abandon(struct tcp_connector *c)
+{
+	LOG_WARN(NET, "nobody asked for the outcome of a connect any more: dropping it");
+	if (c->state == TCP_CONNECTED)
+		tcp_link_drop_tx(c->link);
+	tcp_connector_free(c);
+	tcp_engine.users--;
+}
+
+int tcp_connectors_busy(void)
+{
+	gantry_list_each(pos, &tcp_engine.connectors) {
+		enum tcp_connector_state state = gantry_container(pos, struct tcp_connector, node)->state;
+
+		if (state == TCP_CONNECTING || state == TCP_WAIT_SESSION)
+			return 1;
+	}
+	return 0;
+}
+
 void tcp_connector_tick(uint64_t now)
 {
 	gantry_list_each_safe(pos, &tcp_engine.connectors) {
 		struct tcp_connector *c = gantry_container(pos, struct tcp_connector, node);
 
-		if (c->state == TCP_CONNECTED || c->state == TCP_CONNECT_FAILED)
-			continue;
-		if (now > c->deadline)
+		if (c->state == TCP_CONNECTED || c->state == TCP_CONNECT_FAILED) {
+			if (now > c->deadline)
+				abandon(c);
+		} else if (now > c->deadline)
 			timed_out(c);
 		else
 			connector_step(c, now);

@@ -149,7 +149,7 @@ static void on_wake(struct tcp_source *s, uint32_t events)
 /* How long the thread may sleep: short while connections are being set up or seen off, a heartbeat's tick otherwise. */
 static int sleep_ms(const struct tcp_engine *e)
 {
-	if (!gantry_list_empty(&e->connectors) || !gantry_list_empty(&e->lingering) || e->nincoming)
+	if (tcp_connectors_busy() || !gantry_list_empty(&e->lingering) || e->nincoming)
 		return 10;
 	if (!gantry_list_empty(&e->links))
 		return (int)(tcp_alive_interval() / 1000000);
@@ -179,9 +179,14 @@ static void *service(void *arg)
 		uint64_t now;
 
 		pthread_mutex_unlock(&e->mu);
-		/* One event a turn: what it is about may be freed by handling it, and others with it. */
 		n = epoll_wait(e->epoll_fd, &ev, 1, timeout);
 		pthread_mutex_lock(&e->mu);
+		/*
+		 * Asked again under mu: what an event names may have been freed before we got the lock, but not now.
+		 * One event a turn, because handling it may free what others name.
+		 */
+		if (n == 1)
+			n = epoll_wait(e->epoll_fd, &ev, 1, 0);
 		if (n == 1) {
 			struct tcp_source *s = ev.data.ptr;
 
@@ -246,7 +251,10 @@ gantry_result tcp_engine_hold(void)
 	gantry_result r = GANTRY_OK;
 
 	pthread_mutex_lock(&e->mu);
-	if (!e->running)
+	if (e->running && e->owner != getpid())
+		r = gantry_fail(GANTRY_ERR_USAGE, LOG_SUBSYS, __FILE__, __LINE__,
+				"this process was forked from one that uses the network: exec, or fork before the first use");
+	else if (!e->running)
 		r = start();
 	if (r == GANTRY_OK)
 		e->users++;

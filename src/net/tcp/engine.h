@@ -160,6 +160,8 @@ gantry_result tcp_listener_open(const struct tcp_context *ctx, int dev, void *ha
 void tcp_listener_close(struct tcp_listener *l);
 struct tcp_listener *tcp_listener_find(uint64_t id);
 void tcp_incoming_tick(uint64_t now);
+/* A connector of ours has heard from its peer: hellos that waited for that are answered. */
+void tcp_incoming_reconsider(void);
 void tcp_incoming_drop_all(void);
 
 /* connect.c. mu held. */
@@ -168,6 +170,7 @@ gantry_result tcp_connector_open(const struct tcp_context *ctx, int dev, const s
 struct tcp_connector *tcp_connector_find(uint64_t id);
 void tcp_connector_free(struct tcp_connector *c);
 void tcp_connector_tick(uint64_t now);
+int tcp_connectors_busy(void);
 
 /* alive.c: heartbeats, silence, lingering. mu held. */
 uint64_t tcp_alive_interval(void);

@@ -110,8 +110,12 @@ static void sleep_until_needed(int self)
 		if (!l)
 			continue;
 		if (__atomic_load_n(&l->large_posted, __ATOMIC_RELAXED) && !tcp_link_failed(l))
-			for (int k = 1; k < l->nlanes && nfds < MAX_POLL; k++)
-				fds[nfds++] = (struct pollfd){.fd = l->lanes[k].fd, .events = POLLIN};
+			for (int k = 1; k < l->nlanes && nfds < MAX_POLL; k++) {
+				/* Notes about MSG_ZEROCOPY that nobody has read would end the poll at once. */
+				if (__atomic_load_n(&l->lanes[k].tx.zerocopy_calls, __ATOMIC_RELAXED) ==
+				    __atomic_load_n(&l->lanes[k].tx.zerocopy_seen, __ATOMIC_RELAXED))
+					fds[nfds++] = (struct pollfd){.fd = l->lanes[k].fd, .events = POLLIN};
+			}
 		drop(self);
 	}
 	if (!__atomic_load_n(&helpers.stopping, __ATOMIC_ACQUIRE) && poll(fds, nfds, SLEEP_MS) < 0 && errno != EINTR)

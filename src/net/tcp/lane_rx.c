@@ -87,14 +87,18 @@ static void on_rts(struct tcp_link *l, const struct wire_frame *f)
 		__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
 }
 
-/* Everything the peer had sent before it closed has been taken: what still waits will wait for ever. */
+/* Everything the peer had sent before it closed has been taken: what still waits would wait for ever. */
+static int peer_said_all(const struct tcp_link *l)
+{
+	return l->peer_tx_closed && l->bulk_received >= l->peer_bulk_sent;
+}
+
 static void check_peer_closed(struct tcp_link *l)
 {
-	if (l->peer_tx_closed && l->done >= l->peer_bulk_sent && !gantry_list_empty(&l->posted))
-		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_CLOSED, "the peer closed its sending side");
-	if (l->peer_rx_closed && (!gantry_list_empty(&l->eager) || !gantry_list_empty(&l->bulk) ||
-				  !gantry_list_empty(&l->unacked)))
-		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_CLOSED, "the peer closed its receiving side");
+	if (peer_said_all(l))
+		tcp_link_end(l, &l->rx_end, "the peer closed its sending side");
+	if (l->peer_rx_closed)
+		tcp_link_end(l, &l->tx_end, "the peer closed its receiving side");
 }
 
 static void on_control(struct tcp_link *l, const struct wire_frame *f)
@@ -127,7 +131,8 @@ static int begin_early(struct tcp_lane *lane)
 	const struct wire_frame *f = &rx->frame;
 	struct tcp_early *e;
 
-	if (!(f->flags & WIRE_FLAG_EAGER) || f->length != f->total || l->early_bytes + f->total > LINK_WINDOW) {
+	if (!(f->flags & WIRE_FLAG_EAGER) || f->length != f->total || f->total > LINK_WINDOW ||
+	    l->early_bytes + f->total + WIRE_FRAME_SIZE > LINK_WINDOW) {
 		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "lane %d: data for a receive that was not posted",
 				     lane->index);
 		return -1;
@@ -142,7 +147,7 @@ static int begin_early(struct tcp_lane *lane)
 	e->total = f->total;
 	e->complete = 0;
 	gantry_list_append(&l->early, &e->node);
-	l->early_bytes += f->total;
+	l->early_bytes += f->total + WIRE_FRAME_SIZE;
 	rx->early = e;
 	rx->target = TCP_TO_EARLY;
 	rx->dst = e->data;
@@ -159,13 +164,15 @@ static int begin_data(struct tcp_lane *lane, int force)
 	int rc = 0;
 
 	rx->left = f->length;
-	rx->slot = l->recvs.memory ? tcp_match_slot(l, f->tag, f->index, &rx->recv) : NULL;
-	if (!rx->slot && !force && l->recvs.memory && (f->flags & WIRE_FLAG_EAGER))
+	rx->slot = tcp_match_slot(l, f->tag, f->index, &rx->recv);
+	if (!rx->slot && !force && !l->rx_closed && (f->flags & WIRE_FLAG_EAGER))
 		return 1;
 	t = tcp_tag_of(&l->rx_tags, f->tag);
-	if (t && (int32_t)(f->index + 1 - t->arrived) > 0)
+	if (!t)
+		return broken(lane, "too many different tags");
+	if ((int32_t)(f->index + 1 - t->arrived) > 0)
 		t->arrived = f->index + 1;
-	if (!l->recvs.memory) { /* closed, or never opened: nobody wants it */
+	if (l->rx_closed) { /* nobody wants it */
 		rx->target = TCP_TO_NOWHERE;
 	} else {
 		if (!rx->slot) {
@@ -174,9 +181,16 @@ static int begin_data(struct tcp_lane *lane, int force)
 			size_mismatch(l, f->total, rx->slot);
 			rc = -1;
 		} else {
+			struct tcp_slot *slot = rx->slot;
+
+			/* Checked before a byte is written: pieces may neither repeat nor disagree. */
+			if (slot->complete || (slot->started && slot->total != f->total) ||
+			    f->length > f->total - slot->begun)
+				return broken(lane, "the pieces of a message do not add up");
 			rx->target = TCP_TO_SLOT;
-			rx->slot->started = 1;
-			rx->slot->total = f->total;
+			slot->started = 1;
+			slot->total = f->total;
+			slot->begun += f->length;
 			rx->dst = rx->slot->data + f->offset;
 		}
 	}
@@ -242,12 +256,11 @@ static int end_data(struct tcp_lane *lane)
 				} else {
 					tcp_match_bulk_done(l, f->seq);
 				}
-				l->ack_wanted |= f->flags & WIRE_FLAG_ACK;
+				l->bulk_received++;
+				if ((f->flags & WIRE_FLAG_ACK) && f->seq + 1 > l->ack_upto)
+					l->ack_upto = f->seq + 1;
 				__atomic_store_n(&l->bulk_hint, 0, __ATOMIC_RELAXED);
 			}
-		} else if (rx->slot->got > rx->slot->total) {
-			tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "a message has more bytes than it announced");
-			rc = -1;
 		}
 	} else if (f->flags & WIRE_FLAG_EAGER) {
 		l->consumed += f->length + WIRE_FRAME_SIZE;
@@ -423,20 +436,24 @@ static void lane_ended(struct tcp_lane *lane, int e)
 /* After a pass: acknowledge at once when the socket is empty or enough has come together. */
 static void after_pass(struct tcp_link *l, int drained)
 {
+	int hang_up = 0;
+
 	pthread_mutex_lock(&l->mu);
-	if (l->ack_wanted && l->done != l->done_told && (drained || l->done - l->done_told >= 4))
+	if (l->done != l->done_told && l->done_told < l->ack_upto && (drained || l->done - l->done_told >= 4))
 		l->ack_now = 1;
 	if (l->ack_now || l->consumed - l->consumed_told >= LINK_WINDOW / 4)
 		__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
 	if (!tcp_link_failed(l))
 		check_peer_closed(l);
 	/* The peer waits for this to see the link off: see tcp_link_put_down. */
-	if (l->peer_tx_closed && !l->tx_wanted && !l->hung_up && l->done >= l->peer_bulk_sent) {
+	if (peer_said_all(l) && !l->tx_wanted && !l->hung_up) {
 		l->hung_up = 1;
-		for (int i = 0; i < l->nlanes; i++)
-			shutdown(l->lanes[i].fd, SHUT_WR);
+		hang_up = 1;
 	}
 	pthread_mutex_unlock(&l->mu);
+	if (hang_up)
+		for (int i = 0; i < l->nlanes; i++)
+			shutdown(l->lanes[i].fd, SHUT_WR);
 }
 
 /* After bytes have come. -1: the link has failed. */
@@ -481,8 +498,12 @@ int tcp_lane_rx(struct tcp_lane *lane, int force)
 			lane_ended(lane, errno);
 		}
 	}
-	if (moved)
+	if (moved) {
 		__atomic_store_n(&l->heard, gantry_ticks(), __ATOMIC_RELAXED);
+		/* A lane has ended, but this one still delivers: give it time. */
+		if (__atomic_load_n(&l->ending, __ATOMIC_RELAXED))
+			__atomic_store_n(&l->ending, gantry_ticks() | 1, __ATOMIC_RELAXED);
+	}
 	if (moved || parked)
 		after_pass(l, drained);
 	__atomic_store_n(&rx->next_poll, drained ? gantry_ticks() + l->pace_ticks : 0, __ATOMIC_RELAXED);

@@ -17,6 +17,8 @@
 #include <fcntl.h>
 #include <linux/errqueue.h>
 #include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -33,9 +35,7 @@
 #endif
 
 enum { CHUNK_UNIT = 64 << 10, CHUNK_MIN = 128 << 10, CHUNK_SHARED_MAX = 512 << 10, CHUNK_CRC_MAX = 1 << 20 };
-enum { TX_PACES = 4 };
-
-static const uint8_t zeros[4096];
+enum { TX_PACES = 1, SPLICE_TAIL = 16 << 10 };
 
 /* The socket takes nothing any more. Data of the peer may still be there to be read: the receiving half decides. */
 static void lane_lost(struct tcp_lane *lane)
@@ -74,7 +74,7 @@ static int add_state(struct tcp_link *l, int n, const struct tcp_tag *t)
 	gantry_event_put(GANTRY_EV_STATE_TX, l->id, f.index, f.seq);
 	l->done_told = l->done;
 	l->consumed_told = l->consumed;
-	l->ack_wanted = l->ack_now = 0;
+	l->ack_now = 0;
 	l->heartbeat_due = 0;
 	return add_control(l, n, &f);
 }
@@ -84,11 +84,15 @@ static int collect_state(struct tcp_link *l, int n)
 {
 	int first = n;
 
-	for (int i = 0; i < l->rx_tags.count && n < LINK_CONTROL_FRAMES - 4; i++) {
+	for (int i = 0; i < l->rx_tags.count; i++) {
 		struct tcp_tag *t = &l->rx_tags.items[i];
 
 		if (!tcp_state_due(l, t))
 			continue;
+		if (n >= LINK_CONTROL_FRAMES - 4) { /* the rest goes with the next batch */
+			__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+			break;
+		}
 		n = add_state(l, n, t);
 		t->advertised = t->posted;
 	}
@@ -104,7 +108,7 @@ static int collect_rts(struct tcp_link *l, int n)
 		struct tcp_send *s = gantry_container(pos, struct tcp_send, head.node);
 		struct tcp_tag *t;
 
-		if (n == LINK_CONTROL_FRAMES)
+		if (n >= LINK_CONTROL_FRAMES - 3) /* room for the ends */
 			break;
 		if (s->announced || s->next)
 			continue;
@@ -182,7 +186,7 @@ static int collect(struct tcp_link *l)
 		if (!gantry_list_empty(&l->eager) && !l->window_blocked)
 			__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
 	}
-	collect_ends(l, n < LINK_CONTROL_FRAMES - 3 ? n : LINK_CONTROL_FRAMES - 3);
+	collect_ends(l, n);
 	return l->iov_n;
 }
 
@@ -208,7 +212,10 @@ static void advance_batch(struct tcp_link *l, size_t n)
 void tcp_control_flush(struct tcp_link *l)
 {
 	struct tcp_lane *lane = &l->lanes[0];
+	int full;
 
+again:
+	full = 0;
 	if (__atomic_load_n(&lane->tx.dead, __ATOMIC_RELAXED) || pthread_mutex_trylock(&lane->tx.lock))
 		return; /* the holder takes what waits, or the next test does */
 	for (;;) {
@@ -232,8 +239,8 @@ void tcp_control_flush(struct tcp_link *l)
 				continue;
 			if (errno != EAGAIN && errno != ENOBUFS)
 				lane_lost(lane);
-			else
-				__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+			full = 1;
+			__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
 			break;
 		}
 		lane->tx.bytes += (uint64_t)n;
@@ -247,6 +254,28 @@ void tcp_control_flush(struct tcp_link *l)
 			break;
 	}
 	pthread_mutex_unlock(&lane->tx.lock);
+	/*
+	 * Whoever set the hint and then failed to get the lock relies on its holder. A read-modify-write here and the
+	 * lock's own ordering there: either he got the lock, or we see his hint.
+	 */
+	if (!full && __atomic_fetch_or(&l->tx_pending, 0, __ATOMIC_SEQ_CST))
+		goto again;
+}
+
+int tcp_control_idle(struct tcp_link *l)
+{
+	struct tcp_lane *lane = &l->lanes[0];
+	int idle = 0;
+
+	if (__atomic_load_n(&lane->tx.dead, __ATOMIC_RELAXED))
+		return 1;
+	if (pthread_mutex_trylock(&lane->tx.lock))
+		return 0;
+	pthread_mutex_lock(&l->mu);
+	idle = l->iov_at == l->iov_n && !l->stage_bytes && !l->tell_error && !l->tell_tx_close && !l->tell_rx_close;
+	pthread_mutex_unlock(&l->mu);
+	pthread_mutex_unlock(&lane->tx.lock);
+	return idle;
 }
 
 /* ---- bulk lanes ---- */
@@ -298,7 +327,9 @@ static int pull(struct tcp_lane *lane)
 	if (chunk > s->size - s->next)
 		chunk = s->size - s->next;
 	if (s->next == 0)
-		s->needs_ack = (l->splice || l->msg_zerocopy) && s->size >= gantry_params()->zerocopy_min;
+		s->needs_ack = (__atomic_load_n(&l->splice, __ATOMIC_RELAXED) ||
+				__atomic_load_n(&l->msg_zerocopy, __ATOMIC_RELAXED)) &&
+			       s->size >= gantry_params()->zerocopy_min;
 	f.length = (uint32_t)chunk;
 	f.seq = s->seq;
 	f.offset = s->next;
@@ -357,10 +388,17 @@ static int open_pipe(struct tcp_lane *lane)
 		p[0] = p[1] = -1;
 		return -1;
 	}
-	/* Whatever the kernel grants: a large pipe only saves calls. */
+	/* Whatever the kernel grants: a large pipe saves calls. */
 	for (int size = LINK_PIPE_SIZE; size > 1 << 16 && fcntl(p[1], F_SETPIPE_SZ, size) < 0;)
 		size /= 2;
-	return 0;
+	if (fcntl(p[1], F_GETPIPE_SZ) >= LINK_PIPE_MIN)
+		return 0;
+	/* This user's share of pipe memory is used up (fs.pipe-user-pages-soft): copying is cheaper than tiny pipes. */
+	close(p[0]);
+	close(p[1]);
+	p[0] = p[1] = -1;
+	errno = EDQUOT;
+	return -1;
 }
 
 /* This memory or this kernel does not splice: from now on the link copies. Only called with an empty pipe. */
@@ -379,6 +417,15 @@ static int push_spliced(struct tcp_lane *lane)
 	while (tx->left || tx->in_pipe) {
 		ssize_t n;
 
+		if (!tx->in_pipe && !tx->header_left && tx->left <= SPLICE_TAIL) {
+			/* A pipe of the usual size just misses a header and 1 MiB: one call for the tail, not two. */
+			n = send(lane->fd, tx->data, tx->left, MSG_DONTWAIT | MSG_NOSIGNAL);
+			if (n < 0)
+				return errno == EAGAIN || errno == EINTR ? 0 : -1;
+			tx->data += n;
+			tx->left -= (uint64_t)n;
+			continue;
+		}
 		if (!tx->in_pipe) {
 			/* The request outlives the piece, so a header in it may be mapped like the payload. */
 			int whole = tx->header_left == WIRE_FRAME_SIZE && tx->length == tx->send->size;
@@ -407,9 +454,12 @@ static int push_spliced(struct tcp_lane *lane)
 				stop_splicing(lane, "vmsplice");
 				return 0;
 			}
+			if (whole && n < WIRE_FRAME_SIZE) { /* cannot happen: a header lies within one page */
+				errno = EIO;
+				return -1;
+			}
 			tx->in_pipe = (uint64_t)n;
 			if (whole) {
-				/* A page of the header is mapped whole or not at all. */
 				tx->header_left = 0;
 				n -= WIRE_FRAME_SIZE;
 			}
@@ -445,7 +495,7 @@ static void drain_errors(struct tcp_lane *lane)
 			memcpy(&ee, CMSG_DATA(c), sizeof(ee));
 			if (ee.ee_origin != SO_EE_ORIGIN_ZEROCOPY)
 				continue;
-			tx->zerocopy_seen = ee.ee_data + 1;
+			__atomic_store_n(&tx->zerocopy_seen, ee.ee_data + 1, __ATOMIC_RELAXED);
 			if ((ee.ee_code & SO_EE_CODE_ZEROCOPY_COPIED) &&
 			    __atomic_exchange_n(&lane->link->msg_zerocopy, 0, __ATOMIC_RELAXED))
 				LOG_INFO(DATA, "%s: the kernel copies despite MSG_ZEROCOPY; plain sends from now on",
@@ -470,12 +520,11 @@ static int push_copied(struct tcp_lane *lane)
 		int flags = MSG_DONTWAIT | MSG_NOSIGNAL | (header_only ? MSG_MORE : zerocopy ? MSG_ZEROCOPY : 0);
 		ssize_t n = sendmsg(lane->fd, &msg, flags);
 
-		if (n < 0 && errno == ENOBUFS && zerocopy) {
+		if (n < 0 && errno == ENOBUFS && (flags & MSG_ZEROCOPY)) {
 			drain_errors(lane);
-			msg.msg_iov = iov + 1;
 			n = sendmsg(lane->fd, &msg, flags & ~MSG_ZEROCOPY);
 		} else if (n >= 0 && (flags & MSG_ZEROCOPY)) {
-			tx->zerocopy_calls++;
+			__atomic_store_n(&tx->zerocopy_calls, tx->zerocopy_calls + 1, __ATOMIC_RELAXED);
 		}
 		if (n < 0)
 			return errno == EAGAIN || errno == EINTR || errno == ENOBUFS ? 0 : -1;
@@ -493,54 +542,70 @@ static int push_copied(struct tcp_lane *lane)
 	return 1;
 }
 
-/* The rest of a piece whose sender was closed: what is in the pipe, then zeros, to keep the framing. */
-static int push_fill(struct tcp_lane *lane)
-{
-	struct tcp_lane_tx *tx = &lane->tx;
-
-	while (tx->in_pipe || tx->header_left || tx->fill) {
-		ssize_t n;
-
-		if (tx->in_pipe) {
-			n = splice(tx->pipe[0], NULL, lane->fd, NULL, tx->in_pipe, SPLICE_F_NONBLOCK);
-			if (n > 0)
-				tx->in_pipe -= (uint64_t)n;
-		} else if (tx->header_left) {
-			n = send(lane->fd, tx->header + WIRE_FRAME_SIZE - tx->header_left, tx->header_left,
-				 MSG_DONTWAIT | MSG_NOSIGNAL);
-			if (n > 0)
-				tx->header_left -= (uint32_t)n;
-		} else {
-			n = send(lane->fd, zeros, tx->fill < sizeof(zeros) ? tx->fill : sizeof(zeros),
-				 MSG_DONTWAIT | MSG_NOSIGNAL);
-			if (n > 0)
-				tx->fill -= (uint64_t)n;
-		}
-		if (n < 0)
-			return errno == EAGAIN || errno == EINTR ? 0 : -1;
-	}
-	return 1;
-}
-
-/* The caller holds the lane's lock; the message's memory goes back to its owner. */
+/*
+ * The direction is closed and the message's memory goes back to its owner. Our half of a bulk lane carries nothing but
+ * this direction, so nothing needs to follow, not even the rest of the piece: the peer hears of the close on the control
+ * lane. The caller holds the lane's lock.
+ */
 void tcp_lane_tx_abandon(struct tcp_lane *lane)
 {
-	struct tcp_lane_tx *tx = &lane->tx;
+	lane->tx.send = NULL;
+	lane->tx.left = 0;
+	__atomic_store_n(&lane->tx.dead, 1, __ATOMIC_RELAXED);
+}
 
-	if (!tx->send)
+/*
+ * splice knows no MSG_NOSIGNAL: on a socket that the peer has reset it raises SIGPIPE, whose default ends the process.
+ * So the signal is blocked around a pass that may splice, and one that came of it is taken back; unless the program
+ * ignores or blocks it anyway, as most do.
+ */
+struct sigpipe_guard {
+	int on, was_pending;
+	sigset_t old;
+};
+
+static void guard_sigpipe(struct sigpipe_guard *g)
+{
+	static _Thread_local int needed; /* 0: not known, 1: yes, 2: no */
+	sigset_t set;
+
+	if (!needed) {
+		struct sigaction action;
+
+		pthread_sigmask(SIG_BLOCK, NULL, &set);
+		sigaction(SIGPIPE, NULL, &action);
+		needed = sigismember(&set, SIGPIPE) || action.sa_handler == SIG_IGN ? 2 : 1;
+	}
+	g->on = needed == 1;
+	if (!g->on)
 		return;
-	if (tx->header_left == WIRE_FRAME_SIZE && !tx->in_pipe)
-		tx->header_left = 0; /* nothing of it is out yet */
-	else
-		tx->fill = tx->left;
-	tx->left = 0;
-	tx->send = NULL;
+	sigpending(&set);
+	g->was_pending = sigismember(&set, SIGPIPE);
+	sigemptyset(&set);
+	sigaddset(&set, SIGPIPE);
+	pthread_sigmask(SIG_BLOCK, &set, &g->old);
+}
+
+static void unguard_sigpipe(const struct sigpipe_guard *g, int lost)
+{
+	struct timespec none = {0, 0};
+	sigset_t set;
+
+	if (!g->on)
+		return;
+	sigemptyset(&set);
+	sigaddset(&set, SIGPIPE);
+	if (lost && !g->was_pending)
+		while (sigtimedwait(&set, NULL, &none) < 0 && errno == EINTR)
+			;
+	pthread_sigmask(SIG_SETMASK, &g->old, NULL);
 }
 
 int tcp_bulk_tx(struct tcp_lane *lane)
 {
 	struct tcp_link *l = lane->link;
 	struct tcp_lane_tx *tx = &lane->tx;
+	struct sigpipe_guard guard = {0};
 	int64_t moved = 0;
 	int full = 0;
 
@@ -548,18 +613,16 @@ int tcp_bulk_tx(struct tcp_lane *lane)
 	    (int64_t)(gantry_ticks() - __atomic_load_n(&tx->next_try, __ATOMIC_RELAXED)) < 0 ||
 	    pthread_mutex_trylock(&tx->lock))
 		return 0;
-	while (moved < LINK_PASS_BYTES && !tcp_link_failed(l)) {
-		uint64_t before = tx->left + tx->in_pipe;
-		int rc = 1;
+	if (__atomic_load_n(&l->splice, __ATOMIC_RELAXED) || tx->in_pipe)
+		guard_sigpipe(&guard);
+	while (moved < LINK_PASS_BYTES && !tcp_link_failed(l) && !tx->dead) {
+		uint64_t before;
+		int rc;
 
-		if (!tx->send && (tx->fill || tx->in_pipe || tx->header_left))
-			rc = push_fill(lane);
-		else if (!tx->send && !pull(lane))
+		if (!tx->send && !pull(lane))
 			break;
-		if (tx->send) {
-			before = tx->left + tx->in_pipe;
-			rc = tx->splicing ? push_spliced(lane) : push_copied(lane);
-		}
+		before = tx->left + tx->in_pipe;
+		rc = tx->splicing ? push_spliced(lane) : push_copied(lane);
 		if (rc < 0) {
 			lane_lost(lane);
 			break;
@@ -568,11 +631,10 @@ int tcp_bulk_tx(struct tcp_lane *lane)
 		full = rc == 0;
 		if (full)
 			break;
-		if (tx->send) {
-			tx->bytes += tx->length;
-			piece_sent(lane);
-		}
+		tx->bytes += tx->length;
+		piece_sent(lane);
 	}
+	unguard_sigpipe(&guard, tx->dead);
 	if (moved > 0)
 		__atomic_store_n(&l->told, gantry_ticks(), __ATOMIC_RELAXED);
 	/* A socket that is full now has room for little in a moment: wait until a call is worth it. */

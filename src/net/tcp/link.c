@@ -117,6 +117,8 @@ struct tcp_tag *tcp_tag_of(struct tcp_tags *tags, uint32_t tag)
 			return &tags->items[i];
 		}
 	}
+	if (tags->count == LINK_TAGS)
+		return NULL;
 	if (tags->count == tags->room) {
 		int room = tags->room ? 2 * tags->room : 8;
 		struct tcp_tag *items = realloc(tags->items, (size_t)room * sizeof(*items));
@@ -136,10 +138,26 @@ int tcp_link_failed(const struct tcp_link *l)
 	return __atomic_load_n(&l->failed, __ATOMIC_ACQUIRE);
 }
 
-gantry_result tcp_link_error(struct tcp_link *l)
+gantry_result tcp_link_status(struct tcp_link *l, const struct tcp_end *end)
 {
-	gantry_set_last_error(l->error_text);
-	return l->error;
+	if (tcp_link_failed(l)) {
+		gantry_set_last_error(l->error_text);
+		return l->error;
+	}
+	if (__atomic_load_n(&end->over, __ATOMIC_ACQUIRE)) {
+		gantry_set_last_error(end->text);
+		return GANTRY_ERR_PEER_CLOSED;
+	}
+	return GANTRY_OK;
+}
+
+void tcp_link_end(struct tcp_link *l, struct tcp_end *end, const char *why)
+{
+	if (end->over)
+		return;
+	snprintf(end->text, sizeof(end->text), "%s: %s", l->peer, why);
+	__atomic_store_n(&end->over, 1, __ATOMIC_RELEASE);
+	LOG_INFO(NET, "%s", end->text);
 }
 
 static void fail_v(struct tcp_link *l, int tell, gantry_result r, const char *fmt, va_list ap)
@@ -211,7 +229,8 @@ void tcp_link_check_ending(struct tcp_link *l)
 		return;
 	for (int i = 0; i < l->nlanes; i++)
 		all &= __atomic_load_n(&l->lanes[i].rx.eof, __ATOMIC_ACQUIRE);
-	if (!all && gantry_ticks() - l->ending < gantry_ticks_of_ns(END_GRACE_NS))
+	if (!all && (int64_t)(gantry_ticks() - __atomic_load_n(&l->ending, __ATOMIC_RELAXED)) <
+			    (int64_t)gantry_ticks_of_ns(END_GRACE_NS))
 		return;
 	pthread_mutex_lock(&l->mu);
 	goodbye = l->peer_tx_closed || l->peer_rx_closed;
@@ -269,8 +288,8 @@ void tcp_link_close_tx(struct tcp_link *l)
 	gantry_list_init(&l->bulk);
 	gantry_list_init(&l->unacked);
 	l->newest = NULL; /* what is staged still goes out: it was reported done */
-	__atomic_store_n(&l->bulk_pending, 1, __ATOMIC_RELAXED); /* the rest of abandoned pieces */
-	gantry_pool_destroy(&l->sends);
+	__atomic_store_n(&l->bulk_pending, 0, __ATOMIC_RELAXED);
+	/* The pool stays until the link is freed: the kernel may still refer to headers in it. */
 	l->tx_wanted = 0;
 	l->tell_tx_close = 1;
 	__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
@@ -292,8 +311,10 @@ void tcp_link_close_rx(struct tcp_link *l)
 	}
 	pthread_mutex_lock(&l->mu);
 	gantry_list_init(&l->posted);
-	l->small_posted = l->large_posted = 0;
-	gantry_pool_destroy(&l->recvs);
+	__atomic_store_n(&l->small_posted, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&l->large_posted, 0, __ATOMIC_RELAXED);
+	l->rx_closed = 1;
+	l->ack_now = l->done != l->done_told; /* before the goodbye, not after it */
 	l->tell_rx_close = 1;
 	__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&l->mu);

@@ -50,8 +50,10 @@ enum {
 	LINK_READAHEAD = 64 << 10, /* control lane: many small messages in one system call */
 	LINK_STAGE = 64 << 10,     /* small messages of a stream are collected up to here */
 	LINK_STAGE_MESSAGE = 4096, /* the largest that is worth copying for that */
+	LINK_TAGS = 4096,          /* distinct tags of one direction */
 	LINK_DONE_BITS = 1024,     /* bulk messages that may be complete out of order */
 	LINK_PIPE_SIZE = 4 << 20,  /* asked for; the kernel may give less */
+	LINK_PIPE_MIN = 256 << 10,
 	LINK_PASS_BYTES = 8 << 20, /* a lane is left after this much, so that others get their turn */
 };
 
@@ -74,13 +76,15 @@ struct tcp_send {
 	uint64_t sent; /* bytes in the kernel */
 	uint32_t tag, index;
 	uint8_t eager, needs_ack, announced;
-	uint8_t header[WIRE_FRAME_SIZE]; /* of an eager message, or of a bulk message in one piece */
+	/* Of an eager message, or of a bulk message in one piece. Aligned, so that it never crosses a page. */
+	_Alignas(64) uint8_t header[WIRE_FRAME_SIZE];
 };
 
 struct tcp_slot {
 	uint8_t *data; /* borrowed until done */
 	uint64_t size;
-	uint64_t total, got;
+	uint64_t total;
+	uint64_t begun, got; /* bytes of pieces that have begun to arrive, and that have arrived */
 	uint32_t tag, index;
 	uint8_t started, complete;
 };
@@ -121,13 +125,12 @@ struct tcp_lane_tx {
 	const uint8_t *data;
 	uint64_t left;         /* of the piece, not yet given to the kernel or the pipe */
 	uint64_t length;       /* of the piece */
-	uint64_t fill;         /* zeros that stand for the rest of a piece whose sender was closed */
 	uint8_t header[WIRE_FRAME_SIZE];
 	uint32_t header_left;
 	int splicing;          /* how this piece goes */
 	int pipe[2];           /* opened on first use; -1 */
 	uint64_t in_pipe;
-	int dead;              /* sending failed: the receiving half tells why */
+	int dead;              /* sending failed (the receiving half tells why), or the direction was closed half-way */
 	uint32_t zerocopy_calls, zerocopy_seen;
 	uint64_t next_try;     /* ticks: when a full socket is tried again; written under the lock, read relaxed */
 	uint64_t bytes;        /* payload, for the log and for tests */
@@ -166,6 +169,12 @@ struct tcp_lane {
 	struct tcp_lane_rx rx;
 };
 
+/* Why one direction ended while the link, and maybe the other direction, lives on. Written under mu. */
+struct tcp_end {
+	uint32_t over; /* release after text is set */
+	char text[256];
+};
+
 enum tcp_direction_state {
 	TCP_UNUSED,   /* nobody has asked for this direction yet */
 	TCP_RESERVED, /* promised to a connector or listener, the link is not up yet */
@@ -195,6 +204,7 @@ struct tcp_link {
 	enum tcp_direction_state tx_state, rx_state; /* engine lock */
 	uint64_t rx_listener;    /* who gets the receiving direction when the link is up; engine lock */
 	uint64_t linger_until;   /* ns; engine lock */
+	int shut;                /* our side of the sockets is shut; engine lock */
 	int lanes_here;          /* during set-up; engine lock */
 
 	pthread_mutex_t mu;
@@ -238,8 +248,12 @@ struct tcp_link {
 	uint64_t consumed, consumed_told;
 	uint32_t small_posted, large_posted; /* outstanding receives; read relaxed as hints */
 	uint32_t bulk_hint; /* the peer announced a bulk message */
-	int ack_wanted, ack_now;
+	uint64_t ack_upto; /* messages before this were sent without a copy: their sender waits for `done` */
+	uint64_t bulk_received;
+	int ack_now;
+	int rx_closed; /* by this side */
 	int peer_tx_closed;
+	struct tcp_end tx_end, rx_end;
 	int tx_wanted; /* the sending direction is in use, or promised */
 	int hung_up; /* the peer has said all and we have nothing to say: our side of the sockets is shut */
 	uint64_t peer_bulk_sent;
@@ -272,9 +286,13 @@ int tcp_link_failed(const struct tcp_link *l);
 /* A lane has ended (e 0) or broken: the link fails when all have, or a moment later. Takes mu. */
 void tcp_link_ending(struct tcp_lane *lane, int e);
 void tcp_link_check_ending(struct tcp_link *l);
-/* The kept cause, with its text as this thread's last error. */
-gantry_result tcp_link_error(struct tcp_link *l);
-struct tcp_tag *tcp_tag_of(struct tcp_tags *tags, uint32_t tag); /* NULL: no memory */
+/* The peer has closed one direction. mu held. */
+void tcp_link_end(struct tcp_link *l, struct tcp_end *end, const char *why);
+/* GANTRY_OK, or why requests of this direction fail, with the text as this thread's last error. */
+gantry_result tcp_link_status(struct tcp_link *l, const struct tcp_end *end);
+/* Nothing waits on the control lane any more. */
+int tcp_control_idle(struct tcp_link *l);
+struct tcp_tag *tcp_tag_of(struct tcp_tags *tags, uint32_t tag); /* NULL: no memory, or too many tags */
 
 /* link_api.c: what a user does with it. */
 gantry_result tcp_link_isend(struct tcp_link *l, const void *data, size_t size, int tag, void **ret_request);

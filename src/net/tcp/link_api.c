@@ -70,10 +70,11 @@ gantry_result tcp_link_isend(struct tcp_link *l, const void *data, size_t size, 
 	/* The pool belongs to the thread that posts and tests: no lock. */
 	struct tcp_send *s;
 	struct tcp_tag *t;
+	gantry_result r = tcp_link_status(l, &l->tx_end);
 	int flush = 0;
 
-	if (tcp_link_failed(l))
-		return tcp_link_error(l);
+	if (r != GANTRY_OK)
+		return r;
 	s = gantry_pool_get(&l->sends);
 	if (!s) {
 		*ret_request = NULL;
@@ -127,10 +128,10 @@ gantry_result tcp_link_irecv(struct tcp_link *l, int n, void **data, const size_
 			     void **ret_request)
 {
 	struct tcp_recv *recv;
-	int due = 0, large = 0, gone = tcp_link_failed(l);
+	/* What the peer had sent before it left can still be received. */
+	gantry_result gone = tcp_link_status(l, &l->rx_end);
+	int due = 0, large = 0;
 
-	if (gone && (l->error != GANTRY_ERR_PEER_CLOSED || gantry_list_empty(&l->early)))
-		return tcp_link_error(l);
 	recv = gantry_pool_get(&l->recvs); /* as for sends: the posting thread's own */
 	pthread_mutex_lock(&l->mu);
 	for (int i = 0; recv && i < n; i++) {
@@ -166,11 +167,10 @@ gantry_result tcp_link_irecv(struct tcp_link *l, int n, void **data, const size_
 		gantry_event_put(GANTRY_EV_RECV_POST, l->id, recv->slots[0].index, recv->slots[0].size);
 	for (int i = 0; i < n && !gantry_list_empty(&l->early); i++)
 		tcp_match_early(l, recv, &recv->slots[i]);
-	if (gone && recv->ncomplete < n) {
-		/* The peer is gone, and what it had sent before does not fill this receive. */
+	if (gone != GANTRY_OK && recv->ncomplete < n) {
 		unpost(l, recv);
 		pthread_mutex_unlock(&l->mu);
-		return tcp_link_error(l);
+		return gone;
 	}
 	due |= l->consumed - l->consumed_told >= LINK_WINDOW / 4;
 	if (due)
@@ -197,10 +197,8 @@ gantry_result tcp_link_test(struct tcp_request *req, int *ret_done, int *sizes)
 	if (__atomic_load_n(&req->state, __ATOMIC_ACQUIRE) != TCP_DONE) {
 		tcp_link_progress(l);
 		if (__atomic_load_n(&req->state, __ATOMIC_ACQUIRE) != TCP_DONE) {
-			if (tcp_link_failed(l))
-				return tcp_link_error(l);
 			*ret_done = 0;
-			return GANTRY_OK;
+			return tcp_link_status(l, req->kind == TCP_SEND ? &l->tx_end : &l->rx_end);
 		}
 	}
 	req->state = TCP_FREE;

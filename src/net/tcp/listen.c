@@ -29,7 +29,7 @@
 
 enum { HELLO_MS = 5000, INCOMING_MAX = 256, ACCEPTS_PER_EVENT = 64 };
 
-enum incoming_state { READ_HELLO, READ_PROOF };
+enum incoming_state { READ_HELLO, DEFERRED, READ_PROOF };
 
 struct tcp_incoming {
 	struct tcp_source source;
@@ -42,11 +42,28 @@ struct tcp_incoming {
 	uint8_t raw_hello[WIRE_HELLO_SIZE], raw_welcome[WIRE_WELCOME_SIZE];
 	struct wire_hello hello;
 	uint64_t listener; /* 0: still a stranger */
+	int sharing;       /* it was told to share the link `session`, and has not proved its right to it yet */
+	uint8_t session[WIRE_SESSION_SIZE];
 	int nic;
 };
 
+static struct tcp_link *promised_link(const struct tcp_incoming *in)
+{
+	gantry_list_each(pos, &tcp_engine.links) {
+		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
+
+		if (l->initiator && memcmp(l->session, in->session, WIRE_SESSION_SIZE) == 0)
+			return l;
+	}
+	return NULL;
+}
+
 static void incoming_free(struct tcp_incoming *in)
 {
+	struct tcp_link *promised = in->sharing ? promised_link(in) : NULL;
+
+	if (promised && promised->rx_state == TCP_RESERVED && !promised->rx_listener)
+		promised->rx_state = TCP_UNUSED;
 	tcp_source_close(&in->source);
 	gantry_list_remove(&in->node);
 	tcp_engine.nincoming--;
@@ -112,16 +129,25 @@ static void refuse(struct tcp_incoming *in, enum wire_verdict verdict, gantry_re
 	incoming_free(in);
 }
 
-/* A link that this side has opened towards the same peer and that has our receiving direction free. */
-static struct tcp_link *link_to_share(const struct wire_hello *h, const struct tcp_listener *listener)
+/*
+ * A link that this side has opened towards the same peer and that has our receiving direction free. Only one whose
+ * control lane the peer has accepted may be promised: before that the peer may still tell us to share a link of its own.
+ * If our hello is under way, the process with the smaller id waits with its answer until that is decided (*ret_wait);
+ * the other one never waits, so they cannot wait for each other.
+ */
+static struct tcp_link *link_to_share(const struct wire_hello *h, const struct tcp_listener *listener, int *ret_wait)
 {
+	*ret_wait = 0;
 	gantry_list_each(pos, &tcp_engine.links) {
 		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
+		int ours = tcp_engine.process < h->process;
 
-		if (l->initiator && l->peer_process == h->process && l->comm_id == h->comm_id &&
-		    l->dev == listener->dev && l->peer_dev == h->dev && l->rx_state == TCP_UNUSED &&
-		    !tcp_link_failed(l) && (l->up || tcp_engine.process < h->process))
+		if (!l->initiator || l->peer_process != h->process || l->comm_id != h->comm_id ||
+		    l->dev != listener->dev || l->peer_dev != h->dev || l->rx_state != TCP_UNUSED || tcp_link_failed(l))
+			continue;
+		if (l->up || (ours && l->lanes_here))
 			return l;
+		*ret_wait |= ours;
 	}
 	return NULL;
 }
@@ -168,6 +194,17 @@ static void become_lane(struct tcp_incoming *in)
 	struct tcp_context ctx = {.traffic_class = GANTRY_NET_UNDEF};
 	const char *device = NULL;
 
+	if (in->sharing) {
+		struct tcp_link *promised = promised_link(in);
+
+		if (promised && listener) {
+			promised->rx_listener = listener->id;
+			if (promised->up)
+				tcp_link_deliver(promised);
+		}
+		incoming_free(in);
+		return;
+	}
 	if (!l || in->hello.lane >= l->nlanes || l->lanes[in->hello.lane].fd >= 0) {
 		stranger(in, "no link waits for this lane");
 		return;
@@ -188,17 +225,28 @@ static void accept_hello(struct tcp_incoming *in, struct tcp_listener *listener)
 {
 	struct wire_welcome w = {.verdict = WIRE_OK};
 	const struct wire_hello *h = &in->hello;
-	struct tcp_link *shared = NULL;
+	struct tcp_link *shared = NULL, *l;
+	int wait = 0;
 
 	if (h->lane == 0) {
-		shared = link_to_share(h, listener);
+		shared = link_to_share(h, listener, &wait);
+		if (!shared && wait) {
+			in->state = DEFERRED;
+			return;
+		}
 		if (shared) {
 			w.verdict = WIRE_USE_SESSION;
 			memcpy(w.session, shared->session, WIRE_SESSION_SIZE);
+			memcpy(in->session, shared->session, WIRE_SESSION_SIZE);
 		} else if (!link_of_session(h) && !new_link(in, listener)) {
 			refuse(in, WIRE_REFUSED_LIMIT, GANTRY_ERR_LIMIT, "%.90s", gantry_last_error());
 			return;
 		}
+	}
+	l = link_of_session(h);
+	if (!shared && (!l || h->lane >= l->nlanes || l->lanes[h->lane].fd >= 0)) {
+		stranger(in, "no link waits for this lane");
+		return;
 	}
 	snprintf(w.text, sizeof(w.text), "%s", tcp_engine.self);
 	w.naddrs = listener->naddrs;
@@ -207,18 +255,30 @@ static void accept_hello(struct tcp_incoming *in, struct tcp_listener *listener)
 		stranger(in, "it does not take the welcome");
 		return;
 	}
+	in->got = 0;
+	in->sharing = shared != NULL;
 	if (shared) {
-		/* Without a secret the cookie was proof enough; with one, whoever cannot use the link gains nothing. */
 		shared->rx_state = TCP_RESERVED;
-		shared->rx_listener = listener->id;
-		if (shared->up)
-			tcp_link_deliver(shared);
-		incoming_free(in);
-	} else if (tcp_engine.secret) {
+		shared->rx_listener = 0; /* whose it is follows when the peer has proved itself */
+	}
+	if (tcp_engine.secret)
 		in->state = READ_PROOF;
-		in->got = 0;
-	} else {
+	else
 		become_lane(in);
+}
+
+void tcp_incoming_reconsider(void)
+{
+	gantry_list_each_safe(pos, &tcp_engine.incoming) {
+		struct tcp_incoming *in = gantry_container(pos, struct tcp_incoming, node);
+		struct tcp_listener *l = tcp_listener_find(in->listener);
+
+		if (in->state != DEFERRED)
+			continue;
+		if (l)
+			accept_hello(in, l);
+		else
+			stranger(in, "its listener was closed");
 	}
 }
 
@@ -278,14 +338,14 @@ static void on_proof(struct tcp_incoming *in)
 static void incoming_ready(struct tcp_source *s, uint32_t events)
 {
 	struct tcp_incoming *in = gantry_container(s, struct tcp_incoming, source);
-	uint32_t want = in->state == READ_HELLO ? WIRE_HELLO_SIZE : WIRE_PROOF_SIZE;
-	ssize_t n = recv(s->fd, in->in + in->got, want - in->got, MSG_DONTWAIT);
+	uint32_t want = in->state == READ_PROOF ? WIRE_PROOF_SIZE : WIRE_HELLO_SIZE;
+	ssize_t n = recv(s->fd, in->in + in->got, in->state == DEFERRED ? 1 : want - in->got, MSG_DONTWAIT);
 
 	(void)events;
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
-	if (n <= 0) {
-		stranger(in, n ? strerror(errno) : "it left before it said hello");
+	if (n <= 0 || in->state == DEFERRED) { /* while its answer is due, a peer has nothing to say */
+		stranger(in, n < 0 ? strerror(errno) : n == 0 ? "it left" : "it does not wait for an answer");
 		return;
 	}
 	in->got += (uint32_t)n;
@@ -293,6 +353,22 @@ static void incoming_ready(struct tcp_source *s, uint32_t events)
 		stranger(in, "it does not speak our protocol");
 	else if (in->got == want)
 		in->state == READ_HELLO ? on_hello(in) : on_proof(in);
+}
+
+/* Too many at once: the oldest that has not even said hello goes. */
+static void make_room(void)
+{
+	struct tcp_incoming *victim = gantry_container(tcp_engine.incoming.next, struct tcp_incoming, node);
+
+	gantry_list_each(pos, &tcp_engine.incoming) {
+		struct tcp_incoming *in = gantry_container(pos, struct tcp_incoming, node);
+
+		if (in->state == READ_HELLO) {
+			victim = in;
+			break;
+		}
+	}
+	stranger(victim, "too many at once, the oldest goes");
 }
 
 static void port_ready(struct tcp_source *s, uint32_t events)
@@ -318,8 +394,7 @@ static void port_ready(struct tcp_source *s, uint32_t events)
 			return;
 		}
 		if (tcp_engine.nincoming >= INCOMING_MAX)
-			stranger(gantry_container(tcp_engine.incoming.next, struct tcp_incoming, node),
-				 "too many at once, the oldest goes");
+			make_room();
 		in = calloc(1, sizeof(*in));
 		if (!in) {
 			close(fd);
@@ -341,9 +416,16 @@ static void drop_stale_links(uint64_t now)
 {
 	gantry_list_each_safe(pos, &tcp_engine.links) {
 		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
+		char c;
+		int gone = 0;
 
-		if (!l->up && !l->initiator && now > l->linger_until) {
-			LOG_WARN(NET, "%s: only %d of %d lanes arrived in time", l->peer, l->lanes_here, l->nlanes);
+		if (l->up || l->initiator)
+			continue;
+		for (int i = 0; i < l->nlanes && !gone; i++)
+			gone = l->lanes[i].fd >= 0 && recv(l->lanes[i].fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+		if (gone || now > l->linger_until) {
+			LOG_INFO(NET, "%s: %d of %d lanes came, then %s", l->peer, l->lanes_here, l->nlanes,
+				 gone ? "the peer left" : "nothing more in time");
 			gantry_list_remove(&l->node);
 			tcp_link_free(l);
 		}
@@ -358,6 +440,7 @@ void tcp_incoming_tick(uint64_t now)
 		if (now > in->deadline)
 			stranger(in, "it never said hello");
 	}
+	tcp_incoming_reconsider();
 	gantry_list_each(pos, &tcp_engine.ports) {
 		struct tcp_port *port = gantry_container(pos, struct tcp_port, node);
 

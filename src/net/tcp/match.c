@@ -66,9 +66,9 @@ void tcp_match_early(struct tcp_link *l, struct tcp_recv *recv, struct tcp_slot 
 			return;
 		if (e->total)
 			memcpy(slot->data, e->data, e->total);
-		slot->total = slot->got = e->total;
+		slot->total = slot->begun = slot->got = e->total;
 		slot->started = 1;
-		l->early_bytes -= e->total;
+		l->early_bytes -= e->total + WIRE_FRAME_SIZE;
 		l->consumed += e->total + WIRE_FRAME_SIZE;
 		gantry_list_remove(&e->node);
 		free(e);

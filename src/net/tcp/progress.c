@@ -8,6 +8,8 @@
 #include "base/clock.h"
 #include "net/tcp/link.h"
 
+enum { SELDOM = 200 }; /* paces */
+
 static int due(const struct tcp_lane *lane, uint64_t now)
 {
 	return (int64_t)(now - __atomic_load_n(&lane->rx.next_poll, __ATOMIC_RELAXED)) >= 0;
@@ -31,13 +33,12 @@ void tcp_link_progress(struct tcp_link *l)
 		tcp_control_flush(l);
 	if (small || due(&l->lanes[0], now))
 		tcp_lane_rx(&l->lanes[0], 0);
-	if (sending || large) {
-		for (int i = 1; i < l->nlanes; i++) {
-			if (sending)
-				tcp_bulk_tx(&l->lanes[i]);
-			if (large && due(&l->lanes[i], now))
-				tcp_lane_rx(&l->lanes[i], 0);
-		}
+	for (int i = 1; i < l->nlanes; i++) {
+		if (sending)
+			tcp_bulk_tx(&l->lanes[i]);
+		/* Without a large receive nothing should come, but a send that is too large must be noticed. */
+		if (due(&l->lanes[i], large ? now : now - SELDOM * l->pace_ticks))
+			tcp_lane_rx(&l->lanes[i], 0);
 	}
 	if (__atomic_load_n(&l->tx_pending, __ATOMIC_RELAXED))
 		tcp_control_flush(l);

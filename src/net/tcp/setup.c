@@ -72,9 +72,10 @@ void tcp_link_meet(struct tcp_link *l, uint64_t host, uint32_t window, uint32_t 
 
 	l->same_host = host == tcp_engine.host;
 	l->peer_window = window;
-	if (window < eager_max + WIRE_FRAME_SIZE) /* an eager message must fit the window whole */
-		eager_max = window > WIRE_FRAME_SIZE ? window - WIRE_FRAME_SIZE : 0;
 	l->eager_max = eager_max < p->eager_max ? eager_max : (uint32_t)p->eager_max;
+	/* The receiver reports every quarter of the window: what is left of it must hold an eager message whole. */
+	if (l->eager_max > window / 2)
+		l->eager_max = window / 2;
 	l->splice = p->zerocopy == ZEROCOPY_SPLICE || (p->zerocopy == ZEROCOPY_AUTO && l->same_host);
 	l->msg_zerocopy = p->zerocopy == ZEROCOPY_MSG || (p->zerocopy == ZEROCOPY_AUTO && !l->same_host);
 }

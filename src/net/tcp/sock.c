@@ -67,37 +67,48 @@ const char *sock_errno_hint(int e)
 	return "unexpected";
 }
 
+/* errno, or 0 and a listening socket. */
+static int listen_on(const struct gantry_addr *a, int *ret_fd)
+{
+	int one = 1, e = 0;
+	int fd = socket(a->sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+	if (fd < 0)
+		return errno;
+	/* A port of the user's range may still be in TIME_WAIT from the last run. */
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	if (a->sa.sa_family == AF_INET6)
+		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one));
+	if (bind(fd, &a->sa, gantry_addr_len(a)) || listen(fd, 4096)) {
+		e = errno;
+		close(fd);
+		return e;
+	}
+	*ret_fd = fd;
+	return 0;
+}
+
 gantry_result sock_listen(const struct gantry_addr *addr, uint16_t first, uint16_t last, int *ret_fd,
 			  struct gantry_addr *ret_bound)
 {
 	gantry_result r = GANTRY_OK;
 	char text[GANTRY_ADDR_TEXT];
 	struct gantry_addr a = *addr;
-	socklen_t len = gantry_addr_len(&a);
-	int one = 1, rc = -1;
-	int fd = socket(a.sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	socklen_t len = sizeof(*ret_bound);
+	int e = EADDRINUSE, fd = -1;
 
-	if (fd < 0)
-		FAIL(errno == EMFILE || errno == ENFILE ? GANTRY_ERR_LIMIT : GANTRY_ERR_SYSTEM, "socket: %s (%s)",
-		     strerror(errno), sock_errno_hint(errno));
-	/* A port of the user's range may still be in TIME_WAIT from the last run. */
-	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-	if (a.sa.sa_family == AF_INET6)
-		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one));
-	for (uint32_t port = first; port <= last; port++) {
+	/* A new socket for each port: one whose listen failed is bound for good. */
+	for (uint32_t port = first; port <= last && e == EADDRINUSE; port++) {
 		gantry_addr_set_port(&a, (uint16_t)port);
-		rc = bind(fd, &a.sa, len);
-		if (rc == 0)
-			rc = listen(fd, 4096);
-		if (rc == 0 || errno != EADDRINUSE)
-			break;
+		e = listen_on(&a, &fd);
 	}
-	if (rc && errno == EADDRINUSE)
-		FAIL(GANTRY_ERR_LIMIT, "all ports of GANTRY_PORT_RANGE %u-%u are in use on %s: widen the range (one port per process and address is needed)",
+	if (e == EADDRINUSE)
+		FAIL(GANTRY_ERR_LIMIT,
+		     "all ports of GANTRY_PORT_RANGE %u-%u are in use on %s: widen it (each process needs one port per address)",
 		     first, last, gantry_addr_text(addr, text));
-	if (rc)
-		FAIL(GANTRY_ERR_SYSTEM, "listen on %s: %s", gantry_addr_text(&a, text), strerror(errno));
-	len = sizeof(*ret_bound);
+	if (e)
+		FAIL(e == EMFILE || e == ENFILE ? GANTRY_ERR_LIMIT : GANTRY_ERR_SYSTEM, "listen on %s: %s (%s)",
+		     gantry_addr_text(&a, text), strerror(e), sock_errno_hint(e));
 	if (getsockname(fd, &ret_bound->sa, &len))
 		FAIL(GANTRY_ERR_SYSTEM, "getsockname: %s", strerror(errno));
 	*ret_fd = fd;

@@ -390,7 +390,8 @@ static gantry_result tcp_test(struct gantry_net *net, void *request, int *ret_do
 	struct tcp_request *req = request;
 
 	(void)net;
-	if (!req || (req->kind != TCP_SEND && req->kind != TCP_RECV) || req->state == TCP_FREE)
+	if (!req || (req->kind != TCP_SEND && req->kind != TCP_RECV) ||
+	    __atomic_load_n(&req->state, __ATOMIC_RELAXED) == TCP_FREE)
 		FAIL_NOW(GANTRY_ERR_USAGE, "test of something that is not a pending request");
 	return tcp_link_test(req, ret_done, sizes);
 }

@@ -182,7 +182,7 @@ static inline void *pair_accept(struct pair_side *s, void *listen)
 {
 	void *comm;
 
-	CHECK_OK(pair_try_accept(s, listen, 30000, &comm));
+	CHECK_OK(pair_try_accept(s, listen, 15000, &comm));
 	return comm;
 }
 

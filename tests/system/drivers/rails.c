@@ -7,6 +7,7 @@
  *     --depth N     messages in flight (8)
  *     --seconds S   measured time (4)
  *     --warmup S    time before that (1)
+ *     --count D+D   interfaces whose counters are printed (those of the devices)
  *     --foreign F   a file with two lines; each side takes one for the identity of its host, so that both believe to be
  *                   on different machines
  *
@@ -38,9 +39,9 @@ struct options {
 	size_t size;
 	int depth;
 	double seconds, warmup;
-	const char *foreign, *devices;
-	char names[GANTRY_NET_MAX_RAILS][32];
-	int ndevs;
+	const char *foreign, *devices, *count;
+	char names[GANTRY_NET_MAX_RAILS][32], counted[GANTRY_NET_MAX_RAILS][32];
+	int ndevs, ncounted;
 };
 
 /* What the receiving side tells the sending one at the end. */
@@ -163,9 +164,9 @@ static void open_side(struct side *s, int sending)
 		}
 	}
 	CHECK_OK(net->ops->reg_mr(net, s->comm, s->memory, room, GANTRY_NET_PTR_HOST, &s->mr));
-	for (int i = 0; i < o->ndevs; i++) {
-		s->tx_before[i] = counter(o->names[i], "tx_bytes");
-		s->rx_before[i] = counter(o->names[i], "rx_bytes");
+	for (int i = 0; i < o->ncounted; i++) {
+		s->tx_before[i] = counter(o->counted[i], "tx_bytes");
+		s->rx_before[i] = counter(o->counted[i], "rx_bytes");
 	}
 }
 
@@ -268,8 +269,8 @@ static void receive_all(struct side *s, struct report *ret)
 static void print_counters(const char *key, const struct options *o, const uint64_t *now, const uint64_t *before)
 {
 	printf("\"%s\": {", key);
-	for (int i = 0; i < o->ndevs; i++)
-		printf("%s\"%s\": %llu", i ? ", " : "", o->names[i],
+	for (int i = 0; i < o->ncounted; i++)
+		printf("%s\"%s\": %llu", i ? ", " : "", o->counted[i],
 		       (unsigned long long)(now[i] - (before ? before[i] : 0)));
 	printf("}");
 }
@@ -325,9 +326,9 @@ static int run_side(const struct options *o, int fd, int sending)
 		send_all(&s);
 	else
 		receive_all(&s, &r);
-	for (int i = 0; i < o->ndevs; i++) {
-		tx[i] = counter(o->names[i], "tx_bytes");
-		rx[i] = counter(o->names[i], "rx_bytes");
+	for (int i = 0; i < o->ncounted; i++) {
+		tx[i] = counter(o->counted[i], "tx_bytes");
+		rx[i] = counter(o->counted[i], "rx_bytes");
 	}
 	if (sending) {
 		hear(fd, &r, sizeof(r));
@@ -345,7 +346,7 @@ static int run_side(const struct options *o, int fd, int sending)
 		printf("}\n");
 		fflush(stdout);
 	} else {
-		for (int i = 0; i < o->ndevs; i++) {
+		for (int i = 0; i < o->ncounted; i++) {
 			r.tx_bytes[i] = tx[i] - s.tx_before[i];
 			r.rx_bytes[i] = rx[i] - s.rx_before[i];
 		}
@@ -405,15 +406,27 @@ static int run_parent(char **argv, int argc, const char *ns_tx, const char *ns_r
 	return failed;
 }
 
+static int split(const char *list, char out[][32])
+{
+	char *copy = strdup(list), *save = NULL;
+	int n = 0;
+
+	CHECK(copy);
+	for (char *t = strtok_r(copy, "+", &save); t && n < GANTRY_NET_MAX_RAILS; t = strtok_r(NULL, "+", &save))
+		snprintf(out[n++], sizeof(out[0]), "%s", t);
+	free(copy);
+	return n;
+}
+
 int main(int argc, char **argv)
 {
 	static const struct option longs[] = {
 		{"size", 1, NULL, 's'}, {"depth", 1, NULL, 'd'},   {"seconds", 1, NULL, 't'}, {"warmup", 1, NULL, 'w'},
-		{"side", 1, NULL, 'x'}, {"foreign", 1, NULL, 'b'}, {"fd", 1, NULL, 'f'},      {0},
+		{"side", 1, NULL, 'x'}, {"foreign", 1, NULL, 'b'}, {"fd", 1, NULL, 'f'},      {"count", 1, NULL, 'c'},
+		{0},
 	};
 	struct options o = {.size = 16 << 20, .depth = 8, .seconds = 4, .warmup = 1};
 	const char *side = NULL;
-	char *copy, *save = NULL;
 	int c, fd = -1;
 
 	while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
@@ -423,22 +436,20 @@ int main(int argc, char **argv)
 		case 't': o.seconds = atof(optarg); break;
 		case 'w': o.warmup = atof(optarg); break;
 		case 'b': o.foreign = optarg; break;
+		case 'c': o.count = optarg; break;
 		case 'x': side = optarg; break;
 		case 'f': fd = atoi(optarg); break;
 		default: return 2;
 		}
 	}
 	if (argc - optind != 3 || o.size < 16 || o.size % 8 || o.size > INT32_MAX || o.depth < 1 || o.depth > DEPTH_MAX) {
-		fprintf(stderr, "usage: rails [--size N] [--depth N] [--seconds S] [--warmup S] [--foreign FILE] NETNS_TX NETNS_RX DEVICE[+DEVICE...]\n");
+		fprintf(stderr, "usage: rails [--size N] [--depth N] [--seconds S] [--warmup S] [--count D+D] [--foreign FILE] NETNS_TX NETNS_RX DEVICE[+DEVICE...]\n");
 		return 2;
 	}
 	if (!side)
 		return run_parent(argv, argc, argv[optind], argv[optind + 1]);
 	o.devices = argv[optind + 2];
-	copy = strdup(o.devices);
-	CHECK(copy);
-	for (char *t = strtok_r(copy, "+", &save); t && o.ndevs < GANTRY_NET_MAX_RAILS; t = strtok_r(NULL, "+", &save))
-		snprintf(o.names[o.ndevs++], sizeof(o.names[0]), "%s", t);
-	free(copy);
+	o.ndevs = split(o.devices, o.names);
+	o.ncounted = split(o.count ? o.count : o.devices, o.counted);
 	return run_side(&o, fd, strcmp(side, "tx") == 0);
 }

@@ -1,0 +1,139 @@
+/*
+ * Foreign bytes to the decoders of handle, hello, welcome, proof and frame. The first byte picks one, the rest is its
+ * input, zeros behind it. What a decoder accepts is in range and survives being encoded and decoded again.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "net/tcp/wire.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#define MUST(cond)               \
+	do {                     \
+		if (!(cond))     \
+			abort(); \
+	} while (0)
+
+static void must_be_printable(const char *text, size_t room)
+{
+	size_t n = strnlen(text, room);
+
+	MUST(n < room);
+	for (size_t i = 0; i < n; i++)
+		MUST(text[i] >= 0x20 && text[i] < 0x7f);
+}
+
+static void must_be_addresses(const struct gantry_addr *addrs, int n)
+{
+	char text[GANTRY_ADDR_TEXT];
+
+	MUST(n >= 0 && n <= GANTRY_NET_MAX_RAILS);
+	for (int i = 0; i < n; i++) {
+		MUST(addrs[i].sa.sa_family == AF_INET || addrs[i].sa.sa_family == AF_INET6);
+		MUST(strlen(gantry_addr_text(&addrs[i], text)) < sizeof(text));
+	}
+}
+
+static void handle(const uint8_t *in)
+{
+	struct wire_handle h, again;
+	uint8_t out[GANTRY_NET_HANDLE_SIZE];
+
+	if (wire_handle_decode(in, &h) != GANTRY_OK)
+		return;
+	MUST(h.naddrs >= 1);
+	MUST(h.dev >= 0 && h.dev <= 0xffff);
+	must_be_addresses(h.addrs, h.naddrs);
+	wire_handle_encode(&h, out);
+	MUST(wire_handle_decode(out, &again) == GANTRY_OK);
+	MUST(memcmp(&h, &again, sizeof(h)) == 0);
+}
+
+static void hello(const uint8_t *in)
+{
+	struct wire_hello h, again;
+	uint8_t out[WIRE_HELLO_SIZE];
+
+	for (size_t have = 0; have <= WIRE_HELLO_SIZE; have++)
+		MUST(wire_hello_may_be(in, have) || !wire_hello_may_be(in, WIRE_HELLO_SIZE));
+	if (wire_hello_decode(in, &h) != GANTRY_OK)
+		return;
+	MUST(h.version != WIRE_VERSION || (h.lanes >= 2 && h.lanes <= WIRE_MAX_LANES && h.lane < h.lanes));
+	must_be_printable(h.build, sizeof(h.build));
+	must_be_printable(h.peer, sizeof(h.peer));
+	wire_hello_encode(&h, out);
+	MUST(wire_hello_decode(out, &again) == GANTRY_OK);
+	/* Texts are compared as such: what stands behind their end does not count. */
+	MUST(strcmp(h.build, again.build) == 0 && strcmp(h.peer, again.peer) == 0);
+	memset(h.build, 0, sizeof(h.build) + sizeof(h.peer));
+	memset(again.build, 0, sizeof(h.build) + sizeof(h.peer));
+	MUST(memcmp(&h, &again, sizeof(h)) == 0);
+}
+
+static void welcome(const uint8_t *in)
+{
+	struct wire_welcome w, again;
+	uint8_t out[WIRE_WELCOME_SIZE];
+
+	if (wire_welcome_decode(in, &w) != GANTRY_OK)
+		return;
+	MUST(w.verdict < WIRE_VERDICTS);
+	must_be_printable(w.text, sizeof(w.text));
+	must_be_addresses(w.addrs, w.naddrs);
+	wire_welcome_encode(&w, out);
+	MUST(wire_welcome_decode(out, &again) == GANTRY_OK);
+	MUST(strcmp(w.text, again.text) == 0);
+	memset(w.text, 0, sizeof(w.text));
+	memset(again.text, 0, sizeof(again.text));
+	MUST(memcmp(&w, &again, sizeof(w)) == 0);
+}
+
+static void proof(const uint8_t *in)
+{
+	uint8_t mac[WIRE_MAC_SIZE], out[WIRE_PROOF_SIZE];
+	int ok;
+
+	if (wire_proof_decode(in, &ok, mac) != GANTRY_OK)
+		return;
+	MUST(ok == 0 || ok == 1);
+	wire_proof_encode(ok, mac, out);
+	MUST(memcmp(in, out, sizeof(out)) == 0);
+}
+
+static void frame(const uint8_t *in)
+{
+	struct wire_frame f;
+	uint8_t out[WIRE_FRAME_SIZE];
+
+	if (wire_frame_decode(in, &f) != GANTRY_OK)
+		return;
+	MUST(f.kind >= WIRE_DATA && f.kind < WIRE_KINDS);
+	MUST(!(f.flags & ~WIRE_FLAGS));
+	if (f.kind == WIRE_DATA)
+		MUST(f.offset <= f.total && f.length <= f.total && f.offset + f.length <= f.total);
+	else
+		MUST(f.length <= (f.kind == WIRE_ERROR ? WIRE_ERROR_TEXT_MAX : 0));
+	wire_frame_encode(&f, out);
+	MUST(memcmp(in, out, WIRE_FRAME_SIZE - 4) == 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	static void (*const decoders[])(const uint8_t *) = {handle, hello, welcome, proof, frame};
+	static const size_t sizes[] = {GANTRY_NET_HANDLE_SIZE, WIRE_HELLO_SIZE, WIRE_WELCOME_SIZE, WIRE_PROOF_SIZE,
+				       WIRE_FRAME_SIZE};
+	uint8_t which, *in;
+
+	if (!size)
+		return 0;
+	which = data[0] % 5;
+	/* A block of exactly the decoder's size, so that a read behind it is seen. */
+	in = calloc(1, sizes[which]);
+	if (!in)
+		return 0;
+	memcpy(in, data + 1, size - 1 < sizes[which] ? size - 1 : sizes[which]);
+	decoders[which](in);
+	free(in);
+	return 0;
+}

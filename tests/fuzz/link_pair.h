@@ -1,0 +1,244 @@
+/*
+ * Links without an engine, for unit tests and for the fuzzer of the wire: a tcp_link over socket pairs, whose other end
+ * is another link or raw bytes. Frames are put together here byte by byte, not by the encoder under test.
+ */
+#ifndef GANTRY_TESTS_LINK_PAIR_H
+#define GANTRY_TESTS_LINK_PAIR_H
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "net/tcp/link.h"
+
+struct pair_config {
+	int nlanes;   /* control lane included */
+	int inet;     /* TCP over loopback instead of AF_UNIX */
+	int buffer;   /* of the sockets; 0: default */
+	int crc, splice, msg_zerocopy;
+	uint32_t eager_max, window;
+};
+
+static inline void pair_die(const char *what)
+{
+	fprintf(stderr, "%s: %s\n", what, strerror(errno));
+	exit(1);
+}
+
+static inline void pair_sockets(const struct pair_config *c, int fd[2])
+{
+	if (c->inet) {
+		struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+		socklen_t len = sizeof(a);
+		int one = 1, s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+		if (s < 0 || bind(s, (struct sockaddr *)&a, len) || listen(s, 1) || getsockname(s, (struct sockaddr *)&a, &len))
+			pair_die("listen");
+		fd[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		if (fd[0] < 0 || connect(fd[0], (struct sockaddr *)&a, len))
+			pair_die("connect");
+		fd[1] = accept(s, NULL, NULL);
+		if (fd[1] < 0)
+			pair_die("accept");
+		close(s);
+		for (int i = 0; i < 2; i++) {
+			setsockopt(fd[i], IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+			if (c->msg_zerocopy)
+				setsockopt(fd[i], SOL_SOCKET, 60 /* SO_ZEROCOPY */, &one, sizeof(one));
+		}
+	} else if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd)) {
+		pair_die("socketpair");
+	}
+	for (int i = 0; i < 2; i++) {
+		if (c->buffer) {
+			setsockopt(fd[i], SOL_SOCKET, SO_SNDBUF, &c->buffer, sizeof(c->buffer));
+			setsockopt(fd[i], SOL_SOCKET, SO_RCVBUF, &c->buffer, sizeof(c->buffer));
+		}
+		fcntl(fd[i], F_SETFL, O_NONBLOCK);
+	}
+}
+
+/* A link that owns the given sockets, both directions open. */
+static inline struct tcp_link *pair_link(const struct pair_config *c, const int *fds, const char *peer)
+{
+	struct tcp_link *l;
+
+	if (tcp_link_create(c->nlanes, &l) != GANTRY_OK)
+		exit(1);
+	l->crc = c->crc;
+	l->splice = c->splice;
+	l->msg_zerocopy = c->msg_zerocopy;
+	l->eager_max = c->eager_max ? c->eager_max : 65536;
+	l->peer_window = c->window ? c->window : LINK_WINDOW;
+	l->tx_wanted = 1;
+	l->heard = l->told = l->progressed = gantry_ticks();
+	snprintf(l->peer, sizeof(l->peer), "%s", peer);
+	for (int i = 0; i < c->nlanes; i++)
+		l->lanes[i].fd = fds[i];
+	if (tcp_link_open_tx(l) != GANTRY_OK || tcp_link_open_rx(l) != GANTRY_OK)
+		exit(1);
+	return l;
+}
+
+/* Two links that are connected to each other. */
+static inline void pair_links(const struct pair_config *c, struct tcp_link *ret[2])
+{
+	int fds[2][WIRE_MAX_LANES];
+
+	for (int i = 0; i < c->nlanes; i++) {
+		int fd[2];
+
+		pair_sockets(c, fd);
+		fds[0][i] = fd[0];
+		fds[1][i] = fd[1];
+	}
+	ret[0] = pair_link(c, fds[0], "right");
+	ret[1] = pair_link(c, fds[1], "left");
+}
+
+/* One link; the other ends of its lanes are raw. */
+static inline struct tcp_link *pair_raw(const struct pair_config *c, int *ret_raw)
+{
+	int fds[WIRE_MAX_LANES];
+
+	for (int i = 0; i < c->nlanes; i++) {
+		int fd[2];
+
+		pair_sockets(c, fd);
+		fds[i] = fd[0];
+		ret_raw[i] = fd[1];
+	}
+	return pair_link(c, fds, "raw peer");
+}
+
+static inline void pair_raw_free(const struct pair_config *c, struct tcp_link *l, const int *raw)
+{
+	tcp_link_free(l);
+	for (int i = 0; i < c->nlanes; i++)
+		if (raw[i] >= 0)
+			close(raw[i]);
+}
+
+/* The bytes of a frame, after docs/wire.md. */
+struct pair_frame {
+	uint8_t kind, flags;
+	uint32_t length;
+	uint64_t seq, offset, total;
+	uint32_t tag, index, crc;
+};
+
+static inline void pair_put(uint8_t *p, uint64_t v, int bytes)
+{
+	for (int i = 0; i < bytes; i++)
+		p[i] = (uint8_t)(v >> (8 * i));
+}
+
+static inline uint64_t pair_get(const uint8_t *p, int bytes)
+{
+	uint64_t v = 0;
+
+	for (int i = 0; i < bytes; i++)
+		v |= (uint64_t)p[i] << (8 * i);
+	return v;
+}
+
+static inline size_t pair_frame_put(uint8_t *out, const struct pair_frame *f)
+{
+	out[0] = f->kind;
+	out[1] = f->flags;
+	out[2] = 'G';
+	out[3] = 'T';
+	pair_put(out + 4, f->length, 4);
+	pair_put(out + 8, f->seq, 8);
+	pair_put(out + 16, f->offset, 8);
+	pair_put(out + 24, f->total, 8);
+	pair_put(out + 32, f->tag, 4);
+	pair_put(out + 36, f->index, 4);
+	pair_put(out + 40, f->crc, 4);
+	pair_put(out + 44, 0, 4);
+	return 48;
+}
+
+static inline struct pair_frame pair_frame_get(const uint8_t *in)
+{
+	return (struct pair_frame){.kind = in[0],
+				   .flags = in[1],
+				   .length = (uint32_t)pair_get(in + 4, 4),
+				   .seq = pair_get(in + 8, 8),
+				   .offset = pair_get(in + 16, 8),
+				   .total = pair_get(in + 24, 8),
+				   .tag = (uint32_t)pair_get(in + 32, 4),
+				   .index = (uint32_t)pair_get(in + 36, 4),
+				   .crc = (uint32_t)pair_get(in + 40, 4)};
+}
+
+/* Byte i of message `seed`: neighbours, pages and messages all differ. */
+static inline uint8_t pair_byte(uint64_t seed, uint64_t i)
+{
+	return (uint8_t)(i * 131 + (i >> 8) * 17 + (i >> 16) * 5 + seed * 59 + 7);
+}
+
+static inline void pair_fill(uint8_t *p, size_t n, uint64_t seed)
+{
+	for (size_t i = 0; i < n; i++)
+		p[i] = pair_byte(seed, i);
+}
+
+/* The first place where the bytes are not those of message `seed`, or n. */
+static inline size_t pair_wrong_at(const uint8_t *p, size_t n, uint64_t seed)
+{
+	for (size_t i = 0; i < n; i++)
+		if (p[i] != pair_byte(seed, i))
+			return i;
+	return n;
+}
+
+/* A table of cases, each in a process of its own: one that fails or hangs does not hide the others. */
+struct pair_case {
+	const char *name;
+	void (*run)(void);
+};
+
+static inline int pair_run_cases(const struct pair_case *cases, size_t n, unsigned seconds, const char *only)
+{
+	int failed = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		int status = 0;
+		pid_t pid;
+
+		if (only && strcmp(only, cases[i].name) != 0)
+			continue;
+		fflush(stdout);
+		pid = fork();
+		if (pid == 0) {
+			alarm(seconds);
+			cases[i].run();
+			exit(0);
+		}
+		if (pid < 0 || waitpid(pid, &status, 0) != pid)
+			pair_die("fork");
+		if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+			continue;
+		failed++;
+		if (WIFSIGNALED(status))
+			fprintf(stderr, "case %s FAILED: signal %d%s\n", cases[i].name, WTERMSIG(status),
+				WTERMSIG(status) == SIGALRM ? " (it hung)" : "");
+		else
+			fprintf(stderr, "case %s FAILED\n", cases[i].name);
+	}
+	if (!failed)
+		printf("ok\n");
+	return failed != 0;
+}
+
+#endif

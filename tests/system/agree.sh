@@ -1,0 +1,69 @@
+#!/bin/bash
+# Two sides that cannot work together refuse each other, at once, and both say what differs and, unless it is secret,
+# both values.
+# Catches: a check that is made on one side only or dropped, a refusal that leaves accept or connect waiting until its
+# deadline, a message without its values, a secret in a message.
+set -u
+driver=$BUILD_DIR/drivers/agree
+export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_CONNECT_TIMEOUT=5s
+failed=0
+out=$(mktemp)
+file=$(mktemp)
+trap 'rm -f "$out" "$file"' EXIT
+
+# try NAME ARGUMENTS... -- PATTERN...: each pattern must be found in the output.
+try()
+{
+	local name=$1 args=()
+	shift
+	while [ "$1" != -- ]; do
+		args+=("$1")
+		shift
+	done
+	shift
+	"$driver" "${args[@]}" >"$out" 2>"$out.err" || { echo "FAILED: $name: the driver ended badly"; failed=1; cat "$out.err"; }
+	for pattern in "$@"; do
+		grep -Eq -- "$pattern" "$out" && continue
+		echo "FAILED: $name: no line like '$pattern' in"
+		cat "$out" "$out.err"
+		failed=1
+	done
+	if grep -Eq 'alpha|omega' "$out" "$out.err"; then
+		echo "FAILED: $name: a secret is in the output"
+		failed=1
+	fi
+	rm -f "$out.err"
+	echo "-- $name"
+	sed 's/^/   /' "$out"
+}
+
+echo alpha >"$file"
+try "no settings" pair "" "" -- '^transfer OK'
+try "same secret" pair GANTRY_SECRET=alpha GANTRY_SECRET=alpha -- '^transfer OK'
+try "secret from a file on one side" pair GANTRY_SECRET_FILE="$file" GANTRY_SECRET=alpha -- '^transfer OK'
+try "secrets differ" pair GANTRY_SECRET=alpha GANTRY_SECRET=omega -- \
+	'^accept ERR_AUTH .*GANTRY_SECRET differs' '^connect ERR_AUTH .*GANTRY_SECRET differs'
+try "secret file differs" pair GANTRY_SECRET_FILE="$file" GANTRY_SECRET=omega -- \
+	'^accept ERR_AUTH .*GANTRY_SECRET differs' '^connect ERR_AUTH .*GANTRY_SECRET differs'
+try "secret on the accepting side only" pair GANTRY_SECRET=alpha "" -- \
+	'^accept ERR_AUTH .*GANTRY_SECRET is set only on the accepting side' \
+	'^connect ERR_AUTH .*GANTRY_SECRET is set only on the accepting side'
+try "secret on the connecting side only" pair "" GANTRY_SECRET=alpha -- \
+	'^accept ERR_AUTH .*GANTRY_SECRET is set only on the connecting side' \
+	'^connect ERR_AUTH .*GANTRY_SECRET is set only on the connecting side'
+: >"$file"
+try "empty secret file" pair GANTRY_SECRET_FILE="$file" GANTRY_SECRET=alpha -- "^init ERR_CONFIG .*$file"
+try "no secret file" pair GANTRY_SECRET_FILE=/nonexistent/x GANTRY_SECRET=alpha -- '^init ERR_CONFIG .*/nonexistent/x'
+try "same crc" pair GANTRY_CRC=1 GANTRY_CRC=1 -- '^transfer OK'
+try "crc differs" pair GANTRY_CRC=1 GANTRY_CRC=0 -- \
+	'^accept ERR_SETTING .*GANTRY_CRC differs: 1 \(accepting side\) and 0 \(connecting side\)' \
+	'^connect ERR_SETTING .*GANTRY_CRC differs: 1 \(accepting side\) and 0 \(connecting side\)'
+try "version of the connecting side" hello -- \
+	'^welcome protocol version differs: 1 \(accepting side\) and 2 \(connecting side\)' \
+	'^accept ERR_VERSION .*elsewhere pid 4711.*protocol version differs: 1 \(accepting side\) and 2 \(connecting side\)'
+try "version of the accepting side, which refuses" welcome 2 -- \
+	'^connect ERR_VERSION .*protocol version differs: 2 \(accepting side\) and 1 \(connecting side\)'
+try "version of the accepting side, which does not" welcome 0 -- \
+	'^connect ERR_VERSION .*protocol version differs: 1 \(connecting side\) and 2 \(accepting side\)'
+try "version of the accepting side, with a verdict of its own" welcome 99 -- '^connect ERR_VERSION .*\b1\b.*\b2\b'
+exit $failed

@@ -1,0 +1,177 @@
+/*
+ * agree pair LISTEN_ENV CONNECT_ENV: one process listens, one connects, each with settings of its own ("A=1;B=2"). Prints
+ * what each side got: "accept ERR_AUTH refused 127.0.0.1:...", "connect ERR_AUTH ...", or "transfer OK".
+ * agree hello: speaks the wire protocol of a later version to a real listener; prints the verdict and what accept says.
+ * agree welcome VERDICT: answers a real connect like a listener that refuses, or (0) like one of a later version.
+ */
+#include "pair.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "net/tcp/wire.h"
+
+static const char *env[2];
+
+static void set_env(const char *list)
+{
+	char *copy = strdup(list), *save = NULL;
+
+	CHECK(copy);
+	for (char *item = strtok_r(copy, ";", &save); item; item = strtok_r(NULL, ";", &save)) {
+		char *value = strchr(item, '=');
+
+		CHECK(value);
+		*value++ = 0;
+		setenv(item, value, 1);
+	}
+	free(copy);
+}
+
+static void say(const char *what, gantry_result r)
+{
+	printf("%s %s %s\n", what, gantry_result_name(r), r == GANTRY_OK ? "" : gantry_last_error());
+	fflush(stdout);
+}
+
+static void pair_side_run(struct pair_side *s)
+{
+	uint8_t data[1000], handle[GANTRY_NET_HANDLE_SIZE];
+	void *listen = NULL, *comm = NULL;
+	gantry_result r;
+
+	set_env(env[s->self]);
+	r = s->net->ops->init(s->net, 42, NULL, &s->ctx);
+	if (r != GANTRY_OK) {
+		say("init", r);
+		__atomic_store_n(&s->shared->event, 1, __ATOMIC_RELEASE);
+		return;
+	}
+	if (s->self == 0) {
+		listen = pair_listen(s, 0);
+		r = pair_try_accept(s, listen, 4000, &comm);
+		say("accept", r);
+		if (comm) {
+			pair_wait(s, pair_irecv(s, comm, data, sizeof(data), 7));
+			pair_verify(data, sizeof(data), 5);
+			say("transfer", GANTRY_OK);
+		}
+		pair_step(s, 1);
+		s->net->ops->close_recv(s->net, comm);
+		s->net->ops->close_listen(s->net, listen);
+		return;
+	}
+	while (!__atomic_load_n(&s->shared->ready[0][0], __ATOMIC_ACQUIRE)) {
+		if (__atomic_load_n(&s->shared->event, __ATOMIC_ACQUIRE))
+			return;
+		pair_sleep_ms(1);
+	}
+	memcpy(handle, s->shared->handle[0][0], sizeof(handle));
+	r = pair_try_connect(s, handle, &comm);
+	say("connect", r);
+	if (comm) {
+		pair_fill(data, sizeof(data), 5);
+		pair_wait(s, pair_isend(s, comm, data, sizeof(data), 7));
+	}
+	pair_wait_step(s->shared, 0, 1);
+	s->net->ops->close_send(s->net, comm);
+}
+
+static void all(int fd, void *p, size_t n, int sending)
+{
+	for (size_t at = 0; at < n;) {
+		ssize_t k = sending ? send(fd, (char *)p + at, n - at, MSG_NOSIGNAL) : recv(fd, (char *)p + at, n - at, 0);
+
+		CHECK(k > 0);
+		at += (size_t)k;
+	}
+}
+
+/* A peer of the next version at a real listener. */
+static int hello(void)
+{
+	struct pair_side s = {.net = gantry_net_tcp()};
+	uint8_t handle[GANTRY_NET_HANDLE_SIZE], out[WIRE_HELLO_SIZE], in[WIRE_WELCOME_SIZE];
+	struct wire_hello h = {.version = WIRE_VERSION + 1, .lanes = 2, .peer = "elsewhere pid 4711", .build = "9.9"};
+	struct wire_welcome w;
+	struct wire_handle wh;
+	void *listen, *comm;
+	int fd;
+
+	pair_init(&s);
+	CHECK_OK(s.net->ops->listen(s.net, s.ctx, 0, handle, &listen));
+	CHECK_OK(wire_handle_decode(handle, &wh));
+	h.listener = wh.listener;
+	h.comm_id = wh.comm_id;
+	memcpy(h.cookie, wh.cookie, sizeof(h.cookie));
+	wire_hello_encode(&h, out);
+	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	CHECK(fd >= 0 && connect(fd, &wh.addrs[0].sa, sizeof(wh.addrs[0].in)) == 0);
+	all(fd, out, sizeof(out), 1);
+	all(fd, in, sizeof(in), 0);
+	CHECK_OK(wire_welcome_decode(in, &w));
+	CHECK_EQ(w.verdict, WIRE_REFUSED_VERSION);
+	printf("welcome %s\n", w.text);
+	say("accept", pair_try_accept(&s, listen, 2000, &comm));
+	/* The listener lives on. */
+	CHECK_EQ(pair_try_accept(&s, listen, 50, &comm), GANTRY_ERR_TIMEOUT);
+	close(fd);
+	s.net->ops->close_listen(s.net, listen);
+	return 0;
+}
+
+/* A listener of the next version that a real connect meets: it refuses, or lets it in regardless. */
+static int welcome(int verdict)
+{
+	struct pair_side s = {.net = gantry_net_tcp()};
+	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+	struct wire_handle wh = {.version = WIRE_VERSION, .process = 1, .listener = 1, .naddrs = 1};
+	struct wire_welcome w = {.version = WIRE_VERSION + 1, .verdict = (uint8_t)verdict};
+	uint8_t handle[GANTRY_NET_HANDLE_SIZE], in[WIRE_HELLO_SIZE], out[WIRE_WELCOME_SIZE];
+	socklen_t len = sizeof(a);
+	void *comm = NULL;
+	gantry_result r;
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), peer;
+
+	CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&a, sizeof(a)) == 0 && listen(fd, 8) == 0);
+	CHECK(getsockname(fd, (struct sockaddr *)&a, &len) == 0);
+	wh.addrs[0].in = a;
+	wire_handle_encode(&wh, handle);
+	pair_init(&s);
+	CHECK_OK(s.net->ops->connect(s.net, s.ctx, 0, handle, &comm, NULL));
+	CHECK(!comm);
+	peer = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
+	CHECK(peer >= 0);
+	all(peer, in, sizeof(in), 0);
+	snprintf(w.text, sizeof(w.text), "protocol version differs: %d (accepting side) and %d (connecting side)",
+		 WIRE_VERSION + 1, WIRE_VERSION);
+	wire_welcome_encode(&w, out);
+	all(peer, out, sizeof(out), 1);
+	r = pair_try_connect(&s, handle, &comm);
+	say("connect", r);
+	close(peer);
+	close(fd);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	struct pair_shared *shared = pair_share();
+	int failures = 0;
+	pid_t a, b;
+
+	alarm(60);
+	if (argc == 2 && strcmp(argv[1], "hello") == 0)
+		return hello();
+	if (argc == 3 && strcmp(argv[1], "welcome") == 0)
+		return welcome(atoi(argv[2]));
+	CHECK(argc == 4 && strcmp(argv[1], "pair") == 0);
+	env[0] = argv[2];
+	env[1] = argv[3];
+	a = pair_fork(pair_side_run, shared, 0, NULL);
+	b = pair_fork(pair_side_run, shared, 1, NULL);
+	failures += pair_reap(a, 0);
+	failures += pair_reap(b, 0);
+	return failures != 0;
+}

@@ -1,0 +1,291 @@
+/*
+ * ports MODE: listening ports, addresses and limits, in one or two processes. Prints what it got; ports.sh judges.
+ *
+ *   many N        N connections to and from this process itself, one listener each; then waits for a line on stdin
+ *   listen        opens a listener, prints its handle's address and what accept's port is, waits for stdin to end
+ *   nofile N      as many connections as RLIMIT_NOFILE N allows: the code and text of the one that does not fit
+ *   nofile_peer N the same, but the accepting side has the limit
+ *   late PORT MS  A advertises 127.0.0.1:PORT and listens on PORT+1 (by GANTRY_PORT_RANGE); a relay between the two is
+ *                 started MS after that, or never if MS is negative
+ */
+#include "pair.h"
+
+#include <arpa/inet.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include "net/tcp/wire.h"
+
+enum { MANY = 64 };
+
+static int limit, late_ms;
+
+/* Connects a new listener's handle from within the same process. */
+static gantry_result self_connect(struct pair_side *s, void **ret_listen, void **ret_send, void **ret_recv)
+{
+	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
+	gantry_result r = s->net->ops->listen(s->net, s->ctx, 0, handle, ret_listen);
+
+	*ret_send = *ret_recv = NULL;
+	while (r == GANTRY_OK && (!*ret_send || !*ret_recv)) {
+		if (!*ret_send)
+			r = s->net->ops->connect(s->net, s->ctx, 0, handle, ret_send, NULL);
+		if (r == GANTRY_OK && !*ret_recv)
+			r = s->net->ops->accept(s->net, *ret_listen, ret_recv, NULL);
+		if (!*ret_send || !*ret_recv)
+			pair_sleep_ms(1);
+	}
+	return r;
+}
+
+static int many(int n)
+{
+	struct pair_side s = {.net = gantry_net_tcp()};
+	void *listen[MANY], *send[MANY], *recv[MANY], *rx[MANY], *tx[MANY];
+	int from[MANY], into[MANY];
+
+	CHECK(n <= MANY);
+	pair_init(&s);
+	for (int i = 0; i < n; i++)
+		CHECK_OK(self_connect(&s, &listen[i], &send[i], &recv[i]));
+	for (int i = 0; i < n; i++) {
+		from[i] = i + 1000;
+		rx[i] = pair_irecv(&s, recv[i], &into[i], sizeof(into[i]), 0);
+		tx[i] = pair_isend(&s, send[i], &from[i], sizeof(from[i]), 0);
+	}
+	for (int i = 0; i < n; i++) {
+		pair_wait(&s, tx[i]);
+		pair_wait(&s, rx[i]);
+		CHECK_EQ(into[i], i + 1000);
+	}
+	printf("connected %d\n", n);
+	fflush(stdout);
+	getchar();
+	for (int i = 0; i < n; i++) {
+		s.net->ops->close_send(s.net, send[i]);
+		s.net->ops->close_recv(s.net, recv[i]);
+		s.net->ops->close_listen(s.net, listen[i]);
+	}
+	return 0;
+}
+
+static int just_listen(void)
+{
+	struct pair_side s = {.net = gantry_net_tcp()};
+	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
+	struct wire_handle h;
+	char text[GANTRY_ADDR_TEXT];
+	void *listen = NULL;
+	gantry_result r;
+
+	pair_init(&s);
+	r = s.net->ops->listen(s.net, s.ctx, 0, handle, &listen);
+	if (r == GANTRY_OK) {
+		CHECK_OK(wire_handle_decode(handle, &h));
+		printf("listen OK %s of %d\n", gantry_addr_text(&h.addrs[0], text), h.naddrs);
+	} else {
+		printf("listen %s %s\n", gantry_result_name(r), gantry_last_error());
+	}
+	fflush(stdout);
+	getchar();
+	s.net->ops->close_listen(s.net, listen);
+	return 0;
+}
+
+static void set_limit(int n)
+{
+	struct rlimit rl = {(rlim_t)n, (rlim_t)n};
+
+	CHECK(setrlimit(RLIMIT_NOFILE, &rl) == 0);
+}
+
+/* The connections made before must go on working. */
+static int nofile(void)
+{
+	struct pair_side s = {.net = gantry_net_tcp()};
+	void *listen[MANY], *send[MANY], *recv[MANY];
+	static uint8_t from[1 << 20], into[1 << 20];
+	gantry_result r = GANTRY_OK;
+	int n = 0;
+
+	set_limit(limit);
+	pair_init(&s);
+	while (n < MANY && (r = self_connect(&s, &listen[n], &send[n], &recv[n])) == GANTRY_OK)
+		n++;
+	printf("self %s after %d: %s\n", gantry_result_name(r), n, gantry_last_error());
+	for (int i = 0; i < n; i++) {
+		void *rx = pair_irecv(&s, recv[i], into, sizeof(into), 0);
+		void *tx = pair_isend(&s, send[i], from, sizeof(from), 0);
+
+		pair_fill(from, sizeof(from), (uint32_t)i);
+		for (int a = 0, b = 0; !a || !b;) {
+			if (!a)
+				CHECK_OK(s.net->ops->test(s.net, tx, &a, NULL));
+			if (!b)
+				CHECK_OK(s.net->ops->test(s.net, rx, &b, NULL));
+		}
+		pair_verify(into, sizeof(into), (uint32_t)i);
+	}
+	printf("transfers %d\n", n);
+	return 0;
+}
+
+static void nofile_peer(struct pair_side *s)
+{
+	void *listen[MANY], *comm[MANY];
+	gantry_result r = GANTRY_OK;
+	int n = 0;
+
+	if (s->self == 0)
+		set_limit(limit);
+	pair_init(s);
+	for (; n < MANY && r == GANTRY_OK; n++) {
+		if (s->self == 0) {
+			listen[n] = pair_listen(s, n);
+			r = pair_try_accept(s, listen[n], 4000, &comm[n]);
+		} else {
+			pair_wait_handle(s, n);
+			r = pair_try_connect(s, s->shared->handle[0][n], &comm[n]);
+		}
+	}
+	printf("%s %s after %d: %s\n", s->self ? "connect" : "accept", gantry_result_name(r), n - 1, gantry_last_error());
+	fflush(stdout);
+	pair_step(s, 1);
+	pair_wait_step(s->shared, s->other, 1);
+}
+
+/* ---- a port that opens late: what is advertised is a relay's port, which forwards to the real one ---- */
+
+/* 0: this direction has ended. */
+static int pump(int from, int to)
+{
+	char buf[16384];
+	ssize_t n = recv(from, buf, sizeof(buf), 0);
+
+	if (n <= 0) {
+		shutdown(to, SHUT_WR);
+		return 0;
+	}
+	for (ssize_t at = 0; at < n;) {
+		ssize_t k = send(to, buf + at, (size_t)(n - at), MSG_NOSIGNAL);
+
+		if (k <= 0)
+			return 0;
+		at += k;
+	}
+	return 1;
+}
+
+static void relay(int port, const struct gantry_addr *to)
+{
+	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_port = htons((uint16_t)port)};
+	struct pollfd p[1 + 2 * 16];
+	int ends[1 + 2 * 16], one = 1, n = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
+
+	pair_sleep_ms((unsigned)late_ms);
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	CHECK(bind(fd, (struct sockaddr *)&a, sizeof(a)) == 0 && listen(fd, 16) == 0);
+	p[0] = (struct pollfd){fd, POLLIN, 0};
+	while (poll(p, (nfds_t)n, 2000) > 0) {
+		if (p[0].revents && n < 32) {
+			int in = accept(fd, NULL, NULL), out = socket(AF_INET, SOCK_STREAM, 0);
+
+			CHECK(in >= 0 && connect(out, &to->sa, sizeof(to->in)) == 0);
+			p[n] = (struct pollfd){ends[n] = in, POLLIN, 0};
+			p[n + 1] = (struct pollfd){ends[n + 1] = out, POLLIN, 0};
+			n += 2;
+		}
+		for (int i = 1; i < n; i++)
+			if (p[i].revents) {
+				if (!pump(p[i].fd, ends[((i - 1) ^ 1) + 1])) /* 1 and 2 belong together, 3 and 4, ... */
+					p[i].fd = -1;
+			}
+	}
+	exit(0);
+}
+
+static void late_side(struct pair_side *s)
+{
+	uint8_t handle[GANTRY_NET_HANDLE_SIZE], *data = malloc(1 << 20);
+	gantry_result r;
+	uint64_t began;
+	void *listen, *comm = NULL;
+	char advertised[32];
+
+	CHECK(data);
+	if (s->self == 0) {
+		snprintf(advertised, sizeof(advertised), "127.0.0.1:%d", limit);
+		setenv("GANTRY_ADVERTISE", advertised, 1);
+		pair_init(s);
+		listen = pair_listen(s, 0);
+		r = pair_try_accept(s, listen, late_ms < 0 ? 100 : 5000, &comm);
+		if (comm) {
+			pair_wait(s, pair_irecv(s, comm, data, 1 << 20, 0));
+			pair_verify(data, 1 << 20, 3);
+			printf("transfer OK\n");
+			fflush(stdout);
+		}
+		pair_step(s, 1);
+		pair_wait_step(s->shared, 1, 1);
+		s->net->ops->close_recv(s->net, comm);
+		s->net->ops->close_listen(s->net, listen);
+		return;
+	}
+	pair_init(s);
+	pair_wait_handle(s, 0);
+	memcpy(handle, s->shared->handle[0][0], sizeof(handle));
+	began = pair_now_ms();
+	r = pair_try_connect(s, handle, &comm);
+	printf("connect %s after %d ms: %s\n", gantry_result_name(r), (int)(pair_now_ms() - began),
+	       r == GANTRY_OK ? "" : gantry_last_error());
+	fflush(stdout);
+	if (comm) {
+		pair_fill(data, 1 << 20, 3);
+		pair_wait(s, pair_isend(s, comm, data, 1 << 20, 0));
+	}
+	pair_step(s, 1);
+	pair_wait_step(s->shared, 0, 1);
+	s->net->ops->close_send(s->net, comm);
+}
+
+static pid_t start_relay(struct pair_shared *shared)
+{
+	struct gantry_addr to = {.in = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_port = htons((uint16_t)limit + 1)}};
+	pid_t pid;
+
+	while (!__atomic_load_n(&shared->ready[0][0], __ATOMIC_ACQUIRE))
+		pair_sleep_ms(1);
+	pid = fork();
+	if (pid == 0)
+		relay(limit, &to);
+	return pid;
+}
+
+int main(int argc, char **argv)
+{
+	struct pair_shared *shared = pair_share();
+	const char *mode = argc > 1 ? argv[1] : "";
+	int failures = 0, late = strcmp(mode, "late") == 0;
+	pid_t a, b, c = 0;
+
+	alarm(60);
+	limit = argc > 2 ? atoi(argv[2]) : 0;
+	late_ms = argc > 3 ? atoi(argv[3]) : -1;
+	if (strcmp(mode, "many") == 0)
+		return many(limit);
+	if (strcmp(mode, "listen") == 0)
+		return just_listen();
+	if (strcmp(mode, "nofile") == 0)
+		return nofile();
+	CHECK(late || strcmp(mode, "nofile_peer") == 0);
+	a = pair_fork(late ? late_side : nofile_peer, shared, 0, NULL);
+	b = pair_fork(late ? late_side : nofile_peer, shared, 1, NULL);
+	if (late && late_ms >= 0)
+		c = start_relay(shared);
+	failures += pair_reap(a, 0);
+	failures += pair_reap(b, 0);
+	if (c > 0)
+		failures += pair_reap(c, 0);
+	return failures != 0;
+}

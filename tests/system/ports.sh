@@ -1,0 +1,98 @@
+#!/bin/bash
+# Ports, addresses and descriptors: one port is enough for a process, listeners bind the chosen address only, and what
+# runs out says so before it does.
+# Catches: a port per listener, a bind to all addresses, an advertised address that is ignored for the bulk lanes, EMFILE
+# in the middle of a connection, ECONNREFUSED as a fatal error, a connect that never gives up.
+set -u
+driver=$BUILD_DIR/drivers/ports
+export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error}
+port=$((20000 + $$ % 9000)) # below the range the kernel takes outgoing ports from
+tmp=$(mktemp -d)
+trap 'exec 7>&- 8>&-; wait; rm -rf "$tmp"' EXIT
+failed=0
+
+fail()
+{
+	echo "FAILED: $1"
+	shift
+	[ $# -gt 0 ] && cat "$@"
+	failed=1
+}
+
+# expect NAME FILE PATTERN...
+expect()
+{
+	local name=$1 file=$2
+	shift 2
+	for pattern in "$@"; do
+		grep -Eq -- "$pattern" "$file" || fail "$name: no line like '$pattern'" "$file" "$file.err"
+	done
+	echo "-- $name"
+	sed 's/^/   /' "$file"
+}
+
+until_line()
+{
+	for ((i = 0; i < 200; i++)); do
+		[ -s "$1" ] && return
+		sleep 0.05
+	done
+}
+
+listening() # of process $1: local address and port
+{
+	ss -Hltnp 2>/dev/null | grep "pid=$1," | awk '{print $4}'
+}
+
+# One port for 64 connections; the process listens nowhere else.
+mkfifo "$tmp/in"
+GANTRY_PORT_RANGE=$port "$driver" many 64 <"$tmp/in" >"$tmp/many" 2>"$tmp/many.err" &
+many=$!
+exec 7>"$tmp/in"
+until_line "$tmp/many"
+expect "64 connections over one port" "$tmp/many" '^connected 64$'
+[ "$(listening $many)" = "127.0.0.1:$port" ] || fail "listens on '$(listening $many)', expected 127.0.0.1:$port alone"
+
+# The same range in other processes: full, then wide enough.
+GANTRY_PORT_RANGE=$port "$driver" listen </dev/null >"$tmp/full" 2>"$tmp/full.err"
+expect "a range that is used up" "$tmp/full" "^listen ERR_LIMIT .*GANTRY_PORT_RANGE $port-$port .*127.0.0.1"
+GANTRY_PORT_RANGE=$port-$((port + 1)) "$driver" listen </dev/null >"$tmp/next" 2>"$tmp/next.err"
+expect "the next port of a range" "$tmp/next" "^listen OK 127.0.0.1:$((port + 1)) "
+for bad in 0 70000 9-8 x 100-; do
+	GANTRY_PORT_RANGE=$bad "$driver" listen </dev/null >"$tmp/bad" 2>"$tmp/bad.err"
+	expect "bad range $bad" "$tmp/bad" "^listen ERR_CONFIG .*GANTRY_PORT_RANGE \"$bad\""
+done
+exec 7>&-
+wait $many || fail "many ended badly" "$tmp/many.err"
+
+# Advertised: the handle carries it; what is bound stays the NIC's address.
+mkfifo "$tmp/in2"
+GANTRY_ADVERTISE=198.51.100.7:4711 GANTRY_PORT_RANGE=$port "$driver" listen <"$tmp/in2" >"$tmp/adv" 2>"$tmp/adv.err" &
+adv=$!
+exec 8>"$tmp/in2"
+until_line "$tmp/adv"
+expect "advertised address" "$tmp/adv" '^listen OK 198.51.100.7:4711 of 1$'
+[ "$(listening $adv)" = "127.0.0.1:$port" ] || fail "listens on '$(listening $adv)', expected 127.0.0.1:$port alone"
+exec 8>&-
+wait $adv
+GANTRY_ADVERTISE=nonsense "$driver" listen </dev/null >"$tmp/bad" 2>"$tmp/bad.err"
+expect "bad advertised address" "$tmp/bad" '^listen ERR_CONFIG .*GANTRY_ADVERTISE "nonsense"'
+
+# Descriptors: the connection that does not fit is refused with advice; those before it work.
+"$driver" nofile 64 >"$tmp/nofile" 2>"$tmp/nofile.err" || fail "nofile" "$tmp/nofile.err"
+expect "few descriptors" "$tmp/nofile" '^self ERR_LIMIT after [1-9][0-9]*: .*file descriptors.*ulimit -n' '^transfers [1-9]'
+"$driver" nofile_peer 64 >"$tmp/peer" 2>"$tmp/peer.err" || fail "nofile_peer" "$tmp/peer.err"
+expect "few descriptors on the accepting side" "$tmp/peer" \
+	'^accept ERR_LIMIT after [1-9][0-9]*: .*file descriptors.*ulimit -n' \
+	'^connect ERR_LIMIT after [1-9][0-9]*: .*127\.0\.0\.1.*file descriptors.*ulimit -n'
+
+# Nothing listens there yet: tried again until it does, or until the deadline.
+export GANTRY_PORT_RANGE=$((port + 1)) GANTRY_CONNECT_TIMEOUT=5s
+"$driver" late $port 500 >"$tmp/late" 2>"$tmp/late.err" || fail "late" "$tmp/late.err"
+expect "a listener that comes late, behind a relay" "$tmp/late" \
+	'^connect OK after ([5-9][0-9][0-9]|1[0-9][0-9][0-9]) ms' '^transfer OK'
+export GANTRY_CONNECT_TIMEOUT=1s
+"$driver" late $port -1 >"$tmp/never" 2>"$tmp/never.err" || fail "never" "$tmp/never.err"
+expect "a listener that never comes" "$tmp/never" \
+	"^connect ERR_UNREACHABLE after 1[0-4][0-9][0-9] ms: .*127.0.0.1:$port.* 1 s .*Connection refused"
+exit $failed

@@ -1,0 +1,15 @@
+#!/bin/bash
+# Ten thousand strangers at the port of a running transfer: HTTP requests, random bytes, resets, connections that close at
+# once, stay silent or trickle. They change a counter and nothing else.
+# Catches: a blocking accept or read of the hello, strangers without a deadline or a cap, a stranger that reaches a
+# listener, descriptors that pile up, genuine peers that are locked out.
+set -u
+export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_CONNECT_TIMEOUT=20s
+n=10000
+[ -n "${GANTRY_SANITIZED:-}" ] && n=3000
+failed=0
+for settings in "" GANTRY_SECRET=alpha; do
+	echo "-- ${settings:-no secret}"
+	env $settings "$BUILD_DIR/drivers/strangers" $n || { echo "FAILED"; failed=1; }
+done
+exit $failed

@@ -1,0 +1,494 @@
+/*
+ * One direction of a link ends, by either side, also in the middle of a message. The other direction goes on as if
+ * nothing had happened; whoever waits in the closed direction hears of it; nobody is handed bytes that were not sent;
+ * the memory of closed requests is not touched any more.
+ */
+#include <malloc.h>
+
+#include "base/log.h"
+#include "base/param.h"
+#include "fuzz/link_pair.h"
+#include "test.h"
+
+enum { A = 1, B = 2, BULK = 3000001, EAGER = 60000, REVERSE = 12 };
+
+static void progress(struct tcp_link *l[2], int times)
+{
+	for (int i = 0; i < times; i++) {
+		tcp_link_progress(l[0]);
+		tcp_link_progress(l[1]);
+	}
+}
+
+static void *isend(struct tcp_link *l, const uint8_t *data, size_t size, int tag)
+{
+	void *request = NULL;
+
+	CHECK_OK(tcp_link_isend(l, data, size, tag, &request));
+	CHECK(request);
+	return request;
+}
+
+static void *irecv(struct tcp_link *l, uint8_t *data, size_t size, int tag)
+{
+	void *request = NULL, *p = data;
+
+	CHECK_OK(tcp_link_irecv(l, 1, &p, &size, &tag, &request));
+	CHECK(request);
+	return request;
+}
+
+/* Progresses both sides until the request is done (GANTRY_OK), has failed, or 3 s have passed (GANTRY_AGAIN). */
+static gantry_result outcome(struct tcp_link *l[2], void *request)
+{
+	for (uint64_t until = gantry_now_ns() + 3000000000u; gantry_now_ns() < until;) {
+		int done = 0;
+		gantry_result r = tcp_link_test(request, &done, NULL);
+
+		if (r != GANTRY_OK || done)
+			return r;
+		progress(l, 1);
+	}
+	return GANTRY_AGAIN;
+}
+
+#define CHECK_OUTCOME(call, expected)                                                                             \
+	do {                                                                                                      \
+		gantry_result check_o = (call);                                                                   \
+		if (check_o != (expected)) {                                                                      \
+			fprintf(stderr, "%s:%d: %s gave %s (%s), expected %s\n", __FILE__, __LINE__, #call,       \
+				gantry_result_name(check_o), gantry_last_error(), gantry_result_name(expected));  \
+			exit(1);                                                                                  \
+		}                                                                                                 \
+	} while (0)
+
+/* Messages from l[from] to the other side, eager and bulk, in both modes of arrival. */
+static void traffic(struct tcp_link *l[2], int from)
+{
+	static const size_t sizes[REVERSE] = {0, 1, 5000, 65536, 65537, 300000, 64, 1000000, 7, 262144, 48, 2000001};
+	static uint32_t count[2];
+	uint8_t *out = malloc(2000001), *in = malloc(2000001);
+
+	for (int i = 0; i < REVERSE; i++, count[from]++) {
+		void *s, *r = NULL;
+
+		pair_fill(out, sizes[i], count[from]);
+		memset(in, 0, sizes[i]);
+		if (i % 2)
+			r = irecv(l[!from], in, sizes[i], B);
+		s = isend(l[from], out, sizes[i], B);
+		progress(l, 3);
+		if (!r)
+			r = irecv(l[!from], in, sizes[i], B);
+		CHECK_OUTCOME(outcome(l, r), GANTRY_OK);
+		CHECK_OUTCOME(outcome(l, s), GANTRY_OK);
+		CHECK_EQ(pair_wrong_at(in, sizes[i], count[from]), sizes[i]);
+	}
+	free(in);
+	free(out);
+}
+
+enum mode { COPY, SPLICE, ZEROCOPY };
+
+static struct pair_config config_of(enum mode mode, int nlanes, int crc)
+{
+	struct pair_config c = {.nlanes = nlanes, .inet = 1, .buffer = 65536, .crc = crc};
+
+	c.splice = mode == SPLICE;
+	c.msg_zerocopy = mode == ZEROCOPY;
+	return c;
+}
+
+/* Freed memory is used by somebody else at once. */
+static void reuse_heap(void)
+{
+	void *blocks[64];
+
+	for (int i = 0; i < 64; i++) {
+		blocks[i] = malloc((size_t)(1000 + i * 3000));
+		memset(blocks[i], 0xff, (size_t)(1000 + i * 3000));
+	}
+	for (int i = 0; i < 64; i++)
+		free(blocks[i]);
+}
+
+/*
+ * The sender closes while a bulk message is half-way: the receiver's lanes stand still, the sockets are full. The
+ * receiver must not take what is left of it for the message.
+ */
+static void sender_closes_bulk(enum mode mode, int nlanes, int crc, int before, int late_news)
+{
+	struct pair_config c = config_of(mode, nlanes, crc);
+	struct tcp_link *l[2];
+	uint8_t *out = malloc(BULK), *in = calloc(1, BULK), *memory = out;
+	void *r;
+	gantry_result result;
+
+	pair_links(&c, l);
+	traffic(l, 1);
+	if (before)
+		traffic(l, 0);
+	pair_fill(out, BULK, 77);
+	r = irecv(l[1], in, BULK, A);
+	progress(l, 5);
+	for (int i = 1; i < nlanes; i++)
+		pthread_mutex_lock(&l[1]->lanes[i].rx.lock);
+	isend(l[0], out, BULK, A);
+	progress(l, 10);
+	CHECK(l[0]->lanes[1].tx.send); /* in the middle indeed */
+	tcp_link_close_tx(l[0]);
+	memset(memory, 0xff, BULK); /* it is the user's again */
+	free(memory);
+	reuse_heap();
+	for (int i = 1; i < nlanes; i++)
+		pthread_mutex_unlock(&l[1]->lanes[i].rx.lock);
+	if (late_news) {
+		/* The bulk lanes overtake the goodbye on the control lane. */
+		pthread_mutex_lock(&l[1]->lanes[0].rx.lock);
+		progress(l, 2000);
+		pthread_mutex_unlock(&l[1]->lanes[0].rx.lock);
+	}
+	result = outcome(l, r);
+	if (result == GANTRY_OK)
+		CHECK_EQ(pair_wrong_at(in, BULK, 77), BULK);
+	else
+		CHECK_OUTCOME(result, GANTRY_ERR_PEER_CLOSED);
+	traffic(l, 1);
+	tcp_link_free(l[0]);
+	tcp_link_free(l[1]);
+	free(in);
+}
+
+static void sender_closes_bulk_copy(void)
+{
+	sender_closes_bulk(COPY, 2, 0, 1, 0);
+}
+
+static void sender_closes_late_news(void)
+{
+	sender_closes_bulk(COPY, 2, 0, 0, 1);
+}
+
+static void sender_closes_late_news_crc(void)
+{
+	sender_closes_bulk(COPY, 2, 1, 0, 1);
+}
+
+static void sender_closes_bulk_lanes(void)
+{
+	sender_closes_bulk(COPY, 4, 0, 0, 0);
+}
+
+static void sender_closes_bulk_crc(void)
+{
+	sender_closes_bulk(COPY, 2, 1, 0, 0);
+}
+
+static void sender_closes_bulk_splice(void)
+{
+	sender_closes_bulk(SPLICE, 2, 0, 1, 0);
+}
+
+static void sender_closes_bulk_splice_lanes(void)
+{
+	sender_closes_bulk(SPLICE, 4, 0, 0, 0);
+}
+
+static void sender_closes_bulk_zerocopy(void)
+{
+	sender_closes_bulk(ZEROCOPY, 2, 0, 0, 0);
+}
+
+/*
+ * A whole message of one piece lies in the pipe or the socket, header and all, when its sender closes: the header must
+ * not be lost with the sender's memory, or the stream loses its framing.
+ */
+static void sender_closes_header(void)
+{
+	struct pair_config c = {.nlanes = 2, .inet = 1, .splice = 1};
+	struct tcp_link *l[2];
+	enum { SIZE = 300000 };
+	uint8_t *out = malloc(SIZE), *in = calloc(1, SIZE);
+	void *r;
+
+	pair_links(&c, l);
+	pair_fill(out, SIZE, 5);
+	r = irecv(l[1], in, SIZE, A);
+	progress(l, 5);
+	pthread_mutex_lock(&l[1]->lanes[1].rx.lock);
+	isend(l[0], out, SIZE, A);
+	progress(l, 10);
+	CHECK(l[0]->lanes[1].tx.bytes > 0 || l[0]->lanes[1].tx.send);
+	tcp_link_close_tx(l[0]);
+	reuse_heap();
+	pthread_mutex_unlock(&l[1]->lanes[1].rx.lock);
+	if (outcome(l, r) == GANTRY_OK)
+		CHECK_EQ(pair_wrong_at(in, SIZE, 5), SIZE);
+	if (tcp_link_failed(l[1]))
+		CHECK_OUTCOME(l[1]->error, GANTRY_ERR_PEER_CLOSED); /* and not a broken protocol */
+	traffic(l, 1);
+	tcp_link_free(l[0]);
+	tcp_link_free(l[1]);
+	free(in);
+	free(out);
+}
+
+/* The sender closes while eager messages wait for the socket: what it was told is done does arrive. */
+static void sender_closes_eager(void)
+{
+	enum { N = 10 };
+	struct pair_config c = {.nlanes = 2, .buffer = 16384};
+	struct tcp_link *l[2];
+	uint8_t *out[N], *in = malloc(EAGER);
+	void *sends[N];
+	int done = 0, ended = 0;
+
+	pair_links(&c, l);
+	traffic(l, 1);
+	pthread_mutex_lock(&l[1]->lanes[0].rx.lock);
+	for (int i = 0; i < N; i++) {
+		out[i] = malloc(EAGER);
+		pair_fill(out[i], EAGER, (uint64_t)i);
+		sends[i] = isend(l[0], out[i], EAGER, A);
+	}
+	progress(l, 3);
+	for (int i = 0; i < N; i++)
+		done += ((struct tcp_request *)sends[i])->state == TCP_DONE;
+	CHECK(done < N);
+	tcp_link_close_tx(l[0]);
+	for (int i = 0; i < N; i++) {
+		memset(out[i], 0xff, EAGER);
+		free(out[i]);
+	}
+	reuse_heap();
+	pthread_mutex_unlock(&l[1]->lanes[0].rx.lock);
+	for (int i = 0; i < N && !ended; i++) {
+		size_t size = EAGER;
+		void *data = in, *r = NULL;
+		int tag = A;
+		gantry_result result = tcp_link_irecv(l[1], 1, &data, &size, &tag, &r);
+
+		if (result == GANTRY_OK)
+			result = outcome(l, r);
+		if (result == GANTRY_OK) {
+			CHECK_EQ(pair_wrong_at(in, EAGER, (uint64_t)i), EAGER);
+			continue;
+		}
+		CHECK(i >= done);
+		CHECK_OUTCOME(result, GANTRY_ERR_PEER_CLOSED);
+		ended = 1;
+	}
+	traffic(l, 1);
+	tcp_link_free(l[0]);
+	tcp_link_free(l[1]);
+	free(in);
+}
+
+/* The receiver closes in the middle; its memory is its own again, the sender hears, the other direction goes on. */
+static void receiver_closes(enum mode mode, size_t size, int nlanes)
+{
+	struct pair_config c = config_of(mode, nlanes, 0);
+	struct tcp_link *l[2];
+	uint8_t *out = malloc(size), *in = calloc(1, size);
+	void *s[8];
+	int n = size > 65536 ? 1 : 8;
+
+	pair_links(&c, l);
+	traffic(l, 1);
+	pair_fill(out, size, 3);
+	for (int i = 0; i < n; i++)
+		irecv(l[1], in, size, A);
+	progress(l, 5);
+	for (int i = 0; i < n; i++)
+		s[i] = isend(l[0], out, size, A);
+	/* Some bytes of it arrive, not all. */
+	for (int i = 0; i < 50 && !l[1]->lanes[0].rx.left && !l[1]->lanes[1].rx.left; i++)
+		progress(l, 1);
+	tcp_link_close_rx(l[1]);
+	memset(in, 0x5a, size);
+	for (int i = 0; i < n; i++) {
+		gantry_result result = outcome(l, s[i]);
+
+		/* What was copied to the kernel is done; a message that the receiver did not take to its end is not. */
+		if (result != GANTRY_OK || size > 65536)
+			CHECK_OUTCOME(result, GANTRY_ERR_PEER_CLOSED);
+	}
+	for (size_t i = 0; i < size; i++)
+		CHECK_EQ(in[i], 0x5a);
+	traffic(l, 1);
+	tcp_link_free(l[0]);
+	tcp_link_free(l[1]);
+	free(out);
+	free(in);
+}
+
+static void receiver_closes_eager(void)
+{
+	receiver_closes(COPY, EAGER, 2);
+}
+
+static void receiver_closes_bulk_copy(void)
+{
+	receiver_closes(COPY, BULK, 2);
+}
+
+static void receiver_closes_bulk_splice(void)
+{
+	receiver_closes(SPLICE, BULK, 2);
+}
+
+static void receiver_closes_bulk_lanes(void)
+{
+	receiver_closes(SPLICE, BULK, 4);
+}
+
+/* Nothing outstanding: a closed direction is nobody's news. */
+static void quiet_close(void)
+{
+	for (int who = 0; who < 2; who++) {
+		struct pair_config c = config_of(SPLICE, 3, 0);
+		struct tcp_link *l[2];
+
+		pair_links(&c, l);
+		traffic(l, 0);
+		traffic(l, 1);
+		who ? tcp_link_close_rx(l[1]) : tcp_link_close_tx(l[0]);
+		progress(l, 5);
+		traffic(l, 1);
+		who ? tcp_link_close_tx(l[0]) : tcp_link_close_rx(l[1]);
+		progress(l, 5);
+		traffic(l, 1);
+		CHECK(!tcp_link_failed(l[0]));
+		CHECK(!tcp_link_failed(l[1]));
+		tcp_link_free(l[0]);
+		tcp_link_free(l[1]);
+	}
+}
+
+/* A request posted after the other side's goodbye hears of it at once, without another byte from the peer. */
+static void posted_after_close(void)
+{
+	struct pair_config c = config_of(COPY, 2, 0);
+	struct tcp_link *l[2];
+	uint8_t small[16], *big = calloc(1, BULK);
+	void *data = small, *request = NULL;
+	size_t size = sizeof(small);
+	int tag = A;
+	gantry_result r;
+
+	pair_links(&c, l);
+	tcp_link_close_tx(l[0]);
+	progress(l, 5);
+	r = tcp_link_irecv(l[1], 1, &data, &size, &tag, &request);
+	if (r == GANTRY_OK)
+		r = outcome(l, request);
+	CHECK_OUTCOME(r, GANTRY_ERR_PEER_CLOSED);
+	tcp_link_free(l[0]);
+	tcp_link_free(l[1]);
+
+	pair_links(&c, l);
+	tcp_link_close_rx(l[1]);
+	progress(l, 5);
+	r = tcp_link_isend(l[0], big, BULK, A, &request);
+	if (r == GANTRY_OK)
+		r = outcome(l, request);
+	CHECK_OUTCOME(r, GANTRY_ERR_PEER_CLOSED);
+	tcp_link_free(l[0]);
+	tcp_link_free(l[1]);
+	free(big);
+}
+
+/* Eager messages that came before the goodbye are still there for receives posted after it; then the end is told. */
+static void early_before_close(void)
+{
+	struct pair_config c = config_of(COPY, 2, 0);
+	struct tcp_link *l[2];
+	uint8_t out[5][100], in[100];
+	void *s[5], *r, *data = in;
+	size_t size = sizeof(in);
+	int tag = A;
+	gantry_result result;
+
+	pair_links(&c, l);
+	for (int i = 0; i < 5; i++) {
+		pair_fill(out[i], 100, (uint64_t)i);
+		s[i] = isend(l[0], out[i], 100, A);
+	}
+	for (int i = 0; i < 5; i++)
+		CHECK_OUTCOME(outcome(l, s[i]), GANTRY_OK);
+	tcp_link_close_tx(l[0]);
+	tcp_link_close_rx(l[0]);
+	for (int i = 0; i < 2; i++)
+		shutdown(l[0]->lanes[i].fd, SHUT_WR);
+	for (int i = 0; i < 5; i++)
+		tcp_link_progress(l[1]);
+	for (int i = 0; i < 5; i++) {
+		r = irecv(l[1], in, 100, A);
+		CHECK_OUTCOME(outcome(l, r), GANTRY_OK);
+		CHECK_EQ(pair_wrong_at(in, 100, (uint64_t)i), 100);
+	}
+	result = tcp_link_irecv(l[1], 1, &data, &size, &tag, &r);
+	if (result == GANTRY_OK)
+		result = outcome(l, r);
+	CHECK_OUTCOME(result, GANTRY_ERR_PEER_CLOSED);
+	tcp_link_free(l[0]);
+	tcp_link_free(l[1]);
+}
+
+/* A peer that vanishes without a goodbye is lost, whatever it was doing; the text says so. */
+static void vanished(void)
+{
+	for (int lanes_first = 0; lanes_first < 2; lanes_first++) {
+		struct pair_config c = {.nlanes = 3};
+		int raw[3];
+		struct tcp_link *l = pair_raw(&c, raw);
+		uint8_t in[100];
+		void *r = irecv(l, in, 100, A);
+		int done = 0;
+		gantry_result result = GANTRY_OK;
+
+		if (lanes_first)
+			CHECK_EQ(send(raw[0], "\x01\x02GT", 4, 0), 4);
+		for (int i = 0; i < 3; i++) {
+			close(raw[i]);
+			raw[i] = -1;
+		}
+		for (uint64_t until = gantry_now_ns() + 2000000000u; result == GANTRY_OK && gantry_now_ns() < until;)
+			result = tcp_link_test(r, &done, NULL);
+		CHECK_OUTCOME(result, GANTRY_ERR_PEER_LOST);
+		CHECK_HAS(gantry_last_error(), "raw peer");
+		pair_raw_free(&c, l, raw);
+	}
+}
+
+static void silent(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line, const char *text)
+{
+	(void)level, (void)subsys, (void)file, (void)line, (void)text;
+}
+
+int main(int argc, char **argv)
+{
+	static const struct pair_case cases[] = {
+		{"quiet_close", quiet_close},
+		{"sender_closes_bulk_copy", sender_closes_bulk_copy},
+		{"sender_closes_late_news", sender_closes_late_news},
+		{"sender_closes_late_news_crc", sender_closes_late_news_crc},
+		{"sender_closes_bulk_lanes", sender_closes_bulk_lanes},
+		{"sender_closes_bulk_crc", sender_closes_bulk_crc},
+		{"sender_closes_bulk_splice", sender_closes_bulk_splice},
+		{"sender_closes_bulk_splice_lanes", sender_closes_bulk_splice_lanes},
+		{"sender_closes_bulk_zerocopy", sender_closes_bulk_zerocopy},
+		{"sender_closes_header", sender_closes_header},
+		{"sender_closes_eager", sender_closes_eager},
+		{"receiver_closes_eager", receiver_closes_eager},
+		{"receiver_closes_bulk_copy", receiver_closes_bulk_copy},
+		{"receiver_closes_bulk_splice", receiver_closes_bulk_splice},
+		{"receiver_closes_bulk_lanes", receiver_closes_bulk_lanes},
+		{"posted_after_close", posted_after_close},
+		{"early_before_close", early_before_close},
+		{"vanished", vanished},
+	};
+
+	gantry_log_set_sink(silent);
+	return pair_run_cases(cases, sizeof(cases) / sizeof(*cases), 20, argc > 1 ? argv[1] : NULL);
+}

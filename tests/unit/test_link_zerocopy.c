@@ -1,0 +1,284 @@
+/*
+ * Sending without a copy, and what happens where that is not possible: memory that the kernel will not pin, a kernel
+ * that copies despite MSG_ZEROCOPY, a peer that has not acknowledged. The bytes are right in every case.
+ */
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+#include "base/log.h"
+#include "base/param.h"
+#include "fuzz/link_pair.h"
+#include "test.h"
+
+enum { A = 1 };
+
+static char log_text[4096];
+
+static void keep_log(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
+		     const char *text)
+{
+	size_t n = strlen(log_text);
+
+	(void)level, (void)subsys, (void)file, (void)line;
+	snprintf(log_text + n, sizeof(log_text) - n, "%s\n", text);
+}
+
+static void progress(struct tcp_link *l[2], int times)
+{
+	for (int i = 0; i < times; i++) {
+		tcp_link_progress(l[0]);
+		tcp_link_progress(l[1]);
+	}
+}
+
+static void *isend(struct tcp_link *l, const uint8_t *data, size_t size, int tag)
+{
+	void *request = NULL;
+
+	CHECK_OK(tcp_link_isend(l, data, size, tag, &request));
+	CHECK(request);
+	return request;
+}
+
+static void *irecv(struct tcp_link *l, uint8_t *data, size_t size, int tag)
+{
+	void *request = NULL, *p = data;
+
+	CHECK_OK(tcp_link_irecv(l, 1, &p, &size, &tag, &request));
+	CHECK(request);
+	return request;
+}
+
+static void wait_for(struct tcp_link *l[2], void *request)
+{
+	int done = 0;
+
+	for (uint64_t until = gantry_now_ns() + 5000000000u; !done;) {
+		gantry_result r = tcp_link_test(request, &done, NULL);
+
+		if (r != GANTRY_OK)
+			fprintf(stderr, "test: %s (%s)\n", gantry_last_error(), gantry_result_name(r));
+		CHECK_EQ(r, GANTRY_OK);
+		progress(l, 1);
+		CHECK(gantry_now_ns() < until);
+	}
+}
+
+/* Messages of many sizes at odd addresses from l[0] to l[1]. */
+static void transfer(struct tcp_link *l[2])
+{
+	static const size_t sizes[] = {4097, 8000, 65537, 100003, 1000000, 2097152, 3000001};
+	uint8_t *out = malloc(3000100), *in = malloc(3000100);
+
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+		uint8_t *from = out + i * 3 + 1, *to = in + i * 5 + 1;
+		void *r = irecv(l[1], to, sizes[i], A), *s;
+
+		pair_fill(from, sizes[i], i);
+		s = isend(l[0], from, sizes[i], A);
+		wait_for(l, s);
+		/* Done means that the memory is the sender's again, whatever is still on its way. */
+		memset(from, 0xff, sizes[i]);
+		wait_for(l, r);
+		CHECK_EQ(pair_wrong_at(to, sizes[i], i), sizes[i]);
+	}
+	free(in);
+	free(out);
+}
+
+/* Until the receiver has the whole message, a send without a copy is not done, though the kernel has every byte. */
+static void waits_for_the_receiver(void)
+{
+	for (int mode = 0; mode < 2; mode++) {
+		struct pair_config c = {.nlanes = 2, .inet = 1, .eager_max = 256, .splice = mode == 0, .msg_zerocopy = mode == 1};
+		struct tcp_link *l[2];
+		static uint8_t out[20000], in[20000];
+		void *r, *s;
+
+		pair_links(&c, l);
+		pair_fill(out, sizeof(out), 9);
+		r = irecv(l[1], in, sizeof(in), A);
+		progress(l, 3);
+		pthread_mutex_lock(&l[1]->lanes[1].rx.lock);
+		s = isend(l[0], out, sizeof(out), A);
+		progress(l, 50);
+		CHECK_EQ(l[0]->lanes[1].tx.bytes, sizeof(out));
+		CHECK_EQ(((struct tcp_request *)s)->state, TCP_PENDING);
+		pthread_mutex_unlock(&l[1]->lanes[1].rx.lock);
+		wait_for(l, s);
+		wait_for(l, r);
+		CHECK_EQ(pair_wrong_at(in, sizeof(in), 9), sizeof(in));
+		tcp_link_free(l[0]);
+		tcp_link_free(l[1]);
+	}
+}
+
+static void all_ways(void)
+{
+	for (int inet = 0; inet < 2; inet++)
+		for (int mode = 0; mode < 3; mode++)
+			for (int nlanes = 2; nlanes <= 4; nlanes += 2) {
+				struct pair_config c = {.nlanes = nlanes, .inet = inet, .eager_max = 4096, .crc = inet,
+							.splice = mode == 0, .msg_zerocopy = mode == 1};
+				struct tcp_link *l[2];
+
+				pair_links(&c, l);
+				transfer(l);
+				/* Loopback copies what MSG_ZEROCOPY was asked to reference, and says so: plain from then on. */
+				if (mode == 1 && inet) {
+					transfer(l);
+					CHECK_EQ(l[0]->msg_zerocopy, 0);
+				}
+				CHECK_EQ(l[0]->splice, mode == 0);
+				tcp_link_free(l[0]);
+				tcp_link_free(l[1]);
+			}
+}
+
+/* Memory that can be read by its owner and by copying system calls, but not pinned; NULL where there is none. */
+static uint8_t *unpinnable(size_t size)
+{
+#ifdef SYS_memfd_secret
+	int fd = (int)syscall(SYS_memfd_secret, O_CLOEXEC);
+	void *p = MAP_FAILED;
+
+	if (fd >= 0 && ftruncate(fd, (off_t)size) == 0)
+		p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (fd >= 0)
+		close(fd);
+	if (p != MAP_FAILED)
+		return p;
+#endif
+	fprintf(stderr, "memfd_secret: %s: memory that cannot be pinned is not tested\n", strerror(errno));
+	return NULL;
+}
+
+static void cannot_be_pinned(int splice, int nlanes)
+{
+	enum { SIZE = 1000000 };
+	struct pair_config c = {.nlanes = nlanes, .inet = 1, .eager_max = 256, .splice = splice, .msg_zerocopy = !splice};
+	uint8_t *secret = unpinnable(SIZE), *in = malloc(SIZE);
+	struct tcp_link *l[2];
+
+	if (!secret)
+		exit(0);
+	pair_links(&c, l);
+	for (uint64_t i = 0; i < 3; i++) {
+		void *r = irecv(l[1], in, SIZE, A), *s;
+
+		pair_fill(secret, SIZE, i);
+		s = isend(l[0], secret, SIZE, A);
+		wait_for(l, s);
+		wait_for(l, r);
+		CHECK_EQ(pair_wrong_at(in, SIZE, i), SIZE);
+	}
+	transfer(l);
+	tcp_link_free(l[0]);
+	tcp_link_free(l[1]);
+	munmap(secret, SIZE);
+	free(in);
+}
+
+static void unpinnable_splice(void)
+{
+	cannot_be_pinned(1, 2);
+	CHECK_HAS(log_text, "vmsplice: Bad address");
+	cannot_be_pinned(1, 3);
+}
+
+static void unpinnable_zerocopy(void)
+{
+	cannot_be_pinned(0, 2);
+}
+
+/* No pipe is to be had: copy. */
+static void no_pipe(void)
+{
+	struct pair_config c = {.nlanes = 2, .inet = 1, .eager_max = 256, .splice = 1};
+	struct tcp_link *l[2];
+	struct rlimit old, few;
+
+	pair_links(&c, l);
+	CHECK_EQ(getrlimit(RLIMIT_NOFILE, &old), 0);
+	few = old;
+	few.rlim_cur = 3;
+	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+	transfer(l);
+	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &old), 0);
+	CHECK_EQ(l[0]->splice, 0);
+	CHECK_HAS(log_text, "pipe: Too many open files");
+	tcp_link_free(l[0]);
+	tcp_link_free(l[1]);
+}
+
+/* A damaged byte is found, and the text says where; the sender hears of it too. */
+static void checksum(void)
+{
+	for (int bulk = 0; bulk < 2; bulk++) {
+		struct pair_config c = {.nlanes = 2, .eager_max = 64, .crc = 1};
+		int raw[2], done = 0;
+		struct tcp_link *l = pair_raw(&c, raw);
+		/* CRC32C of "123456789" is 0xe3069283, as everywhere. */
+		struct pair_frame f = {.kind = WIRE_DATA, .flags = bulk ? WIRE_FLAG_CRC : WIRE_FLAG_CRC | WIRE_FLAG_EAGER,
+				       .length = 9, .total = bulk ? 900 : 9, .offset = bulk ? 18 : 0, .tag = 6, .crc = 0xe3069283};
+		uint8_t b[48 + 9], in[900], out[1024];
+		gantry_result r = GANTRY_OK;
+		void *request = irecv(l, in, 900, 6);
+		ssize_t n;
+
+		pair_frame_put(b, &f);
+		memcpy(b + 48, "123456789", 9);
+		CHECK_EQ(send(raw[bulk], b, 57, 0), 57);
+		for (int i = 0; i < 5; i++)
+			tcp_link_progress(l);
+		CHECK(!tcp_link_failed(l));
+		if (!bulk) {
+			CHECK_OK(tcp_link_test(request, &done, NULL));
+			CHECK_EQ(done, 1);
+			request = irecv(l, in, 900, 6);
+		}
+		f.index += !bulk;
+		f.offset += bulk ? 9 : 0;
+		pair_frame_put(b, &f);
+		memcpy(b + 48, "123456788", 9);
+		CHECK_EQ(send(raw[bulk], b, 57, 0), 57);
+		for (int i = 0; i < 5 && r == GANTRY_OK; i++)
+			r = tcp_link_test(request, &done, NULL);
+		CHECK_EQ(r, GANTRY_ERR_CORRUPT);
+		CHECK_HAS(gantry_last_error(), bulk ? "lane 1" : "lane 0");
+		CHECK_HAS(gantry_last_error(), bulk ? "message 0 of tag 6" : "message 1 of tag 6");
+		CHECK_HAS(gantry_last_error(), bulk ? "offset 27" : "offset 0");
+		tcp_link_progress(l);
+		/* The last frame that left is ERROR with that text. */
+		n = recv(raw[0], out, sizeof(out) - 1, 0);
+		CHECK(n > 48);
+		out[n] = 0;
+		for (ssize_t at = 0; at + 48 <= n; at += 48 + pair_frame_get(out + at).length)
+			f = pair_frame_get(out + at);
+		CHECK_EQ(f.kind, WIRE_ERROR);
+		CHECK_EQ(f.tag, GANTRY_ERR_CORRUPT);
+		CHECK_HAS((char *)out + n - f.length, "checksum");
+		pair_raw_free(&c, l, raw);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	static const struct pair_case cases[] = {
+		{"waits_for_the_receiver", waits_for_the_receiver},
+		{"all_ways", all_ways},
+		{"unpinnable_splice", unpinnable_splice},
+		{"unpinnable_zerocopy", unpinnable_zerocopy},
+		{"no_pipe", no_pipe},
+		{"checksum", checksum},
+	};
+
+	setenv("GANTRY_ZEROCOPY_MIN", "4096", 1);
+	setenv("GANTRY_CHUNK_MAX", "256k", 1);
+	setenv("GANTRY_LOG", "info", 1);
+	CHECK_OK(gantry_params_load(1));
+	gantry_log_configure(GANTRY_LOG_INFO, GANTRY_SUBSYS_ALL, "");
+	gantry_log_set_sink(keep_log);
+	return pair_run_cases(cases, sizeof(cases) / sizeof(*cases), 20, argc > 1 ? argv[1] : NULL);
+}

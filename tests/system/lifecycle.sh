@@ -24,6 +24,7 @@ run "close with a stopped peer" close
 run "idle" idle
 GANTRY_TIMEOUT=1s run "not accepted yet" unaccepted
 run "crossing connections" crossing 20
+GANTRY_SECRET=alpha run "cycles, with a secret" cycles $((cycles / 5))
 export GANTRY_HELPERS=2 GANTRY_LANES=2
 run "cycles, with helpers" cycles $((cycles / 5))
 run "close with a stopped peer, with helpers" close

@@ -194,10 +194,14 @@ static struct gantry_addr target(const struct tcp_attempt *a)
 	if (a->lane == 0 || n == 0) {
 		to = c->handle.addrs[a->candidate % c->handle.naddrs];
 	} else {
-		for (int i = 0; i < n && pick < 0 && !a->failures; i++)
+		/* Several may be (NICs on one switch, link-local addresses): begin with our counterpart. */
+		for (int j = 0; j < n && pick < 0 && !a->failures; j++) {
+			int i = (a->lane - 1 + j) % n;
+
 			for (int k = 0; k < nic->naddrs && pick < 0; k++)
 				if (gantry_nic_same_subnet(nic, k, &c->welcome.addrs[i]))
 					pick = i;
+		}
 		to = c->welcome.addrs[pick >= 0 ? pick : (int)(((uint32_t)a->lane - 1 + a->failures) % (uint32_t)n)];
 	}
 	/* A link-local address means the link that our own interface is on. */
@@ -214,7 +218,7 @@ static void attempt_start(struct tcp_attempt *a)
 	struct gantry_addr to = target(a);
 	const struct gantry_addr *from = NULL;
 	int local = gantry_addr_is_local(&to);
-	const char *device = gantry_params()->bind_device && !local ? nic->name : NULL;
+	const char *device = gantry_params()->bind_device && !local && gantry_nic_may_bind(nic, &to) ? nic->name : NULL;
 	int e;
 
 	for (int i = 0; i < nic->naddrs && !from; i++)

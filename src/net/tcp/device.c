@@ -26,6 +26,9 @@ gantry_result tcp_devices_scan(void)
 
 		*d = (struct tcp_device){.nrails = 1, .rails = {i}, .nic = &nics->nics[i]};
 		snprintf(d->name, sizeof(d->name), "%s", nics->nics[i].name);
+		if (nics->nics[i].arp_flux && gantry_params()->bind_device)
+			LOG_WARN(NET, "%s shares its subnet with another interface, and either may answer for the other's address: connections are not bound to it. Set net.ipv4.conf.all.arp_ignore=1 and arp_announce=2",
+				 d->name);
 	}
 	e->nics = nics;
 	nics = NULL;

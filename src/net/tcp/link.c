@@ -286,6 +286,7 @@ void tcp_link_close_tx(struct tcp_link *l)
 	pthread_mutex_lock(&l->mu);
 	gantry_list_init(&l->eager);
 	gantry_list_init(&l->bulk);
+	l->bulk_bytes = 0;
 	gantry_list_init(&l->unacked);
 	l->newest = NULL; /* what is staged still goes out: it was reported done */
 	__atomic_store_n(&l->bulk_pending, 0, __ATOMIC_RELAXED);

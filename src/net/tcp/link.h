@@ -132,6 +132,8 @@ struct tcp_lane_tx {
 	uint64_t in_pipe;
 	int dead;              /* sending failed (the receiving half tells why), or the direction was closed half-way */
 	uint32_t zerocopy_calls, zerocopy_seen;
+	/* Several rails: what this one holds and how fast it drains; written under the lock, read relaxed. */
+	uint64_t queued, rate; /* bytes given and not acknowledged; bytes/s, 0: not known */
 	uint64_t next_try;     /* ticks: when a full socket is tried again; written under the lock, read relaxed */
 	uint64_t bytes;        /* payload, for the log and for tests */
 };
@@ -193,6 +195,7 @@ struct tcp_link {
 	int crc;
 	int splice, msg_zerocopy;
 	uint32_t eager_max, peer_window;
+	int rails; /* of our device: 1 is the usual one NIC */
 	int nlanes;
 	struct tcp_lane *lanes; /* owned: nlanes */
 	char peer[160];         /* "10.0.0.2:4000 (node7 pid 123)" */
@@ -226,6 +229,7 @@ struct tcp_link {
 	struct gantry_list eager, bulk, unacked;
 	uint64_t next_seq, peer_done;
 	uint64_t eager_out, peer_consumed;
+	uint64_t bulk_bytes; /* of bulk messages, not yet given to lanes */
 	uint64_t bulk_sent; /* bulk messages given to the kernel whole */
 	uint32_t tx_pending; /* relaxed hint: something waits on the control lane */
 	uint32_t bulk_pending; /* relaxed hint: bulk messages wait or are on their way */
@@ -305,10 +309,12 @@ void tcp_link_progress(struct tcp_link *l);
 /* The service thread's: drain the control lane, send a heartbeat if it is due. */
 void tcp_link_service(struct tcp_link *l, int heartbeat);
 
-/* lane_tx.c */
+/* control_tx.c */
 void tcp_control_flush(struct tcp_link *l);
+/* bulk_tx.c */
 int tcp_bulk_tx(struct tcp_lane *lane); /* 1: bytes moved */
 void tcp_lane_tx_abandon(struct tcp_lane *lane);
+void tcp_lane_lost(struct tcp_lane *lane); /* with errno: the socket takes nothing any more */
 /* lane_rx.c */
 /* 1: bytes moved. force: also take in messages whose receives are not posted; otherwise they get a second chance. */
 int tcp_lane_rx(struct tcp_lane *lane, int force);

@@ -104,6 +104,7 @@ gantry_result tcp_link_isend(struct tcp_link *l, const void *data, size_t size, 
 	} else {
 		s->seq = l->next_seq++;
 		gantry_list_append(&l->bulk, &s->head.node);
+		l->bulk_bytes += size;
 		__atomic_fetch_add(&l->bulk_pending, 1, __ATOMIC_RELAXED);
 		gantry_event_put(GANTRY_EV_SEND_POST, l->id, s->index, size);
 	}

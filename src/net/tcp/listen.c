@@ -211,7 +211,8 @@ static void become_lane(struct tcp_incoming *in)
 	}
 	if (listener)
 		ctx = listener->ctx;
-	if (gantry_params()->bind_device && !l->same_host && !gantry_addr_is_local(&in->addr))
+	if (gantry_params()->bind_device && !gantry_addr_is_local(&in->addr) &&
+	    gantry_nic_may_bind(&tcp_engine.nics->nics[in->nic], &in->addr))
 		device = tcp_engine.nics->nics[in->nic].name;
 	epoll_ctl(tcp_engine.epoll_fd, EPOLL_CTL_DEL, in->source.fd, NULL);
 	tcp_lane_take(l, in->hello.lane, in->source.fd, &ctx, device);

@@ -275,6 +275,45 @@ static int by_index(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
+static int arp_ignore(const char *name)
+{
+	char path[96], digit = '0';
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/sys/net/ipv4/conf/%s/arp_ignore", name);
+	f = fopen(path, "re");
+	if (f) {
+		if (fread(&digit, 1, 1, f) != 1)
+			digit = '0';
+		fclose(f);
+	}
+	return digit != '0';
+}
+
+/*
+ * By default Linux answers ARP requests for any of its addresses on any interface. With two interfaces on one subnet a
+ * peer may therefore send packets for one to the other, and a socket that is bound to its device never sees them.
+ */
+static void find_arp_flux(struct gantry_nic_list *list)
+{
+	for (int i = 0; i < list->count; i++) {
+		struct gantry_nic *nic = &list->nics[i];
+		int shared = 0;
+
+		for (int k = 0; k < nic->naddrs; k++)
+			for (int j = 0; j < list->count; j++)
+				for (int a = 0; j != i && a < list->nics[j].naddrs; a++)
+					shared |= nic->addrs[k].sa.sa_family == AF_INET &&
+						  gantry_nic_same_subnet(nic, k, &list->nics[j].addrs[a]);
+		nic->arp_flux = shared && !arp_ignore("all") && !arp_ignore(nic->name);
+	}
+}
+
+int gantry_nic_may_bind(const struct gantry_nic *nic, const struct gantry_addr *peer)
+{
+	return !nic->arp_flux || peer->sa.sa_family == AF_INET6;
+}
+
 gantry_result gantry_nic_scan(struct gantry_nic_list *ret_list)
 {
 	gantry_result r = GANTRY_OK;
@@ -307,6 +346,7 @@ gantry_result gantry_nic_scan(struct gantry_nic_list *ret_list)
 			add_addr(nic, i);
 		}
 	}
+	find_arp_flux(list);
 	*ret_list = *list;
 out:
 	free(list);

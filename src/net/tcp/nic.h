@@ -55,6 +55,7 @@ struct gantry_nic {
 	int speed_known;     /* 0: speed_mbps is that assumption */
 	int mtu;
 	int numa_node;       /* -1: unknown */
+	int arp_flux;        /* other interfaces answer for its IPv4 addresses: traffic for it may arrive there */
 	char *pci_path;      /* owned; resolved /sys path, NULL for virtual interfaces */
 	int naddrs;
 	struct gantry_addr addrs[GANTRY_NIC_ADDRS]; /* preferred first: IPv4, global IPv6, link-local */
@@ -92,6 +93,9 @@ int gantry_nic_pattern_match(const char *pattern, const char *name);
 
 /* 1 if the address belongs to this host (any interface of this network namespace, or 127/8, ::1). */
 int gantry_addr_is_local(const struct gantry_addr *a);
+
+/* May a connection to `peer` be bound to this device? Not if its packets may come in through another one. */
+int gantry_nic_may_bind(const struct gantry_nic *nic, const struct gantry_addr *peer);
 
 /* Do both addresses lie in one subnet, seen from nic's address i? */
 int gantry_nic_same_subnet(const struct gantry_nic *nic, int i, const struct gantry_addr *peer);

@@ -1,5 +1,7 @@
 /* What both sides of a hand-shake share: making a link, filling its lanes, bringing it up. The engine's mu is held. */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -63,6 +65,11 @@ void tcp_lane_take(struct tcp_link *l, int index, int fd, const struct tcp_conte
 	len = sizeof(lane->peer);
 	getpeername(fd, &lane->peer.sa, &len);
 	sock_tune(fd, &o);
+	if (index > 0 && l->rails > 1) {
+		int lowat = 128 << 10; /* what waits in a slow lane's socket cannot go to a faster one any more */
+
+		setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &lowat, sizeof(lowat));
+	}
 	l->lanes_here++;
 }
 
@@ -71,6 +78,7 @@ void tcp_link_meet(struct tcp_link *l, uint64_t host, uint32_t window, uint32_t 
 	const struct gantry_params *p = gantry_params();
 
 	l->same_host = host == tcp_engine.host;
+	l->rails = tcp_engine.devs[l->dev].nrails;
 	l->peer_window = window;
 	l->eager_max = eager_max < p->eager_max ? eager_max : (uint32_t)p->eager_max;
 	/* The receiver reports every quarter of the window: what is left of it must hold an eager message whole. */

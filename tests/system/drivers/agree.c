@@ -118,6 +118,7 @@ static int hello(void)
 	CHECK_EQ(pair_try_accept(&s, listen, 50, &comm), GANTRY_ERR_TIMEOUT);
 	close(fd);
 	s.net->ops->close_listen(s.net, listen);
+	pair_finish(&s);
 	return 0;
 }
 
@@ -152,6 +153,7 @@ static int welcome(int verdict)
 	say("connect", r);
 	close(peer);
 	close(fd);
+	pair_finish(&s);
 	return 0;
 }
 

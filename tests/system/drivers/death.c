@@ -173,7 +173,11 @@ static void close_all(struct state *st)
 		CHECK_OK(s->net->ops->close_listen(s->net, st->listen[i]));
 	}
 	CHECK_OK(s->net->ops->finalize(s->net, s->ctx));
+	s->ctx = NULL;
 	CHECK(pair_now_ms() - began < 100);
+	free(st->small);
+	free(st->large);
+	free(st->into);
 }
 
 static void dying_side(struct pair_side *s)
@@ -223,6 +227,7 @@ static void living_side(struct pair_side *s)
 	pair_step(s, 2);
 	pair_wait_step(s->shared, s->other, 2);
 	close_all(&st);
+	free(fill);
 }
 
 static void happened(struct pair_shared *shared)

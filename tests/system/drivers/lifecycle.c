@@ -146,6 +146,7 @@ static void crossing_round(struct pair_side *s, int round)
 		CHECK_OK(ops->close_listen(s->net, listen[i]));
 	}
 	CHECK_OK(ops->finalize(s->net, s->ctx));
+	s->ctx = NULL;
 }
 
 static void crossing_side(struct pair_side *s)
@@ -192,6 +193,7 @@ static void closing_side(struct pair_side *s)
 	CHECK_OK(s->net->ops->close_recv(s->net, recv));
 	CHECK_OK(s->net->ops->close_listen(s->net, listen));
 	CHECK_OK(s->net->ops->finalize(s->net, s->ctx));
+	s->ctx = NULL;
 	took = pair_now_ms() - began;
 	printf("closed in %d ms with a stopped peer\n", (int)took);
 	CHECK(took < 100);

@@ -67,6 +67,44 @@ static inline struct pair_shared *pair_share(void)
 	return p;
 }
 
+static inline int pair_count(const char *dir)
+{
+	DIR *d = opendir(dir);
+	struct dirent *e;
+	int n = 0;
+
+	CHECK(d != NULL);
+	while ((e = readdir(d)))
+		n += e->d_name[0] != '.';
+	closedir(d);
+	return n;
+}
+
+static inline int pair_fds(void)
+{
+	return pair_count("/proc/self/fd") - 1; /* opendir's own */
+}
+
+static inline int pair_threads(void)
+{
+	return pair_count("/proc/self/task");
+}
+
+/*
+ * The end of a side. With sanitizers the service thread is waited for: what it owns would look like a leak if the process
+ * ended under it.
+ */
+static inline void pair_finish(struct pair_side *s)
+{
+	const char *sanitized = getenv("GANTRY_SANITIZED");
+
+	if (s->ctx)
+		CHECK_OK(s->net->ops->finalize(s->net, s->ctx));
+	s->ctx = NULL;
+	for (int i = 0; sanitized && *sanitized && i < 300 && pair_threads() > 1; i++)
+		pair_sleep_ms(10);
+}
+
 /* Every test with two sides ends by itself, also when the code under test hangs. */
 static inline pid_t pair_fork(void (*run)(struct pair_side *), struct pair_shared *shared, int self, const char *netns)
 {
@@ -88,6 +126,7 @@ static inline pid_t pair_fork(void (*run)(struct pair_side *), struct pair_share
 			close(fd);
 		}
 		run(&side);
+		pair_finish(&side);
 		exit(0);
 	}
 	shared->pid[self] = pid;
@@ -249,29 +288,6 @@ static inline void pair_verify(const uint8_t *p, size_t n, uint32_t seed)
 			exit(1);
 		}
 	}
-}
-
-static inline int pair_count(const char *dir)
-{
-	DIR *d = opendir(dir);
-	struct dirent *e;
-	int n = 0;
-
-	CHECK(d != NULL);
-	while ((e = readdir(d)))
-		n += e->d_name[0] != '.';
-	closedir(d);
-	return n;
-}
-
-static inline int pair_fds(void)
-{
-	return pair_count("/proc/self/fd") - 1; /* opendir's own */
-}
-
-static inline int pair_threads(void)
-{
-	return pair_count("/proc/self/task");
 }
 
 #endif

@@ -67,6 +67,7 @@ static int many(int n)
 		s.net->ops->close_recv(s.net, recv[i]);
 		s.net->ops->close_listen(s.net, listen[i]);
 	}
+	pair_finish(&s);
 	return 0;
 }
 
@@ -90,6 +91,7 @@ static int just_listen(void)
 	fflush(stdout);
 	getchar();
 	s.net->ops->close_listen(s.net, listen);
+	pair_finish(&s);
 	return 0;
 }
 
@@ -104,7 +106,7 @@ static void set_limit(int n)
 static int nofile(void)
 {
 	struct pair_side s = {.net = gantry_net_tcp()};
-	void *listen[MANY], *send[MANY], *recv[MANY];
+	void *listen[MANY + 1] = {0}, *send[MANY + 1], *recv[MANY + 1];
 	static uint8_t from[1 << 20], into[1 << 20];
 	gantry_result r = GANTRY_OK;
 	int n = 0;
@@ -128,6 +130,13 @@ static int nofile(void)
 		pair_verify(into, sizeof(into), (uint32_t)i);
 	}
 	printf("transfers %d\n", n);
+	s.net->ops->close_listen(s.net, listen[n]); /* of the one that was refused */
+	for (int i = 0; i < n; i++) {
+		s.net->ops->close_send(s.net, send[i]);
+		s.net->ops->close_recv(s.net, recv[i]);
+		s.net->ops->close_listen(s.net, listen[i]);
+	}
+	pair_finish(&s);
 	return 0;
 }
 
@@ -153,6 +162,14 @@ static void nofile_peer(struct pair_side *s)
 	fflush(stdout);
 	pair_step(s, 1);
 	pair_wait_step(s->shared, s->other, 1);
+	for (int i = 0; i < n; i++) {
+		if (s->self == 0) {
+			s->net->ops->close_recv(s->net, comm[i]);
+			s->net->ops->close_listen(s->net, listen[i]);
+		} else {
+			s->net->ops->close_send(s->net, comm[i]);
+		}
+	}
 }
 
 /* ---- a port that opens late: what is advertised is a relay's port, which forwards to the real one ---- */
@@ -230,6 +247,7 @@ static void late_side(struct pair_side *s)
 		pair_wait_step(s->shared, 1, 1);
 		s->net->ops->close_recv(s->net, comm);
 		s->net->ops->close_listen(s->net, listen);
+		free(data);
 		return;
 	}
 	pair_init(s);
@@ -247,6 +265,7 @@ static void late_side(struct pair_side *s)
 	pair_step(s, 1);
 	pair_wait_step(s->shared, 0, 1);
 	s->net->ops->close_send(s->net, comm);
+	free(data);
 }
 
 static pid_t start_relay(struct pair_shared *shared)

@@ -1,0 +1,243 @@
+/*
+ * Sending on the control lane. Whoever flushes collects all that waits (control frames first, then staged and queued
+ * eager messages within the peer's window) into one iovec and sends it with one system call. A short write leaves the
+ * rest in the batch; nothing else is added before it is out.
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/clock.h"
+#include "base/event.h"
+#include "net/tcp/link.h"
+
+static void add_iov(struct tcp_link *l, const void *base, size_t len)
+{
+	l->iov[l->iov_n++] = (struct iovec){(void *)(uintptr_t)base, len};
+}
+
+static int add_control(struct tcp_link *l, int n, const struct wire_frame *f)
+{
+	wire_frame_encode(f, l->control[n]);
+	add_iov(l, l->control[n], WIRE_FRAME_SIZE);
+	return n + 1;
+}
+
+static int add_state(struct tcp_link *l, int n, const struct tcp_tag *t)
+{
+	struct wire_frame f = {
+		.kind = WIRE_STATE,
+		.seq = l->done,
+		.offset = l->consumed,
+		.tag = t ? t->tag : 0,
+		.index = t ? t->posted : 0,
+		.total = t ? 1 : 0, /* 1: tag and index are set */
+	};
+
+	gantry_event_put(GANTRY_EV_STATE_TX, l->id, f.index, f.seq);
+	l->done_told = l->done;
+	l->consumed_told = l->consumed;
+	l->ack_now = 0;
+	l->heartbeat_due = 0;
+	return add_control(l, n, &f);
+}
+
+/* Counters that the peer should hear of. */
+static int collect_state(struct tcp_link *l, int n)
+{
+	int first = n;
+
+	for (int i = 0; i < l->rx_tags.count; i++) {
+		struct tcp_tag *t = &l->rx_tags.items[i];
+
+		if (!tcp_state_due(l, t))
+			continue;
+		if (n >= LINK_CONTROL_FRAMES - 4) { /* the rest goes with the next batch */
+			__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+			break;
+		}
+		n = add_state(l, n, t);
+		t->advertised = t->posted;
+	}
+	if (n == first && (l->ack_now || l->heartbeat_due || l->consumed - l->consumed_told >= LINK_WINDOW / 4))
+		n = add_state(l, n, NULL);
+	return n;
+}
+
+/* Tell the peer of messages that wait for a receive, once each: it may have posted it without saying so. */
+static int collect_rts(struct tcp_link *l, int n)
+{
+	gantry_list_each(pos, &l->bulk) {
+		struct tcp_send *s = gantry_container(pos, struct tcp_send, head.node);
+		struct tcp_tag *t;
+
+		if (n >= LINK_CONTROL_FRAMES - 3) /* room for the ends */
+			break;
+		if (s->announced || s->next)
+			continue;
+		t = tcp_tag_of(&l->tx_tags, s->tag);
+		if (!t || (int32_t)(t->advertised - s->index) > 0)
+			continue;
+		n = add_control(l, n, &(struct wire_frame){.kind = WIRE_RTS, .seq = s->seq, .total = s->size,
+							   .tag = s->tag, .index = s->index});
+		s->announced = 1;
+	}
+	return n;
+}
+
+static int collect_ends(struct tcp_link *l, int n)
+{
+	if (l->tell_error) {
+		size_t len = strnlen(l->error_text, WIRE_ERROR_TEXT_MAX);
+
+		l->tell_error = 0;
+		memcpy(l->control_text, l->error_text, len);
+		n = add_control(l, n, &(struct wire_frame){.kind = WIRE_ERROR, .tag = l->error, .length = (uint32_t)len,
+							   .offset = l->error_sent_bytes, .total = l->error_recv_bytes});
+		add_iov(l, l->control_text, len);
+	}
+	if (l->tell_tx_close) {
+		l->tell_tx_close = 0;
+		n = add_control(l, n, &(struct wire_frame){.kind = WIRE_CLOSE, .seq = l->bulk_sent});
+	}
+	if (l->tell_rx_close) {
+		l->tell_rx_close = 0;
+		n = add_control(l, n, &(struct wire_frame){.kind = WIRE_CLOSE, .flags = WIRE_FLAG_RECEIVER});
+	}
+	return n;
+}
+
+static void take_stage(struct tcp_link *l)
+{
+	if (!l->stage_bytes)
+		return;
+	add_iov(l, l->stage[l->stage_now], l->stage_bytes);
+	if (l->newest)
+		l->batch[l->batch_n++] = l->newest;
+	l->newest = NULL;
+	l->stage_bytes = l->stage_count = 0;
+	l->stage_now ^= 1;
+}
+
+/* Under mu and the lane's lock: what goes out next. Returns the number of iovec entries. */
+static int collect(struct tcp_link *l)
+{
+	int n = 0;
+
+	l->iov_at = l->iov_n = l->batch_n = 0;
+	__atomic_store_n(&l->tx_pending, 0, __ATOMIC_RELAXED);
+	if (!tcp_link_failed(l)) {
+		n = collect_state(l, n);
+		n = collect_rts(l, n);
+		l->window_blocked = 0;
+		take_stage(l);
+		while (l->batch_n < LINK_BATCH && !gantry_list_empty(&l->eager)) {
+			struct tcp_send *s = gantry_container(l->eager.next, struct tcp_send, head.node);
+			uint64_t bytes = s->size + WIRE_FRAME_SIZE;
+
+			if (l->eager_out + bytes - l->peer_consumed > l->peer_window) {
+				l->window_blocked = 1;
+				break;
+			}
+			l->eager_out += bytes;
+			gantry_list_remove(&s->head.node);
+			l->batch[l->batch_n++] = s;
+			add_iov(l, s->header, WIRE_FRAME_SIZE);
+			if (s->size)
+				add_iov(l, s->data, s->size);
+		}
+		if (!gantry_list_empty(&l->eager) && !l->window_blocked)
+			__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+	}
+	collect_ends(l, n);
+	return l->iov_n;
+}
+
+static void batch_sent(struct tcp_link *l)
+{
+	pthread_mutex_lock(&l->mu);
+	for (int i = 0; i < l->batch_n; i++)
+		tcp_request_done(&l->batch[i]->head);
+	l->batch_n = 0;
+	pthread_mutex_unlock(&l->mu);
+}
+
+static void advance_batch(struct tcp_link *l, size_t n)
+{
+	while (l->iov_at < l->iov_n && n >= l->iov[l->iov_at].iov_len)
+		n -= l->iov[l->iov_at++].iov_len;
+	if (l->iov_at < l->iov_n) {
+		l->iov[l->iov_at].iov_base = (uint8_t *)l->iov[l->iov_at].iov_base + n;
+		l->iov[l->iov_at].iov_len -= n;
+	}
+}
+
+void tcp_control_flush(struct tcp_link *l)
+{
+	struct tcp_lane *lane = &l->lanes[0];
+	int full;
+
+again:
+	full = 0;
+	if (__atomic_load_n(&lane->tx.dead, __ATOMIC_RELAXED) || pthread_mutex_trylock(&lane->tx.lock))
+		return; /* the holder takes what waits, or the next test does */
+	for (;;) {
+		struct msghdr msg = {0};
+		ssize_t n;
+
+		if (l->iov_at == l->iov_n) {
+			int some;
+
+			pthread_mutex_lock(&l->mu);
+			some = collect(l);
+			pthread_mutex_unlock(&l->mu);
+			if (!some)
+				break;
+		}
+		msg.msg_iov = l->iov + l->iov_at;
+		msg.msg_iovlen = (size_t)(l->iov_n - l->iov_at);
+		n = sendmsg(lane->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
+		if (n < 0) {
+			if (errno == EINTR)
+				continue;
+			if (errno != EAGAIN && errno != ENOBUFS)
+				tcp_lane_lost(lane);
+			full = 1;
+			__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+			break;
+		}
+		lane->tx.bytes += (uint64_t)n;
+		gantry_event_put(GANTRY_EV_CHUNK_TX, 0, (uint64_t)l->batch_n, (uint64_t)n);
+		__atomic_store_n(&l->told, gantry_ticks(), __ATOMIC_RELAXED);
+		advance_batch(l, (size_t)n);
+		if (l->iov_at < l->iov_n)
+			continue;
+		batch_sent(l);
+		if (!__atomic_load_n(&l->tx_pending, __ATOMIC_RELAXED))
+			break;
+	}
+	pthread_mutex_unlock(&lane->tx.lock);
+	/*
+	 * Whoever set the hint and then failed to get the lock relies on its holder. A read-modify-write here and the
+	 * lock's own ordering there: either he got the lock, or we see his hint.
+	 */
+	if (!full && __atomic_fetch_or(&l->tx_pending, 0, __ATOMIC_SEQ_CST))
+		goto again;
+}
+
+int tcp_control_idle(struct tcp_link *l)
+{
+	struct tcp_lane *lane = &l->lanes[0];
+	int idle = 0;
+
+	if (__atomic_load_n(&lane->tx.dead, __ATOMIC_RELAXED))
+		return 1;
+	if (pthread_mutex_trylock(&lane->tx.lock))
+		return 0;
+	pthread_mutex_lock(&l->mu);
+	idle = l->iov_at == l->iov_n && !l->stage_bytes && !l->tell_error && !l->tell_tx_close && !l->tell_rx_close;
+	pthread_mutex_unlock(&l->mu);
+	pthread_mutex_unlock(&lane->tx.lock);
+	return idle;
+}
+

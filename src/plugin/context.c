@@ -50,11 +50,17 @@ static void log_to_nccl(enum gantry_log_level level, enum gantry_log_subsys subs
 /* The logger first, so that a parameter that does not parse is told to the user. */
 static gantry_result prepare(ncclDebugLogger_t log)
 {
+	gantry_result r;
+
 	if (log) {
 		__atomic_store_n(&nccl_logger, log, __ATOMIC_RELAXED);
 		gantry_log_set_sink(log_to_nccl);
 	}
-	return gantry_params_load(0);
+	r = gantry_params_load(0);
+	/* A log file of Gantry's own, if the user asked for one, gets everything at its own level. */
+	if (r == GANTRY_OK && *gantry_params()->log_file)
+		gantry_log_set_sink(NULL);
+	return r;
 }
 
 ncclResult_t gantry_plugin_init(void **ctx, uint64_t comm_id, ncclNetCommConfig_v11_t *config, ncclDebugLogger_t log,

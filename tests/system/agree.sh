@@ -4,6 +4,7 @@
 # Catches: a check that is made on one side only or dropped, a refusal that leaves accept or connect waiting until its
 # deadline, a message without its values, a secret in a message.
 set -u
+export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # seconds per process; lifecycle.sh looks for leaks
 driver=$BUILD_DIR/drivers/agree
 export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_CONNECT_TIMEOUT=5s
 failed=0

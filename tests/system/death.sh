@@ -4,6 +4,7 @@
 # Catches: heartbeats sent from user threads only, a liveness clock that data keeps fresh but heartbeats do not,
 # requests that are forgotten when a link fails, an error that is not kept, close that waits for the peer.
 set -u
+export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # seconds per process; lifecycle.sh looks for leaks
 driver=$BUILD_DIR/drivers/death
 export GANTRY_TIMEOUT=2s GANTRY_CONNECT_TIMEOUT=10s GANTRY_LOG=${GANTRY_LOG:-error}
 failed=0
@@ -62,8 +63,14 @@ fi
 rm -f "${TMPDIR:-/tmp}/death_ns.$$"
 run "link down" command $a $b "ip -n $a link set v0 down"
 join
-run "blackhole route on one side" command $a $b "ip -n $a route add blackhole 10.97.0.2/32"
+run "blackhole route" command $a $b "ip -n $a route add blackhole 10.97.0.2/32"
 join
-run "blackhole routes on both sides" command $a $b \
-	"ip -n $a route add blackhole 10.97.0.2/32 && ip -n $b route add blackhole 10.97.0.1/32"
+GANTRY_BIND_DEVICE=0 run "blackhole route, sockets not bound to a device" command $a $b \
+	"ip -n $a route add blackhole 10.97.0.2/32"
+join
+lost="lladdr 02:00:00:00:00:99 dev v0 nud permanent" # nobody's: what is sent there is lost
+run "packets of one side are lost" command $a $b "ip -n $a neigh replace 10.97.0.2 $lost"
+join
+run "packets of both sides are lost" command $a $b \
+	"ip -n $a neigh replace 10.97.0.2 $lost && ip -n $b neigh replace 10.97.0.1 $lost"
 exit $failed

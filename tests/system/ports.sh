@@ -4,6 +4,7 @@
 # Catches: a port per listener, a bind to all addresses, an advertised address that is ignored for the bulk lanes, EMFILE
 # in the middle of a connection, ECONNREFUSED as a fatal error, a connect that never gives up.
 set -u
+export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # seconds per process; lifecycle.sh looks for leaks
 driver=$BUILD_DIR/drivers/ports
 export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error}
 port=$((20000 + $$ % 9000)) # below the range the kernel takes outgoing ports from

@@ -342,6 +342,56 @@ static void receiver_closes_bulk_lanes(void)
 	receiver_closes(SPLICE, BULK, 4);
 }
 
+static uint32_t helping;
+static struct tcp_link *helped;
+
+static void *helper(void *arg)
+{
+	(void)arg;
+	while (__atomic_load_n(&helping, __ATOMIC_ACQUIRE))
+		for (int i = 1; i < helped->nlanes; i++)
+			tcp_bulk_tx(&helped->lanes[i]);
+	return NULL;
+}
+
+/*
+ * The receiver has all and closes at once. Another thread has sent the last piece, and may not have come to say so when
+ * the goodbye is read: that send is done, not closed.
+ */
+static void closes_right_behind(void)
+{
+	enum { SIZE = 300000, ROUNDS = 400 };
+	struct pair_config c = {.nlanes = 3, .inet = 1};
+	uint8_t *out = malloc(SIZE), *in = malloc(SIZE);
+
+	pair_fill(out, SIZE, 1);
+	for (int round = 0; round < ROUNDS; round++) {
+		struct tcp_link *l[2];
+		pthread_t thread;
+		void *s, *r;
+		int done = 0;
+
+		pair_links(&c, l);
+		helped = l[0];
+		__atomic_store_n(&helping, 1, __ATOMIC_RELEASE);
+		CHECK_EQ(pthread_create(&thread, NULL, helper, NULL), 0);
+		r = irecv(l[1], in, SIZE, A);
+		s = isend(l[0], out, SIZE, A);
+		while (!done) {
+			CHECK_OK(tcp_link_test(r, &done, NULL));
+			tcp_lane_rx(&l[0]->lanes[0], 0); /* what the receiver says */
+		}
+		tcp_link_close_rx(l[1]);
+		CHECK_OUTCOME(outcome(l, s), GANTRY_OK);
+		__atomic_store_n(&helping, 0, __ATOMIC_RELEASE);
+		pthread_join(thread, NULL);
+		tcp_link_free(l[0]);
+		tcp_link_free(l[1]);
+	}
+	free(in);
+	free(out);
+}
+
 /* Nothing outstanding: a closed direction is nobody's news. */
 static void quiet_close(void)
 {
@@ -484,6 +534,7 @@ int main(int argc, char **argv)
 		{"receiver_closes_bulk_copy", receiver_closes_bulk_copy},
 		{"receiver_closes_bulk_splice", receiver_closes_bulk_splice},
 		{"receiver_closes_bulk_lanes", receiver_closes_bulk_lanes},
+		{"closes_right_behind", closes_right_behind},
 		{"posted_after_close", posted_after_close},
 		{"early_before_close", early_before_close},
 		{"vanished", vanished},

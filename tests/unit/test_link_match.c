@@ -313,16 +313,16 @@ static void window_of_nothing(void)
 	done_with(l);
 }
 
-/* The largest eager message behind a small one that was consumed: the window must come back. */
+/* The largest eager message (half a window) behind small ones that were consumed: the window must come back. */
 static void window_and_largest(void)
 {
-	struct pair_config c = {.nlanes = 2, .eager_max = MIB - 48};
+	struct pair_config c = {.nlanes = 2, .eager_max = MIB / 2};
 	struct tcp_link *l[2];
 	uint8_t *out = message(MIB, 1), *in = room(MIB);
 
 	pair_links(&c, l);
-	for (int round = 0; round < 3; round++) {
-		size_t size = round == 1 ? MIB - 48 : 1000;
+	for (int round = 0; round < 9; round++) {
+		size_t size = round % 2 ? MIB / 2 : (size_t)(1000 << round);
 		void *r = irecv(l[1], in, size, A), *s = isend(l[0], out, size, A);
 
 		wait_for(l, r, NULL);
@@ -585,7 +585,7 @@ static void announcements_and_close(void)
 static void said_twice(void)
 {
 	static const struct pair_frame empty = {.kind = WIRE_DATA, .flags = WIRE_FLAG_EAGER, .tag = A};
-	static const struct pair_frame half = {.kind = WIRE_DATA, .length = 50, .total = 100, .tag = A};
+	static const struct pair_frame half = {.kind = WIRE_DATA, .length = 51, .total = 100, .tag = A};
 	struct pair_config c = {.nlanes = 3, .eager_max = 64};
 	uint8_t in[2][100], out[100] = {0};
 
@@ -600,14 +600,14 @@ static void said_twice(void)
 		if (how == 0) { /* an empty message for the first of two buffers */
 			say(raw[0], empty, NULL);
 			say(raw[0], empty, NULL);
-		} else if (how == 1) { /* the first half of a message */
+		} else if (how == 1) { /* the same piece, more than a half */
 			say(raw[1], half, out);
 			say(raw[2], half, out);
 		} else { /* a message that shrinks on the way */
 			struct pair_frame shorter = half;
 
-			shorter.total = 51;
-			shorter.offset = 50;
+			shorter.total = 52;
+			shorter.offset = 51;
 			shorter.length = 1;
 			say(raw[1], half, out);
 			say(raw[2], shorter, out);

@@ -161,8 +161,10 @@ static void cannot_be_pinned(int splice, int nlanes)
 	uint8_t *secret = unpinnable(SIZE), *in = malloc(SIZE);
 	struct tcp_link *l[2];
 
-	if (!secret)
-		exit(0);
+	if (!secret) {
+		free(in);
+		return;
+	}
 	pair_links(&c, l);
 	for (uint64_t i = 0; i < 3; i++) {
 		void *r = irecv(l[1], in, SIZE, A), *s;
@@ -182,8 +184,9 @@ static void cannot_be_pinned(int splice, int nlanes)
 
 static void unpinnable_splice(void)
 {
+	log_text[0] = 0;
 	cannot_be_pinned(1, 2);
-	CHECK_HAS(log_text, "vmsplice: Bad address");
+	CHECK(!log_text[0] || strstr(log_text, "vmsplice: Bad address"));
 	cannot_be_pinned(1, 3);
 }
 

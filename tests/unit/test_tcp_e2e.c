@@ -544,8 +544,11 @@ static int child(const char *name, void (*run)(void), const char *only)
 	pid = fork();
 	CHECK(pid >= 0);
 	if (pid == 0) {
-		alarm(20);
+		alarm(GANTRY_SANITIZED ? 60 : 20);
 		run();
+		/* A search for leaks takes seconds: one of the combinations is enough. */
+		if (GANTRY_SANITIZED && combination != 28)
+			_exit(0);
 		exit(0);
 	}
 	CHECK_EQ(waitpid(pid, &status, 0), pid);
@@ -570,8 +573,12 @@ int main(int argc, char **argv)
 	failed += child("late_accept_of_shared", late_accept_of_shared, only);
 	failed += child("close_in_flight", close_in_flight, only);
 	for (combination = 0; combination < 32; combination++) {
+		/* Every two settings meet in these. */
+		static const uint32_t some = 1u << 0 | 1u << 5 | 1u << 10 | 1u << 15 | 1u << 19 | 1u << 22 | 1u << 25 | 1u << 28;
 		char name[64];
 
+		if (GANTRY_SANITIZED && !(some >> combination & 1))
+			continue;
 		zerocopy = ways[combination % 4];
 		crc = combination & 4 ? "1" : "0";
 		lanes = combination & 8 ? "3" : "1";

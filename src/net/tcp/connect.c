@@ -218,7 +218,7 @@ static void attempt_start(struct tcp_attempt *a)
 	struct gantry_addr to = target(a);
 	const struct gantry_addr *from = NULL;
 	int local = gantry_addr_is_local(&to);
-	const char *device = gantry_params()->bind_device && !local && gantry_nic_may_bind(nic, &to) ? nic->name : NULL;
+	const char *device = gantry_params()->bind_device && gantry_nic_should_bind(nic, &to) ? nic->name : NULL;
 	int e;
 
 	for (int i = 0; i < nic->naddrs && !from; i++)
@@ -343,7 +343,7 @@ static void on_welcome(struct tcp_attempt *a)
 
 	if (wire_welcome_decode(a->in, &w) != GANTRY_OK) {
 		connector_fail(c, GANTRY_ERR_PROTOCOL, "what answers there does not speak our protocol");
-	} else if (w.verdict > WIRE_USE_SESSION) {
+	} else if (w.verdict > WIRE_USE_SESSION && w.verdict < WIRE_VERDICTS) {
 		connector_fail(c, results[w.verdict], "refused by the peer: %s", w.text);
 	} else if (w.version != WIRE_VERSION) {
 		connector_fail(c, GANTRY_ERR_VERSION, "protocol version differs: %d (connecting side) and %d (accepting side)",

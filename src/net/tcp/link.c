@@ -221,6 +221,11 @@ void tcp_link_ending(struct tcp_lane *lane, int e)
 	pthread_mutex_unlock(&l->mu);
 }
 
+static int unreachable(int e)
+{
+	return e == ETIMEDOUT || e == EHOSTUNREACH || e == ENETUNREACH || e == EHOSTDOWN || e == ENETDOWN;
+}
+
 void tcp_link_check_ending(struct tcp_link *l)
 {
 	int all = 1, goodbye;
@@ -236,6 +241,9 @@ void tcp_link_check_ending(struct tcp_link *l)
 	goodbye = l->peer_tx_closed || l->peer_rx_closed;
 	if (goodbye)
 		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_CLOSED, "the peer closed the connection");
+	else if (unreachable(l->ending_errno)) /* the same cause as silence, seen by TCP first */
+		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_SILENT, "lane %d: %s: the peer is stopped or unreachable",
+				     l->ending_lane, strerror(l->ending_errno));
 	else if (l->ending_errno)
 		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_LOST, "lane %d: %s", l->ending_lane,
 				     strerror(l->ending_errno));

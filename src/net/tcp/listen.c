@@ -211,8 +211,7 @@ static void become_lane(struct tcp_incoming *in)
 	}
 	if (listener)
 		ctx = listener->ctx;
-	if (gantry_params()->bind_device && !gantry_addr_is_local(&in->addr) &&
-	    gantry_nic_may_bind(&tcp_engine.nics->nics[in->nic], &in->addr))
+	if (gantry_params()->bind_device && gantry_nic_should_bind(&tcp_engine.nics->nics[in->nic], &in->addr))
 		device = tcp_engine.nics->nics[in->nic].name;
 	epoll_ctl(tcp_engine.epoll_fd, EPOLL_CTL_DEL, in->source.fd, NULL);
 	tcp_lane_take(l, in->hello.lane, in->source.fd, &ctx, device);
@@ -240,7 +239,7 @@ static void accept_hello(struct tcp_incoming *in, struct tcp_listener *listener)
 			memcpy(w.session, shared->session, WIRE_SESSION_SIZE);
 			memcpy(in->session, shared->session, WIRE_SESSION_SIZE);
 		} else if (!link_of_session(h) && !new_link(in, listener)) {
-			refuse(in, WIRE_REFUSED_LIMIT, GANTRY_ERR_LIMIT, "%.90s", gantry_last_error());
+			refuse(in, WIRE_REFUSED_LIMIT, GANTRY_ERR_LIMIT, "the accepting side is out of file descriptors: raise `ulimit -n` there");
 			return;
 		}
 	}

@@ -21,6 +21,7 @@
 
 #include "base/log.h"
 #include "net/tcp/nic.h"
+#include "net/tcp/route.h"
 
 enum { SPEED_ASSUMED = 10000 };
 /* ARPHRD_* that glibc's header does not have; the kernel's clashes with net/if.h. */
@@ -309,9 +310,22 @@ static void find_arp_flux(struct gantry_nic_list *list)
 	}
 }
 
-int gantry_nic_may_bind(const struct gantry_nic *nic, const struct gantry_addr *peer)
+/*
+ * Only where it changes anything: a bound socket skips part of the kernel's route lookup, so that for instance a blackhole
+ * route would not be noticed.
+ */
+int gantry_nic_should_bind(const struct gantry_nic *nic, const struct gantry_addr *peer)
 {
-	return !nic->arp_flux || peer->sa.sa_family == AF_INET6;
+	const struct gantry_addr *from = NULL;
+	unsigned device;
+
+	if (gantry_addr_is_local(peer) || (nic->arp_flux && peer->sa.sa_family == AF_INET))
+		return 0;
+	for (int i = 0; i < nic->naddrs && !from; i++)
+		if (nic->addrs[i].sa.sa_family == peer->sa.sa_family)
+			from = &nic->addrs[i];
+	device = gantry_route_device(from, peer);
+	return device != 0 && device != nic->ifindex;
 }
 
 gantry_result gantry_nic_scan(struct gantry_nic_list *ret_list)

@@ -94,8 +94,9 @@ int gantry_nic_pattern_match(const char *pattern, const char *name);
 /* 1 if the address belongs to this host (any interface of this network namespace, or 127/8, ::1). */
 int gantry_addr_is_local(const struct gantry_addr *a);
 
-/* May a connection to `peer` be bound to this device? Not if its packets may come in through another one. */
-int gantry_nic_may_bind(const struct gantry_nic *nic, const struct gantry_addr *peer);
+/* Should a connection to `peer` be bound to this device? If the kernel would send by another one; not if packets for this
+ * one may come in through another, because the socket would never see them. */
+int gantry_nic_should_bind(const struct gantry_nic *nic, const struct gantry_addr *peer);
 
 /* Do both addresses lie in one subnet, seen from nic's address i? */
 int gantry_nic_same_subnet(const struct gantry_nic *nic, int i, const struct gantry_addr *peer);

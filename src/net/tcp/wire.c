@@ -258,7 +258,10 @@ gantry_result wire_welcome_decode(const uint8_t in[WIRE_WELCOME_SIZE], struct wi
 	memcpy(w.mac, in + WIRE_MAC_OFFSET, WIRE_MAC_SIZE);
 	get_text(w.text, WIRE_TEXT_SIZE, in + 104);
 	w.naddrs = in[200];
-	if (w.verdict >= WIRE_VERDICTS ||
+	/* Another version may have more verdicts and other addresses: its number alone is what counts then. */
+	if (w.version != WIRE_VERSION) {
+		w.naddrs = 0;
+	} else if (w.verdict >= WIRE_VERDICTS ||
 	    get_addrs(in + 208, WIRE_WELCOME_SIZE - 208, w.naddrs, w.addrs) != GANTRY_OK)
 		return GANTRY_ERR_PROTOCOL;
 	*ret = w;

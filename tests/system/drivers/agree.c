@@ -1,8 +1,8 @@
 /*
- * agree pair LISTEN_ENV CONNECT_ENV: one process listens, one connects, each with settings of its own ("A=1;B=2"). Prints
- * what each side got: "accept ERR_AUTH refused 127.0.0.1:...", "connect ERR_AUTH ...", or "transfer OK".
- * agree hello: speaks the wire protocol of a later version to a real listener; prints the verdict and what accept says.
- * agree welcome VERDICT: answers a real connect like a listener that refuses, or (0) like one of a later version.
+ * agree pair LISTEN_ENV CONNECT_ENV: one process listens, one connects, each with settings of its own ("A=1;B=2").
+ * Prints what each side got: "accept ERR_AUTH refused 127.0.0.1:...", "connect ERR_AUTH ...", or "transfer OK". agree
+ * hello: speaks the wire protocol of a later version to a real listener; prints the verdict and what accept says. agree
+ * welcome VERDICT: answers a real connect like a listener that refuses, or (0) like one of a later version.
  */
 #include "pair.h"
 
@@ -81,7 +81,8 @@ static void pair_side_run(struct pair_side *s)
 static void all(int fd, void *p, size_t n, int sending)
 {
 	for (size_t at = 0; at < n;) {
-		ssize_t k = sending ? send(fd, (char *)p + at, n - at, MSG_NOSIGNAL) : recv(fd, (char *)p + at, n - at, 0);
+		ssize_t k =
+			sending ? send(fd, (char *)p + at, n - at, MSG_NOSIGNAL) : recv(fd, (char *)p + at, n - at, 0);
 
 		CHECK(k > 0);
 		at += (size_t)k;

@@ -146,15 +146,15 @@ static void until_all_failed(struct state *st)
 			code = r;
 		}
 		if (pair_now_ms() - began > 8000) {
-			fprintf(stderr, "side %c: %d requests still wait, %d failed with %s\n", 'A' + s->self, left, failed,
-				gantry_result_name(code));
+			fprintf(stderr, "side %c: %d requests still wait, %d failed with %s\n", 'A' + s->self, left,
+				failed, gantry_result_name(code));
 			exit(1);
 		}
 		if (!moved)
 			pair_sleep_ms(1);
 	}
-	printf("side %c: %d requests ended with %s (%s) after %d ms\n", 'A' + s->self, failed, gantry_result_name(code), text,
-	       (int)(last - s->shared->event_ms));
+	printf("side %c: %d requests ended with %s (%s) after %d ms\n", 'A' + s->self, failed, gantry_result_name(code),
+	       text, (int)(last - s->shared->event_ms));
 	fflush(stdout);
 	CHECK(__atomic_load_n(&s->shared->event, __ATOMIC_ACQUIRE));
 	CHECK(gantry_result_is_remote(code));

@@ -26,7 +26,8 @@ static void settle(int fds, const char *when)
 	while ((pair_fds() != fds || pair_threads() != 1) && pair_now_ms() < end)
 		pair_sleep_ms(5);
 	if (pair_fds() != fds || pair_threads() != 1)
-		fprintf(stderr, "%s: %d fds (%d before), %d threads (1 before)\n", when, pair_fds(), fds, pair_threads());
+		fprintf(stderr, "%s: %d fds (%d before), %d threads (1 before)\n", when, pair_fds(), fds,
+			pair_threads());
 	CHECK_EQ(pair_fds(), fds);
 	CHECK_EQ(pair_threads(), 1);
 }
@@ -93,8 +94,8 @@ static int cycles(void)
 }
 
 /*
- * All connections at the same moment in both directions, or one after the other on each side: who shares whose link must
- * come out the same on both sides.
+ * All connections at the same moment in both directions, or one after the other on each side: who shares whose link
+ * must come out the same on both sides.
  */
 static void crossing_round(struct pair_side *s, int round)
 {
@@ -239,7 +240,8 @@ static uint64_t cpu_us(void)
 	struct rusage u;
 
 	CHECK(getrusage(RUSAGE_SELF, &u) == 0);
-	return (uint64_t)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000000 + (uint64_t)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+	return (uint64_t)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000000 +
+	       (uint64_t)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
 static void idle_side(struct pair_side *s)

@@ -1,6 +1,7 @@
 /*
- * mismatch: sends that are larger than their receives, each on a connection of its own, A to B. Both sides must end with
- * ERR_SIZE and a text that has both sizes and the peer in it, within a second; connections beside them go on working.
+ * mismatch: sends that are larger than their receives, each on a connection of its own, A to B. Both sides must end
+ * with ERR_SIZE and a text that has both sizes and the peer in it, within a second; connections beside them go on
+ * working.
  */
 #include "pair.h"
 

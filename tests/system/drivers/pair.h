@@ -27,11 +27,11 @@ enum { PAIR_HANDLES = 80 };
 
 /* Both sides write their own entries and read the other's: index 0 is side A, 1 is side B. */
 struct pair_shared {
-	uint32_t step[2];                                           /* how far each side is; release, acquire */
-	uint32_t event;                                             /* the parent has done what the test is about */
-	uint64_t event_ms;                                          /* when */
-	uint64_t number[2][8];                                      /* results */
-	int ready[2][PAIR_HANDLES];                                 /* release, acquire */
+	uint32_t step[2];	    /* how far each side is; release, acquire */
+	uint32_t event;		    /* the parent has done what the test is about */
+	uint64_t event_ms;	    /* when */
+	uint64_t number[2][8];	    /* results */
+	int ready[2][PAIR_HANDLES]; /* release, acquire */
 	uint8_t handle[2][PAIR_HANDLES][GANTRY_NET_HANDLE_SIZE];
 	pid_t pid[2];
 };
@@ -91,8 +91,8 @@ static inline int pair_threads(void)
 }
 
 /*
- * The end of a side. With sanitizers the service thread is waited for: what it owns would look like a leak if the process
- * ended under it.
+ * The end of a side. With sanitizers the service thread is waited for: what it owns would look like a leak if the
+ * process ended under it.
  */
 static inline void pair_finish(struct pair_side *s)
 {

@@ -158,7 +158,8 @@ static void nofile_peer(struct pair_side *s)
 			r = pair_try_connect(s, s->shared->handle[0][n], &comm[n]);
 		}
 	}
-	printf("%s %s after %d: %s\n", s->self ? "connect" : "accept", gantry_result_name(r), n - 1, gantry_last_error());
+	printf("%s %s after %d: %s\n", s->self ? "connect" : "accept", gantry_result_name(r), n - 1,
+	       gantry_last_error());
 	fflush(stdout);
 	pair_step(s, 1);
 	pair_wait_step(s->shared, s->other, 1);
@@ -196,7 +197,8 @@ static int pump(int from, int to)
 
 static void relay(int port, const struct gantry_addr *to)
 {
-	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_port = htons((uint16_t)port)};
+	struct sockaddr_in a = {
+		.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_port = htons((uint16_t)port)};
 	struct pollfd p[1 + 2 * 16];
 	int ends[1 + 2 * 16], one = 1, n = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
 
@@ -270,7 +272,9 @@ static void late_side(struct pair_side *s)
 
 static pid_t start_relay(struct pair_shared *shared)
 {
-	struct gantry_addr to = {.in = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_port = htons((uint16_t)limit + 1)}};
+	struct gantry_addr to = {.in = {.sin_family = AF_INET,
+					.sin_addr = {htonl(INADDR_LOOPBACK)},
+					.sin_port = htons((uint16_t)limit + 1)}};
 	pid_t pid;
 
 	while (!__atomic_load_n(&shared->ready[0][0], __ATOMIC_ACQUIRE))

@@ -1,7 +1,7 @@
 /*
- * strangers N: A sends to B without a pause and opens a new connection to it now and then, while N strangers of six kinds
- * come to B's listening port. The transfer goes on with right bytes, B's descriptors stay bounded, every stranger is
- * counted, no listener hears of them, and genuine peers get in during and after.
+ * strangers N: A sends to B without a pause and opens a new connection to it now and then, while N strangers of six
+ * kinds come to B's listening port. The transfer goes on with right bytes, B's descriptors stay bounded, every stranger
+ * is counted, no listener hears of them, and genuine peers get in during and after.
  */
 #include "pair.h"
 
@@ -83,7 +83,8 @@ static void receiver(struct pair_side *s)
 				CHECK_EQ(data[i], (uint8_t)((i * 2654435761u + head * 40503u) >> 13));
 		}
 		if (!extra)
-			CHECK_OK(s->net->ops->accept(s->net, next, &extra, NULL)); /* a stranger would be an error here */
+			CHECK_OK(s->net->ops->accept(s->net, next, &extra,
+						     NULL)); /* a stranger would be an error here */
 		if (extra && !hello)
 			hello = pair_irecv(s, extra, &number, sizeof(number), 0);
 		if (hello) {

@@ -1,0 +1,10 @@
+/* Which way the kernel would send packets, asked over rtnetlink. */
+#ifndef GANTRY_NET_TCP_ROUTE_H
+#define GANTRY_NET_TCP_ROUTE_H
+
+#include "net/tcp/nic.h"
+
+/* Index of the device that packets from `from` (NULL: any) to `to` leave by; 0 if there is no route or no answer. */
+unsigned gantry_route_device(const struct gantry_addr *from, const struct gantry_addr *to);
+
+#endif

@@ -1,0 +1,196 @@
+/* Sockets: options that are set, port ranges that run out, what errnos mean. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/param.h"
+#include "net/tcp/sock.h"
+#include "test.h"
+
+static struct gantry_addr loopback(void)
+{
+	struct gantry_addr a;
+
+	memset(&a, 0, sizeof(a));
+	a.in.sin_family = AF_INET;
+	a.in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	return a;
+}
+
+static int option(int fd, int level, int name)
+{
+	int value = -1;
+	socklen_t len = sizeof(value);
+
+	CHECK_EQ(getsockopt(fd, level, name, &value, &len), 0);
+	return value;
+}
+
+static void check_errnos(void)
+{
+	CHECK_EQ(sock_errno_class(ECONNREFUSED), SOCK_RETRY);
+	CHECK_EQ(sock_errno_class(EINTR), SOCK_RETRY);
+	CHECK_EQ(sock_errno_class(ECONNABORTED), SOCK_RETRY);
+	CHECK_EQ(sock_errno_class(ETIMEDOUT), SOCK_RETRY);
+	CHECK_EQ(sock_errno_class(EHOSTUNREACH), SOCK_RETRY);
+	CHECK_EQ(sock_errno_class(EMFILE), SOCK_LIMIT);
+	CHECK_EQ(sock_errno_class(ENFILE), SOCK_LIMIT);
+	CHECK_EQ(sock_errno_class(EADDRNOTAVAIL), SOCK_LIMIT);
+	CHECK_EQ(sock_errno_class(EPERM), SOCK_FATAL);
+	CHECK_EQ(sock_errno_class(EXDEV), SOCK_FATAL);
+	CHECK_HAS(sock_errno_hint(ECONNREFUSED), "nothing listens");
+	CHECK_HAS(sock_errno_hint(EMFILE), "ulimit -n");
+	for (int e = 0; e < 200; e++)
+		CHECK(*sock_errno_hint(e));
+}
+
+static void check_listen(void)
+{
+	struct gantry_addr a = loopback(), bound[3], again;
+	int fd[3], more = -1;
+	uint16_t port;
+
+	CHECK_OK(sock_listen(&a, 0, 0, &fd[0], &bound[0]));
+	port = gantry_addr_port(&bound[0]);
+	CHECK(port > 0);
+	CHECK_EQ(bound[0].in.sin_addr.s_addr, htonl(INADDR_LOOPBACK)); /* the chosen address, not all of them */
+	CHECK(option(fd[0], SOL_SOCKET, SO_ACCEPTCONN));
+	/* That one port is taken now: an error that names the range. */
+	CHECK_EQ(sock_listen(&a, port, port, &more, &again), GANTRY_ERR_LIMIT);
+	CHECK_EQ(more, -1);
+	CHECK_HAS(gantry_last_error(), "in use");
+	close(fd[0]);
+	CHECK_OK(sock_listen(&a, port, port, &fd[0], &bound[0]));
+	CHECK_EQ(gantry_addr_port(&bound[0]), port);
+	close(fd[0]);
+
+	/* The first free port of the range. */
+	for (uint16_t first = 42000; first < 60000; first += 7) {
+		int ok = 1;
+
+		for (int i = 0; i < 3; i++)
+			fd[i] = -1;
+		for (int i = 0; i < 3 && ok; i++)
+			ok = sock_listen(&a, first, (uint16_t)(first + 2), &fd[i], &bound[i]) == GANTRY_OK;
+		if (ok) {
+			for (int i = 0; i < 3; i++)
+				CHECK_EQ(gantry_addr_port(&bound[i]), first + i);
+			CHECK_EQ(sock_listen(&a, first, (uint16_t)(first + 2), &more, &again), GANTRY_ERR_LIMIT);
+		}
+		for (int i = 0; i < 3; i++)
+			if (fd[i] >= 0)
+				close(fd[i]);
+		if (ok)
+			return;
+	}
+	SKIP("no three free ports in a row");
+}
+
+static void check_connect(void)
+{
+	struct gantry_addr a = loopback(), bound, from = loopback(), peer;
+	socklen_t len = sizeof(peer);
+	int listener, fd = -1, other;
+	struct pollfd p;
+
+	CHECK_OK(sock_listen(&a, 0, 0, &listener, &bound));
+	from.in.sin_addr.s_addr = htonl(0x7f000005); /* the source is bound */
+	CHECK_EQ(sock_connect(&from, NULL, &bound, &fd), 0);
+	p = (struct pollfd){.fd = fd, .events = POLLOUT};
+	CHECK_EQ(poll(&p, 1, 5000), 1);
+	CHECK_EQ(option(fd, SOL_SOCKET, SO_ERROR), 0);
+	p = (struct pollfd){.fd = listener, .events = POLLIN};
+	CHECK_EQ(poll(&p, 1, 5000), 1);
+	other = accept(listener, &peer.sa, &len);
+	CHECK(other >= 0);
+	CHECK_EQ(peer.in.sin_addr.s_addr, htonl(0x7f000005));
+	close(other);
+	close(fd);
+
+	/* An address that is not ours cannot be bound: errno, and no socket. */
+	from.in.sin_addr.s_addr = htonl(0x08080808);
+	fd = -1;
+	CHECK_EQ(sock_connect(&from, NULL, &bound, &fd), EADDRNOTAVAIL);
+	CHECK_EQ(fd, -1);
+
+	/* Nobody listens: at once or a moment later. */
+	close(listener);
+	if (sock_connect(NULL, NULL, &bound, &fd) == 0) {
+		p = (struct pollfd){.fd = fd, .events = POLLOUT};
+		CHECK_EQ(poll(&p, 1, 5000), 1);
+		CHECK_EQ(option(fd, SOL_SOCKET, SO_ERROR), ECONNREFUSED);
+		close(fd);
+	}
+}
+
+static void check_tune(void)
+{
+	struct sock_options o = {.same_host = 1, .traffic_class = 46, .timeout_ns = 8000000000, .zerocopy = 1};
+	int fd = socket(AF_INET, SOCK_STREAM, 0), plain = socket(AF_INET, SOCK_STREAM, 0);
+	char name[32] = "", before[32] = "";
+	socklen_t len = sizeof(before);
+
+	CHECK(fd >= 0 && plain >= 0);
+	sock_tune(fd, &o);
+	CHECK(option(fd, IPPROTO_TCP, TCP_NODELAY));
+	CHECK(option(fd, SOL_SOCKET, SO_KEEPALIVE));
+	CHECK_EQ(option(fd, IPPROTO_TCP, TCP_KEEPIDLE), 4);
+	CHECK_EQ(option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT), 8000);
+	CHECK_EQ(option(fd, IPPROTO_IP, IP_TOS), 46 * 4);
+	len = sizeof(name);
+	CHECK_EQ(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &len), 0);
+	CHECK_STR(name, "reno"); /* within a host, and allowed to everybody */
+
+	len = sizeof(before);
+	CHECK_EQ(getsockopt(plain, IPPROTO_TCP, TCP_CONGESTION, before, &len), 0);
+	o.same_host = 0;
+	o.traffic_class = -1;
+	o.timeout_ns = 100000000; /* less than a second still means some */
+	sock_tune(plain, &o);
+	CHECK_EQ(option(plain, IPPROTO_IP, IP_TOS), 0);
+	CHECK_EQ(option(plain, IPPROTO_TCP, TCP_KEEPIDLE), 1);
+	CHECK_EQ(option(plain, IPPROTO_TCP, TCP_USER_TIMEOUT), 100);
+	len = sizeof(name);
+	CHECK_EQ(getsockopt(plain, IPPROTO_TCP, TCP_CONGESTION, name, &len), 0);
+	CHECK_STR(name, before); /* between hosts the system's choice stays */
+	close(fd);
+	close(plain);
+}
+
+static void check_budget(void)
+{
+	long limit = 0, before = sock_fd_budget(&limit), after;
+	struct rlimit r;
+	int fds[5];
+
+	CHECK_EQ(getrlimit(RLIMIT_NOFILE, &r), 0);
+	CHECK_EQ(limit, r.rlim_cur);
+	CHECK(before > 0 && before < limit);
+	for (int i = 0; i < 5; i++)
+		fds[i] = dup(0);
+	after = sock_fd_budget(&limit);
+	CHECK_EQ(before - after, 5);
+	for (int i = 0; i < 5; i++)
+		close(fds[i]);
+}
+
+static void silent(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line, const char *text)
+{
+	(void)level, (void)subsys, (void)file, (void)line, (void)text;
+}
+
+int main(void)
+{
+	gantry_log_set_sink(silent);
+	check_errnos();
+	check_connect();
+	check_tune();
+	check_budget();
+	check_listen();
+	printf("ok\n");
+	return 0;
+}

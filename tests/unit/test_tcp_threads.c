@@ -1,0 +1,324 @@
+/*
+ * Threads, mostly for TSan. Two sides, in one process: on each, one thread moves messages of mixed sizes both ways, and
+ * another registers memory, connects, uses and closes other comms at the same time, as NCCL's two threads do. Helper
+ * threads and the service thread are at it too.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "net/net.h"
+#include "test.h"
+
+#ifndef GANTRY_SANITIZED
+#define GANTRY_SANITIZED 0
+#endif
+
+enum { DEPTH = 6, MAX = 600000, MESSAGES = GANTRY_SANITIZED ? 150 : 250, ROUNDS = 12 };
+
+static struct gantry_net *net;
+static const struct gantry_net_ops *ops;
+static void *ctx;
+
+struct mailbox { /* how the handles travel: NCCL has its bootstrap for that */
+	pthread_mutex_t mu;
+	int full;
+	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
+};
+
+struct side {
+	int number;
+	void *send, *recv;
+	uint32_t random;
+	uint8_t *out[DEPTH], *in[DEPTH];
+	struct mailbox *mine, *theirs; /* of the connecting threads */
+};
+
+static uint32_t rnd(uint32_t *state, uint32_t n)
+{
+	*state = *state * 1664525 + 1013904223;
+	return (uint32_t)(((uint64_t)*state * n) >> 32);
+}
+
+static void maybe_pause(uint32_t *state)
+{
+	if (rnd(state, 8) == 0)
+		usleep(rnd(state, 300));
+}
+
+static uint8_t byte_of(uint64_t seed, uint64_t i)
+{
+	return (uint8_t)(i * 131 + (i >> 8) * 17 + (i >> 16) * 5 + seed * 59 + 7);
+}
+
+/* Both ends know it: from nothing to large, most of them small. */
+static size_t size_of(int from, int i)
+{
+	uint32_t state = (uint32_t)(from * 1000 + i), kind = rnd(&state, 10);
+
+	if (kind == 0)
+		return 0;
+	return rnd(&state, kind < 6 ? 3000 : kind < 8 ? 70000 : MAX);
+}
+
+static int tested(void *request, int *size)
+{
+	int done = 0;
+	gantry_result r = ops->test(net, request, &done, size);
+
+	if (r != GANTRY_OK) {
+		fprintf(stderr, "test: %s: %s\n", gantry_result_name(r), gantry_last_error());
+		exit(1);
+	}
+	return done;
+}
+
+/* Messages both ways, up to DEPTH in flight, on one send and one receive comm. */
+static void *mover(void *arg)
+{
+	struct side *s = arg;
+	void *sends[DEPTH] = {0}, *recvs[DEPTH] = {0};
+	int sent = 0, posted = 0, got = 0, done = 0;
+	uint64_t until = gantry_now_ns() + 60000000000u;
+
+	while (got < MESSAGES || done < MESSAGES) {
+		CHECK(gantry_now_ns() < until);
+		if (sent < MESSAGES && sent - done < DEPTH) {
+			size_t size = size_of(s->number, sent);
+			uint8_t *data = s->out[sent % DEPTH] + sent % 5;
+
+			for (size_t k = 0; k < size; k++)
+				data[k] = byte_of((uint64_t)sent, k);
+			CHECK_OK(ops->isend(net, s->send, data, size, 3, NULL, &sends[sent % DEPTH]));
+			sent += sends[sent % DEPTH] != NULL;
+		}
+		if (posted < MESSAGES && posted - got < DEPTH) {
+			void *data = s->in[posted % DEPTH] + posted % 3;
+			size_t size = MAX;
+			int tag = 3;
+
+			CHECK_OK(ops->irecv(net, s->recv, 1, &data, &size, &tag, NULL, &recvs[posted % DEPTH]));
+			posted += recvs[posted % DEPTH] != NULL;
+		}
+		if (done < sent && tested(sends[done % DEPTH], NULL))
+			done++;
+		if (got < posted) {
+			int size = -1;
+
+			if (tested(recvs[got % DEPTH], &size)) {
+				const uint8_t *data = s->in[got % DEPTH] + got % 3;
+
+				CHECK_EQ(size, size_of(!s->number, got));
+				for (int k = 0; k < size; k++)
+					if (data[k] != byte_of((uint64_t)got, (uint64_t)k)) {
+						fprintf(stderr, "message %d: byte %d is wrong\n", got, k);
+						exit(1);
+					}
+				got++;
+			}
+		}
+		maybe_pause(&s->random);
+	}
+	return NULL;
+}
+
+static void give_handle(struct mailbox *box, const uint8_t *handle)
+{
+	for (int given = 0; !given;) {
+		pthread_mutex_lock(&box->mu);
+		if (!box->full) {
+			memcpy(box->handle, handle, GANTRY_NET_HANDLE_SIZE);
+			box->full = given = 1;
+		}
+		pthread_mutex_unlock(&box->mu);
+	}
+}
+
+static int take_handle(struct mailbox *box, uint8_t *handle)
+{
+	int taken = 0;
+
+	pthread_mutex_lock(&box->mu);
+	if (box->full) {
+		memcpy(handle, box->handle, GANTRY_NET_HANDLE_SIZE);
+		box->full = 0;
+		taken = 1;
+	}
+	pthread_mutex_unlock(&box->mu);
+	return taken;
+}
+
+static void connect_sides(struct mailbox *mine, struct mailbox *theirs, uint32_t *random, void **ret_send, void **ret_recv)
+{
+	uint8_t handle[GANTRY_NET_HANDLE_SIZE], to[GANTRY_NET_HANDLE_SIZE];
+	void *listen, *send = NULL, *recv = NULL;
+	uint64_t until = gantry_now_ns() + 30000000000u;
+	int known = 0;
+
+	CHECK_OK(ops->listen(net, ctx, 0, handle, &listen));
+	give_handle(theirs, handle);
+	while (!send || !recv) {
+		if (!known)
+			known = take_handle(mine, to);
+		if (known && !send)
+			CHECK_OK(ops->connect(net, ctx, 0, to, &send, NULL));
+		if (!recv)
+			CHECK_OK(ops->accept(net, listen, &recv, NULL));
+		maybe_pause(random);
+		CHECK(gantry_now_ns() < until);
+	}
+	CHECK_OK(ops->close_listen(net, listen));
+	*ret_send = send;
+	*ret_recv = recv;
+}
+
+/* Other comms come and go; some are closed with requests in flight. */
+static void *connector(void *arg)
+{
+	struct side *s = arg;
+	uint32_t random = (uint32_t)s->number + 77;
+	uint8_t *memory = malloc(2 * MAX);
+
+	CHECK(memory);
+	for (int round = 0; round < ROUNDS; round++) {
+		void *send, *recv, *mr, *in, *data = memory + MAX, *request;
+		size_t size = round % 2 ? 1000 : MAX;
+		int tag = 9, got = -1;
+
+		connect_sides(s->mine, s->theirs, &random, &send, &recv);
+		CHECK_OK(ops->reg_mr(net, send, memory, 2 * MAX, GANTRY_NET_PTR_HOST, &mr));
+		memset(memory, round, size);
+		CHECK_OK(ops->irecv(net, recv, 1, &data, &size, &tag, NULL, &in));
+		CHECK_OK(ops->isend(net, send, memory, size, tag, mr, &request));
+		/* Each request is tested: the two directions may be on two links. */
+		for (int left = 3; left;) {
+			if ((left & 1) && tested(in, &got))
+				left &= ~1;
+			if ((left & 2) && tested(request, NULL))
+				left &= ~2;
+			maybe_pause(&random);
+		}
+		CHECK_EQ(got, size);
+		CHECK_EQ(memory[MAX], (uint8_t)round);
+		CHECK_EQ(memory[MAX + size - 1], (uint8_t)round);
+		if (round % 3 == 0) { /* nobody will send this; the other side may have closed already */
+			gantry_result r;
+
+			size = MAX;
+			r = ops->irecv(net, recv, 1, &data, &size, &tag, NULL, &in);
+			CHECK(r == GANTRY_OK || r == GANTRY_ERR_PEER_CLOSED);
+		}
+		CHECK_OK(ops->dereg_mr(net, send, mr));
+		if (round % 2) {
+			CHECK_OK(ops->close_recv(net, recv));
+			maybe_pause(&random);
+			CHECK_OK(ops->close_send(net, send));
+		} else {
+			CHECK_OK(ops->close_send(net, send));
+			CHECK_OK(ops->close_recv(net, recv));
+		}
+	}
+	free(memory);
+	return NULL;
+}
+
+static void *connect_thread(void *arg)
+{
+	struct side *s = arg;
+
+	connect_sides(s->mine, s->theirs, &s->random, &s->send, &s->recv);
+	return NULL;
+}
+
+static void silent(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line, const char *text)
+{
+	(void)subsys, (void)file, (void)line;
+	if (level == GANTRY_LOG_ERROR)
+		fprintf(stderr, "%s\n", text);
+}
+
+static void run(const char *zerocopy)
+{
+	struct gantry_net_config config = {.traffic_class = GANTRY_NET_UNDEF};
+	struct mailbox boxes[4] = {{.mu = PTHREAD_MUTEX_INITIALIZER},
+				   {.mu = PTHREAD_MUTEX_INITIALIZER},
+				   {.mu = PTHREAD_MUTEX_INITIALIZER},
+				   {.mu = PTHREAD_MUTEX_INITIALIZER}};
+	struct side sides[2];
+	pthread_t threads[4];
+
+	setenv("GANTRY_IFNAME", "lo", 1);
+	setenv("GANTRY_LANES", "3", 1);
+	setenv("GANTRY_HELPERS", "2", 1);
+	setenv("GANTRY_ZEROCOPY", zerocopy, 1);
+	setenv("GANTRY_ZEROCOPY_MIN", "100k", 1);
+	setenv("GANTRY_TIMEOUT", "5s", 1); /* heartbeats and idle looks happen within the test */
+	gantry_log_set_sink(silent);
+	net = gantry_net_tcp();
+	ops = net->ops;
+	CHECK_OK(ops->init(net, 1, &config, &ctx));
+	for (int i = 0; i < 2; i++) {
+		sides[i] = (struct side){.number = i, .random = (uint32_t)i, .mine = &boxes[i], .theirs = &boxes[!i]};
+		for (int k = 0; k < DEPTH; k++) {
+			sides[i].out[k] = malloc(MAX + 8);
+			sides[i].in[k] = malloc(MAX + 8);
+			CHECK(sides[i].out[k] && sides[i].in[k]);
+		}
+	}
+	for (int i = 0; i < 2; i++)
+		CHECK_EQ(pthread_create(&threads[i], NULL, connect_thread, &sides[i]), 0);
+	for (int i = 0; i < 2; i++)
+		pthread_join(threads[i], NULL);
+	for (int i = 0; i < 2; i++) {
+		sides[i].mine = &boxes[2 + i];
+		sides[i].theirs = &boxes[2 + !i];
+		CHECK_EQ(pthread_create(&threads[i], NULL, mover, &sides[i]), 0);
+		CHECK_EQ(pthread_create(&threads[2 + i], NULL, connector, &sides[i]), 0);
+	}
+	for (int i = 0; i < 4; i++)
+		pthread_join(threads[i], NULL);
+	for (int i = 0; i < 2; i++) {
+		CHECK_OK(ops->close_send(net, sides[i].send));
+		CHECK_OK(ops->close_recv(net, sides[i].recv));
+		for (int k = 0; k < DEPTH; k++) {
+			free(sides[i].out[k]);
+			free(sides[i].in[k]);
+		}
+	}
+	CHECK_OK(ops->finalize(net, ctx));
+}
+
+int main(int argc, char **argv)
+{
+	static const char *const ways[] = {"splice", "msg", "off"};
+	int failed = 0;
+
+	for (int i = 0; i < 3; i++) {
+		int status = 0;
+		pid_t pid;
+
+		if (argc > 1 && strcmp(argv[1], ways[i]) != 0)
+			continue;
+		pid = fork();
+		CHECK(pid >= 0);
+		if (pid == 0) {
+			alarm(40);
+			run(ways[i]);
+			/* A search for leaks takes seconds: once is enough. */
+			if (GANTRY_SANITIZED && i)
+				_exit(0);
+			exit(0);
+		}
+		CHECK_EQ(waitpid(pid, &status, 0), pid);
+		if (!WIFEXITED(status) || WEXITSTATUS(status)) {
+			fprintf(stderr, "%s FAILED (status %#x)\n", ways[i], status);
+			failed = 1;
+		}
+	}
+	if (!failed)
+		printf("ok\n");
+	return failed;
+}

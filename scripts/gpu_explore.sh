@@ -17,6 +17,7 @@ for part in "$@"; do
 	settings)
 		. tests/gpu/lib_gpu.sh
 		start_mps
+		sleep 1
 		for s in "GANTRY_LANES=1 GANTRY_HELPERS=0" "GANTRY_LANES=1 GANTRY_HELPERS=2" "GANTRY_LANES=2 GANTRY_HELPERS=2" \
 			"GANTRY_LANES=2 GANTRY_HELPERS=3" "GANTRY_LANES=4 GANTRY_HELPERS=4" "GANTRY_LANES=2 GANTRY_HELPERS=3 GANTRY_ZEROCOPY=off" ${MORE:+"$MORE"}; do
 			env=()

@@ -98,8 +98,9 @@ ncclResult_t gantry_plugin_get_device_mr(void *comm, void *mr, void **dptr)
 ncclResult_t gantry_plugin_isend(void *comm, void *data, size_t size, int tag, void *mr, void **request)
 {
 	void *req = NULL;
+	gantry_result r = CALL(isend, comm, data, size, tag, mr, &req);
 
-	return maybe(CALL(isend, comm, data, size, tag, mr, &req), req, request);
+	return maybe(r, req, request);
 }
 
 /* *request is a hint on entry, but only that one value: else it is whatever NCCL left there. */
@@ -114,8 +115,9 @@ ncclResult_t gantry_plugin_irecv(void *comm, int n, void **data, size_t *sizes, 
 ncclResult_t gantry_plugin_iflush(void *comm, int n, void **data, int *sizes, void **mrs, void **request)
 {
 	void *req = NULL;
+	gantry_result r = CALL(iflush, comm, n, data, sizes, mrs, &req);
 
-	return maybe(CALL(iflush, comm, n, data, sizes, mrs, &req), req, request);
+	return maybe(r, req, request);
 }
 
 ncclResult_t gantry_plugin_test(void *request, int *done, int *sizes)

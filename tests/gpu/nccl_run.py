@@ -7,10 +7,11 @@ import os
 import socket
 import subprocess
 import sys
+import time
 
 p = argparse.ArgumentParser()
 p.add_argument("--ranks", type=int, default=2)
-p.add_argument("--timeout", type=float, default=240)
+p.add_argument("--timeout", type=float, default=150)
 p.add_argument("--log", default="", help="prefix of the ranks' log files; empty: stderr")
 p.add_argument("--env", action="append", default=[])
 p.add_argument("rest", nargs=argparse.REMAINDER)
@@ -31,16 +32,24 @@ for rank in range(args.ranks):
     if args.log:
         env.setdefault("NCCL_DEBUG_FILE", "%s.nccl.%d" % (args.log, rank))
     procs.append(subprocess.Popen([sys.executable, os.path.join(here, "nccl_rank.py")] + rest, env=env, stderr=err))
+# The first rank that fails ends the run: the others would wait for it.
+deadline = time.monotonic() + args.timeout
 status = 0
-for rank, proc in enumerate(procs):
-    try:
-        rc = proc.wait(args.timeout)
-    except subprocess.TimeoutExpired:
-        print("rank %d still runs after %g s" % (rank, args.timeout), file=sys.stderr)
-        rc = 1
-    if rc:
-        print("rank %d ended with %d" % (rank, rc), file=sys.stderr)
-        for other in procs:
-            other.kill()
+left = dict(enumerate(procs))
+while left and not status:
+    for rank, proc in list(left.items()):
+        if proc.poll() is None:
+            continue
+        del left[rank]
+        if proc.returncode:
+            print("rank %d ended with %d" % (rank, proc.returncode), file=sys.stderr)
+            status = 1
+    if left and time.monotonic() > deadline:
+        print("ranks %s still run after %g s" % (sorted(left), args.timeout), file=sys.stderr)
         status = 1
+    time.sleep(0.05)
+for proc in left.values():
+    proc.kill()
+for proc in left.values():
+    proc.wait()
 sys.exit(status)

@@ -18,12 +18,12 @@ for part in "$@"; do
 		. tests/gpu/lib_gpu.sh
 		start_mps
 		sleep 1
-		for s in "GANTRY_LANES=1 GANTRY_HELPERS=0" "GANTRY_LANES=1 GANTRY_HELPERS=2" "GANTRY_LANES=2 GANTRY_HELPERS=2" \
-			"GANTRY_LANES=2 GANTRY_HELPERS=3" "GANTRY_LANES=4 GANTRY_HELPERS=4" "GANTRY_LANES=2 GANTRY_HELPERS=3 GANTRY_ZEROCOPY=off" ${MORE:+"$MORE"}; do
+		IFS="|" read -ra list <<<"${SETTINGS:-GANTRY_LANES=2 GANTRY_HELPERS=3}"
+		for s in "${list[@]}"; do
 			env=()
 			for e in $s; do env+=(--env "$e"); done
 			python3 tests/gpu/nccl_run.py --ranks 2 --log "$scratch/s" "${gantry_env[@]}" "${env[@]}" -- bench --label "$s" \
-				--sizes 1024,65536,1048576,16777216,134217728 2>&1 | tee -a "$out/settings.jsonl" |
+				--sizes ${SIZES:-1024,65536,1048576,16777216,134217728} 2>&1 | tee -a "$out/settings.jsonl" |
 				python3 -c 'import sys, json; print([(r["bytes"], r["time_us"], r["busbw_gbs"]) for r in map(json.loads, sys.stdin)])' || tail -n 5 "$scratch/s.0"
 			echo "   $s"
 		done ;;

@@ -78,7 +78,7 @@ static void welcome(const uint8_t *in)
 
 	if (wire_welcome_decode(in, &w) != GANTRY_OK)
 		return;
-	MUST(w.verdict < WIRE_VERDICTS);
+	MUST(w.version == WIRE_VERSION ? w.verdict < WIRE_VERDICTS : w.naddrs == 0);
 	must_be_printable(w.text, sizeof(w.text));
 	must_be_addresses(w.addrs, w.naddrs);
 	wire_welcome_encode(&w, out);

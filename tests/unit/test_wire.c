@@ -376,6 +376,13 @@ static void check_welcome_refusals(void)
 	refused_welcome(b, 200, 3);
 	refused_welcome(b, 208, 0);
 	refused_welcome(b, 228, 3);
+	/* More addresses than there may be, though the bytes have room for 22 of them. */
+	for (int i = 0; i < 22; i++)
+		memcpy(b + 208 + 8 * i, "\x04\0\x01\x02\x7f\0\0\x01", 8);
+	b[200] = 8;
+	CHECK_OK(wire_welcome_decode(b, &back));
+	for (int n = 9; n <= 22; n++)
+		refused_welcome(b, 200, (uint8_t)n);
 	/* A refusal needs no address. */
 	w.naddrs = 0;
 	w.verdict = WIRE_REFUSED_LIMIT;
@@ -383,6 +390,16 @@ static void check_welcome_refusals(void)
 	CHECK_OK(wire_welcome_decode(b, &back));
 	CHECK_EQ(back.verdict, 6);
 	CHECK_EQ(back.naddrs, 0);
+	/* Another version may mean something else by all that: its number is what the caller needs. */
+	b[8] = 9;
+	b[10] = 200;
+	b[200] = 255;
+	CHECK_OK(wire_welcome_decode(b, &back));
+	CHECK_EQ(back.version, 9);
+	CHECK_EQ(back.naddrs, 0);
+	b[8] = 1;
+	b[10] = 6;
+	b[200] = 0;
 	/* The text ends and is printable. */
 	memset(b + 104, 0x01, 96);
 	CHECK_OK(wire_welcome_decode(b, &back));

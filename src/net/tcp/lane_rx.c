@@ -80,6 +80,8 @@ static void on_rts(struct tcp_link *l, const struct wire_frame *f)
 	__atomic_store_n(&l->bulk_hint, 1, __ATOMIC_RELAXED);
 	if (t && (int32_t)(f->index + 1 - t->announced) > 0)
 		t->announced = f->index + 1;
+	if (t)
+		t->bulk = 1;
 	slot = tcp_match_slot(l, f->tag, f->index, &recv);
 	if (slot && f->total > slot->size)
 		size_mismatch(l, f->total, slot);
@@ -172,6 +174,7 @@ static int begin_data(struct tcp_lane *lane, int force)
 		return broken(lane, "too many different tags");
 	if ((int32_t)(f->index + 1 - t->arrived) > 0)
 		t->arrived = f->index + 1;
+	t->bulk = !(f->flags & WIRE_FLAG_EAGER);
 	if (l->rx_closed) { /* nobody wants it */
 		rx->target = TCP_TO_NOWHERE;
 	} else {

@@ -111,6 +111,7 @@ struct tcp_tag {
 	uint32_t advertised; /* sending: receives the peer has posted. receiving: what it was told of */
 	uint32_t arrived;    /* receiving: messages that have begun to arrive */
 	uint32_t announced;  /* receiving: messages the peer waits to send */
+	uint32_t bulk;       /* receiving: the last message was a bulk one; the next is expected to be one too */
 };
 
 struct tcp_tags {

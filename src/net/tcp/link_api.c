@@ -153,8 +153,9 @@ gantry_result tcp_link_irecv(struct tcp_link *l, int n, void **data, const size_
 	recv->head.state = TCP_PENDING;
 	recv->n = n;
 	recv->ncomplete = 0;
+	/* NCCL's buffers are large whatever it sends: what came last tells what to expect. */
 	for (int i = 0; i < n; i++)
-		large |= sizes[i] > l->eager_max;
+		large |= sizes[i] > l->eager_max && tcp_tag_of(&l->rx_tags, (uint32_t)tags[i])->bulk;
 	recv->large = large;
 	tcp_count_posted(l, recv, 1);
 	gantry_list_append(&l->posted, &recv->head.node);

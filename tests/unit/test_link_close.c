@@ -384,7 +384,8 @@ static void closes_right_behind(void)
 		s = isend(l[0], out, SIZE, A);
 		while (!done) {
 			CHECK_OK(tcp_link_test(r, &done, NULL));
-			tcp_lane_rx(&l[0]->lanes[0], 0); /* what the receiver says */
+			tcp_control_flush(l[0]);
+			tcp_lane_rx(&l[0]->lanes[0], 0); /* what the receiver says; the other thread sends */
 		}
 		tcp_link_close_rx(l[1]);
 		CHECK_OUTCOME(outcome(l, s), GANTRY_OK);

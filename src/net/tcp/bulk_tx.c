@@ -294,6 +294,10 @@ static int push_copied(struct tcp_lane *lane)
 		if (n < 0 && errno == ENOBUFS && (flags & MSG_ZEROCOPY)) {
 			drain_errors(lane);
 			n = sendmsg(lane->fd, &msg, flags & ~MSG_ZEROCOPY);
+		} else if (n < 0 && errno == EFAULT && (flags & MSG_ZEROCOPY)) {
+			LOG_INFO(DATA, "%s: this memory cannot be pinned; plain sends from now on", lane->link->peer);
+			__atomic_store_n(&lane->link->msg_zerocopy, 0, __ATOMIC_RELAXED);
+			continue;
 		} else if (n >= 0 && (flags & MSG_ZEROCOPY)) {
 			__atomic_store_n(&tx->zerocopy_calls, tx->zerocopy_calls + 1, __ATOMIC_RELAXED);
 		}
@@ -331,20 +335,22 @@ int tcp_bulk_tx(struct tcp_lane *lane)
 	struct tcp_lane_tx *tx = &lane->tx;
 	struct sigpipe_guard guard = {0};
 	int64_t moved = 0;
-	int full = 0, pulled = 0;
+	int full = 0, pulled = 0, guarded = 0;
 
 	if (__atomic_load_n(&tx->dead, __ATOMIC_RELAXED) ||
 	    (int64_t)(gantry_ticks() - __atomic_load_n(&tx->next_try, __ATOMIC_RELAXED)) < 0 ||
 	    pthread_mutex_trylock(&tx->lock))
 		return 0;
-	if (__atomic_load_n(&l->splice, __ATOMIC_RELAXED) || tx->in_pipe)
-		sigpipe_guard(&guard);
 	while (moved < LINK_PASS_BYTES && !tcp_link_failed(l) && !tx->dead) {
 		uint64_t before;
 		int rc;
 
 		if (!tx->send && (pulled = pull(lane)) <= 0)
 			break;
+		if (tx->splicing && !guarded) {
+			sigpipe_guard(&guard);
+			guarded = 1;
+		}
 		before = tx->left + tx->in_pipe;
 		rc = tx->splicing ? push_spliced(lane) : push_copied(lane);
 		if (rc < 0) {

@@ -59,8 +59,14 @@ static int collect_state(struct tcp_link *l, int n)
 		n = add_state(l, n, t);
 		t->advertised = t->posted;
 	}
-	if (n == first && (l->ack_now || l->heartbeat_due || l->consumed - l->consumed_told >= LINK_WINDOW / 4))
-		n = add_state(l, n, NULL);
+	if (n == first && (l->ack_now || l->heartbeat_due || l->consumed - l->consumed_told >= LINK_WINDOW / 4)) {
+		struct tcp_tag *t = l->rx_tags.count ? &l->rx_tags.items[l->rx_tags.last] : NULL;
+
+		/* The frame goes out anyway: the receives of the tag in use ride along. */
+		n = add_state(l, n, t);
+		if (t)
+			t->advertised = t->posted;
+	}
 	return n;
 }
 

@@ -76,8 +76,6 @@ gantry_result tcp_device_fuse(const struct gantry_net_vdevice *vdev, int *ret_de
 
 	if (vdev->ndevs < 1 || vdev->ndevs > GANTRY_NET_MAX_RAILS)
 		FAIL(GANTRY_ERR_INVALID, "makeVDevice: %d devices, 1 to %d can be fused", vdev->ndevs, GANTRY_NET_MAX_RAILS);
-	if (e->ndevs == TCP_MAX_DEVICES)
-		FAIL(GANTRY_ERR_LIMIT, "makeVDevice: no more than %d devices", TCP_MAX_DEVICES);
 	for (int i = 0; i < vdev->ndevs; i++) {
 		int k = vdev->devs[i];
 
@@ -93,6 +91,15 @@ gantry_result tcp_device_fuse(const struct gantry_net_vdevice *vdev, int *ret_de
 			at = sizeof(d.name) - 1;
 	}
 	d.nic = &e->nics->nics[d.rails[0]];
+	/* Each communicator asks anew: the same NICs make the same device. */
+	for (int i = 0; i < e->ndevs; i++) {
+		if (e->devs[i].nrails == d.nrails && memcmp(e->devs[i].rails, d.rails, sizeof(d.rails)) == 0) {
+			*ret_dev = i;
+			goto out;
+		}
+	}
+	if (e->ndevs == TCP_MAX_DEVICES)
+		FAIL(GANTRY_ERR_LIMIT, "makeVDevice: no more than %d devices", TCP_MAX_DEVICES);
 	LOG_INFO(NET, "device %d: %s, %d rails", e->ndevs, d.name, d.nrails);
 	*ret_dev = e->ndevs;
 	e->devs[e->ndevs++] = d;

@@ -194,7 +194,7 @@ static int begin_data(struct tcp_lane *lane, int force)
 			slot->started = 1;
 			slot->total = f->total;
 			slot->begun += f->length;
-			rx->dst = rx->slot->data + f->offset;
+			rx->dst = f->length ? slot->data + f->offset : NULL;
 		}
 	}
 	rx->payload = rx->dst;
@@ -436,13 +436,18 @@ static void lane_ended(struct tcp_lane *lane, int e)
 	tcp_link_ending(lane, e);
 }
 
-/* After a pass: acknowledge at once when the socket is empty or enough has come together. */
-static void after_pass(struct tcp_link *l, int drained)
+/*
+ * After a pass: acknowledge when enough has come together, or when nothing more is on its way. In the middle of a message
+ * there is more to come, and one acknowledgement will do for both.
+ */
+static void after_pass(struct tcp_lane *lane, int drained)
 {
+	struct tcp_link *l = lane->link;
+	int quiet = drained && lane->rx.state == TCP_RX_HEADER;
 	int hang_up = 0;
 
 	pthread_mutex_lock(&l->mu);
-	if (l->done != l->done_told && l->done_told < l->ack_upto && (drained || l->done - l->done_told >= 4))
+	if (l->done != l->done_told && l->done_told < l->ack_upto && (quiet || l->done - l->done_told >= LINK_ACK_EVERY))
 		l->ack_now = 1;
 	if (l->ack_now || l->consumed - l->consumed_told >= LINK_WINDOW / 4)
 		__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
@@ -486,7 +491,7 @@ int tcp_lane_rx(struct tcp_lane *lane, int force)
 	parked = rx->parked;
 	if (parked)
 		digest(lane, force);
-	while (!rx->parked && !rx->eof && moved < LINK_PASS_BYTES && !drained && !tcp_link_failed(l)) {
+	while (!rx->parked && !rx->eof && moved < LINK_RX_PASS_BYTES && !drained && !tcp_link_failed(l)) {
 		ssize_t n = fill(lane, &drained);
 
 		if (n > 0) {
@@ -508,7 +513,7 @@ int tcp_lane_rx(struct tcp_lane *lane, int force)
 			__atomic_store_n(&l->ending, gantry_ticks() | 1, __ATOMIC_RELAXED);
 	}
 	if (moved || parked)
-		after_pass(l, drained);
+		after_pass(lane, drained);
 	__atomic_store_n(&rx->next_poll, drained ? gantry_ticks() + l->pace_ticks : 0, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&rx->lock);
 	return moved != 0;

@@ -54,7 +54,10 @@ enum {
 	LINK_DONE_BITS = 1024,     /* bulk messages that may be complete out of order */
 	LINK_PIPE_SIZE = 4 << 20,  /* asked for; the kernel may give less */
 	LINK_PIPE_MIN = 256 << 10,
-	LINK_PASS_BYTES = 8 << 20, /* a lane is left after this much, so that others get their turn */
+	LINK_PASS_BYTES = 8 << 20, /* sending: a lane is left after this much, so that others get their turn */
+	/* Receiving: less, because the sender waits for acknowledgements and for the receives that the user posts next. */
+	LINK_RX_PASS_BYTES = 1 << 20,
+	LINK_ACK_EVERY = 2, /* messages, while more data is there */
 };
 
 enum tcp_request_kind { TCP_SEND = 1, TCP_RECV };

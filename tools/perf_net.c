@@ -29,6 +29,7 @@ static void usage(FILE *f)
 		   "  --raw            also a plain TCP mover, interleaved, and the ratios to it\n"
 		   "  --raw-nodelay    the same, with TCP_NODELAY on its streams too\n"
 		   "  --pin 0|1        each rank's thread keeps to its half of the CPUs (1)\n"
+		   "  --huge 0|1       ask for buffers on huge pages, for all movers alike (1)\n"
 		   "  --plugin P       a plugin by NCCL's rules, name or path (Gantry's own TCP network)\n"
 		   "  --ifname PATTERN interfaces, as in NCCL_SOCKET_IFNAME (lo)\n"
 		   "  --lanes N        sockets per connection, as GANTRY_LANES\n"
@@ -203,6 +204,7 @@ enum {
 	OPT_RAW,
 	OPT_RAW_NODELAY,
 	OPT_PIN,
+	OPT_HUGE,
 	OPT_PLUGIN,
 	OPT_IFNAME,
 	OPT_LANES,
@@ -257,6 +259,10 @@ static int take_option(int c, const char *arg, struct perf_opts *o, struct range
 		bad = number("--pin", arg, 0, 1, &v);
 		o->pin = (int)v;
 		return bad;
+	case OPT_HUGE:
+		bad = number("--huge", arg, 0, 1, &v);
+		o->huge = (int)v;
+		return bad;
 	case OPT_PLUGIN:
 		o->plugin = arg;
 		return 0;
@@ -287,6 +293,7 @@ static int parse(int argc, char **argv, struct perf_opts *o)
 		{"depth", required_argument, NULL, OPT_DEPTH},
 		{"raw-nodelay", no_argument, NULL, OPT_RAW_NODELAY},
 		{"pin", required_argument, NULL, OPT_PIN},
+		{"huge", required_argument, NULL, OPT_HUGE},
 		{"raw", no_argument, NULL, OPT_RAW},
 		{"plugin", required_argument, NULL, OPT_PLUGIN},
 		{"ifname", required_argument, NULL, OPT_IFNAME},
@@ -339,7 +346,7 @@ static int set_environment(const struct perf_opts *o)
 int cmd_perf_net(int argc, char **argv)
 {
 	static const struct perf_printer print = {.header = print_header, .row = print_row};
-	static struct perf_opts o = {.repeats = 5, .depth = 8, .check = 1, .pin = 1, .timeout_ns = 60000000000};
+	static struct perf_opts o = {.repeats = 5, .depth = 8, .check = 1, .pin = 1, .huge = 1, .timeout_ns = 60000000000};
 	const struct perf_shared *shared = NULL;
 	uint64_t wrong = 0;
 	int status;

@@ -36,6 +36,7 @@ struct perf_opts {
 	int raw;
 	int raw_nodelay; /* TCP_NODELAY on raw's streams too */
 	int pin;	 /* each rank's thread keeps to its half of the CPUs */
+	int huge;	 /* buffers on huge pages, where the system has them */
 	int json;
 	int check;
 	int calls;	    /* list every rank's system calls at the end */

@@ -65,6 +65,9 @@ static gantry_result make_buffers(struct perf_rank *rk)
 		rk->memory = NULL;
 		FAIL(GANTRY_ERR_NOMEM, "%d buffers of %zu bytes: %s", rk->nbufs, largest, strerror(errno));
 	}
+	/* As pinned buffers mostly are: contiguous. The movers of --raw use the same memory. */
+	if (rk->opts->huge && madvise(rk->memory, rk->memory_size, MADV_HUGEPAGE))
+		LOG_DEBUG(TOOL, "no huge pages: %s", strerror(errno));
 	/* Page faults are not what is measured. */
 	for (size_t at = 0; at < rk->memory_size; at += page)
 		rk->memory[at] = 1;

@@ -516,6 +516,7 @@ static void check_frame_layout(void)
 	CHECK_EQ(WIRE_FLAG_EAGER, 2);
 	CHECK_EQ(WIRE_FLAG_RECEIVER, 4);
 	CHECK_EQ(WIRE_FLAG_ACK, 8);
+	CHECK_EQ(WIRE_FLAG_MORE, 16);
 }
 
 static gantry_result decoded(uint8_t kind, uint32_t length, uint64_t offset, uint64_t total)
@@ -541,7 +542,7 @@ static void check_frame_refusals(void)
 	}
 	b[0] = WIRE_STATE;
 	back.tag = 77;
-	for (int bit = 4; bit < 8; bit++) {
+	for (int bit = 5; bit < 8; bit++) {
 		b[1] = (uint8_t)(1 << bit);
 		CHECK_EQ(wire_frame_decode(b, &back), GANTRY_ERR_PROTOCOL);
 	}

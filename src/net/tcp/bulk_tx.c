@@ -29,7 +29,7 @@
 #endif
 
 enum { CHUNK_UNIT = 64 << 10, CHUNK_MIN = 128 << 10, CHUNK_SHARED_MAX = 512 << 10, CHUNK_CRC_MAX = 1 << 20 };
-enum { TX_PACES = 1, SPLICE_TAIL = 16 << 10 };
+enum { RTS_PACES = 40, TX_PACES = 1, SPLICE_TAIL = 16 << 10 };
 enum { SLOW_PAUSE_NS = 200000 }; /* a lane that was too slow for a piece is asked again after this */
 
 /* The socket takes nothing any more. Data of the peer may still be there to be read: the receiving half decides. */
@@ -60,29 +60,39 @@ static uint64_t chunk_size(const struct tcp_link *l, uint64_t total)
 	return chunk < max ? chunk : max;
 }
 
+/* The oldest message whose receive is posted, or NULL. Under mu. */
+static struct tcp_send *ready(struct tcp_link *l)
+{
+	gantry_list_each(pos, &l->bulk) {
+		struct tcp_send *s = gantry_container(pos, struct tcp_send, head.node);
+		struct tcp_tag *t = tcp_tag_of(&l->tx_tags, s->tag);
+
+		if (t && (int32_t)(t->advertised - s->index) > 0)
+			return s;
+		if (s->announced)
+			continue;
+		if (!s->blocked)
+			s->blocked = gantry_ticks() | 1;
+		s->announce |= (int64_t)(gantry_ticks() - s->blocked) > (int64_t)(RTS_PACES * l->pace_ticks);
+		if (s->announce) /* the control lane will ask for it */
+			__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+	}
+	return NULL;
+}
+
 /* The next piece of the oldest message whose receive is posted. 1 if there is one, 0 if not, -1: left to other lanes. */
 static int pull(struct tcp_lane *lane)
 {
 	struct tcp_link *l = lane->link;
 	struct tcp_lane_tx *tx = &lane->tx;
 	struct wire_frame f = {.kind = WIRE_DATA};
-	struct tcp_send *s = NULL;
+	struct tcp_send *s;
 	uint64_t chunk;
 
 	if (l->rails > 1)
 		tcp_rail_weigh(lane);
 	pthread_mutex_lock(&l->mu);
-	gantry_list_each(pos, &l->bulk) {
-		struct tcp_send *candidate = gantry_container(pos, struct tcp_send, head.node);
-		struct tcp_tag *t = tcp_tag_of(&l->tx_tags, candidate->tag);
-
-		if (t && (int32_t)(t->advertised - candidate->index) > 0) {
-			s = candidate;
-			break;
-		}
-		if (!candidate->announced)
-			__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
-	}
+	s = ready(l);
 	if (!s || l->peer_rx_closed) {
 		pthread_mutex_unlock(&l->mu);
 		return 0;
@@ -111,8 +121,11 @@ static int pull(struct tcp_lane *lane)
 	tx->data = s->data + s->next;
 	tx->left = tx->length = chunk;
 	s->next += chunk;
-	if (s->next == s->size)
+	if (s->next == s->size) {
 		gantry_list_remove(&s->head.node);
+		if (ready(l))
+			f.flags |= WIRE_FLAG_MORE;
+	}
 	pthread_mutex_unlock(&l->mu);
 
 	if (s->needs_ack)

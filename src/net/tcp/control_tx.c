@@ -79,7 +79,7 @@ static int collect_rts(struct tcp_link *l, int n)
 
 		if (n >= LINK_CONTROL_FRAMES - 3) /* room for the ends */
 			break;
-		if (s->announced || s->next)
+		if (s->announced || !s->announce || s->next)
 			continue;
 		t = tcp_tag_of(&l->tx_tags, s->tag);
 		if (!t || (int32_t)(t->advertised - s->index) > 0)

@@ -260,6 +260,7 @@ static int end_data(struct tcp_lane *lane)
 					tcp_match_bulk_done(l, f->seq);
 				}
 				l->bulk_received++;
+				l->more_coming = f->flags & WIRE_FLAG_MORE;
 				if ((f->flags & WIRE_FLAG_ACK) && f->seq + 1 > l->ack_upto)
 					l->ack_upto = f->seq + 1;
 				__atomic_store_n(&l->bulk_hint, 0, __ATOMIC_RELAXED);
@@ -443,7 +444,7 @@ static void lane_ended(struct tcp_lane *lane, int e)
 static void after_pass(struct tcp_lane *lane, int drained)
 {
 	struct tcp_link *l = lane->link;
-	int quiet = drained && lane->rx.state == TCP_RX_HEADER;
+	int quiet = drained && lane->rx.state == TCP_RX_HEADER && !l->more_coming;
 	int hang_up = 0;
 
 	pthread_mutex_lock(&l->mu);

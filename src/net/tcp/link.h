@@ -78,7 +78,9 @@ struct tcp_send {
 	uint64_t next; /* bytes given to lanes */
 	uint64_t sent; /* bytes in the kernel */
 	uint32_t tag, index;
-	uint8_t eager, needs_ack, announced;
+	uint8_t eager, needs_ack;
+	uint8_t announce, announced; /* the peer is to be told that this waits for a receive; it was told */
+	uint64_t blocked;            /* ticks: since when it waits, 0: not yet */
 	/* Of an eager message, or of a bulk message in one piece. Aligned, so that it never crosses a page. */
 	_Alignas(64) uint8_t header[WIRE_FRAME_SIZE];
 };
@@ -114,7 +116,7 @@ struct tcp_tag {
 	uint32_t advertised; /* sending: receives the peer has posted. receiving: what it was told of */
 	uint32_t arrived;    /* receiving: messages that have begun to arrive */
 	uint32_t announced;  /* receiving: messages the peer waits to send */
-	uint32_t bulk;       /* receiving: the last message was a bulk one; the next is expected to be one too */
+	uint32_t bulk;       /* the last message was a bulk one; the next is expected to be one too */
 };
 
 struct tcp_tags {
@@ -259,6 +261,7 @@ struct tcp_link {
 	uint64_t ack_upto; /* messages before this were sent without a copy: their sender waits for `done` */
 	uint64_t bulk_received;
 	int ack_now;
+	int more_coming; /* the sender said so in the last bulk message */
 	int rx_closed; /* by this side */
 	int peer_tx_closed;
 	struct tcp_end tx_end, rx_end;

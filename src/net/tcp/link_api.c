@@ -88,6 +88,7 @@ gantry_result tcp_link_isend(struct tcp_link *l, const void *data, size_t size, 
 	s->tag = (uint32_t)tag;
 	s->next = s->sent = 0;
 	s->needs_ack = s->announced = 0;
+	s->blocked = 0;
 	s->eager = size <= l->eager_max;
 	pthread_mutex_lock(&l->mu);
 	t = tcp_tag_of(&l->tx_tags, (uint32_t)tag);
@@ -99,6 +100,9 @@ gantry_result tcp_link_isend(struct tcp_link *l, const void *data, size_t size, 
 		return GANTRY_OK;
 	}
 	s->index = t->posted++;
+	/* In a run of bulk messages the receiver says by itself what it posts; the first of them has to ask. */
+	s->announce = !t->bulk;
+	t->bulk = !s->eager;
 	if (s->eager) {
 		flush = post_eager(l, s);
 	} else {

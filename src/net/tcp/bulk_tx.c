@@ -378,8 +378,10 @@ int tcp_bulk_tx(struct tcp_lane *lane)
 		piece_sent(lane);
 	}
 	sigpipe_unguard(&guard, tx->dead);
-	if (moved > 0)
+	if (moved > 0) {
 		__atomic_store_n(&l->told, gantry_ticks(), __ATOMIC_RELAXED);
+		__atomic_store_n(&l->bulk_moved, gantry_ticks(), __ATOMIC_RELAXED);
+	}
 	/* A socket that is full now has room for little in a moment: wait until a call is worth it. */
 	if (pulled >= 0) /* else pull has said when */
 		__atomic_store_n(&tx->next_try, full ? gantry_ticks() + TX_PACES * l->pace_ticks : 0, __ATOMIC_RELAXED);

@@ -107,11 +107,28 @@ out:
 	return r;
 }
 
+/* Launchers say how many ranks share this host, and so its CPUs. */
+static int ranks_here(void)
+{
+	static const char *const names[] = {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+					    "SLURM_NTASKS_PER_NODE"};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+		const char *text = getenv(names[i]);
+
+		if (text && atoi(text) > 0)
+			return atoi(text);
+	}
+	return 1;
+}
+
 int tcp_cpus_usable(void)
 {
 	cpu_set_t set;
+	int n = sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
 
-	return sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
+	n /= ranks_here();
+	return n > 1 ? n : 1;
 }
 
 /* Bulk lanes: one per rail at least; more only where there are CPUs to drive them. */
@@ -120,7 +137,7 @@ int tcp_lanes_wanted(int dev)
 	int rails = tcp_engine.devs[dev].nrails, lanes = (int)gantry_params()->lanes;
 
 	if (!lanes)
-		lanes = tcp_cpus_usable() >= 8 ? 2 : 1;
+		lanes = tcp_cpus_usable() >= 16 ? 4 : tcp_cpus_usable() >= 8 ? 2 : 1;
 	if (lanes < rails)
 		lanes = rails;
 	return lanes < WIRE_MAX_LANES ? lanes : WIRE_MAX_LANES - 1;

@@ -40,12 +40,13 @@ static int work(struct tcp_link *l, int first)
 	int sending = __atomic_load_n(&l->bulk_pending, __ATOMIC_RELAXED) != 0;
 	int receiving = __atomic_load_n(&l->large_posted, __ATOMIC_RELAXED) != 0;
 	int moved = 0, lanes = l->nlanes - 1;
+	uint64_t now = gantry_ticks();
 
 	/* Each helper starts at a lane of its own, so that they rarely meet. */
 	for (int k = 0; k < lanes; k++) {
 		struct tcp_lane *lane = &l->lanes[1 + (first + k) % lanes];
 
-		if (receiving)
+		if (receiving && tcp_lane_due(lane, now))
 			moved |= tcp_lane_rx(lane, 0);
 		if (sending)
 			moved |= tcp_bulk_tx(lane);
@@ -139,7 +140,7 @@ static void *helper(void *arg)
 			sleep_until_needed(self);
 			last = gantry_ticks();
 		} else {
-			gantry_cpu_pause();
+			sched_yield(); /* where CPUs are short after all, somebody else has use for this one */
 		}
 	}
 	return NULL;
@@ -156,12 +157,17 @@ void tcp_helpers_notify(void)
 		LOG_DEBUG(NET, "wake: %s", strerror(errno));
 }
 
+int tcp_helpers_awake(void)
+{
+	return __atomic_load_n(&helpers.n, __ATOMIC_RELAXED) > (int)__atomic_load_n(&helpers.sleeping, __ATOMIC_RELAXED);
+}
+
 int tcp_helpers_wanted(void)
 {
 	int n = (int)gantry_params()->helpers, cpus = tcp_cpus_usable();
 
 	if (n < 0)
-		n = cpus < 4 ? 0 : cpus < 8 ? 1 : cpus / 5; /* 3 of 16 */
+		n = cpus < 4 ? 0 : cpus < 8 ? 1 : cpus < 16 ? (cpus - 4) / 2 : 6;
 	return n < MAX_HELPERS ? n : MAX_HELPERS;
 }
 

@@ -24,5 +24,7 @@ void tcp_helpers_know(struct tcp_link *l);
 void tcp_helpers_forget(struct tcp_link *l);
 /* A large message was posted. */
 void tcp_helpers_notify(void);
+/* Some are at work or looking for it. */
+int tcp_helpers_awake(void);
 
 #endif

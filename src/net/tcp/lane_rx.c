@@ -509,6 +509,8 @@ int tcp_lane_rx(struct tcp_lane *lane, int force)
 	}
 	if (moved) {
 		__atomic_store_n(&l->heard, gantry_ticks(), __ATOMIC_RELAXED);
+		if (lane->index)
+			__atomic_store_n(&l->bulk_moved, gantry_ticks(), __ATOMIC_RELAXED);
 		/* A lane has ended, but this one still delivers: give it time. */
 		if (__atomic_load_n(&l->ending, __ATOMIC_RELAXED))
 			__atomic_store_n(&l->ending, gantry_ticks() | 1, __ATOMIC_RELAXED);

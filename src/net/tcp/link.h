@@ -226,8 +226,8 @@ struct tcp_link {
 	int ending_lane;
 	uint64_t error_sent_bytes, error_recv_bytes;
 
-	/* Liveness, in ticks, relaxed: heard of the peer; told the peer; somebody progressed the link. */
-	uint64_t heard, told, progressed;
+	/* In ticks, relaxed: heard of the peer; told the peer; a user progressed the link; bulk bytes moved. */
+	uint64_t heard, told, progressed, bulk_moved;
 
 	/* Sending; mu. */
 	struct gantry_pool sends;
@@ -338,6 +338,12 @@ static inline void tcp_count_posted(struct tcp_link *l, const struct tcp_recv *r
 	uint32_t *count = recv->large ? &l->large_posted : &l->small_posted;
 
 	__atomic_store_n(count, *count + (uint32_t)change, __ATOMIC_RELAXED);
+}
+
+/* Is it worth a call to look at this socket? */
+static inline int tcp_lane_due(const struct tcp_lane *lane, uint64_t now)
+{
+	return (int64_t)(now - __atomic_load_n(&lane->rx.next_poll, __ATOMIC_RELAXED)) >= 0;
 }
 
 static inline void tcp_request_done(struct tcp_request *req)

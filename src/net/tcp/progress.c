@@ -6,13 +6,19 @@
  * or the peer has announced one, paced too once it was found empty. So a spinning caller costs few system calls.
  */
 #include "base/clock.h"
+#include "net/tcp/helper.h"
 #include "net/tcp/link.h"
 
-enum { SELDOM = 200 }; /* paces */
+enum { SELDOM = 200, PATIENCE = 10 }; /* paces */
 
-static int due(const struct tcp_lane *lane, uint64_t now)
+/*
+ * While helpers move bulk bytes, the user's thread keeps its hands free: it has other connections and a GPU to look
+ * after. If nothing has moved for a while, it does not rely on them.
+ */
+static int helped(const struct tcp_link *l, uint64_t now)
 {
-	return (int64_t)(now - __atomic_load_n(&lane->rx.next_poll, __ATOMIC_RELAXED)) >= 0;
+	return tcp_helpers_awake() && (int64_t)(now - __atomic_load_n(&l->bulk_moved, __ATOMIC_RELAXED)) <
+					      (int64_t)(PATIENCE * l->pace_ticks);
 }
 
 void tcp_link_progress(struct tcp_link *l)
@@ -31,13 +37,13 @@ void tcp_link_progress(struct tcp_link *l)
 	}
 	if (__atomic_load_n(&l->tx_pending, __ATOMIC_RELAXED))
 		tcp_control_flush(l);
-	if (small || due(&l->lanes[0], now))
+	if (small || tcp_lane_due(&l->lanes[0], now))
 		tcp_lane_rx(&l->lanes[0], 0);
-	for (int i = 1; i < l->nlanes; i++) {
+	for (int i = 1; i < l->nlanes && !helped(l, now); i++) {
 		if (sending)
 			tcp_bulk_tx(&l->lanes[i]);
 		/* Without a large receive nothing should come, but a send that is too large must be noticed. */
-		if (due(&l->lanes[i], large ? now : now - SELDOM * l->pace_ticks))
+		if (tcp_lane_due(&l->lanes[i], large ? now : now - SELDOM * l->pace_ticks))
 			tcp_lane_rx(&l->lanes[i], 0);
 	}
 	if (__atomic_load_n(&l->tx_pending, __ATOMIC_RELAXED))

@@ -14,7 +14,7 @@ enum { A = 1, B = 2, BULK = 3000001, EAGER = 60000, REVERSE = 12 };
 #ifdef GANTRY_SANITIZED
 enum { RIGHT_BEHIND = 300 };
 #else
-enum { RIGHT_BEHIND = 4000 };
+enum { RIGHT_BEHIND = 1500 };
 #endif
 
 static void progress(struct tcp_link *l[2], int times)

@@ -29,7 +29,7 @@
 #endif
 
 enum { CHUNK_UNIT = 64 << 10, CHUNK_MIN = 128 << 10, CHUNK_SHARED_MAX = 512 << 10, CHUNK_CRC_MAX = 1 << 20 };
-enum { RTS_PACES = 40, TX_PACES = 1, SPLICE_TAIL = 16 << 10 };
+enum { DEEP_WINDOW = 6, RTS_PACES = 40, TX_PACES = 1, SPLICE_TAIL = 16 << 10 };
 enum { SLOW_PAUSE_NS = 200000 }; /* a lane that was too slow for a piece is asked again after this */
 
 /* The socket takes nothing any more. Data of the peer may still be there to be read: the receiving half decides. */
@@ -123,7 +123,8 @@ static int pull(struct tcp_lane *lane)
 	s->next += chunk;
 	if (s->next == s->size) {
 		gantry_list_remove(&s->head.node);
-		if (ready(l))
+		/* Only a deep window can wait for its acknowledgements. */
+		if (__atomic_load_n(&l->bulk_pending, __ATOMIC_RELAXED) >= DEEP_WINDOW && ready(l))
 			f.flags |= WIRE_FLAG_MORE;
 	}
 	pthread_mutex_unlock(&l->mu);

@@ -437,19 +437,19 @@ static void lane_ended(struct tcp_lane *lane, int e)
 	tcp_link_ending(lane, e);
 }
 
-/*
- * After a pass: acknowledge when enough has come together, or when nothing more is on its way. In the middle of a message
- * there is more to come, and one acknowledgement will do for both.
- */
-static void after_pass(struct tcp_lane *lane, int drained)
+/* Somebody waits for `done`, and nothing speaks for keeping him waiting. Under mu. */
+static int ack_due(const struct tcp_link *l)
 {
-	struct tcp_link *l = lane->link;
-	int quiet = drained && lane->rx.state == TCP_RX_HEADER && !l->more_coming;
+	return l->done != l->done_told && l->done_told < l->ack_upto &&
+	       (!l->more_coming || l->done - l->done_told >= LINK_ACK_EVERY);
+}
+
+static void after_pass(struct tcp_link *l)
+{
 	int hang_up = 0;
 
 	pthread_mutex_lock(&l->mu);
-	if (l->done != l->done_told && l->done_told < l->ack_upto && (quiet || l->done - l->done_told >= LINK_ACK_EVERY))
-		l->ack_now = 1;
+	l->ack_now |= ack_due(l);
 	if (l->ack_now || l->consumed - l->consumed_told >= LINK_WINDOW / 4)
 		__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
 	if (!tcp_link_failed(l))
@@ -465,7 +465,7 @@ static void after_pass(struct tcp_lane *lane, int drained)
 			shutdown(l->lanes[i].fd, SHUT_WR);
 }
 
-/* After bytes have come. -1: the link has failed. */
+/* After bytes have come. 1: stop here, the sender waits to hear of it; -1: the link has failed. */
 static int digest(struct tcp_lane *lane, int force)
 {
 	struct tcp_lane_rx *rx = &lane->rx;
@@ -476,6 +476,8 @@ static int digest(struct tcp_lane *lane, int force)
 		rc = end_frame(lane);
 	if (rc == 0)
 		rc = parse(lane, force);
+	if (rc == 0 && ack_due(lane->link))
+		rc = 1;
 	pthread_mutex_unlock(&lane->link->mu);
 	return rc;
 }
@@ -516,7 +518,7 @@ int tcp_lane_rx(struct tcp_lane *lane, int force)
 			__atomic_store_n(&l->ending, gantry_ticks() | 1, __ATOMIC_RELAXED);
 	}
 	if (moved || parked)
-		after_pass(lane, drained);
+		after_pass(l);
 	__atomic_store_n(&rx->next_poll, drained ? gantry_ticks() + l->pace_ticks : 0, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&rx->lock);
 	return moved != 0;

@@ -79,20 +79,16 @@ void tcp_match_early(struct tcp_link *l, struct tcp_recv *recv, struct tcp_slot 
 
 /*
  * Is there something about this tag that the sender should hear now? Receives are advertised when it waits for one, or,
- * while bulk messages come, when half of what it knew of is used up: so in a steady stream one STATE frame covers several
- * messages, and streams of small messages into large buffers cost none.
+ * while bulk messages come, when a quarter of those outstanding are news to it: so a shallow window is known at once, a
+ * deep one costs a frame for several messages, and streams of small messages into large buffers cost none.
  */
 int tcp_state_due(const struct tcp_link *l, const struct tcp_tag *tag)
 {
-	uint32_t known, outstanding;
+	uint32_t news = tag->posted - tag->advertised;
 
-	if (tag->posted == tag->advertised)
+	if (!news)
 		return 0;
 	if ((int32_t)(tag->announced - tag->advertised) > 0)
 		return 1;
-	if (!l->large_posted || !tag->bulk)
-		return 0;
-	known = (int32_t)(tag->advertised - tag->arrived) > 0 ? tag->advertised - tag->arrived : 0;
-	outstanding = tag->posted - tag->arrived;
-	return known <= outstanding / 2;
+	return l->large_posted && tag->bulk && 4 * news >= tag->posted - tag->arrived;
 }

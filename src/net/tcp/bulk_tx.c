@@ -28,7 +28,7 @@
 #define MSG_ZEROCOPY 0x4000000
 #endif
 
-enum { CHUNK_UNIT = 64 << 10, CHUNK_MIN = 128 << 10, CHUNK_SHARED_MAX = 512 << 10, CHUNK_CRC_MAX = 1 << 20 };
+enum { CHUNK_UNIT = 64 << 10, CHUNK_SHARED_MAX = 512 << 10, CHUNK_CRC_MAX = 1 << 20 };
 enum { DEEP_WINDOW = 6, RTS_PACES = 40, TX_PACES = 1, SPLICE_TAIL = 16 << 10 };
 enum { SLOW_PAUSE_NS = 200000 }; /* a lane that was too slow for a piece is asked again after this */
 
@@ -53,10 +53,10 @@ static uint64_t chunk_size(const struct tcp_link *l, uint64_t total)
 	/* Small enough that every lane gets some and a slow one holds little; large enough to be worth a call. */
 	chunk = (total / (uint64_t)lanes + CHUNK_UNIT - 1) / CHUNK_UNIT * CHUNK_UNIT;
 	/* Rails may differ in speed: the finer the pieces, the better they balance. */
-	if (l->rails == 1 && chunk < CHUNK_MIN)
-		chunk = CHUNK_MIN;
 	if (chunk > CHUNK_SHARED_MAX)
 		chunk = CHUNK_SHARED_MAX;
+	if (l->rails == 1 && chunk < gantry_params()->chunk_min)
+		chunk = gantry_params()->chunk_min;
 	return chunk < max ? chunk : max;
 }
 

@@ -15,7 +15,7 @@
 #include "base/param.h"
 #include "net/tcp/engine.h"
 
-enum { MAX_HELPERS = 32, MAX_LINKS = 512, SPIN_NS = 50000, SLEEP_MS = 100, MAX_POLL = 256 };
+enum { MAX_HELPERS = 32, MAX_LINKS = 512, SPIN_NS = 200000, SLEEP_MS = 100, MAX_POLL = 256 };
 
 static struct {
 	int n; /* running */

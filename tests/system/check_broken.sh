@@ -1,4 +1,5 @@
 #!/bin/bash
+# labels: slow
 # Each deliberately broken plugin fails by its own rule; the sound one that they are made of passes every rule.
 set -u
 gantry=$BUILD_DIR/gantry

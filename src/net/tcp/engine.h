@@ -155,10 +155,12 @@ void tcp_link_drop_tx(struct tcp_link *l);
 void tcp_link_drop_rx(struct tcp_link *l);
 void tcp_hello_fill(struct wire_hello *h);
 
-/* listen.c. mu held unless said otherwise. */
+/* listen.c. mu held. */
 gantry_result tcp_listener_open(const struct tcp_context *ctx, int dev, void *handle, struct tcp_listener **ret);
 void tcp_listener_close(struct tcp_listener *l);
 struct tcp_listener *tcp_listener_find(uint64_t id);
+/* incoming.c. mu held. */
+void tcp_port_ready(struct tcp_source *s, uint32_t events);
 void tcp_incoming_tick(uint64_t now);
 /* A connector of ours has heard from its peer: hellos that waited for that are answered. */
 void tcp_incoming_reconsider(void);

@@ -8,7 +8,8 @@
  * such as a refused connection, is tried again with growing pauses until GANTRY_CONNECT_TIMEOUT.
  *
  * Two processes that connect to each other at the same moment each see the other's hello while their own is on its way.
- * Both apply one rule: the process with the smaller id keeps its link and tells the other to share it.
+ * Both apply one rule: the process with the smaller id waits with its answer until its own hello is answered, then tells
+ * the other to share that link; the other one answers at once.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <errno.h>

@@ -19,8 +19,8 @@
  *
  * Streams of small messages. A message that is posted while others are in flight is not sent at once: it is copied to a
  * staging buffer, and the one before it is reported done. The newest one always stays pending until the kernel has it,
- * so its owner must come back and test it, and that flushes the buffer. A full buffer, or one that is older than
- * GANTRY_POLL_PACE when the next message comes, is flushed too. So a lone message leaves at once, and a stream costs one
+ * so its owner must come back and test it, and that flushes the buffer. A buffer that is half full, or older than a few
+ * times GANTRY_POLL_PACE when the next message comes, is flushed too. So a lone message leaves at once, and a stream costs one
  * system call for hundreds of messages.
  *
  * Threads. `mu` protects everything but lane I/O state and is held for short, non-blocking stretches. Each lane has a

@@ -146,7 +146,7 @@ struct wire_frame {
 	uint8_t kind;
 	uint8_t flags;
 	uint32_t length; /* payload bytes behind this header */
-	uint64_t seq;    /* DATA, RTS: number among the bulk messages. STATE: bulk messages done. CLOSE: bulk messages sent */
+	uint64_t seq;    /* DATA, RTS: number among the bulk messages. STATE: bulk messages done. CLOSE: bulk messages sent whole */
 	uint64_t offset; /* DATA: place of the payload in the message. STATE: eager bytes consumed. ERROR: bytes sent */
 	uint64_t total;  /* DATA, RTS: size of the message. ERROR: bytes of the receive buffer */
 	uint32_t tag;    /* DATA, RTS, STATE. ERROR: gantry_result */

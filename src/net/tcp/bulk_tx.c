@@ -67,6 +67,9 @@ static struct tcp_send *ready(struct tcp_link *l)
 		struct tcp_send *s = gantry_container(pos, struct tcp_send, head.node);
 		struct tcp_tag *t = tcp_tag_of(&l->tx_tags, s->tag);
 
+		/* The receiver keeps track of this many that may be done before an earlier one. */
+		if (s->seq - l->peer_done >= LINK_DONE_BITS)
+			continue;
 		if (t && (int32_t)(t->advertised - s->index) > 0)
 			return s;
 		if (s->announced)
@@ -88,6 +91,7 @@ static int pull(struct tcp_lane *lane)
 	struct wire_frame f = {.kind = WIRE_DATA};
 	struct tcp_send *s;
 	uint64_t chunk;
+	int far;
 
 	if (l->rails > 1)
 		tcp_rail_weigh(lane);
@@ -117,6 +121,7 @@ static int pull(struct tcp_lane *lane)
 	f.total = s->size;
 	f.tag = s->tag;
 	f.index = s->index;
+	far = s->seq - l->peer_done >= LINK_DONE_BITS / 2;
 	tx->send = s;
 	tx->data = s->data + s->next;
 	tx->left = tx->length = chunk;
@@ -129,7 +134,7 @@ static int pull(struct tcp_lane *lane)
 	}
 	pthread_mutex_unlock(&l->mu);
 
-	if (s->needs_ack)
+	if (s->needs_ack || far)
 		f.flags |= WIRE_FLAG_ACK;
 	if (l->crc) {
 		f.flags |= WIRE_FLAG_CRC;
@@ -152,7 +157,7 @@ static void piece_sent(struct tcp_lane *lane)
 	s->sent += lane->tx.length;
 	if (s->sent == s->size) {
 		l->bulk_sent++;
-		if (s->needs_ack && l->peer_done <= s->seq) {
+		if (s->needs_ack && !tcp_send_acked(l, s->seq)) {
 			gantry_list_append(&l->unacked, &s->head.node);
 		} else {
 			__atomic_fetch_sub(&l->bulk_pending, 1, __ATOMIC_RELAXED);

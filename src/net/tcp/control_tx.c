@@ -23,12 +23,26 @@ static int add_control(struct tcp_link *l, int n, const struct wire_frame *f)
 	return n + 1;
 }
 
+/* Bit k: bulk message done + 1 + k is done too, though one before it is not. */
+static uint32_t done_behind(const struct tcp_link *l)
+{
+	uint32_t bits = 0;
+
+	for (uint64_t k = 0; k < 32; k++) {
+		uint64_t seq = l->done + 1 + k;
+
+		bits |= (uint32_t)(l->done_bits[seq % LINK_DONE_BITS / 64] >> (seq % 64) & 1) << k;
+	}
+	return bits;
+}
+
 static int add_state(struct tcp_link *l, int n, const struct tcp_tag *t)
 {
 	struct wire_frame f = {
 		.kind = WIRE_STATE,
 		.seq = l->done,
 		.offset = l->consumed,
+		.crc = done_behind(l),
 		.tag = t ? t->tag : 0,
 		.index = t ? t->posted : 0,
 		.total = t ? 1 : 0, /* 1: tag and index are set */
@@ -229,6 +243,8 @@ again:
 	 */
 	if (!full && __atomic_fetch_or(&l->tx_pending, 0, __ATOMIC_SEQ_CST))
 		goto again;
+	if (__atomic_load_n(&l->peer_tx_closed, __ATOMIC_RELAXED))
+		tcp_link_hang_up(l);
 }
 
 int tcp_control_idle(struct tcp_link *l)

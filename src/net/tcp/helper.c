@@ -28,17 +28,21 @@ static struct {
 	struct tcp_link *working[MAX_HELPERS]; /* hazard: written by its helper, read by forget; seq_cst */
 } helpers = {.wake_fd = -1};
 
+static int bulk_expected(const struct tcp_link *l)
+{
+	return __atomic_load_n(&l->large_posted, __ATOMIC_RELAXED) || __atomic_load_n(&l->bulk_hint, __ATOMIC_RELAXED);
+}
+
 static int active(const struct tcp_link *l)
 {
-	return !tcp_link_failed(l) &&
-	       (__atomic_load_n(&l->bulk_pending, __ATOMIC_RELAXED) || __atomic_load_n(&l->large_posted, __ATOMIC_RELAXED));
+	return !tcp_link_failed(l) && (__atomic_load_n(&l->bulk_pending, __ATOMIC_RELAXED) || bulk_expected(l));
 }
 
 /* 1: bytes moved. */
 static int work(struct tcp_link *l, int first)
 {
 	int sending = __atomic_load_n(&l->bulk_pending, __ATOMIC_RELAXED) != 0;
-	int receiving = __atomic_load_n(&l->large_posted, __ATOMIC_RELAXED) != 0;
+	int receiving = bulk_expected(l);
 	int moved = 0, lanes = l->nlanes - 1;
 	uint64_t now = gantry_ticks();
 

@@ -62,8 +62,11 @@ static void incoming_free(struct tcp_incoming *in)
 {
 	struct tcp_link *promised = in->sharing ? promised_link(in) : NULL;
 
-	if (promised && promised->rx_state == TCP_RESERVED && !promised->rx_listener)
+	if (promised && promised->rx_state == TCP_RESERVED && !promised->rx_listener) {
 		promised->rx_state = TCP_UNUSED;
+		if (promised->tx_state == TCP_CLOSED)
+			tcp_link_put_down(promised);
+	}
 	tcp_source_close(&in->source);
 	gantry_list_remove(&in->node);
 	tcp_engine.nincoming--;
@@ -197,8 +200,8 @@ static void become_lane(struct tcp_incoming *in)
 	if (in->sharing) {
 		struct tcp_link *promised = promised_link(in);
 
-		if (promised && listener) {
-			promised->rx_listener = listener->id;
+		if (promised) {
+			promised->rx_listener = in->listener; /* if it is closed by now, the direction is dropped */
 			if (promised->up)
 				tcp_link_deliver(promised);
 		}
@@ -339,7 +342,9 @@ static void incoming_ready(struct tcp_source *s, uint32_t events)
 {
 	struct tcp_incoming *in = gantry_container(s, struct tcp_incoming, source);
 	uint32_t want = in->state == READ_PROOF ? WIRE_PROOF_SIZE : WIRE_HELLO_SIZE;
-	ssize_t n = recv(s->fd, in->in + in->got, in->state == DEFERRED ? 1 : want - in->got, MSG_DONTWAIT);
+	uint8_t extra;
+	ssize_t n = in->state == DEFERRED ? recv(s->fd, &extra, 1, MSG_DONTWAIT)
+					  : recv(s->fd, in->in + in->got, want - in->got, MSG_DONTWAIT);
 
 	(void)events;
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))

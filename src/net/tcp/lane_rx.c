@@ -48,13 +48,14 @@ static void on_state(struct tcp_link *l, const struct wire_frame *f)
 		if (l->window_blocked)
 			__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
 	}
-	if (f->seq <= l->peer_done || f->seq > l->next_seq)
+	if (f->seq < l->peer_done || f->seq > l->next_seq || (f->seq == l->peer_done && f->crc == l->peer_done_bits))
 		return;
 	l->peer_done = f->seq;
+	l->peer_done_bits = f->crc;
 	gantry_list_each_safe(pos, &l->unacked) {
 		struct tcp_send *s = gantry_container(pos, struct tcp_send, head.node);
 
-		if (s->seq >= l->peer_done)
+		if (!tcp_send_acked(l, s->seq))
 			continue;
 		gantry_list_remove(&s->head.node);
 		__atomic_fetch_sub(&l->bulk_pending, 1, __ATOMIC_RELAXED);
@@ -89,15 +90,9 @@ static void on_rts(struct tcp_link *l, const struct wire_frame *f)
 		__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
 }
 
-/* Everything the peer had sent before it closed has been taken: what still waits would wait for ever. */
-static int peer_said_all(const struct tcp_link *l)
-{
-	return l->peer_tx_closed && l->bulk_received >= l->peer_bulk_sent;
-}
-
 static void check_peer_closed(struct tcp_link *l)
 {
-	if (peer_said_all(l))
+	if (tcp_link_peer_said_all(l))
 		tcp_link_end(l, &l->rx_end, "the peer closed its sending side");
 	if (l->peer_rx_closed)
 		tcp_link_end(l, &l->tx_end, "the peer closed its receiving side");
@@ -116,7 +111,7 @@ static void on_control(struct tcp_link *l, const struct wire_frame *f)
 		if (f->flags & WIRE_FLAG_RECEIVER) {
 			l->peer_rx_closed = 1;
 		} else {
-			l->peer_tx_closed = 1;
+			__atomic_store_n(&l->peer_tx_closed, 1, __ATOMIC_RELAXED);
 			l->peer_bulk_sent = f->seq;
 		}
 		break;
@@ -260,7 +255,13 @@ static int end_data(struct tcp_lane *lane)
 					tcp_match_bulk_done(l, f->seq);
 				}
 				l->bulk_received++;
-				l->more_coming = f->flags & WIRE_FLAG_MORE;
+				if (f->seq >= l->newest_bulk) {
+					l->newest_bulk = f->seq;
+					l->more_coming = f->flags & WIRE_FLAG_MORE;
+				}
+				/* It overtook a message that may wait for its user: its own sender must not wait too. */
+				if (f->seq >= l->done && (f->flags & WIRE_FLAG_ACK) && l->rx_tags.count > 1)
+					l->ack_now = 1;
 				if ((f->flags & WIRE_FLAG_ACK) && f->seq + 1 > l->ack_upto)
 					l->ack_upto = f->seq + 1;
 				__atomic_store_n(&l->bulk_hint, 0, __ATOMIC_RELAXED);
@@ -446,23 +447,14 @@ static int ack_due(const struct tcp_link *l)
 
 static void after_pass(struct tcp_link *l)
 {
-	int hang_up = 0;
-
 	pthread_mutex_lock(&l->mu);
 	l->ack_now |= ack_due(l);
 	if (l->ack_now || l->consumed - l->consumed_told >= LINK_WINDOW / 4)
 		__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
 	if (!tcp_link_failed(l))
 		check_peer_closed(l);
-	/* The peer waits for this to see the link off: see tcp_link_put_down. */
-	if (peer_said_all(l) && !l->tx_wanted && !l->hung_up) {
-		l->hung_up = 1;
-		hang_up = 1;
-	}
 	pthread_mutex_unlock(&l->mu);
-	if (hang_up)
-		for (int i = 0; i < l->nlanes; i++)
-			shutdown(l->lanes[i].fd, SHUT_WR);
+	tcp_link_hang_up(l);
 }
 
 /* After bytes have come. 1: stop here, the sender waits to hear of it; -1: the link has failed. */
@@ -513,9 +505,10 @@ int tcp_lane_rx(struct tcp_lane *lane, int force)
 		__atomic_store_n(&l->heard, gantry_ticks(), __ATOMIC_RELAXED);
 		if (lane->index)
 			__atomic_store_n(&l->bulk_moved, gantry_ticks(), __ATOMIC_RELAXED);
-		/* A lane has ended, but this one still delivers: give it time. */
-		if (__atomic_load_n(&l->ending, __ATOMIC_RELAXED))
-			__atomic_store_n(&l->ending, gantry_ticks() | 1, __ATOMIC_RELAXED);
+		/* A lane has ended, but this one still delivers: give it time, within bounds. */
+		if (__atomic_load_n(&l->ending, __ATOMIC_ACQUIRE) &&
+		    (int64_t)(gantry_ticks() - l->ending_since) < (int64_t)gantry_ticks_of_ns(4ull * LINK_END_GRACE_NS))
+			__atomic_store_n(&l->ending, gantry_ticks() | 1, __ATOMIC_RELEASE);
 	}
 	if (moved || parked)
 		after_pass(l);

@@ -7,13 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/event.h"
 #include "base/log.h"
-
-enum { END_GRACE_NS = 500000000 };
 
 gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link)
 {
@@ -205,7 +204,7 @@ void tcp_link_fail(struct tcp_link *l, int tell, gantry_result r, const char *fm
 
 /*
  * When a peer dies or closes, its lanes end one after the other, and what it had sent before is still to be read from
- * them. So the first end only starts a clock; the link fails when the last lane has ended, or after END_GRACE_NS if
+ * them. So the first end only starts a clock; the link fails when the last lane has ended, or after LINK_END_GRACE_NS if
  * only some have: then a lane broke by itself.
  */
 void tcp_link_ending(struct tcp_lane *lane, int e)
@@ -216,6 +215,7 @@ void tcp_link_ending(struct tcp_lane *lane, int e)
 	if (!l->ending) {
 		l->ending_errno = e;
 		l->ending_lane = lane->index;
+		l->ending_since = gantry_ticks();
 		__atomic_store_n(&l->ending, gantry_ticks() | 1, __ATOMIC_RELEASE);
 	}
 	pthread_mutex_unlock(&l->mu);
@@ -235,7 +235,7 @@ void tcp_link_check_ending(struct tcp_link *l)
 	for (int i = 0; i < l->nlanes; i++)
 		all &= __atomic_load_n(&l->lanes[i].rx.eof, __ATOMIC_ACQUIRE);
 	if (!all && (int64_t)(gantry_ticks() - __atomic_load_n(&l->ending, __ATOMIC_RELAXED)) <
-			    (int64_t)gantry_ticks_of_ns(END_GRACE_NS))
+			    (int64_t)gantry_ticks_of_ns(LINK_END_GRACE_NS))
 		return;
 	pthread_mutex_lock(&l->mu);
 	goodbye = l->peer_tx_closed || l->peer_rx_closed;
@@ -251,6 +251,27 @@ void tcp_link_check_ending(struct tcp_link *l)
 		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_LOST,
 				     "the peer ended the connection without a goodbye: its process probably died");
 	pthread_mutex_unlock(&l->mu);
+}
+
+int tcp_link_peer_said_all(const struct tcp_link *l)
+{
+	return l->peer_tx_closed && l->bulk_received >= l->peer_bulk_sent;
+}
+
+void tcp_link_hang_up(struct tcp_link *l)
+{
+	int now = 0;
+
+	pthread_mutex_lock(&l->mu);
+	if (tcp_link_peer_said_all(l) && !l->tx_wanted && !l->hung_up && !pthread_mutex_trylock(&l->lanes[0].tx.lock)) {
+		now = l->iov_at == l->iov_n && (!l->stage_bytes || tcp_link_failed(l)) && !l->tell_error &&
+		      !l->tell_tx_close && !l->tell_rx_close;
+		l->hung_up = now;
+		pthread_mutex_unlock(&l->lanes[0].tx.lock);
+	}
+	pthread_mutex_unlock(&l->mu);
+	for (int i = 0; now && i < l->nlanes; i++)
+		shutdown(l->lanes[i].fd, SHUT_WR);
 }
 
 /*

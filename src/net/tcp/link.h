@@ -58,6 +58,7 @@ enum {
 	/* Receiving: less, because the sender waits for acknowledgements and for the receives that the user posts next. */
 	LINK_RX_PASS_BYTES = 1 << 20,
 	LINK_ACK_EVERY = 2, /* messages, while more data is there */
+	LINK_END_GRACE_NS = 500000000, /* how long other lanes may still deliver after one has ended */
 };
 
 enum tcp_request_kind { TCP_SEND = 1, TCP_RECV };
@@ -222,6 +223,7 @@ struct tcp_link {
 	char error_text[WIRE_ERROR_TEXT_MAX];
 	int tell_error; /* an ERROR frame is to be sent */
 	uint64_t ending; /* ticks, 0: no. A lane has ended; what the others still hold is taken before the link fails */
+	uint64_t ending_since; /* as ending, but never renewed */
 	int ending_errno;
 	int ending_lane;
 	uint64_t error_sent_bytes, error_recv_bytes;
@@ -234,6 +236,7 @@ struct tcp_link {
 	struct tcp_tags tx_tags;
 	struct gantry_list eager, bulk, unacked;
 	uint64_t next_seq, peer_done;
+	uint32_t peer_done_bits; /* of the messages behind the first one that is not done */
 	uint64_t eager_out, peer_consumed;
 	uint64_t bulk_bytes; /* of bulk messages, not yet given to lanes */
 	uint64_t bulk_sent; /* bulk messages given to the kernel whole */
@@ -261,7 +264,8 @@ struct tcp_link {
 	uint64_t ack_upto; /* messages before this were sent without a copy: their sender waits for `done` */
 	uint64_t bulk_received;
 	int ack_now;
-	int more_coming; /* the sender said so in the last bulk message */
+	int more_coming; /* the sender said so in the newest bulk message */
+	uint64_t newest_bulk;
 	int rx_closed; /* by this side */
 	int peer_tx_closed;
 	struct tcp_end tx_end, rx_end;
@@ -297,6 +301,11 @@ int tcp_link_failed(const struct tcp_link *l);
 /* A lane has ended (e 0) or broken: the link fails when all have, or a moment later. Takes mu. */
 void tcp_link_ending(struct tcp_lane *lane, int e);
 void tcp_link_check_ending(struct tcp_link *l);
+/* Everything the peer had sent before it closed has been taken. mu held. */
+int tcp_link_peer_said_all(const struct tcp_link *l);
+/* If both sides have said all: shuts our side of the sockets, which the peer waits for. No lock of the link held but a
+ * lane's receiving one. */
+void tcp_link_hang_up(struct tcp_link *l);
 /* The peer has closed one direction. mu held. */
 void tcp_link_end(struct tcp_link *l, struct tcp_end *end, const char *why);
 /* GANTRY_OK, or why requests of this direction fail, with the text as this thread's last error. */
@@ -331,6 +340,12 @@ void tcp_match_complete(struct tcp_link *l, struct tcp_recv *recv, struct tcp_sl
 void tcp_match_bulk_done(struct tcp_link *l, uint64_t seq);
 void tcp_match_early(struct tcp_link *l, struct tcp_recv *recv, struct tcp_slot *slot);
 int tcp_state_due(const struct tcp_link *l, const struct tcp_tag *tag);
+
+/* Has the receiver said that this bulk message is done? Under mu. */
+static inline int tcp_send_acked(const struct tcp_link *l, uint64_t seq)
+{
+	return seq < l->peer_done || (seq - l->peer_done - 1 < 32 && (l->peer_done_bits >> (seq - l->peer_done - 1) & 1));
+}
 
 /* Under mu, so the sum needs no atomic; readers without mu take the count as a hint. */
 static inline void tcp_count_posted(struct tcp_link *l, const struct tcp_recv *recv, int change)

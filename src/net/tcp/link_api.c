@@ -204,7 +204,7 @@ static int reported(uint64_t size)
  */
 static int completed_meanwhile(struct tcp_request *req)
 {
-	for (int i = 0; i < req->link->nlanes; i++) {
+	for (int i = 0; req->kind == TCP_SEND && i < req->link->nlanes; i++) {
 		pthread_mutex_lock(&req->link->lanes[i].tx.lock);
 		pthread_mutex_unlock(&req->link->lanes[i].tx.lock);
 	}
@@ -220,7 +220,7 @@ gantry_result tcp_link_test(struct tcp_request *req, int *ret_done, int *sizes)
 		if (__atomic_load_n(&req->state, __ATOMIC_ACQUIRE) != TCP_DONE) {
 			gantry_result r = tcp_link_status(l, req->kind == TCP_SEND ? &l->tx_end : &l->rx_end);
 
-			if (r == GANTRY_OK || req->kind != TCP_SEND || !completed_meanwhile(req)) {
+			if (r == GANTRY_OK || !completed_meanwhile(req)) {
 				*ret_done = 0;
 				return r;
 			}

@@ -39,11 +39,13 @@ void tcp_link_progress(struct tcp_link *l)
 		tcp_control_flush(l);
 	if (small || tcp_lane_due(&l->lanes[0], now))
 		tcp_lane_rx(&l->lanes[0], 0);
-	for (int i = 1; i < l->nlanes && !helped(l, now); i++) {
-		if (sending)
+	for (int i = 1; i < l->nlanes; i++) {
+		int hands_off = helped(l, now);
+
+		if (sending && !hands_off)
 			tcp_bulk_tx(&l->lanes[i]);
 		/* Without a large receive nothing should come, but a send that is too large must be noticed. */
-		if (tcp_lane_due(&l->lanes[i], large ? now : now - SELDOM * l->pace_ticks))
+		if ((!hands_off || !large) && tcp_lane_due(&l->lanes[i], large ? now : now - SELDOM * l->pace_ticks))
 			tcp_lane_rx(&l->lanes[i], 0);
 	}
 	if (__atomic_load_n(&l->tx_pending, __ATOMIC_RELAXED))

@@ -151,7 +151,7 @@ struct wire_frame {
 	uint64_t total;  /* DATA, RTS: size of the message. ERROR: bytes of the receive buffer */
 	uint32_t tag;    /* DATA, RTS, STATE. ERROR: gantry_result */
 	uint32_t index;  /* DATA, RTS: number among the messages of this tag. STATE: receives posted with this tag */
-	uint32_t crc;    /* CRC32C of the payload */
+	uint32_t crc;    /* DATA: CRC32C of the payload. STATE: bit k: bulk message seq + 1 + k is done as well */
 };
 
 void wire_frame_encode(const struct wire_frame *f, uint8_t out[WIRE_FRAME_SIZE]);

@@ -346,7 +346,8 @@ static int set_environment(const struct perf_opts *o)
 int cmd_perf_net(int argc, char **argv)
 {
 	static const struct perf_printer print = {.header = print_header, .row = print_row};
-	static struct perf_opts o = {.repeats = 5, .depth = 8, .check = 1, .pin = 1, .huge = 1, .timeout_ns = 60000000000};
+	static struct perf_opts o = {
+		.repeats = 5, .depth = 8, .check = 1, .pin = 1, .huge = 1, .timeout_ns = 60000000000};
 	const struct perf_shared *shared = NULL;
 	uint64_t wrong = 0;
 	int status;

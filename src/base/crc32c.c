@@ -18,7 +18,7 @@
 #endif
 
 #define POLYNOMIAL 0x82f63b78u /* 0x1edc6f41, bits reversed */
-enum { BLOCK = 2048 };         /* a multiple of 8; three of them fit in half of the smallest L1 */
+enum { BLOCK = 2048 };	       /* a multiple of 8; three of them fit in half of the smallest L1 */
 
 static pthread_once_t tables_once = PTHREAD_ONCE_INIT;
 static uint32_t slice[8][256]; /* slice[k][b]: the sum of byte b followed by k zero bytes */

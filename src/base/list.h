@@ -34,8 +34,8 @@ static inline void gantry_list_remove(struct gantry_list *e)
 }
 #define gantry_list_each(pos, head) for (struct gantry_list *pos = (head)->next; pos != (head); pos = pos->next)
 /* The body may remove pos. */
-#define gantry_list_each_safe(pos, head)                                                                      \
-	for (struct gantry_list *pos = (head)->next, *pos##_next = pos->next; pos != (head);                  \
+#define gantry_list_each_safe(pos, head)                                                                               \
+	for (struct gantry_list *pos = (head)->next, *pos##_next = pos->next; pos != (head);                           \
 	     pos = pos##_next, pos##_next = pos->next)
 
 #endif

@@ -24,8 +24,8 @@ enum { TEXT_SIZE = 1024, LINE_SIZE = TEXT_SIZE + 256 };
 
 int gantry_log_level_now = GANTRY_LOG_WARN;   /* written by configure, read by all, relaxed */
 static uint32_t mask_now = GANTRY_SUBSYS_ALL; /* the same */
-static gantry_log_sink sink_now;              /* acquire and release: the sink's own state comes with it */
-static int fd_now = STDERR_FILENO;            /* stderr or file_fd */
+static gantry_log_sink sink_now;	      /* acquire and release: the sink's own state comes with it */
+static int fd_now = STDERR_FILENO;	      /* stderr or file_fd */
 
 static pthread_mutex_t configure_lock = PTHREAD_MUTEX_INITIALIZER;
 static int file_fd = -1; /* under configure_lock; opened once and never closed, see above */

@@ -49,10 +49,10 @@ const char *gantry_log_subsys_name(enum gantry_log_subsys subsys);
 
 /* Next to free when the line is filtered out: one load and a compare. */
 extern int gantry_log_level_now;
-#define GANTRY_LOG(level, subsys, ...)                                                                          \
-	do {                                                                                                    \
-		if ((int)(level) <= __atomic_load_n(&gantry_log_level_now, __ATOMIC_RELAXED))                   \
-			gantry_log_write((level), GANTRY_SUBSYS_##subsys, __FILE__, __LINE__, __VA_ARGS__);     \
+#define GANTRY_LOG(level, subsys, ...)                                                                                 \
+	do {                                                                                                           \
+		if ((int)(level) <= __atomic_load_n(&gantry_log_level_now, __ATOMIC_RELAXED))                          \
+			gantry_log_write((level), GANTRY_SUBSYS_##subsys, __FILE__, __LINE__, __VA_ARGS__);            \
 	} while (0)
 #define LOG_ERROR(subsys, ...) GANTRY_LOG(GANTRY_LOG_ERROR, subsys, __VA_ARGS__)
 #define LOG_WARN(subsys, ...) GANTRY_LOG(GANTRY_LOG_WARN, subsys, __VA_ARGS__)
@@ -71,16 +71,16 @@ const char *gantry_last_error(void);
 void gantry_set_last_error(const char *text);
 
 /* Both end at the label `out`, with the code in `r`. LOG_SUBSYS is defined by each .c file before its includes. */
-#define FAIL(code, ...)                                                                      \
-	do {                                                                                 \
-		r = gantry_fail((code), LOG_SUBSYS, __FILE__, __LINE__, __VA_ARGS__);        \
-		goto out;                                                                    \
+#define FAIL(code, ...)                                                                                                \
+	do {                                                                                                           \
+		r = gantry_fail((code), LOG_SUBSYS, __FILE__, __LINE__, __VA_ARGS__);                                  \
+		goto out;                                                                                              \
 	} while (0)
-#define TRY(call)                    \
-	do {                         \
-		r = (call);          \
-		if (r != GANTRY_OK)  \
-			goto out;    \
+#define TRY(call)                                                                                                      \
+	do {                                                                                                           \
+		r = (call);                                                                                            \
+		if (r != GANTRY_OK)                                                                                    \
+			goto out;                                                                                      \
 	} while (0)
 
 /*

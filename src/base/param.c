@@ -24,7 +24,7 @@ struct set {
 	struct gantry_params params;
 	enum gantry_param_origin origin[GANTRY_NPARAMS];
 	char *strings[GANTRY_NPARAMS]; /* owned copies; NULL where the default stands */
-	struct set *previous;          /* owned; see the top */
+	struct set *previous;	       /* owned; see the top */
 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -8,7 +8,7 @@
 
 #include "base/param_text.h"
 
-#define COMMON(field, name, text, type) \
+#define COMMON(field, name, text, type)                                                                                \
 	.env = name, .doc = text, .kind = type, .offset = offsetof(struct gantry_params, field)
 
 const struct gantry_param_desc gantry_param_descs[GANTRY_NPARAMS] = {

@@ -54,7 +54,8 @@ static inline void *gantry_param_field(struct gantry_params *p, const struct gan
 
 const char *gantry_param_kind_name(enum gantry_param_kind kind);
 void gantry_param_set_default(const struct gantry_param_desc *d, void *field);
-/* Writes the field only if the text is allowed, else ERR_INVALID; the caller logs. *ret_string: the copy of a STRING. */
+/* Writes the field only if the text is allowed, else ERR_INVALID; the caller logs. *ret_string: the copy of a STRING.
+ */
 gantry_result gantry_param_set_text(const struct gantry_param_desc *d, const char *text, void *field,
 				    char **ret_string);
 void gantry_param_value_text(const struct gantry_param_desc *d, const void *field, char *buf, size_t n);

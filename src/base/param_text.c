@@ -31,12 +31,7 @@ static const struct unit size_units[] = {
 };
 
 static const struct unit duration_units[] = {
-	{"h", 3600000000000u},
-	{"m", 60000000000u},
-	{"s", 1000000000u},
-	{"ms", 1000000u},
-	{"us", 1000u},
-	{"ns", 1u},
+	{"h", 3600000000000u}, {"m", 60000000000u}, {"s", 1000000000u}, {"ms", 1000000u}, {"us", 1000u}, {"ns", 1u},
 };
 
 /* Digits at *text, and *text moved behind them. */

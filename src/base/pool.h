@@ -11,8 +11,8 @@
 #include "gantry/result.h"
 
 struct gantry_pool {
-	void *memory;       /* owned: count objects, cache-line aligned */
-	void **free;        /* owned: stack of free objects */
+	void *memory;	    /* owned: count objects, cache-line aligned */
+	void **free;	    /* owned: stack of free objects */
 	size_t object_size; /* rounded up to a cache line */
 	size_t count;
 	size_t nfree;

@@ -128,9 +128,9 @@ struct gantry_net_ops {
 
 struct gantry_net {
 	const struct gantry_net_ops *ops; /* borrowed, const */
-	const char *name;                 /* borrowed: what NCCL_NET= would name */
-	int version;                      /* ABI version it was lifted from; 0 for Gantry's own core */
-	void *impl;                       /* the implementation's */
+	const char *name;		  /* borrowed: what NCCL_NET= would name */
+	int version;			  /* ABI version it was lifted from; 0 for Gantry's own core */
+	void *impl;			  /* the implementation's */
 };
 
 /* Gantry's own TCP network: one per process, always there. */

@@ -9,10 +9,10 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-#define MUST(cond)               \
-	do {                     \
-		if (!(cond))     \
-			abort(); \
+#define MUST(cond)                                                                                                     \
+	do {                                                                                                           \
+		if (!(cond))                                                                                           \
+			abort();                                                                                       \
 	} while (0)
 
 static void must_be_printable(const char *text, size_t room)

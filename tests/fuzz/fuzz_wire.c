@@ -215,7 +215,8 @@ static void step(void)
 	}
 }
 
-static void silent(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line, const char *text)
+static void silent(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
+		   const char *text)
 {
 	(void)level, (void)subsys, (void)file, (void)line, (void)text;
 }

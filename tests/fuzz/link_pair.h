@@ -21,9 +21,9 @@
 #include "net/tcp/link.h"
 
 struct pair_config {
-	int nlanes;   /* control lane included */
-	int inet;     /* TCP over loopback instead of AF_UNIX */
-	int buffer;   /* of the sockets; 0: default */
+	int nlanes; /* control lane included */
+	int inet;   /* TCP over loopback instead of AF_UNIX */
+	int buffer; /* of the sockets; 0: default */
 	int crc, splice, msg_zerocopy;
 	uint32_t eager_max, window;
 };
@@ -41,7 +41,8 @@ static inline void pair_sockets(const struct pair_config *c, int fd[2])
 		socklen_t len = sizeof(a);
 		int one = 1, s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-		if (s < 0 || bind(s, (struct sockaddr *)&a, len) || listen(s, 1) || getsockname(s, (struct sockaddr *)&a, &len))
+		if (s < 0 || bind(s, (struct sockaddr *)&a, len) || listen(s, 1) ||
+		    getsockname(s, (struct sockaddr *)&a, &len))
 			pair_die("listen");
 		fd[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 		if (fd[0] < 0 || connect(fd[0], (struct sockaddr *)&a, len))

@@ -23,8 +23,8 @@ static void check_published(crc_function crc)
 {
 	/* The iSCSI read command of RFC 3720 B.4. */
 	static const unsigned char command[48] = {
-		0x01, 0xc0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x14, 0, 0, 0, 0, 0, 0x04, 0,
-		0, 0, 0, 0x14, 0, 0, 0, 0x18, 0x28, 0, 0, 0, 0, 0, 0, 0, 0x02, 0, 0, 0, 0, 0, 0, 0,
+		0x01, 0xc0, 0, 0,    0, 0, 0, 0,    0,	  0, 0, 0, 0, 0, 0, 0, 0x14, 0, 0, 0, 0, 0, 0x04, 0,
+		0,    0,    0, 0x14, 0, 0, 0, 0x18, 0x28, 0, 0, 0, 0, 0, 0, 0, 0x02, 0, 0, 0, 0, 0, 0,	  0,
 	};
 	unsigned char buf[32];
 
@@ -48,7 +48,7 @@ static unsigned char data[40000];
 static void check_lengths(crc_function crc)
 {
 	/* Around the words and around the blocks that are summed side by side, at every alignment. */
-	static const size_t sizes[] = {1,    7,    8,    9,    63,   64,   255,   2047,  2048,  2049,
+	static const size_t sizes[] = {1,    7,	   8,	 9,    63,   64,    255,   2047,  2048,	 2049,
 				       6143, 6144, 6145, 6151, 8192, 12287, 12288, 12289, 20000, 39990};
 
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {

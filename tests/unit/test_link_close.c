@@ -57,14 +57,14 @@ static gantry_result outcome(struct tcp_link *l[2], void *request)
 	return GANTRY_AGAIN;
 }
 
-#define CHECK_OUTCOME(call, expected)                                                                             \
-	do {                                                                                                      \
-		gantry_result check_o = (call);                                                                   \
-		if (check_o != (expected)) {                                                                      \
-			fprintf(stderr, "%s:%d: %s gave %s (%s), expected %s\n", __FILE__, __LINE__, #call,       \
-				gantry_result_name(check_o), gantry_last_error(), gantry_result_name(expected));  \
-			exit(1);                                                                                  \
-		}                                                                                                 \
+#define CHECK_OUTCOME(call, expected)                                                                                  \
+	do {                                                                                                           \
+		gantry_result check_o = (call);                                                                        \
+		if (check_o != (expected)) {                                                                           \
+			fprintf(stderr, "%s:%d: %s gave %s (%s), expected %s\n", __FILE__, __LINE__, #call,            \
+				gantry_result_name(check_o), gantry_last_error(), gantry_result_name(expected));       \
+			exit(1);                                                                                       \
+		}                                                                                                      \
 	} while (0)
 
 /* Messages from l[from] to the other side, eager and bulk, in both modes of arrival. */
@@ -517,7 +517,8 @@ static void vanished(void)
 	}
 }
 
-static void silent(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line, const char *text)
+static void silent(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
+		   const char *text)
 {
 	(void)level, (void)subsys, (void)file, (void)line, (void)text;
 }

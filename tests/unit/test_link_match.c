@@ -494,8 +494,15 @@ static void ack_after_gap(void)
 	irecv(l, in[0], 100, A);
 	irecv(l, in[1], 200, A);
 	tcp_link_progress(l);
-	say(raw[2], (struct pair_frame){.kind = WIRE_DATA, .flags = WIRE_FLAG_ACK, .length = 200, .total = 200, .seq = 1,
-					.tag = A, .index = 1}, out);
+	say(raw[2],
+	    (struct pair_frame){.kind = WIRE_DATA,
+				.flags = WIRE_FLAG_ACK,
+				.length = 200,
+				.total = 200,
+				.seq = 1,
+				.tag = A,
+				.index = 1},
+	    out);
 	for (int i = 0; i < 5; i++)
 		tcp_link_progress(l);
 	irecv(l, in[2], 200, B); /* is advertised: a STATE frame leaves */
@@ -724,7 +731,8 @@ static void requests_exhausted(void)
 	done_with(l);
 }
 
-static void silent(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line, const char *text)
+static void silent(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
+		   const char *text)
 {
 	(void)level, (void)subsys, (void)file, (void)line, (void)text;
 }

@@ -1,7 +1,7 @@
 /*
- * Framing at every split point. NCCL's own Socket forgets a header whose payload is not there yet and then takes payload
- * for a header; so here a stream of frames is cut at every byte, and after the first part exactly the messages that have
- * come whole are done, with the right bytes, and nothing around them is touched.
+ * Framing at every split point. NCCL's own Socket forgets a header whose payload is not there yet and then takes
+ * payload for a header; so here a stream of frames is cut at every byte, and after the first part exactly the messages
+ * that have come whole are done, with the right bytes, and nothing around them is touched.
  */
 #include <signal.h>
 
@@ -75,8 +75,14 @@ static void put_piece(int lane, struct message *m, size_t offset, size_t length,
 	uint64_t seed = (uint64_t)(m - messages);
 	uint8_t *payload = malloc(length + 1);
 
-	put_frame(lane, (struct pair_frame){.kind = DATA, .flags = flags, .length = (uint32_t)length, .seq = seq,
-					    .offset = offset, .total = m->size, .tag = m->tag, .index = m->index});
+	put_frame(lane, (struct pair_frame){.kind = DATA,
+					    .flags = flags,
+					    .length = (uint32_t)length,
+					    .seq = seq,
+					    .offset = offset,
+					    .total = m->size,
+					    .tag = m->tag,
+					    .index = m->index});
 	for (size_t i = 0; i < length; i++)
 		payload[i] = pair_byte(seed, offset + i);
 	put(lane, payload, length);
@@ -143,8 +149,8 @@ static void check_done(const size_t at[2])
 		int here = (!m->end[0] || at[0] >= m->end[0]) && (!m->end[1] || at[1] >= m->end[1]);
 
 		if ((__atomic_load_n(&req->state, __ATOMIC_ACQUIRE) == TCP_DONE) != here) {
-			fprintf(stderr, "cut at %zu, %zu: message %d of %zu bytes (whole at %zu, %zu) is %s\n", at[0], at[1], i,
-				m->size, m->end[0], m->end[1], here ? "not done" : "done too early");
+			fprintf(stderr, "cut at %zu, %zu: message %d of %zu bytes (whole at %zu, %zu) is %s\n", at[0],
+				at[1], i, m->size, m->end[0], m->end[1], here ? "not done" : "done too early");
 			exit(1);
 		}
 	}
@@ -439,7 +445,8 @@ static void both_lanes(void)
 	}
 }
 
-static void silent(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line, const char *text)
+static void silent(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
+		   const char *text)
 {
 	(void)level, (void)subsys, (void)file, (void)line, (void)text;
 }
@@ -447,8 +454,12 @@ static void silent(enum gantry_log_level level, enum gantry_log_subsys subsys, c
 int main(int argc, char **argv)
 {
 	static const struct pair_case cases[] = {
-		{"small_every_cut", small_every_cut}, {"small_many_cuts", small_many_cuts}, {"every_two_cuts", every_two_cuts},
-		{"bulk_every_cut", bulk_every_cut},   {"long_cuts", long_cuts},             {"both_lanes", both_lanes},
+		{"small_every_cut", small_every_cut},
+		{"small_many_cuts", small_many_cuts},
+		{"every_two_cuts", every_two_cuts},
+		{"bulk_every_cut", bulk_every_cut},
+		{"long_cuts", long_cuts},
+		{"both_lanes", both_lanes},
 	};
 
 	gantry_log_set_sink(silent);

@@ -91,7 +91,8 @@ static void transfer(struct tcp_link *l[2])
 static void waits_for_the_receiver(void)
 {
 	for (int mode = 0; mode < 2; mode++) {
-		struct pair_config c = {.nlanes = 2, .inet = 1, .eager_max = 256, .splice = mode == 0, .msg_zerocopy = mode == 1};
+		struct pair_config c = {
+			.nlanes = 2, .inet = 1, .eager_max = 256, .splice = mode == 0, .msg_zerocopy = mode == 1};
 		struct tcp_link *l[2];
 		static uint8_t out[20000], in[20000];
 		void *r, *s;
@@ -119,13 +120,18 @@ static void all_ways(void)
 	for (int inet = 0; inet < 2; inet++)
 		for (int mode = 0; mode < 3; mode++)
 			for (int nlanes = 2; nlanes <= 4; nlanes += 2) {
-				struct pair_config c = {.nlanes = nlanes, .inet = inet, .eager_max = 4096, .crc = inet,
-							.splice = mode == 0, .msg_zerocopy = mode == 1};
+				struct pair_config c = {.nlanes = nlanes,
+							.inet = inet,
+							.eager_max = 4096,
+							.crc = inet,
+							.splice = mode == 0,
+							.msg_zerocopy = mode == 1};
 				struct tcp_link *l[2];
 
 				pair_links(&c, l);
 				transfer(l);
-				/* Loopback copies what MSG_ZEROCOPY was asked to reference, and says so: plain from then on. */
+				/* Loopback copies what MSG_ZEROCOPY was asked to reference, and says so: plain from
+				 * then on. */
 				if (mode == 1 && inet) {
 					transfer(l);
 					CHECK_EQ(l[0]->msg_zerocopy, 0);
@@ -157,7 +163,8 @@ static uint8_t *unpinnable(size_t size)
 static void cannot_be_pinned(int splice, int nlanes)
 {
 	enum { SIZE = 1000000 };
-	struct pair_config c = {.nlanes = nlanes, .inet = 1, .eager_max = 256, .splice = splice, .msg_zerocopy = !splice};
+	struct pair_config c = {
+		.nlanes = nlanes, .inet = 1, .eager_max = 256, .splice = splice, .msg_zerocopy = !splice};
 	uint8_t *secret = unpinnable(SIZE), *in = malloc(SIZE);
 	struct tcp_link *l[2];
 
@@ -223,8 +230,13 @@ static void checksum(void)
 		int raw[2], done = 0;
 		struct tcp_link *l = pair_raw(&c, raw);
 		/* CRC32C of "123456789" is 0xe3069283, as everywhere. */
-		struct pair_frame f = {.kind = WIRE_DATA, .flags = bulk ? WIRE_FLAG_CRC : WIRE_FLAG_CRC | WIRE_FLAG_EAGER,
-				       .length = 9, .total = bulk ? 900 : 9, .offset = bulk ? 18 : 0, .tag = 6, .crc = 0xe3069283};
+		struct pair_frame f = {.kind = WIRE_DATA,
+				       .flags = bulk ? WIRE_FLAG_CRC : WIRE_FLAG_CRC | WIRE_FLAG_EAGER,
+				       .length = 9,
+				       .total = bulk ? 900 : 9,
+				       .offset = bulk ? 18 : 0,
+				       .tag = 6,
+				       .crc = 0xe3069283};
 		uint8_t b[48 + 9], in[900], out[1024];
 		gantry_result r = GANTRY_OK;
 		void *request = irecv(l, in, 900, 6);

@@ -250,8 +250,8 @@ enum { THREADS = 4, LINES = 200 };
 static void *write_lines(void *arg)
 {
 	for (int i = 0; i < LINES; i++) {
-		gantry_log_write(GANTRY_LOG_WARN, GANTRY_SUBSYS_NET, "c.c", 1, "thread %d line %d",
-				 (int)(uintptr_t)arg, i);
+		gantry_log_write(GANTRY_LOG_WARN, GANTRY_SUBSYS_NET, "c.c", 1, "thread %d line %d", (int)(uintptr_t)arg,
+				 i);
 		if (i % 50 == 0)
 			to_file(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL); /* reopens while the others write */
 	}

@@ -23,8 +23,8 @@ static void check_size(void)
 		{"18446744073709551615", UINT64_MAX},
 	};
 	static const char *const bad[] = {
-		"",    " 1",   "1 ",    "-1",   "+1",     "k",  "1.5M", "1kk",
-		"1Ki", "1kib", "1 k",   "0x10", "1bytes", "BB", "1BB",  "18446744073709551616",
+		"",	     " 1",   "1 ",  "-1",   "+1",     "k",  "1.5M", "1kk",
+		"1Ki",	     "1kib", "1 k", "0x10", "1bytes", "BB", "1BB",  "18446744073709551616",
 		"16777216T",
 	};
 	uint64_t v;
@@ -61,8 +61,20 @@ static void check_duration(void)
 		{"18446744073709551615ns", UINT64_MAX},
 	};
 	static const char *const bad[] = {
-		"", "s", "-1s", "1 s", "1S", "1min", "1.s", ".5", "1.5.5", "1d", "0.0000000001", "18446744074",
-		"18446744073709551615.5h", "1e3",
+		"",
+		"s",
+		"-1s",
+		"1 s",
+		"1S",
+		"1min",
+		"1.s",
+		".5",
+		"1.5.5",
+		"1d",
+		"0.0000000001",
+		"18446744074",
+		"18446744073709551615.5h",
+		"1e3",
 	};
 	uint64_t v;
 
@@ -107,7 +119,7 @@ static void check_int_and_bool(void)
 
 static void check_format(void)
 {
-	static const uint64_t values[] = {0,       1,          1000,       1024,          1025,           65536,
+	static const uint64_t values[] = {0,	   1,	       1000,	   1024,	  1025,		  65536,
 					  1500000, 1000000000, 1073741824, 3600000000000, 86400000000000, UINT64_MAX};
 	char text[32];
 	uint64_t back;

@@ -216,9 +216,9 @@ static int combination;
 
 static void combine(void)
 {
-	static const size_t sizes[] = {0,      1,      2,     47,     48,     49,      255,     257,     4095,   4097, 8191,
-				       8193,   65535,  65536, 65537,  100001, 262143,  262144,  262145,  999999, MIB,
-				       MIB + 3};
+	static const size_t sizes[] = {0,      1,      2,      47,     48,    49,     255,   257,
+				       4095,   4097,   8191,   8193,   65535, 65536,  65537, 100001,
+				       262143, 262144, 262145, 999999, MIB,   MIB + 3};
 	static const size_t large[] = {3 * MIB + 17, MAX};
 	size_t middle[12];
 	struct way ways[2];
@@ -386,7 +386,8 @@ static void registrations(void)
 	CHECK_EQ(ops->reg_mr(net, w.send, NULL, 1, GANTRY_NET_PTR_HOST, &mr), GANTRY_ERR_INVALID);
 	CHECK_EQ(ops->reg_mr(net, w.send, memory, SIZE_MAX, GANTRY_NET_PTR_HOST, &mr), GANTRY_ERR_INVALID);
 	CHECK_HAS(gantry_last_error(), "wraps");
-	CHECK_EQ(ops->reg_mr_dmabuf(net, w.send, memory, 1000, GANTRY_NET_PTR_CUDA, 0, fd, &mr), GANTRY_ERR_UNSUPPORTED);
+	CHECK_EQ(ops->reg_mr_dmabuf(net, w.send, memory, 1000, GANTRY_NET_PTR_CUDA, 0, fd, &mr),
+		 GANTRY_ERR_UNSUPPORTED);
 	CHECK_EQ(ops->get_device_mr(net, w.send, NULL, &mr), GANTRY_ERR_UNSUPPORTED);
 	CHECK(mr == memory); /* outputs are written only on success */
 	CHECK_OK(ops->reg_mr(net, w.send, NULL, 0, GANTRY_NET_PTR_HOST, &mr));
@@ -574,7 +575,8 @@ int main(int argc, char **argv)
 	failed += child("close_in_flight", close_in_flight, only);
 	for (combination = 0; combination < 32; combination++) {
 		/* Every two settings meet in these. */
-		static const uint32_t some = 1u << 0 | 1u << 5 | 1u << 10 | 1u << 15 | 1u << 19 | 1u << 22 | 1u << 25 | 1u << 28;
+		static const uint32_t some =
+			1u << 0 | 1u << 5 | 1u << 10 | 1u << 15 | 1u << 19 | 1u << 22 | 1u << 25 | 1u << 28;
 		char name[64];
 
 		if (GANTRY_SANITIZED && !(some >> combination & 1))

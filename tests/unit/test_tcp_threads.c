@@ -151,7 +151,8 @@ static int take_handle(struct mailbox *box, uint8_t *handle)
 	return taken;
 }
 
-static void connect_sides(struct mailbox *mine, struct mailbox *theirs, uint32_t *random, void **ret_send, void **ret_recv)
+static void connect_sides(struct mailbox *mine, struct mailbox *theirs, uint32_t *random, void **ret_send,
+			  void **ret_recv)
 {
 	uint8_t handle[GANTRY_NET_HANDLE_SIZE], to[GANTRY_NET_HANDLE_SIZE];
 	void *listen, *send = NULL, *recv = NULL;
@@ -233,7 +234,8 @@ static void *connect_thread(void *arg)
 	return NULL;
 }
 
-static void silent(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line, const char *text)
+static void silent(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
+		   const char *text)
 {
 	(void)subsys, (void)file, (void)line;
 	if (level == GANTRY_LOG_ERROR)

@@ -249,7 +249,7 @@ static void check_hello_refusals(void)
 	static const struct {
 		uint8_t lane, lanes;
 		int good;
-	} lanes[] = {{0, 2, 1}, {1, 2, 1},   {2, 2, 0},   {0, 0, 0},   {0, 1, 0},     {16, 17, 1},
+	} lanes[] = {{0, 2, 1},	  {1, 2, 1},  {2, 2, 0},   {0, 0, 0},	{0, 1, 0},    {16, 17, 1},
 		     {17, 17, 0}, {0, 18, 0}, {17, 18, 0}, {0, 255, 0}, {255, 255, 0}};
 
 	for (size_t i = 0; i < sizeof(lanes) / sizeof(*lanes); i++) {
@@ -332,7 +332,8 @@ static void check_welcome_layout(void)
 		CHECK_EQ(b[72 + i], 0xac);
 		CHECK_EQ(b[88 + i], 0xac);
 	}
-	CHECK_BYTES(b + 48, "\x18\x17\x16\x15\x14\x13\x12\x11\x28\x27\x26\x25\x24\x23\x22\x21\x04\x03\x02\x01\x08\x07\x06\x05");
+	CHECK_BYTES(b + 48,
+		    "\x18\x17\x16\x15\x14\x13\x12\x11\x28\x27\x26\x25\x24\x23\x22\x21\x04\x03\x02\x01\x08\x07\x06\x05");
 	CHECK_BYTES(b + 104, "node8 pid 9\0");
 	check_zero(b + 116, b + 200);
 	CHECK_BYTES(b + 200, "\x02\0\0\0\0\0\0\0\x06\0\x42\x41\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01"

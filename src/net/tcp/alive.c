@@ -70,7 +70,7 @@ void tcp_alive_tick(uint64_t now_ns)
 	if (e->last_tick && now_ns - e->last_tick > 4 * interval)
 		grace = gantry_ticks_of_ns(now_ns - e->last_tick - interval);
 	e->last_tick = now_ns;
-	gantry_list_each(pos, &e->links) {
+	gantry_list_each (pos, &e->links) {
 		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
 
 		if (l->up)
@@ -101,8 +101,8 @@ void tcp_link_put_down(struct tcp_link *l)
 		tx += l->lanes[i].tx.bytes;
 		rx += l->lanes[i].rx.bytes;
 	}
-	LOG_INFO(NET, "link %u to %s closed: %llu bytes sent, %llu received%s%s", l->id, l->peer, (unsigned long long)tx,
-		 (unsigned long long)rx, tcp_link_failed(l) ? ", after " : "",
+	LOG_INFO(NET, "link %u to %s closed: %llu bytes sent, %llu received%s%s", l->id, l->peer,
+		 (unsigned long long)tx, (unsigned long long)rx, tcp_link_failed(l) ? ", after " : "",
 		 tcp_link_failed(l) ? gantry_result_name(l->error) : "");
 	gantry_list_remove(&l->node);
 	gantry_list_append(&tcp_engine.lingering, &l->node);
@@ -134,7 +134,7 @@ static int drained(struct tcp_link *l)
 
 void tcp_linger_tick(uint64_t now, int last)
 {
-	gantry_list_each_safe(pos, &tcp_engine.lingering) {
+	gantry_list_each_safe (pos, &tcp_engine.lingering) {
 		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
 
 		shut_when_said(l, last || now >= l->linger_until);

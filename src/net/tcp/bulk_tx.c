@@ -63,7 +63,7 @@ static uint64_t chunk_size(const struct tcp_link *l, uint64_t total)
 /* The oldest message whose receive is posted, or NULL. Under mu. */
 static struct tcp_send *ready(struct tcp_link *l)
 {
-	gantry_list_each(pos, &l->bulk) {
+	gantry_list_each (pos, &l->bulk) {
 		struct tcp_send *s = gantry_container(pos, struct tcp_send, head.node);
 		struct tcp_tag *t = tcp_tag_of(&l->tx_tags, s->tag);
 
@@ -83,7 +83,8 @@ static struct tcp_send *ready(struct tcp_link *l)
 	return NULL;
 }
 
-/* The next piece of the oldest message whose receive is posted. 1 if there is one, 0 if not, -1: left to other lanes. */
+/* The next piece of the oldest message whose receive is posted. 1 if there is one, 0 if not, -1: left to other lanes.
+ */
 static int pull(struct tcp_lane *lane)
 {
 	struct tcp_link *l = lane->link;
@@ -338,8 +339,8 @@ static int push_copied(struct tcp_lane *lane)
 
 /*
  * The direction is closed and the message's memory goes back to its owner. Our half of a bulk lane carries nothing but
- * this direction, so nothing needs to follow, not even the rest of the piece: the peer hears of the close on the control
- * lane. The caller holds the lane's lock.
+ * this direction, so nothing needs to follow, not even the rest of the piece: the peer hears of the close on the
+ * control lane. The caller holds the lane's lock.
  */
 void tcp_lane_tx_abandon(struct tcp_lane *lane)
 {

@@ -8,8 +8,8 @@
  * such as a refused connection, is tried again with growing pauses until GANTRY_CONNECT_TIMEOUT.
  *
  * Two processes that connect to each other at the same moment each see the other's hello while their own is on its way.
- * Both apply one rule: the process with the smaller id waits with its answer until its own hello is answered, then tells
- * the other to share that link; the other one answers at once.
+ * Both apply one rule: the process with the smaller id waits with its answer until its own hello is answered, then
+ * tells the other to share that link; the other one answers at once.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <errno.h>
@@ -55,7 +55,7 @@ static void attempt_free(struct tcp_attempt *a)
 
 static void attempts_drop(struct tcp_connector *c)
 {
-	gantry_list_each_safe(pos, &c->attempts) {
+	gantry_list_each_safe (pos, &c->attempts) {
 		attempt_free(gantry_container(pos, struct tcp_attempt, node));
 	}
 }
@@ -260,7 +260,7 @@ static void say_hello(struct tcp_attempt *a)
 	if (a->lane)
 		return;
 	/* This address answers: the others need not be tried. */
-	gantry_list_each_safe(pos, &c->attempts) {
+	gantry_list_each_safe (pos, &c->attempts) {
 		struct tcp_attempt *other = gantry_container(pos, struct tcp_attempt, node);
 
 		if (other != a && other->state != ATTEMPT_WELCOME)
@@ -336,7 +336,7 @@ static void on_welcome(struct tcp_attempt *a)
 {
 	static const gantry_result results[WIRE_VERDICTS] = {
 		[WIRE_REFUSED_VERSION] = GANTRY_ERR_VERSION, [WIRE_REFUSED_SETTING] = GANTRY_ERR_SETTING,
-		[WIRE_REFUSED_AUTH] = GANTRY_ERR_AUTH,       [WIRE_REFUSED_LISTENER] = GANTRY_ERR_REFUSED,
+		[WIRE_REFUSED_AUTH] = GANTRY_ERR_AUTH,	     [WIRE_REFUSED_LISTENER] = GANTRY_ERR_REFUSED,
 		[WIRE_REFUSED_LIMIT] = GANTRY_ERR_LIMIT,
 	};
 	struct tcp_connector *c = a->connector;
@@ -347,8 +347,9 @@ static void on_welcome(struct tcp_attempt *a)
 	} else if (w.verdict > WIRE_USE_SESSION && w.verdict < WIRE_VERDICTS) {
 		connector_fail(c, results[w.verdict], "refused by the peer: %s", w.text);
 	} else if (w.version != WIRE_VERSION) {
-		connector_fail(c, GANTRY_ERR_VERSION, "protocol version differs: %d (connecting side) and %d (accepting side)",
-			       WIRE_VERSION, w.version);
+		connector_fail(c, GANTRY_ERR_VERSION,
+			       "protocol version differs: %d (connecting side) and %d (accepting side)", WIRE_VERSION,
+			       w.version);
 	} else if (prove(a, &w)) {
 		connector_fail(c, GANTRY_ERR_AUTH, "GANTRY_SECRET differs between the two sides");
 	} else if (w.verdict == WIRE_USE_SESSION) {
@@ -393,12 +394,12 @@ static void attempt_ready(struct tcp_source *s, uint32_t events)
 		on_welcome(a);
 }
 
-/* The link that the peer told us to share. NULL: not up yet, or, with *ret_gone, it will never be ours. The peer promises
- * only links whose control lane we have accepted, so one that is not here has failed. */
+/* The link that the peer told us to share. NULL: not up yet, or, with *ret_gone, it will never be ours. The peer
+ * promises only links whose control lane we have accepted, so one that is not here has failed. */
 static struct tcp_link *session_link(const struct tcp_connector *c, int *ret_gone)
 {
 	*ret_gone = 1;
-	gantry_list_each(pos, &tcp_engine.links) {
+	gantry_list_each (pos, &tcp_engine.links) {
 		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
 
 		if (l->initiator || memcmp(l->session, c->session, WIRE_SESSION_SIZE) != 0)
@@ -420,14 +421,15 @@ static void timed_out(struct tcp_connector *c)
 	double s = (double)gantry_params()->connect_timeout / 1e9;
 
 	if (c->state == TCP_WAIT_SESSION)
-		connector_fail(c, GANTRY_ERR_TIMEOUT, "the peer's own connection to us did not come up within %.3g s", s);
+		connector_fail(c, GANTRY_ERR_TIMEOUT, "the peer's own connection to us did not come up within %.3g s",
+			       s);
 	else if (c->link && c->link->lanes_here)
 		connector_fail(c, GANTRY_ERR_TIMEOUT, "only %d of %d lanes came up within %.3g s, last error: %s",
 			       c->link->lanes_here, c->link->nlanes, s,
 			       c->last_errno ? strerror(c->last_errno) : "none");
 	else
-		connector_fail(c, GANTRY_ERR_UNREACHABLE, "no connection within %.3g s and %u retries: %s (%s)", s, c->retries,
-			       c->last_errno ? strerror(c->last_errno) : "no answer",
+		connector_fail(c, GANTRY_ERR_UNREACHABLE, "no connection within %.3g s and %u retries: %s (%s)", s,
+			       c->retries, c->last_errno ? strerror(c->last_errno) : "no answer",
 			       sock_errno_hint(c->last_errno ? c->last_errno : ETIMEDOUT));
 }
 
@@ -448,7 +450,7 @@ static void connector_step(struct tcp_connector *c, uint64_t now)
 	/* Starting one may end the connector's whole list: look again from the front each time. */
 	for (int again = 1; again && c->state == TCP_CONNECTING;) {
 		again = 0;
-		gantry_list_each(pos, &c->attempts) {
+		gantry_list_each (pos, &c->attempts) {
 			struct tcp_attempt *a = gantry_container(pos, struct tcp_attempt, node);
 
 			if (a->state == ATTEMPT_WAITING && now >= a->start_at) {
@@ -477,7 +479,7 @@ static void abandon(struct tcp_connector *c)
 
 int tcp_connectors_busy(void)
 {
-	gantry_list_each(pos, &tcp_engine.connectors) {
+	gantry_list_each (pos, &tcp_engine.connectors) {
 		enum tcp_connector_state state = gantry_container(pos, struct tcp_connector, node)->state;
 
 		if (state == TCP_CONNECTING || state == TCP_WAIT_SESSION)
@@ -488,7 +490,7 @@ int tcp_connectors_busy(void)
 
 void tcp_connector_tick(uint64_t now)
 {
-	gantry_list_each_safe(pos, &tcp_engine.connectors) {
+	gantry_list_each_safe (pos, &tcp_engine.connectors) {
 		struct tcp_connector *c = gantry_container(pos, struct tcp_connector, node);
 
 		if (c->state == TCP_CONNECTED || c->state == TCP_CONNECT_FAILED) {
@@ -503,7 +505,7 @@ void tcp_connector_tick(uint64_t now)
 
 struct tcp_connector *tcp_connector_find(uint64_t id)
 {
-	gantry_list_each(pos, &tcp_engine.connectors) {
+	gantry_list_each (pos, &tcp_engine.connectors) {
 		struct tcp_connector *c = gantry_container(pos, struct tcp_connector, node);
 
 		if (c->id == id)

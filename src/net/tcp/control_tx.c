@@ -87,7 +87,7 @@ static int collect_state(struct tcp_link *l, int n)
 /* Tell the peer of messages that wait for a receive, once each: it may have posted it without saying so. */
 static int collect_rts(struct tcp_link *l, int n)
 {
-	gantry_list_each(pos, &l->bulk) {
+	gantry_list_each (pos, &l->bulk) {
 		struct tcp_send *s = gantry_container(pos, struct tcp_send, head.node);
 		struct tcp_tag *t;
 
@@ -98,8 +98,10 @@ static int collect_rts(struct tcp_link *l, int n)
 		t = tcp_tag_of(&l->tx_tags, s->tag);
 		if (!t || (int32_t)(t->advertised - s->index) > 0)
 			continue;
-		n = add_control(l, n, &(struct wire_frame){.kind = WIRE_RTS, .seq = s->seq, .total = s->size,
-							   .tag = s->tag, .index = s->index});
+		n = add_control(
+			l, n,
+			&(struct wire_frame){
+				.kind = WIRE_RTS, .seq = s->seq, .total = s->size, .tag = s->tag, .index = s->index});
 		s->announced = 1;
 	}
 	return n;
@@ -112,8 +114,12 @@ static int collect_ends(struct tcp_link *l, int n)
 
 		l->tell_error = 0;
 		memcpy(l->control_text, l->error_text, len);
-		n = add_control(l, n, &(struct wire_frame){.kind = WIRE_ERROR, .tag = l->error, .length = (uint32_t)len,
-							   .offset = l->error_sent_bytes, .total = l->error_recv_bytes});
+		n = add_control(l, n,
+				&(struct wire_frame){.kind = WIRE_ERROR,
+						     .tag = l->error,
+						     .length = (uint32_t)len,
+						     .offset = l->error_sent_bytes,
+						     .total = l->error_recv_bytes});
 		add_iov(l, l->control_text, len);
 	}
 	if (l->tell_tx_close) {
@@ -262,4 +268,3 @@ int tcp_control_idle(struct tcp_link *l)
 	pthread_mutex_unlock(&lane->tx.lock);
 	return idle;
 }
-

@@ -27,7 +27,10 @@ gantry_result tcp_devices_scan(void)
 		*d = (struct tcp_device){.nrails = 1, .rails = {i}, .nic = &nics->nics[i]};
 		snprintf(d->name, sizeof(d->name), "%s", nics->nics[i].name);
 		if (nics->nics[i].arp_flux && gantry_params()->bind_device)
-			LOG_WARN(NET, "%s shares its subnet with another interface, and either may answer for the other's address: connections are not bound to it. Set net.ipv4.conf.all.arp_ignore=1 and arp_announce=2",
+			LOG_WARN(NET,
+				 "%s shares its subnet with another interface, and either may answer for the other's "
+				 "address: connections are not bound to it. Set net.ipv4.conf.all.arp_ignore=1 and "
+				 "arp_announce=2",
 				 d->name);
 	}
 	e->nics = nics;
@@ -75,7 +78,8 @@ gantry_result tcp_device_fuse(const struct gantry_net_vdevice *vdev, int *ret_de
 	size_t at = 0;
 
 	if (vdev->ndevs < 1 || vdev->ndevs > GANTRY_NET_MAX_RAILS)
-		FAIL(GANTRY_ERR_INVALID, "makeVDevice: %d devices, 1 to %d can be fused", vdev->ndevs, GANTRY_NET_MAX_RAILS);
+		FAIL(GANTRY_ERR_INVALID, "makeVDevice: %d devices, 1 to %d can be fused", vdev->ndevs,
+		     GANTRY_NET_MAX_RAILS);
 	for (int i = 0; i < vdev->ndevs; i++) {
 		int k = vdev->devs[i];
 

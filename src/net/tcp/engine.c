@@ -252,8 +252,9 @@ gantry_result tcp_engine_hold(void)
 
 	pthread_mutex_lock(&e->mu);
 	if (e->running && e->owner != getpid())
-		r = gantry_fail(GANTRY_ERR_USAGE, LOG_SUBSYS, __FILE__, __LINE__,
-				"this process was forked from one that uses the network: exec, or fork before the first use");
+		r = gantry_fail(
+			GANTRY_ERR_USAGE, LOG_SUBSYS, __FILE__, __LINE__,
+			"this process was forked from one that uses the network: exec, or fork before the first use");
 	else if (!e->running)
 		r = start();
 	if (r == GANTRY_OK)

@@ -10,8 +10,8 @@
  * it waits.
  *
  * The thread runs while there are users (listeners, connectors, open directions of links) and closed links that are not
- * seen off yet, then ends by itself: closing never waits for it. The libraries are linked with -z nodelete, so unloading
- * one right after the last close cannot pull the code from under it.
+ * seen off yet, then ends by itself: closing never waits for it. The libraries are linked with -z nodelete, so
+ * unloading one right after the last close cannot pull the code from under it.
  */
 #ifndef GANTRY_NET_TCP_ENGINE_H
 #define GANTRY_NET_TCP_ENGINE_H
@@ -39,7 +39,7 @@ struct tcp_device {
 	char name[64];
 	int nrails;
 	int rails[GANTRY_NET_MAX_RAILS]; /* indices of physical devices */
-	const struct gantry_nic *nic;    /* of the first rail */
+	const struct gantry_nic *nic;	 /* of the first rail */
 };
 
 /* Something epoll watches. */
@@ -69,12 +69,12 @@ struct tcp_listener {
 	struct gantry_addr addrs[GANTRY_NET_MAX_RAILS];
 	int nready;
 	struct tcp_link *ready[8]; /* links whose receiving direction is for this listener */
-	gantry_result error;       /* a peer that knew the cookie was refused: accept says so */
+	gantry_result error;	   /* a peer that knew the cookie was refused: accept says so */
 	char error_text[256];
 };
 
 enum tcp_connector_state {
-	TCP_CONNECTING,   /* opening lanes */
+	TCP_CONNECTING,	  /* opening lanes */
 	TCP_WAIT_SESSION, /* the peer told us to share the link it opens */
 	TCP_CONNECTED,
 	TCP_CONNECT_FAILED,
@@ -89,7 +89,7 @@ struct tcp_connector {
 	enum tcp_connector_state state;
 	uint64_t started, deadline, retry_at; /* ns */
 	uint32_t retries;
-	struct tcp_link *link; /* owned until CONNECTED */
+	struct tcp_link *link;		    /* owned until CONNECTED */
 	uint8_t session[WIRE_SESSION_SIZE]; /* WAIT_SESSION: whose */
 	struct wire_welcome welcome;
 	int lanes_up;
@@ -109,7 +109,7 @@ struct tcp_engine {
 
 	uint64_t process, host;
 	char self[40];
-	const char *secret; /* owned; NULL: none */
+	const char *secret;	      /* owned; NULL: none */
 	struct gantry_nic_list *nics; /* owned */
 	int ndevs;
 	struct tcp_device devs[TCP_MAX_DEVICES];
@@ -127,7 +127,7 @@ extern struct tcp_engine tcp_engine;
 /* engine.c */
 gantry_result tcp_engine_init(void); /* devices, identity; idempotent */
 gantry_result tcp_engine_hold(void); /* one more user; starts the thread */
-void tcp_engine_release(void);       /* one less. Called without mu */
+void tcp_engine_release(void);	     /* one less. Called without mu */
 void tcp_engine_wake(void);
 gantry_result tcp_source_add(struct tcp_source *s, uint32_t events);
 void tcp_source_set(struct tcp_source *s, uint32_t events);

@@ -22,8 +22,8 @@ static struct {
 	int wake_fd;
 	pthread_t threads[MAX_HELPERS];
 	uint32_t stopping;
-	uint32_t sleeping;                     /* helpers in poll, or about to be */
-	uint32_t nlinks;                       /* upper bound of used table entries */
+	uint32_t sleeping;		       /* helpers in poll, or about to be */
+	uint32_t nlinks;		       /* upper bound of used table entries */
 	struct tcp_link *links[MAX_LINKS];     /* written under the engine's mu, read by helpers; seq_cst */
 	struct tcp_link *working[MAX_HELPERS]; /* hazard: written by its helper, read by forget; seq_cst */
 } helpers = {.wake_fd = -1};
@@ -163,7 +163,8 @@ void tcp_helpers_notify(void)
 
 int tcp_helpers_awake(void)
 {
-	return __atomic_load_n(&helpers.n, __ATOMIC_RELAXED) > (int)__atomic_load_n(&helpers.sleeping, __ATOMIC_RELAXED);
+	return __atomic_load_n(&helpers.n, __ATOMIC_RELAXED) >
+	       (int)__atomic_load_n(&helpers.sleeping, __ATOMIC_RELAXED);
 }
 
 int tcp_helpers_wanted(void)

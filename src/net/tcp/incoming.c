@@ -5,8 +5,8 @@
  *   hello read ──> verdict written ──> lane          (cookie)
  *              └─> verdict written ──> proof read ──> lane   (secret)
  *
- * A connection is a stranger until its hello names a listener of ours and that listener's cookie. Strangers cost at most
- * one small object for at most HELLO_MS; there are at most INCOMING_MAX of them, the oldest goes first; they are
+ * A connection is a stranger until its hello names a listener of ours and that listener's cookie. Strangers cost at
+ * most one small object for at most HELLO_MS; there are at most INCOMING_MAX of them, the oldest goes first; they are
  * counted, and a line about them is written at most once a second. They never reach a listener.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
@@ -42,14 +42,14 @@ struct tcp_incoming {
 	uint8_t raw_hello[WIRE_HELLO_SIZE], raw_welcome[WIRE_WELCOME_SIZE];
 	struct wire_hello hello;
 	uint64_t listener; /* 0: still a stranger */
-	int sharing;       /* it was told to share the link `session`, and has not proved its right to it yet */
+	int sharing;	   /* it was told to share the link `session`, and has not proved its right to it yet */
 	uint8_t session[WIRE_SESSION_SIZE];
 	int nic;
 };
 
 static struct tcp_link *promised_link(const struct tcp_incoming *in)
 {
-	gantry_list_each(pos, &tcp_engine.links) {
+	gantry_list_each (pos, &tcp_engine.links) {
 		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
 
 		if (l->initiator && memcmp(l->session, in->session, WIRE_SESSION_SIZE) == 0)
@@ -134,14 +134,14 @@ static void refuse(struct tcp_incoming *in, enum wire_verdict verdict, gantry_re
 
 /*
  * A link that this side has opened towards the same peer and that has our receiving direction free. Only one whose
- * control lane the peer has accepted may be promised: before that the peer may still tell us to share a link of its own.
- * If our hello is under way, the process with the smaller id waits with its answer until that is decided (*ret_wait);
- * the other one never waits, so they cannot wait for each other.
+ * control lane the peer has accepted may be promised: before that the peer may still tell us to share a link of its
+ * own. If our hello is under way, the process with the smaller id waits with its answer until that is decided
+ * (*ret_wait); the other one never waits, so they cannot wait for each other.
  */
 static struct tcp_link *link_to_share(const struct wire_hello *h, const struct tcp_listener *listener, int *ret_wait)
 {
 	*ret_wait = 0;
-	gantry_list_each(pos, &tcp_engine.links) {
+	gantry_list_each (pos, &tcp_engine.links) {
 		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
 		int ours = tcp_engine.process < h->process;
 
@@ -157,7 +157,7 @@ static struct tcp_link *link_to_share(const struct wire_hello *h, const struct t
 
 static struct tcp_link *link_of_session(const struct wire_hello *h)
 {
-	gantry_list_each(pos, &tcp_engine.links) {
+	gantry_list_each (pos, &tcp_engine.links) {
 		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
 
 		if (!l->initiator && !l->up && l->peer_process == h->process &&
@@ -242,7 +242,8 @@ static void accept_hello(struct tcp_incoming *in, struct tcp_listener *listener)
 			memcpy(w.session, shared->session, WIRE_SESSION_SIZE);
 			memcpy(in->session, shared->session, WIRE_SESSION_SIZE);
 		} else if (!link_of_session(h) && !new_link(in, listener)) {
-			refuse(in, WIRE_REFUSED_LIMIT, GANTRY_ERR_LIMIT, "the accepting side is out of file descriptors: raise `ulimit -n` there");
+			refuse(in, WIRE_REFUSED_LIMIT, GANTRY_ERR_LIMIT,
+			       "the accepting side is out of file descriptors: raise `ulimit -n` there");
 			return;
 		}
 	}
@@ -272,7 +273,7 @@ static void accept_hello(struct tcp_incoming *in, struct tcp_listener *listener)
 
 void tcp_incoming_reconsider(void)
 {
-	gantry_list_each_safe(pos, &tcp_engine.incoming) {
+	gantry_list_each_safe (pos, &tcp_engine.incoming) {
 		struct tcp_incoming *in = gantry_container(pos, struct tcp_incoming, node);
 		struct tcp_listener *l = tcp_listener_find(in->listener);
 
@@ -302,7 +303,8 @@ static void on_hello(struct tcp_incoming *in)
 	if (!l || !gantry_equal_secret(l->cookie, h->cookie, WIRE_COOKIE_SIZE)) {
 		struct wire_welcome w = {.verdict = WIRE_REFUSED_LISTENER};
 
-		snprintf(w.text, sizeof(w.text), "no such listener here: it was closed, or the handle is not from this process");
+		snprintf(w.text, sizeof(w.text),
+			 "no such listener here: it was closed, or the handle is not from this process");
 		send_welcome(in, &w);
 		stranger(in, "unknown listener or wrong cookie");
 		return;
@@ -310,7 +312,8 @@ static void on_hello(struct tcp_incoming *in)
 	in->listener = l->id;
 	if (h->version != WIRE_VERSION)
 		refuse(in, WIRE_REFUSED_VERSION, GANTRY_ERR_VERSION,
-		       "protocol version differs: %d (accepting side) and %d (connecting side)", WIRE_VERSION, h->version);
+		       "protocol version differs: %d (accepting side) and %d (connecting side)", WIRE_VERSION,
+		       h->version);
 	else if ((h->auth == WIRE_AUTH_HMAC) != (tcp_engine.secret != NULL))
 		refuse(in, WIRE_REFUSED_AUTH, GANTRY_ERR_AUTH, "GANTRY_SECRET is set only on the %s side",
 		       tcp_engine.secret ? "accepting" : "connecting");
@@ -365,7 +368,7 @@ static void make_room(void)
 {
 	struct tcp_incoming *victim = gantry_container(tcp_engine.incoming.next, struct tcp_incoming, node);
 
-	gantry_list_each(pos, &tcp_engine.incoming) {
+	gantry_list_each (pos, &tcp_engine.incoming) {
 		struct tcp_incoming *in = gantry_container(pos, struct tcp_incoming, node);
 
 		if (in->state == READ_HELLO) {
@@ -419,7 +422,7 @@ void tcp_port_ready(struct tcp_source *s, uint32_t events)
 /* Half-built links of peers that never finished. */
 static void drop_stale_links(uint64_t now)
 {
-	gantry_list_each_safe(pos, &tcp_engine.links) {
+	gantry_list_each_safe (pos, &tcp_engine.links) {
 		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
 		char c;
 		int gone = 0;
@@ -439,14 +442,14 @@ static void drop_stale_links(uint64_t now)
 
 void tcp_incoming_tick(uint64_t now)
 {
-	gantry_list_each_safe(pos, &tcp_engine.incoming) {
+	gantry_list_each_safe (pos, &tcp_engine.incoming) {
 		struct tcp_incoming *in = gantry_container(pos, struct tcp_incoming, node);
 
 		if (now > in->deadline)
 			stranger(in, "it never said hello");
 	}
 	tcp_incoming_reconsider();
-	gantry_list_each(pos, &tcp_engine.ports) {
+	gantry_list_each (pos, &tcp_engine.ports) {
 		struct tcp_port *port = gantry_container(pos, struct tcp_port, node);
 
 		if (port->paused) {
@@ -459,7 +462,7 @@ void tcp_incoming_tick(uint64_t now)
 
 void tcp_incoming_drop_all(void)
 {
-	gantry_list_each_safe(pos, &tcp_engine.incoming) {
+	gantry_list_each_safe (pos, &tcp_engine.incoming) {
 		incoming_free(gantry_container(pos, struct tcp_incoming, node));
 	}
 	drop_stale_links(UINT64_MAX);

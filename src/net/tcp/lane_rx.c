@@ -52,7 +52,7 @@ static void on_state(struct tcp_link *l, const struct wire_frame *f)
 		return;
 	l->peer_done = f->seq;
 	l->peer_done_bits = f->crc;
-	gantry_list_each_safe(pos, &l->unacked) {
+	gantry_list_each_safe (pos, &l->unacked) {
 		struct tcp_send *s = gantry_container(pos, struct tcp_send, head.node);
 
 		if (!tcp_send_acked(l, s->seq))
@@ -207,9 +207,10 @@ static int check_crc(struct tcp_lane *lane)
 	crc = gantry_crc32c(0, rx->payload, f->length);
 	if (crc == f->crc)
 		return 0;
-	tcp_link_fail_locked(lane->link, 1, GANTRY_ERR_CORRUPT,
-		      "checksum mismatch on lane %d, message %u of tag %u, offset %llu, %u bytes: sent %08x, arrived %08x",
-		      lane->index, f->index, f->tag, (unsigned long long)f->offset, f->length, f->crc, crc);
+	tcp_link_fail_locked(
+		lane->link, 1, GANTRY_ERR_CORRUPT,
+		"checksum mismatch on lane %d, message %u of tag %u, offset %llu, %u bytes: sent %08x, arrived %08x",
+		lane->index, f->index, f->tag, (unsigned long long)f->offset, f->length, f->crc, crc);
 	return -1;
 }
 
@@ -259,7 +260,8 @@ static int end_data(struct tcp_lane *lane)
 					l->newest_bulk = f->seq;
 					l->more_coming = f->flags & WIRE_FLAG_MORE;
 				}
-				/* It overtook a message that may wait for its user: its own sender must not wait too. */
+				/* It overtook a message that may wait for its user: its own sender must not wait too.
+				 */
 				if (f->seq >= l->done && (f->flags & WIRE_FLAG_ACK) && l->rx_tags.count > 1)
 					l->ack_now = 1;
 				if ((f->flags & WIRE_FLAG_ACK) && f->seq + 1 > l->ack_upto)
@@ -309,16 +311,17 @@ static int peer_error(struct tcp_lane *lane)
 {
 	struct tcp_lane_rx *rx = &lane->rx;
 	const struct wire_frame *f = &rx->frame;
-	gantry_result r = f->tag > GANTRY_AGAIN && f->tag < GANTRY_RESULT_COUNT ? (gantry_result)f->tag
-										 : GANTRY_ERR_PEER_LOST;
+	gantry_result r =
+		f->tag > GANTRY_AGAIN && f->tag < GANTRY_RESULT_COUNT ? (gantry_result)f->tag : GANTRY_ERR_PEER_LOST;
 
 	rx->text[f->length] = 0;
 	for (char *c = rx->text; *c; c++)
 		if ((unsigned char)*c < 0x20 || (unsigned char)*c > 0x7e)
 			*c = '?';
 	if (r == GANTRY_ERR_SIZE)
-		tcp_link_fail_locked(lane->link, 0, r, "a send of %llu bytes met a receive of %llu bytes, says the peer",
-			      (unsigned long long)f->offset, (unsigned long long)f->total);
+		tcp_link_fail_locked(lane->link, 0, r,
+				     "a send of %llu bytes met a receive of %llu bytes, says the peer",
+				     (unsigned long long)f->offset, (unsigned long long)f->total);
 	else
 		tcp_link_fail_locked(lane->link, 0, r, "the peer gave up: %s", rx->text);
 	return -1;
@@ -331,9 +334,10 @@ static int end_frame(struct tcp_lane *lane)
 }
 
 /*
- * Consumes the read-ahead buffer as far as it goes. In a stream the buffer holds more messages than receives are posted;
- * they are best left there until they are. So a frame without a receive is parked on first sight. If it is still without
- * one on the next look, up to EARLY_PER_LOOK of them are taken in, because frames behind them must not wait for a user.
+ * Consumes the read-ahead buffer as far as it goes. In a stream the buffer holds more messages than receives are
+ * posted; they are best left there until they are. So a frame without a receive is parked on first sight. If it is
+ * still without one on the next look, up to EARLY_PER_LOOK of them are taken in, because frames behind them must not
+ * wait for a user.
  */
 static int parse(struct tcp_lane *lane, int force)
 {

@@ -71,7 +71,7 @@ void tcp_link_free(struct tcp_link *l)
 		}
 		free(lane->rx.buf);
 	}
-	gantry_list_each_safe(pos, &l->early) {
+	gantry_list_each_safe (pos, &l->early) {
 		free(gantry_container(pos, struct tcp_early, node));
 	}
 	free(l->lanes);
@@ -204,8 +204,8 @@ void tcp_link_fail(struct tcp_link *l, int tell, gantry_result r, const char *fm
 
 /*
  * When a peer dies or closes, its lanes end one after the other, and what it had sent before is still to be read from
- * them. So the first end only starts a clock; the link fails when the last lane has ended, or after LINK_END_GRACE_NS if
- * only some have: then a lane broke by itself.
+ * them. So the first end only starts a clock; the link fails when the last lane has ended, or after LINK_END_GRACE_NS
+ * if only some have: then a lane broke by itself.
  */
 void tcp_link_ending(struct tcp_lane *lane, int e)
 {
@@ -276,7 +276,8 @@ void tcp_link_hang_up(struct tcp_link *l)
 
 /*
  * The rest of a half-sent batch refers to buffers that go back to the user now. If the other direction lives on, the
- * bytes must still go out, or the stream would lose its framing: keep a copy of them. The caller holds lanes[0].tx.lock.
+ * bytes must still go out, or the stream would lose its framing: keep a copy of them. The caller holds
+ * lanes[0].tx.lock.
  */
 static void adopt_batch(struct tcp_link *l)
 {

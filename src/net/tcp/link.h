@@ -20,8 +20,8 @@
  * Streams of small messages. A message that is posted while others are in flight is not sent at once: it is copied to a
  * staging buffer, and the one before it is reported done. The newest one always stays pending until the kernel has it,
  * so its owner must come back and test it, and that flushes the buffer. A buffer that is half full, or older than a few
- * times GANTRY_POLL_PACE when the next message comes, is flushed too. So a lone message leaves at once, and a stream costs one
- * system call for hundreds of messages.
+ * times GANTRY_POLL_PACE when the next message comes, is flushed too. So a lone message leaves at once, and a stream
+ * costs one system call for hundreds of messages.
  *
  * Threads. `mu` protects everything but lane I/O state and is held for short, non-blocking stretches. Each lane has a
  * lock per direction that is held while its socket is used. Order: lane lock, then mu; a lane lock may be *tried* under
@@ -44,20 +44,21 @@
 enum {
 	LINK_SENDS = GANTRY_NET_MAX_REQUESTS * GANTRY_NET_MAX_RECVS,
 	LINK_RECVS = 2 * GANTRY_NET_MAX_REQUESTS,
-	LINK_WINDOW = 1 << 20,     /* eager bytes buffered for receives that are not posted yet */
-	LINK_BATCH = 32,           /* eager messages in one system call */
+	LINK_WINDOW = 1 << 20,	   /* eager bytes buffered for receives that are not posted yet */
+	LINK_BATCH = 32,	   /* eager messages in one system call */
 	LINK_CONTROL_FRAMES = 16,  /* control frames in one system call */
 	LINK_READAHEAD = 64 << 10, /* control lane: many small messages in one system call */
-	LINK_STAGE = 64 << 10,     /* small messages of a stream are collected up to here */
+	LINK_STAGE = 64 << 10,	   /* small messages of a stream are collected up to here */
 	LINK_STAGE_MESSAGE = 4096, /* the largest that is worth copying for that */
-	LINK_TAGS = 4096,          /* distinct tags of one direction */
-	LINK_DONE_BITS = 1024,     /* bulk messages that may be complete out of order */
+	LINK_TAGS = 4096,	   /* distinct tags of one direction */
+	LINK_DONE_BITS = 1024,	   /* bulk messages that may be complete out of order */
 	LINK_PIPE_SIZE = 4 << 20,  /* asked for; the kernel may give less */
 	LINK_PIPE_MIN = 256 << 10,
 	LINK_PASS_BYTES = 8 << 20, /* sending: a lane is left after this much, so that others get their turn */
-	/* Receiving: less, because the sender waits for acknowledgements and for the receives that the user posts next. */
+	/* Receiving: less, because the sender waits for acknowledgements and for the receives that the user posts next.
+	 */
 	LINK_RX_PASS_BYTES = 1 << 20,
-	LINK_ACK_EVERY = 2, /* messages, while more data is there */
+	LINK_ACK_EVERY = 2,	       /* messages, while more data is there */
 	LINK_END_GRACE_NS = 500000000, /* how long other lanes may still deliver after one has ended */
 };
 
@@ -81,7 +82,7 @@ struct tcp_send {
 	uint32_t tag, index;
 	uint8_t eager, needs_ack;
 	uint8_t announce, announced; /* the peer is to be told that this waits for a receive; it was told */
-	uint64_t blocked;            /* ticks: since when it waits, 0: not yet */
+	uint64_t blocked;	     /* ticks: since when it waits, 0: not yet */
 	/* Of an eager message, or of a bulk message in one piece. Aligned, so that it never crosses a page. */
 	_Alignas(64) uint8_t header[WIRE_FRAME_SIZE];
 };
@@ -117,7 +118,7 @@ struct tcp_tag {
 	uint32_t advertised; /* sending: receives the peer has posted. receiving: what it was told of */
 	uint32_t arrived;    /* receiving: messages that have begun to arrive */
 	uint32_t announced;  /* receiving: messages the peer waits to send */
-	uint32_t bulk;       /* the last message was a bulk one; the next is expected to be one too */
+	uint32_t bulk;	     /* the last message was a bulk one; the next is expected to be one too */
 };
 
 struct tcp_tags {
@@ -130,19 +131,19 @@ struct tcp_lane_tx {
 	pthread_mutex_t lock;
 	struct tcp_send *send; /* bulk: the message the current piece belongs to; NULL: none */
 	const uint8_t *data;
-	uint64_t left;         /* of the piece, not yet given to the kernel or the pipe */
-	uint64_t length;       /* of the piece */
+	uint64_t left;	 /* of the piece, not yet given to the kernel or the pipe */
+	uint64_t length; /* of the piece */
 	uint8_t header[WIRE_FRAME_SIZE];
 	uint32_t header_left;
-	int splicing;          /* how this piece goes */
-	int pipe[2];           /* opened on first use; -1 */
+	int splicing; /* how this piece goes */
+	int pipe[2];  /* opened on first use; -1 */
 	uint64_t in_pipe;
-	int dead;              /* sending failed (the receiving half tells why), or the direction was closed half-way */
+	int dead; /* sending failed (the receiving half tells why), or the direction was closed half-way */
 	uint32_t zerocopy_calls, zerocopy_seen;
 	/* Several rails: what this one holds and how fast it drains; written under the lock, read relaxed. */
 	uint64_t queued, rate; /* bytes given and not acknowledged; bytes/s, 0: not known */
 	uint64_t next_try;     /* ticks: when a full socket is tried again; written under the lock, read relaxed */
-	uint64_t bytes;        /* payload, for the log and for tests */
+	uint64_t bytes;	       /* payload, for the log and for tests */
 };
 
 enum tcp_rx_state { TCP_RX_HEADER, TCP_RX_PAYLOAD };
@@ -160,10 +161,10 @@ struct tcp_lane_rx {
 	struct tcp_slot *slot;
 	struct tcp_early *early;
 	uint8_t *payload; /* start of this piece at its final place, for the CRC */
-	uint8_t *buf;     /* owned read-ahead */
+	uint8_t *buf;	  /* owned read-ahead */
 	uint32_t room, head, tail;
 	uint64_t next_poll; /* ticks; written under the lock, read relaxed */
-	int parked;         /* the next frame in the buffer is for a receive that is not posted yet */
+	int parked;	    /* the next frame in the buffer is for a receive that is not posted yet */
 	int eof;
 	uint64_t bytes;
 	char text[WIRE_ERROR_TEXT_MAX + 1];
@@ -205,23 +206,23 @@ struct tcp_link {
 	int rails; /* of our device: 1 is the usual one NIC */
 	int nlanes;
 	struct tcp_lane *lanes; /* owned: nlanes */
-	char peer[160];         /* "10.0.0.2:4000 (node7 pid 123)" */
+	char peer[160];		/* "10.0.0.2:4000 (node7 pid 123)" */
 	uint64_t pace_ticks;
 
-	struct gantry_list node; /* in the engine's list; engine lock */
-	int refs;                /* engine lock */
-	int up;                  /* all lanes are there; engine lock */
+	struct gantry_list node;		     /* in the engine's list; engine lock */
+	int refs;				     /* engine lock */
+	int up;					     /* all lanes are there; engine lock */
 	enum tcp_direction_state tx_state, rx_state; /* engine lock */
-	uint64_t rx_listener;    /* who gets the receiving direction when the link is up; engine lock */
-	uint64_t linger_until;   /* ns; engine lock */
-	int shut;                /* our side of the sockets is shut; engine lock */
-	int lanes_here;          /* during set-up; engine lock */
+	uint64_t rx_listener;  /* who gets the receiving direction when the link is up; engine lock */
+	uint64_t linger_until; /* ns; engine lock */
+	int shut;	       /* our side of the sockets is shut; engine lock */
+	int lanes_here;	       /* during set-up; engine lock */
 
 	pthread_mutex_t mu;
 	uint32_t failed; /* release after error and text are set */
 	gantry_result error;
 	char error_text[WIRE_ERROR_TEXT_MAX];
-	int tell_error; /* an ERROR frame is to be sent */
+	int tell_error;	 /* an ERROR frame is to be sent */
 	uint64_t ending; /* ticks, 0: no. A lane has ended; what the others still hold is taken before the link fails */
 	uint64_t ending_since; /* as ending, but never renewed */
 	int ending_errno;
@@ -238,14 +239,14 @@ struct tcp_link {
 	uint64_t next_seq, peer_done;
 	uint32_t peer_done_bits; /* of the messages behind the first one that is not done */
 	uint64_t eager_out, peer_consumed;
-	uint64_t bulk_bytes; /* of bulk messages, not yet given to lanes */
-	uint64_t bulk_sent; /* bulk messages given to the kernel whole */
-	uint32_t tx_pending; /* relaxed hint: something waits on the control lane */
+	uint64_t bulk_bytes;   /* of bulk messages, not yet given to lanes */
+	uint64_t bulk_sent;    /* bulk messages given to the kernel whole */
+	uint32_t tx_pending;   /* relaxed hint: something waits on the control lane */
 	uint32_t bulk_pending; /* relaxed hint: bulk messages wait or are on their way */
-	uint8_t *stage[2];   /* owned; one is filled while the other is being sent */
+	uint8_t *stage[2];     /* owned; one is filled while the other is being sent */
 	int stage_now;
 	uint32_t stage_bytes, stage_count;
-	uint64_t stage_since;    /* ticks */
+	uint64_t stage_since;	 /* ticks */
 	struct tcp_send *newest; /* the last staged message: pending until it is sent */
 	int window_blocked;
 	int tell_tx_close, tell_rx_close;
@@ -260,7 +261,7 @@ struct tcp_link {
 	uint64_t done_bits[LINK_DONE_BITS / 64];
 	uint64_t consumed, consumed_told;
 	uint32_t small_posted, large_posted; /* outstanding receives; read relaxed as hints */
-	uint32_t bulk_hint; /* the peer announced a bulk message */
+	uint32_t bulk_hint;		     /* the peer announced a bulk message */
 	uint64_t ack_upto; /* messages before this were sent without a copy: their sender waits for `done` */
 	uint64_t bulk_received;
 	int ack_now;
@@ -270,7 +271,7 @@ struct tcp_link {
 	int peer_tx_closed;
 	struct tcp_end tx_end, rx_end;
 	int tx_wanted; /* the sending direction is in use, or promised */
-	int hung_up; /* the peer has said all and we have nothing to say: our side of the sockets is shut */
+	int hung_up;   /* the peer has said all and we have nothing to say: our side of the sockets is shut */
 	uint64_t peer_bulk_sent;
 	uint64_t heartbeat_due;
 
@@ -286,7 +287,7 @@ struct tcp_link {
 
 /* link.c: life, failure. The caller holds a reference or the engine lock. */
 gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link);
-void tcp_link_free(struct tcp_link *l); /* closes what is open; accepts NULL */
+void tcp_link_free(struct tcp_link *l);		    /* closes what is open; accepts NULL */
 gantry_result tcp_link_open_tx(struct tcp_link *l); /* mu held, as for open_rx */
 gantry_result tcp_link_open_rx(struct tcp_link *l);
 /* Give all buffers back to their owners at once; what the stream still needs to keep its framing is kept. */
@@ -344,7 +345,8 @@ int tcp_state_due(const struct tcp_link *l, const struct tcp_tag *tag);
 /* Has the receiver said that this bulk message is done? Under mu. */
 static inline int tcp_send_acked(const struct tcp_link *l, uint64_t seq)
 {
-	return seq < l->peer_done || (seq - l->peer_done - 1 < 32 && (l->peer_done_bits >> (seq - l->peer_done - 1) & 1));
+	return seq < l->peer_done ||
+	       (seq - l->peer_done - 1 < 32 && (l->peer_done_bits >> (seq - l->peer_done - 1) & 1));
 }
 
 /* Under mu, so the sum needs no atomic; readers without mu take the count as a hint. */

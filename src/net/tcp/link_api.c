@@ -113,7 +113,8 @@ gantry_result tcp_link_isend(struct tcp_link *l, const void *data, size_t size, 
 		gantry_event_put(GANTRY_EV_SEND_POST, l->id, s->index, size);
 	}
 	pthread_mutex_unlock(&l->mu);
-	LOG_TRACE(DATA, "link %u isend %u of tag %u: %zu bytes%s", l->id, s->index, s->tag, size, s->eager ? "" : ", bulk");
+	LOG_TRACE(DATA, "link %u isend %u of tag %u: %zu bytes%s", l->id, s->index, s->tag, size,
+		  s->eager ? "" : ", bulk");
 	if (flush)
 		tcp_control_flush(l);
 	else if (!s->eager)
@@ -183,7 +184,8 @@ gantry_result tcp_link_irecv(struct tcp_link *l, int n, void **data, const size_
 	if (due)
 		__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&l->mu);
-	LOG_TRACE(DATA, "link %u irecv %u of tag %d: %zu bytes, %d buffers", l->id, recv->slots[0].index, tags[0], sizes[0], n);
+	LOG_TRACE(DATA, "link %u irecv %u of tag %d: %zu bytes, %d buffers", l->id, recv->slots[0].index, tags[0],
+		  sizes[0], n);
 	if (due)
 		tcp_control_flush(l);
 	if (large)

@@ -50,7 +50,7 @@ static gantry_result port_get(int nic, struct tcp_port **ret_port)
 	uint16_t first, last;
 	char text[GANTRY_ADDR_TEXT];
 
-	gantry_list_each(pos, &tcp_engine.ports) {
+	gantry_list_each (pos, &tcp_engine.ports) {
 		struct tcp_port *p = gantry_container(pos, struct tcp_port, node);
 
 		if (p->nic == nic) {
@@ -102,7 +102,7 @@ static gantry_result advertise(struct tcp_listener *l)
 
 struct tcp_listener *tcp_listener_find(uint64_t id)
 {
-	gantry_list_each(pos, &tcp_engine.listeners) {
+	gantry_list_each (pos, &tcp_engine.listeners) {
 		struct tcp_listener *l = gantry_container(pos, struct tcp_listener, node);
 
 		if (l->id == id)

@@ -7,7 +7,7 @@
 
 struct tcp_slot *tcp_match_slot(struct tcp_link *l, uint32_t tag, uint32_t index, struct tcp_recv **ret_recv)
 {
-	gantry_list_each(pos, &l->posted) {
+	gantry_list_each (pos, &l->posted) {
 		struct tcp_recv *recv = gantry_container(pos, struct tcp_recv, head.node);
 
 		for (int i = 0; i < recv->n; i++) {
@@ -49,7 +49,7 @@ void tcp_match_bulk_done(struct tcp_link *l, uint64_t seq)
 
 void tcp_match_early(struct tcp_link *l, struct tcp_recv *recv, struct tcp_slot *slot)
 {
-	gantry_list_each(pos, &l->early) {
+	gantry_list_each (pos, &l->early) {
 		struct tcp_early *e = gantry_container(pos, struct tcp_early, node);
 
 		if (e->tag != slot->tag || e->index != slot->index)

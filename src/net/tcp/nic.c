@@ -311,8 +311,8 @@ static void find_arp_flux(struct gantry_nic_list *list)
 }
 
 /*
- * Only where it changes anything: a bound socket skips part of the kernel's route lookup, so that for instance a blackhole
- * route would not be noticed.
+ * Only where it changes anything: a bound socket skips part of the kernel's route lookup, so that for instance a
+ * blackhole route would not be noticed.
  */
 int gantry_nic_should_bind(const struct gantry_nic *nic, const struct gantry_addr *peer)
 {

@@ -46,17 +46,17 @@ gantry_result gantry_addr_parse(const char *text, struct gantry_addr *ret_addr);
 struct gantry_nic {
 	char name[IFNAMSIZ];
 	unsigned ifindex;
-	unsigned flags;      /* IFF_* */
+	unsigned flags; /* IFF_* */
 	int is_loopback;
-	int is_bridge_like;  /* docker0, virbr0, br-*, cni0 and the like */
+	int is_bridge_like; /* docker0, virbr0, br-*, cni0 and the like */
 	int is_point_to_point_or_tunnel;
-	int is_port;         /* of a bridge or bond: its traffic belongs to the master */
-	int speed_mbps;      /* /sys/class/net/X/speed; 10000 when the kernel does not say */
-	int speed_known;     /* 0: speed_mbps is that assumption */
+	int is_port;	 /* of a bridge or bond: its traffic belongs to the master */
+	int speed_mbps;	 /* /sys/class/net/X/speed; 10000 when the kernel does not say */
+	int speed_known; /* 0: speed_mbps is that assumption */
 	int mtu;
-	int numa_node;       /* -1: unknown */
-	int arp_flux;        /* other interfaces answer for its IPv4 addresses: traffic for it may arrive there */
-	char *pci_path;      /* owned; resolved /sys path, NULL for virtual interfaces */
+	int numa_node;	/* -1: unknown */
+	int arp_flux;	/* other interfaces answer for its IPv4 addresses: traffic for it may arrive there */
+	char *pci_path; /* owned; resolved /sys path, NULL for virtual interfaces */
 	int naddrs;
 	struct gantry_addr addrs[GANTRY_NIC_ADDRS]; /* preferred first: IPv4, global IPv6, link-local */
 	uint8_t prefix_len[GANTRY_NIC_ADDRS];
@@ -69,7 +69,8 @@ struct gantry_nic_list {
 };
 
 gantry_result gantry_nic_scan(struct gantry_nic_list *ret_list);
-void gantry_nic_list_free(struct gantry_nic_list *list); /* frees what the entries own; the list itself is the caller's */
+void gantry_nic_list_free(
+	struct gantry_nic_list *list); /* frees what the entries own; the list itself is the caller's */
 
 /*
  * Keeps in `list` only what may be used. pattern: NCCL_SOCKET_IFNAME's syntax, "" for automatic; family: AF_UNSPEC,
@@ -94,8 +95,8 @@ int gantry_nic_pattern_match(const char *pattern, const char *name);
 /* 1 if the address belongs to this host (any interface of this network namespace, or 127/8, ::1). */
 int gantry_addr_is_local(const struct gantry_addr *a);
 
-/* Should a connection to `peer` be bound to this device? If the kernel would send by another one; not if packets for this
- * one may come in through another, because the socket would never see them. */
+/* Should a connection to `peer` be bound to this device? If the kernel would send by another one; not if packets for
+ * this one may come in through another, because the socket would never see them. */
 int gantry_nic_should_bind(const struct gantry_nic *nic, const struct gantry_addr *peer);
 
 /* Do both addresses lie in one subnet, seen from nic's address i? */

@@ -17,15 +17,16 @@ enum { SELDOM = 200, PATIENCE = 10 }; /* paces */
  */
 static int helped(const struct tcp_link *l, uint64_t now)
 {
-	return tcp_helpers_awake() && (int64_t)(now - __atomic_load_n(&l->bulk_moved, __ATOMIC_RELAXED)) <
-					      (int64_t)(PATIENCE * l->pace_ticks);
+	return tcp_helpers_awake() &&
+	       (int64_t)(now - __atomic_load_n(&l->bulk_moved, __ATOMIC_RELAXED)) < (int64_t)(PATIENCE * l->pace_ticks);
 }
 
 void tcp_link_progress(struct tcp_link *l)
 {
 	uint64_t now = gantry_ticks();
 	int sending = __atomic_load_n(&l->bulk_pending, __ATOMIC_RELAXED) != 0;
-	int large = __atomic_load_n(&l->large_posted, __ATOMIC_RELAXED) || __atomic_load_n(&l->bulk_hint, __ATOMIC_RELAXED);
+	int large =
+		__atomic_load_n(&l->large_posted, __ATOMIC_RELAXED) || __atomic_load_n(&l->bulk_hint, __ATOMIC_RELAXED);
 	int small = __atomic_load_n(&l->small_posted, __ATOMIC_RELAXED) || !(sending || large);
 
 	__atomic_store_n(&l->progressed, now, __ATOMIC_RELAXED);

@@ -32,14 +32,16 @@ void tcp_rail_weigh(struct tcp_lane *lane)
 int tcp_rail_too_slow(const struct tcp_lane *lane, uint64_t chunk)
 {
 	const struct tcp_link *l = lane->link;
-	double mine = ((double)lane->tx.queued + (double)chunk) / (double)lane->tx.rate, rates = 0, bytes = (double)l->bulk_bytes;
+	double mine = ((double)lane->tx.queued + (double)chunk) / (double)lane->tx.rate, rates = 0,
+	       bytes = (double)l->bulk_bytes;
 	int better = 0;
 
 	if (!lane->tx.rate)
 		return lane->tx.queued > 0; /* one piece to learn from */
 	for (int i = 1; i < l->nlanes; i++) {
 		const struct tcp_lane_tx *tx = &l->lanes[i].tx;
-		uint64_t rate = __atomic_load_n(&tx->rate, __ATOMIC_RELAXED), queued = __atomic_load_n(&tx->queued, __ATOMIC_RELAXED);
+		uint64_t rate = __atomic_load_n(&tx->rate, __ATOMIC_RELAXED),
+			 queued = __atomic_load_n(&tx->queued, __ATOMIC_RELAXED);
 
 		if (__atomic_load_n(&tx->dead, __ATOMIC_RELAXED))
 			continue;

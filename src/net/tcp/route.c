@@ -49,7 +49,9 @@ unsigned gantry_route_device(const struct gantry_addr *from, const struct gantry
 {
 	int v6 = to->sa.sa_family == AF_INET6;
 	struct request r = {
-		.head = {.nlmsg_len = NLMSG_LENGTH(sizeof(struct rtmsg)), .nlmsg_type = RTM_GETROUTE, .nlmsg_flags = NLM_F_REQUEST},
+		.head = {.nlmsg_len = NLMSG_LENGTH(sizeof(struct rtmsg)),
+			 .nlmsg_type = RTM_GETROUTE,
+			 .nlmsg_flags = NLM_F_REQUEST},
 		.route = {.rtm_family = to->sa.sa_family, .rtm_dst_len = v6 ? 128 : 32},
 	};
 	union {

@@ -24,7 +24,9 @@ gantry_result tcp_link_for_session(int nlanes, struct tcp_link **ret_link)
 
 	/* A socket per lane, and a pipe for each bulk lane. */
 	if (left < 3 * nlanes + FD_RESERVE)
-		FAIL(GANTRY_ERR_LIMIT, "%ld of %ld file descriptors are left, a connection of %d lanes needs %d: raise `ulimit -n` or lower GANTRY_LANES",
+		FAIL(GANTRY_ERR_LIMIT,
+		     "%ld of %ld file descriptors are left, a connection of %d lanes needs %d: raise `ulimit -n` or "
+		     "lower GANTRY_LANES",
 		     left, limit, nlanes, 3 * nlanes + FD_RESERVE);
 	TRY(tcp_link_create(nlanes, &l));
 	l->id = (uint32_t)++tcp_engine.next_id;
@@ -127,7 +129,9 @@ void tcp_link_up(struct tcp_link *l)
 	l->up = 1;
 	LOG_INFO(NET, "link %u up: %s %s -> %s, %d+%d lanes, %s", l->id, tcp_engine.devs[l->dev].name,
 		 gantry_addr_text(&l->lanes[0].local, local), l->peer, 1, l->nlanes - 1,
-		 l->splice ? "splice" : l->msg_zerocopy ? "zerocopy" : "copy");
+		 l->splice	   ? "splice"
+		 : l->msg_zerocopy ? "zerocopy"
+				   : "copy");
 	for (int i = 1; i < l->nlanes; i++)
 		LOG_DEBUG(NET, "link %u lane %d: %s -> %s", l->id, i, gantry_addr_text(&l->lanes[i].local, local),
 			  gantry_addr_text(&l->lanes[i].peer, peer));

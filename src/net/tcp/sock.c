@@ -71,10 +71,10 @@ const char *sock_errno_hint(int e)
 }
 
 /*
- * A wide receive window, asked for before the connection exists, because that is when TCP fixes its limits. With a narrow
- * one the sender's data waits for the receiver's next read, and within a host it is then the receiver's CPU that pushes
- * it; with a wide one both CPUs work at once. Only where the administrator allows as much as TCP itself might grow to:
- * a fixed small buffer would be worse than the automatic one.
+ * A wide receive window, asked for before the connection exists, because that is when TCP fixes its limits. With a
+ * narrow one the sender's data waits for the receiver's next read, and within a host it is then the receiver's CPU that
+ * pushes it; with a wide one both CPUs work at once. Only where the administrator allows as much as TCP itself might
+ * grow to: a fixed small buffer would be worse than the automatic one.
  */
 static void widen(int fd)
 {
@@ -134,7 +134,8 @@ gantry_result sock_listen(const struct gantry_addr *addr, uint16_t first, uint16
 	}
 	if (e == EADDRINUSE)
 		FAIL(GANTRY_ERR_LIMIT,
-		     "all ports of GANTRY_PORT_RANGE %u-%u are in use on %s: widen it (each process needs one port per address)",
+		     "all ports of GANTRY_PORT_RANGE %u-%u are in use on %s: widen it (each process needs one port per "
+		     "address)",
 		     first, last, gantry_addr_text(addr, text));
 	if (e)
 		FAIL(e == EMFILE || e == ENFILE ? GANTRY_ERR_LIMIT : GANTRY_ERR_SYSTEM, "listen on %s: %s (%s)",

@@ -8,9 +8,9 @@
 #include "net/tcp/nic.h"
 
 enum sock_errno_class {
-	SOCK_RETRY,  /* may pass: try again until the deadline */
-	SOCK_LIMIT,  /* this machine or process has run out of something */
-	SOCK_FATAL,  /* will not pass */
+	SOCK_RETRY, /* may pass: try again until the deadline */
+	SOCK_LIMIT, /* this machine or process has run out of something */
+	SOCK_FATAL, /* will not pass */
 };
 enum sock_errno_class sock_errno_class(int e);
 /* What to make of an errno for the user: "nothing listens there", "no answer: filtered?", ... */

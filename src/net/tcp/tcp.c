@@ -21,7 +21,8 @@ struct tcp_mr {
 
 #define FAIL_NOW(code, ...) return gantry_fail((code), LOG_SUBSYS, __FILE__, __LINE__, __VA_ARGS__)
 
-static gantry_result tcp_init(struct gantry_net *net, uint64_t comm_id, const struct gantry_net_config *config, void **ret_ctx)
+static gantry_result tcp_init(struct gantry_net *net, uint64_t comm_id, const struct gantry_net_config *config,
+			      void **ret_ctx)
 {
 	gantry_result r = GANTRY_OK;
 	struct tcp_context *ctx = NULL;
@@ -55,7 +56,8 @@ static gantry_result tcp_set_attr(struct gantry_net *net, void *ctx, const struc
 	(void)net;
 	(void)ctx;
 	/* Hints about concurrency: lanes are shared and pulled from, so there is nothing to size by them. */
-	LOG_TRACE(NET, "attributes: %d peers, %d flows each", attr->send.max_concurrent_peers, attr->send.max_flows_per_peer);
+	LOG_TRACE(NET, "attributes: %d peers, %d flows each", attr->send.max_concurrent_peers,
+		  attr->send.max_flows_per_peer);
 	return GANTRY_OK;
 }
 
@@ -150,7 +152,8 @@ static gantry_result start_connecting(struct tcp_context *ctx, int dev, void *ha
 	if (wire_handle_decode(handle, &h) != GANTRY_OK)
 		FAIL(GANTRY_ERR_INVALID, "this handle was not made by gantry: do all ranks use the same plugin?");
 	if (h.version != WIRE_VERSION)
-		FAIL(GANTRY_ERR_VERSION, "protocol version differs: %d here, %d on the listening side", WIRE_VERSION, h.version);
+		FAIL(GANTRY_ERR_VERSION, "protocol version differs: %d here, %d on the listening side", WIRE_VERSION,
+		     h.version);
 	TRY(tcp_connector_open(ctx, dev, &h, &c));
 	wire_handle_set_local(handle, c->id);
 out:
@@ -196,7 +199,8 @@ static gantry_result tcp_connect(struct gantry_net *net, void *ctx, int dev, voi
 		r = start_connecting(ctx, dev, handle);
 		over = r != GANTRY_OK;
 	} else if (!(c = tcp_connector_find(id))) {
-		r = gantry_fail(GANTRY_ERR_USAGE, LOG_SUBSYS, __FILE__, __LINE__, "connect was called again for a handle that is done");
+		r = gantry_fail(GANTRY_ERR_USAGE, LOG_SUBSYS, __FILE__, __LINE__,
+				"connect was called again for a handle that is done");
 	} else if (c->state == TCP_CONNECT_FAILED) {
 		gantry_set_last_error(c->error_text);
 		r = c->error;
@@ -254,7 +258,8 @@ static gantry_result close_comm(struct tcp_comm *comm, enum comm_kind kind)
 	if (!comm)
 		return GANTRY_OK;
 	if (comm->kind != kind)
-		FAIL_NOW(GANTRY_ERR_USAGE, "%s of something that is not such a comm", kind == COMM_SEND ? "closeSend" : "closeRecv");
+		FAIL_NOW(GANTRY_ERR_USAGE, "%s of something that is not such a comm",
+			 kind == COMM_SEND ? "closeSend" : "closeRecv");
 	pthread_mutex_lock(&tcp_engine.mu);
 	kind == COMM_SEND ? tcp_link_drop_tx(comm->link) : tcp_link_drop_rx(comm->link);
 	pthread_mutex_unlock(&tcp_engine.mu);
@@ -298,8 +303,8 @@ static gantry_result tcp_reg_mr(struct gantry_net *net, void *comm, void *data, 
 	return GANTRY_OK;
 }
 
-static gantry_result tcp_reg_mr_dmabuf(struct gantry_net *net, void *comm, void *data, size_t size, int type, uint64_t offset,
-				       int fd, void **ret_mr)
+static gantry_result tcp_reg_mr_dmabuf(struct gantry_net *net, void *comm, void *data, size_t size, int type,
+				       uint64_t offset, int fd, void **ret_mr)
 {
 	(void)net;
 	(void)comm;
@@ -333,15 +338,18 @@ static gantry_result check_range(const char *what, const struct tcp_mr *mr, cons
 {
 	if (!data && size)
 		FAIL_NOW(GANTRY_ERR_INVALID, "%s of %zu bytes at NULL", what, size);
-	if (mr && size && ((const uint8_t *)data < mr->data || size > mr->size || (size_t)((const uint8_t *)data - mr->data) > mr->size - size))
-		FAIL_NOW(GANTRY_ERR_INVALID, "%s of %zu bytes at %p is outside its registration of %zu bytes at %p", what, size,
-			 data, mr->size, (void *)mr->data);
+	if (mr && size &&
+	    ((const uint8_t *)data < mr->data || size > mr->size ||
+	     (size_t)((const uint8_t *)data - mr->data) > mr->size - size))
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s of %zu bytes at %p is outside its registration of %zu bytes at %p",
+			 what, size, data, mr->size, (void *)mr->data);
 	return GANTRY_OK;
 }
 
 /* ---- messages ---- */
 
-static gantry_result tcp_isend(struct gantry_net *net, void *comm, void *data, size_t size, int tag, void *mr, void **ret_request)
+static gantry_result tcp_isend(struct gantry_net *net, void *comm, void *data, size_t size, int tag, void *mr,
+			       void **ret_request)
 {
 	struct tcp_comm *c = comm;
 	gantry_result r;
@@ -353,8 +361,8 @@ static gantry_result tcp_isend(struct gantry_net *net, void *comm, void *data, s
 	return r == GANTRY_OK ? tcp_link_isend(c->link, data, size, tag, ret_request) : r;
 }
 
-static gantry_result tcp_irecv(struct gantry_net *net, void *comm, int n, void **data, const size_t *sizes, const int *tags,
-			       void **mrs, void **request)
+static gantry_result tcp_irecv(struct gantry_net *net, void *comm, int n, void **data, const size_t *sizes,
+			       const int *tags, void **mrs, void **request)
 {
 	struct tcp_comm *c = comm;
 

@@ -262,7 +262,7 @@ gantry_result wire_welcome_decode(const uint8_t in[WIRE_WELCOME_SIZE], struct wi
 	if (w.version != WIRE_VERSION) {
 		w.naddrs = 0;
 	} else if (w.verdict >= WIRE_VERDICTS ||
-	    get_addrs(in + 208, WIRE_WELCOME_SIZE - 208, w.naddrs, w.addrs) != GANTRY_OK)
+		   get_addrs(in + 208, WIRE_WELCOME_SIZE - 208, w.naddrs, w.addrs) != GANTRY_OK)
 		return GANTRY_ERR_PROTOCOL;
 	*ret = w;
 	return GANTRY_OK;

@@ -71,7 +71,7 @@ struct wire_hello {
 	uint8_t nonce[WIRE_NONCE_SIZE];
 	uint64_t process;
 	uint64_t comm_id;
-	uint64_t host; /* equal on both sides when both run on one kernel */
+	uint64_t host;	    /* equal on both sides when both run on one kernel */
 	uint32_t window;    /* bytes of eager data that this side buffers for receives not yet posted */
 	uint32_t eager_max; /* the smaller of both sides' counts */
 	char build[24];
@@ -114,7 +114,8 @@ struct wire_welcome {
 void wire_welcome_encode(const struct wire_welcome *w, uint8_t out[WIRE_WELCOME_SIZE]);
 gantry_result wire_welcome_decode(const uint8_t in[WIRE_WELCOME_SIZE], struct wire_welcome *ret);
 
-/* MACs over the exact bytes that went over the wire; `client` picks the role, so that one cannot stand for the other. */
+/* MACs over the exact bytes that went over the wire; `client` picks the role, so that one cannot stand for the other.
+ */
 gantry_result wire_mac(const char *secret, int client, const uint8_t hello[WIRE_HELLO_SIZE],
 		       const uint8_t welcome[WIRE_WELCOME_SIZE], uint8_t ret_mac[WIRE_MAC_SIZE]);
 
@@ -134,11 +135,11 @@ enum wire_kind {
 };
 
 enum {
-	WIRE_FLAG_CRC = 1,     /* crc is set */
-	WIRE_FLAG_EAGER = 2,   /* DATA: counts against the eager window */
+	WIRE_FLAG_CRC = 1,	/* crc is set */
+	WIRE_FLAG_EAGER = 2,	/* DATA: counts against the eager window */
 	WIRE_FLAG_RECEIVER = 4, /* CLOSE: the receiving side of the direction closes, not the sending one */
-	WIRE_FLAG_ACK = 8,      /* DATA: sent without a copy, the sender waits for STATE to say that it is done */
-	WIRE_FLAG_MORE = 16,    /* DATA: another bulk message follows for sure; its acknowledgement will do for both */
+	WIRE_FLAG_ACK = 8,	/* DATA: sent without a copy, the sender waits for STATE to say that it is done */
+	WIRE_FLAG_MORE = 16,	/* DATA: another bulk message follows for sure; its acknowledgement will do for both */
 	WIRE_FLAGS = 31,
 };
 
@@ -146,12 +147,13 @@ struct wire_frame {
 	uint8_t kind;
 	uint8_t flags;
 	uint32_t length; /* payload bytes behind this header */
-	uint64_t seq;    /* DATA, RTS: number among the bulk messages. STATE: bulk messages done. CLOSE: bulk messages sent whole */
+	uint64_t seq; /* DATA, RTS: number among the bulk messages. STATE: bulk messages done. CLOSE: bulk messages sent
+			 whole */
 	uint64_t offset; /* DATA: place of the payload in the message. STATE: eager bytes consumed. ERROR: bytes sent */
-	uint64_t total;  /* DATA, RTS: size of the message. ERROR: bytes of the receive buffer */
-	uint32_t tag;    /* DATA, RTS, STATE. ERROR: gantry_result */
-	uint32_t index;  /* DATA, RTS: number among the messages of this tag. STATE: receives posted with this tag */
-	uint32_t crc;    /* DATA: CRC32C of the payload. STATE: bit k: bulk message seq + 1 + k is done as well */
+	uint64_t total;	 /* DATA, RTS: size of the message. ERROR: bytes of the receive buffer */
+	uint32_t tag;	 /* DATA, RTS, STATE. ERROR: gantry_result */
+	uint32_t index;	 /* DATA, RTS: number among the messages of this tag. STATE: receives posted with this tag */
+	uint32_t crc;	 /* DATA: CRC32C of the payload. STATE: bit k: bulk message seq + 1 + k is done as well */
 };
 
 void wire_frame_encode(const struct wire_frame *f, uint8_t out[WIRE_FRAME_SIZE]);

@@ -201,7 +201,8 @@ static void send_all(struct side *s)
 			else
 				fill(p, o->size, posted);
 			while (!requests[k])
-				CHECK_OK(s->net->ops->isend(s->net, s->comm, p, ending ? 8 : o->size, 0, s->mr, &requests[k]));
+				CHECK_OK(s->net->ops->isend(s->net, s->comm, p, ending ? 8 : o->size, 0, s->mr,
+							    &requests[k]));
 			posted++;
 			last = ending;
 			idle = 0;
@@ -234,7 +235,8 @@ static void receive_all(struct side *s, struct report *ret)
 		uint8_t *p = s->memory + o->size * (size_t)k;
 
 		if (posted - done < (uint64_t)o->depth) {
-			CHECK_OK(s->net->ops->irecv(s->net, s->comm, 1, (void *[]){p}, &o->size, &tag, &s->mr, &requests[k]));
+			CHECK_OK(s->net->ops->irecv(s->net, s->comm, 1, (void *[]){p}, &o->size, &tag, &s->mr,
+						    &requests[k]));
 			posted += requests[k] != NULL;
 			continue;
 		}
@@ -373,7 +375,9 @@ static pid_t start(char **argv, int argc, const char *netns, const char *side, i
 	snprintf(number, sizeof(number), "%d", fd);
 	args = calloc((size_t)argc + 10, sizeof(*args));
 	CHECK(args);
-	for (const char *const *a = (const char *const[]){"ip", "netns", "exec", netns, self, "--side", side, "--fd", number, NULL}; *a; a++)
+	for (const char *const *a =
+		     (const char *const[]){"ip", "netns", "exec", netns, self, "--side", side, "--fd", number, NULL};
+	     *a; a++)
 		args[k++] = *a;
 	for (int i = 1; i < argc; i++)
 		args[k++] = argv[i];
@@ -421,9 +425,9 @@ static int split(const char *list, char out[][32])
 int main(int argc, char **argv)
 {
 	static const struct option longs[] = {
-		{"size", 1, NULL, 's'}, {"depth", 1, NULL, 'd'},   {"seconds", 1, NULL, 't'}, {"warmup", 1, NULL, 'w'},
-		{"side", 1, NULL, 'x'}, {"foreign", 1, NULL, 'b'}, {"fd", 1, NULL, 'f'},      {"count", 1, NULL, 'c'},
-		{0},
+		{"size", 1, NULL, 's'},	  {"depth", 1, NULL, 'd'}, {"seconds", 1, NULL, 't'},
+		{"warmup", 1, NULL, 'w'}, {"side", 1, NULL, 'x'},  {"foreign", 1, NULL, 'b'},
+		{"fd", 1, NULL, 'f'},	  {"count", 1, NULL, 'c'}, {0},
 	};
 	struct options o = {.size = 16 << 20, .depth = 8, .seconds = 4, .warmup = 1};
 	const char *side = NULL;
@@ -431,19 +435,38 @@ int main(int argc, char **argv)
 
 	while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
 		switch (c) {
-		case 's': o.size = strtoul(optarg, NULL, 0); break;
-		case 'd': o.depth = atoi(optarg); break;
-		case 't': o.seconds = atof(optarg); break;
-		case 'w': o.warmup = atof(optarg); break;
-		case 'b': o.foreign = optarg; break;
-		case 'c': o.count = optarg; break;
-		case 'x': side = optarg; break;
-		case 'f': fd = atoi(optarg); break;
-		default: return 2;
+		case 's':
+			o.size = strtoul(optarg, NULL, 0);
+			break;
+		case 'd':
+			o.depth = atoi(optarg);
+			break;
+		case 't':
+			o.seconds = atof(optarg);
+			break;
+		case 'w':
+			o.warmup = atof(optarg);
+			break;
+		case 'b':
+			o.foreign = optarg;
+			break;
+		case 'c':
+			o.count = optarg;
+			break;
+		case 'x':
+			side = optarg;
+			break;
+		case 'f':
+			fd = atoi(optarg);
+			break;
+		default:
+			return 2;
 		}
 	}
-	if (argc - optind != 3 || o.size < 16 || o.size % 8 || o.size > INT32_MAX || o.depth < 1 || o.depth > DEPTH_MAX) {
-		fprintf(stderr, "usage: rails [--size N] [--depth N] [--seconds S] [--warmup S] [--count D+D] [--foreign FILE] NETNS_TX NETNS_RX DEVICE[+DEVICE...]\n");
+	if (argc - optind != 3 || o.size < 16 || o.size % 8 || o.size > INT32_MAX || o.depth < 1 ||
+	    o.depth > DEPTH_MAX) {
+		fprintf(stderr, "usage: rails [--size N] [--depth N] [--seconds S] [--warmup S] [--count D+D] "
+				"[--foreign FILE] NETNS_TX NETNS_RX DEVICE[+DEVICE...]\n");
 		return 2;
 	}
 	if (!side)

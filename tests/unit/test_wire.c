@@ -517,7 +517,7 @@ static void check_frame_layout(void)
 	CHECK_EQ(WIRE_FLAG_EAGER, 2);
 	CHECK_EQ(WIRE_FLAG_RECEIVER, 4);
 	CHECK_EQ(WIRE_FLAG_ACK, 8);
-	CHECK_EQ(WIRE_FLAG_MORE, 16);
+	CHECK_EQ(WIRE_FLAG_DEEP, 16);
 }
 
 static gantry_result decoded(uint8_t kind, uint32_t length, uint64_t offset, uint64_t total)

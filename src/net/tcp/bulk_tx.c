@@ -130,8 +130,8 @@ static int pull(struct tcp_lane *lane)
 	if (s->next == s->size) {
 		gantry_list_remove(&s->head.node);
 		/* Only a deep window can wait for its acknowledgements. */
-		if (__atomic_load_n(&l->bulk_pending, __ATOMIC_RELAXED) >= DEEP_WINDOW && ready(l))
-			f.flags |= WIRE_FLAG_MORE;
+		if (__atomic_load_n(&l->bulk_pending, __ATOMIC_RELAXED) >= DEEP_WINDOW)
+			f.flags |= WIRE_FLAG_DEEP;
 	}
 	pthread_mutex_unlock(&l->mu);
 

@@ -258,7 +258,7 @@ static int end_data(struct tcp_lane *lane)
 				l->bulk_received++;
 				if (f->seq >= l->newest_bulk) {
 					l->newest_bulk = f->seq;
-					l->more_coming = f->flags & WIRE_FLAG_MORE;
+					l->deep_window = f->flags & WIRE_FLAG_DEEP;
 				}
 				/* It overtook a message that may wait for its user: its own sender must not wait too.
 				 */
@@ -442,17 +442,25 @@ static void lane_ended(struct tcp_lane *lane, int e)
 	tcp_link_ending(lane, e);
 }
 
-/* Somebody waits for `done`, and nothing speaks for keeping him waiting. Under mu. */
-static int ack_due(const struct tcp_link *l)
+/*
+ * Somebody waits for `done`, and nothing speaks for keeping him waiting: his window is shallow, or enough has come
+ * together, or the next message has not begun to arrive. Under mu.
+ */
+static int ack_due(const struct tcp_lane *lane)
 {
+	const struct tcp_link *l = lane->link;
+	int next_begun = lane->index && lane->rx.state == TCP_RX_PAYLOAD;
+
 	return l->done != l->done_told && l->done_told < l->ack_upto &&
-	       (!l->more_coming || l->done - l->done_told >= LINK_ACK_EVERY);
+	       (!l->deep_window || !next_begun || l->done - l->done_told >= LINK_ACK_EVERY);
 }
 
-static void after_pass(struct tcp_link *l)
+static void after_pass(struct tcp_lane *lane)
 {
+	struct tcp_link *l = lane->link;
+
 	pthread_mutex_lock(&l->mu);
-	l->ack_now |= ack_due(l);
+	l->ack_now |= ack_due(lane);
 	if (l->ack_now || l->consumed - l->consumed_told >= LINK_WINDOW / 4)
 		__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
 	if (!tcp_link_failed(l))
@@ -472,7 +480,7 @@ static int digest(struct tcp_lane *lane, int force)
 		rc = end_frame(lane);
 	if (rc == 0)
 		rc = parse(lane, force);
-	if (rc == 0 && ack_due(lane->link))
+	if (rc == 0 && ack_due(lane))
 		rc = 1;
 	pthread_mutex_unlock(&lane->link->mu);
 	return rc;
@@ -515,7 +523,7 @@ int tcp_lane_rx(struct tcp_lane *lane, int force)
 			__atomic_store_n(&l->ending, gantry_ticks() | 1, __ATOMIC_RELEASE);
 	}
 	if (moved || parked)
-		after_pass(l);
+		after_pass(lane);
 	__atomic_store_n(&rx->next_poll, drained ? gantry_ticks() + l->pace_ticks : 0, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&rx->lock);
 	return moved != 0;

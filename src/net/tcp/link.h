@@ -265,7 +265,7 @@ struct tcp_link {
 	uint64_t ack_upto; /* messages before this were sent without a copy: their sender waits for `done` */
 	uint64_t bulk_received;
 	int ack_now;
-	int more_coming; /* the sender said so in the newest bulk message */
+	int deep_window; /* the sender said so in the newest bulk message */
 	uint64_t newest_bulk;
 	int rx_closed; /* by this side */
 	int peer_tx_closed;

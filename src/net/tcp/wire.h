@@ -139,7 +139,7 @@ enum {
 	WIRE_FLAG_EAGER = 2,	/* DATA: counts against the eager window */
 	WIRE_FLAG_RECEIVER = 4, /* CLOSE: the receiving side of the direction closes, not the sending one */
 	WIRE_FLAG_ACK = 8,	/* DATA: sent without a copy, the sender waits for STATE to say that it is done */
-	WIRE_FLAG_MORE = 16,	/* DATA: another bulk message follows for sure; its acknowledgement will do for both */
+	WIRE_FLAG_DEEP = 16,	/* DATA: the sender has many messages in flight and can wait for an acknowledgement */
 	WIRE_FLAGS = 31,
 };
 

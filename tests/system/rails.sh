@@ -79,6 +79,6 @@ verdict() {
 }
 measure "$names" "$seconds" "$size"
 verdict "$size" 0.9
-# What NCCL has in flight for an all-reduce, a tenth of the above: shown, and must beat the static split by far.
+# What NCCL has in flight for an all-reduce: a slow rail's socket alone could swallow it, so rails must be weighed.
 measure "$names" 2 1048576
 verdict 1048576 0.85

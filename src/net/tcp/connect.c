@@ -118,7 +118,6 @@ static void begin(struct tcp_connector *c, uint64_t now)
 		return;
 	}
 	c->link = l;
-	c->lanes_up = 0;
 	c->state = TCP_CONNECTING;
 	gantry_random_bytes(l->session, sizeof(l->session));
 	l->initiator = 1;
@@ -526,8 +525,7 @@ gantry_result tcp_connector_open(const struct tcp_context *ctx, int dev, const s
 	c->ctx = *ctx;
 	c->dev = dev;
 	c->id = ++tcp_engine.next_id << 32 | (tcp_engine.process & 0xffffffff);
-	c->started = gantry_now_ns();
-	c->deadline = c->started + gantry_params()->connect_timeout;
+	c->deadline = gantry_now_ns() + gantry_params()->connect_timeout;
 	gantry_list_append(&tcp_engine.connectors, &c->node);
 	tcp_engine_wake();
 	*ret = c;

@@ -87,12 +87,11 @@ struct tcp_connector {
 	struct tcp_context ctx;
 	int dev;
 	enum tcp_connector_state state;
-	uint64_t started, deadline, retry_at; /* ns */
+	uint64_t deadline, retry_at; /* ns */
 	uint32_t retries;
 	struct tcp_link *link;		    /* owned until CONNECTED */
 	uint8_t session[WIRE_SESSION_SIZE]; /* WAIT_SESSION: whose */
 	struct wire_welcome welcome;
-	int lanes_up;
 	struct gantry_list attempts;
 	int last_errno;
 	gantry_result error;

@@ -210,7 +210,6 @@ struct tcp_link {
 	uint64_t pace_ticks;
 
 	struct gantry_list node;		     /* in the engine's list; engine lock */
-	int refs;				     /* engine lock */
 	int up;					     /* all lanes are there; engine lock */
 	enum tcp_direction_state tx_state, rx_state; /* engine lock */
 	uint64_t rx_listener;  /* who gets the receiving direction when the link is up; engine lock */

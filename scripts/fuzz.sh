@@ -24,7 +24,7 @@ if [ ${#sources[@]} = 0 ]; then
 	exit 77
 fi
 
-build build-fuzz fuzzers -DCMAKE_C_COMPILER="$CLANG" -DGANTRY_FUZZ=ON -DGANTRY_SANITIZE=address,undefined
+build build-fuzz fuzzers -DCMAKE_C_COMPILER="$CLANG" -DGANTRY_FUZZ=ON -DGANTRY_SANITIZE=address,undefined -DGANTRY_CUDA=OFF
 mkdir -p corpus-work/crash
 passed=0
 for source in "${sources[@]}"; do

@@ -17,12 +17,14 @@ command make        | make          | the build
 '
 optional='
 header openssl/hmac.h | libssl-dev    | authenticated connections (GANTRY_SECRET)
+header hwloc.h        | libhwloc-dev  | pinning the progress thread (GANTRY_PROXY_PIN)
 command pkg-config    | pkg-config    | finding OpenSSL
 command git           | git           | the commit in version and bench output
 command ip            | iproute2      | tests in network namespaces
 command tc            | iproute2      | tests with slowed links
 command strace        | strace        | tests that count system calls
 command ps            | procps        | tests that look at processes
+command spin          | spin          | tests that check the models of the protocols
 command python3       | python3       | tests that read JSON or play a stranger
 command clang         | clang         | the second compiler of the suite
 clang_fuzzer          | libclang-rt-dev | fuzz targets

@@ -19,6 +19,8 @@ static const struct command commands[] = {
 	{"perf", cmd_perf, "measure: bandwidth, latency, CPU time; checks every byte"},
 	{"check", cmd_check, "conformance of a net plugin library, rule by rule"},
 	{"doctor", cmd_doctor, "what this machine can do, and what to do about the rest"},
+	{"stall", cmd_stall, "who waits for whom in a hung job, and who is to blame"},
+	{"trace", cmd_trace, "what a job did, as one Chrome or Perfetto picture"},
 	{"help", cmd_help, "this text, or that of a command: gantry help COMMAND"},
 };
 enum { COMMANDS = sizeof(commands) / sizeof(commands[0]) };

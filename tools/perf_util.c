@@ -7,6 +7,8 @@
 #include <string.h>
 #include <sys/utsname.h>
 
+#include "device/pattern.h"
+
 size_t perf_sizes(uint64_t begin, uint64_t end, uint64_t factor, uint64_t *ret_sizes, size_t max)
 {
 	size_t n = 0;
@@ -48,18 +50,6 @@ uint64_t perf_next_iters(uint64_t iters, uint64_t ns, uint64_t target_ns, uint64
 	return want > (double)max ? max : (uint64_t)want;
 }
 
-static inline uint64_t mix(uint64_t x)
-{
-	x *= 0x9e3779b97f4a7c15u;
-	x ^= x >> 29;
-	return x * 0xbf58476d1ce4e5b9u;
-}
-
-static inline uint64_t seed_of(size_t size, uint64_t seq)
-{
-	return mix(seq ^ mix(size));
-}
-
 static uint64_t differing(const void *a, const void *b, size_t n)
 {
 	const unsigned char *x = a, *y = b;
@@ -72,37 +62,37 @@ static uint64_t differing(const void *a, const void *b, size_t n)
 
 void perf_fill(void *p, size_t size, uint64_t seq)
 {
-	uint64_t seed = seed_of(size, seq), word;
+	uint64_t seed = gantry_pattern_seed(size, seq), word;
 	unsigned char *to = p;
 	size_t k, words = size / 8;
 
 	for (k = 0; k < words; k++) {
-		word = mix(seed + k);
+		word = gantry_pattern_word(seed, k);
 		memcpy(to + 8 * k, &word, 8);
 	}
-	word = mix(seed + k);
+	word = gantry_pattern_word(seed, k);
 	memcpy(to + 8 * k, &word, size % 8);
 }
 
 uint64_t perf_check(const void *p, size_t size, uint64_t seq)
 {
-	uint64_t seed = seed_of(size, seq), word, got, wrong = 0;
+	uint64_t seed = gantry_pattern_seed(size, seq), word, got, wrong = 0;
 	const unsigned char *from = p;
 	size_t k, words = size / 8;
 
 	for (k = 0; k < words; k++) {
-		word = mix(seed + k);
+		word = gantry_pattern_word(seed, k);
 		memcpy(&got, from + 8 * k, 8);
 		if (got != word)
 			wrong += differing(&got, &word, 8);
 	}
-	word = mix(seed + k);
+	word = gantry_pattern_word(seed, k);
 	return wrong + differing(from + 8 * k, &word, size % 8);
 }
 
 void perf_stamp(void *p, size_t size, uint64_t seq)
 {
-	uint64_t first = seed_of(size, seq), last = ~first;
+	uint64_t first = gantry_pattern_seed(size, seq), last = ~first;
 
 	memcpy(p, &first, size < 8 ? size : 8);
 	if (size >= 16)
@@ -111,7 +101,7 @@ void perf_stamp(void *p, size_t size, uint64_t seq)
 
 uint64_t perf_stamp_check(const void *p, size_t size, uint64_t seq)
 {
-	uint64_t first = seed_of(size, seq), last = ~first, wrong;
+	uint64_t first = gantry_pattern_seed(size, seq), last = ~first, wrong;
 
 	wrong = differing(p, &first, size < 8 ? size : 8);
 	if (size >= 16)

@@ -26,7 +26,12 @@
 	X(STATE_TX,       "state sent",     "link",    "posted", "done")          \
 	X(STATE_RX,       "state received", "link",    "posted", "done")          \
 	X(STRANGER,       "stranger",       "count",   "",       "")              \
-	X(HEARTBEAT_LATE, "heartbeat late", "link",    "ns",     "")
+	X(HEARTBEAT_LATE, "heartbeat late", "link",    "ns",     "")              \
+	X(PROXY_OP,       "proxy op",       "conn",    "op",     "bytes")         \
+	X(PROXY_POST,     "proxy posted",   "conn",    "step",   "bytes")         \
+	X(PROXY_MOVE,     "proxy moved",    "conn",    "step",   "bytes")         \
+	X(PROXY_DONE,     "proxy done",     "conn",    "step",   "bytes")         \
+	X(XFER,           "transfer",       "conn",    "op",     "bytes")
 /* clang-format on */
 
 enum gantry_event_kind {
@@ -35,6 +40,21 @@ enum gantry_event_kind {
 #undef GANTRY_EVENT_ENUM
 		GANTRY_EV_COUNT
 };
+
+/*
+ * The proxy's events pack more into c than bytes: c = bytes | proto << 56 | mode << 60 (enum gantry_proto, gantry_mode).
+ * A PROXY_OP without END is the beginning of an operation; CUT says that it ended by an error, an abort or a destroy.
+ * The step of the other three is the first of its slice:
+ *   PROXY_POST  send: its space is the kernel's to fill       recv: a receive was posted for it
+ *   PROXY_MOVE  send: the kernel has posted it, the proxy saw recv: it is here, the kernel was told
+ *   PROXY_DONE  send: the peer has it, the kernel was told    recv: the kernel has consumed it
+ * XFER packs c alike: a part of a send or receive was handed to the kernels. Connections without a proxy have no other.
+ */
+#define GANTRY_EV_BYTES(c) ((c) & ((1ull << 56) - 1))
+#define GANTRY_EV_PROTO(c) ((uint32_t)((c) >> 56) & 15)
+#define GANTRY_EV_MODE(c) ((uint32_t)((c) >> 60) & 3)
+#define GANTRY_EV_OP_CUT (1ull << 62)
+#define GANTRY_EV_OP_END (1ull << 63)
 
 struct gantry_event {
 	uint64_t ticks; /* gantry_ticks() */

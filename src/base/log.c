@@ -54,6 +54,12 @@ const char *gantry_log_subsys_name(enum gantry_log_subsys subsys)
 		return "plugin";
 	case GANTRY_SUBSYS_TOOL:
 		return "tool";
+	case GANTRY_SUBSYS_DEVICE:
+		return "device";
+	case GANTRY_SUBSYS_PROXY:
+		return "proxy";
+	case GANTRY_SUBSYS_COMM:
+		return "comm";
 	case GANTRY_SUBSYS_ALL:
 		break;
 	}

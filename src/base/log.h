@@ -32,7 +32,10 @@ enum gantry_log_subsys {
 	GANTRY_SUBSYS_LOADER = 1 << 3, /* "loader": foreign plugins */
 	GANTRY_SUBSYS_PLUGIN = 1 << 4, /* "plugin": the exported tables */
 	GANTRY_SUBSYS_TOOL = 1 << 5,   /* "tool" */
-	GANTRY_SUBSYS_ALL = (1 << 6) - 1,
+	GANTRY_SUBSYS_DEVICE = 1 << 6, /* "device": GPUs, streams, kernels */
+	GANTRY_SUBSYS_PROXY = 1 << 7,  /* "proxy": the progress thread */
+	GANTRY_SUBSYS_COMM = 1 << 8,   /* "comm": bootstrap, transports, communicators */
+	GANTRY_SUBSYS_ALL = (1 << 9) - 1,
 };
 
 /*

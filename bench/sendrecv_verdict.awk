@@ -1,0 +1,157 @@
+# The verdict on the JSON lines of bench/sendrecv.sh: medians over the rounds, one line per requirement and size. Only
+# the last run of the input counts; a line with "bench" begins one. Exit status 1 if any requirement is missed or a byte
+# was wrong, 2 if there was nothing to judge.
+#
+#   awk -f bench/sendrecv_verdict.awk bench/results/2025-01-31-aarch64-sendrecv.jsonl
+
+# The number at "key" of the flat object in $0, or "" if it is null or not there.
+function field(key, at, text) {
+	at = index($0, "\"" key "\":")
+	if (!at)
+		return ""
+	text = substr($0, at + length(key) + 3)
+	sub(/^ */, "", text)
+	if (text !~ /^-?[0-9]/)
+		return ""
+	sub(/[,}].*/, "", text)
+	return text + 0
+}
+
+function word(key, at, text) {
+	at = index($0, "\"" key "\": \"")
+	if (!at)
+		return ""
+	text = substr($0, at + length(key) + 5)
+	sub(/".*/, "", text)
+	return text
+}
+
+function size_name(b) {
+	return b >= 1048576 ? b / 1048576 " MiB" : b >= 1024 ? b / 1024 " KiB" : b " B"
+}
+
+# A value of a series at a size, beside those of the other rounds.
+function keep(series, b, what, value, k) {
+	if (value == "")
+		return
+	k = series SUBSEP b SUBSEP what
+	values[k, ++count[k]] = value
+}
+
+function median(series, b, what, k, n, i, j, t, v) {
+	k = series SUBSEP b SUBSEP what
+	n = count[k]
+	if (!n)
+		return ""
+	for (i = 1; i <= n; i++)
+		v[i] = values[k, i]
+	for (i = 2; i <= n; i++)
+		for (j = i; j > 1 && v[j - 1] > v[j]; j--) {
+			t = v[j]
+			v[j] = v[j - 1]
+			v[j - 1] = t
+		}
+	return n % 2 ? v[(n + 1) / 2] : (v[n / 2] + v[n / 2 + 1]) / 2
+}
+
+# sense: 1 if value must be at least limit, -1 at most, 0 exactly. aim: "" or the value to strive for.
+function judge(what, b, value, sense, limit, aim, detail, verdict, must) {
+	must = sense > 0 ? ">=" : sense < 0 ? "<=" : "=="
+	if (value == "")
+		verdict = "not measured"
+	else if ((sense && sense * value < sense * limit) || (!sense && value != limit))
+		verdict = "MISSED"
+	else
+		verdict = aim != "" && sense * value >= sense * aim ? "ok, aim reached" : "ok"
+	if (verdict == "MISSED" || verdict == "not measured")
+		missed++
+	judged++
+	printf "%-42s %8s %9s   %s %-5s %-10s %-16s %s\n", what, size_name(b), value == "" ? "-" : sprintf("%.3f", value), \
+		must, limit, aim == "" ? "" : "(aim " aim ")", verdict, detail
+}
+
+# The second of two medians by the first.
+function ratio(a, b) {
+	return a == "" || b == "" || b == 0 ? "" : a / b
+}
+
+function against(format, a, b) {
+	return a == "" || b == "" ? "" : sprintf(format, a, b)
+}
+
+/"bench": "sendrecv"/ {
+	split("", values)
+	split("", count)
+	split("", sizes)
+	split("", n_of)
+	wrong = 0
+}
+
+/"bytes":/ {
+	s = word("series")
+	b = field("bytes")
+	wrong += field("wrong")
+	if (!((s, b) in sizes))
+		order[s, ++n_of[s]] = b
+	sizes[s, b] = 1
+	keep(s, b, "bw", s == "net" ? field("bw_gbs") : field("busbw_gbs"))
+	keep(s, b, "memcpy", field("memcpy_gbs"))
+	keep(s, b, "us", field("time_us"))
+	keep(s, b, "flag", field("flag_us"))
+	keep(s, b, "send", field("copies_send"))
+	keep(s, b, "recv", field("copies_recv"))
+}
+
+function judge_net(i, b, mine, base) {
+	for (i = 1; i <= n_of["net"]; i++) {
+		b = order["net", i]
+		mine = median("sr_net", b, "bw")
+		base = median("net", b, "bw")
+		judge("sendrecv over net / perf net", b, ratio(mine, base), 1, 0.9, "", against("%.2f / %.2f GB/s", mine, base))
+	}
+}
+
+function judge_shm(pattern, s, i, b, mine, base) {
+	s = "shm_" pattern
+	for (i = 1; i <= n_of[s]; i++) {
+		b = order[s, i]
+		mine = median(s, b, "bw")
+		base = median(s, b, "memcpy")
+		judge("sendrecv over shm, " pattern " / memcpy", b, ratio(mine, base), 1, 0.5, 0.8, against("%.2f / %.2f GB/s", mine, base))
+	}
+}
+
+function judge_latency(mine, base) {
+	mine = median("shm_latency", 8, "us")
+	base = median("shm_latency", 8, "flag")
+	judge("latency over shm / bare flag", 8, ratio(mine, base), -1, 3, "", against("%.3f / %.3f us", mine, base))
+}
+
+# One copy less on each side than through a ring or a pool.
+function judge_copies(mode, side, i, b, full, ptr) {
+	for (i = 1; i <= n_of["copies_ptr"]; i++) {
+		b = order["copies_ptr", i]
+		full = median("copies_" mode, b, side)
+		ptr = median("copies_ptr", b, side)
+		judge("copies saved by ptr, net, " side ", to " mode, b, full == "" || ptr == "" ? "" : full - ptr, 0, 1, "", \
+			against("%g - %g", full, ptr))
+	}
+}
+
+END {
+	if (!n_of["net"] && !n_of["shm_oneway"]) {
+		print "nothing to judge: no lines of bench/sendrecv.sh"
+		exit 2
+	}
+	printf "%-42s %8s %9s   %s\n", "requirement", "size", "measured", "verdict"
+	judge_net()
+	judge_shm("oneway")
+	judge_shm("ring")
+	judge_latency()
+	judge_copies("normal", "send")
+	judge_copies("normal", "recv")
+	judge_copies("offset", "send")
+	judge_copies("offset", "recv")
+	printf "%d of %d requirements met, %d wrong bytes\n", judged - missed, judged, wrong
+	exit missed || wrong ? 1 : 0
+}

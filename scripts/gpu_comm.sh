@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# On a GPU machine: builds, then tries the CUDA device, the FIFO and the communicator. Output to $OUT if set.
+#
+#   scripts/gpu_comm.sh [PART...]     parts: unit device fifo sendrecv sanitizer; none named: device fifo sendrecv
+cd "$(dirname "$0")/.." || exit 1
+out=${OUT:-/tmp/gpu-out}
+mkdir -p "$out"
+cmake -S . -B build-gpu -DCMAKE_BUILD_TYPE=RelWithDebInfo >"$out/cmake.log" 2>&1 && cmake --build build-gpu -j 16 >"$out/build.log" 2>&1 ||
+	{ tail -n 30 "$out/build.log" "$out/cmake.log"; exit 1; }
+export BUILD_DIR=$PWD/build-gpu SOURCE_DIR=$PWD
+tool=build-gpu/gantry
+[ $# -gt 0 ] || set -- device fifo sendrecv
+
+# One line per combination: what ran, how many sizes, wrong bytes, which modes and protocols the counters saw.
+sendrecv()
+{
+	local log=$out/sendrecv.jsonl
+	timeout 100 "$tool" perf sendrecv --device cuda --json "$@" >"$out/one.jsonl" 2>"$out/one.err"
+	local rc=$?
+	cat "$out/one.jsonl" >>"$log"
+	python3 - "$rc" "$out/one.jsonl" "$*" <<'PY'
+import json, sys
+rows = [json.loads(l) for l in open(sys.argv[2]) if '"bytes"' in l]
+wrong = sum(r.get("wrong", 0) for r in rows)
+modes = sorted({m for r in rows for m in r["mode"].split("+")} | {p for r in rows for p in r["proto"].split("+")})
+best = max([r["busbw_gbs"] for r in rows] or [0])
+least = min([r["time_us"] for r in rows] or [0])
+print(f"rc {sys.argv[1]} sizes {len(rows):3} wrong {wrong} best {best:.2f} GB/s least {least:.1f} us {','.join(modes)}: {sys.argv[3]}")
+PY
+	[ $rc = 0 ] || tail -n 5 "$out/one.err"
+}
+
+for part in "$@"; do
+	echo "== $part: $(date +%T)"
+	case $part in
+	unit) ctest --test-dir build-gpu -LE 'system|gpu' -j 8 2>&1 | tail -n 25 ;;
+	device) for t in device words; do bash tests/gpu/$t.sh 2>&1 | tail -n 15; echo "$t: rc ${PIPESTATUS[0]}"; done ;;
+	fifo) for i in 1 2 3; do timeout 60 "$tool" perf fifo --device cuda --json | tee -a "$out/fifo.jsonl" | cut -c1-160; done ;;
+	sendrecv)
+		rm -f "$out/sendrecv.jsonl"
+		. tests/gpu/lib_gpu.sh
+		start_mps
+		sleep 1
+		for who in "" --threads; do
+			for t in p2p shm net; do
+				sendrecv --transport $t $who -b 0 -e 256M -f 16 --repeats 3
+				sendrecv --transport $t $who -b 1 -e 1M -f 32 --odd --repeats 2 --mode normal
+				sendrecv --transport $t $who -b 8 -e 64k -f 8 --repeats 2 --proto ll
+			done
+			sendrecv --transport p2p $who -b 8 -e 64k -f 8 --repeats 2 --proto ll128
+			sendrecv --transport net $who -b 64k -e 4M -f 8 --repeats 2 --mode offset
+		done
+		sendrecv --transport p2p --threads -b 64k -e 4M -f 8 --repeats 2 --mode ptr
+		sendrecv --ranks 4 --transport net -b 64k -e 1M -f 4 --pattern alltoall --repeats 2
+		;;
+	esac
+done

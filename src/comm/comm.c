@@ -1,0 +1,351 @@
+/* A communicator's life: init, destroy, abort, errors. */
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/param.h"
+#include "comm/report.h"
+#include "device/wait.h"
+#include "transport/transport.h"
+
+gantry_result gantry_unique_id_create(struct gantry_unique_id *ret_id)
+{
+	gantry_result r = GANTRY_OK;
+
+	if (!ret_id)
+		FAIL(GANTRY_ERR_INVALID, "gantry_unique_id_create(NULL)");
+	TRY(gantry_params_load(0));
+	TRY(gantry_ctl_create_id(ret_id));
+out:
+	return r;
+}
+
+void comm_fail(struct gantry_comm *comm, gantry_result r, int rank, const char *text)
+{
+	int first;
+
+	pthread_mutex_lock(&comm->mu);
+	first = comm->error == GANTRY_OK;
+	if (first) {
+		comm->error = r;
+		comm->error_rank = rank;
+		snprintf(comm->error_text, sizeof(comm->error_text), "%s", text ? text : "");
+		__atomic_store_n(&comm->error_seen, (uint32_t)r, __ATOMIC_RELEASE);
+	}
+	pthread_mutex_unlock(&comm->mu);
+	if (!first)
+		return;
+	LOG_WARN(COMM, "rank %d of communicator %016llx ends with %s (rank %d): %s", comm->rank,
+		 (unsigned long long)comm->id, gantry_result_name(r), rank, text ? text : "");
+	__atomic_store_n(comm->abort_host, 1, __ATOMIC_SEQ_CST);
+	for (int i = 0; comm->doors && i < comm->nchannels; i++)
+		gantry_door_ring(&comm->doors[i]);
+	gantry_door_ring(gantry_proxy_door(comm->proxy));
+	if (r != GANTRY_ERR_ABORTED)
+		comm_watch_want(comm);
+}
+
+gantry_result comm_check(struct gantry_comm *comm)
+{
+	uint32_t seen = __atomic_load_n(&comm->error_seen, __ATOMIC_ACQUIRE), device;
+
+	if (seen)
+		return (gantry_result)seen;
+	device = __atomic_load_n(comm->result_host, __ATOMIC_ACQUIRE);
+	if (!device)
+		return GANTRY_OK;
+	comm_fail(comm, (gantry_result)device, -1, device == GANTRY_ERR_SIZE ?
+		  "a kernel found that a send is larger than its receive" : "a kernel ended early");
+	return (gantry_result)__atomic_load_n(&comm->error_seen, __ATOMIC_ACQUIRE);
+}
+
+static void on_proxy_error(void *ctx, gantry_result r, int peer, const char *text)
+{
+	comm_fail(ctx, r, peer, text);
+}
+
+static void on_lost(void *ctx, int rank, gantry_result why, const char *text)
+{
+	comm_fail(ctx, why, rank, text);
+}
+
+static gantry_result on_call(void *ctx, int from, uint32_t kind, const void *data, size_t size, void *reply,
+			     size_t *reply_size)
+{
+	return comm_memory_call(ctx, from, kind, data, size, reply, reply_size);
+}
+
+/* The words that kernels and CPU share. */
+static gantry_result make_shared(struct gantry_comm *comm)
+{
+	gantry_result r = GANTRY_OK;
+	size_t n = (size_t)comm->nranks * 2 * (size_t)comm->nchannels;
+	size_t size = 256 + n * sizeof(struct gantry_conn_state);
+	void *host = NULL, *dev = NULL, *conns = NULL, *doors = NULL;
+	struct gantry_device *d = comm->device;
+
+	TRY(d->ops->alloc_mapped(d, size, &host, &dev));
+	comm->block_host = host;
+	comm->abort_host = host;
+	comm->abort_dev = dev;
+	comm->result_host = (void *)((char *)host + 128);
+	comm->result_dev = (void *)((char *)dev + 128);
+	comm->states_host = (void *)((char *)host + 256);
+	comm->states_dev = (void *)((char *)dev + 256);
+	TRY(d->ops->alloc(d, n * sizeof(struct gantry_conn), &conns));
+	comm->conns_dev = conns;
+	if (!d->sleeps)
+		goto out;
+	size = (size_t)comm->nchannels * sizeof(struct gantry_door);
+	TRY(d->ops->alloc(d, size, &doors));
+	comm->doors = doors;
+	TRY(d->ops->ipc_export(d, doors, size, &comm->doors_handle));
+out:
+	return r;
+}
+
+/* What all ranks must have alike, found out before it does harm. */
+struct settings {
+	struct gantry_peer_info info;
+	uint64_t channels, proto, ll_max, ll128_max, split_min;
+};
+
+static gantry_result compare(const struct gantry_comm *comm, const struct settings *mine, const struct settings *other, int rank)
+{
+	gantry_result r = GANTRY_OK;
+	const struct {
+		const char *name;
+		uint64_t a, b;
+	} all[] = {{"GANTRY_CHANNELS", mine->channels, other->channels},
+		   {"GANTRY_PROTO", mine->proto, other->proto},
+		   {"GANTRY_LL_MAX", mine->ll_max, other->ll_max},
+		   {"GANTRY_LL128_MAX", mine->ll128_max, other->ll128_max},
+		   {"GANTRY_SPLIT_MIN", mine->split_min, other->split_min}};
+
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		if (all[i].a != all[i].b)
+			FAIL(GANTRY_ERR_SETTING, "%s differs: %llu on rank %d, %llu on rank %d (%s)", all[i].name,
+			     (unsigned long long)all[i].a, comm->rank, (unsigned long long)all[i].b, rank, other->info.host_name);
+	}
+	if (strcmp(mine->info.version, other->info.version))
+		FAIL(GANTRY_ERR_VERSION, "rank %d (%s) runs gantry %s, rank %d %s", rank, other->info.host_name,
+		     other->info.version, comm->rank, mine->info.version);
+out:
+	return r;
+}
+
+static gantry_result exchange(struct gantry_comm *comm, int channels_asked)
+{
+	gantry_result r = GANTRY_OK;
+	const struct gantry_params *p = gantry_params();
+	struct settings mine = {.proto = (uint64_t)p->proto, .ll_max = p->ll_max, .ll128_max = p->ll128_max, .split_min = p->split_min},
+			*all = NULL;
+
+	TRY(comm_peer_info(comm, &mine.info));
+	mine.channels = (uint64_t)channels_asked;
+	all = calloc((size_t)comm->nranks, sizeof(*all));
+	comm->infos = calloc((size_t)comm->nranks, sizeof(*comm->infos));
+	comm->peers = calloc((size_t)comm->nranks, sizeof(*comm->peers));
+	if (!all || !comm->infos || !comm->peers)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for %d ranks", comm->nranks);
+	TRY(gantry_ctl_allgather(comm->ctl, &mine, sizeof(mine), all));
+	comm->nchannels = 0;
+	for (int i = 0; i < comm->nranks; i++) {
+		comm->infos[i] = all[i].info;
+		/* 0: automatic; the most that any rank's device wants. */
+		if (all[i].channels == 0 && comm->nchannels < (all[i].info.device_kind == GANTRY_DEVICE_CUDA ? 4 : 1))
+			comm->nchannels = all[i].info.device_kind == GANTRY_DEVICE_CUDA ? 4 : 1;
+		TRY(compare(comm, &mine, &all[i], i));
+	}
+	if (channels_asked)
+		comm->nchannels = channels_asked;
+out:
+	free(all);
+	return r;
+}
+
+static gantry_result check_config(const struct gantry_comm_config *config)
+{
+	gantry_result r = GANTRY_OK;
+
+	if (!config || !config->device)
+		FAIL(GANTRY_ERR_INVALID, "gantry_comm_init: no config or no device");
+	if (config->nranks < 1 || config->nranks > 65536 || config->rank < 0 || config->rank >= config->nranks)
+		FAIL(GANTRY_ERR_INVALID, "gantry_comm_init: rank %d of %d", config->rank, config->nranks);
+	if (config->channels < 0 || config->channels > COMM_CHANNELS_MAX)
+		FAIL(GANTRY_ERR_INVALID, "gantry_comm_init: %d channels, at most %d", config->channels, COMM_CHANNELS_MAX);
+out:
+	return r;
+}
+
+static void comm_free(struct gantry_comm *comm)
+{
+	struct gantry_device *d = comm->device;
+
+	comm_watch_remove(comm);
+	if (comm->peers)
+		comm_trace_write(comm);
+	gantry_ctl_leave(comm->ctl); /* no call arrives after this */
+	gantry_proxy_group_destroy(comm->group);
+	comm_memory_free(comm);
+	if (comm->peers)
+		comm_peers_free(comm);
+	comm_works_free(comm);
+	if (comm->order)
+		d->ops->event_destroy(d, comm->order);
+	if (comm->doors)
+		d->ops->free(d, comm->doors);
+	if (comm->conns_dev)
+		d->ops->free(d, comm->conns_dev);
+	if (comm->block_host)
+		d->ops->free_mapped(d, comm->block_host);
+	gantry_proxy_put(comm->proxy);
+	free(comm->infos);
+	free(comm->peers);
+	free(comm->transport);
+	pthread_mutex_destroy(&comm->mu);
+	free(comm);
+}
+
+gantry_result gantry_comm_init(const struct gantry_comm_config *config, struct gantry_comm **ret_comm)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_comm *comm = NULL;
+	struct gantry_ctl_config ctl = {.on_lost = on_lost, .on_call = on_call};
+	struct gantry_proxy_group_config group = {.on_error = on_proxy_error};
+	const char *transport;
+	int channels;
+
+	TRY(gantry_params_load(0));
+	TRY(check_config(config));
+	TRY(gantry_transport_load_libs());
+	comm_trace_begin();
+	comm = calloc(1, sizeof(*comm));
+	if (!comm)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a communicator");
+	pthread_mutex_init(&comm->mu, NULL);
+	gantry_list_init(&comm->regs);
+	gantry_list_init(&comm->node);
+	comm->rank = config->rank;
+	comm->nranks = config->nranks;
+	comm->device = config->device;
+	comm->error_rank = -1;
+	comm->all_ring = 1;
+	comm->id = gantry_ctl_comm_id(&config->id);
+	transport = config->transport ? config->transport : gantry_params()->transport;
+	comm->transport = strdup(transport);
+	channels = config->channels ? config->channels : (int)gantry_params()->channels;
+	/* Losses may be told from here on: what comm_fail needs comes first. */
+	TRY(gantry_proxy_get(comm->device, &comm->proxy));
+	comm->nchannels = COMM_CHANNELS_MAX;
+	TRY(make_shared(comm));
+	ctl.id = &config->id;
+	ctl.rank = comm->rank;
+	ctl.nranks = comm->nranks;
+	ctl.ctx = comm;
+	TRY(gantry_ctl_join(&ctl, &comm->ctl));
+	TRY(exchange(comm, channels));
+	group.abort = comm->abort_host;
+	group.ctx = comm;
+	TRY(gantry_proxy_group_create(comm->proxy, &group, &comm->group));
+	TRY(comm_works_init(comm));
+	TRY(comm->device->ops->event_create(comm->device, &comm->order));
+	comm_watch_add(comm);
+	LOG_INFO(COMM, "rank %d of %d in communicator %016llx on %s, %d channels", comm->rank, comm->nranks,
+		 (unsigned long long)comm->id, comm->device->name, comm->nchannels);
+	*ret_comm = comm;
+	comm = NULL;
+out:
+	if (comm)
+		comm_free(comm);
+	return r;
+}
+
+/* Until kernels and proxy are done with what was enqueued, or an error, or nothing has moved for the timeout. */
+static gantry_result drain(struct gantry_comm *comm)
+{
+	uint64_t last = gantry_now_ns(), sum = comm_progress_sum(comm), now_sum;
+	useconds_t nap = 20;
+
+	while (comm_check(comm) == GANTRY_OK &&
+	       (comm_works_busy(comm) || gantry_proxy_group_pending(comm->group))) {
+		now_sum = comm_progress_sum(comm);
+		if (now_sum != sum) {
+			sum = now_sum;
+			last = gantry_now_ns();
+		} else if (gantry_now_ns() - last > gantry_params()->timeout) {
+			comm_fail(comm, GANTRY_ERR_TIMEOUT, -1, "transfers did not end before the communicator was destroyed");
+		}
+		usleep(nap);
+		nap = nap < 1000 ? nap * 2 : 1000;
+	}
+	/* After an error kernels end by themselves: they look at the abort flag. */
+	last = gantry_now_ns();
+	while (comm_works_busy(comm) && gantry_now_ns() - last < gantry_params()->timeout)
+		usleep(1000);
+	return comm_check(comm);
+}
+
+gantry_result gantry_comm_destroy(struct gantry_comm *comm)
+{
+	gantry_result r;
+	unsigned char *all;
+
+	if (!comm)
+		return GANTRY_OK;
+	r = drain(comm);
+	/* Peers may still read memory of this rank: nobody frees before all are done. */
+	if (r == GANTRY_OK && comm->nranks > 1) {
+		all = calloc((size_t)comm->nranks, 8);
+		r = all ? gantry_ctl_allgather(comm->ctl, &comm->id, 8, all) : GANTRY_ERR_NOMEM;
+		free(all);
+	}
+	comm_free(comm);
+	return r == GANTRY_ERR_ABORTED ? GANTRY_OK : r;
+}
+
+gantry_result gantry_comm_abort(struct gantry_comm *comm)
+{
+	if (!comm)
+		return GANTRY_ERR_INVALID;
+	comm_fail(comm, GANTRY_ERR_ABORTED, comm->rank, "aborted by the caller");
+	return GANTRY_OK;
+}
+
+gantry_result gantry_comm_error(struct gantry_comm *comm, int *ret_rank, char *text, size_t len)
+{
+	gantry_result r;
+
+	if (!comm)
+		return GANTRY_ERR_INVALID;
+	comm_check(comm);
+	pthread_mutex_lock(&comm->mu);
+	r = comm->error;
+	if (ret_rank)
+		*ret_rank = comm->error_rank;
+	if (text && len)
+		snprintf(text, len, "%s", comm->error_text);
+	pthread_mutex_unlock(&comm->mu);
+	return r;
+}
+
+int gantry_comm_rank(const struct gantry_comm *comm)
+{
+	return comm->rank;
+}
+
+int gantry_comm_size(const struct gantry_comm *comm)
+{
+	return comm->nranks;
+}
+
+const char *gantry_comm_transport(const struct gantry_comm *comm, int peer)
+{
+	if (peer < 0 || peer >= comm->nranks || !comm->peers[peer].transport)
+		return "";
+	return comm->peers[peer].transport->name;
+}

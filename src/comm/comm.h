@@ -1,0 +1,165 @@
+/*
+ * A communicator's insides.
+ *
+ *   comm.c     its life: init, destroy, abort, errors
+ *   peer.c     connections: made lazily, all channels of a peer at once
+ *   group.c    gantry_send, gantry_recv and groups of them
+ *   plan.c     a transfer becomes xfers for the kernel and operations for the proxy
+ *   work.c     argument memory of launches, launching
+ *   memory.c   registered buffers
+ *   report.c   who waits for whom
+ *   watch.c    the thread that notices stalls and writes reports
+ *   ctl.h      the control plane
+ *
+ * Threads: the caller's (one at a time), the progress thread (on_proxy_error), the service thread of the control plane
+ * (on_lost, on_call), the watch thread (reports). What the last three touch is atomic or under `mu`.
+ */
+#ifndef GANTRY_COMM_COMM_H
+#define GANTRY_COMM_COMM_H
+
+#include <pthread.h>
+
+#include "base/list.h"
+#include "comm/ctl.h"
+#include "device/device.h"
+#include "device/work.h"
+#include "gantry/comm.h"
+#include "gantry/transport.h"
+#include "proxy/proxy.h"
+
+enum {
+	COMM_CHANNELS_MAX = 32,
+	COMM_WORKS = 256, /* launches in flight per communicator */
+	COMM_ERROR_TEXT = 256,
+};
+
+/* One end of one channel to one peer, and what belongs to it. */
+struct comm_conn {
+	struct gantry_connector c;
+	struct gantry_connect_info peer_info;
+	struct gantry_conn *dev;	/* the device's copy of c.conn */
+	uint64_t turns;			/* transfers planned so far */
+	enum { CONN_NONE, CONN_SETUP, CONN_HAVE_INFO, CONN_READY } stage;
+	uint32_t id;			/* for the trace */
+};
+
+struct comm_peer {
+	const struct gantry_transport *transport; /* NULL: not chosen yet */
+	struct comm_conn *send, *recv;		  /* arrays of nchannels; NULL: not connected */
+	int send_ready, recv_ready;
+};
+
+/* Argument memory of one launch; free again when every block has added 1 to finished. */
+struct comm_work {
+	struct gantry_xfer *xfers_host, *mapped_dev; /* the same memory, as CPU and device address it */
+	struct gantry_xfer *xfers_dev;		    /* the same on the host device; else in the device's own */
+	uint32_t *first_host, *first_dev;	    /* COMM_CHANNELS_MAX + 1 */
+	uint32_t capacity;
+	uint64_t *finished_host, *finished_dev;
+	uint64_t expected; /* blocks launched with this memory since it was made */
+};
+
+struct comm_reg {
+	struct gantry_list node;
+	char *base;
+	size_t size;
+	struct gantry_mem_info info;
+	struct gantry_ipc_handle ipc;
+	int exported;
+	void **handles;	      /* by connection: 2 * nchannels per peer; what proxy_register gave */
+	uint64_t *peer_base;  /* by rank: where the peer has mapped it; 0: not asked, UINT64_MAX: it cannot */
+};
+
+struct gantry_comm {
+	struct gantry_list node; /* of all communicators of the process: watch.c */
+	int rank, nranks, nchannels;
+	uint64_t id;
+	char *transport; /* owned: which may be used */
+	struct gantry_device *device; /* borrowed */
+	struct gantry_ctl *ctl;
+	struct gantry_peer_info *infos;
+	struct comm_peer *peers;
+	struct gantry_proxy *proxy;
+	struct gantry_proxy_group *group;
+	/* Shared with kernels: one mapped block. */
+	uint32_t *abort_host, *abort_dev, *result_host, *result_dev;
+	struct gantry_conn_state *states_host, *states_dev; /* 2 * nchannels per rank */
+	struct gantry_conn *conns_dev;			    /* likewise; device memory */
+	struct gantry_door *doors;			    /* nchannels; NULL: the device does not sleep */
+	struct gantry_ipc_handle doors_handle;
+	void *block_host;
+	int all_ring; /* every connected peer wakes this rank's doors */
+	/* Launching. */
+	struct comm_work works[COMM_WORKS], works_first; /* the last: whose memory holds all that have not grown */
+	uint64_t launches;
+	struct gantry_stream *last_stream; /* borrowed */
+	struct gantry_dev_event *order;	   /* orders launches on different streams */
+	uint32_t op_ids;
+	struct gantry_list regs; /* the caller's thread */
+	void **mapped;		 /* memory of peers; the service thread's */
+	size_t nmapped;
+	/* Under mu. */
+	pthread_mutex_t mu;
+	gantry_result error;
+	int error_rank;
+	char error_text[COMM_ERROR_TEXT];
+	uint32_t error_seen; /* atomic copy of error, for the fast path */
+	int lost_ctl;
+	int report_wanted, report_written; /* watch.c */
+	uint64_t stall_sum, stall_since;   /* watch.c: progress as last seen */
+};
+
+static inline struct gantry_conn_state *comm_state_host(const struct gantry_comm *comm, int peer, int send, int channel)
+{
+	return &comm->states_host[(peer * 2 + send) * comm->nchannels + channel];
+}
+
+/* Latches the first error, ends kernels and operations, wakes everybody. Any thread. */
+void comm_fail(struct gantry_comm *comm, gantry_result r, int rank, const char *text);
+/* The latched error, or what a kernel has reported meanwhile. */
+gantry_result comm_check(struct gantry_comm *comm);
+
+/* A call of a group. */
+struct comm_call {
+	struct gantry_comm *comm;
+	struct gantry_stream *stream;
+	char *buf;
+	uint64_t bytes;
+	int peer, send;
+};
+
+/* Makes the connections that the calls need, of all communicators among them at the same time. */
+gantry_result comm_connect(const struct comm_call *calls, size_t n);
+void comm_peers_free(struct gantry_comm *comm);
+/* Fills a rank's own info. */
+gantry_result comm_peer_info(struct gantry_comm *comm, struct gantry_peer_info *ret);
+uint64_t comm_process_key(void);
+
+/* All calls of one communicator, in order: plans, appends to the proxy, launches. */
+gantry_result comm_enqueue(struct gantry_comm *comm, const struct comm_call *calls, size_t n);
+
+gantry_result comm_works_init(struct gantry_comm *comm);
+void comm_works_free(struct gantry_comm *comm);
+/* The next argument memory with room for n transfers; waits until it is free. */
+gantry_result comm_work_get(struct gantry_comm *comm, uint32_t n, struct comm_work **ret_work);
+gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, uint32_t n, uint32_t blocks,
+			       struct gantry_stream *stream);
+/* Launches that have not ended. */
+int comm_works_busy(const struct gantry_comm *comm);
+
+/* PTR: may the call's buffer be handed over on this connection? 1, with the address as the other end needs it. */
+int comm_memory_place(struct gantry_comm *comm, struct comm_conn *cc, const struct comm_call *call, uint64_t *ret_place);
+void comm_memory_free(struct gantry_comm *comm);
+/* The peer's half: calls that arrive on the service thread. */
+enum { COMM_CALL_MAP = 1, COMM_CALL_UNMAP = 2 };
+gantry_result comm_memory_call(struct gantry_comm *comm, int from, uint32_t kind, const void *data, size_t size,
+			       void *reply, size_t *reply_size);
+
+void comm_watch_add(struct gantry_comm *comm);
+void comm_watch_remove(struct gantry_comm *comm);
+/* A report should be written soon. Any thread, async-signal-unsafe. */
+void comm_watch_want(struct gantry_comm *comm);
+/* A number that changes whenever anything of the communicator moves. */
+uint64_t comm_progress_sum(struct gantry_comm *comm);
+
+#endif

@@ -1,0 +1,395 @@
+/* The callers' half: joining, leaving, and everything in between. ctl_member.h says which thread has what. */
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include "comm/ctl.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/param.h"
+#include "comm/ctl_member.h"
+
+void gantry_ctl_id_text(const struct gantry_unique_id *id, char *buf, size_t len)
+{
+	struct ctl_id i;
+	char text[GANTRY_ADDR_TEXT];
+
+	if (ctl_id_decode(id, &i) != GANTRY_OK)
+		snprintf(buf, len, "(not an id)");
+	else
+		snprintf(buf, len, "%s", gantry_addr_text(&i.addr, text));
+}
+
+uint64_t gantry_ctl_comm_id(const struct gantry_unique_id *id)
+{
+	struct ctl_id i;
+
+	return ctl_id_decode(id, &i) == GANTRY_OK ? i.comm_id : 0;
+}
+
+int64_t gantry_ctl_clock_offset(const struct gantry_ctl *ctl)
+{
+	return ctl->clock_offset;
+}
+
+/* What was logged when it happened is not logged again by everybody who hears of it. */
+static gantry_result known(gantry_result r, const char *text)
+{
+	gantry_set_last_error(text && *text ? text : gantry_result_text(r));
+	return r;
+}
+
+/* mu held. 0: the deadline has passed. */
+static int wait_until(struct gantry_ctl *m, uint64_t deadline)
+{
+	struct timespec t = {(time_t)(deadline / 1000000000), (long)(deadline % 1000000000)};
+
+	return pthread_cond_timedwait(&m->news, &m->mu, &t) != ETIMEDOUT;
+}
+
+static uint64_t from_now(uint64_t ns)
+{
+	uint64_t now = gantry_now_ns();
+
+	return ns > INT64_MAX - now ? INT64_MAX : now + ns;
+}
+
+/* ---- joining and leaving ---- */
+
+static gantry_result member_make(const struct gantry_ctl_config *config, struct gantry_ctl **ret_member)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_ctl *m = calloc(1, sizeof(*m));
+	pthread_condattr_t attr;
+
+	if (!m)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a membership");
+	m->config = *config;
+	m->config.id = NULL;
+	gantry_list_init(&m->node);
+	gantry_list_init(&m->outbox);
+	gantry_list_init(&m->calls);
+	pthread_mutex_init(&m->mu, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&m->news, &attr);
+	pthread_condattr_destroy(&attr);
+	m->peers = calloc((size_t)config->nranks, sizeof(*m->peers));
+	if (!m->peers) {
+		ctl_member_free(m);
+		FAIL(GANTRY_ERR_NOMEM, "no memory for %d ranks", config->nranks);
+	}
+	for (int i = 0; i < config->nranks; i++)
+		gantry_list_init(&m->peers[i].inbox);
+	*ret_member = m;
+out:
+	return r;
+}
+
+void ctl_member_free(struct gantry_ctl *m)
+{
+	if (!m)
+		return;
+	for (int i = 0; i < m->config.nranks && m->peers; i++) {
+		gantry_list_each_safe (pos, &m->peers[i].inbox) {
+			free(gantry_container(pos, struct ctl_message, node));
+		}
+		free(m->peers[i].text);
+	}
+	free(m->peers);
+	gantry_list_each_safe (pos, &m->outbox) {
+		ctl_out_free(gantry_container(pos, struct ctl_out, node));
+	}
+	pthread_cond_destroy(&m->news);
+	pthread_mutex_destroy(&m->mu);
+	free(m);
+}
+
+/* What the id and the parameters say. */
+static gantry_result member_prepare(struct gantry_ctl *m, const struct gantry_unique_id *id)
+{
+	gantry_result r = GANTRY_OK;
+	char *secret = NULL;
+
+	TRY(gantry_params_load(0));
+	m->timeout = gantry_params()->timeout;
+	m->connect_timeout = gantry_params()->connect_timeout;
+	if (ctl_id_decode(id, &m->id) != GANTRY_OK)
+		FAIL(GANTRY_ERR_INVALID,
+		     "rank %d: this is not a unique id: it was not made by gantry, or cut on its way", m->config.rank);
+	if (m->id.version != CTL_VERSION)
+		FAIL(GANTRY_ERR_VERSION, "rank %d: the unique id is of version %d, this library is of version %d",
+		     m->config.rank, m->id.version, CTL_VERSION);
+	TRY(ctl_secret(&secret));
+	TRY(ctl_key_mix(m->id.key, secret, m->key));
+	m->auth = secret ? CTL_AUTH_SECRET : GANTRY_HAVE_OPENSSL ? CTL_AUTH_HMAC : CTL_AUTH_KEY;
+	TRY(ctl_candidates(&m->id.addr, m->addrs, &m->naddrs));
+	gantry_addr_text(&m->id.addr, m->hub);
+out:
+	free(secret);
+	return r;
+}
+
+gantry_result gantry_ctl_join(const struct gantry_ctl_config *config, struct gantry_ctl **ret_ctl)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_ctl *m = NULL;
+
+	if (config->nranks < 1 || config->nranks > CTL_RANKS_MAX || config->rank < 0 || config->rank >= config->nranks)
+		FAIL(GANTRY_ERR_INVALID, "rank %d of %d: ranks go from 0 to the count, which is at most %d",
+		     config->rank, config->nranks, CTL_RANKS_MAX);
+	TRY(member_make(config, &m));
+	r = member_prepare(m, config->id);
+	if (r == GANTRY_OK)
+		r = ctl_service_enter();
+	if (r != GANTRY_OK) {
+		ctl_member_free(m);
+		goto out;
+	}
+	m->deadline = from_now(m->connect_timeout);
+	m->forks = ctl_service.forks;
+	gantry_list_append(&ctl_service.members, &m->node);
+	ctl_service_done();
+	pthread_mutex_lock(&m->mu);
+	while (!m->joined && m->over == GANTRY_OK)
+		pthread_cond_wait(&m->news, &m->mu); /* the service thread keeps the deadline */
+	r = m->joined ? GANTRY_OK : m->over;
+	pthread_mutex_unlock(&m->mu);
+	if (r == GANTRY_OK) {
+		*ret_ctl = m;
+	} else {
+		gantry_fail(r, LOG_SUBSYS, __FILE__, __LINE__, "%s", m->over_text);
+		gantry_ctl_leave(m);
+	}
+out:
+	return r;
+}
+
+/* A child of the process that joined: its copy is of no use, and its locks may be held by threads it does not have. */
+static int forked(const struct gantry_ctl *m)
+{
+	return m->forks != ctl_service.forks;
+}
+
+void gantry_ctl_leave(struct gantry_ctl *ctl)
+{
+	struct ctl_service *s = &ctl_service;
+
+	if (!ctl || forked(ctl))
+		return;
+	pthread_mutex_lock(&s->mu);
+	while (ctl->calling && !pthread_equal(pthread_self(), s->thread))
+		pthread_cond_wait(&s->quiet, &s->mu);
+	ctl->leaving = 1;
+	s->nleaving++;
+	ctl_service_done();
+}
+
+/* ---- sending ---- */
+
+/* mu held. Why nothing can be sent to that rank, or OK. */
+static gantry_result obstacle(struct gantry_ctl *m, int to)
+{
+	if (to >= 0 && m->peers[to].gone != GANTRY_OK)
+		return known(m->peers[to].gone, m->peers[to].text);
+	if (m->over != GANTRY_OK)
+		return known(m->over, m->over_text);
+	return GANTRY_OK;
+}
+
+static gantry_result check(struct gantry_ctl *m, int rank, size_t size)
+{
+	gantry_result r = GANTRY_OK;
+
+	if (forked(m))
+		FAIL(GANTRY_ERR_USAGE, "this process was forked from the one that joined: join again, or exec");
+	if (rank < 0 || rank >= m->config.nranks)
+		FAIL(GANTRY_ERR_INVALID, "there is no rank %d, only 0 to %d", rank, m->config.nranks - 1);
+	if (size > GANTRY_CTL_MESSAGE_MAX)
+		FAIL(GANTRY_ERR_INVALID, "%zu bytes are too many for the control plane: at most %d", size,
+		     GANTRY_CTL_MESSAGE_MAX);
+out:
+	return r;
+}
+
+/* mu held. */
+static gantry_result queue(struct gantry_ctl *m, struct ctl_head *h, const void *data, size_t size)
+{
+	gantry_result r = GANTRY_OK;
+	struct ctl_out *out;
+
+	TRY(obstacle(m, h->to));
+	if (m->outbox_bytes > CTL_OUT_MAX)
+		FAIL(GANTRY_ERR_LIMIT, "rank %d: %zu bytes wait for the hub at %s, which does not take them",
+		     m->config.rank, m->outbox_bytes, m->hub);
+	h->from = m->config.rank;
+	h->size = (uint32_t)size;
+	out = ctl_out_make(ctl_buf_make(h, data));
+	if (!out)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a message of %zu bytes", size);
+	m->outbox_bytes += out->buf->size;
+	gantry_list_append(&m->outbox, &out->node);
+out:
+	return r;
+}
+
+gantry_result gantry_ctl_send(struct gantry_ctl *ctl, int to, uint64_t tag, const void *data, size_t size)
+{
+	struct ctl_head h = {.kind = CTL_MESSAGE, .to = to, .tag = tag};
+	gantry_result r = GANTRY_OK;
+
+	TRY(check(ctl, to, size));
+	pthread_mutex_lock(&ctl->mu);
+	r = queue(ctl, &h, data, size);
+	pthread_mutex_unlock(&ctl->mu);
+	TRY(r);
+	ctl_service_wake();
+out:
+	return r;
+}
+
+/* mu held. */
+static gantry_result take(struct gantry_ctl *m, int from, struct ctl_message *msg, void *data, size_t size)
+{
+	gantry_result r = GANTRY_OK;
+
+	if (msg->size != size)
+		FAIL(GANTRY_ERR_SIZE, "a message of rank %d, tag %llu, has %zu bytes, %zu were expected", from,
+		     (unsigned long long)msg->tag, msg->size, size);
+	if (size)
+		memcpy(data, msg->bytes, size);
+	gantry_list_remove(&msg->node);
+	m->inbox_bytes -= sizeof(*msg) + size;
+	free(msg);
+out:
+	return r;
+}
+
+gantry_result gantry_ctl_try_recv(struct gantry_ctl *ctl, int from, uint64_t tag, void *data, size_t size)
+{
+	gantry_result r = GANTRY_OK;
+
+	TRY(check(ctl, from, size));
+	pthread_mutex_lock(&ctl->mu);
+	r = GANTRY_AGAIN;
+	gantry_list_each (pos, &ctl->peers[from].inbox) {
+		struct ctl_message *msg = gantry_container(pos, struct ctl_message, node);
+
+		if (msg->tag == tag) {
+			r = take(ctl, from, msg, data, size);
+			break;
+		}
+	}
+	if (r == GANTRY_AGAIN) {
+		r = obstacle(ctl, from);
+		if (r == GANTRY_OK)
+			r = GANTRY_AGAIN;
+	}
+	pthread_mutex_unlock(&ctl->mu);
+out:
+	return r;
+}
+
+void gantry_ctl_wait(struct gantry_ctl *ctl, uint64_t timeout_ns)
+{
+	uint64_t deadline = from_now(timeout_ns), start;
+
+	if (forked(ctl))
+		return;
+	pthread_mutex_lock(&ctl->mu);
+	start = ctl->seen;
+	while (ctl->arrivals == start && wait_until(ctl, deadline))
+		;
+	ctl->seen = ctl->arrivals;
+	pthread_mutex_unlock(&ctl->mu);
+}
+
+/* ---- asking and gathering ---- */
+
+gantry_result gantry_ctl_call(struct gantry_ctl *ctl, int to, uint32_t kind, const void *data, size_t size, void *reply,
+			      size_t *reply_size)
+{
+	struct ctl_call call = {.to = to, .reply = reply, .room = reply_size ? *reply_size : 0};
+	struct ctl_head h = {.kind = CTL_CALL, .to = to, .result = kind};
+	gantry_result r = GANTRY_OK;
+	uint64_t deadline;
+	char seconds[16], text[160];
+
+	TRY(check(ctl, to, size));
+	deadline = from_now(ctl->timeout);
+	pthread_mutex_lock(&ctl->mu);
+	call.tag = h.tag = ++ctl->last_call;
+	r = queue(ctl, &h, data, size);
+	if (r == GANTRY_OK) {
+		gantry_list_append(&ctl->calls, &call.node);
+		ctl_service_wake();
+		while (!call.done && wait_until(ctl, deadline))
+			;
+		if (!call.done)
+			gantry_list_remove(&call.node);
+		else if (call.result != GANTRY_OK)
+			r = obstacle(ctl, to); /* the reason, if it is that the rank is gone */
+	}
+	pthread_mutex_unlock(&ctl->mu);
+	TRY(r);
+	if (!call.done)
+		FAIL(GANTRY_ERR_TIMEOUT, "rank %d did not answer call %u of rank %d within %s (GANTRY_TIMEOUT)", to,
+		     kind, ctl->config.rank, ctl_seconds(ctl->timeout, seconds));
+	if (call.result != GANTRY_OK) { /* the other side knows the cause and has logged it */
+		snprintf(text, sizeof(text), "rank %d answers call %u of rank %d: %s", to, kind, ctl->config.rank,
+			 gantry_result_text(call.result));
+		return known(call.result, text);
+	}
+	if (reply_size)
+		*reply_size = call.size;
+	if (call.size > call.room)
+		FAIL(GANTRY_ERR_SIZE, "rank %d answers call %u with %zu bytes, %zu were expected at most", to, kind,
+		     call.size, call.room);
+out:
+	return r;
+}
+
+gantry_result gantry_ctl_allgather(struct gantry_ctl *ctl, const void *mine, size_t size, void *all)
+{
+	struct ctl_head h = {.kind = CTL_GATHER, .to = -1};
+	gantry_result r = GANTRY_OK;
+	uint8_t nothing;
+	uint64_t deadline;
+	int done = 0;
+
+	TRY(check(ctl, 0, size));
+	if (size && !all)
+		FAIL(GANTRY_ERR_INVALID, "an allgather of %zu bytes to nowhere", size);
+	/* The hub fails it in time, and knows why; this is for a hub that does not. */
+	deadline = from_now(ctl->connect_timeout + ctl->timeout);
+	pthread_mutex_lock(&ctl->mu);
+	if (ctl->gather_into) {
+		r = GANTRY_ERR_USAGE;
+	} else {
+		h.tag = ++ctl->last_gather;
+		r = queue(ctl, &h, mine, size);
+	}
+	if (r == GANTRY_OK) {
+		ctl->gather_into = all ? all : &nothing;
+		ctl->gather_size = size;
+		ctl->gather_text[0] = 0;
+		ctl_service_wake();
+		while (ctl->gather_into && wait_until(ctl, deadline))
+			;
+		done = !ctl->gather_into;
+		ctl->gather_into = NULL;
+		r = done ? ctl->gather_result : GANTRY_ERR_TIMEOUT;
+	}
+	pthread_mutex_unlock(&ctl->mu);
+	if (done && r != GANTRY_OK)
+		FAIL(r, "rank %d: %s", ctl->config.rank, *ctl->gather_text ? ctl->gather_text : gantry_result_text(r));
+	if (r == GANTRY_ERR_USAGE)
+		FAIL(r, "rank %d: two allgathers at a time", ctl->config.rank);
+	if (r == GANTRY_ERR_TIMEOUT)
+		FAIL(r, "rank %d: the hub at %s does not answer an allgather", ctl->config.rank, ctl->hub);
+out:
+	return r;
+}

@@ -1,0 +1,75 @@
+/*
+ * The control plane of a communicator: a star of TCP connections. It carries little and always works, also while the
+ * data's way is stuck: joining, the exchange of infos, connecting lazily, mapping a peer's memory, signs of life, and
+ * the news that a rank is gone.
+ *
+ *        rank 1 ---.
+ *        rank 2 ----+--- hub (a thread in the process that made the unique id)
+ *        rank 0 ---'
+ *
+ * Every rank has one connection to the hub, its own included. Messages between ranks go through the hub. One service
+ * thread per process reads and writes the connections of all communicators of that process; nothing there depends on
+ * the callers' threads or on kernels.
+ *
+ * Life. Ranks and hub send each other a sign of life every timeout/8. The hub counts a rank as lost when its connection
+ * breaks (PEER_LOST), or is silent for the timeout (PEER_SILENT), and tells all others once: rank, cause, text. A rank
+ * that hears nothing from the hub for the timeout counts the hub's rank as lost. A rank that leaves says so first and
+ * is not lost. If the hub's process leaves properly, the others go on without a control plane.
+ *
+ * Trust. The unique id carries a random key: only who has the id can join; with GANTRY_SECRET set the key is mixed with
+ * it. Both directions prove it by HMAC-SHA256 over nonces (without OpenSSL: by the key itself). Strangers are refused
+ * and can neither stall nor crash anybody.
+ */
+#ifndef GANTRY_COMM_CTL_H
+#define GANTRY_COMM_CTL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gantry/comm.h"
+#include "gantry/result.h"
+
+struct gantry_ctl;
+
+/* Makes an id and starts the hub in this process. It ends by itself when all ranks have left, or nobody came. */
+gantry_result gantry_ctl_create_id(struct gantry_unique_id *ret_id);
+/* "10.0.0.1:4711", for messages. */
+void gantry_ctl_id_text(const struct gantry_unique_id *id, char *buf, size_t len);
+/* The same on all ranks: what net plugins and names of shared things are given. */
+uint64_t gantry_ctl_comm_id(const struct gantry_unique_id *id);
+
+struct gantry_ctl_config {
+	const struct gantry_unique_id *id;
+	int rank, nranks;
+	/* On the service thread, once per lost rank; must not block or call back into the control plane. rank -1: the
+	 * control plane itself is gone without a word. */
+	void (*on_lost)(void *ctx, int rank, gantry_result why, const char *text);
+	/* On the service thread: a call from another rank. Writes at most *reply_size bytes and the true size; its result
+	 * travels to the caller. Must not block. */
+	gantry_result (*on_call)(void *ctx, int from, uint32_t kind, const void *data, size_t size, void *reply,
+				 size_t *reply_size);
+	void *ctx;
+};
+enum { GANTRY_CTL_MESSAGE_MAX = 65536 };
+
+/* Joins; returns when all ranks are there (then all know it), or fails by GANTRY_CONNECT_TIMEOUT naming who is missing.
+ * Two ranks with the same number, or with different counts, are refused on all sides by name. */
+gantry_result gantry_ctl_join(const struct gantry_ctl_config *config, struct gantry_ctl **ret_ctl);
+/* Says goodbye and closes; bounded, never waits for a peer. NULL is fine. */
+void gantry_ctl_leave(struct gantry_ctl *ctl);
+
+/* all: nranks * size bytes, in rank order. Every rank calls it with the same size, in the same order. */
+gantry_result gantry_ctl_allgather(struct gantry_ctl *ctl, const void *mine, size_t size, void *all);
+/* One-way messages are kept for the receiver until it asks; matched by sender and tag, in order. */
+gantry_result gantry_ctl_send(struct gantry_ctl *ctl, int to, uint64_t tag, const void *data, size_t size);
+/* AGAIN when it is not there yet. A sender that is lost or has left: its error. size must match. */
+gantry_result gantry_ctl_try_recv(struct gantry_ctl *ctl, int from, uint64_t tag, void *data, size_t size);
+/* Waits until any message, reply or loss arrives since the last call, at most timeout_ns. */
+void gantry_ctl_wait(struct gantry_ctl *ctl, uint64_t timeout_ns);
+/* Asks another rank's on_call and waits for the answer, at most GANTRY_TIMEOUT. */
+gantry_result gantry_ctl_call(struct gantry_ctl *ctl, int to, uint32_t kind, const void *data, size_t size, void *reply,
+			      size_t *reply_size);
+/* Difference of the hub's clock to this one's (gantry_now_ns), measured at joining by the shortest of several trips. */
+int64_t gantry_ctl_clock_offset(const struct gantry_ctl *ctl);
+
+#endif

@@ -1,0 +1,161 @@
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include "comm/ctl_addr.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/param.h"
+
+gantry_result ctl_port_range(uint16_t *ret_first, uint16_t *ret_last)
+{
+	const char *text = gantry_params()->port_range;
+	gantry_result r = GANTRY_OK;
+	unsigned first = 0, last = 0;
+	char rest;
+	int n = 2;
+
+	if (*text)
+		n = sscanf(text, "%u-%u%c", &first, &last, &rest);
+	if (n == 1 && !strchr(text, '-'))
+		last = first, n = 2;
+	if (n != 2 || (*text && first < 1) || last > 65535 || first > last)
+		FAIL(GANTRY_ERR_CONFIG, "GANTRY_PORT_RANGE \"%s\": expected a port or first-last, from 1 to 65535",
+		     text);
+	*ret_first = (uint16_t)first;
+	*ret_last = (uint16_t)last;
+out:
+	return r;
+}
+
+static void nics_free(struct gantry_nic_list *list)
+{
+	gantry_nic_list_free(list);
+	free(list);
+}
+
+/* The interfaces that may be used, on the heap: the list is large. */
+static gantry_result nics(struct gantry_nic_list **ret_list)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_nic_list *list = calloc(1, sizeof(*list));
+
+	if (!list)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a list of interfaces");
+	TRY(gantry_nic_scan(list));
+	TRY(gantry_nic_select(list, gantry_nic_wanted_pattern(), gantry_nic_wanted_family()));
+	*ret_list = list;
+	list = NULL;
+out:
+	nics_free(list);
+	return r;
+}
+
+gantry_result ctl_listen_addr(struct gantry_addr *ret_addr)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_nic_list *list = NULL;
+
+	TRY(nics(&list));
+	*ret_addr = list->nics[0].addrs[0];
+out:
+	nics_free(list);
+	return r;
+}
+
+gantry_result ctl_advertised(const struct gantry_addr *bound, struct gantry_addr *ret_addr)
+{
+	const char *text = gantry_params()->advertise;
+	gantry_result r = GANTRY_OK;
+	struct gantry_addr a = *bound;
+
+	if (*text && gantry_addr_parse(text, &a) != GANTRY_OK)
+		FAIL(GANTRY_ERR_CONFIG, "GANTRY_ADVERTISE \"%s\": expected an address or address:port", text);
+	if (!gantry_addr_port(&a))
+		gantry_addr_set_port(&a, gantry_addr_port(bound));
+	*ret_addr = a;
+out:
+	return r;
+}
+
+static void candidate(const struct gantry_addr *to, unsigned ifindex, struct gantry_addr *addrs, int *n)
+{
+	for (int i = 0; i < *n; i++)
+		if (addrs[i].in6.sin6_scope_id == ifindex)
+			return;
+	if (*n == CTL_CANDIDATES)
+		return;
+	addrs[*n] = *to;
+	addrs[(*n)++].in6.sin6_scope_id = ifindex;
+}
+
+gantry_result ctl_candidates(const struct gantry_addr *to, struct gantry_addr ret_addrs[CTL_CANDIDATES], int *ret_n)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_nic_list *all = NULL, *list = NULL;
+	int n = 0;
+
+	if (to->sa.sa_family != AF_INET6 || !gantry_addr_is_link_local(to)) {
+		ret_addrs[0] = *to;
+		*ret_n = 1;
+		return GANTRY_OK;
+	}
+	all = calloc(1, sizeof(*all));
+	if (!all)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a list of interfaces");
+	/* The hub may be on this very host: then only the interface that carries the address leads there. */
+	TRY(gantry_nic_scan(all));
+	for (int i = 0; i < all->count; i++)
+		for (int k = 0; k < all->nics[i].naddrs; k++) {
+			struct gantry_addr own = all->nics[i].addrs[k];
+
+			own.in6.sin6_scope_id = to->in6.sin6_scope_id;
+			if (own.sa.sa_family == AF_INET6 && gantry_addr_same_host(&own, to))
+				candidate(to, all->nics[i].ifindex, ret_addrs, &n);
+		}
+	TRY(nics(&list));
+	for (int i = 0; i < list->count; i++)
+		candidate(to, list->nics[i].ifindex, ret_addrs, &n);
+	*ret_n = n;
+out:
+	nics_free(all);
+	nics_free(list);
+	return r;
+}
+
+gantry_result ctl_secret(char **ret_secret)
+{
+	const struct gantry_params *p = gantry_params();
+	gantry_result r = GANTRY_OK;
+	char *secret = NULL;
+	FILE *f = NULL;
+	size_t room = 0;
+
+	if (!*p->secret && !*p->secret_file) {
+		*ret_secret = NULL;
+		return GANTRY_OK;
+	}
+	if (*p->secret) {
+		secret = strdup(p->secret);
+	} else {
+		f = fopen(p->secret_file, "re");
+		if (!f)
+			FAIL(GANTRY_ERR_CONFIG, "GANTRY_SECRET_FILE %s: %s", p->secret_file, strerror(errno));
+		if (getline(&secret, &room, f) < 1)
+			FAIL(GANTRY_ERR_CONFIG, "GANTRY_SECRET_FILE %s is empty", p->secret_file);
+		secret[strcspn(secret, "\r\n")] = 0;
+	}
+	if (!secret || !*secret)
+		FAIL(GANTRY_ERR_CONFIG, "the secret is empty");
+	if (!GANTRY_HAVE_OPENSSL)
+		FAIL(GANTRY_ERR_CONFIG, "GANTRY_SECRET is set, but this build has no OpenSSL to authenticate with");
+	*ret_secret = secret;
+	secret = NULL;
+out:
+	free(secret);
+	if (f)
+		fclose(f);
+	return r;
+}

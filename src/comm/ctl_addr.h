@@ -1,0 +1,24 @@
+/* Where the hub listens, where a rank looks for it, and the secret both may share. */
+#ifndef GANTRY_COMM_CTL_ADDR_H
+#define GANTRY_COMM_CTL_ADDR_H
+
+#include <stdint.h>
+
+#include "net/tcp/nic.h"
+
+/* GANTRY_PORT_RANGE; both 0: the kernel chooses. */
+gantry_result ctl_port_range(uint16_t *ret_first, uint16_t *ret_last);
+/* The first address of the interfaces that GANTRY_IFNAME and GANTRY_FAMILY leave; no port. */
+gantry_result ctl_listen_addr(struct gantry_addr *ret_addr);
+/* What ranks are told to connect to: the bound address, or GANTRY_ADVERTISE. */
+gantry_result ctl_advertised(const struct gantry_addr *bound, struct gantry_addr *ret_addr);
+
+/* The addresses to try for one in an id: itself, or, if it is link-local, itself on each interface that may be meant,
+ * those that carry it first. At least one. */
+enum { CTL_CANDIDATES = 8 };
+gantry_result ctl_candidates(const struct gantry_addr *to, struct gantry_addr ret_addrs[CTL_CANDIDATES], int *ret_n);
+
+/* GANTRY_SECRET or the first line of GANTRY_SECRET_FILE; NULL: none. The caller frees. */
+gantry_result ctl_secret(char **ret_secret);
+
+#endif

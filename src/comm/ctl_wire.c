@@ -1,0 +1,176 @@
+/* Frames: heads, and the parser that cuts a stream into them. */
+#include "comm/ctl_wire.h"
+
+#include <stdlib.h>
+
+#include "comm/ctl_bytes.h"
+
+enum { HEAD_MAGIC = 0x4c544347 }; /* "GCTL" */
+
+static const struct {
+	const char *name;
+	uint32_t max;
+} kinds[CTL_KIND_COUNT] = {
+#define KIND_ROW(name, max) [CTL_##name] = {#name, max},
+	CTL_KINDS(KIND_ROW)
+#undef KIND_ROW
+};
+
+const char *ctl_kind_name(uint32_t kind)
+{
+	return kind > CTL_NONE && kind < CTL_KIND_COUNT ? kinds[kind].name : "?";
+}
+
+void ctl_head_encode(const struct ctl_head *h, uint8_t out[CTL_HEAD_SIZE])
+{
+	put32(out, HEAD_MAGIC);
+	put32(out + 4, h->kind);
+	put32(out + 8, (uint32_t)h->from);
+	put32(out + 12, (uint32_t)h->to);
+	put64(out + 16, h->tag);
+	put32(out + 24, h->size);
+	put32(out + 28, h->result);
+}
+
+gantry_result ctl_head_decode(const uint8_t in[CTL_HEAD_SIZE], struct ctl_head *ret)
+{
+	struct ctl_head h = {
+		.kind = get32(in + 4),
+		.from = (int32_t)get32(in + 8),
+		.to = (int32_t)get32(in + 12),
+		.tag = get64(in + 16),
+		.size = get32(in + 24),
+		.result = get32(in + 28),
+	};
+
+	if (get32(in) != HEAD_MAGIC || h.kind <= CTL_NONE || h.kind >= CTL_KIND_COUNT || h.size > kinds[h.kind].max)
+		return GANTRY_ERR_PROTOCOL;
+	if (h.from < -1 || h.from >= CTL_RANKS_MAX || h.to < -1 || h.to >= CTL_RANKS_MAX)
+		return GANTRY_ERR_PROTOCOL;
+	if (h.kind != CTL_CALL && h.result >= GANTRY_RESULT_COUNT)
+		return GANTRY_ERR_PROTOCOL;
+	*ret = h;
+	return GANTRY_OK;
+}
+
+/* Whether the bytes that are there so far may begin a frame: a stranger need not fill a head to be known as one. */
+static int may_be(const struct ctl_parser *p)
+{
+	uint8_t magic[4];
+
+	put32(magic, HEAD_MAGIC);
+	return memcmp(p->raw, magic, p->have < sizeof(magic) ? p->have : sizeof(magic)) == 0;
+}
+
+/* Bytes of the head; 1 once it is whole. */
+static size_t take_head(struct ctl_parser *p, const uint8_t *in, size_t n)
+{
+	size_t room = CTL_HEAD_SIZE - p->have;
+
+	if (n > room)
+		n = room;
+	memcpy(p->raw + p->have, in, n);
+	p->have += (uint32_t)n;
+	return n;
+}
+
+static gantry_result know_head(struct ctl_parser *p)
+{
+	if (ctl_head_decode(p->raw, &p->head) != GANTRY_OK)
+		return GANTRY_ERR_PROTOCOL;
+	if (p->head.size > (p->head.kind == CTL_GATHERED ? p->max_gathered : p->max_body))
+		return GANTRY_ERR_PROTOCOL;
+	return GANTRY_OK;
+}
+
+/* The next frame's share of the input: *ret_took bytes; *ret_body is set when the frame is whole. */
+static gantry_result take_body(struct ctl_parser *p, const uint8_t *in, size_t n, size_t *ret_took,
+			       const uint8_t **ret_body)
+{
+	uint32_t size = p->head.size;
+
+	*ret_body = NULL;
+	*ret_took = 0;
+	if (!p->body && n >= size) { /* whole in the input: no copy */
+		*ret_body = in;
+		*ret_took = size;
+		return GANTRY_OK;
+	}
+	if (!p->body) {
+		p->body = malloc(size);
+		if (!p->body)
+			return GANTRY_ERR_NOMEM;
+		p->have = 0;
+	}
+	if (n > size - p->have)
+		n = size - p->have;
+	memcpy(p->body + p->have, in, n);
+	p->have += (uint32_t)n;
+	*ret_took = n;
+	if (p->have == size)
+		*ret_body = p->body;
+	return GANTRY_OK;
+}
+
+gantry_result ctl_parse(struct ctl_parser *p, const uint8_t *in, size_t n, ctl_frame_fn frame, void *ctx)
+{
+	gantry_result r;
+
+	while (n) {
+		const uint8_t *body;
+		uint8_t *owned;
+		struct ctl_head head;
+		size_t took;
+		int stop;
+
+		if (!p->body) {
+			took = take_head(p, in, n);
+			in += took;
+			n -= took;
+			if (!may_be(p))
+				return GANTRY_ERR_PROTOCOL;
+			if (p->have < CTL_HEAD_SIZE)
+				return GANTRY_OK;
+			r = know_head(p);
+			if (r != GANTRY_OK)
+				return r;
+			if (!n && p->head.size)
+				return GANTRY_OK; /* have stays: the head is kept in raw and known again */
+		}
+		r = take_body(p, in, n, &took, &body);
+		if (r != GANTRY_OK)
+			return r;
+		in += took;
+		n -= took;
+		if (!body)
+			return GANTRY_OK;
+		/* The frame's handler may change or free what is around the parser: leave it ready first. */
+		head = p->head;
+		owned = p->body;
+		p->body = NULL;
+		p->have = 0;
+		stop = frame(ctx, &head, body);
+		free(owned);
+		if (stop)
+			return GANTRY_OK;
+	}
+	return GANTRY_OK;
+}
+
+void ctl_parser_free(struct ctl_parser *p)
+{
+	free(p->body);
+	p->body = NULL;
+	p->have = 0;
+}
+
+void ctl_get_text(char *out, size_t room, const uint8_t *in, size_t n)
+{
+	if (n > room - 1)
+		n = room - 1;
+	memcpy(out, in, n);
+	out[n] = 0;
+	for (char *c = out; *c; c++)
+		if ((unsigned char)*c < 0x20 || (unsigned char)*c > 0x7e)
+			*c = '?';
+}

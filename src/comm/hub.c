@@ -1,0 +1,294 @@
+/* A hub's life: making ids, listening, failing, ending; and the clock's part in it. */
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include "comm/hub.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/hmac.h"
+#include "base/log.h"
+#include "base/param.h"
+#include "comm/ctl_addr.h"
+#include "net/tcp/sock.h"
+
+/* How many times GANTRY_CONNECT_TIMEOUT an id waits for its first rank: programs make it well before they need it. */
+enum { PATIENCE = 10 };
+
+/* ---- listening ---- */
+
+static gantry_result listener_get(const struct gantry_addr *addr, struct hub_listener **ret_listener)
+{
+	gantry_result r = GANTRY_OK;
+	struct hub_listener *l = NULL;
+	uint16_t first, last;
+
+	gantry_list_each (pos, &ctl_service.listeners) {
+		struct hub_listener *old = gantry_container(pos, struct hub_listener, node);
+
+		if (gantry_addr_same_host(&old->addr, addr)) {
+			old->refs++;
+			*ret_listener = old;
+			return GANTRY_OK;
+		}
+	}
+	TRY(ctl_port_range(&first, &last));
+	l = calloc(1, sizeof(*l));
+	if (!l)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a listening port");
+	l->source = (struct ctl_source){.fd = -1, .ready = hub_accept};
+	l->refs = 1;
+	gantry_list_init(&l->node);
+	TRY(sock_listen(addr, first, last, &l->source.fd, &l->addr));
+	TRY(ctl_source_add(&l->source, EPOLLIN));
+	gantry_list_append(&ctl_service.listeners, &l->node);
+	*ret_listener = l;
+	l = NULL;
+out:
+	if (l && l->source.fd >= 0)
+		close(l->source.fd);
+	free(l);
+	return r;
+}
+
+static void listener_put(struct hub_listener *l)
+{
+	if (!l || --l->refs)
+		return;
+	ctl_source_close(&l->source);
+	gantry_list_remove(&l->node);
+	free(l);
+}
+
+void hub_listeners_forget(void)
+{
+	gantry_list_each (pos, &ctl_service.listeners) {
+		close(gantry_container(pos, struct hub_listener, node)->source.fd);
+	}
+}
+
+/* ---- life ---- */
+
+struct hub *hub_find(uint64_t comm_id)
+{
+	gantry_list_each (pos, &ctl_service.hubs) {
+		struct hub *hub = gantry_container(pos, struct hub, node);
+
+		if (hub->comm_id == comm_id && hub->state != HUB_ENDED && !ctl_service.parting)
+			return hub;
+	}
+	return NULL;
+}
+
+static void hub_free(struct hub *hub)
+{
+	if (!hub)
+		return;
+	gantry_list_remove(&hub->node);
+	hub_gather_free(hub);
+	listener_put(hub->listener);
+	free(hub->ranks);
+	free(hub);
+}
+
+/* The half of an id that concerns trust: a key, and what this process makes of it. */
+static gantry_result hub_keys(struct hub *hub, struct ctl_id *id)
+{
+	gantry_result r = GANTRY_OK;
+	char *secret = NULL;
+
+	TRY(ctl_secret(&secret));
+	TRY(gantry_random_bytes(&id->comm_id, sizeof(id->comm_id)));
+	TRY(gantry_random_bytes(id->key, sizeof(id->key)));
+	TRY(ctl_key_mix(id->key, secret, hub->key));
+	hub->comm_id = id->comm_id;
+	hub->auth = secret ? CTL_AUTH_SECRET : GANTRY_HAVE_OPENSSL ? CTL_AUTH_HMAC : CTL_AUTH_KEY;
+out:
+	free(secret);
+	return r;
+}
+
+/* From here on the hub is the service's, also when it fails: only that thread may free what epoll watches. */
+static gantry_result hub_open(struct hub *hub, const struct gantry_addr *addr, struct ctl_id *id)
+{
+	gantry_result r = listener_get(addr, &hub->listener);
+
+	if (r == GANTRY_OK)
+		r = ctl_advertised(&hub->listener->addr, &id->addr);
+	if (r != GANTRY_OK)
+		hub->state = HUB_ENDED;
+	hub->until = gantry_now_ns() + (r == GANTRY_OK ? PATIENCE * hub->connect_timeout : 0);
+	ctl_service_due(hub->until);
+	gantry_list_append(&ctl_service.hubs, &hub->node);
+	return r;
+}
+
+gantry_result gantry_ctl_create_id(struct gantry_unique_id *ret_id)
+{
+	gantry_result r = GANTRY_OK;
+	struct ctl_id id = {.version = CTL_VERSION};
+	struct gantry_addr addr;
+	struct hub *hub = calloc(1, sizeof(*hub));
+	char text[GANTRY_ADDR_TEXT];
+
+	if (!hub)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a hub");
+	gantry_list_init(&hub->node);
+	TRY(gantry_params_load(0));
+	hub->timeout = gantry_params()->timeout;
+	hub->connect_timeout = gantry_params()->connect_timeout;
+	TRY(hub_keys(hub, &id));
+	TRY(ctl_listen_addr(&addr));
+	TRY(ctl_service_enter());
+	r = hub_open(hub, &addr, &id);
+	hub = NULL;
+	ctl_service_done();
+	TRY(r);
+	ctl_id_encode(&id, ret_id);
+	LOG_INFO(COMM, "comm %016llx: the ranks meet at %s", (unsigned long long)id.comm_id,
+		 gantry_addr_text(&id.addr, text));
+out:
+	free(hub);
+	return r;
+}
+
+void hub_tell_all(struct hub *hub, struct ctl_buf *b)
+{
+	for (int i = 0; i < hub->nranks; i++)
+		if (hub->ranks[i].state == HUB_HERE)
+			ctl_conn_share(hub->ranks[i].conn, b);
+	ctl_buf_put(b);
+}
+
+/* Sends all away with what they were told last. */
+static void see_off_all(struct hub *hub)
+{
+	for (int i = 0; i < hub->nranks; i++) {
+		struct hub_rank *rank = &hub->ranks[i];
+
+		if (rank->state != HUB_HERE)
+			continue;
+		ctl_conn_finish(rank->conn, HUB_SEE_OFF_NS);
+		rank->conn = NULL;
+		rank->state = HUB_LEFT;
+	}
+	hub->nhere = 0;
+}
+
+void hub_fail(struct hub *hub, gantry_result why, const char *fmt, ...)
+{
+	struct ctl_head h = {.kind = CTL_REFUSED, .from = -1, .to = -1, .result = why};
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(hub->text, sizeof(hub->text), fmt, ap);
+	va_end(ap);
+	LOG_INFO(COMM, "comm %016llx: joining failed: %s", (unsigned long long)hub->comm_id, hub->text);
+	hub->error = why;
+	hub->state = HUB_FAILED;
+	h.size = (uint32_t)strlen(hub->text);
+	hub_tell_all(hub, ctl_buf_make(&h, hub->text));
+	see_off_all(hub);
+	hub->until = ctl_service.now + hub->connect_timeout;
+	ctl_service_due(hub->until);
+}
+
+void hub_bye(void)
+{
+	gantry_list_each (pos, &ctl_service.hubs) {
+		struct hub *hub = gantry_container(pos, struct hub, node);
+		struct ctl_head h = {.kind = CTL_BYE, .from = -1, .to = -1};
+
+		if (hub->state == HUB_OPEN)
+			hub_fail(hub, GANTRY_ERR_PEER_LOST,
+				 "the process that made the id (%s) ended while the ranks "
+				 "were joining",
+				 ctl_service.who);
+		else if (hub->state == HUB_RUNNING)
+			hub_tell_all(hub, ctl_buf_make(&h, NULL));
+		see_off_all(hub);
+		hub->state = HUB_ENDED;
+		ctl_service_due(ctl_service.now);
+	}
+}
+
+/* ---- the clock ---- */
+
+static int is_absent(const struct hub *hub, int rank)
+{
+	return hub->ranks[rank].state == HUB_ABSENT;
+}
+
+static void waited_enough(struct hub *hub)
+{
+	char missing[256], seconds[16], refused[96] = "";
+
+	if (hub->state == HUB_FAILED || !hub->ranks) {
+		if (hub->state == HUB_OPEN)
+			LOG_INFO(COMM, "comm %016llx: nobody came", (unsigned long long)hub->comm_id);
+		hub->state = HUB_ENDED;
+		return;
+	}
+	hub_list_ranks(hub, is_absent, missing, sizeof(missing));
+	if (hub->refused)
+		snprintf(refused, sizeof(refused), "; %u connection%s failed to prove that they know the id and secret",
+			 hub->refused, hub->refused == 1 ? "" : "s");
+	hub_fail(hub, GANTRY_ERR_TIMEOUT,
+		 "%d of %d ranks came within %s (GANTRY_CONNECT_TIMEOUT), missing: rank%s %s%s", hub->nhere,
+		 hub->nranks, ctl_seconds(hub->connect_timeout, seconds), hub->nranks - hub->nhere == 1 ? "" : "s",
+		 missing, refused);
+}
+
+/* Asks all for a sign of life, and counts those as lost that gave none. */
+static void beat(struct hub *hub)
+{
+	const struct ctl_head h = {.kind = CTL_LIFE, .from = -1, .to = -1};
+
+	if (ctl_service.now >= hub->next_beat) {
+		hub_tell_all(hub, ctl_buf_make(&h, NULL));
+		hub->next_beat = ctl_service.now + hub->beat;
+	}
+	for (int i = 0; i < hub->nranks; i++) {
+		struct hub_rank *rank = &hub->ranks[i];
+		char seconds[16], cause[64];
+
+		if (rank->state != HUB_HERE)
+			continue;
+		if (!ctl_silent(&rank->conn->heard, hub->timeout)) {
+			ctl_service_due(rank->conn->heard + hub->timeout);
+			continue;
+		}
+		snprintf(cause, sizeof(cause), "no sign of life for %s (GANTRY_TIMEOUT)",
+			 ctl_seconds(hub->timeout, seconds));
+		hub_rank_lost(rank, GANTRY_ERR_PEER_SILENT, cause);
+	}
+	ctl_service_due(hub->next_beat);
+}
+
+void hub_tick(void)
+{
+	gantry_list_each_safe (pos, &ctl_service.hubs) {
+		struct hub *hub = gantry_container(pos, struct hub, node);
+
+		if (hub->nhere)
+			beat(hub);
+		if (hub->gather.open)
+			hub_gather_tick(hub);
+		if (hub->state == HUB_OPEN || hub->state == HUB_FAILED) {
+			if (ctl_service.now >= hub->until)
+				waited_enough(hub);
+			if (hub->state != HUB_ENDED)
+				ctl_service_due(hub->until);
+		}
+		if (hub->state == HUB_ENDED)
+			hub_free(hub);
+	}
+	/* Those that were paused for want of descriptors try again. */
+	gantry_list_each (pos, &ctl_service.listeners) {
+		ctl_source_set(&gantry_container(pos, struct hub_listener, node)->source, EPOLLIN);
+	}
+}

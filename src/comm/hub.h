@@ -1,0 +1,107 @@
+/*
+ * The hub: where the ranks of one communicator meet, in the process that made its unique id. It lives on the service
+ * thread (ctl_service.h); the service's mu is held throughout.
+ *
+ *   OPEN ----- all ranks came ----> RUNNING --- the last one left or was lost ---> ENDED
+ *    |                                                                              ^
+ *    +--- somebody missing in time, twice the same rank, different counts,          |
+ *    |    a rank lost while others were awaited ---> FAILED --- a while later ------+
+ *    +--- nobody came at all -------------------------------------------------------+
+ *
+ * A FAILED hub stays for a while, so that ranks that come later hear the cause instead of a refused connection.
+ *
+ * All hubs of a process share a listening port. A connection there is a stranger's (hub_accept.c) until it has proved
+ * to know the key of one of the hubs; then it belongs to one of that hub's ranks (hub_rank.c).
+ */
+#ifndef GANTRY_COMM_HUB_H
+#define GANTRY_COMM_HUB_H
+
+#include "comm/ctl_service.h"
+
+/* How long somebody who was told the last word may take to hear it. */
+enum { HUB_SEE_OFF_NS = 1000000000 };
+
+struct hub_listener {
+	struct gantry_list node;
+	struct ctl_source source;
+	struct gantry_addr addr; /* bound */
+	int refs;		 /* hubs */
+};
+
+struct hub;
+enum hub_rank_state { HUB_ABSENT, HUB_HERE, HUB_LEFT, HUB_LOST };
+struct hub_rank {
+	struct hub *hub;
+	enum hub_rank_state state;
+	struct ctl_conn *conn; /* while HERE; its owner is this rank */
+	struct gantry_addr addr;
+	uint64_t process;
+	char who[CTL_WHO_SIZE];
+	gantry_result why; /* LOST: told to whoever still asks for it */
+};
+
+/* One allgather at a time: a rank begins the next when it has the result of the last. */
+struct hub_gather {
+	uint64_t number; /* of the one in progress or just ended */
+	int open;	 /* some gave, not all */
+	int count;
+	uint32_t size;	     /* per rank */
+	struct ctl_buf *buf; /* the frame with everybody's part */
+	uint8_t *given;	     /* by rank */
+	uint64_t deadline;
+	gantry_result error; /* it failed: told to those that come to it later */
+	char text[CTL_TEXT_MAX];
+};
+
+enum hub_state { HUB_OPEN, HUB_RUNNING, HUB_FAILED, HUB_ENDED };
+struct hub {
+	struct gantry_list node;
+	struct hub_listener *listener; /* a reference */
+	uint64_t comm_id;
+	uint8_t key[CTL_KEY_SIZE];
+	enum ctl_auth auth;
+	uint64_t timeout, connect_timeout; /* ns */
+
+	enum hub_state state;
+	int nranks, nhere;
+	struct hub_rank *ranks; /* NULL before the first one came */
+	uint64_t beat, next_beat;
+	uint64_t until;	  /* OPEN: when waiting ends. FAILED: when this ends */
+	uint32_t refused; /* connections that could not prove themselves to this hub */
+	gantry_result error;
+	char text[CTL_TEXT_MAX];
+	struct hub_gather gather;
+};
+
+/* hub.c */
+struct hub *hub_find(uint64_t comm_id);
+/* The join has failed: all who are here, and all who come, hear why. */
+void hub_fail(struct hub *hub, gantry_result why, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* To all ranks that are here. Takes over the reference. */
+void hub_tell_all(struct hub *hub, struct ctl_buf *b);
+void hub_tick(void);
+void hub_bye(void); /* the process ends */
+void hub_listeners_forget(void);
+
+/* hub_accept.c */
+void hub_accept(struct ctl_source *s, uint32_t events);
+void hub_strangers_tick(void);
+void hub_strangers_drop(void);
+
+/* hub_rank.c. admit: somebody who knows the key; takes the connection over. */
+void hub_admit(struct hub *hub, struct ctl_conn *c, const struct ctl_hello *h);
+void hub_rank_lost(struct hub_rank *rank, gantry_result why, const char *cause);
+/* "rank 2 (10.0.0.2:4000, node7 pid 12)" */
+enum { HUB_RANK_TEXT = 16 + GANTRY_ADDR_TEXT + CTL_WHO_SIZE };
+const char *hub_rank_text(const struct hub_rank *rank, char buf[HUB_RANK_TEXT]);
+/* "1, 3-5" of those for whom pick is true; cut with "..." when it does not fit. */
+void hub_list_ranks(const struct hub *hub, int (*pick)(const struct hub *hub, int rank), char *buf, size_t room);
+
+/* hub_gather.c */
+void hub_gather_take(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body);
+/* A rank is here no more. */
+void hub_gather_without(struct hub *hub, const struct hub_rank *rank);
+void hub_gather_tick(struct hub *hub);
+void hub_gather_free(struct hub *hub);
+
+#endif

@@ -1,0 +1,299 @@
+/* The ranks of a hub: coming, what they send each other, leaving, being lost. */
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "comm/ctl_bytes.h"
+#include "comm/hub.h"
+
+static const uint64_t beat_min = 10000000, beat_max = 10000000000;
+
+static int index_of(const struct hub_rank *rank)
+{
+	return (int)(rank - rank->hub->ranks);
+}
+
+const char *hub_rank_text(const struct hub_rank *rank, char buf[HUB_RANK_TEXT])
+{
+	char addr[GANTRY_ADDR_TEXT];
+
+	snprintf(buf, HUB_RANK_TEXT, "rank %d (%s, %s)", index_of(rank), gantry_addr_text(&rank->addr, addr),
+		 rank->who);
+	return buf;
+}
+
+void hub_list_ranks(const struct hub *hub, int (*pick)(const struct hub *hub, int rank), char *buf, size_t room)
+{
+	size_t at = 0;
+
+	*buf = 0;
+	for (int i = 0; i < hub->nranks; i++) {
+		int end = i, n;
+
+		if (!pick(hub, i))
+			continue;
+		while (end + 1 < hub->nranks && pick(hub, end + 1))
+			end++;
+		if (end > i)
+			n = snprintf(buf + at, room - at, "%s%d-%d", at ? ", " : "", i, end);
+		else
+			n = snprintf(buf + at, room - at, "%s%d", at ? ", " : "", i);
+		if (n < 0 || at + (size_t)n + 1 > room) {
+			strcpy(buf + room - 4, "...");
+			return;
+		}
+		at += (size_t)n;
+		i = end;
+	}
+}
+
+/* ---- leaving and being lost ---- */
+
+static void gone(struct hub_rank *rank, enum hub_rank_state state)
+{
+	struct hub *hub = rank->hub;
+
+	ctl_conn_finish(rank->conn, HUB_SEE_OFF_NS);
+	rank->conn = NULL;
+	rank->state = state;
+	hub->nhere--;
+	hub_gather_without(hub, rank);
+	if (!hub->nhere) {
+		hub->state = HUB_ENDED;
+		ctl_service_due(ctl_service.now);
+	}
+}
+
+void hub_rank_lost(struct hub_rank *rank, gantry_result why, const char *cause)
+{
+	struct hub *hub = rank->hub;
+	struct ctl_head h = {.kind = CTL_LOST, .from = index_of(rank), .to = -1, .result = why};
+	char who[HUB_RANK_TEXT], text[CTL_TEXT_MAX];
+
+	snprintf(text, sizeof(text), "%s: %s", hub_rank_text(rank, who), cause);
+	if (hub->state != HUB_RUNNING) {
+		ctl_conn_close(rank->conn);
+		rank->conn = NULL;
+		rank->state = HUB_LOST;
+		hub->nhere--;
+		hub_fail(hub, why, "while the ranks were joining, %s", text);
+		return;
+	}
+	LOG_WARN(COMM, "comm %016llx: lost %s", (unsigned long long)hub->comm_id, text);
+	h.size = (uint32_t)strlen(text);
+	/* To itself as well: if it was only stopped, it learns what the others think of it. */
+	hub_tell_all(hub, ctl_buf_make(&h, text));
+	rank->why = why;
+	gone(rank, HUB_LOST);
+}
+
+static void left(struct hub_rank *rank)
+{
+	struct ctl_head h = {.kind = CTL_LEFT, .from = index_of(rank), .to = -1};
+	struct hub *hub = rank->hub;
+	char who[HUB_RANK_TEXT];
+
+	LOG_DEBUG(COMM, "comm %016llx: %s left", (unsigned long long)hub->comm_id, hub_rank_text(rank, who));
+	rank->why = GANTRY_ERR_PEER_CLOSED;
+	gone(rank, HUB_LEFT);
+	hub_tell_all(hub, ctl_buf_make(&h, NULL));
+}
+
+/* ---- frames ---- */
+
+/* Whoever calls a rank that is gone is answered in its place. Messages to it are dropped: the sender has been told. */
+static void answer_for(const struct hub_rank *to, struct hub_rank *from, const struct ctl_head *h)
+{
+	struct ctl_head reply = {.kind = CTL_REPLY, .from = h->to, .to = h->from, .tag = h->tag, .result = to->why};
+
+	if (h->kind == CTL_CALL)
+		ctl_conn_send(from->conn, &reply, NULL);
+}
+
+static void tell_time(struct hub_rank *rank, const struct ctl_head *h)
+{
+	struct ctl_head reply = {.kind = CTL_TIME, .from = -1, .to = index_of(rank), .tag = h->tag, .size = 8};
+	uint8_t body[8];
+
+	put64(body, gantry_now_ns());
+	ctl_conn_send(rank->conn, &reply, body);
+}
+
+static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t *body)
+{
+	struct hub_rank *rank = c->owner;
+	struct hub *hub = rank->hub;
+	int running = hub->state == HUB_RUNNING;
+	char cause[CTL_TEXT_MAX];
+
+	if (h->kind == CTL_LIFE)
+		return 0;
+	if (h->kind == CTL_TIME && h->size == 0) {
+		tell_time(rank, h);
+		return 0;
+	}
+	if (running && h->kind == CTL_LEAVE && h->result == GANTRY_OK) {
+		left(rank);
+		return 1;
+	}
+	if (running && h->kind == CTL_LEAVE) {
+		ctl_get_text(cause, sizeof(cause), body, h->size);
+		hub_rank_lost(rank, GANTRY_ERR_PEER_LOST, cause);
+		return 1;
+	}
+	if (running && h->kind == CTL_GATHER && h->from == index_of(rank)) {
+		hub_gather_take(rank, h, body);
+		return 0;
+	}
+	if (running && (h->kind == CTL_MESSAGE || h->kind == CTL_CALL || h->kind == CTL_REPLY) &&
+	    h->from == index_of(rank) && h->to >= 0 && h->to < hub->nranks) {
+		struct hub_rank *to = &hub->ranks[h->to];
+
+		if (to->state == HUB_HERE)
+			ctl_conn_send(to->conn, h, body);
+		else
+			answer_for(to, rank, h);
+		return 0;
+	}
+	snprintf(cause, sizeof(cause), "it broke the protocol (%s)", ctl_kind_name(h->kind));
+	hub_rank_lost(rank, GANTRY_ERR_PROTOCOL, cause);
+	return 1;
+}
+
+static void on_broken(struct ctl_conn *c, gantry_result why, const char *cause)
+{
+	hub_rank_lost(c->owner, why, cause);
+}
+
+static const struct ctl_conn_ops rank_ops = {on_frame, on_broken, NULL};
+
+/* ---- coming ---- */
+
+/* Refused by name, after the proof: this one will go, so it is seen off. */
+static void turn_away(struct ctl_conn *c, gantry_result why, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+static void turn_away(struct ctl_conn *c, gantry_result why, const char *fmt, ...)
+{
+	struct ctl_head h = {.kind = CTL_REFUSED, .from = -1, .to = -1, .result = why};
+	char text[CTL_TEXT_MAX];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	h.size = (uint32_t)strlen(text);
+	ctl_conn_send(c, &h, text);
+	ctl_conn_finish(c, HUB_SEE_OFF_NS);
+}
+
+static int make_ranks(struct hub *hub, int nranks)
+{
+	hub->ranks = calloc((size_t)nranks, sizeof(*hub->ranks));
+	if (!hub->ranks)
+		return 0;
+	hub->nranks = nranks;
+	for (int i = 0; i < nranks; i++)
+		hub->ranks[i].hub = hub;
+	/* From now on it is the ranks' patience that counts. */
+	hub->until = UINT64_MAX;
+	hub->beat = hub->timeout / 8 < beat_max ? hub->timeout / 8 : beat_max;
+	return 1;
+}
+
+static const struct hub_rank *first_here(const struct hub *hub)
+{
+	for (int i = 0; i < hub->nranks; i++)
+		if (hub->ranks[i].state == HUB_HERE)
+			return &hub->ranks[i];
+	return NULL;
+}
+
+/* 1 if the newcomer fits; otherwise everybody has been told why not. */
+static int fits(struct hub *hub, struct ctl_conn *c, const struct ctl_hello *h, const char *who)
+{
+	const struct hub_rank *other = NULL;
+	char text[HUB_RANK_TEXT];
+
+	if (hub->state == HUB_FAILED)
+		goto failed;
+	if (!hub->ranks && !make_ranks(hub, h->nranks)) {
+		hub_fail(hub, GANTRY_ERR_NOMEM, "no memory for %d ranks", h->nranks);
+		goto failed;
+	}
+	if (h->nranks == hub->nranks && hub->ranks[h->rank].state != HUB_ABSENT)
+		other = &hub->ranks[h->rank];
+	if (h->nranks == hub->nranks && !other)
+		return 1;
+	if (hub->state == HUB_RUNNING) { /* the others are at work: it is the newcomer who is wrong */
+		turn_away(c, GANTRY_ERR_USAGE, "all %d ranks have joined already, here comes %s", hub->nranks, who);
+		return 0;
+	}
+	if (other)
+		hub_fail(hub, GANTRY_ERR_USAGE, "rank %d joined twice: %s and %s", h->rank, hub_rank_text(other, text),
+			 who);
+	else
+		hub_fail(hub, GANTRY_ERR_SETTING, "the ranks count differently: %s counts %d ranks, %s %d", who,
+			 h->nranks, hub_rank_text(first_here(hub), text), hub->nranks);
+failed:
+	turn_away(c, hub->error, "%s", hub->text);
+	return 0;
+}
+
+static void all_here(struct hub *hub)
+{
+	struct ctl_head h = {.kind = CTL_READY, .from = -1, .to = -1, .size = ((uint32_t)hub->nranks + 7) / 8};
+	uint8_t *bits = calloc(1, h.size);
+
+	if (!bits) {
+		hub_fail(hub, GANTRY_ERR_NOMEM, "no memory for %d ranks", hub->nranks);
+		return;
+	}
+	for (int i = 0; i < hub->nranks; i++)
+		if (hub->ranks[i].process == ctl_service.process)
+			bits[i / 8] |= (uint8_t)(1 << i % 8);
+	hub->state = HUB_RUNNING;
+	hub_tell_all(hub, ctl_buf_make(&h, bits));
+	free(bits);
+	LOG_INFO(COMM, "comm %016llx: all %d ranks are here", (unsigned long long)hub->comm_id, hub->nranks);
+}
+
+void hub_admit(struct hub *hub, struct ctl_conn *c, const struct ctl_hello *h)
+{
+	struct ctl_head head = {.kind = CTL_ACCEPTED, .from = -1, .to = h->rank, .size = CTL_ACCEPTED_SIZE};
+	struct ctl_accepted accepted = {.timeout_ms = (uint32_t)(hub->timeout / 1000000),
+					.same_process = h->process == ctl_service.process};
+	struct hub_rank newcomer = {.hub = hub, .state = HUB_HERE, .conn = c, .addr = c->peer, .process = h->process};
+	uint64_t wait = (uint64_t)h->wait_ms * 1000000, theirs = (uint64_t)h->timeout_ms * 1000000 / 8;
+	uint8_t body[CTL_ACCEPTED_SIZE];
+	char who[HUB_RANK_TEXT], addr[GANTRY_ADDR_TEXT];
+
+	snprintf(who, sizeof(who), "rank %d (%s, %s)", h->rank, gantry_addr_text(&c->peer, addr), h->who);
+	if (!fits(hub, c, h, who))
+		return;
+	memcpy(newcomer.who, h->who, sizeof(newcomer.who));
+	hub->ranks[h->rank] = newcomer;
+	c->ops = &rank_ops;
+	c->owner = &hub->ranks[h->rank];
+	c->in.max_body = GANTRY_CTL_MESSAGE_MAX;
+	hub->nhere++;
+	LOG_DEBUG(COMM, "comm %016llx: %s joined, %d of %d", (unsigned long long)hub->comm_id, who, hub->nhere,
+		  hub->nranks);
+	if (theirs < hub->beat)
+		hub->beat = theirs;
+	if (hub->beat < beat_min)
+		hub->beat = beat_min;
+	if (hub->nhere == 1 || hub->next_beat > ctl_service.now + hub->beat)
+		hub->next_beat = ctl_service.now + hub->beat;
+	if (ctl_service.now + wait < hub->until)
+		hub->until = ctl_service.now + wait;
+	ctl_service_due(hub->until);
+	ctl_service_due(hub->next_beat);
+	ctl_accepted_encode(&accepted, body);
+	ctl_conn_send(c, &head, body);
+	if (hub->nhere == hub->nranks)
+		all_here(hub);
+}

@@ -1,0 +1,211 @@
+/*
+ * Registered buffers. What registering is good for depends on the connection:
+ *
+ *   shares_memory 1   nothing: the other end is in this process and can read any address
+ *   shares_memory 2   the peer's process maps the memory (it must be exportable: from gantry_mem_alloc); asked for once
+ *                     per peer, at the first transfer, through the control plane
+ *   shares_memory 3   the network is told (proxy_register), once per connection, at the first transfer
+ *
+ * Where it cannot be done the transfer is copied through the connection's ring, silently: registering never breaks it.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "comm/comm.h"
+
+#define CANNOT UINT64_MAX
+
+gantry_result gantry_comm_register(struct gantry_comm *comm, void *ptr, size_t size, void **ret_handle)
+{
+	gantry_result r = GANTRY_OK;
+	struct comm_reg *reg = NULL;
+	size_t conns;
+
+	if (!comm || !ptr || !size || !ret_handle)
+		FAIL(GANTRY_ERR_INVALID, "gantry_comm_register: %zu bytes at %p", size, ptr);
+	conns = (size_t)comm->nranks * 2 * (size_t)comm->nchannels;
+	reg = calloc(1, sizeof(*reg));
+	if (!reg)
+		FAIL(GANTRY_ERR_NOMEM, "no memory to register a buffer");
+	reg->handles = calloc(conns, sizeof(*reg->handles));
+	reg->peer_base = calloc((size_t)comm->nranks, sizeof(*reg->peer_base));
+	if (!reg->handles || !reg->peer_base)
+		FAIL(GANTRY_ERR_NOMEM, "no memory to register a buffer");
+	reg->base = ptr;
+	reg->size = size;
+	TRY(comm->device->ops->pointer(comm->device, ptr, &reg->info));
+	if (!gantry_slot_can_point((uint64_t)(uintptr_t)ptr, size))
+		LOG_INFO(COMM, "%p is above 2^48: transfers from it are copied", ptr);
+	gantry_list_append(&comm->regs, &reg->node);
+	*ret_handle = reg;
+	reg = NULL;
+out:
+	if (reg) {
+		free(reg->handles);
+		free(reg->peer_base);
+		free(reg);
+	}
+	return r;
+}
+
+static struct comm_reg *find(struct gantry_comm *comm, const char *buf, uint64_t bytes)
+{
+	gantry_list_each (pos, &comm->regs) {
+		struct comm_reg *reg = gantry_container(pos, struct comm_reg, node);
+
+		if (buf >= reg->base && buf + bytes <= reg->base + reg->size)
+			return reg;
+	}
+	return NULL;
+}
+
+struct map_request {
+	struct gantry_ipc_handle ipc;
+	uint64_t address; /* UNMAP: as the peer was told */
+};
+
+/* Asks the peer's process to map the allocation; remembers the answer either way. */
+static void map_at_peer(struct gantry_comm *comm, struct comm_reg *reg, int peer)
+{
+	struct map_request request;
+	uint64_t address = 0;
+	size_t n = sizeof(address);
+	struct gantry_device *d = comm->device;
+
+	reg->peer_base[peer] = CANNOT;
+	if (!reg->info.exportable || !reg->info.base)
+		return;
+	if (!reg->exported && d->ops->ipc_export(d, reg->info.base, reg->info.size, &reg->ipc) != GANTRY_OK)
+		return;
+	reg->exported = 1;
+	memset(&request, 0, sizeof(request));
+	request.ipc = reg->ipc;
+	if (gantry_ctl_call(comm->ctl, peer, COMM_CALL_MAP, &request, sizeof(request), &address, &n) != GANTRY_OK ||
+	    n != sizeof(address) || !address || !gantry_slot_can_point(address, reg->info.size)) {
+		LOG_INFO(COMM, "rank %d cannot map memory of rank %d: transfers are copied", peer, comm->rank);
+		return;
+	}
+	reg->peer_base[peer] = address + (uint64_t)(reg->base - (char *)reg->info.base);
+}
+
+int comm_memory_place(struct gantry_comm *comm, struct comm_conn *cc, const struct comm_call *call, uint64_t *ret_place)
+{
+	struct comm_reg *reg;
+	int peer = cc->c.peer->rank;
+	uint64_t address = (uint64_t)(uintptr_t)call->buf;
+	size_t at;
+
+	if (!gantry_slot_can_point(address, call->bytes))
+		return 0;
+	*ret_place = address;
+	if (cc->c.shares_memory == 1)
+		return 1;
+	reg = find(comm, call->buf, call->bytes);
+	if (!reg)
+		return 0;
+	if (cc->c.shares_memory == 2) {
+		if (!reg->peer_base[peer])
+			map_at_peer(comm, reg, peer);
+		*ret_place = reg->peer_base[peer] + (uint64_t)(call->buf - reg->base);
+		return reg->peer_base[peer] != CANNOT;
+	}
+	at = (size_t)(cc->c.state - comm->states_host);
+	if (!reg->handles[at]) {
+		const struct gantry_transport_side *side = cc->c.send ? &cc->c.transport->send : &cc->c.transport->recv;
+
+		if (side->proxy_register(cc->c.proxy, reg->base, reg->size, &reg->handles[at]) != GANTRY_OK)
+			reg->handles[at] = (void *)(uintptr_t)CANNOT;
+	}
+	return reg->handles[at] != (void *)(uintptr_t)CANNOT;
+}
+
+static void reg_free(struct gantry_comm *comm, struct comm_reg *reg)
+{
+	for (int peer = 0; peer < comm->nranks; peer++) {
+		for (int i = 0; i < 2 * comm->nchannels; i++) {
+			void *handle = reg->handles[peer * 2 * comm->nchannels + i];
+			int send = i >= comm->nchannels, ch = i % comm->nchannels;
+			struct comm_conn *all = send ? comm->peers[peer].send : comm->peers[peer].recv;
+
+			if (!handle || handle == (void *)(uintptr_t)CANNOT)
+				continue;
+			(send ? &all[ch].c.transport->send : &all[ch].c.transport->recv)->proxy_deregister(all[ch].c.proxy, handle);
+		}
+	}
+	gantry_list_remove(&reg->node);
+	free(reg->handles);
+	free(reg->peer_base);
+	free(reg);
+}
+
+gantry_result gantry_comm_deregister(struct gantry_comm *comm, void *handle)
+{
+	gantry_result r = GANTRY_OK;
+	struct comm_reg *reg = handle;
+	struct map_request request;
+
+	if (!comm || !handle)
+		FAIL(GANTRY_ERR_INVALID, "gantry_comm_deregister: nothing to deregister");
+	memset(&request, 0, sizeof(request));
+	for (int peer = 0; peer < comm->nranks; peer++) {
+		size_t n = 0;
+
+		if (!reg->peer_base[peer] || reg->peer_base[peer] == CANNOT || comm_check(comm) != GANTRY_OK)
+			continue;
+		request.address = reg->peer_base[peer] - (uint64_t)(reg->base - (char *)reg->info.base);
+		gantry_ctl_call(comm->ctl, peer, COMM_CALL_UNMAP, &request, sizeof(request), NULL, &n);
+	}
+	reg_free(comm, reg);
+out:
+	return r;
+}
+
+void comm_memory_free(struct gantry_comm *comm)
+{
+	gantry_list_each_safe (pos, &comm->regs)
+		reg_free(comm, gantry_container(pos, struct comm_reg, node));
+	for (size_t i = 0; i < comm->nmapped; i++) /* memory of peers */
+		comm->device->ops->ipc_close(comm->device, comm->mapped[i]);
+	free(comm->mapped);
+}
+
+/* On the service thread; `mapped` is its alone until the control plane has been left. */
+gantry_result comm_memory_call(struct gantry_comm *comm, int from, uint32_t kind, const void *data, size_t size,
+			       void *reply, size_t *reply_size)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_device *d = comm->device;
+	struct map_request request;
+	void *p = NULL, **grown;
+	uint64_t address;
+
+	if (size != sizeof(request))
+		FAIL(GANTRY_ERR_PROTOCOL, "rank %d asked for something in %zu bytes", from, size);
+	memcpy(&request, data, sizeof(request));
+	if (kind == COMM_CALL_MAP && *reply_size >= sizeof(address)) {
+		grown = realloc(comm->mapped, (comm->nmapped + 1) * sizeof(*grown));
+		if (!grown)
+			FAIL(GANTRY_ERR_NOMEM, "no memory to map a buffer of rank %d", from);
+		comm->mapped = grown;
+		TRY(d->ops->ipc_open(d, &request.ipc, &p));
+		comm->mapped[comm->nmapped++] = p;
+		address = (uint64_t)(uintptr_t)p;
+		memcpy(reply, &address, sizeof(address));
+		*reply_size = sizeof(address);
+	} else if (kind == COMM_CALL_UNMAP) {
+		*reply_size = 0;
+		for (size_t i = 0; i < comm->nmapped; i++) {
+			if ((uint64_t)(uintptr_t)comm->mapped[i] != request.address)
+				continue;
+			comm->mapped[i] = comm->mapped[--comm->nmapped];
+			TRY(d->ops->ipc_close(d, (void *)(uintptr_t)request.address));
+			break;
+		}
+	} else {
+		FAIL(GANTRY_ERR_PROTOCOL, "rank %d asked for call %u", from, kind);
+	}
+out:
+	return r;
+}

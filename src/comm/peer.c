@@ -1,0 +1,320 @@
+/*
+ * Connections, made lazily: the first transfer between two ranks connects all channels of that direction. Both ranks
+ * come here from their own group, so waiting for the other's info is waiting for its call.
+ *
+ * Per end: setup -> own info to the peer by the control plane -> the peer's info -> connect, again and again -> ready.
+ * All ends of all communicators of a group advance together; nothing here waits for one of them alone.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/param.h"
+#include "comm/report.h"
+#include "gantry/gantry.h"
+#include "transport/transport.h"
+
+uint64_t comm_process_key(void)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	static uint64_t key;
+	static pid_t owner; /* a forked child is another process */
+	uint64_t k;
+
+	pthread_mutex_lock(&lock);
+	if (!key || owner != getpid()) {
+		owner = getpid();
+		if (getrandom(&key, sizeof(key), 0) != (ssize_t)sizeof(key) || !key)
+			key = (uint64_t)owner << 32 ^ gantry_now_ns();
+	}
+	k = key;
+	pthread_mutex_unlock(&lock);
+	return k;
+}
+
+static uint64_t namespace_of(const char *which)
+{
+	char path[64];
+	struct stat st;
+
+	snprintf(path, sizeof(path), "/proc/self/ns/%s", which);
+	return stat(path, &st) ? 0 : (uint64_t)st.st_ino;
+}
+
+/* Same number <=> same running kernel. */
+static uint64_t host_key(void)
+{
+	char text[64] = "";
+	uint64_t hash = 14695981039346656037u;
+	FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+
+	if (!f || !fgets(text, sizeof(text), f))
+		gethostname(text, sizeof(text) - 1);
+	if (f)
+		fclose(f);
+	for (const char *p = text; *p; p++)
+		hash = (hash ^ (unsigned char)*p) * 1099511628211u;
+	return hash;
+}
+
+gantry_result comm_peer_info(struct gantry_comm *comm, struct gantry_peer_info *ret)
+{
+	memset(ret, 0, sizeof(*ret));
+	ret->rank = comm->rank;
+	ret->device_kind = comm->device->kind;
+	ret->device_index = comm->device->index;
+	ret->sleeps = comm->device->sleeps;
+	ret->host = host_key();
+	ret->process = comm_process_key();
+	ret->pid = (uint64_t)getpid();
+	ret->pid_ns = namespace_of("pid");
+	ret->net_ns = namespace_of("net");
+	ret->user = geteuid();
+	snprintf(ret->bus_id, sizeof(ret->bus_id), "%s", comm->device->bus_id);
+	gethostname(ret->host_name, sizeof(ret->host_name) - 1);
+	snprintf(ret->version, sizeof(ret->version), "%s", GANTRY_VERSION);
+	return GANTRY_OK;
+}
+
+static const struct gantry_transport_side *side_of(const struct comm_conn *cc)
+{
+	return cc->c.send ? &cc->c.transport->send : &cc->c.transport->recv;
+}
+
+/* Sender's and receiver's messages of one channel have tags of their own. */
+static uint64_t tag_of(const struct comm_conn *cc, int from_sender)
+{
+	return 1ull << 32 | (uint64_t)cc->c.channel << 1 | (uint64_t)from_sender;
+}
+
+static gantry_result begin(struct gantry_comm *comm, struct comm_conn *cc, int peer, int send, int channel)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_connector *c = &cc->c;
+	struct gantry_connect_info info;
+	int bits;
+
+	c->transport = comm->peers[peer].transport;
+	c->device = comm->device;
+	c->me = &comm->infos[comm->rank];
+	c->peer = &comm->infos[peer];
+	c->comm_id = comm->id;
+	c->send = send;
+	c->channel = channel;
+	c->nchannels = comm->nchannels;
+	c->door = comm->doors ? &comm->doors[channel] : NULL;
+	c->door_handle = comm->doors ? &comm->doors_handle : NULL;
+	c->door_offset = (uint64_t)channel * sizeof(struct gantry_door);
+	c->state = comm_state_host(comm, peer, send, channel);
+	c->proxy_door = comm->device->sleeps ? gantry_proxy_door(comm->proxy) : NULL;
+	bits = c->transport->proxied(c->me, c->peer);
+	cc->stage = CONN_SETUP;
+	if (bits & (send ? GANTRY_TRANSPORT_PROXIED_SEND : GANTRY_TRANSPORT_PROXIED_RECV)) {
+		TRY(gantry_proxy_conn_create(comm->proxy, comm->group, c, &c->proxy));
+		c->proxy->side = side_of(cc);
+		TRY(side_of(cc)->proxy_setup(c));
+	}
+	cc->id = comm_trace_conn_id(c);
+	TRY(side_of(cc)->setup(c, &info));
+	TRY(gantry_ctl_send(comm->ctl, peer, tag_of(cc, send), &info, sizeof(info)));
+out:
+	return r;
+}
+
+/* The device's copy; kernels see nothing of a connection before its first transfer. */
+static gantry_result finish(struct gantry_comm *comm, struct comm_conn *cc)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_connector *c = &cc->c;
+	size_t at = (size_t)(c->state - comm->states_host);
+
+	if (c->proxy)
+		TRY(side_of(cc)->proxy_connect(c));
+	c->conn.state = &comm->states_dev[at];
+	if (c->send)
+		c->conn.flags |= GANTRY_CONN_SEND;
+	if (!c->peer_rings)
+		comm->all_ring = 0;
+	cc->dev = &comm->conns_dev[at];
+	TRY(comm->device->ops->copy(comm->device, cc->dev, &c->conn, sizeof(c->conn)));
+	cc->stage = CONN_READY;
+out:
+	return r;
+}
+
+/* OK: ready. AGAIN: not yet. poll: also ask a transport that has been asked before. */
+static gantry_result advance(struct gantry_comm *comm, struct comm_conn *cc, int poll)
+{
+	gantry_result r = GANTRY_OK;
+
+	TRY(comm_check(comm));
+	if (cc->stage == CONN_HAVE_INFO && !poll)
+		return GANTRY_AGAIN;
+	if (cc->stage == CONN_SETUP) {
+		TRY(gantry_ctl_try_recv(comm->ctl, cc->c.peer->rank, tag_of(cc, !cc->c.send), &cc->peer_info,
+					sizeof(cc->peer_info)));
+		cc->stage = CONN_HAVE_INFO;
+	}
+	if (cc->stage == CONN_HAVE_INFO) {
+		TRY(side_of(cc)->connect(&cc->c, &cc->peer_info));
+		TRY(finish(comm, cc));
+		LOG_DEBUG(COMM, "rank %d %s rank %d by %s, channel %d", comm->rank, cc->c.send ? "sends to" : "receives from",
+			  cc->c.peer->rank, cc->c.transport->name, cc->c.channel);
+	}
+out:
+	return r;
+}
+
+/* Starts connecting one direction; *ret_pending counts the ends that are not ready. */
+static gantry_result open_direction(struct gantry_comm *comm, int peer, int send)
+{
+	gantry_result r = GANTRY_OK;
+	struct comm_peer *p = &comm->peers[peer];
+	struct comm_conn **all = send ? &p->send : &p->recv;
+
+	if (*all)
+		return GANTRY_OK;
+	if (!p->transport)
+		TRY(gantry_transport_choose(&comm->infos[comm->rank], &comm->infos[peer], comm->transport, &p->transport));
+	__atomic_store_n(all, calloc((size_t)comm->nchannels, sizeof(**all)), __ATOMIC_RELEASE); /* reports look: report_look.c */
+	if (!*all)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for connections to rank %d", peer);
+	for (int ch = 0; ch < comm->nchannels; ch++)
+		TRY(begin(comm, &(*all)[ch], peer, send, ch));
+out:
+	return r;
+}
+
+static gantry_result advance_direction(struct gantry_comm *comm, int peer, int send, int poll, int *ret_ready)
+{
+	struct comm_peer *p = &comm->peers[peer];
+	struct comm_conn *all = send ? p->send : p->recv;
+	int ready = 1;
+
+	for (int ch = 0; ch < comm->nchannels; ch++) {
+		gantry_result r = all[ch].stage == CONN_READY ? GANTRY_OK : advance(comm, &all[ch], poll);
+
+		if (r == GANTRY_AGAIN)
+			ready = 0;
+		else if (r != GANTRY_OK)
+			return r;
+	}
+	*(send ? &p->send_ready : &p->recv_ready) = ready;
+	*ret_ready = ready;
+	return GANTRY_OK;
+}
+
+static int is_ready(const struct comm_call *c)
+{
+	const struct comm_peer *p = &c->comm->peers[c->peer];
+
+	return c->peer == c->comm->rank || (c->send ? p->send_ready : p->recv_ready);
+}
+
+static gantry_result give_up(const struct comm_call *c, uint64_t waited_ns)
+{
+	gantry_result r;
+	char text[COMM_ERROR_TEXT];
+	const struct comm_peer *p = &c->comm->peers[c->peer];
+	const struct comm_conn *all = c->send ? p->send : p->recv;
+	int has_info = 1;
+
+	for (int ch = 0; ch < c->comm->nchannels; ch++)
+		has_info &= all[ch].stage >= CONN_HAVE_INFO;
+	snprintf(text, sizeof(text), "rank %d (%s) %s within %.1f s: connecting to it by %s", c->peer,
+		 c->comm->infos[c->peer].host_name,
+		 has_info ? "did not finish connecting" : c->send ? "has not called recv" : "has not called send",
+		 (double)waited_ns / 1e9, p->transport ? p->transport->name : "?");
+	FAIL(GANTRY_ERR_TIMEOUT, "%s", text);
+out:
+	comm_fail(c->comm, r, c->peer, text);
+	return r;
+}
+
+/* A sixteenth of the time that connecting has taken so far, within bounds. */
+static uint64_t poll_pause(uint64_t elapsed_ns)
+{
+	uint64_t pause = elapsed_ns / 16;
+
+	return pause < 50000 ? 50000 : pause < 5000000 ? pause : 5000000;
+}
+
+gantry_result comm_connect(const struct comm_call *calls, size_t n)
+{
+	gantry_result r = GANTRY_OK;
+	uint64_t start = 0, next_poll = 0;
+	size_t i;
+	int pending = 0;
+
+	for (i = 0; i < n && is_ready(&calls[i]); i++)
+		;
+	if (i == n)
+		return GANTRY_OK;
+	start = gantry_now_ns();
+	for (i = 0; i < n; i++) {
+		if (!is_ready(&calls[i]))
+			TRY(open_direction(calls[i].comm, calls[i].peer, calls[i].send));
+	}
+	do {
+		const struct comm_call *waits = NULL;
+		uint64_t now = gantry_now_ns();
+		int poll = now >= next_poll;
+
+		pending = 0;
+		for (i = 0; i < n; i++) {
+			int ready = 1;
+
+			if (is_ready(&calls[i]))
+				continue;
+			TRY(advance_direction(calls[i].comm, calls[i].peer, calls[i].send, poll, &ready));
+			pending |= !ready;
+			waits = ready ? waits : &calls[i];
+		}
+		if (pending && now - start > gantry_params()->connect_timeout)
+			return give_up(waits, now - start);
+		/*
+		 * Infos ring the control plane; sockets do not: they are looked at again soon, and less often with time.
+		 * Many ranks that ask about many connections all the time would keep the network from making them.
+		 */
+		if (poll)
+			next_poll = now + poll_pause(now - start);
+		if (pending)
+			gantry_ctl_wait(waits->comm->ctl, poll_pause(now - start));
+	} while (pending);
+out:
+	if (r != GANTRY_OK)
+		comm_fail(calls[i < n ? i : 0].comm, r, calls[i < n ? i : 0].peer, gantry_last_error());
+	return r;
+}
+
+static void free_direction(struct gantry_comm *comm, struct comm_conn *all)
+{
+	if (!all)
+		return;
+	for (int ch = 0; ch < comm->nchannels; ch++) {
+		struct comm_conn *cc = &all[ch];
+
+		if (cc->stage == CONN_NONE)
+			continue;
+		side_of(cc)->free(&cc->c);
+		if (cc->c.proxy) {
+			side_of(cc)->proxy_free(&cc->c);
+			gantry_proxy_conn_destroy(cc->c.proxy);
+		}
+	}
+	free(all);
+}
+
+void comm_peers_free(struct gantry_comm *comm)
+{
+	for (int i = 0; i < comm->nranks; i++) {
+		free_direction(comm, comm->peers[i].send);
+		free_direction(comm, comm->peers[i].recv);
+	}
+}

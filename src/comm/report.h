@@ -1,0 +1,89 @@
+/*
+ * What threads other than the caller's may see of a communicator, and what they make of it:
+ *
+ *   report_look.c  one end of a connection at a moment, whom it waits for; sums over all of them
+ *   report.c       the same as JSON lines: gantry_comm_report; files
+ *   watch.c        the thread that notices stalls; watch_signal.c: reports on a signal
+ *   trace.c        the event ring of the process as JSON lines
+ *
+ * Ends appear while others look: arrays of them are published by a release (peer.c, open_direction), an end by its
+ * stage. Until it is ready nothing but its stage, its peer and its transport is looked at.
+ */
+#ifndef GANTRY_COMM_REPORT_H
+#define GANTRY_COMM_REPORT_H
+
+#include <stdio.h>
+
+#include "comm/comm.h"
+
+enum comm_waits {
+	COMM_WAITS_NONE,
+	COMM_WAITS_KERNEL, /* of this rank: it has not posted, offered or consumed */
+	COMM_WAITS_PROXY,  /* of this rank, and that says not why */
+	COMM_WAITS_PEER,
+	COMM_WAITS_SOCKET,
+	COMM_WAITS_FLUSH,
+	COMM_WAITS_SPACE,
+	COMM_WAITS_COUNT
+};
+
+/* One end of a connection. Words are right each by itself; together they are a moment's blur. */
+struct comm_end {
+	const struct comm_conn *conn; /* borrowed; NULL: not ready yet */
+	const struct gantry_transport *transport;
+	int peer, send, channel;
+	int connecting; /* a call waits until the peer's call comes, or the transports meet */
+	int proxied;
+	int pending; /* work in flight, or cut off by an error */
+	enum comm_waits waits;
+	uint64_t wait_ns; /* 0: not known */
+	uint32_t phase;	  /* enum gantry_kernel_phase */
+	uint64_t step;
+	int has_words; /* head and tail could be read */
+	uint64_t head, tail;
+	struct gantry_proxy_conn_view proxy; /* zero if there is none */
+	uint64_t calls;			     /* transfers planned so far: both ends count alike */
+	uint64_t bytes, copies, copied;	     /* copies: of kernel and proxy */
+	uint64_t by[GANTRY_PROTOS][GANTRY_MODES];
+};
+void comm_ends_each(struct gantry_comm *comm, void (*fn)(void *ctx, const struct comm_end *e), void *ctx);
+/* As comm_progress_sum, and how many ends are connecting. */
+uint64_t comm_look_sum(struct gantry_comm *comm, int *ret_connecting);
+/* Launches that have not ended, from any thread. */
+int comm_look_launches(struct gantry_comm *comm);
+
+const char *comm_waits_name(enum comm_waits w);
+extern const char *const comm_proto_names[GANTRY_PROTOS], *const comm_mode_names[GANTRY_MODES];
+
+/* "text", escaped; bytes that are not ASCII as well. */
+void comm_json_string(FILE *f, const char *text);
+/* {"simple normal":3,...}: what is not zero. */
+void comm_json_steps(FILE *f, const uint64_t by[GANTRY_PROTOS][GANTRY_MODES]);
+/* gantry_comm_report for comm_file_write: says nothing of a file that is full. */
+void comm_report_put(void *comm, FILE *f);
+/* Puts a file in place whole or not at all. What goes wrong is a WARN line that says what it was `meant` for; then 0. */
+int comm_file_write(const char *path, const char *meant, void (*fill)(void *ctx, FILE *f), void *ctx);
+
+/* watch_signal.c: GANTRY_STALL_SIGNAL from now on writes to the eventfd, which then stays open for ever: 1. 0: there is
+ * no such signal, or it is the program's. */
+int comm_watch_signal_install(int fd);
+/* Has it come since the last look? */
+int comm_watch_signal_came(void);
+/* In a forked child the eventfd is the parent's. */
+void comm_watch_signal_forget(void);
+/* "USR2", "SIGUSR2" or "12"; 0: not a signal that may be used. */
+int comm_watch_signal_parse(const char *text);
+
+/* trace.c. The number of a connection in events and tables, the same for proxy and kernels, unique in the process: for
+ * comm_conn.id, once the proxy half is made. */
+uint32_t comm_trace_conn_id(const struct gantry_connector *c);
+/* A point of the two clocks; the earlier the better the trace's times. */
+void comm_trace_begin(void);
+/* A transfer goes to the kernels: an event. */
+void comm_trace_xfer(const struct comm_conn *cc, uint32_t op, const struct gantry_xfer *x);
+/* If GANTRY_TRACE is set: the events of the process. While the connections still are. */
+void comm_trace_write(struct gantry_comm *comm);
+/* The name of the file: %r, %c, %p, %h, %%. */
+void comm_trace_path(const char *pattern, const struct gantry_comm *comm, char *ret_path, size_t len);
+
+#endif

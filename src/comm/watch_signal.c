@@ -1,0 +1,99 @@
+/*
+ * Reports on a signal. The handler does nothing but count and write to the watch thread's eventfd; the thread does the
+ * rest. The eventfd stays open for the life of the process once a handler may use it: a handler that was interrupted
+ * between reading its number and writing must not find another file there.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/param.h"
+#include "comm/report.h"
+
+static int wake_fd = -1;  /* release by install, read by the handler */
+static uint32_t came;	  /* the handler adds, the thread takes */
+
+static void on_signal(int number)
+{
+	int fd = __atomic_load_n(&wake_fd, __ATOMIC_ACQUIRE), kept = errno;
+	uint64_t one = 1;
+	ssize_t n;
+
+	(void)number;
+	__atomic_fetch_add(&came, 1, __ATOMIC_RELEASE);
+	if (fd >= 0) {
+		n = write(fd, &one, sizeof(one));
+		(void)n; /* full: then the thread is about to wake anyway */
+	}
+	errno = kept;
+}
+
+/* Those whose default is harmless or that are made for this. What ends or stops a process means something else. */
+static const struct {
+	const char *name;
+	int number;
+} usable[] = {{"USR1", SIGUSR1}, {"USR2", SIGUSR2}, {"HUP", SIGHUP}, {"QUIT", SIGQUIT}, {"URG", SIGURG},
+	      {"WINCH", SIGWINCH}, {"IO", SIGIO}, {"PROF", SIGPROF}};
+enum { USABLE = sizeof(usable) / sizeof(usable[0]) };
+
+int comm_watch_signal_parse(const char *text)
+{
+	int64_t number = 0;
+
+	if (!strncasecmp(text, "SIG", 3))
+		text += 3;
+	if (gantry_parse_int(text, &number) == GANTRY_OK && number >= SIGRTMIN && number <= SIGRTMAX)
+		return (int)number;
+	for (size_t i = 0; i < USABLE; i++) {
+		if (!strcasecmp(text, usable[i].name) || number == usable[i].number)
+			return usable[i].number;
+	}
+	return 0;
+}
+
+int comm_watch_signal_install(int fd)
+{
+	const char *text = gantry_params()->stall_signal;
+	struct sigaction act = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, old;
+	int number;
+
+	if (!*text)
+		return 0;
+	number = comm_watch_signal_parse(text);
+	if (!number) {
+		LOG_WARN(COMM, "GANTRY_STALL_SIGNAL=%s is left out: it takes USR1, USR2, HUP, QUIT, URG, WINCH, IO, PROF or "
+			       "the number of one of these or of a real-time signal", text);
+		return 0;
+	}
+	sigemptyset(&act.sa_mask);
+	if (sigaction(number, NULL, &old)) {
+		LOG_WARN(COMM, "GANTRY_STALL_SIGNAL=%s: %s", text, strerror(errno));
+		return 0;
+	}
+	if (old.sa_handler != on_signal && (old.sa_flags & SA_SIGINFO || old.sa_handler != SIG_DFL)) {
+		LOG_WARN(COMM, "GANTRY_STALL_SIGNAL=%s is left to the program, which handles it itself", text);
+		return 0;
+	}
+	__atomic_store_n(&wake_fd, fd, __ATOMIC_RELEASE);
+	if (old.sa_handler != on_signal && sigaction(number, &act, NULL)) {
+		LOG_WARN(COMM, "GANTRY_STALL_SIGNAL=%s: %s", text, strerror(errno));
+		return 0;
+	}
+	return 1;
+}
+
+int comm_watch_signal_came(void)
+{
+	return __atomic_exchange_n(&came, 0, __ATOMIC_ACQUIRE) != 0;
+}
+
+void comm_watch_signal_forget(void)
+{
+	__atomic_store_n(&wake_fd, -1, __ATOMIC_RELEASE);
+	__atomic_store_n(&came, 0, __ATOMIC_RELAXED);
+}

@@ -1,0 +1,173 @@
+/* Argument memory of launches, and launching. Nothing is allocated per launch once the sizes have settled. */
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "comm/comm.h"
+
+/*
+ * Transfers that a work holds from the start. On a GPU it is generous: memory is not got while kernels run there, because
+ * the driver may wait for them, and they may be waiting for this very launch.
+ */
+enum { XFERS_FIRST = 4, XFERS_FIRST_GPU = 64, XFERS_NEAR = 8 /* P2P_NEAR: a block copies so few to itself */ };
+
+static uint32_t first_capacity(const struct gantry_comm *comm)
+{
+	return comm->device->kind == GANTRY_DEVICE_HOST ? XFERS_FIRST : XFERS_FIRST_GPU;
+}
+
+/* A work's memory: xfers, first[], and on a line of its own finished. */
+static size_t xfers_size(uint32_t capacity)
+{
+	return (size_t)capacity * sizeof(struct gantry_xfer);
+}
+
+static size_t work_size(uint32_t capacity)
+{
+	return (xfers_size(capacity) + (COMM_CHANNELS_MAX + 1) * sizeof(uint32_t) + 127) / 128 * 128 + 128;
+}
+
+static void work_place(struct comm_work *w, uint32_t capacity, char *host, char *dev, char *own)
+{
+	size_t size = work_size(capacity);
+
+	w->xfers_host = (void *)host;
+	w->first_host = (void *)(host + xfers_size(capacity));
+	w->finished_host = (void *)(host + size - 128);
+	w->finished_dev = (void *)(dev + size - 128);
+	w->mapped_dev = (void *)dev;
+	w->xfers_dev = (void *)own;
+	w->first_dev = (void *)(own + xfers_size(capacity));
+	w->capacity = capacity;
+	w->expected = 0;
+}
+
+/* Memory for n works. On a GPU the kernel works on a copy in its own memory. */
+static gantry_result works_alloc(struct gantry_comm *comm, struct comm_work *w, uint32_t n, uint32_t capacity)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_device *d = comm->device;
+	size_t size = work_size(capacity);
+	void *host = NULL, *dev = NULL, *own = NULL;
+
+	TRY(d->ops->alloc_mapped(d, n * size, &host, &dev));
+	own = dev;
+	if (d->kind != GANTRY_DEVICE_HOST) {
+		r = d->ops->alloc(d, n * size, &own);
+		if (r != GANTRY_OK) {
+			d->ops->free_mapped(d, host);
+			goto out;
+		}
+	}
+	for (uint32_t i = 0; i < n; i++)
+		work_place(&w[i], capacity, (char *)host + i * size, (char *)dev + i * size, (char *)own + i * size);
+out:
+	return r;
+}
+
+static void works_release(struct gantry_comm *comm, struct comm_work *w)
+{
+	struct gantry_device *d = comm->device;
+
+	if (w->xfers_dev && (void *)w->xfers_dev != (void *)w->xfers_host)
+		d->ops->free(d, w->xfers_dev);
+	if (w->xfers_host)
+		d->ops->free_mapped(d, w->xfers_host);
+}
+
+gantry_result comm_works_init(struct gantry_comm *comm)
+{
+	gantry_result r = GANTRY_OK;
+
+	TRY(works_alloc(comm, comm->works, COMM_WORKS, first_capacity(comm)));
+	comm->works_first = comm->works[0];
+out:
+	return r;
+}
+
+static int busy(const struct comm_work *w)
+{
+	return w->finished_host && __atomic_load_n(w->finished_host, __ATOMIC_ACQUIRE) != w->expected;
+}
+
+int comm_works_busy(const struct gantry_comm *comm)
+{
+	int n = 0;
+
+	for (int i = 0; i < COMM_WORKS; i++)
+		n += busy(&comm->works[i]);
+	return n;
+}
+
+void comm_works_free(struct gantry_comm *comm)
+{
+	if (comm_works_busy(comm)) { /* a kernel that does not end: better a leak than a crash */
+		LOG_WARN(COMM, "rank %d: a kernel is still running, its arguments are left to it", comm->rank);
+		return;
+	}
+	for (int i = 0; i < COMM_WORKS; i++) {
+		if (comm->works[i].capacity > first_capacity(comm))
+			works_release(comm, &comm->works[i]);
+	}
+	works_release(comm, &comm->works_first);
+}
+
+gantry_result comm_work_get(struct gantry_comm *comm, uint32_t n, struct comm_work **ret_work)
+{
+	gantry_result r = GANTRY_OK;
+	struct comm_work *w = &comm->works[comm->launches % COMM_WORKS], old = *w;
+	uint32_t capacity = w->capacity;
+
+	/* All in use: let the whole of it drain, so that caller and kernels do not take turns on a small machine. */
+	while (busy(w)) {
+		TRY(comm_check(comm));
+		TRY(comm->device->ops->stream_sync(comm->device, comm->last_stream));
+		if (busy(w))
+			usleep(50);
+	}
+	if (n > capacity) {
+		while (capacity < n)
+			capacity *= 2;
+		TRY(works_alloc(comm, w, 1, capacity));
+		if (old.capacity > first_capacity(comm))
+			works_release(comm, &old);
+	}
+	*ret_work = w;
+out:
+	return r;
+}
+
+gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, uint32_t n, uint32_t blocks,
+			       struct gantry_stream *stream)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_device *d = comm->device;
+	struct gantry_p2p_args args = {
+		.xfers = w->xfers_dev, .first = w->first_dev, .result = comm->result_dev, .finished = w->finished_dev};
+	struct gantry_launch l = {.kernel = GANTRY_KERNEL_P2P,
+				  .blocks = blocks,
+				  .args = &args,
+				  .args_size = sizeof(args),
+				  .abort = comm->abort_dev,
+				  .doors = comm->all_ring ? comm->doors : NULL};
+	int near = 1;
+
+	/* A GPU's kernel works on a copy in its own memory: made by itself, or here if there are many. */
+	for (uint32_t b = 0; b < blocks; b++)
+		near &= w->first_host[b + 1] - w->first_host[b] <= XFERS_NEAR;
+	if (near) {
+		args.xfers = w->mapped_dev;
+		args.first = (void *)((char *)w->mapped_dev + xfers_size(w->capacity));
+	} else if (w->xfers_dev != w->mapped_dev) {
+		TRY(d->ops->copy_async(d, stream, w->xfers_dev, w->xfers_host, n * sizeof(struct gantry_xfer)));
+		TRY(d->ops->copy_async(d, stream, w->first_dev, w->first_host, (blocks + 1) * sizeof(uint32_t)));
+	}
+	w->expected += blocks;
+	comm->launches++;
+	r = d->ops->launch(d, stream, &l);
+	if (r != GANTRY_OK)
+		w->expected -= blocks;
+out:
+	return r;
+}

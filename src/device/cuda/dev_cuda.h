@@ -1,0 +1,227 @@
+/*
+ * dev.h's words for NVIDIA GPUs (compute capability 8.0 and later).
+ *
+ * Ordering. The PTX memory model is written out where it matters, in asm, because C++ atomics of CUDA cannot say
+ * "16 bytes at once" and because a reader should see which instruction is paid for:
+ *
+ *   ld.acquire.sys   a load, then the block's L1 lines are dropped: weak loads of any lane that a barrier orders after
+ *                    it see what the releasing side wrote
+ *   st.release.sys   waits until every write of this block (those ordered before by a barrier included) is visible to
+ *                    the system, then stores; over PCIe that wait is a round trip
+ *   *.relaxed.sys    goes to where the whole system sees it, and orders nothing
+ *
+ * Every address here is global memory: device memory, or host memory mapped into the device. Loads of payload are weak
+ * and never .nc (the "read-only" path), as another processor may have written it during this kernel.
+ *
+ * Blocks are whole warps (cuda/launch.c refuses others), one dimension.
+ */
+#ifndef GANTRY_DEVICE_CUDA_DEV_CUDA_H
+#define GANTRY_DEVICE_CUDA_DEV_CUDA_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "gantry/fifo.h"
+
+#define DEV static __device__ __forceinline__
+#define DEV_SHARED __shared__
+#define DEV_NEAR 1 /* see k_p2p_near.h */
+
+DEV uint32_t dev_lane(void)
+{
+	return threadIdx.x;
+}
+DEV uint32_t dev_lanes(void)
+{
+	return blockDim.x;
+}
+DEV uint32_t dev_block(void)
+{
+	return blockIdx.x;
+}
+DEV uint32_t dev_blocks(void)
+{
+	return gridDim.x;
+}
+
+/* What a block keeps for these words. A shared variable of a function is one per kernel, wherever it is inlined. */
+struct dev_team {
+	const uint32_t *abort; /* of the launch; NULL: none */
+	uint64_t box[8];       /* lane 0's, for dev_bcast and dev_share */
+};
+DEV struct dev_team *dev_my_team(void)
+{
+	__shared__ struct dev_team team;
+
+	return &team;
+}
+/* block: first thing in a kernel (cuda/kernels.cu). */
+DEV void dev_begin(const uint32_t *abort)
+{
+	if (dev_lane() == 0)
+		dev_my_team()->abort = abort;
+	__syncthreads();
+}
+DEV const uint32_t *dev_abort_ptr(void)
+{
+	return dev_my_team()->abort;
+}
+
+DEV void dev_barrier(void)
+{
+	__syncthreads();
+}
+/* The second barrier keeps lane 0 from overwriting the value, in the next call, before all have read this one. */
+DEV uint64_t dev_bcast(uint64_t v)
+{
+	if (dev_lane() == 0)
+		dev_my_team()->box[0] = v;
+	__syncthreads();
+	v = dev_my_team()->box[0];
+	__syncthreads();
+	return v;
+}
+/* Unrolled, and by memcpy, so that what p points to stays in registers. */
+DEV void dev_share(void *p, uint32_t bytes)
+{
+	uint64_t w;
+
+	if (dev_lane() == 0) {
+#pragma unroll
+		for (uint32_t i = 0; i < 8; i++)
+			if (8 * i < bytes) {
+				memcpy(&w, (char *)p + 8 * i, 8);
+				dev_my_team()->box[i] = w;
+			}
+	}
+	__syncthreads();
+#pragma unroll
+	for (uint32_t i = 0; i < 8; i++)
+		if (8 * i < bytes) {
+			w = dev_my_team()->box[i];
+			memcpy((char *)p + 8 * i, &w, 8);
+		}
+	__syncthreads();
+}
+DEV int dev_all(int yes)
+{
+	return __syncthreads_and(yes);
+}
+
+DEV uint64_t dev_load(const uint64_t *p)
+{
+	uint64_t v;
+
+	asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+	return v;
+}
+DEV uint64_t dev_load_relaxed(const uint64_t *p)
+{
+	uint64_t v;
+
+	asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+	return v;
+}
+DEV uint32_t dev_load_relaxed32(const uint32_t *p)
+{
+	uint32_t v;
+
+	asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+	return v;
+}
+DEV void dev_store(uint64_t *p, uint64_t v)
+{
+	asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+DEV void dev_store_relaxed(uint64_t *p, uint64_t v)
+{
+	asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+DEV void dev_store_relaxed32(uint32_t *p, uint32_t v)
+{
+	asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+DEV void dev_post_count(uint64_t *p, uint64_t v)
+{
+	dev_store_relaxed(p, v);
+}
+/*
+ * Additions leave without waiting for an answer. A load and a store would stall the lane for a round trip over PCIe
+ * where the counter is in host memory. Scope gpu: atomic among the lanes of this GPU, which is all that writes there.
+ * (To be atomic against CPUs as well takes more than every PCIe root port can do.)
+ */
+DEV void dev_add(uint64_t *p, uint64_t v)
+{
+	asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+DEV void dev_fence(void)
+{
+	asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+
+/* Two words in one access. Each word is whole by itself; that both arrive together is usual and never relied upon. */
+DEV void dev_store2(uint64_t *p, uint64_t a, uint64_t b)
+{
+	asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(a), "l"(b) : "memory");
+}
+DEV void dev_load2(const uint64_t *p, uint64_t *ret_a, uint64_t *ret_b)
+{
+	uint64_t a, b;
+
+	asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(p) : "memory");
+	*ret_a = a;
+	*ret_b = b;
+}
+
+DEV void dev_post(struct gantry_slot *s, uint64_t meta, uint64_t where)
+{
+	dev_store2(&s->meta, meta, where);
+}
+/* The fence stands before both words and not between them: it need not wait until `where` has crossed the bus, and both
+ * words are ordered after the payload. */
+DEV void dev_publish(struct gantry_slot *s, uint64_t meta, uint64_t where)
+{
+	dev_fence();
+	dev_store2(&s->meta, meta, where);
+}
+/* A GPU cannot make a system call: whoever waits for one polls. */
+DEV void dev_ring(struct gantry_door *door)
+{
+	(void)door;
+}
+
+/* Waiting. Polls of host memory cost about a microsecond each, so the abort flag is looked at about once in a
+ * millisecond; a wait that has become long leaves the memory system to those who move data. */
+struct dev_wait {
+	uint32_t n;
+};
+enum { DEV_WAIT_ABORT = 1024, DEV_WAIT_LONG = 1u << 16, DEV_WAIT_SLEEP_NS = 40 };
+
+DEV void dev_wait_init(struct dev_wait *w)
+{
+	w->n = 0;
+}
+DEV int dev_wait(struct dev_wait *w)
+{
+	w->n++;
+	if (w->n >= DEV_WAIT_LONG) {
+		w->n = DEV_WAIT_LONG + (w->n - DEV_WAIT_LONG) % DEV_WAIT_ABORT; /* stays long, never wraps */
+		__nanosleep(DEV_WAIT_SLEEP_NS);
+	}
+	if (w->n % DEV_WAIT_ABORT == 0) {
+		const uint32_t *abort = dev_abort_ptr();
+
+		return abort && dev_load_relaxed32(abort) != 0;
+	}
+	return 0;
+}
+DEV void dev_wait_done(struct dev_wait *w)
+{
+	(void)w;
+}
+
+#include "device/cuda/dev_copy.h"
+#include "device/cuda/dev_ll.h"
+
+#endif

@@ -1,0 +1,147 @@
+/* Opens libcuda.so.1, finds its functions, and makes results of its errors. */
+#define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
+#include "device/cuda/driver.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+struct gantry_cuda_api cu;
+
+/* Under `lock`. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int loaded; /* 0: not tried yet */
+static pid_t loaded_by;
+static gantry_result load_result;
+static char load_why[256];
+
+/* A missing function means a driver older than CUDA 11, or a library that only pretends to be it. */
+static gantry_result find_calls(void *lib)
+{
+	const char *missing = NULL;
+
+	/* The detour over memcpy: ISO C has no cast from an object pointer to a function pointer. */
+#define FIND(field, symbol, params)                                                                                    \
+	{                                                                                                              \
+		void *p = dlsym(lib, #symbol);                                                                         \
+		memcpy(&cu.field, &p, sizeof(p));                                                                      \
+		if (!p && !missing)                                                                                    \
+			missing = #symbol;                                                                             \
+	}
+	GANTRY_CUDA_OPTIONAL(FIND)
+	missing = NULL;
+	GANTRY_CUDA_CALLS(FIND)
+#undef FIND
+	if (!missing)
+		return GANTRY_OK;
+	snprintf(load_why, sizeof(load_why), "the CUDA driver is too old: libcuda.so.1 has no %s", missing);
+	return GANTRY_ERR_UNSUPPORTED;
+}
+
+static gantry_result load(void)
+{
+	char text[128];
+	unsigned e;
+	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+
+	if (!lib) {
+		const char *said = dlerror();
+
+		snprintf(load_why, sizeof(load_why), "no CUDA driver: %s",
+			 said ? said : "libcuda.so.1 cannot be loaded");
+		return GANTRY_ERR_UNSUPPORTED;
+	}
+	/* Never closed: the driver has threads and exit handlers of its own. */
+	if (find_calls(lib) != GANTRY_OK)
+		return GANTRY_ERR_UNSUPPORTED;
+	e = cu.init(0);
+	if (e == CUE_SUCCESS)
+		return GANTRY_OK;
+	snprintf(load_why, sizeof(load_why), "the CUDA driver does not start: %s",
+		 gantry_cuda_text(e, text, sizeof(text)));
+	return GANTRY_ERR_UNSUPPORTED;
+}
+
+gantry_result gantry_cuda_load(char *why, size_t len)
+{
+	gantry_result r;
+
+	pthread_mutex_lock(&lock);
+	if (!loaded) {
+		load_result = load();
+		loaded_by = getpid();
+		loaded = 1;
+	}
+	r = load_result;
+	if (r == GANTRY_OK && getpid() != loaded_by) {
+		r = GANTRY_ERR_USAGE;
+		if (why)
+			snprintf(why, len, "CUDA was initialised in process %d, which then forked: fork first",
+				 (int)loaded_by);
+	} else if (r != GANTRY_OK && why) {
+		snprintf(why, len, "%s", load_why);
+	}
+	pthread_mutex_unlock(&lock);
+	return r;
+}
+
+gantry_result gantry_cuda_result(unsigned error)
+{
+	switch (error) {
+	case CUE_SUCCESS:
+		return GANTRY_OK;
+	case CUE_NOT_READY:
+		return GANTRY_AGAIN;
+	case CUE_OUT_OF_MEMORY:
+		return GANTRY_ERR_NOMEM;
+	case CUE_INVALID_VALUE:
+	case CUE_INVALID_DEVICE:
+		return GANTRY_ERR_INVALID;
+	case CUE_LAUNCH_OUT_OF_RESOURCES:
+		return GANTRY_ERR_LIMIT;
+	case CUE_STUB_LIBRARY:
+	case CUE_NO_DEVICE:
+	case CUE_INVALID_IMAGE:
+	case CUE_NO_BINARY_FOR_GPU:
+	case CUE_PEER_ACCESS_UNSUPPORTED:
+	case CUE_INVALID_PTX:
+	case CUE_JIT_COMPILER_NOT_FOUND:
+	case CUE_UNSUPPORTED_PTX_VERSION:
+	case CUE_NOT_PERMITTED:
+	case CUE_NOT_SUPPORTED:
+	case CUE_SYSTEM_DRIVER_MISMATCH:
+	case CUE_COMPAT_NOT_SUPPORTED_ON_DEVICE:
+		return GANTRY_ERR_UNSUPPORTED;
+	default: /* a kernel that crashed, a broken context, the hardware: what the caller asked for was fine */
+		return GANTRY_ERR_SYSTEM;
+	}
+}
+
+const char *gantry_cuda_text(unsigned error, char *buf, size_t len)
+{
+	const char *name = NULL, *text = NULL;
+
+	if (cu.get_error_name(error, &name) != CUE_SUCCESS || !name)
+		name = "CUDA_ERROR_?";
+	if (cu.get_error_string(error, &text) != CUE_SUCCESS || !text)
+		text = "unknown error";
+	snprintf(buf, len, "%s (%s, %u)", text, name, error);
+	return buf;
+}
+
+gantry_result gantry_cuda_fail(unsigned error, const char *file, int line, const char *fmt, ...)
+{
+	char what[256], text[128];
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(what, sizeof(what), fmt, args);
+	va_end(args);
+	return gantry_fail(gantry_cuda_result(error), LOG_SUBSYS, file, line, "%s: %s", what,
+			   gantry_cuda_text(error, text, sizeof(text)));
+}

@@ -1,0 +1,127 @@
+/* A GPU behind device.h's table: shared by the files of this folder. */
+#ifndef GANTRY_DEVICE_CUDA_GPU_H
+#define GANTRY_DEVICE_CUDA_GPU_H
+
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "device/cuda/driver.h"
+#include "device/device.h"
+
+enum {
+	CUDA_WARP = 32,
+	CUDA_MAX_LANES = 512, /* __launch_bounds__ of kernels.cu */
+	CUDA_MAX_GPUS = 64,   /* bits of `peers` */
+};
+
+struct cuda_gpu {
+	struct gantry_device base; /* first: a struct gantry_device * is this */
+	uint32_t refs;		   /* under the lock of device.c */
+	cu_device device;
+	cu_context ctx; /* the primary context: the one that the CUDA runtime, PyTorch and NCCL use */
+	cu_stream side; /* non-blocking, for copies and clearing that must wait for nobody's kernels */
+	uint32_t sms;
+	uint64_t peers; /* atomic: GPUs whose memory kernels here may address */
+
+	cu_module module; /* NULL: `no_kernels` says why launches fail */
+	char no_kernels[128];
+	cu_function functions[GANTRY_KERNEL_COUNT];
+	/* atomic: how many blocks of so many warps run at the same time; 0: not asked yet */
+	uint32_t fit[GANTRY_KERNEL_COUNT][CUDA_MAX_LANES / CUDA_WARP + 1];
+
+	pthread_mutex_t lock;	 /* ipcs */
+	struct gantry_list ipcs; /* what ipc_open has mapped: ipc.c */
+};
+
+struct cuda_stream {
+	cu_stream native;
+	int owned;
+};
+struct cuda_event {
+	cu_event native;
+};
+
+static inline struct cuda_gpu *cuda_gpu_of(struct gantry_device *dev)
+{
+	return (struct cuda_gpu *)dev;
+}
+static inline struct cuda_stream *cuda_stream_of(struct gantry_stream *s)
+{
+	return (struct cuda_stream *)(void *)s;
+}
+static inline struct cuda_event *cuda_event_of(struct gantry_dev_event *e)
+{
+	return (struct cuda_event *)(void *)e;
+}
+
+/*
+ * Every call of the driver is made between these two, as its context is a property of the thread. The caller's own is
+ * put back, because a program that uses the CUDA runtime has chosen its GPU by it. Where they are the same, which is
+ * usual, this costs one read of a thread's variable; so nothing is cached here, and nothing can be stale.
+ */
+static inline unsigned cuda_enter(struct cuda_gpu *g, cu_context *ret_was)
+{
+	unsigned e = cu.ctx_get_current(ret_was);
+
+	if (e != CUE_SUCCESS || *ret_was == g->ctx)
+		return e;
+	return cu.ctx_set_current(g->ctx);
+}
+static inline void cuda_leave(struct cuda_gpu *g, cu_context was)
+{
+	if (was != g->ctx)
+		cu.ctx_set_current(was);
+}
+/* In functions with `r` and `out`; `was` starts as g->ctx, so that leaving without having entered does nothing. */
+#define ENTER(g, was) CU(cuda_enter((g), &(was)), "make gpu %d current", (g)->base.index)
+
+/* launch.c: finds the kernels; that there are none is no error until something is launched. */
+void gantry_cuda_kernels_load(struct cuda_gpu *g);
+/* fatbin.c: the compiled kernels; NULL when this was built without nvcc. */
+const void *gantry_cuda_fatbin(size_t *ret_size);
+/* ipc.c: unmaps what was never closed. */
+void gantry_cuda_ipc_close_all(struct cuda_gpu *g);
+/* stream.c: returns when everything in the stream is done; the context is current. */
+gantry_result gantry_cuda_wait(struct cuda_gpu *g, cu_stream stream);
+
+/* The table's entries, by file. */
+gantry_result gantry_cuda_alloc(struct gantry_device *dev, size_t size, void **ret_ptr);
+gantry_result gantry_cuda_free(struct gantry_device *dev, void *ptr);
+gantry_result gantry_cuda_alloc_mapped(struct gantry_device *dev, size_t size, void **ret_host, void **ret_device);
+gantry_result gantry_cuda_free_mapped(struct gantry_device *dev, void *host);
+gantry_result gantry_cuda_map_host(struct gantry_device *dev, void *host, size_t size, void **ret_device);
+gantry_result gantry_cuda_unmap_host(struct gantry_device *dev, void *host);
+gantry_result gantry_cuda_pointer(struct gantry_device *dev, const void *ptr, struct gantry_mem_info *ret_info);
+gantry_result gantry_cuda_copy(struct gantry_device *dev, void *dst, const void *src, size_t size);
+
+gantry_result gantry_cuda_copy_async(struct gantry_device *dev, struct gantry_stream *s, void *dst, const void *src,
+				     size_t size);
+gantry_result gantry_cuda_stream_create(struct gantry_device *dev, struct gantry_stream **ret_stream);
+gantry_result gantry_cuda_stream_wrap(struct gantry_device *dev, void *native, struct gantry_stream **ret_stream);
+gantry_result gantry_cuda_stream_destroy(struct gantry_device *dev, struct gantry_stream *s);
+gantry_result gantry_cuda_stream_query(struct gantry_device *dev, struct gantry_stream *s);
+gantry_result gantry_cuda_stream_sync(struct gantry_device *dev, struct gantry_stream *s);
+gantry_result gantry_cuda_stream_wait(struct gantry_device *dev, struct gantry_stream *s, struct gantry_dev_event *e);
+gantry_result gantry_cuda_event_create(struct gantry_device *dev, struct gantry_dev_event **ret_event);
+gantry_result gantry_cuda_event_destroy(struct gantry_device *dev, struct gantry_dev_event *e);
+gantry_result gantry_cuda_event_record(struct gantry_device *dev, struct gantry_dev_event *e, struct gantry_stream *s);
+gantry_result gantry_cuda_event_query(struct gantry_device *dev, struct gantry_dev_event *e);
+gantry_result gantry_cuda_event_elapsed(struct gantry_device *dev, struct gantry_dev_event *from,
+					struct gantry_dev_event *to, double *ret_us);
+
+gantry_result gantry_cuda_launch(struct gantry_device *dev, struct gantry_stream *s, const struct gantry_launch *l);
+
+gantry_result gantry_cuda_peer_access(struct gantry_device *dev, struct gantry_device *other, int *ret_can);
+gantry_result gantry_cuda_ipc_export(struct gantry_device *dev, void *base, size_t size,
+				     struct gantry_ipc_handle *ret_handle);
+gantry_result gantry_cuda_ipc_open(struct gantry_device *dev, const struct gantry_ipc_handle *handle, void **ret_ptr);
+gantry_result gantry_cuda_ipc_close(struct gantry_device *dev, void *ptr);
+gantry_result gantry_cuda_dmabuf_export(struct gantry_device *dev, void *ptr, size_t size, int *ret_fd,
+					uint64_t *ret_offset);
+
+/* memory.c: the allocation that a pointer of the device lies in. */
+gantry_result gantry_cuda_range(struct cuda_gpu *g, const void *ptr, uintptr_t *ret_base, size_t *ret_size);
+
+#endif

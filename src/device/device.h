@@ -1,0 +1,122 @@
+/*
+ * A device: where kernels run and where their memory is. Two implementations behind one table:
+ *
+ *   host/   kernels on CPU threads; device memory is host memory (a memfd each, so that other processes can map it)
+ *   cuda/   a GPU, through the driver API opened at run time; kernels from an embedded fatbin
+ *
+ * Everything above sees only this table. All calls may be made by any thread. Calls that a device cannot do answer
+ * ERR_UNSUPPORTED with a reason in the log, never NULL entries.
+ */
+#ifndef GANTRY_DEVICE_DEVICE_H
+#define GANTRY_DEVICE_DEVICE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gantry/device.h"
+#include "gantry/fifo.h"
+#include "gantry/result.h"
+
+/* Where a pointer leads. */
+enum gantry_mem_kind {
+	GANTRY_MEM_PAGEABLE, /* plain host memory; a GPU cannot read it */
+	GANTRY_MEM_HOST,     /* host memory that this device reads and writes */
+	GANTRY_MEM_DEVICE,   /* memory of the device */
+};
+struct gantry_mem_info {
+	enum gantry_mem_kind kind;
+	int device;	    /* index of the GPU, -1 for host memory */
+	void *device_ptr;   /* the same place as kernels address it; NULL if they cannot */
+	void *base;	    /* of the allocation, if known, else NULL */
+	size_t size;	    /* of the allocation, if known, else 0 */
+	int exportable;	    /* ipc_export would work */
+};
+
+/* An allocation of another process. Plain bytes: travels over the bootstrap network. */
+enum { GANTRY_IPC_HANDLE_SIZE = 96 };
+struct gantry_ipc_handle {
+	unsigned char bytes[GANTRY_IPC_HANDLE_SIZE];
+};
+
+enum gantry_kernel {
+#define GANTRY_KERNEL_ENUM(name, args) GANTRY_KERNEL_##name,
+#include "device/kernels.def"
+#undef GANTRY_KERNEL_ENUM
+	GANTRY_KERNEL_COUNT
+};
+
+struct gantry_launch {
+	enum gantry_kernel kernel;
+	uint32_t blocks; /* all of them run at the same time */
+	uint32_t lanes;	 /* per block; 0: the device's default (host: 1) */
+	const void *args; /* the kernel's argument struct, copied */
+	size_t args_size;
+	const uint32_t *abort;	    /* borrowed, device-visible: nonzero ends every wait of the kernel; NULL: none */
+	struct gantry_door *doors;  /* borrowed: doors[b] is what block b sleeps on; NULL: it only spins and yields */
+};
+
+struct gantry_device_ops {
+	void (*close)(struct gantry_device *dev);
+
+	/* Device memory, zeroed. Mapped memory is host memory that the device addresses; zeroed, NUMA-near the device. */
+	gantry_result (*alloc)(struct gantry_device *dev, size_t size, void **ret_ptr);
+	gantry_result (*free)(struct gantry_device *dev, void *ptr); /* NULL is fine, like free() */
+	gantry_result (*alloc_mapped)(struct gantry_device *dev, size_t size, void **ret_host, void **ret_device);
+	gantry_result (*free_mapped)(struct gantry_device *dev, void *host);
+	/* Makes existing host memory (a shared mapping, say) addressable by the device. */
+	gantry_result (*map_host)(struct gantry_device *dev, void *host, size_t size, void **ret_device);
+	gantry_result (*unmap_host)(struct gantry_device *dev, void *host);
+	gantry_result (*pointer)(struct gantry_device *dev, const void *ptr, struct gantry_mem_info *ret_info);
+
+	/* Copies between any two places that the device reaches. copy returns when done. */
+	gantry_result (*copy)(struct gantry_device *dev, void *dst, const void *src, size_t size);
+	gantry_result (*copy_async)(struct gantry_device *dev, struct gantry_stream *s, void *dst, const void *src,
+				    size_t size);
+
+	gantry_result (*stream_create)(struct gantry_device *dev, struct gantry_stream **ret_stream);
+	/* The caller's own stream (a CUstream); `native` NULL is the device's default stream. */
+	gantry_result (*stream_wrap)(struct gantry_device *dev, void *native, struct gantry_stream **ret_stream);
+	/* Waits for what is in the stream. */
+	gantry_result (*stream_destroy)(struct gantry_device *dev, struct gantry_stream *s);
+	gantry_result (*stream_query)(struct gantry_device *dev, struct gantry_stream *s); /* AGAIN: not yet */
+	gantry_result (*stream_sync)(struct gantry_device *dev, struct gantry_stream *s);
+	gantry_result (*stream_wait)(struct gantry_device *dev, struct gantry_stream *s, struct gantry_dev_event *e);
+
+	gantry_result (*event_create)(struct gantry_device *dev, struct gantry_dev_event **ret_event);
+	gantry_result (*event_destroy)(struct gantry_device *dev, struct gantry_dev_event *e);
+	gantry_result (*event_record)(struct gantry_device *dev, struct gantry_dev_event *e, struct gantry_stream *s);
+	gantry_result (*event_query)(struct gantry_device *dev, struct gantry_dev_event *e); /* AGAIN: not yet */
+	gantry_result (*event_elapsed)(struct gantry_device *dev, struct gantry_dev_event *from, struct gantry_dev_event *to,
+				       double *ret_us);
+
+	gantry_result (*launch)(struct gantry_device *dev, struct gantry_stream *s, const struct gantry_launch *l);
+
+	/* Can kernels of `dev` address memory of `other` (same process)? Enables it. */
+	gantry_result (*peer_access)(struct gantry_device *dev, struct gantry_device *other, int *ret_can);
+	gantry_result (*ipc_export)(struct gantry_device *dev, void *base, size_t size, struct gantry_ipc_handle *ret_handle);
+	/* Maps it here; the exporter must keep its allocation until ipc_close. */
+	gantry_result (*ipc_open)(struct gantry_device *dev, const struct gantry_ipc_handle *handle, void **ret_ptr);
+	gantry_result (*ipc_close)(struct gantry_device *dev, void *ptr);
+	gantry_result (*dmabuf_export)(struct gantry_device *dev, void *ptr, size_t size, int *ret_fd, uint64_t *ret_offset);
+};
+
+struct gantry_device {
+	const struct gantry_device_ops *ops; /* borrowed, const */
+	enum gantry_device_kind kind;
+	int index;	     /* GPU number, 0 for the host */
+	int numa_node;	     /* -1: unknown */
+	char name[64];
+	char bus_id[24];     /* "0000:3b:00.0", "" for the host: same GPU in two processes <=> same bus_id */
+	int sleeps;	     /* kernels sleep on doors and ring them (host); 0: they only spin (GPU) */
+	int ll128_local;     /* a line is seen in order between kernels of this device (and through shared memory on a host) */
+	uint32_t max_blocks; /* that run at the same time */
+	uint32_t default_lanes;
+};
+
+/* One object per process and device, shared and counted. */
+gantry_result gantry_device_host(struct gantry_device **ret_dev);
+gantry_result gantry_device_cuda(int index, struct gantry_device **ret_dev);
+/* How many GPUs the driver shows; 0 with the reason in `why` when there is no driver. */
+int gantry_device_cuda_count(char *why, size_t len);
+
+#endif

@@ -1,0 +1,214 @@
+/* The host device: one counted object per process, and its table. */
+#define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/param.h"
+#include "device/host/host.h"
+
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+static struct host_device *the_device; /* under mu; NULL: nobody has it open */
+
+void gantry_host_ref(struct host_device *hd)
+{
+	pthread_mutex_lock(&mu);
+	hd->refs++;
+	pthread_mutex_unlock(&mu);
+}
+
+void gantry_host_unref(struct host_device *hd)
+{
+	pthread_mutex_lock(&mu);
+	if (--hd->refs)
+		hd = NULL;
+	else
+		the_device = NULL;
+	pthread_mutex_unlock(&mu);
+	if (!hd)
+		return;
+	/* Without the lock: the default stream may be busy for a while, and whoever opens now gets a device of his own.
+	 */
+	gantry_host_stream_release(hd->default_stream);
+	gantry_host_helpers_end(hd);
+	pthread_mutex_destroy(&hd->helpers_mu);
+	free(hd);
+}
+
+static void host_close(struct gantry_device *dev)
+{
+	gantry_host_unref(host_device(dev));
+}
+
+gantry_result gantry_host_stream_create(struct gantry_device *dev, struct gantry_stream **ret_stream)
+{
+	gantry_result r = gantry_host_stream_new(host_device(dev), ret_stream);
+
+	if (r == GANTRY_OK)
+		gantry_host_ref(host_device(dev));
+	return r;
+}
+
+/*
+ * The same object with one more reference: whoever has wrapped a stream destroys what he got and the stream stays. The
+ * default stream has a reference of the device's from the beginning.
+ */
+gantry_result gantry_host_stream_wrap(struct gantry_device *dev, void *native, struct gantry_stream **ret_stream)
+{
+	gantry_result r = GANTRY_OK;
+	struct host_device *hd = host_device(dev);
+	struct gantry_stream *s = native;
+
+	if (s && !gantry_host_is_stream(s))
+		FAIL(GANTRY_ERR_INVALID, "%p is no stream of the host device", native);
+	if (!s) {
+		pthread_mutex_lock(&mu);
+		if (!hd->default_stream)
+			r = gantry_host_stream_new(hd, &hd->default_stream);
+		s = hd->default_stream;
+		pthread_mutex_unlock(&mu);
+		if (r != GANTRY_OK)
+			goto out;
+	}
+	gantry_host_ref(s->hd);
+	__atomic_add_fetch(&s->refs, 1, __ATOMIC_RELAXED);
+	*ret_stream = s;
+out:
+	return r;
+}
+
+/* Only the last destroy of a stream waits for what is in it. */
+gantry_result gantry_host_stream_destroy(struct gantry_device *dev, struct gantry_stream *s)
+{
+	struct host_device *hd;
+
+	(void)dev;
+	if (!s)
+		return GANTRY_OK;
+	hd = s->hd;
+	gantry_host_stream_release(s);
+	gantry_host_unref(hd);
+	return GANTRY_OK;
+}
+
+static gantry_result host_peer_access(struct gantry_device *dev, struct gantry_device *other, int *ret_can)
+{
+	(void)dev;
+	*ret_can = other->kind == GANTRY_DEVICE_HOST; /* CPU threads do not reach a GPU's memory */
+	return GANTRY_OK;
+}
+
+static gantry_result host_dmabuf_export(struct gantry_device *dev, void *ptr, size_t size, int *ret_fd,
+					uint64_t *ret_offset)
+{
+	gantry_result r;
+
+	(void)dev;
+	(void)ret_fd;
+	(void)ret_offset;
+	FAIL(GANTRY_ERR_UNSUPPORTED, "%zu bytes at %p are host memory: there is no dma-buf of them", size, ptr);
+out:
+	return r;
+}
+
+static const struct gantry_device_ops host_ops = {
+	.close = host_close,
+	.alloc = gantry_host_alloc,
+	.free = gantry_host_free,
+	.alloc_mapped = gantry_host_alloc_mapped,
+	.free_mapped = gantry_host_free,
+	.map_host = gantry_host_map,
+	.unmap_host = gantry_host_unmap,
+	.pointer = gantry_host_pointer,
+	.copy = gantry_host_copy,
+	.copy_async = gantry_host_copy_async,
+	.stream_create = gantry_host_stream_create,
+	.stream_wrap = gantry_host_stream_wrap,
+	.stream_destroy = gantry_host_stream_destroy,
+	.stream_query = gantry_host_stream_query,
+	.stream_sync = gantry_host_stream_sync,
+	.stream_wait = gantry_host_stream_wait,
+	.event_create = gantry_host_event_create,
+	.event_destroy = gantry_host_event_destroy,
+	.event_record = gantry_host_event_record,
+	.event_query = gantry_host_event_query,
+	.event_elapsed = gantry_host_event_elapsed,
+	.launch = gantry_host_launch,
+	.peer_access = host_peer_access,
+	.ipc_export = gantry_host_ipc_export,
+	.ipc_open = gantry_host_ipc_open,
+	.ipc_close = gantry_host_ipc_close,
+	.dmabuf_export = host_dmabuf_export,
+};
+
+static int node_of_cpu(int cpu)
+{
+	char path[64];
+
+	for (int node = 0; node < 64; node++) {
+		snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%d/node%d", cpu, node);
+		if (access(path, F_OK) == 0)
+			return node;
+	}
+	return -1;
+}
+
+/* The node of this process's CPUs; -1 when they are of several. CPU numbers run through the nodes, so the ends tell. */
+static int own_node(void)
+{
+	int first = -1, last = -1;
+	cpu_set_t set;
+
+	if (sched_getaffinity(0, sizeof(set), &set) < 0)
+		return -1;
+	for (int i = 0; i < CPU_SETSIZE; i++)
+		if (CPU_ISSET(i, &set)) {
+			first = first < 0 ? i : first;
+			last = i;
+		}
+	return node_of_cpu(first) == node_of_cpu(last) ? node_of_cpu(first) : -1;
+}
+
+/* mu is held. */
+static gantry_result make_device(void)
+{
+	gantry_result r = GANTRY_OK;
+	struct host_device *hd;
+	int cpus;
+
+	TRY(gantry_params_load(0));
+	gantry_host_wait_setup();
+	cpus = gantry_host_cpus();
+	hd = calloc(1, sizeof(*hd));
+	if (!hd)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for the host device");
+	hd->dev = (struct gantry_device){.ops = &host_ops,
+					 .kind = GANTRY_DEVICE_HOST,
+					 .numa_node = own_node(),
+					 .sleeps = 1,
+					 .ll128_local = 1,
+					 .max_blocks = GANTRY_HOST_MAX_BLOCKS,
+					 .default_lanes = 1};
+	snprintf(hd->dev.name, sizeof(hd->dev.name), "host, %d CPU%s", cpus, cpus == 1 ? "" : "s");
+	pthread_mutex_init(&hd->helpers_mu, NULL);
+	the_device = hd;
+out:
+	return r;
+}
+
+gantry_result gantry_device_host(struct gantry_device **ret_dev)
+{
+	gantry_result r = GANTRY_OK;
+
+	pthread_mutex_lock(&mu);
+	if (!the_device)
+		TRY(make_device());
+	the_device->refs++;
+	*ret_dev = &the_device->dev;
+out:
+	pthread_mutex_unlock(&mu);
+	return r;
+}

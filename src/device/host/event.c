@@ -1,0 +1,193 @@
+/*
+ * Events: places in streams that have a time and can be waited for.
+ *
+ * A record makes a mark, which the stream reaches in its turn; the event holds its newest mark. Whoever waits for an
+ * event waits for the mark that it had at that moment, so recording it anew, even in another stream, changes nothing
+ * for him. A mark is counted: the event, the item that reaches it and every item that waits for it have a reference
+ * each. So an event may be destroyed at any time. An event that nobody else uses any more takes its mark again: no
+ * allocation.
+ *
+ * state: PENDING -> REACHED, or PENDING -> SLEPT_ON (by a waiter that then sleeps) -> REACHED. Whoever reaches it
+ * exchanges the word and so knows whether there is somebody to wake.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "device/host/host.h"
+#include "device/wait.h"
+
+enum { PENDING, REACHED, SLEPT_ON };
+
+struct host_mark {
+	uint32_t refs;
+	uint32_t state; /* the futex word */
+	uint64_t ns;	/* written before REACHED */
+};
+
+struct gantry_dev_event {
+	pthread_mutex_t mu;
+	struct host_mark *mark; /* a reference; NULL: never recorded */
+};
+
+static void mark_put(struct host_mark *m)
+{
+	if (m && !__atomic_sub_fetch(&m->refs, 1, __ATOMIC_ACQ_REL))
+		free(m);
+}
+
+static int mark_reached(const struct host_mark *m)
+{
+	return __atomic_load_n(&m->state, __ATOMIC_ACQUIRE) == REACHED;
+}
+
+void gantry_host_mark_reach(struct host_mark *m)
+{
+	m->ns = gantry_now_ns();
+	if (__atomic_exchange_n(&m->state, REACHED, __ATOMIC_ACQ_REL) == SLEPT_ON)
+		gantry_host_futex_wake(&m->state);
+	mark_put(m);
+}
+
+void gantry_host_mark_await(struct host_mark *m)
+{
+	struct gantry_waiter w;
+
+	gantry_waiter_init(&w, NULL);
+	while (!mark_reached(m)) {
+		uint32_t was = PENDING;
+
+		if (!gantry_waiter_brief(&w))
+			continue;
+		if (__atomic_compare_exchange_n(&m->state, &was, SLEPT_ON, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) ||
+		    was == SLEPT_ON)
+			gantry_host_futex_wait(&m->state, SLEPT_ON);
+	}
+	mark_put(m);
+}
+
+gantry_result gantry_host_event_create(struct gantry_device *dev, struct gantry_dev_event **ret_event)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_dev_event *e = calloc(1, sizeof(*e));
+
+	(void)dev;
+	if (!e)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for an event");
+	pthread_mutex_init(&e->mu, NULL);
+	*ret_event = e;
+out:
+	return r;
+}
+
+gantry_result gantry_host_event_destroy(struct gantry_device *dev, struct gantry_dev_event *e)
+{
+	(void)dev;
+	if (!e)
+		return GANTRY_OK;
+	mark_put(e->mark);
+	pthread_mutex_destroy(&e->mu);
+	free(e);
+	return GANTRY_OK;
+}
+
+/* With the event locked: a pending mark with references for the event and for an item. */
+static struct host_mark *fresh_mark(struct gantry_dev_event *e)
+{
+	struct host_mark *m = e->mark;
+
+	/* One reference is the event's own: the item that reached it is through with it too. */
+	if (!m || __atomic_load_n(&m->refs, __ATOMIC_ACQUIRE) != 1) {
+		m = malloc(sizeof(*m));
+		if (!m)
+			return NULL;
+		mark_put(e->mark);
+		e->mark = m;
+	}
+	m->ns = 0;
+	m->state = PENDING;
+	m->refs = 2;
+	return m;
+}
+
+gantry_result gantry_host_event_record(struct gantry_device *dev, struct gantry_dev_event *e, struct gantry_stream *s)
+{
+	gantry_result r = GANTRY_OK;
+	struct host_item item = {.kind = HOST_ITEM_RECORD};
+
+	(void)dev;
+	/* Locked no longer than for the mark: the ring may be full, and a query must not wait for that. */
+	pthread_mutex_lock(&e->mu);
+	item.mark = fresh_mark(e);
+	pthread_mutex_unlock(&e->mu);
+	if (!item.mark)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for an event");
+	r = gantry_host_enqueue(s, &item, NULL);
+	if (r != GANTRY_OK)
+		gantry_host_mark_reach(item.mark); /* nobody else will */
+out:
+	return r;
+}
+
+gantry_result gantry_host_stream_wait(struct gantry_device *dev, struct gantry_stream *s, struct gantry_dev_event *e)
+{
+	gantry_result r = GANTRY_OK;
+	struct host_item item = {.kind = HOST_ITEM_WAIT};
+
+	(void)dev;
+	pthread_mutex_lock(&e->mu);
+	if (e->mark && !mark_reached(e->mark)) {
+		item.mark = e->mark;
+		__atomic_add_fetch(&item.mark->refs, 1, __ATOMIC_RELAXED);
+	}
+	pthread_mutex_unlock(&e->mu);
+	if (!item.mark)
+		return GANTRY_OK;
+	r = gantry_host_enqueue(s, &item, NULL);
+	if (r != GANTRY_OK)
+		mark_put(item.mark);
+	return r;
+}
+
+gantry_result gantry_host_event_query(struct gantry_device *dev, struct gantry_dev_event *e)
+{
+	int reached;
+
+	(void)dev;
+	pthread_mutex_lock(&e->mu);
+	reached = !e->mark || mark_reached(e->mark);
+	pthread_mutex_unlock(&e->mu);
+	return reached ? GANTRY_OK : GANTRY_AGAIN;
+}
+
+/* When the event was reached; AGAIN while it is not. */
+static gantry_result event_time(struct gantry_dev_event *e, uint64_t *ret_ns)
+{
+	gantry_result r = GANTRY_OK;
+
+	pthread_mutex_lock(&e->mu);
+	if (!e->mark)
+		FAIL(GANTRY_ERR_USAGE, "the time of an event that was never recorded");
+	if (mark_reached(e->mark))
+		*ret_ns = e->mark->ns;
+	else
+		r = GANTRY_AGAIN;
+out:
+	pthread_mutex_unlock(&e->mu);
+	return r;
+}
+
+gantry_result gantry_host_event_elapsed(struct gantry_device *dev, struct gantry_dev_event *from,
+					struct gantry_dev_event *to, double *ret_us)
+{
+	gantry_result r = GANTRY_OK;
+	uint64_t begin = 0, end = 0;
+
+	(void)dev;
+	TRY(event_time(from, &begin));
+	TRY(event_time(to, &end));
+	*ret_us = (double)(int64_t)(end - begin) / 1000.0;
+out:
+	return r;
+}

@@ -1,0 +1,31 @@
+/* The kernels on CPU threads: the bodies of k_*.h, compiled once for the host, in a table by number. */
+#include "device/device.h"
+#include "device/host/host.h"
+#include "device/k_fifo.h"
+#include "device/k_fill.h"
+#include "device/k_p2p.h"
+#include "device/k_prim.h"
+#include "device/k_reduce.h"
+#include "device/work.h"
+
+/* kernels.def has the names in upper case. */
+#define BODY_P2P k_p2p
+#define BODY_PRIM k_prim
+#define BODY_REDUCE k_reduce
+#define BODY_FIFO k_fifo
+#define BODY_FILL k_fill
+#define BODY_VERIFY k_verify
+
+#define GANTRY_KERNEL_ENUM(name, args)                                                                                 \
+	static void run_##name(const void *a)                                                                          \
+	{                                                                                                              \
+		BODY_##name((const struct args *)a);                                                                   \
+	}
+#include "device/kernels.def"
+#undef GANTRY_KERNEL_ENUM
+
+void (*const gantry_host_kernels[GANTRY_KERNEL_COUNT])(const void *args) = {
+#define GANTRY_KERNEL_ENUM(name, args) [GANTRY_KERNEL_##name] = run_##name,
+#include "device/kernels.def"
+#undef GANTRY_KERNEL_ENUM
+};

@@ -1,0 +1,252 @@
+/*
+ * Memory of the host device: each allocation is a memfd, mapped shared, so that other processes can map the same pages
+ * (ipc.c). Its size is sealed, so nobody who maps it can be killed by somebody else who shrinks it.
+ *
+ * Mapped memory (alloc_mapped) is between the CPU and the kernels of one process and never exported. It is anonymous:
+ * a communicator has many such pieces, and each file would count against the process's limit of open ones.
+ *
+ * Allocations and imports stand in one table sorted by address. It belongs to the process and not to the device object,
+ * so memory may outlive the last reference to the device. Nothing here is on the data path: buffers are looked up when
+ * they are registered.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "device/host/host.h"
+
+enum { HUGE_PAGE = 2 << 20 };
+
+static struct {
+	pthread_mutex_t mu;
+	struct host_mem *entries; /* owned; sorted by base */
+	size_t n, room;
+} table = {.mu = PTHREAD_MUTEX_INITIALIZER};
+
+void gantry_host_mem_lock(void)
+{
+	pthread_mutex_lock(&table.mu);
+}
+
+void gantry_host_mem_unlock(void)
+{
+	pthread_mutex_unlock(&table.mu);
+}
+
+/* How many entries begin at or below this address. */
+static size_t entries_up_to(const char *ptr)
+{
+	size_t low = 0, high = table.n;
+
+	while (low < high) {
+		size_t mid = low + (high - low) / 2;
+
+		if (table.entries[mid].base <= ptr)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return low;
+}
+
+struct host_mem *gantry_host_mem_find(const void *ptr)
+{
+	size_t i = entries_up_to(ptr);
+	struct host_mem *m = i ? &table.entries[i - 1] : NULL;
+
+	return m && (const char *)ptr < m->base + m->size ? m : NULL;
+}
+
+struct host_mem *gantry_host_mem_find_file(pid_t pid, dev_t dev, ino_t ino)
+{
+	for (size_t i = 0; i < table.n; i++) {
+		struct host_mem *m = &table.entries[i];
+
+		if ((m->pid || m->fd >= 0) && m->pid == pid && m->st_dev == dev && m->st_ino == ino)
+			return m;
+	}
+	return NULL;
+}
+
+gantry_result gantry_host_mem_add(const struct host_mem *m)
+{
+	gantry_result r = GANTRY_OK;
+	size_t at = entries_up_to(m->base);
+
+	if (table.n == table.room) {
+		size_t room = table.room ? table.room * 2 : 64;
+		struct host_mem *bigger = realloc(table.entries, room * sizeof(*bigger));
+
+		if (!bigger)
+			FAIL(GANTRY_ERR_NOMEM, "no memory for a table of %zu allocations", room);
+		table.entries = bigger;
+		table.room = room;
+	}
+	memmove(&table.entries[at + 1], &table.entries[at], (table.n - at) * sizeof(*m));
+	table.entries[at] = *m;
+	table.n++;
+out:
+	return r;
+}
+
+void gantry_host_mem_drop(struct host_mem *m)
+{
+	size_t at = (size_t)(m - table.entries);
+
+	if (m->owned || m->opens)
+		return;
+	if (munmap(m->base, m->mapped) < 0)
+		LOG_WARN(DEVICE, "munmap of %zu bytes at %p: %s", m->mapped, (void *)m->base, strerror(errno));
+	if (m->fd >= 0)
+		close(m->fd);
+	table.n--;
+	memmove(m, m + 1, (table.n - at) * sizeof(*m));
+	if (!table.n) {
+		free(table.entries);
+		table.entries = NULL;
+		table.room = 0;
+	}
+}
+
+/* A sealed memfd of m->mapped bytes. */
+static gantry_result make_file(struct host_mem *m)
+{
+	gantry_result r = GANTRY_OK;
+	struct stat st;
+
+	m->fd = memfd_create("gantry", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (m->fd < 0)
+		FAIL(errno == EMFILE || errno == ENFILE ? GANTRY_ERR_LIMIT : GANTRY_ERR_SYSTEM,
+		     "memfd_create for %zu bytes: %s (an allocation keeps a file open; see ulimit -n)", m->size,
+		     strerror(errno));
+	if (ftruncate(m->fd, (off_t)m->mapped) < 0)
+		FAIL(GANTRY_ERR_NOMEM, "ftruncate of a memfd to %zu bytes: %s", m->mapped, strerror(errno));
+	if (fcntl(m->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+		FAIL(GANTRY_ERR_SYSTEM, "sealing a memfd: %s", strerror(errno));
+	if (fstat(m->fd, &st) < 0)
+		FAIL(GANTRY_ERR_SYSTEM, "fstat of a memfd: %s", strerror(errno));
+	m->st_dev = st.st_dev;
+	m->st_ino = st.st_ino;
+out:
+	return r;
+}
+
+/* exportable: a memfd; else anonymous. */
+static gantry_result allocate(size_t size, int exportable, void **ret_ptr)
+{
+	gantry_result r = GANTRY_OK;
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	struct host_mem m = {.size = size, .mapped = (size + page - 1) & ~(page - 1), .fd = -1, .owned = 1};
+	int flags = exportable ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+	void *at = MAP_FAILED;
+
+	if (!size || m.mapped < size)
+		FAIL(GANTRY_ERR_INVALID, "an allocation of %zu bytes", size);
+	if (exportable)
+		TRY(make_file(&m));
+	at = mmap(NULL, m.mapped, PROT_READ | PROT_WRITE, flags, m.fd, 0);
+	if (at == MAP_FAILED)
+		FAIL(GANTRY_ERR_NOMEM, "mmap of %zu bytes: %s", m.mapped, strerror(errno));
+	if (m.mapped >= HUGE_PAGE && madvise(at, m.mapped, MADV_HUGEPAGE) < 0)
+		LOG_TRACE(DEVICE, "no huge pages for %zu bytes: %s", m.mapped, strerror(errno));
+	m.base = at;
+	gantry_host_mem_lock();
+	r = gantry_host_mem_add(&m);
+	gantry_host_mem_unlock();
+	if (r != GANTRY_OK)
+		goto out;
+	*ret_ptr = at;
+	m.fd = -1; /* ownership moved to the table */
+	at = MAP_FAILED;
+out:
+	if (at != MAP_FAILED)
+		munmap(at, m.mapped);
+	if (m.fd >= 0)
+		close(m.fd);
+	return r;
+}
+
+gantry_result gantry_host_alloc(struct gantry_device *dev, size_t size, void **ret_ptr)
+{
+	(void)dev;
+	return allocate(size, 1, ret_ptr);
+}
+
+gantry_result gantry_host_free(struct gantry_device *dev, void *ptr)
+{
+	gantry_result r = GANTRY_OK;
+	struct host_mem *m;
+
+	(void)dev;
+	if (!ptr)
+		return GANTRY_OK;
+	gantry_host_mem_lock();
+	m = gantry_host_mem_find(ptr);
+	if (!m || m->base != ptr || !m->owned)
+		FAIL(GANTRY_ERR_USAGE, "free of %p, which is not the start of an allocation of this device", ptr);
+	/* While this very process still has it open through ipc_open, the pages stay. */
+	m->owned = 0;
+	gantry_host_mem_drop(m);
+out:
+	gantry_host_mem_unlock();
+	return r;
+}
+
+gantry_result gantry_host_alloc_mapped(struct gantry_device *dev, size_t size, void **ret_host, void **ret_device)
+{
+	gantry_result r = allocate(size, 0, ret_host);
+
+	(void)dev;
+	if (r == GANTRY_OK)
+		*ret_device = *ret_host;
+	return r;
+}
+
+/* Kernels of this device address all memory of the process. */
+gantry_result gantry_host_map(struct gantry_device *dev, void *host, size_t size, void **ret_device)
+{
+	(void)dev;
+	(void)size;
+	*ret_device = host;
+	return GANTRY_OK;
+}
+
+gantry_result gantry_host_unmap(struct gantry_device *dev, void *host)
+{
+	(void)dev;
+	(void)host;
+	return GANTRY_OK;
+}
+
+gantry_result gantry_host_pointer(struct gantry_device *dev, const void *ptr, struct gantry_mem_info *ret_info)
+{
+	const struct host_mem *m;
+
+	(void)dev;
+	*ret_info =
+		(struct gantry_mem_info){.kind = GANTRY_MEM_HOST, .device = -1, .device_ptr = (void *)(uintptr_t)ptr};
+	gantry_host_mem_lock();
+	m = gantry_host_mem_find(ptr);
+	if (m) {
+		ret_info->base = m->base;
+		ret_info->size = m->size;
+		ret_info->exportable = m->owned && m->fd >= 0;
+	}
+	gantry_host_mem_unlock();
+	return GANTRY_OK;
+}
+
+gantry_result gantry_host_copy(struct gantry_device *dev, void *dst, const void *src, size_t size)
+{
+	(void)dev;
+	if (size)
+		memcpy(dst, src, size);
+	return GANTRY_OK;
+}

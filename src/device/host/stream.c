@@ -1,0 +1,232 @@
+/*
+ * A stream: a ring of items and one thread, the worker, that does them in order.
+ *
+ *   tail   items enqueued. Producers fill items[tail % ITEMS] and then raise it, under mu.
+ *   done   items done. The worker raises it after each; what lies between done and tail is still to be done, and
+ *          tail - done <= ITEMS, so an item is written again only when the worker has left it.
+ *
+ * An enqueue is a lock that is rarely contended, a copy of at most 256 bytes, one store and one load: the worker is
+ * woken by a system call only when it sleeps. It does so after it has spun and yielded for a while (device/wait.h), so
+ * a program that launches and waits in turn never pays for a wake-up.
+ *
+ * Waiting for the worker (sync, a full ring) goes by position: a waiter that is about to sleep lowers wake_at to the
+ * `done` it needs and looks at `done` again; the worker raises `done` and then looks at wake_at. Both sequentially
+ * consistent, so one sees the other. A thousand small items ahead of a sync cost it one wake-up, not a thousand.
+ *
+ * The worker starts with the first item and ends with a STOP item, so destroying a stream waits for what is in it.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "device/host/host.h"
+#include "device/wait.h"
+
+enum { ITEMS = 256, MAGIC = 0x73747265 };
+
+gantry_result gantry_host_thread(pthread_t *ret_thread, const char *name, void *(*fn)(void *), void *arg)
+{
+	gantry_result r = GANTRY_OK;
+	sigset_t all, old;
+	int rc;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	rc = pthread_create(ret_thread, NULL, fn, arg);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (rc)
+		FAIL(rc == EAGAIN ? GANTRY_ERR_LIMIT : GANTRY_ERR_SYSTEM, "thread %s: %s", name, strerror(rc));
+	pthread_setname_np(*ret_thread, name);
+out:
+	return r;
+}
+
+static void wake_sleepers(struct gantry_stream *s)
+{
+	pthread_mutex_lock(&s->done_mu);
+	/* Those who are not there yet lower it again. */
+	__atomic_store_n(&s->wake_at, UINT64_MAX, __ATOMIC_SEQ_CST);
+	pthread_cond_broadcast(&s->done_cond);
+	pthread_mutex_unlock(&s->done_mu);
+}
+
+static void do_item(struct gantry_stream *s, const struct host_item *item)
+{
+	switch (item->kind) {
+	case HOST_ITEM_LAUNCH:
+		gantry_host_run(s, item);
+		if (item->args != item->inline_args)
+			free((void *)(uintptr_t)item->args);
+		break;
+	case HOST_ITEM_COPY:
+		memcpy(item->dst, item->src, item->size);
+		break;
+	case HOST_ITEM_RECORD:
+		gantry_host_mark_reach(item->mark);
+		break;
+	case HOST_ITEM_WAIT:
+		gantry_host_mark_await(item->mark);
+		break;
+	}
+}
+
+static void *worker(void *arg)
+{
+	struct gantry_stream *s = arg;
+	struct gantry_waiter w;
+	uint64_t at = 0;
+	int stop = 0;
+
+	gantry_waiter_init(&w, &s->door);
+	while (!stop) {
+		const struct host_item *item = &s->items[at % ITEMS];
+
+		if (__atomic_load_n(&s->tail, __ATOMIC_SEQ_CST) == at) {
+			gantry_waiter_idle(&w, UINT64_MAX);
+			continue;
+		}
+		gantry_waiter_worked(&w);
+		stop = item->kind == HOST_ITEM_STOP;
+		do_item(s, item);
+		at++;
+		__atomic_store_n(&s->done, at, __ATOMIC_SEQ_CST);
+		if (at >= __atomic_load_n(&s->wake_at, __ATOMIC_SEQ_CST))
+			wake_sleepers(s);
+	}
+	return NULL;
+}
+
+/* Until `target` items are done. */
+static void wait_until(struct gantry_stream *s, uint64_t target)
+{
+	struct gantry_waiter w;
+
+	if (__atomic_load_n(&s->done, __ATOMIC_SEQ_CST) >= target)
+		return;
+	gantry_waiter_init(&w, NULL);
+	do {
+		if (__atomic_load_n(&s->done, __ATOMIC_SEQ_CST) >= target)
+			return;
+	} while (!gantry_waiter_brief(&w));
+	pthread_mutex_lock(&s->done_mu);
+	for (;;) {
+		if (__atomic_load_n(&s->wake_at, __ATOMIC_SEQ_CST) > target)
+			__atomic_store_n(&s->wake_at, target, __ATOMIC_SEQ_CST);
+		if (__atomic_load_n(&s->done, __ATOMIC_SEQ_CST) >= target)
+			break;
+		pthread_cond_wait(&s->done_cond, &s->done_mu);
+	}
+	pthread_mutex_unlock(&s->done_mu);
+}
+
+gantry_result gantry_host_enqueue(struct gantry_stream *s, const struct host_item *item, const void *args)
+{
+	gantry_result r = GANTRY_OK;
+	struct host_item *to;
+	void *copy = NULL;
+
+	if (args && item->size > HOST_INLINE_ARGS) {
+		copy = malloc(item->size);
+		if (!copy)
+			return gantry_fail(GANTRY_ERR_NOMEM, LOG_SUBSYS, __FILE__, __LINE__,
+					   "no memory for %zu bytes of arguments", item->size);
+		memcpy(copy, args, item->size);
+	}
+	pthread_mutex_lock(&s->mu);
+	if (!s->started) {
+		TRY(gantry_host_thread(&s->thread, "gantry-stream", worker, s));
+		s->started = 1;
+	}
+	/* When it is full, half of it is let drain: one wait for many items. */
+	if (s->tail - __atomic_load_n(&s->done, __ATOMIC_SEQ_CST) >= ITEMS)
+		wait_until(s, s->tail - ITEMS / 2);
+	to = &s->items[s->tail % ITEMS];
+	memcpy(to, item, offsetof(struct host_item, inline_args));
+	if (item->kind == HOST_ITEM_LAUNCH) {
+		to->args = copy ? copy : to->inline_args;
+		if (!copy && args)
+			memcpy(to->inline_args, args, item->size);
+	}
+	copy = NULL; /* the item's */
+	__atomic_store_n(&s->tail, s->tail + 1, __ATOMIC_SEQ_CST);
+out:
+	pthread_mutex_unlock(&s->mu);
+	if (r == GANTRY_OK)
+		gantry_door_ring(&s->door);
+	free(copy);
+	return r;
+}
+
+gantry_result gantry_host_stream_new(struct host_device *hd, struct gantry_stream **ret_stream)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_stream *s = aligned_alloc(128, (sizeof(*s) + 127) & ~(size_t)127);
+
+	if (s)
+		memset(s, 0, sizeof(*s));
+	if (!s || !(s->items = aligned_alloc(128, ITEMS * sizeof(*s->items))))
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a stream");
+	s->magic = MAGIC;
+	s->refs = 1;
+	s->hd = hd;
+	s->wake_at = UINT64_MAX;
+	pthread_mutex_init(&s->mu, NULL);
+	pthread_mutex_init(&s->done_mu, NULL);
+	pthread_cond_init(&s->done_cond, NULL);
+	*ret_stream = s;
+	s = NULL;
+out:
+	free(s);
+	return r;
+}
+
+void gantry_host_stream_release(struct gantry_stream *s)
+{
+	struct host_item stop = {.kind = HOST_ITEM_STOP};
+
+	if (!s || __atomic_sub_fetch(&s->refs, 1, __ATOMIC_ACQ_REL))
+		return;
+	s->magic = 0;
+	if (s->started) {
+		gantry_host_enqueue(s, &stop, NULL);
+		pthread_join(s->thread, NULL);
+	}
+	gantry_host_helpers_give(s->hd, s->helpers);
+	pthread_cond_destroy(&s->done_cond);
+	pthread_mutex_destroy(&s->done_mu);
+	pthread_mutex_destroy(&s->mu);
+	free(s->items);
+	free(s);
+}
+
+int gantry_host_is_stream(const struct gantry_stream *s)
+{
+	return s->magic == MAGIC;
+}
+
+gantry_result gantry_host_stream_query(struct gantry_device *dev, struct gantry_stream *s)
+{
+	uint64_t tail = __atomic_load_n(&s->tail, __ATOMIC_SEQ_CST);
+
+	(void)dev;
+	return __atomic_load_n(&s->done, __ATOMIC_SEQ_CST) >= tail ? GANTRY_OK : GANTRY_AGAIN;
+}
+
+gantry_result gantry_host_stream_sync(struct gantry_device *dev, struct gantry_stream *s)
+{
+	(void)dev;
+	wait_until(s, __atomic_load_n(&s->tail, __ATOMIC_SEQ_CST));
+	return GANTRY_OK;
+}
+
+gantry_result gantry_host_copy_async(struct gantry_device *dev, struct gantry_stream *s, void *dst, const void *src,
+				     size_t size)
+{
+	struct host_item item = {.kind = HOST_ITEM_COPY, .dst = dst, .src = src, .size = size};
+
+	(void)dev;
+	return size ? gantry_host_enqueue(s, &item, NULL) : GANTRY_OK;
+}

@@ -1,0 +1,102 @@
+/*
+ * What kernels do on one end of a connection, whichever way the data goes: addresses of a step, credit, reports,
+ * and the refreshing of marks that would otherwise come round again.
+ *
+ * Marks come round. A slot's tag has 16 bits, so a slot that nobody wrote for 65,536 steps looks written for the step
+ * that is waited for; zeroed memory looks like step 65,535. That happens: steps of LL between two kernels write no
+ * slot, steps of Simple no offer, and a connection may carry thousands of the one between two of the other. Therefore
+ * eight steps in a row out of 32,768 write their slot and, on a receiving end, their offer, whatever their protocol:
+ * a mark is never older than half a round when it is looked at. (A proxy owes the same to the kernel it serves, for
+ * the slots and the offers that it writes.)
+ * In the same way a line of LL that only long messages reach could be 2^32 steps old; eight steps out of 2^31 write
+ * all lines of their ring slot. The flag of LL128 has 64 bits and never comes round.
+ */
+#ifndef GANTRY_DEVICE_K_CONN_H
+#define GANTRY_DEVICE_K_CONN_H
+
+#include "device/dev.h"
+#include "gantry/result.h"
+
+#define K_REFRESH 0x7ff8ull	   /* steps that have all these bits */
+#define K_REFRESH_LL 0x7ffffff8ull /* a subset of those */
+
+/* Where the ring holds a step. */
+DEV char *k_ring(const struct gantry_conn *c, uint32_t proto, uint64_t step)
+{
+	uint64_t slot = step % GANTRY_STEPS;
+
+	if (proto == GANTRY_PROTO_LL)
+		return c->buffs[GANTRY_PROTO_LL] + slot * gantry_ll_bytes(c->step_bytes[GANTRY_PROTO_LL]);
+	if (proto == GANTRY_PROTO_LL128)
+		return c->buffs[GANTRY_PROTO_LL128] + slot * gantry_ll128_bytes(c->step_bytes[GANTRY_PROTO_LL128]);
+	return c->buffs[GANTRY_PROTO_SIMPLE] + slot * c->step_bytes[GANTRY_PROTO_SIMPLE];
+}
+
+/* Whether `step` may be written; lane 0. The line of head is looked at only when the credit known so far is used up. */
+DEV int k_credit(struct gantry_conn *c, uint64_t step)
+{
+	if (c->seen + GANTRY_STEPS > step)
+		return 1;
+	c->seen = dev_load(c->head);
+	return c->seen + GANTRY_STEPS > step;
+}
+
+DEV void k_refresh_lines(const struct gantry_conn *c, uint64_t step, uint32_t flag)
+{
+	char *line;
+	uint64_t i, n;
+
+	if ((step & K_REFRESH_LL) != K_REFRESH_LL || !c->buffs[GANTRY_PROTO_LL])
+		return;
+	line = k_ring(c, GANTRY_PROTO_LL, step);
+	n = gantry_ll_bytes(c->step_bytes[GANTRY_PROTO_LL]) / GANTRY_LL_LINE;
+	for (i = 0; i < n; i++)
+		dev_ll_store((uint64_t *)(line + i * GANTRY_LL_LINE), 0, flag);
+}
+
+/* Before a step is sent; lane 0. `slot`: the step writes its slot itself. */
+DEV void k_refresh_send(const struct gantry_conn *c, uint64_t step, int slot)
+{
+	if ((step & K_REFRESH) != K_REFRESH)
+		return;
+	if (!slot)
+		dev_post(&c->slots[step % GANTRY_STEPS], gantry_slot_meta(step, GANTRY_MODE_NORMAL, 0),
+			 gantry_slot_where(step, 0));
+	k_refresh_lines(c, step, gantry_ll_flag(step - GANTRY_STEPS));
+	dev_fence(); /* the marks before the step's own lines */
+}
+
+/* When a step has been read and before head says so; lane 0. `offer`: the step wrote its offer itself. */
+DEV void k_refresh_recv(const struct gantry_conn *c, uint64_t step, int offer)
+{
+	if ((step & K_REFRESH) != K_REFRESH)
+		return;
+	if (!offer && c->offers)
+		dev_post(&c->offers[step % GANTRY_STEPS], gantry_slot_meta(step, GANTRY_MODE_NORMAL, 0),
+			 gantry_slot_where(step, 0));
+	/* Between two kernels the sender has done it, in the same memory. */
+	if (c->flags & GANTRY_CONN_PROXIED)
+		k_refresh_lines(c, step, gantry_ll_flag(step));
+}
+
+/* A step in the connection's counters; lane 0. */
+DEV void k_count(struct gantry_conn *c, uint32_t proto, uint32_t mode, uint64_t bytes, int copied)
+{
+	struct gantry_conn_state *s = c->state, *n = &c->shown;
+
+	dev_store_relaxed(&s->steps[proto][mode], ++n->steps[proto][mode]);
+	dev_store_relaxed(&s->bytes, n->bytes += bytes);
+	if (copied) {
+		dev_store_relaxed(&s->copies, ++n->copies);
+		dev_store_relaxed(&s->copied, n->copied += bytes);
+	}
+}
+
+/* The first error of a launch. */
+DEV void k_fail(uint32_t *result, uint32_t error)
+{
+	if (dev_load_relaxed32(result) == GANTRY_OK)
+		dev_store_relaxed32(result, error);
+}
+
+#endif

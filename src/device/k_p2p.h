@@ -1,0 +1,458 @@
+/*
+ * Grouped sends and receives: block b carries out xfers[first[b]] .. xfers[first[b + 1] - 1], all of them at the same
+ * time, a step of one, a step of the next. It never waits for one of them while another could move, and that is what
+ * makes a group free of deadlock in whatever order its transfers are listed, here and at the peers. All transfers of
+ * one connection belong to one block.
+ *
+ * Lane 0 thinks, all lanes carry. Lane 0 goes round the transfers and does what is a matter of words (posts, offers,
+ * completions) by itself. When one has bytes to move it makes a job of the step and shares it with the other lanes;
+ * the others know nothing but jobs. When a whole round moved nothing lane 0 waits, with the block's one door for all
+ * its connections, while the others stand at the barrier of dev_share. With one lane the sharing compiles to nothing.
+ *
+ *   lane 0   pick: try, try, ... wait, try  | share |  carry  | all | done: publish, count | pick ...
+ *   others                                  | share |  carry  | all |                      | share
+ *
+ * A transfer's stages:
+ *
+ *   NEW   until the connection's `turn` has come to it: those before it have begun all their steps (and, if they
+ * receive into offered buffers and this one copies, have ended: head moves step by step) RUN   steps begin: copied
+ * (send), copied out (receive), posted or offered (PTR). With the last one `turn` goes on DRAIN PTR only: waits for the
+ * consumer's head (send) or for the producer's slots (receive) OVER
+ *
+ * An empty transfer is one empty step of Simple; so both ends count alike.
+ *
+ * The kernel's fields of a transfer, more exactly than in work.h:
+ *   phase   stage, and above it the enum gantry_kernel_phase that the connection's state shows
+ *   ended   receive, LL and LL128: first line of the step that was not there yet (only where one lane reads alone)
+ *           receive, PTR: bytes that arrived
+ *   last    send, PTR: the last step posted; receive, PTR: the next step to arrive
+ *
+ * Order. Send: all lanes' copies, the barrier in dev_all, dev_publish (release) of the slot by lane 0. Receive:
+ * dev_load (acquire) of the slot by lane 0, the barrier in dev_share, the copies, the barrier in dev_all, dev_store
+ * (release) of head. Lines of LL need none of it; their barrier is for the ring of the bell and for head.
+ */
+#ifndef GANTRY_DEVICE_K_P2P_H
+#define GANTRY_DEVICE_K_P2P_H
+
+#include "device/k_conn.h"
+#include "device/k_ll.h"
+#include "device/work.h"
+
+enum { P2P_NEW = 0, P2P_RUN, P2P_DRAIN, P2P_OVER, P2P_STAGE = 255, P2P_STALE = 128 };
+enum { P2P_COPY, P2P_LL_PUT, P2P_LL_GET, P2P_LL128_PUT, P2P_LL128_GET, P2P_END, P2P_ABORT };
+enum { P2P_NOTHING, P2P_MOVED, P2P_JOB }; /* what a try came to */
+
+/* Steps of LL up to this many bytes are done by lane 0 alone: faster than telling the others. */
+#define P2P_ALONE (4 * GANTRY_LL_DATA)
+
+/* A step's bytes to be moved by all lanes. */
+struct p2p_job {
+	uint64_t kind;
+	uint64_t step;
+	uint64_t bytes;
+	uint64_t at; /* LL, LL128: line to begin with; after a get, the first that was not there */
+	char *to;
+	const char *from;
+	uint64_t mode;
+};
+
+/* Lane 0's view of the block's transfers. */
+struct p2p_run {
+	struct gantry_xfer *xfers;
+	uint32_t *result;
+	uint32_t from, to;     /* those outside are over */
+	uint32_t at;	       /* next to try */
+	uint32_t idle;	       /* tries in a row that came to nothing */
+	uint32_t waited;       /* dev_wait was called since something moved */
+	struct gantry_xfer *x; /* the job's */
+	struct dev_wait wait;
+};
+
+DEV void p2p_stage(struct gantry_xfer *x, uint32_t stage)
+{
+	x->phase = (x->phase & ~(uint32_t)P2P_STAGE) | stage;
+}
+
+/* Shows phase and step in the connection's state, once for each wait. */
+DEV void p2p_show(struct gantry_xfer *x, uint64_t step, uint32_t phase)
+{
+	if (x->phase >> 8 == phase)
+		return;
+	x->phase = (x->phase & P2P_STAGE) | phase << 8;
+	dev_store_relaxed(&x->conn->state->step, step);
+	dev_store_relaxed32(&x->conn->state->phase, phase);
+}
+/* The next wait is for another step, so it is shown even if it is of the same kind. */
+DEV void p2p_stale(struct gantry_xfer *x)
+{
+	x->phase |= P2P_STALE << 8;
+}
+DEV uint32_t p2p_waits(struct gantry_xfer *x, uint64_t step, uint32_t phase)
+{
+	p2p_show(x, step, phase);
+	return P2P_NOTHING;
+}
+
+DEV void p2p_over(struct p2p_run *r, struct gantry_xfer *x)
+{
+	p2p_stage(x, P2P_OVER);
+	p2p_show(x, x->conn->step, GANTRY_KERNEL_IDLE);
+	while (r->from < r->to && (r->xfers[r->from].phase & P2P_STAGE) == P2P_OVER)
+		r->from++;
+	while (r->from < r->to && (r->xfers[r->to - 1].phase & P2P_STAGE) == P2P_OVER)
+		r->to--;
+}
+
+DEV uint64_t p2p_step_bytes(const struct gantry_xfer *x, uint64_t done)
+{
+	return x->bytes - done < x->step_bytes ? x->bytes - done : x->step_bytes;
+}
+/* An empty transfer may have no buffer at all. */
+DEV char *p2p_place(const struct gantry_xfer *x, uint64_t done)
+{
+	return done ? x->buf + done : x->buf;
+}
+
+/* A step of a receiving end is consumed. */
+DEV void p2p_consume(struct gantry_conn *c, uint64_t step, int offered)
+{
+	k_refresh_recv(c, step, offered);
+	dev_store(c->head, step + 1);
+	dev_ring(c->door);
+}
+
+DEV void p2p_fail(struct p2p_run *r, struct gantry_xfer *x, uint32_t error, uint64_t bytes)
+{
+	x->error = error;
+	x->error_bytes = bytes;
+	k_fail(r->result, error);
+}
+
+DEV int p2p_begin(struct gantry_xfer *x)
+{
+	struct gantry_conn *c = x->conn;
+
+	if (c->turn != x->turn)
+		return 0;
+	if (!x->send && !x->ptr && c->offered)
+		return 0;
+	if (x->send && x->ptr)
+		dev_fence();
+	if (!x->bytes)
+		x->proto = GANTRY_PROTO_SIMPLE;
+	x->first = x->last = c->step;
+	p2p_stage(x, P2P_RUN);
+	return 1;
+}
+
+#include "device/k_p2p_near.h"
+#include "device/k_p2p_ptr.h"
+
+/* Sends that copy. */
+DEV uint32_t p2p_send(struct gantry_xfer *x, struct p2p_job *job)
+{
+	struct gantry_conn *c = x->conn;
+	const struct gantry_slot *offer;
+	uint64_t step = c->step, where, meta;
+
+	if (!k_credit(c, step))
+		return p2p_waits(x, step, GANTRY_KERNEL_WAIT_HEAD);
+	job->bytes = p2p_step_bytes(x, x->begun);
+	job->mode = GANTRY_MODE_NORMAL;
+	if (x->proto == GANTRY_PROTO_SIMPLE && c->flags & GANTRY_CONN_OFFSET) {
+		offer = &c->offers[step % GANTRY_STEPS];
+		meta = dev_load(&offer->meta);
+		where = dev_load(&offer->where);
+		if (!gantry_slot_is(meta, step) || !gantry_slot_is(where, step))
+			return p2p_waits(x, step, GANTRY_KERNEL_WAIT_OFFER);
+		if (gantry_slot_size(meta) && gantry_slot_size(meta) < job->bytes)
+			job->bytes = gantry_slot_size(meta);
+		job->mode = GANTRY_MODE_OFFSET;
+		job->to = c->pool + gantry_slot_place(where);
+	} else {
+		job->to = k_ring(c, x->proto, step);
+	}
+	if (x->phase >> 8)
+		p2p_show(x, step, GANTRY_KERNEL_COPY);
+	k_refresh_send(c, step, x->proto == GANTRY_PROTO_SIMPLE || c->flags & GANTRY_CONN_PROXIED);
+	job->kind = x->proto == GANTRY_PROTO_SIMPLE ? P2P_COPY
+		    : x->proto == GANTRY_PROTO_LL   ? P2P_LL_PUT
+						    : P2P_LL128_PUT;
+	job->step = step;
+	job->from = p2p_place(x, x->begun);
+	return P2P_JOB;
+}
+
+DEV void p2p_sent(struct p2p_run *r, struct gantry_xfer *x, const struct p2p_job *job)
+{
+	struct gantry_conn *c = x->conn;
+	struct gantry_slot *slot = &c->slots[job->step % GANTRY_STEPS];
+	uint64_t meta = gantry_slot_meta(job->step, (uint32_t)job->mode, job->bytes);
+	uint64_t place = job->mode == GANTRY_MODE_OFFSET ? (uint64_t)(job->to - c->pool) : 0;
+
+	if (x->proto == GANTRY_PROTO_SIMPLE) {
+		dev_publish(slot, meta, gantry_slot_where(job->step, place));
+		dev_store_relaxed(c->tail, job->step + 1);
+	} else if (c->flags & GANTRY_CONN_PROXIED) {
+		/* LL128 is for ends that see a line in order; LL's flags are looked at by the proxy itself. */
+		dev_post(slot, meta, gantry_slot_where(job->step, place));
+		dev_store_relaxed(c->tail, job->step + 1);
+	} else {
+		dev_post_count(c->tail, job->step + 1);
+	}
+	dev_ring(c->door);
+	k_count(c, x->proto, (uint32_t)job->mode, job->bytes, 1);
+	c->step = job->step + 1;
+	x->begun += job->bytes;
+	if (x->begun < x->bytes)
+		return;
+	c->turn++;
+	p2p_over(r, x);
+}
+
+/* Receives of Simple that copy: mode, size and place are what the slot says. */
+DEV uint32_t p2p_recv(struct p2p_run *r, struct gantry_xfer *x, struct p2p_job *job)
+{
+	struct gantry_conn *c = x->conn;
+	uint64_t step = c->step, where = 0, meta;
+	const struct gantry_slot *slot = &c->slots[step % GANTRY_STEPS];
+
+	meta = dev_load(&slot->meta);
+	if (!gantry_slot_is(meta, step))
+		return p2p_waits(x, step, GANTRY_KERNEL_WAIT_DATA);
+	job->mode = gantry_slot_mode(meta);
+	job->bytes = gantry_slot_size(meta);
+	if (job->mode != GANTRY_MODE_NORMAL) {
+		where = dev_load(&slot->where);
+		if (!gantry_slot_is(where, step))
+			return p2p_waits(x, step, GANTRY_KERNEL_WAIT_DATA);
+	}
+	if (job->bytes > x->bytes - x->begun || job->mode >= GANTRY_MODES) {
+		p2p_fail(r, x, job->mode < GANTRY_MODES ? GANTRY_ERR_SIZE : GANTRY_ERR_PROTOCOL, x->begun + job->bytes);
+		p2p_consume(c, step, 0);
+		c->step = step + 1;
+		c->turn++;
+		p2p_over(r, x);
+		return P2P_MOVED;
+	}
+	if (x->phase >> 8)
+		p2p_show(x, step, GANTRY_KERNEL_COPY);
+	job->kind = P2P_COPY;
+	job->step = step;
+	job->to = p2p_place(x, x->begun);
+	if (job->mode == GANTRY_MODE_NORMAL)
+		job->from = k_ring(c, GANTRY_PROTO_SIMPLE, step);
+	else if (job->mode == GANTRY_MODE_OFFSET)
+		job->from = c->pool + gantry_slot_place(where);
+	else
+		job->from = (const char *)(uintptr_t)gantry_slot_place(where);
+	return P2P_JOB;
+}
+
+/*
+ * Receives of LL and LL128: whoever reads a line sees whether it is there. Where there is nothing else to do, or one
+ * lane does it, the job itself is the look; else lane 0 looks at the step's last line before it bothers the others.
+ */
+DEV uint32_t p2p_recv_lines(struct p2p_run *r, struct gantry_xfer *x, struct p2p_job *job)
+{
+	struct gantry_conn *c = x->conn;
+	uint64_t step = c->step, last, word;
+	int there = 1;
+
+	job->bytes = p2p_step_bytes(x, x->begun);
+	job->from = k_ring(c, x->proto, step);
+	job->kind = x->proto == GANTRY_PROTO_LL ? P2P_LL_GET : P2P_LL128_GET;
+	if (dev_lanes() > 1 && r->to - r->from > 1 && (x->proto != GANTRY_PROTO_LL || job->bytes > P2P_ALONE)) {
+		if (x->proto == GANTRY_PROTO_LL) {
+			last = gantry_ll_bytes(job->bytes) - GANTRY_LL_LINE;
+			there = dev_ll_load((const uint64_t *)(job->from + last), gantry_ll_flag(step), &word);
+		} else {
+			last = gantry_ll128_bytes(job->bytes) - 8;
+			there = dev_load((const uint64_t *)(job->from + last)) == gantry_ll128_flag(step);
+		}
+	}
+	if (!there)
+		return p2p_waits(x, step, GANTRY_KERNEL_WAIT_DATA);
+	job->mode = GANTRY_MODE_NORMAL;
+	job->step = step;
+	job->at = x->ended;
+	job->to = p2p_place(x, x->begun);
+	return P2P_JOB;
+}
+
+/* All of a step has been copied out. */
+DEV void p2p_received(struct p2p_run *r, struct gantry_xfer *x, const struct p2p_job *job)
+{
+	struct gantry_conn *c = x->conn;
+
+	if (job->kind == P2P_COPY) {
+		p2p_consume(c, job->step, 0);
+	} else {
+		k_refresh_recv(c, job->step, 0);
+		dev_post_count(c->head, job->step + 1);
+		dev_ring(c->door);
+		x->ended = 0;
+	}
+	k_count(c, x->proto, (uint32_t)job->mode, job->bytes, 1);
+	c->step = job->step + 1;
+	x->begun += job->bytes;
+	if (x->begun < x->bytes)
+		return;
+	c->turn++;
+	p2p_over(r, x);
+}
+
+DEV uint32_t p2p_try(struct p2p_run *r, struct gantry_xfer *x, struct p2p_job *job)
+{
+	if ((x->phase & P2P_STAGE) == P2P_OVER || ((x->phase & P2P_STAGE) == P2P_NEW && !p2p_begin(x)))
+		return P2P_NOTHING;
+	if (x->ptr)
+		return x->send ? p2p_send_ptr(r, x) : p2p_recv_ptr(r, x);
+	if (x->send)
+		return p2p_send(x, job);
+	return x->proto == GANTRY_PROTO_SIMPLE ? p2p_recv(r, x, job) : p2p_recv_lines(r, x, job);
+}
+
+/* One lane's part of a job; whether it is done. */
+DEV int p2p_carry(struct p2p_job *job, uint32_t lane, uint32_t lanes)
+{
+	switch (job->kind) {
+	case P2P_LL_PUT:
+		k_ll_put(job->to, job->from, job->bytes, job->step, lane, lanes);
+		return 1;
+	case P2P_LL_GET:
+		job->at = k_ll_get(job->to, job->from, job->bytes, job->step, job->at, lane, lanes);
+		return job->at * GANTRY_LL_DATA >= job->bytes;
+	case P2P_LL128_PUT:
+		k_ll128_put(job->to, job->from, job->bytes, job->step, lane, lanes);
+		return 1;
+	case P2P_LL128_GET:
+		job->at = k_ll128_get(job->to, job->from, job->bytes, job->step, job->at, lane, lanes);
+		return job->at * GANTRY_LL128_DATA >= job->bytes;
+	default:
+		if (job->bytes)
+			dev_copy(job->to, job->from, job->bytes);
+		return 1;
+	}
+}
+
+DEV void p2p_moved(struct p2p_run *r, int moved)
+{
+	if (!moved) {
+		r->idle++;
+		return;
+	}
+	r->idle = 0;
+	if (r->waited) {
+		dev_wait_done(&r->wait);
+		dev_wait_init(&r->wait);
+		r->waited = 0;
+	}
+}
+
+/* After a job. Lines that are not all there are no error: one lane goes on where it stopped, several start again. */
+DEV void p2p_done(struct p2p_run *r, const struct p2p_job *job, int all, uint32_t lanes)
+{
+	struct gantry_xfer *x = r->x;
+	int moved = 1;
+
+	if (!all) {
+		moved = lanes == 1 && x->ended != job->at;
+		if (lanes == 1)
+			x->ended = job->at;
+		p2p_waits(x, job->step, GANTRY_KERNEL_WAIT_DATA);
+	} else if (x->send) {
+		p2p_sent(r, x, job);
+	} else {
+		p2p_received(r, x, job);
+	}
+	p2p_moved(r, moved);
+}
+
+/* Lane 0: the next job, or P2P_END, or P2P_ABORT. */
+DEV void p2p_pick(struct p2p_run *r, struct p2p_job *job)
+{
+	struct gantry_xfer *x;
+	uint32_t did;
+
+	while (r->from < r->to) {
+		if (r->idle >= r->to - r->from) {
+			r->idle = 0;
+			r->waited = 1;
+			if (dev_wait(&r->wait)) {
+				job->kind = P2P_ABORT;
+				return;
+			}
+		}
+		if (r->at < r->from || r->at >= r->to)
+			r->at = r->from;
+		x = &r->xfers[r->at++];
+		did = p2p_try(r, x, job);
+		if (did != P2P_JOB) {
+			p2p_moved(r, did == P2P_MOVED);
+			continue;
+		}
+		r->x = x;
+		if (dev_lanes() == 1 || x->proto != GANTRY_PROTO_LL || job->bytes > P2P_ALONE)
+			return;
+		did = (uint32_t)p2p_carry(job, 0, 1);
+		p2p_done(r, job, (int)did, 1);
+	}
+	job->kind = P2P_END;
+}
+
+/* All transfers of a block; how it ended. */
+DEV uint32_t p2p_group(struct gantry_xfer *xfers, uint32_t n, uint32_t *result)
+{
+	struct p2p_run r;
+	struct p2p_job job;
+	int all;
+
+	if (dev_lane() == 0) {
+		r.xfers = xfers;
+		r.result = result;
+		r.from = r.at = r.idle = r.waited = 0;
+		r.to = n;
+		dev_wait_init(&r.wait);
+	}
+	for (;;) {
+		if (dev_lane() == 0)
+			p2p_pick(&r, &job);
+		dev_share(&job, sizeof(job));
+		if (job.kind >= P2P_END)
+			break;
+		all = dev_all(p2p_carry(&job, dev_lane(), dev_lanes()));
+		if (dev_lane() == 0)
+			p2p_done(&r, &job, all, dev_lanes());
+	}
+	if (dev_lane() == 0 && r.waited)
+		dev_wait_done(&r.wait);
+	return (uint32_t)job.kind;
+}
+
+DEV void k_p2p(const struct gantry_p2p_args *a)
+{
+	struct gantry_xfer *home = a->xfers + a->first[dev_block()], *xfers = home;
+	uint32_t n = a->first[dev_block() + 1] - a->first[dev_block()], end;
+#ifdef DEV_NEAR
+	DEV_SHARED struct p2p_near near;
+
+	if (DEV_NEAR && n <= P2P_NEAR)
+		xfers = p2p_fetch(&near, home, n);
+#endif
+	end = p2p_group(xfers, n, a->result);
+#ifdef DEV_NEAR
+	if (xfers != home)
+		p2p_return(&near, home, n);
+#endif
+	if (dev_lane() != 0)
+		return;
+	if (end == P2P_ABORT)
+		k_fail(a->result, GANTRY_ERR_ABORTED);
+	if (a->finished) {
+		dev_fence(); /* the memory of xfers may be used again */
+		dev_add(a->finished, 1);
+	}
+}
+
+#endif

@@ -1,0 +1,162 @@
+/*
+ * Elementwise reduction and copy, without peers. The arithmetic and its rules are in types_dev.h.
+ *
+ * Sources are combined in their order, source 0 first; it is the local input, the one that PREMUL multiplies when
+ * `premul_first` says that it is among them. Pointers are aligned to the element, otherwise as they like. A destination
+ * may be the very same memory as a source, but not overlap it in another way: each piece (on a GPU: each pack) is read
+ * from all sources before it is written anywhere.
+ */
+#ifndef GANTRY_DEVICE_K_REDUCE_H
+#define GANTRY_DEVICE_K_REDUCE_H
+
+#include "device/dev.h"
+#include "device/types_dev.h"
+#include "device/work.h"
+
+/* The step that joins source i > 0, of nsrc, to the ones before. */
+DEV uint32_t dev_red_step(uint32_t op, uint32_t i, uint32_t nsrc, uint32_t premul_first, uint32_t last)
+{
+	switch (op) {
+	case GANTRY_OP_PROD:
+		return DEV_RED_PROD;
+	case GANTRY_OP_MAX:
+		return DEV_RED_MAX;
+	case GANTRY_OP_MIN:
+		return DEV_RED_MIN;
+	case GANTRY_OP_AVG:
+		return last && i + 1 == nsrc ? DEV_RED_AVG : DEV_RED_SUM;
+	case GANTRY_OP_PREMUL:
+		return premul_first && i == 1 ? DEV_RED_PREMUL : DEV_RED_SUM;
+	default:
+		return DEV_RED_SUM;
+	}
+}
+/* What happens to a single source. */
+DEV uint32_t dev_red_single(uint32_t op, uint32_t premul_first, uint32_t last)
+{
+	if (op == GANTRY_OP_PREMUL && premul_first)
+		return DEV_RED_SCALE;
+	return op == GANTRY_OP_AVG && last ? DEV_RED_DIV : DEV_RED_NONE;
+}
+
+/* On the host a piece, of sources and destinations together, stays in L1. */
+enum { DEV_PIECE = 16384 };
+
+#ifdef __CUDACC__
+DEV void dev_reduce_many(uint32_t type, uint32_t op, const char *const *srcs, uint32_t nsrc, char *const *dsts,
+			 uint32_t ndst, uint64_t bytes, uint64_t scalar, uint32_t premul_first, uint32_t last)
+{
+	const uint32_t single = dev_red_single(op, premul_first, last);
+	struct dev_plan p;
+
+	p.srcs = srcs;
+	p.dsts = dsts;
+	p.nsrc = nsrc;
+	p.ndst = ndst;
+	p.type = type;
+	p.first = nsrc == 1 && single != DEV_RED_NONE ? single : dev_red_step(op, 1, nsrc, premul_first, last);
+	p.mid = dev_red_step(op, 0, 0, premul_first, last);
+	p.last = dev_red_step(op, nsrc - 1, nsrc, premul_first, last);
+	p.s = dev_scalar_bits(type, p.first >= DEV_RED_PREMUL ? p.first : p.last, scalar);
+	dev_block_reduce(p, bytes);
+}
+
+/* One source. It is read once for all destinations if the pointers agree; dev_copy is better at those that do not. */
+DEV void dev_copy_all(const char *src, char *const *dsts, uint32_t ndst, uint64_t bytes)
+{
+	uint32_t odd = 0;
+
+	for (uint32_t j = 0; j < ndst; j++)
+		odd |= (uint32_t)((uintptr_t)dsts[j] ^ (uintptr_t)src) & 15;
+	if (ndst > 1 && !odd) /* a reduction without a step */
+		dev_reduce_many(GANTRY_TYPE_UINT8, GANTRY_OP_SUM, &src, 1, dsts, ndst, bytes, 0, 0, 0);
+	else
+		for (uint32_t j = 0; j < ndst; j++)
+			if (dsts[j] != src)
+				dev_copy(dsts[j], src, bytes);
+}
+#else
+/* One piece, by one lane. Partial results are kept aside: a destination may be a source that is still to be read. */
+DEV void dev_reduce_piece(uint32_t type, uint32_t op, const char *const *srcs, uint32_t nsrc, char *const *dsts,
+			  uint32_t ndst, uint64_t at, uint64_t bytes, uint64_t scalar, uint32_t premul_first,
+			  uint32_t last)
+{
+	char part[DEV_PIECE] __attribute__((aligned(64)));
+	uint64_t n = bytes / dev_type_bytes(type);
+	const char *a = srcs[0] + at;
+
+	if (nsrc == 1)
+		dev_step(type, dev_red_single(op, premul_first, last), dsts[0] + at, a, a, n, scalar);
+	for (uint32_t k = 1; k < nsrc; k++) {
+		char *d = k + 1 == nsrc ? dsts[0] + at : part;
+
+		dev_step(type, dev_red_step(op, k, nsrc, premul_first, last), d, a, srcs[k] + at, n, scalar);
+		a = d;
+	}
+	for (uint32_t j = 1; j < ndst; j++)
+		if (dsts[j] != dsts[0])
+			memcpy(dsts[j] + at, dsts[0] + at, bytes);
+}
+
+/* Each lane has a contiguous part. */
+DEV void dev_reduce_many(uint32_t type, uint32_t op, const char *const *srcs, uint32_t nsrc, char *const *dsts,
+			 uint32_t ndst, uint64_t bytes, uint64_t scalar, uint32_t premul_first, uint32_t last)
+{
+	uint64_t part = (bytes / dev_lanes() + 64) & ~63ull, at = part * dev_lane(), end = at + part, n;
+
+	end = end < bytes ? end : bytes;
+	for (; at < end; at += n) {
+		n = (nsrc > 2 || ndst > 1) && end - at > DEV_PIECE ? (uint64_t)DEV_PIECE : end - at;
+		dev_reduce_piece(type, op, srcs, nsrc, dsts, ndst, at, n, scalar, premul_first, last);
+	}
+}
+
+DEV void dev_copy_all(const char *src, char *const *dsts, uint32_t ndst, uint64_t bytes)
+{
+	uint64_t at, n;
+
+	for (at = 0; at < bytes; at += n) {
+		n = ndst > 1 && bytes - at > DEV_PIECE ? (uint64_t)DEV_PIECE : bytes - at;
+		for (uint32_t j = 0; j < ndst; j++)
+			if (dsts[j] != src)
+				dev_copy(dsts[j] + at, src + at, n);
+	}
+}
+#endif
+
+/* block: ends without a barrier. */
+DEV void dev_reduce_copy(uint32_t type, uint32_t op, const char *const *srcs, uint32_t nsrc, char *const *dsts,
+			 uint32_t ndst, uint64_t count, uint64_t scalar, uint32_t premul_first, uint32_t last)
+{
+	uint64_t bytes = count * dev_type_bytes(type);
+
+	if (nsrc == 0 || ndst == 0 || bytes == 0)
+		return;
+	if (nsrc == 1 && dev_red_single(op, premul_first, last) == DEV_RED_NONE)
+		dev_copy_all(srcs[0], dsts, ndst, bytes);
+	else
+		dev_reduce_many(type, op, srcs, nsrc, dsts, ndst, bytes, scalar, premul_first, last);
+}
+
+/* Each block reduces a contiguous part of it. */
+DEV void k_reduce(const struct gantry_reduce_args *a)
+{
+	const char *srcs[GANTRY_PRIM_PEERS];
+	char *dsts[GANTRY_PRIM_PEERS];
+	uint64_t elem = dev_type_bytes(a->type), part, from;
+
+	if (elem == 0 || a->nsrc > GANTRY_PRIM_PEERS || a->ndst > GANTRY_PRIM_PEERS)
+		return;
+	part = (a->count / dev_blocks() + 128) & ~127ull;
+	from = part * dev_block();
+	if (from >= a->count)
+		return;
+	part = a->count - from < part ? a->count - from : part;
+	for (uint32_t i = 0; i < a->nsrc; i++)
+		srcs[i] = a->src[i] + from * elem;
+	for (uint32_t i = 0; i < a->ndst; i++)
+		dsts[i] = a->dst[i] + from * elem;
+	dev_reduce_copy(a->type, a->op, srcs, a->nsrc, dsts, a->ndst, part, a->scalar, 1, a->last);
+}
+
+#endif

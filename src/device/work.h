@@ -1,0 +1,92 @@
+/* Argument structs of the kernels: plain data, the same layout for gcc and nvcc. Pointers are valid on the device. */
+#ifndef GANTRY_DEVICE_WORK_H
+#define GANTRY_DEVICE_WORK_H
+
+#include <stdint.h>
+
+#include "gantry/fifo.h"
+
+/* One send or receive of a group. */
+struct gantry_xfer {
+	struct gantry_conn *conn;
+	char *buf;
+	uint64_t bytes;
+	uint64_t step_bytes; /* Simple: bytes per step (PTR: may be more than the ring's); LL, LL128: data per step */
+	uint64_t place;	     /* PTR: the address of buf as the other end sees it; posted and offered instead of buf */
+	uint64_t turn;	     /* the how-manieth transfer of its connection; begins when conn->turn has come to it */
+	uint8_t send;
+	uint8_t proto;	/* enum gantry_proto */
+	uint8_t ptr;	/* post or offer the user's buffer instead of copying */
+	uint8_t reserved;
+	/* Below: the kernel's own, zero at launch. */
+	uint64_t begun;	  /* bytes copied, posted or offered */
+	uint64_t ended;	  /* bytes received, or whose buffers the consumer has given back */
+	uint64_t first;	  /* step of byte 0 */
+	uint64_t last;	  /* send, PTR: head must pass this step */
+	uint32_t phase;
+	uint32_t error;	  /* gantry_result: what arrived does not fit */
+	uint64_t error_bytes;
+};
+
+struct gantry_p2p_args {
+	struct gantry_xfer *xfers; /* read and written; sorted by block */
+	const uint32_t *first;	   /* blocks + 1 entries: block b does xfers[first[b]] .. xfers[first[b+1]-1] */
+	uint32_t *result;	   /* host memory: the first error (gantry_result) and nothing else is stored, relaxed */
+	uint64_t *finished;	   /* host memory: each block adds 1 when it is done with xfers; may be NULL */
+};
+
+enum gantry_prim_kind {
+	GANTRY_PRIM_SEND,
+	GANTRY_PRIM_RECV,
+	GANTRY_PRIM_COPY_SEND,
+	GANTRY_PRIM_RECV_COPY_SEND,
+	GANTRY_PRIM_RECV_REDUCE_SEND,
+	GANTRY_PRIM_RECV_REDUCE_COPY,
+	GANTRY_PRIM_RECV_REDUCE_COPY_SEND,
+	GANTRY_PRIMS
+};
+enum { GANTRY_PRIM_PEERS = 8 };
+struct gantry_prim_args {
+	uint32_t kind, proto, type, op;
+	uint32_t nrecv, nsend;
+	struct gantry_conn *recv[GANTRY_PRIM_PEERS], *send[GANTRY_PRIM_PEERS];
+	const char *input;
+	char *output;
+	uint64_t count;	      /* elements */
+	uint32_t slice_steps; /* a slice is this many steps; a chunk is chunk_steps, a multiple of it; both divide STEPS */
+	uint32_t chunk_steps;
+	uint64_t scalar;      /* PREMUL: the scalar's bits; AVG: the divisor, applied by the last reduction */
+	uint32_t last;	      /* this reduction is the last one: AVG divides */
+	uint32_t *result;
+};
+
+struct gantry_reduce_args {
+	const char *src[GANTRY_PRIM_PEERS];
+	char *dst[GANTRY_PRIM_PEERS];
+	uint32_t nsrc, ndst;
+	uint64_t count;
+	uint32_t type, op;
+	uint64_t scalar;
+	uint32_t last;
+};
+
+struct gantry_fifo_args {
+	struct gantry_conn *conn;
+	uint64_t n;
+	uint32_t window; /* 1: ping-pong; STEPS: as many as fit */
+	uint32_t bare;	 /* use flag instead of the FIFO: store tail, wait for head, nothing else */
+	uint32_t *result;
+};
+
+/* The pattern of tools/perf_util.h: byte i of message seq. */
+struct gantry_fill_args {
+	char *dst;
+	uint64_t bytes, seq;
+};
+struct gantry_verify_args {
+	const char *src;
+	uint64_t bytes, seq;
+	uint64_t *wrong; /* host memory: added to */
+};
+
+#endif

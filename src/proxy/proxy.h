@@ -1,0 +1,87 @@
+/*
+ * The progress engine: one thread per process (or per device, GANTRY_PROXY_PER_DEVICE) that moves the steps of all
+ * proxied connections of all communicators.
+ *
+ *   caller --append(batch)--> lock-free stack --taken whole, reversed--> per-connection queues --> ready list
+ *
+ * A connection is on the ready list while it has operations; idle ones cost nothing. The thread passes over the ready
+ * list, calls each connection's proxy_progress, and backs off when nothing moved: spin, yield, then sleep at its door.
+ * It sleeps without limit only when no operation is in flight; with operations in flight it looks again after at most
+ * GANTRY_PROXY_SLEEP (sockets and GPUs do not ring).
+ *
+ * A group is a communicator's share: its connections, its abort flag and its first error. An error of one connection
+ * ends the operations of its group and of no other.
+ */
+#ifndef GANTRY_PROXY_PROXY_H
+#define GANTRY_PROXY_PROXY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gantry/transport.h"
+
+struct gantry_proxy;
+struct gantry_proxy_group;
+
+/* The engine for a device: the process's, or the device's own. Counted; the last release ends the thread, in bounded
+ * time. The thread is pinned to the CPUs of the device's NUMA node when hwloc is there and GANTRY_PROXY_PIN is on. */
+gantry_result gantry_proxy_get(struct gantry_device *dev, struct gantry_proxy **ret_proxy);
+void gantry_proxy_put(struct gantry_proxy *p);
+struct gantry_door *gantry_proxy_door(struct gantry_proxy *p);
+
+/* on_error: called once by the progress thread with the first error, the peer's rank (-1: unknown) and a line of text.
+ * It may append operations, but neither wait for the thread nor destroy a group. */
+struct gantry_proxy_group_config {
+	/* Borrowed: nonzero ends all operations of the group with ERR_ABORTED. Seen within GANTRY_PROXY_SLEEP, or at
+	 * once if it is stored sequentially consistently and the engine's door is rung. */
+	const uint32_t *abort;
+	void (*on_error)(void *ctx, gantry_result r, int peer, const char *text);
+	void *ctx;
+};
+gantry_result gantry_proxy_group_create(struct gantry_proxy *p, const struct gantry_proxy_group_config *config,
+					struct gantry_proxy_group **ret_group);
+/* Ends its operations at once; returns when the progress thread no longer touches any of its connections. Bounded: the
+ * thread never blocks. The connections themselves are freed by their owner afterwards. */
+void gantry_proxy_group_destroy(struct gantry_proxy_group *g);
+gantry_result gantry_proxy_group_error(const struct gantry_proxy_group *g); /* OK: none yet */
+/* Operations appended and not yet finished. */
+uint64_t gantry_proxy_group_pending(const struct gantry_proxy_group *g);
+
+/* A connection's proxy half; side, resources and fifo are filled in by the transport. */
+gantry_result gantry_proxy_conn_create(struct gantry_proxy *p, struct gantry_proxy_group *g, struct gantry_connector *c,
+				       struct gantry_proxy_conn **ret_conn);
+/* After its group was destroyed, or before it had operations. */
+void gantry_proxy_conn_destroy(struct gantry_proxy_conn *pc);
+
+/* Takes n operations from the pool (all or none; grows the pool when it is empty), chained through next. */
+gantry_result gantry_proxy_ops_get(struct gantry_proxy *p, uint32_t n, struct gantry_proxy_op **ret_first);
+/* Gives back a chain (ended by NULL) that was not appended after all. */
+void gantry_proxy_ops_put(struct gantry_proxy *p, struct gantry_proxy_op *first);
+/* Appends a chain in order and wakes the thread: one atomic exchange and at most one wake-up for all of it. */
+void gantry_proxy_append(struct gantry_proxy *p, struct gantry_proxy_op *first, struct gantry_proxy_op *last);
+
+/* Calls fn for each connection of a group, from any thread, with the connection safe from being freed. */
+void gantry_proxy_group_each(struct gantry_proxy_group *g, void (*fn)(void *ctx, const struct gantry_proxy_conn *pc),
+			     void *ctx);
+
+/* A connection as other threads may see it. Words are right each by itself; together they are a moment's blur. */
+struct gantry_proxy_conn_view {
+	uint64_t posted, moved, flushed, done, end;
+	uint64_t bytes, steps, ops, copies;
+	uint64_t wait_ticks[GANTRY_WAIT_CAUSES]; /* the wait that is going on included */
+	uint64_t progress_ns;			 /* when a step last moved, or the first operation came */
+	int busy;				 /* it has operations */
+	int waits;				 /* for waits_for */
+	enum gantry_wait_cause waits_for;
+	uint32_t op; /* id of the oldest operation, if busy */
+};
+/* From any thread while the connection lives: in gantry_proxy_group_each, say. */
+void gantry_proxy_conn_look(const struct gantry_proxy_conn *pc, struct gantry_proxy_conn_view *ret);
+
+/* How the thread spent its life; for perf and tests. */
+struct gantry_proxy_stats {
+	uint64_t passes, worked, yields, sleeps, wakes, batches, ops;
+};
+void gantry_proxy_get_stats(struct gantry_proxy *p, struct gantry_proxy_stats *ret);
+
+#endif

@@ -1,0 +1,234 @@
+/*
+ * What a transport's proxy_progress says to the kernel's end of its connection and hears from it: the words and orders
+ * of gantry/fifo.h, seen from the CPU. Everything that a kernel waits for is stored first and accounted for afterwards.
+ *
+ * None of these advances posted, moved, flushed or done of the connection: that is the transport's. (Only done of a
+ * sending end follows gantry_proxy_done by itself, at the end of the pass.) Bytes and steps are counted here: of a
+ * sending end when the kernel is told that they are done, of a receiving end when it is told that they have come.
+ *
+ * Marks come round: a tag has 16 bits, and a slot or an offer that was not written for 65,536 steps looks written for
+ * the step that the kernel waits for. Gaps, the later steps of a slice, and offers of steps that need none are such
+ * words. So eight steps in a row out of 32,768 write theirs in any case, as device/k_conn.h does it for the kernel's
+ * words.
+ */
+#include "base/clock.h"
+#include "base/event.h"
+#include "proxy/engine.h"
+
+static struct gantry_slot *slot(struct gantry_slot *slots, uint64_t step)
+{
+	return &slots[step % GANTRY_STEPS];
+}
+
+#define REFRESH 0x7ff8ull /* steps with all these bits */
+
+/*
+ * Before step `to` is published (recv) or steps below it are told done (send), which happens in order. By then the
+ * words' former steps are consumed, or there would have been no room. An offer may already be for the next lap: it
+ * stays.
+ */
+static void refresh(struct gantry_proxy_conn *pc, uint64_t to)
+{
+	struct gantry_slot *words = pc->send ? pc->fifo->offers : pc->fifo->slots;
+	struct conn *c = conn_of(pc);
+
+	if (c->marked + GANTRY_STEPS < to)
+		c->marked = to - GANTRY_STEPS;
+	for (; c->marked < to; c->marked++) {
+		struct gantry_slot *w = slot(words, c->marked);
+		uint64_t s = c->marked, meta;
+
+		if ((s & REFRESH) != REFRESH)
+			continue;
+		meta = dev_load_relaxed(&w->meta);
+		if (!gantry_slot_is(meta, s) && !gantry_slot_is(meta, s + GANTRY_STEPS))
+			dev_publish(w, gantry_slot_meta(s, GANTRY_MODE_NORMAL, 0), gantry_slot_where(s, 0));
+	}
+}
+
+static uint32_t slice_of(const struct gantry_proxy_op *op)
+{
+	return op && op->slice_steps ? op->slice_steps : 1;
+}
+
+void gantry_proxy_step_event(struct gantry_proxy_conn *pc, int kind, uint64_t step, const struct gantry_proxy_op *op,
+			     uint32_t mode, uint64_t bytes)
+{
+	uint64_t proto = op ? op->proto : 0;
+
+	gantry_event_put((enum gantry_event_kind)kind, pc->id, step,
+			 GANTRY_EV_BYTES(bytes) | proto << 56 | (uint64_t)mode << 60);
+}
+
+int gantry_proxy_posted(struct gantry_proxy_conn *pc, uint64_t step, uint32_t *ret_mode, uint64_t *ret_size,
+			uint64_t *ret_place)
+{
+	struct gantry_slot *s = slot(pc->fifo->slots, step);
+	uint64_t meta = dev_load(&s->meta), where = 0;
+	struct conn *c = conn_of(pc);
+	uint32_t mode;
+
+	if (!gantry_slot_is(meta, step))
+		return 0;
+	mode = gantry_slot_mode(meta);
+	if (mode != GANTRY_MODE_NORMAL) {
+		/* A GPU stores the two words in no order: this one may still be on its way. */
+		where = dev_load(&s->where);
+		if (!gantry_slot_is(where, step))
+			return 0;
+	}
+	*ret_mode = mode;
+	*ret_size = gantry_slot_size(meta);
+	*ret_place = gantry_slot_place(where);
+	if (step >= c->seen) {
+		c->seen = step + 1;
+		gantry_proxy_step_event(pc, GANTRY_EV_PROXY_MOVE, step, gantry_proxy_op_of(pc, step), mode, *ret_size);
+	}
+	return 1;
+}
+
+void gantry_proxy_offer(struct gantry_proxy_conn *pc, uint64_t step, uint64_t offset, uint64_t size)
+{
+	dev_publish(slot(pc->fifo->offers, step), gantry_slot_meta(step, GANTRY_MODE_OFFSET, size),
+		    gantry_slot_where(step, offset));
+	dev_ring(pc->kernel_door);
+}
+
+void gantry_proxy_tell_head(struct gantry_proxy_conn *pc, uint64_t step)
+{
+	conn_of(pc)->told = step;
+	dev_store(&pc->fifo->head, step);
+	dev_ring(pc->kernel_door);
+}
+
+/* The slices from c->told to below `step`, their sizes read from the slots. At most STEPS of them are ever open. */
+struct slices {
+	uint32_t n;
+	uint64_t steps, bytes;
+	struct {
+		uint64_t step, meta;
+		const struct gantry_proxy_op *op;
+	} at[GANTRY_STEPS];
+};
+
+static void find_slices(struct gantry_proxy_conn *pc, uint64_t step, struct slices *ret)
+{
+	uint64_t s = conn_of(pc)->told;
+
+	ret->n = 0;
+	ret->steps = ret->bytes = 0;
+	s = step - s > GANTRY_STEPS ? step - GANTRY_STEPS : s;
+	while (s < step) {
+		const struct gantry_proxy_op *op = gantry_proxy_op_of(pc, s);
+		uint64_t meta = dev_load_relaxed(&slot(pc->fifo->slots, s)->meta);
+
+		if (op && gantry_slot_is(meta, s)) {
+			ret->at[ret->n].step = s;
+			ret->at[ret->n].meta = meta;
+			ret->at[ret->n++].op = op;
+			ret->steps += slice_of(op);
+			ret->bytes += gantry_slot_size(meta);
+		}
+		s += slice_of(op);
+	}
+}
+
+static void put_done(struct gantry_proxy_conn *pc, const struct slices *found)
+{
+	for (uint32_t i = 0; i < found->n; i++)
+		gantry_proxy_step_event(pc, GANTRY_EV_PROXY_DONE, found->at[i].step, found->at[i].op,
+					gantry_slot_mode(found->at[i].meta), gantry_slot_size(found->at[i].meta));
+}
+
+void gantry_proxy_done(struct gantry_proxy_conn *pc, uint64_t step)
+{
+	struct slices found;
+
+	if (step <= conn_of(pc)->told)
+		return;
+	find_slices(pc, step, &found); /* before the kernel may write them again */
+	refresh(pc, step);
+	gantry_proxy_tell_head(pc, step);
+	ADD(pc->steps, found.steps);
+	ADD(pc->bytes, found.bytes);
+	put_done(pc, &found);
+}
+
+int gantry_proxy_offered(struct gantry_proxy_conn *pc, uint64_t step, uint64_t *ret_size, uint64_t *ret_place)
+{
+	struct gantry_slot *s = slot(pc->fifo->offers, step);
+	uint64_t meta = dev_load(&s->meta), where;
+
+	if (!gantry_slot_is(meta, step))
+		return 0;
+	where = dev_load(&s->where);
+	if (!gantry_slot_is(where, step))
+		return 0;
+	*ret_size = gantry_slot_size(meta);
+	*ret_place = gantry_slot_place(where);
+	return 1;
+}
+
+void gantry_proxy_publish(struct gantry_proxy_conn *pc, uint64_t step, uint32_t mode, uint64_t size, uint64_t place)
+{
+	const struct gantry_proxy_op *op = gantry_proxy_op_of(pc, step);
+	uint32_t steps = slice_of(op);
+
+	refresh(pc, step);
+	dev_publish(slot(pc->fifo->slots, step), gantry_slot_meta(step, mode, size), gantry_slot_where(step, place));
+	dev_ring(pc->kernel_door);
+	dev_store_relaxed(&pc->fifo->tail, step + steps);
+	ADD(pc->steps, steps);
+	ADD(pc->bytes, size);
+	gantry_proxy_step_event(pc, GANTRY_EV_PROXY_MOVE, step, op, mode, size);
+}
+
+uint64_t gantry_proxy_consumed(struct gantry_proxy_conn *pc)
+{
+	uint64_t head = dev_load(&pc->fifo->head);
+	struct slices found;
+
+	if (head > conn_of(pc)->told) {
+		find_slices(pc, head, &found);
+		conn_of(pc)->told = head;
+		put_done(pc, &found);
+	}
+	return head;
+}
+
+uint64_t gantry_proxy_step_bytes(const struct gantry_proxy_op *op, uint64_t step)
+{
+	uint64_t most = op->step_bytes * slice_of(op), before = (step - op->base) * op->step_bytes;
+
+	if (!op->exact)
+		return most;
+	if (before >= op->bytes)
+		return 0;
+	return op->bytes - before < most ? op->bytes - before : most;
+}
+
+struct gantry_proxy_op *gantry_proxy_op_of(struct gantry_proxy_conn *pc, uint64_t step)
+{
+	struct gantry_proxy_op *op = pc->current && step >= pc->current->base ? pc->current : pc->first;
+
+	while (op && step >= op->base + op->nsteps)
+		op = op->next;
+	return op && step >= op->base ? op : NULL;
+}
+
+void gantry_proxy_waits_end(struct gantry_proxy_conn *pc)
+{
+	if (!pc->waits_since)
+		return;
+	ADD(pc->wait_ticks[pc->waits_for], gantry_ticks() - pc->waits_since);
+	PUT(pc->waits_since, 0);
+}
+
+void gantry_proxy_waits(struct gantry_proxy_conn *pc, enum gantry_wait_cause cause)
+{
+	if ((unsigned)cause >= GANTRY_WAIT_CAUSES || (pc->waits_since && pc->waits_for == (int)cause))
+		return;
+	gantry_proxy_waits_end(pc);
+	PUT(pc->waits_for, (int)cause);
+	PUT(pc->waits_since, gantry_ticks() | 1); /* 0 is "does not wait" */
+}

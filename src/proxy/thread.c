@@ -1,0 +1,194 @@
+/*
+ * The progress thread, and which engine serves whom.
+ *
+ * The loop: take what was appended, pass over what is ready, give back what is spent, and if nothing moved, back off.
+ * gantry_waiter_idle announces the sleep and returns, so that one whole round is made between the announcement and the
+ * sleep; everything that rings the door is looked at in that round by sequentially consistent loads: the inbox, the
+ * stop and abort flags, and the words of FIFOs.
+ *
+ * Waiting is idle. A connection that waits for its kernel or its peer does not keep the thread awake; it only bounds
+ * the sleep, because sockets and GPUs do not ring.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_PROXY
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/param.h"
+#include "device/device.h"
+#include "proxy/engine.h"
+
+enum { NAP_MIN_NS = 50000, SLEEP_NS = 1000000000 }; /* without operations: a second, in case a ring is ever lost */
+
+/* Owned by `mu`. A handful at most. */
+static struct {
+	pthread_mutex_t mu;
+	struct gantry_list list;
+} engines = {PTHREAD_MUTEX_INITIALIZER, {&engines.list, &engines.list}};
+
+static void back_off(struct gantry_proxy *p)
+{
+	int busy = !gantry_list_empty(&p->active);
+	uint64_t sleeps = p->waiter.sleeps, max = SLEEP_NS;
+
+	if (busy)
+		max = p->nap_ns < p->nap_max_ns ? p->nap_ns : p->nap_max_ns;
+	gantry_waiter_idle(&p->waiter, max);
+	PUT(p->stats.yields, p->waiter.yields);
+	if (p->waiter.sleeps == sleeps)
+		return;
+	PUT(p->stats.sleeps, p->waiter.sleeps);
+	if (!p->waiter.wait.announced)
+		ADD(p->stats.wakes, 1);
+	else if (busy && p->nap_ns < p->nap_max_ns)
+		p->nap_ns *= 2; /* nobody rang: look again after a longer while */
+}
+
+static void give_back(struct gantry_proxy *p)
+{
+	if (!p->spent)
+		return;
+	gantry_proxy_pool_put(&p->pool, p->spent, p->spent_last);
+	p->spent = NULL;
+}
+
+static void *progress(void *arg)
+{
+	struct gantry_proxy *p = arg;
+
+	if (p->numa_node >= 0)
+		gantry_proxy_pin(p->numa_node);
+	gantry_waiter_init(&p->waiter, &p->door);
+	while (!__atomic_load_n(&p->stop, __ATOMIC_SEQ_CST)) {
+		int worked = gantry_proxy_arrivals(p);
+
+		worked |= gantry_proxy_pass(p);
+		give_back(p);
+		ADD(p->stats.passes, 1);
+		if (worked) {
+			ADD(p->stats.worked, 1);
+			p->nap_ns = NAP_MIN_NS;
+			gantry_waiter_worked(&p->waiter);
+		} else {
+			back_off(p);
+		}
+	}
+	gantry_waiter_done(&p->waiter);
+	return NULL;
+}
+
+static void engine_free(struct gantry_proxy *p)
+{
+	if (!p)
+		return;
+	gantry_proxy_pool_destroy(&p->pool);
+	pthread_cond_destroy(&p->cond);
+	pthread_mutex_destroy(&p->mu);
+	free(p);
+}
+
+/* Signals are the application's threads' business. */
+static int start_thread(struct gantry_proxy *p)
+{
+	sigset_t all, old;
+	int rc;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	rc = pthread_create(&p->thread, NULL, progress, p);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (rc == 0)
+		pthread_setname_np(p->thread, "gantry-proxy");
+	return rc;
+}
+
+static gantry_result engine_start(struct gantry_device *key, int numa_node, struct gantry_proxy **ret_proxy)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_proxy *p = aligned_alloc(_Alignof(struct gantry_proxy), sizeof(*p));
+	pthread_condattr_t attr;
+	int rc;
+
+	if (!p)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for the progress engine");
+	memset(p, 0, sizeof(*p));
+	p->key = key;
+	p->numa_node = gantry_params()->proxy_pin ? numa_node : -1;
+	p->nap_ns = NAP_MIN_NS;
+	p->nap_max_ns = gantry_params()->proxy_sleep;
+	gantry_list_init(&p->active);
+	gantry_proxy_pool_init(&p->pool);
+	pthread_mutex_init(&p->mu, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&p->cond, &attr);
+	pthread_condattr_destroy(&attr);
+	rc = start_thread(p);
+	if (rc)
+		FAIL(GANTRY_ERR_SYSTEM, "no progress thread: %s", strerror(rc));
+	*ret_proxy = p;
+	p = NULL; /* ownership moved */
+out:
+	engine_free(p);
+	return r;
+}
+
+gantry_result gantry_proxy_get(struct gantry_device *dev, struct gantry_proxy **ret_proxy)
+{
+	struct gantry_device *key = gantry_params()->proxy_per_device ? dev : NULL;
+	struct gantry_proxy *found = NULL;
+	gantry_result r = GANTRY_OK;
+
+	pthread_mutex_lock(&engines.mu);
+	gantry_list_each (e, &engines.list) {
+		struct gantry_proxy *p = gantry_container(e, struct gantry_proxy, in_engines);
+
+		if (p->key == key)
+			found = p;
+	}
+	if (!found) {
+		TRY(engine_start(key, dev ? dev->numa_node : -1, &found));
+		gantry_list_append(&engines.list, &found->in_engines);
+	}
+	found->users++;
+	*ret_proxy = found;
+out:
+	pthread_mutex_unlock(&engines.mu);
+	return r;
+}
+
+void gantry_proxy_put(struct gantry_proxy *p)
+{
+	int last;
+
+	if (!p)
+		return;
+	pthread_mutex_lock(&engines.mu);
+	last = --p->users == 0;
+	if (last)
+		gantry_list_remove(&p->in_engines);
+	pthread_mutex_unlock(&engines.mu);
+	if (!last)
+		return;
+	__atomic_store_n(&p->stop, 1, __ATOMIC_SEQ_CST);
+	gantry_door_ring(&p->door);
+	pthread_join(p->thread, NULL);
+	engine_free(p);
+}
+
+struct gantry_door *gantry_proxy_door(struct gantry_proxy *p)
+{
+	return &p->door;
+}
+
+void gantry_proxy_get_stats(struct gantry_proxy *p, struct gantry_proxy_stats *ret)
+{
+	ret->passes = GET(p->stats.passes);
+	ret->worked = GET(p->stats.worked);
+	ret->yields = GET(p->stats.yields);
+	ret->sleeps = GET(p->stats.sleeps);
+	ret->wakes = GET(p->stats.wakes);
+	ret->batches = GET(p->stats.batches);
+	ret->ops = GET(p->stats.ops);
+}

@@ -1,0 +1,366 @@
+/*
+ * One pass of a direction is: start the copies that can start, finish those that are done, in order.
+ *
+ *   send   may start    the kernel has posted the step, and the far consumer has given its slot back
+ *          is finished  far slot published, then this kernel's head
+ *   recv   may start    the far producer has posted the step, and the staging slot (or the kernel's offer) is free
+ *          is finished  far head stored, then this kernel's slot published; done when the kernel has consumed it
+ *
+ * Order. The event of a copy is the acquire of its bytes; the far slot and the kernel's slot are releases after it.
+ * Steps are published in order because they are finished in order. Words are dev.h's, as in a kernel on the CPU.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include "transport/copy_engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "device/dev.h"
+
+/* A step whose copy has begun. */
+struct step {
+	uint64_t size, place;
+	uint32_t mode;
+};
+
+struct gantry_copy_engine {
+	struct gantry_device *device;	     /* borrowed */
+	struct gantry_fifo *fifo, *fifo_dev; /* the kernel's end: as the CPU and as the device addresses it */
+	char *staging;
+	uint64_t step_bytes;
+	struct gantry_copy_far far;
+	/* The progress thread's. */
+	struct gantry_stream *stream;
+	struct gantry_dev_event *events[GANTRY_STEPS];
+	struct step steps[GANTRY_STEPS];
+	uint64_t told; /* recv: far head */
+};
+
+gantry_result gantry_copy_engine_create(struct gantry_connector *c, struct gantry_copy_engine **ret_engine)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_copy_engine *e = calloc(1, sizeof(*e));
+	void *host = NULL, *dev = NULL;
+
+	if (!e)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a connection to rank %d", c->peer->rank);
+	e->device = c->device;
+	TRY(c->device->ops->alloc_mapped(c->device, sizeof(struct gantry_fifo), &host, &dev));
+	e->fifo = host;
+	e->fifo_dev = dev;
+	c->proxy->resources = e;
+	c->proxy->fifo = e->fifo;
+	c->proxy->kernel_door = c->door;
+	*ret_engine = e;
+	e = NULL;
+out:
+	gantry_copy_engine_free(e);
+	return r;
+}
+
+gantry_result gantry_copy_engine_connect(struct gantry_copy_engine *e, struct gantry_connector *c, uint64_t step_bytes,
+					 const struct gantry_copy_far *far)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_conn *conn = &c->conn;
+	void *staging = NULL;
+
+	TRY(c->device->ops->alloc(c->device, GANTRY_STEPS * step_bytes, &staging));
+	e->staging = staging;
+	e->step_bytes = step_bytes;
+	e->far = *far;
+	conn->head = &e->fifo_dev->head;
+	conn->tail = &e->fifo_dev->tail;
+	conn->slots = e->fifo_dev->slots;
+	conn->offers = c->send ? NULL : e->fifo_dev->offers;
+	conn->buffs[GANTRY_PROTO_SIMPLE] = e->staging;
+	conn->step_bytes[GANTRY_PROTO_SIMPLE] = (uint32_t)step_bytes;
+	conn->flags = GANTRY_CONN_PROXIED | (c->send ? GANTRY_CONN_SEND : 0);
+	conn->door = c->proxy_door;
+	conn->state = c->state;
+	c->max_step = step_bytes;
+	c->peer_rings = c->door != NULL;
+	c->shares_memory = 1; /* "the other end" of this kernel is a proxy of its own process */
+out:
+	return r;
+}
+
+gantry_result gantry_copy_engine_start(struct gantry_copy_engine *e)
+{
+	gantry_result r = GANTRY_OK;
+
+	TRY(e->device->ops->stream_create(e->device, &e->stream));
+	for (int i = 0; i < GANTRY_STEPS; i++)
+		TRY(e->device->ops->event_create(e->device, &e->events[i]));
+out:
+	return r;
+}
+
+void gantry_copy_engine_free(struct gantry_copy_engine *e)
+{
+	if (!e)
+		return;
+	if (e->stream) /* first: copies that are under way use all the rest */
+		e->device->ops->stream_destroy(e->device, e->stream);
+	for (int i = 0; i < GANTRY_STEPS; i++)
+		if (e->events[i])
+			e->device->ops->event_destroy(e->device, e->events[i]);
+	e->device->ops->free(e->device, e->staging);
+	if (e->fifo)
+		e->device->ops->free_mapped(e->device, e->fifo);
+	free(e);
+}
+
+/* Starts the copy of a step and remembers it. */
+static gantry_result start(struct gantry_copy_engine *e, uint64_t step, const struct step *s, char *to,
+			   const char *from)
+{
+	gantry_result r = GANTRY_OK;
+
+	if (s->size)
+		TRY(e->device->ops->copy_async(e->device, e->stream, to, from, s->size));
+	TRY(e->device->ops->event_record(e->device, e->events[step % GANTRY_STEPS], e->stream));
+	e->steps[step % GANTRY_STEPS] = *s;
+out:
+	return r;
+}
+
+static char *ring_slot(const struct gantry_copy_engine *e, char *ring, uint64_t step)
+{
+	return ring + step % GANTRY_STEPS * e->step_bytes;
+}
+
+/* For reports, read by any thread. */
+static void count_copy(struct gantry_proxy_conn *pc, const struct gantry_proxy_op *op)
+{
+	__atomic_store_n(&pc->copies, pc->copies + op->slice_steps, __ATOMIC_RELAXED);
+}
+
+/* Whether a far or near slot can hold the step: sizes come out of memory that others write. */
+static gantry_result check_size(const struct gantry_proxy_conn *pc, const struct gantry_copy_engine *e,
+				const struct gantry_proxy_op *op, uint64_t step, uint64_t size)
+{
+	gantry_result r = GANTRY_OK;
+
+	if (size > op->slice_steps * e->step_bytes || step % GANTRY_STEPS + op->slice_steps > GANTRY_STEPS)
+		FAIL(GANTRY_ERR_PROTOCOL, "step %llu of a connection with rank %d has %llu bytes, at most %llu fit",
+		     (unsigned long long)step, pc->connector->peer->rank, (unsigned long long)size,
+		     (unsigned long long)(op->slice_steps * e->step_bytes));
+out:
+	return r;
+}
+
+static gantry_result start_sends(struct gantry_proxy_conn *pc, struct gantry_copy_engine *e)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_proxy_op *op;
+
+	while (pc->moved < pc->done + GANTRY_STEPS && (op = gantry_proxy_op_of(pc, pc->moved))) {
+		uint64_t step = pc->moved, place;
+		struct step s = {0};
+
+		if (dev_load(e->far.head) + GANTRY_STEPS < step + op->slice_steps) {
+			gantry_proxy_waits(pc, GANTRY_WAIT_PEER);
+			break;
+		}
+		if (!gantry_proxy_posted(pc, step, &s.mode, &s.size, &place)) {
+			gantry_proxy_waits(pc, GANTRY_WAIT_KERNEL);
+			break;
+		}
+		if (s.mode != GANTRY_MODE_NORMAL && s.mode != GANTRY_MODE_PTR)
+			FAIL(GANTRY_ERR_INTERNAL, "a kernel posted step %llu in mode %u", (unsigned long long)step,
+			     s.mode);
+		TRY(check_size(pc, e, op, step, s.size));
+		TRY(start(e, step, &s, ring_slot(e, e->far.ring, step),
+			  s.mode == GANTRY_MODE_PTR ? (const char *)(uintptr_t)place : ring_slot(e, e->staging, step)));
+		pc->posted = pc->moved += op->slice_steps;
+	}
+out:
+	return r;
+}
+
+/* AGAIN: the oldest copy is under way. */
+static gantry_result look_at(struct gantry_proxy_conn *pc, struct gantry_copy_engine *e, uint64_t step)
+{
+	gantry_result r = e->device->ops->event_query(e->device, e->events[step % GANTRY_STEPS]);
+
+	if (r == GANTRY_AGAIN)
+		gantry_proxy_waits(pc, GANTRY_WAIT_FLUSH);
+	return r;
+}
+
+static gantry_result finish_sends(struct gantry_proxy_conn *pc, struct gantry_copy_engine *e)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_proxy_op *op;
+
+	while (pc->done < pc->moved && (op = gantry_proxy_op_of(pc, pc->done))) {
+		uint64_t step = pc->done;
+
+		TRY(look_at(pc, e, step));
+		dev_publish(&e->far.slots[step % GANTRY_STEPS],
+			    gantry_slot_meta(step, GANTRY_MODE_NORMAL, e->steps[step % GANTRY_STEPS].size),
+			    gantry_slot_where(step, 0));
+		dev_store_relaxed(e->far.tail, step + op->slice_steps);
+		dev_ring(e->far.door);
+		count_copy(pc, op);
+		pc->flushed = pc->done += op->slice_steps;
+		gantry_proxy_done(pc, pc->done);
+	}
+out:
+	return r == GANTRY_AGAIN ? GANTRY_OK : r;
+}
+
+gantry_result gantry_copy_engine_send(struct gantry_proxy_conn *pc, int *ret_worked)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_copy_engine *e = pc->resources;
+	uint64_t before = pc->moved + pc->done;
+
+	TRY(start_sends(pc, e));
+	TRY(finish_sends(pc, e));
+	*ret_worked |= pc->moved + pc->done != before;
+out:
+	return r;
+}
+
+/* Where the bytes of a step are. AGAIN: the far producer has not posted it. */
+static gantry_result find_source(struct gantry_proxy_conn *pc, struct gantry_copy_engine *e,
+				 const struct gantry_proxy_op *op, uint64_t step, const char **ret_from,
+				 uint64_t *ret_size)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_slot *slot = &e->far.slots[step % GANTRY_STEPS];
+	uint64_t meta = dev_load(&slot->meta), where;
+
+	if (!gantry_slot_is(meta, step))
+		return GANTRY_AGAIN;
+	*ret_size = gantry_slot_size(meta);
+	if (gantry_slot_mode(meta) == GANTRY_MODE_PTR && e->far.takes_pointers) {
+		where = dev_load(&slot->where);
+		if (!gantry_slot_is(where, step))
+			return GANTRY_AGAIN;
+		*ret_from = (const char *)(uintptr_t)gantry_slot_place(where);
+	} else if (gantry_slot_mode(meta) == GANTRY_MODE_NORMAL) {
+		*ret_from = ring_slot(e, e->far.ring, step);
+	} else {
+		FAIL(GANTRY_ERR_PROTOCOL, "rank %d posted step %llu in mode %u", pc->connector->peer->rank,
+		     (unsigned long long)step, gantry_slot_mode(meta));
+	}
+	TRY(check_size(pc, e, op, step, *ret_size));
+	if (op->exact && *ret_size != gantry_proxy_step_bytes(op, step))
+		FAIL(GANTRY_ERR_SIZE, "rank %d sent %llu bytes where %llu were expected (step %llu, channel %d)",
+		     pc->connector->peer->rank, (unsigned long long)*ret_size,
+		     (unsigned long long)gantry_proxy_step_bytes(op, step), (unsigned long long)step,
+		     pc->connector->channel);
+out:
+	return r;
+}
+
+/* Where they are to go. AGAIN: the kernel has not offered its buffer. */
+static gantry_result find_target(struct gantry_proxy_conn *pc, struct gantry_copy_engine *e,
+				 const struct gantry_proxy_op *op, uint64_t step, struct step *s, char **ret_to)
+{
+	gantry_result r = GANTRY_OK;
+	uint64_t room;
+
+	*ret_to = ring_slot(e, e->staging, step);
+	if (!op->ptr)
+		return GANTRY_OK;
+	if (!gantry_proxy_offered(pc, step, &room, &s->place))
+		return GANTRY_AGAIN;
+	if (s->size > room)
+		FAIL(GANTRY_ERR_SIZE, "rank %d sent %llu bytes where %llu were expected (step %llu, channel %d)",
+		     pc->connector->peer->rank, (unsigned long long)s->size, (unsigned long long)room,
+		     (unsigned long long)step, pc->connector->channel);
+	s->mode = GANTRY_MODE_PTR;
+	*ret_to = (char *)(uintptr_t)s->place;
+out:
+	return r;
+}
+
+static gantry_result start_recvs(struct gantry_proxy_conn *pc, struct gantry_copy_engine *e)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_proxy_op *op;
+
+	while (pc->moved < pc->done + GANTRY_STEPS && (op = gantry_proxy_op_of(pc, pc->moved))) {
+		struct step s = {.mode = GANTRY_MODE_NORMAL};
+		const char *from = NULL;
+		char *to = NULL;
+
+		r = find_source(pc, e, op, pc->moved, &from, &s.size);
+		if (r == GANTRY_AGAIN)
+			gantry_proxy_waits(pc, GANTRY_WAIT_PEER);
+		if (r != GANTRY_OK)
+			break;
+		r = find_target(pc, e, op, pc->moved, &s, &to);
+		if (r == GANTRY_AGAIN)
+			gantry_proxy_waits(pc, GANTRY_WAIT_KERNEL);
+		if (r != GANTRY_OK)
+			break;
+		TRY(start(e, pc->moved, &s, to, from));
+		pc->posted = pc->moved += op->slice_steps;
+	}
+out:
+	return r == GANTRY_AGAIN ? GANTRY_OK : r;
+}
+
+/* Also when the engine's own counter has jumped over a gap between two operations: the producer needs that room too. */
+static void tell_far_head(struct gantry_proxy_conn *pc, struct gantry_copy_engine *e)
+{
+	if (e->told == pc->flushed)
+		return;
+	e->told = pc->flushed;
+	dev_store(e->far.head, e->told);
+	dev_ring(e->far.door);
+}
+
+static gantry_result finish_recvs(struct gantry_proxy_conn *pc, struct gantry_copy_engine *e)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_proxy_op *op;
+
+	while (pc->flushed < pc->moved && (op = gantry_proxy_op_of(pc, pc->flushed))) {
+		uint64_t step = pc->flushed;
+		const struct step *s = &e->steps[step % GANTRY_STEPS];
+
+		TRY(look_at(pc, e, step));
+		pc->flushed += op->slice_steps;
+		tell_far_head(pc, e);
+		gantry_proxy_publish(pc, step, s->mode, s->size, s->place);
+		count_copy(pc, op);
+	}
+out:
+	return r == GANTRY_AGAIN ? GANTRY_OK : r;
+}
+
+static void count_consumed(struct gantry_proxy_conn *pc)
+{
+	uint64_t head = gantry_proxy_consumed(pc);
+	struct gantry_proxy_op *op;
+
+	while (pc->done < pc->flushed && (op = gantry_proxy_op_of(pc, pc->done))) {
+		if (head < pc->done + op->slice_steps) {
+			gantry_proxy_waits(pc, GANTRY_WAIT_KERNEL);
+			return;
+		}
+		pc->done += op->slice_steps;
+	}
+}
+
+gantry_result gantry_copy_engine_recv(struct gantry_proxy_conn *pc, int *ret_worked)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_copy_engine *e = pc->resources;
+	uint64_t before = pc->moved + pc->flushed + pc->done;
+
+	tell_far_head(pc, e);
+	TRY(start_recvs(pc, e));
+	TRY(finish_recvs(pc, e));
+	count_consumed(pc);
+	*ret_worked |= pc->moved + pc->flushed + pc->done != before;
+out:
+	return r;
+}

@@ -1,0 +1,162 @@
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include "transport/ends.h"
+
+#include <string.h>
+
+#include "base/log.h"
+
+int gantry_ends_same_process(const struct gantry_peer_info *a, const struct gantry_peer_info *b)
+{
+	return a->host == b->host && a->process == b->process;
+}
+
+int gantry_ends_see_each_other(const struct gantry_peer_info *a, const struct gantry_peer_info *b)
+{
+	return gantry_ends_same_process(a, b) || (a->host == b->host && a->pid_ns == b->pid_ns && a->user == b->user);
+}
+
+uint64_t gantry_rings_round_step(uint64_t step)
+{
+	return (step + GANTRY_ENDS_PAGE - 1) / GANTRY_ENDS_PAGE * GANTRY_ENDS_PAGE;
+}
+
+int gantry_rings_step_is_good(uint64_t step)
+{
+	return step && step <= GANTRY_ENDS_STEP_MAX && step % GANTRY_ENDS_PAGE == 0;
+}
+
+void gantry_rings_layout(uint64_t simple_step, int ll, int ll128, struct gantry_rings *ret_rings)
+{
+	struct gantry_rings g = {.size = GANTRY_ENDS_PAGE};
+
+	g.step_bytes[GANTRY_PROTO_SIMPLE] = (uint32_t)simple_step;
+	g.at[GANTRY_PROTO_SIMPLE] = g.size;
+	g.size += GANTRY_STEPS * simple_step;
+	if (ll) {
+		g.step_bytes[GANTRY_PROTO_LL] = GANTRY_ENDS_LL_STEP;
+		g.at[GANTRY_PROTO_LL] = g.size;
+		g.size += GANTRY_STEPS * gantry_ll_bytes(GANTRY_ENDS_LL_STEP);
+	}
+	if (ll128) {
+		g.step_bytes[GANTRY_PROTO_LL128] = GANTRY_ENDS_LL128_STEP;
+		g.at[GANTRY_PROTO_LL128] = g.size;
+		g.size += GANTRY_STEPS * gantry_ll128_bytes(GANTRY_ENDS_LL128_STEP);
+	}
+	*ret_rings = g;
+}
+
+void gantry_rings_fill(struct gantry_conn *conn, const struct gantry_rings *rings, char *base, int without_lines)
+{
+	for (int p = 0; p < GANTRY_PROTOS; p++) {
+		int there = rings->at[p] && (p == GANTRY_PROTO_SIMPLE || !without_lines);
+
+		conn->buffs[p] = there ? base + rings->at[p] : NULL;
+		conn->step_bytes[p] = there ? rings->step_bytes[p] : 0;
+	}
+}
+
+gantry_result gantry_sharing_make(struct gantry_sharing *s, const struct gantry_connector *c, size_t size,
+				  struct gantry_handover_address *ret_address)
+{
+	gantry_result r = GANTRY_OK;
+
+	TRY(gantry_segment_create(size, &s->segment));
+	if (gantry_ends_same_process(c->me, c->peer)) {
+		gantry_segment_close_file(s->segment);
+		ret_address->name = 0;
+		ret_address->token = s->segment->shared.token;
+	} else {
+		TRY(gantry_handover_offer(&s->offer, s->segment, c->peer->user, ret_address));
+	}
+out:
+	return r;
+}
+
+gantry_result gantry_sharing_meet(struct gantry_sharing *s, const struct gantry_connector *c, size_t size,
+				  const struct gantry_handover_address *address)
+{
+	gantry_result r = GANTRY_OK;
+	int here = gantry_ends_same_process(c->me, c->peer);
+
+	if (s->offer.segment) {
+		TRY(gantry_handover_given(&s->offer));
+		gantry_handover_withdraw(&s->offer);
+		gantry_segment_close_file(s->segment);
+	} else if (s->segment) {
+		/* Taken already, or made for this process. Who has found it himself finds that somebody has. */
+		r = here ? gantry_shared_found(&s->segment->shared) : GANTRY_OK;
+	} else if (here) {
+		TRY(gantry_segment_find(&address->token, &s->segment));
+	} else {
+		TRY(gantry_handover_take(&s->taker, address, c->peer->user, size, &s->segment));
+	}
+out:
+	return r;
+}
+
+void gantry_sharing_end(struct gantry_sharing *s)
+{
+	gantry_handover_withdraw(&s->offer);
+	gantry_handover_taker_close(&s->taker);
+	gantry_segment_put(s->segment);
+	s->segment = NULL;
+}
+
+void gantry_door_describe(const struct gantry_connector *c, struct gantry_door_info *ret_info)
+{
+	memset(ret_info, 0, sizeof(*ret_info));
+	if (!c->door)
+		return;
+	ret_info->there = 1;
+	ret_info->address = (uint64_t)(uintptr_t)c->door;
+	if (c->door_handle) {
+		ret_info->exported = 1;
+		ret_info->offset = c->door_offset;
+		memcpy(&ret_info->page, c->door_handle, sizeof(ret_info->page));
+	}
+}
+
+/*
+ * By the handle also within a process: then the page stays as long as it is open here, even if the communicator that it
+ * belongs to is destroyed while this end's kernel is about to look at the door.
+ */
+gantry_result gantry_far_door_open(const struct gantry_connector *c, const struct gantry_door_info *info,
+				   struct gantry_far_door *d)
+{
+	gantry_result r = GANTRY_OK;
+
+	if (d->looked || !info->there || !gantry_ends_see_each_other(c->me, c->peer))
+		return GANTRY_OK;
+	if (info->exported) {
+		TRY(gantry_device_host(&d->host));
+		r = d->host->ops->ipc_open(d->host, &info->page, &d->page);
+		if (r == GANTRY_ERR_INVALID)
+			FAIL(GANTRY_ERR_PEER_LOST, "rank %d's end of a connection is gone, and its door with it",
+			     c->peer->rank);
+		TRY(r);
+		d->door = (struct gantry_door *)(void *)((char *)d->page + info->offset);
+	} else if (gantry_ends_same_process(c->me, c->peer)) {
+		d->door = (struct gantry_door *)(uintptr_t)info->address;
+	}
+	d->looked = 1;
+out:
+	if (r != GANTRY_OK)
+		gantry_far_door_close(d);
+	return r;
+}
+
+void gantry_far_door_close(struct gantry_far_door *d)
+{
+	if (d->page)
+		d->host->ops->ipc_close(d->host, d->page);
+	gantry_device_close(d->host);
+	memset(d, 0, sizeof(*d));
+}
+
+int gantry_door_is_rung(const struct gantry_connector *c, int peer_is_proxied)
+{
+	if (!c->door || !(c->peer->sleeps || peer_is_proxied))
+		return 0; /* a GPU does not ring */
+	return gantry_ends_same_process(c->me, c->peer) ||
+	       (c->door_handle && gantry_ends_see_each_other(c->me, c->peer));
+}

@@ -1,0 +1,77 @@
+/* What the transports within a host have in common: who reaches whom, rings, and the doors of other processes. */
+#ifndef GANTRY_TRANSPORT_ENDS_H
+#define GANTRY_TRANSPORT_ENDS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "device/device.h"
+#include "transport/segment.h"
+#include "transport/transport.h"
+
+enum {
+	GANTRY_ENDS_LL_STEP = 8192,	/* data bytes of an LL step */
+	GANTRY_ENDS_LL128_STEP = 15360, /* of an LL128 step: 128 lines */
+	GANTRY_ENDS_PAGE = 4096,	/* rings and sizes of steps are multiples of it */
+};
+#define GANTRY_ENDS_STEP_MAX (64u << 20)
+
+int gantry_ends_same_process(const struct gantry_peer_info *a, const struct gantry_peer_info *b);
+/* Whether each can open memory that the other one's host device exports (through /proc). */
+int gantry_ends_see_each_other(const struct gantry_peer_info *a, const struct gantry_peer_info *b);
+
+/* Where the rings of a connection are within its memory, behind a page with the FIFO's words. */
+struct gantry_rings {
+	uint64_t at[GANTRY_PROTOS]; /* 0: not there */
+	uint32_t step_bytes[GANTRY_PROTOS];
+	uint64_t size; /* of all, with the page before them */
+};
+void gantry_rings_layout(uint64_t simple_step, int ll, int ll128, struct gantry_rings *ret_rings);
+/* Both sides of a ring agree about its step; the peer's word is checked. */
+uint64_t gantry_rings_round_step(uint64_t step);
+int gantry_rings_step_is_good(uint64_t step);
+/* without_lines: Simple alone, for a copy engine does not copy words whole. */
+void gantry_rings_fill(struct gantry_conn *conn, const struct gantry_rings *rings, char *base, int without_lines);
+
+/* A segment that one end makes and the other one gets. Zeroed is none. */
+struct gantry_sharing {
+	struct gantry_segment *segment; /* counted */
+	struct gantry_offer offer;	/* maker, to another process */
+	struct gantry_taker taker;
+};
+/* For the maker's setup. */
+gantry_result gantry_sharing_make(struct gantry_sharing *s, const struct gantry_connector *c, size_t size,
+				  struct gantry_handover_address *ret_address);
+/* For connect. AGAIN until both ends have it: the maker knows that the other one has, too. */
+gantry_result gantry_sharing_meet(struct gantry_sharing *s, const struct gantry_connector *c, size_t size,
+				  const struct gantry_handover_address *address);
+void gantry_sharing_end(struct gantry_sharing *s);
+
+/* A door as it travels in a connect info. */
+struct gantry_door_info {
+	uint32_t there;	   /* the end's kernels sleep */
+	uint32_t exported; /* the page can be opened by its handle */
+	uint64_t address;  /* within the process */
+	uint64_t offset;   /* within the page */
+	struct gantry_ipc_handle page;
+};
+void gantry_door_describe(const struct gantry_connector *c, struct gantry_door_info *ret_info);
+
+/*
+ * The door of the other end, held. Zeroed is one that was not opened yet; opening it again does nothing. A connect
+ * opens it before it does what the peer's connect waits for: a peer that is connected may be through with everything
+ * and free its door at once.
+ */
+struct gantry_far_door {
+	struct gantry_door *door;   /* NULL: it does not sleep, or cannot be reached */
+	struct gantry_device *host; /* counted */
+	void *page;
+	int looked;
+};
+gantry_result gantry_far_door_open(const struct gantry_connector *c, const struct gantry_door_info *info,
+				   struct gantry_far_door *d);
+void gantry_far_door_close(struct gantry_far_door *d);
+/* Whether the peer's end, proxied or not, will wake this end's kernels: gantry_connector's peer_rings. */
+int gantry_door_is_rung(const struct gantry_connector *c, int peer_is_proxied);
+
+#endif

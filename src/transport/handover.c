@@ -1,0 +1,352 @@
+/*
+ * Handing segments over to other processes; segment.h says how and why.
+ *
+ *   taker                                  offerer
+ *   connect                          ->    accept; of the right user?
+ *   {magic, token}                   ->    an offer with this token?
+ *                                    <-    {magic} and the file; closed on both sides
+ *
+ * Packets (SOCK_SEQPACKET), so a word is there whole or not at all. What was sent before closing stays readable, so
+ * neither side waits for the other's goodbye.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include <errno.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/hmac.h"
+#include "base/log.h"
+#include "transport/segment.h"
+
+enum { VISITORS = 8, ACCEPTS = 32, BACKLOG = 128 };
+#define MAGIC 0x314d485347544e47ull /* "GNTGSHM1" */
+#define SILENCE_NS 1000000000ull    /* how long a visitor may say nothing */
+#define PACE_NS 200000ull	    /* between two attempts of a taker */
+
+struct word {
+	uint64_t magic;
+	struct gantry_token token;
+};
+
+struct visitor {
+	int here; /* 0: a free place */
+	int fd;
+	uint64_t until_ns;
+	uint64_t user;
+};
+
+/* All under mu. The socket is there while there are offers that nobody has taken. */
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+static struct gantry_list offers = {&offers, &offers};
+static int listen_fd = -1;
+static uint64_t name_now;
+static struct visitor visitors[VISITORS];
+static struct gantry_ratelimit stranger_limit;
+
+static socklen_t address_of(uint64_t name, struct sockaddr_un *ret)
+{
+	int n;
+
+	memset(ret, 0, sizeof(*ret));
+	ret->sun_family = AF_UNIX;
+	n = snprintf(ret->sun_path + 1, sizeof(ret->sun_path) - 1, "gantry-%016llx", (unsigned long long)name);
+	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+}
+
+static uint64_t user_of(int fd)
+{
+	struct ucred cred;
+	socklen_t len = sizeof(cred);
+
+	return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0 ? UINT64_MAX : cred.uid;
+}
+
+static gantry_result start_listening(void)
+{
+	gantry_result r = GANTRY_OK;
+	struct sockaddr_un a;
+	int fd = -1;
+
+	TRY(gantry_random_bytes(&name_now, sizeof(name_now)));
+	name_now |= 1; /* 0 means none */
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		FAIL(errno == EMFILE || errno == ENFILE ? GANTRY_ERR_LIMIT : GANTRY_ERR_SYSTEM,
+		     "socket for shared segments: %s", strerror(errno));
+	if (bind(fd, (struct sockaddr *)&a, address_of(name_now, &a)) || listen(fd, BACKLOG))
+		FAIL(GANTRY_ERR_SYSTEM, "listen for takers of shared segments: %s", strerror(errno));
+	listen_fd = fd;
+	fd = -1;
+out:
+	if (fd >= 0)
+		close(fd);
+	return r;
+}
+
+static void drop_visitor(struct visitor *v, const char *why)
+{
+	uint32_t more;
+
+	if (why && gantry_ratelimit_pass(&stranger_limit, &more))
+		LOG_INFO(COMM, "a stranger of user %llu at the socket of shared segments: %s (%u more)",
+			 (unsigned long long)v->user, why, more);
+	close(v->fd);
+	v->here = 0;
+}
+
+static void stop_listening(void)
+{
+	for (int i = 0; i < VISITORS; i++)
+		if (visitors[i].here)
+			drop_visitor(&visitors[i], NULL);
+	if (listen_fd >= 0)
+		close(listen_fd);
+	listen_fd = -1;
+}
+
+static int send_file(int to, int file)
+{
+	struct word word = {.magic = MAGIC};
+	struct iovec iov = {&word, sizeof(word)};
+	union {
+		struct cmsghdr header; /* for its alignment */
+		char bytes[CMSG_SPACE(sizeof(int))];
+	} control = {.bytes = {0}};
+	struct msghdr msg = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control.bytes)};
+	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(c), &file, sizeof(int));
+	return sendmsg(to, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof(word);
+}
+
+static struct gantry_offer *offer_for(const struct word *word, uint64_t user)
+{
+	gantry_list_each (pos, &offers) {
+		struct gantry_offer *o = gantry_container(pos, struct gantry_offer, node);
+
+		if (!o->given && o->user == user &&
+		    gantry_equal_secret(&word->token, &o->segment->shared.token, sizeof(word->token)))
+			return o;
+	}
+	return NULL;
+}
+
+/* Hears what a visitor has to say. He leaves with the file, or is shown out, or may stay a little. */
+static void hear(struct visitor *v, uint64_t now)
+{
+	struct word word;
+	ssize_t n = recv(v->fd, &word, sizeof(word), MSG_DONTWAIT | MSG_TRUNC);
+	struct gantry_offer *o;
+
+	if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+		if (now > v->until_ns)
+			drop_visitor(v, "said nothing");
+		return;
+	}
+	o = n == (ssize_t)sizeof(word) && word.magic == MAGIC ? offer_for(&word, v->user) : NULL;
+	if (!o) {
+		drop_visitor(v, n > 0 ? "has no token that fits" : "left without a word");
+		return;
+	}
+	/* Too early: he comes again. A taker that is gone already never got it: the offer stands. */
+	if (o->asked && send_file(v->fd, o->segment->fd))
+		o->given = 1;
+	drop_visitor(v, NULL);
+}
+
+static int is_expected(uint64_t user)
+{
+	gantry_list_each (pos, &offers) {
+		if (gantry_container(pos, struct gantry_offer, node)->user == user)
+			return 1;
+	}
+	return 0;
+}
+
+/* The newcomer speaks at once or waits; when all places are taken, the one who has been silent longest goes. */
+static void let_in(int fd, uint64_t now)
+{
+	struct visitor v = {1, fd, now + SILENCE_NS, user_of(fd)}, *place = &visitors[0];
+
+	if (!is_expected(v.user)) {
+		drop_visitor(&v, "another user");
+		return;
+	}
+	hear(&v, now);
+	if (!v.here)
+		return;
+	for (int i = 0; i < VISITORS && place->here; i++)
+		if (!visitors[i].here || visitors[i].until_ns < place->until_ns)
+			place = &visitors[i];
+	if (place->here)
+		drop_visitor(place, "said nothing, and others wait");
+	*place = v;
+}
+
+static void serve(void)
+{
+	uint64_t now = gantry_now_ns();
+
+	for (int i = 0; i < VISITORS; i++)
+		if (visitors[i].here)
+			hear(&visitors[i], now);
+	for (int i = 0; i < ACCEPTS && listen_fd >= 0; i++) {
+		int fd = accept4(listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+
+		if (fd < 0)
+			break; /* nobody, or no descriptor to be had: they wait in the queue */
+		let_in(fd, now);
+	}
+}
+
+gantry_result gantry_handover_offer(struct gantry_offer *o, struct gantry_segment *s, uint64_t user,
+				    struct gantry_handover_address *ret_address)
+{
+	gantry_result r = GANTRY_OK;
+
+	pthread_mutex_lock(&mu);
+	if (listen_fd < 0)
+		TRY(start_listening());
+	*o = (struct gantry_offer){.segment = s, .user = user};
+	gantry_list_append(&offers, &o->node);
+	ret_address->name = name_now;
+	ret_address->token = s->shared.token;
+out:
+	pthread_mutex_unlock(&mu);
+	return r;
+}
+
+gantry_result gantry_handover_given(struct gantry_offer *o)
+{
+	int given;
+
+	pthread_mutex_lock(&mu);
+	o->asked = 1;
+	if (!o->given)
+		serve();
+	given = o->given;
+	pthread_mutex_unlock(&mu);
+	return given ? GANTRY_OK : GANTRY_AGAIN;
+}
+
+void gantry_handover_withdraw(struct gantry_offer *o)
+{
+	if (!o->segment)
+		return;
+	pthread_mutex_lock(&mu);
+	gantry_list_remove(&o->node);
+	o->segment = NULL;
+	if (gantry_list_empty(&offers))
+		stop_listening();
+	pthread_mutex_unlock(&mu);
+}
+
+/* The file out of a packet, or -1. */
+static int file_in(struct msghdr *msg)
+{
+	int fd = -1;
+
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c))
+		if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof(int)))
+			memcpy(&fd, CMSG_DATA(c), sizeof(int));
+	return fd;
+}
+
+/* AGAIN with the socket closed: the offerer hung up, so start over. */
+static gantry_result receive_file(struct gantry_taker *t, size_t size, struct gantry_segment **ret_segment)
+{
+	gantry_result r = GANTRY_OK;
+	struct word word = {0};
+	struct iovec iov = {&word, sizeof(word)};
+	union {
+		struct cmsghdr header;
+		char bytes[CMSG_SPACE(sizeof(int))];
+	} control;
+	/* Room for one: the rest of a heap of files is closed by the kernel. */
+	struct msghdr msg = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_LEN(sizeof(int))};
+	ssize_t n = recvmsg(t->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	int fd = n >= 0 ? file_in(&msg) : -1;
+
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return GANTRY_AGAIN;
+	if (n <= 0) {
+		gantry_handover_taker_close(t);
+		return GANTRY_AGAIN;
+	}
+	if (fd < 0 && (msg.msg_flags & MSG_CTRUNC))
+		FAIL(GANTRY_ERR_LIMIT, "no descriptor for a shared segment: raise `ulimit -n`");
+	if (n != (ssize_t)sizeof(word) || word.magic != MAGIC || fd < 0)
+		FAIL(GANTRY_ERR_PROTOCOL, "a packet without a shared segment in it");
+	TRY(gantry_segment_map(fd, size, ret_segment));
+	gantry_handover_taker_close(t);
+out:
+	if (fd >= 0)
+		close(fd);
+	return r;
+}
+
+static gantry_result call_on(struct gantry_taker *t, const struct gantry_handover_address *from, uint64_t user)
+{
+	gantry_result r = GANTRY_OK;
+	struct word word = {MAGIC, from->token};
+	struct sockaddr_un a;
+	socklen_t len = address_of(from->name, &a);
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+	if (fd < 0)
+		FAIL(errno == EMFILE || errno == ENFILE ? GANTRY_ERR_LIMIT : GANTRY_ERR_SYSTEM,
+		     "socket for a shared segment: %s", strerror(errno));
+	if (connect(fd, (struct sockaddr *)&a, len) < 0) {
+		r = GANTRY_AGAIN; /* a full queue, or nobody there */
+		goto out;
+	}
+	if (user_of(fd) != user) /* before the token is told */
+		FAIL(GANTRY_ERR_AUTH, "the socket for a shared segment is of user %llu and not of %llu, the peer's",
+		     (unsigned long long)user_of(fd), (unsigned long long)user);
+	if (send(fd, &word, sizeof(word), MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof(word)) {
+		r = GANTRY_AGAIN;
+		goto out;
+	}
+	t->fd = fd;
+	t->open = 1;
+	fd = -1;
+out:
+	if (fd >= 0)
+		close(fd);
+	return r;
+}
+
+gantry_result gantry_handover_take(struct gantry_taker *t, const struct gantry_handover_address *from, uint64_t user,
+				   size_t size, struct gantry_segment **ret_segment)
+{
+	gantry_result r = GANTRY_OK;
+	uint64_t now = gantry_now_ns();
+
+	if (!t->open) {
+		if (now < t->again_ns)
+			return GANTRY_AGAIN;
+		t->again_ns = now + PACE_NS;
+		TRY(call_on(t, from, user));
+	}
+	r = receive_file(t, size, ret_segment);
+out:
+	return r;
+}
+
+void gantry_handover_taker_close(struct gantry_taker *t)
+{
+	if (t->open)
+		close(t->fd);
+	t->open = 0;
+}

@@ -1,0 +1,266 @@
+/*
+ * The net transport: any network behind net.h, Gantry's own or a loaded plugin. Both ends are proxied.
+ *
+ * Simple steps live in a pool that the channels of a link share (OFFSET, the default) or in a ring of the connection
+ * (GANTRY_NET_BUFFERS=ring, NORMAL), in host memory that the device maps, or in the device's memory when the network
+ * can read that. Registered user memory is given to the network as it is (PTR). What travels is always the payload
+ * alone, in steps whose sizes both ends compute alike; how either end stores it is its own affair.
+ *
+ * LL and LL128: the proxy takes the flags off before it sends and puts flags on after it has received, word by word, so
+ * a kernel sees each word whole whatever way TCP cut the stream.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/param.h"
+#include "transport/net_priv.h"
+
+enum { NET_MAGIC = 0x6e657431 }; /* "net1" */
+#define BLOCK_LL sizeof(struct gantry_fifo)
+#define BLOCK_LL128 (BLOCK_LL + GANTRY_STEPS * (NET_LL_STEP / GANTRY_LL_DATA * GANTRY_LL_LINE))
+#define BLOCK_SIZE (BLOCK_LL128 + GANTRY_STEPS * (NET_LL128_STEP / GANTRY_LL128_DATA * GANTRY_LL128_LINE))
+
+_Static_assert(sizeof(struct net_info) <= GANTRY_CONNECT_INFO_SIZE, "travels in the connect info");
+_Static_assert(BLOCK_LL % 128 == 0 && BLOCK_LL128 % 128 == 0, "LL128 lines are cache lines");
+
+static int proxied(const struct gantry_peer_info *me, const struct gantry_peer_info *peer)
+{
+	(void)me;
+	(void)peer;
+	return GANTRY_TRANSPORT_PROXIED_SEND | GANTRY_TRANSPORT_PROXIED_RECV;
+}
+
+static gantry_result can_connect(const struct gantry_peer_info *me, const struct gantry_peer_info *peer, int *ret_can,
+				 char *why, size_t len)
+{
+	*ret_can = me->rank != peer->rank;
+	if (!*ret_can)
+		snprintf(why, len, "a rank does not talk to itself over the network");
+	return GANTRY_OK;
+}
+
+static uint64_t own_max_step(const struct gantry_connector *c)
+{
+	uint64_t asked = gantry_params()->net_step;
+
+	if (asked)
+		return asked;
+	return c->device->kind == GANTRY_DEVICE_CUDA ? 512u << 10 : 4u << 20;
+}
+
+static gantry_result proxy_setup(struct gantry_connector *c)
+{
+	gantry_result r = GANTRY_OK;
+	struct net_conn *nc = calloc(1, sizeof(*nc));
+	void *host = NULL, *dev = NULL;
+
+	if (!nc)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a connection to rank %d", c->peer->rank);
+	if (c->channel >= NET_CHANNELS_MAX)
+		FAIL(GANTRY_ERR_LIMIT, "channel %d: the net transport has %d", c->channel, NET_CHANNELS_MAX);
+	nc->channel = c->channel;
+	nc->pc = c->proxy;
+	TRY(net_link_get(c, &nc->link));
+	TRY(c->device->ops->alloc_mapped(c->device, BLOCK_SIZE, &host, &dev));
+	nc->block_host = host;
+	nc->block_dev = dev;
+	nc->stage = calloc(GANTRY_STEPS, NET_STAGE_STEP);
+	if (!nc->stage)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a connection to rank %d", c->peer->rank);
+	c->resources = c->proxy->resources = nc;
+	c->proxy->fifo = host;
+	c->proxy->kernel_door = c->door;
+	nc = NULL;
+out:
+	if (nc) {
+		if (nc->link)
+			net_link_put(nc->link, nc->channel);
+		if (nc->block_host)
+			c->device->ops->free_mapped(c->device, nc->block_host);
+		free(nc);
+	}
+	return r;
+}
+
+static gantry_result setup(struct gantry_connector *c, struct gantry_connect_info *ret_info)
+{
+	gantry_result r = GANTRY_OK;
+	struct net_conn *nc = c->resources;
+	struct net_link *l = nc->link;
+	struct net_info info = {.magic = NET_MAGIC,
+				.max_recvs = (uint32_t)(l->shared ? l->use->props.max_recvs : 1),
+				.max_step = own_max_step(c),
+				.ll_step = NET_LL_STEP,
+				.ll128_step = NET_LL128_STEP};
+
+	if (!c->send && !l->listen && !l->comm)
+		TRY(l->use->net->ops->listen(l->use->net, l->use->ctx, l->use->dev, l->handle, &l->listen));
+	memcpy(info.handle, l->handle, sizeof(info.handle));
+	memset(ret_info, 0, sizeof(*ret_info));
+	memcpy(ret_info, &info, sizeof(info));
+out:
+	return r;
+}
+
+static gantry_result check_info(const struct gantry_connector *c, const struct gantry_connect_info *peer,
+				struct net_info *ret_info)
+{
+	gantry_result r = GANTRY_OK;
+	const struct net_conn *nc = c->resources;
+
+	memcpy(ret_info, peer, sizeof(*ret_info));
+	if (ret_info->magic != NET_MAGIC)
+		FAIL(GANTRY_ERR_PROTOCOL, "rank %d chose another transport than net", c->peer->rank);
+	if (ret_info->ll_step != NET_LL_STEP || ret_info->ll128_step != NET_LL128_STEP)
+		FAIL(GANTRY_ERR_VERSION, "rank %d has LL steps of %u and %u bytes, this rank %d and %d", c->peer->rank,
+		     ret_info->ll_step, ret_info->ll128_step, NET_LL_STEP, NET_LL128_STEP);
+	if ((ret_info->max_recvs > 1) != (nc->link->shared != 0))
+		FAIL(GANTRY_ERR_SETTING, "rank %d groups %u receives, this rank's network %s %d; use one network on all ranks",
+		     c->peer->rank, ret_info->max_recvs, nc->link->use->net->name, nc->link->use->props.max_recvs);
+out:
+	return r;
+}
+
+/* The network's connection: made by whichever channel comes first, then there for all. */
+static gantry_result link_connect(struct gantry_connector *c, struct net_link *l, struct net_info *info)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_net *net = l->use->net;
+
+	if (l->comm)
+		return GANTRY_OK;
+	if (c->send && !l->handle[0] && !memcmp(l->handle, l->handle + 1, sizeof(l->handle) - 1))
+		memcpy(l->handle, info->handle, sizeof(l->handle)); /* the network keeps its state in it */
+	if (c->send)
+		TRY(net->ops->connect(net, l->use->ctx, l->use->dev, l->handle, &l->comm, NULL));
+	else
+		TRY(net->ops->accept(net, l->listen, &l->comm, NULL));
+	if (!l->comm)
+		return GANTRY_AGAIN;
+	if (!c->send) {
+		r = net->ops->close_listen(net, l->listen);
+		l->listen = NULL;
+	}
+out:
+	return r;
+}
+
+static gantry_result make_buffers(struct gantry_connector *c, struct net_conn *nc)
+{
+	gantry_result r = GANTRY_OK;
+	struct net_link *l = nc->link;
+	/* Fragmentation: pieces of different sizes may leave holes, so a share is more than one step. */
+	size_t least = 2 * (size_t)l->nchannels * c->max_step;
+	size_t pool = gantry_params()->net_pool ? gantry_params()->net_pool : 4 * c->max_step;
+
+	TRY(l->use->net->ops->reg_mr(l->use->net, l->comm, nc->stage, (size_t)GANTRY_STEPS * NET_STAGE_STEP,
+				     GANTRY_NET_PTR_HOST, &nc->stage_mr));
+	if (gantry_params()->net_buffers) { /* ring */
+		nc->ring_size = GANTRY_STEPS * c->max_step;
+		TRY(net_link_alloc(l, nc->ring_size, &nc->ring_host, &nc->ring_dev, &nc->ring_mr));
+	} else {
+		TRY(net_link_pool(l, pool < least ? least : pool));
+	}
+out:
+	return r;
+}
+
+static gantry_result connect_end(struct gantry_connector *c, const struct gantry_connect_info *peer)
+{
+	gantry_result r = GANTRY_OK;
+	struct net_conn *nc = c->resources;
+	struct gantry_conn *conn = &c->conn;
+	struct gantry_fifo *f = (void *)nc->block_dev;
+	struct net_info info;
+
+	TRY(check_info(c, peer, &info));
+	TRY(link_connect(c, nc->link, &info));
+	c->max_step = own_max_step(c) < info.max_step ? own_max_step(c) : info.max_step;
+	if (!nc->stage_mr && !nc->ring_host)
+		TRY(make_buffers(c, nc));
+	conn->head = &f->head;
+	conn->tail = &f->tail;
+	conn->slots = f->slots;
+	conn->flags = GANTRY_CONN_PROXIED | (c->send ? GANTRY_CONN_SEND : 0);
+	conn->buffs[GANTRY_PROTO_LL] = nc->block_dev + BLOCK_LL;
+	conn->step_bytes[GANTRY_PROTO_LL] = NET_LL_STEP;
+	/* A GPU reads host memory in pieces: the order within a line is certain on the host device only. */
+	if (c->device->kind == GANTRY_DEVICE_HOST && c->peer->device_kind == GANTRY_DEVICE_HOST) {
+		conn->buffs[GANTRY_PROTO_LL128] = nc->block_dev + BLOCK_LL128;
+		conn->step_bytes[GANTRY_PROTO_LL128] = NET_LL128_STEP;
+	}
+	conn->step_bytes[GANTRY_PROTO_SIMPLE] = (uint32_t)c->max_step;
+	if (nc->ring_dev) {
+		conn->buffs[GANTRY_PROTO_SIMPLE] = nc->ring_dev;
+	} else {
+		conn->pool = nc->link->pool_dev;
+		conn->flags |= GANTRY_CONN_OFFSET;
+	}
+	conn->offers = f->offers;
+	conn->door = c->proxy_door;
+	c->peer_rings = 1;
+	c->shares_memory = 3;
+out:
+	return r;
+}
+
+/* Only now may other channels of the link group with this one. */
+static gantry_result proxy_connect(struct gantry_connector *c)
+{
+	struct net_conn *nc = c->resources;
+
+	if (nc->link->nsubs <= c->channel)
+		nc->link->nsubs = c->channel + 1;
+	nc->link->subs[c->channel] = c->proxy;
+	return GANTRY_OK;
+}
+
+static void proxy_free(struct gantry_connector *c)
+{
+	struct net_conn *nc = c->resources;
+
+	if (!nc)
+		return;
+	if (nc->stage_mr && nc->link->comm)
+		nc->link->use->net->ops->dereg_mr(nc->link->use->net, nc->link->comm, nc->stage_mr);
+	net_link_free(nc->link, nc->ring_host, nc->ring_mr);
+	net_link_put(nc->link, nc->channel);
+	c->device->ops->free_mapped(c->device, nc->block_host);
+	free(nc->stage);
+	free(nc);
+	c->resources = NULL;
+	if (c->proxy)
+		c->proxy->resources = NULL;
+}
+
+static void nothing_to_free(struct gantry_connector *c)
+{
+	(void)c; /* all of it is the proxy's */
+}
+
+const struct gantry_transport gantry_transport_net = {
+	.name = "net",
+	.proxied = proxied,
+	.can_connect = can_connect,
+	.send = {.setup = setup,
+		 .connect = connect_end,
+		 .free = nothing_to_free,
+		 .proxy_setup = proxy_setup,
+		 .proxy_connect = proxy_connect,
+		 .proxy_progress = net_send_progress,
+		 .proxy_register = net_register,
+		 .proxy_deregister = net_deregister,
+		 .proxy_free = proxy_free},
+	.recv = {.setup = setup,
+		 .connect = connect_end,
+		 .free = nothing_to_free,
+		 .proxy_setup = proxy_setup,
+		 .proxy_connect = proxy_connect,
+		 .proxy_progress = net_recv_progress,
+		 .proxy_register = net_register,
+		 .proxy_deregister = net_deregister,
+		 .proxy_free = proxy_free},
+};

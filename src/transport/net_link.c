@@ -1,0 +1,290 @@
+/* Links: network connections shared by channels, their pool and their registered memory. */
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/param.h"
+#include "transport/net_priv.h"
+
+static pthread_mutex_t links_mu = PTHREAD_MUTEX_INITIALIZER;
+static struct gantry_list links = {&links, &links};
+
+static struct net_link *find(const struct gantry_connector *c)
+{
+	gantry_list_each (pos, &links) {
+		struct net_link *l = gantry_container(pos, struct net_link, node);
+
+		if (l->shared && l->comm_id == c->comm_id && l->me == c->me->rank && l->peer == c->peer->rank &&
+		    l->send == c->send && l->device == c->device)
+			return l;
+	}
+	return NULL;
+}
+
+static gantry_result create(struct gantry_connector *c, struct net_link **ret_link)
+{
+	gantry_result r = GANTRY_OK;
+	struct net_link *l = calloc(1, sizeof(*l));
+	int can_gdr;
+
+	if (!l)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a link to rank %d", c->peer->rank);
+	gantry_list_init(&l->memory);
+	gantry_list_init(&l->node);
+	pthread_mutex_init(&l->mu, NULL);
+	l->comm_id = c->comm_id;
+	l->me = c->me->rank;
+	l->peer = c->peer->rank;
+	l->send = c->send;
+	l->device = c->device;
+	TRY(gantry_net_use_get(c->comm_id, c->device, &l->use));
+	l->shared = l->use->props.max_recvs > 1 && c->nchannels > 1;
+	l->nchannels = l->shared ? c->nchannels : 1;
+	can_gdr = c->device->kind == GANTRY_DEVICE_CUDA &&
+		  (l->use->props.ptr_support & (GANTRY_NET_PTR_CUDA | GANTRY_NET_PTR_DMABUF));
+	l->gdr = can_gdr && gantry_params()->net_gdr;
+	l->mem_type = l->gdr ? GANTRY_NET_PTR_CUDA : GANTRY_NET_PTR_HOST;
+	*ret_link = l;
+	l = NULL;
+out:
+	if (l)
+		net_link_put(l, -1);
+	return r;
+}
+
+gantry_result net_link_get(struct gantry_connector *c, struct net_link **ret_link)
+{
+	gantry_result r = GANTRY_OK;
+	struct net_link *l;
+
+	pthread_mutex_lock(&links_mu);
+	l = find(c);
+	if (!l) {
+		TRY(create(c, &l));
+		gantry_list_append(&links, &l->node);
+	}
+	l->refs++;
+	*ret_link = l;
+out:
+	pthread_mutex_unlock(&links_mu);
+	return r;
+}
+
+static void destroy(struct net_link *l)
+{
+	struct gantry_net *net = l->use ? l->use->net : NULL;
+
+	gantry_list_each_safe (pos, &l->memory) {
+		struct net_mem *m = gantry_container(pos, struct net_mem, node);
+
+		net->ops->dereg_mr(net, l->comm, m->mr);
+		free(m);
+	}
+	net_link_free(l, l->pool_host, l->pool_mr);
+	if (l->comm && l->send)
+		net->ops->close_send(net, l->comm);
+	else if (l->comm)
+		net->ops->close_recv(net, l->comm);
+	if (l->listen)
+		net->ops->close_listen(net, l->listen);
+	gantry_net_use_put(l->use);
+	pthread_mutex_destroy(&l->mu);
+	free(l);
+}
+
+void net_link_put(struct net_link *l, int channel)
+{
+	int last;
+
+	if (!l)
+		return;
+	if (channel < 0) { /* never entered the list */
+		destroy(l);
+		return;
+	}
+	pthread_mutex_lock(&links_mu);
+	l->subs[channel] = NULL;
+	last = --l->refs == 0;
+	if (last)
+		gantry_list_remove(&l->node);
+	pthread_mutex_unlock(&links_mu);
+	if (last)
+		destroy(l);
+}
+
+/* Device memory for a network that reads it: by dma-buf where the network and the device have that. */
+static gantry_result reg_mr(struct net_link *l, char *p, size_t size, int type, void **ret_mr)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_net *net = l->use->net;
+	uint64_t offset = 0;
+	int fd = -1;
+
+	if (type == GANTRY_NET_PTR_CUDA && (l->use->props.ptr_support & GANTRY_NET_PTR_DMABUF) &&
+	    l->device->ops->dmabuf_export(l->device, p, size, &fd, &offset) == GANTRY_OK)
+		r = net->ops->reg_mr_dmabuf(net, l->comm, p, size, type, offset, fd, ret_mr);
+	else
+		r = net->ops->reg_mr(net, l->comm, p, size, type, ret_mr);
+	if (fd >= 0)
+		close(fd);
+	return r;
+}
+
+gantry_result net_link_alloc(struct net_link *l, size_t size, char **ret_host, char **ret_dev, void **ret_mr)
+{
+	gantry_result r = GANTRY_OK;
+	void *host = NULL, *dev = NULL, *mr = NULL;
+
+	if (l->gdr) {
+		TRY(l->device->ops->alloc(l->device, size, &dev));
+		host = dev;
+	} else {
+		TRY(l->device->ops->alloc_mapped(l->device, size, &host, &dev));
+	}
+	r = reg_mr(l, host, size, l->mem_type, &mr);
+	if (r != GANTRY_OK) {
+		net_link_free(l, host, NULL);
+		goto out;
+	}
+	*ret_host = host;
+	*ret_dev = dev;
+	*ret_mr = mr;
+out:
+	return r;
+}
+
+void net_link_free(struct net_link *l, char *host, void *mr)
+{
+	if (mr && l->comm)
+		l->use->net->ops->dereg_mr(l->use->net, l->comm, mr);
+	if (host && l->gdr)
+		l->device->ops->free(l->device, host);
+	else if (host)
+		l->device->ops->free_mapped(l->device, host);
+}
+
+gantry_result net_link_pool(struct net_link *l, size_t size)
+{
+	gantry_result r = GANTRY_OK;
+
+	if (l->pool_host)
+		return GANTRY_OK;
+	size = (size + NET_POOL_UNIT - 1) / NET_POOL_UNIT * NET_POOL_UNIT;
+	if (size / NET_POOL_UNIT > NET_POOL_UNITS_MAX)
+		FAIL(GANTRY_ERR_CONFIG, "a pool of %zu bytes is too large, at most %zu", size,
+		     (size_t)NET_POOL_UNITS_MAX * NET_POOL_UNIT);
+	TRY(net_link_alloc(l, size, &l->pool_host, &l->pool_dev, &l->pool_mr));
+	l->pool_size = size;
+	l->units = (uint32_t)(size / NET_POOL_UNIT);
+out:
+	return r;
+}
+
+/*
+ * A channel holds no more than its share. Else one side's pool could be all in the hands of channel 0 and the other
+ * side's in those of channel 1, each waiting for the other for ever.
+ */
+gantry_result net_pool_take(struct net_conn *nc, uint64_t size, struct net_step *s)
+{
+	struct net_link *l = nc->link;
+	uint32_t want = size ? (uint32_t)((size + NET_POOL_UNIT - 1) / NET_POOL_UNIT) : 1, run = 0;
+
+	if (nc->held && nc->held + want > l->units / (uint32_t)l->nchannels)
+		return GANTRY_AGAIN;
+	for (uint32_t i = 0; i < l->units; i++) {
+		run = l->used[i] ? 0 : run + 1;
+		if (run < want)
+			continue;
+		s->unit = i + 1 - want;
+		s->units = want;
+		nc->held += want;
+		memset(l->used + s->unit, 1, want);
+		s->place = (uint64_t)s->unit * NET_POOL_UNIT;
+		s->data = l->pool_host + s->place;
+		s->mr = l->pool_mr;
+		s->mode = GANTRY_MODE_OFFSET;
+		return GANTRY_OK;
+	}
+	return GANTRY_AGAIN;
+}
+
+void net_pool_give(struct net_conn *nc, struct net_step *s)
+{
+	if (s->units)
+		memset(nc->link->used + s->unit, 0, s->units);
+	nc->held -= s->units;
+	s->units = 0;
+}
+
+void *net_link_mr_of(struct net_link *l, const void *p, uint64_t size)
+{
+	void *mr = NULL;
+
+	pthread_mutex_lock(&l->mu);
+	gantry_list_each (pos, &l->memory) {
+		struct net_mem *m = gantry_container(pos, struct net_mem, node);
+
+		if ((const char *)p >= m->base && (const char *)p + size <= m->base + m->size) {
+			mr = m->mr;
+			break;
+		}
+	}
+	pthread_mutex_unlock(&l->mu);
+	return mr;
+}
+
+gantry_result net_register(struct gantry_proxy_conn *pc, void *ptr, size_t size, void **ret_handle)
+{
+	gantry_result r = GANTRY_OK;
+	struct net_link *l = ((struct net_conn *)pc->resources)->link;
+	struct gantry_mem_info info;
+	struct net_mem *m = NULL;
+
+	pthread_mutex_lock(&l->mu);
+	gantry_list_each (pos, &l->memory) { /* the channels of a link ask one after the other */
+		struct net_mem *it = gantry_container(pos, struct net_mem, node);
+
+		if (it->base == ptr && it->size == size) {
+			it->refs++;
+			*ret_handle = it;
+			goto out;
+		}
+	}
+	TRY(l->device->ops->pointer(l->device, ptr, &info));
+	if (info.kind == GANTRY_MEM_DEVICE && !l->gdr) {
+		r = GANTRY_ERR_UNSUPPORTED; /* no news: the caller copies through a ring */
+		goto out;
+	}
+	m = calloc(1, sizeof(*m));
+	if (!m)
+		FAIL(GANTRY_ERR_NOMEM, "no memory to register a buffer");
+	m->base = ptr;
+	m->size = size;
+	m->refs = 1;
+	TRY(reg_mr(l, ptr, size, info.kind == GANTRY_MEM_DEVICE ? GANTRY_NET_PTR_CUDA : GANTRY_NET_PTR_HOST, &m->mr));
+	gantry_list_append(&l->memory, &m->node);
+	*ret_handle = m;
+	m = NULL;
+out:
+	pthread_mutex_unlock(&l->mu);
+	free(m);
+	return r;
+}
+
+gantry_result net_deregister(struct gantry_proxy_conn *pc, void *handle)
+{
+	struct net_link *l = ((struct net_conn *)pc->resources)->link;
+	struct net_mem *m = handle;
+	gantry_result r = GANTRY_OK;
+
+	pthread_mutex_lock(&l->mu);
+	if (--m->refs == 0) {
+		gantry_list_remove(&m->node);
+		r = l->use->net->ops->dereg_mr(l->use->net, l->comm, m->mr);
+		free(m);
+	}
+	pthread_mutex_unlock(&l->mu);
+	return r;
+}

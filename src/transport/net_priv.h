@@ -1,0 +1,122 @@
+/*
+ * The net transport's own structures.
+ *
+ *   use    one network and its context per communicator (net_use.c)
+ *   link   one network connection per peer and direction, shared by the channels when the network has grouped
+ *          receives; the pool that OFFSET steps live in; registered user memory (net_link.c)
+ *   conn   one end of one channel: FIFO, rings of LL and LL128, requests in flight (net.c)
+ *
+ * The progress thread owns requests, pieces and counters; the callers' threads own connecting. Registered memory is
+ * under the link's lock.
+ */
+#ifndef GANTRY_TRANSPORT_NET_PRIV_H
+#define GANTRY_TRANSPORT_NET_PRIV_H
+
+#include <pthread.h>
+
+#include "base/list.h"
+#include "device/device.h"
+#include "transport/transport.h"
+
+enum {
+	NET_LL_STEP = 8192,	/* data bytes of an LL step */
+	NET_LL128_STEP = 15360, /* of an LL128 step: 128 lines */
+	NET_STAGE_STEP = 16384, /* where the proxy packs and unpacks either */
+	NET_POOL_UNIT = 65536,
+	NET_POOL_UNITS_MAX = 4096,
+	NET_CHANNELS_MAX = 32,
+	NET_RECVS = 64, /* grouped receives in flight per link */
+};
+
+struct net_mem {
+	struct gantry_list node;
+	char *base;
+	size_t size;
+	void *mr;
+	int refs;
+};
+
+/* A grouped receive: one request for the same moment of several channels. */
+struct net_recv {
+	void *request; /* the receive's, then the flush's */
+	int n, arrived;
+	struct gantry_proxy_conn *pc[GANTRY_NET_MAX_RECVS];
+	uint64_t step[GANTRY_NET_MAX_RECVS];
+};
+
+struct net_link {
+	struct gantry_list node; /* of all links of the process */
+	int refs;		 /* under the lock of all links */
+	uint64_t comm_id;
+	int me, peer, send, shared;
+	int nchannels; /* that share the pool */
+	struct gantry_device *device;	  /* borrowed */
+	const struct gantry_net_use *use; /* counted */
+	void *listen, *comm;		  /* the network's */
+	unsigned char handle[GANTRY_NET_HANDLE_SIZE];
+	int gdr; /* Simple buffers are in the device's own memory */
+	int mem_type;
+	struct gantry_proxy_conn *subs[NET_CHANNELS_MAX];
+	int nsubs; /* highest channel + 1 */
+	/* The pool: units of 64 KiB, lowest first, so that hot pieces stay in the cache. */
+	char *pool_host, *pool_dev;
+	size_t pool_size;
+	void *pool_mr;
+	uint32_t units;
+	uint8_t used[NET_POOL_UNITS_MAX];
+	/* Receives in flight, oldest first. */
+	struct net_recv recvs[NET_RECVS];
+	uint64_t recv_head, recv_tail;
+	/* User memory. */
+	pthread_mutex_t mu;
+	struct gantry_list memory;
+};
+
+/* What a step of a conn is using. */
+struct net_step {
+	void *request; /* send: the network's */
+	char *data;
+	void *mr;
+	uint32_t unit, units; /* of the pool */
+	uint32_t mode, place_set;
+	uint64_t size, place;
+};
+
+struct net_conn {
+	struct net_link *link; /* counted */
+	struct gantry_proxy_conn *pc;
+	char *block_host, *block_dev; /* FIFO, rings of LL and LL128 */
+	char *stage;		      /* host: STEPS pieces of NET_STAGE_STEP */
+	char *ring_host, *ring_dev;   /* NORMAL: Simple steps */
+	size_t ring_size;
+	void *ring_mr, *stage_mr;
+	struct net_step steps[GANTRY_STEPS];
+	uint32_t held; /* units of the pool */
+	int prepared; /* recv: steps[posted % STEPS] is filled in, the receive is not posted yet */
+	int channel;
+};
+
+struct net_info {
+	uint32_t magic, max_recvs;
+	uint64_t max_step;
+	uint32_t ll_step, ll128_step;
+	unsigned char handle[GANTRY_NET_HANDLE_SIZE];
+};
+
+gantry_result net_link_get(struct gantry_connector *c, struct net_link **ret_link);
+void net_link_put(struct net_link *l, int channel);
+/* The memory the network moves data from and to, registered. */
+gantry_result net_link_alloc(struct net_link *l, size_t size, char **ret_host, char **ret_dev, void **ret_mr);
+void net_link_free(struct net_link *l, char *host, void *mr);
+gantry_result net_link_pool(struct net_link *l, size_t size);
+/* AGAIN: the pool is full, or this channel has its share. */
+gantry_result net_pool_take(struct net_conn *nc, uint64_t size, struct net_step *s);
+void net_pool_give(struct net_conn *nc, struct net_step *s);
+void *net_link_mr_of(struct net_link *l, const void *p, uint64_t size); /* NULL: not registered */
+
+gantry_result net_send_progress(struct gantry_proxy_conn *pc, int *ret_worked);
+gantry_result net_recv_progress(struct gantry_proxy_conn *pc, int *ret_worked);
+gantry_result net_register(struct gantry_proxy_conn *pc, void *ptr, size_t size, void **ret_handle);
+gantry_result net_deregister(struct gantry_proxy_conn *pc, void *handle);
+
+#endif

@@ -1,0 +1,269 @@
+/*
+ * Receiving from a network, seen from the progress thread. In one pass: post receives (grouped over the channels of a
+ * link), see what has arrived, flush where the data went to a device, hand over to the kernel, and count what the kernel
+ * has consumed. Receives of a link complete in posting order; each is for one step of each of its channels.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include <string.h>
+
+#include "base/log.h"
+#include "base/param.h"
+#include "device/dev.h"
+#include "transport/net_priv.h"
+
+/* Chooses where the next step goes. 0: it cannot be posted now. */
+static int prepare(struct gantry_proxy_conn *pc, struct net_conn *nc)
+{
+	uint64_t step = pc->posted, slot = step % GANTRY_STEPS, size, place;
+	struct net_step *s = &nc->steps[slot];
+	struct gantry_proxy_op *op = gantry_proxy_op_of(pc, step);
+
+	if (nc->prepared)
+		return 1;
+	size = gantry_proxy_step_bytes(op, step);
+	s->units = 0;
+	s->mode = GANTRY_MODE_NORMAL;
+	s->place = 0;
+	if (op->proto != GANTRY_PROTO_SIMPLE) {
+		s->data = nc->stage + slot * NET_STAGE_STEP;
+		s->mr = nc->stage_mr;
+	} else if (op->ptr) {
+		if (!gantry_proxy_offered(pc, step, &size, &place)) {
+			gantry_proxy_waits(pc, GANTRY_WAIT_KERNEL);
+			return 0;
+		}
+		s->mode = GANTRY_MODE_PTR;
+		s->place = place;
+		s->data = (char *)(uintptr_t)place;
+		s->mr = net_link_mr_of(nc->link, s->data, size);
+	} else if (nc->ring_host) {
+		s->data = nc->ring_host + slot * (nc->ring_size / GANTRY_STEPS);
+		s->mr = nc->ring_mr;
+	} else if (net_pool_take(nc, size, s) != GANTRY_OK) {
+		gantry_proxy_waits(pc, GANTRY_WAIT_SPACE);
+		return 0;
+	}
+	s->size = size;
+	nc->prepared = 1;
+	return 1;
+}
+
+static int can_post(struct gantry_proxy_conn *pc)
+{
+	struct gantry_proxy_op *op = NULL;
+
+	if (!pc || !pc->ready)
+		return 0;
+	while (pc->posted < pc->end && !(op = gantry_proxy_op_of(pc, pc->posted)))
+		pc->posted++; /* a gap left by aligning */
+	return op && pc->posted + op->slice_steps <= pc->done + GANTRY_STEPS && prepare(pc, pc->resources);
+}
+
+/* One receive for as many channels as can take a step now. */
+static gantry_result post_group(struct net_link *l, int *ret_posted)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_net *net = l->use->net;
+	struct net_recv *recv = &l->recvs[l->recv_tail % NET_RECVS];
+	int limit = l->shared ? l->use->props.max_recvs : 1, tags[GANTRY_NET_MAX_RECVS];
+	void *data[GANTRY_NET_MAX_RECVS], *mrs[GANTRY_NET_MAX_RECVS];
+	size_t sizes[GANTRY_NET_MAX_RECVS];
+
+	memset(recv, 0, sizeof(*recv));
+	if (limit > GANTRY_NET_MAX_RECVS)
+		limit = GANTRY_NET_MAX_RECVS;
+	for (int i = 0; i < l->nsubs && recv->n < limit; i++) {
+		struct net_step *s;
+
+		if (!can_post(l->subs[i]))
+			continue;
+		s = &((struct net_conn *)l->subs[i]->resources)->steps[l->subs[i]->posted % GANTRY_STEPS];
+		data[recv->n] = s->data;
+		sizes[recv->n] = s->size;
+		tags[recv->n] = i;
+		mrs[recv->n] = s->mr;
+		recv->pc[recv->n] = l->subs[i];
+		recv->step[recv->n++] = l->subs[i]->posted;
+	}
+	if (!recv->n)
+		return GANTRY_OK;
+	TRY(net->ops->irecv(net, l->comm, recv->n, data, sizes, tags, mrs, &recv->request));
+	if (!recv->request)
+		return GANTRY_OK; /* the steps stay prepared */
+	for (int i = 0; i < recv->n; i++) {
+		struct gantry_proxy_conn *pc = recv->pc[i];
+
+		((struct net_conn *)pc->resources)->prepared = 0;
+		pc->posted += gantry_proxy_op_of(pc, pc->posted)->slice_steps;
+	}
+	l->recv_tail++;
+	*ret_posted = 1;
+out:
+	return r;
+}
+
+/* Puts flags on, word by word. */
+static void unpack_ll(struct net_conn *nc, uint8_t proto, uint64_t step, const char *in, uint64_t bytes)
+{
+	char *block = nc->block_host + sizeof(struct gantry_fifo);
+	uint64_t slot = step % GANTRY_STEPS;
+
+	if (proto == GANTRY_PROTO_LL) {
+		uint64_t *line = (void *)(block + slot * gantry_ll_bytes(NET_LL_STEP));
+
+		for (uint64_t i = 0; i < bytes; i += GANTRY_LL_DATA, line += GANTRY_LL_LINE / 8) {
+			uint64_t data = 0;
+
+			memcpy(&data, in + i, bytes - i < GANTRY_LL_DATA ? bytes - i : GANTRY_LL_DATA);
+			dev_ll_store(line, data, gantry_ll_flag(step));
+		}
+	} else {
+		uint64_t *line = (void *)(block + GANTRY_STEPS * gantry_ll_bytes(NET_LL_STEP) +
+					  slot * gantry_ll128_bytes(NET_LL128_STEP));
+
+		for (uint64_t i = 0; i < bytes; i += GANTRY_LL128_DATA, line += GANTRY_LL128_LINE / 8) {
+			uint32_t n = bytes - i < GANTRY_LL128_DATA ? (uint32_t)(bytes - i) : GANTRY_LL128_DATA;
+
+			dev_ll128_put(line, in + i, n, gantry_ll128_flag(step));
+		}
+	}
+}
+
+static gantry_result arrived(struct net_link *l, struct net_recv *recv, const int *sizes)
+{
+	gantry_result r = GANTRY_OK;
+
+	for (int i = 0; i < recv->n; i++) {
+		struct gantry_proxy_conn *pc = recv->pc[i];
+		struct net_step *s = &((struct net_conn *)pc->resources)->steps[recv->step[i] % GANTRY_STEPS];
+		struct gantry_proxy_op *op = gantry_proxy_op_of(pc, recv->step[i]);
+
+		if (op->exact && (uint64_t)sizes[i] != s->size)
+			FAIL(GANTRY_ERR_SIZE, "rank %d sent %d bytes where %llu were expected (step %llu, channel %d)", l->peer,
+			     sizes[i], (unsigned long long)s->size, (unsigned long long)recv->step[i],
+			     ((struct net_conn *)pc->resources)->channel);
+		s->size = (uint64_t)sizes[i];
+		pc->moved = recv->step[i] + op->slice_steps;
+	}
+	recv->arrived = 1;
+out:
+	return r;
+}
+
+/* Data that went to a device's memory is visible to its kernels only after a flush. */
+static gantry_result start_flush(struct net_link *l, struct net_recv *recv)
+{
+	gantry_result r = GANTRY_OK;
+	void *data[GANTRY_NET_MAX_RECVS], *mrs[GANTRY_NET_MAX_RECVS];
+	int sizes[GANTRY_NET_MAX_RECVS], n = 0;
+
+	recv->request = NULL;
+	if (!l->gdr && !gantry_params()->net_flush)
+		return GANTRY_OK;
+	for (int i = 0; i < recv->n; i++) {
+		struct net_step *s = &((struct net_conn *)recv->pc[i]->resources)->steps[recv->step[i] % GANTRY_STEPS];
+
+		if (!s->size)
+			continue;
+		data[n] = s->data;
+		sizes[n] = (int)s->size;
+		mrs[n++] = s->mr;
+	}
+	if (n)
+		r = l->use->net->ops->iflush(l->use->net, l->comm, n, data, sizes, mrs, &recv->request);
+	return r;
+}
+
+static void hand_over(struct net_recv *recv)
+{
+	for (int i = 0; i < recv->n; i++) {
+		struct gantry_proxy_conn *pc = recv->pc[i];
+		struct net_conn *nc = pc->resources;
+		struct net_step *s = &nc->steps[recv->step[i] % GANTRY_STEPS];
+		struct gantry_proxy_op *op = gantry_proxy_op_of(pc, recv->step[i]);
+
+		if (op->proto != GANTRY_PROTO_SIMPLE)
+			unpack_ll(nc, op->proto, recv->step[i], s->data, s->size);
+		pc->flushed = recv->step[i] + op->slice_steps;
+		gantry_proxy_publish(pc, recv->step[i], s->mode, s->size, s->place);
+	}
+}
+
+static gantry_result complete(struct net_link *l, int *worked)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_net *net = l->use->net;
+
+	while (l->recv_head < l->recv_tail) {
+		struct net_recv *recv = &l->recvs[l->recv_head % NET_RECVS];
+		int done = 1, sizes[GANTRY_NET_MAX_RECVS];
+
+		if (recv->request)
+			TRY(net->ops->test(net, recv->request, &done, sizes));
+		if (!done) {
+			for (int i = 0; i < recv->n; i++)
+				gantry_proxy_waits(recv->pc[i], recv->arrived ? GANTRY_WAIT_FLUSH : GANTRY_WAIT_PEER);
+			break;
+		}
+		*worked = 1;
+		if (!recv->arrived) {
+			TRY(arrived(l, recv, sizes));
+			TRY(start_flush(l, recv));
+			if (recv->request)
+				continue;
+		}
+		hand_over(recv);
+		l->recv_head++;
+	}
+out:
+	return r;
+}
+
+static void consume(struct gantry_proxy_conn *pc, struct net_conn *nc, int *worked)
+{
+	uint64_t head = gantry_proxy_consumed(pc);
+
+	while (pc->done < pc->flushed) {
+		struct gantry_proxy_op *op = gantry_proxy_op_of(pc, pc->done);
+
+		if (!op) {
+			pc->done++;
+			continue;
+		}
+		if (head < pc->done + op->slice_steps) {
+			gantry_proxy_waits(pc, GANTRY_WAIT_KERNEL);
+			return;
+		}
+		net_pool_give(nc, &nc->steps[pc->done % GANTRY_STEPS]);
+		pc->done += op->slice_steps;
+		*worked = 1;
+	}
+}
+
+/* The first ready channel of a link works for all of them; the others only count what their kernels consumed. */
+static int leads(const struct net_link *l, const struct gantry_proxy_conn *pc)
+{
+	for (int i = 0; i < l->nsubs; i++) {
+		if (l->subs[i] && l->subs[i]->ready)
+			return l->subs[i] == pc;
+	}
+	return 1;
+}
+
+gantry_result net_recv_progress(struct gantry_proxy_conn *pc, int *ret_worked)
+{
+	gantry_result r = GANTRY_OK;
+	struct net_conn *nc = pc->resources;
+	struct net_link *l = nc->link;
+
+	if (leads(l, pc)) {
+		for (int posted = 1; posted && l->recv_tail - l->recv_head < NET_RECVS; *ret_worked |= posted) {
+			posted = 0;
+			TRY(post_group(l, &posted));
+		}
+		TRY(complete(l, ret_worked));
+	}
+	consume(pc, nc, ret_worked);
+out:
+	return r;
+}

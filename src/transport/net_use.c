@@ -1,0 +1,118 @@
+/* Which network the net transport uses, and its context per communicator. */
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/list.h"
+#include "base/log.h"
+#include "base/param.h"
+#include "device/device.h"
+#include "net/loader.h"
+#include "transport/transport.h"
+
+struct use {
+	struct gantry_net_use pub;
+	struct gantry_list node;
+	uint64_t comm_id;
+	struct gantry_device *device; /* borrowed: ranks of one process have contexts of their own */
+	int refs;
+};
+
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+static struct gantry_list uses = {&uses, &uses};
+static struct gantry_loader *loader; /* opened once, for the life of the process */
+static struct gantry_net *network;
+
+static gantry_result find_network(struct gantry_net **ret_net)
+{
+	gantry_result r = GANTRY_OK;
+	const char *name = gantry_params()->net_plugin;
+
+	if (!network && name[0]) {
+		TRY(gantry_loader_open(name, &loader));
+		TRY(gantry_loader_lift(loader, 0, &network));
+	} else if (!network) {
+		network = gantry_net_tcp();
+	}
+	*ret_net = network;
+out:
+	return r;
+}
+
+/* The device of the network: as asked, else the fastest, the first of equals. */
+static gantry_result pick_device(struct gantry_net *net, int *ret_dev, struct gantry_net_properties *ret_props)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_net_properties p;
+	int n = 0, best = -1, asked = (int)gantry_params()->net_device;
+
+	TRY(net->ops->devices(net, &n));
+	if (n <= 0)
+		FAIL(GANTRY_ERR_UNSUPPORTED, "network %s has no device here", net->name);
+	if (asked >= n)
+		FAIL(GANTRY_ERR_CONFIG, "GANTRY_NET_DEVICE=%d: network %s has %d devices", asked, net->name, n);
+	for (int i = asked >= 0 ? asked : 0; i < (asked >= 0 ? asked + 1 : n); i++) {
+		TRY(net->ops->get_properties(net, i, &p));
+		if (best < 0 || p.speed > ret_props->speed) {
+			best = i;
+			*ret_props = p;
+		}
+	}
+	*ret_dev = best;
+out:
+	return r;
+}
+
+gantry_result gantry_net_use_get(uint64_t comm_id, struct gantry_device *device, const struct gantry_net_use **ret_use)
+{
+	gantry_result r = GANTRY_OK;
+	struct use *u = NULL;
+
+	pthread_mutex_lock(&mu);
+	gantry_list_each (pos, &uses) {
+		struct use *it = gantry_container(pos, struct use, node);
+
+		if (it->comm_id == comm_id && it->device == device) {
+			it->refs++;
+			*ret_use = &it->pub;
+			goto out;
+		}
+	}
+	u = calloc(1, sizeof(*u));
+	if (!u)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a network context");
+	TRY(find_network(&u->pub.net));
+	TRY(u->pub.net->ops->init(u->pub.net, comm_id, NULL, &u->pub.ctx));
+	u->comm_id = comm_id;
+	u->device = device;
+	r = pick_device(u->pub.net, &u->pub.dev, &u->pub.props);
+	if (r != GANTRY_OK) {
+		u->pub.net->ops->finalize(u->pub.net, u->pub.ctx);
+		goto out;
+	}
+	u->refs = 1;
+	gantry_list_append(&uses, &u->node);
+	*ret_use = &u->pub;
+	u = NULL;
+out:
+	free(u);
+	pthread_mutex_unlock(&mu);
+	return r;
+}
+
+void gantry_net_use_put(const struct gantry_net_use *use)
+{
+	struct use *u;
+
+	if (!use)
+		return;
+	u = (struct use *)(void *)(uintptr_t)use; /* pub comes first */
+	pthread_mutex_lock(&mu);
+	if (--u->refs == 0) {
+		gantry_list_remove(&u->node);
+		u->pub.net->ops->finalize(u->pub.net, u->pub.ctx);
+		free(u);
+	}
+	pthread_mutex_unlock(&mu);
+}

@@ -1,0 +1,317 @@
+/*
+ * Which transports there are, and the choice among them.
+ *
+ * The order is the preference: those registered to come first, then the built-in ones, then the others. Tables are
+ * borrowed for ever, so the list is copied under the lock and asked without it: can_connect may take its time and may
+ * itself register something.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/param.h"
+#include "net/loader_file.h"
+#include "transport/transport.h"
+
+enum { MAX_ADDED = 16, BUILTINS = 4, MAX_ALL = MAX_ADDED + BUILTINS, MAX_LIBS = 16, NAME_MAX_LEN = 32, REASON = 160 };
+
+static const struct gantry_transport *const builtins[BUILTINS] = {&gantry_transport_p2p, &gantry_transport_shm,
+								  &gantry_transport_net, &gantry_transport_collnet};
+
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+/* Under mu. Those that come first, in order, then those that come last. */
+static const struct gantry_transport *added[MAX_ADDED];
+static int nadded, nbefore;
+
+static pthread_mutex_t libs_mu = PTHREAD_MUTEX_INITIALIZER;
+static char *libs[MAX_LIBS]; /* paths already loaded, under libs_mu; libraries stay for the life of the process */
+static int nlibs;
+
+/* All transports in order of preference; returns how many. mu is held. */
+static int list_locked(const struct gantry_transport *ret[MAX_ALL])
+{
+	int n = 0;
+
+	for (int i = 0; i < nbefore; i++)
+		ret[n++] = added[i];
+	for (int i = 0; i < BUILTINS; i++)
+		ret[n++] = builtins[i];
+	for (int i = nbefore; i < nadded; i++)
+		ret[n++] = added[i];
+	return n;
+}
+
+static int list_all(const struct gantry_transport *ret[MAX_ALL])
+{
+	int n;
+
+	pthread_mutex_lock(&mu);
+	n = list_locked(ret);
+	pthread_mutex_unlock(&mu);
+	return n;
+}
+
+static const struct gantry_transport *by_name(const struct gantry_transport *const all[MAX_ALL], int n,
+					      const char *name)
+{
+	for (int i = 0; i < n; i++)
+		if (strcmp(all[i]->name, name) == 0)
+			return all[i];
+	return NULL;
+}
+
+const struct gantry_transport *gantry_transport_find(const char *name)
+{
+	const struct gantry_transport *all[MAX_ALL];
+	int n = list_all(all);
+
+	return by_name(all, n, name);
+}
+
+static int side_is_whole(const struct gantry_transport_side *s)
+{
+	return s->setup && s->connect && s->free && s->proxy_setup && s->proxy_connect && s->proxy_progress &&
+	       s->proxy_register && s->proxy_deregister && s->proxy_free;
+}
+
+static gantry_result check_table(const struct gantry_transport *t)
+{
+	gantry_result r = GANTRY_OK;
+
+	if (!t || !t->name || !*t->name)
+		FAIL(GANTRY_ERR_INVALID, "a transport without a name");
+	if (strlen(t->name) >= NAME_MAX_LEN || strpbrk(t->name, ", \t") || strcmp(t->name, "auto") == 0)
+		FAIL(GANTRY_ERR_INVALID, "\"%s\" cannot be the name of a transport", t->name);
+	if (!t->proxied || !t->can_connect || !side_is_whole(&t->send) || !side_is_whole(&t->recv))
+		FAIL(GANTRY_ERR_INVALID,
+		     "transport %s has empty entries: what it lacks is gantry_transport_unsupported_*, never NULL",
+		     t->name);
+out:
+	return r;
+}
+
+gantry_result gantry_transport_register(const struct gantry_transport *t, int before_builtin)
+{
+	const struct gantry_transport *all[MAX_ALL];
+	gantry_result r = GANTRY_OK;
+
+	TRY(check_table(t));
+	pthread_mutex_lock(&mu);
+	if (by_name(all, list_locked(all), t->name)) {
+		r = GANTRY_ERR_INVALID;
+	} else if (nadded < MAX_ADDED) {
+		int at = before_builtin ? nbefore : nadded;
+
+		memmove(&added[at + 1], &added[at], (size_t)(nadded - at) * sizeof(*added));
+		added[at] = t;
+		nadded++;
+		nbefore += before_builtin != 0;
+	} else {
+		r = GANTRY_ERR_LIMIT;
+	}
+	pthread_mutex_unlock(&mu);
+	if (r == GANTRY_ERR_INVALID)
+		FAIL(r, "there is a transport %s already", t->name);
+	if (r != GANTRY_OK)
+		FAIL(r, "transport %s: there are %d added transports already", t->name, MAX_ADDED);
+	LOG_INFO(COMM, "transport %s registered", t->name);
+out:
+	return r;
+}
+
+gantry_result gantry_transport_unregister(const struct gantry_transport *t)
+{
+	gantry_result r = GANTRY_OK;
+	int found = 0;
+
+	pthread_mutex_lock(&mu);
+	for (int i = 0; i < nadded && !found; i++) {
+		if (added[i] != t)
+			continue;
+		found = 1;
+		nadded--;
+		nbefore -= i < nbefore;
+		memmove(&added[i], &added[i + 1], (size_t)(nadded - i) * sizeof(*added));
+	}
+	pthread_mutex_unlock(&mu);
+	if (!found)
+		FAIL(GANTRY_ERR_INVALID, "a transport that is not registered, or built in, cannot be unregistered");
+out:
+	return r;
+}
+
+/* The next entry of a comma-separated list, trimmed and cut to fit; NULL at the end. *pos moves on. */
+static const char *next_entry(const char **pos, char *buf, size_t len)
+{
+	while (**pos) {
+		size_t n = strcspn(*pos, ","), lead = strspn(*pos, " \t"), end = n;
+		const char *from = *pos;
+
+		*pos += n + (from[n] == ',');
+		if (lead >= n)
+			continue;
+		while (from[end - 1] == ' ' || from[end - 1] == '\t')
+			end--;
+		snprintf(buf, len, "%.*s", (int)(end - lead), from + lead);
+		return buf;
+	}
+	return NULL;
+}
+
+static int is_wanted(const char *wanted, const char *name)
+{
+	char entry[NAME_MAX_LEN];
+	const char *pos = wanted;
+	int any = 0;
+
+	while (next_entry(&pos, entry, sizeof(entry))) {
+		any = 1;
+		if (strcmp(entry, name) == 0 || strcmp(entry, "auto") == 0)
+			return 1;
+	}
+	return !any;
+}
+
+/* Every name in the list exists: a slip of the pen must not silently leave a transport out. */
+static gantry_result check_wanted(const char *wanted)
+{
+	gantry_result r = GANTRY_OK;
+	const struct gantry_transport *all[MAX_ALL];
+	char entry[NAME_MAX_LEN], names[512] = "auto";
+	const char *pos = wanted;
+	int n = list_all(all);
+
+	for (int i = 0; i < n; i++)
+		snprintf(names + strlen(names), sizeof(names) - strlen(names), " %s", all[i]->name);
+	while (next_entry(&pos, entry, sizeof(entry)))
+		if (strcmp(entry, "auto") != 0 && !by_name(all, n, entry))
+			FAIL(GANTRY_ERR_CONFIG, "\"%s\" in \"%s\" is no transport; there are: %s", entry, wanted,
+			     names);
+out:
+	return r;
+}
+
+gantry_result gantry_transport_choose(const struct gantry_peer_info *me, const struct gantry_peer_info *peer,
+				      const char *wanted, const struct gantry_transport **ret_transport)
+{
+	gantry_result r = GANTRY_OK;
+	const struct gantry_transport *all[MAX_ALL];
+	char reasons[800] = "";
+	int n = list_all(all);
+
+	if (!wanted || !*wanted)
+		wanted = gantry_params()->transport;
+	TRY(check_wanted(wanted));
+	for (int i = 0; i < n; i++) {
+		char why[REASON] = "";
+		size_t len = strlen(reasons);
+		int can = 0;
+
+		if (!is_wanted(wanted, all[i]->name))
+			snprintf(why, sizeof(why), "not among \"%s\"", wanted);
+		else if (all[i]->can_connect(me, peer, &can, why, sizeof(why)) != GANTRY_OK)
+			snprintf(why, sizeof(why), "%s", gantry_last_error());
+		else if (can) {
+			*ret_transport = all[i];
+			return GANTRY_OK;
+		}
+		snprintf(reasons + len, sizeof(reasons) - len, "%s%s: %s", len ? "; " : "", all[i]->name, why);
+	}
+	FAIL(GANTRY_ERR_UNREACHABLE, "no transport connects rank %d (%.64s) with rank %d (%.64s): %s", me->rank,
+	     me->host_name, peer->rank, peer->host_name, reasons);
+out:
+	return r;
+}
+
+/* libs_mu is held; the registry's lock is not, for the library will register. */
+static gantry_result load_lib(const char *path)
+{
+	gantry_result r = GANTRY_OK;
+	char why[512];
+	gantry_transport_init_fn init;
+	void *dl, *symbol;
+
+	for (int i = 0; i < nlibs; i++)
+		if (strcmp(libs[i], path) == 0)
+			return GANTRY_OK;
+	if (nlibs == MAX_LIBS)
+		FAIL(GANTRY_ERR_LIMIT, "GANTRY_TRANSPORT_LIBS: %s is one library too many, at most %d", path, MAX_LIBS);
+	dl = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	if (!dl) {
+		gantry_loader_explain_open(path, dlerror(), why, sizeof(why));
+		FAIL(GANTRY_ERR_CONFIG, "GANTRY_TRANSPORT_LIBS: %s", why);
+	}
+	symbol = dlsym(dl, GANTRY_TRANSPORT_INIT_SYMBOL);
+	if (!symbol) {
+		dlclose(dl);
+		FAIL(GANTRY_ERR_CONFIG, "GANTRY_TRANSPORT_LIBS: %s has no function " GANTRY_TRANSPORT_INIT_SYMBOL,
+		     path);
+	}
+	memcpy(&init, &symbol, sizeof(init)); /* ISO C has no cast for this */
+	r = init();
+	/* From here on the library stays: it may have registered something before it failed. */
+	if (r != GANTRY_OK)
+		FAIL(r, "GANTRY_TRANSPORT_LIBS: " GANTRY_TRANSPORT_INIT_SYMBOL " of %s: %s", path,
+		     gantry_result_text(r));
+	libs[nlibs] = strdup(path);
+	if (!libs[nlibs])
+		FAIL(GANTRY_ERR_NOMEM, "no memory for the name of %s", path);
+	nlibs++;
+out:
+	return r;
+}
+
+gantry_result gantry_transport_load_libs(void)
+{
+	gantry_result r = GANTRY_OK;
+	const char *pos = gantry_params()->transport_libs;
+	char path[4096];
+
+	pthread_mutex_lock(&libs_mu);
+	while (next_entry(&pos, path, sizeof(path)))
+		TRY(load_lib(path));
+out:
+	pthread_mutex_unlock(&libs_mu);
+	return r;
+}
+
+gantry_result gantry_transport_unsupported_connector(struct gantry_connector *c)
+{
+	return gantry_fail(GANTRY_ERR_UNSUPPORTED, LOG_SUBSYS, __FILE__, __LINE__,
+			   "transport %s has no proxy for this end of a connection with rank %d", c->transport->name,
+			   c->peer->rank);
+}
+
+void gantry_transport_unsupported_free(struct gantry_connector *c)
+{
+	(void)c; /* what cannot be made needs not be undone */
+}
+
+gantry_result gantry_transport_unsupported_progress(struct gantry_proxy_conn *pc, int *ret_worked)
+{
+	(void)ret_worked;
+	return gantry_fail(GANTRY_ERR_UNSUPPORTED, LOG_SUBSYS, __FILE__, __LINE__,
+			   "transport %s has no proxy for this end of a connection", pc->connector->transport->name);
+}
+
+/* Not an error of anybody: the caller goes without, so there is no line in the log. */
+gantry_result gantry_transport_unsupported_register(struct gantry_proxy_conn *pc, void *ptr, size_t size,
+						    void **ret_handle)
+{
+	(void)pc;
+	(void)ptr;
+	(void)size;
+	(void)ret_handle;
+	return GANTRY_ERR_UNSUPPORTED;
+}
+
+gantry_result gantry_transport_unsupported_deregister(struct gantry_proxy_conn *pc, void *handle)
+{
+	(void)pc;
+	(void)handle;
+	return GANTRY_ERR_UNSUPPORTED;
+}

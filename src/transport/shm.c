@@ -1,0 +1,281 @@
+/*
+ * Shared memory between two processes, or two threads, of a host. One segment (segment.h) per connection:
+ *
+ *   page 0     struct gantry_fifo: head, tail, slots
+ *   then       rings of 8 steps: Simple, LL, LL128 (the last between two host devices only: a GPU reads host memory in
+ *              pieces, so the order within a line is not certain)
+ *
+ * One end makes it (GANTRY_SHM_LOCALITY) and with that chooses the size of its steps. A device that is not the host
+ * maps it (map_host), so its kernels work on it by loads and stores over the bus.
+ *
+ * Copy mode (GANTRY_SHM_COPY), chosen by each end for itself: its kernels stay in device memory, and the proxy moves
+ * steps between that and the segment with the device's copy engine (copy_engine.h). The peer notices nothing but that
+ * steps have a largest size and that there is Simple only; the connect infos say so to both.
+ *
+ * States of an end's connect, each of which may say AGAIN:
+ *   maker   segment made in setup -> door opened -> somebody has the segment -> mapped, filled in
+ *   taker   door opened -> segment found or taken -> mapped, filled in
+ * So both are connected or none is, and an end that is freed early leaves the other one with AGAIN.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/param.h"
+#include "transport/copy_engine.h"
+#include "transport/ends.h"
+
+enum { SHM_MAGIC = 0x73686d31 };	 /* "shm1" */
+enum { MAKER_SEND = 0, MAKER_RECV = 1 }; /* as GANTRY_SHM_LOCALITY counts them */
+enum { COPY_SEND = 1, COPY_RECV = 2 };	 /* bits of GANTRY_SHM_COPY */
+
+struct shm_info {
+	uint32_t magic;
+	uint32_t maker;				/* by this end's parameter */
+	uint32_t proxied;			/* this end is */
+	uint32_t ll128;				/* this end's device keeps the order of a line */
+	uint64_t step;				/* of the maker */
+	struct gantry_handover_address segment; /* the same */
+	struct gantry_door_info door;
+};
+_Static_assert(sizeof(struct shm_info) <= GANTRY_CONNECT_INFO_SIZE, "travels in the connect info");
+
+/* One end. Owned by the thread that connects; the engine by the proxy once connected. */
+struct shm_end {
+	struct gantry_sharing shared;
+	void *dev; /* the segment as the device addresses it; NULL: not mapped */
+	struct gantry_far_door door;
+	struct gantry_copy_engine *engine; /* owned; of a proxied end */
+};
+
+static int proxied(const struct gantry_peer_info *me, const struct gantry_peer_info *peer)
+{
+	int copy = gantry_params()->shm_copy;
+
+	(void)me;
+	(void)peer;
+	return (copy & COPY_SEND ? GANTRY_TRANSPORT_PROXIED_SEND : 0) |
+	       (copy & COPY_RECV ? GANTRY_TRANSPORT_PROXIED_RECV : 0);
+}
+
+static gantry_result can_connect(const struct gantry_peer_info *me, const struct gantry_peer_info *peer, int *ret_can,
+				 char *why, size_t len)
+{
+	*ret_can = 0;
+	if (me->host != peer->host)
+		snprintf(why, len, "%.64s is another host", peer->host_name);
+	else if (me->process == peer->process)
+		*ret_can = 1;
+	else if (me->net_ns != peer->net_ns)
+		snprintf(why, len, "another network namespace (%llu and %llu), so no socket to hand memory over",
+			 (unsigned long long)me->net_ns, (unsigned long long)peer->net_ns);
+	else if (me->user != peer->user && me->user && peer->user)
+		snprintf(why, len, "another user (%llu and %llu)", (unsigned long long)me->user,
+			 (unsigned long long)peer->user);
+	else
+		*ret_can = 1;
+	return GANTRY_OK;
+}
+
+static gantry_result get_end(struct gantry_connector *c, struct shm_end **ret_end)
+{
+	gantry_result r = GANTRY_OK;
+
+	if (!c->resources)
+		c->resources = calloc(1, sizeof(struct shm_end));
+	if (!c->resources)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a connection to rank %d", c->peer->rank);
+	*ret_end = c->resources;
+out:
+	return r;
+}
+
+static gantry_result proxy_setup(struct gantry_connector *c)
+{
+	gantry_result r = GANTRY_OK;
+	struct shm_end *end = NULL;
+
+	TRY(get_end(c, &end));
+	TRY(gantry_copy_engine_create(c, &end->engine));
+out:
+	return r;
+}
+
+static int makes(const struct gantry_connector *c)
+{
+	return gantry_params()->shm_locality == (c->send ? MAKER_SEND : MAKER_RECV);
+}
+
+static int both_on_host(const struct gantry_connector *c)
+{
+	return c->me->device_kind == GANTRY_DEVICE_HOST && c->peer->device_kind == GANTRY_DEVICE_HOST;
+}
+
+static gantry_result setup(struct gantry_connector *c, struct gantry_connect_info *ret_info)
+{
+	gantry_result r = GANTRY_OK;
+	struct shm_info info = {.magic = SHM_MAGIC, .proxied = c->proxy != NULL};
+	struct gantry_rings rings;
+	struct shm_end *end = NULL;
+
+	TRY(get_end(c, &end));
+	info.maker = (uint32_t)gantry_params()->shm_locality;
+	info.ll128 = c->device->ll128_local != 0;
+	gantry_door_describe(c, &info.door);
+	if (makes(c)) {
+		info.step = gantry_rings_round_step(gantry_params()->shm_step);
+		gantry_rings_layout(info.step, 1, both_on_host(c), &rings);
+		TRY(gantry_sharing_make(&end->shared, c, rings.size, &info.segment));
+	}
+	memset(ret_info, 0, sizeof(*ret_info));
+	memcpy(ret_info, &info, sizeof(info));
+out:
+	return r;
+}
+
+static gantry_result check_info(const struct gantry_connector *c, const struct gantry_connect_info *peer,
+				struct shm_info *ret_info)
+{
+	gantry_result r = GANTRY_OK;
+	uint32_t mine = (uint32_t)gantry_params()->shm_locality;
+
+	memcpy(ret_info, peer, sizeof(*ret_info));
+	if (ret_info->magic != SHM_MAGIC)
+		FAIL(GANTRY_ERR_PROTOCOL, "rank %d chose another transport than shm", c->peer->rank);
+	if (ret_info->maker != mine)
+		FAIL(GANTRY_ERR_SETTING, "GANTRY_SHM_LOCALITY is %s on rank %d and %s on rank %d: all ranks must agree",
+		     mine == MAKER_SEND ? "send" : "recv", c->me->rank, ret_info->maker == MAKER_SEND ? "send" : "recv",
+		     c->peer->rank);
+	if (makes(c))
+		ret_info->step = gantry_rings_round_step(gantry_params()->shm_step);
+	if (!gantry_rings_step_is_good(ret_info->step))
+		FAIL(GANTRY_ERR_PROTOCOL, "rank %d has shared memory with steps of %llu bytes", c->peer->rank,
+		     (unsigned long long)ret_info->step);
+out:
+	return r;
+}
+
+/* PTR from the sending end of a pair of kernels, or of a kernel and a copy engine. */
+static int shares_memory(const struct gantry_connector *c, const struct shm_info *info)
+{
+	if (!both_on_host(c) || (info->proxied && !c->send))
+		return 0;
+	if (gantry_ends_same_process(c->me, c->peer))
+		return 1;
+	return !info->proxied && gantry_ends_see_each_other(c->me, c->peer) ? 2 : 0;
+}
+
+static void fill_direct(struct gantry_connector *c, const struct shm_end *end, const struct shm_info *info,
+			const struct gantry_rings *rings)
+{
+	struct gantry_fifo *f = end->dev;
+
+	c->conn.head = &f->head;
+	c->conn.tail = &f->tail;
+	c->conn.slots = f->slots;
+	c->conn.offers = NULL; /* neither a pool nor a producer that puts bytes into the receiver's buffer */
+	gantry_rings_fill(&c->conn, rings, end->dev, info->proxied != 0);
+	c->conn.door = end->door.door;
+	c->conn.state = c->state;
+	c->conn.flags = c->send ? GANTRY_CONN_SEND : 0;
+	c->max_step = info->proxied ? info->step : 0;
+	c->peer_rings = gantry_door_is_rung(c, info->proxied != 0);
+	c->shares_memory = shares_memory(c, info);
+}
+
+static gantry_result fill_proxied(struct gantry_connector *c, const struct shm_end *end, const struct shm_info *info,
+				  const struct gantry_rings *rings)
+{
+	struct gantry_fifo *f = (void *)end->shared.segment->base;
+	struct gantry_copy_far far = {.head = &f->head,
+				      .tail = &f->tail,
+				      .slots = f->slots,
+				      .ring = (char *)end->dev + rings->at[GANTRY_PROTO_SIMPLE],
+				      .door = end->door.door,
+				      .takes_pointers = both_on_host(c) && gantry_ends_same_process(c->me, c->peer)};
+
+	return gantry_copy_engine_connect(end->engine, c, info->step, &far);
+}
+
+static gantry_result connect_end(struct gantry_connector *c, const struct gantry_connect_info *peer)
+{
+	gantry_result r = GANTRY_OK;
+	struct shm_end *end = c->resources;
+	struct gantry_rings rings;
+	struct shm_info info;
+
+	TRY(check_info(c, peer, &info));
+	gantry_rings_layout(info.step, 1, both_on_host(c), &rings);
+	/* A kernel that rings, or the copy engine in its place, wants the door of a kernel that sleeps; a proxy polls.
+	 */
+	if (!info.proxied && (c->device->sleeps || end->engine))
+		TRY(gantry_far_door_open(c, &info.door, &end->door));
+	TRY(gantry_sharing_meet(&end->shared, c, rings.size, &info.segment));
+	if (!info.ll128 || !c->device->ll128_local)
+		rings.at[GANTRY_PROTO_LL128] = 0;
+	TRY(c->device->ops->map_host(c->device, end->shared.segment->base, end->shared.segment->size, &end->dev));
+	if (end->engine)
+		TRY(fill_proxied(c, end, &info, &rings));
+	else
+		fill_direct(c, end, &info, &rings);
+out:
+	return r;
+}
+
+static gantry_result proxy_connect(struct gantry_connector *c)
+{
+	return gantry_copy_engine_start(((struct shm_end *)c->resources)->engine);
+}
+
+static void proxy_free(struct gantry_connector *c)
+{
+	struct shm_end *end = c->resources;
+
+	if (!end)
+		return;
+	gantry_copy_engine_free(end->engine);
+	end->engine = NULL;
+	if (c->proxy)
+		c->proxy->resources = NULL;
+}
+
+static void free_end(struct gantry_connector *c)
+{
+	struct shm_end *end = c->resources;
+
+	if (!end)
+		return;
+	proxy_free(c);
+	gantry_far_door_close(&end->door);
+	if (end->dev)
+		c->device->ops->unmap_host(c->device, end->shared.segment->base);
+	gantry_sharing_end(&end->shared);
+	free(end);
+	c->resources = NULL;
+}
+
+const struct gantry_transport gantry_transport_shm = {
+	.name = "shm",
+	.proxied = proxied,
+	.can_connect = can_connect,
+	.send = {.setup = setup,
+		 .connect = connect_end,
+		 .free = free_end,
+		 .proxy_setup = proxy_setup,
+		 .proxy_connect = proxy_connect,
+		 .proxy_progress = gantry_copy_engine_send,
+		 .proxy_register = gantry_transport_unsupported_register,
+		 .proxy_deregister = gantry_transport_unsupported_deregister,
+		 .proxy_free = proxy_free},
+	.recv = {.setup = setup,
+		 .connect = connect_end,
+		 .free = free_end,
+		 .proxy_setup = proxy_setup,
+		 .proxy_connect = proxy_connect,
+		 .proxy_progress = gantry_copy_engine_recv,
+		 .proxy_register = gantry_transport_unsupported_register,
+		 .proxy_deregister = gantry_transport_unsupported_deregister,
+		 .proxy_free = proxy_free},
+};

@@ -1,0 +1,30 @@
+/* The registry of transports and the choice among them. */
+#ifndef GANTRY_TRANSPORT_TRANSPORT_H
+#define GANTRY_TRANSPORT_TRANSPORT_H
+
+#include "gantry/transport.h"
+#include "net/net.h"
+
+extern const struct gantry_transport gantry_transport_p2p, gantry_transport_shm, gantry_transport_net, gantry_transport_collnet;
+
+/*
+ * The first transport in order that can connect the two. `wanted`: "auto", "" or a comma-separated list of names that
+ * may be used (GANTRY_TRANSPORT, --transport). If none can: ERR_UNREACHABLE, with every transport's reason in one line.
+ */
+gantry_result gantry_transport_choose(const struct gantry_peer_info *me, const struct gantry_peer_info *peer, const char *wanted,
+				      const struct gantry_transport **ret_transport);
+const struct gantry_transport *gantry_transport_find(const char *name);
+/* Loads the libraries of GANTRY_TRANSPORT_LIBS, once. */
+gantry_result gantry_transport_load_libs(void);
+
+/* The network that the net transport uses: Gantry's own unless GANTRY_NET_PLUGIN names one. One context per communicator. */
+struct gantry_net_use {
+	struct gantry_net *net; /* borrowed */
+	void *ctx;
+	int dev;
+	struct gantry_net_properties props;
+};
+gantry_result gantry_net_use_get(uint64_t comm_id, struct gantry_device *device, const struct gantry_net_use **ret_use);
+void gantry_net_use_put(const struct gantry_net_use *use);
+
+#endif

@@ -1,0 +1,156 @@
+/*
+ * The control plane's parsers. First byte: 0 the stream of frames, as it comes from a socket; 1 a unique id; 2 a hello;
+ * 3 a challenge; 4 an acceptance. The rest is what arrived.
+ *
+ * Nothing read may leave the input; what is accepted is in range and survives being encoded and decoded again; a stream
+ * means the same whatever the pieces it arrives in.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/ctl_wire.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#define MUST(cond)                                                                                                     \
+	do {                                                                                                           \
+		if (!(cond))                                                                                           \
+			abort();                                                                                       \
+	} while (0)
+
+/* What a stream said, as a sum. */
+struct seen {
+	uint64_t sum;
+	int frames;
+};
+
+static int frame(void *ctx, const struct ctl_head *h, const uint8_t *body)
+{
+	struct seen *s = ctx;
+	struct ctl_head again;
+	uint8_t raw[CTL_HEAD_SIZE];
+	char text[64];
+
+	MUST(h->kind > CTL_NONE && h->kind < CTL_KIND_COUNT);
+	MUST(h->from >= -1 && h->from < CTL_RANKS_MAX && h->to >= -1 && h->to < CTL_RANKS_MAX);
+	MUST(h->kind == CTL_CALL || h->result < GANTRY_RESULT_COUNT);
+	MUST(h->size <= (h->kind == CTL_GATHERED ? 4096u : 1024u));
+	ctl_head_encode(h, raw);
+	MUST(ctl_head_decode(raw, &again) == GANTRY_OK);
+	MUST(h->kind == again.kind && h->from == again.from && h->to == again.to && h->tag == again.tag &&
+	     h->size == again.size && h->result == again.result);
+	for (size_t i = 0; i < sizeof(raw); i++)
+		s->sum = s->sum * 1099511628211u + raw[i];
+	for (uint32_t i = 0; i < h->size; i++)
+		s->sum = s->sum * 1099511628211u + body[i];
+	ctl_get_text(text, sizeof(text), body, h->size);
+	MUST(strlen(text) < sizeof(text));
+	s->frames++;
+	return s->frames == 100;
+}
+
+static gantry_result parse(const uint8_t *in, size_t n, size_t piece, struct seen *s)
+{
+	struct ctl_parser p = {.max_body = 1024, .max_gathered = 4096};
+	gantry_result r = GANTRY_OK;
+
+	memset(s, 0, sizeof(*s));
+	for (size_t at = 0; at < n && r == GANTRY_OK && s->frames < 100; at += piece) {
+		size_t m = n - at < piece ? n - at : piece;
+		uint8_t *copy = malloc(m); /* of exactly that size, so that a read behind it is seen */
+
+		if (!copy)
+			break;
+		memcpy(copy, in + at, m);
+		r = ctl_parse(&p, copy, m, frame, s);
+		free(copy);
+	}
+	ctl_parser_free(&p);
+	return r;
+}
+
+static void stream(const uint8_t *in, size_t n)
+{
+	struct seen whole, pieces;
+	gantry_result r = parse(in, n, n, &whole);
+
+	for (size_t piece = 1; piece < 48; piece += 23) {
+		MUST(parse(in, n, piece, &pieces) == r);
+		MUST(pieces.sum == whole.sum && pieces.frames == whole.frames);
+	}
+}
+
+static void id(const uint8_t *in, size_t n)
+{
+	struct gantry_unique_id raw = {{0}}, out;
+	struct ctl_id i, again;
+	char text[GANTRY_ADDR_TEXT];
+
+	memcpy(&raw, in, n < sizeof(raw) ? n : sizeof(raw));
+	gantry_ctl_id_text(&raw, text, sizeof(text));
+	MUST(*text);
+	if (ctl_id_decode(&raw, &i) != GANTRY_OK) {
+		MUST(gantry_ctl_comm_id(&raw) == 0);
+		return;
+	}
+	MUST(i.addr.sa.sa_family == AF_INET || i.addr.sa.sa_family == AF_INET6);
+	MUST(gantry_addr_port(&i.addr) != 0);
+	ctl_id_encode(&i, &out);
+	MUST(ctl_id_decode(&out, &again) == GANTRY_OK);
+	MUST(memcmp(&i, &again, sizeof(i)) == 0);
+}
+
+static void hello(const uint8_t *in, size_t n)
+{
+	struct ctl_hello h, again;
+	uint8_t out[CTL_HELLO_SIZE];
+
+	if (ctl_hello_decode(in, n, &h) != GANTRY_OK || h.version != CTL_VERSION)
+		return;
+	MUST(h.nranks >= 1 && h.nranks <= CTL_RANKS_MAX && h.rank >= 0 && h.rank < h.nranks && h.auth < CTL_AUTHS);
+	MUST(strnlen(h.who, sizeof(h.who)) < sizeof(h.who) && strnlen(h.build, sizeof(h.build)) < sizeof(h.build));
+	ctl_hello_encode(&h, out);
+	MUST(ctl_hello_decode(out, sizeof(out), &again) == GANTRY_OK);
+	MUST(strcmp(h.who, again.who) == 0 && strcmp(h.build, again.build) == 0);
+	MUST(h.comm_id == again.comm_id && h.process == again.process && h.rank == again.rank &&
+	     h.nranks == again.nranks && h.timeout_ms == again.timeout_ms && h.wait_ms == again.wait_ms);
+}
+
+static void challenge(const uint8_t *in, size_t n)
+{
+	struct ctl_challenge c, again;
+	uint8_t out[CTL_CHALLENGE_SIZE];
+
+	if (ctl_challenge_decode(in, n, &c) != GANTRY_OK)
+		return;
+	ctl_challenge_encode(&c, out);
+	MUST(ctl_challenge_decode(out, sizeof(out), &again) == GANTRY_OK);
+	MUST(memcmp(&c, &again, sizeof(c)) == 0);
+}
+
+static void accepted(const uint8_t *in, size_t n)
+{
+	struct ctl_accepted a;
+	uint8_t out[CTL_ACCEPTED_SIZE];
+
+	if (ctl_accepted_decode(in, n, &a) != GANTRY_OK)
+		return;
+	ctl_accepted_encode(&a, out);
+	MUST(memcmp(in, out, sizeof(out)) == 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	static void (*const parsers[])(const uint8_t *, size_t) = {stream, id, hello, challenge, accepted};
+	uint8_t *in;
+
+	if (size < 2)
+		return 0;
+	in = malloc(size - 1);
+	if (!in)
+		return 0;
+	memcpy(in, data + 1, size - 1);
+	parsers[data[0] % 5](in, size - 1);
+	free(in);
+	return 0;
+}

@@ -1,0 +1,28 @@
+#!/bin/bash
+# labels: slow
+# Ends of a communicator that nobody waits for: aborted from another thread while a transfer waits, its stream is free
+# within 100 ms and destroying it is bounded, also when nobody aborts and the peer never comes. And what communicators
+# leave behind when they are gone: nothing.
+# Catches: a wait of a kernel, the proxy or connecting that does not look at the abort flag, a destroy that waits for the
+# peer, descriptors, threads and memory that are not given back.
+set -u
+driver=$BUILD_DIR/drivers/comm_abort
+export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_TIMEOUT=1s GANTRY_CONNECT_TIMEOUT=20s
+failed=0
+
+run()
+{
+	# Looking for leaks costs seconds per process: once is enough.
+	[ "$1" = cycles ] || local -x ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
+	timeout 60 "$driver" "$@" 2>"$tmp/err" || { echo "FAILED: $* (exit status $?)"; cat "$tmp/err"; failed=1; }
+}
+
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+for transport in p2p shm net; do
+	run abort $transport
+	run connect $transport
+	run destroy $transport
+	run cycles $transport
+done
+exit $failed

@@ -1,0 +1,23 @@
+#!/bin/bash
+# labels: slow
+# Two processes with 256 connections between them that have nothing to do use next to no CPU.
+# Catches: a thread that polls, signs of life per connection, a sleep that is short because there are many connections.
+set -u
+export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
+driver=$BUILD_DIR/drivers/comm_idle
+export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_SPLIT_MIN=65536 # so that every channel carries something
+[ -z "${GANTRY_SANITIZED:-}" ] || { echo "skipped: a measurement: means nothing under a sanitizer"; exit 77; }
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+failed=0
+run()
+{
+	timeout 80 "$driver" $1 "$tmp/id-$1-$2" $2 $3 || { echo "FAILED: $* (exit status $?)"; failed=1; }
+}
+
+# Transport, communicators, channels.
+run shm 4 32
+run net 4 32
+run p2p 4 32
+run net 128 1 # a link of its own for each
+exit $failed

@@ -1,0 +1,25 @@
+#!/bin/bash
+# labels: slow
+# Many ranks as threads of one process on few CPUs: all meet, everybody exchanges with everybody in a few sizes with every
+# byte checked, and afterwards there are as many descriptors and threads as before. Less than a minute in all.
+# Catches: waiting that keeps those from the CPU that are waited for, connecting that asks so often that nothing gets
+# connected, things that are kept per rank or connection and not given back.
+set -u
+export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # it counts for itself
+export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error}
+export GANTRY_SHM_STEP=16384 # 4032 rings of 8 steps: half a gigabyte, not four
+driver=$BUILD_DIR/drivers/comm_many
+failed=0 began=$SECONDS
+
+run()
+{
+	timeout 60 "$driver" "$@" || { echo "FAILED: $* (exit status $?)"; failed=1; }
+}
+
+run auto 64
+run shm 64
+run net 16 # 240 connections of several sockets each, both ends here
+took=$((SECONDS - began))
+echo "all in $took s"
+[ -n "${GANTRY_SANITIZED:-}" ] || [ $took -lt 60 ] || { echo "FAILED: it took $took s, at most 60 are allowed"; failed=1; }
+exit $failed

@@ -1,0 +1,185 @@
+/*
+ * comm_abort MODE TRANSPORT: ends of a communicator that nobody waits for, and what is left behind.
+ *
+ *   abort    a receive whose peer never sends, then a send that it never takes; another thread aborts: the stream is free
+ *            within 100 ms, destroying takes less than a second, and the peer's communicator is destroyed as well
+ *   connect  the same while the call still waits for the peer's own call, to connect
+ *   destroy  nothing was aborted: destroying gives up after GANTRY_TIMEOUT because the peer never comes
+ *   cycles   200 communicators of two ranks, one after the other, used once each: the process is as it was
+ */
+#include "comm_util.h"
+
+#include <malloc.h>
+#include <pthread.h>
+
+enum { LARGE = 64 << 20, CYCLES = 200, SMALL = 30000 };
+
+static struct gantry_unique_id id;
+static const char *transport, *mode;
+static uint64_t abort_ms; /* release, acquire */
+static struct node nodes[2];
+
+static uint64_t aborted_at(void)
+{
+	return __atomic_load_n(&abort_ms, __ATOMIC_ACQUIRE);
+}
+
+static void *abort_later(void *arg)
+{
+	struct node *me = arg;
+
+	pair_sleep_ms(200);
+	__atomic_store_n(&abort_ms, pair_now_ms(), __ATOMIC_RELEASE);
+	CHECK_OK(gantry_comm_abort(me->comm));
+	return NULL;
+}
+
+static uint64_t now_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
+}
+
+/* Rank 0 waits; rank 1 is there and does nothing until rank 0 is through. */
+static pthread_barrier_t both;
+
+static void wait_and_abort(struct node *me, int send)
+{
+	pthread_t other;
+	uint64_t sync_ms, begun;
+	int rank = -2;
+	char text[256] = "";
+	gantry_result r;
+
+	CHECK_EQ(pthread_create(&other, NULL, abort_later, me), 0);
+	r = send ? gantry_send(me->out, LARGE, GANTRY_TYPE_UINT8, 1, me->comm, me->stream)
+		 : gantry_recv(me->in, LARGE, GANTRY_TYPE_UINT8, 1, me->comm, me->stream);
+	/* Before the connection is there the call itself waits. */
+	CHECK_EQ(r, strcmp(mode, "connect") == 0 ? GANTRY_ERR_ABORTED : GANTRY_OK);
+	CHECK_OK(gantry_stream_sync(me->dev, me->stream));
+	sync_ms = pair_now_ms();
+	pthread_join(other, NULL);
+	CHECK(aborted_at() && sync_ms >= aborted_at());
+	r = gantry_comm_error(me->comm, &rank, text, sizeof(text));
+	CHECK_STR(gantry_result_name(r), "ERR_ABORTED");
+	CHECK_EQ(gantry_send(me->out, 1, GANTRY_TYPE_UINT8, 1, me->comm, me->stream), GANTRY_ERR_ABORTED);
+	begun = now_us();
+	CHECK_OK(gantry_comm_destroy(me->comm));
+	printf("{\"mode\": \"%s\", \"transport\": \"%s\", \"waits\": \"%s\", \"sync_ms\": %llu, \"destroy_us\": %llu}\n", mode,
+	       transport, send ? "send" : "recv", (unsigned long long)(sync_ms - aborted_at()),
+	       (unsigned long long)(now_us() - begun));
+	CHECK(sync_ms - aborted_at() <= 100);
+	CHECK(now_us() - begun < 1000000);
+	me->comm = NULL;
+}
+
+static void wait_for_nobody(struct node *me)
+{
+	uint64_t begun = pair_now_ms(), took;
+	gantry_result r;
+
+	CHECK_OK(gantry_recv(me->in, LARGE, GANTRY_TYPE_UINT8, 1, me->comm, me->stream));
+	r = gantry_comm_destroy(me->comm);
+	took = pair_now_ms() - begun;
+	printf("{\"mode\": \"%s\", \"transport\": \"%s\", \"result\": \"%s\", \"destroy_ms\": %llu}\n", mode, transport,
+	       gantry_result_name(r), (unsigned long long)took);
+	CHECK_EQ(r, GANTRY_ERR_TIMEOUT);
+	CHECK(took < 3000); /* GANTRY_TIMEOUT=1s */
+	me->comm = NULL;
+}
+
+static void *rank_main(void *arg)
+{
+	int rank = (int)(intptr_t)arg, way = rank >> 1;
+	struct node *me = &nodes[rank & 1];
+
+	rank &= 1;
+	node_open(me, &id, rank, 2, transport, 0, LARGE);
+	if (strcmp(mode, "connect") != 0)
+		CHECK_OK(node_exchange(me, 1, 1000, 0));
+	if (rank == 0 && strcmp(mode, "destroy") == 0)
+		wait_for_nobody(me);
+	else if (rank == 0)
+		wait_and_abort(me, way);
+	pthread_barrier_wait(&both);
+	if (rank == 1) { /* the other one has left: whatever it says about that, it must not wait for it */
+		uint64_t begun = pair_now_ms();
+		gantry_result r = gantry_comm_destroy(me->comm);
+
+		printf("{\"mode\": \"%s\", \"peer\": \"%s\", \"destroy_ms\": %llu}\n", mode, gantry_result_name(r),
+		       (unsigned long long)(pair_now_ms() - begun));
+		CHECK(pair_now_ms() - begun < 1500);
+		me->comm = NULL;
+	}
+	node_close(me);
+	return NULL;
+}
+
+static void run_pair(int way)
+{
+	pthread_t t[2];
+
+	abort_ms = 0;
+	CHECK_EQ(pthread_barrier_init(&both, NULL, 2), 0);
+	CHECK_OK(gantry_unique_id_create(&id));
+	for (int i = 0; i < 2; i++)
+		CHECK_EQ(pthread_create(&t[i], NULL, rank_main, (void *)(intptr_t)(i | way << 1)), 0);
+	for (int i = 0; i < 2; i++)
+		CHECK_EQ(pthread_join(t[i], NULL), 0);
+	pthread_barrier_destroy(&both);
+}
+
+static void *cycle_main(void *arg)
+{
+	struct node me;
+
+	node_open(&me, &id, (int)(intptr_t)arg, 2, transport, 0, SMALL);
+	CHECK_OK(node_exchange(&me, 1, SMALL, 7));
+	CHECK_OK(node_close(&me));
+	return NULL;
+}
+
+static void cycles(void)
+{
+	int fds = pair_fds(), threads = pair_threads();
+	uint64_t begun = pair_now_ms();
+	size_t middle = 0, end;
+
+	for (int i = 1; i <= CYCLES; i++) {
+		pthread_t other;
+
+		CHECK_OK(gantry_unique_id_create(&id));
+		CHECK_EQ(pthread_create(&other, NULL, cycle_main, (void *)1), 0);
+		cycle_main(NULL);
+		pthread_join(other, NULL);
+		if (i == CYCLES / 2) {
+			settle(fds, threads, "half-way");
+			middle = mallinfo2().uordblks;
+		}
+	}
+	settle(fds, threads, "at the end");
+	end = mallinfo2().uordblks;
+	printf("{\"mode\": \"cycles\", \"transport\": \"%s\", \"cycles\": %d, \"ms\": %llu, \"fds\": %d, \"threads\": %d, "
+	       "\"heap_halfway\": %zu, \"heap_end\": %zu}\n",
+	       transport, CYCLES, (unsigned long long)(pair_now_ms() - begun), pair_fds(), pair_threads(), middle, end);
+	CHECK(end <= middle + 4096);
+}
+
+int main(int argc, char **argv)
+{
+	CHECK(argc == 3);
+	mode = argv[1];
+	transport = argv[2];
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	alarm(60);
+	if (strcmp(mode, "cycles") == 0) {
+		cycles();
+		return 0;
+	}
+	run_pair(0);
+	if (strcmp(mode, "destroy") != 0)
+		run_pair(1);
+	return 0;
+}

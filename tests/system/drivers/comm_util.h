@@ -1,0 +1,171 @@
+/*
+ * What the drivers of the communicator's system tests share: a rank with its device, stream and buffers, exchanges
+ * whose every byte is checked, and an id that travels through a file.
+ */
+#ifndef GANTRY_TESTS_COMM_UTIL_H
+#define GANTRY_TESTS_COMM_UTIL_H
+
+#include "pair.h"
+
+#include <sys/resource.h>
+
+#include "gantry/comm.h"
+
+/* One rank of one communicator; its calls come from one thread. */
+struct node {
+	struct gantry_device *dev;
+	struct gantry_stream *stream;
+	struct gantry_comm *comm;
+	int rank, n;
+	size_t room;	   /* per peer */
+	uint8_t *out, *in; /* n * room each */
+};
+
+/* Tests with many ranks in a process need what the machine allows, not what shells are given. */
+static inline void node_raise_limits(void)
+{
+	struct rlimit l;
+
+	CHECK_EQ(getrlimit(RLIMIT_NOFILE, &l), 0);
+	l.rlim_cur = l.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &l);
+}
+
+static inline gantry_result node_try_open(struct node *me, const struct gantry_unique_id *id, int rank, int n,
+					  const char *transport, int channels, size_t room)
+{
+	struct gantry_comm_config config = {.id = *id, .rank = rank, .nranks = n, .transport = transport, .channels = channels};
+	gantry_result r;
+
+	memset(me, 0, sizeof(*me));
+	me->rank = rank;
+	me->n = n;
+	me->room = room;
+	CHECK_OK(gantry_device_open(GANTRY_DEVICE_HOST, 0, &me->dev));
+	CHECK_OK(gantry_stream_create(me->dev, &me->stream));
+	config.device = me->dev;
+	r = gantry_comm_init(&config, &me->comm);
+	me->out = malloc((size_t)n * room + 1);
+	me->in = malloc((size_t)n * room + 1);
+	CHECK(me->out && me->in);
+	return r;
+}
+
+static inline void node_open(struct node *me, const struct gantry_unique_id *id, int rank, int n, const char *transport,
+			     int channels, size_t room)
+{
+	CHECK_OK(node_try_open(me, id, rank, n, transport, channels, room));
+}
+
+/* What destroying the communicator said. */
+static inline gantry_result node_close(struct node *me)
+{
+	gantry_result r = gantry_comm_destroy(me->comm);
+
+	CHECK_OK(gantry_stream_destroy(me->dev, me->stream));
+	gantry_device_close(me->dev);
+	free(me->out);
+	free(me->in);
+	memset(me, 0, sizeof(*me));
+	return r;
+}
+
+static inline uint32_t node_seed(int from, int to, uint32_t round)
+{
+	return (uint32_t)from * 7919u + (uint32_t)to * 104729u + round * 1299709u;
+}
+
+/*
+ * Sends `size` bytes to each of the peers at a distance of 1 to `reach` and receives as many from those that reach this
+ * rank in the same way: a ring with reach 1, everybody to everybody with reach n - 1. Every byte is compared.
+ */
+static inline gantry_result node_exchange(struct node *me, int reach, size_t size, uint32_t round)
+{
+	gantry_result r = GANTRY_OK, end;
+
+	CHECK(size <= me->room && reach < me->n);
+	for (int d = 1; d <= reach; d++) {
+		int to = (me->rank + d) % me->n, from = (me->rank + me->n - d) % me->n;
+
+		pair_fill(me->out + (size_t)to * me->room, size, node_seed(me->rank, to, round));
+		memset(me->in + (size_t)from * me->room, 0xee, size);
+	}
+	CHECK_OK(gantry_group_start());
+	for (int d = 1; d <= reach && r == GANTRY_OK; d++) {
+		int to = (me->rank + d) % me->n, from = (me->rank + me->n - d) % me->n;
+
+		r = gantry_send(me->out + (size_t)to * me->room, size, GANTRY_TYPE_UINT8, to, me->comm, me->stream);
+		if (r == GANTRY_OK)
+			r = gantry_recv(me->in + (size_t)from * me->room, size, GANTRY_TYPE_UINT8, from, me->comm,
+					me->stream);
+	}
+	end = gantry_group_end();
+	r = r == GANTRY_OK ? end : r;
+	if (r == GANTRY_OK)
+		r = gantry_stream_sync(me->dev, me->stream);
+	if (r == GANTRY_OK)
+		r = gantry_comm_error(me->comm, NULL, NULL, 0);
+	for (int d = 1; d <= reach && r == GANTRY_OK; d++) {
+		int from = (me->rank + me->n - d) % me->n;
+
+		pair_verify(me->in + (size_t)from * me->room, size, node_seed(from, me->rank, round));
+	}
+	return r;
+}
+
+/* The id, for ranks that have nothing else in common. */
+static inline void id_write(const char *path, const struct gantry_unique_id *id)
+{
+	char aside[4200];
+	FILE *f;
+
+	snprintf(aside, sizeof(aside), "%s.new", path);
+	f = fopen(aside, "wb");
+	CHECK(f && fwrite(id, sizeof(*id), 1, f) == 1 && fclose(f) == 0);
+	CHECK_EQ(rename(aside, path), 0);
+}
+
+static inline void id_read(const char *path, struct gantry_unique_id *ret_id)
+{
+	FILE *f = NULL;
+
+	for (int i = 0; i < 20000 && !(f = fopen(path, "rb")); i++)
+		pair_sleep_ms(1);
+	CHECK(f && fread(ret_id, sizeof(*ret_id), 1, f) == 1);
+	fclose(f);
+}
+
+static inline void id_meet(const char *path, int maker, struct gantry_unique_id *ret_id)
+{
+	if (maker) {
+		CHECK_OK(gantry_unique_id_create(ret_id));
+		id_write(path, ret_id);
+	} else {
+		id_read(path, ret_id);
+	}
+}
+
+/* User and system time of this process, in microseconds. */
+static inline uint64_t cpu_us(void)
+{
+	struct rusage u;
+
+	CHECK_EQ(getrusage(RUSAGE_SELF, &u), 0);
+	return (uint64_t)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000000u + (uint64_t)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+}
+
+/* Until fds and threads are what they were; what was closed is seen off in the background. */
+static inline void settle(int fds, int threads, const char *when)
+{
+	uint64_t end = pair_now_ms() + 5000;
+
+	while ((pair_fds() != fds || pair_threads() != threads) && pair_now_ms() < end)
+		pair_sleep_ms(5);
+	if (pair_fds() != fds || pair_threads() != threads)
+		fprintf(stderr, "%s: %d fds (%d before), %d threads (%d before)\n", when, pair_fds(), fds, pair_threads(),
+			threads);
+	CHECK_EQ(pair_fds(), fds);
+	CHECK_EQ(pair_threads(), threads);
+}
+
+#endif

@@ -1,0 +1,325 @@
+/*
+ * ctl_death MODE [RANK]: four processes, one rank each, joined by the control plane; the hub is in rank 0's. Then:
+ *
+ *   kill R    rank R gets SIGKILL
+ *   stop R    rank R gets SIGSTOP, and SIGCONT once the others have seen it
+ *   nap R     rank R is stopped for half the timeout: that is no death
+ *   nap_all   all are stopped for two timeouts and woken up one by one: nor is that
+ *   hogs      nothing happens, but all CPUs are busy: nor is that
+ *   leave     rank 0 leaves and its process ends, and with it the hub: the others go on
+ *   quit      rank 0's process ends without leaving
+ *   parent    the hub is in the parent of all, made before the fork, and the parent ends: nobody is lost but the hub
+ *
+ * Every rank writes down whom it was told to have lost, why and when; the parent compares.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/param.h"
+#include "comm/ctl.h"
+#include "test.h"
+
+enum { N = 4, LOSSES = 8 };
+
+struct report {
+	uint32_t joined, ready_to_end; /* release, acquire */
+	int nlost;		       /* the same */
+	int rank[LOSSES];
+	gantry_result why[LOSSES];
+	uint64_t when[LOSSES]; /* ns */
+	char text[LOSSES][256];
+	int64_t clock_offset;
+};
+static struct shared {
+	struct gantry_unique_id id;
+	uint32_t have_id, end; /* release, acquire */
+	struct report r[N];
+} * shared;
+static pid_t pids[N];
+
+static uint32_t get(const uint32_t *p)
+{
+	return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+}
+static void set(uint32_t *p)
+{
+	__atomic_store_n(p, 1, __ATOMIC_RELEASE);
+}
+static void sleep_ms(unsigned ms)
+{
+	struct timespec t = {ms / 1000, (long)(ms % 1000) * 1000000};
+
+	while (nanosleep(&t, &t) && errno == EINTR)
+		;
+}
+
+static void on_lost(void *ctx, int rank, gantry_result why, const char *text)
+{
+	struct report *r = ctx;
+	int n = r->nlost;
+
+	CHECK(n < LOSSES);
+	r->rank[n] = rank;
+	r->why[n] = why;
+	r->when[n] = gantry_now_ns();
+	snprintf(r->text[n], sizeof(r->text[n]), "%s", text);
+	__atomic_store_n(&r->nlost, n + 1, __ATOMIC_RELEASE);
+}
+
+static void be_rank(int rank, const char *mode)
+{
+	struct report *r = &shared->r[rank];
+	struct gantry_ctl_config config = {.id = &shared->id, .rank = rank, .nranks = N, .on_lost = on_lost, .ctx = r};
+	struct gantry_ctl *ctl;
+	int first = rank == 0 && (strcmp(mode, "leave") == 0 || strcmp(mode, "quit") == 0);
+	int all[N], me = rank * 11;
+
+	if (rank == 0 && !get(&shared->have_id)) {
+		CHECK_OK(gantry_ctl_create_id(&shared->id));
+		set(&shared->have_id);
+	}
+	while (!get(&shared->have_id))
+		sleep_ms(1);
+	CHECK_OK(gantry_ctl_join(&config, &ctl));
+	CHECK_OK(gantry_ctl_allgather(ctl, &me, sizeof(me), all));
+	for (int i = 0; i < N; i++)
+		CHECK_EQ(all[i], i * 11);
+	r->clock_offset = gantry_ctl_clock_offset(ctl);
+	set(&r->joined);
+	while (!get(&shared->end) && !(first && get(&r->ready_to_end)))
+		sleep_ms(1);
+	if (strcmp(mode, "quit") != 0 || rank != 0)
+		gantry_ctl_leave(ctl);
+	exit(0); /* not _exit: the library sees its connections off */
+}
+
+static void start(int rank, const char *mode)
+{
+	pids[rank] = fork();
+	CHECK(pids[rank] >= 0);
+	if (pids[rank] == 0)
+		be_rank(rank, mode);
+}
+
+static void until_joined(void)
+{
+	for (int i = 0; i < N; i++)
+		for (int ms = 0; !get(&shared->r[i].joined); ms++) {
+			CHECK(ms < 20000);
+			CHECK_EQ(waitpid(pids[i], NULL, WNOHANG), 0);
+			sleep_ms(1);
+		}
+	for (int i = 0; i < N; i++) { /* one kernel, one clock: the truth is zero */
+		printf("rank %d: clock offset %.1f us\n", i, (double)shared->r[i].clock_offset / 1e3);
+		CHECK(llabs(shared->r[i].clock_offset) < 20000000);
+	}
+}
+
+static int nlost(int rank)
+{
+	return __atomic_load_n(&shared->r[rank].nlost, __ATOMIC_ACQUIRE);
+}
+
+/* `rank` was told of exactly `lost`, for this reason, within limit_ms of `since`. */
+static void must_know(int rank, int lost, gantry_result why, uint64_t since, unsigned limit_ms)
+{
+	const struct report *r = &shared->r[rank];
+	uint64_t end = gantry_now_ns() + 5000000000;
+
+	while (!nlost(rank) && gantry_now_ns() < end)
+		sleep_ms(1);
+	CHECK_EQ(nlost(rank), 1);
+	printf("rank %d after %d ms: lost %d, %s: %s\n", rank, (int)((int64_t)(r->when[0] - since) / 1000000),
+	       r->rank[0], gantry_result_name(r->why[0]), r->text[0]);
+	CHECK_EQ(r->rank[0], lost);
+	CHECK_STR(gantry_result_name(r->why[0]), gantry_result_name(why));
+	CHECK((int64_t)(r->when[0] - since) < (int64_t)limit_ms * 1000000);
+}
+
+static void nobody_lost(void)
+{
+	for (int i = 0; i < N; i++) {
+		if (nlost(i))
+			fprintf(stderr, "rank %d lost rank %d: %s\n", i, shared->r[i].rank[0], shared->r[i].text[0]);
+		CHECK_EQ(nlost(i), 0);
+	}
+}
+
+static void reap(int but)
+{
+	set(&shared->end);
+	for (int i = 0; i < N; i++) {
+		int status = -1;
+
+		if (i == but)
+			continue;
+		CHECK_EQ(waitpid(pids[i], &status, 0), pids[i]);
+		CHECK_EQ(status, 0);
+	}
+}
+
+static void run_kill(int victim)
+{
+	uint64_t since = gantry_now_ns();
+
+	CHECK_EQ(kill(pids[victim], SIGKILL), 0);
+	for (int i = 0; i < N; i++)
+		if (i != victim)
+			must_know(i, victim, GANTRY_ERR_PEER_LOST, since, 1000);
+	waitpid(pids[victim], NULL, 0);
+	reap(victim);
+}
+
+static void run_stop(int victim)
+{
+	uint64_t since = gantry_now_ns();
+	const struct report *r = &shared->r[victim];
+
+	CHECK_EQ(kill(pids[victim], SIGSTOP), 0);
+	for (int i = 0; i < N; i++)
+		if (i != victim)
+			must_know(i, victim, GANTRY_ERR_PEER_SILENT, since, 2000);
+	sleep_ms(1500);
+	CHECK_EQ(kill(pids[victim], SIGCONT), 0);
+	since = gantry_now_ns();
+	if (victim == 0) { /* the hub: the others have said why they went */
+		while (nlost(0) < N - 1 && gantry_now_ns() - since < 5000000000)
+			sleep_ms(1);
+		CHECK_EQ(nlost(0), N - 1);
+		for (int i = 0; i < N - 1; i++) {
+			printf("rank 0, woken up: %s: %s\n", gantry_result_name(r->why[i]), r->text[i]);
+			CHECK_EQ(r->why[i], GANTRY_ERR_PEER_LOST);
+			CHECK_HAS(r->text[i], "gave up the hub");
+		}
+	} else { /* it learns that it was given up, and blames nobody else */
+		must_know(victim, victim, GANTRY_ERR_PEER_SILENT, since, 2000);
+	}
+	reap(-1);
+}
+
+static void run_nap(int victim)
+{
+	for (int i = 0; i < 3; i++) {
+		CHECK_EQ(kill(pids[victim], SIGSTOP), 0);
+		sleep_ms((unsigned)(gantry_params()->timeout / 2000000));
+		CHECK_EQ(kill(pids[victim], SIGCONT), 0);
+		sleep_ms(200);
+	}
+	nobody_lost();
+	reap(-1);
+}
+
+static void run_nap_all(void)
+{
+	for (int i = 0; i < N; i++)
+		CHECK_EQ(kill(pids[i], SIGSTOP), 0);
+	sleep_ms((unsigned)(gantry_params()->timeout / 500000));
+	for (int i = N - 1; i >= 0; i--) {
+		CHECK_EQ(kill(pids[i], SIGCONT), 0);
+		sleep_ms(50);
+	}
+	sleep_ms(1500);
+	nobody_lost();
+	reap(-1);
+}
+
+static void run_hogs(void)
+{
+	pid_t hogs[8];
+
+	for (int i = 0; i < 8; i++) {
+		hogs[i] = fork();
+		CHECK(hogs[i] >= 0);
+		for (volatile uint64_t k = 0; hogs[i] == 0; k++)
+			;
+	}
+	sleep_ms(3500);
+	for (int i = 0; i < 8; i++) {
+		kill(hogs[i], SIGKILL);
+		waitpid(hogs[i], NULL, 0);
+	}
+	nobody_lost();
+	reap(-1);
+}
+
+static void run_exit(int properly)
+{
+	uint64_t since = gantry_now_ns();
+	int status = -1;
+
+	set(&shared->r[0].ready_to_end);
+	CHECK_EQ(waitpid(pids[0], &status, 0), pids[0]);
+	CHECK_EQ(status, 0);
+	if (properly)
+		sleep_ms(1500);
+	for (int i = 1; i < N; i++) {
+		if (properly)
+			CHECK_EQ(nlost(i), 0);
+		else
+			must_know(i, 0, GANTRY_ERR_PEER_LOST, since, 1500);
+	}
+	reap(0);
+}
+
+/* In a process of its own, which ends when all ranks are there. */
+static void run_parent(void)
+{
+	uint64_t since = gantry_now_ns();
+	pid_t hub = fork();
+
+	CHECK(hub >= 0);
+	if (hub == 0) {
+		CHECK_OK(gantry_ctl_create_id(&shared->id));
+		set(&shared->have_id);
+		for (int i = 0; i < N; i++)
+			start(i, "parent");
+		until_joined();
+		nobody_lost();
+		raise(SIGKILL);
+	}
+	CHECK_EQ(waitpid(hub, NULL, 0), hub);
+	for (int i = 0; i < N; i++)
+		must_know(i, -1, GANTRY_ERR_PEER_LOST, since, 20000);
+	set(&shared->end);
+	sleep_ms(200); /* orphans: nobody to wait for them */
+}
+
+int main(int argc, char **argv)
+{
+	const char *mode = argc > 1 ? argv[1] : "";
+	int rank = argc > 2 ? atoi(argv[2]) : 0;
+
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	CHECK_OK(gantry_params_load(0));
+	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(shared != MAP_FAILED && rank >= 0 && rank < N);
+	if (strcmp(mode, "parent") == 0) {
+		run_parent();
+		return 0;
+	}
+	for (int i = 0; i < N; i++)
+		start(i, mode);
+	until_joined();
+	sleep_ms(300);
+	if (strcmp(mode, "kill") == 0)
+		run_kill(rank);
+	else if (strcmp(mode, "stop") == 0)
+		run_stop(rank);
+	else if (strcmp(mode, "nap") == 0)
+		run_nap(rank);
+	else if (strcmp(mode, "nap_all") == 0)
+		run_nap_all();
+	else if (strcmp(mode, "hogs") == 0)
+		run_hogs();
+	else if (strcmp(mode, "leave") == 0 || strcmp(mode, "quit") == 0)
+		run_exit(strcmp(mode, "leave") == 0);
+	else
+		CHECK(!"a mode");
+	return 0;
+}

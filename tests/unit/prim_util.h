@@ -1,0 +1,379 @@
+/*
+ * A small world for tests of the primitives: numbers that every type holds exactly, connections in memory, ranks that
+ * are threads, and a relay, a thread that stands between the ends of connections as proxies do.
+ */
+#ifndef GANTRY_TESTS_PRIM_UTIL_H
+#define GANTRY_TESTS_PRIM_UTIL_H
+
+#define GANTRY_TEST_DELAYS /* another thread may get its turn in the middle of everything that is published */
+#include "device/k_prim.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include "device/host/host.h"
+#include "test.h"
+
+enum { RANKS = 7, LINKS = 6, LANES = 3, OPS = 3, STEP = 240, SPACE = 1 << 16 };
+
+static uint64_t seed = 0x9e3779b97f4a7c15ull;
+static uint32_t rnd(uint32_t below)
+{
+	seed ^= seed << 13;
+	seed ^= seed >> 7;
+	seed ^= seed << 17;
+	return (uint32_t)(seed >> 33) % below;
+}
+
+void (*dev_delay)(void);
+static void delay(void)
+{
+	static _Thread_local uint32_t n;
+
+	n = n * 1664525 + 1013904223 + (uint32_t)(uintptr_t)&n;
+	if (n >> 24 == 0)
+		sched_yield();
+}
+
+/* Numbers. */
+
+/* h halves, 0 <= h < 64, as a float of so many bits. */
+static uint64_t encode_float(uint32_t h, int exp, int man)
+{
+	int e = 0;
+	uint64_t bias = (1ull << (exp - 1)) - 1;
+
+	if (h == 0)
+		return 0;
+	while (h >> (e + 1))
+		e++;
+	CHECK(e <= man || (h & ((1u << (e - man)) - 1)) == 0); /* the test itself is wrong if it does not fit */
+	return (bias + (uint64_t)e - 1) << man |
+	       ((e <= man ? (uint64_t)h << (man - e) : h >> (e - man)) & ((1ull << man) - 1));
+}
+static void put(char *p, uint32_t type, uint32_t h)
+{
+	uint64_t v = h / 2;
+
+	switch (type) {
+	case GANTRY_TYPE_FLOAT16:
+		v = encode_float(h, 5, 10);
+		break;
+	case GANTRY_TYPE_FLOAT32:
+		v = encode_float(h, 8, 23);
+		break;
+	case GANTRY_TYPE_FLOAT64:
+		v = encode_float(h, 11, 52);
+		break;
+	case GANTRY_TYPE_BFLOAT16:
+		v = encode_float(h, 8, 7);
+		break;
+	case GANTRY_TYPE_FLOAT8E4M3:
+		v = encode_float(h, 4, 3);
+		break;
+	case GANTRY_TYPE_FLOAT8E5M2:
+		v = encode_float(h, 5, 2);
+		break;
+	}
+	memcpy(p, &v, dev_type_bytes(type));
+}
+static uint64_t scalar_of(uint32_t type, uint32_t op, uint32_t ranks)
+{
+	uint64_t v = 0;
+
+	if (op == GANTRY_OP_AVG)
+		return ranks;
+	put((char *)&v, type, 2 * 2);
+	return v;
+}
+/* Element i of rank r: 1 or 2 for products, else 0 to 2 (1 where the sum is doubled). */
+static uint32_t value(uint32_t op, uint32_t r, uint64_t i)
+{
+	uint32_t x = (uint32_t)((i * 2654435761u + r * 40503u) >> 7);
+
+	return op == GANTRY_OP_PROD ? 1 + x % 2 : x % (op == GANTRY_OP_PREMUL ? 2 : 3);
+}
+/* In halves. `scaled`: which of the values PREMUL has doubled. */
+static uint32_t expected(uint32_t op, uint32_t last, const uint32_t *values, const uint32_t *scaled, uint32_t n,
+			 uint32_t by)
+{
+	uint32_t acc = op == GANTRY_OP_PREMUL && scaled[0] ? 2 * values[0] : values[0];
+
+	for (uint32_t k = 1; k < n; k++) {
+		uint32_t v = op == GANTRY_OP_PREMUL && scaled[k] ? 2 * values[k] : values[k];
+
+		switch (op) {
+		case GANTRY_OP_PROD:
+			acc *= v;
+			break;
+		case GANTRY_OP_MAX:
+			acc = v > acc ? v : acc;
+			break;
+		case GANTRY_OP_MIN:
+			acc = v < acc ? v : acc;
+			break;
+		default:
+			acc += v;
+		}
+	}
+	return op == GANTRY_OP_AVG && last ? 2 * acc / by : 2 * acc;
+}
+
+/* Connections and ranks. */
+
+struct link {
+	struct gantry_fifo fifo, far; /* far: the consumer's, when a relay is between */
+	struct gantry_conn tx, rx;
+	struct gantry_conn_state tx_state, rx_state;
+	char *rings[GANTRY_PROTOS], *far_rings[GANTRY_PROTOS], *pool;
+	uint32_t far_mode; /* of what the relay hands on */
+};
+struct rank {
+	struct gantry_prim_args ops[OPS];
+	uint32_t nops, result;
+	char *input, *output;
+	void (*body)(struct rank *r); /* NULL: k_prim for each of ops */
+	struct gantry_door door;
+	struct dev_team team;
+	/* ring all-reduce */
+	uint32_t rank, ranks;
+};
+
+static struct link links[LINKS];
+static struct rank ranks[RANKS];
+static uint32_t abort_flag;
+static struct gantry_door relay_door; /* nobody sleeps there; ringing it is harmless */
+
+static void *room(void)
+{
+	void *p = aligned_alloc(128, SPACE);
+
+	CHECK(p != NULL);
+	memset(p, 0, SPACE);
+	return p;
+}
+static void link_make(struct link *l, struct gantry_door *producer, struct gantry_door *consumer, uint64_t step)
+{
+	memset(&l->fifo, 0, sizeof(l->fifo));
+	memset(&l->far, 0, sizeof(l->far));
+	memset(&l->tx, 0, sizeof(l->tx));
+	memset(&l->tx_state, 0, sizeof(l->tx_state));
+	memset(&l->rx_state, 0, sizeof(l->rx_state));
+	for (int i = 0; i < GANTRY_PROTOS; i++) {
+		if (!l->rings[i]) {
+			l->rings[i] = room();
+			l->far_rings[i] = room();
+		}
+		memset(l->rings[i], 0, SPACE);
+		memset(l->far_rings[i], 0, SPACE);
+		l->tx.buffs[i] = l->rings[i];
+		l->tx.step_bytes[i] = STEP;
+	}
+	if (!l->pool)
+		l->pool = room();
+	l->fifo.head = l->fifo.tail = l->far.head = l->far.tail = step;
+	l->tx.head = &l->fifo.head;
+	l->tx.tail = &l->fifo.tail;
+	l->tx.slots = l->fifo.slots;
+	l->tx.step = step;
+	l->rx = l->tx;
+	l->tx.door = consumer;
+	l->tx.flags = GANTRY_CONN_SEND;
+	l->tx.state = &l->tx_state;
+	l->rx.door = producer;
+	l->rx.state = &l->rx_state;
+}
+/* Puts a relay in between. offset: the producer takes its space from offers. */
+static void link_relayed(struct link *l, int offset, uint32_t far_mode)
+{
+	l->tx.flags |= GANTRY_CONN_PROXIED | (offset ? GANTRY_CONN_OFFSET : 0);
+	l->tx.offers = l->fifo.offers;
+	l->tx.pool = l->rx.pool = l->pool;
+	l->tx.door = l->rx.door = &relay_door;
+	l->rx.flags |= GANTRY_CONN_PROXIED;
+	l->rx.head = &l->far.head;
+	l->rx.tail = &l->far.tail;
+	l->rx.slots = l->far.slots;
+	for (int i = 0; i < GANTRY_PROTOS; i++)
+		l->rx.buffs[i] = l->far_rings[i];
+	l->far_mode = far_mode;
+}
+
+struct lane {
+	struct rank *rank;
+	struct dev_thread self;
+	pthread_t thread;
+};
+static void *lane_main(void *arg)
+{
+	struct lane *l = arg;
+	struct rank *r = l->rank;
+
+	dev_self = l->self;
+	if (r->body)
+		r->body(r);
+	else
+		for (uint32_t i = 0; i < r->nops; i++)
+			k_prim(&r->ops[i]);
+	return NULL;
+}
+static void start(struct lane *lanes, uint32_t n, uint32_t per_rank)
+{
+	for (uint32_t i = 0; i < n * per_rank; i++) {
+		struct rank *r = &ranks[i / per_rank];
+		struct lane *l = &lanes[i];
+
+		if (i % per_rank == 0)
+			r->team = (struct dev_team){.lanes = per_rank};
+		l->rank = r;
+		l->self = (struct dev_thread){.lane = i % per_rank,
+					      .lanes = per_rank,
+					      .blocks = 1,
+					      .abort = &abort_flag,
+					      .door = &r->door,
+					      .team = per_rank > 1 ? &r->team : NULL};
+	}
+	for (uint32_t i = 0; i < n * per_rank; i++)
+		CHECK_EQ(pthread_create(&lanes[i].thread, NULL, lane_main, &lanes[i]), 0);
+}
+static void join(struct lane *lanes, uint32_t n, uint32_t per_rank)
+{
+	for (uint32_t i = 0; i < n * per_rank; i++)
+		pthread_join(lanes[i].thread, NULL);
+}
+static void run(uint32_t n, uint32_t per_rank)
+{
+	struct lane lanes[RANKS * LANES];
+
+	start(lanes, n, per_rank);
+	join(lanes, n, per_rank);
+}
+
+/* The relay: what a proxy pair would do, written from the comment in k_prim.h. One thread for all links. */
+
+struct relay {
+	struct link *link;
+	uint64_t step; /* next to hand on */
+	uint64_t end;
+	uint64_t offered;      /* the step after the one whose offer was written */
+	uint64_t before, base; /* where the operation before ended, where this one began */
+	uint32_t slice_steps, proto, op;
+	const struct gantry_prim_args *ops;
+	uint32_t nops;
+};
+
+/* Steps of operation `op`, from its arguments alone. */
+static void relay_begin(struct relay *r)
+{
+	while (r->op < r->nops && r->step == r->end) {
+		const struct gantry_prim_args *a = &r->ops[r->op++];
+		uint32_t steps = a->proto == GANTRY_PROTO_SIMPLE ? a->slice_steps : 1;
+		uint64_t per = steps * (uint64_t)STEP / dev_type_bytes(a->type), base;
+
+		if (!a->count)
+			continue;
+		r->before = r->step;
+		base = (r->step + a->chunk_steps - 1) / a->chunk_steps * a->chunk_steps;
+		r->step = r->base = base;
+		r->end = base + (a->count + per - 1) / per * steps;
+		r->slice_steps = steps;
+		r->proto = a->proto;
+	}
+}
+static uint64_t load(uint64_t *p)
+{
+	return __atomic_load_n(p, __ATOMIC_SEQ_CST);
+}
+/* The words of a slot may arrive in any order, and that late: here the one that is usually last comes first. */
+static void words(struct gantry_slot *s, uint64_t meta, uint64_t where)
+{
+	__atomic_store_n(&s->meta, meta, __ATOMIC_SEQ_CST);
+	for (int i = 0; i < 3; i++)
+		sched_yield();
+	__atomic_store_n(&s->where, where, __ATOMIC_SEQ_CST);
+}
+/* Copies the lines of a step of LL or LL128, if they are all there. */
+static int relay_lines(struct relay *r, uint64_t bytes)
+{
+	struct link *l = r->link;
+	uint64_t *from = (uint64_t *)k_ring(&l->tx, r->proto, r->step),
+		 *to = (uint64_t *)k_ring(&l->rx, r->proto, r->step);
+	uint64_t n = (r->proto == GANTRY_PROTO_LL ? gantry_ll_bytes(bytes) : gantry_ll128_bytes(bytes)) / 8;
+
+	for (uint64_t i = 0; i < n; i++) {
+		if (r->proto == GANTRY_PROTO_LL)
+			CHECK_EQ(load(&from[i]) >> 32, gantry_ll_flag(r->step));
+		else if (i % 16 == 15)
+			CHECK_EQ(load(&from[i]), gantry_ll128_flag(r->step));
+		__atomic_store_n(&to[i], load(&from[i]), __ATOMIC_SEQ_CST);
+	}
+	return 1;
+}
+/* One slice, if it is there. */
+static int relay_slice(struct relay *r)
+{
+	struct link *l = r->link;
+	uint32_t slot = (uint32_t)(r->step % GANTRY_STEPS);
+	uint64_t meta, size, head, place = 0, mode = l->far_mode;
+	const char *from = k_ring(&l->tx, GANTRY_PROTO_SIMPLE, r->step);
+
+	if (l->tx.flags & GANTRY_CONN_OFFSET && r->proto == GANTRY_PROTO_SIMPLE && r->offered != r->step + 1) {
+		r->offered = r->step + 1;
+		words(&l->fifo.offers[slot], gantry_slot_meta(r->step, GANTRY_MODE_OFFSET, r->slice_steps * STEP),
+		      gantry_slot_where(r->step, 8192 + slot * 4096));
+	}
+	meta = load(&l->fifo.slots[slot].meta);
+	head = load(&l->far.head);
+	if (head >= r->before && head < r->base)
+		head = r->base;
+	if (!gantry_slot_is(meta, r->step) || head + GANTRY_STEPS < r->step + r->slice_steps)
+		return 0;
+	size = gantry_slot_size(meta);
+	if (gantry_slot_mode(meta) == GANTRY_MODE_OFFSET)
+		from = l->pool + gantry_slot_place(load(&l->fifo.slots[slot].where));
+	if (r->proto != GANTRY_PROTO_SIMPLE) {
+		if (!relay_lines(r, size))
+			return 0;
+		mode = GANTRY_MODE_NORMAL;
+	} else if (mode == GANTRY_MODE_NORMAL) {
+		memcpy(k_ring(&l->rx, GANTRY_PROTO_SIMPLE, r->step), from, size);
+	} else if (mode == GANTRY_MODE_OFFSET) {
+		place = 48 * 1024 + slot * 2000;
+		memcpy(l->pool + place, from, size);
+	} else {
+		place = (uint64_t)(uintptr_t)(l->far_rings[GANTRY_PROTO_SIMPLE] + 32768 + slot * 2008);
+		memcpy((char *)(uintptr_t)place, from, size);
+	}
+	if (r->proto == GANTRY_PROTO_SIMPLE)
+		words(&l->far.slots[slot], gantry_slot_meta(r->step, (uint32_t)mode, size),
+		      gantry_slot_where(r->step, place));
+	r->step += r->slice_steps;
+	__atomic_store_n(&l->fifo.head, r->step, __ATOMIC_SEQ_CST);
+	return 1;
+}
+static void *relay_main(void *arg)
+{
+	struct relay *all = arg;
+	uint32_t left = 1, n;
+
+	for (n = 0; n < LINKS && all[n].link; n++)
+		;
+	while (left) {
+		left = 0;
+		for (uint32_t i = 0; i < n; i++) {
+			relay_begin(&all[i]);
+			if (all[i].step == all[i].end)
+				continue;
+			left++;
+			while (all[i].step != all[i].end && relay_slice(&all[i]))
+				;
+		}
+		/* Rung by hand, as one that serves kernels does after each round of work. */
+		for (uint32_t i = 0; i < RANKS; i++)
+			dev_ring(&ranks[i].door);
+		sched_yield();
+	}
+	return NULL;
+}
+
+#endif

@@ -1,0 +1,183 @@
+/* Ranks of a communicator that hang in various ways: threads of this process, or processes that can be killed. */
+#ifndef GANTRY_TESTS_STALL_WORLD_H
+#define GANTRY_TESTS_STALL_WORLD_H
+
+#include <dirent.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/param.h"
+#include "gantry/comm.h"
+#include "stall.h"
+#include "test.h"
+
+enum { WORLD_RANKS = 3, WORLD_BYTES = 100000 };
+
+struct world {
+	struct gantry_unique_id id;
+	const char *transport;
+	void (*body)(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev, struct gantry_stream *s);
+	pthread_barrier_t all;	/* threads: everybody is where the scenario wants it */
+	pthread_barrier_t over; /* and may go on */
+	char dir[64];
+};
+
+static inline void world_nap(unsigned ms)
+{
+	struct timespec t = {ms / 1000, (long)(ms % 1000) * 1000000};
+
+	nanosleep(&t, NULL);
+}
+
+/* A folder of its own for the reports. */
+static inline void world_dir(struct world *w)
+{
+	snprintf(w->dir, sizeof(w->dir), "/tmp/gantry-test-stall-XXXXXX");
+	CHECK(mkdtemp(w->dir) != NULL);
+	setenv("GANTRY_STALL_DIR", w->dir, 1);
+	CHECK_OK(gantry_params_load(1));
+}
+
+static inline int world_files(const struct world *w, int unlink_them)
+{
+	DIR *d = opendir(w->dir);
+	char path[512];
+	int n = 0;
+
+	CHECK(d != NULL);
+	for (struct dirent *e; (e = readdir(d));) {
+		if (e->d_name[0] == '.')
+			continue;
+		n++;
+		snprintf(path, sizeof(path), "%s/%s", w->dir, e->d_name);
+		if (unlink_them)
+			CHECK_EQ(unlink(path), 0);
+	}
+	closedir(d);
+	return n;
+}
+
+static inline void world_clean(struct world *w)
+{
+	world_files(w, 1);
+	CHECK_EQ(rmdir(w->dir), 0);
+}
+
+/* Until there are n reports, at most ten seconds. */
+static inline void world_wait_files(const struct world *w, int n)
+{
+	uint64_t end = gantry_now_ns() + 10000000000u;
+
+	while (world_files(w, 0) < n && gantry_now_ns() < end)
+		world_nap(10);
+	CHECK_EQ(world_files(w, 0), n);
+	world_nap(50); /* nobody else writes one */
+	CHECK_EQ(world_files(w, 0), n);
+}
+
+/* All reports of the folder, judged. */
+static inline void world_judge(const struct world *w, struct stall_verdict *ret)
+{
+	struct stall_set set = {0};
+	DIR *d = opendir(w->dir);
+	char path[512], why[1024];
+
+	CHECK(d != NULL);
+	for (struct dirent *e; (e = readdir(d));) {
+		if (e->d_name[0] == '.')
+			continue;
+		snprintf(path, sizeof(path), "%s/%s", w->dir, e->d_name);
+		stall_next_file(&set);
+		if (json_read_lines(path, stall_take, &set, why, sizeof(why))) {
+			fprintf(stderr, "%s\n", why);
+			exit(1);
+		}
+	}
+	closedir(d);
+	CHECK_EQ(set.ncomms, 1);
+	stall_judge(&set, 0, ret);
+	stall_print_waits(&set.comms[0], stdout);
+	printf("%s: %s (%d of %d)\n", ret->cause, ret->text, ret->votes, ret->reports);
+	fflush(stdout);
+	stall_free(&set);
+}
+
+static inline void world_rank(struct world *w, int rank)
+{
+	struct gantry_comm_config config = {.id = w->id, .rank = rank, .nranks = WORLD_RANKS, .transport = w->transport};
+	struct gantry_device *dev;
+	struct gantry_stream *s;
+	struct gantry_comm *comm;
+
+	CHECK_OK(gantry_device_open(GANTRY_DEVICE_HOST, 0, &dev));
+	CHECK_OK(gantry_stream_create(dev, &s));
+	config.device = dev;
+	CHECK_OK(gantry_comm_init(&config, &comm));
+	w->body(w, rank, comm, dev, s);
+	gantry_stream_destroy(dev, s);
+	gantry_device_close(dev);
+}
+
+struct world_thread {
+	struct world *w;
+	int rank;
+	pthread_t thread;
+};
+
+static inline void *world_thread_main(void *arg)
+{
+	struct world_thread *t = arg;
+
+	world_rank(t->w, t->rank);
+	return NULL;
+}
+
+/* Ranks as threads; `middle` runs when all have come to `all`. */
+static inline void world_threads(struct world *w, void (*middle)(struct world *w))
+{
+	struct world_thread t[WORLD_RANKS];
+
+	CHECK_OK(gantry_unique_id_create(&w->id));
+	pthread_barrier_init(&w->all, NULL, WORLD_RANKS + 1);
+	pthread_barrier_init(&w->over, NULL, WORLD_RANKS + 1);
+	for (int i = 0; i < WORLD_RANKS; i++) {
+		t[i] = (struct world_thread){.w = w, .rank = i};
+		CHECK_EQ(pthread_create(&t[i].thread, NULL, world_thread_main, &t[i]), 0);
+	}
+	pthread_barrier_wait(&w->all);
+	middle(w);
+	pthread_barrier_wait(&w->over);
+	for (int i = 0; i < WORLD_RANKS; i++)
+		pthread_join(t[i].thread, NULL);
+	pthread_barrier_destroy(&w->all);
+	pthread_barrier_destroy(&w->over);
+}
+
+static inline void world_move(int send, char *buf, int peer, struct gantry_comm *comm, struct gantry_stream *s)
+{
+	if (send)
+		CHECK_OK(gantry_send(buf, WORLD_BYTES, GANTRY_TYPE_UINT8, peer, comm, s));
+	else
+		CHECK_OK(gantry_recv(buf, WORLD_BYTES, GANTRY_TYPE_UINT8, peer, comm, s));
+}
+
+/* Everybody with everybody, once: connected, nothing left in flight. */
+static inline void world_warm_up(int rank, char *buf, struct gantry_comm *comm, struct gantry_device *dev, struct gantry_stream *s)
+{
+	CHECK_OK(gantry_group_start());
+	for (int p = 0; p < WORLD_RANKS; p++) {
+		if (p == rank)
+			continue;
+		world_move(1, buf, p, comm, s);
+		world_move(0, buf + WORLD_BYTES, p, comm, s);
+	}
+	CHECK_OK(gantry_group_end());
+	CHECK_OK(gantry_stream_sync(dev, s));
+}
+
+#endif

@@ -1,0 +1,359 @@
+/*
+ * Joining that goes wrong: everybody hears who is to blame and why, within the deadline.
+ * Catches: a join that hangs or names nobody, one side that fails while others wait, a key or secret that is not
+ * checked, late ranks that find nobody to tell them why, retries that stop at the first refused connection.
+ */
+#include <errno.h>
+
+#include "ctl_relay.h"
+
+enum { SHORT_MS = 400 };
+
+/* Hubs that wait for somebody, and those that failed, need not be waited for. */
+static void end_hubs(void)
+{
+	pthread_mutex_lock(&ctl_service.mu);
+	gantry_list_each (pos, &ctl_service.hubs) {
+		gantry_container(pos, struct hub, node)->until = 0;
+	}
+	ctl_service_due(0);
+	if (ctl_service.running)
+		ctl_service_wake();
+	pthread_mutex_unlock(&ctl_service.mu);
+	until_quiet();
+}
+
+/* Joins those listed, each with its own count; gives back their states. */
+static struct rank_state *try_ranks(const struct gantry_unique_id *id, int n, const int *rank, const int *nranks)
+{
+	struct rank_state *s = ranks_make(n, id, NULL);
+
+	for (int i = 0; i < n; i++) {
+		s[i].rank = rank[i];
+		s[i].nranks = nranks[i];
+	}
+	ranks_start(s, n);
+	ranks_wait(s, n);
+	return s;
+}
+
+static void test_missing(void)
+{
+	struct gantry_unique_id id;
+	struct rank_state *s;
+	uint64_t began = now_ms();
+	int took;
+
+	CHECK_OK(gantry_ctl_create_id(&id));
+	s = try_ranks(&id, 3, (int[]){0, 2, 5}, (int[]){6, 6, 6});
+	took = (int)(now_ms() - began);
+	for (int i = 0; i < 3; i++) {
+		CHECK_EQ(s[i].joined, GANTRY_ERR_TIMEOUT);
+		CHECK_HAS(s[i].text, "3 of 6 ranks came");
+		CHECK_HAS(s[i].text, "missing: ranks 1, 3-4");
+		CHECK_EQ(lost_count(&s[i]), 0);
+	}
+	CHECK(took >= SHORT_MS - 20 && took < SHORT_MS + 900);
+	free(s);
+	/* Who comes too late hears the same, at once. */
+	began = now_ms();
+	s = try_ranks(&id, 1, (int[]){3}, (int[]){6});
+	CHECK_EQ(s->joined, GANTRY_ERR_TIMEOUT);
+	CHECK_HAS(s->text, "missing: ranks 1, 3-4");
+	CHECK(now_ms() - began < 300);
+	free(s);
+	until_quiet(); /* it ends by itself */
+	/* And who comes much too late finds nobody. */
+	s = try_ranks(&id, 1, (int[]){4}, (int[]){6});
+	CHECK_EQ(s->joined, GANTRY_ERR_UNREACHABLE);
+	CHECK_HAS(s->text, "rank 4: no connection to the hub at 127.0.0.1:");
+	CHECK_HAS(s->text, "Connection refused");
+	free(s);
+}
+
+static void test_twice(void)
+{
+	struct gantry_unique_id id;
+	struct rank_state *s;
+
+	CHECK_OK(gantry_ctl_create_id(&id));
+	s = try_ranks(&id, 3, (int[]){0, 1, 1}, (int[]){3, 3, 3});
+	for (int i = 0; i < 3; i++) {
+		CHECK_EQ(s[i].joined, GANTRY_ERR_USAGE);
+		CHECK_HAS(s[i].text, "rank 1 joined twice: rank 1 (127.0.0.1:");
+	}
+	free(s);
+	end_hubs();
+	/* Once all are there, it is only the newcomer's fault. */
+	s = ranks_run(2, &id, NULL);
+	{
+		struct rank_state *late = try_ranks(&id, 1, (int[]){1}, (int[]){2});
+
+		CHECK_EQ(late->joined, GANTRY_ERR_USAGE);
+		CHECK_HAS(late->text, "2 ranks have joined already");
+		free(late);
+	}
+	CHECK_OK(gantry_ctl_send(s[0].ctl, 1, 1, "x", 1));
+	CHECK_OK(recv_wait(s[1].ctl, 0, 1, (char[1]){0}, 1));
+	ranks_leave(s, 2);
+}
+
+static void test_counts(void)
+{
+	struct gantry_unique_id id;
+	struct rank_state *s;
+
+	CHECK_OK(gantry_ctl_create_id(&id));
+	s = try_ranks(&id, 2, (int[]){0, 1}, (int[]){3, 4});
+	for (int i = 0; i < 2; i++) {
+		CHECK_EQ(s[i].joined, GANTRY_ERR_SETTING);
+		CHECK_HAS(s[i].text, "the ranks count differently: rank ");
+		CHECK_HAS(s[i].text, s[i].rank ? "rank 0 (127.0.0.1:" : "rank 1 (127.0.0.1:");
+	}
+	free(s);
+}
+
+static void test_arguments(void)
+{
+	struct gantry_unique_id id;
+	struct rank_state *s;
+
+	CHECK_OK(gantry_ctl_create_id(&id));
+	s = try_ranks(&id, 3, (int[]){2, -1, 0}, (int[]){2, 2, 0});
+	for (int i = 0; i < 3; i++)
+		CHECK_EQ(s[i].joined, GANTRY_ERR_INVALID);
+	free(s);
+	id.bytes[4]++;
+	s = try_ranks(&id, 1, (int[]){0}, (int[]){1});
+	CHECK_EQ(s->joined, GANTRY_ERR_VERSION);
+	CHECK_HAS(s->text, "of version 2, this library is of version 1");
+	free(s);
+	memset(&id, 0, sizeof(id));
+	s = try_ranks(&id, 1, (int[]){0}, (int[]){1});
+	CHECK_EQ(s->joined, GANTRY_ERR_INVALID);
+	CHECK_EQ(gantry_ctl_comm_id(&id), 0);
+	free(s);
+	set_env("GANTRY_PORT_RANGE", "70000");
+	end_hubs();
+	CHECK_EQ(gantry_ctl_create_id(&id), GANTRY_ERR_CONFIG);
+	set_env("GANTRY_PORT_RANGE", NULL);
+	set_env("GANTRY_ADVERTISE", "nowhere");
+	CHECK_EQ(gantry_ctl_create_id(&id), GANTRY_ERR_CONFIG);
+	set_env("GANTRY_ADVERTISE", NULL);
+}
+
+/* The key in the id is changed, or the secrets differ: refused on the rank's side; the others name who is missing. */
+static void test_keys(void)
+{
+	struct gantry_unique_id id, wrong;
+	struct rank_state *s;
+
+	CHECK_OK(gantry_ctl_create_id(&id));
+	wrong = id;
+	wrong.bytes[40] ^= 1;
+	s = try_ranks(&wrong, 1, (int[]){1}, (int[]){2});
+	CHECK_EQ(s->joined, GANTRY_ERR_AUTH);
+	CHECK_HAS(s->text, "does not know the key");
+	free(s);
+	if (!GANTRY_HAVE_OPENSSL) {
+		set_env("GANTRY_SECRET", "alpha");
+		CHECK_EQ(gantry_ctl_create_id(&id), GANTRY_ERR_CONFIG);
+		set_env("GANTRY_SECRET", NULL);
+		return;
+	}
+	set_env("GANTRY_SECRET", "alpha");
+	s = try_ranks(&id, 1, (int[]){1}, (int[]){2});
+	CHECK_EQ(s->joined, GANTRY_ERR_AUTH);
+	CHECK_HAS(s->text, "GANTRY_SECRET is set only on the rank's side");
+	free(s);
+	CHECK_OK(gantry_ctl_create_id(&id));
+	set_env("GANTRY_SECRET", "beta");
+	s = try_ranks(&id, 1, (int[]){1}, (int[]){2});
+	CHECK_EQ(s->joined, GANTRY_ERR_AUTH);
+	CHECK_HAS(s->text, "GANTRY_SECRET differs");
+	free(s);
+	set_env("GANTRY_SECRET", NULL);
+	s = try_ranks(&id, 1, (int[]){1}, (int[]){2});
+	CHECK_EQ(s->joined, GANTRY_ERR_AUTH);
+	CHECK_HAS(s->text, "only on the hub's side");
+	free(s);
+	set_env("GANTRY_SECRET", "alpha");
+	s = try_ranks(&id, 2, (int[]){0, 1}, (int[]){2, 2});
+	CHECK_OK(s[0].joined);
+	CHECK_OK(s[1].joined);
+	ranks_leave(s, 2);
+	set_env("GANTRY_SECRET", NULL);
+}
+
+/* Ranks may come before the hub can be reached, and connections may break during the hand-shake. */
+static void test_late_hub(void)
+{
+	struct gantry_unique_id id;
+	struct rank_state *s;
+	struct relay relay;
+
+	set_env("GANTRY_CONNECT_TIMEOUT", "20s");
+	relay_make(&relay);
+	CHECK_OK(gantry_ctl_create_id(&id));
+	s = ranks_make(4, &id, NULL);
+	ranks_start(s, 2);
+	sleep_ms(150);
+	relay.cut = 1; /* it takes connections and breaks them */
+	relay_start(&relay, &id);
+	sleep_ms(150);
+	__atomic_store_n(&relay.cut, 0, __ATOMIC_RELEASE);
+	ranks_start(s + 2, 2);
+	ranks_wait(s, 4);
+	for (int i = 0; i < 4; i++)
+		CHECK_OK(s[i].joined);
+	ranks_leave(s, 4);
+	end_hubs();
+	relay_stop(&relay);
+	set_env("GANTRY_CONNECT_TIMEOUT", "400ms");
+}
+
+/* A rank that goes while the others wait: they hear it at once, and who. */
+static void test_lost_in_join(void)
+{
+	struct gantry_unique_id id;
+	struct rank_state *s;
+	struct relay relay;
+	uint64_t began;
+
+	set_env("GANTRY_CONNECT_TIMEOUT", "2s");
+	CHECK_OK(gantry_ctl_create_id(&id));
+	s = ranks_make(3, &id, NULL);
+	ranks_start(s, 1);
+	relay_make(&relay);
+	relay_start(&relay, &id);
+	{
+		struct gantry_unique_id by_relay = id;
+		struct ctl_id i;
+		socklen_t len = sizeof(i.addr);
+
+		CHECK_OK(ctl_id_decode(&id, &i));
+		CHECK_EQ(getsockname(relay.listen_fd, &i.addr.sa, &len), 0);
+		ctl_id_encode(&i, &by_relay);
+		s[1].id = &by_relay;
+		ranks_start(s + 1, 1);
+		sleep_ms(200);
+		began = now_ms();
+		__atomic_store_n(&relay.cut, 1, __ATOMIC_RELEASE);
+		ranks_wait(s, 2);
+	}
+	CHECK(now_ms() - began < 2000);
+	CHECK_EQ(s[0].joined, GANTRY_ERR_PEER_LOST);
+	CHECK_HAS(s[0].text, "while the ranks were joining, rank 1 (127.0.0.1:");
+	CHECK_EQ(s[1].joined, GANTRY_ERR_PEER_LOST);
+	relay_stop(&relay);
+	free(s);
+	set_env("GANTRY_CONNECT_TIMEOUT", "400ms");
+}
+
+/* The hubs of a process share one port, of the user's range if there is one. */
+static void test_port(void)
+{
+	struct gantry_unique_id id[2];
+	struct relay free_port;
+	struct ctl_id i;
+	char text[GANTRY_ADDR_TEXT], port[16];
+
+	relay_make(&free_port);
+	CHECK_OK(gantry_addr_parse(gantry_params()->advertise, &i.addr));
+	snprintf(port, sizeof(port), "%d", gantry_addr_port(&i.addr));
+	close(free_port.listen_fd);
+	set_env("GANTRY_ADVERTISE", NULL);
+	set_env("GANTRY_PORT_RANGE", port);
+	end_hubs();
+	for (int k = 0; k < 2; k++) {
+		CHECK_OK(gantry_ctl_create_id(&id[k]));
+		gantry_ctl_id_text(&id[k], text, sizeof(text));
+		CHECK_STR(strchr(text, ':') + 1, port);
+	}
+	CHECK(gantry_ctl_comm_id(&id[0]) != gantry_ctl_comm_id(&id[1]));
+	for (int k = 0; k < 2; k++) {
+		struct rank_state *s = try_ranks(&id[k], 2, (int[]){0, 1}, (int[]){2, 2});
+
+		CHECK_OK(s[0].joined);
+		CHECK_OK(s[1].joined);
+		ranks_leave(s, 2);
+	}
+	set_env("GANTRY_PORT_RANGE", NULL);
+	end_hubs();
+}
+
+/* IPv6, and a link-local address, whose scope does not travel. */
+static void test_addresses(void)
+{
+	struct gantry_unique_id id;
+	struct gantry_nic_list *nics = calloc(1, sizeof(*nics));
+	struct gantry_addr local = {0};
+	char text[GANTRY_ADDR_TEXT], name[IFNAMSIZ] = "";
+
+	CHECK(nics != NULL);
+	set_env("GANTRY_FAMILY", "inet6");
+	if (gantry_ctl_create_id(&id) == GANTRY_OK) {
+		gantry_ctl_id_text(&id, text, sizeof(text));
+		CHECK_HAS(text, "[::1]:");
+		ranks_leave(ranks_run(2, &id, NULL), 2);
+	}
+	CHECK_OK(gantry_nic_scan(nics));
+	for (int i = 0; i < nics->count; i++)
+		for (int k = 0; k < nics->nics[i].naddrs; k++)
+			if (gantry_addr_is_link_local(&nics->nics[i].addrs[k])) {
+				local = nics->nics[i].addrs[k];
+				memcpy(name, nics->nics[i].name, sizeof(name));
+			}
+	gantry_nic_list_free(nics);
+	free(nics);
+	if (local.sa.sa_family == AF_INET6) {
+		/* The hub listens on all of it by way of its own scope; here: advertised. */
+		char pattern[IFNAMSIZ + 1];
+		struct relay relay;
+		struct rank_state *s;
+
+		set_env("GANTRY_FAMILY", NULL);
+		relay_make(&relay);
+		close(relay.listen_fd);
+		relay.listen_fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		CHECK(relay.listen_fd >= 0);
+		if (bind(relay.listen_fd, &local.sa, sizeof(local.in6)) == 0) {
+			socklen_t len = sizeof(local);
+
+			CHECK_EQ(getsockname(relay.listen_fd, &local.sa, &len), 0);
+			set_env("GANTRY_ADVERTISE", gantry_addr_text(&local, text));
+			CHECK_OK(gantry_ctl_create_id(&id));
+			relay_start(&relay, &id);
+			snprintf(pattern, sizeof(pattern), "=%.15s", name);
+			set_env("GANTRY_IFNAME", pattern);
+			s = try_ranks(&id, 2, (int[]){0, 1}, (int[]){2, 2});
+			CHECK_OK(s[0].joined);
+			CHECK_OK(s[1].joined);
+			gantry_ctl_id_text(&id, text, sizeof(text));
+			printf("link-local: %s\n", text);
+			ranks_leave(s, 2);
+			relay_stop(&relay);
+			set_env("GANTRY_IFNAME", "lo");
+		}
+	}
+	set_env("GANTRY_ADVERTISE", NULL);
+	set_env("GANTRY_FAMILY", NULL);
+}
+
+int main(void)
+{
+	setenv("GANTRY_LOG", "error", 0);
+	setenv("GANTRY_IFNAME", "lo", 1);
+	set_env("GANTRY_CONNECT_TIMEOUT", "400ms");
+	test_missing();
+	test_twice();
+	test_counts();
+	test_arguments();
+	test_keys();
+	test_late_hub();
+	test_lost_in_join();
+	test_port();
+	test_addresses();
+	end_hubs();
+	return 0;
+}

@@ -1,0 +1,38 @@
+/* driver.h's declarations against NVIDIA's own header, where the build found one: numbers, and every prototype. */
+#include "test.h"
+
+#if GANTRY_HAVE_CUDA_H
+
+#include <cuda.h>
+#define cu_ipc_handle CUipcMemHandle_st
+#include "device/cuda/driver.h"
+
+#define SAME_ERROR(name, number) _Static_assert((int)CUE_##name == (int)CUDA_ERROR_##name, "CUDA_ERROR_" #name);
+#define SAME_NUMBER(name, number) _Static_assert((int)CUV_##name == (int)CU_##name, "CU_" #name);
+GANTRY_CUDA_ERRORS(SAME_ERROR)
+GANTRY_CUDA_CONSTANTS(SAME_NUMBER)
+_Static_assert(sizeof(cu_ptr) == sizeof(CUdeviceptr) && sizeof(cu_device) == sizeof(CUdevice), "plain types");
+_Static_assert(sizeof(struct cu_ipc_handle) == 64, "driver.h has 64 bytes of its own");
+
+/* Never called: an assignment of incompatible pointers is an error of the compiler. */
+__attribute__((unused)) static void prototypes(struct gantry_cuda_api *api)
+{
+#define SAME_CALL(field, symbol, params) api->field = symbol;
+	GANTRY_CUDA_CALLS(SAME_CALL)
+	GANTRY_CUDA_OPTIONAL(SAME_CALL)
+}
+
+int main(void)
+{
+	printf("driver.h agrees with cuda.h of CUDA %d.%d\n", CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10);
+	return 0;
+}
+
+#else
+
+int main(void)
+{
+	SKIP("the build found no cuda.h");
+}
+
+#endif

@@ -1,0 +1,331 @@
+/*
+ * Kernels on the host device: several blocks that wait for each other, several lanes, sleeping at doors, abort, and
+ * that no thread is left when the device is closed.
+ *
+ * Lost wake-ups show as a hang where doors are slept at without a limit (an alarm ends the test), and as a wait of
+ * 100 ms in kernels.
+ */
+#include <dirent.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "device/host/host.h"
+#include "device/wait.h"
+#include "test.h"
+
+enum { LIMIT_S = 100, BLOCKS = 6, LANES = 3, ROUNDS = 300, TIGHT = 10000 };
+
+static struct gantry_device *dev;
+
+static uint32_t rnd(uint32_t *state)
+{
+	*state = *state * 1664525u + 1013904223u;
+	return *state >> 8;
+}
+
+/* The device's own; sanitizers have threads too. */
+static int threads_now(void)
+{
+	DIR *tasks = opendir("/proc/self/task");
+	struct dirent *entry;
+	int n = 0;
+
+	CHECK(tasks);
+	while ((entry = readdir(tasks))) {
+		char path[300], name[32] = "";
+		FILE *f;
+
+		snprintf(path, sizeof(path), "/proc/self/task/%s/comm", entry->d_name);
+		f = fopen(path, "r");
+		if (!f)
+			continue;
+		if (fgets(name, sizeof(name), f) && !strncmp(name, "gantry-", 7))
+			n++;
+		fclose(f);
+	}
+	closedir(tasks);
+	return n;
+}
+
+/* A thread that was joined may still be listed for a moment. */
+static void check_no_threads(void)
+{
+	for (int i = 0; i < 1000 && threads_now(); i++)
+		usleep(1000);
+	CHECK_EQ(threads_now(), 0);
+}
+
+/* Every block waits for all others, in several rounds: they must all be running. */
+struct meet_args {
+	uint64_t *arrived; /* one counter per round */
+	uint32_t *seen;	   /* per block */
+	struct gantry_door *doors;
+	int rounds;
+};
+
+static void body_meet(const void *p)
+{
+	const struct meet_args *a = p;
+	struct dev_wait w;
+
+	CHECK_EQ(dev_blocks(), BLOCKS);
+	CHECK_EQ(dev_lanes(), 1);
+	a->seen[dev_block()]++;
+	for (int i = 0; i < a->rounds; i++) {
+		__atomic_fetch_add(&a->arrived[i], 1, __ATOMIC_SEQ_CST);
+		for (uint32_t b = 0; a->doors && b < dev_blocks(); b++)
+			dev_ring(&a->doors[b]);
+		dev_wait_init(&w);
+		while (dev_load(&a->arrived[i]) < dev_blocks())
+			CHECK(!dev_wait(&w));
+		dev_wait_done(&w);
+	}
+}
+
+static void check_blocks(void)
+{
+	static struct gantry_door doors[BLOCKS];
+	struct gantry_stream *s;
+	uint64_t arrived[20];
+	uint32_t seen[BLOCKS] = {0};
+	struct meet_args a = {arrived, seen, NULL, 20};
+
+	CHECK_OK(gantry_stream_create(dev, &s));
+	for (int i = 0; i < 20; i++) {
+		memset(arrived, 0, sizeof(arrived));
+		a.doors = i % 2 ? doors : NULL;
+		CHECK_OK(gantry_host_launch_body(dev, s, BLOCKS, 1, body_meet, &a, sizeof(a), NULL, a.doors));
+		CHECK_OK(gantry_stream_sync(dev, s));
+	}
+	for (int i = 0; i < BLOCKS; i++)
+		CHECK_EQ(seen[i], 20);
+	CHECK_OK(gantry_stream_destroy(dev, s));
+}
+
+/* Lanes of each block fill their part, meet, copy with odd alignment, and agree on lane 0's value. */
+struct lanes_args {
+	unsigned char *from, *to; /* per block 4096 bytes */
+};
+
+static void body_lanes(const void *p)
+{
+	const struct lanes_args *a = p;
+	unsigned char *from = a->from + 4096 * dev_block(), *to = a->to + 4096 * dev_block();
+	uint32_t state = 7;
+
+	CHECK_EQ(dev_lanes(), LANES);
+	for (int round = 0; round < 50; round++) {
+		uint32_t shift = rnd(&state) % 16, back = rnd(&state) % 16, n = rnd(&state) % 4000;
+		uint64_t value;
+
+		for (uint32_t i = dev_lane(); i < n; i += dev_lanes())
+			from[shift + i] = (unsigned char)(i * 31 + (uint32_t)round + dev_block());
+		value = dev_bcast(dev_lane() == 0 ? (uint64_t)round << 40 | n : 1);
+		CHECK_EQ(value, (uint64_t)round << 40 | n);
+		if (dev_lane() == 0 && round % 10 == 0)
+			usleep(1000); /* the others fall asleep */
+		dev_copy(to + back, from + shift, n);
+		dev_barrier();
+		for (uint32_t i = 0; i < n; i++)
+			CHECK_EQ(to[back + i], (unsigned char)(i * 31 + (uint32_t)round + dev_block()));
+		dev_barrier();
+	}
+}
+
+static void check_lanes(void)
+{
+	unsigned char *from = calloc(4, 4096), *to = calloc(4, 4096);
+	struct lanes_args a = {from, to};
+	struct gantry_stream *s;
+
+	CHECK(from && to);
+	CHECK_OK(gantry_stream_create(dev, &s));
+	for (int i = 0; i < 3; i++)
+		CHECK_OK(
+			gantry_host_launch_body(dev, s, 1 + (uint32_t)i, LANES, body_lanes, &a, sizeof(a), NULL, NULL));
+	CHECK_OK(gantry_stream_destroy(dev, s));
+	free(from);
+	free(to);
+}
+
+/* Kernels that ping and pong across two streams, with dev.h's words. */
+struct ping_args {
+	uint64_t *mine, *other;
+	struct gantry_door *others_door;
+	uint64_t *late; /* waits that only the safety net ended, or a very slow machine */
+	uint32_t first;
+};
+
+static void body_ping(const void *p)
+{
+	const struct ping_args *a = p;
+	uint32_t state = 99 + a->first;
+	struct dev_wait w;
+
+	for (uint64_t i = 1; i <= ROUNDS; i++) {
+		uint64_t stored;
+
+		if (a->first) {
+			if (rnd(&state) % 2)
+				usleep(rnd(&state) % 800);
+			dev_store(a->mine, gantry_now_ns());
+			dev_ring(a->others_door);
+		}
+		dev_wait_init(&w);
+		while (!(stored = dev_load(a->other)))
+			CHECK(!dev_wait(&w));
+		dev_wait_done(&w);
+		CHECK_EQ(dev_self.door->waiting, 0);
+		if (gantry_now_ns() - stored > 95000000)
+			++*a->late;
+		dev_store(a->other, 0);
+		if (!a->first) {
+			if (rnd(&state) % 2)
+				usleep(rnd(&state) % 800);
+			dev_store(a->mine, gantry_now_ns());
+			dev_ring(a->others_door);
+		}
+	}
+}
+
+/* Two threads, a word and a door each. */
+struct table {
+	struct gantry_door doors[2];
+	uint64_t word[2];
+};
+
+static void linger(uint32_t *state)
+{
+	for (uint32_t k = rnd(state) % 200; k > 0; k--)
+		gantry_cpu_pause();
+}
+
+static void play_tight(struct table *s, int me)
+{
+	struct gantry_waiter w;
+	uint32_t state = 5 + (uint32_t)me;
+
+	gantry_waiter_init(&w, &s->doors[me]);
+	w.spin = w.yield = 0;
+	for (uint64_t i = 1; i <= TIGHT; i++) {
+		if (!me) {
+			dev_store(&s->word[0], i);
+			gantry_door_ring(&s->doors[1]);
+		}
+		while (dev_load(&s->word[!me]) < i) {
+			linger(&state); /* rings come between the last look and the sleep, too */
+			gantry_waiter_idle(&w, UINT64_MAX);
+		}
+		gantry_waiter_worked(&w);
+		linger(&state);
+		if (me) {
+			dev_store(&s->word[1], i);
+			gantry_door_ring(&s->doors[0]);
+		}
+	}
+	CHECK(w.sleeps > 0);
+}
+
+static void *play_tight_1(void *arg)
+{
+	play_tight(arg, 1);
+	return NULL;
+}
+
+static void check_doors(void)
+{
+	static struct gantry_door doors[2];
+	static struct table s;
+	struct gantry_stream *streams[2];
+	uint64_t words[2] = {0}, late[2] = {0};
+	pthread_t thread;
+
+	for (uint32_t i = 0; i < 2; i++) {
+		struct ping_args a = {&words[i], &words[!i], &doors[!i], &late[i], i};
+
+		CHECK_OK(gantry_stream_create(dev, &streams[i]));
+		CHECK_OK(gantry_host_launch_body(dev, streams[i], 1, 1, body_ping, &a, sizeof(a), NULL, &doors[i]));
+	}
+	for (int i = 0; i < 2; i++)
+		CHECK_OK(gantry_stream_destroy(dev, streams[i]));
+	CHECK(doors[0].seq && doors[1].seq);
+	CHECK(late[0] + late[1] <= 1);
+
+	/* Straight to sleep, with hardly any delay: announcing and ringing meet in all orders. */
+	CHECK_EQ(pthread_create(&thread, NULL, play_tight_1, &s), 0);
+	play_tight(&s, 0);
+	pthread_join(thread, NULL);
+}
+
+static void body_for_ever(const void *p)
+{
+	uint64_t *const *word = p;
+	struct dev_wait w;
+
+	dev_wait_init(&w);
+	while (!dev_load(*word))
+		if (dev_wait(&w))
+			return;
+	CHECK(0);
+}
+
+static void check_abort(void)
+{
+	static struct gantry_door doors[BLOCKS];
+	struct gantry_stream *s;
+	uint64_t word = 0, *arg = &word, from;
+
+	CHECK_OK(gantry_stream_create(dev, &s));
+	for (int i = 0; i < 6; i++) {
+		uint32_t stop = 0;
+
+		CHECK_OK(gantry_host_launch_body(dev, s, BLOCKS, 1, body_for_ever, &arg, sizeof(arg), &stop,
+						 i % 2 ? doors : NULL));
+		usleep(i < 2 ? 0 : 3000);
+		CHECK_EQ(gantry_stream_query(dev, s), GANTRY_AGAIN);
+		from = gantry_now_ns();
+		__atomic_store_n(&stop, 1, __ATOMIC_SEQ_CST);
+		for (int b = 0; b < BLOCKS; b++)
+			gantry_door_ring(&doors[b]);
+		CHECK_OK(gantry_stream_sync(dev, s));
+		CHECK(gantry_now_ns() - from < 5000000000u);
+		for (int b = 0; b < BLOCKS; b++)
+			CHECK_EQ(doors[b].waiting, 0);
+	}
+	CHECK_OK(gantry_stream_destroy(dev, s));
+}
+
+static void body_add(const void *p)
+{
+	uint64_t *const *n = p;
+
+	++**n;
+}
+
+/* A stream keeps its device; with the last of both all threads are gone. */
+static void check_end(void)
+{
+	struct gantry_stream *s;
+	uint64_t n = 0, *counter = &n;
+
+	CHECK_OK(gantry_stream_create(dev, &s));
+	CHECK(threads_now() > 0);
+	gantry_device_close(dev);
+	CHECK_OK(gantry_host_launch_body(dev, s, 1, 0, body_add, &counter, sizeof(counter), NULL, NULL));
+	CHECK_OK(gantry_host_stream_destroy(dev, s));
+	CHECK_EQ(n, 1);
+	check_no_threads();
+}
+
+int main(void)
+{
+	alarm(LIMIT_S);
+	CHECK_OK(gantry_device_open(GANTRY_DEVICE_HOST, 0, &dev));
+	check_blocks();
+	check_lanes();
+	check_doors();
+	check_abort();
+	check_end();
+	return 0;
+}

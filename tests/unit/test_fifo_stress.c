@@ -1,0 +1,133 @@
+/*
+ * Random groups on random connections, for about three seconds, with delays thrown in before and inside every
+ * publication, by ends that sleep as soon as they may. What is looked for: a byte that is seen before it is published,
+ * a ring slot that is written before it is free, and above all a wake-up that gets lost. For that, sleeps have no end
+ * here: syscall() below takes the time-out away, so that a lost wake-up is a hang, which the alarm makes a failure.
+ */
+#define GANTRY_TEST_DELAYS
+#define DEV_NEAR (dev_lanes() == 1) /* as on a GPU; shared memory is a thread's own here */
+#include "k_world.h"
+
+#include <dlfcn.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+static uint64_t sleeps;
+
+long syscall(long number, ...)
+{
+	static long (*next)(long, ...);
+	long a[6];
+	va_list list;
+
+	va_start(list, number);
+	for (int i = 0; i < 6; i++)
+		a[i] = va_arg(list, long);
+	va_end(list);
+	if (!__atomic_load_n(&next, __ATOMIC_RELAXED))
+		__atomic_store_n(&next, (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall"), __ATOMIC_RELAXED);
+	if (number == SYS_futex && (a[1] & 127) == FUTEX_WAIT) {
+		a[3] = 0;
+		__atomic_fetch_add(&sleeps, 1, __ATOMIC_RELAXED);
+	}
+	return __atomic_load_n(&next, __ATOMIC_RELAXED)(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+/* One in `rarely` publications is held up: by another thread's turn, by some of the CPU's time, by some of the clock's.
+ */
+static uint32_t rarely = 16;
+static void random_delay(void)
+{
+	static _Thread_local uint64_t x;
+
+	if (!x)
+		x = (uint64_t)(uintptr_t)&x ^ gantry_ticks();
+	x = x * 6364136223846793005u + 1442695040888963407u;
+	if ((x >> 33) % rarely)
+		return;
+	switch (x >> 61) {
+	case 0:
+		usleep((useconds_t)(x >> 50 & 63));
+		break;
+	case 1:
+	case 2:
+		sched_yield();
+		break;
+	default:
+		for (uint64_t n = x >> 52 & 511; n > 0; n--)
+			gantry_cpu_pause();
+	}
+}
+void (*dev_delay)(void) = random_delay;
+
+/* Whether both ends of a link can do it is a matter of its flags. */
+static void random_message(struct world *w, struct link *l)
+{
+	static const uint64_t limit[GANTRY_PROTOS] = {40000, 3000, 6000};
+	int proto = (int)(world_random(w) % GANTRY_PROTOS), send_ptr = 0, recv_ptr = 0;
+	uint64_t step, bytes = world_random(w) % (world_random(w) % 4 ? 200 : limit[proto]);
+
+	step = 1 + world_random(w) % ring_step[proto];
+	if (bytes / step > 64)
+		step = ring_step[proto];
+	if (proto == GANTRY_PROTO_SIMPLE) {
+		send_ptr = (int)(world_random(w) % 2);
+		recv_ptr = l->proxied ? (int)(world_random(w) % 2) : 0;
+	}
+	world_message(w, l, bytes, proto, send_ptr, recv_ptr, step);
+}
+
+/* Half of the connections begin shortly before marks come round. */
+static uint64_t random_start(struct world *w)
+{
+	static const uint64_t ends[] = {0x8000, 0x10000, 0x80000000};
+
+	return world_random(w) % 2 ? 0 : ends[world_random(w) % 3] - world_random(w) % 20;
+}
+
+static void one_world(uint64_t seed)
+{
+	struct world *w = world_new(3, 1 + (seed % 4 == 0), 1 + seed % 2, seed);
+
+	gantry_host_spin = (uint32_t)(world_random(w) % 3 ? 0 : world_random(w) % 100);
+	rarely = 2 + (uint32_t)(world_random(w) % 60);
+	for (int i = 0; i < 10; i++) {
+		uint32_t proxied = world_random(w) % 2 ? GANTRY_CONN_PROXIED : 0;
+		uint32_t pool = proxied ? GANTRY_CONN_OFFSET : 0;
+
+		world_link(w, (int)(world_random(w) % 3), (int)(world_random(w) % 3),
+			   proxied | (world_random(w) % 2 ? pool : 0), proxied | (world_random(w) % 2 ? pool : 0),
+			   random_start(w));
+	}
+	for (int round = 0; round < 4; round++) {
+		for (uint64_t n = 1 + world_random(w) % 60; n > 0; n--)
+			random_message(w, &w->link[world_random(w) % 10]);
+		world_run(w);
+	}
+	world_free(w);
+}
+
+int main(void)
+{
+	uint64_t end = gantry_now_ns() + 3000000000u, seed = gantry_now_ns();
+	int worlds = 0;
+
+	setenv("GANTRY_YIELD", "0", 1);
+	if (getenv("STRESS_SEED"))
+		seed = strtoull(getenv("STRESS_SEED"), NULL, 0);
+	printf("STRESS_SEED=%" PRIu64 "\n", seed);
+	fflush(stdout);
+	alarm(100);
+	while (gantry_now_ns() < end) {
+		one_world(seed++);
+		worlds++;
+	}
+	printf("%d worlds, %" PRIu64 " sleeps\n", worlds, sleeps);
+	CHECK(worlds > 0 && sleeps > 0);
+	return 0;
+}

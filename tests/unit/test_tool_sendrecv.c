@@ -1,0 +1,271 @@
+/*
+ * `gantry perf sendrecv`: options, sizes, arithmetic, launchers; and that a damaged byte is seen. For the last a rank
+ * sends to itself on a host device whose copies can be made to go wrong.
+ */
+#include <math.h>
+#include <unistd.h>
+
+#include "options.h"
+#include "perf_launcher.h"
+#include "perf_sendrecv.h"
+#include "perf_util.h"
+#include "test.h"
+
+static struct sr_opts o;
+
+/* The exit status that the words lead to; -1: go on. */
+static int parse(const char *words)
+{
+	char text[512], *argv[64], *rest = text, *word;
+	int argc = 0;
+
+	snprintf(text, sizeof(text), "sendrecv %s", words);
+	while ((word = strsep(&rest, " ")))
+		if (*word)
+			argv[argc++] = word;
+	argv[argc] = NULL;
+	return sr_parse(argc, argv, &o) - 1;
+}
+
+static void options(void)
+{
+	CHECK_EQ(parse(""), -1);
+	CHECK_EQ(o.begin, 8);
+	CHECK_EQ(o.end, 32 << 20);
+	CHECK_EQ(o.type, GANTRY_TYPE_FLOAT32);
+	CHECK_EQ(o.reg, 1);
+	CHECK_EQ(o.check, 1);
+	CHECK_EQ(o.rank, -1);
+	CHECK_EQ(parse("-b 0 -e 4k -f 8 -n 7 -w 3 -c 0 -d bfloat16 -m 8 --ranks 4 --threads --pattern alltoall --mode "
+		       "offset "
+		       "--proto ll128 --transport shm,net --channels 2 --repeats 9 --timeout 5s --json --baseline"),
+		 -1);
+	CHECK_EQ(o.iters, 7);
+	CHECK_EQ(o.warmup, 3);
+	CHECK_EQ(o.check, 0);
+	CHECK_EQ(o.type, GANTRY_TYPE_BFLOAT16);
+	CHECK_EQ(o.inflight, 8);
+	CHECK_EQ(o.ranks, 4);
+	CHECK_EQ(o.threads, 1);
+	CHECK_EQ(o.pattern, SR_ALLTOALL);
+	CHECK_EQ(o.mode, SR_MODE_OFFSET);
+	CHECK_EQ(o.proto, 3);
+	CHECK_EQ(o.reg, 0); /* that mode is for memory that is not registered */
+	CHECK_STR(o.transport, "shm,net");
+	CHECK_EQ(o.timeout_ns, 5000000000);
+	CHECK_EQ(parse("--device cuda --gpus 0,2,1"), -1);
+	CHECK_EQ(o.device, GANTRY_DEVICE_CUDA);
+	CHECK_EQ(o.ngpus, 3);
+	CHECK_EQ(o.gpus[1], 2);
+	CHECK_EQ(parse("--mode normal --register 1"), -1);
+	CHECK_EQ(o.reg, 1);
+	/* The long names of nccl-tests. */
+	CHECK_EQ(parse("--minbytes 1k --maxbytes 2k --stepbytes 512"), -1);
+	CHECK_EQ(o.nsizes, 3);
+}
+
+static void wrong_options(void)
+{
+	static const char *const wrong[] = {"-b 2k -e 1k",
+					    "-f 1",
+					    "-f 2 -i 4",
+					    "-d quad",
+					    "--pattern star",
+					    "--ranks 0",
+					    "--gpus 1",
+					    "--device cuda --gpus 1,x",
+					    "--mode both",
+					    "--nosuch",
+					    "surplus",
+					    "-b",
+					    "-m 0",
+					    "--timeout now",
+					    "-b 0 -e 1M -i 1",
+					    "--mode ptr --register 0",
+					    "-c 2",
+					    "--repeats 0",
+					    "--device cuda --buffers plain"};
+
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		printf("wrong: %s\n", wrong[i]);
+		CHECK_EQ(parse(wrong[i]), 2);
+	}
+	CHECK_EQ(parse("--help"), 0);
+	CHECK_EQ(options_choice("auto|net|shm", "net"), 1);
+	CHECK_EQ(options_choice("auto|net|shm", "ne"), -1);
+	CHECK_EQ(options_choice("auto|net|shm", ""), -1);
+}
+
+static void expect_sizes(const char *words, const uint64_t *want, size_t n)
+{
+	CHECK_EQ(parse(words), -1);
+	CHECK_EQ(o.nsizes, n);
+	for (size_t i = 0; i < n; i++)
+		CHECK_EQ(o.sizes[i], want[i]);
+}
+#define SIZES(words, ...) expect_sizes(words, (const uint64_t[]){__VA_ARGS__}, sizeof((uint64_t[]){__VA_ARGS__}) / 8)
+
+static void sizes(void)
+{
+	SIZES("-b 8 -e 64 -f 2", 8, 16, 32, 64);
+	SIZES("-b 0 -e 100 -f 8", 0, 4, 32); /* after nothing comes one element */
+	SIZES("-b 0 -e 64 -f 8 -d int8", 0, 1, 8, 64);
+	SIZES("-b 10 -e 30 -i 10", 8, 20, 28);	/* rounded down to the type */
+	SIZES("-b 10 -e 14 -i 1 -d double", 8); /* and none twice */
+	SIZES("-b 8 -e 64 -f 8 --odd", 7, 8, 9, 11, 63, 64, 65, 67);
+	SIZES("-b 0 -e 8 -f 8 --odd", 0, 1, 2, 3, 4, 7, 8, 9, 11);
+	SIZES("-b 64 -e 64 --odd -d float", 60, 64);
+}
+
+static void bandwidths(void)
+{
+	double alg, bus;
+
+	sr_bandwidth(SR_RING, 4, 1000000, 100, &alg, &bus); /* 1 MB in 100 us */
+	CHECK(fabs(alg - 10) < 1e-9 && fabs(bus - 10) < 1e-9);
+	/* Four ranks, four messages of 1 MB from each, three of them to others. */
+	sr_bandwidth(SR_ALLTOALL, 4, 1000000, 100, &alg, &bus);
+	CHECK(fabs(alg - 40) < 1e-9 && fabs(bus - 30) < 1e-9);
+	sr_bandwidth(SR_ONEWAY, 2, 0, 100, &alg, &bus);
+	CHECK(alg == 0 && bus == 0);
+	o.inflight = 8;
+	o.pattern = SR_ONEWAY;
+	CHECK(sr_messages(&o) == 8);
+	o.inflight = 1;
+	o.pattern = SR_PINGPONG; /* one way is half a round trip */
+	CHECK(sr_messages(&o) == 2);
+}
+
+static void names(void)
+{
+	struct gantry_comm_counters c, d;
+	char buf[32];
+
+	memset(&c, 0, sizeof(c));
+	sr_mode_name(&c, buf, sizeof(buf));
+	CHECK_STR(buf, "none");
+	c.steps[GANTRY_PROTO_SIMPLE][GANTRY_MODE_PTR] = 3;
+	sr_mode_name(&c, buf, sizeof(buf));
+	CHECK_STR(buf, "ptr");
+	c.steps[GANTRY_PROTO_LL128][GANTRY_MODE_NORMAL] = 1;
+	sr_mode_name(&c, buf, sizeof(buf));
+	CHECK_STR(buf, "ptr+normal");
+	sr_proto_name(&c, buf, sizeof(buf));
+	CHECK_STR(buf, "simple+ll128");
+	d = c;
+	d.send_bytes = 100;
+	sr_counters_add(&c, &d);
+	CHECK_EQ(c.steps[GANTRY_PROTO_SIMPLE][GANTRY_MODE_PTR], 6);
+	CHECK_EQ(c.send_bytes, 100);
+	sr_counters_sub(&c, &d);
+	CHECK_EQ(c.steps[GANTRY_PROTO_LL128][GANTRY_MODE_NORMAL], 1);
+	CHECK_EQ(c.send_bytes, 0);
+	CHECK(sr_copies(1 << 20, 1 << 20) == 1);
+	CHECK(sr_copies(0, 1 << 20) == 0);
+	CHECK(isnan(sr_copies(0, 0)));
+	snprintf(buf, sizeof(buf), "shm+net");
+	sr_join(buf, sizeof(buf), "net");
+	sr_join(buf, sizeof(buf), "ne");
+	CHECK_STR(buf, "shm+net+ne");
+}
+
+static void launchers(void)
+{
+	char path[] = "/tmp/test_tool_sendrecv.XXXXXX";
+	struct gantry_unique_id id, got;
+	int rank = -1, size = -1;
+
+	unsetenv("OMPI_COMM_WORLD_RANK");
+	unsetenv("PMI_RANK");
+	unsetenv("SLURM_PROCID");
+	unsetenv("MASTER_ADDR");
+	setenv("RANK", "1", 1);
+	setenv("WORLD_SIZE", "4", 1);
+	CHECK(!perf_launcher_find(&rank, &size)); /* too common names, alone */
+	setenv("MASTER_ADDR", "node0", 1);
+	CHECK_STR(perf_launcher_find(&rank, &size), "torchrun");
+	CHECK_EQ(rank, 1);
+	CHECK_EQ(size, 4);
+	setenv("SLURM_PROCID", "0", 1);
+	setenv("SLURM_NTASKS", "1", 1); /* one rank alone is not a job of ranks */
+	CHECK_STR(perf_launcher_find(&rank, &size), "torchrun");
+	setenv("OMPI_COMM_WORLD_RANK", "7", 1);
+	setenv("OMPI_COMM_WORLD_SIZE", "8", 1);
+	CHECK_STR(perf_launcher_find(&rank, &size), "mpirun");
+	CHECK_EQ(rank, 7);
+
+	CHECK_EQ(close(mkstemp(path)), 0); /* it exists and is empty, as if another run had just begun to write it */
+	CHECK(perf_id_await(path, 50000000, &got) == GANTRY_ERR_TIMEOUT);
+	for (size_t i = 0; i < sizeof(id.bytes); i++)
+		id.bytes[i] = (unsigned char)(i * 37 + 5);
+	CHECK_OK(perf_id_publish(path, &id));
+	CHECK_OK(perf_id_await(path, 50000000, &got));
+	CHECK_EQ(memcmp(&id, &got, sizeof(id)), 0);
+	unlink(path);
+}
+
+/* Copies of the host device, and how they go wrong. */
+static gantry_result (*right_copy)(struct gantry_device *, struct gantry_stream *, void *, const void *, size_t);
+static enum { RIGHT, SHORT, LONG, SHIFTED } damage;
+
+static gantry_result copy(struct gantry_device *dev, struct gantry_stream *s, void *dst, const void *src, size_t n)
+{
+	if (damage == SHORT)
+		n -= 1; /* the last byte stays poisoned */
+	else if (damage == LONG)
+		n += 2; /* from the sender's guard into the receiver's, which is another one */
+	else if (damage == SHIFTED)
+		src = (const char *)src + 8;
+	return right_copy(dev, s, dst, src, n);
+}
+
+static uint64_t wrong_bytes(int how)
+{
+	struct sr_shared *shared = aligned_alloc(128, (sizeof(*shared) + sizeof(struct sr_slot) + 127) / 128 * 128);
+	struct sr_rank rk = {.nranks = 1, .opts = &o, .shared = shared, .me = &shared->rank[0]};
+	struct gantry_device *dev = NULL;
+	struct gantry_device_ops ops;
+	const struct gantry_device_ops *before;
+	uint64_t wrong;
+
+	memset(shared, 0, sizeof(*shared) + sizeof(struct sr_slot));
+	CHECK_OK(gantry_device_open(GANTRY_DEVICE_HOST, 0, &dev));
+	before = dev->ops;
+	ops = *before;
+	right_copy = ops.copy_async;
+	ops.copy_async = copy;
+	damage = how;
+	dev->ops = &ops; /* one object per process: the rank gets the same */
+	CHECK_OK(sr_rank_run(&rk));
+	dev->ops = before;
+	gantry_device_close(dev);
+	CHECK_EQ(shared->nrows, 1);
+	CHECK_EQ(shared->rows[0].bytes, 1000);
+	CHECK_STR(shared->rows[0].transport, "self");
+	wrong = shared->rows[0].wrong;
+	free(shared);
+	return wrong;
+}
+
+static void damaged(void)
+{
+	CHECK_EQ(parse("-b 1000 -e 1000 --ranks 1 -n 1 -w 1 --repeats 1"), -1);
+	CHECK_EQ(wrong_bytes(RIGHT), 0);
+	CHECK_EQ(wrong_bytes(SHORT), 3); /* a byte for each of the three addresses */
+	CHECK(wrong_bytes(LONG) > 3);	 /* two for each, but for bytes that are equal by chance */
+	CHECK(wrong_bytes(SHIFTED) > 3 * 950);
+	o.check = 0;
+	CHECK_EQ(wrong_bytes(SHORT), 0);
+}
+
+int main(void)
+{
+	options();
+	wrong_options();
+	sizes();
+	bandwidths();
+	names();
+	launchers();
+	damaged();
+	return 0;
+}

@@ -1,0 +1,254 @@
+/*
+ * Jobs that really hang: reports are written by the watch thread and put together by the tool. Each way to hang must be
+ * found out, with the right rank, whatever the transport.
+ */
+#include <errno.h>
+
+#include "base/log.h"
+#include "stall_world.h"
+
+static const char *transport_now;
+static char buffers[WORLD_RANKS][4 * WORLD_BYTES];
+
+static void expect(const struct world *w, const char *cause, int rank, const char *part)
+{
+	struct stall_verdict v;
+
+	world_judge(w, &v);
+	CHECK_STR(v.cause, cause);
+	CHECK_EQ(v.rank, rank);
+	CHECK_HAS(v.text, part);
+}
+
+/* Rank 1 sends nothing. Only who waits reports by itself; on the signal everybody does. */
+static void one_is_missing(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev, struct gantry_stream *s)
+{
+	struct gantry_comm_counters before, after;
+
+	world_warm_up(rank, buffers[rank], comm, dev, s);
+	gantry_comm_get_counters(comm, &before);
+	CHECK_EQ(before.send_bytes, 2 * WORLD_BYTES);
+	CHECK_EQ(before.recv_bytes, 2 * WORLD_BYTES);
+	if (rank != 1)
+		world_move(0, buffers[rank], 1, comm, s);
+	pthread_barrier_wait(&w->all);
+	pthread_barrier_wait(&w->over);
+	for (int p = 0; rank == 1 && p < WORLD_RANKS; p++) {
+		if (p != rank)
+			world_move(1, buffers[rank], p, comm, s);
+	}
+	CHECK_OK(gantry_stream_sync(dev, s));
+	CHECK_OK(gantry_comm_destroy(comm));
+	memset(&after, 0xff, sizeof(after));
+	gantry_comm_get_counters(NULL, &after);
+	CHECK_EQ(after.recv_bytes, 0);
+}
+
+static void see_missing(struct world *w)
+{
+	world_wait_files(w, 2);
+	expect(w, "missing call", 1, "no report");
+	CHECK_EQ(raise(SIGUSR2), 0);
+	world_wait_files(w, 3);
+	expect(w, "missing call", 1, "has not called send to rank");
+}
+
+/* Each receives from its left before it sends to its right, on one stream. */
+static void in_a_ring(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev, struct gantry_stream *s)
+{
+	world_warm_up(rank, buffers[rank], comm, dev, s);
+	world_move(0, buffers[rank], (rank + 2) % 3, comm, s);
+	world_move(1, buffers[rank], (rank + 1) % 3, comm, s);
+	pthread_barrier_wait(&w->all);
+	pthread_barrier_wait(&w->over);
+	CHECK_OK(gantry_comm_abort(comm));
+	CHECK_OK(gantry_comm_destroy(comm));
+}
+
+static void see_ring(struct world *w)
+{
+	world_wait_files(w, 3);
+	expect(w, "deadlock", 0, "0 -> 2 -> 1 -> 0");
+}
+
+/* The very first calls do not meet: rank 2 waits for rank 0, which calls for rank 1, which calls nobody. */
+static void no_connection(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev, struct gantry_stream *s)
+{
+	gantry_result r = GANTRY_ERR_ABORTED;
+
+	(void)dev;
+	pthread_barrier_wait(&w->all);
+	if (rank == 2)
+		r = gantry_recv(buffers[2], 1, GANTRY_TYPE_UINT8, 0, comm, s);
+	if (rank == 0)
+		r = gantry_send(buffers[0], 1, GANTRY_TYPE_UINT8, 1, comm, s);
+	CHECK(r != GANTRY_OK); /* the deadline for connecting */
+	pthread_barrier_wait(&w->over);
+	gantry_comm_destroy(comm);
+}
+
+static void see_no_connection(struct world *w)
+{
+	world_wait_files(w, 2);
+	expect(w, "missing call", 1, "has not called recv from rank 0");
+	CHECK_EQ(raise(SIGUSR2), 0);
+	world_wait_files(w, 3);
+	expect(w, "missing call", 1, "has not called recv from rank 0");
+}
+
+/* An error, and a destroy at once: the report is there when destroy returns. */
+static void fails(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev, struct gantry_stream *s)
+{
+	world_warm_up(rank, buffers[rank], comm, dev, s);
+	if (rank == 0)
+		CHECK_OK(gantry_send(buffers[0], 2 * WORLD_BYTES, GANTRY_TYPE_UINT8, 1, comm, s));
+	if (rank == 1)
+		CHECK_OK(gantry_recv(buffers[1], WORLD_BYTES, GANTRY_TYPE_UINT8, 0, comm, s));
+	gantry_stream_sync(dev, s);
+	while (rank == 1 && gantry_comm_error(comm, NULL, NULL, 0) == GANTRY_OK)
+		world_nap(1);
+	if (rank == 1)
+		CHECK(gantry_comm_destroy(comm) != GANTRY_OK);
+	pthread_barrier_wait(&w->all);
+	pthread_barrier_wait(&w->over);
+	if (rank != 1) {
+		gantry_comm_abort(comm);
+		gantry_comm_destroy(comm);
+	}
+}
+
+static void see_failed(struct world *w)
+{
+	struct stall_verdict v;
+
+	CHECK(world_files(w, 0) >= 1);
+	world_judge(w, &v);
+	CHECK_STR(v.cause, "failed");
+	CHECK_HAS(v.text, "ERR_SIZE");
+}
+
+static void threads(void (*body)(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+				 struct gantry_stream *s), void (*middle)(struct world *w))
+{
+	struct world w = {.transport = transport_now, .body = body};
+
+	world_dir(&w);
+	world_threads(&w, middle);
+	world_clean(&w);
+}
+
+/* Processes: rank 2 receives from both others, for ever; rank 1 comes to harm. */
+static void waits_for_ever(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev, struct gantry_stream *s)
+{
+	char ready[80];
+	FILE *f;
+
+	world_warm_up(rank, buffers[rank], comm, dev, s);
+	if (rank == 2)
+		world_move(0, buffers[2], 1, comm, s);
+	if (rank == 0)
+		world_move(0, buffers[0], 2, comm, s);
+	snprintf(ready, sizeof(ready), "%s.%d", w->dir, rank);
+	f = fopen(ready, "w");
+	CHECK(f != NULL);
+	fclose(f);
+	while (gantry_comm_error(comm, NULL, NULL, 0) == GANTRY_OK)
+		world_nap(5);
+	gantry_comm_destroy(comm);
+}
+
+static void processes(int harm, const char *cause, const char *part)
+{
+	struct world w = {.transport = transport_now, .body = waits_for_ever};
+	pid_t pids[WORLD_RANKS];
+	char ready[80];
+	int status;
+
+	world_dir(&w);
+	CHECK_OK(gantry_unique_id_create(&w.id));
+	for (int i = 0; i < WORLD_RANKS; i++) {
+		pids[i] = fork();
+		CHECK(pids[i] >= 0);
+		if (!pids[i]) {
+			world_rank(&w, i);
+			_exit(0);
+		}
+	}
+	for (int i = 0; i < WORLD_RANKS; i++) {
+		snprintf(ready, sizeof(ready), "%s.%d", w.dir, i);
+		while (access(ready, F_OK))
+			world_nap(2);
+		unlink(ready);
+	}
+	CHECK_EQ(kill(pids[1], harm), 0);
+	for (int i = 0; i < WORLD_RANKS; i++) {
+		if (i == 1)
+			continue;
+		CHECK_EQ(waitpid(pids[i], &status, 0), pids[i]);
+		CHECK_EQ(status, 0);
+	}
+	kill(pids[1], SIGKILL);
+	waitpid(pids[1], &status, 0);
+	CHECK_EQ(world_files(&w, 0), 2);
+	expect(&w, cause, 1, part);
+	world_clean(&w);
+}
+
+static char last_warning[1024];
+static void keep(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line, const char *text)
+{
+	(void)subsys;
+	if (level == GANTRY_LOG_WARN && !strcmp(file, "report.c"))
+		snprintf(last_warning, sizeof(last_warning), "%s", text);
+	fprintf(stderr, "%s:%d %s\n", file, line, text);
+}
+
+/* A folder that is not there costs a line and nothing else. */
+static void see_no_folder(struct world *w)
+{
+	(void)w;
+	CHECK_EQ(raise(SIGUSR2), 0);
+	for (int i = 0; i < 1000 && !*(volatile char *)last_warning; i++)
+		world_nap(10);
+	CHECK_HAS(last_warning, "/nowhere/at/all");
+	CHECK_HAS(last_warning, strerror(ENOENT));
+}
+
+static void no_folder(void)
+{
+	struct world w = {.transport = "shm", .body = one_is_missing};
+
+	setenv("GANTRY_STALL_DIR", "/nowhere/at/all", 1);
+	CHECK_OK(gantry_params_load(1));
+	gantry_log_set_sink(keep);
+	world_threads(&w, see_no_folder);
+	gantry_log_set_sink(NULL);
+}
+
+int main(void)
+{
+	static const char *const transports[] = {"p2p", "shm", "net"};
+
+	setenv("GANTRY_IFNAME", "lo", 0);
+	setenv("GANTRY_STALL", "300ms", 1);
+	setenv("GANTRY_STALL_SIGNAL", "USR2", 1);
+	setenv("GANTRY_TIMEOUT", "700ms", 1);
+	setenv("GANTRY_CONNECT_TIMEOUT", "4s", 1);
+	CHECK_OK(gantry_params_load(1));
+	/* First those that fork: a process that has used the network cannot. */
+	for (size_t t = 0; t < 6; t++) {
+		transport_now = transports[t % 3];
+		printf("--- %s, %s\n", transport_now, t < 3 ? "processes" : "threads");
+		if (t < 3) {
+			processes(SIGKILL, "died", "its process died");
+			processes(SIGSTOP, "stopped", "stopped");
+		} else {
+			threads(one_is_missing, see_missing);
+			threads(in_a_ring, see_ring);
+			threads(fails, see_failed);
+		}
+	}
+	threads(no_connection, see_no_connection);
+	no_folder();
+	return 0;
+}

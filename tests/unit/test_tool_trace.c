@@ -1,0 +1,347 @@
+/* `gantry trace`: files written by hand, whose picture can be told beforehand, and those of a real communicator. */
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cmd.h"
+#include "comm/report.h"
+#include "stall_world.h"
+#include "trace.h"
+
+static char dir[] = "/tmp/gantry-test-trace-XXXXXX";
+
+static const char *in_dir(const char *name, char buf[256])
+{
+	snprintf(buf, 256, "%s/%s", dir, name);
+	return buf;
+}
+
+static void put(const char *name, const char *text)
+{
+	char path[256];
+	FILE *f = fopen(in_dir(name, path), "w");
+
+	CHECK(f != NULL);
+	fputs(text, f);
+	fclose(f);
+}
+
+/* gantry trace with these words; "%" before a name puts the folder in front. */
+static int command(const char *const *words)
+{
+	char all[16][256], *argv[17];
+	int n = 1;
+
+	snprintf(all[0], sizeof(all[0]), "trace");
+	argv[0] = all[0];
+	for (; *words; words++, n++) {
+		if (**words == '%')
+			in_dir(*words + 1, all[n]);
+		else
+			snprintf(all[n], sizeof(all[n]), "%s", *words);
+		argv[n] = all[n];
+	}
+	argv[n] = NULL;
+	return cmd_trace(n, argv);
+}
+#define COMMAND(...) command((const char *const[]){__VA_ARGS__, NULL})
+
+static char *slurp(const char *name, size_t *ret_size)
+{
+	char path[256], *text;
+	FILE *f = fopen(in_dir(name, path), "r");
+	long n;
+
+	CHECK(f != NULL);
+	fseek(f, 0, SEEK_END);
+	n = ftell(f);
+	rewind(f);
+	text = malloc((size_t)n + 1);
+	CHECK(text != NULL && fread(text, 1, (size_t)n, f) == (size_t)n);
+	text[n] = 0;
+	fclose(f);
+	*ret_size = (size_t)n;
+	return text;
+}
+
+/* Another reader's opinion, where there is one. */
+static void python_agrees(const char *name)
+{
+	char path[256], line[512];
+	int status;
+
+	snprintf(line, sizeof(line), "command -v python3 >/dev/null || exit 0; exec python3 -m json.tool %s >/dev/null",
+		 in_dir(name, path));
+	status = system(line);
+	CHECK_EQ(status, 0);
+}
+
+struct picture {
+	char *text;
+	struct json_doc doc;
+	const struct json_value *events;
+};
+
+static void load(const char *name, struct picture *p)
+{
+	size_t size;
+
+	memset(p, 0, sizeof(*p));
+	p->text = slurp(name, &size);
+	if (json_parse(p->text, size, &p->doc)) {
+		fprintf(stderr, "%s at byte %zu\n", p->doc.why, p->doc.at);
+		exit(1);
+	}
+	p->events = json_get(&p->doc, &p->doc.values[0], "traceEvents");
+	CHECK(p->events && p->events->type == JSON_ARRAY);
+	python_agrees(name);
+}
+
+static void unload(struct picture *p)
+{
+	json_free(&p->doc);
+	free(p->text);
+}
+
+static const struct json_value *field(const struct picture *p, const struct json_value *e, const char *key)
+{
+	const struct json_value *v = json_get(&p->doc, e, key);
+
+	return v ? v : json_get(&p->doc, json_get(&p->doc, e, "args"), key);
+}
+
+static int has(const struct picture *p, const struct json_value *e, const char *key, const char *text)
+{
+	const struct json_value *v = field(p, e, key);
+
+	return v && v->type == JSON_STRING && !strcmp(v->text, text);
+}
+
+static int count(const struct picture *p, const char *ph, const char *name)
+{
+	int n = 0;
+
+	for (const struct json_value *e = json_first(&p->doc, p->events); e; e = json_next(&p->doc, e))
+		n += has(p, e, "ph", ph) && (!name || has(p, e, "name", name));
+	return n;
+}
+
+/* The n-th of a name, from 0. */
+static const struct json_value *find(const struct picture *p, const char *ph, const char *name, int n)
+{
+	for (const struct json_value *e = json_first(&p->doc, p->events); e; e = json_next(&p->doc, e)) {
+		if (has(p, e, "ph", ph) && has(p, e, "name", name) && !n--)
+			return e;
+	}
+	fprintf(stderr, "no %s %s\n", ph, name);
+	exit(1);
+}
+
+static double number(const struct picture *p, const struct json_value *e, const char *key)
+{
+	const struct json_value *v = field(p, e, key);
+
+	CHECK(v && v->type == JSON_NUMBER);
+	return v->number;
+}
+
+/*
+ * Rank 0: 2 ticks a nanosecond. Two sends in flight at once, a third without its end, and one whose beginning is lost; a
+ * message of a link; an event of somebody else's connection and one of a kind that nobody knows.
+ * Rank 1: its clock is 1 ms ahead of the hub's, 1 tick a nanosecond.
+ */
+static const char rank0[] =
+	"{\"kind\":\"trace\",\"version\":1,\"comm\":\"c0\",\"rank\":0,\"nranks\":2,\"pid\":7,\"host\":\"a\\\"b\",\"clock_offset_ns\":0,"
+	"\"ns\":[1000000,2000000],\"ticks\":[5000000,7000000],\"events\":9}\n"
+	"{\"kind\":\"conn\",\"conn\":3,\"peer\":1,\"dir\":\"send\",\"channel\":0,\"transport\":\"net\",\"proxied\":1,\"calls\":4,"
+	"\"bytes\":900,\"copies\":2,\"by\":{\"simple ptr\":5,\"ll128 normal\":2}}\n"
+	"{\"kind\":\"event\",\"ticks\":5000000,\"name\":\"proxy op\",\"conn\":3,\"op\":1,\"bytes\":99,\"proto\":\"simple\",\"end\":1,\"cut\":0}\n"
+	"{\"kind\":\"event\",\"ticks\":5002000,\"name\":\"proxy op\",\"conn\":3,\"op\":2,\"bytes\":100,\"proto\":\"simple\",\"end\":0,\"cut\":0}\n"
+	"{\"kind\":\"event\",\"ticks\":5004000,\"name\":\"proxy op\",\"conn\":3,\"op\":3,\"bytes\":200,\"proto\":\"ll\",\"end\":0,\"cut\":0}\n"
+	"{\"kind\":\"event\",\"ticks\":5006000,\"name\":\"proxy moved\",\"conn\":3,\"step\":0,\"bytes\":100,\"proto\":\"simple\",\"mode\":\"ptr\"}\n"
+	"{\"kind\":\"event\",\"ticks\":5008000,\"name\":\"proxy op\",\"conn\":3,\"op\":2,\"bytes\":100,\"proto\":\"simple\",\"end\":1,\"cut\":0}\n"
+	"{\"kind\":\"event\",\"ticks\":5008100,\"name\":\"proxy moved\",\"conn\":99,\"step\":0,\"bytes\":1,\"proto\":\"simple\",\"mode\":\"ptr\"}\n"
+	"{\"kind\":\"event\",\"ticks\":5008200,\"name\":\"from the future\",\"x\":1}\n"
+	"{\"kind\":\"event\",\"ticks\":5010000,\"name\":\"proxy op\",\"conn\":3,\"op\":3,\"bytes\":200,\"proto\":\"ll\",\"end\":1,\"cut\":1}\n"
+	"{\"kind\":\"event\",\"ticks\":5010000,\"name\":\"proxy op\",\"conn\":3,\"op\":4,\"bytes\":300,\"proto\":\"simple\",\"end\":0,\"cut\":0}\n"
+	"{\"kind\":\"event\",\"ticks\":5010000,\"name\":\"send posted\",\"link\":2,\"msg\":8,\"bytes\":64}\n"
+	"{\"kind\":\"event\",\"ticks\":5012000,\"name\":\"send done\",\"link\":2,\"msg\":8,\"bytes\":64}\n"
+	"{\"kind\":\"event\",\"ticks\":5014000,\"name\":\"stranger\",\"count\":1}\n";
+static const char rank1[] =
+	"{\"kind\":\"trace\",\"version\":1,\"comm\":\"c0\",\"rank\":1,\"nranks\":2,\"pid\":7,\"host\":\"b\",\"clock_offset_ns\":-1000000,"
+	"\"ns\":[2000000,3000000],\"ticks\":[0,1000000],\"events\":1}\n"
+	"{\"kind\":\"conn\",\"conn\":2147483649,\"peer\":0,\"dir\":\"recv\",\"channel\":1,\"transport\":\"shm\",\"proxied\":0,\"calls\":1,"
+	"\"bytes\":10,\"copies\":1,\"by\":{}}\n"
+	"{\"kind\":\"event\",\"ticks\":500,\"name\":\"transfer\",\"conn\":2147483649,\"op\":1,\"bytes\":10,\"proto\":\"simple\",\"mode\":\"normal\"}\n";
+
+static void by_hand(void)
+{
+	struct picture p;
+	const struct json_value *e;
+
+	put("0", rank0);
+	put("1", rank1);
+	CHECK_EQ(COMMAND("-o", "%out", "%0", "%1"), 0);
+	load("out", &p);
+
+	/* Operation 2: from 1 us to 4 us after the first event. 3 began meanwhile, is drawn from there and was cut. */
+	CHECK_EQ(count(&p, "X", "send"), 3);
+	e = find(&p, "X", "send", 0);
+	CHECK(number(&p, e, "ts") == 1 && number(&p, e, "dur") == 3);
+	CHECK(number(&p, e, "bytes") == 100 && number(&p, e, "op") == 2 && number(&p, e, "pid") == 0);
+	CHECK(has(&p, e, "mode", "ptr") && has(&p, e, "protocol", "simple") && has(&p, e, "transport", "net"));
+	e = find(&p, "X", "send", 1);
+	CHECK(number(&p, e, "ts") == 4 && number(&p, e, "dur") == 1 && number(&p, e, "posted_us") == 2);
+	CHECK(number(&p, e, "cut") == 1 && has(&p, e, "protocol", "ll") && !field(&p, e, "mode"));
+	e = find(&p, "X", "send", 2);
+	CHECK(number(&p, e, "ts") == 5 && number(&p, e, "dur") == 2 && number(&p, e, "open") == 1);
+
+	e = find(&p, "X", "send message", 0);
+	CHECK(number(&p, e, "ts") == 5 && number(&p, e, "dur") == 1 && number(&p, e, "msg") == 8);
+	/* Instants: the end without its beginning, the step, the stranger, the transfer of rank 1. */
+	CHECK_EQ(count(&p, "i", NULL), 4);
+	CHECK_EQ(count(&p, "i", "proxy moved"), 1);
+	CHECK(number(&p, find(&p, "i", "proxy op", 0), "op") == 1);
+	e = find(&p, "i", "transfer", 0);
+	CHECK(number(&p, e, "ts") == 0.5 && number(&p, e, "pid") == 1 && has(&p, e, "transport", "shm"));
+	CHECK_EQ(count(&p, "M", "process_name"), 2);
+	CHECK_EQ(count(&p, "M", "thread_name"), 3);
+	unload(&p);
+}
+
+static void summaries(void)
+{
+	char path[256], text[4096] = "";
+	FILE *f = fopen(in_dir("summary", path), "w+");
+	struct trace_set set = {0};
+	char why[256];
+
+	CHECK(f != NULL);
+	CHECK_EQ(trace_read(&set, in_dir("0", path), why, sizeof(why)), 0);
+	trace_write_summary(&set, 0, f);
+	trace_write_summary(&set, 1, f);
+	trace_free(&set);
+	rewind(f);
+	CHECK(fread(text, 1, sizeof(text) - 1, f) > 0);
+	fclose(f);
+	CHECK_HAS(text, "communicator c0");
+	CHECK_HAS(text, "send to         1        0  net                 4             900           2  5 simple ptr, 2 ll128 normal");
+	CHECK_HAS(text, "\"simple ptr\": 5");
+}
+
+static void bad_files(void)
+{
+	struct trace_set set = {0};
+	char path[256], why[256];
+
+	CHECK_EQ(COMMAND("--summary"), 2);
+	CHECK_EQ(COMMAND("--output"), 2);
+	CHECK_EQ(COMMAND("--sumary", "%0"), 2);
+	CHECK_EQ(COMMAND("--help"), 0);
+	CHECK_EQ(COMMAND("%none"), 1);
+	CHECK_EQ(COMMAND("-o", "/nowhere/at/all", "%0"), 1);
+
+	put("empty", "");
+	CHECK_EQ(trace_read(&set, in_dir("empty", path), why, sizeof(why)), -1);
+	CHECK_HAS(why, "empty: the file is empty");
+	put("cut", "{\"kind\":\"trace\",\"version\":1,\"comm\":\"c0\",\"rank\":0,\"nranks\":2,\"ns\":[1,2],\"ticks\":[1,2]}\n{\"kind\":\"ev");
+	CHECK_EQ(trace_read(&set, in_dir("cut", path), why, sizeof(why)), -1);
+	CHECK_HAS(why, "/cut:2: a string that does not end");
+	put("headless", "\n{\"kind\":\"event\",\"ticks\":1,\"name\":\"stranger\"}\n");
+	CHECK_EQ(trace_read(&set, in_dir("headless", path), why, sizeof(why)), -1);
+	CHECK_HAS(why, "/headless:2: a line before the head");
+	put("still", "{\"kind\":\"trace\",\"version\":1,\"comm\":\"c0\",\"rank\":0,\"nranks\":2,\"ns\":[1,1],\"ticks\":[1,2]}\n");
+	CHECK_EQ(trace_read(&set, in_dir("still", path), why, sizeof(why)), -1);
+	CHECK_HAS(why, "/still:1: the head of a trace without two points");
+	put("newer", "{\"kind\":\"trace\",\"version\":2}\n");
+	CHECK_EQ(trace_read(&set, in_dir("newer", path), why, sizeof(why)), -1);
+	CHECK_HAS(why, "version");
+	put("far", "{\"kind\":\"trace\",\"version\":1,\"comm\":\"c0\",\"rank\":0,\"nranks\":2,\"ns\":[1,2],\"ticks\":[1,2]}\n"
+		   "{\"kind\":\"event\",\"ticks\":1,\"name\":\"send posted\",\"link\":9000000000000000000}\n");
+	CHECK_EQ(trace_read(&set, in_dir("far", path), why, sizeof(why)), -1);
+	CHECK_HAS(why, "/far:2: an event of something with an impossible number");
+	trace_free(&set);
+}
+
+/* ---- a real one: what the ranks say they sent is in the picture ---- */
+
+static void talk(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev, struct gantry_stream *s)
+{
+	char *buf = calloc(4, WORLD_BYTES);
+
+	CHECK(buf != NULL);
+	for (int i = 0; i < 5; i++)
+		world_warm_up(rank, buf, comm, dev, s);
+	pthread_barrier_wait(&w->all);
+	pthread_barrier_wait(&w->over);
+	comm_trace_write(comm);
+	CHECK_OK(gantry_comm_destroy(comm));
+	free(buf);
+}
+
+static void nothing(struct world *w)
+{
+	(void)w;
+}
+
+static void live(void)
+{
+	struct world w = {.transport = "net", .body = talk};
+	struct picture p;
+	double last = 0;
+	char path[256];
+
+	setenv("GANTRY_TRACE", in_dir("live-%r-%p%%", path), 1);
+	CHECK_OK(gantry_params_load(1));
+	world_threads(&w, nothing);
+	for (int r = 0; r < WORLD_RANKS; r++) {
+		char name[64], plain[64], to[256], from[256];
+
+		snprintf(name, sizeof(name), "live-%d-%d%%", r, (int)getpid());
+		snprintf(plain, sizeof(plain), "live-%d", r);
+		CHECK_EQ(rename(in_dir(name, from), in_dir(plain, to)), 0);
+	}
+	CHECK_EQ(COMMAND("--output", "%live", "--summary", "%live-0", "%live-1", "%live-2"), 0);
+	load("live", &p);
+	/* Five rounds with two others, by each of three ranks. */
+	CHECK_EQ(count(&p, "X", "send"), 30);
+	CHECK_EQ(count(&p, "X", "recv"), 30);
+	for (int i = 0; i < 30; i++) {
+		const struct json_value *e = find(&p, "X", i % 2 ? "send" : "recv", i);
+
+		CHECK(number(&p, e, "bytes") == WORLD_BYTES && has(&p, e, "transport", "net") && field(&p, e, "mode"));
+		CHECK(number(&p, e, "ts") >= 0 && number(&p, e, "dur") > 0);
+		last = number(&p, e, "ts") > last ? number(&p, e, "ts") : last;
+	}
+	CHECK(last < 60e6); /* microseconds since the first event */
+	CHECK_EQ(count(&p, "M", "process_name"), WORLD_RANKS);
+	unload(&p);
+}
+
+static void paths(void)
+{
+	struct gantry_comm comm = {.rank = 5, .id = 0xabc};
+	char path[64], expected[64];
+
+	comm_trace_path("/x/%r-%c%%q%z%", &comm, path, sizeof(path));
+	CHECK_STR(path, "/x/5-0000000000000abc%q%z%");
+	comm_trace_path("%p%p%p%p%p%p%p%p", &comm, path, 6);
+	snprintf(expected, sizeof(expected), "%d%d%d%d%d", getpid(), getpid(), getpid(), getpid(), getpid());
+	expected[5] = 0;
+	CHECK_STR(path, expected);
+}
+
+int main(void)
+{
+	char line[64];
+
+	setenv("GANTRY_IFNAME", "lo", 0);
+	CHECK(mkdtemp(dir) != NULL);
+	by_hand();
+	summaries();
+	bad_files();
+	paths();
+	live();
+	snprintf(line, sizeof(line), "rm -r %s", dir);
+	CHECK_EQ(system(line), 0);
+	return 0;
+}

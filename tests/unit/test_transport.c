@@ -1,0 +1,238 @@
+/* The registry of transports: order, registering, the choice, its reasons, and libraries that bring more. */
+#include "transport_util.h"
+
+static gantry_result yes(const struct gantry_peer_info *me, const struct gantry_peer_info *peer, int *ret_can,
+			 char *why, size_t len)
+{
+	(void)me;
+	(void)peer;
+	(void)why;
+	(void)len;
+	*ret_can = 1;
+	return GANTRY_OK;
+}
+
+static gantry_result fails(const struct gantry_peer_info *me, const struct gantry_peer_info *peer, int *ret_can,
+			   char *why, size_t len)
+{
+	(void)me;
+	(void)peer;
+	(void)ret_can;
+	(void)why;
+	(void)len;
+	return gantry_fail(GANTRY_ERR_SYSTEM, GANTRY_SUBSYS_COMM, __FILE__, __LINE__, "its daemon does not answer");
+}
+
+/* A whole table with another name and answer; everything else is collnet's stubs. */
+static struct gantry_transport fake(const char *name,
+				    gantry_result (*can)(const struct gantry_peer_info *,
+							 const struct gantry_peer_info *, int *, char *, size_t))
+{
+	struct gantry_transport t = gantry_transport_collnet;
+
+	t.name = name;
+	t.can_connect = can;
+	return t;
+}
+
+static const char *chosen(const struct gantry_peer_info *a, const struct gantry_peer_info *b, const char *wanted)
+{
+	const struct gantry_transport *one = NULL, *other = NULL;
+
+	CHECK_OK(gantry_transport_choose(a, b, wanted, &one));
+	CHECK_OK(gantry_transport_choose(b, a, wanted, &other));
+	CHECK(one == other); /* both ends answer alike */
+	return one->name;
+}
+
+static void refused(const struct gantry_peer_info *a, const struct gantry_peer_info *b, const char *wanted,
+		    gantry_result why, const char *text)
+{
+	const struct gantry_transport *t = NULL;
+
+	CHECK_EQ(gantry_transport_choose(a, b, wanted, &t), why);
+	CHECK(!t);
+	CHECK_HAS(gantry_last_error(), text);
+}
+
+static void check_choice(void)
+{
+	struct gantry_peer_info a = info_of(0, 1), same = info_of(1, 1), other = info_of(2, 2), far = info_of(3, 3);
+	struct gantry_peer_info netns = other, pidns = other, user = other, both = other;
+
+	far.host = 78;
+	snprintf(far.host_name, sizeof(far.host_name), "there");
+	netns.net_ns++;
+	pidns.pid_ns++;
+	both.pid_ns++;
+	both.net_ns++;
+	a.user = same.user = other.user = far.user = netns.user = pidns.user = both.user = 1000;
+	user.user = 1001;
+
+	CHECK_STR(chosen(&a, &same, "auto"), "p2p");
+	CHECK_STR(chosen(&a, &same, NULL), "p2p");
+	CHECK_STR(chosen(&a, &other, ""), "p2p");
+	CHECK_STR(chosen(&a, &other, "shm"), "shm");
+	CHECK_STR(chosen(&a, &other, " net , shm "), "shm"); /* the order is the registry's */
+	CHECK_STR(chosen(&a, &other, "net"), "net");
+	CHECK_STR(chosen(&a, &far, "auto"), "net");
+	CHECK_STR(chosen(&a, &netns, "auto"), "p2p");
+	CHECK_STR(chosen(&a, &pidns, "auto"), "shm");
+	CHECK_STR(chosen(&a, &both, "auto"), "net");
+	CHECK_STR(chosen(&a, &user, "auto"), "net");
+	user.user = 0; /* root may look at everybody's memory, but not the other way round */
+	CHECK_STR(chosen(&a, &user, "p2p,shm"), "shm");
+
+	refused(&a, &far, "p2p,shm", GANTRY_ERR_UNREACHABLE,
+		"no transport connects rank 0 (here) with rank 3 (there): p2p: there is another host; shm: there is "
+		"another "
+		"host; net: not among \"p2p,shm\"; collnet: not among \"p2p,shm\"");
+	refused(&a, &other, "collnet", GANTRY_ERR_UNREACHABLE, "collnet carries collectives only, not point to point");
+	refused(&a, &netns, "shm", GANTRY_ERR_UNREACHABLE, "shm: another network namespace");
+	refused(&a, &pidns, "p2p", GANTRY_ERR_UNREACHABLE, "p2p: another pid namespace");
+	user.user = 1001;
+	refused(&a, &user, "shm,p2p", GANTRY_ERR_UNREACHABLE,
+		"p2p: another user (1000 and 1001); shm: another user (1000 and");
+	refused(&a, &other, "shm,smh", GANTRY_ERR_CONFIG,
+		"\"smh\" in \"shm,smh\" is no transport; there are: auto p2p shm net");
+}
+
+static void check_gpus(void)
+{
+	struct gantry_peer_info a = info_of(0, 1), b = info_of(1, 1), host = info_of(2, 1);
+
+	a.device_kind = b.device_kind = GANTRY_DEVICE_CUDA;
+	a.sleeps = b.sleeps = 0;
+	snprintf(a.bus_id, sizeof(a.bus_id), "0000:3b:00.0");
+	snprintf(b.bus_id, sizeof(b.bus_id), "0000:3b:00.0");
+	CHECK_STR(chosen(&a, &b, "auto"), "p2p");
+	CHECK_STR(chosen(&a, &host, "auto"), "shm");
+	refused(&a, &host, "p2p", GANTRY_ERR_UNREACHABLE,
+		"a GPU and the host device do not address each other's memory");
+	snprintf(b.bus_id, sizeof(b.bus_id), "0000:86:00.0");
+	CHECK_STR(chosen(&a, &b, "auto"), "shm");
+	refused(&a, &b, "p2p", GANTRY_ERR_UNREACHABLE,
+		"different GPUs (0000:3b:00.0 and 0000:86:00.0; GANTRY_P2P=force");
+	set_param("GANTRY_P2P", "force");
+	CHECK_STR(chosen(&a, &b, "auto"), "p2p");
+	set_param("GANTRY_P2P", "off");
+	CHECK_STR(chosen(&a, &b, "auto"), "shm");
+	refused(&a, &b, "p2p", GANTRY_ERR_UNREACHABLE, "p2p: GANTRY_P2P=off");
+	set_param("GANTRY_P2P", "auto");
+	set_param("GANTRY_TRANSPORT", "net");
+	CHECK_STR(chosen(&a, &b, NULL), "net");
+	CHECK_STR(chosen(&a, &b, "auto"), "shm");
+	set_param("GANTRY_TRANSPORT", "auto");
+}
+
+static void check_registering(void)
+{
+	struct gantry_peer_info a = info_of(0, 1), b = info_of(1, 1), far = info_of(2, 2);
+	struct gantry_transport first = fake("first", yes), last = fake("last", yes), sick = fake("sick", fails);
+	struct gantry_transport again = fake("shm", yes), hole = fake("hole", yes), many[20];
+	char names[20][8];
+	int n = 0;
+
+	far.host = 78;
+	CHECK_OK(gantry_transport_register(&last, 0));
+	CHECK_STR(chosen(&a, &b, "auto"), "p2p");
+	CHECK_STR(chosen(&a, &b, "last"), "last");
+	CHECK_OK(gantry_transport_register(&first, 1));
+	CHECK_STR(chosen(&a, &b, "auto"), "first");
+	CHECK_STR(chosen(&a, &b, "last,shm"), "shm");
+	CHECK(gantry_transport_find("first") == &first);
+	CHECK(!gantry_transport_find("firs"));
+
+	CHECK_EQ(gantry_transport_register(&first, 0), GANTRY_ERR_INVALID);
+	CHECK_HAS(gantry_last_error(), "there is a transport first already");
+	CHECK_EQ(gantry_transport_register(&again, 1), GANTRY_ERR_INVALID);
+	hole.recv.proxy_register = NULL;
+	CHECK_EQ(gantry_transport_register(&hole, 0), GANTRY_ERR_INVALID);
+	CHECK_HAS(gantry_last_error(), "hole has empty entries");
+	hole = fake("a,b", yes);
+	CHECK_EQ(gantry_transport_register(&hole, 0), GANTRY_ERR_INVALID);
+	CHECK_EQ(gantry_transport_register(NULL, 0), GANTRY_ERR_INVALID);
+
+	/* One that fails does not keep others from being asked, and its error is among the reasons. */
+	CHECK_OK(gantry_transport_unregister(&first));
+	CHECK_EQ(gantry_transport_unregister(&first), GANTRY_ERR_INVALID);
+	CHECK_EQ(gantry_transport_unregister(&gantry_transport_shm), GANTRY_ERR_INVALID);
+	CHECK_OK(gantry_transport_register(&sick, 1));
+	CHECK_STR(chosen(&a, &b, "auto"), "p2p");
+	refused(&a, &far, "sick,p2p", GANTRY_ERR_UNREACHABLE,
+		"sick: its daemon does not answer; p2p: here is another host");
+	CHECK_OK(gantry_transport_unregister(&sick));
+	CHECK_OK(gantry_transport_unregister(&last));
+
+	for (; n < 20; n++) {
+		snprintf(names[n], sizeof(names[n]), "t%d", n);
+		many[n] = fake(names[n], yes);
+		if (gantry_transport_register(&many[n], n % 2) != GANTRY_OK)
+			break;
+	}
+	CHECK_EQ(n, 16);
+	CHECK_HAS(gantry_last_error(), "there are 16 added transports already");
+	CHECK_STR(chosen(&a, &b, "auto"), "t1");
+	for (int i = 0; i < n; i++)
+		CHECK_OK(gantry_transport_unregister(&many[i]));
+	CHECK_STR(chosen(&a, &b, "auto"), "p2p");
+}
+
+static void check_stubs(void)
+{
+	struct gantry_peer_info peer = info_of(3, 1);
+	struct gantry_connector c = {.transport = &gantry_transport_collnet, .peer = &peer};
+	struct gantry_proxy_conn pc = {.connector = &c};
+	struct gantry_connect_info info;
+	void *handle = NULL;
+	int worked = 0;
+
+	CHECK_EQ(gantry_transport_collnet.send.setup(&c, &info), GANTRY_ERR_UNSUPPORTED);
+	CHECK_HAS(gantry_last_error(), "transport collnet has no proxy for this end of a connection with rank 3");
+	CHECK_EQ(gantry_transport_collnet.recv.connect(&c, &info), GANTRY_ERR_UNSUPPORTED);
+	CHECK_EQ(gantry_transport_p2p.recv.proxy_setup(&c), GANTRY_ERR_UNSUPPORTED);
+	CHECK_EQ(gantry_transport_unsupported_progress(&pc, &worked), GANTRY_ERR_UNSUPPORTED);
+	CHECK_EQ(gantry_transport_unsupported_register(&pc, NULL, 0, &handle), GANTRY_ERR_UNSUPPORTED);
+	CHECK_EQ(gantry_transport_unsupported_deregister(&pc, NULL), GANTRY_ERR_UNSUPPORTED);
+	gantry_transport_unsupported_free(&c);
+}
+
+static void check_libs(void)
+{
+	const char *build = getenv("BUILD_DIR");
+	char path[4096], list[8300];
+
+	CHECK_OK(gantry_transport_load_libs()); /* none */
+	set_param("GANTRY_TRANSPORT_LIBS", "/nowhere/libx.so");
+	CHECK_EQ(gantry_transport_load_libs(), GANTRY_ERR_CONFIG);
+	CHECK_HAS(gantry_last_error(), "GANTRY_TRANSPORT_LIBS: /nowhere/libx.so: cannot open shared object file");
+	snprintf(path, sizeof(path), "%s/transports/libmailbox.so", build ? build : ".");
+	if (access(path, R_OK) != 0) {
+		printf("no %s: set BUILD_DIR to the build folder; loading is not tested\n", path);
+		return;
+	}
+	snprintf(list, sizeof(list), "%s/fixtures/libnccl-net-fake_a.so", build ? build : ".");
+	set_param("GANTRY_TRANSPORT_LIBS", list);
+	CHECK_EQ(gantry_transport_load_libs(), GANTRY_ERR_CONFIG);
+	CHECK_HAS(gantry_last_error(), "libnccl-net-fake_a.so has no function gantry_transport_init");
+	snprintf(list, sizeof(list), " %s , ,%s", path, path);
+	set_param("GANTRY_TRANSPORT_LIBS", list);
+	CHECK_OK(gantry_transport_load_libs());
+	CHECK_OK(gantry_transport_load_libs());
+	CHECK(gantry_transport_find("mailbox"));
+	CHECK_OK(gantry_transport_unregister(gantry_transport_find("mailbox")));
+	CHECK_OK(gantry_transport_load_libs()); /* once: it is not registered again */
+	CHECK(!gantry_transport_find("mailbox"));
+	set_param("GANTRY_TRANSPORT_LIBS", "");
+}
+
+int main(void)
+{
+	CHECK_OK(gantry_params_load(0));
+	check_choice();
+	check_gpus();
+	check_registering();
+	check_stubs();
+	check_libs();
+	return 0;
+}

@@ -1,0 +1,316 @@
+/*
+ * For tests of transports: one end of a connection with its own stream, doors and proxy, and transfers over it. On the
+ * host device, or with GANTRY_TEST_DEVICE=cuda on GPU 0.
+ */
+#ifndef GANTRY_TESTS_TRANSPORT_UTIL_H
+#define GANTRY_TESTS_TRANSPORT_UTIL_H
+
+#include <dirent.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/param.h"
+#include "device/device.h"
+#include "device/work.h"
+#include "proxy/proxy.h"
+#include "test.h"
+#include "transport/transport.h"
+
+/* What kernels read and write: in memory that the device maps. */
+struct seen {
+	struct gantry_conn_state state;
+	struct gantry_conn conn;
+	struct gantry_xfer xfer;
+	uint32_t first[2], result;
+};
+
+struct side {
+	struct gantry_connector c;
+	struct gantry_peer_info me, peer;
+	struct gantry_connect_info info;
+	struct gantry_device *dev;
+	struct gantry_stream *stream;
+	struct gantry_door *doors;
+	struct gantry_ipc_handle door_handle;
+	struct gantry_proxy *proxy;
+	struct gantry_proxy_group *group;
+	struct seen *host, *seen; /* the same, as the CPU and as the device addresses it */
+};
+
+static inline int on_gpu(void)
+{
+	const char *device = getenv("GANTRY_TEST_DEVICE");
+
+	return device && strcmp(device, "cuda") == 0;
+}
+
+static inline struct gantry_device *open_device(void)
+{
+	struct gantry_device *dev = NULL;
+	char why[256] = "";
+
+	if (on_gpu() && gantry_device_cuda_count(why, sizeof(why)) < 1)
+		SKIP("no GPU: %s", why);
+	CHECK_OK(gantry_device_open(on_gpu() ? GANTRY_DEVICE_CUDA : GANTRY_DEVICE_HOST, 0, &dev));
+	return dev;
+}
+
+static inline uint64_t inode_of(const char *path)
+{
+	struct stat st;
+
+	return stat(path, &st) == 0 ? (uint64_t)st.st_ino : 0;
+}
+
+/* A rank of this machine, this user and these namespaces. */
+static inline struct gantry_peer_info info_of(int rank, uint64_t process)
+{
+	struct gantry_peer_info i = {.rank = rank,
+				     .device_kind = GANTRY_DEVICE_HOST,
+				     .sleeps = 1,
+				     .host = 77,
+				     .process = process,
+				     .pid_ns = inode_of("/proc/self/ns/pid"),
+				     .net_ns = inode_of("/proc/self/ns/net"),
+				     .user = getuid(),
+				     .host_name = "here"};
+	struct gantry_device *dev;
+
+	if (on_gpu()) {
+		dev = open_device();
+		i.device_kind = GANTRY_DEVICE_CUDA;
+		i.sleeps = 0;
+		snprintf(i.bus_id, sizeof(i.bus_id), "%s", dev->bus_id);
+		gantry_device_close(dev);
+	}
+	return i;
+}
+
+static inline void set_param(const char *name, const char *value)
+{
+	setenv(name, value, 1);
+	CHECK_OK(gantry_params_load(1));
+}
+
+static inline int count_fds(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	int n = 0;
+
+	CHECK(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+/* Mappings of memfds that are ours. */
+static inline int count_maps(void)
+{
+	FILE *f = fopen("/proc/self/maps", "r");
+	char line[1024];
+	int n = 0;
+
+	CHECK(f);
+	while (fgets(line, sizeof(line), f))
+		n += strstr(line, "memfd:gantry") != NULL;
+	fclose(f);
+	return n;
+}
+
+/* Everything up to the info for the peer. */
+static inline void side_open(struct side *s, const struct gantry_transport *t, int send, struct gantry_peer_info me,
+			     struct gantry_peer_info peer)
+{
+	int bit = send ? GANTRY_TRANSPORT_PROXIED_SEND : GANTRY_TRANSPORT_PROXIED_RECV;
+	const struct gantry_transport_side *side = send ? &t->send : &t->recv;
+	struct gantry_proxy_group_config config = {0};
+	void *p = NULL, *q = NULL;
+
+	memset(s, 0, sizeof(*s));
+	s->me = me;
+	s->peer = peer;
+	s->dev = open_device();
+	CHECK_OK(s->dev->ops->stream_create(s->dev, &s->stream));
+	CHECK_OK(s->dev->ops->alloc_mapped(s->dev, sizeof(*s->host), &p, &q));
+	s->host = p;
+	s->seen = q;
+	CHECK_OK(gantry_proxy_get(s->dev, &s->proxy));
+	CHECK_OK(gantry_proxy_group_create(s->proxy, &config, &s->group));
+	s->c = (struct gantry_connector){.transport = t,
+					 .device = s->dev,
+					 .me = &s->me,
+					 .peer = &s->peer,
+					 .comm_id = 1,
+					 .send = send,
+					 .nchannels = 1,
+					 .state = &s->host->state};
+	if (s->dev->sleeps) {
+		CHECK_OK(s->dev->ops->alloc(s->dev, 4096, &p));
+		s->doors = p;
+		CHECK_OK(s->dev->ops->ipc_export(s->dev, p, 4096, &s->door_handle));
+		s->c.door = &s->doors[2];
+		s->c.door_handle = &s->door_handle;
+		s->c.door_offset = 2 * sizeof(struct gantry_door);
+		s->c.proxy_door = gantry_proxy_door(s->proxy);
+	}
+	if (t->proxied(&s->me, &s->peer) & bit) {
+		CHECK_OK(gantry_proxy_conn_create(s->proxy, s->group, &s->c, &s->c.proxy));
+		CHECK_OK(side->proxy_setup(&s->c));
+	}
+	CHECK_OK(side->setup(&s->c, &s->info));
+}
+
+static inline gantry_result side_connect(struct side *s, const struct gantry_connect_info *peer)
+{
+	const struct gantry_transport_side *side = s->c.send ? &s->c.transport->send : &s->c.transport->recv;
+	gantry_result r = side->connect(&s->c, peer);
+
+	if (r == GANTRY_OK && s->c.proxy)
+		r = side->proxy_connect(&s->c);
+	s->host->conn = s->c.conn;
+	s->host->conn.state = &s->seen->state;
+	return r;
+}
+
+/* Until it is done or fails; ten seconds at most. */
+static inline gantry_result side_connect_wait(struct side *s, const struct gantry_connect_info *peer)
+{
+	uint64_t until = gantry_now_ns() + 10000000000u;
+	gantry_result r;
+
+	while ((r = side_connect(s, peer)) == GANTRY_AGAIN) {
+		CHECK(gantry_now_ns() < until);
+		usleep(200);
+	}
+	return r;
+}
+
+static inline void side_close(struct side *s)
+{
+	const struct gantry_transport_side *side = s->c.send ? &s->c.transport->send : &s->c.transport->recv;
+
+	gantry_proxy_group_destroy(s->group);
+	if (s->c.proxy)
+		side->proxy_free(&s->c);
+	side->free(&s->c);
+	CHECK(s->c.resources == NULL);
+	gantry_proxy_conn_destroy(s->c.proxy);
+	gantry_proxy_put(s->proxy);
+	CHECK_OK(s->dev->ops->stream_destroy(s->dev, s->stream));
+	CHECK_OK(s->dev->ops->free(s->dev, s->doors));
+	CHECK_OK(s->dev->ops->free_mapped(s->dev, s->host));
+	gantry_device_close(s->dev);
+}
+
+static inline int side_has(const struct side *s, int proto)
+{
+	return s->c.conn.buffs[proto] != NULL;
+}
+
+static inline void side_append(struct side *s, uint64_t bytes, uint64_t step, int proto, int ptr)
+{
+	struct gantry_proxy_op *op = NULL;
+
+	CHECK_OK(gantry_proxy_ops_get(s->proxy, 1, &op));
+	op->conn = s->c.proxy;
+	op->bytes = bytes;
+	op->step_bytes = step;
+	op->nsteps = bytes ? (bytes + step - 1) / step : 1;
+	op->slice_steps = op->chunk_steps = 1;
+	op->proto = (uint8_t)proto;
+	op->ptr = (uint8_t)ptr;
+	op->exact = 1;
+	gantry_proxy_append(s->proxy, op, op);
+}
+
+/* Launches one transfer; place: buf as the other end sees it. It sleeps at its door, so a missing ring shows as a hang.
+ */
+static inline void side_start_at(struct side *s, char *buf, uint64_t place, uint64_t bytes, int proto, int ptr)
+{
+	struct gantry_p2p_args args = {.xfers = &s->seen->xfer, .first = s->seen->first, .result = &s->seen->result};
+	struct gantry_launch launch = {
+		.kernel = GANTRY_KERNEL_P2P, .blocks = 1, .args = &args, .args_size = sizeof(args)};
+	uint64_t step = s->c.conn.step_bytes[bytes ? proto : GANTRY_PROTO_SIMPLE];
+
+	if (ptr && !s->c.max_step)
+		step = 1 << 18;
+	s->host->xfer = (struct gantry_xfer){.conn = &s->seen->conn,
+					     .buf = buf,
+					     .bytes = bytes,
+					     .step_bytes = step,
+					     .place = place,
+					     .turn = s->host->conn.turn,
+					     .send = (uint8_t)s->c.send,
+					     .proto = (uint8_t)proto,
+					     .ptr = (uint8_t)ptr};
+	s->host->first[1] = 1;
+	s->host->result = GANTRY_OK;
+	if (s->c.peer_rings)
+		launch.doors = &s->doors[2];
+	if (s->c.proxy)
+		side_append(s, bytes, step, proto, ptr);
+	CHECK_OK(s->dev->ops->launch(s->dev, s->stream, &launch));
+}
+
+static inline void side_start(struct side *s, char *buf, uint64_t bytes, int proto, int ptr)
+{
+	side_start_at(s, buf, (uint64_t)(uintptr_t)buf, bytes, proto, ptr);
+}
+
+static inline void side_finish(struct side *s)
+{
+	uint64_t until = gantry_now_ns() + 20000000000u;
+
+	CHECK_OK(s->dev->ops->stream_sync(s->dev, s->stream));
+	CHECK_EQ(s->host->result, GANTRY_OK);
+	while (gantry_proxy_group_pending(s->group)) {
+		CHECK(gantry_now_ns() < until);
+		usleep(100);
+	}
+	CHECK_EQ(gantry_proxy_group_error(s->group), GANTRY_OK);
+}
+
+/* Byte i of message seed. */
+static inline char byte_of(uint64_t i, uint64_t seed)
+{
+	return (char)((i * 2654435761u + (i >> 11) + seed * 97) >> 5);
+}
+static inline void fill(char *p, uint64_t n, uint64_t seed)
+{
+	for (uint64_t i = 0; i < n; i++)
+		p[i] = byte_of(i, seed);
+}
+static inline void verify(const char *p, uint64_t n, uint64_t seed)
+{
+	for (uint64_t i = 0; i < n; i++)
+		if (p[i] != byte_of(i, seed)) {
+			fprintf(stderr, "byte %llu of %llu of message %llu is wrong\n", (unsigned long long)i,
+				(unsigned long long)n, (unsigned long long)seed);
+			exit(1);
+		}
+}
+
+/* The same in memory of the device. */
+static inline void put_bytes(struct gantry_device *dev, char *to, uint64_t n, uint64_t seed)
+{
+	char *host = malloc(n + 1);
+
+	CHECK(host);
+	fill(host, n, seed);
+	CHECK_OK(dev->ops->copy(dev, to, host, n));
+	free(host);
+}
+static inline void check_bytes(struct gantry_device *dev, const char *from, uint64_t n, uint64_t seed)
+{
+	char *host = malloc(n + 1);
+
+	CHECK(host);
+	CHECK_OK(dev->ops->copy(dev, host, from, n));
+	verify(host, n, seed);
+	free(host);
+}
+
+#endif

@@ -1,0 +1,53 @@
+/*
+ * Command lines from a table: one line per option makes the parser, the messages about wrong values and the help text.
+ * Fields of the caller's struct are filled in; what is not given keeps its value.
+ */
+#ifndef GANTRY_TOOLS_OPTIONS_H
+#define GANTRY_TOOLS_OPTIONS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum option_kind {
+	OPTION_FLAG,   /* int: 1 if given; takes no value */
+	OPTION_INT,    /* int, from min to max */
+	OPTION_COUNT,  /* uint64_t, from min to max */
+	OPTION_SIZE,   /* uint64_t, bytes, from min to max; k, M and G are known */
+	OPTION_TIME,   /* uint64_t, ns; more than 0 */
+	OPTION_TEXT,   /* const char *, borrowed from argv */
+	OPTION_CHOICE, /* int: index into `choices` */
+};
+
+enum { OPTIONS_MAX = 48 };
+
+struct option_spec {
+	char letter; /* 0: it has only its long name */
+	enum option_kind kind;
+	const char *name;
+	size_t at; /* of the field in the caller's struct */
+	uint64_t min, max;
+	const char *choices; /* "auto|net|shm" */
+	const char *value;   /* what the help calls the value; NULL: the choices */
+	const char *help;
+};
+
+struct option_set {
+	const char *program; /* "gantry perf fifo" */
+	const char *about;   /* a line or more for the help, each ended */
+	const char *notes;   /* the same at its end */
+	const struct option_spec *specs;
+	size_t nspecs;
+};
+
+/* -h and --help are known. 0: go on; else the exit status plus 1, after a line on stderr if it is 2. */
+int options_parse(const struct option_set *set, int argc, char **argv, void *fields);
+
+/* The index of a word in "one|two|three", or -1. */
+int options_choice(const char *choices, const char *word);
+/* The index-th of them, in a buffer of at least 32 bytes; cut if it is longer. */
+const char *options_choice_name(const char *choices, int index, char *buf);
+
+/* "gantry perf net -b 64": for headers. */
+void options_join(const char *program, int argc, char **argv, char *buf, size_t len);
+
+#endif

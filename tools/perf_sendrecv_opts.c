@@ -1,0 +1,250 @@
+/* Options of `gantry perf sendrecv`: parsed, checked, and turned into sizes and variables. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/param.h"
+#include "options.h"
+#include "perf_launcher.h"
+#include "perf_sendrecv.h"
+
+#define AT(field) offsetof(struct sr_opts, field)
+#define SIZE_LIMIT ((uint64_t)1 << 40)
+
+/* Names and letters are those of nccl-tests where it has them. */
+/* clang-format off */
+static const struct option_spec specs[] = {
+	{'b', OPTION_SIZE, "minbytes", AT(begin), 0, SIZE_LIMIT, NULL, "SIZE", "smallest message, may be 0 (8)"},
+	{'e', OPTION_SIZE, "maxbytes", AT(end), 0, SIZE_LIMIT, NULL, "SIZE", "largest message (32M)"},
+	{'f', OPTION_COUNT, "stepfactor", AT(factor), 2, 1 << 20, NULL, "FACTOR", "from one size to the next (4)"},
+	{'i', OPTION_SIZE, "stepbytes", AT(step), 1, SIZE_LIMIT, NULL, "SIZE", "or this much more from one to the next"},
+	{0, OPTION_FLAG, "odd", AT(odd), 0, 0, NULL, NULL, "also 1 byte less and 1 and 3 bytes more than each size"},
+	{'d', OPTION_TEXT, "datatype", AT(type_text), 0, 0, NULL, "TYPE", "float, int8, half, ... (float; with --odd int8)"},
+	{'n', OPTION_COUNT, "iters", AT(iters), 1, 1 << 30, NULL, "ITERS", "iterations per repeat (as many as take 0.1 s)"},
+	{'w', OPTION_COUNT, "warmup_iters", AT(warmup), 0, 1 << 30, NULL, "ITERS", "before the first repeat (until the rate is known)"},
+	{'c', OPTION_INT, "check", AT(check), 0, 1, NULL, "0|1", "compare every byte (1)"},
+	{'m', OPTION_INT, "inflight", AT(inflight), 1, SR_INFLIGHT_MAX, NULL, "M", "messages per group and peer (1)"},
+	{0, OPTION_INT, "repeats", AT(repeats), 1, SR_REPEATS_MAX, NULL, "R", "repeats; medians are reported (5)"},
+	{0, OPTION_CHOICE, "pattern", AT(pattern), 0, 0, SR_PATTERNS, NULL, "who sends to whom (ring)"},
+	{0, OPTION_INT, "ranks", AT(ranks), 1, SR_LOCAL_MAX, NULL, "N", "ranks, forked here (2, or what mpirun, srun, torchrun say)"},
+	{0, OPTION_FLAG, "threads", AT(threads), 0, 0, NULL, NULL, "ranks are threads of one process"},
+	{0, OPTION_CHOICE, "device", AT(device), 0, 0, SR_DEVICES, NULL, "where the kernels run (host)"},
+	{0, OPTION_TEXT, "gpus", AT(gpus_text), 0, 0, NULL, "LIST", "GPUs, taken in turn by the ranks (0)"},
+	{0, OPTION_TEXT, "transport", AT(transport), 0, 0, NULL, "NAMES", "auto, net, shm, p2p, ... or a list of those allowed (auto)"},
+	{0, OPTION_CHOICE, "mode", AT(mode), 0, 0, SR_MODES, NULL, "how steps are handed over (auto)"},
+	{0, OPTION_CHOICE, "proto", AT(proto), 0, 0, SR_PROTOS, NULL, "protocol, as GANTRY_PROTO (auto)"},
+	{0, OPTION_INT, "register", AT(reg), 0, 1, NULL, "0|1", "register the buffers (1; modes normal and offset: 0)"},
+	{0, OPTION_CHOICE, "buffers", AT(buffers), 0, 0, SR_BUFFERS, NULL, "memory that other processes can map, or ordinary (shared)"},
+	{0, OPTION_INT, "channels", AT(channels), 0, 32, NULL, "N", "as GANTRY_CHANNELS"},
+	{0, OPTION_TEXT, "plugin", AT(plugin), 0, 0, NULL, "P", "net plugin, as GANTRY_NET_PLUGIN"},
+	{0, OPTION_TEXT, "ifname", AT(ifname), 0, 0, NULL, "PATTERN", "interfaces, as in NCCL_SOCKET_IFNAME (lo for forked ranks)"},
+	{0, OPTION_TEXT, "id-file", AT(id_file), 0, 0, NULL, "FILE", "where ranks that a launcher started find each other"},
+	{0, OPTION_FLAG, "baseline", AT(baseline), 0, 0, NULL, NULL, "also memcpy and a bare flag, interleaved"},
+	{0, OPTION_TIME, "timeout", AT(timeout_ns), 0, 0, NULL, "TIME", "without progress for so long it is a hang (60s)"},
+	{0, OPTION_FLAG, "json", AT(json), 0, 0, NULL, NULL, "one JSON object per line"},
+};
+/* clang-format on */
+
+static const struct option_set set = {
+	.program = "gantry perf sendrecv",
+	.about = "Ranks of a communicator send to and receive from each other; every byte is checked.\n",
+	.notes = "\nGB is 10^9 bytes. SIZE takes k, M and G. See gantry-perf(1).\n",
+	.specs = specs,
+	.nspecs = sizeof(specs) / sizeof(specs[0]),
+};
+
+static const struct {
+	const char *name;
+	size_t bytes;
+} types[GANTRY_TYPE_COUNT] = {
+#define TYPE_ROW(name, number, bytes, text) [number] = {text, bytes},
+	GANTRY_TYPES(TYPE_ROW)
+#undef TYPE_ROW
+};
+
+size_t sr_type_bytes(int type)
+{
+	return types[type].bytes;
+}
+
+const char *sr_type_name(int type)
+{
+	return types[type].name;
+}
+
+static int bad(const char *text, const char *value)
+{
+	fprintf(stderr, "%s: %s%s\n", set.program, text, value);
+	return 1 + 2;
+}
+
+static int find_type(struct sr_opts *o)
+{
+	o->type = o->odd ? GANTRY_TYPE_INT8 : GANTRY_TYPE_FLOAT32;
+	if (!o->type_text)
+		return 0;
+	for (o->type = 0; o->type < GANTRY_TYPE_COUNT; o->type++)
+		if (strcmp(types[o->type].name, o->type_text) == 0)
+			return 0;
+	return bad("-d: there is no type ", o->type_text);
+}
+
+static int find_gpus(struct sr_opts *o)
+{
+	const char *p = o->gpus_text ? o->gpus_text : "0";
+	char *end;
+
+	if (o->gpus_text && o->device != GANTRY_DEVICE_CUDA)
+		return bad("--gpus needs --device cuda", "");
+	for (o->ngpus = 0;; p = end + 1) {
+		long v = strtol(p, &end, 10);
+
+		if (end == p || v < 0 || v > 1023 || (*end && *end != ','))
+			return bad("--gpus: not a list of numbers: ", o->gpus_text);
+		if (o->ngpus == SR_GPUS_MAX)
+			return bad("--gpus: too many of them", "");
+		o->gpus[o->ngpus++] = (int)v;
+		if (!*end)
+			return 0;
+	}
+}
+
+/* Sorted, and each of them once. */
+static size_t add_size(uint64_t *sizes, size_t n, size_t max, uint64_t size)
+{
+	size_t at = n;
+
+	while (at > 0 && sizes[at - 1] > size)
+		at--;
+	if ((at > 0 && sizes[at - 1] == size) || n == max)
+		return n;
+	memmove(&sizes[at + 1], &sizes[at], (n - at) * sizeof(*sizes));
+	sizes[at] = size;
+	return n + 1;
+}
+
+size_t sr_sizes(const struct sr_opts *o, uint64_t *ret_sizes, size_t max)
+{
+	uint64_t unit = sr_type_bytes(o->type), size = o->begin, next;
+	size_t n = 0;
+
+	while (size <= o->end && n < max) {
+		n = add_size(ret_sizes, n, max, size / unit * unit);
+		if (o->odd && size)
+			n = add_size(ret_sizes, n, max, (size - 1) / unit * unit);
+		if (o->odd) {
+			n = add_size(ret_sizes, n, max, (size + 1) / unit * unit);
+			n = add_size(ret_sizes, n, max, (size + 3) / unit * unit);
+		}
+		if (o->step)
+			next = size + o->step;
+		else /* after nothing comes one element */
+			next = size ? size * o->factor : unit;
+		size = next;
+	}
+	return n;
+}
+
+static int check_all(struct sr_opts *o)
+{
+	int status = find_type(o);
+
+	if (!status)
+		status = find_gpus(o);
+	if (status)
+		return status;
+	if (o->factor && o->step)
+		return bad("-f and -i exclude each other", "");
+	if (!o->factor)
+		o->factor = 4;
+	if (o->begin > o->end)
+		return bad("-b is larger than -e", "");
+	if (o->buffers == SR_PLAIN && o->device == GANTRY_DEVICE_CUDA)
+		return bad("--buffers plain is for --device host", "");
+	if (o->mode == SR_MODE_PTR && o->reg == 0)
+		return bad("--mode ptr needs registered buffers", "");
+	if (o->reg < 0)
+		o->reg = o->mode == SR_MODE_AUTO || o->mode == SR_MODE_PTR;
+	o->nsizes = sr_sizes(o, o->sizes, SR_SIZES_MAX);
+	if (o->nsizes == SR_SIZES_MAX)
+		return bad("-i: too many sizes", "");
+	return 0;
+}
+
+int sr_parse(int argc, char **argv, struct sr_opts *o)
+{
+	int status;
+
+	*o = (struct sr_opts){.begin = 8,
+			      .end = 32 << 20,
+			      .rank = -1,
+			      .reg = -1,
+			      .check = 1,
+			      .inflight = 1,
+			      .repeats = 5,
+			      .timeout_ns = 60000000000};
+	status = options_parse(&set, argc, argv, o);
+	return status ? status : check_all(o);
+}
+
+/* Who starts the ranks: --ranks does it here, whatever the environment says. */
+static int find_ranks(struct sr_opts *o)
+{
+	int rank, size;
+
+	if (o->ranks)
+		return 0;
+	o->launcher = perf_launcher_find(&rank, &size);
+	if (!o->launcher) {
+		o->ranks = 2;
+		return 0;
+	}
+	o->rank = rank;
+	o->ranks = size;
+	if (size > SR_RANKS_MAX) {
+		fprintf(stderr, "%s: %s started %d ranks, at most %d\n", set.program, o->launcher, size, SR_RANKS_MAX);
+		return -1;
+	}
+	if (o->threads || !o->id_file) {
+		fprintf(stderr, "%s: %s started this as rank %d of %d: %s\n", set.program, o->launcher, rank, size,
+			o->threads ? "it cannot have --threads too"
+				   : "name a file that all ranks see with --id-file, or fork ranks here with --ranks");
+		return -1;
+	}
+	return 0;
+}
+
+static void set_mode(const struct sr_opts *o)
+{
+	char name[32];
+
+	if (o->mode == SR_MODE_NORMAL || o->mode == SR_MODE_OFFSET) {
+		setenv("GANTRY_PTR", "0", 1);
+		setenv("GANTRY_NET_BUFFERS", o->mode == SR_MODE_NORMAL ? "ring" : "pool", 1);
+	} else if (o->mode == SR_MODE_PTR) {
+		setenv("GANTRY_PTR", "1", 1);
+		setenv("GANTRY_PTR_MIN", "0", 1);
+	}
+	if (o->proto)
+		setenv("GANTRY_PROTO", options_choice_name(SR_PROTOS, o->proto, name), 1);
+}
+
+int sr_environment(struct sr_opts *o)
+{
+	const char *given = getenv("GANTRY_IFNAME") ? getenv("GANTRY_IFNAME") : getenv("NCCL_SOCKET_IFNAME");
+	const char *ifname = o->ifname;
+
+	if (find_ranks(o) < 0)
+		return -1;
+	/* Forked ranks are on one host: loopback, unless the user has named an interface. */
+	if (!ifname && o->rank < 0 && !(given && given[0]))
+		ifname = "lo";
+	if (ifname) {
+		setenv("GANTRY_IFNAME", ifname, 1);
+		setenv("NCCL_SOCKET_IFNAME", ifname, 1);
+	}
+	if (o->plugin)
+		setenv("GANTRY_NET_PLUGIN", o->plugin, 1);
+	set_mode(o);
+	return gantry_params_load(1) == GANTRY_OK ? 0 : -1;
+}

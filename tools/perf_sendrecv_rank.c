@@ -1,0 +1,234 @@
+/* One rank of `gantry perf sendrecv`: opens its device, joins the communicator, measures size after size. */
+#define LOG_SUBSYS GANTRY_SUBSYS_TOOL
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "perf_launcher.h"
+#include "perf_sendrecv.h"
+
+enum { PAGE = 4096 };
+
+/* Rank 0 makes it; the others wait. If rank 0 cannot, the parent ends them. */
+static gantry_result get_id(struct sr_rank *rk, struct gantry_unique_id *ret_id)
+{
+	gantry_result r = GANTRY_OK;
+	const struct timespec nap = {0, 1000000};
+	const struct sr_opts *o = rk->opts;
+
+	if (rk->rank == 0) {
+		TRY(gantry_unique_id_create(ret_id));
+		if (o->rank >= 0)
+			TRY(perf_id_publish(o->id_file, ret_id));
+		rk->shared->id = *ret_id;
+		__atomic_store_n(&rk->shared->id_ready, 1, __ATOMIC_RELEASE);
+	} else if (o->rank >= 0) {
+		TRY(perf_id_await(o->id_file, o->timeout_ns, ret_id));
+	} else {
+		while (!__atomic_load_n(&rk->shared->id_ready, __ATOMIC_ACQUIRE))
+			nanosleep(&nap, NULL);
+		*ret_id = rk->shared->id;
+	}
+out:
+	return r;
+}
+
+static gantry_result join(struct sr_rank *rk)
+{
+	gantry_result r = GANTRY_OK;
+	const struct sr_opts *o = rk->opts;
+	struct gantry_comm_config config = {
+		.rank = rk->rank, .nranks = rk->nranks, .transport = o->transport, .channels = o->channels};
+	int index = o->device == GANTRY_DEVICE_CUDA ? o->gpus[rk->rank % o->ngpus] : 0;
+
+	sr_phase(rk, "opening the device", 0);
+	TRY(gantry_device_open((enum gantry_device_kind)o->device, index, &rk->dev));
+	TRY(gantry_stream_create(rk->dev, &rk->stream));
+	if (rk->rank == 0)
+		snprintf(rk->shared->device, sizeof(rk->shared->device), "%s", gantry_device_name(rk->dev));
+	sr_phase(rk, "joining", 0);
+	TRY(get_id(rk, &config.id));
+	config.device = rk->dev;
+	TRY(gantry_comm_init(&config, &rk->comm));
+	if (rk->rank == 0 && o->rank >= 0)
+		unlink(o->id_file); /* all have read it */
+	sr_progress(rk);
+out:
+	return r;
+}
+
+/* Ordinary memory, as a program without Gantry's allocator has it; contiguous, as pinned memory mostly is. */
+static gantry_result plain_alloc(size_t size, void **ret_p)
+{
+	gantry_result r = GANTRY_OK;
+	char *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		FAIL(GANTRY_ERR_NOMEM, "%zu bytes for buffers: %s", size, strerror(errno));
+	if (madvise(p, size, MADV_HUGEPAGE))
+		LOG_DEBUG(TOOL, "no huge pages: %s", strerror(errno));
+	*ret_p = p;
+out:
+	return r;
+}
+
+static gantry_result make_buffers(struct sr_rank *rk)
+{
+	gantry_result r = GANTRY_OK;
+	const struct sr_opts *o = rk->opts;
+	uint64_t largest = o->sizes[o->nsizes - 1];
+
+	sr_phase(rk, "allocating", largest);
+	rk->stride = (SR_FRONT + largest + SR_SKEW_MAX + SR_GUARD + PAGE - 1) / PAGE * PAGE;
+	for (int d = 0; d < 2; d++) {
+		void *p = NULL;
+
+		if (!rk->nbufs[d])
+			continue;
+		if (rk->stride > SIZE_MAX / 2 / (size_t)rk->nbufs[d])
+			FAIL(GANTRY_ERR_NOMEM, "%d buffers of %zu bytes do not fit", rk->nbufs[d], rk->stride);
+		rk->memory_size[d] = rk->stride * (size_t)rk->nbufs[d];
+		if (o->buffers == SR_PLAIN)
+			TRY(plain_alloc(rk->memory_size[d], &p));
+		else
+			TRY(gantry_mem_alloc(rk->dev, rk->memory_size[d], &p));
+		rk->memory[d] = p;
+		/* Page faults are not what is measured. */
+		if (rk->dev->kind == GANTRY_DEVICE_HOST)
+			for (size_t at = 0; at < rk->memory_size[d]; at += PAGE)
+				rk->memory[d][at] = 1;
+		if (o->reg)
+			TRY(gantry_comm_register(rk->comm, p, rk->memory_size[d], &rk->handle[d]));
+	}
+	if (o->baseline && rk->rank == 0 && perf_memcpy_open(&rk->memcpy, largest) < 0)
+		FAIL(GANTRY_ERR_NOMEM, "no memory to copy %llu bytes", (unsigned long long)largest);
+out:
+	return r;
+}
+
+static gantry_result open_all(struct sr_rank *rk)
+{
+	gantry_result r = GANTRY_OK;
+	void *host = NULL, *dev = NULL, *box = NULL;
+
+	rk->type_bytes = sr_type_bytes(rk->opts->type);
+	TRY(sr_plan(rk));
+	TRY(join(rk));
+	TRY(make_buffers(rk));
+	TRY(rk->dev->ops->alloc_mapped(rk->dev, sizeof(*rk->wrong_host), &host, &dev));
+	rk->wrong_host = host;
+	rk->wrong_dev = dev;
+	if (rk->opts->rank >= 0) {
+		TRY(gantry_mem_alloc(rk->dev, sizeof(struct sr_sample) * (size_t)rk->nranks, &box));
+		rk->box = box;
+	}
+out:
+	return r;
+}
+
+static gantry_result work(struct sr_rank *rk)
+{
+	gantry_result r = GANTRY_OK;
+	struct sr_row row;
+
+	TRY(open_all(rk));
+	for (size_t i = 0; i < rk->opts->nsizes; i++) {
+		TRY(sr_measure(rk, rk->opts->sizes[i], &row));
+		if (rk->rank == 0) {
+			rk->shared->rows[i] = row;
+			__atomic_store_n(&rk->shared->nrows, i + 1, __ATOMIC_RELEASE);
+		}
+	}
+	sr_phase(rk, "closing", 0);
+	TRY(sr_sync(rk));
+out:
+	return r;
+}
+
+/* The communicator's reason, if it has one: it names the peer. */
+static void keep_error(struct sr_rank *rk, gantry_result r)
+{
+	char text[256] = "";
+	int who = -1;
+
+	if (rk->comm && gantry_comm_error(rk->comm, &who, text, sizeof(text)) != GANTRY_OK && text[0])
+		snprintf(rk->me->error, sizeof(rk->me->error), "%s: %s", gantry_result_name(r), text);
+	else
+		snprintf(rk->me->error, sizeof(rk->me->error), "%s: %s", gantry_result_name(r),
+			 gantry_last_error()[0] ? gantry_last_error() : gantry_result_text(r));
+	__atomic_store_n(&rk->me->error_ns, gantry_now_ns(), __ATOMIC_RELEASE);
+}
+
+/* Half-built things too. */
+static gantry_result close_all(struct sr_rank *rk)
+{
+	gantry_result r;
+	struct gantry_comm *comm = rk->comm;
+
+	for (int d = 0; d < 2; d++)
+		if (rk->handle[d])
+			gantry_comm_deregister(comm, rk->handle[d]);
+	/* From here on the other thread finds no communicator to ask. */
+	__atomic_store_n(&rk->comm, NULL, __ATOMIC_SEQ_CST);
+	r = gantry_comm_destroy(comm);
+	for (int d = 0; d < 2; d++) {
+		if (rk->memory[d] && rk->opts->buffers == SR_PLAIN)
+			munmap(rk->memory[d], rk->memory_size[d]);
+		else if (rk->memory[d])
+			gantry_mem_free(rk->dev, rk->memory[d]);
+	}
+	if (rk->wrong_host)
+		rk->dev->ops->free_mapped(rk->dev, rk->wrong_host);
+	if (rk->box)
+		gantry_mem_free(rk->dev, rk->box);
+	if (rk->stream)
+		gantry_stream_destroy(rk->dev, rk->stream);
+	if (rk->dev)
+		gantry_device_close(rk->dev);
+	perf_memcpy_close(&rk->memcpy);
+	free(rk->msgs);
+	return r;
+}
+
+gantry_result sr_rank_run(struct sr_rank *rk)
+{
+	gantry_result r, end;
+
+	gantry_set_last_error("");
+	r = work(rk);
+	if (r != GANTRY_OK) {
+		keep_error(rk, r);
+		if (rk->comm)
+			gantry_comm_abort(rk->comm); /* the others need not wait */
+	}
+	end = close_all(rk);
+	if (r == GANTRY_OK && end != GANTRY_OK) {
+		keep_error(rk, end);
+		r = end;
+	}
+	return r;
+}
+
+void sr_rank_dump(struct sr_rank *rk)
+{
+	struct gantry_comm *comm = __atomic_load_n(&rk->comm, __ATOMIC_SEQ_CST);
+	char text[256] = "";
+	int who = -1;
+
+	if (__atomic_load_n(&rk->me->error_ns, __ATOMIC_ACQUIRE))
+		return;
+	if (!comm)
+		snprintf(text, sizeof(text), "it has no communicator");
+	else if (gantry_comm_error(comm, &who, text, sizeof(text)) == GANTRY_OK)
+		snprintf(text, sizeof(text), "the communicator knows of no error");
+	snprintf(rk->me->error, sizeof(rk->me->error), "%s", text);
+	if (comm)
+		gantry_comm_report(comm, stderr);
+	__atomic_store_n(&rk->me->error_ns, gantry_now_ns(), __ATOMIC_RELEASE);
+}

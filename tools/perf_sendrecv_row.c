@@ -1,0 +1,182 @@
+/*
+ * One size: its bytes are checked, the number of iterations is found, and then repeats are timed and medians taken. The
+ * baselines' repeats come between them, so that whatever else the machine does hits all of them alike.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_TOOL
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "perf_sendrecv.h"
+#include "perf_util.h"
+
+#define REPEAT_NS 100000000u
+#define MEMCPY_NS 20000000u
+#define ITERS_MAX (1u << 20)
+enum { FLAG_ROUNDS = 10000 };
+
+/* Of all repeats of one size. */
+struct series {
+	double us[SR_REPEATS_MAX], memcpy_gbs[SR_REPEATS_MAX];
+	double flag_pinned[SR_REPEATS_MAX], flag_unpinned[SR_REPEATS_MAX];
+	struct gantry_comm_counters counters; /* of all ranks, over the timed iterations */
+	char transport[32];
+};
+
+/* The ways to this rank's peers. */
+static void transports(const struct sr_rank *rk, char *buf, size_t len)
+{
+	buf[0] = 0;
+	for (int i = 0; i < rk->nmsgs; i++)
+		sr_join(buf, len,
+			rk->msgs[i].peer == rk->rank ? "self" : gantry_comm_transport(rk->comm, rk->msgs[i].peer));
+}
+
+/* All ranks run n iterations; *ret_ns is the time of the slowest, on every rank. */
+static gantry_result timed(struct sr_rank *rk, uint64_t bytes, uint64_t n, uint64_t *ret_ns)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_comm_counters before;
+	struct sr_sample s;
+	uint64_t start;
+
+	memset(&s, 0, sizeof(s));
+	TRY(sr_sync(rk));
+	gantry_comm_get_counters(rk->comm, &before);
+	start = gantry_now_ns();
+	for (uint64_t i = 0; i < n; i++)
+		TRY(sr_enqueue(rk, bytes));
+	TRY(sr_finish(rk));
+	s.ns = gantry_now_ns() - start;
+	gantry_comm_get_counters(rk->comm, &s.counters);
+	sr_counters_sub(&s.counters, &before);
+	transports(rk, s.transport, sizeof(s.transport));
+	TRY(sr_share(rk, &s));
+	*ret_ns = 1;
+	for (int i = 0; i < rk->nranks; i++)
+		*ret_ns = sr_sample_of(rk, i)->ns > *ret_ns ? sr_sample_of(rk, i)->ns : *ret_ns;
+out:
+	return r;
+}
+
+/* All ranks come to the same count, because they see the same times. */
+static gantry_result warm_up(struct sr_rank *rk, uint64_t bytes, uint64_t *ret_iters)
+{
+	gantry_result r = GANTRY_OK;
+	const struct sr_opts *o = rk->opts;
+	uint64_t n = o->warmup ? o->warmup : 1, ns;
+
+	sr_phase(rk, "warming up", bytes);
+	for (int round = 0; round < 20; round++) {
+		TRY(timed(rk, bytes, n, &ns));
+		if (o->iters)
+			break;
+		n = perf_next_iters(n, ns, REPEAT_NS, 1, ITERS_MAX);
+		if (ns >= REPEAT_NS / 8)
+			break;
+	}
+	*ret_iters = o->iters ? o->iters : n;
+out:
+	return r;
+}
+
+/* Rank 0 alone copies; ranks 0 and 1 pass a flag, if they share memory. The others wait. */
+static gantry_result baselines(struct sr_rank *rk, uint64_t bytes, struct series *se, int k)
+{
+	gantry_result r = GANTRY_OK;
+	struct perf_flag_times flag = {NAN, NAN, NAN};
+
+	sr_phase(rk, "baselines", bytes);
+	if (rk->rank == 0)
+		se->memcpy_gbs[k] = perf_memcpy_gbs(&rk->memcpy, bytes, MEMCPY_NS);
+	TRY(sr_sync(rk));
+	if (!rk->box && rk->nranks >= 2 && rk->rank < 2)
+		flag = perf_flag_pingpong(&rk->shared->flags, rk->rank, FLAG_ROUNDS);
+	se->flag_pinned[k] = flag.pinned;
+	se->flag_unpinned[k] = flag.unpinned;
+	sr_progress(rk);
+	TRY(sr_sync(rk));
+out:
+	return r;
+}
+
+static gantry_result repeat(struct sr_rank *rk, uint64_t bytes, uint64_t iters, struct series *se, int k)
+{
+	gantry_result r = GANTRY_OK;
+	uint64_t ns = 0;
+
+	sr_phase(rk, "timing", bytes);
+	TRY(timed(rk, bytes, iters, &ns));
+	se->us[k] = (double)ns / 1e3 / (double)iters / sr_messages(rk->opts);
+	for (int i = 0; i < rk->nranks; i++) {
+		const struct sr_sample *s = sr_sample_of(rk, i);
+		char names[sizeof(s->transport) + 1], *rest = names, *name;
+
+		sr_counters_add(&se->counters, &s->counters);
+		snprintf(names, sizeof(names), "%s", s->transport);
+		while ((name = strsep(&rest, "+")))
+			sr_join(se->transport, sizeof(se->transport), name);
+	}
+	if (rk->opts->baseline)
+		TRY(baselines(rk, bytes, se, k));
+out:
+	return r;
+}
+
+static void make_row(const struct sr_rank *rk, uint64_t bytes, struct series *se, struct sr_row *row)
+{
+	const struct gantry_comm_counters *c = &se->counters;
+	size_t n = (size_t)rk->opts->repeats;
+
+	row->bytes = bytes;
+	row->count = bytes / rk->type_bytes;
+	row->us = perf_median(se->us, n);
+	sr_bandwidth((enum sr_pattern)rk->opts->pattern, rk->nranks, bytes, row->us, &row->algbw, &row->busbw);
+	row->copies_send = sr_copies(c->send_copied, c->send_bytes);
+	row->copies_recv = sr_copies(c->recv_copied, c->recv_bytes);
+	sr_mode_name(c, row->mode, sizeof(row->mode));
+	sr_proto_name(c, row->proto, sizeof(row->proto));
+	memcpy(row->transport, se->transport, sizeof(row->transport));
+	row->memcpy_gbs = row->flag.best = row->flag.pinned = row->flag.unpinned = NAN;
+	if (rk->opts->baseline) {
+		row->memcpy_gbs = perf_median(se->memcpy_gbs, n);
+		row->flag.pinned = perf_median(se->flag_pinned, n);
+		row->flag.unpinned = perf_median(se->flag_unpinned, n);
+		row->flag.best = fmin(row->flag.pinned, row->flag.unpinned);
+	}
+}
+
+static gantry_result check(struct sr_rank *rk, uint64_t bytes, uint64_t *ret_wrong)
+{
+	gantry_result r = GANTRY_OK;
+	struct sr_sample s;
+
+	memset(&s, 0, sizeof(s));
+	TRY(sr_check(rk, bytes, &s.wrong));
+	TRY(sr_share(rk, &s));
+	*ret_wrong = 0;
+	for (int i = 0; i < rk->nranks; i++)
+		*ret_wrong += sr_sample_of(rk, i)->wrong;
+out:
+	return r;
+}
+
+gantry_result sr_measure(struct sr_rank *rk, uint64_t bytes, struct sr_row *ret_row)
+{
+	gantry_result r = GANTRY_OK;
+	struct series se;
+	uint64_t iters = 1;
+
+	memset(&se, 0, sizeof(se));
+	memset(ret_row, 0, sizeof(*ret_row));
+	if (rk->opts->check)
+		TRY(check(rk, bytes, &ret_row->wrong));
+	TRY(warm_up(rk, bytes, &iters));
+	for (int k = 0; k < rk->opts->repeats; k++)
+		TRY(repeat(rk, bytes, iters, &se, k));
+	make_row(rk, bytes, &se, ret_row);
+out:
+	return r;
+}

@@ -1,0 +1,206 @@
+/* `gantry stall`: who waits for whom, and who is to blame, from the reports of several ranks. */
+#include "stall.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fnmatch.h>
+#include <getopt.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "cmd.h"
+#include "json.h"
+#include "suggest.h"
+
+enum { EXIT_FINE = 0, EXIT_UNREADABLE = 1, EXIT_USAGE = 2 };
+
+static const char help[] =
+	"usage: gantry stall [OPTION]... FILE|FOLDER...\n"
+	"Puts the reports of the ranks of a hung job together: who waits for whom, and who is to blame.\n"
+	"Of a folder, the files stall-*.jsonl are read, which ranks write to GANTRY_STALL_DIR.\n\n"
+	"  --json   one JSON object per communicator: verdict rank cause votes reports comm nranks\n"
+	"  --help   this text\n\n"
+	"Exit status: 0, 1 if a file cannot be read, 2 on wrong usage.\n";
+
+enum { OPT_JSON = 256, OPT_HELP };
+static const struct option options[] = {
+	{"json", no_argument, NULL, OPT_JSON},
+	{"help", no_argument, NULL, OPT_HELP},
+	{NULL, 0, NULL, 0},
+};
+enum { OPTIONS = sizeof(options) / sizeof(options[0]) - 1 };
+
+static int wrong_usage(const char *word)
+{
+	const char *names[OPTIONS], *near = NULL;
+
+	for (size_t i = 0; i < OPTIONS; i++)
+		names[i] = options[i].name;
+	if (strncmp(word, "--", 2) == 0)
+		near = suggest(word + 2, names, OPTIONS);
+	fprintf(stderr, "gantry stall: unknown option '%s'", word);
+	if (near)
+		fprintf(stderr, ", did you mean '--%s'?\n", near);
+	else
+		fprintf(stderr, "; gantry stall --help lists the options\n");
+	return EXIT_USAGE;
+}
+
+/* 1: read. */
+static int read_file(struct stall_set *set, const char *path)
+{
+	char why[PATH_MAX + 256];
+
+	stall_next_file(set);
+	if (!json_read_lines(path, stall_take, set, why, sizeof(why)))
+		return 1;
+	fprintf(stderr, "gantry stall: %s\n", why);
+	return 0;
+}
+
+static int is_report(const struct dirent *e)
+{
+	return fnmatch("stall-*.jsonl", e->d_name, 0) == 0;
+}
+
+/* 1: all of its files were read, and there were some. */
+static int read_folder(struct stall_set *set, const char *folder)
+{
+	struct dirent **names = NULL;
+	int n = scandir(folder, &names, is_report, alphasort), good = 1;
+	char path[PATH_MAX];
+
+	if (n < 0)
+		fprintf(stderr, "gantry stall: %s: %s\n", folder, strerror(errno));
+	else if (!n)
+		fprintf(stderr, "gantry stall: %s has no files stall-*.jsonl\n", folder);
+	for (int i = 0; i < n; i++) {
+		snprintf(path, sizeof(path), "%s/%s", folder, names[i]->d_name);
+		good &= read_file(set, path);
+		free(names[i]);
+	}
+	free(names);
+	return good && n > 0;
+}
+
+static int read_any(struct stall_set *set, const char *path)
+{
+	struct stat st;
+
+	if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+		return read_folder(set, path);
+	return read_file(set, path);
+}
+
+static int by_rank(const void *a, const void *b)
+{
+	const struct stall_rank *x = a, *y = b;
+
+	return x->rank < y->rank ? -1 : x->rank > y->rank;
+}
+
+static void print_wait(const struct stall_rank *r, const struct stall_conn *e, FILE *f)
+{
+	char wait[24] = "-";
+
+	if (e->wait_ms > 0)
+		snprintf(wait, sizeof(wait), "%.1f", (double)e->wait_ms / 1e3);
+	fprintf(f, "  %6d  %-9s  %4d  %7d  %-9s  %-7s  %-10s  %10lld  %7s\n", r->rank, e->send ? "send to" : "recv from",
+		e->peer, e->channel, e->transport, stall_waits_names[e->waits], e->connecting ? "connecting" : e->phase,
+		(long long)e->step, wait);
+}
+
+void stall_print_waits(const struct stall_comm *c, FILE *f)
+{
+	int any = 0;
+
+	for (size_t i = 0; i < c->nreports; i++) {
+		const struct stall_rank *r = &c->ranks[i];
+
+		for (size_t k = 0; k < r->nconns; k++) {
+			if (r->conns[k].waits == STALL_NONE)
+				continue;
+			if (!any++)
+				fprintf(f, "  %6s  %-9s  %4s  %7s  %-9s  %-7s  %-10s  %10s  %7s\n", "rank", "call", "peer",
+					"channel", "transport", "waits", "kernel", "step", "since s");
+			print_wait(r, &r->conns[k], f);
+		}
+	}
+	for (size_t i = 0; i < c->nreports; i++) {
+		if (strcmp(c->ranks[i].error, "OK") != 0)
+			fprintf(f, "  rank %d: %s (about rank %d): %s\n", c->ranks[i].rank, c->ranks[i].error,
+				c->ranks[i].error_rank, c->ranks[i].text);
+	}
+}
+
+static void print_verdict(const struct stall_comm *c, const struct stall_verdict *v)
+{
+	printf("communicator %s: %zu of %d ranks have a report\n", c->id, c->nreports, c->nranks);
+	stall_print_waits(c, stdout);
+	printf("verdict (%s, %d of %d reports say so): %s\n", v->cause, v->votes, v->reports, v->text);
+}
+
+static void print_verdict_json(const struct stall_comm *c, const struct stall_verdict *v)
+{
+	struct json_line j;
+
+	json_begin(&j, stdout);
+	json_str(&j, "verdict", v->text);
+	json_int(&j, "rank", v->rank);
+	json_str(&j, "cause", v->cause);
+	json_int(&j, "votes", v->votes);
+	json_int(&j, "reports", v->reports);
+	json_str(&j, "comm", c->id);
+	json_int(&j, "nranks", c->nranks);
+	json_end(&j);
+}
+
+static int run(int argc, char **argv, int json)
+{
+	struct stall_set set = {0};
+	struct stall_verdict v;
+	int good = 1;
+
+	for (int i = 0; i < argc; i++)
+		good &= read_any(&set, argv[i]);
+	for (size_t i = 0; i < set.ncomms; i++) {
+		if (!set.comms[i].nreports)
+			continue;
+		qsort(set.comms[i].ranks, set.comms[i].nreports, sizeof(set.comms[i].ranks[0]), by_rank);
+		stall_judge(&set, i, &v);
+		if (json)
+			print_verdict_json(&set.comms[i], &v);
+		else
+			print_verdict(&set.comms[i], &v);
+	}
+	stall_free(&set);
+	return good ? EXIT_FINE : EXIT_UNREADABLE;
+}
+
+int cmd_stall(int argc, char **argv)
+{
+	int c, json = 0;
+
+	opterr = 0;
+	optind = 0;
+	while ((c = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
+		switch (c) {
+		case OPT_JSON:
+			json = 1;
+			break;
+		case 'h':
+		case OPT_HELP:
+			fputs(help, stdout);
+			return EXIT_FINE;
+		default:
+			return wrong_usage(argv[optind - 1]);
+		}
+	}
+	if (optind == argc) {
+		fprintf(stderr, "gantry stall: a FILE or FOLDER is missing; gantry stall --help says more\n");
+		return EXIT_USAGE;
+	}
+	return run(argc - optind, argv + optind, json);
+}

@@ -1,0 +1,93 @@
+/*
+ * Reports of who waits for whom (docs/stall.md), of several ranks, and what follows from them.
+ *
+ *   stall_read.c   lines become communicators, ranks and connections
+ *   stall_merge.c  the verdict; stall_chain.c: its last rule, which follows who waits for whom
+ *   stall.c        the command
+ */
+#ifndef GANTRY_TOOLS_STALL_H
+#define GANTRY_TOOLS_STALL_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "json_read.h"
+
+enum stall_waits {
+	STALL_NONE,
+	STALL_KERNEL,
+	STALL_PROXY,
+	STALL_PEER,
+	STALL_SOCKET,
+	STALL_FLUSH,
+	STALL_SPACE,
+	STALL_WAITS
+};
+extern const char *const stall_waits_names[STALL_WAITS];
+
+/* One end of a connection. */
+struct stall_conn {
+	int peer, send, channel;
+	int connecting, proxied, pending;
+	enum stall_waits waits;
+	int64_t wait_ms, calls, step;
+	char transport[16], phase[16];
+	char peer_host[64];
+	int64_t peer_pid;
+};
+
+struct stall_rank {
+	int rank;
+	char host[64];
+	int64_t pid;
+	int64_t time_ns; /* by the clock that all ranks share */
+	char error[24];	 /* "OK", "ERR_PEER_LOST", ... */
+	int error_rank;
+	char error_host[64];
+	char text[256];
+	int64_t launches, proxy_pending;
+	struct stall_conn *conns; /* owned */
+	size_t nconns;
+};
+
+struct stall_comm {
+	char id[20];
+	int nranks;
+	struct stall_rank *ranks; /* owned: those that have a report, in no order */
+	size_t nreports;
+};
+
+/* Zeroed is empty. */
+struct stall_set {
+	struct stall_comm *comms; /* owned */
+	size_t ncomms;
+	size_t comm_at, rank_at; /* where lines of connections belong; see `here` */
+	int here;		 /* 0: nowhere; 1: there; 2: to a report that is older than what we have */
+};
+
+/* A line of a report; NULL or what is wrong with it. ctx: a struct stall_set. */
+const char *stall_take(void *set, const struct json_doc *line);
+/* The lines of another file follow. */
+void stall_next_file(struct stall_set *set);
+void stall_free(struct stall_set *set);
+const struct stall_rank *stall_find(const struct stall_comm *c, int rank); /* NULL: it has no report */
+
+struct stall_verdict {
+	char text[1024];
+	int rank; /* the culprit, or one of them; -1: nobody */
+	const char *cause; /* died, stopped, unreachable, failed, missing call, deadlock, network, slow, none */
+	int votes;	   /* ranks whose reports say so */
+	int reports;
+};
+void stall_judge(const struct stall_set *set, size_t comm, struct stall_verdict *ret);
+
+/* The last rule: nobody is lost, follow who waits for whom. 0: nobody waits. */
+int stall_chain(const struct stall_set *set, const struct stall_comm *c, struct stall_verdict *ret);
+/* "rank 3 (node7, pid 4711)", with what is known of it from whatever report. */
+void stall_rank_name(const struct stall_comm *c, int rank, char *buf, size_t len);
+
+/* stall.c, for tests. */
+void stall_print_waits(const struct stall_comm *c, FILE *f);
+
+#endif

@@ -1,0 +1,185 @@
+/* Lines of reports become communicators, ranks and connections. Of two reports of one rank the newer one counts. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "stall.h"
+
+enum { RANKS_MAX = 1 << 20 };
+
+const char *const stall_waits_names[STALL_WAITS] = {"none", "kernel", "proxy", "peer", "socket", "flush", "space"};
+
+static void copy_text(char *to, size_t len, const struct json_doc *line, const char *key)
+{
+	snprintf(to, len, "%s", json_get_text(line, key, ""));
+}
+
+/* One more element, zeroed; NULL: no memory. */
+static void *grow(void *array, size_t *n, size_t size, void **ret_array)
+{
+	char *grown = realloc(array, (*n + 1) * size);
+
+	if (!grown)
+		return NULL;
+	*ret_array = grown;
+	memset(grown + *n * size, 0, size);
+	return grown + (*n)++ * size;
+}
+
+static struct stall_comm *comm_of(struct stall_set *set, const char *id)
+{
+	struct stall_comm *c;
+	void *array = set->comms;
+
+	for (size_t i = 0; i < set->ncomms; i++) {
+		if (strcmp(set->comms[i].id, id) == 0)
+			return &set->comms[i];
+	}
+	c = grow(array, &set->ncomms, sizeof(*c), &array);
+	set->comms = array;
+	if (c)
+		snprintf(c->id, sizeof(c->id), "%s", id);
+	return c;
+}
+
+const struct stall_rank *stall_find(const struct stall_comm *c, int rank)
+{
+	for (size_t i = 0; i < c->nreports; i++) {
+		if (c->ranks[i].rank == rank)
+			return &c->ranks[i];
+	}
+	return NULL;
+}
+
+static void fill_rank(struct stall_rank *r, const struct json_doc *line, int64_t time_ns)
+{
+	r->time_ns = time_ns;
+	copy_text(r->host, sizeof(r->host), line, "host");
+	r->pid = json_get_int(line, "pid", 0);
+	snprintf(r->error, sizeof(r->error), "%s", json_get_text(line, "error", "OK"));
+	r->error_rank = (int)json_get_int(line, "error_rank", -1);
+	copy_text(r->error_host, sizeof(r->error_host), line, "error_host");
+	copy_text(r->text, sizeof(r->text), line, "text");
+	r->launches = json_get_int(line, "launches_running", 0);
+	r->proxy_pending = json_get_int(line, "proxy_pending", 0);
+}
+
+static const char *take_comm(struct stall_set *set, const struct json_doc *line)
+{
+	const char *id = json_get_text(line, "comm", NULL);
+	int64_t rank = json_get_int(line, "rank", -1), nranks = json_get_int(line, "nranks", -1);
+	/* Unsigned: whatever the two numbers are, the sum of damaged ones is no overflow. */
+	int64_t time_ns = (int64_t)((uint64_t)json_get_int(line, "time_ns", 0) +
+				    (uint64_t)json_get_int(line, "clock_offset_ns", 0));
+	struct stall_comm *c;
+	struct stall_rank *r;
+	void *array;
+
+	if (!id || nranks < 1 || nranks > RANKS_MAX || rank < 0 || rank >= nranks)
+		return "not the first line of a report: comm, rank or nranks is missing";
+	c = comm_of(set, id);
+	if (!c)
+		return "no memory";
+	if (c->nreports && c->nranks != nranks)
+		return "another report of this communicator gives another number of ranks";
+	c->nranks = (int)nranks;
+	r = (struct stall_rank *)(uintptr_t)stall_find(c, (int)rank);
+	if (r && r->time_ns > time_ns) {
+		set->here = 2;
+		return NULL;
+	}
+	if (r) {
+		free(r->conns);
+		memset(r, 0, sizeof(*r));
+	} else {
+		array = c->ranks;
+		r = grow(array, &c->nreports, sizeof(*r), &array);
+		c->ranks = array;
+		if (!r)
+			return "no memory";
+	}
+	r->rank = (int)rank;
+	fill_rank(r, line, time_ns);
+	set->here = 1;
+	set->comm_at = (size_t)(c - set->comms);
+	set->rank_at = (size_t)(r - c->ranks);
+	return NULL;
+}
+
+static const char *fill_conn(struct stall_conn *e, const struct json_doc *line)
+{
+	const char *waits = json_get_text(line, "waits_for", "none");
+	const struct json_value *kernel = json_get(line, &line->values[0], "kernel");
+	const struct json_value *phase = json_get(line, kernel, "phase"), *step = json_get(line, kernel, "step");
+
+	e->send = strcmp(json_get_text(line, "dir", ""), "send") == 0;
+	e->channel = (int)json_get_int(line, "channel", 0);
+	e->connecting = strcmp(json_get_text(line, "stage", "ready"), "ready") != 0;
+	e->proxied = json_get_int(line, "proxied", 0) != 0;
+	e->pending = json_get_int(line, "pending", 0) != 0;
+	e->wait_ms = json_get_int(line, "wait_ms", 0);
+	e->calls = json_get_int(line, "calls", -1);
+	e->peer_pid = json_get_int(line, "peer_pid", 0);
+	copy_text(e->transport, sizeof(e->transport), line, "transport");
+	copy_text(e->peer_host, sizeof(e->peer_host), line, "peer_host");
+	snprintf(e->phase, sizeof(e->phase), "%s", phase && phase->type == JSON_STRING ? phase->text : "?");
+	e->step = step ? step->integer : 0;
+	for (int i = 0; i < STALL_WAITS; i++) {
+		if (strcmp(waits, stall_waits_names[i]) == 0) {
+			e->waits = (enum stall_waits)i;
+			return NULL;
+		}
+	}
+	return "waits_for is something unknown";
+}
+
+static const char *take_conn(struct stall_set *set, const struct json_doc *line)
+{
+	int64_t peer = json_get_int(line, "peer", -1);
+	struct stall_comm *c;
+	struct stall_rank *r;
+	struct stall_conn *e;
+	void *array;
+
+	if (!set->here)
+		return "a connection before the communicator it belongs to";
+	if (set->here == 2)
+		return NULL;
+	c = &set->comms[set->comm_at];
+	r = &c->ranks[set->rank_at];
+	if (peer < 0 || peer >= c->nranks)
+		return "a connection whose peer is no rank";
+	array = r->conns;
+	e = grow(array, &r->nconns, sizeof(*e), &array);
+	r->conns = array;
+	if (!e)
+		return "no memory";
+	e->peer = (int)peer;
+	return fill_conn(e, line);
+}
+
+const char *stall_take(void *set, const struct json_doc *line)
+{
+	const char *kind = json_get_text(line, "kind", "");
+
+	if (strcmp(kind, "comm") == 0)
+		return take_comm(set, line);
+	if (strcmp(kind, "conn") == 0)
+		return take_conn(set, line);
+	return "not a line of a report: kind is neither comm nor conn";
+}
+
+void stall_next_file(struct stall_set *set)
+{
+	set->here = 0;
+}
+
+void stall_free(struct stall_set *set)
+{
+	for (size_t i = 0; i < set->ncomms; i++) {
+		for (size_t k = 0; k < set->comms[i].nreports; k++)
+			free(set->comms[i].ranks[k].conns);
+		free(set->comms[i].ranks);
+	}
+	free(set->comms);
+	memset(set, 0, sizeof(*set));
+}

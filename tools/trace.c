@@ -1,0 +1,195 @@
+/* `gantry trace`: the traces of all ranks as one picture for Chrome or Perfetto, or as a summary. */
+#include "trace.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <limits.h>
+#include <string.h>
+
+#include "cmd.h"
+#include "json.h"
+#include "suggest.h"
+
+enum { EXIT_FINE = 0, EXIT_BAD_FILE = 1, EXIT_USAGE = 2 };
+
+static const char help[] =
+	"usage: gantry trace [OPTION]... FILE...\n"
+	"Makes one Chrome trace (chrome://tracing, ui.perfetto.dev) of the files that ranks write to GANTRY_TRACE.\n\n"
+	"  -o, --output FILE  write it there instead of to standard output\n"
+	"  --summary          per connection: transfers, bytes, steps by protocol and mode; no trace unless -o is given\n"
+	"  --json             the summary as one JSON object per connection\n"
+	"  --help             this text\n\n"
+	"Exit status: 0, 1 if a file cannot be read or written, 2 on wrong usage.\n";
+
+enum { OPT_SUMMARY = 256, OPT_JSON, OPT_HELP };
+static const struct option options[] = {
+	{"output", required_argument, NULL, 'o'},
+	{"summary", no_argument, NULL, OPT_SUMMARY},
+	{"json", no_argument, NULL, OPT_JSON},
+	{"help", no_argument, NULL, OPT_HELP},
+	{NULL, 0, NULL, 0},
+};
+enum { OPTIONS = sizeof(options) / sizeof(options[0]) - 1 };
+
+static int wrong_usage(int c, const char *word)
+{
+	const char *names[OPTIONS], *near = NULL;
+
+	if (c == ':') {
+		fprintf(stderr, "gantry trace: %s needs a value\n", word);
+		return EXIT_USAGE;
+	}
+	for (size_t i = 0; i < OPTIONS; i++)
+		names[i] = options[i].name;
+	if (strncmp(word, "--", 2) == 0)
+		near = suggest(word + 2, names, OPTIONS);
+	fprintf(stderr, "gantry trace: unknown option '%s'", word);
+	if (near)
+		fprintf(stderr, ", did you mean '--%s'?\n", near);
+	else
+		fprintf(stderr, "; gantry trace --help lists the options\n");
+	return EXIT_USAGE;
+}
+
+static void summary_json(const struct trace_file *f, const struct trace_conn *c, FILE *out)
+{
+	struct json_line j;
+	char key[32];
+
+	json_begin(&j, out);
+	json_str(&j, "comm", f->comm);
+	json_int(&j, "rank", f->rank);
+	json_str(&j, "dir", c->send ? "send" : "recv");
+	json_int(&j, "peer", c->peer);
+	json_int(&j, "channel", c->channel);
+	json_str(&j, "transport", c->transport);
+	json_int(&j, "ops", c->calls);
+	json_int(&j, "bytes", c->bytes);
+	json_int(&j, "copies", c->copies);
+	for (int p = 0; p < GANTRY_PROTOS; p++) {
+		for (int m = 0; m < GANTRY_MODES; m++) {
+			snprintf(key, sizeof(key), "%s %s", trace_proto_names[p], trace_mode_names[m]);
+			if (c->by[p][m])
+				json_int(&j, key, c->by[p][m]);
+		}
+	}
+	json_end(&j);
+}
+
+static void summary_text(const struct trace_file *f, const struct trace_conn *c, FILE *out)
+{
+	const char *comma = "";
+
+	fprintf(out, "%6d  %-9s  %6d  %7d  %-9s  %10lld  %14lld  %10lld  ", f->rank, c->send ? "send to" : "recv from", c->peer,
+		c->channel, c->transport, (long long)c->calls, (long long)c->bytes, (long long)c->copies);
+	for (int p = 0; p < GANTRY_PROTOS; p++) {
+		for (int m = 0; m < GANTRY_MODES; m++) {
+			if (!c->by[p][m])
+				continue;
+			fprintf(out, "%s%lld %s %s", comma, (long long)c->by[p][m], trace_proto_names[p], trace_mode_names[m]);
+			comma = ", ";
+		}
+	}
+	fputs(*comma ? "\n" : "-\n", out);
+}
+
+void trace_write_summary(const struct trace_set *set, int json, FILE *out)
+{
+	const char *comm = "";
+
+	for (size_t i = 0; i < set->nfiles; i++) {
+		const struct trace_file *f = &set->files[i];
+
+		if (!json && strcmp(comm, f->comm) != 0)
+			fprintf(out, "communicator %s\n%6s  %-9s  %6s  %7s  %-9s  %10s  %14s  %10s  %s\n", f->comm, "rank",
+				"", "peer", "channel", "transport", "ops", "bytes", "copies", "steps");
+		comm = f->comm;
+		for (size_t k = 0; k < f->nconns; k++) {
+			if (json)
+				summary_json(f, &f->conns[k], out);
+			else
+				summary_text(f, &f->conns[k], out);
+		}
+	}
+}
+
+/* 1: written. */
+static int write_output(const struct trace_set *set, const char *path)
+{
+	FILE *f = path ? fopen(path, "we") : stdout;
+	int bad;
+
+	if (!f) {
+		fprintf(stderr, "gantry trace: %s: %s\n", path, strerror(errno));
+		return 0;
+	}
+	trace_write_chrome(set, f);
+	errno = 0;
+	bad = fflush(f) || ferror(f);
+	if (path && fclose(f))
+		bad = 1;
+	if (bad)
+		fprintf(stderr, "gantry trace: %s: %s\n", path ? path : "standard output", errno ? strerror(errno) : "a write failed");
+	return !bad;
+}
+
+struct request {
+	const char *output;
+	int summary, json;
+};
+
+static int run(int argc, char **argv, const struct request *q)
+{
+	struct trace_set set = {0};
+	char why[PATH_MAX + 256];
+	int good = 1;
+
+	for (int i = 0; i < argc; i++) {
+		if (trace_read(&set, argv[i], why, sizeof(why))) {
+			fprintf(stderr, "gantry trace: %s\n", why);
+			good = 0;
+		}
+	}
+	if (set.unknown)
+		fprintf(stderr, "gantry trace: %zu events of kinds that this version does not know are left out\n", set.unknown);
+	/* A picture with a rank missing misleads; better none. */
+	if (good && (q->output || !q->summary))
+		good = write_output(&set, q->output);
+	if (good && q->summary)
+		trace_write_summary(&set, q->json, stdout);
+	trace_free(&set);
+	return good ? EXIT_FINE : EXIT_BAD_FILE;
+}
+
+int cmd_trace(int argc, char **argv)
+{
+	struct request q = {0};
+	int c;
+
+	opterr = 0;
+	optind = 0;
+	while ((c = getopt_long(argc, argv, ":ho:", options, NULL)) != -1) {
+		switch (c) {
+		case 'o':
+			q.output = optarg;
+			break;
+		case OPT_SUMMARY:
+			q.summary = 1;
+			break;
+		case OPT_JSON:
+			q.summary = q.json = 1;
+			break;
+		case 'h':
+		case OPT_HELP:
+			fputs(help, stdout);
+			return EXIT_FINE;
+		default:
+			return wrong_usage(c, argv[optind - 1]);
+		}
+	}
+	if (optind == argc) {
+		fprintf(stderr, "gantry trace: a FILE is missing; gantry trace --help says more\n");
+		return EXIT_USAGE;
+	}
+	return run(argc - optind, argv + optind, &q);
+}

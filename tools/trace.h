@@ -1,0 +1,67 @@
+/*
+ * Traces of ranks (docs/stall.md) and the picture made of them.
+ *
+ *   trace_read.c    lines become files, connections and events with times on one clock
+ *   trace_chrome.c  Chrome's trace format, which Perfetto reads too
+ *   trace.c         the command, the summary
+ */
+#ifndef GANTRY_TOOLS_TRACE_H
+#define GANTRY_TOOLS_TRACE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "gantry/fifo.h"
+#include "json_read.h"
+
+extern const char *const trace_proto_names[GANTRY_PROTOS], *const trace_mode_names[GANTRY_MODES];
+
+struct trace_conn {
+	int64_t id; /* in events */
+	int peer, send, channel, proxied;
+	char transport[16];
+	int64_t calls, bytes, copies;
+	int64_t by[GANTRY_PROTOS][GANTRY_MODES]; /* steps */
+};
+
+struct trace_event {
+	double us;     /* on the clock that all ranks share */
+	uint32_t kind; /* enum gantry_event_kind */
+	int64_t v[3];  /* its fields */
+	int proto, mode; /* -1: it has none */
+	int end, cut;	 /* PROXY_OP */
+};
+
+/* What one rank wrote. */
+struct trace_file {
+	char comm[20], host[64];
+	int rank, nranks;
+	int64_t pid;
+	double ns, ns_per_tick; /* at ticks0, with the offset to the shared clock; and the slope */
+	int64_t ticks0;
+	struct trace_conn *conns; /* owned */
+	size_t nconns, conns_room;
+	struct trace_event *events; /* owned */
+	size_t nevents, events_room;
+};
+
+/* Zeroed is empty. */
+struct trace_set {
+	struct trace_file *files; /* owned */
+	size_t nfiles;
+	int here; /* the last file takes lines */
+	size_t unknown; /* events of kinds that this version does not know */
+};
+
+/* 0, or -1 with one line that names file and line. */
+int trace_read(struct trace_set *set, const char *path, char *why, size_t len);
+void trace_free(struct trace_set *set);
+/* NULL: it belongs to another communicator of the process. */
+const struct trace_conn *trace_conn_of(const struct trace_file *f, int64_t id);
+
+void trace_write_chrome(const struct trace_set *set, FILE *out);
+/* A line per connection: transfers, bytes, steps by protocol and mode. */
+void trace_write_summary(const struct trace_set *set, int json, FILE *out);
+
+#endif

@@ -33,6 +33,7 @@ series() {
 }
 
 echo "{\"bench\": \"sendrecv\", \"date\": \"$(date -u +%FT%TZ)\", \"rounds\": $rounds, \"load\": \"$(cut -d' ' -f 1-3 /proc/loadavg)\"}" >"$run"
+awk -v cpus="$(nproc)" '$1 > cpus / 2 { print "the machine is busy (load " $1 " on " cpus " CPUs): figures will be too low" }' /proc/loadavg >&2
 for round in $(seq "$rounds"); do
 	echo "round $round of $rounds" >&2
 	for size in $sizes_net; do

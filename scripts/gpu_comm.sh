@@ -15,7 +15,7 @@ tool=build-gpu/gantry
 sendrecv()
 {
 	local log=$out/sendrecv.jsonl
-	timeout 100 "$tool" perf sendrecv --device cuda --json "$@" >"$out/one.jsonl" 2>"$out/one.err"
+	timeout 100 "$tool" perf sendrecv --device cuda --json --timeout 10s "$@" >"$out/one.jsonl" 2>"$out/one.err"
 	local rc=$?
 	cat "$out/one.jsonl" >>"$log"
 	python3 - "$rc" "$out/one.jsonl" "$*" <<'PY'
@@ -35,6 +35,7 @@ for part in "$@"; do
 	case $part in
 	unit) ctest --test-dir build-gpu -LE 'system|gpu' -j 8 2>&1 | tail -n 25 ;;
 	device) for t in device words; do bash tests/gpu/$t.sh 2>&1 | tail -n 15; echo "$t: rc ${PIPESTATUS[0]}"; done ;;
+	transport) bash tests/gpu/transport.sh 2>&1 | tail -n 15 ;;
 	fifo) for i in 1 2 3; do timeout 60 "$tool" perf fifo --device cuda --json | tee -a "$out/fifo.jsonl" | cut -c1-160; done ;;
 	sendrecv)
 		rm -f "$out/sendrecv.jsonl"
@@ -42,6 +43,8 @@ for part in "$@"; do
 		start_mps
 		sleep 1
 		for who in "" --threads; do
+			# Threads share a context: they need no MPS, and an MPS that a failure has hurt does not hurt them.
+			[ -z "$who" ] || { stop_mps; unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY; sleep 1; }
 			for t in p2p shm net; do
 				sendrecv --transport $t $who -b 0 -e 256M -f 16 --repeats 3
 				sendrecv --transport $t $who -b 1 -e 1M -f 32 --odd --repeats 2 --mode normal
@@ -51,7 +54,8 @@ for part in "$@"; do
 			sendrecv --transport net $who -b 64k -e 4M -f 8 --repeats 2 --mode offset
 		done
 		sendrecv --transport p2p --threads -b 64k -e 4M -f 8 --repeats 2 --mode ptr
-		sendrecv --ranks 4 --transport net -b 64k -e 1M -f 4 --pattern alltoall --repeats 2
+		sendrecv --ranks 4 --threads --transport net -b 64k -e 1M -f 4 --pattern alltoall --repeats 2
+		sendrecv --transport p2p --threads --pattern echo -b 8 -e 64 -f 8 --repeats 3
 		;;
 	esac
 done

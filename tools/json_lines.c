@@ -7,8 +7,8 @@
 #include "json_read.h"
 
 /* One line without its end; 1: go on. */
-static int take(const char *path, size_t number, char *line, size_t length, struct json_doc *doc,
-		const char *(*fn)(void *ctx, const struct json_doc *doc), void *ctx, char *why, size_t len)
+static int take_line(const char *path, size_t number, char *line, size_t length, struct json_doc *doc,
+		     const char *(*fn)(void *ctx, const struct json_doc *doc), void *ctx, char *why, size_t len)
 {
 	const char *bad;
 
@@ -40,7 +40,7 @@ int json_read_lines(const char *path, const char *(*fn)(void *ctx, const struct 
 		if (n && line[n - 1] == '\n')
 			line[--n] = 0;
 		if (n)
-			good = take(path, number, line, (size_t)n, &doc, fn, ctx, why, len);
+			good = take_line(path, number, line, (size_t)n, &doc, fn, ctx, why, len);
 	}
 	if (good && ferror(f)) {
 		snprintf(why, len, "%s: %s", path, strerror(errno));

@@ -58,7 +58,8 @@ static int hex4(const char *p, unsigned *ret)
 		const char *digits = "0123456789abcdef", *d = p[i] ? strchr(digits, p[i] | 0x20) : NULL;
 
 		/* | 0x20 makes letters small and leaves digits; what it makes of other bytes must not count. */
-		if (!d || !((p[i] >= '0' && p[i] <= '9') || (p[i] >= 'A' && p[i] <= 'F') || (p[i] >= 'a' && p[i] <= 'f')))
+		if (!d ||
+		    !((p[i] >= '0' && p[i] <= '9') || (p[i] >= 'A' && p[i] <= 'F') || (p[i] >= 'a' && p[i] <= 'f')))
 			return 0;
 		v = v << 4 | (unsigned)(d - digits);
 	}

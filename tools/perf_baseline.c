@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 
@@ -93,7 +94,7 @@ static double pingpong(struct perf_flags *f, int side, uint64_t n)
 	return n ? (double)(gantry_now_ns() - start) / (double)n / 2e3 : NAN;
 }
 
-/* The side-th CPU of those that this thread may use. */
+/* The nth of them. */
 static int nth_cpu(const cpu_set_t *all, int nth)
 {
 	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
@@ -102,19 +103,26 @@ static int nth_cpu(const cpu_set_t *all, int nth)
 	return -1;
 }
 
+/* The CPUs of the tool that forked this rank: the rank itself may keep to its part of them. */
+static int all_cpus(cpu_set_t *ret_all)
+{
+	return sched_getaffinity(getppid(), sizeof(*ret_all), ret_all) < 0 ? 0 : CPU_COUNT(ret_all);
+}
+
 struct perf_flag_times perf_flag_pingpong(struct perf_flags *flags, int side, uint64_t n)
 {
 	struct perf_flag_times t = {NAN, NAN, NAN};
-	cpu_set_t all, one;
+	cpu_set_t mine, all, one;
 
-	if (sched_getaffinity(0, sizeof(all), &all) < 0 || CPU_COUNT(&all) < 2)
+	if (sched_getaffinity(0, sizeof(mine), &mine) < 0 || all_cpus(&all) < 2)
 		return t;
+	sched_setaffinity(0, sizeof(all), &all);
 	t.unpinned = pingpong(flags, side, n);
 	CPU_ZERO(&one);
 	CPU_SET(nth_cpu(&all, side), &one);
 	sched_setaffinity(0, sizeof(one), &one);
 	t.pinned = pingpong(flags, side, n);
-	sched_setaffinity(0, sizeof(all), &all);
+	sched_setaffinity(0, sizeof(mine), &mine);
 	t.best = t.pinned < t.unpinned ? t.pinned : t.unpinned;
 	return t;
 }

@@ -7,6 +7,7 @@
  *   perf_sendrecv_rank.c   one rank: device, communicator, buffers
  *   perf_sendrecv_sync.c   ranks meet and see each other's samples
  *   perf_sendrecv_move.c   patterns: which messages an iteration has
+ *   perf_sendrecv_echo.c   the pattern without calls: kernels that stay
  *   perf_sendrecv_check.c  what the messages carry: filled, poisoned, compared
  *   perf_sendrecv_row.c    one size: iterations, repeats, a row
  *   perf_sendrecv_math.c   bandwidths and names of what the counters say
@@ -21,6 +22,7 @@
 #ifndef GANTRY_TOOLS_PERF_SENDRECV_H
 #define GANTRY_TOOLS_PERF_SENDRECV_H
 
+#include <sched.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -38,8 +40,8 @@ enum {
 	SR_GPUS_MAX = 64,
 };
 
-#define SR_PATTERNS "ring|oneway|pingpong|alltoall"
-enum sr_pattern { SR_RING, SR_ONEWAY, SR_PINGPONG, SR_ALLTOALL };
+#define SR_PATTERNS "ring|oneway|pingpong|alltoall|echo"
+enum sr_pattern { SR_RING, SR_ONEWAY, SR_PINGPONG, SR_ALLTOALL, SR_ECHO };
 #define SR_MODES "auto|normal|offset|ptr"
 enum sr_mode { SR_MODE_AUTO, SR_MODE_NORMAL, SR_MODE_OFFSET, SR_MODE_PTR };
 #define SR_PROTOS "auto|simple|ll|ll128"
@@ -68,7 +70,7 @@ struct sr_opts {
 	int gpus[SR_GPUS_MAX], ngpus;
 	int pattern, mode, proto, buffers; /* indices into the lists above */
 	int reg;			   /* register the buffers; -1: not given */
-	int inflight, channels;
+	int inflight, channels, pin;
 	const char *transport, *plugin, *ifname, *id_file;
 	int json, baseline;
 	const char *type_text, *gpus_text; /* as given */
@@ -134,6 +136,8 @@ struct sr_rank {
 	struct gantry_device *dev;
 	struct gantry_stream *stream;
 	struct gantry_comm *comm;
+	cpu_set_t all_cpus; /* before pinning */
+	int all_cpus_known;
 	/* Messages: group after group; first[g] .. first[g + 1] - 1 are in group g. */
 	struct sr_msg *msgs;
 	int nmsgs, ngroups, first[3];
@@ -170,6 +174,10 @@ char *sr_place(const struct sr_rank *rk, const struct sr_msg *m);
 gantry_result sr_enqueue(struct sr_rank *rk, uint64_t bytes);
 /* Until all that was enqueued is done; an error of the communicator is an error here. */
 gantry_result sr_finish(struct sr_rank *rk);
+/* This rank's threads from here on: on its part of the CPUs, or on all. */
+void sr_pin(struct sr_rank *rk, int on);
+/* --pattern echo: n round trips in one launch. */
+gantry_result sr_echo(struct sr_rank *rk, uint64_t bytes, uint64_t n);
 /* How many messages follow one another in an iteration's time. */
 double sr_messages(const struct sr_opts *o);
 

@@ -4,6 +4,7 @@
  *   ring      to the next rank, from the previous one, in one group (nccl-tests' sendrecv)
  *   oneway    even ranks send, the odd rank after each receives
  *   pingpong  the same pairs, there and back: two groups, one after the other
+ *   echo      the same pairs; timed without calls, between kernels that stay: perf_sendrecv_echo.c
  *   alltoall  to and from every rank, oneself included, in one group (nccl-tests' alltoall)
  *
  * -m repeats each message within its group.
@@ -45,6 +46,7 @@ gantry_result sr_plan(struct sr_rank *rk)
 			add(rk, even, other);
 		break;
 	case SR_PINGPONG:
+	case SR_ECHO:
 		if (other < n)
 			add(rk, even, other);
 		next_group(rk);
@@ -67,7 +69,7 @@ out:
  * nccl-tests; a round trip is two. */
 double sr_messages(const struct sr_opts *o)
 {
-	return (double)o->inflight * (o->pattern == SR_PINGPONG ? 2 : 1);
+	return (double)o->inflight * (o->pattern == SR_PINGPONG || o->pattern == SR_ECHO ? 2 : 1);
 }
 
 char *sr_place(const struct sr_rank *rk, const struct sr_msg *m)

@@ -1,6 +1,7 @@
 /* One rank of `gantry perf sendrecv`: opens its device, joins the communicator, measures size after size. */
 #define LOG_SUBSYS GANTRY_SUBSYS_TOOL
 #include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +40,30 @@ out:
 	return r;
 }
 
+/*
+ * Each forked rank keeps to its part of the CPUs, as in `perf net` and for its reasons. After the device and the
+ * communicator were opened, so that they see all CPUs; the stream's thread comes later and keeps to the part too.
+ */
+void sr_pin(struct sr_rank *rk, int on)
+{
+	cpu_set_t part;
+	int n, seen = 0;
+
+	if (!rk->opts->pin || rk->opts->threads || rk->opts->rank >= 0)
+		return;
+	if (!rk->all_cpus_known && sched_getaffinity(0, sizeof(rk->all_cpus), &rk->all_cpus) < 0)
+		return;
+	rk->all_cpus_known = 1;
+	n = CPU_COUNT(&rk->all_cpus);
+	if (n < rk->nranks)
+		return;
+	CPU_ZERO(&part);
+	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+		if (CPU_ISSET(cpu, &rk->all_cpus) && seen++ * rk->nranks / n == rk->rank)
+			CPU_SET(cpu, &part);
+	sched_setaffinity(0, sizeof(part), on ? &part : &rk->all_cpus);
+}
+
 static gantry_result join(struct sr_rank *rk)
 {
 	gantry_result r = GANTRY_OK;
@@ -56,6 +81,7 @@ static gantry_result join(struct sr_rank *rk)
 	TRY(get_id(rk, &config.id));
 	config.device = rk->dev;
 	TRY(gantry_comm_init(&config, &rk->comm));
+	sr_pin(rk, 1);
 	if (rk->rank == 0 && o->rank >= 0)
 		unlink(o->id_file); /* all have read it */
 	sr_progress(rk);

@@ -46,7 +46,9 @@ static gantry_result timed(struct sr_rank *rk, uint64_t bytes, uint64_t n, uint6
 	TRY(sr_sync(rk));
 	gantry_comm_get_counters(rk->comm, &before);
 	start = gantry_now_ns();
-	for (uint64_t i = 0; i < n; i++)
+	if (rk->opts->pattern == SR_ECHO)
+		TRY(sr_echo(rk, bytes, n));
+	for (uint64_t i = 0; i < n && rk->opts->pattern != SR_ECHO; i++)
 		TRY(sr_enqueue(rk, bytes));
 	TRY(sr_finish(rk));
 	s.ns = gantry_now_ns() - start;
@@ -93,7 +95,10 @@ static gantry_result baselines(struct sr_rank *rk, uint64_t bytes, struct series
 		se->memcpy_gbs[k] = perf_memcpy_gbs(&rk->memcpy, bytes, MEMCPY_NS);
 	TRY(sr_sync(rk));
 	if (!rk->box && rk->nranks >= 2 && rk->rank < 2)
+		sr_pin(rk, 0); /* it pins itself, and does not */
+	if (!rk->box && rk->nranks >= 2 && rk->rank < 2)
 		flag = perf_flag_pingpong(&rk->shared->flags, rk->rank, FLAG_ROUNDS);
+	sr_pin(rk, 1);
 	se->flag_pinned[k] = flag.pinned;
 	se->flag_unpinned[k] = flag.unpinned;
 	sr_progress(rk);

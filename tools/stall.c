@@ -107,9 +107,9 @@ static void print_wait(const struct stall_rank *r, const struct stall_conn *e, F
 
 	if (e->wait_ms > 0)
 		snprintf(wait, sizeof(wait), "%.1f", (double)e->wait_ms / 1e3);
-	fprintf(f, "  %6d  %-9s  %4d  %7d  %-9s  %-7s  %-10s  %10lld  %7s\n", r->rank, e->send ? "send to" : "recv from",
-		e->peer, e->channel, e->transport, stall_waits_names[e->waits], e->connecting ? "connecting" : e->phase,
-		(long long)e->step, wait);
+	fprintf(f, "  %6d  %-9s  %4d  %7d  %-9s  %-7s  %-10s  %10lld  %7s\n", r->rank,
+		e->send ? "send to" : "recv from", e->peer, e->channel, e->transport, stall_waits_names[e->waits],
+		e->connecting ? "connecting" : e->phase, (long long)e->step, wait);
 }
 
 void stall_print_waits(const struct stall_comm *c, FILE *f)
@@ -123,8 +123,8 @@ void stall_print_waits(const struct stall_comm *c, FILE *f)
 			if (r->conns[k].waits == STALL_NONE)
 				continue;
 			if (!any++)
-				fprintf(f, "  %6s  %-9s  %4s  %7s  %-9s  %-7s  %-10s  %10s  %7s\n", "rank", "call", "peer",
-					"channel", "transport", "waits", "kernel", "step", "since s");
+				fprintf(f, "  %6s  %-9s  %4s  %7s  %-9s  %-7s  %-10s  %10s  %7s\n", "rank", "call",
+					"peer", "channel", "transport", "waits", "kernel", "step", "since s");
 			print_wait(r, &r->conns[k], f);
 		}
 	}

@@ -75,7 +75,7 @@ const struct stall_rank *stall_find(const struct stall_comm *c, int rank); /* NU
 
 struct stall_verdict {
 	char text[1024];
-	int rank; /* the culprit, or one of them; -1: nobody */
+	int rank;	   /* the culprit, or one of them; -1: nobody */
 	const char *cause; /* died, stopped, unreachable, failed, missing call, deadlock, network, slow, none */
 	int votes;	   /* ranks whose reports say so */
 	int reports;

@@ -39,8 +39,8 @@ struct walk {
 	const struct stall_comm *c;
 	struct end *ends; /* owned */
 	size_t nends;
-	unsigned char *visited; /* by rank, for the voter at hand */
-	int *path;		/* ranks from the voter to here */
+	unsigned char *visited;	       /* by rank, for the voter at hand */
+	int *path;		       /* ranks from the voter to here */
 	const struct stall_conn **via; /* via[i]: why path[i] waits */
 	int depth;
 	int voter;
@@ -61,7 +61,8 @@ static int waits_elsewhere(const struct stall_rank *r)
 }
 
 /* The other end of r's connection e. */
-static const struct stall_conn *other_end(const struct stall_rank *peer, const struct stall_rank *r, const struct stall_conn *e)
+static const struct stall_conn *other_end(const struct stall_rank *peer, const struct stall_rank *r,
+					  const struct stall_conn *e)
 {
 	for (size_t i = 0; i < peer->nconns; i++) {
 		const struct stall_conn *p = &peer->conns[i];
@@ -119,12 +120,13 @@ static void end_missing(struct walk *w, int rank, const struct stall_conn *e, co
 	if (r)
 		elsewhere(w, r, hint, sizeof(hint));
 	if (r)
-		snprintf(text, sizeof(text), "%s has not called %s rank %d (its matching call is missing)%s", name, call,
-			 from->rank, hint);
+		snprintf(text, sizeof(text), "%s has not called %s rank %d (its matching call is missing)%s", name,
+			 call, from->rank, hint);
 	else
-		snprintf(text, sizeof(text), "%s: no report; others wait for it and none has lost it: it has not called %s "
-					     "rank %d (its matching call is missing), or writes no reports", name, call,
-			 from->rank);
+		snprintf(text, sizeof(text),
+			 "%s: no report; others wait for it and none has lost it: it has not called %s "
+			 "rank %d (its matching call is missing), or writes no reports",
+			 name, call, from->rank);
 	vote(w, rank, MISSING, text);
 }
 
@@ -134,40 +136,45 @@ static void end_slow(struct walk *w, const struct stall_rank *r, const struct st
 
 	stall_rank_name(w->c, r->rank, name, sizeof(name));
 	if (e && e->waits == STALL_KERNEL && strcmp(e->phase, "idle") != 0)
-		snprintf(text, sizeof(text), "the kernel of %s keeps others waiting: it is in phase %s at step %lld", name,
-			 e->phase, (long long)e->step);
+		snprintf(text, sizeof(text), "the kernel of %s keeps others waiting: it is in phase %s at step %lld",
+			 name, e->phase, (long long)e->step);
 	else if (!e || e->waits == STALL_KERNEL || !e->pending)
 		snprintf(text, sizeof(text), "the kernel of %s has not started: %lld launches have not ended", name,
 			 (long long)r->launches);
 	else if (e->waits == STALL_NONE)
-		snprintf(text, sizeof(text), "%s is at it: kernel in phase %s at step %lld", name, e->phase, (long long)e->step);
+		snprintf(text, sizeof(text), "%s is at it: kernel in phase %s at step %lld", name, e->phase,
+			 (long long)e->step);
 	else
 		snprintf(text, sizeof(text), "%s waits for its own %s (%s rank %d, channel %d)", name,
 			 stall_waits_names[e->waits], e->send ? "sending to" : "receiving from", e->peer, e->channel);
 	vote(w, r->rank, SLOW, text);
 }
 
-static void end_network(struct walk *w, const struct stall_rank *a, const struct stall_rank *b, const struct stall_conn *e)
+static void end_network(struct walk *w, const struct stall_rank *a, const struct stall_rank *b,
+			const struct stall_conn *e)
 {
 	char one[128], two[128], text[960];
 	int low = a->rank < b->rank;
 
 	stall_rank_name(w->c, low ? a->rank : b->rank, one, sizeof(one));
 	stall_rank_name(w->c, low ? b->rank : a->rank, two, sizeof(two));
-	snprintf(text, sizeof(text), "network between %s and %s: both have called and wait for each other (%s, channel %d)", one,
-		 two, *e->transport ? e->transport : "?", e->channel);
+	snprintf(text, sizeof(text),
+		 "network between %s and %s: both have called and wait for each other (%s, channel %d)", one, two,
+		 *e->transport ? e->transport : "?", e->channel);
 	vote(w, low ? a->rank : b->rank, NETWORK, text);
 }
 
 /* The call was made and has ended, and yet somebody waits for it. */
-static void end_done(struct walk *w, const struct stall_rank *r, const struct stall_conn *e, const struct stall_rank *from)
+static void end_done(struct walk *w, const struct stall_rank *r, const struct stall_conn *e,
+		     const struct stall_rank *from)
 {
 	char name[128], text[960];
 
 	stall_rank_name(w->c, r->rank, name, sizeof(name));
-	snprintf(text, sizeof(text), "network: %s has made all %lld calls that rank %d waits for and counts them as done (%s, "
-				     "channel %d), unless its report is older", name, (long long)e->calls, from->rank,
-		 *e->transport ? e->transport : "?", e->channel);
+	snprintf(text, sizeof(text),
+		 "network: %s has made all %lld calls that rank %d waits for and counts them as done (%s, "
+		 "channel %d), unless its report is older",
+		 name, (long long)e->calls, from->rank, *e->transport ? e->transport : "?", e->channel);
 	vote(w, r->rank, NETWORK, text);
 }
 
@@ -187,8 +194,8 @@ static void end_deadlock(struct walk *w, int from)
 	for (int i = 0; i < n && at < sizeof(text); i++) {
 		int k = from + (lowest - from + i) % n;
 
-		at += (size_t)snprintf(text + at, sizeof(text) - at, "%srank %d is in %s rank %d", i ? ", " : " (", w->path[k],
-				       w->via[k]->send ? "send to" : "recv from", w->via[k]->peer);
+		at += (size_t)snprintf(text + at, sizeof(text) - at, "%srank %d is in %s rank %d", i ? ", " : " (",
+				       w->path[k], w->via[k]->send ? "send to" : "recv from", w->via[k]->peer);
 	}
 	if (at < sizeof(text))
 		snprintf(text + at, sizeof(text) - at, ")");
@@ -275,7 +282,10 @@ static void start_at(struct walk *w, const struct stall_rank *r)
 int stall_chain(const struct stall_set *set, const struct stall_comm *c, struct stall_verdict *ret)
 {
 	size_t n = (size_t)c->nranks;
-	struct walk w = {.set = set, .c = c, .visited = malloc(n), .path = malloc(n * sizeof(int)),
+	struct walk w = {.set = set,
+			 .c = c,
+			 .visited = malloc(n),
+			 .path = malloc(n * sizeof(int)),
 			 .via = malloc(n * sizeof(*w.via))};
 	const struct end *best = NULL;
 

@@ -61,7 +61,8 @@ void stall_rank_name(const struct stall_comm *c, int rank, char *buf, size_t len
 			const struct stall_conn *e = &c->ranks[i].conns[k];
 
 			if (e->peer == rank && *e->peer_host) {
-				snprintf(buf, len, "rank %d (%s, pid %lld)", rank, e->peer_host, (long long)e->peer_pid);
+				snprintf(buf, len, "rank %d (%s, pid %lld)", rank, e->peer_host,
+					 (long long)e->peer_pid);
 				return;
 			}
 		}
@@ -141,7 +142,8 @@ static void say_lost(const struct stall_comm *c, int rank, const struct votes *v
 	ret->votes = v->all;
 	ret->cause = lost[kind].cause;
 	if (!r) {
-		snprintf(ret->text, sizeof(ret->text), "%s: no report; others say: %s: %s", name, kinds, lost[kind].means);
+		snprintf(ret->text, sizeof(ret->text), "%s: no report; others say: %s: %s", name, kinds,
+			 lost[kind].means);
 		return;
 	}
 	about = blames(c, r, &its);
@@ -149,15 +151,17 @@ static void say_lost(const struct stall_comm *c, int rank, const struct votes *v
 		stall_rank_name(c, about, other, sizeof(other));
 		ret->cause = "network";
 		ret->votes = 2;
-		snprintf(ret->text, sizeof(ret->text), "network between %s and %s: each has lost the other (%s, %s)", name,
-			 other, r->error, stall_find(c, about)->error);
+		snprintf(ret->text, sizeof(ret->text), "network between %s and %s: each has lost the other (%s, %s)",
+			 name, other, r->error, stall_find(c, about)->error);
 	} else if (about >= 0) {
 		ret->cause = "unreachable";
-		snprintf(ret->text, sizeof(ret->text), "%s: others say: %s, and it has lost them too (%s): it lives, but could "
-						       "not be reached", name, kinds, r->error);
+		snprintf(ret->text, sizeof(ret->text),
+			 "%s: others say: %s, and it has lost them too (%s): it lives, but could "
+			 "not be reached",
+			 name, kinds, r->error);
 	} else {
-		snprintf(ret->text, sizeof(ret->text), "%s: others say: %s: %s; its own report knows of no error", name, kinds,
-			 lost[kind].means);
+		snprintf(ret->text, sizeof(ret->text), "%s: others say: %s: %s; its own report knows of no error", name,
+			 kinds, lost[kind].means);
 	}
 }
 

@@ -16,7 +16,8 @@ static const char help[] =
 	"usage: gantry trace [OPTION]... FILE...\n"
 	"Makes one Chrome trace (chrome://tracing, ui.perfetto.dev) of the files that ranks write to GANTRY_TRACE.\n\n"
 	"  -o, --output FILE  write it there instead of to standard output\n"
-	"  --summary          per connection: transfers, bytes, steps by protocol and mode; no trace unless -o is given\n"
+	"  --summary          per connection: transfers, bytes, steps by protocol and mode; no trace unless -o is "
+	"given\n"
 	"  --json             the summary as one JSON object per connection\n"
 	"  --help             this text\n\n"
 	"Exit status: 0, 1 if a file cannot be read or written, 2 on wrong usage.\n";
@@ -80,13 +81,14 @@ static void summary_text(const struct trace_file *f, const struct trace_conn *c,
 {
 	const char *comma = "";
 
-	fprintf(out, "%6d  %-9s  %6d  %7d  %-9s  %10lld  %14lld  %10lld  ", f->rank, c->send ? "send to" : "recv from", c->peer,
-		c->channel, c->transport, (long long)c->calls, (long long)c->bytes, (long long)c->copies);
+	fprintf(out, "%6d  %-9s  %6d  %7d  %-9s  %10lld  %14lld  %10lld  ", f->rank, c->send ? "send to" : "recv from",
+		c->peer, c->channel, c->transport, (long long)c->calls, (long long)c->bytes, (long long)c->copies);
 	for (int p = 0; p < GANTRY_PROTOS; p++) {
 		for (int m = 0; m < GANTRY_MODES; m++) {
 			if (!c->by[p][m])
 				continue;
-			fprintf(out, "%s%lld %s %s", comma, (long long)c->by[p][m], trace_proto_names[p], trace_mode_names[m]);
+			fprintf(out, "%s%lld %s %s", comma, (long long)c->by[p][m], trace_proto_names[p],
+				trace_mode_names[m]);
 			comma = ", ";
 		}
 	}
@@ -101,8 +103,8 @@ void trace_write_summary(const struct trace_set *set, int json, FILE *out)
 		const struct trace_file *f = &set->files[i];
 
 		if (!json && strcmp(comm, f->comm) != 0)
-			fprintf(out, "communicator %s\n%6s  %-9s  %6s  %7s  %-9s  %10s  %14s  %10s  %s\n", f->comm, "rank",
-				"", "peer", "channel", "transport", "ops", "bytes", "copies", "steps");
+			fprintf(out, "communicator %s\n%6s  %-9s  %6s  %7s  %-9s  %10s  %14s  %10s  %s\n", f->comm,
+				"rank", "", "peer", "channel", "transport", "ops", "bytes", "copies", "steps");
 		comm = f->comm;
 		for (size_t k = 0; k < f->nconns; k++) {
 			if (json)
@@ -129,7 +131,8 @@ static int write_output(const struct trace_set *set, const char *path)
 	if (path && fclose(f))
 		bad = 1;
 	if (bad)
-		fprintf(stderr, "gantry trace: %s: %s\n", path ? path : "standard output", errno ? strerror(errno) : "a write failed");
+		fprintf(stderr, "gantry trace: %s: %s\n", path ? path : "standard output",
+			errno ? strerror(errno) : "a write failed");
 	return !bad;
 }
 
@@ -151,7 +154,8 @@ static int run(int argc, char **argv, const struct request *q)
 		}
 	}
 	if (set.unknown)
-		fprintf(stderr, "gantry trace: %zu events of kinds that this version does not know are left out\n", set.unknown);
+		fprintf(stderr, "gantry trace: %zu events of kinds that this version does not know are left out\n",
+			set.unknown);
 	/* A picture with a rank missing misleads; better none. */
 	if (good && (q->output || !q->summary))
 		good = write_output(&set, q->output);

@@ -26,9 +26,9 @@ struct trace_conn {
 };
 
 struct trace_event {
-	double us;     /* on the clock that all ranks share */
-	uint32_t kind; /* enum gantry_event_kind */
-	int64_t v[3];  /* its fields */
+	double us;	 /* on the clock that all ranks share */
+	uint32_t kind;	 /* enum gantry_event_kind */
+	int64_t v[3];	 /* its fields */
 	int proto, mode; /* -1: it has none */
 	int end, cut;	 /* PROXY_OP */
 };
@@ -50,7 +50,7 @@ struct trace_file {
 struct trace_set {
 	struct trace_file *files; /* owned */
 	size_t nfiles;
-	int here; /* the last file takes lines */
+	int here;	/* the last file takes lines */
 	size_t unknown; /* events of kinds that this version does not know */
 };
 

@@ -1,8 +1,8 @@
 /*
  * Chrome's trace format: a process per rank, a track per connection or link.
  *
- * What has a beginning and an end is one complete event ("X"): operations of the proxy, messages of a link. Several of a
- * track are in flight at once, and viewers want what overlaps on a track to nest; they end in order, so each is drawn
+ * What has a beginning and an end is one complete event ("X"): operations of the proxy, messages of a link. Several of
+ * a track are in flight at once, and viewers want what overlaps on a track to nest; they end in order, so each is drawn
  * from where the one before ended, and "posted_us" tells when it truly began. The rest are instants.
  *
  * The ring has the newest events only: an end without its beginning is an instant, a beginning without its end lasts to
@@ -27,14 +27,14 @@ struct draw {
 	FILE *out;
 	const struct trace_file *f;
 	int process;
-	int links;	    /* no other file has drawn the links of this process */
-	double zero;	    /* where the picture begins */
+	int links;	   /* no other file has drawn the links of this process */
+	double zero;	   /* where the picture begins */
 	struct open *open; /* owned: room for all events */
 	size_t nopen;
 	struct drawn_to {
 		int64_t track;
 		double us;
-	} *ends; /* owned: the same; where the last one of a track ended */
+	} * ends; /* owned: the same; where the last one of a track ended */
 	size_t nends;
 };
 
@@ -114,7 +114,8 @@ static void put_args(const struct draw *d, const struct trace_event *e, int mode
 static void put_instant(const struct draw *d, const struct trace_event *e)
 {
 	fprintf(d->out, ",\n{\"ph\":\"i\",\"s\":\"t\",\"name\":\"%s\",\"pid\":%d,\"tid\":%lld,\"ts\":%.3f",
-		gantry_event_name((enum gantry_event_kind)e->kind), d->process, (long long)track_of(d->f, e), e->us - d->zero);
+		gantry_event_name((enum gantry_event_kind)e->kind), d->process, (long long)track_of(d->f, e),
+		e->us - d->zero);
 	put_args(d, e, e->mode);
 	fputs("}}", d->out);
 }
@@ -134,13 +135,15 @@ static void put_complete(struct draw *d, const struct open *o, const struct trac
 {
 	const struct trace_event *b = o->begin;
 	double *last = end_of_track(d, o->track), from = b->us > *last ? b->us : *last;
-	const char *name = b->kind == GANTRY_EV_SEND_POST ? "send message" : b->kind == GANTRY_EV_RECV_POST ? "receive message"
-			   : trace_conn_of(d->f, b->v[0])->send ? "send" : "recv";
+	const char *name = b->kind == GANTRY_EV_SEND_POST	? "send message"
+			   : b->kind == GANTRY_EV_RECV_POST	? "receive message"
+			   : trace_conn_of(d->f, b->v[0])->send ? "send"
+								: "recv";
 
 	until = until > from ? until : from;
 	*last = until;
-	fprintf(d->out, ",\n{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%lld,\"ts\":%.3f,\"dur\":%.3f", name, d->process,
-		(long long)o->track, from - d->zero, until - from);
+	fprintf(d->out, ",\n{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%lld,\"ts\":%.3f,\"dur\":%.3f", name,
+		d->process, (long long)o->track, from - d->zero, until - from);
 	put_args(d, b, o->mode);
 	fprintf(d->out, ",\"posted_us\":%.3f", b->us - d->zero);
 	if (!end)
@@ -152,18 +155,21 @@ static void put_complete(struct draw *d, const struct open *o, const struct trac
 
 static int begins(const struct trace_event *e)
 {
-	return (e->kind == GANTRY_EV_PROXY_OP && !e->end) || e->kind == GANTRY_EV_SEND_POST || e->kind == GANTRY_EV_RECV_POST;
+	return (e->kind == GANTRY_EV_PROXY_OP && !e->end) || e->kind == GANTRY_EV_SEND_POST ||
+	       e->kind == GANTRY_EV_RECV_POST;
 }
 
 static int ends(const struct trace_event *e)
 {
-	return (e->kind == GANTRY_EV_PROXY_OP && e->end) || e->kind == GANTRY_EV_SEND_DONE || e->kind == GANTRY_EV_RECV_DONE;
+	return (e->kind == GANTRY_EV_PROXY_OP && e->end) || e->kind == GANTRY_EV_SEND_DONE ||
+	       e->kind == GANTRY_EV_RECV_DONE;
 }
 
 static int belong(const struct trace_event *b, const struct trace_event *e)
 {
-	uint32_t wanted = b->kind == GANTRY_EV_SEND_POST ? GANTRY_EV_SEND_DONE
-			  : b->kind == GANTRY_EV_RECV_POST ? GANTRY_EV_RECV_DONE : GANTRY_EV_PROXY_OP;
+	uint32_t wanted = b->kind == GANTRY_EV_SEND_POST   ? GANTRY_EV_SEND_DONE
+			  : b->kind == GANTRY_EV_RECV_POST ? GANTRY_EV_RECV_DONE
+							   : GANTRY_EV_PROXY_OP;
 
 	return e->kind == wanted && b->v[0] == e->v[0] && b->v[1] == e->v[1];
 }
@@ -231,8 +237,8 @@ static void draw_names(const struct draw *d)
 	const struct trace_file *f = d->f;
 	char name[160];
 
-	snprintf(name, sizeof(name), "rank %d of %d, communicator %s (%s, pid %lld)", f->rank, f->nranks, f->comm, f->host,
-		 (long long)f->pid);
+	snprintf(name, sizeof(name), "rank %d of %d, communicator %s (%s, pid %lld)", f->rank, f->nranks, f->comm,
+		 f->host, (long long)f->pid);
 	put_name(d->out, "process_name", d->process, PROCESS_TRACK, name);
 	for (size_t i = 0; i < f->nconns; i++) {
 		const struct trace_conn *c = &f->conns[i];
@@ -267,7 +273,11 @@ static int first_of_process(const struct trace_set *set, size_t at)
 static void draw_file(const struct trace_set *set, size_t at, double zero, FILE *out)
 {
 	const struct trace_file *f = &set->files[at];
-	struct draw d = {.out = out, .f = f, .process = process_number(set, at), .links = first_of_process(set, at), .zero = zero};
+	struct draw d = {.out = out,
+			 .f = f,
+			 .process = process_number(set, at),
+			 .links = first_of_process(set, at),
+			 .zero = zero};
 
 	d.open = malloc((f->nevents + 1) * sizeof(*d.open));
 	d.ends = malloc((f->nevents + 1) * sizeof(*d.ends));
@@ -293,7 +303,8 @@ void trace_write_chrome(const struct trace_set *set, FILE *out)
 		}
 	}
 	fputs("{\"displayTimeUnit\":\"ns\",\"otherData\":{\"made_by\":\"gantry trace\"},\"traceEvents\":[\n"
-	      "{\"ph\":\"M\",\"name\":\"gantry\",\"pid\":0,\"tid\":0,\"args\":{}}", out);
+	      "{\"ph\":\"M\",\"name\":\"gantry\",\"pid\":0,\"tid\":0,\"args\":{}}",
+	      out);
 	for (size_t i = 0; i < set->nfiles; i++)
 		draw_file(set, i, zero, out);
 	fputs("\n]}\n", out);

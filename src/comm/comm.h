@@ -33,13 +33,15 @@ enum {
 	COMM_ERROR_TEXT = 256,
 };
 
+enum comm_stage { CONN_NONE, CONN_SETUP, CONN_HAVE_INFO, CONN_READY };
+
 /* One end of one channel to one peer, and what belongs to it. */
 struct comm_conn {
 	struct gantry_connector c;
 	struct gantry_connect_info peer_info;
 	struct gantry_conn *dev;	/* the device's copy of c.conn */
 	uint64_t turns;			/* transfers planned so far */
-	enum { CONN_NONE, CONN_SETUP, CONN_HAVE_INFO, CONN_READY } stage;
+	enum comm_stage stage;
 	uint32_t id;			/* for the trace */
 };
 

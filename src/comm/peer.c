@@ -87,6 +87,12 @@ static const struct gantry_transport_side *side_of(const struct comm_conn *cc)
 	return cc->c.send ? &cc->c.transport->send : &cc->c.transport->recv;
 }
 
+/* Reports look at it from another thread: report_look.c. */
+static void set_stage(struct comm_conn *cc, enum comm_stage stage)
+{
+	__atomic_store_n(&cc->stage, stage, __ATOMIC_RELEASE);
+}
+
 /* Sender's and receiver's messages of one channel have tags of their own. */
 static uint64_t tag_of(const struct comm_conn *cc, int from_sender)
 {
@@ -114,7 +120,7 @@ static gantry_result begin(struct gantry_comm *comm, struct comm_conn *cc, int p
 	c->state = comm_state_host(comm, peer, send, channel);
 	c->proxy_door = comm->device->sleeps ? gantry_proxy_door(comm->proxy) : NULL;
 	bits = c->transport->proxied(c->me, c->peer);
-	cc->stage = CONN_SETUP;
+	set_stage(cc, CONN_SETUP);
 	if (bits & (send ? GANTRY_TRANSPORT_PROXIED_SEND : GANTRY_TRANSPORT_PROXIED_RECV)) {
 		TRY(gantry_proxy_conn_create(comm->proxy, comm->group, c, &c->proxy));
 		c->proxy->side = side_of(cc);
@@ -143,7 +149,7 @@ static gantry_result finish(struct gantry_comm *comm, struct comm_conn *cc)
 		comm->all_ring = 0;
 	cc->dev = &comm->conns_dev[at];
 	TRY(comm->device->ops->copy(comm->device, cc->dev, &c->conn, sizeof(c->conn)));
-	cc->stage = CONN_READY;
+	set_stage(cc, CONN_READY);
 out:
 	return r;
 }
@@ -159,7 +165,7 @@ static gantry_result advance(struct gantry_comm *comm, struct comm_conn *cc, int
 	if (cc->stage == CONN_SETUP) {
 		TRY(gantry_ctl_try_recv(comm->ctl, cc->c.peer->rank, tag_of(cc, !cc->c.send), &cc->peer_info,
 					sizeof(cc->peer_info)));
-		cc->stage = CONN_HAVE_INFO;
+		set_stage(cc, CONN_HAVE_INFO);
 	}
 	if (cc->stage == CONN_HAVE_INFO) {
 		TRY(side_of(cc)->connect(&cc->c, &cc->peer_info));

@@ -17,15 +17,19 @@ const char *const comm_proto_names[GANTRY_PROTOS] = {"simple", "ll", "ll128"};
 const char *const comm_mode_names[GANTRY_MODES] = {"normal", "offset", "ptr"};
 
 static const char *const phase_names[] = {
-	[GANTRY_KERNEL_IDLE] = "idle",		   [GANTRY_KERNEL_WAIT_HEAD] = "wait head",
-	[GANTRY_KERNEL_WAIT_OFFER] = "wait offer", [GANTRY_KERNEL_WAIT_DONE] = "wait done",
-	[GANTRY_KERNEL_WAIT_DATA] = "wait data",   [GANTRY_KERNEL_COPY] = "copy",
+	[GANTRY_KERNEL_IDLE] = "idle",
+	[GANTRY_KERNEL_WAIT_HEAD] = "wait head",
+	[GANTRY_KERNEL_WAIT_OFFER] = "wait offer",
+	[GANTRY_KERNEL_WAIT_DONE] = "wait done",
+	[GANTRY_KERNEL_WAIT_DATA] = "wait data",
+	[GANTRY_KERNEL_COPY] = "copy",
 };
 enum { PHASES = sizeof(phase_names) / sizeof(phase_names[0]) };
 
 const char *comm_waits_name(enum comm_waits w)
 {
-	static const char *const names[COMM_WAITS_COUNT] = {"none", "kernel", "proxy", "peer", "socket", "flush", "space"};
+	static const char *const names[COMM_WAITS_COUNT] = {"none",   "kernel", "proxy", "peer",
+							    "socket", "flush",	"space"};
 
 	return (unsigned)w < COMM_WAITS_COUNT ? names[w] : "?";
 }

@@ -61,7 +61,8 @@ void comm_json_string(FILE *f, const char *text);
 void comm_json_steps(FILE *f, const uint64_t by[GANTRY_PROTOS][GANTRY_MODES]);
 /* gantry_comm_report for comm_file_write: says nothing of a file that is full. */
 void comm_report_put(void *comm, FILE *f);
-/* Puts a file in place whole or not at all. What goes wrong is a WARN line that says what it was `meant` for; then 0. */
+/* Puts a file in place whole or not at all. What goes wrong is a WARN line that says what it was `meant` for; then 0.
+ */
 int comm_file_write(const char *path, const char *meant, void (*fill)(void *ctx, FILE *f), void *ctx);
 
 /* watch_signal.c: GANTRY_STALL_SIGNAL from now on writes to the eventfd, which then stays open for ever: 1. 0: there is

@@ -5,8 +5,8 @@
  *   not in a wait       none          X                 none
  *   in a wait           peer          X                 proxy
  *
- * X "kernel" beside a kernel that waits is a contradiction: a progress pass looks at several things in turn and the last
- * one that was not there stays. Then the counters decide: what is on its way waits for the peer.
+ * X "kernel" beside a kernel that waits is a contradiction: a progress pass looks at several things in turn and the
+ * last one that was not there stays. Then the counters decide: what is on its way waits for the peer.
  *
  * After an error the proxy has dropped its operations and kernels have ended, but where they stood can still be seen:
  * a kernel's last phase, the proxy's counters and its last cause. A report tells that.
@@ -73,7 +73,8 @@ static void look_proxy(const struct gantry_proxy_conn *pc, struct comm_end *e)
 	e->pending = v->busy || v->done < v->end;
 	/* The proxy counts its copies in steps only; where it copies, it copies all of them. */
 	e->copies += v->copies;
-	e->copied += v->copies >= v->steps ? v->bytes : (uint64_t)((double)v->bytes * (double)v->copies / (double)v->steps);
+	e->copied +=
+		v->copies >= v->steps ? v->bytes : (uint64_t)((double)v->bytes * (double)v->copies / (double)v->steps);
 }
 
 /* Only where the CPU can read them: conn has the device's addresses. */
@@ -97,7 +98,8 @@ static void look_words(const struct gantry_comm *comm, struct comm_end *e)
 /* When something last moved: of a proxied end the progress thread knows, of others the watch thread. */
 static uint64_t waited(struct gantry_comm *comm, const struct comm_end *e)
 {
-	uint64_t since = e->proxied && e->pending ? e->proxy.progress_ns : READ(comm->stall_since), now = gantry_now_ns();
+	uint64_t since = e->proxied && e->pending ? e->proxy.progress_ns : READ(comm->stall_since),
+		 now = gantry_now_ns();
 
 	return since && since < now ? now - since : 0;
 }
@@ -110,7 +112,8 @@ static struct comm_conn *conns_of(struct gantry_comm *comm, int peer, int send)
 }
 
 /* 0: there is nothing to see yet. */
-static int look(struct gantry_comm *comm, const struct comm_conn *cc, int peer, int send, int channel, struct comm_end *e)
+static int look(struct gantry_comm *comm, const struct comm_conn *cc, int peer, int send, int channel,
+		struct comm_end *e)
 {
 	int stage = (int)__atomic_load_n(&cc->stage, __ATOMIC_ACQUIRE);
 

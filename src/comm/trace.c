@@ -6,8 +6,8 @@
  *   {"kind":"conn",...}   per connection of this communicator: the number in events, and what it really did
  *   {"kind":"event",...}  per event, oldest first; those of other communicators of the process too
  *
- * Numbers of connections. Events name a connection by one number per process. A proxied connection has that of its proxy
- * half; others are numbered here, from 2^31 on, so that the two never meet.
+ * Numbers of connections. Events name a connection by one number per process. A proxied connection has that of its
+ * proxy half; others are numbered here, from 2^31 on, so that the two never meet.
  *
  * Clocks. Events are stamped in ticks. A point is ticks and nanoseconds read together; a straight line through one of
  * the first communicator's beginning and one of now turns the one into the other. The offset to the clock of the
@@ -73,11 +73,12 @@ static uint32_t id_of(const struct comm_conn *cc)
 
 void comm_trace_xfer(const struct comm_conn *cc, uint32_t op, const struct gantry_xfer *x)
 {
-	uint64_t mode = x->ptr ? GANTRY_MODE_PTR
+	uint64_t mode = x->ptr									   ? GANTRY_MODE_PTR
 			: x->proto == GANTRY_PROTO_SIMPLE && cc->c.conn.flags & GANTRY_CONN_OFFSET ? GANTRY_MODE_OFFSET
-												  : GANTRY_MODE_NORMAL;
+												   : GANTRY_MODE_NORMAL;
 
-	gantry_event_put(GANTRY_EV_XFER, id_of(cc), op, GANTRY_EV_BYTES(x->bytes) | (uint64_t)x->proto << 56 | mode << 60);
+	gantry_event_put(GANTRY_EV_XFER, id_of(cc), op,
+			 GANTRY_EV_BYTES(x->bytes) | (uint64_t)x->proto << 56 | mode << 60);
 }
 
 void comm_trace_path(const char *pattern, const struct gantry_comm *comm, char *ret_path, size_t len)
@@ -109,7 +110,8 @@ static void put_head(const struct gantry_comm *comm, size_t events, FILE *f)
 	do /* two points that are too near make a crooked line */
 		last = now();
 	while (last.ns - first.ns < 1000000);
-	fprintf(f, "{\"kind\":\"trace\",\"version\":1,\"comm\":\"%016llx\",\"rank\":%d,\"nranks\":%d,\"pid\":%d,\"host\":",
+	fprintf(f,
+		"{\"kind\":\"trace\",\"version\":1,\"comm\":\"%016llx\",\"rank\":%d,\"nranks\":%d,\"pid\":%d,\"host\":",
 		(unsigned long long)comm->id, comm->rank, comm->nranks, (int)getpid());
 	comm_json_string(f, comm->infos ? comm->infos[comm->rank].host_name : "");
 	fprintf(f, ",\"clock_offset_ns\":%lld,\"ns\":[%llu,%llu],\"ticks\":[%llu,%llu],\"events\":%zu}\n",
@@ -192,7 +194,8 @@ void comm_trace_write(struct gantry_comm *comm)
 	if (!*pattern || !comm->peers)
 		return;
 	if (comm->nranks > 1 && !strstr(pattern, "%r") && !strstr(pattern, "%p"))
-		LOG_WARN(COMM, "GANTRY_TRACE=%s is one file for all ranks, and the last one's stays: put %%r into it", pattern);
+		LOG_WARN(COMM, "GANTRY_TRACE=%s is one file for all ranks, and the last one's stays: put %%r into it",
+			 pattern);
 	comm_trace_begin();
 	w.events = malloc(EVENTS * sizeof(*w.events));
 	if (!w.events) {

@@ -97,7 +97,8 @@ static void describe(struct gantry_comm *comm, char *text, size_t len)
 			 e->send ? "send to" : "receive from", e->peer, comm->infos[e->peer].host_name,
 			 e->transport ? e->transport->name : "?", e->channel,
 			 e->waits == COMM_WAITS_PEER ? "that rank" : "its ",
-			 e->waits == COMM_WAITS_PEER ? "" : comm_waits_name(e->waits), (unsigned long long)e->step, more);
+			 e->waits == COMM_WAITS_PEER ? "" : comm_waits_name(e->waits), (unsigned long long)e->step,
+			 more);
 }
 
 /* 1 with the path, if it was written. */
@@ -119,8 +120,22 @@ static void tell(struct gantry_comm *comm, enum gantry_log_level level, const ch
 
 	describe(comm, text, sizeof(text)); /* before the file: that may take its time */
 	written = write_report(comm, path, sizeof(path));
-	GANTRY_LOG(level, COMM, "rank %d of communicator %016llx %s: %s%s%s", comm->rank, (unsigned long long)comm->id, why,
-		   text, written ? "; report in " : "", written ? path : "");
+	GANTRY_LOG(level, COMM, "rank %d of communicator %016llx %s: %s%s%s", comm->rank, (unsigned long long)comm->id,
+		   why, text, written ? "; report in " : "", written ? path : "");
+}
+
+/*
+ * The error itself counts, not only that a report was asked for: comm_fail asks last, and whoever sees the error before
+ * that may destroy the communicator at once.
+ */
+static int owes_report(struct gantry_comm *comm)
+{
+	uint32_t error = __atomic_load_n(&comm->error_seen, __ATOMIC_ACQUIRE);
+
+	if (comm->report_written & TOLD_ERROR)
+		return 0;
+	return __atomic_load_n(&comm->report_wanted, __ATOMIC_ACQUIRE) ||
+	       (error != GANTRY_OK && error != GANTRY_ERR_ABORTED);
 }
 
 /* After an error: comm_fail has said which, the line is a detail. */
@@ -157,7 +172,7 @@ static void attend(struct gantry_comm *comm, int signalled)
 {
 	comm_check(comm); /* what a kernel has reported fails the communicator even if its owner never asks */
 	look_for_stall(comm);
-	if (__atomic_load_n(&comm->report_wanted, __ATOMIC_ACQUIRE) && !(comm->report_written & TOLD_ERROR))
+	if (owes_report(comm))
 		tell_error(comm);
 	if (signalled)
 		tell(comm, GANTRY_LOG_WARN, "was asked");
@@ -174,7 +189,8 @@ static void round_of_all(int signalled)
 		attend(comm, signalled);
 		pthread_mutex_lock(&watch.mu);
 		watch.held = NULL;
-		pthread_cond_broadcast(&watch.put_down); /* whoever wants to remove it gets mu when the loop is past it */
+		pthread_cond_broadcast(
+			&watch.put_down); /* whoever wants to remove it gets mu when the loop is past it */
 	}
 }
 
@@ -301,22 +317,24 @@ void comm_watch_add(struct gantry_comm *comm)
 
 void comm_watch_remove(struct gantry_comm *comm)
 {
-	int was_in;
+	int was_in, last;
 
-	if (gantry_list_empty(&comm->node)) /* its init failed before it was added */
-		return;
 	pthread_mutex_lock(&life);
 	pthread_mutex_lock(&watch.mu);
 	while (watch.held == comm)
 		pthread_cond_wait(&watch.put_down, &watch.mu);
-	was_in = !gantry_list_empty(&comm->node);
+	was_in = !gantry_list_empty(&comm->node); /* not if its init failed, and not in a forked child */
 	gantry_list_remove(&comm->node);
+	last = gantry_list_empty(&watch.comms);
 	pthread_mutex_unlock(&watch.mu);
+	if (!was_in)
+		goto out;
 	/* An error and a destroy right after it: the thread may not have come to it. */
-	if (was_in && __atomic_load_n(&comm->report_wanted, __ATOMIC_ACQUIRE) && !(comm->report_written & TOLD_ERROR))
+	if (owes_report(comm))
 		tell_error(comm);
-	if (gantry_list_empty(&watch.comms))
+	if (last)
 		stop();
+out:
 	pthread_mutex_unlock(&life);
 }
 

@@ -15,8 +15,8 @@
 #include "base/param.h"
 #include "comm/report.h"
 
-static int wake_fd = -1;  /* release by install, read by the handler */
-static uint32_t came;	  /* the handler adds, the thread takes */
+static int wake_fd = -1; /* release by install, read by the handler */
+static uint32_t came;	 /* the handler adds, the thread takes */
 
 static void on_signal(int number)
 {
@@ -37,8 +37,8 @@ static void on_signal(int number)
 static const struct {
 	const char *name;
 	int number;
-} usable[] = {{"USR1", SIGUSR1}, {"USR2", SIGUSR2}, {"HUP", SIGHUP}, {"QUIT", SIGQUIT}, {"URG", SIGURG},
-	      {"WINCH", SIGWINCH}, {"IO", SIGIO}, {"PROF", SIGPROF}};
+} usable[] = {{"USR1", SIGUSR1}, {"USR2", SIGUSR2},   {"HUP", SIGHUP}, {"QUIT", SIGQUIT},
+	      {"URG", SIGURG},	 {"WINCH", SIGWINCH}, {"IO", SIGIO},   {"PROF", SIGPROF}};
 enum { USABLE = sizeof(usable) / sizeof(usable[0]) };
 
 int comm_watch_signal_parse(const char *text)
@@ -66,8 +66,10 @@ int comm_watch_signal_install(int fd)
 		return 0;
 	number = comm_watch_signal_parse(text);
 	if (!number) {
-		LOG_WARN(COMM, "GANTRY_STALL_SIGNAL=%s is left out: it takes USR1, USR2, HUP, QUIT, URG, WINCH, IO, PROF or "
-			       "the number of one of these or of a real-time signal", text);
+		LOG_WARN(COMM,
+			 "GANTRY_STALL_SIGNAL=%s is left out: it takes USR1, USR2, HUP, QUIT, URG, WINCH, IO, PROF or "
+			 "the number of one of these or of a real-time signal",
+			 text);
 		return 0;
 	}
 	sigemptyset(&act.sa_mask);

@@ -88,7 +88,7 @@ out:
 
 static int busy(const struct comm_work *w)
 {
-	return w->finished_host && __atomic_load_n(w->finished_host, __ATOMIC_ACQUIRE) != w->expected;
+	return w->finished_host && __atomic_load_n(w->finished_host, __ATOMIC_ACQUIRE) != __atomic_load_n(&w->expected, __ATOMIC_RELAXED);
 }
 
 int comm_works_busy(const struct gantry_comm *comm)
@@ -163,11 +163,11 @@ gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, ui
 		TRY(d->ops->copy_async(d, stream, w->xfers_dev, w->xfers_host, n * sizeof(struct gantry_xfer)));
 		TRY(d->ops->copy_async(d, stream, w->first_dev, w->first_host, (blocks + 1) * sizeof(uint32_t)));
 	}
-	w->expected += blocks;
+	__atomic_store_n(&w->expected, w->expected + blocks, __ATOMIC_RELAXED); /* the watch thread looks */
 	comm->launches++;
 	r = d->ops->launch(d, stream, &l);
 	if (r != GANTRY_OK)
-		w->expected -= blocks;
+		__atomic_store_n(&w->expected, w->expected - blocks, __ATOMIC_RELAXED);
 out:
 	return r;
 }

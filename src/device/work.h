@@ -78,6 +78,16 @@ struct gantry_fifo_args {
 	uint32_t *result;
 };
 
+struct gantry_echo_args {
+	struct gantry_conn *send, *recv; /* between kernels, not proxied */
+	const char *input;
+	char *output;
+	uint64_t bytes; /* at most a step */
+	uint64_t n;
+	uint32_t first, proto;
+	uint32_t *result;
+};
+
 /* The pattern of tools/perf_util.h: byte i of message seq. */
 struct gantry_fill_args {
 	char *dst;

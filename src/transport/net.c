@@ -224,13 +224,7 @@ static void proxy_free(struct gantry_connector *c)
 
 	if (!nc)
 		return;
-	if (nc->stage_mr && nc->link->comm)
-		nc->link->use->net->ops->dereg_mr(nc->link->use->net, nc->link->comm, nc->stage_mr);
-	net_link_free(nc->link, nc->ring_host, nc->ring_mr);
-	net_link_put(nc->link, nc->channel);
-	c->device->ops->free_mapped(c->device, nc->block_host);
-	free(nc->stage);
-	free(nc);
+	net_link_retire(nc);
 	c->resources = NULL;
 	if (c->proxy)
 		c->proxy->resources = NULL;

@@ -72,6 +72,16 @@ out:
 	return r;
 }
 
+static void dereg(struct net_link *l, void *mr)
+{
+	if (mr && l->comm)
+		l->use->net->ops->dereg_mr(l->use->net, l->comm, mr);
+}
+
+/*
+ * First the network lets go, then the memory goes. Closing the network's connection is what ends requests that an error
+ * or abort has cut short: until then it may read from the memory of any channel and write to it.
+ */
 static void destroy(struct net_link *l)
 {
 	struct gantry_net *net = l->use ? l->use->net : NULL;
@@ -82,13 +92,25 @@ static void destroy(struct net_link *l)
 		net->ops->dereg_mr(net, l->comm, m->mr);
 		free(m);
 	}
-	net_link_free(l, l->pool_host, l->pool_mr);
+	dereg(l, l->pool_mr);
+	for (struct net_conn *nc = l->gone; nc; nc = nc->next) {
+		dereg(l, nc->stage_mr);
+		dereg(l, nc->ring_mr);
+	}
 	if (l->comm && l->send)
 		net->ops->close_send(net, l->comm);
 	else if (l->comm)
 		net->ops->close_recv(net, l->comm);
 	if (l->listen)
 		net->ops->close_listen(net, l->listen);
+	net_link_free(l, l->pool_host);
+	for (struct net_conn *nc = l->gone, *next; nc; nc = next) {
+		next = nc->next;
+		net_link_free(l, nc->ring_host);
+		l->device->ops->free_mapped(l->device, nc->block_host);
+		free(nc->stage);
+		free(nc);
+	}
 	gantry_net_use_put(l->use);
 	pthread_mutex_destroy(&l->mu);
 	free(l);
@@ -112,6 +134,18 @@ void net_link_put(struct net_link *l, int channel)
 	pthread_mutex_unlock(&links_mu);
 	if (last)
 		destroy(l);
+}
+
+void net_link_retire(struct net_conn *nc)
+{
+	struct net_link *l = nc->link;
+	int channel = nc->channel;
+
+	pthread_mutex_lock(&links_mu);
+	nc->next = l->gone;
+	l->gone = nc;
+	pthread_mutex_unlock(&links_mu);
+	net_link_put(l, channel);
 }
 
 /* Device memory for a network that reads it: by dma-buf where the network and the device have that. */
@@ -145,7 +179,7 @@ gantry_result net_link_alloc(struct net_link *l, size_t size, char **ret_host, c
 	}
 	r = reg_mr(l, host, size, l->mem_type, &mr);
 	if (r != GANTRY_OK) {
-		net_link_free(l, host, NULL);
+		net_link_free(l, host);
 		goto out;
 	}
 	*ret_host = host;
@@ -155,10 +189,8 @@ out:
 	return r;
 }
 
-void net_link_free(struct net_link *l, char *host, void *mr)
+void net_link_free(struct net_link *l, char *host)
 {
-	if (mr && l->comm)
-		l->use->net->ops->dereg_mr(l->use->net, l->comm, mr);
 	if (host && l->gdr)
 		l->device->ops->free(l->device, host);
 	else if (host)

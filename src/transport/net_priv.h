@@ -39,9 +39,10 @@ struct net_mem {
 /* A grouped receive: one request for the same moment of several channels. */
 struct net_recv {
 	void *request; /* the receive's, then the flush's */
-	int n, arrived;
+	int n, arrived, over;
 	struct gantry_proxy_conn *pc[GANTRY_NET_MAX_RECVS];
 	uint64_t step[GANTRY_NET_MAX_RECVS];
+	uint64_t number[GANTRY_NET_MAX_RECVS]; /* the how-manieth of its channel */
 };
 
 struct net_link {
@@ -57,7 +58,8 @@ struct net_link {
 	int gdr; /* Simple buffers are in the device's own memory */
 	int mem_type;
 	struct gantry_proxy_conn *subs[NET_CHANNELS_MAX];
-	int nsubs; /* highest channel + 1 */
+	int nsubs;	       /* highest channel + 1 */
+	struct net_conn *gone; /* freed ends; under the lock of all links */
 	/* The pool: units of 64 KiB, lowest first, so that hot pieces stay in the cache. */
 	char *pool_host, *pool_dev;
 	size_t pool_size;
@@ -84,6 +86,7 @@ struct net_step {
 
 struct net_conn {
 	struct net_link *link; /* counted */
+	struct net_conn *next; /* of link->gone */
 	struct gantry_proxy_conn *pc;
 	char *block_host, *block_dev; /* FIFO, rings of LL and LL128 */
 	char *stage;		      /* host: STEPS pieces of NET_STAGE_STEP */
@@ -91,7 +94,8 @@ struct net_conn {
 	size_t ring_size;
 	void *ring_mr, *stage_mr;
 	struct net_step steps[GANTRY_STEPS];
-	uint32_t held; /* units of the pool */
+	uint64_t numbers, arrived; /* receives posted and handed over */
+	uint32_t held;		   /* units of the pool */
 	int prepared; /* recv: steps[posted % STEPS] is filled in, the receive is not posted yet */
 	int channel;
 };
@@ -105,9 +109,11 @@ struct net_info {
 
 gantry_result net_link_get(struct gantry_connector *c, struct net_link **ret_link);
 void net_link_put(struct net_link *l, int channel);
+/* The end of a conn: its memory goes when the link is closed, because requests that were cut short may refer to it. */
+void net_link_retire(struct net_conn *nc);
 /* The memory the network moves data from and to, registered. */
 gantry_result net_link_alloc(struct net_link *l, size_t size, char **ret_host, char **ret_dev, void **ret_mr);
-void net_link_free(struct net_link *l, char *host, void *mr);
+void net_link_free(struct net_link *l, char *host); /* deregistered before */
 gantry_result net_link_pool(struct net_link *l, size_t size);
 /* AGAIN: the pool is full, or this channel has its share. */
 gantry_result net_pool_take(struct net_conn *nc, uint64_t size, struct net_step *s);

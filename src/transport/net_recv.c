@@ -1,7 +1,7 @@
 /*
  * Receiving from a network, seen from the progress thread. In one pass: post receives (grouped over the channels of a
  * link), see what has arrived, flush where the data went to a device, hand over to the kernel, and count what the kernel
- * has consumed. Receives of a link complete in posting order; each is for one step of each of its channels.
+ * has consumed. Each receive is for one step of each of its channels.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <string.h>
@@ -59,7 +59,10 @@ static int can_post(struct gantry_proxy_conn *pc)
 	return op && pc->posted + op->slice_steps <= pc->done + GANTRY_STEPS && prepare(pc, pc->resources);
 }
 
-/* One receive for as many channels as can take a step now. */
+/*
+ * One receive for as many channels as can take a step of the same call now. It is done only when all its parts are
+ * there; parts of different calls may be of different launches, the later of which waits for the earlier one to end.
+ */
 static gantry_result post_group(struct net_link *l, int *ret_posted)
 {
 	gantry_result r = GANTRY_OK;
@@ -68,6 +71,7 @@ static gantry_result post_group(struct net_link *l, int *ret_posted)
 	int limit = l->shared ? l->use->props.max_recvs : 1, tags[GANTRY_NET_MAX_RECVS];
 	void *data[GANTRY_NET_MAX_RECVS], *mrs[GANTRY_NET_MAX_RECVS];
 	size_t sizes[GANTRY_NET_MAX_RECVS];
+	uint32_t call = 0;
 
 	memset(recv, 0, sizeof(*recv));
 	if (limit > GANTRY_NET_MAX_RECVS)
@@ -77,6 +81,9 @@ static gantry_result post_group(struct net_link *l, int *ret_posted)
 
 		if (!can_post(l->subs[i]))
 			continue;
+		if (recv->n && gantry_proxy_op_of(l->subs[i], l->subs[i]->posted)->id != call)
+			continue;
+		call = gantry_proxy_op_of(l->subs[i], l->subs[i]->posted)->id;
 		s = &((struct net_conn *)l->subs[i]->resources)->steps[l->subs[i]->posted % GANTRY_STEPS];
 		data[recv->n] = s->data;
 		sizes[recv->n] = s->size;
@@ -94,6 +101,7 @@ static gantry_result post_group(struct net_link *l, int *ret_posted)
 		struct gantry_proxy_conn *pc = recv->pc[i];
 
 		((struct net_conn *)pc->resources)->prepared = 0;
+		recv->number[i] = ((struct net_conn *)pc->resources)->numbers++;
 		pc->posted += gantry_proxy_op_of(pc, pc->posted)->slice_steps;
 	}
 	l->recv_tail++;
@@ -185,36 +193,67 @@ static void hand_over(struct net_recv *recv)
 		if (op->proto != GANTRY_PROTO_SIMPLE)
 			unpack_ll(nc, op->proto, recv->step[i], s->data, s->size);
 		pc->flushed = recv->step[i] + op->slice_steps;
+		nc->arrived++;
 		gantry_proxy_publish(pc, recv->step[i], s->mode, s->size, s->place);
 	}
 }
 
-static gantry_result complete(struct net_link *l, int *worked)
+/* Steps of a channel are handed over in order, whatever order receives are done in. */
+static int is_next(const struct net_recv *recv)
+{
+	for (int i = 0; i < recv->n; i++) {
+		if (recv->number[i] != ((struct net_conn *)recv->pc[i]->resources)->arrived)
+			return 0;
+	}
+	return 1;
+}
+
+/* One receive: arrived, flushed, handed over, as far as it goes. */
+static gantry_result complete_one(struct net_link *l, struct net_recv *recv, int *worked)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_net *net = l->use->net;
+	int done, sizes[GANTRY_NET_MAX_RECVS];
 
-	while (l->recv_head < l->recv_tail) {
-		struct net_recv *recv = &l->recvs[l->recv_head % NET_RECVS];
-		int done = 1, sizes[GANTRY_NET_MAX_RECVS];
-
+	do {
+		done = 1;
 		if (recv->request)
 			TRY(net->ops->test(net, recv->request, &done, sizes));
 		if (!done) {
 			for (int i = 0; i < recv->n; i++)
 				gantry_proxy_waits(recv->pc[i], recv->arrived ? GANTRY_WAIT_FLUSH : GANTRY_WAIT_PEER);
-			break;
+			goto out;
 		}
 		*worked = 1;
-		if (!recv->arrived) {
-			TRY(arrived(l, recv, sizes));
-			TRY(start_flush(l, recv));
-			if (recv->request)
-				continue;
-		}
-		hand_over(recv);
-		l->recv_head++;
+		if (recv->arrived)
+			break;
+		TRY(arrived(l, recv, sizes));
+		TRY(start_flush(l, recv));
+	} while (recv->request);
+	hand_over(recv);
+	recv->over = 1;
+out:
+	return r;
+}
+
+/*
+ * With several channels not only the oldest: a channel that is ahead waits for a launch that comes only when a channel
+ * behind it has been served.
+ */
+static gantry_result complete(struct net_link *l, int *worked)
+{
+	gantry_result r = GANTRY_OK;
+
+	for (uint64_t i = l->recv_head; i < l->recv_tail; i++) {
+		struct net_recv *recv = &l->recvs[i % NET_RECVS];
+
+		if (!recv->over && is_next(recv))
+			TRY(complete_one(l, recv, worked));
+		if (!recv->over && !l->shared)
+			break;
 	}
+	while (l->recv_head < l->recv_tail && l->recvs[l->recv_head % NET_RECVS].over)
+		l->recv_head++;
 out:
 	return r;
 }

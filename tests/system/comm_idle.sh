@@ -19,5 +19,5 @@ run()
 run shm 4 32
 run net 4 32
 run p2p 4 32
-run net 128 1 # a link of its own for each
+run net 64 1 # a link of its own for each
 exit $failed

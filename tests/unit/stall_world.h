@@ -21,7 +21,8 @@ enum { WORLD_RANKS = 3, WORLD_BYTES = 100000 };
 struct world {
 	struct gantry_unique_id id;
 	const char *transport;
-	void (*body)(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev, struct gantry_stream *s);
+	void (*body)(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+		     struct gantry_stream *s);
 	pthread_barrier_t all;	/* threads: everybody is where the scenario wants it */
 	pthread_barrier_t over; /* and may go on */
 	char dir[64];
@@ -43,6 +44,14 @@ static inline void world_dir(struct world *w)
 	CHECK_OK(gantry_params_load(1));
 }
 
+/* Not one that is being written. */
+static inline int world_is_report(const char *name)
+{
+	size_t n = strlen(name);
+
+	return n > 6 && !strcmp(name + n - 6, ".jsonl");
+}
+
 static inline int world_files(const struct world *w, int unlink_them)
 {
 	DIR *d = opendir(w->dir);
@@ -53,7 +62,7 @@ static inline int world_files(const struct world *w, int unlink_them)
 	for (struct dirent *e; (e = readdir(d));) {
 		if (e->d_name[0] == '.')
 			continue;
-		n++;
+		n += world_is_report(e->d_name);
 		snprintf(path, sizeof(path), "%s/%s", w->dir, e->d_name);
 		if (unlink_them)
 			CHECK_EQ(unlink(path), 0);
@@ -89,7 +98,7 @@ static inline void world_judge(const struct world *w, struct stall_verdict *ret)
 
 	CHECK(d != NULL);
 	for (struct dirent *e; (e = readdir(d));) {
-		if (e->d_name[0] == '.')
+		if (!world_is_report(e->d_name))
 			continue;
 		snprintf(path, sizeof(path), "%s/%s", w->dir, e->d_name);
 		stall_next_file(&set);
@@ -109,7 +118,8 @@ static inline void world_judge(const struct world *w, struct stall_verdict *ret)
 
 static inline void world_rank(struct world *w, int rank)
 {
-	struct gantry_comm_config config = {.id = w->id, .rank = rank, .nranks = WORLD_RANKS, .transport = w->transport};
+	struct gantry_comm_config config = {
+		.id = w->id, .rank = rank, .nranks = WORLD_RANKS, .transport = w->transport};
 	struct gantry_device *dev;
 	struct gantry_stream *s;
 	struct gantry_comm *comm;
@@ -167,7 +177,8 @@ static inline void world_move(int send, char *buf, int peer, struct gantry_comm 
 }
 
 /* Everybody with everybody, once: connected, nothing left in flight. */
-static inline void world_warm_up(int rank, char *buf, struct gantry_comm *comm, struct gantry_device *dev, struct gantry_stream *s)
+static inline void world_warm_up(int rank, char *buf, struct gantry_comm *comm, struct gantry_device *dev,
+				 struct gantry_stream *s)
 {
 	CHECK_OK(gantry_group_start());
 	for (int p = 0; p < WORLD_RANKS; p++) {

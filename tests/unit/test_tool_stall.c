@@ -34,11 +34,13 @@ static void rank_says(struct hand *h, int rank, const char *error, int about, in
 	char line[1024];
 
 	snprintf(line, sizeof(line),
-		 "{\"kind\":\"comm\",\"comm\":\"%s\",\"rank\":%d,\"nranks\":%d,\"host\":\"node%d\",\"pid\":%d,\"time_ns\":%d,"
-		 "\"clock_offset_ns\":-5,\"error\":\"%s\",\"error_rank\":%d,\"error_host\":\"node%d\",\"text\":\"because\","
+		 "{\"kind\":\"comm\",\"comm\":\"%s\",\"rank\":%d,\"nranks\":%d,\"host\":\"node%d\",\"pid\":%d,\"time_"
+		 "ns\":%d,"
+		 "\"clock_offset_ns\":-5,\"error\":\"%s\",\"error_rank\":%d,\"error_host\":\"node%d\",\"text\":"
+		 "\"because\","
 		 "\"launches_running\":%d,\"proxy_pending\":0}",
-		 h->comm ? h->comm : "00000000000000c0", rank, h->nranks, rank, 1000 + rank, 100 + rank, error ? error : "OK",
-		 about, about, launches);
+		 h->comm ? h->comm : "00000000000000c0", rank, h->nranks, rank, 1000 + rank, 100 + rank,
+		 error ? error : "OK", about, about, launches);
 	CHECK(take(h, line) == NULL);
 }
 
@@ -48,9 +50,12 @@ static void conn(struct hand *h, const char *dir, int peer, const char *waits, c
 	char line[1024];
 
 	snprintf(line, sizeof(line),
-		 "{\"kind\":\"conn\",\"comm\":\"c0\",\"rank\":0,\"peer\":%d,\"peer_host\":\"node%d\",\"peer_pid\":%d,\"dir\":\"%s\","
-		 "\"channel\":0,\"transport\":\"net\",\"stage\":\"%s\",\"proxied\":1,\"pending\":%d,\"waits_for\":\"%s\","
-		 "\"wait_ms\":31000,\"calls\":%d,\"kernel\":{\"phase\":\"%s\",\"step\":7},\"head\":null,\"tail\":null,\"steps\":null,"
+		 "{\"kind\":\"conn\",\"comm\":\"c0\",\"rank\":0,\"peer\":%d,\"peer_host\":\"node%d\",\"peer_pid\":%d,"
+		 "\"dir\":\"%s\","
+		 "\"channel\":0,\"transport\":\"net\",\"stage\":\"%s\",\"proxied\":1,\"pending\":%d,\"waits_for\":\"%"
+		 "s\","
+		 "\"wait_ms\":31000,\"calls\":%d,\"kernel\":{\"phase\":\"%s\",\"step\":7},\"head\":null,\"tail\":null,"
+		 "\"steps\":null,"
 		 "\"bytes\":0,\"copies\":0,\"by\":{}}",
 		 peer, peer, 1000 + peer, dir, strcmp(phase, "connecting") ? "ready" : "connecting", *waits != 0,
 		 *waits ? waits : "none", calls, strcmp(phase, "connecting") ? phase : "idle");
@@ -81,11 +86,13 @@ static void ranks_that_are_gone(void)
 	rank_says(&h, 1, "ERR_PEER_LOST", 2, 0);
 	rank_says(&h, 3, "ERR_PEER_SILENT", 2, 0);
 	conn(&h, "send", 2, "peer", "wait head", 1);
-	expect(&h, "died", 2, 3, "rank 2 (node2, pid 1002): no report; others say: ERR_PEER_LOST (2 ranks), ERR_PEER_SILENT (1 rank)");
+	expect(&h, "died", 2, 3,
+	       "rank 2 (node2, pid 1002): no report; others say: ERR_PEER_LOST (2 ranks), ERR_PEER_SILENT (1 rank)");
 
 	rank_says(&h, 0, "ERR_PEER_SILENT", 3, 0);
 	rank_says(&h, 1, "ERR_PEER_SILENT", 3, 0);
-	expect(&h, "stopped", 3, 2, "rank 3 (node3): no report; others say: ERR_PEER_SILENT (2 ranks): its process is stopped");
+	expect(&h, "stopped", 3, 2,
+	       "rank 3 (node3): no report; others say: ERR_PEER_SILENT (2 ranks): its process is stopped");
 
 	rank_says(&h, 1, "ERR_UNREACHABLE", 0, 0);
 	expect(&h, "unreachable", 0, 1, "rank 0 (node0): no report");
@@ -153,7 +160,8 @@ static void calls_that_are_missing(void)
 	conn(&h, "recv", 1, "peer", "wait data", 3);
 	rank_says(&h, 1, NULL, -1, 2);
 	conn(&h, "send", 2, "socket", "wait head", 3);
-	expect(&h, "missing call", 2, 2, "rank 2 (node2, pid 1002): no report; others wait for it and none has lost it");
+	expect(&h, "missing call", 2, 2,
+	       "rank 2 (node2, pid 1002): no report; others wait for it and none has lost it");
 
 	/* 1 has no such connection at all. */
 	rank_says(&h, 0, NULL, -1, 1);
@@ -193,7 +201,8 @@ static void deadlocks(void)
 	rank_says(&h, 4, NULL, -1, 1);
 	conn(&h, "recv", 3, "peer", "wait data", 1);
 	expect(&h, "deadlock", 0, 5,
-	       "deadlock: 0 -> 1 -> 2 -> 0 (rank 0 is in send to rank 1, rank 1 is in send to rank 2, rank 2 is in send to rank 0)");
+	       "deadlock: 0 -> 1 -> 2 -> 0 (rank 0 is in send to rank 1, rank 1 is in send to rank 2, rank 2 is in "
+	       "send to rank 0)");
 
 	/* Two ranks, each in a call that the other one answers only afterwards. */
 	rank_says(&h, 0, NULL, -1, 1);
@@ -274,8 +283,10 @@ static void nothing_wrong(void)
 /* Of two reports of a rank the newer one counts, in whatever order they come. */
 static void the_newer_report(void)
 {
-	static const char old[] = "{\"kind\":\"comm\",\"comm\":\"c0\",\"rank\":1,\"nranks\":2,\"time_ns\":50,\"clock_offset_ns\":0}";
-	static const char new[] = "{\"kind\":\"comm\",\"comm\":\"c0\",\"rank\":1,\"nranks\":2,\"time_ns\":10,\"clock_offset_ns\":60}";
+	static const char old[] =
+		"{\"kind\":\"comm\",\"comm\":\"c0\",\"rank\":1,\"nranks\":2,\"time_ns\":50,\"clock_offset_ns\":0}";
+	static const char new[] =
+		"{\"kind\":\"comm\",\"comm\":\"c0\",\"rank\":1,\"nranks\":2,\"time_ns\":10,\"clock_offset_ns\":60}";
 	struct hand h = {.nranks = 2};
 
 	CHECK(take(&h, new) == NULL);
@@ -344,7 +355,9 @@ static void json(void)
 	json_good("{\"a\":1e3}", "a", 1000, NULL);
 	json_good("{\"a\":1e300}", "a", INT64_MAX, NULL);
 	json_good("{\"a\":true}", "a", -77, NULL);
-	json_good("{\"a\":\"x\\n\\\"\\\\\\u00e9\\u20ac\\u0041\"}", "a", 0, "x\n\"\\\xc3\xa9\xe2\x82\xac""A");
+	json_good("{\"a\":\"x\\n\\\"\\\\\\u00e9\\u20ac\\u0041\"}", "a", 0,
+		  "x\n\"\\\xc3\xa9\xe2\x82\xac"
+		  "A");
 	json_good("{\"a\":\"\\u0000\\ud800\"}", "a", 0, "??");
 	json_good("{\"a\":null,\"a\":5}", "b", -77, NULL);
 	json_bad("", "cut off");

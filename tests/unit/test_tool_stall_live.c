@@ -7,6 +7,15 @@
 #include "base/log.h"
 #include "stall_world.h"
 
+/* ThreadSanitizer does not follow a process with threads through a fork. */
+#if defined(__SANITIZE_THREAD__)
+#define CAN_FORK 0
+#elif defined(__has_feature)
+#define CAN_FORK !__has_feature(thread_sanitizer)
+#else
+#define CAN_FORK 1
+#endif
+
 static const char *transport_now;
 static char buffers[WORLD_RANKS][4 * WORLD_BYTES];
 
@@ -21,7 +30,8 @@ static void expect(const struct world *w, const char *cause, int rank, const cha
 }
 
 /* Rank 1 sends nothing. Only who waits reports by itself; on the signal everybody does. */
-static void one_is_missing(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev, struct gantry_stream *s)
+static void one_is_missing(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+			   struct gantry_stream *s)
 {
 	struct gantry_comm_counters before, after;
 
@@ -54,7 +64,8 @@ static void see_missing(struct world *w)
 }
 
 /* Each receives from its left before it sends to its right, on one stream. */
-static void in_a_ring(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev, struct gantry_stream *s)
+static void in_a_ring(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+		      struct gantry_stream *s)
 {
 	world_warm_up(rank, buffers[rank], comm, dev, s);
 	world_move(0, buffers[rank], (rank + 2) % 3, comm, s);
@@ -72,7 +83,8 @@ static void see_ring(struct world *w)
 }
 
 /* The very first calls do not meet: rank 2 waits for rank 0, which calls for rank 1, which calls nobody. */
-static void no_connection(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev, struct gantry_stream *s)
+static void no_connection(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+			  struct gantry_stream *s)
 {
 	gantry_result r = GANTRY_ERR_ABORTED;
 
@@ -97,7 +109,8 @@ static void see_no_connection(struct world *w)
 }
 
 /* An error, and a destroy at once: the report is there when destroy returns. */
-static void fails(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev, struct gantry_stream *s)
+static void fails(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+		  struct gantry_stream *s)
 {
 	world_warm_up(rank, buffers[rank], comm, dev, s);
 	if (rank == 0)
@@ -128,7 +141,8 @@ static void see_failed(struct world *w)
 }
 
 static void threads(void (*body)(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
-				 struct gantry_stream *s), void (*middle)(struct world *w))
+				 struct gantry_stream *s),
+		    void (*middle)(struct world *w))
 {
 	struct world w = {.transport = transport_now, .body = body};
 
@@ -138,7 +152,8 @@ static void threads(void (*body)(struct world *w, int rank, struct gantry_comm *
 }
 
 /* Processes: rank 2 receives from both others, for ever; rank 1 comes to harm. */
-static void waits_for_ever(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev, struct gantry_stream *s)
+static void waits_for_ever(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+			   struct gantry_stream *s)
 {
 	char ready[80];
 	FILE *f;
@@ -194,24 +209,35 @@ static void processes(int harm, const char *cause, const char *part)
 	world_clean(&w);
 }
 
+static pthread_mutex_t warning_lock = PTHREAD_MUTEX_INITIALIZER;
 static char last_warning[1024];
-static void keep(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line, const char *text)
+
+static void keep(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
+		 const char *text)
 {
 	(void)subsys;
+	pthread_mutex_lock(&warning_lock);
 	if (level == GANTRY_LOG_WARN && !strcmp(file, "report.c"))
 		snprintf(last_warning, sizeof(last_warning), "%s", text);
+	pthread_mutex_unlock(&warning_lock);
 	fprintf(stderr, "%s:%d %s\n", file, line, text);
 }
 
 /* A folder that is not there costs a line and nothing else. */
 static void see_no_folder(struct world *w)
 {
+	char got[sizeof(last_warning)] = "";
+
 	(void)w;
 	CHECK_EQ(raise(SIGUSR2), 0);
-	for (int i = 0; i < 1000 && !*(volatile char *)last_warning; i++)
+	for (int i = 0; i < 1000 && !*got; i++) {
 		world_nap(10);
-	CHECK_HAS(last_warning, "/nowhere/at/all");
-	CHECK_HAS(last_warning, strerror(ENOENT));
+		pthread_mutex_lock(&warning_lock);
+		memcpy(got, last_warning, sizeof(got));
+		pthread_mutex_unlock(&warning_lock);
+	}
+	CHECK_HAS(got, "/nowhere/at/all");
+	CHECK_HAS(got, strerror(ENOENT));
 }
 
 static void no_folder(void)
@@ -232,11 +258,11 @@ int main(void)
 	setenv("GANTRY_IFNAME", "lo", 0);
 	setenv("GANTRY_STALL", "300ms", 1);
 	setenv("GANTRY_STALL_SIGNAL", "USR2", 1);
-	setenv("GANTRY_TIMEOUT", "700ms", 1);
+	setenv("GANTRY_TIMEOUT", "1500ms", 1);
 	setenv("GANTRY_CONNECT_TIMEOUT", "4s", 1);
 	CHECK_OK(gantry_params_load(1));
 	/* First those that fork: a process that has used the network cannot. */
-	for (size_t t = 0; t < 6; t++) {
+	for (size_t t = CAN_FORK ? 0 : 3; t < 6; t++) {
 		transport_now = transports[t % 3];
 		printf("--- %s, %s\n", transport_now, t < 3 ? "processes" : "threads");
 		if (t < 3) {

@@ -145,33 +145,45 @@ static double number(const struct picture *p, const struct json_value *e, const 
 }
 
 /*
- * Rank 0: 2 ticks a nanosecond. Two sends in flight at once, a third without its end, and one whose beginning is lost; a
- * message of a link; an event of somebody else's connection and one of a kind that nobody knows.
- * Rank 1: its clock is 1 ms ahead of the hub's, 1 tick a nanosecond.
+ * Rank 0: 2 ticks a nanosecond. Two sends in flight at once, a third without its end, and one whose beginning is lost;
+ * a message of a link; an event of somebody else's connection and one of a kind that nobody knows. Rank 1: its clock is
+ * 1 ms ahead of the hub's, 1 tick a nanosecond.
  */
 static const char rank0[] =
-	"{\"kind\":\"trace\",\"version\":1,\"comm\":\"c0\",\"rank\":0,\"nranks\":2,\"pid\":7,\"host\":\"a\\\"b\",\"clock_offset_ns\":0,"
+	"{\"kind\":\"trace\",\"version\":1,\"comm\":\"c0\",\"rank\":0,\"nranks\":2,\"pid\":7,\"host\":\"a\\\"b\","
+	"\"clock_offset_ns\":0,"
 	"\"ns\":[1000000,2000000],\"ticks\":[5000000,7000000],\"events\":9}\n"
-	"{\"kind\":\"conn\",\"conn\":3,\"peer\":1,\"dir\":\"send\",\"channel\":0,\"transport\":\"net\",\"proxied\":1,\"calls\":4,"
+	"{\"kind\":\"conn\",\"conn\":3,\"peer\":1,\"dir\":\"send\",\"channel\":0,\"transport\":\"net\",\"proxied\":1,"
+	"\"calls\":4,"
 	"\"bytes\":900,\"copies\":2,\"by\":{\"simple ptr\":5,\"ll128 normal\":2}}\n"
-	"{\"kind\":\"event\",\"ticks\":5000000,\"name\":\"proxy op\",\"conn\":3,\"op\":1,\"bytes\":99,\"proto\":\"simple\",\"end\":1,\"cut\":0}\n"
-	"{\"kind\":\"event\",\"ticks\":5002000,\"name\":\"proxy op\",\"conn\":3,\"op\":2,\"bytes\":100,\"proto\":\"simple\",\"end\":0,\"cut\":0}\n"
-	"{\"kind\":\"event\",\"ticks\":5004000,\"name\":\"proxy op\",\"conn\":3,\"op\":3,\"bytes\":200,\"proto\":\"ll\",\"end\":0,\"cut\":0}\n"
-	"{\"kind\":\"event\",\"ticks\":5006000,\"name\":\"proxy moved\",\"conn\":3,\"step\":0,\"bytes\":100,\"proto\":\"simple\",\"mode\":\"ptr\"}\n"
-	"{\"kind\":\"event\",\"ticks\":5008000,\"name\":\"proxy op\",\"conn\":3,\"op\":2,\"bytes\":100,\"proto\":\"simple\",\"end\":1,\"cut\":0}\n"
-	"{\"kind\":\"event\",\"ticks\":5008100,\"name\":\"proxy moved\",\"conn\":99,\"step\":0,\"bytes\":1,\"proto\":\"simple\",\"mode\":\"ptr\"}\n"
+	"{\"kind\":\"event\",\"ticks\":5000000,\"name\":\"proxy "
+	"op\",\"conn\":3,\"op\":1,\"bytes\":99,\"proto\":\"simple\",\"end\":1,\"cut\":0}\n"
+	"{\"kind\":\"event\",\"ticks\":5002000,\"name\":\"proxy "
+	"op\",\"conn\":3,\"op\":2,\"bytes\":100,\"proto\":\"simple\",\"end\":0,\"cut\":0}\n"
+	"{\"kind\":\"event\",\"ticks\":5004000,\"name\":\"proxy "
+	"op\",\"conn\":3,\"op\":3,\"bytes\":200,\"proto\":\"ll\",\"end\":0,\"cut\":0}\n"
+	"{\"kind\":\"event\",\"ticks\":5006000,\"name\":\"proxy "
+	"moved\",\"conn\":3,\"step\":0,\"bytes\":100,\"proto\":\"simple\",\"mode\":\"ptr\"}\n"
+	"{\"kind\":\"event\",\"ticks\":5008000,\"name\":\"proxy "
+	"op\",\"conn\":3,\"op\":2,\"bytes\":100,\"proto\":\"simple\",\"end\":1,\"cut\":0}\n"
+	"{\"kind\":\"event\",\"ticks\":5008100,\"name\":\"proxy "
+	"moved\",\"conn\":99,\"step\":0,\"bytes\":1,\"proto\":\"simple\",\"mode\":\"ptr\"}\n"
 	"{\"kind\":\"event\",\"ticks\":5008200,\"name\":\"from the future\",\"x\":1}\n"
-	"{\"kind\":\"event\",\"ticks\":5010000,\"name\":\"proxy op\",\"conn\":3,\"op\":3,\"bytes\":200,\"proto\":\"ll\",\"end\":1,\"cut\":1}\n"
-	"{\"kind\":\"event\",\"ticks\":5010000,\"name\":\"proxy op\",\"conn\":3,\"op\":4,\"bytes\":300,\"proto\":\"simple\",\"end\":0,\"cut\":0}\n"
+	"{\"kind\":\"event\",\"ticks\":5010000,\"name\":\"proxy "
+	"op\",\"conn\":3,\"op\":3,\"bytes\":200,\"proto\":\"ll\",\"end\":1,\"cut\":1}\n"
+	"{\"kind\":\"event\",\"ticks\":5010000,\"name\":\"proxy "
+	"op\",\"conn\":3,\"op\":4,\"bytes\":300,\"proto\":\"simple\",\"end\":0,\"cut\":0}\n"
 	"{\"kind\":\"event\",\"ticks\":5010000,\"name\":\"send posted\",\"link\":2,\"msg\":8,\"bytes\":64}\n"
 	"{\"kind\":\"event\",\"ticks\":5012000,\"name\":\"send done\",\"link\":2,\"msg\":8,\"bytes\":64}\n"
 	"{\"kind\":\"event\",\"ticks\":5014000,\"name\":\"stranger\",\"count\":1}\n";
-static const char rank1[] =
-	"{\"kind\":\"trace\",\"version\":1,\"comm\":\"c0\",\"rank\":1,\"nranks\":2,\"pid\":7,\"host\":\"b\",\"clock_offset_ns\":-1000000,"
-	"\"ns\":[2000000,3000000],\"ticks\":[0,1000000],\"events\":1}\n"
-	"{\"kind\":\"conn\",\"conn\":2147483649,\"peer\":0,\"dir\":\"recv\",\"channel\":1,\"transport\":\"shm\",\"proxied\":0,\"calls\":1,"
-	"\"bytes\":10,\"copies\":1,\"by\":{}}\n"
-	"{\"kind\":\"event\",\"ticks\":500,\"name\":\"transfer\",\"conn\":2147483649,\"op\":1,\"bytes\":10,\"proto\":\"simple\",\"mode\":\"normal\"}\n";
+static const char rank1[] = "{\"kind\":\"trace\",\"version\":1,\"comm\":\"c0\",\"rank\":1,\"nranks\":2,\"pid\":7,"
+			    "\"host\":\"b\",\"clock_offset_ns\":-1000000,"
+			    "\"ns\":[2000000,3000000],\"ticks\":[0,1000000],\"events\":1}\n"
+			    "{\"kind\":\"conn\",\"conn\":2147483649,\"peer\":0,\"dir\":\"recv\",\"channel\":1,"
+			    "\"transport\":\"shm\",\"proxied\":0,\"calls\":1,"
+			    "\"bytes\":10,\"copies\":1,\"by\":{}}\n"
+			    "{\"kind\":\"event\",\"ticks\":500,\"name\":\"transfer\",\"conn\":2147483649,\"op\":1,"
+			    "\"bytes\":10,\"proto\":\"simple\",\"mode\":\"normal\"}\n";
 
 static void by_hand(void)
 {
@@ -224,7 +236,8 @@ static void summaries(void)
 	CHECK(fread(text, 1, sizeof(text) - 1, f) > 0);
 	fclose(f);
 	CHECK_HAS(text, "communicator c0");
-	CHECK_HAS(text, "send to         1        0  net                 4             900           2  5 simple ptr, 2 ll128 normal");
+	CHECK_HAS(text, "send to         1        0  net                 4             900           2  5 simple ptr, "
+			"2 ll128 normal");
 	CHECK_HAS(text, "\"simple ptr\": 5");
 }
 
@@ -243,20 +256,23 @@ static void bad_files(void)
 	put("empty", "");
 	CHECK_EQ(trace_read(&set, in_dir("empty", path), why, sizeof(why)), -1);
 	CHECK_HAS(why, "empty: the file is empty");
-	put("cut", "{\"kind\":\"trace\",\"version\":1,\"comm\":\"c0\",\"rank\":0,\"nranks\":2,\"ns\":[1,2],\"ticks\":[1,2]}\n{\"kind\":\"ev");
+	put("cut", "{\"kind\":\"trace\",\"version\":1,\"comm\":\"c0\",\"rank\":0,\"nranks\":2,\"ns\":[1,2],\"ticks\":["
+		   "1,2]}\n{\"kind\":\"ev");
 	CHECK_EQ(trace_read(&set, in_dir("cut", path), why, sizeof(why)), -1);
 	CHECK_HAS(why, "/cut:2: a string that does not end");
 	put("headless", "\n{\"kind\":\"event\",\"ticks\":1,\"name\":\"stranger\"}\n");
 	CHECK_EQ(trace_read(&set, in_dir("headless", path), why, sizeof(why)), -1);
 	CHECK_HAS(why, "/headless:2: a line before the head");
-	put("still", "{\"kind\":\"trace\",\"version\":1,\"comm\":\"c0\",\"rank\":0,\"nranks\":2,\"ns\":[1,1],\"ticks\":[1,2]}\n");
+	put("still", "{\"kind\":\"trace\",\"version\":1,\"comm\":\"c0\",\"rank\":0,\"nranks\":2,\"ns\":[1,1],\"ticks\":"
+		     "[1,2]}\n");
 	CHECK_EQ(trace_read(&set, in_dir("still", path), why, sizeof(why)), -1);
 	CHECK_HAS(why, "/still:1: the head of a trace without two points");
 	put("newer", "{\"kind\":\"trace\",\"version\":2}\n");
 	CHECK_EQ(trace_read(&set, in_dir("newer", path), why, sizeof(why)), -1);
 	CHECK_HAS(why, "version");
-	put("far", "{\"kind\":\"trace\",\"version\":1,\"comm\":\"c0\",\"rank\":0,\"nranks\":2,\"ns\":[1,2],\"ticks\":[1,2]}\n"
-		   "{\"kind\":\"event\",\"ticks\":1,\"name\":\"send posted\",\"link\":9000000000000000000}\n");
+	put("far",
+	    "{\"kind\":\"trace\",\"version\":1,\"comm\":\"c0\",\"rank\":0,\"nranks\":2,\"ns\":[1,2],\"ticks\":[1,2]}\n"
+	    "{\"kind\":\"event\",\"ticks\":1,\"name\":\"send posted\",\"link\":9000000000000000000}\n");
 	CHECK_EQ(trace_read(&set, in_dir("far", path), why, sizeof(why)), -1);
 	CHECK_HAS(why, "/far:2: an event of something with an impossible number");
 	trace_free(&set);
@@ -264,7 +280,8 @@ static void bad_files(void)
 
 /* ---- a real one: what the ranks say they sent is in the picture ---- */
 
-static void talk(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev, struct gantry_stream *s)
+static void talk(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+		 struct gantry_stream *s)
 {
 	char *buf = calloc(4, WORLD_BYTES);
 

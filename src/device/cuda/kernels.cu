@@ -8,6 +8,7 @@
 #include "device/dev.h"
 #include "device/work.h"
 
+#include "device/k_echo.h"
 #include "device/k_fifo.h"
 #include "device/k_fill.h"
 #include "device/k_p2p.h"
@@ -19,6 +20,7 @@
 #define LOWER_PRIM prim
 #define LOWER_REDUCE reduce
 #define LOWER_FIFO fifo
+#define LOWER_ECHO echo
 #define LOWER_FILL fill
 #define LOWER_VERIFY verify
 

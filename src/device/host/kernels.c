@@ -1,6 +1,7 @@
 /* The kernels on CPU threads: the bodies of k_*.h, compiled once for the host, in a table by number. */
 #include "device/device.h"
 #include "device/host/host.h"
+#include "device/k_echo.h"
 #include "device/k_fifo.h"
 #include "device/k_fill.h"
 #include "device/k_p2p.h"
@@ -13,6 +14,7 @@
 #define BODY_PRIM k_prim
 #define BODY_REDUCE k_reduce
 #define BODY_FIFO k_fifo
+#define BODY_ECHO k_echo
 #define BODY_FILL k_fill
 #define BODY_VERIFY k_verify
 

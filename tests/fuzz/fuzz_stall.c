@@ -1,0 +1,71 @@
+/*
+ * What `gantry stall` reads: JSON lines that may be cut, damaged or made up. The reader stays within its text, and
+ * whatever reports come of it, the verdict ends and names a rank of the communicator or nobody.
+ */
+#include <stdlib.h>
+
+#include "../../tools/json_read.c"
+#include "../../tools/stall_chain.c"
+#include "../../tools/stall_merge.c"
+#include "../../tools/stall_read.c"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#define MUST(cond)                                                                                                     \
+	do {                                                                                                           \
+		if (!(cond))                                                                                           \
+			abort();                                                                                       \
+	} while (0)
+
+static void check_values(const struct json_doc *doc, const char *text, size_t length)
+{
+	for (size_t i = 0; i < doc->n; i++) {
+		const struct json_value *v = &doc->values[i];
+
+		MUST(v->next < doc->n && v->first < doc->n);
+		MUST(!v->next || v->next > i);
+		MUST(!v->first || v->first > i);
+		MUST(!v->text || (v->text > text && v->text <= text + length));
+	}
+}
+
+static void judge_all(const struct stall_set *set)
+{
+	struct stall_verdict v;
+
+	for (size_t i = 0; i < set->ncomms; i++) {
+		if (!set->comms[i].nreports || set->comms[i].nranks > 4096)
+			continue;
+		stall_judge(set, i, &v);
+		MUST(v.rank >= -1 && v.rank < set->comms[i].nranks);
+		MUST(*v.text && v.votes >= 0 && v.votes <= v.reports);
+	}
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct stall_set set = {0};
+	struct json_doc doc = {0};
+
+	while (size) {
+		const uint8_t *end = memchr(data, '\n', size);
+		size_t n = end ? (size_t)(end - data) : size;
+		char *line = malloc(n + 1); /* of its own, so that a step beyond it is seen */
+
+		MUST(line);
+		memcpy(line, data, n);
+		line[n] = 0;
+		if (json_parse(line, n, &doc) == 0) {
+			check_values(&doc, line, n);
+			if (doc.values[0].type == JSON_OBJECT)
+				stall_take(&set, &doc);
+		}
+		free(line);
+		data += n + (end != NULL);
+		size -= n + (end != NULL);
+	}
+	judge_all(&set);
+	stall_free(&set);
+	json_free(&doc);
+	return 0;
+}

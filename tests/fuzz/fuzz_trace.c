@@ -1,0 +1,65 @@
+/* What `gantry trace` reads: a file that may be cut, damaged or made up becomes a reason, or a picture that is JSON. */
+#include <stdlib.h>
+
+#include "../../tools/json_read.c"
+#include "../../tools/trace_chrome.c"
+#include "../../tools/trace_read.c"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#define MUST(cond)                                                                                                     \
+	do {                                                                                                           \
+		if (!(cond))                                                                                           \
+			abort();                                                                                       \
+	} while (0)
+
+/* The lines come from memory here. */
+int json_read_lines(const char *path, const char *(*fn)(void *ctx, const struct json_doc *doc), void *ctx, char *why,
+		    size_t len)
+{
+	(void)path, (void)fn, (void)ctx, (void)why, (void)len;
+	return -1;
+}
+
+static int take_all(struct trace_set *set, const uint8_t *data, size_t size)
+{
+	struct json_doc doc = {0};
+	int good = 1;
+
+	while (size && good) {
+		const uint8_t *end = memchr(data, '\n', size);
+		size_t n = end ? (size_t)(end - data) : size;
+		char *line = malloc(n + 1);
+
+		MUST(line);
+		memcpy(line, data, n);
+		line[n] = 0;
+		good = json_parse(line, n, &doc) == 0 && doc.values[0].type == JSON_OBJECT && !take(set, &doc);
+		free(line);
+		data += n + (end != NULL);
+		size -= n + (end != NULL);
+	}
+	json_free(&doc);
+	return good;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct trace_set set = {0};
+	struct json_doc doc = {0};
+	char *text = NULL;
+	size_t n = 0;
+	FILE *f;
+
+	if (take_all(&set, data, size)) {
+		f = open_memstream(&text, &n);
+		MUST(f);
+		trace_write_chrome(&set, f);
+		fclose(f);
+		MUST(json_parse(text, n, &doc) == 0);
+		json_free(&doc);
+		free(text);
+	}
+	trace_free(&set);
+	return 0;
+}

@@ -1,0 +1,28 @@
+#!/bin/bash
+# A transport outside the tree, built from the public headers alone and loaded from its library, carries every byte
+# between two processes and between two threads.
+# Catches: symbols that a library needs and nobody exports, a core that knows its transports by name, an interface that
+# cannot be used without what src/ has.
+set -u
+export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
+driver=$BUILD_DIR/drivers/comm_pair
+library=$BUILD_DIR/transports/libmailbox.so
+export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_CONNECT_TIMEOUT=20s
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+failed=0 n=0
+
+run()
+{
+	n=$((n + 1))
+	timeout 60 "$driver" mailbox "$1" "$tmp/id-$n" || { echo "FAILED: two $1 (exit status $?)"; failed=1; }
+}
+
+export GANTRY_TRANSPORT=mailbox
+"$driver" mailbox threads "$tmp/none" >"$tmp/out" 2>&1 && { echo "FAILED: it went without the library"; failed=1; }
+grep -q mailbox "$tmp/out" || { echo "FAILED: the error does not name the transport:"; cat "$tmp/out"; failed=1; }
+export GANTRY_TRANSPORT_LIBS=$library
+run processes
+run threads
+GANTRY_CHANNELS=4 GANTRY_SPLIT_MIN=65536 run threads
+exit $failed

@@ -62,8 +62,8 @@ gantry_result gantry_recv(void *buf, size_t count, enum gantry_type type, int pe
 gantry_result gantry_group_start(void);
 gantry_result gantry_group_end(void);
 
-/* Transfers within registered memory go without an intermediate copy where the transport can (PTR). The memory must stay
- * until it is deregistered. */
+/* Transfers within registered memory go without an intermediate copy where the transport can (PTR). The memory must
+ * stay until it is deregistered. */
 gantry_result gantry_comm_register(struct gantry_comm *comm, void *ptr, size_t size, void **ret_handle);
 gantry_result gantry_comm_deregister(struct gantry_comm *comm, void *handle);
 
@@ -75,9 +75,9 @@ const char *gantry_comm_transport(const struct gantry_comm *comm, int peer);
 /* What a communicator has done on its connections. */
 struct gantry_comm_counters {
 	uint64_t send_bytes, recv_bytes;
-	uint64_t send_copies, recv_copies;   /* copies of payload made by kernels and by the proxy, in steps */
-	uint64_t send_copied, recv_copied;   /* the same in bytes */
-	uint64_t steps[3][3];		     /* by protocol (Simple, LL, LL128) and mode (NORMAL, OFFSET, PTR) */
+	uint64_t send_copies, recv_copies; /* copies of payload made by kernels and by the proxy, in steps */
+	uint64_t send_copied, recv_copied; /* the same in bytes */
+	uint64_t steps[3][3];		   /* by protocol (Simple, LL, LL128) and mode (NORMAL, OFFSET, PTR) */
 };
 void gantry_comm_get_counters(struct gantry_comm *comm, struct gantry_comm_counters *ret);
 

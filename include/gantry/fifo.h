@@ -149,12 +149,12 @@ enum gantry_kernel_phase {
 	GANTRY_KERNEL_COPY = 5,
 };
 struct gantry_conn_state {
-	uint64_t step;	 /* the step that is worked on or waited for */
-	uint32_t phase;	 /* enum gantry_kernel_phase */
+	uint64_t step;	/* the step that is worked on or waited for */
+	uint32_t phase; /* enum gantry_kernel_phase */
 	uint32_t reserved;
-	uint64_t bytes;	 /* payload moved since the connection was made */
-	uint64_t copies; /* copies of payload that the kernel made, in steps */
-	uint64_t copied; /* the same in bytes */
+	uint64_t bytes;				     /* payload moved since the connection was made */
+	uint64_t copies;			     /* copies of payload that the kernel made, in steps */
+	uint64_t copied;			     /* the same in bytes */
 	uint64_t steps[GANTRY_PROTOS][GANTRY_MODES]; /* steps by protocol and mode */
 	char pad[16];
 };
@@ -178,11 +178,13 @@ struct gantry_conn {
 	struct gantry_conn_state *state;
 	uint32_t step_bytes[GANTRY_PROTOS]; /* payload bytes a step holds (LL, LL128: data, not lines) */
 	uint32_t flags;
-	uint64_t step; /* next step */
-	uint64_t turn; /* transfers that have begun all their steps; the next one is number `turn` */
-	uint64_t seen; /* sending: head as last read. That line is the consumer's; a look at it costs a quarter of a round trip */
+	uint64_t step;	  /* next step */
+	uint64_t turn;	  /* transfers that have begun all their steps; the next one is number `turn` */
+	uint64_t seen;	  /* sending: head as last read. That line is the consumer's; a look at it costs a quarter of a
+			     round trip */
 	uint64_t offered; /* receiving: steps offered that have not arrived; head is this much behind step */
-	struct gantry_conn_state shown; /* what `state` shows: counted here, stored there. Adding there takes a GPU 0.8 us */
+	struct gantry_conn_state
+		shown; /* what `state` shows: counted here, stored there. Adding there takes a GPU 0.8 us */
 };
 
 #if defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L

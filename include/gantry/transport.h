@@ -35,14 +35,15 @@
 extern "C" {
 #endif
 
-/* What every rank knows of every other. Plain bytes, the same on all hosts of one architecture family (little endian). */
+/* What every rank knows of every other. Plain bytes, the same on all hosts of one architecture family (little endian).
+ */
 struct gantry_peer_info {
 	int32_t rank;
 	int32_t device_kind; /* enum gantry_device_kind */
 	int32_t device_index;
-	int32_t sleeps;	     /* its kernels sleep on doors */
-	uint64_t host;	     /* same machine (boot id) */
-	uint64_t process;    /* random: same process */
+	int32_t sleeps;	  /* its kernels sleep on doors */
+	uint64_t host;	  /* same machine (boot id) */
+	uint64_t process; /* random: same process */
 	uint64_t pid;
 	uint64_t pid_ns, net_ns, user; /* inodes and uid: what can be shared between two processes of a host */
 	char bus_id[24];	       /* the GPU's, "" for the host device */
@@ -68,17 +69,18 @@ struct gantry_connector {
 	uint64_t comm_id; /* the same on all ranks */
 	int send;
 	int channel, nchannels;
-	struct gantry_door *door;      /* what this end's kernels sleep on; NULL: they never sleep */
-	const void *door_handle;       /* struct gantry_ipc_handle of the page with the doors; NULL if there is none */
-	uint64_t door_offset;	       /* of `door` within that page */
+	struct gantry_door *door; /* what this end's kernels sleep on; NULL: they never sleep */
+	const void *door_handle;  /* struct gantry_ipc_handle of the page with the doors; NULL if there is none */
+	uint64_t door_offset;	  /* of `door` within that page */
 	struct gantry_conn_state *state; /* host memory */
-	struct gantry_door *proxy_door;	 /* what the progress thread sleeps on: conn.door of a proxied end on the host device */
+	struct gantry_door
+		*proxy_door; /* what the progress thread sleeps on: conn.door of a proxied end on the host device */
 	/* Filled in. */
 	struct gantry_conn conn;
-	uint64_t max_step;   /* largest Simple step of this connection; both ends agree; 0: the sender chooses freely */
-	int peer_rings;	     /* the other end wakes this end's door */
-	int shares_memory;   /* PTR: 0 no; 1 any address of this process is good at the other end too; 2 after the memory
-				was exported to the peer's process; 3 after proxy_register */
+	uint64_t max_step; /* largest Simple step of this connection; both ends agree; 0: the sender chooses freely */
+	int peer_rings;	   /* the other end wakes this end's door */
+	int shares_memory; /* PTR: 0 no; 1 any address of this process is good at the other end too; 2 after the memory
+			      was exported to the peer's process; 3 after proxy_register */
 	struct gantry_proxy_conn *proxy; /* of a proxied end, made by the core before setup; else NULL */
 	void *resources;		 /* the transport's own */
 };
@@ -97,35 +99,42 @@ struct gantry_proxy_op {
 	uint8_t ptr;	      /* steps name the user's buffer */
 	uint8_t exact;	      /* sizes of steps follow from bytes and step_bytes; else only their maximum does */
 	uint8_t reserved;
-	uint32_t id;	      /* for the trace: the communicator's operation number */
+	uint32_t id; /* for the trace: the communicator's operation number */
 };
 
 /* Where the time of a connection went: waiting for whom. */
-enum gantry_wait_cause { GANTRY_WAIT_KERNEL, GANTRY_WAIT_PEER, GANTRY_WAIT_SOCKET, GANTRY_WAIT_FLUSH, GANTRY_WAIT_SPACE, GANTRY_WAIT_CAUSES };
+enum gantry_wait_cause {
+	GANTRY_WAIT_KERNEL,
+	GANTRY_WAIT_PEER,
+	GANTRY_WAIT_SOCKET,
+	GANTRY_WAIT_FLUSH,
+	GANTRY_WAIT_SPACE,
+	GANTRY_WAIT_CAUSES
+};
 
 /*
- * One proxied end. The first cache line is all that the poll loop touches. Steps are absolute; 
+ * One proxied end. The first cache line is all that the poll loop touches. Steps are absolute;
  *   send: posted (space offered) >= moved (handed to the network) >= done (head told)
  *   recv: posted (receive posted) >= moved (arrived) >= flushed (kernel told) >= done (kernel has consumed)
  * and none is beyond `end`. Owned by the progress thread once connected.
  */
 struct gantry_proxy_conn {
 	uint64_t posted, moved, flushed, done;
-	uint64_t end;			 /* steps of all operations taken so far */
-	struct gantry_proxy_op *current; /* the operation that step `posted` belongs to */
-	void *resources;		 /* the transport's */
+	uint64_t end;				  /* steps of all operations taken so far */
+	struct gantry_proxy_op *current;	  /* the operation that step `posted` belongs to */
+	void *resources;			  /* the transport's */
 	const struct gantry_transport_side *side; /* borrowed */
 	/* Second line and further. */
 	struct gantry_proxy_op *first, *last; /* operations not finished, in order */
-	struct gantry_fifo *fifo;	      /* as the CPU addresses it: what the kernel end uses, given by the transport */
-	struct gantry_door *kernel_door;      /* rung after publishing; NULL: the kernel never sleeps */
-	struct gantry_connector *connector;   /* borrowed */
-	struct gantry_proxy *proxy;	      /* borrowed: the engine */
-	struct gantry_proxy_group *group;     /* borrowed: the communicator it belongs to */
+	struct gantry_fifo *fifo;	 /* as the CPU addresses it: what the kernel end uses, given by the transport */
+	struct gantry_door *kernel_door; /* rung after publishing; NULL: the kernel never sleeps */
+	struct gantry_connector *connector;		   /* borrowed */
+	struct gantry_proxy *proxy;			   /* borrowed: the engine */
+	struct gantry_proxy_group *group;		   /* borrowed: the communicator it belongs to */
 	struct gantry_proxy_conn *ready_next, *ready_prev; /* the list of connections with work */
-	int ready, send, waits_for;	      /* enum gantry_wait_cause while idle */
-	uint32_t id;			      /* for the trace */
-	uint64_t waits_since;		      /* ticks */
+	int ready, send, waits_for;			   /* enum gantry_wait_cause while idle */
+	uint32_t id;					   /* for the trace */
+	uint64_t waits_since;				   /* ticks */
 	/* Counters: written by the progress thread, relaxed; read by anybody. */
 	uint64_t bytes, steps, ops, copies;
 	uint64_t wait_ticks[GANTRY_WAIT_CAUSES];
@@ -152,8 +161,8 @@ struct gantry_transport {
 	/* Returns the GANTRY_TRANSPORT_PROXIED_* bits that this pair will need. */
 	int (*proxied)(const struct gantry_peer_info *me, const struct gantry_peer_info *peer);
 	/* why: one line, when the answer is no. */
-	gantry_result (*can_connect)(const struct gantry_peer_info *me, const struct gantry_peer_info *peer, int *ret_can,
-				     char *why, size_t len);
+	gantry_result (*can_connect)(const struct gantry_peer_info *me, const struct gantry_peer_info *peer,
+				     int *ret_can, char *why, size_t len);
 	struct gantry_transport_side send, recv;
 };
 
@@ -187,7 +196,8 @@ GANTRY_API void gantry_proxy_offer(struct gantry_proxy_conn *pc, uint64_t step, 
 /* Sending end: steps below `step` are done; their buffers are the kernel's again. */
 GANTRY_API void gantry_proxy_done(struct gantry_proxy_conn *pc, uint64_t step);
 /* Receiving end, PTR: has the kernel offered a buffer for step s? */
-GANTRY_API int gantry_proxy_offered(struct gantry_proxy_conn *pc, uint64_t step, uint64_t *ret_size, uint64_t *ret_place);
+GANTRY_API int gantry_proxy_offered(struct gantry_proxy_conn *pc, uint64_t step, uint64_t *ret_size,
+				    uint64_t *ret_place);
 /* Receiving end: step s is here. */
 GANTRY_API void gantry_proxy_publish(struct gantry_proxy_conn *pc, uint64_t step, uint32_t mode, uint64_t size,
 				     uint64_t place);

@@ -58,8 +58,9 @@ gantry_result comm_check(struct gantry_comm *comm)
 	device = __atomic_load_n(comm->result_host, __ATOMIC_ACQUIRE);
 	if (!device)
 		return GANTRY_OK;
-	comm_fail(comm, (gantry_result)device, -1, device == GANTRY_ERR_SIZE ?
-		  "a kernel found that a send is larger than its receive" : "a kernel ended early");
+	comm_fail(comm, (gantry_result)device, -1,
+		  device == GANTRY_ERR_SIZE ? "a kernel found that a send is larger than its receive"
+					    : "a kernel ended early");
 	return (gantry_result)__atomic_load_n(&comm->error_seen, __ATOMIC_ACQUIRE);
 }
 
@@ -114,7 +115,8 @@ struct settings {
 	uint64_t channels, proto, ll_max, ll128_max, split_min;
 };
 
-static gantry_result compare(const struct gantry_comm *comm, const struct settings *mine, const struct settings *other, int rank)
+static gantry_result compare(const struct gantry_comm *comm, const struct settings *mine, const struct settings *other,
+			     int rank)
 {
 	gantry_result r = GANTRY_OK;
 	const struct {
@@ -129,7 +131,8 @@ static gantry_result compare(const struct gantry_comm *comm, const struct settin
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
 		if (all[i].a != all[i].b)
 			FAIL(GANTRY_ERR_SETTING, "%s differs: %llu on rank %d, %llu on rank %d (%s)", all[i].name,
-			     (unsigned long long)all[i].a, comm->rank, (unsigned long long)all[i].b, rank, other->info.host_name);
+			     (unsigned long long)all[i].a, comm->rank, (unsigned long long)all[i].b, rank,
+			     other->info.host_name);
 	}
 	if (strcmp(mine->info.version, other->info.version))
 		FAIL(GANTRY_ERR_VERSION, "rank %d (%s) runs gantry %s, rank %d %s", rank, other->info.host_name,
@@ -142,7 +145,10 @@ static gantry_result exchange(struct gantry_comm *comm, int channels_asked)
 {
 	gantry_result r = GANTRY_OK;
 	const struct gantry_params *p = gantry_params();
-	struct settings mine = {.proto = (uint64_t)p->proto, .ll_max = p->ll_max, .ll128_max = p->ll128_max, .split_min = p->split_min},
+	struct settings mine = {.proto = (uint64_t)p->proto,
+				.ll_max = p->ll_max,
+				.ll128_max = p->ll128_max,
+				.split_min = p->split_min},
 			*all = NULL;
 
 	TRY(comm_peer_info(comm, &mine.info));
@@ -177,7 +183,8 @@ static gantry_result check_config(const struct gantry_comm_config *config)
 	if (config->nranks < 1 || config->nranks > 65536 || config->rank < 0 || config->rank >= config->nranks)
 		FAIL(GANTRY_ERR_INVALID, "gantry_comm_init: rank %d of %d", config->rank, config->nranks);
 	if (config->channels < 0 || config->channels > COMM_CHANNELS_MAX)
-		FAIL(GANTRY_ERR_INVALID, "gantry_comm_init: %d channels, at most %d", config->channels, COMM_CHANNELS_MAX);
+		FAIL(GANTRY_ERR_INVALID, "gantry_comm_init: %d channels, at most %d", config->channels,
+		     COMM_CHANNELS_MAX);
 out:
 	return r;
 }
@@ -271,14 +278,14 @@ static gantry_result drain(struct gantry_comm *comm)
 	uint64_t last = gantry_now_ns(), sum = comm_progress_sum(comm), now_sum;
 	useconds_t nap = 20;
 
-	while (comm_check(comm) == GANTRY_OK &&
-	       (comm_works_busy(comm) || gantry_proxy_group_pending(comm->group))) {
+	while (comm_check(comm) == GANTRY_OK && (comm_works_busy(comm) || gantry_proxy_group_pending(comm->group))) {
 		now_sum = comm_progress_sum(comm);
 		if (now_sum != sum) {
 			sum = now_sum;
 			last = gantry_now_ns();
 		} else if (gantry_now_ns() - last > gantry_params()->timeout) {
-			comm_fail(comm, GANTRY_ERR_TIMEOUT, -1, "transfers did not end before the communicator was destroyed");
+			comm_fail(comm, GANTRY_ERR_TIMEOUT, -1,
+				  "transfers did not end before the communicator was destroyed");
 		}
 		usleep(nap);
 		nap = nap < 1000 ? nap * 2 : 1000;

@@ -7,8 +7,7 @@
  *   plan.c     a transfer becomes xfers for the kernel and operations for the proxy
  *   work.c     argument memory of launches, launching
  *   memory.c   registered buffers
- *   report.c   who waits for whom
- *   watch.c    the thread that notices stalls and writes reports
+ *   report.h   who waits for whom: reports, the thread that notices stalls, traces
  *   ctl.h      the control plane
  *
  * Threads: the caller's (one at a time), the progress thread (on_proxy_error), the service thread of the control plane
@@ -39,10 +38,10 @@ enum comm_stage { CONN_NONE, CONN_SETUP, CONN_HAVE_INFO, CONN_READY };
 struct comm_conn {
 	struct gantry_connector c;
 	struct gantry_connect_info peer_info;
-	struct gantry_conn *dev;	/* the device's copy of c.conn */
-	uint64_t turns;			/* transfers planned so far */
+	struct gantry_conn *dev; /* the device's copy of c.conn */
+	uint64_t turns;		 /* transfers planned so far */
 	enum comm_stage stage;
-	uint32_t id;			/* for the trace */
+	uint32_t id; /* for the trace */
 };
 
 struct comm_peer {
@@ -54,8 +53,8 @@ struct comm_peer {
 /* Argument memory of one launch; free again when every block has added 1 to finished. */
 struct comm_work {
 	struct gantry_xfer *xfers_host, *mapped_dev; /* the same memory, as CPU and device address it */
-	struct gantry_xfer *xfers_dev;		    /* the same on the host device; else in the device's own */
-	uint32_t *first_host, *first_dev;	    /* COMM_CHANNELS_MAX + 1 */
+	struct gantry_xfer *xfers_dev;		     /* the same on the host device; else in the device's own */
+	uint32_t *first_host, *first_dev;	     /* COMM_CHANNELS_MAX + 1 */
 	uint32_t capacity;
 	uint64_t *finished_host, *finished_dev;
 	uint64_t expected; /* blocks launched with this memory since it was made */
@@ -68,15 +67,15 @@ struct comm_reg {
 	struct gantry_mem_info info;
 	struct gantry_ipc_handle ipc;
 	int exported;
-	void **handles;	      /* by connection: 2 * nchannels per peer; what proxy_register gave */
-	uint64_t *peer_base;  /* by rank: where the peer has mapped it; 0: not asked, UINT64_MAX: it cannot */
+	void **handles;	     /* by connection: 2 * nchannels per peer; what proxy_register gave */
+	uint64_t *peer_base; /* by rank: where the peer has mapped it; 0: not asked, UINT64_MAX: it cannot */
 };
 
 struct gantry_comm {
 	struct gantry_list node; /* of all communicators of the process: watch.c */
 	int rank, nranks, nchannels;
 	uint64_t id;
-	char *transport; /* owned: which may be used */
+	char *transport;	      /* owned: which may be used */
 	struct gantry_device *device; /* borrowed */
 	struct gantry_ctl *ctl;
 	struct gantry_peer_info *infos;
@@ -150,7 +149,8 @@ gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, ui
 int comm_works_busy(const struct gantry_comm *comm);
 
 /* PTR: may the call's buffer be handed over on this connection? 1, with the address as the other end needs it. */
-int comm_memory_place(struct gantry_comm *comm, struct comm_conn *cc, const struct comm_call *call, uint64_t *ret_place);
+int comm_memory_place(struct gantry_comm *comm, struct comm_conn *cc, const struct comm_call *call,
+		      uint64_t *ret_place);
 void comm_memory_free(struct gantry_comm *comm);
 /* The peer's half: calls that arrive on the service thread. */
 enum { COMM_CALL_MAP = 1, COMM_CALL_UNMAP = 2 };

@@ -131,7 +131,8 @@ static void reg_free(struct gantry_comm *comm, struct comm_reg *reg)
 
 			if (!handle || handle == (void *)(uintptr_t)CANNOT)
 				continue;
-			(send ? &all[ch].c.transport->send : &all[ch].c.transport->recv)->proxy_deregister(all[ch].c.proxy, handle);
+			(send ? &all[ch].c.transport->send : &all[ch].c.transport->recv)
+				->proxy_deregister(all[ch].c.proxy, handle);
 		}
 	}
 	gantry_list_remove(&reg->node);

@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -170,8 +170,9 @@ static gantry_result advance(struct gantry_comm *comm, struct comm_conn *cc, int
 	if (cc->stage == CONN_HAVE_INFO) {
 		TRY(side_of(cc)->connect(&cc->c, &cc->peer_info));
 		TRY(finish(comm, cc));
-		LOG_DEBUG(COMM, "rank %d %s rank %d by %s, channel %d", comm->rank, cc->c.send ? "sends to" : "receives from",
-			  cc->c.peer->rank, cc->c.transport->name, cc->c.channel);
+		LOG_DEBUG(COMM, "rank %d %s rank %d by %s, channel %d", comm->rank,
+			  cc->c.send ? "sends to" : "receives from", cc->c.peer->rank, cc->c.transport->name,
+			  cc->c.channel);
 	}
 out:
 	return r;
@@ -187,8 +188,10 @@ static gantry_result open_direction(struct gantry_comm *comm, int peer, int send
 	if (*all)
 		return GANTRY_OK;
 	if (!p->transport)
-		TRY(gantry_transport_choose(&comm->infos[comm->rank], &comm->infos[peer], comm->transport, &p->transport));
-	__atomic_store_n(all, calloc((size_t)comm->nchannels, sizeof(**all)), __ATOMIC_RELEASE); /* reports look: report_look.c */
+		TRY(gantry_transport_choose(&comm->infos[comm->rank], &comm->infos[peer], comm->transport,
+					    &p->transport));
+	__atomic_store_n(all, calloc((size_t)comm->nchannels, sizeof(**all)),
+			 __ATOMIC_RELEASE); /* reports look: report_look.c */
 	if (!*all)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for connections to rank %d", peer);
 	for (int ch = 0; ch < comm->nchannels; ch++)
@@ -235,7 +238,9 @@ static gantry_result give_up(const struct comm_call *c, uint64_t waited_ns)
 		has_info &= all[ch].stage >= CONN_HAVE_INFO;
 	snprintf(text, sizeof(text), "rank %d (%s) %s within %.1f s: connecting to it by %s", c->peer,
 		 c->comm->infos[c->peer].host_name,
-		 has_info ? "did not finish connecting" : c->send ? "has not called recv" : "has not called send",
+		 has_info  ? "did not finish connecting"
+		 : c->send ? "has not called recv"
+			   : "has not called send",
 		 (double)waited_ns / 1e9, p->transport ? p->transport->name : "?");
 	FAIL(GANTRY_ERR_TIMEOUT, "%s", text);
 out:
@@ -285,8 +290,9 @@ gantry_result comm_connect(const struct comm_call *calls, size_t n)
 		if (pending && now - start > gantry_params()->connect_timeout)
 			return give_up(waits, now - start);
 		/*
-		 * Infos ring the control plane; sockets do not: they are looked at again soon, and less often with time.
-		 * Many ranks that ask about many connections all the time would keep the network from making them.
+		 * Infos ring the control plane; sockets do not: they are looked at again soon, and less often with
+		 * time. Many ranks that ask about many connections all the time would keep the network from making
+		 * them.
 		 */
 		if (poll)
 			next_poll = now + poll_pause(now - start);

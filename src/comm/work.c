@@ -7,8 +7,8 @@
 #include "comm/comm.h"
 
 /*
- * Transfers that a work holds from the start. On a GPU it is generous: memory is not got while kernels run there, because
- * the driver may wait for them, and they may be waiting for this very launch.
+ * Transfers that a work holds from the start. On a GPU it is generous: memory is not got while kernels run there,
+ * because the driver may wait for them, and they may be waiting for this very launch.
  */
 enum { XFERS_FIRST = 4, XFERS_FIRST_GPU = 64, XFERS_NEAR = 8 /* P2P_NEAR: a block copies so few to itself */ };
 
@@ -88,7 +88,8 @@ out:
 
 static int busy(const struct comm_work *w)
 {
-	return w->finished_host && __atomic_load_n(w->finished_host, __ATOMIC_ACQUIRE) != __atomic_load_n(&w->expected, __ATOMIC_RELAXED);
+	return w->finished_host &&
+	       __atomic_load_n(w->finished_host, __ATOMIC_ACQUIRE) != __atomic_load_n(&w->expected, __ATOMIC_RELAXED);
 }
 
 int comm_works_busy(const struct gantry_comm *comm)
@@ -113,10 +114,24 @@ void comm_works_free(struct gantry_comm *comm)
 	works_release(comm, &comm->works_first);
 }
 
+/* Under mu: the watch thread asks which works are busy. */
+static gantry_result grow(struct gantry_comm *comm, struct comm_work *w, uint32_t capacity)
+{
+	gantry_result r;
+	struct comm_work old = *w;
+
+	pthread_mutex_lock(&comm->mu);
+	r = works_alloc(comm, w, 1, capacity);
+	if (r == GANTRY_OK && old.capacity > first_capacity(comm))
+		works_release(comm, &old);
+	pthread_mutex_unlock(&comm->mu);
+	return r;
+}
+
 gantry_result comm_work_get(struct gantry_comm *comm, uint32_t n, struct comm_work **ret_work)
 {
 	gantry_result r = GANTRY_OK;
-	struct comm_work *w = &comm->works[comm->launches % COMM_WORKS], old = *w;
+	struct comm_work *w = &comm->works[comm->launches % COMM_WORKS];
 	uint32_t capacity = w->capacity;
 
 	/* All in use: let the whole of it drain, so that caller and kernels do not take turns on a small machine. */
@@ -129,9 +144,7 @@ gantry_result comm_work_get(struct gantry_comm *comm, uint32_t n, struct comm_wo
 	if (n > capacity) {
 		while (capacity < n)
 			capacity *= 2;
-		TRY(works_alloc(comm, w, 1, capacity));
-		if (old.capacity > first_capacity(comm))
-			works_release(comm, &old);
+		TRY(grow(comm, w, capacity));
 	}
 	*ret_work = w;
 out:

@@ -25,11 +25,11 @@ enum gantry_mem_kind {
 };
 struct gantry_mem_info {
 	enum gantry_mem_kind kind;
-	int device;	    /* index of the GPU, -1 for host memory */
-	void *device_ptr;   /* the same place as kernels address it; NULL if they cannot */
-	void *base;	    /* of the allocation, if known, else NULL */
-	size_t size;	    /* of the allocation, if known, else 0 */
-	int exportable;	    /* ipc_export would work */
+	int device;	  /* index of the GPU, -1 for host memory */
+	void *device_ptr; /* the same place as kernels address it; NULL if they cannot */
+	void *base;	  /* of the allocation, if known, else NULL */
+	size_t size;	  /* of the allocation, if known, else 0 */
+	int exportable;	  /* ipc_export would work */
 };
 
 /* An allocation of another process. Plain bytes: travels over the bootstrap network. */
@@ -47,18 +47,19 @@ enum gantry_kernel {
 
 struct gantry_launch {
 	enum gantry_kernel kernel;
-	uint32_t blocks; /* all of them run at the same time */
-	uint32_t lanes;	 /* per block; 0: the device's default (host: 1) */
+	uint32_t blocks;  /* all of them run at the same time */
+	uint32_t lanes;	  /* per block; 0: the device's default (host: 1) */
 	const void *args; /* the kernel's argument struct, copied */
 	size_t args_size;
-	const uint32_t *abort;	    /* borrowed, device-visible: nonzero ends every wait of the kernel; NULL: none */
-	struct gantry_door *doors;  /* borrowed: doors[b] is what block b sleeps on; NULL: it only spins and yields */
+	const uint32_t *abort;	   /* borrowed, device-visible: nonzero ends every wait of the kernel; NULL: none */
+	struct gantry_door *doors; /* borrowed: doors[b] is what block b sleeps on; NULL: it only spins and yields */
 };
 
 struct gantry_device_ops {
 	void (*close)(struct gantry_device *dev);
 
-	/* Device memory, zeroed. Mapped memory is host memory that the device addresses; zeroed, NUMA-near the device. */
+	/* Device memory, zeroed. Mapped memory is host memory that the device addresses; zeroed, NUMA-near the device.
+	 */
 	gantry_result (*alloc)(struct gantry_device *dev, size_t size, void **ret_ptr);
 	gantry_result (*free)(struct gantry_device *dev, void *ptr); /* NULL is fine, like free() */
 	gantry_result (*alloc_mapped)(struct gantry_device *dev, size_t size, void **ret_host, void **ret_device);
@@ -86,29 +87,32 @@ struct gantry_device_ops {
 	gantry_result (*event_destroy)(struct gantry_device *dev, struct gantry_dev_event *e);
 	gantry_result (*event_record)(struct gantry_device *dev, struct gantry_dev_event *e, struct gantry_stream *s);
 	gantry_result (*event_query)(struct gantry_device *dev, struct gantry_dev_event *e); /* AGAIN: not yet */
-	gantry_result (*event_elapsed)(struct gantry_device *dev, struct gantry_dev_event *from, struct gantry_dev_event *to,
-				       double *ret_us);
+	gantry_result (*event_elapsed)(struct gantry_device *dev, struct gantry_dev_event *from,
+				       struct gantry_dev_event *to, double *ret_us);
 
 	gantry_result (*launch)(struct gantry_device *dev, struct gantry_stream *s, const struct gantry_launch *l);
 
 	/* Can kernels of `dev` address memory of `other` (same process)? Enables it. */
 	gantry_result (*peer_access)(struct gantry_device *dev, struct gantry_device *other, int *ret_can);
-	gantry_result (*ipc_export)(struct gantry_device *dev, void *base, size_t size, struct gantry_ipc_handle *ret_handle);
+	gantry_result (*ipc_export)(struct gantry_device *dev, void *base, size_t size,
+				    struct gantry_ipc_handle *ret_handle);
 	/* Maps it here; the exporter must keep its allocation until ipc_close. */
 	gantry_result (*ipc_open)(struct gantry_device *dev, const struct gantry_ipc_handle *handle, void **ret_ptr);
 	gantry_result (*ipc_close)(struct gantry_device *dev, void *ptr);
-	gantry_result (*dmabuf_export)(struct gantry_device *dev, void *ptr, size_t size, int *ret_fd, uint64_t *ret_offset);
+	gantry_result (*dmabuf_export)(struct gantry_device *dev, void *ptr, size_t size, int *ret_fd,
+				       uint64_t *ret_offset);
 };
 
 struct gantry_device {
 	const struct gantry_device_ops *ops; /* borrowed, const */
 	enum gantry_device_kind kind;
-	int index;	     /* GPU number, 0 for the host */
-	int numa_node;	     /* -1: unknown */
+	int index;     /* GPU number, 0 for the host */
+	int numa_node; /* -1: unknown */
 	char name[64];
-	char bus_id[24];     /* "0000:3b:00.0", "" for the host: same GPU in two processes <=> same bus_id */
-	int sleeps;	     /* kernels sleep on doors and ring them (host); 0: they only spin (GPU) */
-	int ll128_local;     /* a line is seen in order between kernels of this device (and through shared memory on a host) */
+	char bus_id[24]; /* "0000:3b:00.0", "" for the host: same GPU in two processes <=> same bus_id */
+	int sleeps;	 /* kernels sleep on doors and ring them (host); 0: they only spin (GPU) */
+	int ll128_local; /* a line is seen in order between kernels of this device (and through shared memory on a host)
+			  */
 	uint32_t max_blocks; /* that run at the same time */
 	uint32_t default_lanes;
 };

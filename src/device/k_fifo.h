@@ -40,7 +40,8 @@ DEV void k_fifo(const struct gantry_fifo_args *a)
 	if (dev_block() != 0 || dev_lane() != 0)
 		return;
 	for (; !aborted && step < end; step++) {
-		if (seen + window <= step) /* a look at head is a trip over the bus: only when there is no credit left */
+		if (seen + window <=
+		    step) /* a look at head is a trip over the bus: only when there is no credit left */
 			seen = k_fifo_wait(head, step + 1 - window, &aborted);
 		if (!a->bare)
 			dev_post(&slots[step % GANTRY_STEPS], gantry_slot_meta(step, GANTRY_MODE_PTR, 8),

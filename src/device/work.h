@@ -15,24 +15,24 @@ struct gantry_xfer {
 	uint64_t place;	     /* PTR: the address of buf as the other end sees it; posted and offered instead of buf */
 	uint64_t turn;	     /* the how-manieth transfer of its connection; begins when conn->turn has come to it */
 	uint8_t send;
-	uint8_t proto;	/* enum gantry_proto */
-	uint8_t ptr;	/* post or offer the user's buffer instead of copying */
+	uint8_t proto; /* enum gantry_proto */
+	uint8_t ptr;   /* post or offer the user's buffer instead of copying */
 	uint8_t reserved;
 	/* Below: the kernel's own, zero at launch. */
-	uint64_t begun;	  /* bytes copied, posted or offered */
-	uint64_t ended;	  /* bytes received, or whose buffers the consumer has given back */
-	uint64_t first;	  /* step of byte 0 */
-	uint64_t last;	  /* send, PTR: head must pass this step */
+	uint64_t begun; /* bytes copied, posted or offered */
+	uint64_t ended; /* bytes received, or whose buffers the consumer has given back */
+	uint64_t first; /* step of byte 0 */
+	uint64_t last;	/* send, PTR: head must pass this step */
 	uint32_t phase;
-	uint32_t error;	  /* gantry_result: what arrived does not fit */
+	uint32_t error; /* gantry_result: what arrived does not fit */
 	uint64_t error_bytes;
 };
 
 struct gantry_p2p_args {
 	struct gantry_xfer *xfers; /* read and written; sorted by block */
 	const uint32_t *first;	   /* blocks + 1 entries: block b does xfers[first[b]] .. xfers[first[b+1]-1] */
-	uint32_t *result;	   /* host memory: the first error (gantry_result) and nothing else is stored, relaxed */
-	uint64_t *finished;	   /* host memory: each block adds 1 when it is done with xfers; may be NULL */
+	uint32_t *result;   /* host memory: the first error (gantry_result) and nothing else is stored, relaxed */
+	uint64_t *finished; /* host memory: each block adds 1 when it is done with xfers; may be NULL */
 };
 
 enum gantry_prim_kind {
@@ -53,10 +53,11 @@ struct gantry_prim_args {
 	const char *input;
 	char *output;
 	uint64_t count;	      /* elements */
-	uint32_t slice_steps; /* a slice is this many steps; a chunk is chunk_steps, a multiple of it; both divide STEPS */
+	uint32_t slice_steps; /* a slice is this many steps; a chunk is chunk_steps, a multiple of it; both divide STEPS
+			       */
 	uint32_t chunk_steps;
-	uint64_t scalar;      /* PREMUL: the scalar's bits; AVG: the divisor, applied by the last reduction */
-	uint32_t last;	      /* this reduction is the last one: AVG divides */
+	uint64_t scalar; /* PREMUL: the scalar's bits; AVG: the divisor, applied by the last reduction */
+	uint32_t last;	 /* this reduction is the last one: AVG divides */
 	uint32_t *result;
 };
 

@@ -118,7 +118,8 @@ static gantry_result check_info(const struct gantry_connector *c, const struct g
 		FAIL(GANTRY_ERR_VERSION, "rank %d has LL steps of %u and %u bytes, this rank %d and %d", c->peer->rank,
 		     ret_info->ll_step, ret_info->ll128_step, NET_LL_STEP, NET_LL128_STEP);
 	if ((ret_info->max_recvs > 1) != (nc->link->shared != 0))
-		FAIL(GANTRY_ERR_SETTING, "rank %d groups %u receives, this rank's network %s %d; use one network on all ranks",
+		FAIL(GANTRY_ERR_SETTING,
+		     "rank %d groups %u receives, this rank's network %s %d; use one network on all ranks",
 		     c->peer->rank, ret_info->max_recvs, nc->link->use->net->name, nc->link->use->props.max_recvs);
 out:
 	return r;

@@ -50,7 +50,7 @@ struct net_link {
 	int refs;		 /* under the lock of all links */
 	uint64_t comm_id;
 	int me, peer, send, shared;
-	int nchannels; /* that share the pool */
+	int nchannels;			  /* that share the pool */
 	struct gantry_device *device;	  /* borrowed */
 	const struct gantry_net_use *use; /* counted */
 	void *listen, *comm;		  /* the network's */
@@ -96,7 +96,7 @@ struct net_conn {
 	struct net_step steps[GANTRY_STEPS];
 	uint64_t numbers, arrived; /* receives posted and handed over */
 	uint32_t held;		   /* units of the pool */
-	int prepared; /* recv: steps[posted % STEPS] is filled in, the receive is not posted yet */
+	int prepared;		   /* recv: steps[posted % STEPS] is filled in, the receive is not posted yet */
 	int channel;
 };
 

@@ -1,7 +1,7 @@
 /*
  * Receiving from a network, seen from the progress thread. In one pass: post receives (grouped over the channels of a
- * link), see what has arrived, flush where the data went to a device, hand over to the kernel, and count what the kernel
- * has consumed. Each receive is for one step of each of its channels.
+ * link), see what has arrived, flush where the data went to a device, hand over to the kernel, and count what the
+ * kernel has consumed. Each receive is for one step of each of its channels.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <string.h>
@@ -147,8 +147,8 @@ static gantry_result arrived(struct net_link *l, struct net_recv *recv, const in
 		struct gantry_proxy_op *op = gantry_proxy_op_of(pc, recv->step[i]);
 
 		if (op->exact && (uint64_t)sizes[i] != s->size)
-			FAIL(GANTRY_ERR_SIZE, "rank %d sent %d bytes where %llu were expected (step %llu, channel %d)", l->peer,
-			     sizes[i], (unsigned long long)s->size, (unsigned long long)recv->step[i],
+			FAIL(GANTRY_ERR_SIZE, "rank %d sent %d bytes where %llu were expected (step %llu, channel %d)",
+			     l->peer, sizes[i], (unsigned long long)s->size, (unsigned long long)recv->step[i],
 			     ((struct net_conn *)pc->resources)->channel);
 		s->size = (uint64_t)sizes[i];
 		pc->moved = recv->step[i] + op->slice_steps;

@@ -10,7 +10,8 @@
 #include "transport/net_priv.h"
 
 /* Takes the flags off. 0: not all lines are there yet. */
-static int pack_ll(const struct net_conn *nc, const struct gantry_proxy_op *op, uint64_t step, uint64_t bytes, char *out)
+static int pack_ll(const struct net_conn *nc, const struct gantry_proxy_op *op, uint64_t step, uint64_t bytes,
+		   char *out)
 {
 	const char *block = nc->block_host + sizeof(struct gantry_fifo);
 	uint64_t slot = step % GANTRY_STEPS, data;
@@ -78,7 +79,8 @@ static gantry_result locate(struct gantry_proxy_conn *pc, struct net_conn *nc, c
 		s->data = nc->stage + slot * NET_STAGE_STEP;
 		s->mr = nc->stage_mr;
 		if (s->size > NET_STAGE_STEP)
-			FAIL(GANTRY_ERR_INTERNAL, "a kernel posted %llu bytes in an LL step", (unsigned long long)s->size);
+			FAIL(GANTRY_ERR_INTERNAL, "a kernel posted %llu bytes in an LL step",
+			     (unsigned long long)s->size);
 		return pack_ll(nc, op, step, s->size, s->data) ? GANTRY_OK : GANTRY_AGAIN;
 	}
 	if (s->mode == GANTRY_MODE_PTR) {
@@ -91,8 +93,8 @@ static gantry_result locate(struct gantry_proxy_conn *pc, struct net_conn *nc, c
 		s->data = nc->ring_host + slot * (nc->ring_size / GANTRY_STEPS);
 		s->mr = nc->ring_mr;
 	} else if (s->mode != GANTRY_MODE_OFFSET || !s->units || place != s->place) {
-		FAIL(GANTRY_ERR_INTERNAL, "a kernel posted step %llu in mode %u at %llu", (unsigned long long)step, s->mode,
-		     (unsigned long long)place);
+		FAIL(GANTRY_ERR_INTERNAL, "a kernel posted step %llu in mode %u at %llu", (unsigned long long)step,
+		     s->mode, (unsigned long long)place);
 	}
 out:
 	return r;

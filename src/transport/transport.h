@@ -5,19 +5,21 @@
 #include "gantry/transport.h"
 #include "net/net.h"
 
-extern const struct gantry_transport gantry_transport_p2p, gantry_transport_shm, gantry_transport_net, gantry_transport_collnet;
+extern const struct gantry_transport gantry_transport_p2p, gantry_transport_shm, gantry_transport_net,
+	gantry_transport_collnet;
 
 /*
  * The first transport in order that can connect the two. `wanted`: "auto", "" or a comma-separated list of names that
  * may be used (GANTRY_TRANSPORT, --transport). If none can: ERR_UNREACHABLE, with every transport's reason in one line.
  */
-gantry_result gantry_transport_choose(const struct gantry_peer_info *me, const struct gantry_peer_info *peer, const char *wanted,
-				      const struct gantry_transport **ret_transport);
+gantry_result gantry_transport_choose(const struct gantry_peer_info *me, const struct gantry_peer_info *peer,
+				      const char *wanted, const struct gantry_transport **ret_transport);
 const struct gantry_transport *gantry_transport_find(const char *name);
 /* Loads the libraries of GANTRY_TRANSPORT_LIBS, once. */
 gantry_result gantry_transport_load_libs(void);
 
-/* The network that the net transport uses: Gantry's own unless GANTRY_NET_PLUGIN names one. One context per communicator. */
+/* The network that the net transport uses: Gantry's own unless GANTRY_NET_PLUGIN names one. One context per
+ * communicator. */
 struct gantry_net_use {
 	struct gantry_net *net; /* borrowed */
 	void *ctx;

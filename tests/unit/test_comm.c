@@ -14,7 +14,8 @@ struct world {
 	struct gantry_unique_id id;
 	int nranks, channels;
 	const char *transport;
-	void (*body)(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev, struct gantry_stream *s);
+	void (*body)(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+		     struct gantry_stream *s);
 };
 struct rank {
 	struct world *w;
@@ -27,8 +28,11 @@ static void *rank_main(void *arg)
 	struct gantry_device *dev;
 	struct gantry_stream *s;
 	struct gantry_comm *comm;
-	struct gantry_comm_config config = {.id = me->w->id, .rank = me->rank, .nranks = me->w->nranks,
-					    .transport = me->w->transport, .channels = me->w->channels};
+	struct gantry_comm_config config = {.id = me->w->id,
+					    .rank = me->rank,
+					    .nranks = me->w->nranks,
+					    .transport = me->w->transport,
+					    .channels = me->w->channels};
 
 	CHECK_EQ(gantry_device_open(GANTRY_DEVICE_HOST, 0, &dev), GANTRY_OK);
 	CHECK_EQ(gantry_stream_create(dev, &s), GANTRY_OK);
@@ -61,7 +65,8 @@ static unsigned char expect(int from, int to, size_t i, int k)
 }
 
 /* Everybody to everybody, itself included, in one group and in an order that suits nobody. */
-static void all_pairs(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev, struct gantry_stream *s)
+static void all_pairs(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+		      struct gantry_stream *s)
 {
 	static const size_t sizes[] = {0, 1, 7, 8, 9, 1023, 4097, 65537, 1 << 20, (3 << 20) + 5};
 	int n = w->nranks;
@@ -82,7 +87,9 @@ static void all_pairs(struct world *w, int rank, struct gantry_comm *comm, struc
 		}
 		CHECK_EQ(gantry_group_start(), GANTRY_OK);
 		for (int p = 0; p < n; p++)
-			CHECK_EQ(gantry_send(out[(n - p + rank) % n], size, GANTRY_TYPE_UINT8, (n - p + rank) % n, comm, s), GANTRY_OK);
+			CHECK_EQ(gantry_send(out[(n - p + rank) % n], size, GANTRY_TYPE_UINT8, (n - p + rank) % n, comm,
+					     s),
+				 GANTRY_OK);
 		for (int p = n; p-- > 0;)
 			CHECK_EQ(gantry_recv(in[p], size, GANTRY_TYPE_UINT8, p, comm, s), GANTRY_OK);
 		CHECK_EQ(gantry_group_end(), GANTRY_OK);

@@ -11,7 +11,7 @@
 
 #define DEV static inline __attribute__((unused))
 #define DEV_SHARED static _Thread_local /* never used with several lanes; see dev_bcast */
-#define DEV_TRIES 1 /* looks at a line before somebody else gets a chance */
+#define DEV_TRIES 1			/* looks at a line before somebody else gets a chance */
 
 /* Tests that compile the bodies themselves may stretch the moments before and inside each publication. */
 #ifdef GANTRY_TEST_DELAYS
@@ -27,12 +27,12 @@ extern void (*dev_delay)(void);
  */
 struct dev_team {
 	uint32_t lanes;
-	uint32_t arrived;	 /* fetch_add by lanes */
-	uint32_t generation;	 /* written by the last lane to arrive; the futex word of those that sleep */
-	uint32_t sleeping;	 /* lanes asleep, or about to be */
-	uint64_t value;		 /* lane 0's, for dev_bcast */
-	uint64_t box[8];	 /* lane 0's, for dev_share */
-	uint32_t no;		 /* lanes that said no, for dev_all; fetch_add by lanes, reset by lane 0 */
+	uint32_t arrived;    /* fetch_add by lanes */
+	uint32_t generation; /* written by the last lane to arrive; the futex word of those that sleep */
+	uint32_t sleeping;   /* lanes asleep, or about to be */
+	uint64_t value;	     /* lane 0's, for dev_bcast */
+	uint64_t box[8];     /* lane 0's, for dev_share */
+	uint32_t no;	     /* lanes that said no, for dev_all; fetch_add by lanes, reset by lane 0 */
 };
 
 /* Set by the launcher on each thread that runs a block. */
@@ -44,10 +44,22 @@ struct dev_thread {
 };
 extern _Thread_local struct dev_thread dev_self __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
-DEV uint32_t dev_lane(void) { return dev_self.lane; }
-DEV uint32_t dev_lanes(void) { return dev_self.lanes; }
-DEV uint32_t dev_block(void) { return dev_self.block; }
-DEV uint32_t dev_blocks(void) { return dev_self.blocks; }
+DEV uint32_t dev_lane(void)
+{
+	return dev_self.lane;
+}
+DEV uint32_t dev_lanes(void)
+{
+	return dev_self.lanes;
+}
+DEV uint32_t dev_block(void)
+{
+	return dev_self.block;
+}
+DEV uint32_t dev_blocks(void)
+{
+	return dev_self.blocks;
+}
 
 void gantry_host_team_barrier(struct dev_team *t);
 DEV void dev_barrier(void)
@@ -111,18 +123,39 @@ DEV void dev_copy(void *dst, const void *src, uint64_t n)
 		memcpy((char *)dst + from, (const char *)src + from, n - from < part ? n - from : part);
 }
 
-DEV uint64_t dev_load(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }
-DEV uint64_t dev_load_relaxed(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
-DEV uint32_t dev_load_relaxed32(const uint32_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+DEV uint64_t dev_load(const uint64_t *p)
+{
+	return __atomic_load_n(p, __ATOMIC_SEQ_CST);
+}
+DEV uint64_t dev_load_relaxed(const uint64_t *p)
+{
+	return __atomic_load_n(p, __ATOMIC_RELAXED);
+}
+DEV uint32_t dev_load_relaxed32(const uint32_t *p)
+{
+	return __atomic_load_n(p, __ATOMIC_RELAXED);
+}
 DEV void dev_store(uint64_t *p, uint64_t v)
 {
 	DEV_DELAY();
 	__atomic_store_n(p, v, __ATOMIC_SEQ_CST);
 }
-DEV void dev_store_relaxed(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
-DEV void dev_store_relaxed32(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
-DEV void dev_post_count(uint64_t *p, uint64_t v) { dev_store(p, v); }
-DEV void dev_add(uint64_t *p, uint64_t v) { __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST); }
+DEV void dev_store_relaxed(uint64_t *p, uint64_t v)
+{
+	__atomic_store_n(p, v, __ATOMIC_RELAXED);
+}
+DEV void dev_store_relaxed32(uint32_t *p, uint32_t v)
+{
+	__atomic_store_n(p, v, __ATOMIC_RELAXED);
+}
+DEV void dev_post_count(uint64_t *p, uint64_t v)
+{
+	dev_store(p, v);
+}
+DEV void dev_add(uint64_t *p, uint64_t v)
+{
+	__atomic_fetch_add(p, v, __ATOMIC_SEQ_CST);
+}
 DEV void dev_publish(struct gantry_slot *s, uint64_t meta, uint64_t where)
 {
 	DEV_DELAY();
@@ -130,8 +163,13 @@ DEV void dev_publish(struct gantry_slot *s, uint64_t meta, uint64_t where)
 	DEV_DELAY();
 	__atomic_store_n(&s->meta, meta, __ATOMIC_SEQ_CST);
 }
-DEV void dev_post(struct gantry_slot *s, uint64_t meta, uint64_t where) { dev_publish(s, meta, where); }
-DEV void dev_fence(void) {}
+DEV void dev_post(struct gantry_slot *s, uint64_t meta, uint64_t where)
+{
+	dev_publish(s, meta, where);
+}
+DEV void dev_fence(void)
+{
+}
 
 /* Wakes whoever sleeps at the door, in any process that maps it. */
 void gantry_door_wake(struct gantry_door *door);
@@ -219,7 +257,10 @@ DEV int dev_ll_load(const uint64_t *line, uint32_t flag, uint64_t *ret_data)
 }
 
 /* LL128: the lanes of a group move one line together; on the host a group is one lane. The flag is the last word. */
-DEV uint32_t dev_ll128_width(void) { return 1; }
+DEV uint32_t dev_ll128_width(void)
+{
+	return 1;
+}
 DEV void dev_ll128_put(uint64_t *line, const char *data, uint32_t bytes, uint64_t flag)
 {
 	uint64_t word;

@@ -79,7 +79,8 @@ gantry_result gantry_host_ipc_export(struct gantry_device *dev, void *base, size
 	m = gantry_host_mem_find(base);
 	if (!m || !m->owned || m->fd < 0 || size > (size_t)(m->base + m->size - (char *)base))
 		FAIL(GANTRY_ERR_INVALID,
-		     "%zu bytes at %p are not within one exportable allocation of this device: cannot export them", size, base);
+		     "%zu bytes at %p are not within one exportable allocation of this device: cannot export them",
+		     size, base);
 	h.fd = m->fd;
 	h.st_dev = m->st_dev;
 	h.st_ino = m->st_ino;

@@ -1,11 +1,11 @@
 /*
  * comm_abort MODE TRANSPORT: ends of a communicator that nobody waits for, and what is left behind.
  *
- *   abort    a receive whose peer never sends, then a send that it never takes; another thread aborts: the stream is free
- *            within 100 ms, destroying takes less than a second, and the peer's communicator is destroyed as well
- *   connect  the same while the call still waits for the peer's own call, to connect
- *   destroy  nothing was aborted: destroying gives up after GANTRY_TIMEOUT because the peer never comes
- *   cycles   200 communicators of two ranks, one after the other, used once each: the process is as it was
+ *   abort    a receive whose peer never sends, then a send that it never takes; another thread aborts: the stream is
+ * free within 100 ms, destroying takes less than a second, and the peer's communicator is destroyed as well connect the
+ * same while the call still waits for the peer's own call, to connect destroy  nothing was aborted: destroying gives up
+ * after GANTRY_TIMEOUT because the peer never comes cycles   200 communicators of two ranks, one after the other, used
+ * once each: the process is as it was
  */
 #include "comm_util.h"
 
@@ -67,8 +67,9 @@ static void wait_and_abort(struct node *me, int send)
 	CHECK_EQ(gantry_send(me->out, 1, GANTRY_TYPE_UINT8, 1, me->comm, me->stream), GANTRY_ERR_ABORTED);
 	begun = now_us();
 	CHECK_OK(gantry_comm_destroy(me->comm));
-	printf("{\"mode\": \"%s\", \"transport\": \"%s\", \"waits\": \"%s\", \"sync_ms\": %llu, \"destroy_us\": %llu}\n", mode,
-	       transport, send ? "send" : "recv", (unsigned long long)(sync_ms - aborted_at()),
+	printf("{\"mode\": \"%s\", \"transport\": \"%s\", \"waits\": \"%s\", \"sync_ms\": %llu, \"destroy_us\": "
+	       "%llu}\n",
+	       mode, transport, send ? "send" : "recv", (unsigned long long)(sync_ms - aborted_at()),
 	       (unsigned long long)(now_us() - begun));
 	CHECK(sync_ms - aborted_at() <= 100);
 	CHECK(now_us() - begun < 1000000);
@@ -161,7 +162,8 @@ static void cycles(void)
 	}
 	settle(fds, threads, "at the end");
 	end = mallinfo2().uordblks;
-	printf("{\"mode\": \"cycles\", \"transport\": \"%s\", \"cycles\": %d, \"ms\": %llu, \"fds\": %d, \"threads\": %d, "
+	printf("{\"mode\": \"cycles\", \"transport\": \"%s\", \"cycles\": %d, \"ms\": %llu, \"fds\": %d, \"threads\": "
+	       "%d, "
 	       "\"heap_halfway\": %zu, \"heap_end\": %zu}\n",
 	       transport, CYCLES, (unsigned long long)(pair_now_ms() - begun), pair_fds(), pair_threads(), middle, end);
 	CHECK(end <= middle + 4096);

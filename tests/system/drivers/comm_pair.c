@@ -29,8 +29,8 @@ static void be_rank(int rank)
 	CHECK_EQ(counters.send_bytes, bytes);
 	CHECK_EQ(counters.recv_bytes, bytes);
 	CHECK_OK(node_close(&me));
-	printf("{\"transport\": \"%s\", \"rank\": %d, \"messages\": %d, \"bytes\": %llu, \"ms\": %llu}\n", transport, rank,
-	       ROUNDS * SIZES, (unsigned long long)bytes, (unsigned long long)(pair_now_ms() - begun));
+	printf("{\"transport\": \"%s\", \"rank\": %d, \"messages\": %d, \"bytes\": %llu, \"ms\": %llu}\n", transport,
+	       rank, ROUNDS * SIZES, (unsigned long long)bytes, (unsigned long long)(pair_now_ms() - begun));
 }
 
 static void *rank_thread(void *arg)

@@ -1,22 +1,30 @@
 /*
  * comm_ranks CASE VICTIM TRANSPORT FOLDER [NETNS [COMMAND]]: four processes, one rank each, that exchange messages in a
- * loop. The id travels through a file in FOLDER. NETNS: rank i runs in the network namespace of that name followed by i.
- * Then something happens to the victim:
+ * loop. The id travels through a file in FOLDER. NETNS: rank i runs in the network namespace of that name followed by
+ * i. Then something happens to the victim:
  *
  *   kill, stop     it gets SIGKILL or SIGSTOP
  *   command        COMMAND is run, which cuts it off
  *   missing        it lives, but does not make its next call until four seconds later
  *   missing_first  it does not even make its first one
  *
- * Meanwhile the survivors, as the ranks of a second communicator and in threads of their own, go on exchanging. JSON lines
- * say what every survivor was told about the victim, when its stream was free and when its communicator was gone; times
- * in milliseconds since the act.
+ * Meanwhile the survivors, as the ranks of a second communicator and in threads of their own, go on exchanging. JSON
+ * lines say what every survivor was told about the victim, when its stream was free and when its communicator was gone;
+ * times in milliseconds since the act.
  */
 #include "comm_util.h"
 
 #include <pthread.h>
 
-enum { N = 4, ROOM = 1 << 20, ROUNDS_BEFORE = 20, LIMIT_MS = 3000, DESTROY_MS = 1000, HOLD_MS = 4000, SIDE_GAP_MS = 1500 };
+enum {
+	N = 4,
+	ROOM = 1 << 20,
+	ROUNDS_BEFORE = 20,
+	LIMIT_MS = 3000,
+	DESTROY_MS = 1000,
+	HOLD_MS = 4000,
+	SIDE_GAP_MS = 1500
+};
 
 struct report {
 	uint32_t rounds, side_rounds;	    /* release, acquire */
@@ -86,7 +94,8 @@ static void stay_in_namespace(int rank)
 	close(fd);
 }
 
-/* The survivors' own communicator. Each message carries whether its sender would like to end; all see the same votes. */
+/* The survivors' own communicator. Each message carries whether its sender would like to end; all see the same votes.
+ */
 static void *side_main(void *arg)
 {
 	struct report *r = arg;
@@ -216,7 +225,8 @@ static void until(int rank, uint32_t rounds, uint32_t side_rounds, const char *w
 {
 	uint64_t limit = pair_now_ms() + 20000;
 
-	while (get(&shared->r[rank].rounds) < rounds || (rank != victim && get(&shared->r[rank].side_rounds) < side_rounds)) {
+	while (get(&shared->r[rank].rounds) < rounds ||
+	       (rank != victim && get(&shared->r[rank].side_rounds) < side_rounds)) {
 		if (ended(rank) || pair_now_ms() > limit)
 			end_with(why, rank);
 		pair_sleep_ms(1);
@@ -250,7 +260,8 @@ static void print(int rank, uint64_t since)
 {
 	const struct report *r = &shared->r[rank];
 
-	printf("{\"case\": \"%s\", \"transport\": \"%s\", \"victim\": %d, \"rank\": %d, \"error\": \"%s\", \"error_rank\": %d, "
+	printf("{\"case\": \"%s\", \"transport\": \"%s\", \"victim\": %d, \"rank\": %d, \"error\": \"%s\", "
+	       "\"error_rank\": %d, "
 	       "\"error_ms\": %lld, \"sync_ms\": %lld, \"destroy_ms\": %lld, \"destroy\": \"%s\", \"rounds\": %u, "
 	       "\"side_rounds\": %u, \"side_gap_ms\": %llu, \"text\": \"%s\"}\n",
 	       what, transport, victim, rank, gantry_result_name(r->error), r->error_rank,
@@ -266,9 +277,10 @@ static int survivor_is_right(int rank, uint64_t since, uint32_t side_before)
 	print(rank, since);
 	if (!deadly())
 		return r->error == GANTRY_OK && r->destroy == GANTRY_OK && r->rounds == 2 * ROUNDS_BEFORE;
-	return fits(r->error) && r->error_rank == victim && r->call == r->error && (int64_t)(r->error_ms - since) <= LIMIT_MS &&
-	       (int64_t)(r->sync_ms - since) <= LIMIT_MS && r->destroyed_ms - r->sync_ms <= DESTROY_MS &&
-	       r->side_gap_ms <= SIDE_GAP_MS && get(&r->side_rounds) > side_before + 10;
+	return fits(r->error) && r->error_rank == victim && r->call == r->error &&
+	       (int64_t)(r->error_ms - since) <= LIMIT_MS && (int64_t)(r->sync_ms - since) <= LIMIT_MS &&
+	       r->destroyed_ms - r->sync_ms <= DESTROY_MS && r->side_gap_ms <= SIDE_GAP_MS &&
+	       get(&r->side_rounds) > side_before + 10;
 }
 
 int main(int argc, char **argv)

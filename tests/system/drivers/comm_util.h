@@ -34,7 +34,8 @@ static inline void node_raise_limits(void)
 static inline gantry_result node_try_open(struct node *me, const struct gantry_unique_id *id, int rank, int n,
 					  const char *transport, int channels, size_t room)
 {
-	struct gantry_comm_config config = {.id = *id, .rank = rank, .nranks = n, .transport = transport, .channels = channels};
+	struct gantry_comm_config config = {
+		.id = *id, .rank = rank, .nranks = n, .transport = transport, .channels = channels};
 	gantry_result r;
 
 	memset(me, 0, sizeof(*me));
@@ -151,7 +152,8 @@ static inline uint64_t cpu_us(void)
 	struct rusage u;
 
 	CHECK_EQ(getrusage(RUSAGE_SELF, &u), 0);
-	return (uint64_t)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000000u + (uint64_t)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+	return (uint64_t)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000000u +
+	       (uint64_t)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
 /* Until fds and threads are what they were; what was closed is seen off in the background. */
@@ -162,8 +164,8 @@ static inline void settle(int fds, int threads, const char *when)
 	while ((pair_fds() != fds || pair_threads() != threads) && pair_now_ms() < end)
 		pair_sleep_ms(5);
 	if (pair_fds() != fds || pair_threads() != threads)
-		fprintf(stderr, "%s: %d fds (%d before), %d threads (%d before)\n", when, pair_fds(), fds, pair_threads(),
-			threads);
+		fprintf(stderr, "%s: %d fds (%d before), %d threads (%d before)\n", when, pair_fds(), fds,
+			pair_threads(), threads);
 	CHECK_EQ(pair_fds(), fds);
 	CHECK_EQ(pair_threads(), threads);
 }

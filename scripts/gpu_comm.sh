@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # On a GPU machine: builds, then tries the CUDA device, the FIFO and the communicator. Output to $OUT if set.
 #
-#   scripts/gpu_comm.sh [PART...]     parts: unit device fifo sendrecv sanitizer; none named: device fifo sendrecv
+#   scripts/gpu_comm.sh [PART...]     parts: unit device transport fifo sendrecv; none named: device fifo sendrecv
 cd "$(dirname "$0")/.." || exit 1
 out=${OUT:-/tmp/gpu-out}
 mkdir -p "$out"

@@ -1,4 +1,4 @@
-/* libgantry.so: the public face of the core. Communicator and receive pipeline will be exported here. */
+/* libgantry.so: the public face of the core. What it exports is listed in gantry.map. */
 #include "gantry/gantry.h"
 
 __attribute__((visibility("default"))) const char *gantry_version(void)

@@ -66,12 +66,16 @@ gantry_result comm_check(struct gantry_comm *comm)
 
 static void on_proxy_error(void *ctx, gantry_result r, int peer, const char *text)
 {
-	comm_fail(ctx, r, peer, text);
+	comm_suspect(ctx, r, peer, text);
 }
 
 static void on_lost(void *ctx, int rank, gantry_result why, const char *text)
 {
-	comm_fail(ctx, why, rank, text);
+	struct gantry_comm *comm = ctx;
+
+	if (!__atomic_load_n(&comm->error_seen, __ATOMIC_ACQUIRE))
+		__atomic_store_n(&comm->cause.of_ctl, 1, __ATOMIC_RELAXED);
+	comm_fail(comm, why, rank, text);
 }
 
 static gantry_result on_call(void *ctx, int from, uint32_t kind, const void *data, size_t size, void *reply,
@@ -193,6 +197,7 @@ static void comm_free(struct gantry_comm *comm)
 {
 	struct gantry_device *d = comm->device;
 
+	comm_cause_end(comm);
 	comm_watch_remove(comm);
 	if (comm->peers)
 		comm_trace_write(comm);
@@ -305,6 +310,8 @@ gantry_result gantry_comm_destroy(struct gantry_comm *comm)
 	if (!comm)
 		return GANTRY_OK;
 	r = drain(comm);
+	if (r != GANTRY_OK)
+		comm_cause_tell(comm);
 	/* Peers may still read memory of this rank: nobody frees before all are done. */
 	if (r == GANTRY_OK && comm->nranks > 1) {
 		all = calloc((size_t)comm->nranks, 8);

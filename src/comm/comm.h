@@ -7,6 +7,7 @@
  *   plan.c     a transfer becomes xfers for the kernel and operations for the proxy
  *   work.c     argument memory of launches, launching
  *   memory.c   registered buffers
+ *   cause.c    whose fault an error is
  *   report.h   who waits for whom: reports, the thread that notices stalls, traces
  *   ctl.h      the control plane
  *
@@ -106,6 +107,14 @@ struct gantry_comm {
 	char error_text[COMM_ERROR_TEXT];
 	uint32_t error_seen; /* atomic copy of error, for the fast path */
 	int lost_ctl;
+	struct { /* cause.c */
+		pthread_t thread;
+		int running, stop; /* stop: atomic */
+		int of_ctl;	   /* atomic: the error is the control plane's news */
+		gantry_result result; /* the symptom */
+		int rank;
+		char text[COMM_ERROR_TEXT];
+	} cause;
 	int report_wanted, report_written; /* watch.c */
 	uint64_t stall_sum, stall_since;   /* watch.c: progress as last seen */
 };
@@ -117,6 +126,13 @@ static inline struct gantry_conn_state *comm_state_host(const struct gantry_comm
 
 /* Latches the first error, ends kernels and operations, wakes everybody. Any thread. */
 void comm_fail(struct gantry_comm *comm, gantry_result r, int rank, const char *text);
+/* The same for an error that may be a symptom, once its cause is known or a moment has passed. comm_suspect returns at
+ * once; comm_fail_for_cause waits. */
+void comm_suspect(struct gantry_comm *comm, gantry_result r, int rank, const char *text);
+void comm_fail_for_cause(struct gantry_comm *comm, gantry_result r, int rank, const char *text);
+/* Before the communicator is freed: nobody looks for causes any more; and the peers hear why it goes. */
+void comm_cause_end(struct gantry_comm *comm);
+void comm_cause_tell(struct gantry_comm *comm);
 /* The latched error, or what a kernel has reported meanwhile. */
 gantry_result comm_check(struct gantry_comm *comm);
 

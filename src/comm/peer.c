@@ -300,8 +300,12 @@ gantry_result comm_connect(const struct comm_call *calls, size_t n)
 			gantry_ctl_wait(waits->comm->ctl, poll_pause(now - start));
 	} while (pending);
 out:
-	if (r != GANTRY_OK)
-		comm_fail(calls[i < n ? i : 0].comm, r, calls[i < n ? i : 0].peer, gantry_last_error());
+	if (r != GANTRY_OK) {
+		const struct comm_call *c = &calls[i < n ? i : 0];
+
+		comm_fail_for_cause(c->comm, r, c->peer, gantry_last_error());
+		r = comm_check(c->comm);
+	}
 	return r;
 }
 

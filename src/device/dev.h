@@ -40,6 +40,9 @@
  *               if (dev_wait(&w)) { aborted }
  *       dev_wait_done(&w);
  *
+ *   dev_wait_proxied(w, yes)   after dev_wait_init: only the proxy is waited for. It needs a CPU to get on, so on a
+ *   small machine the waiter goes to sleep soon
+ *
  *   dev_wait backs off: it spins, then yields, then announces itself at the block's door, returns once more for the
  *   condition to be looked at again, and then sleeps. It returns nonzero when the launch's abort flag is set.
  *

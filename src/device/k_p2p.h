@@ -64,6 +64,7 @@ struct p2p_run {
 	uint32_t at;	       /* next to try */
 	uint32_t idle;	       /* tries in a row that came to nothing */
 	uint32_t waited;       /* dev_wait was called since something moved */
+	int proxied;	       /* all transfers are the proxy's to move on */
 	struct gantry_xfer *x; /* the job's */
 	struct dev_wait wait;
 };
@@ -346,6 +347,7 @@ DEV void p2p_moved(struct p2p_run *r, int moved)
 	if (r->waited) {
 		dev_wait_done(&r->wait);
 		dev_wait_init(&r->wait);
+		dev_wait_proxied(&r->wait, r->proxied);
 		r->waited = 0;
 	}
 }
@@ -413,7 +415,11 @@ DEV uint32_t p2p_group(struct gantry_xfer *xfers, uint32_t n, uint32_t *result)
 		r.result = result;
 		r.from = r.at = r.idle = r.waited = 0;
 		r.to = n;
+		r.proxied = 1;
+		for (uint32_t i = 0; i < n; i++)
+			r.proxied &= (xfers[i].conn->flags & GANTRY_CONN_PROXIED) != 0;
 		dev_wait_init(&r.wait);
+		dev_wait_proxied(&r.wait, r.proxied);
 	}
 	for (;;) {
 		if (dev_lane() == 0)

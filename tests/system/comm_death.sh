@@ -23,7 +23,8 @@ cleanup()
 }
 trap 'cleanup; rm -rf "$tmp"' EXIT
 
-# run CAUSE REPORTS CASE VICTIM TRANSPORT [NETNS COMMAND]: what must come out, and the driver's arguments.
+# run CAUSE REPORTS CASE VICTIM TRANSPORT [NETNS COMMAND]: what must come out, and the driver's arguments. CAUSE: may be a
+# pattern.
 run()
 {
 	local cause=$1 reports=$2 verdict files
@@ -38,7 +39,7 @@ run()
 		{ echo "FAILED: $*: $files reports, expected $reports"; ls "$tmp/$n/stall"; failed=1; }
 	verdict=$("$tool" stall "$tmp/$n/stall" --json) || { echo "FAILED: gantry stall: exit status $?"; failed=1; }
 	echo "$verdict"
-	[[ $verdict == *"\"rank\": $2, \"cause\": \"$cause\","* && $verdict != *$'\n'* ]] ||
+	[[ $verdict == *"\"rank\": $2, \"cause\": \""$cause"\","* && $verdict != *$'\n'* ]] ||
 		{ echo "FAILED: $*: expected one verdict: rank $2, $cause"; failed=1; }
 }
 
@@ -48,6 +49,7 @@ for transport in shm net p2p; do
 	run stopped 3 stop 2 $transport
 	run stopped 3 stop 0 $transport
 done
+run "*" 3 abort 2 net # it says goodbye, and no more
 run "missing call" 3 missing 2 shm
 run "missing call" 3 missing 1 net
 run "missing call" 3 missing_first 2 p2p

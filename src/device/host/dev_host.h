@@ -185,6 +185,7 @@ struct dev_wait {
 	uint32_t n;
 	uint32_t seq;
 	uint32_t announced;
+	uint32_t proxied;
 	uint64_t since; /* ticks at which spinning ended, 0: it has not */
 };
 extern uint32_t gantry_host_spin; /* rounds; 0 on one CPU */
@@ -193,8 +194,12 @@ void gantry_host_wait_done(struct dev_wait *w);
 
 DEV void dev_wait_init(struct dev_wait *w)
 {
-	w->n = w->announced = 0;
+	w->n = w->announced = w->proxied = 0;
 	w->since = 0;
+}
+DEV void dev_wait_proxied(struct dev_wait *w, int yes)
+{
+	w->proxied = (uint32_t)yes;
 }
 DEV int dev_wait(struct dev_wait *w)
 {

@@ -32,7 +32,7 @@
 #include "device/host/dev_host.h"
 #include "device/host/host.h"
 
-enum { SLEEP_NS = 100000000, NAP_MIN_NS = 50000, NAP_MAX_NS = 1000000, CALIBRATE = 256 };
+enum { SLEEP_NS = 100000000, NAP_MIN_NS = 50000, NAP_MAX_NS = 1000000, CALIBRATE = 256, FEW_CPUS = 4 };
 
 _Thread_local struct dev_thread dev_self = {.lanes = 1, .blocks = 1};
 uint32_t gantry_host_spin;
@@ -163,7 +163,9 @@ int gantry_host_wait(struct dev_wait *w)
 		dev_wait_done(w);
 		return 1;
 	}
-	if (w->n < gantry_host_spin)
+	if (w->proxied && cpus <= FEW_CPUS)
+		announce_or_sleep(w, dev_self.door, SLEEP_NS);
+	else if (w->n < gantry_host_spin)
 		gantry_cpu_pause();
 	else if (!w->announced && within(w, gantry_ticks(), yield_ticks))
 		sched_yield();

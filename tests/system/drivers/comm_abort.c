@@ -1,18 +1,19 @@
 /*
  * comm_abort MODE TRANSPORT: ends of a communicator that nobody waits for, and what is left behind.
  *
- *   abort    a receive whose peer never sends, then a send that it never takes; another thread aborts: the stream is
- * free within 100 ms, destroying takes less than a second, and the peer's communicator is destroyed as well connect the
- * same while the call still waits for the peer's own call, to connect destroy  nothing was aborted: destroying gives up
- * after GANTRY_TIMEOUT because the peer never comes cycles   200 communicators of two ranks, one after the other, used
- * once each: the process is as it was
+ *   abort    a receive whose peer never sends, then a send that it never takes; another thread aborts. The stream is
+ *            free within 100 ms, destroying takes less than a second, and the peer's communicator can be destroyed too
+ *   flood    the same after many sends that are small enough to leave at once: some of them are half sent
+ *   connect  the same while the call still waits for the peer's own call, to connect
+ *   destroy  nothing was aborted: destroying gives up after GANTRY_TIMEOUT because the peer never comes
+ *   cycles   200 communicators of two ranks, one after the other, used once each: the process is as it was
  */
 #include "comm_util.h"
 
 #include <malloc.h>
 #include <pthread.h>
 
-enum { LARGE = 64 << 20, CYCLES = 200, SMALL = 30000 };
+enum { LARGE = 64 << 20, CYCLES = 200, SMALL = 30000, FLOOD = 60000 };
 
 static struct gantry_unique_id id;
 static const char *transport, *mode;
@@ -54,8 +55,12 @@ static void wait_and_abort(struct node *me, int send)
 	gantry_result r;
 
 	CHECK_EQ(pthread_create(&other, NULL, abort_later, me), 0);
-	r = send ? gantry_send(me->out, LARGE, GANTRY_TYPE_UINT8, 1, me->comm, me->stream)
-		 : gantry_recv(me->in, LARGE, GANTRY_TYPE_UINT8, 1, me->comm, me->stream);
+	CHECK_OK(gantry_group_start());
+	for (size_t at = 0; strcmp(mode, "flood") == 0 && send && at + FLOOD <= LARGE; at += FLOOD)
+		CHECK_OK(gantry_send(me->out + at, FLOOD, GANTRY_TYPE_UINT8, 1, me->comm, me->stream));
+	CHECK_OK(send ? gantry_send(me->out, LARGE, GANTRY_TYPE_UINT8, 1, me->comm, me->stream)
+		      : gantry_recv(me->in, LARGE, GANTRY_TYPE_UINT8, 1, me->comm, me->stream));
+	r = gantry_group_end();
 	/* Before the connection is there the call itself waits. */
 	CHECK_EQ(r, strcmp(mode, "connect") == 0 ? GANTRY_ERR_ABORTED : GANTRY_OK);
 	CHECK_OK(gantry_stream_sync(me->dev, me->stream));
@@ -166,7 +171,7 @@ static void cycles(void)
 	       "%d, "
 	       "\"heap_halfway\": %zu, \"heap_end\": %zu}\n",
 	       transport, CYCLES, (unsigned long long)(pair_now_ms() - begun), pair_fds(), pair_threads(), middle, end);
-	CHECK(end <= middle + 4096);
+	CHECK(end <= middle + 16384); /* 100 cycles: the allocator's own to and fro is some KiB, a lost block per cycle more */
 }
 
 int main(int argc, char **argv)

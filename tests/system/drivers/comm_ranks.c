@@ -5,6 +5,7 @@
  *
  *   kill, stop     it gets SIGKILL or SIGSTOP
  *   command        COMMAND is run, which cuts it off
+ *   abort          it aborts and destroys its communicator; its process lives on
  *   missing        it lives, but does not make its next call until four seconds later
  *   missing_first  it does not even make its first one
  *
@@ -36,7 +37,7 @@ struct report {
 	char text[256];
 };
 static struct shared {
-	uint32_t hold, end; /* release, acquire: the victim makes no calls; it is over */
+	uint32_t hold, abort, end; /* release, acquire: the victim makes no calls; it aborts; it is over */
 	struct report r[N];
 } * shared;
 static pid_t pids[N];
@@ -70,6 +71,8 @@ static void *watch_error(void *arg)
 	struct watcher *w = arg;
 
 	while (!get(&w->stop)) {
+		if (rank_here == victim && get(&shared->abort))
+			CHECK_OK(gantry_comm_abort(w->comm));
 		w->r->error = gantry_comm_error(w->comm, &w->r->error_rank, w->r->text, sizeof(w->r->text));
 		if (w->r->error != GANTRY_OK) {
 			w->r->error_ms = pair_now_ms();
@@ -241,6 +244,8 @@ static void act(const char *command)
 		CHECK_EQ(kill(pids[victim], SIGSTOP), 0);
 	else if (strcmp(what, "command") == 0)
 		CHECK_EQ(system(command), 0);
+	else if (strcmp(what, "abort") == 0)
+		set(&shared->abort, 1);
 	else
 		pair_sleep_ms(HOLD_MS);
 	set(&shared->hold, 0);
@@ -253,6 +258,8 @@ static int fits(gantry_result r)
 		return r == GANTRY_ERR_PEER_LOST || r == GANTRY_ERR_PEER_CLOSED;
 	if (strcmp(what, "stop") == 0)
 		return r == GANTRY_ERR_PEER_SILENT || r == GANTRY_ERR_TIMEOUT;
+	if (strcmp(what, "abort") == 0)
+		return r == GANTRY_ERR_PEER_CLOSED;
 	return r == GANTRY_ERR_PEER_SILENT || r == GANTRY_ERR_PEER_LOST || r == GANTRY_ERR_TIMEOUT;
 }
 
@@ -328,7 +335,7 @@ int main(int argc, char **argv)
 			wrong = 1;
 		}
 	}
-	if (strcmp(what, "command") == 0)
+	if (strcmp(what, "command") == 0 || strcmp(what, "abort") == 0)
 		print(victim, since);
 	return wrong;
 }

@@ -1,0 +1,142 @@
+/*
+ * Whose fault it is. One rank dies, its peers notice and are destroyed, and the peers of those find their connections
+ * closed by ranks that did nothing wrong, often before the news of the death has come to them. So a connection that a
+ * living rank has closed is a symptom, and the control plane is asked for the cause:
+ *
+ *   rank 1                          rank 3                           rank 2
+ *     |<---- closes connections ----- | notices, is destroyed <------- dies
+ *     | a symptom: wait               |
+ *     |<-- "because of 2", goodbye -- |    by the control plane, if it does not know by itself that 2 is gone
+ *     | fails, because of 2
+ *
+ * The wait ends with the news of a loss, with the closing rank's reason, with its goodbye without one (it has left:
+ * that is the cause then), or after a moment.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "comm/comm.h"
+
+/* Less than the second that an error may take on top of GANTRY_TIMEOUT. */
+static const uint64_t patience_ns = 800000000;
+enum { LOOK_US = 1000 };
+static const uint64_t why_tag = 2ull << 32; /* peer.c has those of 1 << 32 */
+
+/* What a rank that leaves because of another one says to its peers. Ranks of different byte order do not meet. */
+struct why {
+	int32_t result, rank;
+	char text[120];
+};
+
+static int is_symptom(const struct gantry_comm *comm, gantry_result r, int rank)
+{
+	return comm->ctl && rank >= 0 && rank < comm->nranks && rank != comm->rank &&
+	       (r == GANTRY_ERR_PEER_CLOSED || r == GANTRY_ERR_PEER_LOST || r == GANTRY_ERR_REFUSED);
+}
+
+/* Its first error is known, or nobody wants to know any more. */
+static int over(struct gantry_comm *comm)
+{
+	return __atomic_load_n(&comm->error_seen, __ATOMIC_ACQUIRE) ||
+	       __atomic_load_n(&comm->cause.stop, __ATOMIC_ACQUIRE);
+}
+
+/* Waits for the cause of a symptom and fails with it. Not on the threads of the proxy and the control plane. */
+void comm_fail_for_cause(struct gantry_comm *comm, gantry_result r, int rank, const char *text)
+{
+	uint64_t until = gantry_now_ns() + patience_ns;
+	char found[COMM_ERROR_TEXT];
+	gantry_result heard = GANTRY_AGAIN;
+	struct why why;
+
+	snprintf(found, sizeof(found), "%s", text ? text : "");
+	while (is_symptom(comm, r, rank) && !over(comm) && gantry_now_ns() < until) {
+		heard = gantry_ctl_try_recv(comm->ctl, rank, why_tag, &why, sizeof(why));
+		if (heard != GANTRY_AGAIN)
+			break;
+		usleep(LOOK_US);
+	}
+	if (heard == GANTRY_OK && why.result > GANTRY_AGAIN && why.result < GANTRY_RESULT_COUNT && why.rank >= 0 &&
+	    why.rank < comm->nranks) {
+		why.text[sizeof(why.text) - 1] = 0;
+		snprintf(found, sizeof(found), "rank %d has left because of rank %d: %s", rank, why.rank, why.text);
+		r = (gantry_result)why.result;
+		rank = why.rank;
+	}
+	comm_fail(comm, r, rank, found);
+}
+
+static void *find(void *arg)
+{
+	struct gantry_comm *comm = arg;
+
+	comm_fail_for_cause(comm, comm->cause.result, comm->cause.rank, comm->cause.text);
+	return NULL;
+}
+
+/* A thread for the moment that it takes: the progress thread has other communicators to care for. */
+static int start(struct gantry_comm *comm)
+{
+	sigset_t all, old;
+	int failed;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	failed = pthread_create(&comm->cause.thread, NULL, find, comm);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (!failed)
+		pthread_setname_np(comm->cause.thread, "gantry-cause");
+	return !failed;
+}
+
+void comm_suspect(struct gantry_comm *comm, gantry_result r, int rank, const char *text)
+{
+	int started = 0;
+
+	pthread_mutex_lock(&comm->mu);
+	if (is_symptom(comm, r, rank) && !over(comm) && !comm->cause.running) {
+		comm->cause.result = r;
+		comm->cause.rank = rank;
+		snprintf(comm->cause.text, sizeof(comm->cause.text), "%s", text);
+		started = comm->cause.running = start(comm);
+	}
+	pthread_mutex_unlock(&comm->mu);
+	if (!started)
+		comm_fail(comm, r, rank, text);
+}
+
+void comm_cause_end(struct gantry_comm *comm)
+{
+	int running;
+
+	pthread_mutex_lock(&comm->mu);
+	__atomic_store_n(&comm->cause.stop, 1, __ATOMIC_RELEASE);
+	running = comm->cause.running;
+	pthread_mutex_unlock(&comm->mu);
+	if (running)
+		pthread_join(comm->cause.thread, NULL);
+}
+
+void comm_cause_tell(struct gantry_comm *comm)
+{
+	struct why why = {0};
+
+	pthread_mutex_lock(&comm->mu);
+	why.result = (int32_t)comm->error;
+	why.rank = comm->error_rank;
+	snprintf(why.text, sizeof(why.text), "%.*s", (int)sizeof(why.text) - 1, comm->error_text);
+	pthread_mutex_unlock(&comm->mu);
+	/* The control plane has told the others of its own finds, at the same time as us. */
+	if (why.result == GANTRY_OK || why.result == GANTRY_ERR_ABORTED || why.rank < 0 || why.rank == comm->rank ||
+	    __atomic_load_n(&comm->cause.of_ctl, __ATOMIC_RELAXED) || !comm->peers)
+		return;
+	for (int i = 0; i < comm->nranks; i++) {
+		if (i != comm->rank && i != why.rank && (comm->peers[i].send || comm->peers[i].recv))
+			gantry_ctl_send(comm->ctl, i, why_tag, &why, sizeof(why));
+	}
+}

@@ -73,6 +73,12 @@ static void on_lost(void *ctx, int rank, gantry_result why, const char *text)
 {
 	struct gantry_comm *comm = ctx;
 
+	/* All ranks meet before any of them leaves (gantry_comm_destroy): who leaves before has failed or aborted. */
+	if (why == GANTRY_ERR_PEER_CLOSED) {
+		if (!__atomic_load_n(&comm->closing, __ATOMIC_ACQUIRE))
+			comm_suspect(comm, why, rank, text);
+		return;
+	}
 	if (!__atomic_load_n(&comm->error_seen, __ATOMIC_ACQUIRE))
 		__atomic_store_n(&comm->cause.of_ctl, 1, __ATOMIC_RELAXED);
 	comm_fail(comm, why, rank, text);
@@ -203,12 +209,16 @@ static void comm_free(struct gantry_comm *comm)
 		comm_trace_write(comm);
 	gantry_ctl_leave(comm->ctl); /* no call arrives after this */
 	gantry_proxy_group_destroy(comm->group);
+	/* A kernel that has not run yet, behind one of the program's own: better a leak than a crash. */
+	if (comm_works_busy(comm)) {
+		LOG_WARN(COMM, "rank %d: a kernel has not ended, the memory of its communicator is left to it", comm->rank);
+		gantry_proxy_put(comm->proxy);
+		return;
+	}
 	comm_memory_free(comm);
 	if (comm->peers)
 		comm_peers_free(comm);
 	comm_works_free(comm);
-	if (comm->order)
-		d->ops->event_destroy(d, comm->order);
 	if (comm->doors)
 		d->ops->free(d, comm->doors);
 	if (comm->conns_dev)
@@ -227,7 +237,7 @@ gantry_result gantry_comm_init(const struct gantry_comm_config *config, struct g
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_comm *comm = NULL;
-	struct gantry_ctl_config ctl = {.on_lost = on_lost, .on_call = on_call};
+	struct gantry_ctl_config ctl = {.on_lost = on_lost, .tell_left = 1, .on_call = on_call};
 	struct gantry_proxy_group_config group = {.on_error = on_proxy_error};
 	const char *transport;
 	int channels;
@@ -250,6 +260,8 @@ gantry_result gantry_comm_init(const struct gantry_comm_config *config, struct g
 	comm->id = gantry_ctl_comm_id(&config->id);
 	transport = config->transport ? config->transport : gantry_params()->transport;
 	comm->transport = strdup(transport);
+	if (!comm->transport)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a communicator");
 	channels = config->channels ? config->channels : (int)gantry_params()->channels;
 	/* Losses may be told from here on: what comm_fail needs comes first. */
 	TRY(gantry_proxy_get(comm->device, &comm->proxy));
@@ -265,7 +277,6 @@ gantry_result gantry_comm_init(const struct gantry_comm_config *config, struct g
 	group.ctx = comm;
 	TRY(gantry_proxy_group_create(comm->proxy, &group, &comm->group));
 	TRY(comm_works_init(comm));
-	TRY(comm->device->ops->event_create(comm->device, &comm->order));
 	comm_watch_add(comm);
 	LOG_INFO(COMM, "rank %d of %d in communicator %016llx on %s, %d channels", comm->rank, comm->nranks,
 		 (unsigned long long)comm->id, comm->device->name, comm->nchannels);
@@ -314,6 +325,7 @@ gantry_result gantry_comm_destroy(struct gantry_comm *comm)
 		comm_cause_tell(comm);
 	/* Peers may still read memory of this rank: nobody frees before all are done. */
 	if (r == GANTRY_OK && comm->nranks > 1) {
+		__atomic_store_n(&comm->closing, 1, __ATOMIC_RELEASE);
 		all = calloc((size_t)comm->nranks, 8);
 		r = all ? gantry_ctl_allgather(comm->ctl, &comm->id, 8, all) : GANTRY_ERR_NOMEM;
 		free(all);

@@ -94,8 +94,10 @@ struct gantry_comm {
 	/* Launching. */
 	struct comm_work works[COMM_WORKS], works_first; /* the last: whose memory holds all that have not grown */
 	uint64_t launches;
-	struct gantry_stream *last_stream; /* borrowed */
-	struct gantry_dev_event *order;	   /* orders launches on different streams */
+	const struct gantry_stream *last_stream; /* only compared: the program may have destroyed it */
+	struct comm_work *last_work;		 /* launched there */
+	struct comm_work *outgrown;		 /* array: kept until the end, kernels may look at them */
+	uint32_t noutgrown;
 	uint32_t op_ids;
 	struct gantry_list regs; /* the caller's thread */
 	void **mapped;		 /* memory of peers; the service thread's */
@@ -106,7 +108,7 @@ struct gantry_comm {
 	int error_rank;
 	char error_text[COMM_ERROR_TEXT];
 	uint32_t error_seen; /* atomic copy of error, for the fast path */
-	int lost_ctl;
+	int closing; /* atomic: in the last meeting of all ranks */
 	struct { /* cause.c */
 		pthread_t thread;
 		int running, stop; /* stop: atomic */
@@ -158,7 +160,7 @@ gantry_result comm_enqueue(struct gantry_comm *comm, const struct comm_call *cal
 gantry_result comm_works_init(struct gantry_comm *comm);
 void comm_works_free(struct gantry_comm *comm);
 /* The next argument memory with room for n transfers; waits until it is free. */
-gantry_result comm_work_get(struct gantry_comm *comm, uint32_t n, struct comm_work **ret_work);
+gantry_result comm_work_get(struct gantry_comm *comm, uint32_t n, struct gantry_stream *stream, struct comm_work **ret_work);
 gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, uint32_t n, uint32_t blocks,
 			       struct gantry_stream *stream);
 /* Launches that have not ended. */

@@ -44,6 +44,7 @@ struct gantry_ctl_config {
 	/* On the service thread, once per lost rank; must not block or call back into the control plane. rank -1: the
 	 * control plane itself is gone without a word. */
 	void (*on_lost)(void *ctx, int rank, gantry_result why, const char *text);
+	int tell_left; /* on_lost also for ranks that leave properly: PEER_CLOSED */
 	/* On the service thread: a call from another rank. Writes at most *reply_size bytes and the true size; its
 	 * result travels to the caller. Must not block. */
 	gantry_result (*on_call)(void *ctx, int from, uint32_t kind, const void *data, size_t size, void *reply,

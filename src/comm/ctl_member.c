@@ -125,6 +125,8 @@ static void on_gone(struct gantry_ctl *m, const struct ctl_head *h, const uint8_
 	pthread_mutex_unlock(&m->mu);
 	if (lost)
 		ctl_callback_lost(m, h->from, (gantry_result)h->result, text);
+	else if (m->config.tell_left)
+		ctl_callback_lost(m, h->from, GANTRY_ERR_PEER_CLOSED, text);
 }
 
 static int on_ready(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body)

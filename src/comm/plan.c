@@ -163,21 +163,6 @@ out:
 	return r;
 }
 
-/* Launches on different streams of one communicator stay in order. */
-static gantry_result order_streams(struct gantry_comm *comm, struct gantry_stream *stream)
-{
-	gantry_result r = GANTRY_OK;
-	struct gantry_device *d = comm->device;
-
-	if (comm->last_stream && comm->last_stream != stream) {
-		TRY(d->ops->event_record(d, comm->order, comm->last_stream));
-		TRY(d->ops->stream_wait(d, stream, comm->order));
-	}
-	comm->last_stream = stream;
-out:
-	return r;
-}
-
 static void fill(struct gantry_comm *comm, const struct comm_call *calls, size_t n, const struct count *c,
 		 struct comm_work *w, struct gantry_proxy_op *op)
 {
@@ -219,12 +204,11 @@ gantry_result comm_enqueue(struct gantry_comm *comm, const struct comm_call *cal
 		if (calls[i].stream != calls[0].stream)
 			FAIL(GANTRY_ERR_USAGE, "calls of one group and communicator use one stream");
 	}
-	TRY(order_streams(comm, calls[0].stream));
 	count_calls(calls, n, &c);
 	TRY(copy_to_self(comm, calls, n));
 	if (!c.xfers)
 		goto out;
-	TRY(comm_work_get(comm, c.xfers, &w));
+	TRY(comm_work_get(comm, c.xfers, calls[0].stream, &w));
 	if (c.ops)
 		TRY(gantry_proxy_ops_get(comm->proxy, c.ops, &first));
 	fill(comm, calls, n, &c, w, first);

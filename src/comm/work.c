@@ -1,5 +1,6 @@
 /* Argument memory of launches, and launching. Nothing is allocated per launch once the sizes have settled. */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -103,32 +104,37 @@ int comm_works_busy(const struct gantry_comm *comm)
 
 void comm_works_free(struct gantry_comm *comm)
 {
-	if (comm_works_busy(comm)) { /* a kernel that does not end: better a leak than a crash */
-		LOG_WARN(COMM, "rank %d: a kernel is still running, its arguments are left to it", comm->rank);
-		return;
-	}
 	for (int i = 0; i < COMM_WORKS; i++) {
 		if (comm->works[i].capacity > first_capacity(comm))
 			works_release(comm, &comm->works[i]);
 	}
+	for (uint32_t i = 0; i < comm->noutgrown; i++)
+		works_release(comm, &comm->outgrown[i]);
+	free(comm->outgrown);
 	works_release(comm, &comm->works_first);
 }
 
-/* Under mu: the watch thread asks which works are busy. */
+/* The memory that was too small is kept to the end: a kernel may wait for its counter, and freeing may wait for kernels. */
 static gantry_result grow(struct gantry_comm *comm, struct comm_work *w, uint32_t capacity)
 {
-	gantry_result r;
-	struct comm_work old = *w;
+	gantry_result r = GANTRY_OK;
+	struct comm_work now = {0}, *kept;
 
-	pthread_mutex_lock(&comm->mu);
-	r = works_alloc(comm, w, 1, capacity);
-	if (r == GANTRY_OK && old.capacity > first_capacity(comm))
-		works_release(comm, &old);
+	kept = realloc(comm->outgrown, (comm->noutgrown + 1) * sizeof(*kept));
+	if (!kept)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a launch of %u transfers", capacity);
+	comm->outgrown = kept;
+	TRY(works_alloc(comm, &now, 1, capacity));
+	if (w->capacity > first_capacity(comm))
+		comm->outgrown[comm->noutgrown++] = *w;
+	pthread_mutex_lock(&comm->mu); /* the watch thread asks which works are busy */
+	*w = now;
 	pthread_mutex_unlock(&comm->mu);
+out:
 	return r;
 }
 
-gantry_result comm_work_get(struct gantry_comm *comm, uint32_t n, struct comm_work **ret_work)
+gantry_result comm_work_get(struct gantry_comm *comm, uint32_t n, struct gantry_stream *stream, struct comm_work **ret_work)
 {
 	gantry_result r = GANTRY_OK;
 	struct comm_work *w = &comm->works[comm->launches % COMM_WORKS];
@@ -137,7 +143,7 @@ gantry_result comm_work_get(struct gantry_comm *comm, uint32_t n, struct comm_wo
 	/* All in use: let the whole of it drain, so that caller and kernels do not take turns on a small machine. */
 	while (busy(w)) {
 		TRY(comm_check(comm));
-		TRY(comm->device->ops->stream_sync(comm->device, comm->last_stream));
+		TRY(comm->device->ops->stream_sync(comm->device, stream));
 		if (busy(w))
 			usleep(50);
 	}
@@ -166,6 +172,10 @@ gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, ui
 				  .doors = comm->all_ring ? comm->doors : NULL};
 	int near = 1;
 
+	if (comm->last_work && comm->last_stream != stream) {
+		args.after = comm->last_work->finished_dev;
+		args.after_value = comm->last_work->expected;
+	}
 	/* A GPU's kernel works on a copy in its own memory: made by itself, or here if there are many. */
 	for (uint32_t b = 0; b < blocks; b++)
 		near &= w->first_host[b + 1] - w->first_host[b] <= XFERS_NEAR;
@@ -179,6 +189,8 @@ gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, ui
 	__atomic_store_n(&w->expected, w->expected + blocks, __ATOMIC_RELAXED); /* the watch thread looks */
 	comm->launches++;
 	r = d->ops->launch(d, stream, &l);
+	comm->last_stream = stream;
+	comm->last_work = w;
 	if (r != GANTRY_OK)
 		__atomic_store_n(&w->expected, w->expected - blocks, __ATOMIC_RELAXED);
 out:

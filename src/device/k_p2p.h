@@ -436,6 +436,21 @@ DEV uint32_t p2p_group(struct gantry_xfer *xfers, uint32_t n, uint32_t *result)
 	return (uint32_t)job.kind;
 }
 
+/* Launches of a communicator on different streams stay in order. Whether it was aborted. */
+DEV int p2p_after(const struct gantry_p2p_args *a)
+{
+	struct dev_wait w;
+	int aborted = 0;
+
+	if (dev_lane() == 0) {
+		dev_wait_init(&w);
+		while (!aborted && dev_load(a->after) < a->after_value)
+			aborted = dev_wait(&w);
+		dev_wait_done(&w);
+	}
+	return (int)dev_bcast((uint64_t)aborted);
+}
+
 DEV void k_p2p(const struct gantry_p2p_args *a)
 {
 	struct gantry_xfer *home = a->xfers + a->first[dev_block()], *xfers = home;
@@ -443,6 +458,10 @@ DEV void k_p2p(const struct gantry_p2p_args *a)
 #ifdef DEV_NEAR
 	DEV_SHARED struct p2p_near near;
 
+#endif
+	if (a->after && p2p_after(a))
+		n = 0; /* the abort is seen below by whoever asks; nothing was begun */
+#ifdef DEV_NEAR
 	if (DEV_NEAR && n <= P2P_NEAR)
 		xfers = p2p_fetch(&near, home, n);
 #endif

@@ -215,23 +215,22 @@ out:
 }
 
 /*
- * A channel holds no more than its share. Else one side's pool could be all in the hands of channel 0 and the other
- * side's in those of channel 1, each waiting for the other for ever.
+ * Each channel has a region of its own, lowest piece first. In a common one, pieces of one side could be all in the
+ * hands of channel 0 and of the other side in those of channel 1, each waiting for the other for ever; and holes left by
+ * small pieces could keep a large one out.
  */
 gantry_result net_pool_take(struct net_conn *nc, uint64_t size, struct net_step *s)
 {
 	struct net_link *l = nc->link;
 	uint32_t want = size ? (uint32_t)((size + NET_POOL_UNIT - 1) / NET_POOL_UNIT) : 1, run = 0;
+	uint32_t share = l->units / (uint32_t)l->nchannels, from = l->shared ? (uint32_t)nc->channel * share : 0;
 
-	if (nc->held && nc->held + want > l->units / (uint32_t)l->nchannels)
-		return GANTRY_AGAIN;
-	for (uint32_t i = 0; i < l->units; i++) {
+	for (uint32_t i = from; i < from + share; i++) {
 		run = l->used[i] ? 0 : run + 1;
 		if (run < want)
 			continue;
 		s->unit = i + 1 - want;
 		s->units = want;
-		nc->held += want;
 		memset(l->used + s->unit, 1, want);
 		s->place = (uint64_t)s->unit * NET_POOL_UNIT;
 		s->data = l->pool_host + s->place;
@@ -246,7 +245,6 @@ void net_pool_give(struct net_conn *nc, struct net_step *s)
 {
 	if (s->units)
 		memset(nc->link->used + s->unit, 0, s->units);
-	nc->held -= s->units;
 	s->units = 0;
 }
 

@@ -95,7 +95,6 @@ struct net_conn {
 	void *ring_mr, *stage_mr;
 	struct net_step steps[GANTRY_STEPS];
 	uint64_t numbers, arrived; /* receives posted and handed over */
-	uint32_t held;		   /* units of the pool */
 	int prepared;		   /* recv: steps[posted % STEPS] is filled in, the receive is not posted yet */
 	int channel;
 };
@@ -115,7 +114,7 @@ void net_link_retire(struct net_conn *nc);
 gantry_result net_link_alloc(struct net_link *l, size_t size, char **ret_host, char **ret_dev, void **ret_mr);
 void net_link_free(struct net_link *l, char *host); /* deregistered before */
 gantry_result net_link_pool(struct net_link *l, size_t size);
-/* AGAIN: the pool is full, or this channel has its share. */
+/* AGAIN: the channel's part of the pool is full. */
 gantry_result net_pool_take(struct net_conn *nc, uint64_t size, struct net_step *s);
 void net_pool_give(struct net_conn *nc, struct net_step *s);
 void *net_link_mr_of(struct net_link *l, const void *p, uint64_t size); /* NULL: not registered */

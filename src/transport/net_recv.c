@@ -48,21 +48,44 @@ static int prepare(struct gantry_proxy_conn *pc, struct net_conn *nc)
 	return 1;
 }
 
-static int can_post(struct gantry_proxy_conn *pc)
+static int can_post(struct gantry_proxy_conn *pc, uint32_t call)
 {
 	struct gantry_proxy_op *op = NULL;
 
 	if (!pc || !pc->ready)
 		return 0;
-	while (pc->posted < pc->end && !(op = gantry_proxy_op_of(pc, pc->posted)))
-		pc->posted++; /* a gap left by aligning */
-	return op && pc->posted + op->slice_steps <= pc->done + GANTRY_STEPS && prepare(pc, pc->resources);
+	if (pc->posted < pc->end)
+		op = gantry_proxy_op_of(pc, pc->posted);
+	return op && op->id == call && pc->posted + op->slice_steps <= pc->done + GANTRY_STEPS &&
+	       prepare(pc, pc->resources);
 }
 
 /*
- * One receive for as many channels as can take a step of the same call now. It is done only when all its parts are
- * there; parts of different calls may be of different launches, the later of which waits for the earlier one to end.
+ * The oldest call that has steps to post on any channel. Receives are posted call by call: those of a later call may be
+ * of a later launch, which waits until this one has ended, and must hold up neither buffers nor requests nor, in a
+ * network that serves receives in order, the network itself. 0: there is none.
  */
+static int oldest_call(const struct net_link *l, uint32_t *ret_call)
+{
+	int found = 0;
+
+	for (int i = 0; i < l->nsubs; i++) {
+		struct gantry_proxy_conn *pc = l->subs[i];
+		const struct gantry_proxy_op *op = NULL;
+
+		if (!pc || !pc->ready)
+			continue;
+		while (pc->posted < pc->end && !(op = gantry_proxy_op_of(pc, pc->posted)))
+			pc->posted++; /* a gap left by aligning */
+		if (op && (!found || (int32_t)(op->id - *ret_call) < 0)) {
+			*ret_call = op->id;
+			found = 1;
+		}
+	}
+	return found;
+}
+
+/* One receive for as many channels as can take a step of that call now. */
 static gantry_result post_group(struct net_link *l, int *ret_posted)
 {
 	gantry_result r = GANTRY_OK;
@@ -73,17 +96,16 @@ static gantry_result post_group(struct net_link *l, int *ret_posted)
 	size_t sizes[GANTRY_NET_MAX_RECVS];
 	uint32_t call = 0;
 
+	if (!oldest_call(l, &call))
+		return GANTRY_OK;
 	memset(recv, 0, sizeof(*recv));
 	if (limit > GANTRY_NET_MAX_RECVS)
 		limit = GANTRY_NET_MAX_RECVS;
 	for (int i = 0; i < l->nsubs && recv->n < limit; i++) {
 		struct net_step *s;
 
-		if (!can_post(l->subs[i]))
+		if (!can_post(l->subs[i], call))
 			continue;
-		if (recv->n && gantry_proxy_op_of(l->subs[i], l->subs[i]->posted)->id != call)
-			continue;
-		call = gantry_proxy_op_of(l->subs[i], l->subs[i]->posted)->id;
 		s = &((struct net_conn *)l->subs[i]->resources)->steps[l->subs[i]->posted % GANTRY_STEPS];
 		data[recv->n] = s->data;
 		sizes[recv->n] = s->size;

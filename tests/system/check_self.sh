@@ -1,4 +1,5 @@
 #!/bin/bash
+# labels: slow
 # Gantry's own plugin passes every rule at every version.
 set -u
 versions="6 7 8 9 10 11 12"

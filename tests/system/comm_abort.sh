@@ -4,7 +4,7 @@
 # within 100 ms and destroying it is bounded, also when nobody aborts and the peer never comes. And what communicators
 # leave behind when they are gone: nothing.
 # Catches: a wait of a kernel, the proxy or connecting that does not look at the abort flag, a destroy that waits for the
-# peer, descriptors, threads and memory that are not given back.
+# peer, memory that goes while the network still refers to it, descriptors, threads and memory that are not given back.
 set -u
 driver=$BUILD_DIR/drivers/comm_abort
 export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_TIMEOUT=1s GANTRY_CONNECT_TIMEOUT=20s
@@ -23,6 +23,7 @@ for transport in p2p shm net; do
 	run abort $transport
 	run connect $transport
 	run destroy $transport
+	run flood $transport
 	run cycles $transport
 done
 exit $failed

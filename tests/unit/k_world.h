@@ -478,7 +478,8 @@ static void world_launch(struct world *w)
 							 .abort = &w->abort,
 							 .door = &k->doors[b],
 							 .team = w->lanes > 1 ? &k->team[b] : NULL};
-			lane->args = (struct gantry_p2p_args){k->xfers, k->first, &k->result, &k->finished};
+			lane->args = (struct gantry_p2p_args){
+				.xfers = k->xfers, .first = k->first, .result = &k->result, .finished = &k->finished};
 			CHECK_EQ(pthread_create(&lane->thread, NULL, lane_main, lane), 0);
 		}
 	}

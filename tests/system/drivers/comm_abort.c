@@ -3,9 +3,10 @@
  *
  *   abort    a receive whose peer never sends, then a send that it never takes; another thread aborts. The stream is
  *            free within 100 ms, destroying takes less than a second, and the peer's communicator can be destroyed too
- *   flood    the same after many sends that are small enough to leave at once: some of them are half sent
  *   connect  the same while the call still waits for the peer's own call, to connect
  *   destroy  nothing was aborted: destroying gives up after GANTRY_TIMEOUT because the peer never comes
+ *   flood    two processes exchange small messages as fast as they can; one of them is killed, 20 times: the other one
+ *            destroys its communicator while messages are half sent and half received
  *   cycles   200 communicators of two ranks, one after the other, used once each: the process is as it was
  */
 #include "comm_util.h"
@@ -13,7 +14,7 @@
 #include <malloc.h>
 #include <pthread.h>
 
-enum { LARGE = 64 << 20, CYCLES = 200, SMALL = 30000, FLOOD = 60000 };
+enum { LARGE = 64 << 20, CYCLES = 200, SMALL = 30000, FLOOD = 60000, DEPTH = 16, FLOODS = 20 };
 
 static struct gantry_unique_id id;
 static const char *transport, *mode;
@@ -55,12 +56,8 @@ static void wait_and_abort(struct node *me, int send)
 	gantry_result r;
 
 	CHECK_EQ(pthread_create(&other, NULL, abort_later, me), 0);
-	CHECK_OK(gantry_group_start());
-	for (size_t at = 0; strcmp(mode, "flood") == 0 && send && at + FLOOD <= LARGE; at += FLOOD)
-		CHECK_OK(gantry_send(me->out + at, FLOOD, GANTRY_TYPE_UINT8, 1, me->comm, me->stream));
-	CHECK_OK(send ? gantry_send(me->out, LARGE, GANTRY_TYPE_UINT8, 1, me->comm, me->stream)
-		      : gantry_recv(me->in, LARGE, GANTRY_TYPE_UINT8, 1, me->comm, me->stream));
-	r = gantry_group_end();
+	r = send ? gantry_send(me->out, LARGE, GANTRY_TYPE_UINT8, 1, me->comm, me->stream)
+		 : gantry_recv(me->in, LARGE, GANTRY_TYPE_UINT8, 1, me->comm, me->stream);
 	/* Before the connection is there the call itself waits. */
 	CHECK_EQ(r, strcmp(mode, "connect") == 0 ? GANTRY_ERR_ABORTED : GANTRY_OK);
 	CHECK_OK(gantry_stream_sync(me->dev, me->stream));
@@ -137,6 +134,74 @@ static void run_pair(int way)
 	pthread_barrier_destroy(&both);
 }
 
+struct shared {
+	struct gantry_unique_id id;
+	uint32_t have_id, rounds; /* release, acquire */
+};
+
+/* Without pauses, so that there is always something on its way. */
+static void flood_rank(struct shared *sh, int rank)
+{
+	struct node me;
+	gantry_result r = GANTRY_OK;
+	uint64_t begun;
+
+	if (rank == 0) {
+		CHECK_OK(gantry_unique_id_create(&sh->id));
+		__atomic_store_n(&sh->have_id, 1, __ATOMIC_RELEASE);
+	}
+	while (!__atomic_load_n(&sh->have_id, __ATOMIC_ACQUIRE))
+		pair_sleep_ms(1);
+	node_open(&me, &sh->id, rank, 2, transport, 0, DEPTH * FLOOD);
+	while (r == GANTRY_OK) {
+		CHECK_OK(gantry_group_start());
+		for (int i = 0; i < DEPTH && r == GANTRY_OK; i++) {
+			r = gantry_send(me.out + i * FLOOD, FLOOD, GANTRY_TYPE_UINT8, !rank, me.comm, me.stream);
+			if (r == GANTRY_OK)
+				r = gantry_recv(me.in + i * FLOOD, FLOOD, GANTRY_TYPE_UINT8, !rank, me.comm, me.stream);
+		}
+		if (gantry_group_end() != GANTRY_OK || gantry_comm_error(me.comm, NULL, NULL, 0) != GANTRY_OK)
+			break;
+		__atomic_fetch_add(&sh->rounds, 1, __ATOMIC_RELAXED);
+	}
+	CHECK_OK(gantry_stream_sync(me.dev, me.stream));
+	begun = pair_now_ms();
+	CHECK_EQ(node_close(&me), GANTRY_ERR_PEER_LOST);
+	CHECK(pair_now_ms() - begun < 1000);
+}
+
+static int flood(void)
+{
+	struct shared *sh = mmap(NULL, sizeof(*sh), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	uint64_t rounds = 0;
+	int failed = 0;
+
+	CHECK(sh != MAP_FAILED);
+	for (int i = 0; i < FLOODS; i++) {
+		pid_t pid[2];
+
+		memset(sh, 0, sizeof(*sh));
+		for (int k = 0; k < 2; k++) {
+			pid[k] = fork();
+			CHECK(pid[k] >= 0);
+			if (pid[k] == 0) {
+				alarm(20);
+				flood_rank(sh, k);
+				exit(0);
+			}
+		}
+		while (__atomic_load_n(&sh->rounds, __ATOMIC_RELAXED) < 4)
+			pair_sleep_ms(1);
+		pair_sleep_ms((unsigned)(i % 10));
+		CHECK_EQ(kill(pid[i % 2], SIGKILL), 0);
+		failed |= pair_reap(pid[i % 2], SIGKILL) | pair_reap(pid[!(i % 2)], 0);
+		rounds += sh->rounds;
+	}
+	printf("{\"mode\": \"flood\", \"transport\": \"%s\", \"killed\": %d, \"messages\": %llu}\n", transport, FLOODS,
+	       (unsigned long long)rounds * DEPTH);
+	return failed;
+}
+
 static void *cycle_main(void *arg)
 {
 	struct node me;
@@ -171,7 +236,8 @@ static void cycles(void)
 	       "%d, "
 	       "\"heap_halfway\": %zu, \"heap_end\": %zu}\n",
 	       transport, CYCLES, (unsigned long long)(pair_now_ms() - begun), pair_fds(), pair_threads(), middle, end);
-	CHECK(end <= middle + 16384); /* 100 cycles: the allocator's own to and fro is some KiB, a lost block per cycle more */
+	CHECK(end <=
+	      middle + 16384); /* 100 cycles: the allocator's own to and fro is some KiB, a lost block per cycle more */
 }
 
 int main(int argc, char **argv)
@@ -185,6 +251,8 @@ int main(int argc, char **argv)
 		cycles();
 		return 0;
 	}
+	if (strcmp(mode, "flood") == 0)
+		return flood();
 	run_pair(0);
 	if (strcmp(mode, "destroy") != 0)
 		run_pair(1);

@@ -48,7 +48,8 @@ for round in $(seq "$rounds"); do
 				--repeats 1 --baseline
 		done
 	done
-	series shm_latency sendrecv --ranks 2 --pattern pingpong --transport shm -b 8 -e 8 --repeats 3 --baseline
+	series shm_latency sendrecv --ranks 2 --pattern echo --transport shm -b 8 -e 8 --repeats 3 --baseline
+	series shm_calls sendrecv --ranks 2 --pattern pingpong --transport shm -b 8 -e 8 --repeats 3 --baseline
 	# How often a message is copied does not depend on the machine's mood: once is enough.
 	if [ "$round" = 1 ]; then
 		for mode in normal offset ptr; do

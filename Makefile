@@ -11,7 +11,7 @@ CC := $(shell command -v gcc || command -v cc)
 endif
 
 # Seconds per fuzz target: `make test` spends FUZZ_SECONDS, `make fuzz` spends FUZZ_LONG_SECONDS.
-FUZZ_SECONDS      ?= 5
+FUZZ_SECONDS      ?= 3
 FUZZ_LONG_SECONDS ?= 600
 
 # The sweep of `make run`.

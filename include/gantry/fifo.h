@@ -156,7 +156,9 @@ struct gantry_conn_state {
 	uint64_t copies;			     /* copies of payload that the kernel made, in steps */
 	uint64_t copied;			     /* the same in bytes */
 	uint64_t steps[GANTRY_PROTOS][GANTRY_MODES]; /* steps by protocol and mode */
-	char pad[16];
+	uint64_t wake; /* the kernel, before it sleeps: no need to ring before head, or the steps that are here, come to
+			* this; 0: ring for anything. Read by whoever saw `waiting` */
+	char pad[8];
 };
 
 #define GANTRY_CONN_PROXIED 1u /* the other end is a proxy */

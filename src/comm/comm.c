@@ -211,7 +211,8 @@ static void comm_free(struct gantry_comm *comm)
 	gantry_proxy_group_destroy(comm->group);
 	/* A kernel that has not run yet, behind one of the program's own: better a leak than a crash. */
 	if (comm_works_busy(comm)) {
-		LOG_WARN(COMM, "rank %d: a kernel has not ended, the memory of its communicator is left to it", comm->rank);
+		LOG_WARN(COMM, "rank %d: a kernel has not ended, the memory of its communicator is left to it",
+			 comm->rank);
 		gantry_proxy_put(comm->proxy);
 		return;
 	}

@@ -108,11 +108,11 @@ struct gantry_comm {
 	int error_rank;
 	char error_text[COMM_ERROR_TEXT];
 	uint32_t error_seen; /* atomic copy of error, for the fast path */
-	int closing; /* atomic: in the last meeting of all ranks */
-	struct { /* cause.c */
+	int closing;	     /* atomic: in the last meeting of all ranks */
+	struct {	     /* cause.c */
 		pthread_t thread;
-		int running, stop; /* stop: atomic */
-		int of_ctl;	   /* atomic: the error is the control plane's news */
+		int running, stop;    /* stop: atomic */
+		int of_ctl;	      /* atomic: the error is the control plane's news */
 		gantry_result result; /* the symptom */
 		int rank;
 		char text[COMM_ERROR_TEXT];
@@ -160,7 +160,8 @@ gantry_result comm_enqueue(struct gantry_comm *comm, const struct comm_call *cal
 gantry_result comm_works_init(struct gantry_comm *comm);
 void comm_works_free(struct gantry_comm *comm);
 /* The next argument memory with room for n transfers; waits until it is free. */
-gantry_result comm_work_get(struct gantry_comm *comm, uint32_t n, struct gantry_stream *stream, struct comm_work **ret_work);
+gantry_result comm_work_get(struct gantry_comm *comm, uint32_t n, struct gantry_stream *stream,
+			    struct comm_work **ret_work);
 gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, uint32_t n, uint32_t blocks,
 			       struct gantry_stream *stream);
 /* Launches that have not ended. */

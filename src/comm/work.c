@@ -114,7 +114,8 @@ void comm_works_free(struct gantry_comm *comm)
 	works_release(comm, &comm->works_first);
 }
 
-/* The memory that was too small is kept to the end: a kernel may wait for its counter, and freeing may wait for kernels. */
+/* The memory that was too small is kept to the end: a kernel may wait for its counter, and freeing may wait for
+ * kernels. */
 static gantry_result grow(struct gantry_comm *comm, struct comm_work *w, uint32_t capacity)
 {
 	gantry_result r = GANTRY_OK;
@@ -134,7 +135,8 @@ out:
 	return r;
 }
 
-gantry_result comm_work_get(struct gantry_comm *comm, uint32_t n, struct gantry_stream *stream, struct comm_work **ret_work)
+gantry_result comm_work_get(struct gantry_comm *comm, uint32_t n, struct gantry_stream *stream,
+			    struct comm_work **ret_work)
 {
 	gantry_result r = GANTRY_OK;
 	struct comm_work *w = &comm->works[comm->launches % COMM_WORKS];

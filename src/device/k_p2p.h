@@ -65,6 +65,7 @@ struct p2p_run {
 	uint32_t idle;	       /* tries in a row that came to nothing */
 	uint32_t waited;       /* dev_wait was called since something moved */
 	int proxied;	       /* all transfers are the proxy's to move on */
+	int quiet;	       /* connections have been told when to ring */
 	struct gantry_xfer *x; /* the job's */
 	struct dev_wait wait;
 };
@@ -337,6 +338,30 @@ DEV int p2p_carry(struct p2p_job *job, uint32_t lane, uint32_t lanes)
 	}
 }
 
+/*
+ * Before a sleep. If all that is left is to see buffers come back or fill, only the last step of each connection need
+ * wake this block; the proxy saves a wake-up for each of the others, and this thread its turn on a CPU that the proxy
+ * could use. Transfers of a connection stand in their order, so the last one's word stays.
+ */
+DEV void p2p_quiet(struct p2p_run *r, int quiet)
+{
+	uint32_t i;
+
+	for (i = r->from; i < r->to && quiet; i++)
+		quiet = (r->xfers[i].phase & P2P_STAGE) == P2P_OVER ||
+			((r->xfers[i].phase & P2P_STAGE) == P2P_DRAIN && r->xfers[i].ptr);
+	if (!quiet && !r->quiet)
+		return;
+	r->quiet = quiet;
+	for (i = r->from; i < r->to; i++) {
+		struct gantry_xfer *x = &r->xfers[i];
+		uint64_t left = x->step_bytes ? (x->bytes - x->ended + x->step_bytes - 1) / x->step_bytes : 1;
+
+		if ((x->phase & P2P_STAGE) != P2P_OVER)
+			dev_store_relaxed(&x->conn->state->wake, !quiet ? 0 : x->last + (x->send ? 1 : left));
+	}
+}
+
 DEV void p2p_moved(struct p2p_run *r, int moved)
 {
 	if (!moved) {
@@ -380,6 +405,8 @@ DEV void p2p_pick(struct p2p_run *r, struct p2p_job *job)
 	while (r->from < r->to) {
 		if (r->idle >= r->to - r->from) {
 			r->idle = 0;
+			if (DEV_SLEEPS && !r->waited)
+				p2p_quiet(r, r->proxied);
 			r->waited = 1;
 			if (dev_wait(&r->wait)) {
 				job->kind = P2P_ABORT;
@@ -414,6 +441,7 @@ DEV uint32_t p2p_group(struct gantry_xfer *xfers, uint32_t n, uint32_t *result)
 		r.xfers = xfers;
 		r.result = result;
 		r.from = r.at = r.idle = r.waited = 0;
+		r.quiet = 0;
 		r.to = n;
 		r.proxied = 1;
 		for (uint32_t i = 0; i < n; i++)
@@ -433,6 +461,8 @@ DEV uint32_t p2p_group(struct gantry_xfer *xfers, uint32_t n, uint32_t *result)
 	}
 	if (dev_lane() == 0 && r.waited)
 		dev_wait_done(&r.wait);
+	for (uint32_t i = 0; DEV_SLEEPS && dev_lane() == 0 && r.quiet && i < n; i++)
+		dev_store_relaxed(&xfers[i].conn->state->wake, 0);
 	return (uint32_t)job.kind;
 }
 

@@ -33,7 +33,8 @@ struct gantry_p2p_args {
 	const uint32_t *first;	   /* blocks + 1 entries: block b does xfers[first[b]] .. xfers[first[b+1]-1] */
 	uint32_t *result;   /* host memory: the first error (gantry_result) and nothing else is stored, relaxed */
 	uint64_t *finished; /* host memory: each block adds 1 when it is done with xfers; may be NULL */
-	const uint64_t *after; /* begin when this is at least after_value: the launch before, on another stream; or NULL */
+	const uint64_t
+		*after; /* begin when this is at least after_value: the launch before, on another stream; or NULL */
 	uint64_t after_value;
 };
 

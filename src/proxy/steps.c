@@ -87,6 +87,20 @@ int gantry_proxy_posted(struct gantry_proxy_conn *pc, uint64_t step, uint32_t *r
 	return 1;
 }
 
+/* Steps below `reached` are done or here. A kernel that sleeps may have said that it waits for later ones. */
+static void ring_kernel(struct gantry_proxy_conn *pc, uint64_t reached)
+{
+	struct gantry_door *door = pc->kernel_door;
+	struct gantry_conn_state *state = pc->connector ? pc->connector->state : NULL;
+
+	if (!door || !__atomic_load_n(&door->waiting, __ATOMIC_SEQ_CST))
+		return;
+	/* Written before `waiting`, so this is the word of that sleep or of a later one, which looks before it sleeps.
+	 */
+	if (!state || reached >= dev_load_relaxed(&state->wake))
+		gantry_door_wake(door);
+}
+
 void gantry_proxy_offer(struct gantry_proxy_conn *pc, uint64_t step, uint64_t offset, uint64_t size)
 {
 	dev_publish(slot(pc->fifo->offers, step), gantry_slot_meta(step, GANTRY_MODE_OFFSET, size),
@@ -98,7 +112,7 @@ void gantry_proxy_tell_head(struct gantry_proxy_conn *pc, uint64_t step)
 {
 	conn_of(pc)->told = step;
 	dev_store(&pc->fifo->head, step);
-	dev_ring(pc->kernel_door);
+	ring_kernel(pc, step);
 }
 
 /* The slices from c->told to below `step`, their sizes read from the slots. At most STEPS of them are ever open. */
@@ -176,7 +190,7 @@ void gantry_proxy_publish(struct gantry_proxy_conn *pc, uint64_t step, uint32_t 
 
 	refresh(pc, step);
 	dev_publish(slot(pc->fifo->slots, step), gantry_slot_meta(step, mode, size), gantry_slot_where(step, place));
-	dev_ring(pc->kernel_door);
+	ring_kernel(pc, step + steps);
 	dev_store_relaxed(&pc->fifo->tail, step + steps);
 	ADD(pc->steps, steps);
 	ADD(pc->bytes, size);

@@ -216,8 +216,8 @@ out:
 
 /*
  * Each channel has a region of its own, lowest piece first. In a common one, pieces of one side could be all in the
- * hands of channel 0 and of the other side in those of channel 1, each waiting for the other for ever; and holes left by
- * small pieces could keep a large one out.
+ * hands of channel 0 and of the other side in those of channel 1, each waiting for the other for ever; and holes left
+ * by small pieces could keep a large one out.
  */
 gantry_result net_pool_take(struct net_conn *nc, uint64_t size, struct net_step *s)
 {

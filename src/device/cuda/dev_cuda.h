@@ -57,6 +57,8 @@ DEV struct dev_team *dev_my_team(void)
 	return &team;
 }
 /* block: first thing in a kernel (cuda/kernels.cu). */
+#define DEV_SLEEPS 0
+
 DEV void dev_begin(const uint32_t *abort)
 {
 	if (dev_lane() == 0)

@@ -5,7 +5,7 @@
  */
 #include "comm_util.h"
 
-enum { COMMS_MAX = 256, PER_CHANNEL = 128 << 10, IDLE_MS = 5000 };
+enum { COMMS_MAX = 256, PER_CHANNEL = 128 << 10, IDLE_MS = 3000 };
 
 static int comms, channels;
 

@@ -120,6 +120,8 @@ struct gantry_device {
 /* One object per process and device, shared and counted. */
 gantry_result gantry_device_host(struct gantry_device **ret_dev);
 gantry_result gantry_device_cuda(int index, struct gantry_device **ret_dev);
+/* The GPU that is current in the calling thread; the host device where there is no driver or no GPU is current. */
+gantry_result gantry_device_current(struct gantry_device **ret_dev);
 /* How many GPUs the driver shows; 0 with the reason in `why` when there is no driver. */
 int gantry_device_cuda_count(char *why, size_t len);
 

@@ -17,6 +17,10 @@
  *    the one that calls isend, irecv, iflush, test and irecv_consumed.
  *  - test on any request of a comm makes progress on all of them. After it says
  *    done the request is gone (irecv_consumed may still name it).
+ *  - UNPACK: accept fills the device handle, whose table (abi/unpack.h) says where the bytes of a receive lie. Every
+ *    receive of memory of type PTR_CUDA that is not OPTIONAL_RECV_COMPLETION takes the next slot of the queue, in
+ *    posting order; its count is published before test says done, and slot, pages and tokens are free again after
+ *    irecv_consumed. All other receives, and slots with count 0, have their bytes in the buffer itself.
  *  - Outputs are written only on success.
  */
 #ifndef GANTRY_NET_NET_H
@@ -69,8 +73,23 @@ struct gantry_net_properties {
 	int16_t plane_id;
 };
 
+/* Whether payload lands in device memory as fragments that a kernel gathers (device type UNPACK). */
+enum gantry_net_unpack {
+	GANTRY_NET_UNPACK_OFF = 0,
+	GANTRY_NET_UNPACK_PARAM, /* as GANTRY_UNPACK says: what the plugin asks for */
+	GANTRY_NET_UNPACK_EMULATED,
+	GANTRY_NET_UNPACK_KERNEL,
+};
+
+struct gantry_device;
+
 struct gantry_net_config {
 	int traffic_class; /* DSCP/TOS level, or GANTRY_NET_UNDEF */
+	/* Below: Gantry's own; zero is how it was before there was UNPACK. */
+	int unpack;		      /* enum gantry_net_unpack */
+	struct gantry_device *device; /* borrowed, must outlive the context: whose memory is sent from and received
+					 into. NULL: the GPU that is current in the thread that listens or connects, or
+					 the host device where there is none */
 };
 
 struct gantry_net_attr_side {

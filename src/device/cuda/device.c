@@ -203,3 +203,15 @@ int gantry_device_cuda_count(char *why, size_t len)
 		snprintf(why, len, "the CUDA driver shows no GPU");
 	return e == CUE_SUCCESS ? count : 0;
 }
+
+gantry_result gantry_device_current(struct gantry_device **ret_dev)
+{
+	cu_device current, other;
+	int count = gantry_device_cuda_count(NULL, 0);
+
+	if (count > 0 && cu.ctx_get_device(&current) == CUE_SUCCESS)
+		for (int i = 0; i < count; i++)
+			if (cu.device_get(&other, i) == CUE_SUCCESS && other == current)
+				return gantry_device_cuda(i, ret_dev);
+	return gantry_device_host(ret_dev);
+}

@@ -98,6 +98,7 @@ struct cu_ipc_handle {
 	X(primary_ctx_release, cuDevicePrimaryCtxRelease_v2, (cu_device device))                                       \
 	X(ctx_get_current, cuCtxGetCurrent, (cu_context *ret_ctx))                                                     \
 	X(ctx_set_current, cuCtxSetCurrent, (cu_context ctx))                                                          \
+	X(ctx_get_device, cuCtxGetDevice, (cu_device *ret_device))                                                     \
 	X(ctx_enable_peer_access, cuCtxEnablePeerAccess, (cu_context peer, unsigned flags))                            \
 	X(mem_alloc, cuMemAlloc_v2, (cu_ptr *ret_ptr, size_t size))                                                    \
 	X(mem_free, cuMemFree_v2, (cu_ptr ptr))                                                                        \

@@ -32,6 +32,8 @@ enum { TCP_MAX_DEVICES = 2 * GANTRY_NIC_MAX };
 struct tcp_context {
 	uint64_t comm_id;
 	int traffic_class;
+	int unpack;		      /* enum gantry_net_unpack, PARAM resolved */
+	struct gantry_device *device; /* borrowed; NULL: what is current when it is needed */
 };
 
 /* A NIC, or several fused. */

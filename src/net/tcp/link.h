@@ -192,6 +192,10 @@ enum tcp_direction_state {
 	TCP_CLOSED, /* by this side */
 };
 
+struct devmem_pool;
+struct tcp_stage;
+struct tcp_unpack;
+
 struct tcp_link {
 	/* Set before the link is shared, constant afterwards. */
 	uint32_t id;
@@ -203,6 +207,9 @@ struct tcp_link {
 	int crc;
 	int splice, msg_zerocopy;
 	uint32_t eager_max, peer_window;
+	/* Payload lands in device memory: bulk lanes towards that side carry nothing else, headers go ahead on lane 0. */
+	int device_tx, device_rx; /* the peer, this side */
+	struct devmem_pool *pool; /* device_rx: owned reference */
 	int rails; /* of our device: 1 is the usual one NIC */
 	int nlanes;
 	struct tcp_lane *lanes; /* owned: nlanes */
@@ -273,6 +280,10 @@ struct tcp_link {
 	int hung_up;   /* the peer has said all and we have nothing to say: our side of the sockets is shut */
 	uint64_t peer_bulk_sent;
 	uint64_t heartbeat_due;
+
+	struct tcp_unpack *unpack; /* owned; NULL unless device_rx and receiving: unpack.h */
+	struct tcp_stage *staging; /* borrowed from the device's; NULL until device memory is sent: stage.h */
+	struct gantry_list copying; /* sends whose bytes are on their way from device memory; mu */
 
 	/* The control lane's current batch; lanes[0].tx.lock. */
 	struct iovec iov[2 * LINK_BATCH + LINK_CONTROL_FRAMES + 2];

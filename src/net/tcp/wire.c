@@ -191,6 +191,7 @@ void wire_hello_encode(const struct wire_hello *h, uint8_t out[WIRE_HELLO_SIZE])
 	put32(out + 100, h->eager_max);
 	put_text(out + 104, sizeof(h->build), h->build);
 	put_text(out + 128, sizeof(h->peer), h->peer);
+	out[168] = h->unpack;
 }
 
 gantry_result wire_hello_decode(const uint8_t in[WIRE_HELLO_SIZE], struct wire_hello *ret)
@@ -217,7 +218,8 @@ gantry_result wire_hello_decode(const uint8_t in[WIRE_HELLO_SIZE], struct wire_h
 	h.eager_max = get32(in + 100);
 	get_text(h.build, sizeof(h.build), in + 104);
 	get_text(h.peer, sizeof(h.peer), in + 128);
-	if (h.version == WIRE_VERSION && (h.lanes < 2 || h.lanes > WIRE_MAX_LANES || h.lane >= h.lanes))
+	h.unpack = in[168];
+	if (h.version == WIRE_VERSION && (h.unpack > 1 || h.lanes < 2 || h.lanes > WIRE_MAX_LANES || h.lane >= h.lanes))
 		return GANTRY_ERR_PROTOCOL;
 	*ret = h;
 	return GANTRY_OK;
@@ -229,6 +231,7 @@ void wire_welcome_encode(const struct wire_welcome *w, uint8_t out[WIRE_WELCOME_
 	memcpy(out, welcome_magic, WIRE_MAGIC_SIZE);
 	put16(out + 8, w->version);
 	out[10] = w->verdict;
+	out[11] = w->unpack;
 	memcpy(out + 16, w->session, WIRE_SESSION_SIZE);
 	memcpy(out + 32, w->nonce, WIRE_NONCE_SIZE);
 	put64(out + 48, w->process);
@@ -249,6 +252,7 @@ gantry_result wire_welcome_decode(const uint8_t in[WIRE_WELCOME_SIZE], struct wi
 	memset(&w, 0, sizeof(w));
 	w.version = get16(in + 8);
 	w.verdict = in[10];
+	w.unpack = in[11];
 	memcpy(w.session, in + 16, WIRE_SESSION_SIZE);
 	memcpy(w.nonce, in + 32, WIRE_NONCE_SIZE);
 	w.process = get64(in + 48);
@@ -261,7 +265,7 @@ gantry_result wire_welcome_decode(const uint8_t in[WIRE_WELCOME_SIZE], struct wi
 	/* Another version may have more verdicts and other addresses: its number alone is what counts then. */
 	if (w.version != WIRE_VERSION) {
 		w.naddrs = 0;
-	} else if (w.verdict >= WIRE_VERDICTS ||
+	} else if (w.verdict >= WIRE_VERDICTS || w.unpack > 1 ||
 		   get_addrs(in + 208, WIRE_WELCOME_SIZE - 208, w.naddrs, w.addrs) != GANTRY_OK)
 		return GANTRY_ERR_PROTOCOL;
 	*ret = w;
@@ -311,7 +315,7 @@ void wire_frame_encode(const struct wire_frame *f, uint8_t out[WIRE_FRAME_SIZE])
 	put32(out + 32, f->tag);
 	put32(out + 36, f->index);
 	put32(out + 40, f->crc);
-	put32(out + 44, 0);
+	put32(out + 44, f->lane);
 }
 
 gantry_result wire_frame_decode(const uint8_t in[WIRE_FRAME_SIZE], struct wire_frame *ret)
@@ -326,6 +330,7 @@ gantry_result wire_frame_decode(const uint8_t in[WIRE_FRAME_SIZE], struct wire_f
 		.tag = get32(in + 32),
 		.index = get32(in + 36),
 		.crc = get32(in + 40),
+		.lane = get32(in + 44),
 	};
 
 	if (get16(in + 2) != FRAME_MAGIC || f.kind < WIRE_DATA || f.kind >= WIRE_KINDS || (f.flags & ~WIRE_FLAGS))
@@ -334,6 +339,11 @@ gantry_result wire_frame_decode(const uint8_t in[WIRE_FRAME_SIZE], struct wire_f
 	case WIRE_DATA:
 		/* Written so that no sum can wrap. Only an empty message has an empty piece. */
 		if (f.offset > f.total || f.length > f.total - f.offset || (f.length == 0 && f.total != 0))
+			return GANTRY_ERR_PROTOCOL;
+		break;
+	case WIRE_AHEAD: /* eager and empty messages have no payload on a bulk lane */
+		if (f.offset > f.total || f.length > f.total - f.offset || f.length == 0 || f.lane == 0 ||
+		    f.lane >= WIRE_MAX_LANES || (f.flags & WIRE_FLAG_EAGER))
 			return GANTRY_ERR_PROTOCOL;
 		break;
 	case WIRE_ERROR:

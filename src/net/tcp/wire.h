@@ -19,7 +19,7 @@
 #include "net/tcp/nic.h"
 
 enum {
-	WIRE_VERSION = 1,
+	WIRE_VERSION = 2,
 	WIRE_FRAME_SIZE = 48,
 	WIRE_HELLO_SIZE = 192,
 	WIRE_WELCOME_SIZE = 384,
@@ -65,6 +65,7 @@ struct wire_hello {
 	uint8_t lanes; /* control lane included */
 	uint8_t crc;   /* a setting that must agree */
 	uint16_t dev;
+	uint8_t unpack; /* 1: this side receives into device memory: bulk lanes towards it carry payload only */
 	uint64_t listener;
 	uint8_t cookie[WIRE_COOKIE_SIZE];
 	uint8_t session[WIRE_SESSION_SIZE];
@@ -99,6 +100,7 @@ enum wire_verdict {
 struct wire_welcome {
 	uint16_t version;
 	uint8_t verdict; /* enum wire_verdict */
+	uint8_t unpack;	 /* as in hello, for the accepting side */
 	uint8_t session[WIRE_SESSION_SIZE];
 	uint8_t nonce[WIRE_NONCE_SIZE];
 	uint64_t process;
@@ -131,6 +133,7 @@ enum wire_kind {
 	WIRE_RTS,      /* a message waits for a receive to be posted */
 	WIRE_CLOSE,    /* one direction ends */
 	WIRE_ERROR,    /* the sender of this frame has given up on the connection, with a text */
+	WIRE_AHEAD,    /* the header of a piece whose payload, and nothing else, travels on a bulk lane */
 	WIRE_KINDS
 };
 
@@ -154,6 +157,7 @@ struct wire_frame {
 	uint32_t tag;	 /* DATA, RTS, STATE. ERROR: gantry_result */
 	uint32_t index;	 /* DATA, RTS: number among the messages of this tag. STATE: receives posted with this tag */
 	uint32_t crc;	 /* DATA: CRC32C of the payload. STATE: bit k: bulk message seq + 1 + k is done as well */
+	uint32_t lane;	 /* AHEAD: which bulk lane; `length` bytes of payload follow those announced for it before */
 };
 
 void wire_frame_encode(const struct wire_frame *f, uint8_t out[WIRE_FRAME_SIZE]);

@@ -1,0 +1,70 @@
+/*
+ * Where fragments come from. A source is the real thing (kernel.c: devmem TCP of Linux) or stands for it (emulated.c: a
+ * NIC in user space over ordinary sockets). Everything above sees only this table and cannot tell them apart: receive
+ * and give_back have the kernel's results, errno and limits, control messages included.
+ *
+ * A binding is memory that a NIC's queues write to. A flow is a connected TCP socket whose payload lands there. A
+ * binding must outlive its flows; what flows still hold (tokens) stays valid until they are detached.
+ *
+ * Threads: calls on different flows may run at the same time. On one flow give_back may run beside receive, as with the
+ * kernel; receive calls of one flow do not overlap.
+ */
+#ifndef GANTRY_NET_DEVMEM_SOURCE_H
+#define GANTRY_NET_DEVMEM_SOURCE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+
+#include "gantry/result.h"
+#include "net/devmem/uapi.h"
+
+struct gantry_device;
+
+enum devmem_kind {
+	DEVMEM_NONE,	 /* no fragments: receive into host memory and copy */
+	DEVMEM_EMULATED, /* a NIC in user space */
+	DEVMEM_KERNEL,	 /* devmem TCP */
+};
+
+/* A stretch of memory that fragments land in. */
+struct devmem_memory {
+	struct gantry_device *device; /* borrowed: whose kernels read it */
+	uint8_t *host;	   /* for the CPU; NULL: it cannot touch it */
+	uint8_t *device_ptr; /* for kernels */
+	uint64_t size;	   /* a multiple of the page size */
+};
+
+struct devmem_binding {
+	const struct devmem_source_ops *ops; /* borrowed, const */
+	uint32_t dmabuf_id;		     /* never 0 */
+	struct devmem_memory memory;
+};
+
+struct devmem_flow {
+	struct devmem_binding *binding; /* borrowed */
+	int fd;				/* borrowed: a connected TCP socket */
+};
+
+struct devmem_source_ops {
+	enum devmem_kind kind;
+	const char *name;
+	/* nic: name of the interface. The binding ends with unbind, or with the process. */
+	gantry_result (*bind)(const struct devmem_memory *memory, const char *nic, struct devmem_binding **ret_binding);
+	void (*unbind)(struct devmem_binding *b); /* NULL is fine */
+	/* The payload that arrives at `fd` from now on lands in the binding (kernel: as soon as its flow rule works). */
+	gantry_result (*attach)(struct devmem_binding *b, int fd, struct devmem_flow **ret_flow);
+	void (*detach)(struct devmem_flow *f); /* all its tokens are free; before the socket is closed; NULL is fine */
+	/* recvmsg(fd, msg, flags | MSG_SOCK_DEVMEM) */
+	ssize_t (*receive)(struct devmem_flow *f, struct msghdr *msg, int flags);
+	/* setsockopt(fd, SOL_SOCKET, SO_DEVMEM_DONTNEED): the number of fragments freed, or -1 with errno. */
+	int (*give_back)(struct devmem_flow *f, const struct devmem_token *ranges, size_t n);
+	/* One line for people: which NIC, queue, memory, and what has come and gone. */
+	void (*describe)(const struct devmem_binding *b, char *text, size_t len);
+};
+
+extern const struct devmem_source_ops devmem_emulated;
+extern const struct devmem_source_ops devmem_kernel;
+
+#endif

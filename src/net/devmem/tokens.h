@@ -1,0 +1,42 @@
+/*
+ * The tokens of one flow: who still needs the page, and giving them back in few calls.
+ *
+ * A fragment may belong to two messages: its token counts its users. When the last one lets go it is queued; a flush
+ * sorts what is queued, merges neighbours, and keeps the kernel's limits per call (128 ranges, 1024 fragments). The
+ * kernel says how many it freed: any other number than asked for is a bug of ours, and is said as ERR_INTERNAL.
+ *
+ * Threads: any; a lock of its own, held while the kernel is called (which takes no lock of the socket).
+ */
+#ifndef GANTRY_NET_DEVMEM_TOKENS_H
+#define GANTRY_NET_DEVMEM_TOKENS_H
+
+#include <pthread.h>
+#include <stdint.h>
+
+#include "gantry/result.h"
+#include "net/devmem/source.h"
+
+struct devmem_tokens {
+	pthread_mutex_t lock;
+	struct devmem_flow *flow; /* borrowed */
+	uint8_t *users;		  /* owned: by token; grows */
+	uint32_t room;
+	uint32_t *queued; /* owned */
+	uint32_t nqueued, queue_room;
+	uint32_t held;	   /* tokens with users or queued */
+	uint64_t returned; /* for tests and the log */
+	uint64_t calls;
+};
+
+enum { DEVMEM_FLUSH_AT = 64 };
+
+void devmem_tokens_init(struct devmem_tokens *t, struct devmem_flow *flow);
+void devmem_tokens_free(struct devmem_tokens *t); /* forgets; the flow's end frees them */
+/* A token that receive has just brought: one user. ERR_PROTOCOL: it is out already. */
+gantry_result devmem_tokens_take(struct devmem_tokens *t, uint32_t token);
+void devmem_tokens_use(struct devmem_tokens *t, uint32_t token);  /* one user more */
+/* One user less; flushes by itself when DEVMEM_FLUSH_AT are queued. */
+gantry_result devmem_tokens_drop(struct devmem_tokens *t, const uint32_t *tokens, uint32_t n);
+gantry_result devmem_tokens_flush(struct devmem_tokens *t);
+
+#endif

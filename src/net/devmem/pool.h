@@ -4,12 +4,13 @@
  *
  *   [ part of NIC 0 | part of NIC 1 | ... | landing pages ]
  *
- * A part is bound to its NIC, which alone decides what lies where in it. Landing pages are ours: bytes that came through
- * host memory (small messages, linear and plain data, fragments too small to describe) are put there, so that kernels
- * find everything relative to one address.
+ * A part is bound to its NIC, which alone decides what lies where in it. Landing pages are ours: bytes that came
+ * through host memory (small messages, linear and plain data, fragments too small to describe) are put there, so that
+ * kernels find everything relative to one address.
  *
- * Memory: GANTRY_UNPACK_MEMORY. `mapped` is pinned host memory that kernels read over the bus; `device` is memory of the
- * device. Where the CPU can write (mapped, or the host device) landing is a memcpy; else a copy on the pool's stream.
+ * Memory: GANTRY_UNPACK_MEMORY. `mapped` is pinned host memory that kernels read over the bus; `device` is memory of
+ * the device. Where the CPU can write (mapped, or the host device) landing is a memcpy; else a copy on the pool's
+ * stream.
  */
 #ifndef GANTRY_NET_DEVMEM_POOL_H
 #define GANTRY_NET_DEVMEM_POOL_H
@@ -37,9 +38,9 @@ struct devmem_pool {
 	int refs;
 	int nparts;
 	struct devmem_part parts[DEVMEM_POOL_PARTS];
-	uint64_t parts_end;	/* parts grow up to here ... */
-	uint64_t landing_base;	/* ... and landing pages are from here to the end */
-	uint32_t *free_pages;	/* owned: stack of landing page numbers */
+	uint64_t parts_end;    /* parts grow up to here ... */
+	uint64_t landing_base; /* ... and landing pages are from here to the end */
+	uint32_t *free_pages;  /* owned: stack of landing page numbers */
 	uint32_t nfree, npages;
 	struct gantry_stream *stream; /* owned: for copies where the CPU cannot write; NULL otherwise */
 };

@@ -31,9 +31,9 @@ enum devmem_kind {
 /* A stretch of memory that fragments land in. */
 struct devmem_memory {
 	struct gantry_device *device; /* borrowed: whose kernels read it */
-	uint8_t *host;	   /* for the CPU; NULL: it cannot touch it */
-	uint8_t *device_ptr; /* for kernels */
-	uint64_t size;	   /* a multiple of the page size */
+	uint8_t *host;		      /* for the CPU; NULL: it cannot touch it */
+	uint8_t *device_ptr;	      /* for kernels */
+	uint64_t size;		      /* a multiple of the page size */
 };
 
 struct devmem_binding {
@@ -47,24 +47,45 @@ struct devmem_flow {
 	int fd;				/* borrowed: a connected TCP socket */
 };
 
+/* Memory that is sent from without a copy. */
+struct devmem_tx {
+	const struct devmem_source_ops *ops; /* borrowed, const */
+	uint32_t dmabuf_id;		     /* never 0: the kernel would read offsets as host addresses */
+	struct devmem_memory memory;
+};
+
 struct devmem_source_ops {
 	enum devmem_kind kind;
 	const char *name;
 	/* nic: name of the interface. The binding ends with unbind, or with the process. */
 	gantry_result (*bind)(const struct devmem_memory *memory, const char *nic, struct devmem_binding **ret_binding);
 	void (*unbind)(struct devmem_binding *b); /* NULL is fine */
-	/* The payload that arrives at `fd` from now on lands in the binding (kernel: as soon as its flow rule works). */
+	/* The payload that arrives at `fd` from now on lands in the binding (kernel: as soon as its flow rule works).
+	 */
 	gantry_result (*attach)(struct devmem_binding *b, int fd, struct devmem_flow **ret_flow);
 	void (*detach)(struct devmem_flow *f); /* all its tokens are free; before the socket is closed; NULL is fine */
 	/* recvmsg(fd, msg, flags | MSG_SOCK_DEVMEM) */
 	ssize_t (*receive)(struct devmem_flow *f, struct msghdr *msg, int flags);
 	/* setsockopt(fd, SOL_SOCKET, SO_DEVMEM_DONTNEED): the number of fragments freed, or -1 with errno. */
 	int (*give_back)(struct devmem_flow *f, const struct devmem_token *ranges, size_t n);
+	/* Sending. No rights are needed. ERR_UNSUPPORTED with a reason in the log where NIC or kernel cannot. */
+	gantry_result (*bind_tx)(const struct devmem_memory *memory, const char *nic, struct devmem_tx **ret_tx);
+	void (*unbind_tx)(struct devmem_tx *t); /* NULL is fine */
+	/* sendmsg(MSG_ZEROCOPY | flags) of memory [offset, offset + len) on a socket with SO_ZEROCOPY: bytes taken, or
+	 * -1 with errno. Each call that took something has the next number of its socket, from 0. */
+	ssize_t (*send)(struct devmem_tx *t, int fd, uint64_t offset, size_t len, int flags);
+	/* The next range [lo, hi] of calls whose memory may change again: 1, or 0: none now, or -1 with errno. */
+	int (*completed)(struct devmem_tx *t, int fd, uint32_t *ret_lo, uint32_t *ret_hi);
+	void (*forget)(struct devmem_tx *t, int fd); /* the socket is about to be closed */
 	/* One line for people: which NIC, queue, memory, and what has come and gone. */
 	void (*describe)(const struct devmem_binding *b, char *text, size_t len);
 };
 
 extern const struct devmem_source_ops devmem_emulated;
 extern const struct devmem_source_ops devmem_kernel;
+
+/* Can devmem TCP of this kernel bring what arrives at `nic` to memory of `dev`? 1, or 0 with the first reason why not
+ * and what to do about it. Changes nothing. (detect.c) */
+int devmem_kernel_usable(const char *nic, struct gantry_device *dev, char *why, size_t len);
 
 #endif

@@ -29,13 +29,13 @@ struct devmem_table {
 	struct devmem_pool *pool;	  /* borrowed */
 	struct gantry_unpack_desc *descs; /* borrowed: max of them */
 	uint32_t max, n;
-	uint32_t coalesce;	 /* fragments shorter than this are copied */
+	uint32_t coalesce;	  /* fragments shorter than this are copied */
 	struct devmem_held *held; /* owned */
 	uint32_t nheld, held_room;
 	uint32_t *pages; /* owned: landing pages */
 	uint32_t npages, page_room;
 	uint32_t page_used; /* bytes of the last one */
-	int copying;	    /* copies to landing pages are under way on the pool's stream: not complete before they are */
+	int copying; /* copies to landing pages are under way on the pool's stream: not complete before they are */
 	/* What happened, for the log. */
 	uint64_t frags, merged, landed_bytes;
 };

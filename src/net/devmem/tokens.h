@@ -34,7 +34,7 @@ void devmem_tokens_init(struct devmem_tokens *t, struct devmem_flow *flow);
 void devmem_tokens_free(struct devmem_tokens *t); /* forgets; the flow's end frees them */
 /* A token that receive has just brought: one user. ERR_PROTOCOL: it is out already. */
 gantry_result devmem_tokens_take(struct devmem_tokens *t, uint32_t token);
-void devmem_tokens_use(struct devmem_tokens *t, uint32_t token);  /* one user more */
+void devmem_tokens_use(struct devmem_tokens *t, uint32_t token); /* one user more */
 /* One user less; flushes by itself when DEVMEM_FLUSH_AT are queued. */
 gantry_result devmem_tokens_drop(struct devmem_tokens *t, const uint32_t *tokens, uint32_t n);
 gantry_result devmem_tokens_flush(struct devmem_tokens *t);

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# scripts/fuzz.sh SECONDS: builds every tests/fuzz/fuzz_*.c with clang's libFuzzer, ASan and UBSan, and runs each
+# scripts/fuzz.sh SECONDS|build: builds every tests/fuzz/fuzz_*.c with clang's libFuzzer, ASan and UBSan, and runs each
 # that long on its corpus. New inputs go to corpus-work/NAME, which is kept between runs; an input that crashes is
-# left in corpus-work/crash/NAME-*. Exit status: 0 fine, 77 skipped, else the target that failed is named.
+# left in corpus-work/crash/NAME-*. `build` only builds them. Exit status: 0 fine, 77 skipped, else the target that
+# failed is named.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
-seconds=${1:?usage: scripts/fuzz.sh SECONDS}
+seconds=${1:?usage: scripts/fuzz.sh SECONDS|build}
 
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
@@ -25,6 +26,7 @@ if [ ${#sources[@]} = 0 ]; then
 fi
 
 build build-fuzz fuzzers -DCMAKE_C_COMPILER="$CLANG" -DGANTRY_FUZZ=ON -DGANTRY_SANITIZE=address,undefined -DGANTRY_CUDA=OFF
+[ "$seconds" != build ] || exit 0
 mkdir -p corpus-work/crash
 passed=0
 for source in "${sources[@]}"; do

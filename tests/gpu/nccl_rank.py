@@ -92,6 +92,31 @@ def check(args, rank, ranks):
     return failed
 
 
+def soak(args, rank, ranks):
+    """As many all-reduces as a job of two hours makes at ten a second, in sizes that take all protocols; each is compared
+    on the GPU, and the differences are counted there, so that the stream never runs empty."""
+    sizes = [4, 1021, 16384, 65540, 262148, (1 << 20) + 4, 1536]
+    sets = []
+    for k, size in enumerate(sizes):
+        n = max(1, size // 4)
+        want = torch.zeros(n, device="cuda", dtype=torch.int64)
+        for r in range(ranks):
+            want += pattern(n, r, torch.int32, k).to(torch.int64)
+        sets.append((pattern(n, rank, torch.int32, k), want.to(torch.int32), torch.empty(n, device="cuda", dtype=torch.int32)))
+    bad = torch.zeros(1, device="cuda", dtype=torch.int64)
+    for i in range(args.count):
+        mine, want, x = sets[i * 5 % len(sets)]
+        x.copy_(mine)
+        dist.all_reduce(x)
+        bad += (x != want).sum()
+    torch.cuda.synchronize()
+    dist.all_reduce(bad)
+    failed = int(bad.item())
+    if rank == 0:
+        print(json.dumps({"test": "nccl_soak", "ranks": ranks, "count": args.count, "wrong": failed}), flush=True)
+    return failed
+
+
 def bench(args, rank, ranks):
     for size in [int(s) for s in args.sizes.split(",")]:
         x = torch.ones(size // 4, device="cuda", dtype=torch.float32)
@@ -115,16 +140,17 @@ def bench(args, rank, ranks):
 
 def main():
     p = argparse.ArgumentParser()
-    p.add_argument("mode", choices=["check", "bench"])
+    p.add_argument("mode", choices=["check", "bench", "soak"])
     p.add_argument("--max-bytes", type=int, default=256 << 20)
     p.add_argument("--sizes", default="1024,65536,1048576,16777216,134217728")
     p.add_argument("--iters", type=int, default=0)
+    p.add_argument("--count", type=int, default=72000, help="soak: all-reduces")
     p.add_argument("--label", default="")
     args = p.parse_args()
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.cuda.set_device(0)
     dist.init_process_group("nccl", device_id=torch.device("cuda", 0))
-    failed = check(args, rank, ranks) if args.mode == "check" else bench(args, rank, ranks)
+    failed = {"check": check, "bench": bench, "soak": soak}[args.mode](args, rank, ranks)
     torch.cuda.synchronize()
     dist.destroy_process_group()
     raise SystemExit(1 if failed else 0)

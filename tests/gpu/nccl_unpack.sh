@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Stock NCCL over the plugin with UNPACK through the emulated NIC, no NCCL_PROTO: every collective, 2 and 4 ranks, 4 B to
+# 256 MiB and odd sizes, in several fragment shapes; then a soak after which every page and token is back; then bus
+# bandwidth beside the same plugin without UNPACK.
+#
+#   nccl_unpack.sh [PART...]     parts: check shapes soak bench; none named: all. SOAK=COUNT, ROUNDS=N
+. "$(dirname "$0")/lib_gpu.sh"
+[ $# -gt 0 ] || set -- check shapes soak bench
+start_mps
+status=0
+unpack_env=("${gantry_env[@]}" --env GANTRY_UNPACK=emulated --env NCCL_NET_GDR_LEVEL=SYS --env NCCL_NET_GDR_READ=1
+	--env NCCL_PAT_ENABLE=0)
+log_env=(--env NCCL_DEBUG=INFO --env NCCL_DEBUG_SUBSYS=INIT,NET)
+[ -z "${OUT:-}" ] || keep=$OUT
+
+# NCCL must have used its unpack kernel on our descriptors, and everything must be back at the end.
+used()
+{
+	local log=$1 ranks=$2 rank
+	for rank in $(seq 0 $((ranks - 1))); do
+		grep -qh "NCCL_NET_DEVICE_UNPACK net plugin version 7" "$log.nccl.$rank" ||
+			{ echo "rank $rank: NCCL did not take the UNPACK path"; status=1; }
+		grep -qhE "UNPACK: [0-9]+ messages, [1-9][0-9]* descriptors" "$log.nccl.$rank" ||
+			{ echo "rank $rank: no descriptors in the log"; status=1; }
+		grep -qh "pool is whole" "$log.nccl.$rank" || { echo "rank $rank: pages or tokens are missing at the end"; status=1; }
+	done
+	[ $status = 0 ] || { tail -n 25 "$log".0; grep -h "gantry\|UNPACK" "$log".nccl.0 | tail -n 30; }
+	[ -z "${keep:-}" ] || grep -h "UNPACK\|pool" "$log".nccl.* >>"$keep/nccl_unpack.log"
+}
+
+# run NAME RANKS ENV... -- MODE...
+run()
+{
+	local name=$1 ranks=$2 env=()
+	shift 2
+	while [ "$1" != -- ]; do env+=(--env "$1"); shift; done
+	shift
+	rm -f "$scratch/$name".*
+	python3 "$here/nccl_run.py" --ranks "$ranks" --log "$scratch/$name" --timeout "${LIMIT:-150}" "${unpack_env[@]}" "${log_env[@]}" \
+		"${env[@]}" -- "$@" >"$scratch/$name.out" || { echo "$name: a rank failed"; status=1; }
+	grep -h '"wrong": [1-9]' "$scratch/$name.out" && status=1
+	used "$scratch/$name" "$ranks"
+	echo "{\"test\": \"nccl_unpack\", \"name\": \"$name\", \"ranks\": $ranks, \"cases\": $(grep -c '"wrong": 0' "$scratch/$name.out"), \"ok\": $((status == 0))}"
+}
+
+for part in "$@"; do
+	case $part in
+	check) for ranks in 2 4; do run "check$ranks" $ranks -- check; done ;;
+	shapes)
+		for shape in pages mtu1500 odd; do run "shape_$shape" 2 GANTRY_EMU_SHAPE=$shape -- check --max-bytes 16777228; done
+		run mixed 2 GANTRY_EMU_SHAPE=random GANTRY_EMU_LINEAR=200 GANTRY_EMU_PLAIN=50 -- check --max-bytes 4194308
+		;;
+	soak) run soak 2 -- soak --count "${SOAK:-72000}" ;;
+	bench)
+		for _ in $(seq "${ROUNDS:-3}"); do
+			for how in host unpack; do
+				[ $how = host ] && env=("${gantry_env[@]}" --env GANTRY_UNPACK=off) || env=("${unpack_env[@]}")
+				for e in ${EXTRA:-}; do env+=(--env "$e"); done
+				python3 "$here/nccl_run.py" --ranks 2 --log "$scratch/bench" "${env[@]}" -- bench --label $how \
+					--sizes "${SIZES:-65536,1048576,16777216,134217728}" || status=1
+			done
+		done | tee "$scratch/bench.out"
+		python3 - "$scratch/bench.out" <<'PY' || status=1
+import json, statistics, sys
+rows = [json.loads(l) for l in open(sys.argv[1]) if l.startswith("{")]
+of = {}
+for r in rows:
+    of.setdefault((r["bytes"], r["label"]), []).append(r["busbw_gbs"])
+ok = True
+for size in sorted({b for b, _ in of}):
+    host, unpack = (statistics.median(of[size, k]) for k in ("host", "unpack"))
+    print(json.dumps({"test": "nccl_unpack_bench", "bytes": size, "host_gbs": host, "unpack_gbs": unpack, "ratio": round(unpack / host, 3)}))
+    if size == 128 << 20 and unpack < 0.8 * host:
+        ok = False
+sys.exit(0 if ok else 1)
+PY
+		;;
+	esac
+done
+exit $status

@@ -13,6 +13,8 @@
 #include "base/clock.h"
 #include "base/event.h"
 #include "base/log.h"
+#include "net/devmem/pool.h"
+#include "net/tcp/stage.h"
 
 gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link)
 {
@@ -26,6 +28,7 @@ gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link)
 	gantry_list_init(&l->eager);
 	gantry_list_init(&l->bulk);
 	gantry_list_init(&l->unacked);
+	gantry_list_init(&l->copying);
 	gantry_list_init(&l->posted);
 	gantry_list_init(&l->early);
 	l->lanes = calloc((size_t)nlanes, sizeof(*l->lanes));
@@ -57,6 +60,7 @@ void tcp_link_free(struct tcp_link *l)
 {
 	if (!l)
 		return;
+	tcp_stage_close(l);
 	for (int i = 0; l->lanes && i < l->nlanes; i++) {
 		struct tcp_lane *lane = &l->lanes[i];
 
@@ -82,6 +86,7 @@ void tcp_link_free(struct tcp_link *l)
 	free(l->stage[1]);
 	gantry_pool_destroy(&l->sends);
 	gantry_pool_destroy(&l->recvs);
+	devmem_pool_put(l->pool);
 	pthread_mutex_destroy(&l->mu);
 	free(l);
 }
@@ -174,7 +179,7 @@ static void fail_v(struct tcp_link *l, int tell, gantry_result r, const char *fm
 	gantry_event_put(GANTRY_EV_LINK_DOWN, l->id, (uint64_t)r, 0);
 	/* A peer that leaves while nobody waits for it is no news. */
 	int waiting = !gantry_list_empty(&l->posted) || !gantry_list_empty(&l->eager) || !gantry_list_empty(&l->bulk) ||
-		      !gantry_list_empty(&l->unacked);
+		      !gantry_list_empty(&l->unacked) || !gantry_list_empty(&l->copying);
 
 	if (waiting || r != GANTRY_ERR_PEER_CLOSED)
 		gantry_fail(r, LOG_SUBSYS, __FILE__, __LINE__, "%s (%s)", l->error_text, gantry_result_name(r));
@@ -318,6 +323,7 @@ void tcp_link_close_tx(struct tcp_link *l)
 	gantry_list_init(&l->bulk);
 	l->bulk_bytes = 0;
 	gantry_list_init(&l->unacked);
+	tcp_stage_close(l);
 	l->newest = NULL; /* what is staged still goes out: it was reported done */
 	__atomic_store_n(&l->bulk_pending, 0, __ATOMIC_RELAXED);
 	/* The pool stays until the link is freed: the kernel may still refer to headers in it. */

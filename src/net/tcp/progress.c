@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "net/tcp/helper.h"
 #include "net/tcp/link.h"
+#include "net/tcp/stage.h"
 
 enum { SELDOM = 200, PATIENCE = 10 }; /* paces */
 
@@ -36,6 +37,7 @@ void tcp_link_progress(struct tcp_link *l)
 		tcp_link_check_ending(l);
 		return;
 	}
+	tcp_stage_progress(l);
 	if (__atomic_load_n(&l->tx_pending, __ATOMIC_RELAXED))
 		tcp_control_flush(l);
 	if (small || tcp_lane_due(&l->lanes[0], now))

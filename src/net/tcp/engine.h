@@ -34,6 +34,7 @@ struct tcp_context {
 	uint64_t comm_id;
 	int traffic_class;
 	int unpack;		      /* enum gantry_net_unpack, PARAM resolved */
+	int plugin;		      /* it was PARAM: NCCL is the user */
 	struct gantry_device *device; /* borrowed; NULL: what is current when it is needed */
 };
 

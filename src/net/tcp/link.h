@@ -305,6 +305,7 @@ struct tcp_link {
 	struct tcp_unpack *unpack;  /* borrowed from the receiving comm; NULL unless with UNPACK: unpack.h */
 	struct gantry_list landing; /* receives whose bytes are here and still being copied */
 	uint32_t landing_n;	    /* read relaxed as a hint */
+	int warned_plain;	    /* that a flow is not steered; atomic */
 	uint32_t ahead_rx;	    /* pieces announced and not complete, of all lanes */
 	struct tcp_stage *staging;  /* owned reference; NULL until memory of a device is to be sent: stage.h; mu */
 	struct gantry_list copying; /* sends whose bytes are on their way from device memory, oldest first; mu */
@@ -359,7 +360,6 @@ gantry_result tcp_link_irecv(struct tcp_link *l, int n, void **data, const size_
 /* On a link with an unpack queue; device: data is memory of its device; optional: LL or LL128. */
 gantry_result tcp_link_irecv_unpack(struct tcp_link *l, void *data, size_t size, int tag, int device, int optional,
 				    void **ret_request);
-gantry_result tcp_link_irecv_consumed(struct tcp_link *l, struct tcp_request *req);
 gantry_result tcp_link_test(struct tcp_request *req, int *ret_done, int *sizes);
 
 /* progress.c: one pass over all lanes. */
@@ -381,8 +381,10 @@ void tcp_lane_lost(struct tcp_lane *lane); /* with errno: the socket takes nothi
 int tcp_lane_rx(struct tcp_lane *lane, int force);
 /* match.c: under mu. */
 struct tcp_slot *tcp_match_slot(struct tcp_link *l, uint32_t tag, uint32_t index, struct tcp_recv **ret_recv);
+/* 0: the send is larger, and the link has failed. */
+int tcp_match_fits(struct tcp_link *l, uint64_t total, const struct tcp_slot *slot);
 /* A piece begins to arrive for this slot (NULL: nobody wants it). -1: it does not fit, the link has failed. */
-int tcp_match_begin(struct tcp_link *l, const struct wire_frame *f, struct tcp_slot *slot);
+int tcp_match_begin(struct tcp_link *l, const struct wire_frame *f, struct tcp_recv *recv, struct tcp_slot *slot);
 int tcp_match_end(struct tcp_link *l, const struct wire_frame *f, struct tcp_recv *recv, struct tcp_slot *slot);
 void tcp_match_complete(struct tcp_link *l, struct tcp_recv *recv, struct tcp_slot *slot);
 void tcp_match_bulk_done(struct tcp_link *l, uint64_t seq);

@@ -9,29 +9,38 @@
 #include "net/tcp/helper.h"
 #include "net/tcp/link.h"
 #include "net/tcp/stage.h"
+#include "net/tcp/unpack.h"
+
+/* To where it was taken from. */
+static void put_recv(struct tcp_link *l, struct tcp_recv *recv)
+{
+	recv->head.state = TCP_FREE;
+	if (recv->land)
+		tcp_unpack_untake(l, recv);
+	else
+		gantry_pool_put(&l->recvs, recv);
+}
 
 static void unpost(struct tcp_link *l, struct tcp_recv *recv)
 {
 	gantry_list_remove(&recv->head.node);
 	tcp_count_posted(l, recv, -1);
-	recv->head.state = TCP_FREE;
-	gantry_pool_put(&l->recvs, recv);
+	put_recv(l, recv);
 }
 
-gantry_result tcp_link_irecv(struct tcp_link *l, int n, void **data, const size_t *sizes, const int *tags,
-			     void **ret_request)
+/* recv NULL: none is free now. */
+static gantry_result post(struct tcp_link *l, struct tcp_recv *recv, int n, void **data, const size_t *sizes,
+			  const int *tags, void **ret_request)
 {
-	struct tcp_recv *recv;
 	/* What the peer had sent before it left can still be received. */
 	gantry_result gone = tcp_link_status(l, &l->rx_end);
 	int due = 0, large = 0;
 
-	recv = gantry_pool_get(&l->recvs); /* as for sends: the posting thread's own */
 	pthread_mutex_lock(&l->mu);
 	for (int i = 0; recv && i < n; i++) {
 		/* Makes room for new tags before anything is posted, so that posting cannot fail half-way. */
 		if (!tcp_tag_of(&l->rx_tags, (uint32_t)tags[i])) {
-			gantry_pool_put(&l->recvs, recv);
+			put_recv(l, recv);
 			recv = NULL;
 		}
 	}
@@ -81,6 +90,29 @@ gantry_result tcp_link_irecv(struct tcp_link *l, int n, void **data, const size_
 	return GANTRY_OK;
 }
 
+gantry_result tcp_link_irecv(struct tcp_link *l, int n, void **data, const size_t *sizes, const int *tags,
+			     void **ret_request)
+{
+	struct tcp_recv *recv = gantry_pool_get(&l->recvs); /* as for sends: the posting thread's own */
+
+	if (recv)
+		recv->land = NULL;
+	return post(l, recv, n, data, sizes, tags, ret_request);
+}
+
+gantry_result tcp_link_irecv_unpack(struct tcp_link *l, void *data, size_t size, int tag, int device, int optional,
+				    void **ret_request)
+{
+	struct tcp_recv *recv;
+	gantry_result r = tcp_unpack_take(l, data, size, device, optional, &recv);
+
+	if (r != GANTRY_OK)
+		return r;
+	if (recv && recv->land && recv->land->place == TCP_PLACE_BOUNCE)
+		data = recv->land->bounce;
+	return post(l, recv, 1, &data, &size, &tag, ret_request);
+}
+
 /* The interface reports sizes as int, also for messages beyond 2 GiB. */
 static int reported(uint64_t size)
 {
@@ -100,6 +132,20 @@ static int completed_meanwhile(struct tcp_request *req)
 	return __atomic_load_n(&req->state, __ATOMIC_ACQUIRE) == TCP_DONE;
 }
 
+/* All bytes of a receive are here, copies are under way: the peer may be gone, that is no matter any more. */
+static int is_landing(struct tcp_request *req)
+{
+	struct tcp_recv *recv = gantry_container(req, struct tcp_recv, head);
+	int landing;
+
+	if (req->kind != TCP_RECV || !recv->land)
+		return 0;
+	pthread_mutex_lock(&req->link->mu);
+	landing = recv->land->landing;
+	pthread_mutex_unlock(&req->link->mu);
+	return landing;
+}
+
 gantry_result tcp_link_test(struct tcp_request *req, int *ret_done, int *sizes)
 {
 	struct tcp_link *l = req->link;
@@ -111,7 +157,7 @@ gantry_result tcp_link_test(struct tcp_request *req, int *ret_done, int *sizes)
 
 			if (r == GANTRY_OK || !completed_meanwhile(req)) {
 				*ret_done = 0;
-				return r;
+				return r == GANTRY_OK || is_landing(req) ? GANTRY_OK : r;
 			}
 		}
 	}
@@ -131,7 +177,10 @@ gantry_result tcp_link_test(struct tcp_request *req, int *ret_done, int *sizes)
 
 		for (int i = 0; sizes && i < recv->n; i++)
 			sizes[i] = reported(recv->slots[i].total);
-		gantry_pool_put(&l->recvs, recv);
+		if (recv->land)
+			tcp_unpack_tested(l, recv);
+		else
+			gantry_pool_put(&l->recvs, recv);
 	}
 	*ret_done = 1;
 	return GANTRY_OK;

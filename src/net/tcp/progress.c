@@ -9,6 +9,7 @@
 #include "net/tcp/helper.h"
 #include "net/tcp/link.h"
 #include "net/tcp/stage.h"
+#include "net/tcp/unpack.h"
 
 enum { SELDOM = 200, PATIENCE = 10 }; /* paces */
 
@@ -31,6 +32,7 @@ void tcp_link_progress(struct tcp_link *l)
 	int small = __atomic_load_n(&l->small_posted, __ATOMIC_RELAXED) || !(sending || large);
 
 	__atomic_store_n(&l->progressed, now, __ATOMIC_RELAXED);
+	tcp_land_progress(l);
 	if (__atomic_load_n(&l->ending, __ATOMIC_ACQUIRE)) {
 		for (int i = 0; i < l->nlanes; i++)
 			tcp_lane_rx(&l->lanes[i], 1);
@@ -62,6 +64,7 @@ void tcp_link_service(struct tcp_link *l, int heartbeat)
 	if (__atomic_load_n(&l->ending, __ATOMIC_ACQUIRE))
 		tcp_link_check_ending(l);
 	if (heartbeat) {
+		tcp_unpack_flush(l); /* an idle link keeps nothing back */
 		pthread_mutex_lock(&l->mu);
 		l->heartbeat_due = 1;
 		pthread_mutex_unlock(&l->mu);

@@ -32,8 +32,10 @@ struct gantry_unpack_handle {
 	uint64_t head;
 };
 
+#ifndef __cplusplus /* nvcc reads this as C++ */
 _Static_assert(sizeof(struct gantry_unpack_desc) == 16, "NCCL's kernels load a descriptor with one 128-bit load");
 _Static_assert(sizeof(struct gantry_unpack_meta) == 524416, "the table is read by NCCL's kernels");
 _Static_assert(sizeof(struct gantry_unpack_handle) == 24, "the handle is read and written by NCCL's kernels");
+#endif
 
 #endif

@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "abi/unpack.h"
 #include "gantry/fifo.h"
 
 /* One send or receive of a group. */
@@ -101,6 +102,72 @@ struct gantry_verify_args {
 	const char *src;
 	uint64_t bytes, seq;
 	uint64_t *wrong; /* host memory: added to */
+};
+
+/*
+ * Copies len bytes from bounce + src_off to dst + dst_off for each descriptor; gather: from dst + dst_off to
+ * bounce + src_off. Either base may be 0, with addresses for offsets. Ranges that are written do not overlap each other
+ * or anything that is read. No alignment is asked for, and a len of 0 is fine.
+ */
+struct gantry_unpack_args {
+	const struct gantry_unpack_desc *descs; /* 16-byte aligned; mapped host memory or device memory */
+	const uint64_t *count; /* where their number is; acquired, so descs may be written just before. NULL: n */
+	uint64_t n;	       /* less than 2^31 */
+	char *bounce;
+	char *dst;
+	uint32_t gather;
+	uint32_t reserved; /* 0 */
+};
+
+/*
+ * output[i] = op(input[i], what arrived for element i). The unpacked elements are source 1 of a reduction of two (see
+ * types_dev.h), input is source 0. Both and dst_off are offsets into the same array: element i has the bytes
+ * i * size .. of it. Fragments may cut elements anywhere if the descriptors that share an element follow each other
+ * in the list, in the order of dst_off; otherwise the list has any order.
+ */
+struct gantry_unpack_reduce_args {
+	const struct gantry_unpack_desc *descs;
+	const uint64_t *count;
+	uint64_t n;
+	const char *bounce;
+	const char *input; /* aligned to the element, as output; may be output itself */
+	char *output;
+	uint64_t scalar;
+	uint32_t type, op, last;
+	uint32_t reserved; /* 0 */
+};
+
+/* Jobs for the blocks of a kernel that stays, see k_unpack_ring.h. In mapped memory; a host fills in one with each
+ * post. */
+struct gantry_unpack_job {
+	const struct gantry_unpack_desc *descs;
+	uint64_t n;
+	char *bounce;
+	char *dst;
+	uint64_t gather;
+	uint64_t reserved[3];
+};
+/* One per block. */
+struct gantry_unpack_done {
+	uint64_t jobs; /* written by the block: it has done its share of all jobs below this */
+	char pad[120];
+};
+struct gantry_unpack_ring_args {
+	const uint64_t *posted; /* jobs posted, and GANTRY_UNPACK_STOP */
+	const struct gantry_unpack_job *jobs;
+	struct gantry_unpack_done *done; /* by block */
+	uint64_t mask;			 /* entries - 1 */
+	struct gantry_door *door;	 /* of the host that waits for done; NULL: it never sleeps */
+};
+#define GANTRY_UNPACK_STOP (1ull << 63)
+
+/* As NCCL's kernels unpack: for comparison. */
+struct gantry_unpack_seed_args {
+	const struct gantry_unpack_desc *descs;
+	uint64_t n;
+	const char *bounce;
+	char *dst;
+	uint64_t bytes; /* of all fragments */
 };
 
 #endif

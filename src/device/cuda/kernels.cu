@@ -14,6 +14,10 @@
 #include "device/k_p2p.h"
 #include "device/k_prim.h"
 #include "device/k_reduce.h"
+#include "device/k_unpack.h"
+#include "device/k_unpack_reduce.h"
+#include "device/k_unpack_ring.h"
+#include "device/k_unpack_seed.h"
 
 /* The preprocessor cannot make lower case of a name; a kernel that is missing here does not compile below. */
 #define LOWER_P2P p2p
@@ -23,6 +27,10 @@
 #define LOWER_ECHO echo
 #define LOWER_FILL fill
 #define LOWER_VERIFY verify
+#define LOWER_UNPACK unpack
+#define LOWER_UNPACK_REDUCE unpack_reduce
+#define LOWER_UNPACK_RING unpack_ring
+#define LOWER_UNPACK_SEED unpack_seed
 
 /* 512 lanes at most, with 128 registers each: launch.c's CUDA_MAX_LANES. */
 #define KERNEL(name, args)                                                                                             \

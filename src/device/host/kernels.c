@@ -7,6 +7,10 @@
 #include "device/k_p2p.h"
 #include "device/k_prim.h"
 #include "device/k_reduce.h"
+#include "device/k_unpack.h"
+#include "device/k_unpack_reduce.h"
+#include "device/k_unpack_ring.h"
+#include "device/k_unpack_seed.h"
 #include "device/work.h"
 
 /* kernels.def has the names in upper case. */
@@ -17,6 +21,10 @@
 #define BODY_ECHO k_echo
 #define BODY_FILL k_fill
 #define BODY_VERIFY k_verify
+#define BODY_UNPACK k_unpack
+#define BODY_UNPACK_REDUCE k_unpack_reduce
+#define BODY_UNPACK_RING k_unpack_ring
+#define BODY_UNPACK_SEED k_unpack_seed
 
 #define GANTRY_KERNEL_ENUM(name, args)                                                                                 \
 	static void run_##name(const void *a)                                                                          \

@@ -1,0 +1,61 @@
+/*
+ * Unpacking: the fragments of a received message, which lie on pages in any order, are copied to where they belong; or
+ * gathered from there.
+ *
+ * A descriptor (abi/unpack.h) says which bytes; see gantry_unpack_args in work.h for what may be asked. On a GPU a warp
+ * takes batches of descriptors (cuda/dev_unpack.h), on the host a lane takes one at a time.
+ */
+#ifndef GANTRY_DEVICE_K_UNPACK_H
+#define GANTRY_DEVICE_K_UNPACK_H
+
+#include "device/dev.h"
+#include "device/work.h"
+
+/* The list that blocks share. */
+struct dev_frags {
+	const struct gantry_unpack_desc *descs;
+	uint64_t n;
+	char *bounce, *dst;
+	uint32_t gather;
+};
+
+/*
+ * block: its share of the list, one of `shares`. Descriptors are read like payload: whoever wrote them during this
+ * kernel has been heard of by an acquire and a barrier. Ends without a barrier.
+ */
+#ifdef __CUDACC__
+#include "device/cuda/dev_unpack.h"
+#else
+DEV void dev_unpack(const struct dev_frags *f, uint32_t share, uint32_t shares)
+{
+	for (uint64_t i = (uint64_t)share * dev_lanes() + dev_lane(); i < f->n; i += (uint64_t)shares * dev_lanes()) {
+		const struct gantry_unpack_desc *d = &f->descs[i];
+		/* Not by pointer arithmetic: a base may be 0. */
+		char *page = (char *)((uintptr_t)f->bounce + d->src_off);
+		char *place = (char *)((uintptr_t)f->dst + (uintptr_t)d->dst_off);
+
+		if (d->len)
+			memcpy(f->gather ? page : place, f->gather ? place : page, d->len);
+	}
+}
+#endif
+
+/* block: how many descriptors there are. */
+DEV uint64_t dev_unpack_count(const uint64_t *count, uint64_t n)
+{
+	return count ? dev_bcast(dev_lane() == 0 ? dev_load(count) : 0) : n;
+}
+
+DEV void k_unpack(const struct gantry_unpack_args *a)
+{
+	struct dev_frags f;
+
+	f.descs = a->descs;
+	f.n = dev_unpack_count(a->count, a->n);
+	f.bounce = a->bounce;
+	f.dst = a->dst;
+	f.gather = a->gather;
+	dev_unpack(&f, dev_block(), dev_blocks());
+}
+
+#endif

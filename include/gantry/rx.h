@@ -37,7 +37,8 @@
  * MEMORY. Pieces lie in registered memory. All pieces of a batch are host memory, or all are memory of the device. On
  * the host device, what came from gantry_mem_alloc counts as memory of the device. The memory of a send must be
  * complete when gantry_rx_send is called (work of a stream: synchronise it first), and must not change until the op is
- * done. The memory of a receive must not be touched until the op is done, or, in a stream, behind gantry_rx_stream_wait.
+ * done. The memory of a receive must not be touched until the op is done, or, in a stream, behind
+ * gantry_rx_stream_wait.
  *
  * STATES of an op: PENDING; ARRIVED: all bytes are here, and the device's work that puts them in place is in a stream;
  * DONE: the buffer is the caller's again, and the result is final. A send or a receive into host memory goes from
@@ -47,9 +48,9 @@
  * typed cause; the connection can only be closed then. A peer that was restarted, even at the same address, is a new
  * peer: it takes a new connection, and nothing of the old one can reach it. Each rx has a random epoch that says so.
  *
- * Parameters (zero in the config takes them): GANTRY_RX_*, GANTRY_UNPACK_*, GANTRY_EMU_* of docs/params.md; those of the
- * network (GANTRY_IFNAME, GANTRY_LANES, GANTRY_SECRET, GANTRY_TIMEOUT, ...) hold as well. GANTRY_SECRET authenticates
- * both ends to one another; without it whoever reaches the port can connect.
+ * Parameters (zero in the config takes them): GANTRY_RX_*, GANTRY_UNPACK_*, GANTRY_EMU_* of docs/params.md; those of
+ * the network (GANTRY_IFNAME, GANTRY_LANES, GANTRY_SECRET, GANTRY_TIMEOUT, ...) hold as well. GANTRY_SECRET
+ * authenticates both ends to one another; without it whoever reaches the port can connect.
  *
  * C99-clean, no CUDA headers.
  */
@@ -85,12 +86,13 @@ enum gantry_rx_path {
 struct gantry_rx_config {
 	struct gantry_device *device; /* borrowed until close; NULL: the host device */
 	enum gantry_rx_path path;
-	const char *nic;  /* name of the interface, as `gantry doctor` lists it; NULL: the fastest */
-	uint64_t message; /* bytes per message on the wire; 0: GANTRY_RX_MESSAGE. The smaller one of both sides counts */
-	int depth;	  /* messages in flight per connection and direction; 0: GANTRY_RX_DEPTH */
-	uint64_t stage;	  /* pinned memory for staging; 0: GANTRY_RX_STAGE */
-	int max_frags;	  /* descriptors per kernel launch; 0: 8192 */
-	int debug;	  /* a log line for each step of each transfer; 0: GANTRY_RX_DEBUG */
+	const char *nic; /* name of the interface, as `gantry doctor` lists it; NULL: the fastest */
+	uint64_t
+		message; /* bytes per message on the wire; 0: GANTRY_RX_MESSAGE. The smaller one of both sides counts */
+	int depth;	 /* messages in flight per connection and direction; 0: GANTRY_RX_DEPTH */
+	uint64_t stage;	 /* pinned memory for staging; 0: GANTRY_RX_STAGE */
+	int max_frags;	 /* descriptors per kernel launch; 0: 8192 */
+	int debug;	 /* a log line for each step of each transfer; 0: GANTRY_RX_DEBUG */
 };
 
 gantry_result gantry_rx_open(const struct gantry_rx_config *config, struct gantry_rx **ret_rx);
@@ -104,12 +106,14 @@ uint64_t gantry_rx_epoch(const struct gantry_rx *rx);
  * mean GANTRY_CONNECT_TIMEOUT. What does not speak the protocol is turned away and counted, and disturbs nobody.
  */
 
-/* NULL: the address of the rx's interface and a port that the kernel chooses. Port 0 is a port that the kernel chooses. */
+/* NULL: the address of the rx's interface and a port that the kernel chooses. Port 0 is a port that the kernel chooses.
+ */
 gantry_result gantry_rx_listen(struct gantry_rx *rx, const char *address, struct gantry_rx_listener **ret_listener);
 /* "10.0.0.1:4000", as bound: what peers connect to. Borrowed, lives as long as the listener. */
 const char *gantry_rx_listener_address(const struct gantry_rx_listener *listener);
 /* The next peer. ERR_TIMEOUT: none yet; call again, what is half-way there goes on then. */
-gantry_result gantry_rx_accept(struct gantry_rx_listener *listener, int64_t timeout_ns, struct gantry_rx_conn **ret_conn);
+gantry_result gantry_rx_accept(struct gantry_rx_listener *listener, int64_t timeout_ns,
+			       struct gantry_rx_conn **ret_conn);
 void gantry_rx_listener_close(struct gantry_rx_listener *listener);
 /* Tries again while nobody listens there, until the timeout. */
 gantry_result gantry_rx_connect(struct gantry_rx *rx, const char *address, int64_t timeout_ns,

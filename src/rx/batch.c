@@ -37,16 +37,17 @@ static gantry_result add(struct gantry_rx *rx, const struct gantry_rx_piece *in,
 	    __builtin_add_overflow(span, (uint64_t)p.piece_bytes, &span) ||
 	    __builtin_mul_overflow((uint64_t)p.count, (uint64_t)p.piece_bytes, &bytes) ||
 	    __builtin_add_overflow(b->bytes, bytes, &bytes))
-		FAIL(GANTRY_ERR_INVALID, "entry %zu: %zu pieces of %zu bytes with a stride of %zu do not fit the address "
-					 "space",
+		FAIL(GANTRY_ERR_INVALID,
+		     "entry %zu: %zu pieces of %zu bytes with a stride of %zu do not fit the address "
+		     "space",
 		     index, p.count, p.piece_bytes, p.stride);
 	g = region_of(rx, &p, span);
 	if (!g)
 		FAIL(GANTRY_ERR_INVALID, "entry %zu: %llu bytes at %p are not in registered memory", index,
 		     (unsigned long long)span, p.base);
 	if (b->n && g->device != b->device)
-		FAIL(GANTRY_ERR_INVALID, "entry %zu is %s memory, those before it are %s memory: use two batches", index,
-		     g->device ? "device" : "host", b->device ? "device" : "host");
+		FAIL(GANTRY_ERR_INVALID, "entry %zu is %s memory, those before it are %s memory: use two batches",
+		     index, g->device ? "device" : "host", b->device ? "device" : "host");
 	if (p.stride == p.piece_bytes) { /* one long piece: nothing to cut */
 		p.piece_bytes = p.stride = (size_t)span;
 		p.count = 1;
@@ -119,7 +120,7 @@ void rx_batch_skip(const struct rx_batch *b, struct rx_cursor *c, uint64_t bytes
 
 void rx_batch_gather(const struct rx_batch *b, struct rx_cursor c, uint8_t *to, uint64_t bytes)
 {
-	uint64_t len;
+	uint64_t len = 0;
 
 	while (bytes) {
 		const uint8_t *from = rx_batch_run(b, &c, bytes, &len);
@@ -133,7 +134,7 @@ void rx_batch_gather(const struct rx_batch *b, struct rx_cursor c, uint8_t *to, 
 
 void rx_batch_scatter(const struct rx_batch *b, struct rx_cursor c, const uint8_t *from, uint64_t bytes)
 {
-	uint64_t len;
+	uint64_t len = 0;
 
 	while (bytes) {
 		uint8_t *to = rx_batch_run(b, &c, bytes, &len);

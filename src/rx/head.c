@@ -1,4 +1,5 @@
-/* Heads: tag 0 of each direction. They are small, or inline, so the network takes them at once and keeps their order. */
+/* Heads: tag 0 of each direction. They are small, or inline, so the network takes them at once and keeps their order.
+ */
 #define LOG_SUBSYS GANTRY_SUBSYS_RX
 #include <stdlib.h>
 

@@ -128,7 +128,8 @@ static int take_in(struct gantry_rx_listener *l)
 	if (fd < 0) {
 		uint32_t more;
 
-		if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED && gantry_ratelimit_pass(&l->quiet, &more))
+		if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED &&
+		    gantry_ratelimit_pass(&l->quiet, &more))
 			LOG_WARN(RX, "%s: accept: %s", l->address, strerror(errno));
 		return 0;
 	}
@@ -167,7 +168,8 @@ static struct gantry_rx_conn *attend(struct gantry_rx_listener *l, int *ret_move
 	return ready;
 }
 
-gantry_result gantry_rx_accept(struct gantry_rx_listener *listener, int64_t timeout_ns, struct gantry_rx_conn **ret_conn)
+gantry_result gantry_rx_accept(struct gantry_rx_listener *listener, int64_t timeout_ns,
+			       struct gantry_rx_conn **ret_conn)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_rx *rx = listener->rx;

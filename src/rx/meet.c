@@ -169,7 +169,8 @@ static void say(struct meeting *m)
 	if (n < 0 && (errno == EAGAIN || errno == EINTR || errno == ENOTCONN || errno == EINPROGRESS))
 		return;
 	if (n < 0) {
-		again(m, errno == ECONNREFUSED ? GANTRY_ERR_REFUSED : GANTRY_ERR_UNREACHABLE, "connecting", strerror(errno));
+		again(m, errno == ECONNREFUSED ? GANTRY_ERR_REFUSED : GANTRY_ERR_UNREACHABLE, "connecting",
+		      strerror(errno));
 		return;
 	}
 	m->at += (size_t)n;

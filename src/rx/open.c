@@ -40,7 +40,8 @@ static gantry_result pick_nic(struct gantry_rx *rx, const char *name)
 		snprintf(rx->nic, sizeof(rx->nic), "%s", p.name);
 	}
 	if (rx->net_dev < 0 && name)
-		FAIL(GANTRY_ERR_CONFIG, "there is no interface %s to use; there is %s", name, known[0] ? known : "none");
+		FAIL(GANTRY_ERR_CONFIG, "there is no interface %s to use; there is %s", name,
+		     known[0] ? known : "none");
 	if (rx->net_dev < 0)
 		FAIL(GANTRY_ERR_CONFIG, "GANTRY_NET_DEVICE=%d does not exist; there are %d: %s", asked, n, known);
 out:

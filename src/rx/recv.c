@@ -5,7 +5,8 @@
 
 #include "rx/rx.h"
 
-static gantry_result answer(struct gantry_rx_conn *c, enum rx_kind kind, uint64_t transfer, uint64_t bytes, uint64_t arg)
+static gantry_result answer(struct gantry_rx_conn *c, enum rx_kind kind, uint64_t transfer, uint64_t bytes,
+			    uint64_t arg)
 {
 	struct rx_head h = {.kind = (uint16_t)kind, .transfer = transfer, .bytes = bytes, .arg = arg};
 

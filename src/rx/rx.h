@@ -100,11 +100,11 @@ struct gantry_rx_op {
 	/* The transfer. */
 	enum rx_phase phase;
 	uint64_t transfer, total, message, nmessages;
-	uint64_t posted, finished; /* messages */
-	struct rx_cursor cursor;   /* where the next message begins */
-	uint8_t *local;		   /* owned: LOCAL, the bytes */
-	int touching;		   /* flights that read or write the user's memory */
-	uint64_t launched;	   /* messages whose device work is in the stream */
+	uint64_t posted, finished;	/* messages */
+	struct rx_cursor cursor;	/* where the next message begins */
+	uint8_t *local;			/* owned: LOCAL, the bytes */
+	int touching;			/* flights that read or write the user's memory */
+	uint64_t launched;		/* messages whose device work is in the stream */
 	struct gantry_dev_event *event; /* owned: of gantry_rx_stream_wait */
 	/* Ending early. */
 	int ending, told, heard; /* told: STOP or END was sent; heard: the peer's has come */
@@ -131,7 +131,7 @@ struct rx_flight {
 	/* How far the descriptors of the message have been turned into launches. */
 	uint32_t desc_at, desc_skip;
 	struct rx_cursor walk;
-	uint64_t walk_pos;
+	uint64_t walk_pos, unpacked;
 };
 
 /* A head on its way out, bytes behind it. */
@@ -163,9 +163,9 @@ struct rx_side {
 	struct rx_flight flights[RX_DEPTH_MAX];
 	uint32_t head, tail; /* flights [head, tail) modulo RX_DEPTH_MAX */
 	uint32_t noffered;
-	int staged;	     /* staging buffers this side holds */
-	uint64_t slots;	     /* receives that took a slot of the table so far */
-	struct rx_mr *mrs;   /* owned */
+	int staged;	   /* staging buffers this side holds */
+	uint64_t slots;	   /* receives that took a slot of the table so far */
+	struct rx_mr *mrs; /* owned */
 	size_t nmrs;
 };
 
@@ -179,10 +179,10 @@ struct gantry_rx_conn {
 	struct gantry_list early; /* rx_early, in order */
 	void *heads[RX_HEADS_IN]; /* receives posted for heads */
 	uint32_t heads_next, heads_posted;
-	uint8_t *head_memory;				/* owned: their buffers */
-	struct gantry_net_device_handle device_handle;	/* UNPACK: what accept filled */
-	struct gantry_unpack_handle *unpack;		/* borrowed from the network; NULL: host path */
-	void *landing, *landing_mr;			/* UNPACK: what receives name as their buffer; never written */
+	uint8_t *head_memory;			       /* owned: their buffers */
+	struct gantry_net_device_handle device_handle; /* UNPACK: what accept filled */
+	struct gantry_unpack_handle *unpack;	       /* borrowed from the network; NULL: host path */
+	void *landing, *landing_mr;		       /* UNPACK: what receives name as their buffer; never written */
 	uint64_t next_transfer;
 	uint64_t peer_epoch, id;
 	gantry_result error; /* not OK: over */

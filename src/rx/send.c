@@ -59,8 +59,9 @@ gantry_result rx_send_granted(struct gantry_rx_conn *c, const struct rx_head *h)
 	struct gantry_rx_op *op = find(&c->out.offered, h->transfer);
 
 	if (!op || !op->total || h->arg > c->rx->message)
-		FAIL(GANTRY_ERR_PROTOCOL, "%s granted transfer %llu with messages of %llu bytes, which was not asked for",
-		     c->peer, (unsigned long long)h->transfer, (unsigned long long)h->arg);
+		FAIL(GANTRY_ERR_PROTOCOL,
+		     "%s granted transfer %llu with messages of %llu bytes, which was not asked for", c->peer,
+		     (unsigned long long)h->transfer, (unsigned long long)h->arg);
 	gantry_list_remove(&op->node);
 	gantry_list_append(&c->out.data, &op->node);
 	c->out.noffered--;
@@ -161,7 +162,8 @@ static gantry_result prepare(struct gantry_rx_conn *c, struct gantry_rx_op *op)
 
 	*f = (struct rx_flight){.op = op, .index = op->posted, .len = len, .slot = -1, .event = event};
 	f->from = f->walk = op->cursor;
-	if (at && run == len && (!op->batch.device || (f->mr = rx_conn_mr(c, &c->out, op->batch.regions[op->cursor.entry])))) {
+	if (at && run == len &&
+	    (!op->batch.device || (f->mr = rx_conn_mr(c, &c->out, op->batch.regions[op->cursor.entry])))) {
 		f->direct = at;
 		f->touches = 1;
 		rx->counters.direct_bytes += len;
@@ -210,8 +212,11 @@ static gantry_result post(struct gantry_rx_conn *c, int *ret_moved)
 			f->touches = 0;
 			rx_op_settle(f->op);
 		}
-		TRY(net->ops->isend(net, c->out.comm, f->direct ? f->direct : f->stage ? f->stage->host : NULL, f->len,
-				    RX_TAG_DATA, f->mr, &f->request));
+		TRY(net->ops->isend(net, c->out.comm,
+				    f->direct  ? f->direct
+				    : f->stage ? f->stage->host
+					       : NULL,
+				    f->len, RX_TAG_DATA, f->mr, &f->request));
 		if (!f->request)
 			break;
 		f->state = RX_FLIGHT_POSTED;

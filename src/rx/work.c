@@ -4,7 +4,8 @@
  *
  * Descriptors are cut at the borders of pieces while walking along the batch. A message whose list is longer than one
  * launch takes several; the walk's place is kept in the flight, so a message can wait in the middle for a descriptor
- * buffer. All launches of a direction are in one stream: an event behind the last one covers them all.
+ * buffer (its own first ones, if need be). All launches of a direction are in one stream: an event behind the last one
+ * covers them all.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_RX
 #include "device/work.h"
@@ -22,20 +23,9 @@ struct list {
 struct plan {
 	struct gantry_rx *rx;
 	struct gantry_stream *stream;
-	uint8_t *bounce, *base; /* what src_off and dst_off are relative to */
+	uint8_t *bounce; /* what src_off is relative to; dst_off is an address */
 	int gather;
 };
-
-/* Offsets in a list are unsigned: relative to the lowest memory of the batch. */
-static uint8_t *lowest(const struct rx_batch *b)
-{
-	uint8_t *low = b->regions[0]->base;
-
-	for (size_t i = 1; i < b->n; i++)
-		if (b->regions[i]->base < low)
-			low = b->regions[i]->base;
-	return low;
-}
 
 static gantry_result launch(const struct plan *p, struct rx_flight *f, struct list *l)
 {
@@ -46,7 +36,6 @@ static gantry_result launch(const struct plan *p, struct rx_flight *f, struct li
 		.descs = l->descs->dev,
 		.n = l->n,
 		.bounce = (char *)p->bounce,
-		.dst = (char *)p->base,
 		.gather = (uint32_t)p->gather,
 	};
 	struct gantry_launch launch = {
@@ -72,8 +61,8 @@ out:
 	return r;
 }
 
-/* Bytes [src_off, + len) of bounce belong at the walk's place: as many descriptors as there are pieces, as long as there
- * is room. *ret_len: how far it got. AGAIN: no descriptor buffer is free. */
+/* Bytes [src_off, + len) of bounce belong at the walk's place: as many descriptors as there are pieces, as long as
+ * there is room. *ret_len: how far it got. AGAIN: no descriptor buffer is free. */
 static gantry_result cut(const struct plan *p, struct rx_flight *f, struct list *l, uint64_t src_off, uint64_t len,
 			 uint64_t *ret_len)
 {
@@ -94,25 +83,13 @@ static gantry_result cut(const struct plan *p, struct rx_flight *f, struct list 
 			FAIL(GANTRY_ERR_INTERNAL, "a message goes beyond its batch of %llu bytes",
 			     (unsigned long long)b->bytes);
 		l->descs->host[l->n++] = (struct gantry_unpack_desc){
-			.src_off = (uint32_t)(src_off + *ret_len), .len = (uint32_t)run, .dst_off = (uint64_t)(at - p->base)};
+			.src_off = (uint32_t)(src_off + *ret_len), .len = (uint32_t)run, .dst_off = (uintptr_t)at};
 		l->bytes += run;
 		*ret_len += run;
 		f->walk_pos += run;
 		rx_batch_skip(b, &f->walk, run);
 	}
 out:
-	return r;
-}
-
-static gantry_result finish(const struct plan *p, struct rx_flight *f, struct list *l, gantry_result r)
-{
-	if (l->descs && l->n) {
-		gantry_result launched = launch(p, f, l);
-
-		r = launched != GANTRY_OK ? launched : r;
-	} else if (l->descs) {
-		rx_descs_put(p->rx, l->descs);
-	}
 	return r;
 }
 
@@ -129,21 +106,38 @@ out:
 	return r;
 }
 
+/* r: what cut said. After AGAIN the event covers what has been launched so far, so that its descriptors come back. */
+static gantry_result finish(struct gantry_rx_conn *c, const struct plan *p, struct rx_flight *f, struct list *l,
+			    gantry_result r)
+{
+	gantry_result done = GANTRY_OK;
+
+	if (l->descs && l->n)
+		done = launch(p, f, l);
+	else if (l->descs)
+		rx_descs_put(p->rx, l->descs);
+	if (done == GANTRY_OK && (r == GANTRY_OK || (r == GANTRY_AGAIN && f->descs)))
+		done = rx_work_seal(c, f);
+	return done != GANTRY_OK ? done : r;
+}
+
 /* Between staging and the pieces, [0, len) of the message. */
 static gantry_result staged(struct gantry_rx_conn *c, struct rx_flight *f, struct gantry_stream *stream, int gather)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_device *dev = c->rx->device;
-	struct plan p = {c->rx, stream, f->stage->dev, lowest(&f->op->batch), gather};
+	struct plan p = {c->rx, stream, f->stage->dev, gather};
 	struct list l = {NULL, 0, 0};
 	uint64_t run = 0, got;
 	uint8_t *at = rx_batch_run(&f->op->batch, &f->from, f->len, &run);
 
-	if (run == f->len)
+	if (run == f->len) {
 		TRY(dev->ops->copy_async(dev, stream, gather ? f->stage->host : at, gather ? at : f->stage->host, run));
-	else
-		TRY(finish(&p, f, &l, cut(&p, f, &l, f->walk_pos, f->len - f->walk_pos, &got)));
-	TRY(rx_work_seal(c, f));
+		return rx_work_seal(c, f);
+	}
+	if (f->descs && !rx_work_over(c, f, &r))
+		return r != GANTRY_OK ? r : GANTRY_AGAIN;
+	r = finish(c, &p, f, &l, cut(&p, f, &l, f->walk_pos, f->len - f->walk_pos, &got));
 out:
 	return r;
 }
@@ -162,7 +156,8 @@ gantry_result rx_work_scatter(struct gantry_rx_conn *c, struct rx_flight *f)
 	return r == GANTRY_OK ? staged(c, f, c->rx->in_stream, 0) : r;
 }
 
-/* The walk's place for byte `pos` of the message. Lanes deliver out of order, but rarely: mostly it is there already. */
+/* The walk's place for byte `pos` of the message. Lanes deliver out of order, but rarely: mostly it is there already.
+ */
 static void seek(struct rx_flight *f, uint64_t pos)
 {
 	if (pos < f->walk_pos) {
@@ -179,9 +174,11 @@ gantry_result rx_work_unpack(struct gantry_rx_conn *c, struct rx_flight *f)
 	const struct gantry_unpack_meta *meta = c->unpack->meta;
 	const struct gantry_unpack_desc *descs = meta->mem[f->slot];
 	uint64_t n = __atomic_load_n(&meta->cnt[f->slot], __ATOMIC_ACQUIRE), got, done;
-	struct plan p = {c->rx, NULL, c->unpack->bounce_buf, lowest(&f->op->batch), 0};
+	struct plan p = {c->rx, NULL, c->unpack->bounce_buf, 0};
 	struct list l = {NULL, 0, 0};
 
+	if (f->descs && !rx_work_over(c, f, &r))
+		return r != GANTRY_OK ? r : GANTRY_AGAIN;
 	TRY(rx_stream_of(c->rx, &c->rx->in_stream));
 	p.stream = c->rx->in_stream;
 	if (n > GANTRY_UNPACK_MAX_DESCS)
@@ -190,7 +187,8 @@ gantry_result rx_work_unpack(struct gantry_rx_conn *c, struct rx_flight *f)
 		struct gantry_unpack_desc d = descs[f->desc_at];
 
 		if (d.dst_off > f->len || d.len > f->len - d.dst_off)
-			FAIL(GANTRY_ERR_INTERNAL, "descriptor %u of slot %d is outside its message", f->desc_at, f->slot);
+			FAIL(GANTRY_ERR_INTERNAL, "descriptor %u of slot %d is outside its message", f->desc_at,
+			     f->slot);
 		seek(f, d.dst_off + f->desc_skip);
 		done = f->desc_skip;
 		r = cut(&p, f, &l, d.src_off + done, d.len - done, &got);
@@ -199,11 +197,10 @@ gantry_result rx_work_unpack(struct gantry_rx_conn *c, struct rx_flight *f)
 		if (r != GANTRY_OK)
 			break;
 	}
-	TRY(finish(&p, f, &l, r));
+	TRY(finish(c, &p, f, &l, r));
 	if (f->unpacked != f->len)
 		FAIL(GANTRY_ERR_INTERNAL, "slot %d of the table describes %llu of %llu bytes", f->slot,
 		     (unsigned long long)f->unpacked, (unsigned long long)f->len);
-	TRY(rx_work_seal(c, f));
 out:
 	return r;
 }

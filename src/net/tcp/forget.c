@@ -1,6 +1,6 @@
 /* Giving up on a connect that has begun: net.h has no call for it, because NCCL never does. */
-#include "net/tcp/engine.h"
 #include "net/tcp/forget.h"
+#include "net/tcp/engine.h"
 
 void tcp_connect_forget(void *handle)
 {

@@ -18,6 +18,7 @@ command make        | make          | the build
 optional='
 header openssl/hmac.h | libssl-dev    | authenticated connections (GANTRY_SECRET)
 header hwloc.h        | libhwloc-dev  | pinning the progress thread (GANTRY_PROXY_PIN)
+header libmnl/libmnl.h | libmnl-dev   | devmem TCP (GANTRY_UNPACK=kernel)
 command pkg-config    | pkg-config    | finding OpenSSL
 command git           | git           | the commit in version and bench output
 command ip            | iproute2      | tests in network namespaces

@@ -101,6 +101,10 @@ struct gantry_device_ops {
 	gantry_result (*ipc_close)(struct gantry_device *dev, void *ptr);
 	gantry_result (*dmabuf_export)(struct gantry_device *dev, void *ptr, size_t size, int *ret_fd,
 				       uint64_t *ret_offset);
+	/* What other devices (a NIC) have written to the device's memory is seen by kernels that are launched, and by
+	 * reads of kernels that are told, after this returns. The host, and GPUs that order such writes themselves,
+	 * have nothing to do. */
+	gantry_result (*flush_remote_writes)(struct gantry_device *dev);
 };
 
 struct gantry_device {
@@ -110,6 +114,7 @@ struct gantry_device {
 	int numa_node; /* -1: unknown */
 	char name[64];
 	char bus_id[24]; /* "0000:3b:00.0", "" for the host: same GPU in two processes <=> same bus_id */
+	int dmabuf;	 /* dmabuf_export works for its memory, as far as the driver says */
 	int sleeps;	 /* kernels sleep on doors and ring them (host); 0: they only spin (GPU) */
 	int ll128_local; /* a line is seen in order between kernels of this device (and through shared memory on a host)
 			  */

@@ -18,9 +18,11 @@
  *  - test on any request of a comm makes progress on all of them. After it says
  *    done the request is gone (irecv_consumed may still name it).
  *  - UNPACK: accept fills the device handle, whose table (abi/unpack.h) says where the bytes of a receive lie. Every
- *    receive of memory of type PTR_CUDA that is not OPTIONAL_RECV_COMPLETION takes the next slot of the queue, in
- *    posting order; its count is published before test says done, and slot, pages and tokens are free again after
- *    irecv_consumed. All other receives, and slots with count 0, have their bytes in the buffer itself.
+ *    receive that is not OPTIONAL_RECV_COMPLETION takes the next slot of the queue, in posting order and whatever its
+ *    memory, because NCCL's kernels count them so; its count is published before test says done, and slot, pages and
+ *    tokens are free again after irecv_consumed. Without a free slot irecv gives a NULL request. A receive has one
+ *    buffer. Only memory of type PTR_CUDA is described by the slot; all other receives, and optional ones, have their
+ *    bytes in the buffer itself, with count 0.
  *  - Outputs are written only on success.
  */
 #ifndef GANTRY_NET_NET_H

@@ -59,7 +59,8 @@ static void hello(const uint8_t *in)
 		MUST(wire_hello_may_be(in, have) || !wire_hello_may_be(in, WIRE_HELLO_SIZE));
 	if (wire_hello_decode(in, &h) != GANTRY_OK)
 		return;
-	MUST(h.version != WIRE_VERSION || (h.lanes >= 2 && h.lanes <= WIRE_MAX_LANES && h.lane < h.lanes));
+	MUST(h.version != WIRE_VERSION ||
+	     (h.lanes >= 2 && h.lanes <= WIRE_MAX_LANES && h.lane < h.lanes && h.unpack <= 2));
 	must_be_printable(h.build, sizeof(h.build));
 	must_be_printable(h.peer, sizeof(h.peer));
 	wire_hello_encode(&h, out);
@@ -78,7 +79,7 @@ static void welcome(const uint8_t *in)
 
 	if (wire_welcome_decode(in, &w) != GANTRY_OK)
 		return;
-	MUST(w.version == WIRE_VERSION ? w.verdict < WIRE_VERDICTS : w.naddrs == 0);
+	MUST(w.version == WIRE_VERSION ? w.verdict < WIRE_VERDICTS && w.unpack <= 2 : w.naddrs == 0);
 	must_be_printable(w.text, sizeof(w.text));
 	must_be_addresses(w.addrs, w.naddrs);
 	wire_welcome_encode(&w, out);
@@ -110,12 +111,15 @@ static void frame(const uint8_t *in)
 		return;
 	MUST(f.kind >= WIRE_DATA && f.kind < WIRE_KINDS);
 	MUST(!(f.flags & ~WIRE_FLAGS));
-	if (f.kind == WIRE_DATA)
+	if (f.kind == WIRE_AHEAD)
+		MUST(f.length && f.lane >= 1 && f.lane < WIRE_MAX_LANES &&
+		     !(f.flags & (WIRE_FLAG_EAGER | WIRE_FLAG_CRC)));
+	if (f.kind == WIRE_DATA || f.kind == WIRE_AHEAD)
 		MUST(f.offset <= f.total && f.length <= f.total && f.offset + f.length <= f.total);
 	else
 		MUST(f.length <= (f.kind == WIRE_ERROR ? WIRE_ERROR_TEXT_MAX : 0));
 	wire_frame_encode(&f, out);
-	MUST(memcmp(in, out, WIRE_FRAME_SIZE - 4) == 0);
+	MUST(memcmp(in, out, WIRE_FRAME_SIZE) == 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -64,10 +64,10 @@ static void give(int lane, const uint8_t *bytes, size_t n)
 
 static void give_frame(int lane)
 {
-	struct pair_frame f;
+	struct pair_frame f = {0};
 	uint8_t b[48];
 
-	f.kind = (uint8_t)(next() % 6);
+	f.kind = (uint8_t)(next() % 7);
 	f.flags = next() & 15;
 	f.length = next();
 	f.seq = next() & 7;
@@ -78,6 +78,8 @@ static void give_frame(int lane)
 	f.crc = next();
 	if (next() & 1) /* mostly a whole message */
 		f.total = f.offset + f.length;
+	if (f.kind == WIRE_AHEAD)
+		f.lane = f.crc & 3;
 	pair_frame_put(b, &f);
 	give(lane, b, sizeof(b));
 }

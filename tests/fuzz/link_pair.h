@@ -135,7 +135,7 @@ struct pair_frame {
 	uint8_t kind, flags;
 	uint32_t length;
 	uint64_t seq, offset, total;
-	uint32_t tag, index, crc;
+	uint32_t tag, index, crc, lane;
 };
 
 static inline void pair_put(uint8_t *p, uint64_t v, int bytes)
@@ -166,7 +166,7 @@ static inline size_t pair_frame_put(uint8_t *out, const struct pair_frame *f)
 	pair_put(out + 32, f->tag, 4);
 	pair_put(out + 36, f->index, 4);
 	pair_put(out + 40, f->crc, 4);
-	pair_put(out + 44, 0, 4);
+	pair_put(out + 44, f->lane, 4);
 	return 48;
 }
 
@@ -180,7 +180,8 @@ static inline struct pair_frame pair_frame_get(const uint8_t *in)
 				   .total = pair_get(in + 24, 8),
 				   .tag = (uint32_t)pair_get(in + 32, 4),
 				   .index = (uint32_t)pair_get(in + 36, 4),
-				   .crc = (uint32_t)pair_get(in + 40, 4)};
+				   .crc = (uint32_t)pair_get(in + 40, 4),
+				   .lane = (uint32_t)pair_get(in + 44, 4)};
 }
 
 /* Byte i of message `seed`: neighbours, pages and messages all differ. */

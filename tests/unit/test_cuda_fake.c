@@ -244,6 +244,14 @@ static void sharing(void)
 	close(fd);
 	CHECK_EQ(ops->dmabuf_export(gpu, p, 100001, &fd, &offset), GANTRY_ERR_INVALID);
 	CHECK_EQ(gpu1->ops->dmabuf_export(gpu1, p, 10, &fd, &offset), GANTRY_ERR_UNSUPPORTED);
+	CHECK_EQ(gpu->dmabuf, 1);
+	CHECK_EQ(gpu1->dmabuf, 0);
+
+	/* A NIC's writes: flushed where the GPU does not order them, and only there. */
+	CHECK_OK(ops->flush_remote_writes(gpu));
+	CHECK_EQ(fake->flushes, 1);
+	CHECK_OK(gpu1->ops->flush_remote_writes(gpu1));
+	CHECK_EQ(fake->flushes, 1);
 	CHECK_OK(ops->free(gpu, p));
 }
 

@@ -11,6 +11,10 @@
 #define SAME_NUMBER(name, number) _Static_assert((int)CUV_##name == (int)CU_##name, "CU_" #name);
 GANTRY_CUDA_ERRORS(SAME_ERROR)
 GANTRY_CUDA_CONSTANTS(SAME_NUMBER)
+#if CUDA_VERSION >= 13000
+#define SAME_NEW_NUMBER(since, name, number) SAME_NUMBER(name, number)
+GANTRY_CUDA_NEW_CONSTANTS(SAME_NEW_NUMBER)
+#endif
 _Static_assert(sizeof(cu_ptr) == sizeof(CUdeviceptr) && sizeof(cu_device) == sizeof(CUdevice), "plain types");
 _Static_assert(sizeof(struct cu_ipc_handle) == 64, "driver.h has 64 bytes of its own");
 

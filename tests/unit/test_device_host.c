@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "device/host/host.h"
 #include "device/wait.h"
 #include "test.h"
@@ -388,6 +389,25 @@ static void check_events(void)
 	CHECK_OK(gantry_stream_destroy(dev, b));
 }
 
+/* Where there is /dev/udmabuf an allocation has a dma-buf; elsewhere the error names it. */
+static void check_dmabuf(void)
+{
+	uint64_t offset = 0;
+	int fd = -1;
+	void *p;
+
+	CHECK_OK(gantry_mem_alloc(dev, 1 << 16, &p));
+	if (dev->dmabuf) {
+		CHECK_OK(dev->ops->dmabuf_export(dev, (char *)p + 100, 1000, &fd, &offset));
+		CHECK_EQ(offset, 100);
+		close(fd);
+	} else {
+		CHECK_EQ(dev->ops->dmabuf_export(dev, p, 1 << 16, &fd, &offset), GANTRY_ERR_UNSUPPORTED);
+		CHECK_HAS(gantry_last_error(), "/dev/udmabuf");
+	}
+	CHECK_OK(gantry_mem_free(dev, p));
+}
+
 static void check_rest(void)
 {
 	uint64_t offset;
@@ -396,6 +416,8 @@ static void check_rest(void)
 	CHECK_OK(dev->ops->peer_access(dev, dev, &can));
 	CHECK_EQ(can, 1);
 	CHECK_EQ(dev->ops->dmabuf_export(dev, &can, sizeof(can), &fd, &offset), GANTRY_ERR_UNSUPPORTED);
+	CHECK_OK(dev->ops->flush_remote_writes(dev));
+	check_dmabuf();
 	CHECK(dev->sleeps && dev->ll128_local && dev->default_lanes == 1 && dev->max_blocks >= 32);
 	CHECK_STR(dev->bus_id, "");
 }

@@ -198,6 +198,7 @@ static struct wire_hello a_hello(void)
 	h.eager_max = 0x00010000;
 	strcpy(h.build, "1.2.3 abcdef");
 	strcpy(h.peer, "node7 pid 123");
+	h.unpack = WIRE_UNPACK_BETWEEN_HOSTS;
 	return h;
 }
 
@@ -209,7 +210,7 @@ static void check_hello_layout(void)
 	CHECK_EQ(WIRE_HELLO_SIZE, 192);
 	memset(b, 0xee, sizeof(b));
 	wire_hello_encode(&h, b);
-	CHECK_BYTES(b, "GANTRY\x01\n\x01\0\x01\x03\x04\x01\x07\x06\x18\x17\x16\x15\x14\x13\x12\x11");
+	CHECK_BYTES(b, "GANTRY\x01\n\x02\0\x01\x03\x04\x01\x07\x06\x18\x17\x16\x15\x14\x13\x12\x11");
 	for (int i = 0; i < 16; i++) {
 		CHECK_EQ(b[24 + i], 0xc0);
 		CHECK_EQ(b[40 + i], 0x5e);
@@ -218,7 +219,9 @@ static void check_hello_layout(void)
 	CHECK_BYTES(b + 72, "\x28\x27\x26\x25\x24\x23\x22\x21\x38\x37\x36\x35\x34\x33\x32\x31"
 			    "\x48\x47\x46\x45\x44\x43\x42\x41\0\0\x10\0\0\0\x01\0"
 			    "1.2.3 abcdef\0\0\0\0\0\0\0\0\0\0\0\0node7 pid 123\0");
-	check_zero(b + 142, b + 192);
+	check_zero(b + 142, b + 168);
+	CHECK_EQ(b[168], 2);
+	check_zero(b + 169, b + 192);
 	memset(&back, 0xee, sizeof(back));
 	CHECK_OK(wire_hello_decode(b, &back));
 	CHECK(memcmp(&back, &h, sizeof(h)) == 0);
@@ -258,10 +261,21 @@ static void check_hello_refusals(void)
 		wire_hello_encode(&h, b);
 		CHECK_EQ(wire_hello_decode(b, &back), lanes[i].good ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
 	}
+	/* Where payload lands: in host memory, in the device's, or there if it comes from another host. */
+	h = a_hello();
+	for (int unpack = 0; unpack < 256; unpack++) {
+		h.unpack = (uint8_t)unpack;
+		wire_hello_encode(&h, b);
+		CHECK_EQ(wire_hello_decode(b, &back), unpack <= 2 ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
+	}
+	CHECK_EQ(WIRE_UNPACK_NO, 0);
+	CHECK_EQ(WIRE_UNPACK_YES, 1);
+	CHECK_EQ(WIRE_UNPACK_BETWEEN_HOSTS, 2);
 	/* Another version may mean something else by them: the caller compares versions and says so. */
 	h = a_hello();
 	h.version = 0x7fff;
 	h.lanes = 0;
+	h.unpack = 99;
 	wire_hello_encode(&h, b);
 	CHECK_OK(wire_hello_decode(b, &back));
 	CHECK_EQ(back.version, 0x7fff);
@@ -302,6 +316,7 @@ static struct wire_welcome a_welcome(void)
 	memset(&w, 0, sizeof(w));
 	w.version = WIRE_VERSION;
 	w.verdict = WIRE_USE_SESSION;
+	w.unpack = WIRE_UNPACK_YES;
 	memset(w.session, 0x5e, sizeof(w.session));
 	memset(w.nonce, 0x70, sizeof(w.nonce));
 	w.process = 0x1112131415161718;
@@ -325,7 +340,7 @@ static void check_welcome_layout(void)
 	CHECK_EQ(WIRE_MAC_OFFSET, 72);
 	memset(b, 0xee, sizeof(b));
 	wire_welcome_encode(&w, b);
-	CHECK_BYTES(b, "GANTRY\x02\n\x01\0\x01\0\0\0\0\0");
+	CHECK_BYTES(b, "GANTRY\x02\n\x02\0\x01\x01\0\0\0\0");
 	for (int i = 0; i < 16; i++) {
 		CHECK_EQ(b[16 + i], 0x5e);
 		CHECK_EQ(b[32 + i], 0x70);
@@ -372,6 +387,8 @@ static void check_welcome_refusals(void)
 		refused_welcome(b, i, b[i] ^ 1);
 	refused_welcome(b, 10, 7);
 	refused_welcome(b, 10, 255);
+	refused_welcome(b, 11, 3);
+	refused_welcome(b, 11, 255);
 	refused_welcome(b, 200, 9);
 	refused_welcome(b, 200, 255);
 	refused_welcome(b, 200, 3);
@@ -398,7 +415,7 @@ static void check_welcome_refusals(void)
 	CHECK_OK(wire_welcome_decode(b, &back));
 	CHECK_EQ(back.version, 9);
 	CHECK_EQ(back.naddrs, 0);
-	b[8] = 1;
+	b[8] = 2;
 	b[10] = 6;
 	b[200] = 0;
 	/* The text ends and is printable. */
@@ -491,11 +508,13 @@ static void check_frame_layout(void)
 	f.tag = 0x41424344;
 	f.index = 0x51525354;
 	f.crc = 0x61626364;
+	f.lane = 0x71727374;
 	CHECK_EQ(WIRE_FRAME_SIZE, 48);
 	memset(b, 0xee, sizeof(b));
 	wire_frame_encode(&f, b);
-	CHECK_BYTES(b, "\x01\x09GT\x04\x03\x02\x01\x18\x17\x16\x15\x14\x13\x12\x11\x28\x27\x26\x25\x24\x23\x22\x21"
-		       "\x38\x37\x36\x35\x34\x33\x32\x31\x44\x43\x42\x41\x54\x53\x52\x51\x64\x63\x62\x61\0\0\0\0");
+	CHECK_BYTES(b,
+		    "\x01\x09GT\x04\x03\x02\x01\x18\x17\x16\x15\x14\x13\x12\x11\x28\x27\x26\x25\x24\x23\x22\x21"
+		    "\x38\x37\x36\x35\x34\x33\x32\x31\x44\x43\x42\x41\x54\x53\x52\x51\x64\x63\x62\x61\x74\x73\x72\x71");
 	memset(&back, 0, sizeof(back));
 	CHECK_OK(wire_frame_decode(b, &back));
 	CHECK_EQ(back.kind, 1);
@@ -507,12 +526,14 @@ static void check_frame_layout(void)
 	CHECK_EQ(back.tag, 0x41424344);
 	CHECK_EQ(back.index, 0x51525354);
 	CHECK_EQ(back.crc, 0x61626364);
+	CHECK_EQ(back.lane, 0x71727374);
 	/* The numbers of kinds and flags are part of the format. */
 	CHECK_EQ(WIRE_DATA, 1);
 	CHECK_EQ(WIRE_STATE, 2);
 	CHECK_EQ(WIRE_RTS, 3);
 	CHECK_EQ(WIRE_CLOSE, 4);
 	CHECK_EQ(WIRE_ERROR, 5);
+	CHECK_EQ(WIRE_AHEAD, 6);
 	CHECK_EQ(WIRE_FLAG_CRC, 1);
 	CHECK_EQ(WIRE_FLAG_EAGER, 2);
 	CHECK_EQ(WIRE_FLAG_RECEIVER, 4);
@@ -529,6 +550,35 @@ static gantry_result decoded(uint8_t kind, uint32_t length, uint64_t offset, uin
 	return wire_frame_decode(b, &back);
 }
 
+/* The header of a piece that travels alone: never empty, never eager, always of a bulk lane. */
+static gantry_result decoded_ahead(uint8_t flags, uint32_t lane, uint32_t length, uint64_t offset, uint64_t total)
+{
+	struct wire_frame f = {
+		.kind = WIRE_AHEAD, .flags = flags, .lane = lane, .length = length, .offset = offset, .total = total};
+	struct wire_frame back;
+	uint8_t b[WIRE_FRAME_SIZE];
+
+	wire_frame_encode(&f, b);
+	return wire_frame_decode(b, &back);
+}
+
+static void check_ahead(void)
+{
+	for (uint32_t lane = 0; lane < 20; lane++)
+		CHECK_EQ(decoded_ahead(0, lane, 1, 0, 1), lane >= 1 && lane <= 16 ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded_ahead(0, UINT32_MAX, 1, 0, 1), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded_ahead(0, 256, 1, 0, 1), GANTRY_ERR_PROTOCOL);
+	CHECK_OK(decoded_ahead(WIRE_FLAG_ACK | WIRE_FLAG_DEEP, 1, 5, 5, 10));
+	CHECK_OK(decoded_ahead(0, 1, 1, UINT64_MAX - 1, UINT64_MAX));
+	CHECK_EQ(decoded_ahead(WIRE_FLAG_EAGER, 1, 5, 5, 10), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded_ahead(WIRE_FLAG_CRC, 1, 5, 5, 10), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded_ahead(0, 1, 0, 0, 0), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded_ahead(0, 1, 0, 5, 10), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded_ahead(0, 1, 6, 5, 10), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded_ahead(0, 1, 1, 11, 10), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded_ahead(0, 1, 2, UINT64_MAX, UINT64_MAX), GANTRY_ERR_PROTOCOL);
+}
+
 static void check_frame_refusals(void)
 {
 	struct wire_frame f = {.kind = WIRE_STATE}, back = {.tag = 77};
@@ -539,7 +589,7 @@ static void check_frame_refusals(void)
 	back.tag = 77;
 	for (int kind = 0; kind < 256; kind++) {
 		b[0] = (uint8_t)kind;
-		CHECK_EQ(wire_frame_decode(b, &back) == GANTRY_OK, kind >= 1 && kind <= 5);
+		CHECK_EQ(wire_frame_decode(b, &back) == GANTRY_OK, kind >= 1 && kind <= 5); /* AHEAD needs more */
 	}
 	b[0] = WIRE_STATE;
 	back.tag = 77;
@@ -596,6 +646,7 @@ int main(void)
 	check_proof();
 	check_frame_layout();
 	check_frame_refusals();
+	check_ahead();
 	printf("ok\n");
 	return 0;
 }

@@ -82,6 +82,7 @@ static const struct gantry_device_ops ops = {
 	.ipc_open = gantry_cuda_ipc_open,
 	.ipc_close = gantry_cuda_ipc_close,
 	.dmabuf_export = gantry_cuda_dmabuf_export,
+	.flush_remote_writes = gantry_cuda_flush_remote_writes,
 };
 
 static int numa_node_of(const char *bus_id)
@@ -104,7 +105,7 @@ static gantry_result describe(struct cuda_gpu *g)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_device *dev = &g->base;
-	int major, sms, unified;
+	int major, sms, unified, dmabuf = 0;
 
 	CU(cu.device_get(&g->device, dev->index), "gpu %d", dev->index);
 	CU(cu.device_get_name(dev->name, sizeof(dev->name), g->device), "name of gpu %d", dev->index);
@@ -124,6 +125,16 @@ static gantry_result describe(struct cuda_gpu *g)
 	g->sms = (uint32_t)sms;
 	dev->ll128_local = major >= 7;
 	dev->sleeps = 0;
+	/* Attributes that an older driver does not know are 0: it cannot export, and its writes must be flushed. */
+	if (cu.device_get_attribute(&dmabuf, CUV_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, g->device) != CUE_SUCCESS)
+		dmabuf = 0;
+	dev->dmabuf = dmabuf && cu.mem_get_handle_for_address_range;
+	if (cu.device_get_attribute(&g->writes_ordering, CUV_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING,
+				    g->device) != CUE_SUCCESS)
+		g->writes_ordering = 0;
+	if (cu.device_get_attribute(&g->flush_options, CUV_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS,
+				    g->device) != CUE_SUCCESS)
+		g->flush_options = 0;
 out:
 	return r;
 }

@@ -60,7 +60,13 @@ struct cu_ipc_handle {
 	X(DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 41)              \
 	X(DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 75)        \
 	X(DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 76)        \
+	X(DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS, 117) \
+	X(DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING, 118) \
 	X(DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 124)              \
+	X(GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER, 100)           \
+	X(FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST, 1)          \
+	X(FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX, 0)   \
+	X(FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER, 100)           \
 	X(POINTER_ATTRIBUTE_MEMORY_TYPE, 2)                     \
 	X(POINTER_ATTRIBUTE_DEVICE_POINTER, 3)                  \
 	X(POINTER_ATTRIBUTE_IS_MANAGED, 8)                      \
@@ -78,6 +84,11 @@ struct cu_ipc_handle {
 	X(EVENT_DEFAULT, 0)                                     \
 	X(IPC_MEM_LAZY_ENABLE_PEER_ACCESS, 1)                   \
 	X(MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 1)
+
+/* Numbers that cuda.h has only since 12.8 and 13.0. */
+#define GANTRY_CUDA_NEW_CONSTANTS(X)                     \
+	X(12080, MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE, 1) \
+	X(13000, DEVICE_ATTRIBUTE_HOST_ALLOC_DMA_BUF_SUPPORTED, 146)
 
 /*
  * X(field, symbol, parameters): the functions. The symbols of the library carry the versions that cuda.h hides behind
@@ -134,6 +145,8 @@ struct cu_ipc_handle {
 	X(ipc_close_mem_handle, cuIpcCloseMemHandle, (cu_ptr ptr))
 
 #define GANTRY_CUDA_OPTIONAL(X)                                                                                        \
+	/* 11.3 */                                                                                                     \
+	X(flush_gpu_direct_rdma_writes, cuFlushGPUDirectRDMAWrites, (unsigned target, unsigned scope))                 \
 	/* 11.7 */                                                                                                     \
 	X(mem_get_handle_for_address_range, cuMemGetHandleForAddressRange,                                             \
 	  (void *ret_handle, cu_ptr ptr, size_t size, unsigned type, unsigned long long flags))                        \
@@ -151,6 +164,9 @@ enum gantry_cuda_error {
 enum gantry_cuda_constant {
 #define GANTRY_CUDA_CONSTANT(name, number) CUV_##name = (number),
 	GANTRY_CUDA_CONSTANTS(GANTRY_CUDA_CONSTANT)
+#undef GANTRY_CUDA_CONSTANT
+#define GANTRY_CUDA_CONSTANT(since, name, number) CUV_##name = (number),
+		GANTRY_CUDA_NEW_CONSTANTS(GANTRY_CUDA_CONSTANT)
 #undef GANTRY_CUDA_CONSTANT
 };
 

@@ -23,7 +23,8 @@ struct cuda_gpu {
 	cu_context ctx; /* the primary context: the one that the CUDA runtime, PyTorch and NCCL use */
 	cu_stream side; /* non-blocking, for copies and clearing that must wait for nobody's kernels */
 	uint32_t sms;
-	uint64_t peers; /* atomic: GPUs whose memory kernels here may address */
+	int writes_ordering, flush_options; /* of NICs' writes: what the driver says */
+	uint64_t peers;			    /* atomic: GPUs whose memory kernels here may address */
 
 	cu_module module; /* NULL: `no_kernels` says why launches fail */
 	char no_kernels[128];
@@ -120,6 +121,8 @@ gantry_result gantry_cuda_ipc_open(struct gantry_device *dev, const struct gantr
 gantry_result gantry_cuda_ipc_close(struct gantry_device *dev, void *ptr);
 gantry_result gantry_cuda_dmabuf_export(struct gantry_device *dev, void *ptr, size_t size, int *ret_fd,
 					uint64_t *ret_offset);
+
+gantry_result gantry_cuda_flush_remote_writes(struct gantry_device *dev);
 
 /* memory.c: the allocation that a pointer of the device lies in. */
 gantry_result gantry_cuda_range(struct cuda_gpu *g, const void *ptr, uintptr_t *ret_base, size_t *ret_size);

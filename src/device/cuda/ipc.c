@@ -225,6 +225,7 @@ gantry_result gantry_cuda_dmabuf_export(struct gantry_device *dev, void *ptr, si
 	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)ptr & ~(page - 1), base;
 	size_t whole = ((uintptr_t)ptr + size - from + page - 1) & ~(page - 1), all;
 	int can = 0, fd = -1;
+	unsigned e;
 
 	ENTER(g, was);
 	CU(cu.device_get_attribute(&can, CUV_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, g->device), "dma-buf of gpu %d",
@@ -237,9 +238,16 @@ gantry_result gantry_cuda_dmabuf_export(struct gantry_device *dev, void *ptr, si
 	if (size == 0 || size > all || (uintptr_t)ptr - base > all - size)
 		FAIL(GANTRY_ERR_INVALID, "dma-buf of %zu bytes at %p: the allocation is %zu bytes at %p", size, ptr,
 		     all, (void *)base);
-	/* The driver takes whole pages of the host's size. An allocation's last page belongs to it as a whole. */
-	CU(cu.mem_get_handle_for_address_range(&fd, from, whole, CUV_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0),
-	   "export a dma-buf of %zu bytes at %p of gpu %d", whole, (void *)from, dev->index);
+	/*
+	 * The driver takes whole pages of the host's size. An allocation's last page belongs to it as a whole. First
+	 * a mapping through BAR1, which a GPU that is coherent with the CPU (GH200, GB200) needs for other PCIe
+	 * devices; all others answer NOT_SUPPORTED, drivers before 12.8 INVALID_VALUE, and map that way anyhow.
+	 */
+	e = cu.mem_get_handle_for_address_range(&fd, from, whole, CUV_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
+						CUV_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE);
+	if (e == CUE_NOT_SUPPORTED || e == CUE_INVALID_VALUE)
+		e = cu.mem_get_handle_for_address_range(&fd, from, whole, CUV_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+	CU(e, "export a dma-buf of %zu bytes at %p of gpu %d", whole, (void *)from, dev->index);
 	if (fcntl(fd, F_SETFD, FD_CLOEXEC))
 		FAIL(GANTRY_ERR_SYSTEM, "close-on-exec of a dma-buf: %s", strerror(errno));
 	*ret_fd = fd;
@@ -248,6 +256,26 @@ gantry_result gantry_cuda_dmabuf_export(struct gantry_device *dev, void *ptr, si
 out:
 	if (fd >= 0)
 		close(fd);
+	cuda_leave(g, was);
+	return r;
+}
+
+gantry_result gantry_cuda_flush_remote_writes(struct gantry_device *dev)
+{
+	gantry_result r = GANTRY_OK;
+	struct cuda_gpu *g = cuda_gpu_of(dev);
+	cu_context was = g->ctx;
+
+	if (g->writes_ordering >= CUV_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER)
+		return GANTRY_OK;
+	if (!cu.flush_gpu_direct_rdma_writes || !(g->flush_options & CUV_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST))
+		FAIL(GANTRY_ERR_UNSUPPORTED, "gpu %d does not order writes of other devices and cannot flush them",
+		     dev->index);
+	ENTER(g, was);
+	CU(cu.flush_gpu_direct_rdma_writes(CUV_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+					   CUV_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER),
+	   "flush remote writes to gpu %d", dev->index);
+out:
 	cuda_leave(g, was);
 	return r;
 }

@@ -4,6 +4,7 @@
  *   device.c   the one object per process, its table of operations
  *   memory.c   allocations (a memfd each, if they can be exported) and the table that finds them by address
  *   ipc.c      allocations of other processes, through /proc/PID/fd
+ *   udmabuf.c  dma-bufs of allocations, for NICs
  *   stream.c   a stream: a ring of items and a thread that does them in order
  *   event.c    marks in streams
  *   launch.c   a kernel on the stream's thread; more blocks and lanes on helper threads
@@ -77,6 +78,11 @@ gantry_result gantry_host_ipc_export(struct gantry_device *dev, void *base, size
 				     struct gantry_ipc_handle *ret_handle);
 gantry_result gantry_host_ipc_open(struct gantry_device *dev, const struct gantry_ipc_handle *handle, void **ret_ptr);
 gantry_result gantry_host_ipc_close(struct gantry_device *dev, void *ptr);
+
+/* udmabuf.c */
+int gantry_host_can_dmabuf(void);
+gantry_result gantry_host_dmabuf_export(struct gantry_device *dev, void *ptr, size_t size, int *ret_fd,
+					uint64_t *ret_offset);
 
 /* What a stream does, in order. Items are preallocated; arguments that fit travel inside. */
 enum host_item_kind { HOST_ITEM_LAUNCH, HOST_ITEM_COPY, HOST_ITEM_RECORD, HOST_ITEM_WAIT, HOST_ITEM_STOP };

@@ -1,7 +1,8 @@
 /*
  * What one receive of a flow brought, normalised: control messages of the kernel (or the emulator) become a list of
  * fragments in stream order. Nothing is trusted: what is out of range, adds up to something else, or belongs to another
- * binding is ERR_PROTOCOL with a text, and then none of the list may be used, except to give its tokens back.
+ * binding is ERR_PROTOCOL with a text. Then the list has the fragments before the bad one: their tokens are held and
+ * may be given back; nothing else of them may be used.
  *
  * With GANTRY_DEVMEM_VEC12 the 12-byte vectors of kernels before 6.12 (Google's) are read instead.
  */
@@ -36,7 +37,7 @@ struct devmem_list {
 };
 
 /* got: what receive returned, > 0; msg: as it was left; iov_bytes: size of the receive's own buffer. Only frags [0, n)
- * are written. */
+ * are written; n and bytes are valid whatever is returned. */
 gantry_result devmem_parse(const struct msghdr *msg, ssize_t got, uint32_t dmabuf_id, uint64_t memory_size,
 			   uint64_t iov_bytes, struct devmem_list *ret_list);
 

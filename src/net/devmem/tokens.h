@@ -5,6 +5,8 @@
  * sorts what is queued, merges neighbours, and keeps the kernel's limits per call (128 ranges, 1024 fragments). The
  * kernel says how many it freed: any other number than asked for is a bug of ours, and is said as ERR_INTERNAL.
  *
+ * What is queued and below DEVMEM_FLUSH_AT stays queued until somebody flushes: whoever finds nothing to do should.
+ *
  * Threads: any; a lock of its own, held while the kernel is called (which takes no lock of the socket).
  */
 #ifndef GANTRY_NET_DEVMEM_TOKENS_H
@@ -19,23 +21,27 @@
 struct devmem_tokens {
 	pthread_mutex_t lock;
 	struct devmem_flow *flow; /* borrowed */
-	uint8_t *users;		  /* owned: by token; grows */
-	uint32_t room;
-	uint32_t *queued; /* owned */
-	uint32_t nqueued, queue_room;
-	uint32_t held;	   /* tokens with users or queued */
-	uint64_t returned; /* for tests and the log */
+	uint32_t *users;	  /* owned: by token; DEVMEM_QUEUED: none left, in the queue */
+	uint32_t *queued;	  /* owned */
+	uint32_t room, nqueued;	  /* room: of both */
+	uint32_t held;		  /* tokens with users or queued */
+	uint64_t returned;	  /* for tests and the log */
 	uint64_t calls;
 };
 
-enum { DEVMEM_FLUSH_AT = 64 };
+/* More tokens than pages of the largest pool have fragments: a number above is no token. */
+enum { DEVMEM_FLUSH_AT = 64, DEVMEM_TOKENS_MAX = 1 << 24 };
+#define DEVMEM_QUEUED UINT32_MAX
 
 void devmem_tokens_init(struct devmem_tokens *t, struct devmem_flow *flow);
 void devmem_tokens_free(struct devmem_tokens *t); /* forgets; the flow's end frees them */
-/* A token that receive has just brought: one user. ERR_PROTOCOL: it is out already. */
+/* A token that receive has just brought: one user. ERR_PROTOCOL: it is out already, or none. Only this call allocates.
+ */
 gantry_result devmem_tokens_take(struct devmem_tokens *t, uint32_t token);
-void devmem_tokens_use(struct devmem_tokens *t, uint32_t token); /* one user more */
-/* One user less; flushes by itself when DEVMEM_FLUSH_AT are queued. */
+/* One user more. ERR_INTERNAL: nobody had it. */
+gantry_result devmem_tokens_use(struct devmem_tokens *t, uint32_t token);
+/* One user less of each; flushes by itself when DEVMEM_FLUSH_AT are queued. ERR_INTERNAL: one of them had no user; the
+ * others are dropped all the same. */
 gantry_result devmem_tokens_drop(struct devmem_tokens *t, const uint32_t *tokens, uint32_t n);
 gantry_result devmem_tokens_flush(struct devmem_tokens *t);
 

@@ -5,6 +5,8 @@
  *            The kernel says nothing about when the pages are free again; STATE from the receiver does.
  *   zerocopy MSG_ZEROCOPY, for real NICs; completion by STATE as well, the error queue only tells whether it copied.
  *   copy     plain sendmsg.
+ * Towards a side that receives into device memory a lane carries payload only: its CPU could not read a header there.
+ * The headers go ahead on the control lane, at once, from whichever thread has pulled the piece.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_DATA
 #include <errno.h>
@@ -46,7 +48,7 @@ static uint64_t chunk_size(const struct tcp_link *l, uint64_t total)
 	uint64_t max = gantry_params()->chunk_max, chunk;
 	int lanes = l->nlanes - 1;
 
-	if (l->crc && max > CHUNK_CRC_MAX)
+	if (l->crc && !l->device_tx && max > CHUNK_CRC_MAX)
 		max = CHUNK_CRC_MAX;
 	if (lanes == 1)
 		return max;
@@ -98,7 +100,7 @@ static int pull(struct tcp_lane *lane)
 		tcp_rail_weigh(lane);
 	pthread_mutex_lock(&l->mu);
 	s = ready(l);
-	if (!s || l->peer_rx_closed) {
+	if (!s || l->peer_rx_closed || (l->device_tx && !tcp_ahead_room(l))) {
 		pthread_mutex_unlock(&l->mu);
 		return 0;
 	}
@@ -133,16 +135,26 @@ static int pull(struct tcp_lane *lane)
 		if (__atomic_load_n(&l->bulk_pending, __ATOMIC_RELAXED) >= DEEP_WINDOW)
 			f.flags |= WIRE_FLAG_DEEP;
 	}
-	pthread_mutex_unlock(&l->mu);
-
 	if (s->needs_ack || far)
 		f.flags |= WIRE_FLAG_ACK;
-	if (l->crc) {
-		f.flags |= WIRE_FLAG_CRC;
-		f.crc = gantry_crc32c(0, tx->data, chunk);
+	if (l->device_tx) {
+		f.kind = WIRE_AHEAD;
+		f.lane = (uint32_t)lane->index;
+		tcp_ahead_put(l, &f);
 	}
-	wire_frame_encode(&f, tx->header);
-	tx->header_left = WIRE_FRAME_SIZE;
+	pthread_mutex_unlock(&l->mu);
+
+	if (l->device_tx) {
+		tx->header_left = 0;
+		tcp_control_flush(l);
+	} else {
+		if (l->crc) {
+			f.flags |= WIRE_FLAG_CRC;
+			f.crc = gantry_crc32c(0, tx->data, chunk);
+		}
+		wire_frame_encode(&f, tx->header);
+		tx->header_left = WIRE_FRAME_SIZE;
+	}
 	tx->splicing = s->needs_ack && __atomic_load_n(&l->splice, __ATOMIC_RELAXED);
 	gantry_event_put(GANTRY_EV_CHUNK_TX, (uint32_t)lane->index, s->seq, chunk);
 	return 1;

@@ -125,6 +125,7 @@ static void begin(struct tcp_connector *c, uint64_t now)
 	l->comm_id = c->ctx.comm_id;
 	l->dev = c->dev;
 	l->peer_dev = c->handle.dev;
+	l->own_unpack = (int)tcp_home_says(&c->home);
 	l->tx_state = TCP_RESERVED;
 	l->tx_wanted = 1;
 	gantry_list_append(&tcp_engine.links, &l->node);
@@ -246,6 +247,7 @@ static void say_hello(struct tcp_attempt *a)
 	h.dev = (uint16_t)c->dev;
 	h.listener = c->handle.listener;
 	h.comm_id = c->ctx.comm_id;
+	h.unpack = (uint8_t)tcp_home_says(&c->home);
 	memcpy(h.cookie, c->handle.cookie, WIRE_COOKIE_SIZE);
 	memcpy(h.session, c->link->session, WIRE_SESSION_SIZE);
 	gantry_random_bytes(h.nonce, sizeof(h.nonce));
@@ -309,7 +311,11 @@ static void lane_up(struct tcp_attempt *a, const struct wire_welcome *w)
 
 		c->welcome = *w;
 		snprintf(l->peer, sizeof(l->peer), "%s (%s)", gantry_addr_text(&to, text), w->text);
-		tcp_link_meet(l, w->host, w->window, w->eager_max);
+		tcp_link_meet(l, &c->home,
+			      &(struct tcp_peer){.host = w->host,
+						 .window = w->window,
+						 .eager_max = w->eager_max,
+						 .unpack = (enum wire_unpack)w->unpack});
 	}
 	epoll_ctl(tcp_engine.epoll_fd, EPOLL_CTL_DEL, fd, NULL);
 	a->source.fd = -1;
@@ -513,8 +519,8 @@ struct tcp_connector *tcp_connector_find(uint64_t id)
 	return NULL;
 }
 
-gantry_result tcp_connector_open(const struct tcp_context *ctx, int dev, const struct wire_handle *h,
-				 struct tcp_connector **ret)
+gantry_result tcp_connector_open(const struct tcp_context *ctx, struct tcp_home *home, int dev,
+				 const struct wire_handle *h, struct tcp_connector **ret)
 {
 	struct tcp_connector *c = calloc(1, sizeof(*c));
 
@@ -523,6 +529,8 @@ gantry_result tcp_connector_open(const struct tcp_context *ctx, int dev, const s
 	gantry_list_init(&c->attempts);
 	c->handle = *h;
 	c->ctx = *ctx;
+	c->home = *home;
+	*home = (struct tcp_home){.kind = DEVMEM_NONE};
 	c->dev = dev;
 	c->id = ++tcp_engine.next_id << 32 | (tcp_engine.process & 0xffffffff);
 	c->deadline = gantry_now_ns() + gantry_params()->connect_timeout;
@@ -539,5 +547,6 @@ void tcp_connector_free(struct tcp_connector *c)
 	if (c->state != TCP_CONNECTED)
 		drop_link(c);
 	gantry_list_remove(&c->node);
+	tcp_home_close(&c->home);
 	free(c);
 }

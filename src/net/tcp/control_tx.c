@@ -1,7 +1,7 @@
 /*
- * Sending on the control lane. Whoever flushes collects all that waits (control frames first, then staged and queued
- * eager messages within the peer's window) into one iovec and sends it with one system call. A short write leaves the
- * rest in the batch; nothing else is added before it is out.
+ * Sending on the control lane. Whoever flushes collects all that waits (control frames first, among them the headers of
+ * pieces towards device memory, then staged and queued eager messages within the peer's window) into one iovec and
+ * sends it with one system call. A short write leaves the rest in the batch; nothing else is added before it is out.
  */
 #include <errno.h>
 #include <string.h>
@@ -10,6 +10,8 @@
 #include "base/clock.h"
 #include "base/event.h"
 #include "net/tcp/link.h"
+
+enum { AHEAD_PER_BATCH = LINK_CONTROL_FRAMES - 6 }; /* leaves room for counters, requests and ends */
 
 static void add_iov(struct tcp_link *l, const void *base, size_t len)
 {
@@ -107,6 +109,32 @@ static int collect_rts(struct tcp_link *l, int n)
 	return n;
 }
 
+int tcp_ahead_room(const struct tcp_link *l)
+{
+	return l->ahead_n < LINK_AHEAD;
+}
+
+void tcp_ahead_put(struct tcp_link *l, const struct wire_frame *f)
+{
+	wire_frame_encode(f, l->ahead[(l->ahead_head + l->ahead_n) % LINK_AHEAD]);
+	l->ahead_n++;
+	__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+}
+
+/* Headers of pieces that travel without: the first of all, because their payload waits for them. */
+static int collect_ahead(struct tcp_link *l, int n)
+{
+	for (; l->ahead_n && n < AHEAD_PER_BATCH; n++) {
+		memcpy(l->control[n], l->ahead[l->ahead_head], WIRE_FRAME_SIZE);
+		add_iov(l, l->control[n], WIRE_FRAME_SIZE);
+		l->ahead_head = (l->ahead_head + 1) % LINK_AHEAD;
+		l->ahead_n--;
+	}
+	if (l->ahead_n) /* the rest goes with the next batch */
+		__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+	return n;
+}
+
 static int collect_ends(struct tcp_link *l, int n)
 {
 	if (l->tell_error) {
@@ -122,7 +150,8 @@ static int collect_ends(struct tcp_link *l, int n)
 						     .total = l->error_recv_bytes});
 		add_iov(l, l->control_text, len);
 	}
-	if (l->tell_tx_close) {
+	/* The receiver counts on the header of every message that CLOSE says was sent. */
+	if (l->tell_tx_close && (!l->ahead_n || tcp_link_failed(l))) {
 		l->tell_tx_close = 0;
 		n = add_control(l, n, &(struct wire_frame){.kind = WIRE_CLOSE, .seq = l->bulk_sent});
 	}
@@ -153,6 +182,7 @@ static int collect(struct tcp_link *l)
 	l->iov_at = l->iov_n = l->batch_n = 0;
 	__atomic_store_n(&l->tx_pending, 0, __ATOMIC_RELAXED);
 	if (!tcp_link_failed(l)) {
+		n = collect_ahead(l, n);
 		n = collect_state(l, n);
 		n = collect_rts(l, n);
 		l->window_blocked = 0;

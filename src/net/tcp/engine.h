@@ -22,6 +22,7 @@
 #include "base/list.h"
 #include "base/log.h"
 #include "net/net.h"
+#include "net/tcp/home.h"
 #include "net/tcp/link.h"
 #include "net/tcp/nic.h"
 #include "net/tcp/wire.h"
@@ -33,6 +34,7 @@ struct tcp_context {
 	uint64_t comm_id;
 	int traffic_class;
 	int unpack;		      /* enum gantry_net_unpack, PARAM resolved */
+	int plugin;		      /* it was PARAM: NCCL is the user */
 	struct gantry_device *device; /* borrowed; NULL: what is current when it is needed */
 };
 
@@ -64,6 +66,7 @@ struct tcp_listener {
 	uint64_t id;
 	uint8_t cookie[WIRE_COOKIE_SIZE];
 	struct tcp_context ctx;
+	struct tcp_home home; /* owned */
 	int dev;
 	int nports;
 	struct tcp_port *ports[GANTRY_NET_MAX_RAILS];
@@ -87,6 +90,7 @@ struct tcp_connector {
 	uint64_t id;
 	struct wire_handle handle;
 	struct tcp_context ctx;
+	struct tcp_home home; /* owned */
 	int dev;
 	enum tcp_connector_state state;
 	uint64_t deadline, retry_at; /* ns */
@@ -144,8 +148,14 @@ int tcp_cpus_usable(void);
 
 /* setup.c: what both sides of a hand-shake share. mu held. */
 gantry_result tcp_link_for_session(int nlanes, struct tcp_link **ret_link);
-/* What the peer said of itself in hello or welcome; before its lanes are taken. */
-void tcp_link_meet(struct tcp_link *l, uint64_t host, uint32_t window, uint32_t eager_max);
+/* What the peer said of itself in hello or welcome. */
+struct tcp_peer {
+	uint64_t host;
+	uint32_t window, eager_max;
+	enum wire_unpack unpack;
+};
+/* Before the peer's lanes are taken. home: this side's. */
+void tcp_link_meet(struct tcp_link *l, const struct tcp_home *home, const struct tcp_peer *peer);
 void tcp_lane_take(struct tcp_link *l, int lane, int fd, const struct tcp_context *ctx, const char *device);
 /* All lanes are there: hand the directions to who waits for them. */
 void tcp_link_up(struct tcp_link *l);
@@ -156,8 +166,9 @@ void tcp_link_drop_tx(struct tcp_link *l);
 void tcp_link_drop_rx(struct tcp_link *l);
 void tcp_hello_fill(struct wire_hello *h);
 
-/* listen.c. mu held. */
-gantry_result tcp_listener_open(const struct tcp_context *ctx, int dev, void *handle, struct tcp_listener **ret);
+/* listen.c. mu held. Takes over the home. */
+gantry_result tcp_listener_open(const struct tcp_context *ctx, struct tcp_home *home, int dev, void *handle,
+				struct tcp_listener **ret);
 void tcp_listener_close(struct tcp_listener *l);
 struct tcp_listener *tcp_listener_find(uint64_t id);
 /* incoming.c. mu held. */
@@ -167,9 +178,9 @@ void tcp_incoming_tick(uint64_t now);
 void tcp_incoming_reconsider(void);
 void tcp_incoming_drop_all(void);
 
-/* connect.c. mu held. */
-gantry_result tcp_connector_open(const struct tcp_context *ctx, int dev, const struct wire_handle *h,
-				 struct tcp_connector **ret);
+/* connect.c. mu held. Takes over the home. */
+gantry_result tcp_connector_open(const struct tcp_context *ctx, struct tcp_home *home, int dev,
+				 const struct wire_handle *h, struct tcp_connector **ret);
 struct tcp_connector *tcp_connector_find(uint64_t id);
 void tcp_connector_free(struct tcp_connector *c);
 void tcp_connector_tick(uint64_t now);

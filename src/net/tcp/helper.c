@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "net/tcp/engine.h"
+#include "net/tcp/stage.h"
 
 enum { MAX_HELPERS = 32, MAX_LINKS = 512, SPIN_NS = 200000, SLEEP_MS = 100, MAX_POLL = 256 };
 
@@ -46,6 +47,7 @@ static int work(struct tcp_link *l, int first)
 	int moved = 0, lanes = l->nlanes - 1;
 	uint64_t now = gantry_ticks();
 
+	tcp_stage_progress(l);
 	/* Each helper starts at a lane of its own, so that they rarely meet. */
 	for (int k = 0; k < lanes; k++) {
 		struct tcp_lane *lane = &l->lanes[1 + (first + k) % lanes];

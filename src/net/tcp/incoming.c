@@ -133,6 +133,17 @@ static void refuse(struct tcp_incoming *in, enum wire_verdict verdict, gantry_re
 }
 
 /*
+ * Would the link do what a new one would? Payload must land where this listener wants it, and the peer must expect it
+ * where it does in what it says now. Before the peer has answered only our half is known.
+ */
+static int same_homes(const struct tcp_link *l, const struct wire_hello *h, const struct tcp_listener *listener)
+{
+	if (l->own_unpack != (int)tcp_home_says(&listener->home))
+		return 0;
+	return !l->lanes_here || (l->peer_unpack == h->unpack && (!l->device_rx || l->pool == listener->home.pool));
+}
+
+/*
  * A link that this side has opened towards the same peer and that has our receiving direction free. Only one whose
  * control lane the peer has accepted may be promised: before that the peer may still tell us to share a link of its
  * own. If our hello is under way, the process with the smaller id waits with its answer until that is decided
@@ -146,7 +157,8 @@ static struct tcp_link *link_to_share(const struct wire_hello *h, const struct t
 		int ours = tcp_engine.process < h->process;
 
 		if (!l->initiator || l->peer_process != h->process || l->comm_id != h->comm_id ||
-		    l->dev != listener->dev || l->peer_dev != h->dev || l->rx_state != TCP_UNUSED || tcp_link_failed(l))
+		    l->dev != listener->dev || l->peer_dev != h->dev || l->rx_state != TCP_UNUSED ||
+		    tcp_link_failed(l) || !same_homes(l, h, listener))
 			continue;
 		if (l->up || (ours && l->lanes_here))
 			return l;
@@ -184,7 +196,11 @@ static struct tcp_link *new_link(struct tcp_incoming *in, const struct tcp_liste
 	l->rx_listener = listener->id;
 	l->linger_until = gantry_now_ns() + gantry_params()->connect_timeout; /* until it is up: when to give up */
 	snprintf(l->peer, sizeof(l->peer), "%s (%s)", gantry_addr_text(&in->addr, text), h->peer);
-	tcp_link_meet(l, h->host, h->window, h->eager_max);
+	tcp_link_meet(l, &listener->home,
+		      &(struct tcp_peer){.host = h->host,
+					 .window = h->window,
+					 .eager_max = h->eager_max,
+					 .unpack = (enum wire_unpack)h->unpack});
 	gantry_list_append(&tcp_engine.links, &l->node);
 	return l;
 }
@@ -253,6 +269,7 @@ static void accept_hello(struct tcp_incoming *in, struct tcp_listener *listener)
 		return;
 	}
 	snprintf(w.text, sizeof(w.text), "%s", tcp_engine.self);
+	w.unpack = (uint8_t)tcp_home_says(&listener->home);
 	w.naddrs = listener->naddrs;
 	memcpy(w.addrs, listener->addrs, sizeof(w.addrs));
 	if (send_welcome(in, &w)) {

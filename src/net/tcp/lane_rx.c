@@ -17,7 +17,9 @@
 #include "base/crc32c.h"
 #include "base/event.h"
 #include "base/log.h"
+#include "net/tcp/flow.h"
 #include "net/tcp/link.h"
+#include "net/tcp/unpack.h"
 
 enum {
 	COPY_TWICE_MAX = 8 << 10, /* behind a payload up to this size, reading far ahead pays */
@@ -64,14 +66,6 @@ static void on_state(struct tcp_link *l, const struct wire_frame *f)
 	}
 }
 
-static void size_mismatch(struct tcp_link *l, uint64_t sent, const struct tcp_slot *slot)
-{
-	l->error_sent_bytes = sent;
-	l->error_recv_bytes = slot->size;
-	tcp_link_fail_locked(l, 1, GANTRY_ERR_SIZE, "a send of %llu bytes met a receive of %llu bytes (tag %u)",
-			     (unsigned long long)sent, (unsigned long long)slot->size, slot->tag);
-}
-
 static void on_rts(struct tcp_link *l, const struct wire_frame *f)
 {
 	struct tcp_tag *t = tcp_tag_of(&l->rx_tags, f->tag);
@@ -84,9 +78,7 @@ static void on_rts(struct tcp_link *l, const struct wire_frame *f)
 	if (t)
 		t->bulk = 1;
 	slot = tcp_match_slot(l, f->tag, f->index, &recv);
-	if (slot && f->total > slot->size)
-		size_mismatch(l, f->total, slot);
-	else
+	if (!slot || tcp_match_fits(l, f->total, slot))
 		__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
 }
 
@@ -157,43 +149,40 @@ static int begin_data(struct tcp_lane *lane, int force)
 	struct tcp_link *l = lane->link;
 	struct tcp_lane_rx *rx = &lane->rx;
 	const struct wire_frame *f = &rx->frame;
-	struct tcp_tag *t;
-	int rc = 0;
+	int rc;
 
 	rx->left = f->length;
+	rx->dst = NULL;
 	rx->slot = tcp_match_slot(l, f->tag, f->index, &rx->recv);
 	if (!rx->slot && !force && !l->rx_closed && (f->flags & WIRE_FLAG_EAGER))
 		return 1;
-	t = tcp_tag_of(&l->rx_tags, f->tag);
-	if (!t)
-		return broken(lane, "too many different tags");
-	if ((int32_t)(f->index + 1 - t->arrived) > 0)
-		t->arrived = f->index + 1;
-	t->bulk = !(f->flags & WIRE_FLAG_EAGER);
+	rc = tcp_match_begin(l, f, rx->recv, l->rx_closed ? NULL : rx->slot);
+	if (rc)
+		return rc;
 	if (l->rx_closed) { /* nobody wants it */
 		rx->target = TCP_TO_NOWHERE;
+	} else if (!rx->slot) {
+		rc = begin_early(lane);
+	} else if (tcp_land_needed(rx->recv)) {
+		rx->target = TCP_TO_LAND;
+		rx->unlanded = rx->land_crc = 0;
 	} else {
-		if (!rx->slot) {
-			rc = begin_early(lane);
-		} else if (f->total > rx->slot->size) {
-			size_mismatch(l, f->total, rx->slot);
-			rc = -1;
-		} else {
-			struct tcp_slot *slot = rx->slot;
-
-			/* Checked before a byte is written: pieces may neither repeat nor disagree. */
-			if (slot->complete || (slot->started && slot->total != f->total) ||
-			    f->length > f->total - slot->begun)
-				return broken(lane, "the pieces of a message do not add up");
-			rx->target = TCP_TO_SLOT;
-			slot->started = 1;
-			slot->total = f->total;
-			slot->begun += f->length;
-			rx->dst = f->length ? slot->data + f->offset : NULL;
-		}
+		rx->target = TCP_TO_SLOT;
+		rx->dst = f->length ? rx->slot->data + f->offset : NULL;
 	}
 	rx->payload = rx->dst;
 	return rc;
+}
+
+/* The next n bytes of a piece whose place only the unpack queue knows. */
+static int land(struct tcp_lane *lane, const uint8_t *data, uint32_t n, uint64_t left)
+{
+	struct tcp_lane_rx *rx = &lane->rx;
+	const struct wire_frame *f = &rx->frame;
+
+	if (f->flags & WIRE_FLAG_CRC)
+		rx->land_crc = gantry_crc32c(rx->land_crc, data, n);
+	return tcp_land_host(lane->link, rx->recv, rx->slot, data, n, f->offset + f->length - left);
 }
 
 static int check_crc(struct tcp_lane *lane)
@@ -202,9 +191,9 @@ static int check_crc(struct tcp_lane *lane)
 	const struct wire_frame *f = &rx->frame;
 	uint32_t crc;
 
-	if (!(f->flags & WIRE_FLAG_CRC) || rx->target > TCP_TO_EARLY)
+	if (!(f->flags & WIRE_FLAG_CRC) || rx->target > TCP_TO_LAND)
 		return 0;
-	crc = gantry_crc32c(0, rx->payload, f->length);
+	crc = rx->target == TCP_TO_LAND ? rx->land_crc : gantry_crc32c(0, rx->payload, f->length);
 	if (crc == f->crc)
 		return 0;
 	tcp_link_fail_locked(
@@ -242,33 +231,8 @@ static int end_data(struct tcp_lane *lane)
 		gantry_event_put(GANTRY_EV_CHUNK_RX, (uint32_t)lane->index, f->index, f->length);
 	if (rx->target == TCP_TO_EARLY) {
 		rc = end_early(lane);
-	} else if (rx->target == TCP_TO_SLOT) {
-		rx->slot->got += f->length;
-		if (f->flags & WIRE_FLAG_EAGER)
-			l->consumed += f->length + WIRE_FRAME_SIZE;
-		if (rx->slot->got == rx->slot->total) {
-			tcp_match_complete(l, rx->recv, rx->slot);
-			if (!(f->flags & WIRE_FLAG_EAGER)) {
-				if (f->seq - l->done >= LINK_DONE_BITS) {
-					tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "message number out of range");
-					rc = -1;
-				} else {
-					tcp_match_bulk_done(l, f->seq);
-				}
-				l->bulk_received++;
-				if (f->seq >= l->newest_bulk) {
-					l->newest_bulk = f->seq;
-					l->deep_window = f->flags & WIRE_FLAG_DEEP;
-				}
-				/* It overtook a message that may wait for its user: its own sender must not wait too.
-				 */
-				if (f->seq >= l->done && (f->flags & WIRE_FLAG_ACK) && l->rx_tags.count > 1)
-					l->ack_now = 1;
-				if ((f->flags & WIRE_FLAG_ACK) && f->seq + 1 > l->ack_upto)
-					l->ack_upto = f->seq + 1;
-				__atomic_store_n(&l->bulk_hint, 0, __ATOMIC_RELAXED);
-			}
-		}
+	} else if (rx->target == TCP_TO_SLOT || rx->target == TCP_TO_LAND) {
+		rc = tcp_match_end(l, f, rx->recv, rx->slot);
 	} else if (f->flags & WIRE_FLAG_EAGER) {
 		l->consumed += f->length + WIRE_FRAME_SIZE;
 	}
@@ -303,6 +267,8 @@ static int begin_frame(struct tcp_lane *lane, const uint8_t *header, int force)
 		rx->left = rx->frame.length;
 		return 0;
 	}
+	if (rx->frame.kind == WIRE_AHEAD)
+		return tcp_flow_announce(lane->link, &rx->frame);
 	on_control(lane->link, &rx->frame);
 	return 0;
 }
@@ -368,7 +334,10 @@ static int parse(struct tcp_lane *lane, int force)
 		} else {
 			uint32_t n = have < rx->left ? have : (uint32_t)rx->left;
 
-			if (n && rx->target != TCP_TO_NOWHERE) {
+			if (n && rx->target == TCP_TO_LAND) {
+				if (land(lane, rx->buf + rx->head, n, rx->left))
+					return -1;
+			} else if (n && rx->target != TCP_TO_NOWHERE) {
 				memcpy(rx->dst, rx->buf + rx->head, n);
 				rx->dst += n;
 			}
@@ -400,15 +369,15 @@ static ssize_t fill(struct tcp_lane *lane, int *ret_short)
 	struct msghdr msg = {.msg_iov = iov};
 	size_t asked = 0;
 	ssize_t n;
-	static _Thread_local uint8_t nowhere[64 << 10];
+	static _Thread_local uint8_t nowhere[LINK_LAND];
 	uint64_t direct = 0;
 	uint32_t ahead = rx->room - rx->tail;
 
 	if (rx->state == TCP_RX_PAYLOAD && rx->left) { /* then the buffer is empty */
-		int to_nowhere = rx->target == TCP_TO_NOWHERE;
+		uint8_t *dst = rx->target == TCP_TO_NOWHERE ? nowhere : rx->target == TCP_TO_LAND ? rx->land : rx->dst;
 
-		direct = to_nowhere && rx->left > sizeof(nowhere) ? sizeof(nowhere) : rx->left;
-		iov[0] = (struct iovec){to_nowhere ? nowhere : rx->dst, direct};
+		direct = dst != rx->dst && rx->left > LINK_LAND ? LINK_LAND : rx->left;
+		iov[0] = (struct iovec){dst, direct};
 		msg.msg_iovlen = 1;
 		if (direct < rx->left)
 			ahead = 0;
@@ -426,7 +395,9 @@ static ssize_t fill(struct tcp_lane *lane, int *ret_short)
 	if (direct) {
 		uint64_t d = (uint64_t)n < direct ? (uint64_t)n : direct;
 
-		if (rx->target != TCP_TO_NOWHERE)
+		if (rx->target == TCP_TO_LAND)
+			rx->unlanded = (uint32_t)d;
+		else if (rx->target != TCP_TO_NOWHERE)
 			rx->dst += d;
 		rx->left -= d;
 		rx->tail += (uint32_t)((uint64_t)n - d);
@@ -449,7 +420,7 @@ static void lane_ended(struct tcp_lane *lane, int e)
 static int ack_due(const struct tcp_lane *lane)
 {
 	const struct tcp_link *l = lane->link;
-	int next_begun = lane->index && lane->rx.state == TCP_RX_PAYLOAD;
+	int next_begun = lane->flow ? lane->flow->n != 0 : lane->index && lane->rx.state == TCP_RX_PAYLOAD;
 
 	return l->done != l->done_told && l->done_told < l->ack_upto &&
 	       (!l->deep_window || !next_begun || l->done - l->done_told >= LINK_ACK_EVERY);
@@ -476,13 +447,22 @@ static int digest(struct tcp_lane *lane, int force)
 	int rc = 0;
 
 	pthread_mutex_lock(&lane->link->mu);
-	if (rx->state == TCP_RX_PAYLOAD && !rx->left && rx->tail == rx->head)
-		rc = end_frame(lane);
-	if (rc == 0)
-		rc = parse(lane, force);
+	if (lane->flow) {
+		rc = tcp_flow_attribute(lane);
+	} else {
+		if (rx->unlanded)
+			rc = land(lane, rx->land, rx->unlanded, rx->left + rx->unlanded);
+		rx->unlanded = 0;
+		if (rc == 0 && rx->state == TCP_RX_PAYLOAD && !rx->left && rx->tail == rx->head)
+			rc = end_frame(lane);
+		if (rc == 0)
+			rc = parse(lane, force);
+	}
 	if (rc == 0 && ack_due(lane))
 		rc = 1;
 	pthread_mutex_unlock(&lane->link->mu);
+	if (lane->flow)
+		tcp_flow_drop(lane, 0);
 	return rc;
 }
 
@@ -499,7 +479,7 @@ int tcp_lane_rx(struct tcp_lane *lane, int force)
 	if (parked)
 		digest(lane, force);
 	while (!rx->parked && !rx->eof && moved < LINK_RX_PASS_BYTES && !drained && !tcp_link_failed(l)) {
-		ssize_t n = fill(lane, &drained);
+		ssize_t n = lane->flow ? tcp_flow_fill(lane) : fill(lane, &drained);
 
 		if (n > 0) {
 			moved += (uint64_t)n;
@@ -524,7 +504,13 @@ int tcp_lane_rx(struct tcp_lane *lane, int force)
 	}
 	if (moved || parked)
 		after_pass(lane);
+	if (lane->flow && drained)
+		tcp_flow_drop(lane, 1);
+	parked = lane->flow && rx->parked;
 	__atomic_store_n(&rx->next_poll, drained ? gantry_ticks() + l->pace_ticks : 0, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&rx->lock);
+	/* Payload is here before its header: that is on the control lane, and a helper would not look there. */
+	if (parked)
+		tcp_lane_rx(&l->lanes[0], 0);
 	return moved != 0;
 }

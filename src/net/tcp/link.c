@@ -13,6 +13,10 @@
 #include "base/clock.h"
 #include "base/event.h"
 #include "base/log.h"
+#include "net/devmem/pool.h"
+#include "net/tcp/flow.h"
+#include "net/tcp/stage.h"
+#include "net/tcp/unpack.h"
 
 gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link)
 {
@@ -26,6 +30,8 @@ gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link)
 	gantry_list_init(&l->eager);
 	gantry_list_init(&l->bulk);
 	gantry_list_init(&l->unacked);
+	gantry_list_init(&l->copying);
+	gantry_list_init(&l->landing);
 	gantry_list_init(&l->posted);
 	gantry_list_init(&l->early);
 	l->lanes = calloc((size_t)nlanes, sizeof(*l->lanes));
@@ -57,9 +63,13 @@ void tcp_link_free(struct tcp_link *l)
 {
 	if (!l)
 		return;
+	tcp_stage_close(l);
+	if (l->lanes)
+		tcp_unpack_detach(l);
 	for (int i = 0; l->lanes && i < l->nlanes; i++) {
 		struct tcp_lane *lane = &l->lanes[i];
 
+		tcp_flow_free(lane);
 		if (lane->fd >= 0)
 			close(lane->fd);
 		for (int k = 0; k < 2; k++)
@@ -70,6 +80,7 @@ void tcp_link_free(struct tcp_link *l)
 			pthread_mutex_destroy(&lane->rx.lock);
 		}
 		free(lane->rx.buf);
+		free(lane->rx.land);
 	}
 	gantry_list_each_safe (pos, &l->early) {
 		free(gantry_container(pos, struct tcp_early, node));
@@ -82,6 +93,7 @@ void tcp_link_free(struct tcp_link *l)
 	free(l->stage[1]);
 	gantry_pool_destroy(&l->sends);
 	gantry_pool_destroy(&l->recvs);
+	devmem_pool_put(l->pool);
 	pthread_mutex_destroy(&l->mu);
 	free(l);
 }
@@ -173,8 +185,8 @@ static void fail_v(struct tcp_link *l, int tell, gantry_result r, const char *fm
 	__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
 	gantry_event_put(GANTRY_EV_LINK_DOWN, l->id, (uint64_t)r, 0);
 	/* A peer that leaves while nobody waits for it is no news. */
-	int waiting = !gantry_list_empty(&l->posted) || !gantry_list_empty(&l->eager) || !gantry_list_empty(&l->bulk) ||
-		      !gantry_list_empty(&l->unacked);
+	int waiting = !gantry_list_empty(&l->posted) || !gantry_list_empty(&l->landing) || !gantry_list_empty(&l->eager) || !gantry_list_empty(&l->bulk) ||
+		      !gantry_list_empty(&l->unacked) || !gantry_list_empty(&l->copying);
 
 	if (waiting || r != GANTRY_ERR_PEER_CLOSED)
 		gantry_fail(r, LOG_SUBSYS, __FILE__, __LINE__, "%s (%s)", l->error_text, gantry_result_name(r));
@@ -318,6 +330,7 @@ void tcp_link_close_tx(struct tcp_link *l)
 	gantry_list_init(&l->bulk);
 	l->bulk_bytes = 0;
 	gantry_list_init(&l->unacked);
+	tcp_stage_close(l);
 	l->newest = NULL; /* what is staged still goes out: it was reported done */
 	__atomic_store_n(&l->bulk_pending, 0, __ATOMIC_RELAXED);
 	/* The pool stays until the link is freed: the kernel may still refer to headers in it. */
@@ -337,10 +350,15 @@ void tcp_link_close_rx(struct tcp_link *l)
 
 		pthread_mutex_lock(&rx->lock);
 		/* The rest of this piece has no place to go any more. */
-		if (rx->state == TCP_RX_PAYLOAD && rx->target == TCP_TO_SLOT)
+		if (rx->state == TCP_RX_PAYLOAD && (rx->target == TCP_TO_SLOT || rx->target == TCP_TO_LAND)) {
 			rx->target = TCP_TO_NOWHERE;
+			rx->unlanded = 0;
+		}
 	}
 	pthread_mutex_lock(&l->mu);
+	for (int i = 0; i < l->nlanes; i++)
+		tcp_flow_forget(&l->lanes[i]);
+	tcp_unpack_detach(l);
 	gantry_list_init(&l->posted);
 	__atomic_store_n(&l->small_posted, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&l->large_posted, 0, __ATOMIC_RELAXED);

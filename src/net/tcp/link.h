@@ -59,11 +59,18 @@ enum {
 	 */
 	LINK_RX_PASS_BYTES = 1 << 20,
 	LINK_ACK_EVERY = 2,	       /* messages, while more data is there */
+	LINK_LAND = 64 << 10,	       /* payload on its way to a landing page */
+	LINK_AHEAD = 64,	       /* AHEAD frames that wait for the control lane; then bulk lanes wait too */
 	LINK_END_GRACE_NS = 500000000, /* how long other lanes may still deliver after one has ended */
 };
 
 enum tcp_request_kind { TCP_SEND = 1, TCP_RECV };
-enum tcp_request_state { TCP_FREE, TCP_PENDING, TCP_DONE };
+enum tcp_request_state {
+	TCP_FREE,
+	TCP_PENDING,
+	TCP_DONE,
+	TCP_HELD, /* test has said done; what it holds of the unpack queue is the user's until irecv_consumed */
+};
 
 struct tcp_request {
 	uint32_t kind;
@@ -82,6 +89,7 @@ struct tcp_send {
 	uint32_t tag, index;
 	uint8_t eager, needs_ack;
 	uint8_t announce, announced; /* the peer is to be told that this waits for a receive; it was told */
+	struct tcp_stage_block *block; /* owned: where the bytes of a message from device memory are sent from; NULL */
 	uint64_t blocked;	     /* ticks: since when it waits, 0: not yet */
 	/* Of an eager message, or of a bulk message in one piece. Aligned, so that it never crosses a page. */
 	_Alignas(64) uint8_t header[WIRE_FRAME_SIZE];
@@ -99,6 +107,8 @@ struct tcp_slot {
 struct tcp_recv {
 	struct tcp_request head;
 	int n, ncomplete, large;
+	/* Borrowed from the unpack queue: bytes go elsewhere than to slots[0].data, or copies follow. NULL: neither. */
+	struct tcp_land *land;
 	struct tcp_slot slots[GANTRY_NET_MAX_RECVS];
 };
 
@@ -147,7 +157,7 @@ struct tcp_lane_tx {
 };
 
 enum tcp_rx_state { TCP_RX_HEADER, TCP_RX_PAYLOAD };
-enum tcp_rx_target { TCP_TO_SLOT, TCP_TO_EARLY, TCP_TO_TEXT, TCP_TO_NOWHERE };
+enum tcp_rx_target { TCP_TO_SLOT, TCP_TO_EARLY, TCP_TO_LAND, TCP_TO_TEXT, TCP_TO_NOWHERE };
 
 /* A lane's receiving half. A partial header or payload is a state of its own: any split point is fine. */
 struct tcp_lane_rx {
@@ -161,10 +171,14 @@ struct tcp_lane_rx {
 	struct tcp_slot *slot;
 	struct tcp_early *early;
 	uint8_t *payload; /* start of this piece at its final place, for the CRC */
+	uint8_t *land;	  /* owned: LINK_LAND bytes for payload whose place the CPU cannot write; NULL: no unpack queue */
+	uint32_t unlanded, land_crc; /* bytes of it that are filled; CRC of what has gone through it */
 	uint8_t *buf;	  /* owned read-ahead */
 	uint32_t room, head, tail;
 	uint64_t next_poll; /* ticks; written under the lock, read relaxed */
-	int parked;	    /* the next frame in the buffer is for a receive that is not posted yet */
+	/* The next frame in the buffer is for a receive that is not posted yet; or fragments for a header that is on
+	 * its way. */
+	int parked;
 	int eof;
 	uint64_t bytes;
 	char text[WIRE_ERROR_TEXT_MAX + 1];
@@ -177,6 +191,7 @@ struct tcp_lane {
 	struct gantry_addr local, peer;
 	struct tcp_lane_tx tx;
 	struct tcp_lane_rx rx;
+	struct tcp_flow *flow; /* owned; device_rx: what arrives comes through it. flow.h */
 };
 
 /* Why one direction ended while the link, and maybe the other direction, lives on. Written under mu. */
@@ -194,7 +209,9 @@ enum tcp_direction_state {
 
 struct devmem_pool;
 struct tcp_stage;
+struct tcp_stage_block;
 struct tcp_unpack;
+struct tcp_flow;
 
 struct tcp_link {
 	/* Set before the link is shared, constant afterwards. */
@@ -209,6 +226,7 @@ struct tcp_link {
 	uint32_t eager_max, peer_window;
 	/* Payload lands in device memory: bulk lanes towards that side carry nothing else, headers go ahead on lane 0. */
 	int device_tx, device_rx; /* the peer, this side */
+	int own_unpack, peer_unpack; /* what both said in the hand-shake: enum wire_unpack */
 	struct devmem_pool *pool; /* device_rx: owned reference */
 	int rails; /* of our device: 1 is the usual one NIC */
 	int nlanes;
@@ -257,6 +275,9 @@ struct tcp_link {
 	int window_blocked;
 	int tell_tx_close, tell_rx_close;
 	int peer_rx_closed;
+	/* device_tx: headers of pieces that lanes have pulled, in that order: a ring. They go before CLOSE. */
+	uint8_t ahead[LINK_AHEAD][WIRE_FRAME_SIZE];
+	uint32_t ahead_head, ahead_n;
 
 	/* Receiving; mu. */
 	struct gantry_pool recvs;
@@ -281,9 +302,14 @@ struct tcp_link {
 	uint64_t peer_bulk_sent;
 	uint64_t heartbeat_due;
 
-	struct tcp_unpack *unpack; /* owned; NULL unless device_rx and receiving: unpack.h */
-	struct tcp_stage *staging; /* borrowed from the device's; NULL until device memory is sent: stage.h */
-	struct gantry_list copying; /* sends whose bytes are on their way from device memory; mu */
+	struct tcp_unpack *unpack;  /* borrowed from the receiving comm; NULL unless with UNPACK: unpack.h */
+	struct gantry_list landing; /* receives whose bytes are here and still being copied */
+	uint32_t landing_n;	    /* read relaxed as a hint */
+	int warned_plain;	    /* that a flow is not steered; atomic */
+	uint32_t ahead_rx;	    /* pieces announced and not complete, of all lanes */
+	struct tcp_stage *staging;  /* owned reference; NULL until memory of a device is to be sent: stage.h; mu */
+	struct gantry_list copying; /* sends whose bytes are on their way from device memory, oldest first; mu */
+	uint32_t copying_n;	    /* written under mu, read relaxed as a hint */
 
 	/* The control lane's current batch; lanes[0].tx.lock. */
 	struct iovec iov[2 * LINK_BATCH + LINK_CONTROL_FRAMES + 2];
@@ -327,8 +353,13 @@ struct tcp_tag *tcp_tag_of(struct tcp_tags *tags, uint32_t tag); /* NULL: no mem
 
 /* link_api.c: what a user does with it. */
 gantry_result tcp_link_isend(struct tcp_link *l, const void *data, size_t size, int tag, void **ret_request);
+/* data is memory of the device whose stage the link has. ERR_LIMIT: larger than that. */
+gantry_result tcp_link_isend_device(struct tcp_link *l, const void *data, size_t size, int tag, void **ret_request);
 gantry_result tcp_link_irecv(struct tcp_link *l, int n, void **data, const size_t *sizes, const int *tags,
 			     void **ret_request);
+/* On a link with an unpack queue; device: data is memory of its device; optional: LL or LL128. */
+gantry_result tcp_link_irecv_unpack(struct tcp_link *l, void *data, size_t size, int tag, int device, int optional,
+				    void **ret_request);
 gantry_result tcp_link_test(struct tcp_request *req, int *ret_done, int *sizes);
 
 /* progress.c: one pass over all lanes. */
@@ -338,6 +369,9 @@ void tcp_link_service(struct tcp_link *l, int heartbeat);
 
 /* control_tx.c */
 void tcp_control_flush(struct tcp_link *l);
+int tcp_ahead_room(const struct tcp_link *l); /* mu held, as for put */
+/* The header of a piece whose payload, and nothing else, goes on bulk lane f->lane. There is room. */
+void tcp_ahead_put(struct tcp_link *l, const struct wire_frame *f);
 /* bulk_tx.c */
 int tcp_bulk_tx(struct tcp_lane *lane); /* 1: bytes moved */
 void tcp_lane_tx_abandon(struct tcp_lane *lane);
@@ -347,6 +381,11 @@ void tcp_lane_lost(struct tcp_lane *lane); /* with errno: the socket takes nothi
 int tcp_lane_rx(struct tcp_lane *lane, int force);
 /* match.c: under mu. */
 struct tcp_slot *tcp_match_slot(struct tcp_link *l, uint32_t tag, uint32_t index, struct tcp_recv **ret_recv);
+/* 0: the send is larger, and the link has failed. */
+int tcp_match_fits(struct tcp_link *l, uint64_t total, const struct tcp_slot *slot);
+/* A piece begins to arrive for this slot (NULL: nobody wants it). -1: it does not fit, the link has failed. */
+int tcp_match_begin(struct tcp_link *l, const struct wire_frame *f, struct tcp_recv *recv, struct tcp_slot *slot);
+int tcp_match_end(struct tcp_link *l, const struct wire_frame *f, struct tcp_recv *recv, struct tcp_slot *slot);
 void tcp_match_complete(struct tcp_link *l, struct tcp_recv *recv, struct tcp_slot *slot);
 void tcp_match_bulk_done(struct tcp_link *l, uint64_t seq);
 void tcp_match_early(struct tcp_link *l, struct tcp_recv *recv, struct tcp_slot *slot);

@@ -1,150 +1,46 @@
-/* Posting and testing requests. */
+/* Posting receives, and testing requests. link_send.c posts sends. */
 #define LOG_SUBSYS GANTRY_SUBSYS_DATA
 #include <limits.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/crc32c.h"
 #include "base/event.h"
 #include "base/log.h"
 #include "net/tcp/helper.h"
 #include "net/tcp/link.h"
+#include "net/tcp/stage.h"
+#include "net/tcp/unpack.h"
 
-enum { STAGE_PACES = 4 };
-
-static void encode_eager(const struct tcp_link *l, const struct tcp_send *s, uint8_t header[WIRE_FRAME_SIZE])
+/* To where it was taken from. */
+static void put_recv(struct tcp_link *l, struct tcp_recv *recv)
 {
-	struct wire_frame f = {
-		.kind = WIRE_DATA,
-		.flags = WIRE_FLAG_EAGER,
-		.length = (uint32_t)s->size,
-		.total = s->size,
-		.tag = s->tag,
-		.index = s->index,
-	};
-
-	if (l->crc) {
-		f.flags |= WIRE_FLAG_CRC;
-		f.crc = gantry_crc32c(0, s->data, s->size);
-	}
-	wire_frame_encode(&f, header);
-}
-
-/* Copies a message to the staging buffer; the one before it is done. 0: it must wait its turn in the queue. */
-static int stage(struct tcp_link *l, struct tcp_send *s)
-{
-	uint32_t bytes = (uint32_t)s->size + WIRE_FRAME_SIZE;
-	uint8_t *at = l->stage[l->stage_now] + l->stage_bytes;
-
-	if (s->size > LINK_STAGE_MESSAGE || l->stage_bytes + bytes > LINK_STAGE || !gantry_list_empty(&l->eager) ||
-	    l->eager_out + bytes - l->peer_consumed > l->peer_window)
-		return 0;
-	encode_eager(l, s, at);
-	if (s->size)
-		memcpy(at + WIRE_FRAME_SIZE, s->data, s->size);
-	if (!l->stage_count++)
-		l->stage_since = gantry_ticks();
-	l->stage_bytes += bytes;
-	l->eager_out += bytes;
-	if (l->newest)
-		tcp_request_done(&l->newest->head);
-	l->newest = s;
-	return 1;
-}
-
-/* Under mu. 1: the control lane should be flushed now. */
-static int post_eager(struct tcp_link *l, struct tcp_send *s)
-{
-	int alone = l->sends.nfree + 1 == l->sends.count;
-
-	__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
-	if (!alone && stage(l, s))
-		return l->stage_bytes > LINK_STAGE / 2 || gantry_ticks() - l->stage_since > STAGE_PACES * l->pace_ticks;
-	encode_eager(l, s, s->header);
-	gantry_list_append(&l->eager, &s->head.node);
-	return alone || l->stage_bytes;
-}
-
-gantry_result tcp_link_isend(struct tcp_link *l, const void *data, size_t size, int tag, void **ret_request)
-{
-	/* The pool belongs to the thread that posts and tests: no lock. */
-	struct tcp_send *s;
-	struct tcp_tag *t;
-	gantry_result r = tcp_link_status(l, &l->tx_end);
-	int flush = 0;
-
-	if (r != GANTRY_OK)
-		return r;
-	s = gantry_pool_get(&l->sends);
-	if (!s) {
-		*ret_request = NULL;
-		return GANTRY_OK;
-	}
-	s->head.kind = TCP_SEND;
-	s->head.link = l;
-	s->head.state = TCP_PENDING;
-	s->data = data;
-	s->size = size;
-	s->tag = (uint32_t)tag;
-	s->next = s->sent = 0;
-	s->needs_ack = s->announced = 0;
-	s->blocked = 0;
-	s->eager = size <= l->eager_max;
-	pthread_mutex_lock(&l->mu);
-	t = tcp_tag_of(&l->tx_tags, (uint32_t)tag);
-	if (!t) {
-		pthread_mutex_unlock(&l->mu);
-		s->head.state = TCP_FREE;
-		gantry_pool_put(&l->sends, s);
-		*ret_request = NULL;
-		return GANTRY_OK;
-	}
-	s->index = t->posted++;
-	/* In a run of bulk messages the receiver says by itself what it posts; the first of them has to ask. */
-	s->announce = !t->bulk;
-	t->bulk = !s->eager;
-	if (s->eager) {
-		flush = post_eager(l, s);
-	} else {
-		s->seq = l->next_seq++;
-		gantry_list_append(&l->bulk, &s->head.node);
-		l->bulk_bytes += size;
-		__atomic_fetch_add(&l->bulk_pending, 1, __ATOMIC_RELAXED);
-		gantry_event_put(GANTRY_EV_SEND_POST, l->id, s->index, size);
-	}
-	pthread_mutex_unlock(&l->mu);
-	LOG_TRACE(DATA, "link %u isend %u of tag %u: %zu bytes%s", l->id, s->index, s->tag, size,
-		  s->eager ? "" : ", bulk");
-	if (flush)
-		tcp_control_flush(l);
-	else if (!s->eager)
-		tcp_helpers_notify();
-	*ret_request = &s->head;
-	return GANTRY_OK;
+	recv->head.state = TCP_FREE;
+	if (recv->land)
+		tcp_unpack_untake(l, recv);
+	else
+		gantry_pool_put(&l->recvs, recv);
 }
 
 static void unpost(struct tcp_link *l, struct tcp_recv *recv)
 {
 	gantry_list_remove(&recv->head.node);
 	tcp_count_posted(l, recv, -1);
-	recv->head.state = TCP_FREE;
-	gantry_pool_put(&l->recvs, recv);
+	put_recv(l, recv);
 }
 
-gantry_result tcp_link_irecv(struct tcp_link *l, int n, void **data, const size_t *sizes, const int *tags,
-			     void **ret_request)
+/* recv NULL: none is free now. */
+static gantry_result post(struct tcp_link *l, struct tcp_recv *recv, int n, void **data, const size_t *sizes,
+			  const int *tags, void **ret_request)
 {
-	struct tcp_recv *recv;
 	/* What the peer had sent before it left can still be received. */
 	gantry_result gone = tcp_link_status(l, &l->rx_end);
 	int due = 0, large = 0;
 
-	recv = gantry_pool_get(&l->recvs); /* as for sends: the posting thread's own */
 	pthread_mutex_lock(&l->mu);
 	for (int i = 0; recv && i < n; i++) {
 		/* Makes room for new tags before anything is posted, so that posting cannot fail half-way. */
 		if (!tcp_tag_of(&l->rx_tags, (uint32_t)tags[i])) {
-			gantry_pool_put(&l->recvs, recv);
+			put_recv(l, recv);
 			recv = NULL;
 		}
 	}
@@ -194,6 +90,29 @@ gantry_result tcp_link_irecv(struct tcp_link *l, int n, void **data, const size_
 	return GANTRY_OK;
 }
 
+gantry_result tcp_link_irecv(struct tcp_link *l, int n, void **data, const size_t *sizes, const int *tags,
+			     void **ret_request)
+{
+	struct tcp_recv *recv = gantry_pool_get(&l->recvs); /* as for sends: the posting thread's own */
+
+	if (recv)
+		recv->land = NULL;
+	return post(l, recv, n, data, sizes, tags, ret_request);
+}
+
+gantry_result tcp_link_irecv_unpack(struct tcp_link *l, void *data, size_t size, int tag, int device, int optional,
+				    void **ret_request)
+{
+	struct tcp_recv *recv;
+	gantry_result r = tcp_unpack_take(l, data, size, device, optional, &recv);
+
+	if (r != GANTRY_OK)
+		return r;
+	if (recv && recv->land && recv->land->place == TCP_PLACE_BOUNCE)
+		data = recv->land->bounce;
+	return post(l, recv, 1, &data, &size, &tag, ret_request);
+}
+
 /* The interface reports sizes as int, also for messages beyond 2 GiB. */
 static int reported(uint64_t size)
 {
@@ -213,6 +132,20 @@ static int completed_meanwhile(struct tcp_request *req)
 	return __atomic_load_n(&req->state, __ATOMIC_ACQUIRE) == TCP_DONE;
 }
 
+/* All bytes of a receive are here, copies are under way: the peer may be gone, that is no matter any more. */
+static int is_landing(struct tcp_request *req)
+{
+	struct tcp_recv *recv = gantry_container(req, struct tcp_recv, head);
+	int landing;
+
+	if (req->kind != TCP_RECV || !recv->land)
+		return 0;
+	pthread_mutex_lock(&req->link->mu);
+	landing = recv->land->landing;
+	pthread_mutex_unlock(&req->link->mu);
+	return landing;
+}
+
 gantry_result tcp_link_test(struct tcp_request *req, int *ret_done, int *sizes)
 {
 	struct tcp_link *l = req->link;
@@ -224,7 +157,7 @@ gantry_result tcp_link_test(struct tcp_request *req, int *ret_done, int *sizes)
 
 			if (r == GANTRY_OK || !completed_meanwhile(req)) {
 				*ret_done = 0;
-				return r;
+				return r == GANTRY_OK || is_landing(req) ? GANTRY_OK : r;
 			}
 		}
 	}
@@ -235,13 +168,19 @@ gantry_result tcp_link_test(struct tcp_request *req, int *ret_done, int *sizes)
 
 		if (sizes)
 			sizes[0] = reported(s->size);
+		if (s->block)
+			tcp_stage_give(l->staging, s->block);
+		s->block = NULL;
 		gantry_pool_put(&l->sends, s);
 	} else {
 		struct tcp_recv *recv = gantry_container(req, struct tcp_recv, head);
 
 		for (int i = 0; sizes && i < recv->n; i++)
 			sizes[i] = reported(recv->slots[i].total);
-		gantry_pool_put(&l->recvs, recv);
+		if (recv->land)
+			tcp_unpack_tested(l, recv);
+		else
+			gantry_pool_put(&l->recvs, recv);
 	}
 	*ret_done = 1;
 	return GANTRY_OK;

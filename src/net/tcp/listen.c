@@ -111,7 +111,8 @@ struct tcp_listener *tcp_listener_find(uint64_t id)
 	return NULL;
 }
 
-gantry_result tcp_listener_open(const struct tcp_context *ctx, int dev, void *handle, struct tcp_listener **ret)
+gantry_result tcp_listener_open(const struct tcp_context *ctx, struct tcp_home *home, int dev, void *handle,
+				struct tcp_listener **ret)
 {
 	const struct tcp_device *d = &tcp_engine.devs[dev];
 	struct wire_handle h = {.version = WIRE_VERSION, .dev = dev};
@@ -139,6 +140,8 @@ gantry_result tcp_listener_open(const struct tcp_context *ctx, int dev, void *ha
 	memcpy(h.addrs, l->addrs, sizeof(h.addrs));
 	wire_handle_encode(&h, handle);
 	gantry_list_append(&tcp_engine.listeners, &l->node);
+	l->home = *home;
+	*home = (struct tcp_home){.kind = DEVMEM_NONE};
 	*ret = l;
 	l = NULL;
 out:
@@ -155,5 +158,6 @@ void tcp_listener_close(struct tcp_listener *l)
 		tcp_link_drop_rx(l->ready[i]);
 	for (int i = 0; i < l->nports; i++)
 		port_put(l->ports[i]);
+	tcp_home_close(&l->home);
 	free(l);
 }

@@ -1,9 +1,9 @@
 /* Which bytes belong to which buffer, and what the sender is told about it. All of it runs under the link's mu. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/event.h"
 #include "net/tcp/link.h"
+#include "net/tcp/unpack.h"
 
 struct tcp_slot *tcp_match_slot(struct tcp_link *l, uint32_t tag, uint32_t index, struct tcp_recv **ret_recv)
 {
@@ -20,6 +20,87 @@ struct tcp_slot *tcp_match_slot(struct tcp_link *l, uint32_t tag, uint32_t index
 	return NULL;
 }
 
+static void size_mismatch(struct tcp_link *l, uint64_t sent, const struct tcp_slot *slot)
+{
+	l->error_sent_bytes = sent;
+	l->error_recv_bytes = slot->size;
+	tcp_link_fail_locked(l, 1, GANTRY_ERR_SIZE, "a send of %llu bytes met a receive of %llu bytes (tag %u)",
+			     (unsigned long long)sent, (unsigned long long)slot->size, slot->tag);
+}
+
+int tcp_match_fits(struct tcp_link *l, uint64_t total, const struct tcp_slot *slot)
+{
+	if (total <= slot->size)
+		return 1;
+	size_mismatch(l, total, slot);
+	return 0;
+}
+
+int tcp_match_begin(struct tcp_link *l, const struct wire_frame *f, struct tcp_recv *recv, struct tcp_slot *slot)
+{
+	struct tcp_tag *t = tcp_tag_of(&l->rx_tags, f->tag);
+
+	if (!t) {
+		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "too many different tags");
+		return -1;
+	}
+	if ((int32_t)(f->index + 1 - t->arrived) > 0)
+		t->arrived = f->index + 1;
+	t->bulk = !(f->flags & WIRE_FLAG_EAGER);
+	if (!slot)
+		return 0;
+	if (!tcp_match_fits(l, f->total, slot))
+		return -1;
+	/* Checked before a byte is written: pieces may neither repeat nor disagree. */
+	if (slot->complete || (slot->started && slot->total != f->total) || f->length > f->total - slot->begun) {
+		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "the pieces of message %u of tag %u do not add up",
+				     f->index, f->tag);
+		return -1;
+	}
+	if (!slot->started && tcp_land_begin(l, recv, f->total))
+		return -1;
+	slot->started = 1;
+	slot->total = f->total;
+	slot->begun += f->length;
+	return 0;
+}
+
+/* The last piece of a bulk message has come. */
+static int bulk_whole(struct tcp_link *l, const struct wire_frame *f)
+{
+	int rc = 0;
+
+	if (f->seq - l->done >= LINK_DONE_BITS) {
+		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "message number out of range");
+		rc = -1;
+	} else {
+		tcp_match_bulk_done(l, f->seq);
+	}
+	l->bulk_received++;
+	if (f->seq >= l->newest_bulk) {
+		l->newest_bulk = f->seq;
+		l->deep_window = f->flags & WIRE_FLAG_DEEP;
+	}
+	/* It overtook a message that may wait for its user: its own sender must not wait too. */
+	if (f->seq >= l->done && (f->flags & WIRE_FLAG_ACK) && l->rx_tags.count > 1)
+		l->ack_now = 1;
+	if ((f->flags & WIRE_FLAG_ACK) && f->seq + 1 > l->ack_upto)
+		l->ack_upto = f->seq + 1;
+	__atomic_store_n(&l->bulk_hint, l->ahead_rx != 0, __ATOMIC_RELAXED);
+	return rc;
+}
+
+int tcp_match_end(struct tcp_link *l, const struct wire_frame *f, struct tcp_recv *recv, struct tcp_slot *slot)
+{
+	slot->got += f->length;
+	if (f->flags & WIRE_FLAG_EAGER)
+		l->consumed += f->length + WIRE_FRAME_SIZE;
+	if (slot->got != slot->total)
+		return 0;
+	tcp_match_complete(l, recv, slot);
+	return f->flags & WIRE_FLAG_EAGER ? 0 : bulk_whole(l, f);
+}
+
 void tcp_match_complete(struct tcp_link *l, struct tcp_recv *recv, struct tcp_slot *slot)
 {
 	slot->complete = 1;
@@ -29,7 +110,10 @@ void tcp_match_complete(struct tcp_link *l, struct tcp_recv *recv, struct tcp_sl
 	tcp_count_posted(l, recv, -1);
 	if (recv->large)
 		gantry_event_put(GANTRY_EV_RECV_DONE, l->id, slot->index, slot->total);
-	tcp_request_done(&recv->head);
+	if (recv->land)
+		tcp_land_complete(l, recv);
+	else
+		tcp_request_done(&recv->head);
 }
 
 /* Bulk messages may complete out of order; `done` counts those before the first incomplete one. */
@@ -54,18 +138,12 @@ void tcp_match_early(struct tcp_link *l, struct tcp_recv *recv, struct tcp_slot 
 
 		if (e->tag != slot->tag || e->index != slot->index)
 			continue;
-		if (e->total > slot->size) {
-			l->error_sent_bytes = e->total;
-			l->error_recv_bytes = slot->size;
-			tcp_link_fail_locked(l, 1, GANTRY_ERR_SIZE,
-					     "a send of %llu bytes met a receive of %llu bytes (tag %u)",
-					     (unsigned long long)e->total, (unsigned long long)slot->size, slot->tag);
+		if (!tcp_match_fits(l, e->total, slot))
 			return;
-		}
 		if (!e->complete) /* still arriving: whoever reads its last byte completes the slot */
 			return;
-		if (e->total)
-			memcpy(slot->data, e->data, e->total);
+		if (tcp_land_begin(l, recv, e->total) || tcp_land_host(l, recv, slot, e->data, e->total, 0))
+			return;
 		slot->total = slot->begun = slot->got = e->total;
 		slot->started = 1;
 		l->early_bytes -= e->total + WIRE_FRAME_SIZE;

@@ -8,6 +8,8 @@
 #include "base/clock.h"
 #include "net/tcp/helper.h"
 #include "net/tcp/link.h"
+#include "net/tcp/stage.h"
+#include "net/tcp/unpack.h"
 
 enum { SELDOM = 200, PATIENCE = 10 }; /* paces */
 
@@ -30,12 +32,14 @@ void tcp_link_progress(struct tcp_link *l)
 	int small = __atomic_load_n(&l->small_posted, __ATOMIC_RELAXED) || !(sending || large);
 
 	__atomic_store_n(&l->progressed, now, __ATOMIC_RELAXED);
+	tcp_land_progress(l);
 	if (__atomic_load_n(&l->ending, __ATOMIC_ACQUIRE)) {
 		for (int i = 0; i < l->nlanes; i++)
 			tcp_lane_rx(&l->lanes[i], 1);
 		tcp_link_check_ending(l);
 		return;
 	}
+	tcp_stage_progress(l);
 	if (__atomic_load_n(&l->tx_pending, __ATOMIC_RELAXED))
 		tcp_control_flush(l);
 	if (small || tcp_lane_due(&l->lanes[0], now))
@@ -60,6 +64,7 @@ void tcp_link_service(struct tcp_link *l, int heartbeat)
 	if (__atomic_load_n(&l->ending, __ATOMIC_ACQUIRE))
 		tcp_link_check_ending(l);
 	if (heartbeat) {
+		tcp_unpack_flush(l); /* an idle link keeps nothing back */
 		pthread_mutex_lock(&l->mu);
 		l->heartbeat_due = 1;
 		pthread_mutex_unlock(&l->mu);

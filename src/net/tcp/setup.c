@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "net/tcp/engine.h"
+#include "net/tcp/flow.h"
 #include "net/tcp/helper.h"
 #include "net/tcp/sock.h"
 
@@ -73,19 +74,55 @@ void tcp_lane_take(struct tcp_link *l, int index, int fd, const struct tcp_conte
 		setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &lowat, sizeof(lowat));
 	}
 	l->lanes_here++;
+	/* Nothing comes on this lane before a receive is posted: no byte is missed. */
+	if (index > 0 && l->device_rx && !tcp_link_failed(l)) {
+		gantry_result r = tcp_flow_attach(lane);
+
+		if (r != GANTRY_OK)
+			tcp_link_fail(l, 1, r, "lane %d cannot receive into device memory: %s", index,
+				      gantry_last_error());
+	}
 }
 
-void tcp_link_meet(struct tcp_link *l, uint64_t host, uint32_t window, uint32_t eager_max)
+static int lands_in_device(enum wire_unpack said, int same_host)
+{
+	return said == WIRE_UNPACK_YES || (said == WIRE_UNPACK_BETWEEN_HOSTS && !same_host);
+}
+
+/* Which of the two directions ends in device memory. Both sides come to the same answers. */
+static void meet_devices(struct tcp_link *l, const struct tcp_home *home, enum wire_unpack peer)
+{
+	static int warned;
+
+	l->own_unpack = (int)tcp_home_says(home);
+	l->peer_unpack = (int)peer;
+	l->device_tx = lands_in_device(peer, l->same_host);
+	l->device_rx = lands_in_device((enum wire_unpack)l->own_unpack, l->same_host);
+	if (l->own_unpack == WIRE_UNPACK_BETWEEN_HOSTS && !l->device_rx)
+		LOG_INFO(NET,
+			 "%s is on this host: what it sends does not come in through the NIC, so devmem TCP cannot "
+			 "bring it "
+			 "to device memory; it comes through host memory",
+			 l->peer);
+	if (l->device_rx && devmem_pool_get(home->device, home->kind, &l->pool) != GANTRY_OK)
+		tcp_link_fail(l, 1, GANTRY_ERR_NOMEM, "no pool of device memory: %s", gantry_last_error());
+	if (l->crc && (l->device_tx || l->device_rx) && !__atomic_exchange_n(&warned, 1, __ATOMIC_RELAXED))
+		LOG_WARN(NET, "GANTRY_CRC: messages above %u bytes that land in device memory are not checked",
+			 l->eager_max);
+}
+
+void tcp_link_meet(struct tcp_link *l, const struct tcp_home *home, const struct tcp_peer *peer)
 {
 	const struct gantry_params *p = gantry_params();
 
-	l->same_host = host == tcp_engine.host;
+	l->same_host = peer->host == tcp_engine.host;
 	l->rails = tcp_engine.devs[l->dev].nrails;
-	l->peer_window = window;
-	l->eager_max = eager_max < p->eager_max ? eager_max : (uint32_t)p->eager_max;
+	l->peer_window = peer->window;
+	l->eager_max = peer->eager_max < p->eager_max ? peer->eager_max : (uint32_t)p->eager_max;
 	/* The receiver reports every quarter of the window: what is left of it must hold an eager message whole. */
-	if (l->eager_max > window / 2)
-		l->eager_max = window / 2;
+	if (l->eager_max > peer->window / 2)
+		l->eager_max = peer->window / 2;
+	meet_devices(l, home, peer->unpack);
 	l->splice = p->zerocopy == ZEROCOPY_SPLICE || (p->zerocopy == ZEROCOPY_AUTO && l->same_host);
 	l->msg_zerocopy = p->zerocopy == ZEROCOPY_MSG || (p->zerocopy == ZEROCOPY_AUTO && !l->same_host);
 }
@@ -127,11 +164,12 @@ void tcp_link_up(struct tcp_link *l)
 
 	l->heard = l->told = l->progressed = now;
 	l->up = 1;
-	LOG_INFO(NET, "link %u up: %s %s -> %s, %d+%d lanes, %s", l->id, tcp_engine.devs[l->dev].name,
+	LOG_INFO(NET, "link %u up: %s %s -> %s, %d+%d lanes, %s%s%s", l->id, tcp_engine.devs[l->dev].name,
 		 gantry_addr_text(&l->lanes[0].local, local), l->peer, 1, l->nlanes - 1,
 		 l->splice	   ? "splice"
 		 : l->msg_zerocopy ? "zerocopy"
-				   : "copy");
+				   : "copy",
+		 l->device_tx ? ", to device memory there" : "", l->device_rx ? ", to device memory here" : "");
 	for (int i = 1; i < l->nlanes; i++)
 		LOG_DEBUG(NET, "link %u lane %d: %s -> %s", l->id, i, gantry_addr_text(&l->lanes[i].local, local),
 			  gantry_addr_text(&l->lanes[i].peer, peer));

@@ -1,22 +1,37 @@
 /* Gantry's TCP network as a table of net.h: checks arguments, keeps counts of users, and calls engine and links. */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "base/param.h"
+#include "device/device.h"
 #include "net/tcp/engine.h"
+#include "net/tcp/stage.h"
+#include "net/tcp/unpack.h"
 
+enum { OWN_DEVICE_BUFFERS = 2 };
 enum comm_kind { COMM_SEND = 0x53454e44, COMM_RECV = 0x52454356, COMM_GONE = 0 };
 
 struct tcp_comm {
 	uint32_t kind; /* enum comm_kind */
 	struct tcp_link *link;
+	struct gantry_device *device; /* owned reference: whose memory may be registered; NULL: only host memory */
+	struct tcp_unpack *unpack;    /* owned; receiving with UNPACK */
+	int plugin;		      /* NCCL is the user, see check_own */
+	uint32_t device_regs;	      /* stretches of device memory registered so far; by the thread that registers */
+	uint32_t in_use;	      /* a message was posted; relaxed */
 };
 
 struct tcp_mr {
 	uint8_t *data;
 	size_t size;
+	int type;   /* GANTRY_NET_PTR_HOST or PTR_CUDA */
+	int dmabuf; /* owned: the memory as a dma-buf, and where in it; -1 */
+	uint64_t dmabuf_offset;
 };
 
 #define FAIL_NOW(code, ...) return gantry_fail((code), LOG_SUBSYS, __FILE__, __LINE__, __VA_ARGS__)
@@ -37,6 +52,11 @@ static gantry_result tcp_init(struct gantry_net *net, uint64_t comm_id, const st
 	ctx->traffic_class = config ? config->traffic_class : GANTRY_NET_UNDEF;
 	if (ctx->traffic_class > 63)
 		FAIL(GANTRY_ERR_CONFIG, "traffic class %d is not a DSCP (0 to 63)", ctx->traffic_class);
+	if (config) {
+		ctx->device = config->device;
+		TRY(tcp_home_resolve(config, &ctx->unpack));
+		ctx->plugin = config->unpack == GANTRY_NET_UNPACK_PARAM;
+	}
 	*ret_ctx = ctx;
 	ctx = NULL;
 out:
@@ -113,19 +133,22 @@ static gantry_result tcp_listen(struct gantry_net *net, void *ctx, int dev, void
 {
 	gantry_result r = GANTRY_OK;
 	struct tcp_listener *l = NULL;
+	struct tcp_home home = {.kind = DEVMEM_NONE};
 
 	(void)net;
+	TRY(tcp_home_open(ctx, &home));
 	TRY(tcp_engine_hold());
 	pthread_mutex_lock(&tcp_engine.mu);
 	r = check_dev(dev);
 	if (r == GANTRY_OK)
-		r = tcp_listener_open(ctx, dev, handle, &l);
+		r = tcp_listener_open(ctx, &home, dev, handle, &l);
 	pthread_mutex_unlock(&tcp_engine.mu);
 	if (r != GANTRY_OK)
 		tcp_engine_release();
 	else
 		*ret_listen = l;
 out:
+	tcp_home_close(&home);
 	return r;
 }
 
@@ -141,8 +164,17 @@ static gantry_result tcp_close_listen(struct gantry_net *net, void *listen)
 	return GANTRY_OK;
 }
 
+static void comm_free(struct tcp_comm *comm)
+{
+	if (comm) {
+		tcp_unpack_destroy(comm->unpack);
+		gantry_device_close(comm->device);
+	}
+	free(comm);
+}
+
 /* The first call for a handle. mu held. */
-static gantry_result start_connecting(struct tcp_context *ctx, int dev, void *handle)
+static gantry_result start_connecting(struct tcp_context *ctx, struct tcp_home *home, int dev, void *handle)
 {
 	gantry_result r = GANTRY_OK;
 	struct tcp_connector *c;
@@ -154,19 +186,22 @@ static gantry_result start_connecting(struct tcp_context *ctx, int dev, void *ha
 	if (h.version != WIRE_VERSION)
 		FAIL(GANTRY_ERR_VERSION, "protocol version differs: %d here, %d on the listening side", WIRE_VERSION,
 		     h.version);
-	TRY(tcp_connector_open(ctx, dev, &h, &c));
+	TRY(tcp_connector_open(ctx, home, dev, &h, &c));
 	wire_handle_set_local(handle, c->id);
 out:
 	return r;
 }
 
-static gantry_result comm_new(enum comm_kind kind, struct tcp_link *l, void **ret_comm)
+static gantry_result comm_new(enum comm_kind kind, struct tcp_link *l, const struct tcp_home *home,
+			      struct tcp_comm **ret_comm)
 {
 	struct tcp_comm *comm = calloc(1, sizeof(*comm));
 	gantry_result r = GANTRY_OK;
 
 	if (!comm)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a comm");
+	if (home->device)
+		TRY(gantry_device_open(home->device->kind, home->device->index, &comm->device));
 	pthread_mutex_lock(&l->mu);
 	r = kind == COMM_SEND ? tcp_link_open_tx(l) : tcp_link_open_rx(l);
 	pthread_mutex_unlock(&l->mu);
@@ -177,7 +212,7 @@ static gantry_result comm_new(enum comm_kind kind, struct tcp_link *l, void **re
 	*ret_comm = comm;
 	comm = NULL;
 out:
-	free(comm);
+	comm_free(comm);
 	return r;
 }
 
@@ -186,17 +221,21 @@ static gantry_result tcp_connect(struct gantry_net *net, void *ctx, int dev, voi
 {
 	gantry_result r = GANTRY_OK;
 	struct tcp_connector *c;
+	struct tcp_comm *comm;
+	struct tcp_home home = {.kind = DEVMEM_NONE};
 	uint64_t id = wire_handle_local(handle);
 	int over = 0;
 
 	(void)net;
 	(void)dev_handle;
 	*ret_comm = NULL;
-	if (!id)
+	if (!id) {
+		TRY(tcp_home_open(ctx, &home));
 		TRY(tcp_engine_hold());
+	}
 	pthread_mutex_lock(&tcp_engine.mu);
 	if (!id) {
-		r = start_connecting(ctx, dev, handle);
+		r = start_connecting(ctx, &home, dev, handle);
 		over = r != GANTRY_OK;
 	} else if (!(c = tcp_connector_find(id))) {
 		r = gantry_fail(GANTRY_ERR_USAGE, LOG_SUBSYS, __FILE__, __LINE__,
@@ -207,10 +246,13 @@ static gantry_result tcp_connect(struct gantry_net *net, void *ctx, int dev, voi
 		tcp_connector_free(c);
 		over = 1;
 	} else if (c->state == TCP_CONNECTED) {
-		r = comm_new(COMM_SEND, c->link, ret_comm);
+		r = comm_new(COMM_SEND, c->link, &c->home, &comm);
 		if (r != GANTRY_OK) {
 			tcp_link_drop_tx(c->link);
 			over = 1;
+		} else {
+			comm->plugin = c->ctx.plugin;
+			*ret_comm = comm;
 		}
 		tcp_connector_free(c);
 	}
@@ -220,6 +262,27 @@ static gantry_result tcp_connect(struct gantry_net *net, void *ctx, int dev, voi
 	if (over)
 		tcp_engine_release();
 out:
+	tcp_home_close(&home);
+	return r;
+}
+
+/* No lock held: mapped memory takes the driver a while. */
+static gantry_result receiving_comm(const struct tcp_listener *listener, struct tcp_link *l, struct tcp_comm **ret_comm)
+{
+	const struct tcp_home *home = &listener->home;
+	struct tcp_comm *comm = NULL;
+	gantry_result r = GANTRY_OK;
+
+	TRY(comm_new(COMM_RECV, l, home, &comm));
+	comm->plugin = listener->ctx.plugin;
+	if (home->kind != DEVMEM_NONE) {
+		TRY(tcp_unpack_create(home->device, home->kind, &comm->unpack));
+		TRY(tcp_unpack_attach(l, comm->unpack));
+	}
+	*ret_comm = comm;
+	comm = NULL;
+out:
+	comm_free(comm);
 	return r;
 }
 
@@ -227,30 +290,37 @@ static gantry_result tcp_accept(struct gantry_net *net, void *listen, void **ret
 				struct gantry_net_device_handle **dev_handle)
 {
 	struct tcp_listener *l = listen;
+	struct tcp_link *link = NULL;
+	struct tcp_comm *comm = NULL;
 	gantry_result r = GANTRY_OK;
-	int taken = 0;
 
 	(void)net;
-	(void)dev_handle;
 	*ret_comm = NULL;
 	pthread_mutex_lock(&tcp_engine.mu);
 	if (l->nready) {
-		struct tcp_link *link = l->ready[0];
-
+		link = l->ready[0];
 		memmove(l->ready, l->ready + 1, (size_t)--l->nready * sizeof(*l->ready));
-		r = comm_new(COMM_RECV, link, ret_comm);
-		if (r != GANTRY_OK)
-			tcp_link_drop_rx(link);
-		taken = r == GANTRY_OK;
+		tcp_engine.users++; /* the listener keeps the thread running: no start needed */
 	} else if (l->error != GANTRY_OK) {
 		gantry_set_last_error(l->error_text);
 		r = l->error;
 		l->error = GANTRY_OK;
 	}
-	if (taken)
-		tcp_engine.users++; /* the listener keeps the thread running: no start needed */
 	pthread_mutex_unlock(&tcp_engine.mu);
-	return r;
+	if (!link)
+		return r;
+	r = receiving_comm(l, link, &comm);
+	if (r != GANTRY_OK) {
+		pthread_mutex_lock(&tcp_engine.mu);
+		tcp_link_drop_rx(link);
+		pthread_mutex_unlock(&tcp_engine.mu);
+		tcp_engine_release();
+		return r;
+	}
+	if (comm->unpack && dev_handle && *dev_handle)
+		tcp_unpack_describe(comm->unpack, *dev_handle);
+	*ret_comm = comm;
+	return GANTRY_OK;
 }
 
 static gantry_result close_comm(struct tcp_comm *comm, enum comm_kind kind)
@@ -264,7 +334,7 @@ static gantry_result close_comm(struct tcp_comm *comm, enum comm_kind kind)
 	kind == COMM_SEND ? tcp_link_drop_tx(comm->link) : tcp_link_drop_rx(comm->link);
 	pthread_mutex_unlock(&tcp_engine.mu);
 	comm->kind = COMM_GONE;
-	free(comm);
+	comm_free(comm);
 	tcp_engine_release();
 	return GANTRY_OK;
 }
@@ -283,22 +353,62 @@ static gantry_result tcp_close_recv(struct gantry_net *net, void *comm)
 
 /* ---- memory ---- */
 
+static gantry_result check_type(const char *what, const struct tcp_comm *comm, int type)
+{
+	if (type == GANTRY_NET_PTR_HOST || (type == GANTRY_NET_PTR_CUDA && comm && comm->device))
+		return GANTRY_OK;
+	FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "%s of memory type %d: this network takes host memory%s", what, type,
+		 type == GANTRY_NET_PTR_CUDA ? " unless it receives into device memory (GANTRY_UNPACK)" : "");
+}
+
+/*
+ * NCCL registers its own buffers right after it has connected: for LL128 and Simple in device memory, for LL in host
+ * memory. Device memory that it registers later, or more of it, are buffers of its user: these would go around the
+ * unpack queue. NCCL goes on without when it is refused, but both ends must refuse, because they choose the size of
+ * messages by it. (Until 2.24 it did not even ask plugins that unpack.)
+ */
+static gantry_result check_own(const struct tcp_comm *c, int type)
+{
+	if (!c->plugin || type != GANTRY_NET_PTR_CUDA ||
+	    (c->device_regs < OWN_DEVICE_BUFFERS && !__atomic_load_n(&c->in_use, __ATOMIC_RELAXED)))
+		return GANTRY_OK;
+	gantry_set_last_error("regMr of a user's buffer: with UNPACK messages go through NCCL's own buffers");
+	LOG_INFO(NET, "regMr of a user's buffer is refused: with UNPACK messages go through NCCL's own buffers (%s)",
+		 c->link->peer);
+	return GANTRY_ERR_UNSUPPORTED;
+}
+
+static void note_use(struct tcp_comm *c)
+{
+	if (!__atomic_load_n(&c->in_use, __ATOMIC_RELAXED))
+		__atomic_store_n(&c->in_use, 1, __ATOMIC_RELAXED);
+}
+
 static gantry_result tcp_reg_mr(struct gantry_net *net, void *comm, void *data, size_t size, int type, void **ret_mr)
 {
+	struct tcp_comm *c = comm;
 	struct tcp_mr *mr;
+	gantry_result r = check_type("regMr", c, type);
 
 	(void)net;
-	(void)comm;
-	if (type != GANTRY_NET_PTR_HOST)
-		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "regMr of memory type %d: this network takes host memory", type);
+	if (r != GANTRY_OK)
+		return r;
 	if (!data && size)
 		FAIL_NOW(GANTRY_ERR_INVALID, "regMr of %zu bytes at NULL", size);
 	if ((uintptr_t)data + size < (uintptr_t)data)
 		FAIL_NOW(GANTRY_ERR_INVALID, "regMr of %zu bytes at %p wraps around the address space", size, data);
+	if (type == GANTRY_NET_PTR_CUDA)
+		r = check_own(c, type);
+	if (r == GANTRY_OK && type == GANTRY_NET_PTR_CUDA && c->kind == COMM_SEND)
+		r = tcp_link_stage(c->link, c->device);
+	if (r != GANTRY_OK)
+		return r;
 	mr = malloc(sizeof(*mr));
 	if (!mr)
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a registration");
-	*mr = (struct tcp_mr){data, size};
+	*mr = (struct tcp_mr){.data = data, .size = size, .type = type, .dmabuf = -1};
+	if (type == GANTRY_NET_PTR_CUDA)
+		c->device_regs++;
 	*ret_mr = mr;
 	return GANTRY_OK;
 }
@@ -306,20 +416,36 @@ static gantry_result tcp_reg_mr(struct gantry_net *net, void *comm, void *data, 
 static gantry_result tcp_reg_mr_dmabuf(struct gantry_net *net, void *comm, void *data, size_t size, int type,
 				       uint64_t offset, int fd, void **ret_mr)
 {
-	(void)net;
-	(void)comm;
-	(void)data;
-	(void)size;
-	(void)offset;
-	(void)fd;
-	(void)ret_mr;
-	FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "regMrDmaBuf of memory type %d: this network takes host memory", type);
+	gantry_result r = check_type("regMrDmaBuf", comm, type);
+	struct tcp_mr *mr;
+	void *reg;
+	int copy;
+
+	if (r != GANTRY_OK)
+		return r;
+	copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (copy < 0)
+		FAIL_NOW(GANTRY_ERR_INVALID, "regMrDmaBuf: file descriptor %d: %s", fd, strerror(errno));
+	r = tcp_reg_mr(net, comm, data, size, type, &reg);
+	if (r != GANTRY_OK) {
+		close(copy);
+		return r;
+	}
+	mr = reg;
+	mr->dmabuf = copy;
+	mr->dmabuf_offset = offset;
+	*ret_mr = mr;
+	return GANTRY_OK;
 }
 
-static gantry_result tcp_dereg_mr(struct gantry_net *net, void *comm, void *mr)
+static gantry_result tcp_dereg_mr(struct gantry_net *net, void *comm, void *reg)
 {
+	struct tcp_mr *mr = reg;
+
 	(void)net;
 	(void)comm;
+	if (mr && mr->dmabuf >= 0)
+		close(mr->dmabuf);
 	free(mr);
 	return GANTRY_OK;
 }
@@ -348,23 +474,29 @@ static gantry_result check_range(const char *what, const struct tcp_mr *mr, cons
 
 /* ---- messages ---- */
 
-static gantry_result tcp_isend(struct gantry_net *net, void *comm, void *data, size_t size, int tag, void *mr,
+static gantry_result tcp_isend(struct gantry_net *net, void *comm, void *data, size_t size, int tag, void *reg,
 			       void **ret_request)
 {
 	struct tcp_comm *c = comm;
+	const struct tcp_mr *mr = reg;
 	gantry_result r;
 
 	(void)net;
 	if (c->kind != COMM_SEND)
 		FAIL_NOW(GANTRY_ERR_USAGE, "isend on something that is not a send comm");
 	r = check_range("isend", mr, data, size);
-	return r == GANTRY_OK ? tcp_link_isend(c->link, data, size, tag, ret_request) : r;
+	if (r != GANTRY_OK)
+		return r;
+	note_use(c);
+	return mr && mr->type == GANTRY_NET_PTR_CUDA ? tcp_link_isend_device(c->link, data, size, tag, ret_request)
+						     : tcp_link_isend(c->link, data, size, tag, ret_request);
 }
 
 static gantry_result tcp_irecv(struct gantry_net *net, void *comm, int n, void **data, const size_t *sizes,
 			       const int *tags, void **mrs, void **request)
 {
 	struct tcp_comm *c = comm;
+	const struct tcp_mr *mr;
 
 	(void)net;
 	if (c->kind != COMM_RECV)
@@ -377,7 +509,14 @@ static gantry_result tcp_irecv(struct gantry_net *net, void *comm, int n, void *
 		if (r != GANTRY_OK)
 			return r;
 	}
-	return tcp_link_irecv(c->link, n, data, sizes, tags, request);
+	note_use(c);
+	if (!c->unpack)
+		return tcp_link_irecv(c->link, n, data, sizes, tags, request);
+	if (n > 1)
+		FAIL_NOW(GANTRY_ERR_USAGE, "irecv of %d buffers: with UNPACK a receive has one", n);
+	mr = mrs ? mrs[0] : NULL;
+	return tcp_link_irecv_unpack(c->link, data[0], sizes[0], tags[0], mr && mr->type == GANTRY_NET_PTR_CUDA,
+				     *request == GANTRY_NET_OPTIONAL_RECV_COMPLETION, request);
 }
 
 static gantry_result tcp_iflush(struct gantry_net *net, void *comm, int n, void **data, const int *sizes, void **mrs,
@@ -396,21 +535,25 @@ static gantry_result tcp_iflush(struct gantry_net *net, void *comm, int n, void 
 static gantry_result tcp_test(struct gantry_net *net, void *request, int *ret_done, int *sizes)
 {
 	struct tcp_request *req = request;
+	uint32_t state = TCP_FREE;
 
 	(void)net;
-	if (!req || (req->kind != TCP_SEND && req->kind != TCP_RECV) ||
-	    __atomic_load_n(&req->state, __ATOMIC_RELAXED) == TCP_FREE)
+	if (req && (req->kind == TCP_SEND || req->kind == TCP_RECV))
+		state = __atomic_load_n(&req->state, __ATOMIC_RELAXED);
+	if (state != TCP_PENDING && state != TCP_DONE)
 		FAIL_NOW(GANTRY_ERR_USAGE, "test of something that is not a pending request");
 	return tcp_link_test(req, ret_done, sizes);
 }
 
 static gantry_result tcp_irecv_consumed(struct gantry_net *net, void *comm, int n, void *request)
 {
+	struct tcp_comm *c = comm;
+
 	(void)net;
-	(void)comm;
 	(void)n;
-	(void)request;
-	return GANTRY_OK;
+	if (c->kind != COMM_RECV)
+		FAIL_NOW(GANTRY_ERR_USAGE, "irecvConsumed on something that is not a receive comm");
+	return c->unpack ? tcp_unpack_consumed(c->link, request) : GANTRY_OK;
 }
 
 static const struct gantry_net_ops ops = {

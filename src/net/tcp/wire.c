@@ -219,7 +219,8 @@ gantry_result wire_hello_decode(const uint8_t in[WIRE_HELLO_SIZE], struct wire_h
 	get_text(h.build, sizeof(h.build), in + 104);
 	get_text(h.peer, sizeof(h.peer), in + 128);
 	h.unpack = in[168];
-	if (h.version == WIRE_VERSION && (h.unpack > 1 || h.lanes < 2 || h.lanes > WIRE_MAX_LANES || h.lane >= h.lanes))
+	if (h.version == WIRE_VERSION &&
+	    (h.unpack >= WIRE_UNPACKS || h.lanes < 2 || h.lanes > WIRE_MAX_LANES || h.lane >= h.lanes))
 		return GANTRY_ERR_PROTOCOL;
 	*ret = h;
 	return GANTRY_OK;
@@ -265,7 +266,7 @@ gantry_result wire_welcome_decode(const uint8_t in[WIRE_WELCOME_SIZE], struct wi
 	/* Another version may have more verdicts and other addresses: its number alone is what counts then. */
 	if (w.version != WIRE_VERSION) {
 		w.naddrs = 0;
-	} else if (w.verdict >= WIRE_VERDICTS || w.unpack > 1 ||
+	} else if (w.verdict >= WIRE_VERDICTS || w.unpack >= WIRE_UNPACKS ||
 		   get_addrs(in + 208, WIRE_WELCOME_SIZE - 208, w.naddrs, w.addrs) != GANTRY_OK)
 		return GANTRY_ERR_PROTOCOL;
 	*ret = w;
@@ -341,9 +342,10 @@ gantry_result wire_frame_decode(const uint8_t in[WIRE_FRAME_SIZE], struct wire_f
 		if (f.offset > f.total || f.length > f.total - f.offset || (f.length == 0 && f.total != 0))
 			return GANTRY_ERR_PROTOCOL;
 		break;
-	case WIRE_AHEAD: /* eager and empty messages have no payload on a bulk lane */
+	case WIRE_AHEAD: /* eager and empty messages have no payload on a bulk lane; what lands in a device is not
+			    summed */
 		if (f.offset > f.total || f.length > f.total - f.offset || f.length == 0 || f.lane == 0 ||
-		    f.lane >= WIRE_MAX_LANES || (f.flags & WIRE_FLAG_EAGER))
+		    f.lane >= WIRE_MAX_LANES || (f.flags & (WIRE_FLAG_EAGER | WIRE_FLAG_CRC)))
 			return GANTRY_ERR_PROTOCOL;
 		break;
 	case WIRE_ERROR:

@@ -58,6 +58,10 @@ gantry_result wire_handle_decode(const uint8_t in[GANTRY_NET_HANDLE_SIZE], struc
 
 enum wire_auth { WIRE_AUTH_COOKIE = 0, WIRE_AUTH_HMAC = 1 };
 
+/* Does this side receive into device memory? Then bulk lanes towards it carry payload only, and headers go ahead on the
+ * control lane. A NIC cannot do it for what does not come in through it, which the speaker of a hello does not know. */
+enum wire_unpack { WIRE_UNPACK_NO = 0, WIRE_UNPACK_YES = 1, WIRE_UNPACK_BETWEEN_HOSTS = 2, WIRE_UNPACKS };
+
 struct wire_hello {
 	uint16_t version;
 	uint8_t auth;  /* enum wire_auth */
@@ -65,7 +69,7 @@ struct wire_hello {
 	uint8_t lanes; /* control lane included */
 	uint8_t crc;   /* a setting that must agree */
 	uint16_t dev;
-	uint8_t unpack; /* 1: this side receives into device memory: bulk lanes towards it carry payload only */
+	uint8_t unpack; /* enum wire_unpack */
 	uint64_t listener;
 	uint8_t cookie[WIRE_COOKIE_SIZE];
 	uint8_t session[WIRE_SESSION_SIZE];
@@ -100,7 +104,7 @@ enum wire_verdict {
 struct wire_welcome {
 	uint16_t version;
 	uint8_t verdict; /* enum wire_verdict */
-	uint8_t unpack;	 /* as in hello, for the accepting side */
+	uint8_t unpack;	 /* enum wire_unpack, of the accepting side */
 	uint8_t session[WIRE_SESSION_SIZE];
 	uint8_t nonce[WIRE_NONCE_SIZE];
 	uint64_t process;

@@ -1,0 +1,310 @@
+/* The questions. Their order is that of the cause: what a later one would say follows from an earlier one. */
+#define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include "net/devmem/detect.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/param.h"
+#include "device/device.h"
+#include "net/devmem/errors.h"
+#include "net/devmem/source.h"
+#include "net/tcp/nic.h"
+
+enum { NO_SUCH_FD = 0x7fffffff };
+
+static const char host_path[] = "nothing: received data is staged in host memory";
+
+__attribute__((format(printf, 4, 5))) static void say(struct devmem_step *step, enum devmem_verdict v,
+						      const char *advice, const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(step->reason, sizeof(step->reason), fmt, args);
+	va_end(args);
+	snprintf(step->advice, sizeof(step->advice), "%s", advice);
+	step->verdict = v;
+}
+
+/* An errno that the question does not expect: reported as it is. */
+static void say_errno(struct devmem_step *step, enum devmem_verdict v, const char *what, int e, const char *said)
+{
+	char text[128];
+
+	say(step, v, e == ENOSYS ? "install libmnl-dev and build again" : "", "%s: %s%s%s", what,
+	    devmem_strerror(e, text, sizeof(text)), *said ? ": " : "", said);
+}
+
+static void ask_option(struct devmem_sys *s, const struct devmem_wish *w, struct devmem_step *step)
+{
+	int e = s->ops->dontneed(s);
+
+	(void)w;
+	if (!e)
+		say(step, DEVMEM_YES, "", "the kernel knows SO_DEVMEM_DONTNEED");
+	else if (e == ENOPROTOOPT)
+		say(step, DEVMEM_NO, "a kernel of 6.12 or later", "kernel older than 6.12, or built without page pool");
+	else
+		say_errno(step, DEVMEM_NO, "SO_DEVMEM_DONTNEED", e, s->said);
+}
+
+static void ask_family(struct devmem_sys *s, const struct devmem_wish *w, struct devmem_step *step)
+{
+	uint64_t commands = 0;
+	int e = s->ops->family(s, &commands);
+
+	(void)w;
+	if (e == ENOENT)
+		say(step, DEVMEM_NO, "a kernel of 6.12 or later", "kernel too old: no netlink family netdev");
+	else if (e)
+		say_errno(step, DEVMEM_NO, "netlink family netdev", e, s->said);
+	else if (!(commands >> NETDEV_BIND_RX & 1))
+		say(step, DEVMEM_NO, "a kernel of 6.12 or later", "kernel too old: netdev has no BIND_RX");
+	else if (!(commands >> NETDEV_BIND_TX & 1))
+		say(step, DEVMEM_YES, "", "netdev has BIND_RX; whether NET_DEVMEM is built in shows at binding");
+	else if ((e = s->ops->sendmsg(s)) == EINVAL)
+		say(step, DEVMEM_YES, "", "netdev has BIND_RX and BIND_TX, and NET_DEVMEM is built in");
+	else if (e == EOPNOTSUPP)
+		say(step, DEVMEM_NO, "a kernel with CONFIG_NET_DEVMEM=y (DMA_SHARED_BUFFER and PAGE_POOL)",
+		    "NET_DEVMEM is not built into this kernel");
+	else
+		say_errno(step, DEVMEM_UNKNOWN, "sendmsg of an unknown dma-buf", e, "");
+}
+
+static void ask_peer(struct devmem_sys *s, const struct devmem_wish *w, struct devmem_step *step)
+{
+	char text[GANTRY_ADDR_TEXT];
+
+	(void)s;
+	if (!w->peer)
+		say(step, DEVMEM_SKIPPED, "", "no peer was named");
+	else if (gantry_addr_is_local(w->peer))
+		say(step, DEVMEM_NO, host_path, "%s: same host, devmem impossible (its packets do not reach a NIC)",
+		    gantry_addr_text(w->peer, text));
+	else
+		say(step, DEVMEM_YES, "", "%s is another host", gantry_addr_text(w->peer, text));
+}
+
+/* Who would set up the NIC: this process or the helper. */
+static int configures(const struct devmem_wish *w)
+{
+	return w->configure || *w->helper;
+}
+
+static void ask_split(struct devmem_sys *s, const struct devmem_wish *w, struct devmem_step *step)
+{
+	struct devmem_rings rings;
+	char advice[96], driver[32] = "?";
+	int e = s->ops->rings_get(s, w->nic, &rings);
+
+	snprintf(advice, sizeof(advice), "ethtool -G %s tcp-data-split on hds-thresh 0", w->nic);
+	s->ops->driver(s, w->nic, driver, sizeof(driver));
+	if (e && e != EOPNOTSUPP)
+		say_errno(step, DEVMEM_NO, "rings of the NIC", e, s->said);
+	else if (e || !rings.has_split)
+		say(step, DEVMEM_NO, "use a NIC and driver of docs/devmem.md's list", "driver %s has no header split",
+		    driver);
+	else if (rings.split != DEVMEM_SPLIT_ON && configures(w))
+		say(step, DEVMEM_YES, "", "tcp-data-split is off; Gantry turns it on while it is bound");
+	else if (rings.split != DEVMEM_SPLIT_ON)
+		say(step, DEVMEM_NO, advice, "tcp-data-split is off, and GANTRY_DEVMEM_CONFIGURE=0");
+	else if (rings.has_hds && rings.hds && configures(w))
+		say(step, DEVMEM_YES, "", "hds-thresh is %u; Gantry sets it to 0 while it is bound", rings.hds);
+	else if (rings.has_hds && rings.hds)
+		say(step, DEVMEM_NO, advice, "hds-thresh is %u, not 0, and GANTRY_DEVMEM_CONFIGURE=0", rings.hds);
+	else
+		say(step, DEVMEM_YES, "", "tcp-data-split is on%s", rings.has_hds ? ", hds-thresh is 0" : "");
+}
+
+static void ask_steer(struct devmem_sys *s, const struct devmem_wish *w, struct devmem_step *step)
+{
+	struct devmem_feature ntuple = {.name = "rx-ntuple-filter"};
+	uint32_t queues = 0;
+	char advice[96];
+	int e = s->ops->channels(s, w->nic, &queues);
+
+	snprintf(advice, sizeof(advice), "ethtool -L %s combined 2, or more", w->nic);
+	if (e && e != EOPNOTSUPP) {
+		say_errno(step, DEVMEM_NO, "channels of the NIC", e, s->said);
+		return;
+	}
+	if (e || queues < 2) {
+		say(step, DEVMEM_NO, e ? "" : advice, "no spare queue: %s",
+		    e ? "the driver has no channels" : "the NIC has one receive queue");
+		return;
+	}
+	e = s->ops->feature_get(s, w->nic, &ntuple);
+	snprintf(advice, sizeof(advice), "ethtool -K %s ntuple on", w->nic);
+	if (e)
+		say_errno(step, DEVMEM_NO, "features of the NIC", e, s->said);
+	else if (!ntuple.on && (ntuple.fixed || !ntuple.known))
+		say(step, DEVMEM_NO, "", "no flow steering: the driver has no ntuple filters");
+	else if (!ntuple.on && !configures(w))
+		say(step, DEVMEM_NO, advice, "no flow steering: ntuple filters are off, and GANTRY_DEVMEM_CONFIGURE=0");
+	else
+		say(step, DEVMEM_YES, "", "%u receive queues; ntuple filters %s", queues,
+		    ntuple.on ? "are on" : "are off, Gantry turns them on while it is bound");
+}
+
+/* Before 6.16 the file is looked at first, so EBADF says nothing about the driver there. BIND_TX came with 6.16. */
+static int file_is_last(struct devmem_sys *s)
+{
+	uint64_t commands = 0;
+
+	return s->ops->family(s, &commands) == 0 && (commands >> NETDEV_BIND_TX & 1);
+}
+
+static void ask_bind(struct devmem_sys *s, const struct devmem_wish *w, struct devmem_step *step)
+{
+	const struct devmem_error *known;
+	uint32_t queue = 0, id, rx = 0;
+	char driver[32] = "?", text[256], said[DEVMEM_SAID_MAX];
+	int e;
+
+	if (s->ops->channels(s, w->nic, &rx) == 0 && rx > 1)
+		queue = rx - 1;
+	e = s->ops->bind_rx(s, w->nic, NO_SUCH_FD, &queue, 1, &id);
+	memcpy(said, s->said, sizeof(said));
+	known = devmem_error_of(DEVMEM_CALL_BIND_RX, e);
+	s->ops->driver(s, w->nic, driver, sizeof(driver));
+	devmem_error_text(DEVMEM_CALL_BIND_RX, e, said, text, sizeof(text));
+	if (e == EBADF && file_is_last(s))
+		say(step, DEVMEM_YES, "", "driver %s would bind queue %u", driver, queue);
+	else if (e == EBADF)
+		say(step, DEVMEM_UNKNOWN, "", "this kernel looks at the file first: binding will tell");
+	else if (e == EPERM && *w->helper)
+		say(step, DEVMEM_UNKNOWN, "", "left to the helper at %s", w->helper);
+	else if (e == EINVAL && configures(w))
+		say(step, DEVMEM_UNKNOWN, "", "%s; after Gantry has set up the NIC this may be gone", text);
+	else if (e == EOPNOTSUPP)
+		say(step, DEVMEM_NO, known->advice,
+		    "driver %s has no devmem queue support, or CONFIG_NET_DEVMEM is off%s%s", driver, *said ? ": " : "",
+		    said);
+	else if (e == 0)
+		say(step, DEVMEM_UNKNOWN, "", "the kernel bound a file that is not open");
+	else
+		say(step, DEVMEM_NO, known->advice, "%s", text);
+}
+
+static void ask_export(struct devmem_sys *s, const struct devmem_wish *w, struct devmem_step *step)
+{
+	(void)s;
+	if (!w->device)
+		say(step, DEVMEM_SKIPPED, "", "no device was named");
+	else if (w->device->dmabuf)
+		say(step, DEVMEM_YES, "", "%s can export dma-bufs; whether the NIC reaches them shows at binding",
+		    w->device->name);
+	else if (w->device->kind == GANTRY_DEVICE_CUDA)
+		say(step, DEVMEM_NO, "NVIDIA's open kernel modules, CUDA 11.7 or later",
+		    "%s: the GPU driver cannot export dma-buf", w->device->name);
+	else
+		say(step, DEVMEM_NO, "modprobe udmabuf, and be allowed to open /dev/udmabuf",
+		    "host memory is exported through /dev/udmabuf, which cannot be opened");
+}
+
+static void ask_send(struct devmem_sys *s, const struct devmem_wish *w, struct devmem_step *step)
+{
+	uint64_t commands = 0;
+	uint32_t id;
+	char text[256];
+	int e;
+
+	if (s->ops->family(s, &commands) != 0 || !(commands >> NETDEV_BIND_TX & 1)) {
+		say(step, DEVMEM_NO, "a kernel of 6.16 or later; until then messages are sent through pinned memory",
+		    "no devmem TX: netdev has no BIND_TX");
+		return;
+	}
+	e = s->ops->bind_tx(s, w->nic, NO_SUCH_FD, &id);
+	devmem_error_text(DEVMEM_CALL_BIND_TX, e, s->said, text, sizeof(text));
+	if (e == EBADF)
+		say(step, DEVMEM_YES, "", "the driver can send from device memory");
+	else if (e == 0)
+		say(step, DEVMEM_UNKNOWN, "", "the kernel bound a file that is not open");
+	else
+		say(step, DEVMEM_NO, devmem_error_of(DEVMEM_CALL_BIND_TX, e)->advice, "%s", text);
+}
+
+static void ask_runtime(struct devmem_sys *s, const struct devmem_wish *w, struct devmem_step *step)
+{
+	(void)s;
+	(void)w;
+	say(step, DEVMEM_SKIPPED, "",
+	    "seen at run time: each flow is checked after its first bytes, and data that "
+	    "comes as ordinary data is counted");
+}
+
+static const struct {
+	const char *name;
+	void (*ask)(struct devmem_sys *s, const struct devmem_wish *w, struct devmem_step *step);
+} questions[DEVMEM_QUESTIONS] = {
+	[DEVMEM_ASK_OPTION] = {"socket option", ask_option},
+	[DEVMEM_ASK_FAMILY] = {"netdev family", ask_family},
+	[DEVMEM_ASK_PEER] = {"peer", ask_peer},
+	[DEVMEM_ASK_SPLIT] = {"header split", ask_split},
+	[DEVMEM_ASK_STEER] = {"flow steering", ask_steer},
+	[DEVMEM_ASK_BIND] = {"bind, dry run", ask_bind},
+	[DEVMEM_ASK_EXPORT] = {"dma-buf export", ask_export},
+	[DEVMEM_ASK_SEND] = {"sending", ask_send},
+	[DEVMEM_ASK_RUNTIME] = {"flow verified", ask_runtime},
+};
+
+int devmem_detect(struct devmem_sys *s, const struct devmem_wish *w, int first_no,
+		  struct devmem_step ret_steps[DEVMEM_QUESTIONS])
+{
+	int can = 1;
+
+	for (int i = 0; i < DEVMEM_QUESTIONS; i++) {
+		struct devmem_step *step = &ret_steps[i];
+
+		memset(step, 0, sizeof(*step));
+		step->name = questions[i].name;
+		if (!can && first_no)
+			say(step, DEVMEM_SKIPPED, "", "not asked after the first no");
+		else
+			questions[i].ask(s, w, step);
+		if (step->verdict == DEVMEM_NO && i != DEVMEM_ASK_SEND)
+			can = 0;
+	}
+	return can;
+}
+
+const char *devmem_verdict_name(enum devmem_verdict v)
+{
+	switch (v) {
+	case DEVMEM_YES:
+		return "yes";
+	case DEVMEM_NO:
+		return "no";
+	case DEVMEM_UNKNOWN:
+		return "unknown";
+	case DEVMEM_SKIPPED:
+		return "skipped";
+	}
+	return "?";
+}
+
+int devmem_kernel_usable(const char *nic, struct gantry_device *dev, char *why, size_t len)
+{
+	const struct gantry_params *p = gantry_params();
+	struct devmem_wish w = {
+		.nic = nic, .device = dev, .configure = p->devmem_configure, .helper = p->devmem_helper};
+	struct devmem_step steps[DEVMEM_QUESTIONS];
+	struct devmem_sys sys;
+	int can;
+
+	devmem_sys_init(&sys);
+	can = devmem_detect(&sys, &w, 1, steps);
+	devmem_sys_close(&sys);
+	if (len)
+		why[0] = 0;
+	for (int i = 0; !can && i < DEVMEM_QUESTIONS; i++)
+		if (steps[i].verdict == DEVMEM_NO) {
+			snprintf(why, len, "%s: %s%s%s%s", steps[i].name, steps[i].reason, *steps[i].advice ? " (" : "",
+				 steps[i].advice, *steps[i].advice ? ")" : "");
+			break;
+		}
+	return can;
+}

@@ -1,0 +1,318 @@
+/*
+ * Pools: a list of the process, one for each device that fragments are brought to.
+ *
+ * Making, binding and ending happen under the list's lock: they are rare, may take long, and must not overlap (a NIC's
+ * queue can be bound once: the old pool's binding has to be gone before the next one's is made). Landing pages have a
+ * lock of their own, which is held for a few instructions.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include "net/devmem/pool.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/param.h"
+#include "device/device.h"
+
+/* A build may lack one of them. */
+extern const struct devmem_source_ops devmem_emulated __attribute__((weak));
+extern const struct devmem_source_ops devmem_kernel __attribute__((weak));
+
+enum { MEMORY_AUTO, MEMORY_MAPPED, MEMORY_DEVICE }; /* GANTRY_UNPACK_MEMORY */
+
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct devmem_pool *list;
+
+static uint64_t round_up(uint64_t n, uint64_t to)
+{
+	return (n + to - 1) / to * to;
+}
+
+/* Memory of p->memory.size bytes from a page border on: dma-bufs and the NIC know only whole pages. */
+static gantry_result allocate(struct devmem_pool *p, uint64_t page)
+{
+	gantry_result r = GANTRY_OK;
+	const struct gantry_device_ops *ops = p->device->ops;
+	void *device_ptr = NULL;
+	uint64_t shift;
+
+	p->is_mapped = p->source->kind != DEVMEM_KERNEL && gantry_params()->unpack_memory != MEMORY_DEVICE;
+	if (p->is_mapped) {
+		TRY(ops->alloc_mapped(p->device, p->memory.size + page, &p->block, &device_ptr));
+	} else {
+		TRY(ops->alloc(p->device, p->memory.size + page, &p->block));
+		device_ptr = p->block;
+	}
+	shift = round_up((uintptr_t)device_ptr, page) - (uintptr_t)device_ptr;
+	p->memory.device_ptr = (uint8_t *)device_ptr + shift;
+	if (p->is_mapped || p->device->kind == GANTRY_DEVICE_HOST)
+		p->memory.host = (uint8_t *)p->block + shift;
+out:
+	return r;
+}
+
+static gantry_result make_landing(struct devmem_pool *p)
+{
+	gantry_result r = GANTRY_OK;
+	const struct gantry_device_ops *ops = p->device->ops;
+	void *twin, *unused;
+
+	p->npages = (uint32_t)((p->memory.size - p->landing_base) / DEVMEM_LANDING_PAGE);
+	p->free_pages = malloc(p->npages * sizeof(*p->free_pages));
+	if (!p->free_pages)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a list of %u landing pages", p->npages);
+	for (uint32_t i = 0; i < p->npages; i++)
+		p->free_pages[i] = p->npages - 1 - i;
+	p->nfree = p->lowest = p->npages;
+	if (!p->memory.host) {
+		TRY(ops->stream_create(p->device, &p->stream));
+		TRY(ops->alloc_mapped(p->device, p->memory.size - p->landing_base, &twin, &unused));
+		p->twin = twin;
+	}
+out:
+	return r;
+}
+
+static void unbind(struct devmem_part *part)
+{
+	if (part->binding)
+		part->binding->ops->unbind(part->binding);
+	part->binding = NULL;
+}
+
+static void destroy(struct devmem_pool *p)
+{
+	const struct gantry_device_ops *ops;
+
+	if (!p)
+		return;
+	for (int i = 0; i < p->nparts; i++)
+		unbind(&p->parts[i]);
+	if (p->device) {
+		ops = p->device->ops;
+		if (p->stream)
+			ops->stream_destroy(p->device, p->stream);
+		if (p->twin)
+			ops->free_mapped(p->device, p->twin);
+		if (p->block && p->is_mapped)
+			ops->free_mapped(p->device, p->block);
+		else if (p->block)
+			ops->free(p->device, p->block);
+		gantry_device_close(p->device);
+	}
+	free(p->free_pages);
+	pthread_mutex_destroy(&p->lock);
+	free(p);
+}
+
+static const char *memory_name(const struct devmem_pool *p)
+{
+	if (p->is_mapped)
+		return "mapped";
+	return p->memory.host ? "host" : "device";
+}
+
+static gantry_result make(struct gantry_device *dev, const struct devmem_source_ops *source,
+			  struct devmem_pool **ret_pool)
+{
+	gantry_result r = GANTRY_OK;
+	const struct gantry_params *params = gantry_params();
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	uint64_t landing = round_up(params->unpack_landing, page > DEVMEM_LANDING_PAGE ? page : DEVMEM_LANDING_PAGE);
+	struct devmem_pool *p = calloc(1, sizeof(*p));
+
+	if (!p)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a page pool");
+	pthread_mutex_init(&p->lock, NULL);
+	p->source = source;
+	p->part_size = round_up(params->unpack_pool, page);
+	p->landing_base = p->part_size * (uint64_t)params->unpack_nics;
+	p->memory.size = p->landing_base + landing;
+	if (p->memory.size > UINT32_MAX)
+		FAIL(GANTRY_ERR_CONFIG,
+		     "GANTRY_UNPACK_POOL=%" PRIu64 " for GANTRY_UNPACK_NICS=%" PRId64
+		     " with GANTRY_UNPACK_LANDING=%" PRIu64 " is a pool of %" PRIu64
+		     " bytes: kernels address less than 4 GiB",
+		     params->unpack_pool, params->unpack_nics, params->unpack_landing, p->memory.size);
+	TRY(gantry_device_open(dev->kind, dev->index, &p->device));
+	p->memory.device = p->device;
+	TRY(allocate(p, page));
+	TRY(make_landing(p));
+	p->refs = 1;
+	LOG_INFO(NET, "page pool of %s: %" PRIu64 " bytes of %s memory, %s source, %u landing pages", p->device->name,
+		 p->memory.size, memory_name(p), source->name, p->npages);
+	*ret_pool = p;
+	p = NULL;
+out:
+	destroy(p);
+	return r;
+}
+
+gantry_result devmem_pool_get_from(struct gantry_device *dev, const struct devmem_source_ops *source,
+				   struct devmem_pool **ret_pool)
+{
+	gantry_result r = GANTRY_OK;
+	struct devmem_pool *p;
+
+	pthread_mutex_lock(&list_lock);
+	for (p = list; p && p->device != dev; p = p->next)
+		;
+	if (p && p->source != source)
+		FAIL(GANTRY_ERR_CONFIG, "%s has a page pool of the %s source: there is no second one for the %s source",
+		     dev->name, p->source->name, source->name);
+	if (p) {
+		p->refs++;
+	} else {
+		TRY(make(dev, source, &p));
+		p->next = list;
+		list = p;
+	}
+	*ret_pool = p;
+out:
+	pthread_mutex_unlock(&list_lock);
+	return r;
+}
+
+gantry_result devmem_pool_get(struct gantry_device *dev, enum devmem_kind kind, struct devmem_pool **ret_pool)
+{
+	gantry_result r = GANTRY_OK;
+	const struct devmem_source_ops *source = NULL;
+
+	if (kind == DEVMEM_EMULATED)
+		source = &devmem_emulated;
+	else if (kind == DEVMEM_KERNEL)
+		source = &devmem_kernel;
+	if (!source)
+		FAIL(GANTRY_ERR_UNSUPPORTED, "this build has no source of fragments of kind %d", (int)kind);
+	TRY(devmem_pool_get_from(dev, source, ret_pool));
+out:
+	return r;
+}
+
+/* What the source says of every part, for a line of the log. */
+static void describe_parts(const struct devmem_pool *p, char *text, size_t len)
+{
+	size_t n = 0;
+
+	text[0] = 0;
+	for (int i = 0; i < p->nparts && n + 3 < len; i++) {
+		n += (size_t)snprintf(text + n, len - n, "; ");
+		p->source->describe(p->parts[i].binding, text + n, len - n);
+		n += strlen(text + n);
+	}
+}
+
+void devmem_pool_put(struct devmem_pool *p)
+{
+	char text[512];
+
+	if (!p)
+		return;
+	pthread_mutex_lock(&list_lock);
+	if (--p->refs == 0) {
+		for (struct devmem_pool **at = &list; *at; at = &(*at)->next) {
+			if (*at == p) {
+				*at = p->next;
+				break;
+			}
+		}
+		describe_parts(p, text, sizeof(text));
+		LOG_INFO(NET,
+			 "page pool of %s ends: %u of %u landing pages are out, most at a time %u, refused %" PRIu64
+			 " times%s",
+			 p->device->name, p->npages - p->nfree, p->npages, p->npages - p->lowest, p->refused, text);
+		destroy(p);
+	}
+	pthread_mutex_unlock(&list_lock);
+}
+
+static gantry_result bind_part(struct devmem_pool *p, const char *nic)
+{
+	gantry_result r = GANTRY_OK;
+	struct devmem_part *part = &p->parts[p->nparts];
+	struct devmem_memory view = p->memory;
+
+	if (p->nparts == DEVMEM_POOL_PARTS || p->parts_end + p->part_size > p->landing_base)
+		FAIL(GANTRY_ERR_LIMIT,
+		     "the page pool of %s has no room for %s beside %d other NIC(s): raise GANTRY_UNPACK_NICS",
+		     p->device->name, nic, p->nparts);
+	*part = (struct devmem_part){.base = p->parts_end, .size = p->part_size};
+	snprintf(part->nic, sizeof(part->nic), "%s", nic);
+	if (view.host)
+		view.host += part->base;
+	view.device_ptr += part->base;
+	view.size = part->size;
+	TRY(p->source->bind(&view, nic, &part->binding));
+	p->parts_end += p->part_size;
+	p->nparts++;
+	LOG_INFO(NET, "page pool of %s: bytes %" PRIu64 " to %" PRIu64 " are bound to %s, dma-buf %u", p->device->name,
+		 part->base, part->base + part->size, nic, part->binding->dmabuf_id);
+out:
+	return r;
+}
+
+gantry_result devmem_pool_part(struct devmem_pool *p, const char *nic, struct devmem_part **ret_part)
+{
+	gantry_result r = GANTRY_OK;
+	int i;
+
+	pthread_mutex_lock(&list_lock);
+	if (!nic[0] || strlen(nic) >= sizeof(p->parts[0].nic))
+		FAIL(GANTRY_ERR_INVALID, "\"%s\" is no interface name", nic);
+	for (i = 0; i < p->nparts && strcmp(p->parts[i].nic, nic) != 0; i++)
+		;
+	if (i == p->nparts)
+		TRY(bind_part(p, nic));
+	*ret_part = &p->parts[i];
+out:
+	pthread_mutex_unlock(&list_lock);
+	return r;
+}
+
+int devmem_pool_take(struct devmem_pool *p, uint32_t n, uint32_t *ret_pages)
+{
+	int got = -1;
+
+	pthread_mutex_lock(&p->lock);
+	if (n <= p->nfree) {
+		for (uint32_t i = 0; i < n; i++)
+			ret_pages[i] = p->free_pages[--p->nfree];
+		if (p->nfree < p->lowest)
+			p->lowest = p->nfree;
+		got = 0;
+	} else {
+		p->refused++;
+	}
+	pthread_mutex_unlock(&p->lock);
+	return got;
+}
+
+void devmem_pool_give(struct devmem_pool *p, const uint32_t *pages, uint32_t n)
+{
+	pthread_mutex_lock(&p->lock);
+	/* Backwards: so the next take has them in the same order, neighbours where they were. */
+	for (uint32_t i = n; i > 0 && p->nfree < p->npages; i--)
+		p->free_pages[p->nfree++] = pages[i - 1];
+	pthread_mutex_unlock(&p->lock);
+}
+
+int devmem_pool_is_whole(struct devmem_pool *p)
+{
+	char text[512];
+	uint32_t out, lowest;
+
+	pthread_mutex_lock(&list_lock);
+	describe_parts(p, text, sizeof(text));
+	pthread_mutex_unlock(&list_lock);
+	pthread_mutex_lock(&p->lock);
+	out = p->npages - p->nfree;
+	lowest = p->lowest;
+	pthread_mutex_unlock(&p->lock);
+	LOG_INFO(NET, "page pool of %s: %u of %u landing pages are out, most at a time %u%s", p->device->name, out,
+		 p->npages, p->npages - lowest, text);
+	return out == 0;
+}

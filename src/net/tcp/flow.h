@@ -1,0 +1,68 @@
+/*
+ * A bulk lane whose payload lands in device memory, receiving side.
+ *
+ * Such a lane carries nothing but payload. What it is comes ahead on the control lane, in order: the next `length`
+ * bytes of this lane belong there and there. Payload may overtake its header, because both are on sockets of their own.
+ * Then the fragments of one receive wait, and the lane is not read before they are attributed: what the kernel has
+ * brought is bounded by one batch, and linear bytes stay where they are until then.
+ *
+ * Locks: `chunks` belongs to the link's mu, because the control lane fills it; all else to the lane's receiving lock.
+ * Tokens have a lock of their own.
+ */
+#ifndef GANTRY_NET_TCP_FLOW_H
+#define GANTRY_NET_TCP_FLOW_H
+
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "net/devmem/frags.h"
+#include "net/devmem/pool.h"
+#include "net/devmem/tokens.h"
+#include "net/tcp/link.h"
+
+enum {
+	FLOW_LINEAR =
+		256 << 10, /* bytes of one receive, wherever they land: the kernel wants real memory behind them */
+	FLOW_CHUNKS = 64,  /* pieces announced and not complete, to begin with */
+	FLOW_CHUNKS_MAX = 64 << 10,
+};
+
+/* A piece that was announced. */
+struct tcp_chunk {
+	struct wire_frame frame;
+	uint32_t left;
+	struct tcp_recv *recv;
+	struct tcp_slot *slot; /* NULL: nobody wants it any more */
+};
+
+struct tcp_flow {
+	struct devmem_flow *flow;	/* owned: attached */
+	const struct devmem_part *part; /* borrowed from the link's pool */
+	struct devmem_tokens tokens;
+	uint8_t *linear;   /* owned: FLOW_LINEAR */
+	uint8_t *control;  /* owned: DEVMEM_CONTROL_SIZE */
+	uint32_t at, skip; /* of the list: the first fragment that is not attributed, and how much of it is */
+	struct devmem_list list;
+	uint32_t dropped[DEVMEM_LIST_MAX]; /* tokens of those that are: the lane itself needs them no more */
+	uint32_t ndropped;
+	struct tcp_chunk *chunks; /* owned: a ring of `room`, a power of two */
+	uint32_t room, head, n;
+	uint64_t frags, plain_bytes; /* for the log */
+};
+
+/* The lane's socket is connected, the link has its pool; nothing was received on it yet. */
+gantry_result tcp_flow_attach(struct tcp_lane *lane);
+void tcp_flow_free(struct tcp_lane *lane); /* before the socket is closed; NULL is fine */
+
+/* AHEAD came on the control lane. mu held. -1: the link has failed. */
+int tcp_flow_announce(struct tcp_link *l, const struct wire_frame *f);
+/* One receive. Bytes, 0 at the end of the stream, -1 with errno. The lane's lock is held, as for all that follow. */
+ssize_t tcp_flow_fill(struct tcp_lane *lane);
+/* Attributes what has come; what waits for its header leaves the lane parked. mu held. -1: the link has failed. */
+int tcp_flow_attribute(struct tcp_lane *lane);
+/* The lane's own use of what was attributed ends. Without mu. idle: everything goes back now. */
+void tcp_flow_drop(struct tcp_lane *lane, int idle);
+/* The receiving side is closed: nobody wants what was announced. mu held. */
+void tcp_flow_forget(struct tcp_lane *lane);
+
+#endif

@@ -1,0 +1,232 @@
+/* Receiving on a lane whose payload lands in device memory. flow.h has the why. */
+#define LOG_SUBSYS GANTRY_SUBSYS_DATA
+#include "net/tcp/flow.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/event.h"
+#include "base/log.h"
+#include "net/tcp/engine.h"
+#include "net/tcp/unpack.h"
+
+/* ---- life ---- */
+
+/* The NIC that the lane's packets come in through. */
+static const char *nic_of(const struct tcp_lane *lane)
+{
+	const struct gantry_nic_list *nics = tcp_engine.nics;
+	int dev = lane->link->dev;
+
+	for (int i = 0; nics && i < nics->count; i++)
+		for (int k = 0; k < nics->nics[i].naddrs; k++)
+			if (gantry_addr_same_host(&nics->nics[i].addrs[k], &lane->local))
+				return nics->nics[i].name;
+	return nics && dev < tcp_engine.ndevs ? tcp_engine.devs[dev].nic->name : "lo";
+}
+
+gantry_result tcp_flow_attach(struct tcp_lane *lane)
+{
+	gantry_result r = GANTRY_OK;
+	struct devmem_part *part;
+	struct tcp_flow *f = calloc(1, sizeof(*f));
+
+	if (!f)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a lane");
+	f->linear = malloc(FLOW_LINEAR);
+	f->control = malloc(DEVMEM_CONTROL_SIZE);
+	f->chunks = malloc(FLOW_CHUNKS * sizeof(*f->chunks));
+	f->room = FLOW_CHUNKS;
+	if (!f->linear || !f->control || !f->chunks)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a lane");
+	TRY(devmem_pool_part(lane->link->pool, nic_of(lane), &part));
+	TRY(part->binding->ops->attach(part->binding, lane->fd, &f->flow));
+	f->part = part;
+	devmem_tokens_init(&f->tokens, f->flow);
+	lane->flow = f;
+	f = NULL;
+out:
+	if (f) {
+		free(f->linear);
+		free(f->control);
+		free(f->chunks);
+		free(f);
+	}
+	return r;
+}
+
+void tcp_flow_free(struct tcp_lane *lane)
+{
+	struct tcp_flow *f = lane->flow;
+
+	if (!f)
+		return;
+	devmem_tokens_free(&f->tokens);
+	f->part->binding->ops->detach(f->flow); /* what is still out is free with it */
+	free(f->linear);
+	free(f->control);
+	free(f->chunks);
+	free(f);
+	lane->flow = NULL;
+}
+
+/* ---- what was announced ---- */
+
+static int grow(struct tcp_flow *f)
+{
+	struct tcp_chunk *chunks = malloc(2ul * f->room * sizeof(*chunks));
+
+	if (!chunks)
+		return -1;
+	for (uint32_t i = 0; i < f->n; i++)
+		chunks[i] = f->chunks[(f->head + i) % f->room];
+	free(f->chunks);
+	f->chunks = chunks;
+	f->head = 0;
+	f->room *= 2;
+	return 0;
+}
+
+int tcp_flow_announce(struct tcp_link *l, const struct wire_frame *f)
+{
+	struct tcp_flow *flow = f->lane < (uint32_t)l->nlanes ? l->lanes[f->lane].flow : NULL;
+	struct tcp_chunk c = {.frame = *f, .left = f->length};
+
+	if (!flow) {
+		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL,
+				     "a header went ahead for lane %u, which carries its own", f->lane);
+		return -1;
+	}
+	c.slot = l->rx_closed ? NULL : tcp_match_slot(l, f->tag, f->index, &c.recv);
+	if (!c.slot && !l->rx_closed) {
+		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL,
+				     "lane %u: message %u of tag %u was announced for a receive that was not posted",
+				     f->lane, f->index, f->tag);
+		return -1;
+	}
+	if (tcp_match_begin(l, f, c.recv, c.slot))
+		return -1;
+	if (flow->n == flow->room && (flow->room >= FLOW_CHUNKS_MAX || grow(flow))) {
+		tcp_link_fail_locked(l, 1, GANTRY_ERR_LIMIT, "lane %u: %u pieces were announced, none of them has come",
+				     f->lane, flow->n);
+		return -1;
+	}
+	flow->chunks[(flow->head + flow->n++) % flow->room] = c;
+	l->ahead_rx++;
+	__atomic_store_n(&l->bulk_hint, 1, __ATOMIC_RELAXED);
+	return 0;
+}
+
+void tcp_flow_forget(struct tcp_lane *lane)
+{
+	struct tcp_flow *f = lane->flow;
+
+	for (uint32_t i = 0; f && i < f->n; i++)
+		f->chunks[(f->head + i) % f->room].slot = NULL;
+}
+
+/* ---- what has come ---- */
+
+static void note_plain(struct tcp_lane *lane, const struct devmem_frag *frag)
+{
+	struct tcp_flow *f = lane->flow;
+	struct tcp_link *l = lane->link;
+
+	f->plain_bytes += frag->len;
+	if (f->flow->binding->ops->kind != DEVMEM_KERNEL || __atomic_exchange_n(&l->warned_plain, 1, __ATOMIC_RELAXED))
+		return;
+	LOG_WARN(DATA, "%s: lane %d: data came through host memory: flow not steered to a queue with device memory",
+		 l->peer, lane->index);
+}
+
+ssize_t tcp_flow_fill(struct tcp_lane *lane)
+{
+	struct tcp_flow *f = lane->flow;
+	const struct devmem_binding *b = f->flow->binding;
+	struct iovec iov = {f->linear, FLOW_LINEAR};
+	struct msghdr msg = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = f->control, .msg_controllen = DEVMEM_CONTROL_SIZE};
+	ssize_t n = b->ops->receive(f->flow, &msg, MSG_DONTWAIT);
+	gantry_result r;
+
+	if (n <= 0)
+		return n;
+	lane->rx.bytes += (uint64_t)n;
+	f->at = f->skip = 0;
+	r = devmem_parse(&msg, n, b->dmabuf_id, b->memory.size, FLOW_LINEAR, &f->list);
+	for (uint32_t i = 0; r == GANTRY_OK && i < f->list.n; i++) {
+		if (f->list.frags[i].where == DEVMEM_IN_POOL)
+			r = devmem_tokens_take(&f->tokens, f->list.frags[i].token);
+		else if (f->list.frags[i].where == DEVMEM_PLAIN)
+			note_plain(lane, &f->list.frags[i]);
+	}
+	if (r != GANTRY_OK) { /* what it brought is free when the flow is */
+		f->list.n = 0;
+		tcp_link_fail(lane->link, 1, r, "lane %d: %s", lane->index, gantry_last_error());
+		return n;
+	}
+	f->frags += f->list.n;
+	return n;
+}
+
+/* The first announced piece has come whole. */
+static int end_chunk(struct tcp_lane *lane)
+{
+	struct tcp_flow *f = lane->flow;
+	struct tcp_chunk *c = &f->chunks[f->head];
+
+	f->head = (f->head + 1) % f->room;
+	f->n--;
+	lane->link->ahead_rx--;
+	gantry_event_put(GANTRY_EV_CHUNK_RX, (uint32_t)lane->index, c->frame.index, c->frame.length);
+	return c->slot ? tcp_match_end(lane->link, &c->frame, c->recv, c->slot) : 0;
+}
+
+int tcp_flow_attribute(struct tcp_lane *lane)
+{
+	struct tcp_flow *f = lane->flow;
+	uint32_t dropped = f->ndropped;
+	int rc = 0;
+
+	lane->rx.parked = 0;
+	while (f->at < f->list.n && rc == 0) {
+		const struct devmem_frag *frag = &f->list.frags[f->at];
+		struct tcp_chunk *c = &f->chunks[f->head];
+		uint32_t len = frag->len - f->skip;
+
+		if (!f->n) {
+			lane->rx.parked = 1;
+			break;
+		}
+		if (len > c->left)
+			len = c->left;
+		if (c->slot)
+			rc = tcp_land_frag(lane, c->recv, c->slot, frag, f->skip, len,
+					   c->frame.offset + c->frame.length - c->left);
+		f->skip += len;
+		c->left -= len;
+		if (f->skip == frag->len) {
+			if (frag->where == DEVMEM_IN_POOL)
+				f->dropped[dropped++] = frag->token;
+			f->at++;
+			f->skip = 0;
+		}
+		if (!c->left && rc == 0)
+			rc = end_chunk(lane);
+	}
+	f->ndropped = dropped;
+	return rc;
+}
+
+void tcp_flow_drop(struct tcp_lane *lane, int idle)
+{
+	struct tcp_flow *f = lane->flow;
+	gantry_result r = devmem_tokens_drop(&f->tokens, f->dropped, f->ndropped);
+
+	f->ndropped = 0;
+	if (r == GANTRY_OK && idle)
+		r = devmem_tokens_flush(&f->tokens);
+	if (r != GANTRY_OK)
+		tcp_link_fail(lane->link, 1, r, "lane %d: %s", lane->index, gantry_last_error());
+}

@@ -1,0 +1,28 @@
+/*
+ * Where the messages of a listener or connector are at home: in memory of a device, whose pool payload lands in, or
+ * (kind NONE) in host memory.
+ */
+#ifndef GANTRY_NET_TCP_HOME_H
+#define GANTRY_NET_TCP_HOME_H
+
+#include "gantry/device.h"
+#include "net/devmem/pool.h"
+#include "net/net.h"
+#include "net/tcp/wire.h"
+
+struct tcp_context;
+
+struct tcp_home {
+	enum devmem_kind kind;
+	struct gantry_device *device; /* owned reference; NULL for NONE */
+	struct devmem_pool *pool;     /* the same */
+};
+
+/* How this context receives: OFF, EMULATED or KERNEL, PARAM resolved against all NICs. */
+gantry_result tcp_home_resolve(const struct gantry_net_config *config, int *ret_unpack);
+/* The context's device, or the current one, and its pool. Slow the first time: no lock held. */
+gantry_result tcp_home_open(const struct tcp_context *ctx, struct tcp_home *ret_home);
+void tcp_home_close(struct tcp_home *h); /* leaves it empty */
+enum wire_unpack tcp_home_says(const struct tcp_home *h);
+
+#endif

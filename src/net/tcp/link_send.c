@@ -1,0 +1,266 @@
+/* Posting sends, from host memory and from that of a device. */
+#define LOG_SUBSYS GANTRY_SUBSYS_DATA
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/crc32c.h"
+#include "base/event.h"
+#include "base/log.h"
+#include "net/tcp/helper.h"
+#include "net/tcp/link.h"
+#include "net/tcp/stage.h"
+
+enum { STAGE_PACES = 4 };
+
+static void encode_eager(const struct tcp_link *l, const struct tcp_send *s, uint8_t header[WIRE_FRAME_SIZE])
+{
+	struct wire_frame f = {
+		.kind = WIRE_DATA,
+		.flags = WIRE_FLAG_EAGER,
+		.length = (uint32_t)s->size,
+		.total = s->size,
+		.tag = s->tag,
+		.index = s->index,
+	};
+
+	if (l->crc) {
+		f.flags |= WIRE_FLAG_CRC;
+		f.crc = gantry_crc32c(0, s->data, s->size);
+	}
+	wire_frame_encode(&f, header);
+}
+
+/* Copies a message to the staging buffer; the one before it is done. 0: it must wait its turn in the queue. */
+static int stage(struct tcp_link *l, struct tcp_send *s)
+{
+	uint32_t bytes = (uint32_t)s->size + WIRE_FRAME_SIZE;
+	uint8_t *at = l->stage[l->stage_now] + l->stage_bytes;
+
+	if (s->size > LINK_STAGE_MESSAGE || l->stage_bytes + bytes > LINK_STAGE || !gantry_list_empty(&l->eager) ||
+	    l->eager_out + bytes - l->peer_consumed > l->peer_window)
+		return 0;
+	encode_eager(l, s, at);
+	if (s->size)
+		memcpy(at + WIRE_FRAME_SIZE, s->data, s->size);
+	if (!l->stage_count++)
+		l->stage_since = gantry_ticks();
+	l->stage_bytes += bytes;
+	l->eager_out += bytes;
+	if (l->newest)
+		tcp_request_done(&l->newest->head);
+	l->newest = s;
+	return 1;
+}
+
+/* Under mu. 1: the control lane should be flushed now. */
+static int post_eager(struct tcp_link *l, struct tcp_send *s)
+{
+	int alone = l->sends.nfree + 1 == l->sends.count;
+
+	__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+	if (!alone && stage(l, s))
+		return l->stage_bytes > LINK_STAGE / 2 || gantry_ticks() - l->stage_since > STAGE_PACES * l->pace_ticks;
+	encode_eager(l, s, s->header);
+	gantry_list_append(&l->eager, &s->head.node);
+	return alone || l->stage_bytes;
+}
+
+/* The pool belongs to the thread that posts and tests: no lock. NULL: too many are in flight. */
+static struct tcp_send *send_take(struct tcp_link *l, const void *data, size_t size, int tag)
+{
+	struct tcp_send *s = gantry_pool_get(&l->sends);
+
+	if (!s)
+		return NULL;
+	s->head.kind = TCP_SEND;
+	s->head.link = l;
+	s->head.state = TCP_PENDING;
+	s->data = data;
+	s->size = size;
+	s->tag = (uint32_t)tag;
+	s->next = s->sent = 0;
+	s->needs_ack = s->announced = 0;
+	s->blocked = 0;
+	s->block = NULL;
+	s->eager = size <= l->eager_max;
+	return s;
+}
+
+static void send_drop(struct tcp_link *l, struct tcp_send *s)
+{
+	s->head.state = TCP_FREE;
+	gantry_pool_put(&l->sends, s);
+}
+
+/* Which message of its tag, and which bulk message, it is. Under mu. */
+static void number(struct tcp_link *l, struct tcp_send *s, struct tcp_tag *t)
+{
+	s->index = t->posted++;
+	/* In a run of bulk messages the receiver says by itself what it posts; the first of them has to ask. */
+	s->announce = !t->bulk;
+	t->bulk = !s->eager;
+	if (s->eager)
+		return;
+	s->seq = l->next_seq++;
+	__atomic_fetch_add(&l->bulk_pending, 1, __ATOMIC_RELAXED);
+	gantry_event_put(GANTRY_EV_SEND_POST, l->id, s->index, s->size);
+}
+
+static void post_bulk(struct tcp_link *l, struct tcp_send *s)
+{
+	gantry_list_append(&l->bulk, &s->head.node);
+	l->bulk_bytes += s->size;
+}
+
+static void trace(const struct tcp_link *l, const struct tcp_send *s, const char *from)
+{
+	LOG_TRACE(DATA, "link %u isend %u of tag %u: %llu bytes%s%s", l->id, s->index, s->tag,
+		  (unsigned long long)s->size, s->eager ? "" : ", bulk", from);
+}
+
+gantry_result tcp_link_isend(struct tcp_link *l, const void *data, size_t size, int tag, void **ret_request)
+{
+	struct tcp_send *s;
+	struct tcp_tag *t;
+	gantry_result r = tcp_link_status(l, &l->tx_end);
+	int flush = 0;
+
+	if (r != GANTRY_OK)
+		return r;
+	*ret_request = NULL;
+	s = send_take(l, data, size, tag);
+	if (!s)
+		return GANTRY_OK;
+	pthread_mutex_lock(&l->mu);
+	t = tcp_tag_of(&l->tx_tags, (uint32_t)tag);
+	if (!t) {
+		pthread_mutex_unlock(&l->mu);
+		send_drop(l, s);
+		return GANTRY_OK;
+	}
+	number(l, s, t);
+	if (s->eager)
+		flush = post_eager(l, s);
+	else
+		post_bulk(l, s);
+	pthread_mutex_unlock(&l->mu);
+	trace(l, s, "");
+	if (flush)
+		tcp_control_flush(l);
+	else if (!s->eager)
+		tcp_helpers_notify();
+	*ret_request = &s->head;
+	return GANTRY_OK;
+}
+
+/* ---- from device memory ---- */
+
+gantry_result tcp_link_stage(struct tcp_link *l, struct gantry_device *dev)
+{
+	gantry_result r = GANTRY_OK;
+	struct tcp_stage *stage = NULL;
+
+	if (__atomic_load_n(&l->staging, __ATOMIC_ACQUIRE))
+		return GANTRY_OK;
+	TRY(tcp_stage_get(dev, &stage));
+	pthread_mutex_lock(&l->mu);
+	if (!l->staging) {
+		__atomic_store_n(&l->staging, stage, __ATOMIC_RELEASE);
+		stage = NULL;
+	}
+	pthread_mutex_unlock(&l->mu);
+out:
+	tcp_stage_put(stage);
+	return r;
+}
+
+gantry_result tcp_link_isend_device(struct tcp_link *l, const void *data, size_t size, int tag, void **ret_request)
+{
+	struct tcp_stage *stage = __atomic_load_n(&l->staging, __ATOMIC_ACQUIRE);
+	struct tcp_send *s;
+	struct tcp_tag *t;
+	gantry_result r = tcp_link_status(l, &l->tx_end);
+
+	if (r != GANTRY_OK)
+		return r;
+	if (!size)
+		return tcp_link_isend(l, NULL, 0, tag, ret_request);
+	if (!stage)
+		return gantry_fail(GANTRY_ERR_USAGE, LOG_SUBSYS, __FILE__, __LINE__,
+				   "isend of device memory that was not registered with this comm");
+	*ret_request = NULL;
+	/* Blocks of what is already sent come back when it is tested; copies that are done must not wait for that. */
+	tcp_stage_progress(l);
+	pthread_mutex_lock(&l->mu);
+	t = tcp_tag_of(&l->tx_tags, (uint32_t)tag);
+	pthread_mutex_unlock(&l->mu);
+	s = t ? send_take(l, NULL, size, tag) : NULL;
+	if (!s)
+		return GANTRY_OK;
+	r = tcp_stage_copy(stage, data, size, &s->block);
+	if (r != GANTRY_OK) {
+		send_drop(l, s);
+		return r == GANTRY_AGAIN ? GANTRY_OK : r;
+	}
+	s->data = s->block->data;
+	pthread_mutex_lock(&l->mu);
+	number(l, s, tcp_tag_of(&l->tx_tags, (uint32_t)tag)); /* it is there */
+	gantry_list_append(&l->copying, &s->head.node);
+	__atomic_store_n(&l->copying_n, l->copying_n + 1, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&l->mu);
+	trace(l, s, ", from device memory");
+	if (!s->eager)
+		tcp_helpers_notify();
+	*ret_request = &s->head;
+	return GANTRY_OK;
+}
+
+void tcp_stage_progress(struct tcp_link *l)
+{
+	int flush = 0;
+
+	/* Whoever finds the lock taken leaves it to the next look. */
+	if (!__atomic_load_n(&l->copying_n, __ATOMIC_RELAXED) || tcp_link_failed(l) || pthread_mutex_trylock(&l->mu))
+		return;
+	while (!gantry_list_empty(&l->copying)) {
+		struct tcp_send *s = gantry_container(l->copying.next, struct tcp_send, head.node);
+		gantry_result r = tcp_stage_ready(l->staging, s->block);
+
+		if (r == GANTRY_AGAIN)
+			break;
+		if (r != GANTRY_OK) {
+			tcp_link_fail_locked(l, 1, r, "a copy from device memory failed: %s", gantry_last_error());
+			break;
+		}
+		gantry_list_remove(&s->head.node);
+		__atomic_store_n(&l->copying_n, l->copying_n - 1, __ATOMIC_RELAXED);
+		if (s->eager) {
+			encode_eager(l, s, s->header);
+			gantry_list_append(&l->eager, &s->head.node);
+			__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+			flush = 1;
+		} else {
+			post_bulk(l, s);
+		}
+	}
+	pthread_mutex_unlock(&l->mu);
+	if (flush)
+		tcp_control_flush(l);
+}
+
+void tcp_stage_close(struct tcp_link *l)
+{
+	struct tcp_stage *stage = l->staging;
+
+	gantry_list_init(&l->copying);
+	__atomic_store_n(&l->copying_n, 0, __ATOMIC_RELAXED);
+	for (size_t i = 0; stage && i < l->sends.count; i++) {
+		struct tcp_send *s = (void *)((char *)l->sends.memory + i * l->sends.object_size);
+
+		if (s->block)
+			tcp_stage_give(stage, s->block);
+		s->block = NULL;
+	}
+	__atomic_store_n(&l->staging, NULL, __ATOMIC_RELEASE);
+	tcp_stage_put(stage);
+}

@@ -1,0 +1,355 @@
+/* The unpack queue: its memory, taking and freeing slots. land.c puts bytes into it. */
+#define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include "net/tcp/unpack.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/param.h"
+#include "device/device.h"
+#include "net/tcp/flow.h"
+
+enum { BOUNCE_UNIT = 64 << 10 };
+
+static gantry_result make_memory(struct tcp_unpack *u)
+{
+	gantry_result r = GANTRY_OK;
+	size_t size = sizeof(struct gantry_unpack_meta) + sizeof(struct gantry_unpack_handle);
+	void *device = NULL;
+
+	TRY(u->dev->ops->alloc_mapped(u->dev, size, &u->memory, &device));
+	u->meta = u->memory;
+	u->handle = (void *)(u->meta + 1);
+	u->device_handle = (uint8_t *)device + sizeof(*u->meta);
+	u->handle->meta = device;
+	u->handle->bounce_buf = u->pool->memory.device_ptr;
+	u->handle->head = UINT64_MAX; /* the kernel increments it before it looks */
+out:
+	return r;
+}
+
+gantry_result tcp_unpack_create(struct gantry_device *dev, enum devmem_kind kind, struct tcp_unpack **ret_unpack)
+{
+	gantry_result r = GANTRY_OK;
+	const struct gantry_params *p = gantry_params();
+	struct tcp_unpack *u = calloc(1, sizeof(*u));
+
+	if (!u)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for an unpack queue");
+	TRY(devmem_pool_get(dev, kind, &u->pool));
+	u->dev = u->pool->device;
+	u->cpu_memory = u->dev->kind == GANTRY_DEVICE_HOST;
+	u->cpu_pool = u->pool->memory.host != NULL;
+	u->table_max = (uint64_t)p->unpack_max_frags * DEVMEM_LANDING_PAGE;
+	if (u->table_max > GANTRY_UNPACK_MAX_SLICE)
+		u->table_max = GANTRY_UNPACK_MAX_SLICE;
+	TRY(make_memory(u));
+	if (!u->cpu_memory || !u->cpu_pool)
+		TRY(u->dev->ops->stream_create(u->dev, &u->stream));
+	for (int k = 0; k < GANTRY_UNPACK_DEPTH; k++) {
+		u->slots[k].land.slot = k;
+		TRY(devmem_table_init(&u->slots[k].land.table, u->pool, u->meta->mem[k], (uint32_t)p->unpack_max_frags,
+				      (uint32_t)p->unpack_coalesce));
+	}
+	for (int k = 0; k < UNPACK_SPARE; k++)
+		u->spare[k].slot = -1;
+	*ret_unpack = u;
+	u = NULL;
+out:
+	tcp_unpack_destroy(u);
+	return r;
+}
+
+static void land_free(struct tcp_unpack *u, struct tcp_land *land)
+{
+	devmem_table_free(&land->table);
+	free(land->descs);
+	if (land->bounce)
+		u->dev->ops->free_mapped(u->dev, land->bounce);
+	if (land->event)
+		u->dev->ops->event_destroy(u->dev, land->event);
+}
+
+void tcp_unpack_destroy(struct tcp_unpack *u)
+{
+	if (!u)
+		return;
+	if (u->stream) /* waits for copies */
+		u->dev->ops->stream_destroy(u->dev, u->stream);
+	for (int k = 0; u->pool && k < GANTRY_UNPACK_DEPTH; k++)
+		land_free(u, &u->slots[k].land);
+	for (int k = 0; u->pool && k < UNPACK_SPARE; k++)
+		land_free(u, &u->spare[k]);
+	if (u->memory)
+		u->dev->ops->free_mapped(u->dev, u->memory);
+	devmem_pool_put(u->pool);
+	free(u);
+}
+
+void tcp_unpack_describe(const struct tcp_unpack *u, struct gantry_net_device_handle *ret_handle)
+{
+	*ret_handle = (struct gantry_net_device_handle){
+		.type = GANTRY_NET_DEVICE_UNPACK,
+		.version = GANTRY_UNPACK_VERSION,
+		.handle = u->device_handle,
+		.size = sizeof(*u->handle),
+		.needs_proxy_progress = 1,
+	};
+}
+
+gantry_result tcp_unpack_attach(struct tcp_link *l, struct tcp_unpack *u)
+{
+	gantry_result r = GANTRY_OK;
+
+	pthread_mutex_lock(&l->mu);
+	for (int i = 0; i < l->nlanes; i++) {
+		struct tcp_lane *lane = &l->lanes[i];
+
+		if (lane->flow || lane->rx.land)
+			continue;
+		lane->rx.land = malloc(LINK_LAND);
+		if (!lane->rx.land)
+			FAIL(GANTRY_ERR_NOMEM, "no memory for a lane");
+	}
+	l->unpack = u;
+out:
+	pthread_mutex_unlock(&l->mu);
+	return r;
+}
+
+void tcp_unpack_flush(struct tcp_link *l)
+{
+	for (int i = 1; i < l->nlanes; i++) {
+		gantry_result r = l->lanes[i].flow ? devmem_tokens_flush(&l->lanes[i].flow->tokens) : GANTRY_OK;
+
+		if (r != GANTRY_OK && !tcp_link_failed(l))
+			LOG_ERROR(NET, "%s: lane %d: fragments could not be given back", l->peer, i);
+	}
+}
+
+/* What it holds goes back. */
+static gantry_result land_release(struct tcp_land *land)
+{
+	gantry_result r = devmem_table_release(&land->table);
+
+	land->busy = land->copying = land->landing = 0;
+	return r;
+}
+
+static void report(const struct tcp_link *l, const struct tcp_unpack *u)
+{
+	uint64_t frags = 0, tokens = 0, landed = 0;
+
+	for (int i = 1; i < l->nlanes; i++) {
+		const struct tcp_flow *f = l->lanes[i].flow;
+
+		frags += f ? f->frags : 0;
+		tokens += f ? f->tokens.returned : 0;
+	}
+	for (int k = 0; k < GANTRY_UNPACK_DEPTH; k++)
+		landed += u->slots[k].land.table.landed_bytes;
+	for (int k = 0; k < UNPACK_SPARE; k++)
+		landed += u->spare[k].table.landed_bytes;
+	LOG_INFO(NET,
+		 "UNPACK: %" PRIu64 " messages, %" PRIu64 " descriptors, %" PRIu64 " fragments, %" PRIu64
+		 " bytes landed, %" PRIu64 " tokens returned, starved %" PRIu64 " times (%s)",
+		 u->messages, u->descs, frags, landed, tokens, u->starved, l->peer);
+}
+
+void tcp_unpack_detach(struct tcp_link *l)
+{
+	struct tcp_unpack *u = l->unpack;
+
+	if (!u)
+		return;
+	/* Pages and buffers that copies refer to are not given away before those are over. */
+	if (u->stream && l->landing_n)
+		u->dev->ops->stream_sync(u->dev, u->stream);
+	for (int k = 0; k < GANTRY_UNPACK_DEPTH; k++)
+		land_release(&u->slots[k].land);
+	for (int k = 0; k < UNPACK_SPARE; k++)
+		if (u->spare[k].descs)
+			land_release(&u->spare[k]);
+	tcp_unpack_flush(l);
+	gantry_list_init(&l->landing);
+	__atomic_store_n(&l->landing_n, 0, __ATOMIC_RELAXED);
+	report(l, u);
+	l->unpack = NULL;
+}
+
+/* ---- requests ---- */
+
+/* Written by one thread, read by those that log. */
+static void count(uint32_t *n, int change)
+{
+	__atomic_store_n(n, *n + (uint32_t)change, __ATOMIC_RELAXED);
+}
+
+static enum tcp_place place_of(const struct tcp_link *l, int device, int optional)
+{
+	const struct tcp_unpack *u = l->unpack;
+
+	if (device && !optional)
+		return TCP_PLACE_TABLE;
+	if (l->device_rx && !u->cpu_pool)
+		return TCP_PLACE_GATHER;
+	return device && !u->cpu_memory ? TCP_PLACE_BOUNCE : TCP_PLACE_BUFFER;
+}
+
+/* A table of its own for a receive that takes no slot; kept for the next one. */
+static gantry_result need_table(struct tcp_unpack *u, struct tcp_land *land)
+{
+	gantry_result r = GANTRY_OK;
+	const struct gantry_params *p = gantry_params();
+	uint32_t max = (uint32_t)p->unpack_max_frags;
+
+	if (land->descs)
+		return GANTRY_OK;
+	land->descs = calloc(max, sizeof(*land->descs));
+	if (!land->descs)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for %u descriptors", max);
+	r = devmem_table_init(&land->table, u->pool, land->descs, max, (uint32_t)p->unpack_coalesce);
+	if (r != GANTRY_OK) {
+		free(land->descs);
+		land->descs = NULL;
+	}
+out:
+	return r;
+}
+
+static gantry_result need_bounce(struct tcp_unpack *u, struct tcp_land *land, size_t size)
+{
+	gantry_result r = GANTRY_OK;
+	void *host, *device;
+
+	if (land->bounce_size >= size)
+		return GANTRY_OK;
+	size = (size + BOUNCE_UNIT - 1) / BOUNCE_UNIT * BOUNCE_UNIT;
+	if (land->bounce)
+		u->dev->ops->free_mapped(u->dev, land->bounce);
+	land->bounce = NULL;
+	land->bounce_size = 0;
+	TRY(u->dev->ops->alloc_mapped(u->dev, size, &host, &device));
+	land->bounce = host;
+	land->bounce_size = size;
+out:
+	return r;
+}
+
+static gantry_result take_slot(struct tcp_unpack *u, enum tcp_place place, struct tcp_recv **ret_recv)
+{
+	struct tcp_unpack_slot *slot = &u->slots[u->posted % GANTRY_UNPACK_DEPTH];
+
+	*ret_recv = NULL;
+	if (slot->land.busy)
+		return GANTRY_OK;
+	slot->land.place = place;
+	slot->land.busy = 1;
+	slot->recv.land = &slot->land;
+	u->posted++;
+	count(&u->busy, 1);
+	*ret_recv = &slot->recv;
+	return GANTRY_OK;
+}
+
+static gantry_result take_spare(struct tcp_link *l, enum tcp_place place, size_t size, struct tcp_recv **ret_recv)
+{
+	gantry_result r = GANTRY_OK;
+	struct tcp_unpack *u = l->unpack;
+	struct tcp_recv *recv;
+	struct tcp_land *land = NULL;
+
+	*ret_recv = NULL;
+	for (int k = 0; !land && k < UNPACK_SPARE && place != TCP_PLACE_BUFFER; k++)
+		land = u->spare[k].busy ? NULL : &u->spare[k];
+	if (!land && place != TCP_PLACE_BUFFER)
+		return GANTRY_OK;
+	if (place == TCP_PLACE_GATHER)
+		TRY(need_table(u, land));
+	if (place == TCP_PLACE_BOUNCE)
+		TRY(need_bounce(u, land, size));
+	recv = gantry_pool_get(&l->recvs);
+	if (!recv)
+		return GANTRY_OK;
+	if (land) {
+		land->place = place;
+		land->busy = 1;
+	}
+	recv->land = land;
+	*ret_recv = recv;
+out:
+	return r;
+}
+
+gantry_result tcp_unpack_take(struct tcp_link *l, void *data, size_t size, int device, int optional,
+			      struct tcp_recv **ret_recv)
+{
+	gantry_result r = GANTRY_OK;
+	enum tcp_place place = place_of(l, device, optional);
+
+	TRY(optional ? take_spare(l, place, size, ret_recv) : take_slot(l->unpack, place, ret_recv));
+	if (*ret_recv && (*ret_recv)->land) {
+		(*ret_recv)->land->user = data;
+		(*ret_recv)->land->copying = 0;
+	}
+out:
+	return r;
+}
+
+void tcp_unpack_untake(struct tcp_link *l, struct tcp_recv *recv)
+{
+	struct tcp_unpack *u = l->unpack;
+
+	recv->head.state = TCP_FREE;
+	if (recv->land && recv->land->table.pool)
+		land_release(recv->land);
+	if (recv->land)
+		recv->land->busy = 0;
+	if (recv->land && recv->land->slot >= 0) {
+		u->posted--;
+		count(&u->busy, -1);
+	} else {
+		gantry_pool_put(&l->recvs, recv);
+	}
+}
+
+void tcp_unpack_tested(struct tcp_link *l, struct tcp_recv *recv)
+{
+	struct tcp_land *land = recv->land;
+
+	if (land->slot >= 0) {
+		recv->head.state = TCP_HELD;
+		count(&l->unpack->held, 1);
+		return;
+	}
+	if (land->place == TCP_PLACE_GATHER && land_release(land) != GANTRY_OK)
+		LOG_ERROR(NET, "%s: fragments of a receive could not be given back", l->peer);
+	land->busy = 0;
+	recv->head.state = TCP_FREE;
+	gantry_pool_put(&l->recvs, recv);
+}
+
+gantry_result tcp_unpack_consumed(struct tcp_link *l, struct tcp_request *req)
+{
+	gantry_result r = GANTRY_OK;
+	struct tcp_unpack *u = l->unpack;
+	struct tcp_unpack_slot *slot = NULL;
+
+	for (int k = 0; u && !slot && k < GANTRY_UNPACK_DEPTH; k++)
+		slot = &u->slots[k].recv.head == req ? &u->slots[k] : NULL;
+	if (!slot) /* LL, LL128, or no queue at all: test has recycled it */
+		return GANTRY_OK;
+	if (__atomic_load_n(&req->state, __ATOMIC_ACQUIRE) != TCP_HELD)
+		FAIL(GANTRY_ERR_USAGE, "irecvConsumed of a receive of which test has not said that it is done");
+	req->state = TCP_FREE;
+	count(&u->busy, -1);
+	count(&u->held, -1);
+	/* Nobody else has the slot: its table needs no lock. */
+	r = land_release(&slot->land);
+	if (u->busy == 0) /* maybe for long: nothing is kept back */
+		tcp_unpack_flush(l);
+out:
+	return r;
+}

@@ -1,0 +1,121 @@
+/*
+ * The unpack queue of a receiving direction: what NCCL's kernels read (abi/unpack.h), and where received bytes go.
+ *
+ * Every receive that is not LL or LL128 takes the next of 16 slots, in posting order, because the kernel counts them
+ * so. A slot is its user's until irecv_consumed: only then are its pages, its tokens and the slot itself free. The
+ * other receives have requests of the link's pool, which test recycles.
+ *
+ * Places. The bytes of a receive end
+ *
+ *   TABLE    in pool pages that the slot's descriptors name, for the kernel to gather
+ *   BUFFER   in the buffer itself, written by the CPU; the slot, if there is one, says 0 descriptors
+ *   BOUNCE   in pinned memory, and from there by one copy of the device in the buffer (LL128)
+ *   GATHER   in pool pages that the CPU cannot read, and by copies of the device in the buffer
+ *   DIRECT   in the buffer, each stretch by a copy that is waited for: messages too large for a table, which NCCL does
+ *            not send
+ *
+ *                      memory of the device           host memory
+ *   takes a slot       TABLE                          BUFFER, or GATHER where the CPU cannot read the pool
+ *   LL, LL128          BUFFER on the host device,     the same
+ *                      else BOUNCE or GATHER
+ *
+ * A message that is whole is done when the copies it needs are: until then it is in the link's `landing` list. Order of
+ * publication: payload, descriptors, count, done.
+ *
+ * No landing page is free: the table puts bytes into the buffer itself, by copies that are waited for. That is slow and
+ * is said in the log, but nothing stands still: what holds the pages may be other messages that are not whole either.
+ *
+ * Threads: taking and consuming belong to the thread that posts and tests; landing runs under the link's mu.
+ */
+#ifndef GANTRY_NET_TCP_UNPACK_H
+#define GANTRY_NET_TCP_UNPACK_H
+
+#include <stdint.h>
+
+#include "abi/unpack.h"
+#include "net/devmem/pool.h"
+#include "net/devmem/table.h"
+#include "net/net.h"
+#include "net/tcp/link.h"
+
+enum { UNPACK_SPARE = 16 }; /* LL and LL128 receives with a place other than BUFFER */
+
+enum tcp_place { TCP_PLACE_TABLE, TCP_PLACE_BUFFER, TCP_PLACE_BOUNCE, TCP_PLACE_GATHER, TCP_PLACE_DIRECT };
+
+/* What a receive needs besides its buffer. */
+struct tcp_land {
+	enum tcp_place place;
+	int slot; /* of the queue; -1: none */
+	int busy;
+	uint8_t *user; /* borrowed: the receive's buffer */
+	struct devmem_table table;
+	struct gantry_unpack_desc *descs; /* owned, of those without a slot */
+	uint8_t *bounce;		  /* owned: mapped memory, made and grown when a receive is posted */
+	uint64_t bounce_size;
+	struct gantry_dev_event *event; /* owned; made with the first copy */
+	int copying;			/* copies to the buffer were begun */
+	int landing;			/* in the link's list; mu */
+};
+
+struct tcp_unpack_slot {
+	struct tcp_recv recv;
+	struct tcp_land land;
+};
+
+struct tcp_unpack {
+	struct devmem_pool *pool;	     /* owned reference */
+	struct gantry_device *dev;	     /* borrowed from the pool */
+	void *memory;			     /* owned, mapped: both of the following */
+	struct gantry_unpack_meta *meta;     /* as the CPU sees it */
+	struct gantry_unpack_handle *handle; /* the same */
+	void *device_handle;		     /* as kernels see it */
+	struct gantry_stream *stream;	     /* owned; NULL where the CPU does it all */
+	int cpu_memory, cpu_pool;	     /* the CPU writes memory of the device; it reads and writes the pool */
+	uint64_t table_max;		     /* bytes of a message that a table holds */
+	uint64_t posted;		     /* slots taken so far */
+	uint32_t busy, held; /* slots taken now; those of which test has said done. Relaxed, for the log */
+	struct tcp_unpack_slot slots[GANTRY_UNPACK_DEPTH];
+	struct tcp_land spare[UNPACK_SPARE];
+	/* For the log; mu. */
+	uint64_t messages, descs, starved;
+};
+
+/* unpack.c. kind: of the device's page pool. */
+gantry_result tcp_unpack_create(struct gantry_device *dev, enum devmem_kind kind, struct tcp_unpack **ret_unpack);
+void tcp_unpack_destroy(struct tcp_unpack *u); /* may wait for the device: no lock held; NULL is fine */
+void tcp_unpack_describe(const struct tcp_unpack *u, struct gantry_net_device_handle *ret_handle);
+/* From now on receives of this link go through it. Takes mu. */
+gantry_result tcp_unpack_attach(struct tcp_link *l, struct tcp_unpack *u);
+/* The link does without it again: everything goes back, l->unpack is NULL. All receiving locks and mu are held, or
+ * nobody else has the link. */
+void tcp_unpack_detach(struct tcp_link *l);
+/* A request with its place; *ret_recv NULL: none is free now. */
+gantry_result tcp_unpack_take(struct tcp_link *l, void *data, size_t size, int device, int optional,
+			      struct tcp_recv **ret_recv);
+/* It was not posted after all. */
+void tcp_unpack_untake(struct tcp_link *l, struct tcp_recv *recv);
+/* test says done: what is not the user's until irecv_consumed is free. */
+void tcp_unpack_tested(struct tcp_link *l, struct tcp_recv *recv);
+gantry_result tcp_unpack_consumed(struct tcp_link *l, struct tcp_request *req);
+/* Tokens that are collected go back now. */
+void tcp_unpack_flush(struct tcp_link *l);
+
+/* land.c. Under mu. -1: the link has failed. */
+/* Do its bytes go through tcp_land_host, whoever has them? Else the CPU may write them to the slot's data. */
+static inline int tcp_land_needed(const struct tcp_recv *recv)
+{
+	return recv->land && recv->land->place != TCP_PLACE_BUFFER && recv->land->place != TCP_PLACE_BOUNCE;
+}
+/* A message of this size begins to arrive. */
+int tcp_land_begin(struct tcp_link *l, struct tcp_recv *recv, uint64_t total);
+int tcp_land_host(struct tcp_link *l, struct tcp_recv *recv, struct tcp_slot *slot, const void *data, uint64_t len,
+		  uint64_t offset);
+/* Bytes [skip, skip + len) of a fragment are those at `offset` of the message. */
+int tcp_land_frag(struct tcp_lane *lane, struct tcp_recv *recv, struct tcp_slot *slot, const struct devmem_frag *frag,
+		  uint32_t skip, uint32_t len, uint64_t offset);
+/* The message is whole: the request is done, or will be when its copies are. */
+void tcp_land_complete(struct tcp_link *l, struct tcp_recv *recv);
+/* Looks after copies. Takes mu. */
+void tcp_land_progress(struct tcp_link *l);
+
+#endif

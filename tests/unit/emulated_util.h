@@ -1,0 +1,289 @@
+/*
+ * For the emulated NIC's tests: loopback connections, memory, a stream that is known at every byte, and a receiver that
+ * checks all that a receive says.
+ */
+#ifndef GANTRY_TESTS_EMULATED_UTIL_H
+#define GANTRY_TESTS_EMULATED_UTIL_H
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/param.h"
+#include "net/devmem/source.h"
+#include "test.h"
+
+/* Which of the thirteen invariants is being checked: said with each failure. */
+static int invariant;
+
+/* Like CHECK; but ends at once, also in a child, and says the invariant. */
+#define WANT(cond)                                                                                                     \
+	do {                                                                                                           \
+		if (!(cond)) {                                                                                         \
+			fprintf(stderr, "invariant %d: %s:%d: not true: %s (errno %d)\n", invariant, __FILE__,         \
+				__LINE__, #cond, errno);                                                               \
+			_exit(1);                                                                                      \
+		}                                                                                                      \
+	} while (0)
+#define WANT_EQ(a, b)                                                                                                  \
+	do {                                                                                                           \
+		int64_t want_a = (int64_t)(a), want_b = (int64_t)(b);                                                  \
+		if (want_a != want_b) {                                                                                \
+			fprintf(stderr,                                                                                \
+				"invariant %d: %s:%d: %s is %" PRId64 ", expected %s = %" PRId64 " (errno %d)\n",      \
+				invariant, __FILE__, __LINE__, #a, want_a, #b, want_b, errno);                         \
+			_exit(1);                                                                                      \
+		}                                                                                                      \
+	} while (0)
+
+enum { UTIL_CONTROL = 1024 * 40, UTIL_IOV = 1 << 20 };
+
+/* Parameters as a user sets them: "NAME", "value", ..., NULL. All others of the NIC have their defaults. */
+static inline void use_params(const char *first, ...)
+{
+	static const char *const all[] = {"GANTRY_EMU_SHAPE", "GANTRY_EMU_SEED",      "GANTRY_EMU_LINEAR",
+					  "GANTRY_EMU_PLAIN", "GANTRY_EMU_OLD_ERRNO", "GANTRY_EMU_RTO"};
+	va_list args;
+
+	for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
+		unsetenv(all[i]);
+	va_start(args, first);
+	for (const char *name = first; name; name = va_arg(args, const char *))
+		setenv(name, va_arg(args, const char *), 1);
+	va_end(args);
+	WANT_EQ(gantry_params_load(1), GANTRY_OK);
+}
+
+/* The stream that peers send: byte i depends on all of i and on who sends. */
+static inline uint8_t stream_byte(uint32_t who, uint64_t i)
+{
+	uint64_t z = (i + 1) * 0x9E3779B97F4A7C15u + who * 0xC2B2AE3D27D4EB4Fu;
+
+	return (uint8_t)((z ^ (z >> 29)) >> 21);
+}
+
+struct pair {
+	int tx, rx;
+	uint32_t who;
+	uint64_t sent, got; /* bytes of its stream */
+};
+
+static inline void pair_open(struct pair *p, uint32_t who)
+{
+	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t len = sizeof(a);
+	int l = socket(AF_INET, SOCK_STREAM, 0), one = 1, size = 4 << 20;
+
+	*p = (struct pair){.tx = socket(AF_INET, SOCK_STREAM, 0), .who = who};
+	WANT(l >= 0 && p->tx >= 0);
+	WANT(!setsockopt(l, SOL_SOCKET, SO_RCVBUF, &size, sizeof(size)));
+	WANT(!bind(l, (struct sockaddr *)&a, sizeof(a)) && !listen(l, 1));
+	WANT(!getsockname(l, (struct sockaddr *)&a, &len));
+	WANT(!connect(p->tx, (struct sockaddr *)&a, sizeof(a)));
+	p->rx = accept(l, NULL, NULL);
+	WANT(p->rx >= 0);
+	close(l);
+	setsockopt(p->tx, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	fcntl(p->tx, F_SETFL, O_NONBLOCK);
+	fcntl(p->rx, F_SETFL, O_NONBLOCK);
+}
+
+static inline void pair_close(struct pair *p)
+{
+	if (p->tx >= 0)
+		close(p->tx);
+	if (p->rx >= 0)
+		close(p->rx);
+}
+
+/* Sends up to n bytes of the stream; stops when the socket is full. Returns how many. */
+static inline uint64_t pair_send(struct pair *p, uint64_t n)
+{
+	static __thread uint8_t data[65536];
+	uint64_t done = 0;
+
+	while (done < n) {
+		size_t k = n - done < sizeof(data) ? (size_t)(n - done) : sizeof(data);
+		ssize_t put;
+
+		for (size_t i = 0; i < k; i++)
+			data[i] = stream_byte(p->who, p->sent + i);
+		put = send(p->tx, data, k, MSG_DONTWAIT | MSG_NOSIGNAL);
+		if (put < 0 && errno == EAGAIN)
+			break;
+		WANT(put > 0);
+		done += (uint64_t)put;
+		p->sent += (uint64_t)put;
+	}
+	return done;
+}
+
+/* All n bytes of the stream are at the receiving socket. */
+static inline void pair_arrive(struct pair *p, uint64_t n)
+{
+	uint64_t until = gantry_now_ns() + 10000000000u;
+	static uint8_t seen[4 << 20];
+
+	WANT(n <= sizeof(seen));
+	WANT_EQ(pair_send(p, n), n);
+	for (;;) {
+		ssize_t got = recv(p->rx, seen, sizeof(seen), MSG_PEEK | MSG_DONTWAIT);
+
+		if (got >= (ssize_t)n && (uint64_t)got >= p->sent - p->got)
+			return;
+		WANT(gantry_now_ns() < until);
+		usleep(100);
+	}
+}
+
+struct memory {
+	int fd;
+	struct devmem_memory m;
+};
+
+/* Sparse: pages that nobody writes cost nothing. */
+static inline void memory_open(struct memory *m, uint64_t size)
+{
+	*m = (struct memory){.fd = memfd_create("emulated", 0)};
+	WANT(m->fd >= 0 && !ftruncate(m->fd, (off_t)size));
+	m->m.size = size;
+	m->m.host = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, m->fd, 0);
+	WANT(m->m.host != MAP_FAILED);
+	m->m.device_ptr = m->m.host;
+}
+
+static inline void memory_close(struct memory *m)
+{
+	munmap(m->m.host, m->m.size);
+	close(m->fd);
+}
+
+struct frag {
+	int linear;
+	struct devmem_cmsg c;
+};
+
+/* One receive and what it said. */
+struct got {
+	ssize_t bytes;
+	uint32_t n; /* fragments; 0: ordinary data */
+	struct frag frags[1024];
+	uint8_t *iov; /* UTIL_IOV bytes, shared by all; per thread */
+	int flags;
+	size_t controllen;
+};
+
+/* control: room in it; iov: bytes of it. */
+static inline struct got *receive_into(struct devmem_flow *f, size_t control, size_t iov_len, int flags)
+{
+	static __thread struct got g;
+	static __thread uint8_t iov[UTIL_IOV], controls[UTIL_CONTROL + 64];
+	struct iovec v[2] = {{iov, iov_len / 2}, {iov + iov_len / 2, iov_len - iov_len / 2}};
+	struct msghdr msg = {.msg_iov = v, .msg_iovlen = 2, .msg_control = controls, .msg_controllen = control};
+
+	WANT(control <= UTIL_CONTROL && iov_len <= UTIL_IOV);
+	memset(controls + control, 0x5A, 64);
+	g.n = 0;
+	g.iov = iov;
+	g.bytes = f->binding->ops->receive(f, &msg, flags);
+	g.flags = msg.msg_flags;
+	g.controllen = msg.msg_controllen;
+	for (int i = 0; i < 64; i++)
+		WANT_EQ(controls[control + (size_t)i], 0x5A);
+	if (g.bytes <= 0)
+		return &g;
+	WANT(msg.msg_controllen <= control);
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c)) {
+		WANT_EQ(c->cmsg_level, SOL_SOCKET);
+		WANT(c->cmsg_type == SCM_DEVMEM_DMABUF || c->cmsg_type == SCM_DEVMEM_LINEAR);
+		WANT_EQ(c->cmsg_len, CMSG_LEN(24));
+		g.frags[g.n].linear = c->cmsg_type == SCM_DEVMEM_LINEAR;
+		memcpy(&g.frags[g.n++].c, CMSG_DATA(c), 24);
+	}
+	return &g;
+}
+
+static inline struct got *receive_all(struct devmem_flow *f)
+{
+	return receive_into(f, UTIL_CONTROL, UTIL_IOV, MSG_DONTWAIT);
+}
+
+static inline int give_one_back(struct devmem_flow *f, uint32_t token)
+{
+	struct devmem_token t = {token, 1};
+
+	return f->binding->ops->give_back(f, &t, 1);
+}
+
+/* Gives back what a receive brought. */
+static inline void give_all_back(struct devmem_flow *f, const struct got *g)
+{
+	for (uint32_t i = 0; i < g->n; i++)
+		if (!g->frags[i].linear)
+			WANT_EQ(give_one_back(f, g->frags[i].c.frag_token), 1);
+}
+
+/* Rules of every receive: see invariants 2, 6, 7. Compares the bytes with the stream at its position `from`. */
+static inline void check_got(struct devmem_flow *f, const struct pair *p, const struct got *g, uint64_t from)
+{
+	const struct devmem_memory *m = &f->binding->memory;
+	uint32_t page = (uint32_t)sysconf(_SC_PAGESIZE);
+	uint64_t sum = 0, linear = 0;
+
+	WANT(g->bytes > 0);
+	WANT(!(g->flags & MSG_CTRUNC));
+	for (uint32_t i = 0; i < g->n; i++) {
+		const struct devmem_cmsg *c = &g->frags[i].c;
+		const uint8_t *at = g->iov + linear;
+
+		WANT(c->frag_size >= 1);
+		WANT_EQ(c->flags, 0);
+		if (g->frags[i].linear) {
+			WANT(!c->frag_offset && !c->frag_token && !c->dmabuf_id);
+			linear += c->frag_size;
+		} else {
+			WANT(c->frag_token >= 1 && c->frag_token <= INT32_MAX);
+			WANT_EQ(c->dmabuf_id, f->binding->dmabuf_id);
+			WANT(c->frag_offset < m->size);
+			WANT(c->frag_offset % page + c->frag_size <= page);
+			at = m->device_ptr + c->frag_offset;
+		}
+		for (uint32_t k = 0; k < c->frag_size; k++)
+			WANT_EQ(at[k], stream_byte(p->who, from + sum + k));
+		sum += c->frag_size;
+	}
+	if (g->n)
+		WANT_EQ(sum, g->bytes);
+	else
+		for (ssize_t k = 0; k < g->bytes; k++)
+			WANT_EQ(g->iov[k], stream_byte(p->who, from + (uint64_t)k));
+}
+
+/* Receives, checks and gives back until `n` bytes are through. The peer sends as it can. */
+static inline void pump(struct devmem_flow *f, struct pair *p, uint64_t n, size_t control, size_t iov_len)
+{
+	uint64_t until = gantry_now_ns() + 20000000000u, end = p->got + n;
+
+	while (p->got < end) {
+		struct got *g;
+
+		if (p->sent < end)
+			pair_send(p, end - p->sent < 300000 ? end - p->sent : 300000);
+		g = receive_into(f, control, iov_len, MSG_DONTWAIT);
+		WANT(gantry_now_ns() < until);
+		if (g->bytes < 0 && errno == EAGAIN)
+			continue;
+		check_got(f, p, g, p->got);
+		p->got += (uint64_t)g->bytes;
+		give_all_back(f, g);
+	}
+}
+
+#endif

@@ -1,0 +1,631 @@
+/*
+ * Sending to a side that receives into device memory: bulk lanes carry payload only, their headers go ahead on lane 0.
+ * The receiver here is written by hand: it reads lane 0 as a stream of frames and gives the bytes of each bulk lane to
+ * the pieces that were announced for it, in that order, and to nobody else.
+ */
+#include <poll.h>
+
+#include "base/log.h"
+#include "base/param.h"
+#include "fuzz/link_pair.h"
+#include "test.h"
+
+enum { MESSAGES = 96, MAX_SIZE = 400000, TAGS = 3, PIECES = 4096, CONTROL = 1 << 20 };
+
+struct piece {
+	uint32_t tag, index, length;
+	uint64_t offset, got;
+};
+
+struct message {
+	uint8_t *data;
+	uint64_t size, got, seen; /* bytes that came; bytes that were announced */
+	uint64_t seq;
+	int bulk, done;
+};
+
+/* What the hand-written receiver knows. */
+struct receiver {
+	const struct pair_config *config;
+	int raw[WIRE_MAX_LANES];
+	uint8_t *control;
+	size_t have;
+	struct piece *pieces[WIRE_MAX_LANES];
+	uint32_t npieces[WIRE_MAX_LANES], at[WIRE_MAX_LANES];
+	struct message messages[TAGS][MESSAGES];
+	uint64_t lane_bytes[WIRE_MAX_LANES];
+	uint64_t done, bulk_seen; /* bulk messages that are complete, all before the first that is not */
+	uint8_t done_of[TAGS * MESSAGES];
+	int ends, ahead, errors;
+	uint64_t close_seq;
+	uint8_t *early[WIRE_MAX_LANES]; /* payload that overtook its header */
+	size_t nearly[WIRE_MAX_LANES];
+};
+
+static uint64_t seed_of(uint32_t tag, uint32_t index)
+{
+	return tag * 1000 + index;
+}
+
+static uint32_t random_below(uint32_t n)
+{
+	static uint64_t x = 88172645463325252u;
+
+	x ^= x << 13;
+	x ^= x >> 7;
+	x ^= x << 17;
+	return (uint32_t)(x >> 11) % n;
+}
+
+static struct receiver *receiver_new(const struct pair_config *c, struct tcp_link **ret_link)
+{
+	struct receiver *r = calloc(1, sizeof(*r));
+
+	r->config = c;
+	r->control = malloc(CONTROL);
+	for (int i = 0; i < c->nlanes; i++) {
+		r->pieces[i] = calloc(PIECES, sizeof(struct piece));
+		r->early[i] = malloc(8 << 20);
+	}
+	*ret_link = pair_raw(c, r->raw);
+	(*ret_link)->device_tx = 1;
+	return r;
+}
+
+static void receiver_free(struct receiver *r, struct tcp_link *l)
+{
+	pair_raw_free(r->config, l, r->raw);
+	for (uint32_t t = 0; t < TAGS; t++)
+		for (uint32_t i = 0; i < MESSAGES; i++)
+			free(r->messages[t][i].data);
+	for (int i = 0; i < r->config->nlanes; i++) {
+		free(r->pieces[i]);
+		free(r->early[i]);
+	}
+	free(r->control);
+	free(r);
+}
+
+/* "So many receives are posted with this tag; so many bulk messages are done." */
+static void say_state(struct receiver *r, uint32_t tag, uint32_t posted, uint64_t consumed)
+{
+	struct pair_frame f = {
+		.kind = WIRE_STATE, .seq = r->done, .offset = consumed, .total = 1, .tag = tag, .index = posted};
+	uint8_t b[48];
+
+	pair_frame_put(b, &f);
+	CHECK_EQ(send(r->raw[0], b, 48, MSG_NOSIGNAL), 48);
+}
+
+static struct message *message_of(struct receiver *r, const struct pair_frame *f)
+{
+	struct message *m;
+
+	CHECK(f->tag < TAGS && f->index < MESSAGES);
+	m = &r->messages[f->tag][f->index];
+	if (!m->data) {
+		m->data = malloc(f->total + 1);
+		m->size = f->total;
+	}
+	CHECK_EQ(m->size, f->total);
+	return m;
+}
+
+static void arrived(struct receiver *r, struct message *m, uint32_t tag, uint32_t index)
+{
+	if (m->got < m->size)
+		return;
+	CHECK_EQ(m->got, m->size);
+	CHECK_EQ(pair_wrong_at(m->data, m->size, seed_of(tag, index)), m->size);
+	m->done = 1;
+	if (m->bulk) {
+		r->done_of[m->seq] = 1;
+		while (r->done < sizeof(r->done_of) && r->done_of[r->done])
+			r->done++;
+	}
+}
+
+/* Bytes of a lane go to what was announced for it. */
+static void attribute(struct receiver *r, int lane)
+{
+	uint8_t *from = r->early[lane];
+	size_t left = r->nearly[lane];
+
+	while (left && r->at[lane] < r->npieces[lane]) {
+		struct piece *p = &r->pieces[lane][r->at[lane]];
+		struct message *m = &r->messages[p->tag][p->index];
+		size_t n = left < p->length - p->got ? left : p->length - p->got;
+
+		memcpy(m->data + p->offset + p->got, from, n);
+		from += n;
+		left -= n;
+		p->got += n;
+		m->got += n;
+		if (p->got == p->length) {
+			r->at[lane]++;
+			arrived(r, m, p->tag, p->index);
+		}
+	}
+	memmove(r->early[lane], from, left);
+	r->nearly[lane] = left;
+}
+
+static void on_frame(struct receiver *r, const uint8_t *b, const struct pair_frame *f)
+{
+	struct message *m;
+	uint32_t lane = f->lane;
+
+	CHECK_EQ(r->ends, 0); /* nothing follows CLOSE */
+	switch (f->kind) {
+	case WIRE_DATA:
+		CHECK(f->flags & WIRE_FLAG_EAGER);
+		CHECK(f->length <= r->config->eager_max);
+		m = message_of(r, f);
+		CHECK_EQ(m->got, 0);
+		memcpy(m->data, b + 48, f->length);
+		m->got = f->length;
+		arrived(r, m, f->tag, f->index);
+		break;
+	case WIRE_AHEAD:
+		CHECK(lane >= 1 && lane < (uint32_t)r->config->nlanes);
+		CHECK_EQ(f->crc, 0);
+		CHECK_EQ(f->flags & ~(WIRE_FLAG_ACK | WIRE_FLAG_DEEP), 0);
+		m = message_of(r, f);
+		m->bulk = 1;
+		m->seq = f->seq;
+		CHECK(f->seq < sizeof(r->done_of));
+		m->seen += f->length;
+		CHECK(f->offset + f->length <= f->total && m->seen <= m->size);
+		CHECK(r->npieces[lane] < PIECES);
+		r->pieces[lane][r->npieces[lane]++] =
+			(struct piece){.tag = f->tag, .index = f->index, .length = f->length, .offset = f->offset};
+		r->ahead++;
+		break;
+	case WIRE_CLOSE:
+		r->ends++;
+		r->close_seq = f->seq;
+		break;
+	case WIRE_ERROR:
+		r->errors++;
+		break;
+	default:
+		CHECK(f->kind == WIRE_RTS || f->kind == WIRE_STATE);
+	}
+}
+
+static int read_control(struct receiver *r)
+{
+	ssize_t n = recv(r->raw[0], r->control + r->have, CONTROL - r->have, MSG_DONTWAIT);
+	size_t at = 0;
+
+	if (n <= 0)
+		return 0;
+	r->have += (size_t)n;
+	while (r->have - at >= 48) {
+		struct pair_frame f = pair_frame_get(r->control + at);
+		size_t payload = f.kind == WIRE_DATA || f.kind == WIRE_ERROR ? f.length : 0;
+
+		CHECK(r->control[at + 2] == 'G' && r->control[at + 3] == 'T');
+		if (r->have - at < 48 + payload)
+			break;
+		on_frame(r, r->control + at, &f);
+		at += 48 + payload;
+	}
+	memmove(r->control, r->control + at, r->have - at);
+	r->have -= at;
+	return 1;
+}
+
+/* One look at every lane; bulk lanes before lane 0, or after it. */
+static int look(struct receiver *r, int control)
+{
+	int some = control == 1 ? read_control(r) : 0;
+
+	for (int i = 1; i < r->config->nlanes; i++) {
+		ssize_t n = recv(r->raw[i], r->early[i] + r->nearly[i], 1 + random_below(60000), MSG_DONTWAIT);
+
+		if (n > 0) {
+			r->nearly[i] += (size_t)n;
+			r->lane_bytes[i] += (uint64_t)n;
+			CHECK(r->nearly[i] < 7 << 20);
+			some = 1;
+		}
+		attribute(r, i);
+	}
+	if (control == 2)
+		some |= read_control(r);
+	for (int i = 1; i < r->config->nlanes; i++)
+		attribute(r, i);
+	return some;
+}
+
+struct post {
+	uint8_t *data;
+	void *request;
+	uint64_t size;
+};
+
+static uint64_t until_s(unsigned s)
+{
+	return gantry_now_ns() + s * 1000000000ull;
+}
+
+/* Random messages over all tags; the receiver advertises a few receives at a time and acknowledges. */
+static void stream(const struct pair_config *c)
+{
+	struct tcp_link *l;
+	struct receiver *r = receiver_new(c, &l);
+	static struct post posts[TAGS][MESSAGES];
+	uint32_t posted[TAGS] = {0}, done = 0, total = TAGS * MESSAGES, advertised[TAGS] = {0}, round = 0;
+	uint64_t bulk_bytes = 0, lanes = 0, deadline = until_s(20);
+
+	memset(posts, 0, sizeof(posts));
+	while (done < total) {
+		uint32_t t = random_below(TAGS);
+
+		if (posted[t] < MESSAGES) {
+			struct post *p = &posts[t][posted[t]];
+
+			if (!p->data) {
+				p->size = random_below(4) ? random_below(MAX_SIZE) : random_below(2 * c->eager_max);
+				p->data = malloc(p->size + 1);
+				pair_fill(p->data, p->size, seed_of(t, posted[t]));
+			}
+			CHECK_OK(tcp_link_isend(l, p->data, p->size, (int)t, &p->request));
+			if (p->request) {
+				bulk_bytes += p->size > c->eager_max ? p->size : 0;
+				posted[t]++;
+			}
+		}
+		tcp_link_progress(l);
+		look(r, random_below(3) ? (int)random_below(2) + 1 : 0);
+		t = round++ % TAGS;
+		if (advertised[t] < MESSAGES && random_below(2))
+			advertised[t] += 1 + random_below(4);
+		if (advertised[t] > MESSAGES)
+			advertised[t] = MESSAGES;
+		if (round % 4 == 0)
+			say_state(r, t, advertised[t], 0);
+		for (t = 0; t < TAGS; t++)
+			for (uint32_t i = 0; i < posted[t]; i++) {
+				struct post *p = &posts[t][i];
+				int is_done = 0, size = 0;
+
+				if (!p->request)
+					continue;
+				CHECK_OK(tcp_link_test(p->request, &is_done, &size));
+				if (!is_done)
+					continue;
+				CHECK_EQ((uint64_t)size, p->size);
+				/* Done: the memory is ours again, whatever is still on its way. */
+				memset(p->data, 0xdd, p->size);
+				p->request = NULL;
+				done++;
+			}
+		CHECK(gantry_now_ns() < deadline);
+	}
+	for (int idle = 0; idle < 3;)
+		idle = look(r, 1) ? 0 : idle + 1;
+	for (uint32_t t = 0; t < TAGS; t++)
+		for (uint32_t i = 0; i < MESSAGES; i++) {
+			CHECK(r->messages[t][i].done);
+			free(posts[t][i].data);
+		}
+	for (int i = 1; i < c->nlanes; i++) {
+		CHECK_EQ(r->at[i], r->npieces[i]); /* everything announced came, and not a byte more */
+		CHECK_EQ(r->nearly[i], 0);
+		lanes += r->lane_bytes[i];
+	}
+	CHECK_EQ(lanes, bulk_bytes); /* payload only */
+	CHECK_EQ(l->ahead_n, 0);
+	tcp_link_close_tx(l);
+	look(r, 1);
+	CHECK_EQ(r->ends, 1);
+	CHECK_EQ(r->close_seq, r->done);
+	receiver_free(r, l);
+}
+
+static void random_streams(void)
+{
+	for (int nlanes = 2; nlanes <= 5; nlanes++)
+		for (int mode = 0; mode < 3; mode++) {
+			struct pair_config c = {.nlanes = nlanes,
+						.inet = nlanes % 2,
+						.eager_max = 700,
+						.buffer = nlanes == 4 ? 8192 : 0,
+						.crc = mode == 2,
+						.splice = mode == 0,
+						.msg_zerocopy = mode == 1};
+
+			stream(&c);
+		}
+}
+
+/* The other direction of the same link is ordinary: headers in line, into host memory. */
+static void mixed_directions(void)
+{
+	enum { SIZE = 50000, ROUNDS = 20 };
+	struct pair_config c = {.nlanes = 3, .eager_max = 256};
+	struct tcp_link *l[2];
+	uint8_t *out[2] = {malloc(SIZE), malloc(SIZE)}, *in = malloc(SIZE);
+	uint64_t deadline = until_s(10);
+	struct receiver *r = receiver_new(&c, &l[0]);
+
+	say_state(r, 0, MESSAGES, 0);
+	for (uint32_t k = 0; k < ROUNDS; k++) {
+		struct pair_frame f = {
+			.kind = WIRE_DATA, .length = SIZE, .total = SIZE, .seq = k, .tag = 9, .index = k};
+		uint8_t header[48];
+		size_t size = SIZE, sent = 0;
+		void *send_request = NULL, *recv_request = NULL, *p = in;
+		int tag = 9, sdone = 0, rdone = 0;
+
+		pair_fill(out[0], SIZE, seed_of(0, k));
+		pair_fill(out[1], SIZE, 77 + k);
+		pair_frame_put(header, &f);
+		CHECK_OK(tcp_link_irecv(l[0], 1, &p, &size, &tag, &recv_request));
+		CHECK_OK(tcp_link_isend(l[0], out[0], SIZE, 0, &send_request));
+		CHECK_EQ(send(r->raw[1 + k % 2], header, 48, 0), 48);
+		while (!sdone || !rdone) {
+			if (sent < SIZE) {
+				ssize_t n = send(r->raw[1 + k % 2], out[1] + sent, SIZE - sent, MSG_DONTWAIT);
+
+				sent += n > 0 ? (size_t)n : 0;
+			}
+			if (!sdone)
+				CHECK_OK(tcp_link_test(send_request, &sdone, NULL));
+			if (!rdone)
+				CHECK_OK(tcp_link_test(recv_request, &rdone, NULL));
+			look(r, 1);
+			CHECK(gantry_now_ns() < deadline);
+		}
+		CHECK_EQ(pair_wrong_at(in, SIZE, 77 + k), SIZE);
+	}
+	while (r->done < ROUNDS && gantry_now_ns() < deadline)
+		look(r, 1);
+	CHECK_EQ(r->done, ROUNDS);
+	receiver_free(r, l[0]);
+	free(out[0]);
+	free(out[1]);
+	free(in);
+}
+
+/* Payload, whoever it is for. */
+static int read_bulk(struct receiver *r)
+{
+	int some = 0;
+
+	for (int i = 1; i < r->config->nlanes; i++) {
+		ssize_t n = recv(r->raw[i], r->early[i] + r->nearly[i], 4096, MSG_DONTWAIT);
+
+		r->nearly[i] += n > 0 ? (size_t)n : 0;
+		some |= n > 0;
+	}
+	return some;
+}
+
+/* Nobody reads lane 0: posts many small bulk messages until headers wait in the ring. */
+static struct receiver *blocked(const struct pair_config *c, struct tcp_link **ret_link, uint8_t *data, uint32_t *ret_n,
+				void **requests)
+{
+	struct receiver *r = receiver_new(c, ret_link);
+	struct tcp_link *l = *ret_link;
+	uint64_t deadline = until_s(10);
+
+	*ret_n = 0;
+	for (uint32_t t = 0; t < TAGS; t++)
+		say_state(r, t, MESSAGES, 0);
+	/* Sends of MESSAGES x TAGS pieces: more than the ring and the socket of lane 0 hold. */
+	while (*ret_n < TAGS * MESSAGES && l->ahead_n < LINK_AHEAD) {
+		uint32_t t = *ret_n % TAGS;
+		int done = 0;
+
+		CHECK_OK(tcp_link_isend(l, data + t * 64, 64, (int)t, &requests[*ret_n]));
+		if (requests[*ret_n])
+			++*ret_n;
+		for (uint32_t i = 0; i < *ret_n; i++)
+			if (requests[i] && tcp_link_test(requests[i], &done, NULL) == GANTRY_OK && done)
+				requests[i] = NULL;
+		read_bulk(r);
+		CHECK(l->ahead_n <= LINK_AHEAD);
+		CHECK(gantry_now_ns() < deadline);
+	}
+	return r;
+}
+
+static void fill_small(uint8_t *data)
+{
+	/* All messages of a tag are alike: the pattern of its first. */
+	for (uint32_t t = 0; t < TAGS; t++)
+		memset(data + t * 64, 0x40 + (int)t, 64);
+}
+
+/* What message_of and arrived would check by seed is checked here by value. */
+static void drain_small(struct receiver *r, struct tcp_link *l, uint32_t *ret_whole)
+{
+	uint32_t whole = 0;
+
+	for (int idle = 0; idle < 20;) {
+		int some = read_control(r) | read_bulk(r);
+
+		tcp_control_flush(l);
+		idle = some ? 0 : idle + 1;
+	}
+	for (int i = 1; i < r->config->nlanes; i++) {
+		size_t at = 0;
+
+		for (uint32_t k = 0; k < r->npieces[i]; k++) {
+			const struct piece *p = &r->pieces[i][k];
+			size_t here = r->nearly[i] - at < p->length ? r->nearly[i] - at : p->length;
+
+			for (size_t b = 0; b < here; b++)
+				CHECK_EQ(r->early[i][at + b], 0x40 + p->tag);
+			at += here;
+			whole += here == p->length;
+		}
+		if (!tcp_link_failed(l))
+			CHECK_EQ(at, r->nearly[i]); /* no byte without a header */
+	}
+	*ret_whole = whole;
+}
+
+static void closes_after_headers(void)
+{
+	struct pair_config c = {.nlanes = 3, .eager_max = 16, .buffer = 2048};
+	struct tcp_link *l;
+	static void *requests[TAGS * MESSAGES];
+	uint8_t data[TAGS * 64];
+	uint32_t n, whole;
+	struct receiver *r;
+
+	fill_small(data);
+	r = blocked(&c, &l, data, &n, requests);
+	CHECK_EQ(l->ahead_n, LINK_AHEAD); /* it waits, and no lane pulls beyond it */
+	for (int i = 0; i < 20; i++)
+		tcp_link_progress(l);
+	CHECK_EQ(l->ahead_n, LINK_AHEAD);
+	CHECK(n < TAGS * MESSAGES || !gantry_list_empty(&l->bulk));
+	tcp_link_close_tx(l);
+	CHECK(!tcp_control_idle(l));
+	drain_small(r, l, &whole);
+	CHECK(tcp_control_idle(l));
+	CHECK_EQ(r->ends, 1);
+	CHECK_EQ(r->close_seq, whole);
+	CHECK(whole >= LINK_AHEAD);
+	receiver_free(r, l);
+}
+
+static void goes_on_when_read(void)
+{
+	struct pair_config c = {.nlanes = 2, .eager_max = 16, .buffer = 2048};
+	struct tcp_link *l;
+	static void *requests[TAGS * MESSAGES];
+	uint8_t data[TAGS * 64];
+	uint32_t n, whole = 0, left = 1;
+	struct receiver *r;
+
+	fill_small(data);
+	r = blocked(&c, &l, data, &n, requests);
+	CHECK_EQ(l->ahead_n, LINK_AHEAD);
+	for (uint64_t deadline = until_s(10); gantry_now_ns() < deadline;) {
+		left = 0;
+		drain_small(r, l, &whole);
+		for (uint32_t i = 0; i < n; i++) {
+			int done = 0;
+
+			if (requests[i])
+				CHECK_OK(tcp_link_test(requests[i], &done, NULL));
+			if (done)
+				requests[i] = NULL;
+			left += requests[i] != NULL;
+		}
+		if (!left && whole == n)
+			break;
+	}
+	CHECK_EQ(left, 0);
+	CHECK_EQ(whole, n);
+	receiver_free(r, l);
+}
+
+/* A link that has failed says so, and does not send what it has announced to nobody. */
+static void fails_with_headers_waiting(void)
+{
+	struct pair_config c = {.nlanes = 2, .eager_max = 16, .buffer = 2048};
+	struct tcp_link *l;
+	static void *requests[TAGS * MESSAGES];
+	uint8_t data[TAGS * 64];
+	uint32_t n, whole;
+	struct receiver *r;
+	int done = 0;
+
+	fill_small(data);
+	r = blocked(&c, &l, data, &n, requests);
+	tcp_link_fail(l, 1, GANTRY_ERR_CORRUPT, "enough");
+	for (uint32_t i = 0; i < n; i++)
+		if (requests[i])
+			CHECK_EQ(tcp_link_test(requests[i], &done, NULL), GANTRY_ERR_CORRUPT);
+	drain_small(r, l, &whole);
+	CHECK_EQ(r->errors, 1);
+	CHECK_EQ(r->ends, 0);
+	tcp_link_close_tx(l);
+	drain_small(r, l, &whole);
+	CHECK_EQ(r->ends, 1);
+	CHECK(tcp_control_idle(l));
+	receiver_free(r, l);
+}
+
+/* ---- several threads ---- */
+
+static uint32_t stop;
+
+static void *pusher(void *arg)
+{
+	while (!__atomic_load_n(&stop, __ATOMIC_ACQUIRE))
+		tcp_link_progress(arg);
+	return NULL;
+}
+
+static void threads(void)
+{
+	enum { SIZE = 200000 };
+	struct pair_config c = {.nlanes = 5, .eager_max = 256, .buffer = 32768};
+	struct tcp_link *l;
+	struct receiver *r = receiver_new(&c, &l);
+	uint8_t *out = malloc((size_t)SIZE * 8);
+	void *requests[8] = {0};
+	pthread_t t[2];
+	uint32_t next = 0, done = 0;
+	uint64_t deadline = until_s(20);
+
+	stop = 0;
+	for (int i = 0; i < 2; i++)
+		CHECK_EQ(pthread_create(&t[i], NULL, pusher, l), 0);
+	say_state(r, 0, MESSAGES, 0);
+	while (done < MESSAGES) {
+		uint32_t k = next % 8;
+
+		if (next < MESSAGES && !requests[k]) {
+			pair_fill(out + (size_t)k * SIZE, SIZE, seed_of(0, next));
+			CHECK_OK(tcp_link_isend(l, out + (size_t)k * SIZE, SIZE, 0, &requests[k]));
+			next += requests[k] != NULL;
+		}
+		for (k = 0; k < 8; k++) {
+			int is_done = 0;
+
+			if (requests[k])
+				CHECK_OK(tcp_link_test(requests[k], &is_done, NULL));
+			if (is_done) {
+				requests[k] = NULL;
+				done++;
+			}
+		}
+		look(r, 1);
+		CHECK(gantry_now_ns() < deadline);
+	}
+	while (r->done < MESSAGES && gantry_now_ns() < deadline)
+		look(r, 1);
+	CHECK_EQ(r->done, MESSAGES);
+	__atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
+	for (int i = 0; i < 2; i++)
+		pthread_join(t[i], NULL);
+	receiver_free(r, l);
+	free(out);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct pair_case cases[] = {
+		{"random_streams", random_streams},
+		{"mixed_directions", mixed_directions},
+		{"closes_after_headers", closes_after_headers},
+		{"goes_on_when_read", goes_on_when_read},
+		{"fails_with_headers_waiting", fails_with_headers_waiting},
+		{"threads", threads},
+	};
+
+	setenv("GANTRY_ZEROCOPY_MIN", "4096", 1);
+	setenv("GANTRY_CHUNK_MAX", "96k", 1);
+	setenv("GANTRY_CHUNK_MIN", "64k", 1);
+	CHECK_OK(gantry_params_load(1));
+	return pair_run_cases(cases, sizeof(cases) / sizeof(*cases), 40, argc > 1 ? argv[1] : NULL);
+}

@@ -100,7 +100,7 @@ gantry_result rx_heads_post(struct gantry_rx_conn *c)
 		size_t size = HEAD_ROOM;
 		int tag = RX_TAG_HEAD;
 
-		c->heads[i] = NULL;
+		c->heads[i] = GANTRY_NET_OPTIONAL_RECV_COMPLETION; /* takes no slot of the unpack queue */
 		TRY(net->ops->irecv(net, c->in.comm, 1, &data, &size, &tag, &mr, &c->heads[i]));
 		if (!c->heads[i])
 			break;

@@ -6,16 +6,12 @@
 #include "net/devmem/source.h"
 #include "rx/rx.h"
 
-#pragma weak devmem_kernel_usable
-
 /* Why devmem TCP cannot be used; "" if it can. */
 static void objection(struct gantry_rx *rx, char *why, size_t len)
 {
 	why[0] = 0;
 	if (rx->device->kind == GANTRY_DEVICE_HOST)
 		snprintf(why, len, "the device is the host itself, no NIC needs help to reach its memory");
-	else if (!devmem_kernel_usable)
-		snprintf(why, len, "this build has no devmem TCP");
 	else if (!devmem_kernel_usable(rx->nic, rx->device, why, len) && !why[0])
 		snprintf(why, len, "devmem TCP cannot be used on %s", rx->nic);
 }

@@ -235,6 +235,8 @@ static gantry_result post(struct gantry_rx_conn *c, struct gantry_rx_op *op)
 		f->got = op->total;
 		f->state = RX_FLIGHT_HERE;
 	} else {
+		/* Only receives into device memory take slots of the unpack queue. */
+		f->request = f->slot < 0 ? GANTRY_NET_OPTIONAL_RECV_COMPLETION : NULL;
 		r = net->ops->irecv(net, c->in.comm, 1, &data, &size, &tag, &f->mr, &f->request);
 		if (r == GANTRY_OK && !f->request)
 			r = GANTRY_AGAIN;

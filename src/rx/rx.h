@@ -34,7 +34,7 @@
 enum {
 	RX_INLINE_MAX = 32 << 10, /* transfers from host memory up to this travel with their head */
 	RX_WINDOW = 64,		  /* transfers of a direction that have not met their receive */
-	RX_HEADS_IN = 16,	  /* receives posted for heads */
+	RX_HEADS_IN = 8,	  /* receives posted for heads */
 	RX_INLINE_OUT = 16,	  /* inline transfers on their way */
 	RX_DEPTH_MAX = 16,	  /* GANTRY_UNPACK_DEPTH: slots of the network's table */
 	RX_MESSAGE_MIN = 64 << 10,

@@ -172,10 +172,14 @@ static void publish(struct tcp_link *l, struct tcp_recv *recv)
 /* 1: it is over, well or not. */
 static int finish(struct tcp_link *l, struct tcp_recv *recv)
 {
-	gantry_result r = settle(l->unpack, recv);
+	struct tcp_unpack *u = l->unpack;
+	gantry_result r = settle(u, recv);
 
 	if (r == GANTRY_AGAIN)
 		return 0;
+	/* What a NIC has written to the device's memory must be there before the kernel is told of it. */
+	if (r == GANTRY_OK && u->pool->source->kind == DEVMEM_KERNEL)
+		r = u->dev->ops->flush_remote_writes(u->dev);
 	if (r == GANTRY_OK)
 		publish(l, recv);
 	else

@@ -64,6 +64,8 @@ void *rx_conn_mr(struct gantry_rx_conn *c, struct rx_side *side, const struct rx
 	struct rx_mr *grown;
 	void *mr = NULL;
 
+	if (c->rx->path == GANTRY_RX_PATH_HOST)
+		return NULL; /* the network knows host memory only */
 	for (size_t i = 0; i < side->nmrs; i++)
 		if (side->mrs[i].region == region->id)
 			return side->mrs[i].mr;

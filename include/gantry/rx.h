@@ -42,7 +42,8 @@
  *
  * STATES of an op: PENDING; ARRIVED: all bytes are here, and the device's work that puts them in place is in a stream;
  * DONE: the buffer is the caller's again, and the result is final. A send or a receive into host memory goes from
- * PENDING to DONE.
+ * PENDING to DONE. A send is done, with result OK, when the peer's receive has all its bytes in place: after that
+ * either side may close, or end.
  *
  * FAILURE. When the peer dies, closes, or is silent for GANTRY_TIMEOUT, all ops of the connection end at once with one
  * typed cause; the connection can only be closed then. A peer that was restarted, even at the same address, is a new
@@ -119,7 +120,7 @@ void gantry_rx_listener_close(struct gantry_rx_listener *listener);
 gantry_result gantry_rx_connect(struct gantry_rx *rx, const char *address, int64_t timeout_ns,
 				struct gantry_rx_conn **ret_conn);
 /* Ends the connection's ops with ERR_ABORTED; their buffers are at rest when this returns. Bounded, never waits for the
- * peer: what has been sent and not yet received may be lost, so wait for the receiver's word first. */
+ * peer. */
 void gantry_rx_conn_close(struct gantry_rx_conn *conn);
 
 /* How bytes come to device memory, and why: "unpack (emulated NIC): asked for by GANTRY_RX_PATH", "host: eth0 has no

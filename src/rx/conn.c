@@ -5,7 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "rx/rx.h"
+
+enum { LAST_WORDS_NS = 100000000 };
 
 gantry_result rx_conn_create(struct gantry_rx *rx, uint64_t id, struct gantry_rx_conn **ret_conn)
 {
@@ -253,6 +256,18 @@ int rx_progress(struct gantry_rx *rx)
 
 /* ---- public ---- */
 
+/* What the peer waits to hear, above all that its transfers were taken: the network takes it at once, unless a peer
+ * that does nothing has filled its window. */
+static void say_last(struct gantry_rx_conn *c)
+{
+	uint64_t end = gantry_now_ns() + LAST_WORDS_NS;
+	int moved;
+
+	while (c->error == GANTRY_OK && !gantry_list_empty(&c->outgoing) && gantry_now_ns() < end)
+		if (rx_heads_out(c, &moved) != GANTRY_OK)
+			break;
+}
+
 void gantry_rx_conn_close(struct gantry_rx_conn *conn)
 {
 	struct gantry_rx *rx;
@@ -261,6 +276,7 @@ void gantry_rx_conn_close(struct gantry_rx_conn *conn)
 		return;
 	rx = conn->rx;
 	pthread_mutex_lock(&rx->mu);
+	say_last(conn);
 	rx_conn_destroy(conn);
 	pthread_mutex_unlock(&rx->mu);
 }

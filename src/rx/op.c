@@ -61,6 +61,8 @@ void rx_op_settle(struct gantry_rx_op *op)
 			   (unsigned long long)op->total, (unsigned long long)op->tag);
 	if (!flowing || !counted || op->finished != last)
 		return;
+	if (!op->ending && op->send && !op->taken)
+		return;
 	if (!op->ending)
 		rx_op_done(op, GANTRY_OK, "%s", "");
 	rx_op_over(op);

@@ -313,7 +313,10 @@ static gantry_result retire(struct gantry_rx_conn *c, struct rx_flight *f)
 		c->rx->counters.received_bytes += f->len;
 	}
 	c->in.head++;
-	rx_op_settle(op);
+	if (r == GANTRY_OK && !op->ending && op->finished == op->nmessages && op->phase == RX_GRANTED)
+		r = answer(c, RX_TAKEN, op->transfer, 0, 0);
+	if (r == GANTRY_OK)
+		rx_op_settle(op);
 	return r;
 }
 

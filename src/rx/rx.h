@@ -104,6 +104,7 @@ struct gantry_rx_op {
 	struct rx_cursor cursor;	/* where the next message begins */
 	uint8_t *local;			/* owned: LOCAL, the bytes */
 	int touching;			/* flights that read or write the user's memory */
+	int taken;			/* a send: the peer has all of it */
 	uint64_t launched;		/* messages whose device work is in the stream */
 	struct gantry_dev_event *event; /* owned: of gantry_rx_stream_wait */
 	/* Ending early. */

@@ -79,7 +79,18 @@ gantry_result rx_send_answered(struct gantry_rx_conn *c, const struct rx_head *h
 	gantry_result r = GANTRY_OK;
 	struct gantry_rx_op *op = find(&c->out.offered, h->transfer);
 
-	if (!op)
+	if (!op && h->kind == RX_TAKEN) {
+		op = find(&c->out.data, h->transfer);
+		if (op && op->posted < op->nmessages && !op->ending)
+			FAIL(GANTRY_ERR_PROTOCOL, "%s has taken transfer %llu before it was sent", c->peer,
+			     (unsigned long long)h->transfer);
+		if (op) { /* else it was cancelled when all of it was out */
+			op->taken = 1;
+			rx_op_settle(op);
+		}
+		goto out;
+	}
+	if (!op || (h->kind == RX_TAKEN && op->batch.device))
 		FAIL(GANTRY_ERR_PROTOCOL, "%s answered transfer %llu, which was not offered", c->peer,
 		     (unsigned long long)h->transfer);
 	c->out.noffered--;
@@ -133,9 +144,13 @@ gantry_result rx_send_cancel(struct gantry_rx_op *op)
 {
 	gantry_result r = GANTRY_OK;
 
-	if (op->ending || op->phase == RX_OVER || (op->phase == RX_GRANTED && op->posted == op->nmessages))
-		return GANTRY_OK; /* nothing is left that could be held back */
+	if (op->ending || op->phase == RX_OVER)
+		return GANTRY_OK;
 	op->ending = 1;
+	if (op->phase == RX_GRANTED && op->posted == op->nmessages) {
+		rx_op_settle(op); /* nothing is left that could be held back: the peer gets all of it */
+		return GANTRY_OK;
+	}
 	if (op->phase == RX_WAITING) {
 		rx_op_settle(op);
 		rx_op_over(op);

@@ -12,7 +12,7 @@
  *
  *   kind    from      meaning                                                          bytes       arg
  *   SEND    sender    a transfer; INLINE: its bytes follow the head                    its bytes   largest message
- *   TAKEN   receiver  an INLINE transfer has met its receive                           -           -
+ *   TAKEN   receiver  all bytes of the transfer are in their place                     -           -
  *   GRANT   receiver  send it as messages of this size. The order of grants is the     -           message bytes
  *                     order of data in tag 1
  *   REJECT  receiver  the receive is smaller: no data                                  receive's   -

@@ -40,7 +40,7 @@
  * that its checks find them. 10 * n + k: the k-th way to break invariant n.
  */
 #ifdef EMU_WITH_FAULTS
-#define EMU static
+#define EMU static __attribute__((unused))
 static int emu_fault;
 #define EMU_FAULT(n) (emu_fault == (n))
 #else

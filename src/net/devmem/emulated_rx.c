@@ -156,6 +156,8 @@ static uint64_t split_places(struct emu_flow *f, struct msghdr *msg, uint32_t fr
 			if (places_add(p, to, n) < 0)
 				break;
 			total += n;
+			if (EMU_FAULT(62))
+				at.used += n;
 		}
 	}
 	return total;
@@ -209,11 +211,14 @@ static void report(struct emu_flow *f, struct msghdr *msg, uint64_t got, int pee
 	for (; left; k++) {
 		struct emu_piece *p = emu_piece(f, k);
 		uint32_t n = p->len - p->done < left ? p->len - p->done : (uint32_t)left;
-		struct devmem_cmsg c = {.frag_size = n};
+		struct devmem_cmsg c = {.frag_size = n + EMU_FAULT(61)};
 
 		if (p->kind == EMU_SPLIT) {
-			c.frag_offset = (uint64_t)p->slot * b->page + p->at + p->done;
-			c.frag_token = emu_tokens_take(f, p->slot);
+			c.frag_offset = (uint64_t)p->slot * b->page + p->at + (EMU_FAULT(81) ? 0 : p->done);
+			if (EMU_FAULT(21))
+				c.frag_offset = (uint32_t)c.frag_offset;
+			if (!EMU_FAULT(82) || !peek)
+				c.frag_token = emu_tokens_take(f, p->slot);
 			c.dmabuf_id = b->pub.dmabuf_id;
 		} else {
 			linear += n;
@@ -226,7 +231,7 @@ static void report(struct emu_flow *f, struct msghdr *msg, uint64_t got, int pee
 		done += p->done == p->len;
 	}
 	pthread_mutex_unlock(&f->lock);
-	msg->msg_controllen = (size_t)k * EMU_CMSG_SPACE;
+	msg->msg_controllen = (size_t)(k - (EMU_FAULT(64) && k > 1)) * EMU_CMSG_SPACE;
 	msg->msg_namelen = 0;
 	msg->msg_flags = 0;
 	if (peek && k > f->peeked)
@@ -246,13 +251,17 @@ static ssize_t receive_split(struct emu_flow *f, struct msghdr *msg, uint64_t by
 	uint32_t frags;
 	ssize_t got;
 
+	if (EMU_FAULT(71))
+		room++;
 	if (!room) {
+		if (EMU_FAULT(72))
+			recv(f->pub.fd, f->iov, 1, MSG_DONTWAIT);
 		errno = f->binding->toosmall;
 		return -1;
 	}
 	frags = emu_plan(f, bytes, room < EMU_FRAGS_MAX ? (uint32_t)room : EMU_FRAGS_MAX);
 	if (!frags) {
-		errno = EAGAIN;
+		errno = EMU_FAULT(92) ? ENOBUFS : EAGAIN;
 		return -1;
 	}
 	got = -1;
@@ -262,7 +271,7 @@ static ssize_t receive_split(struct emu_flow *f, struct msghdr *msg, uint64_t by
 		got = receive_places(f, &p, flags | MSG_DONTWAIT);
 	else
 		errno = EINVAL; /* not reached: the list has room for one */
-	if (got > 0 && f->binding->mirrored && copy_from_mirror(f, &p, (uint64_t)got) < 0)
+	if (got > 0 && f->binding->mirrored && !EMU_FAULT(112) && copy_from_mirror(f, &p, (uint64_t)got) < 0)
 		got = -1;
 	if (got > 0)
 		report(f, msg, (uint64_t)got, !!(flags & MSG_PEEK));
@@ -273,7 +282,7 @@ static ssize_t receive_split(struct emu_flow *f, struct msghdr *msg, uint64_t by
 
 static ssize_t receive(struct emu_flow *f, struct msghdr *msg, int flags, int devmem)
 {
-	uint64_t total = iov_total(msg);
+	uint64_t total = iov_total(msg) + EMU_FAULT(73);
 	ssize_t bytes;
 
 	if (flags & (MSG_TRUNC | MSG_OOB | MSG_ERRQUEUE)) {
@@ -287,11 +296,17 @@ static ssize_t receive(struct emu_flow *f, struct msghdr *msg, int flags, int de
 		f->n = f->assigned; /* what has no page will not get one */
 	EMU_COUNT(f->binding, receives, 1);
 	bytes = arrived(f->pub.fd, total, flags);
+	if (!bytes && EMU_FAULT(121)) {
+		errno = EAGAIN;
+		return -1;
+	}
+	if (bytes < 0 && EMU_FAULT(122) && errno == ECONNRESET)
+		return 0;
 	if (bytes <= 0)
 		return bytes;
 	if (!emu_plan_has(f, 0) || emu_piece(f, 0)->kind == EMU_PLAIN)
 		return receive_ordinary(f, msg, (uint64_t)bytes, flags);
-	if (!devmem) {
+	if (!devmem && !EMU_FAULT(83)) {
 		errno = EFAULT;
 		return -1;
 	}

@@ -80,12 +80,14 @@ static uint64_t cut(const char *seed, uint32_t before)
 	return sum;
 }
 
-/* What a bind refuses. */
+/* What bind and attach refuse. */
 static void refusals(void)
 {
 	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
 	struct devmem_binding *b = NULL;
+	struct devmem_flow *f = NULL;
 	struct memory m;
+	int fds[2];
 
 	gantry_log_configure(GANTRY_LOG_ERROR, 0, "/dev/null");
 	memory_open(&m, 2 * page);
@@ -96,6 +98,15 @@ static void refusals(void)
 	m.m.size = 2 * page; /* a packet of mtu9000, the default, needs three pages */
 	CHECK_EQ(devmem_emulated.bind(&m.m, "emu0", &b), GANTRY_ERR_CONFIG);
 	CHECK(!b);
+	memory_close(&m);
+	memory_open(&m, 4 * page);
+	CHECK_OK(devmem_emulated.bind(&m.m, "emu0", &b));
+	CHECK_EQ(devmem_emulated.attach(b, -1, &f), GANTRY_ERR_INVALID);
+	CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, fds));
+	CHECK_EQ(devmem_emulated.attach(b, fds[0], &f), GANTRY_ERR_INVALID);
+	close(fds[0]);
+	close(fds[1]);
+	devmem_emulated.unbind(b);
 	devmem_emulated.unbind(NULL);
 	devmem_emulated.detach(NULL);
 	memory_close(&m);
@@ -106,7 +117,7 @@ int main(void)
 	devmem_emulated_set_poison(1);
 	for (int i = 0; i < 12; i++) {
 		const char *shape = shapes[i % 6];
-		uint64_t bytes = i % 6 == 5 ? 20000 : 500000;
+		uint64_t bytes = (i % 6 == 5 ? 20000 : 500000) / (i < 6 ? 1 : 8); /* each receive waits for a copy */
 
 		stream(shape, "0", "0", bytes, i / 6);
 		stream(shape, "300", "0", bytes, i / 6);

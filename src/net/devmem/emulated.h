@@ -89,6 +89,7 @@ struct emu_binding {
 	uint32_t *free;	      /* owned: stack of slots */
 	uint32_t nfree;
 	int starved; /* until resume_ns and a page is free, for all flows */
+	int said;    /* that it starves: then also that it is over */
 	uint64_t starved_ns, resume_ns;
 	uint32_t flows_ever;
 	int refs; /* the binding's own and its flows' */

@@ -27,6 +27,7 @@ struct iov_at {
 struct places {
 	struct iovec *iov;
 	size_t n;
+	int in_iov; /* the last one is in the caller's iov; places there and in pages are never one */
 };
 
 static uint64_t iov_total(const struct msghdr *msg)
@@ -38,16 +39,17 @@ static uint64_t iov_total(const struct msghdr *msg)
 	return total;
 }
 
-static int places_add(struct places *p, uint8_t *at, size_t len)
+static int places_add(struct places *p, int in_iov, uint8_t *at, size_t len)
 {
 	struct iovec *last = p->n ? &p->iov[p->n - 1] : NULL;
 
-	if (last && (uint8_t *)last->iov_base + last->iov_len == at) {
+	if (last && p->in_iov == in_iov && (uint8_t *)last->iov_base + last->iov_len == at) {
 		last->iov_len += len;
 		return 0;
 	}
 	if (p->n == EMU_FRAGS_MAX)
 		return -1;
+	p->in_iov = in_iov;
 	p->iov[p->n++] = (struct iovec){.iov_base = at, .iov_len = len};
 	return 0;
 }
@@ -63,7 +65,7 @@ static uint64_t places_add_iov(struct places *p, struct iov_at *at, uint64_t len
 
 		if (n > len - added)
 			n = (size_t)(len - added);
-		if (n && places_add(p, (uint8_t *)v->iov_base + at->used, n) < 0)
+		if (n && places_add(p, 1, (uint8_t *)v->iov_base + at->used, n) < 0)
 			break;
 		added += n;
 		at->used += n;
@@ -153,7 +155,7 @@ static uint64_t split_places(struct emu_flow *f, struct msghdr *msg, uint32_t fr
 		} else {
 			uint8_t *to = b->bytes + (uint64_t)piece->slot * b->page + piece->at + piece->done;
 
-			if (places_add(p, to, n) < 0)
+			if (places_add(p, 0, to, n) < 0)
 				break;
 			total += n;
 			if (EMU_FAULT(62))
@@ -188,16 +190,17 @@ static int copy_from_mirror(struct emu_flow *f, const struct places *p, uint64_t
 	return -1;
 }
 
+/* The k-th message. The buffer need not be aligned. */
 static void put_cmsg(uint8_t *control, uint32_t k, int type, const struct devmem_cmsg *c)
 {
-	struct {
-		struct cmsghdr h;
-		struct devmem_cmsg c;
-	} m = {.h = {.cmsg_len = sizeof(m), .cmsg_level = SOL_SOCKET, .cmsg_type = type}, .c = *c};
+	struct cmsghdr h = {.cmsg_len = CMSG_LEN(sizeof(*c)), .cmsg_level = SOL_SOCKET, .cmsg_type = type};
 
-	_Static_assert(sizeof(m) == EMU_CMSG_SPACE && CMSG_SPACE(sizeof(*c)) == EMU_CMSG_SPACE,
-		       "what the kernel writes, and no padding");
-	memcpy(control + (size_t)k * EMU_CMSG_SPACE, &m, sizeof(m));
+	_Static_assert(CMSG_LEN(sizeof(*c)) == EMU_CMSG_SPACE && CMSG_SPACE(sizeof(*c)) == EMU_CMSG_SPACE &&
+			       CMSG_LEN(0) == sizeof(h),
+		       "as the kernel lays them out, without gaps");
+	control += (size_t)k * EMU_CMSG_SPACE;
+	memcpy(control, &h, sizeof(h));
+	memcpy(control + sizeof(h), c, sizeof(*c));
 }
 
 /* Tokens and control messages for the first `got` bytes of the plan, which are in their places. */

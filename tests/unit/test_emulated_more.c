@@ -242,6 +242,25 @@ static void on_alarm(int sig)
 	(void)sig;
 }
 
+/* An iov that leads nowhere: EFAULT, nothing is consumed, and the pages that were meant for it are free again. */
+static void bad_iov(void)
+{
+	uint8_t control[400];
+	struct iovec v = {(void *)8, 100000};
+	struct msghdr msg = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
+	char said[600];
+	struct world w;
+
+	use_params("GANTRY_EMU_SHAPE", "pages", "GANTRY_EMU_LINEAR", "1000", NULL);
+	world_open(&w, 64);
+	pair_arrive(&w.p[0], 50000);
+	WANT(devmem_emulated.receive(w.f[0], &msg, MSG_DONTWAIT) == -1 && errno == EFAULT);
+	devmem_emulated.describe(w.b, said, sizeof(said));
+	WANT(strstr(said, "64 of 64 pages"));
+	WANT_EQ(must_get(&w, 0)->bytes, 50000);
+	world_close(&w);
+}
+
 /* 12. Ends, errors and readiness as TCP has them; nothing is held back. */
 static void like_tcp(void)
 {
@@ -251,6 +270,7 @@ static void like_tcp(void)
 	struct world w;
 	struct got *g;
 
+	bad_iov();
 	use_params("GANTRY_EMU_SHAPE", "random", "GANTRY_EMU_PLAIN", "300", NULL);
 	world_open(&w, 64);
 	must_be_empty(&w, 0);

@@ -10,6 +10,7 @@ int cmd_perf_fifo(int argc, char **argv);
 int cmd_perf_rx(int argc, char **argv);
 int cmd_check(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
+int cmd_devmem_helper(int argc, char **argv);
 int cmd_stall(int argc, char **argv);
 int cmd_trace(int argc, char **argv);
 

@@ -122,6 +122,9 @@ static gantry_result settle(struct tcp_unpack *u, struct tcp_recv *recv)
 		if (r != GANTRY_OK)
 			return r;
 	}
+	/* What a NIC has written to the device's memory must be there before anybody is told to read it. */
+	if (tcp_land_needed(recv) && u->pool->source->kind == DEVMEM_KERNEL && !land->copying)
+		TRY(u->dev->ops->flush_remote_writes(u->dev));
 	if (land->place == TCP_PLACE_BOUNCE || land->place == TCP_PLACE_GATHER) {
 		if (!land->copying && recv->slots[0].total)
 			TRY(begin_copies(u, recv));
@@ -172,14 +175,10 @@ static void publish(struct tcp_link *l, struct tcp_recv *recv)
 /* 1: it is over, well or not. */
 static int finish(struct tcp_link *l, struct tcp_recv *recv)
 {
-	struct tcp_unpack *u = l->unpack;
-	gantry_result r = settle(u, recv);
+	gantry_result r = settle(l->unpack, recv);
 
 	if (r == GANTRY_AGAIN)
 		return 0;
-	/* What a NIC has written to the device's memory must be there before the kernel is told of it. */
-	if (r == GANTRY_OK && u->pool->source->kind == DEVMEM_KERNEL)
-		r = u->dev->ops->flush_remote_writes(u->dev);
 	if (r == GANTRY_OK)
 		publish(l, recv);
 	else

@@ -1,0 +1,198 @@
+/* The page pool: one per device, parts of NICs, landing pages; on the host and on a GPU that is not one. */
+#include <dlfcn.h>
+
+#include "device/cuda/driver.h"
+#include "device/device.h"
+#include "devmem_util.h"
+#include "fixtures/cuda/fake_cuda.h"
+
+static const struct devmem_source_ops other_source = {.kind = DEVMEM_KERNEL, .name = "other", .bind = fake_bind};
+static struct gantry_device *host;
+
+static void one_per_device(void)
+{
+	struct devmem_pool *p, *q;
+	struct devmem_part *a, *b;
+	int binds = fake_nic.binds;
+
+	fake_params("1M", "1M", "auto", "2");
+	CHECK_OK(devmem_pool_get_from(host, &fake_source, &p));
+	CHECK_OK(devmem_pool_get_from(host, &fake_source, &q));
+	CHECK(p == q);
+	CHECK_EQ(devmem_pool_get_from(host, &other_source, &q), GANTRY_ERR_CONFIG);
+	CHECK_HAS(gantry_last_error(), "the fake source");
+	CHECK_EQ(p->memory.size, 3 << 20);
+	CHECK(p->memory.host == p->memory.device_ptr);
+	CHECK_EQ((uintptr_t)p->memory.device_ptr % (uintptr_t)sysconf(_SC_PAGESIZE), 0);
+	CHECK_EQ(p->npages, 256);
+	CHECK_EQ(devmem_pool_page_offset(p, 3), (2 << 20) + 3 * 4096);
+
+	CHECK_OK(devmem_pool_part(p, "eth0", &a));
+	CHECK_OK(devmem_pool_part(p, "eth1", &b));
+	CHECK_OK(devmem_pool_part(p, "eth0", &b));
+	CHECK(a == b);
+	CHECK_EQ(fake_nic.binds, binds + 2);
+	CHECK_EQ(p->parts[1].base, 1 << 20);
+	CHECK_EQ(p->parts[1].binding->memory.size, 1 << 20);
+	CHECK(p->parts[1].binding->memory.host == p->memory.host + (1 << 20));
+	CHECK(p->parts[1].binding->memory.device_ptr == p->memory.device_ptr + (1 << 20));
+	CHECK_EQ(devmem_pool_part(p, "eth2", &b), GANTRY_ERR_LIMIT);
+	CHECK_HAS(gantry_last_error(), "GANTRY_UNPACK_NICS");
+	CHECK_EQ(devmem_pool_part(p, "", &b), GANTRY_ERR_INVALID);
+	CHECK_EQ(devmem_pool_part(p, "a-name-of-sixteen", &b), GANTRY_ERR_INVALID);
+	devmem_pool_put(p);
+	CHECK_EQ(fake_nic.unbinds, 0);
+	devmem_pool_put(p);
+	CHECK_EQ(fake_nic.unbinds, 2);
+	devmem_pool_put(NULL);
+}
+
+static void what_cannot_be(void)
+{
+	struct devmem_pool *p = NULL;
+	struct devmem_part *part = NULL;
+
+	fake_params("3G", "512M", "auto", "2");
+	CHECK_EQ(devmem_pool_get_from(host, &fake_source, &p), GANTRY_ERR_CONFIG);
+	CHECK_HAS(gantry_last_error(), "4 GiB");
+	CHECK(p == NULL);
+	CHECK_EQ(devmem_pool_get(host, DEVMEM_NONE, &p), GANTRY_ERR_UNSUPPORTED);
+	/* A NIC that cannot be bound may be tried again. */
+	fake_params("1M", "1M", "auto", "1");
+	CHECK_OK(devmem_pool_get_from(host, &fake_source, &p));
+	fake_nic.bind_result = GANTRY_ERR_UNSUPPORTED;
+	CHECK_EQ(devmem_pool_part(p, "eth0", &part), GANTRY_ERR_UNSUPPORTED);
+	CHECK(part == NULL);
+	fake_nic.bind_result = GANTRY_OK;
+	CHECK_OK(devmem_pool_part(p, "eth1", &part));
+	CHECK_EQ(part->base, 0);
+	CHECK_STR(part->nic, "eth1");
+	devmem_pool_put(p);
+}
+
+static void landing_pages(void)
+{
+	struct devmem_pool *p;
+	uint32_t pages[256], more[4];
+
+	fake_params("1M", "1M", "device", "1");
+	CHECK_OK(devmem_pool_get_from(host, &fake_source, &p));
+	CHECK(p->memory.host != NULL); /* the host device: its memory is ours too */
+	CHECK(p->stream == NULL);
+	CHECK_EQ(devmem_pool_is_whole(p), 1);
+	CHECK_EQ(devmem_pool_take(p, 257, pages), -1);
+	CHECK_EQ(devmem_pool_take(p, 254, pages), 0);
+	for (uint32_t i = 0; i < 254; i++)
+		CHECK_EQ(pages[i], i); /* neighbours, as long as nothing has come back in disorder */
+	CHECK_EQ(devmem_pool_take(p, 3, more), -1);
+	CHECK_EQ(devmem_pool_take(p, 2, more), 0);
+	CHECK_EQ(devmem_pool_take(p, 1, more), -1);
+	CHECK_EQ(devmem_pool_is_whole(p), 0);
+	devmem_pool_give(p, more, 2);
+	devmem_pool_give(p, pages, 254);
+	CHECK_EQ(devmem_pool_is_whole(p), 1);
+	CHECK_EQ(devmem_pool_take(p, 4, more), 0);
+	CHECK_EQ(more[3], 3); /* in order again */
+	devmem_pool_give(p, more, 4);
+	devmem_pool_put(p);
+}
+
+/* Threads take and give; each writes its name into its pages and finds it there. */
+static void *taker(void *arg)
+{
+	struct devmem_pool *p;
+	struct devmem_part *part;
+	uint64_t rng = (uintptr_t)arg * 77 + 5;
+	uint32_t pages[64];
+
+	for (int round = 0; round < 300; round++) {
+		uint32_t n = fake_between(&rng, 1, 64);
+
+		/* Making and ending the pool is part of it. */
+		CHECK_OK(devmem_pool_get_from(host, &fake_source, &p));
+		CHECK_OK(devmem_pool_part(p, "eth0", &part));
+		if (devmem_pool_take(p, n, pages) == 0) {
+			for (uint32_t i = 0; i < n; i++)
+				memset(p->memory.host + devmem_pool_page_offset(p, pages[i]), (int)(uintptr_t)arg,
+				       4096);
+			for (uint32_t i = 0; i < n; i++)
+				CHECK_EQ(p->memory.host[devmem_pool_page_offset(p, pages[i]) + 4095], (uintptr_t)arg);
+			devmem_pool_give(p, pages, n);
+		}
+		devmem_pool_put(p);
+	}
+	return NULL;
+}
+
+static void threads(void)
+{
+	pthread_t id[4];
+
+	fake_params("1M", "1M", "auto", "1");
+	fake_nic.binds = fake_nic.unbinds = 0;
+	for (uintptr_t i = 0; i < 4; i++)
+		CHECK_EQ(pthread_create(&id[i], NULL, taker, (void *)i), 0);
+	for (int i = 0; i < 4; i++)
+		pthread_join(id[i], NULL);
+	CHECK(fake_nic.binds > 0);
+	CHECK_EQ(fake_nic.unbinds, fake_nic.binds);
+}
+
+static void on_a_gpu(void)
+{
+	const char *build = getenv("BUILD_DIR");
+	char path[4096];
+	struct gantry_device *gpu;
+	struct devmem_pool *p;
+	struct fake_cuda *fake;
+	void *lib;
+
+	snprintf(path, sizeof(path), "%s/fixtures/cuda/libcuda.so.1", build ? build : ".");
+	lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	if (!lib)
+		SKIP("no fake driver: %s (BUILD_DIR is the build folder)", dlerror());
+	fake = dlsym(lib, "fake_cuda");
+	CHECK_OK(gantry_device_cuda(0, &gpu));
+
+	fake_params("1M", "1M", "auto", "1");
+	CHECK_OK(devmem_pool_get_from(gpu, &fake_source, &p));
+	CHECK_EQ(fake->pinned, 1);
+	CHECK_EQ(fake->allocations, 0);
+	CHECK(p->memory.host != NULL && p->stream == NULL && p->twin == NULL);
+	devmem_pool_put(p);
+	CHECK_EQ(fake->pinned, 0);
+
+	/* What the CPU cannot touch: a stream, and a twin of the landing pages. Devmem TCP has no other memory. */
+	for (int kernel = 0; kernel < 2; kernel++) {
+		fake_params("1M", "1M", kernel ? "mapped" : "device", "1");
+		CHECK_OK(devmem_pool_get_from(gpu, kernel ? &other_source : &fake_source, &p));
+		CHECK_EQ(fake->allocations, 1);
+		CHECK_EQ(fake->pinned, 1);
+		CHECK(p->memory.host == NULL && p->stream != NULL && p->twin != NULL);
+		CHECK_EQ((uintptr_t)p->memory.device_ptr % (uintptr_t)sysconf(_SC_PAGESIZE), 0);
+		devmem_pool_put(p);
+		CHECK_EQ(fake->allocations + fake->pinned, 0);
+	}
+	/* Nothing is left of one that fails half way. */
+	fake_params("1M", "1M", "device", "1");
+	fake->fail_symbol = "cuMemHostAlloc";
+	fake->fail_error = CUE_OUT_OF_MEMORY;
+	p = NULL;
+	CHECK_EQ(devmem_pool_get_from(gpu, &fake_source, &p), GANTRY_ERR_NOMEM);
+	CHECK(p == NULL);
+	CHECK_EQ(fake->allocations + fake->pinned, 0);
+	gantry_device_close(gpu);
+	CHECK_EQ(fake->contexts + fake->streams, 0);
+}
+
+int main(void)
+{
+	CHECK_OK(gantry_device_host(&host));
+	one_per_device();
+	what_cannot_be();
+	landing_pages();
+	threads();
+	on_a_gpu();
+	gantry_device_close(host);
+	return 0;
+}

@@ -1,0 +1,274 @@
+/* Tokens of a flow: counted, given back once, in few calls, never while somebody has them. */
+#include "devmem_util.h"
+
+static struct devmem_binding *binding;
+
+static void take_some(struct devmem_tokens *t, struct fake_flow *f, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		CHECK_OK(devmem_tokens_take(t, fake_token(f, i % 16)));
+}
+
+static void users_are_counted(void)
+{
+	struct fake_flow *f = fake_flow_new(binding);
+	struct devmem_tokens t;
+	uint32_t one = 1, two = 2;
+
+	devmem_tokens_init(&t, &f->base);
+	CHECK_OK(devmem_tokens_flush(&t)); /* of nothing: no call */
+	take_some(&t, f, 2);
+	CHECK_OK(devmem_tokens_use(&t, 1));
+	CHECK_OK(devmem_tokens_drop(&t, &one, 1));
+	CHECK_OK(devmem_tokens_drop(&t, &two, 1));
+	CHECK_EQ(f->calls, 0); /* two are few: they wait */
+	CHECK_OK(devmem_tokens_flush(&t));
+	CHECK_EQ(f->calls, 1);
+	CHECK_EQ(f->out, 1);
+	CHECK(f->page_of[1] != 0); /* it has a user yet */
+	CHECK_EQ(t.held, 1);
+	CHECK_OK(devmem_tokens_drop(&t, &one, 1));
+	/* It is queued, so nobody has it, and receive cannot bring it. */
+	CHECK_EQ(devmem_tokens_use(&t, 1), GANTRY_ERR_INTERNAL);
+	CHECK_EQ(devmem_tokens_drop(&t, &one, 1), GANTRY_ERR_INTERNAL);
+	CHECK_EQ(devmem_tokens_take(&t, 1), GANTRY_ERR_PROTOCOL);
+	CHECK_HAS(gantry_last_error(), "token 1 came again");
+	CHECK_EQ(t.held, 1);
+	CHECK_OK(devmem_tokens_flush(&t));
+	CHECK_EQ(f->out, 0);
+	CHECK_EQ(t.held, 0);
+	CHECK_EQ(t.returned, 2);
+	/* The same number again is another token. */
+	take_some(&t, f, 1);
+	CHECK_OK(devmem_tokens_drop(&t, &one, 1));
+	CHECK_OK(devmem_tokens_flush(&t));
+	CHECK_EQ(f->out, 0);
+	devmem_tokens_free(&t);
+	free(f);
+}
+
+static void what_is_no_token(void)
+{
+	struct fake_flow *f = fake_flow_new(binding);
+	struct devmem_tokens t;
+	uint32_t five = 5, mixed[3] = {1, 77, 2};
+
+	devmem_tokens_init(&t, &f->base);
+	CHECK_EQ(devmem_tokens_take(&t, 0), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(devmem_tokens_take(&t, 0x7fffffff), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(devmem_tokens_take(&t, UINT32_MAX), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(devmem_tokens_use(&t, 5), GANTRY_ERR_INTERNAL);
+	CHECK_EQ(devmem_tokens_drop(&t, &five, 1), GANTRY_ERR_INTERNAL);
+	CHECK_EQ(t.held, 0);
+	/* One bad one among others does not keep those. */
+	take_some(&t, f, 2);
+	CHECK_EQ(devmem_tokens_drop(&t, mixed, 3), GANTRY_ERR_INTERNAL);
+	CHECK_HAS(gantry_last_error(), "token 77");
+	CHECK_OK(devmem_tokens_flush(&t));
+	CHECK_EQ(f->out, 0);
+	devmem_tokens_free(&t);
+	free(f);
+}
+
+/* Few calls: ranges where there are any, and the kernel's limits of a call where there are not. */
+static void limits_of_a_call(void)
+{
+	struct fake_flow *f = fake_flow_new(binding);
+	struct devmem_tokens t;
+	uint32_t tokens[3000], n = 0;
+
+	devmem_tokens_init(&t, &f->base);
+	take_some(&t, f, 3000);
+	/* Dense, backwards: 1024 + 1024 + 952 in one range each. */
+	for (uint32_t i = 0; i < 3000; i++)
+		tokens[i] = 3000 - i;
+	CHECK_OK(devmem_tokens_drop(&t, tokens, 3000));
+	CHECK_EQ(f->out, 0);
+	CHECK_EQ(f->calls, 3);
+	CHECK_EQ(f->most_ranges, 1);
+	CHECK_EQ(f->most_tokens, 1024);
+	/* Every second one: 1500 ranges of one are 11 calls of 128 and one of 92. */
+	take_some(&t, f, 3000);
+	f->calls = 0;
+	for (uint32_t i = 1; i <= 3000; i += 2)
+		tokens[n++] = i;
+	CHECK_OK(devmem_tokens_drop(&t, tokens, n));
+	CHECK_EQ(f->calls, 12);
+	CHECK_EQ(f->most_ranges, 128);
+	CHECK_EQ(f->out, 1500);
+	/* One by one they go when DEVMEM_FLUSH_AT have come together. */
+	f->calls = 0;
+	for (uint32_t i = 2; i <= 3000; i += 2)
+		CHECK_OK(devmem_tokens_drop(&t, &i, 1));
+	CHECK_EQ(f->calls, 1500 / DEVMEM_FLUSH_AT);
+	CHECK_EQ(t.nqueued, 1500 % DEVMEM_FLUSH_AT);
+	CHECK_OK(devmem_tokens_flush(&t));
+	CHECK_EQ(f->out, 0);
+	CHECK_EQ(t.returned, 6000);
+	devmem_tokens_free(&t);
+	free(f);
+}
+
+static void failures(void)
+{
+	struct fake_flow *f = fake_flow_new(binding);
+	struct devmem_tokens t;
+	uint32_t tokens[3] = {3, 1, 2};
+
+	devmem_tokens_init(&t, &f->base);
+	take_some(&t, f, 3);
+	CHECK_OK(devmem_tokens_drop(&t, tokens, 3));
+	f->fail_errno = EBADF;
+	CHECK_EQ(devmem_tokens_flush(&t), GANTRY_ERR_SYSTEM);
+	CHECK_HAS(gantry_last_error(), "give 3 tokens back on socket 55: Bad file descriptor");
+	CHECK_EQ(t.held, 3); /* nothing is forgotten */
+	CHECK_OK(devmem_tokens_flush(&t));
+	CHECK_EQ(f->out, 0);
+	take_some(&t, f, 3);
+	CHECK_OK(devmem_tokens_drop(&t, tokens, 3));
+	f->swallow = 1;
+	CHECK_EQ(devmem_tokens_flush(&t), GANTRY_ERR_INTERNAL);
+	CHECK_HAS(gantry_last_error(), "3 tokens were given back on socket 55, 2 were freed");
+	f->swallow = 0;
+	CHECK_OK(devmem_tokens_flush(&t)); /* and not a second time */
+	devmem_tokens_free(&t);
+	free(f);
+}
+
+/* Against a model that counts users by itself. */
+static void random_use(uint64_t seed)
+{
+	struct fake_flow *f = fake_flow_new(binding);
+	struct devmem_tokens t;
+	uint64_t rng = seed * 0x9e3779b97f4a7c15ull + 1;
+	static uint32_t users[4096];
+	uint32_t held[4096], n = 0, taken = 0;
+
+	memset(users, 0, sizeof(users));
+	devmem_tokens_init(&t, &f->base);
+	for (int step = 0; step < 20000 || n > 0; step++) {
+		uint32_t what = fake_random(&rng) % 8, at = n ? fake_random(&rng) % n : 0;
+
+		if (what < 3 && n < 2000 && step < 20000) {
+			uint32_t token = fake_token(f, fake_random(&rng) % 16);
+
+			CHECK_EQ(users[token], 0); /* else it was given back while in use */
+			CHECK_OK(devmem_tokens_take(&t, token));
+			users[token] = 1;
+			held[n++] = token;
+			taken++;
+		} else if (what == 3 && n > 0 && users[held[at]] < 300) {
+			CHECK_OK(devmem_tokens_use(&t, held[at]));
+			users[held[at]]++;
+		} else if (what < 7 && n > 0) {
+			CHECK_OK(devmem_tokens_drop(&t, &held[at], 1));
+			if (--users[held[at]] == 0)
+				held[at] = held[--n];
+		} else if (what == 7) {
+			CHECK_OK(devmem_tokens_flush(&t));
+		}
+		for (uint32_t i = 0; i < n && step % 997 == 0; i++)
+			CHECK(f->page_of[held[i]] != 0);
+	}
+	CHECK_OK(devmem_tokens_flush(&t));
+	CHECK_EQ(f->out, 0);
+	CHECK_EQ(t.held, 0);
+	CHECK_EQ(t.returned, taken);
+	devmem_tokens_free(&t);
+	free(f);
+}
+
+/* One thread receives, others let go: a number that the kernel brings again at once must not be mistaken. */
+enum { WORKERS = 3, ROUNDS = 20000, BOX = 256 };
+static struct {
+	struct devmem_tokens t;
+	struct fake_flow *f;
+	pthread_mutex_t lock;
+	uint32_t box[BOX], n;
+	int end;
+} race;
+
+static void *worker(void *arg)
+{
+	uint64_t rng = (uintptr_t)arg + 1;
+	uint32_t some[8];
+
+	for (;;) {
+		uint32_t n = 0;
+		int end;
+
+		pthread_mutex_lock(&race.lock);
+		while (race.n > 0 && n < 8)
+			some[n++] = race.box[--race.n];
+		end = race.end;
+		pthread_mutex_unlock(&race.lock);
+		if (n == 0 && end)
+			return NULL;
+		if (n > 0 && fake_random(&rng) % 4 == 0) {
+			CHECK_OK(devmem_tokens_use(&race.t, some[0]));
+			CHECK_OK(devmem_tokens_drop(&race.t, some, n));
+			n = 1;
+		}
+		if (n > 0)
+			CHECK_OK(devmem_tokens_drop(&race.t, some, n));
+		else
+			usleep(10);
+		if (fake_random(&rng) % 8 == 0)
+			CHECK_OK(devmem_tokens_flush(&race.t));
+	}
+}
+
+static void threads(void)
+{
+	pthread_t id[WORKERS];
+
+	race.f = fake_flow_new(binding);
+	devmem_tokens_init(&race.t, &race.f->base);
+	pthread_mutex_init(&race.lock, NULL);
+	for (uintptr_t i = 0; i < WORKERS; i++)
+		CHECK_EQ(pthread_create(&id[i], NULL, worker, (void *)i), 0);
+	for (uint32_t i = 0; i < ROUNDS;) {
+		int full;
+
+		pthread_mutex_lock(&race.lock);
+		full = race.n == BOX;
+		pthread_mutex_unlock(&race.lock);
+		if (full) {
+			usleep(10);
+			continue;
+		}
+		uint32_t token = fake_token(race.f, i % 16);
+
+		CHECK_OK(devmem_tokens_take(&race.t, token));
+		pthread_mutex_lock(&race.lock);
+		race.box[race.n++] = token;
+		pthread_mutex_unlock(&race.lock);
+		i++;
+	}
+	pthread_mutex_lock(&race.lock);
+	race.end = 1;
+	pthread_mutex_unlock(&race.lock);
+	for (int i = 0; i < WORKERS; i++)
+		pthread_join(id[i], NULL);
+	CHECK_OK(devmem_tokens_flush(&race.t));
+	CHECK_EQ(race.f->out, 0);
+	CHECK_EQ(race.t.returned, ROUNDS);
+	devmem_tokens_free(&race.t);
+	free(race.f);
+}
+
+int main(void)
+{
+	CHECK_OK(gantry_params_load(0));
+	gantry_log_configure(GANTRY_LOG_ERROR, 0, "/dev/null"); /* errors are expected here */
+	binding = fake_pages(16);
+	users_are_counted();
+	what_is_no_token();
+	limits_of_a_call();
+	failures();
+	for (uint64_t seed = 1; seed <= 5; seed++)
+		random_use(seed);
+	threads();
+	fake_unbind(binding);
+	return 0;
+}

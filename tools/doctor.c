@@ -129,17 +129,19 @@ static const char help[] =
 	"  --params-markdown  the parameters as the page docs/params.md\n"
 	"  --ifname PATTERN   choose interfaces by this instead of GANTRY_IFNAME\n"
 	"  --plugin SPEC      look for this plugin instead of NCCL_NET_PLUGIN\n"
+	"  --undo-devmem      only: put back what crashed processes have changed on NICs (needs root)\n"
 	"  --help             this text\n\n"
 	"Levels: ok, note (good to know), warn (slower or weaker than need be), fail (will not work).\n"
 	"Exit status: 0, 1 if anything fails, 2 on wrong usage.\n";
 
-enum { OPT_JSON = 256, OPT_PARAMS, OPT_MARKDOWN, OPT_IFNAME, OPT_PLUGIN, OPT_HELP };
+enum { OPT_JSON = 256, OPT_PARAMS, OPT_MARKDOWN, OPT_IFNAME, OPT_PLUGIN, OPT_UNDO, OPT_HELP };
 static const struct option options[] = {
 	{"json", no_argument, NULL, OPT_JSON},
 	{"params", no_argument, NULL, OPT_PARAMS},
 	{"params-markdown", no_argument, NULL, OPT_MARKDOWN},
 	{"ifname", required_argument, NULL, OPT_IFNAME},
 	{"plugin", required_argument, NULL, OPT_PLUGIN},
+	{"undo-devmem", no_argument, NULL, OPT_UNDO},
 	{"help", no_argument, NULL, OPT_HELP},
 	{NULL, 0, NULL, 0},
 };
@@ -174,6 +176,7 @@ static void examine(struct doctor *d, int only_params)
 		doctor_interfaces(d);
 		doctor_limits(d);
 		doctor_kernel(d);
+		doctor_devmem(d);
 		doctor_build(d);
 		say_captured(d, "log", "warning", 0, "");
 	}
@@ -186,7 +189,7 @@ static void examine(struct doctor *d, int only_params)
 int cmd_doctor(int argc, char **argv)
 {
 	struct doctor d = {.plugin = getenv("NCCL_NET_PLUGIN")};
-	int c, only_params = 0;
+	int c, only_params = 0, undo = 0;
 
 	opterr = 0;
 	optind = 0;
@@ -207,6 +210,9 @@ int cmd_doctor(int argc, char **argv)
 		case OPT_PLUGIN:
 			d.plugin = optarg;
 			break;
+		case OPT_UNDO:
+			undo = 1;
+			break;
 		case OPT_HELP:
 		case 'h':
 			fputs(help, stdout);
@@ -218,7 +224,13 @@ int cmd_doctor(int argc, char **argv)
 	if (optind < argc)
 		return wrong_usage('?', argv[optind]);
 	gantry_log_set_sink(capture);
-	examine(&d, only_params);
+	if (undo) {
+		gantry_params_load(0);
+		doctor_undo_devmem(&d);
+		say_captured(&d, "log", "warning", 0, "");
+	} else {
+		examine(&d, only_params);
+	}
 	gantry_log_set_sink(NULL);
 	return d.counts[DOCTOR_FAIL] ? 1 : 0;
 }

@@ -26,6 +26,8 @@ void doctor_say(struct doctor *d, const char *section, const char *name, enum do
 void doctor_interfaces(struct doctor *d);
 void doctor_limits(struct doctor *d);
 void doctor_kernel(struct doctor *d);
+void doctor_devmem(struct doctor *d); /* devmem TCP: every NIC and GPU */
+void doctor_undo_devmem(struct doctor *d);
 void doctor_build(struct doctor *d); /* this build, OpenSSL, the plugin NCCL would load */
 
 /* A file's first line without the newline; NULL when it cannot be read. Returns buf. */

@@ -21,6 +21,7 @@ static const struct command commands[] = {
 	{"doctor", cmd_doctor, "what this machine can do, and what to do about the rest"},
 	{"stall", cmd_stall, "who waits for whom in a hung job, and who is to blame"},
 	{"trace", cmd_trace, "what a job did, as one Chrome or Perfetto picture"},
+	{"devmem-helper", cmd_devmem_helper, "privileged: binds NICs to GPU memory for other processes"},
 	{"help", cmd_help, "this text, or that of a command: gantry help COMMAND"},
 };
 enum { COMMANDS = sizeof(commands) / sizeof(commands[0]) };
@@ -30,10 +31,10 @@ static void usage(FILE *f)
 	fprintf(f, "usage: gantry COMMAND [OPTION]...\n"
 		   "GPU-driven networking over plain TCP.\n\n");
 	for (size_t i = 0; i < COMMANDS; i++)
-		fprintf(f, "  %-8s %s\n", commands[i].name, commands[i].text);
+		fprintf(f, "  %-13s %s\n", commands[i].name, commands[i].text);
 	fprintf(f, "\n"
-		   "  --version  the version\n"
-		   "  --help     this text\n\n"
+		   "  --version      the version\n"
+		   "  --help         this text\n\n"
 		   "Parameters are environment variables: gantry doctor --params lists them.\n"
 		   "Exit status: 0 fine, 1 the thing examined is not fine, 2 wrong usage.\n");
 }

@@ -15,6 +15,7 @@ static const struct op ops[] = {
 	{"net", cmd_perf_net, "isend and irecv of a net plugin between two processes"},
 	{"sendrecv", cmd_perf_sendrecv, "sends and receives of Gantry's own communicator, over any of its transports"},
 	{"fifo", cmd_perf_fifo, "what a kernel and the progress thread cost each other, without payload"},
+	{"rx", cmd_perf_rx, "the pipeline of gantry/rx.h, beside plain TCP and the bus"},
 };
 enum { OPS = sizeof(ops) / sizeof(ops[0]) };
 

@@ -35,7 +35,8 @@ extern "C" {
 	X(ERR_SIZE,        "a send is larger than its receive")                    \
 	X(ERR_CORRUPT,     "data arrived damaged")                                 \
 	X(ERR_PROTOCOL,    "the peer broke the wire protocol")                     \
-	X(ERR_ABORTED,     "the operation was aborted on this side")
+	X(ERR_ABORTED,     "the operation was aborted on this side")               \
+	X(ERR_CANCELLED,   "the operation was cancelled")
 /* clang-format on */
 
 typedef enum {

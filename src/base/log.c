@@ -60,6 +60,8 @@ const char *gantry_log_subsys_name(enum gantry_log_subsys subsys)
 		return "proxy";
 	case GANTRY_SUBSYS_COMM:
 		return "comm";
+	case GANTRY_SUBSYS_RX:
+		return "rx";
 	case GANTRY_SUBSYS_ALL:
 		break;
 	}

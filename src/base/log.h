@@ -35,7 +35,8 @@ enum gantry_log_subsys {
 	GANTRY_SUBSYS_DEVICE = 1 << 6, /* "device": GPUs, streams, kernels */
 	GANTRY_SUBSYS_PROXY = 1 << 7,  /* "proxy": the progress thread */
 	GANTRY_SUBSYS_COMM = 1 << 8,   /* "comm": bootstrap, transports, communicators */
-	GANTRY_SUBSYS_ALL = (1 << 9) - 1,
+	GANTRY_SUBSYS_RX = 1 << 9,     /* "rx": the pipeline of gantry/rx.h */
+	GANTRY_SUBSYS_ALL = (1 << 10) - 1,
 };
 
 /*

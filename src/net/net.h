@@ -156,6 +156,9 @@ struct gantry_net {
 
 /* Gantry's own TCP network: one per process, always there. */
 struct gantry_net *gantry_net_tcp(void);
+/* How a context of it receives: enum gantry_net_unpack, PARAM resolved; text: the same for people, with the reason if it
+ * is OFF. */
+int gantry_net_tcp_unpack(const void *ctx, char *text, size_t len);
 
 /* A peer died, a deadline passed and the like: what NCCL calls a remote error. */
 static inline int gantry_result_is_remote(gantry_result r)

@@ -4,7 +4,9 @@
  * From v11 on NCCL asks for one context per communicator and gives it back.
  * v6 to v10 know none: they call init once or more, never finalize, and v10
  * names a traffic class at connect. For them there is one context per traffic
- * class for the life of the process, made when it is first asked for.
+ * class for the life of the process, made when it is first asked for. v9 and v10
+ * have others than v6 to v8, which must not unpack: nobody tells them which
+ * receives are LL or LL128.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_PLUGIN
 #include <pthread.h>
@@ -19,9 +21,9 @@ static struct {
 	pthread_mutex_t lock; /* of everything here */
 	int count;
 	struct {
-		int traffic_class;
+		int traffic_class, unpack;
 		void *ctx; /* owned, never ended: these versions have no finalize */
-	} of[MAX_TRAFFIC_CLASSES];
+	} of[2 * MAX_TRAFFIC_CLASSES];
 } shared = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* Written by init, read by whichever thread logs: relaxed is enough, a function's code does not change. */
@@ -67,12 +69,16 @@ ncclResult_t gantry_plugin_init(void **ctx, uint64_t comm_id, ncclNetCommConfig_
 				ncclProfilerCallback_t profiler)
 {
 	struct gantry_net *net = gantry_net_tcp();
-	struct gantry_net_config c = {.traffic_class = config ? config->trafficClass : GANTRY_NET_UNDEF};
+	struct gantry_net_config c = {
+		.traffic_class = config ? config->trafficClass : GANTRY_NET_UNDEF,
+		.unpack = GANTRY_NET_UNPACK_PARAM,
+	};
 	gantry_result r;
 
 	(void)profiler; /* the event ring is Gantry's own record */
 	TRY(prepare(log));
 	TRY(net->ops->init(net, comm_id, &c, ctx));
+	gantry_plugin_unpack_note(*ctx);
 out:
 	return gantry_plugin_result(r);
 }
@@ -108,23 +114,27 @@ ncclResult_t gantry_plugin_set_attr(void *ctx, ncclNetAttr_v11_t *attr)
 	return gantry_plugin_result(net->ops->set_attr(net, ctx, &a));
 }
 
-gantry_result gantry_plugin_shared_context(int traffic_class, void **ret_ctx)
+gantry_result gantry_plugin_shared_context(int traffic_class, int unpack, void **ret_ctx)
 {
 	struct gantry_net *net = gantry_net_tcp();
-	struct gantry_net_config c = {.traffic_class = traffic_class};
+	struct gantry_net_config c = {.traffic_class = traffic_class, .unpack = unpack};
 	gantry_result r = GANTRY_OK;
 	void *ctx = NULL;
 	int i;
 
 	pthread_mutex_lock(&shared.lock);
-	for (i = 0; i < shared.count && shared.of[i].traffic_class != traffic_class; i++)
-		;
-	if (i == MAX_TRAFFIC_CLASSES)
+	for (i = 0; i < shared.count; i++)
+		if (shared.of[i].traffic_class == traffic_class && shared.of[i].unpack == unpack)
+			break;
+	if (i == 2 * MAX_TRAFFIC_CLASSES)
 		FAIL(GANTRY_ERR_LIMIT, "traffic class %d is one more than the %d that a process may use", traffic_class,
 		     MAX_TRAFFIC_CLASSES - 1);
 	if (i == shared.count) {
 		TRY(net->ops->init(net, 0, &c, &ctx));
+		if (unpack != GANTRY_NET_UNPACK_OFF)
+			gantry_plugin_unpack_note(ctx);
 		shared.of[i].traffic_class = traffic_class;
+		shared.of[i].unpack = unpack;
 		shared.of[i].ctx = ctx;
 		shared.count++;
 	}
@@ -134,13 +144,13 @@ out:
 	return r;
 }
 
-ncclResult_t gantry_plugin_init_shared(ncclDebugLogger_t log)
+ncclResult_t gantry_plugin_init_shared(ncclDebugLogger_t log, int unpack)
 {
 	gantry_result r;
 	void *ctx;
 
 	TRY(prepare(log));
-	TRY(gantry_plugin_shared_context(GANTRY_NET_UNDEF, &ctx));
+	TRY(gantry_plugin_shared_context(GANTRY_NET_UNDEF, unpack, &ctx));
 out:
 	return gantry_plugin_result(r);
 }

@@ -78,7 +78,7 @@ static int copy_devs(const struct gantry_net_vdevice *vdev, int *devs, int max)
 	return n;
 }
 
-#define DEFINE_PROPERTIES(version, fill)                                                                               \
+#define DEFINE_PROPERTIES(version, fill, overlay)                                                                               \
 	ncclResult_t gantry_plugin_properties_##version(int dev, ncclNetProperties_##version##_t *props)               \
 	{                                                                                                              \
 		struct gantry_net *net = gantry_net_tcp();                                                             \
@@ -86,14 +86,15 @@ static int copy_devs(const struct gantry_net_vdevice *vdev, int *devs, int max)
 		gantry_result r = net->ops->get_properties(net, dev, &p);                                              \
                                                                                                                        \
 		if (r == GANTRY_OK) {                                                                                  \
+			overlay(&p);                                                                                   \
 			fill(props, &p);                                                                               \
 		}                                                                                                      \
 		return gantry_plugin_result(r);                                                                        \
 	}
 
-DEFINE_PROPERTIES(v6, FILL_V6)
-DEFINE_PROPERTIES(v7, FILL_V7)
-DEFINE_PROPERTIES(v8, FILL_V8)
-DEFINE_PROPERTIES(v9, FILL_V9)
-DEFINE_PROPERTIES(v11, FILL_V11)
-DEFINE_PROPERTIES(v12, FILL_V12)
+DEFINE_PROPERTIES(v6, FILL_V6, (void))
+DEFINE_PROPERTIES(v7, FILL_V7, (void))
+DEFINE_PROPERTIES(v8, FILL_V8, (void))
+DEFINE_PROPERTIES(v9, FILL_V9, gantry_plugin_unpack_overlay)
+DEFINE_PROPERTIES(v11, FILL_V11, gantry_plugin_unpack_overlay)
+DEFINE_PROPERTIES(v12, FILL_V12, gantry_plugin_unpack_overlay)

@@ -5,6 +5,7 @@
  *   calls.c    entries whose signature outlived several versions
  *   context.c  init, NCCL's logger, and the contexts that v6 to v10 do not have
  *   convert.c  result codes and properties
+ *   unpack.c   whether payload lands in GPU memory, and what NCCL is told of it
  *
  * All of them end in gantry_net_tcp(), the one versionless core. GANTRY_AGAIN
  * never reaches NCCL, which would take any code but zero for a failure: where
@@ -31,8 +32,15 @@ ncclResult_t gantry_plugin_init(void **ctx, uint64_t comm_id, ncclNetCommConfig_
 				ncclProfilerCallback_t profiler);
 ncclResult_t gantry_plugin_finalize(void *ctx);
 ncclResult_t gantry_plugin_set_attr(void *ctx, ncclNetAttr_v11_t *attr);
-ncclResult_t gantry_plugin_init_shared(ncclDebugLogger_t log);
-gantry_result gantry_plugin_shared_context(int traffic_class, void **ret_ctx);
+ncclResult_t gantry_plugin_init_shared(ncclDebugLogger_t log, int unpack);
+/* unpack: enum gantry_net_unpack, OFF or PARAM. */
+gantry_result gantry_plugin_shared_context(int traffic_class, int unpack, void **ret_ctx);
+
+/* unpack.c: from v9 on NCCL says which receives are LL or LL128, which the core must know. */
+/* Once a context that asks for it is there: says in the log what became of it. */
+void gantry_plugin_unpack_note(void *ctx);
+/* What the properties are when it is on. */
+void gantry_plugin_unpack_overlay(struct gantry_net_properties *p);
 
 /* calls.c */
 ncclResult_t gantry_plugin_devices(int *ndev);

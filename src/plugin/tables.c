@@ -62,39 +62,71 @@ static ncclResult_t accept_v6(void *listen, void **comm)
 
 /* v6 to v10: no context. v10's configuration comes with connect. */
 
-static ncclResult_t listen_shared(int dev, void *handle, void **listen)
+static ncclResult_t listen_in(int unpack, int dev, void *handle, void **listen)
 {
 	void *ctx;
-	gantry_result r = gantry_plugin_shared_context(GANTRY_NET_UNDEF, &ctx);
+	gantry_result r = gantry_plugin_shared_context(GANTRY_NET_UNDEF, unpack, &ctx);
 
 	return r ? gantry_plugin_result(r) : gantry_plugin_listen(ctx, dev, handle, listen);
+}
+
+static ncclResult_t connect_in(int unpack, int traffic_class, int dev, void *handle, void **comm,
+			       ncclNetDeviceHandle_v7_t **dev_handle)
+{
+	void *ctx;
+	gantry_result r = gantry_plugin_shared_context(traffic_class, unpack, &ctx);
+
+	return r ? gantry_plugin_result(r) : gantry_plugin_connect(ctx, dev, handle, comm, dev_handle);
+}
+
+static ncclResult_t listen_v6(int dev, void *handle, void **listen)
+{
+	return listen_in(GANTRY_NET_UNPACK_OFF, dev, handle, listen);
+}
+
+static ncclResult_t listen_v9(int dev, void *handle, void **listen)
+{
+	return listen_in(GANTRY_NET_UNPACK_PARAM, dev, handle, listen);
 }
 
 static ncclResult_t connect_v10(int dev, ncclNetCommConfig_v10_t *config, void *handle, void **comm,
 				ncclNetDeviceHandle_v7_t **dev_handle)
 {
-	void *ctx;
-	gantry_result r = gantry_plugin_shared_context(config ? config->trafficClass : GANTRY_NET_UNDEF, &ctx);
+	return connect_in(GANTRY_NET_UNPACK_PARAM, config ? config->trafficClass : GANTRY_NET_UNDEF, dev, handle, comm,
+			  dev_handle);
+}
 
-	return r ? gantry_plugin_result(r) : gantry_plugin_connect(ctx, dev, handle, comm, dev_handle);
+static ncclResult_t connect_v9(int dev, void *handle, void **comm, ncclNetDeviceHandle_v7_t **dev_handle)
+{
+	return connect_v10(dev, NULL, handle, comm, dev_handle);
 }
 
 static ncclResult_t connect_v7(int dev, void *handle, void **comm, ncclNetDeviceHandle_v7_t **dev_handle)
 {
-	return connect_v10(dev, NULL, handle, comm, dev_handle);
+	return connect_in(GANTRY_NET_UNPACK_OFF, GANTRY_NET_UNDEF, dev, handle, comm, dev_handle);
 }
 
 static ncclResult_t connect_v6(int dev, void *handle, void **comm)
 {
 	ncclNetDeviceHandle_v7_t *none = NULL;
 
-	return connect_v10(dev, NULL, handle, comm, &none);
+	return connect_v7(dev, handle, comm, &none);
+}
+
+static ncclResult_t init_v6(ncclDebugLogger_t log)
+{
+	return gantry_plugin_init_shared(log, GANTRY_NET_UNPACK_OFF);
+}
+
+static ncclResult_t init_v9(ncclDebugLogger_t log)
+{
+	return gantry_plugin_init_shared(log, GANTRY_NET_UNPACK_PARAM);
 }
 
 static ncclResult_t init_v10(ncclDebugLogger_t log, ncclProfilerCallback_t profiler)
 {
 	(void)profiler;
-	return gantry_plugin_init_shared(log);
+	return init_v9(log);
 }
 
 /* v10 on: handles for events of the profiler, which the core does not use. */
@@ -156,9 +188,9 @@ static ncclResult_t make_vdevice_v12(int *dev, ncclNetVDeviceProps_v12_t *props)
 
 EXPORT const ncclNet_v6_t ncclNetPlugin_v6 = {
 	SINCE_V6,
-	.init = gantry_plugin_init_shared,
+	.init = init_v6,
 	.getProperties = gantry_plugin_properties_v6,
-	.listen = listen_shared,
+	.listen = listen_v6,
 	.connect = connect_v6,
 	.accept = accept_v6,
 	.regMr = reg_mr_int,
@@ -168,9 +200,9 @@ EXPORT const ncclNet_v6_t ncclNetPlugin_v6 = {
 
 EXPORT const ncclNet_v7_t ncclNetPlugin_v7 = {
 	SINCE_V7,
-	.init = gantry_plugin_init_shared,
+	.init = init_v6,
 	.getProperties = gantry_plugin_properties_v7,
-	.listen = listen_shared,
+	.listen = listen_v6,
 	.connect = connect_v7,
 	.regMr = reg_mr_int,
 	.isend = isend_int,
@@ -179,9 +211,9 @@ EXPORT const ncclNet_v7_t ncclNetPlugin_v7 = {
 
 EXPORT const ncclNet_v8_t ncclNetPlugin_v8 = {
 	SINCE_V8,
-	.init = gantry_plugin_init_shared,
+	.init = init_v6,
 	.getProperties = gantry_plugin_properties_v8,
-	.listen = listen_shared,
+	.listen = listen_v6,
 	.connect = connect_v7,
 	.isend = isend_int,
 	.irecv = irecv_int,
@@ -189,22 +221,18 @@ EXPORT const ncclNet_v8_t ncclNetPlugin_v8 = {
 
 EXPORT const ncclNet_v9_t ncclNetPlugin_v9 = {
 	SINCE_V8,
-	.init = gantry_plugin_init_shared,
+	.init = init_v9,
 	.getProperties = gantry_plugin_properties_v9,
-	.listen = listen_shared,
-	.connect = connect_v7,
+	.listen = listen_v9,
+	.connect = connect_v9,
 	.isend = gantry_plugin_isend,
 	.irecv = gantry_plugin_irecv,
 	.makeVDevice = make_vdevice_v9,
 };
 
 EXPORT const ncclNet_v10_t ncclNetPlugin_v10 = {
-	SINCE_V10,
-	.init = init_v10,
-	.getProperties = gantry_plugin_properties_v9,
-	.listen = listen_shared,
-	.connect = connect_v10,
-	.makeVDevice = make_vdevice_v9,
+	SINCE_V10,	     .init = init_v10,	     .getProperties = gantry_plugin_properties_v9,
+	.listen = listen_v9, .connect = connect_v10, .makeVDevice = make_vdevice_v9,
 };
 
 EXPORT const ncclNet_v11_t ncclNetPlugin_v11 = {

@@ -4,10 +4,12 @@
  * sources are compiled into this file with another name for the core.
  */
 #define gantry_net_tcp test_net_tcp
+#define gantry_net_tcp_unpack test_net_tcp_unpack
 #include "plugin/calls.c"
 #include "plugin/context.c"
 #include "plugin/convert.c"
 #include "plugin/tables.c"
+#include "plugin/unpack.c"
 
 #include <stdarg.h>
 
@@ -21,7 +23,8 @@ static struct {
 	void *out; /* comm, request, registration */
 	int done;
 	const char *call;
-	int inits, traffic_class[8];
+	int inits, traffic_class[8], asked_unpack[8];
+	int unpack; /* what a context does */
 	void *ctx, *comm, *entry;
 	int n, dev;
 	size_t size[8];
@@ -42,9 +45,17 @@ static gantry_result c_init(struct gantry_net *net, uint64_t id, const struct ga
 {
 	(void)net;
 	core.call = "init";
-	if (!core.answer && core.inits < 8)
+	if (!core.answer && core.inits < 8) {
+		core.asked_unpack[core.inits] = config->unpack;
 		core.traffic_class[core.inits++] = config->traffic_class;
+	}
 	GIVE(ret_ctx, id ? PTR(id) : PTR(0x100 + core.inits));
+}
+int test_net_tcp_unpack(const void *ctx, char *text, size_t len)
+{
+	CHECK(ctx);
+	snprintf(text, len, core.unpack ? "a NIC of the test" : "off: the test says so");
+	return core.unpack;
 }
 static gantry_result c_finalize(struct gantry_net *net, void *ctx)
 {
@@ -285,9 +296,15 @@ static void check_again(void)
 	core.answer = GANTRY_OK;
 }
 
-/* v6 to v10 share a context per traffic class; a failed init leaves none behind. */
+/*
+ * v6 to v10 share a context per traffic class; a failed init leaves none behind. Those of v6 to v8 never unpack: nobody
+ * tells them which receives are LL.
+ */
 static void check_shared_contexts(void)
 {
+	static const int classes[] = {-1, -1, 4, 5};
+	static const int unpack[] = {GANTRY_NET_UNPACK_OFF, GANTRY_NET_UNPACK_PARAM, GANTRY_NET_UNPACK_PARAM,
+				     GANTRY_NET_UNPACK_PARAM};
 	ncclNetCommConfig_v10_t four = {.trafficClass = 4}, five = {.trafficClass = 5};
 	ncclNetDeviceHandle_v7_t handle, *dh = &handle;
 	void *comm = NULL;
@@ -297,29 +314,36 @@ static void check_shared_contexts(void)
 	core.answer = GANTRY_OK;
 	CHECK_EQ(ncclNetPlugin_v6.init(nccl_log), ncclSuccess);
 	CHECK_EQ(ncclNetPlugin_v8.init(nccl_log), ncclSuccess);
-	CHECK_EQ(ncclNetPlugin_v10.init(nccl_log, NULL), ncclSuccess);
 	CHECK_EQ(core.inits, 1);
-	CHECK_EQ(core.traffic_class[0], -1);
+	CHECK_EQ(ncclNetPlugin_v10.init(nccl_log, NULL), ncclSuccess);
+	CHECK_EQ(ncclNetPlugin_v9.init(nccl_log), ncclSuccess);
+	CHECK_EQ(core.inits, 2);
 	core.out = PTR(0x55);
 	CHECK_EQ(ncclNetPlugin_v7.listen(6, PTR(1), &comm), ncclSuccess);
 	CHECK(core.ctx == PTR(0x101) && comm == PTR(0x55));
 	CHECK_EQ(core.dev, 6);
+	CHECK_EQ(ncclNetPlugin_v9.listen(6, PTR(1), &comm), ncclSuccess);
+	CHECK(core.ctx == PTR(0x102));
 	CHECK_EQ(ncclNetPlugin_v6.connect(2, PTR(1), &comm), ncclSuccess);
 	CHECK(core.ctx == PTR(0x101) && core.dev_handle == NULL);
 	CHECK_EQ(core.dev, 2);
-	CHECK_EQ(ncclNetPlugin_v9.connect(3, PTR(1), &comm, &dh), ncclSuccess);
+	CHECK_EQ(ncclNetPlugin_v8.connect(3, PTR(1), &comm, &dh), ncclSuccess);
 	CHECK(core.ctx == PTR(0x101) && core.dev_handle == &handle);
+	CHECK_EQ(ncclNetPlugin_v9.connect(3, PTR(1), &comm, &dh), ncclSuccess);
+	CHECK(core.ctx == PTR(0x102) && core.dev_handle == &handle);
 	CHECK_EQ(ncclNetPlugin_v10.connect(3, &four, PTR(1), &comm, &dh), ncclSuccess);
-	CHECK(core.ctx == PTR(0x102));
-	CHECK_EQ(ncclNetPlugin_v10.connect(3, &five, PTR(1), &comm, &dh), ncclSuccess);
 	CHECK(core.ctx == PTR(0x103));
+	CHECK_EQ(ncclNetPlugin_v10.connect(3, &five, PTR(1), &comm, &dh), ncclSuccess);
+	CHECK(core.ctx == PTR(0x104));
 	CHECK_EQ(ncclNetPlugin_v10.connect(3, &four, PTR(1), &comm, &dh), ncclSuccess);
-	CHECK(core.ctx == PTR(0x102));
+	CHECK(core.ctx == PTR(0x103));
 	CHECK_EQ(ncclNetPlugin_v10.connect(3, NULL, PTR(1), &comm, &dh), ncclSuccess);
-	CHECK(core.ctx == PTR(0x101));
-	CHECK_EQ(core.inits, 3);
-	CHECK_EQ(core.traffic_class[1], 4);
-	CHECK_EQ(core.traffic_class[2], 5);
+	CHECK(core.ctx == PTR(0x102));
+	CHECK_EQ(core.inits, 4);
+	for (int i = 0; i < 4; i++) {
+		CHECK_EQ(core.traffic_class[i], classes[i]);
+		CHECK_EQ(core.asked_unpack[i], unpack[i]);
+	}
 }
 
 static void check_own_contexts(void)
@@ -333,6 +357,7 @@ static void check_own_contexts(void)
 	CHECK_EQ(ncclNetPlugin_v11.init(&ctx, 0x777, &config, nccl_log, NULL), ncclSuccess);
 	CHECK(ctx == PTR(0x777));
 	CHECK_EQ(core.traffic_class[0], 9);
+	CHECK_EQ(core.asked_unpack[0], GANTRY_NET_UNPACK_PARAM);
 	CHECK_EQ(ncclNetPlugin_v12.init(&ctx, 0x778, NULL, nccl_log, NULL), ncclSuccess);
 	CHECK_EQ(core.traffic_class[1], -1);
 	CHECK_EQ(ncclNetPlugin_v12.listen(ctx, 1, PTR(1), &comm), ncclSuccess);
@@ -450,6 +475,46 @@ static void check_properties(void)
 	CHECK_EQ(p12.planeId, 22);
 }
 
+/* Device type UNPACK is for v9 and later; the log says what became of it, and how to live with NCCL's PAT. */
+static void check_unpack(void)
+{
+	ncclNetProperties_v8_t p8;
+	ncclNetProperties_v9_t p9;
+	ncclNetProperties_v12_t p12;
+	void *ctx = NULL;
+
+	gantry_log_configure(GANTRY_LOG_INFO, GANTRY_SUBSYS_ALL, NULL);
+	core.props = (struct gantry_net_properties){.ptr_support = 1, .max_recvs = 8};
+	CHECK_EQ(ncclNetPlugin_v12.getProperties(0, &p12), ncclSuccess);
+	CHECK_EQ(p12.netDeviceType, NCCL_NET_DEVICE_HOST);
+	CHECK_EQ(p12.maxRecvs, 8);
+	setenv("NCCL_PAT_ENABLE", "0", 1);
+	core.unpack = GANTRY_NET_UNPACK_EMULATED;
+	CHECK_EQ(ncclNetPlugin_v12.init(&ctx, 5, NULL, nccl_log, NULL), ncclSuccess);
+	CHECK_STR(logged.text, "gantry: UNPACK: a NIC of the test");
+	CHECK_EQ(logged.flags, 0x11);
+	CHECK_EQ(ncclNetPlugin_v12.getProperties(0, &p12), ncclSuccess);
+	CHECK_EQ(p12.netDeviceType, NCCL_NET_DEVICE_UNPACK);
+	CHECK_EQ(p12.netDeviceVersion, 7);
+	CHECK_EQ(p12.ptrSupport, 3);
+	CHECK_EQ(p12.maxRecvs, 1);
+	CHECK_EQ(ncclNetPlugin_v9.getProperties(0, &p9), ncclSuccess);
+	CHECK_EQ(p9.netDeviceType, NCCL_NET_DEVICE_UNPACK);
+	CHECK_EQ(ncclNetPlugin_v8.getProperties(0, &p8), ncclSuccess);
+	CHECK_EQ(p8.netDeviceType, NCCL_NET_DEVICE_HOST);
+	CHECK_EQ(p8.ptrSupport, 1);
+	CHECK_EQ(p8.maxRecvs, 8);
+	unsetenv("NCCL_PAT_ENABLE");
+	core.unpack = GANTRY_NET_UNPACK_KERNEL;
+	CHECK_EQ(ncclNetPlugin_v11.init(&ctx, 6, NULL, nccl_log, NULL), ncclSuccess);
+	CHECK_HAS(logged.text, "NCCL_PAT_ENABLE=0");
+	CHECK_EQ(ncclNetPlugin_v12.getProperties(0, &p12), ncclSuccess);
+	CHECK_EQ(p12.ptrSupport, 7);
+	core.unpack = GANTRY_NET_UNPACK_OFF;
+	CHECK_EQ(ncclNetPlugin_v11.init(&ctx, 7, NULL, nccl_log, NULL), ncclSuccess);
+	CHECK_STR(logged.text, "gantry: UNPACK: off: the test says so");
+}
+
 static void check_vdevices(void)
 {
 	ncclNetVDeviceProps_v9_t v9 = {.ndevs = 5};
@@ -515,6 +580,7 @@ int main(void)
 	check_again();
 	check_sizes();
 	check_properties();
+	check_unpack();
 	check_vdevices();
 	check_log();
 	return 0;

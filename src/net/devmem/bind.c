@@ -152,10 +152,7 @@ out:
 		session_free(s);
 	else
 		free(s);
-	if (sys) {
-		devmem_sys_close(sys);
-		free(sys);
-	}
+	devmem_sys_free(sys);
 	return r;
 }
 
@@ -277,7 +274,6 @@ void devmem_session_close(struct devmem_session *s)
 		undo(s);
 		pthread_mutex_unlock(&s->lock);
 	}
-	devmem_sys_close(s->sys);
-	free(s->sys);
+	devmem_sys_free(s->sys);
 	session_free(s);
 }

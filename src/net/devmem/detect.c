@@ -97,7 +97,7 @@ static int configures(const struct devmem_wish *w)
 static void ask_split(struct devmem_sys *s, const struct devmem_wish *w, struct devmem_step *step)
 {
 	struct devmem_rings rings;
-	char advice[96], driver[32] = "?";
+	char advice[96], driver[32] = "(unnamed)";
 	int e = s->ops->rings_get(s, w->nic, &rings);
 
 	snprintf(advice, sizeof(advice), "ethtool -G %s tcp-data-split on hds-thresh 0", w->nic);
@@ -161,7 +161,7 @@ static void ask_bind(struct devmem_sys *s, const struct devmem_wish *w, struct d
 {
 	const struct devmem_error *known;
 	uint32_t queue = 0, id, rx = 0;
-	char driver[32] = "?", text[256], said[DEVMEM_SAID_MAX];
+	char driver[32] = "(unnamed)", text[256], said[DEVMEM_SAID_MAX];
 	int e;
 
 	if (s->ops->channels(s, w->nic, &rx) == 0 && rx > 1)

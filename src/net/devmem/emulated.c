@@ -44,7 +44,7 @@ EMU uint32_t emu_id_take(void)
 		ids = more;
 		id_room += 16;
 	}
-	while (!next_id || id_in_use(next_id))
+	while (!EMU_FAULT(12) && (!next_id || id_in_use(next_id)))
 		next_id++;
 	id = next_id++;
 	ids[nids++] = id;

@@ -40,7 +40,7 @@
  * that its checks find them. 10 * n + k: the k-th way to break invariant n.
  */
 #ifdef EMU_WITH_FAULTS
-#define EMU static
+#define EMU static __attribute__((unused))
 static int emu_fault;
 #define EMU_FAULT(n) (emu_fault == (n))
 #else
@@ -89,6 +89,7 @@ struct emu_binding {
 	uint32_t *free;	      /* owned: stack of slots */
 	uint32_t nfree;
 	int starved; /* until resume_ns and a page is free, for all flows */
+	int said;    /* that it starves: then also that it is over */
 	uint64_t starved_ns, resume_ns;
 	uint32_t flows_ever;
 	int refs; /* the binding's own and its flows' */

@@ -30,17 +30,23 @@ static void flow_free(struct emu_flow *f)
 	free(f);
 }
 
-static void peer_text(int fd, char text[GANTRY_ADDR_TEXT])
+static gantry_result peer_of(int fd, char text[GANTRY_ADDR_TEXT])
 {
+	gantry_result r = GANTRY_OK;
 	struct sockaddr_storage sa;
 	socklen_t len = sizeof(sa);
 	struct gantry_addr a;
 
 	memset(&sa, 0, sizeof(sa));
 	if (getpeername(fd, (struct sockaddr *)&sa, &len) < 0)
-		sa.ss_family = AF_UNSPEC;
+		FAIL(GANTRY_ERR_INVALID, "a flow of the emulated NIC needs a connected socket; %d: %s", fd,
+		     strerror(errno));
+	if (sa.ss_family != AF_INET && sa.ss_family != AF_INET6)
+		FAIL(GANTRY_ERR_INVALID, "a flow of the emulated NIC needs a TCP socket; %d is none", fd);
 	a = gantry_addr_of((struct sockaddr *)&sa);
 	gantry_addr_text(&a, text);
+out:
+	return r;
 }
 
 EMU gantry_result emu_attach(struct devmem_binding *pub, int fd, struct devmem_flow **ret_flow)
@@ -55,7 +61,7 @@ EMU gantry_result emu_attach(struct devmem_binding *pub, int fd, struct devmem_f
 	f->pub = (struct devmem_flow){.binding = pub, .fd = fd};
 	f->binding = b;
 	pthread_mutex_init(&f->lock, NULL);
-	peer_text(fd, f->peer);
+	TRY(peer_of(fd, f->peer));
 	f->plan = calloc(EMU_PLAN, sizeof(*f->plan));
 	f->iov = calloc(EMU_FRAGS_MAX, sizeof(*f->iov));
 	if (!f->plan || !f->iov || emu_tokens_reserve(f, 1) < 0)

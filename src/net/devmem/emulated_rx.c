@@ -27,6 +27,7 @@ struct iov_at {
 struct places {
 	struct iovec *iov;
 	size_t n;
+	int in_iov; /* the last one is in the caller's iov; places there and in pages are never one */
 };
 
 static uint64_t iov_total(const struct msghdr *msg)
@@ -38,16 +39,17 @@ static uint64_t iov_total(const struct msghdr *msg)
 	return total;
 }
 
-static int places_add(struct places *p, uint8_t *at, size_t len)
+static int places_add(struct places *p, int in_iov, uint8_t *at, size_t len)
 {
 	struct iovec *last = p->n ? &p->iov[p->n - 1] : NULL;
 
-	if (last && (uint8_t *)last->iov_base + last->iov_len == at) {
+	if (last && p->in_iov == in_iov && (uint8_t *)last->iov_base + last->iov_len == at) {
 		last->iov_len += len;
 		return 0;
 	}
 	if (p->n == EMU_FRAGS_MAX)
 		return -1;
+	p->in_iov = in_iov;
 	p->iov[p->n++] = (struct iovec){.iov_base = at, .iov_len = len};
 	return 0;
 }
@@ -63,7 +65,7 @@ static uint64_t places_add_iov(struct places *p, struct iov_at *at, uint64_t len
 
 		if (n > len - added)
 			n = (size_t)(len - added);
-		if (n && places_add(p, (uint8_t *)v->iov_base + at->used, n) < 0)
+		if (n && places_add(p, 1, (uint8_t *)v->iov_base + at->used, n) < 0)
 			break;
 		added += n;
 		at->used += n;
@@ -153,9 +155,11 @@ static uint64_t split_places(struct emu_flow *f, struct msghdr *msg, uint32_t fr
 		} else {
 			uint8_t *to = b->bytes + (uint64_t)piece->slot * b->page + piece->at + piece->done;
 
-			if (places_add(p, to, n) < 0)
+			if (places_add(p, 0, to, n) < 0)
 				break;
 			total += n;
+			if (EMU_FAULT(62))
+				at.used += n;
 		}
 	}
 	return total;
@@ -186,16 +190,17 @@ static int copy_from_mirror(struct emu_flow *f, const struct places *p, uint64_t
 	return -1;
 }
 
+/* The k-th message. The buffer need not be aligned. */
 static void put_cmsg(uint8_t *control, uint32_t k, int type, const struct devmem_cmsg *c)
 {
-	struct {
-		struct cmsghdr h;
-		struct devmem_cmsg c;
-	} m = {.h = {.cmsg_len = sizeof(m), .cmsg_level = SOL_SOCKET, .cmsg_type = type}, .c = *c};
+	struct cmsghdr h = {.cmsg_len = CMSG_LEN(sizeof(*c)), .cmsg_level = SOL_SOCKET, .cmsg_type = type};
 
-	_Static_assert(sizeof(m) == EMU_CMSG_SPACE && CMSG_SPACE(sizeof(*c)) == EMU_CMSG_SPACE,
-		       "what the kernel writes, and no padding");
-	memcpy(control + (size_t)k * EMU_CMSG_SPACE, &m, sizeof(m));
+	_Static_assert(CMSG_LEN(sizeof(*c)) == EMU_CMSG_SPACE && CMSG_SPACE(sizeof(*c)) == EMU_CMSG_SPACE &&
+			       CMSG_LEN(0) == sizeof(h),
+		       "as the kernel lays them out, without gaps");
+	control += (size_t)k * EMU_CMSG_SPACE;
+	memcpy(control, &h, sizeof(h));
+	memcpy(control + sizeof(h), c, sizeof(*c));
 }
 
 /* Tokens and control messages for the first `got` bytes of the plan, which are in their places. */
@@ -209,11 +214,14 @@ static void report(struct emu_flow *f, struct msghdr *msg, uint64_t got, int pee
 	for (; left; k++) {
 		struct emu_piece *p = emu_piece(f, k);
 		uint32_t n = p->len - p->done < left ? p->len - p->done : (uint32_t)left;
-		struct devmem_cmsg c = {.frag_size = n};
+		struct devmem_cmsg c = {.frag_size = n + EMU_FAULT(61)};
 
 		if (p->kind == EMU_SPLIT) {
-			c.frag_offset = (uint64_t)p->slot * b->page + p->at + p->done;
-			c.frag_token = emu_tokens_take(f, p->slot);
+			c.frag_offset = (uint64_t)p->slot * b->page + p->at + (EMU_FAULT(81) ? 0 : p->done);
+			if (EMU_FAULT(21))
+				c.frag_offset = (uint32_t)c.frag_offset;
+			if (!EMU_FAULT(82) || !peek)
+				c.frag_token = emu_tokens_take(f, p->slot);
 			c.dmabuf_id = b->pub.dmabuf_id;
 		} else {
 			linear += n;
@@ -226,7 +234,7 @@ static void report(struct emu_flow *f, struct msghdr *msg, uint64_t got, int pee
 		done += p->done == p->len;
 	}
 	pthread_mutex_unlock(&f->lock);
-	msg->msg_controllen = (size_t)k * EMU_CMSG_SPACE;
+	msg->msg_controllen = (size_t)(k - (EMU_FAULT(64) && k > 1)) * EMU_CMSG_SPACE;
 	msg->msg_namelen = 0;
 	msg->msg_flags = 0;
 	if (peek && k > f->peeked)
@@ -246,13 +254,17 @@ static ssize_t receive_split(struct emu_flow *f, struct msghdr *msg, uint64_t by
 	uint32_t frags;
 	ssize_t got;
 
+	if (EMU_FAULT(71))
+		room++;
 	if (!room) {
+		if (EMU_FAULT(72))
+			recv(f->pub.fd, f->iov, 1, MSG_DONTWAIT);
 		errno = f->binding->toosmall;
 		return -1;
 	}
 	frags = emu_plan(f, bytes, room < EMU_FRAGS_MAX ? (uint32_t)room : EMU_FRAGS_MAX);
 	if (!frags) {
-		errno = EAGAIN;
+		errno = EMU_FAULT(92) ? ENOBUFS : EAGAIN;
 		return -1;
 	}
 	got = -1;
@@ -262,7 +274,7 @@ static ssize_t receive_split(struct emu_flow *f, struct msghdr *msg, uint64_t by
 		got = receive_places(f, &p, flags | MSG_DONTWAIT);
 	else
 		errno = EINVAL; /* not reached: the list has room for one */
-	if (got > 0 && f->binding->mirrored && copy_from_mirror(f, &p, (uint64_t)got) < 0)
+	if (got > 0 && f->binding->mirrored && !EMU_FAULT(112) && copy_from_mirror(f, &p, (uint64_t)got) < 0)
 		got = -1;
 	if (got > 0)
 		report(f, msg, (uint64_t)got, !!(flags & MSG_PEEK));
@@ -273,7 +285,7 @@ static ssize_t receive_split(struct emu_flow *f, struct msghdr *msg, uint64_t by
 
 static ssize_t receive(struct emu_flow *f, struct msghdr *msg, int flags, int devmem)
 {
-	uint64_t total = iov_total(msg);
+	uint64_t total = iov_total(msg) + EMU_FAULT(73);
 	ssize_t bytes;
 
 	if (flags & (MSG_TRUNC | MSG_OOB | MSG_ERRQUEUE)) {
@@ -287,11 +299,17 @@ static ssize_t receive(struct emu_flow *f, struct msghdr *msg, int flags, int de
 		f->n = f->assigned; /* what has no page will not get one */
 	EMU_COUNT(f->binding, receives, 1);
 	bytes = arrived(f->pub.fd, total, flags);
+	if (!bytes && EMU_FAULT(121)) {
+		errno = EAGAIN;
+		return -1;
+	}
+	if (bytes < 0 && EMU_FAULT(122) && errno == ECONNRESET)
+		return 0;
 	if (bytes <= 0)
 		return bytes;
 	if (!emu_plan_has(f, 0) || emu_piece(f, 0)->kind == EMU_PLAIN)
 		return receive_ordinary(f, msg, (uint64_t)bytes, flags);
-	if (!devmem) {
+	if (!devmem && !EMU_FAULT(83)) {
 		errno = EFAULT;
 		return -1;
 	}

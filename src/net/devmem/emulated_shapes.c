@@ -75,6 +75,10 @@ static int packet(struct emu_flow *f, uint32_t first, uint32_t linear)
 		*emu_piece(f, i) = *emu_piece(f, i - 1);
 	p->kind = EMU_HEAD;
 	p->len = head;
+	if (EMU_FAULT(63)) {
+		f->n = first + 1;
+		return 0;
+	}
 	p = emu_piece(f, first + 1);
 	p->at += head;
 	p->len -= head;
@@ -103,7 +107,7 @@ static void unit_mtu1500(struct emu_flow *f, uint32_t page)
 	int opened = 0;
 
 	for (uint32_t i = 0; i < page / SLOT_1500 && i < 16; i++) {
-		append(f, EMU_SPLIT, i * SLOT_1500, MSS_1500, !opened);
+		append(f, EMU_SPLIT, i * SLOT_1500, MSS_1500, !opened || EMU_FAULT(24));
 		opened |= packet(f, f->n - 1, f->binding->linear);
 	}
 }
@@ -127,7 +131,7 @@ EMU void emu_shape_more(struct emu_flow *f)
 		packet(f, first, linear);
 		break;
 	case EMU_ODD:
-		append(f, EMU_SPLIT, 1, page - 1, 1);
+		append(f, EMU_SPLIT, 1 + EMU_FAULT(23), page - 1, 1);
 		packet(f, first, linear);
 		break;
 	case EMU_RANDOM:

@@ -58,7 +58,8 @@ static void starve(struct emu_binding *b, char *text, size_t len)
 	b->starved_ns = gantry_now_ns();
 	b->resume_ns = b->starved_ns + (EMU_FAULT(91) ? 0 : b->rto_ns);
 	EMU_COUNT(b, starved, 1);
-	if (gantry_ratelimit_pass(&b->warned, &left_out))
+	b->said = gantry_ratelimit_pass(&b->warned, &left_out);
+	if (b->said)
 		who_holds(b, text, len);
 }
 
@@ -90,8 +91,8 @@ EMU uint32_t emu_slots_take(struct emu_flow *f, uint32_t least, uint32_t want, u
 	pthread_mutex_lock(&b->lock);
 	if (b->nfree < least) {
 		starve(b, starving, sizeof(starving));
-	} else if (!b->starved || gantry_now_ns() >= b->resume_ns) {
-		starved_ns = b->starved ? b->starved_ns : 0;
+	} else if (!b->starved || gantry_now_ns() >= b->resume_ns || (EMU_FAULT(93) && f->number == 1)) {
+		starved_ns = b->starved && b->said ? b->starved_ns : 0;
 		b->starved = 0;
 		n = want < b->nfree ? want : b->nfree;
 		b->nfree -= n;
@@ -118,7 +119,7 @@ EMU void emu_slots_put(struct emu_flow *f, const uint32_t *slots, uint32_t n)
 
 	if (!n)
 		return;
-	if (emu_poison_on())
+	if (emu_poison_on() && !EMU_FAULT(113))
 		for (uint32_t i = 0; i < n; i++) {
 			memset(b->bytes + (uint64_t)slots[i] * b->page, EMU_POISON, b->page);
 			b->poisoned[slots[i]] = 1;

@@ -130,6 +130,7 @@ static struct tx_sock *sock_new(int fd)
 		return NULL;
 	s->fd = fd;
 	s->random = (uint64_t)gantry_params()->emu_seed;
+	s->next = EMU_FAULT(134);
 	pthread_mutex_init(&s->lock, NULL);
 	gantry_list_append(&tx_socks[(unsigned)fd % TX_BUCKETS], &s->link);
 	return s;
@@ -247,7 +248,8 @@ EMU ssize_t emu_send(struct devmem_tx *pub, int fd, uint64_t offset, size_t len,
 	pthread_mutex_lock(&tx_lock);
 	t = tx_find(pub);
 	s = sock_find(fd);
-	if (t && t->pub.dmabuf_id != t->id) /* 0 above all: the kernel would read offsets as addresses */
+	if (t && t->pub.dmabuf_id != t->id &&
+	    !EMU_FAULT(133)) /* 0 above all: the kernel would read offsets as addresses */
 		t = NULL;
 	if (!t)
 		errno = EINVAL;
@@ -277,6 +279,10 @@ static int next_range(struct tx_sock *s, uint32_t *ret_lo, uint32_t *ret_hi)
 		s->ranges[i].hold -= s->ranges[i].hold > 0;
 	for (i = 0; i < s->nranges && s->ranges[i].hold; i++)
 		;
+	if (EMU_FAULT(132) && s->n) {
+		*ret_lo = *ret_hi = s->calls[s->head].number;
+		return 1;
+	}
 	if (i == s->nranges)
 		return 0;
 	*ret_lo = s->ranges[i].lo;

@@ -66,17 +66,15 @@ const char *devmem_request_check(const void *bytes, size_t len, int has_fd)
 static gantry_result do_bind(struct server *s, struct client *c, const struct devmem_request *q, int fd)
 {
 	gantry_result r = GANTRY_OK;
-	struct devmem_sys *sys = NULL;
+	struct devmem_sys *sys;
 
 	if (c->session)
 		FAIL(GANTRY_ERR_USAGE, "this connection has a binding already");
 	if (s->config->nic && strcmp(s->config->nic, q->nic) != 0)
 		FAIL(GANTRY_ERR_CONFIG, "this helper serves %s only, not %s", s->config->nic, q->nic);
-	sys = s->config->make_sys ? s->config->make_sys() : malloc(sizeof(*sys));
+	sys = devmem_sys_new();
 	if (!sys)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a binding");
-	if (!s->config->make_sys)
-		devmem_sys_init(sys);
 	TRY(devmem_session_open(sys, q->nic, fd, q->queues, 1, &c->session));
 	LOG_INFO(TOOL, "process %d of user %u has %u queue%s of %s as dma-buf %u", (int)c->who.pid,
 		 (unsigned)c->who.uid, q->queues, q->queues == 1 ? "" : "s", q->nic, c->session->dmabuf_id);

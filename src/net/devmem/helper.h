@@ -58,8 +58,6 @@ struct devmem_helper_config {
 	const char *nic; /* only this one; NULL: any */
 	uid_t uid;	 /* who may connect, besides root and the helper's own user */
 	int has_uid;
-	/* What a session works on; NULL: the real system. For tests. Ownership moves to the caller of it. */
-	struct devmem_sys *(*make_sys)(void);
 };
 gantry_result devmem_helper_serve(const struct devmem_helper_config *c, const volatile int *stop);
 

@@ -38,7 +38,7 @@ struct kernel_binding {
 	struct devmem_session *session;	   /* owned; NULL: the helper has it */
 	struct devmem_helper *helper;	   /* owned; NULL: this process has it */
 	pthread_mutex_t lock;		   /* of what follows */
-	struct devmem_sys sys;		   /* for looking at queues */
+	struct devmem_sys *sys;		   /* owned: for looking at queues */
 	uint32_t nnapis, napis[NAPIS_MAX]; /* of the bound queues, as last seen */
 	int warned;
 	/* Counts, relaxed: for describe. */
@@ -91,7 +91,7 @@ static void kernel_unbind(struct devmem_binding *base)
 		return;
 	devmem_session_close(b->session);
 	devmem_helper_close(b->helper);
-	devmem_sys_close(&b->sys);
+	devmem_sys_free(b->sys);
 	pthread_mutex_destroy(&b->lock);
 	free(b);
 }
@@ -99,11 +99,10 @@ static void kernel_unbind(struct devmem_binding *base)
 static gantry_result bind_here(struct kernel_binding *b, int fd, uint32_t queues)
 {
 	gantry_result r = GANTRY_OK;
-	struct devmem_sys *sys = malloc(sizeof(*sys));
+	struct devmem_sys *sys = devmem_sys_new();
 
 	if (!sys)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a binding");
-	devmem_sys_init(sys);
 	TRY(devmem_session_open(sys, b->nic, fd, queues, gantry_params()->devmem_configure, &b->session));
 	b->base.dmabuf_id = b->session->dmabuf_id;
 out:
@@ -123,7 +122,9 @@ static gantry_result kernel_bind(const struct devmem_memory *memory, const char 
 	b->base.ops = &devmem_kernel;
 	b->base.memory = *memory;
 	pthread_mutex_init(&b->lock, NULL);
-	devmem_sys_init(&b->sys);
+	b->sys = devmem_sys_new();
+	if (!b->sys)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a binding");
 	if (!GANTRY_HAVE_LIBMNL)
 		FAIL(GANTRY_ERR_UNSUPPORTED, "devmem TCP on %s: built without libmnl", nic);
 	if (strlen(nic) >= sizeof(b->nic))
@@ -221,7 +222,7 @@ static void look_at_queues(struct kernel_binding *b)
 	struct devmem_queues *all = calloc(1, sizeof(*all));
 
 	b->nnapis = 0;
-	if (all && b->sys.ops->queues(&b->sys, b->nic, all) == 0)
+	if (all && b->sys->ops->queues(b->sys, b->nic, all) == 0)
 		for (uint32_t i = 0; i < all->n && b->nnapis < NAPIS_MAX; i++)
 			if (all->q[i].dmabuf == b->base.dmabuf_id && all->q[i].napi)
 				b->napis[b->nnapis++] = all->q[i].napi;

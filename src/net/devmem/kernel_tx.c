@@ -28,9 +28,9 @@ enum { ORIGIN_ZEROCOPY = 5, FOREIGN_ERRORS = 16 };
 struct kernel_tx {
 	struct devmem_tx base; /* first: source.h's functions cast back */
 	char nic[IFNAMSIZ];
-	struct devmem_sys sys; /* its netlink socket holds the binding */
-	pthread_mutex_t lock;  /* of what follows */
-	int *fds;	       /* owned: sockets that are prepared */
+	struct devmem_sys *sys; /* owned: its netlink socket holds the binding */
+	pthread_mutex_t lock;	/* of what follows */
+	int *fds;		/* owned: sockets that are prepared */
 	uint32_t nfds, room;
 };
 
@@ -45,7 +45,7 @@ void devmem_kernel_unbind_tx(struct devmem_tx *base)
 
 	if (!t)
 		return;
-	devmem_sys_close(&t->sys);
+	devmem_sys_free(t->sys);
 	pthread_mutex_destroy(&t->lock);
 	free(t->fds);
 	free(t);
@@ -63,15 +63,17 @@ gantry_result devmem_kernel_bind_tx(const struct devmem_memory *memory, const ch
 	t->base.ops = &devmem_kernel;
 	t->base.memory = *memory;
 	pthread_mutex_init(&t->lock, NULL);
-	devmem_sys_init(&t->sys);
+	t->sys = devmem_sys_new();
+	if (!t->sys)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a binding");
 	if (strlen(nic) >= sizeof(t->nic))
 		FAIL(GANTRY_ERR_INVALID, "'%s' is no name of an interface", nic);
 	snprintf(t->nic, sizeof(t->nic), "%s", nic);
 	TRY(devmem_export(memory, &fd));
-	e = t->sys.ops->bind_tx(&t->sys, nic, fd, &t->base.dmabuf_id);
+	e = t->sys->ops->bind_tx(t->sys, nic, fd, &t->base.dmabuf_id);
 	if (e)
 		FAIL(devmem_error_of(DEVMEM_CALL_BIND_TX, e)->result, "%s: %s", nic,
-		     devmem_error_text(DEVMEM_CALL_BIND_TX, e, t->sys.said, text, sizeof(text)));
+		     devmem_error_text(DEVMEM_CALL_BIND_TX, e, t->sys->said, text, sizeof(text)));
 	*ret_tx = &t->base;
 	t = NULL;
 out:

@@ -31,6 +31,7 @@ static struct nlmsghdr *begin(void *buf, size_t size, uint16_t type, uint16_t fl
 
 	if (size < MNL_NLMSG_HDRLEN + GENL_HDRLEN)
 		return NULL;
+	memset(buf, 0, size); /* libmnl before 1.0.5 leaves what is between attributes as it was */
 	m = mnl_nlmsg_put_header(buf);
 	m->nlmsg_type = type;
 	m->nlmsg_flags = NLM_F_REQUEST | flags;

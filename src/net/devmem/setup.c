@@ -313,5 +313,5 @@ int devmem_undo_stale(struct devmem_sys *s, const char *nic, char *text, size_t 
 				  : "");
 	free(before);
 	close(lock);
-	return dead + (had && !dead);
+	return failed ? -1 : dead + (had && !dead);
 }

@@ -21,7 +21,7 @@ void devmem_setup_verify(struct devmem_sys *s, const char *nic, uint32_t lowest)
 int devmem_setup_undo(struct devmem_sys *s, const char *nic, const struct devmem_before *before);
 
 /* What dead processes left on this NIC: their rules go, and the rest if nobody is left. Takes the lock itself.
- * Returns how many dead bindings there were; text says what was done, or "". */
+ * Returns how many dead bindings there were, -1 if not everything could be put back; text says what was done, or "". */
 int devmem_undo_stale(struct devmem_sys *s, const char *nic, char *text, size_t len);
 
 #endif

@@ -5,6 +5,7 @@
 #include <net/if.h>
 #include <netinet/in.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -310,4 +311,26 @@ void devmem_sys_close(struct devmem_sys *s)
 	if (s->fd >= 0)
 		close(s->fd);
 	s->fd = -1;
+}
+
+struct devmem_sys *(*devmem_sys_for_tests)(void);
+
+struct devmem_sys *devmem_sys_new(void)
+{
+	struct devmem_sys *s;
+
+	if (devmem_sys_for_tests)
+		return devmem_sys_for_tests();
+	s = malloc(sizeof(*s));
+	if (s)
+		devmem_sys_init(s);
+	return s;
+}
+
+void devmem_sys_free(struct devmem_sys *s)
+{
+	if (!s)
+		return;
+	devmem_sys_close(s);
+	free(s);
 }

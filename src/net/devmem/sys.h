@@ -66,5 +66,9 @@ struct devmem_sys {
 void devmem_sys_init(struct devmem_sys *s);
 /* Ends the bindings. Half-built and never used ones are fine. */
 void devmem_sys_close(struct devmem_sys *s);
+/* On the heap: the real one, or what a test has put in its place. NULL: no memory. */
+struct devmem_sys *devmem_sys_new(void);
+void devmem_sys_free(struct devmem_sys *s); /* NULL is fine */
+extern struct devmem_sys *(*devmem_sys_for_tests)(void);
 
 #endif

@@ -157,25 +157,24 @@ out:
 
 gantry_result devmem_tokens_drop(struct devmem_tokens *t, const uint32_t *tokens, uint32_t n)
 {
-	gantry_result r = GANTRY_OK, f;
+	gantry_result r = GANTRY_OK;
+	uint32_t nobodys = 0, one = 0;
 
 	pthread_mutex_lock(&t->lock);
 	for (uint32_t i = 0; i < n; i++) {
 		if (!has_user(t, tokens[i])) {
-			r = gantry_fail(GANTRY_ERR_INTERNAL, LOG_SUBSYS, __FILE__, __LINE__,
-					"token %u is dropped, but nobody has it", tokens[i]);
-			continue;
-		}
-		if (--t->users[tokens[i]] == 0) {
+			nobodys++;
+			one = tokens[i];
+		} else if (--t->users[tokens[i]] == 0) {
 			t->users[tokens[i]] = DEVMEM_QUEUED;
 			t->queued[t->nqueued++] = tokens[i];
 		}
 	}
-	if (t->nqueued >= DEVMEM_FLUSH_AT) {
-		f = flush(t);
-		if (r == GANTRY_OK)
-			r = f;
-	}
+	if (t->nqueued >= DEVMEM_FLUSH_AT)
+		r = flush(t);
+	if (nobodys > 0)
+		FAIL(GANTRY_ERR_INTERNAL, "%u tokens are dropped that nobody has, token %u among them", nobodys, one);
+out:
 	pthread_mutex_unlock(&t->lock);
 	return r;
 }

@@ -35,6 +35,7 @@ struct tcp_context {
 	int traffic_class;
 	int unpack;		      /* enum gantry_net_unpack, PARAM resolved */
 	int plugin;		      /* it was PARAM: NCCL is the user */
+	char why[320];		      /* OFF: why */
 	struct gantry_device *device; /* borrowed; NULL: what is current when it is needed */
 };
 

@@ -1,7 +1,10 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include "net/tcp/home.h"
 
+#include <stdio.h>
+
 #include "base/log.h"
+#include "base/param.h"
 #include "device/device.h"
 #include "net/devmem/choose.h"
 #include "net/tcp/engine.h"
@@ -11,7 +14,7 @@ static gantry_result device_of(struct gantry_device *wanted, struct gantry_devic
 	return wanted ? gantry_device_open(wanted->kind, wanted->index, ret_dev) : gantry_device_current(ret_dev);
 }
 
-gantry_result tcp_home_resolve(const struct gantry_net_config *config, int *ret_unpack)
+gantry_result tcp_home_resolve(const struct gantry_net_config *config, struct tcp_context *ctx)
 {
 	static const int unpack_of[] = {
 		[DEVMEM_NONE] = GANTRY_NET_UNPACK_OFF,
@@ -21,26 +24,45 @@ gantry_result tcp_home_resolve(const struct gantry_net_config *config, int *ret_
 	gantry_result r = GANTRY_OK;
 	struct gantry_device *dev = NULL;
 	enum devmem_kind kind = DEVMEM_NONE;
-	char why[320] = "";
 
-	if (config->unpack == GANTRY_NET_UNPACK_OFF) {
-		*ret_unpack = GANTRY_NET_UNPACK_OFF;
+	ctx->unpack = GANTRY_NET_UNPACK_OFF;
+	snprintf(ctx->why, sizeof(ctx->why), "it was not asked for");
+	if (config->unpack == GANTRY_NET_UNPACK_OFF)
 		return GANTRY_OK;
-	}
 	TRY(device_of(config->device, &dev));
 	/* One answer for all NICs: NCCL asks only the first device for its type. */
 	for (int i = 0; i < tcp_engine.nics->count; i++) {
 		TRY(devmem_choose((enum gantry_net_unpack)config->unpack, tcp_engine.nics->nics[i].name, dev, &kind,
-				  why, sizeof(why)));
+				  ctx->why, sizeof(ctx->why)));
 		if (kind != DEVMEM_KERNEL)
 			break;
 	}
-	if (why[0])
-		LOG_INFO(NET, "GANTRY_UNPACK=auto: messages go through host memory, no devmem TCP: %s", why);
-	*ret_unpack = unpack_of[kind];
+	if (ctx->why[0])
+		LOG_INFO(NET, "GANTRY_UNPACK=auto: messages go through host memory, no devmem TCP: %s", ctx->why);
+	else if (kind == DEVMEM_NONE)
+		snprintf(ctx->why, sizeof(ctx->why), "GANTRY_UNPACK=off");
+	ctx->unpack = unpack_of[kind];
 out:
 	gantry_device_close(dev);
 	return r;
+}
+
+int gantry_net_tcp_unpack(const void *ctx, char *text, size_t len)
+{
+	/* The choices of GANTRY_UNPACK_MEMORY (auto is mapped) and GANTRY_EMU_SHAPE. */
+	static const char *const memories[] = {"mapped", "mapped", "device"};
+	static const char *const shapes[] = {"pages", "mtu1500", "mtu9000", "odd", "random", "bytes"};
+	const struct tcp_context *c = ctx;
+	const struct gantry_params *p = gantry_params();
+
+	if (c->unpack == GANTRY_NET_UNPACK_EMULATED)
+		snprintf(text, len, "emulated NIC (%s memory, shape %s, seed %lld)", memories[p->unpack_memory],
+			 shapes[p->emu_shape], (long long)p->emu_seed);
+	else if (c->unpack == GANTRY_NET_UNPACK_KERNEL)
+		snprintf(text, len, "devmem TCP of the kernel");
+	else
+		snprintf(text, len, "off: %s", c->why);
+	return c->unpack;
 }
 
 gantry_result tcp_home_open(const struct tcp_context *ctx, struct tcp_home *ret_home)

@@ -18,8 +18,9 @@ struct tcp_home {
 	struct devmem_pool *pool;     /* the same */
 };
 
-/* How this context receives: OFF, EMULATED or KERNEL, PARAM resolved against all NICs. */
-gantry_result tcp_home_resolve(const struct gantry_net_config *config, int *ret_unpack);
+/* How this context receives: ctx->unpack is OFF, EMULATED or KERNEL, PARAM resolved against all NICs; ctx->why says why
+ * it is OFF. */
+gantry_result tcp_home_resolve(const struct gantry_net_config *config, struct tcp_context *ctx);
 /* The context's device, or the current one, and its pool. Slow the first time: no lock held. */
 gantry_result tcp_home_open(const struct tcp_context *ctx, struct tcp_home *ret_home);
 void tcp_home_close(struct tcp_home *h); /* leaves it empty */

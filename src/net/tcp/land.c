@@ -122,6 +122,9 @@ static gantry_result settle(struct tcp_unpack *u, struct tcp_recv *recv)
 		if (r != GANTRY_OK)
 			return r;
 	}
+	/* What a NIC has written to the device's memory must be there before anybody is told to read it. */
+	if (tcp_land_needed(recv) && u->pool->source->kind == DEVMEM_KERNEL && !land->copying)
+		TRY(u->dev->ops->flush_remote_writes(u->dev));
 	if (land->place == TCP_PLACE_BOUNCE || land->place == TCP_PLACE_GATHER) {
 		if (!land->copying && recv->slots[0].total)
 			TRY(begin_copies(u, recv));

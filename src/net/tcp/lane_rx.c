@@ -24,7 +24,7 @@
 enum {
 	COPY_TWICE_MAX = 8 << 10, /* behind a payload up to this size, reading far ahead pays */
 	EARLY_PER_LOOK = 16,
-	NOWHERE = 16 << 10, /* payload that nobody wants is read in parts of this size */
+	NOWHERE = 16 << 10,
 };
 
 /* Everything from here to parse runs under mu, taken once for all that one read has brought. */
@@ -370,17 +370,18 @@ static ssize_t fill(struct tcp_lane *lane, int *ret_short)
 	struct msghdr msg = {.msg_iov = iov};
 	size_t asked = 0;
 	ssize_t n;
-	uint8_t nowhere[NOWHERE]; /* on the stack: thread-local memory of this size keeps a library from being loaded
-				     late */
+	uint8_t nowhere[NOWHERE]; /* no thread-local variable: a plugin has little room for those */
 	uint64_t direct = 0;
 	uint32_t ahead = rx->room - rx->tail;
 
 	if (rx->state == TCP_RX_PAYLOAD && rx->left) { /* then the buffer is empty */
 		uint8_t *dst = rx->target == TCP_TO_NOWHERE ? nowhere : rx->target == TCP_TO_LAND ? rx->land : rx->dst;
 
-		uint64_t most = dst == rx->dst ? UINT64_MAX : dst == nowhere ? sizeof(nowhere) : LINK_LAND;
-
-		direct = rx->left < most ? rx->left : most;
+		direct = rx->left;
+		if (rx->target == TCP_TO_NOWHERE && direct > NOWHERE)
+			direct = NOWHERE;
+		if (rx->target == TCP_TO_LAND && direct > LINK_LAND)
+			direct = LINK_LAND;
 		iov[0] = (struct iovec){dst, direct};
 		msg.msg_iovlen = 1;
 		if (direct < rx->left)

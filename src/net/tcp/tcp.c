@@ -54,7 +54,7 @@ static gantry_result tcp_init(struct gantry_net *net, uint64_t comm_id, const st
 		FAIL(GANTRY_ERR_CONFIG, "traffic class %d is not a DSCP (0 to 63)", ctx->traffic_class);
 	if (config) {
 		ctx->device = config->device;
-		TRY(tcp_home_resolve(config, &ctx->unpack));
+		TRY(tcp_home_resolve(config, ctx));
 		ctx->plugin = config->unpack == GANTRY_NET_UNPACK_PARAM;
 	}
 	*ret_ctx = ctx;

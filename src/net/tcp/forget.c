@@ -1,0 +1,22 @@
+/* Giving up on a connect that has begun: net.h has no call for it, because NCCL never does. */
+#include "net/tcp/forget.h"
+#include "net/tcp/engine.h"
+
+void tcp_connect_forget(void *handle)
+{
+	uint64_t id = wire_handle_local(handle);
+	struct tcp_connector *c;
+
+	if (!id)
+		return;
+	pthread_mutex_lock(&tcp_engine.mu);
+	c = tcp_connector_find(id);
+	if (c && c->state == TCP_CONNECTED)
+		tcp_link_drop_tx(c->link);
+	if (c)
+		tcp_connector_free(c);
+	wire_handle_set_local(handle, 0);
+	pthread_mutex_unlock(&tcp_engine.mu);
+	if (c)
+		tcp_engine_release();
+}

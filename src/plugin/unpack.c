@@ -1,0 +1,47 @@
+/*
+ * Device type UNPACK: what the core has decided, for NCCL and for people.
+ *
+ * NCCL asks for properties by device, not by context, and looks at those of the first device only. So there is one
+ * answer for the process: that of the newest context that could have it (they all ask for what GANTRY_UNPACK says).
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_PLUGIN
+#include <stdlib.h>
+#include <string.h>
+
+#include "abi/unpack.h"
+#include "base/log.h"
+#include "plugin/plugin.h"
+
+static int mode = GANTRY_NET_UNPACK_OFF; /* enum gantry_net_unpack; relaxed: init comes before properties */
+static int said;			 /* atomic: 1 + mode of the last line */
+
+void gantry_plugin_unpack_note(void *ctx)
+{
+	static int warned;
+	const char *pat = getenv("NCCL_PAT_ENABLE");
+	char text[384];
+	int now = gantry_net_tcp_unpack(ctx, text, sizeof(text));
+
+	__atomic_store_n(&mode, now, __ATOMIC_RELAXED);
+	if (__atomic_exchange_n(&said, 1 + now, __ATOMIC_RELAXED) != 1 + now)
+		LOG_INFO(PLUGIN, "UNPACK: %s", text);
+	if (now != GANTRY_NET_UNPACK_OFF && (!pat || strcmp(pat, "0") != 0) &&
+	    !__atomic_exchange_n(&warned, 1, __ATOMIC_RELAXED))
+		LOG_WARN(PLUGIN,
+			 "UNPACK: NCCL's PAT algorithm does not unpack, and NCCL does not leave it out by itself: "
+			 "set NCCL_PAT_ENABLE=0 for all ranks");
+}
+
+void gantry_plugin_unpack_overlay(struct gantry_net_properties *p)
+{
+	int now = __atomic_load_n(&mode, __ATOMIC_RELAXED);
+
+	if (now == GANTRY_NET_UNPACK_OFF)
+		return;
+	p->device_type = GANTRY_NET_DEVICE_UNPACK;
+	p->device_version = GANTRY_UNPACK_VERSION;
+	p->ptr_support |= GANTRY_NET_PTR_CUDA;
+	if (now == GANTRY_NET_UNPACK_KERNEL)
+		p->ptr_support |= GANTRY_NET_PTR_DMABUF;
+	p->max_recvs = 1; /* else several connections would share one comm, and only the first would have the handle */
+}

@@ -1,0 +1,147 @@
+/* Batches: pieces of registered memory, and walking over their bytes without ever searching. */
+#define LOG_SUBSYS GANTRY_SUBSYS_RX
+#include <stdlib.h>
+#include <string.h>
+
+#include "rx/rx.h"
+
+/* The region that holds all pieces of an entry; NULL: none. */
+static struct rx_region *region_of(struct gantry_rx *rx, const struct gantry_rx_piece *p, uint64_t span)
+{
+	uint8_t *base = p->base;
+
+	gantry_list_each (pos, &rx->regions) {
+		struct rx_region *g = gantry_container(pos, struct rx_region, node);
+
+		if (base >= g->base && span <= g->size && (size_t)(base - g->base) <= g->size - span)
+			return g;
+	}
+	return NULL;
+}
+
+static gantry_result add(struct gantry_rx *rx, const struct gantry_rx_piece *in, size_t index, struct rx_batch *b)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_rx_piece p = *in;
+	struct rx_region *g;
+	uint64_t span, bytes;
+
+	if (!p.piece_bytes || !p.count)
+		return GANTRY_OK;
+	if (!p.stride || p.count == 1)
+		p.stride = p.piece_bytes;
+	if (p.stride < p.piece_bytes)
+		FAIL(GANTRY_ERR_INVALID, "entry %zu: a stride of %zu bytes is less than its pieces of %zu", index,
+		     p.stride, p.piece_bytes);
+	if (__builtin_mul_overflow((uint64_t)p.count - 1, (uint64_t)p.stride, &span) ||
+	    __builtin_add_overflow(span, (uint64_t)p.piece_bytes, &span) ||
+	    __builtin_mul_overflow((uint64_t)p.count, (uint64_t)p.piece_bytes, &bytes) ||
+	    __builtin_add_overflow(b->bytes, bytes, &bytes))
+		FAIL(GANTRY_ERR_INVALID,
+		     "entry %zu: %zu pieces of %zu bytes with a stride of %zu do not fit the address "
+		     "space",
+		     index, p.count, p.piece_bytes, p.stride);
+	g = region_of(rx, &p, span);
+	if (!g)
+		FAIL(GANTRY_ERR_INVALID, "entry %zu: %llu bytes at %p are not in registered memory", index,
+		     (unsigned long long)span, p.base);
+	if (b->n && g->device != b->device)
+		FAIL(GANTRY_ERR_INVALID, "entry %zu is %s memory, those before it are %s memory: use two batches",
+		     index, g->device ? "device" : "host", b->device ? "device" : "host");
+	if (p.stride == p.piece_bytes) { /* one long piece: nothing to cut */
+		p.piece_bytes = p.stride = (size_t)span;
+		p.count = 1;
+	}
+	b->device = g->device;
+	b->bytes = bytes;
+	b->pieces[b->n] = p;
+	b->regions[b->n++] = g;
+	g->users++;
+out:
+	return r;
+}
+
+gantry_result rx_batch_init(struct gantry_rx *rx, const struct gantry_rx_piece *pieces, size_t n, struct rx_batch *b)
+{
+	gantry_result r = GANTRY_OK;
+
+	memset(b, 0, sizeof(*b));
+	if (n && !pieces)
+		FAIL(GANTRY_ERR_INVALID, "%zu pieces at NULL", n);
+	b->pieces = calloc(n ? n : 1, sizeof(*b->pieces));
+	b->regions = calloc(n ? n : 1, sizeof(struct rx_region *));
+	if (!b->pieces || !b->regions)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a batch of %zu entries", n);
+	for (size_t i = 0; i < n; i++)
+		TRY(add(rx, &pieces[i], i, b));
+out:
+	if (r != GANTRY_OK)
+		rx_batch_free(b);
+	return r;
+}
+
+void rx_batch_free(struct rx_batch *b)
+{
+	for (size_t i = 0; i < b->n; i++)
+		b->regions[i]->users--;
+	free(b->pieces);
+	free(b->regions);
+	memset(b, 0, sizeof(*b));
+}
+
+uint8_t *rx_batch_run(const struct rx_batch *b, const struct rx_cursor *c, uint64_t max, uint64_t *ret_len)
+{
+	const struct gantry_rx_piece *p = &b->pieces[c->entry];
+	uint64_t left;
+
+	if (c->entry >= b->n)
+		return NULL;
+	left = p->piece_bytes - c->at;
+	*ret_len = left < max ? left : max;
+	return (uint8_t *)p->base + c->k * p->stride + c->at;
+}
+
+void rx_batch_skip(const struct rx_batch *b, struct rx_cursor *c, uint64_t bytes)
+{
+	while (bytes && c->entry < b->n) {
+		const struct gantry_rx_piece *p = &b->pieces[c->entry];
+		uint64_t at = c->at + bytes, whole = at / p->piece_bytes, left = p->count - c->k;
+
+		if (whole < left) {
+			c->k += (size_t)whole;
+			c->at = (size_t)(at % p->piece_bytes);
+			return;
+		}
+		bytes -= left * p->piece_bytes - c->at;
+		c->entry++;
+		c->k = c->at = 0;
+	}
+}
+
+void rx_batch_gather(const struct rx_batch *b, struct rx_cursor c, uint8_t *to, uint64_t bytes)
+{
+	uint64_t len = 0;
+
+	while (bytes) {
+		const uint8_t *from = rx_batch_run(b, &c, bytes, &len);
+
+		memcpy(to, from, len);
+		to += len;
+		bytes -= len;
+		rx_batch_skip(b, &c, len);
+	}
+}
+
+void rx_batch_scatter(const struct rx_batch *b, struct rx_cursor c, const uint8_t *from, uint64_t bytes)
+{
+	uint64_t len = 0;
+
+	while (bytes) {
+		uint8_t *to = rx_batch_run(b, &c, bytes, &len);
+
+		memcpy(to, from, len);
+		from += len;
+		bytes -= len;
+		rx_batch_skip(b, &c, len);
+	}
+}

@@ -1,0 +1,309 @@
+/* A connection: its life, its progress, and its end. */
+#define LOG_SUBSYS GANTRY_SUBSYS_RX
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "rx/rx.h"
+
+enum { LAST_WORDS_NS = 100000000 };
+
+gantry_result rx_conn_create(struct gantry_rx *rx, uint64_t id, struct gantry_rx_conn **ret_conn)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_rx_conn *c = calloc(1, sizeof(*c));
+	struct gantry_net_config config = {.traffic_class = GANTRY_NET_UNDEF, .device = rx->device};
+
+	if (!c)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a connection");
+	c->rx = rx;
+	c->id = id;
+	gantry_list_init(&c->node);
+	gantry_list_init(&c->outgoing);
+	gantry_list_init(&c->early);
+	for (int i = 0; i < 2; i++) {
+		struct rx_side *s = i ? &c->in : &c->out;
+
+		gantry_list_init(&s->waiting);
+		gantry_list_init(&s->offered);
+		gantry_list_init(&s->data);
+	}
+	if (rx->path == GANTRY_RX_PATH_UNPACK)
+		config.unpack = GANTRY_NET_UNPACK_KERNEL;
+	else if (rx->path == GANTRY_RX_PATH_EMULATED)
+		config.unpack = GANTRY_NET_UNPACK_EMULATED;
+	TRY(rx->net->ops->init(rx->net, id, &config, &c->ctx));
+	*ret_conn = c;
+	c = NULL;
+out:
+	rx_conn_destroy(c);
+	return r;
+}
+
+gantry_result rx_conn_start(struct gantry_rx_conn *c)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_rx *rx = c->rx;
+
+	if (c->device_handle.type == GANTRY_NET_DEVICE_UNPACK && c->device_handle.handle) {
+		c->unpack = c->device_handle.handle;
+		TRY(rx->device->ops->alloc(rx->device, rx->message, &c->landing));
+		TRY(rx->net->ops->reg_mr(rx->net, c->in.comm, c->landing, rx->message, GANTRY_NET_PTR_CUDA,
+					 &c->landing_mr));
+	}
+	rx_path_of_conn(c);
+	TRY(rx_heads_init(c));
+	gantry_list_append(&rx->conns, &c->node);
+	LOG_INFO(RX, "connected with %s, path %s", c->peer, c->path);
+out:
+	return r;
+}
+
+void *rx_conn_mr(struct gantry_rx_conn *c, struct rx_side *side, const struct rx_region *region)
+{
+	struct gantry_net *net = c->rx->net;
+	struct rx_mr *grown;
+	void *mr = NULL;
+
+	if (c->rx->path == GANTRY_RX_PATH_HOST)
+		return NULL; /* the network knows host memory only */
+	for (size_t i = 0; i < side->nmrs; i++)
+		if (side->mrs[i].region == region->id)
+			return side->mrs[i].mr;
+	grown = realloc(side->mrs, (side->nmrs + 1) * sizeof(*grown));
+	if (!grown)
+		return NULL;
+	side->mrs = grown;
+	/* What the network does not take goes through staging: remembered, so that it is asked once. */
+	if (net->ops->reg_mr(net, side->comm, region->base, region->size, GANTRY_NET_PTR_CUDA, &mr) != GANTRY_OK)
+		mr = NULL;
+	side->mrs[side->nmrs++] = (struct rx_mr){region->id, mr};
+	return mr;
+}
+
+void rx_conn_forget_region(struct gantry_rx_conn *c, uint64_t region)
+{
+	for (int k = 0; k < 2; k++) {
+		struct rx_side *s = k ? &c->in : &c->out;
+
+		for (size_t i = 0; i < s->nmrs; i++) {
+			if (s->mrs[i].region != region)
+				continue;
+			if (s->mrs[i].mr && s->comm)
+				c->rx->net->ops->dereg_mr(c->rx->net, s->comm, s->mrs[i].mr);
+			s->mrs[i] = s->mrs[--s->nmrs];
+			break;
+		}
+	}
+}
+
+/* ---- the end ---- */
+
+static void fail_list(struct gantry_list *list, gantry_result r, const char *text)
+{
+	while (!gantry_list_empty(list)) {
+		struct gantry_rx_op *op = gantry_container(list->next, struct gantry_rx_op, node);
+
+		rx_op_done(op, r, "%s", text);
+		rx_op_over(op);
+	}
+}
+
+static void drop_flights(struct gantry_rx_conn *c, struct rx_side *s)
+{
+	for (; s->head != s->tail; s->head++) {
+		struct rx_flight *f = rx_flight_at(s, s->head);
+
+		rx_stage_put(c->rx, s, f->stage);
+		rx_descs_put(c->rx, f->descs);
+		f->stage = NULL;
+		f->descs = NULL;
+		f->op->touching -= f->touches;
+	}
+}
+
+static void free_nodes(struct gantry_rx_conn *c)
+{
+	gantry_list_each_safe (pos, &c->outgoing)
+		free(gantry_container(pos, struct rx_out, node));
+	gantry_list_each_safe (pos, &c->early)
+		free(gantry_container(pos, struct rx_early, node));
+	gantry_list_init(&c->outgoing);
+	gantry_list_init(&c->early);
+}
+
+static void close_side(struct gantry_rx_conn *c, struct rx_side *s, gantry_result (*close)(struct gantry_net *, void *))
+{
+	struct gantry_net *net = c->rx->net;
+
+	if (!s->comm)
+		return;
+	for (size_t i = 0; i < s->nmrs; i++)
+		if (s->mrs[i].mr)
+			net->ops->dereg_mr(net, s->comm, s->mrs[i].mr);
+	s->nmrs = 0;
+	close(net, s->comm);
+	s->comm = NULL;
+}
+
+/*
+ * The device first: kernels end by themselves, and write to the user's memory until then. Then the network: closing a
+ * comm gives all buffers back at once. After that nothing touches the memory of any op.
+ */
+static void shut(struct gantry_rx_conn *c)
+{
+	struct gantry_rx *rx = c->rx;
+	struct gantry_net *net = rx->net;
+
+	if (rx->in_stream && rx_flights(&c->in))
+		rx->device->ops->stream_sync(rx->device, rx->in_stream);
+	if (rx->out_stream && rx_flights(&c->out))
+		rx->device->ops->stream_sync(rx->device, rx->out_stream);
+	if (c->landing_mr)
+		net->ops->dereg_mr(net, c->in.comm, c->landing_mr);
+	c->landing_mr = NULL;
+	close_side(c, &c->out, net->ops->close_send);
+	close_side(c, &c->in, net->ops->close_recv);
+	drop_flights(c, &c->out);
+	drop_flights(c, &c->in);
+	free_nodes(c);
+}
+
+void rx_conn_fail(struct gantry_rx_conn *c, gantry_result r, const char *fmt, ...)
+{
+	va_list args;
+
+	if (c->error != GANTRY_OK)
+		return;
+	c->error = r;
+	va_start(args, fmt);
+	vsnprintf(c->error_text, sizeof(c->error_text), fmt, args);
+	va_end(args);
+	shut(c);
+	for (int i = 0; i < 2; i++) {
+		struct rx_side *s = i ? &c->in : &c->out;
+
+		fail_list(&s->waiting, r, c->error_text);
+		fail_list(&s->offered, r, c->error_text);
+		fail_list(&s->data, r, c->error_text);
+	}
+	RX_DEBUG(c->rx, "%s: over: %s", c->peer, c->error_text);
+}
+
+void rx_conn_destroy(struct gantry_rx_conn *c)
+{
+	struct gantry_rx *rx;
+
+	if (!c)
+		return;
+	rx = c->rx;
+	rx_conn_fail(c, GANTRY_ERR_ABORTED, "the connection with %s was closed on this side", c->peer);
+	for (uint32_t i = 0; i < RX_DEPTH_MAX; i++) {
+		rx->device->ops->event_destroy(rx->device, c->out.flights[i].event);
+		rx->device->ops->event_destroy(rx->device, c->in.flights[i].event);
+	}
+	if (c->ctx)
+		rx->net->ops->finalize(rx->net, c->ctx);
+	rx->device->ops->free(rx->device, c->landing);
+	gantry_list_remove(&c->node);
+	free(c->out.mrs);
+	free(c->in.mrs);
+	free(c->head_memory);
+	free(c);
+}
+
+/* ---- progress ---- */
+
+static gantry_result step(struct gantry_rx_conn *c, int *ret_moved)
+{
+	gantry_result r = GANTRY_OK;
+
+	TRY(rx_heads_in(c, ret_moved));
+	TRY(rx_recv_progress(c, ret_moved));
+	TRY(rx_send_progress(c, ret_moved));
+	TRY(rx_heads_out(c, ret_moved));
+out:
+	return r;
+}
+
+int rx_conn_progress(struct gantry_rx_conn *c)
+{
+	gantry_result r;
+	int moved = 0;
+
+	if (c->error != GANTRY_OK)
+		return 0;
+	r = step(c, &moved);
+	if (r != GANTRY_OK) {
+		const char *why = gantry_last_error();
+
+		rx_conn_fail(c, r, "%s: %s", c->peer, why[0] ? why : gantry_result_text(r));
+		moved = 1;
+	}
+	return moved;
+}
+
+int rx_progress(struct gantry_rx *rx)
+{
+	int moved = 0;
+
+	gantry_list_each (pos, &rx->conns)
+		moved |= rx_conn_progress(gantry_container(pos, struct gantry_rx_conn, node));
+	return moved;
+}
+
+/* ---- public ---- */
+
+/* What the peer waits to hear, above all that its transfers were taken: the network takes it at once, unless a peer
+ * that does nothing has filled its window. */
+static void say_last(struct gantry_rx_conn *c)
+{
+	uint64_t end = gantry_now_ns() + LAST_WORDS_NS;
+	int moved;
+
+	while (c->error == GANTRY_OK && !gantry_list_empty(&c->outgoing) && gantry_now_ns() < end)
+		if (rx_heads_out(c, &moved) != GANTRY_OK)
+			break;
+}
+
+void gantry_rx_conn_close(struct gantry_rx_conn *conn)
+{
+	struct gantry_rx *rx;
+
+	if (!conn)
+		return;
+	rx = conn->rx;
+	pthread_mutex_lock(&rx->mu);
+	say_last(conn);
+	rx_conn_destroy(conn);
+	pthread_mutex_unlock(&rx->mu);
+}
+
+const char *gantry_rx_conn_path(const struct gantry_rx_conn *conn)
+{
+	return conn->path;
+}
+
+const char *gantry_rx_conn_peer(const struct gantry_rx_conn *conn)
+{
+	return conn->peer;
+}
+
+uint64_t gantry_rx_conn_peer_epoch(const struct gantry_rx_conn *conn)
+{
+	return conn->peer_epoch;
+}
+
+gantry_result gantry_rx_conn_error(struct gantry_rx_conn *conn, char *text, size_t len)
+{
+	gantry_result r;
+
+	pthread_mutex_lock(&conn->rx->mu);
+	r = conn->error;
+	if (text && len)
+		snprintf(text, len, "%s", conn->error_text);
+	pthread_mutex_unlock(&conn->rx->mu);
+	return r;
+}

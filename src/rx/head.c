@@ -1,0 +1,146 @@
+/* Heads: tag 0 of each direction. They are small, or inline, so the network takes them at once and keeps their order.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_RX
+#include <stdlib.h>
+
+#include "rx/rx.h"
+
+enum { HEAD_ROOM = RX_HEAD_SIZE + RX_INLINE_MAX, HEADS_PER_PASS = 4 * RX_HEADS_IN };
+
+gantry_result rx_head_send(struct gantry_rx_conn *c, const struct rx_head *h, const struct rx_batch *inlined)
+{
+	gantry_result r = GANTRY_OK;
+	size_t payload = inlined ? (size_t)inlined->bytes : 0;
+	struct rx_out *o = malloc(sizeof(*o) + RX_HEAD_SIZE + payload);
+	struct rx_cursor start = {0, 0, 0};
+	int moved;
+
+	if (!o)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a head of %zu bytes", payload);
+	o->request = NULL;
+	o->size = RX_HEAD_SIZE + payload;
+	o->inlined = payload != 0;
+	c->inline_out += o->inlined;
+	rx_head_encode(h, o->data);
+	if (inlined)
+		rx_batch_gather(inlined, start, o->data + RX_HEAD_SIZE, payload);
+	gantry_list_append(&c->outgoing, &o->node);
+	TRY(rx_heads_out(c, &moved));
+out:
+	return r;
+}
+
+gantry_result rx_heads_out(struct gantry_rx_conn *c, int *ret_moved)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_net *net = c->rx->net;
+	int done = 1;
+
+	gantry_list_each (pos, &c->outgoing) {
+		struct rx_out *o = gantry_container(pos, struct rx_out, node);
+
+		if (o->request)
+			continue;
+		TRY(net->ops->isend(net, c->out.comm, o->data, o->size, RX_TAG_HEAD, NULL, &o->request));
+		if (!o->request)
+			break;
+	}
+	while (done && !gantry_list_empty(&c->outgoing)) {
+		struct rx_out *o = gantry_container(c->outgoing.next, struct rx_out, node);
+
+		if (!o->request)
+			break;
+		TRY(net->ops->test(net, o->request, &done, NULL));
+		if (!done)
+			break;
+		c->inline_out -= o->inlined;
+		gantry_list_remove(&o->node);
+		free(o);
+		*ret_moved = 1;
+	}
+out:
+	return r;
+}
+
+static gantry_result handle(struct gantry_rx_conn *c, const uint8_t *data, int size)
+{
+	gantry_result r = GANTRY_OK;
+	struct rx_head h;
+
+	if (rx_head_decode(data, (size_t)size, &h) != GANTRY_OK)
+		FAIL(GANTRY_ERR_PROTOCOL, "%s sent a head of %d bytes that makes no sense", c->peer, size);
+	switch ((enum rx_kind)h.kind) {
+	case RX_SEND:
+		return rx_recv_offered(c, &h, data + RX_HEAD_SIZE);
+	case RX_END:
+		return rx_recv_ended(c, &h);
+	case RX_GRANT:
+		return rx_send_granted(c, &h);
+	case RX_TAKEN:
+	case RX_REJECT:
+		return rx_send_answered(c, &h);
+	case RX_STOP:
+		return rx_send_stopped(c, &h);
+	case RX_KINDS:
+		break;
+	}
+out:
+	return r;
+}
+
+/* Keeps RX_HEADS_IN receives posted, in the order of the ring. */
+gantry_result rx_heads_post(struct gantry_rx_conn *c)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_net *net = c->rx->net;
+
+	while (c->heads_posted - c->heads_next < RX_HEADS_IN) {
+		uint32_t i = c->heads_posted % RX_HEADS_IN;
+		void *data = c->head_memory + (size_t)i * HEAD_ROOM, *mr = NULL;
+		size_t size = HEAD_ROOM;
+		int tag = RX_TAG_HEAD;
+
+		c->heads[i] = GANTRY_NET_OPTIONAL_RECV_COMPLETION; /* takes no slot of the unpack queue */
+		TRY(net->ops->irecv(net, c->in.comm, 1, &data, &size, &tag, &mr, &c->heads[i]));
+		if (!c->heads[i])
+			break;
+		c->heads_posted++;
+	}
+out:
+	return r;
+}
+
+gantry_result rx_heads_in(struct gantry_rx_conn *c, int *ret_moved)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_net *net = c->rx->net;
+
+	for (int n = 0; n < HEADS_PER_PASS; n++) {
+		uint32_t i = c->heads_next % RX_HEADS_IN;
+		int done = 0, size = 0;
+
+		TRY(rx_heads_post(c));
+		if (c->heads_next == c->heads_posted)
+			break;
+		TRY(net->ops->test(net, c->heads[i], &done, &size));
+		if (!done)
+			break;
+		*ret_moved = 1;
+		TRY(handle(c, c->head_memory + (size_t)i * HEAD_ROOM, size));
+		c->heads_next++;
+	}
+out:
+	return r;
+}
+
+gantry_result rx_heads_init(struct gantry_rx_conn *c)
+{
+	gantry_result r = GANTRY_OK;
+
+	c->head_memory = malloc((size_t)RX_HEADS_IN * HEAD_ROOM);
+	if (!c->head_memory)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for the heads of a connection");
+	TRY(rx_heads_post(c));
+out:
+	return r;
+}

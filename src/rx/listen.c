@@ -1,0 +1,235 @@
+/* Listening, accepting and connecting: meetings, many at a time, each with a deadline. */
+#define LOG_SUBSYS GANTRY_SUBSYS_RX
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/param.h"
+#include "net/tcp/sock.h"
+#include "rx/meet.h"
+
+enum { MEETINGS_MAX = 64 };
+#define MEETING_NS 10000000000u /* for a peer that has come to say hello and to connect */
+
+static uint64_t deadline_of(int64_t timeout_ns)
+{
+	return gantry_now_ns() + (timeout_ns < 0 ? gantry_params()->connect_timeout : (uint64_t)timeout_ns);
+}
+
+/* The address of the interface that the rx uses. */
+static gantry_result own_address(struct gantry_rx *rx, struct gantry_addr *ret_addr)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_nic_list *list = calloc(1, sizeof(*list));
+	int found = 0, family = gantry_nic_wanted_family();
+
+	if (!list)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for the list of interfaces");
+	TRY(gantry_nic_scan(list));
+	for (int i = 0; i < list->count && !found; i++)
+		for (int k = 0; k < list->nics[i].naddrs && !found; k++) {
+			const struct gantry_addr *a = &list->nics[i].addrs[k];
+
+			/* A fused device is named "a+b": the first of them. */
+			found = strncmp(list->nics[i].name, rx->nic, strcspn(rx->nic, "+")) == 0 &&
+				strlen(list->nics[i].name) == strcspn(rx->nic, "+") &&
+				(family == AF_UNSPEC || family == a->sa.sa_family);
+			if (found)
+				*ret_addr = *a;
+		}
+	gantry_addr_set_port(ret_addr, 0);
+	if (!found)
+		FAIL(GANTRY_ERR_CONFIG, "interface %s has no address to listen on", rx->nic);
+out:
+	if (list)
+		gantry_nic_list_free(list);
+	free(list);
+	return r;
+}
+
+gantry_result gantry_rx_listen(struct gantry_rx *rx, const char *address, struct gantry_rx_listener **ret_listener)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_rx_listener *l = calloc(1, sizeof(*l));
+	struct gantry_addr a, bound;
+	uint16_t port;
+
+	memset(&a, 0, sizeof(a));
+	if (!l)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a listener");
+	l->fd = -1;
+	gantry_list_init(&l->meetings);
+	TRY(address ? meeting_address(address, 1, &a) : own_address(rx, &a));
+	port = gantry_addr_port(&a);
+	TRY(sock_listen(&a, port, port, &l->fd, &bound));
+	fcntl(l->fd, F_SETFL, fcntl(l->fd, F_GETFL) | O_NONBLOCK);
+	gantry_addr_text(&bound, l->address);
+	l->rx = rx;
+	pthread_mutex_lock(&rx->mu);
+	gantry_list_append(&rx->listeners, &l->node);
+	pthread_mutex_unlock(&rx->mu);
+	*ret_listener = l;
+	l = NULL;
+out:
+	if (l && l->fd >= 0)
+		close(l->fd);
+	free(l);
+	return r;
+}
+
+const char *gantry_rx_listener_address(const struct gantry_rx_listener *listener)
+{
+	return listener->address;
+}
+
+void gantry_rx_listener_close(struct gantry_rx_listener *listener)
+{
+	struct gantry_rx *rx;
+
+	if (!listener)
+		return;
+	rx = listener->rx;
+	pthread_mutex_lock(&rx->mu);
+	gantry_list_each_safe (pos, &listener->meetings)
+		meeting_destroy(gantry_container(pos, struct meeting, node));
+	gantry_list_remove(&listener->node);
+	close(listener->fd);
+	pthread_mutex_unlock(&rx->mu);
+	free(listener);
+}
+
+static void turn_away(struct gantry_rx_listener *l, struct meeting *m)
+{
+	uint32_t more = 0;
+
+	if (m->stranger)
+		l->rx->counters.strangers++;
+	if (gantry_ratelimit_pass(&l->quiet, &more))
+		LOG_WARN(RX, "%s: %s (%u such lines left out)", l->address, m->text, more);
+}
+
+/* New ones in; 1: something happened. */
+static int take_in(struct gantry_rx_listener *l)
+{
+	struct gantry_addr peer;
+	struct meeting *m;
+	socklen_t len = sizeof(peer);
+	int fd;
+
+	if (l->nmeetings >= MEETINGS_MAX)
+		return 0; /* they have deadlines; until then further ones wait in the kernel */
+	memset(&peer, 0, sizeof(peer));
+	fd = accept4(l->fd, &peer.sa, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	if (fd < 0) {
+		uint32_t more;
+
+		if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED &&
+		    gantry_ratelimit_pass(&l->quiet, &more))
+			LOG_WARN(RX, "%s: accept: %s", l->address, strerror(errno));
+		return 0;
+	}
+	if (meeting_create(l->rx, fd, &peer, gantry_now_ns() + MEETING_NS, &m) != GANTRY_OK) {
+		close(fd);
+		return 0;
+	}
+	gantry_list_append(&l->meetings, &m->node);
+	l->nmeetings++;
+	return 1;
+}
+
+/* One round over all meetings: the first that is ready. */
+static struct gantry_rx_conn *attend(struct gantry_rx_listener *l, int *ret_moved)
+{
+	struct gantry_rx_conn *ready = NULL;
+
+	*ret_moved |= take_in(l);
+	gantry_list_each_safe (pos, &l->meetings) {
+		struct meeting *m = gantry_container(pos, struct meeting, node);
+		enum meeting_state before = m->state;
+
+		meeting_step(m);
+		*ret_moved |= m->state != before;
+		if (m->state == MEET_FAILED)
+			turn_away(l, m);
+		if (m->state == MEET_READY && !ready) {
+			ready = m->conn;
+			m->conn = NULL;
+		} else if (m->state != MEET_FAILED) {
+			continue;
+		}
+		l->nmeetings--;
+		meeting_destroy(m);
+	}
+	return ready;
+}
+
+gantry_result gantry_rx_accept(struct gantry_rx_listener *listener, int64_t timeout_ns,
+			       struct gantry_rx_conn **ret_conn)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_rx *rx = listener->rx;
+	uint64_t deadline = deadline_of(timeout_ns);
+	struct gantry_rx_conn *c;
+	struct rx_idle idle;
+
+	rx_idle_reset(&idle);
+	pthread_mutex_lock(&rx->mu);
+	for (;;) {
+		int moved = 0;
+
+		c = attend(listener, &moved);
+		if (c || gantry_now_ns() >= deadline)
+			break;
+		if (rx_progress(rx) || moved)
+			rx_idle_reset(&idle);
+		pthread_mutex_unlock(&rx->mu);
+		rx_idle(&idle, deadline);
+		pthread_mutex_lock(&rx->mu);
+	}
+	pthread_mutex_unlock(&rx->mu);
+	if (!c)
+		return GANTRY_ERR_TIMEOUT; /* nobody came: no news */
+	*ret_conn = c;
+	return r;
+}
+
+gantry_result gantry_rx_connect(struct gantry_rx *rx, const char *address, int64_t timeout_ns,
+				struct gantry_rx_conn **ret_conn)
+{
+	gantry_result r = GANTRY_OK;
+	uint64_t deadline = deadline_of(timeout_ns);
+	struct gantry_addr to;
+	struct meeting *m = NULL;
+	struct rx_idle idle;
+
+	memset(&to, 0, sizeof(to));
+	TRY(meeting_address(address, 0, &to));
+	rx_idle_reset(&idle);
+	pthread_mutex_lock(&rx->mu);
+	r = meeting_create(rx, -1, &to, deadline, &m);
+	while (m && m->state < MEET_READY) {
+		enum meeting_state before = m->state;
+
+		meeting_step(m);
+		if (rx_progress(rx) || m->state != before)
+			rx_idle_reset(&idle);
+		pthread_mutex_unlock(&rx->mu);
+		rx_idle(&idle, deadline);
+		pthread_mutex_lock(&rx->mu);
+	}
+	if (m && m->state == MEET_READY) {
+		*ret_conn = m->conn;
+		m->conn = NULL;
+	} else if (m) {
+		r = gantry_fail(m->error, LOG_SUBSYS, __FILE__, __LINE__, "%s", m->text);
+	}
+	meeting_destroy(m);
+	pthread_mutex_unlock(&rx->mu);
+out:
+	return r;
+}

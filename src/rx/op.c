@@ -1,0 +1,325 @@
+/* Ops: what the user posts, waits for, cancels and frees. */
+#define LOG_SUBSYS GANTRY_SUBSYS_RX
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/param.h"
+#include "rx/rx.h"
+
+enum { SLEEP_MIN_NS = 50000 };
+
+/* ---- life ---- */
+
+void rx_op_unref(struct gantry_rx_op *op)
+{
+	if (--op->refs)
+		return;
+	if (op->event)
+		op->rx->device->ops->event_destroy(op->rx->device, op->event);
+	rx_batch_free(&op->batch);
+	free(op->local);
+	free(op);
+}
+
+void rx_op_done(struct gantry_rx_op *op, gantry_result r, const char *fmt, ...)
+{
+	va_list args;
+
+	if (op->state == GANTRY_RX_DONE)
+		return;
+	op->state = GANTRY_RX_DONE;
+	op->result = r;
+	va_start(args, fmt);
+	vsnprintf(op->text, sizeof(op->text), fmt, args);
+	va_end(args);
+	RX_DEBUG(op->rx, "%s of tag %llu done: %s, %llu bytes%s%s", op->send ? "send" : "receive",
+		 (unsigned long long)op->tag, gantry_result_name(r), (unsigned long long)op->bytes,
+		 op->text[0] ? ": " : "", op->text);
+}
+
+void rx_op_over(struct gantry_rx_op *op)
+{
+	gantry_list_remove(&op->node);
+	op->phase = RX_OVER;
+	op->conn = NULL;
+	rx_op_unref(op);
+}
+
+void rx_op_settle(struct gantry_rx_op *op)
+{
+	int flowing = op->phase == RX_GRANTED || op->phase == RX_LOCAL;
+	int counted = op->posted == op->nmessages || (op->told && op->heard);
+	uint64_t last = op->posted == op->nmessages ? op->nmessages : op->limit;
+
+	if (op->ending && !op->touching)
+		rx_op_done(op, GANTRY_ERR_CANCELLED, "cancelled by %s after %llu of %llu bytes (tag %llu)",
+			   op->by_peer ? op->conn->peer : "the caller", (unsigned long long)op->bytes,
+			   (unsigned long long)op->total, (unsigned long long)op->tag);
+	if (!flowing || !counted || op->finished != last)
+		return;
+	if (!op->ending && op->send && !op->taken)
+		return;
+	if (!op->ending)
+		rx_op_done(op, GANTRY_OK, "%s", "");
+	rx_op_over(op);
+}
+
+struct gantry_rx_op *rx_op_next(struct rx_side *s)
+{
+	gantry_list_each (pos, &s->data) {
+		struct gantry_rx_op *op = gantry_container(pos, struct gantry_rx_op, node);
+		uint64_t target = op->nmessages;
+
+		if (op->ending && op->posted < op->nmessages) {
+			if (!op->told || !op->heard)
+				return NULL; /* how many messages there are is being settled */
+			target = op->limit;
+		}
+		if (op->posted < target)
+			return op;
+	}
+	return NULL;
+}
+
+static gantry_result create(struct gantry_rx_conn *c, const struct gantry_rx_piece *pieces, size_t n, uint64_t tag,
+			    int send, struct gantry_rx_op **ret_op)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_rx_op *op = NULL;
+
+	if (c->error != GANTRY_OK)
+		FAIL(c->error, "%s", c->error_text);
+	op = calloc(1, sizeof(*op));
+	if (!op)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a transfer");
+	op->rx = c->rx;
+	op->conn = c;
+	op->send = send;
+	op->tag = tag;
+	op->refs = 2;
+	op->result = GANTRY_AGAIN;
+	gantry_list_init(&op->node);
+	TRY(rx_batch_init(c->rx, pieces, n, &op->batch));
+	op->total = op->batch.bytes;
+	*ret_op = op;
+	op = NULL;
+out:
+	free(op);
+	return r;
+}
+
+/* An error while posting is the connection's; the op says it too. */
+static void started(struct gantry_rx_conn *c, gantry_result r)
+{
+	if (r != GANTRY_OK)
+		rx_conn_fail(c, r, "%s: %s", c->peer, gantry_last_error());
+	else
+		rx_conn_progress(c);
+}
+
+gantry_result gantry_rx_send(struct gantry_rx_conn *conn, const struct gantry_rx_piece *pieces, size_t n, uint64_t tag,
+			     struct gantry_rx_op **ret_op)
+{
+	gantry_result r;
+	struct gantry_rx_op *op;
+
+	pthread_mutex_lock(&conn->rx->mu);
+	r = create(conn, pieces, n, tag, 1, &op);
+	if (r == GANTRY_OK) {
+		op->transfer = conn->next_transfer++;
+		gantry_list_append(&conn->out.waiting, &op->node);
+		*ret_op = op;
+		started(conn, GANTRY_OK);
+	}
+	pthread_mutex_unlock(&conn->rx->mu);
+	return r;
+}
+
+gantry_result gantry_rx_recv(struct gantry_rx_conn *conn, const struct gantry_rx_piece *pieces, size_t n, uint64_t tag,
+			     struct gantry_rx_op **ret_op)
+{
+	gantry_result r;
+	struct gantry_rx_op *op;
+
+	pthread_mutex_lock(&conn->rx->mu);
+	r = create(conn, pieces, n, tag, 0, &op);
+	if (r == GANTRY_OK) {
+		*ret_op = op;
+		started(conn, rx_recv_match(op));
+	}
+	pthread_mutex_unlock(&conn->rx->mu);
+	return r;
+}
+
+/* ---- waiting ---- */
+
+enum gantry_rx_state gantry_rx_test(struct gantry_rx_op *op)
+{
+	struct gantry_rx *rx = op->rx;
+	enum gantry_rx_state state;
+
+	pthread_mutex_lock(&rx->mu);
+	if (op->state != GANTRY_RX_DONE)
+		rx_progress(rx);
+	state = op->state;
+	pthread_mutex_unlock(&rx->mu);
+	return state;
+}
+
+size_t gantry_rx_poll(struct gantry_rx *rx, struct gantry_rx_op *const *ops, size_t n)
+{
+	size_t done = 0;
+
+	pthread_mutex_lock(&rx->mu);
+	rx_progress(rx);
+	for (size_t i = 0; i < n; i++)
+		done += ops[i] && ops[i]->state == GANTRY_RX_DONE;
+	pthread_mutex_unlock(&rx->mu);
+	return done;
+}
+
+void rx_idle_reset(struct rx_idle *idle)
+{
+	idle->since = gantry_now_ns();
+	idle->sleep = SLEEP_MIN_NS;
+}
+
+void rx_idle(struct rx_idle *idle, uint64_t deadline)
+{
+	const struct gantry_params *p = gantry_params();
+	uint64_t now = gantry_now_ns(), longest = p->proxy_sleep;
+	struct timespec t;
+
+	if (now - idle->since < p->spin) {
+		gantry_cpu_pause();
+		return;
+	}
+	if (now - idle->since < p->spin + p->yield || !longest) {
+		sched_yield();
+		return;
+	}
+	if (idle->sleep > longest)
+		idle->sleep = longest;
+	if (deadline && now + idle->sleep > deadline)
+		idle->sleep = deadline > now ? deadline - now : 1;
+	t = (struct timespec){(time_t)(idle->sleep / 1000000000), (long)(idle->sleep % 1000000000)};
+	nanosleep(&t, NULL);
+	idle->sleep *= 2;
+}
+
+/* Until the op is done. 0: it is not, and the time is over. mu held; let go in between. */
+static int wait_done(struct gantry_rx_op *op, int64_t timeout_ns)
+{
+	struct gantry_rx *rx = op->rx;
+	uint64_t deadline = timeout_ns < 0 ? 0 : gantry_now_ns() + (uint64_t)timeout_ns;
+	struct rx_idle idle;
+
+	rx_idle_reset(&idle);
+	while (op->state != GANTRY_RX_DONE) {
+		if (rx_progress(rx))
+			rx_idle_reset(&idle);
+		if (op->state == GANTRY_RX_DONE)
+			break;
+		if (deadline && gantry_now_ns() >= deadline)
+			return 0;
+		pthread_mutex_unlock(&rx->mu);
+		rx_idle(&idle, deadline);
+		pthread_mutex_lock(&rx->mu);
+	}
+	return 1;
+}
+
+gantry_result gantry_rx_wait(struct gantry_rx_op *op, int64_t timeout_ns)
+{
+	gantry_result r;
+
+	pthread_mutex_lock(&op->rx->mu);
+	r = wait_done(op, timeout_ns) ? op->result : GANTRY_ERR_TIMEOUT;
+	pthread_mutex_unlock(&op->rx->mu);
+	return r;
+}
+
+gantry_result gantry_rx_stream_wait(struct gantry_rx_op *op, struct gantry_stream *stream)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_rx *rx = op->rx;
+	struct gantry_device *dev = rx->device;
+
+	pthread_mutex_lock(&rx->mu);
+	if (op->state == GANTRY_RX_PENDING)
+		rx_progress(rx);
+	if (op->state == GANTRY_RX_PENDING) {
+		r = GANTRY_AGAIN;
+		goto out;
+	}
+	if (op->state == GANTRY_RX_DONE) {
+		r = op->result;
+		goto out;
+	}
+	/* Behind the op's last launch, since those of a direction are in one stream. */
+	if (!op->event)
+		TRY(dev->ops->event_create(dev, &op->event));
+	TRY(dev->ops->event_record(dev, op->event, rx->in_stream));
+	TRY(dev->ops->stream_wait(dev, stream, op->event));
+out:
+	pthread_mutex_unlock(&rx->mu);
+	return r;
+}
+
+/* ---- ending ---- */
+
+/* mu held. */
+static void cancel(struct gantry_rx_op *op, int64_t timeout_ns)
+{
+	struct gantry_rx_conn *c = op->conn;
+	gantry_result r;
+
+	if (op->state == GANTRY_RX_DONE)
+		return;
+	r = op->send ? rx_send_cancel(op) : rx_recv_cancel(op);
+	if (r != GANTRY_OK)
+		rx_conn_fail(c, r, "%s: %s", c->peer, gantry_last_error());
+	if (timeout_ns < 0)
+		timeout_ns = (int64_t)gantry_params()->timeout;
+	if (!wait_done(op, timeout_ns))
+		rx_conn_fail(op->conn, GANTRY_ERR_TIMEOUT,
+			     "%s did not let go of a cancelled transfer within %.1f s: the connection is ended",
+			     op->conn->peer, (double)timeout_ns / 1e9);
+}
+
+gantry_result gantry_rx_cancel(struct gantry_rx_op *op, int64_t timeout_ns)
+{
+	gantry_result r;
+
+	pthread_mutex_lock(&op->rx->mu);
+	cancel(op, timeout_ns);
+	r = op->result;
+	pthread_mutex_unlock(&op->rx->mu);
+	return r;
+}
+
+void gantry_rx_op_result(const struct gantry_rx_op *op, struct gantry_rx_result *ret_result)
+{
+	pthread_mutex_lock(&op->rx->mu);
+	*ret_result = (struct gantry_rx_result){op->state == GANTRY_RX_DONE ? op->result : GANTRY_AGAIN, op->bytes, ""};
+	if (op->state == GANTRY_RX_DONE)
+		ret_result->text = op->text;
+	pthread_mutex_unlock(&op->rx->mu);
+}
+
+void gantry_rx_op_free(struct gantry_rx_op *op)
+{
+	struct gantry_rx *rx;
+
+	if (!op)
+		return;
+	rx = op->rx;
+	pthread_mutex_lock(&rx->mu);
+	cancel(op, -1);
+	rx_op_unref(op);
+	pthread_mutex_unlock(&rx->mu);
+}

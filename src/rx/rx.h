@@ -1,0 +1,329 @@
+/*
+ * The pipeline behind gantry/rx.h, from inside.
+ *
+ *   op      what the user holds: a send or a receive. It is also the state of its transfer, so it may live on after the
+ *           user has let go of it (refs): a cancelled transfer has to be brought to an end with the peer
+ *   conn    one connection: for each direction a network comm, its queue of heads, its queue of transfers in the order
+ *           of their grants, and its flights
+ *   flight  one data message: from posting, through arrival and the device's work, to its end. Ring of `depth`
+ *
+ * A send:     WAITING (for a place in the window) -> OFFERED (head sent) -> GRANTED (data flows) -> over
+ * A receive:  WAITING (for its transfer) -> GRANTED (or LOCAL: the bytes came with the head and go to device memory)
+ *             -> over
+ * A transfer that is ended early is `ending`: it posts nothing more than what it takes to reach the number of messages
+ * that both sides agree on, and moves no byte of the user's memory any more. The user's op is done as soon as nothing
+ * touches its memory (`touching`), the transfer later.
+ *
+ * One lock per rx, `mu`, protects everything here, listeners included.
+ */
+#ifndef GANTRY_RX_RX_H
+#define GANTRY_RX_RX_H
+
+#include <pthread.h>
+#include <stdint.h>
+
+#include "abi/unpack.h"
+#include "base/list.h"
+#include "base/log.h"
+#include "device/device.h"
+#include "gantry/rx.h"
+#include "net/net.h"
+#include "net/tcp/nic.h"
+#include "rx/wire.h"
+
+enum {
+	RX_INLINE_MAX = 32 << 10, /* transfers from host memory up to this travel with their head */
+	RX_WINDOW = 64,		  /* transfers of a direction that have not met their receive */
+	RX_HEADS_IN = 8,	  /* receives posted for heads */
+	RX_INLINE_OUT = 16,	  /* inline transfers on their way */
+	RX_DEPTH_MAX = 16,	  /* GANTRY_UNPACK_DEPTH: slots of the network's table */
+	RX_MESSAGE_MIN = 64 << 10,
+	RX_MESSAGE_MAX = 4 << 20, /* GANTRY_UNPACK_MAX_SLICE */
+	RX_DESCS = 8192,	  /* per launch */
+	RX_TEXT = 384,
+};
+enum { RX_TAG_HEAD = 0, RX_TAG_DATA = 1 };
+
+/* ---- memory ---- */
+
+struct rx_region {
+	struct gantry_list node;
+	uint8_t *base;
+	size_t size;
+	uint64_t id; /* never reused: what connections remember registrations by */
+	int device;  /* memory of the device; else host memory */
+	int users;   /* ops */
+};
+
+/* A place in a batch: byte `at` of piece `k` of entry `entry`. */
+struct rx_cursor {
+	size_t entry, k, at;
+};
+
+struct rx_batch {
+	struct gantry_rx_piece *pieces; /* owned; none is empty */
+	struct rx_region **regions;	/* owned array of borrowed regions, one per entry */
+	size_t n;
+	uint64_t bytes;
+	int device;
+};
+
+/* Pinned memory of one message. */
+struct rx_stage {
+	struct rx_stage *next;
+	uint8_t *host, *dev;
+};
+
+/* Pinned descriptors of one launch. */
+struct rx_descs {
+	struct rx_descs *next;
+	struct gantry_unpack_desc *host, *dev;
+};
+
+/* ---- transfers ---- */
+
+enum rx_phase { RX_WAITING, RX_OFFERED, RX_GRANTED, RX_LOCAL, RX_OVER };
+
+struct gantry_rx_op {
+	struct gantry_list node;     /* in its connection's list for its phase */
+	struct gantry_rx *rx;	     /* borrowed */
+	struct gantry_rx_conn *conn; /* borrowed; NULL once the transfer is over */
+	int refs;		     /* the user's, the connection's */
+	int send;
+	uint64_t tag;
+	struct rx_batch batch;
+	/* What the user sees. */
+	enum gantry_rx_state state;
+	gantry_result result;
+	uint64_t bytes;
+	char text[RX_TEXT];
+	/* The transfer. */
+	enum rx_phase phase;
+	uint64_t transfer, total, message, nmessages;
+	uint64_t posted, finished;	/* messages */
+	struct rx_cursor cursor;	/* where the next message begins */
+	uint8_t *local;			/* owned: LOCAL, the bytes */
+	int touching;			/* flights that read or write the user's memory */
+	int taken;			/* a send: the peer has all of it */
+	uint64_t launched;		/* messages whose device work is in the stream */
+	struct gantry_dev_event *event; /* owned: of gantry_rx_stream_wait */
+	/* Ending early. */
+	int ending, told, heard; /* told: STOP or END was sent; heard: the peer's has come */
+	int by_peer;		 /* it began the end */
+	uint64_t limit;		 /* ending: messages there will be, once told and heard */
+};
+
+enum rx_flight_state { RX_FLIGHT_GATHER, RX_FLIGHT_POSTED, RX_FLIGHT_HERE, RX_FLIGHT_DEVICE, RX_FLIGHT_SPENT };
+
+struct rx_flight {
+	enum rx_flight_state state;
+	struct gantry_rx_op *op; /* borrowed: its connection holds a reference until the transfer is over */
+	void *request;
+	uint64_t index, len, got;
+	struct rx_cursor from; /* its place in the batch */
+	uint8_t *direct;       /* the user's memory, where the network reads or writes it; else NULL */
+	int touches;	       /* counted in op->touching */
+	int works;	       /* the device has work for it; sending: 1: to be enqueued, 2: enqueued */
+	void *mr;	       /* borrowed from the connection; NULL: host memory */
+	int slot;	       /* of the network's table; -1: none */
+	struct rx_stage *stage;
+	struct gantry_dev_event *event; /* owned; device work of this flight */
+	struct rx_descs *descs;		/* in use by that work */
+	/* How far the descriptors of the message have been turned into launches. */
+	uint32_t desc_at, desc_skip;
+	struct rx_cursor walk;
+	uint64_t walk_pos, unpacked;
+};
+
+/* A head on its way out, bytes behind it. */
+struct rx_out {
+	struct gantry_list node;
+	void *request; /* NULL: not posted yet */
+	size_t size;
+	int inlined; /* counted in inline_out */
+	uint8_t data[];
+};
+
+/* A transfer whose receive has not been posted. */
+struct rx_early {
+	struct gantry_list node;
+	struct rx_head head;
+	uint8_t data[];
+};
+
+struct rx_mr {
+	uint64_t region;
+	void *mr;
+};
+
+struct rx_side {
+	void *comm;
+	struct gantry_list waiting; /* ops in RX_WAITING */
+	struct gantry_list offered; /* sends in RX_OFFERED */
+	struct gantry_list data;    /* RX_GRANTED and RX_LOCAL, in the order of their grants */
+	struct rx_flight flights[RX_DEPTH_MAX];
+	uint32_t head, tail; /* flights [head, tail) modulo RX_DEPTH_MAX */
+	uint32_t noffered;
+	int staged;	   /* staging buffers this side holds */
+	uint64_t slots;	   /* receives that took a slot of the table so far */
+	struct rx_mr *mrs; /* owned */
+	size_t nmrs;
+};
+
+struct gantry_rx_conn {
+	struct gantry_list node; /* in rx->conns */
+	struct gantry_rx *rx;	 /* borrowed */
+	void *ctx;		 /* of the network, owned */
+	struct rx_side out, in;
+	struct gantry_list outgoing; /* rx_out, in order */
+	int inline_out;
+	struct gantry_list early; /* rx_early, in order */
+	void *heads[RX_HEADS_IN]; /* receives posted for heads */
+	uint32_t heads_next, heads_posted;
+	uint8_t *head_memory;			       /* owned: their buffers */
+	struct gantry_net_device_handle device_handle; /* UNPACK: what accept filled */
+	struct gantry_unpack_handle *unpack;	       /* borrowed from the network; NULL: host path */
+	void *landing, *landing_mr;		       /* UNPACK: what receives name as their buffer; never written */
+	uint64_t next_transfer;
+	uint64_t peer_epoch, id;
+	gantry_result error; /* not OK: over */
+	char error_text[RX_TEXT];
+	char peer[160], path[256];
+};
+
+struct gantry_rx {
+	pthread_mutex_t mu;
+	struct gantry_net *net;	      /* borrowed: the TCP network */
+	struct gantry_device *device; /* owned reference */
+	int net_dev;
+	char nic[64];
+	enum gantry_rx_path path; /* UNPACK, EMULATED or HOST */
+	char path_reason[192];
+	uint64_t epoch, message, stage_limit;
+	uint32_t depth, max_descs;
+	int debug;
+	uint64_t next_region;
+	struct gantry_list regions, conns, listeners;
+	struct gantry_stream *in_stream, *out_stream; /* owned; made when first needed */
+	/* Staging buffers and descriptors that are free; newest first, they are still in the cache. */
+	struct rx_stage *stages;
+	struct rx_descs *descs;
+	uint32_t ndescs;
+	struct gantry_rx_counters counters;
+};
+
+/* A log line about what a transfer does, if the user wants them. */
+#define RX_DEBUG(rx, ...)                                                                                              \
+	do {                                                                                                           \
+		if ((rx)->debug)                                                                                       \
+			gantry_log_write(GANTRY_LOG_WARN, GANTRY_SUBSYS_RX, __FILE__, __LINE__, __VA_ARGS__);          \
+		else                                                                                                   \
+			LOG_TRACE(RX, __VA_ARGS__);                                                                    \
+	} while (0)
+
+/* path.c: which way, and why. */
+gantry_result rx_path_choose(struct gantry_rx *rx, enum gantry_rx_path asked);
+void rx_path_of_conn(struct gantry_rx_conn *c);
+
+/* batch.c */
+gantry_result rx_batch_init(struct gantry_rx *rx, const struct gantry_rx_piece *pieces, size_t n, struct rx_batch *b);
+void rx_batch_free(struct rx_batch *b);
+/* The contiguous bytes at the cursor, at most `max`; NULL at the end of the batch. */
+uint8_t *rx_batch_run(const struct rx_batch *b, const struct rx_cursor *c, uint64_t max, uint64_t *ret_len);
+void rx_batch_skip(const struct rx_batch *b, struct rx_cursor *c, uint64_t bytes);
+/* With the CPU. */
+void rx_batch_gather(const struct rx_batch *b, struct rx_cursor c, uint8_t *to, uint64_t bytes);
+void rx_batch_scatter(const struct rx_batch *b, struct rx_cursor c, const uint8_t *from, uint64_t bytes);
+
+/* stage.c. NULL: none is free now. */
+struct rx_stage *rx_stage_get(struct gantry_rx *rx, struct rx_side *side);
+void rx_stage_put(struct gantry_rx *rx, struct rx_side *side, struct rx_stage *s);
+struct rx_descs *rx_descs_get(struct gantry_rx *rx);
+void rx_descs_put(struct gantry_rx *rx, struct rx_descs *d);
+void rx_stages_free(struct gantry_rx *rx);
+gantry_result rx_stream_of(struct gantry_rx *rx, struct gantry_stream **s);
+
+/* conn.c */
+gantry_result rx_conn_create(struct gantry_rx *rx, uint64_t id, struct gantry_rx_conn **ret_conn);
+/* Both comms are there: heads can come. */
+gantry_result rx_conn_start(struct gantry_rx_conn *c);
+void rx_conn_destroy(struct gantry_rx_conn *c); /* NULL is fine */
+/* The first cause counts. All ops of the connection end; their memory is at rest. */
+void rx_conn_fail(struct gantry_rx_conn *c, gantry_result r, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+/* 1: something moved. Failures end the connection, not the caller. */
+int rx_conn_progress(struct gantry_rx_conn *c);
+int rx_progress(struct gantry_rx *rx);
+void rx_conn_forget_region(struct gantry_rx_conn *c, uint64_t region);
+/* The network's registration of device memory; NULL: it does not take it. */
+void *rx_conn_mr(struct gantry_rx_conn *c, struct rx_side *side, const struct rx_region *region);
+
+/* head.c: heads out and in. */
+gantry_result rx_head_send(struct gantry_rx_conn *c, const struct rx_head *h, const struct rx_batch *inlined);
+gantry_result rx_heads_out(struct gantry_rx_conn *c, int *ret_moved);
+gantry_result rx_heads_in(struct gantry_rx_conn *c, int *ret_moved);
+gantry_result rx_heads_post(struct gantry_rx_conn *c);
+gantry_result rx_heads_init(struct gantry_rx_conn *c); /* the receiving comm is there */
+
+/* send.c */
+gantry_result rx_send_progress(struct gantry_rx_conn *c, int *ret_moved);
+gantry_result rx_send_granted(struct gantry_rx_conn *c, const struct rx_head *h);
+gantry_result rx_send_answered(struct gantry_rx_conn *c, const struct rx_head *h); /* TAKEN, REJECT */
+gantry_result rx_send_stopped(struct gantry_rx_conn *c, const struct rx_head *h);
+gantry_result rx_send_cancel(struct gantry_rx_op *op);
+
+/* recv.c */
+gantry_result rx_recv_progress(struct gantry_rx_conn *c, int *ret_moved);
+gantry_result rx_recv_offered(struct gantry_rx_conn *c, const struct rx_head *h, const uint8_t *data);
+gantry_result rx_recv_ended(struct gantry_rx_conn *c, const struct rx_head *h);
+gantry_result rx_recv_cancel(struct gantry_rx_op *op);
+/* A receive was posted: is its transfer here already? */
+gantry_result rx_recv_match(struct gantry_rx_op *op);
+
+/* work.c: what the device does for a flight. AGAIN: no descriptors are free now, call again. */
+gantry_result rx_work_gather(struct gantry_rx_conn *c, struct rx_flight *f);
+gantry_result rx_work_scatter(struct gantry_rx_conn *c, struct rx_flight *f);
+gantry_result rx_work_unpack(struct gantry_rx_conn *c, struct rx_flight *f);
+/* What has been enqueued so far is all there will be. */
+gantry_result rx_work_seal(struct gantry_rx_conn *c, struct rx_flight *f);
+/* 1: all of it is done. */
+int rx_work_over(struct gantry_rx_conn *c, struct rx_flight *f, gantry_result *ret_r);
+
+/* op.c */
+void rx_op_unref(struct gantry_rx_op *op);
+/* The user's part is over; the first result counts. */
+void rx_op_done(struct gantry_rx_op *op, gantry_result r, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* The transfer is over: the connection lets go. */
+void rx_op_over(struct gantry_rx_op *op);
+/* An op that is ending is done when nothing touches its memory; its transfer is over when all messages are through. */
+void rx_op_settle(struct gantry_rx_op *op);
+/* The first op of the queue that has messages to post now; NULL: none, or the one whose turn it is must wait. */
+struct gantry_rx_op *rx_op_next(struct rx_side *s);
+
+/* Waiting without an event to wait for: spins, yields, then sleeps, longer each time. deadline 0: none. */
+struct rx_idle {
+	uint64_t since, sleep;
+};
+void rx_idle_reset(struct rx_idle *idle);
+void rx_idle(struct rx_idle *idle, uint64_t deadline);
+
+/* open.c: never 0. */
+uint64_t rx_random(void);
+
+/* Flights. */
+static inline uint32_t rx_flights(const struct rx_side *s)
+{
+	return s->tail - s->head;
+}
+static inline struct rx_flight *rx_flight_at(struct rx_side *s, uint32_t i)
+{
+	return &s->flights[i % RX_DEPTH_MAX];
+}
+static inline uint64_t rx_message_len(const struct gantry_rx_op *op, uint64_t index)
+{
+	uint64_t at = index * op->message;
+
+	return op->total - at < op->message ? op->total - at : op->message;
+}
+
+#endif

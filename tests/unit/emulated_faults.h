@@ -1,0 +1,142 @@
+/*
+ * The emulated NIC's sources once more, in this program alone and under another name, with faults that can be switched
+ * on (EMU_FAULT in emulated.h). To be included before everything else.
+ *
+ * An invariant is one function that checks it, on a NIC without faults here and with each of its faults in a child: the
+ * child must end because that very check has failed.
+ */
+#ifndef GANTRY_TESTS_EMULATED_FAULTS_H
+#define GANTRY_TESTS_EMULATED_FAULTS_H
+
+#define EMU_WITH_FAULTS
+#define devmem_emulated devmem_emulated_with_faults
+
+/* clang-format off */
+#include "../../src/net/devmem/emulated.c"
+#include "../../src/net/devmem/emulated_flow.c"
+#include "../../src/net/devmem/emulated_rx.c"
+#include "../../src/net/devmem/emulated_shapes.c"
+#include "../../src/net/devmem/emulated_slots.c"
+#include "../../src/net/devmem/emulated_tokens.c"
+#include "../../src/net/devmem/emulated_tx.c"
+#include "net/devmem/emulated.h"
+/* clang-format on */
+
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "emulated_util.h"
+
+/* What is logged, instead of the log: all of it since a check began. */
+static char logged[8192];
+static inline void keep_log(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
+			    const char *text)
+{
+	size_t n = strlen(logged);
+
+	(void)level, (void)subsys, (void)file, (void)line;
+	snprintf(logged + n, sizeof(logged) - n, "%s\n", text);
+}
+
+static inline void must_fail(int n, void (*check)(void), int fault)
+{
+	char said[512] = "", want[32];
+	ssize_t len;
+	int p[2], status;
+	pid_t child;
+
+	fflush(NULL);
+	CHECK(!pipe(p));
+	child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		dup2(p[1], 2);
+		close(p[0]);
+		close(p[1]);
+		alarm(60);
+		logged[0] = 0;
+		emu_fault = fault;
+		invariant = n;
+		check();
+		_exit(0);
+	}
+	close(p[1]);
+	len = read(p[0], said, sizeof(said) - 1);
+	said[len > 0 ? len : 0] = 0;
+	while (read(p[0], want, sizeof(want)) > 0)
+		;
+	close(p[0]);
+	CHECK_EQ(waitpid(child, &status, 0), child);
+	snprintf(want, sizeof(want), "invariant %d: ", n);
+	if (!WIFEXITED(status) || WEXITSTATUS(status) != 1 || strncmp(said, want, strlen(want))) {
+		fprintf(stderr, "fault %d was not found by the check of invariant %d (status 0x%x): %s\n", fault, n,
+			status, said);
+		exit(1);
+	}
+	said[strcspn(said, "\n")] = 0;
+	printf("  fault %d: %s\n", fault, said);
+	fflush(stdout);
+}
+
+/* faults: ended by 0. */
+static inline void check_invariant(int n, const char *what, void (*check)(void), const int *faults)
+{
+	printf("%d. %s\n", n, what);
+	gantry_log_set_sink(keep_log);
+	logged[0] = 0;
+	invariant = n;
+	emu_fault = 0;
+	check();
+	for (; *faults; faults++)
+		must_fail(n, check, *faults);
+}
+#define FAULTS(...) ((const int[]){__VA_ARGS__, 0})
+
+/* What most checks need: memory of some pages, one binding, two flows. */
+struct world {
+	struct memory m;
+	struct devmem_binding *b;
+	struct pair p[2];
+	struct devmem_flow *f[2];
+	uint32_t page;
+};
+
+static inline void world_open(struct world *w, uint64_t pages)
+{
+	w->page = (uint32_t)sysconf(_SC_PAGESIZE);
+	memory_open(&w->m, pages * w->page);
+	WANT_EQ(devmem_emulated.bind(&w->m.m, "emu0", &w->b), GANTRY_OK);
+	for (uint32_t i = 0; i < 2; i++) {
+		pair_open(&w->p[i], i + 1);
+		WANT_EQ(devmem_emulated.attach(w->b, w->p[i].rx, &w->f[i]), GANTRY_OK);
+	}
+}
+
+static inline void world_close(struct world *w)
+{
+	for (int i = 0; i < 2; i++) {
+		devmem_emulated.detach(w->f[i]);
+		pair_close(&w->p[i]);
+	}
+	devmem_emulated.unbind(w->b);
+	memory_close(&w->m);
+}
+
+/* A receive that must bring something, checked. The stream moves on. */
+static inline struct got *must_get(struct world *w, int i)
+{
+	struct got *g = receive_all(w->f[i]);
+
+	check_got(w->f[i], &w->p[i], g, w->p[i].got);
+	w->p[i].got += (uint64_t)g->bytes;
+	return g;
+}
+
+static inline void must_be_empty(struct world *w, int i)
+{
+	struct got *g = receive_all(w->f[i]);
+
+	WANT(g->bytes == -1 && errno == EAGAIN);
+}
+
+#endif

@@ -1,0 +1,275 @@
+/*
+ * The nine questions: every verdict of every one of them, from answers that a fake system gives; then the real system,
+ * for every interface here, as who we are and as nobody.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <net/if.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/param.h"
+#include "device/device.h"
+#include "devmem_fake.h"
+#include "net/devmem/detect.h"
+#include "net/devmem/source.h"
+#include "net/tcp/nic.h"
+#include "test.h"
+
+static struct fake_nic nic;
+static struct fake_sys sys;
+static struct devmem_wish wish;
+static struct gantry_device gpu;
+static struct devmem_step steps[DEVMEM_QUESTIONS];
+
+static int detect(int first_no)
+{
+	int changes = nic.changes, can;
+
+	fake_sys_init(&sys, &nic);
+	can = devmem_detect(&sys.base, &wish, first_no, steps);
+	CHECK_EQ(nic.changes, changes); /* it only asks */
+	devmem_sys_close(&sys.base);
+	for (int i = 0; i < DEVMEM_QUESTIONS; i++)
+		CHECK(steps[i].name && *steps[i].reason);
+	return can;
+}
+
+/* One question's answer, with all others as they are on a NIC that can. */
+static void expect(enum devmem_question q, enum devmem_verdict verdict, const char *reason, const char *advice)
+{
+	int can = detect(0);
+
+	printf("%-14s %-8s %s%s%s\n", steps[q].name, devmem_verdict_name(steps[q].verdict), steps[q].reason,
+	       *steps[q].advice ? " -> " : "", steps[q].advice);
+	CHECK_EQ(steps[q].verdict, verdict);
+	CHECK_HAS(steps[q].reason, reason);
+	CHECK_HAS(steps[q].advice, advice);
+	CHECK_EQ(can, q == DEVMEM_ASK_SEND || verdict != DEVMEM_NO);
+	fake_nic_init(&nic);
+	memset(&wish, 0, sizeof(wish));
+	wish = (struct devmem_wish){.nic = "fake0", .device = &gpu, .configure = 1, .helper = ""};
+}
+
+static void check_kernel_questions(void)
+{
+	expect(DEVMEM_ASK_OPTION, DEVMEM_YES, "SO_DEVMEM_DONTNEED", "");
+	nic.dontneed = ENOPROTOOPT;
+	expect(DEVMEM_ASK_OPTION, DEVMEM_NO, "kernel older than 6.12", "6.12");
+	nic.dontneed = EACCES;
+	expect(DEVMEM_ASK_OPTION, DEVMEM_NO, strerror(EACCES), "");
+
+	expect(DEVMEM_ASK_FAMILY, DEVMEM_YES, "built in", "");
+	nic.family = ENOENT;
+	expect(DEVMEM_ASK_FAMILY, DEVMEM_NO, "kernel too old", "6.12");
+	nic.family = ENOSYS;
+	nic.said = "built without libmnl";
+	expect(DEVMEM_ASK_FAMILY, DEVMEM_NO, "built without libmnl", "libmnl-dev");
+	nic.commands = 1 << NETDEV_QUEUE_GET;
+	expect(DEVMEM_ASK_FAMILY, DEVMEM_NO, "no BIND_RX", "");
+	nic.commands = 1 << NETDEV_BIND_RX;
+	expect(DEVMEM_ASK_FAMILY, DEVMEM_YES, "shows at binding", "");
+	nic.sendmsg = EOPNOTSUPP;
+	expect(DEVMEM_ASK_FAMILY, DEVMEM_NO, "not built into", "CONFIG_NET_DEVMEM");
+	nic.sendmsg = EFAULT;
+	expect(DEVMEM_ASK_FAMILY, DEVMEM_UNKNOWN, strerror(EFAULT), "");
+}
+
+static void check_peer(void)
+{
+	struct gantry_addr local = {.in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}};
+	struct gantry_addr far = {.in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0xc0000201)}};
+
+	expect(DEVMEM_ASK_PEER, DEVMEM_SKIPPED, "no peer", "");
+	wish.peer = &local;
+	expect(DEVMEM_ASK_PEER, DEVMEM_NO, "same host, devmem impossible", "staged");
+	wish.peer = &far;
+	expect(DEVMEM_ASK_PEER, DEVMEM_YES, "192.0.2.1", "");
+}
+
+static void check_nic_questions(void)
+{
+	nic.rings.split = DEVMEM_SPLIT_ON;
+	nic.rings.hds = 0;
+	expect(DEVMEM_ASK_SPLIT, DEVMEM_YES, "hds-thresh is 0", "");
+	expect(DEVMEM_ASK_SPLIT, DEVMEM_YES, "Gantry turns it on", "");
+	nic.rings.split = DEVMEM_SPLIT_ON;
+	expect(DEVMEM_ASK_SPLIT, DEVMEM_YES, "hds-thresh is 256; Gantry", "");
+	wish.configure = 0;
+	expect(DEVMEM_ASK_SPLIT, DEVMEM_NO, "tcp-data-split is off", "ethtool -G fake0");
+	wish.configure = 0;
+	nic.rings.split = DEVMEM_SPLIT_ON;
+	expect(DEVMEM_ASK_SPLIT, DEVMEM_NO, "hds-thresh is 256", "ethtool -G fake0");
+	nic.rings.has_split = 0;
+	expect(DEVMEM_ASK_SPLIT, DEVMEM_NO, "driver fake has no header split", "");
+	nic.rings_error = EOPNOTSUPP;
+	expect(DEVMEM_ASK_SPLIT, DEVMEM_NO, "no header split", "");
+	nic.rings_error = ENODEV;
+	expect(DEVMEM_ASK_SPLIT, DEVMEM_NO, strerror(ENODEV), "");
+
+	nic.ntuple = 1;
+	expect(DEVMEM_ASK_STEER, DEVMEM_YES, "8 receive queues; ntuple filters are on", "");
+	expect(DEVMEM_ASK_STEER, DEVMEM_YES, "Gantry turns them on", "");
+	nic.queues = 1;
+	expect(DEVMEM_ASK_STEER, DEVMEM_NO, "no spare queue", "ethtool -L fake0");
+	nic.channels_error = EOPNOTSUPP;
+	expect(DEVMEM_ASK_STEER, DEVMEM_NO, "no spare queue", "");
+	nic.channels_error = EIO;
+	expect(DEVMEM_ASK_STEER, DEVMEM_NO, strerror(EIO), "");
+	nic.ntuple_fixed = 1;
+	expect(DEVMEM_ASK_STEER, DEVMEM_NO, "no flow steering", "");
+	nic.ntuple_unknown = 1;
+	expect(DEVMEM_ASK_STEER, DEVMEM_NO, "no flow steering", "");
+	nic.feature_error = EIO;
+	expect(DEVMEM_ASK_STEER, DEVMEM_NO, strerror(EIO), "");
+	wish.configure = 0;
+	nic.rings.split = DEVMEM_SPLIT_ON;
+	nic.rings.hds = 0;
+	expect(DEVMEM_ASK_STEER, DEVMEM_NO, "ntuple filters are off", "ethtool -K fake0 ntuple on");
+}
+
+static void check_bind_question(void)
+{
+	nic.bind_error = EBADF;
+	expect(DEVMEM_ASK_BIND, DEVMEM_YES, "driver fake would bind queue 7", "");
+	nic.bind_error = EBADF;
+	nic.commands = 1 << NETDEV_BIND_RX; /* 6.12 to 6.15 */
+	expect(DEVMEM_ASK_BIND, DEVMEM_UNKNOWN, "looks at the file first", "");
+	nic.bind_error = EPERM;
+	expect(DEVMEM_ASK_BIND, DEVMEM_NO, "CAP_NET_ADMIN in the initial user namespace", "devmem-helper");
+	nic.bind_error = EPERM;
+	wish.helper = "/run/h";
+	expect(DEVMEM_ASK_BIND, DEVMEM_UNKNOWN, "left to the helper at /run/h", "");
+	nic.bind_error = EOPNOTSUPP;
+	nic.said = "Device doesn't support DMA";
+	expect(DEVMEM_ASK_BIND, DEVMEM_NO, "no devmem queue support, or CONFIG_NET_DEVMEM is off: Device", "mlx5");
+	nic.bind_error = EINVAL;
+	nic.said = "tcp-data-split is disabled";
+	expect(DEVMEM_ASK_BIND, DEVMEM_UNKNOWN, "tcp-data-split is disabled", "");
+	nic.bind_error = EINVAL;
+	nic.rings.split = DEVMEM_SPLIT_ON;
+	nic.rings.hds = 0;
+	nic.ntuple = 1;
+	wish.configure = 0;
+	expect(DEVMEM_ASK_BIND, DEVMEM_NO, "BIND_RX: Invalid argument", "ethtool -G");
+	nic.bind_error = ENODATA;
+	expect(DEVMEM_ASK_BIND, DEVMEM_NO, "unreadable netmem", "newer kernel");
+	nic.bind_error = EEXIST;
+	expect(DEVMEM_ASK_BIND, DEVMEM_NO, "bound already", "XDP");
+}
+
+static void check_rest(void)
+{
+	expect(DEVMEM_ASK_EXPORT, DEVMEM_YES, "test gpu can export", "");
+	gpu.dmabuf = 0;
+	expect(DEVMEM_ASK_EXPORT, DEVMEM_NO, "the GPU driver cannot export dma-buf", "open kernel modules");
+	gpu.kind = GANTRY_DEVICE_HOST;
+	expect(DEVMEM_ASK_EXPORT, DEVMEM_NO, "/dev/udmabuf", "modprobe udmabuf");
+	gpu.kind = GANTRY_DEVICE_CUDA;
+	gpu.dmabuf = 1;
+	wish.device = NULL;
+	expect(DEVMEM_ASK_EXPORT, DEVMEM_SKIPPED, "no device", "");
+
+	expect(DEVMEM_ASK_SEND, DEVMEM_YES, "can send", "");
+	nic.bind_tx_error = EOPNOTSUPP;
+	expect(DEVMEM_ASK_SEND, DEVMEM_NO, "cannot send from device memory", "pinned");
+	nic.bind_tx_error = 0;
+	expect(DEVMEM_ASK_SEND, DEVMEM_UNKNOWN, "not open", "");
+	nic.commands = 1 << NETDEV_BIND_RX;
+	expect(DEVMEM_ASK_SEND, DEVMEM_NO, "no devmem TX", "6.16");
+	expect(DEVMEM_ASK_RUNTIME, DEVMEM_SKIPPED, "run time", "");
+}
+
+/* After the first no nothing more is asked, if that is what the caller wants. */
+static void check_first_no(void)
+{
+	nic.rings.has_split = 0;
+	CHECK_EQ(detect(1), 0);
+	for (int i = 0; i < DEVMEM_QUESTIONS; i++)
+		CHECK(i < DEVMEM_ASK_SPLIT || steps[i].verdict == (i == DEVMEM_ASK_SPLIT ? DEVMEM_NO : DEVMEM_SKIPPED));
+	fake_nic_init(&nic);
+}
+
+/* What the real system may say about an interface that is no devmem NIC: the outcomes of a 6.18 kernel and of others.
+ */
+static void look(const char *name, int privileged)
+{
+	struct devmem_wish w = {.nic = name, .configure = 1, .helper = ""};
+	struct devmem_step real[DEVMEM_QUESTIONS];
+	struct devmem_sys s;
+
+	devmem_sys_init(&s);
+	devmem_detect(&s, &w, 0, real);
+	devmem_sys_close(&s);
+	for (int i = 0; i < DEVMEM_QUESTIONS; i++) {
+		CHECK(*real[i].reason);
+		printf("%s%s: %-14s %-8s %s\n", name, privileged ? "" : " as nobody", real[i].name,
+		       devmem_verdict_name(real[i].verdict), real[i].reason);
+	}
+	CHECK_EQ(real[DEVMEM_ASK_PEER].verdict, DEVMEM_SKIPPED);
+	CHECK_EQ(real[DEVMEM_ASK_RUNTIME].verdict, DEVMEM_SKIPPED);
+	if (real[DEVMEM_ASK_OPTION].verdict == DEVMEM_NO)
+		return; /* an old kernel: the rest follows */
+	if (strcmp(name, "lo") != 0)
+		return;
+	/* Of lo all is known. */
+	CHECK_EQ(real[DEVMEM_ASK_SPLIT].verdict, DEVMEM_NO);
+	CHECK_EQ(real[DEVMEM_ASK_STEER].verdict, DEVMEM_NO);
+	if (real[DEVMEM_ASK_FAMILY].verdict == DEVMEM_YES) {
+		CHECK(real[DEVMEM_ASK_BIND].verdict == DEVMEM_NO || real[DEVMEM_ASK_BIND].verdict == DEVMEM_UNKNOWN);
+		if (!privileged)
+			CHECK_HAS(real[DEVMEM_ASK_BIND].reason, "CAP_NET_ADMIN");
+		CHECK_EQ(real[DEVMEM_ASK_SEND].verdict, DEVMEM_NO);
+	}
+}
+
+static void check_real(void)
+{
+	struct if_nameindex *all = if_nameindex();
+	int status = 0, n = 0;
+	char why[512] = "";
+	pid_t pid;
+
+	CHECK(all != NULL);
+	for (struct if_nameindex *i = all; i->if_index; i++, n++)
+		if (n < 16)
+			look(i->if_name, geteuid() == 0);
+	if (geteuid() == 0) {
+		fflush(stdout);
+		pid = fork();
+		if (pid == 0) {
+			CHECK_EQ(setresuid(65534, 65534, 65534), 0);
+			look("lo", 0);
+			fflush(stdout);
+			_exit(0);
+		}
+		CHECK_EQ(waitpid(pid, &status, 0), pid);
+		CHECK_EQ(status, 0);
+	}
+	if_freenameindex(all);
+	/* The short question, with the short answer. */
+	CHECK_EQ(devmem_kernel_usable("lo", NULL, why, sizeof(why)), 0);
+	printf("lo: %s\n", why);
+	CHECK(*why);
+	CHECK_EQ(devmem_kernel_usable("no-such-nic", NULL, why, sizeof(why)), 0);
+	CHECK(*why);
+}
+
+int main(void)
+{
+	CHECK_OK(gantry_params_load(0));
+	gpu.kind = GANTRY_DEVICE_CUDA;
+	gpu.dmabuf = 1;
+	strcpy(gpu.name, "test gpu");
+	fake_nic_init(&nic);
+	wish = (struct devmem_wish){.nic = "fake0", .device = &gpu, .configure = 1, .helper = ""};
+	check_kernel_questions();
+	check_peer();
+	check_nic_questions();
+	check_bind_question();
+	check_rest();
+	check_first_no();
+	check_real();
+	return 0;
+}

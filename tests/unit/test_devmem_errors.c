@@ -1,0 +1,107 @@
+/* Every errno that the kernel's devmem TCP is known to give, call by call, has a reason and a result. */
+#include <errno.h>
+
+#include "net/devmem/errors.h"
+#include "test.h"
+
+/* Written out from the kernel's source, not from the table. */
+static const struct {
+	enum devmem_call call;
+	int errors[16]; /* up to 0 */
+} known[] = {
+	{DEVMEM_CALL_BIND_RX,
+	 {EPERM, ENODEV, EOPNOTSUPP, EINVAL, ERANGE, EBADF, EEXIST, EBUSY, ENODATA, E2BIG, ENOMEM, 524, ENOSYS,
+	  ETIMEDOUT}},
+	{DEVMEM_CALL_BIND_TX, {ENODEV, EOPNOTSUPP, EBADF, EINVAL, ENOMEM, 524, ENOSYS, ETIMEDOUT}},
+	{DEVMEM_CALL_RECVMSG, {525, EFAULT, ENODEV, ENOMEM}},
+	{DEVMEM_CALL_DONTNEED, {EINVAL, EFAULT, EBADF, EOPNOTSUPP, ENOPROTOOPT}},
+	{DEVMEM_CALL_SENDMSG, {EINVAL, ENODEV, EHOSTUNREACH, EFAULT, ENOBUFS, EOPNOTSUPP}},
+	{DEVMEM_CALL_RULE, {EPERM, EOPNOTSUPP, ENOSPC, EEXIST, EINVAL}},
+	{DEVMEM_CALL_RINGS, {EPERM, EOPNOTSUPP, EINVAL}},
+};
+
+static void check_table(void)
+{
+	size_t n, expected = 0;
+	const struct devmem_error *all = devmem_errors(&n);
+	char text[512];
+
+	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+		for (const int *e = known[i].errors; *e; e++) {
+			const struct devmem_error *d = devmem_error_of(known[i].call, *e);
+
+			expected++;
+			CHECK_EQ(d->call, known[i].call);
+			CHECK_EQ(d->error, *e);
+			CHECK(*d->reason && *d->advice);
+			CHECK(d->result > GANTRY_AGAIN && d->result < GANTRY_RESULT_COUNT);
+			devmem_error_text(known[i].call, *e, "", text, sizeof(text));
+			CHECK_HAS(text, d->reason);
+			CHECK_HAS(text, devmem_call_name(known[i].call));
+		}
+	CHECK_EQ(n, expected); /* and nothing else */
+	for (size_t i = 0; i < n; i++)
+		for (size_t k = i + 1; k < n; k++)
+			CHECK(all[i].call != all[k].call || all[i].error != all[k].error);
+}
+
+static void check_text(void)
+{
+	char text[512];
+
+	CHECK_HAS(devmem_strerror(524, text, sizeof(text)), "(524)");
+	CHECK(!strstr(text, "Unknown"));
+	CHECK_HAS(devmem_strerror(525, text, sizeof(text)), "(525)");
+	CHECK(!strstr(text, "Unknown"));
+	CHECK_HAS(devmem_strerror(EPERM, text, sizeof(text)), strerror(EPERM));
+	devmem_error_text(DEVMEM_CALL_BIND_RX, EINVAL, "tcp-data-split is disabled", text, sizeof(text));
+	CHECK_HAS(text, "the kernel says: tcp-data-split is disabled");
+	/* Unknown ones: still said, as a system call that failed. */
+	CHECK_EQ(devmem_error_of(DEVMEM_CALL_BIND_RX, EILSEQ)->result, GANTRY_ERR_SYSTEM);
+	CHECK_STR(devmem_error_of(DEVMEM_CALL_RECVMSG, EAGAIN)->reason, "");
+	devmem_error_text(DEVMEM_CALL_BIND_RX, EILSEQ, "", text, sizeof(text));
+	CHECK_HAS(text, strerror(EILSEQ));
+	CHECK_EQ(devmem_error_of(DEVMEM_CALL_BIND_RX, EPERM)->result, GANTRY_ERR_CONFIG);
+	CHECK_EQ(devmem_error_of(DEVMEM_CALL_BIND_RX, 524)->result, GANTRY_ERR_UNSUPPORTED);
+	CHECK_EQ(devmem_error_of(DEVMEM_CALL_SENDMSG, EHOSTUNREACH)->result, GANTRY_ERR_UNREACHABLE);
+	devmem_error_text(DEVMEM_CALL_BIND_RX, EOPNOTSUPP, "", text, 20);
+	CHECK_EQ(strlen(text), 19);
+}
+
+/* The page for people has a line for each. */
+static void check_page(void)
+{
+	const char *source = getenv("SOURCE_DIR");
+	char path[4096], line[2048], want[64];
+	size_t n;
+	const struct devmem_error *all = devmem_errors(&n);
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/docs/devmem.md", source ? source : ".");
+	f = fopen(path, "re");
+	if (!f) {
+		printf("no %s here\n", path);
+		return;
+	}
+	for (size_t i = 0; i < n; i++) {
+		int found = 0;
+
+		snprintf(want, sizeof(want), "| %s | %d", devmem_call_name(all[i].call), all[i].error);
+		rewind(f);
+		while (!found && fgets(line, sizeof(line), f))
+			found = strncmp(line, want, strlen(want)) == 0 && line[strlen(want)] == ' ';
+		if (!found) {
+			fprintf(stderr, "docs/devmem.md has no line \"%s ...\"\n", want);
+			exit(1);
+		}
+	}
+	fclose(f);
+}
+
+int main(void)
+{
+	check_table();
+	check_text();
+	check_page();
+	return 0;
+}

@@ -1,0 +1,197 @@
+/* Flow rules and RSS tables as the kernel's structs, and what a socket's way is. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "net/devmem/ethtool.h"
+#include "test.h"
+
+/* The struct's layout, once more by hand: cmd, flow_type, data, fs { flow_type, h_u (52), h_ext (20), m_u, m_ext,
+ * (4 bytes of padding), ring_cookie, location }, rule_cnt. */
+enum {
+	AT_CMD = 0,
+	AT_FLOW_TYPE = 16,
+	AT_VALUE = 20,
+	AT_MASK = 20 + 52 + 20,
+	AT_COOKIE = 168,
+	AT_LOCATION = 176,
+	RULE_SIZE = 192,
+};
+_Static_assert(sizeof(struct ethtool_rxnfc) == RULE_SIZE, "by hand");
+
+static uint8_t want[RULE_SIZE];
+
+static void put32(int at, uint32_t v)
+{
+	memcpy(want + at, &v, 4);
+}
+
+static void put64(int at, uint64_t v)
+{
+	memcpy(want + at, &v, 8);
+}
+
+static void same(const struct ethtool_rxnfc *rule)
+{
+	const uint8_t *got = (const uint8_t *)rule;
+
+	for (int i = 0; i < RULE_SIZE; i++)
+		if (got[i] != want[i]) {
+			fprintf(stderr, "byte %d is %02x, expected %02x\n", i, got[i], want[i]);
+			exit(1);
+		}
+}
+
+static void check_v4(void)
+{
+	struct devmem_tuple t = {.family = AF_INET,
+				 .src = {10, 0, 0, 2},
+				 .dst = {10, 0, 0, 1},
+				 .src_port = htons(4000),
+				 .dst_port = htons(5000)};
+	static const uint8_t narrow[] = {10, 0, 0, 2, 10, 0, 0, 1, 4000 >> 8, 4000 & 255, 5000 >> 8, 5000 & 255};
+	struct ethtool_rxnfc rule;
+
+	memset(&rule, 0xee, sizeof(rule));
+	devmem_rule_build(&t, 1, 15, &rule);
+	memset(want, 0, sizeof(want));
+	put32(AT_CMD, 0x32);
+	put32(AT_FLOW_TYPE, 1);
+	memcpy(want + AT_VALUE, narrow, sizeof(narrow));
+	memset(want + AT_MASK, 0xff, 12); /* addresses and ports, not the type of service */
+	put64(AT_COOKIE, 15);
+	put32(AT_LOCATION, 0xffffffff);
+	same(&rule);
+
+	devmem_rule_build(&t, 0, 15, &rule);
+	memset(want + AT_VALUE, 0, 4);
+	memset(want + AT_VALUE + 8, 0, 2);
+	memset(want + AT_MASK, 0, 4);
+	memset(want + AT_MASK + 8, 0, 2);
+	same(&rule);
+
+	devmem_rule_build_delete(77, &rule);
+	memset(want, 0, sizeof(want));
+	put32(AT_CMD, 0x31);
+	put32(AT_LOCATION, 77);
+	same(&rule);
+}
+
+static void check_v6(void)
+{
+	struct devmem_tuple t = {.family = AF_INET6, .src_port = htons(4000), .dst_port = htons(5000)};
+	struct ethtool_rxnfc rule;
+
+	for (int i = 0; i < 16; i++) {
+		t.src[i] = (uint8_t)(0x20 + i);
+		t.dst[i] = (uint8_t)(0x40 + i);
+	}
+	devmem_rule_build(&t, 1, 3, &rule);
+	memset(want, 0, sizeof(want));
+	put32(AT_CMD, 0x32);
+	put32(AT_FLOW_TYPE, 5);
+	memcpy(want + AT_VALUE, t.src, 16);
+	memcpy(want + AT_VALUE + 16, t.dst, 16);
+	memcpy(want + AT_VALUE + 32, (const uint8_t[]){4000 >> 8, 4000 & 255, 5000 >> 8, 5000 & 255}, 4);
+	memset(want + AT_MASK, 0xff, 36);
+	put64(AT_COOKIE, 3);
+	put32(AT_LOCATION, 0xffffffff);
+	same(&rule);
+	devmem_rule_build(&t, 0, 3, &rule);
+	memset(want + AT_VALUE, 0, 16);
+	memset(want + AT_VALUE + 32, 0, 2);
+	memset(want + AT_MASK, 0, 16);
+	memset(want + AT_MASK + 32, 0, 2);
+	same(&rule);
+}
+
+static void check_rss(void)
+{
+	static struct devmem_rss rss;
+
+	devmem_rss_equal(8, 3, &rss);
+	CHECK_EQ(rss.n, 8);
+	for (uint32_t i = 0; i < 8; i++)
+		CHECK_EQ(rss.queue[i], i % 3);
+	devmem_rss_equal(1u << 20, 1, &rss);
+	CHECK_EQ(rss.n, DEVMEM_RSS_MAX);
+	devmem_rss_equal(4, 0, &rss);
+	CHECK_EQ(rss.queue[3], 0);
+}
+
+static void check_socket(int family, int mapped)
+{
+	struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct sockaddr_in6 in6 = {.sin6_family = AF_INET6, .sin6_addr = in6addr_loopback}, local;
+	struct sockaddr *sa = family == AF_INET ? (struct sockaddr *)&in : (struct sockaddr *)&in6;
+	socklen_t len = family == AF_INET ? sizeof(in) : sizeof(in6), local_len = sizeof(local);
+	int listener = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0), client, server;
+	struct devmem_tuple t, back;
+
+	if (mapped)
+		inet_pton(AF_INET6, "::ffff:127.0.0.1", &in6.sin6_addr);
+	if (listener < 0 || bind(listener, sa, len) != 0) {
+		printf("family %d: %s\n", family, strerror(errno));
+		if (listener >= 0)
+			close(listener);
+		return;
+	}
+	CHECK_EQ(devmem_tuple_of(listener, &t), ENOTCONN);
+	CHECK_EQ(listen(listener, 1), 0);
+	CHECK_EQ(getsockname(listener, sa, &len), 0);
+	client = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	CHECK_EQ(connect(client, sa, len), 0);
+	server = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+	CHECK(server >= 0);
+	CHECK_EQ(devmem_tuple_of(server, &t), 0);
+	CHECK_EQ(devmem_tuple_of(client, &back), 0);
+	CHECK_EQ(t.family, mapped ? AF_INET : family);
+	/* What one end sends is what the other receives. */
+	CHECK_EQ(t.src_port, back.dst_port);
+	CHECK_EQ(t.dst_port, back.src_port);
+	CHECK(memcmp(t.src, back.dst, 16) == 0 && memcmp(t.dst, back.src, 16) == 0);
+	CHECK_EQ(getsockname(client, (struct sockaddr *)&local, &local_len), 0);
+	CHECK_EQ(t.src_port, local.sin6_port); /* the same place in both families */
+	if (t.family == AF_INET)
+		CHECK(memcmp(t.dst, (const uint8_t[16]){127, 0, 0, 1}, 16) == 0);
+	close(server);
+	close(client);
+	close(listener);
+}
+
+/* Ioctls that the kernel refuses: as errno, without harm. */
+static void check_refusals(void)
+{
+	struct devmem_tuple t = {.family = AF_INET, .dst = {127, 0, 0, 1}, .dst_port = htons(9)};
+	int udp = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), e;
+	static struct devmem_rss rss;
+	uint32_t location = 0;
+	char driver[32] = "";
+
+	CHECK_EQ(devmem_tuple_of(udp, &t), EPROTONOSUPPORT);
+	CHECK_EQ(devmem_tuple_of(-1, &t), EBADF);
+	CHECK_EQ(devmem_rule_del(udp, "no-such-nic", 0), ENODEV);
+	CHECK_EQ(devmem_rss_get(udp, "no-such-nic", &rss), ENODEV);
+	CHECK_EQ(devmem_driver_name(udp, "no-such-nic", driver, sizeof(driver)), ENODEV);
+	e = devmem_rule_add(udp, "lo", &t, 1, 0, &location);
+	CHECK(e == EOPNOTSUPP || e == EPERM);
+	e = devmem_rss_get(udp, "lo", &rss);
+	CHECK(e == EOPNOTSUPP || e == EPERM);
+	e = devmem_rss_set(udp, "lo", NULL);
+	CHECK(e == EOPNOTSUPP || e == EPERM);
+	close(udp);
+}
+
+int main(void)
+{
+	check_v4();
+	check_v6();
+	check_rss();
+	check_socket(AF_INET, 0);
+	check_socket(AF_INET6, 0);
+	check_socket(AF_INET6, 1);
+	check_refusals();
+	return 0;
+}

@@ -1,0 +1,420 @@
+/*
+ * The privileged helper: a real process behind a real socket, with a fake NIC. Clients that behave, that die, that are
+ * the wrong user, and that send nonsense.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/param.h"
+#include "devmem_fake.h"
+#include "net/devmem/bind.h"
+#include "net/devmem/helper.h"
+#include "net/devmem/journal.h"
+#include "test.h"
+
+static struct {
+	struct fake_nic nic;
+	volatile int stop;
+} * shared;
+static char dir[] = "/tmp/test_devmem_helper.XXXXXX", path[64], state[64];
+
+static struct devmem_sys *make_fake(void)
+{
+	return fake_sys_new(&shared->nic);
+}
+
+static pid_t start(const char *nic, int has_uid, uid_t uid)
+{
+	struct devmem_helper_config config = {.path = path, .nic = nic, .uid = uid, .has_uid = has_uid};
+	pid_t pid;
+
+	shared->stop = 0;
+	pid = fork();
+	if (pid == 0) {
+		alarm(60);
+		_exit(devmem_helper_serve(&config, &shared->stop) == GANTRY_OK ? 0 : 1);
+	}
+	for (int i = 0; i < 2000 && access(path, F_OK) != 0; i++)
+		usleep(5000);
+	CHECK_EQ(access(path, F_OK), 0);
+	/* The name is there before it is listened to. */
+	for (int i = 0; i < 2000; i++) {
+		struct sockaddr_un a = {.sun_family = AF_UNIX};
+		int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), r;
+
+		snprintf(a.sun_path, sizeof(a.sun_path), "%s", path);
+		r = connect(fd, (struct sockaddr *)&a, sizeof(a));
+		close(fd);
+		if (r == 0)
+			break;
+		usleep(5000);
+	}
+	return pid;
+}
+
+static void end(pid_t pid)
+{
+	int status;
+
+	shared->stop = 1;
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	CHECK_EQ(status, 0);
+	CHECK(access(path, F_OK) != 0);
+}
+
+/* The helper acts when it sees the end of a connection: soon, but not at once. */
+static void wait_unbound(void)
+{
+	for (int i = 0; i < 4000 && (shared->nic.bound || shared->nic.rings.split != DEVMEM_SPLIT_OFF); i++)
+		usleep(5000);
+	CHECK_EQ(shared->nic.bound, 0);
+	CHECK_EQ(fake_rules(&shared->nic), 0);
+	CHECK_EQ(shared->nic.rings.split, DEVMEM_SPLIT_OFF);
+	CHECK_EQ(shared->nic.ntuple, 0);
+}
+
+static int some_file(void)
+{
+	return memfd_create("not-a-dma-buf", MFD_CLOEXEC);
+}
+
+static void tcp_pair(int fds[2])
+{
+	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t len = sizeof(a);
+	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	CHECK(bind(listener, (struct sockaddr *)&a, len) == 0 && listen(listener, 1) == 0 &&
+	      getsockname(listener, (struct sockaddr *)&a, &len) == 0);
+	fds[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	CHECK_EQ(connect(fds[0], (struct sockaddr *)&a, sizeof(a)), 0);
+	fds[1] = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+	close(listener);
+}
+
+static void check_client(void)
+{
+	pid_t pid = start(NULL, 0, 0);
+	struct devmem_helper *h = NULL, *g = NULL;
+	uint32_t id = 0, id2 = 0, location = 99;
+	int file = some_file(), fds[2], udp = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	struct sockaddr_in a;
+	socklen_t len = sizeof(a);
+	struct stat st;
+
+	CHECK_EQ(stat(path, &st), 0);
+	CHECK_EQ(st.st_mode & 0777, 0600);
+	tcp_pair(fds);
+	CHECK_OK(devmem_helper_bind(path, "fake0", file, 2, &id, &h));
+	CHECK_EQ(shared->nic.bound, 2);
+	CHECK_EQ(id, shared->nic.queue[FAKE_QUEUES - 1].dmabuf);
+	CHECK_OK(devmem_helper_steer(h, fds[1], &location));
+	CHECK_EQ(fake_rules(&shared->nic), 1);
+	CHECK_EQ(getpeername(fds[1], (struct sockaddr *)&a, &len), 0);
+	CHECK_EQ(shared->nic.rules[location].tuple.src_port, a.sin_port);
+	/* Not a flow, not a rule of ours. */
+	CHECK_EQ(devmem_helper_steer(h, udp, &location), GANTRY_ERR_INVALID);
+	CHECK_HAS(gantry_last_error(), "not a connected TCP socket");
+	CHECK_EQ(devmem_helper_steer(h, file, &location), GANTRY_ERR_INVALID);
+	CHECK_EQ(devmem_helper_unsteer(h, 12345), GANTRY_ERR_INVALID);
+	CHECK_OK(devmem_helper_unsteer(h, DEVMEM_NO_RULE));
+	/* A second connection: queues of its own; it cannot take the first one's rule away. */
+	CHECK_OK(devmem_helper_bind(path, "fake0", file, 1, &id2, &g));
+	CHECK(id2 != id);
+	CHECK_EQ(shared->nic.bound, 3);
+	CHECK_EQ(devmem_helper_unsteer(g, location), GANTRY_ERR_INVALID);
+	CHECK_OK(devmem_helper_unsteer(h, location));
+	CHECK_EQ(fake_rules(&shared->nic), 0);
+	CHECK_OK(devmem_helper_steer(h, fds[0], &location));
+	devmem_helper_close(h);
+	for (int i = 0; i < 4000 && shared->nic.bound != 1; i++)
+		usleep(5000);
+	CHECK_EQ(shared->nic.bound, 1);
+	CHECK_EQ(fake_rules(&shared->nic), 0);
+	CHECK_EQ(shared->nic.rings.split, DEVMEM_SPLIT_ON);
+	devmem_helper_close(g);
+	wait_unbound();
+	/* The kernel's refusal arrives whole. */
+	shared->nic.bind_error = 524;
+	CHECK_EQ(devmem_helper_bind(path, "fake0", file, 1, &id, &h), GANTRY_ERR_UNSUPPORTED);
+	CHECK_HAS(gantry_last_error(), "PCI topology");
+	shared->nic.bind_error = 0;
+	CHECK_EQ(devmem_helper_bind(path, "fake0", file, FAKE_QUEUES, &id, &h), GANTRY_ERR_LIMIT);
+	wait_unbound();
+	devmem_helper_close(NULL);
+	/* A second helper does not push the first one aside. */
+	{
+		struct devmem_helper_config config = {.path = path};
+
+		CHECK_EQ(devmem_helper_serve(&config, &shared->stop), GANTRY_ERR_CONFIG);
+		CHECK_HAS(gantry_last_error(), "another helper");
+	}
+	end(pid);
+	CHECK_EQ(devmem_helper_bind(path, "fake0", file, 1, &id, &h), GANTRY_ERR_CONFIG);
+	CHECK_HAS(gantry_last_error(), "gantry devmem-helper --socket");
+	close(file);
+	close(udp);
+	close(fds[0]);
+	close(fds[1]);
+}
+
+/* Killed in the middle: the end of its connection is enough. */
+static void check_dying_client(void)
+{
+	pid_t pid = start("fake0", 0, 0), client;
+	int status;
+
+	client = fork();
+	if (client == 0) {
+		struct devmem_helper *h;
+		uint32_t id, location;
+		int fds[2];
+
+		tcp_pair(fds);
+		CHECK_OK(devmem_helper_bind(path, "fake0", some_file(), 1, &id, &h));
+		for (int i = 0; i < 5; i++)
+			CHECK_OK(devmem_helper_steer(h, fds[i % 2], &location));
+		CHECK_EQ(fake_rules(&shared->nic), 5);
+		raise(SIGKILL);
+	}
+	CHECK_EQ(waitpid(client, &status, 0), client);
+	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	wait_unbound();
+	end(pid);
+}
+
+/* The administrator named one NIC and one user. */
+static void check_limits(void)
+{
+	pid_t pid = start("fake0", 1, 12345), client;
+	struct devmem_helper *h;
+	struct stat st;
+	uint32_t id;
+	int status, file = some_file();
+
+	CHECK_EQ(devmem_helper_bind(path, "fake1", file, 1, &id, &h), GANTRY_ERR_CONFIG);
+	CHECK_HAS(gantry_last_error(), "serves fake0 only");
+	if (geteuid() == 0) {
+		CHECK_EQ(stat(path, &st), 0);
+		CHECK_EQ(st.st_uid, 12345);
+		/* Open to all by its mode, for once: the user is looked at all the same. */
+		CHECK_EQ(chmod(path, 0666), 0);
+		for (int right = 0; right < 2; right++) {
+			client = fork();
+			if (client == 0) {
+				uid_t uid = right ? 12345 : 65534;
+
+				CHECK_EQ(setresuid(uid, uid, uid), 0);
+				CHECK_EQ(devmem_helper_bind(path, "fake0", file, 1, &id, &h),
+					 right ? GANTRY_OK : GANTRY_ERR_PEER_LOST);
+				if (!right)
+					CHECK(strstr(gantry_last_error(), "another user") ||
+					      strstr(gantry_last_error(), "Connection reset") ||
+					      strstr(gantry_last_error(), "Broken pipe"));
+				_exit(0);
+			}
+			CHECK_EQ(waitpid(client, &status, 0), client);
+			CHECK_EQ(status, 0);
+			wait_unbound();
+		}
+	} else {
+		printf("no other users: not root\n");
+	}
+	close(file);
+	end(pid);
+}
+
+static int connect_raw(void)
+{
+	struct sockaddr_un a = {.sun_family = AF_UNIX};
+	struct timeval limit = {.tv_sec = 20};
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	snprintf(a.sun_path, sizeof(a.sun_path), "%s", path);
+	CHECK_EQ(connect(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+	return fd;
+}
+
+/* Bytes and files as they are. The reply's result; then the connection must be at its end if `ends`. */
+static int raw(const void *bytes, size_t len, int nfiles, int ends)
+{
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(8 * sizeof(int))];
+	} control = {.bytes = {0}};
+	struct iovec iov = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = len};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+	struct devmem_reply reply = {0};
+	int fd = connect_raw(), files[8];
+	ssize_t n;
+
+	if (nfiles) {
+		struct cmsghdr *c;
+
+		msg.msg_control = &control;
+		msg.msg_controllen = CMSG_SPACE((size_t)nfiles * sizeof(int));
+		c = CMSG_FIRSTHDR(&msg);
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN((size_t)nfiles * sizeof(int));
+		for (int i = 0; i < nfiles; i++)
+			files[i] = some_file();
+		memcpy(CMSG_DATA(c), files, (size_t)nfiles * sizeof(int));
+	}
+	CHECK_EQ(sendmsg(fd, &msg, MSG_NOSIGNAL), (ssize_t)len);
+	for (int i = 0; i < nfiles; i++)
+		close(files[i]);
+	n = recv(fd, &reply, sizeof(reply), 0);
+	CHECK_EQ(n, (ssize_t)sizeof(reply));
+	reply.text[sizeof(reply.text) - 1] = 0;
+	if (ends) {
+		CHECK_EQ(recv(fd, &n, sizeof(n), 0), 0);
+		CHECK(*reply.text);
+	}
+	close(fd);
+	return reply.result;
+}
+
+static int open_files(pid_t pid)
+{
+	char command[64];
+	FILE *f;
+	int n = -1;
+
+	snprintf(command, sizeof(command), "ls /proc/%d/fd | wc -l", (int)pid);
+	f = popen(command, "r");
+	CHECK(f && fscanf(f, "%d", &n) == 1);
+	pclose(f);
+	return n;
+}
+
+static void check_nonsense(void)
+{
+	struct devmem_request good = {.magic = DEVMEM_HELPER_MAGIC,
+				      .version = DEVMEM_HELPER_VERSION,
+				      .op = DEVMEM_HELPER_BIND,
+				      .queues = 1,
+				      .nic = "fake0"},
+			      q;
+	char longer[200] = {0};
+	pid_t pid = start(NULL, 0, 0);
+	int before, fd;
+
+	CHECK_EQ(raw(&good, sizeof(good), 1, 0), GANTRY_OK);
+	wait_unbound();
+	/* What it has without any client: the least of some looks, as the last one may not be gone yet. */
+	before = open_files(pid);
+	for (int i = 0, n; i < 20; i++, usleep(10000))
+		before = (n = open_files(pid)) < before ? n : before;
+	CHECK_EQ(raw(&good, sizeof(good) - 1, 1, 1), GANTRY_ERR_PROTOCOL);
+	memcpy(longer, &good, sizeof(good));
+	CHECK_EQ(raw(longer, sizeof(good) + 1, 1, 1), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(raw(longer, sizeof(longer), 1, 1), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(raw("x", 1, 0, 1), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(raw(&good, sizeof(good), 0, 1), GANTRY_ERR_PROTOCOL); /* no dma-buf */
+	CHECK_EQ(raw(&good, sizeof(good), 4, 0), GANTRY_OK);	       /* too many: the others are closed */
+	wait_unbound();
+#define BAD(change)                                                                                                    \
+	do {                                                                                                           \
+		q = good;                                                                                              \
+		change;                                                                                                \
+		CHECK_EQ(raw(&q, sizeof(q), 1, 1), GANTRY_ERR_PROTOCOL);                                               \
+	} while (0)
+	BAD(q.magic++);
+	BAD(q.version++);
+	BAD(q.op = 0);
+	BAD(q.op = 4);
+	BAD(q.queues = 0);
+	BAD(q.queues = DEVMEM_QUEUES_MAX + 1);
+	BAD(q.zero = 1);
+	BAD(q.nic[0] = 0);
+	BAD(memset(q.nic, 'a', sizeof(q.nic)));
+	BAD(strcpy(q.nic, "../etc"));
+	BAD(strcpy(q.nic, ".."));
+	BAD(q.op = DEVMEM_HELPER_UNSTEER); /* with a file that it does not need */
+	/* In the wrong order, or twice. */
+	q = good;
+	q.op = DEVMEM_HELPER_STEER;
+	CHECK_EQ(raw(&q, sizeof(q), 1, 0), GANTRY_ERR_USAGE);
+	q.op = DEVMEM_HELPER_UNSTEER;
+	CHECK_EQ(raw(&q, sizeof(q), 0, 0), GANTRY_ERR_USAGE);
+	/* Connections that say nothing, more than there is room for, and one that ends at once. */
+	{
+		int many[DEVMEM_HELPER_CLIENTS + 8];
+
+		for (size_t i = 0; i < sizeof(many) / sizeof(many[0]); i++)
+			many[i] = connect_raw();
+		fd = many[sizeof(many) / sizeof(many[0]) - 1];
+		CHECK(recv(fd, longer, 1, 0) <= 0); /* turned away */
+		for (size_t i = 0; i < sizeof(many) / sizeof(many[0]); i++)
+			close(many[i]);
+	}
+	for (int i = 0; i < 200 && open_files(pid) > before; i++)
+		usleep(20000);
+	CHECK(open_files(pid) <= before); /* nothing was kept */
+	CHECK_EQ(raw(&good, sizeof(good), 1, 0), GANTRY_OK);
+	wait_unbound();
+	end(pid);
+}
+
+/* Any bytes: a text or nothing, and nothing only for what can be done. */
+static void check_requests(void)
+{
+	uint8_t bytes[sizeof(struct devmem_request)];
+	uint64_t random = 88172645463325252ull;
+
+	for (int i = 0; i < 100000; i++) {
+		for (size_t k = 0; k < sizeof(bytes); k++) {
+			random ^= random << 13;
+			random ^= random >> 7;
+			random ^= random << 17;
+			bytes[k] = (uint8_t)(random & (i & 1 ? 0xff : 0x3));
+		}
+		CHECK(devmem_request_check(bytes, sizeof(bytes), i & 2) != NULL); /* the magic number is never right */
+		memcpy(bytes, &(uint32_t){DEVMEM_HELPER_MAGIC}, 4);
+		memcpy(bytes + 4, &(uint32_t){DEVMEM_HELPER_VERSION}, 4);
+		if (!devmem_request_check(bytes, sizeof(bytes), i & 2)) {
+			struct devmem_request q;
+
+			memcpy(&q, bytes, sizeof(q));
+			CHECK(q.op >= DEVMEM_HELPER_BIND && q.op <= DEVMEM_HELPER_UNSTEER && !q.zero);
+			CHECK(q.op != DEVMEM_HELPER_BIND || memchr(q.nic, 0, sizeof(q.nic)));
+		}
+	}
+}
+
+int main(void)
+{
+	char command[64];
+
+	CHECK_OK(gantry_params_load(0));
+	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(shared != MAP_FAILED);
+	CHECK(mkdtemp(dir) != NULL);
+	CHECK_EQ(chmod(dir, 0755), 0); /* other users may reach the socket */
+	snprintf(path, sizeof(path), "%s/socket", dir);
+	snprintf(state, sizeof(state), "%s/state", dir);
+	devmem_journal_set_dir(state);
+	devmem_sys_for_tests = make_fake;
+	fake_nic_init(&shared->nic);
+	check_requests();
+	check_client();
+	check_dying_client();
+	check_limits();
+	check_nonsense();
+	snprintf(command, sizeof(command), "rm -r %s", dir);
+	CHECK_EQ(system(command), 0);
+	return 0;
+}

@@ -1,0 +1,397 @@
+/*
+ * Netlink messages byte for byte against layouts written out by hand (little-endian machines), replies read from bytes
+ * written out by hand, damaged ones refused; then the real kernel, which changes nothing.
+ */
+#include <errno.h>
+#include <net/if.h>
+#include <unistd.h>
+
+#include "net/devmem/netlink.h"
+#include "net/devmem/sys.h"
+#include "test.h"
+
+#if GANTRY_HAVE_LIBMNL
+#include <linux/netlink.h>
+
+static uint64_t words[DEVMEM_NL_MESSAGE / 8];
+static const struct devmem_nl_to to = {.family = 0x1234, .seq = 0x01020304, .ifindex = 7};
+
+static void same(const char *what, size_t got, const uint8_t *want, size_t len)
+{
+	const uint8_t *bytes = (const uint8_t *)words;
+
+	if (got != len) {
+		fprintf(stderr, "%s: %zu bytes, expected %zu\n", what, got, len);
+		exit(1);
+	}
+	for (size_t i = 0; i < len; i++)
+		if (bytes[i] != want[i]) {
+			fprintf(stderr, "%s: byte %zu is %02x, expected %02x\n", what, i, bytes[i], want[i]);
+			exit(1);
+		}
+	printf("ok: %s, %zu bytes\n", what, len);
+}
+#define SAME(what, call, ...)                                                                                          \
+	do {                                                                                                           \
+		static const uint8_t want[] = {__VA_ARGS__};                                                           \
+		memset(words, 0xee, sizeof(words));                                                                    \
+		same(what, call, want, sizeof(want));                                                                  \
+	} while (0)
+/* nlmsghdr: length, type, flags, sequence number, port 0; genlmsghdr: command, version 1, 0. */
+#define HEAD(len, type_lo, type_hi, flags_lo, flags_hi, command)                                                       \
+	len, 0, 0, 0, type_lo, type_hi, flags_lo, flags_hi, 4, 3, 2, 1, 0, 0, 0, 0, command, 1, 0, 0
+
+static void check_builders(void)
+{
+	static const uint32_t one[] = {15}, two[] = {14, 15};
+	struct devmem_rings both = {.has_split = 1, .split = 2, .has_hds = 1}, split = {.has_split = 1, .split = 2};
+	struct devmem_rings hds = {.has_hds = 1, .hds = 256};
+
+	/* The controller has number 16; GETFAMILY is 3, the name attribute 2. REQUEST|ACK is 5. */
+	SAME("CTRL_GETFAMILY", devmem_nl_family_get(words, sizeof(words), 0x01020304, "netdev"),
+	     HEAD(32, 16, 0, 5, 0, 3), 11, 0, 2, 0, 'n', 'e', 't', 'd', 'e', 'v', 0, 0);
+	SAME("BIND_RX, one queue", devmem_nl_bind_rx(words, sizeof(words), to, 9, one, 1),
+	     HEAD(56, 0x34, 0x12, 5, 0, 13), 8, 0, 1, 0, 7, 0, 0, 0, /* IFINDEX */
+	     8, 0, 3, 0, 9, 0, 0, 0,				     /* FD */
+	     20, 0, 2, 0x80,					     /* QUEUES, nested */
+	     8, 0, 1, 0, 15, 0, 0, 0, 8, 0, 3, 0, 0, 0, 0, 0);	     /* ID, TYPE = RX */
+	SAME("BIND_RX, two queues", devmem_nl_bind_rx(words, sizeof(words), to, 9, two, 2),
+	     HEAD(76, 0x34, 0x12, 5, 0, 13), 8, 0, 1, 0, 7, 0, 0, 0, 8, 0, 3, 0, 9, 0, 0, 0, 20, 0, 2, 0x80, 8, 0, 1, 0,
+	     14, 0, 0, 0, 8, 0, 3, 0, 0, 0, 0, 0, 20, 0, 2, 0x80, 8, 0, 1, 0, 15, 0, 0, 0, 8, 0, 3, 0, 0, 0, 0, 0);
+	SAME("BIND_TX", devmem_nl_bind_tx(words, sizeof(words), to, 9), HEAD(36, 0x34, 0x12, 5, 0, 15), 8, 0, 1, 0, 7,
+	     0, 0, 0, 8, 0, 3, 0, 9, 0, 0, 0);
+	/* REQUEST|DUMP is 0x301; IFINDEX is attribute 2 here. */
+	SAME("QUEUE_GET", devmem_nl_queue_get(words, sizeof(words), to), HEAD(28, 0x34, 0x12, 1, 3, 10), 8, 0, 2, 0, 7,
+	     0, 0, 0);
+	/* Ethtool: HEADER is attribute 1, nested, DEV_INDEX 1 in it. */
+	SAME("RINGS_GET", devmem_nl_ethtool_get(words, sizeof(words), to, ETHNL_RINGS_GET),
+	     HEAD(32, 0x34, 0x12, 5, 0, 15), 12, 0, 1, 0x80, 8, 0, 1, 0, 7, 0, 0, 0);
+	SAME("CHANNELS_GET", devmem_nl_ethtool_get(words, sizeof(words), to, ETHNL_CHANNELS_GET),
+	     HEAD(32, 0x34, 0x12, 5, 0, 17), 12, 0, 1, 0x80, 8, 0, 1, 0, 7, 0, 0, 0);
+	SAME("FEATURES_GET", devmem_nl_ethtool_get(words, sizeof(words), to, ETHNL_FEATURES_GET),
+	     HEAD(32, 0x34, 0x12, 5, 0, 11), 12, 0, 1, 0x80, 8, 0, 1, 0, 7, 0, 0, 0);
+	SAME("RINGS_SET, split and threshold", devmem_nl_rings_set(words, sizeof(words), to, &both),
+	     HEAD(48, 0x34, 0x12, 5, 0, 16), 12, 0, 1, 0x80, 8, 0, 1, 0, 7, 0, 0, 0, 5, 0, 11, 0, 2, 0, 0, 0, /* u8 */
+	     8, 0, 17, 0, 0, 0, 0, 0);
+	SAME("RINGS_SET, split", devmem_nl_rings_set(words, sizeof(words), to, &split), HEAD(40, 0x34, 0x12, 5, 0, 16),
+	     12, 0, 1, 0x80, 8, 0, 1, 0, 7, 0, 0, 0, 5, 0, 11, 0, 2, 0, 0, 0);
+	SAME("RINGS_SET, threshold", devmem_nl_rings_set(words, sizeof(words), to, &hds),
+	     HEAD(40, 0x34, 0x12, 5, 0, 16), 12, 0, 1, 0x80, 8, 0, 1, 0, 7, 0, 0, 0, 8, 0, 17, 0, 0, 1, 0, 0);
+	/* WANTED 3 { BITS 3 { BIT 1 { NAME 2, VALUE 3 } } } */
+	SAME("FEATURES_SET on", devmem_nl_feature_set(words, sizeof(words), to, "rx-gro-hw", 1),
+	     HEAD(64, 0x34, 0x12, 5, 0, 12), 12, 0, 1, 0x80, 8, 0, 1, 0, 7, 0, 0, 0, 32, 0, 3, 0x80, 28, 0, 3, 0x80, 24,
+	     0, 1, 0x80, 14, 0, 2, 0, 'r', 'x', '-', 'g', 'r', 'o', '-', 'h', 'w', 0, 0, 0, 4, 0, 3, 0);
+	SAME("FEATURES_SET off", devmem_nl_feature_set(words, sizeof(words), to, "rx-gro-hw", 0),
+	     HEAD(60, 0x34, 0x12, 5, 0, 12), 12, 0, 1, 0x80, 8, 0, 1, 0, 7, 0, 0, 0, 28, 0, 3, 0x80, 24, 0, 3, 0x80, 20,
+	     0, 1, 0x80, 14, 0, 2, 0, 'r', 'x', '-', 'g', 'r', 'o', '-', 'h', 'w', 0, 0, 0);
+}
+
+/* Whatever room there is: a message that fits, or 0, and nothing written behind the end. */
+static void check_room(void)
+{
+	static const uint32_t queues[] = {1, 2, 3};
+	uint8_t *bytes = (uint8_t *)words;
+	struct devmem_rings rings = {.has_split = 1, .has_hds = 1};
+	int refused = 0;
+
+	for (size_t room = 0; room < 120; room++) {
+		size_t lens[7];
+
+		memset(words, 0xee, sizeof(words));
+		lens[0] = devmem_nl_bind_rx(words, room, to, 1, queues, 3);
+		lens[1] = devmem_nl_bind_tx(words, room, to, 1);
+		lens[2] = devmem_nl_family_get(words, room, 1, "netdev");
+		lens[3] = devmem_nl_queue_get(words, room, to);
+		lens[4] = devmem_nl_ethtool_get(words, room, to, ETHNL_RINGS_GET);
+		lens[5] = devmem_nl_rings_set(words, room, to, &rings);
+		lens[6] = devmem_nl_feature_set(words, room, to, "rx-gro-hw", 1);
+		for (int i = 0; i < 7; i++) {
+			CHECK(lens[i] <= room);
+			refused += lens[i] == 0;
+		}
+		for (size_t i = room; i < 200; i++)
+			CHECK_EQ(bytes[i], 0xee);
+	}
+	CHECK(refused > 100);
+}
+
+static const struct nlmsghdr *message(const uint8_t *bytes, size_t len)
+{
+	CHECK(len <= sizeof(words));
+	memcpy(words, bytes, len);
+	return (const struct nlmsghdr *)(const void *)words;
+}
+#define MESSAGE(...) message((const uint8_t[]){__VA_ARGS__}, sizeof((const uint8_t[]){__VA_ARGS__}))
+
+static void check_replies(void)
+{
+	struct devmem_family family = {0};
+	struct devmem_rings rings;
+	struct devmem_queues *queues = calloc(1, sizeof(*queues));
+	struct devmem_feature gro = {.name = "gro"};
+	uint32_t id = 0, n = 0;
+
+	/* NEWFAMILY 1: FAMILY_ID 1 = 0x22, OPS 6 { 1 { ID 1 = 13, FLAGS 2 }, 2 { ID = 15 } } */
+	CHECK_EQ(devmem_nl_read_family(MESSAGE(HEAD(64, 16, 0, 0, 0, 1), 6, 0, 1, 0, 0x22, 0, 0, 0, 36, 0, 6, 0, 20, 0,
+					       1, 0, 8, 0, 1, 0, 13, 0, 0, 0, 8, 0, 2, 0, 11, 0, 0, 0, 12, 0, 2, 0, 8,
+					       0, 1, 0, 15, 0, 0, 0),
+				       &family),
+		 0);
+	CHECK_EQ(family.id, 0x22);
+	CHECK_EQ(family.commands, 1 << 13 | 1 << 15);
+	/* No number; a number of the wrong size. */
+	CHECK_EQ(devmem_nl_read_family(MESSAGE(HEAD(20, 16, 0, 0, 0, 1)), &family), -1);
+	CHECK_EQ(devmem_nl_read_family(MESSAGE(HEAD(28, 16, 0, 0, 0, 1), 8, 0, 1, 0, 1, 0, 0, 0), &family), -1);
+	CHECK_EQ(family.id, 0x22);
+
+	CHECK_EQ(devmem_nl_read_dmabuf(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 13), 8, 0, 4, 0, 5, 0, 0, 0), &id), 0);
+	CHECK_EQ(id, 5);
+	CHECK_EQ(devmem_nl_read_dmabuf(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 15), 8, 0, 4, 0, 6, 0, 0, 0), &id), 0);
+	CHECK_EQ(id, 6);
+	CHECK_EQ(devmem_nl_read_dmabuf(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 13), 8, 0, 4, 0, 0, 0, 0, 0), &id), -1);
+	CHECK_EQ(devmem_nl_read_dmabuf(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 13), 6, 0, 4, 0, 1, 0, 0, 0), &id), -1);
+
+	/* A receive queue with NAPI and dma-buf; a sending one; one of another interface; one of io_uring. */
+	CHECK_EQ(devmem_nl_read_queue(MESSAGE(HEAD(60, 0x34, 0x12, 2, 0, 10), 8, 0, 1, 0, 3, 0, 0, 0, 8, 0, 2, 0, 7, 0,
+					      0, 0, 8, 0, 3, 0, 0, 0, 0, 0, 8, 0, 4, 0, 1, 2, 0, 0, 8, 0, 5, 0, 9, 0, 0,
+					      0),
+				      7, queues),
+		 0);
+	CHECK_EQ(devmem_nl_read_queue(MESSAGE(HEAD(44, 0x34, 0x12, 2, 0, 10), 8, 0, 1, 0, 3, 0, 0, 0, 8, 0, 2, 0, 7, 0,
+					      0, 0, 8, 0, 3, 0, 1, 0, 0, 0),
+				      7, queues),
+		 0);
+	CHECK_EQ(devmem_nl_read_queue(MESSAGE(HEAD(44, 0x34, 0x12, 2, 0, 10), 8, 0, 1, 0, 3, 0, 0, 0, 8, 0, 2, 0, 8, 0,
+					      0, 0, 8, 0, 3, 0, 0, 0, 0, 0),
+				      7, queues),
+		 0);
+	CHECK_EQ(devmem_nl_read_queue(MESSAGE(HEAD(48, 0x34, 0x12, 2, 0, 10), 8, 0, 1, 0, 4, 0, 0, 0, 8, 0, 2, 0, 7, 0,
+					      0, 0, 8, 0, 3, 0, 0, 0, 0, 0, 4, 0, 6, 0x80),
+				      7, queues),
+		 0);
+	CHECK_EQ(queues->n, 2);
+	CHECK(queues->q[0].id == 3 && queues->q[0].napi == 0x201 && queues->q[0].dmabuf == 9 && !queues->q[0].taken);
+	CHECK(queues->q[1].id == 4 && queues->q[1].taken);
+
+	CHECK_EQ(devmem_nl_read_rings(
+			 MESSAGE(HEAD(36, 0x34, 0x12, 0, 0, 16), 5, 0, 11, 0, 1, 0, 0, 0, 8, 0, 17, 0, 0, 1, 0, 0),
+			 &rings),
+		 0);
+	CHECK(rings.has_split && rings.split == 1 && rings.has_hds && rings.hds == 256);
+	CHECK_EQ(devmem_nl_read_rings(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 16), 8, 0, 6, 0, 0, 2, 0, 0), &rings), 0);
+	CHECK(!rings.has_split && !rings.has_hds);
+	CHECK_EQ(devmem_nl_read_rings(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 16), 8, 0, 11, 0, 0, 2, 0, 0), &rings), -1);
+	CHECK_EQ(devmem_nl_read_channels(
+			 MESSAGE(HEAD(36, 0x34, 0x12, 0, 0, 18), 8, 0, 6, 0, 2, 0, 0, 0, 8, 0, 9, 0, 14, 0, 0, 0), &n),
+		 0);
+	CHECK_EQ(n, 16);
+
+	/* HW { BITS { BIT { NAME "gro", VALUE } } }, ACTIVE { NOMASK, BITS { BIT { NAME "gro" } } } */
+	CHECK_EQ(devmem_nl_read_features(MESSAGE(HEAD(68, 0x34, 0x12, 0, 0, 11), 24, 0, 2, 0x80, 20, 0, 3, 0x80, 16, 0,
+						 1, 0x80, 8, 0, 2, 0, 'g', 'r', 'o', 0, 4, 0, 3, 0, 24, 0, 4, 0x80, 4,
+						 0, 1, 0, 16, 0, 3, 0x80, 12, 0, 1, 0x80, 8, 0, 2, 0, 'g', 'r', 'o', 0),
+					 &gro),
+		 0);
+	CHECK(gro.known && gro.on && !gro.fixed);
+	strcpy(gro.name, "lro");
+	CHECK_EQ(devmem_nl_read_features((const struct nlmsghdr *)(const void *)words, &gro), 0);
+	CHECK(!gro.known && !gro.on);
+	free(queues);
+}
+
+static void check_errors(void)
+{
+	char said[DEVMEM_SAID_MAX];
+
+	/* NLMSG_ERROR 2, flags CAPPED|ACK_TLVS: -95, the request's header, attribute 1 = "no". */
+	CHECK_EQ(devmem_nl_read_error(MESSAGE(44, 0, 0, 0, 2, 0, 0, 3, 4, 3, 2, 1, 0, 0, 0, 0, 0xa1, 0xff, 0xff, 0xff,
+					      56, 0, 0, 0, 0x34, 0x12, 5, 0, 4, 3, 2, 1, 0, 0, 0, 0, 7, 0, 1, 0, 'n',
+					      'o', 0, 0),
+				      said),
+		 EOPNOTSUPP);
+	CHECK_STR(said, "no");
+	/* The same with the request echoed (20 bytes of it) and attribute 5 = 3: something is missing. */
+	CHECK_EQ(devmem_nl_read_error(MESSAGE(48, 0, 0, 0, 2, 0, 0, 2, 4, 3, 2, 1, 0, 0, 0, 0, 0xea, 0xff, 0xff, 0xff,
+					      20, 0, 0, 0, 0x34, 0x12, 5, 0, 4, 3, 2, 1, 0, 0, 0, 0, 13, 1, 0, 0, 8, 0,
+					      5, 0, 3, 0, 0, 0),
+				      said),
+		 EINVAL);
+	CHECK_STR(said, "attribute 3 is missing");
+	/* 524: a number that only the kernel has. */
+	CHECK_EQ(devmem_nl_read_error(MESSAGE(36, 0, 0, 0, 2, 0, 0, 1, 4, 3, 2, 1, 0, 0, 0, 0, 0xf4, 0xfd, 0xff, 0xff,
+					      56, 0, 0, 0, 0x34, 0x12, 5, 0, 4, 3, 2, 1, 0, 0, 0, 0),
+				      said),
+		 524);
+	CHECK_STR(said, "");
+	/* An acknowledgement; a message that is too short; an echo that reaches beyond the end. */
+	CHECK_EQ(devmem_nl_read_error(MESSAGE(36, 0, 0, 0, 2, 0, 0, 1, 4, 3, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 56, 0, 0, 0,
+					      0x34, 0x12, 5, 0, 4, 3, 2, 1, 0, 0, 0, 0),
+				      said),
+		 0);
+	CHECK_EQ(devmem_nl_read_error(MESSAGE(20, 0, 0, 0, 2, 0, 0, 1, 4, 3, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0), said),
+		 EPROTO);
+	CHECK_EQ(devmem_nl_read_error(MESSAGE(36, 0, 0, 0, 2, 0, 0, 2, 4, 3, 2, 1, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff,
+					      0xff, 0xff, 0, 0, 0x34, 0x12, 5, 0, 4, 3, 2, 1, 0, 0, 0, 0),
+				      said),
+		 EPERM);
+}
+
+/* Every reply with every byte damaged in turn, and cut at every place: an answer or a refusal, never more. */
+static void check_damage(void)
+{
+	static const uint8_t features[] = {HEAD(68, 0x34, 0x12, 0, 0, 11),
+					   24,
+					   0,
+					   2,
+					   0x80,
+					   20,
+					   0,
+					   3,
+					   0x80,
+					   16,
+					   0,
+					   1,
+					   0x80,
+					   8,
+					   0,
+					   2,
+					   0,
+					   'g',
+					   'r',
+					   'o',
+					   0,
+					   4,
+					   0,
+					   3,
+					   0,
+					   24,
+					   0,
+					   4,
+					   0x80,
+					   4,
+					   0,
+					   1,
+					   0,
+					   16,
+					   0,
+					   3,
+					   0x80,
+					   12,
+					   0,
+					   1,
+					   0x80,
+					   8,
+					   0,
+					   2,
+					   0,
+					   'g',
+					   'r',
+					   'o',
+					   0};
+	struct devmem_feature f = {.name = "gro"};
+	struct devmem_queues *queues = calloc(1, sizeof(*queues));
+	struct devmem_family family;
+	struct devmem_rings rings;
+	char said[DEVMEM_SAID_MAX];
+	uint32_t n;
+
+	for (int command = 1; command < 20; command++)
+		for (size_t at = 20; at < sizeof(features); at++)
+			for (int bit = 0; bit < 8; bit++) {
+				/* As large as the message says it is: a sanitizer sees what is read behind. */
+				uint8_t *copy = malloc(sizeof(features));
+				struct nlmsghdr *m = (struct nlmsghdr *)(void *)copy;
+
+				memcpy(copy, features, sizeof(features));
+				copy[16] = (uint8_t)command;
+				copy[at] ^= (uint8_t)(1 << bit);
+				if (bit == 7)
+					m->nlmsg_len = (uint32_t)at;
+				devmem_nl_read_features(m, &f);
+				devmem_nl_read_queue(m, 7, queues);
+				devmem_nl_read_family(m, &family);
+				devmem_nl_read_rings(m, &rings);
+				devmem_nl_read_channels(m, &n);
+				devmem_nl_read_dmabuf(m, &n);
+				m->nlmsg_type = NLMSG_ERROR;
+				devmem_nl_read_error(m, said);
+				free(copy);
+			}
+	free(queues);
+}
+
+static int on_any(const struct nlmsghdr *m, void *arg)
+{
+	(void)m;
+	++*(int *)arg;
+	return 0;
+}
+
+static void check_kernel(void)
+{
+	struct devmem_nl nl = {0};
+	struct devmem_family none = {0};
+	struct devmem_sys s;
+	uint64_t commands = 0;
+	uint32_t rx = 0, lo = if_nametoindex("lo"), id;
+	struct devmem_feature f = {.name = "tx-checksum-ip-generic"};
+	struct devmem_nl_to here = {.ifindex = lo};
+	int replies = 0, e;
+
+	CHECK_EQ(devmem_nl_family(&nl, "no-such-family", &none), ENOENT);
+	CHECK_EQ(none.id, 0);
+	e = devmem_nl_family(&nl, "ethtool", &nl.ethtool);
+	if (e) {
+		printf("this kernel has no ethtool family: %s\n", strerror(e));
+	} else {
+		/* A request with an attribute of the wrong kind: the kernel's words come back. */
+		here.family = nl.ethtool.id;
+		here.seq = ++nl.seq;
+		words[2] = 0;
+		e = devmem_nl_ask(&nl, words, devmem_nl_ethtool_get(words, sizeof(words), here, 200), on_any, &replies);
+		CHECK_EQ(e, EOPNOTSUPP);
+		CHECK_EQ(replies, 0);
+	}
+	devmem_nl_close(&nl);
+	devmem_nl_close(&nl);
+
+	devmem_sys_init(&s);
+	CHECK_EQ(s.ops->channels(&s, "no-such-nic", &rx), ENODEV);
+	e = s.ops->feature_get(&s, "lo", &f);
+	if (e == 0) {
+		CHECK(f.known);
+		printf("lo: %s is %s%s\n", f.name, f.on ? "on" : "off", f.fixed ? ", fixed" : "");
+	}
+	if (s.ops->family(&s, &commands) == 0 && (commands >> NETDEV_BIND_RX & 1)) {
+		uint32_t queue = 0;
+
+		/* A file that is not open, and an interface that cannot: the order of checks differs by kernel. */
+		e = s.ops->bind_rx(&s, "lo", 0x7fffffff, &queue, 1, &id);
+		CHECK(e == EOPNOTSUPP || e == EBADF || e == EPERM);
+		printf("BIND_RX on lo: %s \"%s\"\n", strerror(e), s.said);
+	}
+	devmem_sys_close(&s);
+}
+
+int main(void)
+{
+	uint16_t probe = 1;
+
+	if (*(uint8_t *)&probe != 1)
+		SKIP("the expected bytes are those of a little-endian machine");
+	check_builders();
+	check_room();
+	check_replies();
+	check_errors();
+	check_damage();
+	check_kernel();
+	return 0;
+}
+
+#else
+
+int main(void)
+{
+	SKIP("built without libmnl");
+}
+#endif

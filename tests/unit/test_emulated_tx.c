@@ -1,0 +1,250 @@
+/* Invariant 13 of the emulated NIC: sending from memory; and the check finds a NIC that breaks it. See test_emulated.c.
+ */
+#include "emulated_faults.h"
+
+enum { MEMORY = 64 * 4096, CALLS = 400 };
+
+struct sender {
+	struct memory m;
+	struct devmem_tx *t;
+	struct pair p;
+};
+
+static void zerocopy(int fd, int on)
+{
+	WANT(!setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof(on)));
+}
+
+static void sender_open(struct sender *s, uint32_t who)
+{
+	memory_open(&s->m, MEMORY);
+	WANT_EQ(devmem_emulated.bind_tx(&s->m.m, "emu0", &s->t), GANTRY_OK);
+	pair_open(&s->p, who);
+	zerocopy(s->p.tx, 1);
+}
+
+static void sender_close(struct sender *s)
+{
+	devmem_emulated.forget(s->t, s->p.tx);
+	devmem_emulated.unbind_tx(s->t);
+	pair_close(&s->p);
+	memory_close(&s->m);
+}
+
+/* Reads what is there and compares it with the stream. */
+static void read_some(struct pair *p)
+{
+	uint8_t data[65536];
+	ssize_t got;
+
+	while ((got = recv(p->rx, data, sizeof(data), MSG_DONTWAIT)) > 0)
+		for (ssize_t i = 0; i < got; i++)
+			WANT_EQ(data[i], stream_byte(p->who, p->got++));
+	WANT(got == -1 && errno == EAGAIN);
+}
+
+/* What may be sent, and how it is refused. */
+static void refusals(void)
+{
+	struct sender s;
+	struct devmem_binding *b;
+	struct devmem_tx *gone;
+	uint32_t lo, hi;
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+	sender_open(&s, 1);
+	WANT_EQ(devmem_emulated.bind_tx(&s.m.m, "emu0", &gone), GANTRY_OK);
+	WANT(s.t->dmabuf_id && gone->dmabuf_id && s.t->dmabuf_id != gone->dmabuf_id);
+	devmem_emulated.unbind_tx(gone);
+	WANT(devmem_emulated.send(gone, s.p.tx, 0, 10, 0) == -1 && errno == EINVAL);
+	WANT(devmem_emulated.completed(gone, s.p.tx, &lo, &hi) == -1 && errno == EINVAL);
+
+	WANT_EQ(devmem_emulated.bind(&s.m.m, "emu0", &b), GANTRY_OK);
+	WANT(b->dmabuf_id != s.t->dmabuf_id);
+	for (int i = 0; i < 2; i++) { /* 0, and that of a binding to receive */
+		uint32_t id = s.t->dmabuf_id;
+
+		s.t->dmabuf_id = i ? b->dmabuf_id : 0;
+		WANT(devmem_emulated.send(s.t, s.p.tx, 0, 10, 0) == -1 && errno == EINVAL);
+		s.t->dmabuf_id = id;
+	}
+	devmem_emulated.unbind(b);
+
+	WANT(devmem_emulated.send(s.t, s.p.tx, MEMORY, 1, 0) == -1 && errno == EFAULT);
+	WANT(devmem_emulated.send(s.t, s.p.tx, UINT64_MAX, 1, 0) == -1 && errno == EFAULT);
+	WANT_EQ(devmem_emulated.send(s.t, s.p.tx, 5, 0, 0), 0);
+	zerocopy(s.p.tx, 0);
+	WANT(devmem_emulated.send(s.t, s.p.tx, 0, 1, 0) == -1 && errno == EINVAL);
+	zerocopy(fd, 1);
+	WANT(devmem_emulated.send(s.t, fd, 0, 1, 0) == -1 && errno == EPIPE);
+	WANT(devmem_emulated.send(s.t, -1, 0, 1, 0) == -1 && errno == EBADF);
+	WANT_EQ(devmem_emulated.completed(s.t, s.p.tx, &lo, &hi), 0); /* none of these had a number */
+	close(fd);
+	sender_close(&s);
+}
+
+/* The bytes are read late: what is changed after the send, and before its completion, is what arrives. */
+static void read_late(void)
+{
+	uint64_t until = gantry_now_ns() + 10000000000u;
+	uint32_t lo = 7, hi = 7;
+	struct sender s;
+
+	sender_open(&s, 2);
+	WANT_EQ(devmem_emulated.send(s.t, s.p.tx, MEMORY - 100, 500, MSG_DONTWAIT), 100); /* to the end of it */
+	for (int i = 0; i < 100; i++)
+		s.m.m.host[MEMORY - 100 + i] = stream_byte(2, (uint64_t)i);
+	while (!devmem_emulated.completed(s.t, s.p.tx, &lo, &hi))
+		WANT(gantry_now_ns() < until);
+	WANT(lo == 0 && hi == 0);
+	memset(s.m.m.host, 0xEE, MEMORY); /* now it may change */
+	while (s.p.got < 100) {
+		devmem_emulated.completed(s.t, s.p.tx, &lo, &hi);
+		read_some(&s.p);
+		WANT(gantry_now_ns() < until);
+	}
+	sender_close(&s);
+}
+
+/*
+ * Many calls from one ring of memory, each part used again as soon as its call is complete and not before. Numbers
+ * count from 0 on each socket; ranges cover each once; some merge, some come before an earlier one.
+ */
+static void ring(uint32_t who)
+{
+	enum { PART = 4096, PARTS = MEMORY / PART };
+	uint64_t until = gantry_now_ns() + 20000000000u;
+	uint8_t complete[CALLS] = {0};
+	int busy[PARTS], merged = 0, early = 0, later = 0;
+	uint32_t calls = 0, done = 0, next = 0;
+	uint64_t sent = 0;
+	struct sender s;
+
+	sender_open(&s, who);
+	memset(busy, -1, sizeof(busy));
+	while (done < CALLS) {
+		uint32_t lo, hi, part = calls % PARTS;
+		ssize_t n;
+
+		if (calls < CALLS && busy[part] < 0) {
+			for (uint32_t i = 0; i < PART; i++)
+				s.m.m.host[part * PART + i] = stream_byte(who, sent + i);
+			n = devmem_emulated.send(s.t, s.p.tx, part * PART, 1 + calls * 31 % PART, MSG_DONTWAIT);
+			WANT(n > 0 || errno == EAGAIN);
+			if (n > 0) {
+				sent += (uint64_t)n;
+				busy[part] = (int)calls++;
+			}
+		}
+		if (calls % 4 == 0 || calls == CALLS) {
+			int told = 0;
+
+			for (; devmem_emulated.completed(s.t, s.p.tx, &lo, &hi) == 1; told++) {
+				WANT(lo <= hi && hi < calls);
+				merged += hi > lo;
+				early += lo > next;
+				for (; lo <= hi; lo++, done++) {
+					WANT(!complete[lo]);
+					complete[lo] = 1;
+					busy[lo % PARTS] = -1;
+					memset(s.m.m.host + lo % PARTS * PART, 0xEE, PART);
+				}
+				while (next < CALLS && complete[next])
+					next++;
+			}
+			later += calls > done && !told;
+		}
+		read_some(&s.p);
+		WANT(gantry_now_ns() < until);
+	}
+	while (s.p.got < sent) {
+		read_some(&s.p);
+		WANT(gantry_now_ns() < until);
+	}
+	WANT(merged > 5 && early > 5 && later > 5);
+	sender_close(&s);
+}
+
+/* A full queue says EAGAIN and takes part of a call; a broken connection completes all and says why. */
+static void full_and_broken(void)
+{
+	uint64_t until = gantry_now_ns() + 20000000000u, taken = 0;
+	struct linger reset = {1, 0};
+	uint32_t calls = 0, done = 0, lo, hi;
+	struct sender s;
+	ssize_t n;
+
+	sender_open(&s, 5);
+	for (uint32_t i = 0; i < MEMORY; i++)
+		s.m.m.host[i] = 1;
+	while ((n = devmem_emulated.send(s.t, s.p.tx, 0, MEMORY, MSG_DONTWAIT)) > 0) {
+		taken += (uint64_t)n;
+		calls++;
+		WANT(taken < 1u << 30);
+	}
+	WANT(errno == EAGAIN && taken > MEMORY);
+	setsockopt(s.p.rx, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+	close(s.p.rx);
+	s.p.rx = -1;
+	while (done < calls) {
+		if (devmem_emulated.completed(s.t, s.p.tx, &lo, &hi) == 1)
+			done += hi - lo + 1;
+		WANT(gantry_now_ns() < until);
+	}
+	WANT(devmem_emulated.send(s.t, s.p.tx, 0, 1, MSG_DONTWAIT) == -1 && (errno == ECONNRESET || errno == EPIPE));
+	sender_close(&s);
+}
+
+/* Memory that is unbound, and a socket that is forgotten, with bytes under way: they arrive. */
+static void early_ends(void)
+{
+	uint64_t until = gantry_now_ns() + 10000000000u;
+	struct gantry_device *dev;
+	struct devmem_tx *t;
+	void *memory;
+	struct sender s;
+
+	sender_open(&s, 6);
+	for (uint32_t i = 0; i < 3000; i++)
+		s.m.m.host[i] = stream_byte(6, i);
+	WANT_EQ(devmem_emulated.send(s.t, s.p.tx, 0, 1000, 0), 1000);
+	WANT_EQ(devmem_emulated.send(s.t, s.p.tx, 1000, 1000, 0), 1000);
+	devmem_emulated.unbind_tx(s.t);
+	memset(s.m.m.host, 0, 2000);
+	/* The rest from memory that the CPU cannot read, as far as the NIC knows, on the same socket. */
+	WANT_EQ(gantry_device_host(&dev), GANTRY_OK);
+	WANT_EQ(dev->ops->alloc(dev, 4096, &memory), GANTRY_OK);
+	memcpy(memory, s.m.m.host + 2000, 1000);
+	WANT_EQ(devmem_emulated.bind_tx(&(struct devmem_memory){.device = dev, .device_ptr = memory, .size = 4096},
+					"emu0", &t),
+		GANTRY_OK);
+	WANT_EQ(devmem_emulated.send(t, s.p.tx, 0, 1000, 0), 1000);
+	devmem_emulated.forget(t, s.p.tx);
+	while (s.p.got < 3000) {
+		read_some(&s.p);
+		WANT(gantry_now_ns() < until);
+	}
+	devmem_emulated.unbind_tx(t);
+	devmem_emulated.unbind_tx(NULL);
+	WANT_EQ(dev->ops->free(dev, memory), GANTRY_OK);
+	gantry_device_close(dev);
+	pair_close(&s.p);
+	memory_close(&s.m);
+}
+
+static void sending(void)
+{
+	use_params(NULL);
+	refusals();
+	read_late();
+	ring(3);
+	ring(4);
+	full_and_broken();
+	early_ends();
+}
+
+int main(void)
+{
+	check_invariant(13, "sending", sending, FAULTS(131, 132, 133, 134));
+	return 0;
+}

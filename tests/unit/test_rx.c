@@ -1,0 +1,293 @@
+/*
+ * The pipeline between two rx of one process: sizes, layouts, both directions, tags, and what does not fit. Everything
+ * runs for host memory and for memory of the host device, over the host path and over the emulated NIC.
+ */
+#include <fcntl.h>
+#include <time.h>
+
+#include "rx_util.h"
+
+static struct rx_pair pair;
+static int device; /* kind of memory */
+
+/* One transfer from x to y, checked byte by byte. */
+static void move(struct rx_end *x, struct rx_end *y, const struct rx_layout *from, const struct rx_layout *to,
+		 uint64_t seed)
+{
+	size_t nx, ny, size = rx_span(to) + 64;
+	unsigned char *src = rx_memory(&pair, x, rx_span(from) + 64, device);
+	unsigned char *dst = rx_memory(&pair, y, size, device);
+	struct gantry_rx_piece px[2], py[2];
+	struct gantry_rx_op *s, *r;
+	struct rx_layout got = *to;
+
+	rx_fill(from, src, seed);
+	memset(dst, 0x5a, size);
+	nx = rx_pieces(from, src, px);
+	ny = rx_pieces(to, dst, py);
+	if (seed & 1) {
+		CHECK_OK(gantry_rx_recv(y->conn, py, ny, seed, &r));
+		CHECK_OK(gantry_rx_send(x->conn, px, nx, seed, &s));
+	} else {
+		CHECK_OK(gantry_rx_send(x->conn, px, nx, seed, &s));
+		CHECK_OK(gantry_rx_recv(y->conn, py, ny, seed, &r));
+	}
+	rx_both(s, r);
+	CHECK_STR(gantry_result_name(rx_result(s)), "OK");
+	CHECK_STR(gantry_result_name(rx_result(r)), "OK");
+	CHECK_EQ(rx_bytes(s), from->total);
+	CHECK_EQ(rx_bytes(r), from->total);
+	got.total = from->total;
+	rx_check(&got, dst, size, seed, 0x5a);
+	gantry_rx_op_free(s);
+	gantry_rx_op_free(r);
+	rx_memory_free(&pair, x, src, device);
+	rx_memory_free(&pair, y, dst, device);
+}
+
+static void sizes(void)
+{
+	static const size_t all[] = {0,	    1,	   7,	   64,	    4095,    32767,   32768,   32769,	    65536,
+				     65537, 99999, 262143, 1048575, 1048576, 1048577, 3000001, 8388608 + 13};
+
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		struct rx_layout l = {all[i] ? all[i] : 1, all[i] ? all[i] : 1, all[i]};
+
+		move(&pair.a, &pair.b, &l, &l, i);
+		move(&pair.b, &pair.a, &l, &l, i + 100);
+	}
+}
+
+static void layouts(void)
+{
+	static const size_t piece[] = {1, 3, 100, 4096, 8192, 65536, 1048576 + 5};
+
+	for (size_t i = 0; i < 7; i++)
+		for (size_t k = 0; k < 7; k++) {
+			size_t total = i && k ? 2500007 : 70001;
+			struct rx_layout from = {piece[i], piece[i] + i * 13, total};
+			struct rx_layout to = {piece[k], piece[k] + k * 7, total + k};
+
+			move(&pair.a, &pair.b, &from, &to, 7 * i + k);
+		}
+}
+
+static struct gantry_rx_op *start(struct rx_end *e, unsigned char *m, size_t size, uint64_t tag, int send)
+{
+	struct gantry_rx_piece p = {m, size, 0, 1};
+	struct gantry_rx_op *op;
+
+	CHECK_OK(send ? gantry_rx_send(e->conn, &p, 1, tag, &op) : gantry_rx_recv(e->conn, &p, 1, tag, &op));
+	return op;
+}
+
+/* Many at once in both directions, received in another order than they were sent in. */
+static void crowd(void)
+{
+	enum { N = 24 };
+	static const size_t sizes_of[] = {10, 40000, 300000, 2000000};
+	struct gantry_rx_op *ops[4 * N];
+	unsigned char *m[4 * N];
+	struct rx_layout l;
+	time_t end = time(NULL) + LONG_ENOUGH;
+
+	for (int i = 0; i < 4 * N; i++) {
+		size_t size = sizes_of[i % N % 4] + (size_t)(i % N);
+		int send = i / N % 2 == 0;
+		/* Runs: a sends, b receives, b sends, a receives. Receives go backwards through the tags. */
+		struct rx_end *e = i / N == 0 || i / N == 3 ? &pair.a : &pair.b;
+		int tag = send ? i % N : N - 1 - i % N;
+
+		if (!send)
+			size = sizes_of[tag % 4] + (size_t)tag;
+		m[i] = rx_memory(&pair, e, size, device);
+		l = (struct rx_layout){size, size, size};
+		if (send)
+			for (size_t k = 0; k < size; k++)
+				m[i][k] = rx_byte(k, (uint64_t)(i / N * 1000 + tag));
+		ops[i] = start(e, m[i], size, (uint64_t)tag, send);
+	}
+	while (gantry_rx_poll(pair.a.rx, ops, 4 * N) + 0 < 4 * N) {
+		gantry_rx_poll(pair.b.rx, NULL, 0);
+		CHECK(time(NULL) < end);
+	}
+	for (int i = 0; i < 4 * N; i++) {
+		int send = i / N % 2 == 0, tag = send ? i % N : N - 1 - i % N;
+
+		CHECK_EQ(rx_result(ops[i]), GANTRY_OK);
+		if (!send) {
+			size_t size = sizes_of[tag % 4] + (size_t)tag;
+
+			l = (struct rx_layout){size, size, size};
+			rx_check(&l, m[i], size, (uint64_t)((i / N - 1) * 1000 + tag), 0);
+		}
+		gantry_rx_op_free(ops[i]);
+		rx_memory_free(&pair, i / N == 0 || i / N == 3 ? &pair.a : &pair.b, m[i], device);
+	}
+}
+
+/* More sends than the window: those of one tag keep their order. */
+static void order(void)
+{
+	enum { N = 200 };
+	unsigned char *src = rx_memory(&pair, &pair.a, N * 4, device), *dst = rx_memory(&pair, &pair.b, N * 4, device);
+	struct gantry_rx_op *ops[N], *r;
+
+	for (int i = 0; i < N; i++) {
+		memset(src + 4 * i, i, 4);
+		ops[i] = start(&pair.a, src + 4 * i, 4, 5, 1);
+	}
+	for (int i = 0; i < N; i++) {
+		r = start(&pair.b, dst + 4 * i, 4, 5, 0);
+		rx_both(ops[i], r);
+		CHECK_EQ(rx_result(r), GANTRY_OK);
+		CHECK_EQ(dst[4 * i + 3], (unsigned char)i);
+		gantry_rx_op_free(r);
+		gantry_rx_op_free(ops[i]);
+	}
+	rx_memory_free(&pair, &pair.a, src, device);
+	rx_memory_free(&pair, &pair.b, dst, device);
+}
+
+/* Too small a receive: both sides say so, with both sizes, and the connection goes on. */
+static void mismatch(size_t sent, size_t received)
+{
+	unsigned char *src = rx_memory(&pair, &pair.a, sent, device), *dst = rx_memory(&pair, &pair.b, sent, device);
+	struct gantry_rx_op *s = start(&pair.a, src, sent, 9, 1), *r = start(&pair.b, dst, received, 9, 0);
+	char both[128];
+
+	snprintf(both, sizeof(both), "a send of %zu bytes met a receive of %zu bytes (tag 9", sent, received);
+	memset(dst, 0x11, sent);
+	rx_both(s, r);
+	CHECK_EQ(rx_result(s), GANTRY_ERR_SIZE);
+	CHECK_EQ(rx_result(r), GANTRY_ERR_SIZE);
+	CHECK_HAS(rx_text(s), both);
+	CHECK_HAS(rx_text(r), both);
+	for (size_t i = 0; i < sent; i++)
+		CHECK_EQ(dst[i], 0x11);
+	gantry_rx_op_free(s);
+	gantry_rx_op_free(r);
+	CHECK_OK(gantry_rx_conn_error(pair.a.conn, NULL, 0));
+	rx_memory_free(&pair, &pair.a, src, device);
+	rx_memory_free(&pair, &pair.b, dst, device);
+}
+
+static void refused_batches(void)
+{
+	unsigned char *m = rx_memory(&pair, &pair.a, 1000, device), other[8];
+	struct gantry_rx_piece p = {m, 100, 50, 2};
+	struct gantry_rx_op *op;
+
+	CHECK_EQ(gantry_rx_send(pair.a.conn, &p, 1, 0, &op), GANTRY_ERR_INVALID); /* overlapping */
+	p = (struct gantry_rx_piece){m, 100, 200, 6};
+	CHECK_EQ(gantry_rx_send(pair.a.conn, &p, 1, 0, &op), GANTRY_ERR_INVALID); /* beyond the registration */
+	p = (struct gantry_rx_piece){m, 100, (size_t)1 << 62, 6};
+	CHECK_EQ(gantry_rx_recv(pair.a.conn, &p, 1, 0, &op), GANTRY_ERR_INVALID); /* beyond everything */
+	p = (struct gantry_rx_piece){other, 8, 0, 1};
+	CHECK_EQ(gantry_rx_recv(pair.a.conn, &p, 1, 0, &op), GANTRY_ERR_INVALID); /* not registered */
+	CHECK_EQ(gantry_rx_deregister(pair.a.rx, other), GANTRY_ERR_INVALID);
+	op = start(&pair.a, m, 10, 77, 0);
+	CHECK_EQ(gantry_rx_deregister(pair.a.rx, m), GANTRY_ERR_USAGE);
+	CHECK_EQ(gantry_rx_wait(op, 1000000), GANTRY_ERR_TIMEOUT);
+	CHECK_EQ(gantry_rx_test(op), GANTRY_RX_PENDING);
+	CHECK_EQ(gantry_rx_cancel(op, -1), GANTRY_ERR_CANCELLED);
+	gantry_rx_op_free(op);
+	rx_memory_free(&pair, &pair.a, m, device);
+}
+
+/* Another thread's stream sees the data without the CPU having waited for it. */
+static void stream(void)
+{
+	size_t size = 3000000;
+	unsigned char *src = rx_memory(&pair, &pair.a, size, device), *dst = rx_memory(&pair, &pair.b, size, device);
+	unsigned char *copy = calloc(1, size);
+	struct gantry_rx_op *s, *r;
+	struct gantry_stream *st;
+	struct rx_layout l = {size, size, size};
+	time_t end = time(NULL) + LONG_ENOUGH;
+	gantry_result got;
+
+	CHECK_OK(gantry_stream_create(pair.dev, &st));
+	for (size_t i = 0; i < size; i++)
+		src[i] = rx_byte(i, 3);
+	r = start(&pair.b, dst, size, 1, 0);
+	CHECK_EQ(gantry_rx_stream_wait(r, st), GANTRY_AGAIN);
+	s = start(&pair.a, src, size, 1, 1);
+	while ((got = gantry_rx_stream_wait(r, st)) == GANTRY_AGAIN) {
+		gantry_rx_test(s);
+		CHECK(time(NULL) < end);
+	}
+	CHECK_OK(got);
+	CHECK_OK(gantry_stream_sync(pair.dev, st));
+	CHECK_OK(gantry_mem_copy(pair.dev, copy, dst, size));
+	rx_check(&l, copy, size, 3, 0);
+	rx_both(s, r);
+	gantry_rx_op_free(s);
+	gantry_rx_op_free(r);
+	CHECK_OK(gantry_stream_destroy(pair.dev, st));
+	free(copy);
+	rx_memory_free(&pair, &pair.a, src, device);
+	rx_memory_free(&pair, &pair.b, dst, device);
+}
+
+static void all(const struct gantry_rx_config *config, const char *path)
+{
+	struct gantry_rx_counters n;
+
+	rx_pair_open(&pair, config);
+	CHECK_HAS(gantry_rx_conn_path(pair.a.conn), path);
+	CHECK_HAS(gantry_rx_conn_path(pair.b.conn), path);
+	CHECK_EQ(gantry_rx_conn_peer_epoch(pair.a.conn), gantry_rx_epoch(pair.b.rx));
+	CHECK_EQ(gantry_rx_conn_peer_epoch(pair.b.conn), gantry_rx_epoch(pair.a.rx));
+	for (device = 0; device < 2; device++) {
+		sizes();
+		layouts();
+		crowd();
+		order();
+		mismatch(100, 99);
+		mismatch(2000000, 1999999);
+		mismatch(40000, 0);
+		refused_batches();
+		stream();
+		gantry_rx_get_counters(pair.b.rx, &n);
+		CHECK_EQ(n.unpacked_bytes != 0, device && config->path == GANTRY_RX_PATH_EMULATED);
+		CHECK(n.stage_memory <= (64u << 20) + (2u << 20));
+		if (!device)
+			CHECK(n.direct_bytes > 0);
+	}
+	rx_pair_close(&pair);
+}
+
+static void wrong_configs(void)
+{
+	struct gantry_rx_config c = {.message = 1000};
+	struct gantry_rx *rx;
+
+	CHECK_EQ(gantry_rx_open(&c, &rx), GANTRY_ERR_CONFIG);
+	c = (struct gantry_rx_config){.depth = 17};
+	CHECK_EQ(gantry_rx_open(&c, &rx), GANTRY_ERR_CONFIG);
+	c = (struct gantry_rx_config){.nic = "nosuchnic0"};
+	CHECK_EQ(gantry_rx_open(&c, &rx), GANTRY_ERR_CONFIG);
+	c = (struct gantry_rx_config){.path = GANTRY_RX_PATH_UNPACK};
+	CHECK_EQ(gantry_rx_open(&c, &rx), GANTRY_ERR_UNSUPPORTED);
+}
+
+int main(int argc, char **argv)
+{
+	struct gantry_rx_config host = {.path = GANTRY_RX_PATH_HOST};
+	struct gantry_rx_config small = {
+		.path = GANTRY_RX_PATH_HOST, .message = 65536, .depth = 2, .stage = 1 << 20, .max_frags = 16};
+	struct gantry_rx_config emulated = {.path = GANTRY_RX_PATH_EMULATED};
+	const char *only = argc > 1 ? argv[1] : "";
+
+	setenv("GANTRY_IFNAME", "lo", 0);
+	setenv("GANTRY_LOG_FILE", "/dev/null", 0); /* errors are provoked */
+	wrong_configs();
+	if (!*only || !strcmp(only, "host"))
+		all(&host, "host: asked for by the program");
+	if (!*only || !strcmp(only, "small"))
+		all(&small, "host: asked for by the program");
+	if (!*only || !strcmp(only, "emulated"))
+		all(&emulated, "unpack (emulated NIC): asked for by the program");
+	return 0;
+}

@@ -1,0 +1,193 @@
+/*
+ * Cancelling at random moments, by either side, over both paths: when cancel returns, nothing touches the buffer any
+ * more, the other side hears of it, and the connection goes on. Each rx has a thread that moves it, as its own process
+ * would.
+ */
+#include <sched.h>
+#include <time.h>
+
+#include "rx_util.h"
+
+enum { SIZE = 6 << 20, PIECE = 5000, STRIDE = 5500, ROUNDS = 60 };
+
+static struct rx_pair pair;
+static uint32_t stop;
+
+static void *mover(void *rx)
+{
+	while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
+		gantry_rx_poll(rx, NULL, 0);
+		sched_yield();
+	}
+	return NULL;
+}
+
+static void await(struct gantry_rx_op *op)
+{
+	CHECK(gantry_rx_wait(op, LONG_ENOUGH * SECOND) != GANTRY_ERR_TIMEOUT);
+	CHECK_EQ(gantry_rx_test(op), GANTRY_RX_DONE);
+}
+
+/* The connection still works, and what was sent before is through. */
+static void still_fine(unsigned char *src, unsigned char *dst)
+{
+	struct gantry_rx_piece from = {src, SIZE, 0, 1}, to = {dst, SIZE, 0, 1};
+	struct gantry_rx_op *s, *r;
+
+	CHECK_OK(gantry_rx_send(pair.a.conn, &from, 1, 99, &s));
+	CHECK_OK(gantry_rx_recv(pair.b.conn, &to, 1, 99, &r));
+	await(s);
+	await(r);
+	CHECK_EQ(rx_result(s), GANTRY_OK);
+	CHECK_EQ(rx_result(r), GANTRY_OK);
+	CHECK(memcmp(src, dst, SIZE) == 0);
+	gantry_rx_op_free(s);
+	gantry_rx_op_free(r);
+}
+
+static void check_all(const unsigned char *m, size_t size, unsigned char value, const char *what)
+{
+	for (size_t i = 0; i < size; i++)
+		if (m[i] != value) {
+			fprintf(stderr, "%s: byte %zu was written after cancel had returned\n", what, i);
+			exit(1);
+		}
+}
+
+struct buffers {
+	unsigned char *src, *dst, *good, *sink;
+	size_t dst_size;
+};
+
+/* by: 0 the sender cancels, 1 the receiver, 2 both at about the same time. Returns 1 if it came early enough. */
+static int one(const struct buffers *b, int strided, int by, unsigned moment)
+{
+	struct gantry_rx_piece from = {b->src, SIZE, 0, 1};
+	struct gantry_rx_piece to = {b->dst, SIZE, 0, 1};
+	struct gantry_rx_op *s, *r;
+	int early;
+
+	if (strided)
+		to = (struct gantry_rx_piece){b->dst, PIECE, STRIDE, SIZE / PIECE + 1};
+	for (size_t i = 0; i < SIZE; i += 64)
+		b->src[i] = (unsigned char)(i >> 6);
+	memset(b->dst, 0x77, b->dst_size);
+	CHECK_OK(gantry_rx_send(pair.a.conn, &from, 1, 1, &s));
+	if (moment % 7 != 0) /* sometimes the receive comes after the cancel */
+		CHECK_OK(gantry_rx_recv(pair.b.conn, &to, 1, 1, &r));
+	for (unsigned k = 0; k < moment; k++)
+		sched_yield();
+	if (by != 1) {
+		gantry_result got = gantry_rx_cancel(s, LONG_ENOUGH * SECOND);
+
+		CHECK(got == GANTRY_OK || got == GANTRY_ERR_CANCELLED);
+		memset(b->src, 0xdd, SIZE); /* what arrives must not be this */
+	}
+	if (moment % 7 == 0) {
+		CHECK_OK(gantry_rx_recv(pair.b.conn, &to, 1, 1, &r));
+		for (unsigned k = 0; k < moment; k++)
+			sched_yield();
+	}
+	if (by != 0 || moment % 7 == 0) {
+		gantry_result got = gantry_rx_cancel(r, LONG_ENOUGH * SECOND);
+
+		CHECK(got == GANTRY_OK || got == GANTRY_ERR_CANCELLED);
+		if (got == GANTRY_ERR_CANCELLED)
+			CHECK_HAS(rx_text(r), "cancelled by");
+	}
+	if (by == 1 && moment % 7 == 0 && rx_result(s) == GANTRY_AGAIN) /* it never met its receive */
+		gantry_rx_cancel(s, LONG_ENOUGH * SECOND);
+	await(s);
+	await(r);
+	early = rx_result(r) == GANTRY_ERR_CANCELLED;
+	CHECK(early || rx_result(r) == GANTRY_OK);
+	for (size_t i = 0; !early && i < SIZE; i += 64) {
+		size_t at = strided ? i / PIECE * STRIDE + i % PIECE : i;
+
+		CHECK_EQ(b->dst[at], (unsigned char)(i >> 6));
+	}
+	/* Whatever came of it: from here on the buffer is ours. */
+	memset(b->dst, 0xcc, b->dst_size);
+	still_fine(b->good, b->sink);
+	check_all(b->dst, b->dst_size, 0xcc, by ? "receiver" : "sender");
+	gantry_rx_op_free(s);
+	gantry_rx_op_free(r);
+	return early;
+}
+
+static void path(enum gantry_rx_path which, int device, int rounds)
+{
+	struct gantry_rx_config config = {.path = which, .message = 256 << 10, .depth = 4};
+	struct buffers b = {.dst_size = (size_t)(SIZE / PIECE + 2) * STRIDE};
+	struct gantry_rx_counters n;
+	pthread_t threads[2];
+	unsigned seed = 12345;
+	int early = 0;
+
+	rx_pair_open(&pair, &config);
+	b.src = rx_memory(&pair, &pair.a, SIZE, device);
+	b.good = rx_memory(&pair, &pair.a, SIZE, device);
+	b.dst = rx_memory(&pair, &pair.b, b.dst_size, device);
+	b.sink = rx_memory(&pair, &pair.b, SIZE, device);
+	for (size_t i = 0; i < SIZE; i++)
+		b.good[i] = rx_byte(i, 4);
+	stop = 0;
+	CHECK_EQ(pthread_create(&threads[0], NULL, mover, pair.a.rx), 0);
+	CHECK_EQ(pthread_create(&threads[1], NULL, mover, pair.b.rx), 0);
+	for (int i = 0; i < rounds; i++)
+		early += one(&b, i / 3 % 2, i % 3, (unsigned)rand_r(&seed) % (i % 2 ? 20 : 200));
+	__atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+	pthread_join(threads[0], NULL);
+	pthread_join(threads[1], NULL);
+	CHECK(early > 0); /* otherwise nothing was tried */
+	/* No staging buffer was lost on the way. */
+	gantry_rx_get_counters(pair.b.rx, &n);
+	CHECK(n.stage_memory <= 64u << 20);
+	rx_memory_free(&pair, &pair.a, b.src, device);
+	rx_memory_free(&pair, &pair.a, b.good, device);
+	rx_memory_free(&pair, &pair.b, b.dst, device);
+	rx_memory_free(&pair, &pair.b, b.sink, device);
+	rx_pair_close(&pair);
+}
+
+/* The peer is alive but does nothing: cancel ends the connection when its time is over, and the buffer is at rest. */
+static void deaf_peer(void)
+{
+	struct gantry_rx_piece p;
+	struct gantry_rx_op *s, *r;
+	unsigned char *src, *dst;
+	char text[512];
+
+	rx_pair_open(&pair, NULL);
+	src = rx_memory(&pair, &pair.a, SIZE, 0);
+	dst = rx_memory(&pair, &pair.b, SIZE, 0);
+	p = (struct gantry_rx_piece){dst, SIZE, 0, 1};
+	CHECK_OK(gantry_rx_recv(pair.b.conn, &p, 1, 1, &r));
+	p.base = src;
+	CHECK_OK(gantry_rx_send(pair.a.conn, &p, 1, 1, &s));
+	for (int i = 0; i < 1000 && gantry_rx_test(r) == GANTRY_RX_PENDING && i < 20; i++)
+		;
+	CHECK_EQ(gantry_rx_cancel(r, 50000000), GANTRY_ERR_TIMEOUT); /* a is not moved any more */
+	CHECK_EQ(gantry_rx_conn_error(pair.b.conn, text, sizeof(text)), GANTRY_ERR_TIMEOUT);
+	CHECK_HAS(text, "did not let go of a cancelled transfer");
+	memset(dst, 0xcc, SIZE);
+	await(s); /* a hears that b is gone */
+	CHECK(rx_result(s) != GANTRY_OK);
+	check_all(dst, SIZE, 0xcc, "deaf peer");
+	gantry_rx_op_free(s);
+	gantry_rx_op_free(r);
+	rx_pair_close(&pair);
+	free(src);
+	free(dst);
+}
+
+int main(void)
+{
+	setenv("GANTRY_IFNAME", "lo", 0);
+	setenv("GANTRY_LOG_FILE", "/dev/null", 0);
+	path(GANTRY_RX_PATH_HOST, 0, ROUNDS);
+	path(GANTRY_RX_PATH_HOST, 1, ROUNDS / 2);
+	path(GANTRY_RX_PATH_EMULATED, 1, ROUNDS);
+	deaf_peer();
+	return 0;
+}

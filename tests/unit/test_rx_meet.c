@@ -1,0 +1,246 @@
+/* Meeting: strangers, timeouts, addresses; and a peer that is killed and started again at the same address, often. */
+#include <dirent.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "rx/wire.h"
+#include "rx_util.h"
+
+extern char **environ;
+
+enum { RESTARTS = 50, SIZE = 8 << 20 };
+
+static int dial(const char *address)
+{
+	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(strrchr(address, ':') + 1))};
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	CHECK(fd >= 0);
+	CHECK_EQ(connect(fd, (struct sockaddr *)&to, sizeof(to)), 0);
+	return fd;
+}
+
+static void *connect_thread(void *arg)
+{
+	void **in = arg;
+
+	CHECK_OK(gantry_rx_connect(in[0], in[1], LONG_ENOUGH * SECOND, in[2]));
+	return NULL;
+}
+
+static void strangers(void)
+{
+	static const char garbage[] = "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n";
+	struct gantry_rx *a, *b;
+	struct gantry_rx_listener *l;
+	struct gantry_rx_conn *ca, *cb;
+	struct gantry_rx_counters n;
+	struct rx_hello h = {.version = RX_VERSION, .kind = RX_HELLO_CONNECT, .epoch = 1, .id = 2};
+	uint8_t hello[RX_HELLO_SIZE];
+	pthread_t t;
+	void *in[3];
+	int fds[6];
+
+	CHECK_OK(gantry_rx_open(NULL, &a));
+	CHECK_OK(gantry_rx_open(NULL, &b));
+	CHECK_OK(gantry_rx_listen(b, "127.0.0.1:0", &l));
+	CHECK_EQ(gantry_rx_accept(l, 0, &cb), GANTRY_ERR_TIMEOUT);
+	for (int i = 0; i < 6; i++)
+		fds[i] = dial(gantry_rx_listener_address(l));
+	CHECK(write(fds[0], garbage, sizeof(garbage)) > 0); /* another protocol */
+	close(fds[1]);					    /* nothing at all */
+	rx_hello_encode(&h, hello);
+	CHECK_EQ(write(fds[2], hello, 20), 20);			      /* the beginning, and then silence */
+	CHECK_EQ(write(fds[3], hello, RX_HELLO_SIZE), RX_HELLO_SIZE); /* a handle that leads nowhere */
+	h.version = RX_VERSION + 1;
+	rx_hello_encode(&h, hello);
+	CHECK_EQ(write(fds[4], hello, RX_HELLO_SIZE), RX_HELLO_SIZE); /* from the future */
+	in[0] = a;
+	in[1] = (void *)(uintptr_t)gantry_rx_listener_address(l);
+	in[2] = &ca;
+	CHECK_EQ(pthread_create(&t, NULL, connect_thread, in), 0);
+	CHECK_OK(gantry_rx_accept(l, LONG_ENOUGH * SECOND, &cb));
+	pthread_join(t, NULL);
+	CHECK_EQ(gantry_rx_conn_peer_epoch(cb), gantry_rx_epoch(a));
+	gantry_rx_get_counters(b, &n);
+	CHECK(n.strangers >= 2);
+	for (int i = 0; i < 6; i++)
+		if (i != 1)
+			close(fds[i]);
+	gantry_rx_conn_close(ca);
+	gantry_rx_conn_close(cb);
+	gantry_rx_close(b); /* with its listener, and whom that was still talking to */
+	gantry_rx_close(a);
+}
+
+static void addresses(void)
+{
+	struct gantry_rx *rx;
+	struct gantry_rx_listener *l;
+	struct gantry_rx_conn *c;
+
+	CHECK_OK(gantry_rx_open(NULL, &rx));
+	CHECK_EQ(gantry_rx_listen(rx, "nowhere", &l), GANTRY_ERR_INVALID);
+	CHECK_EQ(gantry_rx_listen(rx, "::1:4000", &l), GANTRY_ERR_INVALID);
+	CHECK_EQ(gantry_rx_connect(rx, ":4000", 0, &c), GANTRY_ERR_INVALID);
+	CHECK_EQ(gantry_rx_connect(rx, "no.such.host.invalid:4000", 0, &c), GANTRY_ERR_UNREACHABLE);
+	CHECK_OK(gantry_rx_listen(rx, NULL, &l));
+	CHECK_HAS(gantry_rx_listener_address(l), "127.0.0.1:"); /* GANTRY_IFNAME=lo */
+	/* Nobody accepts: the deadline ends it. */
+	CHECK_EQ(gantry_rx_connect(rx, gantry_rx_listener_address(l), 200000000, &c), GANTRY_ERR_TIMEOUT);
+	gantry_rx_listener_close(l);
+	gantry_rx_close(rx);
+}
+
+/* ---- restarts ---- */
+
+/* The peer: receives and sends back, until it is killed. */
+static int serve(const char *address)
+{
+	struct gantry_rx *rx;
+	struct gantry_rx_listener *l;
+	struct gantry_rx_conn *c;
+	unsigned char *m = calloc(1, SIZE);
+	struct gantry_rx_piece p = {m, SIZE, 0, 1};
+	struct gantry_rx_op *op;
+
+	CHECK_OK(gantry_rx_open(NULL, &rx));
+	CHECK_OK(gantry_rx_register(rx, m, SIZE));
+	CHECK_OK(gantry_rx_listen(rx, address, &l));
+	CHECK_OK(gantry_rx_accept(l, LONG_ENOUGH * SECOND, &c));
+	for (;;) {
+		CHECK_OK(gantry_rx_recv(c, &p, 1, 0, &op));
+		if (gantry_rx_wait(op, LONG_ENOUGH * SECOND) != GANTRY_OK)
+			return 0; /* the parent is gone */
+		gantry_rx_op_free(op);
+		CHECK_OK(gantry_rx_send(c, &p, 1, 0, &op));
+		if (gantry_rx_wait(op, LONG_ENOUGH * SECOND) != GANTRY_OK)
+			return 0;
+		gantry_rx_op_free(op);
+	}
+}
+
+static int count(const char *folder)
+{
+	DIR *d = opendir(folder);
+	int n = 0;
+
+	CHECK(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+static int free_port(void)
+{
+	struct sockaddr_in a = {.sin_family = AF_INET};
+	socklen_t len = sizeof(a);
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+	a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	CHECK_EQ(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+	CHECK_EQ(getsockname(fd, (struct sockaddr *)&a, &len), 0);
+	close(fd);
+	return ntohs(a.sin_port);
+}
+
+static void one_life(struct gantry_rx *rx, const char *address, unsigned char *m, unsigned char *back, unsigned delay)
+{
+	static uint64_t last_epoch;
+	char self[] = "/proc/self/exe", word[] = "serve", where[64];
+	char *argv[] = {self, word, where, NULL};
+	struct gantry_rx_piece p = {m, SIZE, 0, 1}, q = {back, SIZE, 0, 1};
+	struct gantry_rx_conn *c;
+	struct gantry_rx_op *ops[4];
+	struct timespec moment = {0, (long)delay * 1000};
+	pid_t pid;
+	int status;
+
+	snprintf(where, sizeof(where), "%s", address);
+	CHECK_EQ(posix_spawn(&pid, self, NULL, NULL, argv, environ), 0);
+	CHECK_OK(gantry_rx_connect(rx, address, LONG_ENOUGH * SECOND, &c));
+	CHECK(gantry_rx_conn_peer_epoch(c) != last_epoch);
+	last_epoch = gantry_rx_conn_peer_epoch(c);
+	/* It works: there and back. */
+	CHECK_OK(gantry_rx_recv(c, &q, 1, 0, &ops[0]));
+	CHECK_OK(gantry_rx_send(c, &p, 1, 0, &ops[1]));
+	memset(back, 0, SIZE);
+	CHECK_OK(gantry_rx_wait(ops[1], LONG_ENOUGH * SECOND));
+	CHECK_OK(gantry_rx_wait(ops[0], LONG_ENOUGH * SECOND));
+	CHECK(memcmp(m, back, SIZE) == 0);
+	gantry_rx_op_free(ops[0]);
+	gantry_rx_op_free(ops[1]);
+	/* In the middle of the next ones it dies. */
+	for (int i = 0; i < 4; i++)
+		CHECK_OK(i % 2 ? gantry_rx_recv(c, &q, 1, (uint64_t)i, &ops[i]) : gantry_rx_send(c, &p, 1, 0, &ops[i]));
+	gantry_rx_poll(rx, ops, 4);
+	nanosleep(&moment, NULL);
+	kill(pid, SIGKILL);
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	for (int i = 0; i < 4; i++) {
+		gantry_result r = gantry_rx_wait(ops[i], LONG_ENOUGH * SECOND);
+
+		CHECK(r == GANTRY_OK || r == GANTRY_ERR_PEER_LOST || r == GANTRY_ERR_PEER_CLOSED);
+		CHECK(i % 2 == 0 || r != GANTRY_OK); /* nobody sent these */
+		if (r != GANTRY_OK)
+			CHECK_HAS(rx_text(ops[i]), address);
+		gantry_rx_op_free(ops[i]);
+	}
+	CHECK(gantry_rx_conn_error(c, NULL, 0) != GANTRY_OK);
+	CHECK(gantry_rx_send(c, &p, 1, 0, &ops[0]) != GANTRY_OK); /* old connections stay old */
+	gantry_rx_conn_close(c);
+}
+
+static void restarts(void)
+{
+	unsigned char *m = malloc(SIZE), *back = malloc(SIZE);
+	struct gantry_rx *rx;
+	struct gantry_rx_counters n;
+	char address[64];
+	unsigned seed = 7;
+	int fds = 0, threads = 0;
+	uint64_t memory = 0;
+
+	snprintf(address, sizeof(address), "127.0.0.1:%d", free_port());
+	CHECK_OK(gantry_rx_open(NULL, &rx));
+	CHECK_OK(gantry_rx_register(rx, m, SIZE));
+	CHECK_OK(gantry_rx_register(rx, back, SIZE));
+	for (size_t i = 0; i < SIZE; i++)
+		m[i] = rx_byte(i, 1);
+	for (int i = 0; i < RESTARTS; i++) {
+		one_life(rx, address, m, back, (unsigned)rand_r(&seed) % 5000);
+		gantry_rx_get_counters(rx, &n);
+		if (i == 4) {
+			fds = count("/proc/self/fd");
+			threads = count("/proc/self/task");
+			memory = n.stage_memory;
+		}
+	}
+	CHECK(count("/proc/self/fd") <= fds + 8); /* links that are still being seen off */
+	CHECK(count("/proc/self/task") <= threads);
+	CHECK_EQ(n.stage_memory, memory);
+	CHECK_OK(gantry_rx_deregister(rx, m));
+	CHECK_OK(gantry_rx_deregister(rx, back));
+	gantry_rx_close(rx);
+	free(m);
+	free(back);
+}
+
+int main(int argc, char **argv)
+{
+	setenv("GANTRY_IFNAME", "lo", 0);
+	setenv("GANTRY_LOG_FILE", "/dev/null", 0);
+	if (argc == 3 && !strcmp(argv[1], "serve"))
+		return serve(argv[2]);
+	strangers();
+	addresses();
+	restarts();
+	return 0;
+}

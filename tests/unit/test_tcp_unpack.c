@@ -1,0 +1,373 @@
+/*
+ * Device memory through the network's table, in one process that connects to itself over lo, with the emulated NIC:
+ * what each context asks for, what both sides agree on, which connections share a link, and that every byte arrives,
+ * whichever of the two sides has its messages in device memory.
+ */
+#include <dirent.h>
+#include <sys/mman.h>
+
+#include "net/devmem/choose.h"
+#include "net/tcp/engine.h"
+#include "unpack_util.h"
+
+enum { MIB = 1 << 20, ROOM = 2 * MIB, WINDOW = 8 };
+
+static struct gantry_net *net;
+static const struct gantry_net_ops *ops;
+static struct gantry_device *host;
+static char log_text[16384];
+
+static void keep_log(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
+		     const char *text)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	size_t n;
+
+	(void)level, (void)subsys, (void)file, (void)line;
+	pthread_mutex_lock(&lock);
+	n = strlen(log_text);
+	snprintf(log_text + n, sizeof(log_text) - n, "%s\n", text);
+	pthread_mutex_unlock(&lock);
+}
+
+static void *context(int unpack)
+{
+	struct gantry_net_config config = {
+		.traffic_class = GANTRY_NET_UNDEF, .unpack = unpack, .device = unpack ? host : NULL};
+	void *ctx = NULL;
+
+	CHECK_OK(ops->init(net, 77, &config, &ctx));
+	return ctx;
+}
+
+struct way {
+	void *send, *recv;
+	struct gantry_net_device_handle handle;
+};
+
+static struct way connect_way(void *from, void *to)
+{
+	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
+	void *listen = NULL;
+	struct way w = {0};
+	struct gantry_net_device_handle *h = &w.handle;
+	uint64_t until = gantry_now_ns() + 10000000000u;
+
+	CHECK_OK(ops->listen(net, to, 0, handle, &listen));
+	while (!w.send || !w.recv) {
+		if (!w.send)
+			CHECK_OK(ops->connect(net, from, 0, handle, &w.send, NULL));
+		if (!w.recv)
+			CHECK_OK(ops->accept(net, listen, &w.recv, &h));
+		CHECK(gantry_now_ns() < until);
+	}
+	CHECK_OK(ops->close_listen(net, listen));
+	return w;
+}
+
+static void close_way(struct way w)
+{
+	CHECK_OK(ops->close_send(net, w.send));
+	CHECK_OK(ops->close_recv(net, w.recv));
+}
+
+static int links(void)
+{
+	int n = 0;
+
+	pthread_mutex_lock(&tcp_engine.mu);
+	gantry_list_each (pos, &tcp_engine.links)
+		n++;
+	pthread_mutex_unlock(&tcp_engine.mu);
+	return n;
+}
+
+/* Random messages one way; the kernel gathers what the queue describes. */
+static void traffic(const struct way *w, int from_device, int to_device, uint32_t messages, uint64_t seed)
+{
+	uint8_t *out = malloc((size_t)WINDOW * ROOM), *in = malloc((size_t)WINDOW * ROOM);
+	void *sends[WINDOW] = {0}, *recvs[WINDOW] = {0}, *send_mr, *recv_mr;
+	uint64_t sizes[WINDOW], deadline = gantry_now_ns() + 30000000000ull;
+	uint32_t sent = 0, posted = 0, received = 0, finished = 0;
+	struct world w_random = {.random = seed * 2654435761u + 1};
+
+	CHECK_OK(ops->reg_mr(net, w->send, out, (size_t)WINDOW * ROOM,
+			     from_device ? GANTRY_NET_PTR_CUDA : GANTRY_NET_PTR_HOST, &send_mr));
+	CHECK_OK(ops->reg_mr(net, w->recv, in, (size_t)WINDOW * ROOM,
+			     to_device ? GANTRY_NET_PTR_CUDA : GANTRY_NET_PTR_HOST, &recv_mr));
+	while (received < messages || finished < messages) {
+		if (posted < messages && posted < received + WINDOW && !recvs[posted % WINDOW]) {
+			void *data = in + (size_t)(posted % WINDOW) * ROOM, *request = NULL;
+			size_t room = ROOM;
+			int tag = 0;
+
+			memset(data, 0xa5, ROOM);
+			CHECK_OK(ops->irecv(net, w->recv, 1, &data, &room, &tag, &recv_mr, &request));
+			recvs[posted % WINDOW] = request;
+			posted += request != NULL;
+		}
+		if (sent < messages && !sends[sent % WINDOW] && sent < received + WINDOW) {
+			uint8_t *from = out + (size_t)(sent % WINDOW) * ROOM;
+			uint64_t size = rnd(&w_random, 8) == 0 ? 0 : rnd(&w_random, rnd(&w_random, 3) ? 9000 : ROOM);
+
+			pair_fill(from, size, seed + sent);
+			sizes[sent % WINDOW] = size;
+			CHECK_OK(ops->isend(net, w->send, from, size, 0, send_mr, &sends[sent % WINDOW]));
+			sent += sends[sent % WINDOW] != NULL;
+		}
+		for (uint32_t i = 0; i < WINDOW; i++) {
+			int done = 0;
+
+			if (sends[i])
+				CHECK_OK(ops->test(net, sends[i], &done, NULL));
+			if (done) {
+				sends[i] = NULL;
+				finished++;
+			}
+		}
+		while (received < posted) {
+			uint32_t at = received % WINDOW;
+			uint8_t *data = in + (size_t)at * ROOM;
+			int done = 0, size = -1;
+
+			CHECK_OK(ops->test(net, recvs[at], &done, &size));
+			if (!done)
+				break;
+			CHECK_EQ(size, sizes[at]);
+			if (to_device) {
+				uint64_t n = kernel_unpack(w->handle.handle, data, ROOM);
+
+				CHECK_EQ(n == 0, size == 0);
+			}
+			CHECK_EQ(pair_wrong_at(data, (size_t)size, seed + received), size);
+			if (size < ROOM)
+				CHECK_EQ(data[size], 0xa5);
+			CHECK_OK(ops->irecv_consumed(net, w->recv, 1, recvs[at]));
+			recvs[at] = NULL;
+			received++;
+		}
+		CHECK(gantry_now_ns() < deadline);
+	}
+	CHECK_OK(ops->dereg_mr(net, w->send, send_mr));
+	CHECK_OK(ops->dereg_mr(net, w->recv, recv_mr));
+	free(out);
+	free(in);
+}
+
+/* Closed links are seen off by the service thread; then the pool is the test's alone again, and nothing of it is out.
+ */
+static void pool_is_back(struct devmem_pool *pool)
+{
+	uint64_t until = gantry_now_ns() + 20000000000ull;
+	int gone = 0;
+
+	while (!gone) {
+		pthread_mutex_lock(&tcp_engine.mu);
+		gone = gantry_list_empty(&tcp_engine.links) && gantry_list_empty(&tcp_engine.lingering);
+		pthread_mutex_unlock(&tcp_engine.mu);
+		usleep(1000);
+		CHECK(gantry_now_ns() < until);
+	}
+	CHECK_EQ(pool->refs, 1);
+	CHECK(devmem_pool_is_whole(pool));
+}
+
+/* Both, either, or neither side in device memory: bytes, and what the link looks like. */
+static void every_pair(void)
+{
+	struct devmem_pool *pool;
+
+	CHECK_OK(devmem_pool_get(host, DEVMEM_EMULATED, &pool));
+	for (int from = 0; from < 2; from++)
+		for (int to = 0; to < 2; to++) {
+			void *a = context(from ? GANTRY_NET_UNPACK_EMULATED : GANTRY_NET_UNPACK_OFF);
+			void *b = context(to ? GANTRY_NET_UNPACK_EMULATED : GANTRY_NET_UNPACK_OFF);
+			struct way w = connect_way(a, b);
+			int seen = 0;
+
+			pthread_mutex_lock(&tcp_engine.mu);
+			gantry_list_each (pos, &tcp_engine.links) {
+				struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
+
+				CHECK_EQ(l->device_tx, l->initiator ? to : from);
+				CHECK_EQ(l->device_rx, l->initiator ? from : to);
+				CHECK_EQ(l->pool == pool, l->device_rx);
+				seen++;
+			}
+			pthread_mutex_unlock(&tcp_engine.mu);
+			CHECK_EQ(seen, 2);
+			CHECK_EQ(w.handle.type, to ? GANTRY_NET_DEVICE_UNPACK : GANTRY_NET_DEVICE_HOST);
+			traffic(&w, from, to, 40, (uint64_t)from * 2 + (uint64_t)to);
+			close_way(w);
+			CHECK_OK(ops->finalize(net, a));
+			CHECK_OK(ops->finalize(net, b));
+		}
+	pool_is_back(pool);
+	devmem_pool_put(pool);
+}
+
+/* Helper threads pull, flush headers and look after copies beside the user's. */
+static void with_helpers(void)
+{
+	setenv("GANTRY_HELPERS", "2", 1);
+	CHECK_OK(gantry_params_load(1));
+	every_pair();
+	unsetenv("GANTRY_HELPERS");
+	CHECK_OK(gantry_params_load(1));
+}
+
+/* The way back takes the other direction of the link only if both sides say what they said for it. */
+static void sharing(void)
+{
+	for (int off = 0; off < 4; off++) {
+		void *on = context(GANTRY_NET_UNPACK_EMULATED), *not = context(GANTRY_NET_UNPACK_OFF);
+		struct way w = connect_way(on, on), back;
+		int same = off == 0;
+
+		CHECK_EQ(links(), 2);
+		back = connect_way(off & 1 ? not : on, off & 2 ? not : on);
+		CHECK_EQ(links(), same ? 2 : 4);
+		traffic(&w, 1, 1, 10, 5);
+		traffic(&back, !(off & 1), !(off & 2), 10, 6);
+		traffic(&w, 1, 1, 10, 7);
+		close_way(w);
+		traffic(&back, !(off & 1), !(off & 2), 10, 8);
+		close_way(back);
+		CHECK_OK(ops->finalize(net, on));
+		CHECK_OK(ops->finalize(net, not ));
+	}
+}
+
+static int fds(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	int n = 0;
+
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+static void registrations(void)
+{
+	void *on = context(GANTRY_NET_UNPACK_EMULATED), *not = context(GANTRY_NET_UNPACK_OFF), *mr = NULL;
+	struct way w = connect_way(on, on), plain = connect_way(not, not );
+	uint8_t data[4096];
+	void *request = NULL;
+	int fd = memfd_create("x", MFD_CLOEXEC), before = fds();
+
+	CHECK(fd >= 0);
+	CHECK_EQ(ops->reg_mr(net, plain.send, data, sizeof(data), GANTRY_NET_PTR_CUDA, &mr), GANTRY_ERR_UNSUPPORTED);
+	CHECK_HAS(gantry_last_error(), "GANTRY_UNPACK");
+	CHECK_EQ(ops->reg_mr(net, w.send, data, sizeof(data), 8, &mr), GANTRY_ERR_UNSUPPORTED);
+	CHECK_EQ(ops->reg_mr_dmabuf(net, plain.send, data, sizeof(data), GANTRY_NET_PTR_CUDA, 0, fd, &mr),
+		 GANTRY_ERR_UNSUPPORTED);
+	CHECK_EQ(ops->reg_mr_dmabuf(net, w.send, data, sizeof(data), GANTRY_NET_PTR_CUDA, 0, -1, &mr),
+		 GANTRY_ERR_INVALID);
+	CHECK_EQ(fds(), before);
+	CHECK_OK(ops->reg_mr_dmabuf(net, w.send, data, sizeof(data), GANTRY_NET_PTR_CUDA, 0, fd, &mr));
+	CHECK_EQ(fds(), before + 1);
+	CHECK_EQ(ops->isend(net, w.send, data + 1, sizeof(data), 0, mr, &request), GANTRY_ERR_INVALID);
+	CHECK_OK(ops->dereg_mr(net, w.send, mr));
+	CHECK_EQ(fds(), before);
+	close(fd);
+	close_way(w);
+	close_way(plain);
+	CHECK_OK(ops->finalize(net, on));
+	CHECK_OK(ops->finalize(net, not ));
+}
+
+/* GANTRY_UNPACK decides where a context leaves it to that; what cannot be is said. */
+static void choosing(void)
+{
+	static const struct {
+		const char *value;
+		int unpack;
+	} fixed[] = {{"off", GANTRY_NET_UNPACK_OFF}, {"emulated", GANTRY_NET_UNPACK_EMULATED}};
+	struct gantry_net_config config = {
+		.traffic_class = GANTRY_NET_UNDEF, .unpack = GANTRY_NET_UNPACK_PARAM, .device = host};
+	char why[256] = "";
+	void *ctx = NULL;
+	int usable;
+
+	for (size_t i = 0; i < sizeof(fixed) / sizeof(*fixed); i++) {
+		setenv("GANTRY_UNPACK", fixed[i].value, 1);
+		CHECK_OK(gantry_params_load(1));
+		CHECK_OK(ops->init(net, 1, &config, &ctx));
+		CHECK_EQ(((struct tcp_context *)ctx)->unpack, fixed[i].unpack);
+		CHECK_OK(ops->finalize(net, ctx));
+	}
+	/* A context that wants none has none, whatever the parameter says. */
+	CHECK_OK(ops->init(net, 1, NULL, &ctx));
+	CHECK_EQ(((struct tcp_context *)ctx)->unpack, GANTRY_NET_UNPACK_OFF);
+	CHECK_OK(ops->finalize(net, ctx));
+
+	usable = devmem_kernel_usable("lo", host, why, sizeof(why));
+	CHECK(!usable); /* loopback has no queues to bind */
+	CHECK(why[0]);
+	setenv("GANTRY_UNPACK", "auto", 1);
+	CHECK_OK(gantry_params_load(1));
+	log_text[0] = 0;
+	CHECK_OK(ops->init(net, 1, &config, &ctx));
+	CHECK_EQ(((struct tcp_context *)ctx)->unpack, GANTRY_NET_UNPACK_OFF);
+	CHECK_HAS(log_text, why);
+	CHECK_OK(ops->finalize(net, ctx));
+	setenv("GANTRY_UNPACK", "kernel", 1);
+	CHECK_OK(gantry_params_load(1));
+	CHECK_EQ(ops->init(net, 1, &config, &ctx), GANTRY_ERR_UNSUPPORTED);
+	CHECK_HAS(gantry_last_error(), why);
+	config.unpack = 99;
+	CHECK_EQ(ops->init(net, 1, &config, &ctx), GANTRY_ERR_INVALID);
+}
+
+/* Devmem TCP brings in what comes through a NIC: between processes of one host both sides fall back, without asking. */
+static void on_one_host(void)
+{
+	struct tcp_home kernel = {.kind = DEVMEM_KERNEL}, none = {.kind = DEVMEM_NONE};
+	static const struct {
+		int host, unpack, device_tx;
+	} cases[] = {{1, WIRE_UNPACK_NO, 0}, {1, WIRE_UNPACK_YES, 1}, {1, WIRE_UNPACK_BETWEEN_HOSTS, 0},
+		     {0, WIRE_UNPACK_NO, 0}, {0, WIRE_UNPACK_YES, 1}, {0, WIRE_UNPACK_BETWEEN_HOSTS, 1}};
+
+	CHECK_OK(ops->finalize(net, context(GANTRY_NET_UNPACK_OFF)));
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		struct tcp_peer peer = {.host = tcp_engine.host + !cases[i].host,
+					.window = LINK_WINDOW,
+					.eager_max = 4096,
+					.unpack = (enum wire_unpack)cases[i].unpack};
+		struct tcp_link *l;
+
+		CHECK_OK(tcp_link_create(2, &l));
+		tcp_link_meet(l, cases[i].host ? &kernel : &none, &peer);
+		CHECK_EQ(l->device_tx, cases[i].device_tx);
+		CHECK_EQ(l->device_rx, 0);
+		CHECK_EQ(l->own_unpack, cases[i].host ? WIRE_UNPACK_BETWEEN_HOSTS : WIRE_UNPACK_NO);
+		CHECK(!l->pool);
+		tcp_link_free(l);
+	}
+	CHECK_HAS(log_text, "is on this host");
+}
+
+int main(int argc, char **argv)
+{
+	static const struct pair_case cases[] = {
+		{"every_pair", every_pair},	  {"with_helpers", with_helpers}, {"sharing", sharing},
+		{"registrations", registrations}, {"on_one_host", on_one_host},	  {"choosing", choosing},
+	};
+
+	setenv("GANTRY_IFNAME", "lo", 1);
+	setenv("GANTRY_LANES", "2", 1);
+	setenv("GANTRY_UNPACK_STAGE", "8388608", 1);
+	setenv("GANTRY_UNPACK_POOL", "16777216", 1);
+	setenv("GANTRY_UNPACK_LANDING", "4194304", 1);
+	setenv("GANTRY_EMU_RTO", "1ms", 1);
+	setenv("GANTRY_LOG", "info", 1);
+	CHECK_OK(gantry_params_load(1));
+	gantry_log_configure(GANTRY_LOG_INFO, GANTRY_SUBSYS_ALL, "");
+	gantry_log_set_sink(keep_log);
+	CHECK_OK(gantry_device_host(&host));
+	net = gantry_net_tcp();
+	ops = net->ops;
+	return pair_run_cases(cases, sizeof(cases) / sizeof(*cases), 60, argc > 1 ? argv[1] : NULL);
+}

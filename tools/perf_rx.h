@@ -1,0 +1,60 @@
+/* `gantry perf rx`: parts. Two forked ranks; rank 0 sends, rank 1 receives. */
+#ifndef GANTRY_TOOLS_PERF_RX_H
+#define GANTRY_TOOLS_PERF_RX_H
+
+#include <stdint.h>
+
+#include "gantry/rx.h"
+
+enum { PRX_REPEATS_MAX = 101, PRX_STREAMS_MAX = 16 };
+#define PRX_PATHS "auto|unpack|emulated|host" /* in the order of enum gantry_rx_path, without DEFAULT */
+#define PRX_MEMORY "auto|host|device"
+enum prx_memory { PRX_MEMORY_AUTO, PRX_MEMORY_HOST, PRX_MEMORY_DEVICE };
+enum prx_way { PRX_RX, PRX_PIECES, PRX_RAW, PRX_PCIE, PRX_WAYS };
+
+struct prx_opts {
+	int device, gpu, path, memory; /* path -1: GANTRY_RX_PATH */
+	uint64_t end, pieces, piece_bytes, stride, timeout_ns;
+	int repeats, json;
+};
+
+/* What the two ranks and the parent share. */
+struct prx_shared {
+	uint64_t arrived[2] __attribute__((aligned(128))); /* release/acquire: barriers that a rank has reached */
+	uint32_t failed;				   /* relaxed: a rank has given up */
+	uint16_t raw_port;				   /* ordered by barriers, as all that follows */
+	char address[128];
+	double gbs[PRX_WAYS][PRX_REPEATS_MAX]; /* by rank 1; PCIE by both, the smaller one counts */
+	double pcie[2][PRX_REPEATS_MAX];
+	uint64_t wrong;
+	int streams;
+	char path[256], device[64], error[2][512];
+};
+
+struct prx_rank {
+	int rank;
+	const struct prx_opts *opts; /* borrowed */
+	struct prx_shared *shared;   /* borrowed */
+	uint64_t barriers, bytes, deadline;
+	struct gantry_device *dev;
+	struct gantry_rx *rx;
+	struct gantry_rx_conn *conn;
+	int device_memory;
+	unsigned char *plain, *strided, *image; /* contiguous, in pieces; host memory of the larger one's size */
+	uint64_t span;
+	int raw[PRX_STREAMS_MAX], nraw;
+	void *pinned;
+};
+
+/* 0: all are there; -1: the other rank has given up, or the time is over. */
+int prx_barrier(struct prx_rank *rk);
+
+/* perf_rx_raw.c: plain TCP, as many streams as the pipeline has bulk lanes, a thread per socket end. */
+gantry_result prx_raw_open(struct prx_rank *rk);
+gantry_result prx_raw_run(struct prx_rank *rk, uint64_t *ret_ns);
+void prx_raw_close(struct prx_rank *rk);
+
+/* perf_rx_run.c: a rank's whole life. */
+gantry_result prx_rank_run(struct prx_rank *rk);
+
+#endif

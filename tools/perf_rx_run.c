@@ -1,0 +1,286 @@
+/*
+ * One rank of `gantry perf rx`. Ways to move the same number of bytes follow one another in each repeat, so that
+ * whatever else the machine does hits them alike; every byte that the pipeline moved is checked.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_TOOL
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/param.h"
+#include "device/device.h"
+#include "net/tcp/engine.h"
+#include "perf_rx.h"
+#include "perf_util.h"
+
+enum { GUARD = 0xa5, PINNED = 64 << 20 };
+
+int prx_barrier(struct prx_rank *rk)
+{
+	struct prx_shared *s = rk->shared;
+
+	__atomic_store_n(&s->arrived[rk->rank], ++rk->barriers, __ATOMIC_RELEASE);
+	while (__atomic_load_n(&s->arrived[!rk->rank], __ATOMIC_ACQUIRE) < rk->barriers) {
+		if (__atomic_load_n(&s->failed, __ATOMIC_RELAXED) || gantry_now_ns() > rk->deadline)
+			return -1;
+		/* The rank that waits must not hold up what it waits for: the other one may need its answers. */
+		if (rk->rx)
+			gantry_rx_poll(rk->rx, NULL, 0);
+		sched_yield();
+	}
+	return 0;
+}
+
+static gantry_result meet(struct prx_rank *rk)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_rx_listener *l = NULL;
+
+	if (rk->rank == 1) {
+		TRY(gantry_rx_listen(rk->rx, NULL, &l));
+		snprintf(rk->shared->address, sizeof(rk->shared->address), "%s", gantry_rx_listener_address(l));
+		rk->shared->streams = tcp_lanes_wanted(0);
+		if (rk->shared->streams > PRX_STREAMS_MAX)
+			rk->shared->streams = PRX_STREAMS_MAX;
+	}
+	if (prx_barrier(rk))
+		FAIL(GANTRY_ERR_ABORTED, "the other rank has given up");
+	if (rk->rank == 1)
+		TRY(gantry_rx_accept(l, -1, &rk->conn));
+	else
+		TRY(gantry_rx_connect(rk->rx, rk->shared->address, -1, &rk->conn));
+	if (rk->rank == 1) {
+		snprintf(rk->shared->path, sizeof(rk->shared->path), "%s", gantry_rx_conn_path(rk->conn));
+		snprintf(rk->shared->device, sizeof(rk->shared->device), "%s", gantry_device_name(rk->dev));
+	}
+out:
+	gantry_rx_listener_close(l);
+	return r;
+}
+
+static gantry_result alloc(struct prx_rank *rk, uint64_t size, unsigned char **ret)
+{
+	gantry_result r = GANTRY_OK;
+	void *p = NULL;
+
+	if (rk->device_memory)
+		TRY(gantry_mem_alloc(rk->dev, size, &p));
+	else
+		p = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
+	if (!p)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for %llu bytes", (unsigned long long)size);
+	*ret = p;
+	TRY(gantry_rx_register(rk->rx, p, size));
+out:
+	return r;
+}
+
+static gantry_result open_all(struct prx_rank *rk)
+{
+	gantry_result r = GANTRY_OK;
+	const struct prx_opts *o = rk->opts;
+	struct gantry_rx_config config = {.path = (enum gantry_rx_path)(o->path + 1)};
+	void *dev;
+
+	TRY(gantry_params_load(0));
+	TRY(gantry_device_open((enum gantry_device_kind)o->device, o->gpu, &rk->dev));
+	config.device = rk->dev;
+	TRY(gantry_rx_open(&config, &rk->rx));
+	TRY(meet(rk));
+	rk->device_memory =
+		o->memory == PRX_MEMORY_DEVICE ||
+		(o->memory == PRX_MEMORY_AUTO &&
+		 (o->device == GANTRY_DEVICE_CUDA || strncmp(gantry_rx_conn_path(rk->conn), "unpack", 6) == 0));
+	rk->bytes = o->pieces ? o->pieces * o->piece_bytes : o->end;
+	rk->span = o->pieces ? (o->pieces - 1) * o->stride + o->piece_bytes : 0;
+	TRY(alloc(rk, rk->bytes, &rk->plain));
+	if (rk->span)
+		TRY(alloc(rk, rk->span, &rk->strided));
+	rk->image = malloc(rk->span + rk->bytes);
+	if (!rk->image)
+		FAIL(GANTRY_ERR_NOMEM, "no memory to check %llu bytes", (unsigned long long)rk->bytes);
+	if (o->device == GANTRY_DEVICE_CUDA)
+		TRY(rk->dev->ops->alloc_mapped(rk->dev, PINNED, &rk->pinned, &dev));
+	TRY(prx_raw_open(rk));
+out:
+	return r;
+}
+
+static void release(struct prx_rank *rk, unsigned char *p)
+{
+	if (p && rk->device_memory)
+		gantry_mem_free(rk->dev, p);
+	else
+		free(p);
+}
+
+static void close_all(struct prx_rank *rk)
+{
+	prx_raw_close(rk);
+	gantry_rx_conn_close(rk->conn);
+	gantry_rx_close(rk->rx);
+	release(rk, rk->plain);
+	release(rk, rk->strided);
+	free(rk->image);
+	if (rk->pinned)
+		rk->dev->ops->free_mapped(rk->dev, rk->pinned);
+	if (rk->dev)
+		gantry_device_close(rk->dev);
+}
+
+/* The image of what is to be sent, or of what is to be overwritten. `flat` is behind it. */
+static gantry_result prepare(struct prx_rank *rk, int pieces, uint64_t seq)
+{
+	const struct prx_opts *o = rk->opts;
+	unsigned char *flat = rk->image + rk->span;
+	uint64_t size = pieces ? rk->span : rk->bytes;
+
+	if (rk->rank == 1) {
+		memset(rk->image, GUARD, size);
+	} else if (pieces) {
+		perf_fill(flat, rk->bytes, seq);
+		memset(rk->image, 0, rk->span);
+		for (uint64_t i = 0; i < o->pieces; i++)
+			memcpy(rk->image + i * o->stride, flat + i * o->piece_bytes, o->piece_bytes);
+	} else {
+		perf_fill(rk->image, rk->bytes, seq);
+	}
+	return gantry_mem_copy(rk->dev, pieces ? rk->strided : rk->plain, rk->image, size);
+}
+
+static gantry_result check(struct prx_rank *rk, int pieces, uint64_t seq)
+{
+	gantry_result r = GANTRY_OK;
+	const struct prx_opts *o = rk->opts;
+	unsigned char *flat = rk->image + rk->span;
+
+	TRY(gantry_mem_copy(rk->dev, rk->image, pieces ? rk->strided : rk->plain, pieces ? rk->span : rk->bytes));
+	if (!pieces) {
+		rk->shared->wrong += perf_check(rk->image, rk->bytes, seq);
+		goto out;
+	}
+	for (uint64_t i = 0; i < o->pieces; i++) {
+		memcpy(flat + i * o->piece_bytes, rk->image + i * o->stride, o->piece_bytes);
+		if (i + 1 < o->pieces)
+			for (uint64_t k = o->piece_bytes; k < o->stride; k++)
+				rk->shared->wrong += rk->image[i * o->stride + k] != GUARD;
+	}
+	rk->shared->wrong += perf_check(flat, rk->bytes, seq);
+out:
+	return r;
+}
+
+static gantry_result move(struct prx_rank *rk, int pieces, uint64_t seq, uint64_t *ret_ns)
+{
+	gantry_result r = GANTRY_OK;
+	const struct prx_opts *o = rk->opts;
+	struct gantry_rx_piece p = {rk->plain, rk->bytes, 0, 1};
+	struct gantry_rx_op *op = NULL;
+	struct gantry_rx_result result;
+	uint64_t start;
+
+	if (pieces)
+		p = (struct gantry_rx_piece){rk->strided, o->piece_bytes, o->stride, o->pieces};
+	TRY(prepare(rk, pieces, seq));
+	if (prx_barrier(rk))
+		FAIL(GANTRY_ERR_ABORTED, "the other rank has given up");
+	start = gantry_now_ns();
+	TRY(rk->rank == 0 ? gantry_rx_send(rk->conn, &p, 1, seq, &op) : gantry_rx_recv(rk->conn, &p, 1, seq, &op));
+	r = gantry_rx_wait(op, (int64_t)o->timeout_ns);
+	*ret_ns = gantry_now_ns() - start;
+	if (r != GANTRY_OK) {
+		gantry_rx_op_result(op, &result);
+		FAIL(r, "%s", result.text[0] ? result.text : "the transfer did not end in time");
+	}
+	if (rk->rank == 1)
+		TRY(check(rk, pieces, seq));
+	/* A sender that goes on alone would stop moving what its peer still waits for. */
+	if (prx_barrier(rk))
+		FAIL(GANTRY_ERR_ABORTED, "the other rank has given up");
+out:
+	gantry_rx_op_free(op);
+	return r;
+}
+
+/* This rank's direction over the bus: from device memory when it sends, to it when it receives. */
+static gantry_result pcie(struct prx_rank *rk, uint64_t *ret_ns)
+{
+	gantry_result r = GANTRY_OK;
+	uint64_t start, at = 0;
+	struct gantry_stream *s = NULL;
+
+	TRY(rk->dev->ops->stream_create(rk->dev, &s));
+	if (prx_barrier(rk))
+		FAIL(GANTRY_ERR_ABORTED, "the other rank has given up");
+	start = gantry_now_ns();
+	for (; at < rk->bytes; at += PINNED) {
+		uint64_t n = rk->bytes - at < PINNED ? rk->bytes - at : PINNED;
+		void *dst = rk->rank == 0 ? rk->pinned : rk->plain + at,
+		     *src = rk->rank == 0 ? rk->plain + at : rk->pinned;
+
+		TRY(rk->dev->ops->copy_async(rk->dev, s, dst, src, n));
+	}
+	TRY(rk->dev->ops->stream_sync(rk->dev, s));
+	*ret_ns = gantry_now_ns() - start;
+out:
+	if (s)
+		rk->dev->ops->stream_destroy(rk->dev, s);
+	return r;
+}
+
+static double gbs(const struct prx_rank *rk, uint64_t ns)
+{
+	return (double)rk->bytes / (double)(ns ? ns : 1);
+}
+
+/* k < 0: to warm up. */
+static gantry_result round_of(struct prx_rank *rk, int k)
+{
+	gantry_result r = GANTRY_OK;
+	double(*out)[PRX_REPEATS_MAX] = rk->shared->gbs;
+	uint64_t ns = 1, seq = (uint64_t)(k + 1) * 2;
+	int at = k < 0 ? 0 : k, says = rk->rank == 1;
+
+	TRY(move(rk, 0, seq, &ns));
+	if (says)
+		out[PRX_RX][at] = gbs(rk, ns);
+	if (rk->span) {
+		TRY(move(rk, 1, seq + 1, &ns));
+		if (says)
+			out[PRX_PIECES][at] = gbs(rk, ns);
+	}
+	TRY(prx_raw_run(rk, &ns));
+	if (says)
+		out[PRX_RAW][at] = gbs(rk, ns);
+	if (rk->pinned) {
+		TRY(pcie(rk, &ns));
+		rk->shared->pcie[rk->rank][at] = gbs(rk, ns);
+	}
+out:
+	return r;
+}
+
+gantry_result prx_rank_run(struct prx_rank *rk)
+{
+	gantry_result r = GANTRY_OK;
+
+	rk->deadline = UINT64_MAX;
+	TRY(open_all(rk));
+	for (int k = -1; k < rk->opts->repeats; k++) {
+		rk->deadline = gantry_now_ns() + rk->opts->timeout_ns;
+		TRY(round_of(rk, k));
+	}
+	if (prx_barrier(rk)) /* nobody closes while the other still reads */
+		FAIL(GANTRY_ERR_ABORTED, "the other rank has given up");
+out:
+	if (r != GANTRY_OK) {
+		snprintf(rk->shared->error[rk->rank], sizeof(rk->shared->error[0]), "%s: %s", gantry_result_name(r),
+			 gantry_last_error());
+		__atomic_store_n(&rk->shared->failed, 1, __ATOMIC_RELAXED);
+	}
+	close_all(rk);
+	return r;
+}

@@ -7,6 +7,7 @@ int cmd_perf(int argc, char **argv); /* dispatches on argv[1]: net, ... */
 int cmd_perf_net(int argc, char **argv);
 int cmd_perf_sendrecv(int argc, char **argv);
 int cmd_perf_fifo(int argc, char **argv);
+int cmd_perf_unpack(int argc, char **argv);
 int cmd_check(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
 int cmd_stall(int argc, char **argv);

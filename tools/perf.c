@@ -15,6 +15,7 @@ static const struct op ops[] = {
 	{"net", cmd_perf_net, "isend and irecv of a net plugin between two processes"},
 	{"sendrecv", cmd_perf_sendrecv, "sends and receives of Gantry's own communicator, over any of its transports"},
 	{"fifo", cmd_perf_fifo, "what a kernel and the progress thread cost each other, without payload"},
+	{"unpack", cmd_perf_unpack, "fragments of received pages to where they belong, beside NCCL's loop and a copy"},
 };
 enum { OPS = sizeof(ops) / sizeof(ops[0]) };
 

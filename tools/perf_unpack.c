@@ -177,7 +177,7 @@ static gantry_result measure(struct unpack_bench *b, const enum unpack_shape *sh
 	for (int i = 0; i < nshapes; i++) {
 		for (int k = 0; reduces(shapes[i]) && k < b->nblocks; k++) {
 			if (k == 0)
-				TRY(unpack_bench_load(b, shapes[i]));
+				TRY(unpack_bench_load_floats(b, shapes[i]));
 			TRY(unpack_measure_reduce(b, shapes[i], b->blocks[k], &row));
 			print(b, &row, &last);
 			*wrong += row.wrong;

@@ -81,6 +81,8 @@ gantry_result unpack_bench_open(struct unpack_bench *b, const struct unpack_opts
 void unpack_bench_close(struct unpack_bench *b);
 /* Makes the fragments of a shape and puts them into the pool. */
 gantry_result unpack_bench_load(struct unpack_bench *b, enum unpack_shape shape);
+/* The same with numbers, for unpack_measure_reduce. */
+gantry_result unpack_bench_load_floats(struct unpack_bench *b, enum unpack_shape shape);
 gantry_result unpack_measure(struct unpack_bench *b, enum unpack_shape shape, uint32_t blocks, struct unpack_row *ret);
 gantry_result unpack_measure_reduce(struct unpack_bench *b, enum unpack_shape shape, uint32_t blocks,
 				    struct unpack_row *ret);

@@ -98,7 +98,7 @@ static gantry_result fill_pool(struct unpack_bench *b)
 	return b->dev->ops->copy(b->dev, b->pool, b->page, b->l.pool_bytes);
 }
 
-gantry_result unpack_bench_load(struct unpack_bench *b, enum unpack_shape shape)
+static gantry_result make_list(struct unpack_bench *b, enum unpack_shape shape)
 {
 	gantry_result r = GANTRY_OK;
 	const char *why;
@@ -107,6 +107,15 @@ gantry_result unpack_bench_load(struct unpack_bench *b, enum unpack_shape shape)
 	if (!unpack_list_make(&b->l, shape, b->o->bytes, b->o->seed, &why))
 		FAIL(GANTRY_ERR_LIMIT, "shape %s: %s", unpack_shape_names[shape], why);
 	TRY(b->dev->ops->copy(b->dev, b->descs, b->l.descs, b->l.n * sizeof(*b->descs)));
+out:
+	return r;
+}
+
+gantry_result unpack_bench_load(struct unpack_bench *b, enum unpack_shape shape)
+{
+	gantry_result r = GANTRY_OK;
+
+	TRY(make_list(b, shape));
 	perf_fill(b->msg, b->l.span, SEQ_MESSAGE);
 	TRY(fill_pool(b));
 out:
@@ -313,6 +322,45 @@ static float element(uint64_t i, int which)
 	return (float)(gantry_pattern_mix(i + 1) >> (which ? 40 : 20) & 0xffff);
 }
 
+gantry_result unpack_bench_load_floats(struct unpack_bench *b, enum unpack_shape shape)
+{
+	gantry_result r = GANTRY_OK;
+	float *f = (float *)b->msg;
+
+	TRY(make_list(b, shape));
+	for (uint64_t i = 0; i < b->l.bytes / sizeof(float); i++)
+		f[i] = element(i, 0);
+	TRY(fill_pool(b));
+	for (uint64_t i = 0; i < b->l.bytes / sizeof(float); i++)
+		f[i] = element(i, 1);
+out:
+	return r;
+}
+
+/* What arrives is added to what is in dst. */
+static gantry_result check_reduce(struct unpack_bench *b, uint32_t blocks, uint64_t *wrong)
+{
+	gantry_result r = GANTRY_OK;
+	uint64_t n = b->l.bytes / sizeof(float);
+	float *got = malloc(n * sizeof(float) + 1);
+
+	if (!got)
+		FAIL(GANTRY_ERR_NOMEM, "no memory to check %llu bytes", (unsigned long long)b->l.bytes);
+	TRY(unpack_poison(b, b->dst));
+	TRY(gantry_stream_sync(b->dev, b->stream));
+	TRY(b->dev->ops->copy(b->dev, b->dst + UNPACK_GUARD, b->msg, n * sizeof(float)));
+	TRY(enqueue(b, FUSED, blocks));
+	TRY(gantry_stream_sync(b->dev, b->stream));
+	TRY(b->dev->ops->copy(b->dev, got, b->dst + UNPACK_GUARD, n * sizeof(float)));
+	for (uint64_t i = 0; i < n; i++)
+		*wrong += got[i] == element(i, 0) + element(i, 1) ? 0 : sizeof(float);
+	TRY(not_poison(b, b->dst, 0, UNPACK_GUARD, wrong));
+	TRY(not_poison(b, b->dst, UNPACK_GUARD + b->l.span, area_bytes(b) - UNPACK_GUARD - b->l.span, wrong));
+out:
+	free(got);
+	return r;
+}
+
 gantry_result unpack_measure_reduce(struct unpack_bench *b, enum unpack_shape shape, uint32_t blocks,
 				    struct unpack_row *ret)
 {
@@ -322,25 +370,9 @@ gantry_result unpack_measure_reduce(struct unpack_bench *b, enum unpack_shape sh
 				 .blocks = blocks,
 				 .bytes = b->l.bytes,
 				 .frags = b->l.n};
-	uint64_t n = b->l.bytes / sizeof(float);
 	double gbs[2] = {NAN, NAN};
-	float *f = (float *)b->msg;
 
-	for (uint64_t i = 0; i < n; i++)
-		f[i] = element(i, 0);
-	TRY(fill_pool(b));
-	for (uint64_t i = 0; i < n; i++)
-		f[i] = element(i, 1);
-	TRY(unpack_poison(b, b->dst));
-	TRY(gantry_stream_sync(b->dev, b->stream));
-	TRY(b->dev->ops->copy(b->dev, b->dst + UNPACK_GUARD, f, n * sizeof(float)));
-	TRY(enqueue(b, FUSED, blocks));
-	TRY(gantry_stream_sync(b->dev, b->stream));
-	TRY(b->dev->ops->copy(b->dev, f, b->dst + UNPACK_GUARD, n * sizeof(float)));
-	for (uint64_t i = 0; i < n; i++)
-		row.wrong += f[i] == element(i, 0) + element(i, 1) ? 0 : sizeof(float);
-	TRY(not_poison(b, b->dst, 0, UNPACK_GUARD, &row.wrong));
-	TRY(not_poison(b, b->dst, UNPACK_GUARD + b->l.span, area_bytes(b) - UNPACK_GUARD - b->l.span, &row.wrong));
+	TRY(check_reduce(b, blocks, &row.wrong));
 	if (!b->o->check_only)
 		TRY(time_all(b, FUSED, 2, blocks, gbs));
 	row.fused_gbs = gbs[0];

@@ -23,12 +23,33 @@
 #ifndef GANTRY_DEVICE_CUDA_DEV_UNPACK_H
 #define GANTRY_DEVICE_CUDA_DEV_UNPACK_H
 
-enum { DEV_UNPACK_ITEMS = 3, DEV_UNPACK_ROUNDS = 4, DEV_UNPACK_BATCH = 32 };
+enum { DEV_UNPACK_ITEMS = 3, DEV_UNPACK_ROUNDS = 4, DEV_UNPACK_BATCH = 8 };
 
+#ifndef V_CS
+#define V_CS 0
+#endif
+#ifndef V_EF
+#define V_EF 0
+#endif
 /* Whoever calls these is a whole warp. */
 #define DEV_WARP_ALL 0xffffffffu
 
 /* Loads and stores of those lanes only for which `yes`, without a branch; others get what was in the register. */
+#if V_EF
+DEV uint4 dev_load16_if(const void *p, int yes)
+{
+	uint4 v;
+	uint64_t once;
+
+	asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
+	asm volatile("{\n\t.reg .pred q;\n\tsetp.ne.s32 q, %5, 0;\n\t"
+		     "@q ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %6;\n\t}"
+		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+		     : "l"(p), "r"(yes), "l"(once)
+		     : "memory");
+	return v;
+}
+#else
 DEV uint4 dev_load16_if(const void *p, int yes)
 {
 	uint4 v;
@@ -40,6 +61,15 @@ DEV uint4 dev_load16_if(const void *p, int yes)
 		     : "memory");
 	return v;
 }
+#endif
+/* Whole sectors that nobody adds to: they need not wait in L2. */
+DEV void dev_store16_once_if(void *p, uint4 v, int yes)
+{
+	asm volatile("{\n\t.reg .pred q;\n\tsetp.ne.s32 q, %5, 0;\n\t"
+		     "@q st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};\n\t}" ::"l"(p),
+		     "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(yes)
+		     : "memory");
+}
 DEV void dev_store16_if(void *p, uint4 v, int yes)
 {
 	asm volatile("{\n\t.reg .pred q;\n\tsetp.ne.s32 q, %5, 0;\n\t"
@@ -47,12 +77,13 @@ DEV void dev_store16_if(void *p, uint4 v, int yes)
 		     "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(yes)
 		     : "memory");
 }
+/* 0 in the others. Not set behind the load: that would be to wait for it. */
 DEV uint32_t dev_load_byte_if(const void *p, int yes)
 {
-	uint32_t v;
+	uint32_t v = 0;
 
 	asm volatile("{\n\t.reg .pred q;\n\tsetp.ne.s32 q, %2, 0;\n\t@q ld.global.u8 %0, [%1];\n\t}"
-		     : "=r"(v)
+		     : "+r"(v)
 		     : "l"(p), "r"(yes)
 		     : "memory");
 	return v;
@@ -140,7 +171,7 @@ DEV void dev_unpack_split(const struct dev_unpack_walk *w, struct dev_unpack_pla
 }
 
 struct dev_unpack_copy {
-	__device__ __forceinline__ void work_out(const struct dev_unpack_walk *w, struct dev_unpack_place *p) const
+	__device__ __forceinline__ void work_out(const struct dev_unpack_walk *w, struct dev_unpack_place *p)
 	{
 		const uint32_t len = w->next.y;
 		char *place = w->f->dst + (w->next.z | (uint64_t)w->next.w << 32), *page = w->f->bounce + w->next.x;
@@ -158,7 +189,7 @@ struct dev_unpack_copy {
 
 /* The next batch. 0: the list is at its end. */
 template <class WHAT>
-DEV int dev_unpack_refill(struct dev_unpack_walk *w, const WHAT &what)
+DEV int dev_unpack_refill(struct dev_unpack_walk *w, WHAT &what)
 {
 	if (w->at >= w->total)
 		return 0;
@@ -208,6 +239,7 @@ template <int ROUNDS>
 DEV int dev_unpack_load(struct dev_unpack_walk *w, struct dev_unpack_item<ROUNDS> *it)
 {
 	const uint32_t lane = dev_lane() & 31;
+	struct dev_unpack_copy copy;
 
 	it->end = NULL;
 	it->vecs = 0;
@@ -215,7 +247,7 @@ DEV int dev_unpack_load(struct dev_unpack_walk *w, struct dev_unpack_item<ROUNDS
 		uint32_t head, mine;
 		int64_t at;
 
-		if (w->k == w->have && !dev_unpack_refill(w, dev_unpack_copy()))
+		if (w->k == w->have && !dev_unpack_refill(w, copy))
 			return 0;
 		dev_unpack_turn(w);
 		head = w->now.bytes >> 4 & 15;
@@ -247,7 +279,14 @@ DEV void dev_unpack_store(const struct dev_unpack_item<ROUNDS> *it)
 {
 	const uint32_t lane = dev_lane() & 31;
 
-	if (it->shift == 0) {
+#if V_CS
+	if (it->shift == 0 && ((uintptr_t)it->d - 16 * lane & 31) == 0 && it->vecs == 32 * ROUNDS) {
+#pragma unroll
+		for (uint32_t u = 0; u < ROUNDS; u++)
+			dev_store16_once_if(it->d + 512 * u, it->v[u], 1);
+	} else
+#endif
+		if (it->shift == 0) {
 #pragma unroll
 		for (uint32_t u = 0; u < ROUNDS; u++)
 			dev_store16_if(it->d + 512 * u, it->v[u], lane + 32 * u < it->vecs);

@@ -13,7 +13,10 @@
 #ifndef GANTRY_DEVICE_CUDA_DEV_UNPACK_REDUCE_H
 #define GANTRY_DEVICE_CUDA_DEV_UNPACK_REDUCE_H
 
-enum { DEV_UNPACK_SUM_ITEMS = 2, DEV_UNPACK_SUM_ROUNDS = 4 };
+#ifndef V_R
+#define V_R 4
+#endif
+enum { DEV_UNPACK_SUM_ITEMS = 2, DEV_UNPACK_SUM_ROUNDS = V_R };
 
 template <int ROUNDS>
 struct dev_unpack_sum_item {
@@ -29,8 +32,9 @@ struct dev_unpack_sum_item {
  */
 struct dev_unpack_into {
 	const struct dev_unpack_sum *r;
+	const char *over; /* this lane's: where its last element goes on, if the next fragment has all of the rest */
 
-	__device__ __forceinline__ void work_out(const struct dev_unpack_walk *w, struct dev_unpack_place *p) const
+	__device__ __forceinline__ void work_out(const struct dev_unpack_walk *w, struct dev_unpack_place *p)
 	{
 		const uint64_t mask = r->elem - 1, off = w->next.z | (uint64_t)w->next.w << 32;
 		const uint64_t first = (off + mask) & ~mask, own = off + w->next.y, end = (own + mask) & ~mask;
@@ -48,14 +52,29 @@ struct dev_unpack_into {
 		p->d = r->f.dst + first + head;
 		rest = first < end ? (uint32_t)(own - first - head - 16ull * p->vecs) : 0;
 		p->bytes = shift | head << 4 | (uint32_t)(end - first - head - 16ull * p->vecs) << 8 | rest << 16;
+		over = NULL;
+		if (end > own && first < end)
+			find_over(w, own, (uint32_t)(end - own));
+	}
+	__device__ __forceinline__ void find_over(const struct dev_unpack_walk *w, uint64_t pos, uint32_t need)
+	{
+		const uint64_t i = (w->at + (dev_lane() & 31)) / w->splits + 1;
+		uint4 d;
+
+		if ((dev_lane() & 31) >= w->have || i >= r->f.n)
+			return;
+		d = dev_load16(r->f.descs + i);
+		if (d.y >= need && (d.z | (uint64_t)d.w << 32) == pos)
+			over = r->f.bounce + d.x;
 	}
 };
 
 /* Bytes at the ends. */
 template <int ROUNDS>
-DEV void dev_unpack_sum_ends(const struct dev_unpack_walk *w, const struct dev_unpack_sum *r,
+DEV void dev_unpack_sum_ends(const struct dev_unpack_walk *w, const struct dev_unpack_into &into,
 			     struct dev_unpack_sum_item<ROUNDS> *t)
 {
+	const struct dev_unpack_sum *r = into.r;
 	const uint32_t lane = dev_lane() & 31, i = lane & 15;
 	const uint32_t head = w->now.bytes >> 4 & 15, tail = w->now.bytes >> 8 & 31, own = w->now.bytes >> 16;
 	const uint32_t mine = i < (lane < 16 ? head : tail);
@@ -64,29 +83,33 @@ DEV void dev_unpack_sum_ends(const struct dev_unpack_walk *w, const struct dev_u
 	const char *byte = w->now.s + (w->now.bytes & 15) + at;
 
 	t->ends = head | tail;
-	if (mine && lane >= 16 && i >= own)
-		byte = dev_unpack_byte(&r->f, (w->at - w->stride + w->k - 1) / w->splits, pos);
+	if (tail > own) {
+		const char *over = (const char *)__shfl_sync(DEV_WARP_ALL, (unsigned long long)into.over, w->k - 1);
+
+		if (over && lane >= 16 && i >= own)
+			byte = over + (i - own);
+		else if (mine && lane >= 16 && i >= own)
+			byte = dev_unpack_byte(&r->f, (w->at - w->stride + w->k - 1) / w->splits, pos);
+	}
 	t->it.byte = dev_load_byte_if(byte, mine && byte);
-	if (mine && !byte)
-		t->it.byte = 0;
 	t->in_byte = dev_load_byte_if((const char *)(r->input + pos), (int)mine);
 	t->it.end = mine && (pos & (r->elem - 1)) == 0 ? r->f.dst + pos : NULL;
 }
 
 template <bool SAME, int ROUNDS>
-DEV int dev_unpack_sum_load(struct dev_unpack_walk *w, const struct dev_unpack_sum *r,
+DEV int dev_unpack_sum_load(struct dev_unpack_walk *w, struct dev_unpack_into &into,
 			    struct dev_unpack_sum_item<ROUNDS> *t)
 {
+	const struct dev_unpack_sum *r = into.r;
 	const int64_t apart = (int64_t)(r->input - (uintptr_t)r->f.dst);
 	const uint32_t lane = dev_lane() & 31;
-	struct dev_unpack_into into = {r};
 
 	t->it.vecs = t->ends = 0;
 	if (w->now.vecs == 0) {
 		if (w->k == w->have && !dev_unpack_refill(w, into))
 			return 0;
 		dev_unpack_turn(w);
-		dev_unpack_sum_ends(w, r, t);
+		dev_unpack_sum_ends(w, into, t);
 	}
 	dev_unpack_load_vecs(w, &t->it);
 #pragma unroll
@@ -122,7 +145,7 @@ DEV uint4 dev_vec_of(struct dev_pack p)
 /* The bytes of this lane and of the seven after it, this one's lowest. */
 DEV uint64_t dev_unpack_eight(uint32_t byte)
 {
-	uint32_t two = (byte & 255) | (__shfl_down_sync(DEV_WARP_ALL, byte, 1) & 255) << 8;
+	uint32_t two = byte | __shfl_down_sync(DEV_WARP_ALL, byte, 1) << 8;
 	uint32_t four = two | __shfl_down_sync(DEV_WARP_ALL, two, 2) << 16;
 
 	return four | (uint64_t)__shfl_down_sync(DEV_WARP_ALL, four, 4) << 32;
@@ -149,7 +172,11 @@ DEV void dev_unpack_sum_store(const struct dev_plan &p, const Mid &mid, uint32_t
 		b.lo = dev_unpack_eight(it->byte);
 		a.hi = b.hi = 0;
 		a = dev_join(p, p.first, mid, a, b);
-		if (it->end)
+		if (it->end && elem == 4)
+			*(uint32_t *)it->end = (uint32_t)a.lo;
+		else if (it->end && elem == 2)
+			*(uint16_t *)it->end = (uint16_t)a.lo;
+		else if (it->end)
 			dev_scatter8(it->end, a.lo, elem);
 	}
 }
@@ -159,12 +186,13 @@ DEV void dev_unpack_sum_run(struct dev_unpack_walk *w, const struct dev_unpack_s
 			    const Mid &mid)
 {
 	struct dev_unpack_sum_item<ROUNDS> t[ITEMS];
+	struct dev_unpack_into into = {r, NULL};
 	int more = 1;
 
 	while (more) {
 #pragma unroll
 		for (int i = 0; i < ITEMS; i++)
-			more = dev_unpack_sum_load<SAME>(w, r, &t[i]);
+			more = dev_unpack_sum_load<SAME>(w, into, &t[i]);
 #pragma unroll
 		for (int i = 0; i < ITEMS; i++)
 			dev_unpack_sum_store(p, mid, r->elem, &t[i]);

@@ -8,6 +8,7 @@ int cmd_perf_net(int argc, char **argv);
 int cmd_perf_sendrecv(int argc, char **argv);
 int cmd_perf_fifo(int argc, char **argv);
 int cmd_perf_rx(int argc, char **argv);
+int cmd_perf_unpack(int argc, char **argv);
 int cmd_check(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
 int cmd_devmem_helper(int argc, char **argv);

@@ -16,6 +16,7 @@ static const struct op ops[] = {
 	{"sendrecv", cmd_perf_sendrecv, "sends and receives of Gantry's own communicator, over any of its transports"},
 	{"fifo", cmd_perf_fifo, "what a kernel and the progress thread cost each other, without payload"},
 	{"rx", cmd_perf_rx, "the pipeline of gantry/rx.h, beside plain TCP and the bus"},
+	{"unpack", cmd_perf_unpack, "fragments of received pages to where they belong, beside NCCL's loop and a copy"},
 };
 enum { OPS = sizeof(ops) / sizeof(ops[0]) };
 

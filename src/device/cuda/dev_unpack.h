@@ -1,17 +1,21 @@
 /*
- * Unpacking for GPUs: a warp moves fragment after fragment at full width, whatever their alignment, with several of
- * them in flight. Part of k_unpack.h.
+ * Unpacking for GPUs: a warp moves fragment after fragment at full width, whatever their alignment, several of them at
+ * once. Part of k_unpack.h.
  *
  * A fragment is cut into whole 16-byte vectors of the destination and, at its ends, up to 15 single bytes each. The
- * warp goes through its fragments in items of up to DEV_UNPACK_ROUNDS times 32 vectors. An item is loaded in one go: a
- * 16-byte load per lane and round, and with the first item of a fragment one more load for all the bytes at its ends.
- * Where source and destination do not agree modulo 16, each vector is cut out of two aligned loads; the second one is
- * the first of the next lane, and comes from there by a shuffle.
+ * warp goes through its fragments in items of up to ROUNDS times 32 vectors. An item is loaded in one go: a 16-byte
+ * load per lane and round, and with the first item of a fragment one more load for all the bytes at its ends. Where
+ * source and destination do not agree modulo 16, each vector is cut out of two aligned loads; the second one is the
+ * first of the next lane, and comes from there by a shuffle. So what a lane holds for an item is 16 bytes a round, with
+ * a shift and without.
  *
- * DEV_UNPACK_ITEMS of them are in flight: the loads of the next item are issued as soon as the stores of the oldest
- * are, so a short fragment costs no more than a part of a long one. What a lane holds for an item is 16 bytes a round,
- * the same with and without a shift. Descriptors come by one load of the whole warp for a batch of up to 32, a batch
- * ahead of their use.
+ * ITEMS of them are loaded before the first is stored: a short fragment costs no more than a part of a long one. (To
+ * load the next as soon as the oldest is stored would be better still, but a warp has six scoreboards to wait on, and
+ * the compiler puts all loads of such a loop on one: each wait is for all of them. Measured, see
+ * docs/design/0007-unpack-kernel.md.)
+ *
+ * Descriptors come by one load of the whole warp for a batch of up to 32, a batch ahead of their use. Each lane works
+ * out one of them; for its turn a fragment's places go from that lane to all.
  *
  * Every vector that is loaded holds at least one byte of the fragment, so nothing beyond its enclosing aligned 16 bytes
  * is read; every byte that is stored is one of the fragment.
@@ -19,11 +23,33 @@
 #ifndef GANTRY_DEVICE_CUDA_DEV_UNPACK_H
 #define GANTRY_DEVICE_CUDA_DEV_UNPACK_H
 
-enum { DEV_UNPACK_ITEMS = 2, DEV_UNPACK_ROUNDS = 4, DEV_UNPACK_BATCH = 32 };
+enum { DEV_UNPACK_ITEMS = 3, DEV_UNPACK_ROUNDS = 4, DEV_UNPACK_BATCH = 8 };
 
+#ifndef V_CS
+#define V_CS 0
+#endif
+#ifndef V_EF
+#define V_EF 0
+#endif
+/* Whoever calls these is a whole warp. */
 #define DEV_WARP_ALL 0xffffffffu
 
 /* Loads and stores of those lanes only for which `yes`, without a branch; others get what was in the register. */
+#if V_EF
+DEV uint4 dev_load16_if(const void *p, int yes)
+{
+	uint4 v;
+	uint64_t once;
+
+	asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
+	asm volatile("{\n\t.reg .pred q;\n\tsetp.ne.s32 q, %5, 0;\n\t"
+		     "@q ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %6;\n\t}"
+		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+		     : "l"(p), "r"(yes), "l"(once)
+		     : "memory");
+	return v;
+}
+#else
 DEV uint4 dev_load16_if(const void *p, int yes)
 {
 	uint4 v;
@@ -35,6 +61,15 @@ DEV uint4 dev_load16_if(const void *p, int yes)
 		     : "memory");
 	return v;
 }
+#endif
+/* Whole sectors that nobody adds to: they need not wait in L2. */
+DEV void dev_store16_once_if(void *p, uint4 v, int yes)
+{
+	asm volatile("{\n\t.reg .pred q;\n\tsetp.ne.s32 q, %5, 0;\n\t"
+		     "@q st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};\n\t}" ::"l"(p),
+		     "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(yes)
+		     : "memory");
+}
 DEV void dev_store16_if(void *p, uint4 v, int yes)
 {
 	asm volatile("{\n\t.reg .pred q;\n\tsetp.ne.s32 q, %5, 0;\n\t"
@@ -42,15 +77,22 @@ DEV void dev_store16_if(void *p, uint4 v, int yes)
 		     "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(yes)
 		     : "memory");
 }
+/* 0 in the others. Not set behind the load: that would be to wait for it. */
 DEV uint32_t dev_load_byte_if(const void *p, int yes)
 {
-	uint32_t v;
+	uint32_t v = 0;
 
 	asm volatile("{\n\t.reg .pred q;\n\tsetp.ne.s32 q, %2, 0;\n\t@q ld.global.u8 %0, [%1];\n\t}"
-		     : "=r"(v)
+		     : "+r"(v)
 		     : "l"(p), "r"(yes)
 		     : "memory");
 	return v;
+}
+DEV void dev_store_byte_if(void *p, uint32_t v, int yes)
+{
+	asm volatile("{\n\t.reg .pred q;\n\tsetp.ne.s32 q, %2, 0;\n\t@q st.global.u8 [%0], %1;\n\t}" ::"l"(p), "r"(v),
+		     "r"(yes)
+		     : "memory");
 }
 DEV uint4 dev_shfl16(uint4 v, uint32_t lane)
 {
@@ -61,34 +103,37 @@ DEV uint4 dev_shfl16(uint4 v, uint32_t lane)
 	return v;
 }
 
-/* Where a warp is on its way through the list; all of it is the same in all lanes, but for the descriptors. */
+/* What is left of a fragment, or of a part of one. */
+struct dev_unpack_place {
+	char *d;
+	const char *s;	/* aligned; the bytes wanted start `shift` into it */
+	uint32_t vecs;	/* whole vectors of the destination */
+	uint32_t bytes; /* from bit 0: shift; from 4 and 8: how many bytes there are before the vectors and after */
+};
+/* Where a warp is on its way through the list; all of it is the same in all lanes, but for `next` and `mine`. */
 struct dev_unpack_walk {
 	const struct dev_frags *f;
 	uint32_t splits, total; /* parts of each descriptor, of all */
 	uint32_t at, stride;	/* at: the first part of the batch that `next` holds */
 	uint32_t batch;
-	uint32_t k, end;  /* the next part and the end of this batch */
-	uint4 mine, next; /* this lane's descriptors of this batch and of the one after */
-	/* Of the current fragment: what is left. */
-	char *d;
-	const char *s; /* aligned; the bytes wanted start `shift` into it */
-	uint32_t left, shift;
+	uint32_t k, have;		   /* the next of this batch, how many it has */
+	uint4 next;			   /* this lane's descriptor of the batch after this */
+	struct dev_unpack_place mine, now; /* this lane's of this batch; the one in work */
 };
 template <int ROUNDS>
 struct dev_unpack_item {
 	uint4 v[ROUNDS + 1]; /* the last one: lane 0's, of the vector that follows */
 	char *d;
-	char *end; /* this lane's byte at an end; NULL: none */
+	char *end; /* where this lane's byte at an end belongs; NULL: it has none */
 	uint32_t byte;
 	uint32_t vecs, shift;
 };
 
 DEV void dev_unpack_fetch(struct dev_unpack_walk *w)
 {
-	const uint32_t i = w->at + (dev_lane() & 31);
+	const uint32_t lane = dev_lane() & 31, i = w->at + lane;
 
-	if ((dev_lane() & 31) < w->batch && i < w->total)
-		w->next = dev_load16(w->f->descs + (w->splits == 1 ? i : i / w->splits));
+	w->next = dev_load16_if(w->f->descs + (w->splits == 1 ? i : i / w->splits), lane < w->batch && i < w->total);
 }
 
 /*
@@ -108,113 +153,120 @@ DEV void dev_unpack_begin(struct dev_unpack_walk *w, const struct dev_frags *f, 
 	w->batch = w->total / rounds + (w->total % rounds != 0);
 	w->at = warp * w->batch;
 	w->stride = warps * w->batch;
-	w->k = w->end = w->left = w->shift = 0;
-	w->next.x = w->next.y = w->next.z = w->next.w = 0;
-	w->mine = w->next;
-	w->d = NULL;
-	w->s = NULL;
+	w->k = w->have = w->now.vecs = 0;
 	dev_unpack_fetch(w);
 }
 
-/* 0: the list is at its end. */
-DEV int dev_unpack_refill(struct dev_unpack_walk *w)
+/* This lane's part of its fragment. The bytes before the vectors belong to the first part, those after to the last. */
+DEV void dev_unpack_split(const struct dev_unpack_walk *w, struct dev_unpack_place *p)
+{
+	const uint32_t part = (w->at + (dev_lane() & 31)) % w->splits;
+	const uint32_t from = (uint32_t)((uint64_t)p->vecs * part / w->splits);
+	const uint32_t to = (uint32_t)((uint64_t)p->vecs * (part + 1) / w->splits);
+
+	p->d += 16ull * from;
+	p->s += 16ull * from;
+	p->vecs = to - from;
+	p->bytes &= 0xfu | (part == 0 ? 0xf0u : 0) | (part + 1 == w->splits ? 0xffffff00u : 0);
+}
+
+struct dev_unpack_copy {
+	__device__ __forceinline__ void work_out(const struct dev_unpack_walk *w, struct dev_unpack_place *p)
+	{
+		const uint32_t len = w->next.y;
+		char *place = w->f->dst + (w->next.z | (uint64_t)w->next.w << 32), *page = w->f->bounce + w->next.x;
+		char *d = w->f->gather ? page : place, *s = w->f->gather ? place : page;
+		uint32_t head = (uint32_t)(0 - (uintptr_t)d) & 15, shift;
+
+		head = head < len ? head : len;
+		shift = (uint32_t)((uintptr_t)s + head) & 15;
+		p->d = d + head;
+		p->s = s + head - shift;
+		p->vecs = (len - head) / 16;
+		p->bytes = shift | head << 4 | (len - head) % 16 << 8;
+	}
+};
+
+/* The next batch. 0: the list is at its end. */
+template <class WHAT>
+DEV int dev_unpack_refill(struct dev_unpack_walk *w, WHAT &what)
 {
 	if (w->at >= w->total)
 		return 0;
-	w->mine = w->next;
-	w->k = w->at;
-	w->end = w->total - w->at < w->batch ? w->total : w->at + w->batch;
+	w->k = 0;
+	w->have = w->total - w->at < w->batch ? w->total - w->at : w->batch;
+	what.work_out(w, &w->mine);
+	if (w->splits != 1)
+		dev_unpack_split(w, &w->mine);
 	w->at += w->stride;
 	dev_unpack_fetch(w);
 	return 1;
 }
-/* The next descriptor; k counts on. */
-DEV uint4 dev_unpack_desc(struct dev_unpack_walk *w)
+
+/* The next fragment becomes the one in work. */
+DEV void dev_unpack_turn(struct dev_unpack_walk *w)
 {
-	return dev_shfl16(w->mine, w->k++ - (w->at - w->stride));
+	w->now.d = (char *)__shfl_sync(DEV_WARP_ALL, (unsigned long long)w->mine.d, w->k);
+	w->now.s = (const char *)__shfl_sync(DEV_WARP_ALL, (unsigned long long)w->mine.s, w->k);
+	w->now.vecs = __shfl_sync(DEV_WARP_ALL, w->mine.vecs, w->k);
+	w->now.bytes = __shfl_sync(DEV_WARP_ALL, w->mine.bytes, w->k);
+	w->k++;
 }
 
-/* The vectors [*from, *to) of a fragment's `vecs` that are this warp's; 1: the bytes at its ends are as well. */
-DEV int dev_unpack_part(const struct dev_unpack_walk *w, uint32_t vecs, uint32_t *from, uint32_t *to)
-{
-	uint32_t part;
-
-	*from = 0;
-	*to = vecs;
-	if (w->splits == 1)
-		return 1;
-	part = (w->k - 1) % w->splits;
-	*from = (uint32_t)((uint64_t)vecs * part / w->splits);
-	*to = (uint32_t)((uint64_t)vecs * (part + 1) / w->splits);
-	return part == 0;
-}
-
-/* The next fragment; its bytes at the ends are loaded into the item, the first ones by lanes 0 to 15, the last ones by
- * the others. 0: there is none. */
+/* Loads the next vectors of the fragment in work. */
 template <int ROUNDS>
-DEV int dev_unpack_open(struct dev_unpack_walk *w, struct dev_unpack_item<ROUNDS> *it)
-{
-	const uint32_t lane = dev_lane() & 31;
-	uint32_t head, vecs, from, to;
-	const char *s;
-	char *d;
-	uint4 desc;
-	uint64_t at;
-	int mine;
-
-	if (w->k == w->end && !dev_unpack_refill(w))
-		return 0;
-	desc = dev_unpack_desc(w);
-	d = w->f->gather ? w->f->bounce + desc.x : w->f->dst + (desc.z | (uint64_t)desc.w << 32);
-	s = w->f->gather ? w->f->dst + (desc.z | (uint64_t)desc.w << 32) : w->f->bounce + desc.x;
-	head = (uint32_t)(0 - (uintptr_t)d) & 15;
-	head = head < desc.y ? head : desc.y;
-	vecs = (desc.y - head) / 16;
-	mine = dev_unpack_part(w, vecs, &from, &to) && (lane < 16 ? lane < head : (lane & 15) < (desc.y - head) % 16);
-	at = lane < 16 ? lane : head + 16ull * vecs + (lane & 15);
-	it->byte = dev_load_byte_if(s + at, mine);
-	it->end = mine ? d + at : NULL;
-	w->shift = (uint32_t)((uintptr_t)s + head) & 15;
-	w->s = s + head - w->shift + 16ull * from;
-	w->d = d + head + 16ull * from;
-	w->left = to - from;
-	return 1;
-}
-
-/* Loads the next item. 0: there is none, and the item is empty. */
-template <int ROUNDS>
-DEV int dev_unpack_load(struct dev_unpack_walk *w, struct dev_unpack_item<ROUNDS> *it)
+DEV void dev_unpack_load_vecs(struct dev_unpack_walk *w, struct dev_unpack_item<ROUNDS> *it)
 {
 	const uint32_t lane = dev_lane() & 31;
 	uint32_t loads;
 
-	it->end = NULL;
-	it->vecs = 0;
-	if (w->left == 0 && !dev_unpack_open(w, it))
-		return 0;
-	it->vecs = w->left < 32 * ROUNDS ? w->left : 32 * ROUNDS;
-	it->shift = w->shift;
-	it->d = w->d;
+	it->vecs = w->now.vecs < 32 * ROUNDS ? w->now.vecs : 32 * ROUNDS;
+	it->shift = w->now.bytes & 15;
+	it->d = w->now.d + 16 * lane;
 	loads = it->vecs + (it->vecs != 0 && it->shift != 0);
 #pragma unroll
 	for (uint32_t u = 0; u < ROUNDS; u++)
-		it->v[u] = dev_load16_if(w->s + 16 * (lane + 32 * u), lane + 32 * u < loads);
-	it->v[ROUNDS] = dev_load16_if(w->s + 512 * ROUNDS, lane == 0 && loads > 32 * ROUNDS);
-	w->left -= it->vecs;
-	w->d += 512 * ROUNDS;
-	w->s += 512 * ROUNDS;
+		it->v[u] = dev_load16_if(w->now.s + 16 * lane + 512 * u, lane + 32 * u < loads);
+	it->v[ROUNDS] = dev_load16_if(w->now.s + 512 * ROUNDS, lane == 0 && loads > 32 * ROUNDS);
+	w->now.vecs -= it->vecs;
+	w->now.d += 512 * ROUNDS;
+	w->now.s += 512 * ROUNDS;
+}
+
+/* Loads the next item. Bytes at the ends: the ones before by lanes 0 to 15, the ones after by the others. 0: there is
+ * none, and the item is empty. */
+template <int ROUNDS>
+DEV int dev_unpack_load(struct dev_unpack_walk *w, struct dev_unpack_item<ROUNDS> *it)
+{
+	const uint32_t lane = dev_lane() & 31;
+	struct dev_unpack_copy copy;
+
+	it->end = NULL;
+	it->vecs = 0;
+	if (w->now.vecs == 0) {
+		uint32_t head, mine;
+		int64_t at;
+
+		if (w->k == w->have && !dev_unpack_refill(w, copy))
+			return 0;
+		dev_unpack_turn(w);
+		head = w->now.bytes >> 4 & 15;
+		mine = (lane & 15) < (lane < 16 ? head : w->now.bytes >> 8);
+		at = lane < 16 ? (int64_t)lane - head : 16ll * w->now.vecs + (lane & 15);
+		it->byte = dev_load_byte_if(w->now.s + (w->now.bytes & 15) + at, (int)mine);
+		it->end = mine ? w->now.d + at : NULL;
+	}
+	dev_unpack_load_vecs(w, it);
 	return 1;
 }
 
-/* The lane's vector of round u. */
+/* The lane's vector of round u; shifted. */
 template <int ROUNDS>
 DEV uint4 dev_unpack_vec(const struct dev_unpack_item<ROUNDS> *it, uint32_t u)
 {
 	const uint32_t lane = dev_lane() & 31;
 	uint4 next;
 
-	if (it->shift == 0)
-		return it->v[u];
 	next.x = lane == 0 ? it->v[u + 1].x : it->v[u].x;
 	next.y = lane == 0 ? it->v[u + 1].y : it->v[u].y;
 	next.z = lane == 0 ? it->v[u + 1].z : it->v[u].z;
@@ -227,32 +279,38 @@ DEV void dev_unpack_store(const struct dev_unpack_item<ROUNDS> *it)
 {
 	const uint32_t lane = dev_lane() & 31;
 
+#if V_CS
+	if (it->shift == 0 && ((uintptr_t)it->d - 16 * lane & 31) == 0 && it->vecs == 32 * ROUNDS) {
 #pragma unroll
-	for (uint32_t u = 0; u < ROUNDS; u++)
-		dev_store16_if(it->d + 16 * (lane + 32 * u), dev_unpack_vec(it, u), lane + 32 * u < it->vecs);
-	if (it->end)
-		dev_store_byte(it->end, it->byte);
+		for (uint32_t u = 0; u < ROUNDS; u++)
+			dev_store16_once_if(it->d + 512 * u, it->v[u], 1);
+	} else
+#endif
+		if (it->shift == 0) {
+#pragma unroll
+		for (uint32_t u = 0; u < ROUNDS; u++)
+			dev_store16_if(it->d + 512 * u, it->v[u], lane + 32 * u < it->vecs);
+	} else {
+#pragma unroll
+		for (uint32_t u = 0; u < ROUNDS; u++)
+			dev_store16_if(it->d + 512 * u, dev_unpack_vec(it, u), lane + 32 * u < it->vecs);
+	}
+	dev_store_byte_if(it->end, it->byte, it->end != NULL);
 }
 
-/* The first time round there is nothing to store, the last time nothing to load. */
 template <int ITEMS, int ROUNDS>
 DEV void dev_unpack_run(struct dev_unpack_walk *w)
 {
 	struct dev_unpack_item<ROUNDS> it[ITEMS];
-	int any = 1;
+	int more = 1;
 
+	while (more) {
 #pragma unroll
-	for (int i = 0; i < ITEMS; i++) {
-		it[i].vecs = it[i].shift = 0;
-		it[i].d = it[i].end = NULL;
-	}
-	while (any) {
-		any = 0;
+		for (int i = 0; i < ITEMS; i++)
+			more = dev_unpack_load(w, &it[i]);
 #pragma unroll
-		for (int i = 0; i < ITEMS; i++) {
+		for (int i = 0; i < ITEMS; i++)
 			dev_unpack_store(&it[i]);
-			any |= dev_unpack_load(w, &it[i]);
-		}
 	}
 }
 

@@ -6,124 +6,126 @@
  * last whole vector of a fragment go byte by byte: lanes 0 to 15 load those before, lanes 16 to 31 those after, among
  * them the bytes of a last element that lie in other fragments. Three shuffles give each lane the eight bytes that
  * start at its own, and the lane at which an element starts combines and stores it.
+ *
+ * An input that does not agree with the output modulo 16 is loaded as wide as it allows, and steps other than sums of
+ * the types that matter are a call for each vector (see types_cuda.h); both with less in flight.
  */
 #ifndef GANTRY_DEVICE_CUDA_DEV_UNPACK_REDUCE_H
 #define GANTRY_DEVICE_CUDA_DEV_UNPACK_REDUCE_H
 
-enum { DEV_UNPACK_SUM_ITEMS = 2, DEV_UNPACK_SUM_ROUNDS = 4 };
+#ifndef V_R
+#define V_R 4
+#endif
+enum { DEV_UNPACK_SUM_ITEMS = 2, DEV_UNPACK_SUM_ROUNDS = V_R };
 
 template <int ROUNDS>
 struct dev_unpack_sum_item {
-	struct dev_unpack_item<ROUNDS> it; /* end, byte: where this lane's element starts, or NULL; its first byte */
+	struct dev_unpack_item<ROUNDS> it; /* end: where the element that starts at this lane belongs, or NULL */
 	uint4 in[ROUNDS];
 	uint32_t in_byte;
-	int ends; /* in all lanes the same: somebody has a byte */
+	uint32_t ends; /* in all lanes the same: somebody has a byte */
 };
 
-/* The walk's `d` is the output's; the input lies `apart` from it. */
-DEV uint4 dev_unpack_input(const char *p, int aligned, int yes)
-{
-	uint4 v = {0, 0, 0, 0};
-	uint64_t low, high;
+/*
+ * `bytes` of a place also has, from bit 16 on, how many of the bytes after the vectors are the fragment's own. There
+ * may be 16 after: 15 of its own, and one more of the last element.
+ */
+struct dev_unpack_into {
+	const struct dev_unpack_sum *r;
+	const char *over; /* this lane's: where its last element goes on, if the next fragment has all of the rest */
 
-	if (aligned)
-		return dev_load16_if(p, yes);
-	if (yes) {
-		low = dev_gather8(p, 8);
-		high = dev_gather8(p + 8, 8);
-		v.x = (uint32_t)low;
-		v.y = (uint32_t)(low >> 32);
-		v.z = (uint32_t)high;
-		v.w = (uint32_t)(high >> 32);
+	__device__ __forceinline__ void work_out(const struct dev_unpack_walk *w, struct dev_unpack_place *p)
+	{
+		const uint64_t mask = r->elem - 1, off = w->next.z | (uint64_t)w->next.w << 32;
+		const uint64_t first = (off + mask) & ~mask, own = off + w->next.y, end = (own + mask) & ~mask;
+		uint32_t head = (uint32_t)(0 - ((uintptr_t)r->f.dst + first)) & 15, shift, rest;
+		const char *s = r->f.bounce + w->next.x + (first - off);
+
+		p->vecs = 0;
+		if (first + head > own)
+			head = 0; /* all of it lies in one vector */
+		else
+			p->vecs = (uint32_t)((own - first - head) / 16);
+		s += head;
+		shift = (uint32_t)(uintptr_t)s & 15;
+		p->s = s - shift;
+		p->d = r->f.dst + first + head;
+		rest = first < end ? (uint32_t)(own - first - head - 16ull * p->vecs) : 0;
+		p->bytes = shift | head << 4 | (uint32_t)(end - first - head - 16ull * p->vecs) << 8 | rest << 16;
+		over = NULL;
+		if (end > own && first < end)
+			find_over(w, own, (uint32_t)(end - own));
 	}
-	return v;
-}
+	__device__ __forceinline__ void find_over(const struct dev_unpack_walk *w, uint64_t pos, uint32_t need)
+	{
+		const uint64_t i = (w->at + (dev_lane() & 31)) / w->splits + 1;
+		uint4 d;
 
-/* A fragment's range of elements, in bytes of the array: `head` bytes from `first` on, `vecs` vectors, `tail` bytes. */
-struct dev_unpack_range {
-	uint64_t first, own; /* own: the end of the fragment's own bytes */
-	uint32_t head, vecs, tail;
+		if ((dev_lane() & 31) >= w->have || i >= r->f.n)
+			return;
+		d = dev_load16(r->f.descs + i);
+		if (d.y >= need && (d.z | (uint64_t)d.w << 32) == pos)
+			over = r->f.bounce + d.x;
+	}
 };
-DEV void dev_unpack_range(const struct dev_unpack_sum *r, uint64_t off, uint32_t len, struct dev_unpack_range *g)
-{
-	const uint64_t mask = r->elem - 1;
-	uint64_t end;
 
-	g->first = (off + mask) & ~mask;
-	g->own = off + len;
-	end = (g->own + mask) & ~mask;
-	g->head = (uint32_t)(0 - ((uintptr_t)r->f.dst + g->first)) & 15;
-	g->vecs = 0;
-	if (g->first + g->head > g->own)
-		g->head = 0; /* all of it lies in one vector */
-	else
-		g->vecs = (uint32_t)((g->own - g->first - g->head) / 16);
-	g->tail = (uint32_t)(end - g->first - g->head - 16ull * g->vecs);
-}
-
+/* Bytes at the ends. */
 template <int ROUNDS>
-DEV int dev_unpack_sum_open(struct dev_unpack_walk *w, const struct dev_unpack_sum *r,
-			    struct dev_unpack_sum_item<ROUNDS> *t)
+DEV void dev_unpack_sum_ends(const struct dev_unpack_walk *w, const struct dev_unpack_into &into,
+			     struct dev_unpack_sum_item<ROUNDS> *t)
 {
-	const uint32_t lane = dev_lane() & 31;
-	struct dev_unpack_range g;
-	uint32_t from, to;
-	const char *s, *byte;
-	uint64_t off, pos, index;
-	uint4 desc;
-	int mine;
+	const struct dev_unpack_sum *r = into.r;
+	const uint32_t lane = dev_lane() & 31, i = lane & 15;
+	const uint32_t head = w->now.bytes >> 4 & 15, tail = w->now.bytes >> 8 & 31, own = w->now.bytes >> 16;
+	const uint32_t mine = i < (lane < 16 ? head : tail);
+	const int64_t at = lane < 16 ? (int64_t)lane - head : 16ll * w->now.vecs + i;
+	const uint64_t pos = (uint64_t)(w->now.d + at - r->f.dst);
+	const char *byte = w->now.s + (w->now.bytes & 15) + at;
 
-	if (w->k == w->end && !dev_unpack_refill(w))
-		return 0;
-	desc = dev_unpack_desc(w);
-	off = desc.z | (uint64_t)desc.w << 32;
-	index = (w->k - 1) / w->splits;
-	dev_unpack_range(r, off, desc.y, &g);
-	s = r->f.bounce + desc.x;
-	t->ends = dev_unpack_part(w, g.vecs, &from, &to) && g.head + g.tail != 0;
-	mine = t->ends && (lane & 15) < (lane < 16 ? g.head : g.tail);
-	pos = g.first + (lane & 15) + (lane < 16 ? 0 : g.head + 16ull * g.vecs);
-	byte = s + (pos - off);
-	if (mine && pos >= g.own)
-		byte = dev_unpack_byte(&r->f, index, pos);
+	t->ends = head | tail;
+	if (tail > own) {
+		const char *over = (const char *)__shfl_sync(DEV_WARP_ALL, (unsigned long long)into.over, w->k - 1);
+
+		if (over && lane >= 16 && i >= own)
+			byte = over + (i - own);
+		else if (mine && lane >= 16 && i >= own)
+			byte = dev_unpack_byte(&r->f, (w->at - w->stride + w->k - 1) / w->splits, pos);
+	}
 	t->it.byte = dev_load_byte_if(byte, mine && byte);
-	t->in_byte = dev_load_byte_if((const char *)(r->input + pos), mine);
+	t->in_byte = dev_load_byte_if((const char *)(r->input + pos), (int)mine);
 	t->it.end = mine && (pos & (r->elem - 1)) == 0 ? r->f.dst + pos : NULL;
-	s += g.first + g.head - off;
-	w->shift = (uint32_t)(uintptr_t)s & 15;
-	w->s = s - w->shift + 16ull * from;
-	w->d = r->f.dst + g.first + g.head + 16ull * from;
-	w->left = to - from;
-	return 1;
 }
 
-template <int ROUNDS>
-DEV int dev_unpack_sum_load(struct dev_unpack_walk *w, const struct dev_unpack_sum *r,
+template <bool SAME, int ROUNDS>
+DEV int dev_unpack_sum_load(struct dev_unpack_walk *w, struct dev_unpack_into &into,
 			    struct dev_unpack_sum_item<ROUNDS> *t)
 {
-	const uint32_t lane = dev_lane() & 31;
+	const struct dev_unpack_sum *r = into.r;
 	const int64_t apart = (int64_t)(r->input - (uintptr_t)r->f.dst);
-	struct dev_unpack_item<ROUNDS> *it = &t->it;
-	uint32_t loads;
+	const uint32_t lane = dev_lane() & 31;
 
-	it->vecs = 0;
-	t->ends = 0;
-	if (w->left == 0 && !dev_unpack_sum_open(w, r, t))
-		return 0;
-	it->vecs = w->left < 32 * ROUNDS ? w->left : 32 * ROUNDS;
-	it->shift = w->shift;
-	it->d = w->d;
-	loads = it->vecs + (it->vecs != 0 && it->shift != 0);
+	t->it.vecs = t->ends = 0;
+	if (w->now.vecs == 0) {
+		if (w->k == w->have && !dev_unpack_refill(w, into))
+			return 0;
+		dev_unpack_turn(w);
+		dev_unpack_sum_ends(w, into, t);
+	}
+	dev_unpack_load_vecs(w, &t->it);
 #pragma unroll
 	for (uint32_t u = 0; u < ROUNDS; u++) {
-		it->v[u] = dev_load16_if(w->s + 16 * (lane + 32 * u), lane + 32 * u < loads);
-		t->in[u] = dev_unpack_input(it->d + apart + 16 * (lane + 32 * u), (apart & 15) == 0,
-					    lane + 32 * u < it->vecs);
+		const char *p = t->it.d + apart + 512 * u;
+		const int yes = lane + 32 * u < t->it.vecs;
+
+		if (SAME) {
+			t->in[u] = dev_load16_if(p, yes);
+		} else if (yes) {
+			uint64_t low = dev_gather8(p, 8), high = dev_gather8(p + 8, 8);
+
+			t->in[u] = make_uint4((uint32_t)low, (uint32_t)(low >> 32), (uint32_t)high,
+					      (uint32_t)(high >> 32));
+		}
 	}
-	it->v[ROUNDS] = dev_load16_if(w->s + 512 * ROUNDS, lane == 0 && loads > 32 * ROUNDS);
-	w->left -= it->vecs;
-	w->d += 512 * ROUNDS;
-	w->s += 512 * ROUNDS;
 	return 1;
 }
 
@@ -137,9 +139,7 @@ DEV struct dev_pack dev_pack_of(uint4 v)
 }
 DEV uint4 dev_vec_of(struct dev_pack p)
 {
-	uint4 v = {(uint32_t)p.lo, (uint32_t)(p.lo >> 32), (uint32_t)p.hi, (uint32_t)(p.hi >> 32)};
-
-	return v;
+	return make_uint4((uint32_t)p.lo, (uint32_t)(p.lo >> 32), (uint32_t)p.hi, (uint32_t)(p.hi >> 32));
 }
 
 /* The bytes of this lane and of the seven after it, this one's lowest. */
@@ -160,11 +160,10 @@ DEV void dev_unpack_sum_store(const struct dev_plan &p, const Mid &mid, uint32_t
 
 #pragma unroll
 	for (uint32_t u = 0; u < ROUNDS; u++) {
-		uint4 v = dev_unpack_vec(it, u);
+		uint4 v = it->shift ? dev_unpack_vec(it, u) : it->v[u];
 
-		if (lane + 32 * u < it->vecs)
-			dev_store16(it->d + 16 * (lane + 32 * u),
-				    dev_vec_of(dev_join(p, p.first, mid, dev_pack_of(t->in[u]), dev_pack_of(v))));
+		v = dev_vec_of(dev_join(p, p.first, mid, dev_pack_of(t->in[u]), dev_pack_of(v)));
+		dev_store16_if(it->d + 512 * u, v, lane + 32 * u < it->vecs);
 	}
 	if (t->ends) {
 		struct dev_pack a, b;
@@ -172,40 +171,38 @@ DEV void dev_unpack_sum_store(const struct dev_plan &p, const Mid &mid, uint32_t
 		a.lo = dev_unpack_eight(t->in_byte);
 		b.lo = dev_unpack_eight(it->byte);
 		a.hi = b.hi = 0;
-		if (it->end) {
-			a = dev_join(p, p.first, mid, a, b);
-			if (elem == 8)
-				*(uint64_t *)it->end = a.lo;
-			else if (elem == 4)
-				*(uint32_t *)it->end = (uint32_t)a.lo;
-			else if (elem == 2)
-				*(uint16_t *)it->end = (uint16_t)a.lo;
-			else
-				*(uint8_t *)it->end = (uint8_t)a.lo;
-		}
+		a = dev_join(p, p.first, mid, a, b);
+		if (it->end && elem == 4)
+			*(uint32_t *)it->end = (uint32_t)a.lo;
+		else if (it->end && elem == 2)
+			*(uint16_t *)it->end = (uint16_t)a.lo;
+		else if (it->end)
+			dev_scatter8(it->end, a.lo, elem);
 	}
 }
 
-template <class Mid>
-DEV_BIG void dev_unpack_sum_run(struct dev_unpack_walk w, const struct dev_unpack_sum *r, const struct dev_plan &p,
-				Mid mid)
+template <int ITEMS, int ROUNDS, bool SAME, class Mid>
+DEV void dev_unpack_sum_run(struct dev_unpack_walk *w, const struct dev_unpack_sum *r, const struct dev_plan &p,
+			    const Mid &mid)
 {
-	struct dev_unpack_sum_item<DEV_UNPACK_SUM_ROUNDS> t[DEV_UNPACK_SUM_ITEMS];
-	int any = 1;
+	struct dev_unpack_sum_item<ROUNDS> t[ITEMS];
+	struct dev_unpack_into into = {r, NULL};
+	int more = 1;
 
+	while (more) {
 #pragma unroll
-	for (int i = 0; i < DEV_UNPACK_SUM_ITEMS; i++) {
-		t[i].it.vecs = t[i].it.shift = t[i].ends = 0;
-		t[i].it.d = t[i].it.end = NULL;
-	}
-	while (any) {
-		any = 0;
+		for (int i = 0; i < ITEMS; i++)
+			more = dev_unpack_sum_load<SAME>(w, into, &t[i]);
 #pragma unroll
-		for (int i = 0; i < DEV_UNPACK_SUM_ITEMS; i++) {
+		for (int i = 0; i < ITEMS; i++)
 			dev_unpack_sum_store(p, mid, r->elem, &t[i]);
-			any |= dev_unpack_sum_load(&w, r, &t[i]);
-		}
 	}
+}
+template <class Mid>
+DEV void dev_unpack_sum_fast(struct dev_unpack_walk *w, const struct dev_unpack_sum *r, const struct dev_plan &p,
+			     const Mid &mid)
+{
+	dev_unpack_sum_run<DEV_UNPACK_SUM_ITEMS, DEV_UNPACK_SUM_ROUNDS, true>(w, r, p, mid);
 }
 
 DEV void dev_unpack_reduce(const struct dev_unpack_sum *r, uint32_t share, uint32_t shares)
@@ -213,6 +210,7 @@ DEV void dev_unpack_reduce(const struct dev_unpack_sum *r, uint32_t share, uint3
 	const uint32_t warps = dev_lanes() / 32;
 	struct dev_unpack_walk w;
 	struct dev_plan p;
+	int fast = r->step == DEV_RED_SUM && ((r->input ^ (uintptr_t)r->f.dst) & 15) == 0;
 
 	p.srcs = NULL;
 	p.dsts = NULL;
@@ -222,14 +220,14 @@ DEV void dev_unpack_reduce(const struct dev_unpack_sum *r, uint32_t share, uint3
 	p.first = p.mid = p.last = r->step;
 	p.s = dev_scalar_bits(r->type, r->step, r->scalar);
 	dev_unpack_begin(&w, &r->f, share * warps + dev_lane() / 32, shares * warps);
-	if (r->step == DEV_RED_SUM && r->type == GANTRY_TYPE_FLOAT32)
-		dev_unpack_sum_run(w, r, p, dev_f32_sum{0});
-	else if (r->step == DEV_RED_SUM && r->type == GANTRY_TYPE_FLOAT16)
-		dev_unpack_sum_run(w, r, p, dev_f16_sum{0});
-	else if (r->step == DEV_RED_SUM && r->type == GANTRY_TYPE_BFLOAT16)
-		dev_unpack_sum_run(w, r, p, dev_bf16_sum{0});
+	if (fast && r->type == GANTRY_TYPE_FLOAT32)
+		dev_unpack_sum_fast(&w, r, p, dev_f32_sum{0});
+	else if (fast && r->type == GANTRY_TYPE_FLOAT16)
+		dev_unpack_sum_fast(&w, r, p, dev_f16_sum{0});
+	else if (fast && r->type == GANTRY_TYPE_BFLOAT16)
+		dev_unpack_sum_fast(&w, r, p, dev_bf16_sum{0});
 	else
-		dev_unpack_sum_run(w, r, p, dev_any());
+		dev_unpack_sum_run<1, 2, false>(&w, r, p, dev_any());
 }
 
 #endif

@@ -1,0 +1,207 @@
+/* See unpack_ring.h, and k_unpack_ring.h for who writes what in which order. */
+#define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
+#include "device/unpack_ring.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "device/wait.h"
+
+enum { MAX_ENTRIES = 1 << 16, END_NAP_NS = 100000 };
+
+/* Mapped memory: this, then `entries` jobs, then one gantry_unpack_done and one door per block. */
+struct shared {
+	uint64_t posted;
+	char pad0[120];
+	struct gantry_door door; /* of the host, in gantry_unpack_ring_wait */
+	uint32_t abort;
+	char pad1[124];
+};
+
+struct gantry_unpack_ring {
+	struct gantry_device *dev; /* borrowed */
+	struct gantry_stream *stream;
+	struct shared *shared; /* as the host addresses it */
+	struct gantry_unpack_job *jobs;
+	struct gantry_unpack_done *done;
+	struct gantry_door *doors;
+	uint32_t blocks, entries;
+	uint64_t posted, seen; /* seen: what the slowest block had done at the last look */
+};
+
+static gantry_result map(struct gantry_unpack_ring *ring, struct gantry_unpack_ring_args *args,
+			 const uint32_t **ret_abort)
+{
+	gantry_result r = GANTRY_OK;
+	size_t jobs = sizeof(struct shared), done = jobs + ring->entries * sizeof(struct gantry_unpack_job);
+	size_t doors, size;
+	void *host = NULL, *device = NULL;
+	char *h, *d;
+
+	done = (done + 127) / 128 * 128;
+	doors = done + ring->blocks * sizeof(struct gantry_unpack_done);
+	size = doors + ring->blocks * sizeof(struct gantry_door);
+	TRY(ring->dev->ops->alloc_mapped(ring->dev, size, &host, &device));
+	h = host;
+	d = device;
+	ring->shared = host;
+	ring->jobs = (struct gantry_unpack_job *)(h + jobs);
+	ring->done = (struct gantry_unpack_done *)(h + done);
+	ring->doors = (struct gantry_door *)(h + doors);
+	args->posted = &((struct shared *)d)->posted;
+	args->jobs = (const struct gantry_unpack_job *)(d + jobs);
+	args->done = (struct gantry_unpack_done *)(d + done);
+	args->mask = ring->entries - 1;
+	args->door = ring->dev->sleeps ? &((struct shared *)d)->door : NULL;
+	*ret_abort = &((struct shared *)d)->abort;
+out:
+	return r;
+}
+
+gantry_result gantry_unpack_ring_create(struct gantry_device *dev, uint32_t blocks, uint32_t lanes, uint32_t entries,
+					struct gantry_unpack_ring **ret_ring)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_unpack_ring *ring = calloc(1, sizeof(*ring));
+	struct gantry_unpack_ring_args args = {.posted = NULL};
+	struct gantry_launch l = {.kernel = GANTRY_KERNEL_UNPACK_RING,
+				  .blocks = blocks,
+				  .lanes = lanes,
+				  .args = &args,
+				  .args_size = sizeof(args)};
+
+	if (!ring)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for an unpack ring");
+	if (!blocks || !entries || entries > MAX_ENTRIES || entries & (entries - 1))
+		FAIL(GANTRY_ERR_INVALID,
+		     "an unpack ring of %u blocks and %u entries: at least 1 block, and a power of two up to %d",
+		     blocks, entries, MAX_ENTRIES);
+	ring->dev = dev;
+	ring->blocks = blocks;
+	ring->entries = entries;
+	TRY(map(ring, &args, &l.abort));
+	TRY(dev->ops->stream_create(dev, &ring->stream));
+	l.doors = dev->sleeps ? ring->doors : NULL;
+	TRY(dev->ops->launch(dev, ring->stream, &l));
+	*ret_ring = ring;
+	ring = NULL;
+out:
+	if (ring && ring->stream)
+		dev->ops->stream_destroy(dev, ring->stream);
+	if (ring && ring->shared)
+		dev->ops->free_mapped(dev, ring->shared);
+	free(ring);
+	return r;
+}
+
+uint64_t gantry_unpack_ring_done(struct gantry_unpack_ring *ring)
+{
+	uint64_t least = ring->posted;
+
+	for (uint32_t b = 0; b < ring->blocks; b++) {
+		uint64_t jobs = __atomic_load_n(&ring->done[b].jobs, __ATOMIC_SEQ_CST);
+
+		least = jobs < least ? jobs : least;
+	}
+	return ring->seen = least;
+}
+
+static void ring_doors(struct gantry_unpack_ring *ring)
+{
+	for (uint32_t b = 0; ring->dev->sleeps && b < ring->blocks; b++)
+		gantry_door_ring(&ring->doors[b]);
+}
+
+gantry_result gantry_unpack_ring_post(struct gantry_unpack_ring *ring, const struct gantry_unpack_job *job,
+				      uint64_t *ret_number)
+{
+	uint64_t number = ring->posted;
+
+	if (number - ring->seen >= ring->entries && number - gantry_unpack_ring_done(ring) >= ring->entries)
+		return GANTRY_AGAIN;
+	ring->jobs[number & (ring->entries - 1)] = *job;
+	ring->posted = number + 1;
+	/* Sequentially consistent, not only a release: it stands before the look at `waiting`. */
+	__atomic_store_n(&ring->shared->posted, number + 1, __ATOMIC_SEQ_CST);
+	ring_doors(ring);
+	if (ret_number)
+		*ret_number = number;
+	return GANTRY_OK;
+}
+
+gantry_result gantry_unpack_ring_wait(struct gantry_unpack_ring *ring, uint64_t number, uint64_t timeout_ns)
+{
+	gantry_result r = GANTRY_OK;
+	uint64_t start = gantry_now_ns();
+	struct gantry_waiter w;
+
+	gantry_waiter_init(&w, ring->dev->sleeps ? &ring->shared->door : NULL);
+	while (gantry_unpack_ring_done(ring) < number) {
+		if (__atomic_load_n(&ring->shared->abort, __ATOMIC_SEQ_CST)) {
+			r = GANTRY_ERR_ABORTED;
+			break;
+		}
+		if (gantry_now_ns() - start > timeout_ns) {
+			r = gantry_fail(GANTRY_ERR_TIMEOUT, LOG_SUBSYS, __FILE__, __LINE__,
+					"unpack job %llu is not done after %.3f s; %llu are, of %llu posted",
+					(unsigned long long)number, (double)timeout_ns / 1e9,
+					(unsigned long long)ring->seen, (unsigned long long)ring->posted);
+			break;
+		}
+		/* A GPU does not ring, and a nap would be longer than its answer takes. */
+		gantry_waiter_idle(&w, ring->dev->sleeps ? END_NAP_NS : 0);
+	}
+	gantry_waiter_done(&w);
+	return r;
+}
+
+void gantry_unpack_ring_abort(struct gantry_unpack_ring *ring)
+{
+	__atomic_store_n(&ring->shared->abort, 1, __ATOMIC_SEQ_CST);
+	ring_doors(ring);
+}
+
+/* Until the kernel has ended. */
+static gantry_result ended(struct gantry_unpack_ring *ring, uint64_t timeout_ns)
+{
+	uint64_t start = gantry_now_ns();
+	struct gantry_waiter w;
+	gantry_result r;
+
+	gantry_waiter_init(&w, NULL);
+	while ((r = ring->dev->ops->stream_query(ring->dev, ring->stream)) == GANTRY_AGAIN &&
+	       gantry_now_ns() - start <= timeout_ns)
+		gantry_waiter_idle(&w, END_NAP_NS);
+	return r;
+}
+
+gantry_result gantry_unpack_ring_destroy(struct gantry_unpack_ring *ring, uint64_t timeout_ns)
+{
+	gantry_result r = GANTRY_OK, e;
+
+	if (!ring)
+		return GANTRY_OK;
+	__atomic_store_n(&ring->shared->posted, ring->posted | GANTRY_UNPACK_STOP, __ATOMIC_SEQ_CST);
+	ring_doors(ring);
+	e = ended(ring, timeout_ns);
+	if (e == GANTRY_AGAIN) {
+		gantry_unpack_ring_abort(ring);
+		e = ended(ring, timeout_ns);
+	}
+	if (e == GANTRY_AGAIN)
+		FAIL(GANTRY_ERR_TIMEOUT,
+		     "the unpack ring of %s does not end, not even aborted; its memory is left to it", ring->dev->name);
+	if (e == GANTRY_OK && gantry_unpack_ring_done(ring) < ring->posted)
+		r = gantry_fail(GANTRY_ERR_TIMEOUT, LOG_SUBSYS, __FILE__, __LINE__,
+				"an unpack ring ended with %llu of %llu jobs done", (unsigned long long)ring->seen,
+				(unsigned long long)ring->posted);
+	else
+		r = e;
+	ring->dev->ops->stream_destroy(ring->dev, ring->stream);
+	ring->dev->ops->free_mapped(ring->dev, ring->shared);
+	free(ring);
+out:
+	return r;
+}

@@ -1,0 +1,140 @@
+/*
+ * Memory and launches for tests of the unpack kernels, on the host device or, with the argument "cuda", on GPU 0. All
+ * memory is mapped, so that the test reads and writes it like its own.
+ */
+#ifndef GANTRY_TESTS_K_UNPACK_UTIL_H
+#define GANTRY_TESTS_K_UNPACK_UTIL_H
+
+#include "base/param.h"
+#include "device/device.h"
+#include "device/work.h"
+#include "test.h"
+
+enum { GUARD = 64, POISON = 0xa5 };
+
+static struct gantry_device *dev;
+static struct gantry_stream *stream;
+static int on_gpu;
+
+/* The same place for the test and for kernels. */
+struct area {
+	char *host, *device;
+	size_t size;
+};
+
+static inline struct area area_new(size_t size)
+{
+	struct area a = {.size = size};
+	void *h, *d;
+
+	CHECK_EQ(dev->ops->alloc_mapped(dev, size, &h, &d), GANTRY_OK);
+	a.host = h;
+	a.device = d;
+	return a;
+}
+static inline void area_free(struct area *a)
+{
+	CHECK_EQ(dev->ops->free_mapped(dev, a->host), GANTRY_OK);
+}
+
+static uint64_t random_state = 88172645463325252u;
+static inline uint64_t random_below(uint64_t n)
+{
+	random_state ^= random_state << 13;
+	random_state ^= random_state >> 7;
+	random_state ^= random_state << 17;
+	return (random_state >> 8) % n;
+}
+static inline void random_fill(char *p, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		p[i] = (char)random_below(256);
+}
+
+static inline void open_device(int argc, char **argv)
+{
+	on_gpu = argc > 1 && strcmp(argv[1], "cuda") == 0;
+	CHECK_EQ(gantry_params_load(0), GANTRY_OK);
+	CHECK_EQ(gantry_device_open(on_gpu ? GANTRY_DEVICE_CUDA : GANTRY_DEVICE_HOST, 0, &dev), GANTRY_OK);
+	CHECK_EQ(gantry_stream_create(dev, &stream), GANTRY_OK);
+}
+static inline void close_device(void)
+{
+	CHECK_EQ(gantry_stream_destroy(dev, stream), GANTRY_OK);
+	gantry_device_close(dev);
+}
+
+static inline void run(enum gantry_kernel kernel, uint32_t blocks, uint32_t lanes, const void *args, size_t size)
+{
+	struct gantry_launch l = {
+		.kernel = kernel, .blocks = blocks, .lanes = lanes, .args = args, .args_size = size, .abort = NULL};
+
+	CHECK_EQ(dev->ops->launch(dev, stream, &l), GANTRY_OK);
+	CHECK_EQ(gantry_stream_sync(dev, stream), GANTRY_OK);
+}
+
+/* Numbers of blocks and lanes that every kind of device takes; 0 ends the list. */
+struct team {
+	uint32_t blocks, lanes;
+};
+static inline const struct team *teams(void)
+{
+	static const struct team host[] = {{1, 1}, {1, 3}, {3, 1}, {2, 2}, {0, 0}};
+	static const struct team gpu[] = {{1, 32}, {1, 512}, {3, 96}, {40, 512}, {0, 0}};
+
+	return on_gpu ? gpu : host;
+}
+
+/* A list of fragments and what they should do, byte by byte and without a thought for speed. */
+enum { MAX_DESCS = 1 << 14 };
+struct list {
+	struct area descs;
+	struct gantry_unpack_desc *d; /* = descs.host */
+	uint64_t n;
+};
+static inline struct list list_new(void)
+{
+	struct list l = {.descs = area_new(MAX_DESCS * sizeof(struct gantry_unpack_desc))};
+
+	l.d = (struct gantry_unpack_desc *)l.descs.host;
+	return l;
+}
+static inline void list_add(struct list *l, uint64_t src_off, uint64_t dst_off, uint64_t len)
+{
+	CHECK(l->n < MAX_DESCS);
+	l->d[l->n].src_off = (uint32_t)src_off;
+	l->d[l->n].len = (uint32_t)len;
+	l->d[l->n].dst_off = dst_off;
+	l->n++;
+}
+static inline void list_shuffle(struct list *l)
+{
+	for (uint64_t i = l->n; i > 1; i--) {
+		uint64_t k = random_below(i);
+		struct gantry_unpack_desc t = l->d[i - 1];
+
+		l->d[i - 1] = l->d[k];
+		l->d[k] = t;
+	}
+}
+
+/* Cuts [0, bytes) into fragments of 1 to `most` bytes that lie anywhere in a pool, in their order. */
+static inline void list_cut(struct list *l, uint64_t bytes, uint64_t most, uint64_t pool_bytes)
+{
+	uint64_t slot = most + 32, slots = pool_bytes / slot, k;
+
+	slots -= slots % 7 == 0; /* so that steps of 7 go through all of them */
+	k = random_below(slots);
+	l->n = 0;
+	for (uint64_t at = 0; at < bytes;) {
+		uint64_t len = 1 + random_below(most);
+
+		len = len < bytes - at ? len : bytes - at;
+		k = (k + 7) % slots;
+		list_add(l, k * slot + random_below(slot - len + 1), at, len);
+		at += len;
+		CHECK(l->n <= slots);
+	}
+}
+
+#endif

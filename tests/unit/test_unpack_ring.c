@@ -1,0 +1,187 @@
+/*
+ * The kernel that stays: jobs in order, more of them than entries, stop with jobs left, abort, and that nothing of a
+ * job is missing when `done` says that it is over.
+ */
+#include <unistd.h>
+
+#include "device/unpack_ring.h"
+#include "k_unpack_util.h"
+
+enum { SPACE = 1 << 20 };
+#define LONG 60000000000ull
+
+static struct area pool, dst;
+static struct list list;
+
+static struct gantry_unpack_ring *ring_new(uint32_t blocks, uint32_t entries)
+{
+	struct gantry_unpack_ring *ring = NULL;
+
+	CHECK_EQ(gantry_unpack_ring_create(dev, blocks, on_gpu ? 64 : 0, entries, &ring), GANTRY_OK);
+	return ring;
+}
+
+static struct gantry_unpack_job job_of(uint64_t first, uint64_t n, int gather)
+{
+	struct gantry_unpack_job job = {.descs = (const struct gantry_unpack_desc *)list.descs.device + first,
+					.n = n,
+					.bounce = pool.device,
+					.dst = dst.device,
+					.gather = (uint64_t)gather};
+
+	return job;
+}
+
+static void post(struct gantry_unpack_ring *ring, const struct gantry_unpack_job *job, uint64_t number)
+{
+	uint64_t got = 0;
+
+	while (gantry_unpack_ring_post(ring, job, &got) == GANTRY_AGAIN)
+		CHECK_EQ(gantry_unpack_ring_wait(ring, gantry_unpack_ring_done(ring) + 1, LONG), GANTRY_OK);
+	CHECK_EQ(got, number);
+}
+
+/* Each job copies what the one before wrote, so that order and visibility between jobs are both needed... within one
+ * block. Between blocks a job may not read what another job writes, so here each block's share is the whole job. */
+static void test_order(void)
+{
+	struct gantry_unpack_ring *ring = ring_new(1, 4);
+	const uint64_t jobs = on_gpu ? 300 : 2000;
+
+	list.n = 0;
+	random_fill(pool.host, SPACE);
+	memset(dst.host, 0, SPACE);
+	/* there: pool[0] -> dst[0]; back: dst[0] -> pool[1000], and so on along the pool */
+	for (uint64_t k = 0; k < 200; k++) {
+		list_add(&list, k * 1000, k * 999, 900);
+		list_add(&list, (k + 1) * 1000, k * 999, 900);
+	}
+	for (uint64_t k = 0; k < jobs; k++) {
+		struct gantry_unpack_job job = job_of(k % 400, 1, k % 2 == 1);
+
+		post(ring, &job, k);
+		CHECK(gantry_unpack_ring_done(ring) <= k + 1);
+	}
+	CHECK_EQ(gantry_unpack_ring_wait(ring, jobs, LONG), GANTRY_OK);
+	CHECK_EQ(gantry_unpack_ring_done(ring), jobs);
+	for (uint64_t k = 1; k <= (jobs < 400 ? jobs : 400) / 2; k++)
+		CHECK(memcmp(pool.host, pool.host + k * 1000, 900) == 0);
+	CHECK_EQ(gantry_unpack_ring_destroy(ring, LONG), GANTRY_OK);
+}
+
+/* Several blocks, jobs of many fragments: all bytes are there when done says so. */
+static void test_shares(uint32_t blocks)
+{
+	struct gantry_unpack_ring *ring = ring_new(blocks, 8);
+	char *want = malloc(SPACE);
+
+	CHECK(want);
+	for (uint64_t k = 0; k < 60; k++) {
+		struct gantry_unpack_job job;
+
+		list_cut(&list, 20000 + k * 777, k % 2 ? 1448 : 300, SPACE);
+		random_fill(pool.host, SPACE);
+		memset(dst.host, POISON, 100000);
+		memset(want, POISON, 100000);
+		for (uint64_t i = 0; i < list.n; i++)
+			memcpy(want + list.d[i].dst_off, pool.host + list.d[i].src_off, list.d[i].len);
+		job = job_of(0, list.n, 0);
+		post(ring, &job, k);
+		CHECK_EQ(gantry_unpack_ring_wait(ring, k + 1, LONG), GANTRY_OK);
+		CHECK(memcmp(dst.host, want, 100000) == 0);
+	}
+	CHECK_EQ(gantry_unpack_ring_destroy(ring, LONG), GANTRY_OK);
+	free(want);
+}
+
+/* Jobs that are posted when the ring is told to stop are done all the same; an empty one too. */
+static void test_stop(void)
+{
+	struct gantry_unpack_ring *ring = ring_new(2, 16);
+	struct gantry_unpack_job job;
+
+	list.n = 0;
+	memset(dst.host, POISON, SPACE);
+	for (uint64_t k = 0; k < 12; k++)
+		list_add(&list, k * 5000, k * 4000, 4000);
+	for (uint64_t k = 0; k < 12; k++) {
+		job = job_of(k, k % 4 != 3, 0);
+		CHECK_EQ(gantry_unpack_ring_post(ring, &job, NULL), GANTRY_OK);
+	}
+	CHECK_EQ(gantry_unpack_ring_destroy(ring, LONG), GANTRY_OK);
+	for (uint64_t k = 0; k < 12; k++)
+		if (k % 4 != 3)
+			CHECK(memcmp(dst.host + k * 4000, pool.host + k * 5000, 4000) == 0);
+		else
+			for (uint64_t i = 0; i < 4000; i++)
+				CHECK_EQ((unsigned char)dst.host[k * 4000 + i], POISON);
+}
+
+/* After an abort nothing more is done, and nobody waits for it. The kernel notices it when it waits: so wait for that.
+ */
+static void test_abort(void)
+{
+	struct gantry_unpack_ring *ring = ring_new(2, 4);
+	struct gantry_unpack_job job = job_of(0, 1, 0);
+
+	CHECK_EQ(gantry_unpack_ring_post(ring, &job, NULL), GANTRY_OK);
+	CHECK_EQ(gantry_unpack_ring_wait(ring, 1, LONG), GANTRY_OK);
+	gantry_unpack_ring_abort(ring);
+	usleep(300000);
+	CHECK_EQ(gantry_unpack_ring_post(ring, &job, NULL), GANTRY_OK);
+	CHECK_EQ(gantry_unpack_ring_wait(ring, 2, LONG), GANTRY_ERR_ABORTED);
+	CHECK_EQ(gantry_unpack_ring_destroy(ring, LONG), GANTRY_ERR_TIMEOUT);
+}
+
+/* A ring that nobody serves is full after `entries` jobs; none is overwritten. */
+static void test_full(void)
+{
+	struct gantry_unpack_ring *ring = ring_new(1, 4);
+	struct gantry_unpack_job job = job_of(0, 1, 0);
+	uint64_t number = 99;
+
+	gantry_unpack_ring_abort(ring);
+	usleep(300000);
+	for (uint64_t k = 0; k < 4; k++) {
+		CHECK_EQ(gantry_unpack_ring_post(ring, &job, &number), GANTRY_OK);
+		CHECK_EQ(number, k);
+	}
+	CHECK_EQ(gantry_unpack_ring_post(ring, &job, &number), GANTRY_AGAIN);
+	CHECK_EQ(number, 3);
+	CHECK_EQ(gantry_unpack_ring_destroy(ring, LONG), GANTRY_ERR_TIMEOUT);
+}
+
+static void test_arguments(void)
+{
+	struct gantry_unpack_ring *ring = NULL;
+
+	CHECK_EQ(gantry_unpack_ring_create(dev, 0, 0, 4, &ring), GANTRY_ERR_INVALID);
+	CHECK_EQ(gantry_unpack_ring_create(dev, 1, 0, 0, &ring), GANTRY_ERR_INVALID);
+	CHECK_EQ(gantry_unpack_ring_create(dev, 1, 0, 6, &ring), GANTRY_ERR_INVALID);
+	CHECK(!ring);
+	CHECK_EQ(gantry_unpack_ring_destroy(NULL, 0), GANTRY_OK);
+	ring = ring_new(1, 2);
+	CHECK_EQ(gantry_unpack_ring_wait(ring, 1, 1000), GANTRY_ERR_TIMEOUT); /* nothing is posted */
+	CHECK_EQ(gantry_unpack_ring_destroy(ring, LONG), GANTRY_OK);
+}
+
+int main(int argc, char **argv)
+{
+	open_device(argc, argv);
+	pool = area_new(SPACE);
+	dst = area_new(SPACE);
+	list = list_new();
+	random_fill(pool.host, SPACE);
+	test_arguments();
+	test_order();
+	test_shares(1);
+	test_shares(3);
+	test_stop();
+	test_abort();
+	test_full();
+	area_free(&list.descs);
+	area_free(&dst);
+	area_free(&pool);
+	close_device();
+	return 0;
+}

@@ -1,0 +1,383 @@
+/*
+ * `perf unpack`: memory, checks and times.
+ *
+ * The pool is filled from the host, so that no kernel under test has a hand in what is expected. A destination is
+ * poisoned by FILL with another pattern, and then checked: messages without gaps by VERIFY on the device, byte for
+ * byte; with gaps on the host. The guards around it are looked at in any case.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_TOOL
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "device/pattern.h"
+#include "gantry/types.h"
+#include "perf_unpack.h"
+#include "perf_util.h"
+
+enum { SEQ_MESSAGE = 1, SEQ_POISON = 2, TIMES = 3 };
+
+static uint64_t area_bytes(const struct unpack_bench *b)
+{
+	return b->dst_bytes + 2 * UNPACK_GUARD;
+}
+
+gantry_result unpack_bench_open(struct unpack_bench *b, const struct unpack_opts *o, const enum unpack_shape *shapes,
+				int nshapes)
+{
+	gantry_result r = GANTRY_OK;
+	void *p = NULL, *q = NULL;
+	const char *why;
+
+	b->o = o;
+	TRY(gantry_device_open((enum gantry_device_kind)o->device, o->gpu, &b->dev));
+	for (int i = 0; i < nshapes; i++) {
+		struct unpack_list l;
+
+		if (!unpack_list_make(&l, shapes[i], o->bytes, o->seed, &why))
+			FAIL(GANTRY_ERR_LIMIT, "%llu bytes of shape %s: %s", (unsigned long long)o->bytes,
+			     unpack_shape_names[shapes[i]], why);
+		b->pool_bytes = l.pool_bytes > b->pool_bytes ? l.pool_bytes : b->pool_bytes;
+		b->dst_bytes = l.span > b->dst_bytes ? l.span : b->dst_bytes;
+		b->max_descs = l.n > b->max_descs ? l.n : b->max_descs;
+		unpack_list_free(&l);
+	}
+	b->dst_bytes = (b->dst_bytes + 15) / 16 * 16;
+	b->page = malloc(b->pool_bytes);
+	b->msg = malloc(area_bytes(b));
+	if (!b->page || !b->msg)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a pool of %llu bytes and a message of %llu",
+		     (unsigned long long)b->pool_bytes, (unsigned long long)b->dst_bytes);
+	TRY(gantry_stream_create(b->dev, &b->stream));
+	TRY(b->dev->ops->event_create(b->dev, &b->from));
+	TRY(b->dev->ops->event_create(b->dev, &b->to));
+	TRY(b->dev->ops->alloc(b->dev, b->pool_bytes, &p));
+	b->pool = p;
+	TRY(b->dev->ops->alloc(b->dev, area_bytes(b), &p));
+	b->dst = p;
+	TRY(b->dev->ops->alloc(b->dev, area_bytes(b), &p));
+	b->tmp = p;
+	TRY(b->dev->ops->alloc(b->dev, b->max_descs * sizeof(*b->descs), &p));
+	b->descs = p;
+	TRY(b->dev->ops->alloc_mapped(b->dev, sizeof(*b->wrong), &p, &q));
+	b->wrong = p;
+	b->wrong_dev = q;
+out:
+	return r;
+}
+
+void unpack_bench_close(struct unpack_bench *b)
+{
+	if (!b->dev)
+		return;
+	if (b->stream)
+		gantry_stream_destroy(b->dev, b->stream);
+	if (b->from)
+		b->dev->ops->event_destroy(b->dev, b->from);
+	if (b->to)
+		b->dev->ops->event_destroy(b->dev, b->to);
+	b->dev->ops->free(b->dev, b->pool);
+	b->dev->ops->free(b->dev, b->dst);
+	b->dev->ops->free(b->dev, b->tmp);
+	b->dev->ops->free(b->dev, b->descs);
+	if (b->wrong)
+		b->dev->ops->free_mapped(b->dev, b->wrong);
+	gantry_device_close(b->dev);
+	unpack_list_free(&b->l);
+	free(b->page);
+	free(b->msg);
+}
+
+/* msg, which starts at dst_off 0, goes to its pages, and those to the device; what is between fragments is not 0. */
+static gantry_result fill_pool(struct unpack_bench *b)
+{
+	memset(b->page, 0x5a, b->l.pool_bytes);
+	for (uint64_t i = 0; i < b->l.n; i++)
+		memcpy(b->page + b->l.descs[i].src_off, b->msg + b->l.descs[i].dst_off, b->l.descs[i].len);
+	return b->dev->ops->copy(b->dev, b->pool, b->page, b->l.pool_bytes);
+}
+
+static gantry_result make_list(struct unpack_bench *b, enum unpack_shape shape)
+{
+	gantry_result r = GANTRY_OK;
+	const char *why;
+
+	unpack_list_free(&b->l);
+	if (!unpack_list_make(&b->l, shape, b->o->bytes, b->o->seed, &why))
+		FAIL(GANTRY_ERR_LIMIT, "shape %s: %s", unpack_shape_names[shape], why);
+	TRY(b->dev->ops->copy(b->dev, b->descs, b->l.descs, b->l.n * sizeof(*b->descs)));
+out:
+	return r;
+}
+
+gantry_result unpack_bench_load(struct unpack_bench *b, enum unpack_shape shape)
+{
+	gantry_result r = GANTRY_OK;
+
+	TRY(make_list(b, shape));
+	perf_fill(b->msg, b->l.span, SEQ_MESSAGE);
+	TRY(fill_pool(b));
+out:
+	return r;
+}
+
+gantry_result unpack_launch(struct unpack_bench *b, uint32_t blocks, enum gantry_kernel kernel, const void *args,
+			    size_t size)
+{
+	struct gantry_launch l = {.kernel = kernel, .blocks = blocks, .args = args, .args_size = size};
+
+	return b->dev->ops->launch(b->dev, b->stream, &l);
+}
+static uint32_t many(const struct unpack_bench *b)
+{
+	return b->dev->sleeps ? 1 : b->dev->max_blocks;
+}
+
+gantry_result unpack_poison(struct unpack_bench *b, char *area)
+{
+	struct gantry_fill_args a = {.dst = area, .bytes = area_bytes(b), .seq = SEQ_POISON};
+
+	return unpack_launch(b, many(b), GANTRY_KERNEL_FILL, &a, sizeof(a));
+}
+
+/* Bytes of a piece of the area, fetched from the device, that are not poison. */
+static gantry_result not_poison(struct unpack_bench *b, const char *area, uint64_t from, uint64_t n, uint64_t *wrong)
+{
+	gantry_result r = GANTRY_OK;
+	uint64_t seed = gantry_pattern_seed(area_bytes(b), SEQ_POISON);
+	char *got = malloc(n ? n : 1);
+
+	if (!got)
+		FAIL(GANTRY_ERR_NOMEM, "no memory to check %llu bytes", (unsigned long long)n);
+	TRY(b->dev->ops->copy(b->dev, got, area + from, n));
+	for (uint64_t i = 0; i < n; i++)
+		*wrong += got[i] != (char)(gantry_pattern_word(seed, (from + i) / 8) >> (from + i) % 8 * 8);
+out:
+	free(got);
+	return r;
+}
+
+/* The message with its gaps, byte for byte on the host. */
+static gantry_result verify_gaps(struct unpack_bench *b, const char *area, uint64_t *wrong)
+{
+	gantry_result r = GANTRY_OK;
+	uint64_t seed = gantry_pattern_seed(area_bytes(b), SEQ_POISON), at = 0, k;
+	char *got = malloc(b->l.span);
+
+	if (!got)
+		FAIL(GANTRY_ERR_NOMEM, "no memory to check %llu bytes", (unsigned long long)b->l.span);
+	TRY(b->dev->ops->copy(b->dev, got, area + UNPACK_GUARD, b->l.span));
+	for (uint64_t i = 0; i < b->l.n; i++) {
+		const struct gantry_unpack_desc *d = &b->l.descs[i];
+
+		for (; at < d->dst_off; at++) {
+			k = at + UNPACK_GUARD;
+			*wrong += got[at] != (char)(gantry_pattern_word(seed, k / 8) >> k % 8 * 8);
+		}
+		for (uint64_t n = 0; n < d->len && memcmp(got + at, b->msg + at, d->len); n++)
+			*wrong += got[at + n] != b->msg[at + n];
+		at += d->len;
+	}
+out:
+	free(got);
+	return r;
+}
+
+gantry_result unpack_verify(struct unpack_bench *b, const char *area, uint64_t *ret_wrong)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_verify_args a = {
+		.src = area + UNPACK_GUARD, .bytes = b->l.span, .seq = SEQ_MESSAGE, .wrong = b->wrong_dev};
+	uint64_t wrong = 0;
+
+	*b->wrong = 0;
+	TRY(gantry_stream_sync(b->dev, b->stream));
+	if (b->l.span == b->l.bytes) {
+		TRY(unpack_launch(b, many(b), GANTRY_KERNEL_VERIFY, &a, sizeof(a)));
+		TRY(gantry_stream_sync(b->dev, b->stream));
+		wrong = __atomic_load_n(b->wrong, __ATOMIC_ACQUIRE);
+	} else {
+		TRY(verify_gaps(b, area, &wrong));
+	}
+	TRY(not_poison(b, area, 0, UNPACK_GUARD, &wrong));
+	TRY(not_poison(b, area, UNPACK_GUARD + b->l.span, area_bytes(b) - UNPACK_GUARD - b->l.span, &wrong));
+	*ret_wrong += wrong;
+out:
+	return r;
+}
+
+/* The ways that are compared: each puts work into the stream. */
+enum way { OURS, SEED, COPY, FUSED, TWO_STEP, WAYS };
+
+static gantry_result enqueue(struct unpack_bench *b, enum way way, uint32_t blocks)
+{
+	gantry_result r = GANTRY_OK;
+	char *dst = b->dst + UNPACK_GUARD, *tmp = b->tmp + UNPACK_GUARD;
+	struct gantry_unpack_args ours = {
+		.descs = b->descs, .n = b->l.n, .bounce = b->pool, .dst = way == TWO_STEP ? tmp : dst};
+	struct gantry_unpack_seed_args seed = {
+		.descs = b->descs, .n = b->l.n, .bounce = b->pool, .dst = dst, .bytes = b->l.bytes};
+	struct gantry_unpack_reduce_args fused = {.descs = b->descs,
+						  .n = b->l.n,
+						  .bounce = b->pool,
+						  .input = dst,
+						  .output = dst,
+						  .type = GANTRY_TYPE_FLOAT32,
+						  .op = GANTRY_OP_SUM};
+	struct gantry_reduce_args sum = {.src = {dst, tmp},
+					 .dst = {dst},
+					 .nsrc = 2,
+					 .ndst = 1,
+					 .count = b->l.bytes / sizeof(float),
+					 .type = GANTRY_TYPE_FLOAT32,
+					 .op = GANTRY_OP_SUM};
+
+	switch (way) {
+	case COPY:
+		r = b->dev->ops->copy_async(b->dev, b->stream, tmp, dst, b->l.bytes);
+		break;
+	case SEED:
+		r = unpack_launch(b, blocks, GANTRY_KERNEL_UNPACK_SEED, &seed, sizeof(seed));
+		break;
+	case FUSED:
+		r = unpack_launch(b, blocks, GANTRY_KERNEL_UNPACK_REDUCE, &fused, sizeof(fused));
+		break;
+	case TWO_STEP:
+		TRY(unpack_launch(b, blocks, GANTRY_KERNEL_UNPACK, &ours, sizeof(ours)));
+		TRY(unpack_launch(b, blocks, GANTRY_KERNEL_REDUCE, &sum, sizeof(sum)));
+		break;
+	default:
+		r = unpack_launch(b, blocks, GANTRY_KERNEL_UNPACK, &ours, sizeof(ours));
+	}
+out:
+	return r;
+}
+
+/* GB/s of payload, a few in a row between two events. */
+static gantry_result time_once(struct unpack_bench *b, enum way way, uint32_t blocks, double *ret_gbs)
+{
+	gantry_result r = GANTRY_OK;
+	double us = 0;
+
+	TRY(b->dev->ops->event_record(b->dev, b->from, b->stream));
+	for (int i = 0; i < TIMES; i++)
+		TRY(enqueue(b, way, blocks));
+	TRY(b->dev->ops->event_record(b->dev, b->to, b->stream));
+	TRY(gantry_stream_sync(b->dev, b->stream));
+	TRY(b->dev->ops->event_elapsed(b->dev, b->from, b->to, &us));
+	*ret_gbs = us > 0 ? (double)b->l.bytes * TIMES / us / 1e3 : NAN;
+out:
+	return r;
+}
+
+/* Medians of the ways from `first` on, interleaved; one round to warm up. */
+static gantry_result time_all(struct unpack_bench *b, enum way first, int n, uint32_t blocks, double *ret_gbs)
+{
+	gantry_result r = GANTRY_OK;
+	static double v[WAYS][UNPACK_REPEATS_MAX];
+
+	for (int k = -1; k < b->o->repeats; k++)
+		for (int i = 0; i < n; i++)
+			TRY(time_once(b, (enum way)(first + i), blocks, &v[i][k < 0 ? 0 : k]));
+	for (int i = 0; i < n; i++)
+		ret_gbs[i] = perf_median(v[i], (size_t)b->o->repeats);
+out:
+	return r;
+}
+
+gantry_result unpack_measure(struct unpack_bench *b, enum unpack_shape shape, uint32_t blocks, struct unpack_row *ret)
+{
+	gantry_result r = GANTRY_OK;
+	struct unpack_row row = {.kind = "unpack",
+				 .shape = unpack_shape_names[shape],
+				 .blocks = blocks,
+				 .bytes = b->l.bytes,
+				 .frags = b->l.n};
+	double gbs[3] = {NAN, NAN, NAN};
+	uint64_t seed_wrong = 0;
+
+	TRY(unpack_poison(b, b->dst));
+	TRY(enqueue(b, SEED, blocks));
+	TRY(unpack_verify(b, b->dst, &seed_wrong));
+	if (seed_wrong)
+		FAIL(GANTRY_ERR_CORRUPT, "NCCL's loop, which is compared with, got %llu bytes wrong",
+		     (unsigned long long)seed_wrong);
+	TRY(unpack_poison(b, b->dst));
+	TRY(enqueue(b, OURS, blocks));
+	TRY(unpack_verify(b, b->dst, &row.wrong));
+	if (!b->o->check_only)
+		TRY(time_all(b, OURS, 3, blocks, gbs));
+	row.gbs = gbs[OURS];
+	row.seed_gbs = gbs[SEED];
+	row.copy_gbs = gbs[COPY];
+	*ret = row;
+out:
+	return r;
+}
+
+/* Sums of two small whole numbers are exact in float. */
+static float element(uint64_t i, int which)
+{
+	return (float)(gantry_pattern_mix(i + 1) >> (which ? 40 : 20) & 0xffff);
+}
+
+gantry_result unpack_bench_load_floats(struct unpack_bench *b, enum unpack_shape shape)
+{
+	gantry_result r = GANTRY_OK;
+	float *f = (float *)b->msg;
+
+	TRY(make_list(b, shape));
+	for (uint64_t i = 0; i < b->l.bytes / sizeof(float); i++)
+		f[i] = element(i, 0);
+	TRY(fill_pool(b));
+	for (uint64_t i = 0; i < b->l.bytes / sizeof(float); i++)
+		f[i] = element(i, 1);
+out:
+	return r;
+}
+
+/* What arrives is added to what is in dst. */
+static gantry_result check_reduce(struct unpack_bench *b, uint32_t blocks, uint64_t *wrong)
+{
+	gantry_result r = GANTRY_OK;
+	uint64_t n = b->l.bytes / sizeof(float);
+	float *got = malloc(n * sizeof(float) + 1);
+
+	if (!got)
+		FAIL(GANTRY_ERR_NOMEM, "no memory to check %llu bytes", (unsigned long long)b->l.bytes);
+	TRY(unpack_poison(b, b->dst));
+	TRY(gantry_stream_sync(b->dev, b->stream));
+	TRY(b->dev->ops->copy(b->dev, b->dst + UNPACK_GUARD, b->msg, n * sizeof(float)));
+	TRY(enqueue(b, FUSED, blocks));
+	TRY(gantry_stream_sync(b->dev, b->stream));
+	TRY(b->dev->ops->copy(b->dev, got, b->dst + UNPACK_GUARD, n * sizeof(float)));
+	for (uint64_t i = 0; i < n; i++)
+		*wrong += got[i] == element(i, 0) + element(i, 1) ? 0 : sizeof(float);
+	TRY(not_poison(b, b->dst, 0, UNPACK_GUARD, wrong));
+	TRY(not_poison(b, b->dst, UNPACK_GUARD + b->l.span, area_bytes(b) - UNPACK_GUARD - b->l.span, wrong));
+out:
+	free(got);
+	return r;
+}
+
+gantry_result unpack_measure_reduce(struct unpack_bench *b, enum unpack_shape shape, uint32_t blocks,
+				    struct unpack_row *ret)
+{
+	gantry_result r = GANTRY_OK;
+	struct unpack_row row = {.kind = "reduce",
+				 .shape = unpack_shape_names[shape],
+				 .blocks = blocks,
+				 .bytes = b->l.bytes,
+				 .frags = b->l.n};
+	double gbs[2] = {NAN, NAN};
+
+	TRY(check_reduce(b, blocks, &row.wrong));
+	if (!b->o->check_only)
+		TRY(time_all(b, FUSED, 2, blocks, gbs));
+	row.fused_gbs = gbs[0];
+	row.two_step_gbs = gbs[1];
+	*ret = row;
+out:
+	return r;
+}

@@ -18,10 +18,6 @@
 #include "base/param.h"
 #include "device/device.h"
 
-/* A build may lack one of them. */
-extern const struct devmem_source_ops devmem_emulated __attribute__((weak));
-extern const struct devmem_source_ops devmem_kernel __attribute__((weak));
-
 enum { MEMORY_AUTO, MEMORY_MAPPED, MEMORY_DEVICE }; /* GANTRY_UNPACK_MEMORY */
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -206,10 +202,29 @@ static void describe_parts(const struct devmem_pool *p, char *text, size_t len)
 	}
 }
 
-void devmem_pool_put(struct devmem_pool *p)
+/* One line: is everything back? The caller holds list_lock. */
+static int say_whole(struct devmem_pool *p, const char *when)
 {
 	char text[512];
+	uint64_t abandoned = 0;
+	uint32_t out;
 
+	describe_parts(p, text, sizeof(text));
+	for (int i = 0; i < p->nparts; i++)
+		abandoned += __atomic_load_n(&p->parts[i].binding->abandoned, __ATOMIC_RELAXED);
+	pthread_mutex_lock(&p->lock);
+	out = p->npages - p->nfree;
+	LOG_INFO(NET,
+		 "page pool of %s%s: %s: %u of %u landing pages are out, %" PRIu64
+		 " fragments were never given back; most landing pages at a time %u, refused %" PRIu64 " times%s",
+		 p->device->name, when, out || abandoned ? "the pool is NOT whole" : "the pool is whole", out,
+		 p->npages, abandoned, p->npages - p->lowest, p->refused, text);
+	pthread_mutex_unlock(&p->lock);
+	return !out && !abandoned;
+}
+
+void devmem_pool_put(struct devmem_pool *p)
+{
 	if (!p)
 		return;
 	pthread_mutex_lock(&list_lock);
@@ -220,11 +235,7 @@ void devmem_pool_put(struct devmem_pool *p)
 				break;
 			}
 		}
-		describe_parts(p, text, sizeof(text));
-		LOG_INFO(NET,
-			 "page pool of %s ends: %u of %u landing pages are out, most at a time %u, refused %" PRIu64
-			 " times%s",
-			 p->device->name, p->npages - p->nfree, p->npages, p->npages - p->lowest, p->refused, text);
+		say_whole(p, " ends");
 		destroy(p);
 	}
 	pthread_mutex_unlock(&list_lock);
@@ -302,17 +313,10 @@ void devmem_pool_give(struct devmem_pool *p, const uint32_t *pages, uint32_t n)
 
 int devmem_pool_is_whole(struct devmem_pool *p)
 {
-	char text[512];
-	uint32_t out, lowest;
+	int whole;
 
 	pthread_mutex_lock(&list_lock);
-	describe_parts(p, text, sizeof(text));
+	whole = say_whole(p, "");
 	pthread_mutex_unlock(&list_lock);
-	pthread_mutex_lock(&p->lock);
-	out = p->npages - p->nfree;
-	lowest = p->lowest;
-	pthread_mutex_unlock(&p->lock);
-	LOG_INFO(NET, "page pool of %s: %u of %u landing pages are out, most at a time %u%s", p->device->name, out,
-		 p->npages, p->npages - lowest, text);
-	return out == 0;
+	return whole;
 }

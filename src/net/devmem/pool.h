@@ -75,8 +75,8 @@ static inline uint64_t devmem_pool_page_offset(const struct devmem_pool *p, uint
 {
 	return p->landing_base + (uint64_t)page * DEVMEM_LANDING_PAGE;
 }
-/* Are all landing pages back? What a soak test asks at its end. Logs one line either way, which has what the source
- * says of each part (tokens are between it and its flows). */
+/* All landing pages are back, and flows that have ended gave every fragment back. Says so in the log, as the end of a
+ * pool does. */
 int devmem_pool_is_whole(struct devmem_pool *p);
 
 #endif

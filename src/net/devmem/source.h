@@ -40,6 +40,7 @@ struct devmem_binding {
 	const struct devmem_source_ops *ops; /* borrowed, const */
 	uint32_t dmabuf_id;		     /* never 0 */
 	struct devmem_memory memory;
+	uint64_t abandoned; /* fragments that were not given back before their flow ended; relaxed (tokens.c) */
 };
 
 struct devmem_flow {

@@ -24,6 +24,10 @@ void devmem_tokens_init(struct devmem_tokens *t, struct devmem_flow *flow)
 
 void devmem_tokens_free(struct devmem_tokens *t)
 {
+	if (t->nqueued)
+		devmem_tokens_flush(t); /* a failure has been said; then they count as abandoned */
+	if (t->held)
+		__atomic_fetch_add(&t->flow->binding->abandoned, t->held, __ATOMIC_RELAXED);
 	free(t->users);
 	free(t->queued);
 	pthread_mutex_destroy(&t->lock);

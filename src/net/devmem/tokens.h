@@ -34,7 +34,8 @@ enum { DEVMEM_FLUSH_AT = 64, DEVMEM_TOKENS_MAX = 1 << 24 };
 #define DEVMEM_QUEUED UINT32_MAX
 
 void devmem_tokens_init(struct devmem_tokens *t, struct devmem_flow *flow);
-void devmem_tokens_free(struct devmem_tokens *t); /* forgets; the flow's end frees them */
+/* Before the flow is detached: its end frees what is still held, which is counted as abandoned. */
+void devmem_tokens_free(struct devmem_tokens *t);
 /* A token that receive has just brought: one user. ERR_PROTOCOL: it is out already, or none. Only this call allocates.
  */
 gantry_result devmem_tokens_take(struct devmem_tokens *t, uint32_t token);

@@ -10,7 +10,7 @@ start_mps
 status=0
 unpack_env=("${gantry_env[@]}" --env GANTRY_UNPACK=emulated --env NCCL_NET_GDR_LEVEL=SYS --env NCCL_NET_GDR_READ=1
 	--env NCCL_PAT_ENABLE=0)
-log_env=(--env NCCL_DEBUG=INFO --env NCCL_DEBUG_SUBSYS=INIT,NET)
+log_env=(--env GANTRY_LOG=info --env NCCL_DEBUG=INFO --env NCCL_DEBUG_SUBSYS=INIT,NET)
 [ -z "${OUT:-}" ] || keep=$OUT
 
 # NCCL must have used its unpack kernel on our descriptors, and everything must be back at the end.
@@ -24,7 +24,7 @@ used()
 			{ echo "rank $rank: no descriptors in the log"; status=1; }
 		grep -qh "pool is whole" "$log.nccl.$rank" || { echo "rank $rank: pages or tokens are missing at the end"; status=1; }
 	done
-	[ $status = 0 ] || { tail -n 25 "$log".0; grep -h "gantry\|UNPACK" "$log".nccl.0 | tail -n 30; }
+	[ $status = 0 ] || { tail -n 5 "$log".0; grep -h "WARN\|rror\|UNPACK\|pool\| -> [1-9]" "$log".nccl.* | tail -n 40; }
 	[ -z "${keep:-}" ] || grep -h "UNPACK\|pool" "$log".nccl.* >>"$keep/nccl_unpack.log"
 }
 

@@ -13,7 +13,7 @@
 #include "net/tcp/stage.h"
 #include "net/tcp/unpack.h"
 
-enum { OWN_DEVICE_BUFFERS = 2 };
+enum { OWN_BUFFERS = 3 };
 enum comm_kind { COMM_SEND = 0x53454e44, COMM_RECV = 0x52454356, COMM_GONE = 0 };
 
 struct tcp_comm {
@@ -22,7 +22,7 @@ struct tcp_comm {
 	struct gantry_device *device; /* owned reference: whose memory may be registered; NULL: only host memory */
 	struct tcp_unpack *unpack;    /* owned; receiving with UNPACK */
 	int plugin;		      /* NCCL is the user, see check_own */
-	uint32_t device_regs;	      /* stretches of device memory registered so far; by the thread that registers */
+	uint32_t regs;		      /* stretches of memory registered so far; by the thread that registers */
 	uint32_t in_use;	      /* a message was posted; relaxed */
 };
 
@@ -362,15 +362,15 @@ static gantry_result check_type(const char *what, const struct tcp_comm *comm, i
 }
 
 /*
- * NCCL registers its own buffers right after it has connected: for LL128 and Simple in device memory, for LL in host
- * memory. Device memory that it registers later, or more of it, are buffers of its user: these would go around the
- * unpack queue. NCCL goes on without when it is refused, but both ends must refuse, because they choose the size of
+ * NCCL registers its own buffers right after it has connected, one per protocol; that of LL is in host memory on the
+ * sending side and in device memory on the receiving side (seen with 2.28.9). Device memory that it registers later, or
+ * more of it, are buffers of its user: these would go around the unpack queue. NCCL goes on without when it is refused, but both ends must refuse, because they choose the size of
  * messages by it. (Until 2.24 it did not even ask plugins that unpack.)
  */
 static gantry_result check_own(const struct tcp_comm *c, int type)
 {
 	if (!c->plugin || type != GANTRY_NET_PTR_CUDA ||
-	    (c->device_regs < OWN_DEVICE_BUFFERS && !__atomic_load_n(&c->in_use, __ATOMIC_RELAXED)))
+	    (c->regs < OWN_BUFFERS && !__atomic_load_n(&c->in_use, __ATOMIC_RELAXED)))
 		return GANTRY_OK;
 	gantry_set_last_error("regMr of a user's buffer: with UNPACK messages go through NCCL's own buffers");
 	LOG_INFO(NET, "regMr of a user's buffer is refused: with UNPACK messages go through NCCL's own buffers (%s)",
@@ -407,8 +407,8 @@ static gantry_result tcp_reg_mr(struct gantry_net *net, void *comm, void *data, 
 	if (!mr)
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a registration");
 	*mr = (struct tcp_mr){.data = data, .size = size, .type = type, .dmabuf = -1};
-	if (type == GANTRY_NET_PTR_CUDA)
-		c->device_regs++;
+	if (c)
+		c->regs++;
 	*ret_mr = mr;
 	return GANTRY_OK;
 }
@@ -450,13 +450,17 @@ static gantry_result tcp_dereg_mr(struct gantry_net *net, void *comm, void *reg)
 	return GANTRY_OK;
 }
 
+/* NCCL asks for it with every UNPACK connection and hands it to kernels, which do not use it. */
 static gantry_result tcp_get_device_mr(struct gantry_net *net, void *comm, void *mr, void **ret_dptr)
 {
+	struct tcp_mr *m = mr;
+
 	(void)net;
 	(void)comm;
-	(void)mr;
-	(void)ret_dptr;
-	FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "getDeviceMr: this network has no device side");
+	if (!m)
+		FAIL_NOW(GANTRY_ERR_INVALID, "getDeviceMr of no registration");
+	*ret_dptr = m->data;
+	return GANTRY_OK;
 }
 
 /* NCCL always passes the registration; other callers may pass NULL. */

@@ -23,7 +23,7 @@ lacks() { ! grep -qF -- "$2" "$tmp/$1" || die "std$1 has: $2"; }
 
 # For people.
 expect 0 "$gantry" doctor
-for section in interfaces choice limits kernel build plugin parameters; do
+for section in interfaces choice limits kernel devmem build plugin parameters; do
 	grep -qx "$section" "$tmp/out" || die "no section $section"
 done
 has out RLIMIT_NOFILE
@@ -49,8 +49,14 @@ for line in open(sys.argv[1]):
     assert o["level"] in ("ok", "note", "warn", "fail"), o
     names.add((o["section"], o["name"]))
 want = {("choice", "tcp"), ("limits", "cpus"), ("limits", "somaxconn"), ("limits", "tcp_rmem"), ("kernel", "splice"),
-        ("kernel", "congestion control"), ("kernel", "devmem"), ("build", "openssl"), ("parameters", "GANTRY_LANES")}
+        ("kernel", "congestion control"), ("kernel", "devmem"), ("devmem", "socket option"), ("devmem", "netdev family"),
+        ("devmem", "peer"), ("devmem", "flow verified"), ("build", "openssl"), ("parameters", "GANTRY_LANES")}
 assert want <= names, want - names
+# Some interface has all its questions, some device its own, and each pair a verdict.
+for question in ("header split", "flow steering", "bind, dry run", "sending"):
+    assert any(s == "devmem" and n.endswith(": " + question) for s, n in names), question
+assert any(s == "devmem" and n.endswith(": dma-buf export") for s, n in names)
+assert any(s == "devmem" and " to " in n for s, n in names)
 PY
 	echo "ok: JSON read by python3"
 else
@@ -86,6 +92,28 @@ if [ -e "$BUILD_DIR/libnccl-net-gantry.so" ] && [ -z "${GANTRY_SANITIZED:-}" ]; 
 fi
 expect 1 "$gantry" doctor --ifname nosuchif
 has out "no interface matches 'nosuchif'"
+
+# Devmem: a NIC that was asked for and cannot is a warning, not a failure; the helper's command line.
+expect 0 env GANTRY_UNPACK=kernel "$gantry" doctor --json --ifname lo
+grep '"section": "devmem", "name": "lo to ' "$tmp/out" | grep -q '"level": "warn", "value": "not usable"' || die "lo would be usable"
+expect 0 "$gantry" doctor --undo-devmem
+has out "nothing to do"
+expect 2 "$gantry" devmem-helper
+has err "--socket PATH is needed"
+expect 2 "$gantry" devmem-helper --socket "$tmp/s" --uid no-such-user-here
+has err "no such user"
+expect 2 "$gantry" devmem-helper --sockt "$tmp/s"
+expect 1 "$gantry" devmem-helper --socket "$tmp/no/such/folder/s"
+has err "No such file"
+expect 0 "$gantry" devmem-helper --help
+"$gantry" devmem-helper --socket "$tmp/s" &
+helper=$!
+for _ in $(seq 200); do [ -S "$tmp/s" ] && break; sleep 0.05; done
+[ "$(stat -c %a "$tmp/s")" = 600 ] || die "the helper's socket is not there with mode 600"
+kill -TERM $helper
+wait $helper || die "the helper did not end well"
+[ ! -e "$tmp/s" ] || die "the helper left its socket"
+echo "ok: devmem-helper serves and ends"
 
 # Wrong usage.
 expect 2 "$gantry" doctor --jsn

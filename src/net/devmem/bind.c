@@ -55,6 +55,8 @@ static void session_free(struct devmem_session *s)
 {
 	if (!s)
 		return;
+	if (s->journal.fd >= 0)
+		close(s->journal.fd); /* a child's copy: the file is its parent's */
 	pthread_mutex_destroy(&s->lock);
 	free(s->before);
 	free(s);

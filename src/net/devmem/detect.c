@@ -98,10 +98,11 @@ static void ask_split(struct devmem_sys *s, const struct devmem_wish *w, struct 
 {
 	struct devmem_rings rings;
 	char advice[96], driver[32] = "(unnamed)";
-	int e = s->ops->rings_get(s, w->nic, &rings);
+	int e;
 
 	snprintf(advice, sizeof(advice), "ethtool -G %s tcp-data-split on hds-thresh 0", w->nic);
 	s->ops->driver(s, w->nic, driver, sizeof(driver));
+	e = s->ops->rings_get(s, w->nic, &rings);
 	if (e && e != EOPNOTSUPP)
 		say_errno(step, DEVMEM_NO, "rings of the NIC", e, s->said);
 	else if (e || !rings.has_split)

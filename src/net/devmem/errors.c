@@ -161,6 +161,8 @@ const char *devmem_error_text(enum devmem_call call, int error, const char *said
 	const struct devmem_error *e = devmem_error_of(call, error);
 	char text[128];
 
+	if (strcmp(said, e->reason) == 0)
+		said = "";
 	snprintf(buf, len, "%s: %s%s%s%s%s%s", devmem_call_name(call), devmem_strerror(error, text, sizeof(text)),
 		 *e->reason ? ": " : "", e->reason, *said ? " (the kernel says: " : "", said, *said ? ")" : "");
 	return buf;

@@ -222,7 +222,7 @@ static gantry_result listen_at(const struct devmem_helper_config *c, int *ret_fd
 	gantry_result r = GANTRY_OK;
 	struct sockaddr_un a = {.sun_family = AF_UNIX};
 	struct stat st;
-	int fd = -1, probe = -1;
+	int fd = -1, probe = -1, bound = 0;
 	mode_t mask;
 
 	if (strlen(c->path) >= sizeof(a.sun_path))
@@ -248,6 +248,7 @@ static gantry_result listen_at(const struct devmem_helper_config *c, int *ret_fd
 		FAIL(GANTRY_ERR_SYSTEM, "bind to %s: %s", c->path, strerror(e));
 	}
 	umask(mask);
+	bound = 1;
 	/* Mode 0600, and its owner is who may connect. */
 	if (c->has_uid && c->uid != geteuid() && chown(c->path, c->uid, (gid_t)-1) < 0)
 		FAIL(GANTRY_ERR_SYSTEM, "chown of %s to user %u: %s", c->path, (unsigned)c->uid, strerror(errno));
@@ -256,6 +257,8 @@ static gantry_result listen_at(const struct devmem_helper_config *c, int *ret_fd
 	*ret_fd = fd;
 	fd = -1;
 out:
+	if (fd >= 0 && bound)
+		unlink(c->path);
 	if (fd >= 0)
 		close(fd);
 	if (probe >= 0)

@@ -157,6 +157,12 @@ static gantry_result refuse_local(int fd)
 	if (getpeername(fd, (struct sockaddr *)&ss, &len) < 0)
 		FAIL(GANTRY_ERR_INVALID, "devmem: getpeername: %s", strerror(errno));
 	peer = gantry_addr_of((struct sockaddr *)&ss);
+	if (ss.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&peer.in6.sin6_addr)) {
+		struct sockaddr_in in = {.sin_family = AF_INET, .sin_port = peer.in6.sin6_port};
+
+		memcpy(&in.sin_addr, &peer.in6.sin6_addr.s6_addr[12], 4);
+		peer = gantry_addr_of((struct sockaddr *)&in);
+	}
 	if (gantry_addr_is_local(&peer))
 		FAIL(GANTRY_ERR_UNSUPPORTED, "%s: same host, devmem impossible", gantry_addr_text(&peer, text));
 out:

@@ -190,6 +190,7 @@ static gantry_result emu_bind(const struct devmem_memory *memory, const char *ni
 		b->mirrored = 1;
 		TRY(memory->device->ops->alloc_mapped(memory->device, memory->size, &host, &device));
 		b->bytes = host;
+		b->mirror = device;
 	}
 	b->pub.dmabuf_id = emu_id_take();
 	if (!b->pub.dmabuf_id)

@@ -36,7 +36,10 @@ static gantry_result allocate(struct devmem_pool *p, uint64_t page)
 	void *device_ptr = NULL;
 	uint64_t shift;
 
-	p->is_mapped = p->source->kind != DEVMEM_KERNEL && gantry_params()->unpack_memory != MEMORY_DEVICE;
+	/* NCCL's unpack loop has few loads in flight: over the bus it is slow, from the GPU's own memory it is not. */
+	p->is_mapped = p->source->kind != DEVMEM_KERNEL &&
+		       (gantry_params()->unpack_memory == MEMORY_MAPPED ||
+			(gantry_params()->unpack_memory == MEMORY_AUTO && p->device->kind == GANTRY_DEVICE_HOST));
 	if (p->is_mapped) {
 		TRY(ops->alloc_mapped(p->device, p->memory.size + page, &p->block, &device_ptr));
 	} else {

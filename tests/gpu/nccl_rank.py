@@ -6,6 +6,7 @@ cannot go unnoticed; what is expected is computed here from the pattern, never t
 import argparse
 import json
 import os
+import sys
 import time
 
 import torch
@@ -23,13 +24,22 @@ def pattern(n, rank, dtype, salt=0):
     return v.to(dtype)
 
 
+class Steps(dict):
+    """Says what is done as it is done: for finding out which one hangs."""
+
+    def __setitem__(self, name, value):
+        torch.cuda.synchronize()
+        print("rank %s: %s: %d wrong" % (os.environ["RANK"], name, value), file=sys.stderr, flush=True)
+        super().__setitem__(name, value)
+
+
 def wrong(got, want):
     return int((got != want).sum().item())
 
 
-def check_collectives(n, dtype, rank, ranks):
+def check_collectives(n, dtype, rank, ranks, steps=False):
     """Returns {collective: wrong elements} for n elements per rank."""
-    bad = {}
+    bad = Steps() if steps else {}
     mine = pattern(n, rank, dtype)
     total = torch.zeros(n, device="cuda", dtype=torch.int64)
     for r in range(ranks):
@@ -80,9 +90,11 @@ def check(args, rank, ranks):
     cases = [(s // 4, torch.int32) for s in sizes if s <= args.max_bytes]
     cases += [(s, torch.uint8) for s in (1, 3, 5, 1021, 4097, 65537, 1048577, 8388607)]
     cases += [(s // 4, torch.float32) for s in (4, 1024, 1 << 20, 32 << 20)]
+    if args.types:
+        cases = [(n, t) for n, t in cases if str(t)[6:] in args.types.split(",")]
     failed = 0
     for n, dtype in cases:
-        bad = check_collectives(n, dtype, rank, ranks)
+        bad = check_collectives(n, dtype, rank, ranks, args.steps)
         t = torch.tensor([sum(bad.values())], device="cuda", dtype=torch.int64)
         dist.all_reduce(t)
         failed += int(t.item())
@@ -142,6 +154,8 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("mode", choices=["check", "bench", "soak"])
     p.add_argument("--max-bytes", type=int, default=256 << 20)
+    p.add_argument("--types", default="", help="check: only these, of int32, uint8 and float32")
+    p.add_argument("--steps", action="store_true", help="check: say on stderr what is done")
     p.add_argument("--sizes", default="1024,65536,1048576,16777216,134217728")
     p.add_argument("--iters", type=int, default=0)
     p.add_argument("--count", type=int, default=72000, help="soak: all-reduces")

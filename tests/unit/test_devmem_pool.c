@@ -154,7 +154,7 @@ static void on_a_gpu(void)
 	fake = dlsym(lib, "fake_cuda");
 	CHECK_OK(gantry_device_cuda(0, &gpu));
 
-	fake_params("1M", "1M", "auto", "1");
+	fake_params("1M", "1M", "mapped", "1");
 	CHECK_OK(devmem_pool_get_from(gpu, &fake_source, &p));
 	CHECK_EQ(fake->pinned, 1);
 	CHECK_EQ(fake->allocations, 0);

@@ -124,23 +124,29 @@ static void binding_params(struct emu_binding *b)
 	b->toosmall = p->emu_old_errno ? EFAULT : DEVMEM_ETOOSMALL;
 }
 
-/* All slots, in an order of the seed's choosing. */
+enum { GROUP = 64 }; /* pages */
+
+/* All slots, in an order of the seed's choosing; mirrored, in groups that stay together. */
 static gantry_result binding_slots(struct emu_binding *b)
 {
 	gantry_result r = GANTRY_OK;
 	uint64_t state = b->seed + 1;
+	uint32_t group = b->mirrored ? GROUP : 1, groups = b->nslots / group;
 
 	b->free = calloc(b->nslots, sizeof(*b->free));
 	b->users = calloc(b->nslots, sizeof(*b->users));
 	b->poisoned = calloc(b->nslots, sizeof(*b->poisoned));
 	if (!b->free || !b->users || !b->poisoned)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for %u pages of the emulated NIC", b->nslots);
-	for (uint32_t i = 0; i < b->nslots; i++) {
+	for (uint32_t i = 0; i < groups; i++) {
 		uint32_t j = EMU_FAULT(22) ? i : (uint32_t)(emu_random(&state) % (i + 1));
 
-		b->free[i] = b->free[j];
-		b->free[j] = i;
+		memmove(b->free + (size_t)i * group, b->free + (size_t)j * group, group * sizeof(*b->free));
+		for (uint32_t k = 0; k < group; k++)
+			b->free[(size_t)j * group + k] = i * group + k;
 	}
+	for (uint32_t i = groups * group; i < b->nslots; i++)
+		b->free[i] = i;
 	b->nfree = b->nslots;
 	if (EMU_FAULT(11))
 		b->nfree--;
@@ -182,15 +188,14 @@ static gantry_result emu_bind(const struct devmem_memory *memory, const char *ni
 	binding_params(b);
 	TRY(binding_check(b, memory));
 	b->nslots = (uint32_t)(memory->size / b->page);
+	b->mirrored = !memory->host;
 	TRY(binding_slots(b));
 	b->bytes = memory->host;
 	if (!b->bytes) {
 		void *device = NULL, *host = NULL;
 
-		b->mirrored = 1;
 		TRY(memory->device->ops->alloc_mapped(memory->device, memory->size, &host, &device));
 		b->bytes = host;
-		b->mirror = device;
 	}
 	b->pub.dmabuf_id = emu_id_take();
 	if (!b->pub.dmabuf_id)

@@ -30,7 +30,6 @@
 #include <pthread.h>
 #include <stdint.h>
 
-#include "abi/unpack.h"
 #include "base/list.h"
 #include "base/log.h"
 #include "net/devmem/source.h"
@@ -82,14 +81,13 @@ struct emu_binding {
 
 	uint8_t *bytes;	   /* borrowed: memory.host; or owned: a pinned mirror of it, where the CPU cannot write */
 	int mirrored;	   /* it is */
-	void *mirror;	   /* the mirror as kernels address it */
 	uint32_t *users;   /* owned: tokens and planned pieces; of the flow that has the slot, under its lock */
 	uint8_t *poisoned; /* owned; whoever has the slot */
 	int unbound;	   /* atomic: what comes from now on is ordinary data */
 
 	pthread_mutex_t lock; /* of everything below; inside a flow's */
-	uint32_t *free;	      /* owned: stack of slots */
-	uint32_t nfree;
+	uint32_t *free;	      /* owned: stack of slots; mirrored: a ring, its first entry at `first` */
+	uint32_t nfree, first;
 	int starved; /* until resume_ns and a page is free, for all flows */
 	int said;    /* that it starves: then also that it is over */
 	uint64_t starved_ns, resume_ns;
@@ -128,16 +126,12 @@ struct emu_flow {
 
 	/* The receiving thread's. */
 	uint64_t random;
-	uint32_t head, n;	/* of the plan: pieces [head, head + n) */
-	uint32_t assigned;	/* so many of the first have their places */
-	uint32_t peeked;	/* so many of the first were shown by MSG_PEEK: they keep their places */
-	struct emu_piece *plan; /* owned: EMU_PLAN */
-	struct iovec *iov;	/* owned: EMU_FRAGS_MAX */
-	/* Copies from the mirror: NULL without one. What each receive copies is described for a kernel, in mapped
-	 * memory; NULL where the device has no kernels: then each piece is a copy of its own. */
-	struct gantry_stream *stream;		    /* owned */
-	struct gantry_unpack_desc *descs;	    /* owned: EMU_FRAGS_MAX */
-	const struct gantry_unpack_desc *descs_dev; /* the same as kernels address it */
+	uint32_t head, n;	      /* of the plan: pieces [head, head + n) */
+	uint32_t assigned;	      /* so many of the first have their places */
+	uint32_t peeked;	      /* so many of the first were shown by MSG_PEEK: they keep their places */
+	struct emu_piece *plan;	      /* owned: EMU_PLAN */
+	struct iovec *iov;	      /* owned: EMU_FRAGS_MAX */
+	struct gantry_stream *stream; /* owned: copies from the mirror; NULL without one */
 
 	pthread_mutex_t lock; /* of the tokens */
 	uint64_t *out;	      /* owned: bit t - 1: token t is out */

@@ -22,31 +22,12 @@ static void flow_free(struct emu_flow *f)
 
 	if (f->stream)
 		dev->ops->stream_destroy(dev, f->stream);
-	if (f->descs)
-		dev->ops->free_mapped(dev, f->descs);
 	pthread_mutex_destroy(&f->lock);
 	free(f->plan);
 	free(f->iov);
 	free(f->out);
 	free(f->slot_of);
 	free(f);
-}
-
-/* What copies from the mirror need. A kernel moves the scattered pieces of a receive with one launch. */
-static gantry_result flow_mirror(struct emu_flow *f)
-{
-	gantry_result r = GANTRY_OK;
-	struct gantry_device *dev = f->binding->pub.memory.device;
-	void *host, *device;
-
-	TRY(dev->ops->stream_create(dev, &f->stream));
-	if (dev->max_blocks && f->binding->pub.memory.size <= UINT32_MAX) {
-		TRY(dev->ops->alloc_mapped(dev, EMU_FRAGS_MAX * sizeof(*f->descs), &host, &device));
-		f->descs = host;
-		f->descs_dev = device;
-	}
-out:
-	return r;
 }
 
 static gantry_result peer_of(int fd, char text[GANTRY_ADDR_TEXT])
@@ -72,6 +53,7 @@ EMU gantry_result emu_attach(struct devmem_binding *pub, int fd, struct devmem_f
 {
 	gantry_result r = GANTRY_OK;
 	struct emu_binding *b = (struct emu_binding *)pub;
+	struct gantry_device *dev = pub->memory.device;
 	struct emu_flow *f = calloc(1, sizeof(*f));
 
 	if (!f)
@@ -85,7 +67,7 @@ EMU gantry_result emu_attach(struct devmem_binding *pub, int fd, struct devmem_f
 	if (!f->plan || !f->iov || emu_tokens_reserve(f, 1) < 0)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a flow of the emulated NIC with %s", f->peer);
 	if (b->mirrored)
-		TRY(flow_mirror(f));
+		TRY(dev->ops->stream_create(dev, &f->stream));
 
 	pthread_mutex_lock(&b->lock);
 	f->number = ++b->flows_ever;

@@ -16,10 +16,6 @@
 
 #include "base/log.h"
 #include "device/device.h"
-#include "device/work.h"
-
-/* Of a copy from the mirror: enough that the bus is the limit, few enough that the GPU's users do not notice. */
-enum { COPY_BLOCKS = 8, COPY_BLOCK_BYTES = 16 << 10 };
 
 /* Where the next linear or ordinary byte goes: a place in the caller's iov. */
 struct iov_at {
@@ -169,52 +165,39 @@ static uint64_t split_places(struct emu_flow *f, struct msghdr *msg, uint32_t fr
 	return total;
 }
 
-/* One piece: noted down for the kernel, or copied by itself. */
-static gantry_result copy_piece(struct emu_flow *f, uint64_t offset, uint64_t n, uint32_t *descs)
-{
-	struct emu_binding *b = f->binding;
-	struct gantry_device *dev = b->pub.memory.device;
-
-	if (!f->descs)
-		return dev->ops->copy_async(dev, f->stream, b->pub.memory.device_ptr + offset, b->bytes + offset, n);
-	f->descs[(*descs)++] =
-		(struct gantry_unpack_desc){.src_off = (uint32_t)offset, .len = (uint32_t)n, .dst_off = offset};
-	return GANTRY_OK;
-}
-
-static gantry_result copy_described(struct emu_flow *f, uint32_t n, uint64_t bytes)
-{
-	struct emu_binding *b = f->binding;
-	struct gantry_device *dev = b->pub.memory.device;
-	struct gantry_unpack_args args = {
-		.descs = f->descs_dev, .n = n, .bounce = b->mirror, .dst = (char *)b->pub.memory.device_ptr};
-	uint32_t blocks = (uint32_t)(bytes / COPY_BLOCK_BYTES) + 1;
-	struct gantry_launch launch = {.kernel = GANTRY_KERNEL_UNPACK, .args = &args, .args_size = sizeof(args)};
-
-	blocks = blocks < COPY_BLOCKS ? blocks : COPY_BLOCKS;
-	launch.blocks = blocks < dev->max_blocks ? blocks : dev->max_blocks;
-	return dev->ops->launch(dev, f->stream, &launch);
-}
-
-/* From the mirror to the memory that the CPU cannot write: complete before it is reported. */
+/*
+ * From the mirror to the memory that the CPU cannot write: complete before it is reported. By the copy engine and not
+ * by a kernel: a kernel may be queued behind one of the GPU's user that waits for these very bytes. Pages that follow
+ * each other are one copy, gaps between their fragments included: nobody else's bytes are there.
+ */
 static int copy_from_mirror(struct emu_flow *f, const struct places *p, uint64_t got)
 {
 	struct emu_binding *b = f->binding;
 	struct gantry_device *dev = b->pub.memory.device;
 	gantry_result r = GANTRY_OK;
-	uint64_t left = got;
-	uint32_t descs = 0;
+	uint64_t from = 0, to = 0;
 
-	for (size_t i = 0; i < p->n && left && r == GANTRY_OK; i++) {
-		uint8_t *from = p->iov[i].iov_base;
-		uint64_t n = p->iov[i].iov_len < left ? p->iov[i].iov_len : left;
+	for (size_t i = 0; i < p->n && got && r == GANTRY_OK; i++) {
+		uint8_t *at = p->iov[i].iov_base;
+		uint64_t n = p->iov[i].iov_len < got ? p->iov[i].iov_len : got, offset;
 
-		left -= n;
-		if (from >= b->bytes && from < b->bytes + b->pub.memory.size)
-			r = copy_piece(f, (uint64_t)(from - b->bytes), n, &descs);
+		got -= n;
+		if (at < b->bytes || at >= b->bytes + b->pub.memory.size)
+			continue; /* in the caller's iov */
+		offset = (uint64_t)(at - b->bytes);
+		if (to && offset >= to && offset / b->page - (to - 1) / b->page <= 1) {
+			to = offset + n;
+			continue;
+		}
+		if (to)
+			r = dev->ops->copy_async(dev, f->stream, b->pub.memory.device_ptr + from, b->bytes + from,
+						 (size_t)(to - from));
+		from = offset;
+		to = offset + n;
 	}
-	if (r == GANTRY_OK && descs)
-		r = copy_described(f, descs, got);
+	if (r == GANTRY_OK && to)
+		r = dev->ops->copy_async(dev, f->stream, b->pub.memory.device_ptr + from, b->bytes + from,
+					 (size_t)(to - from));
 	if (r == GANTRY_OK)
 		r = dev->ops->stream_sync(dev, f->stream);
 	if (r == GANTRY_OK)

@@ -2,7 +2,8 @@
  * Pages of a binding, and starving.
  *
  * Free pages are a stack: what was given back is used again at once, while it is in the caches, and an early return
- * shows soon as wrong bytes. The order is shuffled at bind.
+ * shows soon as wrong bytes. The order is shuffled at bind. Where bytes are copied on to device memory, free pages are
+ * a ring, shuffled in groups, so that pages stay together that can be copied together.
  *
  * When a flow has bytes waiting and there is no page for them, the binding starves. A real NIC drops packets then and
  * TCP waits for its retransmission timeout: so nobody gets a page before GANTRY_EMU_RTO has passed since, although
@@ -81,6 +82,27 @@ static void look_at_poison(struct emu_binding *b, uint32_t slot)
 		  b->nic, b->pub.dmabuf_id, i, slot);
 }
 
+static int by_number(const void *a, const void *b)
+{
+	return *(const uint32_t *)a < *(const uint32_t *)b ? -1 : 1;
+}
+
+/* With the lock. Of a mirrored binding in rising order: pages that follow each other are copied together. */
+static void take_free(struct emu_binding *b, uint32_t *ret_slots, uint32_t n)
+{
+	if (!b->mirrored) {
+		b->nfree -= n;
+		for (uint32_t i = 0; i < n; i++)
+			ret_slots[i] = b->free[b->nfree + n - 1 - i];
+		return;
+	}
+	for (uint32_t i = 0; i < n; i++)
+		ret_slots[i] = b->free[((uint64_t)b->first + i) % b->nslots];
+	b->first = (b->first + n) % b->nslots;
+	b->nfree -= n;
+	qsort(ret_slots, n, sizeof(*ret_slots), by_number);
+}
+
 EMU uint32_t emu_slots_take(struct emu_flow *f, uint32_t least, uint32_t want, uint32_t *ret_slots)
 {
 	struct emu_binding *b = f->binding;
@@ -95,9 +117,7 @@ EMU uint32_t emu_slots_take(struct emu_flow *f, uint32_t least, uint32_t want, u
 		starved_ns = b->starved && b->said ? b->starved_ns : 0;
 		b->starved = 0;
 		n = want < b->nfree ? want : b->nfree;
-		b->nfree -= n;
-		for (uint32_t i = 0; i < n; i++)
-			ret_slots[i] = b->free[b->nfree + n - 1 - i];
+		take_free(b, ret_slots, n);
 	}
 	pthread_mutex_unlock(&b->lock);
 
@@ -126,7 +146,12 @@ EMU void emu_slots_put(struct emu_flow *f, const uint32_t *slots, uint32_t n)
 		}
 	__atomic_fetch_sub(&f->held, n, __ATOMIC_RELAXED);
 	pthread_mutex_lock(&b->lock);
-	memcpy(b->free + b->nfree, slots, n * sizeof(*slots));
+	if (b->mirrored) {
+		for (uint32_t i = 0; i < n; i++)
+			b->free[((uint64_t)b->first + b->nfree + i) % b->nslots] = slots[i];
+	} else {
+		memcpy(b->free + b->nfree, slots, n * sizeof(*slots));
+	}
 	b->nfree += n;
 	pthread_mutex_unlock(&b->lock);
 }

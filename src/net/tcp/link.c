@@ -185,7 +185,8 @@ static void fail_v(struct tcp_link *l, int tell, gantry_result r, const char *fm
 	__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
 	gantry_event_put(GANTRY_EV_LINK_DOWN, l->id, (uint64_t)r, 0);
 	/* A peer that leaves while nobody waits for it is no news. */
-	int waiting = !gantry_list_empty(&l->posted) || !gantry_list_empty(&l->landing) || !gantry_list_empty(&l->eager) || !gantry_list_empty(&l->bulk) ||
+	int waiting = !gantry_list_empty(&l->posted) || !gantry_list_empty(&l->landing) ||
+		      !gantry_list_empty(&l->eager) || !gantry_list_empty(&l->bulk) ||
 		      !gantry_list_empty(&l->unacked) || !gantry_list_empty(&l->copying);
 
 	if (waiting || r != GANTRY_ERR_PEER_CLOSED)
@@ -350,7 +351,8 @@ void tcp_link_close_rx(struct tcp_link *l)
 
 		pthread_mutex_lock(&rx->lock);
 		/* The rest of this piece has no place to go any more. */
-		if (rx->state == TCP_RX_PAYLOAD && (rx->target == TCP_TO_SLOT || rx->target == TCP_TO_LAND)) {
+		if (rx->state == TCP_RX_PAYLOAD &&
+		    (rx->target == TCP_TO_SLOT || rx->target == TCP_TO_LAND || rx->target == TCP_TO_VEC)) {
 			rx->target = TCP_TO_NOWHERE;
 			rx->unlanded = 0;
 		}

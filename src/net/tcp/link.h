@@ -89,9 +89,9 @@ struct tcp_send {
 	uint64_t sent; /* bytes in the kernel */
 	uint32_t tag, index;
 	uint8_t eager, needs_ack;
-	uint8_t announce, announced; /* the peer is to be told that this waits for a receive; it was told */
+	uint8_t announce, announced;   /* the peer is to be told that this waits for a receive; it was told */
 	struct tcp_stage_block *block; /* owned: where the bytes of a message from device memory are sent from; NULL */
-	uint64_t blocked;	     /* ticks: since when it waits, 0: not yet */
+	uint64_t blocked;	       /* ticks: since when it waits, 0: not yet */
 	/* Of an eager message, or of a bulk message in one piece. Aligned, so that it never crosses a page. */
 	_Alignas(64) uint8_t header[WIRE_FRAME_SIZE];
 };
@@ -175,9 +175,9 @@ struct tcp_lane_rx {
 	struct tcp_early *early;
 	struct tcp_vec_at vec;	/* TCP_TO_VEC: where the next byte goes */
 	uint8_t *payload; /* start of this piece at its final place, for the CRC */
-	uint8_t *land;	  /* owned: LINK_LAND bytes for payload whose place the CPU cannot write; NULL: no unpack queue */
+	uint8_t *land; /* owned: LINK_LAND bytes for payload whose place the CPU cannot write; NULL: no unpack queue */
 	uint32_t unlanded, land_crc; /* bytes of it that are filled; CRC of what has gone through it */
-	uint8_t *buf;	  /* owned read-ahead */
+	uint8_t *buf;		     /* owned read-ahead */
 	uint32_t room, head, tail;
 	uint64_t next_poll; /* ticks; written under the lock, read relaxed */
 	/* The next frame in the buffer is for a receive that is not posted yet; or fragments for a header that is on
@@ -228,11 +228,12 @@ struct tcp_link {
 	int crc;
 	int splice, msg_zerocopy;
 	uint32_t eager_max, peer_window;
-	/* Payload lands in device memory: bulk lanes towards that side carry nothing else, headers go ahead on lane 0. */
-	int device_tx, device_rx; /* the peer, this side */
+	/* Payload lands in device memory: bulk lanes towards that side carry nothing else, headers go ahead on lane 0.
+	 */
+	int device_tx, device_rx;    /* the peer, this side */
 	int own_unpack, peer_unpack; /* what both said in the hand-shake: enum wire_unpack */
-	struct devmem_pool *pool; /* device_rx: owned reference */
-	int rails; /* of our device: 1 is the usual one NIC */
+	struct devmem_pool *pool;    /* device_rx: owned reference */
+	int rails;		     /* of our device: 1 is the usual one NIC */
 	int nlanes;
 	struct tcp_lane *lanes; /* owned: nlanes */
 	char peer[160];		/* "10.0.0.2:4000 (node7 pid 123)" */

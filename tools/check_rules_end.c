@@ -299,11 +299,12 @@ static void rule_leaks(struct check_side *s)
 		check_hear(s, &want, sizeof(want));
 		more = more && want;
 	}
-	check_phase(s, "waiting for fds and threads to go");
+	check_phase(s, "waiting for fds, threads and memory to go");
 	since = gantry_now_ns();
 	do {
 		usage_now(&after);
-		if (after.fds <= before.fds && after.threads <= before.threads)
+		if (after.fds <= before.fds && after.threads <= before.threads &&
+		    after.rss_kb - before.rss_kb <= RSS_SLACK_KB)
 			break;
 		check_sleep_ms(20);
 	} while (gantry_now_ns() - since < SETTLE_MS * (uint64_t)CHECK_MS);

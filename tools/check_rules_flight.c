@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "abi/unpack.h"
 #include "base/clock.h"
 
 enum { HOLD_MS = 100, ACCEPT_MS = 2000, REG_REPEATS = 200, EXTRA_LINKS = 3 };
@@ -13,6 +14,12 @@ enum { HOLD_MS = 100, ACCEPT_MS = 2000, REG_REPEATS = 200, EXTRA_LINKS = 3 };
 static int max_requests(const struct check_side *s)
 {
 	return s->version < 7 ? 8 : GANTRY_NET_MAX_REQUESTS;
+}
+
+/* The queue that kernels read has 16 slots, one for each receive. */
+static int max_receives(const struct check_side *s)
+{
+	return s->props.device_type == GANTRY_NET_DEVICE_UNPACK ? GANTRY_UNPACK_DEPTH : max_requests(s);
 }
 
 /* Sends without receives, as many as are taken; after the receiver has come, the rest. */
@@ -72,7 +79,7 @@ static void post_all(struct check_side *s, struct check_flow *f, int want)
 
 static void rule_in_flight(struct check_side *s)
 {
-	int groups = max_requests(s), sending = s->role == 1;
+	int groups = max_receives(s), sending = s->role == 1;
 	void *comm = check_link(s, sending);
 	struct check_flow *f;
 	struct check_plan p;

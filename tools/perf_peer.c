@@ -20,6 +20,7 @@ struct perf_peer {
 	struct gantry_loader *loader; /* owned; NULL for Gantry's own network */
 	struct gantry_net *net;	      /* borrowed from the loader, or static */
 	int inited;
+	int unpack; /* of device type UNPACK */
 	void *ctx, *listen, *send, *recv;
 	void *send_mr[PERF_DEPTH_MAX], *recv_mr[PERF_DEPTH_MAX]; /* one per buffer */
 	int nsend_mr, nrecv_mr;
@@ -57,6 +58,8 @@ static gantry_result poll_request(struct perf_peer *p, void *request, int sendin
 	TRY(p->net->ops->test(p->net, request, &done, &size));
 	if (done && !sending && want <= INT_MAX && size != (int)want)
 		FAIL(GANTRY_ERR_CORRUPT, "a receive says that %d bytes came where %zu were sent", size, want);
+	if (done && !sending && p->unpack) /* the bytes are in the buffer, as host memory always has them */
+		TRY(p->net->ops->irecv_consumed(p->net, p->recv, 1, request));
 	*ret_done = done;
 out:
 	return r;
@@ -257,6 +260,7 @@ static gantry_result choose_net(struct perf_rank *rk)
 	if (ndevs < 1)
 		FAIL(GANTRY_ERR_CONFIG, "%s has no device here", p->net->name);
 	TRY(p->net->ops->get_properties(p->net, 0, &props));
+	p->unpack = props.device_type == GANTRY_NET_DEVICE_UNPACK;
 	if (rk->rank == 0) {
 		snprintf(sh->net_name, sizeof(sh->net_name), "%s", p->net->name);
 		snprintf(sh->net_from, sizeof(sh->net_from), "%s",

@@ -7,7 +7,9 @@
 
 #include "base/log.h"
 #include "base/param.h"
+#include "device/device.h"
 #include "fuzz/link_pair.h"
+#include "net/tcp/txmem.h"
 #include "test.h"
 
 #ifdef GANTRY_SANITIZED
@@ -244,11 +246,38 @@ static int look(struct receiver *r, int control)
 	return some;
 }
 
+/* Payload, whoever it is for. */
+static int read_bulk(struct receiver *r)
+{
+	int some = 0;
+
+	for (int i = 1; i < r->config->nlanes; i++) {
+		ssize_t n = recv(r->raw[i], r->early[i] + r->nearly[i], 4096, MSG_DONTWAIT);
+
+		r->nearly[i] += n > 0 ? (size_t)n : 0;
+		some |= n > 0;
+	}
+	return some;
+}
+
 struct post {
 	uint8_t *data;
 	void *request;
 	uint64_t size;
+	struct tcp_txmem *mem; /* the NIC reads it itself */
 };
+
+static struct gantry_device *host;
+
+static void post_one(struct tcp_link *l, struct post *p, uint32_t tag, int device)
+{
+	if (device && !p->mem && p->size > l->eager_max && random_below(4))
+		CHECK_OK(tcp_txmem_bind(l, &devmem_emulated, host, p->data, p->size, &p->mem));
+	if (p->mem)
+		CHECK_OK(tcp_link_isend_txmem(l, p->mem, p->data, p->size, (int)tag, &p->request));
+	else
+		CHECK_OK(tcp_link_isend(l, p->data, p->size, (int)tag, &p->request));
+}
 
 static uint64_t until_s(unsigned s)
 {
@@ -256,7 +285,7 @@ static uint64_t until_s(unsigned s)
 }
 
 /* Random messages over all tags; the receiver advertises a few receives at a time and acknowledges. */
-static void stream(const struct pair_config *c)
+static void stream(const struct pair_config *c, int device)
 {
 	struct tcp_link *l;
 	struct receiver *r = receiver_new(c, &l);
@@ -276,7 +305,7 @@ static void stream(const struct pair_config *c)
 				p->data = malloc(p->size + 1);
 				pair_fill(p->data, p->size, seed_of(t, posted[t]));
 			}
-			CHECK_OK(tcp_link_isend(l, p->data, p->size, (int)t, &p->request));
+			post_one(l, p, t, device);
 			if (p->request) {
 				bulk_bytes += p->size > c->eager_max ? p->size : 0;
 				posted[t]++;
@@ -304,6 +333,10 @@ static void stream(const struct pair_config *c)
 				CHECK_EQ((uint64_t)size, p->size);
 				/* Done: the memory is ours again, whatever is still on its way. */
 				memset(p->data, 0xdd, p->size);
+				if (i % 2) {
+					tcp_txmem_free(p->mem);
+					p->mem = NULL;
+				}
 				p->request = NULL;
 				done++;
 			}
@@ -314,6 +347,7 @@ static void stream(const struct pair_config *c)
 	for (uint32_t t = 0; t < TAGS; t++)
 		for (uint32_t i = 0; i < MESSAGES; i++) {
 			CHECK(r->messages[t][i].done);
+			tcp_txmem_free(posts[t][i].mem);
 			free(posts[t][i].data);
 		}
 	for (int i = 1; i < c->nlanes; i++) {
@@ -342,8 +376,60 @@ static void random_streams(void)
 						.splice = mode == 0,
 						.msg_zerocopy = mode == 1};
 
-			stream(&c);
+			stream(&c, 0);
 		}
+}
+
+/* Some messages are read by the NIC itself, late; others are copied or spliced between them, in order on every lane. */
+static void from_device_memory(void)
+{
+	for (int nlanes = 2; nlanes <= 4; nlanes++) {
+		struct pair_config c = {.nlanes = nlanes, .inet = 1, .eager_max = 700, .splice = nlanes == 3};
+
+		stream(&c, 1);
+	}
+}
+
+/* The link ends while messages wait, are half read, or are read and not acknowledged; memory goes before or after. */
+static void ends_with_device_memory(void)
+{
+	enum { SIZE = 300000, N = 6 };
+
+	for (int how = 0; how < 4; how++) {
+		struct pair_config c = {.nlanes = 3, .inet = 1, .eager_max = 256, .buffer = 16384};
+		struct tcp_link *l;
+		struct receiver *r = receiver_new(&c, &l);
+		uint8_t *data = calloc(N, SIZE);
+		struct tcp_txmem *m[2];
+		void *requests[N];
+		int done = 0;
+
+		CHECK_OK(tcp_txmem_bind(l, &devmem_emulated, host, data, N / 2 * SIZE, &m[0]));
+		CHECK_OK(tcp_txmem_bind(l, &devmem_emulated, host, data + N / 2 * SIZE, N / 2 * SIZE, &m[1]));
+		say_state(r, 0, MESSAGES, 0);
+		for (int i = 0; i < N; i++)
+			CHECK_OK(tcp_link_isend_txmem(l, m[i >= N / 2], data + i * SIZE, SIZE, 0, &requests[i]));
+		for (int i = 0; i < 100; i++)
+			tcp_link_progress(l);
+		CHECK(l->lanes[1].tx.device_calls > 0);
+		if (how >= 2) {
+			tcp_link_fail(l, 1, GANTRY_ERR_CORRUPT, "enough");
+			CHECK_EQ(tcp_link_test(requests[N - 1], &done, NULL), GANTRY_ERR_CORRUPT);
+		}
+		if (how % 2) {
+			tcp_link_close_tx(l);
+			CHECK(!m[0]->link);
+		}
+		tcp_txmem_free(m[0]);
+		tcp_txmem_free(m[1]);
+		free(data); /* nobody reads it any more */
+		for (int i = 0; i < 20; i++) {
+			tcp_link_progress(l);
+			read_bulk(r);
+		}
+		CHECK(gantry_list_empty(&l->txmems));
+		receiver_free(r, l);
+	}
 }
 
 /* The other direction of the same link is ordinary: headers in line, into host memory. */
@@ -393,20 +479,6 @@ static void mixed_directions(void)
 	free(out[0]);
 	free(out[1]);
 	free(in);
-}
-
-/* Payload, whoever it is for. */
-static int read_bulk(struct receiver *r)
-{
-	int some = 0;
-
-	for (int i = 1; i < r->config->nlanes; i++) {
-		ssize_t n = recv(r->raw[i], r->early[i] + r->nearly[i], 4096, MSG_DONTWAIT);
-
-		r->nearly[i] += n > 0 ? (size_t)n : 0;
-		some |= n > 0;
-	}
-	return some;
 }
 
 /* Nobody reads lane 0: posts many small bulk messages until headers wait in the ring. */
@@ -621,6 +693,8 @@ int main(int argc, char **argv)
 {
 	static const struct pair_case cases[] = {
 		{"random_streams", random_streams},
+		{"from_device_memory", from_device_memory},
+		{"ends_with_device_memory", ends_with_device_memory},
 		{"mixed_directions", mixed_directions},
 		{"closes_after_headers", closes_after_headers},
 		{"goes_on_when_read", goes_on_when_read},
@@ -632,5 +706,6 @@ int main(int argc, char **argv)
 	setenv("GANTRY_CHUNK_MAX", "96k", 1);
 	setenv("GANTRY_CHUNK_MIN", "64k", 1);
 	CHECK_OK(gantry_params_load(1));
+	CHECK_OK(gantry_device_host(&host));
 	return pair_run_cases(cases, sizeof(cases) / sizeof(*cases), 40, argc > 1 ? argv[1] : NULL);
 }

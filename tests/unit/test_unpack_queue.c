@@ -102,7 +102,7 @@ static void counts(void)
 }
 
 /* Larger than any slice of NCCL's: the bytes are in the buffer, the slot says 0. */
-static void too_large(int device_rx)
+static void too_large(int device_rx, int blind)
 {
 	struct world w;
 	size_t size = 5 << 20;
@@ -111,6 +111,8 @@ static void too_large(int device_rx)
 
 	world_params(NULL);
 	world_open(&w, 2, device_rx);
+	if (blind)
+		world_blind(&w, 1, 1);
 	for (int i = 0; i < 2; i++) {
 		pair_fill(data, size, 9);
 		memset(buf, 0, size);
@@ -138,8 +140,8 @@ static void too_large(int device_rx)
 
 static void large_messages(void)
 {
-	too_large(0);
-	too_large(1);
+	for (int i = 0; i < 4; i++)
+		too_large(i & 1, i & 2);
 }
 
 static gantry_result fate(struct world *w, void *request)

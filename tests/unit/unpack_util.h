@@ -80,6 +80,16 @@ static inline void world_open(struct world *w, int lanes, int device_rx)
 	CHECK_EQ(w->handle->head, -1);
 }
 
+/* As if the CPU could not touch memory of the device, or the pool: then the device copies. */
+static inline void world_blind(struct world *w, int memory, int pool)
+{
+	if (memory)
+		w->u->cpu_memory = 0;
+	if (pool)
+		w->u->cpu_pool = 0;
+	CHECK_OK(w->dev->ops->stream_create(w->dev, &w->u->stream));
+}
+
 /* Nothing of the pool is out: neither landing pages nor tokens. */
 static inline void world_whole(struct world *w)
 {

@@ -1,10 +1,11 @@
 /*
  * Sending on bulk lanes. Lanes pull: one that has nothing takes the next piece of the oldest message whose receive is
- * posted. So a slow lane takes fewer pieces and slows nobody. A piece goes out in one of three ways:
+ * posted. So a slow lane takes fewer pieces and slows nobody. A piece goes out in one of four ways:
  *   splice   vmsplice maps the user's pages into a pipe, splice moves them to the socket: no copy, also within a host.
  *            The kernel says nothing about when the pages are free again; STATE from the receiver does.
  *   zerocopy MSG_ZEROCOPY, for real NICs; completion by STATE as well, the error queue only tells whether it copied.
  *   copy     plain sendmsg.
+ *   device   the NIC reads device memory: txmem.h.
  * Towards a side that receives into device memory a lane carries payload only: its CPU could not read a header there.
  * The headers go ahead on the control lane, at once, from whichever thread has pulled the piece.
  */
@@ -25,6 +26,7 @@
 #include "net/tcp/link.h"
 #include "net/tcp/rail.h"
 #include "net/tcp/sigpipe.h"
+#include "net/tcp/txmem.h"
 
 #ifndef MSG_ZEROCOPY
 #define MSG_ZEROCOPY 0x4000000
@@ -104,6 +106,10 @@ static int pull(struct tcp_lane *lane)
 		pthread_mutex_unlock(&l->mu);
 		return 0;
 	}
+	if (!s->txmem && tcp_txmem_busy(lane)) { /* bytes of another kind must not overtake */
+		pthread_mutex_unlock(&l->mu);
+		return 0;
+	}
 	chunk = chunk_size(l, s->size);
 	if (chunk > s->size - s->next)
 		chunk = s->size - s->next;
@@ -115,9 +121,9 @@ static int pull(struct tcp_lane *lane)
 	l->bulk_bytes -= chunk;
 	__atomic_store_n(&tx->queued, tx->queued + chunk, __ATOMIC_RELAXED);
 	if (s->next == 0)
-		s->needs_ack = (__atomic_load_n(&l->splice, __ATOMIC_RELAXED) ||
-				__atomic_load_n(&l->msg_zerocopy, __ATOMIC_RELAXED)) &&
-			       s->size >= gantry_params()->zerocopy_min;
+		s->needs_ack = s->txmem || ((__atomic_load_n(&l->splice, __ATOMIC_RELAXED) ||
+					     __atomic_load_n(&l->msg_zerocopy, __ATOMIC_RELAXED)) &&
+					    s->size >= gantry_params()->zerocopy_min);
 	f.length = (uint32_t)chunk;
 	f.seq = s->seq;
 	f.offset = s->next;
@@ -155,7 +161,7 @@ static int pull(struct tcp_lane *lane)
 		wire_frame_encode(&f, tx->header);
 		tx->header_left = WIRE_FRAME_SIZE;
 	}
-	tx->splicing = s->needs_ack && __atomic_load_n(&l->splice, __ATOMIC_RELAXED);
+	tx->splicing = s->needs_ack && !s->txmem && __atomic_load_n(&l->splice, __ATOMIC_RELAXED);
 	gantry_event_put(GANTRY_EV_CHUNK_TX, (uint32_t)lane->index, s->seq, chunk);
 	return 1;
 }
@@ -373,6 +379,8 @@ int tcp_bulk_tx(struct tcp_lane *lane)
 	    (int64_t)(gantry_ticks() - __atomic_load_n(&tx->next_try, __ATOMIC_RELAXED)) < 0 ||
 	    pthread_mutex_trylock(&tx->lock))
 		return 0;
+	if (tcp_txmem_busy(lane))
+		tcp_txmem_drain(lane);
 	while (moved < LINK_PASS_BYTES && !tcp_link_failed(l) && !tx->dead) {
 		uint64_t before;
 		int rc;
@@ -384,7 +392,7 @@ int tcp_bulk_tx(struct tcp_lane *lane)
 			guarded = 1;
 		}
 		before = tx->left + tx->in_pipe;
-		rc = tx->splicing ? push_spliced(lane) : push_copied(lane);
+		rc = tx->send->txmem ? tcp_txmem_push(lane) : tx->splicing ? push_spliced(lane) : push_copied(lane);
 		if (rc < 0) {
 			tcp_lane_lost(lane);
 			break;

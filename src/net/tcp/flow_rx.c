@@ -13,8 +13,7 @@
 
 /* ---- life ---- */
 
-/* The NIC that the lane's packets come in through. */
-static const char *nic_of(const struct tcp_lane *lane)
+const char *tcp_lane_nic(const struct tcp_lane *lane)
 {
 	const struct gantry_nic_list *nics = tcp_engine.nics;
 	int dev = lane->link->dev;
@@ -40,7 +39,7 @@ gantry_result tcp_flow_attach(struct tcp_lane *lane)
 	f->room = FLOW_CHUNKS;
 	if (!f->linear || !f->control || !f->chunks)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a lane");
-	TRY(devmem_pool_part(lane->link->pool, nic_of(lane), &part));
+	TRY(devmem_pool_part(lane->link->pool, tcp_lane_nic(lane), &part));
 	TRY(part->binding->ops->attach(part->binding, lane->fd, &f->flow));
 	f->part = part;
 	devmem_tokens_init(&f->tokens, f->flow);

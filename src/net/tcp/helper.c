@@ -15,6 +15,7 @@
 #include "base/param.h"
 #include "net/tcp/engine.h"
 #include "net/tcp/stage.h"
+#include "net/tcp/txmem.h"
 
 enum { MAX_HELPERS = 32, MAX_LINKS = 512, SPIN_NS = 200000, SLEEP_MS = 100, MAX_POLL = 256 };
 
@@ -120,7 +121,8 @@ static void sleep_until_needed(int self)
 			for (int k = 1; k < l->nlanes && nfds < MAX_POLL; k++) {
 				/* Notes about MSG_ZEROCOPY that nobody has read would end the poll at once. */
 				if (__atomic_load_n(&l->lanes[k].tx.zerocopy_calls, __ATOMIC_RELAXED) ==
-				    __atomic_load_n(&l->lanes[k].tx.zerocopy_seen, __ATOMIC_RELAXED))
+					    __atomic_load_n(&l->lanes[k].tx.zerocopy_seen, __ATOMIC_RELAXED) &&
+				    !tcp_txmem_busy(&l->lanes[k]))
 					fds[nfds++] = (struct pollfd){.fd = l->lanes[k].fd, .events = POLLIN};
 			}
 		drop(self);

@@ -16,6 +16,7 @@
 #include "net/devmem/pool.h"
 #include "net/tcp/flow.h"
 #include "net/tcp/stage.h"
+#include "net/tcp/txmem.h"
 #include "net/tcp/unpack.h"
 
 gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link)
@@ -31,6 +32,7 @@ gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link)
 	gantry_list_init(&l->bulk);
 	gantry_list_init(&l->unacked);
 	gantry_list_init(&l->copying);
+	gantry_list_init(&l->txmems);
 	gantry_list_init(&l->landing);
 	gantry_list_init(&l->posted);
 	gantry_list_init(&l->early);
@@ -63,6 +65,7 @@ void tcp_link_free(struct tcp_link *l)
 {
 	if (!l)
 		return;
+	tcp_txmem_close(l);
 	tcp_stage_close(l);
 	if (l->lanes)
 		tcp_unpack_detach(l);
@@ -331,6 +334,7 @@ void tcp_link_close_tx(struct tcp_link *l)
 	gantry_list_init(&l->bulk);
 	l->bulk_bytes = 0;
 	gantry_list_init(&l->unacked);
+	tcp_txmem_close(l);
 	tcp_stage_close(l);
 	l->newest = NULL; /* what is staged still goes out: it was reported done */
 	__atomic_store_n(&l->bulk_pending, 0, __ATOMIC_RELAXED);

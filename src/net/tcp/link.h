@@ -90,6 +90,7 @@ struct tcp_send {
 	uint32_t tag, index;
 	uint8_t eager, needs_ack;
 	uint8_t announce, announced;   /* the peer is to be told that this waits for a receive; it was told */
+	struct tcp_txmem *txmem;       /* borrowed: the NIC reads the message there by itself; NULL */
 	struct tcp_stage_block *block; /* owned: where the bytes of a message from device memory are sent from; NULL */
 	uint64_t blocked;	       /* ticks: since when it waits, 0: not yet */
 	/* Of an eager message, or of a bulk message in one piece. Aligned, so that it never crosses a page. */
@@ -153,6 +154,9 @@ struct tcp_lane_tx {
 	uint64_t in_pipe;
 	int dead; /* sending failed (the receiving half tells why), or the direction was closed half-way */
 	uint32_t zerocopy_calls, zerocopy_seen;
+	/* Sending from device memory without a copy: txmem.h. Calls and completions of this socket. */
+	struct devmem_tx *device; /* borrowed: of the last call */
+	uint32_t device_calls, device_done;
 	/* Several rails: what this one holds and how fast it drains; written under the lock, read relaxed. */
 	uint64_t queued, rate; /* bytes given and not acknowledged; bytes/s, 0: not known */
 	uint64_t next_try;     /* ticks: when a full socket is tried again; written under the lock, read relaxed */
@@ -212,6 +216,8 @@ enum tcp_direction_state {
 };
 
 struct devmem_pool;
+struct devmem_tx;
+struct tcp_txmem;
 struct tcp_stage;
 struct tcp_stage_block;
 struct tcp_unpack;
@@ -314,6 +320,7 @@ struct tcp_link {
 	uint32_t ahead_rx;	    /* pieces announced and not complete, of all lanes */
 	struct tcp_stage *staging;  /* owned reference; NULL until memory of a device is to be sent: stage.h; mu */
 	struct gantry_list copying; /* sends whose bytes are on their way from device memory, oldest first; mu */
+	struct gantry_list txmems;  /* registered memory that NICs read by themselves; mu */
 	uint32_t copying_n;	    /* written under mu, read relaxed as a hint */
 
 	/* The control lane's current batch; lanes[0].tx.lock. */

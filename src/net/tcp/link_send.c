@@ -9,6 +9,7 @@
 #include "net/tcp/helper.h"
 #include "net/tcp/link.h"
 #include "net/tcp/stage.h"
+#include "net/tcp/txmem.h"
 
 enum { STAGE_PACES = 4 };
 
@@ -82,6 +83,7 @@ static struct tcp_send *send_take(struct tcp_link *l, const void *data, size_t s
 	s->needs_ack = s->announced = 0;
 	s->blocked = 0;
 	s->block = NULL;
+	s->txmem = NULL;
 	s->eager = size <= l->eager_max;
 	return s;
 }
@@ -154,6 +156,37 @@ gantry_result tcp_link_isend(struct tcp_link *l, const void *data, size_t size, 
 }
 
 /* ---- from device memory ---- */
+
+gantry_result tcp_link_isend_txmem(struct tcp_link *l, struct tcp_txmem *m, const void *data, size_t size, int tag,
+				   void **ret_request)
+{
+	struct tcp_send *s;
+	struct tcp_tag *t;
+	gantry_result r = tcp_link_status(l, &l->tx_end);
+
+	if (r != GANTRY_OK)
+		return r;
+	*ret_request = NULL;
+	s = send_take(l, data, size, tag);
+	if (!s)
+		return GANTRY_OK;
+	s->txmem = m;
+	pthread_mutex_lock(&l->mu);
+	t = tcp_tag_of(&l->tx_tags, (uint32_t)tag);
+	if (t) {
+		number(l, s, t);
+		post_bulk(l, s);
+	}
+	pthread_mutex_unlock(&l->mu);
+	if (!t) {
+		send_drop(l, s);
+		return GANTRY_OK;
+	}
+	trace(l, s, ", read by the NIC");
+	tcp_helpers_notify();
+	*ret_request = &s->head;
+	return GANTRY_OK;
+}
 
 gantry_result tcp_link_stage(struct tcp_link *l, struct gantry_device *dev)
 {

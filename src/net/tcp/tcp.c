@@ -11,6 +11,7 @@
 #include "device/device.h"
 #include "net/tcp/engine.h"
 #include "net/tcp/stage.h"
+#include "net/tcp/txmem.h"
 #include "net/tcp/unpack.h"
 #include "net/tcp/vec.h"
 
@@ -21,6 +22,7 @@ struct tcp_comm {
 	uint32_t kind; /* enum comm_kind */
 	struct tcp_link *link;
 	struct gantry_device *device; /* owned reference: whose memory may be registered; NULL: only host memory */
+	enum devmem_kind source;      /* how payload reaches, and leaves, that memory */
 	struct tcp_unpack *unpack;    /* owned; receiving with UNPACK */
 	int plugin;		      /* NCCL is the user, see check_own */
 	uint32_t device_regs;	      /* stretches of device memory registered so far; by the thread that registers */
@@ -33,6 +35,7 @@ struct tcp_mr {
 	int type;   /* GANTRY_NET_PTR_HOST or PTR_CUDA */
 	int dmabuf; /* owned: the memory as a dma-buf, and where in it; -1 */
 	uint64_t dmabuf_offset;
+	struct tcp_txmem *txmem; /* owned: messages are sent from it without a copy; NULL: through the stage */
 };
 
 #define FAIL_NOW(code, ...) return gantry_fail((code), LOG_SUBSYS, __FILE__, __LINE__, __VA_ARGS__)
@@ -203,6 +206,7 @@ static gantry_result comm_new(enum comm_kind kind, struct tcp_link *l, const str
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a comm");
 	if (home->device)
 		TRY(gantry_device_open(home->device->kind, home->device->index, &comm->device));
+	comm->source = home->kind;
 	pthread_mutex_lock(&l->mu);
 	r = kind == COMM_SEND ? tcp_link_open_tx(l) : tcp_link_open_rx(l);
 	pthread_mutex_unlock(&l->mu);
@@ -410,6 +414,13 @@ static gantry_result tcp_reg_mr(struct gantry_net *net, void *comm, void *data, 
 	*mr = (struct tcp_mr){.data = data, .size = size, .type = type, .dmabuf = -1};
 	if (type == GANTRY_NET_PTR_CUDA)
 		c->device_regs++;
+	if (type == GANTRY_NET_PTR_CUDA && c->kind == COMM_SEND && size) {
+		const struct devmem_source_ops *source = tcp_txmem_source(c->link, c->source, c->device);
+
+		/* It has said why not: through the stage then. */
+		if (source && tcp_txmem_bind(c->link, source, c->device, data, size, &mr->txmem) != GANTRY_OK)
+			mr->txmem = NULL;
+	}
 	*ret_mr = mr;
 	return GANTRY_OK;
 }
@@ -447,6 +458,8 @@ static gantry_result tcp_dereg_mr(struct gantry_net *net, void *comm, void *reg)
 	(void)comm;
 	if (mr && mr->dmabuf >= 0)
 		close(mr->dmabuf);
+	if (mr)
+		tcp_txmem_free(mr->txmem);
 	free(mr);
 	return GANTRY_OK;
 }
@@ -489,6 +502,8 @@ static gantry_result tcp_isend(struct gantry_net *net, void *comm, void *data, s
 	if (r != GANTRY_OK)
 		return r;
 	note_use(c);
+	if (mr && mr->txmem && size > c->link->eager_max)
+		return tcp_link_isend_txmem(c->link, mr->txmem, data, size, tag, ret_request);
 	return mr && mr->type == GANTRY_NET_PTR_CUDA ? tcp_link_isend_device(c->link, data, size, tag, ret_request)
 						     : tcp_link_isend(c->link, data, size, tag, ret_request);
 }

@@ -1,0 +1,221 @@
+#define LOG_SUBSYS GANTRY_SUBSYS_DATA
+#include "net/tcp/txmem.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/param.h"
+#include "device/device.h"
+#include "net/tcp/flow.h"
+
+enum { PARAM_AUTO, PARAM_OFF }; /* the choices of GANTRY_DEVMEM_TX */
+enum { DRAIN_MAX = 64 };
+
+static int unusable; /* binding has failed once: it is said once, and not tried again; relaxed */
+
+const struct devmem_source_ops *tcp_txmem_source(const struct tcp_link *l, enum devmem_kind kind,
+						 const struct gantry_device *dev)
+{
+	if (gantry_params()->devmem_tx == PARAM_OFF || !l->device_tx || __atomic_load_n(&unusable, __ATOMIC_RELAXED))
+		return NULL;
+	if (kind == DEVMEM_KERNEL && !l->same_host)
+		return &devmem_kernel;
+	/* The emulated NIC reads with the CPU: from memory of a GPU that would be a copy to wait for. */
+	return kind == DEVMEM_EMULATED && dev->kind == GANTRY_DEVICE_HOST ? &devmem_emulated : NULL;
+}
+
+/* 0: a lane has calls of MSG_ZEROCOPY on its socket. */
+static int make_ready(struct tcp_link *l)
+{
+	int on = 1, fine = 1;
+
+	for (int i = 1; i < l->nlanes; i++) {
+		pthread_mutex_lock(&l->lanes[i].tx.lock);
+		fine &= !l->lanes[i].tx.zerocopy_calls;
+	}
+	if (fine)
+		__atomic_store_n(&l->msg_zerocopy, 0, __ATOMIC_RELAXED);
+	for (int i = 1; i < l->nlanes; i++) {
+		if (fine && setsockopt(l->lanes[i].fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof(on)))
+			LOG_DEBUG(DATA, "%s: SO_ZEROCOPY: %s", l->peer, strerror(errno)); /* the first send fails */
+		pthread_mutex_unlock(&l->lanes[i].tx.lock);
+	}
+	return fine;
+}
+
+/* The NIC of a lane among those that the memory is bound to. */
+static gantry_result bind_lane(struct tcp_txmem *m, const struct devmem_source_ops *ops,
+			       const struct devmem_memory *memory, const struct tcp_lane *lane)
+{
+	gantry_result r = GANTRY_OK;
+	const char *nic = tcp_lane_nic(lane);
+	int i = 0;
+
+	while (i < m->n && strcmp(m->nics[i], nic) != 0)
+		i++;
+	if (i == m->n) {
+		if (m->n == GANTRY_NET_MAX_RAILS)
+			FAIL(GANTRY_ERR_LIMIT, "lanes over more than %d NICs", GANTRY_NET_MAX_RAILS);
+		TRY(ops->bind_tx(memory, nic, &m->tx[i]));
+		m->nics[i] = nic;
+		m->n++;
+	}
+	m->of_lane[lane->index] = (uint8_t)i;
+out:
+	return r;
+}
+
+gantry_result tcp_txmem_bind(struct tcp_link *l, const struct devmem_source_ops *ops, struct gantry_device *dev,
+			     void *data, uint64_t size, struct tcp_txmem **ret_mem)
+{
+	gantry_result r = GANTRY_OK;
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)data / page * page;
+	struct devmem_memory memory = {.device = dev, .device_ptr = (uint8_t *)from};
+	struct tcp_txmem *m = calloc(1, sizeof(*m));
+
+	if (!m)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a registration");
+	gantry_list_init(&m->node);
+	m->base = memory.device_ptr;
+	m->size = memory.size = ((uintptr_t)data + size - from + page - 1) / page * page;
+	if (dev->kind == GANTRY_DEVICE_HOST)
+		memory.host = memory.device_ptr;
+	if (!make_ready(l))
+		FAIL(GANTRY_ERR_UNSUPPORTED, "%s: the connection has sent with MSG_ZEROCOPY before", l->peer);
+	for (int i = 1; i < l->nlanes; i++)
+		TRY(bind_lane(m, ops, &memory, &l->lanes[i]));
+	pthread_mutex_lock(&l->mu);
+	m->link = l;
+	gantry_list_append(&l->txmems, &m->node);
+	pthread_mutex_unlock(&l->mu);
+	*ret_mem = m;
+	m = NULL;
+out:
+	if (r != GANTRY_OK && !__atomic_exchange_n(&unusable, 1, __ATOMIC_RELAXED))
+		LOG_INFO(DATA,
+			 "sending from device memory without a copy does not work here: from now on through pinned "
+			 "memory (GANTRY_DEVMEM_TX)");
+	tcp_txmem_free(m);
+	return r;
+}
+
+/*
+ * The memory goes while the connection lives: its messages are done. Completions are still to be read, with any other
+ * memory's help; after the last one the sockets are forgotten, and nothing is queued on them any more.
+ */
+static void leave_lanes(struct tcp_txmem *m)
+{
+	struct tcp_link *l = m->link;
+	struct tcp_txmem *other = NULL;
+
+	pthread_mutex_lock(&l->mu);
+	gantry_list_remove(&m->node);
+	/* After an error its owner does not wait for what is not done. */
+	gantry_list_each_safe (pos, &l->bulk) {
+		if (gantry_container(pos, struct tcp_send, head.node)->txmem == m)
+			gantry_list_remove(pos);
+	}
+	if (!gantry_list_empty(&l->txmems))
+		other = gantry_container(l->txmems.next, struct tcp_txmem, node);
+	pthread_mutex_unlock(&l->mu);
+	for (int i = 1; i < l->nlanes; i++) {
+		struct tcp_lane_tx *tx = &l->lanes[i].tx;
+		struct devmem_tx *t = m->tx[m->of_lane[i]];
+
+		pthread_mutex_lock(&tx->lock);
+		if (tx->send && tx->send->txmem == m)
+			tcp_lane_tx_abandon(&l->lanes[i]);
+		tcp_txmem_drain(&l->lanes[i]);
+		if (other && tx->device == t) {
+			tx->device = other->tx[other->of_lane[i]];
+		} else if (!other) {
+			t->ops->forget(t, l->lanes[i].fd);
+			__atomic_store_n(&tx->device_done, tx->device_calls, __ATOMIC_RELAXED);
+			tx->device = NULL;
+		}
+		pthread_mutex_unlock(&tx->lock);
+	}
+}
+
+void tcp_txmem_free(struct tcp_txmem *m)
+{
+	if (!m)
+		return;
+	if (m->link)
+		leave_lanes(m);
+	for (int i = 0; i < m->n; i++)
+		m->tx[i]->ops->unbind_tx(m->tx[i]);
+	free(m);
+}
+
+void tcp_txmem_close(struct tcp_link *l)
+{
+	gantry_list_each_safe (pos, &l->txmems) {
+		struct tcp_txmem *m = gantry_container(pos, struct tcp_txmem, node);
+
+		for (int i = 1; i < l->nlanes; i++) {
+			m->tx[m->of_lane[i]]->ops->forget(m->tx[m->of_lane[i]], l->lanes[i].fd);
+			l->lanes[i].tx.device = NULL;
+		}
+		m->link = NULL;
+		gantry_list_remove(&m->node);
+	}
+	for (int i = 1; i < l->nlanes; i++)
+		__atomic_store_n(&l->lanes[i].tx.device_done, l->lanes[i].tx.device_calls, __ATOMIC_RELAXED);
+}
+
+void tcp_txmem_drain(struct tcp_lane *lane)
+{
+	struct tcp_lane_tx *tx = &lane->tx;
+	uint32_t lo, hi;
+
+	for (int i = 0; i < DRAIN_MAX && tx->device && tcp_txmem_busy(lane); i++) {
+		if (tx->device->ops->completed(tx->device, lane->fd, &lo, &hi) <= 0)
+			return; /* what is wrong with a socket shows when it is written or read */
+		__atomic_store_n(&tx->device_done, tx->device_done + (hi - lo + 1), __ATOMIC_RELAXED);
+	}
+}
+
+/* The connection is at fault, not the memory. */
+static int connection_error(int e)
+{
+	return e == EPIPE || e == ECONNRESET || e == ETIMEDOUT || e == EHOSTUNREACH || e == ENETUNREACH ||
+	       e == ENETDOWN || e == EHOSTDOWN || e == ECONNABORTED;
+}
+
+int tcp_txmem_push(struct tcp_lane *lane)
+{
+	struct tcp_lane_tx *tx = &lane->tx;
+	struct tcp_txmem *m = tx->send->txmem;
+	struct devmem_tx *t = m->tx[m->of_lane[lane->index]];
+
+	while (tx->left) {
+		ssize_t n = t->ops->send(t, lane->fd, (uint64_t)(tx->data - m->base), tx->left,
+					 MSG_DONTWAIT | MSG_NOSIGNAL);
+		int e = errno;
+
+		if (n < 0) {
+			tcp_txmem_drain(lane);
+			if (e == EAGAIN || e == EINTR || e == ENOBUFS)
+				return 0;
+			if (!connection_error(e))
+				tcp_link_fail(
+					lane->link, 1, GANTRY_ERR_SYSTEM,
+					"lane %d: sending from device memory over %s: %s (GANTRY_DEVMEM_TX=off sends "
+					"through pinned memory)",
+					lane->index, m->nics[m->of_lane[lane->index]], strerror(e));
+			errno = e;
+			return -1;
+		}
+		tx->device = t;
+		__atomic_store_n(&tx->device_calls, tx->device_calls + 1, __ATOMIC_RELAXED);
+		tx->data += n;
+		tx->left -= (uint64_t)n;
+	}
+	tcp_txmem_drain(lane);
+	return 1;
+}

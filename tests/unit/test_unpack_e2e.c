@@ -1,0 +1,308 @@
+/*
+ * UNPACK end to end, in one process that connects to itself over lo: device memory is sent and received, LL-style
+ * receives between, host memory too, and a kernel as NCCL's gathers. Through the core's own table, and through the
+ * built plugin's as NCCL opens it. Parameters are read once per process, so each combination is a child.
+ */
+#include <limits.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "net/loader.h"
+#include "unpack_util.h"
+
+enum { MESSAGES = 60, WINDOW = 7, MAX = (5 << 20) + 3 };
+
+static struct gantry_net *net;
+static const struct gantry_net_ops *ops;
+static struct gantry_device *host;
+
+struct way {
+	void *send, *recv;
+	struct gantry_net_device_handle handle;
+	void *send_mr[2], *recv_mr[2]; /* host, device */
+	uint8_t *out[2], *in[2];       /* the same: WINDOW buffers each */
+	int posted, sent, done;
+	void *sends[WINDOW], *recvs[WINDOW];
+	uint64_t descs;
+};
+
+enum kind { DEVICE_SLOT, HOST_SLOT, LL_HOST, LL_DEVICE };
+
+static enum kind kind_of(int i)
+{
+	static const enum kind kinds[] = {DEVICE_SLOT, DEVICE_SLOT, LL_DEVICE,	DEVICE_SLOT,
+					  HOST_SLOT,   LL_HOST,	    DEVICE_SLOT};
+
+	return kinds[i % 7];
+}
+
+static size_t size_of(int i)
+{
+	static const size_t sizes[] = {1000, 0,	   65537,  1 << 20, 1,	     4097, 300001, (4 << 20), 65536,
+				       MAX,  4095, 131072, 63,	    3000001, 8,	   70000,  2 << 20};
+
+	return sizes[i % 17];
+}
+
+static int to_device(int i)
+{
+	return kind_of(i) == DEVICE_SLOT || kind_of(i) == LL_DEVICE;
+}
+
+static struct way connect_way(void *ctx)
+{
+	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
+	struct gantry_net_device_handle *none = NULL, *h;
+	struct way w = {0};
+	void *listen = NULL;
+
+	CHECK_OK(ops->listen(net, ctx, 0, handle, &listen));
+	while (!w.send || !w.recv) {
+		h = &w.handle;
+		if (!w.send)
+			CHECK_OK(ops->connect(net, ctx, 0, handle, &w.send, &none));
+		if (!w.recv)
+			CHECK_OK(ops->accept(net, listen, &w.recv, &h));
+	}
+	CHECK_OK(ops->close_listen(net, listen));
+	CHECK_EQ(w.handle.type, GANTRY_NET_DEVICE_UNPACK);
+	CHECK_EQ(w.handle.version, 7);
+	CHECK_EQ(w.handle.size, sizeof(struct gantry_unpack_handle));
+	CHECK_EQ(((struct gantry_unpack_handle *)w.handle.handle)->head, -1);
+	for (int k = 0; k < 2; k++) {
+		int type = k ? GANTRY_NET_PTR_CUDA : GANTRY_NET_PTR_HOST;
+		size_t size = (size_t)WINDOW * MAX;
+
+		if (k) {
+			CHECK_OK(gantry_mem_alloc(host, size, (void **)&w.out[k]));
+			CHECK_OK(gantry_mem_alloc(host, size, (void **)&w.in[k]));
+		} else {
+			w.out[k] = malloc(size);
+			w.in[k] = malloc(size);
+		}
+		CHECK_OK(ops->reg_mr(net, w.send, w.out[k], size, type, &w.send_mr[k]));
+		CHECK_OK(ops->reg_mr(net, w.recv, w.in[k], size, type, &w.recv_mr[k]));
+	}
+	return w;
+}
+
+static void close_way(struct way *w)
+{
+	for (int k = 0; k < 2; k++) {
+		CHECK_OK(ops->dereg_mr(net, w->send, w->send_mr[k]));
+		CHECK_OK(ops->dereg_mr(net, w->recv, w->recv_mr[k]));
+	}
+	CHECK_OK(ops->close_send(net, w->send));
+	CHECK_OK(ops->close_recv(net, w->recv));
+	free(w->out[0]);
+	free(w->in[0]);
+	CHECK_OK(gantry_mem_free(host, w->out[1]));
+	CHECK_OK(gantry_mem_free(host, w->in[1]));
+}
+
+static void post_recv(struct way *w)
+{
+	int i = w->posted, k = to_device(i), ll = kind_of(i) == LL_HOST || kind_of(i) == LL_DEVICE, tag = 3;
+	void *data = w->in[k] + (size_t)(i % WINDOW) * MAX;
+	void *request = ll ? GANTRY_NET_OPTIONAL_RECV_COMPLETION : NULL;
+	size_t size = size_of(i) + (i % 3 ? 0 : 1); /* may be larger than the send */
+
+	if (i == MESSAGES || i - w->done >= WINDOW)
+		return;
+	size = size > MAX ? MAX : size;
+	memset(data, 0x11, size_of(i));
+	CHECK_OK(ops->irecv(net, w->recv, 1, &data, &size, &tag, &w->recv_mr[k], &request));
+	CHECK(request != GANTRY_NET_OPTIONAL_RECV_COMPLETION);
+	w->recvs[i % WINDOW] = request;
+	w->posted += request != NULL;
+}
+
+/* Every third message is sent from host memory, whatever it goes to. */
+static void post_send(struct way *w, int way)
+{
+	int i = w->sent, k = i % 3 != 0;
+	uint8_t *data = w->out[k] + (size_t)(i % WINDOW) * MAX;
+
+	if (i == MESSAGES || w->sends[i % WINDOW] || i - w->done >= WINDOW)
+		return;
+	pair_fill(data, size_of(i), (uint64_t)(1000 * way + i));
+	CHECK_OK(ops->isend(net, w->send, data, size_of(i), 3, w->send_mr[k], &w->sends[i % WINDOW]));
+	w->sent += w->sends[i % WINDOW] != NULL;
+}
+
+static void test_sends(struct way *w)
+{
+	for (int i = 0; i < WINDOW; i++) {
+		int done = 0;
+
+		if (!w->sends[i])
+			continue;
+		CHECK_OK(ops->test(net, w->sends[i], &done, NULL));
+		if (done)
+			w->sends[i] = NULL;
+	}
+}
+
+static void test_recv(struct way *w, int way)
+{
+	int i = w->done, done = 0, size = -1;
+	uint8_t *data = w->in[to_device(i)] + (size_t)(i % WINDOW) * MAX;
+
+	if (i == w->posted)
+		return;
+	CHECK_OK(ops->test(net, w->recvs[i % WINDOW], &done, &size));
+	if (!done)
+		return;
+	CHECK_EQ(size, size_of(i));
+	if (kind_of(i) == DEVICE_SLOT)
+		w->descs += kernel_unpack(w->handle.handle, data, size_of(i));
+	else if (kind_of(i) == HOST_SLOT)
+		CHECK_EQ(kernel_unpack(w->handle.handle, data, size_of(i)), 0);
+	CHECK_EQ(pair_wrong_at(data, size_of(i), (uint64_t)(1000 * way + i)), size_of(i));
+	CHECK_OK(ops->irecv_consumed(net, w->recv, 1, w->recvs[i % WINDOW]));
+	w->done++;
+}
+
+/* NCCL's own buffers are registered; another one, and any after the first message, is a user's. */
+static void user_buffers(struct way *w, int plugin)
+{
+	void *comms[] = {w->send, w->recv}, *mr = NULL;
+
+	for (int i = 0; i < 2; i++) {
+		gantry_result r = ops->reg_mr(net, comms[i], w->in[1], 4096, GANTRY_NET_PTR_CUDA, &mr);
+
+		CHECK_EQ(r != GANTRY_OK, plugin);
+		if (r == GANTRY_OK)
+			CHECK_OK(ops->dereg_mr(net, comms[i], mr));
+		CHECK_OK(ops->reg_mr(net, comms[i], w->in[0], 4096, GANTRY_NET_PTR_HOST, &mr));
+		CHECK_OK(ops->dereg_mr(net, comms[i], mr));
+	}
+}
+
+static void both_ways(int plugin)
+{
+	struct gantry_net_config config = {.traffic_class = GANTRY_NET_UNDEF, .unpack = GANTRY_NET_UNPACK_EMULATED};
+	struct gantry_net_properties props;
+	struct way w[2];
+	void *ctx = NULL, *two[2] = {NULL, NULL}, *request = NULL;
+	size_t sizes[2] = {1, 1};
+	int tags[2] = {1, 2};
+
+	CHECK_OK(ops->init(net, 5, &config, &ctx));
+	CHECK_OK(ops->get_properties(net, 0, &props));
+	CHECK_EQ(props.device_type, plugin ? GANTRY_NET_DEVICE_UNPACK : GANTRY_NET_DEVICE_HOST);
+	for (int i = 0; i < 2; i++)
+		w[i] = connect_way(ctx);
+	while (w[0].done < MESSAGES || w[1].done < MESSAGES || w[0].sends[0]) {
+		for (int i = 0; i < 2; i++) {
+			post_recv(&w[i]);
+			post_send(&w[i], i);
+			test_sends(&w[i]);
+			test_recv(&w[i], i);
+		}
+	}
+	for (int i = 0; i < 2; i++) {
+		CHECK(w[i].descs > 0);
+		for (int k = 0; k < WINDOW; k++)
+			while (w[i].sends[k])
+				test_sends(&w[i]);
+	}
+	two[0] = two[1] = w[0].in[0];
+	CHECK(ops->irecv(net, w[0].recv, 2, two, sizes, tags, (void *[]){w[0].recv_mr[0], w[0].recv_mr[0]}, &request) !=
+	      GANTRY_OK);
+	user_buffers(&w[0], plugin);
+	for (int i = 0; i < 2; i++)
+		close_way(&w[i]);
+	CHECK_OK(ops->finalize(net, ctx));
+}
+
+/* When the last connection has gone, the pool has all of its pages, and is freed with them. */
+static void pool_ends_whole(void)
+{
+	struct devmem_pool *pool;
+
+	CHECK_OK(devmem_pool_get(host, DEVMEM_EMULATED, &pool));
+	for (int i = 0; pool->refs > 1 && i < 10000; i++)
+		usleep(1000);
+	CHECK_EQ(pool->refs, 1);
+	CHECK(devmem_pool_is_whole(pool));
+	for (int i = 0; i < pool->nparts; i++) {
+		struct emu_binding *b = gantry_container(pool->parts[i].binding, struct emu_binding, pub);
+
+		CHECK_EQ(b->nfree, b->nslots);
+		CHECK_EQ(b->counts.bad_returns, 0);
+		CHECK_EQ(b->counts.written_after, 0);
+	}
+	devmem_pool_put(pool);
+}
+
+struct combination {
+	int version; /* of the plugin's table; 0: the core's own */
+	const char *lanes, *shape, *linear, *plain, *memory, *helpers;
+};
+
+static void child(const struct combination *c, const char *plugin)
+{
+	struct gantry_loader *loader = NULL;
+
+	alarm(60);
+	setenv("GANTRY_LANES", c->lanes, 1);
+	setenv("GANTRY_HELPERS", c->helpers, 1);
+	setenv("GANTRY_UNPACK", c->version ? "emulated" : "off", 1); /* the core is told by its user */
+	setenv("GANTRY_UNPACK_MEMORY", c->memory, 1);
+	setenv("GANTRY_EMU_SHAPE", c->shape, 1);
+	setenv("GANTRY_EMU_LINEAR", c->linear, 1);
+	setenv("GANTRY_EMU_PLAIN", c->plain, 1);
+	CHECK_OK(gantry_params_load(1));
+	CHECK_OK(gantry_device_host(&host));
+	net = gantry_net_tcp();
+	if (c->version) {
+		CHECK_OK(gantry_loader_open(plugin, &loader));
+		CHECK_OK(gantry_loader_lift(loader, c->version, &net));
+		CHECK_EQ(net->version, c->version);
+	}
+	ops = net->ops;
+	both_ways(c->version != 0);
+	if (!c->version)
+		pool_ends_whole();
+	gantry_loader_close(loader);
+	gantry_device_close(host);
+}
+
+int main(void)
+{
+	static const struct combination all[] = {
+		{0, "1", "mtu9000", "0", "0", "mapped", "0"},  {0, "2", "mtu1500", "100", "50", "mapped", "0"},
+		{0, "3", "random", "50", "50", "mapped", "1"}, {0, "4", "odd", "0", "0", "device", "2"},
+		{9, "2", "pages", "0", "0", "auto", "0"},      {11, "2", "mtu9000", "20", "20", "auto", "1"},
+		{12, "3", "mtu1500", "0", "20", "auto", "0"},
+	};
+	const char *build = getenv("BUILD_DIR");
+	char path[PATH_MAX];
+	int failed = 0;
+
+	setenv("GANTRY_IFNAME", "lo", 1);
+	setenv("NCCL_PAT_ENABLE", "0", 1);
+	snprintf(path, sizeof(path), "%s/libnccl-net-gantry.so", build ? build : ".");
+	for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) {
+		int status = 0;
+		pid_t pid;
+
+		if (all[i].version && access(path, R_OK) != 0) {
+			printf("no %s: set BUILD_DIR to the build folder\n", path);
+			continue;
+		}
+		pid = fork();
+		if (pid == 0) {
+			child(&all[i], path);
+			exit(0);
+		}
+		CHECK(pid > 0 && waitpid(pid, &status, 0) == pid);
+		if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+			fprintf(stderr, "version %d, %s lanes, %s: status %x\n", all[i].version, all[i].lanes,
+				all[i].shape, (unsigned)status);
+			failed = 1;
+		}
+	}
+	return failed;
+}

@@ -53,6 +53,7 @@ gantry_result rx_conn_start(struct gantry_rx_conn *c)
 		TRY(rx->net->ops->reg_mr(rx->net, c->in.comm, c->landing, rx->message, GANTRY_NET_PTR_CUDA,
 					 &c->landing_mr));
 	}
+	c->vec = 1; /* until it says no */
 	rx_path_of_conn(c);
 	TRY(rx_heads_init(c));
 	gantry_list_append(&rx->conns, &c->node);
@@ -97,6 +98,18 @@ void rx_conn_forget_region(struct gantry_rx_conn *c, uint64_t region)
 			break;
 		}
 	}
+}
+
+/* What the ring's place owns stays. */
+void rx_flight_reset(struct rx_flight *f, struct gantry_rx_op *op, uint64_t len)
+{
+	struct rx_flight fresh = {.op = op, .index = op->posted, .len = len, .slot = -1};
+
+	fresh.event = f->event;
+	fresh.iov = f->iov;
+	fresh.iov_room = f->iov_room;
+	fresh.from = fresh.walk = op->cursor;
+	*f = fresh;
 }
 
 /* ---- the end ---- */
@@ -201,6 +214,7 @@ void rx_conn_destroy(struct gantry_rx_conn *c)
 	rx = c->rx;
 	rx_conn_fail(c, GANTRY_ERR_ABORTED, "the connection with %s was closed on this side", c->peer);
 	for (uint32_t i = 0; i < RX_DEPTH_MAX; i++) {
+		free(c->in.flights[i].iov);
 		rx->device->ops->event_destroy(rx->device, c->out.flights[i].event);
 		rx->device->ops->event_destroy(rx->device, c->in.flights[i].event);
 	}

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "net/tcp/vec.h"
 #include "rx/rx.h"
 
 static gantry_result answer(struct gantry_rx_conn *c, enum rx_kind kind, uint64_t transfer, uint64_t bytes,
@@ -190,6 +191,31 @@ out:
 
 /* ---- data ---- */
 
+/* The pieces of the next message, if they are worth it. 0: they are not. */
+static int list_pieces(struct gantry_rx_op *op, struct rx_flight *f)
+{
+	struct rx_cursor at = op->cursor;
+	uint64_t left = f->len, run = 0, most = f->len / RX_VEC_PIECE + 2;
+
+	if (f->iov_room < most) {
+		struct iovec *grown = realloc(f->iov, most * sizeof(*grown));
+
+		if (!grown)
+			return 0;
+		f->iov = grown;
+		f->iov_room = (uint32_t)most;
+	}
+	for (f->niov = 0; left; left -= run) {
+		uint8_t *p = rx_batch_run(&op->batch, &at, left, &run);
+
+		if (!p || f->niov == most)
+			return 0; /* small pieces: a copy of all of them together costs less */
+		f->iov[f->niov++] = (struct iovec){p, run};
+		rx_batch_skip(&op->batch, &at, run);
+	}
+	return 1;
+}
+
 /* Where the next message of an op is to land. AGAIN: nowhere now. */
 static gantry_result place(struct gantry_rx_conn *c, struct gantry_rx_op *op, struct rx_flight *f, void **ret_data)
 {
@@ -207,6 +233,11 @@ static gantry_result place(struct gantry_rx_conn *c, struct gantry_rx_op *op, st
 		f->touches = 1;
 		return GANTRY_OK;
 	}
+	if (!op->ending && !op->batch.device && c->vec && list_pieces(op, f)) {
+		f->touches = 1;
+		return GANTRY_OK;
+	}
+	f->niov = 0;
 	f->stage = rx_stage_get(c->rx, &c->in);
 	if (!f->stage)
 		return GANTRY_AGAIN;
@@ -220,20 +251,26 @@ static gantry_result post(struct gantry_rx_conn *c, struct gantry_rx_op *op)
 	gantry_result r = GANTRY_OK;
 	struct gantry_net *net = c->rx->net;
 	struct rx_flight *f = rx_flight_at(&c->in, c->in.tail);
-	struct gantry_dev_event *event = f->event;
 	size_t size;
 	void *data = NULL;
 	int tag = RX_TAG_DATA;
 
-	*f = (struct rx_flight){
-		.op = op, .index = op->posted, .len = rx_message_len(op, op->posted), .slot = -1, .event = event};
-	f->from = f->walk = op->cursor;
+	rx_flight_reset(f, op, rx_message_len(op, op->posted));
 	TRY(place(c, op, f, &data));
 	size = (size_t)f->len;
 	if (op->local) {
 		memcpy(f->stage->host, op->local, op->total);
 		f->got = op->total;
 		f->state = RX_FLIGHT_HERE;
+	} else if (f->niov) {
+		r = tcp_irecv_vec(c->in.comm, f->iov, f->niov, tag, &f->request);
+		if (r == GANTRY_ERR_UNSUPPORTED)
+			c->vec = 0;
+		if (r == GANTRY_ERR_UNSUPPORTED || (r == GANTRY_OK && !f->request))
+			r = GANTRY_AGAIN;
+		if (r != GANTRY_OK)
+			goto out;
+		f->state = RX_FLIGHT_POSTED;
 	} else {
 		/* Only receives into device memory take slots of the unpack queue. */
 		f->request = f->slot < 0 ? GANTRY_NET_OPTIONAL_RECV_COMPLETION : NULL;

@@ -171,12 +171,10 @@ static gantry_result prepare(struct gantry_rx_conn *c, struct gantry_rx_op *op)
 	gantry_result r = GANTRY_OK;
 	struct gantry_rx *rx = c->rx;
 	struct rx_flight *f = rx_flight_at(&c->out, c->out.tail);
-	struct gantry_dev_event *event = f->event;
 	uint64_t len = op->ending ? 0 : rx_message_len(op, op->posted), run = 0;
 	uint8_t *at = len ? rx_batch_run(&op->batch, &op->cursor, len, &run) : NULL;
 
-	*f = (struct rx_flight){.op = op, .index = op->posted, .len = len, .slot = -1, .event = event};
-	f->from = f->walk = op->cursor;
+	rx_flight_reset(f, op, len);
 	if (at && run == len &&
 	    (!op->batch.device || (f->mr = rx_conn_mr(c, &c->out, op->batch.regions[op->cursor.entry])))) {
 		f->direct = at;

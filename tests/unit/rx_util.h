@@ -97,8 +97,13 @@ static inline void rx_both(struct gantry_rx_op *x, struct gantry_rx_op *y)
 {
 	time_t end = time(NULL) + LONG_ENOUGH;
 
-	while ((gantry_rx_test(x) != GANTRY_RX_DONE) | (gantry_rx_test(y) != GANTRY_RX_DONE))
+	int done = 0;
+
+	while (done < 2) {
+		done = gantry_rx_test(x) == GANTRY_RX_DONE;
+		done += gantry_rx_test(y) == GANTRY_RX_DONE; /* always both: each moves its own side */
 		CHECK(time(NULL) < end);
+	}
 }
 
 static inline gantry_result rx_result(struct gantry_rx_op *op)

@@ -47,8 +47,8 @@ static void move(struct rx_end *x, struct rx_end *y, const struct rx_layout *fro
 
 static void sizes(void)
 {
-	static const size_t all[] = {0,	    1,	   7,	   64,	    4095,    32767,   32768,   32769,	    65536,
-				     65537, 99999, 262143, 1048575, 1048576, 1048577, 3000001, 8388608 + 13};
+	static const size_t all[] = {0,	    1,	   7,	  64,	  4095,	   32767,   32768,   32769,
+				     65536, 65537, 99999, 262143, 1048575, 1048576, 1048577, 8388608 + 13};
 
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
 		struct rx_layout l = {all[i] ? all[i] : 1, all[i] ? all[i] : 1, all[i]};
@@ -60,11 +60,11 @@ static void sizes(void)
 
 static void layouts(void)
 {
-	static const size_t piece[] = {1, 3, 100, 4096, 8192, 65536, 1048576 + 5};
+	static const size_t piece[] = {1, 100, 8192, 1048576 + 5};
 
-	for (size_t i = 0; i < 7; i++)
-		for (size_t k = 0; k < 7; k++) {
-			size_t total = i && k ? 2500007 : 70001;
+	for (size_t i = 0; i < 4; i++)
+		for (size_t k = 0; k < 4; k++) {
+			size_t total = i && k ? 1500007 : 70001;
 			struct rx_layout from = {piece[i], piece[i] + i * 13, total};
 			struct rx_layout to = {piece[k], piece[k] + k * 7, total + k};
 
@@ -84,8 +84,8 @@ static struct gantry_rx_op *start(struct rx_end *e, unsigned char *m, size_t siz
 /* Many at once in both directions, received in another order than they were sent in. */
 static void crowd(void)
 {
-	enum { N = 24 };
-	static const size_t sizes_of[] = {10, 40000, 300000, 2000000};
+	enum { N = 16 };
+	static const size_t sizes_of[] = {10, 40000, 300000, 1200000};
 	struct gantry_rx_op *ops[4 * N];
 	unsigned char *m[4 * N];
 	struct rx_layout l;
@@ -240,9 +240,11 @@ static void all(const struct gantry_rx_config *config, const char *path)
 	CHECK_EQ(gantry_rx_conn_peer_epoch(pair.a.conn), gantry_rx_epoch(pair.b.rx));
 	CHECK_EQ(gantry_rx_conn_peer_epoch(pair.b.conn), gantry_rx_epoch(pair.a.rx));
 	for (device = 0; device < 2; device++) {
-		sizes();
 		layouts();
 		crowd();
+		if (config->max_frags) /* the small one: only what its limits matter for */
+			continue;
+		sizes();
 		order();
 		mismatch(100, 99);
 		mismatch(2000000, 1999999);

@@ -49,6 +49,13 @@ int tcp_land_host(struct tcp_link *l, struct tcp_recv *recv, struct tcp_slot *sl
 
 	if (!len)
 		return 0;
+	if (recv->vec) {
+		struct tcp_vec_at at;
+
+		tcp_vec_seek(recv, offset, &at);
+		tcp_vec_put(recv, &at, data, len);
+		return 0;
+	}
 	if (!tcp_land_needed(recv)) {
 		memcpy(slot->data + offset, data, len);
 		return 0;

@@ -25,6 +25,7 @@ enum {
 	COPY_TWICE_MAX = 8 << 10, /* behind a payload up to this size, reading far ahead pays */
 	EARLY_PER_LOOK = 16,
 	NOWHERE = 16 << 10,
+	VEC_MAX = 256, /* pieces in one system call */
 };
 
 /* Everything from here to parse runs under mu, taken once for all that one read has brought. */
@@ -167,6 +168,9 @@ static int begin_data(struct tcp_lane *lane, int force)
 	} else if (tcp_land_needed(rx->recv)) {
 		rx->target = TCP_TO_LAND;
 		rx->unlanded = rx->land_crc = 0;
+	} else if (rx->recv->vec) {
+		rx->target = TCP_TO_VEC;
+		tcp_vec_seek(rx->recv, f->offset, &rx->vec);
 	} else {
 		rx->target = TCP_TO_SLOT;
 		rx->dst = f->length ? rx->slot->data + f->offset : NULL;
@@ -232,7 +236,7 @@ static int end_data(struct tcp_lane *lane)
 		gantry_event_put(GANTRY_EV_CHUNK_RX, (uint32_t)lane->index, f->index, f->length);
 	if (rx->target == TCP_TO_EARLY) {
 		rc = end_early(lane);
-	} else if (rx->target == TCP_TO_SLOT || rx->target == TCP_TO_LAND) {
+	} else if (rx->target == TCP_TO_SLOT || rx->target == TCP_TO_LAND || rx->target == TCP_TO_VEC) {
 		rc = tcp_match_end(l, f, rx->recv, rx->slot);
 	} else if (f->flags & WIRE_FLAG_EAGER) {
 		l->consumed += f->length + WIRE_FRAME_SIZE;
@@ -338,6 +342,8 @@ static int parse(struct tcp_lane *lane, int force)
 			if (n && rx->target == TCP_TO_LAND) {
 				if (land(lane, rx->buf + rx->head, n, rx->left))
 					return -1;
+			} else if (n && rx->target == TCP_TO_VEC) {
+				tcp_vec_put(rx->recv, &rx->vec, rx->buf + rx->head, n);
 			} else if (n && rx->target != TCP_TO_NOWHERE) {
 				memcpy(rx->dst, rx->buf + rx->head, n);
 				rx->dst += n;
@@ -366,7 +372,7 @@ static int parse(struct tcp_lane *lane, int force)
 static ssize_t fill(struct tcp_lane *lane, int *ret_short)
 {
 	struct tcp_lane_rx *rx = &lane->rx;
-	struct iovec iov[2];
+	struct iovec iov[VEC_MAX + 1];
 	struct msghdr msg = {.msg_iov = iov};
 	size_t asked = 0;
 	ssize_t n;
@@ -384,6 +390,8 @@ static ssize_t fill(struct tcp_lane *lane, int *ret_short)
 			direct = LINK_LAND;
 		iov[0] = (struct iovec){dst, direct};
 		msg.msg_iovlen = 1;
+		if (rx->target == TCP_TO_VEC)
+			msg.msg_iovlen = (size_t)tcp_vec_list(rx->recv, &rx->vec, rx->left, iov, VEC_MAX, &direct);
 		if (direct < rx->left)
 			ahead = 0;
 		else if (rx->frame.length > COPY_TWICE_MAX)
@@ -402,6 +410,8 @@ static ssize_t fill(struct tcp_lane *lane, int *ret_short)
 
 		if (rx->target == TCP_TO_LAND)
 			rx->unlanded = (uint32_t)d;
+		else if (rx->target == TCP_TO_VEC)
+			tcp_vec_skip(rx->recv, &rx->vec, d);
 		else if (rx->target != TCP_TO_NOWHERE)
 			rx->dst += d;
 		rx->left -= d;

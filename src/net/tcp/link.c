@@ -355,7 +355,8 @@ void tcp_link_close_rx(struct tcp_link *l)
 
 		pthread_mutex_lock(&rx->lock);
 		/* The rest of this piece has no place to go any more. */
-		if (rx->state == TCP_RX_PAYLOAD && (rx->target == TCP_TO_SLOT || rx->target == TCP_TO_LAND)) {
+		if (rx->state == TCP_RX_PAYLOAD &&
+		    (rx->target == TCP_TO_SLOT || rx->target == TCP_TO_LAND || rx->target == TCP_TO_VEC)) {
 			rx->target = TCP_TO_NOWHERE;
 			rx->unlanded = 0;
 		}

@@ -39,6 +39,7 @@
 #include "base/pool.h"
 #include "net/net.h"
 #include "net/tcp/nic.h"
+#include "net/tcp/vec.h"
 #include "net/tcp/wire.h"
 
 enum {
@@ -110,6 +111,8 @@ struct tcp_recv {
 	int n, ncomplete, large;
 	/* Borrowed from the unpack queue: bytes go elsewhere than to slots[0].data, or copies follow. NULL: neither. */
 	struct tcp_land *land;
+	const struct iovec *vec; /* borrowed: slots[0] lies in these pieces instead of at its data; NULL: no. vec.h */
+	uint32_t nvec;
 	struct tcp_slot slots[GANTRY_NET_MAX_RECVS];
 };
 
@@ -161,7 +164,7 @@ struct tcp_lane_tx {
 };
 
 enum tcp_rx_state { TCP_RX_HEADER, TCP_RX_PAYLOAD };
-enum tcp_rx_target { TCP_TO_SLOT, TCP_TO_EARLY, TCP_TO_LAND, TCP_TO_TEXT, TCP_TO_NOWHERE };
+enum tcp_rx_target { TCP_TO_SLOT, TCP_TO_EARLY, TCP_TO_LAND, TCP_TO_TEXT, TCP_TO_NOWHERE, TCP_TO_VEC };
 
 /* A lane's receiving half. A partial header or payload is a state of its own: any split point is fine. */
 struct tcp_lane_rx {
@@ -174,6 +177,7 @@ struct tcp_lane_rx {
 	struct tcp_recv *recv;
 	struct tcp_slot *slot;
 	struct tcp_early *early;
+	struct tcp_vec_at vec;	/* TCP_TO_VEC: where the next byte goes */
 	uint8_t *payload; /* start of this piece at its final place, for the CRC */
 	uint8_t *land; /* owned: LINK_LAND bytes for payload whose place the CPU cannot write; NULL: no unpack queue */
 	uint32_t unlanded, land_crc; /* bytes of it that are filled; CRC of what has gone through it */
@@ -360,6 +364,7 @@ int tcp_control_idle(struct tcp_link *l);
 struct tcp_tag *tcp_tag_of(struct tcp_tags *tags, uint32_t tag); /* NULL: no memory, or too many tags */
 
 /* link_api.c: what a user does with it. */
+gantry_result tcp_link_irecv_vec(struct tcp_link *l, const struct iovec *iov, uint32_t n, int tag, void **ret_request);
 gantry_result tcp_link_isend(struct tcp_link *l, const void *data, size_t size, int tag, void **ret_request);
 /* data is memory of the device whose stage the link has. ERR_LIMIT: larger than that. */
 gantry_result tcp_link_isend_device(struct tcp_link *l, const void *data, size_t size, int tag, void **ret_request);

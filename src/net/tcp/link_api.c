@@ -95,9 +95,27 @@ gantry_result tcp_link_irecv(struct tcp_link *l, int n, void **data, const size_
 {
 	struct tcp_recv *recv = gantry_pool_get(&l->recvs); /* as for sends: the posting thread's own */
 
-	if (recv)
+	if (recv) {
 		recv->land = NULL;
+		recv->vec = NULL;
+	}
 	return post(l, recv, n, data, sizes, tags, ret_request);
+}
+
+gantry_result tcp_link_irecv_vec(struct tcp_link *l, const struct iovec *iov, uint32_t n, int tag, void **ret_request)
+{
+	struct tcp_recv *recv = gantry_pool_get(&l->recvs);
+	void *data = NULL;
+	size_t size = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		size += iov[i].iov_len;
+	if (recv) {
+		recv->land = NULL;
+		recv->vec = iov;
+		recv->nvec = n;
+	}
+	return post(l, recv, 1, &data, &size, &tag, ret_request);
 }
 
 gantry_result tcp_link_irecv_unpack(struct tcp_link *l, void *data, size_t size, int tag, int device, int optional,

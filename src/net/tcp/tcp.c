@@ -13,6 +13,7 @@
 #include "net/tcp/stage.h"
 #include "net/tcp/txmem.h"
 #include "net/tcp/unpack.h"
+#include "net/tcp/vec.h"
 
 enum { OWN_BUFFERS = 3 };
 enum comm_kind { COMM_SEND = 0x53454e44, COMM_RECV = 0x52454356, COMM_GONE = 0 };
@@ -536,6 +537,18 @@ static gantry_result tcp_irecv(struct gantry_net *net, void *comm, int n, void *
 	mr = mrs ? mrs[0] : NULL;
 	return tcp_link_irecv_unpack(c->link, data[0], sizes[0], tags[0], mr && mr->type == GANTRY_NET_PTR_CUDA,
 				     *request == GANTRY_NET_OPTIONAL_RECV_COMPLETION, request);
+}
+
+gantry_result tcp_irecv_vec(void *comm, const struct iovec *iov, uint32_t n, int tag, void **ret_request)
+{
+	struct tcp_comm *c = comm;
+
+	if (c->kind != COMM_RECV)
+		FAIL_NOW(GANTRY_ERR_USAGE, "irecv on something that is not a receive comm");
+	if (c->unpack || c->link->crc || c->link->device_rx)
+		return GANTRY_ERR_UNSUPPORTED;
+	note_use(c);
+	return tcp_link_irecv_vec(c->link, iov, n, tag, ret_request);
 }
 
 static gantry_result tcp_iflush(struct gantry_net *net, void *comm, int n, void **data, const int *sizes, void **mrs,

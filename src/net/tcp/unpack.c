@@ -278,6 +278,7 @@ static gantry_result take_spare(struct tcp_link *l, enum tcp_place place, size_t
 		land->busy = 1;
 	}
 	recv->land = land;
+	recv->vec = NULL;
 	*ret_recv = recv;
 out:
 	return r;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # On a GPU machine: builds, then tries the CUDA device, the FIFO and the communicator. Output to $OUT if set.
 #
-#   scripts/gpu_comm.sh [PART...]     parts: unit device transport fifo sendrecv; none named: device fifo sendrecv
+#   scripts/gpu_comm.sh [PART...]     parts: unit device transport fifo sendrecv unpack; none named: device fifo sendrecv
 cd "$(dirname "$0")/.." || exit 1
 out=${OUT:-/tmp/gpu-out}
 mkdir -p "$out"
@@ -35,6 +35,7 @@ for part in "$@"; do
 	case $part in
 	unit) ctest --test-dir build-gpu -LE 'system|gpu' -j 8 2>&1 | tail -n 25 ;;
 	device) for t in device words; do bash tests/gpu/$t.sh 2>&1 | tail -n 15; echo "$t: rc ${PIPESTATUS[0]}"; done ;;
+	unpack) bash tests/gpu/unpack.sh 2>&1 | tee "$out/unpack.log" | tail -n 60; grep '^{' "$out/unpack.log" >"$out/unpack.jsonl" ;;
 	transport) bash tests/gpu/transport.sh 2>&1 | tail -n 15 ;;
 	fifo) for i in 1 2 3; do timeout 60 "$tool" perf fifo --device cuda --json | tee -a "$out/fifo.jsonl" | cut -c1-160; done ;;
 	sendrecv)

@@ -14,6 +14,7 @@
 #include "perf_util.h"
 
 enum { LIST_MAX = 1 << 16 };
+enum kind { KIND_UNPACK, KIND_REDUCE, KIND_RING, KIND_ALL };
 
 /* "8,32,all": numbers of blocks, `all` for as many as run at once. */
 static gantry_result read_blocks(struct unpack_bench *b, const char *list)
@@ -154,44 +155,48 @@ static void print(const struct unpack_bench *b, const struct unpack_row *w, cons
 	fflush(stdout);
 }
 
-/* The reduction is measured where fragments are aligned, are not, and cut elements. */
-static int reduces(enum unpack_shape shape)
+/* The reduction is measured where fragments are aligned, are not, and cut elements; the ring with one shape. */
+static int wanted(enum kind kind, enum unpack_shape shape)
 {
-	return shape == UNPACK_ALIGNED || shape == UNPACK_MTU1500 || shape == UNPACK_ODD || shape == UNPACK_RANDOM;
+	if (kind == KIND_RING)
+		return shape == UNPACK_ALIGNED;
+	return kind == KIND_UNPACK || shape == UNPACK_ALIGNED || shape == UNPACK_MTU1500 || shape == UNPACK_ODD ||
+	       shape == UNPACK_RANDOM;
+}
+
+static gantry_result measure_shape(struct unpack_bench *b, enum kind kind, enum unpack_shape shape, const char **last,
+				   uint64_t *wrong)
+{
+	gantry_result r = GANTRY_OK;
+	struct unpack_row row;
+
+	if (kind == KIND_REDUCE)
+		TRY(unpack_bench_load_floats(b, shape));
+	else
+		TRY(unpack_bench_load(b, shape));
+	for (int k = 0; k < b->nblocks; k++) {
+		if (kind == KIND_UNPACK)
+			TRY(unpack_measure(b, shape, b->blocks[k], &row));
+		else if (kind == KIND_REDUCE)
+			TRY(unpack_measure_reduce(b, shape, b->blocks[k], &row));
+		else
+			TRY(unpack_measure_ring(b, b->blocks[k], &row));
+		print(b, &row, last);
+		*wrong += row.wrong;
+	}
+out:
+	return r;
 }
 
 static gantry_result measure(struct unpack_bench *b, const enum unpack_shape *shapes, int nshapes, uint64_t *wrong)
 {
 	gantry_result r = GANTRY_OK;
 	const char *last = NULL;
-	struct unpack_row row;
 
-	for (int i = 0; i < nshapes; i++) {
-		TRY(unpack_bench_load(b, shapes[i]));
-		for (int k = 0; k < b->nblocks; k++) {
-			TRY(unpack_measure(b, shapes[i], b->blocks[k], &row));
-			print(b, &row, &last);
-			*wrong += row.wrong;
-		}
-	}
-	for (int i = 0; i < nshapes; i++) {
-		for (int k = 0; reduces(shapes[i]) && k < b->nblocks; k++) {
-			if (k == 0)
-				TRY(unpack_bench_load_floats(b, shapes[i]));
-			TRY(unpack_measure_reduce(b, shapes[i], b->blocks[k], &row));
-			print(b, &row, &last);
-			*wrong += row.wrong;
-		}
-	}
-	for (int i = 0; i < nshapes; i++) {
-		for (int k = 0; shapes[i] == UNPACK_ALIGNED && k < b->nblocks && k < 2; k++) {
-			if (k == 0)
-				TRY(unpack_bench_load(b, shapes[i]));
-			TRY(unpack_measure_ring(b, b->blocks[k], &row));
-			print(b, &row, &last);
-			*wrong += row.wrong;
-		}
-	}
+	for (int kind = KIND_UNPACK; kind <= KIND_RING; kind++)
+		for (int i = 0; i < nshapes; i++)
+			if ((b->o->kind == kind || b->o->kind == KIND_ALL) && wanted((enum kind)kind, shapes[i]))
+				TRY(measure_shape(b, (enum kind)kind, shapes[i], &last, wrong));
 out:
 	return r;
 }
@@ -203,6 +208,7 @@ static const struct option_spec specs[] = {
 	{0, OPTION_CHOICE, "device", AT(device), 0, 0, "host|cuda", NULL, "where the kernels run (host)"},
 	{0, OPTION_INT, "gpu", AT(gpu), 0, 1023, NULL, "N", "which GPU (0)"},
 	{0, OPTION_CHOICE, "shape", AT(shape), 0, 0, UNPACK_SHAPES(X) "all", NULL, "what the fragments look like (all)"},
+	{0, OPTION_CHOICE, "kind", AT(kind), 0, 0, "unpack|reduce|ring|all", NULL, "which kernels; ring: with shape aligned only (all)"},
 	{0, OPTION_TEXT, "blocks", AT(blocks), 0, 0, NULL, "LIST", "numbers of blocks; all: as many as run at once (8,32,all; host: 1,2)"},
 	{'e', OPTION_SIZE, "bytes", AT(bytes), 16, 2ull << 30, NULL, "SIZE", "payload of a message (512M; host: 32M)"},
 	{0, OPTION_COUNT, "seed", AT(seed), 0, UINT64_MAX, NULL, "N", "of the order of the pages and of all that is random (1)"},
@@ -224,7 +230,7 @@ static const struct option_set set = {
 
 int cmd_perf_unpack(int argc, char **argv)
 {
-	struct unpack_opts o = {.shape = UNPACK_SHAPE_COUNT, .repeats = 7, .seed = 1};
+	struct unpack_opts o = {.shape = UNPACK_SHAPE_COUNT, .kind = KIND_ALL, .repeats = 7, .seed = 1};
 	static struct unpack_bench b;
 	enum unpack_shape shapes[UNPACK_SHAPE_COUNT];
 	int nshapes = 0, status;
@@ -238,6 +244,10 @@ int cmd_perf_unpack(int argc, char **argv)
 		return status - 1;
 	if (!o.bytes)
 		o.bytes = o.device == GANTRY_DEVICE_CUDA ? 512ull << 20 : 32ull << 20;
+	if (o.kind == KIND_RING && o.shape != UNPACK_ALIGNED && o.shape != UNPACK_SHAPE_COUNT) {
+		fprintf(stderr, "gantry perf unpack: --kind ring is measured with --shape aligned only\n");
+		return 2;
+	}
 	o.bytes -= o.bytes % 16; /* whole elements */
 	for (int i = 0; i < UNPACK_SHAPE_COUNT; i++)
 		if (o.shape == i || o.shape == UNPACK_SHAPE_COUNT)

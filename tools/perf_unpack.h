@@ -31,7 +31,7 @@ enum unpack_shape {
 extern const char *const unpack_shape_names[UNPACK_SHAPE_COUNT];
 
 struct unpack_opts {
-	int device, gpu, shape, repeats, json, check_only;
+	int device, gpu, shape, kind, repeats, json, check_only;
 	uint64_t bytes, seed;
 	const char *blocks;
 };

@@ -14,7 +14,7 @@
 #include "perf_util.h"
 
 enum { JOB_FRAGS = 16, ENTRIES = 16, JOBS = 1000 };
-#define LONG_NS 60000000000ull
+#define LONG_NS 20000000000ull
 
 struct ring_bench {
 	struct unpack_bench *b;

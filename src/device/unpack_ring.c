@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "device/wait.h"
 
-enum { MAX_ENTRIES = 1 << 16, END_NAP_NS = 100000 };
+enum { MAX_ENTRIES = 1 << 16, END_NAP_NS = 100000, LOOK_NS = 1000000 };
 
 /* Mapped memory: this, then `entries` jobs, then one gantry_unpack_done and one door per block. */
 struct shared {
@@ -131,28 +131,42 @@ gantry_result gantry_unpack_ring_post(struct gantry_unpack_ring *ring, const str
 	return GANTRY_OK;
 }
 
+/* A look at whether there is still somebody to wait for. */
+static gantry_result alive(struct gantry_unpack_ring *ring, uint64_t number, uint64_t waited, uint64_t timeout_ns)
+{
+	gantry_result r = GANTRY_OK, e = ring->dev->ops->stream_query(ring->dev, ring->stream);
+
+	if (__atomic_load_n(&ring->shared->abort, __ATOMIC_SEQ_CST))
+		return GANTRY_ERR_ABORTED;
+	if (e != GANTRY_AGAIN && gantry_unpack_ring_done(ring) < number)
+		FAIL(e == GANTRY_OK ? GANTRY_ERR_INTERNAL : e,
+		     "the kernel of an unpack ring on %s has ended with %llu jobs done, of %llu posted",
+		     ring->dev->name, (unsigned long long)ring->seen, (unsigned long long)ring->posted);
+	if (waited > timeout_ns)
+		FAIL(GANTRY_ERR_TIMEOUT, "unpack job %llu is not done after %.3f s; %llu are, of %llu posted",
+		     (unsigned long long)number - 1, (double)timeout_ns / 1e9, (unsigned long long)ring->seen,
+		     (unsigned long long)ring->posted);
+out:
+	return r;
+}
+
 gantry_result gantry_unpack_ring_wait(struct gantry_unpack_ring *ring, uint64_t number, uint64_t timeout_ns)
 {
 	gantry_result r = GANTRY_OK;
-	uint64_t start = gantry_now_ns();
+	uint64_t start = gantry_now_ns(), looked = start, now;
 	struct gantry_waiter w;
 
 	gantry_waiter_init(&w, ring->dev->sleeps ? &ring->shared->door : NULL);
 	while (gantry_unpack_ring_done(ring) < number) {
-		if (__atomic_load_n(&ring->shared->abort, __ATOMIC_SEQ_CST)) {
-			r = GANTRY_ERR_ABORTED;
-			break;
-		}
-		if (gantry_now_ns() - start > timeout_ns) {
-			r = gantry_fail(GANTRY_ERR_TIMEOUT, LOG_SUBSYS, __FILE__, __LINE__,
-					"unpack job %llu is not done after %.3f s; %llu are, of %llu posted",
-					(unsigned long long)number, (double)timeout_ns / 1e9,
-					(unsigned long long)ring->seen, (unsigned long long)ring->posted);
-			break;
+		now = gantry_now_ns();
+		if (now - looked > LOOK_NS || now - start > timeout_ns) {
+			TRY(alive(ring, number, now - start, timeout_ns));
+			looked = now;
 		}
 		/* A GPU does not ring, and a nap would be longer than its answer takes. */
 		gantry_waiter_idle(&w, ring->dev->sleeps ? END_NAP_NS : 0);
 	}
+out:
 	gantry_waiter_done(&w);
 	return r;
 }

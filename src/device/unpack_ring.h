@@ -25,7 +25,7 @@ gantry_result gantry_unpack_ring_post(struct gantry_unpack_ring *ring, const str
 				      uint64_t *ret_number);
 /* Jobs below this number are done, and what they wrote is to be seen. */
 uint64_t gantry_unpack_ring_done(struct gantry_unpack_ring *ring);
-/* Until done is at least `number`; ERR_TIMEOUT, ERR_ABORTED once aborted. */
+/* Until done is at least `number`. ERR_TIMEOUT; ERR_ABORTED once aborted; what broke the kernel, if it has ended. */
 gantry_result gantry_unpack_ring_wait(struct gantry_unpack_ring *ring, uint64_t number, uint64_t timeout_ns);
 /* The blocks leave as soon as they look; jobs that are not done stay undone. */
 void gantry_unpack_ring_abort(struct gantry_unpack_ring *ring);

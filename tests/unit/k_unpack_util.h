@@ -47,8 +47,11 @@ static inline uint64_t random_below(uint64_t n)
 }
 static inline void random_fill(char *p, size_t n)
 {
-	for (size_t i = 0; i < n; i++)
-		p[i] = (char)random_below(256);
+	for (size_t i = 0; i < n; i += 4) {
+		uint32_t word = (uint32_t)random_below(1ull << 32);
+
+		memcpy(p + i, &word, n - i < 4 ? n - i : 4);
+	}
 }
 
 static inline void open_device(int argc, char **argv)

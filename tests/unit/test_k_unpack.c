@@ -4,7 +4,7 @@
  */
 #include "k_unpack_util.h"
 
-enum { SPACE = 1 << 21 };
+enum { SPACE = 1 << 18 };
 
 static struct area pool, dst;
 static struct list list;
@@ -38,12 +38,15 @@ static void check(uint32_t blocks, uint32_t lanes, int gather, const char *what)
 			want[gather ? page : place] = from->host[gather ? place : page];
 		}
 	launch(blocks, lanes, gather);
-	for (size_t i = 0; i < to->size; i++)
-		if (to->host[i] != want[i]) {
-			fprintf(stderr, "%s, %u blocks of %u lanes, gather %d: byte %zu is %d, expected %d\n", what,
-				blocks, lanes, gather, i, to->host[i], want[i]);
-			exit(1);
-		}
+	if (memcmp(to->host, want, to->size)) {
+		size_t i = 0;
+
+		while (to->host[i] == want[i])
+			i++;
+		fprintf(stderr, "%s, %u blocks of %u lanes, gather %d: byte %zu is %d, expected %d\n", what, blocks,
+			lanes, gather, i, to->host[i], want[i]);
+		exit(1);
+	}
 	CHECK(memcmp(kept, from->host, from->size) == 0);
 	free(kept);
 }
@@ -93,7 +96,7 @@ static void test_alignments(void)
 /* Few descriptors for many lanes: on a GPU they are split; one of them is everything. */
 static void test_few(void)
 {
-	static const uint32_t sizes[] = {0, 1, 15, 16, 17, 31, 100, 4096, 65537, 500001};
+	static const uint32_t sizes[] = {0, 1, 15, 16, 17, 31, 100, 4096, 16385, 60001};
 
 	random_fill(pool.host, SPACE);
 	for (uint32_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
@@ -101,7 +104,7 @@ static void test_few(void)
 			for (const struct team *t = teams(); t->blocks; t++) {
 				list.n = 0;
 				for (uint32_t k = 0; k < n; k++)
-					list_add(&list, 64 + k * 600003, 64 + k * 600001, sizes[i]);
+					list_add(&list, 64 + k * 70003, 64 + k * 70001, sizes[i]);
 				check(t->blocks, t->lanes, 0, "few");
 			}
 }
@@ -113,7 +116,7 @@ static void test_shapes(void)
 	random_fill(pool.host, SPACE);
 	for (uint32_t i = 0; i < sizeof(most) / sizeof(most[0]); i++)
 		for (const struct team *t = teams(); t->blocks; t++) {
-			list_cut(&list, most[i] < 16 ? 400 : 100 * most[i], most[i], SPACE);
+			list_cut(&list, most[i] < 1000 ? 4000 : 12 * most[i], most[i], SPACE);
 			for (uint64_t k = 0; k < list.n; k++)
 				list.d[k].dst_off += 1000 + i;
 			if (t->blocks > 1)

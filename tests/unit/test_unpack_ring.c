@@ -13,12 +13,16 @@ enum { SPACE = 1 << 20 };
 static struct area pool, dst;
 static struct list list;
 
-static struct gantry_unpack_ring *ring_new(uint32_t blocks, uint32_t entries)
+static struct gantry_unpack_ring *ring_of(uint32_t blocks, uint32_t gpu_lanes, uint32_t entries)
 {
 	struct gantry_unpack_ring *ring = NULL;
 
-	CHECK_EQ(gantry_unpack_ring_create(dev, blocks, on_gpu ? 64 : 0, entries, &ring), GANTRY_OK);
+	CHECK_EQ(gantry_unpack_ring_create(dev, blocks, on_gpu ? gpu_lanes : 0, entries, &ring), GANTRY_OK);
 	return ring;
+}
+static struct gantry_unpack_ring *ring_new(uint32_t blocks, uint32_t entries)
+{
+	return ring_of(blocks, 64, entries);
 }
 
 static struct gantry_unpack_job job_of(uint64_t first, uint64_t n, int gather)
@@ -70,9 +74,9 @@ static void test_order(void)
 }
 
 /* Several blocks, jobs of many fragments: all bytes are there when done says so. */
-static void test_shares(uint32_t blocks)
+static void test_shares(uint32_t blocks, uint32_t gpu_lanes)
 {
-	struct gantry_unpack_ring *ring = ring_new(blocks, 8);
+	struct gantry_unpack_ring *ring = ring_of(blocks, gpu_lanes, 8);
 	char *want = malloc(SPACE);
 
 	CHECK(want);
@@ -92,6 +96,28 @@ static void test_shares(uint32_t blocks)
 	}
 	CHECK_EQ(gantry_unpack_ring_destroy(ring, LONG), GANTRY_OK);
 	free(want);
+}
+
+/* Many small jobs in flight, of fewer fragments than a GPU's block has warps. */
+static void test_small(uint32_t gpu_lanes)
+{
+	struct gantry_unpack_ring *ring = ring_of(4, gpu_lanes, 16);
+	const uint64_t jobs = 400, frags = 16, part = 500;
+
+	list.n = 0;
+	random_fill(pool.host, SPACE);
+	memset(dst.host, 0, SPACE);
+	for (uint64_t k = 0; k < jobs; k++)
+		list_add(&list, k * 600 + 1, k * part, part);
+	for (uint64_t k = 0; k < jobs / frags; k++) {
+		struct gantry_unpack_job job = job_of(k * frags, frags, 0);
+
+		post(ring, &job, k);
+	}
+	CHECK_EQ(gantry_unpack_ring_wait(ring, jobs / frags, LONG), GANTRY_OK);
+	for (uint64_t k = 0; k < jobs; k++)
+		CHECK(memcmp(dst.host + k * part, pool.host + k * 600 + 1, part) == 0);
+	CHECK_EQ(gantry_unpack_ring_destroy(ring, LONG), GANTRY_OK);
 }
 
 /* Jobs that are posted when the ring is told to stop are done all the same; an empty one too. */
@@ -174,8 +200,10 @@ int main(int argc, char **argv)
 	random_fill(pool.host, SPACE);
 	test_arguments();
 	test_order();
-	test_shares(1);
-	test_shares(3);
+	test_shares(1, 32);
+	test_shares(3, 64);
+	test_shares(4, 512);
+	test_small(512);
 	test_stop();
 	test_abort();
 	test_full();

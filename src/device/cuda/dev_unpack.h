@@ -23,33 +23,13 @@
 #ifndef GANTRY_DEVICE_CUDA_DEV_UNPACK_H
 #define GANTRY_DEVICE_CUDA_DEV_UNPACK_H
 
+/* Measured, see docs/design/0007-unpack-kernel.md. More do not fit into a lane's 128 registers. */
 enum { DEV_UNPACK_ITEMS = 3, DEV_UNPACK_ROUNDS = 4, DEV_UNPACK_BATCH = 8 };
 
-#ifndef V_CS
-#define V_CS 0
-#endif
-#ifndef V_EF
-#define V_EF 0
-#endif
 /* Whoever calls these is a whole warp. */
 #define DEV_WARP_ALL 0xffffffffu
 
 /* Loads and stores of those lanes only for which `yes`, without a branch; others get what was in the register. */
-#if V_EF
-DEV uint4 dev_load16_if(const void *p, int yes)
-{
-	uint4 v;
-	uint64_t once;
-
-	asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
-	asm volatile("{\n\t.reg .pred q;\n\tsetp.ne.s32 q, %5, 0;\n\t"
-		     "@q ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %6;\n\t}"
-		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-		     : "l"(p), "r"(yes), "l"(once)
-		     : "memory");
-	return v;
-}
-#else
 DEV uint4 dev_load16_if(const void *p, int yes)
 {
 	uint4 v;
@@ -60,15 +40,6 @@ DEV uint4 dev_load16_if(const void *p, int yes)
 		     : "l"(p), "r"(yes)
 		     : "memory");
 	return v;
-}
-#endif
-/* Whole sectors that nobody adds to: they need not wait in L2. */
-DEV void dev_store16_once_if(void *p, uint4 v, int yes)
-{
-	asm volatile("{\n\t.reg .pred q;\n\tsetp.ne.s32 q, %5, 0;\n\t"
-		     "@q st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};\n\t}" ::"l"(p),
-		     "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(yes)
-		     : "memory");
 }
 DEV void dev_store16_if(void *p, uint4 v, int yes)
 {
@@ -113,12 +84,13 @@ struct dev_unpack_place {
 /* Where a warp is on its way through the list; all of it is the same in all lanes, but for `next` and `mine`. */
 struct dev_unpack_walk {
 	const struct dev_frags *f;
-	uint32_t splits, total; /* parts of each descriptor, of all */
-	uint32_t at, stride;	/* at: the first part of the batch that `next` holds */
-	uint32_t batch;
-	uint32_t k, have;		   /* the next of this batch, how many it has */
-	uint4 next;			   /* this lane's descriptor of the batch after this */
-	struct dev_unpack_place mine, now; /* this lane's of this batch; the one in work */
+	uint32_t warp, warps;
+	uint32_t base;			   /* descriptors below it have been handed out */
+	uint32_t next_first, next_have;	   /* the batch after this: its first descriptor and how many it has */
+	uint32_t next_splits;		   /* parts that its only descriptor is split in; 1: it is whole */
+	uint4 next;			   /* this lane's descriptor of it */
+	uint32_t first, have, k;	   /* this batch: the same, and which one is next */
+	struct dev_unpack_place mine, now; /* this lane's fragment of this batch; the one in work */
 };
 template <int ROUNDS>
 struct dev_unpack_item {
@@ -129,45 +101,56 @@ struct dev_unpack_item {
 	uint32_t vecs, shift;
 };
 
+/*
+ * The list is handed out in rounds: in each of them all warps get equally many descriptors, DEV_UNPACK_BATCH or what is
+ * left for everybody. In the last round there are fewer descriptors than warps; each is split in as many parts as there
+ * are warps for it. So no warp has more to do than another but for a part of a fragment.
+ */
 DEV void dev_unpack_fetch(struct dev_unpack_walk *w)
 {
-	const uint32_t lane = dev_lane() & 31, i = w->at + lane;
+	const uint32_t lane = dev_lane() & 31, rest = (uint32_t)w->f->n - w->base;
 
-	w->next = dev_load16_if(w->f->descs + (w->splits == 1 ? i : i / w->splits), lane < w->batch && i < w->total);
+	w->next_have = w->next_splits = 1;
+	if (rest >= w->warps) {
+		if (rest >= DEV_UNPACK_BATCH * w->warps)
+			w->next_have = DEV_UNPACK_BATCH;
+		else
+			w->next_have = rest / w->warps;
+		w->next_first = w->base + w->warp * w->next_have;
+		w->base += w->warps * w->next_have;
+	} else if (rest) {
+		w->next_splits = w->warps / rest;
+		w->next_first = w->base + w->warp / w->next_splits;
+		w->next_have = w->warp < rest * w->next_splits;
+		w->base += rest;
+	} else {
+		w->next_have = 0;
+	}
+	w->next = dev_load16_if(w->f->descs + w->next_first + lane, lane < w->next_have);
 }
 
-/*
- * Warp `warp` of `warps`. Batches as large as the list allows, so that all warps have equally many; where there are
- * fewer descriptors than warps, each is split in as many parts as there are warps for it.
- */
+/* Warp `warp` of `warps`. */
 DEV void dev_unpack_begin(struct dev_unpack_walk *w, const struct dev_frags *f, uint32_t warp, uint32_t warps)
 {
-	const uint32_t n = (uint32_t)f->n, most = DEV_UNPACK_BATCH * warps;
-	uint32_t rounds;
-
 	w->f = f;
-	w->splits = n && n < warps ? warps / n : 1;
-	w->total = n * w->splits;
-	rounds = w->total / most + (w->total % most != 0);
-	rounds = rounds ? rounds * warps : 1;
-	w->batch = w->total / rounds + (w->total % rounds != 0);
-	w->at = warp * w->batch;
-	w->stride = warps * w->batch;
+	w->warp = warp;
+	w->warps = warps;
+	w->base = w->next_first = 0;
 	w->k = w->have = w->now.vecs = 0;
 	dev_unpack_fetch(w);
 }
 
-/* This lane's part of its fragment. The bytes before the vectors belong to the first part, those after to the last. */
+/* This warp's part of the fragment. The bytes before the vectors belong to the first part, those after to the last. */
 DEV void dev_unpack_split(const struct dev_unpack_walk *w, struct dev_unpack_place *p)
 {
-	const uint32_t part = (w->at + (dev_lane() & 31)) % w->splits;
-	const uint32_t from = (uint32_t)((uint64_t)p->vecs * part / w->splits);
-	const uint32_t to = (uint32_t)((uint64_t)p->vecs * (part + 1) / w->splits);
+	const uint32_t part = w->warp % w->next_splits;
+	const uint32_t from = (uint32_t)((uint64_t)p->vecs * part / w->next_splits);
+	const uint32_t to = (uint32_t)((uint64_t)p->vecs * (part + 1) / w->next_splits);
 
 	p->d += 16ull * from;
 	p->s += 16ull * from;
 	p->vecs = to - from;
-	p->bytes &= 0xfu | (part == 0 ? 0xf0u : 0) | (part + 1 == w->splits ? 0xffffff00u : 0);
+	p->bytes &= 0xfu | (part == 0 ? 0xf0u : 0) | (part + 1 == w->next_splits ? 0xffffff00u : 0);
 }
 
 struct dev_unpack_copy {
@@ -187,18 +170,18 @@ struct dev_unpack_copy {
 	}
 };
 
-/* The next batch. 0: the list is at its end. */
+/* The next batch. 0: there is none. */
 template <class WHAT>
 DEV int dev_unpack_refill(struct dev_unpack_walk *w, WHAT &what)
 {
-	if (w->at >= w->total)
+	if (w->next_have == 0)
 		return 0;
-	w->k = 0;
-	w->have = w->total - w->at < w->batch ? w->total - w->at : w->batch;
 	what.work_out(w, &w->mine);
-	if (w->splits != 1)
+	if (w->next_splits != 1)
 		dev_unpack_split(w, &w->mine);
-	w->at += w->stride;
+	w->k = 0;
+	w->first = w->next_first;
+	w->have = w->next_have;
 	dev_unpack_fetch(w);
 	return 1;
 }
@@ -279,14 +262,7 @@ DEV void dev_unpack_store(const struct dev_unpack_item<ROUNDS> *it)
 {
 	const uint32_t lane = dev_lane() & 31;
 
-#if V_CS
-	if (it->shift == 0 && ((uintptr_t)it->d - 16 * lane & 31) == 0 && it->vecs == 32 * ROUNDS) {
-#pragma unroll
-		for (uint32_t u = 0; u < ROUNDS; u++)
-			dev_store16_once_if(it->d + 512 * u, it->v[u], 1);
-	} else
-#endif
-		if (it->shift == 0) {
+	if (it->shift == 0) {
 #pragma unroll
 		for (uint32_t u = 0; u < ROUNDS; u++)
 			dev_store16_if(it->d + 512 * u, it->v[u], lane + 32 * u < it->vecs);

@@ -13,10 +13,7 @@
 #ifndef GANTRY_DEVICE_CUDA_DEV_UNPACK_REDUCE_H
 #define GANTRY_DEVICE_CUDA_DEV_UNPACK_REDUCE_H
 
-#ifndef V_R
-#define V_R 4
-#endif
-enum { DEV_UNPACK_SUM_ITEMS = 2, DEV_UNPACK_SUM_ROUNDS = V_R };
+enum { DEV_UNPACK_SUM_ITEMS = 2, DEV_UNPACK_SUM_ROUNDS = 3 };
 
 template <int ROUNDS>
 struct dev_unpack_sum_item {
@@ -58,10 +55,10 @@ struct dev_unpack_into {
 	}
 	__device__ __forceinline__ void find_over(const struct dev_unpack_walk *w, uint64_t pos, uint32_t need)
 	{
-		const uint64_t i = (w->at + (dev_lane() & 31)) / w->splits + 1;
+		const uint64_t i = (uint64_t)w->next_first + (dev_lane() & 31) + 1;
 		uint4 d;
 
-		if ((dev_lane() & 31) >= w->have || i >= r->f.n)
+		if ((dev_lane() & 31) >= w->next_have || i >= r->f.n)
 			return;
 		d = dev_load16(r->f.descs + i);
 		if (d.y >= need && (d.z | (uint64_t)d.w << 32) == pos)
@@ -89,7 +86,7 @@ DEV void dev_unpack_sum_ends(const struct dev_unpack_walk *w, const struct dev_u
 		if (over && lane >= 16 && i >= own)
 			byte = over + (i - own);
 		else if (mine && lane >= 16 && i >= own)
-			byte = dev_unpack_byte(&r->f, (w->at - w->stride + w->k - 1) / w->splits, pos);
+			byte = dev_unpack_byte(&r->f, w->first + w->k - 1, pos);
 	}
 	t->it.byte = dev_load_byte_if(byte, mine && byte);
 	t->in_byte = dev_load_byte_if((const char *)(r->input + pos), (int)mine);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "abi/unpack.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "net/loader.h"
@@ -261,6 +262,9 @@ static gantry_result choose_net(struct perf_rank *rk)
 		FAIL(GANTRY_ERR_CONFIG, "%s has no device here", p->net->name);
 	TRY(p->net->ops->get_properties(p->net, 0, &props));
 	p->unpack = props.device_type == GANTRY_NET_DEVICE_UNPACK;
+	if (p->unpack && rk->opts->depth > GANTRY_UNPACK_DEPTH)
+		FAIL(GANTRY_ERR_CONFIG, "--depth %d: %s is of device type UNPACK, which takes %d receives at a time",
+		     rk->opts->depth, p->net->name, GANTRY_UNPACK_DEPTH);
 	if (rk->rank == 0) {
 		snprintf(sh->net_name, sizeof(sh->net_name), "%s", p->net->name);
 		snprintf(sh->net_from, sizeof(sh->net_from), "%s",

@@ -78,7 +78,7 @@ static int copy_devs(const struct gantry_net_vdevice *vdev, int *devs, int max)
 	return n;
 }
 
-#define DEFINE_PROPERTIES(version, fill, overlay)                                                                               \
+#define DEFINE_PROPERTIES(version, fill, overlay)                                                                      \
 	ncclResult_t gantry_plugin_properties_##version(int dev, ncclNetProperties_##version##_t *props)               \
 	{                                                                                                              \
 		struct gantry_net *net = gantry_net_tcp();                                                             \

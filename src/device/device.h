@@ -75,6 +75,8 @@ struct gantry_device_ops {
 				    size_t size);
 
 	gantry_result (*stream_create)(struct gantry_device *dev, struct gantry_stream **ret_stream);
+	/* For copies that kernels may be waiting for: nothing in it is ever queued behind what other streams run. */
+	gantry_result (*stream_create_apart)(struct gantry_device *dev, struct gantry_stream **ret_stream);
 	/* The caller's own stream (a CUstream); `native` NULL is the device's default stream. */
 	gantry_result (*stream_wrap)(struct gantry_device *dev, void *native, struct gantry_stream **ret_stream);
 	/* Waits for what is in the stream. */

@@ -88,6 +88,7 @@ static inline void world_blind(struct world *w, int memory, int pool)
 	if (pool)
 		w->u->cpu_pool = 0;
 	CHECK_OK(w->dev->ops->stream_create(w->dev, &w->u->stream));
+	CHECK_OK(tcp_unpack_attach(w->l, w->u)); /* once more: now with what copies need */
 }
 
 /* Nothing of the pool is out: neither landing pages nor tokens. */

@@ -66,6 +66,7 @@ static const struct gantry_device_ops ops = {
 	.copy = gantry_cuda_copy,
 	.copy_async = gantry_cuda_copy_async,
 	.stream_create = gantry_cuda_stream_create,
+	.stream_create_apart = gantry_cuda_stream_create_apart,
 	.stream_wrap = gantry_cuda_stream_wrap,
 	.stream_destroy = gantry_cuda_stream_destroy,
 	.stream_query = gantry_cuda_stream_query,
@@ -156,7 +157,7 @@ static gantry_result gpu_create(int index, struct cuda_gpu **ret_gpu)
 	CU(cu.primary_ctx_retain(&g->ctx, g->device), "context of gpu %d (%s)", index, g->base.name);
 	was = g->ctx;
 	ENTER(g, was);
-	CU(cu.stream_create(&g->side, CUV_STREAM_NON_BLOCKING), "create a stream on gpu %d", index);
+	TRY(gantry_cuda_native_apart(g, &g->side));
 	gantry_cuda_kernels_load(g);
 	g->base.max_blocks = g->module ? g->sms : 0;
 	g->base.default_lanes = CUDA_MAX_LANES;

@@ -123,6 +123,9 @@ struct cu_ipc_handle {
 	X(pointer_get_attributes, cuPointerGetAttributes,                                                              \
 	  (unsigned n, unsigned *attributes, void **ret_values, cu_ptr ptr))                                           \
 	X(stream_create, cuStreamCreate, (cu_stream *ret_stream, unsigned flags))                                      \
+	X(stream_create_with_priority, cuStreamCreateWithPriority,                                                     \
+	  (cu_stream *ret_stream, unsigned flags, int priority))                                                       \
+	X(ctx_get_stream_priority_range, cuCtxGetStreamPriorityRange, (int *ret_least, int *ret_greatest))             \
 	X(stream_destroy, cuStreamDestroy_v2, (cu_stream stream))                                                      \
 	X(stream_query, cuStreamQuery, (cu_stream stream))                                                             \
 	X(stream_wait_event, cuStreamWaitEvent, (cu_stream stream, cu_event event, unsigned flags))                    \

@@ -100,6 +100,9 @@ gantry_result gantry_cuda_copy(struct gantry_device *dev, void *dst, const void 
 gantry_result gantry_cuda_copy_async(struct gantry_device *dev, struct gantry_stream *s, void *dst, const void *src,
 				     size_t size);
 gantry_result gantry_cuda_stream_create(struct gantry_device *dev, struct gantry_stream **ret_stream);
+gantry_result gantry_cuda_stream_create_apart(struct gantry_device *dev, struct gantry_stream **ret_stream);
+/* The driver's own: see stream.c. The context is current. */
+gantry_result gantry_cuda_native_apart(struct cuda_gpu *g, cu_stream *ret_stream);
 gantry_result gantry_cuda_stream_wrap(struct gantry_device *dev, void *native, struct gantry_stream **ret_stream);
 gantry_result gantry_cuda_stream_destroy(struct gantry_device *dev, struct gantry_stream *s);
 gantry_result gantry_cuda_stream_query(struct gantry_device *dev, struct gantry_stream *s);

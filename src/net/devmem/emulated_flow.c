@@ -67,7 +67,7 @@ EMU gantry_result emu_attach(struct devmem_binding *pub, int fd, struct devmem_f
 	if (!f->plan || !f->iov || emu_tokens_reserve(f, 1) < 0)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a flow of the emulated NIC with %s", f->peer);
 	if (b->mirrored)
-		TRY(dev->ops->stream_create(dev, &f->stream));
+		TRY(dev->ops->stream_create_apart(dev, &f->stream));
 
 	pthread_mutex_lock(&b->lock);
 	f->number = ++b->flows_ever;

@@ -68,7 +68,7 @@ static gantry_result make_landing(struct devmem_pool *p)
 		p->free_pages[i] = p->npages - 1 - i;
 	p->nfree = p->lowest = p->npages;
 	if (!p->memory.host) {
-		TRY(ops->stream_create(p->device, &p->stream));
+		TRY(ops->stream_create_apart(p->device, &p->stream));
 		TRY(ops->alloc_mapped(p->device, p->memory.size - p->landing_base, &twin, &unused));
 		p->twin = twin;
 	}

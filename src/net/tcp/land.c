@@ -16,7 +16,7 @@ static int failed(struct tcp_link *l, gantry_result r, const char *what)
 
 /* ---- arriving ---- */
 
-int tcp_land_begin(struct tcp_link *l, struct tcp_recv *recv, uint64_t total)
+int tcp_land_begin(struct tcp_link *l, struct tcp_recv *recv, uint64_t total, int eager)
 {
 	struct tcp_land *land = recv->land;
 	struct tcp_unpack *u = l->unpack;
@@ -24,6 +24,12 @@ int tcp_land_begin(struct tcp_link *l, struct tcp_recv *recv, uint64_t total)
 
 	if (!tcp_land_needed(recv))
 		return 0;
+	if (eager && land->place == TCP_PLACE_GATHER) {
+		land->place = land->to_device ? TCP_PLACE_BOUNCE : TCP_PLACE_BUFFER;
+		if (land->to_device)
+			recv->slots[0].data = land->bounce;
+		return 0;
+	}
 	/* NCCL's slices are smaller, and no table holds more. */
 	if (total > u->table_max) {
 		land->place = u->cpu_memory && u->cpu_pool ? TCP_PLACE_BUFFER : TCP_PLACE_DIRECT;
@@ -103,8 +109,6 @@ static gantry_result begin_copies(struct tcp_unpack *u, struct tcp_recv *recv)
 	gantry_result r = GANTRY_OK;
 	struct tcp_land *land = recv->land;
 
-	if (!land->event)
-		TRY(u->dev->ops->event_create(u->dev, &land->event));
 	if (land->place == TCP_PLACE_BOUNCE)
 		TRY(copy(u, land->user, land->bounce, recv->slots[0].total));
 	for (uint32_t i = 0; land->place == TCP_PLACE_GATHER && i < land->table.n; i++) {

@@ -122,12 +122,10 @@ gantry_result tcp_link_irecv_unpack(struct tcp_link *l, void *data, size_t size,
 				    void **ret_request)
 {
 	struct tcp_recv *recv;
-	gantry_result r = tcp_unpack_take(l, data, size, device, optional, &recv);
+	gantry_result r = tcp_unpack_take(l, data, device, optional, &recv);
 
 	if (r != GANTRY_OK)
 		return r;
-	if (recv && recv->land && recv->land->place == TCP_PLACE_BOUNCE)
-		data = recv->land->bounce;
 	return post(l, recv, 1, &data, &size, &tag, ret_request);
 }
 

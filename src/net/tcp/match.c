@@ -57,7 +57,7 @@ int tcp_match_begin(struct tcp_link *l, const struct wire_frame *f, struct tcp_r
 				     f->index, f->tag);
 		return -1;
 	}
-	if (!slot->started && tcp_land_begin(l, recv, f->total))
+	if (!slot->started && tcp_land_begin(l, recv, f->total, f->flags & WIRE_FLAG_EAGER))
 		return -1;
 	slot->started = 1;
 	slot->total = f->total;
@@ -142,7 +142,7 @@ void tcp_match_early(struct tcp_link *l, struct tcp_recv *recv, struct tcp_slot 
 			return;
 		if (!e->complete) /* still arriving: whoever reads its last byte completes the slot */
 			return;
-		if (tcp_land_begin(l, recv, e->total) || tcp_land_host(l, recv, slot, e->data, e->total, 0))
+		if (tcp_land_begin(l, recv, e->total, 1) || tcp_land_host(l, recv, slot, e->data, e->total, 0))
 			return;
 		slot->total = slot->begun = slot->got = e->total;
 		slot->started = 1;

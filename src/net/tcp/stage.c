@@ -68,7 +68,7 @@ static gantry_result stage_new(struct gantry_device *dev, struct tcp_stage **ret
 	TRY(dev->ops->alloc_mapped(dev, s->size, &host, &mapped));
 	s->memory = host;
 	for (int i = 0; i < STAGE_STREAMS; i++)
-		TRY(dev->ops->stream_create(dev, &s->streams[i]));
+		TRY(dev->ops->stream_create_apart(dev, &s->streams[i]));
 	for (int i = 0; i < STAGE_BLOCKS; i++) {
 		TRY(dev->ops->event_create(dev, &s->blocks[i].event));
 		gantry_list_init(&s->blocks[i].drain);

@@ -11,8 +11,6 @@
 #include "device/device.h"
 #include "net/tcp/flow.h"
 
-enum { BOUNCE_UNIT = 64 << 10 };
-
 static gantry_result make_memory(struct tcp_unpack *u)
 {
 	gantry_result r = GANTRY_OK;
@@ -47,7 +45,7 @@ gantry_result tcp_unpack_create(struct gantry_device *dev, enum devmem_kind kind
 		u->table_max = GANTRY_UNPACK_MAX_SLICE;
 	TRY(make_memory(u));
 	if (!u->cpu_memory || !u->cpu_pool)
-		TRY(u->dev->ops->stream_create(u->dev, &u->stream));
+		TRY(u->dev->ops->stream_create_apart(u->dev, &u->stream));
 	for (int k = 0; k < GANTRY_UNPACK_DEPTH; k++) {
 		u->slots[k].land.slot = k;
 		TRY(devmem_table_init(&u->slots[k].land.table, u->pool, u->meta->mem[k], (uint32_t)p->unpack_max_frags,
@@ -66,8 +64,6 @@ static void land_free(struct tcp_unpack *u, struct tcp_land *land)
 {
 	devmem_table_free(&land->table);
 	free(land->descs);
-	if (land->bounce)
-		u->dev->ops->free_mapped(u->dev, land->bounce);
 	if (land->event)
 		u->dev->ops->event_destroy(u->dev, land->event);
 }
@@ -84,6 +80,8 @@ void tcp_unpack_destroy(struct tcp_unpack *u)
 		land_free(u, &u->spare[k]);
 	if (u->memory)
 		u->dev->ops->free_mapped(u->dev, u->memory);
+	if (u->bounces)
+		u->dev->ops->free_mapped(u->dev, u->bounces);
 	devmem_pool_put(u->pool);
 	free(u);
 }
@@ -99,10 +97,31 @@ void tcp_unpack_describe(const struct tcp_unpack *u, struct gantry_net_device_ha
 	};
 }
 
+/* What copies of the device need; see unpack.h for why it is made here. */
+static gantry_result make_bounces(struct tcp_unpack *u, size_t each)
+{
+	gantry_result r = GANTRY_OK;
+	void *device;
+
+	TRY(u->dev->ops->alloc_mapped(u->dev, UNPACK_SPARE * each, &u->bounces, &device));
+	for (int k = 0; k < UNPACK_SPARE; k++) {
+		u->spare[k].bounce = (uint8_t *)u->bounces + (size_t)k * each;
+		TRY(u->dev->ops->event_create(u->dev, &u->spare[k].event));
+	}
+	for (int k = 0; k < GANTRY_UNPACK_DEPTH; k++)
+		TRY(u->dev->ops->event_create(u->dev, &u->slots[k].land.event));
+out:
+	return r;
+}
+
 gantry_result tcp_unpack_attach(struct tcp_link *l, struct tcp_unpack *u)
 {
 	gantry_result r = GANTRY_OK;
 
+	if (u->stream)
+		r = make_bounces(u, (l->eager_max + 4095u) & ~4095u);
+	if (r != GANTRY_OK)
+		return r;
 	pthread_mutex_lock(&l->mu);
 	for (int i = 0; i < l->nlanes; i++) {
 		struct tcp_lane *lane = &l->lanes[i];
@@ -193,9 +212,7 @@ static enum tcp_place place_of(const struct tcp_link *l, int device, int optiona
 
 	if (device && !optional)
 		return TCP_PLACE_TABLE;
-	if (l->device_rx && !u->cpu_pool)
-		return TCP_PLACE_GATHER;
-	return device && !u->cpu_memory ? TCP_PLACE_BOUNCE : TCP_PLACE_BUFFER;
+	return (l->device_rx && !u->cpu_pool) || (device && !u->cpu_memory) ? TCP_PLACE_GATHER : TCP_PLACE_BUFFER;
 }
 
 /* A table of its own for a receive that takes no slot; kept for the next one. */
@@ -219,25 +236,6 @@ out:
 	return r;
 }
 
-static gantry_result need_bounce(struct tcp_unpack *u, struct tcp_land *land, size_t size)
-{
-	gantry_result r = GANTRY_OK;
-	void *host, *device;
-
-	if (land->bounce_size >= size)
-		return GANTRY_OK;
-	size = (size + BOUNCE_UNIT - 1) / BOUNCE_UNIT * BOUNCE_UNIT;
-	if (land->bounce)
-		u->dev->ops->free_mapped(u->dev, land->bounce);
-	land->bounce = NULL;
-	land->bounce_size = 0;
-	TRY(u->dev->ops->alloc_mapped(u->dev, size, &host, &device));
-	land->bounce = host;
-	land->bounce_size = size;
-out:
-	return r;
-}
-
 static gantry_result take_slot(struct tcp_unpack *u, enum tcp_place place, struct tcp_recv **ret_recv)
 {
 	struct tcp_unpack_slot *slot = &u->slots[u->posted % GANTRY_UNPACK_DEPTH];
@@ -254,7 +252,7 @@ static gantry_result take_slot(struct tcp_unpack *u, enum tcp_place place, struc
 	return GANTRY_OK;
 }
 
-static gantry_result take_spare(struct tcp_link *l, enum tcp_place place, size_t size, struct tcp_recv **ret_recv)
+static gantry_result take_spare(struct tcp_link *l, enum tcp_place place, struct tcp_recv **ret_recv)
 {
 	gantry_result r = GANTRY_OK;
 	struct tcp_unpack *u = l->unpack;
@@ -268,8 +266,6 @@ static gantry_result take_spare(struct tcp_link *l, enum tcp_place place, size_t
 		return GANTRY_OK;
 	if (place == TCP_PLACE_GATHER)
 		TRY(need_table(u, land));
-	if (place == TCP_PLACE_BOUNCE)
-		TRY(need_bounce(u, land, size));
 	recv = gantry_pool_get(&l->recvs);
 	if (!recv)
 		return GANTRY_OK;
@@ -284,15 +280,15 @@ out:
 	return r;
 }
 
-gantry_result tcp_unpack_take(struct tcp_link *l, void *data, size_t size, int device, int optional,
-			      struct tcp_recv **ret_recv)
+gantry_result tcp_unpack_take(struct tcp_link *l, void *data, int device, int optional, struct tcp_recv **ret_recv)
 {
 	gantry_result r = GANTRY_OK;
 	enum tcp_place place = place_of(l, device, optional);
 
-	TRY(optional ? take_spare(l, place, size, ret_recv) : take_slot(l->unpack, place, ret_recv));
+	TRY(optional ? take_spare(l, place, ret_recv) : take_slot(l->unpack, place, ret_recv));
 	if (*ret_recv && (*ret_recv)->land) {
 		(*ret_recv)->land->user = data;
+		(*ret_recv)->land->to_device = device && !l->unpack->cpu_memory;
 		(*ret_recv)->land->copying = 0;
 	}
 out:

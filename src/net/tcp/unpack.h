@@ -9,15 +9,21 @@
  *
  *   TABLE    in pool pages that the slot's descriptors name, for the kernel to gather
  *   BUFFER   in the buffer itself, written by the CPU; the slot, if there is one, says 0 descriptors
- *   BOUNCE   in pinned memory, and from there by one copy of the device in the buffer (LL128)
+ *   BOUNCE   in pinned memory, and from there by one copy of the device in the buffer
  *   GATHER   in pool pages that the CPU cannot read, and by copies of the device in the buffer
  *   DIRECT   in the buffer, each stretch by a copy that is waited for: messages too large for a table, which NCCL does
  *            not send
  *
- *                      memory of the device           host memory
- *   takes a slot       TABLE                          BUFFER, or GATHER where the CPU cannot read the pool
- *   LL, LL128          BUFFER on the host device,     the same
- *                      else BOUNCE or GATHER
+ *                      memory of the device              host memory
+ *   takes a slot       TABLE                             BUFFER, or GATHER where the CPU cannot read the pool
+ *   LL, LL128          BUFFER on the host device, else   the same
+ *                      GATHER
+ *
+ * What GATHER says holds for bulk messages. An eager one, whose bytes come through host memory, ends in BUFFER, or in
+ * BOUNCE where only the device writes the buffer.
+ *
+ * While kernels run that wait for a receive, nothing may be done that waits for kernels: no memory is allocated or
+ * freed after the queue is attached, and copies go through streams apart from all others.
  *
  * A message that is whole is done when the copies it needs are: until then it is in the link's `landing` list. Order of
  * publication: payload, descriptors, count, done.
@@ -48,11 +54,11 @@ struct tcp_land {
 	int slot; /* of the queue; -1: none */
 	int busy;
 	uint8_t *user; /* borrowed: the receive's buffer */
+	int to_device; /* which only the device writes */
 	struct devmem_table table;
 	struct gantry_unpack_desc *descs; /* owned, of those without a slot */
-	uint8_t *bounce;		  /* owned: mapped memory, made and grown when a receive is posted */
-	uint64_t bounce_size;
-	struct gantry_dev_event *event; /* owned; made with the first copy */
+	uint8_t *bounce; /* part of the queue's: room for an eager message; NULL where the CPU writes everything */
+	struct gantry_dev_event *event; /* owned; NULL where the CPU does it all */
 	int copying;			/* copies to the buffer were begun */
 	int landing;			/* in the link's list; mu */
 };
@@ -66,6 +72,7 @@ struct tcp_unpack {
 	struct devmem_pool *pool;	     /* owned reference */
 	struct gantry_device *dev;	     /* borrowed from the pool */
 	void *memory;			     /* owned, mapped: both of the following */
+	void *bounces;			     /* owned, mapped: of the spares; NULL: none needed */
 	struct gantry_unpack_meta *meta;     /* as the CPU sees it */
 	struct gantry_unpack_handle *handle; /* the same */
 	void *device_handle;		     /* as kernels see it */
@@ -90,8 +97,7 @@ gantry_result tcp_unpack_attach(struct tcp_link *l, struct tcp_unpack *u);
  * nobody else has the link. */
 void tcp_unpack_detach(struct tcp_link *l);
 /* A request with its place; *ret_recv NULL: none is free now. */
-gantry_result tcp_unpack_take(struct tcp_link *l, void *data, size_t size, int device, int optional,
-			      struct tcp_recv **ret_recv);
+gantry_result tcp_unpack_take(struct tcp_link *l, void *data, int device, int optional, struct tcp_recv **ret_recv);
 /* It was not posted after all. */
 void tcp_unpack_untake(struct tcp_link *l, struct tcp_recv *recv);
 /* test says done: what is not the user's until irecv_consumed is free. */
@@ -106,8 +112,8 @@ static inline int tcp_land_needed(const struct tcp_recv *recv)
 {
 	return recv->land && recv->land->place != TCP_PLACE_BUFFER && recv->land->place != TCP_PLACE_BOUNCE;
 }
-/* A message of this size begins to arrive. */
-int tcp_land_begin(struct tcp_link *l, struct tcp_recv *recv, uint64_t total);
+/* A message of this size begins to arrive; eager: all of it through host memory. */
+int tcp_land_begin(struct tcp_link *l, struct tcp_recv *recv, uint64_t total, int eager);
 int tcp_land_host(struct tcp_link *l, struct tcp_recv *recv, struct tcp_slot *slot, const void *data, uint64_t len,
 		  uint64_t offset);
 /* Bytes [skip, skip + len) of a fragment are those at `offset` of the message. */

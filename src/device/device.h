@@ -55,6 +55,8 @@ struct gantry_launch {
 	struct gantry_door *doors; /* borrowed: doors[b] is what block b sleeps on; NULL: it only spins and yields */
 };
 
+enum gantry_way { GANTRY_WAY_IN, GANTRY_WAY_OUT, GANTRY_WAYS }; /* to the device, also within it; from it */
+
 struct gantry_device_ops {
 	void (*close)(struct gantry_device *dev);
 
@@ -74,9 +76,16 @@ struct gantry_device_ops {
 	gantry_result (*copy_async)(struct gantry_device *dev, struct gantry_stream *s, void *dst, const void *src,
 				    size_t size);
 
+	/*
+	 * Copies that somebody's kernels may be waiting for: the device has a queue of its own for each way, in order,
+	 * apart from what streams run. What has been begun by `move` is over when `moved` says so of a ticket that was
+	 * taken afterwards. `moved` is a load and calls no driver: any number of threads may poll.
+	 */
+	gantry_result (*move)(struct gantry_device *dev, enum gantry_way way, void *dst, const void *src, size_t size);
+	gantry_result (*move_ticket)(struct gantry_device *dev, enum gantry_way way, uint64_t *ret_ticket);
+	gantry_result (*moved)(struct gantry_device *dev, enum gantry_way way, uint64_t ticket); /* AGAIN: not yet */
+
 	gantry_result (*stream_create)(struct gantry_device *dev, struct gantry_stream **ret_stream);
-	/* For copies that kernels may be waiting for: nothing in it is ever queued behind what other streams run. */
-	gantry_result (*stream_create_apart)(struct gantry_device *dev, struct gantry_stream **ret_stream);
 	/* The caller's own stream (a CUstream); `native` NULL is the device's default stream. */
 	gantry_result (*stream_wrap)(struct gantry_device *dev, void *native, struct gantry_stream **ret_stream);
 	/* Waits for what is in the stream. */

@@ -337,6 +337,52 @@ static void check_wrap(void)
 	CHECK_EQ(gantry_stream_wrap(dev, wrong, &own), GANTRY_ERR_INVALID);
 }
 
+struct mover {
+	uint8_t *from, *to;
+	int turns;
+};
+
+/* Copies bytes there and back, many times; each ticket must cover the copies before it. */
+static void *move_about(void *arg)
+{
+	struct mover *m = arg;
+	enum { SIZE = 4096 };
+
+	for (int i = 0; i < m->turns; i++) {
+		for (int way = 0; way < GANTRY_WAYS; way++) {
+			uint8_t *src = way ? m->to : m->from, *dst = way ? m->from : m->to;
+			uint64_t ticket;
+
+			memset(src, i + way + 1, SIZE);
+			CHECK_OK(dev->ops->move(dev, way, dst, src, SIZE / 2));
+			CHECK_OK(dev->ops->move(dev, way, dst + SIZE / 2, src + SIZE / 2, SIZE / 2));
+			CHECK_OK(dev->ops->move_ticket(dev, way, &ticket));
+			while (dev->ops->moved(dev, way, ticket) == GANTRY_AGAIN)
+				sched_yield();
+			CHECK(memcmp(dst, src, SIZE) == 0);
+		}
+	}
+	return NULL;
+}
+
+static void check_moves(void)
+{
+	static uint8_t memory[4][2][4096];
+	struct mover m[4];
+	pthread_t thread[4];
+	uint64_t ticket;
+
+	/* A ticket for nothing is reached at once. */
+	CHECK_OK(dev->ops->move_ticket(dev, GANTRY_WAY_IN, &ticket));
+	CHECK_OK(dev->ops->moved(dev, GANTRY_WAY_IN, ticket));
+	for (int i = 0; i < 4; i++) {
+		m[i] = (struct mover){memory[i][0], memory[i][1], 200};
+		CHECK_EQ(pthread_create(&thread[i], NULL, move_about, &m[i]), 0);
+	}
+	for (int i = 0; i < 4; i++)
+		pthread_join(thread[i], NULL);
+}
+
 static void check_events(void)
 {
 	struct gantry_stream *a, *b;
@@ -439,6 +485,7 @@ int main(void)
 	check_ipc_gone();
 	check_streams();
 	check_wrap();
+	check_moves();
 	check_events();
 	check_rest();
 	gantry_device_close(dev);

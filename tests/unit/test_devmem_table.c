@@ -306,14 +306,16 @@ static void on_a_gpu(void)
 	CHECK_OK(arrive(0, 100, 0)); /* small, but describing it is cheaper than a copy by the device */
 	CHECK_EQ(w.t.landed_bytes, 0);
 	CHECK_OK(arrive_host(8900, 100));
-	fake->busy = 2;
+	fake->hold = 1;
 	CHECK_EQ(devmem_table_ready(&w.t), GANTRY_AGAIN);
 	CHECK_EQ(devmem_table_ready(&w.t), GANTRY_AGAIN);
+	*fake->held_word = fake->held_value; /* the copy is over */
 	unpack_and_compare(9000);
 	CHECK_OK(devmem_table_release(&w.t));
 	a_full_table(0);
-	fake->busy = 1;
 	CHECK_EQ(devmem_table_ready(&w.t), GANTRY_AGAIN);
+	*fake->held_word = fake->held_value;
+	fake->hold = 0;
 	unpack_and_compare(MESSAGE);
 	CHECK_OK(devmem_table_release(&w.t));
 	tear_down();

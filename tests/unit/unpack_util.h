@@ -87,7 +87,7 @@ static inline void world_blind(struct world *w, int memory, int pool)
 		w->u->cpu_memory = 0;
 	if (pool)
 		w->u->cpu_pool = 0;
-	CHECK_OK(w->dev->ops->stream_create(w->dev, &w->u->stream));
+	w->u->copies = 1;
 	CHECK_OK(tcp_unpack_attach(w->l, w->u)); /* once more: now with what copies need */
 }
 

@@ -32,6 +32,7 @@ static void gpu_destroy(struct cuda_gpu *g)
 				cu.module_unload(g->module);
 			if (g->side)
 				cu.stream_destroy(g->side);
+			gantry_cuda_ways_close(g);
 		}
 		cuda_leave(g, was);
 		cu.primary_ctx_release(g->device);
@@ -65,8 +66,10 @@ static const struct gantry_device_ops ops = {
 	.pointer = gantry_cuda_pointer,
 	.copy = gantry_cuda_copy,
 	.copy_async = gantry_cuda_copy_async,
+	.move = gantry_cuda_move,
+	.move_ticket = gantry_cuda_move_ticket,
+	.moved = gantry_cuda_moved,
 	.stream_create = gantry_cuda_stream_create,
-	.stream_create_apart = gantry_cuda_stream_create_apart,
 	.stream_wrap = gantry_cuda_stream_wrap,
 	.stream_destroy = gantry_cuda_stream_destroy,
 	.stream_query = gantry_cuda_stream_query,
@@ -157,7 +160,8 @@ static gantry_result gpu_create(int index, struct cuda_gpu **ret_gpu)
 	CU(cu.primary_ctx_retain(&g->ctx, g->device), "context of gpu %d (%s)", index, g->base.name);
 	was = g->ctx;
 	ENTER(g, was);
-	TRY(gantry_cuda_native_apart(g, &g->side));
+	TRY(gantry_cuda_stream_apart(g, &g->side));
+	TRY(gantry_cuda_ways_open(g));
 	gantry_cuda_kernels_load(g);
 	g->base.max_blocks = g->module ? g->sms : 0;
 	g->base.default_lanes = CUDA_MAX_LANES;

@@ -118,6 +118,7 @@ struct cu_ipc_handle {
 	X(mem_host_register, cuMemHostRegister_v2, (void *ptr, size_t size, unsigned flags))                           \
 	X(mem_host_unregister, cuMemHostUnregister, (void *ptr))                                                       \
 	X(mem_host_get_device_pointer, cuMemHostGetDevicePointer_v2, (cu_ptr *ret_ptr, void *host, unsigned flags))    \
+	X(memset_d32_async, cuMemsetD32Async, (cu_ptr dst, unsigned value, size_t n, cu_stream stream))                \
 	X(memset_d8_async, cuMemsetD8Async, (cu_ptr dst, unsigned char value, size_t n, cu_stream stream))             \
 	X(memcpy_async, cuMemcpyAsync, (cu_ptr dst, cu_ptr src, size_t size, cu_stream stream))                        \
 	X(pointer_get_attributes, cuPointerGetAttributes,                                                              \
@@ -151,6 +152,8 @@ struct cu_ipc_handle {
 	/* 11.3 */                                                                                                     \
 	X(flush_gpu_direct_rdma_writes, cuFlushGPUDirectRDMAWrites, (unsigned target, unsigned scope))                 \
 	/* 11.7 */                                                                                                     \
+	X(stream_write_value32, cuStreamWriteValue32_v2,                                                               \
+	  (cu_stream stream, cu_ptr ptr, unsigned value, unsigned flags))                                              \
 	X(mem_get_handle_for_address_range, cuMemGetHandleForAddressRange,                                             \
 	  (void *ret_handle, cu_ptr ptr, size_t size, unsigned type, unsigned long long flags))                        \
 	/* 12.4 */                                                                                                     \

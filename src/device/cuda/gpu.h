@@ -16,12 +16,25 @@ enum {
 	CUDA_MAX_GPUS = 64,   /* bits of `peers` */
 };
 
+/* A queue of copies: move.c. */
+struct cuda_way {
+	pthread_mutex_t lock; /* of tickets, and of the order of marks in the stream */
+	cu_stream stream;     /* owned */
+	uint32_t *word;	      /* in mapped memory: the last ticket that was reached; written by the GPU */
+	cu_ptr word_dev;      /* the same for the GPU */
+	uint64_t tickets;     /* given out */
+	int since;	      /* atomic: copies were begun after the last one */
+	uint32_t looks;	      /* relaxed */
+};
+
 struct cuda_gpu {
 	struct gantry_device base; /* first: a struct gantry_device * is this */
 	uint32_t refs;		   /* under the lock of device.c */
 	cu_device device;
 	cu_context ctx; /* the primary context: the one that the CUDA runtime, PyTorch and NCCL use */
 	cu_stream side; /* non-blocking, for copies and clearing that must wait for nobody's kernels */
+	struct cuda_way ways[GANTRY_WAYS];
+	void *words; /* owned, mapped: theirs */
 	uint32_t sms;
 	int writes_ordering, flush_options; /* of NICs' writes: what the driver says */
 	uint64_t peers;			    /* atomic: GPUs whose memory kernels here may address */
@@ -100,9 +113,15 @@ gantry_result gantry_cuda_copy(struct gantry_device *dev, void *dst, const void 
 gantry_result gantry_cuda_copy_async(struct gantry_device *dev, struct gantry_stream *s, void *dst, const void *src,
 				     size_t size);
 gantry_result gantry_cuda_stream_create(struct gantry_device *dev, struct gantry_stream **ret_stream);
-gantry_result gantry_cuda_stream_create_apart(struct gantry_device *dev, struct gantry_stream **ret_stream);
-/* The driver's own: see stream.c. The context is current. */
-gantry_result gantry_cuda_native_apart(struct cuda_gpu *g, cu_stream *ret_stream);
+
+/* move.c. The context is current for those that take a cuda_gpu. */
+gantry_result gantry_cuda_stream_apart(struct cuda_gpu *g, cu_stream *ret_stream);
+gantry_result gantry_cuda_ways_open(struct cuda_gpu *g);
+void gantry_cuda_ways_close(struct cuda_gpu *g);
+gantry_result gantry_cuda_move(struct gantry_device *dev, enum gantry_way way, void *dst, const void *src, size_t size);
+gantry_result gantry_cuda_move_ticket(struct gantry_device *dev, enum gantry_way way, uint64_t *ret_ticket);
+gantry_result gantry_cuda_moved(struct gantry_device *dev, enum gantry_way way, uint64_t ticket);
+
 gantry_result gantry_cuda_stream_wrap(struct gantry_device *dev, void *native, struct gantry_stream **ret_stream);
 gantry_result gantry_cuda_stream_destroy(struct gantry_device *dev, struct gantry_stream *s);
 gantry_result gantry_cuda_stream_query(struct gantry_device *dev, struct gantry_stream *s);

@@ -29,26 +29,7 @@ out:
 	return r;
 }
 
-/*
- * Streams share a few queues to the GPU (8, unless CUDA_DEVICE_MAX_CONNECTIONS says otherwise; some people set 1), and
- * what is in one queue runs in order. A copy that happens to share the queue of a kernel which waits for that copy
- * would wait for ever. Queues belong to one priority: so such copies have one that nobody else is likely to use, next
- * to the highest.
- */
-gantry_result gantry_cuda_native_apart(struct cuda_gpu *g, cu_stream *ret_stream)
-{
-	gantry_result r = GANTRY_OK;
-	int least = 0, greatest = 0;
-
-	CU(cu.ctx_get_stream_priority_range(&least, &greatest), "priorities of gpu %d", g->base.index);
-	CU(cu.stream_create_with_priority(ret_stream, CUV_STREAM_NON_BLOCKING,
-					  greatest + 1 < least ? greatest + 1 : greatest),
-	   "create a stream on gpu %d", g->base.index);
-out:
-	return r;
-}
-
-static gantry_result create(struct gantry_device *dev, int apart, struct gantry_stream **ret_stream)
+gantry_result gantry_cuda_stream_create(struct gantry_device *dev, struct gantry_stream **ret_stream)
 {
 	gantry_result r = GANTRY_OK;
 	struct cuda_gpu *g = cuda_gpu_of(dev);
@@ -58,10 +39,7 @@ static gantry_result create(struct gantry_device *dev, int apart, struct gantry_
 	if (!s)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a stream");
 	ENTER(g, was);
-	if (apart)
-		TRY(gantry_cuda_native_apart(g, &s->native));
-	else
-		CU(cu.stream_create(&s->native, CUV_STREAM_NON_BLOCKING), "create a stream on gpu %d", dev->index);
+	CU(cu.stream_create(&s->native, CUV_STREAM_NON_BLOCKING), "create a stream on gpu %d", dev->index);
 	s->owned = 1;
 	*ret_stream = (struct gantry_stream *)(void *)s;
 	s = NULL;
@@ -69,16 +47,6 @@ out:
 	cuda_leave(g, was);
 	free(s);
 	return r;
-}
-
-gantry_result gantry_cuda_stream_create(struct gantry_device *dev, struct gantry_stream **ret_stream)
-{
-	return create(dev, 0, ret_stream);
-}
-
-gantry_result gantry_cuda_stream_create_apart(struct gantry_device *dev, struct gantry_stream **ret_stream)
-{
-	return create(dev, 1, ret_stream);
 }
 
 gantry_result gantry_cuda_stream_wrap(struct gantry_device *dev, void *native, struct gantry_stream **ret_stream)

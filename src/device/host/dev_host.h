@@ -10,7 +10,7 @@
 #include "gantry/fifo.h"
 
 #define DEV static inline __attribute__((unused))
-#define DEV_SLEEPS 1 /* kernels sleep on doors */
+#define DEV_SLEEPS 1			/* kernels sleep on doors */
 #define DEV_SHARED static _Thread_local /* never used with several lanes; see dev_bcast */
 #define DEV_TRIES 1			/* looks at a line before somebody else gets a chance */
 

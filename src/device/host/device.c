@@ -33,6 +33,10 @@ void gantry_host_unref(struct host_device *hd)
 	/* Without the lock: the default stream may be busy for a while, and whoever opens now gets a device of his own.
 	 */
 	gantry_host_stream_release(hd->default_stream);
+	for (int i = 0; i < GANTRY_WAYS; i++) {
+		gantry_host_stream_release(hd->ways[i].stream);
+		pthread_mutex_destroy(&hd->ways[i].lock);
+	}
 	gantry_host_helpers_end(hd);
 	pthread_mutex_destroy(&hd->helpers_mu);
 	free(hd);
@@ -119,8 +123,10 @@ static const struct gantry_device_ops host_ops = {
 	.pointer = gantry_host_pointer,
 	.copy = gantry_host_copy,
 	.copy_async = gantry_host_copy_async,
+	.move = gantry_host_move,
+	.move_ticket = gantry_host_move_ticket,
+	.moved = gantry_host_moved,
 	.stream_create = gantry_host_stream_create,
-	.stream_create_apart = gantry_host_stream_create, /* each has a thread of its own */
 	.stream_wrap = gantry_host_stream_wrap,
 	.stream_destroy = gantry_host_stream_destroy,
 	.stream_query = gantry_host_stream_query,
@@ -191,6 +197,8 @@ static gantry_result make_device(void)
 					 .default_lanes = 1};
 	snprintf(hd->dev.name, sizeof(hd->dev.name), "host, %d CPU%s", cpus, cpus == 1 ? "" : "s");
 	pthread_mutex_init(&hd->helpers_mu, NULL);
+	for (int i = 0; i < GANTRY_WAYS; i++)
+		pthread_mutex_init(&hd->ways[i].lock, NULL);
 	the_device = hd;
 out:
 	return r;

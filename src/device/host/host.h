@@ -6,6 +6,7 @@
  *   ipc.c      allocations of other processes, through /proc/PID/fd
  *   udmabuf.c  dma-bufs of allocations, for NICs
  *   stream.c   a stream: a ring of items and a thread that does them in order
+ *   move.c     the device's own queues of copies
  *   event.c    marks in streams
  *   launch.c   a kernel on the stream's thread; more blocks and lanes on helper threads
  *   helper.c   those threads
@@ -30,11 +31,20 @@ enum { GANTRY_HOST_MAX_BLOCKS = 256, GANTRY_HOST_MAX_LANES = 64, GANTRY_HOST_MAX
 
 struct host_helper;
 
+/* A queue of copies: move.c. */
+struct host_way {
+	pthread_mutex_t lock;	      /* of stream and tickets, and of the order of marks */
+	struct gantry_stream *stream; /* owned; made on first use */
+	uint64_t tickets;	      /* given out */
+	uint64_t reached;	      /* release by the stream's thread, acquire by who waits */
+};
+
 /* One per process. Streams hold references, so it outlives them. */
 struct host_device {
 	struct gantry_device dev;	      /* first: the ops cast back */
 	uint32_t refs;			      /* under device.c's lock */
 	struct gantry_stream *default_stream; /* owned; made on first use, under device.c's lock */
+	struct host_way ways[GANTRY_WAYS];
 	pthread_mutex_t helpers_mu;
 	struct host_helper *idle; /* owned; helpers that no stream has; under helpers_mu */
 	uint32_t nhelpers;	  /* all there are; written under helpers_mu, read relaxed */
@@ -85,7 +95,14 @@ gantry_result gantry_host_dmabuf_export(struct gantry_device *dev, void *ptr, si
 					uint64_t *ret_offset);
 
 /* What a stream does, in order. Items are preallocated; arguments that fit travel inside. */
-enum host_item_kind { HOST_ITEM_LAUNCH, HOST_ITEM_COPY, HOST_ITEM_RECORD, HOST_ITEM_WAIT, HOST_ITEM_STOP };
+enum host_item_kind {
+	HOST_ITEM_LAUNCH,
+	HOST_ITEM_COPY,
+	HOST_ITEM_MARK, /* stores `size` at the 64-bit word `dst` */
+	HOST_ITEM_RECORD,
+	HOST_ITEM_WAIT,
+	HOST_ITEM_STOP
+};
 enum { HOST_INLINE_ARGS = 192 };
 struct host_mark;
 struct host_item {
@@ -146,6 +163,11 @@ gantry_result gantry_host_stream_query(struct gantry_device *dev, struct gantry_
 gantry_result gantry_host_stream_sync(struct gantry_device *dev, struct gantry_stream *s);
 gantry_result gantry_host_copy_async(struct gantry_device *dev, struct gantry_stream *s, void *dst, const void *src,
 				     size_t size);
+
+/* move.c */
+gantry_result gantry_host_move(struct gantry_device *dev, enum gantry_way way, void *dst, const void *src, size_t size);
+gantry_result gantry_host_move_ticket(struct gantry_device *dev, enum gantry_way way, uint64_t *ret_ticket);
+gantry_result gantry_host_moved(struct gantry_device *dev, enum gantry_way way, uint64_t ticket);
 
 /* event.c; the first two run on the stream's thread and use up the item's reference. */
 void gantry_host_mark_reach(struct host_mark *m);

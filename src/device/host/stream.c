@@ -64,6 +64,9 @@ static void do_item(struct gantry_stream *s, const struct host_item *item)
 	case HOST_ITEM_COPY:
 		memcpy(item->dst, item->src, item->size);
 		break;
+	case HOST_ITEM_MARK:
+		__atomic_store_n((uint64_t *)item->dst, (uint64_t)item->size, __ATOMIC_RELEASE);
+		break;
 	case HOST_ITEM_RECORD:
 		gantry_host_mark_reach(item->mark);
 		break;

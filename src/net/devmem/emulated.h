@@ -126,12 +126,11 @@ struct emu_flow {
 
 	/* The receiving thread's. */
 	uint64_t random;
-	uint32_t head, n;	      /* of the plan: pieces [head, head + n) */
-	uint32_t assigned;	      /* so many of the first have their places */
-	uint32_t peeked;	      /* so many of the first were shown by MSG_PEEK: they keep their places */
-	struct emu_piece *plan;	      /* owned: EMU_PLAN */
-	struct iovec *iov;	      /* owned: EMU_FRAGS_MAX */
-	struct gantry_stream *stream; /* owned: copies from the mirror; NULL without one */
+	uint32_t head, n;	/* of the plan: pieces [head, head + n) */
+	uint32_t assigned;	/* so many of the first have their places */
+	uint32_t peeked;	/* so many of the first were shown by MSG_PEEK: they keep their places */
+	struct emu_piece *plan; /* owned: EMU_PLAN */
+	struct iovec *iov;	/* owned: EMU_FRAGS_MAX */
 
 	pthread_mutex_t lock; /* of the tokens */
 	uint64_t *out;	      /* owned: bit t - 1: token t is out */

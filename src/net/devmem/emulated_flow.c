@@ -18,10 +18,6 @@
 
 static void flow_free(struct emu_flow *f)
 {
-	struct gantry_device *dev = f->binding->pub.memory.device;
-
-	if (f->stream)
-		dev->ops->stream_destroy(dev, f->stream);
 	pthread_mutex_destroy(&f->lock);
 	free(f->plan);
 	free(f->iov);
@@ -53,7 +49,6 @@ EMU gantry_result emu_attach(struct devmem_binding *pub, int fd, struct devmem_f
 {
 	gantry_result r = GANTRY_OK;
 	struct emu_binding *b = (struct emu_binding *)pub;
-	struct gantry_device *dev = pub->memory.device;
 	struct emu_flow *f = calloc(1, sizeof(*f));
 
 	if (!f)
@@ -66,8 +61,6 @@ EMU gantry_result emu_attach(struct devmem_binding *pub, int fd, struct devmem_f
 	f->iov = calloc(EMU_FRAGS_MAX, sizeof(*f->iov));
 	if (!f->plan || !f->iov || emu_tokens_reserve(f, 1) < 0)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a flow of the emulated NIC with %s", f->peer);
-	if (b->mirrored)
-		TRY(dev->ops->stream_create_apart(dev, &f->stream));
 
 	pthread_mutex_lock(&b->lock);
 	f->number = ++b->flows_ever;

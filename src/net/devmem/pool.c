@@ -68,7 +68,6 @@ static gantry_result make_landing(struct devmem_pool *p)
 		p->free_pages[i] = p->npages - 1 - i;
 	p->nfree = p->lowest = p->npages;
 	if (!p->memory.host) {
-		TRY(ops->stream_create_apart(p->device, &p->stream));
 		TRY(ops->alloc_mapped(p->device, p->memory.size - p->landing_base, &twin, &unused));
 		p->twin = twin;
 	}
@@ -93,8 +92,6 @@ static void destroy(struct devmem_pool *p)
 		unbind(&p->parts[i]);
 	if (p->device) {
 		ops = p->device->ops;
-		if (p->stream)
-			ops->stream_destroy(p->device, p->stream);
 		if (p->twin)
 			ops->free_mapped(p->device, p->twin);
 		if (p->block && p->is_mapped)

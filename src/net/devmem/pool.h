@@ -11,7 +11,7 @@
  *
  * Memory: GANTRY_UNPACK_MEMORY. `mapped` is pinned host memory that kernels read over the bus; `device` is memory of
  * the device; devmem TCP always has the latter. Where the CPU can write (mapped, or the host device) landing is a
- * memcpy; else bytes are put into the landing page's twin in pinned memory and copied from there on the pool's stream:
+ * memcpy; else bytes are put into the landing page's twin in pinned memory and copied from there by the device:
  * all writes to landing pages are then on that stream, so a page may be given back and taken again while a copy to it
  * is under way.
  */
@@ -48,10 +48,9 @@ struct devmem_pool {
 	uint64_t parts_end;    /* parts grow up to here ... */
 	uint64_t landing_base; /* ... and landing pages are from here to the end */
 	/* Where the CPU cannot write; else NULL. */
-	struct gantry_stream *stream; /* owned */
-	uint8_t *twin;		      /* owned, pinned: of the landing pages */
-	pthread_mutex_t lock;	      /* of everything below */
-	uint32_t *free_pages;	      /* owned: stack of landing page numbers */
+	uint8_t *twin;	      /* owned, pinned: of the landing pages */
+	pthread_mutex_t lock; /* of everything below */
+	uint32_t *free_pages; /* owned: stack of landing page numbers */
 	uint32_t nfree, npages;
 	uint32_t lowest;  /* nfree at its lowest */
 	uint64_t refused; /* takes that found too few */

@@ -43,8 +43,6 @@ gantry_result devmem_table_init(struct devmem_table *t, struct devmem_pool *pool
 	t->page_of = malloc(DEVMEM_TABLE_PAGES * sizeof(*t->page_of));
 	if (!t->held || !t->page_of)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a table of fragments");
-	if (pool->stream)
-		TRY(pool->device->ops->event_create(pool->device, &t->event));
 out:
 	if (r != GANTRY_OK)
 		devmem_table_free(t);
@@ -56,8 +54,6 @@ void devmem_table_free(struct devmem_table *t)
 	if (!t->pool)
 		return;
 	devmem_table_release(t);
-	if (t->event)
-		t->pool->device->ops->event_destroy(t->pool->device, t->event);
 	free(t->held);
 	free(t->page_of);
 	*t = (struct devmem_table){0};
@@ -188,7 +184,7 @@ static gantry_result land_some(struct devmem_table *t, struct origin from, uint6
 		} else {
 			src = p->memory.device_ptr + from.off;
 		}
-		TRY(p->device->ops->copy_async(p->device, p->stream, p->memory.device_ptr + to, src, len));
+		TRY(p->device->ops->move(p->device, GANTRY_WAY_IN, p->memory.device_ptr + to, src, len));
 		t->copying = 1;
 		t->recorded = 0;
 	}
@@ -370,9 +366,9 @@ gantry_result devmem_table_ready(struct devmem_table *t)
 	if (!t->copying)
 		return GANTRY_OK;
 	if (!t->recorded)
-		TRY(p->device->ops->event_record(p->device, t->event, p->stream));
+		TRY(p->device->ops->move_ticket(p->device, GANTRY_WAY_IN, &t->ticket));
 	t->recorded = 1;
-	TRY(p->device->ops->event_query(p->device, t->event));
+	TRY(p->device->ops->moved(p->device, GANTRY_WAY_IN, t->ticket));
 	t->copying = 0;
 out:
 	return r;

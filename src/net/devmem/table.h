@@ -45,11 +45,11 @@ struct devmem_table {
 	int compact;		  /* everything is in landing pages, and all entries are made */
 	struct devmem_held *held; /* owned */
 	uint32_t nheld, held_room;
-	uint32_t *page_of;		/* owned: the landing page of each page of the message */
-	uint32_t npages;		/* of them */
-	int copying;			/* copies to landing pages are under way on the pool's stream */
-	int recorded;			/* ... and the event is behind all of them */
-	struct gantry_dev_event *event; /* owned; NULL where the CPU copies */
+	uint32_t *page_of; /* owned: the landing page of each page of the message */
+	uint32_t npages;   /* of them */
+	int copying;	   /* copies to landing pages are under way */
+	int recorded;	   /* ... and are over */
+	uint64_t ticket;   /* ... when this ticket is reached */
 	/* What happened in its life, for the log. */
 	uint64_t frags, merged, landed_bytes, direct_bytes, compacted;
 };

@@ -1,12 +1,16 @@
 /* Bytes to the place of their receive, and what is left to do when a message is whole. unpack.h has the why. */
 #define LOG_SUBSYS GANTRY_SUBSYS_DATA
 #include <inttypes.h>
+#include <sched.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "device/device.h"
 #include "net/tcp/flow.h"
 #include "net/tcp/unpack.h"
+
+#define AWAIT_NS 10000000000ull
 
 static int failed(struct tcp_link *l, gantry_result r, const char *what)
 {
@@ -100,10 +104,20 @@ int tcp_land_frag(struct tcp_lane *lane, struct tcp_recv *recv, struct tcp_slot 
 
 static gantry_result copy(struct tcp_unpack *u, void *dst, const void *src, uint64_t len)
 {
-	return u->dev->ops->copy_async(u->dev, u->stream, dst, src, len);
+	return u->dev->ops->move(u->dev, GANTRY_WAY_IN, dst, src, len);
 }
 
-/* Begins what is left to copy, with an event behind it. */
+void tcp_land_await(struct tcp_unpack *u)
+{
+	uint64_t ticket, deadline = gantry_now_ns() + AWAIT_NS;
+
+	if (u->dev->ops->move_ticket(u->dev, GANTRY_WAY_IN, &ticket) != GANTRY_OK)
+		return;
+	while (u->dev->ops->moved(u->dev, GANTRY_WAY_IN, ticket) == GANTRY_AGAIN && gantry_now_ns() < deadline)
+		sched_yield();
+}
+
+/* Begins what is left to copy. */
 static gantry_result begin_copies(struct tcp_unpack *u, struct tcp_recv *recv)
 {
 	gantry_result r = GANTRY_OK;
@@ -116,7 +130,7 @@ static gantry_result begin_copies(struct tcp_unpack *u, struct tcp_recv *recv)
 
 		TRY(copy(u, land->user + d->dst_off, u->pool->memory.device_ptr + d->src_off, d->len));
 	}
-	TRY(u->dev->ops->event_record(u->dev, land->event, u->stream));
+	TRY(u->dev->ops->move_ticket(u->dev, GANTRY_WAY_IN, &land->ticket));
 	land->copying = 1;
 out:
 	return r;
@@ -140,7 +154,7 @@ static gantry_result settle(struct tcp_unpack *u, struct tcp_recv *recv)
 		if (!land->copying && recv->slots[0].total)
 			TRY(begin_copies(u, recv));
 		if (land->copying)
-			r = u->dev->ops->event_query(u->dev, land->event);
+			r = u->dev->ops->moved(u->dev, GANTRY_WAY_IN, land->ticket);
 	}
 out:
 	return r;

@@ -2,11 +2,15 @@
 #include "net/tcp/stage.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "device/device.h"
+
+#define AWAIT_NS 10000000000ull
 
 struct tcp_stage {
 	struct gantry_list node; /* in `stages`; stages_lock, as refs */
@@ -14,10 +18,8 @@ struct tcp_stage {
 	struct gantry_device *device; /* owned reference */
 	uint8_t *memory;	      /* owned */
 	uint64_t size;
-	struct gantry_stream *streams[STAGE_STREAMS]; /* owned */
 
 	pthread_mutex_t lock; /* of everything below */
-	uint32_t turn;
 	struct tcp_stage_block blocks[STAGE_BLOCKS];
 	struct gantry_list used, idle, draining;
 	struct gantry_list *cursor; /* in `used`: the block that was taken last, or its head */
@@ -27,6 +29,15 @@ struct tcp_stage {
 static pthread_mutex_t stages_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct gantry_list stages = {&stages, &stages};
 
+/* Memory must not go while it is copied to. */
+static void await(struct gantry_device *dev, uint64_t ticket)
+{
+	uint64_t deadline = gantry_now_ns() + AWAIT_NS;
+
+	while (dev->ops->moved(dev, GANTRY_WAY_OUT, ticket) == GANTRY_AGAIN && gantry_now_ns() < deadline)
+		sched_yield();
+}
+
 static void stage_free(struct tcp_stage *s)
 {
 	struct gantry_device *dev;
@@ -35,12 +46,9 @@ static void stage_free(struct tcp_stage *s)
 		return;
 	dev = s->device;
 	if (dev) {
-		for (int i = 0; i < STAGE_STREAMS; i++)
-			if (s->streams[i])
-				dev->ops->stream_destroy(dev, s->streams[i]); /* waits for the last copies */
 		for (int i = 0; i < STAGE_BLOCKS; i++)
-			if (s->blocks[i].event)
-				dev->ops->event_destroy(dev, s->blocks[i].event);
+			if (s->blocks[i].copying)
+				await(dev, s->blocks[i].ticket);
 		if (s->memory)
 			dev->ops->free_mapped(dev, s->memory);
 		gantry_device_close(dev);
@@ -67,10 +75,7 @@ static gantry_result stage_new(struct gantry_device *dev, struct tcp_stage **ret
 	s->size = gantry_params()->unpack_stage / STAGE_UNIT * STAGE_UNIT;
 	TRY(dev->ops->alloc_mapped(dev, s->size, &host, &mapped));
 	s->memory = host;
-	for (int i = 0; i < STAGE_STREAMS; i++)
-		TRY(dev->ops->stream_create_apart(dev, &s->streams[i]));
 	for (int i = 0; i < STAGE_BLOCKS; i++) {
-		TRY(dev->ops->event_create(dev, &s->blocks[i].event));
 		gantry_list_init(&s->blocks[i].drain);
 		gantry_list_append(&s->idle, &s->blocks[i].node);
 	}
@@ -136,8 +141,9 @@ static void sweep(struct tcp_stage *s)
 		struct tcp_stage_block *b = gantry_container(pos, struct tcp_stage_block, drain);
 
 		/* After an error of the device nothing is copied any more. */
-		if (s->device->ops->event_query(s->device, b->event) == GANTRY_AGAIN)
+		if (s->device->ops->moved(s->device, GANTRY_WAY_OUT, b->ticket) == GANTRY_AGAIN)
 			continue;
+		b->copying = 0;
 		gantry_list_remove(&b->drain);
 		block_free(s, b);
 	}
@@ -191,7 +197,6 @@ gantry_result tcp_stage_copy(struct tcp_stage *s, const void *src, uint64_t size
 	gantry_result r = GANTRY_OK;
 	struct gantry_device *dev = s->device;
 	struct tcp_stage_block *b = NULL;
-	struct gantry_stream *stream;
 
 	if (size > s->size)
 		FAIL(GANTRY_ERR_LIMIT,
@@ -201,20 +206,15 @@ gantry_result tcp_stage_copy(struct tcp_stage *s, const void *src, uint64_t size
 	if (!gantry_list_empty(&s->draining))
 		sweep(s);
 	b = block_take(s, (size + STAGE_UNIT - 1) / STAGE_UNIT * STAGE_UNIT);
-	stream = s->streams[s->turn++ % STAGE_STREAMS];
 	pthread_mutex_unlock(&s->lock);
 	if (!b)
 		return GANTRY_AGAIN;
-	/* Another thread may put its copy between the two calls: then the event is reached a little later. */
 	b->copying = 0;
-	TRY(dev->ops->copy_async(dev, stream, b->data, src, size));
+	TRY(dev->ops->move(dev, GANTRY_WAY_OUT, b->data, src, size));
+	/* Without a ticket nobody can know when the block is free: it is lost, and the error ends the link. */
+	b->ticket = UINT64_MAX;
 	b->copying = 1;
-	r = dev->ops->event_record(dev, b->event, stream);
-	if (r != GANTRY_OK) {
-		dev->ops->stream_sync(dev, stream); /* the one way left to know that the copy is over */
-		b->copying = 0;
-		goto out;
-	}
+	TRY(dev->ops->move_ticket(dev, GANTRY_WAY_OUT, &b->ticket));
 	*ret_block = b;
 	b = NULL;
 out:
@@ -225,7 +225,7 @@ out:
 
 gantry_result tcp_stage_ready(struct tcp_stage *s, struct tcp_stage_block *b)
 {
-	gantry_result r = s->device->ops->event_query(s->device, b->event);
+	gantry_result r = s->device->ops->moved(s->device, GANTRY_WAY_OUT, b->ticket);
 
 	if (r == GANTRY_OK)
 		b->copying = 0;

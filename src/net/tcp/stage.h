@@ -3,8 +3,8 @@
  *
  * A message takes a block of its size, and the device copies it there (never while anybody waits); the link sends the
  * block's bytes like any other memory once the copy is done. The block is free again when the message is, so what is in
- * flight is bounded by GANTRY_UNPACK_STAGE: without a free block a send has to come again later. Blocks, events and
- * streams are made with the stage; nothing is allocated for a message.
+ * flight is bounded by GANTRY_UNPACK_STAGE: without a free block a send has to come again later. Blocks are made with
+ * the stage; nothing is allocated for a message.
  *
  * Blocks lie in a list by address. The search for room begins behind the block that was taken last: messages come and
  * go in about the same order, so that is where it is.
@@ -20,18 +20,17 @@
 #include "gantry/result.h"
 
 struct gantry_device;
-struct gantry_dev_event;
 struct tcp_link;
 struct tcp_stage;
 
-enum { STAGE_BLOCKS = 512, STAGE_STREAMS = 2, STAGE_UNIT = 4096 };
+enum { STAGE_BLOCKS = 512, STAGE_UNIT = 4096 };
 
 struct tcp_stage_block {
 	struct gantry_list node;  /* among the blocks in use, by address; or among the idle ones */
 	struct gantry_list drain; /* given back while the copy was under way: not free before that is over */
 	uint64_t at, size;
-	uint8_t *data;			/* where the CPU finds it */
-	struct gantry_dev_event *event; /* owned by the stage */
+	uint8_t *data;	 /* where the CPU finds it */
+	uint64_t ticket; /* of its copy */
 	int copying;
 };
 

@@ -44,8 +44,7 @@ gantry_result tcp_unpack_create(struct gantry_device *dev, enum devmem_kind kind
 	if (u->table_max > GANTRY_UNPACK_MAX_SLICE)
 		u->table_max = GANTRY_UNPACK_MAX_SLICE;
 	TRY(make_memory(u));
-	if (!u->cpu_memory || !u->cpu_pool)
-		TRY(u->dev->ops->stream_create_apart(u->dev, &u->stream));
+	u->copies = !u->cpu_memory || !u->cpu_pool;
 	for (int k = 0; k < GANTRY_UNPACK_DEPTH; k++) {
 		u->slots[k].land.slot = k;
 		TRY(devmem_table_init(&u->slots[k].land.table, u->pool, u->meta->mem[k], (uint32_t)p->unpack_max_frags,
@@ -60,24 +59,20 @@ out:
 	return r;
 }
 
-static void land_free(struct tcp_unpack *u, struct tcp_land *land)
+static void land_free(struct tcp_land *land)
 {
 	devmem_table_free(&land->table);
 	free(land->descs);
-	if (land->event)
-		u->dev->ops->event_destroy(u->dev, land->event);
 }
 
 void tcp_unpack_destroy(struct tcp_unpack *u)
 {
 	if (!u)
 		return;
-	if (u->stream) /* waits for copies */
-		u->dev->ops->stream_destroy(u->dev, u->stream);
 	for (int k = 0; u->pool && k < GANTRY_UNPACK_DEPTH; k++)
-		land_free(u, &u->slots[k].land);
+		land_free(&u->slots[k].land);
 	for (int k = 0; u->pool && k < UNPACK_SPARE; k++)
-		land_free(u, &u->spare[k]);
+		land_free(&u->spare[k]);
 	if (u->memory)
 		u->dev->ops->free_mapped(u->dev, u->memory);
 	if (u->bounces)
@@ -104,12 +99,8 @@ static gantry_result make_bounces(struct tcp_unpack *u, size_t each)
 	void *device;
 
 	TRY(u->dev->ops->alloc_mapped(u->dev, UNPACK_SPARE * each, &u->bounces, &device));
-	for (int k = 0; k < UNPACK_SPARE; k++) {
+	for (int k = 0; k < UNPACK_SPARE; k++)
 		u->spare[k].bounce = (uint8_t *)u->bounces + (size_t)k * each;
-		TRY(u->dev->ops->event_create(u->dev, &u->spare[k].event));
-	}
-	for (int k = 0; k < GANTRY_UNPACK_DEPTH; k++)
-		TRY(u->dev->ops->event_create(u->dev, &u->slots[k].land.event));
 out:
 	return r;
 }
@@ -118,7 +109,7 @@ gantry_result tcp_unpack_attach(struct tcp_link *l, struct tcp_unpack *u)
 {
 	gantry_result r = GANTRY_OK;
 
-	if (u->stream)
+	if (u->copies && !u->bounces)
 		r = make_bounces(u, (l->eager_max + 4095u) & ~4095u);
 	if (r != GANTRY_OK)
 		return r;
@@ -184,8 +175,8 @@ void tcp_unpack_detach(struct tcp_link *l)
 	if (!u)
 		return;
 	/* Pages and buffers that copies refer to are not given away before those are over. */
-	if (u->stream && l->landing_n)
-		u->dev->ops->stream_sync(u->dev, u->stream);
+	if (u->copies && l->landing_n)
+		tcp_land_await(u);
 	for (int k = 0; k < GANTRY_UNPACK_DEPTH; k++)
 		land_release(&u->slots[k].land);
 	for (int k = 0; k < UNPACK_SPARE; k++)

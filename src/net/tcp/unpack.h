@@ -58,9 +58,9 @@ struct tcp_land {
 	struct devmem_table table;
 	struct gantry_unpack_desc *descs; /* owned, of those without a slot */
 	uint8_t *bounce; /* part of the queue's: room for an eager message; NULL where the CPU writes everything */
-	struct gantry_dev_event *event; /* owned; NULL where the CPU does it all */
-	int copying;			/* copies to the buffer were begun */
-	int landing;			/* in the link's list; mu */
+	int copying;	 /* copies to the buffer were begun */
+	uint64_t ticket; /* ... and are over when this is reached */
+	int landing;	 /* in the link's list; mu */
 };
 
 struct tcp_unpack_slot {
@@ -76,7 +76,7 @@ struct tcp_unpack {
 	struct gantry_unpack_meta *meta;     /* as the CPU sees it */
 	struct gantry_unpack_handle *handle; /* the same */
 	void *device_handle;		     /* as kernels see it */
-	struct gantry_stream *stream;	     /* owned; NULL where the CPU does it all */
+	int copies;			     /* the device copies what the CPU cannot */
 	int cpu_memory, cpu_pool;	     /* the CPU writes memory of the device; it reads and writes the pool */
 	uint64_t table_max;		     /* bytes of a message that a table holds */
 	uint64_t posted;		     /* slots taken so far */
@@ -121,6 +121,8 @@ int tcp_land_frag(struct tcp_lane *lane, struct tcp_recv *recv, struct tcp_slot 
 		  uint32_t skip, uint32_t len, uint64_t offset);
 /* The message is whole: the request is done, or will be when its copies are. */
 void tcp_land_complete(struct tcp_link *l, struct tcp_recv *recv);
+/* Until all copies that were begun are over, within bounds. */
+void tcp_land_await(struct tcp_unpack *u);
 /* Looks after copies. Takes mu. */
 void tcp_land_progress(struct tcp_link *l);
 

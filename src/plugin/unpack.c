@@ -10,10 +10,30 @@
 
 #include "abi/unpack.h"
 #include "base/log.h"
+#include "device/device.h"
 #include "plugin/plugin.h"
 
 static int mode = GANTRY_NET_UNPACK_OFF; /* enum gantry_net_unpack; relaxed: init comes before properties */
 static int said;			 /* atomic: 1 + mode of the last line */
+
+/*
+ * The network copies through the CUDA driver while NCCL's kernels wait for the bytes. A program that loads a kernel for
+ * the first time meanwhile makes the driver wait for the GPU, with its lock held: then nothing moves any more.
+ */
+static void warn_of_driver(void)
+{
+	const char *loading = getenv("CUDA_MODULE_LOADING"), *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+
+	if (gantry_device_cuda_count(NULL, 0) == 0)
+		return;
+	if (!loading || strcmp(loading, "EAGER") != 0)
+		LOG_WARN(PLUGIN, "UNPACK: set CUDA_MODULE_LOADING=EAGER for all ranks: a kernel that is loaded while a "
+				 "collective runs can stop both");
+	if (queues && strcmp(queues, "1") == 0)
+		LOG_WARN(PLUGIN,
+			 "UNPACK: CUDA_DEVICE_MAX_CONNECTIONS=1 lets copies wait behind the kernels that wait for "
+			 "them: unset it, or set 32");
+}
 
 void gantry_plugin_unpack_note(void *ctx)
 {
@@ -25,11 +45,13 @@ void gantry_plugin_unpack_note(void *ctx)
 	__atomic_store_n(&mode, now, __ATOMIC_RELAXED);
 	if (__atomic_exchange_n(&said, 1 + now, __ATOMIC_RELAXED) != 1 + now)
 		LOG_INFO(PLUGIN, "UNPACK: %s", text);
-	if (now != GANTRY_NET_UNPACK_OFF && (!pat || strcmp(pat, "0") != 0) &&
-	    !__atomic_exchange_n(&warned, 1, __ATOMIC_RELAXED))
+	if (now == GANTRY_NET_UNPACK_OFF || __atomic_exchange_n(&warned, 1, __ATOMIC_RELAXED))
+		return;
+	if (!pat || strcmp(pat, "0") != 0)
 		LOG_WARN(PLUGIN,
 			 "UNPACK: NCCL's PAT algorithm does not unpack, and NCCL does not leave it out by itself: "
 			 "set NCCL_PAT_ENABLE=0 for all ranks");
+	warn_of_driver();
 }
 
 void gantry_plugin_unpack_overlay(struct gantry_net_properties *p)

@@ -9,7 +9,7 @@
 start_mps
 status=0
 unpack_env=("${gantry_env[@]}" --env GANTRY_UNPACK=emulated --env NCCL_NET_GDR_LEVEL=SYS --env NCCL_NET_GDR_READ=1
-	--env NCCL_PAT_ENABLE=0)
+	--env NCCL_PAT_ENABLE=0 --env CUDA_MODULE_LOADING=EAGER)
 log_env=(--env GANTRY_LOG=info --env NCCL_DEBUG=INFO --env NCCL_DEBUG_SUBSYS=INIT,NET)
 [ -z "${OUT:-}" ] || keep=$OUT
 
@@ -35,6 +35,8 @@ run()
 	shift 2
 	while [ "$1" != -- ]; do env+=(--env "$1"); shift; done
 	shift
+	# A rank that was killed leaves an MPS that is of no use to the next ones.
+	[ $status = 0 ] || { stop_mps; mkdir -p "$scratch"; start_mps; sleep 1; }
 	rm -f "$scratch/$name".*
 	python3 "$here/nccl_run.py" --ranks "$ranks" --log "$scratch/$name" --timeout "${LIMIT:-150}" "${unpack_env[@]}" "${log_env[@]}" \
 		"${env[@]}" -- "$@" >"$scratch/$name.out" || { echo "$name: a rank failed"; status=1; }
@@ -54,7 +56,7 @@ for part in "$@"; do
 	bench)
 		for _ in $(seq "${ROUNDS:-3}"); do
 			for how in host unpack; do
-				[ $how = host ] && env=("${gantry_env[@]}" --env GANTRY_UNPACK=off) || env=("${unpack_env[@]}")
+				[ $how = host ] && env=("${gantry_env[@]}" --env GANTRY_UNPACK=off --env CUDA_MODULE_LOADING=EAGER) || env=("${unpack_env[@]}")
 				for e in ${EXTRA:-}; do env+=(--env "$e"); done
 				python3 "$here/nccl_run.py" --ranks 2 --log "$scratch/bench" "${env[@]}" -- bench --label $how \
 					--sizes "${SIZES:-65536,1048576,16777216,134217728}" || status=1

@@ -369,8 +369,9 @@ static gantry_result check_type(const char *what, const struct tcp_comm *comm, i
 /*
  * NCCL registers its own buffers right after it has connected, one per protocol; that of LL is in host memory on the
  * sending side and in device memory on the receiving side (seen with 2.28.9). Device memory that it registers later, or
- * more of it, are buffers of its user: these would go around the unpack queue. NCCL goes on without when it is refused, but both ends must refuse, because they choose the size of
- * messages by it. (Until 2.24 it did not even ask plugins that unpack.)
+ * more of it, are buffers of its user: these would go around the unpack queue. NCCL goes on without when it is refused,
+ * but both ends must refuse, because they choose the size of messages by it. (Until 2.24 it did not even ask plugins
+ * that unpack.)
  */
 static gantry_result check_own(const struct tcp_comm *c, int type)
 {

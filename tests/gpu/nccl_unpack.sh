@@ -47,7 +47,7 @@ run()
 
 for part in "$@"; do
 	case $part in
-	check) for ranks in 2 4; do run "check$ranks" $ranks -- check; done ;;
+	check) for ranks in ${RANKS:-2 4}; do run "check$ranks" "$ranks" -- check --max-bytes "${MAX_BYTES:-268435456}"; done ;;
 	shapes)
 		for shape in pages mtu1500 odd; do run "shape_$shape" 2 GANTRY_EMU_SHAPE=$shape -- check --max-bytes 16777228; done
 		run mixed 2 GANTRY_EMU_SHAPE=random GANTRY_EMU_LINEAR=200 GANTRY_EMU_PLAIN=50 -- check --max-bytes 4194308

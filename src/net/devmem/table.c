@@ -169,7 +169,17 @@ static uint64_t place_of(const struct devmem_table *t, uint64_t dst_off)
 	       dst_off % DEVMEM_LANDING_PAGE;
 }
 
-/* Bytes to one landing page. */
+/* How many of the next len bytes have places that follow each other: they are copied at once. */
+static uint64_t run_of(const struct devmem_table *t, uint64_t dst_off, uint64_t len)
+{
+	uint64_t first = place_of(t, dst_off), n = DEVMEM_LANDING_PAGE - dst_off % DEVMEM_LANDING_PAGE;
+
+	while (n < len && place_of(t, dst_off + n) == first + n)
+		n += DEVMEM_LANDING_PAGE;
+	return n < len ? n : len;
+}
+
+/* Bytes to landing pages that follow each other. */
 static gantry_result land_some(struct devmem_table *t, struct origin from, uint64_t to, uint32_t len)
 {
 	gantry_result r = GANTRY_OK;
@@ -199,8 +209,8 @@ static gantry_result land(struct devmem_table *t, struct origin from, uint64_t l
 	gantry_result r = GANTRY_OK;
 
 	while (len > 0) {
-		uint64_t to = place_of(t, dst_off), room = DEVMEM_LANDING_PAGE - dst_off % DEVMEM_LANDING_PAGE;
-		uint32_t some = (uint32_t)(len < room ? len : room);
+		uint64_t to = place_of(t, dst_off);
+		uint32_t some = (uint32_t)run_of(t, dst_off, len);
 
 		TRY(land_some(t, from, to, some));
 		if (described)

@@ -56,8 +56,7 @@ static gantry_result meet(struct gantry_rx_op *op, const struct rx_head *h, cons
 		gantry_list_append(&c->in.data, &op->node);
 		r = answer(c, RX_GRANT, h->transfer, 0, op->message);
 	} else if (op->batch.device && op->total) {
-		TRY(keep_local(op, data));
-		r = answer(c, RX_TAKEN, h->transfer, 0, 0);
+		TRY(keep_local(op, data)); /* TAKEN when the device has put them in place */
 	} else {
 		rx_batch_scatter(&op->batch, start, data, op->total);
 		c->rx->counters.received_bytes += op->total;
@@ -350,7 +349,7 @@ static gantry_result retire(struct gantry_rx_conn *c, struct rx_flight *f)
 		c->rx->counters.received_bytes += f->len;
 	}
 	c->in.head++;
-	if (r == GANTRY_OK && !op->ending && op->finished == op->nmessages && op->phase == RX_GRANTED)
+	if (r == GANTRY_OK && !op->ending && op->finished == op->nmessages)
 		r = answer(c, RX_TAKEN, op->transfer, 0, 0);
 	if (r == GANTRY_OK)
 		rx_op_settle(op);

@@ -100,7 +100,8 @@ void rx_stages_free(struct gantry_rx *rx)
 	rx->descs = NULL;
 }
 
+/* Apart: the program's kernels may stay until what this puts in place has come. */
 gantry_result rx_stream_of(struct gantry_rx *rx, struct gantry_stream **s)
 {
-	return *s ? GANTRY_OK : rx->device->ops->stream_create(rx->device, s);
+	return *s ? GANTRY_OK : rx->device->ops->stream_create_apart(rx->device, s);
 }

@@ -19,14 +19,14 @@ static gantry_result keep_local(struct gantry_rx_op *op, const uint8_t *data)
 {
 	gantry_result r = GANTRY_OK;
 
+	op->phase = RX_LOCAL;
+	op->message = op->total;
+	op->nmessages = 1;
+	gantry_list_append(&op->conn->in.data, &op->node); /* first: what ends the connection finds its ops in lists */
 	op->local = malloc(op->total);
 	if (!op->local)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for %llu bytes that have arrived", (unsigned long long)op->total);
 	memcpy(op->local, data, op->total);
-	op->phase = RX_LOCAL;
-	op->message = op->total;
-	op->nmessages = 1;
-	gantry_list_append(&op->conn->in.data, &op->node);
 out:
 	return r;
 }
@@ -239,7 +239,7 @@ static gantry_result place(struct gantry_rx_conn *c, struct gantry_rx_op *op, st
 	f->niov = 0;
 	f->stage = rx_stage_get(c->rx, &c->in);
 	if (!f->stage)
-		return GANTRY_AGAIN;
+		return rx_stage_none(&c->in);
 	*ret_data = f->stage->host;
 	return GANTRY_OK;
 }

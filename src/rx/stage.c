@@ -40,6 +40,11 @@ struct rx_stage *rx_stage_get(struct gantry_rx *rx, struct rx_side *side)
 	return s;
 }
 
+gantry_result rx_stage_none(const struct rx_side *side)
+{
+	return side->staged ? GANTRY_AGAIN : GANTRY_ERR_NOMEM;
+}
+
 void rx_stage_put(struct gantry_rx *rx, struct rx_side *side, struct rx_stage *s)
 {
 	if (!s)

@@ -37,7 +37,8 @@ static struct gantry_unpack_job job_of(uint64_t first, uint64_t n, int gather)
 }
 
 /* Waits for the oldest job, not for one more than are done: by then all may be, and there is no next one. */
-static void post(struct gantry_unpack_ring *ring, uint32_t entries, const struct gantry_unpack_job *job, uint64_t number)
+static void post(struct gantry_unpack_ring *ring, uint32_t entries, const struct gantry_unpack_job *job,
+		 uint64_t number)
 {
 	uint64_t got = 0;
 

@@ -20,7 +20,12 @@
  *
  * Waiting: a block that finds nothing goes through dev_wait, on the host device down to sleeping at its door, which the
  * host rings after it has stored `posted`; done[b] is followed by a ring of the host's door. An abort ends a wait, and
- * the block leaves without a word: jobs that it has not done stay undone.
+ * the block leaves without a word: jobs that it has not done stay undone. Only waits for jobs are ended that way: what
+ * dev_unpack does has no end but its own, so nothing in there may depend on a lane that does not come (see
+ * dev_unpack_nothing in cuda/dev_unpack.h).
+ *
+ * The host may do anything while the kernel stays but wait for the whole device: no freeing of device memory, no
+ * allocation of pinned memory, no loading of kernels, and no work in a stream whose queue to the GPU is the ring's.
  */
 #ifndef GANTRY_DEVICE_K_UNPACK_RING_H
 #define GANTRY_DEVICE_K_UNPACK_RING_H

@@ -199,6 +199,7 @@ static void heard(struct meeting *m)
 		return;
 	}
 	memcpy(m->handle, h.handle, sizeof(m->handle));
+	tcp_handle_received(m->handle);
 	if (!m->dials && prepare_hello(m, h.id) != GANTRY_OK) {
 		fail(m, GANTRY_ERR_SYSTEM, "%s", gantry_last_error());
 		return;

@@ -19,14 +19,14 @@ static gantry_result keep_local(struct gantry_rx_op *op, const uint8_t *data)
 {
 	gantry_result r = GANTRY_OK;
 
+	op->phase = RX_LOCAL;
+	op->message = op->total;
+	op->nmessages = 1;
+	gantry_list_append(&op->conn->in.data, &op->node); /* first: what ends the connection finds its ops in lists */
 	op->local = malloc(op->total);
 	if (!op->local)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for %llu bytes that have arrived", (unsigned long long)op->total);
 	memcpy(op->local, data, op->total);
-	op->phase = RX_LOCAL;
-	op->message = op->total;
-	op->nmessages = 1;
-	gantry_list_append(&op->conn->in.data, &op->node);
 out:
 	return r;
 }
@@ -56,8 +56,7 @@ static gantry_result meet(struct gantry_rx_op *op, const struct rx_head *h, cons
 		gantry_list_append(&c->in.data, &op->node);
 		r = answer(c, RX_GRANT, h->transfer, 0, op->message);
 	} else if (op->batch.device && op->total) {
-		TRY(keep_local(op, data));
-		r = answer(c, RX_TAKEN, h->transfer, 0, 0);
+		TRY(keep_local(op, data)); /* TAKEN when the device has put them in place */
 	} else {
 		rx_batch_scatter(&op->batch, start, data, op->total);
 		c->rx->counters.received_bytes += op->total;
@@ -240,7 +239,7 @@ static gantry_result place(struct gantry_rx_conn *c, struct gantry_rx_op *op, st
 	f->niov = 0;
 	f->stage = rx_stage_get(c->rx, &c->in);
 	if (!f->stage)
-		return GANTRY_AGAIN;
+		return rx_stage_none(&c->in);
 	*ret_data = f->stage->host;
 	return GANTRY_OK;
 }
@@ -350,7 +349,7 @@ static gantry_result retire(struct gantry_rx_conn *c, struct rx_flight *f)
 		c->rx->counters.received_bytes += f->len;
 	}
 	c->in.head++;
-	if (r == GANTRY_OK && !op->ending && op->finished == op->nmessages && op->phase == RX_GRANTED)
+	if (r == GANTRY_OK && !op->ending && op->finished == op->nmessages)
 		r = answer(c, RX_TAKEN, op->transfer, 0, 0);
 	if (r == GANTRY_OK)
 		rx_op_settle(op);

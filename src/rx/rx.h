@@ -242,6 +242,8 @@ void rx_batch_scatter(const struct rx_batch *b, struct rx_cursor c, const uint8_
 
 /* stage.c. NULL: none is free now. */
 struct rx_stage *rx_stage_get(struct gantry_rx *rx, struct rx_side *side);
+/* Why there was none: AGAIN, or ERR_NOMEM: the one that every side may have could not be allocated. */
+gantry_result rx_stage_none(const struct rx_side *side);
 void rx_stage_put(struct gantry_rx *rx, struct rx_side *side, struct rx_stage *s);
 struct rx_descs *rx_descs_get(struct gantry_rx *rx);
 void rx_descs_put(struct gantry_rx *rx, struct rx_descs *d);

@@ -183,7 +183,7 @@ static gantry_result prepare(struct gantry_rx_conn *c, struct gantry_rx_op *op)
 	} else if (len) {
 		f->stage = rx_stage_get(rx, &c->out);
 		if (!f->stage)
-			return GANTRY_AGAIN;
+			return rx_stage_none(&c->out);
 		rx->counters.staged_bytes += len;
 		if (op->batch.device)
 			f->touches = f->works = 1;

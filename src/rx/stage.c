@@ -40,6 +40,11 @@ struct rx_stage *rx_stage_get(struct gantry_rx *rx, struct rx_side *side)
 	return s;
 }
 
+gantry_result rx_stage_none(const struct rx_side *side)
+{
+	return side->staged ? GANTRY_AGAIN : GANTRY_ERR_NOMEM;
+}
+
 void rx_stage_put(struct gantry_rx *rx, struct rx_side *side, struct rx_stage *s)
 {
 	if (!s)
@@ -100,7 +105,8 @@ void rx_stages_free(struct gantry_rx *rx)
 	rx->descs = NULL;
 }
 
+/* Apart: the program's kernels may stay until what this puts in place has come. */
 gantry_result rx_stream_of(struct gantry_rx *rx, struct gantry_stream **s)
 {
-	return *s ? GANTRY_OK : rx->device->ops->stream_create(rx->device, s);
+	return *s ? GANTRY_OK : rx->device->ops->stream_create_apart(rx->device, s);
 }

@@ -77,7 +77,7 @@ static gantry_result cut(const struct plan *p, struct rx_flight *f, struct list 
 		if (l->descs && l->n == p->rx->max_descs)
 			TRY(launch(p, f, l));
 		if (!l->descs && !(l->descs = rx_descs_get(p->rx)))
-			return GANTRY_AGAIN;
+			return p->rx->ndescs ? GANTRY_AGAIN : GANTRY_ERR_NOMEM;
 		at = rx_batch_run(b, &f->walk, len - *ret_len, &run);
 		if (!at)
 			FAIL(GANTRY_ERR_INTERNAL, "a message goes beyond its batch of %llu bytes",

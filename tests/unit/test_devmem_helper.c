@@ -5,9 +5,12 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -170,6 +173,41 @@ static void check_client(void)
 }
 
 /* Killed in the middle: the end of its connection is enough. */
+/* In a network namespace of one's own any connection can be made: it is not one of the NIC's. Exit 77: no such
+ * namespaces here. */
+static void foreign_client(void)
+{
+	struct ifreq ifr = {.ifr_name = "lo", .ifr_flags = IFF_UP};
+	struct devmem_helper *h = NULL;
+	uint32_t id = 0, location;
+	int file = some_file(), fds[2], s;
+
+	if (unshare(CLONE_NEWUSER | CLONE_NEWNET) < 0)
+		_exit(77);
+	s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (ioctl(s, SIOCSIFFLAGS, &ifr) < 0)
+		_exit(77);
+	tcp_pair(fds);
+	CHECK_OK(devmem_helper_bind(path, "fake0", file, 1, &id, &h));
+	CHECK_EQ(devmem_helper_steer(h, fds[0], &location), GANTRY_ERR_INVALID);
+	CHECK_HAS(gantry_last_error(), "network namespace");
+	_exit(0);
+}
+
+static void check_foreign_client(void)
+{
+	pid_t pid = start(NULL, 0, 0), child = fork();
+	int status = 0;
+
+	if (child == 0)
+		foreign_client();
+	CHECK_EQ(waitpid(child, &status, 0), child);
+	CHECK(WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 77));
+	CHECK_EQ(fake_rules(&shared->nic), 0);
+	wait_unbound();
+	end(pid);
+}
+
 static void check_dying_client(void)
 {
 	pid_t pid = start("fake0", 0, 0), client;
@@ -412,6 +450,7 @@ int main(void)
 	check_requests();
 	check_client();
 	check_dying_client();
+	check_foreign_client();
 	check_limits();
 	check_nonsense();
 	snprintf(command, sizeof(command), "rm -r %s", dir);

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "net/net.h"
 #include "rx/wire.h"
 #include "rx_util.h"
 
@@ -77,6 +78,46 @@ static void strangers(void)
 	gantry_rx_conn_close(cb);
 	gantry_rx_close(b); /* with its listener, and whom that was still talking to */
 	gantry_rx_close(a);
+}
+
+/* A stranger's handle says that it belongs to a connection attempt of this process: it is somebody else's. */
+static void stolen(void)
+{
+	struct gantry_net *net = gantry_net_tcp();
+	struct gantry_net_config config = {.traffic_class = GANTRY_NET_UNDEF};
+	struct rx_hello h = {.version = RX_VERSION, .kind = RX_HELLO_CONNECT, .epoch = 1, .id = 2};
+	uint8_t hello[RX_HELLO_SIZE], handle[GANTRY_NET_HANDLE_SIZE];
+	void *ctx, *listen, *out = NULL, *in = NULL;
+	struct gantry_net_device_handle *none = NULL;
+	struct gantry_rx_listener *l;
+	struct gantry_rx_conn *c;
+	struct gantry_rx *rx;
+	int fd;
+
+	CHECK_OK(gantry_rx_open(NULL, &rx));
+	CHECK_OK(gantry_rx_listen(rx, "127.0.0.1:0", &l));
+	CHECK_OK(net->ops->init(net, 1, &config, &ctx));
+	CHECK_OK(net->ops->listen(net, ctx, 0, handle, &listen));
+	CHECK_OK(net->ops->connect(net, ctx, 0, handle, &out, &none)); /* begins; the network goes on by itself */
+	CHECK(!out);
+	memcpy(h.handle, handle, sizeof(handle));
+	rx_hello_encode(&h, hello);
+	fd = dial(gantry_rx_listener_address(l));
+	CHECK_EQ(write(fd, hello, sizeof(hello)), (ssize_t)sizeof(hello));
+	CHECK_EQ(gantry_rx_accept(l, SECOND / 2, &c), GANTRY_ERR_TIMEOUT);
+	gantry_rx_listener_close(l);
+	close(fd);
+	while (!out || !in) {
+		if (!out)
+			CHECK_OK(net->ops->connect(net, ctx, 0, handle, &out, &none));
+		if (!in)
+			CHECK_OK(net->ops->accept(net, listen, &in, &none));
+	}
+	CHECK_OK(net->ops->close_send(net, out));
+	CHECK_OK(net->ops->close_recv(net, in));
+	CHECK_OK(net->ops->close_listen(net, listen));
+	CHECK_OK(net->ops->finalize(net, ctx));
+	gantry_rx_close(rx);
 }
 
 static void addresses(void)
@@ -240,6 +281,7 @@ int main(int argc, char **argv)
 	if (argc == 3 && !strcmp(argv[1], "serve"))
 		return serve(argv[2]);
 	strangers();
+	stolen();
 	addresses();
 	restarts();
 	return 0;

@@ -216,6 +216,19 @@ DEV void dev_unpack_load_vecs(struct dev_unpack_walk *w, struct dev_unpack_item<
 	w->now.s += 512 * ROUNDS;
 }
 
+/*
+ * An item with nothing in it: what is stored of it is nothing, in all lanes alike. The shift is part of that: whether
+ * there is one decides whether the warp shuffles, and a shuffle waits for all lanes. Left as it was, in a register that
+ * something else had used, it was 0 in some lanes only, and the warp stopped for good. That happens to warps with fewer
+ * items than DEV_UNPACK_ITEMS, which is every warp of a small message.
+ */
+template <int ROUNDS>
+DEV void dev_unpack_nothing(struct dev_unpack_item<ROUNDS> *it)
+{
+	it->end = NULL;
+	it->vecs = it->shift = 0;
+}
+
 /* Loads the next item. Bytes at the ends: the ones before by lanes 0 to 15, the ones after by the others. 0: there is
  * none, and the item is empty. */
 template <int ROUNDS>
@@ -224,8 +237,7 @@ DEV int dev_unpack_load(struct dev_unpack_walk *w, struct dev_unpack_item<ROUNDS
 	const uint32_t lane = dev_lane() & 31;
 	struct dev_unpack_copy copy;
 
-	it->end = NULL;
-	it->vecs = 0;
+	dev_unpack_nothing(it);
 	if (w->now.vecs == 0) {
 		uint32_t head, mine;
 		int64_t at;

@@ -101,7 +101,8 @@ DEV int dev_unpack_sum_load(struct dev_unpack_walk *w, struct dev_unpack_into &i
 	const int64_t apart = (int64_t)(r->input - (uintptr_t)r->f.dst);
 	const uint32_t lane = dev_lane() & 31;
 
-	t->it.vecs = t->ends = 0;
+	dev_unpack_nothing(&t->it);
+	t->ends = 0;
 	if (w->now.vecs == 0) {
 		if (w->k == w->have && !dev_unpack_refill(w, into))
 			return 0;

@@ -2,7 +2,8 @@
  * The privileged helper: one thread, one poll loop, at most DEVMEM_HELPER_CLIENTS connections. A request is done at
  * once, within the deadlines of netlink. Nothing a client sends is believed: sizes, numbers and names are checked, the
  * NIC may be fixed by the administrator, a dma-buf is what the kernel takes for one, and a flow is a socket that the
- * client could hand over.
+ * client could hand over, of the helper's own network namespace: in another one anybody can make a connection between
+ * any two addresses, and would get the packets of whoever has it here.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_TOOL
 #include "net/devmem/helper.h"
@@ -20,6 +21,10 @@
 #include "base/log.h"
 #include "net/devmem/bind.h"
 #include "net/devmem/ethtool.h"
+
+#ifndef SO_NETNS_COOKIE
+#define SO_NETNS_COOKIE 71 /* since 5.14 */
+#endif
 
 struct client {
 	int fd;
@@ -82,6 +87,23 @@ out:
 	return r;
 }
 
+/* Is the socket of the network namespace that this process is in? 0 or errno. */
+static int same_namespace(int fd)
+{
+	int own = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), e = 0;
+	uint64_t theirs = 0, ours = 0;
+	socklen_t len = sizeof(theirs), own_len = sizeof(ours);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE, &theirs, &len) < 0 ||
+	    getsockopt(own, SOL_SOCKET, SO_NETNS_COOKIE, &ours, &own_len) < 0)
+		e = errno;
+	else if (theirs != ours)
+		e = EXDEV;
+	if (own >= 0)
+		close(own);
+	return e;
+}
+
 static gantry_result do_steer(struct client *c, int fd, uint32_t *ret_location)
 {
 	gantry_result r = GANTRY_OK;
@@ -93,6 +115,9 @@ static gantry_result do_steer(struct client *c, int fd, uint32_t *ret_location)
 	e = devmem_tuple_of(fd, &t);
 	if (e)
 		FAIL(GANTRY_ERR_INVALID, "not a connected TCP socket: %s", strerror(e));
+	e = same_namespace(fd);
+	if (e)
+		FAIL(GANTRY_ERR_INVALID, "not a socket of the helper's network namespace: %s", strerror(e));
 	TRY(devmem_session_steer(c->session, &t, ret_location));
 out:
 	return r;

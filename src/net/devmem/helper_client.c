@@ -20,6 +20,7 @@ enum { ANSWER_SECONDS = 60 };
 struct devmem_helper {
 	pthread_mutex_t lock; /* one request at a time */
 	int fd;
+	int broken; /* an answer is missing: one that came late would be taken for the next one's */
 	char path[108];
 };
 
@@ -96,6 +97,9 @@ static gantry_result ask(struct devmem_helper *h, struct devmem_request *q, int 
 	q->magic = DEVMEM_HELPER_MAGIC;
 	q->version = DEVMEM_HELPER_VERSION;
 	pthread_mutex_lock(&h->lock);
+	if (h->broken)
+		FAIL(GANTRY_ERR_PEER_LOST, "devmem helper at %s did not answer an earlier request", h->path);
+	h->broken = 1;
 	do
 		n = send_request(h->fd, q, pass);
 	while (n < 0 && errno == EINTR);
@@ -112,6 +116,7 @@ static gantry_result ask(struct devmem_helper *h, struct devmem_request *q, int 
 		     "devmem helper at %s closed the connection (another user than the one it serves?)", h->path);
 	if (n != (ssize_t)sizeof(a) || a.magic != DEVMEM_HELPER_MAGIC || a.version != DEVMEM_HELPER_VERSION)
 		FAIL(GANTRY_ERR_VERSION, "devmem helper at %s is of another version", h->path);
+	h->broken = 0;
 	a.text[sizeof(a.text) - 1] = 0;
 	if (a.result != GANTRY_OK)
 		FAIL(a.result > GANTRY_AGAIN && a.result < GANTRY_RESULT_COUNT ? (gantry_result)a.result

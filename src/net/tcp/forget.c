@@ -2,6 +2,11 @@
 #include "net/tcp/forget.h"
 #include "net/tcp/engine.h"
 
+void tcp_handle_received(void *handle)
+{
+	wire_handle_set_local(handle, 0);
+}
+
 void tcp_connect_forget(void *handle)
 {
 	uint64_t id = wire_handle_local(handle);

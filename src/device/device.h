@@ -86,6 +86,8 @@ struct gantry_device_ops {
 	gantry_result (*moved)(struct gantry_device *dev, enum gantry_way way, uint64_t ticket); /* AGAIN: not yet */
 
 	gantry_result (*stream_create)(struct gantry_device *dev, struct gantry_stream **ret_stream);
+	/* For short kernels that somebody's kernels may be waiting for: not queued behind what other streams run. */
+	gantry_result (*stream_create_apart)(struct gantry_device *dev, struct gantry_stream **ret_stream);
 	/* The caller's own stream (a CUstream); `native` NULL is the device's default stream. */
 	gantry_result (*stream_wrap)(struct gantry_device *dev, void *native, struct gantry_stream **ret_stream);
 	/* Waits for what is in the stream. */

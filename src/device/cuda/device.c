@@ -70,6 +70,7 @@ static const struct gantry_device_ops ops = {
 	.move_ticket = gantry_cuda_move_ticket,
 	.moved = gantry_cuda_moved,
 	.stream_create = gantry_cuda_stream_create,
+	.stream_create_apart = gantry_cuda_stream_create_apart,
 	.stream_wrap = gantry_cuda_stream_wrap,
 	.stream_destroy = gantry_cuda_stream_destroy,
 	.stream_query = gantry_cuda_stream_query,

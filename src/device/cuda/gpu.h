@@ -113,6 +113,7 @@ gantry_result gantry_cuda_copy(struct gantry_device *dev, void *dst, const void 
 gantry_result gantry_cuda_copy_async(struct gantry_device *dev, struct gantry_stream *s, void *dst, const void *src,
 				     size_t size);
 gantry_result gantry_cuda_stream_create(struct gantry_device *dev, struct gantry_stream **ret_stream);
+gantry_result gantry_cuda_stream_create_apart(struct gantry_device *dev, struct gantry_stream **ret_stream);
 
 /* move.c. The context is current for those that take a cuda_gpu. */
 gantry_result gantry_cuda_stream_apart(struct cuda_gpu *g, cu_stream *ret_stream);

@@ -29,7 +29,7 @@ out:
 	return r;
 }
 
-gantry_result gantry_cuda_stream_create(struct gantry_device *dev, struct gantry_stream **ret_stream)
+static gantry_result create(struct gantry_device *dev, int apart, struct gantry_stream **ret_stream)
 {
 	gantry_result r = GANTRY_OK;
 	struct cuda_gpu *g = cuda_gpu_of(dev);
@@ -39,7 +39,10 @@ gantry_result gantry_cuda_stream_create(struct gantry_device *dev, struct gantry
 	if (!s)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a stream");
 	ENTER(g, was);
-	CU(cu.stream_create(&s->native, CUV_STREAM_NON_BLOCKING), "create a stream on gpu %d", dev->index);
+	if (apart)
+		TRY(gantry_cuda_stream_apart(g, &s->native));
+	else
+		CU(cu.stream_create(&s->native, CUV_STREAM_NON_BLOCKING), "create a stream on gpu %d", dev->index);
 	s->owned = 1;
 	*ret_stream = (struct gantry_stream *)(void *)s;
 	s = NULL;
@@ -47,6 +50,16 @@ out:
 	cuda_leave(g, was);
 	free(s);
 	return r;
+}
+
+gantry_result gantry_cuda_stream_create(struct gantry_device *dev, struct gantry_stream **ret_stream)
+{
+	return create(dev, 0, ret_stream);
+}
+
+gantry_result gantry_cuda_stream_create_apart(struct gantry_device *dev, struct gantry_stream **ret_stream)
+{
+	return create(dev, 1, ret_stream);
 }
 
 gantry_result gantry_cuda_stream_wrap(struct gantry_device *dev, void *native, struct gantry_stream **ret_stream)

@@ -127,6 +127,7 @@ static const struct gantry_device_ops host_ops = {
 	.move_ticket = gantry_host_move_ticket,
 	.moved = gantry_host_moved,
 	.stream_create = gantry_host_stream_create,
+	.stream_create_apart = gantry_host_stream_create, /* each has a thread of its own */
 	.stream_wrap = gantry_host_stream_wrap,
 	.stream_destroy = gantry_host_stream_destroy,
 	.stream_query = gantry_host_stream_query,

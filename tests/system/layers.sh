@@ -14,13 +14,16 @@ SOURCE_DIR=${SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
 declare -A rank=([include]=0 [abi]=1 [base]=2 [device]=3 [net]=4 [rx]=5 [proxy]=6 [transport]=7 [comm]=8
 	[plugin]=9 [tools]=9 [face]=9)
 
+# The functions that are called for every include answer in REPLY: a process each would take most of the time.
+
 # The layer of a file, given relative to the root; empty for what is no part of the layers.
 layer_of() {
+	REPLY=
 	case $1 in
-	include/*) echo include ;;
-	tools/*) echo tools ;;
-	src/*/*) local rest=${1#src/}; echo "${rest%%/*}" ;;
-	src/*) echo face ;;
+	include/*) REPLY=include ;;
+	tools/*) REPLY=tools ;;
+	src/*/*) REPLY=${1#src/}; REPLY=${REPLY%%/*} ;;
+	src/*) REPLY=face ;;
 	esac
 }
 
@@ -29,9 +32,13 @@ reached() {
 	local root=$1 file=$2 name=$3 folder
 	for folder in "${file%/*}" include src tools; do
 		[ -f "$root/$folder/$name" ] || continue
-		realpath --relative-to="$root" "$root/$folder/$name"
+		REPLY=$folder/$name
+		if [[ $name == *./* || -L $root/$REPLY ]]; then
+			REPLY=$(realpath --relative-to="$root" "$root/$REPLY")
+		fi
 		return
 	done
+	REPLY=
 }
 
 # Prints a line for each violation in tree $1; fails if there is one or if there was nothing to look at.
@@ -40,9 +47,12 @@ check_tree() {
 	root=$(realpath "$1")
 	while IFS=: read -r file line name; do
 		file=${file#"$root"/}
-		target=$(reached "$root" "$file" "$name")
-		from=$(layer_of "$file")
-		to=$(layer_of "$target")
+		reached "$root" "$file" "$name"
+		target=$REPLY
+		layer_of "$file"
+		from=$REPLY
+		layer_of "$target"
+		to=$REPLY
 		[ -n "$to" ] || continue # a system header or a generated one
 		seen=$((seen + 1))
 		if [ -z "${rank[$from]:-}" ] || [ -z "${rank[$to]:-}" ]; then

@@ -9,12 +9,7 @@
 
 #include "unpack_util.h"
 
-#ifdef GANTRY_SANITIZED
-enum { MESSAGES = 60 };
-#else
-enum { MESSAGES = 120 };
-#endif
-enum { HELD = 6, FAR = 24, EAGER = 65536 };
+enum { MESSAGES = SANITIZED ? 36 : 120, HELD = 6, FAR = 24, EAGER = 65536 };
 enum kind { DEVICE_SLOT, HOST_SLOT, LL_HOST, LL_DEVICE, KINDS };
 
 struct message {

@@ -12,11 +12,6 @@
 #include "net/tcp/txmem.h"
 #include "test.h"
 
-#ifdef GANTRY_SANITIZED
-enum { SANITIZED = 1 };
-#else
-enum { SANITIZED = 0 };
-#endif
 enum { MESSAGES = 96, MAX_SIZE = 150000, TAGS = 3, PIECES = 4096, CONTROL = 1 << 20 };
 
 struct piece {

@@ -259,6 +259,7 @@ static void check_result_codes(void)
 		{GANTRY_ERR_CORRUPT, 3},
 		{GANTRY_ERR_PROTOCOL, 3},
 		{GANTRY_ERR_ABORTED, 3},
+		{GANTRY_ERR_CANCELLED, 3},
 	};
 
 	CHECK_EQ(sizeof(map) / sizeof(map[0]), GANTRY_RESULT_COUNT);

@@ -8,7 +8,7 @@
 
 #include "rx_util.h"
 
-enum { SIZE = 6 << 20, PIECE = 5000, STRIDE = 5500, ROUNDS = 42 };
+enum { SIZE = SANITIZED ? 2 << 20 : 6 << 20, PIECE = 5000, STRIDE = 5500, ROUNDS = SANITIZED ? 24 : 42 };
 
 static struct rx_pair pair;
 static uint32_t stop;

@@ -197,7 +197,7 @@ static void every_pair(void)
 			pthread_mutex_unlock(&tcp_engine.mu);
 			CHECK_EQ(seen, 2);
 			CHECK_EQ(w.handle.type, to ? GANTRY_NET_DEVICE_UNPACK : GANTRY_NET_DEVICE_HOST);
-			traffic(&w, from, to, 40, (uint64_t)from * 2 + (uint64_t)to);
+			traffic(&w, from, to, SANITIZED ? 20 : 40, (uint64_t)from * 2 + (uint64_t)to);
 			pthread_mutex_lock(&tcp_engine.mu);
 			gantry_list_each (pos, &tcp_engine.links) {
 				struct tcp_link *l = gantry_container(pos, struct tcp_link, node);

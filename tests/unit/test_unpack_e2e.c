@@ -10,12 +10,7 @@
 #include "net/loader.h"
 #include "unpack_util.h"
 
-#ifdef GANTRY_SANITIZED
-enum { MESSAGES = 20 };
-#else
-enum { MESSAGES = 60 };
-#endif
-enum { WINDOW = 7, MAX = (5 << 20) + 3 };
+enum { MESSAGES = SANITIZED ? 16 : 60, WINDOW = 7, MAX = (5 << 20) + 3 };
 
 static struct gantry_net *net;
 static const struct gantry_net_ops *ops;

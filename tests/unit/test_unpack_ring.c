@@ -52,7 +52,7 @@ static void post(struct gantry_unpack_ring *ring, uint32_t entries, const struct
 static void test_order(void)
 {
 	struct gantry_unpack_ring *ring = ring_new(1, 4);
-	const uint64_t jobs = on_gpu ? 300 : 2000;
+	const uint64_t jobs = on_gpu || SANITIZED ? 300 : 2000;
 
 	list.n = 0;
 	random_fill(pool.host, SPACE);
@@ -82,7 +82,7 @@ static void test_shares(uint32_t blocks, uint32_t gpu_lanes)
 	char *want = malloc(SPACE);
 
 	CHECK(want);
-	for (uint64_t k = 0; k < 60; k++) {
+	for (uint64_t k = 0; k < (SANITIZED ? 20 : 60); k++) {
 		struct gantry_unpack_job job;
 
 		list_cut(&list, 20000 + k * 777, k % 2 ? 1448 : 300, SPACE);

@@ -72,7 +72,7 @@ stage_asan()
 	fi
 }
 
-NO_LEAKS='test_(abi|clock|crc32c|cuda_.*|event|hmac|log|result|types|wire|plugin_tables|param_text|tool_pattern|k_.*|fifo_stress)$|_replay'
+NO_LEAKS='test_(abi|clock|crc32c|cuda_.*|event|hmac|log|result|types|wire|plugin_tables|param_text|tool_pattern|tool_perf_unpack|k_.*|fifo_stress|devmem_(errors|frags|detect))$|_replay'
 
 prepare_tsan() { prepare_sanitized tsan thread; }
 stage_tsan() { run_tests build-tsan -LE 'gpu|slow'; }

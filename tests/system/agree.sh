@@ -60,11 +60,11 @@ try "crc differs" pair GANTRY_CRC=1 GANTRY_CRC=0 -- \
 	'^accept ERR_SETTING .*GANTRY_CRC differs: 1 \(accepting side\) and 0 \(connecting side\)' \
 	'^connect ERR_SETTING .*GANTRY_CRC differs: 1 \(accepting side\) and 0 \(connecting side\)'
 try "version of the connecting side" hello -- \
-	'^welcome protocol version differs: 1 \(accepting side\) and 2 \(connecting side\)' \
-	'^accept ERR_VERSION .*elsewhere pid 4711.*protocol version differs: 1 \(accepting side\) and 2 \(connecting side\)'
+	'^welcome protocol version differs: 2 \(accepting side\) and 3 \(connecting side\)' \
+	'^accept ERR_VERSION .*elsewhere pid 4711.*protocol version differs: 2 \(accepting side\) and 3 \(connecting side\)'
 try "version of the accepting side, which refuses" welcome 2 -- \
-	'^connect ERR_VERSION .*protocol version differs: 2 \(accepting side\) and 1 \(connecting side\)'
+	'^connect ERR_VERSION .*protocol version differs: 3 \(accepting side\) and 2 \(connecting side\)'
 try "version of the accepting side, which does not" welcome 0 -- \
-	'^connect ERR_VERSION .*protocol version differs: 1 \(connecting side\) and 2 \(accepting side\)'
-try "version of the accepting side, with a verdict of its own" welcome 99 -- '^connect ERR_VERSION .*\b1\b.*\b2\b'
+	'^connect ERR_VERSION .*protocol version differs: 2 \(connecting side\) and 3 \(accepting side\)'
+try "version of the accepting side, with a verdict of its own" welcome 99 -- '^connect ERR_VERSION .*version differs: 2 .*and 3 '
 exit $failed

@@ -295,7 +295,8 @@ int main(void)
 		pid = fork();
 		if (pid == 0) {
 			child(&all[i], path);
-			exit(0);
+			/* Where a look for leaks takes seconds: without the plugin, and with it, is enough. */
+			SANITIZED && i % 4 != 2 ? _exit(0) : exit(0);
 		}
 		CHECK(pid > 0 && waitpid(pid, &status, 0) == pid);
 		if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {

@@ -37,7 +37,7 @@ static void warn_of_driver(void)
 
 void gantry_plugin_unpack_note(void *ctx)
 {
-	static int warned;
+	static int warned_of_driver, warned_of_pat;
 	const char *pat = getenv("NCCL_PAT_ENABLE");
 	char text[384];
 	int now = gantry_net_tcp_unpack(ctx, text, sizeof(text));
@@ -45,13 +45,14 @@ void gantry_plugin_unpack_note(void *ctx)
 	__atomic_store_n(&mode, now, __ATOMIC_RELAXED);
 	if (__atomic_exchange_n(&said, 1 + now, __ATOMIC_RELAXED) != 1 + now)
 		LOG_INFO(PLUGIN, "UNPACK: %s", text);
-	if (now == GANTRY_NET_UNPACK_OFF || __atomic_exchange_n(&warned, 1, __ATOMIC_RELAXED))
+	if (now == GANTRY_NET_UNPACK_OFF)
 		return;
-	if (!pat || strcmp(pat, "0") != 0)
+	if (!__atomic_exchange_n(&warned_of_driver, 1, __ATOMIC_RELAXED))
+		warn_of_driver();
+	if ((!pat || strcmp(pat, "0") != 0) && !__atomic_exchange_n(&warned_of_pat, 1, __ATOMIC_RELAXED))
 		LOG_WARN(PLUGIN,
 			 "UNPACK: NCCL's PAT algorithm does not unpack, and NCCL does not leave it out by itself: "
 			 "set NCCL_PAT_ENABLE=0 for all ranks");
-	warn_of_driver();
 }
 
 void gantry_plugin_unpack_overlay(struct gantry_net_properties *p)

@@ -191,6 +191,12 @@ static void dying_side(struct pair_side *s)
 	pair_step(s, 2);
 	until_all_failed(&st);
 	pair_step(s, 3);
+	/* Whoever is first stays a while: his end would be another cause for what the other side still has pending. */
+	for (int ms = 0; ms < 2000 && strcmp(mode, "kill") != 0; ms++) {
+		if (__atomic_load_n(&s->shared->step[s->other], __ATOMIC_ACQUIRE) >= 3)
+			break;
+		pair_sleep_ms(1);
+	}
 	close_all(&st);
 }
 

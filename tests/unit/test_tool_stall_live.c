@@ -67,13 +67,17 @@ static void see_missing(struct world *w)
 static void in_a_ring(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
 		      struct gantry_stream *s)
 {
+	gantry_result r;
+
 	world_warm_up(rank, buffers[rank], comm, dev, s);
 	world_move(0, buffers[rank], (rank + 2) % 3, comm, s);
 	world_move(1, buffers[rank], (rank + 1) % 3, comm, s);
 	pthread_barrier_wait(&w->all);
 	pthread_barrier_wait(&w->over);
 	CHECK_OK(gantry_comm_abort(comm));
-	CHECK_OK(gantry_comm_destroy(comm));
+	/* Another rank may have been quicker, and its end is then what this one's was first. */
+	r = gantry_comm_destroy(comm);
+	CHECK(r == GANTRY_OK || r == GANTRY_ERR_PEER_CLOSED);
 }
 
 static void see_ring(struct world *w)

@@ -2,7 +2,13 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
 #include "device/device.h"
 
+#include <sched.h>
+
+#include "base/clock.h"
 #include "base/log.h"
+
+enum { AWAIT_SPINS = 1000 };
+#define AWAIT_NS 10000000000ull
 
 /* Exported by libgantry.so's map file; every other library keeps them to itself. */
 #define PUBLIC __attribute__((visibility("default")))
@@ -73,4 +79,23 @@ PUBLIC gantry_result gantry_stream_query(struct gantry_device *dev, struct gantr
 PUBLIC gantry_result gantry_stream_destroy(struct gantry_device *dev, struct gantry_stream *stream)
 {
 	return dev->ops->stream_destroy(dev, stream);
+}
+
+gantry_result gantry_move_await(struct gantry_device *dev, enum gantry_way way, uint64_t ticket)
+{
+	uint64_t deadline = 0;
+
+	for (uint32_t looks = 1;; looks++) {
+		gantry_result r = dev->ops->moved(dev, way, ticket);
+
+		if (r != GANTRY_AGAIN)
+			return r;
+		if (looks % AWAIT_SPINS)
+			continue;
+		sched_yield();
+		if (!deadline)
+			deadline = gantry_now_ns() + AWAIT_NS;
+		else if (gantry_now_ns() > deadline)
+			return GANTRY_ERR_TIMEOUT;
+	}
 }

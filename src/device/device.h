@@ -135,6 +135,9 @@ struct gantry_device {
 	uint32_t default_lanes;
 };
 
+/* Until moved() says so: spins, then yields. ERR_TIMEOUT after ten seconds: copies take microseconds. */
+gantry_result gantry_move_await(struct gantry_device *dev, enum gantry_way way, uint64_t ticket);
+
 /* One object per process and device, shared and counted. */
 gantry_result gantry_device_host(struct gantry_device **ret_dev);
 gantry_result gantry_device_cuda(int index, struct gantry_device **ret_dev);

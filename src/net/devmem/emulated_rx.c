@@ -8,19 +8,14 @@
 #include "net/devmem/emulated.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "device/device.h"
-
-enum { SPINS = 1000 };
-#define AWAIT_NS 10000000000ull
 
 /* Where the next linear or ordinary byte goes: a place in the caller's iov. */
 struct iov_at {
@@ -170,26 +165,6 @@ static uint64_t split_places(struct emu_flow *f, struct msghdr *msg, uint32_t fr
 	return total;
 }
 
-/* It takes microseconds: spins, and yields if that is not enough. */
-static gantry_result await(struct gantry_device *dev, uint64_t ticket)
-{
-	uint64_t deadline = 0;
-
-	for (uint32_t looks = 1;; looks++) {
-		gantry_result r = dev->ops->moved(dev, GANTRY_WAY_IN, ticket);
-
-		if (r != GANTRY_AGAIN)
-			return r;
-		if (looks % SPINS)
-			continue;
-		sched_yield();
-		if (!deadline)
-			deadline = gantry_now_ns() + AWAIT_NS;
-		else if (gantry_now_ns() > deadline)
-			return GANTRY_ERR_TIMEOUT;
-	}
-}
-
 /*
  * From the mirror to the memory that the CPU cannot write: complete before it is reported. By the copy engine and not
  * by a kernel: a kernel may be queued behind one of the GPU's user that waits for these very bytes. Pages that follow
@@ -226,7 +201,7 @@ static int copy_from_mirror(struct emu_flow *f, const struct places *p, uint64_t
 	if (r == GANTRY_OK)
 		r = dev->ops->move_ticket(dev, GANTRY_WAY_IN, &ticket);
 	if (r == GANTRY_OK)
-		r = await(dev, ticket);
+		r = gantry_move_await(dev, GANTRY_WAY_IN, ticket);
 	if (r == GANTRY_OK)
 		return 0;
 	LOG_ERROR(NET, "emulated NIC %s: copying to the device's memory: %s", b->nic, gantry_result_name(r));

@@ -12,7 +12,7 @@
  * Memory: GANTRY_UNPACK_MEMORY. `mapped` is pinned host memory that kernels read over the bus; `device` is memory of
  * the device; devmem TCP always has the latter. Where the CPU can write (mapped, or the host device) landing is a
  * memcpy; else bytes are put into the landing page's twin in pinned memory and copied from there by the device:
- * all writes to landing pages are then on that stream, so a page may be given back and taken again while a copy to it
+ * all writes to landing pages are then in one queue, so a page may be given back and taken again while a copy to it
  * is under way.
  */
 #ifndef GANTRY_NET_DEVMEM_POOL_H

@@ -248,7 +248,7 @@ static gantry_result make_compact(struct devmem_table *t)
 
 		describe(t, place_of(t, at), (uint32_t)(left < DEVMEM_LANDING_PAGE ? left : DEVMEM_LANDING_PAGE), at);
 	}
-	/* Copies on the stream still read the fragments. */
+	/* Copies of the device still read the fragments. */
 	if (!t->copying)
 		TRY(let_go(t));
 out:
@@ -335,7 +335,7 @@ static gantry_result add_in_pool(struct devmem_table *t, struct devmem_tokens *t
 		if (r != GANTRY_OK)
 			return r;
 	}
-	/* A copy on the stream reads the fragment after this has returned. */
+	/* A copy of the device reads the fragment after this has returned. */
 	r = t->pool->memory.host ? GANTRY_OK : hold(t, tokens, token);
 	return r == GANTRY_OK ? land(t, from, len, dst_off, 0) : r;
 }

@@ -48,8 +48,8 @@ struct devmem_table {
 	uint32_t *page_of; /* owned: the landing page of each page of the message */
 	uint32_t npages;   /* of them */
 	int copying;	   /* copies to landing pages are under way */
-	int recorded;	   /* ... and are over */
-	uint64_t ticket;   /* ... when this ticket is reached */
+	int recorded;	   /* ... and `ticket` is behind all of them */
+	uint64_t ticket;
 	/* What happened in its life, for the log. */
 	uint64_t frags, merged, landed_bytes, direct_bytes, compacted;
 };

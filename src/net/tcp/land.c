@@ -1,16 +1,12 @@
 /* Bytes to the place of their receive, and what is left to do when a message is whole. unpack.h has the why. */
 #define LOG_SUBSYS GANTRY_SUBSYS_DATA
 #include <inttypes.h>
-#include <sched.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "device/device.h"
 #include "net/tcp/flow.h"
 #include "net/tcp/unpack.h"
-
-#define AWAIT_NS 10000000000ull
 
 static int failed(struct tcp_link *l, gantry_result r, const char *what)
 {
@@ -109,12 +105,10 @@ static gantry_result copy(struct tcp_unpack *u, void *dst, const void *src, uint
 
 void tcp_land_await(struct tcp_unpack *u)
 {
-	uint64_t ticket, deadline = gantry_now_ns() + AWAIT_NS;
+	uint64_t ticket;
 
-	if (u->dev->ops->move_ticket(u->dev, GANTRY_WAY_IN, &ticket) != GANTRY_OK)
-		return;
-	while (u->dev->ops->moved(u->dev, GANTRY_WAY_IN, ticket) == GANTRY_AGAIN && gantry_now_ns() < deadline)
-		sched_yield();
+	if (u->dev->ops->move_ticket(u->dev, GANTRY_WAY_IN, &ticket) == GANTRY_OK)
+		gantry_move_await(u->dev, GANTRY_WAY_IN, ticket);
 }
 
 /* Begins what is left to copy. */

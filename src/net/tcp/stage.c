@@ -2,15 +2,11 @@
 #include "net/tcp/stage.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <stdlib.h>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "device/device.h"
-
-#define AWAIT_NS 10000000000ull
 
 struct tcp_stage {
 	struct gantry_list node; /* in `stages`; stages_lock, as refs */
@@ -29,15 +25,6 @@ struct tcp_stage {
 static pthread_mutex_t stages_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct gantry_list stages = {&stages, &stages};
 
-/* Memory must not go while it is copied to. */
-static void await(struct gantry_device *dev, uint64_t ticket)
-{
-	uint64_t deadline = gantry_now_ns() + AWAIT_NS;
-
-	while (dev->ops->moved(dev, GANTRY_WAY_OUT, ticket) == GANTRY_AGAIN && gantry_now_ns() < deadline)
-		sched_yield();
-}
-
 static void stage_free(struct tcp_stage *s)
 {
 	struct gantry_device *dev;
@@ -48,7 +35,7 @@ static void stage_free(struct tcp_stage *s)
 	if (dev) {
 		for (int i = 0; i < STAGE_BLOCKS; i++)
 			if (s->blocks[i].copying)
-				await(dev, s->blocks[i].ticket);
+				gantry_move_await(dev, GANTRY_WAY_OUT, s->blocks[i].ticket);
 		if (s->memory)
 			dev->ops->free_mapped(dev, s->memory);
 		gantry_device_close(dev);

@@ -23,7 +23,7 @@
  * BOUNCE where only the device writes the buffer.
  *
  * While kernels run that wait for a receive, nothing may be done that waits for kernels: no memory is allocated or
- * freed after the queue is attached, and copies go through streams apart from all others.
+ * freed after the queue is attached, and copies go through the device's own queues.
  *
  * A message that is whole is done when the copies it needs are: until then it is in the link's `landing` list. Order of
  * publication: payload, descriptors, count, done.

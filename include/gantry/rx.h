@@ -164,7 +164,8 @@ gantry_result gantry_rx_wait(struct gantry_rx_op *op, int64_t timeout_ns);
 gantry_result gantry_rx_stream_wait(struct gantry_rx_op *op, struct gantry_stream *stream);
 
 /*
- * Ends the op early: the peer's op ends with ERR_CANCELLED, this one too unless it was complete already. When this
+ * Ends the op early: the peer's op ends with ERR_CANCELLED, this one too unless it was complete already. A receive that
+ * no send has met yet just goes: the peer is not told, and its send waits for the next receive of that tag. When this
  * returns, neither the network nor the device touches the buffer any more. Messages that are being written to the
  * buffer right now are let through first, and the peer is asked not to send the rest; if it has not reacted when the
  * timeout is over (negative: GANTRY_TIMEOUT), the connection is ended instead. Otherwise it stays usable. Returns the

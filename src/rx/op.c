@@ -55,7 +55,10 @@ void rx_op_settle(struct gantry_rx_op *op)
 	int counted = op->posted == op->nmessages || (op->told && op->heard);
 	uint64_t last = op->posted == op->nmessages ? op->nmessages : op->limit;
 
-	if (op->ending && !op->touching)
+	if (op->ending && op->phase == RX_WAITING)
+		rx_op_done(op, GANTRY_ERR_CANCELLED, "cancelled by the caller before %s (tag %llu): %s is not told",
+			   op->send ? "it was offered" : "a send met it", (unsigned long long)op->tag, op->conn->peer);
+	else if (op->ending && !op->touching)
 		rx_op_done(op, GANTRY_ERR_CANCELLED, "cancelled by %s after %llu of %llu bytes (tag %llu)",
 			   op->by_peer ? op->conn->peer : "the caller", (unsigned long long)op->bytes,
 			   (unsigned long long)op->total, (unsigned long long)op->tag);

@@ -128,8 +128,9 @@ gantry_result rx_send_stopped(struct gantry_rx_conn *c, const struct rx_head *h)
 	if (h->arg > op->nmessages)
 		FAIL(GANTRY_ERR_PROTOCOL, "%s stopped transfer %llu at message %llu of %llu", c->peer,
 		     (unsigned long long)h->transfer, (unsigned long long)h->arg, (unsigned long long)op->nmessages);
-	if (!op->ending) {
+	if (!op->ending)
 		op->ending = op->by_peer = 1;
+	if (!op->told) { /* also if the caller has cancelled, but all of it was out: the receiver counts on an END */
 		op->told = 1;
 		TRY(tell_end(c, op->transfer, op->posted));
 	}

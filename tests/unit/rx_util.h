@@ -46,18 +46,23 @@ static inline void rx_pair_connect(struct rx_pair *p)
 	gantry_rx_listener_close(l);
 }
 
+static inline void rx_pair_open_each(struct rx_pair *p, struct gantry_rx_config a, struct gantry_rx_config b)
+{
+	memset(p, 0, sizeof(*p));
+	CHECK_OK(gantry_device_open(GANTRY_DEVICE_HOST, 0, &p->dev));
+	a.device = b.device = p->dev;
+	CHECK_OK(gantry_rx_open(&a, &p->a.rx));
+	CHECK_OK(gantry_rx_open(&b, &p->b.rx));
+	rx_pair_connect(p);
+}
+
 static inline void rx_pair_open(struct rx_pair *p, const struct gantry_rx_config *config)
 {
 	struct gantry_rx_config c = {.path = GANTRY_RX_PATH_HOST};
 
-	memset(p, 0, sizeof(*p));
 	if (config)
 		c = *config;
-	CHECK_OK(gantry_device_open(GANTRY_DEVICE_HOST, 0, &p->dev));
-	c.device = p->dev;
-	CHECK_OK(gantry_rx_open(&c, &p->a.rx));
-	CHECK_OK(gantry_rx_open(&c, &p->b.rx));
-	rx_pair_connect(p);
+	rx_pair_open_each(p, c, c);
 }
 
 static inline void rx_pair_close(struct rx_pair *p)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "net/tcp/vec.h"
 #include "rx/rx.h"
 
 enum { LAST_WORDS_NS = 100000000 };
@@ -53,6 +54,9 @@ gantry_result rx_conn_start(struct gantry_rx_conn *c)
 		TRY(rx->net->ops->reg_mr(rx->net, c->in.comm, c->landing, rx->message, GANTRY_NET_PTR_CUDA,
 					 &c->landing_mr));
 	}
+	/* Heads must get through whatever becomes of data: a receiver that is ending a transfer posts nothing until it
+	 * has heard how many messages there are. */
+	TRY(tcp_hold(c->out.comm, RX_TAG_DATA));
 	c->vec = 1; /* until it says no */
 	rx_path_of_conn(c);
 	TRY(rx_heads_init(c));

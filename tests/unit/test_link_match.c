@@ -295,6 +295,41 @@ static void window(void)
 	done_with(l);
 }
 
+/* Messages of a held tag that nobody receives leave the window to others, and come when they are received. */
+static void window_and_held(void)
+{
+	enum { N = 60, SIZE = 60000 };
+	struct pair_config c = {.nlanes = 2};
+	struct tcp_link *l[2];
+	uint8_t *out = message(SIZE + N, 0), *in = room(SIZE);
+	void *sends[N], *s, *r;
+
+	pair_links(&c, l);
+	CHECK_OK(tcp_link_hold(l[0], A));
+	for (int i = 0; i < N; i++)
+		sends[i] = isend(l[0], out + i, SIZE - i * 1000, A);
+	for (int i = 0; i < N; i++) { /* more than a window of another tag */
+		r = irecv(l[1], in, SIZE, B);
+		s = isend(l[0], out + i, SIZE, B);
+		wait_for(l, s, NULL);
+		wait_for(l, r, NULL);
+		CHECK(memcmp(in, out + i, SIZE) == 0);
+	}
+	for (int i = 0; i < N; i++)
+		CHECK(!is_done(sends[i]));
+	for (int i = 0; i < N; i++) {
+		size_t size = (size_t)(SIZE - i * 1000);
+
+		r = irecv(l[1], in, SIZE, A);
+		wait_for(l, r, NULL);
+		wait_for(l, sends[i], NULL);
+		CHECK(memcmp(in, out + i, size) == 0);
+	}
+	free(in);
+	free(out);
+	done_with(l);
+}
+
 /* Empty messages take their headers' worth: 1 MiB / 48. They cannot fill the receiver's memory. */
 static void window_of_nothing(void)
 {
@@ -745,6 +780,7 @@ int main(int argc, char **argv)
 		{"odd_tags_and_null", odd_tags_and_null},
 		{"early_any_order", early_any_order},
 		{"window", window},
+		{"window_and_held", window_and_held},
 		{"window_of_nothing", window_of_nothing},
 		{"window_and_largest", window_and_largest},
 		{"bulk_waits", bulk_waits},

@@ -351,6 +351,7 @@ static void on_one_host(void)
 		     {0, WIRE_UNPACK_NO, 0}, {0, WIRE_UNPACK_YES, 1}, {0, WIRE_UNPACK_BETWEEN_HOSTS, 1}};
 
 	CHECK_OK(ops->finalize(net, context(GANTRY_NET_UNPACK_OFF)));
+	log_text[0] = 0; /* it has room for so much */
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
 		struct tcp_peer peer = {.host = tcp_engine.host + !cases[i].host,
 					.window = LINK_WINDOW,

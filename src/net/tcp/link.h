@@ -133,6 +133,7 @@ struct tcp_tag {
 	uint32_t arrived;    /* receiving: messages that have begun to arrive */
 	uint32_t announced;  /* receiving: messages the peer waits to send */
 	uint32_t bulk;	     /* the last message was a bulk one; the next is expected to be one too */
+	uint32_t held;	     /* sending: even small messages wait for their receive */
 };
 
 struct tcp_tags {
@@ -177,8 +178,8 @@ struct tcp_lane_rx {
 	struct tcp_recv *recv;
 	struct tcp_slot *slot;
 	struct tcp_early *early;
-	struct tcp_vec_at vec;	/* TCP_TO_VEC: where the next byte goes */
-	uint8_t *payload; /* start of this piece at its final place, for the CRC */
+	struct tcp_vec_at vec; /* TCP_TO_VEC: where the next byte goes */
+	uint8_t *payload;      /* start of this piece at its final place, for the CRC */
 	uint8_t *land; /* owned: LINK_LAND bytes for payload whose place the CPU cannot write; NULL: no unpack queue */
 	uint32_t unlanded, land_crc; /* bytes of it that are filled; CRC of what has gone through it */
 	uint8_t *buf;		     /* owned read-ahead */
@@ -365,6 +366,7 @@ struct tcp_tag *tcp_tag_of(struct tcp_tags *tags, uint32_t tag); /* NULL: no mem
 
 /* link_api.c: what a user does with it. */
 gantry_result tcp_link_irecv_vec(struct tcp_link *l, const struct iovec *iov, uint32_t n, int tag, void **ret_request);
+gantry_result tcp_link_hold(struct tcp_link *l, int tag); /* tcp_hold of vec.h */
 gantry_result tcp_link_isend(struct tcp_link *l, const void *data, size_t size, int tag, void **ret_request);
 /* data is memory of the device whose stage the link has. ERR_LIMIT: larger than that. */
 gantry_result tcp_link_isend_device(struct tcp_link *l, const void *data, size_t size, int tag, void **ret_request);

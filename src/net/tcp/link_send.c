@@ -97,9 +97,14 @@ static void send_drop(struct tcp_link *l, struct tcp_send *s)
 /* Which message of its tag, and which bulk message, it is. Under mu. */
 static void number(struct tcp_link *l, struct tcp_send *s, struct tcp_tag *t)
 {
+	int small = s->eager;
+
 	s->index = t->posted++;
-	/* In a run of bulk messages the receiver says by itself what it posts; the first of them has to ask. */
-	s->announce = !t->bulk;
+	if (t->held && s->size)
+		s->eager = 0;
+	/* In a run of bulk messages the receiver says by itself what it posts; the first of them has to ask, and a
+	 * small one, which the receiver does not expect to be one of them. */
+	s->announce = !t->bulk || small;
 	t->bulk = !s->eager;
 	if (s->eager)
 		return;
@@ -118,6 +123,19 @@ static void trace(const struct tcp_link *l, const struct tcp_send *s, const char
 {
 	LOG_TRACE(DATA, "link %u isend %u of tag %u: %llu bytes%s%s", l->id, s->index, s->tag,
 		  (unsigned long long)s->size, s->eager ? "" : ", bulk", from);
+}
+
+gantry_result tcp_link_hold(struct tcp_link *l, int tag)
+{
+	struct tcp_tag *t;
+
+	pthread_mutex_lock(&l->mu);
+	t = tcp_tag_of(&l->tx_tags, (uint32_t)tag);
+	if (t)
+		t->held = 1;
+	pthread_mutex_unlock(&l->mu);
+	return t ? GANTRY_OK
+		 : gantry_fail(GANTRY_ERR_NOMEM, LOG_SUBSYS, __FILE__, __LINE__, "no memory for tag %d", tag);
 }
 
 gantry_result tcp_link_isend(struct tcp_link *l, const void *data, size_t size, int tag, void **ret_request)

@@ -382,6 +382,15 @@ static gantry_result tcp_irecv(struct gantry_net *net, void *comm, int n, void *
 				     *request == GANTRY_NET_OPTIONAL_RECV_COMPLETION, request);
 }
 
+gantry_result tcp_hold(void *comm, int tag)
+{
+	struct tcp_comm *c = comm;
+
+	if (c->kind != COMM_SEND)
+		FAIL_NOW(GANTRY_ERR_USAGE, "hold on something that is not a send comm");
+	return tcp_link_hold(c->link, tag);
+}
+
 gantry_result tcp_irecv_vec(void *comm, const struct iovec *iov, uint32_t n, int tag, void **ret_request)
 {
 	struct tcp_comm *c = comm;

@@ -1,6 +1,6 @@
 /*
- * Receives whose one buffer lies in pieces: the network scatters while it reads, without a copy in between. Beyond
- * net.h, for Gantry's own users; a link that receives into device memory or checks checksums cannot.
+ * Beyond net.h, for Gantry's own users of the TCP network: tags that wait for their receives, and receives whose one
+ * buffer lies in pieces, so that the network scatters while it reads, without a copy in between.
  */
 #ifndef GANTRY_NET_TCP_VEC_H
 #define GANTRY_NET_TCP_VEC_H
@@ -12,8 +12,13 @@
 
 struct tcp_recv;
 
+/* From now on messages of this tag wait for their receive even if they are small (not empty ones): so those that
+ * nobody receives take none of the room that messages of other tags need. Of a send comm. */
+gantry_result tcp_hold(void *comm, int tag);
+
 /* irecv of gantry_net_tcp() into n pieces, none of them empty. iov: borrowed until test says done, or the comm is
- * closed. ERR_UNSUPPORTED, without a word: not on this link. *ret_request NULL: again later. */
+ * closed. ERR_UNSUPPORTED, without a word: not on a link that receives into device memory or checks checksums.
+ * *ret_request NULL: again later. */
 gantry_result tcp_irecv_vec(void *comm, const struct iovec *iov, uint32_t n, int tag, void **ret_request);
 
 /* A place in the pieces. */

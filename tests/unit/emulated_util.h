@@ -238,6 +238,7 @@ static inline void check_got(struct devmem_flow *f, const struct pair *p, const 
 	uint64_t sum = 0, linear = 0;
 
 	WANT(g->bytes > 0);
+	WANT_EQ(devmem_settle(f->binding), GANTRY_OK);
 	WANT(!(g->flags & MSG_CTRUNC));
 	for (uint32_t i = 0; i < g->n; i++) {
 		const struct devmem_cmsg *c = &g->frags[i].c;

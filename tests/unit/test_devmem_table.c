@@ -284,6 +284,27 @@ static void directly(int device_only)
 	CHECK_OK(devmem_table_release(&w.t));
 }
 
+/* Bytes that a source reports while its copies to the pool are under way: described at once, ready when they are over.
+ */
+static void late(struct fake_cuda *fake)
+{
+	w.part->binding->late = 1;
+	for (int i = 0; i < 2; i++) {
+		uint8_t *page = w.pool->memory.device_ptr + w.part->base;
+
+		CHECK_OK(devmem_table_begin(&w.t, 5000, NULL));
+		CHECK_OK(w.dev->ops->move(w.dev, GANTRY_WAY_IN, page + 8192, page, 64)); /* as receive does */
+		CHECK_OK(arrive(0, 4096, 0));
+		CHECK_OK(arrive(4096, 904, 4096));
+		CHECK_EQ(w.t.n, 1);
+		CHECK_EQ(devmem_table_ready(&w.t), GANTRY_AGAIN);
+		*fake->held_word = fake->held_value;
+		unpack_and_compare(5000);
+		CHECK_OK(devmem_table_release(&w.t));
+	}
+	w.part->binding->late = 0;
+}
+
 static void on_a_gpu(void)
 {
 	const char *build = getenv("BUILD_DIR");
@@ -312,6 +333,7 @@ static void on_a_gpu(void)
 	*fake->held_word = fake->held_value; /* the copy is over */
 	unpack_and_compare(9000);
 	CHECK_OK(devmem_table_release(&w.t));
+	late(fake);
 	a_full_table(0);
 	CHECK_EQ(devmem_table_ready(&w.t), GANTRY_AGAIN);
 	*fake->held_word = fake->held_value;

@@ -90,8 +90,10 @@ static void binding_free(struct emu_binding *b)
 {
 	struct gantry_device *dev = b->pub.memory.device;
 
-	if (b->mirrored && b->bytes)
+	if (b->mirrored && b->bytes) {
+		devmem_settle(&b->pub); /* copies read it */
 		dev->ops->free_mapped(dev, b->bytes);
+	}
 	if (b->pub.dmabuf_id)
 		emu_id_release(b->pub.dmabuf_id);
 	pthread_mutex_destroy(&b->lock);
@@ -188,7 +190,7 @@ static gantry_result emu_bind(const struct devmem_memory *memory, const char *ni
 	binding_params(b);
 	TRY(binding_check(b, memory));
 	b->nslots = (uint32_t)(memory->size / b->page);
-	b->mirrored = !memory->host;
+	b->mirrored = b->pub.late = !memory->host;
 	TRY(binding_slots(b));
 	b->bytes = memory->host;
 	if (!b->bytes) {

@@ -166,16 +166,19 @@ static uint64_t split_places(struct emu_flow *f, struct msghdr *msg, uint32_t fr
 }
 
 /*
- * From the mirror to the memory that the CPU cannot write: complete before it is reported. By the copy engine and not
- * by a kernel: a kernel may be queued behind one of the GPU's user that waits for these very bytes. Pages that follow
- * each other are one copy, gaps between their fragments included: nobody else's bytes are there.
+ * From the mirror to the memory that the CPU cannot write. By the copy engine and not by a kernel: a kernel may be
+ * queued behind one of the GPU's user that waits for these very bytes. Pages that follow each other are one copy, gaps
+ * between their fragments included: nobody else's bytes are there.
+ *
+ * Nobody waits for the copies here: the binding is `late`. A page that is given back before its copy is over (nobody
+ * wanted it) may get new bytes meanwhile: what this copy brings then is covered by the next one, in the same queue.
  */
 static int copy_from_mirror(struct emu_flow *f, const struct places *p, uint64_t got)
 {
 	struct emu_binding *b = f->binding;
 	struct gantry_device *dev = b->pub.memory.device;
 	gantry_result r = GANTRY_OK;
-	uint64_t from = 0, to = 0, ticket;
+	uint64_t from = 0, to = 0;
 
 	for (size_t i = 0; i < p->n && got && r == GANTRY_OK; i++) {
 		uint8_t *at = p->iov[i].iov_base;
@@ -198,10 +201,6 @@ static int copy_from_mirror(struct emu_flow *f, const struct places *p, uint64_t
 	if (r == GANTRY_OK && to)
 		r = dev->ops->move(dev, GANTRY_WAY_IN, b->pub.memory.device_ptr + from, b->bytes + from,
 				   (size_t)(to - from));
-	if (r == GANTRY_OK)
-		r = dev->ops->move_ticket(dev, GANTRY_WAY_IN, &ticket);
-	if (r == GANTRY_OK)
-		r = gantry_move_await(dev, GANTRY_WAY_IN, ticket);
 	if (r == GANTRY_OK)
 		return 0;
 	LOG_ERROR(NET, "emulated NIC %s: copying to the device's memory: %s", b->nic, gantry_result_name(r));

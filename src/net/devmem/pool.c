@@ -223,6 +223,20 @@ static int say_whole(struct devmem_pool *p, const char *when)
 	return !out && !abandoned;
 }
 
+gantry_result devmem_settle(const struct devmem_binding *b)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_device *dev = b->memory.device;
+	uint64_t ticket;
+
+	if (!b->late)
+		return GANTRY_OK;
+	TRY(dev->ops->move_ticket(dev, GANTRY_WAY_IN, &ticket));
+	TRY(gantry_move_await(dev, GANTRY_WAY_IN, ticket));
+out:
+	return r;
+}
+
 void devmem_pool_put(struct devmem_pool *p)
 {
 	if (!p)

@@ -41,6 +41,11 @@ struct devmem_binding {
 	uint32_t dmabuf_id;		     /* never 0 */
 	struct devmem_memory memory;
 	uint64_t abandoned; /* fragments that were not given back before their flow ended; relaxed (tokens.c) */
+	/*
+	 * Reported bytes may still be on their way to the memory: copies in the device's queue GANTRY_WAY_IN find them
+	 * there, everybody else when a ticket of that queue is reached that was taken after receive has returned.
+	 */
+	int late;
 };
 
 struct devmem_flow {
@@ -81,6 +86,9 @@ struct devmem_source_ops {
 	/* One line for people: which NIC, queue, memory, and what has come and gone. */
 	void (*describe)(const struct devmem_binding *b, char *text, size_t len);
 };
+
+/* Until everything that flows of this binding have reported is in its memory. (pool.c) */
+gantry_result devmem_settle(const struct devmem_binding *b);
 
 extern const struct devmem_source_ops devmem_emulated;
 extern const struct devmem_source_ops devmem_kernel;

@@ -302,6 +302,15 @@ out:
 	return r;
 }
 
+/* A fragment of the pool is used: is it there already? */
+static void note_late(struct devmem_table *t, const struct devmem_tokens *tokens)
+{
+	if (!tokens->flow->binding->late)
+		return;
+	t->copying = 1;
+	t->recorded = 0;
+}
+
 /* A fragment that stays where it is. */
 static gantry_result add_entry(struct devmem_table *t, struct devmem_tokens *tokens, uint32_t token, uint64_t src_off,
 			       uint32_t len, uint64_t dst_off)
@@ -310,6 +319,7 @@ static gantry_result add_entry(struct devmem_table *t, struct devmem_tokens *tok
 
 	TRY(hold(t, tokens, token));
 	describe(t, src_off, len, dst_off);
+	note_late(t, tokens);
 out:
 	return r;
 }
@@ -330,8 +340,10 @@ static gantry_result add_in_pool(struct devmem_table *t, struct devmem_tokens *t
 		if (merges || t->n < t->max)
 			return add_entry(t, tokens, token, src_off, len, dst_off);
 		r = make_compact(t);
-		if (r == GANTRY_AGAIN)
-			return go_direct(t, from, len, dst_off);
+		if (r == GANTRY_AGAIN) {
+			r = devmem_settle(tokens->flow->binding);
+			return r == GANTRY_OK ? go_direct(t, from, len, dst_off) : r;
+		}
 		if (r != GANTRY_OK)
 			return r;
 	}

@@ -69,7 +69,7 @@ gantry_result devmem_table_add(struct devmem_table *t, struct devmem_tokens *tok
 			       uint64_t base, const uint8_t *linear, uint32_t skip, uint32_t len, uint64_t dst_off);
 /* Bytes in host memory, of any length: small messages. `data` may change when this has returned. */
 gantry_result devmem_table_add_host(struct devmem_table *t, const void *data, uint64_t len, uint64_t dst_off);
-/* Is all of the message there? AGAIN while bytes are missing or copies to landing pages are under way. */
+/* Is all of the message there? AGAIN while bytes are missing or copies to the pool are under way. */
 gantry_result devmem_table_ready(struct devmem_table *t);
 /* The message is consumed, or will not be: tokens and pages go back, the table is empty. */
 gantry_result devmem_table_release(struct devmem_table *t);

@@ -92,7 +92,9 @@ int tcp_land_frag(struct tcp_lane *lane, struct tcp_recv *recv, struct tcp_slot 
 		memcpy(slot->data + offset, m->host + at, len);
 		return 0;
 	}
-	r = l->pool->device->ops->copy(l->pool->device, slot->data + offset, m->device_ptr + at, len);
+	r = devmem_settle(f->flow->binding);
+	if (r == GANTRY_OK)
+		r = l->pool->device->ops->copy(l->pool->device, slot->data + offset, m->device_ptr + at, len);
 	return r == GANTRY_OK ? 0 : failed(l, r, "a fragment could not be copied to the receive's buffer");
 }
 
@@ -136,7 +138,8 @@ static gantry_result settle(struct tcp_unpack *u, struct tcp_recv *recv)
 	gantry_result r = GANTRY_OK;
 	struct tcp_land *land = recv->land;
 
-	if (land->place == TCP_PLACE_TABLE || land->place == TCP_PLACE_GATHER) {
+	/* What GATHER copies on is in the pool when its copies begin: they are in one queue with those to the pool. */
+	if (land->place == TCP_PLACE_TABLE) {
 		r = devmem_table_ready(&land->table);
 		if (r != GANTRY_OK)
 			return r;

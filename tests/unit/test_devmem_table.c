@@ -101,22 +101,28 @@ static void unpack_and_compare(uint64_t total)
 static void neighbours_merge(void)
 {
 	CHECK_OK(devmem_table_begin(&w.t, 20000, NULL));
-	CHECK_OK(arrive(0, 4096, 0));
-	CHECK_OK(arrive(4096, 4096, 4096));
-	CHECK_OK(arrive(8192, 1000, 8192));
+	CHECK_OK(arrive(0, 3000, 0));
+	CHECK_OK(arrive(3000, 1000, 3000));
 	CHECK_EQ(w.t.n, 1);
-	CHECK_EQ(w.descs[0].len, 9192);
-	CHECK_EQ(w.flow->out, 3);		    /* each has its token */
+	CHECK_EQ(w.descs[0].len, 4000);
+	CHECK_OK(arrive(4000, 96, 4000));
+	CHECK_OK(arrive(4096, 4096, 4096)); /* a page each, so that every warp has one */
+	CHECK_OK(arrive(8192, 1000, 8192));
+	CHECK_EQ(w.t.n, 3);
+	CHECK_EQ(w.descs[0].len, 4096);
+	CHECK_EQ(w.descs[1].len, 4096);
+	CHECK_EQ(w.descs[2].len, 1000);
+	CHECK_EQ(w.flow->out, 5);		    /* each has its token */
 	CHECK_OK(arrive(9192, 808, 15000));	    /* next in the pool, not in the message */
 	CHECK_OK(arrive(20000 + 480, 1000, 15808)); /* and the other way round */
-	CHECK_EQ(w.t.n, 3);
+	CHECK_EQ(w.t.n, 5);
 	CHECK_EQ(devmem_table_ready(&w.t), GANTRY_AGAIN); /* bytes are missing */
 	CHECK_OK(arrive(40960, 3192, 16808));
 	CHECK_OK(arrive(49152, 2904, 9192));
 	CHECK_OK(arrive(53248, 2904, 12096));
-	CHECK_EQ(w.t.n, 6);
+	CHECK_EQ(w.t.n, 8);
 	unpack_and_compare(20000);
-	CHECK_EQ(w.flow->out, 8);
+	CHECK_EQ(w.flow->out, 10);
 	CHECK_OK(devmem_table_release(&w.t));
 	CHECK_OK(devmem_tokens_flush(&w.tokens));
 	CHECK_EQ(w.flow->out, 0);
@@ -296,7 +302,7 @@ static void late(struct fake_cuda *fake)
 		CHECK_OK(w.dev->ops->move(w.dev, GANTRY_WAY_IN, page + 8192, page, 64)); /* as receive does */
 		CHECK_OK(arrive(0, 4096, 0));
 		CHECK_OK(arrive(4096, 904, 4096));
-		CHECK_EQ(w.t.n, 1);
+		CHECK_EQ(w.t.n, 2);
 		CHECK_EQ(devmem_table_ready(&w.t), GANTRY_AGAIN);
 		*fake->held_word = fake->held_value;
 		unpack_and_compare(5000);

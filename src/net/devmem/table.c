@@ -127,14 +127,27 @@ static int follows(const struct devmem_table *t, uint64_t src_off, uint64_t dst_
 	       (last->src_off < t->pool->landing_base) == (src_off < t->pool->landing_base);
 }
 
+/*
+ * Neighbours become one entry, up to DEVMEM_ENTRY bytes: NCCL's kernels hand out entries to warps, up to four at a
+ * time, and a warp has one load in flight, so a message of a few long entries would be gathered by a few warps alone. A
+ * table that is full merges whatever it can; else there is room for one entry more.
+ */
 static void describe(struct devmem_table *t, uint64_t src_off, uint32_t len, uint64_t dst_off)
 {
-	if (follows(t, src_off, dst_off)) {
-		t->descs[t->n - 1].len += len; /* below 4 GiB: the whole message is */
-		t->merged++;
-	} else {
-		t->descs[t->n++] =
-			(struct gantry_unpack_desc){.src_off = (uint32_t)src_off, .len = len, .dst_off = dst_off};
+	uint32_t some;
+
+	for (; len; src_off += some, dst_off += some, len -= some) {
+		struct gantry_unpack_desc *last = follows(t, src_off, dst_off) ? &t->descs[t->n - 1] : NULL;
+
+		if (last && (last->len < DEVMEM_ENTRY || t->n == t->max)) {
+			some = t->n == t->max || len < DEVMEM_ENTRY - last->len ? len : DEVMEM_ENTRY - last->len;
+			last->len += some; /* below 4 GiB: the whole message is */
+			t->merged++;
+		} else {
+			some = len < DEVMEM_ENTRY ? len : DEVMEM_ENTRY;
+			t->descs[t->n++] = (struct gantry_unpack_desc){
+				.src_off = (uint32_t)src_off, .len = some, .dst_off = dst_off};
+		}
 	}
 }
 

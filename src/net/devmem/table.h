@@ -1,12 +1,12 @@
 /*
  * The descriptors of one message: fragments in, entries for the unpack kernel out.
  *
- * Neighbours that follow each other in source and destination become one entry. Bytes that are in host memory are
- * copied to landing pages, and so are fragments below the coalesce threshold where the CPU can do it. Landing is by
- * position: page k of the message has a landing page of its own, in which every byte has its place, whatever order
- * bytes come in. When the table is full, all that it describes moves to landing pages and everything after that lands
- * there at once: one entry per page. So a message always fits, whatever it was cut into, if it has at most `max` pages
- * (4 MiB: 1024), or the table says AGAIN: too few landing pages are free now.
+ * Neighbours that follow each other in source and destination become one entry, of a page at most. Bytes that are in
+ * host memory are copied to landing pages, and so are fragments below the coalesce threshold where the CPU can do it.
+ * Landing is by position: page k of the message has a landing page of its own, in which every byte has its place,
+ * whatever order bytes come in. When the table is full, all that it describes moves to landing pages and everything
+ * after that lands there at once: one entry per page. So a message always fits, whatever it was cut into, if it has at
+ * most `max` pages (4 MiB: 1024), or the table says AGAIN: too few landing pages are free now.
  *
  * To wait for landing pages may be to wait for ever, if those who hold them are consumed only after this message. Who
  * knows the message's destination gives it as `direct`: bytes that find no landing page are copied there, and need no
@@ -26,7 +26,10 @@
 #include "net/devmem/pool.h"
 #include "net/devmem/tokens.h"
 
-enum { DEVMEM_TABLE_PAGES = GANTRY_UNPACK_MAX_SLICE / DEVMEM_LANDING_PAGE };
+enum {
+	DEVMEM_TABLE_PAGES = GANTRY_UNPACK_MAX_SLICE / DEVMEM_LANDING_PAGE,
+	DEVMEM_ENTRY = 4096, /* bytes: neighbours are merged up to here */
+};
 
 struct devmem_held {
 	struct devmem_tokens *tokens; /* borrowed: of the flow it came from */

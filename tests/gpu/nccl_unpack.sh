@@ -3,13 +3,15 @@
 # 256 MiB and odd sizes, in several fragment shapes; then a soak after which every page and token is back; then bus
 # bandwidth beside the same plugin without UNPACK.
 #
-#   nccl_unpack.sh [PART...]     parts: check shapes soak bench; none named: all. SOAK=COUNT, ROUNDS=N
+#   nccl_unpack.sh [PART...]     parts: check shapes soak bench; none named: all. SOAK=COUNT, ROUNDS=N, EXTRA
 . "$(dirname "$0")/lib_gpu.sh"
 [ $# -gt 0 ] || set -- check shapes soak bench
 start_mps
 status=0
 unpack_env=("${gantry_env[@]}" --env GANTRY_UNPACK=emulated --env NCCL_NET_GDR_LEVEL=SYS --env NCCL_NET_GDR_READ=1
-	--env NCCL_PAT_ENABLE=0 --env CUDA_MODULE_LOADING=EAGER)
+	--env NCCL_PAT_ENABLE=0)
+# As docs/unpack.md asks for; EXTRA="NAME=VALUE ..." goes to all ranks, and may take them back.
+for e in CUDA_MODULE_LOADING=EAGER CUDA_DEVICE_MAX_CONNECTIONS=32 ${EXTRA:-}; do gantry_env+=(--env "$e") unpack_env+=(--env "$e"); done
 log_env=(--env GANTRY_LOG=info --env NCCL_DEBUG=INFO --env NCCL_DEBUG_SUBSYS=INIT,NET)
 [ -z "${OUT:-}" ] || keep=$OUT
 
@@ -56,8 +58,7 @@ for part in "$@"; do
 	bench)
 		for _ in $(seq "${ROUNDS:-3}"); do
 			for how in host unpack; do
-				[ $how = host ] && env=("${gantry_env[@]}" --env GANTRY_UNPACK=off --env CUDA_MODULE_LOADING=EAGER) || env=("${unpack_env[@]}")
-				for e in ${EXTRA:-}; do env+=(--env "$e"); done
+				[ $how = host ] && env=("${gantry_env[@]}" --env GANTRY_UNPACK=off) || env=("${unpack_env[@]}")
 				python3 "$here/nccl_run.py" --ranks 2 --log "$scratch/bench" "${env[@]}" -- bench --label $how \
 					--sizes "${SIZES:-65536,1048576,16777216,134217728}" || status=1
 			done

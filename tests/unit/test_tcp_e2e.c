@@ -24,6 +24,11 @@
 
 enum { MIB = 1 << 20, MAX = 8 * MIB, DEPTH = 4 };
 
+/* Hangs end, and slow machines do not: 4 GiB take 10 s where ten others want the CPU. Who waited for the peer in a
+ * close would wait for 10 s, the time for which a link lingers. */
+#define PATIENCE_NS 60000000000u
+#define AT_ONCE_NS 5000000000u
+
 static struct gantry_net *net;
 static const struct gantry_net_ops *ops;
 static char log_text[65536];
@@ -51,7 +56,7 @@ static struct way connect_way(void *ctx)
 	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
 	void *listen = NULL;
 	struct way w = {0};
-	uint64_t until = gantry_now_ns() + 10000000000u;
+	uint64_t until = gantry_now_ns() + PATIENCE_NS;
 
 	CHECK_OK(ops->listen(net, ctx, 0, handle, &listen));
 	while (!w.send || !w.recv) {
@@ -85,7 +90,7 @@ static int wait_two(void *request, void *other, int *ret_other)
 	int done[2] = {0, !other}, size[2] = {-1, -1};
 	void *both[2] = {request, other};
 
-	for (uint64_t until = gantry_now_ns() + 5000000000u; !done[0] || !done[1];) {
+	for (uint64_t until = gantry_now_ns() + PATIENCE_NS; !done[0] || !done[1];) {
 		for (int i = 0; i < 2; i++) {
 			gantry_result r = done[i] ? GANTRY_OK : ops->test(net, both[i], &done[i], &size[i]);
 
@@ -522,13 +527,13 @@ static void close_in_flight(void)
 		CHECK_OK(ops->test(net, r, &done, NULL));
 	before = gantry_now_ns();
 	CHECK_OK(ops->close_send(net, w.send));
-	CHECK(gantry_now_ns() - before < 200000000);
-	for (uint64_t until = gantry_now_ns() + 5000000000u; result == GANTRY_OK && gantry_now_ns() < until;)
+	CHECK(gantry_now_ns() - before < AT_ONCE_NS);
+	for (uint64_t until = gantry_now_ns() + PATIENCE_NS; result == GANTRY_OK && gantry_now_ns() < until;)
 		result = ops->test(net, r, &done, NULL);
 	CHECK_EQ(result, GANTRY_ERR_PEER_CLOSED);
 	before = gantry_now_ns();
 	CHECK_OK(ops->close_recv(net, w.recv));
-	CHECK(gantry_now_ns() - before < 200000000);
+	CHECK(gantry_now_ns() - before < AT_ONCE_NS);
 	CHECK_OK(ops->finalize(net, ctx));
 	free(memory);
 }
@@ -545,7 +550,7 @@ static int child(const char *name, void (*run)(void), const char *only)
 	pid = fork();
 	CHECK(pid >= 0);
 	if (pid == 0) {
-		alarm(GANTRY_SANITIZED ? 60 : 20);
+		alarm(100);
 		run();
 		/* A search for leaks takes seconds: one of the combinations is enough. */
 		if (GANTRY_SANITIZED && combination != 28)

@@ -54,7 +54,7 @@ static void wait_for(struct tcp_link *l[2], void *request)
 {
 	int done = 0;
 
-	for (uint64_t until = gantry_now_ns() + 5000000000u; !done;) {
+	for (uint64_t until = gantry_now_ns() + 30000000000u; !done;) {
 		gantry_result r = tcp_link_test(request, &done, NULL);
 
 		if (r != GANTRY_OK)

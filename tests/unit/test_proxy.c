@@ -157,7 +157,8 @@ static void test_idle(void)
 	static struct fake f[N];
 	struct gantry_proxy_group *g = make_group(proxy, NULL, NULL);
 	struct gantry_proxy_stats before, after;
-	uint64_t sleeps;
+	uint64_t sleeps, slept = 0;
+	uint32_t rung = 0;
 
 	for (int i = 0; i < N; i++)
 		fake_make(proxy, g, &f[i], i & 1, i);
@@ -170,22 +171,27 @@ static void test_idle(void)
 	/* One that waits does not keep it awake either: sleeps of up to 1 ms. */
 	f[0].gate = 0;
 	append(proxy, &f[0], 1, 1, 1, 1, 0);
-	CHECK(quiet_window(1000, &sleeps));
-	CHECK(sleeps > 10);
+	for (int i = 0; i < 20 && slept <= 10; i++) { /* where others want the CPU, a sleep may last longer */
+		CHECK(quiet_window(1000, &sleeps));
+		slept += sleeps;
+	}
+	CHECK(slept > 10);
 	__atomic_store_n(&f[0].gate, UINT64_MAX, __ATOMIC_SEQ_CST);
 	drain(g);
 
 	gantry_proxy_get_stats(proxy, &before);
 	for (int i = 0; i < 50; i++) {
-		uint64_t from;
+		struct gantry_door *door = gantry_proxy_door(proxy);
+		uint32_t seq;
 
 		wait_for_sleep(proxy);
-		from = gantry_now_ns();
+		seq = __atomic_load_n(&door->seq, __ATOMIC_SEQ_CST);
 		append(proxy, &f[i], 1, 1, 1, 1, 0);
+		rung += __atomic_load_n(&door->seq, __ATOMIC_SEQ_CST) != seq;
 		drain(g);
-		CHECK(gantry_now_ns() - from < 500000000u); /* without a ring it would be up to a second */
 	}
 	gantry_proxy_get_stats(proxy, &after);
+	CHECK(rung >= 40);			 /* its sleep may end by itself just then */
 	CHECK(after.wakes - before.wakes >= 10); /* some may come while it still looks around */
 	finish(g, f, N);
 }
@@ -247,8 +253,11 @@ static void test_waits(void)
 	f.gate = 0;
 	f.waits = GANTRY_WAIT_PEER;
 	append(proxy, &f, 1, 2, 1, 1, 77);
-	sleep_ms(30);
-	gantry_proxy_conn_look(f.pc, &view);
+	do {
+		CHECK(gantry_now_ns() - from < 60000000000u);
+		sleep_ms(5);
+		gantry_proxy_conn_look(f.pc, &view);
+	} while (view.wait_ticks[GANTRY_WAIT_PEER] <= ms20);
 	CHECK(view.waits);
 	CHECK(view.busy);
 	CHECK_EQ(view.op, 77);

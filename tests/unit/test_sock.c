@@ -127,6 +127,43 @@ static void check_connect(void)
 	}
 }
 
+/*
+ * Trying again and again at a port of the kernel's range where nobody listens: the kernel goes through all its ports as
+ * sources, and comes to that one. From there it is refused too, and is not a connection of the socket to itself.
+ */
+static void check_itself(void)
+{
+	unsigned first = 0, last = 0;
+	FILE *f = fopen("/proc/sys/net/ipv4/ip_local_port_range", "r");
+	struct gantry_addr to = loopback(), bound;
+	int listener, fd, refused = 0;
+
+	CHECK(f && fscanf(f, "%u %u", &first, &last) == 2);
+	fclose(f);
+	/* Sources are looked for among every second port, beginning with the first. */
+	for (unsigned port = first + (last - first) / 4 * 2;; port += 2) {
+		if (port > last)
+			SKIP("no free port from %u to %u", first, last);
+		gantry_addr_set_port(&to, (uint16_t)port);
+		if (sock_listen(&to, (uint16_t)port, (uint16_t)port, &listener, &bound) == GANTRY_OK)
+			break;
+	}
+	close(listener);
+	for (unsigned i = first; i <= last && !refused; i++) {
+		struct gantry_addr self;
+		socklen_t len = sizeof(self);
+
+		refused = sock_connect(NULL, NULL, &to, &fd) == ECONNREFUSED;
+		if (refused)
+			break;
+		CHECK_EQ(getsockname(fd, &self.sa, &len), 0);
+		CHECK(gantry_addr_port(&self) != gantry_addr_port(&to));
+		close(fd);
+	}
+	if (!refused)
+		printf("the kernel took every port but that one\n");
+}
+
 static void check_tune(void)
 {
 	struct sock_options o = {.same_host = 1, .traffic_class = 46, .timeout_ns = 8000000000, .zerocopy = 1};
@@ -189,6 +226,7 @@ int main(void)
 	gantry_log_set_sink(silent);
 	check_errnos();
 	check_connect();
+	check_itself();
 	check_tune();
 	check_budget();
 	check_listen();

@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <limits.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -24,21 +25,38 @@
 
 enum { MIB = 1 << 20, MAX = 8 * MIB, DEPTH = 4 };
 
+/* Hangs end, and slow machines do not: 4 GiB take 10 s where ten others want the CPU. Who waited for the peer in a
+ * close would wait for 10 s, the time for which a link lingers. */
+#define PATIENCE_NS 60000000000u
+#define AT_ONCE_NS 5000000000u
+
 static struct gantry_net *net;
 static const struct gantry_net_ops *ops;
+/* Other threads write lines too. */
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static char log_text[65536];
 static size_t log_bytes;
 
 static void keep_log(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
 		     const char *text)
 {
-	size_t n = strlen(text), at = __atomic_fetch_add(&log_bytes, n + 1, __ATOMIC_RELAXED);
+	size_t n = strlen(text);
 
 	(void)level, (void)subsys, (void)file, (void)line;
-	if (at + n + 1 < sizeof(log_text)) {
-		memcpy(log_text + at, text, n);
-		log_text[at + n] = '\n';
+	pthread_mutex_lock(&log_lock);
+	if (log_bytes + n + 1 < sizeof(log_text)) {
+		memcpy(log_text + log_bytes, text, n);
+		log_text[log_bytes + n] = '\n';
+		log_bytes += n + 1;
 	}
+	pthread_mutex_unlock(&log_lock);
+}
+
+static void check_logged(const char *part)
+{
+	pthread_mutex_lock(&log_lock);
+	CHECK_HAS(log_text, part);
+	pthread_mutex_unlock(&log_lock);
 }
 
 /* A send comm and the receive comm at its other end. */
@@ -51,7 +69,7 @@ static struct way connect_way(void *ctx)
 	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
 	void *listen = NULL;
 	struct way w = {0};
-	uint64_t until = gantry_now_ns() + 10000000000u;
+	uint64_t until = gantry_now_ns() + PATIENCE_NS;
 
 	CHECK_OK(ops->listen(net, ctx, 0, handle, &listen));
 	while (!w.send || !w.recv) {
@@ -85,7 +103,7 @@ static int wait_two(void *request, void *other, int *ret_other)
 	int done[2] = {0, !other}, size[2] = {-1, -1};
 	void *both[2] = {request, other};
 
-	for (uint64_t until = gantry_now_ns() + 5000000000u; !done[0] || !done[1];) {
+	for (uint64_t until = gantry_now_ns() + PATIENCE_NS; !done[0] || !done[1];) {
 		for (int i = 0; i < 2; i++) {
 			gantry_result r = done[i] ? GANTRY_OK : ops->test(net, both[i], &done[i], &size[i]);
 
@@ -241,9 +259,9 @@ static void combine(void)
 		for (int i = 0; i < 12; i++)
 			middle[i] = 300000;
 		move_sizes(ways, middle, 12, 1);
-		CHECK_HAS(log_text, "the kernel copies despite MSG_ZEROCOPY");
+		check_logged("the kernel copies despite MSG_ZEROCOPY");
 	}
-	CHECK_HAS(log_text, strcmp(lanes, "1") == 0 ? "1+1 lanes" : "1+3 lanes");
+	check_logged(strcmp(lanes, "1") == 0 ? "1+1 lanes" : "1+3 lanes");
 	close_way(ways[0]);
 	close_way(ways[1]);
 	CHECK_OK(ops->finalize(net, ctx));
@@ -522,13 +540,13 @@ static void close_in_flight(void)
 		CHECK_OK(ops->test(net, r, &done, NULL));
 	before = gantry_now_ns();
 	CHECK_OK(ops->close_send(net, w.send));
-	CHECK(gantry_now_ns() - before < 200000000);
-	for (uint64_t until = gantry_now_ns() + 5000000000u; result == GANTRY_OK && gantry_now_ns() < until;)
+	CHECK(gantry_now_ns() - before < AT_ONCE_NS);
+	for (uint64_t until = gantry_now_ns() + PATIENCE_NS; result == GANTRY_OK && gantry_now_ns() < until;)
 		result = ops->test(net, r, &done, NULL);
 	CHECK_EQ(result, GANTRY_ERR_PEER_CLOSED);
 	before = gantry_now_ns();
 	CHECK_OK(ops->close_recv(net, w.recv));
-	CHECK(gantry_now_ns() - before < 200000000);
+	CHECK(gantry_now_ns() - before < AT_ONCE_NS);
 	CHECK_OK(ops->finalize(net, ctx));
 	free(memory);
 }
@@ -545,7 +563,7 @@ static int child(const char *name, void (*run)(void), const char *only)
 	pid = fork();
 	CHECK(pid >= 0);
 	if (pid == 0) {
-		alarm(GANTRY_SANITIZED ? 60 : 20);
+		alarm(100);
 		run();
 		/* A search for leaks takes seconds: one of the combinations is enough. */
 		if (GANTRY_SANITIZED && combination != 28)

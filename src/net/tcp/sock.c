@@ -150,6 +150,20 @@ out:
 	return r;
 }
 
+/*
+ * Who connects to a port of the kernel's own range while nobody listens there may be given that very port to come from.
+ * TCP then connects the socket to itself, and the one who ought to listen finds his port in use.
+ */
+static int met_itself(int fd, const struct gantry_addr *to)
+{
+	struct gantry_addr self;
+	socklen_t len = sizeof(self);
+
+	memset(&self, 0, sizeof(self));
+	return !getsockname(fd, &self.sa, &len) && gantry_addr_same_host(&self, to) &&
+	       gantry_addr_port(&self) == gantry_addr_port(to);
+}
+
 int sock_connect(const struct gantry_addr *from, const char *device, const struct gantry_addr *to, int *ret_fd)
 {
 	int one = 1, e = 0;
@@ -170,6 +184,8 @@ int sock_connect(const struct gantry_addr *from, const char *device, const struc
 	}
 	if (!e && connect(fd, &to->sa, gantry_addr_len(to)) && errno != EINPROGRESS && errno != EINTR)
 		e = errno;
+	if (!e && met_itself(fd, to))
+		e = ECONNREFUSED;
 	if (e) {
 		close(fd);
 		return e;

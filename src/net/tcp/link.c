@@ -67,6 +67,7 @@ void tcp_link_free(struct tcp_link *l)
 		return;
 	tcp_txmem_close(l);
 	tcp_stage_close(l);
+	tcp_stage_put(l->stage_left);
 	if (l->lanes)
 		tcp_unpack_detach(l);
 	for (int i = 0; l->lanes && i < l->nlanes; i++) {

@@ -32,7 +32,8 @@ struct fake_nic {
 		uint32_t queue;
 	} rules[FAKE_RULES];
 	/* How it refuses. */
-	int bind_error, bind_tx_error, rings_set_error, rule_error, refuse_narrow, refuse_off, need_gro_hw;
+	int bind_error, bind_tx_error, rings_set_error, rule_error, rule_del_error, refuse_narrow, refuse_off,
+		need_gro_hw;
 	const char *said;
 	/* What happened. */
 	uint32_t next_id;
@@ -214,6 +215,8 @@ static inline int fake_rule_del(struct devmem_sys *s, const char *nic, uint32_t 
 
 	(void)nic;
 	f->changes++;
+	if (f->rule_del_error)
+		return fake_answer(s, f->rule_del_error);
 	if (location >= FAKE_RULES || !f->rules[location].used)
 		return fake_answer(s, ENOENT);
 	f->rules[location].used = 0;

@@ -14,10 +14,12 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "devmem_fake.h"
@@ -29,8 +31,22 @@
 static struct {
 	struct fake_nic nic;
 	volatile int stop;
+	int accept_error; /* errno of the next accepts; atomic, as their count */
+	int accepts;
 } * shared;
 static char dir[] = "/tmp/test_devmem_helper.XXXXXX", path[64], state[64];
+
+/* In libc's place. */
+int accept4(int fd, struct sockaddr *restrict addr, socklen_t *restrict len, int flags)
+{
+	int e = shared ? __atomic_load_n(&shared->accept_error, __ATOMIC_RELAXED) : 0;
+
+	if (!e)
+		return (int)syscall(SYS_accept4, fd, addr, len, flags);
+	__atomic_fetch_add(&shared->accepts, 1, __ATOMIC_RELAXED);
+	errno = e;
+	return -1;
+}
 
 static struct devmem_sys *make_fake(void)
 {
@@ -407,6 +423,51 @@ static void check_nonsense(void)
 	end(pid);
 }
 
+static int lines_with(const char *file, const char *part)
+{
+	FILE *f = fopen(file, "re");
+	char line[512];
+	int n = 0;
+
+	CHECK(f != NULL);
+	while (fgets(line, sizeof(line), f))
+		n += strstr(line, part) != NULL;
+	fclose(f);
+	return n;
+}
+
+/* No descriptors: a client waits, the helper does not spin, says so once, and goes on when there are some. */
+static void check_no_descriptors(void)
+{
+	char log[80];
+	struct devmem_request q = {
+		.magic = DEVMEM_HELPER_MAGIC, .version = DEVMEM_HELPER_VERSION, .op = DEVMEM_HELPER_UNSTEER};
+	struct devmem_reply reply;
+	uint64_t began;
+	int fd, accepts;
+	pid_t pid;
+
+	snprintf(log, sizeof(log), "%s/log", dir);
+	gantry_log_configure(GANTRY_LOG_INFO, GANTRY_SUBSYS_ALL, log);
+	pid = start(NULL, 0, 0);
+	__atomic_store_n(&shared->accept_error, EMFILE, __ATOMIC_RELAXED);
+	began = gantry_now_ns();
+	fd = connect_raw();
+	CHECK_EQ(send(fd, &q, sizeof(q), MSG_NOSIGNAL), sizeof(q));
+	for (int i = 0; i < 4000 && __atomic_load_n(&shared->accepts, __ATOMIC_RELAXED) < 3; i++)
+		usleep(5000);
+	accepts = __atomic_load_n(&shared->accepts, __ATOMIC_RELAXED);
+	CHECK(accepts >= 3);
+	CHECK(accepts <= (int)((gantry_now_ns() - began) / 100000000) + 2);
+	__atomic_store_n(&shared->accept_error, 0, __ATOMIC_RELAXED);
+	CHECK_EQ(recv(fd, &reply, sizeof(reply), 0), sizeof(reply));
+	CHECK_EQ(reply.result, GANTRY_ERR_USAGE);
+	close(fd);
+	end(pid);
+	CHECK_EQ(lines_with(log, strerror(EMFILE)), 1);
+	gantry_log_configure(GANTRY_LOG_INFO, GANTRY_SUBSYS_ALL, NULL);
+}
+
 /* Any bytes: a text or nothing, and nothing only for what can be done. */
 static void check_requests(void)
 {
@@ -453,6 +514,7 @@ int main(void)
 	check_foreign_client();
 	check_limits();
 	check_nonsense();
+	check_no_descriptors();
 	snprintf(command, sizeof(command), "rm -r %s", dir);
 	CHECK_EQ(system(command), 0);
 	return 0;

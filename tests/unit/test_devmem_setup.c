@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -420,6 +421,91 @@ static void check_damaged(void)
 	devmem_sys_close(&sys.base);
 }
 
+/* A rule that the NIC does not let go stays known: to the binding, then to the files, until it is gone. */
+static void check_rules_kept(void)
+{
+	struct devmem_session *s;
+	struct fake_sys sys;
+	char text[256];
+	uint32_t a, b;
+
+	reset();
+	pristine = *nic;
+	fake_sys_init(&sys, nic);
+	s = open_ok(1);
+	CHECK_OK(devmem_session_steer(s, &tuple, &a));
+	CHECK_OK(devmem_session_steer(s, &tuple, &b));
+	nic->rule_del_error = EBUSY;
+	CHECK_EQ(devmem_session_unsteer(s, a), GANTRY_ERR_SYSTEM);
+	CHECK_HAS(gantry_last_error(), strerror(EBUSY));
+	nic->rule_del_error = 0;
+	CHECK_OK(devmem_session_unsteer(s, a)); /* a later try */
+	CHECK_EQ(nic->rules[a].used, 0);
+	nic->rules[b].used = 0; /* by somebody else: that is as good */
+	CHECK_OK(devmem_session_unsteer(s, b));
+
+	/* At the end of the binding: one goes, the other cannot. */
+	CHECK_OK(devmem_session_steer(s, &tuple, &a));
+	nic->rule_del_error = EBUSY;
+	devmem_session_close(s);
+	CHECK_EQ(fake_rules(nic), 1);
+	CHECK_EQ(nic->rings.split, pristine.rings.split);
+	CHECK_EQ(files(), 1);
+	CHECK_EQ(devmem_undo_stale(&sys.base, "fake0", text, sizeof(text)), -1);
+	CHECK_HAS(text, "0 flow rules removed, 1 could not be");
+	CHECK_EQ(files(), 1);
+	nic->rule_del_error = 0;
+	CHECK_EQ(devmem_undo_stale(&sys.base, "fake0", text, sizeof(text)), 1);
+	check_as_before();
+	CHECK_EQ(files(), 0);
+
+	/* After a crash, without the right to change the NIC: nothing is forgotten. */
+	in_child(bind_and_steer, 0);
+	unbind_like_the_kernel();
+	nic->rule_del_error = EPERM;
+	CHECK_EQ(devmem_undo_stale(&sys.base, "fake0", text, sizeof(text)), -1);
+	CHECK_EQ(fake_rules(nic), 2);
+	nic->rule_del_error = 0;
+	CHECK_EQ(devmem_undo_stale(&sys.base, "fake0", text, sizeof(text)), 1);
+	CHECK_HAS(text, "2 flow rules removed");
+	check_as_before();
+	CHECK_EQ(files(), 0);
+	devmem_sys_close(&sys.base);
+}
+
+/* The next name for a file is another process's: in a PID namespace of its own it has the same number. */
+static void check_name_taken(void)
+{
+	struct devmem_session *a, *b;
+	char path[DEVMEM_PATH_MAX], line[32] = "";
+	unsigned serial;
+	char *dot;
+	FILE *f;
+
+	reset();
+	pristine = *nic;
+	a = open_ok(1);
+	snprintf(path, sizeof(path), "%s", a->journal.own);
+	dot = strrchr(path, '.');
+	CHECK(dot && sscanf(dot, ".%u", &serial) == 1);
+	snprintf(dot, sizeof(path) - (size_t)(dot - path), ".%u", serial + 1);
+	f = fopen(path, "w+e");
+	CHECK(f && flock(fileno(f), LOCK_EX | LOCK_NB) == 0);
+	CHECK(fputs("rule 60\n", f) > 0 && fflush(f) == 0);
+	b = open_ok(1);
+	CHECK(strcmp(b->journal.own, path) != 0);
+	devmem_session_close(b);
+	rewind(f);
+	CHECK(fgets(line, sizeof(line), f) != NULL);
+	CHECK_STR(line, "rule 60\n");
+	CHECK_EQ(access(path, F_OK), 0);
+	fclose(f); /* it dies */
+	nic->rules[60].used = 1;
+	devmem_session_close(a);
+	check_as_before();
+	CHECK_EQ(files(), 0);
+}
+
 static void check_many_flows(void)
 {
 	struct devmem_session *s;
@@ -453,6 +539,8 @@ int main(void)
 	check_several();
 	check_exit_and_crash();
 	check_damaged();
+	check_rules_kept();
+	check_name_taken();
 	check_many_flows();
 	/* A folder that others may write to is not believed. */
 	CHECK_EQ(chmod(dir, 0777), 0);

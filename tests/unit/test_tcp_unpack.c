@@ -4,10 +4,12 @@
  * whichever of the two sides has its messages in device memory.
  */
 #include <dirent.h>
+#include <errno.h>
 #include <sys/mman.h>
 
 #include "net/devmem/choose.h"
 #include "net/tcp/engine.h"
+#include "net/tcp/forget.h"
 #include "unpack_util.h"
 
 enum { MIB = 1 << 20, ROOM = 2 * MIB, WINDOW = 8 };
@@ -169,20 +171,26 @@ static void traffic(const struct way *w, int from_device, int to_device, uint32_
 	free(in);
 }
 
-/* Closed links are seen off by the service thread; then the pool is the test's alone again, and nothing of it is out.
- */
-static void pool_is_back(struct devmem_pool *pool)
+/* Closed links are seen off by the service thread. */
+static void links_are_gone(void)
 {
 	uint64_t until = gantry_now_ns() + 20000000000ull;
 	int gone = 0;
 
 	while (!gone) {
 		pthread_mutex_lock(&tcp_engine.mu);
-		gone = gantry_list_empty(&tcp_engine.links) && gantry_list_empty(&tcp_engine.lingering);
+		gone = gantry_list_empty(&tcp_engine.links) && gantry_list_empty(&tcp_engine.lingering) &&
+		       !tcp_engine.nburied;
 		pthread_mutex_unlock(&tcp_engine.mu);
 		usleep(1000);
 		CHECK(gantry_now_ns() < until);
 	}
+}
+
+/* Then the pool is the test's alone again, and nothing of it is out. */
+static void pool_is_back(struct devmem_pool *pool)
+{
+	links_are_gone();
 	CHECK_EQ(pool->refs, 1);
 	CHECK(devmem_pool_is_whole(pool));
 }
@@ -385,12 +393,82 @@ static void on_one_host(void)
 	check_logged("is on this host");
 }
 
+/* ---- memory of a device is never given back with the engine's lock held: that may wait for the device ---- */
+
+static const struct gantry_device_ops *true_ops;
+static uint32_t frees; /* atomic */
+
+/* Another thread may have the lock, for a moment; whoever has it himself never gets it. */
+static gantry_result free_unlocked(struct gantry_device *dev, void *memory)
+{
+	int e = EBUSY;
+
+	for (int i = 0; memory && e && i < 10000; i++) {
+		e = pthread_mutex_trylock(&tcp_engine.mu);
+		if (e)
+			usleep(1000);
+	}
+	if (memory) {
+		CHECK_EQ(e, 0);
+		pthread_mutex_unlock(&tcp_engine.mu);
+		__atomic_fetch_add(&frees, 1, __ATOMIC_RELAXED);
+	}
+	return true_ops->free_mapped(dev, memory);
+}
+
+/* Of so many things, by now or soon. */
+static void check_frees(uint32_t n)
+{
+	uint64_t until = gantry_now_ns() + 20000000000ull;
+
+	while (__atomic_load_n(&frees, __ATOMIC_RELAXED) < n) {
+		CHECK(gantry_now_ns() < until);
+		usleep(1000);
+	}
+	CHECK_EQ(__atomic_load_n(&frees, __ATOMIC_RELAXED), n);
+	__atomic_store_n(&frees, 0, __ATOMIC_RELAXED);
+}
+
+static void freed_unlocked(void)
+{
+	struct gantry_device_ops watched = *host->ops;
+	void *ctx = context(GANTRY_NET_UNPACK_EMULATED), *listen = NULL, *comm = NULL;
+	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
+	struct way w;
+
+	true_ops = host->ops;
+	watched.free_mapped = free_unlocked;
+	host->ops = &watched;
+	/* Whose pool is nobody else's: a listener, ... */
+	CHECK_OK(ops->listen(net, ctx, 0, handle, &listen));
+	CHECK_OK(ops->close_listen(net, listen));
+	check_frees(1);
+	/* a connector that is given up (to an address where nobody is any more), ... */
+	CHECK_OK(ops->connect(net, ctx, 0, handle, &comm, NULL));
+	CHECK(!comm);
+	tcp_connect_forget(handle);
+	check_frees(1);
+	/* and closed links, after the last of their comms. Sent through a stage, received with a queue. */
+	setenv("GANTRY_DEVMEM_TX", "off", 1);
+	CHECK_OK(gantry_params_load(1));
+	w = connect_way(ctx, ctx);
+	traffic(&w, 1, 1, 10, 3);
+	CHECK_EQ(__atomic_load_n(&frees, __ATOMIC_RELAXED), 0);
+	close_way(w);
+	check_frees(3);
+	unsetenv("GANTRY_DEVMEM_TX");
+	CHECK_OK(gantry_params_load(1));
+	CHECK_OK(ops->finalize(net, ctx));
+	links_are_gone();
+	host->ops = true_ops;
+}
+
 int main(int argc, char **argv)
 {
 	static const struct pair_case cases[] = {
 		{"every_pair", every_pair}, {"through_the_stage", through_the_stage}, {"with_helpers", with_helpers},
 		{"sharing", sharing},	    {"registrations", registrations},	      {"on_one_host", on_one_host},
-		{"choosing", choosing},
+		{"choosing", choosing},	    {"freed_unlocked", freed_unlocked},
 	};
 
 	setenv("GANTRY_IFNAME", "lo", 1);

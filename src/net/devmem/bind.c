@@ -17,6 +17,20 @@
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct gantry_list sessions = {&sessions, &sessions}; /* under list_lock */
 
+/* Those that the NIC keeps stay known. s->lock is held. */
+static void remove_rules(struct devmem_session *s)
+{
+	uint32_t left = 0;
+
+	for (uint32_t i = 0; i < s->nrules; i++) {
+		if (devmem_rule_remove(s->sys, s->nic, s->rules[i]))
+			s->rules[left++] = s->rules[i];
+		else
+			devmem_journal_rule(&s->journal, s->rules[i], 0);
+	}
+	s->nrules = left;
+}
+
 /* Rules, binding, and, if nobody else uses the NIC, everything else. s->lock is held. */
 static void undo(struct devmem_session *s)
 {
@@ -25,11 +39,12 @@ static void undo(struct devmem_session *s)
 	if (s->closed)
 		return;
 	s->closed = 1;
-	for (uint32_t i = s->nrules; i-- > 0;)
-		s->sys->ops->rule_del(s->sys, s->nic, s->rules[i]);
-	s->nrules = 0;
+	remove_rules(s);
 	s->sys->ops->unbind(s->sys); /* before header split: the kernel refuses that while a queue is bound */
-	devmem_journal_end(&s->journal);
+	if (s->nrules)
+		devmem_journal_leave(&s->journal); /* for whoever comes next */
+	else
+		devmem_journal_end(&s->journal);
 	if (*s->journal.base)
 		devmem_undo_stale(s->sys, s->nic, text, sizeof(text));
 	else
@@ -197,6 +212,7 @@ static gantry_result add_rule(struct devmem_session *s, const struct devmem_tupl
 	uint32_t queue = s->queues[s->next++ % s->nqueues];
 	char text[512], flow[128];
 	int e, first;
+	uint32_t i;
 
 	if (s->nrules == DEVMEM_RULES_MAX)
 		FAIL(GANTRY_ERR_LIMIT, "%s: %u flows are steered already", s->nic, s->nrules);
@@ -213,7 +229,11 @@ static gantry_result add_rule(struct devmem_session *s, const struct devmem_tupl
 		FAIL(devmem_error_of(DEVMEM_CALL_RULE, e)->result, "%s, %s to queue %u: %s", s->nic,
 		     tuple_text(t, flow, sizeof(flow)), queue,
 		     devmem_error_text(DEVMEM_CALL_RULE, e, "", text, sizeof(text)));
-	s->rules[s->nrules++] = *ret_location;
+	/* A NIC that had removed a rule and said it had not gives its place away again. */
+	for (i = 0; i < s->nrules && s->rules[i] != *ret_location; i++)
+		;
+	if (i == s->nrules)
+		s->rules[s->nrules++] = *ret_location;
 	devmem_journal_rule(&s->journal, *ret_location, 1);
 out:
 	return r;
@@ -252,10 +272,11 @@ gantry_result devmem_session_unsteer(struct devmem_session *s, uint32_t location
 		i++;
 	if (i == s->nrules)
 		FAIL(GANTRY_ERR_INVALID, "%s: flow rule %u is not one of this binding", s->nic, location);
-	e = s->sys->ops->rule_del(s->sys, s->nic, location);
+	/* What could not be removed stays one of this binding: the next try, or its end, has to do it. */
+	e = devmem_rule_remove(s->sys, s->nic, location);
 	if (e)
-		LOG_WARN(NET, "devmem: %s: flow rule %u could not be removed: %s", s->nic, location,
-			 devmem_strerror(e, text, sizeof(text)));
+		FAIL(GANTRY_ERR_SYSTEM, "%s: flow rule %u: %s", s->nic, location,
+		     devmem_strerror(e, text, sizeof(text)));
 	s->rules[i] = s->rules[--s->nrules];
 	devmem_journal_rule(&s->journal, location, 0);
 	devmem_journal_compact(&s->journal, s->rules, s->nrules);

@@ -37,7 +37,8 @@ gantry_result devmem_session_open(struct devmem_sys *sys, const char *nic, int d
 				  struct devmem_session **ret_session);
 /* A rule that brings the flow to one of the queues; DEVMEM_NO_RULE where rules are not ours to make. */
 gantry_result devmem_session_steer(struct devmem_session *s, const struct devmem_tuple *t, uint32_t *ret_location);
-/* ERR_INVALID: not a rule of this session. */
+/* ERR_INVALID: not a rule of this session. ERR_SYSTEM: the NIC keeps it; it stays a rule of the session, whose end
+ * tries again, and after that whoever comes next (journal.h). */
 gantry_result devmem_session_unsteer(struct devmem_session *s, uint32_t location);
 void devmem_session_close(struct devmem_session *s); /* NULL is fine */
 

@@ -18,6 +18,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "net/devmem/bind.h"
 #include "net/devmem/ethtool.h"
@@ -32,9 +33,15 @@ struct client {
 	struct devmem_session *session; /* owned; NULL: not bound yet */
 };
 
+/* How long nobody is accepted when there are no descriptors for it: long enough not to spin, short enough for a client
+ * that waits. */
+enum { ACCEPT_PAUSE_MS = 200 };
+
 struct server {
 	const struct devmem_helper_config *config; /* borrowed */
 	int listener;
+	uint64_t accept_at; /* ns; not before */
+	int short_of_files; /* said so */
 	int nclients;
 	struct client clients[DEVMEM_HELPER_CLIENTS];
 };
@@ -225,8 +232,16 @@ static void accept_one(struct server *s)
 	struct client c = {.fd = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC)};
 	socklen_t len = sizeof(c.who);
 
-	if (c.fd < 0)
+	if (c.fd < 0) {
+		/* The client stays in the queue, and poll would name the listener again at once. */
+		if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+			if (!s->short_of_files++)
+				LOG_WARN(TOOL, "accept: %s (clients wait until there is room)", strerror(errno));
+			s->accept_at = gantry_now_ns() + ACCEPT_PAUSE_MS * 1000000ull;
+		}
 		return;
+	}
+	s->short_of_files = 0;
 	if (getsockopt(c.fd, SOL_SOCKET, SO_PEERCRED, &c.who, &len) < 0 ||
 	    (c.who.uid != 0 && c.who.uid != geteuid() && !(s->config->has_uid && c.who.uid == s->config->uid))) {
 		LOG_WARN(TOOL, "process %d of user %u was turned away: not a user that is served", (int)c.who.pid,
@@ -308,7 +323,7 @@ gantry_result devmem_helper_serve(const struct devmem_helper_config *config, con
 
 		for (int i = 0; i < n; i++)
 			p[i] = (struct pollfd){.fd = s->clients[i].fd, .events = POLLIN};
-		p[n] = (struct pollfd){.fd = s->listener, .events = POLLIN};
+		p[n] = (struct pollfd){.fd = gantry_now_ns() < s->accept_at ? -1 : s->listener, .events = POLLIN};
 		if (poll(p, (nfds_t)n + 1, 100) < 0 && errno != EINTR)
 			FAIL(GANTRY_ERR_SYSTEM, "poll: %s", strerror(errno));
 		/* Backwards: dropping one moves the last into its place. */

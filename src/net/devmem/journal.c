@@ -17,6 +17,8 @@
 
 #include "base/log.h"
 
+enum { CREATE_TRIES = 10000 };
+
 static char test_dir[DEVMEM_PATH_MAX / 2];
 
 void devmem_journal_set_dir(const char *dir)
@@ -111,26 +113,34 @@ int devmem_journal_lock(const struct devmem_journal *j)
 int devmem_journal_create(struct devmem_journal *j)
 {
 	static uint32_t serial; /* atomic */
+	int e;
 
-	named(j, j->own, ".%d.%u", (int)getpid(), __atomic_fetch_add(&serial, 1, __ATOMIC_RELAXED));
-	j->fd = open(j->own, O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
-	if (j->fd < 0 || flock(j->fd, LOCK_EX | LOCK_NB) < 0) {
-		int e = errno;
-
-		if (j->fd >= 0)
-			close(j->fd);
-		j->fd = -1;
-		return e;
+	/* The name may be taken: a PID is one process's only within its PID namespace, and a dead one's rules may have
+	 * to be kept. Nobody takes a new file for a dead one's before it is locked: the NIC's lock is held. */
+	for (int tries = 0; j->fd < 0 && tries < CREATE_TRIES; tries++) {
+		named(j, j->own, ".%d.%u", (int)getpid(), __atomic_fetch_add(&serial, 1, __ATOMIC_RELAXED));
+		j->fd = open(j->own, O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+		if (j->fd < 0 && errno != EEXIST)
+			break;
 	}
-	return 0;
+	if (j->fd >= 0 && flock(j->fd, LOCK_EX | LOCK_NB) == 0)
+		return 0;
+	e = errno;
+	devmem_journal_end(j);
+	return e;
 }
 
 void devmem_journal_end(struct devmem_journal *j)
 {
-	if (j->fd < 0)
-		return;
-	unlink(j->own);
-	close(j->fd);
+	if (j->fd >= 0)
+		unlink(j->own);
+	devmem_journal_leave(j);
+}
+
+void devmem_journal_leave(struct devmem_journal *j)
+{
+	if (j->fd >= 0)
+		close(j->fd);
 	j->fd = -1;
 }
 
@@ -264,13 +274,15 @@ void devmem_journal_forget(const struct devmem_journal *j)
 		unlink(named(j, path, ".before"));
 }
 
-/* The rules of a dead binding that were there at its end. */
-static void read_rules(int fd, void (*on_rule)(void *arg, uint32_t location), void *arg)
+/* The rules of a dead binding that were there at its end, to on_rule. Those that are gone then are noted down in the
+ * file: by adding to it, so that a crash in between forgets none. Returns how many are left; -1: could not be read. */
+static int read_rules(int fd, int (*on_rule)(void *arg, uint32_t location), void *arg)
 {
 	uint32_t *rules = calloc(DEVMEM_RULES_MAX, sizeof(*rules)), n = 0, location;
 	int copy = dup(fd); /* fclose must not close the one with the lock */
 	FILE *f = rules && copy >= 0 ? fdopen(copy, "r") : NULL;
 	char line[64];
+	int left = f ? 0 : -1;
 
 	while (f && fgets(line, sizeof(line), f)) {
 		if (sscanf(line, "rule %" SCNu32, &location) == 1 && n < DEVMEM_RULES_MAX) {
@@ -281,13 +293,18 @@ static void read_rules(int fd, void (*on_rule)(void *arg, uint32_t location), vo
 					rules[i--] = rules[--n];
 		}
 	}
-	while (n)
-		on_rule(arg, rules[--n]);
+	while (n) {
+		int e = on_rule(arg, rules[--n]);
+		int len = snprintf(line, sizeof(line), "gone %" PRIu32 "\n", rules[n]);
+
+		left += e || write(fd, line, (size_t)len) != len;
+	}
 	if (f)
 		fclose(f);
 	else if (copy >= 0)
 		close(copy);
 	free(rules);
+	return left;
 }
 
 /* Is it "<base of the NIC>.PID.N"? */
@@ -301,7 +318,7 @@ static int is_binding(const char *name, const char *base)
 	return strncmp(name, base, n) == 0 && sscanf(name + n, ".%d.%u%c", &pid, &serial, &rest) == 2;
 }
 
-int devmem_journal_others(const struct devmem_journal *j, void (*on_rule)(void *arg, uint32_t location), void *arg,
+int devmem_journal_others(const struct devmem_journal *j, int (*on_rule)(void *arg, uint32_t location), void *arg,
 			  int *ret_dead)
 {
 	char dir[DEVMEM_PATH_MAX], path[DEVMEM_PATH_MAX * 2], *name;
@@ -324,15 +341,15 @@ int devmem_journal_others(const struct devmem_journal *j, void (*on_rule)(void *
 		snprintf(path, sizeof(path), "%s/%s", dir, entry->d_name);
 		if (strcmp(path, j->own) == 0)
 			continue;
-		fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+		fd = open(path, O_RDWR | O_APPEND | O_CLOEXEC | O_NOFOLLOW);
 		if (fd < 0)
 			continue;
 		if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
 			live++;
 		} else {
 			++*ret_dead;
-			read_rules(fd, on_rule, arg);
-			unlink(path);
+			if (read_rules(fd, on_rule, arg) == 0)
+				unlink(path);
 		}
 		close(fd);
 	}

@@ -7,7 +7,8 @@
  *   NAME.PID.N    one binding: its flow rules. Locked (flock) by its process as long as that lives
  *
  * Whoever goes deletes his own rules and file; the last one puts back what .before says. A file that can be locked
- * belongs to a process that is dead: whoever comes next, or `gantry doctor --undo-devmem`, does it in its place.
+ * belongs to a process that is dead, or that left it because the NIC kept a rule: whoever comes next, or `gantry doctor
+ * --undo-devmem`, does it in its place.
  */
 #ifndef GANTRY_NET_DEVMEM_JOURNAL_H
 #define GANTRY_NET_DEVMEM_JOURNAL_H
@@ -44,15 +45,17 @@ int devmem_journal_init(struct devmem_journal *j, const char *nic);
 int devmem_journal_lock(const struct devmem_journal *j);
 
 /* With the lock held. */
-int devmem_journal_create(struct devmem_journal *j);					     /* 0 or errno */
-void devmem_journal_end(struct devmem_journal *j);					     /* removes the own file */
+/* A file of its own; nobody's is taken over, be he alive or dead. 0 or errno. */
+int devmem_journal_create(struct devmem_journal *j);
+void devmem_journal_end(struct devmem_journal *j);   /* removes the own file */
+void devmem_journal_leave(struct devmem_journal *j); /* leaves it as a crash would: rules are still to be removed */
 int devmem_journal_save(const struct devmem_journal *j, const struct devmem_before *before); /* 0 or errno */
 /* 1: there is one; 0: none, and *ret is zeroed. */
 int devmem_journal_load(const struct devmem_journal *j, struct devmem_before *ret_before);
 void devmem_journal_forget(const struct devmem_journal *j); /* removes .before */
-/* Files of other bindings: how many live. on_rule is called with each rule of a dead one, whose file is then removed;
- * *ret_dead counts those. */
-int devmem_journal_others(const struct devmem_journal *j, void (*on_rule)(void *arg, uint32_t location), void *arg,
+/* Files of other bindings: how many live. on_rule is called with each rule of a dead one, and returns 0 when that is
+ * gone. A file whose rules all are is removed, another stays with the rest; *ret_dead counts both. */
+int devmem_journal_others(const struct devmem_journal *j, int (*on_rule)(void *arg, uint32_t location), void *arg,
 			  int *ret_dead);
 
 /* A rule is there, or gone again. No lock is needed: the file is one's own. */

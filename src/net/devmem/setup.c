@@ -268,18 +268,45 @@ int devmem_setup_undo(struct devmem_sys *s, const char *nic, const struct devmem
 	return failed;
 }
 
+int devmem_rule_remove(struct devmem_sys *s, const char *nic, uint32_t location)
+{
+	char text[128];
+	int e = s->ops->rule_del(s, nic, location);
+
+	if (!e || e == ENOENT || e == ENODEV)
+		return 0;
+	LOG_WARN(NET, "devmem: flow rule %u of %s could not be removed: %s", location, nic,
+		 devmem_strerror(e, text, sizeof(text)));
+	return e;
+}
+
 struct stale {
 	struct devmem_sys *s;
 	const char *nic;
-	int rules;
+	int rules, left;
 };
 
-static void drop_rule(void *arg, uint32_t location)
+static int drop_rule(void *arg, uint32_t location)
 {
 	struct stale *st = arg;
+	int e = devmem_rule_remove(st->s, st->nic, location);
 
-	if (st->s->ops->rule_del(st->s, st->nic, location) == 0)
+	if (e)
+		st->left++;
+	else
 		st->rules++;
+	return e;
+}
+
+/* "1 dead binding: 2 flow rules removed; ..." */
+static void say_stale(const struct stale *st, int dead, const char *rest, char *text, size_t len)
+{
+	char left[48] = "";
+
+	if (st->left)
+		snprintf(left, sizeof(left), ", %d could not be", st->left);
+	snprintf(text, len, "%d dead binding%s: %d flow rule%s removed%s%s", dead, dead == 1 ? "" : "s", st->rules,
+		 st->rules == 1 ? "" : "s", left, rest);
 }
 
 int devmem_undo_stale(struct devmem_sys *s, const char *nic, char *text, size_t len)
@@ -305,13 +332,13 @@ int devmem_undo_stale(struct devmem_sys *s, const char *nic, char *text, size_t 
 			devmem_journal_forget(&j);
 	}
 	if (dead || had)
-		snprintf(text, len, "%d dead binding%s: %d flow rule%s removed%s", dead, dead == 1 ? "" : "s", st.rules,
-			 st.rules == 1 ? "" : "s",
-			 live	  ? "; others still use the NIC, so the rest stays"
-			 : failed ? "; not everything could be put back"
-			 : had	  ? "; header split, RSS and features are as before"
-				  : "");
+		say_stale(&st, dead,
+			  live	   ? "; others still use the NIC, so the rest stays"
+			  : failed ? "; not everything could be put back"
+			  : had	   ? "; header split, RSS and features are as before"
+				   : "",
+			  text, len);
 	free(before);
 	close(lock);
-	return failed ? -1 : dead + (had && !dead);
+	return failed || st.left ? -1 : dead + (had && !dead);
 }

@@ -20,6 +20,10 @@ void devmem_setup_verify(struct devmem_sys *s, const char *nic, uint32_t lowest)
 /* Puts back what `before` has. Failures are warnings; returns how many. */
 int devmem_setup_undo(struct devmem_sys *s, const char *nic, const struct devmem_before *before);
 
+/* Deletes a flow rule. 0: there is none any more, also where somebody else had removed it, or the NIC is gone; else
+ * errno, and it has to be taken for still there. */
+int devmem_rule_remove(struct devmem_sys *s, const char *nic, uint32_t location);
+
 /* What dead processes left on this NIC: their rules go, and the rest if nobody is left. Takes the lock itself.
  * Returns how many dead bindings there were, -1 if not everything could be put back; text says what was done, or "". */
 int devmem_undo_stale(struct devmem_sys *s, const char *nic, char *text, size_t len);

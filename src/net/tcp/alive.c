@@ -140,7 +140,7 @@ void tcp_linger_tick(uint64_t now, int last)
 		shut_when_said(l, last || now >= l->linger_until);
 		if (drained(l) || now >= l->linger_until || last) {
 			gantry_list_remove(&l->node);
-			tcp_link_free(l);
+			tcp_link_bury(l);
 		}
 	}
 }

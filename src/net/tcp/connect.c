@@ -64,7 +64,7 @@ static void drop_link(struct tcp_connector *c)
 {
 	if (c->link) {
 		gantry_list_remove(&c->link->node);
-		tcp_link_free(c->link);
+		tcp_link_bury(c->link);
 		c->link = NULL;
 	}
 }
@@ -529,8 +529,7 @@ gantry_result tcp_connector_open(const struct tcp_context *ctx, struct tcp_home 
 	gantry_list_init(&c->attempts);
 	c->handle = *h;
 	c->ctx = *ctx;
-	c->home = *home;
-	*home = (struct tcp_home){.kind = DEVMEM_NONE};
+	c->home = tcp_home_take(home);
 	c->dev = dev;
 	c->id = ++tcp_engine.next_id << 32 | (tcp_engine.process & 0xffffffff);
 	c->deadline = gantry_now_ns() + gantry_params()->connect_timeout;

@@ -91,6 +91,7 @@ gantry_result tcp_engine_init(void)
 	gantry_list_init(&e->connectors);
 	gantry_list_init(&e->links);
 	gantry_list_init(&e->lingering);
+	gantry_list_init(&e->buried);
 	TRY(gantry_random_bytes(&e->process, sizeof(e->process)));
 	TRY(load_secret(&e->secret));
 	e->host = host_id();
@@ -164,6 +165,28 @@ static void tick(uint64_t now)
 	tcp_linger_tick(now, 0);
 }
 
+void tcp_link_bury(struct tcp_link *l)
+{
+	gantry_list_append(&tcp_engine.buried, &l->node);
+	tcp_engine.nburied++;
+	tcp_engine_wake();
+}
+
+/* mu is held before and after, not meanwhile. */
+static void free_buried(struct tcp_engine *e)
+{
+	struct tcp_link *l;
+
+	while (!gantry_list_empty(&e->buried)) {
+		l = gantry_container(e->buried.next, struct tcp_link, node);
+		gantry_list_remove(&l->node);
+		pthread_mutex_unlock(&e->mu);
+		tcp_link_free(l);
+		pthread_mutex_lock(&e->mu);
+		e->nburied--;
+	}
+}
+
 static void *service(void *arg)
 {
 	struct tcp_engine *e = &tcp_engine;
@@ -173,11 +196,13 @@ static void *service(void *arg)
 	(void)arg;
 	pthread_mutex_lock(&e->mu);
 	tcp_source_add(&wake, EPOLLIN);
-	while (e->users || !gantry_list_empty(&e->lingering)) {
+	while (e->users || !gantry_list_empty(&e->lingering) || !gantry_list_empty(&e->buried)) {
 		struct epoll_event ev;
-		int timeout = sleep_ms(e), n;
+		int timeout, n;
 		uint64_t now;
 
+		free_buried(e);
+		timeout = sleep_ms(e);
 		pthread_mutex_unlock(&e->mu);
 		n = epoll_wait(e->epoll_fd, &ev, 1, timeout);
 		pthread_mutex_lock(&e->mu);
@@ -205,6 +230,7 @@ static void *service(void *arg)
 	close(e->wake_fd);
 	e->epoll_fd = e->wake_fd = -1;
 	e->running = 0;
+	free_buried(e);
 	pthread_mutex_unlock(&e->mu);
 	return NULL;
 }
@@ -284,7 +310,8 @@ __attribute__((destructor)) static void see_off(void)
 		struct timespec pause = {0, 1000000};
 
 		if (pthread_mutex_trylock(&e->mu) == 0) {
-			busy = e->running && e->owner == getpid() && !gantry_list_empty(&e->lingering);
+			busy = e->owner == getpid() &&
+			       (e->nburied || (e->running && !gantry_list_empty(&e->lingering)));
 			pthread_mutex_unlock(&e->mu);
 		}
 		if (busy)

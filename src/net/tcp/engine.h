@@ -7,7 +7,8 @@
  * sends heartbeats, notices silence, and sees closed links off. It sleeps in epoll_wait otherwise.
  *
  * Locks: `mu` protects everything here. Order: mu, then a link's locks. The thread holds mu while it works, never while
- * it waits.
+ * it waits, nor while it frees a link: that gives device memory and flow rules back, which takes as long as the device
+ * and the NIC want.
  *
  * The thread runs while there are users (listeners, connectors, open directions of links) and closed links that are not
  * seen off yet, then ends by itself: closing never waits for it. The libraries are linked with -z nodelete, so
@@ -121,8 +122,9 @@ struct tcp_engine {
 	struct tcp_device devs[TCP_MAX_DEVICES];
 
 	uint64_t next_id;
-	struct gantry_list ports, listeners, incoming, connectors, links, lingering;
+	struct gantry_list ports, listeners, incoming, connectors, links, lingering, buried;
 	int nincoming;
+	int nburied; /* links not freed yet, in the list or not */
 	uint64_t last_tick;
 
 	uint64_t strangers; /* connections refused before they proved to be peers; relaxed */
@@ -139,6 +141,8 @@ gantry_result tcp_source_add(struct tcp_source *s, uint32_t events);
 void tcp_source_set(struct tcp_source *s, uint32_t events);
 void tcp_source_close(struct tcp_source *s); /* closes the fd too, if it is still the source's */
 void tcp_link_put_down(struct tcp_link *l);  /* no user any more: see it off. mu held */
+/* Nobody knows it any more, it is in no list: the service thread frees it when it has let go of mu. mu held. */
+void tcp_link_bury(struct tcp_link *l);
 
 /* device.c */
 gantry_result tcp_devices_scan(void);

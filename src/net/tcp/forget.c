@@ -10,6 +10,7 @@ void tcp_handle_received(void *handle)
 void tcp_connect_forget(void *handle)
 {
 	uint64_t id = wire_handle_local(handle);
+	struct tcp_home home = {.kind = DEVMEM_NONE};
 	struct tcp_connector *c;
 
 	if (!id)
@@ -18,10 +19,13 @@ void tcp_connect_forget(void *handle)
 	c = tcp_connector_find(id);
 	if (c && c->state == TCP_CONNECTED)
 		tcp_link_drop_tx(c->link);
-	if (c)
+	if (c) {
+		home = tcp_home_take(&c->home);
 		tcp_connector_free(c);
+	}
 	wire_handle_set_local(handle, 0);
 	pthread_mutex_unlock(&tcp_engine.mu);
+	tcp_home_close(&home);
 	if (c)
 		tcp_engine_release();
 }

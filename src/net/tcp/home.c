@@ -49,7 +49,8 @@ out:
 
 int gantry_net_tcp_unpack(const void *ctx, char *text, size_t len)
 {
-	/* The choices of GANTRY_UNPACK_MEMORY (where auto puts it is said when the pool is made) and GANTRY_EMU_SHAPE. */
+	/* The choices of GANTRY_UNPACK_MEMORY (where auto puts it is said when the pool is made) and GANTRY_EMU_SHAPE.
+	 */
 	static const char *const memories[] = {"auto", "mapped", "device"};
 	static const char *const shapes[] = {"pages", "mtu1500", "mtu9000", "odd", "random", "bytes"};
 	const struct tcp_context *c = ctx;
@@ -80,6 +81,14 @@ gantry_result tcp_home_open(const struct tcp_context *ctx, struct tcp_home *ret_
 out:
 	tcp_home_close(&h);
 	return r;
+}
+
+struct tcp_home tcp_home_take(struct tcp_home *h)
+{
+	struct tcp_home taken = *h;
+
+	*h = (struct tcp_home){.kind = DEVMEM_NONE};
+	return taken;
 }
 
 void tcp_home_close(struct tcp_home *h)

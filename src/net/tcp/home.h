@@ -23,7 +23,10 @@ struct tcp_home {
 gantry_result tcp_home_resolve(const struct gantry_net_config *config, struct tcp_context *ctx);
 /* The context's device, or the current one, and its pool. Slow the first time: no lock held. */
 gantry_result tcp_home_open(const struct tcp_context *ctx, struct tcp_home *ret_home);
-void tcp_home_close(struct tcp_home *h); /* leaves it empty */
+/* Both leave it empty. close: the last reference to a pool waits for the device, so no lock held; those who have one
+ * take it out and close it later. */
+struct tcp_home tcp_home_take(struct tcp_home *h);
+void tcp_home_close(struct tcp_home *h);
 enum wire_unpack tcp_home_says(const struct tcp_home *h);
 
 #endif

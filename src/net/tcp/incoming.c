@@ -452,7 +452,7 @@ static void drop_stale_links(uint64_t now)
 			LOG_INFO(NET, "%s: %d of %d lanes came, then %s", l->peer, l->lanes_here, l->nlanes,
 				 gone ? "the peer left" : "nothing more in time");
 			gantry_list_remove(&l->node);
-			tcp_link_free(l);
+			tcp_link_bury(l);
 		}
 	}
 }

@@ -67,6 +67,7 @@ void tcp_link_free(struct tcp_link *l)
 		return;
 	tcp_txmem_close(l);
 	tcp_stage_close(l);
+	tcp_stage_put(l->stage_left);
 	if (l->lanes)
 		tcp_unpack_detach(l);
 	for (int i = 0; l->lanes && i < l->nlanes; i++) {
@@ -228,7 +229,7 @@ void tcp_link_ending(struct tcp_lane *lane, int e)
 	struct tcp_link *l = lane->link;
 
 	pthread_mutex_lock(&l->mu);
-	if (!l->ending) {
+	if (!__atomic_load_n(&l->ending, __ATOMIC_RELAXED)) { /* lanes that still deliver push it without mu */
 		l->ending_errno = e;
 		l->ending_lane = lane->index;
 		l->ending_since = gantry_ticks();

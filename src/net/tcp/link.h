@@ -314,15 +314,17 @@ struct tcp_link {
 	uint64_t peer_bulk_sent;
 	uint64_t heartbeat_due;
 
-	struct tcp_unpack *unpack;  /* borrowed from the receiving comm; NULL unless with UNPACK: unpack.h */
-	struct gantry_list landing; /* receives whose bytes are here and still being copied */
-	uint32_t landing_n;	    /* read relaxed as a hint */
-	int warned_plain;	    /* that a flow is not steered; atomic */
-	uint32_t ahead_rx;	    /* pieces announced and not complete, of all lanes */
-	struct tcp_stage *staging;  /* owned reference; NULL until memory of a device is to be sent: stage.h; mu */
-	struct gantry_list copying; /* sends whose bytes are on their way from device memory, oldest first; mu */
-	struct gantry_list txmems;  /* registered memory that NICs read by themselves; mu */
-	uint32_t copying_n;	    /* written under mu, read relaxed as a hint */
+	struct tcp_unpack *unpack;    /* borrowed from the receiving comm; NULL unless with UNPACK: unpack.h */
+	struct gantry_list landing;   /* receives whose bytes are here and still being copied */
+	uint32_t landing_n;	      /* read relaxed as a hint */
+	int warned_plain;	      /* that a flow is not steered; atomic */
+	uint32_t ahead_rx;	      /* pieces announced and not complete, of all lanes */
+	struct tcp_stage *staging;    /* owned reference; NULL until memory of a device is to be sent: stage.h; mu */
+	struct tcp_stage *stage_left; /* owned reference: what it was when the direction closed, for whoever has let go
+					 of all locks; the engine's mu */
+	struct gantry_list copying;   /* sends whose bytes are on their way from device memory, oldest first; mu */
+	struct gantry_list txmems;    /* registered memory that NICs read by themselves; mu */
+	uint32_t copying_n;	      /* written under mu, read relaxed as a hint */
 
 	/* The control lane's current batch; lanes[0].tx.lock. */
 	struct iovec iov[2 * LINK_BATCH + LINK_CONTROL_FRAMES + 2];

@@ -313,5 +313,6 @@ void tcp_stage_close(struct tcp_link *l)
 		s->block = NULL;
 	}
 	__atomic_store_n(&l->staging, NULL, __ATOMIC_RELEASE);
-	tcp_stage_put(stage);
+	if (stage)
+		l->stage_left = stage;
 }

@@ -140,8 +140,7 @@ gantry_result tcp_listener_open(const struct tcp_context *ctx, struct tcp_home *
 	memcpy(h.addrs, l->addrs, sizeof(h.addrs));
 	wire_handle_encode(&h, handle);
 	gantry_list_append(&tcp_engine.listeners, &l->node);
-	l->home = *home;
-	*home = (struct tcp_home){.kind = DEVMEM_NONE};
+	l->home = tcp_home_take(home);
 	*ret = l;
 	l = NULL;
 out:

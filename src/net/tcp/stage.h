@@ -36,7 +36,7 @@ struct tcp_stage_block {
 
 /* The stage of a device, made when it is first asked for. */
 gantry_result tcp_stage_get(struct gantry_device *dev, struct tcp_stage **ret_stage);
-void tcp_stage_put(struct tcp_stage *s); /* NULL is fine */
+void tcp_stage_put(struct tcp_stage *s); /* NULL is fine. The last one waits for copies: no lock held */
 /* Begins to copy a message (size > 0) into a block. AGAIN: none is free. ERR_LIMIT: no block can be that large. */
 gantry_result tcp_stage_copy(struct tcp_stage *s, const void *src, uint64_t size, struct tcp_stage_block **ret_block);
 gantry_result tcp_stage_ready(struct tcp_stage *s, struct tcp_stage_block *b); /* AGAIN: the copy is under way */
@@ -48,7 +48,8 @@ uint64_t tcp_stage_taken(struct tcp_stage *s);
 gantry_result tcp_link_stage(struct tcp_link *l, struct gantry_device *dev);
 /* Messages whose bytes have come are queued, in posting order. Takes mu. */
 void tcp_stage_progress(struct tcp_link *l);
-/* The direction is closed: all blocks go back. mu held; what is in flight refers to none of them any more. */
+/* The direction is closed: all blocks go back, and the stage is left in stage_left. mu held; what is in flight refers
+ * to none of them any more. */
 void tcp_stage_close(struct tcp_link *l);
 
 #endif

@@ -129,12 +129,17 @@ out:
 
 static gantry_result tcp_close_listen(struct gantry_net *net, void *listen)
 {
+	struct tcp_listener *l = listen;
+	struct tcp_home home;
+
 	(void)net;
-	if (!listen)
+	if (!l)
 		return GANTRY_OK;
 	pthread_mutex_lock(&tcp_engine.mu);
-	tcp_listener_close(listen);
+	home = tcp_home_take(&l->home);
+	tcp_listener_close(l);
 	pthread_mutex_unlock(&tcp_engine.mu);
+	tcp_home_close(&home);
 	tcp_engine_release();
 	return GANTRY_OK;
 }
@@ -219,6 +224,7 @@ static gantry_result tcp_connect(struct gantry_net *net, void *ctx, int dev, voi
 	} else if (c->state == TCP_CONNECT_FAILED) {
 		gantry_set_last_error(c->error_text);
 		r = c->error;
+		home = tcp_home_take(&c->home);
 		tcp_connector_free(c);
 		over = 1;
 	} else if (c->state == TCP_CONNECTED) {
@@ -230,6 +236,7 @@ static gantry_result tcp_connect(struct gantry_net *net, void *ctx, int dev, voi
 			comm->plugin = c->ctx.plugin;
 			*ret_comm = comm;
 		}
+		home = tcp_home_take(&c->home);
 		tcp_connector_free(c);
 	}
 	if (id && (over || *ret_comm))
@@ -301,6 +308,8 @@ static gantry_result tcp_accept(struct gantry_net *net, void *listen, void **ret
 
 static gantry_result close_comm(struct tcp_comm *comm, enum comm_kind kind)
 {
+	struct tcp_stage *stage;
+
 	if (!comm)
 		return GANTRY_OK;
 	if (comm->kind != kind)
@@ -308,7 +317,10 @@ static gantry_result close_comm(struct tcp_comm *comm, enum comm_kind kind)
 			 kind == COMM_SEND ? "closeSend" : "closeRecv");
 	pthread_mutex_lock(&tcp_engine.mu);
 	kind == COMM_SEND ? tcp_link_drop_tx(comm->link) : tcp_link_drop_rx(comm->link);
+	stage = comm->link->stage_left;
+	comm->link->stage_left = NULL;
 	pthread_mutex_unlock(&tcp_engine.mu);
+	tcp_stage_put(stage);
 	comm->kind = COMM_GONE;
 	comm_free(comm);
 	tcp_engine_release();

@@ -145,3 +145,32 @@ void rx_batch_scatter(const struct rx_batch *b, struct rx_cursor c, const uint8_
 		rx_batch_skip(b, &c, len);
 	}
 }
+
+int rx_flight_list(struct rx_flight *f)
+{
+	const struct rx_batch *b = &f->op->batch;
+	struct rx_cursor at = f->from;
+	uint64_t left = f->len, run = 0;
+	uint32_t most = (uint32_t)(f->len / RX_VEC_PIECE + 2);
+
+	f->niov = 0;
+	if (f->iov_room < most) {
+		struct iovec *grown = realloc(f->iov, most * sizeof(*grown));
+
+		if (!grown)
+			return 0;
+		f->iov = grown;
+		f->iov_room = most;
+	}
+	for (; left; left -= run) {
+		uint8_t *p = rx_batch_run(b, &at, left, &run);
+
+		if (!p || f->niov == most) { /* small pieces: a copy of all of them together costs less */
+			f->niov = 0;
+			return 0;
+		}
+		f->iov[f->niov++] = (struct iovec){p, run};
+		rx_batch_skip(b, &at, run);
+	}
+	return 1;
+}

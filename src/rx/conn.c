@@ -57,7 +57,7 @@ gantry_result rx_conn_start(struct gantry_rx_conn *c)
 	/* Heads must get through whatever becomes of data: a receiver that is ending a transfer posts nothing until it
 	 * has heard how many messages there are. */
 	TRY(tcp_hold(c->out.comm, RX_TAG_DATA));
-	c->vec = 1; /* until it says no */
+	c->in.vec = c->out.vec = 1;
 	rx_path_of_conn(c);
 	TRY(rx_heads_init(c));
 	gantry_list_append(&rx->conns, &c->node);
@@ -219,6 +219,7 @@ void rx_conn_destroy(struct gantry_rx_conn *c)
 	rx_conn_fail(c, GANTRY_ERR_ABORTED, "the connection with %s was closed on this side", c->peer);
 	for (uint32_t i = 0; i < RX_DEPTH_MAX; i++) {
 		free(c->in.flights[i].iov);
+		free(c->out.flights[i].iov);
 		rx->device->ops->event_destroy(rx->device, c->out.flights[i].event);
 		rx->device->ops->event_destroy(rx->device, c->in.flights[i].event);
 	}

@@ -190,31 +190,6 @@ out:
 
 /* ---- data ---- */
 
-/* The pieces of the next message, if they are worth it. 0: they are not. */
-static int list_pieces(struct gantry_rx_op *op, struct rx_flight *f)
-{
-	struct rx_cursor at = op->cursor;
-	uint64_t left = f->len, run = 0, most = f->len / RX_VEC_PIECE + 2;
-
-	if (f->iov_room < most) {
-		struct iovec *grown = realloc(f->iov, most * sizeof(*grown));
-
-		if (!grown)
-			return 0;
-		f->iov = grown;
-		f->iov_room = (uint32_t)most;
-	}
-	for (f->niov = 0; left; left -= run) {
-		uint8_t *p = rx_batch_run(&op->batch, &at, left, &run);
-
-		if (!p || f->niov == most)
-			return 0; /* small pieces: a copy of all of them together costs less */
-		f->iov[f->niov++] = (struct iovec){p, run};
-		rx_batch_skip(&op->batch, &at, run);
-	}
-	return 1;
-}
-
 /* Where the next message of an op is to land. AGAIN: nowhere now. */
 static gantry_result place(struct gantry_rx_conn *c, struct gantry_rx_op *op, struct rx_flight *f, void **ret_data)
 {
@@ -232,7 +207,7 @@ static gantry_result place(struct gantry_rx_conn *c, struct gantry_rx_op *op, st
 		f->touches = 1;
 		return GANTRY_OK;
 	}
-	if (!op->ending && !op->batch.device && c->vec && list_pieces(op, f)) {
+	if (!op->ending && !op->batch.device && c->in.vec && rx_flight_list(f)) {
 		f->touches = 1;
 		return GANTRY_OK;
 	}
@@ -264,7 +239,7 @@ static gantry_result post(struct gantry_rx_conn *c, struct gantry_rx_op *op)
 	} else if (f->niov) {
 		r = tcp_irecv_vec(c->in.comm, f->iov, f->niov, tag, &f->request);
 		if (r == GANTRY_ERR_UNSUPPORTED)
-			c->vec = 0;
+			c->in.vec = 0;
 		if (r == GANTRY_ERR_UNSUPPORTED || (r == GANTRY_OK && !f->request))
 			r = GANTRY_AGAIN;
 		if (r != GANTRY_OK)

@@ -41,7 +41,7 @@ enum {
 	RX_MESSAGE_MIN = 64 << 10,
 	RX_MESSAGE_MAX = 4 << 20, /* GANTRY_UNPACK_MAX_SLICE */
 	RX_DESCS = 8192,	  /* per launch */
-	RX_VEC_PIECE = 2048,	  /* host memory: pieces from this size on are received in place */
+	RX_VEC_PIECE = 2048,	  /* host memory: pieces from this size on are moved in place */
 	RX_TEXT = 384,
 };
 enum { RX_TAG_HEAD = 0, RX_TAG_DATA = 1 };
@@ -128,7 +128,7 @@ struct rx_flight {
 	int works;	       /* the device has work for it; sending: 1: to be enqueued, 2: enqueued */
 	void *mr;	       /* borrowed from the connection; NULL: host memory */
 	int slot;	       /* of the network's table; -1: none */
-	struct iovec *iov;     /* owned, of the ring's place: pieces that the network writes to */
+	struct iovec *iov;     /* owned, of the ring's place: pieces that the network reads or writes */
 	uint32_t niov, iov_room;
 	struct rx_stage *stage;
 	struct gantry_dev_event *event; /* owned; device work of this flight */
@@ -169,6 +169,7 @@ struct rx_side {
 	uint32_t head, tail; /* flights [head, tail) modulo RX_DEPTH_MAX */
 	uint32_t noffered;
 	int staged;	   /* staging buffers this side holds */
+	int vec;	   /* the network may move messages in pieces, until it says no */
 	uint64_t slots;	   /* receives that took a slot of the table so far */
 	struct rx_mr *mrs; /* owned */
 	size_t nmrs;
@@ -186,7 +187,6 @@ struct gantry_rx_conn {
 	uint32_t heads_next, heads_posted;
 	uint8_t *head_memory;			       /* owned: their buffers */
 	struct gantry_net_device_handle device_handle; /* UNPACK: what accept filled */
-	int vec;				       /* the network may receive into pieces */
 	struct gantry_unpack_handle *unpack;	       /* borrowed from the network; NULL: host path */
 	void *landing, *landing_mr;		       /* UNPACK: what receives name as their buffer; never written */
 	uint64_t next_transfer;
@@ -319,6 +319,8 @@ uint64_t rx_random(void);
 
 /* Flights. */
 void rx_flight_reset(struct rx_flight *f, struct gantry_rx_op *op, uint64_t len);
+/* batch.c: the pieces of its message in niov and iov. 0: not worth it, and niov is 0. */
+int rx_flight_list(struct rx_flight *f);
 static inline uint32_t rx_flights(const struct rx_side *s)
 {
 	return s->tail - s->head;

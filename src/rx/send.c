@@ -1,5 +1,6 @@
 /* The sending side of a connection: offering transfers, and moving the granted ones message by message. */
 #define LOG_SUBSYS GANTRY_SUBSYS_RX
+#include "net/tcp/vec.h"
 #include "rx/rx.h"
 
 static struct gantry_rx_op *find(struct gantry_list *list, uint64_t transfer)
@@ -166,11 +167,24 @@ out:
 
 /* ---- data ---- */
 
+/* The bytes of a flight go through a staging buffer. AGAIN: none is free. */
+static gantry_result stage(struct gantry_rx_conn *c, struct rx_flight *f)
+{
+	f->stage = rx_stage_get(c->rx, &c->out);
+	if (!f->stage)
+		return rx_stage_none(&c->out);
+	c->rx->counters.staged_bytes += f->len;
+	if (f->op->batch.device)
+		f->touches = f->works = 1;
+	else
+		rx_batch_gather(&f->op->batch, f->from, f->stage->host, f->len);
+	return GANTRY_OK;
+}
+
 /* Prepares the next message of an op. AGAIN: no staging buffer is free. */
 static gantry_result prepare(struct gantry_rx_conn *c, struct gantry_rx_op *op)
 {
 	gantry_result r = GANTRY_OK;
-	struct gantry_rx *rx = c->rx;
 	struct rx_flight *f = rx_flight_at(&c->out, c->out.tail);
 	uint64_t len = op->ending ? 0 : rx_message_len(op, op->posted), run = 0;
 	uint8_t *at = len ? rx_batch_run(&op->batch, &op->cursor, len, &run) : NULL;
@@ -180,22 +194,50 @@ static gantry_result prepare(struct gantry_rx_conn *c, struct gantry_rx_op *op)
 	    (!op->batch.device || (f->mr = rx_conn_mr(c, &c->out, op->batch.regions[op->cursor.entry])))) {
 		f->direct = at;
 		f->touches = 1;
-		rx->counters.direct_bytes += len;
+	} else if (len && !op->batch.device && c->out.vec && rx_flight_list(f)) {
+		f->touches = 1;
 	} else if (len) {
-		f->stage = rx_stage_get(rx, &c->out);
-		if (!f->stage)
-			return rx_stage_none(&c->out);
-		rx->counters.staged_bytes += len;
-		if (op->batch.device)
-			f->touches = f->works = 1;
-		else
-			rx_batch_gather(&op->batch, f->from, f->stage->host, len);
+		TRY(stage(c, f));
 	}
 	f->state = RX_FLIGHT_GATHER;
 	op->touching += f->touches;
 	op->posted++;
 	rx_batch_skip(&op->batch, &op->cursor, len);
 	c->out.tail++;
+out:
+	return r;
+}
+
+/* Gives a flight to the network. AGAIN: not now. */
+static gantry_result post_one(struct gantry_rx_conn *c, struct rx_flight *f)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_net *net = c->rx->net;
+
+	if (f->niov) {
+		r = tcp_isend_vec(c->out.comm, f->iov, f->niov, RX_TAG_DATA, &f->request);
+		if (r == GANTRY_ERR_UNSUPPORTED) {
+			c->out.vec = 0;
+			TRY(stage(c, f));
+			f->niov = 0;
+			f->op->touching -= f->touches;
+			f->touches = 0;
+		}
+	}
+	if (!f->niov)
+		r = net->ops->isend(net, c->out.comm,
+				    f->direct  ? f->direct
+				    : f->stage ? f->stage->host
+					       : NULL,
+				    f->len, RX_TAG_DATA, f->mr, &f->request);
+	if (r == GANTRY_OK && !f->request)
+		r = GANTRY_AGAIN;
+	if (r != GANTRY_OK)
+		goto out;
+	f->state = RX_FLIGHT_POSTED;
+	if (f->direct || f->niov)
+		c->rx->counters.direct_bytes += f->len;
+out:
 	return r;
 }
 
@@ -203,7 +245,6 @@ static gantry_result prepare(struct gantry_rx_conn *c, struct gantry_rx_op *op)
 static gantry_result post(struct gantry_rx_conn *c, int *ret_moved)
 {
 	gantry_result r = GANTRY_OK;
-	struct gantry_net *net = c->rx->net;
 
 	for (uint32_t i = c->out.head; i != c->out.tail; i++) {
 		struct rx_flight *f = rx_flight_at(&c->out, i);
@@ -226,17 +267,13 @@ static gantry_result post(struct gantry_rx_conn *c, int *ret_moved)
 			f->touches = 0;
 			rx_op_settle(f->op);
 		}
-		TRY(net->ops->isend(net, c->out.comm,
-				    f->direct  ? f->direct
-				    : f->stage ? f->stage->host
-					       : NULL,
-				    f->len, RX_TAG_DATA, f->mr, &f->request));
-		if (!f->request)
-			break;
-		f->state = RX_FLIGHT_POSTED;
+		r = post_one(c, f);
+		if (r == GANTRY_AGAIN)
+			return GANTRY_OK;
+		if (r != GANTRY_OK)
+			return r;
 		*ret_moved = 1;
 	}
-out:
 	return r;
 }
 

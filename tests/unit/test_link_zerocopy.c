@@ -87,6 +87,65 @@ static void transfer(struct tcp_link *l[2])
 	free(out);
 }
 
+static void *isend_vec(struct tcp_link *l, const struct iovec *iov, uint32_t n)
+{
+	void *request = NULL;
+
+	CHECK_OK(tcp_link_isend_vec(l, iov, n, A, &request));
+	CHECK(request);
+	return request;
+}
+
+/* One message in pieces of odd sizes and places, behind and before one that lies together; small ones too. */
+static void transfer_pieces(struct tcp_link *l[2])
+{
+	static const size_t sizes[] = {1, 4096, 100000, 2000003};
+	uint8_t *flat = malloc(2000003), *out = malloc(4200000), *in = malloc(2000003);
+	struct iovec *iov = calloc(2000, sizeof(*iov));
+
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+		size_t at = 0, place = 1;
+		uint32_t n = 0;
+		uint8_t small[100], got[2][100];
+		void *r[3], *s[3];
+
+		pair_fill(flat, sizes[i], 70 + i);
+		memset(out, 0xee, 4200000);
+		for (; at < sizes[i]; n++) {
+			size_t len = 700 + n * 37 % 9000;
+
+			if (len > sizes[i] - at)
+				len = sizes[i] - at;
+			memcpy(out + place, flat + at, len);
+			CHECK(n < 2000);
+			iov[n] = (struct iovec){out + place, len};
+			place += len + n % 3 * 100;
+			at += len;
+		}
+		CHECK(place <= 4200000);
+		pair_fill(small, sizeof(small), i);
+		r[0] = irecv(l[1], got[0], 100, A);
+		r[1] = irecv(l[1], in, sizes[i], A);
+		r[2] = irecv(l[1], got[1], 100, A);
+		s[0] = isend(l[0], small, 100, A);
+		s[1] = isend_vec(l[0], iov, n);
+		s[2] = isend(l[0], small, 100, A);
+		wait_for(l, s[0]);
+		wait_for(l, s[1]);
+		memset(out, 0xff, 4200000); /* it is the sender's again */
+		wait_for(l, s[2]);
+		for (int k = 0; k < 3; k++)
+			wait_for(l, r[k]);
+		CHECK_EQ(pair_wrong_at(in, sizes[i], 70 + i), sizes[i]);
+		CHECK_EQ(pair_wrong_at(got[0], 100, i), 100);
+		CHECK_EQ(pair_wrong_at(got[1], 100, i), 100);
+	}
+	free(iov);
+	free(in);
+	free(out);
+	free(flat);
+}
+
 /* Until the receiver has the whole message, a send without a copy is not done, though the kernel has every byte. */
 static void waits_for_the_receiver(void)
 {
@@ -140,6 +199,26 @@ static void all_ways(void)
 				tcp_link_free(l[0]);
 				tcp_link_free(l[1]);
 			}
+}
+
+static void pieces(void)
+{
+	for (int inet = 0; inet < 2; inet++)
+		for (int mode = 0; mode < 3; mode++) {
+			struct pair_config c = {.nlanes = 2 + 2 * inet,
+						.inet = inet,
+						.eager_max = 4096,
+						.buffer = mode == 2 ? 20000 : 0,
+						.splice = mode == 0,
+						.msg_zerocopy = mode == 1};
+			struct tcp_link *l[2];
+
+			pair_links(&c, l);
+			transfer_pieces(l);
+			CHECK_EQ(l[0]->splice, mode == 0);
+			tcp_link_free(l[0]);
+			tcp_link_free(l[1]);
+		}
 }
 
 /* Memory that can be read by its owner and by copying system calls, but not pinned; NULL where there is none. */
@@ -283,6 +362,7 @@ int main(int argc, char **argv)
 	static const struct pair_case cases[] = {
 		{"waits_for_the_receiver", waits_for_the_receiver},
 		{"all_ways", all_ways},
+		{"pieces", pieces},
 		{"unpinnable_splice", unpinnable_splice},
 		{"unpinnable_zerocopy", unpinnable_zerocopy},
 		{"no_pipe", no_pipe},

@@ -55,11 +55,11 @@ int tcp_land_host(struct tcp_link *l, struct tcp_recv *recv, struct tcp_slot *sl
 
 	if (!len)
 		return 0;
-	if (recv->vec) {
+	if (recv->vec.n) {
 		struct tcp_vec_at at;
 
-		tcp_vec_seek(recv, offset, &at);
-		tcp_vec_put(recv, &at, data, len);
+		tcp_vec_seek(&recv->vec, offset, &at);
+		tcp_vec_put(&recv->vec, &at, data, len);
 		return 0;
 	}
 	if (!tcp_land_needed(recv)) {

@@ -168,9 +168,9 @@ static int begin_data(struct tcp_lane *lane, int force)
 	} else if (tcp_land_needed(rx->recv)) {
 		rx->target = TCP_TO_LAND;
 		rx->unlanded = rx->land_crc = 0;
-	} else if (rx->recv->vec) {
+	} else if (rx->recv->vec.n) {
 		rx->target = TCP_TO_VEC;
-		tcp_vec_seek(rx->recv, f->offset, &rx->vec);
+		tcp_vec_seek(&rx->recv->vec, f->offset, &rx->vec);
 	} else {
 		rx->target = TCP_TO_SLOT;
 		rx->dst = f->length ? rx->slot->data + f->offset : NULL;
@@ -343,7 +343,7 @@ static int parse(struct tcp_lane *lane, int force)
 				if (land(lane, rx->buf + rx->head, n, rx->left))
 					return -1;
 			} else if (n && rx->target == TCP_TO_VEC) {
-				tcp_vec_put(rx->recv, &rx->vec, rx->buf + rx->head, n);
+				tcp_vec_put(&rx->recv->vec, &rx->vec, rx->buf + rx->head, n);
 			} else if (n && rx->target != TCP_TO_NOWHERE) {
 				memcpy(rx->dst, rx->buf + rx->head, n);
 				rx->dst += n;
@@ -391,7 +391,8 @@ static ssize_t fill(struct tcp_lane *lane, int *ret_short)
 		iov[0] = (struct iovec){dst, direct};
 		msg.msg_iovlen = 1;
 		if (rx->target == TCP_TO_VEC)
-			msg.msg_iovlen = (size_t)tcp_vec_list(rx->recv, &rx->vec, rx->left, iov, VEC_MAX, &direct);
+			msg.msg_iovlen =
+				(size_t)tcp_vec_list(&rx->recv->vec, &rx->vec, rx->left, iov, VEC_MAX, &direct);
 		if (direct < rx->left)
 			ahead = 0;
 		else if (rx->frame.length > COPY_TWICE_MAX)
@@ -411,7 +412,7 @@ static ssize_t fill(struct tcp_lane *lane, int *ret_short)
 		if (rx->target == TCP_TO_LAND)
 			rx->unlanded = (uint32_t)d;
 		else if (rx->target == TCP_TO_VEC)
-			tcp_vec_skip(rx->recv, &rx->vec, d);
+			tcp_vec_skip(&rx->recv->vec, &rx->vec, d);
 		else if (rx->target != TCP_TO_NOWHERE)
 			rx->dst += d;
 		rx->left -= d;

@@ -82,7 +82,9 @@ struct tcp_request {
 
 struct tcp_send {
 	struct tcp_request head;
-	const uint8_t *data; /* borrowed until done */
+	const uint8_t *data;  /* borrowed until done */
+	struct tcp_vec vec;   /* a bulk message that lies in these pieces, if there are any, instead of at data */
+	struct tcp_vec_at at; /* the place of `next` in them */
 	uint64_t size;
 	uint64_t seq;  /* among bulk messages */
 	uint64_t next; /* bytes given to lanes */
@@ -111,8 +113,7 @@ struct tcp_recv {
 	int n, ncomplete, large;
 	/* Borrowed from the unpack queue: bytes go elsewhere than to slots[0].data, or copies follow. NULL: neither. */
 	struct tcp_land *land;
-	const struct iovec *vec; /* borrowed: slots[0] lies in these pieces instead of at its data; NULL: no. vec.h */
-	uint32_t nvec;
+	struct tcp_vec vec; /* slots[0] lies in these pieces, if there are any, instead of at its data. vec.h */
 	struct tcp_slot slots[GANTRY_NET_MAX_RECVS];
 };
 
@@ -145,9 +146,10 @@ struct tcp_tags {
 struct tcp_lane_tx {
 	pthread_mutex_t lock;
 	struct tcp_send *send; /* bulk: the message the current piece belongs to; NULL: none */
-	const uint8_t *data;
-	uint64_t left;	 /* of the piece, not yet given to the kernel or the pipe */
-	uint64_t length; /* of the piece */
+	const uint8_t *data;   /* of what is left, unless the message has a vec: */
+	struct tcp_vec_at at;  /* its place there */
+	uint64_t left;	       /* of the piece, not yet given to the kernel or the pipe */
+	uint64_t length;       /* of the piece */
 	uint8_t header[WIRE_FRAME_SIZE];
 	uint32_t header_left;
 	int splicing; /* how this piece goes */
@@ -368,6 +370,7 @@ struct tcp_tag *tcp_tag_of(struct tcp_tags *tags, uint32_t tag); /* NULL: no mem
 
 /* link_api.c: what a user does with it. */
 gantry_result tcp_link_irecv_vec(struct tcp_link *l, const struct iovec *iov, uint32_t n, int tag, void **ret_request);
+gantry_result tcp_link_isend_vec(struct tcp_link *l, const struct iovec *iov, uint32_t n, int tag, void **ret_request);
 gantry_result tcp_link_hold(struct tcp_link *l, int tag); /* tcp_hold of vec.h */
 gantry_result tcp_link_isend(struct tcp_link *l, const void *data, size_t size, int tag, void **ret_request);
 /* data is memory of the device whose stage the link has. ERR_LIMIT: larger than that. */
@@ -389,6 +392,10 @@ void tcp_control_flush(struct tcp_link *l);
 int tcp_ahead_room(const struct tcp_link *l); /* mu held, as for put */
 /* The header of a piece whose payload, and nothing else, goes on bulk lane f->lane. There is room. */
 void tcp_ahead_put(struct tcp_link *l, const struct wire_frame *f);
+/* bulk_push.c: the piece that a lane has pulled to its socket. 1: all of it is in the kernel; 0: the socket is full;
+ * -1: failed. */
+int tcp_push_spliced(struct tcp_lane *lane);
+int tcp_push_copied(struct tcp_lane *lane);
 /* bulk_tx.c */
 int tcp_bulk_tx(struct tcp_lane *lane); /* 1: bytes moved */
 void tcp_lane_tx_abandon(struct tcp_lane *lane);

@@ -97,7 +97,7 @@ gantry_result tcp_link_irecv(struct tcp_link *l, int n, void **data, const size_
 
 	if (recv) {
 		recv->land = NULL;
-		recv->vec = NULL;
+		recv->vec.n = 0;
 	}
 	return post(l, recv, n, data, sizes, tags, ret_request);
 }
@@ -105,15 +105,13 @@ gantry_result tcp_link_irecv(struct tcp_link *l, int n, void **data, const size_
 gantry_result tcp_link_irecv_vec(struct tcp_link *l, const struct iovec *iov, uint32_t n, int tag, void **ret_request)
 {
 	struct tcp_recv *recv = gantry_pool_get(&l->recvs);
+	struct tcp_vec vec = {iov, n};
 	void *data = NULL;
-	size_t size = 0;
+	size_t size = tcp_vec_bytes(&vec);
 
-	for (uint32_t i = 0; i < n; i++)
-		size += iov[i].iov_len;
 	if (recv) {
 		recv->land = NULL;
-		recv->vec = iov;
-		recv->nvec = n;
+		recv->vec = vec;
 	}
 	return post(l, recv, 1, &data, &size, &tag, ret_request);
 }

@@ -77,6 +77,7 @@ static struct tcp_send *send_take(struct tcp_link *l, const void *data, size_t s
 	s->head.link = l;
 	s->head.state = TCP_PENDING;
 	s->data = data;
+	s->vec.n = 0;
 	s->size = size;
 	s->tag = (uint32_t)tag;
 	s->next = s->sent = 0;
@@ -100,7 +101,7 @@ static void number(struct tcp_link *l, struct tcp_send *s, struct tcp_tag *t)
 	int small = s->eager;
 
 	s->index = t->posted++;
-	if (t->held && s->size)
+	if ((t->held || s->vec.n) && s->size)
 		s->eager = 0;
 	/* In a run of bulk messages the receiver says by itself what it posts; the first of them has to ask, and a
 	 * small one, which the receiver does not expect to be one of them. */
@@ -138,7 +139,9 @@ gantry_result tcp_link_hold(struct tcp_link *l, int tag)
 		 : gantry_fail(GANTRY_ERR_NOMEM, LOG_SUBSYS, __FILE__, __LINE__, "no memory for tag %d", tag);
 }
 
-gantry_result tcp_link_isend(struct tcp_link *l, const void *data, size_t size, int tag, void **ret_request)
+/* The bytes are at data, or in the pieces of vec. */
+static gantry_result isend(struct tcp_link *l, const void *data, size_t size, const struct tcp_vec *vec, int tag,
+			   void **ret_request)
 {
 	struct tcp_send *s;
 	struct tcp_tag *t;
@@ -151,6 +154,8 @@ gantry_result tcp_link_isend(struct tcp_link *l, const void *data, size_t size, 
 	s = send_take(l, data, size, tag);
 	if (!s)
 		return GANTRY_OK;
+	s->vec = *vec;
+	s->at = (struct tcp_vec_at){0, 0};
 	pthread_mutex_lock(&l->mu);
 	t = tcp_tag_of(&l->tx_tags, (uint32_t)tag);
 	if (!t) {
@@ -171,6 +176,20 @@ gantry_result tcp_link_isend(struct tcp_link *l, const void *data, size_t size, 
 		tcp_helpers_notify();
 	*ret_request = &s->head;
 	return GANTRY_OK;
+}
+
+gantry_result tcp_link_isend(struct tcp_link *l, const void *data, size_t size, int tag, void **ret_request)
+{
+	struct tcp_vec none = {NULL, 0};
+
+	return isend(l, data, size, &none, tag, ret_request);
+}
+
+gantry_result tcp_link_isend_vec(struct tcp_link *l, const struct iovec *iov, uint32_t n, int tag, void **ret_request)
+{
+	struct tcp_vec vec = {iov, n};
+
+	return isend(l, NULL, tcp_vec_bytes(&vec), &vec, tag, ret_request);
 }
 
 /* ---- from device memory ---- */

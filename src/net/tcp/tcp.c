@@ -415,6 +415,18 @@ gantry_result tcp_irecv_vec(void *comm, const struct iovec *iov, uint32_t n, int
 	return tcp_link_irecv_vec(c->link, iov, n, tag, ret_request);
 }
 
+gantry_result tcp_isend_vec(void *comm, const struct iovec *iov, uint32_t n, int tag, void **ret_request)
+{
+	struct tcp_comm *c = comm;
+
+	if (c->kind != COMM_SEND)
+		FAIL_NOW(GANTRY_ERR_USAGE, "isend on something that is not a send comm");
+	if (c->link->crc)
+		return GANTRY_ERR_UNSUPPORTED;
+	note_use(c);
+	return tcp_link_isend_vec(c->link, iov, n, tag, ret_request);
+}
+
 static gantry_result tcp_iflush(struct gantry_net *net, void *comm, int n, void **data, const int *sizes, void **mrs,
 				void **ret_request)
 {

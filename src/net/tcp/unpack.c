@@ -265,7 +265,7 @@ static gantry_result take_spare(struct tcp_link *l, enum tcp_place place, struct
 		land->busy = 1;
 	}
 	recv->land = land;
-	recv->vec = NULL;
+	recv->vec.n = 0;
 	*ret_recv = recv;
 out:
 	return r;

@@ -74,14 +74,20 @@ static void spend(struct gantry_proxy *p, struct gantry_proxy_op *op)
 	p->spent_last = op;
 }
 
-/* The end of an operation that is on no queue any more. Release: who sees pending fall sees the counters. */
-static void end_op(struct gantry_proxy *p, struct gantry_proxy_group *g, struct gantry_proxy_op *op, uint64_t how)
+/* The end of an operation that is on no queue any more; pending falls when the counters are shown. */
+static void end_op(struct gantry_proxy *p, struct gantry_proxy_op *op, uint64_t how)
 {
 	uint64_t c = GANTRY_EV_BYTES(op->bytes) | (uint64_t)op->proto << 56 | how;
 
 	gantry_event_put(GANTRY_EV_PROXY_OP, op->conn->id, op->id, c);
 	spend(p, op);
-	__atomic_fetch_sub(&g->pending, 1, __ATOMIC_RELEASE);
+}
+
+/* Release, and after show(): who sees pending fall sees the counters. */
+static void ended(struct gantry_proxy_group *g, uint64_t ops)
+{
+	if (ops)
+		__atomic_fetch_sub(&g->pending, ops, __ATOMIC_RELEASE);
 }
 
 static uint64_t sum_of(const struct gantry_proxy_conn *pc)
@@ -116,6 +122,7 @@ static uint64_t over_gap(struct gantry_proxy_op *op, uint64_t step, struct gantr
 static void settle(struct gantry_proxy_conn *pc)
 {
 	struct gantry_proxy_op *op;
+	uint64_t n = 0;
 
 	/* A transport may leave it to gantry_proxy_done to count. */
 	if (pc->send && conn_of(pc)->told > pc->done)
@@ -132,7 +139,8 @@ static void settle(struct gantry_proxy_conn *pc)
 		if (!pc->first)
 			pc->last = NULL;
 		ADD(pc->ops, 1);
-		end_op(pc->proxy, pc->group, op, GANTRY_EV_OP_END);
+		end_op(pc->proxy, op, GANTRY_EV_OP_END);
+		n++;
 	}
 	pc->flushed = over_gap(pc->first, pc->flushed, &op);
 	pc->moved = over_gap(pc->first, pc->moved, &op);
@@ -140,6 +148,7 @@ static void settle(struct gantry_proxy_conn *pc)
 	show(pc);
 	if (!pc->first)
 		ready_remove(pc);
+	ended(pc->group, n);
 }
 
 static void arrive(struct gantry_proxy *p, struct gantry_proxy_op *op)
@@ -153,7 +162,8 @@ static void arrive(struct gantry_proxy *p, struct gantry_proxy_op *op)
 	op->next = NULL;
 	op->base = (pc->end + chunk - 1) / chunk * chunk;
 	if (g->error != GANTRY_OK) {
-		end_op(p, g, op, GANTRY_EV_OP_END | GANTRY_EV_OP_CUT);
+		end_op(p, op, GANTRY_EV_OP_END | GANTRY_EV_OP_CUT);
+		ended(g, 1);
 		return;
 	}
 	gantry_event_put(GANTRY_EV_PROXY_OP, pc->id, op->id, GANTRY_EV_BYTES(op->bytes) | (uint64_t)op->proto << 56);
@@ -175,17 +185,20 @@ static void drop_all(struct gantry_proxy *p, struct gantry_proxy_group *g)
 {
 	while (g->ready) {
 		struct gantry_proxy_conn *pc = g->ready;
+		uint64_t n = 0;
 
 		while (pc->first) {
 			struct gantry_proxy_op *op = pc->first;
 
 			pc->first = op->next;
-			end_op(p, g, op, GANTRY_EV_OP_END | GANTRY_EV_OP_CUT);
+			end_op(p, op, GANTRY_EV_OP_END | GANTRY_EV_OP_CUT);
+			n++;
 		}
 		pc->last = pc->current = NULL;
 		gantry_proxy_waits_end(pc);
 		show(pc);
 		ready_remove(pc);
+		ended(g, n);
 	}
 }
 

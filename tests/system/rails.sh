@@ -75,10 +75,16 @@ verdict() {
 	awk -v n="${#rates[@]}" -v f="$mbps" -v s="$sum" -v m="$min" -v size="$1" -v limit="$2" 'BEGIN {
 		printf "{\"size\": %d, \"fused_mbps\": %.1f, \"sum_mbps\": %.1f, \"ratio\": %.3f, \"static_split_mbps\": %.1f, \"static_split_ratio\": %.3f}\n",
 			size, f, s, f / s, n * m, n * m / s
-		exit !(f >= limit * s) }' || die "messages of $1 bytes: the fused device carries less than $2 of the sum of its rails"
+		exit !(f >= limit * s) }'
 }
-measure "$names" "$seconds" "$size"
-verdict "$size" 0.9
+# expect SECONDS SIZE LIMIT: in one of three measurements. Others on this machine can only make it less.
+expect() {
+	for _ in 1 2 3; do
+		measure "$names" "$1" "$2"
+		verdict "$2" "$3" && return
+	done
+	die "messages of $2 bytes: the fused device carries less than $3 of the sum of its rails"
+}
+expect "$seconds" "$size" 0.9
 # What NCCL has in flight for an all-reduce: a slow rail's socket alone could swallow it, so rails must be weighed.
-measure "$names" 2 1048576
-verdict 1048576 0.85
+expect 2 1048576 0.85

@@ -184,10 +184,10 @@ static inline void ranks_leave(struct rank_state *s, int n)
 	free(s);
 }
 
-/* Waits for a message, at most five seconds. */
+/* Waits for a message, at most half a minute. */
 static inline gantry_result recv_wait(struct gantry_ctl *ctl, int from, uint64_t tag, void *data, size_t size)
 {
-	uint64_t end = now_ms() + 5000;
+	uint64_t end = now_ms() + 30000;
 	gantry_result r;
 
 	while ((r = gantry_ctl_try_recv(ctl, from, tag, data, size)) == GANTRY_AGAIN && now_ms() < end)

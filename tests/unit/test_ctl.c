@@ -51,9 +51,7 @@ static void test_many(void)
 	int took = (int)(now_ms() - began);
 
 	printf("64 ranks joined in %d ms\n", took);
-#ifndef GANTRY_SANITIZED
-	CHECK(took < 1000);
-#endif
+	CHECK(took < 20000); /* some ms on an idle machine; GANTRY_CONNECT_TIMEOUT would be half a minute */
 	ranks_leave(s, 64);
 	ranks_leave(ranks_run(64, &id, gather_body), 64);
 }
@@ -196,8 +194,8 @@ static void test_wait(void)
 	while (gantry_ctl_try_recv(s[1].ctl, 0, 5, (char[1]){0}, 1) == GANTRY_AGAIN)
 		;
 	began = now_ms();
-	gantry_ctl_wait(s[1].ctl, 5000000000); /* it came since the last call */
-	CHECK(now_ms() - began < 2000);
+	gantry_ctl_wait(s[1].ctl, 20000000000); /* it came since the last call */
+	CHECK(now_ms() - began < 15000);
 	ranks_leave(s, 2);
 }
 
@@ -212,7 +210,7 @@ static void test_leave(void)
 
 	CHECK_OK(gantry_ctl_send(s[0].ctl, 1, 9, &v, sizeof(v)));
 	gantry_ctl_leave(s[0].ctl);
-	CHECK(now_ms() - began < 500);
+	CHECK(now_ms() - began < 10000); /* it waits for nobody: that would be GANTRY_TIMEOUT, 30 s */
 	CHECK_OK(recv_wait(s[1].ctl, 0, 9, &got, sizeof(got))); /* said before it left */
 	CHECK_EQ(got, 42);
 	CHECK_EQ(recv_wait(s[1].ctl, 0, 9, &got, sizeof(got)), GANTRY_ERR_PEER_CLOSED);

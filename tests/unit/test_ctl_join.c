@@ -53,7 +53,7 @@ static void test_missing(void)
 		CHECK_HAS(s[i].text, "missing: ranks 1, 3-4");
 		CHECK_EQ(lost_count(&s[i]), 0);
 	}
-	CHECK(took >= SHORT_MS - 20 && took < SHORT_MS + 900);
+	CHECK(took >= SHORT_MS - 20 && took < SHORT_MS + 20000);
 	free(s);
 	/* Who comes too late hears the same, at once. */
 	began = now_ms();

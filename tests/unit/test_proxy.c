@@ -1,4 +1,6 @@
 /* The progress engine under a scripted transport: order, steps, queues, idling, counters. */
+#include <sched.h>
+
 #include "proxy_util.h"
 
 static struct gantry_proxy *proxy;
@@ -242,6 +244,49 @@ static void test_random(void)
 	finish(g[1], f, N);
 }
 
+/* All steps below the gate at once. */
+static gantry_result jump(struct gantry_proxy_conn *pc, int *ret_worked)
+{
+	struct fake *f = pc->resources;
+	uint64_t gate = __atomic_load_n(&f->gate, __ATOMIC_SEQ_CST);
+
+	*ret_worked = pc->done < gate && pc->end == gate;
+	if (*ret_worked)
+		pc->posted = pc->moved = pc->flushed = pc->done = gate;
+	return GANTRY_OK;
+}
+
+/* Who sees operations end sees the steps that they ended with. Many end at once, while this thread looks. */
+static void test_shown(void)
+{
+	enum { OPS = 2000, ROUNDS = 30 };
+	static struct fake f;
+	struct gantry_proxy_group *g = make_group(proxy, NULL, NULL);
+	struct gantry_proxy_conn_view view;
+	static const struct gantry_transport_side side = {.proxy_progress = jump};
+
+	fake_make(proxy, g, &f, 0, 1);
+	f.pc->side = &side;
+	for (uint64_t end = OPS; end <= (uint64_t)OPS * ROUNDS; end += OPS) {
+		uint64_t pending, until = gantry_now_ns() + 60000000000u;
+
+		__atomic_store_n(&f.gate, end - OPS, __ATOMIC_SEQ_CST);
+		append(proxy, &f, OPS, 1, 1, 1, 0);
+		__atomic_store_n(&f.gate, end, __ATOMIC_SEQ_CST);
+		do {
+			pending = gantry_proxy_group_pending(g);
+			gantry_proxy_conn_look(f.pc, &view);
+			CHECK(view.done + pending >= end);
+			CHECK(view.ops + pending >= end);
+			CHECK(gantry_now_ns() < until);
+			if (pending == OPS)
+				sched_yield();
+		} while (pending);
+		CHECK_EQ(view.busy, 0);
+	}
+	finish(g, &f, 1);
+}
+
 static void test_waits(void)
 {
 	static struct fake f;
@@ -334,6 +379,7 @@ int main(void)
 		test_bases(i & 1, i >> 1);
 	test_idle();
 	test_random();
+	test_shown();
 	test_waits();
 	gantry_proxy_put(proxy);
 	return 0;

@@ -174,7 +174,7 @@ static void close_all(struct state *st)
 	}
 	CHECK_OK(s->net->ops->finalize(s->net, s->ctx));
 	s->ctx = NULL;
-	CHECK(pair_now_ms() - began < 100);
+	CHECK(pair_now_ms() - began < 1000); /* GANTRY_TIMEOUT=2s: nobody is waited for */
 	free(st->small);
 	free(st->large);
 	free(st->into);

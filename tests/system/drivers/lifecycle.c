@@ -111,7 +111,7 @@ static void crossing_round(struct pair_side *s, int round)
 	pair_step(s, (uint32_t)round * 3 + 1);
 	pair_wait_step(s->shared, s->other, (uint32_t)round * 3 + 1);
 	memcpy(handle, s->shared->handle[s->other], sizeof(handle));
-	for (began = pair_now_ms(); left && pair_now_ms() - began < 8000;) {
+	for (began = pair_now_ms(); left && pair_now_ms() - began < 30000;) {
 		for (int i = 0; i < CROSSING; i++) {
 			if (!send[i] && (!in_turn || i == 0 || send[i - 1])) {
 				CHECK_OK(ops->connect(s->net, s->ctx, 0, handle[i], &send[i], NULL));
@@ -197,7 +197,7 @@ static void closing_side(struct pair_side *s)
 	s->ctx = NULL;
 	took = pair_now_ms() - began;
 	printf("closed in %d ms with a stopped peer\n", (int)took);
-	CHECK(took < 100);
+	CHECK(took < 5000);			/* who waited for the peer would wait for 10 s */
 	memset(data, 0xff, (size_t)16 * LARGE); /* ours again: nothing may read or write it, ASan sees */
 	free(data);
 }
@@ -223,9 +223,9 @@ static void unaccepted_side(struct pair_side *s)
 		listen = pair_listen(s, 0);
 		pair_sleep_ms((unsigned)(3 * gantry_params()->timeout / 1000000));
 		comm = pair_accept(s, listen);
-		CHECK_OK(pair_try_wait(s, pair_irecv(s, comm, data, 1000, 0), 3000, NULL));
+		CHECK_OK(pair_try_wait(s, pair_irecv(s, comm, data, 1000, 0), 20000, NULL));
 		pair_verify(data, 1000, 1);
-		CHECK_OK(pair_try_wait(s, pair_irecv(s, comm, data, LARGE, 0), 3000, NULL));
+		CHECK_OK(pair_try_wait(s, pair_irecv(s, comm, data, LARGE, 0), 20000, NULL));
 		pair_verify(data, LARGE, 1);
 		printf("what was sent before accept has arrived\n");
 		pair_step(s, 1);

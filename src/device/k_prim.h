@@ -266,6 +266,7 @@ DEV uint32_t prim_simple(struct dev_prims *p, const struct prim_slice *s)
 	uint32_t nrecv = s->what & PRIM_RECV ? p->nrecv : 0, nsend = s->what & PRIM_SEND ? p->nsend : 0;
 	uint32_t nsrc = 0, ndst = 0;
 
+	box[0] = GANTRY_OK; /* no compiler sees that the loop below overwrites it */
 	if (dev_lane() == 0)
 		box[0] = prim_wait_all(p, s, box + 1);
 	for (uint32_t i = 0; i < 1 + nrecv + nsend; i += 8)

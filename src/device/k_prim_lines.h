@@ -181,9 +181,7 @@ DEV void prim_lines_end(struct dev_prims *p, const struct prim_slice *s)
 /* Lane 0, the first time that lines are late. Whose they are is not known; the first peer shows it. */
 DEV void prim_lines_late(struct dev_prims *p, struct dev_wait *w, uint32_t phase)
 {
-	if (phase == GANTRY_KERNEL_WAIT_DATA)
-		dev_wait_init(w);
-	else
+	if (phase != GANTRY_KERNEL_WAIT_DATA)
 		dev_wait_done(w);
 	if (p->nrecv)
 		prim_show(p->recv[0], prim_recv_step(p, 0), phase);
@@ -202,6 +200,8 @@ DEV uint32_t prim_lines(struct dev_prims *p, const struct prim_slice *s)
 	if (error)
 		return (uint32_t)error;
 	while (!dev_all(p->proto == GANTRY_PROTO_LL ? prim_ll(p, s, &at) : prim_ll128(p, s, &at))) {
+		if (!late)
+			dev_wait_init(&w);
 		if (dev_lane() == 0) {
 			if (!late)
 				prim_lines_late(p, &w, GANTRY_KERNEL_WAIT_DATA);

@@ -1,0 +1,150 @@
+/* The bytes on the wire, as in test_wire.c: frames. */
+#include "wire_util.h"
+
+static void check_frame_layout(void)
+{
+	struct wire_frame f, back;
+	uint8_t b[WIRE_FRAME_SIZE];
+
+	memset(&f, 0, sizeof(f));
+	f.kind = WIRE_DATA;
+	f.flags = WIRE_FLAG_CRC | WIRE_FLAG_ACK;
+	f.length = 0x01020304;
+	f.seq = 0x1112131415161718;
+	f.offset = 0x2122232425262728;
+	f.total = 0x3132333435363738;
+	f.tag = 0x41424344;
+	f.index = 0x51525354;
+	f.crc = 0x61626364;
+	f.lane = 0x71727374;
+	CHECK_EQ(WIRE_FRAME_SIZE, 48);
+	memset(b, 0xee, sizeof(b));
+	wire_frame_encode(&f, b);
+	CHECK_BYTES(b,
+		    "\x01\x09GT\x04\x03\x02\x01\x18\x17\x16\x15\x14\x13\x12\x11\x28\x27\x26\x25\x24\x23\x22\x21"
+		    "\x38\x37\x36\x35\x34\x33\x32\x31\x44\x43\x42\x41\x54\x53\x52\x51\x64\x63\x62\x61\x74\x73\x72\x71");
+	memset(&back, 0, sizeof(back));
+	CHECK_OK(wire_frame_decode(b, &back));
+	CHECK_EQ(back.kind, 1);
+	CHECK_EQ(back.flags, 9);
+	CHECK_EQ(back.length, 0x01020304);
+	CHECK_EQ(back.seq, 0x1112131415161718);
+	CHECK_EQ(back.offset, 0x2122232425262728);
+	CHECK_EQ(back.total, 0x3132333435363738);
+	CHECK_EQ(back.tag, 0x41424344);
+	CHECK_EQ(back.index, 0x51525354);
+	CHECK_EQ(back.crc, 0x61626364);
+	CHECK_EQ(back.lane, 0x71727374);
+	/* The numbers of kinds and flags are part of the format. */
+	CHECK_EQ(WIRE_DATA, 1);
+	CHECK_EQ(WIRE_STATE, 2);
+	CHECK_EQ(WIRE_RTS, 3);
+	CHECK_EQ(WIRE_CLOSE, 4);
+	CHECK_EQ(WIRE_ERROR, 5);
+	CHECK_EQ(WIRE_AHEAD, 6);
+	CHECK_EQ(WIRE_FLAG_CRC, 1);
+	CHECK_EQ(WIRE_FLAG_EAGER, 2);
+	CHECK_EQ(WIRE_FLAG_RECEIVER, 4);
+	CHECK_EQ(WIRE_FLAG_ACK, 8);
+	CHECK_EQ(WIRE_FLAG_DEEP, 16);
+}
+
+static gantry_result decoded(uint8_t kind, uint32_t length, uint64_t offset, uint64_t total)
+{
+	struct wire_frame f = {.kind = kind, .length = length, .offset = offset, .total = total}, back;
+	uint8_t b[WIRE_FRAME_SIZE];
+
+	wire_frame_encode(&f, b);
+	return wire_frame_decode(b, &back);
+}
+
+/* The header of a piece that travels alone: never empty, never eager, always of a bulk lane. */
+static gantry_result decoded_ahead(uint8_t flags, uint32_t lane, uint32_t length, uint64_t offset, uint64_t total)
+{
+	struct wire_frame f = {
+		.kind = WIRE_AHEAD, .flags = flags, .lane = lane, .length = length, .offset = offset, .total = total};
+	struct wire_frame back;
+	uint8_t b[WIRE_FRAME_SIZE];
+
+	wire_frame_encode(&f, b);
+	return wire_frame_decode(b, &back);
+}
+
+static void check_ahead(void)
+{
+	for (uint32_t lane = 0; lane < 20; lane++)
+		CHECK_EQ(decoded_ahead(0, lane, 1, 0, 1), lane >= 1 && lane <= 16 ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded_ahead(0, UINT32_MAX, 1, 0, 1), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded_ahead(0, 256, 1, 0, 1), GANTRY_ERR_PROTOCOL);
+	CHECK_OK(decoded_ahead(WIRE_FLAG_ACK | WIRE_FLAG_DEEP, 1, 5, 5, 10));
+	CHECK_OK(decoded_ahead(0, 1, 1, UINT64_MAX - 1, UINT64_MAX));
+	CHECK_EQ(decoded_ahead(WIRE_FLAG_EAGER, 1, 5, 5, 10), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded_ahead(WIRE_FLAG_CRC, 1, 5, 5, 10), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded_ahead(0, 1, 0, 0, 0), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded_ahead(0, 1, 0, 5, 10), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded_ahead(0, 1, 6, 5, 10), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded_ahead(0, 1, 1, 11, 10), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded_ahead(0, 1, 2, UINT64_MAX, UINT64_MAX), GANTRY_ERR_PROTOCOL);
+}
+
+static void check_frame_refusals(void)
+{
+	struct wire_frame f = {.kind = WIRE_STATE}, back = {.tag = 77};
+	uint8_t b[WIRE_FRAME_SIZE];
+
+	wire_frame_encode(&f, b);
+	CHECK_OK(wire_frame_decode(b, &back));
+	back.tag = 77;
+	for (int kind = 0; kind < 256; kind++) {
+		b[0] = (uint8_t)kind;
+		CHECK_EQ(wire_frame_decode(b, &back) == GANTRY_OK, kind >= 1 && kind <= 5); /* AHEAD needs more */
+	}
+	b[0] = WIRE_STATE;
+	back.tag = 77;
+	for (int bit = 5; bit < 8; bit++) {
+		b[1] = (uint8_t)(1 << bit);
+		CHECK_EQ(wire_frame_decode(b, &back), GANTRY_ERR_PROTOCOL);
+	}
+	b[1] = 0;
+	for (int bit = 0; bit < 16; bit++) {
+		b[2 + bit / 8] ^= (uint8_t)(1 << bit % 8);
+		CHECK_EQ(wire_frame_decode(b, &back), GANTRY_ERR_PROTOCOL);
+		b[2 + bit / 8] ^= (uint8_t)(1 << bit % 8);
+	}
+	CHECK_EQ(back.tag, 77); /* outputs are written only on success */
+
+	/* A piece lies within its message; sums must not wrap. */
+	CHECK_OK(decoded(WIRE_DATA, 0, 0, 0));
+	CHECK_OK(decoded(WIRE_DATA, 1, 0, 1));
+	CHECK_OK(decoded(WIRE_DATA, 5, 5, 10));
+	CHECK_OK(decoded(WIRE_DATA, 0xffffffff, 0x100000000, 0x1ffffffff));
+	CHECK_OK(decoded(WIRE_DATA, 1, UINT64_MAX - 1, UINT64_MAX));
+	CHECK_EQ(decoded(WIRE_DATA, 6, 5, 10), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded(WIRE_DATA, 1, 10, 10), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded(WIRE_DATA, 1, 11, 10), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded(WIRE_DATA, 1, 0, 0), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded(WIRE_DATA, 1, UINT64_MAX, 10), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded(WIRE_DATA, 2, UINT64_MAX, UINT64_MAX), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded(WIRE_DATA, 0xffffffff, UINT64_MAX - 5, UINT64_MAX), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded(WIRE_DATA, 0, 0, 10), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded(WIRE_DATA, 0, 1, 0), GANTRY_ERR_PROTOCOL);
+
+	CHECK_OK(decoded(WIRE_ERROR, 0, 0, 0));
+	CHECK_OK(decoded(WIRE_ERROR, 512, 7, 3));
+	CHECK_EQ(decoded(WIRE_ERROR, 513, 0, 0), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded(WIRE_ERROR, UINT32_MAX, 0, 0), GANTRY_ERR_PROTOCOL);
+	for (uint8_t kind = WIRE_STATE; kind <= WIRE_CLOSE; kind++) {
+		CHECK_OK(decoded(kind, 0, 5, 3));
+		CHECK_EQ(decoded(kind, 1, 0, 9), GANTRY_ERR_PROTOCOL);
+		CHECK_EQ(decoded(kind, UINT32_MAX, 0, UINT64_MAX), GANTRY_ERR_PROTOCOL);
+	}
+}
+
+int main(void)
+{
+	check_frame_layout();
+	check_frame_refusals();
+	check_ahead();
+	printf("ok\n");
+	return 0;
+}

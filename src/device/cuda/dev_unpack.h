@@ -29,42 +29,6 @@ enum { DEV_UNPACK_ITEMS = 3, DEV_UNPACK_ROUNDS = 4, DEV_UNPACK_BATCH = 8 };
 /* Whoever calls these is a whole warp. */
 #define DEV_WARP_ALL 0xffffffffu
 
-/* Loads and stores of those lanes only for which `yes`, without a branch; others get what was in the register. */
-DEV uint4 dev_load16_if(const void *p, int yes)
-{
-	uint4 v;
-
-	asm volatile("{\n\t.reg .pred q;\n\tsetp.ne.s32 q, %5, 0;\n\t"
-		     "@q ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n\t}"
-		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-		     : "l"(p), "r"(yes)
-		     : "memory");
-	return v;
-}
-DEV void dev_store16_if(void *p, uint4 v, int yes)
-{
-	asm volatile("{\n\t.reg .pred q;\n\tsetp.ne.s32 q, %5, 0;\n\t"
-		     "@q st.global.v4.u32 [%0], {%1, %2, %3, %4};\n\t}" ::"l"(p),
-		     "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(yes)
-		     : "memory");
-}
-/* 0 in the others. Not set behind the load: that would be to wait for it. */
-DEV uint32_t dev_load_byte_if(const void *p, int yes)
-{
-	uint32_t v = 0;
-
-	asm volatile("{\n\t.reg .pred q;\n\tsetp.ne.s32 q, %2, 0;\n\t@q ld.global.u8 %0, [%1];\n\t}"
-		     : "+r"(v)
-		     : "l"(p), "r"(yes)
-		     : "memory");
-	return v;
-}
-DEV void dev_store_byte_if(void *p, uint32_t v, int yes)
-{
-	asm volatile("{\n\t.reg .pred q;\n\tsetp.ne.s32 q, %2, 0;\n\t@q st.global.u8 [%0], %1;\n\t}" ::"l"(p), "r"(v),
-		     "r"(yes)
-		     : "memory");
-}
 DEV uint4 dev_shfl16(uint4 v, uint32_t lane)
 {
 	v.x = __shfl_sync(DEV_WARP_ALL, v.x, lane);

@@ -119,10 +119,13 @@ static void body(void *arg)
 {
 	call *c = (call *)arg;
 
-	(void)c->form;
-	dev_unpack(&c->f, dev_block(), dev_blocks());
+	
+	if (c->form == 1)
+		dev_unpack_as<dev_unpack_many>(&c->f, dev_block(), dev_blocks());
+	else
+		dev_unpack_grid(&c->f, dev_block(), dev_blocks());
 }
-static const char *const forms[] = {"default"};
+static const char *const forms[] = {"few", "many"};
 enum { FORMS = sizeof(forms) / sizeof(forms[0]) };
 
 static void check(int form, const struct kind *k, uint32_t blocks, uint32_t lanes, int gather)

@@ -13,7 +13,13 @@
 #ifndef GANTRY_DEVICE_CUDA_DEV_UNPACK_REDUCE_H
 #define GANTRY_DEVICE_CUDA_DEV_UNPACK_REDUCE_H
 
-enum { DEV_UNPACK_SUM_ITEMS = 2, DEV_UNPACK_SUM_ROUNDS = 3 };
+struct dev_unpack_sums {
+	enum { ITEMS = 2, ROUNDS = 3, BATCH = 8, STREAM = 0, SECTORS = 0, TICKETS = 0 };
+};
+/* Where each vector is a call, or an input at any address. */
+struct dev_unpack_any {
+	enum { ITEMS = 1, ROUNDS = 2, BATCH = 8, STREAM = 0, SECTORS = 0, TICKETS = 0 };
+};
 
 template <int ROUNDS>
 struct dev_unpack_sum_item {
@@ -93,9 +99,9 @@ DEV void dev_unpack_sum_ends(const struct dev_unpack_walk *w, const struct dev_u
 	t->it.end = mine && (pos & (r->elem - 1)) == 0 ? r->f.dst + pos : NULL;
 }
 
-template <bool SAME, int ROUNDS>
+template <class FORM, bool SAME>
 DEV int dev_unpack_sum_load(struct dev_unpack_walk *w, struct dev_unpack_into &into,
-			    struct dev_unpack_sum_item<ROUNDS> *t)
+			    struct dev_unpack_sum_item<FORM::ROUNDS> *t)
 {
 	const struct dev_unpack_sum *r = into.r;
 	const int64_t apart = (int64_t)(r->input - (uintptr_t)r->f.dst);
@@ -104,14 +110,14 @@ DEV int dev_unpack_sum_load(struct dev_unpack_walk *w, struct dev_unpack_into &i
 	dev_unpack_nothing(&t->it);
 	t->ends = 0;
 	if (w->now.vecs == 0) {
-		if (w->k == w->have && !dev_unpack_refill(w, into))
+		if (w->k == w->have && !dev_unpack_refill<FORM>(w, into))
 			return 0;
 		dev_unpack_turn(w);
 		dev_unpack_sum_ends(w, into, t);
 	}
-	dev_unpack_load_vecs(w, &t->it);
+	dev_unpack_load_vecs<FORM>(w, &t->it);
 #pragma unroll
-	for (uint32_t u = 0; u < ROUNDS; u++) {
+	for (uint32_t u = 0; u < FORM::ROUNDS; u++) {
 		const char *p = t->it.d + apart + 512 * u;
 		const int yes = lane + 32 * u < t->it.vecs;
 
@@ -179,20 +185,20 @@ DEV void dev_unpack_sum_store(const struct dev_plan &p, const Mid &mid, uint32_t
 	}
 }
 
-template <int ITEMS, int ROUNDS, bool SAME, class Mid>
+template <class FORM, bool SAME, class Mid>
 DEV void dev_unpack_sum_run(struct dev_unpack_walk *w, const struct dev_unpack_sum *r, const struct dev_plan &p,
 			    const Mid &mid)
 {
-	struct dev_unpack_sum_item<ROUNDS> t[ITEMS];
+	struct dev_unpack_sum_item<FORM::ROUNDS> t[FORM::ITEMS];
 	struct dev_unpack_into into = {r, NULL};
 	int more = 1;
 
 	while (more) {
 #pragma unroll
-		for (int i = 0; i < ITEMS; i++)
-			more = dev_unpack_sum_load<SAME>(w, into, &t[i]);
+		for (int i = 0; i < FORM::ITEMS; i++)
+			more = dev_unpack_sum_load<FORM, SAME>(w, into, &t[i]);
 #pragma unroll
-		for (int i = 0; i < ITEMS; i++)
+		for (int i = 0; i < FORM::ITEMS; i++)
 			dev_unpack_sum_store(p, mid, r->elem, &t[i]);
 	}
 }
@@ -200,7 +206,7 @@ template <class Mid>
 DEV void dev_unpack_sum_fast(struct dev_unpack_walk *w, const struct dev_unpack_sum *r, const struct dev_plan &p,
 			     const Mid &mid)
 {
-	dev_unpack_sum_run<DEV_UNPACK_SUM_ITEMS, DEV_UNPACK_SUM_ROUNDS, true>(w, r, p, mid);
+	dev_unpack_sum_run<struct dev_unpack_sums, true>(w, r, p, mid);
 }
 
 DEV void dev_unpack_reduce(const struct dev_unpack_sum *r, uint32_t share, uint32_t shares)
@@ -217,7 +223,7 @@ DEV void dev_unpack_reduce(const struct dev_unpack_sum *r, uint32_t share, uint3
 	p.type = r->type;
 	p.first = p.mid = p.last = r->step;
 	p.s = dev_scalar_bits(r->type, r->step, r->scalar);
-	dev_unpack_begin(&w, &r->f, share * warps + dev_lane() / 32, shares * warps);
+	dev_unpack_begin<struct dev_unpack_sums>(&w, &r->f, share * warps + dev_lane() / 32, shares * warps);
 	if (fast && r->type == GANTRY_TYPE_FLOAT32)
 		dev_unpack_sum_fast(&w, r, p, dev_f32_sum{0});
 	else if (fast && r->type == GANTRY_TYPE_FLOAT16)
@@ -225,7 +231,7 @@ DEV void dev_unpack_reduce(const struct dev_unpack_sum *r, uint32_t share, uint3
 	else if (fast && r->type == GANTRY_TYPE_BFLOAT16)
 		dev_unpack_sum_fast(&w, r, p, dev_bf16_sum{0});
 	else
-		dev_unpack_sum_run<1, 2, false>(&w, r, p, dev_any());
+		dev_unpack_sum_run<struct dev_unpack_any, false>(&w, r, p, dev_any());
 }
 
 #endif

@@ -21,8 +21,8 @@ struct dev_frags {
 
 /*
  * block: its share of the list, one of `shares`. Descriptors are read like payload: whoever wrote them during this
- * kernel has been heard of by an acquire and a barrier. Ends without a barrier. dev_unpack is for the blocks of a kernel
- * that has other work too, dev_unpack_grid for one that has not and may be as large as the device.
+ * kernel has been heard of by an acquire and a barrier. Ends without a barrier. dev_unpack is for the blocks of a
+ * kernel that has other work too, dev_unpack_grid for one that has not and may be as large as the device.
  */
 #ifdef __CUDACC__
 #include "device/cuda/dev_unpack.h"

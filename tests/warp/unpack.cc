@@ -119,7 +119,6 @@ static void body(void *arg)
 {
 	call *c = (call *)arg;
 
-	
 	if (c->form == 1)
 		dev_unpack_as<dev_unpack_many>(&c->f, dev_block(), dev_blocks());
 	else

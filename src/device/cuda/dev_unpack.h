@@ -27,9 +27,9 @@
 #include "device/cuda/dev_unpack_tiny.h"
 
 /*
- * Measured, see docs/design/0007-unpack-kernel.md. A few blocks are bound by what they have in flight, and more does not
- * fit into a lane's 128 registers. With many the memory is what counts: it is better off with less at once, and with
- * whole lines that leave L2 in the order in which they came.
+ * Measured, see docs/design/0007-unpack-kernel.md. A few blocks are bound by what they have in flight, and more does
+ * not fit into a lane's 128 registers. With many the memory is what counts: it is better off with less at once, and
+ * with whole lines that leave L2 in the order in which they came.
  */
 struct dev_unpack_few {
 	enum { ITEMS = 3, ROUNDS = 4, BATCH = 8, STREAM = 0, SECTORS = 0, TICKETS = 0 };

@@ -47,7 +47,7 @@ struct dev_unpack_walk {
 	uint32_t next_first, next_have;	   /* the batch after this: its first descriptor and how many it has */
 	uint32_t next_splits;		   /* parts that its only descriptor is split in; 1: it is whole */
 	uint4 next;			   /* this lane's descriptor of it */
-	uint32_t first, have, k;	   /* this batch: the same, and which one is next */
+	uint32_t have, k;		   /* this batch: how many it has, and which one is next */
 	struct dev_unpack_place mine, now; /* this lane's fragment of this batch; the one in work */
 	uint32_t *turn;			   /* TICKETS: see dev_unpack_tune.h */
 	uint32_t ticket, round, total, size;
@@ -176,7 +176,6 @@ DEV int dev_unpack_refill(struct dev_unpack_walk *w, WHAT &what)
 	if (w->next_splits != 1)
 		dev_unpack_split(w, &w->mine);
 	w->k = 0;
-	w->first = w->next_first;
 	w->have = w->next_have;
 	dev_unpack_fetch<FORM>(w);
 	return 1;

@@ -17,18 +17,21 @@ cat >"$tmp/k.cu" <<'CU'
 #include "device/k_unpack.h"
 #include "device/k_unpack_reduce.h"
 #include "device/k_unpack_ring.h"
-#define KERNEL(name)                                                                                                   \
+#include "device/k_unpack_tune.h"
+#define KERNEL(name, args)                                                                                             \
 	extern "C" __global__ void __launch_bounds__(512, 1)                                                           \
-		gantry_##name(const __grid_constant__ struct gantry_##name##_args a, const uint32_t *abort)            \
+		gantry_##name(const __grid_constant__ struct gantry_##args##_args a, const uint32_t *abort)            \
 	{                                                                                                              \
 		dev_begin(abort);                                                                                      \
 		k_##name(&a);                                                                                          \
 	}
-KERNEL(unpack)
-KERNEL(unpack_reduce)
-KERNEL(unpack_ring)
+KERNEL(unpack, unpack)
+KERNEL(unpack_reduce, unpack_reduce)
+KERNEL(unpack_ring, unpack_ring)
+KERNEL(unpack_tune, unpack_tune)
+KERNEL(unpack_tune2, unpack_tune)
 CU
-"$nvcc" -std=c++17 -O3 -arch=sm_80 -ptx -I"$SOURCE_DIR/src" -I"$SOURCE_DIR/include" -o "$tmp/k.ptx" "$tmp/k.cu" >"$tmp/log" 2>&1 || {
+"$nvcc" -std=c++17 -O3 -arch=sm_90 -ptx -I"$SOURCE_DIR/src" -I"$SOURCE_DIR/include" -o "$tmp/k.ptx" "$tmp/k.cu" >"$tmp/log" 2>&1 || {
 	echo "skipped: nvcc does not compile here: $(head -1 "$tmp/log")"
 	exit 77
 }
@@ -56,7 +59,7 @@ def parse(body):
             out.append(([to, i + 1] if guard else [to], set(), reads, l))
         elif op.startswith('ret'):
             out.append(([i + 1] if guard else [], set(), reads, l))
-        elif re.match(r'st|bar|red|membar|fence|nanosleep|call|\(', op):
+        elif re.match(r'st|bar|red|membar|fence|nanosleep|call|cp|mbarrier.(init|arrive)|\(', op):
             out.append(([i + 1], set(REG.findall(rest)) if 'call' in text else set(), set(), l))
         else: # a guarded load counts as writing: what it leaves alone is not compared
             to, _, of = rest.partition('}' if rest.startswith('{') else ',')
@@ -65,23 +68,30 @@ def parse(body):
 
 def check(name, body):
     code = parse(body)
-    every = frozenset().union(*[w | r for _, w, r, _ in code])
-    unwritten = {0: every}
+    number = {} # of each register: sets of them are bits
+    bits = lambda regs: sum(1 << number.setdefault(r, len(number)) for r in regs)
+    writes = [bits(w) for _, w, _, _ in code]
+    reads = [bits(r) for _, _, r, _ in code]
+    unwritten = [None] * len(code) # on some way to this instruction
+    unwritten[0] = (1 << len(number)) - 1
     todo = [0]
     while todo:
-        i = todo.pop()
-        after = unwritten[i] - code[i][1]
-        for n in code[i][0]:
-            if n < len(code) and not after <= unwritten.get(n, frozenset()) or n < len(code) and n not in unwritten:
-                unwritten[n] = unwritten.get(n, frozenset()) | after
-                todo.append(n)
-    bad = [(r & unwritten[i], l) for i, (_, _, r, l) in enumerate(code) if i in unwritten and l.startswith('setp') and r & unwritten[i]]
-    for regs, line in bad:
-        print('%s: %s: %s may be unwritten' % (name, ' '.join(line.split()), ', '.join(sorted(regs))))
+        later = set()
+        for i in todo:
+            after = unwritten[i] & ~writes[i]
+            for n in code[i][0]:
+                if n < len(code) and (unwritten[n] is None or after & ~unwritten[n]):
+                    unwritten[n] = (unwritten[n] or 0) | after
+                    later.add(n)
+        todo = sorted(later)
+    bad = [i for i, c in enumerate(code) if unwritten[i] and c[3].startswith('setp') and reads[i] & unwritten[i]]
+    for i in bad:
+        regs = sorted(r for r in code[i][2] if unwritten[i] >> number[r] & 1)
+        print('%s: %s: %s may be unwritten' % (name, ' '.join(code[i][3].split()), ', '.join(regs)))
     return len(code), len(bad)
 
 kernels = re.findall(r'\.entry (\w+)\(.*?\)\n(.*?)\n\}\n', open(sys.argv[1]).read(), re.S)
 sizes = [check(*k) for k in kernels]
 print('%d kernels of %s instructions' % (len(sizes), ', '.join(str(n) for n, _ in sizes)))
-sys.exit(len(sizes) != 3 or min(n for n, _ in sizes) < 500 or any(bad for _, bad in sizes))
+sys.exit(len(sizes) != 5 or min(n for n, _ in sizes) < 500 or any(bad for _, bad in sizes))
 PY

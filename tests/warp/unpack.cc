@@ -11,6 +11,7 @@
 
 #include "device/k_unpack.h"
 #include "device/k_unpack_reduce.h"
+#include "device/k_unpack_tune.h"
 
 enum { ROOM = 1 << 18, DESCS = 4096, GUARD = 64 };
 
@@ -110,22 +111,29 @@ static void fill(char *p, size_t size)
 		p[i] = (char)warp_random();
 }
 
-/* The forms that are in the kernels. */
+/* The forms that are in the kernels: UNPACK's own by itself, and those of --tune, of which MANY is its other one. */
+static const char *const forms[] = {"default",
+#define X(NAME, text, kernel, lanes, blocks) text,
+				    GANTRY_UNPACK_FORMS(X)
+#undef X
+};
+enum { FORMS = sizeof(forms) / sizeof(forms[0]) };
 struct call {
-	dev_frags f;
+	gantry_unpack_tune_args a;
 	int form;
 };
+static uint32_t turn;
 static void body(void *arg)
 {
 	call *c = (call *)arg;
 
-	if (c->form == 1)
-		dev_unpack_as<dev_unpack_many>(&c->f, dev_block(), dev_blocks());
+	if (c->form == 0)
+		k_unpack(&c->a.u);
+	else if (c->form - 1 < GANTRY_UNPACK_FORM_TWIN)
+		k_unpack_tune(&c->a);
 	else
-		dev_unpack_grid(&c->f, dev_block(), dev_blocks());
+		k_unpack_tune2(&c->a);
 }
-static const char *const forms[] = {"few", "many"};
-enum { FORMS = sizeof(forms) / sizeof(forms[0]) };
 
 static void check(int form, const struct kind *k, uint32_t blocks, uint32_t lanes, int gather)
 {
@@ -147,9 +155,19 @@ static void check(int form, const struct kind *k, uint32_t blocks, uint32_t lane
 	warp_areas[1] = {to, ROOM, NULL, warp_areas[1].written};
 	allow(&warp_areas[0], !gather);
 	memset(warp_areas[1].written, 0, ROOM);
-	c.f = {descs, n, pool, dst, (uint32_t)gather};
+	c.a.u.descs = descs;
+	c.a.u.n = n;
+	c.a.u.bounce = pool;
+	c.a.u.dst = dst;
+	c.a.u.gather = (uint32_t)gather;
+	c.a.turn = &turn;
+	c.a.form = (uint32_t)form - 1;
 	c.form = form;
 	warp_run(blocks, lanes, body, &c, what);
+	if (turn) {
+		fprintf(stderr, "%s: the counter of tickets is left at %u\n", what, turn);
+		exit(1);
+	}
 	for (size_t i = 0; i < ROOM; i++)
 		if (to[i] != want[i]) {
 			fprintf(stderr, "%s: byte %zu is %d, expected %d\n", what, i, to[i], want[i]);
@@ -163,15 +181,18 @@ static const struct {
 
 static void test_copies(void)
 {
-	uint32_t t = 0;
+	uint32_t t = 1;
 
 	for (int form = 0; form < FORMS; form++)
 		for (const struct kind &k : kinds)
-			for (int round = 0; round < 3; round++, t++) {
-				make_list(&k, round ? k.frags : 1 + below(40), (int)(t & 1));
+			for (int round = 0; round < (form ? 1 : 3); round++, t++) {
+				make_list(&k, t % 3 ? k.frags : 1 + below(40), (int)(t & 1));
 				if (t % 3)
 					shuffle_sources();
-				check(form, &k, teams[t % 4].blocks, teams[t % 4].lanes, t % 5 == 4);
+				if (form > GANTRY_UNPACK_FORM_BULK) /* one block, of 8 warps at most */
+					check(form, &k, 1, t & 1 ? 256 : 64, t % 5 == 4);
+				else
+					check(form, &k, teams[t % 4].blocks, teams[t % 4].lanes, t % 5 == 4);
 			}
 	n = 0;
 	check(0, &kinds[0], 1, 64, 0);

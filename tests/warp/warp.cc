@@ -8,7 +8,7 @@
 #include <ucontext.h>
 #include <vector>
 
-enum { STACK = 32 << 10, WARP = 32, STEPS = 5000000 };
+enum { STACK = 32 << 10, WARP = 32, STEPS = 5000000, NOISE = 512 };
 
 /* A context starts a fiber; from then on it is left and entered by jumps, which make no system call. */
 struct fiber : warp_lane {
@@ -161,10 +161,10 @@ void warp_run(uint32_t blocks, uint32_t lanes, void (*body)(void *), void *arg, 
 			f.block = k / lanes;
 			f.lanes = lanes;
 			f.blocks = blocks;
-			/* What is not written is 0 in some lanes and not in others. */
+			/* What is not written is 0 in some lanes and not in others. Stacks grow downwards. */
 			f.stack.resize(STACK / sizeof(f.stack[0]));
-			for (auto &word : f.stack)
-				word = warp_random() % 2 ? warp_random() : 0;
+			for (size_t i = f.stack.size() - NOISE; i < f.stack.size(); i++)
+				f.stack[i] = warp_random() % 2 ? warp_random() : 0;
 			getcontext(&f.ctx);
 			f.ctx.uc_stack.ss_sp = f.stack.data();
 			f.ctx.uc_stack.ss_size = STACK;

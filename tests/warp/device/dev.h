@@ -18,7 +18,8 @@
 #define __noinline__ __attribute__((noinline))
 #define __restrict__
 #define DEV static inline __attribute__((unused))
-#define __shared__ static
+#define __shared__ static /* one for all blocks: such kernels are run with one */
+#define __align__(n) __attribute__((aligned(n)))
 
 #include "gantry/fifo.h"
 #include "warp.h"

@@ -4,10 +4,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "base/param.h"
 #include "cmd.h"
+#include "device/unpack_forms.h"
 #include "json.h"
 #include "options.h"
 #include "perf_unpack.h"
@@ -74,10 +76,16 @@ static void print_json(const struct unpack_row *w)
 	json_begin(&j, stdout);
 	json_str(&j, "kind", w->kind);
 	json_str(&j, "shape", w->shape);
+	if (w->form)
+		json_str(&j, "form", w->form);
 	json_int(&j, "blocks", w->blocks);
 	json_int(&j, "bytes", (int64_t)w->bytes);
 	json_int(&j, "frags", (int64_t)w->frags);
-	if (strcmp(w->kind, "unpack") == 0) {
+	if (w->form) {
+		json_num(&j, "gbs", w->gbs);
+		json_num(&j, "copy_gbs", w->copy_gbs);
+		json_num(&j, "ratio_copy", w->gbs / w->copy_gbs);
+	} else if (strcmp(w->kind, "unpack") == 0) {
 		json_num(&j, "gbs", w->gbs);
 		json_num(&j, "seed_gbs", w->seed_gbs);
 		json_num(&j, "copy_gbs", w->copy_gbs);
@@ -142,10 +150,29 @@ static void print_columns(const char *kind)
 	       n[3], n[4], "wrong");
 }
 
+/* The table of forms is another one. */
+static void print_form(const struct unpack_row *w, const char **last)
+{
+	char text[3][32];
+
+	if (!*last)
+		printf("#%-9s %-32s %7s %9s %9s %10s %7s\n", "shape", "form", "blocks", "gbs", "copy_gbs", "ratio_copy",
+		       "wrong");
+	*last = w->kind;
+	printf(" %-9s %-32s %7u %9s %9s %10s %7llu\n", w->shape, w->form, w->blocks,
+	       figure(w->gbs, 2, text[0], sizeof(text[0])), figure(w->copy_gbs, 2, text[1], sizeof(text[1])),
+	       figure(w->gbs / w->copy_gbs, 3, text[2], sizeof(text[2])), (unsigned long long)w->wrong);
+}
+
 static void print(const struct unpack_bench *b, const struct unpack_row *w, const char **last)
 {
 	if (b->o->json) {
 		print_json(w);
+		fflush(stdout); /* a row that was measured is not lost with the next */
+		return;
+	}
+	if (w->form) {
+		print_form(w, last);
 		return;
 	}
 	if (!*last || strcmp(*last, w->kind) != 0)
@@ -188,12 +215,34 @@ out:
 	return r;
 }
 
+/* Every form of the kernel, beside a copy. One that does not run here is told and left out. */
+static gantry_result tune_shape(struct unpack_bench *b, enum unpack_shape shape, const char **last, uint64_t *wrong)
+{
+	gantry_result r = GANTRY_OK, e;
+	struct unpack_row row;
+
+	TRY(unpack_bench_load(b, shape));
+	for (int k = 0; k < b->nblocks; k++)
+		for (int form = 0; form < GANTRY_UNPACK_FORM_COUNT; form++) {
+			e = unpack_measure_form(b, shape, form, b->blocks[k], &row);
+			if (e == GANTRY_ERR_LIMIT) /* has been logged */
+				continue;
+			TRY(e);
+			print(b, &row, last);
+			*wrong += row.wrong;
+		}
+out:
+	return r;
+}
+
 static gantry_result measure(struct unpack_bench *b, const enum unpack_shape *shapes, int nshapes, uint64_t *wrong)
 {
 	gantry_result r = GANTRY_OK;
 	const char *last = NULL;
 
-	for (int kind = KIND_UNPACK; kind <= KIND_RING; kind++)
+	for (int i = 0; i < nshapes && b->o->tune; i++)
+		TRY(tune_shape(b, shapes[i], &last, wrong));
+	for (int kind = KIND_UNPACK; kind <= KIND_RING && !b->o->tune; kind++)
 		for (int i = 0; i < nshapes; i++)
 			if ((b->o->kind == kind || b->o->kind == KIND_ALL) && wanted((enum kind)kind, shapes[i]))
 				TRY(measure_shape(b, (enum kind)kind, shapes[i], &last, wrong));
@@ -214,6 +263,7 @@ static const struct option_spec specs[] = {
 	{0, OPTION_COUNT, "seed", AT(seed), 0, UINT64_MAX, NULL, "N", "of the order of the pages and of all that is random (1)"},
 	{0, OPTION_INT, "repeats", AT(repeats), 1, UNPACK_REPEATS_MAX, NULL, "R", "repeats; medians are reported (7)"},
 	{0, OPTION_FLAG, "check-only", AT(check_only), 0, 0, NULL, NULL, "checks every byte and times nothing"},
+	{0, OPTION_FLAG, "tune", AT(tune), 0, 0, NULL, NULL, "forms of the kernel beside a copy, shapes aligned and odd with all blocks if not told otherwise"},
 	{0, OPTION_FLAG, "json", AT(json), 0, 0, NULL, NULL, "JSON lines"},
 };
 #undef X
@@ -227,6 +277,13 @@ static const struct option_set set = {
 	.specs = specs,
 	.nspecs = sizeof(specs) / sizeof(specs[0]),
 };
+
+static const char *default_blocks(const struct unpack_opts *o)
+{
+	if (o->device != GANTRY_DEVICE_CUDA)
+		return "1,2";
+	return o->tune ? "all" : "8,32,all";
+}
 
 int cmd_perf_unpack(int argc, char **argv)
 {
@@ -250,13 +307,14 @@ int cmd_perf_unpack(int argc, char **argv)
 	}
 	o.bytes -= o.bytes % 16; /* whole elements */
 	for (int i = 0; i < UNPACK_SHAPE_COUNT; i++)
-		if (o.shape == i || o.shape == UNPACK_SHAPE_COUNT)
+		if (o.shape == i ||
+		    (o.shape == UNPACK_SHAPE_COUNT && (!o.tune || i == UNPACK_ALIGNED || i == UNPACK_ODD)))
 			shapes[nshapes++] = (enum unpack_shape)i;
 	r = gantry_params_load(0);
 	if (r == GANTRY_OK)
 		r = unpack_bench_open(&b, &o, shapes, nshapes);
 	if (r == GANTRY_OK)
-		r = read_blocks(&b, o.blocks ? o.blocks : o.device == GANTRY_DEVICE_CUDA ? "8,32,all" : "1,2");
+		r = read_blocks(&b, o.blocks ? o.blocks : default_blocks(&o));
 	if (r == GANTRY_OK) {
 		print_head(&b, command);
 		r = measure(&b, shapes, nshapes, &wrong);
@@ -266,6 +324,10 @@ int cmd_perf_unpack(int argc, char **argv)
 			gantry_last_error()[0] ? gantry_last_error() : gantry_result_text(r));
 	else if (wrong)
 		fprintf(stderr, "gantry perf unpack: %llu bytes are wrong\n", (unsigned long long)wrong);
+	if (b.stuck) { /* the driver's own way out waits for the kernel as well */
+		fflush(NULL);
+		_exit(1);
+	}
 	unpack_bench_close(&b);
 	return r != GANTRY_OK || wrong;
 }

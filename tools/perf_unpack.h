@@ -1,6 +1,7 @@
 /*
  * `gantry perf unpack`: fragments of pages to where they belong. perf_unpack.c has the command, perf_unpack_shape.c
- * what fragments look like, perf_unpack_run.c checks and times, perf_unpack_ring.c the kernel that stays.
+ * what fragments look like, perf_unpack_run.c checks, perf_unpack_time.c times, perf_unpack_ring.c has the kernel that
+ * stays.
  */
 #ifndef GANTRY_TOOLS_PERF_UNPACK_H
 #define GANTRY_TOOLS_PERF_UNPACK_H
@@ -31,7 +32,7 @@ enum unpack_shape {
 extern const char *const unpack_shape_names[UNPACK_SHAPE_COUNT];
 
 struct unpack_opts {
-	int device, gpu, shape, kind, repeats, json, check_only;
+	int device, gpu, shape, kind, repeats, json, check_only, tune;
 	uint64_t bytes, seed;
 	const char *blocks;
 };
@@ -61,17 +62,21 @@ struct unpack_bench {
 	struct gantry_unpack_desc *descs; /* device */
 	uint64_t pool_bytes, dst_bytes, max_descs;
 	char *page, *msg;     /* host: the pool and a message as they should be */
+	uint32_t *turn;	      /* device: a counter for --tune, 0 between launches */
+	int form;	      /* of UNPACK_TUNED */
+	int stuck;	      /* a kernel does not end: nothing may be freed, which would be to wait for it */
 	uint64_t *wrong;      /* mapped */
 	uint64_t *wrong_dev;  /* the same for kernels */
 	struct unpack_list l; /* what is in the pool */
 };
 
 struct unpack_row {
-	const char *kind; /* unpack, reduce or ring */
+	const char *kind; /* unpack, reduce, ring or tune */
 	const char *shape;
+	const char *form; /* tune */
 	uint32_t blocks;
 	uint64_t bytes, frags, wrong;
-	double gbs, seed_gbs, copy_gbs;	    /* unpack */
+	double gbs, seed_gbs, copy_gbs;	    /* unpack; tune: without seed_gbs */
 	double fused_gbs, two_step_gbs;	    /* reduce */
 	double jobs, us_per_job, launch_us; /* ring: jobs per second, with the ring full */
 };
@@ -87,6 +92,16 @@ gantry_result unpack_measure(struct unpack_bench *b, enum unpack_shape shape, ui
 gantry_result unpack_measure_reduce(struct unpack_bench *b, enum unpack_shape shape, uint32_t blocks,
 				    struct unpack_row *ret);
 gantry_result unpack_measure_ring(struct unpack_bench *b, uint32_t blocks, struct unpack_row *ret);
+
+/* A form of unpack_forms.h. */
+gantry_result unpack_measure_form(struct unpack_bench *b, enum unpack_shape shape, int form, uint32_t blocks,
+				  struct unpack_row *ret);
+
+/* The ways that are compared: each puts work into the stream. */
+enum unpack_way { UNPACK_OURS, UNPACK_SEED, UNPACK_COPY, UNPACK_FUSED, UNPACK_TWO_STEP, UNPACK_TUNED, UNPACK_WAYS };
+gantry_result unpack_enqueue(struct unpack_bench *b, enum unpack_way way, uint32_t blocks);
+/* Medians, in GB/s of payload. */
+gantry_result unpack_time(struct unpack_bench *b, const enum unpack_way *ways, int n, uint32_t blocks, double *ret_gbs);
 
 /* Parts that the ring's measurement shares. */
 gantry_result unpack_launch(struct unpack_bench *b, uint32_t blocks, enum gantry_kernel kernel, const void *args,

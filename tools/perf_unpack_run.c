@@ -1,5 +1,5 @@
 /*
- * `perf unpack`: memory, checks and times.
+ * `perf unpack`: memory and checks.
  *
  * The pool is filled from the host, so that no kernel under test has a hand in what is expected. A destination is
  * poisoned by FILL with another pattern, and then checked: messages without gaps by VERIFY on the device, byte for
@@ -16,7 +16,7 @@
 #include "perf_unpack.h"
 #include "perf_util.h"
 
-enum { SEQ_MESSAGE = 1, SEQ_POISON = 2, TIMES = 3, BEHIND = 1 << 20 };
+enum { SEQ_MESSAGE = 1, SEQ_POISON = 2, BEHIND = 1 << 20, TURN_BYTES = 128 };
 
 static uint64_t area_bytes(const struct unpack_bench *b)
 {
@@ -60,6 +60,8 @@ gantry_result unpack_bench_open(struct unpack_bench *b, const struct unpack_opts
 	b->tmp = p;
 	TRY(b->dev->ops->alloc(b->dev, b->max_descs * sizeof(*b->descs), &p));
 	b->descs = p;
+	TRY(b->dev->ops->alloc(b->dev, TURN_BYTES, &p)); /* zeroed */
+	b->turn = p;
 	TRY(b->dev->ops->alloc_mapped(b->dev, sizeof(*b->wrong), &p, &q));
 	b->wrong = p;
 	b->wrong_dev = q;
@@ -81,6 +83,7 @@ void unpack_bench_close(struct unpack_bench *b)
 	b->dev->ops->free(b->dev, b->dst);
 	b->dev->ops->free(b->dev, b->tmp);
 	b->dev->ops->free(b->dev, b->descs);
+	b->dev->ops->free(b->dev, b->turn);
 	if (b->wrong)
 		b->dev->ops->free_mapped(b->dev, b->wrong);
 	gantry_device_close(b->dev);
@@ -122,13 +125,6 @@ out:
 	return r;
 }
 
-gantry_result unpack_launch(struct unpack_bench *b, uint32_t blocks, enum gantry_kernel kernel, const void *args,
-			    size_t size)
-{
-	struct gantry_launch l = {.kernel = kernel, .blocks = blocks, .args = args, .args_size = size};
-
-	return b->dev->ops->launch(b->dev, b->stream, &l);
-}
 static uint32_t many(const struct unpack_bench *b)
 {
 	return b->dev->sleeps ? 1 : b->dev->max_blocks;
@@ -217,85 +213,6 @@ out:
 	return r;
 }
 
-/* The ways that are compared: each puts work into the stream. */
-enum way { OURS, SEED, COPY, FUSED, TWO_STEP, WAYS };
-
-static gantry_result enqueue(struct unpack_bench *b, enum way way, uint32_t blocks)
-{
-	gantry_result r = GANTRY_OK;
-	char *dst = b->dst + UNPACK_GUARD, *tmp = b->tmp + UNPACK_GUARD;
-	struct gantry_unpack_args ours = {
-		.descs = b->descs, .n = b->l.n, .bounce = b->pool, .dst = way == TWO_STEP ? tmp : dst};
-	struct gantry_unpack_seed_args seed = {
-		.descs = b->descs, .n = b->l.n, .bounce = b->pool, .dst = dst, .bytes = b->l.bytes};
-	struct gantry_unpack_reduce_args fused = {.descs = b->descs,
-						  .n = b->l.n,
-						  .bounce = b->pool,
-						  .input = dst,
-						  .output = dst,
-						  .type = GANTRY_TYPE_FLOAT32,
-						  .op = GANTRY_OP_SUM};
-	struct gantry_reduce_args sum = {.src = {dst, tmp},
-					 .dst = {dst},
-					 .nsrc = 2,
-					 .ndst = 1,
-					 .count = b->l.bytes / sizeof(float),
-					 .type = GANTRY_TYPE_FLOAT32,
-					 .op = GANTRY_OP_SUM};
-
-	switch (way) {
-	case COPY:
-		r = b->dev->ops->copy_async(b->dev, b->stream, tmp, dst, b->l.bytes);
-		break;
-	case SEED:
-		r = unpack_launch(b, blocks, GANTRY_KERNEL_UNPACK_SEED, &seed, sizeof(seed));
-		break;
-	case FUSED:
-		r = unpack_launch(b, blocks, GANTRY_KERNEL_UNPACK_REDUCE, &fused, sizeof(fused));
-		break;
-	case TWO_STEP:
-		TRY(unpack_launch(b, blocks, GANTRY_KERNEL_UNPACK, &ours, sizeof(ours)));
-		TRY(unpack_launch(b, blocks, GANTRY_KERNEL_REDUCE, &sum, sizeof(sum)));
-		break;
-	default:
-		r = unpack_launch(b, blocks, GANTRY_KERNEL_UNPACK, &ours, sizeof(ours));
-	}
-out:
-	return r;
-}
-
-/* GB/s of payload, a few in a row between two events. */
-static gantry_result time_once(struct unpack_bench *b, enum way way, uint32_t blocks, double *ret_gbs)
-{
-	gantry_result r = GANTRY_OK;
-	double us = 0;
-
-	TRY(b->dev->ops->event_record(b->dev, b->from, b->stream));
-	for (int i = 0; i < TIMES; i++)
-		TRY(enqueue(b, way, blocks));
-	TRY(b->dev->ops->event_record(b->dev, b->to, b->stream));
-	TRY(gantry_stream_sync(b->dev, b->stream));
-	TRY(b->dev->ops->event_elapsed(b->dev, b->from, b->to, &us));
-	*ret_gbs = us > 0 ? (double)b->l.bytes * TIMES / us / 1e3 : NAN;
-out:
-	return r;
-}
-
-/* Medians of the ways from `first` on, interleaved; one round to warm up. */
-static gantry_result time_all(struct unpack_bench *b, enum way first, int n, uint32_t blocks, double *ret_gbs)
-{
-	gantry_result r = GANTRY_OK;
-	static double v[WAYS][UNPACK_REPEATS_MAX];
-
-	for (int k = -1; k < b->o->repeats; k++)
-		for (int i = 0; i < n; i++)
-			TRY(time_once(b, (enum way)(first + i), blocks, &v[i][k < 0 ? 0 : k]));
-	for (int i = 0; i < n; i++)
-		ret_gbs[i] = perf_median(v[i], (size_t)b->o->repeats);
-out:
-	return r;
-}
-
 gantry_result unpack_measure(struct unpack_bench *b, enum unpack_shape shape, uint32_t blocks, struct unpack_row *ret)
 {
 	gantry_result r = GANTRY_OK;
@@ -304,23 +221,24 @@ gantry_result unpack_measure(struct unpack_bench *b, enum unpack_shape shape, ui
 				 .blocks = blocks,
 				 .bytes = b->l.bytes,
 				 .frags = b->l.n};
+	static const enum unpack_way ways[] = {UNPACK_OURS, UNPACK_SEED, UNPACK_COPY};
 	double gbs[3] = {NAN, NAN, NAN};
 	uint64_t seed_wrong = 0;
 
 	TRY(unpack_poison(b, b->dst));
-	TRY(enqueue(b, SEED, blocks));
+	TRY(unpack_enqueue(b, UNPACK_SEED, blocks));
 	TRY(unpack_verify(b, b->dst, &seed_wrong));
 	if (seed_wrong)
 		FAIL(GANTRY_ERR_CORRUPT, "NCCL's loop, which is compared with, got %llu bytes wrong",
 		     (unsigned long long)seed_wrong);
 	TRY(unpack_poison(b, b->dst));
-	TRY(enqueue(b, OURS, blocks));
+	TRY(unpack_enqueue(b, UNPACK_OURS, blocks));
 	TRY(unpack_verify(b, b->dst, &row.wrong));
 	if (!b->o->check_only)
-		TRY(time_all(b, OURS, 3, blocks, gbs));
-	row.gbs = gbs[OURS];
-	row.seed_gbs = gbs[SEED];
-	row.copy_gbs = gbs[COPY];
+		TRY(unpack_time(b, ways, 3, blocks, gbs));
+	row.gbs = gbs[0];
+	row.seed_gbs = gbs[1];
+	row.copy_gbs = gbs[2];
 	*ret = row;
 out:
 	return r;
@@ -359,7 +277,7 @@ static gantry_result check_reduce(struct unpack_bench *b, uint32_t blocks, uint6
 	TRY(unpack_poison(b, b->dst));
 	TRY(gantry_stream_sync(b->dev, b->stream));
 	TRY(b->dev->ops->copy(b->dev, b->dst + UNPACK_GUARD, b->msg, n * sizeof(float)));
-	TRY(enqueue(b, FUSED, blocks));
+	TRY(unpack_enqueue(b, UNPACK_FUSED, blocks));
 	TRY(gantry_stream_sync(b->dev, b->stream));
 	TRY(b->dev->ops->copy(b->dev, got, b->dst + UNPACK_GUARD, n * sizeof(float)));
 	for (uint64_t i = 0; i < n; i++)
@@ -379,11 +297,12 @@ gantry_result unpack_measure_reduce(struct unpack_bench *b, enum unpack_shape sh
 				 .blocks = blocks,
 				 .bytes = b->l.bytes,
 				 .frags = b->l.n};
+	static const enum unpack_way ways[] = {UNPACK_FUSED, UNPACK_TWO_STEP};
 	double gbs[2] = {NAN, NAN};
 
 	TRY(check_reduce(b, blocks, &row.wrong));
 	if (!b->o->check_only)
-		TRY(time_all(b, FUSED, 2, blocks, gbs));
+		TRY(unpack_time(b, ways, 2, blocks, gbs));
 	row.fused_gbs = gbs[0];
 	row.two_step_gbs = gbs[1];
 	*ret = row;

@@ -21,7 +21,8 @@ struct dev_frags {
 
 /*
  * block: its share of the list, one of `shares`. Descriptors are read like payload: whoever wrote them during this
- * kernel has been heard of by an acquire and a barrier. Ends without a barrier.
+ * kernel has been heard of by an acquire and a barrier. Ends without a barrier. dev_unpack is for the blocks of a
+ * kernel that has other work too, dev_unpack_grid for one that has not and may be as large as the device.
  */
 #ifdef __CUDACC__
 #include "device/cuda/dev_unpack.h"
@@ -37,6 +38,10 @@ DEV void dev_unpack(const struct dev_frags *f, uint32_t share, uint32_t shares)
 		if (d->len)
 			memcpy(f->gather ? page : place, f->gather ? place : page, d->len);
 	}
+}
+DEV void dev_unpack_grid(const struct dev_frags *f, uint32_t share, uint32_t shares)
+{
+	dev_unpack(f, share, shares);
 }
 #endif
 
@@ -55,7 +60,7 @@ DEV void k_unpack(const struct gantry_unpack_args *a)
 	f.bounce = a->bounce;
 	f.dst = a->dst;
 	f.gather = a->gather;
-	dev_unpack(&f, dev_block(), dev_blocks());
+	dev_unpack_grid(&f, dev_block(), dev_blocks());
 }
 
 #endif

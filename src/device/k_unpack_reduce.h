@@ -21,7 +21,7 @@ struct dev_unpack_sum {
 /* Where byte `pos` of the array lies, which is not in fragments up to i but in one that follows. 0: nowhere. */
 DEV const char *dev_unpack_byte(const struct dev_frags *f, uint64_t i, uint64_t pos)
 {
-	while (++i < f->n) {
+	while (++i < (uint32_t)f->n) { /* less than 2^31 */
 		struct gantry_unpack_desc d = f->descs[i];
 
 		if (pos >= d.dst_off && pos - d.dst_off < d.len)

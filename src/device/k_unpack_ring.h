@@ -25,7 +25,11 @@
  * dev_unpack_nothing in cuda/dev_unpack.h).
  *
  * The host may do anything while the kernel stays but wait for the whole device: no freeing of device memory, no
- * allocation of pinned memory, no loading of kernels, and no work in a stream whose queue to the GPU is the ring's.
+ * allocation of pinned memory, no loading of kernels nor the first launch of one that needs more stack than all before
+ * (the driver makes room for it), and no work in a stream whose queue to the GPU is the ring's.
+ *
+ * A ring that was made with marks says more of where it is: relaxed stores in mapped memory, one of each block when it
+ * has taken a job and one of each warp that is through. They order nothing and are only read when something is wrong.
  */
 #ifndef GANTRY_DEVICE_K_UNPACK_RING_H
 #define GANTRY_DEVICE_K_UNPACK_RING_H
@@ -52,6 +56,18 @@ DEV int dev_unpack_wait(const uint64_t *posted, uint64_t k)
 	}
 	dev_wait_done(&w);
 	return !aborted && (now & ~GANTRY_UNPACK_STOP) > k;
+}
+
+/* Behind dev_unpack, which ends without a barrier: what a warp says is of itself alone. */
+DEV void dev_unpack_mark(const struct gantry_unpack_ring_args *a, uint64_t k, int left)
+{
+	const uint32_t warp = dev_lane() / 32;
+	struct gantry_unpack_marks *m = &a->marks[dev_block()];
+
+	if (!left && dev_lane() == 0)
+		dev_store_relaxed(&m->took, k + 1);
+	else if (left && dev_lane() % 32 == 0 && warp < GANTRY_UNPACK_WARPS)
+		dev_store_relaxed(&m->left[warp], k + 1);
 }
 
 DEV void k_unpack_ring(const struct gantry_unpack_ring_args *a)
@@ -83,7 +99,11 @@ DEV void k_unpack_ring(const struct gantry_unpack_ring_args *a)
 		dev_share(&turn, sizeof(turn));
 		if (turn.end)
 			return;
+		if (a->marks)
+			dev_unpack_mark(a, k, 0);
 		dev_unpack(&turn.f, dev_block(), dev_blocks());
+		if (a->marks)
+			dev_unpack_mark(a, k, 1);
 		dev_barrier();
 		if (dev_lane() == 0) {
 			dev_store(&a->done[dev_block()].jobs, k + 1);

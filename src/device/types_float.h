@@ -124,7 +124,7 @@ DEV_ELEM uint16_t dev_bf16_store(float f)
 	return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? 0x7fff : r);
 }
 
-#ifdef __CUDACC__
+#ifdef __CUDA_ARCH__
 DEV_ELEM float dev_f16_load(uint16_t v)
 {
 	float f;
@@ -150,7 +150,7 @@ DEV_ELEM uint16_t dev_f16_store(float f)
 }
 #endif
 
-#if defined(__CUDACC__) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
 /* The instructions take pairs; the other half of ours is zero. */
 #define DEV_FLOAT8(tag)                                                                                                \
 	DEV_ELEM float dev_##tag##_load(uint8_t v)                                                                     \

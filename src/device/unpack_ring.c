@@ -2,6 +2,7 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
 #include "device/unpack_ring.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,9 +10,11 @@
 #include "base/log.h"
 #include "device/wait.h"
 
-enum { MAX_ENTRIES = 1 << 16, END_NAP_NS = 100000, LOOK_NS = 1000000 };
+enum { MAX_ENTRIES = 1 << 16, END_NAP_NS = 100000, LOOK_NS = 1000000, TOLD_BLOCKS = 4 };
 
-/* Mapped memory: this, then `entries` jobs, then one gantry_unpack_done and one door per block. */
+/* Mapped memory: this, then `entries` jobs, then one gantry_unpack_done, one gantry_unpack_marks and one door per
+ * block.
+ */
 struct shared {
 	uint64_t posted;
 	char pad0[120];
@@ -26,22 +29,24 @@ struct gantry_unpack_ring {
 	struct shared *shared; /* as the host addresses it */
 	struct gantry_unpack_job *jobs;
 	struct gantry_unpack_done *done;
+	struct gantry_unpack_marks *marks; /* NULL: none are made */
 	struct gantry_door *doors;
 	uint32_t blocks, entries;
 	uint64_t posted, seen; /* seen: what the slowest block had done at the last look */
 };
 
-static gantry_result map(struct gantry_unpack_ring *ring, struct gantry_unpack_ring_args *args,
+static gantry_result map(struct gantry_unpack_ring *ring, int marks, struct gantry_unpack_ring_args *args,
 			 const uint32_t **ret_abort)
 {
 	gantry_result r = GANTRY_OK;
 	size_t jobs = sizeof(struct shared), done = jobs + ring->entries * sizeof(struct gantry_unpack_job);
-	size_t doors, size;
+	size_t marked, doors, size;
 	void *host = NULL, *device = NULL;
 	char *h, *d;
 
 	done = (done + 127) / 128 * 128;
-	doors = done + ring->blocks * sizeof(struct gantry_unpack_done);
+	marked = done + ring->blocks * sizeof(struct gantry_unpack_done);
+	doors = marked + ring->blocks * sizeof(struct gantry_unpack_marks);
 	size = doors + ring->blocks * sizeof(struct gantry_door);
 	TRY(ring->dev->ops->alloc_mapped(ring->dev, size, &host, &device));
 	h = host;
@@ -49,10 +54,12 @@ static gantry_result map(struct gantry_unpack_ring *ring, struct gantry_unpack_r
 	ring->shared = host;
 	ring->jobs = (struct gantry_unpack_job *)(h + jobs);
 	ring->done = (struct gantry_unpack_done *)(h + done);
+	ring->marks = marks ? (struct gantry_unpack_marks *)(h + marked) : NULL;
 	ring->doors = (struct gantry_door *)(h + doors);
 	args->posted = &((struct shared *)d)->posted;
 	args->jobs = (const struct gantry_unpack_job *)(d + jobs);
 	args->done = (struct gantry_unpack_done *)(d + done);
+	args->marks = marks ? (struct gantry_unpack_marks *)(d + marked) : NULL;
 	args->mask = ring->entries - 1;
 	args->door = ring->dev->sleeps ? &((struct shared *)d)->door : NULL;
 	*ret_abort = &((struct shared *)d)->abort;
@@ -60,8 +67,8 @@ out:
 	return r;
 }
 
-gantry_result gantry_unpack_ring_create(struct gantry_device *dev, uint32_t blocks, uint32_t lanes, uint32_t entries,
-					struct gantry_unpack_ring **ret_ring)
+static gantry_result create(struct gantry_device *dev, uint32_t blocks, uint32_t lanes, uint32_t entries, int marks,
+			    struct gantry_unpack_ring **ret_ring)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_unpack_ring *ring = calloc(1, sizeof(*ring));
@@ -81,7 +88,7 @@ gantry_result gantry_unpack_ring_create(struct gantry_device *dev, uint32_t bloc
 	ring->dev = dev;
 	ring->blocks = blocks;
 	ring->entries = entries;
-	TRY(map(ring, &args, &l.abort));
+	TRY(map(ring, marks, &args, &l.abort));
 	TRY(dev->ops->stream_create(dev, &ring->stream));
 	l.doors = dev->sleeps ? ring->doors : NULL;
 	TRY(dev->ops->launch(dev, ring->stream, &l));
@@ -94,6 +101,17 @@ out:
 		dev->ops->free_mapped(dev, ring->shared);
 	free(ring);
 	return r;
+}
+
+gantry_result gantry_unpack_ring_create(struct gantry_device *dev, uint32_t blocks, uint32_t lanes, uint32_t entries,
+					struct gantry_unpack_ring **ret_ring)
+{
+	return create(dev, blocks, lanes, entries, 0, ret_ring);
+}
+gantry_result gantry_unpack_ring_create_marked(struct gantry_device *dev, uint32_t blocks, uint32_t lanes,
+					       uint32_t entries, struct gantry_unpack_ring **ret_ring)
+{
+	return create(dev, blocks, lanes, entries, 1, ret_ring);
 }
 
 uint64_t gantry_unpack_ring_done(struct gantry_unpack_ring *ring)
@@ -131,6 +149,44 @@ gantry_result gantry_unpack_ring_post(struct gantry_unpack_ring *ring, const str
 	return GANTRY_OK;
 }
 
+static uint64_t look(const uint64_t *word)
+{
+	return __atomic_load_n(word, __ATOMIC_SEQ_CST);
+}
+
+/* Where a block is. A warp that has not left while others have, in a job that the block has taken, has stopped there.
+ */
+static void tell_block(const struct gantry_unpack_ring *ring, uint32_t b, char *text, size_t len)
+{
+	const struct gantry_unpack_marks *m = ring->marks ? &ring->marks[b] : NULL;
+	size_t n =
+		(size_t)snprintf(text, len, "block %u has done %llu", b, (unsigned long long)look(&ring->done[b].jobs));
+
+	if (!m)
+		return;
+	n += (size_t)snprintf(text + n, len - n, ", taken %llu, its warps have left",
+			      (unsigned long long)look(&m->took));
+	for (uint32_t w = 0; w < GANTRY_UNPACK_WARPS && n < len; w++)
+		n += (size_t)snprintf(text + n, len - n, " %llu", (unsigned long long)look(&m->left[w]));
+}
+
+/* What there is to know when something that should have happened has not: the first blocks that are behind. */
+static void tell(const struct gantry_unpack_ring *ring)
+{
+	uint32_t behind = 0;
+	char text[512];
+
+	for (uint32_t b = 0; b < ring->blocks; b++) {
+		if (look(&ring->done[b].jobs) >= ring->posted || behind++ >= TOLD_BLOCKS)
+			continue;
+		tell_block(ring, b, text, sizeof(text));
+		LOG_WARN(DEVICE, "unpack ring of %s: %s", ring->dev->name, text);
+	}
+	LOG_WARN(DEVICE, "unpack ring of %s: posted %llu (the word says %#llx), abort %u; %u of %u blocks are behind",
+		 ring->dev->name, (unsigned long long)ring->posted, (unsigned long long)look(&ring->shared->posted),
+		 __atomic_load_n(&ring->shared->abort, __ATOMIC_SEQ_CST), behind, ring->blocks);
+}
+
 /* A look at whether there is still somebody to wait for. */
 static gantry_result alive(struct gantry_unpack_ring *ring, uint64_t number, uint64_t waited, uint64_t timeout_ns)
 {
@@ -142,6 +198,8 @@ static gantry_result alive(struct gantry_unpack_ring *ring, uint64_t number, uin
 		FAIL(e == GANTRY_OK ? GANTRY_ERR_INTERNAL : e,
 		     "the kernel of an unpack ring on %s has ended with %llu jobs done, of %llu posted",
 		     ring->dev->name, (unsigned long long)ring->seen, (unsigned long long)ring->posted);
+	if (waited > timeout_ns && ring->posted)
+		tell(ring);
 	if (waited > timeout_ns)
 		FAIL(GANTRY_ERR_TIMEOUT, "unpack job %llu is not done after %.3f s; %llu are, of %llu posted",
 		     (unsigned long long)number - 1, (double)timeout_ns / 1e9, (unsigned long long)ring->seen,
@@ -201,11 +259,12 @@ gantry_result gantry_unpack_ring_destroy(struct gantry_unpack_ring *ring, uint64
 	ring_doors(ring);
 	e = ended(ring, timeout_ns);
 	if (e == GANTRY_AGAIN) {
+		tell(ring);
 		gantry_unpack_ring_abort(ring);
 		e = ended(ring, timeout_ns);
 	}
 	if (e == GANTRY_AGAIN)
-		FAIL(GANTRY_ERR_TIMEOUT,
+		FAIL(GANTRY_ERR_INTERNAL,
 		     "the unpack ring of %s does not end, not even aborted; its memory is left to it", ring->dev->name);
 	if (e == GANTRY_OK && gantry_unpack_ring_done(ring) < ring->posted)
 		r = gantry_fail(GANTRY_ERR_TIMEOUT, LOG_SUBSYS, __FILE__, __LINE__,

@@ -19,6 +19,10 @@ struct gantry_unpack_ring;
  * default. */
 gantry_result gantry_unpack_ring_create(struct gantry_device *dev, uint32_t blocks, uint32_t lanes, uint32_t entries,
 					struct gantry_unpack_ring **ret_ring);
+/* The same, with marks (k_unpack_ring.h): a wait that times out then tells how far each warp has come. A job takes a
+ * little longer. */
+gantry_result gantry_unpack_ring_create_marked(struct gantry_device *dev, uint32_t blocks, uint32_t lanes,
+					       uint32_t entries, struct gantry_unpack_ring **ret_ring);
 /* The job's pointers are the device's; descriptors and pages have been written. Its number is 1 more than that of the
  * job before, the first is 0. GANTRY_AGAIN: no entry is free. */
 gantry_result gantry_unpack_ring_post(struct gantry_unpack_ring *ring, const struct gantry_unpack_job *job,
@@ -30,7 +34,8 @@ gantry_result gantry_unpack_ring_wait(struct gantry_unpack_ring *ring, uint64_t 
 /* The blocks leave as soon as they look; jobs that are not done stay undone. */
 void gantry_unpack_ring_abort(struct gantry_unpack_ring *ring);
 /* Lets the jobs that were posted end, for timeout_ns at the most, then aborts. ERR_TIMEOUT: some were not done. If the
- * kernel does not end even then, for another timeout_ns, its memory is left to it. NULL is fine. */
+ * kernel does not end even then, for another timeout_ns, its memory is left to it: ERR_INTERNAL, and whoever waits for
+ * the device from now on, by freeing memory say, waits for ever. NULL is fine. */
 gantry_result gantry_unpack_ring_destroy(struct gantry_unpack_ring *ring, uint64_t timeout_ns);
 
 #endif

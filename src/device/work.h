@@ -119,11 +119,19 @@ struct gantry_unpack_args {
 	uint32_t reserved; /* 0 */
 };
 
+/* `perf unpack --tune`: one of unpack_forms.h in place of the one that UNPACK takes. */
+struct gantry_unpack_tune_args {
+	struct gantry_unpack_args u;
+	uint32_t *turn; /* device memory, for forms with tickets: 0 before a launch, and again after it */
+	uint32_t form;
+	uint32_t reserved; /* 0 */
+};
+
 /*
  * output[i] = op(input[i], what arrived for element i). The unpacked elements are source 1 of a reduction of two (see
  * types_dev.h), input is source 0. Both and dst_off are offsets into the same array: element i has the bytes
  * i * size .. of it. Fragments may cut elements anywhere if the descriptors that share an element follow each other
- * in the list, in the order of dst_off; otherwise the list has any order.
+ * in the list, in the order of dst_off; otherwise the list has any order. A len is at most 2^32 - 64.
  */
 struct gantry_unpack_reduce_args {
 	const struct gantry_unpack_desc *descs;
@@ -155,9 +163,17 @@ struct gantry_unpack_done {
 struct gantry_unpack_ring_args {
 	const uint64_t *posted; /* jobs posted, and GANTRY_UNPACK_STOP */
 	const struct gantry_unpack_job *jobs;
-	struct gantry_unpack_done *done; /* by block */
-	uint64_t mask;			 /* entries - 1 */
-	struct gantry_door *door;	 /* of the host that waits for done; NULL: it never sleeps */
+	struct gantry_unpack_done *done;   /* by block */
+	uint64_t mask;			   /* entries - 1 */
+	struct gantry_door *door;	   /* of the host that waits for done; NULL: it never sleeps */
+	struct gantry_unpack_marks *marks; /* by block; NULL: nobody wants to know */
+};
+/* Mapped memory: how far a block has come, for the case that it comes no further. */
+enum { GANTRY_UNPACK_WARPS = 16 };
+struct gantry_unpack_marks {
+	uint64_t took; /* all lanes have heard of jobs below it */
+	char pad[120];
+	uint64_t left[GANTRY_UNPACK_WARPS]; /* warp w has ended its part of all jobs below it */
 };
 #define GANTRY_UNPACK_STOP (1ull << 63)
 

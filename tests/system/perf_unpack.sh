@@ -31,6 +31,13 @@ want reduce fused_gbs two_step_gbs ratio_two_step wrong
 want ring us_per_job launch_us jobs_per_s ratio_launch wrong
 head -n 1 "$scratch/rows" | grep -q '"commit": .*"device_name"' || fail "the first line does not describe the run"
 
+# Forms of the kernel: on the host they are all the same one, and right.
+"$tool" perf unpack --tune --json -e 256k --blocks 1 --repeats 1 >"$scratch/tune" || fail "--tune exits with $?"
+for shape in aligned odd; do
+	n=$(grep "\"kind\": \"tune\", \"shape\": \"$shape\"" "$scratch/tune" | grep '"form": "[^"]*".*"ratio_copy": [0-9].*"wrong": 0}' | sort -u | wc -l)
+	[ "$n" -ge 10 ] || fail "$n forms with shape $shape"
+done
+
 "$tool" perf unpack --shape nothing 2>"$scratch/err"
 [ $? = 2 ] || fail "an unknown shape is no wrong usage"
 "$tool" perf unpack --kind ring --shape odd 2>"$scratch/err"

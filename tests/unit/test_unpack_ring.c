@@ -202,6 +202,28 @@ static void test_full(void)
 	CHECK_EQ(gantry_unpack_ring_destroy(ring, LONG), GANTRY_ERR_TIMEOUT);
 }
 
+/* With marks: the same bytes, and what it tells of itself when a wait is in vain does no harm. */
+static void test_marks(void)
+{
+	struct gantry_unpack_ring *ring = NULL;
+	struct gantry_unpack_job job;
+
+	CHECK_EQ(gantry_unpack_ring_create_marked(dev, 3, on_gpu ? 512 : 0, 8, &ring), GANTRY_OK);
+	list.n = 0;
+	memset(dst.host, POISON, SPACE);
+	for (uint64_t k = 0; k < 40; k++)
+		list_add(&list, k * 2000 + 3, k * 1500, 1500);
+	for (uint64_t k = 0; k < 5; k++) {
+		job = job_of(k * 8, 8, 0);
+		CHECK_EQ(gantry_unpack_ring_post(ring, &job, NULL), GANTRY_OK);
+	}
+	CHECK_EQ(gantry_unpack_ring_wait(ring, 5, LONG), GANTRY_OK);
+	for (uint64_t k = 0; k < 40; k++)
+		CHECK(memcmp(dst.host + k * 1500, pool.host + k * 2000 + 3, 1500) == 0);
+	CHECK_EQ(gantry_unpack_ring_wait(ring, 6, 1000), GANTRY_ERR_TIMEOUT); /* there is no such job */
+	CHECK_EQ(gantry_unpack_ring_destroy(ring, LONG), GANTRY_OK);
+}
+
 static void test_arguments(void)
 {
 	struct gantry_unpack_ring *ring = NULL;
@@ -236,6 +258,7 @@ int main(int argc, char **argv)
 	test_shares(3, 64);
 	test_shares(4, 512);
 	test_small(512);
+	test_marks();
 	test_stop();
 	test_abort();
 	test_full();

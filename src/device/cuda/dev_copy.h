@@ -12,45 +12,9 @@
 #ifndef GANTRY_DEVICE_CUDA_DEV_COPY_H
 #define GANTRY_DEVICE_CUDA_DEV_COPY_H
 
+#include "device/cuda/dev_access.h"
+
 enum { DEV_COPY_SMALL = 64 };
-
-DEV uint32_t dev_load_byte(const void *p)
-{
-	uint32_t v;
-
-	asm volatile("ld.global.u8 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-	return v;
-}
-DEV void dev_store_byte(void *p, uint32_t v)
-{
-	asm volatile("st.global.u8 [%0], %1;" ::"l"(p), "r"(v) : "memory");
-}
-/* Not kept in L1: each byte is used once. */
-DEV uint4 dev_load16_once(const void *p)
-{
-	uint4 v;
-
-	asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-		     : "l"(p)
-		     : "memory");
-	return v;
-}
-DEV uint4 dev_load16(const void *p)
-{
-	uint4 v;
-
-	asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-		     : "l"(p)
-		     : "memory");
-	return v;
-}
-DEV void dev_store16(void *p, uint4 v)
-{
-	asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-		     : "memory");
-}
 
 /* Bytes [0, head) and [from, from + tail). */
 DEV void dev_copy_ends(char *dst, const char *src, uint32_t head, uint64_t from, uint32_t tail)

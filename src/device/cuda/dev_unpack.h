@@ -14,8 +14,7 @@
  * the compiler puts all loads of such a loop on one: each wait is for all of them. Measured, see
  * docs/design/0007-unpack-kernel.md.)
  *
- * Descriptors come by one load of the whole warp for a batch of up to 32, a batch ahead of their use. Each lane works
- * out one of them; for its turn a fragment's places go from that lane to all.
+ * Batches of nothing but tiny fragments go another way: dev_unpack_tiny.h.
  *
  * Every vector that is loaded holds at least one byte of the fragment, so nothing beyond its enclosing aligned 16 bytes
  * is read; every byte that is stored is one of the fragment.
@@ -23,204 +22,67 @@
 #ifndef GANTRY_DEVICE_CUDA_DEV_UNPACK_H
 #define GANTRY_DEVICE_CUDA_DEV_UNPACK_H
 
-/* Measured, see docs/design/0007-unpack-kernel.md. More do not fit into a lane's 128 registers. */
-enum { DEV_UNPACK_ITEMS = 3, DEV_UNPACK_ROUNDS = 4, DEV_UNPACK_BATCH = 8 };
+#include "device/cuda/dev_unpack_walk.h"
 
-/* Whoever calls these is a whole warp. */
-#define DEV_WARP_ALL 0xffffffffu
+#include "device/cuda/dev_unpack_tiny.h"
 
-/* Loads and stores of those lanes only for which `yes`, without a branch; others get what was in the register. */
-DEV uint4 dev_load16_if(const void *p, int yes)
-{
-	uint4 v;
-
-	asm volatile("{\n\t.reg .pred q;\n\tsetp.ne.s32 q, %5, 0;\n\t"
-		     "@q ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n\t}"
-		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-		     : "l"(p), "r"(yes)
-		     : "memory");
-	return v;
-}
-DEV void dev_store16_if(void *p, uint4 v, int yes)
-{
-	asm volatile("{\n\t.reg .pred q;\n\tsetp.ne.s32 q, %5, 0;\n\t"
-		     "@q st.global.v4.u32 [%0], {%1, %2, %3, %4};\n\t}" ::"l"(p),
-		     "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(yes)
-		     : "memory");
-}
-/* 0 in the others. Not set behind the load: that would be to wait for it. */
-DEV uint32_t dev_load_byte_if(const void *p, int yes)
-{
-	uint32_t v = 0;
-
-	asm volatile("{\n\t.reg .pred q;\n\tsetp.ne.s32 q, %2, 0;\n\t@q ld.global.u8 %0, [%1];\n\t}"
-		     : "+r"(v)
-		     : "l"(p), "r"(yes)
-		     : "memory");
-	return v;
-}
-DEV void dev_store_byte_if(void *p, uint32_t v, int yes)
-{
-	asm volatile("{\n\t.reg .pred q;\n\tsetp.ne.s32 q, %2, 0;\n\t@q st.global.u8 [%0], %1;\n\t}" ::"l"(p), "r"(v),
-		     "r"(yes)
-		     : "memory");
-}
-DEV uint4 dev_shfl16(uint4 v, uint32_t lane)
-{
-	v.x = __shfl_sync(DEV_WARP_ALL, v.x, lane);
-	v.y = __shfl_sync(DEV_WARP_ALL, v.y, lane);
-	v.z = __shfl_sync(DEV_WARP_ALL, v.z, lane);
-	v.w = __shfl_sync(DEV_WARP_ALL, v.w, lane);
-	return v;
-}
-
-/* What is left of a fragment, or of a part of one. */
-struct dev_unpack_place {
-	char *d;
-	const char *s;	/* aligned; the bytes wanted start `shift` into it */
-	uint32_t vecs;	/* whole vectors of the destination */
-	uint32_t bytes; /* from bit 0: shift; from 4 and 8: how many bytes there are before the vectors and after */
+/*
+ * Measured, see docs/design/0007-unpack-kernel.md. A few blocks are bound by what they have in flight, and more does
+ * not fit into a lane's 128 registers. With many the memory is what counts: it is better off with less at once, and
+ * with whole lines that leave L2 in the order in which they came.
+ */
+struct dev_unpack_few {
+	enum { ITEMS = 3, ROUNDS = 4, BATCH = 8, STREAM = 0, SECTORS = 0, TICKETS = 0 };
 };
-/* Where a warp is on its way through the list; all of it is the same in all lanes, but for `next` and `mine`. */
-struct dev_unpack_walk {
-	const struct dev_frags *f;
-	uint32_t warp, warps;
-	uint32_t base;			   /* descriptors below it have been handed out */
-	uint32_t next_first, next_have;	   /* the batch after this: its first descriptor and how many it has */
-	uint32_t next_splits;		   /* parts that its only descriptor is split in; 1: it is whole */
-	uint4 next;			   /* this lane's descriptor of it */
-	uint32_t first, have, k;	   /* this batch: the same, and which one is next */
-	struct dev_unpack_place mine, now; /* this lane's fragment of this batch; the one in work */
+struct dev_unpack_many {
+	enum { ITEMS = 2, ROUNDS = 4, BATCH = 4, STREAM = 1, SECTORS = 0, TICKETS = 0 };
 };
+/* So many blocks fill the memory of the GPUs that there are: one moves about 45 GB/s. */
+enum { DEV_UNPACK_MANY = 48 };
+
 template <int ROUNDS>
 struct dev_unpack_item {
 	uint4 v[ROUNDS + 1]; /* the last one: lane 0's, of the vector that follows */
 	char *d;
 	char *end; /* where this lane's byte at an end belongs; NULL: it has none */
 	uint32_t byte;
-	uint32_t vecs, shift;
+	uint32_t vecs;
+	uint32_t shift; /* 1 to 15, or 0; 16: none, and whole lines. With 32: the first vector is left out */
 };
-
-/*
- * The list is handed out in rounds: in each of them all warps get equally many descriptors, DEV_UNPACK_BATCH or what is
- * left for everybody. In the last round there are fewer descriptors than warps; each is split in as many parts as there
- * are warps for it. So no warp has more to do than another but for a part of a fragment.
- */
-DEV void dev_unpack_fetch(struct dev_unpack_walk *w)
-{
-	const uint32_t lane = dev_lane() & 31, rest = (uint32_t)w->f->n - w->base;
-
-	w->next_have = w->next_splits = 1;
-	if (rest >= w->warps) {
-		if (rest >= DEV_UNPACK_BATCH * w->warps)
-			w->next_have = DEV_UNPACK_BATCH;
-		else
-			w->next_have = rest / w->warps;
-		w->next_first = w->base + w->warp * w->next_have;
-		w->base += w->warps * w->next_have;
-	} else if (rest) {
-		w->next_splits = w->warps / rest;
-		w->next_first = w->base + w->warp / w->next_splits;
-		w->next_have = w->warp < rest * w->next_splits;
-		w->base += rest;
-	} else {
-		w->next_have = 0;
-	}
-	w->next = dev_load16_if(w->f->descs + w->next_first + lane, lane < w->next_have);
-}
-
-/* Warp `warp` of `warps`. */
-DEV void dev_unpack_begin(struct dev_unpack_walk *w, const struct dev_frags *f, uint32_t warp, uint32_t warps)
-{
-	w->f = f;
-	w->warp = warp;
-	w->warps = warps;
-	w->base = w->next_first = 0;
-	w->k = w->have = w->now.vecs = 0;
-	dev_unpack_fetch(w);
-}
-
-/* This warp's part of the fragment. The bytes before the vectors belong to the first part, those after to the last. */
-DEV void dev_unpack_split(const struct dev_unpack_walk *w, struct dev_unpack_place *p)
-{
-	const uint32_t part = w->warp % w->next_splits;
-	const uint32_t from = (uint32_t)((uint64_t)p->vecs * part / w->next_splits);
-	const uint32_t to = (uint32_t)((uint64_t)p->vecs * (part + 1) / w->next_splits);
-
-	p->d += 16ull * from;
-	p->s += 16ull * from;
-	p->vecs = to - from;
-	p->bytes &= 0xfu | (part == 0 ? 0xf0u : 0) | (part + 1 == w->next_splits ? 0xffffff00u : 0);
-}
-
-struct dev_unpack_copy {
-	__device__ __forceinline__ void work_out(const struct dev_unpack_walk *w, struct dev_unpack_place *p)
-	{
-		const uint32_t len = w->next.y;
-		char *place = w->f->dst + (w->next.z | (uint64_t)w->next.w << 32), *page = w->f->bounce + w->next.x;
-		char *d = w->f->gather ? page : place, *s = w->f->gather ? place : page;
-		uint32_t head = (uint32_t)(0 - (uintptr_t)d) & 15, shift;
-
-		head = head < len ? head : len;
-		shift = (uint32_t)((uintptr_t)s + head) & 15;
-		p->d = d + head;
-		p->s = s + head - shift;
-		p->vecs = (len - head) / 16;
-		p->bytes = shift | head << 4 | (len - head) % 16 << 8;
-	}
-};
-
-/* The next batch. 0: there is none. */
-template <class WHAT>
-DEV int dev_unpack_refill(struct dev_unpack_walk *w, WHAT &what)
-{
-	if (w->next_have == 0)
-		return 0;
-	what.work_out(w, &w->mine);
-	if (w->next_splits != 1)
-		dev_unpack_split(w, &w->mine);
-	w->k = 0;
-	w->first = w->next_first;
-	w->have = w->next_have;
-	dev_unpack_fetch(w);
-	return 1;
-}
-
-/* The next fragment becomes the one in work. */
-DEV void dev_unpack_turn(struct dev_unpack_walk *w)
-{
-	w->now.d = (char *)__shfl_sync(DEV_WARP_ALL, (unsigned long long)w->mine.d, w->k);
-	w->now.s = (const char *)__shfl_sync(DEV_WARP_ALL, (unsigned long long)w->mine.s, w->k);
-	w->now.vecs = __shfl_sync(DEV_WARP_ALL, w->mine.vecs, w->k);
-	w->now.bytes = __shfl_sync(DEV_WARP_ALL, w->mine.bytes, w->k);
-	w->k++;
-}
 
 /* Loads the next vectors of the fragment in work. */
-template <int ROUNDS>
-DEV void dev_unpack_load_vecs(struct dev_unpack_walk *w, struct dev_unpack_item<ROUNDS> *it)
+template <class FORM>
+DEV void dev_unpack_load_vecs(struct dev_unpack_walk *w, struct dev_unpack_item<FORM::ROUNDS> *it)
 {
-	const uint32_t lane = dev_lane() & 31;
-	uint32_t loads;
+	const uint32_t lane = dev_lane() & 31, most = 32 * FORM::ROUNDS;
+	uint32_t loads, first = 0;
 
-	it->vecs = w->now.vecs < 32 * ROUNDS ? w->now.vecs : 32 * ROUNDS;
+	it->vecs = w->now.vecs < most ? w->now.vecs : most;
 	it->shift = w->now.bytes & 15;
 	it->d = w->now.d + 16 * lane;
 	loads = it->vecs + (it->vecs != 0 && it->shift != 0);
+	if (FORM::STREAM && (w->now.bytes & DEV_UNPACK_LINES))
+		it->shift = 16;
+	if (FORM::SECTORS && (w->now.bytes & DEV_UNPACK_SKIP)) {
+		it->shift |= 32;
+		first = 1;
+		w->now.bytes &= ~DEV_UNPACK_SKIP;
+	}
 #pragma unroll
-	for (uint32_t u = 0; u < ROUNDS; u++)
-		it->v[u] = dev_load16_if(w->now.s + 16 * lane + 512 * u, lane + 32 * u < loads);
-	it->v[ROUNDS] = dev_load16_if(w->now.s + 512 * ROUNDS, lane == 0 && loads > 32 * ROUNDS);
+	for (uint32_t u = 0; u < FORM::ROUNDS; u++)
+		it->v[u] = dev_load16_if(w->now.s + 16 * lane + 512 * u,
+					 lane + 32 * u < loads && (u || !FORM::SECTORS || lane >= first));
+	it->v[FORM::ROUNDS] = dev_load16_if(w->now.s + 16 * most, lane == 0 && loads > most);
 	w->now.vecs -= it->vecs;
-	w->now.d += 512 * ROUNDS;
-	w->now.s += 512 * ROUNDS;
+	w->now.d += 16 * most;
+	w->now.s += 16 * most;
 }
 
 /*
  * An item with nothing in it: what is stored of it is nothing, in all lanes alike. The shift is part of that: whether
  * there is one decides whether the warp shuffles, and a shuffle waits for all lanes. Left as it was, in a register that
  * something else had used, it was 0 in some lanes only, and the warp stopped for good. That happens to warps with fewer
- * items than DEV_UNPACK_ITEMS, which is every warp of a small message.
+ * items than ITEMS, which is every warp of a small message.
  */
 template <int ROUNDS>
 DEV void dev_unpack_nothing(struct dev_unpack_item<ROUNDS> *it)
@@ -230,28 +92,30 @@ DEV void dev_unpack_nothing(struct dev_unpack_item<ROUNDS> *it)
 }
 
 /* Loads the next item. Bytes at the ends: the ones before by lanes 0 to 15, the ones after by the others. 0: there is
- * none, and the item is empty. */
-template <int ROUNDS>
-DEV int dev_unpack_load(struct dev_unpack_walk *w, struct dev_unpack_item<ROUNDS> *it)
+ * none, or a batch of tiny ones comes first; the item is empty. */
+template <class FORM>
+DEV int dev_unpack_load(struct dev_unpack_walk *w, struct dev_unpack_item<FORM::ROUNDS> *it)
 {
 	const uint32_t lane = dev_lane() & 31;
-	struct dev_unpack_copy copy;
+	struct dev_unpack_copy<FORM> copy;
 
 	dev_unpack_nothing(it);
 	if (w->now.vecs == 0) {
 		uint32_t head, mine;
 		int64_t at;
 
-		if (w->k == w->have && !dev_unpack_refill(w, copy))
+		if (w->k == w->have && (dev_unpack_is_tiny(w) || !dev_unpack_refill<FORM>(w, copy)))
 			return 0;
 		dev_unpack_turn(w);
 		head = w->now.bytes >> 4 & 15;
-		mine = (lane & 15) < (lane < 16 ? head : w->now.bytes >> 8);
+		mine = (lane & 15) < (lane < 16 ? head : w->now.bytes >> 8 & 15);
 		at = lane < 16 ? (int64_t)lane - head : 16ll * w->now.vecs + (lane & 15);
+		if (FORM::SECTORS && lane < 16 && (w->now.bytes & DEV_UNPACK_SKIP))
+			at += 16;
 		it->byte = dev_load_byte_if(w->now.s + (w->now.bytes & 15) + at, (int)mine);
 		it->end = mine ? w->now.d + at : NULL;
 	}
-	dev_unpack_load_vecs(w, it);
+	dev_unpack_load_vecs<FORM>(w, it);
 	return 1;
 }
 
@@ -269,46 +133,88 @@ DEV uint4 dev_unpack_vec(const struct dev_unpack_item<ROUNDS> *it, uint32_t u)
 	return dev_funnel(it->v[u], dev_shfl16(next, lane + 1), it->shift);
 }
 
-template <int ROUNDS>
-DEV void dev_unpack_store(const struct dev_unpack_item<ROUNDS> *it)
+/* Whether this lane stores a vector in round u. */
+template <class FORM>
+DEV int dev_unpack_mine(const struct dev_unpack_item<FORM::ROUNDS> *it, uint32_t u)
 {
 	const uint32_t lane = dev_lane() & 31;
 
-	if (it->shift == 0) {
+	return lane + 32 * u < it->vecs && (!FORM::SECTORS || u || lane >= it->shift >> 5);
+}
+
+/*
+ * Shuffles cost as much as loads and stores do, so rounds without a vector are left out: those of a short fragment, and
+ * of the end of a long one. The first two are one piece of code, for the second to begin while the first waits.
+ */
+template <class FORM>
+DEV void dev_unpack_store_shifted(const struct dev_unpack_item<FORM::ROUNDS> *it)
+{
 #pragma unroll
-		for (uint32_t u = 0; u < ROUNDS; u++)
-			dev_store16_if(it->d + 512 * u, it->v[u], lane + 32 * u < it->vecs);
+	for (uint32_t u = 0; u < 2; u++)
+		dev_store16_if(it->d + 512 * u, dev_unpack_vec(it, u), dev_unpack_mine<FORM>(it, u));
+#pragma unroll
+	for (uint32_t u = 2; u < FORM::ROUNDS; u++)
+		if (32 * u < it->vecs)
+			dev_store16_if(it->d + 512 * u, dev_unpack_vec(it, u), dev_unpack_mine<FORM>(it, u));
+}
+
+template <class FORM>
+DEV void dev_unpack_store(const struct dev_unpack_item<FORM::ROUNDS> *it)
+{
+	if (FORM::STREAM && it->shift == 16) {
+#pragma unroll
+		for (uint32_t u = 0; u < FORM::ROUNDS; u++)
+			dev_store16_stream_if(it->d + 512 * u, it->v[u], dev_unpack_mine<FORM>(it, u));
+	} else if ((it->shift & 15) == 0) {
+#pragma unroll
+		for (uint32_t u = 0; u < FORM::ROUNDS; u++)
+			dev_store16_if(it->d + 512 * u, it->v[u], dev_unpack_mine<FORM>(it, u));
 	} else {
-#pragma unroll
-		for (uint32_t u = 0; u < ROUNDS; u++)
-			dev_store16_if(it->d + 512 * u, dev_unpack_vec(it, u), lane + 32 * u < it->vecs);
+		dev_unpack_store_shifted<FORM>(it);
 	}
 	dev_store_byte_if(it->end, it->byte, it->end != NULL);
 }
 
-template <int ITEMS, int ROUNDS>
+template <class FORM>
 DEV void dev_unpack_run(struct dev_unpack_walk *w)
 {
-	struct dev_unpack_item<ROUNDS> it[ITEMS];
+	struct dev_unpack_item<FORM::ROUNDS> it[FORM::ITEMS];
 	int more = 1;
 
 	while (more) {
 #pragma unroll
-		for (int i = 0; i < ITEMS; i++)
-			more = dev_unpack_load(w, &it[i]);
+		for (int i = 0; i < FORM::ITEMS; i++)
+			more = dev_unpack_load<FORM>(w, &it[i]);
 #pragma unroll
-		for (int i = 0; i < ITEMS; i++)
-			dev_unpack_store(&it[i]);
+		for (int i = 0; i < FORM::ITEMS; i++)
+			dev_unpack_store<FORM>(&it[i]);
+		if (!more)
+			more = dev_unpack_tiny_batches<FORM>(w);
 	}
 }
 
-DEV void dev_unpack(const struct dev_frags *f, uint32_t share, uint32_t shares)
+template <class FORM>
+DEV void dev_unpack_as(const struct dev_frags *f, uint32_t share, uint32_t shares)
 {
 	const uint32_t warps = dev_lanes() / 32;
 	struct dev_unpack_walk w;
 
-	dev_unpack_begin(&w, f, share * warps + dev_lane() / 32, shares * warps);
-	dev_unpack_run<DEV_UNPACK_ITEMS, DEV_UNPACK_ROUNDS>(&w);
+	dev_unpack_begin<FORM>(&w, f, share * warps + dev_lane() / 32, shares * warps);
+	dev_unpack_run<FORM>(&w);
+}
+
+/* For a few blocks: of a collective, say, or of the ring. */
+DEV void dev_unpack(const struct dev_frags *f, uint32_t share, uint32_t shares)
+{
+	dev_unpack_as<struct dev_unpack_few>(f, share, shares);
+}
+/* For a kernel that does nothing else, whatever its size. */
+DEV void dev_unpack_grid(const struct dev_frags *f, uint32_t share, uint32_t shares)
+{
+	if (shares < DEV_UNPACK_MANY)
+		dev_unpack_as<struct dev_unpack_few>(f, share, shares);
+	else
+		dev_unpack_as<struct dev_unpack_many>(f, share, shares);
 }
 
 #endif

@@ -13,23 +13,36 @@
 #ifndef GANTRY_DEVICE_CUDA_DEV_UNPACK_REDUCE_H
 #define GANTRY_DEVICE_CUDA_DEV_UNPACK_REDUCE_H
 
-enum { DEV_UNPACK_SUM_ITEMS = 2, DEV_UNPACK_SUM_ROUNDS = 3 };
-
-template <int ROUNDS>
-struct dev_unpack_sum_item {
-	struct dev_unpack_item<ROUNDS> it; /* end: where the element that starts at this lane belongs, or NULL */
-	uint4 in[ROUNDS];
-	uint32_t in_byte;
-	uint32_t ends; /* in all lanes the same: somebody has a byte */
+struct dev_unpack_sums {
+	enum { ITEMS = 2, ROUNDS = 4, BATCH = 8, STREAM = 0, SECTORS = 0, TICKETS = 0 };
+};
+/* Where each vector is a call, or an input at any address. */
+struct dev_unpack_any {
+	enum { ITEMS = 1, ROUNDS = 2, BATCH = 8, STREAM = 0, SECTORS = 0, TICKETS = 0 };
 };
 
+/* Registers are what decides how much is in flight: nothing here is wider than it must be. */
+template <int ROUNDS>
+struct dev_unpack_sum_item {
+	struct dev_unpack_item<ROUNDS> it; /* `end` is not used */
+	uint4 in[ROUNDS];
+	uint32_t in_byte;
+	uint32_t end; /* 16 more than where the element that starts at this lane belongs, from the item's first vector
+			 on; 0: none does */
+};
+/* In the shift of an item, in all lanes alike: somebody has a byte. */
+enum { DEV_UNPACK_ENDS = 64 };
+
+/* In `bytes` of a place: the next fragment has all of the rest of the last element. */
+#define DEV_UNPACK_OVER (1u << 31)
 /*
  * `bytes` of a place also has, from bit 16 on, how many of the bytes after the vectors are the fragment's own. There
  * may be 16 after: 15 of its own, and one more of the last element.
  */
 struct dev_unpack_into {
 	const struct dev_unpack_sum *r;
-	const char *over; /* this lane's: where its last element goes on, if the next fragment has all of the rest */
+	uint32_t over; /* this lane's: where in the pool its last element goes on, if DEV_UNPACK_OVER is set; else the
+			  number of the next fragment */
 
 	__device__ __forceinline__ void work_out(const struct dev_unpack_walk *w, struct dev_unpack_place *p)
 	{
@@ -49,69 +62,74 @@ struct dev_unpack_into {
 		p->d = r->f.dst + first + head;
 		rest = first < end ? (uint32_t)(own - first - head - 16ull * p->vecs) : 0;
 		p->bytes = shift | head << 4 | (uint32_t)(end - first - head - 16ull * p->vecs) << 8 | rest << 16;
-		over = NULL;
-		if (end > own && first < end)
-			find_over(w, own, (uint32_t)(end - own));
+		if (end > own && first < end && find_over(w, own, (uint32_t)(end - own)))
+			p->bytes |= DEV_UNPACK_OVER;
 	}
-	__device__ __forceinline__ void find_over(const struct dev_unpack_walk *w, uint64_t pos, uint32_t need)
+	__device__ __forceinline__ int find_over(const struct dev_unpack_walk *w, uint64_t pos, uint32_t need)
 	{
-		const uint64_t i = (uint64_t)w->next_first + (dev_lane() & 31) + 1;
+		const uint32_t i = w->next_first + (dev_lane() & 31) + 1;
 		uint4 d;
 
-		if ((dev_lane() & 31) >= w->next_have || i >= r->f.n)
-			return;
+		over = i;
+		if ((dev_lane() & 31) >= w->next_have || i >= (uint32_t)r->f.n)
+			return 0;
 		d = dev_load16(r->f.descs + i);
-		if (d.y >= need && (d.z | (uint64_t)d.w << 32) == pos)
-			over = r->f.bounce + d.x;
+		if (d.y < need || (d.z | (uint64_t)d.w << 32) != pos)
+			return 0;
+		over = d.x;
+		return 1;
 	}
 };
 
-/* Bytes at the ends. */
+/* Bytes at the ends. 0: there are none, which is the same in all lanes. */
 template <int ROUNDS>
-DEV void dev_unpack_sum_ends(const struct dev_unpack_walk *w, const struct dev_unpack_into &into,
-			     struct dev_unpack_sum_item<ROUNDS> *t)
+DEV uint32_t dev_unpack_sum_ends(const struct dev_unpack_walk *w, const struct dev_unpack_into &into,
+				 struct dev_unpack_sum_item<ROUNDS> *t)
 {
 	const struct dev_unpack_sum *r = into.r;
 	const uint32_t lane = dev_lane() & 31, i = lane & 15;
-	const uint32_t head = w->now.bytes >> 4 & 15, tail = w->now.bytes >> 8 & 31, own = w->now.bytes >> 16;
+	const uint32_t head = w->now.bytes >> 4 & 15, tail = w->now.bytes >> 8 & 31, own = w->now.bytes >> 16 & 31;
 	const uint32_t mine = i < (lane < 16 ? head : tail);
 	const int64_t at = lane < 16 ? (int64_t)lane - head : 16ll * w->now.vecs + i;
 	const uint64_t pos = (uint64_t)(w->now.d + at - r->f.dst);
 	const char *byte = w->now.s + (w->now.bytes & 15) + at;
 
-	t->ends = head | tail;
 	if (tail > own) {
-		const char *over = (const char *)__shfl_sync(DEV_WARP_ALL, (unsigned long long)into.over, w->k - 1);
+		const uint32_t over = __shfl_sync(DEV_WARP_ALL, into.over, w->k - 1);
 
-		if (over && lane >= 16 && i >= own)
-			byte = over + (i - own);
+		if ((w->now.bytes & DEV_UNPACK_OVER) && lane >= 16 && i >= own)
+			byte = r->f.bounce + over + (i - own);
 		else if (mine && lane >= 16 && i >= own)
-			byte = dev_unpack_byte(&r->f, w->first + w->k - 1, pos);
+			byte = dev_unpack_byte(&r->f, over - 1, pos);
 	}
 	t->it.byte = dev_load_byte_if(byte, mine && byte);
 	t->in_byte = dev_load_byte_if((const char *)(r->input + pos), (int)mine);
-	t->it.end = mine && (pos & (r->elem - 1)) == 0 ? r->f.dst + pos : NULL;
+	t->end = mine && (pos & (r->elem - 1)) == 0 ? (uint32_t)at + 16 : 0;
+	return head | tail;
 }
 
-template <bool SAME, int ROUNDS>
+template <class FORM, bool SAME>
 DEV int dev_unpack_sum_load(struct dev_unpack_walk *w, struct dev_unpack_into &into,
-			    struct dev_unpack_sum_item<ROUNDS> *t)
+			    struct dev_unpack_sum_item<FORM::ROUNDS> *t)
 {
 	const struct dev_unpack_sum *r = into.r;
 	const int64_t apart = (int64_t)(r->input - (uintptr_t)r->f.dst);
 	const uint32_t lane = dev_lane() & 31;
 
+	uint32_t ends = 0;
+
 	dev_unpack_nothing(&t->it);
-	t->ends = 0;
+	t->end = 0;
 	if (w->now.vecs == 0) {
-		if (w->k == w->have && !dev_unpack_refill(w, into))
+		if (w->k == w->have && !dev_unpack_refill<FORM>(w, into))
 			return 0;
 		dev_unpack_turn(w);
-		dev_unpack_sum_ends(w, into, t);
+		ends = dev_unpack_sum_ends(w, into, t);
 	}
-	dev_unpack_load_vecs(w, &t->it);
+	dev_unpack_load_vecs<FORM>(w, &t->it);
+	t->it.shift |= ends ? DEV_UNPACK_ENDS : 0;
 #pragma unroll
-	for (uint32_t u = 0; u < ROUNDS; u++) {
+	for (uint32_t u = 0; u < FORM::ROUNDS; u++) {
 		const char *p = t->it.d + apart + 512 * u;
 		const int yes = lane + 32 * u < t->it.vecs;
 
@@ -150,57 +168,92 @@ DEV uint64_t dev_unpack_eight(uint32_t byte)
 }
 
 template <class Mid, int ROUNDS>
-DEV void dev_unpack_sum_store(const struct dev_plan &p, const Mid &mid, uint32_t elem,
-			      const struct dev_unpack_sum_item<ROUNDS> *t)
+DEV void dev_unpack_sum_vec(const struct dev_plan &p, const Mid &mid, const struct dev_unpack_sum_item<ROUNDS> *t,
+			    uint32_t u)
 {
 	const uint32_t lane = dev_lane() & 31;
 	const struct dev_unpack_item<ROUNDS> *it = &t->it;
+	uint4 v = it->shift & 15 ? dev_unpack_vec(it, u) : it->v[u];
 
-#pragma unroll
-	for (uint32_t u = 0; u < ROUNDS; u++) {
-		uint4 v = it->shift ? dev_unpack_vec(it, u) : it->v[u];
-
-		v = dev_vec_of(dev_join(p, p.first, mid, dev_pack_of(t->in[u]), dev_pack_of(v)));
-		dev_store16_if(it->d + 512 * u, v, lane + 32 * u < it->vecs);
-	}
-	if (t->ends) {
-		struct dev_pack a, b;
-
-		a.lo = dev_unpack_eight(t->in_byte);
-		b.lo = dev_unpack_eight(it->byte);
-		a.hi = b.hi = 0;
-		a = dev_join(p, p.first, mid, a, b);
-		if (it->end && elem == 4)
-			*(uint32_t *)it->end = (uint32_t)a.lo;
-		else if (it->end && elem == 2)
-			*(uint16_t *)it->end = (uint16_t)a.lo;
-		else if (it->end)
-			dev_scatter8(it->end, a.lo, elem);
-	}
+	v = dev_vec_of(dev_join(p, p.first, mid, dev_pack_of(t->in[u]), dev_pack_of(v)));
+	dev_store16_if(it->d + 512 * u, v, lane + 32 * u < it->vecs);
 }
 
-template <int ITEMS, int ROUNDS, bool SAME, class Mid>
+/* How large an element is, where the type is known. */
+template <class Mid>
+struct dev_unpack_elem {
+	__device__ __forceinline__ static uint32_t bytes(const struct dev_unpack_sum *)
+	{
+		return sizeof(typename Mid::elem);
+	}
+};
+template <>
+struct dev_unpack_elem<struct dev_any> {
+	__device__ __forceinline__ static uint32_t bytes(const struct dev_unpack_sum *r)
+	{
+		return r->elem;
+	}
+};
+
+/* The elements at the ends. */
+template <class Mid, int ROUNDS>
+DEV void dev_unpack_sum_store_ends(const struct dev_unpack_sum *r, const struct dev_plan &p, const Mid &mid,
+				   const struct dev_unpack_sum_item<ROUNDS> *t)
+{
+	const uint32_t elem = dev_unpack_elem<Mid>::bytes(r);
+	char *end = t->it.d - 16 * (dev_lane() & 31) - 16 + t->end;
+	struct dev_pack a, b;
+
+	a.lo = dev_unpack_eight(t->in_byte);
+	b.lo = dev_unpack_eight(t->it.byte);
+	a.hi = b.hi = 0;
+	a = dev_join(p, p.first, mid, a, b);
+	if (t->end && elem == 4)
+		*(uint32_t *)end = (uint32_t)a.lo;
+	else if (t->end && elem == 2)
+		*(uint16_t *)end = (uint16_t)a.lo;
+	else if (t->end)
+		dev_scatter8(end, a.lo, elem);
+}
+
+template <class Mid, int ROUNDS>
+DEV void dev_unpack_sum_store(const struct dev_unpack_sum *r, const struct dev_plan &p, const Mid &mid,
+			      const struct dev_unpack_sum_item<ROUNDS> *t)
+{
+	/* As in dev_unpack_store_shifted. */
+#pragma unroll
+	for (uint32_t u = 0; u < 2; u++)
+		dev_unpack_sum_vec(p, mid, t, u);
+#pragma unroll
+	for (uint32_t u = 2; u < ROUNDS; u++)
+		if (32 * u < t->it.vecs)
+			dev_unpack_sum_vec(p, mid, t, u);
+	if (t->it.shift & DEV_UNPACK_ENDS)
+		dev_unpack_sum_store_ends(r, p, mid, t);
+}
+
+template <class FORM, bool SAME, class Mid>
 DEV void dev_unpack_sum_run(struct dev_unpack_walk *w, const struct dev_unpack_sum *r, const struct dev_plan &p,
 			    const Mid &mid)
 {
-	struct dev_unpack_sum_item<ROUNDS> t[ITEMS];
-	struct dev_unpack_into into = {r, NULL};
+	struct dev_unpack_sum_item<FORM::ROUNDS> t[FORM::ITEMS];
+	struct dev_unpack_into into = {r, 0};
 	int more = 1;
 
 	while (more) {
 #pragma unroll
-		for (int i = 0; i < ITEMS; i++)
-			more = dev_unpack_sum_load<SAME>(w, into, &t[i]);
+		for (int i = 0; i < FORM::ITEMS; i++)
+			more = dev_unpack_sum_load<FORM, SAME>(w, into, &t[i]);
 #pragma unroll
-		for (int i = 0; i < ITEMS; i++)
-			dev_unpack_sum_store(p, mid, r->elem, &t[i]);
+		for (int i = 0; i < FORM::ITEMS; i++)
+			dev_unpack_sum_store(r, p, mid, &t[i]);
 	}
 }
 template <class Mid>
 DEV void dev_unpack_sum_fast(struct dev_unpack_walk *w, const struct dev_unpack_sum *r, const struct dev_plan &p,
 			     const Mid &mid)
 {
-	dev_unpack_sum_run<DEV_UNPACK_SUM_ITEMS, DEV_UNPACK_SUM_ROUNDS, true>(w, r, p, mid);
+	dev_unpack_sum_run<struct dev_unpack_sums, true>(w, r, p, mid);
 }
 
 DEV void dev_unpack_reduce(const struct dev_unpack_sum *r, uint32_t share, uint32_t shares)
@@ -217,7 +270,7 @@ DEV void dev_unpack_reduce(const struct dev_unpack_sum *r, uint32_t share, uint3
 	p.type = r->type;
 	p.first = p.mid = p.last = r->step;
 	p.s = dev_scalar_bits(r->type, r->step, r->scalar);
-	dev_unpack_begin(&w, &r->f, share * warps + dev_lane() / 32, shares * warps);
+	dev_unpack_begin<struct dev_unpack_sums>(&w, &r->f, share * warps + dev_lane() / 32, shares * warps);
 	if (fast && r->type == GANTRY_TYPE_FLOAT32)
 		dev_unpack_sum_fast(&w, r, p, dev_f32_sum{0});
 	else if (fast && r->type == GANTRY_TYPE_FLOAT16)
@@ -225,7 +278,7 @@ DEV void dev_unpack_reduce(const struct dev_unpack_sum *r, uint32_t share, uint3
 	else if (fast && r->type == GANTRY_TYPE_BFLOAT16)
 		dev_unpack_sum_fast(&w, r, p, dev_bf16_sum{0});
 	else
-		dev_unpack_sum_run<1, 2, false>(&w, r, p, dev_any());
+		dev_unpack_sum_run<struct dev_unpack_any, false>(&w, r, p, dev_any());
 }
 
 #endif

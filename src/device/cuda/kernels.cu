@@ -18,6 +18,7 @@
 #include "device/k_unpack_reduce.h"
 #include "device/k_unpack_ring.h"
 #include "device/k_unpack_seed.h"
+#include "device/k_unpack_tune.h"
 
 /* The preprocessor cannot make lower case of a name; a kernel that is missing here does not compile below. */
 #define LOWER_P2P p2p
@@ -31,10 +32,17 @@
 #define LOWER_UNPACK_REDUCE unpack_reduce
 #define LOWER_UNPACK_RING unpack_ring
 #define LOWER_UNPACK_SEED unpack_seed
+#define LOWER_UNPACK_TUNE unpack_tune
+#define LOWER_UNPACK_TUNE2 unpack_tune2
 
-/* 512 lanes at most, with 128 registers each: launch.c's CUDA_MAX_LANES. */
+/* 512 lanes at most, with 128 registers each, or 64 for two such blocks: launch.c's CUDA_MAX_LANES. */
+static constexpr bool same(const char *a, const char *b)
+{
+	return *a == *b && (!*a || same(a + 1, b + 1));
+}
+#define BLOCKS_PER_SM(name) (same(#name, "unpack_tune2") ? 2 : 1)
 #define KERNEL(name, args)                                                                                             \
-	extern "C" __global__ void __launch_bounds__(512, 1)                                                           \
+	extern "C" __global__ void __launch_bounds__(512, BLOCKS_PER_SM(name))                                         \
 		gantry_##name(const __grid_constant__ struct args a, const uint32_t *abort)                            \
 	{                                                                                                              \
 		dev_begin(abort);                                                                                      \

@@ -11,6 +11,7 @@
 #include "device/k_unpack_reduce.h"
 #include "device/k_unpack_ring.h"
 #include "device/k_unpack_seed.h"
+#include "device/k_unpack_tune.h"
 #include "device/work.h"
 
 /* kernels.def has the names in upper case. */
@@ -25,6 +26,8 @@
 #define BODY_UNPACK_REDUCE k_unpack_reduce
 #define BODY_UNPACK_RING k_unpack_ring
 #define BODY_UNPACK_SEED k_unpack_seed
+#define BODY_UNPACK_TUNE k_unpack_tune
+#define BODY_UNPACK_TUNE2 k_unpack_tune2
 
 #define GANTRY_KERNEL_ENUM(name, args)                                                                                 \
 	static void run_##name(const void *a)                                                                          \

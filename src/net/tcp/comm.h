@@ -40,6 +40,16 @@ gantry_result tcp_reg_mr_dmabuf(struct gantry_net *net, void *comm, void *data, 
 gantry_result tcp_dereg_mr(struct gantry_net *net, void *comm, void *reg);
 gantry_result tcp_get_device_mr(struct gantry_net *net, void *comm, void *mr, void **ret_dptr);
 
+/* message.c: the same. */
+gantry_result tcp_isend(struct gantry_net *net, void *comm, void *data, size_t size, int tag, void *reg,
+			void **ret_request);
+gantry_result tcp_irecv(struct gantry_net *net, void *comm, int n, void **data, const size_t *sizes, const int *tags,
+			void **mrs, void **request);
+gantry_result tcp_iflush(struct gantry_net *net, void *comm, int n, void **data, const int *sizes, void **mrs,
+			 void **ret_request);
+gantry_result tcp_test(struct gantry_net *net, void *request, int *ret_done, int *sizes);
+gantry_result tcp_irecv_consumed(struct gantry_net *net, void *comm, int n, void *request);
+
 /* Whether a message lies within its registration; `what` is the call that asks. mr may be NULL. */
 gantry_result tcp_mr_check(const char *what, const struct tcp_mr *mr, const void *data, size_t size);
 

@@ -25,38 +25,15 @@
 #include "base/hmac.h"
 #include "base/log.h"
 #include "base/param.h"
-#include "net/tcp/engine.h"
+#include "net/tcp/connect.h"
 #include "net/tcp/sock.h"
 
-enum { STAGGER_MS = 50, RETRY_MIN_MS = 10, RETRY_MAX_MS = 500, ATTEMPT_MS = 5000, KEEP_RESULT_S = 600 };
-
-enum attempt_state { ATTEMPT_WAITING, ATTEMPT_CONNECTING, ATTEMPT_WELCOME };
-
-/* One socket on its way to become a lane. */
-struct tcp_attempt {
-	struct tcp_source source;
-	struct gantry_list node;
-	struct tcp_connector *connector;
-	int lane, candidate, rail;
-	enum attempt_state state;
-	uint64_t start_at, deadline;
-	uint32_t failures;
-	uint32_t got;
-	uint8_t hello[WIRE_HELLO_SIZE];
-	uint8_t in[WIRE_WELCOME_SIZE];
-};
-
-static void attempt_free(struct tcp_attempt *a)
-{
-	tcp_source_close(&a->source);
-	gantry_list_remove(&a->node);
-	free(a);
-}
+enum { STAGGER_MS = 50, RETRY_MAX_MS = 500, KEEP_RESULT_S = 600 };
 
 static void attempts_drop(struct tcp_connector *c)
 {
 	gantry_list_each_safe (pos, &c->attempts) {
-		attempt_free(gantry_container(pos, struct tcp_attempt, node));
+		tcp_attempt_free(gantry_container(pos, struct tcp_attempt, node));
 	}
 }
 
@@ -69,9 +46,7 @@ static void drop_link(struct tcp_connector *c)
 	}
 }
 
-static void connector_fail(struct tcp_connector *c, gantry_result r, const char *fmt, ...)
-	__attribute__((format(printf, 3, 4)));
-static void connector_fail(struct tcp_connector *c, gantry_result r, const char *fmt, ...)
+void tcp_connector_fail(struct tcp_connector *c, gantry_result r, const char *fmt, ...)
 {
 	char cause[256], text[GANTRY_ADDR_TEXT];
 	va_list ap;
@@ -88,23 +63,6 @@ static void connector_fail(struct tcp_connector *c, gantry_result r, const char 
 	drop_link(c);
 }
 
-static gantry_result attempt_add(struct tcp_connector *c, int lane, int candidate, uint64_t start_at)
-{
-	struct tcp_attempt *a = calloc(1, sizeof(*a));
-	const struct tcp_device *d = &tcp_engine.devs[c->dev];
-
-	if (!a)
-		return GANTRY_ERR_NOMEM;
-	a->source.fd = -1;
-	a->connector = c;
-	a->lane = lane;
-	a->candidate = candidate;
-	a->rail = d->rails[lane ? (lane - 1) % d->nrails : 0];
-	a->start_at = start_at;
-	gantry_list_append(&c->attempts, &a->node);
-	return GANTRY_OK;
-}
-
 /* (Re)starts from lane 0. */
 static void begin(struct tcp_connector *c, uint64_t now)
 {
@@ -114,7 +72,7 @@ static void begin(struct tcp_connector *c, uint64_t now)
 	attempts_drop(c);
 	drop_link(c);
 	if (tcp_link_for_session(nlanes, &l) != GANTRY_OK) {
-		connector_fail(c, GANTRY_ERR_LIMIT, "%s", gantry_last_error());
+		tcp_connector_fail(c, GANTRY_ERR_LIMIT, "%s", gantry_last_error());
 		return;
 	}
 	c->link = l;
@@ -130,13 +88,13 @@ static void begin(struct tcp_connector *c, uint64_t now)
 	l->tx_wanted = 1;
 	gantry_list_append(&tcp_engine.links, &l->node);
 	for (int i = 0; i < c->handle.naddrs; i++)
-		if (attempt_add(c, 0, i, now + (uint64_t)i * STAGGER_MS * 1000000) != GANTRY_OK) {
-			connector_fail(c, GANTRY_ERR_NOMEM, "no memory");
+		if (tcp_attempt_add(c, 0, i, now + (uint64_t)i * STAGGER_MS * 1000000) != GANTRY_OK) {
+			tcp_connector_fail(c, GANTRY_ERR_NOMEM, "no memory");
 			return;
 		}
 }
 
-static void retry_later(struct tcp_connector *c, int e)
+void tcp_connector_retry(struct tcp_connector *c, int e)
 {
 	uint64_t pause = (uint64_t)RETRY_MIN_MS << (c->retries < 6 ? c->retries : 6);
 	uint16_t jitter = 0;
@@ -151,18 +109,18 @@ static void retry_later(struct tcp_connector *c, int e)
 	drop_link(c);
 }
 
-static void attempt_failed(struct tcp_attempt *a, int e)
+void tcp_attempt_failed(struct tcp_attempt *a, int e)
 {
 	struct tcp_connector *c = a->connector;
 	int only = c->attempts.next->next == &c->attempts;
 
 	switch (sock_errno_class(e)) {
 	case SOCK_LIMIT:
-		connector_fail(c, GANTRY_ERR_LIMIT, "%s (%s)", strerror(e), sock_errno_hint(e));
+		tcp_connector_fail(c, GANTRY_ERR_LIMIT, "%s (%s)", strerror(e), sock_errno_hint(e));
 		return;
 	case SOCK_FATAL:
 		if (only || a->lane) {
-			connector_fail(c, GANTRY_ERR_UNREACHABLE, "%s (%s)", strerror(e), sock_errno_hint(e));
+			tcp_connector_fail(c, GANTRY_ERR_UNREACHABLE, "%s (%s)", strerror(e), sock_errno_hint(e));
 			return;
 		}
 		break;
@@ -178,116 +136,10 @@ static void attempt_failed(struct tcp_attempt *a, int e)
 		a->failures++;
 		a->start_at = gantry_now_ns() + (uint64_t)RETRY_MIN_MS * 1000000;
 	} else if (only) {
-		retry_later(c, e);
+		tcp_connector_retry(c, e);
 	} else {
-		attempt_free(a);
+		tcp_attempt_free(a);
 	}
-}
-
-/* Where a lane goes: for a bulk lane, an address of the peer in the rail's own subnet if there is one. */
-static struct gantry_addr target(const struct tcp_attempt *a)
-{
-	const struct tcp_connector *c = a->connector;
-	const struct gantry_nic *nic = &tcp_engine.nics->nics[a->rail];
-	struct gantry_addr to;
-	int pick = -1, n = c->welcome.naddrs;
-
-	if (a->lane == 0 || n == 0) {
-		to = c->handle.addrs[a->candidate % c->handle.naddrs];
-	} else {
-		/* Several may be (NICs on one switch, link-local addresses): begin with our counterpart. */
-		for (int j = 0; j < n && pick < 0 && !a->failures; j++) {
-			int i = (a->lane - 1 + j) % n;
-
-			for (int k = 0; k < nic->naddrs && pick < 0; k++)
-				if (gantry_nic_same_subnet(nic, k, &c->welcome.addrs[i]))
-					pick = i;
-		}
-		to = c->welcome.addrs[pick >= 0 ? pick : (int)(((uint32_t)a->lane - 1 + a->failures) % (uint32_t)n)];
-	}
-	/* A link-local address means the link that our own interface is on. */
-	if (to.sa.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&to.in6.sin6_addr))
-		to.in6.sin6_scope_id = nic->ifindex;
-	return to;
-}
-
-static void attempt_ready(struct tcp_source *s, uint32_t events);
-
-static void attempt_start(struct tcp_attempt *a)
-{
-	const struct gantry_nic *nic = &tcp_engine.nics->nics[a->rail];
-	struct gantry_addr to = target(a);
-	const struct gantry_addr *from = NULL;
-	int local = gantry_addr_is_local(&to);
-	const char *device = gantry_params()->bind_device && gantry_nic_should_bind(nic, &to) ? nic->name : NULL;
-	int e;
-
-	for (int i = 0; i < nic->naddrs && !from; i++)
-		if (nic->addrs[i].sa.sa_family == to.sa.sa_family)
-			from = &nic->addrs[i];
-	/* Loopback can only talk to loopback. */
-	if (from && nic->is_loopback && !local)
-		from = NULL, device = NULL;
-	a->source.ready = attempt_ready;
-	a->state = ATTEMPT_CONNECTING;
-	a->deadline = gantry_now_ns() + (uint64_t)ATTEMPT_MS * 1000000;
-	e = sock_connect(from, device, &to, &a->source.fd);
-	if (e)
-		attempt_failed(a, e);
-	else if (tcp_source_add(&a->source, EPOLLOUT) != GANTRY_OK)
-		connector_fail(a->connector, GANTRY_ERR_SYSTEM, "%s", gantry_last_error());
-}
-
-static void say_hello(struct tcp_attempt *a)
-{
-	struct tcp_connector *c = a->connector;
-	struct wire_hello h = {.lane = (uint8_t)a->lane, .lanes = (uint8_t)c->link->nlanes};
-
-	tcp_hello_fill(&h);
-	h.dev = (uint16_t)c->dev;
-	h.listener = c->handle.listener;
-	h.comm_id = c->ctx.comm_id;
-	h.unpack = (uint8_t)tcp_home_says(&c->home);
-	memcpy(h.cookie, c->handle.cookie, WIRE_COOKIE_SIZE);
-	memcpy(h.session, c->link->session, WIRE_SESSION_SIZE);
-	gantry_random_bytes(h.nonce, sizeof(h.nonce));
-	wire_hello_encode(&h, a->hello);
-	if (send(a->source.fd, a->hello, WIRE_HELLO_SIZE, MSG_DONTWAIT | MSG_NOSIGNAL) != WIRE_HELLO_SIZE) {
-		attempt_failed(a, errno ? errno : EPIPE);
-		return;
-	}
-	a->state = ATTEMPT_WELCOME;
-	tcp_source_set(&a->source, EPOLLIN);
-	if (a->lane)
-		return;
-	/* This address answers: the others need not be tried. */
-	gantry_list_each_safe (pos, &c->attempts) {
-		struct tcp_attempt *other = gantry_container(pos, struct tcp_attempt, node);
-
-		if (other != a && other->state != ATTEMPT_WELCOME)
-			attempt_free(other);
-	}
-}
-
-/* With a secret: the peer's MAC must be right, and ours goes back. 0: fine. */
-static int prove(struct tcp_attempt *a, const struct wire_welcome *w)
-{
-	uint8_t mac[WIRE_MAC_SIZE], out[WIRE_PROOF_SIZE];
-	int ok;
-
-	if (!tcp_engine.secret)
-		return 0;
-	if (wire_mac(tcp_engine.secret, 0, a->hello, a->in, mac) != GANTRY_OK)
-		return -1;
-	ok = gantry_equal_secret(mac, w->mac, WIRE_MAC_SIZE);
-	if (wire_mac(tcp_engine.secret, 1, a->hello, a->in, mac) != GANTRY_OK)
-		return -1;
-	if (!ok)
-		memset(mac, 0, sizeof(mac));
-	wire_proof_encode(ok, mac, out);
-	if (send(a->source.fd, out, sizeof(out), MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)sizeof(out))
-		return -1;
-	return ok ? 0 : -1;
 }
 
 static void finish(struct tcp_connector *c, struct tcp_link *l)
@@ -307,7 +159,7 @@ static void lane_up(struct tcp_attempt *a, const struct wire_welcome *w)
 	uint64_t now = gantry_now_ns();
 
 	if (lane == 0) {
-		struct gantry_addr to = target(a);
+		struct gantry_addr to = tcp_attempt_target(a);
 
 		c->welcome = *w;
 		snprintf(l->peer, sizeof(l->peer), "%s (%s)", gantry_addr_text(&to, text), w->text);
@@ -319,13 +171,13 @@ static void lane_up(struct tcp_attempt *a, const struct wire_welcome *w)
 	}
 	epoll_ctl(tcp_engine.epoll_fd, EPOLL_CTL_DEL, fd, NULL);
 	a->source.fd = -1;
-	attempt_free(a);
+	tcp_attempt_free(a);
 	tcp_lane_take(l, lane, fd, &c->ctx, NULL);
 	if (lane == 0) {
 		attempts_drop(c);
 		for (int i = 1; i < l->nlanes; i++)
-			if (attempt_add(c, i, i, now) != GANTRY_OK) {
-				connector_fail(c, GANTRY_ERR_NOMEM, "no memory");
+			if (tcp_attempt_add(c, i, i, now) != GANTRY_OK) {
+				tcp_connector_fail(c, GANTRY_ERR_NOMEM, "no memory");
 				return;
 			}
 		tcp_connector_tick(now);
@@ -337,7 +189,7 @@ static void lane_up(struct tcp_attempt *a, const struct wire_welcome *w)
 	}
 }
 
-static void on_welcome(struct tcp_attempt *a)
+void tcp_attempt_welcomed(struct tcp_attempt *a)
 {
 	static const gantry_result results[WIRE_VERDICTS] = {
 		[WIRE_REFUSED_VERSION] = GANTRY_ERR_VERSION, [WIRE_REFUSED_SETTING] = GANTRY_ERR_SETTING,
@@ -348,15 +200,15 @@ static void on_welcome(struct tcp_attempt *a)
 	struct wire_welcome w;
 
 	if (wire_welcome_decode(a->in, &w) != GANTRY_OK) {
-		connector_fail(c, GANTRY_ERR_PROTOCOL, "what answers there does not speak our protocol");
+		tcp_connector_fail(c, GANTRY_ERR_PROTOCOL, "what answers there does not speak our protocol");
 	} else if (w.verdict > WIRE_USE_SESSION && w.verdict < WIRE_VERDICTS) {
-		connector_fail(c, results[w.verdict], "refused by the peer: %s", w.text);
+		tcp_connector_fail(c, results[w.verdict], "refused by the peer: %s", w.text);
 	} else if (w.version != WIRE_VERSION) {
-		connector_fail(c, GANTRY_ERR_VERSION,
-			       "protocol version differs: %d (connecting side) and %d (accepting side)", WIRE_VERSION,
-			       w.version);
-	} else if (prove(a, &w)) {
-		connector_fail(c, GANTRY_ERR_AUTH, "GANTRY_SECRET differs between the two sides");
+		tcp_connector_fail(c, GANTRY_ERR_VERSION,
+				   "protocol version differs: %d (connecting side) and %d (accepting side)",
+				   WIRE_VERSION, w.version);
+	} else if (tcp_attempt_prove(a, &w)) {
+		tcp_connector_fail(c, GANTRY_ERR_AUTH, "GANTRY_SECRET differs between the two sides");
 	} else if (w.verdict == WIRE_USE_SESSION) {
 		memcpy(c->session, w.session, WIRE_SESSION_SIZE);
 		c->state = TCP_WAIT_SESSION;
@@ -367,36 +219,6 @@ static void on_welcome(struct tcp_attempt *a)
 		lane_up(a, &w);
 	}
 	tcp_incoming_reconsider();
-}
-
-static void attempt_ready(struct tcp_source *s, uint32_t events)
-{
-	struct tcp_attempt *a = gantry_container(s, struct tcp_attempt, source);
-	ssize_t n;
-
-	(void)events;
-	if (a->state == ATTEMPT_CONNECTING) {
-		int e = 0;
-		socklen_t len = sizeof(e);
-
-		getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &e, &len);
-		if (e)
-			attempt_failed(a, e);
-		else
-			say_hello(a);
-		return;
-	}
-	n = recv(s->fd, a->in + a->got, WIRE_WELCOME_SIZE - a->got, MSG_DONTWAIT);
-	if (n < 0 && (errno == EAGAIN || errno == EINTR))
-		return;
-	if (n <= 0) {
-		/* It hung up on our hello: a server that is restarting, or not ours. */
-		retry_later(a->connector, n ? errno : ECONNRESET);
-		return;
-	}
-	a->got += (uint32_t)n;
-	if (a->got == WIRE_WELCOME_SIZE)
-		on_welcome(a);
 }
 
 /* The link that the peer told us to share. NULL: not up yet, or, with *ret_gone, it will never be ours. The peer
@@ -426,16 +248,16 @@ static void timed_out(struct tcp_connector *c)
 	double s = (double)gantry_params()->connect_timeout / 1e9;
 
 	if (c->state == TCP_WAIT_SESSION)
-		connector_fail(c, GANTRY_ERR_TIMEOUT, "the peer's own connection to us did not come up within %.3g s",
-			       s);
+		tcp_connector_fail(c, GANTRY_ERR_TIMEOUT,
+				   "the peer's own connection to us did not come up within %.3g s", s);
 	else if (c->link && c->link->lanes_here)
-		connector_fail(c, GANTRY_ERR_TIMEOUT, "only %d of %d lanes came up within %.3g s, last error: %s",
-			       c->link->lanes_here, c->link->nlanes, s,
-			       c->last_errno ? strerror(c->last_errno) : "none");
+		tcp_connector_fail(c, GANTRY_ERR_TIMEOUT, "only %d of %d lanes came up within %.3g s, last error: %s",
+				   c->link->lanes_here, c->link->nlanes, s,
+				   c->last_errno ? strerror(c->last_errno) : "none");
 	else
-		connector_fail(c, GANTRY_ERR_UNREACHABLE, "no connection within %.3g s and %u retries: %s (%s)", s,
-			       c->retries, c->last_errno ? strerror(c->last_errno) : "no answer",
-			       sock_errno_hint(c->last_errno ? c->last_errno : ETIMEDOUT));
+		tcp_connector_fail(c, GANTRY_ERR_UNREACHABLE, "no connection within %.3g s and %u retries: %s (%s)", s,
+				   c->retries, c->last_errno ? strerror(c->last_errno) : "no answer",
+				   sock_errno_hint(c->last_errno ? c->last_errno : ETIMEDOUT));
 }
 
 static void connector_step(struct tcp_connector *c, uint64_t now)
@@ -459,12 +281,12 @@ static void connector_step(struct tcp_connector *c, uint64_t now)
 			struct tcp_attempt *a = gantry_container(pos, struct tcp_attempt, node);
 
 			if (a->state == ATTEMPT_WAITING && now >= a->start_at) {
-				attempt_start(a);
+				tcp_attempt_start(a);
 				again = 1;
 				break;
 			}
 			if (a->state != ATTEMPT_WAITING && now > a->deadline) {
-				attempt_failed(a, ETIMEDOUT);
+				tcp_attempt_failed(a, ETIMEDOUT);
 				again = 1;
 				break;
 			}

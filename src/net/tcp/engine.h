@@ -176,7 +176,7 @@ gantry_result tcp_listener_open(const struct tcp_context *ctx, struct tcp_home *
 				struct tcp_listener **ret);
 void tcp_listener_close(struct tcp_listener *l);
 struct tcp_listener *tcp_listener_find(uint64_t id);
-/* incoming.c. mu held. */
+/* incoming.c and verdict.c. mu held. */
 void tcp_port_ready(struct tcp_source *s, uint32_t events);
 void tcp_incoming_tick(uint64_t now);
 /* A connector of ours has heard from its peer: hellos that waited for that are answered. */

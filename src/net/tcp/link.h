@@ -400,6 +400,12 @@ int tcp_push_copied(struct tcp_lane *lane);
 int tcp_bulk_tx(struct tcp_lane *lane); /* 1: bytes moved */
 void tcp_lane_tx_abandon(struct tcp_lane *lane);
 void tcp_lane_lost(struct tcp_lane *lane); /* with errno: the socket takes nothing any more */
+/* frame_rx.c. mu held, and the lane's rx.lock. -1: the link has failed. */
+int tcp_frames_parse(struct tcp_lane *lane, int force); /* what is in the read-ahead buffer */
+int tcp_frames_end(struct tcp_lane *lane);		/* all payload of the current one is there */
+/* Bytes of the current payload for device memory; left: from their first on. */
+int tcp_frames_land(struct tcp_lane *lane, const uint8_t *data, uint32_t n, uint64_t left);
+void tcp_link_check_peer_closed(struct tcp_link *l);
 /* lane_rx.c */
 /* 1: bytes moved. force: also take in messages whose receives are not posted; otherwise they get a second chance. */
 int tcp_lane_rx(struct tcp_lane *lane, int force);

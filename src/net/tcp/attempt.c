@@ -1,0 +1,176 @@
+/* One socket on its way to become a lane: connect, hello, welcome. connect.c has the why. */
+#define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "base/clock.h"
+#include "base/hmac.h"
+#include "base/log.h"
+#include "base/param.h"
+#include "net/tcp/connect.h"
+#include "net/tcp/sock.h"
+
+enum { ATTEMPT_MS = 5000 };
+
+void tcp_attempt_free(struct tcp_attempt *a)
+{
+	tcp_source_close(&a->source);
+	gantry_list_remove(&a->node);
+	free(a);
+}
+
+gantry_result tcp_attempt_add(struct tcp_connector *c, int lane, int candidate, uint64_t start_at)
+{
+	struct tcp_attempt *a = calloc(1, sizeof(*a));
+	const struct tcp_device *d = &tcp_engine.devs[c->dev];
+
+	if (!a)
+		return GANTRY_ERR_NOMEM;
+	a->source.fd = -1;
+	a->connector = c;
+	a->lane = lane;
+	a->candidate = candidate;
+	a->rail = d->rails[lane ? (lane - 1) % d->nrails : 0];
+	a->start_at = start_at;
+	gantry_list_append(&c->attempts, &a->node);
+	return GANTRY_OK;
+}
+
+/* Where a lane goes: for a bulk lane, an address of the peer in the rail's own subnet if there is one. */
+struct gantry_addr tcp_attempt_target(const struct tcp_attempt *a)
+{
+	const struct tcp_connector *c = a->connector;
+	const struct gantry_nic *nic = &tcp_engine.nics->nics[a->rail];
+	struct gantry_addr to;
+	int pick = -1, n = c->welcome.naddrs;
+
+	if (a->lane == 0 || n == 0) {
+		to = c->handle.addrs[a->candidate % c->handle.naddrs];
+	} else {
+		/* Several may be (NICs on one switch, link-local addresses): begin with our counterpart. */
+		for (int j = 0; j < n && pick < 0 && !a->failures; j++) {
+			int i = (a->lane - 1 + j) % n;
+
+			for (int k = 0; k < nic->naddrs && pick < 0; k++)
+				if (gantry_nic_same_subnet(nic, k, &c->welcome.addrs[i]))
+					pick = i;
+		}
+		to = c->welcome.addrs[pick >= 0 ? pick : (int)(((uint32_t)a->lane - 1 + a->failures) % (uint32_t)n)];
+	}
+	/* A link-local address means the link that our own interface is on. */
+	if (to.sa.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&to.in6.sin6_addr))
+		to.in6.sin6_scope_id = nic->ifindex;
+	return to;
+}
+
+static void attempt_ready(struct tcp_source *s, uint32_t events);
+
+void tcp_attempt_start(struct tcp_attempt *a)
+{
+	const struct gantry_nic *nic = &tcp_engine.nics->nics[a->rail];
+	struct gantry_addr to = tcp_attempt_target(a);
+	const struct gantry_addr *from = NULL;
+	int local = gantry_addr_is_local(&to);
+	const char *device = gantry_params()->bind_device && gantry_nic_should_bind(nic, &to) ? nic->name : NULL;
+	int e;
+
+	for (int i = 0; i < nic->naddrs && !from; i++)
+		if (nic->addrs[i].sa.sa_family == to.sa.sa_family)
+			from = &nic->addrs[i];
+	/* Loopback can only talk to loopback. */
+	if (from && nic->is_loopback && !local)
+		from = NULL, device = NULL;
+	a->source.ready = attempt_ready;
+	a->state = ATTEMPT_CONNECTING;
+	a->deadline = gantry_now_ns() + (uint64_t)ATTEMPT_MS * 1000000;
+	e = sock_connect(from, device, &to, &a->source.fd);
+	if (e)
+		tcp_attempt_failed(a, e);
+	else if (tcp_source_add(&a->source, EPOLLOUT) != GANTRY_OK)
+		tcp_connector_fail(a->connector, GANTRY_ERR_SYSTEM, "%s", gantry_last_error());
+}
+
+static void say_hello(struct tcp_attempt *a)
+{
+	struct tcp_connector *c = a->connector;
+	struct wire_hello h = {.lane = (uint8_t)a->lane, .lanes = (uint8_t)c->link->nlanes};
+
+	tcp_hello_fill(&h);
+	h.dev = (uint16_t)c->dev;
+	h.listener = c->handle.listener;
+	h.comm_id = c->ctx.comm_id;
+	h.unpack = (uint8_t)tcp_home_says(&c->home);
+	memcpy(h.cookie, c->handle.cookie, WIRE_COOKIE_SIZE);
+	memcpy(h.session, c->link->session, WIRE_SESSION_SIZE);
+	gantry_random_bytes(h.nonce, sizeof(h.nonce));
+	wire_hello_encode(&h, a->hello);
+	if (send(a->source.fd, a->hello, WIRE_HELLO_SIZE, MSG_DONTWAIT | MSG_NOSIGNAL) != WIRE_HELLO_SIZE) {
+		tcp_attempt_failed(a, errno ? errno : EPIPE);
+		return;
+	}
+	a->state = ATTEMPT_WELCOME;
+	tcp_source_set(&a->source, EPOLLIN);
+	if (a->lane)
+		return;
+	/* This address answers: the others need not be tried. */
+	gantry_list_each_safe (pos, &c->attempts) {
+		struct tcp_attempt *other = gantry_container(pos, struct tcp_attempt, node);
+
+		if (other != a && other->state != ATTEMPT_WELCOME)
+			tcp_attempt_free(other);
+	}
+}
+
+/* With a secret: the peer's MAC must be right, and ours goes back. 0: fine. */
+int tcp_attempt_prove(struct tcp_attempt *a, const struct wire_welcome *w)
+{
+	uint8_t mac[WIRE_MAC_SIZE], out[WIRE_PROOF_SIZE];
+	int ok;
+
+	if (!tcp_engine.secret)
+		return 0;
+	if (wire_mac(tcp_engine.secret, 0, a->hello, a->in, mac) != GANTRY_OK)
+		return -1;
+	ok = gantry_equal_secret(mac, w->mac, WIRE_MAC_SIZE);
+	if (wire_mac(tcp_engine.secret, 1, a->hello, a->in, mac) != GANTRY_OK)
+		return -1;
+	if (!ok)
+		memset(mac, 0, sizeof(mac));
+	wire_proof_encode(ok, mac, out);
+	if (send(a->source.fd, out, sizeof(out), MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)sizeof(out))
+		return -1;
+	return ok ? 0 : -1;
+}
+
+static void attempt_ready(struct tcp_source *s, uint32_t events)
+{
+	struct tcp_attempt *a = gantry_container(s, struct tcp_attempt, source);
+	ssize_t n;
+
+	(void)events;
+	if (a->state == ATTEMPT_CONNECTING) {
+		int e = 0;
+		socklen_t len = sizeof(e);
+
+		getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &e, &len);
+		if (e)
+			tcp_attempt_failed(a, e);
+		else
+			say_hello(a);
+		return;
+	}
+	n = recv(s->fd, a->in + a->got, WIRE_WELCOME_SIZE - a->got, MSG_DONTWAIT);
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (n <= 0) {
+		/* It hung up on our hello: a server that is restarting, or not ours. */
+		tcp_connector_retry(a->connector, n ? errno : ECONNRESET);
+		return;
+	}
+	a->got += (uint32_t)n;
+	if (a->got == WIRE_WELCOME_SIZE)
+		tcp_attempt_welcomed(a);
+}

@@ -1,0 +1,42 @@
+/*
+ * The connecting side's parts: a connector (connect.c) is a connect() under way, and has attempts (attempt.c), each of
+ * them one socket on its way to become a lane. The engine's mu is held in all of this.
+ */
+#ifndef GANTRY_NET_TCP_CONNECT_H
+#define GANTRY_NET_TCP_CONNECT_H
+
+#include "net/tcp/engine.h"
+
+enum { RETRY_MIN_MS = 10 };
+
+enum attempt_state { ATTEMPT_WAITING, ATTEMPT_CONNECTING, ATTEMPT_WELCOME };
+
+/* One socket on its way to become a lane. */
+struct tcp_attempt {
+	struct tcp_source source;
+	struct gantry_list node;
+	struct tcp_connector *connector;
+	int lane, candidate, rail;
+	enum attempt_state state;
+	uint64_t start_at, deadline;
+	uint32_t failures;
+	uint32_t got;
+	uint8_t hello[WIRE_HELLO_SIZE];
+	uint8_t in[WIRE_WELCOME_SIZE];
+};
+
+/* attempt.c */
+gantry_result tcp_attempt_add(struct tcp_connector *c, int lane, int candidate, uint64_t start_at);
+void tcp_attempt_free(struct tcp_attempt *a);
+void tcp_attempt_start(struct tcp_attempt *a);
+struct gantry_addr tcp_attempt_target(const struct tcp_attempt *a);
+int tcp_attempt_prove(struct tcp_attempt *a, const struct wire_welcome *w);
+
+/* connect.c: what an attempt came to. Each may free it, and others. */
+void tcp_attempt_failed(struct tcp_attempt *a, int e);
+void tcp_attempt_welcomed(struct tcp_attempt *a);
+void tcp_connector_retry(struct tcp_connector *c, int e); /* all of it, a little later */
+void tcp_connector_fail(struct tcp_connector *c, gantry_result r, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+
+#endif

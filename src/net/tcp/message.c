@@ -1,0 +1,130 @@
+/* Messages: entries of the table of net.h that post, test and free them. Checks arguments and calls links. */
+#define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include "base/log.h"
+#include "net/tcp/comm.h"
+#include "net/tcp/txmem.h"
+#include "net/tcp/unpack.h"
+#include "net/tcp/vec.h"
+
+static void note_use(struct tcp_comm *c)
+{
+	if (!__atomic_load_n(&c->in_use, __ATOMIC_RELAXED))
+		__atomic_store_n(&c->in_use, 1, __ATOMIC_RELAXED);
+}
+
+gantry_result tcp_isend(struct gantry_net *net, void *comm, void *data, size_t size, int tag, void *reg,
+			void **ret_request)
+{
+	struct tcp_comm *c = comm;
+	const struct tcp_mr *mr = reg;
+	gantry_result r;
+
+	(void)net;
+	if (c->kind != COMM_SEND)
+		FAIL_NOW(GANTRY_ERR_USAGE, "isend on something that is not a send comm");
+	r = tcp_mr_check("isend", mr, data, size);
+	if (r != GANTRY_OK)
+		return r;
+	note_use(c);
+	if (mr && mr->txmem && size > c->link->eager_max)
+		return tcp_link_isend_txmem(c->link, mr->txmem, data, size, tag, ret_request);
+	return mr && mr->type == GANTRY_NET_PTR_CUDA ? tcp_link_isend_device(c->link, data, size, tag, ret_request)
+						     : tcp_link_isend(c->link, data, size, tag, ret_request);
+}
+
+gantry_result tcp_irecv(struct gantry_net *net, void *comm, int n, void **data, const size_t *sizes, const int *tags,
+			void **mrs, void **request)
+{
+	struct tcp_comm *c = comm;
+	const struct tcp_mr *mr;
+
+	(void)net;
+	if (c->kind != COMM_RECV)
+		FAIL_NOW(GANTRY_ERR_USAGE, "irecv on something that is not a receive comm");
+	if (n < 1 || n > GANTRY_NET_MAX_RECVS)
+		FAIL_NOW(GANTRY_ERR_INVALID, "irecv of %d buffers, 1 to %d can be grouped", n, GANTRY_NET_MAX_RECVS);
+	for (int i = 0; i < n; i++) {
+		gantry_result r = tcp_mr_check("irecv", mrs ? mrs[i] : NULL, data[i], sizes[i]);
+
+		if (r != GANTRY_OK)
+			return r;
+	}
+	note_use(c);
+	if (!c->unpack)
+		return tcp_link_irecv(c->link, n, data, sizes, tags, request);
+	if (n > 1)
+		FAIL_NOW(GANTRY_ERR_USAGE, "irecv of %d buffers: with UNPACK a receive has one", n);
+	mr = mrs ? mrs[0] : NULL;
+	return tcp_link_irecv_unpack(c->link, data[0], sizes[0], tags[0], mr && mr->type == GANTRY_NET_PTR_CUDA,
+				     *request == GANTRY_NET_OPTIONAL_RECV_COMPLETION, request);
+}
+
+gantry_result tcp_hold(void *comm, int tag)
+{
+	struct tcp_comm *c = comm;
+
+	if (c->kind != COMM_SEND)
+		FAIL_NOW(GANTRY_ERR_USAGE, "hold on something that is not a send comm");
+	return tcp_link_hold(c->link, tag);
+}
+
+gantry_result tcp_irecv_vec(void *comm, const struct iovec *iov, uint32_t n, int tag, void **ret_request)
+{
+	struct tcp_comm *c = comm;
+
+	if (c->kind != COMM_RECV)
+		FAIL_NOW(GANTRY_ERR_USAGE, "irecv on something that is not a receive comm");
+	if (c->unpack || c->link->crc || c->link->device_rx)
+		return GANTRY_ERR_UNSUPPORTED;
+	note_use(c);
+	return tcp_link_irecv_vec(c->link, iov, n, tag, ret_request);
+}
+
+gantry_result tcp_isend_vec(void *comm, const struct iovec *iov, uint32_t n, int tag, void **ret_request)
+{
+	struct tcp_comm *c = comm;
+
+	if (c->kind != COMM_SEND)
+		FAIL_NOW(GANTRY_ERR_USAGE, "isend on something that is not a send comm");
+	if (c->link->crc)
+		return GANTRY_ERR_UNSUPPORTED;
+	note_use(c);
+	return tcp_link_isend_vec(c->link, iov, n, tag, ret_request);
+}
+
+gantry_result tcp_iflush(struct gantry_net *net, void *comm, int n, void **data, const int *sizes, void **mrs,
+			 void **ret_request)
+{
+	(void)net;
+	(void)comm;
+	(void)n;
+	(void)data;
+	(void)sizes;
+	(void)mrs;
+	*ret_request = NULL; /* host memory needs none */
+	return GANTRY_OK;
+}
+
+gantry_result tcp_test(struct gantry_net *net, void *request, int *ret_done, int *sizes)
+{
+	struct tcp_request *req = request;
+	uint32_t state = TCP_FREE;
+
+	(void)net;
+	if (req && (req->kind == TCP_SEND || req->kind == TCP_RECV))
+		state = __atomic_load_n(&req->state, __ATOMIC_RELAXED);
+	if (state != TCP_PENDING && state != TCP_DONE)
+		FAIL_NOW(GANTRY_ERR_USAGE, "test of something that is not a pending request");
+	return tcp_link_test(req, ret_done, sizes);
+}
+
+gantry_result tcp_irecv_consumed(struct gantry_net *net, void *comm, int n, void *request)
+{
+	struct tcp_comm *c = comm;
+
+	(void)net;
+	(void)n;
+	if (c->kind != COMM_RECV)
+		FAIL_NOW(GANTRY_ERR_USAGE, "irecvConsumed on something that is not a receive comm");
+	return c->unpack ? tcp_unpack_consumed(c->link, request) : GANTRY_OK;
+}

@@ -286,7 +286,7 @@ static void stream(const struct pair_config *c, int device)
 	struct receiver *r = receiver_new(c, &l);
 	static struct post posts[TAGS][MESSAGES];
 	uint32_t posted[TAGS] = {0}, done = 0, total = TAGS * MESSAGES, advertised[TAGS] = {0}, round = 0;
-	uint64_t bulk_bytes = 0, lanes = 0, deadline = until_s(20);
+	uint64_t bulk_bytes = 0, lanes = 0, deadline = until_s(30);
 
 	memset(posts, 0, sizeof(posts));
 	while (done < total) {
@@ -434,7 +434,7 @@ static void mixed_directions(void)
 	struct pair_config c = {.nlanes = 3, .eager_max = 256};
 	struct tcp_link *l[2];
 	uint8_t *out[2] = {malloc(SIZE), malloc(SIZE)}, *in = malloc(SIZE);
-	uint64_t deadline = until_s(10);
+	uint64_t deadline = until_s(30);
 	struct receiver *r = receiver_new(&c, &l[0]);
 
 	say_state(r, 0, MESSAGES, 0);
@@ -482,7 +482,7 @@ static struct receiver *blocked(const struct pair_config *c, struct tcp_link **r
 {
 	struct receiver *r = receiver_new(c, ret_link);
 	struct tcp_link *l = *ret_link;
-	uint64_t deadline = until_s(10);
+	uint64_t deadline = until_s(30);
 
 	*ret_n = 0;
 	for (uint32_t t = 0; t < TAGS; t++)
@@ -579,7 +579,7 @@ static void goes_on_when_read(void)
 	fill_small(data);
 	r = blocked(&c, &l, data, &n, requests);
 	CHECK_EQ(l->ahead_n, LINK_AHEAD);
-	for (uint64_t deadline = until_s(10); gantry_now_ns() < deadline;) {
+	for (uint64_t deadline = until_s(30); gantry_now_ns() < deadline;) {
 		left = 0;
 		drain_small(r, l, &whole);
 		for (uint32_t i = 0; i < n; i++) {
@@ -647,7 +647,7 @@ static void threads(void)
 	void *requests[8] = {0};
 	pthread_t t[2];
 	uint32_t next = 0, done = 0;
-	uint64_t deadline = until_s(20);
+	uint64_t deadline = until_s(30);
 
 	stop = 0;
 	for (int i = 0; i < 2; i++)

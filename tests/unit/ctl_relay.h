@@ -21,6 +21,7 @@ struct relay {
 	int stop, frozen, cut;	  /* atomic; set by the test */
 	int fds[2 * RELAY_PAIRS]; /* a pair belongs together: 2i and 2i+1 */
 	int npairs;
+	uint64_t passed_ms; /* atomic: when it last passed something on, or a little earlier */
 };
 
 static inline int relay_socket(void)
@@ -103,9 +104,10 @@ static inline void *relay_thread(void *arg)
 			if (!p[i + 1].revents)
 				continue;
 			got = recv(r->fds[i], buf, sizeof(buf), MSG_DONTWAIT);
-			if (got > 0)
+			if (got > 0) {
+				__atomic_store_n(&r->passed_ms, now_ms(), __ATOMIC_RELEASE);
 				send(r->fds[i ^ 1], buf, (size_t)got, MSG_NOSIGNAL);
-			else if (got == 0 || errno != EAGAIN) {
+			} else if (got == 0 || errno != EAGAIN) {
 				relay_drop(r, i / 2);
 				break;
 			}

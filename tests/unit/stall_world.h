@@ -77,10 +77,10 @@ static inline void world_clean(struct world *w)
 	CHECK_EQ(rmdir(w->dir), 0);
 }
 
-/* Until there are n reports, at most ten seconds. */
+/* Until there are n reports, at most half a minute. */
 static inline void world_wait_files(const struct world *w, int n)
 {
-	uint64_t end = gantry_now_ns() + 10000000000u;
+	uint64_t end = gantry_now_ns() + 30000000000u;
 
 	while (world_files(w, 0) < n && gantry_now_ns() < end)
 		world_nap(10);

@@ -29,7 +29,7 @@ static void stream(const struct pair_config *c, int device)
 	struct receiver *r = receiver_new(c, &l);
 	static struct post posts[TAGS][MESSAGES];
 	uint32_t posted[TAGS] = {0}, done = 0, total = TAGS * MESSAGES, advertised[TAGS] = {0}, round = 0;
-	uint64_t bulk_bytes = 0, lanes = 0, deadline = until_s(20);
+	uint64_t bulk_bytes = 0, lanes = 0, deadline = until_s(30);
 
 	memset(posts, 0, sizeof(posts));
 	while (done < total) {
@@ -177,7 +177,7 @@ static void mixed_directions(void)
 	struct pair_config c = {.nlanes = 3, .eager_max = 256};
 	struct tcp_link *l[2];
 	uint8_t *out[2] = {malloc(SIZE), malloc(SIZE)}, *in = malloc(SIZE);
-	uint64_t deadline = until_s(10);
+	uint64_t deadline = until_s(30);
 	struct receiver *r = receiver_new(&c, &l[0]);
 
 	say_state(r, 0, MESSAGES, 0);
@@ -240,7 +240,7 @@ static void threads(void)
 	void *requests[8] = {0};
 	pthread_t t[2];
 	uint32_t next = 0, done = 0;
-	uint64_t deadline = until_s(20);
+	uint64_t deadline = until_s(30);
 
 	stop = 0;
 	for (int i = 0; i < 2; i++)

@@ -175,10 +175,10 @@ static inline gantry_result side_connect(struct side *s, const struct gantry_con
 	return r;
 }
 
-/* Until it is done or fails; ten seconds at most. */
+/* Until it is done or fails; a minute at most. */
 static inline gantry_result side_connect_wait(struct side *s, const struct gantry_connect_info *peer)
 {
-	uint64_t until = gantry_now_ns() + 10000000000u;
+	uint64_t until = gantry_now_ns() + 60000000000u;
 	gantry_result r;
 
 	while ((r = side_connect(s, peer)) == GANTRY_AGAIN) {
@@ -262,7 +262,7 @@ static inline void side_start(struct side *s, char *buf, uint64_t bytes, int pro
 
 static inline void side_finish(struct side *s)
 {
-	uint64_t until = gantry_now_ns() + 20000000000u;
+	uint64_t until = gantry_now_ns() + 60000000000u;
 
 	CHECK_OK(s->dev->ops->stream_sync(s->dev, s->stream));
 	CHECK_EQ(s->host->result, GANTRY_OK);

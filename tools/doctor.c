@@ -145,27 +145,6 @@ static const struct option options[] = {
 	{"help", no_argument, NULL, OPT_HELP},
 	{NULL, 0, NULL, 0},
 };
-enum { OPTIONS = sizeof(options) / sizeof(options[0]) - 1 };
-
-static int wrong_usage(int c, const char *word)
-{
-	const char *names[OPTIONS], *near = NULL;
-
-	if (c == ':') {
-		fprintf(stderr, "gantry doctor: %s needs a value\n", word);
-		return 2;
-	}
-	for (size_t i = 0; i < OPTIONS; i++)
-		names[i] = options[i].name;
-	if (strncmp(word, "--", 2) == 0)
-		near = suggest(word + 2, names, OPTIONS);
-	fprintf(stderr, "gantry doctor: unknown %s '%s'", *word == '-' ? "option" : "argument", word);
-	if (near)
-		fprintf(stderr, ", did you mean '--%s'?\n", near);
-	else
-		fprintf(stderr, "; gantry doctor --help lists the options\n");
-	return 2;
-}
 
 static void examine(struct doctor *d, int only_params)
 {
@@ -218,11 +197,11 @@ int cmd_doctor(int argc, char **argv)
 			fputs(help, stdout);
 			return 0;
 		default:
-			return wrong_usage(c, argv[optind - 1]);
+			return suggest_usage("gantry doctor", options, c, argv[optind - 1]);
 		}
 	}
 	if (optind < argc)
-		return wrong_usage('?', argv[optind]);
+		return suggest_usage("gantry doctor", options, '?', argv[optind]);
 	gantry_log_set_sink(capture);
 	if (undo) {
 		gantry_params_load(0);

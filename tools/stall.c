@@ -30,23 +30,6 @@ static const struct option options[] = {
 	{"help", no_argument, NULL, OPT_HELP},
 	{NULL, 0, NULL, 0},
 };
-enum { OPTIONS = sizeof(options) / sizeof(options[0]) - 1 };
-
-static int wrong_usage(const char *word)
-{
-	const char *names[OPTIONS], *near = NULL;
-
-	for (size_t i = 0; i < OPTIONS; i++)
-		names[i] = options[i].name;
-	if (strncmp(word, "--", 2) == 0)
-		near = suggest(word + 2, names, OPTIONS);
-	fprintf(stderr, "gantry stall: unknown option '%s'", word);
-	if (near)
-		fprintf(stderr, ", did you mean '--%s'?\n", near);
-	else
-		fprintf(stderr, "; gantry stall --help lists the options\n");
-	return EXIT_USAGE;
-}
 
 /* 1: read. */
 static int read_file(struct stall_set *set, const char *path)
@@ -195,7 +178,7 @@ int cmd_stall(int argc, char **argv)
 			fputs(help, stdout);
 			return EXIT_FINE;
 		default:
-			return wrong_usage(argv[optind - 1]);
+			return suggest_usage("gantry stall", options, c, argv[optind - 1]);
 		}
 	}
 	if (optind == argc) {

@@ -1,8 +1,11 @@
 #include "suggest.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/param_text.h"
+
+enum { SUGGEST_OPTIONS = 32 };
 
 const char *suggest(const char *word, const char *const *names, size_t count)
 {
@@ -18,4 +21,25 @@ const char *suggest(const char *word, const char *const *names, size_t count)
 		}
 	}
 	return best;
+}
+
+int suggest_usage(const char *program, const struct option *options, int c, const char *word)
+{
+	const char *names[SUGGEST_OPTIONS], *near = NULL;
+	size_t n = 0;
+
+	if (c == ':') {
+		fprintf(stderr, "%s: %s needs a value\n", program, word);
+		return 2;
+	}
+	for (; n < SUGGEST_OPTIONS && options[n].name; n++)
+		names[n] = options[n].name;
+	if (strncmp(word, "--", 2) == 0)
+		near = suggest(word + 2, names, n);
+	fprintf(stderr, "%s: unknown %s '%s'", program, *word == '-' ? "option" : "argument", word);
+	if (near)
+		fprintf(stderr, ", did you mean '--%s'?\n", near);
+	else
+		fprintf(stderr, "; %s --help lists the options\n", program);
+	return 2;
 }

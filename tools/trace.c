@@ -30,27 +30,6 @@ static const struct option options[] = {
 	{"help", no_argument, NULL, OPT_HELP},
 	{NULL, 0, NULL, 0},
 };
-enum { OPTIONS = sizeof(options) / sizeof(options[0]) - 1 };
-
-static int wrong_usage(int c, const char *word)
-{
-	const char *names[OPTIONS], *near = NULL;
-
-	if (c == ':') {
-		fprintf(stderr, "gantry trace: %s needs a value\n", word);
-		return EXIT_USAGE;
-	}
-	for (size_t i = 0; i < OPTIONS; i++)
-		names[i] = options[i].name;
-	if (strncmp(word, "--", 2) == 0)
-		near = suggest(word + 2, names, OPTIONS);
-	fprintf(stderr, "gantry trace: unknown option '%s'", word);
-	if (near)
-		fprintf(stderr, ", did you mean '--%s'?\n", near);
-	else
-		fprintf(stderr, "; gantry trace --help lists the options\n");
-	return EXIT_USAGE;
-}
 
 static void summary_json(const struct trace_file *f, const struct trace_conn *c, FILE *out)
 {
@@ -188,7 +167,7 @@ int cmd_trace(int argc, char **argv)
 			fputs(help, stdout);
 			return EXIT_FINE;
 		default:
-			return wrong_usage(c, argv[optind - 1]);
+			return suggest_usage("gantry trace", options, c, argv[optind - 1]);
 		}
 	}
 	if (optind == argc) {

@@ -1,6 +1,7 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include "transport/ends.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -159,4 +160,38 @@ int gantry_door_is_rung(const struct gantry_connector *c, int peer_is_proxied)
 		return 0; /* a GPU does not ring */
 	return gantry_ends_same_process(c->me, c->peer) ||
 	       (c->door_handle && gantry_ends_see_each_other(c->me, c->peer));
+}
+
+void *gantry_end_get(struct gantry_connector *c, size_t size)
+{
+	if (!c->resources)
+		c->resources = calloc(1, size);
+	if (!c->resources)
+		gantry_fail(GANTRY_ERR_NOMEM, LOG_SUBSYS, __FILE__, __LINE__, "no memory for a connection to rank %d",
+			    c->peer->rank);
+	return c->resources;
+}
+
+gantry_result gantry_end_proxy_setup(struct gantry_connector *c, size_t size)
+{
+	struct gantry_end *end = gantry_end_get(c, size);
+
+	return end ? gantry_copy_engine_create(c, &end->engine) : GANTRY_ERR_NOMEM;
+}
+
+gantry_result gantry_end_proxy_connect(struct gantry_connector *c)
+{
+	return gantry_copy_engine_start(((struct gantry_end *)c->resources)->engine);
+}
+
+void gantry_end_proxy_free(struct gantry_connector *c)
+{
+	struct gantry_end *end = c->resources;
+
+	if (!end)
+		return;
+	gantry_copy_engine_free(end->engine);
+	end->engine = NULL;
+	if (c->proxy)
+		c->proxy->resources = NULL;
 }

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "device/device.h"
+#include "transport/copy_engine.h"
 #include "transport/segment.h"
 #include "transport/transport.h"
 
@@ -71,6 +72,21 @@ struct gantry_far_door {
 gantry_result gantry_far_door_open(const struct gantry_connector *c, const struct gantry_door_info *info,
 				   struct gantry_far_door *d);
 void gantry_far_door_close(struct gantry_far_door *d);
+/*
+ * What an end begins with, a connector's `resources`; the rest is its transport's. Owned by the thread that connects;
+ * the engine by the proxy once connected.
+ */
+struct gantry_end {
+	struct gantry_far_door door;
+	struct gantry_copy_engine *engine; /* owned; of a proxied end */
+};
+/* The connector's end of that size: made, zeroed, when it is first asked for. NULL: no memory, and said so. */
+void *gantry_end_get(struct gantry_connector *c, size_t size);
+gantry_result gantry_end_proxy_setup(struct gantry_connector *c, size_t size);
+/* As entries of a transport's table. */
+gantry_result gantry_end_proxy_connect(struct gantry_connector *c);
+void gantry_end_proxy_free(struct gantry_connector *c);
+
 /* Whether the peer's end, proxied or not, will wake this end's kernels: gantry_connector's peer_rings. */
 int gantry_door_is_rung(const struct gantry_connector *c, int peer_is_proxied);
 

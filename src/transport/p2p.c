@@ -43,14 +43,13 @@ struct p2p_info {
 };
 _Static_assert(sizeof(struct p2p_info) <= GANTRY_CONNECT_INFO_SIZE, "travels in the connect info");
 
-/* One end. Owned by the thread that connects; the engine by the proxy once connected. */
+/* One end. */
 struct p2p_end {
+	struct gantry_end base;	     /* first */
 	struct p2p_block *block;     /* counted; a proxied end has none */
 	struct p2p_far far;	     /* the peer's; of a proxied one there is none */
 	struct gantry_sharing words; /* copy mode */
 	void *words_dev;	     /* receiving end: as the device addresses them; NULL: not mapped */
-	struct gantry_far_door door;
-	struct gantry_copy_engine *engine; /* owned; of a proxied end */
 };
 
 static int proxied(const struct gantry_peer_info *me, const struct gantry_peer_info *peer)
@@ -88,28 +87,9 @@ static gantry_result can_connect(const struct gantry_peer_info *me, const struct
 	return GANTRY_OK;
 }
 
-static gantry_result get_end(struct gantry_connector *c, struct p2p_end **ret_end)
-{
-	gantry_result r = GANTRY_OK;
-
-	if (!c->resources)
-		c->resources = calloc(1, sizeof(struct p2p_end));
-	if (!c->resources)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a connection to rank %d", c->peer->rank);
-	*ret_end = c->resources;
-out:
-	return r;
-}
-
 static gantry_result proxy_setup(struct gantry_connector *c)
 {
-	gantry_result r = GANTRY_OK;
-	struct p2p_end *end = NULL;
-
-	TRY(get_end(c, &end));
-	TRY(gantry_copy_engine_create(c, &end->engine));
-out:
-	return r;
+	return gantry_end_proxy_setup(c, sizeof(struct p2p_end));
 }
 
 static uint64_t own_step(const struct gantry_connector *c)
@@ -135,9 +115,10 @@ static gantry_result setup(struct gantry_connector *c, struct gantry_connect_inf
 	gantry_result r = GANTRY_OK;
 	struct p2p_info info = {.magic = P2P_MAGIC, .copies = c->proxy != NULL};
 	struct gantry_rings rings = {.size = GANTRY_ENDS_PAGE};
-	struct p2p_end *end = NULL;
+	struct p2p_end *end = gantry_end_get(c, sizeof(*end));
 
-	TRY(get_end(c, &end));
+	if (!end)
+		return GANTRY_ERR_NOMEM;
 	info.ll128 = c->device->ll128_local != 0;
 	gantry_door_describe(c, &info.door);
 	if (!c->send) {
@@ -180,7 +161,7 @@ static gantry_result meet(struct gantry_connector *c, struct p2p_end *end, const
 
 	if (peer_has_block && !end->far.base)
 		TRY(p2p_far_open(c, &info->block, &end->far));
-	if (end->engine || !peer_has_block)
+	if (end->base.engine || !peer_has_block)
 		TRY(gantry_sharing_meet(&end->words, c, sizeof(struct gantry_fifo), &info->words));
 	if (end->block)
 		TRY(p2p_block_is_opened(c, end->block));
@@ -199,7 +180,7 @@ static void fill_direct(struct gantry_connector *c, const struct p2p_end *end, i
 	c->conn.slots = words ? words->slots : c->send ? theirs->slots : mine->slots;
 	c->conn.offers = NULL; /* neither a pool nor a producer that puts bytes into the receiver's buffer */
 	gantry_rings_fill(&c->conn, rings, c->send ? end->far.base : end->block->base, copies);
-	c->conn.door = end->door.door;
+	c->conn.door = end->base.door.door;
 	c->conn.state = c->state;
 	c->conn.flags = c->send ? GANTRY_CONN_SEND : 0;
 	c->max_step = copies ? rings->step_bytes[GANTRY_PROTO_SIMPLE] : 0;
@@ -215,9 +196,9 @@ static gantry_result fill_proxied(struct gantry_connector *c, const struct p2p_e
 				      .tail = &f->tail,
 				      .slots = f->slots,
 				      .ring = end->far.base + rings->at[GANTRY_PROTO_SIMPLE],
-				      .door = end->door.door};
+				      .door = end->base.door.door};
 
-	return gantry_copy_engine_connect(end->engine, c, rings->step_bytes[GANTRY_PROTO_SIMPLE], &far);
+	return gantry_copy_engine_connect(end->base.engine, c, rings->step_bytes[GANTRY_PROTO_SIMPLE], &far);
 }
 
 static gantry_result connect_end(struct gantry_connector *c, const struct gantry_connect_info *peer)
@@ -231,8 +212,8 @@ static gantry_result connect_end(struct gantry_connector *c, const struct gantry
 	TRY(check_info(c, peer, &info));
 	/* A kernel that rings, or the copy engine in its place, wants the door of a kernel that sleeps; a proxy polls.
 	 */
-	if (!info.copies && (c->device->sleeps || end->engine))
-		TRY(gantry_far_door_open(c, &info.door, &end->door));
+	if (!info.copies && (c->device->sleeps || end->base.engine))
+		TRY(gantry_far_door_open(c, &info.door, &end->base.door));
 	TRY(meet(c, end, &info));
 	lay_out(c, info.step, c->send ? (int)info.ll128 : ll128, &rings);
 	if (!info.ll128 || !ll128)
@@ -240,29 +221,12 @@ static gantry_result connect_end(struct gantry_connector *c, const struct gantry
 	if (!c->send && info.copies)
 		TRY(c->device->ops->map_host(c->device, end->words.segment->base, end->words.segment->size,
 					     &end->words_dev));
-	if (end->engine)
+	if (end->base.engine)
 		TRY(fill_proxied(c, end, &rings));
 	else
 		fill_direct(c, end, info.copies != 0, &rings);
 out:
 	return r;
-}
-
-static gantry_result proxy_connect(struct gantry_connector *c)
-{
-	return gantry_copy_engine_start(((struct p2p_end *)c->resources)->engine);
-}
-
-static void proxy_free(struct gantry_connector *c)
-{
-	struct p2p_end *end = c->resources;
-
-	if (!end)
-		return;
-	gantry_copy_engine_free(end->engine);
-	end->engine = NULL;
-	if (c->proxy)
-		c->proxy->resources = NULL;
 }
 
 static void free_end(struct gantry_connector *c)
@@ -271,8 +235,8 @@ static void free_end(struct gantry_connector *c)
 
 	if (!end)
 		return;
-	proxy_free(c);
-	gantry_far_door_close(&end->door);
+	gantry_end_proxy_free(c);
+	gantry_far_door_close(&end->base.door);
 	if (end->words_dev)
 		c->device->ops->unmap_host(c->device, end->words.segment->base);
 	gantry_sharing_end(&end->words);
@@ -290,11 +254,11 @@ const struct gantry_transport gantry_transport_p2p = {
 		 .connect = connect_end,
 		 .free = free_end,
 		 .proxy_setup = proxy_setup,
-		 .proxy_connect = proxy_connect,
+		 .proxy_connect = gantry_end_proxy_connect,
 		 .proxy_progress = gantry_copy_engine_send,
 		 .proxy_register = gantry_transport_unsupported_register,
 		 .proxy_deregister = gantry_transport_unsupported_deregister,
-		 .proxy_free = proxy_free},
+		 .proxy_free = gantry_end_proxy_free},
 	.recv = {.setup = setup,
 		 .connect = connect_end,
 		 .free = free_end,

@@ -42,12 +42,11 @@ struct shm_info {
 };
 _Static_assert(sizeof(struct shm_info) <= GANTRY_CONNECT_INFO_SIZE, "travels in the connect info");
 
-/* One end. Owned by the thread that connects; the engine by the proxy once connected. */
+/* One end. */
 struct shm_end {
+	struct gantry_end base; /* first */
 	struct gantry_sharing shared;
 	void *dev; /* the segment as the device addresses it; NULL: not mapped */
-	struct gantry_far_door door;
-	struct gantry_copy_engine *engine; /* owned; of a proxied end */
 };
 
 static int proxied(const struct gantry_peer_info *me, const struct gantry_peer_info *peer)
@@ -79,28 +78,9 @@ static gantry_result can_connect(const struct gantry_peer_info *me, const struct
 	return GANTRY_OK;
 }
 
-static gantry_result get_end(struct gantry_connector *c, struct shm_end **ret_end)
-{
-	gantry_result r = GANTRY_OK;
-
-	if (!c->resources)
-		c->resources = calloc(1, sizeof(struct shm_end));
-	if (!c->resources)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a connection to rank %d", c->peer->rank);
-	*ret_end = c->resources;
-out:
-	return r;
-}
-
 static gantry_result proxy_setup(struct gantry_connector *c)
 {
-	gantry_result r = GANTRY_OK;
-	struct shm_end *end = NULL;
-
-	TRY(get_end(c, &end));
-	TRY(gantry_copy_engine_create(c, &end->engine));
-out:
-	return r;
+	return gantry_end_proxy_setup(c, sizeof(struct shm_end));
 }
 
 static int makes(const struct gantry_connector *c)
@@ -118,9 +98,10 @@ static gantry_result setup(struct gantry_connector *c, struct gantry_connect_inf
 	gantry_result r = GANTRY_OK;
 	struct shm_info info = {.magic = SHM_MAGIC, .proxied = c->proxy != NULL};
 	struct gantry_rings rings;
-	struct shm_end *end = NULL;
+	struct shm_end *end = gantry_end_get(c, sizeof(*end));
 
-	TRY(get_end(c, &end));
+	if (!end)
+		return GANTRY_ERR_NOMEM;
 	info.maker = (uint32_t)gantry_params()->shm_locality;
 	info.ll128 = c->device->ll128_local != 0;
 	gantry_door_describe(c, &info.door);
@@ -177,7 +158,7 @@ static void fill_direct(struct gantry_connector *c, const struct shm_end *end, c
 	c->conn.slots = f->slots;
 	c->conn.offers = NULL; /* neither a pool nor a producer that puts bytes into the receiver's buffer */
 	gantry_rings_fill(&c->conn, rings, end->dev, info->proxied != 0);
-	c->conn.door = end->door.door;
+	c->conn.door = end->base.door.door;
 	c->conn.state = c->state;
 	c->conn.flags = c->send ? GANTRY_CONN_SEND : 0;
 	c->max_step = info->proxied ? info->step : 0;
@@ -193,10 +174,10 @@ static gantry_result fill_proxied(struct gantry_connector *c, const struct shm_e
 				      .tail = &f->tail,
 				      .slots = f->slots,
 				      .ring = (char *)end->dev + rings->at[GANTRY_PROTO_SIMPLE],
-				      .door = end->door.door,
+				      .door = end->base.door.door,
 				      .takes_pointers = both_on_host(c) && gantry_ends_same_process(c->me, c->peer)};
 
-	return gantry_copy_engine_connect(end->engine, c, info->step, &far);
+	return gantry_copy_engine_connect(end->base.engine, c, info->step, &far);
 }
 
 static gantry_result connect_end(struct gantry_connector *c, const struct gantry_connect_info *peer)
@@ -210,35 +191,18 @@ static gantry_result connect_end(struct gantry_connector *c, const struct gantry
 	gantry_rings_layout(info.step, 1, both_on_host(c), &rings);
 	/* A kernel that rings, or the copy engine in its place, wants the door of a kernel that sleeps; a proxy polls.
 	 */
-	if (!info.proxied && (c->device->sleeps || end->engine))
-		TRY(gantry_far_door_open(c, &info.door, &end->door));
+	if (!info.proxied && (c->device->sleeps || end->base.engine))
+		TRY(gantry_far_door_open(c, &info.door, &end->base.door));
 	TRY(gantry_sharing_meet(&end->shared, c, rings.size, &info.segment));
 	if (!info.ll128 || !c->device->ll128_local)
 		rings.at[GANTRY_PROTO_LL128] = 0;
 	TRY(c->device->ops->map_host(c->device, end->shared.segment->base, end->shared.segment->size, &end->dev));
-	if (end->engine)
+	if (end->base.engine)
 		TRY(fill_proxied(c, end, &info, &rings));
 	else
 		fill_direct(c, end, &info, &rings);
 out:
 	return r;
-}
-
-static gantry_result proxy_connect(struct gantry_connector *c)
-{
-	return gantry_copy_engine_start(((struct shm_end *)c->resources)->engine);
-}
-
-static void proxy_free(struct gantry_connector *c)
-{
-	struct shm_end *end = c->resources;
-
-	if (!end)
-		return;
-	gantry_copy_engine_free(end->engine);
-	end->engine = NULL;
-	if (c->proxy)
-		c->proxy->resources = NULL;
 }
 
 static void free_end(struct gantry_connector *c)
@@ -247,8 +211,8 @@ static void free_end(struct gantry_connector *c)
 
 	if (!end)
 		return;
-	proxy_free(c);
-	gantry_far_door_close(&end->door);
+	gantry_end_proxy_free(c);
+	gantry_far_door_close(&end->base.door);
 	if (end->dev)
 		c->device->ops->unmap_host(c->device, end->shared.segment->base);
 	gantry_sharing_end(&end->shared);
@@ -264,18 +228,18 @@ const struct gantry_transport gantry_transport_shm = {
 		 .connect = connect_end,
 		 .free = free_end,
 		 .proxy_setup = proxy_setup,
-		 .proxy_connect = proxy_connect,
+		 .proxy_connect = gantry_end_proxy_connect,
 		 .proxy_progress = gantry_copy_engine_send,
 		 .proxy_register = gantry_transport_unsupported_register,
 		 .proxy_deregister = gantry_transport_unsupported_deregister,
-		 .proxy_free = proxy_free},
+		 .proxy_free = gantry_end_proxy_free},
 	.recv = {.setup = setup,
 		 .connect = connect_end,
 		 .free = free_end,
 		 .proxy_setup = proxy_setup,
-		 .proxy_connect = proxy_connect,
+		 .proxy_connect = gantry_end_proxy_connect,
 		 .proxy_progress = gantry_copy_engine_recv,
 		 .proxy_register = gantry_transport_unsupported_register,
 		 .proxy_deregister = gantry_transport_unsupported_deregister,
-		 .proxy_free = proxy_free},
+		 .proxy_free = gantry_end_proxy_free},
 };

@@ -134,6 +134,7 @@ gantry_result gantry_rx_send(struct gantry_rx_conn *conn, const struct gantry_rx
 	r = create(conn, pieces, n, tag, 1, &op);
 	if (r == GANTRY_OK) {
 		op->transfer = conn->next_transfer++;
+		op->inlined = !op->batch.device && op->total <= RX_INLINE_MAX;
 		gantry_list_append(&conn->out.waiting, &op->node);
 		*ret_op = op;
 		started(conn, GANTRY_OK);

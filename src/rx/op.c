@@ -33,6 +33,7 @@ void rx_op_done(struct gantry_rx_op *op, gantry_result r, const char *fmt, ...)
 		return;
 	op->state = GANTRY_RX_DONE;
 	op->result = r;
+	rx_batch_release(&op->batch); /* the transfer may go on for a while */
 	va_start(args, fmt);
 	vsnprintf(op->text, sizeof(op->text), fmt, args);
 	va_end(args);

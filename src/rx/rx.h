@@ -65,7 +65,7 @@ struct rx_cursor {
 
 struct rx_batch {
 	struct gantry_rx_piece *pieces; /* owned; none is empty */
-	struct rx_region **regions;	/* owned array of borrowed regions, one per entry */
+	struct rx_region **regions;	/* owned array of borrowed regions, one per entry; NULL: released */
 	size_t n;
 	uint64_t bytes;
 	int device;
@@ -236,6 +236,8 @@ void rx_path_of_conn(struct gantry_rx_conn *c);
 
 /* batch.c */
 gantry_result rx_batch_init(struct gantry_rx *rx, const struct gantry_rx_piece *pieces, size_t n, struct rx_batch *b);
+/* Nothing reads or writes its memory any more: that may be deregistered. The layout stays. */
+void rx_batch_release(struct rx_batch *b);
 void rx_batch_free(struct rx_batch *b);
 /* The contiguous bytes at the cursor, at most `max`; NULL at the end of the batch. */
 uint8_t *rx_batch_run(const struct rx_batch *b, const struct rx_cursor *c, uint64_t max, uint64_t *ret_len);

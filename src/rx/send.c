@@ -115,9 +115,11 @@ gantry_result rx_send_stopped(struct gantry_rx_conn *c, const struct rx_head *h)
 	struct gantry_rx_op *op = find(&c->out.data, h->transfer);
 
 	if (!op && (op = find(&c->out.offered, h->transfer))) {
-		if (!op->told || h->arg)
+		if ((!op->told && !op->inlined) || h->arg)
 			FAIL(GANTRY_ERR_PROTOCOL, "%s stopped transfer %llu before it was granted", c->peer,
 			     (unsigned long long)h->transfer);
+		if (!op->ending)
+			op->ending = op->by_peer = 1;
 		c->out.noffered--;
 		rx_op_settle(op);
 		rx_op_over(op);

@@ -103,7 +103,8 @@ void gantry_rx_close(struct gantry_rx *rx);
 uint64_t gantry_rx_epoch(const struct gantry_rx *rx);
 
 /*
- * Meeting. Addresses are "host:port", "[v6]:port"; host names are looked up. Timeouts are in nanoseconds; negative ones
+ * Meeting. Addresses are "host:port", "[v6]:port"; host names are looked up, which takes as long as the system's
+ * resolver takes: timeouts begin after that, and numbers need none of it. Timeouts are in nanoseconds; negative ones
  * mean GANTRY_CONNECT_TIMEOUT. What does not speak the protocol is turned away and counted, and disturbs nobody.
  */
 

@@ -80,12 +80,18 @@ out:
 	return r;
 }
 
+void rx_batch_release(struct rx_batch *b)
+{
+	for (size_t i = 0; b->regions && i < b->n; i++)
+		b->regions[i]->users--;
+	free(b->regions);
+	b->regions = NULL;
+}
+
 void rx_batch_free(struct rx_batch *b)
 {
-	for (size_t i = 0; i < b->n; i++)
-		b->regions[i]->users--;
+	rx_batch_release(b);
 	free(b->pieces);
-	free(b->regions);
 	memset(b, 0, sizeof(*b));
 }
 

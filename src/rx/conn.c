@@ -61,6 +61,7 @@ gantry_result rx_conn_start(struct gantry_rx_conn *c)
 	rx_path_of_conn(c);
 	TRY(rx_heads_init(c));
 	gantry_list_append(&rx->conns, &c->node);
+	rx_stages_reserve(rx);
 	LOG_INFO(RX, "connected with %s, path %s", c->peer, c->path);
 out:
 	return r;

@@ -17,10 +17,17 @@ gantry_result rx_head_send(struct gantry_rx_conn *c, const struct rx_head *h, co
 
 	if (!o)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a head of %zu bytes", payload);
+	if (c->answering && c->answers_out == RX_ANSWERS_OUT) {
+		free(o);
+		FAIL(GANTRY_ERR_PROTOCOL, "%s asks and does not listen: %d answers wait for it", c->peer,
+		     RX_ANSWERS_OUT);
+	}
 	o->request = NULL;
 	o->size = RX_HEAD_SIZE + payload;
 	o->inlined = payload != 0;
 	c->inline_out += o->inlined;
+	o->answer = c->answering;
+	c->answers_out += o->answer;
 	rx_head_encode(h, o->data);
 	if (inlined)
 		rx_batch_gather(inlined, start, o->data + RX_HEAD_SIZE, payload);
@@ -54,6 +61,7 @@ gantry_result rx_heads_out(struct gantry_rx_conn *c, int *ret_moved)
 		if (!done)
 			break;
 		c->inline_out -= o->inlined;
+		c->answers_out -= o->answer;
 		gantry_list_remove(&o->node);
 		free(o);
 		*ret_moved = 1;
@@ -126,7 +134,11 @@ gantry_result rx_heads_in(struct gantry_rx_conn *c, int *ret_moved)
 		if (!done)
 			break;
 		*ret_moved = 1;
-		TRY(handle(c, c->head_memory + (size_t)i * HEAD_ROOM, size));
+		c->answering = 1;
+		r = handle(c, c->head_memory + (size_t)i * HEAD_ROOM, size);
+		c->answering = 0;
+		if (r != GANTRY_OK)
+			goto out;
 		c->heads_next++;
 	}
 out:

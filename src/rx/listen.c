@@ -113,15 +113,40 @@ static void turn_away(struct gantry_rx_listener *l, struct meeting *m)
 		LOG_WARN(RX, "%s: %s (%u such lines left out)", l->address, m->text, more);
 }
 
+/* The oldest one that has not said who it is. */
+static struct meeting *silent(struct gantry_rx_listener *l)
+{
+	gantry_list_each (pos, &l->meetings) {
+		struct meeting *m = gantry_container(pos, struct meeting, node);
+
+		if (m->state == MEET_HEAR)
+			return m;
+	}
+	return NULL;
+}
+
+/* Its place is needed. Peers say hello at once: who has not is likely none. */
+static void let_go(struct gantry_rx_listener *l, struct meeting *m)
+{
+	char peer[GANTRY_ADDR_TEXT];
+
+	m->stranger = 1;
+	snprintf(m->text, sizeof(m->text), "%s has not said who it is, and another one has come in its place",
+		 gantry_addr_text(&m->to, peer));
+	turn_away(l, m);
+	l->nmeetings--;
+	meeting_destroy(m);
+}
+
 /* New ones in; 1: something happened. */
 static int take_in(struct gantry_rx_listener *l)
 {
 	struct gantry_addr peer;
-	struct meeting *m;
+	struct meeting *m, *oldest = NULL;
 	socklen_t len = sizeof(peer);
 	int fd;
 
-	if (l->nmeetings >= MEETINGS_MAX)
+	if (l->nmeetings >= MEETINGS_MAX && !(oldest = silent(l)))
 		return 0; /* they have deadlines; until then further ones wait in the kernel */
 	memset(&peer, 0, sizeof(peer));
 	fd = accept4(l->fd, &peer.sa, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -133,6 +158,8 @@ static int take_in(struct gantry_rx_listener *l)
 			LOG_WARN(RX, "%s: accept: %s", l->address, strerror(errno));
 		return 0;
 	}
+	if (oldest)
+		let_go(l, oldest);
 	if (meeting_create(l->rx, fd, &peer, gantry_now_ns() + MEETING_NS, &m) != GANTRY_OK) {
 		close(fd);
 		return 0;
@@ -202,13 +229,14 @@ gantry_result gantry_rx_connect(struct gantry_rx *rx, const char *address, int64
 				struct gantry_rx_conn **ret_conn)
 {
 	gantry_result r = GANTRY_OK;
-	uint64_t deadline = deadline_of(timeout_ns);
+	uint64_t deadline;
 	struct gantry_addr to;
 	struct meeting *m = NULL;
 	struct rx_idle idle;
 
 	memset(&to, 0, sizeof(to));
 	TRY(meeting_address(address, 0, &to));
+	deadline = deadline_of(timeout_ns);
 	rx_idle_reset(&idle);
 	pthread_mutex_lock(&rx->mu);
 	r = meeting_create(rx, -1, &to, deadline, &m);

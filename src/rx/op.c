@@ -33,6 +33,7 @@ void rx_op_done(struct gantry_rx_op *op, gantry_result r, const char *fmt, ...)
 		return;
 	op->state = GANTRY_RX_DONE;
 	op->result = r;
+	rx_batch_release(&op->batch); /* the transfer may go on for a while */
 	va_start(args, fmt);
 	vsnprintf(op->text, sizeof(op->text), fmt, args);
 	va_end(args);
@@ -134,6 +135,7 @@ gantry_result gantry_rx_send(struct gantry_rx_conn *conn, const struct gantry_rx
 	r = create(conn, pieces, n, tag, 1, &op);
 	if (r == GANTRY_OK) {
 		op->transfer = conn->next_transfer++;
+		op->inlined = !op->batch.device && op->total <= RX_INLINE_MAX;
 		gantry_list_append(&conn->out.waiting, &op->node);
 		*ret_op = op;
 		started(conn, GANTRY_OK);

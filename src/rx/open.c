@@ -192,7 +192,7 @@ gantry_result gantry_rx_deregister(struct gantry_rx *rx, void *ptr)
 	if (!g)
 		FAIL(GANTRY_ERR_INVALID, "%p is not the start of a registration", ptr);
 	if (g->users)
-		FAIL(GANTRY_ERR_USAGE, "%p is used by %d pieces of ops that have not been freed", ptr, g->users);
+		FAIL(GANTRY_ERR_USAGE, "%p is used by %d entries of ops that are not done", ptr, g->users);
 	gantry_list_each (pos, &rx->conns)
 		rx_conn_forget_region(gantry_container(pos, struct gantry_rx_conn, node), g->id);
 	gantry_list_remove(&g->node);

@@ -173,8 +173,10 @@ gantry_result rx_recv_cancel(struct gantry_rx_op *op)
 {
 	gantry_result r = GANTRY_OK;
 
-	if (op->ending || op->phase == RX_OVER || op->phase == RX_LOCAL)
+	if (op->ending || op->phase == RX_OVER)
 		return GANTRY_OK;
+	if (op->phase == RX_LOCAL && op->touching)
+		return GANTRY_OK; /* the device has begun, and waits for nobody */
 	op->ending = 1;
 	if (op->phase == RX_WAITING) {
 		rx_op_settle(op);
@@ -182,7 +184,11 @@ gantry_result rx_recv_cancel(struct gantry_rx_op *op)
 		return GANTRY_OK;
 	}
 	op->told = 1;
-	TRY(answer(op->conn, RX_STOP, op->transfer, 0, op->posted));
+	if (op->phase == RX_LOCAL) { /* there are no messages to agree on */
+		op->heard = 1;
+		op->limit = op->posted;
+	}
+	TRY(answer(op->conn, RX_STOP, op->transfer, 0, op->phase == RX_LOCAL ? 0 : op->posted));
 	rx_op_settle(op);
 out:
 	return r;

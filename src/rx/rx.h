@@ -37,6 +37,7 @@ enum {
 	RX_WINDOW = 64,		  /* transfers of a direction that have not met their receive */
 	RX_HEADS_IN = 8,	  /* receives posted for heads */
 	RX_INLINE_OUT = 16,	  /* inline transfers on their way */
+	RX_ANSWERS_OUT = 1024,	  /* answers that the network has not taken: a peer that asks more is at fault */
 	RX_DEPTH_MAX = 16,	  /* GANTRY_UNPACK_DEPTH: slots of the network's table */
 	RX_MESSAGE_MIN = 64 << 10,
 	RX_MESSAGE_MAX = 4 << 20, /* GANTRY_UNPACK_MAX_SLICE */
@@ -64,7 +65,7 @@ struct rx_cursor {
 
 struct rx_batch {
 	struct gantry_rx_piece *pieces; /* owned; none is empty */
-	struct rx_region **regions;	/* owned array of borrowed regions, one per entry */
+	struct rx_region **regions;	/* owned array of borrowed regions, one per entry; NULL: released */
 	size_t n;
 	uint64_t bytes;
 	int device;
@@ -93,6 +94,7 @@ struct gantry_rx_op {
 	int refs;		     /* the user's, the connection's */
 	int send;
 	uint64_t tag;
+	int inlined; /* a send whose bytes travel with its head */
 	struct rx_batch batch;
 	/* What the user sees. */
 	enum gantry_rx_state state;
@@ -145,6 +147,7 @@ struct rx_out {
 	void *request; /* NULL: not posted yet */
 	size_t size;
 	int inlined; /* counted in inline_out */
+	int answer;  /* counted in answers_out */
 	uint8_t data[];
 };
 
@@ -181,7 +184,8 @@ struct gantry_rx_conn {
 	void *ctx;		 /* of the network, owned */
 	struct rx_side out, in;
 	struct gantry_list outgoing; /* rx_out, in order */
-	int inline_out;
+	int inline_out, answers_out;
+	int answering;		  /* a head of the peer is being handled */
 	struct gantry_list early; /* rx_early, in order */
 	void *heads[RX_HEADS_IN]; /* receives posted for heads */
 	uint32_t heads_next, heads_posted;
@@ -232,6 +236,8 @@ void rx_path_of_conn(struct gantry_rx_conn *c);
 
 /* batch.c */
 gantry_result rx_batch_init(struct gantry_rx *rx, const struct gantry_rx_piece *pieces, size_t n, struct rx_batch *b);
+/* Nothing reads or writes its memory any more: that may be deregistered. The layout stays. */
+void rx_batch_release(struct rx_batch *b);
 void rx_batch_free(struct rx_batch *b);
 /* The contiguous bytes at the cursor, at most `max`; NULL at the end of the batch. */
 uint8_t *rx_batch_run(const struct rx_batch *b, const struct rx_cursor *c, uint64_t max, uint64_t *ret_len);
@@ -240,7 +246,10 @@ void rx_batch_skip(const struct rx_batch *b, struct rx_cursor *c, uint64_t bytes
 void rx_batch_gather(const struct rx_batch *b, struct rx_cursor c, uint8_t *to, uint64_t bytes);
 void rx_batch_scatter(const struct rx_batch *b, struct rx_cursor c, const uint8_t *from, uint64_t bytes);
 
-/* stage.c. NULL: none is free now. */
+/* stage.c. */
+/* What the connections there are need if each is busy, as far as the limits go. More comes when it is needed. */
+void rx_stages_reserve(struct gantry_rx *rx);
+/* NULL: none is free now. */
 struct rx_stage *rx_stage_get(struct gantry_rx *rx, struct rx_side *side);
 /* Why there was none: AGAIN, or ERR_NOMEM: the one that every side may have could not be allocated. */
 gantry_result rx_stage_none(const struct rx_side *side);

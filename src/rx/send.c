@@ -21,17 +21,16 @@ static gantry_result offer(struct gantry_rx_conn *c, int *ret_moved)
 
 	while (!gantry_list_empty(&c->out.waiting) && c->out.noffered < RX_WINDOW) {
 		struct gantry_rx_op *op = gantry_container(c->out.waiting.next, struct gantry_rx_op, node);
-		int inlined = !op->batch.device && op->total <= RX_INLINE_MAX;
 		struct rx_head h = {
 			.kind = RX_SEND,
-			.flags = inlined ? RX_INLINE : 0,
+			.flags = op->inlined ? RX_INLINE : 0,
 			.transfer = op->transfer,
 			.tag = op->tag,
 			.bytes = op->total,
 			.arg = c->rx->message,
 		};
 
-		if (inlined && c->inline_out >= RX_INLINE_OUT)
+		if (op->inlined && c->inline_out >= RX_INLINE_OUT)
 			break;
 		gantry_list_remove(&op->node);
 		gantry_list_append(&c->out.offered, &op->node);
@@ -39,9 +38,9 @@ static gantry_result offer(struct gantry_rx_conn *c, int *ret_moved)
 		c->out.noffered++;
 		RX_DEBUG(c->rx, "%s: transfer %llu of tag %llu offered, %llu bytes%s", c->peer,
 			 (unsigned long long)op->transfer, (unsigned long long)op->tag, (unsigned long long)op->total,
-			 inlined ? " with the head" : "");
+			 op->inlined ? " with the head" : "");
 		*ret_moved = 1;
-		TRY(rx_head_send(c, &h, inlined ? &op->batch : NULL));
+		TRY(rx_head_send(c, &h, op->inlined ? &op->batch : NULL));
 	}
 out:
 	return r;
@@ -59,7 +58,7 @@ gantry_result rx_send_granted(struct gantry_rx_conn *c, const struct rx_head *h)
 	gantry_result r = GANTRY_OK;
 	struct gantry_rx_op *op = find(&c->out.offered, h->transfer);
 
-	if (!op || !op->total || h->arg > c->rx->message)
+	if (!op || op->inlined || h->arg > c->rx->message)
 		FAIL(GANTRY_ERR_PROTOCOL,
 		     "%s granted transfer %llu with messages of %llu bytes, which was not asked for", c->peer,
 		     (unsigned long long)h->transfer, (unsigned long long)h->arg);
@@ -91,9 +90,10 @@ gantry_result rx_send_answered(struct gantry_rx_conn *c, const struct rx_head *h
 		}
 		goto out;
 	}
-	if (!op || (h->kind == RX_TAKEN && op->batch.device))
-		FAIL(GANTRY_ERR_PROTOCOL, "%s answered transfer %llu, which was not offered", c->peer,
-		     (unsigned long long)h->transfer);
+	if (!op || (h->kind == RX_TAKEN && !op->inlined))
+		FAIL(GANTRY_ERR_PROTOCOL, "%s %s transfer %llu, which was not %s", c->peer,
+		     h->kind == RX_TAKEN ? "has taken" : "rejected", (unsigned long long)h->transfer,
+		     op ? "sent" : "offered");
 	c->out.noffered--;
 	if (h->kind == RX_TAKEN) {
 		op->bytes = op->total;
@@ -115,14 +115,19 @@ gantry_result rx_send_stopped(struct gantry_rx_conn *c, const struct rx_head *h)
 	struct gantry_rx_op *op = find(&c->out.data, h->transfer);
 
 	if (!op && (op = find(&c->out.offered, h->transfer))) {
-		if (!op->told || h->arg)
+		if ((!op->told && !op->inlined) || h->arg)
 			FAIL(GANTRY_ERR_PROTOCOL, "%s stopped transfer %llu before it was granted", c->peer,
 			     (unsigned long long)h->transfer);
+		if (!op->ending)
+			op->ending = op->by_peer = 1;
 		c->out.noffered--;
 		rx_op_settle(op);
 		rx_op_over(op);
 		goto out;
 	}
+	if (!op && h->transfer >= c->next_transfer)
+		FAIL(GANTRY_ERR_PROTOCOL, "%s stopped transfer %llu, which does not exist", c->peer,
+		     (unsigned long long)h->transfer);
 	/* All of it is out: the receiver knows how many messages that is. */
 	if (!op)
 		return tell_end(c, h->transfer, UINT64_MAX);

@@ -1,5 +1,6 @@
 /*
- * Staging buffers and descriptor buffers: pinned, made when first needed, kept, and bounded.
+ * Staging buffers and descriptor buffers: pinned, made when a connection starts (allocating pinned memory later may
+ * wait for the program's kernels), more of them when they are needed, kept, and bounded.
  *
  * All connections share the staging memory, but each side of each connection may have one buffer whatever the others
  * hold. Otherwise the sends of one process could hold all of its buffers while they wait for receives of another whose
@@ -25,6 +26,47 @@ static struct rx_stage *stage_new(struct gantry_rx *rx)
 	s->dev = dev;
 	rx->counters.stage_memory += rx->message;
 	return s;
+}
+
+static struct rx_descs *descs_new(struct gantry_rx *rx)
+{
+	struct rx_descs *d = calloc(1, sizeof(*d));
+	void *host, *dev;
+
+	if (!d || rx->device->ops->alloc_mapped(rx->device, rx->max_descs * sizeof(struct gantry_unpack_desc), &host,
+						&dev) != GANTRY_OK) {
+		free(d);
+		return NULL;
+	}
+	d->host = host;
+	d->dev = dev;
+	rx->ndescs++;
+	return d;
+}
+
+void rx_stages_reserve(struct gantry_rx *rx)
+{
+	uint64_t wanted = 0;
+
+	gantry_list_each (pos, &rx->conns)
+		wanted += 2 * rx->depth;
+	while (rx->counters.stage_memory < wanted * rx->message &&
+	       rx->counters.stage_memory + rx->message <= rx->stage_limit) {
+		struct rx_stage *s = stage_new(rx);
+
+		if (!s)
+			return; /* whoever needs one finds out whether it can do without */
+		s->next = rx->stages;
+		rx->stages = s;
+	}
+	while (rx->ndescs < wanted && rx->ndescs < DESCS_MAX) {
+		struct rx_descs *d = descs_new(rx);
+
+		if (!d)
+			return;
+		d->next = rx->descs;
+		rx->descs = d;
+	}
 }
 
 struct rx_stage *rx_stage_get(struct gantry_rx *rx, struct rx_side *side)
@@ -57,24 +99,11 @@ void rx_stage_put(struct gantry_rx *rx, struct rx_side *side, struct rx_stage *s
 struct rx_descs *rx_descs_get(struct gantry_rx *rx)
 {
 	struct rx_descs *d = rx->descs;
-	void *host, *dev;
 
-	if (d) {
-		rx->descs = d->next;
-		d->next = NULL;
-		return d;
-	}
-	if (rx->ndescs == DESCS_MAX)
-		return NULL;
-	d = calloc(1, sizeof(*d));
-	if (!d || rx->device->ops->alloc_mapped(rx->device, rx->max_descs * sizeof(struct gantry_unpack_desc), &host,
-						&dev) != GANTRY_OK) {
-		free(d);
-		return NULL;
-	}
-	d->host = host;
-	d->dev = dev;
-	rx->ndescs++;
+	if (!d)
+		return rx->ndescs < DESCS_MAX ? descs_new(rx) : NULL;
+	rx->descs = d->next;
+	d->next = NULL;
 	return d;
 }
 

@@ -21,7 +21,9 @@
  *
  * Ending a transfer early, by either side: STOP and END answer one another, then both know how many messages there are,
  * max(STOP's, END's). The sender makes up the number with empty messages, the receiver with receives that are thrown
- * away. Transfers are posted to tag 1 one after the other, so the count of messages stays the same on both sides.
+ * away. A transfer that was not granted has none: STOP with arg 0 ends one that the sender has ended, or one that came
+ * with its head and is not wanted any more. Transfers are posted to tag 1 one after the other, so the count of messages
+ * stays the same on both sides.
  */
 #ifndef GANTRY_RX_WIRE_H
 #define GANTRY_RX_WIRE_H

@@ -11,7 +11,7 @@
 #include "fuzz/link_pair.h"
 #include "test.h"
 
-enum { A = 1 };
+enum { A = 1, PIECES_MAX = SANITIZED ? 300007 : 1000003, PIECES_ROOM = 2 * PIECES_MAX + 1000 };
 
 static char log_text[4096];
 
@@ -99,8 +99,8 @@ static void *isend_vec(struct tcp_link *l, const struct iovec *iov, uint32_t n)
 /* One message in pieces of odd sizes and places, behind and before one that lies together; small ones too. */
 static void transfer_pieces(struct tcp_link *l[2])
 {
-	static const size_t sizes[] = {1, 4096, 100000, 2000003};
-	uint8_t *flat = malloc(2000003), *out = malloc(4200000), *in = malloc(2000003);
+	static const size_t sizes[] = {1, 4096, 100000, PIECES_MAX};
+	uint8_t *flat = malloc(PIECES_MAX), *out = malloc(PIECES_ROOM), *in = malloc(PIECES_MAX);
 	struct iovec *iov = calloc(2000, sizeof(*iov));
 
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
@@ -110,7 +110,7 @@ static void transfer_pieces(struct tcp_link *l[2])
 		void *r[3], *s[3];
 
 		pair_fill(flat, sizes[i], 70 + i);
-		memset(out, 0xee, 4200000);
+		memset(out, 0xee, PIECES_ROOM);
 		for (; at < sizes[i]; n++) {
 			size_t len = 700 + n * 37 % 9000;
 
@@ -122,7 +122,7 @@ static void transfer_pieces(struct tcp_link *l[2])
 			place += len + n % 3 * 100;
 			at += len;
 		}
-		CHECK(place <= 4200000);
+		CHECK(place <= PIECES_ROOM);
 		pair_fill(small, sizeof(small), i);
 		r[0] = irecv(l[1], got[0], 100, A);
 		r[1] = irecv(l[1], in, sizes[i], A);
@@ -132,7 +132,7 @@ static void transfer_pieces(struct tcp_link *l[2])
 		s[2] = isend(l[0], small, 100, A);
 		wait_for(l, s[0]);
 		wait_for(l, s[1]);
-		memset(out, 0xff, 4200000); /* it is the sender's again */
+		memset(out, 0xff, PIECES_ROOM); /* it is the sender's again */
 		wait_for(l, s[2]);
 		for (int k = 0; k < 3; k++)
 			wait_for(l, r[k]);

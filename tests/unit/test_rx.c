@@ -240,8 +240,11 @@ static void stream(void)
 static void all(const struct gantry_rx_config *config, const char *path)
 {
 	struct gantry_rx_counters n;
+	uint64_t pinned;
 
 	rx_pair_open(&pair, config);
+	gantry_rx_get_counters(pair.b.rx, &n);
+	pinned = n.stage_memory;
 	CHECK_HAS(gantry_rx_conn_path(pair.a.conn), path);
 	CHECK_HAS(gantry_rx_conn_path(pair.b.conn), path);
 	CHECK_EQ(gantry_rx_conn_peer_epoch(pair.a.conn), gantry_rx_epoch(pair.b.rx));
@@ -264,6 +267,12 @@ static void all(const struct gantry_rx_config *config, const char *path)
 		CHECK(n.stage_memory <= (64u << 20) + (2u << 20));
 		if (!device)
 			CHECK(n.direct_bytes > 0);
+	}
+	/* What the connection needed was there when it began. */
+	for (int i = 0; i < 2; i++) {
+		gantry_rx_get_counters(i ? pair.b.rx : pair.a.rx, &n);
+		CHECK(n.stage_memory > 0);
+		CHECK_EQ(n.stage_memory, pinned);
 	}
 	rx_pair_close(&pair);
 }

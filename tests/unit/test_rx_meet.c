@@ -80,6 +80,40 @@ static void strangers(void)
 	gantry_rx_close(a);
 }
 
+/* More who say nothing than there are places: they hold nobody up. */
+static void silent_crowd(void)
+{
+	enum { CROWD = 80, PLACES = 64 };
+	struct gantry_rx *a, *b;
+	struct gantry_rx_listener *l;
+	struct gantry_rx_conn *ca, *cb;
+	struct gantry_rx_counters n;
+	pthread_t t;
+	void *in[3];
+	int fds[CROWD];
+
+	CHECK_OK(gantry_rx_open(NULL, &a));
+	CHECK_OK(gantry_rx_open(NULL, &b));
+	CHECK_OK(gantry_rx_listen(b, "127.0.0.1:0", &l));
+	for (int i = 0; i < CROWD; i++)
+		fds[i] = dial(gantry_rx_listener_address(l));
+	in[0] = a;
+	in[1] = (void *)(uintptr_t)gantry_rx_listener_address(l);
+	in[2] = &ca;
+	CHECK_EQ(pthread_create(&t, NULL, connect_thread, in), 0);
+	CHECK_OK(gantry_rx_accept(l, LONG_ENOUGH * SECOND, &cb));
+	pthread_join(t, NULL);
+	gantry_rx_get_counters(b, &n);
+	CHECK(n.strangers > CROWD - PLACES); /* one for the peer, too */
+	CHECK(n.strangers < PLACES);	     /* and not all of them, because their time was over */
+	for (int i = 0; i < CROWD; i++)
+		close(fds[i]);
+	gantry_rx_conn_close(ca);
+	gantry_rx_conn_close(cb);
+	gantry_rx_close(b);
+	gantry_rx_close(a);
+}
+
 /* A stranger's handle says that it belongs to a connection attempt of this process: it is somebody else's. */
 static void stolen(void)
 {
@@ -295,6 +329,7 @@ int main(int argc, char **argv)
 	if (argc == 3 && !strcmp(argv[1], "serve"))
 		return serve(argv[2]);
 	strangers();
+	silent_crowd();
 	stolen();
 	addresses();
 	restarts();

@@ -1,5 +1,5 @@
 #!/bin/bash
-# labels: slow
+# labels: slow beside
 # The layer rule of the design: a file includes headers of its own folder and of folders to its left only.
 #
 #   abi < base < device < net < rx < proxy < transport < comm < { plugin, tools }

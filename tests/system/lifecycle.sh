@@ -7,7 +7,7 @@
 set -u
 driver=$BUILD_DIR/drivers/lifecycle
 export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_CONNECT_TIMEOUT=20s
-cycles=1000
+cycles=400
 [ -n "${GANTRY_SANITIZED:-}" ] && cycles=100
 failed=0
 

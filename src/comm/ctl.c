@@ -222,7 +222,7 @@ static gantry_result queue(struct gantry_ctl *m, struct ctl_head *h, const void 
 	struct ctl_out *out;
 
 	TRY(obstacle(m, h->to));
-	if (m->outbox_bytes > CTL_OUT_MAX)
+	if (m->outbox_bytes > CTL_USER_MAX)
 		FAIL(GANTRY_ERR_LIMIT, "rank %d: %zu bytes wait for the hub at %s, which does not take them",
 		     m->config.rank, m->outbox_bytes, m->hub);
 	h->from = m->config.rank;

@@ -31,6 +31,9 @@
 /* ---- connections ---- */
 
 enum { CTL_OUT_MAX = 64 << 20 }; /* bytes that may wait for a reader; beyond that it is no reader */
+/* Of these a rank's user may fill so many: the service's own words (signs of life, a leave) must find room behind them,
+ * or a hub that is merely slow would be given up. */
+enum { CTL_USER_MAX = CTL_OUT_MAX / 2 };
 
 /* Something epoll watches. */
 struct ctl_source {

@@ -22,6 +22,9 @@ static void until_lost(struct rank_state *s, int n)
 
 	while (lost_count(s) < n && now_ms() < end)
 		sleep_ms(1);
+	for (int i = 0; lost_count(s) != n && i < lost_count(s); i++)
+		fprintf(stderr, "rank %d lost rank %d: %s (%s)\n", s->rank, s->lost_rank[i],
+			gantry_result_name(s->lost_why[i]), s->lost_text);
 	CHECK_EQ(lost_count(s), n);
 }
 
@@ -227,10 +230,45 @@ static void test_slow_reader(void)
 	until_lost(&s[2], 1);
 	CHECK_EQ(s[2].lost_rank[0], 1);
 	CHECK_HAS(s[2].lost_text, "does not read: 64 MiB");
-	CHECK_OK(gantry_ctl_send(s[0].ctl, 2, 1, "x", 1));
+	/* What was meant for rank 1 may still be on its way to the hub, and fill it. */
+	for (end = now_ms() + 20000; (r = gantry_ctl_send(s[0].ctl, 2, 1, "x", 1)) == GANTRY_ERR_LIMIT;) {
+		CHECK(now_ms() < end);
+		sleep_ms(10);
+	}
+	CHECK_OK(r);
 	CHECK_OK(recv_wait(s[2].ctl, 0, 1, &c, 1));
 	ranks_leave(s, 3);
 	relay_stop(&relay);
+	until_quiet();
+}
+
+/* A user that is faster than the service thread is told so; what the service itself has to say still has room. */
+static void test_full(void)
+{
+	static uint8_t data[GANTRY_CTL_MESSAGE_MAX], got[GANTRY_CTL_MESSAGE_MAX];
+	struct gantry_unique_id id;
+	struct rank_state *s = ranks_run(2, &id, NULL);
+	gantry_result r;
+	uint32_t n = 0, k = 0;
+
+	pthread_mutex_lock(&ctl_service.mu); /* it waits */
+	do {
+		memcpy(data, &n, sizeof(n));
+		r = gantry_ctl_send(s[1].ctl, 0, 1, data, sizeof(data));
+	} while (r == GANTRY_OK && ++n < 100000);
+	CHECK_EQ(r, GANTRY_ERR_LIMIT);
+	ctl_members_take();
+	CHECK(s[1].ctl->conn->out_bytes >= (size_t)n * sizeof(data));
+	CHECK(s[1].ctl->conn->out_bytes + GANTRY_CTL_MESSAGE_MAX <= CTL_OUT_MAX);
+	CHECK(!s[1].ctl->conn->fault);
+	pthread_mutex_unlock(&ctl_service.mu);
+	for (uint32_t i = 0; i < n; i++) {
+		CHECK_OK(recv_wait(s[0].ctl, 1, 1, got, sizeof(got)));
+		memcpy(&k, got, sizeof(k));
+		CHECK_EQ(k, i);
+	}
+	CHECK_EQ(lost_count(&s[0]) + lost_count(&s[1]), 0);
+	ranks_leave(s, 2);
 	until_quiet();
 }
 
@@ -243,5 +281,6 @@ int main(void)
 	test_held_up();
 	test_slow_reader();
 	test_idle();
+	test_full();
 	return 0;
 }

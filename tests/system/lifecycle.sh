@@ -7,7 +7,7 @@
 set -u
 driver=$BUILD_DIR/drivers/lifecycle
 export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_CONNECT_TIMEOUT=20s
-cycles=400
+cycles=1000
 [ -n "${GANTRY_SANITIZED:-}" ] && cycles=100
 failed=0
 

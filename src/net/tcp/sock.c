@@ -134,9 +134,9 @@ gantry_result sock_listen(const struct gantry_addr *addr, uint16_t first, uint16
 	}
 	if (e == EADDRINUSE)
 		FAIL(GANTRY_ERR_LIMIT,
-		     "all ports of GANTRY_PORT_RANGE %u-%u are in use on %s: widen it (each process needs one port per "
-		     "address)",
-		     first, last, gantry_addr_text(addr, text));
+		     "%s: ports %u to %u are in use by other programs (if GANTRY_PORT_RANGE says so: widen it, each process "
+		     "needs one port per address)",
+		     gantry_addr_text(addr, text), first, last);
 	if (e)
 		FAIL(e == EMFILE || e == ENFILE ? GANTRY_ERR_LIMIT : GANTRY_ERR_SYSTEM, "listen on %s: %s (%s)",
 		     gantry_addr_text(&a, text), strerror(e), sock_errno_hint(e));

@@ -134,7 +134,8 @@ gantry_result sock_listen(const struct gantry_addr *addr, uint16_t first, uint16
 	}
 	if (e == EADDRINUSE)
 		FAIL(GANTRY_ERR_LIMIT,
-		     "%s: ports %u to %u are in use by other programs (if GANTRY_PORT_RANGE says so: widen it, each process "
+		     "%s: ports %u to %u are in use by other programs (if GANTRY_PORT_RANGE says so: widen it, each "
+		     "process "
 		     "needs one port per address)",
 		     gantry_addr_text(addr, text), first, last);
 	if (e)

@@ -86,7 +86,7 @@ gantry_result tcp_isend_vec(void *comm, const struct iovec *iov, uint32_t n, int
 
 	if (c->kind != COMM_SEND)
 		FAIL_NOW(GANTRY_ERR_USAGE, "isend on something that is not a send comm");
-	if (c->link->crc)
+	if (c->link->crc || !__atomic_load_n(&c->link->msg_zerocopy, __ATOMIC_RELAXED))
 		return GANTRY_ERR_UNSUPPORTED;
 	note_use(c);
 	return tcp_link_isend_vec(c->link, iov, n, tag, ret_request);

@@ -19,8 +19,9 @@ gantry_result tcp_hold(void *comm, int tag);
  * checksums. *ret_request NULL: again later. */
 gantry_result tcp_irecv_vec(void *comm, const struct iovec *iov, uint32_t n, int tag, void **ret_request);
 
-/* The same for isend, from plain memory. The message waits for its receive, however small it is. ERR_UNSUPPORTED:
- * checksums. */
+/* The same for isend, from plain memory. The message waits for its receive, however small it is. ERR_UNSUPPORTED: the
+ * link copies what it sends, or maps it through a pipe, so that gathering first is faster (bulk_tx.c); or it has
+ * checksums. That may change while the link lives. */
 gantry_result tcp_isend_vec(void *comm, const struct iovec *iov, uint32_t n, int tag, void **ret_request);
 
 /* ---- within the network ---- */

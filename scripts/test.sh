@@ -90,7 +90,8 @@ done
 
 work=$(mktemp -d)
 background=
-trap '[ -z "$background" ] || kill -- -"$background" 2>/dev/null; rm -rf "$work"' EXIT
+# It may have ended by itself: that must not become this script's status.
+trap '[ -z "$background" ] || kill -- -"$background" 2>/dev/null || :; rm -rf "$work"' EXIT
 
 # prepare_rest STAGE...: one after the other; the outcome of each is in $work/STAGE.
 prepare_rest()

@@ -57,7 +57,7 @@ gantry_result rx_conn_start(struct gantry_rx_conn *c)
 	/* Heads must get through whatever becomes of data: a receiver that is ending a transfer posts nothing until it
 	 * has heard how many messages there are. */
 	TRY(tcp_hold(c->out.comm, RX_TAG_DATA));
-	c->in.vec = c->out.vec = 1;
+	c->vec = 1;
 	rx_path_of_conn(c);
 	TRY(rx_heads_init(c));
 	gantry_list_append(&rx->conns, &c->node);

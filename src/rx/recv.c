@@ -213,7 +213,7 @@ static gantry_result place(struct gantry_rx_conn *c, struct gantry_rx_op *op, st
 		f->touches = 1;
 		return GANTRY_OK;
 	}
-	if (!op->ending && !op->batch.device && c->in.vec && rx_flight_list(f)) {
+	if (!op->ending && !op->batch.device && c->vec && rx_flight_list(f)) {
 		f->touches = 1;
 		return GANTRY_OK;
 	}
@@ -245,7 +245,7 @@ static gantry_result post(struct gantry_rx_conn *c, struct gantry_rx_op *op)
 	} else if (f->niov) {
 		r = tcp_irecv_vec(c->in.comm, f->iov, f->niov, tag, &f->request);
 		if (r == GANTRY_ERR_UNSUPPORTED)
-			c->in.vec = 0;
+			c->vec = 0;
 		if (r == GANTRY_ERR_UNSUPPORTED || (r == GANTRY_OK && !f->request))
 			r = GANTRY_AGAIN;
 		if (r != GANTRY_OK)

@@ -172,7 +172,6 @@ struct rx_side {
 	uint32_t head, tail; /* flights [head, tail) modulo RX_DEPTH_MAX */
 	uint32_t noffered;
 	int staged;	   /* staging buffers this side holds */
-	int vec;	   /* the network may move messages in pieces, until it says no */
 	uint64_t slots;	   /* receives that took a slot of the table so far */
 	struct rx_mr *mrs; /* owned */
 	size_t nmrs;
@@ -192,6 +191,7 @@ struct gantry_rx_conn {
 	uint8_t *head_memory;			       /* owned: their buffers */
 	struct gantry_net_device_handle device_handle; /* UNPACK: what accept filled */
 	struct gantry_unpack_handle *unpack;	       /* borrowed from the network; NULL: host path */
+	int vec;				       /* the network may receive into pieces, until it says no */
 	void *landing, *landing_mr;		       /* UNPACK: what receives name as their buffer; never written */
 	uint64_t next_transfer;
 	uint64_t peer_epoch, id;

@@ -199,7 +199,7 @@ static gantry_result prepare(struct gantry_rx_conn *c, struct gantry_rx_op *op)
 	    (!op->batch.device || (f->mr = rx_conn_mr(c, &c->out, op->batch.regions[op->cursor.entry])))) {
 		f->direct = at;
 		f->touches = 1;
-	} else if (len && !op->batch.device && c->out.vec && rx_flight_list(f)) {
+	} else if (len && !op->batch.device && tcp_isend_vec_pays(c->out.comm) && rx_flight_list(f)) {
 		f->touches = 1;
 	} else if (len) {
 		TRY(stage(c, f));
@@ -219,17 +219,10 @@ static gantry_result post_one(struct gantry_rx_conn *c, struct rx_flight *f)
 	gantry_result r = GANTRY_OK;
 	struct gantry_net *net = c->rx->net;
 
-	if (f->niov) {
+	/* No way back to a staging buffer here: flights behind this one may hold all there are. */
+	if (f->niov)
 		r = tcp_isend_vec(c->out.comm, f->iov, f->niov, RX_TAG_DATA, &f->request);
-		if (r == GANTRY_ERR_UNSUPPORTED) {
-			c->out.vec = 0;
-			TRY(stage(c, f));
-			f->niov = 0;
-			f->op->touching -= f->touches;
-			f->touches = 0;
-		}
-	}
-	if (!f->niov)
+	else
 		r = net->ops->isend(net, c->out.comm,
 				    f->direct  ? f->direct
 				    : f->stage ? f->stage->host

@@ -80,14 +80,21 @@ gantry_result tcp_irecv_vec(void *comm, const struct iovec *iov, uint32_t n, int
 	return tcp_link_irecv_vec(c->link, iov, n, tag, ret_request);
 }
 
+int tcp_isend_vec_pays(void *comm)
+{
+	const struct tcp_comm *c = comm;
+
+	return !c->link->crc && __atomic_load_n(&c->link->msg_zerocopy, __ATOMIC_RELAXED);
+}
+
 gantry_result tcp_isend_vec(void *comm, const struct iovec *iov, uint32_t n, int tag, void **ret_request)
 {
 	struct tcp_comm *c = comm;
 
 	if (c->kind != COMM_SEND)
 		FAIL_NOW(GANTRY_ERR_USAGE, "isend on something that is not a send comm");
-	if (c->link->crc || !__atomic_load_n(&c->link->msg_zerocopy, __ATOMIC_RELAXED))
-		return GANTRY_ERR_UNSUPPORTED;
+	if (c->link->crc)
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "isend of pieces with checksums");
 	note_use(c);
 	return tcp_link_isend_vec(c->link, iov, n, tag, ret_request);
 }

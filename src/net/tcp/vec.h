@@ -19,10 +19,12 @@ gantry_result tcp_hold(void *comm, int tag);
  * checksums. *ret_request NULL: again later. */
 gantry_result tcp_irecv_vec(void *comm, const struct iovec *iov, uint32_t n, int tag, void **ret_request);
 
-/* The same for isend, from plain memory. The message waits for its receive, however small it is. ERR_UNSUPPORTED: the
- * link copies what it sends, or maps it through a pipe, so that gathering first is faster (bulk_tx.c); or it has
- * checksums. That may change while the link lives. */
+/* The same for isend, from plain memory. The message waits for its receive, however small it is. ERR_UNSUPPORTED: with
+ * checksums. */
 gantry_result tcp_isend_vec(void *comm, const struct iovec *iov, uint32_t n, int tag, void **ret_request);
+/* Is it faster than a copy to one place and isend? With MSG_ZEROCOPY only, which may end while messages are on their
+ * way; bulk_tx.c has figures. */
+int tcp_isend_vec_pays(void *comm);
 
 /* ---- within the network ---- */
 

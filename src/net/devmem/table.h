@@ -50,7 +50,7 @@ struct devmem_table {
 	uint32_t nheld, held_room;
 	uint32_t *page_of; /* owned: the landing page of each page of the message */
 	uint32_t npages;   /* of them */
-	int copying;	   /* copies to landing pages are under way */
+	int copying;	   /* copies to the pool are under way, ours or those of a binding that is late */
 	int recorded;	   /* ... and `ticket` is behind all of them */
 	uint64_t ticket;
 	/* What happened in its life, for the log. */

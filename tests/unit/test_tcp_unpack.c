@@ -7,8 +7,8 @@
 #include <errno.h>
 #include <sys/mman.h>
 
+#include "gone.h"
 #include "net/devmem/choose.h"
-#include "net/tcp/engine.h"
 #include "net/tcp/forget.h"
 #include "unpack_util.h"
 
@@ -171,23 +171,7 @@ static void traffic(const struct way *w, int from_device, int to_device, uint32_
 	free(in);
 }
 
-/* Closed links are seen off by the service thread. */
-static void links_are_gone(void)
-{
-	uint64_t until = gantry_now_ns() + 20000000000ull;
-	int gone = 0;
-
-	while (!gone) {
-		pthread_mutex_lock(&tcp_engine.mu);
-		gone = gantry_list_empty(&tcp_engine.links) && gantry_list_empty(&tcp_engine.lingering) &&
-		       !tcp_engine.nburied;
-		pthread_mutex_unlock(&tcp_engine.mu);
-		usleep(1000);
-		CHECK(gantry_now_ns() < until);
-	}
-}
-
-/* Then the pool is the test's alone again, and nothing of it is out. */
+/* When the links have gone, the pool is the test's alone again, and nothing of it is out. */
 static void pool_is_back(struct devmem_pool *pool)
 {
 	links_are_gone();

@@ -7,8 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "gone.h"
 #include "net/loader.h"
-#include "net/tcp/engine.h"
 #include "unpack_util.h"
 
 enum { MESSAGES = SANITIZED ? 16 : 60, WINDOW = 7, MAX = (5 << 20) + 3 };
@@ -221,17 +221,9 @@ static void both_ways(int plugin)
 static void pool_ends_whole(void)
 {
 	struct devmem_pool *pool;
-	int gone = 0;
 
 	CHECK_OK(devmem_pool_get(host, DEVMEM_EMULATED, &pool));
-	/* The service thread sees closed links off, and gives back what they had of the pool. */
-	for (int i = 0; !gone && i < 60000; i++) {
-		pthread_mutex_lock(&tcp_engine.mu);
-		gone = gantry_list_empty(&tcp_engine.links) && gantry_list_empty(&tcp_engine.lingering);
-		pthread_mutex_unlock(&tcp_engine.mu);
-		usleep(1000);
-	}
-	CHECK(gone);
+	links_are_gone(); /* with what they had of the pool */
 	CHECK_EQ(pool->refs, 1);
 	CHECK(devmem_pool_is_whole(pool));
 	for (int i = 0; i < pool->nparts; i++) {

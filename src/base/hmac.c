@@ -10,16 +10,29 @@
 
 #if GANTRY_HAVE_OPENSSL
 
+#include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
+#include <pthread.h>
+
+/*
+ * By default OpenSSL frees its tables when the program exits. Our service threads are still there then, and one may be
+ * in the middle of a peer's proof. The tables end with the process all the same.
+ */
+static void keep_until_the_end(void)
+{
+	OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL);
+}
 
 gantry_result gantry_hmac_sha256(const void *key, size_t key_len, const void *msg, size_t msg_len,
 				 uint8_t ret_mac[GANTRY_MAC_SIZE])
 {
 	gantry_result r = GANTRY_OK;
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	uint8_t mac[EVP_MAX_MD_SIZE];
 	unsigned mac_len = 0;
 
+	pthread_once(&once, keep_until_the_end);
 	if (key_len > INT_MAX)
 		FAIL(GANTRY_ERR_INVALID, "a key of %zu bytes is too long", key_len);
 	/* A NULL key means "the last one" to OpenSSL; an empty key is a key too. */

@@ -2,8 +2,11 @@
 #include "base/hmac.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <sched.h>
 #include <sys/random.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -56,6 +59,43 @@ static void check_refusal(void)
 	CHECK_EQ(mac[2], 3); /* outputs are written only on success */
 }
 
+static int sums;
+
+static void *sum_on(void *arg)
+{
+	uint8_t mac[GANTRY_MAC_SIZE];
+
+	(void)arg;
+	for (;;) {
+		if (gantry_hmac_sha256("k", 1, "m", 1, mac) != GANTRY_OK)
+			_exit(3);
+		__atomic_fetch_add(&sums, 1, __ATOMIC_RELAXED);
+	}
+	return NULL;
+}
+
+/* A program may exit while a thread of ours is in the middle of a sum. First in main: OpenSSL is not initialised yet.
+ */
+static void check_exit(void)
+{
+	for (int i = 0; i < 20; i++) {
+		pid_t pid = fork();
+		int status;
+
+		CHECK(pid >= 0);
+		if (pid == 0) {
+			pthread_t t;
+
+			CHECK_EQ(pthread_create(&t, NULL, sum_on, NULL), 0);
+			while (__atomic_load_n(&sums, __ATOMIC_RELAXED) < 10)
+				sched_yield();
+			exit(0);
+		}
+		CHECK_EQ(waitpid(pid, &status, 0), pid);
+		CHECK_EQ(status, 0);
+	}
+}
+
 #else
 
 static void check_vectors(void)
@@ -68,6 +108,10 @@ static void check_vectors(void)
 }
 
 static void check_refusal(void)
+{
+}
+
+static void check_exit(void)
 {
 }
 
@@ -127,6 +171,7 @@ static void check_random(void)
 int main(void)
 {
 	gantry_log_set_sink(drop_line);
+	check_exit();
 	check_vectors();
 	check_refusal();
 	check_equal();

@@ -22,6 +22,8 @@ struct relay {
 	int fds[2 * RELAY_PAIRS]; /* a pair belongs together: 2i and 2i+1 */
 	int npairs;
 	uint64_t passed_ms; /* atomic: when it last passed something on, or a little earlier */
+	uint64_t turned_ms; /* its own: of the last turn */
+	uint64_t held_up;   /* ms: between two turns, at most; to be read when it has stopped */
 };
 
 static inline int relay_socket(void)
@@ -76,6 +78,15 @@ static inline void relay_accept(struct relay *r)
 	r->fds[2 * r->npairs++ + 1] = out;
 }
 
+static inline void relay_turns(struct relay *r)
+{
+	uint64_t now = now_ms();
+
+	if (now - r->turned_ms > r->held_up)
+		r->held_up = now - r->turned_ms;
+	r->turned_ms = now;
+}
+
 static inline void *relay_thread(void *arg)
 {
 	struct relay *r = arg;
@@ -85,6 +96,7 @@ static inline void *relay_thread(void *arg)
 		struct pollfd p[2 * RELAY_PAIRS + 1] = {{.fd = r->listen_fd, .events = POLLIN}};
 		int n = 2 * r->npairs;
 
+		relay_turns(r);
 		for (int i = 0; i < n; i++)
 			p[i + 1] = (struct pollfd){.fd = r->fds[i], .events = POLLIN};
 		if (__atomic_load_n(&r->cut, __ATOMIC_ACQUIRE)) {
@@ -115,6 +127,7 @@ static inline void *relay_thread(void *arg)
 		if (p[0].revents)
 			relay_accept(r);
 	}
+	relay_turns(r);
 	while (r->npairs)
 		relay_drop(r, 0);
 	return NULL;
@@ -131,6 +144,7 @@ static inline void relay_start(struct relay *r, const struct gantry_unique_id *i
 	r->to = hub->listener->addr;
 	pthread_mutex_unlock(&ctl_service.mu);
 	CHECK_EQ(listen(r->listen_fd, 64), 0);
+	r->turned_ms = now_ms();
 	CHECK_EQ(pthread_create(&r->thread, NULL, relay_thread, r), 0);
 }
 

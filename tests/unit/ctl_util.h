@@ -3,7 +3,6 @@
 #define GANTRY_TESTS_CTL_UTIL_H
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <sys/socket.h>
@@ -16,6 +15,7 @@
 #include "comm/ctl.h"
 #include "comm/ctl_member.h"
 #include "comm/ctl_service.h"
+#include "held.h"
 #include "test.h"
 
 enum { RANKS_MAX = 64, ANSWER_KIND = 7 };
@@ -56,18 +56,6 @@ static inline void sleep_ms(unsigned ms)
 static inline uint64_t now_ms(void)
 {
 	return gantry_now_ns() / 1000000;
-}
-
-static inline int count_in(const char *dir)
-{
-	DIR *d = opendir(dir);
-	int n = 0;
-
-	CHECK(d != NULL);
-	for (struct dirent *e; (e = readdir(d));)
-		n += e->d_name[0] != '.';
-	closedir(d);
-	return n;
 }
 
 static inline void on_lost(void *ctx, int rank, gantry_result why, const char *text)
@@ -184,30 +172,30 @@ static inline void ranks_leave(struct rank_state *s, int n)
 	free(s);
 }
 
-/* Waits for a message, at most half a minute. */
+/* Waits for a message, as long as only a hang takes. */
 static inline gantry_result recv_wait(struct gantry_ctl *ctl, int from, uint64_t tag, void *data, size_t size)
 {
-	uint64_t end = now_ms() + 30000;
+	uint64_t end = until_hang();
 	gantry_result r;
 
-	while ((r = gantry_ctl_try_recv(ctl, from, tag, data, size)) == GANTRY_AGAIN && now_ms() < end)
+	while ((r = gantry_ctl_try_recv(ctl, from, tag, data, size)) == GANTRY_AGAIN && gantry_now_ns() < end)
 		gantry_ctl_wait(ctl, 100000000);
 	return r;
 }
 
 /* Until the service thread has nothing left and has ended. */
+static inline int service_runs(void)
+{
+	int running;
+
+	pthread_mutex_lock(&ctl_service.mu);
+	running = ctl_service.running;
+	pthread_mutex_unlock(&ctl_service.mu);
+	return running;
+}
 static inline void until_quiet(void)
 {
-	int running = 1;
-
-	for (int i = 0; i < 5000 && running; i++) {
-		pthread_mutex_lock(&ctl_service.mu);
-		running = ctl_service.running;
-		pthread_mutex_unlock(&ctl_service.mu);
-		if (running)
-			sleep_ms(1);
-	}
-	CHECK(!running);
+	UNTIL(!service_runs());
 }
 
 #endif

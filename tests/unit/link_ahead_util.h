@@ -13,6 +13,7 @@
 #include "fuzz/link_pair.h"
 #include "net/tcp/txmem.h"
 #include "test.h"
+#include "until.h"
 
 enum { MESSAGES = 96, MAX_SIZE = 150000, TAGS = 3, PIECES = 4096, CONTROL = 1 << 20 };
 
@@ -257,18 +258,13 @@ static inline int read_bulk(struct receiver *r)
 	return some;
 }
 
-static inline uint64_t until_s(unsigned s)
-{
-	return gantry_now_ns() + s * 1000000000ull;
-}
-
 static inline int ahead_main(const struct pair_case *cases, size_t n, const char *only)
 {
 	setenv("GANTRY_ZEROCOPY_MIN", "4096", 1);
 	setenv("GANTRY_CHUNK_MAX", "96k", 1);
 	setenv("GANTRY_CHUNK_MIN", "64k", 1);
 	CHECK_OK(gantry_params_load(1));
-	return pair_run_cases(cases, n, 40, only);
+	return pair_run_cases(cases, n, 100, only);
 }
 
 #endif

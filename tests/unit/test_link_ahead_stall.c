@@ -8,7 +8,7 @@ static struct receiver *blocked(const struct pair_config *c, struct tcp_link **r
 {
 	struct receiver *r = receiver_new(c, ret_link);
 	struct tcp_link *l = *ret_link;
-	uint64_t deadline = until_s(30);
+	uint64_t deadline = until_hang();
 
 	*ret_n = 0;
 	for (uint32_t t = 0; t < TAGS; t++)
@@ -105,7 +105,7 @@ static void goes_on_when_read(void)
 	fill_small(data);
 	r = blocked(&c, &l, data, &n, requests);
 	CHECK_EQ(l->ahead_n, LINK_AHEAD);
-	for (uint64_t deadline = until_s(30); gantry_now_ns() < deadline;) {
+	for (uint64_t deadline = until_hang(); gantry_now_ns() < deadline;) {
 		left = 0;
 		drain_small(r, l, &whole);
 		for (uint32_t i = 0; i < n; i++) {

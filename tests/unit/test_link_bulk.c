@@ -53,7 +53,7 @@ static void mixed_stream(void)
 	uint8_t *out = message(20000 + N, 9);
 	void *sends[2][N], *recvs[2][N];
 	int sent[2] = {0}, posted[2] = {0}, got[2] = {0};
-	uint64_t until = gantry_now_ns() + 30000000000u;
+	uint64_t until = until_hang();
 
 	pair_links(&c, l);
 	while (got[0] < N || got[1] < N) {

@@ -9,6 +9,7 @@
 #include "base/param.h"
 #include "fuzz/link_pair.h"
 #include "test.h"
+#include "until.h"
 
 enum { A = 1, B = 2, BULK = 3000001, EAGER = 60000, REVERSE = 12 };
 #ifdef GANTRY_SANITIZED
@@ -43,10 +44,10 @@ static void *irecv(struct tcp_link *l, uint8_t *data, size_t size, int tag)
 	return request;
 }
 
-/* Progresses both sides until the request is done (GANTRY_OK), has failed, or 30 s have passed (GANTRY_AGAIN). */
+/* Progresses both sides until the request is done (GANTRY_OK), has failed, or it hangs (GANTRY_AGAIN). */
 static gantry_result outcome(struct tcp_link *l[2], void *request)
 {
-	for (uint64_t until = gantry_now_ns() + 30000000000u; gantry_now_ns() < until;) {
+	for (uint64_t until = until_hang(); gantry_now_ns() < until;) {
 		int done = 0;
 		gantry_result r = tcp_link_test(request, &done, NULL);
 
@@ -139,8 +140,7 @@ static void sender_closes_bulk(enum mode mode, int nlanes, int crc, int before, 
 	for (int i = 1; i < nlanes; i++)
 		pthread_mutex_lock(&l[1]->lanes[i].rx.lock);
 	isend(l[0], out, BULK, A);
-	progress(l, 10);
-	CHECK(l[0]->lanes[1].tx.send); /* in the middle indeed */
+	UNTIL((progress(l, 10), l[0]->lanes[1].tx.send)); /* in the middle indeed */
 	tcp_link_close_tx(l[0]);
 	memset(memory, 0xff, BULK); /* it is the user's again */
 	free(memory);
@@ -222,8 +222,7 @@ static void sender_closes_header(void)
 	progress(l, 5);
 	pthread_mutex_lock(&l[1]->lanes[1].rx.lock);
 	isend(l[0], out, SIZE, A);
-	progress(l, 10);
-	CHECK(l[0]->lanes[1].tx.bytes > 0 || l[0]->lanes[1].tx.send);
+	UNTIL((progress(l, 10), l[0]->lanes[1].tx.bytes > 0 || l[0]->lanes[1].tx.send));
 	tcp_link_close_tx(l[0]);
 	reuse_heap();
 	pthread_mutex_unlock(&l[1]->lanes[1].rx.lock);
@@ -372,7 +371,7 @@ static void closes_right_behind(void)
 
 	pair_fill(out, SIZE, 1);
 	/* Two threads that spin: where others want the CPUs too, a round takes time slices and not microseconds. */
-	for (int round = 0; round < RIGHT_BEHIND && (round < 50 || gantry_now_ns() < until); round++) {
+	for (int round = 0; round < RIGHT_BEHIND && (round < 5 || gantry_now_ns() < until); round++) {
 		struct tcp_link *l[2];
 		pthread_t thread;
 		void *s, *r;
@@ -511,7 +510,7 @@ static void vanished(void)
 			close(raw[i]);
 			raw[i] = -1;
 		}
-		for (uint64_t until = gantry_now_ns() + 30000000000u; result == GANTRY_OK && gantry_now_ns() < until;)
+		for (uint64_t until = until_hang(); result == GANTRY_OK && gantry_now_ns() < until;)
 			result = tcp_link_test(r, &done, NULL);
 		CHECK_OUTCOME(result, GANTRY_ERR_PEER_LOST);
 		CHECK_HAS(gantry_last_error(), "raw peer");
@@ -550,5 +549,5 @@ int main(int argc, char **argv)
 	};
 
 	gantry_log_set_sink(silent);
-	return pair_run_cases(cases, sizeof(cases) / sizeof(*cases), 60, argc > 1 ? argv[1] : NULL);
+	return pair_run_cases(cases, sizeof(cases) / sizeof(*cases), 100, argc > 1 ? argv[1] : NULL);
 }

@@ -3,7 +3,6 @@
  * directions, under every way of sending, with checksums, lanes and helpers. Parameters are read once per process, so
  * each combination is a child of its own.
  */
-#include <dirent.h>
 #include <limits.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -16,6 +15,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "held.h"
 #include "net/net.h"
 #include "test.h"
 
@@ -27,8 +27,9 @@ enum { MIB = 1 << 20, MAX = 8 * MIB, DEPTH = 4 };
 
 /* Hangs end, and slow machines do not: 4 GiB take 10 s where ten others want the CPU. Who waited for the peer in a
  * close would wait for 10 s, the time for which a link lingers. */
-#define PATIENCE_NS 60000000000u
+#define PATIENCE_NS 150000000000u
 #define AT_ONCE_NS 5000000000u
+enum { CHILD_S = 200 };
 
 static struct gantry_net *net;
 static const struct gantry_net_ops *ops;
@@ -52,11 +53,14 @@ static void keep_log(enum gantry_log_level level, enum gantry_log_subsys subsys,
 	pthread_mutex_unlock(&log_lock);
 }
 
-static void check_logged(const char *part)
+static int logged(const char *part)
 {
+	int has;
+
 	pthread_mutex_lock(&log_lock);
-	CHECK_HAS(log_text, part);
+	has = strstr(log_text, part) != NULL;
 	pthread_mutex_unlock(&log_lock);
+	return has;
 }
 
 /* A send comm and the receive comm at its other end. */
@@ -259,9 +263,9 @@ static void combine(void)
 		for (int i = 0; i < 12; i++)
 			middle[i] = 300000;
 		move_sizes(ways, middle, 12, 1);
-		check_logged("the kernel copies despite MSG_ZEROCOPY");
+		UNTIL(logged("the kernel copies despite MSG_ZEROCOPY"));
 	}
-	check_logged(strcmp(lanes, "1") == 0 ? "1+1 lanes" : "1+3 lanes");
+	UNTIL(logged(strcmp(lanes, "1") == 0 ? "1+1 lanes" : "1+3 lanes"));
 	close_way(ways[0]);
 	close_way(ways[1]);
 	CHECK_OK(ops->finalize(net, ctx));
@@ -275,7 +279,7 @@ static void late_accept(void)
 	uint8_t handle[GANTRY_NET_HANDLE_SIZE], out[3][100], in[100];
 	void *ctx, *listen, *send = NULL, *recv = NULL, *sends[3];
 
-	setenv("GANTRY_TIMEOUT", "400ms", 1); /* the service thread reads idle links every 25 ms */
+	setenv("GANTRY_TIMEOUT", "8s", 1); /* the service thread reads idle links every 500 ms */
 	start(&ctx, GANTRY_NET_UNDEF);
 	CHECK_OK(ops->listen(net, ctx, 0, handle, &listen));
 	while (!send)
@@ -287,7 +291,7 @@ static void late_accept(void)
 	}
 	for (int i = 0; i < 3; i++)
 		wait_done(sends[i]);
-	usleep(300000);
+	usleep(1200000);
 	while (!recv)
 		CHECK_OK(ops->accept(net, listen, &recv, NULL));
 	for (int i = 0; i < 3; i++) {
@@ -485,21 +489,14 @@ static void devices(void)
 	CHECK_OK(ops->finalize(net, ctx));
 }
 
-/* A traffic class is the upper six bits of the type of service, on every lane of both sides. */
-static void traffic_class(void)
+/* Connected sockets of this process, and those of them with this type of service. */
+static int connected_sockets(int wanted, int *ret_marked)
 {
-	struct gantry_net_config bad = {.traffic_class = 64};
-	struct way w;
+	DIR *d = opendir(HELD_FDS);
 	struct dirent *e;
-	int marked = 0, sockets = 0;
-	void *ctx, *none = NULL;
-	DIR *d;
+	int sockets = 0;
 
-	setenv("GANTRY_LANES", "2", 1);
-	start(&ctx, 46);
-	CHECK_EQ(ops->init(net, 7, &bad, &none), GANTRY_ERR_CONFIG);
-	w = connect_way(ctx);
-	d = opendir("/proc/self/fd");
+	*ret_marked = 0;
 	CHECK(d);
 	while ((e = readdir(d))) {
 		struct sockaddr_storage peer;
@@ -512,41 +509,65 @@ static void traffic_class(void)
 		if (peer.ss_family != AF_INET || getsockopt(fd, IPPROTO_IP, IP_TOS, &tos, &len))
 			continue;
 		sockets++;
-		marked += tos == 46 << 2;
+		*ret_marked += tos == wanted;
 	}
 	closedir(d);
-	CHECK_EQ(sockets, 6); /* three lanes, both ends */
+	return sockets;
+}
+
+/* A traffic class is the upper six bits of the type of service, on every lane of both sides. */
+static void traffic_class(void)
+{
+	struct gantry_net_config bad = {.traffic_class = 64};
+	struct way w;
+	int marked;
+	void *ctx, *none = NULL;
+
+	setenv("GANTRY_LANES", "2", 1);
+	start(&ctx, 46);
+	CHECK_EQ(ops->init(net, 7, &bad, &none), GANTRY_ERR_CONFIG);
+	w = connect_way(ctx);
+	UNTIL(connected_sockets(46 << 2, &marked) ==
+	      6); /* three lanes, both ends; none of an attempt that was given up */
 	CHECK_EQ(marked, 6);
 	close_way(w);
 	CHECK_OK(ops->finalize(net, ctx));
 }
 
-/* Closing with requests in flight waits for nobody; the other end hears of it. */
-static void close_in_flight(void)
+/* Closes with requests in flight; the other end hears of it. Returns how long that took. */
+static uint64_t close_once(void *ctx, uint8_t *memory)
 {
-	uint8_t *memory = calloc(2, MAX);
-	uint64_t before;
-	struct way w;
-	void *ctx, *r;
+	uint64_t before, took;
+	struct way w = connect_way(ctx);
+	void *r = post_recv(w.recv, memory, MAX, 1);
 	gantry_result result = GANTRY_OK;
 	int done = 0;
 
-	start(&ctx, GANTRY_NET_UNDEF);
-	w = connect_way(ctx);
-	r = post_recv(w.recv, memory, MAX, 1);
 	for (int i = 0; i < 8; i++)
 		post_send(w.send, memory + MAX, MAX, 2); /* nobody receives these */
 	for (int i = 0; i < 100; i++)
 		CHECK_OK(ops->test(net, r, &done, NULL));
 	before = gantry_now_ns();
 	CHECK_OK(ops->close_send(net, w.send));
-	CHECK(gantry_now_ns() - before < AT_ONCE_NS);
+	took = gantry_now_ns() - before;
 	for (uint64_t until = gantry_now_ns() + PATIENCE_NS; result == GANTRY_OK && gantry_now_ns() < until;)
 		result = ops->test(net, r, &done, NULL);
 	CHECK_EQ(result, GANTRY_ERR_PEER_CLOSED);
 	before = gantry_now_ns();
 	CHECK_OK(ops->close_recv(net, w.recv));
-	CHECK(gantry_now_ns() - before < AT_ONCE_NS);
+	return took + gantry_now_ns() - before;
+}
+
+/* That waits for nobody. This thread itself may have been kept from running once, but not every time. */
+static void close_in_flight(void)
+{
+	uint8_t *memory = calloc(2, MAX);
+	int slow = 0;
+	void *ctx;
+
+	start(&ctx, GANTRY_NET_UNDEF);
+	while (close_once(ctx, memory) >= AT_ONCE_NS)
+		CHECK(++slow < 5);
 	CHECK_OK(ops->finalize(net, ctx));
 	free(memory);
 }
@@ -563,7 +584,7 @@ static int child(const char *name, void (*run)(void), const char *only)
 	pid = fork();
 	CHECK(pid >= 0);
 	if (pid == 0) {
-		alarm(100);
+		alarm(CHILD_S);
 		run();
 		/* A search for leaks takes seconds: one of the combinations is enough. */
 		if (GANTRY_SANITIZED && combination != 28)

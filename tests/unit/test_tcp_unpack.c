@@ -3,11 +3,11 @@
  * what each context asks for, what both sides agree on, which connections share a link, and that every byte arrives,
  * whichever of the two sides has its messages in device memory.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <sys/mman.h>
 
 #include "gone.h"
+#include "held.h"
 #include "net/devmem/choose.h"
 #include "net/tcp/forget.h"
 #include "unpack_util.h"
@@ -68,7 +68,7 @@ static struct way connect_way(void *from, void *to)
 	void *listen = NULL;
 	struct way w = {0};
 	struct gantry_net_device_handle *h = &w.handle;
-	uint64_t until = gantry_now_ns() + 10000000000u;
+	uint64_t until = until_hang();
 
 	CHECK_OK(ops->listen(net, to, 0, handle, &listen));
 	while (!w.send || !w.recv) {
@@ -104,7 +104,7 @@ static void traffic(const struct way *w, int from_device, int to_device, uint32_
 {
 	uint8_t *out = malloc((size_t)WINDOW * ROOM), *in = malloc((size_t)WINDOW * ROOM);
 	void *sends[WINDOW] = {0}, *recvs[WINDOW] = {0}, *send_mr, *recv_mr;
-	uint64_t sizes[WINDOW], deadline = gantry_now_ns() + 30000000000ull;
+	uint64_t sizes[WINDOW], deadline = until_hang();
 	uint32_t sent = 0, posted = 0, received = 0, finished = 0;
 	struct world w_random = {.random = seed * 2654435761u + 1};
 
@@ -174,7 +174,7 @@ static void traffic(const struct way *w, int from_device, int to_device, uint32_
 /* When the links have gone, the pool is the test's alone again, and nothing of it is out. */
 static void pool_is_back(struct devmem_pool *pool)
 {
-	links_are_gone();
+	UNTIL(links_are_gone());
 	CHECK_EQ(pool->refs, 1);
 	CHECK(devmem_pool_is_whole(pool));
 }
@@ -265,15 +265,10 @@ static void sharing(void)
 	}
 }
 
+/* The service thread opens and closes others meanwhile. */
 static int fds(void)
 {
-	DIR *d = opendir("/proc/self/fd");
-	int n = 0;
-
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
+	return held_named("memfd:dmabuf-of-the-test");
 }
 
 static void registrations(void)
@@ -282,7 +277,7 @@ static void registrations(void)
 	struct way w = connect_way(on, on), plain = connect_way(not, not );
 	uint8_t data[4096];
 	void *request = NULL;
-	int fd = memfd_create("x", MFD_CLOEXEC), before = fds();
+	int fd = memfd_create("dmabuf-of-the-test", MFD_CLOEXEC);
 
 	CHECK(fd >= 0);
 	CHECK_EQ(ops->reg_mr(net, plain.send, data, sizeof(data), GANTRY_NET_PTR_CUDA, &mr), GANTRY_ERR_UNSUPPORTED);
@@ -292,12 +287,12 @@ static void registrations(void)
 		 GANTRY_ERR_UNSUPPORTED);
 	CHECK_EQ(ops->reg_mr_dmabuf(net, w.send, data, sizeof(data), GANTRY_NET_PTR_CUDA, 0, -1, &mr),
 		 GANTRY_ERR_INVALID);
-	CHECK_EQ(fds(), before);
+	CHECK_EQ(fds(), 1);
 	CHECK_OK(ops->reg_mr_dmabuf(net, w.send, data, sizeof(data), GANTRY_NET_PTR_CUDA, 0, fd, &mr));
-	CHECK_EQ(fds(), before + 1);
+	CHECK_EQ(fds(), 2);
 	CHECK_EQ(ops->isend(net, w.send, data + 1, sizeof(data), 0, mr, &request), GANTRY_ERR_INVALID);
 	CHECK_OK(ops->dereg_mr(net, w.send, mr));
-	CHECK_EQ(fds(), before);
+	CHECK_EQ(fds(), 1);
 	close(fd);
 	close_way(w);
 	close_way(plain);
@@ -385,15 +380,8 @@ static uint32_t frees; /* atomic */
 /* Another thread may have the lock, for a moment; whoever has it himself never gets it. */
 static gantry_result free_unlocked(struct gantry_device *dev, void *memory)
 {
-	int e = EBUSY;
-
-	for (int i = 0; memory && e && i < 10000; i++) {
-		e = pthread_mutex_trylock(&tcp_engine.mu);
-		if (e)
-			usleep(1000);
-	}
 	if (memory) {
-		CHECK_EQ(e, 0);
+		UNTIL(pthread_mutex_trylock(&tcp_engine.mu) == 0);
 		pthread_mutex_unlock(&tcp_engine.mu);
 		__atomic_fetch_add(&frees, 1, __ATOMIC_RELAXED);
 	}
@@ -403,12 +391,7 @@ static gantry_result free_unlocked(struct gantry_device *dev, void *memory)
 /* Of so many things, by now or soon. */
 static void check_frees(uint32_t n)
 {
-	uint64_t until = gantry_now_ns() + 20000000000ull;
-
-	while (__atomic_load_n(&frees, __ATOMIC_RELAXED) < n) {
-		CHECK(gantry_now_ns() < until);
-		usleep(1000);
-	}
+	UNTIL(__atomic_load_n(&frees, __ATOMIC_RELAXED) >= n);
 	CHECK_EQ(__atomic_load_n(&frees, __ATOMIC_RELAXED), n);
 	__atomic_store_n(&frees, 0, __ATOMIC_RELAXED);
 }
@@ -443,7 +426,7 @@ static void freed_unlocked(void)
 	unsetenv("GANTRY_DEVMEM_TX");
 	CHECK_OK(gantry_params_load(1));
 	CHECK_OK(ops->finalize(net, ctx));
-	links_are_gone();
+	UNTIL(links_are_gone());
 	host->ops = true_ops;
 }
 
@@ -468,5 +451,5 @@ int main(int argc, char **argv)
 	CHECK_OK(gantry_device_host(&host));
 	net = gantry_net_tcp();
 	ops = net->ops;
-	return pair_run_cases(cases, sizeof(cases) / sizeof(*cases), 60, argc > 1 ? argv[1] : NULL);
+	return pair_run_cases(cases, sizeof(cases) / sizeof(*cases), 100, argc > 1 ? argv[1] : NULL);
 }

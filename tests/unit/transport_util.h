@@ -5,7 +5,6 @@
 #ifndef GANTRY_TESTS_TRANSPORT_UTIL_H
 #define GANTRY_TESTS_TRANSPORT_UTIL_H
 
-#include <dirent.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include "base/param.h"
 #include "device/device.h"
 #include "device/work.h"
+#include "held.h"
 #include "proxy/proxy.h"
 #include "test.h"
 #include "transport/transport.h"
@@ -92,18 +92,6 @@ static inline void set_param(const char *name, const char *value)
 {
 	setenv(name, value, 1);
 	CHECK_OK(gantry_params_load(1));
-}
-
-static inline int count_fds(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	int n = 0;
-
-	CHECK(d);
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
 }
 
 /* Mappings of memfds that are ours. */

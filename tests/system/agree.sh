@@ -1,12 +1,12 @@
 #!/bin/bash
-# Two sides that cannot work together refuse each other, at once, and both say what differs and, unless it is secret,
+# Two sides that cannot work together refuse each other, long before a deadline, and both say what differs and, unless it is secret,
 # both values.
 # Catches: a check that is made on one side only or dropped, a refusal that leaves accept or connect waiting until its
 # deadline, a message without its values, a secret in a message.
 set -u
 export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # seconds per process; lifecycle.sh looks for leaks
 driver=$BUILD_DIR/drivers/agree
-export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_CONNECT_TIMEOUT=5s
+export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_CONNECT_TIMEOUT=100s GANTRY_TIMEOUT=100s
 failed=0
 out=$(mktemp)
 file=$(mktemp)

@@ -1,6 +1,7 @@
 #!/bin/bash
 # `gantry doctor` and the front of the tool: output that other programs can read, hints for wrong usage.
 set -u
+. "$SOURCE_DIR/tests/system/lib_tries.sh"
 gantry=$BUILD_DIR/gantry
 unset NCCL_NET_PLUGIN GANTRY_LANES GANTRY_TIMOUT GANTRY_SECRET
 export GANTRY_LOG=warn
@@ -108,7 +109,7 @@ has err "No such file"
 expect 0 "$gantry" devmem-helper --help
 "$gantry" devmem-helper --socket "$tmp/s" &
 helper=$!
-for _ in $(seq 200); do [ -S "$tmp/s" ] && break; sleep 0.05; done
+await [ -S "$tmp/s" ]
 [ "$(stat -c %a "$tmp/s")" = 600 ] || die "the helper's socket is not there with mode 600"
 kill -TERM $helper
 wait $helper || die "the helper did not end well"

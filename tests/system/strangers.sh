@@ -5,7 +5,7 @@
 # listener, descriptors that pile up, genuine peers that are locked out.
 set -u
 export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # seconds per process; lifecycle.sh looks for leaks
-export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_CONNECT_TIMEOUT=20s
+export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_CONNECT_TIMEOUT=100s GANTRY_TIMEOUT=100s
 n=10000
 [ -n "${GANTRY_SANITIZED:-}" ] && n=3000
 failed=0

@@ -13,4 +13,4 @@ trap 'rm -rf "$tmp"' EXIT
 	head -n 5 "$tmp/log"
 	exit 1
 }
-timeout 100 "$tmp/unpack"
+timeout 280 "$tmp/unpack"

@@ -50,7 +50,7 @@ static void pair_side_run(struct pair_side *s)
 	}
 	if (s->self == 0) {
 		listen = pair_listen(s, 0);
-		r = pair_try_accept(s, listen, 4000, &comm);
+		r = pair_try_accept(s, listen, PAIR_PATIENCE_MS, &comm);
 		say("accept", r);
 		if (comm) {
 			pair_wait(s, pair_irecv(s, comm, data, sizeof(data), 7));
@@ -114,7 +114,7 @@ static int hello(void)
 	CHECK_OK(wire_welcome_decode(in, &w));
 	CHECK_EQ(w.verdict, WIRE_REFUSED_VERSION);
 	printf("welcome %s\n", w.text);
-	say("accept", pair_try_accept(&s, listen, 2000, &comm));
+	say("accept", pair_try_accept(&s, listen, PAIR_PATIENCE_MS, &comm));
 	/* The listener lives on. */
 	CHECK_EQ(pair_try_accept(&s, listen, 50, &comm), GANTRY_ERR_TIMEOUT);
 	close(fd);
@@ -164,7 +164,6 @@ int main(int argc, char **argv)
 	int failures = 0;
 	pid_t a, b;
 
-	alarm(60);
 	if (argc == 2 && strcmp(argv[1], "hello") == 0)
 		return hello();
 	if (argc == 3 && strcmp(argv[1], "welcome") == 0)

@@ -1,19 +1,46 @@
 /*
  * comm_idle TRANSPORT FILE COMMS CHANNELS: two processes with so many communicators and channels between them, all of
- * them connected both ways, used once and then left alone for five seconds: each process may use 1 % of a CPU at most.
- * JSON lines.
+ * them connected both ways, used once and then left alone for some seconds: each process may use 1 % of a CPU at most,
+ * in one of a few measurements (others on this machine can only make it more). JSON lines.
  */
 #include "comm_util.h"
 
-enum { COMMS_MAX = 256, PER_CHANNEL = 128 << 10, IDLE_MS = 3000 };
+enum { COMMS_MAX = 256, PER_CHANNEL = 128 << 10, IDLE_MS = 3000, TIMES = 5 };
 
 static int comms, channels;
+static struct pair_shared *shared;
+
+static void measure_idle(int rank, const char *transport)
+{
+	struct pair_side me = {.self = rank, .other = !rank, .shared = shared};
+	uint64_t cpu, begun, used, took, (*good)[8] = shared->number;
+
+	for (uint32_t i = 0; i < TIMES && !(i && good[0][0] && good[1][0]); i++) {
+		pair_step(&me, 2 * i + 1);
+		pair_wait_step(shared, !rank, 2 * i + 1);
+		pair_sleep_ms(500); /* spinning and yielding are over */
+		cpu = cpu_us();
+		begun = pair_now_ms();
+		pair_sleep_ms(IDLE_MS);
+		used = cpu_us() - cpu;
+		took = pair_now_ms() - begun;
+		printf("{\"transport\": \"%s\", \"rank\": %d, \"connections\": %d, \"idle_ms\": %llu, \"cpu_us\": "
+		       "%llu, "
+		       "\"percent\": %.3f, \"threads\": %d, \"fds\": %d}\n",
+		       transport, rank, comms * channels * 2, (unsigned long long)took, (unsigned long long)used,
+		       (double)used / (double)took / 10, pair_threads(), pair_fds());
+		if (used * 100 < took * 1000)
+			good[rank][0] = 1;
+		pair_step(&me, 2 * i + 2);
+		pair_wait_step(shared, !rank, 2 * i + 2);
+	}
+	CHECK(good[rank][0]);
+}
 
 static void be_rank(int rank, const char *transport, const char *path)
 {
 	static struct node nodes[COMMS_MAX];
 	size_t size = (size_t)channels * PER_CHANNEL;
-	uint64_t cpu, begun, used, took;
 	struct gantry_comm_counters counters;
 
 	for (int i = 0; i < comms; i++) {
@@ -29,17 +56,7 @@ static void be_rank(int rank, const char *transport, const char *path)
 		CHECK_EQ(counters.send_bytes, size);
 		CHECK_EQ(counters.recv_bytes, size);
 	}
-	pair_sleep_ms(500); /* spinning and yielding are over, and the other rank is here too */
-	cpu = cpu_us();
-	begun = pair_now_ms();
-	pair_sleep_ms(IDLE_MS);
-	used = cpu_us() - cpu;
-	took = pair_now_ms() - begun;
-	printf("{\"transport\": \"%s\", \"rank\": %d, \"connections\": %d, \"idle_ms\": %llu, \"cpu_us\": %llu, "
-	       "\"percent\": %.3f, \"threads\": %d, \"fds\": %d}\n",
-	       transport, rank, comms * channels * 2, (unsigned long long)took, (unsigned long long)used,
-	       (double)used / (double)took / 10, pair_threads(), pair_fds());
-	CHECK(used * 100 < took * 1000);
+	measure_idle(rank, transport);
 	for (int i = 0; i < comms; i++) { /* they still work */
 		CHECK_OK(node_exchange(&nodes[i], 1, size, 100 + (uint32_t)i));
 		CHECK_OK(node_close(&nodes[i]));
@@ -56,12 +73,13 @@ int main(int argc, char **argv)
 	channels = atoi(argv[4]);
 	CHECK(comms > 0 && comms <= COMMS_MAX && channels > 0);
 	node_raise_limits();
+	shared = pair_share();
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	for (int i = 0; i < 2; i++) {
 		pid[i] = fork();
 		CHECK(pid[i] >= 0);
 		if (pid[i] == 0) {
-			alarm(60);
+			alarm(PAIR_ALARM_S);
 			be_rank(i, argv[1], argv[2]);
 			exit(0);
 		}

@@ -49,7 +49,7 @@ int main(int argc, char **argv)
 	transport = argv[1];
 	path = argv[3];
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	alarm(60);
+	alarm(PAIR_ALARM_S);
 	if (strcmp(argv[2], "threads") == 0) {
 		for (int i = 0; i < 2; i++)
 			CHECK_EQ(pthread_create(&t[i], NULL, rank_thread, (void *)(intptr_t)i), 0);
@@ -61,7 +61,7 @@ int main(int argc, char **argv)
 		pid[i] = fork();
 		CHECK(pid[i] >= 0);
 		if (pid[i] == 0) {
-			alarm(60);
+			alarm(PAIR_ALARM_S);
 			be_rank(i);
 			exit(0);
 		}

@@ -6,7 +6,7 @@
  *   kill, stop     it gets SIGKILL or SIGSTOP
  *   command        COMMAND is run, which cuts it off
  *   abort          it aborts and destroys its communicator; its process lives on
- *   missing        it lives, but does not make its next call until four seconds later
+ *   missing        it lives, but does not make its next call until two deadlines (GANTRY_TIMEOUT) later
  *   missing_first  it does not even make its first one
  *
  * Meanwhile the survivors, as the ranks of a second communicator and in threads of their own, go on exchanging. JSON
@@ -17,14 +17,12 @@
 
 #include <pthread.h>
 
+#include "base/param.h"
+
 enum {
 	N = 4,
 	ROOM = 1 << 20,
 	ROUNDS_BEFORE = 20,
-	LIMIT_MS = 3000,
-	DESTROY_MS = 1000,
-	HOLD_MS = 4000,
-	SIDE_GAP_MS = 1500
 };
 
 struct report {
@@ -43,6 +41,7 @@ static struct shared {
 static pid_t pids[N];
 static const char *what, *transport, *folder, *netns;
 static int victim, rank_here = -1;
+static uint64_t timeout_ms; /* all limits follow from it */
 
 static uint32_t get(const uint32_t *p)
 {
@@ -168,7 +167,8 @@ static void be_rank(int rank)
 	char path[4096];
 
 	rank_here = rank;
-	alarm(60);
+	alarm(PAIR_ALARM_S);
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	stay_in_namespace(rank);
 	snprintf(path, sizeof(path), "%s/world", folder);
 	id_meet(path, rank == 0, &id);
@@ -226,7 +226,7 @@ static void end_with(const char *why, int rank)
 /* Until a rank has come so far with the one and the other. */
 static void until(int rank, uint32_t rounds, uint32_t side_rounds, const char *why)
 {
-	uint64_t limit = pair_now_ms() + 20000;
+	uint64_t limit = pair_now_ms() + PAIR_PATIENCE_MS;
 
 	while (get(&shared->r[rank].rounds) < rounds ||
 	       (rank != victim && get(&shared->r[rank].side_rounds) < side_rounds)) {
@@ -247,7 +247,7 @@ static void act(const char *command)
 	else if (strcmp(what, "abort") == 0)
 		set(&shared->abort, 1);
 	else
-		pair_sleep_ms(HOLD_MS);
+		pair_sleep_ms((unsigned)(2 * timeout_ms));
 	set(&shared->hold, 0);
 }
 
@@ -280,13 +280,14 @@ static void print(int rank, uint64_t since)
 static int survivor_is_right(int rank, uint64_t since, uint32_t side_before)
 {
 	const struct report *r = &shared->r[rank];
+	int64_t limit = (int64_t)timeout_ms + 1000;
 
 	print(rank, since);
 	if (!deadly())
 		return r->error == GANTRY_OK && r->destroy == GANTRY_OK && r->rounds == 2 * ROUNDS_BEFORE;
 	return fits(r->error) && r->error_rank == victim && r->call == r->error &&
-	       (int64_t)(r->error_ms - since) <= LIMIT_MS && (int64_t)(r->sync_ms - since) <= LIMIT_MS &&
-	       r->destroyed_ms - r->sync_ms <= DESTROY_MS && r->side_gap_ms <= SIDE_GAP_MS &&
+	       (int64_t)(r->error_ms - since) <= limit && (int64_t)(r->sync_ms - since) <= limit &&
+	       r->destroyed_ms - r->sync_ms <= timeout_ms / 2 && r->side_gap_ms <= timeout_ms * 3 / 4 &&
 	       get(&r->side_rounds) > side_before + 10;
 }
 
@@ -303,6 +304,8 @@ int main(int argc, char **argv)
 	folder = argv[4];
 	netns = argc > 5 ? argv[5] : NULL;
 	CHECK(victim >= 0 && victim < N);
+	CHECK_OK(gantry_params_load(0));
+	timeout_ms = gantry_params()->timeout / 1000000;
 	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(shared != MAP_FAILED);
 	shared->hold = !deadly();
@@ -314,7 +317,7 @@ int main(int argc, char **argv)
 		side_before[i] = get(&shared->r[i].side_rounds);
 	since = pair_now_ms();
 	act(argc > 6 ? argv[6] : "");
-	limit = since + 15000;
+	limit = pair_now_ms() + PAIR_PATIENCE_MS + 3 * timeout_ms;
 	for (int i = 0; i < N; i++)
 		while (i != victim && !get(&shared->r[i].done)) {
 			if (ended(i) || pair_now_ms() > limit)

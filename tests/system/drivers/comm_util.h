@@ -130,7 +130,7 @@ static inline void id_read(const char *path, struct gantry_unique_id *ret_id)
 {
 	FILE *f = NULL;
 
-	for (int i = 0; i < 20000 && !(f = fopen(path, "rb")); i++)
+	for (uint64_t end = pair_now_ms() + PAIR_PATIENCE_MS; !(f = fopen(path, "rb")) && pair_now_ms() < end;)
 		pair_sleep_ms(1);
 	CHECK(f && fread(ret_id, sizeof(*ret_id), 1, f) == 1);
 	fclose(f);
@@ -156,10 +156,13 @@ static inline uint64_t cpu_us(void)
 	       (uint64_t)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
-/* Until fds and threads are what they were; what was closed is seen off in the background. */
+/*
+ * Until fds and threads are what they were; what was closed is seen off in the background, and a thread that was joined
+ * may still be listed. Only what never goes reaches the deadline.
+ */
 static inline void settle(int fds, int threads, const char *when)
 {
-	uint64_t end = pair_now_ms() + 5000;
+	uint64_t end = pair_now_ms() + PAIR_PATIENCE_MS;
 
 	while ((pair_fds() != fds || pair_threads() != threads) && pair_now_ms() < end)
 		pair_sleep_ms(5);

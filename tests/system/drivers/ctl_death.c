@@ -16,6 +16,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -25,7 +26,7 @@
 #include "comm/ctl.h"
 #include "test.h"
 
-enum { N = 4, LOSSES = 8 };
+enum { N = 4, LOSSES = 8, PATIENCE_MS = 60000 }; /* only a hang takes that long */
 
 struct report {
 	uint32_t joined, ready_to_end; /* release, acquire */
@@ -42,6 +43,7 @@ static struct shared {
 	struct report r[N];
 } * shared;
 static pid_t pids[N];
+static unsigned timeout_ms;
 
 static uint32_t get(const uint32_t *p)
 {
@@ -103,21 +105,27 @@ static void start(int rank, const char *mode)
 {
 	pids[rank] = fork();
 	CHECK(pids[rank] >= 0);
-	if (pids[rank] == 0)
+	if (pids[rank] == 0) {
+		alarm(240);
+		if (strcmp(mode, "parent") != 0)
+			prctl(PR_SET_PDEATHSIG, SIGKILL); /* nobody is left behind, least of all one that is stopped */
 		be_rank(rank, mode);
+	}
 }
 
 static void until_joined(void)
 {
 	for (int i = 0; i < N; i++)
 		for (int ms = 0; !get(&shared->r[i].joined); ms++) {
-			CHECK(ms < 20000);
+			CHECK(ms < PATIENCE_MS);
 			CHECK_EQ(waitpid(pids[i], NULL, WNOHANG), 0);
 			sleep_ms(1);
 		}
 	for (int i = 0; i < N; i++) { /* one kernel, one clock: the truth is zero */
 		printf("rank %d: clock offset %.1f us\n", i, (double)shared->r[i].clock_offset / 1e3);
-		CHECK(llabs(shared->r[i].clock_offset) < 20000000);
+		/* A sample is wrong by half of its way there and back at most: that is long only on a loaded machine.
+		 */
+		CHECK(llabs(shared->r[i].clock_offset) < (int64_t)timeout_ms * 1000000 / 50);
 	}
 }
 
@@ -130,7 +138,7 @@ static int nlost(int rank)
 static void must_know(int rank, int lost, gantry_result why, uint64_t since, unsigned limit_ms)
 {
 	const struct report *r = &shared->r[rank];
-	uint64_t end = gantry_now_ns() + 5000000000;
+	uint64_t end = gantry_now_ns() + (timeout_ms + PATIENCE_MS) * 1000000ull;
 
 	while (!nlost(rank) && gantry_now_ns() < end)
 		sleep_ms(1);
@@ -171,7 +179,7 @@ static void run_kill(int victim)
 	CHECK_EQ(kill(pids[victim], SIGKILL), 0);
 	for (int i = 0; i < N; i++)
 		if (i != victim)
-			must_know(i, victim, GANTRY_ERR_PEER_LOST, since, 1000);
+			must_know(i, victim, GANTRY_ERR_PEER_LOST, since, timeout_ms / 2);
 	waitpid(pids[victim], NULL, 0);
 	reap(victim);
 }
@@ -184,12 +192,12 @@ static void run_stop(int victim)
 	CHECK_EQ(kill(pids[victim], SIGSTOP), 0);
 	for (int i = 0; i < N; i++)
 		if (i != victim)
-			must_know(i, victim, GANTRY_ERR_PEER_SILENT, since, 2000);
-	sleep_ms(1500);
+			must_know(i, victim, GANTRY_ERR_PEER_SILENT, since, timeout_ms + 1000);
+	sleep_ms(timeout_ms * 3 / 2);
 	CHECK_EQ(kill(pids[victim], SIGCONT), 0);
 	since = gantry_now_ns();
 	if (victim == 0) { /* the hub: the others have said why they went */
-		while (nlost(0) < N - 1 && gantry_now_ns() - since < 5000000000)
+		while (nlost(0) < N - 1 && gantry_now_ns() - since < PATIENCE_MS * 1000000ull)
 			sleep_ms(1);
 		CHECK_EQ(nlost(0), N - 1);
 		for (int i = 0; i < N - 1; i++) {
@@ -198,7 +206,7 @@ static void run_stop(int victim)
 			CHECK_HAS(r->text[i], "gave up the hub");
 		}
 	} else { /* it learns that it was given up, and blames nobody else */
-		must_know(victim, victim, GANTRY_ERR_PEER_SILENT, since, 2000);
+		must_know(victim, victim, GANTRY_ERR_PEER_SILENT, since, PATIENCE_MS);
 	}
 	reap(-1);
 }
@@ -207,9 +215,9 @@ static void run_nap(int victim)
 {
 	for (int i = 0; i < 3; i++) {
 		CHECK_EQ(kill(pids[victim], SIGSTOP), 0);
-		sleep_ms((unsigned)(gantry_params()->timeout / 2000000));
+		sleep_ms(timeout_ms / 2);
 		CHECK_EQ(kill(pids[victim], SIGCONT), 0);
-		sleep_ms(200);
+		sleep_ms(timeout_ms / 5);
 	}
 	nobody_lost();
 	reap(-1);
@@ -219,12 +227,12 @@ static void run_nap_all(void)
 {
 	for (int i = 0; i < N; i++)
 		CHECK_EQ(kill(pids[i], SIGSTOP), 0);
-	sleep_ms((unsigned)(gantry_params()->timeout / 500000));
+	sleep_ms(2 * timeout_ms);
 	for (int i = N - 1; i >= 0; i--) {
 		CHECK_EQ(kill(pids[i], SIGCONT), 0);
-		sleep_ms(50);
+		sleep_ms(timeout_ms / 20);
 	}
-	sleep_ms(1500);
+	sleep_ms(timeout_ms * 3 / 2);
 	nobody_lost();
 	reap(-1);
 }
@@ -239,7 +247,7 @@ static void run_hogs(void)
 		for (volatile uint64_t k = 0; hogs[i] == 0; k++)
 			;
 	}
-	sleep_ms(3500);
+	sleep_ms(timeout_ms * 7 / 2);
 	for (int i = 0; i < 8; i++) {
 		kill(hogs[i], SIGKILL);
 		waitpid(hogs[i], NULL, 0);
@@ -257,12 +265,12 @@ static void run_exit(int properly)
 	CHECK_EQ(waitpid(pids[0], &status, 0), pids[0]);
 	CHECK_EQ(status, 0);
 	if (properly)
-		sleep_ms(1500);
+		sleep_ms(timeout_ms * 3 / 2);
 	for (int i = 1; i < N; i++) {
 		if (properly)
 			CHECK_EQ(nlost(i), 0);
 		else
-			must_know(i, 0, GANTRY_ERR_PEER_LOST, since, 1500);
+			must_know(i, 0, GANTRY_ERR_PEER_LOST, since, timeout_ms / 2);
 	}
 	reap(0);
 }
@@ -285,7 +293,7 @@ static void run_parent(void)
 	}
 	CHECK_EQ(waitpid(hub, NULL, 0), hub);
 	for (int i = 0; i < N; i++)
-		must_know(i, -1, GANTRY_ERR_PEER_LOST, since, 20000);
+		must_know(i, -1, GANTRY_ERR_PEER_LOST, since, timeout_ms);
 	set(&shared->end);
 	sleep_ms(200); /* orphans: nobody to wait for them */
 }
@@ -297,6 +305,8 @@ int main(int argc, char **argv)
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	CHECK_OK(gantry_params_load(0));
+	timeout_ms = (unsigned)(gantry_params()->timeout / 1000000);
+	alarm(260);
 	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(shared != MAP_FAILED && rank >= 0 && rank < N);
 	if (strcmp(mode, "parent") == 0) {

@@ -1,7 +1,6 @@
 /*
  * mismatch: sends that are larger than their receives, each on a connection of its own, A to B. Both sides must end
- * with ERR_SIZE and a text that has both sizes and the peer in it, within a second; connections beside them go on
- * working.
+ * with ERR_SIZE and a text that has both sizes and the peer in it; connections beside them go on working.
  */
 #include "pair.h"
 
@@ -20,7 +19,7 @@ static const struct {
 	{3000001, 1000, 0, "large for a small receive, receive first"},
 	{3000001, 1000, 1, "large for a small receive, receive later"},
 };
-enum { CASES = sizeof(cases) / sizeof(cases[0]), ROOM = 4 << 20, PATIENCE_MS = 15000 };
+enum { CASES = sizeof(cases) / sizeof(cases[0]), ROOM = 4 << 20, PATIENCE_MS = PAIR_PATIENCE_MS };
 
 /* A small send is complete when the kernel has it: then the error belongs to the requests that follow. */
 static gantry_result send_until_error(struct pair_side *s, void *comm, uint8_t *data, size_t size, uint64_t *ret_ms)
@@ -84,7 +83,7 @@ static void one(struct pair_side *s, int i, void *comm, uint8_t *data)
 	CHECK_HAS(gantry_last_error(), sent);
 	CHECK_HAS(gantry_last_error(), received);
 	CHECK_HAS(gantry_last_error(), pid);
-	CHECK(ms < PATIENCE_MS); /* not by its silence, which is noticed after 30 s */
+	CHECK(ms < PATIENCE_MS); /* it comes, and need not be waited for until somebody gives up */
 	pair_step(s, (uint32_t)i * 2 + 2);
 	pair_wait_step(s->shared, s->other, (uint32_t)i * 2 + 2);
 }

@@ -15,6 +15,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -24,6 +25,12 @@
 #include "test.h"
 
 enum { PAIR_HANDLES = 80 };
+
+/*
+ * Only a hang reaches these: on a loaded machine a process that is well may not run for seconds, and what has ended may
+ * still be listed.
+ */
+enum { PAIR_PATIENCE_MS = 60000, PAIR_ALARM_S = 240 };
 
 /* Both sides write their own entries and read the other's: index 0 is side A, 1 is side B. */
 struct pair_shared {
@@ -64,6 +71,7 @@ static inline struct pair_shared *pair_share(void)
 	void *p = mmap(NULL, sizeof(struct pair_shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
 	CHECK(p != MAP_FAILED);
+	alarm(PAIR_ALARM_S + 20); /* this process; the sides have one of their own, and say more */
 	return p;
 }
 
@@ -101,13 +109,15 @@ static inline int pair_threads(void)
  */
 static inline void pair_finish(struct pair_side *s)
 {
-	const char *sanitized = getenv("GANTRY_SANITIZED");
+	const char *sanitized = getenv("GANTRY_SANITIZED"), *asan = getenv("ASAN_OPTIONS");
+	int leaks = !(asan && strstr(asan, "detect_leaks=0")); /* are looked for: then it must have ended */
+	uint64_t end = pair_now_ms() + (leaks ? PAIR_PATIENCE_MS : 3000);
 
 	if (s->ctx)
 		CHECK_OK(s->net->ops->finalize(s->net, s->ctx));
 	s->ctx = NULL;
-	for (int i = 0; sanitized && *sanitized && i < 300 && pair_threads() > 1; i++)
-		pair_sleep_ms(10);
+	while (sanitized && *sanitized && pair_threads() > 1 && pair_now_ms() < end)
+		pair_sleep_ms(5);
 }
 
 /* Every test with two sides ends by itself, also when the code under test hangs. */
@@ -119,7 +129,8 @@ static inline pid_t pair_fork(void (*run)(struct pair_side *), struct pair_share
 	if (pid == 0) {
 		struct pair_side side = {.self = self, .other = !self, .shared = shared, .net = gantry_net_tcp()};
 
-		alarm(120);
+		alarm(PAIR_ALARM_S);
+		prctl(PR_SET_PDEATHSIG, SIGKILL); /* nobody is left behind, least of all one that is stopped */
 		if (netns) {
 			char path[256];
 			int fd;
@@ -226,7 +237,7 @@ static inline void *pair_accept(struct pair_side *s, void *listen)
 {
 	void *comm;
 
-	CHECK_OK(pair_try_accept(s, listen, 15000, &comm));
+	CHECK_OK(pair_try_accept(s, listen, PAIR_PATIENCE_MS, &comm));
 	return comm;
 }
 
@@ -275,7 +286,7 @@ static inline gantry_result pair_try_wait(struct pair_side *s, void *req, unsign
 
 static inline void pair_wait(struct pair_side *s, void *req)
 {
-	CHECK_OK(pair_try_wait(s, req, 60000, NULL));
+	CHECK_OK(pair_try_wait(s, req, PAIR_PATIENCE_MS, NULL));
 }
 
 /* A byte that depends on its place and on a seed: what was not copied, or to the wrong place, shows. */

@@ -6,7 +6,7 @@
  *   nofile N      as many connections as RLIMIT_NOFILE N allows: the code and text of the one that does not fit
  *   nofile_peer N the same, but the accepting side has the limit
  *   late PORT MS  A advertises 127.0.0.1:PORT and listens on PORT+1 (by GANTRY_PORT_RANGE); a relay between the two is
- *                 started MS after that, or never if MS is negative
+ *                 started MS after B has first asked for it, or never if MS is negative
  */
 #include "pair.h"
 
@@ -152,7 +152,7 @@ static void nofile_peer(struct pair_side *s)
 	for (; n < MANY && r == GANTRY_OK; n++) {
 		if (s->self == 0) {
 			listen[n] = pair_listen(s, n);
-			r = pair_try_accept(s, listen[n], 4000, &comm[n]);
+			r = pair_try_accept(s, listen[n], PAIR_PATIENCE_MS, &comm[n]);
 		} else {
 			pair_wait_handle(s, n);
 			r = pair_try_connect(s, s->shared->handle[0][n], &comm[n]);
@@ -206,7 +206,7 @@ static void relay(int port, const struct gantry_addr *to)
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 	CHECK(bind(fd, (struct sockaddr *)&a, sizeof(a)) == 0 && listen(fd, 16) == 0);
 	p[0] = (struct pollfd){fd, POLLIN, 0};
-	while (poll(p, (nfds_t)n, 2000) > 0) {
+	while (poll(p, (nfds_t)n, -1) > 0) { /* it is killed in the end */
 		if (p[0].revents && n < 32) {
 			int in = accept(fd, NULL, NULL), out = socket(AF_INET, SOCK_STREAM, 0);
 
@@ -238,15 +238,15 @@ static void late_side(struct pair_side *s)
 		setenv("GANTRY_ADVERTISE", advertised, 1);
 		pair_init(s);
 		listen = pair_listen(s, 0);
-		r = pair_try_accept(s, listen, late_ms < 0 ? 100 : 5000, &comm);
+		r = pair_try_accept(s, listen, late_ms < 0 ? 100 : PAIR_PATIENCE_MS, &comm);
 		if (comm) {
 			pair_wait(s, pair_irecv(s, comm, data, 1 << 20, 0));
 			pair_verify(data, 1 << 20, 3);
 			printf("transfer OK\n");
 			fflush(stdout);
 		}
-		pair_step(s, 1);
-		pair_wait_step(s->shared, 1, 1);
+		pair_step(s, 2);
+		pair_wait_step(s->shared, 1, 2);
 		s->net->ops->close_recv(s->net, comm);
 		s->net->ops->close_listen(s->net, listen);
 		free(data);
@@ -256,7 +256,9 @@ static void late_side(struct pair_side *s)
 	pair_wait_handle(s, 0);
 	memcpy(handle, s->shared->handle[0][0], sizeof(handle));
 	began = pair_now_ms();
-	r = pair_try_connect(s, handle, &comm);
+	CHECK_OK(s->net->ops->connect(s->net, s->ctx, 0, handle, &comm, NULL));
+	pair_step(s, 1);
+	r = comm ? GANTRY_OK : pair_try_connect(s, handle, &comm);
 	printf("connect %s after %d ms: %s\n", gantry_result_name(r), (int)(pair_now_ms() - began),
 	       r == GANTRY_OK ? "" : gantry_last_error());
 	fflush(stdout);
@@ -264,8 +266,8 @@ static void late_side(struct pair_side *s)
 		pair_fill(data, 1 << 20, 3);
 		pair_wait(s, pair_isend(s, comm, data, 1 << 20, 0));
 	}
-	pair_step(s, 1);
-	pair_wait_step(s->shared, 0, 1);
+	pair_step(s, 2);
+	pair_wait_step(s->shared, 0, 2);
 	s->net->ops->close_send(s->net, comm);
 	free(data);
 }
@@ -277,11 +279,13 @@ static pid_t start_relay(struct pair_shared *shared)
 					.sin_port = htons((uint16_t)limit + 1)}};
 	pid_t pid;
 
-	while (!__atomic_load_n(&shared->ready[0][0], __ATOMIC_ACQUIRE))
-		pair_sleep_ms(1);
+	pair_wait_step(shared, 1, 1);
 	pid = fork();
-	if (pid == 0)
+	if (pid == 0) {
+		alarm(PAIR_ALARM_S);
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		relay(limit, &to);
+	}
 	return pid;
 }
 
@@ -292,7 +296,6 @@ int main(int argc, char **argv)
 	int failures = 0, late = strcmp(mode, "late") == 0;
 	pid_t a, b, c = 0;
 
-	alarm(60);
 	limit = argc > 2 ? atoi(argv[2]) : 0;
 	late_ms = argc > 3 ? atoi(argv[3]) : -1;
 	if (strcmp(mode, "many") == 0)
@@ -308,7 +311,9 @@ int main(int argc, char **argv)
 		c = start_relay(shared);
 	failures += pair_reap(a, 0);
 	failures += pair_reap(b, 0);
-	if (c > 0)
-		failures += pair_reap(c, 0);
+	if (c > 0) {
+		kill(c, SIGKILL);
+		failures += pair_reap(c, SIGKILL);
+	}
 	return failures != 0;
 }

@@ -10,6 +10,7 @@
 #include "net/loader.h"
 #include "net/tcp/engine.h"
 #include "unpack_util.h"
+#include "until.h"
 
 enum { MESSAGES = SANITIZED ? 16 : 60, WINDOW = 7, MAX = (5 << 20) + 3 };
 
@@ -217,21 +218,24 @@ static void both_ways(int plugin)
 	CHECK_OK(ops->finalize(net, ctx));
 }
 
+static int links_are_gone(void)
+{
+	int gone;
+
+	pthread_mutex_lock(&tcp_engine.mu);
+	gone = gantry_list_empty(&tcp_engine.links) && gantry_list_empty(&tcp_engine.lingering) && !tcp_engine.nburied;
+	pthread_mutex_unlock(&tcp_engine.mu);
+	return gone;
+}
+
 /* When the last connection has gone, the pool has all of its pages, and is freed with them. */
 static void pool_ends_whole(void)
 {
 	struct devmem_pool *pool;
-	int gone = 0;
 
 	CHECK_OK(devmem_pool_get(host, DEVMEM_EMULATED, &pool));
 	/* The service thread sees closed links off, and gives back what they had of the pool. */
-	for (int i = 0; !gone && i < 60000; i++) {
-		pthread_mutex_lock(&tcp_engine.mu);
-		gone = gantry_list_empty(&tcp_engine.links) && gantry_list_empty(&tcp_engine.lingering);
-		pthread_mutex_unlock(&tcp_engine.mu);
-		usleep(1000);
-	}
-	CHECK(gone);
+	UNTIL(links_are_gone());
 	CHECK_EQ(pool->refs, 1);
 	CHECK(devmem_pool_is_whole(pool));
 	for (int i = 0; i < pool->nparts; i++) {

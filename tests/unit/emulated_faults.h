@@ -53,7 +53,7 @@ static inline void must_fail(int n, void (*check)(void), int fault)
 		dup2(p[1], 2);
 		close(p[0]);
 		close(p[1]);
-		alarm(60);
+		alarm(100);
 		logged[0] = 0;
 		emu_fault = fault;
 		invariant = n;
@@ -132,11 +132,13 @@ static inline struct got *must_get(struct world *w, int i)
 	return g;
 }
 
+static inline int is_empty(struct world *w, int i)
+{
+	return receive_all(w->f[i])->bytes == -1 && errno == EAGAIN;
+}
 static inline void must_be_empty(struct world *w, int i)
 {
-	struct got *g = receive_all(w->f[i]);
-
-	WANT(g->bytes == -1 && errno == EAGAIN);
+	WANT(is_empty(w, i));
 }
 
 #endif

@@ -13,6 +13,7 @@
 #include "device/wait.h"
 #include "proxy/proxy.h"
 #include "test.h"
+#include "until.h"
 
 #ifndef GANTRY_SANITIZED
 #define GANTRY_SANITIZED 0

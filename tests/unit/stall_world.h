@@ -15,6 +15,7 @@
 #include "gantry/comm.h"
 #include "stall.h"
 #include "test.h"
+#include "until.h"
 
 enum { WORLD_RANKS = 3, WORLD_BYTES = 100000 };
 
@@ -77,13 +78,10 @@ static inline void world_clean(struct world *w)
 	CHECK_EQ(rmdir(w->dir), 0);
 }
 
-/* Until there are n reports, at most half a minute. */
+/* Until there are n reports. */
 static inline void world_wait_files(const struct world *w, int n)
 {
-	uint64_t end = gantry_now_ns() + 30000000000u;
-
-	while (world_files(w, 0) < n && gantry_now_ns() < end)
-		world_nap(10);
+	UNTIL(world_files(w, 0) >= n);
 	CHECK_EQ(world_files(w, 0), n);
 	world_nap(50); /* nobody else writes one */
 	CHECK_EQ(world_files(w, 0), n);

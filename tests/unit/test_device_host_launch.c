@@ -15,7 +15,7 @@
 #include "held.h"
 #include "test.h"
 
-enum { LIMIT_S = 100, BLOCKS = 6, LANES = 3, ROUNDS = 300, TIGHT = 10000 };
+enum { LIMIT_S = 280, BLOCKS = 6, LANES = 3, ROUNDS = 300, TIGHT = 10000 };
 
 static struct gantry_device *dev;
 

@@ -27,6 +27,7 @@
 #include "net/devmem/helper.h"
 #include "net/devmem/journal.h"
 #include "test.h"
+#include "until.h"
 
 static struct {
 	struct fake_nic nic;
@@ -53,6 +54,17 @@ static struct devmem_sys *make_fake(void)
 	return fake_sys_new(&shared->nic);
 }
 
+static int is_listened_to(void)
+{
+	struct sockaddr_un a = {.sun_family = AF_UNIX};
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), r;
+
+	snprintf(a.sun_path, sizeof(a.sun_path), "%s", path);
+	r = connect(fd, (struct sockaddr *)&a, sizeof(a));
+	close(fd);
+	return r == 0;
+}
+
 static pid_t start(const char *nic, int has_uid, uid_t uid)
 {
 	struct devmem_helper_config config = {.path = path, .nic = nic, .uid = uid, .has_uid = has_uid};
@@ -61,24 +73,11 @@ static pid_t start(const char *nic, int has_uid, uid_t uid)
 	shared->stop = 0;
 	pid = fork();
 	if (pid == 0) {
-		alarm(60);
+		alarm(250);
 		_exit(devmem_helper_serve(&config, &shared->stop) == GANTRY_OK ? 0 : 1);
 	}
-	for (int i = 0; i < 2000 && access(path, F_OK) != 0; i++)
-		usleep(5000);
-	CHECK_EQ(access(path, F_OK), 0);
-	/* The name is there before it is listened to. */
-	for (int i = 0; i < 2000; i++) {
-		struct sockaddr_un a = {.sun_family = AF_UNIX};
-		int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), r;
-
-		snprintf(a.sun_path, sizeof(a.sun_path), "%s", path);
-		r = connect(fd, (struct sockaddr *)&a, sizeof(a));
-		close(fd);
-		if (r == 0)
-			break;
-		usleep(5000);
-	}
+	UNTIL(access(path, F_OK) == 0);
+	UNTIL(is_listened_to()); /* the name is there before it is */
 	return pid;
 }
 
@@ -95,12 +94,8 @@ static void end(pid_t pid)
 /* The helper acts when it sees the end of a connection: soon, but not at once. */
 static void wait_unbound(void)
 {
-	for (int i = 0; i < 4000 && (shared->nic.bound || shared->nic.rings.split != DEVMEM_SPLIT_OFF); i++)
-		usleep(5000);
-	CHECK_EQ(shared->nic.bound, 0);
-	CHECK_EQ(fake_rules(&shared->nic), 0);
-	CHECK_EQ(shared->nic.rings.split, DEVMEM_SPLIT_OFF);
-	CHECK_EQ(shared->nic.ntuple, 0);
+	UNTIL(!shared->nic.bound && !fake_rules(&shared->nic) && shared->nic.rings.split == DEVMEM_SPLIT_OFF &&
+	      !shared->nic.ntuple);
 }
 
 static int some_file(void)
@@ -157,10 +152,7 @@ static void check_client(void)
 	CHECK_EQ(fake_rules(&shared->nic), 0);
 	CHECK_OK(devmem_helper_steer(h, fds[0], &location));
 	devmem_helper_close(h);
-	for (int i = 0; i < 4000 && shared->nic.bound != 1; i++)
-		usleep(5000);
-	CHECK_EQ(shared->nic.bound, 1);
-	CHECK_EQ(fake_rules(&shared->nic), 0);
+	UNTIL(shared->nic.bound == 1 && !fake_rules(&shared->nic));
 	CHECK_EQ(shared->nic.rings.split, DEVMEM_SPLIT_ON);
 	devmem_helper_close(g);
 	wait_unbound();
@@ -292,7 +284,7 @@ static void check_limits(void)
 static int connect_raw(void)
 {
 	struct sockaddr_un a = {.sun_family = AF_UNIX};
-	struct timeval limit = {.tv_sec = 20};
+	struct timeval limit = {.tv_sec = UNTIL_SECONDS};
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
 	snprintf(a.sun_path, sizeof(a.sun_path), "%s", path);
@@ -415,9 +407,7 @@ static void check_nonsense(void)
 		for (size_t i = 0; i < sizeof(many) / sizeof(many[0]); i++)
 			close(many[i]);
 	}
-	for (int i = 0; i < 200 && open_files(pid) > before; i++)
-		usleep(20000);
-	CHECK(open_files(pid) <= before); /* nothing was kept */
+	UNTIL(open_files(pid) <= before); /* nothing was kept */
 	CHECK_EQ(raw(&good, sizeof(good), 1, 0), GANTRY_OK);
 	wait_unbound();
 	end(pid);
@@ -450,14 +440,11 @@ static void check_no_descriptors(void)
 	snprintf(log, sizeof(log), "%s/log", dir);
 	gantry_log_configure(GANTRY_LOG_INFO, GANTRY_SUBSYS_ALL, log);
 	pid = start(NULL, 0, 0);
-	__atomic_store_n(&shared->accept_error, EMFILE, __ATOMIC_RELAXED);
 	began = gantry_now_ns();
+	__atomic_store_n(&shared->accept_error, EMFILE, __ATOMIC_RELAXED);
 	fd = connect_raw();
 	CHECK_EQ(send(fd, &q, sizeof(q), MSG_NOSIGNAL), sizeof(q));
-	for (int i = 0; i < 4000 && __atomic_load_n(&shared->accepts, __ATOMIC_RELAXED) < 3; i++)
-		usleep(5000);
-	accepts = __atomic_load_n(&shared->accepts, __ATOMIC_RELAXED);
-	CHECK(accepts >= 3);
+	UNTIL((accepts = __atomic_load_n(&shared->accepts, __ATOMIC_RELAXED)) >= 3);
 	CHECK(accepts <= (int)((gantry_now_ns() - began) / 100000000) + 2);
 	__atomic_store_n(&shared->accept_error, 0, __ATOMIC_RELAXED);
 	CHECK_EQ(recv(fd, &reply, sizeof(reply), 0), sizeof(reply));

@@ -21,6 +21,7 @@
 #include "net/devmem/journal.h"
 #include "net/devmem/source.h"
 #include "test.h"
+#include "until.h"
 
 static struct fake_nic nic;
 static struct gantry_device device;
@@ -60,7 +61,7 @@ static void pair_open(struct pair *p, int family)
 	struct sockaddr_in6 in6 = {.sin6_family = AF_INET6, .sin6_addr = in6addr_loopback};
 	struct sockaddr *sa = family == AF_INET ? (struct sockaddr *)&in : (struct sockaddr *)&in6;
 	socklen_t len = family == AF_INET ? sizeof(in) : sizeof(in6);
-	struct timeval limit = {.tv_sec = 20};
+	struct timeval limit = {.tv_sec = UNTIL_SECONDS};
 	int listener;
 
 	if (family == 0) {
@@ -228,7 +229,7 @@ static void check_completions(int family)
 		CHECK_EQ(recv(p.rx, back, sizeof(back), MSG_WAITALL), sizeof(back));
 	}
 	/* They come when the other end has taken the data; the test does not wait for ever. */
-	for (int tries = 0; next < 3 && tries < 2000; tries++) {
+	for (uint64_t end = until_hang(); next < 3 && gantry_now_ns() < end;) {
 		int got = k->completed(t, p.tx, &lo, &hi);
 
 		CHECK(got >= 0);
@@ -238,7 +239,7 @@ static void check_completions(int family)
 			next = hi + 1;
 			n++;
 		} else {
-			usleep(5000);
+			until_pause();
 		}
 	}
 	CHECK_EQ(next, 3);
@@ -404,7 +405,7 @@ static void check_veth_binding(int listener)
 	struct devmem_session *session = NULL;
 	struct devmem_binding *b = NULL;
 	struct devmem_tx *t = NULL;
-	struct timeval limit = {.tv_sec = 20};
+	struct timeval limit = {.tv_sec = UNTIL_SECONDS};
 	int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 
 	CHECK(fd >= 0);
@@ -507,7 +508,7 @@ static void check_veth(void)
 			fflush(stdout);
 			_exit(0);
 		}
-		alarm(60); /* whatever hangs ends */
+		alarm(250); /* whatever hangs ends */
 		veth_main();
 	}
 	CHECK_EQ(waitpid(pid, &status, 0), pid);

@@ -99,7 +99,7 @@ int main(void)
 	use_params("GANTRY_EMU_SHAPE", "random", "GANTRY_EMU_LINEAR", "100", "GANTRY_EMU_PLAIN", "50", "GANTRY_EMU_RTO",
 		   "1ms", "GANTRY_LOG", "error", NULL);
 	devmem_emulated_set_poison(1);
-	deadline = gantry_now_ns() + 60000000000u;
+	deadline = gantry_now_ns() + 2 * UNTIL_SECONDS * 1000000000ull;
 	memory_open(&m, PAGES * page);
 	CHECK_OK(devmem_emulated.bind(&m.m, "emu0", &b));
 	pair_open(&hoard, 99);

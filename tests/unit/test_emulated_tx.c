@@ -86,7 +86,7 @@ static void refusals(void)
 /* The bytes are read late: what is changed after the send, and before its completion, is what arrives. */
 static void read_late(void)
 {
-	uint64_t until = gantry_now_ns() + 10000000000u;
+	uint64_t until = until_hang();
 	uint32_t lo = 7, hi = 7;
 	struct sender s;
 
@@ -113,7 +113,7 @@ static void read_late(void)
 static void ring(uint32_t who)
 {
 	enum { PART = 4096, PARTS = MEMORY / PART };
-	uint64_t until = gantry_now_ns() + 20000000000u;
+	uint64_t until = until_hang();
 	uint8_t complete[CALLS] = {0};
 	int busy[PARTS], merged = 0, early = 0, later = 0;
 	uint32_t calls = 0, done = 0, next = 0;
@@ -168,7 +168,7 @@ static void ring(uint32_t who)
 /* A full queue says EAGAIN and takes part of a call; a broken connection completes all and says why. */
 static void full_and_broken(void)
 {
-	uint64_t until = gantry_now_ns() + 20000000000u, taken = 0;
+	uint64_t until = until_hang(), taken = 0;
 	struct linger reset = {1, 0};
 	uint32_t calls = 0, done = 0, lo, hi;
 	struct sender s;
@@ -198,7 +198,7 @@ static void full_and_broken(void)
 /* Memory that is unbound, and a socket that is forgotten, with bytes under way: they arrive. */
 static void early_ends(void)
 {
-	uint64_t until = gantry_now_ns() + 10000000000u;
+	uint64_t until = until_hang();
 	struct gantry_device *dev;
 	struct devmem_tx *t;
 	void *memory;

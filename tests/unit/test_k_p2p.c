@@ -1,5 +1,6 @@
 /* Grouped sends and receives on the null machine of k_world.h: every way of moving a step, and what can go wrong. */
 #include "k_world.h"
+#include "until.h"
 
 #include <sched.h>
 #include <unistd.h>
@@ -167,19 +168,35 @@ static void check_wrong_arrival(uint64_t arrived)
 }
 
 /* A kernel whose peers never come ends when it is told to, with several lanes too, and says what it waited for. */
+enum { LONELY = 7, LONELY_SENDS = 3 };
+static const uint32_t lonely_waits[LONELY] = {
+	GANTRY_KERNEL_WAIT_HEAD, GANTRY_KERNEL_WAIT_OFFER, GANTRY_KERNEL_WAIT_DONE, GANTRY_KERNEL_WAIT_DATA,
+	GANTRY_KERNEL_WAIT_DATA, GANTRY_KERNEL_WAIT_DATA,  GANTRY_KERNEL_WAIT_DATA};
+static const uint64_t lonely_steps[LONELY] = {8, 0, 2, 0, 0, 0, 0};
+
+static int all_wait(const struct world *w)
+{
+	for (int i = 0; i < LONELY; i++) {
+		const struct gantry_conn *c = i < LONELY_SENDS ? &w->link[i].tx : &w->link[i].rx;
+
+		if (__atomic_load_n(&c->state->phase, __ATOMIC_RELAXED) != lonely_waits[i] ||
+		    __atomic_load_n(&c->state->step, __ATOMIC_RELAXED) != lonely_steps[i])
+			return 0;
+	}
+	return 1;
+}
 static void *set_abort(void *arg)
 {
+	struct world *w = arg;
+
+	UNTIL(all_wait(w));
 	usleep(20000);
-	__atomic_store_n((uint32_t *)arg, 1, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&w->abort, 1, __ATOMIC_SEQ_CST);
 	return NULL;
 }
 static void check_abort(uint32_t lanes)
 {
-	static const int waits[] = {GANTRY_KERNEL_WAIT_HEAD, GANTRY_KERNEL_WAIT_OFFER, GANTRY_KERNEL_WAIT_DONE,
-				    GANTRY_KERNEL_WAIT_DATA, GANTRY_KERNEL_WAIT_DATA,  GANTRY_KERNEL_WAIT_DATA,
-				    GANTRY_KERNEL_WAIT_DATA};
-	static const uint64_t steps[] = {8, 0, 2, 0, 0, 0, 0};
-	static const struct way lonely[] = {
+	static const struct way lonely[LONELY] = {
 		{"no credit", P, P, GANTRY_PROTO_SIMPLE, 0, 0, 1000},
 		{"no offer", PO, P, GANTRY_PROTO_SIMPLE, 0, 0, 1000},
 		{"not given back", P, P, GANTRY_PROTO_SIMPLE, 1, 0, 4000},
@@ -191,26 +208,26 @@ static void check_abort(uint32_t lanes)
 	struct world *w = world_new(1, lanes, 1, lanes);
 	pthread_t thread;
 
-	for (int i = 0; i < 7; i++) {
+	for (int i = 0; i < LONELY; i++) {
 		struct link *l = way_link(w, &lonely[i], 0, 0, 0);
 		struct message *m = way_message(w, &lonely[i], l, 10000);
 
 		m->turn = 0;
 		w->rank[0].nxfers -= 2;
 		l->proxied = 0; /* nobody serves it */
-		add_xfer(w, 0, m, i < 3);
+		add_xfer(w, 0, m, i < LONELY_SENDS);
 	}
 	*w->link[2].tx.head = 2; /* all but the last step */
-	CHECK_EQ(pthread_create(&thread, NULL, set_abort, &w->abort), 0);
+	CHECK_EQ(pthread_create(&thread, NULL, set_abort, w), 0);
 	world_launch(w);
 	pthread_join(thread, NULL);
 	CHECK_EQ(w->rank[0].result, GANTRY_ERR_ABORTED);
 	CHECK_EQ(w->rank[0].finished, 1);
-	for (int i = 0; i < 7; i++) {
-		struct gantry_conn *c = i < 3 ? &w->link[i].tx : &w->link[i].rx;
+	for (int i = 0; i < LONELY; i++) {
+		struct gantry_conn *c = i < LONELY_SENDS ? &w->link[i].tx : &w->link[i].rx;
 
-		CHECK_EQ(c->state->phase, waits[i]);
-		CHECK_EQ(c->state->step, steps[i]);
+		CHECK_EQ(c->state->phase, lonely_waits[i]);
+		CHECK_EQ(c->state->step, lonely_steps[i]);
 		w->link[i].proxied = w->link[i].fifo[0] != w->link[i].fifo[1];
 	}
 	CHECK_EQ(w->link[0].tx.step, 8);
@@ -376,7 +393,7 @@ static void check_fifo(uint32_t window, uint32_t bare)
 
 int main(void)
 {
-	alarm(110);
+	alarm(280);
 	for (uint32_t lanes = 1; lanes <= 3; lanes++)
 		for (int i = 0; i < WAYS; i++)
 			check_way(&ways[i], lanes, 0);

@@ -3,6 +3,16 @@
 
 static struct gantry_proxy *proxy;
 
+static int heard_times(struct heard *h)
+{
+	int times;
+
+	pthread_mutex_lock(&h->mu);
+	times = h->times;
+	pthread_mutex_unlock(&h->mu);
+	return times;
+}
+
 static void test_error(void)
 {
 	static struct fake bad[3], good[2];
@@ -25,6 +35,7 @@ static void test_error(void)
 	append(proxy, &good[0], 20, 2, 1, 1, 0);
 	drain(a);
 	CHECK_EQ(gantry_proxy_group_error(a), GANTRY_ERR_PEER_LOST);
+	UNTIL(heard_times(&ha));
 	sleep_ms(5);
 	pthread_mutex_lock(&ha.mu);
 	CHECK_EQ(ha.times, 1);
@@ -105,11 +116,11 @@ static void test_destroy(enum how how)
 	}
 	if (how == ASLEEP)
 		wait_for_sleep(proxy);
-	else
-		sleep_ms(10);
+	for (int i = 0; how != ASLEEP && i < 20; i++)
+		UNTIL(__atomic_load_n(&f[i].calls, __ATOMIC_RELAXED));
 	from = gantry_now_ns();
 	gantry_proxy_group_destroy(g);
-	CHECK(gantry_now_ns() - from < 20000000000u); /* it waits for a pass, not for the operations */
+	CHECK(gantry_now_ns() - from < 60000000000u); /* it waits for a pass, not for the operations */
 	for (int i = 0; i < 20; i++)
 		calls[i] = f[i].calls; /* plainly: nobody else touches it any more */
 	sleep_ms(5);

@@ -10,15 +10,11 @@
 #include "fuzz/link_pair.h"
 #include "net/tcp/stage.h"
 #include "test.h"
+#include "until.h"
 
 enum { MIB = 1 << 20, STAGE = 4 * MIB };
 
 static struct gantry_device *dev;
-
-static uint64_t until_s(unsigned s)
-{
-	return gantry_now_ns() + s * 1000000000ull;
-}
 
 /* Between two looks: who copies wants a CPU too, and would wait for the end of our time slice. */
 static void check_time(uint64_t deadline)
@@ -39,7 +35,7 @@ static uint32_t random_below(uint32_t n)
 
 static void wait_ready(struct tcp_stage *s, struct tcp_stage_block *b)
 {
-	uint64_t deadline = until_s(60);
+	uint64_t deadline = until_hang();
 	gantry_result r;
 
 	while ((r = tcp_stage_ready(s, b)) == GANTRY_AGAIN)
@@ -49,7 +45,7 @@ static void wait_ready(struct tcp_stage *s, struct tcp_stage_block *b)
 
 static void check_empty(struct tcp_stage *s)
 {
-	for (uint64_t deadline = until_s(60); tcp_stage_taken(s);)
+	for (uint64_t deadline = until_hang(); tcp_stage_taken(s);)
 		check_time(deadline);
 }
 
@@ -156,7 +152,7 @@ static void draining(void)
 	CHECK_OK(tcp_stage_get(dev, &s));
 	for (uint64_t k = 0; k < 30; k++) {
 		struct tcp_stage_block *b = NULL;
-		uint64_t deadline = until_s(60);
+		uint64_t deadline = until_hang();
 		gantry_result r;
 
 		while ((r = tcp_stage_copy(s, from, STAGE, &b)) == GANTRY_AGAIN)
@@ -198,7 +194,7 @@ static void order(void)
 	struct tcp_stage *s;
 	uint8_t *out = malloc((size_t)WINDOW * ROOM), *in = malloc((size_t)WINDOW * ROOM);
 	void *sends[WINDOW] = {0}, *recvs[WINDOW] = {0};
-	uint64_t sizes[MESSAGES], total = 0, deadline = until_s(60);
+	uint64_t sizes[MESSAGES], total = 0, deadline = until_hang();
 	uint32_t sent = 0, posted = 0, received = 0, finished = 0;
 
 	CHECK_OK(tcp_stage_get(dev, &s));
@@ -342,7 +338,7 @@ static void threads(void)
 	uint8_t *out = malloc(WINDOW * SIZE), *in = malloc(WINDOW * SIZE);
 	void *sends[WINDOW] = {0}, *recvs[WINDOW] = {0};
 	uint32_t sent = 0, finished = 0, received = 0;
-	uint64_t deadline = until_s(60);
+	uint64_t deadline = until_hang();
 	pthread_t t[2];
 
 	pair_links(&c, l);
@@ -402,7 +398,7 @@ int main(void)
 	setenv("GANTRY_ZEROCOPY_MIN", "4096", 1);
 	CHECK_OK(gantry_params_load(1));
 	CHECK_OK(gantry_device_host(&dev));
-	alarm(100);
+	alarm(280);
 	blocks();
 	limits();
 	draining();

@@ -34,7 +34,7 @@ for source in "${sources[@]}"; do
 	work=corpus-work/$name
 	mkdir -p "$work"
 	[ ! -d "tests/fuzz/corpus/$name" ] || cp -n "tests/fuzz/corpus/$name"/* "$work"/ || true
-	options=(-max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1
+	options=(-max_total_time="$seconds" -timeout=60 -rss_limit_mb=2048 -print_final_stats=1
 		-artifact_prefix="corpus-work/crash/$name-")
 	[ ! -f "tests/fuzz/$name.dict" ] || options+=(-dict="tests/fuzz/$name.dict")
 	log=build-fuzz/$name.log

@@ -2,15 +2,16 @@
 # labels: slow
 # Each deliberately broken plugin fails by its own rule; the sound one that they are made of passes every rule.
 set -u
+. "$SOURCE_DIR/tests/system/lib_tries.sh"
 gantry=$BUILD_DIR/gantry
 plugins=$BUILD_DIR/broken
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 failures=0
-timeout=6
+timeouts="6 60" # a rule that waits for ever for the plugin takes as long; the second is for a loaded machine
 versions="8 11"
 if [ -n "${GANTRY_SANITIZED:-}" ]; then
-	timeout=12
+	timeouts="12 60"
 	versions=8
 fi
 
@@ -26,15 +27,19 @@ rules_with() {
 
 # plugin, the rule that must catch it
 expect() {
-	local so=$plugins/libnccl-net-broken_$1.so out=$tmp/$1.json rc
+	local so=$plugins/libnccl-net-broken_$1.so out=$tmp/$1.json rc timeout
 
-	"$gantry" check "$so" --version 8 --timeout "$timeout" --json >"$out" 2>"$tmp/$1.err"
-	rc=$?
-	[ $rc -eq 1 ] || fail "broken_$1: exit status $rc, expected 1"
-	rules_with "$out" fail | grep -qx "$2" || fail "broken_$1: rule $2 did not fail"
-	echo "broken_$1: $2 fails; others that fail: $(rules_with "$out" fail | grep -vx "$2" | tr '\n' ' ')"
-	[ "$(rules_with "$out" pass | wc -l)" -ge 12 ] || fail "broken_$1: fewer than 12 rules pass"
-	grep -v '^{"rule": .*}$' "$out" && fail "broken_$1: lines that are not reports"
+	for timeout in $timeouts; do
+		"$gantry" check "$so" --version 8 --timeout "$timeout" --json >"$out" 2>"$tmp/$1.err"
+		rc=$?
+		echo "broken_$1: fails: $(rules_with "$out" fail | tr '\n' ' ')"
+		[ $rc -eq 1 ] || fail "broken_$1: exit status $rc, expected 1"
+		grep -v '^{"rule": .*}$' "$out" && fail "broken_$1: lines that are not reports"
+		rules_with "$out" fail >"$tmp/failed"
+		grep -qx "$2" "$tmp/failed" || fail "broken_$1: rule $2 did not fail"
+		[ "$(rules_with "$out" pass | wc -l)" -ge 12 ] && return
+	done
+	fail "broken_$1: fewer than 12 rules pass"
 }
 
 expect tags grouped-tags
@@ -47,11 +52,12 @@ expect overrun size-mismatch
 expect requests in-flight
 expect crash zero-bytes
 
+rules=$("$gantry" check --list | wc -l)
 for v in $versions; do
-	"$gantry" check "$plugins/libnccl-net-broken_none.so" --version "$v" --timeout 20 >"$tmp/none" 2>&1 ||
+	check_rules "$tmp/none" "$rules" "$plugins/libnccl-net-broken_none.so" --version "$v" --timeout 60 ||
 		fail "the sound plugin fails at v$v: $(cat "$tmp/none")"
+	echo "the sound plugin: $passed of $rules rules pass at v$v"
 done
-tail -1 "$tmp/none"
 
 # What is not a plugin, and wrong usage.
 "$gantry" check /nonexistent/libnccl-net-x.so >"$tmp/out" 2>&1

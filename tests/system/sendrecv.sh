@@ -3,6 +3,7 @@
 # counters say that the mode and the protocol asked for were used. Then patterns, launchers, wrong usage, ranks that die,
 # and `gantry perf fifo`.
 set -u
+. "$SOURCE_DIR/tests/system/lib_tries.sh"
 gantry=$BUILD_DIR/gantry
 unset GANTRY_IFNAME GANTRY_LANES NCCL_SOCKET_IFNAME NCCL_NET_PLUGIN GANTRY_TRANSPORT GANTRY_PTR GANTRY_PTR_MIN GANTRY_PROTO \
 	GANTRY_NET_BUFFERS GANTRY_CHANNELS GANTRY_NET_PLUGIN
@@ -17,7 +18,7 @@ die() { echo "FAILED: $*" >&2; cat "$tmp/out" "$tmp/err" >&2; exit 1; }
 expect() {
 	local want=$1 rc
 	shift
-	timeout 100 "$gantry" perf "$@" >"$tmp/out" 2>"$tmp/err"
+	timeout 280 "$gantry" perf "$@" >"$tmp/out" 2>"$tmp/err"
 	rc=$?
 	[ $rc = "$want" ] || die "perf $*: exit status $rc, expected $want"
 	echo "ok: perf $* gives $rc"
@@ -46,11 +47,11 @@ check_json() {
 all_have() { ! grep -qvE "\"$1\": $2[,}]" "$tmp/full" || die "rows whose $1 is not $2"; }
 
 if [ -n "${GANTRY_SANITIZED:-}" ]; then
-	few="-n 2 -w 1 --repeats 1" largest=32k rows=25 wait=60s
+	few="-n 2 -w 1 --repeats 1" largest=32k rows=25
 else
-	few="-n 4 -w 1 --repeats 1" largest=1M rows=29 wait=30s
+	few="-n 4 -w 1 --repeats 1" largest=1M rows=29
 fi
-few="$few --timeout $wait"
+few="$few --timeout 200s"
 
 # one TRANSPORT MODE PROTO EXPECTED-MODE COPIES-SEND COPIES-RECV ARGUMENT...
 one() {
@@ -111,7 +112,7 @@ expect 0 sendrecv --help
 
 # Started by somebody else: rank and size from the environment, the id in a file.
 for rank in 2 1 0; do
-	RANK=$rank WORLD_SIZE=3 MASTER_ADDR=here timeout 100 "$gantry" perf sendrecv --id-file "$tmp/id" --ifname lo -b 0 -e 32k -f 8 \
+	RANK=$rank WORLD_SIZE=3 MASTER_ADDR=here timeout 280 "$gantry" perf sendrecv --id-file "$tmp/id" --ifname lo -b 0 -e 32k -f 8 \
 		--json $few >"$tmp/out.$rank" 2>"$tmp/err.$rank" &
 	eval "pid$rank=$!"
 done
@@ -133,36 +134,29 @@ has err "nosuch"
 expect 1 sendrecv --transport net --ifname =nosuchif0 -b 8 -e 8 $few
 
 # A rank that dies or stands still is named.
-# victims PID: its children that live, zombies not counted.
-victims() { ps -o pid=,stat= --ppid "$1" 2>/dev/null | awk '$2 !~ /^Z/ { print $1 }'; }
-# interrupt SIGNAL ARGUMENT...: starts it, sends the signal to rank 1 when rows come, and waits for the end.
+# interrupt SIGNAL ARGUMENT...: starts it, sends the signal to rank 1 when both are at work, and waits for the end.
 interrupt() {
-	local signal=$1 tool ranks
+	local signal=$1 tool
 	shift
-	"$gantry" perf sendrecv -b 8 -e 16 -f 2 -n 1000000000 -w 1 "$@" >"$tmp/out" 2>"$tmp/err" &
+	timeout 280 "$gantry" perf sendrecv -b 8 -e 16 -f 2 -n 1000000000 -w 1 "$@" >"$tmp/out" 2>"$tmp/err" &
 	tool=$!
-	for _ in $(seq 100); do
-		[ "$(victims $tool | wc -l)" = 2 ] && break
-		sleep 0.1
-	done
-	sleep 2
-	ranks=$(victims $tool)
-	[ "$(echo "$ranks" | wc -w)" = 2 ] || die "there should be two ranks: $ranks"
-	kill -"$signal" "$(echo "$ranks" | tail -n 1)"
+	ranks_at_work $tool || { echo "there should be two ranks: $ranks"; kill $tool; wait $tool; return 1; }
+	kill -"$signal" "${ranks##* }"
 	wait $tool
 	[ $? = 1 ] || die "signal $signal to a rank should make it fail"
-	for pid in $ranks; do
-		[ ! -e "/proc/$pid" ] || die "rank $pid is left"
-	done
+	await all_gone $ranks || die "ranks $ranks are left"
+}
+# stand_still TIME: whether it is rank 1 that is named then.
+stand_still() {
+	interrupt STOP --transport shm --timeout "$1s" && grep -qF "no progress for $1.0 s: rank 1" "$tmp/err" &&
+		grep -qF "does not answer" "$tmp/err" && grep -qF "rank 0 after" "$tmp/err"
 }
 if command -v ps >/dev/null; then
-	interrupt KILL --transport net
+	interrupt KILL --transport net || die "no ranks to kill"
 	has err "rank 1 was killed by signal 9"
 	has err "rank 0 failed"
-	interrupt STOP --transport shm --timeout 2s
-	has err "no progress for 2.0 s: rank 1"
-	has err "does not answer"
-	has err "rank 0 after"
+	# On a loaded machine ranks that are well may stand still for some time, too.
+	stand_still 2 || stand_still 10 || stand_still 30 || die "rank 1 stands still, and another one is named"
 	echo "ok: ranks that die or stand still are named"
 else
 	echo "skipped: killing ranks (there is no ps command)"

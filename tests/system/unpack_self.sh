@@ -2,12 +2,11 @@
 # labels: slow
 # Gantry's own plugin with the emulated NIC passes every rule as device type UNPACK, and perf moves every byte over it.
 set -u
+. "$SOURCE_DIR/tests/system/lib_tries.sh"
 versions="9 12"
-timeout=10
 largest=4M
 if [ -n "${GANTRY_SANITIZED:-}" ]; then
 	versions="12"
-	timeout=40
 	largest=256k
 fi
 out=$(mktemp)
@@ -15,19 +14,17 @@ trap 'rm -f "$out"' EXIT
 failures=0
 export GANTRY_UNPACK=emulated NCCL_PAT_ENABLE=0 GANTRY_IFNAME=${GANTRY_IFNAME:-lo}
 
+rules=$("$BUILD_DIR/gantry" check --list | wc -l)
 for v in $versions; do
-	"$BUILD_DIR/gantry" check "$BUILD_DIR/libnccl-net-gantry.so" --version "$v" --timeout "$timeout" --json >"$out"
-	rc=$?
+	# All but grouped receives, which this device type does not have. Only a rule that hangs takes a minute.
+	check_rules "$out" $((rules - 1)) "$BUILD_DIR/libnccl-net-gantry.so" --version "$v" --timeout 60 ||
+		failures=$((failures + 1))
 	grep -v '"verdict": "pass"' "$out"
-	passed=$(grep -c '"verdict": "pass"' "$out")
-	rules=$("$BUILD_DIR/gantry" check --list | wc -l)
-	echo "v$v: $passed of $rules rules pass, exit status $rc"
-	# All but grouped receives, which this device type does not have.
-	[ $rc -eq 0 ] && [ "$passed" -eq $((rules - 1)) ] || failures=$((failures + 1))
+	echo "v$v: $passed of $rules rules pass"
 	grep -q 'maxRecvs 1, ptrSupport 0x3' "$out" || { echo "v$v: the properties are not those of UNPACK"; failures=$((failures + 1)); }
 done
 "$BUILD_DIR/gantry" perf net --plugin "$BUILD_DIR/libnccl-net-gantry.so" -b 1000 -e $largest -f 16 -n 200 --repeats 1 \
-	--depth 16 --timeout 30s >"$out" 2>&1
+	--depth 16 --timeout 200s >"$out" 2>&1
 rc=$?
 tail -8 "$out"
 [ $rc -eq 0 ] && grep -q 'wrong bytes: 0; OK' "$out" || failures=$((failures + 1))

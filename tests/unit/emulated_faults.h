@@ -53,7 +53,7 @@ static inline void must_fail(int n, void (*check)(void), int fault)
 		dup2(p[1], 2);
 		close(p[0]);
 		close(p[1]);
-		alarm(100);
+		alarm(500);
 		logged[0] = 0;
 		emu_fault = fault;
 		invariant = n;

@@ -264,7 +264,7 @@ static inline int ahead_main(const struct pair_case *cases, size_t n, const char
 	setenv("GANTRY_CHUNK_MAX", "96k", 1);
 	setenv("GANTRY_CHUNK_MIN", "64k", 1);
 	CHECK_OK(gantry_params_load(1));
-	return pair_run_cases(cases, n, 100, only);
+	return pair_run_cases(cases, n, 250, only);
 }
 
 #endif

@@ -98,7 +98,7 @@ static inline void silent(enum gantry_log_level level, enum gantry_log_subsys su
 static inline int match_main(const struct pair_case *cases, size_t n, const char *only)
 {
 	gantry_log_set_sink(silent);
-	return pair_run_cases(cases, n, 100, only);
+	return pair_run_cases(cases, n, 250, only);
 }
 
 #endif

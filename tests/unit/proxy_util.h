@@ -145,7 +145,7 @@ static inline void sleep_ms(unsigned ms)
 /* Until nothing is pending; a minute at most. */
 static inline void drain(struct gantry_proxy_group *g)
 {
-	uint64_t until = gantry_now_ns() + 60000000000u;
+	uint64_t until = until_hang();
 
 	while (gantry_proxy_group_pending(g)) {
 		CHECK(gantry_now_ns() < until);
@@ -156,7 +156,7 @@ static inline void drain(struct gantry_proxy_group *g)
 /* Until it has announced itself and passes no more; there are no operations. */
 static inline void wait_for_sleep(struct gantry_proxy *p)
 {
-	uint64_t until = gantry_now_ns() + 60000000000u;
+	uint64_t until = until_hang();
 	struct gantry_proxy_stats before, after;
 
 	do {

@@ -8,9 +8,10 @@
 
 #include "gantry/rx.h"
 #include "test.h"
+#include "until.h"
 
 #define SECOND 1000000000ll
-enum { LONG_ENOUGH = 60 }; /* seconds: for what must happen, on a loaded machine */
+enum { LONG_ENOUGH = UNTIL_SECONDS }; /* seconds: for what must happen, on a loaded machine */
 
 struct rx_end {
 	struct gantry_rx *rx;

@@ -244,7 +244,7 @@ int main(void)
 {
 	setenv("GANTRY_LOG", "error", 0);
 	setenv("GANTRY_IFNAME", "lo", 1);
-	setenv("GANTRY_CONNECT_TIMEOUT", "100s", 1);
+	setenv("GANTRY_CONNECT_TIMEOUT", "400s", 1);
 	CHECK_OK(gantry_ctl_create_id(&id));
 	CHECK_OK(ctl_id_decode(&id, &decoded));
 	test_refusals();

@@ -16,7 +16,7 @@
 #include "test.h"
 #include "until.h"
 
-enum { LIMIT_S = 280, MANY = 2000, ROUNDS = 300 };
+enum { LIMIT_S = 500, MANY = 2000, ROUNDS = 300 };
 
 static struct gantry_device *dev;
 

@@ -73,7 +73,7 @@ static pid_t start(const char *nic, int has_uid, uid_t uid)
 	shared->stop = 0;
 	pid = fork();
 	if (pid == 0) {
-		alarm(250);
+		alarm(500);
 		_exit(devmem_helper_serve(&config, &shared->stop) == GANTRY_OK ? 0 : 1);
 	}
 	UNTIL(access(path, F_OK) == 0);
@@ -293,6 +293,17 @@ static int connect_raw(void)
 	return fd;
 }
 
+/* A socket with a limit says EINTR when its process was stopped. */
+static ssize_t hear(int fd, void *data, size_t size)
+{
+	ssize_t n;
+
+	do
+		n = recv(fd, data, size, 0);
+	while (n < 0 && errno == EINTR);
+	return n;
+}
+
 /* Bytes and files as they are. The reply's result; then the connection must be at its end if `ends`. */
 static int raw(const void *bytes, size_t len, int nfiles, int ends)
 {
@@ -322,11 +333,11 @@ static int raw(const void *bytes, size_t len, int nfiles, int ends)
 	CHECK_EQ(sendmsg(fd, &msg, MSG_NOSIGNAL), (ssize_t)len);
 	for (int i = 0; i < nfiles; i++)
 		close(files[i]);
-	n = recv(fd, &reply, sizeof(reply), 0);
+	n = hear(fd, &reply, sizeof(reply));
 	CHECK_EQ(n, (ssize_t)sizeof(reply));
 	reply.text[sizeof(reply.text) - 1] = 0;
 	if (ends) {
-		CHECK_EQ(recv(fd, &n, sizeof(n), 0), 0);
+		CHECK_EQ(hear(fd, &n, sizeof(n)), 0);
 		CHECK(*reply.text);
 	}
 	close(fd);
@@ -403,7 +414,7 @@ static void check_nonsense(void)
 		for (size_t i = 0; i < sizeof(many) / sizeof(many[0]); i++)
 			many[i] = connect_raw();
 		fd = many[sizeof(many) / sizeof(many[0]) - 1];
-		CHECK(recv(fd, longer, 1, 0) <= 0); /* turned away */
+		CHECK(hear(fd, longer, 1) <= 0); /* turned away */
 		for (size_t i = 0; i < sizeof(many) / sizeof(many[0]); i++)
 			close(many[i]);
 	}
@@ -447,7 +458,7 @@ static void check_no_descriptors(void)
 	UNTIL((accepts = __atomic_load_n(&shared->accepts, __ATOMIC_RELAXED)) >= 3);
 	CHECK(accepts <= (int)((gantry_now_ns() - began) / 100000000) + 2);
 	__atomic_store_n(&shared->accept_error, 0, __ATOMIC_RELAXED);
-	CHECK_EQ(recv(fd, &reply, sizeof(reply), 0), sizeof(reply));
+	CHECK_EQ(hear(fd, &reply, sizeof(reply)), sizeof(reply));
 	CHECK_EQ(reply.result, GANTRY_ERR_USAGE);
 	close(fd);
 	end(pid);

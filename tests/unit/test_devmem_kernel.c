@@ -508,7 +508,7 @@ static void check_veth(void)
 			fflush(stdout);
 			_exit(0);
 		}
-		alarm(250); /* whatever hangs ends */
+		alarm(500); /* whatever hangs ends */
 		veth_main();
 	}
 	CHECK_EQ(waitpid(pid, &status, 0), pid);

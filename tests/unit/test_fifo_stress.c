@@ -122,7 +122,7 @@ int main(void)
 		seed = strtoull(getenv("STRESS_SEED"), NULL, 0);
 	printf("STRESS_SEED=%" PRIu64 "\n", seed);
 	fflush(stdout);
-	alarm(280);
+	alarm(500);
 	while (gantry_now_ns() < end || !worlds || !__atomic_load_n(&sleeps, __ATOMIC_RELAXED)) {
 		one_world(seed++);
 		worlds++;

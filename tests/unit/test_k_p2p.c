@@ -393,7 +393,7 @@ static void check_fifo(uint32_t window, uint32_t bare)
 
 int main(void)
 {
-	alarm(280);
+	alarm(500);
 	for (uint32_t lanes = 1; lanes <= 3; lanes++)
 		for (int i = 0; i < WAYS; i++)
 			check_way(&ways[i], lanes, 0);

@@ -376,5 +376,5 @@ int main(int argc, char **argv)
 	CHECK_OK(gantry_params_load(1));
 	gantry_log_configure(GANTRY_LOG_INFO, GANTRY_SUBSYS_ALL, "");
 	gantry_log_set_sink(keep_log);
-	return pair_run_cases(cases, sizeof(cases) / sizeof(*cases), 100, argc > 1 ? argv[1] : NULL);
+	return pair_run_cases(cases, sizeof(cases) / sizeof(*cases), 250, argc > 1 ? argv[1] : NULL);
 }

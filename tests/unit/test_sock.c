@@ -115,10 +115,10 @@ static void check_connect(void)
 	from.in.sin_addr.s_addr = htonl(0x7f000005); /* the source is bound */
 	CHECK_EQ(sock_connect(&from, NULL, &bound, &fd), 0);
 	p = (struct pollfd){.fd = fd, .events = POLLOUT};
-	CHECK_EQ(poll(&p, 1, 60000), 1);
+	CHECK_EQ(poll(&p, 1, UNTIL_SECONDS * 1000), 1);
 	CHECK_EQ(option(fd, SOL_SOCKET, SO_ERROR), 0);
 	p = (struct pollfd){.fd = listener, .events = POLLIN};
-	CHECK_EQ(poll(&p, 1, 60000), 1);
+	CHECK_EQ(poll(&p, 1, UNTIL_SECONDS * 1000), 1);
 	other = accept(listener, &peer.sa, &len);
 	CHECK(other >= 0);
 	CHECK_EQ(peer.in.sin_addr.s_addr, htonl(0x7f000005));
@@ -137,7 +137,7 @@ static void check_connect(void)
 	CHECK_EQ(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)), 0);
 	if (bind(listener, &bound.sa, sizeof(bound.in)) == 0 && sock_connect(NULL, NULL, &bound, &fd) == 0) {
 		p = (struct pollfd){.fd = fd, .events = POLLOUT};
-		CHECK_EQ(poll(&p, 1, 60000), 1);
+		CHECK_EQ(poll(&p, 1, UNTIL_SECONDS * 1000), 1);
 		CHECK_EQ(option(fd, SOL_SOCKET, SO_ERROR), ECONNREFUSED);
 		close(fd);
 	}

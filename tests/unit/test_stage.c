@@ -398,7 +398,7 @@ int main(void)
 	setenv("GANTRY_ZEROCOPY_MIN", "4096", 1);
 	CHECK_OK(gantry_params_load(1));
 	CHECK_OK(gantry_device_host(&dev));
-	alarm(280);
+	alarm(500);
 	blocks();
 	limits();
 	draining();

@@ -27,9 +27,9 @@ enum { MIB = 1 << 20, MAX = 8 * MIB, DEPTH = 4 };
 
 /* Hangs end, and slow machines do not: 4 GiB take 10 s where ten others want the CPU. Who waited for the peer in a
  * close would wait for 10 s, the time for which a link lingers. */
-#define PATIENCE_NS 150000000000u
+#define PATIENCE_NS (UNTIL_SECONDS * 1000000000ull)
 #define AT_ONCE_NS 5000000000u
-enum { CHILD_S = 200 };
+enum { CHILD_S = 500 };
 
 static struct gantry_net *net;
 static const struct gantry_net_ops *ops;

@@ -308,7 +308,7 @@ int main(int argc, char **argv)
 		pid = fork();
 		CHECK(pid >= 0);
 		if (pid == 0) {
-			alarm(90);
+			alarm(500);
 			run(ways[i]);
 			/* A search for leaks takes seconds: once is enough. */
 			if (GANTRY_SANITIZED && i)

@@ -451,5 +451,5 @@ int main(int argc, char **argv)
 	CHECK_OK(gantry_device_host(&host));
 	net = gantry_net_tcp();
 	ops = net->ops;
-	return pair_run_cases(cases, sizeof(cases) / sizeof(*cases), 100, argc > 1 ? argv[1] : NULL);
+	return pair_run_cases(cases, sizeof(cases) / sizeof(*cases), 250, argc > 1 ? argv[1] : NULL);
 }

@@ -199,7 +199,7 @@ static void launchers(void)
 	for (size_t i = 0; i < sizeof(id.bytes); i++)
 		id.bytes[i] = (unsigned char)(i * 37 + 5);
 	CHECK_OK(perf_id_publish(path, &id));
-	CHECK_OK(perf_id_await(path, 60000000000, &got));
+	CHECK_OK(perf_id_await(path, 200000000000, &got));
 	CHECK_EQ(memcmp(&id, &got, sizeof(id)), 0);
 	unlink(path);
 }

@@ -171,7 +171,7 @@ static void threads(void (*body)(struct world *w, int rank, struct gantry_comm *
 
 	world_dir(&w);
 	look_for_stalls(0);
-	set_time("GANTRY_CONNECT_TIMEOUT", "200s");
+	set_time("GANTRY_CONNECT_TIMEOUT", "400s");
 	world_threads(&w, middle);
 	world_clean(&w);
 }
@@ -219,7 +219,7 @@ static int processes(int harm, const char *timeout, const char *cause, const cha
 
 	look_for_stalls(0);
 	set_time("GANTRY_TIMEOUT", timeout);
-	set_time("GANTRY_CONNECT_TIMEOUT", "100s");
+	set_time("GANTRY_CONNECT_TIMEOUT", "400s");
 	world_dir(&w);
 	CHECK_OK(gantry_unique_id_create(&w.id));
 	for (int i = 0; i < WORLD_RANKS; i++) {
@@ -299,7 +299,7 @@ static void no_folder(void)
 	struct world w = {.transport = "shm", .body = one_is_missing};
 
 	look_for_stalls(0);
-	set_time("GANTRY_CONNECT_TIMEOUT", "200s");
+	set_time("GANTRY_CONNECT_TIMEOUT", "400s");
 	set_time("GANTRY_STALL_DIR", "/nowhere/at/all");
 	gantry_log_set_sink(keep);
 	world_threads(&w, see_no_folder);

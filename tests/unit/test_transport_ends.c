@@ -236,7 +236,7 @@ static void check_slices(void)
 		}
 		for (step = base; step < base + 6; step += 2) {
 			struct gantry_fifo *from = tx.c.proxy->fifo, *to = rx.c.proxy->fifo;
-			uint64_t slot = step % GANTRY_STEPS, meta, until = gantry_now_ns() + 60000000000u;
+			uint64_t slot = step % GANTRY_STEPS, meta, until = until_hang();
 
 			while (__atomic_load_n(&from->head, __ATOMIC_SEQ_CST) + GANTRY_STEPS < step + 2)
 				CHECK(gantry_now_ns() < until);

@@ -105,7 +105,7 @@ static void check_two(const struct gantry_transport *t, int shares)
 		CHECK(pids[i] >= 0);
 		if (pids[i] == 0) {
 			close(fd[!i]);
-			alarm(100); /* a child whose partner has failed would wait for ever */
+			alarm(500); /* a child whose partner has failed would wait for ever */
 			one_rank(t, i, fd[i], shares);
 			_exit(0); /* leaks are looked for in test_transport_ends: here that could take seconds each */
 		}
@@ -131,7 +131,7 @@ static void check_hasty(const struct gantry_transport *t, int round)
 	pid = fork();
 	CHECK(pid >= 0);
 	me = pid == 0;
-	alarm(100);
+	alarm(500);
 	side_open(&tx, t, 1, info_of(me, 30 + (uint64_t)me), info_of(!me, 31 - (uint64_t)me));
 	side_open(&rx, t, 0, info_of(me, 30 + (uint64_t)me), info_of(!me, 31 - (uint64_t)me));
 	mine[0] = tx.info;
@@ -361,7 +361,7 @@ static void check_killed(const struct gantry_transport *t, int send)
 	pid = fork();
 	CHECK(pid >= 0);
 	if (pid == 0) {
-		alarm(100);
+		alarm(500);
 		side_open(&s, t, !send, peer, me);
 		put(fd[1], &s.info, sizeof(s.info));
 		for (;;)

@@ -245,7 +245,7 @@ static void child(const struct combination *c, const char *plugin)
 {
 	struct gantry_loader *loader = NULL;
 
-	alarm(110);
+	alarm(500);
 	setenv("GANTRY_LANES", c->lanes, 1);
 	setenv("GANTRY_HELPERS", c->helpers, 1);
 	setenv("GANTRY_UNPACK", c->version ? "emulated" : "off", 1); /* the core is told by its user */

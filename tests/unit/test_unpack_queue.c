@@ -235,5 +235,5 @@ int main(int argc, char **argv)
 		{"wrong", wrong_headers},
 	};
 
-	return pair_run_cases(cases, sizeof(cases) / sizeof(*cases), 100, argc > 1 ? argv[1] : NULL);
+	return pair_run_cases(cases, sizeof(cases) / sizeof(*cases), 250, argc > 1 ? argv[1] : NULL);
 }

@@ -7,9 +7,10 @@
 #include "base/clock.h"
 #include "device/unpack_ring.h"
 #include "k_unpack_util.h"
+#include "until.h"
 
 enum { SPACE = 1 << 20 };
-#define LONG 60000000000ull
+#define LONG (UNTIL_SECONDS * 1000000000ull)
 
 static struct area pool, dst;
 static struct list list;

@@ -166,7 +166,7 @@ static inline gantry_result side_connect(struct side *s, const struct gantry_con
 /* Until it is done or fails; a minute at most. */
 static inline gantry_result side_connect_wait(struct side *s, const struct gantry_connect_info *peer)
 {
-	uint64_t until = gantry_now_ns() + 60000000000u;
+	uint64_t until = until_hang();
 	gantry_result r;
 
 	while ((r = side_connect(s, peer)) == GANTRY_AGAIN) {
@@ -250,7 +250,7 @@ static inline void side_start(struct side *s, char *buf, uint64_t bytes, int pro
 
 static inline void side_finish(struct side *s)
 {
-	uint64_t until = gantry_now_ns() + 60000000000u;
+	uint64_t until = until_hang();
 
 	CHECK_OK(s->dev->ops->stream_sync(s->dev, s->stream));
 	CHECK_EQ(s->host->result, GANTRY_OK);

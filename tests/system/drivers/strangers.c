@@ -35,7 +35,8 @@ static void sender(struct pair_side *s)
 		pair_fill(data, SIZE, head);
 		memcpy(data, &head, sizeof(head));
 		pair_wait(s, pair_isend(s, comm, data, SIZE, 0));
-		if ((messages % 20 == 0 || last) && newcomers < NEWCOMERS - 1) {
+		/* However long the strangers take to come, there is room for the one after them. */
+		if (last || (messages % 20 == 0 && newcomers < NEWCOMERS - 2)) {
 			uint64_t began = pair_now_ms();
 			int number = last ? -1 : newcomers;
 			void *extra = pair_connect(s, ++newcomers);

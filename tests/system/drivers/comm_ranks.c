@@ -280,7 +280,7 @@ static void print(int rank, uint64_t since)
 static int survivor_is_right(int rank, uint64_t since, uint32_t side_before)
 {
 	const struct report *r = &shared->r[rank];
-	int64_t limit = (int64_t)timeout_ms + 1000;
+	int64_t limit = (int64_t)pair_silence_ms(timeout_ms);
 
 	print(rank, since);
 	if (!deadly())

@@ -115,7 +115,7 @@ static void until_all_failed(struct state *st)
 	gantry_result code = GANTRY_OK;
 	uint64_t timeout_ms = gantry_params()->timeout / 1000000, last = 0, began = pair_now_ms();
 	/* Of a death the kernel tells: that must not take until the deadline, which death.sh puts far away. */
-	uint64_t limit = strcmp(mode, "kill") == 0 ? timeout_ms / 2 : timeout_ms + 1000;
+	uint64_t limit = strcmp(mode, "kill") == 0 ? timeout_ms / 2 : pair_silence_ms(timeout_ms);
 	int failed = 0, left = st->n;
 	char pid[32], text[512] = "";
 

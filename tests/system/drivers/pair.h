@@ -66,6 +66,15 @@ static inline uint64_t pair_now_ms(void)
 	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
+/*
+ * When silence must have been noticed: GANTRY_TIMEOUT + 1 s is what is asked for. With the longer deadlines of a second
+ * try (lib_tries.sh) there is more, because that is for machines on which the one who notices may not run for seconds.
+ */
+static inline uint64_t pair_silence_ms(uint64_t timeout_ms)
+{
+	return timeout_ms + (timeout_ms > 2000 ? timeout_ms / 2 : 1000);
+}
+
 static inline struct pair_shared *pair_share(void)
 {
 	void *p = mmap(NULL, sizeof(struct pair_shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

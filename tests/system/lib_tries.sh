@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Sourced by the tests in which a peer counts as dead after GANTRY_TIMEOUT. That must be short, or the tests take minutes;
 # but on a loaded machine a process that is well may not run for longer than that. So a case that fails is tried again
-# with longer deadlines: what does not hold with any of them is wrong.
+# with longer deadlines, and more time to notice: what does not hold with any of them is wrong.
 
 deadlines=${DEADLINES:-2 8 25} # seconds
 
@@ -9,10 +9,11 @@ deadlines=${DEADLINES:-2 8 25} # seconds
 # succeeds if it does so once.
 with_deadlines()
 {
-	local deadline
+	local deadline late=1000
 	for deadline in $deadlines; do
-		export GANTRY_TIMEOUT=${deadline}s GANTRY_STALL=$((deadline * 500))ms
+		export GANTRY_TIMEOUT=${deadline}s GANTRY_STALL=$((deadline * 500))ms LATE_MS=$late
 		"$@" && return
+		late=5000
 		echo "failed with GANTRY_TIMEOUT=$GANTRY_TIMEOUT: $*"
 	done
 	deadlines=${deadlines%% *} # something is wrong: what follows need not take as long

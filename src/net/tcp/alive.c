@@ -8,6 +8,8 @@
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <errno.h>
+#include <netinet/tcp.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -35,6 +37,31 @@ static int64_t age(uint64_t now, const uint64_t *since)
 	return (int64_t)(now - __atomic_load_n(since, __ATOMIC_RELAXED));
 }
 
+/* Whether not even the peer's kernel has answered us lately; that of a process which is merely stopped does. */
+static int unanswered(const struct tcp_link *l)
+{
+	struct tcp_info info = {0};
+	socklen_t len = sizeof(info);
+
+	if (getsockopt(l->lanes[0].fd, IPPROTO_TCP, TCP_INFO, &info, &len))
+		return 0;
+	return info.tcpi_last_ack_recv > gantry_params()->timeout / 2000000;
+}
+
+/*
+ * Where only the way from the peer to us is cut, the peer may still be told. But what we write waits in the kernel
+ * behind what was not acknowledged; a reset does not, and this is how to send one without closing under threads that
+ * are busy with the socket.
+ */
+static void reset(struct tcp_link *l)
+{
+	static const struct sockaddr nobody = {.sa_family = AF_UNSPEC};
+
+	for (int i = 0; i < l->nlanes; i++)
+		if (l->lanes[i].fd >= 0 && connect(l->lanes[i].fd, &nobody, sizeof(nobody)))
+			LOG_DEBUG(NET, "%s: lane %d: reset: %s", l->peer, i, strerror(errno));
+}
+
 static void check(struct tcp_link *l, uint64_t now, uint64_t grace)
 {
 	uint64_t timeout = gantry_ticks_of_ns(gantry_params()->timeout), quiet = timeout / 4;
@@ -52,11 +79,15 @@ static void check(struct tcp_link *l, uint64_t now, uint64_t grace)
 		tcp_link_service(l, beat);
 	now = gantry_ticks();
 	if (age(now, &l->heard) > (int64_t)timeout) {
+		int cut = unanswered(l);
+
 		gantry_event_put(GANTRY_EV_HEARTBEAT_LATE, l->id, gantry_params()->timeout, 0);
 		tcp_link_fail(l, 1, GANTRY_ERR_PEER_SILENT,
 			      "no sign of life for %.3g s (GANTRY_TIMEOUT): the peer is stopped or unreachable",
 			      (double)gantry_params()->timeout / 1e9);
 		tcp_link_service(l, 0);
+		if (cut)
+			reset(l);
 	}
 }
 

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/event.h"
 #include "base/log.h"
+#include "base/param.h"
 #include "net/devmem/pool.h"
 #include "net/tcp/flow.h"
 #include "net/tcp/stage.h"
@@ -243,6 +244,17 @@ static int unreachable(int e)
 	return e == ETIMEDOUT || e == EHOSTUNREACH || e == ENETUNREACH || e == EHOSTDOWN || e == ENETDOWN;
 }
 
+/*
+ * A peer that hears nothing of us gives us up with a reset (alive.c). It is not heard itself then, because its packets
+ * are not acknowledged: not for three eighths of the deadline, where a quarter is the most between healthy peers.
+ */
+static int given_up(const struct tcp_link *l)
+{
+	int64_t silence = (int64_t)(l->ending_since - __atomic_load_n(&l->heard, __ATOMIC_RELAXED));
+
+	return l->ending_errno == ECONNRESET && silence > (int64_t)gantry_ticks_of_ns(gantry_params()->timeout) / 8 * 3;
+}
+
 void tcp_link_check_ending(struct tcp_link *l)
 {
 	int all = 1, goodbye;
@@ -261,6 +273,10 @@ void tcp_link_check_ending(struct tcp_link *l)
 	else if (unreachable(l->ending_errno)) /* the same cause as silence, seen by TCP first */
 		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_SILENT, "lane %d: %s: the peer is stopped or unreachable",
 				     l->ending_lane, strerror(l->ending_errno));
+	else if (given_up(l))
+		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_SILENT,
+				     "lane %d: %s: it heard nothing of us; our packets to it are lost", l->ending_lane,
+				     strerror(l->ending_errno));
 	else if (l->ending_errno)
 		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_LOST, "lane %d: %s", l->ending_lane,
 				     strerror(l->ending_errno));

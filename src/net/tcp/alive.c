@@ -77,7 +77,7 @@ static void check(struct tcp_link *l, uint64_t now, uint64_t grace)
 	/* While the user's threads are at it, they read the peer's heartbeats themselves. */
 	if (idle || beat || age(now, &l->heard) > (int64_t)quiet)
 		tcp_link_service(l, beat);
-	now = gantry_ticks();
+	/* By the clock of before: if this thread was held up since then, the peer had no chance to be heard. */
 	if (age(now, &l->heard) > (int64_t)timeout) {
 		int cut = unanswered(l);
 

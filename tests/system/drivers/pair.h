@@ -9,7 +9,6 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -21,6 +20,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "held.h"
 #include "net/net.h"
 #include "test.h"
 
@@ -86,22 +86,9 @@ static inline struct pair_shared *pair_share(void)
 	return p;
 }
 
-static inline int pair_count(const char *dir)
-{
-	DIR *d = opendir(dir);
-	struct dirent *e;
-	int n = 0;
-
-	CHECK(d != NULL);
-	while ((e = readdir(d)))
-		n += e->d_name[0] != '.';
-	closedir(d);
-	return n;
-}
-
 static inline int pair_fds(void)
 {
-	return pair_count("/proc/self/fd") - 1; /* opendir's own */
+	return held(HELD_FDS) - 1; /* without the one for looking */
 }
 
 /* ThreadSanitizer has threads of its own, some of which come later: there the count says nothing. */
@@ -110,7 +97,7 @@ static inline int pair_threads(void)
 #ifdef __SANITIZE_THREAD__
 	return 1;
 #else
-	return pair_count("/proc/self/task");
+	return held(HELD_THREADS);
 #endif
 }
 

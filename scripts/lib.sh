@@ -4,7 +4,7 @@
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 unset MAKEFLAGS MFLAGS MAKELEVEL # CMake's make is not a child of the one that called us
 JOBS=${JOBS:-$(nproc 2>/dev/null || echo 2)}
-TEST_JOBS=${TEST_JOBS:-2}
+TEST_JOBS=${TEST_JOBS:-3} # one more than CPUs where those are two: many tests wait
 GCC=${CC:-$(command -v gcc || command -v cc || true)}
 CLANG=$(command -v clang || true)
 VERBOSE=()

@@ -24,7 +24,7 @@ CMAKE := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL cmake
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all setup run test bench fuzz format docs install gpu-test clean help
+.PHONY: all setup run test bench fuzz pauses format docs install gpu-test clean help
 
 all: $(BUILD)/CMakeCache.txt
 	@$(CMAKE) --build $(BUILD) --parallel $(JOBS) $(if $(filter 1,$(V)),--verbose)
@@ -48,6 +48,9 @@ bench: all
 
 fuzz: setup
 	@scripts/fuzz.sh $(FUZZ_LONG_SECONDS)
+
+pauses: setup
+	@scripts/pauses.sh $(PAUSES_ARGS)
 
 format:
 	@command -v clang-format >/dev/null || { echo "make format: clang-format is not installed" >&2; exit 1; }
@@ -73,6 +76,7 @@ help:
 	@echo '  test      install what is missing, then the whole suite: plain clang asan tsan fuzz'
 	@echo '  bench     measure; JSON lines under build/bench/'
 	@echo '  fuzz      every fuzz target for FUZZ_LONG_SECONDS seconds (needs clang)'
+	@echo '  pauses    the unit tests with random pauses in all threads: what a loaded machine does, on purpose'
 	@echo '  format    clang-format over the sources'
 	@echo '  docs      docs/params.md, from the table of parameters'
 	@echo '  install   install under PREFIX (DESTDIR is honoured)'
@@ -85,3 +89,4 @@ help:
 	@echo '  JOBS=$(JOBS)  V=$(V) (1: show every command)  CC=$(CC)  BUILD=$(BUILD)  PREFIX=$(PREFIX)'
 	@echo '  STAGES=$(STAGES) (of test; empty: all)  CMAKE_ARGS=$(CMAKE_ARGS)  RUN_ARGS=$(RUN_ARGS)'
 	@echo '  FUZZ_SECONDS=$(FUZZ_SECONDS)  FUZZ_LONG_SECONDS=$(FUZZ_LONG_SECONDS) (per fuzz target, in test and in fuzz)'
+	@echo '  PAUSES_ARGS=$(PAUSES_ARGS) (of pauses: how many seeds, and a pattern for the tests)'

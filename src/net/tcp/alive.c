@@ -4,7 +4,8 @@
  * A link on which nothing was said for a quarter of GANTRY_TIMEOUT carries a heartbeat, from this thread, whatever the
  * user's threads do. A peer that was not heard of for GANTRY_TIMEOUT is dead: stopped, unreachable or gone. A peer that
  * merely has nothing to send keeps its heartbeats coming and never counts as dead. If this thread itself was held up
- * (a starved or suspended machine) the time lost is not held against anybody.
+ * (a starved or suspended machine) the time lost is not held against anybody. A peer that is given up is told: by a
+ * frame, and by a reset where that would not arrive.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <errno.h>

@@ -100,6 +100,7 @@ static void binding_free(struct emu_binding *b)
 	free(b->users);
 	free(b->poisoned);
 	free(b->free);
+	free(b->bits);
 	free(b);
 }
 
@@ -124,36 +125,6 @@ static void binding_params(struct emu_binding *b)
 	b->linear = (uint32_t)p->emu_linear;
 	b->plain = (uint32_t)p->emu_plain;
 	b->toosmall = p->emu_old_errno ? EFAULT : DEVMEM_ETOOSMALL;
-}
-
-enum { GROUP = 64 }; /* pages */
-
-/* All slots, in an order of the seed's choosing; mirrored, in groups that stay together. */
-static gantry_result binding_slots(struct emu_binding *b)
-{
-	gantry_result r = GANTRY_OK;
-	uint64_t state = b->seed + 1;
-	uint32_t group = b->mirrored ? GROUP : 1, groups = b->nslots / group;
-
-	b->free = calloc(b->nslots, sizeof(*b->free));
-	b->users = calloc(b->nslots, sizeof(*b->users));
-	b->poisoned = calloc(b->nslots, sizeof(*b->poisoned));
-	if (!b->free || !b->users || !b->poisoned)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for %u pages of the emulated NIC", b->nslots);
-	for (uint32_t i = 0; i < groups; i++) {
-		uint32_t j = EMU_FAULT(22) ? i : (uint32_t)(emu_random(&state) % (i + 1));
-
-		memmove(b->free + (size_t)i * group, b->free + (size_t)j * group, group * sizeof(*b->free));
-		for (uint32_t k = 0; k < group; k++)
-			b->free[(size_t)j * group + k] = i * group + k;
-	}
-	for (uint32_t i = groups * group; i < b->nslots; i++)
-		b->free[i] = i;
-	b->nfree = b->nslots;
-	if (EMU_FAULT(11))
-		b->nfree--;
-out:
-	return r;
 }
 
 static gantry_result binding_check(const struct emu_binding *b, const struct devmem_memory *m)
@@ -191,7 +162,7 @@ static gantry_result emu_bind(const struct devmem_memory *memory, const char *ni
 	TRY(binding_check(b, memory));
 	b->nslots = (uint32_t)(memory->size / b->page);
 	b->mirrored = b->pub.late = !memory->host;
-	TRY(binding_slots(b));
+	TRY(emu_slots_init(b));
 	b->bytes = memory->host;
 	if (!b->bytes) {
 		void *device = NULL, *host = NULL;
@@ -236,17 +207,18 @@ static void emu_describe(const struct devmem_binding *pub, char *text, size_t le
 	gantry_list_each (e, &b->flows)
 		nflows++;
 	pthread_mutex_unlock(&b->lock);
-	snprintf(
-		text, len,
-		"emulated NIC %s: dmabuf %u, shape %s, %u of %u pages of %u bytes free, %u flows%s; %llu receives, "
-		"%llu fragments, %llu bytes in pages, %llu linear, %llu plain, %llu tokens returned, %llu bad returns, "
-		"starved %llu times, %llu pages written after return",
-		b->nic, b->pub.dmabuf_id, shapes[b->shape], nfree, b->nslots, b->page, nflows,
-		starved ? ", starved" : "", (unsigned long long)EMU_COUNTED(b, receives),
-		(unsigned long long)EMU_COUNTED(b, frags), (unsigned long long)EMU_COUNTED(b, page_bytes),
-		(unsigned long long)EMU_COUNTED(b, linear_bytes), (unsigned long long)EMU_COUNTED(b, plain_bytes),
-		(unsigned long long)EMU_COUNTED(b, returned), (unsigned long long)EMU_COUNTED(b, bad_returns),
-		(unsigned long long)EMU_COUNTED(b, starved), (unsigned long long)EMU_COUNTED(b, written_after));
+	snprintf(text, len,
+		 "emulated NIC %s: dmabuf %u, shape %s, %u of %u pages of %u bytes free, %u flows%s; %llu receives, "
+		 "%llu fragments, %llu bytes in pages (%llu copies), %llu linear, %llu plain, %llu tokens returned, "
+		 "%llu bad returns, "
+		 "starved %llu times, %llu pages written after return",
+		 b->nic, b->pub.dmabuf_id, shapes[b->shape], nfree, b->nslots, b->page, nflows,
+		 starved ? ", starved" : "", (unsigned long long)EMU_COUNTED(b, receives),
+		 (unsigned long long)EMU_COUNTED(b, frags), (unsigned long long)EMU_COUNTED(b, page_bytes),
+		 (unsigned long long)EMU_COUNTED(b, copies), (unsigned long long)EMU_COUNTED(b, linear_bytes),
+		 (unsigned long long)EMU_COUNTED(b, plain_bytes), (unsigned long long)EMU_COUNTED(b, returned),
+		 (unsigned long long)EMU_COUNTED(b, bad_returns), (unsigned long long)EMU_COUNTED(b, starved),
+		 (unsigned long long)EMU_COUNTED(b, written_after));
 }
 
 const struct devmem_source_ops devmem_emulated = {

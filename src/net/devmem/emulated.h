@@ -55,6 +55,7 @@ enum {
 	EMU_UNIT_SLOTS = 4,    /* the same */
 	EMU_CMSG_SPACE = 40,   /* of one fragment in a control buffer */
 	EMU_POISON = 0xDB,
+	EMU_GROUP = 64, /* slots of a mirrored binding that are next to each other in the order */
 };
 #define EMU_NO_SLOT UINT32_MAX
 
@@ -66,6 +67,7 @@ struct emu_counts { /* added to with relaxed atomics, by any thread */
 	uint64_t returned, bad_returns; /* tokens; those that were not out */
 	uint64_t starved;		/* times */
 	uint64_t written_after;		/* pages that somebody wrote to after giving them back */
+	uint64_t copies;		/* from the mirror to the memory */
 };
 
 struct emu_binding {
@@ -86,10 +88,11 @@ struct emu_binding {
 	int unbound;	   /* atomic: what comes from now on is ordinary data */
 
 	pthread_mutex_t lock; /* of everything below; inside a flow's */
-	uint32_t *free;	      /* owned: stack of slots; mirrored: a ring, its first entry at `first` */
-	uint32_t nfree, first;
-	int starved; /* until resume_ns and a page is free, for all flows */
-	int said;    /* that it starves: then also that it is over */
+	uint32_t *free;	      /* owned: stack of slots; mirrored: the order of groups, see emulated_slots.c */
+	uint64_t *bits;	      /* owned: mirrored: free slots of each group; else NULL */
+	uint32_t nfree, at;   /* at: mirrored: where in the order slots are taken */
+	int starved;	      /* until resume_ns and a page is free, for all flows */
+	int said;	      /* that it starves: then also that it is over */
 	uint64_t starved_ns, resume_ns;
 	uint32_t flows_ever;
 	int refs; /* the binding's own and its flows' */
@@ -159,6 +162,7 @@ EMU void devmem_emulated_set_poison(int on);
 EMU int emu_poison_on(void);
 
 /* emulated_slots.c */
+EMU gantry_result emu_slots_init(struct emu_binding *b); /* all are free, in an order of the seed's choosing */
 /* Up to `want` slots; fewer than `least` are none: then the binding starves. */
 EMU uint32_t emu_slots_take(struct emu_flow *f, uint32_t least, uint32_t want, uint32_t *ret_slots);
 EMU void emu_slots_put(struct emu_flow *f, const uint32_t *slots, uint32_t n);

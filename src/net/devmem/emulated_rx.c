@@ -165,6 +165,15 @@ static uint64_t split_places(struct emu_flow *f, struct msghdr *msg, uint32_t fr
 	return total;
 }
 
+static gantry_result copy_run(struct emu_binding *b, uint64_t from, uint64_t to)
+{
+	struct gantry_device *dev = b->pub.memory.device;
+
+	EMU_COUNT(b, copies, 1);
+	return dev->ops->move(dev, GANTRY_WAY_IN, b->pub.memory.device_ptr + from, b->bytes + from,
+			      (size_t)(to - from));
+}
+
 /*
  * From the mirror to the memory that the CPU cannot write. By the copy engine and not by a kernel: a kernel may be
  * queued behind one of the GPU's user that waits for these very bytes. Pages that follow each other are one copy, gaps
@@ -176,7 +185,6 @@ static uint64_t split_places(struct emu_flow *f, struct msghdr *msg, uint32_t fr
 static int copy_from_mirror(struct emu_flow *f, const struct places *p, uint64_t got)
 {
 	struct emu_binding *b = f->binding;
-	struct gantry_device *dev = b->pub.memory.device;
 	gantry_result r = GANTRY_OK;
 	uint64_t from = 0, to = 0;
 
@@ -193,14 +201,12 @@ static int copy_from_mirror(struct emu_flow *f, const struct places *p, uint64_t
 			continue;
 		}
 		if (to)
-			r = dev->ops->move(dev, GANTRY_WAY_IN, b->pub.memory.device_ptr + from, b->bytes + from,
-					   (size_t)(to - from));
+			r = copy_run(b, from, to);
 		from = offset;
 		to = offset + n;
 	}
 	if (r == GANTRY_OK && to)
-		r = dev->ops->move(dev, GANTRY_WAY_IN, b->pub.memory.device_ptr + from, b->bytes + from,
-				   (size_t)(to - from));
+		r = copy_run(b, from, to);
 	if (r == GANTRY_OK)
 		return 0;
 	LOG_ERROR(NET, "emulated NIC %s: copying to the device's memory: %s", b->nic, gantry_result_name(r));

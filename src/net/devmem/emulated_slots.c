@@ -2,8 +2,10 @@
  * Pages of a binding, and starving.
  *
  * Free pages are a stack: what was given back is used again at once, while it is in the caches, and an early return
- * shows soon as wrong bytes. The order is shuffled at bind. Where bytes are copied on to device memory, free pages are
- * a ring, shuffled in groups, so that pages stay together that can be copied together.
+ * shows soon as wrong bytes. The order is shuffled at bind. Where bytes are copied on to device memory, each copy costs
+ * a call of the driver, so pages that follow each other have to be found together, in whatever order they came back:
+ * then groups of pages are shuffled, the free ones of a group are bits of a word, and slots are taken from group after
+ * group.
  *
  * When a flow has bytes waiting and there is no page for them, the binding starves. A real NIC drops packets then and
  * TCP waits for its retransmission timeout: so nobody gets a page before GANTRY_EMU_RTO has passed since, although
@@ -82,25 +84,54 @@ static void look_at_poison(struct emu_binding *b, uint32_t slot)
 		  b->nic, b->pub.dmabuf_id, i, slot);
 }
 
-static int by_number(const void *a, const void *b)
+/* Not mirrored, each slot is one. */
+static uint32_t groups_of(const struct emu_binding *b)
 {
-	return *(const uint32_t *)a < *(const uint32_t *)b ? -1 : 1;
+	return b->mirrored ? (b->nslots + EMU_GROUP - 1) / EMU_GROUP : b->nslots;
 }
 
-/* With the lock. Of a mirrored binding in rising order: pages that follow each other are copied together. */
+EMU gantry_result emu_slots_init(struct emu_binding *b)
+{
+	gantry_result r = GANTRY_OK;
+	uint64_t state = b->seed + 1;
+	uint32_t groups = groups_of(b);
+
+	b->free = calloc(groups, sizeof(*b->free));
+	b->bits = b->mirrored ? calloc(groups, sizeof(*b->bits)) : NULL;
+	b->users = calloc(b->nslots, sizeof(*b->users));
+	b->poisoned = calloc(b->nslots, sizeof(*b->poisoned));
+	if (!b->free || (b->mirrored && !b->bits) || !b->users || !b->poisoned)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for %u pages of the emulated NIC", b->nslots);
+	for (uint32_t i = 0; i < groups; i++) {
+		uint32_t j = EMU_FAULT(22) ? i : (uint32_t)(emu_random(&state) % (i + 1));
+
+		b->free[i] = b->free[j];
+		b->free[j] = i;
+	}
+	for (uint32_t slot = 0; b->mirrored && slot < b->nslots; slot++)
+		b->bits[slot / EMU_GROUP] |= 1ull << slot % EMU_GROUP;
+	b->nfree = b->nslots;
+	if (EMU_FAULT(11))
+		b->nfree--;
+out:
+	return r;
+}
+
+/* With the lock; there are n. */
 static void take_free(struct emu_binding *b, uint32_t *ret_slots, uint32_t n)
 {
-	if (!b->mirrored) {
-		b->nfree -= n;
-		for (uint32_t i = 0; i < n; i++)
-			ret_slots[i] = b->free[b->nfree + n - 1 - i];
-		return;
-	}
-	for (uint32_t i = 0; i < n; i++)
-		ret_slots[i] = b->free[((uint64_t)b->first + i) % b->nslots];
-	b->first = (b->first + n) % b->nslots;
 	b->nfree -= n;
-	qsort(ret_slots, n, sizeof(*ret_slots), by_number);
+	for (uint32_t i = 0; !b->mirrored && i < n; i++)
+		ret_slots[i] = b->free[b->nfree + n - 1 - i];
+	for (uint32_t i = 0; b->mirrored && i < n;) {
+		uint32_t group = b->free[b->at];
+		uint64_t *bits = &b->bits[group];
+
+		for (; *bits && i < n; *bits &= *bits - 1)
+			ret_slots[i++] = group * EMU_GROUP + (uint32_t)__builtin_ctzll(*bits);
+		if (!*bits)
+			b->at = (b->at + 1) % groups_of(b);
+	}
 }
 
 EMU uint32_t emu_slots_take(struct emu_flow *f, uint32_t least, uint32_t want, uint32_t *ret_slots)
@@ -146,12 +177,10 @@ EMU void emu_slots_put(struct emu_flow *f, const uint32_t *slots, uint32_t n)
 		}
 	__atomic_fetch_sub(&f->held, n, __ATOMIC_RELAXED);
 	pthread_mutex_lock(&b->lock);
-	if (b->mirrored) {
-		for (uint32_t i = 0; i < n; i++)
-			b->free[((uint64_t)b->first + b->nfree + i) % b->nslots] = slots[i];
-	} else {
+	for (uint32_t i = 0; b->mirrored && i < n; i++)
+		b->bits[slots[i] / EMU_GROUP] |= 1ull << slots[i] % EMU_GROUP;
+	if (!b->mirrored)
 		memcpy(b->free + b->nfree, slots, n * sizeof(*slots));
-	}
 	b->nfree += n;
 	pthread_mutex_unlock(&b->lock);
 }

@@ -242,6 +242,7 @@ DEV void dev_read2(const void *p, uint64_t *ret_a, uint64_t *ret_b)
 }
 DEV void dev_copy16(void *dst, const void *src)
 {
+	DEV_DELAY();
 	memcpy(dst, src, 16);
 }
 DEV void dev_scatter8(char *p, uint64_t v, uint32_t n)

@@ -219,7 +219,7 @@ int main(int argc, char **argv)
 	test_reuse(1, 1, 512, 2);
 	test_abort(0);
 	test_abort(5);
-	CHECK(on_gpu || sleeps);
+	CHECK(on_gpu || __atomic_load_n(&sleeps, __ATOMIC_RELAXED));
 	for (uint32_t i = 0; i < MAX_SLOTS; i++) {
 		area_free(&slots[i].descs);
 		area_free(&slots[i].pages);

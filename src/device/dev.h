@@ -18,12 +18,16 @@
  *   dev_store(p, v)            release: what this block did before (after a barrier) is seen with it
  *   dev_store_relaxed(p, v)
  *   dev_load_relaxed32(p), dev_store_relaxed32(p, v)
+ *   dev_load_device(p), dev_store_device(p, v)
+ *                              acquire and release between blocks of this device, of a word in its own memory
  *   dev_post_count(p, v)       head or tail of a step without payload to order (LL): relaxed on a GPU, and on the host
  *                              the store that stands between the lines and dev_ring
  *   dev_add(p, v)              adds to a word that many write; relaxed on a GPU, and in host memory slow (0.8 us)
  *   dev_post(slot, meta, where)     both words, valid by themselves; orders nothing on a GPU
  *   dev_publish(slot, meta, where)  the same as a release: payload first
  *   dev_gather8(p, n), dev_scatter8(p, v, n)   n <= 8 bytes of plain memory at any address as a word, lowest first
+ *   dev_read2(p, &a, &b)       two words of plain memory in one load, aligned to 16
+ *   dev_copy16(dst, src)       16 bytes of plain memory in one load and one store, both aligned to 16
  *   dev_ll_store(line, data, flag), dev_ll_load(line, flag, &data)
  *                              a line of LL: 8 bytes; the load answers 0 if the line is not there yet
  *   dev_ll128_width()          lanes that move a line of LL128 together: neighbours, starting at a multiple of it

@@ -1,61 +1,150 @@
 /*
- * Unpacking without launches: the kernel stays and its blocks take jobs from a ring in mapped memory. The host's side
- * is unpack_ring.c.
+ * Unpacking without launches: the kernel stays and its blocks take jobs from a ring. The host's side is unpack_ring.c.
  *
- *   word        writer         reader   meaning
- *   jobs[]      host           blocks   job k is in entry k % entries
- *   posted      host           blocks   jobs below it are there; with GANTRY_UNPACK_STOP no more will come
- *   done[b]     block b        host     block b has done its share of all jobs below it
+ *   word        where    writer    reader         meaning
+ *   jobs[]      host     host      block 0        job k is in entry k % entries
+ *   posted      host     host      block 0        jobs below it are there; with GANTRY_UNPACK_STOP no more will come
+ *   relay[]     device   block 0   all blocks     job k is in entry k % entries, with its descriptors if they are few
+ *   relayed     device   block 0   other blocks   as posted, of relay[]
+ *   done[b]     host     block b   host           block b has done its share of all jobs below it
  *
- * Each word has one writer; posted and each done[b] stand on a line of their own.
+ * Each word has one writer; posted, relayed and each done[b] stand on a line of their own.
+ *
+ * Why a relay: strong loads of one line of host memory are served one after the other, about 1 us each. When every
+ * block looked at `posted` and the job itself, a job took 6 us for each block (measured on an H200, see
+ * docs/design/0007-unpack-kernel.md). Now what is read over PCIe for a job is the same with any number of blocks, as
+ * long as it has no more than GANTRY_UNPACK_RELAYED descriptors; those of a longer job every warp reads for itself,
+ * where they are.
+ *
+ * Block 0 has a share of each job like the others. It looks at `posted` when it has done all that it has handed on, and
+ * then hands on all that is posted, at once: 32 lanes for each job, so that all the jobs cost two answers of the host's
+ * memory, one for the jobs and one for their descriptors. To look more often would not help: a job that is handed on
+ * while block 0 has shares to do is not over before block 0 comes to it.
  *
  * Why a block sees a job, its descriptors and the pages: the host writes all of them (or has heard from their writer)
- * before it stores `posted`, a release. Lane 0 of a block loads it with an acquire, reads the job, and dev_share, a
- * barrier, orders the other lanes' reads behind it. Why the host sees the bytes: all lanes' stores come before the
- * barrier that follows dev_unpack, and lane 0's release store of done[b] after it. A host that has acquired done[b] > k
- * from every block therefore sees all of job k; and since blocks take jobs in order, all jobs before.
+ * before it stores `posted`, a release. Lane 0 of block 0 loads it with an acquire, and the barriers of dev_bcast order
+ * the other lanes' reads behind it: they are plain. What these lanes write to relay[] comes before the barrier that
+ * follows, and lane 0's store of `relayed` after it, a release to the device. Lane 0 of another block acquires it, and
+ * dev_bcast is the barrier for its lanes. Order is handed on along that chain, so what the host wrote before `posted`
+ * is seen there as well. A block that has heard of several jobs does not look again before it has done them: that one
+ * acquire was for all of them.
  *
- * Why an entry is not overwritten while a block may read it: the host posts job k only when all done[b] > k - entries.
- * A block has read entry k % entries into registers before it stores done[b] = k + 1.
+ * Why the host sees the bytes: all lanes' stores come before the barrier that follows dev_unpack, and lane 0's release
+ * store of done[b], to the system, after it. A host that has acquired done[b] > k from every block therefore sees all
+ * of job k; and since blocks take jobs in order, all jobs before.
  *
- * Waiting: a block that finds nothing goes through dev_wait, on the host device down to sleeping at its door, which the
- * host rings after it has stored `posted`; done[b] is followed by a ring of the host's door. An abort ends a wait, and
- * the block leaves without a word: jobs that it has not done stay undone. Only waits for jobs are ended that way: what
- * dev_unpack does has no end but its own, so nothing in there may depend on a lane that does not come (see
- * dev_unpack_nothing in cuda/dev_unpack.h).
+ * Why an entry is not overwritten while a block may read it: the host posts job k only when all done[b] > k - entries,
+ * which it has acquired. Every lane of block b has read its entry of relay[], and all of its descriptors, before the
+ * barrier that comes before done[b]; block 0 its entry of jobs[] even earlier. So the host overwrites jobs[k % entries]
+ * after all reads of the job that was there; and block 0 overwrites relay[k % entries] only after it has acquired
+ * posted > k, which the host stored after it had acquired those done[b].
+ *
+ * Stop: jobs that were posted before it are handed on and done; `relayed` then has the bit too. Abort: every block
+ * looks at the flag itself while it waits, and leaves; jobs that it has not done stay undone. Block 0 tells the others
+ * as if it were a stop after the last job that it has handed on, which is only faster: a block that is told, or finds
+ * out, leaves at the same place. Only waits for jobs are ended that way: what dev_unpack does has no end but its own,
+ * so nothing in there may depend on a lane that does not come (see dev_unpack_nothing in cuda/dev_unpack.h). No block
+ * waits for another but for jobs, so none waits in vain for one that has left.
+ *
+ * Waiting: a block that finds nothing goes through dev_wait, on the host device down to sleeping at its door. Whoever
+ * stores the word rings: the host at block 0's door after `posted`, block 0 at the other doors after `relayed`, the
+ * host at all doors after the abort flag, a block at the host's door after done[b]. Each of these words is stored and
+ * looked at in sequentially consistent order there, so no ring is lost (host/wait.c). On a GPU blocks only poll: block
+ * 0 over PCIe, the others in L2, where they look so often that they ask for the abort flag more seldom by LOOKS.
  *
  * The host may do anything while the kernel stays but wait for the whole device: no freeing of device memory, no
  * allocation of pinned memory, no loading of kernels nor the first launch of one that needs more stack than all before
  * (the driver makes room for it), and no work in a stream whose queue to the GPU is the ring's.
  *
  * A ring that was made with marks says more of where it is: relaxed stores in mapped memory, one of each block when it
- * has taken a job and one of each warp that is through. They order nothing and are only read when something is wrong.
+ * has taken a job, one of each warp that is through, and one of block 0 when it has handed on. They order nothing and
+ * are only read when something is wrong.
  */
 #ifndef GANTRY_DEVICE_K_UNPACK_RING_H
 #define GANTRY_DEVICE_K_UNPACK_RING_H
 
 #include "device/k_unpack.h"
 
-/* What lane 0 has found, for all. */
-struct dev_unpack_turn {
-	struct dev_frags f;
-	uint32_t end;
-};
+/* Lanes of block 0 that hand on a job together; and how often others look for one before they go through dev_wait. */
+enum { DEV_UNPACK_CREW = 32, DEV_UNPACK_LOOKS = DEV_SLEEPS ? 1 : 16 };
 
-/* Lane 0: waits for job k. 0: there will be none. */
-DEV int dev_unpack_wait(const uint64_t *posted, uint64_t k)
+DEV uint64_t dev_unpack_jobs(uint64_t word)
 {
-	uint64_t now = dev_load(posted);
+	return word & ~GANTRY_UNPACK_STOP;
+}
+/* Whether it is known if there will be a job k. */
+DEV int dev_unpack_known(uint64_t word, uint64_t k)
+{
+	return dev_unpack_jobs(word) > k || (word & GANTRY_UNPACK_STOP);
+}
+DEV uint64_t dev_unpack_look(const struct gantry_unpack_ring_args *a)
+{
+	return dev_block() == 0 ? dev_load(a->posted) : dev_load_device(a->relayed);
+}
+
+/* Lane 0: waits until it is known if there will be a job k; how many there are, and STOP. Aborted: there is none. */
+DEV uint64_t dev_unpack_wait(const struct gantry_unpack_ring_args *a, uint64_t k)
+{
+	const uint32_t looks = dev_block() == 0 ? 1 : DEV_UNPACK_LOOKS;
+	uint64_t now = dev_unpack_look(a);
 	struct dev_wait w;
 	int aborted = 0;
 
 	dev_wait_init(&w);
-	while ((now & ~GANTRY_UNPACK_STOP) <= k && !(now & GANTRY_UNPACK_STOP) && !aborted) {
+	while (!dev_unpack_known(now, k) && !aborted) {
 		aborted = dev_wait(&w);
-		now = dev_load(posted);
+		for (uint32_t i = 0; i < looks && !dev_unpack_known(now, k); i++)
+			now = dev_unpack_look(a);
 	}
 	dev_wait_done(&w);
-	return !aborted && (now & ~GANTRY_UNPACK_STOP) > k;
+	return aborted ? k | GANTRY_UNPACK_STOP : now;
+}
+
+/* By CREW lanes of block 0, `part` is which: one job. The job itself first, both loads of it under way together. */
+DEV void dev_unpack_relay_job(const struct gantry_unpack_job *from, struct gantry_unpack_relay *to, uint32_t part)
+{
+	uint64_t descs, n;
+
+	dev_read2(&from->descs, &descs, &n);
+	if (part < sizeof(*from) / 16)
+		dev_copy16((char *)&to->job + 16 * part, (const char *)from + 16 * part);
+	if (n <= GANTRY_UNPACK_RELAYED)
+		for (uint64_t i = part; i < n; i += DEV_UNPACK_CREW)
+			dev_copy16(&to->descs[i], (const struct gantry_unpack_desc *)(uintptr_t)descs + i);
+}
+
+/* Block 0: hands on jobs k and following, as many as `posted` says. */
+DEV void dev_unpack_relay(const struct gantry_unpack_ring_args *a, uint64_t k, uint64_t posted)
+{
+	const uint32_t n = (uint32_t)(dev_unpack_jobs(posted) - k) * DEV_UNPACK_CREW;
+
+	for (uint32_t i = dev_lane(); i < n; i += dev_lanes()) {
+		const uint64_t at = (k + i / DEV_UNPACK_CREW) & a->mask;
+
+		dev_unpack_relay_job(&a->jobs[at], &a->relay[at], i % DEV_UNPACK_CREW);
+	}
+	dev_barrier();
+	if (dev_lane() == 0) {
+		dev_store_device(a->relayed, posted);
+		for (uint32_t b = 1; a->doors && b < dev_blocks(); b++)
+			dev_ring(&a->doors[b]);
+		if (a->marks)
+			dev_store_relaxed(&a->marks[0].relayed, dev_unpack_jobs(posted));
+	}
+}
+
+/* Every lane: a job that was handed on. */
+DEV void dev_unpack_take(const struct gantry_unpack_relay *r, struct dev_frags *f)
+{
+	uint64_t descs, bounce, dst, gather, none;
+
+	dev_read2(&r->job.descs, &descs, &f->n);
+	dev_read2(&r->job.bounce, &bounce, &dst);
+	dev_read2(&r->job.gather, &gather, &none);
+	f->descs = f->n <= GANTRY_UNPACK_RELAYED ? r->descs : (const struct gantry_unpack_desc *)(uintptr_t)descs;
+	f->bounce = (char *)(uintptr_t)bounce;
+	f->dst = (char *)(uintptr_t)dst;
+	f->gather = gather != 0;
 }
 
 /* Behind dev_unpack, which ends without a barrier: what a warp says is of itself alone. */
@@ -72,36 +161,21 @@ DEV void dev_unpack_mark(const struct gantry_unpack_ring_args *a, uint64_t k, in
 
 DEV void k_unpack_ring(const struct gantry_unpack_ring_args *a)
 {
-	struct dev_unpack_turn turn;
+	uint64_t there = 0; /* the same in all lanes: jobs that have been handed on, as this block knows, and STOP */
+	struct dev_frags f;
 
-	turn.f.descs = NULL;
-	turn.f.bounce = turn.f.dst = NULL;
-	turn.f.n = 0;
-	turn.f.gather = turn.end = 0;
 	for (uint64_t k = 0;; k++) {
-		if (dev_lane() == 0) {
-			const struct gantry_unpack_job *job = &a->jobs[k & a->mask];
-
-			turn.end = !dev_unpack_wait(a->posted, k);
-			if (!turn.end) {
-				uint64_t descs = dev_load_relaxed((const uint64_t *)&job->descs);
-				uint64_t bounce = dev_load_relaxed((const uint64_t *)&job->bounce);
-				uint64_t dst = dev_load_relaxed((const uint64_t *)&job->dst);
-				uint64_t gather = dev_load_relaxed(&job->gather);
-
-				turn.f.n = dev_load_relaxed(&job->n);
-				turn.f.descs = (const struct gantry_unpack_desc *)(uintptr_t)descs;
-				turn.f.bounce = (char *)(uintptr_t)bounce;
-				turn.f.dst = (char *)(uintptr_t)dst;
-				turn.f.gather = gather != 0;
-			}
+		if (!dev_unpack_known(there, k)) {
+			there = dev_bcast(dev_lane() == 0 ? dev_unpack_wait(a, k) : 0);
+			if (dev_block() == 0)
+				dev_unpack_relay(a, k, there);
 		}
-		dev_share(&turn, sizeof(turn));
-		if (turn.end)
+		if (dev_unpack_jobs(there) <= k)
 			return;
+		dev_unpack_take(&a->relay[k & a->mask], &f);
 		if (a->marks)
 			dev_unpack_mark(a, k, 0);
-		dev_unpack(&turn.f, dev_block(), dev_blocks());
+		dev_unpack(&f, dev_block(), dev_blocks());
 		if (a->marks)
 			dev_unpack_mark(a, k, 1);
 		dev_barrier();

@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "device/wait.h"
 
-enum { MAX_ENTRIES = 1 << 16, END_NAP_NS = 100000, LOOK_NS = 1000000, TOLD_BLOCKS = 4 };
+enum { MAX_ENTRIES = 1 << 16, END_NAP_NS = 100000, LOOK_NS = 1000000, TOLD_BLOCKS = 4, RELAY_AT = 128 };
 
 /* Mapped memory: this, then `entries` jobs, then one gantry_unpack_done, one gantry_unpack_marks and one door per
  * block.
@@ -27,6 +27,7 @@ struct gantry_unpack_ring {
 	struct gantry_device *dev; /* borrowed */
 	struct gantry_stream *stream;
 	struct shared *shared; /* as the host addresses it */
+	char *relay;	       /* device memory: the word `relayed` on a line of its own, then the entries of relay[] */
 	struct gantry_unpack_job *jobs;
 	struct gantry_unpack_done *done;
 	struct gantry_unpack_marks *marks; /* NULL: none are made */
@@ -62,9 +63,36 @@ static gantry_result map(struct gantry_unpack_ring *ring, int marks, struct gant
 	args->marks = marks ? (struct gantry_unpack_marks *)(d + marked) : NULL;
 	args->mask = ring->entries - 1;
 	args->door = ring->dev->sleeps ? &((struct shared *)d)->door : NULL;
+	args->doors = ring->dev->sleeps ? (struct gantry_door *)(d + doors) : NULL;
 	*ret_abort = &((struct shared *)d)->abort;
 out:
 	return r;
+}
+
+/* It comes zeroed: nothing has been handed on. */
+static gantry_result make_relay(struct gantry_unpack_ring *ring, struct gantry_unpack_ring_args *args)
+{
+	gantry_result r = GANTRY_OK;
+	void *relay = NULL;
+
+	TRY(ring->dev->ops->alloc(ring->dev, RELAY_AT + ring->entries * sizeof(*args->relay), &relay));
+	ring->relay = relay;
+	args->relayed = relay;
+	args->relay = (struct gantry_unpack_relay *)(ring->relay + RELAY_AT);
+out:
+	return r;
+}
+
+/* The kernel has ended, or was never launched. */
+static void release(struct gantry_unpack_ring *ring)
+{
+	if (ring && ring->stream)
+		ring->dev->ops->stream_destroy(ring->dev, ring->stream);
+	if (ring && ring->shared)
+		ring->dev->ops->free_mapped(ring->dev, ring->shared);
+	if (ring && ring->relay)
+		ring->dev->ops->free(ring->dev, ring->relay);
+	free(ring);
 }
 
 static gantry_result create(struct gantry_device *dev, uint32_t blocks, uint32_t lanes, uint32_t entries, int marks,
@@ -89,17 +117,14 @@ static gantry_result create(struct gantry_device *dev, uint32_t blocks, uint32_t
 	ring->blocks = blocks;
 	ring->entries = entries;
 	TRY(map(ring, marks, &args, &l.abort));
+	TRY(make_relay(ring, &args));
 	TRY(dev->ops->stream_create(dev, &ring->stream));
 	l.doors = dev->sleeps ? ring->doors : NULL;
 	TRY(dev->ops->launch(dev, ring->stream, &l));
 	*ret_ring = ring;
 	ring = NULL;
 out:
-	if (ring && ring->stream)
-		dev->ops->stream_destroy(dev, ring->stream);
-	if (ring && ring->shared)
-		dev->ops->free_mapped(dev, ring->shared);
-	free(ring);
+	release(ring);
 	return r;
 }
 
@@ -126,10 +151,12 @@ uint64_t gantry_unpack_ring_done(struct gantry_unpack_ring *ring)
 	return ring->seen = least;
 }
 
-static void ring_doors(struct gantry_unpack_ring *ring)
+/* Sequentially consistent, not only a release: it stands before the look at `waiting`. Block 0 tells the others. */
+static void store_posted(struct gantry_unpack_ring *ring, uint64_t word)
 {
-	for (uint32_t b = 0; ring->dev->sleeps && b < ring->blocks; b++)
-		gantry_door_ring(&ring->doors[b]);
+	__atomic_store_n(&ring->shared->posted, word, __ATOMIC_SEQ_CST);
+	if (ring->dev->sleeps)
+		gantry_door_ring(&ring->doors[0]);
 }
 
 gantry_result gantry_unpack_ring_post(struct gantry_unpack_ring *ring, const struct gantry_unpack_job *job,
@@ -141,9 +168,7 @@ gantry_result gantry_unpack_ring_post(struct gantry_unpack_ring *ring, const str
 		return GANTRY_AGAIN;
 	ring->jobs[number & (ring->entries - 1)] = *job;
 	ring->posted = number + 1;
-	/* Sequentially consistent, not only a release: it stands before the look at `waiting`. */
-	__atomic_store_n(&ring->shared->posted, number + 1, __ATOMIC_SEQ_CST);
-	ring_doors(ring);
+	store_posted(ring, number + 1);
 	if (ret_number)
 		*ret_number = number;
 	return GANTRY_OK;
@@ -164,6 +189,8 @@ static void tell_block(const struct gantry_unpack_ring *ring, uint32_t b, char *
 
 	if (!m)
 		return;
+	if (b == 0)
+		n += (size_t)snprintf(text + n, len - n, ", handed on %llu", (unsigned long long)look(&m->relayed));
 	n += (size_t)snprintf(text + n, len - n, ", taken %llu, its warps have left",
 			      (unsigned long long)look(&m->took));
 	for (uint32_t w = 0; w < GANTRY_UNPACK_WARPS && n < len; w++)
@@ -232,7 +259,9 @@ out:
 void gantry_unpack_ring_abort(struct gantry_unpack_ring *ring)
 {
 	__atomic_store_n(&ring->shared->abort, 1, __ATOMIC_SEQ_CST);
-	ring_doors(ring);
+	/* Each block looks at it for itself. */
+	for (uint32_t b = 0; ring->dev->sleeps && b < ring->blocks; b++)
+		gantry_door_ring(&ring->doors[b]);
 }
 
 /* Until the kernel has ended. */
@@ -255,8 +284,7 @@ gantry_result gantry_unpack_ring_destroy(struct gantry_unpack_ring *ring, uint64
 
 	if (!ring)
 		return GANTRY_OK;
-	__atomic_store_n(&ring->shared->posted, ring->posted | GANTRY_UNPACK_STOP, __ATOMIC_SEQ_CST);
-	ring_doors(ring);
+	store_posted(ring, ring->posted | GANTRY_UNPACK_STOP);
 	e = ended(ring, timeout_ns);
 	if (e == GANTRY_AGAIN) {
 		tell(ring);
@@ -272,9 +300,7 @@ gantry_result gantry_unpack_ring_destroy(struct gantry_unpack_ring *ring, uint64
 				(unsigned long long)ring->posted);
 	else
 		r = e;
-	ring->dev->ops->stream_destroy(ring->dev, ring->stream);
-	ring->dev->ops->free_mapped(ring->dev, ring->shared);
-	free(ring);
+	release(ring);
 out:
 	return r;
 }

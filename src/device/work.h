@@ -2,6 +2,7 @@
 #ifndef GANTRY_DEVICE_WORK_H
 #define GANTRY_DEVICE_WORK_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "abi/unpack.h"
@@ -160,22 +161,39 @@ struct gantry_unpack_done {
 	uint64_t jobs; /* written by the block: it has done its share of all jobs below this */
 	char pad[120];
 };
+/* In the device's memory: a job as block 0 hands it on. */
+enum { GANTRY_UNPACK_RELAYED = 64 };
+struct gantry_unpack_relay {
+	struct gantry_unpack_job job;
+	struct gantry_unpack_desc descs[GANTRY_UNPACK_RELAYED]; /* the job's, if it has no more than these */
+};
 struct gantry_unpack_ring_args {
 	const uint64_t *posted; /* jobs posted, and GANTRY_UNPACK_STOP */
 	const struct gantry_unpack_job *jobs;
+	uint64_t *relayed;		   /* device memory: jobs that block 0 has handed on, and GANTRY_UNPACK_STOP */
+	struct gantry_unpack_relay *relay; /* device memory: as many as jobs */
 	struct gantry_unpack_done *done;   /* by block */
 	uint64_t mask;			   /* entries - 1 */
 	struct gantry_door *door;	   /* of the host that waits for done; NULL: it never sleeps */
+	struct gantry_door *doors;	   /* of the blocks, for block 0 to ring; NULL: they never sleep */
 	struct gantry_unpack_marks *marks; /* by block; NULL: nobody wants to know */
 };
 /* Mapped memory: how far a block has come, for the case that it comes no further. */
 enum { GANTRY_UNPACK_WARPS = 16 };
 struct gantry_unpack_marks {
-	uint64_t took; /* all lanes have heard of jobs below it */
-	char pad[120];
+	uint64_t took;	  /* all lanes have heard of jobs below it */
+	uint64_t relayed; /* block 0: it has handed on jobs below it */
+	char pad[112];
 	uint64_t left[GANTRY_UNPACK_WARPS]; /* warp w has ended its part of all jobs below it */
 };
 #define GANTRY_UNPACK_STOP (1ull << 63)
+
+#ifndef __cplusplus /* nvcc reads this as C++ */
+_Static_assert(sizeof(struct gantry_unpack_job) == 64, "jobs are copied in whole vectors, and do not straddle lines");
+_Static_assert(sizeof(struct gantry_unpack_relay) % 16 == 0, "descriptors are loaded 16 bytes at a time");
+_Static_assert(offsetof(struct gantry_unpack_job, bounce) == 16 && offsetof(struct gantry_unpack_job, gather) == 32,
+	       "a job is read in pairs of words: descs and n, bounce and dst, gather");
+#endif
 
 /* As NCCL's kernels unpack: for comparison. */
 struct gantry_unpack_seed_args {

@@ -45,6 +45,19 @@ DEV void dev_store16(void *p, uint4 v)
 		     : "memory");
 }
 
+DEV void dev_copy16(void *dst, const void *src)
+{
+	dev_store16(dst, dev_load16_once(src));
+}
+DEV void dev_read2(const void *p, uint64_t *ret_a, uint64_t *ret_b)
+{
+	uint64_t a, b;
+
+	asm volatile("ld.global.v2.u64 {%0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(p) : "memory");
+	*ret_a = a;
+	*ret_b = b;
+}
+
 /* Loads and stores of those lanes only for which `yes`, without a branch; others get what was in the register. */
 DEV uint4 dev_load16_if(const void *p, int yes)
 {

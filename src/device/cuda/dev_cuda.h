@@ -8,6 +8,7 @@
  *                    it see what the releasing side wrote
  *   st.release.sys   waits until every write of this block (those ordered before by a barrier included) is visible to
  *                    the system, then stores; over PCIe that wait is a round trip
+ *   *.acquire.gpu, *.release.gpu   the same among the blocks of one GPU: neither leaves it
  *   *.relaxed.sys    goes to where the whole system sees it, and orders nothing
  *
  * Every address here is global memory: device memory, or host memory mapped into the device. Loads of payload are weak
@@ -143,6 +144,17 @@ DEV void dev_store_relaxed(uint64_t *p, uint64_t v)
 DEV void dev_store_relaxed32(uint32_t *p, uint32_t v)
 {
 	asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+DEV uint64_t dev_load_device(const uint64_t *p)
+{
+	uint64_t v;
+
+	asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+	return v;
+}
+DEV void dev_store_device(uint64_t *p, uint64_t v)
+{
+	asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 DEV void dev_post_count(uint64_t *p, uint64_t v)
 {

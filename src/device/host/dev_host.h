@@ -149,6 +149,14 @@ DEV void dev_store_relaxed32(uint32_t *p, uint32_t v)
 {
 	__atomic_store_n(p, v, __ATOMIC_RELAXED);
 }
+DEV uint64_t dev_load_device(const uint64_t *p)
+{
+	return dev_load(p);
+}
+DEV void dev_store_device(uint64_t *p, uint64_t v)
+{
+	dev_store(p, v);
+}
 DEV void dev_post_count(uint64_t *p, uint64_t v)
 {
 	dev_store(p, v);
@@ -226,6 +234,16 @@ DEV uint64_t dev_gather8(const char *p, uint32_t n)
 		for (uint32_t i = 0; i < n; i++)
 			v |= (uint64_t)(unsigned char)p[i] << 8 * i;
 	return v;
+}
+DEV void dev_read2(const void *p, uint64_t *ret_a, uint64_t *ret_b)
+{
+	memcpy(ret_a, p, 8);
+	memcpy(ret_b, (const char *)p + 8, 8);
+}
+DEV void dev_copy16(void *dst, const void *src)
+{
+	DEV_DELAY();
+	memcpy(dst, src, 16);
 }
 DEV void dev_scatter8(char *p, uint64_t v, uint32_t n)
 {

@@ -9,6 +9,7 @@
 #include "base/list.h"
 #include "device/cuda/driver.h"
 #include "device/device.h"
+#include "device/wait.h"
 
 enum {
 	CUDA_WARP = 32,
@@ -16,15 +17,36 @@ enum {
 	CUDA_MAX_GPUS = 64,   /* bits of `peers` */
 };
 
+enum { CUDA_NOTES = 4096 };
+
+/* A copy that is wanted. */
+struct cuda_note {
+	cu_ptr dst, src;
+	size_t size;
+};
+
 /* A queue of copies: move.c. */
 struct cuda_way {
-	pthread_mutex_t lock; /* of tickets, and of the order of marks in the stream */
-	cu_stream stream;     /* owned */
-	uint32_t *word;	      /* in mapped memory: the last ticket that was reached; written by the GPU */
-	cu_ptr word_dev;      /* the same for the GPU */
-	uint64_t tickets;     /* given out */
-	int since;	      /* atomic: copies were begun after the last one */
-	uint32_t looks;	      /* relaxed */
+	pthread_mutex_t lock; /* of the notes */
+	struct cuda_note notes[CUDA_NOTES];
+	uint64_t put;	/* notes so far; atomic, written with the lock */
+	uint64_t taken; /* by the mover */
+
+	cu_stream stream;    /* owned */
+	uint32_t *word;	     /* in mapped memory: so many notes' copies are over; written by the GPU */
+	cu_ptr word_dev;     /* the same for the GPU */
+	gantry_result error; /* atomic: nothing is copied any more */
+	/* The mover's. */
+	uint64_t last, before; /* notes that the last batch and the one before it ended with */
+	uint64_t asked;	       /* when the driver was asked last, ns */
+};
+
+/* The thread that makes the calls: from the first note on. */
+struct cuda_mover {
+	pthread_mutex_t lock; /* of starting it */
+	pthread_t thread;
+	int runs, stop; /* atomic */
+	struct gantry_door door;
 };
 
 struct cuda_gpu {
@@ -34,6 +56,7 @@ struct cuda_gpu {
 	cu_context ctx; /* the primary context: the one that the CUDA runtime, PyTorch and NCCL use */
 	cu_stream side; /* non-blocking, for copies and clearing that must wait for nobody's kernels */
 	struct cuda_way ways[GANTRY_WAYS];
+	struct cuda_mover mover;
 	void *words; /* owned, mapped: theirs */
 	uint32_t sms;
 	int writes_ordering, flush_options; /* of NICs' writes: what the driver says */

@@ -90,7 +90,7 @@ struct emu_binding {
 	pthread_mutex_t lock; /* of everything below; inside a flow's */
 	uint32_t *free;	      /* owned: stack of slots; mirrored: the order of groups, see emulated_slots.c */
 	uint64_t *bits;	      /* owned: mirrored: free slots of each group; else NULL */
-	uint32_t nfree, at;   /* at: mirrored: where in the order slots are taken */
+	uint32_t nfree, at;   /* at: mirrored: which group in the order is the next that a flow takes */
 	int starved;	      /* until resume_ns and a page is free, for all flows */
 	int said;	      /* that it starves: then also that it is over */
 	uint64_t starved_ns, resume_ns;
@@ -125,7 +125,8 @@ struct emu_flow {
 	struct gantry_list link;     /* of the binding's flows, under its lock */
 	uint32_t number;	     /* from 1 */
 	char peer[GANTRY_ADDR_TEXT];
-	uint32_t held; /* atomic: slots */
+	uint32_t held;	/* atomic: slots */
+	uint32_t group; /* mirrored: that it takes slots of; the binding's lock */
 
 	/* The receiving thread's. */
 	uint64_t random;

@@ -117,20 +117,23 @@ out:
 	return r;
 }
 
-/* With the lock; there are n. */
-static void take_free(struct emu_binding *b, uint32_t *ret_slots, uint32_t n)
+/* With the lock; there are n. Each flow goes through groups of its own, as long as there are enough. */
+static void take_free(struct emu_flow *f, uint32_t *ret_slots, uint32_t n)
 {
+	struct emu_binding *b = f->binding;
+
 	b->nfree -= n;
 	for (uint32_t i = 0; !b->mirrored && i < n; i++)
 		ret_slots[i] = b->free[b->nfree + n - 1 - i];
 	for (uint32_t i = 0; b->mirrored && i < n;) {
-		uint32_t group = b->free[b->at];
-		uint64_t *bits = &b->bits[group];
+		uint64_t *bits = &b->bits[f->group];
 
 		for (; *bits && i < n; *bits &= *bits - 1)
-			ret_slots[i++] = group * EMU_GROUP + (uint32_t)__builtin_ctzll(*bits);
-		if (!*bits)
+			ret_slots[i++] = f->group * EMU_GROUP + (uint32_t)__builtin_ctzll(*bits);
+		if (!*bits) {
+			f->group = b->free[b->at];
 			b->at = (b->at + 1) % groups_of(b);
+		}
 	}
 }
 
@@ -148,7 +151,7 @@ EMU uint32_t emu_slots_take(struct emu_flow *f, uint32_t least, uint32_t want, u
 		starved_ns = b->starved && b->said ? b->starved_ns : 0;
 		b->starved = 0;
 		n = want < b->nfree ? want : b->nfree;
-		take_free(b, ret_slots, n);
+		take_free(f, ret_slots, n);
 	}
 	pthread_mutex_unlock(&b->lock);
 

@@ -103,6 +103,9 @@ static int pull(struct tcp_lane *lane)
 	uint64_t chunk;
 	int far;
 
+	/* Helpers ask all the time while a message waits for its acknowledgement: not with the lock. */
+	if (!__atomic_load_n(&l->bulk_bytes, __ATOMIC_RELAXED))
+		return 0;
 	if (l->rails > 1)
 		tcp_rail_weigh(lane);
 	pthread_mutex_lock(&l->mu);
@@ -123,7 +126,7 @@ static int pull(struct tcp_lane *lane)
 		__atomic_store_n(&tx->next_try, gantry_ticks() + gantry_ticks_of_ns(SLOW_PAUSE_NS), __ATOMIC_RELAXED);
 		return -1;
 	}
-	l->bulk_bytes -= chunk;
+	__atomic_store_n(&l->bulk_bytes, l->bulk_bytes - chunk, __ATOMIC_RELAXED);
 	__atomic_store_n(&tx->queued, tx->queued + chunk, __ATOMIC_RELAXED);
 	if (s->next == 0)
 		s->needs_ack = sent_by_reference(l, s);

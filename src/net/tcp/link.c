@@ -349,7 +349,7 @@ void tcp_link_close_tx(struct tcp_link *l)
 	pthread_mutex_lock(&l->mu);
 	gantry_list_init(&l->eager);
 	gantry_list_init(&l->bulk);
-	l->bulk_bytes = 0;
+	__atomic_store_n(&l->bulk_bytes, 0, __ATOMIC_RELAXED);
 	gantry_list_init(&l->unacked);
 	tcp_txmem_close(l);
 	tcp_stage_close(l);

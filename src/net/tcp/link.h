@@ -277,7 +277,7 @@ struct tcp_link {
 	uint64_t next_seq, peer_done;
 	uint32_t peer_done_bits; /* of the messages behind the first one that is not done */
 	uint64_t eager_out, peer_consumed;
-	uint64_t bulk_bytes;   /* of bulk messages, not yet given to lanes */
+	uint64_t bulk_bytes;   /* of bulk messages, not yet given to lanes; read without mu as well */
 	uint64_t bulk_sent;    /* bulk messages given to the kernel whole */
 	uint32_t tx_pending;   /* relaxed hint: something waits on the control lane */
 	uint32_t bulk_pending; /* relaxed hint: bulk messages wait or are on their way */

@@ -117,7 +117,7 @@ static void number(struct tcp_link *l, struct tcp_send *s, struct tcp_tag *t)
 static void post_bulk(struct tcp_link *l, struct tcp_send *s)
 {
 	gantry_list_append(&l->bulk, &s->head.node);
-	l->bulk_bytes += s->size;
+	__atomic_store_n(&l->bulk_bytes, l->bulk_bytes + s->size, __ATOMIC_RELAXED);
 }
 
 static void trace(const struct tcp_link *l, const struct tcp_send *s, const char *from)

@@ -332,8 +332,8 @@ static void on_a_gpu(void)
 	CHECK_OK(devmem_table_begin(&w.t, 9000, NULL));
 	CHECK_OK(arrive(0, 100, 0)); /* small, but describing it is cheaper than a copy by the device */
 	CHECK_EQ(w.t.landed_bytes, 0);
-	CHECK_OK(arrive_host(8900, 100));
 	fake->hold = 1;
+	CHECK_OK(arrive_host(8900, 100));
 	CHECK_EQ(devmem_table_ready(&w.t), GANTRY_AGAIN);
 	CHECK_EQ(devmem_table_ready(&w.t), GANTRY_AGAIN);
 	*fake->held_word = fake->held_value; /* the copy is over */

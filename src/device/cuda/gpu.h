@@ -9,7 +9,6 @@
 #include "base/list.h"
 #include "device/cuda/driver.h"
 #include "device/device.h"
-#include "device/wait.h"
 
 enum {
 	CUDA_WARP = 32,
@@ -29,24 +28,15 @@ struct cuda_note {
 struct cuda_way {
 	pthread_mutex_t lock; /* of the notes */
 	struct cuda_note notes[CUDA_NOTES];
-	uint64_t put;	/* notes so far; atomic, written with the lock */
-	uint64_t taken; /* by the mover */
-
-	cu_stream stream;    /* owned */
-	uint32_t *word;	     /* in mapped memory: so many notes' copies are over; written by the GPU */
-	cu_ptr word_dev;     /* the same for the GPU */
+	uint64_t put, taken; /* notes so far, and those whose copies were begun; atomic, written with the lock */
+	int at_driver;	     /* atomic: somebody makes the calls, for all */
 	gantry_result error; /* atomic: nothing is copied any more */
-	/* The mover's. */
-	uint64_t last, before; /* notes that the last batch and the one before it ended with */
-	uint64_t asked;	       /* when the driver was asked last, ns */
-};
 
-/* The thread that makes the calls: from the first note on. */
-struct cuda_mover {
-	pthread_mutex_t lock; /* of starting it */
-	pthread_t thread;
-	int runs, stop; /* atomic */
-	struct gantry_door door;
+	cu_stream stream; /* owned */
+	uint32_t *word;	  /* in mapped memory: so many notes' copies are over; written by the GPU */
+	cu_ptr word_dev;  /* the same for the GPU */
+	uint64_t marked;  /* what the word will be when all that was begun is over; of who is at the driver */
+	uint32_t looks;	  /* relaxed */
 };
 
 struct cuda_gpu {
@@ -56,7 +46,6 @@ struct cuda_gpu {
 	cu_context ctx; /* the primary context: the one that the CUDA runtime, PyTorch and NCCL use */
 	cu_stream side; /* non-blocking, for copies and clearing that must wait for nobody's kernels */
 	struct cuda_way ways[GANTRY_WAYS];
-	struct cuda_mover mover;
 	void *words; /* owned, mapped: theirs */
 	uint32_t sms;
 	int writes_ordering, flush_options; /* of NICs' writes: what the driver says */

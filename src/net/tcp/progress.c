@@ -11,7 +11,7 @@
 #include "net/tcp/stage.h"
 #include "net/tcp/unpack.h"
 
-enum { SELDOM = 200, PATIENCE = 10 }; /* paces */
+enum { SELDOM = 200, PATIENCE = 100 }; /* paces */
 
 /*
  * While helpers move bulk bytes, the user's thread keeps its hands free: it has other connections and a GPU to look

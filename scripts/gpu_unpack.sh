@@ -3,7 +3,7 @@
 # has a time limit of its own, so that one that hangs does not cost the others their turn. Output to $OUT if set.
 #
 #   scripts/gpu_unpack.sh [PART...]
-#   parts: device kernels reduce ring tune sanitize bench check2 check4 shapes soak rx pieces example
+#   parts: device kernels reduce ring sanitize bench check2 check4 shapes soak rx pieces example
 #   none named: device kernels reduce bench check2 rx
 cd "$(dirname "$0")/.." || exit 1
 out=${OUT:-/tmp/gpu-out}
@@ -22,7 +22,7 @@ rows()
 	timeout "$limit" "$@" >"$out/$name.jsonl" 2>"$out/$name.err" || { echo "$name: rc $?"; tail -n 8 "$out/$name.err"; }
 	python3 - "$out/$name.jsonl" <<'PY'
 import json, sys
-fields = ("kind", "shape", "form", "blocks", "gbs", "seed_gbs", "copy_gbs", "ratio_seed", "ratio_copy", "ratio_two_step", "path", "raw_gbs", "pcie_gbs", "ratio",
+fields = ("kind", "shape", "blocks", "lanes", "gbs", "seed_gbs", "copy_gbs", "ratio_seed", "ratio_copy", "ratio_two_step", "path", "raw_gbs", "pcie_gbs", "ratio",
           "piece_ratio", "us", "us_per_job", "launch_us", "wrong")
 for line in open(sys.argv[1]):
     if not line.startswith("{") or '"machine"' in line and '"wrong"' not in line:
@@ -45,7 +45,6 @@ for part in "$@"; do
 	kernels) rows kernels 60 $tool perf unpack --device cuda --json --kind unpack ;;
 	reduce) rows reduce 60 $tool perf unpack --device cuda --json --kind reduce ;;
 	ring) rows ring 40 $tool perf unpack --device cuda --json --kind ring ;;
-	tune) rows tune 40 $tool perf unpack --device cuda --json --tune ;;
 	sanitize) CHECK=1 timeout 80 bash tests/gpu/unpack.sh 2>&1 | tail -n 40 ;;
 	bench) ROUNDS=${ROUNDS:-2} SIZES=${SIZES:-1048576,16777216,134217728} nccl bench 100 ;;
 	check2 | check4) LIMIT=110 RANKS=${part#check} nccl check 120 ;;

@@ -9,7 +9,6 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "cmd.h"
-#include "device/unpack_forms.h"
 #include "json.h"
 #include "options.h"
 #include "perf_unpack.h"
@@ -18,26 +17,25 @@
 enum { LIST_MAX = 1 << 16 };
 enum kind { KIND_UNPACK, KIND_REDUCE, KIND_RING, KIND_ALL };
 
-/* "8,32,all": numbers of blocks, `all` for as many as run at once. */
+/* "8,32,all": numbers of blocks, `all` for the whole device. */
 static gantry_result read_blocks(struct unpack_bench *b, const char *list)
 {
 	gantry_result r = GANTRY_OK;
-	uint32_t all = b->dev->max_blocks;
 	const char *p = list;
 
 	while (*p) {
-		char *end = (char *)p;
-		unsigned long n = strncmp(p, "all", 3) == 0 ? all : strtoul(p, &end, 10);
+		const int all = strncmp(p, "all", 3) == 0;
+		char *end = (char *)p + (all ? 3 : 0);
+		unsigned long n = all ? UNPACK_ALL : strtoul(p, &end, 10);
 
-		end = strncmp(p, "all", 3) == 0 ? (char *)p + 3 : end;
-		if (end == p || (*end != ',' && *end) || (*end && !end[1]) || n < 1 || n > LIST_MAX)
+		if (end == p || (*end != ',' && *end) || (*end && !end[1]) || (n < 1 && !all) || n > LIST_MAX)
 			FAIL(GANTRY_ERR_INVALID, "--blocks %s: numbers of at least 1, or all, with commas between",
 			     list);
 		if (b->nblocks == UNPACK_BLOCKS_MAX)
 			FAIL(GANTRY_ERR_INVALID, "--blocks %s: more than %d", list, UNPACK_BLOCKS_MAX);
-		if (n > all)
+		if (n > b->dev->max_blocks)
 			FAIL(GANTRY_ERR_LIMIT, "--blocks %lu: %s runs %u at the same time", n,
-			     gantry_device_name(b->dev), all);
+			     gantry_device_name(b->dev), b->dev->max_blocks);
 		b->blocks[b->nblocks++] = (uint32_t)n;
 		p = *end ? end + 1 : end;
 	}
@@ -64,8 +62,8 @@ static void print_head(const struct unpack_bench *b, const char *command)
 		json_end(&j);
 		return;
 	}
-	printf("# %s\n# machine: %s; commit %s\n# device: %s, blocks of %u lanes; medians of %d repeats\n", command,
-	       machine, GANTRY_COMMIT, gantry_device_name(b->dev), b->dev->default_lanes, b->o->repeats);
+	printf("# %s\n# machine: %s; commit %s\n# device: %s; medians of %d repeats\n", command, machine, GANTRY_COMMIT,
+	       gantry_device_name(b->dev), b->o->repeats);
 	printf("# GB/s of payload; seed: NCCL's loop, copy: a plain copy on the device\n#\n");
 }
 
@@ -76,16 +74,11 @@ static void print_json(const struct unpack_row *w)
 	json_begin(&j, stdout);
 	json_str(&j, "kind", w->kind);
 	json_str(&j, "shape", w->shape);
-	if (w->form)
-		json_str(&j, "form", w->form);
 	json_int(&j, "blocks", w->blocks);
+	json_int(&j, "lanes", w->lanes);
 	json_int(&j, "bytes", (int64_t)w->bytes);
 	json_int(&j, "frags", (int64_t)w->frags);
-	if (w->form) {
-		json_num(&j, "gbs", w->gbs);
-		json_num(&j, "copy_gbs", w->copy_gbs);
-		json_num(&j, "ratio_copy", w->gbs / w->copy_gbs);
-	} else if (strcmp(w->kind, "unpack") == 0) {
+	if (strcmp(w->kind, "unpack") == 0) {
 		json_num(&j, "gbs", w->gbs);
 		json_num(&j, "seed_gbs", w->seed_gbs);
 		json_num(&j, "copy_gbs", w->copy_gbs);
@@ -135,7 +128,7 @@ static void print_row(const struct unpack_row *w)
 
 	for (int i = 0; i < 5; i++)
 		figure(v[i], i >= 3 ? 3 : i == 2 && !unpack ? 0 : 2, text[i], sizeof(text[i]));
-	printf(" %-7s %-9s %7u %11llu %9s %9s %9s %10s %10s %7llu\n", w->kind, w->shape, w->blocks,
+	printf(" %-7s %-9s %7u %5u %11llu %9s %9s %9s %10s %10s %7llu\n", w->kind, w->shape, w->blocks, w->lanes,
 	       (unsigned long long)w->bytes, text[0], text[1], text[2], text[3], text[4], (unsigned long long)w->wrong);
 }
 
@@ -146,22 +139,8 @@ static void print_columns(const char *kind)
 					       {"us_per_job", "launch_us", "jobs/s", "ratio", ""}};
 	const char *const *n = names[strcmp(kind, "unpack") == 0 ? 0 : strcmp(kind, "reduce") == 0 ? 1 : 2];
 
-	printf("#%-7s %-9s %7s %11s %9s %9s %9s %10s %10s %7s\n", "kind", "shape", "blocks", "bytes", n[0], n[1], n[2],
-	       n[3], n[4], "wrong");
-}
-
-/* The table of forms is another one. */
-static void print_form(const struct unpack_row *w, const char **last)
-{
-	char text[3][32];
-
-	if (!*last)
-		printf("#%-9s %-32s %7s %9s %9s %10s %7s\n", "shape", "form", "blocks", "gbs", "copy_gbs", "ratio_copy",
-		       "wrong");
-	*last = w->kind;
-	printf(" %-9s %-32s %7u %9s %9s %10s %7llu\n", w->shape, w->form, w->blocks,
-	       figure(w->gbs, 2, text[0], sizeof(text[0])), figure(w->copy_gbs, 2, text[1], sizeof(text[1])),
-	       figure(w->gbs / w->copy_gbs, 3, text[2], sizeof(text[2])), (unsigned long long)w->wrong);
+	printf("#%-7s %-9s %7s %5s %11s %9s %9s %9s %10s %10s %7s\n", "kind", "shape", "blocks", "lanes", "bytes", n[0],
+	       n[1], n[2], n[3], n[4], "wrong");
 }
 
 static void print(const struct unpack_bench *b, const struct unpack_row *w, const char **last)
@@ -169,10 +148,6 @@ static void print(const struct unpack_bench *b, const struct unpack_row *w, cons
 	if (b->o->json) {
 		print_json(w);
 		fflush(stdout); /* a row that was measured is not lost with the next */
-		return;
-	}
-	if (w->form) {
-		print_form(w, last);
 		return;
 	}
 	if (!*last || strcmp(*last, w->kind) != 0)
@@ -215,34 +190,12 @@ out:
 	return r;
 }
 
-/* Every form of the kernel, beside a copy. One that does not run here is told and left out. */
-static gantry_result tune_shape(struct unpack_bench *b, enum unpack_shape shape, const char **last, uint64_t *wrong)
-{
-	gantry_result r = GANTRY_OK, e;
-	struct unpack_row row;
-
-	TRY(unpack_bench_load(b, shape));
-	for (int k = 0; k < b->nblocks; k++)
-		for (int form = 0; form < GANTRY_UNPACK_FORM_COUNT; form++) {
-			e = unpack_measure_form(b, shape, form, b->blocks[k], &row);
-			if (e == GANTRY_ERR_LIMIT) /* has been logged */
-				continue;
-			TRY(e);
-			print(b, &row, last);
-			*wrong += row.wrong;
-		}
-out:
-	return r;
-}
-
 static gantry_result measure(struct unpack_bench *b, const enum unpack_shape *shapes, int nshapes, uint64_t *wrong)
 {
 	gantry_result r = GANTRY_OK;
 	const char *last = NULL;
 
-	for (int i = 0; i < nshapes && b->o->tune; i++)
-		TRY(tune_shape(b, shapes[i], &last, wrong));
-	for (int kind = KIND_UNPACK; kind <= KIND_RING && !b->o->tune; kind++)
+	for (int kind = KIND_UNPACK; kind <= KIND_RING; kind++)
 		for (int i = 0; i < nshapes; i++)
 			if ((b->o->kind == kind || b->o->kind == KIND_ALL) && wanted((enum kind)kind, shapes[i]))
 				TRY(measure_shape(b, (enum kind)kind, shapes[i], &last, wrong));
@@ -258,12 +211,11 @@ static const struct option_spec specs[] = {
 	{0, OPTION_INT, "gpu", AT(gpu), 0, 1023, NULL, "N", "which GPU (0)"},
 	{0, OPTION_CHOICE, "shape", AT(shape), 0, 0, UNPACK_SHAPES(X) "all", NULL, "what the fragments look like (all)"},
 	{0, OPTION_CHOICE, "kind", AT(kind), 0, 0, "unpack|reduce|ring|all", NULL, "which kernels; ring: with shape aligned only (all)"},
-	{0, OPTION_TEXT, "blocks", AT(blocks), 0, 0, NULL, "LIST", "numbers of blocks; all: as many as run at once (8,32,all; host: 1,2)"},
+	{0, OPTION_TEXT, "blocks", AT(blocks), 0, 0, NULL, "LIST", "numbers of blocks; all: the whole device (8,32,all; host: 1,2)"},
 	{'e', OPTION_SIZE, "bytes", AT(bytes), 16, 2ull << 30, NULL, "SIZE", "payload of a message (512M; host: 32M)"},
 	{0, OPTION_COUNT, "seed", AT(seed), 0, UINT64_MAX, NULL, "N", "of the order of the pages and of all that is random (1)"},
 	{0, OPTION_INT, "repeats", AT(repeats), 1, UNPACK_REPEATS_MAX, NULL, "R", "repeats; medians are reported (7)"},
 	{0, OPTION_FLAG, "check-only", AT(check_only), 0, 0, NULL, NULL, "checks every byte and times nothing"},
-	{0, OPTION_FLAG, "tune", AT(tune), 0, 0, NULL, NULL, "forms of the kernel beside a copy, shapes aligned and odd with all blocks if not told otherwise"},
 	{0, OPTION_FLAG, "json", AT(json), 0, 0, NULL, NULL, "JSON lines"},
 };
 #undef X
@@ -280,9 +232,7 @@ static const struct option_set set = {
 
 static const char *default_blocks(const struct unpack_opts *o)
 {
-	if (o->device != GANTRY_DEVICE_CUDA)
-		return "1,2";
-	return o->tune ? "all" : "8,32,all";
+	return o->device == GANTRY_DEVICE_CUDA ? "8,32,all" : "1,2";
 }
 
 int cmd_perf_unpack(int argc, char **argv)
@@ -307,8 +257,7 @@ int cmd_perf_unpack(int argc, char **argv)
 	}
 	o.bytes -= o.bytes % 16; /* whole elements */
 	for (int i = 0; i < UNPACK_SHAPE_COUNT; i++)
-		if (o.shape == i ||
-		    (o.shape == UNPACK_SHAPE_COUNT && (!o.tune || i == UNPACK_ALIGNED || i == UNPACK_ODD)))
+		if (o.shape == i || o.shape == UNPACK_SHAPE_COUNT)
 			shapes[nshapes++] = (enum unpack_shape)i;
 	r = gantry_params_load(0);
 	if (r == GANTRY_OK)

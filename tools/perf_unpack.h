@@ -13,6 +13,10 @@
 
 enum { UNPACK_REPEATS_MAX = 101, UNPACK_BLOCKS_MAX = 16, UNPACK_GUARD = 4096 };
 
+/* As a number of blocks: the whole device. Unpacking has the launch that is best for the list, everything else as many
+ * blocks as run at the same time. */
+enum { UNPACK_ALL = 0 };
+
 /* X(NAME, "name") in the order of --shape. */
 #define UNPACK_SHAPES(X)                                                                                               \
 	X(ALIGNED, aligned)                                                                                            \
@@ -32,7 +36,7 @@ enum unpack_shape {
 extern const char *const unpack_shape_names[UNPACK_SHAPE_COUNT];
 
 struct unpack_opts {
-	int device, gpu, shape, kind, repeats, json, check_only, tune;
+	int device, gpu, shape, kind, repeats, json, check_only;
 	uint64_t bytes, seed;
 	const char *blocks;
 };
@@ -56,14 +60,12 @@ struct unpack_bench {
 	struct gantry_device *dev;
 	struct gantry_stream *stream;
 	struct gantry_dev_event *from, *to;
-	uint32_t blocks[UNPACK_BLOCKS_MAX];
+	uint32_t blocks[UNPACK_BLOCKS_MAX]; /* UNPACK_ALL among them */
 	int nblocks;
 	char *pool, *dst, *tmp;		  /* device; dst and tmp stand between guards */
 	struct gantry_unpack_desc *descs; /* device */
 	uint64_t pool_bytes, dst_bytes, max_descs;
 	char *page, *msg;     /* host: the pool and a message as they should be */
-	uint32_t *turn;	      /* device: a counter for --tune, 0 between launches */
-	int form;	      /* of UNPACK_TUNED */
 	int stuck;	      /* a kernel does not end: nothing may be freed, which would be to wait for it */
 	uint64_t *wrong;      /* mapped */
 	uint64_t *wrong_dev;  /* the same for kernels */
@@ -71,12 +73,11 @@ struct unpack_bench {
 };
 
 struct unpack_row {
-	const char *kind; /* unpack, reduce, ring or tune */
+	const char *kind; /* unpack, reduce or ring */
 	const char *shape;
-	const char *form; /* tune */
-	uint32_t blocks;
+	uint32_t blocks, lanes; /* of Gantry's own kernel */
 	uint64_t bytes, frags, wrong;
-	double gbs, seed_gbs, copy_gbs;	    /* unpack; tune: without seed_gbs */
+	double gbs, seed_gbs, copy_gbs;	    /* unpack */
 	double fused_gbs, two_step_gbs;	    /* reduce */
 	double jobs, us_per_job, launch_us; /* ring: jobs per second, with the ring full */
 };
@@ -93,16 +94,14 @@ gantry_result unpack_measure_reduce(struct unpack_bench *b, enum unpack_shape sh
 				    struct unpack_row *ret);
 gantry_result unpack_measure_ring(struct unpack_bench *b, uint32_t blocks, struct unpack_row *ret);
 
-/* A form of unpack_forms.h. */
-gantry_result unpack_measure_form(struct unpack_bench *b, enum unpack_shape shape, int form, uint32_t blocks,
-				  struct unpack_row *ret);
-
 /* The ways that are compared: each puts work into the stream. */
-enum unpack_way { UNPACK_OURS, UNPACK_SEED, UNPACK_COPY, UNPACK_FUSED, UNPACK_TWO_STEP, UNPACK_TUNED, UNPACK_WAYS };
+enum unpack_way { UNPACK_OURS, UNPACK_SEED, UNPACK_COPY, UNPACK_FUSED, UNPACK_TWO_STEP, UNPACK_WAYS };
 gantry_result unpack_enqueue(struct unpack_bench *b, enum unpack_way way, uint32_t blocks);
 /* Medians, in GB/s of payload. */
 gantry_result unpack_time(struct unpack_bench *b, const enum unpack_way *ways, int n, uint32_t blocks, double *ret_gbs);
 
+/* Blocks and lanes of a kernel's launch. */
+struct gantry_launch unpack_shape_of(const struct unpack_bench *b, enum gantry_kernel kernel, uint32_t blocks);
 /* Parts that the ring's measurement shares. */
 gantry_result unpack_launch(struct unpack_bench *b, uint32_t blocks, enum gantry_kernel kernel, const void *args,
 			    size_t size);

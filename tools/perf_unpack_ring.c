@@ -127,9 +127,11 @@ gantry_result unpack_measure_ring(struct unpack_bench *b, uint32_t blocks, struc
 {
 	gantry_result r = GANTRY_OK, e;
 	struct ring_bench t = {.b = b, .jobs = (b->l.n + JOB_FRAGS - 1) / JOB_FRAGS};
+	struct gantry_launch l = unpack_shape_of(b, GANTRY_KERNEL_UNPACK_RING, blocks);
 	struct unpack_row row = {.kind = "ring",
 				 .shape = "aligned",
-				 .blocks = blocks,
+				 .blocks = l.blocks,
+				 .lanes = l.lanes,
 				 .bytes = b->l.bytes / b->l.n * JOB_FRAGS,
 				 .frags = JOB_FRAGS,
 				 .jobs = NAN,
@@ -141,9 +143,9 @@ gantry_result unpack_measure_ring(struct unpack_bench *b, uint32_t blocks, struc
 	t.host = host;
 	t.mapped = mapped;
 	memcpy(t.host, b->l.descs, b->l.n * sizeof(*t.host));
-	TRY(check(&t, blocks, &row));
+	TRY(check(&t, l.blocks, &row));
 	if (!b->o->check_only)
-		TRY(measure(&t, blocks, &row));
+		TRY(measure(&t, l.blocks, &row));
 	*ret = row;
 out:
 	e = t.ring ? destroy(&t) : GANTRY_OK;

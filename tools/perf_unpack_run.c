@@ -16,7 +16,7 @@
 #include "perf_unpack.h"
 #include "perf_util.h"
 
-enum { SEQ_MESSAGE = 1, SEQ_POISON = 2, BEHIND = 1 << 20, TURN_BYTES = 128 };
+enum { SEQ_MESSAGE = 1, SEQ_POISON = 2, BEHIND = 1 << 20 };
 
 static uint64_t area_bytes(const struct unpack_bench *b)
 {
@@ -60,8 +60,6 @@ gantry_result unpack_bench_open(struct unpack_bench *b, const struct unpack_opts
 	b->tmp = p;
 	TRY(b->dev->ops->alloc(b->dev, b->max_descs * sizeof(*b->descs), &p));
 	b->descs = p;
-	TRY(b->dev->ops->alloc(b->dev, TURN_BYTES, &p)); /* zeroed */
-	b->turn = p;
 	TRY(b->dev->ops->alloc_mapped(b->dev, sizeof(*b->wrong), &p, &q));
 	b->wrong = p;
 	b->wrong_dev = q;
@@ -83,7 +81,6 @@ void unpack_bench_close(struct unpack_bench *b)
 	b->dev->ops->free(b->dev, b->dst);
 	b->dev->ops->free(b->dev, b->tmp);
 	b->dev->ops->free(b->dev, b->descs);
-	b->dev->ops->free(b->dev, b->turn);
 	if (b->wrong)
 		b->dev->ops->free_mapped(b->dev, b->wrong);
 	gantry_device_close(b->dev);
@@ -127,7 +124,7 @@ out:
 
 static uint32_t many(const struct unpack_bench *b)
 {
-	return b->dev->sleeps ? 1 : b->dev->max_blocks;
+	return b->dev->sleeps ? 1 : UNPACK_ALL;
 }
 
 gantry_result unpack_poison(struct unpack_bench *b, char *area)
@@ -216,9 +213,11 @@ out:
 gantry_result unpack_measure(struct unpack_bench *b, enum unpack_shape shape, uint32_t blocks, struct unpack_row *ret)
 {
 	gantry_result r = GANTRY_OK;
+	struct gantry_launch l = unpack_shape_of(b, GANTRY_KERNEL_UNPACK, blocks);
 	struct unpack_row row = {.kind = "unpack",
 				 .shape = unpack_shape_names[shape],
-				 .blocks = blocks,
+				 .blocks = l.blocks,
+				 .lanes = l.lanes,
 				 .bytes = b->l.bytes,
 				 .frags = b->l.n};
 	static const enum unpack_way ways[] = {UNPACK_OURS, UNPACK_SEED, UNPACK_COPY};
@@ -292,9 +291,11 @@ gantry_result unpack_measure_reduce(struct unpack_bench *b, enum unpack_shape sh
 				    struct unpack_row *ret)
 {
 	gantry_result r = GANTRY_OK;
+	struct gantry_launch l = unpack_shape_of(b, GANTRY_KERNEL_UNPACK_REDUCE, blocks);
 	struct unpack_row row = {.kind = "reduce",
 				 .shape = unpack_shape_names[shape],
-				 .blocks = blocks,
+				 .blocks = l.blocks,
+				 .lanes = l.lanes,
 				 .bytes = b->l.bytes,
 				 .frags = b->l.n};
 	static const enum unpack_way ways[] = {UNPACK_FUSED, UNPACK_TWO_STEP};

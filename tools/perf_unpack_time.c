@@ -1,44 +1,33 @@
-/* `perf unpack`: the ways that are compared, and how long they take; `--tune`, which compares forms of one. */
+/* `perf unpack`: the ways that are compared, and how long they take. */
 #define LOG_SUBSYS GANTRY_SUBSYS_TOOL
 #include <math.h>
 
 #include "base/log.h"
-#include "device/unpack_forms.h"
+#include "device/unpack_launch.h"
 #include "gantry/types.h"
 #include "perf_unpack.h"
 #include "perf_util.h"
 
 enum { TIMES = 3 };
 
-static const struct {
-	const char *text;
-	enum gantry_kernel kernel;
-	uint32_t lanes, per_sm;
-} forms[GANTRY_UNPACK_FORM_COUNT] = {
-#define X(NAME, text, kernel, lanes, per_sm)                                                                           \
-	[GANTRY_UNPACK_FORM_##NAME] = {text, GANTRY_KERNEL_##kernel, lanes, per_sm},
-	GANTRY_UNPACK_FORMS(X)
-#undef X
-};
+struct gantry_launch unpack_shape_of(const struct unpack_bench *b, enum gantry_kernel kernel, uint32_t blocks)
+{
+	struct gantry_launch l = {.kernel = kernel, .blocks = blocks == UNPACK_ALL ? b->dev->max_blocks : blocks};
+
+	if (kernel == GANTRY_KERNEL_UNPACK && blocks == UNPACK_ALL)
+		gantry_unpack_launch_shape(b->dev, GANTRY_UNPACK_WHOLE, b->l.n, b->l.bytes, &l);
+	if (!l.lanes)
+		l.lanes = b->dev->default_lanes;
+	return l;
+}
 
 gantry_result unpack_launch(struct unpack_bench *b, uint32_t blocks, enum gantry_kernel kernel, const void *args,
 			    size_t size)
 {
-	struct gantry_launch l = {.kernel = kernel, .blocks = blocks, .args = args, .args_size = size};
+	struct gantry_launch l = unpack_shape_of(b, kernel, blocks);
 
-	return b->dev->ops->launch(b->dev, b->stream, &l);
-}
-
-/* Lanes are a GPU's matter: the host device has its own number. */
-static gantry_result launch_form(struct unpack_bench *b, const struct gantry_unpack_args *u, uint32_t blocks)
-{
-	struct gantry_unpack_tune_args a = {.u = *u, .turn = b->turn, .form = (uint32_t)b->form};
-	struct gantry_launch l = {.kernel = forms[b->form].kernel,
-				  .blocks = blocks,
-				  .lanes = b->dev->sleeps ? 0 : forms[b->form].lanes,
-				  .args = &a,
-				  .args_size = sizeof(a)};
-
+	l.args = args;
+	l.args_size = size;
 	return b->dev->ops->launch(b->dev, b->stream, &l);
 }
 
@@ -79,9 +68,6 @@ gantry_result unpack_enqueue(struct unpack_bench *b, enum unpack_way way, uint32
 		TRY(unpack_launch(b, blocks, GANTRY_KERNEL_UNPACK, &ours, sizeof(ours)));
 		TRY(unpack_launch(b, blocks, GANTRY_KERNEL_REDUCE, &sum, sizeof(sum)));
 		break;
-	case UNPACK_TUNED:
-		r = launch_form(b, &ours, blocks);
-		break;
 	default:
 		r = unpack_launch(b, blocks, GANTRY_KERNEL_UNPACK, &ours, sizeof(ours));
 	}
@@ -117,34 +103,6 @@ gantry_result unpack_time(struct unpack_bench *b, const enum unpack_way *ways, i
 			TRY(time_once(b, ways[i], blocks, &v[i][k < 0 ? 0 : k]));
 	for (int i = 0; i < n; i++)
 		ret_gbs[i] = perf_median(v[i], (size_t)b->o->repeats);
-out:
-	return r;
-}
-
-/* With `all` blocks a form has as many as it is meant to have on a multiprocessor. */
-gantry_result unpack_measure_form(struct unpack_bench *b, enum unpack_shape shape, int form, uint32_t blocks,
-				  struct unpack_row *ret)
-{
-	gantry_result r = GANTRY_OK;
-	static const enum unpack_way ways[] = {UNPACK_TUNED, UNPACK_COPY};
-	const uint32_t per_sm = !b->dev->sleeps && blocks == b->dev->max_blocks ? forms[form].per_sm : 1;
-	struct unpack_row row = {.kind = "tune",
-				 .shape = unpack_shape_names[shape],
-				 .form = forms[form].text,
-				 .blocks = blocks * per_sm,
-				 .bytes = b->l.bytes,
-				 .frags = b->l.n};
-	double gbs[2] = {NAN, NAN};
-
-	b->form = form;
-	TRY(unpack_poison(b, b->dst));
-	TRY(unpack_enqueue(b, UNPACK_TUNED, row.blocks));
-	TRY(unpack_verify(b, b->dst, &row.wrong));
-	if (!b->o->check_only)
-		TRY(unpack_time(b, ways, 2, row.blocks, gbs));
-	row.gbs = gbs[0];
-	row.copy_gbs = gbs[1];
-	*ret = row;
 out:
 	return r;
 }

@@ -39,7 +39,7 @@ struct gantry_ipc_handle {
 };
 
 enum gantry_kernel {
-#define GANTRY_KERNEL_ENUM(name, args) GANTRY_KERNEL_##name,
+#define GANTRY_KERNEL_ENUM(name, args, lanes, together) GANTRY_KERNEL_##name,
 #include "device/kernels.def"
 #undef GANTRY_KERNEL_ENUM
 	GANTRY_KERNEL_COUNT
@@ -47,8 +47,8 @@ enum gantry_kernel {
 
 struct gantry_launch {
 	enum gantry_kernel kernel;
-	uint32_t blocks;  /* all of them run at the same time */
-	uint32_t lanes;	  /* per block; 0: the device's default (host: 1) */
+	uint32_t blocks;  /* all of them run at the same time, unless they wait for nobody (kernels.def) */
+	uint32_t lanes;	  /* per block; 0: the kernel's default on this device (host: 1) */
 	const void *args; /* the kernel's argument struct, copied */
 	size_t args_size;
 	const uint32_t *abort;	   /* borrowed, device-visible: nonzero ends every wait of the kernel; NULL: none */

@@ -3,7 +3,8 @@
  * gathered from there.
  *
  * A descriptor (abi/unpack.h) says which bytes; see gantry_unpack_args in work.h for what may be asked. On a GPU a warp
- * takes batches of descriptors (cuda/dev_unpack.h), on the host a lane takes one at a time.
+ * takes batches of descriptors (cuda/dev_unpack.h), on the host a lane takes one at a time. unpack_launch.h says which
+ * of the two kernels a list should have; both unpack any list, with any number of blocks.
  */
 #ifndef GANTRY_DEVICE_K_UNPACK_H
 #define GANTRY_DEVICE_K_UNPACK_H
@@ -21,8 +22,8 @@ struct dev_frags {
 
 /*
  * block: its share of the list, one of `shares`. Descriptors are read like payload: whoever wrote them during this
- * kernel has been heard of by an acquire and a barrier. Ends without a barrier. dev_unpack is for the blocks of a
- * kernel that has other work too, dev_unpack_grid for one that has not and may be as large as the device.
+ * kernel has been heard of by an acquire and a barrier. Ends without a barrier. dev_unpack is for blocks that have many
+ * fragments each, dev_unpack_grid for short blocks, as many as the list needs.
  */
 #ifdef __CUDACC__
 #include "device/cuda/dev_unpack.h"
@@ -51,15 +52,26 @@ DEV uint64_t dev_unpack_count(const uint64_t *count, uint64_t n)
 	return count ? dev_bcast(dev_lane() == 0 ? dev_load(count) : 0) : n;
 }
 
+DEV void dev_unpack_list(const struct gantry_unpack_args *a, struct dev_frags *ret_f)
+{
+	ret_f->descs = a->descs;
+	ret_f->n = dev_unpack_count(a->count, a->n);
+	ret_f->bounce = a->bounce;
+	ret_f->dst = a->dst;
+	ret_f->gather = a->gather;
+}
 DEV void k_unpack(const struct gantry_unpack_args *a)
 {
 	struct dev_frags f;
 
-	f.descs = a->descs;
-	f.n = dev_unpack_count(a->count, a->n);
-	f.bounce = a->bounce;
-	f.dst = a->dst;
-	f.gather = a->gather;
+	dev_unpack_list(a, &f);
+	dev_unpack(&f, dev_block(), dev_blocks());
+}
+DEV void k_unpack_grid(const struct gantry_unpack_args *a)
+{
+	struct dev_frags f;
+
+	dev_unpack_list(a, &f);
 	dev_unpack_grid(&f, dev_block(), dev_blocks());
 }
 

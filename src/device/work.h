@@ -120,14 +120,6 @@ struct gantry_unpack_args {
 	uint32_t reserved; /* 0 */
 };
 
-/* `perf unpack --tune`: one of unpack_forms.h in place of the one that UNPACK takes. */
-struct gantry_unpack_tune_args {
-	struct gantry_unpack_args u;
-	uint32_t *turn; /* device memory, for forms with tickets: 0 before a launch, and again after it */
-	uint32_t form;
-	uint32_t reserved; /* 0 */
-};
-
 /*
  * output[i] = op(input[i], what arrived for element i). The unpacked elements are source 1 of a reduction of two (see
  * types_dev.h), input is source 0. Both and dst_off are offsets into the same array: element i has the bytes

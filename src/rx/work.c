@@ -9,9 +9,8 @@
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_RX
 #include "device/work.h"
+#include "device/unpack_launch.h"
 #include "rx/rx.h"
-
-enum { BLOCK_BYTES = 32 << 10, BLOCKS_MAX = 32 };
 
 /* A list under construction. */
 struct list {
@@ -31,24 +30,15 @@ static gantry_result launch(const struct plan *p, struct rx_flight *f, struct li
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_device *dev = p->rx->device;
-	uint64_t blocks = (l->bytes + BLOCK_BYTES - 1) / BLOCK_BYTES;
 	struct gantry_unpack_args args = {
 		.descs = l->descs->dev,
 		.n = l->n,
 		.bounce = (char *)p->bounce,
 		.gather = (uint32_t)p->gather,
 	};
-	struct gantry_launch launch = {
-		.kernel = GANTRY_KERNEL_UNPACK,
-		.args = &args,
-		.args_size = sizeof(args),
-	};
+	struct gantry_launch launch = {.args = &args, .args_size = sizeof(args)};
 
-	if (blocks > BLOCKS_MAX)
-		blocks = BLOCKS_MAX;
-	if (blocks > dev->max_blocks)
-		blocks = dev->max_blocks;
-	launch.blocks = dev->kind == GANTRY_DEVICE_HOST || !blocks ? 1 : (uint32_t)blocks;
+	gantry_unpack_launch_shape(dev, GANTRY_UNPACK_BESIDE, l->n, l->bytes, &launch);
 	l->descs->next = f->descs;
 	f->descs = l->descs;
 	l->descs = NULL;

@@ -17,17 +17,17 @@ step() { # seconds, command...
 tests=$BUILD_DIR/tests
 tool=$BUILD_DIR/gantry
 
-# What is looked for, and in what. Both forms of UNPACK: up to 47 blocks, and from 48 on. racecheck knows shared memory
-# only, and of bulk copies too little to be believed. All at once: most of a run is one CPU's work.
+# What is looked for, and in what. Both kernels that unpack: with a number of blocks, and with the whole GPU. racecheck
+# knows shared memory only. All at once: most of a run is one CPU's work.
 sanitize() {
 	local small="perf unpack --device cuda --check-only -e 256k" run log pids=() only=()
 	command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer here"; exit 1; }
 	log=$(mktemp -d) || exit 1
 	# Kernels that fill and verify are left as they are, where the tool can be told so.
 	compute-sanitizer --help 2>&1 | grep -q -- --kernel-name && only=(--kernel-name kns=unpack)
-	for run in "memcheck --kind unpack --blocks 2,64" "memcheck --kind reduce --blocks 2,33" "memcheck --tune --blocks 3" \
-		"racecheck --kind unpack --blocks 2,64" "racecheck --kind reduce --blocks 2,33" \
-		"synccheck --kind unpack --blocks 2,64" "synccheck --kind reduce --blocks 2,33" "synccheck --tune --blocks 3"; do
+	for run in "memcheck --kind unpack --blocks 2,all" "memcheck --kind reduce --blocks 2,33" \
+		"racecheck --kind unpack --blocks 2,all" "racecheck --kind reduce --blocks 2,33" \
+		"synccheck --kind unpack --blocks 2,all" "synccheck --kind reduce --blocks 2,33"; do
 		# shellcheck disable=SC2086 # words are meant
 		(timeout 55 compute-sanitizer --tool ${run%% *} "${only[@]}" --error-exitcode 9 "$tool" $small ${run#* } \
 			>"$log/${run// /_}" 2>&1 || { echo "FAILED ($?): $run"; tail -n 5 "$log/${run// /_}"; exit 1; }) &

@@ -26,17 +26,20 @@ want() { # kind, fields...
 		grep "\"kind\": \"$kind\"" "$scratch/rows" | grep -q "\"$field\": [0-9]" || fail "kind $kind has no number $field"
 	done
 }
-want unpack blocks bytes frags gbs seed_gbs copy_gbs ratio_seed ratio_copy wrong
+want unpack blocks lanes bytes frags gbs seed_gbs copy_gbs ratio_seed ratio_copy wrong
 want reduce fused_gbs two_step_gbs ratio_two_step wrong
 want ring us_per_job launch_us jobs_per_s ratio_launch wrong
 head -n 1 "$scratch/rows" | grep -q '"commit": .*"device_name"' || fail "the first line does not describe the run"
 
-# Forms of the kernel: on the host they are all the same one, and right.
-"$tool" perf unpack --tune --json -e 256k --blocks 1 --repeats 1 >"$scratch/tune" || fail "--tune exits with $?"
-for shape in aligned odd; do
-	n=$(grep "\"kind\": \"tune\", \"shape\": \"$shape\"" "$scratch/tune" | grep '"form": "[^"]*".*"ratio_copy": [0-9].*"wrong": 0}' | sort -u | wc -l)
-	[ "$n" -ge 10 ] || fail "$n forms with shape $shape"
-done
+# The whole device: as many blocks as it takes, and right.
+"$tool" perf unpack --check-only --json --kind unpack --shape odd -e 256k --blocks all,2 >"$scratch/all" || fail "--blocks all exits with $?"
+blocks=$(grep -o '"blocks": [0-9]*' "$scratch/all" | tr '\n' ' ')
+case $blocks in
+'"blocks": '[1-9]*' "blocks": 2 ') ;;
+*) fail "--blocks all,2 has $blocks" ;;
+esac
+[ "$blocks" != '"blocks": 2 "blocks": 2 ' ] || fail "the whole host has two blocks"
+[ "$(grep -c '"wrong": 0}' "$scratch/all")" = 2 ] || fail "--blocks all is not right"
 
 "$tool" perf unpack --shape nothing 2>"$scratch/err"
 [ $? = 2 ] || fail "an unknown shape is no wrong usage"

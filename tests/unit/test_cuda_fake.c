@@ -158,6 +158,29 @@ static void streams(void)
 	CHECK_EQ(fake->events, 0);
 }
 
+/* More than run at the same time are refused; and more lanes than the kernel is made for. */
+static void blocks_that_wait(struct gantry_stream *s)
+{
+	struct gantry_p2p_args none = {0};
+	struct gantry_unpack_args short_blocks = {0};
+	struct gantry_launch l = {.kernel = GANTRY_KERNEL_P2P, .blocks = 9, .args = &none, .args_size = sizeof(none)};
+
+	CHECK_EQ(ops->launch(gpu, s, &l), GANTRY_ERR_LIMIT);
+	CHECK_HAS(gantry_last_error(), "takes 1 to 8, which run at the same time");
+	l = (struct gantry_launch){.kernel = GANTRY_KERNEL_UNPACK_GRID,
+				   .blocks = 1000,
+				   .args = &short_blocks,
+				   .args_size = sizeof(short_blocks)};
+	fake->args_size = sizeof(short_blocks);
+	CHECK_OK(ops->launch(gpu, s, &l));
+	CHECK_EQ(fake->blocks, 1000);
+	CHECK_EQ(fake->lanes, 128);
+	l.lanes = 256;
+	CHECK_EQ(ops->launch(gpu, s, &l), GANTRY_ERR_INVALID);
+	CHECK_HAS(gantry_last_error(), "up to 128");
+	fake->args_size = sizeof(struct gantry_fill_args);
+}
+
 static void launches(void)
 {
 	struct gantry_fill_args args = {.dst = (char *)0x1000, .bytes = 77, .seq = 5};
@@ -183,9 +206,13 @@ static void launches(void)
 	CHECK_EQ(fake->lanes, 512);
 	CHECK(memcmp(fake->args, &args, sizeof(args)) == 0);
 	CHECK(fake->abort == &abort_flag);
-	l.blocks = 9; /* 4 multiprocessors with 1024 lanes each */
+	l.blocks = 9; /* 4 multiprocessors with 1024 lanes each, but no block waits for another */
+	CHECK_OK(ops->launch(gpu, s, &l));
+	CHECK_EQ(fake->blocks, 9);
+	l.blocks = 0;
 	CHECK_EQ(ops->launch(gpu, s, &l), GANTRY_ERR_LIMIT);
-	CHECK_HAS(gantry_last_error(), "runs 1 to 8 at the same time");
+	blocks_that_wait(s);
+	l.blocks = 9;
 	l.lanes = 64;
 	CHECK_OK(ops->launch(gpu, s, &l));
 	CHECK_EQ(fake->lanes, 64);

@@ -4,11 +4,12 @@
  */
 #include "k_unpack_util.h"
 
-enum { SPACE = 1 << 18 };
+enum { SPACE = 1 << 18, GRID_LANES = 128 };
 
 static struct area pool, dst;
 static struct list list;
 static char *want;
+static enum gantry_kernel kernel; /* UNPACK, and then UNPACK_GRID */
 
 static void launch(uint32_t blocks, uint32_t lanes, int gather)
 {
@@ -18,7 +19,11 @@ static void launch(uint32_t blocks, uint32_t lanes, int gather)
 				       .dst = dst.device,
 				       .gather = (uint32_t)gather};
 
-	run(GANTRY_KERNEL_UNPACK, blocks, lanes, &a, sizeof(a));
+	if (kernel == GANTRY_KERNEL_UNPACK_GRID && lanes > GRID_LANES) {
+		blocks *= lanes / GRID_LANES;
+		lanes = GRID_LANES;
+	}
+	run(kernel, blocks, lanes, &a, sizeof(a));
 }
 
 /* Runs the list; all of the side that is written, and of the side that is read, is compared. */
@@ -185,9 +190,12 @@ int main(int argc, char **argv)
 	list = list_new();
 	want = malloc(SPACE);
 	CHECK(want);
-	test_alignments();
-	test_few();
-	test_shapes();
+	for (int grid = 0; grid < 2; grid++) {
+		kernel = grid ? GANTRY_KERNEL_UNPACK_GRID : GANTRY_KERNEL_UNPACK;
+		test_alignments();
+		test_few();
+		test_shapes();
+	}
 	test_count_and_base();
 	test_seed();
 	free(want);

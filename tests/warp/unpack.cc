@@ -11,7 +11,6 @@
 
 #include "device/k_unpack.h"
 #include "device/k_unpack_reduce.h"
-#include "device/k_unpack_tune.h"
 
 enum { ROOM = 1 << 18, DESCS = 4096, GUARD = 64 };
 
@@ -111,39 +110,33 @@ static void fill(char *p, size_t size)
 		p[i] = (char)warp_random();
 }
 
-/* The forms that are in the kernels: UNPACK's own by itself, and those of --tune, of which MANY is its other one. */
-static const char *const forms[] = {"default",
-#define X(NAME, text, kernel, lanes, blocks) text,
-				    GANTRY_UNPACK_FORMS(X)
-#undef X
-};
-enum { FORMS = sizeof(forms) / sizeof(forms[0]) };
+/* The kernels that copy, each with a form of its own. */
+static const struct {
+	const char *name;
+	void (*body)(const gantry_unpack_args *a);
+	uint32_t most_lanes;
+} kernels[] = {{"unpack", k_unpack, 512}, {"unpack_grid", k_unpack_grid, 128}};
+enum { KERNELS = sizeof(kernels) / sizeof(kernels[0]) };
 struct call {
-	gantry_unpack_tune_args a;
-	int form;
+	gantry_unpack_args a;
+	int kernel;
 };
-static uint32_t turn;
 static void body(void *arg)
 {
 	call *c = (call *)arg;
 
-	if (c->form == 0)
-		k_unpack(&c->a.u);
-	else if (c->form - 1 < GANTRY_UNPACK_FORM_TWIN)
-		k_unpack_tune(&c->a);
-	else
-		k_unpack_tune2(&c->a);
+	kernels[c->kernel].body(&c->a);
 }
 
-static void check(int form, const struct kind *k, uint32_t blocks, uint32_t lanes, int gather)
+static void check(int kernel, const struct kind *k, uint32_t blocks, uint32_t lanes, int gather)
 {
 	char what[160];
 	std::vector<char> want(ROOM);
 	call c = {};
 	char *to = gather ? pool : dst, *from = gather ? dst : pool;
 
-	snprintf(what, sizeof(what), "%s, %s, %llu fragments, %u blocks of %u lanes, gather %d", forms[form], k->name,
-		 (unsigned long long)n, blocks, lanes, gather);
+	snprintf(what, sizeof(what), "%s, %s, %llu fragments, %u blocks of %u lanes, gather %d", kernels[kernel].name,
+		 k->name, (unsigned long long)n, blocks, lanes, gather);
 	warp_areas[0].written = gather ? warp_areas[0].written : NULL;
 	memset(to, 0x5a, ROOM);
 	memset(want.data(), 0x5a, ROOM);
@@ -155,19 +148,13 @@ static void check(int form, const struct kind *k, uint32_t blocks, uint32_t lane
 	warp_areas[1] = {to, ROOM, NULL, warp_areas[1].written};
 	allow(&warp_areas[0], !gather);
 	memset(warp_areas[1].written, 0, ROOM);
-	c.a.u.descs = descs;
-	c.a.u.n = n;
-	c.a.u.bounce = pool;
-	c.a.u.dst = dst;
-	c.a.u.gather = (uint32_t)gather;
-	c.a.turn = &turn;
-	c.a.form = (uint32_t)form - 1;
-	c.form = form;
+	c.a.descs = descs;
+	c.a.n = n;
+	c.a.bounce = pool;
+	c.a.dst = dst;
+	c.a.gather = (uint32_t)gather;
+	c.kernel = kernel;
 	warp_run(blocks, lanes, body, &c, what);
-	if (turn) {
-		fprintf(stderr, "%s: the counter of tickets is left at %u\n", what, turn);
-		exit(1);
-	}
 	for (size_t i = 0; i < ROOM; i++)
 		if (to[i] != want[i]) {
 			fprintf(stderr, "%s: byte %zu is %d, expected %d\n", what, i, to[i], want[i]);
@@ -183,19 +170,22 @@ static void test_copies(void)
 {
 	uint32_t t = 1;
 
-	for (int form = 0; form < FORMS; form++)
+	for (int kernel = 0; kernel < KERNELS; kernel++)
 		for (const struct kind &k : kinds)
-			for (int round = 0; round < (form ? 1 : 3); round++, t++) {
+			for (int round = 0; round < 6; round++, t++) {
+				uint32_t blocks = teams[t % 4].blocks, lanes = teams[t % 4].lanes;
+
 				make_list(&k, t % 3 ? k.frags : 1 + below(40), (int)(t & 1));
 				if (t % 3)
 					shuffle_sources();
-				if (form > GANTRY_UNPACK_FORM_BULK) /* one block, of 8 warps at most */
-					check(form, &k, 1, t & 1 ? 256 : 64, t % 5 == 4);
-				else
-					check(form, &k, teams[t % 4].blocks, teams[t % 4].lanes, t % 5 == 4);
+				if (round == 5) /* as many blocks as it takes for a warp each, and some have nothing */
+					blocks = (uint32_t)(n / 2) + 1, lanes = 64;
+				lanes = lanes < kernels[kernel].most_lanes ? lanes : kernels[kernel].most_lanes;
+				check(kernel, &k, blocks, lanes, t % 5 == 4);
 			}
 	n = 0;
-	check(0, &kinds[0], 1, 64, 0);
+	for (int kernel = 0; kernel < KERNELS; kernel++)
+		check(kernel, &kinds[0], 1, 64, 0);
 }
 
 /* Sums of floats that are whole numbers; what arrives is cut anywhere, and follows its destination without gaps. */
@@ -275,6 +265,6 @@ int main(void)
 	for (const struct kind &k : kinds)
 		for (int round = 0; round < 4; round++, t++)
 			check_reduce(&k, teams[t % 4].blocks, teams[t % 4].lanes);
-	printf("%d forms, %zu kinds of lists\n", FORMS, sizeof(kinds) / sizeof(kinds[0]));
+	printf("%d kernels, %zu kinds of lists\n", KERNELS + 1, sizeof(kinds) / sizeof(kinds[0]));
 	return 0;
 }

@@ -28,17 +28,15 @@
 
 /*
  * Measured, see docs/design/0007-unpack-kernel.md. A few blocks are bound by what they have in flight, and more does
- * not fit into a lane's 128 registers. With many the memory is what counts: it is better off with less at once, and
- * with whole lines that leave L2 in the order in which they came.
+ * not fit into a lane's 128 registers. With the whole GPU the memory is what counts, and it is best off with warps that
+ * have a page at a time, all of it in flight at once, and soon end (unpack_launch.c).
  */
 struct dev_unpack_few {
-	enum { ITEMS = 3, ROUNDS = 4, BATCH = 8, STREAM = 0, SECTORS = 0, TICKETS = 0 };
+	enum { ITEMS = 3, ROUNDS = 4, BATCH = 8 };
 };
-struct dev_unpack_many {
-	enum { ITEMS = 2, ROUNDS = 4, BATCH = 4, STREAM = 1, SECTORS = 0, TICKETS = 0 };
+struct dev_unpack_page {
+	enum { ITEMS = 1, ROUNDS = 8, BATCH = 1 };
 };
-/* So many blocks fill the memory of the GPUs that there are: one moves about 45 GB/s. */
-enum { DEV_UNPACK_MANY = 48 };
 
 template <int ROUNDS>
 struct dev_unpack_item {
@@ -47,7 +45,7 @@ struct dev_unpack_item {
 	char *end; /* where this lane's byte at an end belongs; NULL: it has none */
 	uint32_t byte;
 	uint32_t vecs;
-	uint32_t shift; /* 1 to 15, or 0; 16: none, and whole lines. With 32: the first vector is left out */
+	uint32_t shift; /* 0 to 15 */
 };
 
 /* Loads the next vectors of the fragment in work. */
@@ -55,23 +53,15 @@ template <class FORM>
 DEV void dev_unpack_load_vecs(struct dev_unpack_walk *w, struct dev_unpack_item<FORM::ROUNDS> *it)
 {
 	const uint32_t lane = dev_lane() & 31, most = 32 * FORM::ROUNDS;
-	uint32_t loads, first = 0;
+	uint32_t loads;
 
 	it->vecs = w->now.vecs < most ? w->now.vecs : most;
 	it->shift = w->now.bytes & 15;
 	it->d = w->now.d + 16 * lane;
 	loads = it->vecs + (it->vecs != 0 && it->shift != 0);
-	if (FORM::STREAM && (w->now.bytes & DEV_UNPACK_LINES))
-		it->shift = 16;
-	if (FORM::SECTORS && (w->now.bytes & DEV_UNPACK_SKIP)) {
-		it->shift |= 32;
-		first = 1;
-		w->now.bytes &= ~DEV_UNPACK_SKIP;
-	}
 #pragma unroll
 	for (uint32_t u = 0; u < FORM::ROUNDS; u++)
-		it->v[u] = dev_load16_if(w->now.s + 16 * lane + 512 * u,
-					 lane + 32 * u < loads && (u || !FORM::SECTORS || lane >= first));
+		it->v[u] = dev_load16_if(w->now.s + 16 * lane + 512 * u, lane + 32 * u < loads);
 	it->v[FORM::ROUNDS] = dev_load16_if(w->now.s + 16 * most, lane == 0 && loads > most);
 	w->now.vecs -= it->vecs;
 	w->now.d += 16 * most;
@@ -97,7 +87,7 @@ template <class FORM>
 DEV int dev_unpack_load(struct dev_unpack_walk *w, struct dev_unpack_item<FORM::ROUNDS> *it)
 {
 	const uint32_t lane = dev_lane() & 31;
-	struct dev_unpack_copy<FORM> copy;
+	struct dev_unpack_copy copy;
 
 	dev_unpack_nothing(it);
 	if (w->now.vecs == 0) {
@@ -110,8 +100,6 @@ DEV int dev_unpack_load(struct dev_unpack_walk *w, struct dev_unpack_item<FORM::
 		head = w->now.bytes >> 4 & 15;
 		mine = (lane & 15) < (lane < 16 ? head : w->now.bytes >> 8 & 15);
 		at = lane < 16 ? (int64_t)lane - head : 16ll * w->now.vecs + (lane & 15);
-		if (FORM::SECTORS && lane < 16 && (w->now.bytes & DEV_UNPACK_SKIP))
-			at += 16;
 		it->byte = dev_load_byte_if(w->now.s + (w->now.bytes & 15) + at, (int)mine);
 		it->end = mine ? w->now.d + at : NULL;
 	}
@@ -134,43 +122,37 @@ DEV uint4 dev_unpack_vec(const struct dev_unpack_item<ROUNDS> *it, uint32_t u)
 }
 
 /* Whether this lane stores a vector in round u. */
-template <class FORM>
-DEV int dev_unpack_mine(const struct dev_unpack_item<FORM::ROUNDS> *it, uint32_t u)
+template <int ROUNDS>
+DEV int dev_unpack_mine(const struct dev_unpack_item<ROUNDS> *it, uint32_t u)
 {
-	const uint32_t lane = dev_lane() & 31;
-
-	return lane + 32 * u < it->vecs && (!FORM::SECTORS || u || lane >= it->shift >> 5);
+	return (dev_lane() & 31) + 32 * u < it->vecs;
 }
 
 /*
  * Shuffles cost as much as loads and stores do, so rounds without a vector are left out: those of a short fragment, and
  * of the end of a long one. The first two are one piece of code, for the second to begin while the first waits.
  */
-template <class FORM>
-DEV void dev_unpack_store_shifted(const struct dev_unpack_item<FORM::ROUNDS> *it)
+template <int ROUNDS>
+DEV void dev_unpack_store_shifted(const struct dev_unpack_item<ROUNDS> *it)
 {
 #pragma unroll
 	for (uint32_t u = 0; u < 2; u++)
-		dev_store16_if(it->d + 512 * u, dev_unpack_vec(it, u), dev_unpack_mine<FORM>(it, u));
+		dev_store16_if(it->d + 512 * u, dev_unpack_vec(it, u), dev_unpack_mine(it, u));
 #pragma unroll
-	for (uint32_t u = 2; u < FORM::ROUNDS; u++)
+	for (uint32_t u = 2; u < ROUNDS; u++)
 		if (32 * u < it->vecs)
-			dev_store16_if(it->d + 512 * u, dev_unpack_vec(it, u), dev_unpack_mine<FORM>(it, u));
+			dev_store16_if(it->d + 512 * u, dev_unpack_vec(it, u), dev_unpack_mine(it, u));
 }
 
-template <class FORM>
-DEV void dev_unpack_store(const struct dev_unpack_item<FORM::ROUNDS> *it)
+template <int ROUNDS>
+DEV void dev_unpack_store(const struct dev_unpack_item<ROUNDS> *it)
 {
-	if (FORM::STREAM && it->shift == 16) {
+	if (it->shift == 0) {
 #pragma unroll
-		for (uint32_t u = 0; u < FORM::ROUNDS; u++)
-			dev_store16_stream_if(it->d + 512 * u, it->v[u], dev_unpack_mine<FORM>(it, u));
-	} else if ((it->shift & 15) == 0) {
-#pragma unroll
-		for (uint32_t u = 0; u < FORM::ROUNDS; u++)
-			dev_store16_if(it->d + 512 * u, it->v[u], dev_unpack_mine<FORM>(it, u));
+		for (uint32_t u = 0; u < ROUNDS; u++)
+			dev_store16_if(it->d + 512 * u, it->v[u], dev_unpack_mine(it, u));
 	} else {
-		dev_unpack_store_shifted<FORM>(it);
+		dev_unpack_store_shifted(it);
 	}
 	dev_store_byte_if(it->end, it->byte, it->end != NULL);
 }
@@ -187,7 +169,7 @@ DEV void dev_unpack_run(struct dev_unpack_walk *w)
 			more = dev_unpack_load<FORM>(w, &it[i]);
 #pragma unroll
 		for (int i = 0; i < FORM::ITEMS; i++)
-			dev_unpack_store<FORM>(&it[i]);
+			dev_unpack_store(&it[i]);
 		if (!more)
 			more = dev_unpack_tiny_batches<FORM>(w);
 	}
@@ -203,18 +185,15 @@ DEV void dev_unpack_as(const struct dev_frags *f, uint32_t share, uint32_t share
 	dev_unpack_run<FORM>(&w);
 }
 
-/* For a few blocks: of a collective, say, or of the ring. */
+/* For blocks that have many fragments each: of a collective, say, or of the ring. */
 DEV void dev_unpack(const struct dev_frags *f, uint32_t share, uint32_t shares)
 {
 	dev_unpack_as<struct dev_unpack_few>(f, share, shares);
 }
-/* For a kernel that does nothing else, whatever its size. */
+/* For short blocks, as many as the list needs. */
 DEV void dev_unpack_grid(const struct dev_frags *f, uint32_t share, uint32_t shares)
 {
-	if (shares < DEV_UNPACK_MANY)
-		dev_unpack_as<struct dev_unpack_few>(f, share, shares);
-	else
-		dev_unpack_as<struct dev_unpack_many>(f, share, shares);
+	dev_unpack_as<struct dev_unpack_page>(f, share, shares);
 }
 
 #endif

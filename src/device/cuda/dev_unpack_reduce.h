@@ -14,11 +14,11 @@
 #define GANTRY_DEVICE_CUDA_DEV_UNPACK_REDUCE_H
 
 struct dev_unpack_sums {
-	enum { ITEMS = 2, ROUNDS = 4, BATCH = 8, STREAM = 0, SECTORS = 0, TICKETS = 0 };
+	enum { ITEMS = 2, ROUNDS = 4, BATCH = 8 };
 };
 /* Where each vector is a call, or an input at any address. */
 struct dev_unpack_any {
-	enum { ITEMS = 1, ROUNDS = 2, BATCH = 8, STREAM = 0, SECTORS = 0, TICKETS = 0 };
+	enum { ITEMS = 1, ROUNDS = 2, BATCH = 8 };
 };
 
 /* Registers are what decides how much is in flight: nothing here is wider than it must be. */

@@ -26,7 +26,7 @@ DEV void dev_unpack_tiny_batch(struct dev_unpack_walk *w)
 {
 	const uint32_t lane = dev_lane() & 31, lanes = 32 / FORM::BATCH, rounds = DEV_UNPACK_TINY / lanes;
 	const uint32_t of = lane / lanes, from = lane % lanes;
-	struct dev_unpack_copy<FORM> copy;
+	struct dev_unpack_copy copy;
 	uint32_t len, v[rounds];
 	char *d, *s;
 

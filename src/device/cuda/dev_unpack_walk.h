@@ -8,10 +8,7 @@
  * A FORM is what a kernel has in flight and how it shares out, all of it constants:
  *
  *   ITEMS, ROUNDS   items that are loaded before the first is stored, and vectors of a lane in one
- *   BATCH           descriptors that a warp takes at a time: 4, 8, 16 or 32
- *   STREAM          fragments of whole lines are stored to leave L2 first
- *   SECTORS         stores of a warp start at whole sectors, see dev_unpack_copy
- *   TICKETS         warps take batches as they come to them (dev_unpack_tune.h), not each its share
+ *   BATCH           descriptors that a warp takes at a time: a power of two up to 32
  */
 #ifndef GANTRY_DEVICE_CUDA_DEV_UNPACK_WALK_H
 #define GANTRY_DEVICE_CUDA_DEV_UNPACK_WALK_H
@@ -35,9 +32,6 @@ struct dev_unpack_place {
 	uint32_t vecs;	/* whole vectors of the destination */
 	uint32_t bytes; /* from bit 0: shift; from 4 and 8: how many bytes there are before the vectors and after */
 };
-/* In `bytes` of a copy: whole lines and nothing else; the first vector is not the fragment's. */
-#define DEV_UNPACK_LINES (1u << 30)
-#define DEV_UNPACK_SKIP (1u << 31)
 
 /* Where a warp is on its way through the list; all of it is the same in all lanes, but for `next` and `mine`. */
 struct dev_unpack_walk {
@@ -49,15 +43,7 @@ struct dev_unpack_walk {
 	uint4 next;			   /* this lane's descriptor of it */
 	uint32_t have, k;		   /* this batch: how many it has, and which one is next */
 	struct dev_unpack_place mine, now; /* this lane's fragment of this batch; the one in work */
-	uint32_t *turn;			   /* TICKETS: see dev_unpack_tune.h */
-	uint32_t ticket, round, total, size;
 };
-
-/* dev_unpack_tune.h */
-template <class FORM>
-DEV void dev_unpack_ticket_begin(struct dev_unpack_walk *w);
-template <class FORM>
-DEV void dev_unpack_ticket_fetch(struct dev_unpack_walk *w);
 
 /*
  * The list is handed out in rounds: in each of them all warps get equally many descriptors, BATCH or what is left for
@@ -91,10 +77,7 @@ DEV void dev_unpack_fetch(struct dev_unpack_walk *w)
 {
 	const uint32_t lane = dev_lane() & 31;
 
-	if constexpr (FORM::TICKETS)
-		dev_unpack_ticket_fetch<FORM>(w);
-	else
-		dev_unpack_share<FORM>(w);
+	dev_unpack_share<FORM>(w);
 	w->next = dev_load16_if(w->f->descs + w->next_first + lane, lane < w->next_have);
 }
 
@@ -107,8 +90,6 @@ DEV void dev_unpack_begin(struct dev_unpack_walk *w, const struct dev_frags *f, 
 	w->warps = warps;
 	w->base = w->next_first = 0;
 	w->k = w->have = w->now.vecs = 0;
-	if constexpr (FORM::TICKETS)
-		dev_unpack_ticket_begin<FORM>(w);
 	dev_unpack_fetch<FORM>(w);
 }
 
@@ -122,17 +103,10 @@ DEV void dev_unpack_split(const struct dev_unpack_walk *w, struct dev_unpack_pla
 	p->d += 16ull * from;
 	p->s += 16ull * from;
 	p->vecs = to - from;
-	p->bytes &= 0xfu | DEV_UNPACK_LINES | (part == 0 ? 0xf0u : 0) | (part + 1 == w->next_splits ? 0xffffff00u : 0);
+	p->bytes &= 0xfu | (part == 0 ? 0xf0u : 0) | (part + 1 == w->next_splits ? 0xffffff00u : 0);
 }
 
-/*
- * What a copy makes of a descriptor.
- *
- * SECTORS: where the vectors start in the middle of a 32-byte sector, the places start 16 bytes before, and the first
- * vector is left out: then only a fragment's own ends are parts of sectors, and not two of each 512 bytes that a warp
- * stores. Not where that makes one more item, nor for parts of a fragment.
- */
-template <class FORM>
+/* What a copy makes of a descriptor. */
 struct dev_unpack_copy {
 	__device__ __forceinline__ void ends(const struct dev_unpack_walk *w, char **ret_d, char **ret_s)
 	{
@@ -155,14 +129,6 @@ struct dev_unpack_copy {
 		p->s = s + head - shift;
 		p->vecs = (len - head) / 16;
 		p->bytes = shift | head << 4 | (len - head) % 16 << 8;
-		if (FORM::STREAM && (((uint32_t)(uintptr_t)d | len) & 127) == 0 && shift == 0)
-			p->bytes |= DEV_UNPACK_LINES;
-		if (FORM::SECTORS && ((uintptr_t)p->d & 16) && p->vecs % (32 * FORM::ROUNDS) && w->next_splits == 1) {
-			p->d -= 16;
-			p->s -= 16;
-			p->vecs++;
-			p->bytes |= DEV_UNPACK_SKIP;
-		}
 	}
 };
 

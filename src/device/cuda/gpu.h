@@ -12,8 +12,9 @@
 
 enum {
 	CUDA_WARP = 32,
-	CUDA_MAX_LANES = 512, /* __launch_bounds__ of kernels.cu */
-	CUDA_MAX_GPUS = 64,   /* bits of `peers` */
+	CUDA_MAX_LANES = 512, /* of any kernel in kernels.def */
+	CUDA_MAX_BLOCKS = INT32_MAX,
+	CUDA_MAX_GPUS = 64, /* bits of `peers` */
 };
 
 enum { CUDA_NOTES = 4096 };

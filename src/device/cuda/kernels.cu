@@ -18,7 +18,6 @@
 #include "device/k_unpack_reduce.h"
 #include "device/k_unpack_ring.h"
 #include "device/k_unpack_seed.h"
-#include "device/k_unpack_tune.h"
 
 /* The preprocessor cannot make lower case of a name; a kernel that is missing here does not compile below. */
 #define LOWER_P2P p2p
@@ -29,26 +28,24 @@
 #define LOWER_FILL fill
 #define LOWER_VERIFY verify
 #define LOWER_UNPACK unpack
+#define LOWER_UNPACK_GRID unpack_grid
 #define LOWER_UNPACK_REDUCE unpack_reduce
 #define LOWER_UNPACK_RING unpack_ring
 #define LOWER_UNPACK_SEED unpack_seed
-#define LOWER_UNPACK_TUNE unpack_tune
-#define LOWER_UNPACK_TUNE2 unpack_tune2
 
-/* 512 lanes at most, with 128 registers each, or 64 for two such blocks: launch.c's CUDA_MAX_LANES. */
-static constexpr bool same(const char *a, const char *b)
-{
-	return *a == *b && (!*a || same(a + 1, b + 1));
-}
-#define BLOCKS_PER_SM(name) (same(#name, "unpack_tune2") ? 2 : 1)
-#define KERNEL(name, args)                                                                                             \
-	extern "C" __global__ void __launch_bounds__(512, BLOCKS_PER_SM(name))                                         \
+/*
+ * 512 lanes with 128 registers each are what a multiprocessor has: smaller blocks get no more of them. Where nobody
+ * waits there is nothing to abort, and short blocks go without the barrier.
+ */
+#define KERNEL(name, args, lanes, together)                                                                            \
+	extern "C" __global__ void __launch_bounds__(lanes, 512 / lanes)                                               \
 		gantry_##name(const __grid_constant__ struct args a, const uint32_t *abort)                            \
 	{                                                                                                              \
-		dev_begin(abort);                                                                                      \
+		if (together)                                                                                          \
+			dev_begin(abort);                                                                              \
 		k_##name(&a);                                                                                          \
 	}
-#define KERNEL_OF(name, args) KERNEL(name, args)
-#define GANTRY_KERNEL_ENUM(name, args) KERNEL_OF(LOWER_##name, args)
+#define KERNEL_OF(name, args, lanes, together) KERNEL(name, args, lanes, together)
+#define GANTRY_KERNEL_ENUM(name, args, lanes, together) KERNEL_OF(LOWER_##name, args, lanes, together)
 #include "device/kernels.def"
 #undef GANTRY_KERNEL_ENUM

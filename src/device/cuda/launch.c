@@ -1,9 +1,9 @@
 /*
  * Kernels: loaded when the device is opened, launched with their arguments by value.
  *
- * All blocks of a launch must run at the same time, as they wait for each other through their connections. A grid that
+ * Where blocks wait for each other through their connections, all of a launch must run at the same time. A grid that
  * does not fit beside nothing else is refused here; that the rest of the GPU is free in time is up to the program, as
- * with every communication library.
+ * with every communication library. Kernels whose blocks wait for nobody (kernels.def) may have any number.
  *
  * Loading is done early and completely: the driver may wait for running kernels when it loads one, and a running kernel
  * may be waiting for the one that is to be loaded.
@@ -20,8 +20,12 @@
 static const struct {
 	const char *name;
 	size_t args_size;
+	uint32_t lanes; /* at most */
+	int together;
 } kernels[GANTRY_KERNEL_COUNT] = {
-#define GANTRY_KERNEL_ENUM(kernel, args) [GANTRY_KERNEL_##kernel] = {.name = #kernel, .args_size = sizeof(struct args)},
+#define GANTRY_KERNEL_ENUM(kernel, args, most, wait)                                                                   \
+	[GANTRY_KERNEL_##                                                                                              \
+		kernel] = {.name = #kernel, .args_size = sizeof(struct args), .lanes = (most), .together = (wait)},
 #include "device/kernels.def"
 #undef GANTRY_KERNEL_ENUM
 };
@@ -29,7 +33,7 @@ static const struct {
 /* Those that move data want a whole multiprocessor's loads in flight; of the FIFO's only lane 0 does anything. */
 static uint32_t default_lanes(enum gantry_kernel kernel)
 {
-	return kernel == GANTRY_KERNEL_FIFO ? CUDA_WARP : CUDA_MAX_LANES;
+	return kernel == GANTRY_KERNEL_FIFO ? (uint32_t)CUDA_WARP : kernels[kernel].lanes;
 }
 
 /* nvcc and this compiler must have laid out the same struct; only newer drivers can tell. */
@@ -123,14 +127,17 @@ gantry_result gantry_cuda_launch(struct gantry_device *dev, struct gantry_stream
 		FAIL(GANTRY_ERR_INVALID, "launch of kernel %d with %zu bytes of arguments", (int)l->kernel,
 		     l->args_size);
 	lanes = l->lanes ? l->lanes : default_lanes(l->kernel);
-	if (lanes % CUDA_WARP || lanes > CUDA_MAX_LANES)
-		FAIL(GANTRY_ERR_INVALID, "launch of %s with %u lanes: a multiple of %d up to %d on a gpu",
-		     kernels[l->kernel].name, lanes, CUDA_WARP, CUDA_MAX_LANES);
+	if (lanes % CUDA_WARP || lanes > kernels[l->kernel].lanes)
+		FAIL(GANTRY_ERR_INVALID, "launch of %s with %u lanes: a multiple of %d up to %u on a gpu",
+		     kernels[l->kernel].name, lanes, CUDA_WARP, kernels[l->kernel].lanes);
 	ENTER(g, was);
-	CU(fit(g, l->kernel, lanes, &most), "blocks of %s on gpu %d", kernels[l->kernel].name, dev->index);
+	most = CUDA_MAX_BLOCKS;
+	if (kernels[l->kernel].together)
+		CU(fit(g, l->kernel, lanes, &most), "blocks of %s on gpu %d", kernels[l->kernel].name, dev->index);
 	if (l->blocks == 0 || l->blocks > most)
-		FAIL(GANTRY_ERR_LIMIT, "launch of %s with %u blocks of %u lanes: gpu %d runs 1 to %u at the same time",
-		     kernels[l->kernel].name, l->blocks, lanes, dev->index, most);
+		FAIL(GANTRY_ERR_LIMIT, "launch of %s with %u blocks of %u lanes: gpu %d takes 1 to %u%s",
+		     kernels[l->kernel].name, l->blocks, lanes, dev->index, most,
+		     kernels[l->kernel].together ? ", which run at the same time" : "");
 	memcpy(&params[0], &l->args, sizeof(params[0])); /* the driver reads it, whatever its prototype says */
 	params[1] = &abort;
 	CU(cu.launch_kernel(g->functions[l->kernel], l->blocks, 1, 1, lanes, 1, 1, 0, cuda_stream_of(s)->native, params,

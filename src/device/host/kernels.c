@@ -11,7 +11,6 @@
 #include "device/k_unpack_reduce.h"
 #include "device/k_unpack_ring.h"
 #include "device/k_unpack_seed.h"
-#include "device/k_unpack_tune.h"
 #include "device/work.h"
 
 /* kernels.def has the names in upper case. */
@@ -23,13 +22,12 @@
 #define BODY_FILL k_fill
 #define BODY_VERIFY k_verify
 #define BODY_UNPACK k_unpack
+#define BODY_UNPACK_GRID k_unpack_grid
 #define BODY_UNPACK_REDUCE k_unpack_reduce
 #define BODY_UNPACK_RING k_unpack_ring
 #define BODY_UNPACK_SEED k_unpack_seed
-#define BODY_UNPACK_TUNE k_unpack_tune
-#define BODY_UNPACK_TUNE2 k_unpack_tune2
 
-#define GANTRY_KERNEL_ENUM(name, args)                                                                                 \
+#define GANTRY_KERNEL_ENUM(name, args, lanes, together)                                                                \
 	static void run_##name(const void *a)                                                                          \
 	{                                                                                                              \
 		BODY_##name((const struct args *)a);                                                                   \
@@ -38,7 +36,7 @@
 #undef GANTRY_KERNEL_ENUM
 
 void (*const gantry_host_kernels[GANTRY_KERNEL_COUNT])(const void *args) = {
-#define GANTRY_KERNEL_ENUM(name, args) [GANTRY_KERNEL_##name] = run_##name,
+#define GANTRY_KERNEL_ENUM(name, args, lanes, together) [GANTRY_KERNEL_##name] = run_##name,
 #include "device/kernels.def"
 #undef GANTRY_KERNEL_ENUM
 };

@@ -184,6 +184,8 @@ static void test_streams(void)
 	struct gantry_dev_event *a, *b;
 	struct gantry_fill_args args = {.seq = 3, .bytes = ROOM};
 	struct gantry_launch l = {.kernel = GANTRY_KERNEL_FILL, .blocks = 1, .args = &args, .args_size = sizeof(args)};
+	struct gantry_p2p_args none = {0};
+	struct gantry_launch waits = {.kernel = GANTRY_KERNEL_P2P, .args = &none, .args_size = sizeof(none)};
 	enum { ROUNDS = 200 };
 	uint64_t start;
 	double us, sync_us;
@@ -208,9 +210,13 @@ static void test_streams(void)
 	CHECK(us > 0 && us < 1e6);
 	CHECK_EQ(verify(p, 1000, 4, 1), 0);
 
-	l.blocks = gpu->max_blocks * 64 + 1;
+	/* Blocks that wait for nobody may be any number, others as many as run at the same time. */
+	l.blocks = waits.blocks = gpu->max_blocks * 64 + 1;
+	args.bytes = ROOM;
+	CHECK_OK(ops->launch(gpu, stream, &l));
+	CHECK_EQ(verify(p, ROOM, 4, 1), 0);
 	gantry_log_configure(GANTRY_LOG_ERROR, 0, "/dev/null");
-	CHECK_EQ(ops->launch(gpu, stream, &l), GANTRY_ERR_LIMIT);
+	CHECK_EQ(ops->launch(gpu, stream, &waits), GANTRY_ERR_LIMIT);
 	gantry_log_configure(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL, "");
 	l.blocks = 1;
 	args.bytes = 8;

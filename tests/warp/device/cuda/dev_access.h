@@ -40,11 +40,6 @@ DEV void dev_store16_if(void *p, uint4 v, int yes)
 	if (yes)
 		dev_store16(p, v);
 }
-DEV void dev_store16_stream_if(void *p, uint4 v, int yes)
-{
-	if (yes)
-		dev_store16(p, v);
-}
 DEV uint32_t dev_load_byte_if(const void *p, int yes)
 {
 	return yes ? dev_load_byte(p) : 0;
@@ -53,47 +48,6 @@ DEV void dev_store_byte_if(void *p, uint32_t v, int yes)
 {
 	if (yes)
 		dev_store_byte(p, v);
-}
-
-DEV uint32_t dev_ticket(uint32_t *p, uint32_t last)
-{
-	uint32_t v = *p;
-
-	*p = v >= last ? 0 : v + 1;
-	return v;
-}
-
-/* Bulk copies: a load is there at once, and a store takes what was there when it was told to. */
-#define DEV_BULK 1
-DEV void dev_bulk_init(uint64_t *bar)
-{
-	*bar = 0;
-}
-DEV void dev_bulk_load(void *shared, const void *p, uint32_t bytes, uint64_t *bar)
-{
-	warp_aligned(p, 16);
-	warp_aligned(shared, 16);
-	warp_read(p, bytes);
-	memcpy(shared, p, bytes);
-	++*bar;
-}
-DEV void dev_bulk_wait(uint64_t *bar, uint32_t parity)
-{
-	if (*bar == 0 || (*bar - 1) % 2 != parity)
-		warp_fail("waits for phase %u of a barrier that has heard of %llu loads", parity,
-			  (unsigned long long)*bar);
-}
-DEV void dev_bulk_store(void *p, const void *shared, uint32_t bytes)
-{
-	warp_aligned(p, 16);
-	warp_write(p, bytes);
-	memcpy(p, shared, bytes);
-}
-DEV void dev_bulk_read_but_one(void)
-{
-}
-DEV void dev_bulk_end(void)
-{
 }
 
 #endif

@@ -344,7 +344,7 @@ static void run(struct gantry_device *dev, uint64_t seed, uint32_t max, uint32_t
 {
 	fake_params("8M", "4M", "mapped", "1");
 	w.rng = seed * 0x9e3779b97f4a7c15ull + 7;
-	CHECK_OK(devmem_pool_get_from(dev, &fake_source, &w.pool));
+	CHECK_OK(devmem_pool_get_from(dev, &fake_source, DEVMEM_READ_NARROWLY, &w.pool));
 	CHECK_OK(devmem_pool_part(w.pool, "eth0", &w.part));
 	for (uint32_t i = 0; i < LANES; i++) {
 		w.lanes[i].flow = fake_flow_new(w.part->binding);

@@ -29,7 +29,7 @@ static void set_up(struct gantry_device *dev, const char *memory, const char *la
 {
 	fake_params("8M", landing, memory, "1");
 	w.dev = dev;
-	CHECK_OK(devmem_pool_get_from(dev, &fake_source, &w.pool));
+	CHECK_OK(devmem_pool_get_from(dev, &fake_source, DEVMEM_READ_NARROWLY, &w.pool));
 	CHECK_OK(devmem_pool_part(w.pool, "eth0", &w.part));
 	w.flow = fake_flow_new(w.part->binding);
 	devmem_tokens_init(&w.tokens, &w.flow->base);

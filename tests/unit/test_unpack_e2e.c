@@ -222,7 +222,7 @@ static void pool_ends_whole(void)
 {
 	struct devmem_pool *pool;
 
-	CHECK_OK(devmem_pool_get(host, DEVMEM_EMULATED, &pool));
+	CHECK_OK(devmem_pool_get(host, DEVMEM_EMULATED, DEVMEM_READ_NARROWLY, &pool));
 	UNTIL(links_are_gone()); /* with what they had of the pool */
 	CHECK_EQ(pool->refs, 1);
 	CHECK(devmem_pool_is_whole(pool));

@@ -74,7 +74,8 @@ gantry_result tcp_home_open(const struct tcp_context *ctx, struct tcp_home *ret_
 	if (ctx->unpack != GANTRY_NET_UNPACK_OFF) {
 		h.kind = ctx->unpack == GANTRY_NET_UNPACK_KERNEL ? DEVMEM_KERNEL : DEVMEM_EMULATED;
 		TRY(device_of(ctx->device, &h.device));
-		TRY(devmem_pool_get(h.device, h.kind, &h.pool));
+		TRY(devmem_pool_get(h.device, h.kind, ctx->plugin ? DEVMEM_READ_NARROWLY : DEVMEM_READ_WIDELY,
+				    &h.pool));
 	}
 	*ret_home = h;
 	h = (struct tcp_home){.kind = DEVMEM_NONE};

@@ -79,7 +79,8 @@ struct gantry_device_ops {
 	/*
 	 * Copies that somebody's kernels may be waiting for: the device has a queue of its own for each way, in order,
 	 * apart from what streams run. What has been begun by `move` is over when `moved` says so of a ticket that was
-	 * taken afterwards. `moved` is a load and calls no driver: any number of threads may poll.
+	 * taken afterwards; before that it may be kept back, to be copied with its neighbours. `moved` is a load and
+	 * calls no driver: any number of threads may poll.
 	 */
 	gantry_result (*move)(struct gantry_device *dev, enum gantry_way way, void *dst, const void *src, size_t size);
 	gantry_result (*move_ticket)(struct gantry_device *dev, enum gantry_way way, uint64_t *ret_ticket);

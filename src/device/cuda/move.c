@@ -11,7 +11,8 @@
  *    times as long as a call takes. So who wants a copy leaves a note, and whoever finds nobody at the driver makes the
  *    calls for all notes that there are; the others go on with their work. And the GPU itself says how far it is, by a
  *    store to host memory in stream order: who waits looks at that word.
- *  - A copy costs microseconds, however small. Notes about neighbours become one copy while they wait.
+ *  - A copy costs 3 us and 18 us per MiB, a mark 1.6 us (H200). Notes about neighbours become one copy while they wait,
+ *    and they wait until enough has come together or somebody asks for a ticket; only then is there a mark.
  *
  * What is left: a program that makes the driver wait for the whole GPU while a kernel waits for a copy (loading a
  * kernel for the first time does that, unless CUDA_MODULE_LOADING=EAGER). Then the driver holds its lock, and no copy
@@ -30,7 +31,7 @@
 #include "base/log.h"
 #include "device/cuda/gpu.h"
 
-enum { WORD_STRIDE = 128, WORDS_SIZE = 4096, LOOK_BACK = 8, BATCH = 64, LOOKS = 1 << 16 };
+enum { WORD_STRIDE = 128, WORDS_SIZE = 4096, LOOK_BACK = 8, BATCH = 64, LOOKS = 1 << 16, ENOUGH = 256 << 10 };
 #define FULL_NS 10000000000ull /* how long a note waits for room */
 
 gantry_result gantry_cuda_stream_apart(struct cuda_gpu *g, cu_stream *ret_stream)
@@ -99,26 +100,37 @@ static uint32_t take(struct cuda_way *w, struct cuda_note *ret_notes)
 		n++;
 	}
 	__atomic_store_n(&w->taken, w->taken + n, __ATOMIC_SEQ_CST);
+	w->bytes = w->taken == w->put ? 0 : w->bytes;
 	pthread_mutex_unlock(&w->lock);
 	return n;
 }
 
-/* Begins the copies of all notes. Nobody else is at the driver for this way. */
+/* Is a ticket waiting for its mark? */
+static int mark_wanted(const struct cuda_way *w)
+{
+	return __atomic_load_n(&w->wanted, __ATOMIC_SEQ_CST) > __atomic_load_n(&w->marked, __ATOMIC_SEQ_CST);
+}
+
+/* Begins the copies of all notes, and says so to the GPU if somebody wants to know. Nobody else is at the driver for
+ * this way. */
 static gantry_result begin(struct cuda_gpu *g, struct cuda_way *w)
 {
 	gantry_result r = GANTRY_OK;
 	struct cuda_note notes[BATCH];
 	cu_context was = g->ctx;
+	uint64_t begun;
 	uint32_t n;
 
 	ENTER(g, was);
-	while ((n = take(w, notes)) != 0) {
+	while ((n = take(w, notes)) != 0)
 		for (uint32_t i = 0; i < n; i++)
 			CU(cu.memcpy_async(notes[i].dst, notes[i].src, notes[i].size, w->stream),
 			   "copy %zu bytes from %#llx to %#llx", notes[i].size, (unsigned long long)notes[i].src,
 			   (unsigned long long)notes[i].dst);
-		CU(mark(w, (uint32_t)(w->marked + n)), "mark a stream of gpu %d", g->base.index);
-		w->marked += n;
+	begun = __atomic_load_n(&w->taken, __ATOMIC_RELAXED); /* nobody else takes */
+	if (mark_wanted(w)) {
+		CU(mark(w, (uint32_t)begun), "mark a stream of gpu %d", g->base.index);
+		__atomic_store_n(&w->marked, begun, __ATOMIC_SEQ_CST);
 	}
 out:
 	cuda_leave(g, was);
@@ -128,7 +140,8 @@ out:
 /* Makes the calls that are to be made, unless somebody is at it. */
 static void begin_all(struct cuda_gpu *g, struct cuda_way *w)
 {
-	while (__atomic_load_n(&w->taken, __ATOMIC_SEQ_CST) != __atomic_load_n(&w->put, __ATOMIC_SEQ_CST) &&
+	while ((__atomic_load_n(&w->taken, __ATOMIC_SEQ_CST) != __atomic_load_n(&w->put, __ATOMIC_SEQ_CST) ||
+		mark_wanted(w)) &&
 	       !__atomic_load_n(&w->error, __ATOMIC_RELAXED) &&
 	       !__atomic_exchange_n(&w->at_driver, 1, __ATOMIC_SEQ_CST)) {
 		gantry_result r = begin(g, w);
@@ -155,8 +168,8 @@ static int widen(struct cuda_way *w, const struct cuda_note *n)
 	return 0;
 }
 
-/* 0: there is no room. */
-static int leave(struct cuda_way *w, const struct cuda_note *n)
+/* 0: there is no room. *ret_enough: it is time to begin. */
+static int leave(struct cuda_way *w, const struct cuda_note *n, int *ret_enough)
 {
 	int left;
 
@@ -167,6 +180,8 @@ static int leave(struct cuda_way *w, const struct cuda_note *n)
 		__atomic_store_n(&w->put, w->put + 1, __ATOMIC_SEQ_CST);
 		left = 1;
 	}
+	w->bytes += left ? n->size : 0;
+	*ret_enough = !left || w->bytes >= ENOUGH;
 	pthread_mutex_unlock(&w->lock);
 	return left;
 }
@@ -178,10 +193,11 @@ gantry_result gantry_cuda_move(struct gantry_device *dev, enum gantry_way way, v
 	struct cuda_way *w = &g->ways[way];
 	struct cuda_note n = {(uintptr_t)dst, (uintptr_t)src, size};
 	uint64_t since = 0;
+	int enough = 0;
 
 	if (size == 0)
 		return GANTRY_OK;
-	while (!leave(w, &n)) {
+	while (!leave(w, &n, &enough)) {
 		if (!since)
 			since = gantry_now_ns();
 		if (gantry_now_ns() - since > FULL_NS)
@@ -190,7 +206,8 @@ gantry_result gantry_cuda_move(struct gantry_device *dev, enum gantry_way way, v
 		begin_all(g, w);
 		sched_yield();
 	}
-	begin_all(g, w);
+	if (enough)
+		begin_all(g, w);
 	r = __atomic_load_n(&w->error, __ATOMIC_ACQUIRE);
 out:
 	return r;
@@ -198,8 +215,17 @@ out:
 
 gantry_result gantry_cuda_move_ticket(struct gantry_device *dev, enum gantry_way way, uint64_t *ret_ticket)
 {
-	*ret_ticket = __atomic_load_n(&cuda_gpu_of(dev)->ways[way].put, __ATOMIC_SEQ_CST);
-	return GANTRY_OK;
+	struct cuda_gpu *g = cuda_gpu_of(dev);
+	struct cuda_way *w = &g->ways[way];
+	uint64_t ticket = __atomic_load_n(&w->put, __ATOMIC_SEQ_CST),
+		 wanted = __atomic_load_n(&w->wanted, __ATOMIC_SEQ_CST);
+
+	while (wanted < ticket &&
+	       !__atomic_compare_exchange_n(&w->wanted, &wanted, ticket, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		;
+	begin_all(g, w);
+	*ret_ticket = ticket;
+	return __atomic_load_n(&w->error, __ATOMIC_ACQUIRE);
 }
 
 gantry_result gantry_cuda_moved(struct gantry_device *dev, enum gantry_way way, uint64_t ticket)

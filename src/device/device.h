@@ -55,6 +55,14 @@ struct gantry_launch {
 	struct gantry_door *doors; /* borrowed: doors[b] is what block b sleeps on; NULL: it only spins and yields */
 };
 
+/* `count` rows of `width` bytes each. A stride is at least the width, and less than 2 GiB. */
+struct gantry_rows {
+	uint8_t *dst;
+	const uint8_t *src;
+	size_t dst_stride, src_stride;
+	size_t width, count;
+};
+
 enum gantry_way { GANTRY_WAY_IN, GANTRY_WAY_OUT, GANTRY_WAYS }; /* to the device, also within it; from it */
 
 struct gantry_device_ops {
@@ -75,6 +83,8 @@ struct gantry_device_ops {
 	gantry_result (*copy)(struct gantry_device *dev, void *dst, const void *src, size_t size);
 	gantry_result (*copy_async)(struct gantry_device *dev, struct gantry_stream *s, void *dst, const void *src,
 				    size_t size);
+	gantry_result (*copy_rows_async)(struct gantry_device *dev, struct gantry_stream *s,
+					 const struct gantry_rows *rows);
 
 	/*
 	 * Copies that somebody's kernels may be waiting for: the device has a queue of its own for each way, in order,

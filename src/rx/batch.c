@@ -107,6 +107,20 @@ uint8_t *rx_batch_run(const struct rx_batch *b, const struct rx_cursor *c, uint6
 	return (uint8_t *)p->base + c->k * p->stride + c->at;
 }
 
+uint8_t *rx_batch_rows(const struct rx_batch *b, const struct rx_cursor *c, uint64_t max, struct rx_rows *ret)
+{
+	const struct gantry_rx_piece *p = &b->pieces[c->entry];
+	uint64_t whole;
+	uint8_t *at = rx_batch_run(b, c, max, &ret->width);
+
+	if (!at)
+		return NULL;
+	whole = max / p->piece_bytes < p->count - c->k ? max / p->piece_bytes : p->count - c->k;
+	ret->stride = p->stride;
+	ret->count = c->at || !whole ? 1 : whole;
+	return at;
+}
+
 void rx_batch_skip(const struct rx_batch *b, struct rx_cursor *c, uint64_t bytes)
 {
 	while (bytes && c->entry < b->n) {

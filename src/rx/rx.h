@@ -63,6 +63,10 @@ struct rx_cursor {
 	size_t entry, k, at;
 };
 
+struct rx_rows {
+	uint64_t width, stride, count;
+};
+
 struct rx_batch {
 	struct gantry_rx_piece *pieces; /* owned; none is empty */
 	struct rx_region **regions;	/* owned array of borrowed regions, one per entry; NULL: released */
@@ -242,6 +246,8 @@ void rx_batch_free(struct rx_batch *b);
 /* The contiguous bytes at the cursor, at most `max`; NULL at the end of the batch. */
 uint8_t *rx_batch_run(const struct rx_batch *b, const struct rx_cursor *c, uint64_t max, uint64_t *ret_len);
 void rx_batch_skip(const struct rx_batch *b, struct rx_cursor *c, uint64_t bytes);
+/* The same, but as many whole pieces as there are of an entry; or what is left of one, and that is one row. */
+uint8_t *rx_batch_rows(const struct rx_batch *b, const struct rx_cursor *c, uint64_t max, struct rx_rows *ret);
 /* With the CPU. */
 void rx_batch_gather(const struct rx_batch *b, struct rx_cursor c, uint8_t *to, uint64_t bytes);
 void rx_batch_scatter(const struct rx_batch *b, struct rx_cursor c, const uint8_t *from, uint64_t bytes);

@@ -1,6 +1,8 @@
 /*
  * What the device does for a message: put fragments into place (unpack), bytes from staging into pieces (scatter), and
- * pieces into staging (gather). One kernel does all three: descriptors say what goes where.
+ * pieces into staging (gather). One kernel does all three: descriptors say what goes where. Where staging meets pieces
+ * that lie at equal distances and are not small, the copy engine does it: that takes nothing from the program's
+ * kernels, and processes that share a GPU do not wait for each other's turn to run one.
  *
  * Descriptors are cut at the borders of pieces while walking along the batch. A message whose list is longer than one
  * launch takes several; the walk's place is kept in the flight, so a message can wait in the middle for a descriptor
@@ -11,6 +13,9 @@
 #include "device/work.h"
 #include "device/unpack_launch.h"
 #include "rx/rx.h"
+
+/* For the copy engine: so many copies a message at most, and rows that are worth it. */
+enum { COPIES_MAX = 4, ROW_MIN = 2048, ROW_STRIDE_MAX = 1 << 30 };
 
 /* A list under construction. */
 struct list {
@@ -111,6 +116,53 @@ static gantry_result finish(struct gantry_rx_conn *c, const struct plan *p, stru
 	return done != GANTRY_OK ? done : r;
 }
 
+/* How many copies of the copy engine the message is; more than `most` if it is not for it. */
+static uint32_t count_copies(const struct rx_flight *f, uint32_t most)
+{
+	struct rx_cursor at = f->from;
+	struct rx_rows rows;
+	uint64_t left = f->len;
+	uint32_t n = 0;
+
+	for (; left && n <= most; n++) {
+		if (!rx_batch_rows(&f->op->batch, &at, left, &rows) || rows.stride > ROW_STRIDE_MAX ||
+		    (rows.width < ROW_MIN && rows.count > 1))
+			return most + 1;
+		left -= rows.width * rows.count;
+		rx_batch_skip(&f->op->batch, &at, rows.width * rows.count);
+	}
+	return left ? most + 1 : n;
+}
+
+static gantry_result copy_rows(struct gantry_device *dev, const struct rx_flight *f, struct gantry_stream *stream,
+			       int gather)
+{
+	gantry_result r = GANTRY_OK;
+	struct rx_cursor from = f->from;
+	struct rx_rows rows;
+	uint8_t *at, *stage = f->stage->host;
+
+	while (stage < f->stage->host + f->len) {
+		struct gantry_rows copy;
+
+		at = rx_batch_rows(&f->op->batch, &from, f->len - (uint64_t)(stage - f->stage->host), &rows);
+		copy = (struct gantry_rows){.dst = gather ? stage : at,
+					    .src = gather ? at : stage,
+					    .dst_stride = gather ? rows.width : rows.stride,
+					    .src_stride = gather ? rows.stride : rows.width,
+					    .width = rows.width,
+					    .count = rows.count};
+		if (rows.count == 1)
+			TRY(dev->ops->copy_async(dev, stream, copy.dst, copy.src, copy.width));
+		else
+			TRY(dev->ops->copy_rows_async(dev, stream, &copy));
+		rx_batch_skip(&f->op->batch, &from, rows.width * rows.count);
+		stage += rows.width * rows.count;
+	}
+out:
+	return r;
+}
+
 /* Between staging and the pieces, [0, len) of the message. */
 static gantry_result staged(struct gantry_rx_conn *c, struct rx_flight *f, struct gantry_stream *stream, int gather)
 {
@@ -118,11 +170,10 @@ static gantry_result staged(struct gantry_rx_conn *c, struct rx_flight *f, struc
 	struct gantry_device *dev = c->rx->device;
 	struct plan p = {c->rx, stream, f->stage->dev, gather};
 	struct list l = {NULL, 0, 0};
-	uint64_t run = 0, got;
-	uint8_t *at = rx_batch_run(&f->op->batch, &f->from, f->len, &run);
+	uint64_t got;
 
-	if (run == f->len) {
-		TRY(dev->ops->copy_async(dev, stream, gather ? f->stage->host : at, gather ? at : f->stage->host, run));
+	if (!f->descs && !f->walk_pos && count_copies(f, COPIES_MAX) <= COPIES_MAX) {
+		TRY(copy_rows(dev, f, stream, gather));
 		return rx_work_seal(c, f);
 	}
 	if (f->descs && !rx_work_over(c, f, &r))

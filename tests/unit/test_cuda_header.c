@@ -5,6 +5,7 @@
 
 #include <cuda.h>
 #define cu_ipc_handle CUipcMemHandle_st
+#define cu_copy_2d CUDA_MEMCPY2D_st
 #include "device/cuda/driver.h"
 
 #define SAME_ERROR(name, number) _Static_assert((int)CUE_##name == (int)CUDA_ERROR_##name, "CUDA_ERROR_" #name);
@@ -17,6 +18,12 @@ GANTRY_CUDA_NEW_CONSTANTS(SAME_NEW_NUMBER)
 #endif
 _Static_assert(sizeof(cu_ptr) == sizeof(CUdeviceptr) && sizeof(cu_device) == sizeof(CUdevice), "plain types");
 _Static_assert(sizeof(struct cu_ipc_handle) == 64, "driver.h has 64 bytes of its own");
+_Static_assert(sizeof(CUDA_MEMCPY2D) == 128 && offsetof(CUDA_MEMCPY2D, srcMemoryType) == 16 &&
+		       offsetof(CUDA_MEMCPY2D, srcDevice) == 32 && offsetof(CUDA_MEMCPY2D, srcPitch) == 48 &&
+		       offsetof(CUDA_MEMCPY2D, dstMemoryType) == 72 && offsetof(CUDA_MEMCPY2D, dstDevice) == 88 &&
+		       offsetof(CUDA_MEMCPY2D, dstPitch) == 104 && offsetof(CUDA_MEMCPY2D, WidthInBytes) == 112 &&
+		       offsetof(CUDA_MEMCPY2D, Height) == 120,
+	       "struct cu_copy_2d of driver.h");
 
 /* Never called: an assignment of incompatible pointers is an error of the compiler. */
 __attribute__((unused)) static void prototypes(struct gantry_cuda_api *api)

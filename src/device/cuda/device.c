@@ -66,6 +66,7 @@ static const struct gantry_device_ops ops = {
 	.pointer = gantry_cuda_pointer,
 	.copy = gantry_cuda_copy,
 	.copy_async = gantry_cuda_copy_async,
+	.copy_rows_async = gantry_cuda_copy_rows_async,
 	.move = gantry_cuda_move,
 	.move_ticket = gantry_cuda_move_ticket,
 	.moved = gantry_cuda_moved,

@@ -24,6 +24,28 @@ typedef struct CUfunc_st *cu_function;
 typedef unsigned long long cu_ptr;
 typedef int cu_device;
 
+#ifndef cu_copy_2d /* as below */
+/* CUDA_MEMCPY2D: what of it is used has a name of ours. */
+struct cu_copy_2d {
+	size_t src_x, src_y;
+	unsigned src_type;
+	const void *src_host;
+	cu_ptr src;
+	void *src_array;
+	size_t src_pitch;
+	size_t dst_x, dst_y;
+	unsigned dst_type;
+	void *dst_host;
+	cu_ptr dst;
+	void *dst_array;
+	size_t dst_pitch;
+	size_t width, height;
+};
+_Static_assert(sizeof(struct cu_copy_2d) == 128 && offsetof(struct cu_copy_2d, src) == 32 &&
+		       offsetof(struct cu_copy_2d, src_pitch) == 48 && offsetof(struct cu_copy_2d, dst_type) == 72 &&
+		       offsetof(struct cu_copy_2d, dst) == 88 && offsetof(struct cu_copy_2d, dst_pitch) == 104,
+	       "test_cuda_header.c has the same of NVIDIA's");
+#endif
 #ifndef cu_ipc_handle /* the comparison names NVIDIA's struct here */
 struct cu_ipc_handle {
 	char bytes[64];
@@ -76,6 +98,7 @@ struct cu_ipc_handle {
 	X(POINTER_ATTRIBUTE_RANGE_SIZE, 12)                     \
 	X(MEMORYTYPE_HOST, 1)                                   \
 	X(MEMORYTYPE_DEVICE, 2)                                 \
+	X(MEMORYTYPE_UNIFIED, 4)                                \
 	X(MEMHOSTALLOC_PORTABLE, 1)                             \
 	X(MEMHOSTALLOC_DEVICEMAP, 2)                            \
 	X(MEMHOSTREGISTER_PORTABLE, 1)                          \
@@ -121,6 +144,7 @@ struct cu_ipc_handle {
 	X(memset_d32_async, cuMemsetD32Async, (cu_ptr dst, unsigned value, size_t n, cu_stream stream))                \
 	X(memset_d8_async, cuMemsetD8Async, (cu_ptr dst, unsigned char value, size_t n, cu_stream stream))             \
 	X(memcpy_async, cuMemcpyAsync, (cu_ptr dst, cu_ptr src, size_t size, cu_stream stream))                        \
+	X(memcpy_2d_async, cuMemcpy2DAsync_v2, (const struct cu_copy_2d *copy, cu_stream stream))                      \
 	X(pointer_get_attributes, cuPointerGetAttributes,                                                              \
 	  (unsigned n, unsigned *attributes, void **ret_values, cu_ptr ptr))                                           \
 	X(stream_create, cuStreamCreate, (cu_stream *ret_stream, unsigned flags))                                      \

@@ -127,6 +127,8 @@ gantry_result gantry_cuda_copy(struct gantry_device *dev, void *dst, const void 
 
 gantry_result gantry_cuda_copy_async(struct gantry_device *dev, struct gantry_stream *s, void *dst, const void *src,
 				     size_t size);
+gantry_result gantry_cuda_copy_rows_async(struct gantry_device *dev, struct gantry_stream *s,
+					  const struct gantry_rows *rows);
 gantry_result gantry_cuda_stream_create(struct gantry_device *dev, struct gantry_stream **ret_stream);
 gantry_result gantry_cuda_stream_create_apart(struct gantry_device *dev, struct gantry_stream **ret_stream);
 

@@ -161,6 +161,33 @@ out:
 	return r;
 }
 
+gantry_result gantry_cuda_copy_rows_async(struct gantry_device *dev, struct gantry_stream *s,
+					  const struct gantry_rows *rows)
+{
+	gantry_result r = GANTRY_OK;
+	struct cuda_gpu *g = cuda_gpu_of(dev);
+	cu_context was = g->ctx;
+	struct cu_copy_2d copy = {
+		.src_type = CUV_MEMORYTYPE_UNIFIED,
+		.src = (uintptr_t)rows->src,
+		.src_pitch = rows->src_stride,
+		.dst_type = CUV_MEMORYTYPE_UNIFIED,
+		.dst = (uintptr_t)rows->dst,
+		.dst_pitch = rows->dst_stride,
+		.width = rows->width,
+		.height = rows->count,
+	};
+
+	if (!rows->width || !rows->count)
+		return GANTRY_OK;
+	ENTER(g, was);
+	CU(cu.memcpy_2d_async(&copy, cuda_stream_of(s)->native), "copy %zu rows of %zu bytes from %p to %p",
+	   rows->count, rows->width, (const void *)rows->src, (void *)rows->dst);
+out:
+	cuda_leave(g, was);
+	return r;
+}
+
 gantry_result gantry_cuda_event_create(struct gantry_device *dev, struct gantry_dev_event **ret_event)
 {
 	gantry_result r = GANTRY_OK;

@@ -123,6 +123,7 @@ static const struct gantry_device_ops host_ops = {
 	.pointer = gantry_host_pointer,
 	.copy = gantry_host_copy,
 	.copy_async = gantry_host_copy_async,
+	.copy_rows_async = gantry_host_copy_rows_async,
 	.move = gantry_host_move,
 	.move_ticket = gantry_host_move_ticket,
 	.moved = gantry_host_moved,

@@ -98,12 +98,13 @@ gantry_result gantry_host_dmabuf_export(struct gantry_device *dev, void *ptr, si
 enum host_item_kind {
 	HOST_ITEM_LAUNCH,
 	HOST_ITEM_COPY,
+	HOST_ITEM_ROWS,
 	HOST_ITEM_MARK, /* stores `size` at the 64-bit word `dst` */
 	HOST_ITEM_RECORD,
 	HOST_ITEM_WAIT,
 	HOST_ITEM_STOP
 };
-enum { HOST_INLINE_ARGS = 192 };
+enum { HOST_INLINE_ARGS = 184 };
 struct host_mark;
 struct host_item {
 	uint32_t kind;
@@ -111,16 +112,16 @@ struct host_item {
 	union {
 		gantry_host_body fn;	/* LAUNCH */
 		struct host_mark *mark; /* RECORD, WAIT: a reference */
-		void *dst;		/* COPY */
+		void *dst;		/* COPY, ROWS */
 	};
 	union {
 		const void *args; /* LAUNCH: inline_args or owned */
 		const void *src;
 	};
-	size_t size; /* of the arguments or of the copy */
+	size_t size; /* of the arguments, of the copy or of one row */
 	const uint32_t *abort;
 	struct gantry_door *doors;
-	uint64_t reserved[2];
+	size_t dst_stride, src_stride, rows; /* ROWS */
 	char inline_args[HOST_INLINE_ARGS];
 };
 _Static_assert(sizeof(struct host_item) == 256, "items of a ring start on cache lines");
@@ -163,6 +164,8 @@ gantry_result gantry_host_stream_query(struct gantry_device *dev, struct gantry_
 gantry_result gantry_host_stream_sync(struct gantry_device *dev, struct gantry_stream *s);
 gantry_result gantry_host_copy_async(struct gantry_device *dev, struct gantry_stream *s, void *dst, const void *src,
 				     size_t size);
+gantry_result gantry_host_copy_rows_async(struct gantry_device *dev, struct gantry_stream *s,
+					  const struct gantry_rows *rows);
 
 /* move.c */
 gantry_result gantry_host_move(struct gantry_device *dev, enum gantry_way way, void *dst, const void *src, size_t size);

@@ -64,6 +64,11 @@ static void do_item(struct gantry_stream *s, const struct host_item *item)
 	case HOST_ITEM_COPY:
 		memcpy(item->dst, item->src, item->size);
 		break;
+	case HOST_ITEM_ROWS:
+		for (size_t i = 0; i < item->rows; i++)
+			memcpy((char *)item->dst + i * item->dst_stride, (const char *)item->src + i * item->src_stride,
+			       item->size);
+		break;
 	case HOST_ITEM_MARK:
 		__atomic_store_n((uint64_t *)item->dst, (uint64_t)item->size, __ATOMIC_RELEASE);
 		break;
@@ -232,4 +237,19 @@ gantry_result gantry_host_copy_async(struct gantry_device *dev, struct gantry_st
 
 	(void)dev;
 	return size ? gantry_host_enqueue(s, &item, NULL) : GANTRY_OK;
+}
+
+gantry_result gantry_host_copy_rows_async(struct gantry_device *dev, struct gantry_stream *s,
+					  const struct gantry_rows *rows)
+{
+	struct host_item item = {.kind = HOST_ITEM_ROWS,
+				 .dst = rows->dst,
+				 .src = rows->src,
+				 .size = rows->width,
+				 .dst_stride = rows->dst_stride,
+				 .src_stride = rows->src_stride,
+				 .rows = rows->count};
+
+	(void)dev;
+	return rows->width && rows->count ? gantry_host_enqueue(s, &item, NULL) : GANTRY_OK;
 }

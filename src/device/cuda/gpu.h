@@ -29,15 +29,14 @@ struct cuda_note {
 struct cuda_way {
 	pthread_mutex_t lock; /* of the notes */
 	struct cuda_note notes[CUDA_NOTES];
-	uint64_t put, taken; /* notes so far, and those whose copies were begun; atomic, written with the lock */
-	int at_driver;	     /* atomic: somebody makes the calls, for all */
+	uint64_t put, taken; /* notes so far, and those taken to the driver; atomic, written with the lock */
+	int at_driver; /* atomic: somebody makes the calls, for all */
 	gantry_result error; /* atomic: nothing is copied any more */
 
 	cu_stream stream; /* owned */
 	uint32_t *word;	  /* in mapped memory: so many notes' copies are over; written by the GPU */
 	cu_ptr word_dev;  /* the same for the GPU */
 	uint64_t marked;  /* what the word will be when all that was begun is over; of who is at the driver */
-	uint32_t looks;	  /* relaxed */
 };
 
 struct cuda_gpu {

@@ -80,6 +80,144 @@ static uint64_t cut(const char *seed, uint32_t before)
 	return sum;
 }
 
+/* ---- memory that the CPU cannot write, and pages that come back in an order of chance ---- */
+
+enum { FLOWS = 3, HELD = 4096, RECEIVES = SANITIZED ? 100 : 300 };
+
+struct mirrored {
+	struct gantry_device *dev;
+	struct memory m;
+	struct devmem_binding *b;
+	struct pair p[FLOWS];
+	struct devmem_flow *f[FLOWS];
+	uint32_t tokens[FLOWS][HELD], n[FLOWS]; /* that are out */
+	uint32_t page[FLOWS][HELD];
+	uint64_t random;
+};
+
+static void mirrored_open(struct mirrored *w, const char *shape, uint32_t pages)
+{
+	*w = (struct mirrored){.random = 5};
+	use_params("GANTRY_EMU_SHAPE", shape, NULL);
+	memory_open(&w->m, pages * (uint64_t)sysconf(_SC_PAGESIZE));
+	CHECK_OK(gantry_device_host(&w->dev));
+	w->m.m = (struct devmem_memory){.device = w->dev, .device_ptr = w->m.m.host, .size = w->m.m.size};
+	CHECK_OK(devmem_emulated.bind(&w->m.m, "emu0", &w->b));
+	for (uint32_t i = 0; i < FLOWS; i++) {
+		pair_open(&w->p[i], i);
+		CHECK_OK(devmem_emulated.attach(w->b, w->p[i].rx, &w->f[i]));
+	}
+}
+
+static void mirrored_close(struct mirrored *w)
+{
+	for (uint32_t i = 0; i < FLOWS; i++) {
+		devmem_emulated.detach(w->f[i]);
+		pair_close(&w->p[i]);
+	}
+	devmem_emulated.unbind(w->b);
+	gantry_device_close(w->dev);
+	w->m.m.host = w->m.m.device_ptr;
+	memory_close(&w->m);
+}
+
+/* All is there at once, so it is one receive. */
+static void mirrored_receive(struct mirrored *w, uint32_t i, uint64_t bytes)
+{
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	struct pair *p = &w->p[i];
+	struct got *g;
+
+	pair_arrive(p, bytes);
+	g = receive_all(w->f[i]);
+	check_got(w->f[i], p, g, p->got);
+	CHECK_EQ(g->bytes, bytes);
+	p->got += bytes;
+	for (uint32_t k = 0; k < g->n; k++) {
+		w->page[i][w->n[i]] = (uint32_t)(g->frags[k].c.frag_offset / page);
+		w->tokens[i][w->n[i]++] = g->frags[k].c.frag_token;
+	}
+}
+
+/* Gives one back, and says which page that was. */
+static uint32_t mirrored_give(struct mirrored *w, uint32_t i)
+{
+	uint32_t k = (uint32_t)(emu_random(&w->random) % w->n[i]), page = w->page[i][k], last = --w->n[i];
+
+	WANT_EQ(give_one_back(w->f[i], w->tokens[i][k]), 1);
+	w->tokens[i][k] = w->tokens[i][last];
+	w->page[i][k] = w->page[i][last];
+	return page;
+}
+
+/* Pages of a receive that follow each other are one copy, and nearly always all do: also when those that come back do
+ * so one here, one there. */
+static void few_copies(uint32_t flows, uint32_t most_out)
+{
+	static struct mirrored w;
+	const struct emu_counts *c;
+	char text[600], copies[60];
+
+	mirrored_open(&w, "mtu9000", 4096);
+	for (uint32_t round = 0; round < RECEIVES; round++) {
+		uint32_t i = round % flows;
+
+		mirrored_receive(&w, i, 65536);
+		while (w.n[i] > most_out)
+			mirrored_give(&w, i);
+	}
+	c = &gantry_container(w.b, struct emu_binding, pub)->counts;
+	CHECK_EQ(c->receives, RECEIVES);
+	CHECK(c->copies >= RECEIVES);
+	if (c->copies > 2 * RECEIVES) {
+		fprintf(stderr, "%u flows hold %u fragments: %" PRIu64 " copies of %d receives\n", flows, most_out,
+			c->copies, RECEIVES);
+		exit(1);
+	}
+	devmem_emulated.describe(w.b, text, sizeof(text));
+	snprintf(copies, sizeof(copies), "%d bytes in pages (%" PRIu64 " copies)", RECEIVES * 65536, c->copies);
+	CHECK_HAS(text, copies);
+	mirrored_close(&w);
+}
+
+/* No page is free but a few: those are found, wherever they are, the last and smaller group included. */
+static void nearly_empty(void)
+{
+	enum { PAGES = 2 * EMU_GROUP + 2 };
+	static struct mirrored w;
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	uint8_t out[PAGES] = {0};
+	char text[600];
+
+	mirrored_open(&w, "pages", PAGES);
+	for (uint32_t i = 0; i < FLOWS; i++)
+		mirrored_receive(&w, i, (i ? 40 : PAGES - 80) * page);
+	for (uint32_t i = 0; i < FLOWS; i++)
+		for (uint32_t k = 0; k < w.n[i]; k++) {
+			CHECK(w.page[i][k] < PAGES && !out[w.page[i][k]]);
+			out[w.page[i][k]] = 1;
+		}
+	CHECK(!memchr(out, 0, sizeof(out)));
+	for (uint32_t round = 0; round < 500; round++) {
+		uint32_t i = round % FLOWS, to = (uint32_t)(emu_random(&w.random) % FLOWS), n = 1 + round % 3;
+
+		n = n < w.n[i] ? n : w.n[i];
+		if (!n)
+			continue;
+		for (uint32_t k = 0; k < n; k++)
+			out[mirrored_give(&w, i)] = 0;
+		mirrored_receive(&w, to, n * page);
+		for (uint32_t k = w.n[to] - n; k < w.n[to]; k++) {
+			CHECK(!out[w.page[to][k]]);
+			out[w.page[to][k]] = 1;
+		}
+	}
+	devmem_emulated.describe(w.b, text, sizeof(text));
+	CHECK_HAS(text, " 0 of 130 pages");
+	CHECK_HAS(text, "starved 0 times");
+	mirrored_close(&w);
+}
+
 /* What bind and attach refuse. */
 static void refusals(void)
 {
@@ -89,13 +227,14 @@ static void refusals(void)
 	struct memory m;
 	int fds[2];
 
+	use_params("GANTRY_EMU_SHAPE", "mtu9000", NULL);
 	gantry_log_configure(GANTRY_LOG_ERROR, 0, "/dev/null");
 	memory_open(&m, 2 * page);
 	m.m.size = 2 * page - 1;
 	CHECK_EQ(devmem_emulated.bind(&m.m, "emu0", &b), GANTRY_ERR_INVALID);
 	m.m.size = 0;
 	CHECK_EQ(devmem_emulated.bind(&m.m, "emu0", &b), GANTRY_ERR_INVALID);
-	m.m.size = 2 * page; /* a packet of mtu9000, the default, needs three pages */
+	m.m.size = 2 * page; /* a packet needs three pages */
 	CHECK_EQ(devmem_emulated.bind(&m.m, "emu0", &b), GANTRY_ERR_CONFIG);
 	CHECK(!b);
 	memory_close(&m);
@@ -128,6 +267,11 @@ int main(void)
 	CHECK(cut("1", 0) == cut("1", 0));
 	CHECK(cut("1", 0) != cut("2", 0));
 	CHECK(cut("1", 0) != cut("1", 1));
+	devmem_emulated_set_poison(0);
+	few_copies(1, 10);
+	few_copies(1, 60);
+	few_copies(FLOWS, 200);
+	nearly_empty();
 	refusals();
 	return 0;
 }

@@ -29,7 +29,7 @@ struct cuda_note {
 struct cuda_way {
 	pthread_mutex_t lock; /* of the notes */
 	struct cuda_note notes[CUDA_NOTES];
-	uint64_t put, taken; /* notes so far, and those whose copies were begun; atomic, written with the lock */
+	uint64_t put, taken; /* notes so far, and those taken to the driver; atomic, written with the lock */
 	uint64_t bytes;	     /* of those that wait, or a little more; with the lock */
 	uint64_t wanted;     /* atomic: the highest ticket that was given out */
 	int at_driver;	     /* atomic: somebody makes the calls, for all */
@@ -39,7 +39,6 @@ struct cuda_way {
 	uint32_t *word;	  /* in mapped memory: so many notes' copies are over; written by the GPU */
 	cu_ptr word_dev;  /* the same for the GPU */
 	uint64_t marked;  /* atomic: what the word will be; written by who is at the driver */
-	uint32_t looks;	  /* relaxed */
 };
 
 struct cuda_gpu {

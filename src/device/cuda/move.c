@@ -16,13 +16,23 @@
  *
  * What is left: a program that makes the driver wait for the whole GPU while a kernel waits for a copy (loading a
  * kernel for the first time does that, unless CUDA_MODULE_LOADING=EAGER). Then the driver holds its lock, and no copy
- * begins.
+ * begins. And who is at the driver stays there as long as others leave notes.
  *
  * Order. A ticket is the number of notes that there were when it was taken; the word is the number of notes whose
  * copies are over. A note that is widened by a neighbour after a ticket was taken only makes that ticket wait for more.
  * Bytes that a note's source holds are visible to whoever makes the calls by the lock of the notes, and to the GPU by
- * the calls. No note is forgotten: who leaves one looks afterwards whether somebody is at the driver, and who was there
- * looks after he has left whether there are notes; both in one order (sequentially consistent).
+ * the calls. No ticket is forgotten: who takes one looks afterwards whether somebody is at the driver, and who was
+ * there looks after he has left whether there are notes or tickets; both in one order (sequentially consistent).
+ *
+ * Users rely on the order of the queue: bytes are copied to a page of the pool, and from there to where the message
+ * lies, without a ticket in between; and a page gets new bytes while the copy of its old ones waits. So a copy that
+ * becomes part of an older note must not matter to the notes that it passes, nor to that note itself: none writes what
+ * it reads or writes, and none reads what it writes (`touches`). Then all are as if they had been made in order.
+ * A source holds its bytes until a ticket is reached, or is a mirror, always copied to the same place: what a copy
+ * brings too early or half is brought again by the copy that is asked for after the bytes were written.
+ *
+ * Errors. The first one ends its way, for all; it is told when nothing of that way is copied any more, so that memory
+ * can be used again. Notes whose copies were not begun stay where they are.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
 #include <sched.h>
@@ -32,7 +42,7 @@
 #include "device/cuda/gpu.h"
 
 enum { WORD_STRIDE = 128, WORDS_SIZE = 4096, LOOK_BACK = 8, BATCH = 64, LOOKS = 1 << 16, ENOUGH = 256 << 10 };
-#define FULL_NS 10000000000ull /* how long a note waits for room */
+#define LONG_NS 10000000000ull /* how long a note waits for room, and a stream that ends for its copies */
 
 gantry_result gantry_cuda_stream_apart(struct cuda_gpu *g, cu_stream *ret_stream)
 {
@@ -66,13 +76,41 @@ out:
 	return r;
 }
 
+/* Waits until nothing of the stream runs any more, be it for an error. 0: it still does. */
+static int run_dry(cu_stream stream)
+{
+	uint64_t since = gantry_now_ns();
+
+	while (cu.stream_query(stream) == CUE_NOT_READY) {
+		if (gantry_now_ns() - since > LONG_NS)
+			return 0;
+		sched_yield();
+	}
+	return 1;
+}
+
+/* Nobody is at the driver any more. Notes are left only after an error, or where nobody has asked for a ticket. But
+ * copies may run that nobody has waited for, and their marks are stores to `words`.
+ */
 void gantry_cuda_ways_close(struct cuda_gpu *g)
 {
+	int dry = 1;
+
+	for (int i = 0; i < GANTRY_WAYS; i++) {
+		if (!g->ways[i].stream)
+			continue;
+		dry &= run_dry(g->ways[i].stream);
+		cu.stream_destroy(g->ways[i].stream);
+	}
+	if (!g->words)
+		return;
 	for (int i = 0; i < GANTRY_WAYS; i++)
-		if (g->ways[i].stream)
-			cu.stream_destroy(g->ways[i].stream);
-	if (g->words)
+		pthread_mutex_destroy(&g->ways[i].lock);
+	if (dry)
 		cu.mem_free_host(g->words);
+	else
+		LOG_WARN(DEVICE, "gpu %d is closed, but its copies are not over after 10 s: %d bytes are never freed",
+			 g->base.index, WORDS_SIZE);
 }
 
 /* ---- at the driver ---- */
@@ -100,19 +138,20 @@ static uint32_t take(struct cuda_way *w, struct cuda_note *ret_notes)
 		n++;
 	}
 	__atomic_store_n(&w->taken, w->taken + n, __ATOMIC_SEQ_CST);
-	w->bytes = w->taken == w->put ? 0 : w->bytes;
+	if (w->taken == w->put)
+		w->bytes = 0;
 	pthread_mutex_unlock(&w->lock);
 	return n;
 }
 
-/* Is a ticket waiting for its mark? */
+/* Does a ticket wait for its mark? */
 static int mark_wanted(const struct cuda_way *w)
 {
 	return __atomic_load_n(&w->wanted, __ATOMIC_SEQ_CST) > __atomic_load_n(&w->marked, __ATOMIC_SEQ_CST);
 }
 
-/* Begins the copies of all notes, and says so to the GPU if somebody wants to know. Nobody else is at the driver for
- * this way. */
+/* Begins the copies of all notes, and has the GPU say so if somebody asks. Nobody else is at the driver for this way.
+ */
 static gantry_result begin(struct cuda_gpu *g, struct cuda_way *w)
 {
 	gantry_result r = GANTRY_OK;
@@ -133,8 +172,16 @@ static gantry_result begin(struct cuda_gpu *g, struct cuda_way *w)
 		__atomic_store_n(&w->marked, begun, __ATOMIC_SEQ_CST);
 	}
 out:
+	if (r != GANTRY_OK && !run_dry(w->stream))
+		LOG_WARN(DEVICE, "gpu %d: copies that were begun before this error are not over after 10 s",
+			 g->base.index);
 	cuda_leave(g, was);
 	return r;
+}
+
+static gantry_result error_of(struct cuda_way *w)
+{
+	return __atomic_load_n(&w->error, __ATOMIC_ACQUIRE);
 }
 
 /* Makes the calls that are to be made, unless somebody is at it. */
@@ -142,10 +189,11 @@ static void begin_all(struct cuda_gpu *g, struct cuda_way *w)
 {
 	while ((__atomic_load_n(&w->taken, __ATOMIC_SEQ_CST) != __atomic_load_n(&w->put, __ATOMIC_SEQ_CST) ||
 		mark_wanted(w)) &&
-	       !__atomic_load_n(&w->error, __ATOMIC_RELAXED) &&
-	       !__atomic_exchange_n(&w->at_driver, 1, __ATOMIC_SEQ_CST)) {
-		gantry_result r = begin(g, w);
+	       error_of(w) == GANTRY_OK && !__atomic_exchange_n(&w->at_driver, 1, __ATOMIC_SEQ_CST)) {
+		gantry_result r = error_of(w); /* who was here before us may have left it since we looked */
 
+		if (r == GANTRY_OK)
+			r = begin(g, w);
 		if (r != GANTRY_OK)
 			__atomic_store_n(&w->error, r, __ATOMIC_RELEASE);
 		__atomic_store_n(&w->at_driver, 0, __ATOMIC_SEQ_CST);
@@ -154,12 +202,26 @@ static void begin_all(struct cuda_gpu *g, struct cuda_way *w)
 
 /* ---- notes ---- */
 
-/* Is it a neighbour of a note that still waits? With the lock. */
+static int overlap(cu_ptr a, size_t a_size, cu_ptr b, size_t b_size)
+{
+	return a < b + b_size && b < a + a_size;
+}
+
+/* Does it matter which one of the two is copied first? */
+static int touches(const struct cuda_note *a, const struct cuda_note *b)
+{
+	return overlap(a->dst, a->size, b->dst, b->size) || overlap(a->dst, a->size, b->src, b->size) ||
+	       overlap(a->src, a->size, b->dst, b->size);
+}
+
+/* Is it a neighbour of a note that still waits, and may pass those after it? With the lock. */
 static int widen(struct cuda_way *w, const struct cuda_note *n)
 {
 	for (uint64_t i = w->put; i > w->taken && w->put - i < LOOK_BACK; i--) {
 		struct cuda_note *old = &w->notes[(i - 1) % CUDA_NOTES];
 
+		if (touches(old, n))
+			break;
 		if (old->dst + old->size == n->dst && old->src + old->size == n->src) {
 			old->size += n->size;
 			return 1;
@@ -181,7 +243,7 @@ static int leave(struct cuda_way *w, const struct cuda_note *n, int *ret_enough)
 		left = 1;
 	}
 	w->bytes += left ? n->size : 0;
-	*ret_enough = !left || w->bytes >= ENOUGH;
+	*ret_enough = w->bytes >= ENOUGH;
 	pthread_mutex_unlock(&w->lock);
 	return left;
 }
@@ -197,18 +259,22 @@ gantry_result gantry_cuda_move(struct gantry_device *dev, enum gantry_way way, v
 
 	if (size == 0)
 		return GANTRY_OK;
-	while (!leave(w, &n, &enough)) {
+	r = error_of(w);
+	while (r == GANTRY_OK && !leave(w, &n, &enough)) {
 		if (!since)
 			since = gantry_now_ns();
-		if (gantry_now_ns() - since > FULL_NS)
-			FAIL(GANTRY_ERR_TIMEOUT, "%d copies wait for gpu %d, and none has begun for 10 s", CUDA_NOTES,
+		if (gantry_now_ns() - since > LONG_NS)
+			FAIL(GANTRY_ERR_TIMEOUT,
+			     "%d copies wait for gpu %d, and there is no room for one more for 10 s", CUDA_NOTES,
 			     dev->index);
 		begin_all(g, w);
 		sched_yield();
+		r = error_of(w);
 	}
-	if (enough)
+	if (r == GANTRY_OK && enough) {
 		begin_all(g, w);
-	r = __atomic_load_n(&w->error, __ATOMIC_ACQUIRE);
+		r = error_of(w);
+	}
 out:
 	return r;
 }
@@ -217,38 +283,51 @@ gantry_result gantry_cuda_move_ticket(struct gantry_device *dev, enum gantry_way
 {
 	struct cuda_gpu *g = cuda_gpu_of(dev);
 	struct cuda_way *w = &g->ways[way];
-	uint64_t ticket = __atomic_load_n(&w->put, __ATOMIC_SEQ_CST),
-		 wanted = __atomic_load_n(&w->wanted, __ATOMIC_SEQ_CST);
+	uint64_t ticket = __atomic_load_n(&w->put, __ATOMIC_SEQ_CST);
+	uint64_t wanted = __atomic_load_n(&w->wanted, __ATOMIC_SEQ_CST);
 
 	while (wanted < ticket &&
 	       !__atomic_compare_exchange_n(&w->wanted, &wanted, ticket, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 		;
 	begin_all(g, w);
 	*ret_ticket = ticket;
-	return __atomic_load_n(&w->error, __ATOMIC_ACQUIRE);
+	return GANTRY_OK; /* what went wrong `moved` says */
+}
+
+/* Notes whose copies are over: the word is the lower half of their number, which is near that of all notes. */
+static uint64_t over(struct cuda_way *w)
+{
+	uint32_t low = __atomic_load_n(w->word, __ATOMIC_ACQUIRE);
+	uint64_t put = __atomic_load_n(&w->put, __ATOMIC_RELAXED);
+
+	return put + (uint64_t)(int64_t)(int32_t)(low - (uint32_t)put);
 }
 
 gantry_result gantry_cuda_moved(struct gantry_device *dev, enum gantry_way way, uint64_t ticket)
 {
-	gantry_result r = GANTRY_AGAIN, error;
+	static _Thread_local uint32_t looks; /* one for all threads would go from CPU to CPU while they poll */
 	struct cuda_gpu *g = cuda_gpu_of(dev);
 	struct cuda_way *w = &g->ways[way];
+	gantry_result r = GANTRY_OK;
 	cu_context was = g->ctx;
 	unsigned e;
 
-	if ((int32_t)(__atomic_load_n(w->word, __ATOMIC_ACQUIRE) - (uint32_t)ticket) >= 0)
+	if (over(w) >= ticket)
 		return GANTRY_OK;
-	error = __atomic_load_n(&w->error, __ATOMIC_ACQUIRE);
-	if (error != GANTRY_OK)
-		return error;
+	r = error_of(w);
+	if (r != GANTRY_OK)
+		return r;
 	/* After an error of the GPU the word stays as it is: the driver is asked now and then. */
-	if (__atomic_add_fetch(&w->looks, 1, __ATOMIC_RELAXED) % LOOKS)
+	if (++looks % LOOKS)
 		return GANTRY_AGAIN;
 	ENTER(g, was);
 	e = cu.stream_query(w->stream);
 	if (e != CUE_NOT_READY)
 		CU(e, "look at a stream of gpu %d", dev->index);
+	r = GANTRY_AGAIN;
 out:
 	cuda_leave(g, was);
+	if (r != GANTRY_AGAIN) /* such an error is the context's, and stays: the others need not ask */
+		__atomic_store_n(&w->error, r, __ATOMIC_RELEASE);
 	return r;
 }

@@ -125,8 +125,8 @@ struct emu_flow {
 	struct gantry_list link;     /* of the binding's flows, under its lock */
 	uint32_t number;	     /* from 1 */
 	char peer[GANTRY_ADDR_TEXT];
-	uint32_t held;	/* atomic: slots */
-	uint32_t group; /* mirrored: that it takes slots of; the binding's lock */
+	uint32_t held;		/* atomic: slots */
+	uint32_t group, passed; /* mirrored: that it takes slots of, and how many it is past; the binding's lock */
 
 	/* The receiving thread's. */
 	uint64_t random;
@@ -166,6 +166,7 @@ EMU int emu_poison_on(void);
 EMU gantry_result emu_slots_init(struct emu_binding *b); /* all are free, in an order of the seed's choosing */
 /* Up to `want` slots; fewer than `least` are none: then the binding starves. */
 EMU uint32_t emu_slots_take(struct emu_flow *f, uint32_t least, uint32_t want, uint32_t *ret_slots);
+EMU void emu_slots_group(struct emu_flow *f); /* the flow takes the next from another group; the binding's lock */
 EMU void emu_slots_put(struct emu_flow *f, const uint32_t *slots, uint32_t n);
 
 /* emulated_shapes.c */

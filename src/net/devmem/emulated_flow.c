@@ -64,7 +64,7 @@ EMU gantry_result emu_attach(struct devmem_binding *pub, int fd, struct devmem_f
 
 	pthread_mutex_lock(&b->lock);
 	f->number = ++b->flows_ever;
-	f->group = b->free[0];
+	emu_slots_group(f);
 	gantry_list_append(&b->flows, &f->link);
 	b->refs++;
 	pthread_mutex_unlock(&b->lock);

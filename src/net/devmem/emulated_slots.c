@@ -4,8 +4,10 @@
  * Free pages are a stack: what was given back is used again at once, while it is in the caches, and an early return
  * shows soon as wrong bytes. The order is shuffled at bind. Where bytes are copied on to device memory, each copy costs
  * a call of the driver, so pages that follow each other have to be found together, in whatever order they came back:
- * then groups of pages are shuffled, the free ones of a group are bits of a word, and slots are taken from group after
- * group.
+ * then groups of pages are shuffled, and the free ones of a group are bits of a word. A flow goes through a group from
+ * its first page to its last and then takes another group, although pages behind it come back meanwhile: those are few
+ * and lie apart, and when the next flow comes to the group most of it is free again. A group is looked at again after
+ * all others, so what is free is always found.
  *
  * When a flow has bytes waiting and there is no page for them, the binding starves. A real NIC drops packets then and
  * TCP waits for its retransmission timeout: so nobody gets a page before GANTRY_EMU_RTO has passed since, although
@@ -117,24 +119,47 @@ out:
 	return r;
 }
 
-/* With the lock; there are n. Each flow goes through groups of its own, as long as there are enough. */
+/* With the lock. Mirrored: the flow goes on with the group that comes next in the order. */
+EMU void emu_slots_group(struct emu_flow *f)
+{
+	struct emu_binding *b = f->binding;
+
+	if (!b->mirrored)
+		return;
+	f->group = b->free[b->at];
+	f->passed = 0;
+	b->at = (b->at + 1) % groups_of(b);
+}
+
+/* With the lock; there are n free bits: the loop finds them all while it comes once to each group. */
+static void take_mirrored(struct emu_flow *f, uint32_t *ret_slots, uint32_t n)
+{
+	struct emu_binding *b = f->binding;
+
+	for (uint32_t i = 0; i < n;) {
+		uint64_t left = f->passed < EMU_GROUP ? b->bits[f->group] & UINT64_MAX << f->passed : 0;
+
+		if (!left) {
+			emu_slots_group(f);
+			continue;
+		}
+		f->passed = (uint32_t)__builtin_ctzll(left) + 1;
+		b->bits[f->group] &= ~(left & -left);
+		ret_slots[i++] = f->group * EMU_GROUP + f->passed - 1;
+	}
+}
+
+/* With the lock; there are n. */
 static void take_free(struct emu_flow *f, uint32_t *ret_slots, uint32_t n)
 {
 	struct emu_binding *b = f->binding;
 
+	if (b->mirrored)
+		take_mirrored(f, ret_slots, n);
+	else
+		for (uint32_t i = 0; i < n; i++)
+			ret_slots[i] = b->free[b->nfree - 1 - i];
 	b->nfree -= n;
-	for (uint32_t i = 0; !b->mirrored && i < n; i++)
-		ret_slots[i] = b->free[b->nfree + n - 1 - i];
-	for (uint32_t i = 0; b->mirrored && i < n;) {
-		uint64_t *bits = &b->bits[f->group];
-
-		for (; *bits && i < n; *bits &= *bits - 1)
-			ret_slots[i++] = f->group * EMU_GROUP + (uint32_t)__builtin_ctzll(*bits);
-		if (!*bits) {
-			f->group = b->free[b->at];
-			b->at = (b->at + 1) % groups_of(b);
-		}
-	}
 }
 
 EMU uint32_t emu_slots_take(struct emu_flow *f, uint32_t least, uint32_t want, uint32_t *ret_slots)
@@ -167,6 +192,20 @@ EMU uint32_t emu_slots_take(struct emu_flow *f, uint32_t least, uint32_t want, u
 	return n;
 }
 
+/* With the lock. How many were not free before: as many as there are bits, whatever is given back. */
+static uint32_t put_mirrored(struct emu_binding *b, const uint32_t *slots, uint32_t n)
+{
+	uint32_t more = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t *bits = &b->bits[slots[i] / EMU_GROUP], bit = 1ull << slots[i] % EMU_GROUP;
+
+		more += !(*bits & bit);
+		*bits |= bit;
+	}
+	return more;
+}
+
 EMU void emu_slots_put(struct emu_flow *f, const uint32_t *slots, uint32_t n)
 {
 	struct emu_binding *b = f->binding;
@@ -180,9 +219,9 @@ EMU void emu_slots_put(struct emu_flow *f, const uint32_t *slots, uint32_t n)
 		}
 	__atomic_fetch_sub(&f->held, n, __ATOMIC_RELAXED);
 	pthread_mutex_lock(&b->lock);
-	for (uint32_t i = 0; b->mirrored && i < n; i++)
-		b->bits[slots[i] / EMU_GROUP] |= 1ull << slots[i] % EMU_GROUP;
-	if (!b->mirrored)
+	if (b->mirrored)
+		n = put_mirrored(b, slots, n);
+	else
 		memcpy(b->free + b->nfree, slots, n * sizeof(*slots));
 	b->nfree += n;
 	pthread_mutex_unlock(&b->lock);

@@ -1,0 +1,188 @@
+/*
+ * For tests of the CUDA device's copies: the fake driver, whose copies and marks run when the test lets them, threads
+ * that are held up in it, and a clock that can be put forward.
+ */
+#ifndef GANTRY_TESTS_CUDA_MOVE_UTIL_H
+#define GANTRY_TESTS_CUDA_MOVE_UTIL_H
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/param.h"
+#include "device/cuda/gpu.h"
+#include "fixtures/cuda/fake_cuda.h"
+#include "until.h"
+
+enum { ALL = 1 << 30, ARENA = 1 << 20 };
+#define IN GANTRY_WAY_IN
+#define OUT GANTRY_WAY_OUT
+
+static struct fake_cuda *fake;
+static struct gantry_device *gpu;
+static uint8_t *host, *device; /* ARENA bytes each, of `gpu` */
+
+#define FAKE(field) __atomic_load_n(&fake->field, __ATOMIC_SEQ_CST)
+#define FAKE_SET(field, value) __atomic_store_n(&fake->field, (value), __ATOMIC_SEQ_CST)
+
+/* The clock of everything in this program: waits of many seconds need none. `asks` of the thread that asks. */
+static uint64_t put_forward_s;
+static _Thread_local uint32_t *asks;
+
+int clock_gettime(clockid_t id, struct timespec *t)
+{
+	int r = (int)syscall(SYS_clock_gettime, id, t);
+
+	if (id == CLOCK_MONOTONIC)
+		t->tv_sec += (time_t)__atomic_load_n(&put_forward_s, __ATOMIC_SEQ_CST);
+	if (asks)
+		__atomic_add_fetch(asks, 1, __ATOMIC_SEQ_CST);
+	return r;
+}
+
+static inline void put_forward(uint32_t seconds)
+{
+	__atomic_add_fetch(&put_forward_s, seconds, __ATOMIC_SEQ_CST);
+}
+
+static inline void load_fake(void)
+{
+	const char *build = getenv("BUILD_DIR");
+	char path[4096];
+	void *lib;
+
+	snprintf(path, sizeof(path), "%s/fixtures/cuda/libcuda.so.1", build ? build : ".");
+	lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	if (!lib)
+		SKIP("no fake driver: %s (BUILD_DIR is the build folder)", dlerror());
+	fake = dlsym(lib, "fake_cuda");
+	CHECK(fake != NULL);
+	CHECK_OK(gantry_params_load(0));
+	gantry_log_configure(GANTRY_LOG_ERROR, 0, "/dev/null"); /* errors are expected here */
+}
+
+static inline uint8_t byte_of(uint64_t i)
+{
+	return (uint8_t)((i * 2654435761u + 12345) >> 13);
+}
+
+static inline void gpu_open(void)
+{
+	void *p;
+
+	CHECK_OK(gantry_device_cuda(0, &gpu));
+	CHECK_OK(gpu->ops->alloc(gpu, ARENA, &p));
+	device = p;
+	host = malloc(ARENA);
+	for (int i = 0; i < ARENA; i++)
+		host[i] = byte_of((uint64_t)i);
+	FAKE_SET(late, 1);
+}
+
+/* Nothing is left of it. */
+static inline void gpu_close(void)
+{
+	fake->run(ALL);
+	FAKE_SET(late, 0);
+	CHECK_OK(gpu->ops->free(gpu, device));
+	gantry_device_close(gpu);
+	free(host);
+	CHECK_EQ(fake->contexts + fake->allocations + fake->pinned + fake->streams, 0);
+	CHECK_EQ(fake->pending + fake->unfinished, 0);
+}
+
+/* Leaves a note, which may wait. */
+static inline gantry_result note(enum gantry_way way, void *dst, const void *src, size_t size)
+{
+	return gpu->ops->move(gpu, way, dst, src, size);
+}
+
+static inline uint64_t ticket_of(enum gantry_way way)
+{
+	uint64_t t = 0;
+
+	CHECK_OK(gpu->ops->move_ticket(gpu, way, &t));
+	return t;
+}
+
+static inline gantry_result moved(enum gantry_way way, uint64_t ticket)
+{
+	return gpu->ops->moved(gpu, way, ticket);
+}
+
+/* Leaves a note and asks for a ticket: it is begun, unless somebody is at the driver. */
+static inline gantry_result move(enum gantry_way way, void *dst, const void *src, size_t size)
+{
+	gantry_result r = note(way, dst, src, size);
+
+	if (r == GANTRY_OK)
+		r = moved(way, ticket_of(way));
+	return r == GANTRY_AGAIN ? GANTRY_OK : r;
+}
+
+/* One move by a thread of its own. */
+struct mover {
+	pthread_t thread;
+	enum gantry_way way;
+	void *dst;
+	const void *src;
+	size_t size;
+	gantry_result result;
+	int returned;  /* atomic */
+	uint32_t asks; /* atomic: times that it looked at the clock */
+};
+
+static inline void *mover_main(void *arg)
+{
+	struct mover *m = arg;
+
+	asks = &m->asks;
+	m->result = move(m->way, m->dst, m->src, m->size);
+	__atomic_store_n(&m->returned, 1, __ATOMIC_SEQ_CST);
+	return NULL;
+}
+
+static inline void mover_start(struct mover *m, enum gantry_way way, void *dst, const void *src, size_t size)
+{
+	*m = (struct mover){.way = way, .dst = dst, .src = src, .size = size};
+	CHECK(!pthread_create(&m->thread, NULL, mover_main, m));
+}
+
+static inline gantry_result mover_end(struct mover *m)
+{
+	UNTIL(__atomic_load_n(&m->returned, __ATOMIC_SEQ_CST));
+	CHECK(!pthread_join(m->thread, NULL));
+	return m->result;
+}
+
+/* It does not return but looks at the clock, again and again. */
+static inline void mover_waits(struct mover *m)
+{
+	UNTIL(__atomic_load_n(&m->returned, __ATOMIC_SEQ_CST) || __atomic_load_n(&m->asks, __ATOMIC_SEQ_CST) > 4);
+	CHECK(!__atomic_load_n(&m->returned, __ATOMIC_SEQ_CST));
+}
+
+/* A thread that is held up at a gate, on its way of moving these bytes. */
+static inline void hold_one(struct mover *m, enum fake_gate gate, enum gantry_way way, void *dst, const void *src,
+			    size_t size)
+{
+	FAKE_SET(closed[gate], 1);
+	mover_start(m, way, dst, src, size);
+	UNTIL(FAKE(waiting[gate]) == 1);
+}
+
+static inline gantry_result let_go(struct mover *m, enum fake_gate gate)
+{
+	FAKE_SET(closed[gate], 0);
+	return mover_end(m);
+}
+
+static inline void fail_next(const char *symbol, unsigned error)
+{
+	fake->fail_error = error;
+	FAKE_SET(fail_symbol, symbol);
+}
+
+#endif

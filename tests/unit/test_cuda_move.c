@@ -1,0 +1,340 @@
+/*
+ * The CUDA device's copies (device/cuda/move.c) over a driver whose copies and marks run late: bytes, order, tickets,
+ * copies that become one, notes that nobody forgets. test_cuda_move_errors.c has what goes wrong.
+ */
+#include "cuda_move_util.h"
+
+/* A ticket is reached when the bytes are there and the mark after them has come, and not before. */
+static void tickets(void)
+{
+	uint64_t in, out;
+
+	CHECK_OK(moved(IN, ticket_of(IN))); /* nothing was moved */
+	for (int old = 0; old < 2; old++) {
+		if (old) /* a driver without stores in streams */
+			fail_next("cuStreamWriteValue32_v2", CUE_NOT_SUPPORTED);
+		memset(device, 0, 64);
+		CHECK_OK(move(IN, device, host, 64));
+		in = ticket_of(IN);
+		CHECK_OK(move(OUT, host + 4096, device + 4096, 64));
+		out = ticket_of(OUT);
+		CHECK_EQ(moved(IN, in), GANTRY_AGAIN);
+		CHECK_EQ(moved(OUT, out), GANTRY_AGAIN);
+		CHECK_EQ(fake->run(2), 2); /* the copy of each way */
+		CHECK(memcmp(device, host, 64) == 0);
+		CHECK_EQ(moved(IN, in), GANTRY_AGAIN);
+		CHECK_EQ(fake->run(1), 1);
+		CHECK_OK(moved(IN, in));
+		CHECK_EQ(moved(OUT, out), GANTRY_AGAIN);
+		CHECK_EQ(fake->run(ALL), 1);
+		CHECK_OK(moved(OUT, out));
+	}
+	CHECK_EQ(moved(IN, UINT64_MAX), GANTRY_AGAIN); /* nobody's */
+	CHECK_OK(move(IN, device, host, 0));
+	CHECK_EQ(ticket_of(IN), in); /* nothing to do, no note */
+}
+
+/* The word has 32 bits, tickets have more. Sets what would take half an hour. */
+static void many_notes(void)
+{
+	struct cuda_way *w = &cuda_gpu_of(gpu)->ways[IN];
+	uint64_t start = (1ull << 33) - 50, old = ticket_of(IN);
+
+	CHECK_EQ(w->put, w->taken);
+	w->put = w->taken = w->marked = w->wanted = start;
+	__atomic_store_n(w->word, (uint32_t)start, __ATOMIC_SEQ_CST);
+	CHECK_OK(moved(IN, old));
+	CHECK_OK(moved(IN, start - (1ull << 31) - 5)); /* nobody looked for a long time */
+	for (uint64_t i = 0; i < 100; i++) {
+		CHECK_OK(move(IN, device + 2 * i, host + 2 * i, 1));
+		CHECK_EQ(ticket_of(IN), start + i + 1);
+		CHECK_EQ(moved(IN, start + i + 1), GANTRY_AGAIN);
+		CHECK_OK(moved(IN, start + i));
+		CHECK_EQ(fake->run(ALL), 2);
+		CHECK_OK(moved(IN, start + i + 1));
+	}
+}
+
+/* Notes wait for their neighbours: for a ticket, or until 256 KiB have come together; and only tickets make marks. */
+static void patience(void)
+{
+	int copies = FAKE(copies);
+	uint64_t ticket;
+
+	memset(device, 0, ARENA);
+	for (uint64_t i = 0; i < 3; i++)
+		CHECK_OK(note(IN, device + i * 1000, host + i * 1000, 1000));
+	CHECK_OK(note(IN, device + 4000, host + 4000, 1000));
+	CHECK_EQ(FAKE(copies), copies);
+	ticket = ticket_of(IN);
+	CHECK_EQ(FAKE(copies), copies + 2);
+	CHECK_EQ(ticket_of(IN), ticket); /* the same, and no other mark */
+	CHECK_EQ(fake->run(ALL), 3);
+	CHECK_OK(moved(IN, ticket));
+	CHECK(memcmp(device, host, 3000) == 0 && memcmp(device + 4000, host + 4000, 1000) == 0);
+
+	for (uint64_t i = 0; i < 4; i++) {
+		CHECK_EQ(FAKE(copies), copies + 2);
+		CHECK_OK(note(OUT, host + i * (64 << 10), device + i * (64 << 10), 64 << 10));
+	}
+	CHECK_EQ(FAKE(copies), copies + 3);
+	CHECK_EQ(fake->run(ALL), 1);
+	CHECK_OK(note(OUT, host + (300 << 10), device, 1)); /* the sum has begun anew */
+	CHECK_EQ(FAKE(copies), copies + 3);
+	ticket = ticket_of(OUT);
+	CHECK_EQ(fake->run(ALL), 2);
+	CHECK_OK(moved(OUT, ticket));
+	for (int i = 0; i < ARENA; i++)
+		host[i] = byte_of((uint64_t)i);
+}
+
+/* While somebody is at the driver, others only leave notes, and neighbours among these become one copy. */
+static void neighbours(void)
+{
+	struct mover at_driver;
+	int before = FAKE(copies), first;
+	uint64_t ticket;
+
+	memset(device, 0, ARENA);
+	hold_one(&at_driver, FAKE_GATE_COPY, IN, device, host, 16);
+	for (uint64_t i = 0; i < 500; i++) /* two rows, in turn */
+		CHECK_OK(move(IN, device + 1000 + i / 2 * 64 + i % 2 * 20000, host + 1000 + i / 2 * 64 + i % 2 * 20000,
+			      64));
+	CHECK_OK(move(IN, device + 50000, host + 50000, 100));
+	CHECK_OK(move(IN, device + 50100, host + 60000, 100)); /* a neighbour where it goes, not where it comes from */
+	CHECK_OK(move(IN, device + 60000, host + 60100, 100)); /* and the other way round */
+	CHECK_OK(move(IN, device + 49900, host + 49900, 100)); /* before, not behind */
+	CHECK_OK(move(IN, device + 70000, host + 70000, 100));
+	for (uint64_t i = 0; i < 8; i++) /* so many that a neighbour is not found */
+		CHECK_OK(move(IN, device + 80000 + i * 200, host + 80000 + i * 200, 100));
+	CHECK_OK(move(IN, device + 70100, host + 70100, 100));
+	ticket = ticket_of(IN);
+	CHECK_EQ(FAKE(copies), before);
+	CHECK_OK(let_go(&at_driver, FAKE_GATE_COPY));
+	CHECK_EQ(FAKE(copies) - before, 1 + 2 + 4 + 1 + 8 + 1);
+	first = before + 1;
+	CHECK_EQ(fake->sizes[first % FAKE_SIZES], 250 * 64);
+	CHECK_EQ(fake->sizes[(first + 1) % FAKE_SIZES], 250 * 64);
+	for (int i = 2; i < 16; i++)
+		CHECK_EQ(fake->sizes[(first + i) % FAKE_SIZES], 100);
+	CHECK_EQ(moved(IN, ticket), GANTRY_AGAIN);
+	fake->run(ALL);
+	CHECK_OK(moved(IN, ticket));
+	CHECK(memcmp(device, host, 16) == 0);
+	CHECK(memcmp(device + 1000, host + 1000, 16000) == 0);
+	CHECK(memcmp(device + 21000, host + 21000, 16000) == 0);
+	CHECK(memcmp(device + 49900, host + 49900, 200) == 0);
+	CHECK(memcmp(device + 50100, host + 60000, 100) == 0);
+	CHECK(memcmp(device + 60000, host + 60100, 100) == 0);
+	CHECK(memcmp(device + 70000, host + 70000, 200) == 0);
+}
+
+/* A copy does not become part of an older one past notes that it needs, or that need what it writes over. */
+static void order(void)
+{
+	uint8_t *pool = device, *landing = device + 4096, *other = device + 8192;
+	struct mover at_driver;
+
+	/* As a table does: pieces come to the pool and go on from there. The first one has begun. */
+	memset(device, 0, ARENA);
+	hold_one(&at_driver, FAKE_GATE_COPY, IN, pool, host, 100);
+	CHECK_OK(move(IN, landing, pool, 100));
+	CHECK_OK(move(IN, pool + 100, host + 100, 100));
+	CHECK_OK(move(IN, landing + 100, pool + 100, 100)); /* reads what the one before it writes */
+	CHECK_OK(let_go(&at_driver, FAKE_GATE_COPY));
+	fake->run(ALL);
+	CHECK(memcmp(landing, host, 200) == 0);
+
+	/* A page is read, and then gets new bytes, of which a neighbour waits. */
+	memset(device, 0, ARENA);
+	memcpy(pool + 100, host + 5000, 100);
+	hold_one(&at_driver, FAKE_GATE_COPY, IN, other, host, 16);
+	CHECK_OK(move(IN, pool, host, 100));
+	CHECK_OK(move(IN, landing, pool + 100, 100));
+	CHECK_OK(move(IN, pool + 100, host + 100, 100));
+	CHECK_OK(let_go(&at_driver, FAKE_GATE_COPY));
+	fake->run(ALL);
+	CHECK(memcmp(landing, host + 5000, 100) == 0);
+	CHECK(memcmp(pool, host, 200) == 0);
+
+	/* Two go to one place: the later one wins. */
+	hold_one(&at_driver, FAKE_GATE_COPY, IN, other, host, 16);
+	CHECK_OK(move(IN, pool, host, 100));
+	CHECK_OK(move(IN, pool + 150, host + 6000, 100));
+	CHECK_OK(move(IN, pool + 100, host + 100, 100));
+	CHECK_OK(let_go(&at_driver, FAKE_GATE_COPY));
+	fake->run(ALL);
+	CHECK(memcmp(pool, host, 200) == 0);
+	CHECK(memcmp(pool + 200, host + 6050, 50) == 0);
+
+	/* Neighbours that would be one copy which writes over what it has to read. */
+	memcpy(pool, host, 300);
+	hold_one(&at_driver, FAKE_GATE_COPY, IN, other, host, 16);
+	CHECK_OK(move(IN, pool + 100, pool, 100));
+	CHECK_OK(move(IN, pool + 200, pool + 100, 100));
+	CHECK_OK(let_go(&at_driver, FAKE_GATE_COPY));
+	fake->run(ALL);
+	for (int i = 0; i < 3; i++)
+		CHECK(memcmp(pool + 100 * i, host, 100) == 0);
+}
+
+/* Who has found no more notes, but has not left the driver yet, looks once more: the other one did not. */
+static void left_behind(void)
+{
+	struct mover leaving, late;
+	int before = FAKE(copies);
+
+	hold_one(&leaving, FAKE_GATE_LEAVE, OUT, host, device, 10);
+	CHECK_EQ(FAKE(copies), before + 1);
+	mover_start(&late, OUT, host + 20, device + 20, 10);
+	CHECK_OK(mover_end(&late)); /* at once: somebody is at the driver */
+	CHECK_EQ(FAKE(copies), before + 1);
+	CHECK_OK(let_go(&leaving, FAKE_GATE_LEAVE));
+	CHECK_EQ(FAKE(copies), before + 2);
+	fake->run(ALL);
+	CHECK_OK(moved(OUT, ticket_of(OUT)));
+}
+
+/* The same with nothing but chance: threads that move at the same time, again and again. */
+enum { RACERS = 3, ROUNDS = SANITIZED ? 500 : 4000 };
+static pthread_barrier_t start, end;
+
+static uint64_t next(uint64_t *state)
+{
+	*state = *state * 6364136223846793005u + 1442695040888963407u;
+	return *state >> 33;
+}
+
+static void *racer(void *arg)
+{
+	uint64_t me = (uint64_t)(uintptr_t)arg, state = me;
+
+	for (int i = 0; i < ROUNDS; i++) {
+		pthread_barrier_wait(&start);
+		for (uint64_t k = next(&state) % 200; k > 0; k--)
+			__atomic_signal_fence(__ATOMIC_SEQ_CST);
+		CHECK_OK(move(IN, device + me * 100, host + me * 100, 50));
+		pthread_barrier_wait(&end);
+	}
+	return NULL;
+}
+
+static void nobody_is_forgotten(void)
+{
+	pthread_t threads[RACERS];
+
+	CHECK(!pthread_barrier_init(&start, NULL, RACERS + 1) && !pthread_barrier_init(&end, NULL, RACERS + 1));
+	for (uintptr_t i = 0; i < RACERS; i++)
+		CHECK(!pthread_create(&threads[i], NULL, racer, (void *)i));
+	for (int i = 0; i < ROUNDS; i++) {
+		memset(device, 0, RACERS * 100);
+		pthread_barrier_wait(&start);
+		pthread_barrier_wait(&end); /* all have returned: what was not begun now never will be */
+		fake->run(ALL);
+		CHECK_OK(moved(IN, ticket_of(IN)));
+		for (int k = 0; k < RACERS; k++)
+			CHECK(memcmp(device + k * 100, host + k * 100, 50) == 0);
+	}
+	for (int i = 0; i < RACERS; i++)
+		CHECK(!pthread_join(threads[i], NULL));
+	pthread_barrier_destroy(&start);
+	pthread_barrier_destroy(&end);
+}
+
+/* ---- many threads, both ways ---- */
+
+enum { THREADS = 6, SHARE = ARENA / THREADS / 4096 * 4096, PART = SHARE / 3 };
+static int gpu_runs; /* atomic */
+
+/* Copies and marks come late, a few at a time. */
+static void *gpu_main(void *arg)
+{
+	uint64_t state = 99;
+
+	(void)arg;
+	while (__atomic_load_n(&gpu_runs, __ATOMIC_SEQ_CST)) {
+		if (!fake->run((unsigned)(next(&state) % 40)) || next(&state) % 4 == 0)
+			until_pause();
+	}
+	return NULL;
+}
+
+/* A row of pieces, neighbours mostly, small and large. */
+static void move_row(enum gantry_way way, uint8_t *dst, const uint8_t *src, uint64_t size, uint64_t *state)
+{
+	for (uint64_t at = 0; at < size;) {
+		uint64_t n = 1 + next(state) % (next(state) % 4 ? 300 : 20000);
+
+		n = n < size - at ? n : size - at;
+		CHECK_OK(note(way, dst + at, src + at, n));
+		at += n;
+	}
+}
+
+/* To the GPU, on within it, and back; what comes back is what went. */
+static void *traveller(void *arg)
+{
+	uint64_t me = (uint64_t)(uintptr_t)arg, state = me + 7, at = me * SHARE;
+	uint8_t *in = host + at, *back = host + at + PART, *pool = device + at, *landing = pool + PART;
+
+	for (int round = 0; round < (SANITIZED ? 10 : 40); round++) {
+		uint64_t size = 1 + next(&state) % PART, ticket;
+
+		for (uint64_t i = 0; i < size; i++) {
+			in[i] = byte_of(i + (uint64_t)round * 7919 + me);
+			back[i] = 0;
+		}
+		move_row(IN, pool, in, size, &state);
+		if (round % 3 == 0) {
+			move_row(IN, landing, pool, size, &state); /* without a ticket: in the same queue */
+		} else if (round % 3 == 1) {
+			ticket = ticket_of(IN);
+			CHECK_OK(gantry_move_await(gpu, IN, ticket));
+			CHECK(memcmp(pool, in, size) == 0);
+			memcpy(landing, pool, size); /* a kernel of the GPU */
+		} else {
+			for (uint64_t k = 0; k < size; k += 3000) { /* as it comes */
+				uint64_t n = size - k < 3000 ? size - k : 3000;
+
+				move_row(IN, pool + k, in + k, n, &state);
+				move_row(IN, landing + k, pool + k, n, &state);
+			}
+		}
+		CHECK_OK(gantry_move_await(gpu, IN, ticket_of(IN)));
+		CHECK(memcmp(landing, in, size) == 0);
+		move_row(OUT, back, landing, size, &state);
+		CHECK_OK(gantry_move_await(gpu, OUT, ticket_of(OUT)));
+		CHECK(memcmp(back, in, size) == 0);
+	}
+	return NULL;
+}
+
+static void travel(void)
+{
+	pthread_t threads[THREADS], runs;
+
+	gpu_runs = 1;
+	CHECK(!pthread_create(&runs, NULL, gpu_main, NULL));
+	for (uintptr_t i = 0; i < THREADS; i++)
+		CHECK(!pthread_create(&threads[i], NULL, traveller, (void *)i));
+	for (int i = 0; i < THREADS; i++)
+		CHECK(!pthread_join(threads[i], NULL));
+	__atomic_store_n(&gpu_runs, 0, __ATOMIC_SEQ_CST);
+	CHECK(!pthread_join(runs, NULL));
+}
+
+int main(void)
+{
+	load_fake();
+	gpu_open();
+	tickets();
+	patience();
+	neighbours();
+	order();
+	left_behind();
+	nobody_is_forgotten();
+	travel();
+	many_notes();
+	gpu_close();
+	return 0;
+}

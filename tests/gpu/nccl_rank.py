@@ -121,6 +121,8 @@ def soak(args, rank, ranks):
         x.copy_(mine)
         dist.all_reduce(x)
         bad += (x != want).sum()
+        if i % args.ahead == args.ahead - 1:
+            torch.cuda.synchronize()
     torch.cuda.synchronize()
     dist.all_reduce(bad)
     failed = int(bad.item())
@@ -159,6 +161,7 @@ def main():
     p.add_argument("--sizes", default="1024,65536,1048576,16777216,134217728")
     p.add_argument("--iters", type=int, default=0)
     p.add_argument("--count", type=int, default=72000, help="soak: all-reduces")
+    p.add_argument("--ahead", type=int, default=100, help="soak: all-reduces that are queued before they are waited for")
     p.add_argument("--label", default="")
     args = p.parse_args()
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -112,6 +112,7 @@ int tcp_flow_announce(struct tcp_link *l, const struct wire_frame *f)
 		return -1;
 	}
 	flow->chunks[(flow->head + flow->n++) % flow->room] = c;
+	__atomic_store_n(&l->lanes[f->lane].rx.next_poll, 0, __ATOMIC_RELAXED);
 	l->ahead_rx++;
 	__atomic_store_n(&l->bulk_hint, 1, __ATOMIC_RELAXED);
 	return 0;

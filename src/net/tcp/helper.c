@@ -49,6 +49,9 @@ static int work(struct tcp_link *l, int first)
 	uint64_t now = gantry_ticks();
 
 	tcp_stage_progress(l);
+	/* What comes on lanes to device memory is announced on the control lane. */
+	if (receiving && l->device_rx && tcp_lane_due(&l->lanes[0], now))
+		moved |= tcp_lane_rx(&l->lanes[0], 0);
 	/* Each helper starts at a lane of its own, so that they rarely meet. */
 	for (int k = 0; k < lanes; k++) {
 		struct tcp_lane *lane = &l->lanes[1 + (first + k) % lanes];
@@ -175,7 +178,8 @@ int tcp_helpers_wanted(void)
 {
 	int n = (int)gantry_params()->helpers, cpus = tcp_cpus_usable();
 
-	/* They spin, and a machine's CPUs are not all ours: two ranks on 16 CPUs were faster with 4 each than with 6. */
+	/* They spin, and a machine's CPUs are not all ours: two ranks on 16 CPUs were faster with 4 each than with 6.
+	 */
 	if (n < 0)
 		n = cpus < 24 ? cpus / 4 : 6;
 	return n < MAX_HELPERS ? n : MAX_HELPERS;

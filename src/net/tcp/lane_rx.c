@@ -18,6 +18,7 @@ enum {
 	COPY_TWICE_MAX = 8 << 10, /* behind a payload up to this size, reading far ahead pays */
 	NOWHERE = 16 << 10,
 	VEC_MAX = 256, /* pieces in one system call */
+	FLOW_IDLE_PACES = 200,
 };
 
 /* One call. Returns bytes read, 0 at the end of the stream, -1 with errno. *ret_short: the socket is empty now. */
@@ -134,6 +135,26 @@ static int digest(struct tcp_lane *lane, int force)
 	return rc;
 }
 
+/*
+ * When is it worth looking again? An empty socket after a while. One whose payload is announced ahead, and of which
+ * nothing is, only to see whether it has ended: the announcement makes it due. That is under mu, so it is not missed.
+ */
+static void next_look(struct tcp_lane *lane, int drained)
+{
+	struct tcp_link *l = lane->link;
+	uint64_t next = drained ? gantry_ticks() + l->pace_ticks : 0;
+
+	if (drained && lane->flow) {
+		pthread_mutex_lock(&l->mu);
+		if (!lane->flow->n)
+			next += FLOW_IDLE_PACES * l->pace_ticks;
+		__atomic_store_n(&lane->rx.next_poll, next, __ATOMIC_RELAXED);
+		pthread_mutex_unlock(&l->mu);
+	} else {
+		__atomic_store_n(&lane->rx.next_poll, next, __ATOMIC_RELAXED);
+	}
+}
+
 int tcp_lane_rx(struct tcp_lane *lane, int force)
 {
 	struct tcp_link *l = lane->link;
@@ -175,7 +196,7 @@ int tcp_lane_rx(struct tcp_lane *lane, int force)
 	if (lane->flow && drained)
 		tcp_flow_drop(lane, 1);
 	parked = lane->flow && rx->parked;
-	__atomic_store_n(&rx->next_poll, drained ? gantry_ticks() + l->pace_ticks : 0, __ATOMIC_RELAXED);
+	next_look(lane, drained);
 	pthread_mutex_unlock(&rx->lock);
 	/* Payload is here before its header: that is on the control lane, and a helper would not look there. */
 	if (parked)

@@ -186,7 +186,7 @@ struct tcp_lane_rx {
 	uint32_t unlanded, land_crc; /* bytes of it that are filled; CRC of what has gone through it */
 	uint8_t *buf;		     /* owned read-ahead */
 	uint32_t room, head, tail;
-	uint64_t next_poll; /* ticks; written under the lock, read relaxed */
+	uint64_t next_poll; /* ticks; relaxed. Written under the lock, and for a flow also under mu */
 	/* The next frame in the buffer is for a receive that is not posted yet; or fragments for a header that is on
 	 * its way. */
 	int parked;

@@ -3,7 +3,7 @@
 # has a time limit of its own, so that one that hangs does not cost the others their turn. Output to $OUT if set.
 #
 #   scripts/gpu_unpack.sh [PART...]
-#   parts: device kernels reduce ring sanitize bench check2 check4 shapes soak rx pieces example
+#   parts: device kernels reduce ring sanitize bench check2 check4 shapes soak settings queue rx pieces example
 #   none named: device kernels reduce bench check2 rx
 cd "$(dirname "$0")/.." || exit 1
 out=${OUT:-/tmp/gpu-out}
@@ -49,7 +49,9 @@ for part in "$@"; do
 	bench) ROUNDS=${ROUNDS:-2} SIZES=${SIZES:-1048576,16777216,134217728} nccl bench 100 ;;
 	check2 | check4) LIMIT=110 RANKS=${part#check} nccl check 120 ;;
 	shapes) LIMIT=40 nccl shapes 150 ;;
-	soak) LIMIT=120 nccl soak 130 ;;
+	soak) LIMIT=${LIMIT:-120} nccl soak 130 ;;
+	settings) nccl settings 150 ;;
+	queue) timeout 80 bash tests/gpu/full_queue.sh 2>&1 | tail -n 4 ;;
 	rx) for path in host emulated; do rows "rx_$path" 40 $tool perf rx --device cuda --json --path $path -e 1G; done ;;
 	pieces) for path in host emulated; do rows "pieces_$path" 60 $tool perf rx --device cuda --json --path $path --pieces 100000 --piece-bytes 8192; done ;;
 	example)

@@ -16,6 +16,8 @@ start_mps() {
 }
 stop_mps() {
 	echo quit | nvidia-cuda-mps-control >/dev/null 2>&1
+	# The next one that is started must not meet a server on its way out.
+	for _ in $(seq 50); do pgrep -f nvidia-cuda-mps >/dev/null || break; sleep 0.1; done
 	rm -rf "$scratch"
 }
 trap stop_mps EXIT

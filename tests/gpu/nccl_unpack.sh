@@ -3,7 +3,7 @@
 # 256 MiB and odd sizes, in several fragment shapes; then a soak after which every page and token is back; then bus
 # bandwidth beside the same plugin without UNPACK.
 #
-#   nccl_unpack.sh [PART...]     parts: check shapes soak bench; none named: all. SOAK=COUNT, ROUNDS=N, EXTRA
+#   nccl_unpack.sh [PART...]     parts: check shapes soak bench, none named: these; settings. SOAK=COUNT, ROUNDS=N, EXTRA
 . "$(dirname "$0")/lib_gpu.sh"
 [ $# -gt 0 ] || set -- check shapes soak bench
 start_mps
@@ -26,7 +26,7 @@ used()
 			{ echo "rank $rank: no descriptors in the log"; status=1; }
 		grep -qh "pool is whole" "$log.nccl.$rank" || { echo "rank $rank: pages or tokens are missing at the end"; status=1; }
 	done
-	[ $status = 0 ] || { tail -n 5 "$log".0; grep -h "WARN\|rror\|UNPACK\|pool\| -> [1-9]" "$log".nccl.* | tail -n 40; }
+	[ $status = 0 ] || { grep -h "Error" "$log".[0-9] | tail -n 5; tail -n 5 "$log".0; grep -h "WARN\|rror\|UNPACK\|pool\| -> [1-9]" "$log".nccl.* | tail -n 40; }
 	[ -z "${keep:-}" ] || grep -h "UNPACK\|pool" "$log".nccl.* >>"$keep/nccl_unpack.log"
 }
 
@@ -54,7 +54,20 @@ for part in "$@"; do
 		for shape in pages mtu1500 odd; do run "shape_$shape" 2 GANTRY_EMU_SHAPE=$shape -- check --max-bytes 16777228; done
 		run mixed 2 GANTRY_EMU_SHAPE=random GANTRY_EMU_LINEAR=200 GANTRY_EMU_PLAIN=50 -- check --max-bytes 4194308
 		;;
-	soak) run soak 2 -- soak --count "${SOAK:-72000}" ;;
+	soak) run soak 2 -- soak --count "${SOAK:-72000}" --ahead "${AHEAD:-100}" ;;
+	settings) # one line for each of SETTINGS, which are separated by semicolons
+		IFS=';' read -ra all <<<"${SETTINGS:-NCCL_NET_GDR_READ=1;NCCL_NET_GDR_READ=0;NCCL_NET_GDR_READ=0 NCCL_MIN_NCHANNELS=4;NCCL_NET_GDR_READ=0 NCCL_MIN_NCHANNELS=8;NCCL_NET_GDR_READ=0 NCCL_MIN_NCHANNELS=8 GANTRY_UNPACK_MEMORY=mapped;NCCL_NET_GDR_READ=0 NCCL_MIN_NCHANNELS=16 GANTRY_UNPACK_MEMORY=mapped}"
+		for set in "${all[@]}"; do
+			more=() gbs=()
+			for e in $set; do more+=(--env "$e"); done
+			for how in host unpack; do
+				[ $how = host ] && env=("${gantry_env[@]}" --env GANTRY_UNPACK=off) || env=("${unpack_env[@]}")
+				gbs+=("$(python3 "$here/nccl_run.py" --ranks 2 --timeout 40 --log "$scratch/set" "${env[@]}" "${more[@]}" -- bench --label $how \
+					--sizes 134217728 --iters 20 | sed -n 's/.*busbw_gbs": \([0-9.]*\).*/\1/p')")
+			done
+			echo "{\"test\": \"nccl_unpack_settings\", \"settings\": \"$set\", \"host_gbs\": ${gbs[0]:-null}, \"unpack_gbs\": ${gbs[1]:-null}}"
+		done
+		;;
 	bench)
 		for _ in $(seq "${ROUNDS:-3}"); do
 			for how in host unpack; do

@@ -1,26 +1,33 @@
 /*
  * UNPACK end to end, in one process that connects to itself over lo: device memory is sent and received, LL-style
  * receives between, host memory too, and a kernel as NCCL's gathers. Through the core's own table, and through the
- * built plugin's as NCCL opens it. Parameters are read once per process, so each combination is a child.
+ * built plugin's as NCCL opens it; on the host device, and on a GPU of the fake driver, whose copies and marks run
+ * late: there sends go through the stage, pages are filled by copies, and what the CPU cannot write takes the ways over
+ * bounces and the pool. Parameters are read once per process, so each combination is a child.
  */
+#include <dlfcn.h>
 #include <limits.h>
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "fixtures/cuda/fake_cuda.h"
 #include "gone.h"
 #include "net/loader.h"
 #include "unpack_util.h"
 
-enum { MESSAGES = SANITIZED ? 16 : 60, WINDOW = 7, MAX = (5 << 20) + 3 };
+enum { WINDOW = 7, MAX = (5 << 20) + 3 };
 
 static struct gantry_net *net;
 static const struct gantry_net_ops *ops;
-static struct gantry_device *host;
+static struct gantry_device *dev;
+static struct fake_cuda *fake; /* NULL: dev is the host */
+static int messages = SANITIZED ? 16 : 60;
 
 struct way {
 	void *send, *recv;
 	struct gantry_net_device_handle handle;
-	void *send_mr[2], *recv_mr[2]; /* host, device */
+	void *send_mr[2], *recv_mr[2]; /* dev, device */
 	uint8_t *out[2], *in[2];       /* the same: WINDOW buffers each */
 	int posted, sent, done;
 	void *sends[WINDOW], *recvs[WINDOW];
@@ -42,7 +49,8 @@ static size_t size_of(int i)
 	static const size_t sizes[] = {1000, 0,	   65537,  1 << 20, 1,	     4097, 300001, (4 << 20), 65536,
 				       MAX,  4095, 131072, 63,	    3000001, 8,	   70000,  2 << 20};
 
-	return sizes[i % 17];
+	/* Where only the GPU writes, what no table holds is copied page by page, each of which is waited for. */
+	return fake && sizes[i % 17] == MAX ? 12345 : sizes[i % 17];
 }
 
 static int to_device(int i)
@@ -75,8 +83,8 @@ static struct way connect_way(void *ctx)
 		size_t size = (size_t)WINDOW * MAX;
 
 		if (k) {
-			CHECK_OK(gantry_mem_alloc(host, size, (void **)&w.out[k]));
-			CHECK_OK(gantry_mem_alloc(host, size, (void **)&w.in[k]));
+			CHECK_OK(gantry_mem_alloc(dev, size, (void **)&w.out[k]));
+			CHECK_OK(gantry_mem_alloc(dev, size, (void **)&w.in[k]));
 		} else {
 			w.out[k] = malloc(size);
 			w.in[k] = malloc(size);
@@ -97,8 +105,8 @@ static void close_way(struct way *w)
 	CHECK_OK(ops->close_recv(net, w->recv));
 	free(w->out[0]);
 	free(w->in[0]);
-	CHECK_OK(gantry_mem_free(host, w->out[1]));
-	CHECK_OK(gantry_mem_free(host, w->in[1]));
+	CHECK_OK(gantry_mem_free(dev, w->out[1]));
+	CHECK_OK(gantry_mem_free(dev, w->in[1]));
 }
 
 static void post_recv(struct way *w)
@@ -108,7 +116,7 @@ static void post_recv(struct way *w)
 	void *request = ll ? GANTRY_NET_OPTIONAL_RECV_COMPLETION : NULL;
 	size_t size = size_of(i) + (i % 3 ? 0 : 1); /* may be larger than the send */
 
-	if (i == MESSAGES || i - w->done >= WINDOW)
+	if (i == messages || i - w->done >= WINDOW)
 		return;
 	size = size > MAX ? MAX : size;
 	memset(data, 0x11, size_of(i));
@@ -124,7 +132,7 @@ static void post_send(struct way *w, int way)
 	int i = w->sent, k = i % 3 != 0;
 	uint8_t *data = w->out[k] + (size_t)(i % WINDOW) * MAX;
 
-	if (i == MESSAGES || w->sends[i % WINDOW] || i - w->done >= WINDOW)
+	if (i == messages || w->sends[i % WINDOW] || i - w->done >= WINDOW)
 		return;
 	pair_fill(data, size_of(i), (uint64_t)(1000 * way + i));
 	CHECK_OK(ops->isend(net, w->send, data, size_of(i), 3, w->send_mr[k], &w->sends[i % WINDOW]));
@@ -182,7 +190,8 @@ static void user_buffers(struct way *w, int plugin)
 
 static void both_ways(int plugin)
 {
-	struct gantry_net_config config = {.traffic_class = GANTRY_NET_UNDEF, .unpack = GANTRY_NET_UNPACK_EMULATED};
+	struct gantry_net_config config = {
+		.traffic_class = GANTRY_NET_UNDEF, .unpack = GANTRY_NET_UNPACK_EMULATED, .device = dev};
 	struct gantry_net_properties props;
 	struct way w[2];
 	void *ctx = NULL, *two[2] = {NULL, NULL}, *request = NULL;
@@ -194,7 +203,7 @@ static void both_ways(int plugin)
 	CHECK_EQ(props.device_type, plugin ? GANTRY_NET_DEVICE_UNPACK : GANTRY_NET_DEVICE_HOST);
 	for (int i = 0; i < 2; i++)
 		w[i] = connect_way(ctx);
-	while (w[0].done < MESSAGES || w[1].done < MESSAGES || w[0].sends[0]) {
+	while (w[0].done < messages || w[1].done < messages || w[0].sends[0]) {
 		for (int i = 0; i < 2; i++) {
 			post_recv(&w[i]);
 			post_send(&w[i], i);
@@ -222,7 +231,7 @@ static void pool_ends_whole(void)
 {
 	struct devmem_pool *pool;
 
-	CHECK_OK(devmem_pool_get(host, DEVMEM_EMULATED, DEVMEM_READ_NARROWLY, &pool));
+	CHECK_OK(devmem_pool_get(dev, DEVMEM_EMULATED, DEVMEM_READ_NARROWLY, &pool));
 	UNTIL(links_are_gone()); /* with what they had of the pool */
 	CHECK_EQ(pool->refs, 1);
 	CHECK(devmem_pool_is_whole(pool));
@@ -239,7 +248,56 @@ static void pool_ends_whole(void)
 struct combination {
 	int version; /* of the plugin's table; 0: the core's own */
 	const char *lanes, *shape, *linear, *plain, *memory, *helpers;
+	int gpu; /* of the fake driver, with so many messages */
 };
+
+/* ---- a GPU ---- */
+
+static int gpu_runs; /* atomic */
+static pthread_t gpu_thread;
+
+/* Copies and marks come late, a few at a time. */
+static void *gpu_main(void *arg)
+{
+	uint64_t state = 99;
+
+	(void)arg;
+	while (__atomic_load_n(&gpu_runs, __ATOMIC_SEQ_CST)) {
+		state = state * 6364136223846793005u + 1442695040888963407u;
+		if (!fake->run((unsigned)(state >> 33) % 600) || (state >> 40) % 8 == 0)
+			until_pause();
+	}
+	return NULL;
+}
+
+/* 0: there is none. */
+static int gpu_open(void)
+{
+	const char *build = getenv("BUILD_DIR");
+	char path[PATH_MAX];
+	void *lib;
+
+	snprintf(path, sizeof(path), "%s/fixtures/cuda/libcuda.so.1", build ? build : ".");
+	lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	if (!lib)
+		return 0;
+	fake = dlsym(lib, "fake_cuda");
+	CHECK_OK(gantry_device_cuda(0, &dev));
+	__atomic_store_n(&fake->late, 1, __ATOMIC_SEQ_CST);
+	gpu_runs = 1;
+	CHECK(!pthread_create(&gpu_thread, NULL, gpu_main, NULL));
+	return 1;
+}
+
+static void gpu_close(void)
+{
+	__atomic_store_n(&gpu_runs, 0, __ATOMIC_SEQ_CST);
+	CHECK(!pthread_join(gpu_thread, NULL));
+	fake->run(1 << 30);
+	__atomic_store_n(&fake->late, 0, __ATOMIC_SEQ_CST);
+	gantry_device_close(dev);
+	CHECK_EQ(fake->contexts + fake->allocations + fake->pinned + fake->streams, 0);
+}
 
 static void child(const struct combination *c, const char *plugin)
 {
@@ -254,7 +312,14 @@ static void child(const struct combination *c, const char *plugin)
 	setenv("GANTRY_EMU_LINEAR", c->linear, 1);
 	setenv("GANTRY_EMU_PLAIN", c->plain, 1);
 	CHECK_OK(gantry_params_load(1));
-	CHECK_OK(gantry_device_host(&host));
+	if (!c->gpu) {
+		CHECK_OK(gantry_device_host(&dev));
+	} else if (gpu_open()) {
+		messages = SANITIZED ? c->gpu / 10 : c->gpu;
+	} else {
+		printf("no fake driver: %s (BUILD_DIR is the build folder)\n", dlerror());
+		return;
+	}
 	net = gantry_net_tcp();
 	if (c->version) {
 		CHECK_OK(gantry_loader_open(plugin, &loader));
@@ -266,16 +331,20 @@ static void child(const struct combination *c, const char *plugin)
 	if (!c->version)
 		pool_ends_whole();
 	gantry_loader_close(loader);
-	gantry_device_close(host);
+	if (c->gpu)
+		gpu_close();
+	else
+		gantry_device_close(dev);
 }
 
 int main(void)
 {
 	static const struct combination all[] = {
-		{0, "1", "mtu9000", "0", "0", "mapped", "0"},  {0, "2", "mtu1500", "100", "50", "mapped", "0"},
-		{0, "3", "random", "50", "50", "mapped", "1"}, {0, "4", "odd", "0", "0", "device", "2"},
-		{9, "2", "pages", "0", "0", "auto", "0"},      {11, "2", "mtu9000", "20", "20", "auto", "1"},
-		{12, "3", "mtu1500", "0", "20", "auto", "0"},
+		{0, "1", "mtu9000", "0", "0", "mapped", "0", 0},     {0, "2", "mtu1500", "100", "50", "mapped", "0", 0},
+		{0, "3", "random", "50", "50", "mapped", "1", 0},    {0, "4", "odd", "0", "0", "device", "2", 0},
+		{9, "2", "pages", "0", "0", "auto", "0", 0},	     {11, "2", "mtu9000", "20", "20", "auto", "1", 0},
+		{12, "3", "mtu1500", "0", "20", "auto", "0", 0},     {0, "2", "pages", "0", "0", "device", "2", 600},
+		{0, "3", "random", "100", "50", "device", "0", 300}, {0, "1", "odd", "0", "50", "mapped", "1", 300},
 	};
 	const char *build = getenv("BUILD_DIR");
 	char path[PATH_MAX];

@@ -33,6 +33,10 @@ static inline uint64_t gantry_ticks(void)
 
 /* Ticks in `ns` nanoseconds; measured once, on first use. */
 uint64_t gantry_ticks_of_ns(uint64_t ns);
+static inline double gantry_us_of_ticks(uint64_t ticks)
+{
+	return (double)ticks * 1e6 / (double)gantry_ticks_of_ns(1000000000);
+}
 
 static inline void gantry_cpu_pause(void)
 {

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "device/device.h"
 #include "net/tcp/flow.h"
@@ -187,6 +188,8 @@ static void publish(struct tcp_link *l, struct tcp_recv *recv)
 
 	u->messages++;
 	u->descs += n;
+	u->landing_ticks += gantry_ticks() - recv->land->since;
+	recv->land->since = gantry_ticks();
 	if (land->table.went_direct)
 		starved(l);
 	if (land->slot >= 0)
@@ -210,6 +213,7 @@ static int finish(struct tcp_link *l, struct tcp_recv *recv)
 
 void tcp_land_complete(struct tcp_link *l, struct tcp_recv *recv)
 {
+	recv->land->since = gantry_ticks();
 	if (finish(l, recv))
 		return;
 	recv->land->landing = 1;

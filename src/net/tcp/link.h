@@ -94,6 +94,7 @@ struct tcp_send {
 	uint8_t announce, announced;   /* the peer is to be told that this waits for a receive; it was told */
 	struct tcp_txmem *txmem;       /* borrowed: the NIC reads the message there by itself; NULL */
 	struct tcp_stage_block *block; /* owned: where the bytes of a message from device memory are sent from; NULL */
+	uint64_t staged;	       /* ticks: since when they are copied there */
 	uint64_t blocked;	       /* ticks: since when it waits, 0: not yet */
 	/* Of an eager message, or of a bulk message in one piece. Aligned, so that it never crosses a page. */
 	_Alignas(64) uint8_t header[WIRE_FRAME_SIZE];
@@ -316,17 +317,18 @@ struct tcp_link {
 	uint64_t peer_bulk_sent;
 	uint64_t heartbeat_due;
 
-	struct tcp_unpack *unpack;    /* borrowed from the receiving comm; NULL unless with UNPACK: unpack.h */
-	struct gantry_list landing;   /* receives whose bytes are here and still being copied */
-	uint32_t landing_n;	      /* read relaxed as a hint */
-	int warned_plain;	      /* that a flow is not steered; atomic */
-	uint32_t ahead_rx;	      /* pieces announced and not complete, of all lanes */
-	struct tcp_stage *staging;    /* owned reference; NULL until memory of a device is to be sent: stage.h; mu */
-	struct tcp_stage *stage_left; /* owned reference: what it was when the direction closed, for whoever has let go
-					 of all locks; the engine's mu */
-	struct gantry_list copying;   /* sends whose bytes are on their way from device memory, oldest first; mu */
-	struct gantry_list txmems;    /* registered memory that NICs read by themselves; mu */
-	uint32_t copying_n;	      /* written under mu, read relaxed as a hint */
+	struct tcp_unpack *unpack;     /* borrowed from the receiving comm; NULL unless with UNPACK: unpack.h */
+	struct gantry_list landing;    /* receives whose bytes are here and still being copied */
+	uint32_t landing_n;	       /* read relaxed as a hint */
+	int warned_plain;	       /* that a flow is not steered; atomic */
+	uint32_t ahead_rx;	       /* pieces announced and not complete, of all lanes */
+	struct tcp_stage *staging;     /* owned reference; NULL until memory of a device is to be sent: stage.h; mu */
+	struct tcp_stage *stage_left;  /* owned reference: what it was when the direction closed, for whoever has let go
+					  of all locks; the engine's mu */
+	struct gantry_list copying;    /* sends whose bytes are on their way from device memory, oldest first; mu */
+	struct gantry_list txmems;     /* registered memory that NICs read by themselves; mu */
+	uint32_t copying_n;	       /* written under mu, read relaxed as a hint */
+	uint64_t staged, staged_ticks; /* messages that were copied there, and how long that took; for the log */
 
 	/* The control lane's current batch; lanes[0].tx.lock. */
 	struct iovec iov[2 * LINK_BATCH + LINK_CONTROL_FRAMES + 2];

@@ -273,6 +273,7 @@ gantry_result tcp_link_isend_device(struct tcp_link *l, const void *data, size_t
 		return r == GANTRY_AGAIN ? GANTRY_OK : r;
 	}
 	s->data = s->block->data;
+	s->staged = gantry_ticks();
 	pthread_mutex_lock(&l->mu);
 	number(l, s, tcp_tag_of(&l->tx_tags, (uint32_t)tag)); /* it is there */
 	gantry_list_append(&l->copying, &s->head.node);
@@ -304,6 +305,8 @@ void tcp_stage_progress(struct tcp_link *l)
 		}
 		gantry_list_remove(&s->head.node);
 		__atomic_store_n(&l->copying_n, l->copying_n - 1, __ATOMIC_RELAXED);
+		l->staged++;
+		l->staged_ticks += gantry_ticks() - s->staged;
 		if (s->eager) {
 			encode_eager(l, s, s->header);
 			gantry_list_append(&l->eager, &s->head.node);
@@ -334,4 +337,11 @@ void tcp_stage_close(struct tcp_link *l)
 	__atomic_store_n(&l->staging, NULL, __ATOMIC_RELEASE);
 	if (stage)
 		l->stage_left = stage;
+	if (l->staged)
+		LOG_INFO(DATA,
+			 "%llu messages were sent from device memory, %.1f us each until they were in pinned memory "
+			 "(%s)",
+			 (unsigned long long)l->staged, gantry_us_of_ticks(l->staged_ticks) / (double)l->staged,
+			 l->peer);
+	l->staged = 0;
 }

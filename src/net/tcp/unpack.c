@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "device/device.h"
@@ -164,8 +165,11 @@ static void report(const struct tcp_link *l, const struct tcp_unpack *u)
 		landed += u->spare[k].table.landed_bytes;
 	LOG_INFO(NET,
 		 "UNPACK: %" PRIu64 " messages, %" PRIu64 " descriptors, %" PRIu64 " fragments, %" PRIu64
-		 " bytes landed, %" PRIu64 " tokens returned, starved %" PRIu64 " times (%s)",
-		 u->messages, u->descs, frags, landed, tokens, u->starved, l->peer);
+		 " bytes landed, %" PRIu64 " tokens returned, starved %" PRIu64
+		 " times; on average %.1f us from whole to done, %.1f from done to consumed (%s)",
+		 u->messages, u->descs, frags, landed, tokens, u->starved,
+		 gantry_us_of_ticks(u->landing_ticks) / (double)(u->messages ? u->messages : 1),
+		 gantry_us_of_ticks(u->holding_ticks) / (double)(u->consumed ? u->consumed : 1), l->peer);
 }
 
 void tcp_unpack_detach(struct tcp_link *l)
@@ -334,6 +338,8 @@ gantry_result tcp_unpack_consumed(struct tcp_link *l, struct tcp_request *req)
 	req->state = TCP_FREE;
 	count(&u->busy, -1);
 	count(&u->held, -1);
+	u->consumed++;
+	u->holding_ticks += gantry_ticks() - slot->land.since;
 	/* Nobody else has the slot: its table needs no lock. */
 	r = land_release(&slot->land);
 	if (u->busy == 0) /* maybe for long: nothing is kept back */

@@ -61,6 +61,7 @@ struct tcp_land {
 	int copying;	 /* copies to the buffer were begun */
 	uint64_t ticket; /* ... and are over when this is reached */
 	int landing;	 /* in the link's list; mu */
+	uint64_t since;	 /* ticks: when it was whole; once test may say so, when that was */
 };
 
 struct tcp_unpack_slot {
@@ -83,8 +84,10 @@ struct tcp_unpack {
 	uint32_t busy, held; /* slots taken now; those of which test has said done. Relaxed, for the log */
 	struct tcp_unpack_slot slots[GANTRY_UNPACK_DEPTH];
 	struct tcp_land spare[UNPACK_SPARE];
-	/* For the log; mu. */
+	/* For the log; mu, but for the last two, which are the posting thread's. */
 	uint64_t messages, descs, starved;
+	uint64_t landing_ticks;		  /* from whole to done, all messages */
+	uint64_t consumed, holding_ticks; /* slots that came back, and from done to there */
 };
 
 /* unpack.c. kind: of the device's page pool. */

@@ -315,7 +315,7 @@ static void child(const struct combination *c, const char *plugin)
 	if (!c->gpu) {
 		CHECK_OK(gantry_device_host(&dev));
 	} else if (gpu_open()) {
-		messages = SANITIZED ? c->gpu / 10 : c->gpu;
+		messages = SANITIZED ? c->gpu / 6 : c->gpu;
 	} else {
 		printf("no fake driver: %s (BUILD_DIR is the build folder)\n", dlerror());
 		return;
@@ -343,8 +343,8 @@ int main(void)
 		{0, "1", "mtu9000", "0", "0", "mapped", "0", 0},     {0, "2", "mtu1500", "100", "50", "mapped", "0", 0},
 		{0, "3", "random", "50", "50", "mapped", "1", 0},    {0, "4", "odd", "0", "0", "device", "2", 0},
 		{9, "2", "pages", "0", "0", "auto", "0", 0},	     {11, "2", "mtu9000", "20", "20", "auto", "1", 0},
-		{12, "3", "mtu1500", "0", "20", "auto", "0", 0},     {0, "2", "pages", "0", "0", "device", "2", 600},
-		{0, "3", "random", "100", "50", "device", "0", 300}, {0, "1", "odd", "0", "50", "mapped", "1", 300},
+		{12, "3", "mtu1500", "0", "20", "auto", "0", 0},     {0, "2", "pages", "0", "0", "device", "2", 300},
+		{0, "3", "random", "100", "50", "device", "0", 120}, {0, "1", "odd", "0", "50", "mapped", "1", 120},
 	};
 	const char *build = getenv("BUILD_DIR");
 	char path[PATH_MAX];

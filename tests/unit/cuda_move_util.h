@@ -5,7 +5,6 @@
 #ifndef GANTRY_TESTS_CUDA_MOVE_UTIL_H
 #define GANTRY_TESTS_CUDA_MOVE_UTIL_H
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -13,7 +12,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "device/cuda/gpu.h"
-#include "fixtures/cuda/fake_cuda.h"
+#include "fixtures/cuda/fake_load.h"
 #include "until.h"
 
 enum { ALL = 1 << 30, ARENA = 1 << 20 };
@@ -49,16 +48,7 @@ static inline void put_forward(uint32_t seconds)
 
 static inline void load_fake(void)
 {
-	const char *build = getenv("BUILD_DIR");
-	char path[4096];
-	void *lib;
-
-	snprintf(path, sizeof(path), "%s/fixtures/cuda/libcuda.so.1", build ? build : ".");
-	lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	if (!lib)
-		SKIP("no fake driver: %s (BUILD_DIR is the build folder)", dlerror());
-	fake = dlsym(lib, "fake_cuda");
-	CHECK(fake != NULL);
+	FAKE_OPEN(fake);
 	CHECK_OK(gantry_params_load(0));
 	gantry_log_configure(GANTRY_LOG_ERROR, 0, "/dev/null"); /* errors are expected here */
 }

@@ -2,7 +2,6 @@
  * The CUDA device over a driver that is not one (fixtures/cuda/fake_cuda.c): contexts, counts, errors, leaks. The fake
  * has the real one's soname, so once it is loaded the device finds it, with or without a GPU in the machine.
  */
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -11,7 +10,7 @@
 #include "device/cuda/driver.h"
 #include "device/device.h"
 #include "device/work.h"
-#include "fixtures/cuda/fake_cuda.h"
+#include "fixtures/cuda/fake_load.h"
 #include "test.h"
 
 static struct fake_cuda *fake;
@@ -284,16 +283,9 @@ static void sharing(void)
 
 int main(void)
 {
-	const char *build = getenv("BUILD_DIR");
-	char path[4096], why[256];
-	void *lib;
+	char why[256];
 
-	snprintf(path, sizeof(path), "%s/fixtures/cuda/libcuda.so.1", build ? build : ".");
-	lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	if (!lib)
-		SKIP("no fake driver: %s (BUILD_DIR is the build folder)", dlerror());
-	fake = dlsym(lib, "fake_cuda");
-	CHECK(fake != NULL);
+	FAKE_OPEN(fake);
 	CHECK_OK(gantry_params_load(0));
 	gantry_log_configure(GANTRY_LOG_ERROR, 0, "/dev/null"); /* errors are expected here */
 	CHECK_EQ(gantry_device_cuda_count(why, sizeof(why)), FAKE_GPUS);

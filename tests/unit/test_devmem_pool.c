@@ -1,10 +1,8 @@
 /* The page pool: one per device, parts of NICs, landing pages; on the host and on a GPU that is not one. */
-#include <dlfcn.h>
-
 #include "device/cuda/driver.h"
 #include "device/device.h"
 #include "devmem_util.h"
-#include "fixtures/cuda/fake_cuda.h"
+#include "fixtures/cuda/fake_load.h"
 
 static const struct devmem_source_ops other_source = {.kind = DEVMEM_KERNEL, .name = "other", .bind = fake_bind};
 static struct gantry_device *host;
@@ -140,19 +138,12 @@ static void threads(void)
 
 static void on_a_gpu(void)
 {
-	const char *build = getenv("BUILD_DIR");
-	char path[4096];
 	struct gantry_device *gpu;
 	struct devmem_pool *p;
 	struct fake_cuda *fake;
-	void *lib;
 	int own;
 
-	snprintf(path, sizeof(path), "%s/fixtures/cuda/libcuda.so.1", build ? build : ".");
-	lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	if (!lib)
-		SKIP("no fake driver: %s (BUILD_DIR is the build folder)", dlerror());
-	fake = dlsym(lib, "fake_cuda");
+	FAKE_OPEN(fake);
 	CHECK_OK(gantry_device_cuda(0, &gpu));
 	own = fake->pinned; /* of the device itself */
 

@@ -1,10 +1,8 @@
 /* The descriptors of a message: merging, landing, a full table, pages that are not free, a device the CPU cannot touch.
  */
-#include <dlfcn.h>
-
 #include "device/device.h"
 #include "devmem_util.h"
-#include "fixtures/cuda/fake_cuda.h"
+#include "fixtures/cuda/fake_load.h"
 #include "net/devmem/table.h"
 
 enum { MAX = 1024, POOL = 8 << 20, MESSAGE = 4 << 20 };
@@ -313,17 +311,10 @@ static void late(struct fake_cuda *fake)
 
 static void on_a_gpu(void)
 {
-	const char *build = getenv("BUILD_DIR");
-	char path[4096];
 	struct gantry_device *gpu;
 	struct fake_cuda *fake;
-	void *lib;
 
-	snprintf(path, sizeof(path), "%s/fixtures/cuda/libcuda.so.1", build ? build : ".");
-	lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	if (!lib)
-		SKIP("no fake driver: %s (BUILD_DIR is the build folder)", dlerror());
-	fake = dlsym(lib, "fake_cuda");
+	FAKE_OPEN(fake);
 	CHECK_OK(gantry_device_cuda(0, &gpu));
 	set_up(gpu, "device", "8M", MAX, 128);
 	CHECK(w.pool->memory.host == NULL);

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "fixtures/cuda/fake_cuda.h"
+#include "fixtures/cuda/fake_load.h"
 #include "gone.h"
 #include "net/loader.h"
 #include "unpack_util.h"
@@ -273,15 +273,9 @@ static void *gpu_main(void *arg)
 /* 0: there is none. */
 static int gpu_open(void)
 {
-	const char *build = getenv("BUILD_DIR");
-	char path[PATH_MAX];
-	void *lib;
-
-	snprintf(path, sizeof(path), "%s/fixtures/cuda/libcuda.so.1", build ? build : ".");
-	lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	if (!lib)
+	fake = fake_open();
+	if (!fake)
 		return 0;
-	fake = dlsym(lib, "fake_cuda");
 	CHECK_OK(gantry_device_cuda(0, &dev));
 	__atomic_store_n(&fake->late, 1, __ATOMIC_SEQ_CST);
 	gpu_runs = 1;

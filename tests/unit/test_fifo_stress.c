@@ -2,41 +2,17 @@
  * Random groups on random connections, for about three seconds, with delays thrown in before and inside every
  * publication, by ends that sleep as soon as they may. What is looked for: a byte that is seen before it is published,
  * a ring slot that is written before it is free, and above all a wake-up that gets lost. For that, sleeps have no end
- * here: syscall() below takes the time-out away, so that a lost wake-up is a hang, which the alarm makes a failure.
+ * here: no_timeouts.h takes the time-out away, so that a lost wake-up is a hang, which the alarm makes a failure.
  */
 #define GANTRY_TEST_DELAYS
 #define DEV_NEAR (dev_lanes() == 1) /* as on a GPU; shared memory is a thread's own here */
 #include "k_world.h"
 
-#include <dlfcn.h>
-#include <linux/futex.h>
 #include <sched.h>
-#include <stdarg.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/clock.h"
-
-static uint64_t sleeps;
-
-long syscall(long number, ...)
-{
-	static long (*next)(long, ...);
-	long a[6];
-	va_list list;
-
-	va_start(list, number);
-	for (int i = 0; i < 6; i++)
-		a[i] = va_arg(list, long);
-	va_end(list);
-	if (!__atomic_load_n(&next, __ATOMIC_RELAXED))
-		__atomic_store_n(&next, (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall"), __ATOMIC_RELAXED);
-	if (number == SYS_futex && (a[1] & 127) == FUTEX_WAIT) {
-		a[3] = 0;
-		__atomic_fetch_add(&sleeps, 1, __ATOMIC_RELAXED);
-	}
-	return __atomic_load_n(&next, __ATOMIC_RELAXED)(number, a[0], a[1], a[2], a[3], a[4], a[5]);
-}
+#include "no_timeouts.h"
 
 /* One in `rarely` publications is held up: by another thread's turn, by some of the CPU's time, by some of the clock's.
  */

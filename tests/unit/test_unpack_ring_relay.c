@@ -7,15 +7,11 @@
  * too late leaves bytes that are wrong. Every byte is looked at, also those that are nobody's.
  *
  * On the host device the kernel's body is compiled here, with delays before everything that it publishes, and sleeps
- * have no end: syscall() below takes the time-out away, so that a lost wake-up is a hang, which the alarm makes a
+ * have no end: no_timeouts.h takes the time-out away, so that a lost wake-up is a hang, which the alarm makes a
  * failure.
  */
 #define GANTRY_TEST_DELAYS
-#include <dlfcn.h>
-#include <linux/futex.h>
 #include <sched.h>
-#include <stdarg.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -23,6 +19,7 @@
 #include "device/k_unpack_ring.h"
 #include "device/unpack_ring.h"
 #include "k_unpack_util.h"
+#include "no_timeouts.h"
 #include "until.h"
 
 enum {
@@ -33,27 +30,6 @@ enum {
 	AREA = MAX_FRAGS * STRIDE
 };
 #define LONG (UNTIL_SECONDS * 1000000000ull)
-
-static uint64_t sleeps;
-
-long syscall(long number, ...)
-{
-	static long (*next)(long, ...);
-	long a[6];
-	va_list list;
-
-	va_start(list, number);
-	for (int i = 0; i < 6; i++)
-		a[i] = va_arg(list, long);
-	va_end(list);
-	if (!__atomic_load_n(&next, __ATOMIC_RELAXED))
-		__atomic_store_n(&next, (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall"), __ATOMIC_RELAXED);
-	if (number == SYS_futex && (a[1] & 127) == FUTEX_WAIT) {
-		a[3] = 0;
-		__atomic_fetch_add(&sleeps, 1, __ATOMIC_RELAXED);
-	}
-	return __atomic_load_n(&next, __ATOMIC_RELAXED)(number, a[0], a[1], a[2], a[3], a[4], a[5]);
-}
 
 /* One publication, or part of one, in 32 is held up, for another thread's turn or for longer than a job takes. */
 static void random_delay(void)

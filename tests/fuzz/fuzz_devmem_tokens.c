@@ -83,7 +83,7 @@ static void take(struct devmem_tokens *t, uint32_t n)
 			continue;
 		m.out[token] = 1;
 		m.nout++;
-		must(devmem_tokens_take(t, token) == GANTRY_OK);
+		must(devmem_tokens_take(t, &(uint32_t){token}, 1) == GANTRY_OK);
 		m.users[token] = 1;
 		n--;
 	}
@@ -117,7 +117,7 @@ static void step(struct devmem_tokens *t, uint32_t op, uint32_t arg)
 		break;
 	case 1:
 		if (m.out[token] || token == 0)
-			must(devmem_tokens_take(t, token) == GANTRY_ERR_PROTOCOL);
+			must(devmem_tokens_take(t, &(uint32_t){token}, 1) == GANTRY_ERR_PROTOCOL);
 		break;
 	case 2:
 		r = devmem_tokens_use(t, token);

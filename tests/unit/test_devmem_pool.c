@@ -13,11 +13,11 @@ static void one_per_device(void)
 	struct devmem_part *a, *b;
 	int binds = fake_nic.binds;
 
-	fake_params("1M", "1M", "auto", "2");
-	CHECK_OK(devmem_pool_get_from(host, &fake_source, DEVMEM_READ_NARROWLY, &p));
-	CHECK_OK(devmem_pool_get_from(host, &fake_source, DEVMEM_READ_NARROWLY, &q));
+	fake_params("1M", "1M", "mapped", "2");
+	CHECK_OK(devmem_pool_get_from(host, &fake_source, &p));
+	CHECK_OK(devmem_pool_get_from(host, &fake_source, &q));
 	CHECK(p == q);
-	CHECK_EQ(devmem_pool_get_from(host, &other_source, DEVMEM_READ_NARROWLY, &q), GANTRY_ERR_CONFIG);
+	CHECK_EQ(devmem_pool_get_from(host, &other_source, &q), GANTRY_ERR_CONFIG);
 	CHECK_HAS(gantry_last_error(), "the fake source");
 	CHECK_EQ(p->memory.size, 3 << 20);
 	CHECK(p->memory.host == p->memory.device_ptr);
@@ -50,14 +50,14 @@ static void what_cannot_be(void)
 	struct devmem_pool *p = NULL;
 	struct devmem_part *part = NULL;
 
-	fake_params("3G", "512M", "auto", "2");
-	CHECK_EQ(devmem_pool_get_from(host, &fake_source, DEVMEM_READ_NARROWLY, &p), GANTRY_ERR_CONFIG);
+	fake_params("3G", "512M", "mapped", "2");
+	CHECK_EQ(devmem_pool_get_from(host, &fake_source, &p), GANTRY_ERR_CONFIG);
 	CHECK_HAS(gantry_last_error(), "4 GiB");
 	CHECK(p == NULL);
-	CHECK_EQ(devmem_pool_get(host, DEVMEM_NONE, DEVMEM_READ_NARROWLY, &p), GANTRY_ERR_UNSUPPORTED);
+	CHECK_EQ(devmem_pool_get(host, DEVMEM_NONE, &p), GANTRY_ERR_UNSUPPORTED);
 	/* A NIC that cannot be bound may be tried again. */
-	fake_params("1M", "1M", "auto", "1");
-	CHECK_OK(devmem_pool_get_from(host, &fake_source, DEVMEM_READ_NARROWLY, &p));
+	fake_params("1M", "1M", "mapped", "1");
+	CHECK_OK(devmem_pool_get_from(host, &fake_source, &p));
 	fake_nic.bind_result = GANTRY_ERR_UNSUPPORTED;
 	CHECK_EQ(devmem_pool_part(p, "eth0", &part), GANTRY_ERR_UNSUPPORTED);
 	CHECK(part == NULL);
@@ -74,7 +74,7 @@ static void landing_pages(void)
 	uint32_t pages[256], more[4];
 
 	fake_params("1M", "1M", "device", "1");
-	CHECK_OK(devmem_pool_get_from(host, &fake_source, DEVMEM_READ_NARROWLY, &p));
+	CHECK_OK(devmem_pool_get_from(host, &fake_source, &p));
 	CHECK(p->memory.host != NULL); /* the host device: its memory is ours too */
 	CHECK(p->twin == NULL);
 	CHECK_EQ(devmem_pool_is_whole(p), 1);
@@ -107,7 +107,7 @@ static void *taker(void *arg)
 		uint32_t n = fake_between(&rng, 1, 64);
 
 		/* Making and ending the pool is part of it. */
-		CHECK_OK(devmem_pool_get_from(host, &fake_source, DEVMEM_READ_NARROWLY, &p));
+		CHECK_OK(devmem_pool_get_from(host, &fake_source, &p));
 		CHECK_OK(devmem_pool_part(p, "eth0", &part));
 		if (devmem_pool_take(p, n, pages) == 0) {
 			for (uint32_t i = 0; i < n; i++)
@@ -126,7 +126,7 @@ static void threads(void)
 {
 	pthread_t id[4];
 
-	fake_params("1M", "1M", "auto", "1");
+	fake_params("1M", "1M", "mapped", "1");
 	fake_nic.binds = fake_nic.unbinds = 0;
 	for (uintptr_t i = 0; i < 4; i++)
 		CHECK_EQ(pthread_create(&id[i], NULL, taker, (void *)i), 0);
@@ -148,27 +148,17 @@ static void on_a_gpu(void)
 	own = fake->pinned; /* of the device itself */
 
 	fake_params("1M", "1M", "mapped", "1");
-	CHECK_OK(devmem_pool_get_from(gpu, &fake_source, DEVMEM_READ_NARROWLY, &p));
+	CHECK_OK(devmem_pool_get_from(gpu, &fake_source, &p));
 	CHECK_EQ(fake->pinned, own + 1);
 	CHECK_EQ(fake->allocations, 0);
 	CHECK(p->memory.host != NULL && p->twin == NULL);
 	devmem_pool_put(p);
 	CHECK_EQ(fake->pinned, own);
 
-	/* Left to choose: pages are where their reader is fast. */
-	fake_params("1M", "1M", "auto", "1");
-	CHECK_OK(devmem_pool_get_from(gpu, &fake_source, DEVMEM_READ_WIDELY, &p));
-	CHECK(p->is_mapped);
-	devmem_pool_put(p);
-	CHECK_OK(devmem_pool_get_from(gpu, &fake_source, DEVMEM_READ_NARROWLY, &p));
-	CHECK(!p->is_mapped);
-	devmem_pool_put(p);
-	CHECK_EQ(fake->allocations + fake->pinned, own);
-
 	/* What the CPU cannot touch: a twin of the landing pages. Devmem TCP has no other memory. */
 	for (int kernel = 0; kernel < 2; kernel++) {
 		fake_params("1M", "1M", kernel ? "mapped" : "device", "1");
-		CHECK_OK(devmem_pool_get_from(gpu, kernel ? &other_source : &fake_source, DEVMEM_READ_NARROWLY, &p));
+		CHECK_OK(devmem_pool_get_from(gpu, kernel ? &other_source : &fake_source, &p));
 		CHECK_EQ(fake->allocations, 1);
 		CHECK_EQ(fake->pinned, own + 1);
 		CHECK(p->memory.host == NULL && p->twin != NULL);
@@ -181,7 +171,7 @@ static void on_a_gpu(void)
 	fake->fail_symbol = "cuMemHostAlloc";
 	fake->fail_error = CUE_OUT_OF_MEMORY;
 	p = NULL;
-	CHECK_EQ(devmem_pool_get_from(gpu, &fake_source, DEVMEM_READ_NARROWLY, &p), GANTRY_ERR_NOMEM);
+	CHECK_EQ(devmem_pool_get_from(gpu, &fake_source, &p), GANTRY_ERR_NOMEM);
 	CHECK(p == NULL);
 	CHECK_EQ(fake->allocations + fake->pinned, own);
 	gantry_device_close(gpu);

@@ -168,7 +168,7 @@ static ssize_t receive(struct lane *l, struct msghdr *msg)
 	return (ssize_t)bytes;
 }
 
-static void add(struct lane *l, struct devmem_table *t, const struct devmem_frag *f, uint32_t skip, uint32_t len,
+static void add(struct lane *l, struct devmem_table *t, struct devmem_frag *f, uint32_t skip, uint32_t len,
 		uint64_t dst_off)
 {
 	uint32_t n = t->n;
@@ -198,11 +198,11 @@ static void read_lane(struct lane *l)
 		return; /* the pool is dry */
 	CHECK_OK(devmem_parse(&msg, got, FAKE_ID, w.part->size, BUFFER, &w.list));
 	for (uint32_t i = 0; i < w.list.n; i++) {
-		const struct devmem_frag *f = &w.list.frags[i];
+		struct devmem_frag *f = &w.list.frags[i];
 		uint32_t skip = 0;
 
 		if (f->where == DEVMEM_IN_POOL)
-			CHECK_OK(devmem_tokens_take(&l->tokens, f->token));
+			CHECK_OK(devmem_tokens_take(&l->tokens, &(uint32_t){f->token}, 1));
 		while (skip < f->len) {
 			struct segment *s = &l->segments[l->at];
 			uint32_t len = s->len - l->used < f->len - skip ? s->len - l->used : f->len - skip;
@@ -211,7 +211,7 @@ static void read_lane(struct lane *l)
 			skip += len;
 			advance(l, &l->at, &l->used, len);
 		}
-		if (f->where == DEVMEM_IN_POOL)
+		if (f->where == DEVMEM_IN_POOL && f->token)
 			CHECK_OK(devmem_tokens_drop(&l->tokens, &f->token, 1));
 	}
 	if (fake_random(&w.rng) % 4 == 0)
@@ -344,7 +344,7 @@ static void run(struct gantry_device *dev, uint64_t seed, uint32_t max, uint32_t
 {
 	fake_params("8M", "4M", "mapped", "1");
 	w.rng = seed * 0x9e3779b97f4a7c15ull + 7;
-	CHECK_OK(devmem_pool_get_from(dev, &fake_source, DEVMEM_READ_NARROWLY, &w.pool));
+	CHECK_OK(devmem_pool_get_from(dev, &fake_source, &w.pool));
 	CHECK_OK(devmem_pool_part(w.pool, "eth0", &w.part));
 	for (uint32_t i = 0; i < LANES; i++) {
 		w.lanes[i].flow = fake_flow_new(w.part->binding);

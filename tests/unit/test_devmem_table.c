@@ -27,7 +27,7 @@ static void set_up(struct gantry_device *dev, const char *memory, const char *la
 {
 	fake_params("8M", landing, memory, "1");
 	w.dev = dev;
-	CHECK_OK(devmem_pool_get_from(dev, &fake_source, DEVMEM_READ_NARROWLY, &w.pool));
+	CHECK_OK(devmem_pool_get_from(dev, &fake_source, &w.pool));
 	CHECK_OK(devmem_pool_part(w.pool, "eth0", &w.part));
 	w.flow = fake_flow_new(w.part->binding);
 	devmem_tokens_init(&w.tokens, &w.flow->base);
@@ -57,9 +57,10 @@ static gantry_result arrive(uint64_t offset, uint32_t len, uint64_t dst_off)
 	for (uint32_t i = 0; i < len; i++)
 		w.part->binding->memory.device_ptr[offset + i] = expected(dst_off + i);
 	f.token = fake_token(w.flow, (uint32_t)(offset / (uint64_t)sysconf(_SC_PAGESIZE)));
-	CHECK_OK(devmem_tokens_take(&w.tokens, f.token));
+	CHECK_OK(devmem_tokens_take(&w.tokens, &(uint32_t){f.token}, 1));
 	r = devmem_table_add(&w.t, &w.tokens, &f, w.part->base, NULL, 0, len, dst_off);
-	CHECK_OK(devmem_tokens_drop(&w.tokens, &f.token, 1));
+	if (f.token)
+		CHECK_OK(devmem_tokens_drop(&w.tokens, &f.token, 1));
 	CHECK_OK(devmem_tokens_flush(&w.tokens));
 	return r;
 }
@@ -124,6 +125,48 @@ static void neighbours_merge(void)
 	CHECK_OK(devmem_table_release(&w.t));
 	CHECK_OK(devmem_tokens_flush(&w.tokens));
 	CHECK_EQ(w.flow->out, 0);
+}
+
+/* A fragment in two parts: the table is a user besides the caller until the last bytes, whose use it takes over. One
+ * fragment of two messages has one use of each. */
+static void the_use_is_handed_over(void)
+{
+	static struct gantry_unpack_desc descs[MAX];
+	struct devmem_frag f = {.offset = 0, .len = 4000, .where = DEVMEM_IN_POOL};
+	struct devmem_table other = {0};
+	uint32_t token = f.token = fake_token(w.flow, 0);
+
+	CHECK_OK(devmem_table_init(&other, w.pool, descs, MAX, 128));
+	CHECK_OK(devmem_tokens_take(&w.tokens, &token, 1));
+	CHECK_OK(devmem_table_begin(&w.t, 3000, NULL));
+	CHECK_OK(devmem_table_begin(&other, 1000, NULL));
+	CHECK_OK(devmem_table_add(&w.t, &w.tokens, &f, w.part->base, NULL, 0, 1000, 0));
+	CHECK_EQ(f.token, token);
+	CHECK_EQ(w.tokens.users[token], 2);
+	CHECK_OK(devmem_table_add(&w.t, &w.tokens, &f, w.part->base, NULL, 1000, 2000, 1000));
+	CHECK_EQ(w.tokens.users[token], 2);
+	CHECK_OK(devmem_table_add(&other, &w.tokens, &f, w.part->base, NULL, 3000, 1000, 0));
+	CHECK_EQ(f.token, 0);
+	CHECK_EQ(w.tokens.users[token], 2);
+	CHECK_OK(devmem_table_release(&w.t));
+	CHECK_EQ(w.tokens.users[token], 1);
+	CHECK_OK(devmem_table_release(&other));
+	CHECK_EQ(w.tokens.users[token], DEVMEM_QUEUED);
+	CHECK_OK(devmem_tokens_flush(&w.tokens));
+	CHECK_EQ(w.flow->out, 0);
+	/* Both parts of one message: it has its use, and the caller keeps his own. */
+	f.token = token = fake_token(w.flow, 0);
+	CHECK_OK(devmem_tokens_take(&w.tokens, &token, 1));
+	CHECK_OK(devmem_table_begin(&w.t, 4000, NULL));
+	CHECK_OK(devmem_table_add(&w.t, &w.tokens, &f, w.part->base, NULL, 0, 1000, 0));
+	CHECK_OK(devmem_table_add(&w.t, &w.tokens, &f, w.part->base, NULL, 1000, 3000, 1000));
+	CHECK_EQ(f.token, token);
+	CHECK_EQ(w.tokens.users[token], 2);
+	CHECK_OK(devmem_tokens_drop(&w.tokens, &token, 1));
+	CHECK_OK(devmem_table_release(&w.t));
+	CHECK_OK(devmem_tokens_flush(&w.tokens));
+	CHECK_EQ(w.flow->out, 0);
+	devmem_table_free(&other);
 }
 
 /* The last bytes of the parts and landing page 0 touch; they are of different kinds all the same. */
@@ -198,7 +241,7 @@ static void what_cannot_be(void)
 	CHECK_OK(devmem_table_begin(&w.t, 200, NULL));
 	f.offset = 0;
 	f.len = 200; /* nobody has this token */
-	CHECK_EQ(devmem_table_add(&w.t, &w.tokens, &f, 0, NULL, 0, 200, 0), GANTRY_ERR_INTERNAL);
+	CHECK_EQ(devmem_table_add(&w.t, &w.tokens, &f, 0, NULL, 0, 199, 0), GANTRY_ERR_INTERNAL);
 	CHECK_EQ(w.t.n, 0);
 	CHECK_OK(devmem_table_release(&w.t));
 }
@@ -349,6 +392,7 @@ int main(void)
 	CHECK_OK(gantry_device_host(&host));
 	set_up(host, "mapped", "8M", MAX, 128);
 	neighbours_merge();
+	the_use_is_handed_over();
 	border_of_landing();
 	small_ones_land();
 	linear_and_part_of_a_fragment();

@@ -6,7 +6,7 @@ static struct devmem_binding *binding;
 static void take_some(struct devmem_tokens *t, struct fake_flow *f, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++)
-		CHECK_OK(devmem_tokens_take(t, fake_token(f, i % 16)));
+		CHECK_OK(devmem_tokens_take(t, &(uint32_t){fake_token(f, i % 16)}, 1));
 }
 
 static void users_are_counted(void)
@@ -31,7 +31,7 @@ static void users_are_counted(void)
 	/* It is queued, so nobody has it, and receive cannot bring it. */
 	CHECK_EQ(devmem_tokens_use(&t, 1), GANTRY_ERR_INTERNAL);
 	CHECK_EQ(devmem_tokens_drop(&t, &one, 1), GANTRY_ERR_INTERNAL);
-	CHECK_EQ(devmem_tokens_take(&t, 1), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(devmem_tokens_take(&t, &(uint32_t){1}, 1), GANTRY_ERR_PROTOCOL);
 	CHECK_HAS(gantry_last_error(), "token 1 came again");
 	CHECK_EQ(t.held, 1);
 	CHECK_OK(devmem_tokens_flush(&t));
@@ -51,15 +51,20 @@ static void what_is_no_token(void)
 {
 	struct fake_flow *f = fake_flow_new(binding);
 	struct devmem_tokens t;
-	uint32_t five = 5, mixed[3] = {1, 77, 2};
+	uint32_t five = 5, mixed[3] = {1, 77, 2}, again[3] = {3, 4, 3};
 
 	devmem_tokens_init(&t, &f->base);
-	CHECK_EQ(devmem_tokens_take(&t, 0), GANTRY_ERR_PROTOCOL);
-	CHECK_EQ(devmem_tokens_take(&t, 0x7fffffff), GANTRY_ERR_PROTOCOL);
-	CHECK_EQ(devmem_tokens_take(&t, UINT32_MAX), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(devmem_tokens_take(&t, &(uint32_t){0}, 1), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(devmem_tokens_take(&t, &(uint32_t){0x7fffffff}, 1), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(devmem_tokens_take(&t, &(uint32_t){UINT32_MAX}, 1), GANTRY_ERR_PROTOCOL);
 	CHECK_EQ(devmem_tokens_use(&t, 5), GANTRY_ERR_INTERNAL);
 	CHECK_EQ(devmem_tokens_drop(&t, &five, 1), GANTRY_ERR_INTERNAL);
 	CHECK_EQ(t.held, 0);
+	/* Of those that came together, the ones before the bad one are taken. */
+	CHECK_EQ(devmem_tokens_take(&t, again, 3), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(t.held, 2);
+	CHECK(t.users[3] == 1 && t.users[4] == 1);
+	t.users[3] = t.users[4] = t.held = 0;
 	/* One bad one among others does not keep those. */
 	take_some(&t, f, 2);
 	CHECK_EQ(devmem_tokens_drop(&t, mixed, 3), GANTRY_ERR_INTERNAL);
@@ -153,7 +158,7 @@ static void random_use(uint64_t seed)
 			uint32_t token = fake_token(f, fake_random(&rng) % 16);
 
 			CHECK_EQ(users[token], 0); /* else it was given back while in use */
-			CHECK_OK(devmem_tokens_take(&t, token));
+			CHECK_OK(devmem_tokens_take(&t, &(uint32_t){token}, 1));
 			users[token] = 1;
 			held[n++] = token;
 			taken++;
@@ -239,7 +244,7 @@ static void threads(void)
 		}
 		uint32_t token = fake_token(race.f, i % 16);
 
-		CHECK_OK(devmem_tokens_take(&race.t, token));
+		CHECK_OK(devmem_tokens_take(&race.t, &(uint32_t){token}, 1));
 		pthread_mutex_lock(&race.lock);
 		race.box[race.n++] = token;
 		pthread_mutex_unlock(&race.lock);

@@ -228,6 +228,47 @@ static void mixed_directions(void)
 	free(in);
 }
 
+/* Who pulls a piece gives idle lanes theirs, so that one call takes all headers; not to lanes that are in use or dead.
+ */
+static void headers_go_together(void)
+{
+	enum { PIECE = 96 << 10, LANES = 5 }; /* GANTRY_CHUNK_MAX, see ahead_main */
+	struct pair_config c = {.nlanes = LANES, .inet = 1, .eager_max = 256, .buffer = 8192};
+	struct tcp_link *l;
+	struct receiver *r = receiver_new(&c, &l);
+	uint8_t *data = calloc(LANES - 1, PIECE), control[1024];
+	void *request = NULL;
+
+	for (int i = 1; i < LANES; i++)
+		pthread_mutex_lock(&l->lanes[i].tx.lock);
+	say_state(r, 0, 1, 0);
+	CHECK_OK(tcp_link_isend(l, data, (LANES - 1) * PIECE, 0, &request));
+	UNTIL((tcp_link_progress(l), tcp_tag_of(&l->tx_tags, 0)->advertised));
+	while (recv(r->raw[0], control, sizeof(control), MSG_DONTWAIT) > 0)
+		;
+	l->lanes[4].tx.dead = 1;
+	for (int i = 1; i < LANES; i++)
+		if (i != 3)
+			pthread_mutex_unlock(&l->lanes[i].tx.lock);
+	tcp_bulk_tx(&l->lanes[1]); /* its socket is full before the piece is out */
+	CHECK(l->lanes[1].tx.send && l->lanes[2].tx.send);
+	CHECK(!l->lanes[3].tx.send && !l->lanes[4].tx.send);
+	CHECK_EQ(l->lanes[2].tx.left, PIECE);
+	CHECK_EQ(recv(r->raw[0], control, sizeof(control), 0), 2 * 48);
+	for (uint32_t i = 0; i < 2; i++) {
+		struct pair_frame f = pair_frame_get(control + (size_t)i * 48);
+
+		CHECK_EQ(f.kind, WIRE_AHEAD);
+		CHECK_EQ(f.offset, i * PIECE);
+		CHECK_EQ(pair_get(control + (size_t)i * 48 + 44, 4), i + 1);
+	}
+	pthread_mutex_unlock(&l->lanes[3].tx.lock);
+	l->lanes[4].tx.dead = 0;
+	tcp_link_close_tx(l);
+	receiver_free(r, l);
+	free(data);
+}
+
 /* ---- several threads ---- */
 
 static uint32_t stop;
@@ -293,6 +334,7 @@ int main(int argc, char **argv)
 		{"from_device_memory", from_device_memory},
 		{"ends_with_device_memory", ends_with_device_memory},
 		{"mixed_directions", mixed_directions},
+		{"headers_go_together", headers_go_together},
 		{"threads", threads},
 	};
 

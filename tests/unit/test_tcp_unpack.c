@@ -184,7 +184,7 @@ static void every_pair(void)
 {
 	struct devmem_pool *pool;
 
-	CHECK_OK(devmem_pool_get(host, DEVMEM_EMULATED, DEVMEM_READ_NARROWLY, &pool));
+	CHECK_OK(devmem_pool_get(host, DEVMEM_EMULATED, &pool));
 	for (int from = 0; from < 2; from++)
 		for (int to = 0; to < 2; to++) {
 			void *a = context(from ? GANTRY_NET_UNPACK_EMULATED : GANTRY_NET_UNPACK_OFF);

@@ -231,7 +231,7 @@ static void pool_ends_whole(void)
 {
 	struct devmem_pool *pool;
 
-	CHECK_OK(devmem_pool_get(dev, DEVMEM_EMULATED, DEVMEM_READ_NARROWLY, &pool));
+	CHECK_OK(devmem_pool_get(dev, DEVMEM_EMULATED, &pool));
 	UNTIL(links_are_gone()); /* with what they had of the pool */
 	CHECK_EQ(pool->refs, 1);
 	CHECK(devmem_pool_is_whole(pool));
@@ -336,8 +336,8 @@ int main(void)
 	static const struct combination all[] = {
 		{0, "1", "mtu9000", "0", "0", "mapped", "0", 0},     {0, "2", "mtu1500", "100", "50", "mapped", "0", 0},
 		{0, "3", "random", "50", "50", "mapped", "1", 0},    {0, "4", "odd", "0", "0", "device", "2", 0},
-		{9, "2", "pages", "0", "0", "auto", "0", 0},	     {11, "2", "mtu9000", "20", "20", "auto", "1", 0},
-		{12, "3", "mtu1500", "0", "20", "auto", "0", 0},     {0, "2", "pages", "0", "0", "device", "2", 300},
+		{9, "2", "pages", "0", "0", "mapped", "0", 0},	     {11, "2", "mtu9000", "20", "20", "mapped", "1", 0},
+		{12, "3", "mtu1500", "0", "20", "mapped", "0", 0},   {0, "2", "pages", "0", "0", "device", "2", 300},
 		{0, "3", "random", "100", "50", "device", "0", 120}, {0, "1", "odd", "0", "50", "mapped", "1", 120},
 	};
 	const char *build = getenv("BUILD_DIR");

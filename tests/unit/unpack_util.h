@@ -63,9 +63,9 @@ static inline void world_open(struct world *w, int lanes, int device_rx)
 	CHECK_OK(gantry_device_host(&w->dev));
 	w->l = pair_raw(&w->config, w->raw);
 	w->l->device_rx = device_rx;
-	CHECK_OK(devmem_pool_get(w->dev, DEVMEM_EMULATED, DEVMEM_READ_NARROWLY, &w->pool));
+	CHECK_OK(devmem_pool_get(w->dev, DEVMEM_EMULATED, &w->pool));
 	if (device_rx) {
-		CHECK_OK(devmem_pool_get(w->dev, DEVMEM_EMULATED, DEVMEM_READ_NARROWLY, &w->l->pool));
+		CHECK_OK(devmem_pool_get(w->dev, DEVMEM_EMULATED, &w->l->pool));
 		for (int i = 1; i <= lanes; i++)
 			CHECK_OK(tcp_flow_attach(&w->l->lanes[i]));
 	}

@@ -24,7 +24,7 @@ enum devmem_where {
 struct devmem_frag {
 	uint64_t offset;
 	uint32_t len;
-	uint32_t token; /* IN_POOL only; never 0 there */
+	uint32_t token; /* IN_POOL only; 0: it is somebody else's now (table.h) */
 	enum devmem_where where;
 };
 

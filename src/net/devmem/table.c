@@ -79,12 +79,13 @@ out:
 	return r;
 }
 
-static gantry_result hold(struct devmem_table *t, struct devmem_tokens *tokens, uint32_t token)
+/* The table needs the fragment's token. Its last bytes: then the caller needs it no more, and hands its use over. */
+static gantry_result hold(struct devmem_table *t, struct devmem_tokens *tokens, struct devmem_frag *frag, int is_last)
 {
 	gantry_result r = GANTRY_OK;
 	struct devmem_held *last = t->nheld ? &t->held[t->nheld - 1] : NULL, *held;
 
-	if (last && last->token == token && last->tokens == tokens)
+	if (last && last->token == frag->token && last->tokens == tokens)
 		return GANTRY_OK;
 	if (t->nheld == t->held_room) {
 		held = realloc(t->held, 2 * (size_t)t->held_room * sizeof(*held));
@@ -93,8 +94,11 @@ static gantry_result hold(struct devmem_table *t, struct devmem_tokens *tokens, 
 		t->held = held;
 		t->held_room *= 2;
 	}
-	TRY(devmem_tokens_use(tokens, token));
-	t->held[t->nheld++] = (struct devmem_held){.tokens = tokens, .token = token};
+	if (!is_last)
+		TRY(devmem_tokens_use(tokens, frag->token));
+	t->held[t->nheld++] = (struct devmem_held){.tokens = tokens, .token = frag->token};
+	if (is_last)
+		frag->token = 0;
 out:
 	return r;
 }
@@ -325,22 +329,24 @@ static void note_late(struct devmem_table *t, const struct devmem_tokens *tokens
 }
 
 /* A fragment that stays where it is. */
-static gantry_result add_entry(struct devmem_table *t, struct devmem_tokens *tokens, uint32_t token, uint64_t src_off,
-			       uint32_t len, uint64_t dst_off)
+static gantry_result add_entry(struct devmem_table *t, struct devmem_tokens *tokens, struct devmem_frag *frag,
+			       int is_last, uint64_t src_off, uint32_t len, uint64_t dst_off)
 {
 	gantry_result r = GANTRY_OK;
 
-	TRY(hold(t, tokens, token));
+	TRY(hold(t, tokens, frag, is_last));
 	describe(t, src_off, len, dst_off);
 	note_late(t, tokens);
 out:
 	return r;
 }
 
-static gantry_result add_in_pool(struct devmem_table *t, struct devmem_tokens *tokens, uint32_t token, uint64_t src_off,
-				 uint32_t len, uint64_t dst_off)
+static gantry_result add_in_pool(struct devmem_table *t, struct devmem_tokens *tokens, struct devmem_frag *frag,
+				 uint64_t base, uint32_t skip, uint32_t len, uint64_t dst_off)
 {
+	uint64_t src_off = base + frag->offset + skip;
 	struct origin from = {.off = src_off};
+	int is_last = skip + len == frag->len;
 	gantry_result r;
 
 	if (!t->compact) {
@@ -351,7 +357,7 @@ static gantry_result add_in_pool(struct devmem_table *t, struct devmem_tokens *t
 		    get_pages(t, dst_off, len) == 0)
 			return land(t, from, len, dst_off, 1);
 		if (merges || t->n < t->max)
-			return add_entry(t, tokens, token, src_off, len, dst_off);
+			return add_entry(t, tokens, frag, is_last, src_off, len, dst_off);
 		r = make_compact(t);
 		if (r == GANTRY_AGAIN) {
 			r = devmem_settle(tokens->flow->binding);
@@ -361,11 +367,11 @@ static gantry_result add_in_pool(struct devmem_table *t, struct devmem_tokens *t
 			return r;
 	}
 	/* A copy of the device reads the fragment after this has returned. */
-	r = t->pool->memory.host ? GANTRY_OK : hold(t, tokens, token);
+	r = t->pool->memory.host ? GANTRY_OK : hold(t, tokens, frag, is_last);
 	return r == GANTRY_OK ? land(t, from, len, dst_off, 0) : r;
 }
 
-gantry_result devmem_table_add(struct devmem_table *t, struct devmem_tokens *tokens, const struct devmem_frag *frag,
+gantry_result devmem_table_add(struct devmem_table *t, struct devmem_tokens *tokens, struct devmem_frag *frag,
 			       uint64_t base, const uint8_t *linear, uint32_t skip, uint32_t len, uint64_t dst_off)
 {
 	gantry_result r = GANTRY_OK;
@@ -383,7 +389,7 @@ gantry_result devmem_table_add(struct devmem_table *t, struct devmem_tokens *tok
 			     frag->offset, limit);
 		TRY(check_place(t, len, dst_off));
 		if (len > 0)
-			TRY(add_in_pool(t, tokens, frag->token, base + frag->offset + skip, len, dst_off));
+			TRY(add_in_pool(t, tokens, frag, base, skip, len, dst_off));
 		t->added += len;
 	}
 	t->frags++;

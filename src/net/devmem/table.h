@@ -65,10 +65,11 @@ gantry_result devmem_table_begin(struct devmem_table *t, uint64_t total, void *d
 /*
  * Bytes [skip, skip + len) of a fragment are bytes [dst_off, dst_off + len) of the message, which come in any order and
  * each once. `base`: of the part that the fragment's offset is relative to; `linear`: the receive's own buffer, for
- * fragments that are not in the pool. The table becomes one more user of the fragment's token if it needs it (the
- * caller keeps its own use). AGAIN: nothing was done, too few landing pages are free.
+ * fragments that are not in the pool. If the table needs the fragment's token it becomes one more user; with the
+ * fragment's last bytes, it takes over the caller's use instead, and frag->token is 0. AGAIN: nothing was done, too few
+ * landing pages are free.
  */
-gantry_result devmem_table_add(struct devmem_table *t, struct devmem_tokens *tokens, const struct devmem_frag *frag,
+gantry_result devmem_table_add(struct devmem_table *t, struct devmem_tokens *tokens, struct devmem_frag *frag,
 			       uint64_t base, const uint8_t *linear, uint32_t skip, uint32_t len, uint64_t dst_off);
 /* Bytes in host memory, of any length: small messages. `data` may change when this has returned. */
 gantry_result devmem_table_add_host(struct devmem_table *t, const void *data, uint64_t len, uint64_t dst_off);

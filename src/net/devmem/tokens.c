@@ -56,19 +56,23 @@ out:
 	return r;
 }
 
-gantry_result devmem_tokens_take(struct devmem_tokens *t, uint32_t token)
+gantry_result devmem_tokens_take(struct devmem_tokens *t, const uint32_t *tokens, uint32_t n)
 {
 	gantry_result r = GANTRY_OK;
 
 	pthread_mutex_lock(&t->lock);
-	if (token == 0 || token >= DEVMEM_TOKENS_MAX)
-		FAIL(GANTRY_ERR_PROTOCOL, "%u is no token", token);
-	if (token >= t->room)
-		TRY(grow(t, token));
-	if (t->users[token] != 0)
-		FAIL(GANTRY_ERR_PROTOCOL, "token %u came again before it was given back", token);
-	t->users[token] = 1;
-	t->held++;
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t token = tokens[i];
+
+		if (token == 0 || token >= DEVMEM_TOKENS_MAX)
+			FAIL(GANTRY_ERR_PROTOCOL, "%u is no token", token);
+		if (token >= t->room)
+			TRY(grow(t, token));
+		if (t->users[token] != 0)
+			FAIL(GANTRY_ERR_PROTOCOL, "token %u came again before it was given back", token);
+		t->users[token] = 1;
+		t->held++;
+	}
 out:
 	pthread_mutex_unlock(&t->lock);
 	return r;
@@ -92,11 +96,16 @@ out:
 	return r;
 }
 
-/* Shell's sort: short, in place, and nearly free for what is nearly in order, which this usually is. */
+/* Shell's sort: short, in place. Most often there is nothing to do: the kernel hands out tokens in order. */
 static void sort(uint32_t *v, uint32_t n)
 {
 	static const uint32_t gaps[] = {1750, 701, 301, 132, 57, 23, 10, 4, 1};
+	uint32_t sorted = 1;
 
+	while (sorted < n && v[sorted - 1] <= v[sorted])
+		sorted++;
+	if (sorted >= n)
+		return;
 	for (size_t g = 0; g < sizeof(gaps) / sizeof(gaps[0]); g++) {
 		uint32_t gap = gaps[g];
 

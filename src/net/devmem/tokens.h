@@ -36,9 +36,9 @@ enum { DEVMEM_FLUSH_AT = 64, DEVMEM_TOKENS_MAX = 1 << 24 };
 void devmem_tokens_init(struct devmem_tokens *t, struct devmem_flow *flow);
 /* Before the flow is detached: its end frees what is still held, which is counted as abandoned. */
 void devmem_tokens_free(struct devmem_tokens *t);
-/* A token that receive has just brought: one user. ERR_PROTOCOL: it is out already, or none. Only this call allocates.
- */
-gantry_result devmem_tokens_take(struct devmem_tokens *t, uint32_t token);
+/* Tokens that receive has just brought: one user each. ERR_PROTOCOL: one is out already, or none; those before it are
+ * taken. Only this call allocates. */
+gantry_result devmem_tokens_take(struct devmem_tokens *t, const uint32_t *tokens, uint32_t n);
 /* One user more. ERR_INTERNAL: nobody had it. */
 gantry_result devmem_tokens_use(struct devmem_tokens *t, uint32_t token);
 /* One user less of each; flushes by itself when DEVMEM_FLUSH_AT are queued. ERR_INTERNAL: one of them had no user; the

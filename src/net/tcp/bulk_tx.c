@@ -13,7 +13,8 @@
  * pieces 4.9, sendmsg of the pieces 4.6; without splicing, gathered 5.1. On page borders: 7.3, 5.9, 4.8; 5.2.
  *
  * Towards a side that receives into device memory a lane carries payload only: its CPU could not read a header there.
- * The headers go ahead on the control lane, at once, from whichever thread has pulled the piece.
+ * The headers go ahead on the control lane, at once, from whichever thread has pulled the piece, and with those of the
+ * pieces that it has given to idle lanes.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_DATA
 #include <errno.h>
@@ -92,40 +93,28 @@ static int sent_by_reference(const struct tcp_link *l, const struct tcp_send *s)
 			    s->size >= gantry_params()->zerocopy_min);
 }
 
-/* The next piece of the oldest message whose receive is posted. 1 if there is one, 0 if not, -1: left to other lanes.
+/*
+ * The lane gets the next piece of the oldest message whose receive is posted. 1 if there is one, 0 if not, -1: left to
+ * other lanes. Under mu and the lane's lock. ret_frame: its header, which towards device memory waits on the control
+ * lane already.
  */
-static int pull(struct tcp_lane *lane)
+static int take_piece(struct tcp_lane *lane, struct wire_frame *ret_frame)
 {
 	struct tcp_link *l = lane->link;
 	struct tcp_lane_tx *tx = &lane->tx;
 	struct wire_frame f = {.kind = WIRE_DATA};
-	struct tcp_send *s;
+	struct tcp_send *s = ready(l);
 	uint64_t chunk;
-	int far;
 
-	/* Helpers ask all the time while a message waits for its acknowledgement: not with the lock. */
-	if (!__atomic_load_n(&l->bulk_bytes, __ATOMIC_RELAXED))
+	if (!s || l->peer_rx_closed || (l->device_tx && !tcp_ahead_room(l)))
 		return 0;
-	if (l->rails > 1)
-		tcp_rail_weigh(lane);
-	pthread_mutex_lock(&l->mu);
-	s = ready(l);
-	if (!s || l->peer_rx_closed || (l->device_tx && !tcp_ahead_room(l))) {
-		pthread_mutex_unlock(&l->mu);
+	if (!s->txmem && tcp_txmem_busy(lane)) /* bytes of another kind must not overtake */
 		return 0;
-	}
-	if (!s->txmem && tcp_txmem_busy(lane)) { /* bytes of another kind must not overtake */
-		pthread_mutex_unlock(&l->mu);
-		return 0;
-	}
 	chunk = chunk_size(l, s->size);
 	if (chunk > s->size - s->next)
 		chunk = s->size - s->next;
-	if (l->rails > 1 && tcp_rail_too_slow(lane, chunk)) {
-		pthread_mutex_unlock(&l->mu);
-		__atomic_store_n(&tx->next_try, gantry_ticks() + gantry_ticks_of_ns(SLOW_PAUSE_NS), __ATOMIC_RELAXED);
+	if (l->rails > 1 && tcp_rail_too_slow(lane, chunk))
 		return -1;
-	}
 	__atomic_store_n(&l->bulk_bytes, l->bulk_bytes - chunk, __ATOMIC_RELAXED);
 	__atomic_store_n(&tx->queued, tx->queued + chunk, __ATOMIC_RELAXED);
 	if (s->next == 0)
@@ -136,7 +125,6 @@ static int pull(struct tcp_lane *lane)
 	f.total = s->size;
 	f.tag = s->tag;
 	f.index = s->index;
-	far = s->seq - l->peer_done >= LINK_DONE_BITS / 2;
 	tx->send = s;
 	if (s->vec.n) {
 		tx->at = s->at;
@@ -152,28 +140,75 @@ static int pull(struct tcp_lane *lane)
 		if (__atomic_load_n(&l->bulk_pending, __ATOMIC_RELAXED) >= DEEP_WINDOW)
 			f.flags |= WIRE_FLAG_DEEP;
 	}
-	if (s->needs_ack || far)
+	if (s->needs_ack || s->seq - l->peer_done >= LINK_DONE_BITS / 2)
 		f.flags |= WIRE_FLAG_ACK;
 	if (l->device_tx) {
 		f.kind = WIRE_AHEAD;
 		f.lane = (uint32_t)lane->index;
 		tcp_ahead_put(l, &f);
-	}
-	pthread_mutex_unlock(&l->mu);
-
-	if (l->device_tx) {
 		tx->header_left = 0;
-		tcp_control_flush(l);
-	} else {
-		if (l->crc) {
-			f.flags |= WIRE_FLAG_CRC;
-			f.crc = gantry_crc32c(0, tx->data, chunk);
-		}
-		wire_frame_encode(&f, tx->header);
-		tx->header_left = WIRE_FRAME_SIZE;
 	}
 	tx->splicing = s->needs_ack && !s->txmem && !s->vec.n && __atomic_load_n(&l->splice, __ATOMIC_RELAXED);
 	gantry_event_put(GANTRY_EV_CHUNK_TX, (uint32_t)lane->index, s->seq, chunk);
+	*ret_frame = f;
+	return 1;
+}
+
+/*
+ * Headers that go ahead cost a call, here and there: so lanes that have nothing get their pieces now, and one call
+ * takes all headers. Whoever comes to such a lane next finds what to send; 1: somebody should. Not where lanes differ
+ * in speed. Under mu: locks of lanes come before it elsewhere, so none is waited for.
+ */
+static int take_for_others(const struct tcp_lane *lane)
+{
+	struct tcp_link *l = lane->link;
+	struct wire_frame f;
+	int given = 0;
+
+	for (int i = 1; i < l->nlanes && l->bulk_bytes; i++) {
+		struct tcp_lane *other = &l->lanes[i];
+
+		if (other == lane || pthread_mutex_trylock(&other->tx.lock))
+			continue;
+		if (!other->tx.send && !other->tx.dead)
+			given |= take_piece(other, &f) > 0;
+		pthread_mutex_unlock(&other->tx.lock);
+	}
+	return given;
+}
+
+/* What the lane sends next. As take_piece. *ret_given: other lanes have something now, too. */
+static int pull(struct tcp_lane *lane, int *ret_given)
+{
+	struct tcp_link *l = lane->link;
+	struct tcp_lane_tx *tx = &lane->tx;
+	struct wire_frame f;
+	int taken;
+
+	/* Helpers ask all the time while a message waits for its acknowledgement: not with the lock. */
+	if (!__atomic_load_n(&l->bulk_bytes, __ATOMIC_RELAXED))
+		return 0;
+	if (l->rails > 1)
+		tcp_rail_weigh(lane);
+	pthread_mutex_lock(&l->mu);
+	taken = take_piece(lane, &f);
+	if (taken > 0 && l->device_tx && l->rails == 1)
+		*ret_given = take_for_others(lane);
+	pthread_mutex_unlock(&l->mu);
+	if (taken < 0)
+		__atomic_store_n(&tx->next_try, gantry_ticks() + gantry_ticks_of_ns(SLOW_PAUSE_NS), __ATOMIC_RELAXED);
+	if (taken <= 0)
+		return taken;
+	if (l->device_tx) {
+		tcp_control_flush(l);
+		return 1;
+	}
+	if (l->crc) {
+		f.flags |= WIRE_FLAG_CRC;
+		f.crc = gantry_crc32c(0, tx->data, (size_t)tx->length);
+	}
+	wire_frame_encode(&f, tx->header);
+	tx->header_left = WIRE_FRAME_SIZE;
 	return 1;
 }
 
@@ -216,7 +251,7 @@ int tcp_bulk_tx(struct tcp_lane *lane)
 	struct tcp_lane_tx *tx = &lane->tx;
 	struct sigpipe_guard guard = {0};
 	int64_t moved = 0;
-	int full = 0, pulled = 0, guarded = 0;
+	int full = 0, pulled = 0, guarded = 0, given = 0;
 
 	if (__atomic_load_n(&tx->dead, __ATOMIC_RELAXED) ||
 	    (int64_t)(gantry_ticks() - __atomic_load_n(&tx->next_try, __ATOMIC_RELAXED)) < 0 ||
@@ -224,11 +259,12 @@ int tcp_bulk_tx(struct tcp_lane *lane)
 		return 0;
 	if (tcp_txmem_busy(lane))
 		tcp_txmem_drain(lane);
-	while (moved < LINK_PASS_BYTES && !tcp_link_failed(l) && !tx->dead) {
+	/* What other lanes were given belongs to this message too, and comes before the next one's. */
+	while (moved < LINK_PASS_BYTES && !given && !tcp_link_failed(l) && !tx->dead) {
 		uint64_t before;
 		int rc;
 
-		if (!tx->send && (pulled = pull(lane)) <= 0)
+		if (!tx->send && (pulled = pull(lane, &given)) <= 0)
 			break;
 		if (tx->splicing && !guarded) {
 			sigpipe_guard(&guard);

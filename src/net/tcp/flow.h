@@ -21,9 +21,8 @@
 #include "net/tcp/link.h"
 
 enum {
-	FLOW_LINEAR =
-		256 << 10, /* bytes of one receive, wherever they land: the kernel wants real memory behind them */
-	FLOW_CHUNKS = 64,  /* pieces announced and not complete, to begin with */
+	FLOW_LINEAR = 1 << 20, /* bytes of one receive, wherever they land: the kernel wants real memory behind them */
+	FLOW_CHUNKS = 64,      /* pieces announced and not complete, to begin with */
 	FLOW_CHUNKS_MAX = 64 << 10,
 };
 

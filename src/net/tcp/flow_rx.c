@@ -148,6 +148,7 @@ ssize_t tcp_flow_fill(struct tcp_lane *lane)
 	struct msghdr msg = {
 		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = f->control, .msg_controllen = DEVMEM_CONTROL_SIZE};
 	ssize_t n = b->ops->receive(f->flow, &msg, MSG_DONTWAIT);
+	uint32_t tokens[DEVMEM_LIST_MAX], ntokens = 0;
 	gantry_result r;
 
 	if (n <= 0)
@@ -157,10 +158,12 @@ ssize_t tcp_flow_fill(struct tcp_lane *lane)
 	r = devmem_parse(&msg, n, b->dmabuf_id, b->memory.size, FLOW_LINEAR, &f->list);
 	for (uint32_t i = 0; r == GANTRY_OK && i < f->list.n; i++) {
 		if (f->list.frags[i].where == DEVMEM_IN_POOL)
-			r = devmem_tokens_take(&f->tokens, f->list.frags[i].token);
+			tokens[ntokens++] = f->list.frags[i].token;
 		else if (f->list.frags[i].where == DEVMEM_PLAIN)
 			note_plain(lane, &f->list.frags[i]);
 	}
+	if (r == GANTRY_OK)
+		r = devmem_tokens_take(&f->tokens, tokens, ntokens);
 	if (r != GANTRY_OK) { /* what it brought is free when the flow is */
 		f->list.n = 0;
 		tcp_link_fail(lane->link, 1, r, "lane %d: %s", lane->index, gantry_last_error());
@@ -191,7 +194,7 @@ int tcp_flow_attribute(struct tcp_lane *lane)
 
 	lane->rx.parked = 0;
 	while (f->at < f->list.n && rc == 0) {
-		const struct devmem_frag *frag = &f->list.frags[f->at];
+		struct devmem_frag *frag = &f->list.frags[f->at];
 		struct tcp_chunk *c = &f->chunks[f->head];
 		uint32_t len = frag->len - f->skip;
 
@@ -207,7 +210,7 @@ int tcp_flow_attribute(struct tcp_lane *lane)
 		f->skip += len;
 		c->left -= len;
 		if (f->skip == frag->len) {
-			if (frag->where == DEVMEM_IN_POOL)
+			if (frag->where == DEVMEM_IN_POOL && frag->token)
 				f->dropped[dropped++] = frag->token;
 			f->at++;
 			f->skip = 0;

@@ -73,7 +73,7 @@ int tcp_land_host(struct tcp_link *l, struct tcp_recv *recv, struct tcp_slot *sl
 	return r == GANTRY_OK ? 0 : failed(l, r, "bytes could not be put into the page pool");
 }
 
-int tcp_land_frag(struct tcp_lane *lane, struct tcp_recv *recv, struct tcp_slot *slot, const struct devmem_frag *frag,
+int tcp_land_frag(struct tcp_lane *lane, struct tcp_recv *recv, struct tcp_slot *slot, struct devmem_frag *frag,
 		  uint32_t skip, uint32_t len, uint64_t offset)
 {
 	struct tcp_link *l = lane->link;

@@ -29,7 +29,7 @@ void tcp_link_progress(struct tcp_link *l)
 	int sending = __atomic_load_n(&l->bulk_pending, __ATOMIC_RELAXED) != 0;
 	int large =
 		__atomic_load_n(&l->large_posted, __ATOMIC_RELAXED) || __atomic_load_n(&l->bulk_hint, __ATOMIC_RELAXED);
-	int small = __atomic_load_n(&l->small_posted, __ATOMIC_RELAXED) || !(sending || large);
+	int small = __atomic_load_n(&l->small_posted, __ATOMIC_RELAXED) || !(sending || large), hands_off;
 
 	__atomic_store_n(&l->progressed, now, __ATOMIC_RELAXED);
 	tcp_land_progress(l);
@@ -44,9 +44,8 @@ void tcp_link_progress(struct tcp_link *l)
 		tcp_control_flush(l);
 	if (small || tcp_lane_due(&l->lanes[0], now))
 		tcp_lane_rx(&l->lanes[0], 0);
+	hands_off = helped(l, now); /* for all lanes: what one of them sends may leave something to others */
 	for (int i = 1; i < l->nlanes; i++) {
-		int hands_off = helped(l, now);
-
 		if (sending && !hands_off)
 			tcp_bulk_tx(&l->lanes[i]);
 		/* Without a large receive nothing should come, but a send that is too large must be noticed. */

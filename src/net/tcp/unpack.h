@@ -120,7 +120,7 @@ int tcp_land_begin(struct tcp_link *l, struct tcp_recv *recv, uint64_t total, in
 int tcp_land_host(struct tcp_link *l, struct tcp_recv *recv, struct tcp_slot *slot, const void *data, uint64_t len,
 		  uint64_t offset);
 /* Bytes [skip, skip + len) of a fragment are those at `offset` of the message. */
-int tcp_land_frag(struct tcp_lane *lane, struct tcp_recv *recv, struct tcp_slot *slot, const struct devmem_frag *frag,
+int tcp_land_frag(struct tcp_lane *lane, struct tcp_recv *recv, struct tcp_slot *slot, struct devmem_frag *frag,
 		  uint32_t skip, uint32_t len, uint64_t offset);
 /* The message is whole: the request is done, or will be when its copies are. */
 void tcp_land_complete(struct tcp_link *l, struct tcp_recv *recv);

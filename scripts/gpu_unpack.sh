@@ -46,7 +46,7 @@ for part in "$@"; do
 	reduce) rows reduce 60 $tool perf unpack --device cuda --json --kind reduce ;;
 	ring) rows ring 40 $tool perf unpack --device cuda --json --kind ring ;;
 	sanitize) CHECK=1 timeout 80 bash tests/gpu/unpack.sh 2>&1 | tail -n 40 ;;
-	bench) ROUNDS=${ROUNDS:-2} SIZES=${SIZES:-1048576,16777216,134217728} nccl bench 100 ;;
+	bench) ROUNDS=${ROUNDS:-3} nccl bench 120 ;;
 	check2 | check4) LIMIT=110 RANKS=${part#check} nccl check 120 ;;
 	shapes) LIMIT=40 nccl shapes 150 ;;
 	soak) LIMIT=${LIMIT:-120} nccl soak 130 ;;

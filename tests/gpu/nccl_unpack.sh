@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # Stock NCCL over the plugin with UNPACK through the emulated NIC, no NCCL_PROTO: every collective, 2 and 4 ranks, 4 B to
 # 256 MiB and odd sizes, in several fragment shapes; then a soak after which every page and token is back; then bus
-# bandwidth beside the same plugin without UNPACK.
+# bandwidth beside the same plugin without UNPACK, both with the channels and threads that docs/unpack.md asks for.
 #
 #   nccl_unpack.sh [PART...]     parts: check shapes soak bench, none named: these; settings. SOAK=COUNT, ROUNDS=N, EXTRA
 . "$(dirname "$0")/lib_gpu.sh"
 [ $# -gt 0 ] || set -- check shapes soak bench
 start_mps
 status=0
-unpack_env=("${gantry_env[@]}" --env GANTRY_UNPACK=emulated --env NCCL_NET_GDR_LEVEL=SYS --env NCCL_NET_GDR_READ=1
+unpack_env=("${gantry_env[@]}" --env GANTRY_UNPACK=emulated --env NCCL_NET_GDR_LEVEL=SYS --env NCCL_NET_GDR_READ=0
 	--env NCCL_PAT_ENABLE=0)
 # As docs/unpack.md asks for; EXTRA="NAME=VALUE ..." goes to all ranks, and may take them back.
-for e in CUDA_MODULE_LOADING=EAGER CUDA_DEVICE_MAX_CONNECTIONS=32 ${EXTRA:-}; do gantry_env+=(--env "$e") unpack_env+=(--env "$e"); done
+for e in CUDA_MODULE_LOADING=EAGER CUDA_DEVICE_MAX_CONNECTIONS=16 ${EXTRA:-}; do gantry_env+=(--env "$e") unpack_env+=(--env "$e"); done
 log_env=(--env GANTRY_LOG=info --env NCCL_DEBUG=INFO --env NCCL_DEBUG_SUBSYS=INIT,NET)
 [ -z "${OUT:-}" ] || keep=$OUT
 
@@ -51,19 +51,24 @@ for part in "$@"; do
 	case $part in
 	check) for ranks in ${RANKS:-2 4}; do run "check$ranks" "$ranks" -- check --max-bytes "${MAX_BYTES:-268435456}"; done ;;
 	shapes)
-		for shape in pages mtu1500 odd; do run "shape_$shape" 2 GANTRY_EMU_SHAPE=$shape -- check --max-bytes 16777228; done
+		# Pages in GPU memory, and sends from there: what is copied by the GPU while its kernels wait.
+		for shape in pages mtu1500; do
+			run "shape_$shape" 2 GANTRY_EMU_SHAPE=$shape GANTRY_UNPACK_MEMORY=device NCCL_NET_GDR_READ=1 -- \
+				check --max-bytes 16777228
+		done
+		run shape_odd 2 GANTRY_EMU_SHAPE=odd -- check --max-bytes 16777228
 		run mixed 2 GANTRY_EMU_SHAPE=random GANTRY_EMU_LINEAR=200 GANTRY_EMU_PLAIN=50 -- check --max-bytes 4194308
 		;;
 	soak) run soak 2 -- soak --count "${SOAK:-72000}" --ahead "${AHEAD:-100}" ;;
 	settings) # one line for each of SETTINGS, which are separated by semicolons
-		IFS=';' read -ra all <<<"${SETTINGS:-NCCL_NET_GDR_READ=1;NCCL_NET_GDR_READ=0;NCCL_NET_GDR_READ=0 NCCL_MIN_NCHANNELS=4;NCCL_NET_GDR_READ=0 NCCL_MIN_NCHANNELS=8;NCCL_NET_GDR_READ=0 NCCL_MIN_NCHANNELS=8 GANTRY_UNPACK_MEMORY=mapped;NCCL_NET_GDR_READ=0 NCCL_MIN_NCHANNELS=16 GANTRY_UNPACK_MEMORY=mapped}"
+		IFS=';' read -ra all <<<"${SETTINGS:- ;NCCL_NTHREADS=512;NCCL_NTHREADS=512 NCCL_MIN_NCHANNELS=4;NCCL_NTHREADS=512 NCCL_MIN_NCHANNELS=8;NCCL_NTHREADS=512 NCCL_MIN_NCHANNELS=8 GANTRY_UNPACK_MEMORY=device}"
 		for set in "${all[@]}"; do
 			more=() gbs=()
 			for e in $set; do more+=(--env "$e"); done
 			for how in host unpack; do
 				[ $how = host ] && env=("${gantry_env[@]}" --env GANTRY_UNPACK=off) || env=("${unpack_env[@]}")
 				gbs+=("$(python3 "$here/nccl_run.py" --ranks 2 --timeout 40 --log "$scratch/set" "${env[@]}" "${more[@]}" -- bench --label $how \
-					--sizes 134217728 --iters 20 | sed -n 's/.*busbw_gbs": \([0-9.]*\).*/\1/p')")
+					--sizes 134217728 --iters 40 | sed -n 's/.*busbw_gbs": \([0-9.]*\).*/\1/p')")
 			done
 			echo "{\"test\": \"nccl_unpack_settings\", \"settings\": \"$set\", \"host_gbs\": ${gbs[0]:-null}, \"unpack_gbs\": ${gbs[1]:-null}}"
 		done
@@ -72,8 +77,8 @@ for part in "$@"; do
 		for _ in $(seq "${ROUNDS:-3}"); do
 			for how in host unpack; do
 				[ $how = host ] && env=("${gantry_env[@]}" --env GANTRY_UNPACK=off) || env=("${unpack_env[@]}")
-				python3 "$here/nccl_run.py" --ranks 2 --log "$scratch/bench" "${env[@]}" -- bench --label $how \
-					--sizes "${SIZES:-65536,1048576,16777216,134217728}" || status=1
+				python3 "$here/nccl_run.py" --ranks 2 --log "$scratch/bench" "${env[@]}" --env NCCL_MIN_NCHANNELS=8 \
+					--env NCCL_NTHREADS=512 -- bench --label $how --iters 40 --sizes "${SIZES:-16777216,134217728}" || status=1
 			done
 		done | tee "$scratch/bench.out"
 		python3 - "$scratch/bench.out" <<'PY' || status=1

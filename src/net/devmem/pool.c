@@ -18,7 +18,7 @@
 #include "base/param.h"
 #include "device/device.h"
 
-enum { MEMORY_AUTO, MEMORY_MAPPED, MEMORY_DEVICE }; /* GANTRY_UNPACK_MEMORY */
+enum { MEMORY_MAPPED, MEMORY_DEVICE }; /* GANTRY_UNPACK_MEMORY */
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct devmem_pool *list;
@@ -29,17 +29,14 @@ static uint64_t round_up(uint64_t n, uint64_t to)
 }
 
 /* Memory of p->memory.size bytes from a page border on: dma-bufs and the NIC know only whole pages. */
-static gantry_result allocate(struct devmem_pool *p, uint64_t page, enum devmem_reader reader)
+static gantry_result allocate(struct devmem_pool *p, uint64_t page)
 {
 	gantry_result r = GANTRY_OK;
 	const struct gantry_device_ops *ops = p->device->ops;
 	void *device_ptr = NULL;
 	uint64_t shift;
 
-	p->is_mapped = p->source->kind != DEVMEM_KERNEL &&
-		       (gantry_params()->unpack_memory == MEMORY_MAPPED ||
-			(gantry_params()->unpack_memory == MEMORY_AUTO &&
-			 (p->device->kind == GANTRY_DEVICE_HOST || reader == DEVMEM_READ_WIDELY)));
+	p->is_mapped = p->source->kind != DEVMEM_KERNEL && gantry_params()->unpack_memory == MEMORY_MAPPED;
 	if (p->is_mapped) {
 		TRY(ops->alloc_mapped(p->device, p->memory.size + page, &p->block, &device_ptr));
 	} else {
@@ -112,7 +109,7 @@ static const char *memory_name(const struct devmem_pool *p)
 	return p->memory.host ? "host" : "device";
 }
 
-static gantry_result make(struct gantry_device *dev, const struct devmem_source_ops *source, enum devmem_reader reader,
+static gantry_result make(struct gantry_device *dev, const struct devmem_source_ops *source,
 			  struct devmem_pool **ret_pool)
 {
 	gantry_result r = GANTRY_OK;
@@ -136,7 +133,7 @@ static gantry_result make(struct gantry_device *dev, const struct devmem_source_
 		     params->unpack_pool, params->unpack_nics, params->unpack_landing, p->memory.size);
 	TRY(gantry_device_open(dev->kind, dev->index, &p->device));
 	p->memory.device = p->device;
-	TRY(allocate(p, page, reader));
+	TRY(allocate(p, page));
 	TRY(make_landing(p));
 	p->refs = 1;
 	LOG_INFO(NET, "page pool of %s: %" PRIu64 " bytes of %s memory, %s source, %u landing pages", p->device->name,
@@ -149,7 +146,7 @@ out:
 }
 
 gantry_result devmem_pool_get_from(struct gantry_device *dev, const struct devmem_source_ops *source,
-				   enum devmem_reader reader, struct devmem_pool **ret_pool)
+				   struct devmem_pool **ret_pool)
 {
 	gantry_result r = GANTRY_OK;
 	struct devmem_pool *p;
@@ -163,7 +160,7 @@ gantry_result devmem_pool_get_from(struct gantry_device *dev, const struct devme
 	if (p) {
 		p->refs++;
 	} else {
-		TRY(make(dev, source, reader, &p));
+		TRY(make(dev, source, &p));
 		p->next = list;
 		list = p;
 	}
@@ -173,8 +170,7 @@ out:
 	return r;
 }
 
-gantry_result devmem_pool_get(struct gantry_device *dev, enum devmem_kind kind, enum devmem_reader reader,
-			      struct devmem_pool **ret_pool)
+gantry_result devmem_pool_get(struct gantry_device *dev, enum devmem_kind kind, struct devmem_pool **ret_pool)
 {
 	gantry_result r = GANTRY_OK;
 	const struct devmem_source_ops *source = NULL;
@@ -185,7 +181,7 @@ gantry_result devmem_pool_get(struct gantry_device *dev, enum devmem_kind kind, 
 		source = &devmem_kernel;
 	if (!source)
 		FAIL(GANTRY_ERR_UNSUPPORTED, "this build has no source of fragments of kind %d", (int)kind);
-	TRY(devmem_pool_get_from(dev, source, reader, ret_pool));
+	TRY(devmem_pool_get_from(dev, source, ret_pool));
 out:
 	return r;
 }

@@ -56,20 +56,12 @@ struct devmem_pool {
 	uint64_t refused; /* takes that found too few */
 };
 
-/*
- * Who gathers, for GANTRY_UNPACK_MEMORY=auto: where the emulated NIC's pages of a GPU are. NCCL's loop has few loads in
- * flight and is slow over the bus: its pages are in the GPU's memory, at the price of a copy there. Our kernel is as
- * fast as the bus: its pages are pinned host memory.
- */
-enum devmem_reader { DEVMEM_READ_NARROWLY, DEVMEM_READ_WIDELY };
-
-/* The pool of a device, made when it is first asked for, and then with its pages where the first one wants them. kind:
- * DEVMEM_EMULATED or DEVMEM_KERNEL; a pool that exists with another kind is ERR_CONFIG. */
-gantry_result devmem_pool_get(struct gantry_device *dev, enum devmem_kind kind, enum devmem_reader reader,
-			      struct devmem_pool **ret_pool);
+/* The pool of a device, made when it is first asked for. kind: DEVMEM_EMULATED or DEVMEM_KERNEL; a pool that exists
+ * with another kind is ERR_CONFIG. */
+gantry_result devmem_pool_get(struct gantry_device *dev, enum devmem_kind kind, struct devmem_pool **ret_pool);
 /* The same by the source's table: for sources of other kinds. */
 gantry_result devmem_pool_get_from(struct gantry_device *dev, const struct devmem_source_ops *source,
-				   enum devmem_reader reader, struct devmem_pool **ret_pool);
+				   struct devmem_pool **ret_pool);
 void devmem_pool_put(struct devmem_pool *p); /* NULL is fine. The last one unbinds: all flows must be detached */
 /* The part bound to a NIC, bound when it is first asked for. Borrowed: it lives as long as the pool. ERR_LIMIT: there
  * is no room for another NIC. */

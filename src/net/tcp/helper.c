@@ -178,10 +178,9 @@ int tcp_helpers_wanted(void)
 {
 	int n = (int)gantry_params()->helpers, cpus = tcp_cpus_usable();
 
-	/* They spin, and a machine's CPUs are not all ours: two ranks on 16 CPUs were faster with 4 each than with 6.
-	 */
+	/* They spin, so some CPUs are left to others. Two ranks on 16 CPUs were faster with 6 each than with 4. */
 	if (n < 0)
-		n = cpus < 24 ? cpus / 4 : 6;
+		n = cpus < 4 ? 0 : cpus < 8 ? 1 : cpus < 16 ? (cpus - 4) / 2 : 6;
 	return n < MAX_HELPERS ? n : MAX_HELPERS;
 }
 

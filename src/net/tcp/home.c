@@ -49,9 +49,8 @@ out:
 
 int gantry_net_tcp_unpack(const void *ctx, char *text, size_t len)
 {
-	/* The choices of GANTRY_UNPACK_MEMORY (where auto puts it is said when the pool is made) and GANTRY_EMU_SHAPE.
-	 */
-	static const char *const memories[] = {"auto", "mapped", "device"};
+	/* The choices of GANTRY_UNPACK_MEMORY and GANTRY_EMU_SHAPE. */
+	static const char *const memories[] = {"mapped", "device"};
 	static const char *const shapes[] = {"pages", "mtu1500", "mtu9000", "odd", "random", "bytes"};
 	const struct tcp_context *c = ctx;
 	const struct gantry_params *p = gantry_params();
@@ -74,8 +73,7 @@ gantry_result tcp_home_open(const struct tcp_context *ctx, struct tcp_home *ret_
 	if (ctx->unpack != GANTRY_NET_UNPACK_OFF) {
 		h.kind = ctx->unpack == GANTRY_NET_UNPACK_KERNEL ? DEVMEM_KERNEL : DEVMEM_EMULATED;
 		TRY(device_of(ctx->device, &h.device));
-		TRY(devmem_pool_get(h.device, h.kind, ctx->plugin ? DEVMEM_READ_NARROWLY : DEVMEM_READ_WIDELY,
-				    &h.pool));
+		TRY(devmem_pool_get(h.device, h.kind, &h.pool));
 	}
 	*ret_home = h;
 	h = (struct tcp_home){.kind = DEVMEM_NONE};

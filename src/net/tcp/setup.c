@@ -104,7 +104,7 @@ static void meet_devices(struct tcp_link *l, const struct tcp_home *home, enum w
 			 "bring it "
 			 "to device memory; it comes through host memory",
 			 l->peer);
-	if (l->device_rx && devmem_pool_get(home->device, home->kind, DEVMEM_READ_WIDELY, &l->pool) != GANTRY_OK)
+	if (l->device_rx && devmem_pool_get(home->device, home->kind, &l->pool) != GANTRY_OK)
 		tcp_link_fail(l, 1, GANTRY_ERR_NOMEM, "no pool of device memory: %s", gantry_last_error());
 	if (l->crc && (l->device_tx || l->device_rx) && !__atomic_exchange_n(&warned, 1, __ATOMIC_RELAXED))
 		LOG_WARN(NET, "GANTRY_CRC: messages above %u bytes that land in device memory are not checked",

@@ -37,7 +37,7 @@ gantry_result tcp_unpack_create(struct gantry_device *dev, enum devmem_kind kind
 
 	if (!u)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for an unpack queue");
-	TRY(devmem_pool_get(dev, kind, DEVMEM_READ_WIDELY, &u->pool)); /* it exists */
+	TRY(devmem_pool_get(dev, kind, &u->pool)); /* it exists */
 	u->dev = u->pool->device;
 	u->cpu_memory = u->dev->kind == GANTRY_DEVICE_HOST;
 	u->cpu_pool = u->pool->memory.host != NULL;

@@ -56,14 +56,15 @@ static void print_head(const struct unpack_bench *b, const char *command)
 		json_str(&j, "commit", GANTRY_COMMIT);
 		json_str(&j, "device", b->o->device == GANTRY_DEVICE_CUDA ? "cuda" : "host");
 		json_str(&j, "device_name", gantry_device_name(b->dev));
+		json_str(&j, "pages", b->mapped ? "mapped" : "device");
 		json_int(&j, "lanes", b->dev->default_lanes);
 		json_int(&j, "repeats", b->o->repeats);
 		json_int(&j, "seed", (int64_t)b->o->seed);
 		json_end(&j);
 		return;
 	}
-	printf("# %s\n# machine: %s; commit %s\n# device: %s; medians of %d repeats\n", command, machine, GANTRY_COMMIT,
-	       gantry_device_name(b->dev), b->o->repeats);
+	printf("# %s\n# machine: %s; commit %s\n# device: %s, pages in %s memory; medians of %d repeats\n", command,
+	       machine, GANTRY_COMMIT, gantry_device_name(b->dev), b->mapped ? "mapped" : "device", b->o->repeats);
 	printf("# GB/s of payload; seed: NCCL's loop, copy: a plain copy on the device\n#\n");
 }
 
@@ -209,6 +210,7 @@ out:
 static const struct option_spec specs[] = {
 	{0, OPTION_CHOICE, "device", AT(device), 0, 0, "host|cuda", NULL, "where the kernels run (host)"},
 	{0, OPTION_INT, "gpu", AT(gpu), 0, 1023, NULL, "N", "which GPU (0)"},
+	{0, OPTION_CHOICE, "pages", AT(pages), 0, 0, "device|mapped", NULL, "where the pages are: the device's memory, or pinned host memory (device)"},
 	{0, OPTION_CHOICE, "shape", AT(shape), 0, 0, UNPACK_SHAPES(X) "all", NULL, "what the fragments look like (all)"},
 	{0, OPTION_CHOICE, "kind", AT(kind), 0, 0, "unpack|reduce|ring|all", NULL, "which kernels; ring: with shape aligned only (all)"},
 	{0, OPTION_TEXT, "blocks", AT(blocks), 0, 0, NULL, "LIST", "numbers of blocks; all: the whole device (8,32,all; host: 1,2)"},

@@ -36,7 +36,7 @@ enum unpack_shape {
 extern const char *const unpack_shape_names[UNPACK_SHAPE_COUNT];
 
 struct unpack_opts {
-	int device, gpu, shape, kind, repeats, json, check_only;
+	int device, gpu, pages, shape, kind, repeats, json, check_only; /* pages: 1: mapped host memory */
 	uint64_t bytes, seed;
 	const char *blocks;
 };
@@ -63,6 +63,7 @@ struct unpack_bench {
 	uint32_t blocks[UNPACK_BLOCKS_MAX]; /* UNPACK_ALL among them */
 	int nblocks;
 	char *pool, *dst, *tmp;		  /* device; dst and tmp stand between guards */
+	void *mapped;			  /* the pool is this, pinned host memory; else NULL */
 	struct gantry_unpack_desc *descs; /* device */
 	uint64_t pool_bytes, dst_bytes, max_descs;
 	char *page, *msg;     /* host: the pool and a message as they should be */

@@ -52,7 +52,10 @@ gantry_result unpack_bench_open(struct unpack_bench *b, const struct unpack_opts
 	TRY(gantry_stream_create(b->dev, &b->stream));
 	TRY(b->dev->ops->event_create(b->dev, &b->from));
 	TRY(b->dev->ops->event_create(b->dev, &b->to));
-	TRY(b->dev->ops->alloc(b->dev, b->pool_bytes, &p));
+	if (o->pages)
+		TRY(b->dev->ops->alloc_mapped(b->dev, b->pool_bytes, &b->mapped, &p));
+	else
+		TRY(b->dev->ops->alloc(b->dev, b->pool_bytes, &p));
 	b->pool = p;
 	TRY(b->dev->ops->alloc(b->dev, area_bytes(b), &p));
 	b->dst = p;
@@ -77,7 +80,10 @@ void unpack_bench_close(struct unpack_bench *b)
 		b->dev->ops->event_destroy(b->dev, b->from);
 	if (b->to)
 		b->dev->ops->event_destroy(b->dev, b->to);
-	b->dev->ops->free(b->dev, b->pool);
+	if (b->mapped)
+		b->dev->ops->free_mapped(b->dev, b->mapped);
+	else
+		b->dev->ops->free(b->dev, b->pool);
 	b->dev->ops->free(b->dev, b->dst);
 	b->dev->ops->free(b->dev, b->tmp);
 	b->dev->ops->free(b->dev, b->descs);
@@ -95,7 +101,7 @@ static gantry_result fill_pool(struct unpack_bench *b)
 	memset(b->page, 0x5a, b->l.pool_bytes);
 	for (uint64_t i = 0; i < b->l.n; i++)
 		memcpy(b->page + b->l.descs[i].src_off, b->msg + b->l.descs[i].dst_off, b->l.descs[i].len);
-	return b->dev->ops->copy(b->dev, b->pool, b->page, b->l.pool_bytes);
+	return b->dev->ops->copy(b->dev, b->mapped ? b->mapped : b->pool, b->page, b->l.pool_bytes);
 }
 
 static gantry_result make_list(struct unpack_bench *b, enum unpack_shape shape)

@@ -18,9 +18,10 @@ static int said;			 /* atomic: 1 + mode of the last line */
 
 /*
  * The network copies through the CUDA driver while NCCL's kernels wait for the bytes. A program that loads a kernel for
- * the first time meanwhile makes the driver wait for the GPU, with its lock held: then nothing moves any more.
+ * the first time meanwhile makes the driver wait for the GPU, with its lock held: then nothing moves any more. And NCCL
+ * has a mind to take more channels for UNPACK, but does not (2.28).
  */
-static void warn_of_driver(void)
+static void look_at_settings(void)
 {
 	const char *loading = getenv("CUDA_MODULE_LOADING"), *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
 
@@ -32,12 +33,15 @@ static void warn_of_driver(void)
 	if (queues && strcmp(queues, "1") == 0)
 		LOG_WARN(PLUGIN,
 			 "UNPACK: CUDA_DEVICE_MAX_CONNECTIONS=1 lets copies wait behind the kernels that wait for "
-			 "them: unset it, or set 32");
+			 "them: unset it, or set 16");
+	if (!getenv("NCCL_NTHREADS") && !getenv("NCCL_MIN_NCHANNELS") && !getenv("NCCL_MIN_CTAS"))
+		LOG_INFO(PLUGIN, "UNPACK: NCCL may take too few threads for its unpacking: NCCL_MIN_NCHANNELS=8 "
+				 "NCCL_NTHREADS=512 can make large messages faster");
 }
 
 void gantry_plugin_unpack_note(void *ctx)
 {
-	static int warned_of_driver, warned_of_pat;
+	static int looked, warned_of_pat;
 	const char *pat = getenv("NCCL_PAT_ENABLE");
 	char text[384];
 	int now = gantry_net_tcp_unpack(ctx, text, sizeof(text));
@@ -47,8 +51,8 @@ void gantry_plugin_unpack_note(void *ctx)
 		LOG_INFO(PLUGIN, "UNPACK: %s", text);
 	if (now == GANTRY_NET_UNPACK_OFF)
 		return;
-	if (!__atomic_exchange_n(&warned_of_driver, 1, __ATOMIC_RELAXED))
-		warn_of_driver();
+	if (!__atomic_exchange_n(&looked, 1, __ATOMIC_RELAXED))
+		look_at_settings();
 	if ((!pat || strcmp(pat, "0") != 0) && !__atomic_exchange_n(&warned_of_pat, 1, __ATOMIC_RELAXED))
 		LOG_WARN(PLUGIN,
 			 "UNPACK: NCCL's PAT algorithm does not unpack, and NCCL does not leave it out by itself: "

@@ -41,6 +41,11 @@ esac
 [ "$blocks" != '"blocks": 2 "blocks": 2 ' ] || fail "the whole host has two blocks"
 [ "$(grep -c '"wrong": 0}' "$scratch/all")" = 2 ] || fail "--blocks all is not right"
 
+# Pages in mapped memory: as right, and the first line says so.
+"$tool" perf unpack --check-only --json --pages mapped --shape random -e 256k --blocks 2 >"$scratch/mapped" || fail "--pages mapped exits with $?"
+head -n 1 "$scratch/mapped" | grep -q '"pages": "mapped"' || fail "the first line does not say where the pages are"
+grep -q '"wrong": 0}' "$scratch/mapped" && ! grep '"wrong": [1-9]' "$scratch/mapped" || fail "--pages mapped is not right"
+
 "$tool" perf unpack --shape nothing 2>"$scratch/err"
 [ $? = 2 ] || fail "an unknown shape is no wrong usage"
 "$tool" perf unpack --kind ring --shape odd 2>"$scratch/err"

@@ -34,7 +34,7 @@
 #include "gantry/result.h"
 #include "net/net.h"
 
-enum { RX_HELLO_SIZE = 32 + GANTRY_NET_HANDLE_SIZE, RX_HEAD_SIZE = 48, RX_VERSION = 1 };
+enum { RX_HELLO_SIZE = 32 + GANTRY_NET_HANDLE_SIZE, RX_HEAD_SIZE = 48, RX_VERSION = 2 };
 enum rx_hello_kind { RX_HELLO_CONNECT = 1, RX_HELLO_ACCEPT = 2 };
 
 struct rx_hello {

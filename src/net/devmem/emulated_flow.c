@@ -115,26 +115,6 @@ static uint32_t unit_end(struct emu_flow *f, uint32_t i, uint32_t *slots)
 	return i;
 }
 
-/* The slots that the pieces of so many bytes and fragments still need, and those of the first unit among them. */
-static uint32_t count_slots(struct emu_flow *f, uint64_t bytes, uint32_t frags, uint32_t *ret_least)
-{
-	uint32_t need = 0, planned = f->assigned;
-
-	*ret_least = 0;
-	for (uint32_t i = 0; bytes && frags && emu_plan_has(f, i) && emu_piece(f, i)->kind != EMU_PLAIN; i++, frags--) {
-		const struct emu_piece *p = emu_piece(f, i);
-		uint32_t left = p->len - p->done;
-
-		if (i >= planned) {
-			planned = unit_end(f, i, &need);
-			if (!*ret_least)
-				*ret_least = need;
-		}
-		bytes -= left < bytes ? left : bytes;
-	}
-	return need;
-}
-
 /* Gives pieces [f->assigned, end) their places. */
 static uint32_t assign_unit(struct emu_flow *f, uint32_t end, const uint32_t *slots)
 {
@@ -153,28 +133,39 @@ static uint32_t assign_unit(struct emu_flow *f, uint32_t end, const uint32_t *sl
 	return used;
 }
 
+/* More slots behind the `have` that there are, EMU_FRAGS_MAX * 2 at most. */
+static uint32_t take_slots(struct emu_flow *f, uint32_t least, uint64_t want, uint32_t *slots, uint32_t have)
+{
+	uint32_t room = EMU_FRAGS_MAX * 2 - have;
+
+	return emu_slots_take(f, least, want < room ? (uint32_t)want : room, slots + have);
+}
+
 EMU uint32_t emu_plan(struct emu_flow *f, uint64_t bytes, uint32_t frags)
 {
-	uint32_t slots[EMU_FRAGS_MAX * 2], least, need = count_slots(f, bytes, frags, &least), used = 0, n = 0, i;
+	uint32_t slots[EMU_FRAGS_MAX * 2], have = 0, used = 0, n = 0;
 
-	if (need > EMU_FRAGS_MAX * 2)
-		need = EMU_FRAGS_MAX * 2;
-	if (need)
-		need = emu_slots_take(f, least, need, slots);
-	for (i = 0; bytes && n < frags && i < f->n && emu_piece(f, i)->kind != EMU_PLAIN; i++, n++) {
-		const struct emu_piece *p = emu_piece(f, i);
+	for (; bytes && n < frags && emu_plan_has(f, n) && emu_piece(f, n)->kind != EMU_PLAIN; n++) {
+		const struct emu_piece *p = emu_piece(f, n);
 		uint32_t left = p->len - p->done;
 
-		if (i >= f->assigned) {
-			uint32_t more = 0, end = unit_end(f, i, &more);
+		if (n >= f->assigned) {
+			uint32_t more = 0, end = unit_end(f, n, &more);
 
-			if (used + more > need)
+			/* As many as whole pages would need; the first unit starves if it gets none. */
+			if (used + more > have) {
+				uint64_t want = (bytes + f->binding->page - 1) / f->binding->page;
+
+				want = want < frags - n ? want : frags - n;
+				have += take_slots(f, have ? 0 : more, want > more ? want : more, slots, have);
+			}
+			if (used + more > have)
 				break;
 			used += assign_unit(f, end, slots + used);
 		}
 		bytes -= left < bytes ? left : bytes;
 	}
-	emu_slots_put(f, slots + used, need - used);
+	emu_slots_put(f, slots + used, have - used);
 	return n;
 }
 

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -85,13 +86,18 @@ static ssize_t receive_places(struct emu_flow *f, const struct places *p, int fl
 }
 
 /*
- * How many of the next `most` bytes have arrived: what recv would give; blocks like it. MSG_TRUNC: nothing is copied,
- * the address is not looked at. (Not through libc's recv: sanitizers believe that it writes.)
+ * How many of the next `most` bytes have arrived: what recv would give; blocks like it. If there are any the kernel has
+ * their number at hand; else recv knows whether the stream has ended. MSG_TRUNC: nothing is copied, the address is not
+ * looked at. (Not through libc's recv: sanitizers believe that it writes.)
  */
 static ssize_t arrived(int fd, uint64_t most, int flags)
 {
+	int queued = 0;
+
 	if (most > INT32_MAX)
 		most = INT32_MAX;
+	if (ioctl(fd, FIONREAD, &queued) == 0 && queued > 0)
+		return (uint64_t)queued < most ? queued : (ssize_t)most;
 	return syscall(SYS_recvfrom, fd, NULL, (size_t)most, (flags & MSG_DONTWAIT) | MSG_PEEK | MSG_TRUNC, NULL, NULL);
 }
 

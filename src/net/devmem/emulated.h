@@ -11,8 +11,8 @@
  *   emulated_tx.c      sending from memory
  *
  * How it receives. A flow has a plan: pieces of the stream to come, each with its kind and length, and, once it is
- * needed, its place. What arrives is first counted (recv with PEEK and TRUNC copies nothing), then pieces for so many
- * bytes get pages, then one recvmsg brings the bytes straight to their places: they are copied once, as they are
+ * needed, its place. What has arrived is first counted (the kernel is asked, nothing is copied), then pieces for so
+ * many bytes get pages, then one recvmsg brings the bytes straight to their places: they are copied once, as they are
  * without an emulator. So nothing is ever read that is not reported in the same call: the real socket's readiness is
  * the flow's, except that a starved flow says EAGAIN although its socket polls readable.
  *

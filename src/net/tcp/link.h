@@ -26,7 +26,8 @@
  * Threads. `mu` protects everything but lane I/O state and is held for short, non-blocking stretches. Each lane has a
  * lock per direction that is held while its socket is used. Order: lane lock, then mu; a lane lock may be *tried* under
  * mu. Several threads may progress one link (its users, helpers, the service thread); whoever finds a lane lock taken
- * leaves that lane to the holder. Request state is store-released by whoever completes it and load-acquired by test.
+ * leaves that lane to the holder, or to its next look: a lock may be held for a moment just to give an idle lane its
+ * next piece. Request state is store-released by whoever completes it and load-acquired by test.
  */
 #ifndef GANTRY_NET_TCP_LINK_H
 #define GANTRY_NET_TCP_LINK_H

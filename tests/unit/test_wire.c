@@ -165,7 +165,7 @@ static void check_hello_layout(void)
 	CHECK_EQ(WIRE_HELLO_SIZE, 192);
 	memset(b, 0xee, sizeof(b));
 	wire_hello_encode(&h, b);
-	CHECK_BYTES(b, "GANTRY\x01\n\x02\0\x01\x03\x04\x01\x07\x06\x18\x17\x16\x15\x14\x13\x12\x11");
+	CHECK_BYTES(b, "GANTRY\x01\n\x03\0\x01\x03\x04\x01\x07\x06\x18\x17\x16\x15\x14\x13\x12\x11");
 	for (int i = 0; i < 16; i++) {
 		CHECK_EQ(b[24 + i], 0xc0);
 		CHECK_EQ(b[40 + i], 0x5e);

@@ -13,7 +13,7 @@
 #include "net/tcp/connect.h"
 #include "net/tcp/sock.h"
 
-enum { ATTEMPT_MS = 5000 };
+enum { ATTEMPT_MS = 5000 }; /* for TCP to connect; then another address may be tried */
 
 void tcp_attempt_free(struct tcp_attempt *a)
 {
@@ -111,7 +111,9 @@ static void say_hello(struct tcp_attempt *a)
 		tcp_attempt_failed(a, errno ? errno : EPIPE);
 		return;
 	}
+	/* From here on a slow peer is waited for: to dial again would only give it more to do. */
 	a->state = ATTEMPT_WELCOME;
+	a->deadline = UINT64_MAX;
 	tcp_source_set(&a->source, EPOLLIN);
 	if (a->lane)
 		return;
@@ -124,25 +126,24 @@ static void say_hello(struct tcp_attempt *a)
 	}
 }
 
-/* With a secret: the peer's MAC must be right, and ours goes back. 0: fine. */
-int tcp_attempt_prove(struct tcp_attempt *a, const struct wire_welcome *w)
+int tcp_attempt_prove(struct tcp_attempt *a)
 {
 	uint8_t mac[WIRE_MAC_SIZE], out[WIRE_PROOF_SIZE];
-	int ok;
 
-	if (!tcp_engine.secret)
-		return 0;
-	if (wire_mac(tcp_engine.secret, 0, a->hello, a->in, mac) != GANTRY_OK)
-		return -1;
-	ok = gantry_equal_secret(mac, w->mac, WIRE_MAC_SIZE);
 	if (wire_mac(tcp_engine.secret, 1, a->hello, a->in, mac) != GANTRY_OK)
 		return -1;
-	if (!ok)
-		memset(mac, 0, sizeof(mac));
-	wire_proof_encode(ok, mac, out);
-	if (send(a->source.fd, out, sizeof(out), MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)sizeof(out))
-		return -1;
-	return ok ? 0 : -1;
+	wire_proof_encode(mac, out);
+	a->got = 0; /* another welcome follows */
+	a->proved = 1;
+	return send(a->source.fd, out, sizeof(out), MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof(out) ? 0 : -1;
+}
+
+int tcp_attempt_trusts(const struct tcp_attempt *a, const struct wire_welcome *w)
+{
+	uint8_t mac[WIRE_MAC_SIZE];
+
+	return !tcp_engine.secret || (a->proved && wire_mac(tcp_engine.secret, 0, a->hello, a->in, mac) == GANTRY_OK &&
+				      gantry_equal_secret(mac, w->mac, WIRE_MAC_SIZE));
 }
 
 static void attempt_ready(struct tcp_source *s, uint32_t events)
@@ -166,8 +167,8 @@ static void attempt_ready(struct tcp_source *s, uint32_t events)
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
 	if (n <= 0) {
-		/* It hung up on our hello: a server that is restarting, or not ours. */
-		tcp_connector_retry(a->connector, n ? errno : ECONNRESET);
+		/* It hung up on our hello: it is restarting, was crowded by strangers, or is not ours. */
+		tcp_attempt_failed(a, n ? errno : ECONNRESET);
 		return;
 	}
 	a->got += (uint32_t)n;

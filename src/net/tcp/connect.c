@@ -28,7 +28,7 @@
 #include "net/tcp/connect.h"
 #include "net/tcp/sock.h"
 
-enum { STAGGER_MS = 50, RETRY_MAX_MS = 500, KEEP_RESULT_S = 600 };
+enum { STAGGER_MS = 50, RETRY_MAX_MS = 500, KEEP_RESULT_S = 600, SESSIONS_MS = 100 };
 
 static void attempts_drop(struct tcp_connector *c)
 {
@@ -94,17 +94,22 @@ static void begin(struct tcp_connector *c, uint64_t now)
 		}
 }
 
-void tcp_connector_retry(struct tcp_connector *c, int e)
+/* When to try again: pauses grow, and differ, so that many who failed together do not come back together. */
+static uint64_t retry_time(uint32_t failures)
 {
-	uint64_t pause = (uint64_t)RETRY_MIN_MS << (c->retries < 6 ? c->retries : 6);
+	uint64_t pause = (uint64_t)RETRY_MIN_MS << (failures < 6 ? failures : 6);
 	uint16_t jitter = 0;
 
 	if (pause > RETRY_MAX_MS)
 		pause = RETRY_MAX_MS;
 	gantry_random_bytes(&jitter, sizeof(jitter));
+	return gantry_now_ns() + pause * 1000000 + pause * 1000000 / 2 * jitter / 65536;
+}
+
+void tcp_connector_retry(struct tcp_connector *c, int e)
+{
 	c->last_errno = e;
-	c->retries++;
-	c->retry_at = gantry_now_ns() + pause * 1000000 + pause * 1000000 / 2 * jitter / 65536;
+	c->retry_at = retry_time(c->retries++);
 	attempts_drop(c);
 	drop_link(c);
 }
@@ -133,14 +138,16 @@ void tcp_attempt_failed(struct tcp_attempt *a, int e)
 		tcp_source_close(&a->source);
 		a->state = ATTEMPT_WAITING;
 		a->got = 0;
-		a->failures++;
-		a->start_at = gantry_now_ns() + (uint64_t)RETRY_MIN_MS * 1000000;
+		a->proved = 0;
+		a->start_at = retry_time(a->failures++);
 	} else if (only) {
 		tcp_connector_retry(c, e);
 	} else {
 		tcp_attempt_free(a);
 	}
 }
+
+static void connector_step(struct tcp_connector *c, uint64_t now);
 
 static void finish(struct tcp_connector *c, struct tcp_link *l)
 {
@@ -180,7 +187,7 @@ static void lane_up(struct tcp_attempt *a, const struct wire_welcome *w)
 				tcp_connector_fail(c, GANTRY_ERR_NOMEM, "no memory");
 				return;
 			}
-		tcp_connector_tick(now);
+		connector_step(c, now);
 		return;
 	}
 	if (l->lanes_here == l->nlanes) {
@@ -201,20 +208,26 @@ void tcp_attempt_welcomed(struct tcp_attempt *a)
 
 	if (wire_welcome_decode(a->in, &w) != GANTRY_OK) {
 		tcp_connector_fail(c, GANTRY_ERR_PROTOCOL, "what answers there does not speak our protocol");
-	} else if (w.verdict > WIRE_USE_SESSION && w.verdict < WIRE_VERDICTS) {
+	} else if (w.verdict > WIRE_USE_SESSION && w.verdict < WIRE_CHALLENGE) {
 		tcp_connector_fail(c, results[w.verdict], "refused by the peer: %s", w.text);
 	} else if (w.version != WIRE_VERSION) {
 		tcp_connector_fail(c, GANTRY_ERR_VERSION,
 				   "protocol version differs: %d (connecting side) and %d (accepting side)",
 				   WIRE_VERSION, w.version);
-	} else if (tcp_attempt_prove(a, &w)) {
-		tcp_connector_fail(c, GANTRY_ERR_AUTH, "GANTRY_SECRET differs between the two sides");
+	} else if (w.verdict == WIRE_UNKNOWN_SESSION) {
+		tcp_connector_retry(c, ECONNRESET);
+	} else if (w.verdict == WIRE_CHALLENGE && tcp_engine.secret && !a->proved) {
+		if (tcp_attempt_prove(a))
+			tcp_attempt_failed(a, ECONNRESET);
+		return; /* another welcome follows */
+	} else if (w.verdict == WIRE_CHALLENGE || !tcp_attempt_trusts(a, &w)) {
+		tcp_connector_fail(c, GANTRY_ERR_AUTH, "what answers there does not know the secret (GANTRY_SECRET)");
 	} else if (w.verdict == WIRE_USE_SESSION) {
 		memcpy(c->session, w.session, WIRE_SESSION_SIZE);
 		c->state = TCP_WAIT_SESSION;
 		attempts_drop(c);
 		drop_link(c);
-		tcp_connector_tick(gantry_now_ns());
+		connector_step(c, gantry_now_ns());
 	} else {
 		lane_up(a, &w);
 	}
@@ -243,6 +256,14 @@ static struct tcp_link *session_link(const struct tcp_connector *c, int *ret_gon
 	return NULL;
 }
 
+static int waits_for_welcome(const struct tcp_connector *c)
+{
+	gantry_list_each (pos, &c->attempts)
+		if (gantry_container(pos, struct tcp_attempt, node)->state == ATTEMPT_WELCOME)
+			return 1;
+	return 0;
+}
+
 static void timed_out(struct tcp_connector *c)
 {
 	double s = (double)gantry_params()->connect_timeout / 1e9;
@@ -254,6 +275,11 @@ static void timed_out(struct tcp_connector *c)
 		tcp_connector_fail(c, GANTRY_ERR_TIMEOUT, "only %d of %d lanes came up within %.3g s, last error: %s",
 				   c->link->lanes_here, c->link->nlanes, s,
 				   c->last_errno ? strerror(c->last_errno) : "none");
+	else if (waits_for_welcome(c))
+		tcp_connector_fail(c, GANTRY_ERR_TIMEOUT,
+				   "the peer took the connection but did not answer within %.3g s: it is stopped or "
+				   "overloaded",
+				   s);
 	else
 		tcp_connector_fail(c, GANTRY_ERR_UNREACHABLE, "no connection within %.3g s and %u retries: %s (%s)", s,
 				   c->retries, c->last_errno ? strerror(c->last_errno) : "no answer",
@@ -315,8 +341,18 @@ int tcp_connectors_busy(void)
 	return 0;
 }
 
+void tcp_connectors_reconsider(void)
+{
+	tcp_engine.sessions_looked = 0;
+}
+
 void tcp_connector_tick(uint64_t now)
 {
+	/* Looking for a session goes through all links: when one has come up, and else now and then. */
+	int look = now - tcp_engine.sessions_looked > (uint64_t)SESSIONS_MS * 1000000;
+
+	if (look)
+		tcp_engine.sessions_looked = now;
 	gantry_list_each_safe (pos, &tcp_engine.connectors) {
 		struct tcp_connector *c = gantry_container(pos, struct tcp_connector, node);
 
@@ -325,7 +361,7 @@ void tcp_connector_tick(uint64_t now)
 				abandon(c);
 		} else if (now > c->deadline)
 			timed_out(c);
-		else
+		else if (look || c->state != TCP_WAIT_SESSION)
 			connector_step(c, now);
 	}
 }

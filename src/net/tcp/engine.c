@@ -150,7 +150,7 @@ static void on_wake(struct tcp_source *s, uint32_t events)
 /* How long the thread may sleep: short while connections are being set up or seen off, a heartbeat's tick otherwise. */
 static int sleep_ms(const struct tcp_engine *e)
 {
-	if (tcp_connectors_busy() || !gantry_list_empty(&e->lingering) || e->nincoming)
+	if (tcp_connectors_busy() || !gantry_list_empty(&e->lingering) || !gantry_list_empty(&e->incoming))
 		return 10;
 	if (!gantry_list_empty(&e->links))
 		return (int)(tcp_alive_interval() / 1000000);

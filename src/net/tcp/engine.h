@@ -28,7 +28,7 @@
 #include "net/tcp/nic.h"
 #include "net/tcp/wire.h"
 
-enum { TCP_MAX_DEVICES = 2 * GANTRY_NIC_MAX };
+enum { TCP_MAX_DEVICES = 2 * GANTRY_NIC_MAX, TCP_SERVED = 64 };
 
 /* What a communicator brings along. */
 struct tcp_context {
@@ -76,7 +76,8 @@ struct tcp_listener {
 	struct gantry_addr addrs[GANTRY_NET_MAX_RAILS];
 	int nready;
 	struct tcp_link *ready[8]; /* links whose receiving direction is for this listener */
-	gantry_result error;	   /* a peer that knew the cookie was refused: accept says so */
+	int served;		   /* some link was */
+	gantry_result error;	   /* a proved peer was refused: accept says so */
 	char error_text[256];
 };
 
@@ -123,9 +124,11 @@ struct tcp_engine {
 
 	uint64_t next_id;
 	struct gantry_list ports, listeners, incoming, connectors, links, lingering, buried;
-	int nincoming;
-	int nburied; /* links not freed yet, in the list or not */
-	uint64_t last_tick;
+	int nstrangers;			     /* of incoming: those that have not proved to be peers */
+	int nburied;			     /* links not freed yet, in the list or not */
+	uint64_t last_tick, sessions_looked; /* ns */
+	uint64_t served[TCP_SERVED];	     /* listeners that were closed after they had their connection: a ring */
+	uint32_t nserved;
 
 	uint64_t strangers; /* connections refused before they proved to be peers; relaxed */
 };
@@ -176,6 +179,8 @@ gantry_result tcp_listener_open(const struct tcp_context *ctx, struct tcp_home *
 				struct tcp_listener **ret);
 void tcp_listener_close(struct tcp_listener *l);
 struct tcp_listener *tcp_listener_find(uint64_t id);
+/* It was closed after it had its connection, not long ago. */
+int tcp_listener_served(uint64_t id);
 /* incoming.c and verdict.c. mu held. */
 void tcp_port_ready(struct tcp_source *s, uint32_t events);
 void tcp_incoming_tick(uint64_t now);
@@ -190,6 +195,8 @@ struct tcp_connector *tcp_connector_find(uint64_t id);
 void tcp_connector_free(struct tcp_connector *c);
 void tcp_connector_tick(uint64_t now);
 int tcp_connectors_busy(void);
+/* A link has come up: whoever waits for that looks for it with the next tick. */
+void tcp_connectors_reconsider(void);
 
 /* alive.c: heartbeats, silence, lingering. mu held. */
 uint64_t tcp_alive_interval(void);

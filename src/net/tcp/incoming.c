@@ -1,54 +1,44 @@
 /*
- * The accepting side: strangers, and (verdict.c) the hand-shake up to a lane. All of it runs under the engine's mu,
- * the state machines on the service thread.
+ * The accepting side: strangers, and (verdict.c) the handshake up to a lane. All of it runs under the engine's mu, the
+ * state machines on the service thread.
  *
- *   hello read ──> verdict written ──> lane          (cookie)
- *              └─> verdict written ──> proof read ──> lane   (secret)
- *
- * A connection is a stranger until its hello names a listener of ours and that listener's cookie. Strangers cost at
- * most one small object for at most HELLO_MS; there are at most INCOMING_MAX of them, the oldest goes first; they are
- * counted, and a line about them is written at most once a second. They never reach a listener.
+ * A stranger costs one small object, for at most HELLO_MS. There are at most STRANGERS_MAX of them: when all places are
+ * taken, those that have had theirs for CROWD_MS make room, the oldest first, and the others wait in the kernel's
+ * backlog. A peer proves itself within a round trip, so a crowd of strangers delays peers and does not keep them out;
+ * one that was crowded out, or was too slow, dials again. Strangers are counted, and a line about them is written at
+ * most once a second. They never reach a listener.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/event.h"
 #include "base/log.h"
+#include "base/param.h"
 #include "net/tcp/incoming.h"
 #include "net/tcp/sock.h"
 
-enum { HELLO_MS = 5000, INCOMING_MAX = 256, ACCEPTS_PER_EVENT = 64 };
-
-struct tcp_link *tcp_incoming_promised(const struct tcp_incoming *in)
-{
-	gantry_list_each (pos, &tcp_engine.links) {
-		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
-
-		if (l->initiator && memcmp(l->session, in->session, WIRE_SESSION_SIZE) == 0)
-			return l;
-	}
-	return NULL;
-}
+enum { HELLO_MS = 5000, CROWD_MS = 100, STRANGERS_MAX = 256, ACCEPTS_PER_EVENT = 64, MS = 1000000 };
 
 void tcp_incoming_free(struct tcp_incoming *in)
 {
-	struct tcp_link *promised = in->sharing ? tcp_incoming_promised(in) : NULL;
-
-	if (promised && promised->rx_state == TCP_RESERVED && !promised->rx_listener) {
-		promised->rx_state = TCP_UNUSED;
-		if (promised->tx_state == TCP_CLOSED)
-			tcp_link_put_down(promised);
-	}
 	tcp_source_close(&in->source);
 	gantry_list_remove(&in->node);
-	tcp_engine.nincoming--;
+	tcp_engine.nstrangers -= !in->proved;
 	free(in);
+}
+
+void tcp_incoming_proved(struct tcp_incoming *in)
+{
+	in->proved = 1;
+	in->deadline = gantry_now_ns() + gantry_params()->connect_timeout;
+	tcp_engine.nstrangers--;
 }
 
 void tcp_incoming_stranger(struct tcp_incoming *in, const char *why)
@@ -65,10 +55,23 @@ void tcp_incoming_stranger(struct tcp_incoming *in, const char *why)
 	tcp_incoming_free(in);
 }
 
+static uint32_t wanted(const struct tcp_incoming *in)
+{
+	return in->state == READ_PROOF ? WIRE_PROOF_SIZE : WIRE_HELLO_SIZE;
+}
+
+/* Whether all of what it has to say now is there to be read. */
+static int has_come(const struct tcp_incoming *in)
+{
+	int bytes = 0;
+
+	return ioctl(in->source.fd, FIONREAD, &bytes) == 0 && in->got + (uint32_t)bytes >= wanted(in);
+}
+
 static void incoming_ready(struct tcp_source *s, uint32_t events)
 {
 	struct tcp_incoming *in = gantry_container(s, struct tcp_incoming, source);
-	uint32_t want = in->state == READ_PROOF ? WIRE_PROOF_SIZE : WIRE_HELLO_SIZE;
+	uint32_t want = wanted(in);
 	uint8_t extra;
 	ssize_t n = in->state == DEFERRED ? recv(s->fd, &extra, 1, MSG_DONTWAIT)
 					  : recv(s->fd, in->in + in->got, want - in->got, MSG_DONTWAIT);
@@ -89,59 +92,83 @@ static void incoming_ready(struct tcp_source *s, uint32_t events)
 		in->state == READ_HELLO ? tcp_incoming_hello(in) : tcp_incoming_proof(in);
 }
 
-/* Too many at once: the oldest that has not even said hello goes. */
-static void make_room(void)
+/* All places are taken: the oldest stranger goes, if it has had its time. 0: none has. */
+static int make_room(uint64_t now)
 {
-	struct tcp_incoming *victim = gantry_container(tcp_engine.incoming.next, struct tcp_incoming, node);
-
 	gantry_list_each (pos, &tcp_engine.incoming) {
 		struct tcp_incoming *in = gantry_container(pos, struct tcp_incoming, node);
 
-		if (in->state == READ_HELLO) {
-			victim = in;
-			break;
-		}
+		if (in->proved)
+			continue;
+		if (now - in->since < (uint64_t)CROWD_MS * MS)
+			return 0;
+		tcp_incoming_stranger(in, "too many at once, the oldest goes");
+		return 1;
 	}
-	tcp_incoming_stranger(victim, "too many at once, the oldest goes");
+	return 0;
+}
+
+/* What waits in the kernel's backlog is looked at again in a moment. */
+static void pause_port(struct tcp_port *port)
+{
+	tcp_source_set(&port->source, 0);
+	port->paused = 1;
+}
+
+static void accept_failed(struct tcp_port *port, int e)
+{
+	static struct gantry_ratelimit limit;
+	uint32_t more;
+
+	if (gantry_ratelimit_pass(&limit, &more))
+		LOG_WARN(NET, "accept: %s (%s); connections wait (%u such lines left out)", strerror(e),
+			 sock_errno_hint(e), more);
+	pause_port(port); /* out of descriptors, most likely: instead of spinning */
+}
+
+static void take_in(struct tcp_port *port, int fd, const struct gantry_addr *addr, uint64_t now)
+{
+	struct tcp_incoming *in = calloc(1, sizeof(*in));
+
+	if (!in) {
+		close(fd);
+		return;
+	}
+	in->source = (struct tcp_source){fd, incoming_ready};
+	in->addr = *addr;
+	in->nic = port->nic;
+	in->since = now;
+	in->deadline = now + (uint64_t)HELLO_MS * MS;
+	gantry_list_append(&tcp_engine.incoming, &in->node);
+	tcp_engine.nstrangers++;
+	if (tcp_source_add(&in->source, EPOLLIN) != GANTRY_OK)
+		tcp_incoming_free(in);
 }
 
 void tcp_port_ready(struct tcp_source *s, uint32_t events)
 {
 	struct tcp_port *port = gantry_container(s, struct tcp_port, source);
+	uint64_t now = gantry_now_ns();
 
 	(void)events;
 	for (int i = 0; i < ACCEPTS_PER_EVENT; i++) {
 		struct gantry_addr addr;
 		socklen_t len = sizeof(addr);
-		struct tcp_incoming *in;
-		int fd = accept4(s->fd, &addr.sa, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+		int fd;
 
-		if (fd < 0) {
-			if (errno == EINTR || errno == ECONNABORTED || errno == EPROTO || errno == ENETDOWN)
-				continue;
-			if (errno != EAGAIN) {
-				/* Out of descriptors: leave them in the backlog for a moment instead of spinning. */
-				LOG_WARN(NET, "accept: %s (%s)", strerror(errno), sock_errno_hint(errno));
-				tcp_source_set(s, 0);
-				port->paused = 1;
-			}
+		if (tcp_engine.nstrangers >= STRANGERS_MAX && !make_room(now)) {
+			pause_port(port);
 			return;
 		}
-		if (tcp_engine.nincoming >= INCOMING_MAX)
-			make_room();
-		in = calloc(1, sizeof(*in));
-		if (!in) {
-			close(fd);
+		fd = accept4(s->fd, &addr.sa, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+		if (fd >= 0) {
+			take_in(port, fd, &addr, now);
+		} else if (errno == EAGAIN) {
+			return;
+		} else if (errno != EINTR && errno != ECONNABORTED && errno != EPROTO && errno != ENETDOWN) {
+			accept_failed(port, errno);
 			return;
 		}
-		in->source = (struct tcp_source){fd, incoming_ready};
-		in->addr = addr;
-		in->nic = port->nic;
-		in->deadline = gantry_now_ns() + (uint64_t)HELLO_MS * 1000000;
-		gantry_list_append(&tcp_engine.incoming, &in->node);
-		tcp_engine.nincoming++;
-		if (tcp_source_add(&in->source, EPOLLIN) != GANTRY_OK)
-			tcp_incoming_free(in);
 	}
 }
 
@@ -171,8 +198,15 @@ void tcp_incoming_tick(uint64_t now)
 	gantry_list_each_safe (pos, &tcp_engine.incoming) {
 		struct tcp_incoming *in = gantry_container(pos, struct tcp_incoming, node);
 
-		if (now > in->deadline)
-			tcp_incoming_stranger(in, "it never said hello");
+		if (now <= in->deadline)
+			continue;
+		/* It may be this thread that was late: what has come counts. */
+		if (in->state != DEFERRED && has_come(in))
+			incoming_ready(&in->source, EPOLLIN);
+		else
+			tcp_incoming_stranger(in, in->state == READ_HELLO   ? "it never said hello"
+						  : in->state == READ_PROOF ? "it never proved itself"
+									    : "its answer was not settled in time");
 	}
 	tcp_incoming_reconsider();
 	gantry_list_each (pos, &tcp_engine.ports) {

@@ -111,6 +111,14 @@ struct tcp_listener *tcp_listener_find(uint64_t id)
 	return NULL;
 }
 
+int tcp_listener_served(uint64_t id)
+{
+	for (int i = 0; i < TCP_SERVED; i++)
+		if (id && tcp_engine.served[i] == id)
+			return 1;
+	return 0;
+}
+
 gantry_result tcp_listener_open(const struct tcp_context *ctx, struct tcp_home *home, int dev, void *handle,
 				struct tcp_listener **ret)
 {
@@ -153,6 +161,8 @@ void tcp_listener_close(struct tcp_listener *l)
 	if (!l)
 		return;
 	gantry_list_remove(&l->node);
+	if (l->served)
+		tcp_engine.served[tcp_engine.nserved++ % TCP_SERVED] = l->id;
 	for (int i = 0; i < l->nready; i++)
 		tcp_link_drop_rx(l->ready[i]);
 	for (int i = 0; i < l->nports; i++)

@@ -4,6 +4,7 @@
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/event.h"
@@ -15,20 +16,40 @@
 #include "net/tcp/sock.h"
 
 enum { ZEROCOPY_AUTO, ZEROCOPY_SPLICE, ZEROCOPY_MSG, ZEROCOPY_OFF }; /* the choices of GANTRY_ZEROCOPY */
-enum { FD_RESERVE = 16 };
+enum { FD_RESERVE = 16, FD_COUNT_NS = 1000000000 };
+
+/*
+ * File descriptors that are left, less what links that were made a moment ago may still take. Counting those in use
+ * takes as long as there are many, and a process may make a thousand links in a second: so they are counted now and
+ * then, and again before somebody is refused.
+ */
+static long fds_left(long need, long *ret_limit)
+{
+	static uint64_t counted; /* ns; the engine's mu, as for all of these */
+	static long left, limit;
+	uint64_t now = gantry_now_ns();
+
+	if (now - counted > FD_COUNT_NS || left < need) {
+		left = sock_fd_budget(&limit);
+		counted = now;
+	}
+	*ret_limit = limit;
+	left -= need;
+	return left + need;
+}
 
 gantry_result tcp_link_for_session(int nlanes, struct tcp_link **ret_link)
 {
 	gantry_result r = GANTRY_OK;
 	struct tcp_link *l;
-	long limit, left = sock_fd_budget(&limit);
-
 	/* A socket per lane, and a pipe for each bulk lane. */
-	if (left < 3 * nlanes + FD_RESERVE)
+	long limit, need = 3 * nlanes + FD_RESERVE, left = fds_left(need, &limit);
+
+	if (left < need)
 		FAIL(GANTRY_ERR_LIMIT,
 		     "%ld of %ld file descriptors are left, a connection of %d lanes needs %d: raise `ulimit -n` or "
 		     "lower GANTRY_LANES",
-		     left, limit, nlanes, 3 * nlanes + FD_RESERVE);
+		     left, limit, nlanes, (int)need);
 	TRY(tcp_link_create(nlanes, &l));
 	l->id = (uint32_t)++tcp_engine.next_id;
 	l->crc = gantry_params()->crc;
@@ -63,6 +84,12 @@ void tcp_lane_take(struct tcp_link *l, int index, int fd, const struct tcp_conte
 	};
 	socklen_t len = sizeof(lane->local);
 
+	if (lane->fd >= 0) { /* the peer has dialled again: it has never heard of the first socket's welcome */
+		tcp_flow_free(lane);
+		close(lane->fd);
+	} else {
+		l->lanes_here++;
+	}
 	lane->fd = fd;
 	getsockname(fd, &lane->local.sa, &len);
 	len = sizeof(lane->peer);
@@ -73,7 +100,6 @@ void tcp_lane_take(struct tcp_link *l, int index, int fd, const struct tcp_conte
 
 		setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &lowat, sizeof(lowat));
 	}
-	l->lanes_here++;
 	/* Nothing comes on this lane before a receive is posted: no byte is missed. */
 	if (index > 0 && l->device_rx && !tcp_link_failed(l)) {
 		gantry_result r = tcp_flow_attach(lane);
@@ -154,6 +180,7 @@ void tcp_link_deliver(struct tcp_link *l)
 		return;
 	}
 	l->rx_state = TCP_OPEN;
+	listener->served = 1;
 	listener->ready[listener->nready++] = l;
 }
 
@@ -177,4 +204,5 @@ void tcp_link_up(struct tcp_link *l)
 	tcp_helpers_know(l);
 	if (l->rx_state == TCP_RESERVED)
 		tcp_link_deliver(l);
+	tcp_connectors_reconsider();
 }

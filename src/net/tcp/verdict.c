@@ -1,5 +1,5 @@
 /*
- * The accepting side's hand-shake: what a hello is answered with, and the lane that it becomes. incoming.c has the rest
+ * The accepting side's handshake: what a hello is answered with, and the lane that it becomes. incoming.c has the rest
  * of the accepting side.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
@@ -15,6 +15,8 @@
 #include "base/param.h"
 #include "net/tcp/incoming.h"
 
+enum { HALF_BUILT_MAX = 16 };
+
 static int send_welcome(struct tcp_incoming *in, struct wire_welcome *w)
 {
 	w->version = WIRE_VERSION;
@@ -24,7 +26,7 @@ static int send_welcome(struct tcp_incoming *in, struct wire_welcome *w)
 	w->eager_max = (uint32_t)gantry_params()->eager_max;
 	gantry_random_bytes(w->nonce, sizeof(w->nonce));
 	wire_welcome_encode(w, in->raw_welcome);
-	if (w->verdict <= WIRE_USE_SESSION && tcp_engine.secret) {
+	if (in->proved && w->verdict <= WIRE_USE_SESSION && tcp_engine.secret) {
 		if (wire_mac(tcp_engine.secret, 0, in->raw_hello, in->raw_welcome, w->mac) != GANTRY_OK)
 			return -1;
 		wire_welcome_encode(w, in->raw_welcome);
@@ -35,14 +37,19 @@ static int send_welcome(struct tcp_incoming *in, struct wire_welcome *w)
 		       : -1;
 }
 
-/* A peer that knows the cookie but cannot be accepted: both sides hear why, and accept fails with it at once. */
+/*
+ * It hears why it is not accepted. If it is a proved peer, accept fails with the same reason at once. Otherwise it is a
+ * stranger, though one that knows the cookie: most likely a peer whose settings differ, so the line is a warning.
+ */
 static void refuse(struct tcp_incoming *in, enum wire_verdict verdict, gantry_result r, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 static void refuse(struct tcp_incoming *in, enum wire_verdict verdict, gantry_result r, const char *fmt, ...)
 {
+	static struct gantry_ratelimit limit;
 	struct wire_welcome w = {.verdict = (uint8_t)verdict};
-	struct tcp_listener *l = tcp_listener_find(in->listener);
+	struct tcp_listener *l = in->proved ? tcp_listener_find(in->listener) : NULL;
 	char text[GANTRY_ADDR_TEXT];
+	uint32_t more;
 	va_list ap;
 
 	va_start(ap, fmt);
@@ -55,7 +62,14 @@ static void refuse(struct tcp_incoming *in, enum wire_verdict verdict, gantry_re
 		gantry_fail(r, LOG_SUBSYS, __FILE__, __LINE__, "%s", l->error_text);
 	}
 	send_welcome(in, &w);
-	tcp_incoming_free(in);
+	if (in->proved) {
+		tcp_incoming_free(in);
+		return;
+	}
+	if (gantry_ratelimit_pass(&limit, &more))
+		LOG_WARN(NET, "refused %s (%s), which has not proved to be a peer: %s (%u such lines left out)",
+			 gantry_addr_text(&in->addr, text), in->hello.peer, w.text, more);
+	tcp_incoming_stranger(in, w.text);
 }
 
 /*
@@ -105,12 +119,35 @@ static struct tcp_link *link_of_session(const struct wire_hello *h)
 	return NULL;
 }
 
+/* Links of a listener that wait for their lanes: more than this many come from a peer that does not know what it wants,
+ * and the oldest goes. */
+static void limit_half_built(const struct tcp_listener *listener)
+{
+	struct tcp_link *oldest = NULL;
+	int n = 0;
+
+	gantry_list_each (pos, &tcp_engine.links) {
+		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
+
+		if (l->initiator || l->up || l->rx_listener != listener->id)
+			continue;
+		if (!n++)
+			oldest = l;
+	}
+	if (n < HALF_BUILT_MAX)
+		return;
+	LOG_INFO(NET, "%s: %d connections to one listener wait for their lanes, the oldest goes", oldest->peer, n);
+	gantry_list_remove(&oldest->node);
+	tcp_link_bury(oldest);
+}
+
 static struct tcp_link *new_link(struct tcp_incoming *in, const struct tcp_listener *listener)
 {
 	const struct wire_hello *h = &in->hello;
 	char text[GANTRY_ADDR_TEXT];
 	struct tcp_link *l;
 
+	limit_half_built(listener);
 	if (tcp_link_for_session(h->lanes, &l) != GANTRY_OK)
 		return NULL;
 	memcpy(l->session, h->session, WIRE_SESSION_SIZE);
@@ -131,87 +168,84 @@ static struct tcp_link *new_link(struct tcp_incoming *in, const struct tcp_liste
 	return l;
 }
 
-/* The hand-shake is over: the socket becomes a lane. */
-static void become_lane(struct tcp_incoming *in)
+/* The handshake is over: the socket becomes a lane. One that the peer has dialled again takes the place of the first.
+ */
+static void become_lane(struct tcp_incoming *in, struct tcp_link *l, const struct tcp_listener *listener)
 {
-	struct tcp_listener *listener = tcp_listener_find(in->listener);
-	struct tcp_link *l = link_of_session(&in->hello);
-	struct tcp_context ctx = {.traffic_class = GANTRY_NET_UNDEF};
+	const struct gantry_nic *nic = &tcp_engine.nics->nics[in->nic];
 	const char *device = NULL;
 
-	if (in->sharing) {
-		struct tcp_link *promised = tcp_incoming_promised(in);
-
-		if (promised) {
-			promised->rx_listener = in->listener; /* if it is closed by now, the direction is dropped */
-			if (promised->up)
-				tcp_link_deliver(promised);
-		}
-		tcp_incoming_free(in);
-		return;
-	}
-	if (!l || in->hello.lane >= l->nlanes || l->lanes[in->hello.lane].fd >= 0) {
-		tcp_incoming_stranger(in, "no link waits for this lane");
-		return;
-	}
-	if (listener)
-		ctx = listener->ctx;
-	if (gantry_params()->bind_device && gantry_nic_should_bind(&tcp_engine.nics->nics[in->nic], &in->addr))
-		device = tcp_engine.nics->nics[in->nic].name;
+	if (gantry_params()->bind_device && gantry_nic_should_bind(nic, &in->addr))
+		device = nic->name;
 	epoll_ctl(tcp_engine.epoll_fd, EPOLL_CTL_DEL, in->source.fd, NULL);
-	tcp_lane_take(l, in->hello.lane, in->source.fd, &ctx, device);
+	tcp_lane_take(l, in->hello.lane, in->source.fd, &listener->ctx, device);
 	in->source.fd = -1;
 	tcp_incoming_free(in);
 	if (l->lanes_here == l->nlanes)
 		tcp_link_up(l);
 }
 
+/* The listener's direction is the free one of a link that is there: that is told, and this socket has served. */
+static void share(struct tcp_incoming *in, const struct tcp_listener *listener, struct tcp_link *l,
+		  struct wire_welcome *w)
+{
+	w->verdict = WIRE_USE_SESSION;
+	memcpy(w->session, l->session, WIRE_SESSION_SIZE);
+	if (send_welcome(in, w)) {
+		tcp_incoming_stranger(in, "it does not take the welcome");
+		return;
+	}
+	l->rx_state = TCP_RESERVED;
+	l->rx_listener = listener->id;
+	if (l->up)
+		tcp_link_deliver(l);
+	tcp_incoming_free(in);
+}
+
+/* Its session is not, or no longer, one that waits for lanes: it is to begin anew. */
+static void unknown_session(struct tcp_incoming *in)
+{
+	struct wire_welcome w = {.verdict = WIRE_UNKNOWN_SESSION};
+
+	snprintf(w.text, sizeof(w.text), "no link waits for lane %d", in->hello.lane);
+	send_welcome(in, &w);
+	tcp_incoming_stranger(in, w.text);
+}
+
+/* It is a peer. */
 static void accept_hello(struct tcp_incoming *in, struct tcp_listener *listener)
 {
-	struct wire_welcome w = {.verdict = WIRE_OK};
+	struct wire_welcome w = {.verdict = WIRE_OK, .unpack = (uint8_t)tcp_home_says(&listener->home)};
 	const struct wire_hello *h = &in->hello;
-	struct tcp_link *shared = NULL, *l;
+	struct tcp_link *l = link_of_session(h), *shared = NULL;
 	int wait = 0;
 
-	if (h->lane == 0) {
+	snprintf(w.text, sizeof(w.text), "%s", tcp_engine.self);
+	w.naddrs = listener->naddrs;
+	memcpy(w.addrs, listener->addrs, sizeof(w.addrs));
+	if (!l && h->lane == 0) {
 		shared = link_to_share(h, listener, &wait);
-		if (!shared && wait) {
+		if (shared) {
+			share(in, listener, shared, &w);
+			return;
+		}
+		if (wait) {
 			in->state = DEFERRED;
 			return;
 		}
-		if (shared) {
-			w.verdict = WIRE_USE_SESSION;
-			memcpy(w.session, shared->session, WIRE_SESSION_SIZE);
-			memcpy(in->session, shared->session, WIRE_SESSION_SIZE);
-		} else if (!link_of_session(h) && !new_link(in, listener)) {
+		l = new_link(in, listener);
+		if (!l) {
 			refuse(in, WIRE_REFUSED_LIMIT, GANTRY_ERR_LIMIT,
 			       "the accepting side is out of file descriptors: raise `ulimit -n` there");
 			return;
 		}
 	}
-	l = link_of_session(h);
-	if (!shared && (!l || h->lane >= l->nlanes || l->lanes[h->lane].fd >= 0)) {
-		tcp_incoming_stranger(in, "no link waits for this lane");
-		return;
-	}
-	snprintf(w.text, sizeof(w.text), "%s", tcp_engine.self);
-	w.unpack = (uint8_t)tcp_home_says(&listener->home);
-	w.naddrs = listener->naddrs;
-	memcpy(w.addrs, listener->addrs, sizeof(w.addrs));
-	if (send_welcome(in, &w)) {
+	if (!l || h->lane >= l->nlanes)
+		unknown_session(in);
+	else if (send_welcome(in, &w))
 		tcp_incoming_stranger(in, "it does not take the welcome");
-		return;
-	}
-	in->got = 0;
-	in->sharing = shared != NULL;
-	if (shared) {
-		shared->rx_state = TCP_RESERVED;
-		shared->rx_listener = 0; /* whose it is follows when the peer has proved itself */
-	}
-	if (tcp_engine.secret)
-		in->state = READ_PROOF;
 	else
-		become_lane(in);
+		become_lane(in, l, listener);
 }
 
 void tcp_incoming_reconsider(void)
@@ -229,55 +263,87 @@ void tcp_incoming_reconsider(void)
 	}
 }
 
-void tcp_incoming_hello(struct tcp_incoming *in)
+/* It knows the secret, or the cookie where there is none. What must agree is compared now, so that both sides hear. */
+static void proved(struct tcp_incoming *in)
 {
-	struct tcp_listener *l;
-	struct wire_hello *h = &in->hello;
+	struct tcp_listener *l = tcp_listener_find(in->listener);
 	int crc = gantry_params()->crc;
 
+	tcp_incoming_proved(in);
+	if (in->hello.version != WIRE_VERSION)
+		refuse(in, WIRE_REFUSED_VERSION, GANTRY_ERR_VERSION,
+		       "protocol version differs: %d (accepting side) and %d (connecting side)", WIRE_VERSION,
+		       in->hello.version);
+	else if (in->hello.auth != (tcp_engine.secret ? WIRE_AUTH_HMAC : WIRE_AUTH_COOKIE))
+		refuse(in, WIRE_REFUSED_AUTH, GANTRY_ERR_AUTH, "GANTRY_SECRET is set only on the connecting side");
+	else if (in->hello.crc != crc)
+		refuse(in, WIRE_REFUSED_SETTING, GANTRY_ERR_SETTING,
+		       "GANTRY_CRC differs: %d (accepting side) and %d (connecting side)", crc, in->hello.crc);
+	else if (l)
+		accept_hello(in, l);
+	else
+		tcp_incoming_stranger(in, "its listener was closed");
+}
+
+/* Nothing is made or promised for a hello before the secret is proved, however well it is informed. */
+static void challenge(struct tcp_incoming *in)
+{
+	struct wire_welcome w = {.verdict = WIRE_CHALLENGE};
+
+	if (in->hello.version != WIRE_VERSION) {
+		refuse(in, WIRE_REFUSED_VERSION, GANTRY_ERR_VERSION,
+		       "protocol version differs: %d (accepting side) and %d (connecting side)", WIRE_VERSION,
+		       in->hello.version);
+	} else if (in->hello.auth != WIRE_AUTH_HMAC) {
+		refuse(in, WIRE_REFUSED_AUTH, GANTRY_ERR_AUTH, "GANTRY_SECRET is set only on the accepting side");
+	} else if (send_welcome(in, &w)) {
+		tcp_incoming_stranger(in, "it does not take the challenge");
+	} else {
+		in->state = READ_PROOF;
+		in->got = 0;
+	}
+}
+
+static void refuse_listener(struct tcp_incoming *in)
+{
+	struct wire_welcome w = {.verdict = WIRE_REFUSED_LISTENER};
+
+	snprintf(w.text, sizeof(w.text),
+		 tcp_listener_served(in->hello.listener)
+			 ? "this listener has accepted its connection and was closed; a second connect came too late"
+			 : "no such listener here: it was closed, or the handle is not from this process");
+	send_welcome(in, &w);
+	tcp_incoming_stranger(in, "unknown listener or wrong cookie");
+}
+
+void tcp_incoming_hello(struct tcp_incoming *in)
+{
+	const struct wire_hello *h = &in->hello;
+	struct tcp_listener *l;
+
 	memcpy(in->raw_hello, in->in, WIRE_HELLO_SIZE);
-	if (wire_hello_decode(in->raw_hello, h) != GANTRY_OK) {
+	if (wire_hello_decode(in->raw_hello, &in->hello) != GANTRY_OK) {
 		tcp_incoming_stranger(in, "not a hello");
 		return;
 	}
 	l = tcp_listener_find(h->listener);
 	if (!l || !gantry_equal_secret(l->cookie, h->cookie, WIRE_COOKIE_SIZE)) {
-		struct wire_welcome w = {.verdict = WIRE_REFUSED_LISTENER};
-
-		snprintf(w.text, sizeof(w.text),
-			 "no such listener here: it was closed, or the handle is not from this process");
-		send_welcome(in, &w);
-		tcp_incoming_stranger(in, "unknown listener or wrong cookie");
+		refuse_listener(in);
 		return;
 	}
 	in->listener = l->id;
-	if (h->version != WIRE_VERSION)
-		refuse(in, WIRE_REFUSED_VERSION, GANTRY_ERR_VERSION,
-		       "protocol version differs: %d (accepting side) and %d (connecting side)", WIRE_VERSION,
-		       h->version);
-	else if ((h->auth == WIRE_AUTH_HMAC) != (tcp_engine.secret != NULL))
-		refuse(in, WIRE_REFUSED_AUTH, GANTRY_ERR_AUTH, "GANTRY_SECRET is set only on the %s side",
-		       tcp_engine.secret ? "accepting" : "connecting");
-	else if (h->crc != crc)
-		refuse(in, WIRE_REFUSED_SETTING, GANTRY_ERR_SETTING,
-		       "GANTRY_CRC differs: %d (accepting side) and %d (connecting side)", crc, h->crc);
-	else
-		accept_hello(in, l);
+	tcp_engine.secret ? challenge(in) : proved(in);
 }
 
 void tcp_incoming_proof(struct tcp_incoming *in)
 {
 	uint8_t mac[WIRE_MAC_SIZE], expected[WIRE_MAC_SIZE];
-	int ok = 0;
 
-	if (wire_proof_decode(in->in, &ok, mac) != GANTRY_OK) {
+	if (wire_proof_decode(in->in, mac) != GANTRY_OK)
 		tcp_incoming_stranger(in, "not a proof");
-		return;
-	}
-	if (!ok || wire_mac(tcp_engine.secret, 1, in->raw_hello, in->raw_welcome, expected) != GANTRY_OK ||
-	    !gantry_equal_secret(mac, expected, WIRE_MAC_SIZE)) {
+	else if (wire_mac(tcp_engine.secret, 1, in->raw_hello, in->raw_welcome, expected) != GANTRY_OK ||
+		 !gantry_equal_secret(mac, expected, WIRE_MAC_SIZE))
 		refuse(in, WIRE_REFUSED_AUTH, GANTRY_ERR_AUTH, "GANTRY_SECRET differs between the two sides");
-		return;
-	}
-	become_lane(in);
+	else
+		proved(in);
 }

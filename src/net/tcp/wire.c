@@ -9,7 +9,7 @@
 
 static const uint8_t hello_magic[WIRE_MAGIC_SIZE] = {'G', 'A', 'N', 'T', 'R', 'Y', 0x01, '\n'};
 static const uint8_t welcome_magic[WIRE_MAGIC_SIZE] = {'G', 'A', 'N', 'T', 'R', 'Y', 0x02, '\n'};
-static const uint8_t proof_magic[WIRE_MAGIC_SIZE - 1] = {'G', 'A', 'N', 'T', 'R', 'Y', 0x03};
+static const uint8_t proof_magic[WIRE_MAGIC_SIZE] = {'G', 'A', 'N', 'T', 'R', 'Y', 0x03, '\n'};
 enum { HANDLE_MAGIC = 0x59525447, FRAME_MAGIC = 0x5447, HANDLE_ADDRS = 56, HANDLE_ADDRS_END = 116, HANDLE_LOCAL = 120 };
 
 static void put16(uint8_t *p, uint16_t v)
@@ -288,19 +288,17 @@ gantry_result wire_mac(const char *secret, int client, const uint8_t hello[WIRE_
 	return gantry_hmac_sha256(secret, strlen(secret), message, sizeof(message), ret_mac);
 }
 
-void wire_proof_encode(int ok, const uint8_t mac[WIRE_MAC_SIZE], uint8_t out[WIRE_PROOF_SIZE])
+void wire_proof_encode(const uint8_t mac[WIRE_MAC_SIZE], uint8_t out[WIRE_PROOF_SIZE])
 {
-	memcpy(out, proof_magic, sizeof(proof_magic));
-	out[7] = ok ? 1 : 0;
-	memcpy(out + 8, mac, WIRE_MAC_SIZE);
+	memcpy(out, proof_magic, WIRE_MAGIC_SIZE);
+	memcpy(out + WIRE_MAGIC_SIZE, mac, WIRE_MAC_SIZE);
 }
 
-gantry_result wire_proof_decode(const uint8_t in[WIRE_PROOF_SIZE], int *ret_ok, uint8_t ret_mac[WIRE_MAC_SIZE])
+gantry_result wire_proof_decode(const uint8_t in[WIRE_PROOF_SIZE], uint8_t ret_mac[WIRE_MAC_SIZE])
 {
-	if (memcmp(in, proof_magic, sizeof(proof_magic)) != 0 || in[7] > 1)
+	if (memcmp(in, proof_magic, WIRE_MAGIC_SIZE) != 0)
 		return GANTRY_ERR_PROTOCOL;
-	*ret_ok = in[7];
-	memcpy(ret_mac, in + 8, WIRE_MAC_SIZE);
+	memcpy(ret_mac, in + WIRE_MAGIC_SIZE, WIRE_MAC_SIZE);
 	return GANTRY_OK;
 }
 

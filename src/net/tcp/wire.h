@@ -1,9 +1,10 @@
 /*
  * The bytes on the wire; docs/wire.md is the long form. All integers are little-endian.
  *
- * A connection (link) is a session of TCP sockets (lanes). On each new socket the connecting side says hello, the
- * accepting side answers with welcome (or a refusal), and, when a secret is set, the connecting side adds a proof.
- * After that a lane carries frames: a header of FRAME_SIZE bytes and, for DATA and ERROR, `length` bytes of payload.
+ * A connection (link) is a session of TCP sockets (lanes). On each new socket the connecting side says hello and the
+ * accepting side answers with welcome, or a refusal. When a secret is set, the first answer is a challenge: the
+ * connecting side sends a proof, and only then is its hello looked into and answered. After that a lane carries frames:
+ * a header of FRAME_SIZE bytes and, for DATA and ERROR, `length` bytes of payload.
  *
  * Encoders and decoders are pure functions over byte buffers: nothing here touches a socket, so the fuzzers can reach
  * everything. Decoders never trust a length; whatever they accept is in range.
@@ -19,7 +20,7 @@
 #include "net/tcp/nic.h"
 
 enum {
-	WIRE_VERSION = 2,
+	WIRE_VERSION = 3,
 	WIRE_FRAME_SIZE = 48,
 	WIRE_HELLO_SIZE = 192,
 	WIRE_WELCOME_SIZE = 384,
@@ -98,6 +99,8 @@ enum wire_verdict {
 	WIRE_REFUSED_AUTH,
 	WIRE_REFUSED_LISTENER, /* no such listener, or the cookie does not match */
 	WIRE_REFUSED_LIMIT,
+	WIRE_CHALLENGE,	      /* prove that you know the secret: another welcome follows the proof */
+	WIRE_UNKNOWN_SESSION, /* no link waits for this lane (any more): begin anew with lane 0 */
 	WIRE_VERDICTS
 };
 
@@ -120,14 +123,15 @@ struct wire_welcome {
 void wire_welcome_encode(const struct wire_welcome *w, uint8_t out[WIRE_WELCOME_SIZE]);
 gantry_result wire_welcome_decode(const uint8_t in[WIRE_WELCOME_SIZE], struct wire_welcome *ret);
 
-/* MACs over the exact bytes that went over the wire; `client` picks the role, so that one cannot stand for the other.
+/*
+ * MACs over the exact bytes that went over the wire: the client's over its hello and the challenge, the server's over
+ * the hello and the welcome that carries it. `client` picks the role, so that one cannot stand for the other.
  */
 gantry_result wire_mac(const char *secret, int client, const uint8_t hello[WIRE_HELLO_SIZE],
 		       const uint8_t welcome[WIRE_WELCOME_SIZE], uint8_t ret_mac[WIRE_MAC_SIZE]);
 
-/* ok == 0 tells the accepting side that its MAC was wrong. */
-void wire_proof_encode(int ok, const uint8_t mac[WIRE_MAC_SIZE], uint8_t out[WIRE_PROOF_SIZE]);
-gantry_result wire_proof_decode(const uint8_t in[WIRE_PROOF_SIZE], int *ret_ok, uint8_t ret_mac[WIRE_MAC_SIZE]);
+void wire_proof_encode(const uint8_t mac[WIRE_MAC_SIZE], uint8_t out[WIRE_PROOF_SIZE]);
+gantry_result wire_proof_decode(const uint8_t in[WIRE_PROOF_SIZE], uint8_t ret_mac[WIRE_MAC_SIZE]);
 
 /* ---- frames ---- */
 

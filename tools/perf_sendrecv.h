@@ -33,7 +33,6 @@
 
 enum {
 	SR_RANKS_MAX = 1024,
-	SR_LOCAL_MAX = 64,
 	SR_SIZES_MAX = 4096,
 	SR_REPEATS_MAX = 101,
 	SR_INFLIGHT_MAX = 1024,
@@ -59,7 +58,7 @@ struct sr_opts {
 	/* How often. */
 	uint64_t iters;	     /* 0: as many as fill a repeat of about 0.1 s */
 	uint64_t warmup;     /* 0: until the rate is known */
-	uint64_t timeout_ns; /* without progress this is a hang */
+	uint64_t timeout_ns; /* without progress this is a hang; 0 until the number of ranks is known */
 	int repeats, check;
 	/* Who and what. */
 	int ranks; /* 0: not given */

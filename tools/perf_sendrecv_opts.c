@@ -10,6 +10,7 @@
 
 #define AT(field) offsetof(struct sr_opts, field)
 #define SIZE_LIMIT ((uint64_t)1 << 40)
+#define TIMEOUT_NS ((uint64_t)60000000000)
 
 /* Names and letters are those of nccl-tests where it has them. */
 /* clang-format off */
@@ -26,7 +27,7 @@ static const struct option_spec specs[] = {
 	{'m', OPTION_INT, "inflight", AT(inflight), 1, SR_INFLIGHT_MAX, NULL, "M", "messages per group and peer (1)"},
 	{0, OPTION_INT, "repeats", AT(repeats), 1, SR_REPEATS_MAX, NULL, "R", "repeats; medians are reported (5)"},
 	{0, OPTION_CHOICE, "pattern", AT(pattern), 0, 0, SR_PATTERNS, NULL, "who sends to whom (ring)"},
-	{0, OPTION_INT, "ranks", AT(ranks), 1, SR_LOCAL_MAX, NULL, "N", "ranks, forked here (2, or what mpirun, srun, torchrun say)"},
+	{0, OPTION_INT, "ranks", AT(ranks), 1, SR_RANKS_MAX, NULL, "N", "ranks, forked here (2, or what mpirun, srun, torchrun say)"},
 	{0, OPTION_FLAG, "threads", AT(threads), 0, 0, NULL, NULL, "ranks are threads of one process"},
 	{0, OPTION_CHOICE, "device", AT(device), 0, 0, SR_DEVICES, NULL, "where the kernels run (host)"},
 	{0, OPTION_TEXT, "gpus", AT(gpus_text), 0, 0, NULL, "LIST", "GPUs, taken in turn by the ranks (0)"},
@@ -41,7 +42,7 @@ static const struct option_spec specs[] = {
 	{0, OPTION_TEXT, "id-file", AT(id_file), 0, 0, NULL, "FILE", "where ranks that a launcher started find each other"},
 	{0, OPTION_INT, "pin", AT(pin), 0, 1, NULL, "0|1", "forked ranks keep to their part of the CPUs (1)"},
 	{0, OPTION_FLAG, "baseline", AT(baseline), 0, 0, NULL, NULL, "also memcpy and a bare flag, interleaved"},
-	{0, OPTION_TIME, "timeout", AT(timeout_ns), 0, 0, NULL, "TIME", "without progress for so long it is a hang (60s)"},
+	{0, OPTION_TIME, "timeout", AT(timeout_ns), 0, 0, NULL, "TIME", "without progress for so long it is a hang (60s, and 1s more for each rank above 64)"},
 	{0, OPTION_FLAG, "json", AT(json), 0, 0, NULL, NULL, "one JSON object per line"},
 };
 /* clang-format on */
@@ -176,15 +177,8 @@ int sr_parse(int argc, char **argv, struct sr_opts *o)
 {
 	int status;
 
-	*o = (struct sr_opts){.begin = 8,
-			      .end = 32 << 20,
-			      .rank = -1,
-			      .reg = -1,
-			      .pin = 1,
-			      .check = 1,
-			      .inflight = 1,
-			      .repeats = 5,
-			      .timeout_ns = 60000000000};
+	*o = (struct sr_opts){
+		.begin = 8, .end = 32 << 20, .rank = -1, .reg = -1, .pin = 1, .check = 1, .inflight = 1, .repeats = 5};
 	status = options_parse(&set, argc, argv, o);
 	return status ? status : check_all(o);
 }
@@ -238,6 +232,9 @@ int sr_environment(struct sr_opts *o)
 
 	if (find_ranks(o) < 0)
 		return -1;
+	/* Hundreds of ranks share a few CPUs while they connect, and nothing counts as progress meanwhile. */
+	if (!o->timeout_ns)
+		o->timeout_ns = TIMEOUT_NS + (o->ranks > 64 ? (uint64_t)(o->ranks - 64) * 1000000000 : 0);
 	/* Forked ranks are on one host: loopback, unless the user has named an interface. */
 	if (!ifname && o->rank < 0 && !(given && given[0]))
 		ifname = "lo";

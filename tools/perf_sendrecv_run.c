@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -34,7 +35,7 @@ struct run {
 	const struct sr_opts *opts;
 	const struct sr_printer *print;
 	struct sr_shared *shared;
-	struct child children[SR_LOCAL_MAX];
+	struct child children[SR_RANKS_MAX];
 	int nchildren;
 	sigset_t chld, before;
 	size_t printed;
@@ -74,7 +75,7 @@ static void *answer(void *arg)
 static _Noreturn void child_main(const struct run *run, const struct child *c)
 {
 	struct team t = {.ranks = calloc((size_t)c->n, sizeof(*t.ranks)), .n = c->n};
-	pthread_t threads[SR_LOCAL_MAX], helper;
+	pthread_t threads[SR_RANKS_MAX], helper;
 	int started = 0, failed = 0;
 
 	for (int i = 0; t.ranks && i < c->n; i++)
@@ -355,6 +356,18 @@ static int watch(struct run *run)
 	}
 }
 
+/* A rank has sockets to every other, and threads of one child have their descriptors in common: as many as the system
+ * allows. */
+static void allow_descriptors(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+		limit.rlim_cur = limit.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &limit);
+	}
+}
+
 int sr_run(const struct sr_opts *opts, const struct sr_printer *print, const struct sr_shared **ret_shared)
 {
 	size_t size = sizeof(struct sr_shared) + (size_t)opts->ranks * sizeof(struct sr_slot);
@@ -372,6 +385,7 @@ int sr_run(const struct sr_opts *opts, const struct sr_printer *print, const str
 	sigaddset(&run.chld, SIGCHLD);
 	sigprocmask(SIG_BLOCK, &run.chld, &run.before);
 	fflush(NULL);
+	allow_descriptors();
 	if (spawn_all(&run) == 0)
 		status = watch(&run);
 	end_all(&run);

@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "perf_sendrecv.h"
 
-enum { SPIN_FAR = 100, SPIN_CLOSE = 100000 };
+enum { SPIN_FAR = 100, SPIN_CLOSE = 100000, NAP_NS = 50000 };
 
 static struct sr_sample *sample_at(const struct sr_rank *rk, int rank)
 {
@@ -24,9 +24,10 @@ const struct sr_sample *sr_sample_of(const struct sr_rank *rk, int rank)
 	return sample_at(rk, rank);
 }
 
-static void wait_for(const struct sr_rank *rk, uint64_t count, int spin)
+/* Ranks that share a CPU look the less often the more they are: looking must not take the time of those who work. */
+static void wait_for(const struct sr_rank *rk, uint64_t count, int spin, long per_cpu)
 {
-	const struct timespec nap = {0, 50000};
+	const struct timespec nap = {0, NAP_NS * per_cpu};
 	int n = 0;
 
 	for (int i = 0; i < rk->nranks; i++)
@@ -42,13 +43,13 @@ static void wait_for(const struct sr_rank *rk, uint64_t count, int spin)
  * they have a CPU each. */
 static void meet(struct sr_rank *rk)
 {
-	int crowded = rk->nranks > sysconf(_SC_NPROCESSORS_ONLN);
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN), per_cpu = cpus > 0 ? (rk->nranks + cpus - 1) / cpus : 1;
 
 	for (int close = 0; close < 2; close++) {
 		uint64_t count = rk->me->arrived + 1;
 
 		__atomic_store_n(&rk->me->arrived, count, __ATOMIC_RELEASE);
-		wait_for(rk, count, close && !crowded ? SPIN_CLOSE : SPIN_FAR);
+		wait_for(rk, count, close && per_cpu == 1 ? SPIN_CLOSE : SPIN_FAR, per_cpu);
 	}
 }
 

@@ -96,6 +96,11 @@ check_json 3
 expect 0 sendrecv --pattern pingpong --transport shm -b 8 -e 8 --baseline --json $few
 check_json 1
 grep -qE '"flag_us": ([0-9.e-]+|null)' "$tmp/rows" && grep -qE '"memcpy_gbs": [0-9.]+' "$tmp/rows" || die "no baselines"
+for threads in "" --threads; do
+	expect 0 sendrecv --ranks 100 --transport shm -b 8 -e 8 --json $few $threads
+	check_json 1
+	all_have ranks 100
+done
 expect 0 sendrecv --ranks 2 --channels 4 -b 4M -e 4M --odd --json $few # split over channels
 check_json 4
 expect 0 sendrecv --ranks 1 -b 1k -e 1k --json $few # to itself
@@ -128,6 +133,7 @@ has err "--id-file"
 # Wrong usage is 2, a transport or a device that cannot be had is 1.
 expect 2 sendrecv -b 2k -e 1k
 expect 2 sendrecv --pattern star
+expect 2 sendrecv --ranks 1025
 expect 2 sendrecv surplus
 expect 1 sendrecv --transport nosuch -b 8 -e 8 $few
 has err "nosuch"

@@ -9,14 +9,14 @@
 #include "transport/net_priv.h"
 
 static pthread_mutex_t links_mu = PTHREAD_MUTEX_INITIALIZER;
-static struct gantry_list links = {&links, &links};
+static struct gantry_list links = {&links, &links}; /* those that are shared: only they are looked for */
 
 static struct net_link *find(const struct gantry_connector *c)
 {
 	gantry_list_each (pos, &links) {
 		struct net_link *l = gantry_container(pos, struct net_link, node);
 
-		if (l->shared && l->comm_id == c->comm_id && l->me == c->me->rank && l->peer == c->peer->rank &&
+		if (l->comm_id == c->comm_id && l->me == c->me->rank && l->peer == c->peer->rank &&
 		    l->send == c->send && l->device == c->device)
 			return l;
 	}
@@ -63,7 +63,8 @@ gantry_result net_link_get(struct gantry_connector *c, struct net_link **ret_lin
 	l = find(c);
 	if (!l) {
 		TRY(create(c, &l));
-		gantry_list_append(&links, &l->node);
+		if (l->shared)
+			gantry_list_append(&links, &l->node);
 	}
 	l->refs++;
 	*ret_link = l;

@@ -136,7 +136,7 @@ void tcp_link_put_down(struct tcp_link *l)
 	LOG_INFO(NET, "link %u to %s closed: %llu bytes sent, %llu received%s%s", l->id, l->peer,
 		 (unsigned long long)tx, (unsigned long long)rx, tcp_link_failed(l) ? ", after " : "",
 		 tcp_link_failed(l) ? gantry_result_name(l->error) : "");
-	gantry_list_remove(&l->node);
+	tcp_link_forget(l);
 	gantry_list_append(&tcp_engine.lingering, &l->node);
 	l->linger_until = gantry_params()->timeout < linger_max_ns ? gantry_params()->timeout : linger_max_ns;
 	if (tcp_link_failed(l)) /* just long enough to say why */

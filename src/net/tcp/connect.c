@@ -28,7 +28,7 @@
 #include "net/tcp/connect.h"
 #include "net/tcp/sock.h"
 
-enum { STAGGER_MS = 50, RETRY_MAX_MS = 500, KEEP_RESULT_S = 600, SESSIONS_MS = 100 };
+enum { STAGGER_MS = 50, RETRY_MAX_MS = 500, KEEP_RESULT_S = 600 };
 
 static void attempts_drop(struct tcp_connector *c)
 {
@@ -40,7 +40,7 @@ static void attempts_drop(struct tcp_connector *c)
 static void drop_link(struct tcp_connector *c)
 {
 	if (c->link) {
-		gantry_list_remove(&c->link->node);
+		tcp_link_forget(c->link);
 		tcp_link_bury(c->link);
 		c->link = NULL;
 	}
@@ -238,22 +238,16 @@ void tcp_attempt_welcomed(struct tcp_attempt *a)
  * promises only links whose control lane we have accepted, so one that is not here has failed. */
 static struct tcp_link *session_link(const struct tcp_connector *c, int *ret_gone)
 {
-	*ret_gone = 1;
-	gantry_list_each (pos, &tcp_engine.links) {
-		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
+	struct tcp_link *l = tcp_link_of_session(c->session);
 
-		if (l->initiator || memcmp(l->session, c->session, WIRE_SESSION_SIZE) != 0)
-			continue;
-		*ret_gone = 0;
-		if (!l->up)
-			return NULL;
-		pthread_mutex_lock(&l->mu);
-		*ret_gone = l->tx_state != TCP_UNUSED || l->hung_up || tcp_link_failed(l);
-		l->tx_wanted |= !*ret_gone;
-		pthread_mutex_unlock(&l->mu);
-		return *ret_gone ? NULL : l;
-	}
-	return NULL;
+	*ret_gone = !l;
+	if (!l || !l->up)
+		return NULL;
+	pthread_mutex_lock(&l->mu);
+	*ret_gone = l->tx_state != TCP_UNUSED || l->hung_up || tcp_link_failed(l);
+	l->tx_wanted |= !*ret_gone;
+	pthread_mutex_unlock(&l->mu);
+	return *ret_gone ? NULL : l;
 }
 
 static int waits_for_welcome(const struct tcp_connector *c)
@@ -341,18 +335,8 @@ int tcp_connectors_busy(void)
 	return 0;
 }
 
-void tcp_connectors_reconsider(void)
-{
-	tcp_engine.sessions_looked = 0;
-}
-
 void tcp_connector_tick(uint64_t now)
 {
-	/* Looking for a session goes through all links: when one has come up, and else now and then. */
-	int look = now - tcp_engine.sessions_looked > (uint64_t)SESSIONS_MS * 1000000;
-
-	if (look)
-		tcp_engine.sessions_looked = now;
 	gantry_list_each_safe (pos, &tcp_engine.connectors) {
 		struct tcp_connector *c = gantry_container(pos, struct tcp_connector, node);
 
@@ -361,15 +345,21 @@ void tcp_connector_tick(uint64_t now)
 				abandon(c);
 		} else if (now > c->deadline)
 			timed_out(c);
-		else if (look || c->state != TCP_WAIT_SESSION)
+		else
 			connector_step(c, now);
 	}
 }
 
+/* Ids are counted in their upper half. */
+static struct gantry_list *bucket(uint64_t id)
+{
+	return &tcp_engine.connectors_by_id[(id >> 32) % TCP_BUCKETS];
+}
+
 struct tcp_connector *tcp_connector_find(uint64_t id)
 {
-	gantry_list_each (pos, &tcp_engine.connectors) {
-		struct tcp_connector *c = gantry_container(pos, struct tcp_connector, node);
+	gantry_list_each (pos, bucket(id)) {
+		struct tcp_connector *c = gantry_container(pos, struct tcp_connector, by_id);
 
 		if (c->id == id)
 			return c;
@@ -392,6 +382,7 @@ gantry_result tcp_connector_open(const struct tcp_context *ctx, struct tcp_home 
 	c->id = ++tcp_engine.next_id << 32 | (tcp_engine.process & 0xffffffff);
 	c->deadline = gantry_now_ns() + gantry_params()->connect_timeout;
 	gantry_list_append(&tcp_engine.connectors, &c->node);
+	gantry_list_append(bucket(c->id), &c->by_id);
 	tcp_engine_wake();
 	*ret = c;
 	return GANTRY_OK;
@@ -404,6 +395,7 @@ void tcp_connector_free(struct tcp_connector *c)
 	if (c->state != TCP_CONNECTED)
 		drop_link(c);
 	gantry_list_remove(&c->node);
+	gantry_list_remove(&c->by_id);
 	tcp_home_close(&c->home);
 	free(c);
 }

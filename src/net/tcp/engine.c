@@ -86,9 +86,15 @@ gantry_result tcp_engine_init(void)
 	if (e->initialised)
 		goto out;
 	gantry_list_init(&e->ports);
-	gantry_list_init(&e->listeners);
 	gantry_list_init(&e->incoming);
 	gantry_list_init(&e->connectors);
+	gantry_list_init(&e->opening);
+	gantry_list_init(&e->shareable);
+	for (int i = 0; i < TCP_BUCKETS; i++) {
+		gantry_list_init(&e->sessions[i]);
+		gantry_list_init(&e->listeners[i]);
+		gantry_list_init(&e->connectors_by_id[i]);
+	}
 	gantry_list_init(&e->links);
 	gantry_list_init(&e->lingering);
 	gantry_list_init(&e->buried);

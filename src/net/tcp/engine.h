@@ -28,7 +28,7 @@
 #include "net/tcp/nic.h"
 #include "net/tcp/wire.h"
 
-enum { TCP_MAX_DEVICES = 2 * GANTRY_NIC_MAX, TCP_SERVED = 64 };
+enum { TCP_MAX_DEVICES = 2 * GANTRY_NIC_MAX, TCP_SERVED = 64, TCP_BUCKETS = 1024 };
 
 /* What a communicator brings along. */
 struct tcp_context {
@@ -74,6 +74,7 @@ struct tcp_listener {
 	struct tcp_port *ports[GANTRY_NET_MAX_RAILS];
 	int naddrs; /* what peers are told */
 	struct gantry_addr addrs[GANTRY_NET_MAX_RAILS];
+	int nopening; /* links for it that wait for their lanes */
 	int nready;
 	struct tcp_link *ready[8]; /* links whose receiving direction is for this listener */
 	int served;		   /* some link was */
@@ -89,7 +90,7 @@ enum tcp_connector_state {
 };
 
 struct tcp_connector {
-	struct gantry_list node;
+	struct gantry_list node, by_id;
 	uint64_t id;
 	struct wire_handle handle;
 	struct tcp_context ctx;
@@ -123,11 +124,16 @@ struct tcp_engine {
 	struct tcp_device devs[TCP_MAX_DEVICES];
 
 	uint64_t next_id;
-	struct gantry_list ports, listeners, incoming, connectors, links, lingering, buried;
-	int nstrangers;			     /* of incoming: those that have not proved to be peers */
-	int nburied;			     /* links not freed yet, in the list or not */
-	uint64_t last_tick, sessions_looked; /* ns */
-	uint64_t served[TCP_SERVED];	     /* listeners that were closed after they had their connection: a ring */
+	struct gantry_list ports, incoming, connectors, links, lingering, buried;
+	struct gantry_list opening;   /* links of peers that wait for their lanes, the oldest first */
+	struct gantry_list shareable; /* links of ours that are up and whose receiving direction nobody uses yet */
+	/* By id. A process with many ranks has thousands, and every call of connect and every hello looks one up. */
+	struct gantry_list listeners[TCP_BUCKETS], connectors_by_id[TCP_BUCKETS];
+	struct gantry_list sessions[TCP_BUCKETS]; /* links that peers have opened */
+	int nstrangers;				  /* of incoming: those that have not proved to be peers */
+	int nburied;				  /* links not freed yet, in the list or not */
+	uint64_t last_tick, opening_looked;	  /* ns */
+	uint64_t served[TCP_SERVED]; /* listeners that were closed after they had their connection: a ring */
 	uint32_t nserved;
 
 	uint64_t strangers; /* connections refused before they proved to be peers; relaxed */
@@ -164,6 +170,12 @@ struct tcp_peer {
 };
 /* Before the peer's lanes are taken. home: this side's. */
 void tcp_link_meet(struct tcp_link *l, const struct tcp_home *home, const struct tcp_peer *peer);
+/* A peer opens it, for this listener: it is known by its session from now on. */
+void tcp_link_opening(struct tcp_link *l, struct tcp_listener *listener);
+/* The link with this session that a peer has opened; NULL: none. */
+struct tcp_link *tcp_link_of_session(const uint8_t session[WIRE_SESSION_SIZE]);
+/* It is in none of the engine's lists any more. */
+void tcp_link_forget(struct tcp_link *l);
 void tcp_lane_take(struct tcp_link *l, int lane, int fd, const struct tcp_context *ctx, const char *device);
 /* All lanes are there: hand the directions to who waits for them. */
 void tcp_link_up(struct tcp_link *l);
@@ -195,8 +207,6 @@ struct tcp_connector *tcp_connector_find(uint64_t id);
 void tcp_connector_free(struct tcp_connector *c);
 void tcp_connector_tick(uint64_t now);
 int tcp_connectors_busy(void);
-/* A link has come up: whoever waits for that looks for it with the next tick. */
-void tcp_connectors_reconsider(void);
 
 /* alive.c: heartbeats, silence, lingering. mu held. */
 uint64_t tcp_alive_interval(void);

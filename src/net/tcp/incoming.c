@@ -24,7 +24,7 @@
 #include "net/tcp/incoming.h"
 #include "net/tcp/sock.h"
 
-enum { HELLO_MS = 5000, CROWD_MS = 100, STRANGERS_MAX = 256, ACCEPTS_PER_EVENT = 64, MS = 1000000 };
+enum { HELLO_MS = 5000, CROWD_MS = 100, OPENING_MS = 50, STRANGERS_MAX = 256, ACCEPTS_PER_EVENT = 64, MS = 1000000 };
 
 void tcp_incoming_free(struct tcp_incoming *in)
 {
@@ -172,22 +172,23 @@ void tcp_port_ready(struct tcp_source *s, uint32_t events)
 	}
 }
 
-/* Half-built links of peers that never finished. */
+/* Links of peers that never finished. A call per lane: now and then. */
 static void drop_stale_links(uint64_t now)
 {
-	gantry_list_each_safe (pos, &tcp_engine.links) {
-		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
+	if (now - tcp_engine.opening_looked < (uint64_t)OPENING_MS * MS)
+		return;
+	tcp_engine.opening_looked = now;
+	gantry_list_each_safe (pos, &tcp_engine.opening) {
+		struct tcp_link *l = gantry_container(pos, struct tcp_link, waiting);
 		char c;
 		int gone = 0;
 
-		if (l->up || l->initiator)
-			continue;
 		for (int i = 0; i < l->nlanes && !gone; i++)
 			gone = l->lanes[i].fd >= 0 && recv(l->lanes[i].fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
 		if (gone || now > l->linger_until) {
 			LOG_INFO(NET, "%s: %d of %d lanes came, then %s", l->peer, l->lanes_here, l->nlanes,
 				 gone ? "the peer left" : "nothing more in time");
-			gantry_list_remove(&l->node);
+			tcp_link_forget(l);
 			tcp_link_bury(l);
 		}
 	}

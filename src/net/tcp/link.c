@@ -29,6 +29,8 @@ gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a link");
 	pthread_mutex_init(&l->mu, NULL);
 	gantry_list_init(&l->node);
+	gantry_list_init(&l->by_session);
+	gantry_list_init(&l->waiting);
 	gantry_list_init(&l->eager);
 	gantry_list_init(&l->bulk);
 	gantry_list_init(&l->unacked);

@@ -250,7 +250,9 @@ struct tcp_link {
 	char peer[160];		/* "10.0.0.2:4000 (node7 pid 123)" */
 	uint64_t pace_ticks;
 
-	struct gantry_list node;		     /* in the engine's list; engine lock */
+	/* Engine lock. In the engine's lists: of all links; of peers' sessions; and of those that are opening, or whose
+	 * other direction is free. engine.h */
+	struct gantry_list node, by_session, waiting;
 	int up;					     /* all lanes are there; engine lock */
 	enum tcp_direction_state tx_state, rx_state; /* engine lock */
 	uint64_t rx_listener;  /* who gets the receiving direction when the link is up; engine lock */

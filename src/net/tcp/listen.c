@@ -100,9 +100,15 @@ static gantry_result advertise(struct tcp_listener *l)
 	return GANTRY_OK;
 }
 
+/* Ids are random, but for their last bit. */
+static struct gantry_list *bucket(uint64_t id)
+{
+	return &tcp_engine.listeners[(id >> 1) % TCP_BUCKETS];
+}
+
 struct tcp_listener *tcp_listener_find(uint64_t id)
 {
-	gantry_list_each (pos, &tcp_engine.listeners) {
+	gantry_list_each (pos, bucket(id)) {
 		struct tcp_listener *l = gantry_container(pos, struct tcp_listener, node);
 
 		if (l->id == id)
@@ -147,7 +153,7 @@ gantry_result tcp_listener_open(const struct tcp_context *ctx, struct tcp_home *
 	h.naddrs = l->naddrs;
 	memcpy(h.addrs, l->addrs, sizeof(h.addrs));
 	wire_handle_encode(&h, handle);
-	gantry_list_append(&tcp_engine.listeners, &l->node);
+	gantry_list_append(bucket(l->id), &l->node);
 	l->home = tcp_home_take(home);
 	*ret = l;
 	l = NULL;

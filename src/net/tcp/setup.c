@@ -59,6 +59,50 @@ out:
 	return r;
 }
 
+/* Sessions are random. */
+static struct gantry_list *bucket(const uint8_t session[WIRE_SESSION_SIZE])
+{
+	return &tcp_engine.sessions[(session[0] | (uint32_t)session[1] << 8) % TCP_BUCKETS];
+}
+
+struct tcp_link *tcp_link_of_session(const uint8_t session[WIRE_SESSION_SIZE])
+{
+	gantry_list_each (pos, bucket(session)) {
+		struct tcp_link *l = gantry_container(pos, struct tcp_link, by_session);
+
+		if (memcmp(l->session, session, WIRE_SESSION_SIZE) == 0)
+			return l;
+	}
+	return NULL;
+}
+
+void tcp_link_opening(struct tcp_link *l, struct tcp_listener *listener)
+{
+	l->rx_state = TCP_RESERVED;
+	l->rx_listener = listener->id;
+	listener->nopening++;
+	gantry_list_append(&tcp_engine.links, &l->node);
+	gantry_list_append(&tcp_engine.opening, &l->waiting);
+	gantry_list_append(bucket(l->session), &l->by_session);
+}
+
+/* All lanes are there, or none will come any more. */
+static void end_opening(struct tcp_link *l)
+{
+	struct tcp_listener *listener = tcp_listener_find(l->rx_listener);
+
+	if (!l->initiator && !l->up && listener)
+		listener->nopening--;
+	gantry_list_remove(&l->waiting);
+}
+
+void tcp_link_forget(struct tcp_link *l)
+{
+	end_opening(l);
+	gantry_list_remove(&l->node);
+	gantry_list_remove(&l->by_session);
+}
+
 void tcp_hello_fill(struct wire_hello *h)
 {
 	h->version = WIRE_VERSION;
@@ -190,7 +234,10 @@ void tcp_link_up(struct tcp_link *l)
 	uint64_t now = gantry_ticks();
 
 	l->heard = l->told = l->progressed = now;
+	end_opening(l);
 	l->up = 1;
+	if (l->initiator && l->rx_state == TCP_UNUSED)
+		gantry_list_append(&tcp_engine.shareable, &l->waiting);
 	LOG_INFO(NET, "link %u up: %s %s -> %s, %d+%d lanes, %s%s%s", l->id, tcp_engine.devs[l->dev].name,
 		 gantry_addr_text(&l->lanes[0].local, local), l->peer, 1, l->nlanes - 1,
 		 l->splice	   ? "splice"
@@ -204,5 +251,4 @@ void tcp_link_up(struct tcp_link *l)
 	tcp_helpers_know(l);
 	if (l->rx_state == TCP_RESERVED)
 		tcp_link_deliver(l);
-	tcp_connectors_reconsider();
 }

@@ -15,7 +15,7 @@
 #include "base/param.h"
 #include "net/tcp/incoming.h"
 
-enum { HALF_BUILT_MAX = 16 };
+enum { OPENING_MAX = 16 };
 
 static int send_welcome(struct tcp_incoming *in, struct wire_welcome *w)
 {
@@ -89,65 +89,68 @@ static int same_homes(const struct tcp_link *l, const struct wire_hello *h, cons
  * own. If our hello is under way, the process with the smaller id waits with its answer until that is decided
  * (*ret_wait); the other one never waits, so they cannot wait for each other.
  */
+static int may_share(const struct tcp_link *l, const struct wire_hello *h, const struct tcp_listener *listener)
+{
+	return l->peer_process == h->process && l->comm_id == h->comm_id && l->dev == listener->dev &&
+	       l->peer_dev == h->dev && l->rx_state == TCP_UNUSED && !tcp_link_failed(l) && same_homes(l, h, listener);
+}
+
 static struct tcp_link *link_to_share(const struct wire_hello *h, const struct tcp_listener *listener, int *ret_wait)
 {
 	*ret_wait = 0;
-	gantry_list_each (pos, &tcp_engine.links) {
-		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
-		int ours = tcp_engine.process < h->process;
+	gantry_list_each (pos, &tcp_engine.shareable) {
+		struct tcp_link *l = gantry_container(pos, struct tcp_link, waiting);
 
-		if (!l->initiator || l->peer_process != h->process || l->comm_id != h->comm_id ||
-		    l->dev != listener->dev || l->peer_dev != h->dev || l->rx_state != TCP_UNUSED ||
-		    tcp_link_failed(l) || !same_homes(l, h, listener))
-			continue;
-		if (l->up || (ours && l->lanes_here))
+		if (may_share(l, h, listener))
 			return l;
-		*ret_wait |= ours;
+	}
+	if (tcp_engine.process >= h->process)
+		return NULL;
+	gantry_list_each (pos, &tcp_engine.connectors) {
+		struct tcp_connector *c = gantry_container(pos, struct tcp_connector, node);
+
+		if (c->state != TCP_CONNECTING || !c->link || !may_share(c->link, h, listener))
+			continue;
+		if (c->link->lanes_here)
+			return c->link;
+		*ret_wait = 1;
 	}
 	return NULL;
 }
 
-static struct tcp_link *link_of_session(const struct wire_hello *h)
+/* The link that the peer opens by this hello's session, and that is not up yet. */
+static struct tcp_link *link_opening(const struct wire_hello *h)
 {
-	gantry_list_each (pos, &tcp_engine.links) {
-		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
+	struct tcp_link *l = tcp_link_of_session(h->session);
 
-		if (!l->initiator && !l->up && l->peer_process == h->process &&
-		    memcmp(l->session, h->session, WIRE_SESSION_SIZE) == 0)
-			return l;
-	}
-	return NULL;
+	return l && !l->up && l->peer_process == h->process ? l : NULL;
 }
 
-/* Links of a listener that wait for their lanes: more than this many come from a peer that does not know what it wants,
- * and the oldest goes. */
-static void limit_half_built(const struct tcp_listener *listener)
+/* A peer opens a link or two for a listener. One that begins many and ends none is at fault: its oldest goes. */
+static void limit_opening(const struct tcp_listener *listener)
 {
-	struct tcp_link *oldest = NULL;
-	int n = 0;
-
-	gantry_list_each (pos, &tcp_engine.links) {
-		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
-
-		if (l->initiator || l->up || l->rx_listener != listener->id)
-			continue;
-		if (!n++)
-			oldest = l;
-	}
-	if (n < HALF_BUILT_MAX)
+	if (listener->nopening < OPENING_MAX)
 		return;
-	LOG_INFO(NET, "%s: %d connections to one listener wait for their lanes, the oldest goes", oldest->peer, n);
-	gantry_list_remove(&oldest->node);
-	tcp_link_bury(oldest);
+	gantry_list_each (pos, &tcp_engine.opening) {
+		struct tcp_link *l = gantry_container(pos, struct tcp_link, waiting);
+
+		if (l->rx_listener != listener->id)
+			continue;
+		LOG_INFO(NET, "%s: %d connections to one listener wait for their lanes, the oldest goes", l->peer,
+			 listener->nopening);
+		tcp_link_forget(l);
+		tcp_link_bury(l);
+		return;
+	}
 }
 
-static struct tcp_link *new_link(struct tcp_incoming *in, const struct tcp_listener *listener)
+static struct tcp_link *new_link(struct tcp_incoming *in, struct tcp_listener *listener)
 {
 	const struct wire_hello *h = &in->hello;
 	char text[GANTRY_ADDR_TEXT];
 	struct tcp_link *l;
 
-	limit_half_built(listener);
+	limit_opening(listener);
 	if (tcp_link_for_session(h->lanes, &l) != GANTRY_OK)
 		return NULL;
 	memcpy(l->session, h->session, WIRE_SESSION_SIZE);
@@ -155,8 +158,6 @@ static struct tcp_link *new_link(struct tcp_incoming *in, const struct tcp_liste
 	l->comm_id = h->comm_id;
 	l->dev = listener->dev;
 	l->peer_dev = h->dev;
-	l->rx_state = TCP_RESERVED;
-	l->rx_listener = listener->id;
 	l->linger_until = gantry_now_ns() + gantry_params()->connect_timeout; /* until it is up: when to give up */
 	snprintf(l->peer, sizeof(l->peer), "%s (%s)", gantry_addr_text(&in->addr, text), h->peer);
 	tcp_link_meet(l, &listener->home,
@@ -164,7 +165,7 @@ static struct tcp_link *new_link(struct tcp_incoming *in, const struct tcp_liste
 					 .window = h->window,
 					 .eager_max = h->eager_max,
 					 .unpack = (enum wire_unpack)h->unpack});
-	gantry_list_append(&tcp_engine.links, &l->node);
+	tcp_link_opening(l, listener);
 	return l;
 }
 
@@ -195,6 +196,7 @@ static void share(struct tcp_incoming *in, const struct tcp_listener *listener, 
 		tcp_incoming_stranger(in, "it does not take the welcome");
 		return;
 	}
+	gantry_list_remove(&l->waiting);
 	l->rx_state = TCP_RESERVED;
 	l->rx_listener = listener->id;
 	if (l->up)
@@ -217,7 +219,7 @@ static void accept_hello(struct tcp_incoming *in, struct tcp_listener *listener)
 {
 	struct wire_welcome w = {.verdict = WIRE_OK, .unpack = (uint8_t)tcp_home_says(&listener->home)};
 	const struct wire_hello *h = &in->hello;
-	struct tcp_link *l = link_of_session(h), *shared = NULL;
+	struct tcp_link *l = link_opening(h), *shared = NULL;
 	int wait = 0;
 
 	snprintf(w.text, sizeof(w.text), "%s", tcp_engine.self);
@@ -252,10 +254,11 @@ void tcp_incoming_reconsider(void)
 {
 	gantry_list_each_safe (pos, &tcp_engine.incoming) {
 		struct tcp_incoming *in = gantry_container(pos, struct tcp_incoming, node);
-		struct tcp_listener *l = tcp_listener_find(in->listener);
+		struct tcp_listener *l;
 
 		if (in->state != DEFERRED)
 			continue;
+		l = tcp_listener_find(in->listener);
 		if (l)
 			accept_hello(in, l);
 		else

@@ -1,0 +1,174 @@
+/*
+ * handshake CASE: A and B connect through relays that hold some bytes back, so that things happen in an order that is
+ * rare by itself. Then they send each other a megabyte.
+ *   share        both connect to each other, A has the smaller id. A's bulk lanes come up while what B says after its
+ *                hello (with a secret: its proof) is held back
+ *   welcome      the answer to lane 1's hello comes after 6 s
+ *   proof        what A says after its hello on lane 0 is held back for 6 s: with a secret it is a stranger by then
+ *   redial       lane 1 breaks before its answer has come; it is dialled again, and nothing else is
+ */
+#include "relay.h"
+
+#include "net/tcp/engine.h"
+
+enum { SIZE = 1 << 20, QUIET_MS = 300, SLOW_MS = 6000 };
+
+static struct relay relay_a, relay_b;
+static const char *which;
+static int two_way;
+static int stage; /* of `share`; relaxed */
+
+/* ---- the rules ---- */
+
+static int64_t share_at_a(const struct relay_conn *c, int way)
+{
+	return __atomic_load_n(&stage, __ATOMIC_RELAXED) < 2 && c->lane == 0 && way == TO_SERVER ? WIRE_HELLO_SIZE
+												 : RELAY_ALL;
+}
+
+static int64_t share_at_b(const struct relay_conn *c, int way)
+{
+	(void)way;
+	return __atomic_load_n(&stage, __ATOMIC_RELAXED) < 1 && c->lane ? 0 : RELAY_ALL;
+}
+
+static int64_t slow_welcome(const struct relay_conn *c, int way)
+{
+	return c->lane == 1 && c->nth == 0 && way == TO_CLIENT && pair_now_ms() - c->since < SLOW_MS ? 0 : RELAY_ALL;
+}
+
+static int64_t slow_proof(const struct relay_conn *c, int way)
+{
+	return c->lane == 0 && c->nth == 0 && way == TO_SERVER && pair_now_ms() - c->since < SLOW_MS ? WIRE_HELLO_SIZE
+												     : RELAY_ALL;
+}
+
+/* Lane 2 waits until lane 1 was dialled again, so that the link is not up before. */
+static int64_t redial(const struct relay_conn *c, int way)
+{
+	(void)way;
+	if (c->lane == 2)
+		return __atomic_load_n(&relay_b.hellos[1], __ATOMIC_RELAXED) > 1 ? RELAY_ALL : 0;
+	if (c->lane == 1 && c->nth == 0)
+		return way == TO_SERVER						    ? RELAY_ALL
+		       : c->moved[TO_SERVER] && pair_now_ms() - c->since > QUIET_MS ? -1
+										    : 0;
+	return RELAY_ALL;
+}
+
+/* Nothing has passed for a while: what can happen has happened. */
+static void until_quiet(void)
+{
+	while (!__atomic_load_n(&relay_a.hellos[0], __ATOMIC_RELAXED) ||
+	       !__atomic_load_n(&relay_b.hellos[0], __ATOMIC_RELAXED) ||
+	       pair_now_ms() - __atomic_load_n(&relay_a.moved_ms, __ATOMIC_RELAXED) < QUIET_MS ||
+	       pair_now_ms() - __atomic_load_n(&relay_b.moved_ms, __ATOMIC_RELAXED) < QUIET_MS)
+		pair_sleep_ms(1);
+}
+
+/* ---- the sides ---- */
+
+struct ends {
+	void *send, *recv;
+};
+
+static struct ends connect_both(struct pair_side *s, int sends, int receives)
+{
+	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
+	void *listen = receives ? pair_listen(s, 0) : NULL;
+	struct ends e = {0};
+	uint64_t end = pair_now_ms() + PAIR_PATIENCE_MS;
+
+	if (sends) {
+		pair_wait_handle(s, 0);
+		memcpy(handle, s->shared->handle[s->other][0], sizeof(handle));
+	}
+	while ((sends && !e.send) || (receives && !e.recv)) {
+		if (sends && !e.send)
+			CHECK_OK(s->net->ops->connect(s->net, s->ctx, 0, handle, &e.send, NULL));
+		if (receives && !e.recv)
+			CHECK_OK(s->net->ops->accept(s->net, listen, &e.recv, NULL));
+		CHECK(pair_now_ms() < end);
+		pair_sleep_ms(1);
+	}
+	if (listen) /* as NCCL does: who comes later finds nobody */
+		CHECK_OK(s->net->ops->close_listen(s->net, listen));
+	return e;
+}
+
+static void side(struct pair_side *s)
+{
+	uint8_t *out = malloc(SIZE), *in = malloc(SIZE);
+	int sends = two_way || s->self == 0, receives = two_way || s->self == 1;
+	void *sent = NULL, *received = NULL;
+	struct ends e;
+
+	CHECK(out && in);
+	relay_advertise(s->self ? &relay_b : &relay_a);
+	pair_init(s);
+	tcp_engine.process = (uint64_t)s->self + 1; /* A's is the smaller one */
+	e = connect_both(s, sends, receives);
+	pair_fill(out, SIZE, (uint32_t)s->self);
+	if (receives)
+		received = pair_irecv(s, e.recv, in, SIZE, 1);
+	if (sends)
+		sent = pair_isend(s, e.send, out, SIZE, 1);
+	if (receives) {
+		pair_wait(s, received);
+		pair_verify(in, SIZE, (uint32_t)s->other);
+	}
+	if (sends)
+		pair_wait(s, sent);
+	s->shared->number[s->self][0] = tcp_engine.strangers;
+	pair_step(s, 1);
+	pair_wait_step(s->shared, s->other, 1);
+	CHECK_OK(s->net->ops->close_send(s->net, e.send));
+	CHECK_OK(s->net->ops->close_recv(s->net, e.recv));
+	free(out);
+	free(in);
+}
+
+int main(int argc, char **argv)
+{
+	struct pair_shared *shared = pair_share();
+	int failures = 0;
+	pid_t a, b;
+
+	CHECK_EQ(argc, 2);
+	which = argv[1];
+	two_way = strcmp(which, "share") == 0;
+	if (two_way)
+		relay_a.allow = share_at_a;
+	relay_b.allow = two_way				? share_at_b
+			: strcmp(which, "welcome") == 0 ? slow_welcome
+			: strcmp(which, "proof") == 0	? slow_proof
+							: redial;
+	relay_listen(&relay_a, relay_free_port());
+	relay_listen(&relay_b, relay_free_port());
+	a = pair_fork(side, shared, 0, NULL);
+	b = pair_fork(side, shared, 1, NULL);
+	relay_start(&relay_a);
+	relay_start(&relay_b);
+	while (two_way && stage < 2) {
+		until_quiet();
+		__atomic_store_n(&relay_b.moved_ms, pair_now_ms(),
+				 __ATOMIC_RELAXED); /* what it lets pass takes a moment */
+		__atomic_fetch_add(&stage, 1, __ATOMIC_RELAXED);
+	}
+	failures += pair_reap(a, 0);
+	failures += pair_reap(b, 0);
+	printf("%s: hellos at A %d, at B %d + %d + %d; strangers %d + %d\n", which, relay_a.hellos[0],
+	       relay_b.hellos[0], relay_b.hellos[1], relay_b.hellos[2], (int)shared->number[0][0],
+	       (int)shared->number[1][0]);
+	if (failures)
+		return 1;
+	if (strcmp(which, "redial") == 0) {
+		CHECK_EQ(relay_b.hellos[0], 1);
+		CHECK_EQ(relay_b.hellos[1], 2);
+		CHECK_EQ(relay_b.hellos[2], 1);
+	} else if (two_way || !getenv("GANTRY_SECRET")) { /* a slow side is waited for, not dialled again */
+		CHECK_EQ(relay_b.hellos[0], 1);
+		CHECK_EQ(relay_b.hellos[1], 1);
+	} /* else: who does not prove itself within 5 s is a stranger, and dials again */
+	return 0;
+}

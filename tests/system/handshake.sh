@@ -1,0 +1,28 @@
+#!/bin/bash
+# labels: beside
+# Handshakes whose messages come in rare orders, or late, end in a connection all the same; with and without a secret.
+# Catches: a direction that is given away before the peer has proved itself, a slow peer that is dialled again and refused,
+# a lane that broke early and ends the whole connect.
+set -u
+export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # seconds per process; lifecycle.sh looks for leaks
+export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_CONNECT_TIMEOUT=100s GANTRY_TIMEOUT=100s
+driver=$BUILD_DIR/drivers/handshake
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+failed=0 jobs=()
+
+# Side by side: each mostly waits.
+for secret in "" alpha; do
+	for name in share welcome proof redial; do
+		lanes=1
+		[ $name = redial ] && lanes=2
+		env GANTRY_LANES=$lanes ${secret:+GANTRY_SECRET=$secret} "$driver" $name >"$tmp/$name-${secret:-none}" 2>&1 &
+		jobs+=("$! $name-${secret:-none}")
+	done
+done
+for job in "${jobs[@]}"; do
+	read -r pid name <<<"$job"
+	wait "$pid" || { echo "FAILED: $name"; failed=1; }
+	cat "$tmp/$name"
+done
+exit $failed

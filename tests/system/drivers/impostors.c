@@ -1,0 +1,317 @@
+/*
+ * impostors N: B listens with a secret set; N connections come to its port that know everything but the secret: the
+ * cookies of all of its listeners, and what a genuine peer has said, which they say again. They come in every kind and
+ * leave in every state. They may change B's counter of strangers and nothing else: no accept hears of them, no link is
+ * made, memory, descriptors and CPU time per stranger are bounded, and A gets in before, in the middle of and after
+ * them.
+ */
+#include "relay.h"
+
+#include <sys/resource.h>
+
+#include "net/tcp/engine.h"
+
+enum { LISTENERS = 4, GENUINE = 3, SIZE = 100000, HELD = 300, FDS_MORE = 300 };
+enum { RSS_KIB_MORE = 4096, CPU_US_EACH = 500 }; /* at 0ef997f: 36 KB and 1,400 us each */
+
+static struct relay relay;
+static int impostors;
+static struct pair_shared *shared;
+
+/* ---- B ---- */
+
+static uint64_t cpu_us(void)
+{
+	struct rusage u;
+
+	CHECK(getrusage(RUSAGE_SELF, &u) == 0);
+	return ((uint64_t)u.ru_utime.tv_sec + (uint64_t)u.ru_stime.tv_sec) * 1000000 + (uint64_t)u.ru_utime.tv_usec +
+	       (uint64_t)u.ru_stime.tv_usec;
+}
+
+static uint64_t rss_kib(void)
+{
+	char line[256];
+	unsigned long kib = 0;
+	FILE *f = fopen("/proc/self/status", "re");
+
+	CHECK(f);
+	while (fgets(line, sizeof(line), f))
+		if (sscanf(line, "VmRSS: %lu", &kib) == 1)
+			break;
+	fclose(f);
+	return kib;
+}
+
+static int links(void)
+{
+	int n = 0;
+
+	pthread_mutex_lock(&tcp_engine.mu);
+	gantry_list_each (pos, &tcp_engine.links)
+		n++;
+	pthread_mutex_unlock(&tcp_engine.mu);
+	return n;
+}
+
+/* The genuine peer comes to listener i. */
+static void receive(struct pair_side *s, void *listen, int i)
+{
+	uint8_t *data = malloc(SIZE);
+	void *comm = pair_accept(s, listen);
+
+	CHECK(data);
+	pair_wait(s, pair_irecv(s, comm, data, SIZE, 0));
+	pair_verify(data, SIZE, (uint32_t)i);
+	CHECK_OK(s->net->ops->close_recv(s->net, comm));
+	pair_step(s, (uint32_t)i + 1);
+	free(data);
+}
+
+static void server(struct pair_side *s)
+{
+	void *listen[LISTENERS], *comm = NULL;
+	uint64_t cpu = 0, rss = 0, count = 0;
+	int fds, most = 0;
+
+	relay_advertise(&relay);
+	pair_init(s);
+	for (int i = 0; i < LISTENERS; i++)
+		listen[i] = pair_listen(s, i);
+	receive(s, listen[0], 0);
+	fds = pair_fds();
+	for (int i = 1; i < GENUINE; i++) {
+		uint64_t cpu0 = cpu_us(), rss0 = rss_kib(), count0 = tcp_engine.strangers;
+
+		while (__atomic_load_n(&shared->event, __ATOMIC_ACQUIRE) < (uint32_t)i) {
+			for (int k = i; k < LISTENERS; k++) {
+				CHECK_OK(s->net->ops->accept(s->net, listen[k], &comm, NULL));
+				CHECK(!comm);
+			}
+			CHECK(links() <= 1); /* that of the genuine peer before may still be closing */
+			if (pair_fds() > most)
+				most = pair_fds();
+			pair_sleep_ms(5);
+		}
+		cpu += cpu_us() - cpu0;
+		count += tcp_engine.strangers - count0;
+		if (rss_kib() > rss0 + rss)
+			rss = rss_kib() - rss0;
+		receive(s, listen[i], i);
+	}
+	/* Those that hang on are dropped by their deadline. */
+	for (uint64_t end = pair_now_ms() + PAIR_PATIENCE_MS; pair_now_ms() < end; pair_sleep_ms(20))
+		if (__atomic_load_n(&tcp_engine.strangers, __ATOMIC_RELAXED) >= (uint64_t)impostors)
+			break;
+	printf("%d impostors: %d strangers counted; %d us of CPU each, %d KiB more memory; %d descriptors, at most "
+	       "%d\n",
+	       impostors, (int)tcp_engine.strangers, (int)(cpu / (count ? count : 1)), (int)rss, fds, most);
+	fflush(stdout);
+	CHECK(tcp_engine.strangers >= (uint64_t)impostors);
+	CHECK(most <= fds + FDS_MORE);
+	if (!getenv("GANTRY_SANITIZED") || !*getenv("GANTRY_SANITIZED")) {
+		CHECK(rss < RSS_KIB_MORE);
+		CHECK(cpu < count * CPU_US_EACH);
+	}
+	/* The last listener has had no genuine peer: nobody else has come to it. */
+	CHECK_OK(s->net->ops->accept(s->net, listen[LISTENERS - 1], &comm, NULL));
+	CHECK(!comm);
+	for (int i = 0; i < LISTENERS; i++)
+		CHECK_OK(s->net->ops->close_listen(s->net, listen[i]));
+}
+
+/* ---- A ---- */
+
+static void client(struct pair_side *s)
+{
+	uint8_t *data = malloc(SIZE);
+
+	CHECK(data);
+	pair_init(s);
+	for (int i = 0; i < GENUINE; i++) {
+		void *comm;
+
+		while (__atomic_load_n(&shared->event, __ATOMIC_ACQUIRE) < (uint32_t)i)
+			pair_sleep_ms(1);
+		comm = pair_connect(s, i);
+		pair_fill(data, SIZE, (uint32_t)i);
+		pair_wait(s, pair_isend(s, comm, data, SIZE, 0));
+		pair_wait_step(s->shared, s->other, (uint32_t)i + 1);
+		CHECK_OK(s->net->ops->close_send(s->net, comm));
+	}
+	free(data);
+}
+
+/* ---- the impostors ---- */
+
+/* A hello that is right in everything. */
+static void forge(uint8_t out[WIRE_HELLO_SIZE], int listener, const struct wire_hello *genuine)
+{
+	struct wire_hello h = *genuine;
+	struct wire_handle to;
+
+	CHECK_OK(wire_handle_decode(shared->handle[1][listener], &to));
+	h.listener = to.listener;
+	memcpy(h.cookie, to.cookie, sizeof(h.cookie));
+	h.lane = 0;
+	for (size_t i = 0; i < sizeof(h.nonce); i++) {
+		h.nonce[i] = (uint8_t)(rand() >> 7);
+		h.session[i] = (uint8_t)(rand() >> 7);
+	}
+	wire_hello_encode(&h, out);
+}
+
+static void push(int fd, const void *data, size_t n)
+{
+	if (send(fd, data, n, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+		CHECK(errno == EPIPE || errno == ECONNRESET || errno == EAGAIN);
+}
+
+/* What B answers; nobody who has not proved itself is let in or told anything of use. */
+static void answer(int fd)
+{
+	struct timeval patience = {.tv_usec = 100000};
+	uint8_t in[WIRE_WELCOME_SIZE];
+	struct wire_welcome w;
+
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	if (recv(fd, in, sizeof(in), MSG_WAITALL) != (ssize_t)sizeof(in))
+		return;
+	CHECK_OK(wire_welcome_decode(in, &w));
+	CHECK(w.verdict == WIRE_CHALLENGE || w.verdict == WIRE_REFUSED_AUTH || w.verdict == WIRE_REFUSED_VERSION ||
+	      w.verdict == WIRE_REFUSED_LISTENER);
+	CHECK_EQ(w.naddrs, 0);
+}
+
+enum { KINDS = 16 };
+
+static void come(int fd, int kind, int listener, const uint8_t *recorded, const struct wire_hello *genuine)
+{
+	uint8_t hello[WIRE_HELLO_SIZE], noise[4096], frame[WIRE_FRAME_SIZE];
+	struct wire_frame f = {.kind = (uint8_t)(1 + rand() % (WIRE_KINDS - 1)), .lane = 1};
+
+	forge(hello, listener, genuine);
+	for (size_t i = 0; i < sizeof(noise); i++)
+		noise[i] = (uint8_t)(rand() >> 7);
+	wire_frame_encode(&f, frame);
+	switch (kind) {
+	case 0: /* a genuine hello, again */
+		push(fd, recorded, WIRE_HELLO_SIZE);
+		break;
+	case 1: /* and the proof that followed it */
+		push(fd, recorded, RELAY_FIRST);
+		break;
+	case 2: /* a fresh hello, and that proof */
+		push(fd, hello, sizeof(hello));
+		answer(fd);
+		push(fd, recorded + WIRE_HELLO_SIZE, WIRE_PROOF_SIZE);
+		answer(fd);
+		break;
+	case 3: /* and one that is made up */
+		push(fd, hello, sizeof(hello));
+		wire_proof_encode(noise, noise + 64);
+		push(fd, noise + 64, WIRE_PROOF_SIZE);
+		break;
+	case 4: /* another version */
+		hello[8]++;
+		push(fd, hello, sizeof(hello));
+		answer(fd);
+		break;
+	case 5: /* no secret */
+		hello[10] = WIRE_AUTH_COOKIE;
+		push(fd, hello, sizeof(hello));
+		answer(fd);
+		break;
+	case 6: /* other settings */
+		hello[13] ^= 1;
+		push(fd, hello, sizeof(hello));
+		break;
+	case 7: /* a lane of the genuine session */
+		memcpy(hello + 40, genuine->session, WIRE_SESSION_SIZE);
+		hello[11] = 1;
+		push(fd, hello, sizeof(hello));
+		push(fd, noise, WIRE_PROOF_SIZE);
+		break;
+	case 8: /* a lane of no session */
+		hello[11] = 1;
+		push(fd, hello, sizeof(hello));
+		break;
+	case 9: /* frames at once */
+		push(fd, frame, sizeof(frame));
+		break;
+	case 10: /* frames instead of a proof */
+		push(fd, hello, sizeof(hello));
+		push(fd, frame, sizeof(frame));
+		break;
+	case 11: /* half a hello */
+		push(fd, hello, sizeof(hello) / 2);
+		break;
+	case 12: /* half a proof */
+		push(fd, hello, sizeof(hello));
+		push(fd, recorded + WIRE_HELLO_SIZE, WIRE_PROOF_SIZE / 2);
+		break;
+	case 13: /* a lot more than it is asked for */
+		push(fd, hello, sizeof(hello));
+		push(fd, noise, sizeof(noise));
+		break;
+	case 14: /* a wrong cookie */
+		hello[30] ^= 1;
+		push(fd, hello, sizeof(hello));
+		answer(fd);
+		break;
+	case 15: /* a proof first */
+		push(fd, recorded + WIRE_HELLO_SIZE, WIRE_PROOF_SIZE);
+		break;
+	}
+}
+
+static void come_all(int n)
+{
+	struct sockaddr_in to = relay.to;
+	int held[HELD];
+	struct wire_hello genuine;
+	uint8_t recorded[RELAY_FIRST];
+
+	memcpy(recorded, relay.conns[0].first, sizeof(recorded));
+	CHECK_OK(wire_hello_decode(recorded, &genuine));
+	memset(held, 0xff, sizeof(held));
+	for (int i = 0; i < n; i++) {
+		int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), slot = i % HELD;
+
+		CHECK(fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0);
+		come(fd, i % KINDS, i / KINDS % LISTENERS, recorded, &genuine);
+		if (held[slot] >= 0)
+			close(held[slot]);
+		held[slot] = fd; /* most stay for a while, some leave at once */
+		if (rand() % 4 == 0) {
+			close(fd);
+			held[slot] = -1;
+		}
+	}
+	for (int i = 0; i < HELD; i++)
+		if (held[i] >= 0)
+			close(held[i]);
+}
+
+int main(int argc, char **argv)
+{
+	int failures = 0;
+	pid_t a, b;
+
+	if (!GANTRY_HAVE_OPENSSL)
+		SKIP("this build has no OpenSSL to authenticate with");
+	shared = pair_share();
+	impostors = argc > 1 ? atoi(argv[1]) : 10000;
+	relay_listen(&relay, relay_free_port());
+	a = pair_fork(client, shared, 0, NULL);
+	b = pair_fork(server, shared, 1, NULL);
+	relay_start(&relay);
+	for (uint32_t i = 1; i < GENUINE; i++) {
+		pair_wait_step(shared, 1, i);
+		come_all(impostors / (GENUINE - 1));
+		__atomic_store_n(&shared->event, i, __ATOMIC_RELEASE);
+	}
+	failures += pair_reap(a, 0);
+	failures += pair_reap(b, 0);
+	return failures != 0;
+}

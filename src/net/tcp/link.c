@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/event.h"
+#include "base/hmac.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "net/devmem/pool.h"
@@ -43,6 +44,7 @@ gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link)
 	if (!l->lanes)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for %d lanes", nlanes);
 	l->nlanes = nlanes;
+	TRY(gantry_random_bytes(&l->cover_key, sizeof(l->cover_key)));
 	for (int i = 0; i < nlanes; i++) {
 		struct tcp_lane *lane = &l->lanes[i];
 

@@ -106,6 +106,8 @@ struct tcp_slot {
 	uint64_t size;
 	uint64_t total;
 	uint64_t begun, got; /* bytes of pieces that have begun to arrive, and that have arrived */
+	uint64_t seq;	     /* among bulk messages, as the first piece said */
+	uint64_t cover;	     /* of the pieces that have arrived: match.c */
 	uint32_t tag, index;
 	uint8_t started, complete;
 };
@@ -237,6 +239,7 @@ struct tcp_link {
 	int initiator; /* this side opened the sockets */
 	int same_host;
 	int crc;
+	uint64_t cover_key; /* random: match.c */
 	int splice, msg_zerocopy;
 	uint32_t eager_max, peer_window;
 	/* Payload lands in device memory: bulk lanes towards that side carry nothing else, headers go ahead on lane 0.

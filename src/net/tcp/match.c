@@ -36,6 +36,41 @@ int tcp_match_fits(struct tcp_link *l, uint64_t total, const struct tcp_slot *sl
 	return 0;
 }
 
+/*
+ * Do the pieces of a message cover it exactly once? In constant memory, whatever their order. h maps a place in the
+ * message to a random-looking number (cover_key is the link's secret, so a peer cannot look for places that collide). A
+ * piece [a, b) adds h(b) - h(a); pieces that follow one another cancel at their common border, and those that cover the
+ * message add up to h(total) - h(0).
+ *
+ * Conversely, let the sum be that. Then, but for an accident of about 2^-64, the places themselves cancel: every place
+ * between is the begin of as many pieces as it is the end of, 0 is the begin of one more, and total the end of one
+ * more. Pieces as edges of a graph then are one path from 0 to total and otherwise closed walks; but an edge goes
+ * forward, because no piece is empty, and there is no closed walk. One path from 0 to total has every byte once.
+ */
+static uint64_t cover_hash(const struct tcp_link *l, uint64_t at)
+{
+	uint64_t x = at ^ l->cover_key; /* then the finalizer of splitmix64 */
+
+	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+	x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+	return x ^ (x >> 31);
+}
+
+static uint64_t cover_of(const struct tcp_link *l, uint64_t from, uint64_t to)
+{
+	return cover_hash(l, to) - cover_hash(l, from);
+}
+
+/* -1: the pieces of the message, all of which have come, are not what the message is made of. */
+static int check_cover(struct tcp_link *l, const struct tcp_slot *slot)
+{
+	if (slot->cover == cover_of(l, 0, slot->total))
+		return 0;
+	tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL,
+			     "the pieces of message %u of tag %u do not cover it exactly once", slot->index, slot->tag);
+	return -1;
+}
+
 int tcp_match_begin(struct tcp_link *l, const struct wire_frame *f, struct tcp_recv *recv, struct tcp_slot *slot)
 {
 	struct tcp_tag *t = tcp_tag_of(&l->rx_tags, f->tag);
@@ -52,7 +87,8 @@ int tcp_match_begin(struct tcp_link *l, const struct wire_frame *f, struct tcp_r
 	if (!tcp_match_fits(l, f->total, slot))
 		return -1;
 	/* Checked before a byte is written: pieces may neither repeat nor disagree. */
-	if (slot->complete || (slot->started && slot->total != f->total) || f->length > f->total - slot->begun) {
+	if (slot->complete || (slot->started && (slot->total != f->total || slot->seq != f->seq)) ||
+	    f->length > f->total - slot->begun) {
 		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "the pieces of message %u of tag %u do not add up",
 				     f->index, f->tag);
 		return -1;
@@ -61,21 +97,27 @@ int tcp_match_begin(struct tcp_link *l, const struct wire_frame *f, struct tcp_r
 		return -1;
 	slot->started = 1;
 	slot->total = f->total;
+	slot->seq = f->seq;
 	slot->begun += f->length;
 	return 0;
+}
+
+static int bulk_is_done(const struct tcp_link *l, uint64_t seq)
+{
+	return l->done_bits[seq % LINK_DONE_BITS / 64] >> (seq % 64) & 1;
 }
 
 /* The last piece of a bulk message has come. */
 static int bulk_whole(struct tcp_link *l, const struct wire_frame *f)
 {
-	int rc = 0;
-
-	if (f->seq - l->done >= LINK_DONE_BITS) {
-		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "message number out of range");
-		rc = -1;
-	} else {
-		tcp_match_bulk_done(l, f->seq);
+	if (f->seq - l->done >= LINK_DONE_BITS || bulk_is_done(l, f->seq)) {
+		tcp_link_fail_locked(
+			l, 1, GANTRY_ERR_PROTOCOL,
+			"message %u of tag %u has number %llu, which is taken or out of range (%llu are done)",
+			f->index, f->tag, (unsigned long long)f->seq, (unsigned long long)l->done);
+		return -1;
 	}
+	tcp_match_bulk_done(l, f->seq);
 	l->bulk_received++;
 	if (f->seq >= l->newest_bulk) {
 		l->newest_bulk = f->seq;
@@ -87,18 +129,24 @@ static int bulk_whole(struct tcp_link *l, const struct wire_frame *f)
 	if ((f->flags & WIRE_FLAG_ACK) && f->seq + 1 > l->ack_upto)
 		l->ack_upto = f->seq + 1;
 	__atomic_store_n(&l->bulk_hint, l->ahead_rx != 0, __ATOMIC_RELAXED);
-	return rc;
+	return 0;
 }
 
 int tcp_match_end(struct tcp_link *l, const struct wire_frame *f, struct tcp_recv *recv, struct tcp_slot *slot)
 {
+	int whole = f->length == slot->total; /* then it is the only piece, since all of them have no more bytes */
+
 	slot->got += f->length;
 	if (f->flags & WIRE_FLAG_EAGER)
 		l->consumed += f->length + WIRE_FRAME_SIZE;
+	if (!whole)
+		slot->cover += cover_of(l, f->offset, f->offset + f->length);
 	if (slot->got != slot->total)
 		return 0;
+	if ((!whole && check_cover(l, slot)) || (!(f->flags & WIRE_FLAG_EAGER) && bulk_whole(l, f)))
+		return -1;
 	tcp_match_complete(l, recv, slot);
-	return f->flags & WIRE_FLAG_EAGER ? 0 : bulk_whole(l, f);
+	return 0;
 }
 
 void tcp_match_complete(struct tcp_link *l, struct tcp_recv *recv, struct tcp_slot *slot)

@@ -2,9 +2,11 @@
  * Foreign bytes to the decoders of handle, hello, welcome, proof and frame. The first byte picks one, the rest is its
  * input, zeros behind it. What a decoder accepts is in range and survives being encoded and decoded again.
  */
+#include <endian.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/crc32c.h"
 #include "net/tcp/wire.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -100,24 +102,43 @@ static void proof(const uint8_t *in)
 	MUST(memcmp(in, out, sizeof(out)) == 0);
 }
 
-static void frame(const uint8_t *in)
+static void frame_of(const uint8_t *in, int crc)
 {
 	struct wire_frame f;
 	uint8_t out[WIRE_FRAME_SIZE];
 
-	if (wire_frame_decode(in, &f) != GANTRY_OK)
+	if (wire_frame_decode(in, crc, &f) != GANTRY_OK)
 		return;
 	MUST(f.kind >= WIRE_DATA && f.kind < WIRE_KINDS);
 	MUST(!(f.flags & ~WIRE_FLAGS));
 	if (f.kind == WIRE_AHEAD)
-		MUST(f.length && f.lane >= 1 && f.lane < WIRE_MAX_LANES &&
-		     !(f.flags & (WIRE_FLAG_EAGER | WIRE_FLAG_CRC)));
+		MUST(f.length && f.lane >= 1 && f.lane < WIRE_MAX_LANES && !(f.flags & WIRE_FLAG_EAGER));
+	if (f.flags & WIRE_FLAG_EAGER && f.kind == WIRE_DATA)
+		MUST(f.offset == 0 && f.length == f.total);
+	MUST(!(f.flags & WIRE_FLAG_CRC) == !crc);
 	if (f.kind == WIRE_DATA || f.kind == WIRE_AHEAD)
 		MUST(f.offset <= f.total && f.length <= f.total && f.offset + f.length <= f.total);
 	else
 		MUST(f.length <= (f.kind == WIRE_ERROR ? WIRE_ERROR_TEXT_MAX : 0));
-	wire_frame_encode(&f, out);
+	wire_frame_encode(&f, crc, out);
+	if (!crc) /* a sum that was not agreed on means nothing */
+		memcpy(out + 40, in + 40, 4);
 	MUST(memcmp(in, out, WIRE_FRAME_SIZE) == 0);
+}
+
+/* Without checksums; with them, most likely wrong; and with the right one. */
+static void frame(const uint8_t *in)
+{
+	uint8_t summed[WIRE_FRAME_SIZE];
+	uint32_t sum;
+
+	frame_of(in, 0);
+	frame_of(in, 1);
+	memcpy(summed, in, sizeof(summed));
+	summed[1] |= WIRE_FLAG_CRC;
+	sum = htole32(gantry_crc32c(gantry_crc32c(0, summed, 40), summed + 44, 4));
+	memcpy(summed + 40, &sum, 4);
+	frame_of(summed, 1);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -3,7 +3,10 @@
  * requests are tested. The link may fail, that is its right. It must not crash, hang, write beside a receive buffer, or
  * write into one that it has already reported as done.
  *
- * The input is a sequence of steps, an operation byte and its arguments:
+ * An input whose first byte is 0x80 or more is for a link with checksums. From 0xc0 on they are made right for whatever
+ * looks like a frame, so that the input gets past them.
+ *
+ * The rest of the input is a sequence of steps, an operation byte and its arguments:
  *   0 lane n bytes    raw bytes to a lane
  *   1 lane ...        a frame whose fields are the next 10 bytes, small values; its payload is up to later steps
  *   2 size tags       posts a receive, of one buffer or a group
@@ -34,10 +37,11 @@ static struct {
 	int nboxes;
 	void *sends[8];
 	int nsends, closed_rx, closed_tx;
+	struct pair_config config;
+	int sums; /* to be made right */
 } run;
 
-static const struct pair_config config = {.nlanes = LANES, .eager_max = 32};
-static uint8_t send_data[256];
+static uint8_t send_data[256], filler[256];
 
 static uint8_t next(void)
 {
@@ -62,6 +66,37 @@ static void give(int lane, const uint8_t *bytes, size_t n)
 	}
 }
 
+/* The sums of the frame that n bytes begin with, if they do. Returns its size, as far as it is here. */
+static size_t put_sums(uint8_t *b, size_t n)
+{
+	struct pair_frame f;
+	size_t here = 0;
+
+	if (n < WIRE_FRAME_SIZE || b[2] != 'G' || b[3] != 'T')
+		return n;
+	f = pair_frame_get(b);
+	f.flags |= WIRE_FLAG_CRC;
+	f.crc = 0;
+	if (f.kind == WIRE_DATA || f.kind == WIRE_ERROR) {
+		here = n - WIRE_FRAME_SIZE < f.length ? n - WIRE_FRAME_SIZE : f.length;
+		f.payload_crc = pair_crc(0, b + WIRE_FRAME_SIZE, here);
+		if (f.length - here <= sizeof(filler)) /* the rest comes from step 5, if at all */
+			f.payload_crc = pair_crc(f.payload_crc, filler, f.length - here);
+	}
+	pair_frame_put(b, &f);
+	return WIRE_FRAME_SIZE + here;
+}
+
+static void give_summed(int lane, const uint8_t *bytes, size_t n)
+{
+	uint8_t b[256];
+
+	memcpy(b, bytes, n);
+	for (size_t at = 0; run.sums && at < n;)
+		at += put_sums(b + at, n - at);
+	give(lane, b, n);
+}
+
 static void give_frame(int lane)
 {
 	struct pair_frame f = {0};
@@ -75,13 +110,13 @@ static void give_frame(int lane)
 	f.total = next();
 	f.tag = next() & 3;
 	f.index = next() & 7;
-	f.crc = next();
+	f.done_bits = next();
 	if (next() & 1) /* mostly a whole message */
 		f.total = f.offset + f.length;
 	if (f.kind == WIRE_AHEAD)
-		f.lane = f.crc & 3;
+		f.lane &= 3;
 	pair_frame_put(b, &f);
-	give(lane, b, sizeof(b));
+	give_summed(lane, b, sizeof(b));
 }
 
 static void post(void)
@@ -178,7 +213,7 @@ static void close_something(void)
 
 static void step(void)
 {
-	uint8_t op = next(), filler[256];
+	uint8_t op = next();
 	int lane;
 	size_t n;
 
@@ -188,7 +223,7 @@ static void step(void)
 		n = next();
 		if (n > (size_t)(run.end - run.at))
 			n = (size_t)(run.end - run.at);
-		give(lane, run.at, n);
+		give_summed(lane, run.at, n);
 		run.at += n;
 		break;
 	case 1:
@@ -208,7 +243,6 @@ static void step(void)
 	case 5:
 		lane = next() % LANES;
 		n = next();
-		memset(filler, 0x41, sizeof(filler));
 		give(lane, filler, n);
 		break;
 	case 6:
@@ -229,13 +263,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	memset(&run, 0, sizeof(run));
 	run.at = data;
 	run.end = data + size;
-	run.l = pair_raw(&config, run.raw);
+	run.config = (struct pair_config){.nlanes = LANES, .eager_max = 32};
+	memset(filler, 0x41, sizeof(filler));
+	if (size && data[0] >= 0x80) {
+		run.config.crc = 1;
+		run.sums = next() >= 0xc0;
+	}
+	run.l = pair_raw(&run.config, run.raw);
 	for (int i = 0; i < MAX_STEPS && run.at < run.end; i++)
 		step();
 	for (int i = 0; i < 4; i++)
 		work();
 	for (int i = 0; i < run.nboxes; i++)
 		check_box(&run.boxes[i]);
-	pair_raw_free(&config, run.l, run.raw);
+	pair_raw_free(&run.config, run.l, run.raw);
 	return 0;
 }

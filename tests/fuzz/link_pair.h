@@ -135,8 +135,26 @@ struct pair_frame {
 	uint8_t kind, flags;
 	uint32_t length;
 	uint64_t seq, offset, total;
-	uint32_t tag, index, crc, lane;
+	uint32_t tag, index;
+	uint32_t crc; /* of the header; 0: the right one, if the flag is set */
+	union {
+		uint32_t payload_crc, done_bits, lane;
+	};
 };
+
+/* CRC32C, bit by bit. A running sum: begin with 0. */
+static inline uint32_t pair_crc(uint32_t crc, const void *data, size_t n)
+{
+	const uint8_t *p = data;
+
+	crc = ~crc;
+	for (size_t i = 0; i < n; i++) {
+		crc ^= p[i];
+		for (int bit = 0; bit < 8; bit++)
+			crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78 : 0);
+	}
+	return ~crc;
+}
 
 static inline void pair_put(uint8_t *p, uint64_t v, int bytes)
 {
@@ -167,6 +185,8 @@ static inline size_t pair_frame_put(uint8_t *out, const struct pair_frame *f)
 	pair_put(out + 36, f->index, 4);
 	pair_put(out + 40, f->crc, 4);
 	pair_put(out + 44, f->lane, 4);
+	if ((f->flags & WIRE_FLAG_CRC) && !f->crc)
+		pair_put(out + 40, pair_crc(pair_crc(0, out, 40), out + 44, 4), 4);
 	return 48;
 }
 

@@ -98,6 +98,7 @@ static inline void say_state(struct receiver *r, uint32_t tag, uint32_t posted, 
 		.kind = WIRE_STATE, .seq = r->done, .offset = consumed, .total = 1, .tag = tag, .index = posted};
 	uint8_t b[48];
 
+	f.flags = r->config->crc ? WIRE_FLAG_CRC : 0;
 	pair_frame_put(b, &f);
 	CHECK_EQ(send(r->raw[0], b, 48, MSG_NOSIGNAL), 48);
 }
@@ -161,6 +162,8 @@ static inline void on_frame(struct receiver *r, const uint8_t *b, const struct p
 	uint32_t lane = f->lane;
 
 	CHECK_EQ(r->ends, 0); /* nothing follows CLOSE */
+	CHECK_EQ(f->flags & WIRE_FLAG_CRC, r->config->crc ? WIRE_FLAG_CRC : 0);
+	CHECK_EQ(f->crc, r->config->crc ? pair_crc(pair_crc(0, b, 40), b + 44, 4) : 0);
 	switch (f->kind) {
 	case WIRE_DATA:
 		CHECK(f->flags & WIRE_FLAG_EAGER);
@@ -173,8 +176,7 @@ static inline void on_frame(struct receiver *r, const uint8_t *b, const struct p
 		break;
 	case WIRE_AHEAD:
 		CHECK(lane >= 1 && lane < (uint32_t)r->config->nlanes);
-		CHECK_EQ(f->crc, 0);
-		CHECK_EQ(f->flags & ~(WIRE_FLAG_ACK | WIRE_FLAG_DEEP), 0);
+		CHECK_EQ(f->flags & ~(WIRE_FLAG_ACK | WIRE_FLAG_DEEP | WIRE_FLAG_CRC), 0);
 		m = message_of(r, f);
 		m->bulk = 1;
 		m->seq = f->seq;

@@ -316,7 +316,7 @@ static void checksum(void)
 				       .total = bulk ? 900 : 9,
 				       .offset = bulk ? 18 : 0,
 				       .tag = 6,
-				       .crc = 0xe3069283};
+				       .payload_crc = 0xe3069283};
 		uint8_t b[48 + 9], in[900], out[1024];
 		gantry_result r = GANTRY_OK;
 		void *request = irecv(l, in, 900, 6);

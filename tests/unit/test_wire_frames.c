@@ -1,4 +1,5 @@
 /* The bytes on the wire, as in test_wire.c: frames. */
+#include "fuzz/link_pair.h"
 #include "wire_util.h"
 
 static void check_frame_layout(void)
@@ -8,32 +9,31 @@ static void check_frame_layout(void)
 
 	memset(&f, 0, sizeof(f));
 	f.kind = WIRE_DATA;
-	f.flags = WIRE_FLAG_CRC | WIRE_FLAG_ACK;
+	f.flags = WIRE_FLAG_ACK;
 	f.length = 0x01020304;
 	f.seq = 0x1112131415161718;
 	f.offset = 0x2122232425262728;
 	f.total = 0x3132333435363738;
 	f.tag = 0x41424344;
 	f.index = 0x51525354;
-	f.crc = 0x61626364;
-	f.lane = 0x71727374;
+	f.payload_crc = 0x71727374;
 	CHECK_EQ(WIRE_FRAME_SIZE, 48);
 	memset(b, 0xee, sizeof(b));
-	wire_frame_encode(&f, b);
-	CHECK_BYTES(b,
-		    "\x01\x09GT\x04\x03\x02\x01\x18\x17\x16\x15\x14\x13\x12\x11\x28\x27\x26\x25\x24\x23\x22\x21"
-		    "\x38\x37\x36\x35\x34\x33\x32\x31\x44\x43\x42\x41\x54\x53\x52\x51\x64\x63\x62\x61\x74\x73\x72\x71");
+	wire_frame_encode(&f, 0, b);
+	CHECK_BYTES(b, "\x01\x08GT\x04\x03\x02\x01\x18\x17\x16\x15\x14\x13\x12\x11\x28\x27\x26\x25\x24\x23\x22\x21"
+		       "\x38\x37\x36\x35\x34\x33\x32\x31\x44\x43\x42\x41\x54\x53\x52\x51\0\0\0\0\x74\x73\x72\x71");
 	memset(&back, 0, sizeof(back));
-	CHECK_OK(wire_frame_decode(b, &back));
+	CHECK_OK(wire_frame_decode(b, 0, &back));
 	CHECK_EQ(back.kind, 1);
-	CHECK_EQ(back.flags, 9);
+	CHECK_EQ(back.flags, 8);
 	CHECK_EQ(back.length, 0x01020304);
 	CHECK_EQ(back.seq, 0x1112131415161718);
 	CHECK_EQ(back.offset, 0x2122232425262728);
 	CHECK_EQ(back.total, 0x3132333435363738);
 	CHECK_EQ(back.tag, 0x41424344);
 	CHECK_EQ(back.index, 0x51525354);
-	CHECK_EQ(back.crc, 0x61626364);
+	CHECK_EQ(back.payload_crc, 0x71727374);
+	CHECK_EQ(back.done_bits, 0x71727374);
 	CHECK_EQ(back.lane, 0x71727374);
 	/* The numbers of kinds and flags are part of the format. */
 	CHECK_EQ(WIRE_DATA, 1);
@@ -49,13 +49,69 @@ static void check_frame_layout(void)
 	CHECK_EQ(WIRE_FLAG_DEEP, 16);
 }
 
+/* With checksums: the flag, and the sum of the 44 other bytes; every bit of the 48 is covered. */
+static void check_sums(void)
+{
+	uint8_t plain[WIRE_FRAME_SIZE], b[WIRE_FRAME_SIZE];
+
+	for (uint8_t kind = WIRE_DATA; kind < WIRE_KINDS; kind++) {
+		struct wire_frame f = {.kind = kind,
+				       .seq = 0x0102030405060708,
+				       .tag = 0xfffffffe,
+				       .index = 77,
+				       .lane = 3}, /* or what the kind calls it */
+			back;
+
+		f.length = f.total = kind == WIRE_DATA || kind == WIRE_AHEAD ? 100 : 0;
+		wire_frame_encode(&f, 0, plain);
+		wire_frame_encode(&f, 1, b);
+		CHECK_EQ(plain[1], 0);
+		CHECK_EQ(b[1], 1);
+		plain[1] = 1;
+		CHECK_EQ(pair_get(plain + 40, 4), 0);
+		CHECK_EQ(pair_get(b + 40, 4), pair_crc(pair_crc(0, b, 40), b + 44, 4));
+		memcpy(plain + 40, b + 40, 4);
+		CHECK(memcmp(plain, b, sizeof(b)) == 0); /* nothing else differs */
+		memset(&back, 0, sizeof(back));
+		CHECK_OK(wire_frame_decode(b, 1, &back));
+		CHECK_EQ(back.kind, kind);
+		CHECK_EQ(back.flags, 1);
+		CHECK_EQ(back.lane, 3);
+		/* With a sum where none was agreed on; without one where it was; a right sum, but no flag. */
+		CHECK_EQ(wire_frame_decode(b, 0, &back), GANTRY_ERR_PROTOCOL);
+		wire_frame_encode(&f, 0, plain);
+		CHECK_EQ(wire_frame_decode(plain, 1, &back), GANTRY_ERR_CORRUPT);
+		pair_put(plain + 40, pair_crc(pair_crc(0, plain, 40), plain + 44, 4), 4);
+		CHECK_EQ(wire_frame_decode(plain, 1, &back), GANTRY_ERR_PROTOCOL);
+		for (int bit = 0; bit < 8 * WIRE_FRAME_SIZE; bit++) {
+			b[bit / 8] ^= (uint8_t)(1 << bit % 8);
+			CHECK_EQ(wire_frame_decode(b, 1, &back), GANTRY_ERR_CORRUPT);
+			b[bit / 8] ^= (uint8_t)(1 << bit % 8);
+		}
+	}
+}
+
 static gantry_result decoded(uint8_t kind, uint32_t length, uint64_t offset, uint64_t total)
 {
 	struct wire_frame f = {.kind = kind, .length = length, .offset = offset, .total = total}, back;
 	uint8_t b[WIRE_FRAME_SIZE];
 
-	wire_frame_encode(&f, b);
-	return wire_frame_decode(b, &back);
+	wire_frame_encode(&f, 0, b);
+	return wire_frame_decode(b, 0, &back);
+}
+
+static gantry_result decoded_eager(uint32_t length, uint64_t offset, uint64_t total)
+{
+	struct wire_frame f = {.kind = WIRE_DATA,
+			       .flags = WIRE_FLAG_EAGER,
+			       .length = length,
+			       .offset = offset,
+			       .total = total},
+			  back;
+	uint8_t b[WIRE_FRAME_SIZE];
+
+	wire_frame_encode(&f, 0, b);
+	return wire_frame_decode(b, 0, &back);
 }
 
 /* The header of a piece that travels alone: never empty, never eager, always of a bulk lane. */
@@ -66,8 +122,8 @@ static gantry_result decoded_ahead(uint8_t flags, uint32_t lane, uint32_t length
 	struct wire_frame back;
 	uint8_t b[WIRE_FRAME_SIZE];
 
-	wire_frame_encode(&f, b);
-	return wire_frame_decode(b, &back);
+	wire_frame_encode(&f, 0, b);
+	return wire_frame_decode(b, 0, &back);
 }
 
 static void check_ahead(void)
@@ -79,7 +135,6 @@ static void check_ahead(void)
 	CHECK_OK(decoded_ahead(WIRE_FLAG_ACK | WIRE_FLAG_DEEP, 1, 5, 5, 10));
 	CHECK_OK(decoded_ahead(0, 1, 1, UINT64_MAX - 1, UINT64_MAX));
 	CHECK_EQ(decoded_ahead(WIRE_FLAG_EAGER, 1, 5, 5, 10), GANTRY_ERR_PROTOCOL);
-	CHECK_EQ(decoded_ahead(WIRE_FLAG_CRC, 1, 5, 5, 10), GANTRY_ERR_PROTOCOL);
 	CHECK_EQ(decoded_ahead(0, 1, 0, 0, 0), GANTRY_ERR_PROTOCOL);
 	CHECK_EQ(decoded_ahead(0, 1, 0, 5, 10), GANTRY_ERR_PROTOCOL);
 	CHECK_EQ(decoded_ahead(0, 1, 6, 5, 10), GANTRY_ERR_PROTOCOL);
@@ -92,23 +147,23 @@ static void check_frame_refusals(void)
 	struct wire_frame f = {.kind = WIRE_STATE}, back = {.tag = 77};
 	uint8_t b[WIRE_FRAME_SIZE];
 
-	wire_frame_encode(&f, b);
-	CHECK_OK(wire_frame_decode(b, &back));
+	wire_frame_encode(&f, 0, b);
+	CHECK_OK(wire_frame_decode(b, 0, &back));
 	back.tag = 77;
 	for (int kind = 0; kind < 256; kind++) {
 		b[0] = (uint8_t)kind;
-		CHECK_EQ(wire_frame_decode(b, &back) == GANTRY_OK, kind >= 1 && kind <= 5); /* AHEAD needs more */
+		CHECK_EQ(wire_frame_decode(b, 0, &back) == GANTRY_OK, kind >= 1 && kind <= 5); /* AHEAD needs more */
 	}
 	b[0] = WIRE_STATE;
 	back.tag = 77;
 	for (int bit = 5; bit < 8; bit++) {
 		b[1] = (uint8_t)(1 << bit);
-		CHECK_EQ(wire_frame_decode(b, &back), GANTRY_ERR_PROTOCOL);
+		CHECK_EQ(wire_frame_decode(b, 0, &back), GANTRY_ERR_PROTOCOL);
 	}
 	b[1] = 0;
 	for (int bit = 0; bit < 16; bit++) {
 		b[2 + bit / 8] ^= (uint8_t)(1 << bit % 8);
-		CHECK_EQ(wire_frame_decode(b, &back), GANTRY_ERR_PROTOCOL);
+		CHECK_EQ(wire_frame_decode(b, 0, &back), GANTRY_ERR_PROTOCOL);
 		b[2 + bit / 8] ^= (uint8_t)(1 << bit % 8);
 	}
 	CHECK_EQ(back.tag, 77); /* outputs are written only on success */
@@ -129,6 +184,12 @@ static void check_frame_refusals(void)
 	CHECK_EQ(decoded(WIRE_DATA, 0, 0, 10), GANTRY_ERR_PROTOCOL);
 	CHECK_EQ(decoded(WIRE_DATA, 0, 1, 0), GANTRY_ERR_PROTOCOL);
 
+	/* An eager message is one piece. */
+	CHECK_OK(decoded_eager(0, 0, 0));
+	CHECK_OK(decoded_eager(10, 0, 10));
+	CHECK_EQ(decoded_eager(9, 0, 10), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded_eager(5, 5, 10), GANTRY_ERR_PROTOCOL);
+
 	CHECK_OK(decoded(WIRE_ERROR, 0, 0, 0));
 	CHECK_OK(decoded(WIRE_ERROR, 512, 7, 3));
 	CHECK_EQ(decoded(WIRE_ERROR, 513, 0, 0), GANTRY_ERR_PROTOCOL);
@@ -143,6 +204,7 @@ static void check_frame_refusals(void)
 int main(void)
 {
 	check_frame_layout();
+	check_sums();
 	check_frame_refusals();
 	check_ahead();
 	printf("ok\n");

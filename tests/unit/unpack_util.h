@@ -140,8 +140,8 @@ static inline void say_frame(struct world *w, struct pair_frame f, uint32_t lane
 {
 	uint8_t header[48];
 
+	f.lane = lane;
 	pair_frame_put(header, &f);
-	pair_put(header + 44, lane, 4);
 	say(w, 0, header, sizeof(header));
 }
 

@@ -203,11 +203,10 @@ static int pull(struct tcp_lane *lane, int *ret_given)
 		tcp_control_flush(l);
 		return 1;
 	}
-	if (l->crc) {
-		f.flags |= WIRE_FLAG_CRC;
-		f.crc = gantry_crc32c(0, tx->data, (size_t)tx->length);
-	}
-	wire_frame_encode(&f, tx->header);
+	if (l->crc)
+		f.payload_crc = tx->send->vec.n ? tcp_vec_crc(&tx->send->vec, &tx->at, tx->length)
+						: gantry_crc32c(0, tx->data, tx->length);
+	wire_frame_encode(&f, l->crc, tx->header);
 	tx->header_left = WIRE_FRAME_SIZE;
 	return 1;
 }

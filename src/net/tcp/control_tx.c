@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include "base/clock.h"
+#include "base/crc32c.h"
 #include "base/event.h"
 #include "net/tcp/link.h"
 
@@ -20,7 +21,7 @@ static void add_iov(struct tcp_link *l, const void *base, size_t len)
 
 static int add_control(struct tcp_link *l, int n, const struct wire_frame *f)
 {
-	wire_frame_encode(f, l->control[n]);
+	wire_frame_encode(f, l->crc, l->control[n]);
 	add_iov(l, l->control[n], WIRE_FRAME_SIZE);
 	return n + 1;
 }
@@ -44,7 +45,7 @@ static int add_state(struct tcp_link *l, int n, const struct tcp_tag *t)
 		.kind = WIRE_STATE,
 		.seq = l->done,
 		.offset = l->consumed,
-		.crc = done_behind(l),
+		.done_bits = done_behind(l),
 		.tag = t ? t->tag : 0,
 		.index = t ? t->posted : 0,
 		.total = t ? 1 : 0, /* 1: tag and index are set */
@@ -116,7 +117,7 @@ int tcp_ahead_room(const struct tcp_link *l)
 
 void tcp_ahead_put(struct tcp_link *l, const struct wire_frame *f)
 {
-	wire_frame_encode(f, l->ahead[(l->ahead_head + l->ahead_n) % LINK_AHEAD]);
+	wire_frame_encode(f, l->crc, l->ahead[(l->ahead_head + l->ahead_n) % LINK_AHEAD]);
 	l->ahead_n++;
 	__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
 }
@@ -146,6 +147,7 @@ static int collect_ends(struct tcp_link *l, int n)
 				&(struct wire_frame){.kind = WIRE_ERROR,
 						     .tag = l->error,
 						     .length = (uint32_t)len,
+						     .payload_crc = l->crc ? gantry_crc32c(0, l->control_text, len) : 0,
 						     .offset = l->error_sent_bytes,
 						     .total = l->error_recv_bytes});
 		add_iov(l, l->control_text, len);

@@ -39,10 +39,11 @@ static void on_state(struct tcp_link *l, const struct wire_frame *f)
 		if (l->window_blocked)
 			__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
 	}
-	if (f->seq < l->peer_done || f->seq > l->next_seq || (f->seq == l->peer_done && f->crc == l->peer_done_bits))
+	if (f->seq < l->peer_done || f->seq > l->next_seq ||
+	    (f->seq == l->peer_done && f->done_bits == l->peer_done_bits))
 		return;
 	l->peer_done = f->seq;
-	l->peer_done_bits = f->crc;
+	l->peer_done_bits = f->done_bits;
 	gantry_list_each_safe (pos, &l->unacked) {
 		struct tcp_send *s = gantry_container(pos, struct tcp_send, head.node);
 
@@ -109,7 +110,7 @@ static int begin_early(struct tcp_lane *lane)
 	const struct wire_frame *f = &rx->frame;
 	struct tcp_early *e;
 
-	if (!(f->flags & WIRE_FLAG_EAGER) || f->length != f->total || f->total > LINK_WINDOW ||
+	if (!(f->flags & WIRE_FLAG_EAGER) || f->total > LINK_WINDOW ||
 	    l->early_bytes + f->total + WIRE_FRAME_SIZE > LINK_WINDOW) {
 		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "lane %d: data for a receive that was not posted",
 				     lane->index);
@@ -154,7 +155,7 @@ static int begin_data(struct tcp_lane *lane, int force)
 		rc = begin_early(lane);
 	} else if (tcp_land_needed(rx->recv)) {
 		rx->target = TCP_TO_LAND;
-		rx->unlanded = rx->land_crc = 0;
+		rx->unlanded = 0;
 	} else if (rx->recv->vec.n) {
 		rx->target = TCP_TO_VEC;
 		tcp_vec_seek(&rx->recv->vec, f->offset, &rx->vec);
@@ -162,7 +163,6 @@ static int begin_data(struct tcp_lane *lane, int force)
 		rx->target = TCP_TO_SLOT;
 		rx->dst = f->length ? rx->slot->data + f->offset : NULL;
 	}
-	rx->payload = rx->dst;
 	return rc;
 }
 
@@ -172,26 +172,28 @@ int tcp_frames_land(struct tcp_lane *lane, const uint8_t *data, uint32_t n, uint
 	struct tcp_lane_rx *rx = &lane->rx;
 	const struct wire_frame *f = &rx->frame;
 
-	if (f->flags & WIRE_FLAG_CRC)
-		rx->land_crc = gantry_crc32c(rx->land_crc, data, n);
 	return tcp_land_host(lane->link, rx->recv, rx->slot, data, n, f->offset + f->length - left);
 }
 
+/* All payload of the frame has come: is it what was sent? Before anything is said to be done. */
 static int check_crc(struct tcp_lane *lane)
 {
-	struct tcp_lane_rx *rx = &lane->rx;
-	const struct wire_frame *f = &rx->frame;
-	uint32_t crc;
+	const struct wire_frame *f = &lane->rx.frame;
+	uint32_t crc = lane->rx.crc;
 
-	if (!(f->flags & WIRE_FLAG_CRC) || rx->target > TCP_TO_LAND)
+	if (!lane->link->crc || crc == f->payload_crc)
 		return 0;
-	crc = rx->target == TCP_TO_LAND ? rx->land_crc : gantry_crc32c(0, rx->payload, f->length);
-	if (crc == f->crc)
-		return 0;
-	tcp_link_fail_locked(
-		lane->link, 1, GANTRY_ERR_CORRUPT,
-		"checksum mismatch on lane %d, message %u of tag %u, offset %llu, %u bytes: sent %08x, arrived %08x",
-		lane->index, f->index, f->tag, (unsigned long long)f->offset, f->length, f->crc, crc);
+	if (f->kind == WIRE_ERROR)
+		tcp_link_fail_locked(
+			lane->link, 1, GANTRY_ERR_CORRUPT,
+			"checksum mismatch on lane %d, in the text of the peer's error: sent %08x, arrived %08x",
+			lane->index, f->payload_crc, crc);
+	else
+		tcp_link_fail_locked(lane->link, 1, GANTRY_ERR_CORRUPT,
+				     "checksum mismatch on lane %d, message %u of tag %u, offset %llu, %u bytes: sent "
+				     "%08x, arrived %08x",
+				     lane->index, f->index, f->tag, (unsigned long long)f->offset, f->length,
+				     f->payload_crc, crc);
 	return -1;
 }
 
@@ -215,10 +217,8 @@ static int end_data(struct tcp_lane *lane)
 	struct tcp_link *l = lane->link;
 	struct tcp_lane_rx *rx = &lane->rx;
 	const struct wire_frame *f = &rx->frame;
-	int rc = check_crc(lane);
+	int rc = 0;
 
-	if (rc)
-		return rc;
 	if (!(f->flags & WIRE_FLAG_EAGER))
 		gantry_event_put(GANTRY_EV_CHUNK_RX, (uint32_t)lane->index, f->index, f->length);
 	if (rx->target == TCP_TO_EARLY) {
@@ -236,13 +236,28 @@ static int end_data(struct tcp_lane *lane)
 
 /* ---- the stream ---- */
 
+static int bad_header(struct tcp_lane *lane, gantry_result r, const uint8_t *header)
+{
+	if (r == GANTRY_ERR_CORRUPT) {
+		tcp_link_fail_locked(lane->link, 1, r, "checksum mismatch on lane %d, in the header of a frame",
+				     lane->index);
+		return -1;
+	}
+	if (!(header[1] & WIRE_FLAG_CRC) != !lane->link->crc)
+		return broken(lane, lane->link->crc ? "a frame without the checksum that was agreed on (GANTRY_CRC)"
+						    : "not a frame, or one with a checksum, which was not agreed on");
+	return broken(lane, "not a frame");
+}
+
 /* A whole header is there. 0: go on; 1: leave it for now; -1: the link has failed. */
 static int begin_frame(struct tcp_lane *lane, const uint8_t *header, int force)
 {
 	struct tcp_lane_rx *rx = &lane->rx;
+	gantry_result r = wire_frame_decode(header, lane->link->crc, &rx->frame);
 
-	if (wire_frame_decode(header, &rx->frame) != GANTRY_OK)
-		return broken(lane, "not a frame");
+	if (r != GANTRY_OK)
+		return bad_header(lane, r, header);
+	rx->crc = 0;
 	if (rx->frame.kind == WIRE_DATA) {
 		int rc = begin_data(lane, force);
 
@@ -288,6 +303,8 @@ static int peer_error(struct tcp_lane *lane)
 int tcp_frames_end(struct tcp_lane *lane)
 {
 	lane->rx.state = TCP_RX_HEADER;
+	if (check_crc(lane))
+		return -1;
 	return lane->rx.target == TCP_TO_TEXT ? peer_error(lane) : end_data(lane);
 }
 
@@ -326,6 +343,8 @@ int tcp_frames_parse(struct tcp_lane *lane, int force)
 		} else {
 			uint32_t n = have < rx->left ? have : (uint32_t)rx->left;
 
+			if (n && lane->link->crc)
+				rx->crc = gantry_crc32c(rx->crc, rx->buf + rx->head, n);
 			if (n && rx->target == TCP_TO_LAND) {
 				if (tcp_frames_land(lane, rx->buf + rx->head, n, rx->left))
 					return -1;

@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 
 #include "base/clock.h"
+#include "base/crc32c.h"
 #include "net/tcp/flow.h"
 #include "net/tcp/link.h"
 
@@ -20,6 +21,15 @@ enum {
 	VEC_MAX = 256, /* pieces in one system call */
 	FLOW_IDLE_PACES = 200,
 };
+
+/* Payload is summed as it comes, wherever it goes: its place may be the user's again before the piece is whole. */
+static void sum_payload(struct tcp_lane_rx *rx, const struct iovec *iov, uint64_t n)
+{
+	for (uint64_t len; n; iov++, n -= len) {
+		len = n < iov->iov_len ? n : iov->iov_len;
+		rx->crc = gantry_crc32c(rx->crc, iov->iov_base, len);
+	}
+}
 
 /* One call. Returns bytes read, 0 at the end of the stream, -1 with errno. *ret_short: the socket is empty now. */
 static ssize_t fill(struct tcp_lane *lane, int *ret_short)
@@ -62,6 +72,8 @@ static ssize_t fill(struct tcp_lane *lane, int *ret_short)
 	if (direct) {
 		uint64_t d = (uint64_t)n < direct ? (uint64_t)n : direct;
 
+		if (lane->link->crc)
+			sum_payload(rx, iov, d);
 		if (rx->target == TCP_TO_LAND)
 			rx->unlanded = (uint32_t)d;
 		else if (rx->target == TCP_TO_VEC)

@@ -185,10 +185,10 @@ struct tcp_lane_rx {
 	struct tcp_slot *slot;
 	struct tcp_early *early;
 	struct tcp_vec_at vec; /* TCP_TO_VEC: where the next byte goes */
-	uint8_t *payload;      /* start of this piece at its final place, for the CRC */
 	uint8_t *land; /* owned: LINK_LAND bytes for payload whose place the CPU cannot write; NULL: no unpack queue */
-	uint32_t unlanded, land_crc; /* bytes of it that are filled; CRC of what has gone through it */
-	uint8_t *buf;		     /* owned read-ahead */
+	uint32_t unlanded; /* bytes of it that are filled */
+	uint32_t crc;	   /* of the payload that has come, if the link has checksums */
+	uint8_t *buf;	   /* owned read-ahead */
 	uint32_t room, head, tail;
 	uint64_t next_poll; /* ticks; relaxed. Written under the lock, and for a flow also under mu */
 	/* The next frame in the buffer is for a receive that is not posted yet; or fragments for a header that is on
@@ -238,7 +238,7 @@ struct tcp_link {
 	int dev, peer_dev;
 	int initiator; /* this side opened the sockets */
 	int same_host;
-	int crc;
+	int crc;	    /* both sides have agreed that every frame has checksums */
 	uint64_t cover_key; /* random: match.c */
 	int splice, msg_zerocopy;
 	uint32_t eager_max, peer_window;

@@ -24,11 +24,9 @@ static void encode_eager(const struct tcp_link *l, const struct tcp_send *s, uin
 		.index = s->index,
 	};
 
-	if (l->crc) {
-		f.flags |= WIRE_FLAG_CRC;
-		f.crc = gantry_crc32c(0, s->data, s->size);
-	}
-	wire_frame_encode(&f, header);
+	if (l->crc)
+		f.payload_crc = gantry_crc32c(0, s->data, s->size);
+	wire_frame_encode(&f, l->crc, header);
 }
 
 /* Copies a message to the staging buffer; the one before it is done. 0: it must wait its turn in the queue. */

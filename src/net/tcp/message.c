@@ -74,7 +74,7 @@ gantry_result tcp_irecv_vec(void *comm, const struct iovec *iov, uint32_t n, int
 
 	if (c->kind != COMM_RECV)
 		FAIL_NOW(GANTRY_ERR_USAGE, "irecv on something that is not a receive comm");
-	if (c->unpack || c->link->crc || c->link->device_rx)
+	if (c->unpack || c->link->device_rx)
 		return GANTRY_ERR_UNSUPPORTED;
 	note_use(c);
 	return tcp_link_irecv_vec(c->link, iov, n, tag, ret_request);
@@ -84,7 +84,7 @@ int tcp_isend_vec_pays(void *comm)
 {
 	const struct tcp_comm *c = comm;
 
-	return !c->link->crc && __atomic_load_n(&c->link->msg_zerocopy, __ATOMIC_RELAXED);
+	return __atomic_load_n(&c->link->msg_zerocopy, __ATOMIC_RELAXED);
 }
 
 gantry_result tcp_isend_vec(void *comm, const struct iovec *iov, uint32_t n, int tag, void **ret_request)
@@ -93,8 +93,6 @@ gantry_result tcp_isend_vec(void *comm, const struct iovec *iov, uint32_t n, int
 
 	if (c->kind != COMM_SEND)
 		FAIL_NOW(GANTRY_ERR_USAGE, "isend on something that is not a send comm");
-	if (c->link->crc)
-		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "isend of pieces with checksums");
 	note_use(c);
 	return tcp_link_isend_vec(c->link, iov, n, tag, ret_request);
 }

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "base/crc32c.h"
+
 uint64_t tcp_vec_bytes(const struct tcp_vec *v)
 {
 	uint64_t bytes = 0;
@@ -55,4 +57,18 @@ void tcp_vec_put(const struct tcp_vec *v, struct tcp_vec_at *at, const uint8_t *
 		data += len;
 		n -= len;
 	}
+}
+
+uint32_t tcp_vec_crc(const struct tcp_vec *v, const struct tcp_vec_at *from, uint64_t n)
+{
+	struct tcp_vec_at at = *from;
+	struct iovec one;
+	uint32_t crc = 0;
+	uint64_t len;
+
+	for (; n && tcp_vec_list(v, &at, n, &one, 1, &len); n -= len) {
+		crc = gantry_crc32c(crc, one.iov_base, len);
+		tcp_vec_skip(v, &at, len);
+	}
+	return crc;
 }

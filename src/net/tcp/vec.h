@@ -15,12 +15,11 @@
 gantry_result tcp_hold(void *comm, int tag);
 
 /* irecv of gantry_net_tcp() into n pieces of host memory, none of them empty. iov: borrowed until test says done, or
- * the comm is closed. ERR_UNSUPPORTED, without a word: not on a link that receives into device memory or checks
- * checksums. *ret_request NULL: again later. */
+ * the comm is closed. ERR_UNSUPPORTED, without a word: not on a link that receives into device memory.
+ * *ret_request NULL: again later. */
 gantry_result tcp_irecv_vec(void *comm, const struct iovec *iov, uint32_t n, int tag, void **ret_request);
 
-/* The same for isend, from plain memory. The message waits for its receive, however small it is. ERR_UNSUPPORTED: with
- * checksums. */
+/* The same for isend, from plain memory. The message waits for its receive, however small it is. */
 gantry_result tcp_isend_vec(void *comm, const struct iovec *iov, uint32_t n, int tag, void **ret_request);
 /* Is it faster than a copy to one place and isend? With MSG_ZEROCOPY only, which may end while messages are on their
  * way; bulk_tx.c has figures. */
@@ -43,6 +42,7 @@ uint64_t tcp_vec_bytes(const struct tcp_vec *v);
 void tcp_vec_seek(const struct tcp_vec *v, uint64_t offset, struct tcp_vec_at *ret_at);
 void tcp_vec_skip(const struct tcp_vec *v, struct tcp_vec_at *at, uint64_t n);
 void tcp_vec_put(const struct tcp_vec *v, struct tcp_vec_at *at, const uint8_t *data, uint64_t n);
+uint32_t tcp_vec_crc(const struct tcp_vec *v, const struct tcp_vec_at *from, uint64_t n); /* CRC32C of n bytes */
 /* At most max pieces and `left` bytes from here on: how many pieces; *ret_bytes: how many bytes. */
 int tcp_vec_list(const struct tcp_vec *v, const struct tcp_vec_at *at, uint64_t left, struct iovec *iov, int max,
 		 uint64_t *ret_bytes);

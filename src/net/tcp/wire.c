@@ -4,6 +4,7 @@
 #include <endian.h>
 #include <string.h>
 
+#include "base/crc32c.h"
 #include "base/hmac.h"
 #include "base/log.h"
 
@@ -11,6 +12,7 @@ static const uint8_t hello_magic[WIRE_MAGIC_SIZE] = {'G', 'A', 'N', 'T', 'R', 'Y
 static const uint8_t welcome_magic[WIRE_MAGIC_SIZE] = {'G', 'A', 'N', 'T', 'R', 'Y', 0x02, '\n'};
 static const uint8_t proof_magic[WIRE_MAGIC_SIZE] = {'G', 'A', 'N', 'T', 'R', 'Y', 0x03, '\n'};
 enum { HANDLE_MAGIC = 0x59525447, FRAME_MAGIC = 0x5447, HANDLE_ADDRS = 56, HANDLE_ADDRS_END = 116, HANDLE_LOCAL = 120 };
+enum { FRAME_SUM = 40, FRAME_LAST = 44 }; /* of a frame's header: its CRC, and the field that depends on the kind */
 
 static void put16(uint8_t *p, uint16_t v)
 {
@@ -302,10 +304,18 @@ gantry_result wire_proof_decode(const uint8_t in[WIRE_PROOF_SIZE], uint8_t ret_m
 	return GANTRY_OK;
 }
 
-void wire_frame_encode(const struct wire_frame *f, uint8_t out[WIRE_FRAME_SIZE])
+/* Of all bytes of a header but those of the sum itself. */
+static uint32_t frame_sum(const uint8_t header[WIRE_FRAME_SIZE])
+{
+	uint32_t before = gantry_crc32c(0, header, FRAME_SUM);
+
+	return gantry_crc32c(before, header + FRAME_LAST, WIRE_FRAME_SIZE - FRAME_LAST);
+}
+
+void wire_frame_encode(const struct wire_frame *f, int crc, uint8_t out[WIRE_FRAME_SIZE])
 {
 	out[0] = f->kind;
-	out[1] = f->flags;
+	out[1] = crc ? f->flags | WIRE_FLAG_CRC : f->flags;
 	put16(out + 2, FRAME_MAGIC);
 	put32(out + 4, f->length);
 	put64(out + 8, f->seq);
@@ -313,11 +323,11 @@ void wire_frame_encode(const struct wire_frame *f, uint8_t out[WIRE_FRAME_SIZE])
 	put64(out + 24, f->total);
 	put32(out + 32, f->tag);
 	put32(out + 36, f->index);
-	put32(out + 40, f->crc);
-	put32(out + 44, f->lane);
+	put32(out + FRAME_LAST, f->payload_crc); /* or the kind's other name for it */
+	put32(out + FRAME_SUM, crc ? frame_sum(out) : 0);
 }
 
-gantry_result wire_frame_decode(const uint8_t in[WIRE_FRAME_SIZE], struct wire_frame *ret)
+gantry_result wire_frame_decode(const uint8_t in[WIRE_FRAME_SIZE], int crc, struct wire_frame *ret)
 {
 	struct wire_frame f = {
 		.kind = in[0],
@@ -328,22 +338,25 @@ gantry_result wire_frame_decode(const uint8_t in[WIRE_FRAME_SIZE], struct wire_f
 		.total = get64(in + 24),
 		.tag = get32(in + 32),
 		.index = get32(in + 36),
-		.crc = get32(in + 40),
-		.lane = get32(in + 44),
+		.payload_crc = get32(in + FRAME_LAST),
 	};
 
-	if (get16(in + 2) != FRAME_MAGIC || f.kind < WIRE_DATA || f.kind >= WIRE_KINDS || (f.flags & ~WIRE_FLAGS))
+	if (crc && get32(in + FRAME_SUM) != frame_sum(in))
+		return GANTRY_ERR_CORRUPT;
+	if (get16(in + 2) != FRAME_MAGIC || f.kind < WIRE_DATA || f.kind >= WIRE_KINDS || (f.flags & ~WIRE_FLAGS) ||
+	    !(f.flags & WIRE_FLAG_CRC) != !crc)
 		return GANTRY_ERR_PROTOCOL;
 	switch (f.kind) {
 	case WIRE_DATA:
-		/* Written so that no sum can wrap. Only an empty message has an empty piece. */
-		if (f.offset > f.total || f.length > f.total - f.offset || (f.length == 0 && f.total != 0))
+		/* Written so that no sum can wrap. Only an empty message has an empty piece; an eager one is one piece.
+		 */
+		if (f.offset > f.total || f.length > f.total - f.offset || (f.length == 0 && f.total != 0) ||
+		    ((f.flags & WIRE_FLAG_EAGER) && f.length != f.total))
 			return GANTRY_ERR_PROTOCOL;
 		break;
-	case WIRE_AHEAD: /* eager and empty messages have no payload on a bulk lane; what lands in a device is not
-			    summed */
+	case WIRE_AHEAD: /* eager and empty messages have no payload on a bulk lane */
 		if (f.offset > f.total || f.length > f.total - f.offset || f.length == 0 || f.lane == 0 ||
-		    f.lane >= WIRE_MAX_LANES || (f.flags & (WIRE_FLAG_EAGER | WIRE_FLAG_CRC)))
+		    f.lane >= WIRE_MAX_LANES || (f.flags & WIRE_FLAG_EAGER))
 			return GANTRY_ERR_PROTOCOL;
 		break;
 	case WIRE_ERROR:

@@ -146,7 +146,7 @@ enum wire_kind {
 };
 
 enum {
-	WIRE_FLAG_CRC = 1,	/* crc is set */
+	WIRE_FLAG_CRC = 1,	/* on every frame of a link that has agreed on checksums, and on no other */
 	WIRE_FLAG_EAGER = 2,	/* DATA: counts against the eager window */
 	WIRE_FLAG_RECEIVER = 4, /* CLOSE: the receiving side of the direction closes, not the sending one */
 	WIRE_FLAG_ACK = 8,	/* DATA: sent without a copy, the sender waits for STATE to say that it is done */
@@ -164,12 +164,21 @@ struct wire_frame {
 	uint64_t total;	 /* DATA, RTS: size of the message. ERROR: bytes of the receive buffer */
 	uint32_t tag;	 /* DATA, RTS, STATE. ERROR: gantry_result */
 	uint32_t index;	 /* DATA, RTS: number among the messages of this tag. STATE: receives posted with this tag */
-	uint32_t crc;	 /* DATA: CRC32C of the payload. STATE: bit k: bulk message seq + 1 + k is done as well */
-	uint32_t lane;	 /* AHEAD: which bulk lane; `length` bytes of payload follow those announced for it before */
+	union {		 /* each kind has one of these at most, in the last four bytes of the header */
+		uint32_t payload_crc; /* DATA, ERROR, if the link has checksums: CRC32C of the payload */
+		uint32_t done_bits;   /* STATE: bit k: bulk message seq + 1 + k is done as well */
+		uint32_t lane; /* AHEAD: which bulk lane; `length` bytes of payload follow those announced for it */
+	};
 };
 
-void wire_frame_encode(const struct wire_frame *f, uint8_t out[WIRE_FRAME_SIZE]);
-/* ERR_PROTOCOL for anything this version does not send. */
-gantry_result wire_frame_decode(const uint8_t in[WIRE_FRAME_SIZE], struct wire_frame *ret);
+/*
+ * crc: the link has agreed on checksums. The header then carries a sum of itself, so that no field of it is used before
+ * it was checked; what travels behind it has its own, payload_crc, which the sum of the header covers. The encoder sets
+ * WIRE_FLAG_CRC.
+ */
+void wire_frame_encode(const struct wire_frame *f, int crc, uint8_t out[WIRE_FRAME_SIZE]);
+/* ERR_CORRUPT: the header's sum is wrong. ERR_PROTOCOL for anything this version does not send, and for a frame with a
+ * checksum where none was agreed, or without where it was. */
+gantry_result wire_frame_decode(const uint8_t in[WIRE_FRAME_SIZE], int crc, struct wire_frame *ret);
 
 #endif

@@ -193,7 +193,7 @@ static void come(int fd, int kind, int listener, const uint8_t *recorded, const 
 	forge(hello, listener, genuine);
 	for (size_t i = 0; i < sizeof(noise); i++)
 		noise[i] = (uint8_t)(rand() >> 7);
-	wire_frame_encode(&f, frame);
+	wire_frame_encode(&f, 0, frame);
 	switch (kind) {
 	case 0: /* a genuine hello, again */
 		push(fd, recorded, WIRE_HELLO_SIZE);

@@ -1,5 +1,6 @@
 #!/bin/bash
 # labels: slow
+# also with: GANTRY_SECRET=alpha
 # Many ranks as threads of one process on few CPUs: all meet, everybody exchanges with everybody in a few sizes with every
 # byte checked, and afterwards there are as many descriptors and threads as before. Less than a minute in all.
 # Catches: waiting that keeps those from the CPU that are waited for, connecting that asks so often that nothing gets
@@ -26,5 +27,6 @@ for ((i = 0; i < 3 && took >= 60 && !failed; i++)); do
 	echo "all in $took s"
 	[ -z "${GANTRY_SANITIZED:-}" ] || took=0
 done
+[ -n "${GANTRY_SANITIZED:-}" ] || run net 40 # 1560 connections, opened at once: they come up, however long it takes
 [ $took -lt 60 ] || { echo "FAILED: it took $took s, at most 60 are allowed"; failed=1; }
 exit $failed

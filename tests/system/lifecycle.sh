@@ -1,4 +1,5 @@
 #!/bin/bash
+# also with: GANTRY_SECRET=alpha
 # What a communicator leaves behind when it is gone (nothing), how long closing takes (nobody is waited for), and what
 # it costs while nothing happens (next to nothing).
 # Catches: an fd, thread, allocation or engine user that is not given back on close; a thread that polls; a close that

@@ -1,4 +1,5 @@
 #!/bin/bash
+# also with: GANTRY_SECRET=alpha
 # `gantry perf net`: zero wrong bytes at even and odd sizes, the promised JSON fields, wrong usage, and ranks that die.
 set -u
 . "$SOURCE_DIR/tests/system/lib_tries.sh"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# also with: GANTRY_SECRET=alpha
 # The example of the pipeline and `gantry perf rx`, over both paths: every byte right, and the path line says why.
 set -u
 . "$SOURCE_DIR/tests/system/lib_tries.sh"

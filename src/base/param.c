@@ -19,11 +19,12 @@
 #include "base/log.h"
 #include "base/param_table.h"
 #include "base/param_text.h"
+#include "base/secret.h"
 
 struct set {
 	struct gantry_params params;
 	enum gantry_param_origin origin[GANTRY_NPARAMS];
-	char *strings[GANTRY_NPARAMS]; /* owned copies; NULL where the default stands */
+	char *strings[GANTRY_NPARAMS]; /* owned copies; NULL where the default stands, and for the secret */
 	struct set *previous;	       /* owned; see the top */
 };
 
@@ -36,7 +37,7 @@ static struct set *current; /* release by load, acquire by readers; NULL before 
 static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
 static int loaded; /* under load_lock */
 
-/* Its value goes to its field and nowhere else: no listing, no message. */
+/* Its value goes to its field and nowhere else: no listing, no message; and the copy is kept out of core dumps. */
 static int is_secret(const struct gantry_param_desc *d)
 {
 	return d->offset == offsetof(struct gantry_params, secret);
@@ -79,6 +80,16 @@ static void free_set(struct set *s)
 	free(s);
 }
 
+static gantry_result set_secret(struct gantry_params *p, const char *text)
+{
+	const char *copy = gantry_secret_keep(text);
+
+	if (!copy)
+		return GANTRY_ERR_NOMEM;
+	p->secret = copy;
+	return GANTRY_OK;
+}
+
 /* All that is wrong is said, not only the first of it: a job script is then mended in one go. */
 static gantry_result read_environment(struct set *s)
 {
@@ -91,7 +102,10 @@ static gantry_result read_environment(struct set *s)
 
 		if (!text || !*text)
 			continue; /* empty counts as not set: scripts write X= for that */
-		r = gantry_param_set_text(d, text, gantry_param_field(&s->params, d), &s->strings[i]);
+		if (is_secret(d))
+			r = set_secret(&s->params, text);
+		else
+			r = gantry_param_set_text(d, text, gantry_param_field(&s->params, d), &s->strings[i]);
 		s->origin[i] = GANTRY_ORIGIN_ENV;
 		if (r == GANTRY_ERR_INVALID)
 			r = gantry_fail(GANTRY_ERR_CONFIG, LOG_SUBSYS, __FILE__, __LINE__,

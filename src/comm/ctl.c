@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "base/secret.h"
 #include "comm/ctl_member.h"
 
 void gantry_ctl_id_text(const struct gantry_unique_id *id, char *buf, size_t len)
@@ -112,7 +113,7 @@ void ctl_member_free(struct gantry_ctl *m)
 static gantry_result member_prepare(struct gantry_ctl *m, const struct gantry_unique_id *id)
 {
 	gantry_result r = GANTRY_OK;
-	char *secret = NULL;
+	const char *secret;
 
 	TRY(gantry_params_load(0));
 	m->timeout = gantry_params()->timeout;
@@ -123,13 +124,12 @@ static gantry_result member_prepare(struct gantry_ctl *m, const struct gantry_un
 	if (m->id.version != CTL_VERSION)
 		FAIL(GANTRY_ERR_VERSION, "rank %d: the unique id is of version %d, this library is of version %d",
 		     m->config.rank, m->id.version, CTL_VERSION);
-	TRY(ctl_secret(&secret));
+	TRY(gantry_secret(&secret));
 	TRY(ctl_key_mix(m->id.key, secret, m->key));
 	m->auth = secret ? CTL_AUTH_SECRET : GANTRY_HAVE_OPENSSL ? CTL_AUTH_HMAC : CTL_AUTH_KEY;
 	TRY(ctl_candidates(&m->id.addr, m->addrs, &m->naddrs));
 	gantry_addr_text(&m->id.addr, m->hub);
 out:
-	free(secret);
 	return r;
 }
 

@@ -124,38 +124,3 @@ out:
 	nics_free(list);
 	return r;
 }
-
-gantry_result ctl_secret(char **ret_secret)
-{
-	const struct gantry_params *p = gantry_params();
-	gantry_result r = GANTRY_OK;
-	char *secret = NULL;
-	FILE *f = NULL;
-	size_t room = 0;
-
-	if (!*p->secret && !*p->secret_file) {
-		*ret_secret = NULL;
-		return GANTRY_OK;
-	}
-	if (*p->secret) {
-		secret = strdup(p->secret);
-	} else {
-		f = fopen(p->secret_file, "re");
-		if (!f)
-			FAIL(GANTRY_ERR_CONFIG, "GANTRY_SECRET_FILE %s: %s", p->secret_file, strerror(errno));
-		if (getline(&secret, &room, f) < 1)
-			FAIL(GANTRY_ERR_CONFIG, "GANTRY_SECRET_FILE %s is empty", p->secret_file);
-		secret[strcspn(secret, "\r\n")] = 0;
-	}
-	if (!secret || !*secret)
-		FAIL(GANTRY_ERR_CONFIG, "the secret is empty");
-	if (!GANTRY_HAVE_OPENSSL)
-		FAIL(GANTRY_ERR_CONFIG, "GANTRY_SECRET is set, but this build has no OpenSSL to authenticate with");
-	*ret_secret = secret;
-	secret = NULL;
-out:
-	free(secret);
-	if (f)
-		fclose(f);
-	return r;
-}

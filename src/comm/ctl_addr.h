@@ -1,4 +1,4 @@
-/* Where the hub listens, where a rank looks for it, and the secret both may share. */
+/* Where the hub listens, and where a rank looks for it. */
 #ifndef GANTRY_COMM_CTL_ADDR_H
 #define GANTRY_COMM_CTL_ADDR_H
 
@@ -17,8 +17,5 @@ gantry_result ctl_advertised(const struct gantry_addr *bound, struct gantry_addr
  * those that carry it first. At least one. */
 enum { CTL_CANDIDATES = 8 };
 gantry_result ctl_candidates(const struct gantry_addr *to, struct gantry_addr ret_addrs[CTL_CANDIDATES], int *ret_n);
-
-/* GANTRY_SECRET or the first line of GANTRY_SECRET_FILE; NULL: none. The caller frees. */
-gantry_result ctl_secret(char **ret_secret);
 
 #endif

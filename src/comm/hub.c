@@ -13,6 +13,7 @@
 #include "base/hmac.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "base/secret.h"
 #include "comm/ctl_addr.h"
 #include "net/tcp/sock.h"
 
@@ -99,16 +100,15 @@ static void hub_free(struct hub *hub)
 static gantry_result hub_keys(struct hub *hub, struct ctl_id *id)
 {
 	gantry_result r = GANTRY_OK;
-	char *secret = NULL;
+	const char *secret;
 
-	TRY(ctl_secret(&secret));
+	TRY(gantry_secret(&secret));
 	TRY(gantry_random_bytes(&id->comm_id, sizeof(id->comm_id)));
 	TRY(gantry_random_bytes(id->key, sizeof(id->key)));
 	TRY(ctl_key_mix(id->key, secret, hub->key));
 	hub->comm_id = id->comm_id;
 	hub->auth = secret ? CTL_AUTH_SECRET : GANTRY_HAVE_OPENSSL ? CTL_AUTH_HMAC : CTL_AUTH_KEY;
 out:
-	free(secret);
 	return r;
 }
 

@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "base/hmac.h"
 #include "base/log.h"
-#include "base/param.h"
+#include "base/secret.h"
 #include "net/tcp/helper.h"
 
 enum { EXIT_WAIT_MS = 1000 };
@@ -42,40 +42,6 @@ static uint64_t host_id(void)
 	return h;
 }
 
-static gantry_result load_secret(const char **ret_secret)
-{
-	const struct gantry_params *p = gantry_params();
-	gantry_result r = GANTRY_OK;
-	char *secret = NULL;
-	FILE *f = NULL;
-	size_t room = 0;
-
-	if (*p->secret) {
-		secret = strdup(p->secret);
-	} else if (*p->secret_file) {
-		f = fopen(p->secret_file, "re");
-		if (!f)
-			FAIL(GANTRY_ERR_CONFIG, "GANTRY_SECRET_FILE %s: %s", p->secret_file, strerror(errno));
-		if (getline(&secret, &room, f) < 1)
-			FAIL(GANTRY_ERR_CONFIG, "GANTRY_SECRET_FILE %s is empty", p->secret_file);
-		secret[strcspn(secret, "\r\n")] = 0;
-	} else {
-		*ret_secret = NULL;
-		goto out;
-	}
-	if (!secret || !*secret)
-		FAIL(GANTRY_ERR_CONFIG, "the secret is empty");
-	if (!GANTRY_HAVE_OPENSSL)
-		FAIL(GANTRY_ERR_CONFIG, "GANTRY_SECRET is set, but this build has no OpenSSL to authenticate with");
-	*ret_secret = secret;
-	secret = NULL;
-out:
-	free(secret);
-	if (f)
-		fclose(f);
-	return r;
-}
-
 gantry_result tcp_engine_init(void)
 {
 	struct tcp_engine *e = &tcp_engine;
@@ -99,7 +65,7 @@ gantry_result tcp_engine_init(void)
 	gantry_list_init(&e->lingering);
 	gantry_list_init(&e->buried);
 	TRY(gantry_random_bytes(&e->process, sizeof(e->process)));
-	TRY(load_secret(&e->secret));
+	TRY(gantry_secret(&e->secret));
 	e->host = host_id();
 	gethostname(host, sizeof(host) - 1);
 	snprintf(e->self, sizeof(e->self), "%.24s pid %d", host, (int)getpid());

@@ -118,7 +118,7 @@ struct tcp_engine {
 
 	uint64_t process, host;
 	char self[40];
-	const char *secret;	      /* owned; NULL: none */
+	const char *secret;	      /* borrowed from base/secret.h; NULL: none */
 	struct gantry_nic_list *nics; /* owned */
 	int ndevs;
 	struct tcp_device devs[TCP_MAX_DEVICES];

@@ -1,34 +1,9 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include "comm/ctl_addr.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/log.h"
-#include "base/param.h"
-
-gantry_result ctl_port_range(uint16_t *ret_first, uint16_t *ret_last)
-{
-	const char *text = gantry_params()->port_range;
-	gantry_result r = GANTRY_OK;
-	unsigned first = 0, last = 0;
-	char rest;
-	int n = 2;
-
-	if (*text)
-		n = sscanf(text, "%u-%u%c", &first, &last, &rest);
-	if (n == 1 && !strchr(text, '-'))
-		last = first, n = 2;
-	if (n != 2 || (*text && first < 1) || last > 65535 || first > last)
-		FAIL(GANTRY_ERR_CONFIG, "GANTRY_PORT_RANGE \"%s\": expected a port or first-last, from 1 to 65535",
-		     text);
-	*ret_first = (uint16_t)first;
-	*ret_last = (uint16_t)last;
-out:
-	return r;
-}
 
 static void nics_free(struct gantry_nic_list *list)
 {
@@ -62,21 +37,6 @@ gantry_result ctl_listen_addr(struct gantry_addr *ret_addr)
 	*ret_addr = list->nics[0].addrs[0];
 out:
 	nics_free(list);
-	return r;
-}
-
-gantry_result ctl_advertised(const struct gantry_addr *bound, struct gantry_addr *ret_addr)
-{
-	const char *text = gantry_params()->advertise;
-	gantry_result r = GANTRY_OK;
-	struct gantry_addr a = *bound;
-
-	if (*text && gantry_addr_parse(text, &a) != GANTRY_OK)
-		FAIL(GANTRY_ERR_CONFIG, "GANTRY_ADVERTISE \"%s\": expected an address or address:port", text);
-	if (!gantry_addr_port(&a))
-		gantry_addr_set_port(&a, gantry_addr_port(bound));
-	*ret_addr = a;
-out:
 	return r;
 }
 

@@ -2,16 +2,10 @@
 #ifndef GANTRY_COMM_CTL_ADDR_H
 #define GANTRY_COMM_CTL_ADDR_H
 
-#include <stdint.h>
-
 #include "net/tcp/nic.h"
 
-/* GANTRY_PORT_RANGE; both 0: the kernel chooses. */
-gantry_result ctl_port_range(uint16_t *ret_first, uint16_t *ret_last);
 /* The first address of the interfaces that GANTRY_IFNAME and GANTRY_FAMILY leave; no port. */
 gantry_result ctl_listen_addr(struct gantry_addr *ret_addr);
-/* What ranks are told to connect to: the bound address, or GANTRY_ADVERTISE. */
-gantry_result ctl_advertised(const struct gantry_addr *bound, struct gantry_addr *ret_addr);
 
 /* The addresses to try for one in an id: itself, or, if it is link-local, itself on each interface that may be meant,
  * those that carry it first. At least one. */

@@ -229,6 +229,8 @@ static void read_failed(struct ctl_conn *c, int e)
 
 static void readable(struct ctl_conn *c)
 {
+	if (c->ops->elsewhere && c->ops->elsewhere(c))
+		return;
 	for (int i = 0; i < READS_PER_EVENT && c->source.fd >= 0; i++) {
 		ssize_t n = recv(c->source.fd, ctl_service.scratch, sizeof(ctl_service.scratch), MSG_DONTWAIT);
 		gantry_result r;
@@ -335,7 +337,7 @@ static void finish_broken(struct ctl_conn *c, gantry_result why, const char *cau
 	ctl_conn_close(c);
 }
 
-static const struct ctl_conn_ops finish_ops = {finish_frame, finish_broken, NULL};
+static const struct ctl_conn_ops finish_ops = {.frame = finish_frame, .broken = finish_broken};
 
 void ctl_conn_close(struct ctl_conn *c)
 {

@@ -156,7 +156,7 @@ static void on_connected(struct ctl_conn *c, int e)
 
 static void start(struct gantry_ctl *m)
 {
-	static const struct ctl_conn_ops join_ops = {on_frame, on_broken, on_connected};
+	static const struct ctl_conn_ops join_ops = {.frame = on_frame, .broken = on_broken, .connected = on_connected};
 	const struct gantry_addr *to = &m->addrs[m->tries % (uint32_t)m->naddrs];
 	int e = ctl_conn_connect(to, &join_ops, m, &m->conn);
 

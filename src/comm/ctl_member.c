@@ -212,7 +212,7 @@ static void on_broken(struct ctl_conn *c, gantry_result why, const char *cause)
 	ctl_hub_gone(c->owner, why, cause, 0);
 }
 
-static const struct ctl_conn_ops member_ops = {on_frame, on_broken, NULL};
+static const struct ctl_conn_ops member_ops = {.frame = on_frame, .broken = on_broken};
 
 void ctl_member_accepted(struct gantry_ctl *m, const struct ctl_accepted *a)
 {

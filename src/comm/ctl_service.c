@@ -112,6 +112,7 @@ static void turn(void)
 	if (s->exiting)
 		hub_bye();
 	ctl_members_take();
+	hub_take_given();
 	for (int i = 0; i < n; i++) {
 		struct ctl_source *source = ev[i].data.ptr;
 

@@ -68,6 +68,8 @@ struct ctl_conn_ops {
 	int (*frame)(struct ctl_conn *c, const struct ctl_head *h, const uint8_t *body);
 	/* The connection is of no use any more; the callee closes it. `cause` is half a sentence. */
 	void (*broken)(struct ctl_conn *c, gantry_result why, const char *cause);
+	/* Something can be read. Non-zero: not by us, or not yet. NULL: always by us. */
+	int (*elsewhere)(struct ctl_conn *c);
 	/* The outcome of ctl_conn_connect: 0, or an errno. */
 	void (*connected)(struct ctl_conn *c, int e);
 };

@@ -29,7 +29,10 @@
 #include "comm/ctl.h"
 #include "net/tcp/nic.h"
 
+#define CTL_MAGIC "GCTL" /* every frame begins with it */
+
 enum {
+	CTL_MAGIC_SIZE = 4,
 	CTL_VERSION = 1,
 	CTL_HEAD_SIZE = 32,
 	CTL_HELLO_SIZE = 128,

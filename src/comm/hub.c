@@ -15,18 +15,32 @@
 #include "base/param.h"
 #include "base/secret.h"
 #include "comm/ctl_addr.h"
-#include "net/tcp/sock.h"
 
 /* How many times GANTRY_CONNECT_TIMEOUT an id waits for its first rank: programs make it well before they need it. */
 enum { PATIENCE = 10 };
 
 /* ---- listening ---- */
 
+struct port_user hub_port_user = {
+	.magic = CTL_MAGIC,
+	.magic_size = CTL_MAGIC_SIZE,
+	.wake = ctl_service_wake,
+};
+
+static void listener_put(struct hub_listener *l)
+{
+	if (!l || --l->refs)
+		return;
+	ctl_source_close(&l->source);
+	port_close(&hub_port_user, &l->addr);
+	gantry_list_remove(&l->node);
+	free(l);
+}
+
 static gantry_result listener_get(const struct gantry_addr *addr, struct hub_listener **ret_listener)
 {
 	gantry_result r = GANTRY_OK;
 	struct hub_listener *l = NULL;
-	uint16_t first, last;
 
 	gantry_list_each (pos, &ctl_service.listeners) {
 		struct hub_listener *old = gantry_container(pos, struct hub_listener, node);
@@ -37,32 +51,23 @@ static gantry_result listener_get(const struct gantry_addr *addr, struct hub_lis
 			return GANTRY_OK;
 		}
 	}
-	TRY(ctl_port_range(&first, &last));
 	l = calloc(1, sizeof(*l));
 	if (!l)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a listening port");
 	l->source = (struct ctl_source){.fd = -1, .ready = hub_accept};
 	l->refs = 1;
 	gantry_list_init(&l->node);
-	TRY(sock_listen(addr, first, last, &l->source.fd, &l->addr));
+	TRY(port_open(&hub_port_user, addr, &l->source.fd, &l->addr));
 	TRY(ctl_source_add(&l->source, EPOLLIN));
 	gantry_list_append(&ctl_service.listeners, &l->node);
 	*ret_listener = l;
 	l = NULL;
 out:
 	if (l && l->source.fd >= 0)
-		close(l->source.fd);
-	free(l);
+		listener_put(l);
+	else
+		free(l);
 	return r;
-}
-
-static void listener_put(struct hub_listener *l)
-{
-	if (!l || --l->refs)
-		return;
-	ctl_source_close(&l->source);
-	gantry_list_remove(&l->node);
-	free(l);
 }
 
 void hub_listeners_forget(void)
@@ -118,7 +123,7 @@ static gantry_result hub_open(struct hub *hub, const struct gantry_addr *addr, s
 	gantry_result r = listener_get(addr, &hub->listener);
 
 	if (r == GANTRY_OK)
-		r = ctl_advertised(&hub->listener->addr, &id->addr);
+		r = port_advertised(&hub->listener->addr, &id->addr);
 	if (r != GANTRY_OK)
 		hub->state = HUB_ENDED;
 	hub->until = gantry_now_ns() + (r == GANTRY_OK ? PATIENCE * hub->connect_timeout : 0);

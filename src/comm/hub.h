@@ -10,13 +10,15 @@
  *
  * A FAILED hub stays for a while, so that ranks that come later hear the cause instead of a refused connection.
  *
- * All hubs of a process share a listening port. A connection there is a stranger's (hub_accept.c) until it has proved
- * to know the key of one of the hubs; then it belongs to one of that hub's ranks (hub_rank.c).
+ * All hubs of a process share a listening port, and share it with the data network (net/tcp/port.h). A connection there
+ * is a stranger's (hub_accept.c) until it has proved to know the key of one of the hubs; then it belongs to one of that
+ * hub's ranks (hub_rank.c).
  */
 #ifndef GANTRY_COMM_HUB_H
 #define GANTRY_COMM_HUB_H
 
 #include "comm/ctl_service.h"
+#include "net/tcp/port.h"
 
 /* How long somebody who was told the last word may take to hear it. */
 enum { HUB_SEE_OFF_NS = 1000000000 };
@@ -84,6 +86,8 @@ void hub_bye(void); /* the process ends */
 void hub_listeners_forget(void);
 
 /* hub_accept.c */
+extern struct port_user hub_port_user; /* hub.c: the port is shared with the data network */
+void hub_take_given(void);	       /* connections that it accepted */
 void hub_accept(struct ctl_source *s, uint32_t events);
 void hub_strangers_tick(void);
 void hub_strangers_drop(void);

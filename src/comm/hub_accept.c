@@ -167,7 +167,20 @@ static void on_broken(struct ctl_conn *c, gantry_result why, const char *cause)
 	send_away(c->owner, cause);
 }
 
-static const struct ctl_conn_ops stranger_ops = {on_frame, on_broken, NULL};
+/* The port is shared: is this connection for the data network? */
+static int on_elsewhere(struct ctl_conn *c)
+{
+	struct stranger *s = c->owner;
+	enum port_sorted is = PORT_OURS;
+
+	if (s->state == READ_HELLO && !c->in.have && !c->in.body)
+		is = port_sort(&hub_port_user, c->source.fd);
+	if (is == PORT_GIVEN)
+		stranger_free(s);
+	return is != PORT_OURS;
+}
+
+static const struct ctl_conn_ops stranger_ops = {.frame = on_frame, .broken = on_broken, .elsewhere = on_elsewhere};
 
 /* Too many at once: the oldest that has not even said hello goes, or has been told no. */
 static void make_room(void)
@@ -204,6 +217,15 @@ static void take_in(int fd, const struct gantry_addr *addr)
 	ctl_service_due(s->deadline);
 	gantry_list_append(&ctl_service.strangers, &s->node);
 	ctl_service.nstrangers++;
+}
+
+void hub_take_given(void)
+{
+	struct gantry_addr peer, local;
+	int fd;
+
+	while ((fd = port_take(&hub_port_user, &peer, &local)) >= 0)
+		take_in(fd, &peer);
 }
 
 void hub_accept(struct ctl_source *source, uint32_t events)

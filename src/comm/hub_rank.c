@@ -169,7 +169,7 @@ static void on_broken(struct ctl_conn *c, gantry_result why, const char *cause)
 	hub_rank_lost(c->owner, why, cause);
 }
 
-static const struct ctl_conn_ops rank_ops = {on_frame, on_broken, NULL};
+static const struct ctl_conn_ops rank_ops = {.frame = on_frame, .broken = on_broken};
 
 /* ---- coming ---- */
 

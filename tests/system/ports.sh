@@ -1,7 +1,7 @@
 #!/bin/bash
 # Ports, addresses and descriptors: one port is enough for a process, listeners bind the chosen address only, and what
 # runs out says so before it does.
-# Catches: a port per listener, a bind to all addresses, an advertised address that is ignored for the bulk lanes, EMFILE
+# Catches: a port per listener, a port per protocol, a bind to all addresses, an advertised address that is ignored for the bulk lanes, EMFILE
 # in the middle of a connection, ECONNREFUSED as a fatal error, a connect that never gives up.
 set -u
 . "$SOURCE_DIR/tests/system/lib_tries.sh"
@@ -9,7 +9,7 @@ own_network "$0"
 export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # seconds per process; lifecycle.sh looks for leaks
 driver=$BUILD_DIR/drivers/ports
 export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error}
-port=$((20000 + $$ * 2 % 9000)) # and the next one; below the range the kernel takes outgoing ports from
+port=$((20000 + $$ * 4 % 9000)) # and the next three; below the range the kernel takes outgoing ports from
 tmp=$(mktemp -d)
 trap 'exec 7>&- 8>&-; wait; rm -rf "$tmp"' EXIT
 failed=0
@@ -61,6 +61,22 @@ for bad in 0 70000 9-8 x 100-; do
 done
 exec 7>&-
 wait $many || fail "many ended badly" "$tmp/many.err"
+
+# A communicator: rank 0 has the ranks' meeting point and its share of the data on the one port that it may use, or on the
+# one that a relay in front of it knows. With a secret as well.
+for secret in "" alpha; do
+	for mode in own behind; do
+		rm -rf "$tmp/comm.d" && mkdir "$tmp/comm.d"
+		GANTRY_SECRET=$secret "$BUILD_DIR/drivers/comm_port" $mode $port "$tmp/comm.d" >"$tmp/comm" 2>"$tmp/comm.err" ||
+			fail "comm_port $mode" "$tmp/comm.err"
+		at=$port
+		[ $mode = own ] || at=$((port + 1))
+		expect "a communicator, a port each: $mode${secret:+, with a secret}" "$tmp/comm" \
+			'^rank 0 OK' '^rank 1 OK' '^rank 2 OK' "^rank 0 listens on 127.0.0.1:$at\$"
+		[ "$(grep -c 'rank 0 listens' "$tmp/comm")" = 1 ] || fail "$mode: rank 0 listens on more than one port"
+		[ $mode = own ] || expect "all of it through the relay" "$tmp/comm" '^relayed all$'
+	done
+done
 
 # Advertised: the handle carries it; what is bound stays the NIC's address.
 mkfifo "$tmp/in2"

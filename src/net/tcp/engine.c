@@ -117,6 +117,7 @@ static void on_wake(struct tcp_source *s, uint32_t events)
 	(void)events;
 	while (read(s->fd, &n, sizeof(n)) > 0)
 		;
+	tcp_ports_take();
 }
 
 /* How long the thread may sleep: short while connections are being set up or seen off, a heartbeat's tick otherwise. */

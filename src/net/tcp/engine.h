@@ -26,6 +26,7 @@
 #include "net/tcp/home.h"
 #include "net/tcp/link.h"
 #include "net/tcp/nic.h"
+#include "net/tcp/port.h"
 #include "net/tcp/wire.h"
 
 enum { TCP_MAX_DEVICES = 2 * GANTRY_NIC_MAX, TCP_SERVED = 64, TCP_BUCKETS = 1024 };
@@ -193,8 +194,13 @@ void tcp_listener_close(struct tcp_listener *l);
 struct tcp_listener *tcp_listener_find(uint64_t id);
 /* It was closed after it had its connection, not long ago. */
 int tcp_listener_served(uint64_t id);
+extern struct port_user tcp_port_user; /* our ports are shared with other protocols */
+/* The one that is bound to this address; NULL: none. */
+struct tcp_port *tcp_port_at(const struct gantry_addr *local);
 /* incoming.c and verdict.c. mu held. */
 void tcp_port_ready(struct tcp_source *s, uint32_t events);
+/* Connections that another protocol on our ports has accepted, as far as there is room. */
+void tcp_ports_take(void);
 void tcp_incoming_tick(uint64_t now);
 /* A connector of ours has heard from its peer: hellos that waited for that are answered. */
 void tcp_incoming_reconsider(void);

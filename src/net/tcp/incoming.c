@@ -68,15 +68,28 @@ static int has_come(const struct tcp_incoming *in)
 	return ioctl(in->source.fd, FIONREAD, &bytes) == 0 && in->got + (uint32_t)bytes >= wanted(in);
 }
 
+/* The port is shared with other protocols. 1: there is nothing to read here, or not yet. */
+static int given_away(struct tcp_incoming *in)
+{
+	enum port_sorted is = port_sort(&tcp_port_user, in->source.fd);
+
+	if (is == PORT_GIVEN)
+		tcp_incoming_free(in);
+	return is != PORT_OURS;
+}
+
 static void incoming_ready(struct tcp_source *s, uint32_t events)
 {
 	struct tcp_incoming *in = gantry_container(s, struct tcp_incoming, source);
 	uint32_t want = wanted(in);
 	uint8_t extra;
-	ssize_t n = in->state == DEFERRED ? recv(s->fd, &extra, 1, MSG_DONTWAIT)
-					  : recv(s->fd, in->in + in->got, want - in->got, MSG_DONTWAIT);
+	ssize_t n;
 
 	(void)events;
+	if (in->state == READ_HELLO && !in->got && given_away(in))
+		return;
+	n = in->state == DEFERRED ? recv(s->fd, &extra, 1, MSG_DONTWAIT)
+				  : recv(s->fd, in->in + in->got, want - in->got, MSG_DONTWAIT);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
 	if (n <= 0 || in->state == DEFERRED) { /* while its answer is due, a peer has nothing to say */
@@ -145,6 +158,27 @@ static void take_in(struct tcp_port *port, int fd, const struct gantry_addr *add
 		tcp_incoming_free(in);
 }
 
+static int has_room(uint64_t now)
+{
+	return tcp_engine.nstrangers < STRANGERS_MAX || make_room(now);
+}
+
+void tcp_ports_take(void)
+{
+	uint64_t now = gantry_now_ns();
+
+	while (port_waiting(&tcp_port_user) && has_room(now)) {
+		struct gantry_addr peer, local;
+		int fd = port_take(&tcp_port_user, &peer, &local);
+		struct tcp_port *port = fd >= 0 ? tcp_port_at(&local) : NULL;
+
+		if (port)
+			take_in(port, fd, &peer, now);
+		else if (fd >= 0)
+			close(fd);
+	}
+}
+
 void tcp_port_ready(struct tcp_source *s, uint32_t events)
 {
 	struct tcp_port *port = gantry_container(s, struct tcp_port, source);
@@ -156,7 +190,7 @@ void tcp_port_ready(struct tcp_source *s, uint32_t events)
 		socklen_t len = sizeof(addr);
 		int fd;
 
-		if (tcp_engine.nstrangers >= STRANGERS_MAX && !make_room(now)) {
+		if (!has_room(now)) {
 			pause_port(port);
 			return;
 		}
@@ -210,6 +244,7 @@ void tcp_incoming_tick(uint64_t now)
 									    : "its answer was not settled in time");
 	}
 	tcp_incoming_reconsider();
+	tcp_ports_take();
 	gantry_list_each (pos, &tcp_engine.ports) {
 		struct tcp_port *port = gantry_container(pos, struct tcp_port, node);
 

@@ -1,6 +1,5 @@
-/* Listening ports, one per address of the process, and the listeners that share them. The engine's mu is held. */
+/* The ports of the data network, one per address, and the listeners that share them. The engine's mu is held. */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -10,27 +9,23 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "net/tcp/engine.h"
-#include "net/tcp/sock.h"
+#include "net/tcp/port.h"
 
-static gantry_result parse_range(uint16_t *ret_first, uint16_t *ret_last)
+struct port_user tcp_port_user = {
+	.magic = WIRE_HELLO_MAGIC,
+	.magic_size = WIRE_MAGIC_SIZE,
+	.wake = tcp_engine_wake,
+};
+
+struct tcp_port *tcp_port_at(const struct gantry_addr *local)
 {
-	const char *text = gantry_params()->port_range;
-	unsigned first = 0, last = 0;
-	char rest;
-	int n;
+	gantry_list_each (pos, &tcp_engine.ports) {
+		struct tcp_port *p = gantry_container(pos, struct tcp_port, node);
 
-	*ret_first = *ret_last = 0;
-	if (!*text)
-		return GANTRY_OK;
-	n = sscanf(text, "%u-%u%c", &first, &last, &rest);
-	if (n == 1 && !strchr(text, '-'))
-		last = first, n = 2;
-	if (n != 2 || first < 1 || last > 65535 || first > last)
-		return gantry_fail(GANTRY_ERR_CONFIG, LOG_SUBSYS, __FILE__, __LINE__,
-				   "GANTRY_PORT_RANGE \"%s\": expected a port or first-last, from 1 to 65535", text);
-	*ret_first = (uint16_t)first;
-	*ret_last = (uint16_t)last;
-	return GANTRY_OK;
+		if (gantry_addr_same_host(&p->addr, local))
+			return p;
+	}
+	return NULL;
 }
 
 static void port_put(struct tcp_port *port)
@@ -38,6 +33,7 @@ static void port_put(struct tcp_port *port)
 	if (--port->refs)
 		return;
 	tcp_source_close(&port->source);
+	port_close(&tcp_port_user, &port->addr);
 	gantry_list_remove(&port->node);
 	free(port);
 }
@@ -47,7 +43,6 @@ static gantry_result port_get(int nic, struct tcp_port **ret_port)
 	const struct gantry_addr *addr = &tcp_engine.nics->nics[nic].addrs[0];
 	gantry_result r = GANTRY_OK;
 	struct tcp_port *port = NULL;
-	uint16_t first, last;
 	char text[GANTRY_ADDR_TEXT];
 
 	gantry_list_each (pos, &tcp_engine.ports) {
@@ -59,14 +54,14 @@ static gantry_result port_get(int nic, struct tcp_port **ret_port)
 			return GANTRY_OK;
 		}
 	}
-	TRY(parse_range(&first, &last));
 	port = calloc(1, sizeof(*port));
 	if (!port)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a port");
 	port->source = (struct tcp_source){-1, tcp_port_ready};
 	port->nic = nic;
 	port->refs = 1;
-	TRY(sock_listen(addr, first, last, &port->source.fd, &port->addr));
+	gantry_list_init(&port->node);
+	TRY(port_open(&tcp_port_user, addr, &port->source.fd, &port->addr));
 	TRY(tcp_source_add(&port->source, EPOLLIN));
 	gantry_list_append(&tcp_engine.ports, &port->node);
 	LOG_DEBUG(NET, "listening on %s (%s)", gantry_addr_text(&port->addr, text), tcp_engine.nics->nics[nic].name);
@@ -74,30 +69,19 @@ static gantry_result port_get(int nic, struct tcp_port **ret_port)
 	port = NULL;
 out:
 	if (port && port->source.fd >= 0)
-		close(port->source.fd);
-	free(port);
+		port_put(port);
+	else
+		free(port);
 	return r;
 }
 
 /* What peers are told to connect to. */
 static gantry_result advertise(struct tcp_listener *l)
 {
-	const char *text = gantry_params()->advertise;
-	struct gantry_addr a;
-
-	l->naddrs = l->nports;
-	for (int i = 0; i < l->nports; i++)
+	l->naddrs = *gantry_params()->advertise ? 1 : l->nports;
+	for (int i = 1; i < l->naddrs; i++)
 		l->addrs[i] = l->ports[i]->addr;
-	if (!*text)
-		return GANTRY_OK;
-	if (gantry_addr_parse(text, &a) != GANTRY_OK)
-		return gantry_fail(GANTRY_ERR_CONFIG, LOG_SUBSYS, __FILE__, __LINE__,
-				   "GANTRY_ADVERTISE \"%s\": expected an address or address:port", text);
-	if (!gantry_addr_port(&a))
-		gantry_addr_set_port(&a, gantry_addr_port(&l->ports[0]->addr));
-	l->addrs[0] = a;
-	l->naddrs = 1;
-	return GANTRY_OK;
+	return port_advertised(&l->ports[0]->addr, &l->addrs[0]);
 }
 
 /* Ids are random, but for their last bit. */

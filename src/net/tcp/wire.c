@@ -8,7 +8,7 @@
 #include "base/hmac.h"
 #include "base/log.h"
 
-static const uint8_t hello_magic[WIRE_MAGIC_SIZE] = {'G', 'A', 'N', 'T', 'R', 'Y', 0x01, '\n'};
+static const uint8_t hello_magic[] = WIRE_HELLO_MAGIC;
 static const uint8_t welcome_magic[WIRE_MAGIC_SIZE] = {'G', 'A', 'N', 'T', 'R', 'Y', 0x02, '\n'};
 static const uint8_t proof_magic[WIRE_MAGIC_SIZE] = {'G', 'A', 'N', 'T', 'R', 'Y', 0x03, '\n'};
 enum { HANDLE_MAGIC = 0x59525447, FRAME_MAGIC = 0x5447, HANDLE_ADDRS = 56, HANDLE_ADDRS_END = 116, HANDLE_LOCAL = 120 };

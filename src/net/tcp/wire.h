@@ -89,6 +89,7 @@ void wire_hello_encode(const struct wire_hello *h, uint8_t out[WIRE_HELLO_SIZE])
 gantry_result wire_hello_decode(const uint8_t in[WIRE_HELLO_SIZE], struct wire_hello *ret);
 /* How many leading bytes tell a stranger from a peer, and the test on the bytes that are there so far. */
 enum { WIRE_MAGIC_SIZE = 8 };
+#define WIRE_HELLO_MAGIC "GANTRY\x01\n"
 int wire_hello_may_be(const uint8_t *in, size_t have);
 
 enum wire_verdict {

@@ -228,6 +228,19 @@ void hub_take_given(void)
 		take_in(fd, &peer);
 }
 
+/* Out of descriptors, most likely: connections stay in the backlog for a moment, instead of spinning over them. */
+static void accept_failed(struct ctl_source *source, int e)
+{
+	static struct gantry_ratelimit limit;
+	uint32_t more;
+
+	if (gantry_ratelimit_pass(&limit, &more))
+		LOG_WARN(COMM, "accept: %s (%s); connections wait (%u such lines left out)", strerror(e),
+			 sock_errno_hint(e), more);
+	ctl_source_set(source, 0);
+	ctl_service_due(ctl_service.now + pause_ns);
+}
+
 void hub_accept(struct ctl_source *source, uint32_t events)
 {
 	(void)events;
@@ -242,12 +255,8 @@ void hub_accept(struct ctl_source *source, uint32_t events)
 		}
 		if (errno == EINTR || errno == ECONNABORTED || errno == EPROTO || errno == ENETDOWN)
 			continue;
-		if (errno != EAGAIN) {
-			/* Out of descriptors: leave them in the backlog for a moment instead of spinning. */
-			LOG_WARN(COMM, "accept: %s (%s)", strerror(errno), sock_errno_hint(errno));
-			ctl_source_set(source, 0);
-			ctl_service_due(ctl_service.now + pause_ns);
-		}
+		if (errno != EAGAIN)
+			accept_failed(source, errno);
 		return;
 	}
 }

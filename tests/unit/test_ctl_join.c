@@ -4,6 +4,7 @@
  * checked, late ranks that find nobody to tell them why, retries that stop at the first refused connection.
  */
 #include <errno.h>
+#include <sys/resource.h>
 
 #include "ctl_relay.h"
 
@@ -257,6 +258,61 @@ static void test_keys(void)
 	set_env("GANTRY_SECRET", NULL);
 }
 
+static int strangers_here(void)
+{
+	int n;
+
+	pthread_mutex_lock(&ctl_service.mu);
+	n = ctl_service.nstrangers;
+	pthread_mutex_unlock(&ctl_service.mu);
+	return n;
+}
+
+static int accept_lines;
+static char accept_text[256];
+
+static void count_lines(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
+			const char *text)
+{
+	(void)level, (void)subsys, (void)file, (void)line;
+	if (strncmp(text, "accept: ", 8) != 0)
+		return;
+	snprintf(accept_text, sizeof(accept_text), "%s", text);
+	__atomic_fetch_add(&accept_lines, 1, __ATOMIC_RELEASE);
+}
+
+/* No descriptor for a connection: tried ten times a second, and told once a second with a count of the rest. */
+static void test_out_of_descriptors(void)
+{
+	struct gantry_unique_id id;
+	struct ctl_id where;
+	struct rlimit was, none;
+	uint64_t began;
+	int fd, lines;
+
+	set_env("GANTRY_LOG", "warn");
+	CHECK_OK(gantry_ctl_create_id(&id));
+	CHECK_OK(ctl_id_decode(&id, &where));
+	fd = relay_socket();
+	gantry_log_set_sink(count_lines);
+	CHECK_EQ(getrlimit(RLIMIT_NOFILE, &was), 0);
+	none = (struct rlimit){0, was.rlim_max};
+	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+	began = gantry_now_ns();
+	CHECK_EQ(connect(fd, &where.addr.sa, sizeof(where.addr.in)), 0);
+	UNTIL(__atomic_load_n(&accept_lines, __ATOMIC_ACQUIRE) >= 3);
+	lines = __atomic_load_n(&accept_lines, __ATOMIC_ACQUIRE);
+	CHECK((uint64_t)(lines - 1) * 1000000000u <= gantry_now_ns() - began);
+	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &was), 0);
+	UNTIL(strangers_here() == 1); /* it was not lost */
+	close(fd);
+	gantry_log_set_sink(NULL);
+	CHECK_HAS(accept_text, "Too many open files");
+	CHECK_HAS(accept_text, " such lines left out)");
+	set_env("GANTRY_LOG", NULL);
+	end_hubs();
+}
+
 /* Ranks may come before the hub can be reached, and connections may break during the hand-shake. */
 static void test_late_hub(void)
 {
@@ -438,6 +494,7 @@ int main(void)
 	test_counts();
 	test_arguments();
 	test_keys();
+	test_out_of_descriptors();
 	test_late_hub();
 	test_lost_in_join();
 	test_port();

@@ -112,6 +112,7 @@ static gantry_result hub_keys(struct hub *hub, struct ctl_id *id)
 	TRY(gantry_random_bytes(id->key, sizeof(id->key)));
 	TRY(ctl_key_mix(id->key, secret, hub->key));
 	hub->comm_id = id->comm_id;
+	hub->secrets = secret != NULL;
 	hub->auth = secret ? CTL_AUTH_SECRET : GANTRY_HAVE_OPENSSL ? CTL_AUTH_HMAC : CTL_AUTH_KEY;
 out:
 	return r;
@@ -230,7 +231,7 @@ static int is_absent(const struct hub *hub, int rank)
 
 static void waited_enough(struct hub *hub)
 {
-	char missing[256], seconds[16], refused[96] = "";
+	char missing[256], seconds[16], refused[128] = "";
 
 	if (hub->state == HUB_FAILED || !hub->ranks) {
 		if (hub->state == HUB_OPEN)
@@ -240,8 +241,9 @@ static void waited_enough(struct hub *hub)
 	}
 	hub_list_ranks(hub, is_absent, missing, sizeof(missing));
 	if (hub->refused)
-		snprintf(refused, sizeof(refused), "; %u connection%s failed to prove that they know the id and secret",
-			 hub->refused, hub->refused == 1 ? "" : "s");
+		snprintf(refused, sizeof(refused), "; %u connection%s knew the id but failed to prove the %s",
+			 hub->refused, hub->refused == 1 ? "" : "s",
+			 hub->secrets ? "secret: does GANTRY_SECRET differ?" : "key in it");
 	hub_fail(hub, GANTRY_ERR_TIMEOUT,
 		 "%d of %d ranks came within %s (GANTRY_CONNECT_TIMEOUT), missing: rank%s %s%s", hub->nhere,
 		 hub->nranks, ctl_seconds(hub->connect_timeout, seconds), hub->nranks - hub->nhere == 1 ? "" : "s",

@@ -69,7 +69,8 @@ struct hub {
 	struct hub_rank *ranks; /* NULL before the first one came */
 	uint64_t beat, next_beat;
 	uint64_t until;	  /* OPEN: when waiting ends. FAILED: when this ends */
-	uint32_t refused; /* connections that could not prove themselves to this hub */
+	uint32_t refused; /* connections that named this hub and proved nothing: for the text of a failure, no more */
+	int secrets;	  /* this side has a secret, or one of those said that it has */
 	gantry_result error;
 	char text[CTL_TEXT_MAX];
 	struct hub_gather gather;

@@ -101,6 +101,7 @@ static int on_hello(struct stranger *s, const struct ctl_head *head, const uint8
 			       "no communicator of this id here: it has ended, or its process was started anew");
 	if (s->hello.auth != hub->auth) {
 		hub->refused++;
+		hub->secrets |= s->hello.auth == CTL_AUTH_SECRET;
 		if (s->hello.auth == CTL_AUTH_KEY || hub->auth == CTL_AUTH_KEY)
 			return tell_no(s, GANTRY_ERR_AUTH, "the %s's build has no OpenSSL, the %s's has",
 				       hub->auth == CTL_AUTH_KEY ? "hub" : "rank",
@@ -161,9 +162,19 @@ static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t 
 	return 0;
 }
 
+/* A rank that finds the hub's MAC wrong leaves without a proof: the hub's own ranks will want to know. */
+static void left_unproved(const struct stranger *s)
+{
+	struct hub *hub = s->state == READ_PROOF ? hub_find(s->hello.comm_id) : NULL;
+
+	if (hub)
+		hub->refused++;
+}
+
 static void on_broken(struct ctl_conn *c, gantry_result why, const char *cause)
 {
 	(void)why;
+	left_unproved(c->owner);
 	send_away(c->owner, cause);
 }
 
@@ -266,10 +277,12 @@ void hub_strangers_tick(void)
 	gantry_list_each_safe (pos, &ctl_service.strangers) {
 		struct stranger *s = gantry_container(pos, struct stranger, node);
 
-		if (ctl_service.now >= s->deadline)
-			send_away(s, "it did not prove itself in time");
-		else
+		if (ctl_service.now < s->deadline) {
 			ctl_service_due(s->deadline);
+			continue;
+		}
+		left_unproved(s);
+		send_away(s, "it did not prove itself in time");
 	}
 }
 

@@ -258,6 +258,18 @@ static void test_keys(void)
 	set_env("GANTRY_SECRET", NULL);
 }
 
+static int ranks_here(const struct gantry_unique_id *id)
+{
+	struct hub *hub;
+	int n;
+
+	pthread_mutex_lock(&ctl_service.mu);
+	hub = hub_find(gantry_ctl_comm_id(id));
+	n = hub ? hub->nhere : -1;
+	pthread_mutex_unlock(&ctl_service.mu);
+	return n;
+}
+
 static int strangers_here(void)
 {
 	int n;
@@ -266,6 +278,42 @@ static int strangers_here(void)
 	n = ctl_service.nstrangers;
 	pthread_mutex_unlock(&ctl_service.mu);
 	return n;
+}
+
+/* The secret differs on rank 1, or one side has none: rank 0 hears of it too, when the time is over and not before. */
+static void test_secrets_told(void)
+{
+	static const char *const secrets[][2] = {{"alpha", "beta"}, {"alpha", NULL}, {NULL, "beta"}};
+
+	if (!GANTRY_HAVE_OPENSSL)
+		return;
+	set_env("GANTRY_CONNECT_TIMEOUT", "400s");
+	for (int i = 0; i < 3; i++) {
+		struct gantry_unique_id id;
+		struct rank_state *s;
+
+		set_env("GANTRY_SECRET", secrets[i][0]);
+		CHECK_OK(gantry_ctl_create_id(&id));
+		s = ranks_make(2, &id, NULL);
+		ranks_start(s, 1);
+		UNTIL(ranks_here(&id) == 1);
+		set_env("GANTRY_SECRET", secrets[i][1]);
+		ranks_start(s + 1, 1);
+		ranks_wait(s + 1, 1);
+		CHECK_EQ(s[1].joined, GANTRY_ERR_AUTH);
+		CHECK_HAS(s[1].text, "GANTRY_SECRET");
+		UNTIL(strangers_here() == 0); /* it has left, and the hub knows */
+		CHECK_EQ(ranks_here(&id), 1);
+		CHECK(hub_stays(&id, 0));
+		ranks_wait(s, 1);
+		CHECK_EQ(s[0].joined, GANTRY_ERR_TIMEOUT);
+		CHECK_HAS(s[0].text, "missing: rank 1; 1 connection knew the id but failed to prove the secret: does "
+				     "GANTRY_SECRET differ?");
+		free(s);
+	}
+	set_env("GANTRY_SECRET", NULL);
+	set_env("GANTRY_CONNECT_TIMEOUT", NULL);
+	end_hubs();
 }
 
 static int accept_lines;
@@ -494,6 +542,7 @@ int main(void)
 	test_counts();
 	test_arguments();
 	test_keys();
+	test_secrets_told();
 	test_out_of_descriptors();
 	test_late_hub();
 	test_lost_in_join();

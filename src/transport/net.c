@@ -24,6 +24,8 @@ enum { NET_MAGIC = 0x6e657431 }; /* "net1" */
 #define BLOCK_SIZE (BLOCK_LL128 + GANTRY_STEPS * (NET_LL128_STEP / GANTRY_LL128_DATA * GANTRY_LL128_LINE))
 
 _Static_assert(sizeof(struct net_info) <= GANTRY_CONNECT_INFO_SIZE, "travels in the connect info");
+_Static_assert((int)NET_STAGE_STEP <= (int)GANTRY_NET_USE_P2P_MIN,
+	       "any network that is taken carries steps of LL and LL128");
 _Static_assert(BLOCK_LL % 128 == 0 && BLOCK_LL128 % 128 == 0, "LL128 lines are cache lines");
 
 static int proxied(const struct gantry_peer_info *me, const struct gantry_peer_info *peer)
@@ -44,11 +46,14 @@ static gantry_result can_connect(const struct gantry_peer_info *me, const struct
 
 static uint64_t own_max_step(const struct gantry_connector *c)
 {
-	uint64_t asked = gantry_params()->net_step;
+	const struct net_conn *nc = c->resources;
+	/* The network's limit, in whole lines, so that steps of a ring begin at lines. */
+	uint64_t most = nc->link->use->props.max_p2p_bytes / GANTRY_LL128_LINE * GANTRY_LL128_LINE;
+	uint64_t want = gantry_params()->net_step;
 
-	if (asked)
-		return asked;
-	return c->device->kind == GANTRY_DEVICE_CUDA ? 512u << 10 : 4u << 20;
+	if (!want)
+		want = c->device->kind == GANTRY_DEVICE_CUDA ? 512u << 10 : 4u << 20;
+	return want < most ? want : most;
 }
 
 static gantry_result proxy_setup(struct gantry_connector *c)

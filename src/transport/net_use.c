@@ -1,6 +1,7 @@
 /* Which network the net transport uses, and its context per communicator. */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,7 +31,8 @@ static gantry_result find_network(struct gantry_net **ret_net)
 	const char *name = gantry_params()->net_plugin;
 
 	if (!network && name[0]) {
-		TRY(gantry_loader_open(name, &loader));
+		if (!loader)
+			TRY(gantry_loader_open(name, &loader));
 		TRY(gantry_loader_lift(loader, 0, &network));
 	} else if (!network) {
 		network = gantry_net_tcp();
@@ -64,6 +66,38 @@ out:
 	return r;
 }
 
+/*
+ * What the communicator cannot do, or cannot do without, is refused before anything is connected. The table in
+ * docs/architecture.md has every property and what becomes of it.
+ */
+static gantry_result check_device(const struct gantry_net *net, int dev, const struct gantry_net_properties *p)
+{
+	gantry_result r = GANTRY_OK;
+	char who[384];
+
+	snprintf(who, sizeof(who), "network %s (%s), device %d (%s)", net->name,
+		 loader ? gantry_loader_path(loader) : "Gantry's own", dev, p->name ? p->name : "");
+	if (p->device_type != GANTRY_NET_DEVICE_HOST)
+		FAIL(GANTRY_ERR_UNSUPPORTED,
+		     "%s is of device type %d (%s): a kernel has to put together what it receives, and the "
+		     "communicator's do not; set GANTRY_UNPACK=off if it is Gantry's plugin, else choose another "
+		     "GANTRY_NET_PLUGIN or GANTRY_NET_DEVICE",
+		     who, p->device_type, p->device_type == GANTRY_NET_DEVICE_UNPACK ? "UNPACK" : "unknown");
+	if (!(p->ptr_support & GANTRY_NET_PTR_HOST))
+		FAIL(GANTRY_ERR_UNSUPPORTED,
+		     "%s does not take host memory (ptrSupport %#x), which the communicator sends small messages from",
+		     who, (unsigned)p->ptr_support);
+	if (p->max_p2p_bytes < GANTRY_NET_USE_P2P_MIN)
+		FAIL(GANTRY_ERR_UNSUPPORTED,
+		     "%s takes messages of %zu bytes at most (maxP2pBytes), the communicator "
+		     "needs %d",
+		     who, p->max_p2p_bytes, GANTRY_NET_USE_P2P_MIN);
+	if (p->max_recvs < 1)
+		FAIL(GANTRY_ERR_UNSUPPORTED, "%s takes no receive (maxRecvs %d)", who, p->max_recvs);
+out:
+	return r;
+}
+
 gantry_result gantry_net_use_get(uint64_t comm_id, struct gantry_device *device, const struct gantry_net_use **ret_use)
 {
 	gantry_result r = GANTRY_OK;
@@ -87,6 +121,8 @@ gantry_result gantry_net_use_get(uint64_t comm_id, struct gantry_device *device,
 	u->comm_id = comm_id;
 	u->device = device;
 	r = pick_device(u->pub.net, &u->pub.dev, &u->pub.props);
+	if (r == GANTRY_OK)
+		r = check_device(u->pub.net, u->pub.dev, &u->pub.props);
 	if (r != GANTRY_OK) {
 		u->pub.net->ops->finalize(u->pub.net, u->pub.ctx);
 		goto out;

@@ -26,6 +26,9 @@ struct gantry_net_use {
 	int dev;
 	struct gantry_net_properties props;
 };
+/* The least maxP2pBytes of a network: steps of LL and LL128 have a fixed size. */
+enum { GANTRY_NET_USE_P2P_MIN = 16384 };
+/* ERR_UNSUPPORTED, naming network, device and property, when the communicator cannot use the device. */
 gantry_result gantry_net_use_get(uint64_t comm_id, struct gantry_device *device, const struct gantry_net_use **ret_use);
 void gantry_net_use_put(const struct gantry_net_use *use);
 

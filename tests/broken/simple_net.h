@@ -15,6 +15,11 @@
  *   SIMPLE_CRASH_ON_EMPTY  isend of no bytes crashes
  *   SIMPLE_FEW_REQUESTS    4 requests per comm instead of 32 (times maxRecvs for sends)
  *
+ * Not broken, but another device: fixtures/device.c defines
+ *
+ *   SIMPLE_PROPERTIES(p)   changes the properties of v11
+ *   SIMPLE_MOST_BYTES      a message that is larger is refused by isend and irecv
+ *
  * Wire: an 8-byte cookie from the listener's handle, then per message a header
  * of two 64-bit words (size, tag) and the bytes. Messages queue in posting order
  * on both sides; one that arrives before its receive stays in the socket.
@@ -371,6 +376,10 @@ static ncclResult_t post_send(void *send_comm, void *data, size_t size, int tag,
 	*request = NULL;
 	if (c->error)
 		return c->error;
+#ifdef SIMPLE_MOST_BYTES
+	if (size > SIMPLE_MOST_BYTES)
+		return ncclInvalidArgument;
+#endif
 	r = ring_take(c);
 	if (!r)
 		return ncclSuccess;
@@ -404,6 +413,11 @@ static ncclResult_t post_recv(void *recv_comm, int n, void **data, const size_t 
 		return c->error;
 	if (n < 1 || n > MAX_RECVS)
 		return ncclInvalidArgument;
+#ifdef SIMPLE_MOST_BYTES
+	for (int k = 0; k < n; k++)
+		if (sizes[k] > SIMPLE_MOST_BYTES)
+			return ncclInvalidArgument;
+#endif
 	r = ring_take(c);
 	if (!r)
 		return ncclSuccess;

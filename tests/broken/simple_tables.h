@@ -92,6 +92,9 @@ static ncclResult_t properties_v11(int dev, ncclNetProperties_v11_t *props)
 		.maxCollBytes = NCCL_MAX_COLLNET_SIZE_BYTES,
 		.maxMultiRequestSize = 1,
 	};
+#ifdef SIMPLE_PROPERTIES
+	SIMPLE_PROPERTIES(props);
+#endif
 	return ncclSuccess;
 }
 

@@ -4,10 +4,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/mempolicy.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -23,10 +26,10 @@ static void destroy(struct gantry_shared *shared)
 }
 
 /* Maps s->fd. Enters the table last, so a failure before leaves nothing behind. */
-static gantry_result map(struct gantry_segment *s, int fd, int flags)
+static gantry_result map(struct gantry_segment *s, int fd)
 {
 	gantry_result r = GANTRY_OK;
-	void *at = mmap(NULL, s->size, PROT_READ | PROT_WRITE, MAP_SHARED | flags, fd, 0);
+	void *at = mmap(NULL, s->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
 	if (at == MAP_FAILED)
 		FAIL(GANTRY_ERR_NOMEM, "mmap of a shared segment of %zu bytes: %s", s->size, strerror(errno));
@@ -47,12 +50,27 @@ static struct gantry_segment *new_segment(size_t size)
 	return s;
 }
 
+/*
+ * Pages come when they are first used, by whichever end: the policy belongs to the file and so holds for both. Without
+ * it (a kernel without NUMA, a container that forbids it) they lie where they are used first.
+ */
+static void prefer_own_node(const struct gantry_segment *s)
+{
+	unsigned long nodes[16] = {0};
+	unsigned cpu, node;
+
+	if (getcpu(&cpu, &node) || node >= 8 * sizeof(nodes))
+		return;
+	nodes[node / (8 * sizeof(*nodes))] = 1ul << (node % (8 * sizeof(*nodes)));
+	if (syscall(SYS_mbind, s->base, s->size, MPOL_PREFERRED, nodes, 8 * sizeof(nodes), 0))
+		LOG_TRACE(COMM, "a shared segment on node %u: %s", node, strerror(errno));
+}
+
 gantry_result gantry_segment_create(size_t size, struct gantry_segment **ret_segment)
 {
 	gantry_result r = GANTRY_OK;
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
 	struct gantry_segment *s = new_segment((size + page - 1) & ~(page - 1));
-	int e;
 
 	if (!s)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a shared segment");
@@ -64,13 +82,8 @@ gantry_result gantry_segment_create(size_t size, struct gantry_segment **ret_seg
 		FAIL(GANTRY_ERR_NOMEM, "ftruncate of a shared segment to %zu bytes: %s", s->size, strerror(errno));
 	if (fcntl(s->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
 		FAIL(GANTRY_ERR_SYSTEM, "sealing a shared segment: %s", strerror(errno));
-	/* Now, so that lack of memory is an error here and not a SIGBUS later. */
-	do {
-		e = posix_fallocate(s->fd, 0, (off_t)s->size);
-	} while (e == EINTR);
-	if (e)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a shared segment of %zu bytes: %s", s->size, strerror(e));
-	TRY(map(s, s->fd, MAP_POPULATE));
+	TRY(map(s, s->fd));
+	prefer_own_node(s);
 	*ret_segment = s;
 	s = NULL;
 out:
@@ -93,7 +106,7 @@ gantry_result gantry_segment_map(int fd, size_t size, struct gantry_segment **re
 		FAIL(GANTRY_ERR_PROTOCOL, "the peer's shared segment could shrink while it is used");
 	if (fstat(fd, &st) < 0 || (uint64_t)st.st_size != s->size)
 		FAIL(GANTRY_ERR_PROTOCOL, "the peer's shared segment has not the %zu bytes that were agreed", s->size);
-	TRY(map(s, fd, 0));
+	TRY(map(s, fd));
 	*ret_segment = s;
 	s = NULL;
 out:

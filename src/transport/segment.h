@@ -28,7 +28,9 @@ struct gantry_segment {
 	int fd; /* -1: closed, for it is no longer needed */
 };
 
-/* Zeroed, and its pages are there: on the NUMA node of the calling thread. */
+/* Zeroed. Its pages come with their first use, on the NUMA node of the calling thread: most connections of many use a
+ * few of them. A machine without memory for them ends a process then, as it does with all memory that is not touched
+ * before its use. */
 gantry_result gantry_segment_create(size_t size, struct gantry_segment **ret_segment);
 /* Maps a file of exactly this size that nobody can shrink. The file stays the caller's. */
 gantry_result gantry_segment_map(int fd, size_t size, struct gantry_segment **ret_segment);

@@ -131,6 +131,30 @@ static void check_shm(void)
 	set_param("GANTRY_SHM_COPY", "off");
 }
 
+/* Memory of a connection comes with its use: a rank that talks to hundreds has hundreds of rings of a megabyte. */
+static void check_sparse(void)
+{
+	static struct side tx, rx;
+	struct gantry_peer_info a = info_of(0, 1), b = info_of(1, 1);
+	size_t page = (size_t)sysconf(_SC_PAGESIZE), few = page > 8192 ? 8 * page : 65536;
+
+	if (on_gpu())
+		return; /* it pins the segment */
+	side_open(&tx, &gantry_transport_shm, 1, a, b);
+	side_open(&rx, &gantry_transport_shm, 0, b, a);
+	connect_both(&tx, &rx);
+	CHECK(segment_bytes() <= few);
+	transfer(&tx, &rx, 8, GANTRY_PROTO_LL, 0, 0);
+	transfer(&tx, &rx, 4096, GANTRY_PROTO_SIMPLE, 0, 0);
+	CHECK(segment_bytes() > 0);
+	CHECK(segment_bytes() <= few);
+	transfer(&tx, &rx, MAX_BYTES, GANTRY_PROTO_SIMPLE, 0, 0); /* more than the ring's 8 steps of 128 KiB */
+	CHECK(segment_bytes() >= 8 * 131072);
+	side_close(&rx);
+	side_close(&tx);
+	CHECK_EQ(segment_bytes(), 0);
+}
+
 /* Settings are each rank's own: the modes of the two ends need not be the same. */
 static void check_mixed(void)
 {
@@ -314,6 +338,7 @@ int main(void)
 	target = q;
 	check_p2p();
 	check_shm();
+	check_sparse();
 	check_mixed();
 	if (!on_gpu()) { /* these look at things with the CPU */
 		check_gone(&gantry_transport_p2p);

@@ -5,6 +5,7 @@
 #ifndef GANTRY_TESTS_TRANSPORT_UTIL_H
 #define GANTRY_TESTS_TRANSPORT_UTIL_H
 
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -104,6 +105,30 @@ static inline int count_maps(void)
 	CHECK(f);
 	while (fgets(line, sizeof(line), f))
 		n += strstr(line, "memfd:gantry") != NULL;
+	fclose(f);
+	return n;
+}
+
+/* Bytes of shared segments that are in memory, whoever has used them. */
+static inline size_t segment_bytes(void)
+{
+	FILE *f = fopen("/proc/self/maps", "r");
+	size_t page = (size_t)sysconf(_SC_PAGESIZE), n = 0;
+	char line[1024];
+
+	CHECK(f);
+	while (fgets(line, sizeof(line), f)) {
+		unsigned char there[4096];
+		unsigned long from, to;
+
+		if (!strstr(line, "memfd:gantry-shm"))
+			continue;
+		CHECK_EQ(sscanf(line, "%lx-%lx", &from, &to), 2);
+		CHECK((to - from) / page <= sizeof(there));
+		CHECK_EQ(mincore((void *)from, to - from, there), 0);
+		for (size_t i = 0; i < (to - from) / page; i++)
+			n += there[i] & 1 ? page : 0;
+	}
 	fclose(f);
 	return n;
 }

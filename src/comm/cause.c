@@ -9,6 +9,9 @@
  *     |<-- "because of 2", goodbye -- |    by the control plane, if it does not know by itself that 2 is gone
  *     | fails, because of 2
  *
+ * An error of this rank's own (a plugin that cannot be loaded, no descriptors) is about this rank, whichever peer it
+ * was connecting to; all others are told, also those that have no connection to it.
+ *
  * The wait ends with the news of a loss, with the closing rank's reason, with its goodbye without one (it has left:
  * that is the cause then), or after a moment.
  */
@@ -27,11 +30,25 @@ static const uint64_t patience_ns = 800000000;
 enum { LOOK_US = 1000 };
 static const uint64_t why_tag = 2ull << 32; /* peer.c has those of 1 << 32 */
 
-/* What a rank that leaves because of another one says to its peers. Ranks of different byte order do not meet. */
+/* What a rank that leaves because of another one, or of itself, says to others. Ranks of different byte order do not
+ * meet. */
 struct why {
 	int32_t result, rank;
-	char text[120];
+	char text[248];
 };
+
+/* What is missing or wrong here. All else is a peer's doing, or something between the two. */
+static int is_own(gantry_result r)
+{
+	return r == GANTRY_ERR_SYSTEM || r == GANTRY_ERR_NOMEM || r == GANTRY_ERR_INVALID || r == GANTRY_ERR_USAGE ||
+	       r == GANTRY_ERR_CONFIG || r == GANTRY_ERR_UNSUPPORTED || r == GANTRY_ERR_LIMIT ||
+	       r == GANTRY_ERR_INTERNAL;
+}
+
+int comm_error_about(const struct gantry_comm *comm, gantry_result r, int peer)
+{
+	return is_own(r) ? comm->rank : peer;
+}
 
 static int is_symptom(const struct gantry_comm *comm, gantry_result r, int rank)
 {
@@ -46,37 +63,81 @@ static int over(struct gantry_comm *comm)
 	       __atomic_load_n(&comm->cause.stop, __ATOMIC_ACQUIRE);
 }
 
-/* Waits for the cause of a symptom and fails with it. Not on the threads of the proxy and the control plane. */
-void comm_fail_for_cause(struct gantry_comm *comm, gantry_result r, int rank, const char *text)
+/* Waits for what the rank says that has left. AGAIN: it has said nothing within a moment, or it is too late to ask. */
+static gantry_result hear(struct gantry_comm *comm, int rank, struct why *ret_why)
 {
 	uint64_t until = gantry_now_ns() + patience_ns;
-	char found[COMM_ERROR_TEXT];
-	gantry_result heard = GANTRY_AGAIN;
-	struct why why;
+	gantry_result r = GANTRY_AGAIN;
 
-	snprintf(found, sizeof(found), "%s", text ? text : "");
-	while (is_symptom(comm, r, rank) && !over(comm) && gantry_now_ns() < until) {
-		heard = gantry_ctl_try_recv(comm->ctl, rank, why_tag, &why, sizeof(why));
-		if (heard != GANTRY_AGAIN)
-			break;
-		usleep(LOOK_US);
+	while (r == GANTRY_AGAIN && !over(comm) && gantry_now_ns() < until) {
+		r = gantry_ctl_try_recv(comm->ctl, rank, why_tag, ret_why, sizeof(*ret_why));
+		if (r == GANTRY_AGAIN)
+			usleep(LOOK_US);
 	}
-	if (heard == GANTRY_OK && why.result > GANTRY_AGAIN && why.result < GANTRY_RESULT_COUNT && why.rank >= 0 &&
-	    why.rank < comm->nranks) {
-		why.text[sizeof(why.text) - 1] = 0;
-		snprintf(found, sizeof(found), "rank %d has left because of rank %d: %s", rank, why.rank, why.text);
-		r = (gantry_result)why.result;
-		rank = why.rank;
+	return r;
+}
+
+static void fail_with(struct gantry_comm *comm, gantry_result heard, struct why *why, gantry_result r, int rank,
+		      const char *text)
+{
+	char found[2 * COMM_ERROR_TEXT]; /* comm_fail cuts it */
+
+	if (heard != GANTRY_OK || why->result <= GANTRY_AGAIN || why->result >= GANTRY_RESULT_COUNT || why->rank < 0 ||
+	    why->rank >= comm->nranks) {
+		comm_fail(comm, r, rank, text);
+		return;
 	}
-	comm_fail(comm, r, rank, found);
+	why->text[sizeof(why->text) - 1] = 0;
+	if (why->rank == rank)
+		snprintf(found, sizeof(found), "rank %d has left because of an error of its own: %s", rank, why->text);
+	else
+		snprintf(found, sizeof(found), "rank %d has left because of rank %d: %s", rank, why->rank, why->text);
+	comm_fail(comm, (gantry_result)why->result, why->rank, found);
 }
 
 static void *find(void *arg)
 {
 	struct gantry_comm *comm = arg;
+	struct why why;
 
-	comm_fail_for_cause(comm, comm->cause.result, comm->cause.rank, comm->cause.text);
+	fail_with(comm, hear(comm, comm->cause.rank, &why), &why, comm->cause.result, comm->cause.rank,
+		  comm->cause.text);
 	return NULL;
+}
+
+/* 1: the caller is the one that looks for a cause. The first symptom is the nearest to it, and the reason is said once.
+ * mu is held. */
+static int may_look(struct gantry_comm *comm, gantry_result r, int rank, const char *text)
+{
+	if (comm->cause.looking)
+		return 0;
+	comm->cause.looking = 1;
+	comm->cause.result = r;
+	comm->cause.rank = rank;
+	snprintf(comm->cause.text, sizeof(comm->cause.text), "%s", text ? text : "");
+	return 1;
+}
+
+/* Waits for the cause of a symptom and fails with it. Not on the threads of the proxy and the control plane. */
+void comm_fail_for_cause(struct gantry_comm *comm, gantry_result r, int rank, const char *text)
+{
+	uint64_t until = gantry_now_ns() + 2 * patience_ns;
+	int looks;
+
+	if (!is_symptom(comm, r, rank)) {
+		comm_fail(comm, r, rank, text);
+		return;
+	}
+	pthread_mutex_lock(&comm->mu);
+	looks = may_look(comm, r, rank, text);
+	pthread_mutex_unlock(&comm->mu);
+	if (looks) {
+		find(comm);
+		return;
+	}
+	while (!over(comm) && gantry_now_ns() < until)
+		usleep(LOOK_US);
+	comm_fail(comm, r, rank, text);
 }
 
 /* A thread for the moment that it takes: the progress thread has other communicators to care for. */
@@ -96,17 +157,15 @@ static int start(struct gantry_comm *comm)
 
 void comm_suspect(struct gantry_comm *comm, gantry_result r, int rank, const char *text)
 {
-	int started = 0;
+	int failed = !is_symptom(comm, r, rank);
 
 	pthread_mutex_lock(&comm->mu);
-	if (is_symptom(comm, r, rank) && !over(comm) && !comm->cause.running) {
-		comm->cause.result = r;
-		comm->cause.rank = rank;
-		snprintf(comm->cause.text, sizeof(comm->cause.text), "%s", text);
-		started = comm->cause.running = start(comm);
+	if (!failed && !over(comm) && may_look(comm, r, rank, text)) {
+		comm->cause.running = start(comm);
+		failed = !comm->cause.running;
 	}
 	pthread_mutex_unlock(&comm->mu);
-	if (!started)
+	if (failed)
 		comm_fail(comm, r, rank, text);
 }
 
@@ -132,11 +191,13 @@ void comm_cause_tell(struct gantry_comm *comm)
 	snprintf(why.text, sizeof(why.text), "%.*s", (int)sizeof(why.text) - 1, comm->error_text);
 	pthread_mutex_unlock(&comm->mu);
 	/* The control plane has told the others of its own finds, at the same time as us. */
-	if (why.result == GANTRY_OK || why.result == GANTRY_ERR_ABORTED || why.rank < 0 || why.rank == comm->rank ||
+	if (why.result == GANTRY_OK || why.result == GANTRY_ERR_ABORTED || why.rank < 0 ||
 	    __atomic_load_n(&comm->cause.of_ctl, __ATOMIC_RELAXED) || !comm->peers)
 		return;
 	for (int i = 0; i < comm->nranks; i++) {
-		if (i != comm->rank && i != why.rank && (comm->peers[i].send || comm->peers[i].recv))
+		int knows_us = why.rank == comm->rank || comm->peers[i].send || comm->peers[i].recv;
+
+		if (i != comm->rank && i != why.rank && knows_us)
 			gantry_ctl_send(comm->ctl, i, why_tag, &why, sizeof(why));
 	}
 }

@@ -66,7 +66,7 @@ gantry_result comm_check(struct gantry_comm *comm)
 
 static void on_proxy_error(void *ctx, gantry_result r, int peer, const char *text)
 {
-	comm_suspect(ctx, r, peer, text);
+	comm_suspect(ctx, r, comm_error_about(ctx, r, peer), text);
 }
 
 static void on_lost(void *ctx, int rank, gantry_result why, const char *text)

@@ -111,7 +111,8 @@ struct gantry_comm {
 	int closing;	     /* atomic: in the last meeting of all ranks */
 	struct {	     /* cause.c */
 		pthread_t thread;
-		int running, stop;    /* stop: atomic */
+		int looking;	      /* under mu: somebody looks for the cause of the symptom below */
+		int running, stop;    /* running: the thread is to be joined; stop: atomic */
 		int of_ctl;	      /* atomic: the error is the control plane's news */
 		gantry_result result; /* the symptom */
 		int rank;
@@ -128,6 +129,8 @@ static inline struct gantry_conn_state *comm_state_host(const struct gantry_comm
 
 /* Latches the first error, ends kernels and operations, wakes everybody. Any thread. */
 void comm_fail(struct gantry_comm *comm, gantry_result r, int rank, const char *text);
+/* Whom an error is about that came up while working with this peer: the peer, or this rank. */
+int comm_error_about(const struct gantry_comm *comm, gantry_result r, int peer);
 /* The same for an error that may be a symptom, once its cause is known or a moment has passed. comm_suspect returns at
  * once; comm_fail_for_cause waits. */
 void comm_suspect(struct gantry_comm *comm, gantry_result r, int rank, const char *text);

@@ -303,7 +303,7 @@ out:
 	if (r != GANTRY_OK) {
 		const struct comm_call *c = &calls[i < n ? i : 0];
 
-		comm_fail_for_cause(c->comm, r, c->peer, gantry_last_error());
+		comm_fail_for_cause(c->comm, r, comm_error_about(c->comm, r, c->peer), gantry_last_error());
 		r = comm_check(c->comm);
 	}
 	return r;

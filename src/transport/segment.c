@@ -76,8 +76,9 @@ gantry_result gantry_segment_create(size_t size, struct gantry_segment **ret_seg
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a shared segment");
 	s->fd = memfd_create("gantry-shm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (s->fd < 0)
-		FAIL(errno == EMFILE || errno == ENFILE ? GANTRY_ERR_LIMIT : GANTRY_ERR_SYSTEM, "memfd_create: %s",
-		     strerror(errno));
+		FAIL(errno == EMFILE || errno == ENFILE ? GANTRY_ERR_LIMIT : GANTRY_ERR_SYSTEM,
+		     "memfd_create for a shared segment: %s%s", strerror(errno),
+		     errno == EMFILE ? " (raise `ulimit -n`)" : "");
 	if (ftruncate(s->fd, (off_t)s->size) < 0)
 		FAIL(GANTRY_ERR_NOMEM, "ftruncate of a shared segment to %zu bytes: %s", s->size, strerror(errno));
 	if (fcntl(s->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)

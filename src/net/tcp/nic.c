@@ -335,7 +335,8 @@ gantry_result gantry_nic_scan(struct gantry_nic_list *ret_list)
 	struct gantry_nic_list *list = NULL;
 
 	if (getifaddrs(&all) != 0)
-		FAIL(GANTRY_ERR_SYSTEM, "getifaddrs: %s", strerror(errno));
+		FAIL(errno == EMFILE || errno == ENFILE ? GANTRY_ERR_LIMIT : GANTRY_ERR_SYSTEM, "getifaddrs: %s",
+		     strerror(errno));
 	list = calloc(1, sizeof(*list));
 	if (!list)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for the list of interfaces");

@@ -1,0 +1,29 @@
+#!/bin/bash
+# A rank that lacks something of its own (its plugin, descriptors) says so, and all other ranks hear that it is about that
+# rank and why.
+# Catches: an own error that is reported as about the peer of the moment, "rank 1 has left" without the reason, ranks without
+# a connection to it that hear nothing.
+set -u
+export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # seconds per process; lifecycle.sh looks for leaks
+unset GANTRY_NET_PLUGIN GANTRY_TRANSPORT
+export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error}
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+failed=0
+
+try()
+{
+	rm -f "$tmp/id"
+	echo "-- $*"
+	timeout 200 "$BUILD_DIR/drivers/comm_own" "$@" "$tmp" 2>"$tmp/err" && return
+	echo "FAILED: $*"
+	cat "$tmp/err"
+	failed=1
+}
+
+try plugin 1 net
+try plugin 0 net # whose process has the bootstrap root
+for transport in net shm p2p; do
+	try nofile 1 $transport
+done
+exit $failed

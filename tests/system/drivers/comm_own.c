@@ -1,0 +1,69 @@
+/*
+ * comm_own CASE VICTIM TRANSPORT FOLDER: five processes, one rank each, that exchange messages in a ring. The victim
+ * lacks something of its own when it connects:
+ *
+ *   plugin   the net plugin that GANTRY_NET_PLUGIN names is not there
+ *   nofile   it may open no further descriptor
+ *
+ * Every rank must be told that this is about the victim, with the victim's reason: the victim, its neighbours and those
+ * who have no connection to it. A line for each says what it was told.
+ */
+#include "comm_util.h"
+
+enum { N = 5 };
+
+static void be_rank(const char *what, int rank, int victim, const char *transport, const char *folder)
+{
+	int plugin = strcmp(what, "plugin") == 0, about = -1;
+	const char *want = plugin ? "/nonexistent/libnccl-net-x.so" : "Too many open files";
+	struct gantry_unique_id id;
+	char path[4096], text[256] = "";
+	gantry_result r = GANTRY_OK;
+	struct node me;
+
+	alarm(PAIR_PATIENCE_MS / 1000);
+	if (plugin && rank == victim)
+		setenv("GANTRY_NET_PLUGIN", "/nonexistent/libnccl-net-x.so", 1);
+	snprintf(path, sizeof(path), "%s/id", folder);
+	id_meet(path, rank == 0, &id);
+	node_open(&me, &id, rank, N, transport, 1, 4096);
+	if (!plugin && rank == victim) {
+		struct rlimit none = {.rlim_cur = 0, .rlim_max = 0};
+
+		CHECK_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+	}
+	for (uint32_t round = 0; r == GANTRY_OK; round++)
+		r = node_exchange(&me, 1, 4096, round);
+	CHECK_EQ(gantry_comm_error(me.comm, &about, text, sizeof(text)), r);
+	printf("rank %d: %s about rank %d: %s\n", rank, gantry_result_name(r), about, text);
+	fflush(stdout);
+	CHECK_EQ(r, plugin ? GANTRY_ERR_CONFIG : GANTRY_ERR_LIMIT);
+	CHECK_EQ(about, victim);
+	CHECK(strstr(text, want));
+	if (rank != victim)
+		CHECK(strstr(text, "an error of its own"));
+	node_close(&me);
+}
+
+int main(int argc, char **argv)
+{
+	int failed = 0;
+
+	CHECK_EQ(argc, 5);
+	for (int i = 0; i < N; i++) {
+		pid_t pid = fork();
+
+		CHECK(pid >= 0);
+		if (pid == 0) {
+			be_rank(argv[1], i, atoi(argv[2]), argv[3], argv[4]);
+			exit(0);
+		}
+	}
+	for (int i = 0; i < N; i++) {
+		int status;
+
+		CHECK(wait(&status) > 0);
+		failed |= status != 0;
+	}
+	return failed;
+}

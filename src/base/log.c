@@ -185,10 +185,21 @@ static void expand_name(const char *name, char ret_path[PATH_MAX])
 	ret_path[n] = 0;
 }
 
+/*
+ * A symbolic link is not followed: in a folder that others may write to, a link of theirs under the expected name would
+ * have this process append to a file of their choice. /dev/stdout and /dev/stderr are links as well, and meant.
+ */
+static int open_path(const char *path)
+{
+	if (!strcmp(path, "/dev/stdout") || !strcmp(path, "/dev/stderr"))
+		return fcntl(strcmp(path, "/dev/stdout") ? STDERR_FILENO : STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+	return open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644);
+}
+
 /* 0 when the file is open under file_fd's number, else an errno. Called with configure_lock held. */
 static int open_file(const char *path)
 {
-	int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+	int fd = open_path(path);
 	int err = 0;
 
 	if (fd < 0)
@@ -218,7 +229,8 @@ void gantry_log_configure(enum gantry_log_level level, uint32_t subsys_mask, con
 	__atomic_store_n(&fd_now, *path && !err ? file_fd : STDERR_FILENO, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&configure_lock);
 	if (err)
-		LOG_WARN(BASE, "cannot open the log file %s, logging to stderr: %s", path, strerror(err));
+		LOG_WARN(BASE, "cannot open the log file %s, logging to stderr: %s", path,
+			 err == ELOOP ? "it is a symbolic link, which is not followed" : strerror(err));
 	errno = saved;
 }
 

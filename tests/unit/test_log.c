@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -159,6 +160,32 @@ static void check_errno(void)
 	CHECK_EQ(errno, ECONNREFUSED);
 }
 
+/* Called while stderr is the file at `path`. A link that somebody else has put there is not written through. */
+static void check_link(void)
+{
+	char target[300], name[300];
+	struct stat st;
+	int fd;
+
+	snprintf(target, sizeof(target), "%s/target", folder);
+	snprintf(name, sizeof(name), "%s/link", folder);
+	fd = open(target, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	CHECK(fd >= 0);
+	CHECK_EQ(symlink(target, name), 0);
+	gantry_log_configure(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL, name);
+	CHECK_HAS(take_file(), "/link, logging to stderr: it is a symbolic link");
+	LOG_WARN(NET, "to stderr");
+	CHECK_HAS(take_file(), "to stderr\n");
+	CHECK_EQ(fstat(fd, &st), 0);
+	CHECK_EQ(st.st_size, 0);
+	gantry_log_configure(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL, "/dev/stderr");
+	LOG_WARN(NET, "a link by design");
+	CHECK_HAS(take_file(), "a link by design\n");
+	close(fd);
+	unlink(name);
+	unlink(target);
+}
+
 /* %p and %h in the name; a file that cannot be opened leaves stderr in force and says so there. */
 static void check_file_names(void)
 {
@@ -173,14 +200,15 @@ static void check_file_names(void)
 	CHECK_EQ(access(expected, F_OK), 0);
 	unlink(expected);
 
-	capture = open(path, O_RDWR | O_TRUNC);
+	capture = open(path, O_RDWR | O_TRUNC | O_APPEND);
 	CHECK(capture >= 0 && dup2(capture, STDERR_FILENO) == STDERR_FILENO);
 	snprintf(name, sizeof(name), "%s/no/such/folder", folder);
 	gantry_log_configure(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL, name);
+	CHECK_HAS(take_file(), "no/such/folder, logging to stderr: No such file or directory\n");
+	check_link();
 	dup2(saved, STDERR_FILENO);
 	close(saved);
 	close(capture);
-	CHECK_HAS(take_file(), "no/such/folder, logging to stderr: No such file or directory\n");
 }
 
 static int sink_lines;

@@ -37,7 +37,20 @@ static struct {
 } * shared;
 static char dir[] = "/tmp/test_devmem_helper.XXXXXX", path[64], state[64];
 
-/* In libc's place. */
+/* In libc's place: a stranger who is faster than what follows bind puts a link to a file of ours, by either name. */
+static const char *swap_to;
+static int swap_hard;
+int bind(int fd, const struct sockaddr *addr, socklen_t len)
+{
+	int r = (int)syscall(SYS_bind, fd, addr, len);
+
+	if (r == 0 && swap_to) {
+		CHECK_EQ(unlink(path), 0);
+		CHECK_EQ(swap_hard ? link(swap_to, path) : symlink(swap_to, path), 0);
+	}
+	return r;
+}
+
 int accept4(int fd, struct sockaddr *restrict addr, socklen_t *restrict len, int flags)
 {
 	int e = shared ? __atomic_load_n(&shared->accept_error, __ATOMIC_RELAXED) : 0;
@@ -281,6 +294,34 @@ static void check_limits(void)
 	end(pid);
 }
 
+/* The socket changes hands, and nothing else does. */
+static void check_swapped(void)
+{
+	struct devmem_helper_config config = {.path = path, .nic = "fake0", .uid = 12345, .has_uid = 1};
+	const int stop = 1;
+	char file[80];
+	struct stat st;
+	int fd;
+
+	if (geteuid() != 0) {
+		printf("no other users: not root\n");
+		return;
+	}
+	snprintf(file, sizeof(file), "%s/precious", dir);
+	fd = open(file, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	CHECK(fd >= 0);
+	swap_to = file;
+	for (swap_hard = 0; swap_hard < 2; swap_hard++) {
+		CHECK_EQ(devmem_helper_serve(&config, &stop), GANTRY_ERR_CONFIG);
+		CHECK_HAS(gantry_last_error(), "was replaced");
+		CHECK_EQ(fstat(fd, &st), 0);
+		CHECK_EQ(st.st_uid, 0);
+	}
+	swap_to = NULL;
+	close(fd);
+	unlink(file);
+}
+
 static int connect_raw(void)
 {
 	struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -511,6 +552,7 @@ int main(void)
 	check_dying_client();
 	check_foreign_client();
 	check_limits();
+	check_swapped();
 	check_nonsense();
 	check_no_descriptors();
 	snprintf(command, sizeof(command), "rm -r %s", dir);

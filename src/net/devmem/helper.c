@@ -9,6 +9,7 @@
 #include "net/devmem/helper.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -256,6 +257,28 @@ static void accept_one(struct server *s)
 	}
 }
 
+/*
+ * Others may be able to write to the folder: what stands under the name by now may be a link to a file of root's, so
+ * the owner is changed of the very thing that was looked at, and only if that is a socket of ours with no other name.
+ */
+static gantry_result give_socket(const char *path, uid_t uid)
+{
+	gantry_result r = GANTRY_OK;
+	struct stat st;
+	int fd = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+
+	if (fd < 0 || fstat(fd, &st) < 0)
+		FAIL(GANTRY_ERR_SYSTEM, "%s: %s", path, strerror(errno));
+	if (!S_ISSOCK(st.st_mode) || st.st_uid != geteuid() || st.st_nlink != 1)
+		FAIL(GANTRY_ERR_CONFIG, "%s was replaced by somebody: use a folder that only root can write to", path);
+	if (fchownat(fd, "", uid, (gid_t)-1, AT_EMPTY_PATH) < 0)
+		FAIL(GANTRY_ERR_SYSTEM, "chown of %s to user %u: %s", path, (unsigned)uid, strerror(errno));
+out:
+	if (fd >= 0)
+		close(fd);
+	return r;
+}
+
 /* A socket that only its owner can open. What a dead helper left is removed; a living one is not robbed. */
 static gantry_result listen_at(const struct devmem_helper_config *c, int *ret_fd)
 {
@@ -290,8 +313,8 @@ static gantry_result listen_at(const struct devmem_helper_config *c, int *ret_fd
 	umask(mask);
 	bound = 1;
 	/* Mode 0600, and its owner is who may connect. */
-	if (c->has_uid && c->uid != geteuid() && chown(c->path, c->uid, (gid_t)-1) < 0)
-		FAIL(GANTRY_ERR_SYSTEM, "chown of %s to user %u: %s", c->path, (unsigned)c->uid, strerror(errno));
+	if (c->has_uid && c->uid != geteuid())
+		TRY(give_socket(c->path, c->uid));
 	if (listen(fd, 16) < 0)
 		FAIL(GANTRY_ERR_SYSTEM, "listen at %s: %s", c->path, strerror(errno));
 	*ret_fd = fd;

@@ -80,12 +80,18 @@ void gantry_param_set_default(const struct gantry_param_desc *d, void *at)
 	}
 }
 
+/* 0 stands for a value that is chosen automatically; any other has a least one. */
+static int takes_zero(const struct gantry_param_desc *d)
+{
+	return d->kind != GANTRY_PARAM_INT && d->def.u == 0 && d->min.u > 0;
+}
+
 static gantry_result parse_unsigned(const struct gantry_param_desc *d, const char *text, uint64_t *ret)
 {
 	uint64_t v;
 	gantry_result r = d->kind == GANTRY_PARAM_SIZE ? gantry_parse_size(text, &v) : gantry_parse_duration(text, &v);
 
-	if (r == GANTRY_OK && (v < d->min.u || v > d->max.u))
+	if (r == GANTRY_OK && (v < d->min.u || v > d->max.u) && !(v == 0 && takes_zero(d)))
 		r = GANTRY_ERR_INVALID;
 	if (r == GANTRY_OK)
 		*ret = v;
@@ -156,7 +162,7 @@ void gantry_param_range_text(const struct gantry_param_desc *d, char *buf, size_
 	case GANTRY_PARAM_DURATION:
 		gantry_param_value_text(d, &d->min, lo, sizeof(lo));
 		gantry_param_value_text(d, &d->max, hi, sizeof(hi));
-		snprintf(buf, n, "%s .. %s", lo, hi);
+		snprintf(buf, n, "%s%s .. %s", takes_zero(d) ? "0, " : "", lo, hi);
 		break;
 	case GANTRY_PARAM_BOOL:
 		snprintf(buf, n, "on|off");

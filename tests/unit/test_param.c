@@ -71,6 +71,28 @@ static void check_defaults(void)
 	CHECK_STR(p->congestion, "auto");
 }
 
+/* 0 means "chosen", and what is asked for has a least value all the same. */
+static void check_least_or_zero(void)
+{
+	static const char *const good[] = {"0", "4096", "4k", "64M"}, *const bad[] = {"1", "4095", "65M"};
+	static const uint64_t values[] = {0, 4096, 4096, 64 << 20};
+
+	for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++) {
+		clear_environment();
+		setenv("GANTRY_NET_STEP", good[i], 1);
+		CHECK_OK(gantry_params_load(1));
+		CHECK_EQ(gantry_params()->net_step, values[i]);
+	}
+	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+		clear_environment();
+		setenv("GANTRY_NET_STEP", bad[i], 1);
+		CHECK_EQ(gantry_params_load(1), GANTRY_ERR_CONFIG);
+		CHECK_HAS(lines, "GANTRY_NET_STEP=");
+		CHECK_HAS(lines, "0, 4k .. 64M");
+	}
+	CHECK_STR(describe("GANTRY_NET_STEP").range, "0, 4k .. 64M");
+}
+
 static void check_values(void)
 {
 	const struct gantry_params *p;
@@ -301,6 +323,7 @@ int main(void)
 {
 	gantry_log_set_sink(keep_line);
 	check_defaults();
+	check_least_or_zero();
 	check_values();
 	check_refusals();
 	check_unknown();

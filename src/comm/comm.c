@@ -119,71 +119,6 @@ out:
 	return r;
 }
 
-/* What all ranks must have alike, found out before it does harm. */
-struct settings {
-	struct gantry_peer_info info;
-	uint64_t channels, proto, ll_max, ll128_max, split_min;
-};
-
-static gantry_result compare(const struct gantry_comm *comm, const struct settings *mine, const struct settings *other,
-			     int rank)
-{
-	gantry_result r = GANTRY_OK;
-	const struct {
-		const char *name;
-		uint64_t a, b;
-	} all[] = {{"GANTRY_CHANNELS", mine->channels, other->channels},
-		   {"GANTRY_PROTO", mine->proto, other->proto},
-		   {"GANTRY_LL_MAX", mine->ll_max, other->ll_max},
-		   {"GANTRY_LL128_MAX", mine->ll128_max, other->ll128_max},
-		   {"GANTRY_SPLIT_MIN", mine->split_min, other->split_min}};
-
-	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
-		if (all[i].a != all[i].b)
-			FAIL(GANTRY_ERR_SETTING, "%s differs: %llu on rank %d, %llu on rank %d (%s)", all[i].name,
-			     (unsigned long long)all[i].a, comm->rank, (unsigned long long)all[i].b, rank,
-			     other->info.host_name);
-	}
-	if (strcmp(mine->info.version, other->info.version))
-		FAIL(GANTRY_ERR_VERSION, "rank %d (%s) runs gantry %s, rank %d %s", rank, other->info.host_name,
-		     other->info.version, comm->rank, mine->info.version);
-out:
-	return r;
-}
-
-static gantry_result exchange(struct gantry_comm *comm, int channels_asked)
-{
-	gantry_result r = GANTRY_OK;
-	const struct gantry_params *p = gantry_params();
-	struct settings mine = {.proto = (uint64_t)p->proto,
-				.ll_max = p->ll_max,
-				.ll128_max = p->ll128_max,
-				.split_min = p->split_min},
-			*all = NULL;
-
-	TRY(comm_peer_info(comm, &mine.info));
-	mine.channels = (uint64_t)channels_asked;
-	all = calloc((size_t)comm->nranks, sizeof(*all));
-	comm->infos = calloc((size_t)comm->nranks, sizeof(*comm->infos));
-	comm->peers = calloc((size_t)comm->nranks, sizeof(*comm->peers));
-	if (!all || !comm->infos || !comm->peers)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for %d ranks", comm->nranks);
-	TRY(gantry_ctl_allgather(comm->ctl, &mine, sizeof(mine), all));
-	comm->nchannels = 0;
-	for (int i = 0; i < comm->nranks; i++) {
-		comm->infos[i] = all[i].info;
-		/* 0: automatic; the most that any rank's device wants. */
-		if (all[i].channels == 0 && comm->nchannels < (all[i].info.device_kind == GANTRY_DEVICE_CUDA ? 4 : 1))
-			comm->nchannels = all[i].info.device_kind == GANTRY_DEVICE_CUDA ? 4 : 1;
-		TRY(compare(comm, &mine, &all[i], i));
-	}
-	if (channels_asked)
-		comm->nchannels = channels_asked;
-out:
-	free(all);
-	return r;
-}
-
 static gantry_result check_config(const struct gantry_comm_config *config)
 {
 	gantry_result r = GANTRY_OK;
@@ -273,7 +208,7 @@ gantry_result gantry_comm_init(const struct gantry_comm_config *config, struct g
 	ctl.nranks = comm->nranks;
 	ctl.ctx = comm;
 	TRY(gantry_ctl_join(&ctl, &comm->ctl));
-	TRY(exchange(comm, channels));
+	TRY(comm_agree(comm, channels));
 	group.abort = comm->abort_host;
 	group.ctx = comm;
 	TRY(gantry_proxy_group_create(comm->proxy, &group, &comm->group));

@@ -8,6 +8,7 @@
  *   work.c     argument memory of launches, launching
  *   memory.c   registered buffers
  *   cause.c    whose fault an error is
+ *   agree.c    what all ranks must have alike
  *   report.h   who waits for whom: reports, the thread that notices stalls, traces
  *   ctl.h      the control plane
  *
@@ -135,6 +136,9 @@ int comm_error_about(const struct gantry_comm *comm, gantry_result r, int peer);
  * once; comm_fail_for_cause waits. */
 void comm_suspect(struct gantry_comm *comm, gantry_result r, int rank, const char *text);
 void comm_fail_for_cause(struct gantry_comm *comm, gantry_result r, int rank, const char *text);
+/* All ranks: fills in infos, peers and nchannels. channels: as asked for, 0: automatic. ERR_SETTING names what differs,
+ * both values and both ranks. */
+gantry_result comm_agree(struct gantry_comm *comm, int channels);
 /* Before the communicator is freed: nobody looks for causes any more; and the peers hear why it goes. */
 void comm_cause_end(struct gantry_comm *comm);
 void comm_cause_tell(struct gantry_comm *comm);

@@ -1,7 +1,9 @@
 /*
- * Strangers: whoever connects to the listening port, until he has proved to know the key of a hub here. He has one
- * deadline for all of it, little memory, and a place among STRANGERS_MAX; when that is full the oldest goes. Genuine
- * ranks that are crowded out come again. Whatever a stranger says, no hub hears of it.
+ * Strangers: whatever connects to the listening port, until it has proved to know the key of a hub here. It has one
+ * deadline for all of it, little memory, and a place among STRANGERS_MAX; when that is full the oldest goes, of those
+ * that owe a proof or of the others, whichever have more than half of the places. So neither silent connections nor
+ * hellos without a proof, however many, can keep out a genuine rank that answers at once; one that is crowded out comes
+ * again. Whatever a stranger says, no hub hears of it.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <errno.h>
@@ -24,7 +26,7 @@ static const uint64_t stranger_ns = 5000000000, pause_ns = 100000000;
 enum stranger_state {
 	READ_HELLO,
 	READ_PROOF,
-	TOLD_NO, /* until he has gone */
+	TOLD_NO, /* until it has gone, or says anything more */
 };
 
 struct stranger {
@@ -156,10 +158,11 @@ static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t 
 		return on_hello(s, h, body);
 	case READ_PROOF:
 		return on_proof(s, h, body);
-	case TOLD_NO:
+	case TOLD_NO: /* a rank would be silent now */
 		break;
 	}
-	return 0;
+	stranger_free(s);
+	return 1;
 }
 
 /* A rank that finds the hub's MAC wrong leaves without a proof: the hub's own ranks will want to know. */
@@ -193,20 +196,20 @@ static int on_elsewhere(struct ctl_conn *c)
 
 static const struct ctl_conn_ops stranger_ops = {.frame = on_frame, .broken = on_broken, .elsewhere = on_elsewhere};
 
-/* Too many at once: the oldest that has not even said hello goes, or has been told no. */
+/* Too many at once: the oldest goes, of the kind that has more than its half. */
 static void make_room(void)
 {
-	struct stranger *victim = gantry_container(ctl_service.strangers.next, struct stranger, node);
+	struct stranger *oldest[2] = {NULL, NULL};
+	int n[2] = {0, 0};
 
 	gantry_list_each (pos, &ctl_service.strangers) {
 		struct stranger *s = gantry_container(pos, struct stranger, node);
+		int proof = s->state == READ_PROOF;
 
-		if (s->state != READ_PROOF) {
-			victim = s;
-			break;
-		}
+		if (!n[proof]++)
+			oldest[proof] = s;
 	}
-	send_away(victim, "too many at once, the oldest goes");
+	send_away(oldest[n[1] > n[0]], "too many at once, the oldest goes");
 }
 
 static void take_in(int fd, const struct gantry_addr *addr)

@@ -12,7 +12,7 @@
 #include "comm/hub.h"
 #include "ctl_util.h"
 
-enum { RELAY_PAIRS = 16 };
+enum { RELAY_PAIRS = 16, RELAY_TAPE = 4096 };
 
 struct relay {
 	int listen_fd;
@@ -24,6 +24,10 @@ struct relay {
 	uint64_t passed_ms; /* atomic: when it last passed something on, or a little earlier */
 	uint64_t turned_ms; /* its own: of the last turn */
 	uint64_t held_up;   /* ms: between two turns, at most; to be read when it has stopped */
+	/* What the first connection's rank has said, as far as there is room. ntape: atomic. */
+	uint8_t tape[RELAY_TAPE];
+	size_t ntape;
+	int first; /* the descriptor that is recorded; 0: nothing was said yet */
 };
 
 static inline int relay_socket(void)
@@ -78,6 +82,18 @@ static inline void relay_accept(struct relay *r)
 	r->fds[2 * r->npairs++ + 1] = out;
 }
 
+static inline void relay_record(struct relay *r, int fd, const char *bytes, size_t n)
+{
+	size_t at = r->ntape, room = RELAY_TAPE - at;
+
+	if (!r->first)
+		r->first = fd;
+	if (r->first != fd || !room)
+		return;
+	memcpy(r->tape + at, bytes, n < room ? n : room);
+	__atomic_store_n(&r->ntape, at + (n < room ? n : room), __ATOMIC_RELEASE);
+}
+
 static inline void relay_turns(struct relay *r)
 {
 	uint64_t now = now_ms();
@@ -118,6 +134,8 @@ static inline void *relay_thread(void *arg)
 			got = recv(r->fds[i], buf, sizeof(buf), MSG_DONTWAIT);
 			if (got > 0) {
 				__atomic_store_n(&r->passed_ms, now_ms(), __ATOMIC_RELEASE);
+				if (!(i & 1))
+					relay_record(r, r->fds[i], buf, (size_t)got);
 				send(r->fds[i ^ 1], buf, (size_t)got, MSG_NOSIGNAL);
 			} else if (got == 0 || errno != EAGAIN) {
 				relay_drop(r, i / 2);

@@ -1,27 +1,36 @@
 /*
- * Strangers at the hub's port, while ranks join and talk. They change a counter and nothing else.
- * Catches: a stranger who stalls, crashes or joins; descriptors that pile up; genuine ranks that are locked out; a hub
- * that tells more than it should before the proof; versions that are not compared.
+ * Strangers at the hub's port, while ranks join and talk: with everything but the key, recordings of a genuine rank
+ * included. They change counters and nothing else, with GANTRY_SECRET and without.
+ * Catches: a stranger who stalls, crashes or joins; memory and descriptors that pile up; genuine ranks that are locked
+ * out; a hub that tells more than it should before the proof; versions that are not compared; a stranger who has the
+ * service thread busy after it was refused.
  */
 #include <errno.h>
+#include <malloc.h>
 #include <poll.h>
 
 #include "base/hmac.h"
 #include "comm/ctl_bytes.h"
 #include "comm/hub.h"
+#include "ctl_relay.h"
 #include "ctl_util.h"
 
-enum { KINDS = 8, HELD = 300, FDS_MORE = 320, COUNT = 1500 };
+enum { HELD = 300, PLACES = 256, RANKS = 3, JOINING = 6000, JOINED = 4000, FLOOD_MAX = 32 << 20 };
+enum { HEAP_MOST = 2 << 20, CPU_US_MOST = 500 }; /* of all of them at once; of each */
 
 static struct gantry_unique_id id;
 static struct ctl_id decoded;
+static struct gantry_addr hub_addr; /* where the hub listens; the id may name a relay */
+static const uint8_t *tape;	    /* what a genuine rank has said: HELLO, PROOF and more */
+static size_t ntape;
+static enum ctl_auth auth;
 
 static int dial(void)
 {
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
 	CHECK(fd >= 0);
-	CHECK_EQ(connect(fd, &decoded.addr.sa, sizeof(decoded.addr.in)), 0);
+	CHECK_EQ(connect(fd, &hub_addr.sa, sizeof(hub_addr.in)), 0);
 	return fd;
 }
 
@@ -45,7 +54,7 @@ static void send_frame(int fd, uint32_t kind, const void *body, uint32_t n)
 static void send_hello(int fd, uint32_t version, uint64_t comm_id, uint8_t raw[CTL_HELLO_SIZE])
 {
 	struct ctl_hello h = {.version = version,
-			      .auth = GANTRY_HAVE_OPENSSL ? CTL_AUTH_HMAC : CTL_AUTH_KEY,
+			      .auth = auth,
 			      .comm_id = comm_id,
 			      .rank = 1,
 			      .nranks = 2,
@@ -73,55 +82,131 @@ static int read_frame(int fd, struct ctl_head *h, uint8_t *body)
 	return 1;
 }
 
-/* Those that stay are held until HELD later ones have come. */
-static void come(int n)
+/* ---- what strangers do ---- */
+
+static void noise(int fd, int i)
 {
-	static const char http[] = "GET /metrics HTTP/1.1\r\nHost: gantry\r\n\r\n";
-	static int held[HELD];
-	uint8_t noise[200], raw[CTL_HELLO_SIZE];
+	uint8_t bytes[200];
 
-	memset(held, 0xff, sizeof(held));
+	CHECK_OK(gantry_random_bytes(bytes, sizeof(bytes)));
+	send_all(fd, bytes, 1 + (size_t)i % sizeof(bytes));
+}
+
+static void http(int fd, int i)
+{
+	static const char text[] = "GET /metrics HTTP/1.1\r\nHost: gantry\r\n\r\n";
+
+	(void)i;
+	send_all(fd, text, sizeof(text) - 1);
+}
+
+static void reset(int fd, int i)
+{
+	struct linger hard = {1, 0};
+
+	setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, i & 1 ? sizeof(hard) : 0);
+	shutdown(fd, SHUT_RDWR);
+}
+
+static void silent(int fd, int i)
+{
+	if (i & 1)
+		send_all(fd, "GCTL", 4); /* the magic, then nothing */
+}
+
+/* Knows the id's number, not its key: no proof follows, or another one. */
+static void hello(int fd, int i)
+{
+	uint8_t raw[CTL_HELLO_SIZE];
+
+	send_hello(fd, CTL_VERSION, decoded.comm_id, raw);
+	if (i & 1)
+		send_frame(fd, CTL_PROOF, raw, CTL_MAC_SIZE);
+}
+
+static void wrong_version(int fd, int i)
+{
+	uint8_t raw[CTL_HELLO_SIZE];
+
+	send_hello(fd, (uint32_t)i, decoded.comm_id + (i % 16 == CTL_VERSION), raw);
+}
+
+static void wrong_auth(int fd, int i)
+{
+	enum ctl_auth right = auth;
+	uint8_t raw[CTL_HELLO_SIZE];
+
+	auth = (enum ctl_auth)((right + 1 + i % 2) % CTL_AUTHS);
+	send_hello(fd, CTL_VERSION, decoded.comm_id, raw);
+	auth = right;
+}
+
+/* Every kind of frame before a hello, after one, and after a refusal. */
+static void any_kind(int fd, int i)
+{
+	uint8_t body[CTL_HELLO_SIZE] = {0};
+
+	if (i % 3 == 1)
+		hello(fd, 0);
+	if (i % 3 == 2)
+		wrong_version(fd, 9);
+	send_frame(fd, 1 + (uint32_t)i / 3 % (CTL_KIND_COUNT - 1), body, i & 1 ? 8 : 0);
+}
+
+/* The recording: whole, cut, or with a bit that has changed. */
+static void replay(int fd, int i)
+{
+	uint8_t copy[RELAY_TAPE];
+	size_t n = ntape;
+
+	memcpy(copy, tape, n);
+	if (i % 3 == 1)
+		n = (size_t)i % ntape;
+	if (i % 3 == 2)
+		copy[(size_t)i % ntape] ^= (uint8_t)(1 << i % 8);
+	send_all(fd, copy, n);
+}
+
+/* The recorded hello, the hub's answer, the recorded proof; or the hub's own proof, sent back. */
+static void replay_slowly(int fd, int i)
+{
+	const size_t one = CTL_HEAD_SIZE + CTL_HELLO_SIZE;
+	uint8_t body[CTL_TEXT_MAX];
+	struct ctl_head h;
+
+	send_all(fd, tape, one);
+	if (!read_frame(fd, &h, body)) /* crowded out */
+		return;
+	CHECK_EQ(h.kind, CTL_CHALLENGE);
+	if (i & 1)
+		send_all(fd, tape + one, CTL_HEAD_SIZE + CTL_MAC_SIZE);
+	else
+		send_frame(fd, CTL_PROOF, body + CTL_CHALLENGE_MAC, CTL_MAC_SIZE);
+	if (read_frame(fd, &h, body))
+		CHECK_EQ(h.kind, CTL_REFUSED);
+}
+
+/* Those that stay are held until HELD later ones have come. */
+static void *come(void *arg)
+{
+	static void (*const kinds[])(int, int) = {noise,	 http,	     reset,    silent, hello,
+						  wrong_version, wrong_auth, any_kind, replay, replay_slowly};
+	static int held_fds[HELD];
+	int n = *(int *)arg;
+
+	memset(held_fds, 0xff, sizeof(held_fds));
 	for (int i = 0; i < n; i++) {
-		struct linger hard = {1, 0};
-		int fd = dial(), *slot = &held[i % HELD];
+		int *slot = &held_fds[i % HELD];
 
-		CHECK_OK(gantry_random_bytes(noise, sizeof(noise)));
 		if (*slot >= 0)
 			close(*slot);
-		*slot = fd;
-		switch (i % KINDS) {
-		case 0:
-			send_all(fd, http, sizeof(http) - 1);
-			break;
-		case 1:
-			send_all(fd, noise, sizeof(noise));
-			break;
-		case 2:
-			setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
-			/* fallthrough */
-		case 3:
-			close(fd);
-			*slot = -1;
-			break;
-		case 4: /* the magic, then nothing */
-			send_all(fd, "GCTL", 4);
-			break;
-		case 5: /* knows the id's number, not its key: no proof follows */
-			send_hello(fd, CTL_VERSION, decoded.comm_id, raw);
-			break;
-		case 6: /* proves something else */
-			send_hello(fd, CTL_VERSION, decoded.comm_id, raw);
-			send_frame(fd, CTL_PROOF, noise, CTL_MAC_SIZE);
-			break;
-		case 7: /* silent */
-			break;
-		}
-		if (i % 16 == 0)
-			sleep_ms(1);
+		*slot = dial();
+		kinds[i % 10](*slot, i / 10);
 	}
 	for (int i = 0; i < HELD; i++)
-		if (held[i] >= 0)
-			close(held[i]);
+		if (held_fds[i] >= 0)
+			close(held_fds[i]);
+	return NULL;
 }
 
 /*
@@ -181,63 +266,224 @@ static void test_refusals(void)
 	UNTIL(proof_refused()); /* the hub's proof cannot be sent back as the rank's */
 }
 
-static void *flood(void *arg)
+/* ---- what they must not change ---- */
+
+struct snapshot {
+	enum hub_state state;
+	int nranks, nhere, gathers;
+	gantry_result error;
+	struct ctl_conn *conns[RANKS];
+};
+
+static void look_at_hub(struct snapshot *ret)
 {
-	(void)arg;
-	come(COUNT);
-	return NULL;
+	struct hub *hub;
+
+	memset(ret, 0, sizeof(*ret));
+	pthread_mutex_lock(&ctl_service.mu);
+	hub = hub_find(decoded.comm_id);
+	CHECK(hub != NULL);
+	*ret = (struct snapshot){.state = hub->state,
+				 .nranks = hub->nranks,
+				 .nhere = hub->nhere,
+				 .gathers = hub->gather.open,
+				 .error = hub->error};
+	for (int i = 0; i < hub->nranks; i++)
+		ret->conns[i] = hub->ranks[i].conn;
+	CHECK(ctl_service.nstrangers <= PLACES);
+	pthread_mutex_unlock(&ctl_service.mu);
 }
 
-static int all_refused(uint64_t *ret_refused)
+static int hub_has(int nhere)
+{
+	struct snapshot s;
+
+	look_at_hub(&s);
+	return s.nhere == nhere;
+}
+
+static uint64_t refused_so_far(int *ret_left)
+{
+	uint64_t n;
+
+	pthread_mutex_lock(&ctl_service.mu);
+	n = ctl_service.refused;
+	*ret_left = ctl_service.nstrangers;
+	pthread_mutex_unlock(&ctl_service.mu);
+	return n;
+}
+
+static int all_gone(void)
 {
 	int left;
 
-	pthread_mutex_lock(&ctl_service.mu);
-	*ret_refused = ctl_service.refused;
-	left = ctl_service.nstrangers;
-	pthread_mutex_unlock(&ctl_service.mu);
-	return !left && *ret_refused >= COUNT;
+	refused_so_far(&left);
+	return !left;
 }
 
-static void test_flood(void)
+/* ns of CPU that the service thread has used. */
+static uint64_t service_cpu(void)
 {
-	struct rank_state *s = ranks_make(2, &id, NULL);
-	pthread_t t;
-	int fds, most = 0, rounds = 0;
-	uint64_t refused, slowest = 0;
+	struct timespec t;
+	clockid_t clock;
 
-	ranks_start(s, 1);
-	sleep_ms(50);
-	fds = held(HELD_FDS); /* rank 0's connection may not be among them: there is room for it below */
-	CHECK_EQ(pthread_create(&t, NULL, flood, NULL), 0);
-	sleep_ms(20);
-	ranks_start(s + 1, 1);
-	ranks_wait(s, 2);
-	CHECK_OK(s[0].joined);
-	CHECK_OK(s[1].joined);
+	CHECK_EQ(pthread_getcpuclockid(ctl_service.thread, &clock), 0);
+	CHECK_EQ(clock_gettime(clock, &t), 0);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* While they come: `during` once, then the hub is looked at all the time. Two ranks talk if there are any. */
+static void flood(int n, void (*during)(struct rank_state *s), struct rank_state *s)
+{
+	struct snapshot before, now;
+	size_t heap = mallinfo2().uordblks, most = 0;
+	uint64_t cpu = service_cpu(), refused, slowest = 0;
+	int left, rounds = 0;
+	pthread_t t;
+
+	refused = refused_so_far(&left);
+	CHECK_EQ(pthread_create(&t, NULL, come, &n), 0);
+	if (during)
+		during(s);
+	look_at_hub(&before);
 	do {
 		uint64_t began = now_ms();
-		uint32_t v = (uint32_t)rounds, got = 0;
+		uint32_t v = (uint32_t)rounds++, got = 0;
 
-		CHECK_OK(gantry_ctl_send(s[0].ctl, 1, 1, &v, sizeof(v)));
-		CHECK_OK(recv_wait(s[1].ctl, 0, 1, &got, sizeof(got)));
-		CHECK_EQ(got, v);
+		if (!during) {
+			CHECK_OK(gantry_ctl_send(s[0].ctl, 1, 1, &v, sizeof(v)));
+			CHECK_OK(recv_wait(s[1].ctl, 0, 1, &got, sizeof(got)));
+			CHECK_EQ(got, v);
+		}
 		if (now_ms() - began > slowest)
 			slowest = now_ms() - began;
-		if (held(HELD_FDS) > most)
-			most = held(HELD_FDS);
-		rounds++;
+		if (mallinfo2().uordblks > most)
+			most = mallinfo2().uordblks;
+		look_at_hub(&now);
+		CHECK_EQ(memcmp(&before, &now, sizeof(now)), 0);
 		sleep_ms(1);
 	} while (pthread_tryjoin_np(t, NULL) == EBUSY);
-	/* The last ones hung up: until the hub has noticed. */
-	UNTIL(all_refused(&refused));
-	printf("%d strangers, %d counted; %d messages, the slowest %d ms; %d fds at the start, at most %d\n", COUNT,
-	       (int)refused, rounds, (int)slowest, fds, most);
-	CHECK(most <= fds + HELD + FDS_MORE); /* their ends are in this process too */
-	CHECK_EQ(lost_count(&s[0]) + lost_count(&s[1]), 0);
-	ranks_leave(s, 2);
+	UNTIL(all_gone());
+	refused = refused_so_far(&left) - refused;
+	cpu = (service_cpu() - cpu) / 1000 / (uint64_t)n;
+	most = most > heap ? most - heap : 0;
+	printf("%d strangers, %d counted: %d us of CPU each, at most %zu kB of memory, %d messages, the slowest %d "
+	       "ms\n",
+	       n, (int)refused, (int)cpu, most >> 10, during ? 0 : rounds, (int)slowest);
+	CHECK_EQ(refused, n);
+	look_at_hub(&now);
+	CHECK_EQ(memcmp(&before, &now, sizeof(now)), 0);
+#ifndef GANTRY_SANITIZED
+	CHECK(most < HEAP_MOST);
+	CHECK(mallinfo2().uordblks < heap + HEAP_MOST / 8);
+	CHECK(cpu < CPU_US_MOST);
+#endif
+}
+
+/* Rank 1 joins while they come. */
+static void join_during(struct rank_state *s)
+{
+	ranks_start(s + 1, 1);
+	UNTIL(hub_has(2));
+}
+
+/* One rank joins before, one during, one after; then they talk. */
+static void test_flood(void)
+{
+	struct rank_state *s;
+	struct relay relay;
+	struct snapshot now;
+	int fds;
+
+	relay_make(&relay);
+	CHECK_OK(gantry_ctl_create_id(&id));
+	CHECK_OK(ctl_id_decode(&id, &decoded));
+	relay_start(&relay, &id);
+	hub_addr = relay.to;
+	s = ranks_make(RANKS, &id, NULL);
+	fds = held(HELD_FDS);
+	ranks_start(s, 1);
+	UNTIL(hub_has(1));
+	ntape = __atomic_load_n(&relay.ntape, __ATOMIC_ACQUIRE);
+	tape = relay.tape;
+	CHECK(ntape >= CTL_HEAD_SIZE + CTL_HELLO_SIZE + CTL_HEAD_SIZE + CTL_MAC_SIZE);
+	flood(JOINING, join_during, s);
+	look_at_hub(&now);
+	CHECK_EQ(now.state, HUB_OPEN);
+	ranks_start(s + 2, 1);
+	ranks_wait(s, RANKS);
+	for (int i = 0; i < RANKS; i++)
+		CHECK_OK(s[i].joined);
+	flood(JOINED, NULL, s);
+	for (int i = 0; i < RANKS; i++)
+		CHECK_EQ(lost_count(&s[i]), 0);
+	ranks_leave(s, RANKS);
 	until_quiet();
-	CHECK(held_at_most(HELD_FDS, fds - 1));
+	relay_stop(&relay);
+	CHECK(held_at_most(HELD_FDS, fds));
+}
+
+/*
+ * All places are held by those who know the id's number, and in one pass more come than there are turns to answer: a
+ * newcomer that says hello at once is heard. The thread stands still while they connect, so the order is certain.
+ */
+static void test_places(void)
+{
+	uint8_t body[CTL_TEXT_MAX], raw[CTL_HELLO_SIZE];
+	int fds[2 * PLACES], n = 0, genuine;
+	struct ctl_head h;
+
+	for (; n < PLACES; n++)
+		fds[n] = hello_answered(CTL_VERSION, decoded.comm_id, &h, body);
+	pthread_mutex_lock(&ctl_service.mu);
+	genuine = dial();
+	for (; n < PLACES + 60; n++)
+		fds[n] = dial();
+	pthread_mutex_unlock(&ctl_service.mu);
+	send_hello(genuine, CTL_VERSION, decoded.comm_id, raw);
+	CHECK(read_frame(genuine, &h, body));
+	CHECK_EQ(h.kind, CTL_CHALLENGE);
+	close(genuine);
+	while (n)
+		close(fds[--n]);
+	UNTIL(all_gone());
+}
+
+/* Refused, and goes on talking: it is not listened to. */
+static void test_talker(void)
+{
+	const struct ctl_head life = {.kind = CTL_LIFE, .from = 0, .to = -1};
+	uint8_t frames[512 * CTL_HEAD_SIZE], raw[CTL_HELLO_SIZE];
+	size_t sent = 0;
+	ssize_t n;
+	int fd = dial();
+
+	for (size_t i = 0; i < sizeof(frames); i += CTL_HEAD_SIZE)
+		ctl_head_encode(&life, frames + i);
+	send_hello(fd, 9, decoded.comm_id, raw);
+	while ((n = send(fd, frames, sizeof(frames), MSG_NOSIGNAL)) > 0 && sent < FLOOD_MAX)
+		sent += (size_t)n;
+	CHECK(sent < FLOOD_MAX);
+	close(fd);
+	UNTIL(all_gone());
+}
+
+static void test_alone(void)
+{
+	struct rank_state *s;
+
+	CHECK_OK(gantry_ctl_create_id(&id));
+	CHECK_OK(ctl_id_decode(&id, &decoded));
+	hub_addr = decoded.addr;
+	test_refusals();
+	test_places();
+	test_talker();
+	s = ranks_make(1, &id, NULL);
+	ranks_start(s, 1);
+	ranks_wait(s, 1);
+	CHECK_OK(s->joined);
+	ranks_leave(s, 1);
+	until_quiet();
 }
 
 int main(void)
@@ -245,9 +491,11 @@ int main(void)
 	setenv("GANTRY_LOG", "error", 0);
 	setenv("GANTRY_IFNAME", "lo", 1);
 	setenv("GANTRY_CONNECT_TIMEOUT", "400s", 1);
-	CHECK_OK(gantry_ctl_create_id(&id));
-	CHECK_OK(ctl_id_decode(&id, &decoded));
-	test_refusals();
-	test_flood();
+	for (int secret = 0; secret <= GANTRY_HAVE_OPENSSL; secret++) {
+		set_env("GANTRY_SECRET", secret ? "a secret of the job" : NULL);
+		auth = secret ? CTL_AUTH_SECRET : GANTRY_HAVE_OPENSSL ? CTL_AUTH_HMAC : CTL_AUTH_KEY;
+		test_flood();
+		test_alone();
+	}
 	return 0;
 }

@@ -94,7 +94,7 @@ static void tick(void)
 	ctl_conns_tick();
 }
 
-static void turn(void)
+void ctl_service_turn(void)
 {
 	struct ctl_service *s = &ctl_service;
 	struct epoll_event ev[EVENTS];
@@ -137,7 +137,7 @@ static void *serve(void *arg)
 	pthread_mutex_lock(&s->mu);
 	s->now = gantry_now_ns();
 	while (busy())
-		turn();
+		ctl_service_turn();
 	hub_strangers_drop();
 	ctl_conns_reap();
 	close(s->epoll_fd);

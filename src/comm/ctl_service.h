@@ -143,6 +143,8 @@ extern struct ctl_service ctl_service;
 gantry_result ctl_service_enter(void);
 void ctl_service_done(void);
 void ctl_service_wake(void);
+/* A turn of the thread. mu held; let go while it waits. */
+void ctl_service_turn(void);
 /* mu held: look at the clock at `when` at the latest. */
 void ctl_service_due(uint64_t when);
 /* mu held. Was the peer silent for too long? Time that this thread missed is not held against it. */

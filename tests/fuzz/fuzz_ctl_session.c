@@ -1,0 +1,751 @@
+/*
+ * The control plane's two state machines against a scripted peer, in one thread and with a clock of the script's.
+ *
+ *   byte 0   bit 0: a rank joins a scripted hub; else ranks and strangers come to a hub. The rest: how they are set up
+ *   then operations, each a byte modulo HUB_OPS or RANK_OPS and its arguments
+ *
+ * The service runs without its thread: a turn after each operation, with a fake clock. Where a user of a rank waits,
+ * the script goes on in the wait; when it is over, time passes until the user's deadline.
+ *
+ * What must hold at the hub: whoever has not proved the key changes nothing of it; its counts are those of its ranks;
+ * what it sends can be decoded; when all are gone, and some time later, nothing is left.
+ * At a rank: it has joined only with a hub that has proved the key, accepted it and said READY; a rank is lost once;
+ * buffers are written within their sizes (they are of that very size); when it leaves, nothing is left.
+ *
+ * wrap: sock_connect accept4 epoll_wait clock_gettime pthread_cond_wait pthread_cond_timedwait gantry_random_bytes
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/hmac.h"
+#include "base/param.h"
+#include "comm/ctl_bytes.h"
+#include "comm/ctl_member.h"
+#include "comm/hub.h"
+#include "script.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { CONNS = 8, RANKS = 4, MAX_STEPS = 200, COMM_ID = 0x1234, BODY = 1024 };
+#define SECOND 1000000000ull
+
+/* A connection, as the script's side knows it. */
+struct conn {
+	int fd; /* -1: none */
+	int proved, hello, challenged, refused, accepted;
+	int asked; /* TIMEs to answer */
+	uint64_t asked_tag;
+	uint8_t raw_hello[CTL_HELLO_SIZE], raw_challenge[CTL_CHALLENGE_SIZE];
+	struct ctl_parser in;
+};
+
+static struct {
+	struct script in;
+	int on; /* the clock and the random numbers are the script's */
+	uint64_t now, random;
+	int steps;
+	struct conn conns[CONNS];
+	int coming; /* what accept4 returns next; -1: nothing */
+	int refuse; /* errno of the next connect, or of accept4 */
+	uint8_t key[CTL_KEY_SIZE];
+	struct hub_listener listener;
+	uint8_t last_mac[CTL_MAC_SIZE]; /* a proof that was right once */
+	/* A rank's user. */
+	struct gantry_ctl *ctl;
+	int nranks, rank, waits, lost[RANKS], ready;
+} run;
+
+static uint8_t next(void)
+{
+	return script_next(&run.in);
+}
+
+/* ---- in the place of the system ---- */
+
+int __real_clock_gettime(clockid_t id, struct timespec *t);
+int __wrap_clock_gettime(clockid_t id, struct timespec *t);
+int __real_epoll_wait(int fd, struct epoll_event *ev, int n, int ms);
+int __wrap_epoll_wait(int fd, struct epoll_event *ev, int n, int ms);
+int __wrap_accept4(int fd, struct sockaddr *addr, socklen_t *len, int flags);
+int __wrap_sock_connect(const struct gantry_addr *from, const char *device, const struct gantry_addr *to, int *ret_fd);
+gantry_result __real_gantry_random_bytes(void *buf, size_t n);
+gantry_result __wrap_gantry_random_bytes(void *buf, size_t n);
+int __wrap_pthread_cond_wait(pthread_cond_t *c, pthread_mutex_t *mu);
+int __wrap_pthread_cond_timedwait(pthread_cond_t *c, pthread_mutex_t *mu, const struct timespec *t);
+
+int __wrap_clock_gettime(clockid_t id, struct timespec *t)
+{
+	if (!run.on || id != CLOCK_MONOTONIC)
+		return __real_clock_gettime(id, t);
+	*t = (struct timespec){(time_t)(run.now / SECOND), (long)(run.now % SECOND)};
+	return 0;
+}
+
+int __wrap_epoll_wait(int fd, struct epoll_event *ev, int n, int ms)
+{
+	(void)ms;
+	return __real_epoll_wait(fd, ev, n, 0);
+}
+
+gantry_result __wrap_gantry_random_bytes(void *buf, size_t n)
+{
+	uint8_t *p = buf;
+
+	if (!run.on)
+		return __real_gantry_random_bytes(buf, n);
+	for (size_t i = 0; i < n; i++) {
+		run.random = run.random * 6364136223846793005u + 1442695040888963407u;
+		p[i] = (uint8_t)(run.random >> 56);
+	}
+	return GANTRY_OK;
+}
+
+static void conn_open(struct conn *c, int *ret_other)
+{
+	int fds[2];
+
+	MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds) == 0);
+	memset(c, 0, sizeof(*c));
+	c->in.max_body = GANTRY_CTL_MESSAGE_MAX;
+	c->in.max_gathered = RANKS * GANTRY_CTL_MESSAGE_MAX;
+	c->fd = fds[0];
+	*ret_other = fds[1];
+}
+
+static void conn_close(struct conn *c)
+{
+	if (c->fd >= 0)
+		close(c->fd);
+	c->fd = -1;
+	c->proved = 0;
+	ctl_parser_free(&c->in);
+	memset(&c->in, 0, sizeof(c->in));
+}
+
+int __wrap_accept4(int fd, struct sockaddr *addr, socklen_t *len, int flags)
+{
+	struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = 7, .sin_addr.s_addr = 0x0100007f};
+	int came = run.coming;
+
+	(void)fd, (void)flags;
+	run.coming = -1;
+	errno = run.refuse ? run.refuse : EAGAIN;
+	run.refuse = 0;
+	if (came < 0)
+		return -1;
+	memcpy(addr, &a, sizeof(a));
+	*len = sizeof(a);
+	return came;
+}
+
+int __wrap_sock_connect(const struct gantry_addr *from, const char *device, const struct gantry_addr *to, int *ret_fd)
+{
+	int e = run.refuse;
+
+	(void)from, (void)device, (void)to;
+	run.refuse = 0;
+	if (e)
+		return e;
+	conn_close(&run.conns[0]);
+	conn_open(&run.conns[0], ret_fd);
+	return 0;
+}
+
+/* ---- frames ---- */
+
+static int heard(void *ctx, const struct ctl_head *h, const uint8_t *body)
+{
+	struct conn *c = ctx;
+
+	if (h->kind == CTL_CHALLENGE) {
+		MUST(h->size == CTL_CHALLENGE_SIZE && c->hello);
+		memcpy(c->raw_challenge, body, h->size);
+		c->challenged = 1;
+	} else if (h->kind == CTL_HELLO) {
+		MUST(h->size == CTL_HELLO_SIZE);
+		memcpy(c->raw_hello, body, h->size);
+		c->hello = 1;
+	} else if (h->kind == CTL_TIME && !h->size) {
+		c->asked++;
+		c->asked_tag = h->tag;
+	}
+	c->accepted |= h->kind == CTL_ACCEPTED;
+	c->refused |= h->kind == CTL_REFUSED;
+	return 0;
+}
+
+/* What has come for the script: it can be decoded, whatever it is. */
+static void hear(struct conn *c)
+{
+	static uint8_t bytes[64 << 10];
+	ssize_t n;
+
+	while (c->fd >= 0 && (n = recv(c->fd, bytes, sizeof(bytes), MSG_DONTWAIT)) > 0)
+		MUST(ctl_parse(&c->in, bytes, (size_t)n, heard, c) == GANTRY_OK);
+}
+
+static void say(struct conn *c, const struct ctl_head *h, const void *body)
+{
+	uint8_t raw[CTL_HEAD_SIZE + BODY];
+
+	ctl_head_encode(h, raw);
+	if (h->size && body)
+		memcpy(raw + CTL_HEAD_SIZE, body, h->size);
+	if (c->fd >= 0 && send(c->fd, raw, CTL_HEAD_SIZE + h->size, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+		MUST(errno == EPIPE || errno == EAGAIN || errno == ECONNRESET);
+}
+
+static void say_kind(struct conn *c, enum ctl_kind kind, const void *body, uint32_t size)
+{
+	const struct ctl_head h = {.kind = kind, .from = -1, .to = -1, .size = size};
+
+	say(c, &h, body);
+}
+
+/* Any frame: kind, from and to, tag, size, result. */
+static void say_any(struct conn *c)
+{
+	static uint8_t body[BODY];
+	struct ctl_head h = {.kind = next() % (CTL_KIND_COUNT + 1)};
+	uint8_t ranks = next();
+
+	h.from = (ranks & 7) - 1;
+	h.to = (ranks >> 3 & 7) - 1;
+	h.tag = next();
+	h.size = next();
+	h.result = next();
+	if (ranks & 0x80)
+		h.size *= 4;
+	for (uint32_t i = 0; i < h.size && i < 4; i++)
+		body[i] = next();
+	say(c, &h, body);
+}
+
+static void say_bytes(struct conn *c)
+{
+	uint8_t bytes[64];
+	size_t n = next() % sizeof(bytes);
+
+	for (size_t i = 0; i < n; i++)
+		bytes[i] = next();
+	if (c->fd >= 0 && n)
+		send(c->fd, bytes, n, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+static void turn(void)
+{
+	pthread_mutex_lock(&ctl_service.mu);
+	ctl_service_turn();
+	pthread_mutex_unlock(&ctl_service.mu);
+	for (int i = 0; i < CONNS; i++)
+		hear(&run.conns[i]);
+}
+
+static void pass_time(uint8_t how)
+{
+	static const uint64_t jumps[] = {1000000,    20000000,	  300000000,	SECOND,
+					 5 * SECOND, 21 * SECOND, 100 * SECOND, 300 * SECOND};
+
+	run.now += jumps[how & 7];
+	turn();
+}
+
+/* ---- the hub ---- */
+
+enum {
+	HUB_OPEN_CONN, /* which */
+	HUB_HELLO,     /* which, how, rank and count */
+	HUB_PROOF,     /* which, how */
+	HUB_JOIN,      /* which, rank and count: all of it, as it should be */
+	HUB_FRAME,     /* which, any frame */
+	HUB_BYTES,     /* which, any bytes */
+	HUB_CLOSE,     /* which, how */
+	HUB_TIME,      /* how far */
+	HUB_FULL,      /* no descriptors */
+	HUB_OPS
+};
+
+/* What a stranger must not change. */
+struct snapshot {
+	int there, state, nranks, nhere, gathers, given;
+	uint64_t number, until;
+	gantry_result error;
+	int ranks[RANKS];
+};
+
+static struct hub *the_hub(void)
+{
+	gantry_list_each (pos, &ctl_service.hubs)
+		return gantry_container(pos, struct hub, node);
+	return NULL;
+}
+
+static struct snapshot look(void)
+{
+	struct hub *hub = the_hub();
+	struct snapshot s;
+
+	memset(&s, 0, sizeof(s));
+	if (!hub)
+		return s;
+	s.there = 1;
+	s.state = (int)hub->state;
+	s.nranks = hub->nranks;
+	s.nhere = hub->nhere;
+	s.gathers = hub->gather.open;
+	s.given = hub->gather.count;
+	s.number = hub->gather.number;
+	s.until = hub->until;
+	s.error = hub->error;
+	for (int i = 0; i < hub->nranks && i < RANKS; i++)
+		s.ranks[i] = (int)hub->ranks[i].state;
+	return s;
+}
+
+static void check_hub(void)
+{
+	struct hub *hub = the_hub();
+	int n = 0, here = 0;
+
+	gantry_list_each (pos, &ctl_service.strangers)
+		n++;
+	MUST(n == ctl_service.nstrangers);
+	for (int i = 0; hub && i < hub->nranks; i++) {
+		here += hub->ranks[i].state == HUB_HERE;
+		MUST((hub->ranks[i].state == HUB_HERE) == (hub->ranks[i].conn != NULL));
+	}
+	MUST(!hub || here == hub->nhere);
+	MUST(!hub || hub->state != HUB_RUNNING || here);
+}
+
+static void hub_conn_open(struct conn *c)
+{
+	conn_close(c);
+	turn(); /* so that it is known to be gone */
+	conn_open(c, &run.coming);
+	pthread_mutex_lock(&ctl_service.mu);
+	hub_accept(&run.listener.source, EPOLLIN);
+	pthread_mutex_unlock(&ctl_service.mu);
+}
+
+static void hub_hello(struct conn *c, uint8_t how, uint8_t ranks)
+{
+	struct hub *hub = the_hub();
+	struct ctl_hello h = {.version = how & 8 ? 2 : CTL_VERSION,
+			      .auth = (hub ? hub->auth : 0) + (how >> 4 & 1),
+			      .comm_id = COMM_ID + (how >> 5 & 1),
+			      .process = how >> 6 & 1 ? ctl_service.process : 99,
+			      .rank = ranks & 3,
+			      .nranks = 1 + (ranks >> 2 & 3),
+			      .timeout_ms = 1000u << (how & 3),
+			      .wait_ms = 20000,
+			      .who = "script pid 1"};
+
+	gantry_random_bytes(h.nonce, sizeof(h.nonce));
+	ctl_hello_encode(&h, c->raw_hello);
+	c->hello = 1;
+	c->challenged = 0;
+	say_kind(c, CTL_HELLO, c->raw_hello, how & 0x80 ? CTL_HELLO_SIZE - 1 : CTL_HELLO_SIZE);
+	turn();
+}
+
+/* how 0: right. Else that of another connection, the hub's own, or noise. */
+static void hub_proof(struct conn *c, uint8_t how)
+{
+	uint8_t mac[CTL_MAC_SIZE] = {how};
+
+	if (!(how & 3) && c->challenged) {
+		MUST(ctl_prove(run.key, 0, c->raw_hello, c->raw_challenge, mac) == GANTRY_OK);
+		memcpy(run.last_mac, mac, sizeof(mac));
+		c->proved = 1;
+	} else if ((how & 3) == 1) {
+		memcpy(mac, run.last_mac, sizeof(mac));
+	} else if ((how & 3) == 2) {
+		memcpy(mac, c->raw_challenge + CTL_CHALLENGE_MAC, sizeof(mac));
+	}
+	say_kind(c, CTL_PROOF, mac, sizeof(mac));
+	turn();
+}
+
+static void hub_op(int op, struct conn *c)
+{
+	uint8_t how;
+
+	switch (op) {
+	case HUB_OPEN_CONN:
+		hub_conn_open(c);
+		break;
+	case HUB_HELLO:
+		how = next();
+		hub_hello(c, how, next());
+		break;
+	case HUB_PROOF:
+		hub_proof(c, next());
+		break;
+	case HUB_JOIN:
+		hub_conn_open(c);
+		turn();
+		hub_hello(c, 0, next());
+		hub_proof(c, 0);
+		break;
+	case HUB_FRAME:
+		say_any(c);
+		break;
+	case HUB_BYTES:
+		say_bytes(c);
+		break;
+	case HUB_CLOSE:
+		if (next() & 1)
+			conn_close(c);
+		else if (c->fd >= 0)
+			shutdown(c->fd, SHUT_WR);
+		break;
+	}
+}
+
+static void hub_step(void)
+{
+	int op = next() % HUB_OPS, before_proved;
+	struct snapshot before = look(), after;
+	struct conn *c;
+
+	if (op == HUB_TIME) {
+		pass_time(next());
+		check_hub();
+		return;
+	}
+	if (op == HUB_FULL) {
+		run.refuse = next() & 1 ? EMFILE : ECONNABORTED;
+		run.coming = -1;
+		pthread_mutex_lock(&ctl_service.mu);
+		hub_accept(&run.listener.source, EPOLLIN);
+		pthread_mutex_unlock(&ctl_service.mu);
+		return;
+	}
+	c = &run.conns[next() % CONNS];
+	before_proved = c->proved;
+	hub_op(op, c);
+	turn();
+	turn();
+	check_hub();
+	after = look();
+	if (!before_proved && !c->proved)
+		MUST(memcmp(&before, &after, sizeof(after)) == 0);
+	MUST(!c->accepted || c->proved || c->fd < 0);
+}
+
+static void run_hub(uint8_t how)
+{
+	struct hub *hub = calloc(1, sizeof(*hub));
+
+	MUST(hub);
+	gantry_list_init(&hub->node);
+	gantry_list_init(&run.listener.node);
+	run.listener.source = (struct ctl_source){.fd = eventfd(0, EFD_CLOEXEC), .ready = hub_accept};
+	run.listener.refs = 2;
+	hub->listener = &run.listener;
+	hub->comm_id = COMM_ID;
+	memcpy(hub->key, run.key, sizeof(hub->key));
+	hub->auth = (enum ctl_auth)(how >> 1 & 3) < CTL_AUTHS ? (enum ctl_auth)(how >> 1 & 3) : CTL_AUTH_SECRET;
+	hub->timeout = 8 * SECOND;
+	hub->connect_timeout = 20 * SECOND;
+	hub->until = run.now + 10 * hub->connect_timeout;
+	ctl_service_due(hub->until);
+	gantry_list_append(&ctl_service.hubs, &hub->node);
+	while (run.steps++ < MAX_STEPS && run.in.at < run.in.end)
+		hub_step();
+	if (how & 0x40) { /* the process ends */
+		ctl_service.exiting = 1;
+		turn();
+		ctl_service.exiting = 0;
+	}
+	for (int i = 0; i < CONNS; i++)
+		conn_close(&run.conns[i]);
+	for (int i = 0; i < 4; i++)
+		pass_time(7);
+	MUST(!the_hub() && !ctl_service.nstrangers);
+	close(run.listener.source.fd);
+}
+
+/* ---- a rank ---- */
+
+enum {
+	RANK_CHALLENGE, /* how */
+	RANK_ACCEPTED,	/* how */
+	RANK_READY,	/* bits */
+	RANK_CLOCK,	/* answers TIME */
+	RANK_LET_IN,	/* all of that, as it should be */
+	RANK_FRAME,	/* any frame */
+	RANK_BYTES,
+	RANK_CLOSE,
+	RANK_REFUSES, /* errno of the next connect */
+	RANK_TIME,
+	RANK_SEND, /* to, tag, size: the user, from here on */
+	RANK_RECV,
+	RANK_CALL,
+	RANK_GATHER,
+	RANK_WAIT,
+	RANK_OPS
+};
+
+static void challenge(struct conn *c, uint8_t how)
+{
+	struct ctl_challenge ch = {.version = how & 4 ? 9 : CTL_VERSION};
+
+	if (!c->hello)
+		return;
+	gantry_random_bytes(ch.nonce, sizeof(ch.nonce));
+	ctl_challenge_encode(&ch, c->raw_challenge);
+	MUST(ctl_prove(run.key, !(how & 1), c->raw_hello, c->raw_challenge, ch.mac) == GANTRY_OK);
+	ctl_challenge_encode(&ch, c->raw_challenge);
+	c->proved |= !(how & 7);
+	say_kind(c, CTL_CHALLENGE, c->raw_challenge, how & 2 ? CTL_CHALLENGE_SIZE - 1 : CTL_CHALLENGE_SIZE);
+	turn();
+}
+
+static void accept_rank(struct conn *c, uint8_t how)
+{
+	uint8_t body[CTL_ACCEPTED_SIZE];
+
+	put32(body, 1000);
+	put32(body + 4, how & 3); /* 2 and 3 make no sense */
+	say_kind(c, CTL_ACCEPTED, body, sizeof(body));
+	turn();
+}
+
+static void ready(struct conn *c, uint8_t how)
+{
+	say_kind(c, CTL_READY, &how, how & 0x80 ? 0 : (uint32_t)(run.nranks + 7) / 8);
+	run.ready = 1;
+	turn();
+}
+
+static void answer_time(struct conn *c)
+{
+	struct ctl_head h = {.kind = CTL_TIME, .from = -1, .to = run.rank, .tag = c->asked_tag, .size = 8};
+	uint8_t body[8];
+
+	for (int i = 0; c->asked && i < 8; i++) {
+		c->asked = 0;
+		h.tag = c->asked_tag;
+		put64(body, run.now + 77);
+		say(c, &h, body);
+		turn();
+	}
+}
+
+static void rank_calls(int op)
+{
+	int other = next() % (run.nranks + 1) - (next() & 1), tag = next() & 3;
+	size_t size = next(), room = next();
+	uint8_t *in = malloc(size), *out = malloc(op == RANK_GATHER ? size * (size_t)run.nranks : room);
+
+	MUST(in && out);
+	memset(in, 0x5a, size);
+	run.waits++;
+	if (op == RANK_SEND)
+		gantry_ctl_send(run.ctl, other, (uint64_t)tag, in, size);
+	else if (op == RANK_RECV)
+		gantry_ctl_try_recv(run.ctl, other, (uint64_t)tag, in, size);
+	else if (op == RANK_CALL)
+		gantry_ctl_call(run.ctl, other, (uint32_t)tag, in, size, out, &room);
+	else if (op == RANK_GATHER)
+		gantry_ctl_allgather(run.ctl, in, size, out);
+	else
+		gantry_ctl_wait(run.ctl, 2 * SECOND);
+	run.waits--;
+	free(in);
+	free(out);
+}
+
+static void rank_step(void)
+{
+	static const int errors[] = {ECONNREFUSED, ENETUNREACH, EMFILE, EACCES};
+	struct conn *c = &run.conns[0];
+	int op = next() % RANK_OPS;
+
+	switch (op) {
+	case RANK_CHALLENGE:
+		challenge(c, next());
+		break;
+	case RANK_ACCEPTED:
+		accept_rank(c, next());
+		break;
+	case RANK_READY:
+		ready(c, next());
+		break;
+	case RANK_CLOCK:
+		answer_time(c);
+		break;
+	case RANK_LET_IN:
+		turn();
+		challenge(c, 0);
+		accept_rank(c, next() & 1);
+		answer_time(c);
+		ready(c, 1);
+		break;
+	case RANK_FRAME:
+		say_any(c);
+		break;
+	case RANK_BYTES:
+		say_bytes(c);
+		break;
+	case RANK_CLOSE:
+		conn_close(c);
+		break;
+	case RANK_REFUSES:
+		run.refuse = errors[next() & 3];
+		break;
+	case RANK_TIME:
+		pass_time(next() & 3);
+		break;
+	default:
+		if (run.ctl && !run.waits)
+			rank_calls(op);
+	}
+	turn();
+}
+
+/* Somebody waits: the script goes on; when it is over, time does. */
+static void while_waiting(void)
+{
+	if (run.steps++ < MAX_STEPS && run.in.at < run.in.end) {
+		rank_step();
+		return;
+	}
+	run.now += SECOND;
+	turn();
+}
+
+int __wrap_pthread_cond_wait(pthread_cond_t *c, pthread_mutex_t *mu)
+{
+	(void)c;
+	pthread_mutex_unlock(mu);
+	while_waiting();
+	pthread_mutex_lock(mu);
+	return 0;
+}
+
+int __wrap_pthread_cond_timedwait(pthread_cond_t *c, pthread_mutex_t *mu, const struct timespec *t)
+{
+	uint64_t deadline = (uint64_t)t->tv_sec * SECOND + (uint64_t)t->tv_nsec;
+
+	(void)c;
+	if (run.now >= deadline)
+		return ETIMEDOUT;
+	pthread_mutex_unlock(mu);
+	while_waiting();
+	pthread_mutex_lock(mu);
+	return 0;
+}
+
+static void on_lost(void *ctx, int rank, gantry_result why, const char *text)
+{
+	(void)ctx;
+	MUST(why != GANTRY_OK && strlen(text) < 2 * CTL_TEXT_MAX && rank >= -1 && rank < run.nranks);
+	MUST(rank < 0 || !run.lost[rank]++);
+}
+
+static gantry_result on_call(void *ctx, int from, uint32_t kind, const void *data, size_t size, void *reply,
+			     size_t *reply_size)
+{
+	(void)ctx, (void)from;
+	if (kind & 1)
+		return GANTRY_ERR_UNSUPPORTED;
+	MUST(*reply_size >= size);
+	memcpy(reply, data, size);
+	*reply_size = size;
+	return GANTRY_OK;
+}
+
+static void run_rank(uint8_t how)
+{
+	struct ctl_id id = {.version = CTL_VERSION, .comm_id = COMM_ID};
+	struct gantry_unique_id raw;
+	struct gantry_ctl_config config = {.id = &raw, .on_lost = on_lost, .on_call = on_call};
+
+	run.nranks = config.nranks = 1 + (how >> 1 & 3);
+	run.rank = config.rank = (how >> 3 & 3) % run.nranks;
+	config.tell_left = how >> 5 & 1;
+	if (how & 0x40)
+		config.on_call = NULL;
+	id.addr.in = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = 7, .sin_addr.s_addr = 0x0100007f};
+	memcpy(id.key, run.key, sizeof(id.key));
+	ctl_id_encode(&id, &raw);
+	if (gantry_ctl_join(&config, &run.ctl) == GANTRY_OK)
+		MUST(run.conns[0].proved && run.conns[0].hello && run.ready);
+	else
+		run.ctl = NULL;
+	while (run.ctl && run.steps++ < MAX_STEPS && run.in.at < run.in.end)
+		rank_step();
+	gantry_ctl_leave(run.ctl);
+	turn();
+	conn_close(&run.conns[0]);
+	for (int i = 0; i < 3; i++)
+		pass_time(4);
+	MUST(!ctl_service.nleaving && gantry_list_empty(&ctl_service.members));
+}
+
+/* ---- life ---- */
+
+static void begin(void)
+{
+	struct ctl_service *s = &ctl_service;
+
+	run.on = 1;
+	run.now = 1000 * SECOND;
+	run.coming = -1;
+	for (int i = 0; i < CONNS; i++)
+		run.conns[i].fd = -1;
+	for (size_t i = 0; i < sizeof(run.key); i++)
+		run.key[i] = (uint8_t)(i * 7 + 1);
+	s->running = 1; /* there is no thread to be started */
+	s->owner = getpid();
+	s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	s->wake = (struct ctl_source){.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+	MUST(s->epoll_fd >= 0 && s->wake.fd >= 0);
+	s->due = UINT64_MAX;
+	s->now = run.now;
+	s->woken = 1; /* nor woken */
+	MUST(ctl_service_enter() == GANTRY_OK);
+	ctl_service_done();
+}
+
+static void finish(void)
+{
+	struct ctl_service *s = &ctl_service;
+
+	MUST(gantry_list_empty(&s->conns) && gantry_list_empty(&s->finishing) && gantry_list_empty(&s->dead));
+	MUST(gantry_list_empty(&s->dirty) && gantry_list_empty(&s->events) && gantry_list_empty(&s->hubs));
+	close(s->epoll_fd);
+	close(s->wake.fd);
+	s->epoll_fd = s->wake.fd = -1;
+	s->running = 0;
+	run.on = 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	uint8_t how;
+
+	gantry_log_set_sink(script_silent);
+	setenv("GANTRY_CONNECT_TIMEOUT", "6s", 1);
+	setenv("GANTRY_TIMEOUT", "4s", 1);
+	MUST(gantry_params_load(0) == GANTRY_OK);
+	memset(&run, 0, sizeof(run));
+	run.in = (struct script){data, data + size};
+	begin();
+	how = next();
+	if (how & 1)
+		run_rank(how);
+	else
+		run_hub(how);
+	finish();
+	return 0;
+}

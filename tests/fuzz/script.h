@@ -1,0 +1,33 @@
+/* A fuzz input read as a program: a byte says what to do, the bytes behind it with what. Its end reads as zeros. */
+#ifndef GANTRY_TESTS_SCRIPT_H
+#define GANTRY_TESTS_SCRIPT_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+
+#define MUST(cond)                                                                                                     \
+	do {                                                                                                           \
+		if (!(cond))                                                                                           \
+			abort();                                                                                       \
+	} while (0)
+
+struct script {
+	const uint8_t *at, *end;
+};
+
+static inline uint8_t script_next(struct script *s)
+{
+	return s->at < s->end ? *s->at++ : 0;
+}
+
+/* What is logged is formatted, and goes nowhere. */
+static inline void script_silent(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
+				 const char *text)
+{
+	(void)level, (void)subsys, (void)file, (void)line, (void)text;
+}
+
+#endif

@@ -119,7 +119,7 @@ static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t 
 
 	if (h->kind == CTL_REFUSED) {
 		ctl_get_text(text, sizeof(text), body, h->size);
-		ctl_member_over(m, h->result ? (gantry_result)h->result : GANTRY_ERR_REFUSED,
+		ctl_member_over(m, h->result > GANTRY_AGAIN ? (gantry_result)h->result : GANTRY_ERR_REFUSED,
 				"rank %d: refused by the hub at %s: %s", m->config.rank, m->hub, text);
 	} else if (h->kind == CTL_CHALLENGE && m->step == STEP_SAID_HELLO) {
 		on_challenge(m, body, h->size);

@@ -156,7 +156,8 @@ static int on_rank_frame(struct gantry_ctl *m, const struct ctl_head *h, const u
 		on_reply(m, h, body);
 		return 1;
 	case CTL_LOST:
-	case CTL_LEFT:
+		if (h->result <= GANTRY_AGAIN)
+			return 0; /* a loss without a cause would end nothing */
 		if (h->from == m->config.rank) {
 			char text[CTL_TEXT_MAX];
 
@@ -165,6 +166,11 @@ static int on_rank_frame(struct gantry_ctl *m, const struct ctl_head *h, const u
 		} else {
 			on_gone(m, h, body);
 		}
+		return 1;
+	case CTL_LEFT:
+		if (h->from == m->config.rank)
+			return 0; /* who has left is not told */
+		on_gone(m, h, body);
 		return 1;
 	default:
 		return 0;
@@ -190,7 +196,7 @@ static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t 
 		break;
 	case CTL_REFUSED:
 		ctl_get_text(text, sizeof(text), body, h->size);
-		ctl_member_over(m, h->result ? (gantry_result)h->result : GANTRY_ERR_REFUSED,
+		ctl_member_over(m, h->result > GANTRY_AGAIN ? (gantry_result)h->result : GANTRY_ERR_REFUSED,
 				"rank %d: refused by the hub at %s: %s", m->config.rank, m->hub, text);
 		break;
 	case CTL_GATHERED:

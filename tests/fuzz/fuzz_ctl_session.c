@@ -648,7 +648,8 @@ int __wrap_pthread_cond_timedwait(pthread_cond_t *c, pthread_mutex_t *mu, const 
 static void on_lost(void *ctx, int rank, gantry_result why, const char *text)
 {
 	(void)ctx;
-	MUST(why != GANTRY_OK && strlen(text) < 2 * CTL_TEXT_MAX && rank >= -1 && rank < run.nranks);
+	MUST(why != GANTRY_OK && why != GANTRY_AGAIN && strlen(text) < 2 * CTL_TEXT_MAX && rank >= -1 &&
+	     rank < run.nranks);
 	MUST(rank < 0 || !run.lost[rank]++);
 }
 
@@ -668,6 +669,7 @@ static void run_rank(uint8_t how)
 {
 	struct ctl_id id = {.version = CTL_VERSION, .comm_id = COMM_ID};
 	struct gantry_unique_id raw;
+	gantry_result r;
 	struct gantry_ctl_config config = {.id = &raw, .on_lost = on_lost, .on_call = on_call};
 
 	run.nranks = config.nranks = 1 + (how >> 1 & 3);
@@ -678,10 +680,12 @@ static void run_rank(uint8_t how)
 	id.addr.in = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = 7, .sin_addr.s_addr = 0x0100007f};
 	memcpy(id.key, run.key, sizeof(id.key));
 	ctl_id_encode(&id, &raw);
-	if (gantry_ctl_join(&config, &run.ctl) == GANTRY_OK)
+	r = gantry_ctl_join(&config, &run.ctl);
+	if (r == GANTRY_OK)
 		MUST(run.conns[0].proved && run.conns[0].hello && run.ready);
 	else
 		run.ctl = NULL;
+	MUST(r != GANTRY_AGAIN);
 	while (run.ctl && run.steps++ < MAX_STEPS && run.in.at < run.in.end)
 		rank_step();
 	gantry_ctl_leave(run.ctl);

@@ -1,0 +1,671 @@
+/*
+ * The network's handshakes against scripted peers: listeners that are dialled, and connects that are answered, in one
+ * thread and with a clock of the script's.
+ *
+ *   byte 0   bit 0: with a secret; bit 1: this process has the larger id of two that connect to each other
+ *   then operations, each a byte modulo OPS and its arguments
+ *
+ * The engine runs without its thread: events and a tick after each operation. Sockets are pairs.
+ *
+ * What must hold: what has not proved to be a peer (with a secret: by a proof, else by the listener's cookie) changes
+ * counters and nothing else; accept has an error only of a proved peer, and a comm only of one; connect succeeds only
+ * with a peer that has proved the secret; lists are bounded, and when all is closed, and some time later, empty.
+ *
+ * wrap: sock_connect sock_listen accept4 clock_gettime gantry_random_bytes gantry_addr_is_local
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/hmac.h"
+#include "base/param.h"
+#include "net/tcp/connect.h"
+#include "net/tcp/forget.h"
+#include "net/tcp/incoming.h"
+#include "net/tcp/sock.h"
+#include "script.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { LISTENERS = 3, COMMS = 8, CONNS = 8, DIALS = 8, CONNECTS = 3, MAX_STEPS = 200, STRANGERS = 256 };
+#define SECOND 1000000000ull
+
+enum {
+	OP_LISTEN,  /* which: opened, or closed */
+	OP_ACCEPT,  /* which */
+	OP_OPEN,    /* which: a connection comes */
+	OP_HELLO,   /* which, listener and lanes, session and process, how */
+	OP_PROOF,   /* which, how */
+	OP_PEER,    /* which, listener and lanes, session and process: all of it, as it should be */
+	OP_BYTES,   /* which, how many, bytes */
+	OP_CLOSE,   /* which */
+	OP_CONNECT, /* which: begun, or asked for its outcome */
+	OP_FORGET,  /* which */
+	OP_ANSWER,  /* which, verdict, how: to what was dialled */
+	OP_WELCOME, /* which: as it should be */
+	OP_GARBAGE, /* which, bytes */
+	OP_HANG_UP, /* which */
+	OP_REFUSE,  /* errno of the next connect */
+	OP_COMM,    /* which: closed */
+	OP_TIME,    /* how far */
+	OPS
+};
+
+/* A connection to a listener; or one that was dialled, and the script answers. */
+struct conn {
+	int fd, peer, challenged, lane, listener; /* peer: it has proved to be one */
+	uint8_t hello[WIRE_HELLO_SIZE], welcome[WIRE_WELCOME_SIZE];
+	size_t got;
+};
+
+static struct {
+	struct script in;
+	int on;
+	uint64_t now, random;
+	struct gantry_net *net;
+	void *ctx;
+	void *listeners[LISTENERS];
+	int may_fail[LISTENERS], peers[LISTENERS]; /* a proved peer was refused; one has come */
+	uint8_t handles[LISTENERS][GANTRY_NET_HANDLE_SIZE];
+	void *comms[COMMS];
+	int sends[COMMS], ncomms;
+	struct conn conns[CONNS], dials[DIALS];
+	int ndials, coming, refuse;
+	uint8_t connects[CONNECTS][GANTRY_NET_HANDLE_SIZE];
+	int connecting[CONNECTS], trusted; /* trusted: some answer was right */
+	uint8_t last_mac[WIRE_MAC_SIZE];
+} run;
+
+static uint8_t next(void)
+{
+	return script_next(&run.in);
+}
+
+/* ---- in the place of the system ---- */
+
+int __real_clock_gettime(clockid_t id, struct timespec *t);
+int __wrap_clock_gettime(clockid_t id, struct timespec *t);
+int __wrap_accept4(int fd, struct sockaddr *addr, socklen_t *len, int flags);
+int __wrap_sock_connect(const struct gantry_addr *from, const char *device, const struct gantry_addr *to, int *ret_fd);
+gantry_result __wrap_sock_listen(const struct gantry_addr *addr, uint16_t first, uint16_t last, int *ret_fd,
+				 struct gantry_addr *ret_bound);
+gantry_result __real_gantry_random_bytes(void *buf, size_t n);
+gantry_result __wrap_gantry_random_bytes(void *buf, size_t n);
+int __wrap_gantry_addr_is_local(const struct gantry_addr *a);
+
+int __wrap_clock_gettime(clockid_t id, struct timespec *t)
+{
+	if (!run.on || id != CLOCK_MONOTONIC)
+		return __real_clock_gettime(id, t);
+	*t = (struct timespec){(time_t)(run.now / SECOND), (long)(run.now % SECOND)};
+	return 0;
+}
+
+gantry_result __wrap_gantry_random_bytes(void *buf, size_t n)
+{
+	uint8_t *p = buf;
+
+	if (!run.on)
+		return __real_gantry_random_bytes(buf, n);
+	for (size_t i = 0; i < n; i++) {
+		run.random = run.random * 6364136223846793005u + 1442695040888963407u;
+		p[i] = (uint8_t)(run.random >> 56);
+	}
+	return GANTRY_OK;
+}
+
+int __wrap_gantry_addr_is_local(const struct gantry_addr *a)
+{
+	(void)a;
+	return 1;
+}
+
+gantry_result __wrap_sock_listen(const struct gantry_addr *addr, uint16_t first, uint16_t last, int *ret_fd,
+				 struct gantry_addr *ret_bound)
+{
+	(void)first, (void)last;
+	*ret_fd = eventfd(0, EFD_CLOEXEC);
+	*ret_bound = *addr;
+	gantry_addr_set_port(ret_bound, 7);
+	return GANTRY_OK;
+}
+
+static void conn_open(struct conn *c, int *ret_other)
+{
+	int fds[2];
+
+	if (c->fd >= 0)
+		close(c->fd);
+	MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds) == 0);
+	memset(c, 0, sizeof(*c));
+	c->fd = fds[0];
+	*ret_other = fds[1];
+}
+
+static void conn_close(struct conn *c)
+{
+	if (c->fd >= 0)
+		close(c->fd);
+	c->fd = -1;
+}
+
+int __wrap_accept4(int fd, struct sockaddr *addr, socklen_t *len, int flags)
+{
+	struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = 7, .sin_addr.s_addr = 0x0100007f};
+	int came = run.coming;
+
+	(void)fd, (void)flags;
+	run.coming = -1;
+	errno = EAGAIN;
+	if (came < 0)
+		return -1;
+	memcpy(addr, &a, sizeof(a));
+	*len = sizeof(a);
+	return came;
+}
+
+int __wrap_sock_connect(const struct gantry_addr *from, const char *device, const struct gantry_addr *to, int *ret_fd)
+{
+	int e = run.refuse;
+
+	(void)from, (void)device, (void)to;
+	run.refuse = 0;
+	if (e)
+		return e;
+	conn_open(&run.dials[run.ndials++ % DIALS], ret_fd);
+	return 0;
+}
+
+/* ---- the engine ---- */
+
+static void free_buried(void)
+{
+	while (!gantry_list_empty(&tcp_engine.buried)) {
+		struct tcp_link *l = gantry_container(tcp_engine.buried.next, struct tcp_link, node);
+
+		gantry_list_remove(&l->node);
+		tcp_link_free(l);
+		tcp_engine.nburied--;
+	}
+}
+
+static int count(const struct gantry_list *list)
+{
+	int n = 0;
+
+	gantry_list_each (pos, list)
+		n++;
+	return n;
+}
+
+static void check_engine(void)
+{
+	int strangers = 0;
+
+	gantry_list_each (pos, &tcp_engine.incoming)
+		strangers += !gantry_container(pos, struct tcp_incoming, node)->proved;
+	MUST(strangers == tcp_engine.nstrangers && strangers <= STRANGERS);
+}
+
+/* What the service thread does, without waiting. */
+static void turn(void)
+{
+	struct epoll_event ev;
+
+	pthread_mutex_lock(&tcp_engine.mu);
+	for (int i = 0; i < 64 && epoll_wait(tcp_engine.epoll_fd, &ev, 1, 0) == 1; i++) {
+		struct tcp_source *s = ev.data.ptr;
+
+		s->ready(s, ev.events);
+		free_buried();
+	}
+	tcp_connector_tick(run.now);
+	tcp_incoming_tick(run.now);
+	tcp_alive_tick(run.now);
+	tcp_linger_tick(run.now, 0);
+	free_buried();
+	check_engine();
+	pthread_mutex_unlock(&tcp_engine.mu);
+}
+
+static void pass_time(uint8_t how)
+{
+	static const uint64_t jumps[] = {1000000, 60000000, 200000000, SECOND, 6 * SECOND, 30 * SECOND, 700 * SECOND};
+
+	run.now += jumps[how % 7];
+	turn();
+}
+
+/* What a stranger must not change. */
+struct snapshot {
+	int links, opening, shareable, lingering, proved, ready[LISTENERS], opened[LISTENERS];
+	gantry_result errors[LISTENERS];
+};
+
+static struct snapshot look(void)
+{
+	struct snapshot s;
+
+	memset(&s, 0, sizeof(s));
+	s.links = count(&tcp_engine.links);
+	s.opening = count(&tcp_engine.opening);
+	s.shareable = count(&tcp_engine.shareable);
+	s.lingering = count(&tcp_engine.lingering);
+	s.proved = count(&tcp_engine.incoming) - tcp_engine.nstrangers;
+	for (int i = 0; i < LISTENERS; i++) {
+		const struct tcp_listener *l = run.listeners[i];
+
+		if (!l)
+			continue;
+		s.ready[i] = l->nready;
+		s.opened[i] = l->nopening;
+		s.errors[i] = l->error;
+	}
+	return s;
+}
+
+/* ---- the user ---- */
+
+static void keep_comm(void *comm, int send)
+{
+	if (run.ncomms == COMMS) {
+		MUST((send ? run.net->ops->close_send : run.net->ops->close_recv)(run.net, comm) == GANTRY_OK);
+		return;
+	}
+	run.sends[run.ncomms] = send;
+	run.comms[run.ncomms++] = comm;
+}
+
+static void close_comm(int i)
+{
+	if (i >= run.ncomms)
+		return;
+	(run.sends[i] ? run.net->ops->close_send : run.net->ops->close_recv)(run.net, run.comms[i]);
+	run.ncomms--;
+	run.comms[i] = run.comms[run.ncomms];
+	run.sends[i] = run.sends[run.ncomms];
+}
+
+static void listen_or_not(int i)
+{
+	if (run.listeners[i]) {
+		MUST(run.net->ops->close_listen(run.net, run.listeners[i]) == GANTRY_OK);
+		run.listeners[i] = NULL;
+		return;
+	}
+	MUST(run.net->ops->listen(run.net, run.ctx, 0, run.handles[i], &run.listeners[i]) == GANTRY_OK);
+	run.may_fail[i] = run.peers[i] = 0;
+}
+
+static void accept_one(int i)
+{
+	struct gantry_net_device_handle *none = NULL;
+	void *comm = NULL;
+	gantry_result r;
+
+	if (!run.listeners[i])
+		return;
+	r = run.net->ops->accept(run.net, run.listeners[i], &comm, &none);
+	MUST(r == GANTRY_OK || run.may_fail[i]);
+	MUST(!comm || run.peers[i]);
+	if (comm)
+		keep_comm(comm, 0);
+}
+
+/* A handle of a listener that the script plays. */
+static void connect_one(int i)
+{
+	struct wire_handle h = {
+		.version = WIRE_VERSION, .process = 77, .listener = 5, .comm_id = 9, .naddrs = 1 + i % 2};
+	struct gantry_net_device_handle *none = NULL;
+	void *comm = NULL;
+	gantry_result r;
+
+	for (int k = 0; k < h.naddrs; k++)
+		h.addrs[k].in =
+			(struct sockaddr_in){.sin_family = AF_INET, .sin_port = 7, .sin_addr.s_addr = 0x0100007f};
+	if (!run.connecting[i])
+		wire_handle_encode(&h, run.connects[i]);
+	r = run.net->ops->connect(run.net, run.ctx, 0, run.connects[i], &comm, &none);
+	run.connecting[i] = r == GANTRY_OK && !comm;
+	if (comm) {
+		MUST(run.trusted || !tcp_engine.secret);
+		keep_comm(comm, 1);
+	}
+}
+
+static void forget_one(int i)
+{
+	if (run.connecting[i])
+		tcp_connect_forget(run.connects[i]);
+	run.connecting[i] = 0;
+}
+
+/* ---- those who dial us ---- */
+
+static void give(struct conn *c, const void *bytes, size_t n)
+{
+	if (c->fd >= 0)
+		send(c->fd, bytes, n, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* A welcome, if it is there: it can be decoded. */
+static int read_welcome(struct conn *c, struct wire_welcome *w)
+{
+	if (c->fd < 0 || recv(c->fd, c->welcome, WIRE_WELCOME_SIZE, MSG_DONTWAIT) != WIRE_WELCOME_SIZE)
+		return 0;
+	MUST(wire_welcome_decode(c->welcome, w) == GANTRY_OK && w->verdict < WIRE_VERDICTS);
+	return 1;
+}
+
+static void come(struct conn *c)
+{
+	struct tcp_port *port;
+
+	if (gantry_list_empty(&tcp_engine.ports))
+		return;
+	conn_close(c);
+	turn();
+	conn_open(c, &run.coming);
+	pthread_mutex_lock(&tcp_engine.mu);
+	port = gantry_container(tcp_engine.ports.next, struct tcp_port, node);
+	tcp_port_ready(&port->source, EPOLLIN);
+	pthread_mutex_unlock(&tcp_engine.mu);
+	if (run.coming >= 0) /* no place */
+		close(run.coming);
+	run.coming = -1;
+}
+
+static void say_hello(struct conn *c, uint8_t where, uint8_t who, uint8_t how)
+{
+	int i = where % LISTENERS, cookie = !(how & 1);
+	struct wire_handle to = {0};
+	struct wire_hello h = {.version = how & 2 ? 9 : WIRE_VERSION,
+			       .auth = (tcp_engine.secret != NULL) ^ (how >> 2 & 1),
+			       .crc = how >> 3 & 1,
+			       .lane = where >> 2 & 3,
+			       .lanes = 2 + (where >> 4 & 1),
+			       .process = 77,
+			       .comm_id = 9,
+			       .host = who >> 4 & 1 ? 1 : tcp_engine.host,
+			       .window = LINK_WINDOW,
+			       .eager_max = 65536,
+			       .peer = "script pid 1"};
+	struct wire_welcome w;
+
+	c->listener = i;
+	if (wire_handle_decode(run.handles[i], &to) != GANTRY_OK || !run.listeners[i])
+		cookie = 0;
+	h.listener = to.listener;
+	memcpy(h.cookie, to.cookie, sizeof(h.cookie));
+	h.cookie[0] ^= how & 1;
+	h.session[0] = 1 + (who & 3);
+	gantry_random_bytes(h.nonce, sizeof(h.nonce));
+	wire_hello_encode(&h, c->hello);
+	if (cookie && !tcp_engine.secret) {
+		c->peer = 1;
+		run.peers[i] = 1;
+	}
+	if (cookie && (how & (tcp_engine.secret ? 8 : 14)))
+		run.may_fail[i] |= c->peer || tcp_engine.secret;
+	c->challenged = 0;
+	give(c, c->hello, WIRE_HELLO_SIZE);
+	turn();
+	if (read_welcome(c, &w))
+		c->challenged = w.verdict == WIRE_CHALLENGE;
+	MUST(!c->challenged || tcp_engine.secret);
+}
+
+/* how 0: right. Else one that was right before, the other side's, or noise. */
+static void prove(struct conn *c, uint8_t how)
+{
+	uint8_t mac[WIRE_MAC_SIZE] = {how}, out[WIRE_PROOF_SIZE];
+
+	how &= 3;
+	if (how == 1)
+		memcpy(mac, run.last_mac, sizeof(mac));
+	else if (how != 3 && c->challenged && tcp_engine.secret)
+		MUST(wire_mac(tcp_engine.secret, how == 0, c->hello, c->welcome, mac) == GANTRY_OK);
+	if (how == 0 && c->challenged) {
+		memcpy(run.last_mac, mac, sizeof(mac));
+		c->peer = 1;
+		run.peers[c->listener] = 1;
+	}
+	c->challenged = 0;
+	wire_proof_encode(mac, out);
+	give(c, out, sizeof(out));
+}
+
+static void some_bytes(struct conn *c)
+{
+	uint8_t bytes[64];
+	size_t n = next() % sizeof(bytes);
+
+	for (size_t i = 0; i < n; i++)
+		bytes[i] = next();
+	give(c, bytes, n);
+}
+
+static void conn_op(int op, struct conn *c)
+{
+	uint8_t where, who;
+
+	switch (op) {
+	case OP_OPEN:
+		come(c);
+		break;
+	case OP_HELLO:
+		where = next();
+		who = next();
+		say_hello(c, where, who, next());
+		break;
+	case OP_PROOF:
+		prove(c, next());
+		break;
+	case OP_PEER:
+		come(c);
+		where = next();
+		say_hello(c, where, next(), 0);
+		if (c->challenged)
+			prove(c, 0);
+		break;
+	case OP_BYTES:
+		some_bytes(c);
+		break;
+	case OP_CLOSE:
+		conn_close(c);
+		break;
+	}
+}
+
+static void stranger_op(int op)
+{
+	struct conn *c = &run.conns[next() % CONNS];
+	int was_peer = c->fd >= 0 && c->peer;
+	struct snapshot before, after;
+
+	turn();
+	before = look();
+	conn_op(op, c);
+	turn();
+	after = look();
+	if (!was_peer && !c->peer)
+		MUST(memcmp(&before, &after, sizeof(after)) == 0);
+}
+
+/* ---- those we dial ---- */
+
+/* The hello, or the proof, that has come so far. */
+static void hear(struct conn *d)
+{
+	ssize_t n;
+
+	if (d->fd < 0 || d->got == WIRE_HELLO_SIZE)
+		return;
+	n = recv(d->fd, d->hello + d->got, WIRE_HELLO_SIZE - d->got, MSG_DONTWAIT);
+	d->got += n > 0 ? (size_t)n : 0;
+}
+
+static void answer(struct conn *d, uint8_t verdict, uint8_t how)
+{
+	struct wire_welcome w = {.version = how & 1 ? 9 : WIRE_VERSION,
+				 .verdict = verdict % (WIRE_VERDICTS + 1),
+				 .process = 77,
+				 .window = LINK_WINDOW,
+				 .eager_max = 65536,
+				 .naddrs = 1,
+				 .text = "script pid 1"};
+
+	hear(d);
+	if (d->got < WIRE_HELLO_SIZE)
+		return;
+	w.session[0] = 1 + (how >> 2 & 3); /* of what may have come to us */
+	w.addrs[0].in = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = 7, .sin_addr.s_addr = 0x0100007f};
+	gantry_random_bytes(w.nonce, sizeof(w.nonce));
+	wire_welcome_encode(&w, d->welcome);
+	if (tcp_engine.secret && !(how & 2) && w.verdict <= WIRE_USE_SESSION) {
+		MUST(wire_mac(tcp_engine.secret, 0, d->hello, d->welcome, w.mac) == GANTRY_OK);
+		run.trusted = 1;
+		wire_welcome_encode(&w, d->welcome);
+	}
+	give(d, d->welcome, WIRE_WELCOME_SIZE);
+	turn();
+}
+
+/* All that are open are answered as they should be, and asked for a proof before where there is a secret. */
+static void welcome_all(void)
+{
+	for (int i = 0; i < DIALS; i++) {
+		if (tcp_engine.secret)
+			answer(&run.dials[i], WIRE_CHALLENGE, 0);
+		answer(&run.dials[i], WIRE_OK, 0);
+	}
+}
+
+static void step(void)
+{
+	static const int errors[] = {ECONNREFUSED, EHOSTUNREACH, EMFILE, EACCES};
+	int op = next() % OPS;
+	struct conn *d;
+	uint8_t how;
+
+	switch (op) {
+	case OP_LISTEN:
+		listen_or_not(next() % LISTENERS);
+		break;
+	case OP_ACCEPT:
+		accept_one(next() % LISTENERS);
+		break;
+	case OP_CONNECT:
+		connect_one(next() % CONNECTS);
+		break;
+	case OP_FORGET:
+		forget_one(next() % CONNECTS);
+		break;
+	case OP_ANSWER:
+		d = &run.dials[next() % DIALS];
+		how = next();
+		answer(d, how, next());
+		break;
+	case OP_WELCOME:
+		welcome_all();
+		break;
+	case OP_GARBAGE:
+		some_bytes(&run.dials[next() % DIALS]);
+		break;
+	case OP_HANG_UP:
+		conn_close(&run.dials[next() % DIALS]);
+		break;
+	case OP_REFUSE:
+		run.refuse = errors[next() & 3];
+		break;
+	case OP_COMM:
+		close_comm(next() % COMMS);
+		break;
+	case OP_TIME:
+		pass_time(next());
+		break;
+	default:
+		stranger_op(op);
+	}
+	turn();
+}
+
+/* ---- life ---- */
+
+static void begin(uint8_t how)
+{
+	struct gantry_net_config config = {.traffic_class = GANTRY_NET_UNDEF};
+	struct tcp_engine *e = &tcp_engine;
+
+	run.net = gantry_net_tcp();
+	for (int i = 0; i < CONNS; i++)
+		run.conns[i].fd = -1;
+	for (int i = 0; i < DIALS; i++)
+		run.dials[i].fd = -1;
+	run.coming = -1;
+	MUST(run.net->ops->init(run.net, 9, &config, &run.ctx) == GANTRY_OK);
+	run.on = 1;
+	run.now = 1000 * SECOND;
+	e->secret = how & 1 && GANTRY_HAVE_OPENSSL ? "a secret" : NULL;
+	e->process = how & 2 ? 99 : 55; /* the peers' is 77 */
+	e->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	e->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	MUST(e->epoll_fd >= 0 && e->wake_fd >= 0);
+	e->running = 1; /* there is no thread to be started */
+	e->owner = getpid();
+	e->next_id = 0;
+	e->last_tick = e->opening_looked = 0;
+	memset(e->served, 0, sizeof(e->served));
+}
+
+static void finish(void)
+{
+	struct tcp_engine *e = &tcp_engine;
+
+	for (int i = 0; i < LISTENERS; i++)
+		if (run.listeners[i])
+			listen_or_not(i);
+	for (int i = 0; i < CONNECTS; i++)
+		forget_one(i);
+	while (run.ncomms)
+		close_comm(0);
+	for (int i = 0; i < CONNS; i++)
+		conn_close(&run.conns[i]);
+	for (int i = 0; i < DIALS; i++)
+		conn_close(&run.dials[i]);
+	for (int i = 0; i < 4; i++)
+		pass_time(5);
+	MUST(!e->users && !e->nburied && !e->nstrangers);
+	MUST(!count(&e->links) && !count(&e->opening) && !count(&e->shareable) && !count(&e->lingering));
+	MUST(!count(&e->incoming) && !count(&e->connectors) && !count(&e->ports));
+	close(e->epoll_fd);
+	close(e->wake_fd);
+	e->epoll_fd = e->wake_fd = -1;
+	e->running = 0;
+	e->secret = NULL;
+	run.on = 0;
+	MUST(run.net->ops->finalize(run.net, run.ctx) == GANTRY_OK);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	gantry_log_set_sink(script_silent);
+	setenv("GANTRY_IFNAME", "lo", 1);
+	setenv("GANTRY_LANES", "1", 1);
+	setenv("GANTRY_HELPERS", "0", 1);
+	setenv("GANTRY_CONNECT_TIMEOUT", "20s", 1);
+	unsetenv("GANTRY_SECRET");
+	memset(&run, 0, sizeof(run));
+	run.in = (struct script){data, data + size};
+	begin(next());
+	for (int i = 0; i < MAX_STEPS && run.in.at < run.in.end; i++)
+		step();
+	finish();
+	return 0;
+}

@@ -11,7 +11,7 @@
  * thread per process reads and writes the connections of all communicators of that process; nothing there depends on
  * the callers' threads or on kernels.
  *
- * Life. Ranks and hub send each other a sign of life every timeout/8. The hub counts a rank as lost when its connection
+ * Life. Ranks and hub send each other a sign of life every timeout/32. The hub counts a rank as lost when its connection
  * breaks (PEER_LOST), or is silent for the timeout (PEER_SILENT), and tells all others once: rank, cause, text. A rank
  * that hears nothing from the hub for the timeout counts the hub's rank as lost. A rank that leaves says so first and
  * is not lost. If the hub's process leaves properly, the others go on without a control plane.

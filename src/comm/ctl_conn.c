@@ -153,6 +153,15 @@ static void written(struct ctl_conn *c, size_t n)
 	c->out_at = n;
 }
 
+/* What was written is acknowledged by then, or TCP's back-off is about to begin. */
+static void look_later(struct ctl_conn *c)
+{
+	if (c->look_by || c->backoff.kind == BACKOFF_CAPPED)
+		return;
+	c->look_by = ctl_service.now + sock_backoff_interval(gantry_params()->timeout);
+	ctl_service_due(c->look_by);
+}
+
 static void flush(struct ctl_conn *c)
 {
 	while (!gantry_list_empty(&c->out) && !c->out_dead) {
@@ -171,12 +180,14 @@ static void flush(struct ctl_conn *c)
 			skip = 0;
 		}
 		n = sendmsg(c->source.fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
-		if (n >= 0)
+		if (n >= 0) {
 			written(c, (size_t)n);
-		else if (errno == EAGAIN)
+			look_later(c);
+		} else if (errno == EAGAIN) {
 			break;
-		else if (errno != EINTR)
+		} else if (errno != EINTR) {
 			c->out_dead = errno;
+		}
 	}
 	if (c->out_dead)
 		drop_out(c);
@@ -216,7 +227,7 @@ static void read_failed(struct ctl_conn *c, int e)
 
 	if (!e && c->out_dead != EPIPE)
 		e = c->out_dead; /* the kernel tells an error once: the write has had it */
-	/* The kernel's own patience (TCP_USER_TIMEOUT) is as long as ours: silence, whoever finds it first. */
+	/* No answer to the kernel's packets: silence, whoever finds it first. */
 	silent = e == ETIMEDOUT || e == EHOSTUNREACH || e == ENETUNREACH;
 	if (silent)
 		snprintf(cause, sizeof(cause), "it does not answer any more: %s", strerror(e));
@@ -363,14 +374,31 @@ void ctl_conn_finish(struct ctl_conn *c, uint64_t ns)
 	c->ops = &finish_ops;
 	c->owner = NULL;
 	c->finish_by = ctl_service.now + ns;
+	sock_backoff_leave(c->source.fd, gantry_params()->timeout);
 	ctl_service_due(c->finish_by);
 	gantry_list_remove(&c->node);
 	gantry_list_append(&ctl_service.finishing, &c->node);
 	soil(c);
 }
 
+static void bound_backoff(struct ctl_conn *c)
+{
+	if (!c->look_by)
+		return;
+	if (ctl_service.now >= c->look_by) {
+		c->look_by = 0;
+		if (sock_backoff_tick(&c->backoff, c->source.fd, ctl_service.now, gantry_params()->timeout))
+			look_later(c);
+	} else {
+		ctl_service_due(c->look_by);
+	}
+}
+
 void ctl_conns_tick(void)
 {
+	gantry_list_each (pos, &ctl_service.conns) {
+		bound_backoff(gantry_container(pos, struct ctl_conn, node));
+	}
 	gantry_list_each_safe (pos, &ctl_service.finishing) {
 		struct ctl_conn *c = gantry_container(pos, struct ctl_conn, node);
 

@@ -184,7 +184,7 @@ void ctl_members_tick(void)
 			if (ctl_silent(&m->conn->heard, m->timeout))
 				give_up_hub(m);
 			else
-				ctl_service_due(m->conn->heard + m->timeout);
+				ctl_service_due(m->conn->heard + ctl_patience(m->timeout));
 		}
 	}
 }

@@ -17,7 +17,7 @@
 #include "comm/hub.h"
 
 enum { EVENTS = 64 };
-static const uint64_t backlog_ns = 20000000;
+static const uint64_t backlog_ns = 20000000, slack_max_ns = 500000000;
 
 struct ctl_service ctl_service = {
 	.mu = PTHREAD_MUTEX_INITIALIZER,
@@ -38,6 +38,13 @@ void ctl_service_due(uint64_t when)
 		ctl_service.due = when;
 }
 
+uint64_t ctl_patience(uint64_t timeout)
+{
+	uint64_t slack = timeout / 16;
+
+	return timeout + (slack < slack_max_ns ? slack : slack_max_ns);
+}
+
 int ctl_silent(uint64_t *heard, uint64_t timeout)
 {
 	const struct ctl_service *s = &ctl_service;
@@ -45,7 +52,7 @@ int ctl_silent(uint64_t *heard, uint64_t timeout)
 	/* We were away: what peers said meanwhile may be on its way, what they were not asked they could not answer. */
 	if (s->late > timeout / 8 && s->now - *heard > timeout / 2)
 		*heard = s->now - timeout / 2;
-	return s->now - *heard >= timeout;
+	return s->now - *heard >= ctl_patience(timeout);
 }
 
 void ctl_service_wake(void)

@@ -27,6 +27,7 @@
 
 #include "base/list.h"
 #include "comm/ctl_wire.h"
+#include "net/tcp/backoff.h"
 
 /* ---- connections ---- */
 
@@ -34,6 +35,9 @@ enum { CTL_OUT_MAX = 64 << 20 }; /* bytes that may wait for a reader; beyond tha
 /* Of these a rank's user may fill so many: the service's own words (signs of life, a leave) must find room behind them,
  * or a hub that is merely slow would be given up. */
 enum { CTL_USER_MAX = CTL_OUT_MAX / 2 };
+enum {
+	CTL_BEATS = 32
+}; /* signs of life in GANTRY_TIMEOUT: the gap between two is lost to an outage that is survived */
 
 /* Something epoll watches. */
 struct ctl_source {
@@ -88,7 +92,9 @@ struct ctl_conn {
 	int out_dead;		  /* errno of a write: what the peer said before is still read, then comes the end */
 	const char *fault;	  /* what went wrong here, found at the end of the turn */
 	uint64_t heard;		  /* ns */
-	uint64_t finish_by;	  /* in finishing: when patience ends */
+	uint64_t look_by;	  /* ns: when the socket's back-off is looked at; 0: nothing is out */
+	struct sock_backoff backoff;
+	uint64_t finish_by; /* in finishing: when patience ends */
 };
 
 /* Takes the descriptor, also on failure. */
@@ -149,6 +155,8 @@ void ctl_service_turn(void);
 void ctl_service_due(uint64_t when);
 /* mu held. Was the peer silent for too long? Time that this thread missed is not held against it. */
 int ctl_silent(uint64_t *heard, uint64_t timeout);
+/* How long after its last word a peer counts as silent: it may have fallen silent a beat later. */
+uint64_t ctl_patience(uint64_t timeout);
 /* "0.5 s" of nanoseconds. */
 const char *ctl_seconds(uint64_t ns, char buf[16]);
 

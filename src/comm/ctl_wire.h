@@ -9,7 +9,7 @@
  *     | <-- ACCEPTED (or REFUSED: cause, text) --- |
  *     | <-- TIME, a few times -------------------> |   the clock of the hub
  *     | <-- READY: all are here, who lives where - |
- *     | <-- LIFE, answered by LIFE --------------> |   the hub asks every timeout/8
+ *     | <-- LIFE, answered by LIFE --------------> |   the hub asks every timeout/32
  *     | <-- MESSAGE, CALL, REPLY ----------------> |   relayed to rank `to`
  *     | GATHER ----------------------------------> |   <- GATHERED to all, once all gave theirs
  *     | <-- LOST, LEFT: news of other ranks ------ |

@@ -257,7 +257,8 @@ static void beat(struct hub *hub)
 
 	if (ctl_service.now >= hub->next_beat) {
 		hub_tell_all(hub, ctl_buf_make(&h, NULL));
-		hub->next_beat = ctl_service.now + hub->beat;
+		/* All hubs of a process at the same time: one turn of the service for all of them. */
+		hub->next_beat = (ctl_service.now / hub->beat + 1) * hub->beat;
 	}
 	for (int i = 0; i < hub->nranks; i++) {
 		struct hub_rank *rank = &hub->ranks[i];
@@ -266,7 +267,7 @@ static void beat(struct hub *hub)
 		if (rank->state != HUB_HERE)
 			continue;
 		if (!ctl_silent(&rank->conn->heard, hub->timeout)) {
-			ctl_service_due(rank->conn->heard + hub->timeout);
+			ctl_service_due(rank->conn->heard + ctl_patience(hub->timeout));
 			continue;
 		}
 		snprintf(cause, sizeof(cause), "no sign of life for %s (GANTRY_TIMEOUT)",

@@ -200,7 +200,7 @@ static int make_ranks(struct hub *hub, int nranks)
 		hub->ranks[i].hub = hub;
 	/* From now on it is the ranks' patience that counts. */
 	hub->until = UINT64_MAX;
-	hub->beat = hub->timeout / 8 < beat_max ? hub->timeout / 8 : beat_max;
+	hub->beat = hub->timeout / CTL_BEATS < beat_max ? hub->timeout / CTL_BEATS : beat_max;
 	return 1;
 }
 
@@ -267,7 +267,7 @@ void hub_admit(struct hub *hub, struct ctl_conn *c, const struct ctl_hello *h)
 	struct ctl_accepted accepted = {.timeout_ms = (uint32_t)(hub->timeout / 1000000),
 					.same_process = h->process == ctl_service.process};
 	struct hub_rank newcomer = {.hub = hub, .state = HUB_HERE, .conn = c, .addr = c->peer, .process = h->process};
-	uint64_t wait = (uint64_t)h->wait_ms * 1000000, theirs = (uint64_t)h->timeout_ms * 1000000 / 8;
+	uint64_t wait = (uint64_t)h->wait_ms * 1000000, theirs = (uint64_t)h->timeout_ms * 1000000 / CTL_BEATS;
 	uint8_t body[CTL_ACCEPTED_SIZE];
 	char who[HUB_RANK_TEXT], addr[GANTRY_ADDR_TEXT];
 

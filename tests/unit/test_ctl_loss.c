@@ -252,7 +252,7 @@ static void test_idle(void)
 	struct gantry_unique_id id;
 	struct rank_state *s;
 
-	set_env("GANTRY_TIMEOUT", "8s"); /* a beat is an eighth of it */
+	set_env("GANTRY_TIMEOUT", "32s"); /* a beat is 1/32 of it */
 	s = ranks_run(16, &id, NULL);
 	sleep_ms(100);
 	UNTIL(hardly_turns());

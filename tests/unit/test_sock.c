@@ -181,6 +181,29 @@ static void check_itself(void)
 		printf("the kernel took every port but that one\n");
 }
 
+/* The kernel caps the back-off where that is fine enough: it does not go below a second. */
+static void check_backoff(int fd)
+{
+	enum { RTO_MAX_MS = 44 };
+	struct sock_options o = {.traffic_class = -1, .timeout_ns = 24000000000};
+	int value = 0;
+	socklen_t len = sizeof(value);
+
+	if (getsockopt(fd, IPPROTO_TCP, RTO_MAX_MS, &value, &len)) {
+		printf("this kernel has no TCP_RTO_MAX_MS\n");
+		return;
+	}
+	sock_tune(fd, &o);
+	CHECK_EQ(option(fd, IPPROTO_TCP, RTO_MAX_MS), value);
+	o.timeout_ns = 30000000000;
+	sock_tune(fd, &o);
+	CHECK_EQ(option(fd, IPPROTO_TCP, RTO_MAX_MS), 1000);
+	o.timeout_ns = 86400000000000;
+	sock_tune(fd, &o);
+	CHECK_EQ(option(fd, IPPROTO_TCP, RTO_MAX_MS), 120000);
+	CHECK_EQ(option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT), 86400000);
+}
+
 static void check_tune(void)
 {
 	struct sock_options o = {.same_host = 1, .traffic_class = 46, .timeout_ns = 8000000000, .zerocopy = 1};
@@ -193,7 +216,7 @@ static void check_tune(void)
 	CHECK(option(fd, IPPROTO_TCP, TCP_NODELAY));
 	CHECK(option(fd, SOL_SOCKET, SO_KEEPALIVE));
 	CHECK_EQ(option(fd, IPPROTO_TCP, TCP_KEEPIDLE), 4);
-	CHECK_EQ(option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT), 8000);
+	CHECK_EQ(option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT), 86400000); /* never before we do: backoff.h */
 	CHECK_EQ(option(fd, IPPROTO_IP, IP_TOS), 46 * 4);
 	len = sizeof(name);
 	CHECK_EQ(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &len), 0);
@@ -207,10 +230,11 @@ static void check_tune(void)
 	sock_tune(plain, &o);
 	CHECK_EQ(option(plain, IPPROTO_IP, IP_TOS), 0);
 	CHECK_EQ(option(plain, IPPROTO_TCP, TCP_KEEPIDLE), 1);
-	CHECK_EQ(option(plain, IPPROTO_TCP, TCP_USER_TIMEOUT), 100);
+	CHECK_EQ(option(plain, IPPROTO_TCP, TCP_USER_TIMEOUT), 86400000);
 	len = sizeof(name);
 	CHECK_EQ(getsockopt(plain, IPPROTO_TCP, TCP_CONGESTION, name, &len), 0);
 	CHECK_STR(name, before); /* between hosts the system's choice stays */
+	check_backoff(plain);
 	close(fd);
 	close(plain);
 }

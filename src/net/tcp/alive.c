@@ -1,11 +1,16 @@
 /*
  * Who is alive: heartbeats, silence, and seeing closed links off.
  *
- * A link on which nothing was said for a quarter of GANTRY_TIMEOUT carries a heartbeat, from this thread, whatever the
+ * A link on which nothing was said for 1/32 of GANTRY_TIMEOUT carries a heartbeat, from this thread, whatever the
  * user's threads do. A peer that was not heard of for GANTRY_TIMEOUT is dead: stopped, unreachable or gone. A peer that
  * merely has nothing to send keeps its heartbeats coming and never counts as dead. If this thread itself was held up
  * (a starved or suspended machine) the time lost is not held against anybody. A peer that is given up is told: by a
  * frame, and by a reset where that would not arrive.
+ *
+ * An outage of up to 0.9 of GANTRY_TIMEOUT is survived. The last that was heard before it may be 1/32 old. What waits
+ * in TCP's back-off goes out at 0.91 and a tick of 1/64, or a second after the outage where that is 1/25 at most
+ * (backoff.h); finding the peer's hardware address again may take another second. What is missing for that, and what
+ * comes late on a loaded machine, is added before silence counts as death: 1/16, half a second at most.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <errno.h>
@@ -21,11 +26,11 @@
 #include "net/tcp/engine.h"
 #include "net/tcp/helper.h"
 
-static const uint64_t linger_max_ns = 10000000000, linger_failed_ns = 100000000;
+static const uint64_t linger_max_ns = 10000000000, linger_failed_ns = 100000000, slack_max_ns = 500000000;
 
 uint64_t tcp_alive_interval(void)
 {
-	uint64_t tick = gantry_params()->timeout / 16;
+	uint64_t tick = sock_backoff_interval(gantry_params()->timeout);
 
 	if (tick < 20000000)
 		tick = 20000000;
@@ -63,11 +68,19 @@ static void reset(struct tcp_link *l)
 			LOG_DEBUG(NET, "%s: lane %d: reset: %s", l->peer, i, strerror(errno));
 }
 
+static void bound_backoff(struct tcp_link *l, uint64_t now_ns)
+{
+	for (int i = 0; i < l->nlanes; i++)
+		sock_backoff_tick(&l->lanes[i].tx.backoff, l->lanes[i].fd, now_ns, gantry_params()->timeout);
+}
+
 static void check(struct tcp_link *l, uint64_t now, uint64_t grace)
 {
-	uint64_t timeout = gantry_ticks_of_ns(gantry_params()->timeout), quiet = timeout / 4;
-	int idle = age(now, &l->progressed) > (int64_t)quiet / 4;
-	int beat = age(now, &l->told) >= (int64_t)quiet;
+	uint64_t slack = gantry_params()->timeout / 16 < slack_max_ns ? gantry_params()->timeout / 16 : slack_max_ns;
+	uint64_t timeout = gantry_ticks_of_ns(gantry_params()->timeout), quiet = timeout / 16;
+	int idle = age(now, &l->progressed) > (int64_t)quiet;
+	/* Now, if it would be too late at the next tick. */
+	int beat = age(now, &l->told) + (int64_t)gantry_ticks_of_ns(tcp_alive_interval()) > (int64_t)timeout / 32;
 
 	if (tcp_link_failed(l)) {
 		tcp_link_service(l, 0); /* an ERROR frame may still wait */
@@ -79,7 +92,7 @@ static void check(struct tcp_link *l, uint64_t now, uint64_t grace)
 	if (idle || beat || age(now, &l->heard) > (int64_t)quiet)
 		tcp_link_service(l, beat);
 	/* By the clock of before: if this thread was held up since then, the peer had no chance to be heard. */
-	if (age(now, &l->heard) > (int64_t)timeout) {
+	if (age(now, &l->heard) > (int64_t)(timeout + gantry_ticks_of_ns(slack))) {
 		int cut = unanswered(l);
 
 		gantry_event_put(GANTRY_EV_HEARTBEAT_LATE, l->id, gantry_params()->timeout, 0);
@@ -99,14 +112,16 @@ void tcp_alive_tick(uint64_t now_ns)
 
 	if (e->last_tick && now_ns - e->last_tick < interval)
 		return;
-	if (e->last_tick && now_ns - e->last_tick > 4 * interval)
+	if (e->last_tick && now_ns - e->last_tick > gantry_params()->timeout / 8 + interval)
 		grace = gantry_ticks_of_ns(now_ns - e->last_tick - interval);
 	e->last_tick = now_ns;
 	gantry_list_each (pos, &e->links) {
 		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
 
-		if (l->up)
+		if (l->up) {
+			bound_backoff(l, now_ns);
 			check(l, now, grace);
+		}
 	}
 }
 
@@ -120,8 +135,10 @@ static void shut_when_said(struct tcp_link *l, int now)
 		return;
 	l->shut = 1;
 	for (int i = 0; i < l->nlanes; i++)
-		if (l->lanes[i].fd >= 0)
+		if (l->lanes[i].fd >= 0) {
 			shutdown(l->lanes[i].fd, SHUT_WR);
+			sock_backoff_leave(l->lanes[i].fd, gantry_params()->timeout);
+		}
 }
 
 void tcp_link_put_down(struct tcp_link *l)

@@ -126,7 +126,8 @@ static int sleep_ms(const struct tcp_engine *e)
 	if (tcp_connectors_busy() || !gantry_list_empty(&e->lingering) || !gantry_list_empty(&e->incoming))
 		return 10;
 	if (!gantry_list_empty(&e->links))
-		return (int)(tcp_alive_interval() / 1000000);
+		return (int)(tcp_alive_interval() / 1000000) +
+		       1; /* not a moment too early: that would be one tick late */
 	return 500;
 }
 

@@ -250,7 +250,7 @@ static int unreachable(int e)
 
 /*
  * A peer that hears nothing of us gives us up with a reset (alive.c). It is not heard itself then, because its packets
- * are not acknowledged: not for three eighths of the deadline, where a quarter is the most between healthy peers.
+ * are not acknowledged: not for three eighths of the deadline, where 1/32 is the usual most between healthy peers.
  */
 static int given_up(const struct tcp_link *l)
 {

@@ -39,6 +39,7 @@
 #include "base/list.h"
 #include "base/pool.h"
 #include "net/net.h"
+#include "net/tcp/backoff.h"
 #include "net/tcp/nic.h"
 #include "net/tcp/vec.h"
 #include "net/tcp/wire.h"
@@ -168,6 +169,7 @@ struct tcp_lane_tx {
 	uint64_t queued, rate; /* bytes given and not acknowledged; bytes/s, 0: not known */
 	uint64_t next_try;     /* ticks: when a full socket is tried again; written under the lock, read relaxed */
 	uint64_t bytes;	       /* payload, for the log and for tests */
+	struct sock_backoff backoff; /* the service thread's */
 };
 
 enum tcp_rx_state { TCP_RX_HEADER, TCP_RX_PAYLOAD };

@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "base/param.h"
+#include "net/tcp/backoff.h"
 
 #ifndef IP_BIND_ADDRESS_NO_PORT
 #define IP_BIND_ADDRESS_NO_PORT 24
@@ -212,7 +213,7 @@ static void set_congestion(int fd, int same_host)
 
 void sock_tune(int fd, const struct sock_options *o)
 {
-	int one = 1, idle = (int)(o->timeout_ns / 1000000000 / 2), user = (int)(o->timeout_ns / 1000000);
+	int one = 1, idle = (int)(o->timeout_ns / 1000000000 / 2);
 
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	/* Keeps idle flows alive in middleboxes; our own heartbeat decides about life and death. */
@@ -220,7 +221,7 @@ void sock_tune(int fd, const struct sock_options *o)
 	if (idle < 1)
 		idle = 1;
 	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
-	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user, sizeof(user));
+	sock_backoff_init(fd, o->timeout_ns);
 	if (o->traffic_class >= 0) {
 		int tos = (o->traffic_class & 0x3f) << 2;
 

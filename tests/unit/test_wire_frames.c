@@ -42,6 +42,7 @@ static void check_frame_layout(void)
 	CHECK_EQ(WIRE_CLOSE, 4);
 	CHECK_EQ(WIRE_ERROR, 5);
 	CHECK_EQ(WIRE_AHEAD, 6);
+	CHECK_EQ(WIRE_ARRIVED, 7);
 	CHECK_EQ(WIRE_FLAG_CRC, 1);
 	CHECK_EQ(WIRE_FLAG_EAGER, 2);
 	CHECK_EQ(WIRE_FLAG_RECEIVER, 4);
@@ -142,6 +143,27 @@ static void check_ahead(void)
 	CHECK_EQ(decoded_ahead(0, 1, 2, UINT64_MAX, UINT64_MAX), GANTRY_ERR_PROTOCOL);
 }
 
+static gantry_result decoded_arrived(uint32_t lane, uint32_t length, uint64_t bytes, uint64_t unread)
+{
+	struct wire_frame f = {.kind = WIRE_ARRIVED, .index = lane, .length = length, .seq = bytes, .offset = unread};
+	struct wire_frame back;
+	uint8_t b[WIRE_FRAME_SIZE];
+
+	wire_frame_encode(&f, 0, b);
+	return wire_frame_decode(b, 0, &back);
+}
+
+static void check_arrived(void)
+{
+	for (uint32_t lane = 0; lane < 20; lane++)
+		CHECK_EQ(decoded_arrived(lane, 0, 5, 5), lane >= 1 && lane <= 16 ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded_arrived(257, 0, 5, 5), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded_arrived(1, 1, 5, 5), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(decoded_arrived(1, 0, 5, 6), GANTRY_ERR_PROTOCOL);
+	CHECK_OK(decoded_arrived(1, 0, UINT64_MAX, UINT64_MAX));
+	CHECK_OK(decoded_arrived(1, 0, 0, 0));
+}
+
 static void check_frame_refusals(void)
 {
 	struct wire_frame f = {.kind = WIRE_STATE}, back = {.tag = 77};
@@ -152,7 +174,8 @@ static void check_frame_refusals(void)
 	back.tag = 77;
 	for (int kind = 0; kind < 256; kind++) {
 		b[0] = (uint8_t)kind;
-		CHECK_EQ(wire_frame_decode(b, 0, &back) == GANTRY_OK, kind >= 1 && kind <= 5); /* AHEAD needs more */
+		CHECK_EQ(wire_frame_decode(b, 0, &back) == GANTRY_OK,
+			 kind >= 1 && kind <= 5); /* AHEAD and ARRIVED need more */
 	}
 	b[0] = WIRE_STATE;
 	back.tag = 77;
@@ -206,6 +229,7 @@ int main(void)
 	check_frame_layout();
 	check_sums();
 	check_frame_refusals();
+	check_arrived();
 	check_ahead();
 	printf("ok\n");
 	return 0;

@@ -1,5 +1,5 @@
 /*
- * Who is alive: heartbeats, silence, and seeing closed links off.
+ * Who is alive: heartbeats, silence, and seeing closed links off. lane_alive.c looks at the single lanes.
  *
  * A link on which nothing was said for 1/32 of GANTRY_TIMEOUT carries a heartbeat, from this thread, whatever the
  * user's threads do. A peer that was not heard of for GANTRY_TIMEOUT is dead: stopped, unreachable or gone. A peer that
@@ -71,7 +71,8 @@ static void reset(struct tcp_link *l)
 static void bound_backoff(struct tcp_link *l, uint64_t now_ns)
 {
 	for (int i = 0; i < l->nlanes; i++)
-		sock_backoff_tick(&l->lanes[i].tx.backoff, l->lanes[i].fd, now_ns, gantry_params()->timeout);
+		if (i == 0 || __atomic_load_n(&l->lanes[i].tx.given, __ATOMIC_RELAXED))
+			sock_backoff_tick(&l->lanes[i].tx.backoff, l->lanes[i].fd, now_ns, gantry_params()->timeout);
 }
 
 static void check(struct tcp_link *l, uint64_t now, uint64_t grace)
@@ -91,6 +92,9 @@ static void check(struct tcp_link *l, uint64_t now, uint64_t grace)
 	/* While the user's threads are at it, they read the peer's heartbeats themselves. */
 	if (idle || beat || age(now, &l->heard) > (int64_t)quiet)
 		tcp_link_service(l, beat);
+	if (tcp_lanes_report(l))
+		tcp_control_flush(l);
+	tcp_lanes_check(l, now, grace);
 	/* By the clock of before: if this thread was held up since then, the peer had no chance to be heard. */
 	if (age(now, &l->heard) > (int64_t)(timeout + gantry_ticks_of_ns(slack))) {
 		int cut = unanswered(l);

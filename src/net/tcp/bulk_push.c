@@ -85,6 +85,7 @@ static int send_header(struct tcp_lane *lane)
 		 MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE);
 	if (n < 0)
 		return errno == EAGAIN || errno == EINTR ? 0 : -1;
+	tcp_lane_given(lane, n);
 	tx->header_left -= (uint32_t)n;
 	return !tx->header_left;
 }
@@ -140,6 +141,7 @@ int tcp_push_spliced(struct tcp_lane *lane)
 			n = send(lane->fd, tx->data, tx->left, MSG_DONTWAIT | MSG_NOSIGNAL);
 			if (n < 0)
 				return errno == EAGAIN || errno == EINTR ? 0 : -1;
+			tcp_lane_given(lane, n);
 			advance(tx, (uint64_t)n);
 			continue;
 		}
@@ -149,6 +151,7 @@ int tcp_push_spliced(struct tcp_lane *lane)
 			   SPLICE_F_NONBLOCK | SPLICE_F_MOVE | (tx->left ? SPLICE_F_MORE : 0));
 		if (n < 0)
 			return errno == EAGAIN || errno == EINTR ? 0 : -1;
+		tcp_lane_given(lane, n);
 		tx->in_pipe -= (uint64_t)n;
 	}
 	return 1;
@@ -216,6 +219,7 @@ int tcp_push_copied(struct tcp_lane *lane)
 		}
 		if (n < 0)
 			return errno == EAGAIN || errno == EINTR || errno == ENOBUFS ? 0 : -1;
+		tcp_lane_given(lane, n);
 		if ((uint64_t)n <= tx->header_left) {
 			tx->header_left -= (uint32_t)n;
 		} else {

@@ -110,6 +110,27 @@ static int collect_rts(struct tcp_link *l, int n)
 	return n;
 }
 
+/* What has arrived on bulk lanes, where the service thread has found news. */
+static int collect_arrived(struct tcp_link *l, int n)
+{
+	for (int i = 1; i < l->nlanes; i++) {
+		struct tcp_lane_rx *rx = &l->lanes[i].rx;
+
+		if (!rx->tell_arrived)
+			continue;
+		if (n >= LINK_CONTROL_FRAMES - 3) { /* the rest goes with the next batch */
+			__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+			break;
+		}
+		rx->tell_arrived = 0;
+		n = add_control(
+			l, n,
+			&(struct wire_frame){
+				.kind = WIRE_ARRIVED, .index = (uint32_t)i, .seq = rx->arrived, .offset = rx->unread});
+	}
+	return n;
+}
+
 int tcp_ahead_room(const struct tcp_link *l)
 {
 	return l->ahead_n < LINK_AHEAD;
@@ -187,6 +208,7 @@ static int collect(struct tcp_link *l)
 		n = collect_ahead(l, n);
 		n = collect_state(l, n);
 		n = collect_rts(l, n);
+		n = collect_arrived(l, n);
 		l->window_blocked = 0;
 		take_stage(l);
 		while (l->batch_n < LINK_BATCH && !gantry_list_empty(&l->eager)) {

@@ -153,7 +153,7 @@ ssize_t tcp_flow_fill(struct tcp_lane *lane)
 
 	if (n <= 0)
 		return n;
-	lane->rx.bytes += (uint64_t)n;
+	__atomic_store_n(&lane->rx.bytes, lane->rx.bytes + (uint64_t)n, __ATOMIC_RELAXED);
 	f->at = f->skip = 0;
 	r = devmem_parse(&msg, n, b->dmabuf_id, b->memory.size, FLOW_LINEAR, &f->list);
 	for (uint32_t i = 0; r == GANTRY_OK && i < f->list.n; i++) {

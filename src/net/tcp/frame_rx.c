@@ -276,6 +276,8 @@ static int begin_frame(struct tcp_lane *lane, const uint8_t *header, int force)
 	}
 	if (rx->frame.kind == WIRE_AHEAD)
 		return tcp_flow_announce(lane->link, &rx->frame);
+	if (rx->frame.kind == WIRE_ARRIVED)
+		return tcp_lane_arrived(lane->link, &rx->frame);
 	on_control(lane->link, &rx->frame);
 	return 0;
 }

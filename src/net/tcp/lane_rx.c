@@ -68,7 +68,7 @@ static ssize_t fill(struct tcp_lane *lane, int *ret_short)
 	if (n <= 0)
 		return n;
 	*ret_short = (size_t)n < asked;
-	rx->bytes += (uint64_t)n;
+	__atomic_store_n(&rx->bytes, rx->bytes + (uint64_t)n, __ATOMIC_RELAXED);
 	if (direct) {
 		uint64_t d = (uint64_t)n < direct ? (uint64_t)n : direct;
 

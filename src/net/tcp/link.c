@@ -3,6 +3,8 @@
 #include "net/tcp/link.h"
 
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -259,9 +261,39 @@ static int given_up(const struct tcp_link *l)
 	return l->ending_errno == ECONNRESET && silence > (int64_t)gantry_ticks_of_ns(gantry_params()->timeout) / 8 * 3;
 }
 
+/* Lanes whose connection stands in both directions: a process that died has none. */
+static int living_lanes(const struct tcp_link *l)
+{
+	int n = 0;
+
+	for (int i = 0; i < l->nlanes; i++) {
+		struct tcp_info info = {0};
+		socklen_t len = sizeof(info);
+
+		n += !getsockopt(l->lanes[i].fd, IPPROTO_TCP, TCP_INFO, &info, &len) &&
+		     info.tcpi_state == TCP_ESTABLISHED;
+	}
+	return n;
+}
+
+/* One lane has ended and others live, so the process does: something between the hosts, or its kernel, ended the lane.
+ * mu held. */
+static void lane_lost(struct tcp_link *l, int living)
+{
+	char why[64] = "it was closed without a goodbye";
+
+	if (l->ending_errno)
+		snprintf(why, sizeof(why), "%s", strerror(l->ending_errno));
+	tcp_link_fail_locked(
+		l, 1, GANTRY_ERR_PEER_LOST,
+		"lane %d: %s; %d of the other %d lanes live, so the peer does: something between the hosts "
+		"ended this lane",
+		l->ending_lane, why, living, l->nlanes - 1);
+}
+
 void tcp_link_check_ending(struct tcp_link *l)
 {
-	int all = 1, goodbye;
+	int all = 1, goodbye, living;
 
 	if (tcp_link_failed(l))
 		return;
@@ -270,6 +302,7 @@ void tcp_link_check_ending(struct tcp_link *l)
 	if (!all && (int64_t)(gantry_ticks() - __atomic_load_n(&l->ending, __ATOMIC_RELAXED)) <
 			    (int64_t)gantry_ticks_of_ns(LINK_END_GRACE_NS))
 		return;
+	living = all ? 0 : living_lanes(l);
 	pthread_mutex_lock(&l->mu);
 	goodbye = l->peer_tx_closed || l->peer_rx_closed;
 	if (goodbye)
@@ -281,6 +314,8 @@ void tcp_link_check_ending(struct tcp_link *l)
 		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_SILENT,
 				     "lane %d: %s: it heard nothing of us; our packets to it are lost", l->ending_lane,
 				     strerror(l->ending_errno));
+	else if (living)
+		lane_lost(l, living);
 	else if (l->ending_errno)
 		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_LOST, "lane %d: %s", l->ending_lane,
 				     strerror(l->ending_errno));

@@ -170,6 +170,12 @@ struct tcp_lane_tx {
 	uint64_t next_try;     /* ticks: when a full socket is tried again; written under the lock, read relaxed */
 	uint64_t bytes;	       /* payload, for the log and for tests */
 	struct sock_backoff backoff; /* the service thread's */
+	/* Bulk lanes, lane_alive.c. Bytes given to the socket, headers included; written under the lock, read relaxed.
+	 */
+	uint64_t given;
+	uint64_t arrived, unread; /* what the peer says of them; written under mu, read relaxed */
+	uint64_t arrived_seen;	  /* the service thread's: of its last look */
+	uint64_t still_since;	  /* the service thread's, ticks: none has arrived from then on; 0: none is missing */
 };
 
 enum tcp_rx_state { TCP_RX_HEADER, TCP_RX_PAYLOAD };
@@ -197,7 +203,10 @@ struct tcp_lane_rx {
 	 * its way. */
 	int parked;
 	int eof;
-	uint64_t bytes;
+	uint64_t bytes; /* headers included; written under the lock, read relaxed */
+	/* What the peer is told of a bulk lane: bytes that have arrived, and those of them not read. mu */
+	uint64_t arrived, unread;
+	int tell_arrived;
 	char text[WIRE_ERROR_TEXT_MAX + 1];
 };
 
@@ -397,6 +406,11 @@ void tcp_link_progress(struct tcp_link *l);
 /* The service thread's: drain the control lane, send a heartbeat if it is due. */
 void tcp_link_service(struct tcp_link *l, int heartbeat);
 
+/* lane_alive.c: the service thread's, and what the peer says. now: ticks. */
+int tcp_lanes_report(struct tcp_link *l); /* 1: there is something to tell */
+void tcp_lanes_check(struct tcp_link *l, uint64_t now, uint64_t grace);
+int tcp_lane_arrived(struct tcp_link *l, const struct wire_frame *f); /* mu held. -1: the link has failed */
+
 /* control_tx.c */
 void tcp_control_flush(struct tcp_link *l);
 int tcp_ahead_room(const struct tcp_link *l); /* mu held, as for put */
@@ -444,6 +458,12 @@ static inline void tcp_count_posted(struct tcp_link *l, const struct tcp_recv *r
 	uint32_t *count = recv->large ? &l->large_posted : &l->small_posted;
 
 	__atomic_store_n(count, *count + (uint32_t)change, __ATOMIC_RELAXED);
+}
+
+/* The lane's lock is held. */
+static inline void tcp_lane_given(struct tcp_lane *lane, ssize_t n)
+{
+	__atomic_store_n(&lane->tx.given, lane->tx.given + (uint64_t)n, __ATOMIC_RELAXED);
 }
 
 /* Is it worth a call to look at this socket? */

@@ -212,6 +212,7 @@ int tcp_txmem_push(struct tcp_lane *lane)
 			return -1;
 		}
 		tx->device = t;
+		tcp_lane_given(lane, n);
 		__atomic_store_n(&tx->device_calls, tx->device_calls + 1, __ATOMIC_RELAXED);
 		tx->data += n;
 		tx->left -= (uint64_t)n;

@@ -359,6 +359,10 @@ gantry_result wire_frame_decode(const uint8_t in[WIRE_FRAME_SIZE], int crc, stru
 		    f.lane >= WIRE_MAX_LANES || (f.flags & WIRE_FLAG_EAGER))
 			return GANTRY_ERR_PROTOCOL;
 		break;
+	case WIRE_ARRIVED:
+		if (f.length != 0 || f.index == 0 || f.index >= WIRE_MAX_LANES || f.offset > f.seq)
+			return GANTRY_ERR_PROTOCOL;
+		break;
 	case WIRE_ERROR:
 		if (f.length > WIRE_ERROR_TEXT_MAX)
 			return GANTRY_ERR_PROTOCOL;

@@ -143,6 +143,8 @@ enum wire_kind {
 	WIRE_CLOSE,    /* one direction ends */
 	WIRE_ERROR,    /* the sender of this frame has given up on the connection, with a text */
 	WIRE_AHEAD,    /* the header of a piece whose payload, and nothing else, travels on a bulk lane */
+	WIRE_ARRIVED, /* how many bytes have arrived on a bulk lane: index is the lane, seq bytes, offset those not read
+		       */
 	WIRE_KINDS
 };
 

@@ -1,0 +1,126 @@
+/*
+ * Whether what is sent on a bulk lane arrives.
+ *
+ * Heartbeats travel on lane 0 and tell nothing about the other lanes: something between the hosts may acknowledge the
+ * bytes of one of them and drop them, or lose its packets alone. So each side tells the other how many bytes have
+ * arrived on each bulk lane, when that has changed, and the sender compares that with what it has given to the socket.
+ * Bytes that are missing, and no news of any that have arrived, for GANTRY_TIMEOUT during which the peer was heard, are
+ * an error. Whether the receiver reads its socket is not the question: what waits there has arrived, and while
+ * something waits, what does not arrive says nothing about the lane.
+ *
+ * All of it is done by the service thread, a few times in GANTRY_TIMEOUT.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/param.h"
+#include "net/tcp/link.h"
+
+/* Bytes that have arrived, those in the socket included. While another thread reads the lane, only what it has read. */
+static void count_arrived(struct tcp_lane *lane, uint64_t *ret_arrived, uint64_t *ret_unread)
+{
+	int unread = 0;
+
+	if (!pthread_mutex_trylock(&lane->rx.lock)) {
+		if (ioctl(lane->fd, SIOCINQ, &unread) || unread < 0)
+			unread = 0;
+		*ret_arrived = lane->rx.bytes + (uint64_t)unread;
+		pthread_mutex_unlock(&lane->rx.lock);
+	} else {
+		*ret_arrived = __atomic_load_n(&lane->rx.bytes, __ATOMIC_RELAXED);
+	}
+	*ret_unread = (uint64_t)unread;
+}
+
+int tcp_lanes_report(struct tcp_link *l)
+{
+	int news = 0;
+
+	for (int i = 1; i < l->nlanes; i++) {
+		struct tcp_lane_rx *rx = &l->lanes[i].rx;
+		uint64_t arrived, unread;
+
+		count_arrived(&l->lanes[i], &arrived, &unread);
+		pthread_mutex_lock(&l->mu);
+		if (arrived > rx->arrived || (arrived == rx->arrived && !unread != !rx->unread)) {
+			rx->arrived = arrived;
+			rx->unread = unread;
+			rx->tell_arrived = 1;
+			__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+			news = 1;
+		}
+		pthread_mutex_unlock(&l->mu);
+	}
+	return news;
+}
+
+int tcp_lane_arrived(struct tcp_link *l, const struct wire_frame *f)
+{
+	struct tcp_lane_tx *tx;
+
+	if (f->index >= (uint32_t)l->nlanes) {
+		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "the peer counts bytes of lane %u, of %d lanes",
+				     f->index, l->nlanes);
+		return -1;
+	}
+	tx = &l->lanes[f->index].tx;
+	__atomic_store_n(&tx->arrived, f->seq, __ATOMIC_RELAXED);
+	__atomic_store_n(&tx->unread, f->offset, __ATOMIC_RELAXED);
+	return 0;
+}
+
+static void lane_stands_still(struct tcp_lane *lane, uint64_t given, uint64_t arrived)
+{
+	int queued = 0;
+	/* Not acknowledged: nobody has them. Otherwise somebody does, who is not the peer. */
+	int lost = !ioctl(lane->fd, SIOCOUTQ, &queued) && queued > 0;
+
+	tcp_link_fail(
+		lane->link, 1, GANTRY_ERR_PEER_SILENT,
+		"lane %d: %llu bytes sent, %llu arrived, none of the others for %.3g s (GANTRY_TIMEOUT) while the "
+		"peer is heard on lane 0: %s",
+		lane->index, (unsigned long long)given, (unsigned long long)arrived,
+		(double)gantry_params()->timeout / 1e9,
+		lost ? "packets of this lane are lost" : "something between the hosts swallows them");
+}
+
+/* The peer being silent on all lanes is another matter: the time is not counted. */
+static void check_lane(struct tcp_lane *lane, uint64_t now, uint64_t grace, int silent)
+{
+	struct tcp_lane_tx *tx = &lane->tx;
+	uint64_t arrived = __atomic_load_n(&tx->arrived, __ATOMIC_RELAXED),
+		 given = __atomic_load_n(&tx->given, __ATOMIC_RELAXED),
+		 timeout = gantry_ticks_of_ns(gantry_params()->timeout);
+	int moved = arrived != tx->arrived_seen;
+
+	tx->arrived_seen = arrived;
+	if ((int64_t)(given - arrived) <= 0 || __atomic_load_n(&tx->dead, __ATOMIC_RELAXED)) {
+		tx->still_since = 0;
+	} else if (!tx->still_since || moved || silent || __atomic_load_n(&tx->unread, __ATOMIC_RELAXED)) {
+		tx->still_since = now | 1;
+	} else {
+		tx->still_since += grace;
+		if ((int64_t)(now - tx->still_since) > (int64_t)timeout)
+			lane_stands_still(lane, given, arrived);
+	}
+}
+
+void tcp_lanes_check(struct tcp_link *l, uint64_t now, uint64_t grace)
+{
+	uint64_t quiet = gantry_ticks_of_ns(gantry_params()->timeout) / 8;
+	int64_t silence = (int64_t)(now - __atomic_load_n(&l->heard, __ATOMIC_RELAXED));
+	int closed;
+
+	pthread_mutex_lock(&l->mu);
+	closed = l->peer_rx_closed;
+	pthread_mutex_unlock(&l->mu);
+	if (closed || tcp_link_failed(l) || __atomic_load_n(&l->ending, __ATOMIC_RELAXED))
+		return;
+	for (int i = 1; i < l->nlanes; i++)
+		check_lane(&l->lanes[i], now, grace, silence > (int64_t)quiet);
+	if (tcp_link_failed(l))
+		tcp_link_service(l, 0); /* says so to the peer */
+}

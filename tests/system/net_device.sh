@@ -7,6 +7,7 @@ gantry=$BUILD_DIR/gantry
 plugin=$BUILD_DIR/fixtures/libnccl-net-device.so
 unset GANTRY_NET_STEP GANTRY_NET_BUFFERS GANTRY_NET_DEVICE GANTRY_UNPACK
 export GANTRY_IFNAME=lo GANTRY_LOG=warn
+export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # seconds per process; lifecycle.sh looks for leaks
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 few="-n 3 -w 1 --repeats 1 --timeout 100s"

@@ -109,6 +109,13 @@ static void send_state(struct tcp_link *l, const int *raw)
 	irecv(l, in, SIZE, A);
 }
 
+static void send_arrived(struct tcp_link *l, const int *raw)
+{
+	CHECK_EQ(send(raw[1], "0123456789", 10, 0), 10); /* the beginning of a header */
+	CHECK(tcp_lanes_report(l));
+	tcp_control_flush(l);
+}
+
 static void send_tx_close(struct tcp_link *l, const int *raw)
 {
 	(void)raw;
@@ -201,6 +208,11 @@ static int send_let_go(struct victim *v)
 	return recv(v->raw[1], &b, 1, MSG_DONTWAIT | MSG_PEEK) == 1;
 }
 
+static int arrived_heard(struct victim *v)
+{
+	return v->l->lanes[1].tx.arrived == 10;
+}
+
 static int rx_ended(struct victim *v)
 {
 	return v->l->rx_end.over;
@@ -239,6 +251,7 @@ static const struct kind kinds[] = {
 	{"bulk from a vec", 1, send_vec, post, got},
 	{"rts", 0, send_rts, nothing, rts_seen},
 	{"state", 0, send_state, post_send, send_let_go},
+	{"arrived", 0, send_arrived, nothing, arrived_heard},
 	{"close", 0, send_tx_close, post, rx_ended},
 	{"close, receiving side", 0, send_rx_close, post_send, tx_ended},
 	{"error", 0, send_error, post, error_heard},

@@ -59,7 +59,7 @@ static void check_sums(void)
 		struct wire_frame f = {.kind = kind,
 				       .seq = 0x0102030405060708,
 				       .tag = 0xfffffffe,
-				       .index = 77,
+				       .index = 7, /* ARRIVED: a lane */
 				       .lane = 3}, /* or what the kind calls it */
 			back;
 

@@ -208,7 +208,7 @@ static void probe_user_timeout(struct doctor *d, const struct pair *p)
 
 static void probe_congestion(struct doctor *d, const struct pair *p)
 {
-	char now[64] = "unknown", available[256] = "unknown", allowed[256] = "unknown", detail[600];
+	char now[64] = "unknown", available[256] = "unknown", allowed[256] = "unknown", detail[640];
 	int bbr, reno = setsockopt(p->tx, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
 	int reno_errno = errno;
 

@@ -129,7 +129,7 @@ gantry_result gantry_rx_send(struct gantry_rx_conn *conn, const struct gantry_rx
 			     struct gantry_rx_op **ret_op)
 {
 	gantry_result r;
-	struct gantry_rx_op *op;
+	struct gantry_rx_op *op = NULL;
 
 	pthread_mutex_lock(&conn->rx->mu);
 	r = create(conn, pieces, n, tag, 1, &op);
@@ -148,7 +148,7 @@ gantry_result gantry_rx_recv(struct gantry_rx_conn *conn, const struct gantry_rx
 			     struct gantry_rx_op **ret_op)
 {
 	gantry_result r;
-	struct gantry_rx_op *op;
+	struct gantry_rx_op *op = NULL;
 
 	pthread_mutex_lock(&conn->rx->mu);
 	r = create(conn, pieces, n, tag, 0, &op);

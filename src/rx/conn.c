@@ -9,7 +9,9 @@
 #include "net/tcp/vec.h"
 #include "rx/rx.h"
 
-enum { LAST_WORDS_NS = 100000000 };
+/* Closing: for the network to take what the peer waits to hear. And the peer has closed: for what it said before, which
+ * may be on another link than the goodbye. */
+enum { LAST_WORDS_NS = 100000000, LAST_HEADS_NS = 1000000000 };
 
 gantry_result rx_conn_create(struct gantry_rx *rx, uint64_t id, struct gantry_rx_conn **ret_conn)
 {
@@ -119,12 +121,15 @@ void rx_flight_reset(struct rx_flight *f, struct gantry_rx_op *op, uint64_t len)
 
 /* ---- the end ---- */
 
-static void fail_list(struct gantry_list *list, gantry_result r, const char *text)
+static void conclude(struct gantry_list *list, gantry_result r, const char *text)
 {
 	while (!gantry_list_empty(list)) {
 		struct gantry_rx_op *op = gantry_container(list->next, struct gantry_rx_op, node);
 
-		rx_op_done(op, r, "%s", text);
+		if (op->send)
+			rx_send_conclude(op, r, text);
+		else
+			rx_op_done(op, r, "%s", text);
 		rx_op_over(op);
 	}
 }
@@ -199,13 +204,15 @@ void rx_conn_fail(struct gantry_rx_conn *c, gantry_result r, const char *fmt, ..
 	va_start(args, fmt);
 	vsnprintf(c->error_text, sizeof(c->error_text), fmt, args);
 	va_end(args);
+	if (r != GANTRY_ERR_PROTOCOL) /* the word of a peer that is at fault counts for nothing */
+		rx_heads_last(c);
 	shut(c);
 	for (int i = 0; i < 2; i++) {
 		struct rx_side *s = i ? &c->in : &c->out;
 
-		fail_list(&s->waiting, r, c->error_text);
-		fail_list(&s->offered, r, c->error_text);
-		fail_list(&s->data, r, c->error_text);
+		conclude(&s->waiting, r, c->error_text);
+		conclude(&s->offered, r, c->error_text);
+		conclude(&s->data, r, c->error_text);
 	}
 	RX_DEBUG(c->rx, "%s: over: %s", c->peer, c->error_text);
 }
@@ -248,18 +255,36 @@ out:
 	return r;
 }
 
+/* The peer has closed or is gone. Its goodbye in one direction may come before what it said in the other. */
+static int still_hearing(struct gantry_rx_conn *c, gantry_result r)
+{
+	if (r != GANTRY_ERR_PEER_CLOSED && r != GANTRY_ERR_PEER_LOST)
+		return 0;
+	if (c->leaving == GANTRY_OK)
+		c->leaving_until = gantry_now_ns() + LAST_HEADS_NS;
+	c->leaving = r;
+	return !rx_heads_last(c) && rx_send_unanswered(c) && gantry_now_ns() < c->leaving_until;
+}
+
 int rx_conn_progress(struct gantry_rx_conn *c)
 {
-	gantry_result r;
+	gantry_result r = c->leaving;
 	int moved = 0;
 
 	if (c->error != GANTRY_OK)
 		return 0;
-	r = step(c, &moved);
-	if (r != GANTRY_OK) {
+	if (r == GANTRY_OK)
+		r = step(c, &moved);
+	if (r == GANTRY_OK)
+		return moved;
+	if (c->leaving == GANTRY_OK) {
 		const char *why = gantry_last_error();
 
-		rx_conn_fail(c, r, "%s: %s", c->peer, why[0] ? why : gantry_result_text(r));
+		snprintf(c->leaving_text, sizeof(c->leaving_text), "%s: %s", c->peer,
+			 why[0] ? why : gantry_result_text(r));
+	}
+	if (!still_hearing(c, r)) {
+		rx_conn_fail(c, r, "%s", c->leaving_text);
 		moved = 1;
 	}
 	return moved;

@@ -118,31 +118,66 @@ out:
 	return r;
 }
 
-gantry_result rx_heads_in(struct gantry_rx_conn *c, int *ret_moved)
+/* The next head, in a buffer that is valid until the next call. *ret_head NULL: none has come. */
+static gantry_result take_head(struct gantry_rx_conn *c, const uint8_t **ret_head, int *ret_size)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_net *net = c->rx->net;
+	uint32_t i = c->heads_next % RX_HEADS_IN;
+	int done = 0;
+
+	*ret_head = NULL;
+	TRY(rx_heads_post(c));
+	if (c->heads_next == c->heads_posted)
+		goto out;
+	TRY(net->ops->test(net, c->heads[i], &done, ret_size));
+	if (!done)
+		goto out;
+	c->heads_next++; /* whatever becomes of it: its request is gone */
+	*ret_head = c->head_memory + (size_t)i * HEAD_ROOM;
+out:
+	return r;
+}
+
+gantry_result rx_heads_in(struct gantry_rx_conn *c, int *ret_moved)
+{
+	gantry_result r = GANTRY_OK;
+	const uint8_t *head;
+	int size;
 
 	for (int n = 0; n < HEADS_PER_PASS; n++) {
-		uint32_t i = c->heads_next % RX_HEADS_IN;
-		int done = 0, size = 0;
-
-		TRY(rx_heads_post(c));
-		if (c->heads_next == c->heads_posted)
-			break;
-		TRY(net->ops->test(net, c->heads[i], &done, &size));
-		if (!done)
+		TRY(take_head(c, &head, &size));
+		if (!head)
 			break;
 		*ret_moved = 1;
 		c->answering = 1;
-		r = handle(c, c->head_memory + (size_t)i * HEAD_ROOM, size);
+		r = handle(c, head, size);
 		c->answering = 0;
 		if (r != GANTRY_OK)
 			goto out;
-		c->heads_next++;
 	}
 out:
 	return r;
+}
+
+int rx_heads_last(struct gantry_rx_conn *c)
+{
+	const uint8_t *head;
+	struct rx_head h;
+	int size;
+
+	for (int n = 0; c->head_memory && take_head(c, &head, &size) == GANTRY_OK; n++) {
+		if (!head || n == RX_ANSWERS_OUT) /* bounded, whatever a peer keeps on sending */
+			return 0;
+		if (rx_head_decode(head, (size_t)size, &h) != GANTRY_OK)
+			break;
+		/* Nothing can be answered any more: what a head asks for is not done, what it says of a send holds. */
+		if ((h.kind == RX_TAKEN || h.kind == RX_REJECT) && rx_send_answered(c, &h) != GANTRY_OK)
+			break;
+		if (h.kind == RX_STOP)
+			rx_send_stopped(c, &h);
+	}
+	return 1;
 }
 
 gantry_result rx_heads_init(struct gantry_rx_conn *c)

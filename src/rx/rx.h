@@ -14,6 +14,11 @@
  * that both sides agree on, and moves no byte of the user's memory any more. The user's op is done as soon as nothing
  * touches its memory (`touching`), the transfer later.
  *
+ * A connection ends in this order: the peer's last heads are read, because what it has said of this side's sends holds
+ * even if it closed right behind it; the device and the network let go of all memory; each op gets its result: the one
+ * that the peer has said, or the cause of the end. The network's word on a send is not needed for that: it may be "the
+ * peer closed" for bytes that the peer has.
+ *
  * One lock per rx, `mu`, protects everything here, listeners included.
  */
 #ifndef GANTRY_RX_RX_H
@@ -199,6 +204,9 @@ struct gantry_rx_conn {
 	void *landing, *landing_mr;		       /* UNPACK: what receives name as their buffer; never written */
 	uint64_t next_transfer;
 	uint64_t peer_epoch, id;
+	gantry_result leaving;	/* not OK: the peer has gone, its last heads are waited for until leaving_until */
+	uint64_t leaving_until; /* ns */
+	char leaving_text[RX_TEXT];
 	gantry_result error; /* not OK: over */
 	char error_text[RX_TEXT];
 	char peer[160], path[256];
@@ -286,6 +294,8 @@ gantry_result rx_heads_out(struct gantry_rx_conn *c, int *ret_moved);
 gantry_result rx_heads_in(struct gantry_rx_conn *c, int *ret_moved);
 gantry_result rx_heads_post(struct gantry_rx_conn *c);
 gantry_result rx_heads_init(struct gantry_rx_conn *c); /* the receiving comm is there */
+/* The connection is about to fail: what the peer has said of this side's sends before. 0: more may come. */
+int rx_heads_last(struct gantry_rx_conn *c);
 
 /* send.c */
 gantry_result rx_send_progress(struct gantry_rx_conn *c, int *ret_moved);
@@ -293,6 +303,10 @@ gantry_result rx_send_granted(struct gantry_rx_conn *c, const struct rx_head *h)
 gantry_result rx_send_answered(struct gantry_rx_conn *c, const struct rx_head *h); /* TAKEN, REJECT */
 gantry_result rx_send_stopped(struct gantry_rx_conn *c, const struct rx_head *h);
 gantry_result rx_send_cancel(struct gantry_rx_op *op);
+/* Is there a send that is out whole, and of which the peer has not said what became of it? */
+int rx_send_unanswered(struct gantry_rx_conn *c);
+/* The connection is over, and nothing touches the op's memory: its result, if the peer has said it; else r. */
+void rx_send_conclude(struct gantry_rx_op *op, gantry_result r, const char *text);
 
 /* recv.c */
 gantry_result rx_recv_progress(struct gantry_rx_conn *c, int *ret_moved);

@@ -170,6 +170,35 @@ out:
 	return r;
 }
 
+int rx_send_unanswered(struct gantry_rx_conn *c)
+{
+	gantry_list_each (pos, &c->out.data) {
+		struct gantry_rx_op *op = gantry_container(pos, struct gantry_rx_op, node);
+
+		if (!op->ending && !op->taken && op->posted == op->nmessages)
+			return 1;
+	}
+	gantry_list_each (pos, &c->out.offered) {
+		struct gantry_rx_op *op = gantry_container(pos, struct gantry_rx_op, node);
+
+		if (!op->ending)
+			return 1;
+	}
+	return 0;
+}
+
+void rx_send_conclude(struct gantry_rx_op *op, gantry_result r, const char *text)
+{
+	if (op->taken && !op->ending) {
+		op->rx->counters.sent_bytes += op->total - op->bytes;
+		op->bytes = op->total;
+		rx_op_done(op, GANTRY_OK, "%s", "");
+	} else if (op->by_peer) {
+		rx_op_settle(op);
+	}
+	rx_op_done(op, r, "%s", text);
+}
+
 /* ---- data ---- */
 
 /* The bytes of a flight go through a staging buffer. AGAIN: none is free. */

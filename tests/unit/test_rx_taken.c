@@ -1,0 +1,276 @@
+/*
+ * A receiver that closes right after its op is done, as gantry/rx.h allows: what it has answered counts on the sending
+ * side, whatever else has come with the answer. The order is forced: the sender makes no call between the receiver's
+ * last answer and its close, so that the answer and the goodbye wait in the sender's socket side by side. The same with
+ * a thread for each side, where everything in between happens as well.
+ *
+ * "test_rx_taken N": N rounds of each.
+ */
+#include <time.h>
+
+#include "rx_util.h"
+
+enum { SMALL = 20000, INLINE = 100, MB = 1 << 20 };
+
+struct way {
+	const char *name;
+	enum gantry_rx_path path;
+	int device;
+	size_t piece; /* bytes of a piece; 0: contiguous */
+	size_t total;
+};
+
+static const struct way ways[] = {
+	{"empty", GANTRY_RX_PATH_HOST, 0, 0, 0},
+	{"inline", GANTRY_RX_PATH_HOST, 0, 0, INLINE},
+	{"inline pieces", GANTRY_RX_PATH_HOST, 0, 64, SMALL},
+	{"direct 1 MB", GANTRY_RX_PATH_HOST, 0, 0, MB},
+	{"direct 8 MB", GANTRY_RX_PATH_HOST, 0, 0, 8 * MB},
+	{"pieces 1 MB", GANTRY_RX_PATH_HOST, 0, 4096, MB},
+	{"small pieces 1 MB", GANTRY_RX_PATH_HOST, 0, 512, MB},
+	{"device 1 MB", GANTRY_RX_PATH_HOST, 1, 0, MB},
+	{"device small", GANTRY_RX_PATH_HOST, 1, 0, SMALL},
+	{"unpack 1 MB", GANTRY_RX_PATH_EMULATED, 1, 4096, MB},
+	{"unpack 8 MB", GANTRY_RX_PATH_EMULATED, 1, 0, 8 * MB},
+};
+enum { NWAYS = sizeof(ways) / sizeof(ways[0]) };
+
+static int rounds = SANITIZED ? 4 : 8;
+
+struct both {
+	const struct way *way;
+	struct rx_pair pair;
+	struct rx_layout layout;
+	unsigned char *from, *to;
+	struct gantry_rx_piece send[2], recv[2];
+	size_t n;
+};
+
+static void both_open(struct both *b, const struct way *way)
+{
+	struct gantry_rx_config config = {.path = way->path};
+	size_t piece = way->piece ? way->piece : way->total ? way->total : 1;
+
+	*b = (struct both){.way = way, .layout = {piece, way->piece ? 2 * piece : piece, way->total}};
+	rx_pair_open(&b->pair, &config);
+	b->from = rx_memory(&b->pair, &b->pair.a, rx_span(&b->layout), way->device);
+	b->to = rx_memory(&b->pair, &b->pair.b, rx_span(&b->layout), way->device);
+	b->n = rx_pieces(&b->layout, b->from, b->send);
+	rx_pieces(&b->layout, b->to, b->recv);
+}
+
+static void both_close(struct both *b)
+{
+	rx_memory_free(&b->pair, &b->pair.a, b->from, b->way->device);
+	rx_memory_free(&b->pair, &b->pair.b, b->to, b->way->device);
+	rx_pair_close(&b->pair);
+}
+
+/* New connections for the next round; the old ones are over. */
+static void reconnect(struct both *b)
+{
+	gantry_rx_conn_close(b->pair.a.conn);
+	gantry_rx_conn_close(b->pair.b.conn);
+	b->pair.a.conn = b->pair.b.conn = NULL;
+	rx_pair_connect(&b->pair);
+}
+
+/* Both move, the sender first, until the receiver's op is done: from then on the sender has not moved. */
+static void until_received(struct gantry_rx_op *s, struct gantry_rx_op *r)
+{
+	time_t end = time(NULL) + LONG_ENOUGH;
+
+	do {
+		gantry_rx_test(s);
+		CHECK(time(NULL) < end);
+	} while (gantry_rx_test(r) != GANTRY_RX_DONE);
+}
+
+/* The receiver goes; its goodbye is in the sender's socket after a moment, now and then without one. */
+static void leave(struct rx_pair *p, int round)
+{
+	struct timespec moment = {0, round % 4 * 1000000};
+
+	gantry_rx_conn_close(p->b.conn);
+	p->b.conn = NULL;
+	nanosleep(&moment, NULL);
+}
+
+static int told_wrong(const struct way *way, struct gantry_rx_op *op, gantry_result expected, uint64_t bytes)
+{
+	gantry_result r = gantry_rx_wait(op, LONG_ENOUGH * SECOND);
+	int wrong = r != expected || (expected == GANTRY_OK && rx_bytes(op) != bytes);
+
+	if (wrong)
+		fprintf(stderr, "%s: %s, %llu bytes: %s\n", way->name, gantry_result_name(r),
+			(unsigned long long)rx_bytes(op), rx_text(op));
+	gantry_rx_op_free(op);
+	return wrong;
+}
+
+static int forced(const struct way *way)
+{
+	struct both b;
+	struct gantry_rx_op *s, *r;
+	int wrong = 0;
+
+	both_open(&b, way);
+	for (int i = 0; i < rounds; i++) {
+		rx_fill(&b.layout, b.from, (uint64_t)i);
+		memset(b.to, 0x11, rx_span(&b.layout));
+		CHECK_OK(gantry_rx_recv(b.pair.b.conn, b.recv, b.n, 5, &r));
+		CHECK_OK(gantry_rx_send(b.pair.a.conn, b.send, b.n, 5, &s));
+		until_received(s, r);
+		CHECK_OK(rx_result(r));
+		gantry_rx_op_free(r);
+		leave(&b.pair, i);
+		wrong += told_wrong(way, s, GANTRY_OK, way->total);
+		rx_check(&b.layout, b.to, rx_span(&b.layout), (uint64_t)i, 0x11);
+		reconnect(&b);
+	}
+	both_close(&b);
+	return wrong;
+}
+
+static void *receive_thread(void *arg)
+{
+	struct both *b = arg;
+	struct gantry_rx_op *op;
+
+	CHECK_OK(gantry_rx_recv(b->pair.b.conn, b->recv, b->n, 5, &op));
+	CHECK_OK(gantry_rx_wait(op, LONG_ENOUGH * SECOND));
+	gantry_rx_op_free(op);
+	gantry_rx_conn_close(b->pair.b.conn);
+	b->pair.b.conn = NULL;
+	return NULL;
+}
+
+static int threaded(const struct way *way)
+{
+	struct both b;
+	struct gantry_rx_op *s;
+	pthread_t t;
+	int wrong = 0;
+
+	both_open(&b, way);
+	for (int i = 0; i < rounds; i++) {
+		CHECK_EQ(pthread_create(&t, NULL, receive_thread, &b), 0);
+		CHECK_OK(gantry_rx_send(b.pair.a.conn, b.send, b.n, 5, &s));
+		wrong += told_wrong(way, s, GANTRY_OK, way->total);
+		CHECK_EQ(pthread_join(t, NULL), 0);
+		reconnect(&b);
+	}
+	both_close(&b);
+	return wrong;
+}
+
+/* Of four sends two are taken, one is rejected, and one never meets a receive: each sender is told the truth. */
+static int some_taken(const struct way *way)
+{
+	struct both b;
+	struct gantry_rx_op *s[4], *r[3];
+	struct gantry_rx_piece little;
+	int wrong = 0;
+
+	both_open(&b, way);
+	little = (struct gantry_rx_piece){b.to, 1, 0, 1};
+	for (int i = 0; i < rounds; i++) {
+		for (int k = 0; k < 4; k++)
+			CHECK_OK(gantry_rx_send(b.pair.a.conn, b.send, b.n, (uint64_t)k, &s[k]));
+		CHECK_OK(gantry_rx_recv(b.pair.b.conn, b.recv, b.n, 0, &r[0]));
+		until_received(s[0], r[0]);
+		CHECK_OK(gantry_rx_recv(b.pair.b.conn, &little, 1, 2, &r[1]));
+		until_received(s[2], r[1]);
+		CHECK_EQ(rx_result(r[1]), GANTRY_ERR_SIZE);
+		CHECK_OK(gantry_rx_recv(b.pair.b.conn, b.recv, b.n, 3, &r[2]));
+		until_received(s[3], r[2]);
+		for (int k = 0; k < 3; k++)
+			gantry_rx_op_free(r[k]);
+		leave(&b.pair, i);
+		wrong += told_wrong(way, s[0], GANTRY_OK, way->total);
+		wrong += told_wrong(way, s[1], GANTRY_ERR_PEER_CLOSED, 0);
+		wrong += told_wrong(way, s[2], GANTRY_ERR_SIZE, 0);
+		wrong += told_wrong(way, s[3], GANTRY_OK, way->total);
+		reconnect(&b);
+	}
+	both_close(&b);
+	return wrong;
+}
+
+/* The rejection and the goodbye come together. */
+static int rejected(const struct way *way)
+{
+	struct both b;
+	struct gantry_rx_op *s, *r;
+	struct gantry_rx_piece little;
+	int wrong = 0;
+
+	both_open(&b, way);
+	little = (struct gantry_rx_piece){b.to, 1, 0, 1};
+	for (int i = 0; i < rounds; i++) {
+		CHECK_OK(gantry_rx_send(b.pair.a.conn, b.send, b.n, 1, &s));
+		CHECK_OK(gantry_rx_recv(b.pair.b.conn, &little, 1, 1, &r));
+		until_received(s, r);
+		CHECK_EQ(rx_result(r), GANTRY_ERR_SIZE);
+		gantry_rx_op_free(r);
+		leave(&b.pair, i);
+		wrong += told_wrong(way, s, GANTRY_ERR_SIZE, 0);
+		reconnect(&b);
+	}
+	both_close(&b);
+	return wrong;
+}
+
+/* A receive through staging is cancelled, which waits for nothing, and then the receiver goes. */
+static int stopped(const struct way *way)
+{
+	struct both b;
+	struct gantry_rx_op *s, *r;
+	int wrong = 0;
+
+	both_open(&b, way);
+	for (int i = 0; i < rounds; i++) {
+		CHECK_OK(gantry_rx_send(b.pair.a.conn, b.send, b.n, 1, &s));
+		CHECK_OK(gantry_rx_recv(b.pair.b.conn, b.recv, b.n, 1, &r));
+		for (int k = 0; k < i % 3; k++) { /* some of it has come, or nothing */
+			gantry_rx_test(s);
+			gantry_rx_test(r);
+		}
+		if (gantry_rx_cancel(r, LONG_ENOUGH * SECOND) == GANTRY_OK) {
+			leave(&b.pair, i);
+			wrong += told_wrong(way, s, GANTRY_OK, way->total);
+		} else {
+			leave(&b.pair, i);
+			/* A cancelled receive that no send had met leaves no trace at the sender. */
+			wrong += told_wrong(way, s, i % 3 ? GANTRY_ERR_CANCELLED : GANTRY_ERR_PEER_CLOSED, 0);
+		}
+		gantry_rx_op_free(r);
+		reconnect(&b);
+	}
+	both_close(&b);
+	return wrong;
+}
+
+int main(int argc, char **argv)
+{
+	static const struct way large = {"stopped 8 MB", GANTRY_RX_PATH_HOST, 0, 512, 8 * MB};
+	static const struct way direct = {"several 1 MB", GANTRY_RX_PATH_HOST, 0, 0, MB};
+	static const struct way little = {"several inline", GANTRY_RX_PATH_HOST, 0, 0, INLINE};
+	int wrong = 0;
+
+	setenv("GANTRY_IFNAME", "lo", 0);
+	setenv("GANTRY_LOG_FILE", "/dev/null", 0);
+	if (argc == 2)
+		rounds = atoi(argv[1]);
+	for (int i = 0; i < NWAYS; i++) {
+		int f = forced(&ways[i]), t = threaded(&ways[i]);
+
+		printf("%s: forced %d wrong of %d, threads %d wrong of %d\n", ways[i].name, f, rounds, t, rounds);
+		wrong += f + t;
+	}
+	wrong += some_taken(&little) + some_taken(&direct);
+	wrong += rejected(&little) + rejected(&direct);
+	wrong += stopped(&large);
+	CHECK_EQ(wrong, 0);
+	return 0;
+}

@@ -46,12 +46,14 @@
  * either side may close, or end.
  *
  * FAILURE. When the peer dies, closes, or is silent for GANTRY_TIMEOUT, all ops of the connection end at once with one
- * typed cause; the connection can only be closed then. A peer that was restarted, even at the same address, is a new
+ * typed cause, but for sends of which the peer had said before that it has taken them: these are done with OK. The
+ * connection can only be closed then. A peer that was restarted, even at the same address, is a new
  * peer: it takes a new connection, and nothing of the old one can reach it. Each rx has a random epoch that says so.
  *
  * Parameters (zero in the config takes them): GANTRY_RX_*, GANTRY_UNPACK_*, GANTRY_EMU_* of docs/params.md; those of
  * the network (GANTRY_IFNAME, GANTRY_LANES, GANTRY_SECRET, GANTRY_TIMEOUT, ...) hold as well. GANTRY_SECRET
- * authenticates both ends to one another; without it whoever reaches the port can connect.
+ * authenticates both ends to one another, before the accepting side tells or does anything; where it is set on one side
+ * only or differs, connect fails at once with ERR_AUTH. Without it whoever reaches the port can connect.
  *
  * C99-clean, no CUDA headers.
  */
@@ -105,7 +107,8 @@ uint64_t gantry_rx_epoch(const struct gantry_rx *rx);
 /*
  * Meeting. Addresses are "host:port", "[v6]:port"; host names are looked up, which takes as long as the system's
  * resolver takes: timeouts begin after that, and numbers need none of it. Timeouts are in nanoseconds; negative ones
- * mean GANTRY_CONNECT_TIMEOUT. What does not speak the protocol is turned away and counted, and disturbs nobody.
+ * mean GANTRY_CONNECT_TIMEOUT. What does not speak the protocol, does not prove that it has the secret or comes to
+ * nothing is turned away and counted, and disturbs nobody: accept does not fail because of it.
  */
 
 /* NULL: the address of the rx's interface and a port that the kernel chooses. Port 0 is a port that the kernel chooses.

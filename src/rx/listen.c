@@ -13,8 +13,13 @@
 #include "net/tcp/sock.h"
 #include "rx/meet.h"
 
-enum { MEETINGS_MAX = 64 };
-#define MEETING_NS 10000000000u /* for a peer that has come to say hello and to connect */
+/*
+ * Meetings of a listener: each is a socket and a small struct; so many of them may have a place, i.e. a connection and
+ * a listener of the network. When there is no room, the oldest goes that has come to nothing in the time that all have:
+ * peers need less, and where they need more they try again.
+ */
+enum { MEETINGS_MAX = 256, PLACES_MAX = 128, ACCEPTS_PER_PASS = 16 };
+enum { YOUNG_NS = 100000000, PLACED_NS = 250000000, BEGUN_NS = 1000000000 };
 
 static uint64_t deadline_of(int64_t timeout_ns)
 {
@@ -113,29 +118,62 @@ static void turn_away(struct gantry_rx_listener *l, struct meeting *m)
 		LOG_WARN(RX, "%s: %s (%u such lines left out)", l->address, m->text, more);
 }
 
-/* The oldest one that has not said who it is. */
-static struct meeting *silent(struct gantry_rx_listener *l)
+static void drop_meeting(struct gantry_rx_listener *l, struct meeting *m)
 {
-	gantry_list_each (pos, &l->meetings) {
-		struct meeting *m = gantry_container(pos, struct meeting, node);
-
-		if (m->state == MEET_HEAR)
-			return m;
-	}
-	return NULL;
+	l->nmeetings--;
+	l->nplaced -= meeting_placed(m);
+	meeting_destroy(m);
 }
 
-/* Its place is needed. Peers say hello at once: who has not is likely none. */
-static void let_go(struct gantry_rx_listener *l, struct meeting *m)
+/* What it holds is needed. A peer that this happens to tries again. */
+static void recycle(struct gantry_rx_listener *l, struct meeting *m, const char *why)
 {
 	char peer[GANTRY_ADDR_TEXT];
 
 	m->stranger = 1;
-	snprintf(m->text, sizeof(m->text), "%s has not said who it is, and another one has come in its place",
-		 gantry_addr_text(&m->to, peer));
+	snprintf(m->text, sizeof(m->text), "%s %s, and another one has come in its place",
+		 gantry_addr_text(&m->to, peer), why);
 	turn_away(l, m);
-	l->nmeetings--;
-	meeting_destroy(m);
+	drop_meeting(l, m);
+}
+
+/* The oldest one that has not said who it is, then the oldest that has not proved it: if it has had its time. */
+static struct meeting *unproved(struct gantry_rx_listener *l)
+{
+	uint64_t now = gantry_now_ns();
+	struct meeting *asked = NULL;
+
+	gantry_list_each (pos, &l->meetings) {
+		struct meeting *m = gantry_container(pos, struct meeting, node);
+
+		if (now - m->since < YOUNG_NS)
+			continue;
+		if (m->state == MEET_HEAR_CONNECT)
+			return m;
+		if (!asked && (m->state == MEET_SAY_CHALLENGE || m->state == MEET_HEAR_PROOF))
+			asked = m;
+	}
+	return asked;
+}
+
+/* The oldest one with a place whose connections the network has not begun, then the oldest of all: if it has had its
+ * time. With a secret all of them are proved, and stay until their deadline. */
+static struct meeting *unconnected(struct gantry_rx_listener *l)
+{
+	uint64_t now = gantry_now_ns();
+	struct meeting *begun = NULL;
+
+	gantry_list_each (pos, &l->meetings) {
+		struct meeting *m = gantry_container(pos, struct meeting, node);
+
+		if (l->rx->secret || !meeting_placed(m) || m->state >= MEET_READY)
+			continue;
+		if (!m->conn->in.comm && now - m->since >= PLACED_NS)
+			return m;
+		if (!begun && m->conn->in.comm && now - m->since >= BEGUN_NS)
+			begun = m;
+	}
+	return begun;
 }
 
 /* New ones in; 1: something happened. */
@@ -146,8 +184,8 @@ static int take_in(struct gantry_rx_listener *l)
 	socklen_t len = sizeof(peer);
 	int fd;
 
-	if (l->nmeetings >= MEETINGS_MAX && !(oldest = silent(l)))
-		return 0; /* they have deadlines; until then further ones wait in the kernel */
+	if (l->nmeetings >= MEETINGS_MAX && !(oldest = unproved(l)))
+		return 0; /* until then further ones wait in the kernel */
 	memset(&peer, 0, sizeof(peer));
 	fd = accept4(l->fd, &peer.sa, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
 	if (fd < 0) {
@@ -159,8 +197,8 @@ static int take_in(struct gantry_rx_listener *l)
 		return 0;
 	}
 	if (oldest)
-		let_go(l, oldest);
-	if (meeting_create(l->rx, fd, &peer, gantry_now_ns() + MEETING_NS, &m) != GANTRY_OK) {
+		recycle(l, oldest, "has not said who it is");
+	if (meeting_create(l->rx, fd, &peer, deadline_of(-1), &m) != GANTRY_OK) {
 		close(fd);
 		return 0;
 	}
@@ -169,12 +207,33 @@ static int take_in(struct gantry_rx_listener *l)
 	return 1;
 }
 
+/* Places for those that wait for one, in the order of their coming. */
+static void give_places(struct gantry_rx_listener *l)
+{
+	gantry_list_each (pos, &l->meetings) {
+		struct meeting *m = gantry_container(pos, struct meeting, node), *oldest;
+
+		if (m->state != MEET_PLACE)
+			continue;
+		if (l->nplaced >= PLACES_MAX) {
+			oldest = unconnected(l);
+			if (!oldest)
+				return;
+			recycle(l, oldest, "has said hello and nothing else");
+		}
+		meeting_place(m);
+		l->nplaced += meeting_placed(m);
+	}
+}
+
 /* One round over all meetings: the first that is ready. */
 static struct gantry_rx_conn *attend(struct gantry_rx_listener *l, int *ret_moved)
 {
 	struct gantry_rx_conn *ready = NULL;
 
-	*ret_moved |= take_in(l);
+	for (int n = 0; n < ACCEPTS_PER_PASS && take_in(l); n++)
+		*ret_moved = 1;
+	give_places(l);
 	gantry_list_each_safe (pos, &l->meetings) {
 		struct meeting *m = gantry_container(pos, struct meeting, node);
 		enum meeting_state before = m->state;
@@ -186,11 +245,11 @@ static struct gantry_rx_conn *attend(struct gantry_rx_listener *l, int *ret_move
 		if (m->state == MEET_READY && !ready) {
 			ready = m->conn;
 			m->conn = NULL;
+			l->nplaced--;
 		} else if (m->state != MEET_FAILED) {
 			continue;
 		}
-		l->nmeetings--;
-		meeting_destroy(m);
+		drop_meeting(l, m);
 	}
 	return ready;
 }

@@ -11,8 +11,10 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/hmac.h"
 #include "net/tcp/forget.h"
 #include "net/tcp/sock.h"
+#include "net/tcp/wire.h"
 
 enum { RETRY_NS = 20000000 };
 
@@ -46,6 +48,13 @@ out:
 	return r;
 }
 
+/* Errors of this side's own: they say nothing about the peer. */
+static int is_own(gantry_result r)
+{
+	return r == GANTRY_ERR_SYSTEM || r == GANTRY_ERR_NOMEM || r == GANTRY_ERR_LIMIT || r == GANTRY_ERR_CONFIG ||
+	       r == GANTRY_ERR_UNSUPPORTED || r == GANTRY_ERR_USAGE || r == GANTRY_ERR_INTERNAL;
+}
+
 static void fail(struct meeting *m, gantry_result r, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 static void fail(struct meeting *m, gantry_result r, const char *fmt, ...)
 {
@@ -53,9 +62,32 @@ static void fail(struct meeting *m, gantry_result r, const char *fmt, ...)
 
 	m->state = MEET_FAILED;
 	m->error = r;
+	m->stranger = !m->dials && !is_own(r);
 	va_start(args, fmt);
 	vsnprintf(m->text, sizeof(m->text), fmt, args);
 	va_end(args);
+}
+
+static void fail_protocol(struct meeting *m)
+{
+	char peer[GANTRY_ADDR_TEXT];
+
+	fail(m, GANTRY_ERR_PROTOCOL, "%s does not speak the protocol of gantry/rx.h", gantry_addr_text(&m->to, peer));
+}
+
+/* Both sides say the same about a refusal. */
+static void fail_refused(struct meeting *m, enum rx_why why)
+{
+	static const char *const texts[RX_WHYS] = {
+		[RX_WHY_VERSION] = "the two sides speak different versions of the protocol of gantry/rx.h",
+		[RX_WHY_ACCEPTING] = "GANTRY_SECRET is set only on the accepting side",
+		[RX_WHY_CONNECTING] = "GANTRY_SECRET is set only on the connecting side",
+		[RX_WHY_DIFFERS] = "GANTRY_SECRET differs between the two sides",
+	};
+	char peer[GANTRY_ADDR_TEXT];
+
+	fail(m, why == RX_WHY_VERSION ? GANTRY_ERR_VERSION : GANTRY_ERR_AUTH, "meeting with %s: %s",
+	     gantry_addr_text(&m->to, peer), texts[why]);
 }
 
 /* The side that connects makes another attempt while there is time; the one that accepts gives up. */
@@ -106,7 +138,8 @@ gantry_result meeting_create(struct gantry_rx *rx, int fd, const struct gantry_a
 	m->to = *peer;
 	m->dials = fd < 0;
 	m->deadline = deadline;
-	m->state = m->dials ? MEET_DIAL : MEET_HEAR;
+	m->since = gantry_now_ns();
+	m->state = m->dials ? MEET_DIAL : MEET_HEAR_CONNECT;
 	*ret_meeting = m;
 out:
 	return r;
@@ -123,48 +156,223 @@ void meeting_destroy(struct meeting *m)
 	free(m);
 }
 
-/* The connection, and the network's listener whose handle goes into our hello. */
-static gantry_result prepare_hello(struct meeting *m, uint64_t id)
+int meeting_placed(const struct meeting *m)
+{
+	return m->conn != NULL;
+}
+
+/* ---- what is said ---- */
+
+static void say_next(struct meeting *m, enum meeting_state state, const struct rx_hello *h)
+{
+	rx_hello_encode(h, m->message);
+	m->at = 0;
+	m->state = state;
+}
+
+/* The connection, and the network's listener whose handle goes into our message. */
+static gantry_result open_net(struct meeting *m, struct rx_hello *h)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_rx *rx = m->rx;
-	struct rx_hello h = {
-		.version = RX_VERSION,
-		.kind = m->dials ? RX_HELLO_CONNECT : RX_HELLO_ACCEPT,
-		.epoch = rx->epoch,
-		.id = id,
-	};
 
-	TRY(rx_conn_create(rx, id, &m->conn));
-	TRY(rx->net->ops->listen(rx->net, m->conn->ctx, rx->net_dev, h.handle, &m->listen));
-	rx_hello_encode(&h, m->hello);
-	m->at = 0;
+	TRY(rx_conn_create(rx, m->id, &m->conn));
+	TRY(rx->net->ops->listen(rx->net, m->conn->ctx, rx->net_dev, h->handle, &m->listen));
 out:
 	return r;
 }
 
 static void dial(struct meeting *m)
 {
+	struct rx_hello h = {
+		.version = RX_VERSION,
+		.kind = RX_HELLO_CONNECT,
+		.auth = m->rx->secret != NULL,
+		.epoch = m->rx->epoch,
+	};
+	gantry_result r;
 	int e;
 
 	if (gantry_now_ns() < m->retry_at)
 		return;
 	drop_net(m);
-	if (prepare_hello(m, rx_random()) != GANTRY_OK) {
-		fail(m, GANTRY_ERR_SYSTEM, "%s", gantry_last_error());
+	h.id = m->id = rx_random();
+	r = gantry_random_bytes(h.nonce, sizeof(h.nonce));
+	if (r == GANTRY_OK)
+		r = open_net(m, &h);
+	if (r != GANTRY_OK) {
+		fail(m, r, "%s", gantry_last_error());
 		return;
 	}
+	rx_hello_encode(&h, m->connect);
 	e = sock_connect(NULL, NULL, &m->to, &m->fd);
 	if (e && e != EINPROGRESS)
 		again(m, sock_errno_class(e) == SOCK_LIMIT ? GANTRY_ERR_LIMIT : GANTRY_ERR_UNREACHABLE, "connecting",
 		      strerror(e));
 	else
-		m->state = MEET_SAY;
+		say_next(m, MEET_SAY_CONNECT, &h);
 }
 
-static void say(struct meeting *m)
+static void say_challenge(struct meeting *m)
 {
-	ssize_t n = send(m->fd, m->hello + m->at, RX_HELLO_SIZE - m->at, MSG_NOSIGNAL | MSG_DONTWAIT);
+	struct rx_hello h = {.version = RX_VERSION, .kind = RX_HELLO_CHALLENGE, .auth = 1, .id = m->id};
+
+	if (gantry_random_bytes(h.nonce, sizeof(h.nonce)) != GANTRY_OK) {
+		fail(m, GANTRY_ERR_SYSTEM, "%s", gantry_last_error());
+		return;
+	}
+	rx_hello_encode(&h, m->challenge);
+	say_next(m, MEET_SAY_CHALLENGE, &h);
+}
+
+static void say_proof(struct meeting *m)
+{
+	struct rx_hello h = {.version = RX_VERSION, .kind = RX_HELLO_PROOF, .auth = 1, .id = m->id};
+	gantry_result r = rx_hello_mac(m->rx->secret, m->connect, m->challenge, NULL, h.mac);
+
+	if (r != GANTRY_OK)
+		fail(m, r, "%s", gantry_last_error());
+	else
+		say_next(m, MEET_SAY_PROOF, &h);
+}
+
+void meeting_place(struct meeting *m)
+{
+	gantry_result r = GANTRY_OK;
+	uint8_t raw[RX_HELLO_SIZE];
+	char peer[GANTRY_ADDR_TEXT];
+	struct rx_hello h = {
+		.version = RX_VERSION,
+		.kind = RX_HELLO_ACCEPT,
+		.auth = m->rx->secret != NULL,
+		.epoch = m->rx->epoch,
+		.id = m->id,
+	};
+
+	TRY(open_net(m, &h));
+	if (h.auth) {
+		rx_hello_encode(&h, raw);
+		TRY(rx_hello_mac(m->rx->secret, m->connect, m->challenge, raw, h.mac));
+	}
+	m->conn->peer_epoch = m->peer_epoch;
+	snprintf(m->conn->peer, sizeof(m->conn->peer), "%s epoch %016llx", gantry_addr_text(&m->to, peer),
+		 (unsigned long long)m->peer_epoch);
+	m->since = gantry_now_ns();
+	say_next(m, MEET_SAY_ACCEPT, &h);
+out:
+	if (r != GANTRY_OK)
+		fail(m, is_own(r) ? r : GANTRY_ERR_SYSTEM, "%s", gantry_last_error());
+}
+
+/* It is told why, as far as its socket takes it, and that is all. */
+static void refuse(struct meeting *m, enum rx_why why)
+{
+	struct rx_hello h = {.version = RX_VERSION, .kind = RX_HELLO_REFUSED, .why = (uint8_t)why, .id = m->id};
+
+	rx_hello_encode(&h, m->message);
+	if (send(m->fd, m->message, RX_HELLO_SIZE, MSG_NOSIGNAL | MSG_DONTWAIT) != RX_HELLO_SIZE)
+		LOG_DEBUG(RX, "a refusal could not be sent: %s", strerror(errno));
+	fail_refused(m, why);
+}
+
+/* ---- what is heard: all of the message is there ---- */
+
+static void heard_connect(struct meeting *m, const struct rx_hello *h)
+{
+	int secret = m->rx->secret != NULL;
+	struct wire_handle handle;
+
+	if (h->kind != RX_HELLO_CONNECT || wire_handle_decode(h->handle, &handle) != GANTRY_OK) {
+		fail_protocol(m);
+		return;
+	}
+	m->id = h->id;
+	m->peer_epoch = h->epoch;
+	if (h->auth != secret) {
+		refuse(m, secret ? RX_WHY_ACCEPTING : RX_WHY_CONNECTING);
+		return;
+	}
+	memcpy(m->connect, m->message, RX_HELLO_SIZE);
+	memcpy(m->handle, h->handle, sizeof(m->handle));
+	tcp_handle_received(m->handle);
+	if (secret)
+		say_challenge(m);
+	else
+		m->state = MEET_PLACE;
+}
+
+static void heard_proof(struct meeting *m, const struct rx_hello *h)
+{
+	uint8_t mac[GANTRY_MAC_SIZE];
+	gantry_result r;
+
+	if (h->kind != RX_HELLO_PROOF || h->id != m->id) {
+		fail_protocol(m);
+		return;
+	}
+	r = rx_hello_mac(m->rx->secret, m->connect, m->challenge, NULL, mac);
+	if (r != GANTRY_OK)
+		fail(m, r, "%s", gantry_last_error());
+	else if (!gantry_equal_secret(mac, h->mac, sizeof(mac)))
+		refuse(m, RX_WHY_DIFFERS);
+	else
+		m->state = MEET_PLACE;
+}
+
+static void heard_accept(struct meeting *m, const struct rx_hello *h)
+{
+	char peer[GANTRY_ADDR_TEXT];
+	uint8_t mac[GANTRY_MAC_SIZE];
+	gantry_result r;
+
+	if (h->auth != (m->rx->secret != NULL) || (m->rx->secret && m->state != MEET_HEAR_ACCEPT)) {
+		fail_refused(m, m->rx->secret ? RX_WHY_CONNECTING : RX_WHY_ACCEPTING);
+		return;
+	}
+	if (h->auth) {
+		r = rx_hello_mac(m->rx->secret, m->connect, m->challenge, m->message, mac);
+		if (r != GANTRY_OK) {
+			fail(m, r, "%s", gantry_last_error());
+			return;
+		}
+		if (!gantry_equal_secret(mac, h->mac, sizeof(mac))) {
+			fail_refused(m, RX_WHY_DIFFERS);
+			return;
+		}
+	}
+	memcpy(m->handle, h->handle, sizeof(m->handle));
+	tcp_handle_received(m->handle);
+	m->conn->peer_epoch = h->epoch;
+	snprintf(m->conn->peer, sizeof(m->conn->peer), "%s epoch %016llx", gantry_addr_text(&m->to, peer),
+		 (unsigned long long)h->epoch);
+	m->state = MEET_NET;
+}
+
+/* To CONNECT, and to PROOF. */
+static void heard_answer(struct meeting *m, const struct rx_hello *h)
+{
+	if (h->id != m->id && h->kind != RX_HELLO_REFUSED) {
+		fail_protocol(m);
+	} else if (h->kind == RX_HELLO_REFUSED) {
+		fail_refused(m, (enum rx_why)h->why);
+	} else if (h->kind == RX_HELLO_ACCEPT) {
+		heard_accept(m, h);
+	} else if (h->kind == RX_HELLO_CHALLENGE && m->state == MEET_HEAR_ANSWER) {
+		memcpy(m->challenge, m->message, RX_HELLO_SIZE);
+		if (m->rx->secret)
+			say_proof(m);
+		else
+			fail_refused(m, RX_WHY_ACCEPTING);
+	} else {
+		fail_protocol(m);
+	}
+}
+
+/* ---- steps ---- */
+
+static void say(struct meeting *m, enum meeting_state said)
+{
+	ssize_t n = send(m->fd, m->message + m->at, RX_HELLO_SIZE - m->at, MSG_NOSIGNAL | MSG_DONTWAIT);
 
 	if (n < 0 && (errno == EAGAIN || errno == EINTR || errno == ENOTCONN || errno == EINPROGRESS))
 		return;
@@ -177,60 +385,37 @@ static void say(struct meeting *m)
 	if (m->at < RX_HELLO_SIZE)
 		return;
 	m->at = 0;
-	m->state = m->dials ? MEET_HEAR : MEET_NET;
+	m->state = said;
 }
 
-/* The peer's hello is whole. */
-static void heard(struct meeting *m)
+static void hear(struct meeting *m, void (*heard)(struct meeting *, const struct rx_hello *))
 {
+	ssize_t n = recv(m->fd, m->message + m->at, RX_HELLO_SIZE - m->at, MSG_DONTWAIT);
 	struct rx_hello h;
-	gantry_result r = rx_hello_decode(m->hello, &h);
-	char peer[GANTRY_ADDR_TEXT];
-
-	gantry_addr_text(&m->to, peer);
-	if (r == GANTRY_ERR_VERSION) {
-		fail(m, r, "%s speaks another version of the protocol than %d", peer, RX_VERSION);
-		return;
-	}
-	if (r != GANTRY_OK || h.kind != (m->dials ? RX_HELLO_ACCEPT : RX_HELLO_CONNECT) ||
-	    (m->dials && h.id != m->conn->id)) {
-		m->stranger = 1;
-		fail(m, GANTRY_ERR_PROTOCOL, "%s does not speak the protocol of gantry/rx.h", peer);
-		return;
-	}
-	memcpy(m->handle, h.handle, sizeof(m->handle));
-	tcp_handle_received(m->handle);
-	if (!m->dials && prepare_hello(m, h.id) != GANTRY_OK) {
-		fail(m, GANTRY_ERR_SYSTEM, "%s", gantry_last_error());
-		return;
-	}
-	m->conn->peer_epoch = h.epoch;
-	snprintf(m->conn->peer, sizeof(m->conn->peer), "%s epoch %016llx", peer, (unsigned long long)h.epoch);
-	m->state = m->dials ? MEET_NET : MEET_SAY;
-}
-
-static void hear(struct meeting *m)
-{
-	ssize_t n = recv(m->fd, m->hello + m->at, RX_HELLO_SIZE - m->at, MSG_DONTWAIT);
+	gantry_result r;
 
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
 	if (n <= 0) {
-		m->stranger = 1;
 		again(m, n ? GANTRY_ERR_PEER_LOST : GANTRY_ERR_PEER_CLOSED, "meeting",
 		      n ? strerror(errno) : "it closed the connection before it said anything");
 		return;
 	}
 	m->at += (size_t)n;
-	if (!rx_hello_may_be(m->hello, m->at)) {
-		char peer[GANTRY_ADDR_TEXT];
-
-		m->stranger = 1;
-		fail(m, GANTRY_ERR_PROTOCOL, "%s does not speak the protocol of gantry/rx.h",
-		     gantry_addr_text(&m->to, peer));
-	} else if (m->at == RX_HELLO_SIZE) {
-		heard(m);
-	}
+	r = rx_hello_may_be(m->message, m->at);
+	if (r == GANTRY_OK && m->at < RX_HELLO_SIZE)
+		return;
+	if (r == GANTRY_OK)
+		r = rx_hello_decode(m->message, &h);
+	m->at = 0;
+	if (r == GANTRY_OK)
+		heard(m, &h);
+	else if (r == GANTRY_ERR_VERSION && m->state == MEET_HEAR_CONNECT)
+		refuse(m, RX_WHY_VERSION);
+	else if (r == GANTRY_ERR_VERSION)
+		fail_refused(m, RX_WHY_VERSION);
+	else
+		fail_protocol(m);
 }
 
 /* Has the peer gone before it was ready? */
@@ -246,6 +431,15 @@ static int peer_gone(struct meeting *m)
 	return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
 }
 
+/* While its answer is due a peer has nothing to say. */
+static void wait_for_place(struct meeting *m)
+{
+	if (peer_gone(m))
+		again(m, GANTRY_ERR_PEER_LOST, "meeting", "the peer went away");
+	else if (m->peer_ready)
+		fail_protocol(m);
+}
+
 static void make_net(struct meeting *m)
 {
 	struct gantry_rx_conn *c = m->conn;
@@ -254,10 +448,10 @@ static void make_net(struct meeting *m)
 	gantry_result r = GANTRY_OK;
 	uint8_t ready = 1;
 
-	if (!c->out.comm)
-		TRY(net->ops->connect(net, c->ctx, m->rx->net_dev, m->handle, &c->out.comm, &none));
 	if (!c->in.comm)
 		TRY(net->ops->accept(net, m->listen, &c->in.comm, &filled));
+	if (!c->out.comm && (m->dials || c->in.comm))
+		TRY(net->ops->connect(net, c->ctx, m->rx->net_dev, m->handle, &c->out.comm, &none));
 	if (!c->out.comm || !c->in.comm) {
 		if (peer_gone(m))
 			again(m, GANTRY_ERR_PEER_LOST, "meeting", "the peer went away");
@@ -278,29 +472,38 @@ out:
 		fail(m, r, "%s", gantry_last_error());
 }
 
+/* What a state does: `step`, or say `message` and be in `said` then, or hear one and give it to `heard`. */
+static const struct {
+	void (*step)(struct meeting *m);
+	enum meeting_state said;
+	void (*heard)(struct meeting *m, const struct rx_hello *h);
+} states[MEET_STATES] = {
+	[MEET_DIAL] = {.step = dial},
+	[MEET_SAY_CONNECT] = {.said = MEET_HEAR_ANSWER},
+	[MEET_HEAR_ANSWER] = {.heard = heard_answer},
+	[MEET_SAY_PROOF] = {.said = MEET_HEAR_ACCEPT},
+	[MEET_HEAR_ACCEPT] = {.heard = heard_answer},
+	[MEET_HEAR_CONNECT] = {.heard = heard_connect},
+	[MEET_SAY_CHALLENGE] = {.said = MEET_HEAR_PROOF},
+	[MEET_HEAR_PROOF] = {.heard = heard_proof},
+	[MEET_PLACE] = {.step = wait_for_place},
+	[MEET_SAY_ACCEPT] = {.said = MEET_NET},
+	[MEET_NET] = {.step = make_net},
+};
+
 void meeting_step(struct meeting *m)
 {
 	char peer[GANTRY_ADDR_TEXT], before[RX_TEXT];
 
-	switch (m->state) {
-	case MEET_DIAL:
-		dial(m);
-		break;
-	case MEET_SAY:
-		say(m);
-		break;
-	case MEET_HEAR:
-		hear(m);
-		break;
-	case MEET_NET:
-		make_net(m);
-		break;
-	case MEET_READY:
-	case MEET_FAILED:
+	if (m->state >= MEET_READY)
 		return;
-	}
+	if (states[m->state].step)
+		states[m->state].step(m);
+	else if (states[m->state].heard)
+		hear(m, states[m->state].heard);
+	else
+		say(m, states[m->state].said);
 	if (m->state < MEET_READY && gantry_now_ns() >= m->deadline) {
-		m->stranger = m->state == MEET_HEAR && !m->dials;
 		snprintf(before, sizeof(before), "%s", m->text);
 		fail(m, GANTRY_ERR_TIMEOUT, "%s did not answer in time%s%s", gantry_addr_text(&m->to, peer),
 		     before[0] ? "; last: " : "", before);

@@ -1,8 +1,14 @@
 /*
- * Two rx meet: a rendezvous over a TCP connection of its own exchanges hellos, then the network's connections are made.
+ * The rendezvous of two rx over a TCP connection of its own (wire.h has its messages), and then the network's
+ * connections.
  *
- *   the one that connects:  DIAL -> SAY -> HEAR -> NET -> READY
- *   the one that accepts:           HEAR -> SAY -> NET -> READY
+ *   connecting:  DIAL -> SAY_CONNECT -> HEAR_ANSWER [-> SAY_PROOF -> HEAR_ACCEPT] -> NET -> READY
+ *   accepting:   HEAR_CONNECT [-> SAY_CHALLENGE -> HEAR_PROOF] -> PLACE -> SAY_ACCEPT -> NET -> READY
+ *
+ * In brackets: with a secret. Until PLACE a meeting of the accepting side is a socket and this struct: it has no
+ * connection, no listener of the network, and nothing of ours has been told to the peer. The accepting side connects
+ * back to the handle in CONNECT only when the network has accepted the peer's own connection: one that says CONNECT and
+ * nothing else makes it dial nowhere. docs/design/0011 has the reasons.
  *
  * Every state is non-blocking and has the meeting's deadline. A byte on the rendezvous connection says "I am ready", so
  * that an end of it before that means that the peer is gone.
@@ -12,7 +18,22 @@
 
 #include "rx/rx.h"
 
-enum meeting_state { MEET_DIAL, MEET_HEAR, MEET_SAY, MEET_NET, MEET_READY, MEET_FAILED };
+enum meeting_state {
+	MEET_DIAL,
+	MEET_SAY_CONNECT,
+	MEET_HEAR_ANSWER,
+	MEET_SAY_PROOF,
+	MEET_HEAR_ACCEPT,
+	MEET_HEAR_CONNECT,
+	MEET_SAY_CHALLENGE,
+	MEET_HEAR_PROOF,
+	MEET_PLACE, /* until its listener has a place for it: meeting_place */
+	MEET_SAY_ACCEPT,
+	MEET_NET,
+	MEET_READY,
+	MEET_FAILED,
+	MEET_STATES
+};
 
 struct meeting {
 	struct gantry_list node;
@@ -22,13 +43,16 @@ struct meeting {
 	int fd;	   /* -1 while there is none */
 	struct gantry_addr to;
 	uint64_t deadline, retry_at; /* ns */
-	size_t at;		     /* bytes of the hello that were said or heard */
-	uint8_t hello[RX_HELLO_SIZE];
+	uint64_t since;		     /* ns: when it came, or got its place */
+	size_t at;		     /* bytes of `message` that were said or heard */
+	uint8_t message[RX_HELLO_SIZE];
+	uint8_t connect[RX_HELLO_SIZE], challenge[RX_HELLO_SIZE]; /* as they were sent: the macs cover them */
+	uint64_t id, peer_epoch;
 	uint8_t handle[GANTRY_NET_HANDLE_SIZE]; /* the peer's; the network keeps its place in it */
 	struct gantry_rx_conn *conn;		/* owned until READY */
 	void *listen;				/* of the network, owned */
 	int peer_ready;
-	int stranger; /* FAILED: it never spoke our language */
+	int stranger; /* FAILED: because of the peer */
 	gantry_result error;
 	char text[RX_TEXT];
 };
@@ -38,6 +62,10 @@ gantry_result meeting_create(struct gantry_rx *rx, int fd, const struct gantry_a
 			     struct meeting **ret_meeting);
 /* One step. Never blocks, never fails: state says. */
 void meeting_step(struct meeting *m);
+/* PLACE: it may have a connection and a listener of the network now, and is answered. */
+void meeting_place(struct meeting *m);
+/* Does it hold a place, i.e. more than a socket and its struct? */
+int meeting_placed(const struct meeting *m);
 void meeting_destroy(struct meeting *m); /* NULL is fine */
 
 /* "host:port" to an address. listening: the host may be empty, and the port 0. */
@@ -47,8 +75,8 @@ struct gantry_rx_listener {
 	struct gantry_list node; /* in rx->listeners */
 	struct gantry_rx *rx;	 /* borrowed */
 	int fd;
-	struct gantry_list meetings;
-	int nmeetings;
+	struct gantry_list meetings; /* the oldest first */
+	int nmeetings, nplaced;
 	struct gantry_ratelimit quiet;
 	char address[GANTRY_ADDR_TEXT];
 };

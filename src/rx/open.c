@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/param.h"
+#include "base/secret.h"
 #include "rx/meet.h"
 #include "rx/rx.h"
 
@@ -97,6 +98,7 @@ gantry_result gantry_rx_open(const struct gantry_rx_config *config, struct gantr
 		TRY(gantry_device_open(GANTRY_DEVICE_HOST, 0, &rx->device));
 	TRY(configure(rx, config));
 	TRY(rx->net->ops->init(rx->net, 0, NULL, &ctx)); /* the network learns its devices */
+	TRY(gantry_secret(&rx->secret));
 	TRY(pick_nic(rx, config->nic));
 	TRY(rx_path_choose(rx, config->path));
 	*ret_rx = rx;

@@ -215,6 +215,7 @@ struct gantry_rx_conn {
 struct gantry_rx {
 	pthread_mutex_t mu;
 	struct gantry_net *net;	      /* borrowed: the TCP network */
+	const char *secret;	      /* borrowed, until the process ends; NULL: none */
 	struct gantry_device *device; /* owned reference */
 	int net_dev;
 	char nic[64];

@@ -4,9 +4,11 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "gantry/rx.h"
+#include "rx/wire.h"
 #include "test.h"
 #include "until.h"
 
@@ -73,6 +75,29 @@ static inline void rx_pair_close(struct rx_pair *p)
 	gantry_rx_close(p->a.rx);
 	gantry_rx_close(p->b.rx);
 	gantry_device_close(p->dev);
+}
+
+/* The connecting side of a rendezvous by hand, as src/rx/wire.h has it: CONNECT with this handle, the proof if there is
+ * a secret, and the ACCEPT. */
+static inline void rx_meet_by_hand(int fd, const char *secret, struct rx_hello h, struct rx_hello *ret_accept)
+{
+	uint8_t hello[RX_HELLO_SIZE], in[RX_HELLO_SIZE], out[RX_HELLO_SIZE];
+	struct rx_hello proof = {.version = RX_VERSION, .kind = RX_HELLO_PROOF, .auth = 1, .id = h.id};
+
+	h.auth = secret != NULL;
+	rx_hello_encode(&h, hello);
+	CHECK_EQ(write(fd, hello, sizeof(hello)), (ssize_t)sizeof(hello));
+	CHECK_EQ(recv(fd, in, sizeof(in), MSG_WAITALL), (ssize_t)sizeof(in));
+	if (secret) {
+		CHECK_OK(rx_hello_decode(in, ret_accept));
+		CHECK_EQ(ret_accept->kind, RX_HELLO_CHALLENGE);
+		CHECK_OK(rx_hello_mac(secret, hello, in, NULL, proof.mac));
+		rx_hello_encode(&proof, out);
+		CHECK_EQ(write(fd, out, sizeof(out)), (ssize_t)sizeof(out));
+		CHECK_EQ(recv(fd, in, sizeof(in), MSG_WAITALL), (ssize_t)sizeof(in));
+	}
+	CHECK_OK(rx_hello_decode(in, ret_accept));
+	CHECK_EQ(ret_accept->kind, RX_HELLO_ACCEPT);
 }
 
 /* Memory, registered with one rx: of the device, or plain. */

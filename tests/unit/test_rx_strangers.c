@@ -1,0 +1,617 @@
+/*
+ * Strangers at the listener of an rx: with a well-formed hello and without a secret, and with everything but the
+ * secret: what a session says (recorded by a relay, replayed, cut, mixed), wrong proofs, all kinds of messages in all
+ * states, noise and silence. They change a counter and nothing else: no handle goes out to them, nothing connects to
+ * the address that their hello names, accept does not fail, peers get in before, among and after them, and memory and
+ * CPU time have bounds. Then two sides whose secrets differ.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include "base/log.h"
+#include "net/tcp/wire.h"
+#include "rx_util.h"
+
+enum { STRANGERS = SANITIZED ? 2000 : 10000, BATCH = 50, HELLOS = 512, SILENT = 300, CHILD_S = 500 };
+enum { KEPT = 256 /* meetings of a listener */ };
+
+static const char secret[] = "a secret of this test";
+
+static int listen_at(int *ret_port)
+{
+	struct sockaddr_in a = {.sin_family = AF_INET};
+	socklen_t len = sizeof(a);
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+	a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	CHECK_EQ(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+	CHECK_EQ(listen(fd, 4096), 0);
+	CHECK_EQ(getsockname(fd, (struct sockaddr *)&a, &len), 0);
+	*ret_port = ntohs(a.sin_port);
+	return fd;
+}
+
+static int dial(int port)
+{
+	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	CHECK(fd >= 0);
+	CHECK_EQ(connect(fd, (struct sockaddr *)&to, sizeof(to)), 0);
+	return fd;
+}
+
+static int port_of(const char *address)
+{
+	return atoi(strrchr(address, ':') + 1);
+}
+
+/* ---- a listener with a thread that accepts, a trap that nobody may connect to, and peers ---- */
+
+struct scene {
+	struct gantry_rx *rx, *peer;
+	struct gantry_rx_listener *listener;
+	int port, trap, trap_port;
+	pthread_t thread;
+	int stop;  /* atomic */
+	int peers; /* atomic: accepted so far */
+	double cpu_s;
+};
+
+static double cpu_of_thread(void)
+{
+	struct rusage u;
+
+	CHECK_EQ(getrusage(RUSAGE_THREAD, &u), 0);
+	return (double)u.ru_utime.tv_sec + (double)u.ru_stime.tv_sec +
+	       (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+}
+
+/* Accepts, gives each peer one transfer back, and never sees an error. */
+static void *serve(void *arg)
+{
+	struct scene *s = arg;
+	static unsigned char memory[1000];
+	struct gantry_rx_piece p = {memory, sizeof(memory), 0, 1};
+
+	CHECK_OK(gantry_rx_register(s->rx, memory, sizeof(memory)));
+	while (!__atomic_load_n(&s->stop, __ATOMIC_ACQUIRE)) {
+		struct gantry_rx_conn *c;
+		struct gantry_rx_op *op;
+		gantry_result r = gantry_rx_accept(s->listener, SECOND / 50, &c);
+
+		if (r == GANTRY_ERR_TIMEOUT)
+			continue;
+		CHECK_OK(r);
+		__atomic_fetch_add(&s->peers, 1, __ATOMIC_RELAXED);
+		CHECK_OK(gantry_rx_recv(c, &p, 1, 0, &op));
+		CHECK_OK(gantry_rx_wait(op, LONG_ENOUGH * SECOND));
+		gantry_rx_op_free(op);
+		CHECK_OK(gantry_rx_send(c, &p, 1, 0, &op));
+		CHECK_OK(gantry_rx_wait(op, LONG_ENOUGH * SECOND));
+		gantry_rx_op_free(op);
+		gantry_rx_conn_close(c);
+	}
+	CHECK_OK(gantry_rx_deregister(s->rx, memory));
+	s->cpu_s = cpu_of_thread();
+	return NULL;
+}
+
+static void scene_open(struct scene *s)
+{
+	memset(s, 0, sizeof(*s));
+	CHECK_OK(gantry_rx_open(NULL, &s->rx));
+	CHECK_OK(gantry_rx_open(NULL, &s->peer));
+	CHECK_OK(gantry_rx_listen(s->rx, "127.0.0.1:0", &s->listener));
+	s->port = port_of(gantry_rx_listener_address(s->listener));
+	s->trap = listen_at(&s->trap_port);
+	CHECK_EQ(pthread_create(&s->thread, NULL, serve, s), 0);
+}
+
+static void scene_close(struct scene *s)
+{
+	__atomic_store_n(&s->stop, 1, __ATOMIC_RELEASE);
+	CHECK_EQ(pthread_join(s->thread, NULL), 0);
+	CHECK(accept(s->trap, NULL, NULL) < 0 && errno == EAGAIN); /* nobody was sent there */
+	close(s->trap);
+	gantry_rx_close(s->rx);
+	gantry_rx_close(s->peer);
+}
+
+static uint64_t strangers(struct scene *s)
+{
+	struct gantry_rx_counters n;
+
+	gantry_rx_get_counters(s->rx, &n);
+	return n.strangers;
+}
+
+/* A peer gets in, over this port, and its bytes come back. */
+static void genuine(struct scene *s, int port)
+{
+	static unsigned char out[1000], in[1000];
+	struct gantry_rx_piece p = {out, sizeof(out), 0, 1}, q = {in, sizeof(in), 0, 1};
+	struct gantry_rx_conn *c;
+	struct gantry_rx_op *op[2];
+	char address[64];
+	int before = __atomic_load_n(&s->peers, __ATOMIC_RELAXED);
+
+	for (size_t i = 0; i < sizeof(out); i++)
+		out[i] = rx_byte(i, (uint64_t)before);
+	memset(in, 0, sizeof(in));
+	CHECK_OK(gantry_rx_register(s->peer, out, sizeof(out)));
+	CHECK_OK(gantry_rx_register(s->peer, in, sizeof(in)));
+	snprintf(address, sizeof(address), "127.0.0.1:%d", port);
+	CHECK_OK(gantry_rx_connect(s->peer, address, LONG_ENOUGH * SECOND, &c));
+	CHECK_EQ(gantry_rx_conn_peer_epoch(c), gantry_rx_epoch(s->rx));
+	CHECK_OK(gantry_rx_recv(c, &q, 1, 0, &op[0]));
+	CHECK_OK(gantry_rx_send(c, &p, 1, 0, &op[1]));
+	CHECK_OK(gantry_rx_wait(op[1], LONG_ENOUGH * SECOND));
+	CHECK_OK(gantry_rx_wait(op[0], LONG_ENOUGH * SECOND));
+	CHECK(memcmp(in, out, sizeof(in)) == 0);
+	gantry_rx_op_free(op[0]);
+	gantry_rx_op_free(op[1]);
+	gantry_rx_conn_close(c);
+	CHECK_OK(gantry_rx_deregister(s->peer, out));
+	CHECK_OK(gantry_rx_deregister(s->peer, in));
+	CHECK_EQ(__atomic_load_n(&s->peers, __ATOMIC_RELAXED), before + 1);
+}
+
+/* CONNECT as a peer says it, with the trap's address in a handle that is as good as any. */
+static struct rx_hello hello_to_trap(const struct scene *s, int auth)
+{
+	struct rx_hello h = {
+		.version = RX_VERSION, .kind = RX_HELLO_CONNECT, .auth = (uint8_t)auth, .epoch = 5, .id = 9};
+	struct wire_handle handle = {.version = WIRE_VERSION, .process = 77, .listener = 1, .naddrs = 1};
+
+	handle.addrs[0].in.sin_family = AF_INET;
+	handle.addrs[0].in.sin_port = htons((uint16_t)s->trap_port);
+	handle.addrs[0].in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	memset(h.nonce, 7, sizeof(h.nonce));
+	wire_handle_encode(&handle, h.handle);
+	return h;
+}
+
+static void crowd(struct scene *s, int *fds, int n, const uint8_t *hello)
+{
+	for (int i = 0; i < n; i++) {
+		fds[i] = dial(s->port);
+		if (hello)
+			CHECK_EQ(write(fds[i], hello, RX_HELLO_SIZE), RX_HELLO_SIZE);
+	}
+}
+
+static void leave(int *fds, int n)
+{
+	for (int i = 0; i < n; i++)
+		close(fds[i]);
+}
+
+/* ---- without a secret ---- */
+
+static void hellos_without_secret(void)
+{
+	struct scene s;
+	struct rx_hello h;
+	uint8_t hello[RX_HELLO_SIZE];
+	int fds[HELLOS];
+
+	scene_open(&s);
+	h = hello_to_trap(&s, 0);
+	rx_hello_encode(&h, hello);
+	crowd(&s, fds, HELLOS, hello);
+	genuine(&s, s.port); /* they are all still there */
+	CHECK(strangers(&s) >= HELLOS - KEPT);
+	leave(fds, HELLOS);
+	UNTIL(strangers(&s) >= HELLOS);
+	genuine(&s, s.port);
+	scene_close(&s);
+}
+
+/* ---- with one ---- */
+
+struct record {
+	uint8_t said[2 * RX_HELLO_SIZE + 1]; /* by the connecting side: CONNECT, PROOF, and that it is ready */
+	uint8_t heard[2 * RX_HELLO_SIZE];    /* CHALLENGE, ACCEPT */
+};
+
+struct relay {
+	int fd, to;
+	struct record record;
+};
+
+static void *relay_thread(void *arg)
+{
+	struct relay *relay = arg;
+	struct pollfd p[2] = {{relay->fd, POLLIN, 0}};
+	uint8_t buf[1024];
+	size_t at[2] = {0, 0};
+
+	CHECK_EQ(poll(p, 1, LONG_ENOUGH * 1000), 1);
+	p[0].fd = accept(relay->fd, NULL, NULL);
+	p[1] = (struct pollfd){dial(relay->to), POLLIN, 0};
+	for (;;) {
+		CHECK(poll(p, 2, LONG_ENOUGH * 1000) > 0);
+		for (int i = 0; i < 2; i++) {
+			uint8_t *to = i ? relay->record.heard : relay->record.said;
+			size_t room = i ? sizeof(relay->record.heard) : sizeof(relay->record.said);
+			ssize_t n = p[i].revents ? read(p[i].fd, buf, sizeof(buf)) : -1;
+
+			if (!p[i].revents)
+				continue;
+			if (n <= 0) {
+				close(p[0].fd);
+				close(p[1].fd);
+				return NULL;
+			}
+			for (ssize_t k = 0; k < n && at[i] < room; k++)
+				to[at[i]++] = buf[k];
+			CHECK_EQ(write(p[!i].fd, buf, (size_t)n), n);
+		}
+	}
+}
+
+/* A peer connects through a relay that writes down what is said. */
+static void record_session(struct scene *s, struct record *ret)
+{
+	struct relay relay = {.to = s->port};
+	struct rx_hello h;
+	pthread_t t;
+	int port;
+
+	relay.fd = listen_at(&port);
+	CHECK_EQ(pthread_create(&t, NULL, relay_thread, &relay), 0);
+	genuine(s, port);
+	CHECK_EQ(pthread_join(t, NULL), 0);
+	close(relay.fd);
+	*ret = relay.record;
+	for (int i = 0; i < 4; i++) {
+		static const int kinds[] = {RX_HELLO_CONNECT, RX_HELLO_PROOF, RX_HELLO_CHALLENGE, RX_HELLO_ACCEPT};
+
+		CHECK_OK(rx_hello_decode((i < 2 ? ret->said : ret->heard) + i % 2 * RX_HELLO_SIZE, &h));
+		CHECK_EQ(h.kind, kinds[i]);
+		CHECK_EQ(h.auth, 1);
+	}
+}
+
+/* What a stranger says at once, and what when it has been asked for a proof. */
+struct script {
+	uint8_t first[3 * RX_HELLO_SIZE], second[RX_HELLO_SIZE];
+	size_t nfirst, nsecond;
+	int silent; /* behind that it says nothing and waits */
+};
+
+enum { SCRIPTS = 16 };
+
+static void noise(uint8_t *out, size_t n, unsigned *seed)
+{
+	for (size_t i = 0; i < n; i++)
+		out[i] = (uint8_t)rand_r(seed);
+}
+
+static void write_first(struct script *t, const uint8_t *message, size_t n)
+{
+	memcpy(t->first, message, n);
+	t->nfirst = n;
+}
+
+static void write_second(struct script *t, const uint8_t *message, size_t n)
+{
+	memcpy(t->second, message, n);
+	t->nsecond = n;
+}
+
+static void write_script(struct script *t, const struct scene *s, const struct record *seen, int i, unsigned *seed)
+{
+	const uint8_t *said[2] = {seen->said, seen->said + RX_HELLO_SIZE};
+	const uint8_t *heard[2] = {seen->heard, seen->heard + RX_HELLO_SIZE};
+	const uint8_t *any[4] = {said[0], said[1], heard[0], heard[1]};
+	struct rx_hello h = hello_to_trap(s, 1), own = h;
+	struct rx_hello answer = {.version = RX_VERSION, .kind = RX_HELLO_PROOF, .auth = 1, .id = own.id};
+	uint8_t hello[RX_HELLO_SIZE], proof[RX_HELLO_SIZE];
+
+	memset(t, 0, sizeof(*t));
+	CHECK_OK(rx_hello_decode(said[0], &h));
+	rx_hello_encode(&own, hello);
+	noise(answer.mac, sizeof(answer.mac), seed);
+	switch (i % SCRIPTS) {
+	case 0: /* a session as it was */
+		write_first(t, said[0], RX_HELLO_SIZE);
+		write_second(t, said[1], RX_HELLO_SIZE);
+		return;
+	case 1: /* the same without waiting for the question */
+		write_first(t, seen->said, sizeof(seen->said));
+		return;
+	case 2: /* its own hello and a proof that was sniffed */
+		own.id = h.id;
+		rx_hello_encode(&own, hello);
+		write_first(t, hello, RX_HELLO_SIZE);
+		write_second(t, said[1], RX_HELLO_SIZE);
+		return;
+	case 3: /* a proof made up */
+		rx_hello_encode(&answer, proof);
+		write_first(t, hello, RX_HELLO_SIZE);
+		write_second(t, proof, RX_HELLO_SIZE);
+		return;
+	case 4: /* the server's own mac as proof */
+		write_first(t, said[0], RX_HELLO_SIZE);
+		memcpy(answer.mac, heard[1] + 48, sizeof(answer.mac));
+		answer.id = h.id;
+		rx_hello_encode(&answer, proof);
+		write_second(t, proof, RX_HELLO_SIZE);
+		return;
+	case 5: /* without authentication */
+		own.auth = 0;
+		rx_hello_encode(&own, hello);
+		write_first(t, hello, RX_HELLO_SIZE);
+		return;
+	case 6: /* another version */
+		own.version = (uint16_t)(RX_VERSION + 1 - i / SCRIPTS % 2 * 2);
+		rx_hello_encode(&own, hello);
+		write_first(t, hello, i / SCRIPTS % 2 ? 160 : RX_HELLO_SIZE);
+		return;
+	case 7: /* any message as the first */
+	case 8:
+		write_first(t, any[1 + i / SCRIPTS % 3], RX_HELLO_SIZE);
+		return;
+	case 9: /* any message instead of a proof */
+	case 10:
+		write_first(t, i % 2 ? hello : said[0], RX_HELLO_SIZE);
+		write_second(t, any[i / SCRIPTS % 2 * 2 + i / SCRIPTS / 2 % 2], RX_HELLO_SIZE);
+		return;
+	case 11: /* noise, after a good beginning or at once */
+		noise(t->first, RX_HELLO_SIZE, seed);
+		memcpy(t->first, hello, (size_t)(i / SCRIPTS % 2) * 12);
+		t->nfirst = RX_HELLO_SIZE;
+		return;
+	case 12: /* noise for a proof */
+		noise(proof, RX_HELLO_SIZE, seed);
+		memcpy(proof, said[1], (size_t)(i / SCRIPTS % 2) * 12);
+		write_first(t, said[0], RX_HELLO_SIZE);
+		write_second(t, proof, RX_HELLO_SIZE);
+		return;
+	case 13: /* cut */
+		write_first(t, hello, (size_t)(i / SCRIPTS % RX_HELLO_SIZE));
+		t->silent = 1;
+		return;
+	case 14:
+		write_first(t, said[0], RX_HELLO_SIZE);
+		write_second(t, said[1], (size_t)(i / SCRIPTS % RX_HELLO_SIZE));
+		t->silent = 1;
+		return;
+	default: /* a hello, and no word more */
+		write_first(t, i / SCRIPTS % 2 ? hello : said[0], RX_HELLO_SIZE);
+		t->silent = 1;
+	}
+}
+
+/* All that the server says until it ends the connection, or one message. Never a handle, never an epoch. 1: a question.
+ */
+static int hear(int fd)
+{
+	uint8_t in[RX_HELLO_SIZE];
+	struct rx_hello h;
+	ssize_t n = recv(fd, in, sizeof(in), MSG_WAITALL);
+
+	if (n <= 0)
+		return 0;
+	CHECK_EQ(n, RX_HELLO_SIZE);
+	CHECK_OK(rx_hello_decode(in, &h)); /* which sees to it that other kinds have no handle */
+	CHECK(h.kind == RX_HELLO_CHALLENGE || h.kind == RX_HELLO_REFUSED);
+	CHECK_EQ(h.epoch, 0);
+	return h.kind == RX_HELLO_CHALLENGE;
+}
+
+/* The peer may have ended the connection already. */
+static void tell(int fd, const uint8_t *message, size_t n)
+{
+	if (n && send(fd, message, n, MSG_NOSIGNAL) < 0)
+		CHECK(errno == EPIPE || errno == ECONNRESET);
+}
+
+static void batch(struct scene *s, const struct record *seen, int first, unsigned *seed)
+{
+	static struct script scripts[BATCH];
+	int fds[BATCH];
+
+	for (int i = 0; i < BATCH; i++) {
+		write_script(&scripts[i], s, seen, first + i, seed);
+		fds[i] = dial(s->port);
+		tell(fds[i], scripts[i].first, scripts[i].nfirst);
+	}
+	for (int i = 0; i < BATCH; i++)
+		if (scripts[i].nsecond) {
+			CHECK(hear(fds[i]));
+			tell(fds[i], scripts[i].second, scripts[i].nsecond);
+		}
+	for (int i = 0; i < BATCH; i++) {
+		while (!scripts[i].silent && hear(fds[i]))
+			;
+		close(fds[i]);
+	}
+}
+
+static double rss_mb(void)
+{
+	long pages = 0;
+	FILE *f = fopen("/proc/self/statm", "r");
+
+	CHECK(f && fscanf(f, "%*s %ld", &pages) == 1);
+	fclose(f);
+	return (double)pages * (double)sysconf(_SC_PAGESIZE) / 1e6;
+}
+
+static void everything_but_the_secret(void)
+{
+	struct scene s;
+	struct record seen;
+	unsigned seed = 11;
+	double before = 0, after;
+
+	scene_open(&s);
+	record_session(&s, &seen);
+	for (int i = 0; i < STRANGERS; i += BATCH) {
+		if (i == STRANGERS / 10 / BATCH * BATCH)
+			before = rss_mb();
+		if (i == STRANGERS / 2 / BATCH * BATCH)
+			genuine(&s, s.port);
+		batch(&s, &seen, i, &seed);
+	}
+	UNTIL(strangers(&s) >= STRANGERS);
+	CHECK_EQ(strangers(&s), STRANGERS); /* each of them, and no peer */
+	after = rss_mb();
+	genuine(&s, s.port);
+	scene_close(&s);
+	printf("%d strangers: memory grew by %.1f MB, %.3f ms of CPU each\n", STRANGERS, after - before,
+	       s.cpu_s * 1e3 / STRANGERS);
+	CHECK(SANITIZED || after - before < 8);
+	CHECK(SANITIZED || s.cpu_s * 1e3 / STRANGERS < 2);
+}
+
+/* More than there is room for, that say nothing, or a hello and nothing: they hold nobody up. */
+static void silence_with_secret(void)
+{
+	struct scene s;
+	struct rx_hello h;
+	uint8_t hello[RX_HELLO_SIZE];
+	int fds[2][SILENT];
+
+	scene_open(&s);
+	h = hello_to_trap(&s, 1);
+	rx_hello_encode(&h, hello);
+	crowd(&s, fds[0], SILENT, NULL);
+	genuine(&s, s.port);
+	crowd(&s, fds[1], SILENT, hello);
+	genuine(&s, s.port);
+	CHECK(strangers(&s) >= 2 * SILENT - KEPT);
+	leave(fds[0], SILENT);
+	leave(fds[1], SILENT);
+	UNTIL(strangers(&s) >= 2 * SILENT);
+	genuine(&s, s.port);
+	scene_close(&s);
+}
+
+/* ---- two sides that do not agree ---- */
+
+static void set_secret(const char *value)
+{
+	if (value)
+		setenv("GANTRY_SECRET", value, 1);
+	else
+		unsetenv("GANTRY_SECRET");
+}
+
+/* The accepting side, in a process of its own: says its address, and in the end how many strangers it has counted. */
+static void accept_alone(const char *value, int out, int in)
+{
+	char address[64] = "", byte;
+	struct scene s;
+	uint64_t n;
+
+	set_secret(value);
+	scene_open(&s);
+	snprintf(address, sizeof(address), "%s", gantry_rx_listener_address(s.listener));
+	CHECK_EQ(write(out, address, sizeof(address)), (ssize_t)sizeof(address));
+	CHECK_EQ(read(in, &byte, 1), 1);
+	UNTIL(strangers(&s) >= 1);
+	n = strangers(&s);
+	CHECK_EQ(s.peers, 0);
+	CHECK_EQ(write(out, &n, sizeof(n)), (ssize_t)sizeof(n));
+	scene_close(&s);
+	_exit(0);
+}
+
+static void differ(const char *accepting, const char *connecting, const char *text)
+{
+	int to[2], from[2], status;
+	char address[64];
+	struct gantry_rx *rx;
+	struct gantry_rx_conn *c;
+	uint64_t n = 0, began;
+	pid_t pid;
+
+	CHECK(!pipe(to) && !pipe(from));
+	pid = fork();
+	CHECK(pid >= 0);
+	if (!pid)
+		accept_alone(accepting, from[1], to[0]);
+	set_secret(connecting);
+	CHECK_EQ(read(from[0], address, sizeof(address)), (ssize_t)sizeof(address));
+	CHECK_OK(gantry_rx_open(NULL, &rx));
+	began = gantry_now_ns();
+	CHECK_EQ(gantry_rx_connect(rx, address, LONG_ENOUGH * SECOND, &c), GANTRY_ERR_AUTH);
+	CHECK(gantry_now_ns() - began < LONG_ENOUGH * (uint64_t)SECOND / 2); /* at once: not at the end of the time */
+	CHECK_HAS(gantry_last_error(), text);
+	CHECK_HAS(gantry_last_error(), address);
+	CHECK_EQ(write(to[1], "x", 1), 1);
+	CHECK_EQ(read(from[0], &n, sizeof(n)), (ssize_t)sizeof(n));
+	CHECK_EQ(n, 1);
+	gantry_rx_close(rx);
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void only_accepting(void)
+{
+	differ("one", NULL, "GANTRY_SECRET is set only on the accepting side");
+}
+
+static void only_connecting(void)
+{
+	differ(NULL, "one", "GANTRY_SECRET is set only on the connecting side");
+}
+
+static void both_differ(void)
+{
+	differ("one", "another", "GANTRY_SECRET differs between the two sides");
+}
+
+/* Parameters are read once per process: each in one of its own. 1: it failed. */
+static int child(const char *name, void (*run)(void), const char *value, const char *only)
+{
+	uint64_t began = gantry_now_ns();
+	int status;
+	pid_t pid;
+
+	if (only && strcmp(only, name) != 0)
+		return 0;
+	fflush(stdout);
+	pid = fork();
+	CHECK(pid >= 0);
+	if (!pid) {
+		alarm(CHILD_S);
+		set_secret(value);
+		run();
+		if (SANITIZED && run != everything_but_the_secret)
+			_exit(0); /* a search for leaks takes seconds: one is enough */
+		exit(0);
+	}
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	printf("%s: %.2f s\n", name, (double)(gantry_now_ns() - began) / 1e9);
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+		return 0;
+	fprintf(stderr, "%s FAILED (status %#x)\n", name, status);
+	return 1;
+}
+
+int main(int argc, char **argv)
+{
+	const char *only = argc == 2 ? argv[1] : NULL;
+	int failed = 0;
+
+	setenv("GANTRY_IFNAME", "lo", 0);
+	setenv("GANTRY_LOG_FILE", "/dev/null", 0);
+	failed += child("hellos", hellos_without_secret, NULL, only);
+	failed += child("everything", everything_but_the_secret, secret, only);
+	failed += child("silence", silence_with_secret, secret, only);
+	failed += child("only_accepting", only_accepting, NULL, only);
+	failed += child("only_connecting", only_connecting, NULL, only);
+	failed += child("both_differ", both_differ, NULL, only);
+	return failed != 0;
+}

@@ -93,11 +93,11 @@ expect "bad advertised address" "$tmp/bad" '^listen ERR_CONFIG .*GANTRY_ADVERTIS
 
 # Descriptors: the connection that does not fit is refused with advice; those before it work.
 "$driver" nofile 64 >"$tmp/nofile" 2>"$tmp/nofile.err" || fail "nofile" "$tmp/nofile.err"
-expect "few descriptors" "$tmp/nofile" '^self ERR_LIMIT after [1-9][0-9]*: .*file descriptors.*ulimit -n' '^transfers [1-9]'
+expect "few descriptors" "$tmp/nofile" '^self ERR_(LIMIT|REFUSED) after [1-9][0-9]*: .*file descriptors.*ulimit -n' '^transfers [1-9]'
 "$driver" nofile_peer 64 >"$tmp/peer" 2>"$tmp/peer.err" || fail "nofile_peer" "$tmp/peer.err"
 expect "few descriptors on the accepting side" "$tmp/peer" \
 	'^accept ERR_LIMIT after [1-9][0-9]*: .*file descriptors.*ulimit -n' \
-	'^connect ERR_LIMIT after [1-9][0-9]*: .*127\.0\.0\.1.*file descriptors.*ulimit -n'
+	'^connect ERR_REFUSED after [1-9][0-9]*: .*127\.0\.0\.1.*file descriptors.*ulimit -n'
 
 # Nothing listens there yet: tried again until it does, or until the deadline.
 export GANTRY_PORT_RANGE=$((port + 1)) GANTRY_CONNECT_TIMEOUT=100s

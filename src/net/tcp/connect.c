@@ -201,7 +201,7 @@ void tcp_attempt_welcomed(struct tcp_attempt *a)
 	static const gantry_result results[WIRE_VERDICTS] = {
 		[WIRE_REFUSED_VERSION] = GANTRY_ERR_VERSION, [WIRE_REFUSED_SETTING] = GANTRY_ERR_SETTING,
 		[WIRE_REFUSED_AUTH] = GANTRY_ERR_AUTH,	     [WIRE_REFUSED_LISTENER] = GANTRY_ERR_REFUSED,
-		[WIRE_REFUSED_LIMIT] = GANTRY_ERR_LIMIT,
+		[WIRE_REFUSED_LIMIT] = GANTRY_ERR_REFUSED, /* the limit is the peer's */
 	};
 	struct tcp_connector *c = a->connector;
 	struct wire_welcome w;

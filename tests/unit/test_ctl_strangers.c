@@ -279,15 +279,15 @@ static void look_at_hub(struct snapshot *ret)
 {
 	struct hub *hub;
 
-	memset(ret, 0, sizeof(*ret));
+	memset(ret, 0, sizeof(*ret)); /* field by field: snapshots are compared as bytes, padding included */
 	pthread_mutex_lock(&ctl_service.mu);
 	hub = hub_find(decoded.comm_id);
 	CHECK(hub != NULL);
-	*ret = (struct snapshot){.state = hub->state,
-				 .nranks = hub->nranks,
-				 .nhere = hub->nhere,
-				 .gathers = hub->gather.open,
-				 .error = hub->error};
+	ret->state = hub->state;
+	ret->nranks = hub->nranks;
+	ret->nhere = hub->nhere;
+	ret->gathers = hub->gather.open;
+	ret->error = hub->error;
 	for (int i = 0; i < hub->nranks; i++)
 		ret->conns[i] = hub->ranks[i].conn;
 	CHECK(ctl_service.nstrangers <= PLACES);

@@ -83,18 +83,19 @@ static int same_homes(const struct tcp_link *l, const struct wire_hello *h, cons
 	return !l->lanes_here || (l->peer_unpack == h->unpack && (!l->device_rx || l->pool == listener->home.pool));
 }
 
-/*
- * A link that this side has opened towards the same peer and that has our receiving direction free. Only one whose
- * control lane the peer has accepted may be promised: before that the peer may still tell us to share a link of its
- * own. If our hello is under way, the process with the smaller id waits with its answer until that is decided
- * (*ret_wait); the other one never waits, so they cannot wait for each other.
- */
+/* Towards the same peer, for the same purpose, and our receiving direction is free. */
 static int may_share(const struct tcp_link *l, const struct wire_hello *h, const struct tcp_listener *listener)
 {
 	return l->peer_process == h->process && l->comm_id == h->comm_id && l->dev == listener->dev &&
 	       l->peer_dev == h->dev && l->rx_state == TCP_UNUSED && !tcp_link_failed(l) && same_homes(l, h, listener);
 }
 
+/*
+ * A link of ours that the peer may share. Only one whose control lane the peer has accepted may be promised: before
+ * that the peer may still tell us to share a link of its own. If our hello is under way, the process with the smaller
+ * id waits with its answer until that is decided (*ret_wait); the other one never waits, so they cannot wait for each
+ * other.
+ */
 static struct tcp_link *link_to_share(const struct wire_hello *h, const struct tcp_listener *listener, int *ret_wait)
 {
 	*ret_wait = 0;
@@ -214,6 +215,26 @@ static void unknown_session(struct tcp_incoming *in)
 	tcp_incoming_stranger(in, w.text);
 }
 
+/*
+ * Its answer waits until our own hello is answered. As with links that are opening, one listener's are bounded: the
+ * time of the oldest is over with the next tick. Not at once, since callers may be going through the list.
+ */
+static void defer(struct tcp_incoming *in)
+{
+	struct tcp_incoming *oldest = NULL;
+	int n = 0;
+
+	in->state = DEFERRED;
+	gantry_list_each (pos, &tcp_engine.incoming) {
+		struct tcp_incoming *other = gantry_container(pos, struct tcp_incoming, node);
+
+		if (other->state == DEFERRED && other->listener == in->listener && other->deadline && n++ == 0)
+			oldest = other;
+	}
+	if (n > OPENING_MAX)
+		oldest->deadline = 0;
+}
+
 /* It is a peer. */
 static void accept_hello(struct tcp_incoming *in, struct tcp_listener *listener)
 {
@@ -232,7 +253,7 @@ static void accept_hello(struct tcp_incoming *in, struct tcp_listener *listener)
 			return;
 		}
 		if (wait) {
-			in->state = DEFERRED;
+			defer(in);
 			return;
 		}
 		l = new_link(in, listener);

@@ -42,7 +42,8 @@ void comm_fail(struct gantry_comm *comm, gantry_result r, int rank, const char *
 	LOG_WARN(COMM, "rank %d of communicator %016llx ends with %s (rank %d): %s", comm->rank,
 		 (unsigned long long)comm->id, gantry_result_name(r), rank, text ? text : "");
 	__atomic_store_n(comm->abort_host, 1, __ATOMIC_SEQ_CST);
-	for (int i = 0; comm->doors && i < comm->nchannels; i++)
+	/* All there are: the ranks may still be agreeing on how many are used. */
+	for (int i = 0; comm->doors && i < COMM_CHANNELS_MAX; i++)
 		gantry_door_ring(&comm->doors[i]);
 	gantry_door_ring(gantry_proxy_door(comm->proxy));
 	if (r != GANTRY_ERR_ABORTED)

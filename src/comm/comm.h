@@ -88,7 +88,7 @@ struct gantry_comm {
 	uint32_t *abort_host, *abort_dev, *result_host, *result_dev;
 	struct gantry_conn_state *states_host, *states_dev; /* 2 * nchannels per rank */
 	struct gantry_conn *conns_dev;			    /* likewise; device memory */
-	struct gantry_door *doors;			    /* nchannels; NULL: the device does not sleep */
+	struct gantry_door *doors;			    /* COMM_CHANNELS_MAX; NULL: the device does not sleep */
 	struct gantry_ipc_handle doors_handle;
 	void *block_host;
 	int all_ring; /* every connected peer wakes this rank's doors */

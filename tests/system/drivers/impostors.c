@@ -272,7 +272,7 @@ static void come_all(int n)
 	struct wire_hello genuine;
 	uint8_t recorded[RELAY_FIRST];
 
-	memcpy(recorded, relay.conns[0].first, sizeof(recorded));
+	relay_first(&relay, recorded);
 	CHECK_OK(wire_hello_decode(recorded, &genuine));
 	memset(held, 0xff, sizeof(held));
 	for (int i = 0; i < n; i++) {

@@ -33,6 +33,7 @@ struct relay {
 	int hellos[WIRE_MAX_LANES]; /* so far; relaxed */
 	/* How many bytes may have passed that way. Negative: the connection is reset. */
 	int64_t (*allow)(const struct relay_conn *c, int way);
+	pthread_mutex_t mu; /* the thread holds it while it is at work: connections */
 	int n;
 	struct relay_conn conns[RELAY_CONNS];
 };
@@ -126,6 +127,7 @@ static inline void *relay_run(void *arg)
 	struct relay *r = arg;
 
 	for (;; pair_sleep_ms(1)) {
+		pthread_mutex_lock(&r->mu);
 		relay_accept(r);
 		for (int i = 0; i < r->n; i++) {
 			struct relay_conn *c = &r->conns[i];
@@ -135,8 +137,23 @@ static inline void *relay_run(void *arg)
 			for (int way = 0; way < 2 && c->fd[0] >= 0 && c->lane >= 0; way++)
 				relay_move(r, c, way);
 		}
+		pthread_mutex_unlock(&r->mu);
 	}
 	return NULL;
+}
+
+/* So many hellos have come for this lane. */
+static inline int relay_hellos(const struct relay *r, int lane)
+{
+	return __atomic_load_n(&r->hellos[lane], __ATOMIC_RELAXED);
+}
+
+/* What the client of the first connection has said first. */
+static inline void relay_first(struct relay *r, uint8_t ret[RELAY_FIRST])
+{
+	pthread_mutex_lock(&r->mu);
+	memcpy(ret, r->conns[0].first, RELAY_FIRST);
+	pthread_mutex_unlock(&r->mu);
 }
 
 /* Listens, and runs for as long as the process does. Fork the sides before. */
@@ -157,6 +174,7 @@ static inline void relay_start(struct relay *r)
 {
 	pthread_t thread;
 
+	CHECK_EQ(pthread_mutex_init(&r->mu, NULL), 0);
 	CHECK_EQ(pthread_create(&thread, NULL, relay_run, r), 0);
 	pthread_detach(thread);
 }

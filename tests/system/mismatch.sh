@@ -1,5 +1,4 @@
 #!/bin/bash
-# also with: GANTRY_SECRET=alpha
 # A send that is larger than its receive: both sides learn both sizes.
 # Catches: a message cut to its buffer, bytes behind a buffer, an error on one side only, a sender that waits for ever.
 set -u

@@ -1,6 +1,5 @@
 #!/bin/bash
 # labels: slow
-# also with: GANTRY_SECRET=alpha
 # Four rails between two network namespaces, one of them at an eighth of the others' rate: a fused device must carry at
 # least 0.9 of the sum of what the rails carry one by one. A static split would carry four times the slowest. Output: JSON
 # lines. RATES (Mbit/s), SECONDS_EACH, SIZE, DEPTH and FOREIGN

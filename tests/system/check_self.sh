@@ -1,5 +1,6 @@
 #!/bin/bash
 # labels: slow
+# also with: GANTRY_SECRET=alpha
 # Gantry's own plugin passes every rule at every version.
 set -u
 . "$SOURCE_DIR/tests/system/lib_tries.sh"

@@ -20,8 +20,11 @@ static int stage; /* of `share`; relaxed */
 
 /* ---- the rules ---- */
 
+/* B's hello comes after A's was sent: else A would share B's link, and not the other way round. */
 static int64_t share_at_a(const struct relay_conn *c, int way)
 {
+	if (!relay_hellos(&relay_b, 0))
+		return 0;
 	return __atomic_load_n(&stage, __ATOMIC_RELAXED) < 2 && c->lane == 0 && way == TO_SERVER ? WIRE_HELLO_SIZE
 												 : RELAY_ALL;
 }

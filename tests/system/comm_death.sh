@@ -9,6 +9,7 @@
 # is not written because the communicator is destroyed at once, one communicator's end in another one's way.
 set -u
 . "$SOURCE_DIR/tests/system/lib_tries.sh"
+. "$SOURCE_DIR/tests/system/lib_netns.sh"
 export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # seconds per process; comm_abort.sh looks for leaks
 driver=$BUILD_DIR/drivers/comm_ranks
 tool=$BUILD_DIR/gantry
@@ -75,8 +76,9 @@ join()
 }
 all_up() { [ "$(ip -n ${ns}b -br link show master br0 | grep -c ' UP ')" = 4 ]; }
 
-if ! join 2>"$tmp/why"; then
-	echo "skipped: unplugging; network namespaces are not permitted here: $(tail -1 "$tmp/why")"
+why=$(why_no_netns)
+if [ -n "$why" ]; then
+	echo "skipped: unplugging; $why"
 	[ $failed = 0 ] && exit 77
 	exit 1
 fi

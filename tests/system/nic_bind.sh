@@ -6,6 +6,7 @@
 # connections must at least work). Each case runs twice: as one host, and with both sides believing to be two.
 set -u
 . "$SOURCE_DIR/tests/system/lib_tries.sh"
+. "$SOURCE_DIR/tests/system/lib_netns.sh"
 driver=$BUILD_DIR/drivers/rails
 a=gantry-ba-$$
 b=gantry-bb-$$
@@ -19,12 +20,10 @@ die() { echo "FAILED: $*" >&2; failures=$((failures + 1)); }
 cleanup() { for n in "$a" "$b" "$sw"; do ip netns del "$n" 2>/dev/null; done; rm -rf "$tmp"; }
 
 failures=0
-command -v ip >/dev/null || skip "there is no ip command (package iproute2)"
+need_netns exec
 tmp=$(mktemp -d)
 trap cleanup EXIT
 printf '%s\n' first second >"$tmp/hosts"
-ip netns add "$a" 2>"$tmp/why" || skip "cannot make a network namespace: $(cat "$tmp/why")"
-ip -n "$a" link add probe0 type bridge 2>"$tmp/why" || skip "cannot make a bridge: $(cat "$tmp/why")"
 
 # fresh KIND: both namespaces anew, eth0 and eth1 each, all four on one bridge in a third.
 fresh() {

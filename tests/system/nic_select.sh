@@ -3,6 +3,7 @@
 # dead veths, macvlans, IPv6 only, link-local only. The expected choices are written down by hand.
 set -u
 . "$SOURCE_DIR/tests/system/lib_tries.sh"
+. "$SOURCE_DIR/tests/system/lib_netns.sh"
 gantry=$BUILD_DIR/gantry
 ns=gantry-nic-$$
 peer=gantry-nicp-$$
@@ -11,16 +12,12 @@ export GANTRY_LOG=warn
 # Leaks are looked for in test_nic and doctor.sh; here it would only take seconds per run.
 [ -z "${GANTRY_SANITIZED:-}" ] || export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
 
-skip() { echo "skipped: $*"; exit 77; }
 die() { echo "FAILED: $*" >&2; exit 1; }
 cleanup() { ip netns del "$ns" 2>/dev/null; ip netns del "$peer" 2>/dev/null; rm -rf "$tmp"; }
 
-command -v ip >/dev/null || skip "there is no ip command (package iproute2)"
+need_netns exec
 tmp=$(mktemp -d)
 trap cleanup EXIT
-ip netns add "$ns" 2>"$tmp/why" || skip "cannot make a network namespace: $(cat "$tmp/why")"
-ip -n "$ns" link add probe0 type veth peer name probe1 2>"$tmp/why" || skip "cannot make a veth: $(cat "$tmp/why")"
-ip -n "$ns" link add probe2 type bridge 2>"$tmp/why" || skip "cannot make a bridge: $(cat "$tmp/why")"
 
 # A new pair of namespaces, with loopback only. No duplicate detection: addresses are usable at once.
 fresh() {

@@ -7,6 +7,7 @@
 # rules than the network.
 set -u
 . "$SOURCE_DIR/tests/system/lib_tries.sh"
+. "$SOURCE_DIR/tests/system/lib_netns.sh"
 export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
 driver=$BUILD_DIR/drivers/outage
 export GANTRY_CONNECT_TIMEOUT=100s GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_IFNAME=v0
@@ -38,10 +39,7 @@ join()
 }
 both_up() { [ "$(ip -n $m -br link show master br0 | grep -c ' UP ')" = 2 ]; }
 
-if ! join 2>"$tmp/why"; then
-	echo "skipped: network namespaces are not permitted here: $(tail -1 "$tmp/why")"
-	exit 77
-fi
+need_netns
 
 # try_once EXPECT TENTHS TIMES: an outage of so many tenths of the deadline.
 try_once()

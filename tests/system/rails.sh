@@ -6,6 +6,7 @@
 # (both sides take themselves for different hosts) can be set for experiments.
 set -u
 . "$SOURCE_DIR/tests/system/lib_tries.sh"
+. "$SOURCE_DIR/tests/system/lib_netns.sh"
 driver=$BUILD_DIR/drivers/rails
 a=gantry-ra-$$
 b=gantry-rb-$$
@@ -23,14 +24,15 @@ die() { echo "FAILED: $*" >&2; exit 1; }
 cleanup() { ip netns del "$a" 2>/dev/null; ip netns del "$b" 2>/dev/null; rm -rf "$tmp"; }
 
 [ -z "${GANTRY_SANITIZED:-}" ] || skip "a measurement: means nothing under a sanitizer"
-command -v ip >/dev/null && command -v tc >/dev/null || skip "there is no ip or tc command (package iproute2)"
+command -v tc >/dev/null || skip "there is no tc command (package iproute2)"
+need_netns exec
 tmp=$(mktemp -d)
 trap cleanup EXIT
 if [ -n "${FOREIGN:-}" ]; then
 	printf '%s\n' first second >"$tmp/hosts"
 	foreign="--foreign $tmp/hosts"
 fi
-ip netns add "$a" 2>"$tmp/why" || skip "cannot make a network namespace: $(cat "$tmp/why")"
+ip netns add "$a" || die "first namespace"
 ip netns add "$b" || die "second namespace"
 
 # tbf: a bucket of a few milliseconds, and a short queue behind it, as a NIC or a switch port has.

@@ -25,7 +25,7 @@ if [ ${#sources[@]} = 0 ]; then
 	exit 77
 fi
 
-build build-fuzz fuzzers -DCMAKE_C_COMPILER="$CLANG" -DGANTRY_FUZZ=ON -DGANTRY_SANITIZE=address,undefined -DGANTRY_CUDA=OFF
+COMPILER=$CLANG build build-fuzz fuzzers -DGANTRY_WERROR=ON -DGANTRY_FUZZ=ON -DGANTRY_SANITIZE=address,undefined -DGANTRY_CUDA=OFF
 [ "$seconds" != build ] || exit 0
 mkdir -p corpus-work/crash
 passed=0

@@ -12,7 +12,7 @@ export OUT=${OUT:-$PWD/build-gpu/out}
 mkdir -p "$OUT"
 
 header "build"
-build build-gpu all -DCMAKE_C_COMPILER="$GCC"
+build build-gpu tests
 if command -v nvidia-smi >/dev/null; then
 	nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || true
 else

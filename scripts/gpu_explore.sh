@@ -3,7 +3,7 @@
 cd "$(dirname "$0")/.." || exit 1
 out=${OUT:-/tmp/gpu-out}
 mkdir -p "$out"
-cmake -S . -B build-gpu -DCMAKE_BUILD_TYPE=RelWithDebInfo >"$out/cmake.log" 2>&1 && cmake --build build-gpu -j 16 >"$out/build.log" 2>&1 ||
+cmake -S . -B build-gpu -DCMAKE_BUILD_TYPE=RelWithDebInfo >"$out/cmake.log" 2>&1 && cmake --build build-gpu -j 16 --target tests >"$out/build.log" 2>&1 ||
 	{ tail -n 30 "$out/build.log"; exit 1; }
 export BUILD_DIR=$PWD/build-gpu SOURCE_DIR=$PWD
 for part in "$@"; do

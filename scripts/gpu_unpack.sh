@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.." || exit 1
 out=${OUT:-/tmp/gpu-out}
 mkdir -p "$out"
 cmake -S . -B build-gpu -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGANTRY_CUDA_ARCHS="${ARCHS:-90}" >"$out/cmake.log" 2>&1 &&
-	cmake --build build-gpu -j 16 >"$out/build.log" 2>&1 || { tail -n 30 "$out/build.log" "$out/cmake.log"; exit 1; }
+	cmake --build build-gpu -j 16 --target tests >"$out/build.log" 2>&1 || { tail -n 30 "$out/build.log" "$out/cmake.log"; exit 1; }
 export BUILD_DIR=$PWD/build-gpu SOURCE_DIR=$PWD OUT=$out
 tool=build-gpu/gantry
 [ $# -gt 0 ] || set -- device kernels reduce bench check2 rx

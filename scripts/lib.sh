@@ -28,16 +28,63 @@ quietly()
 	fi
 }
 
+# configure DIR CMAKE-OPTION...: once, for the compiler COMPILER, else $CC, else gcc, else cc. Nothing is left of a configuration that failed or was interrupted: CMake would
+# go on with what it had found until then.
+configure()
+{
+	local dir=$1 tool log status=0
+	shift
+	if [ -f "$dir/Makefile" ] || [ -f "$dir/build.ninja" ]; then
+		return 0
+	fi
+	for tool in cmake make "${COMPILER:-${GCC:-gcc}}"; do
+		command -v "$tool" >/dev/null || { echo "$tool is not installed: scripts/setup.sh run does that" >&2; return 1; }
+	done
+	rm -rf "$dir/CMakeCache.txt" "$dir/CMakeFiles"
+	log=$(mktemp)
+	quietly "$log" cmake -S . -B "$dir" -DCMAKE_C_COMPILER="${COMPILER:-$GCC}" "$@" || status=1
+	if [ $status != 0 ]; then
+		rm -rf "$dir/CMakeCache.txt" "$dir/CMakeFiles"
+		rmdir "$dir" 2>/dev/null || true
+	elif [ "${V:-}" != 1 ]; then
+		grep -E '^-- (OpenSSL|hwloc|libmnl|CUDA)' "$log" || true # what this build can do
+	fi
+	rm -f "$log"
+	return $status
+}
+
+# Of what `cmake --build` prints this shows how far it is, and nothing where there is nothing to do. Warnings and errors
+# go past it, on standard error.
+show_progress()
+{
+	local line percent next=0 shown=
+	while IFS= read -r line; do
+		if [[ $line =~ ^\[\ *([0-9]+)%\]\ (Building|Linking|Compiling) ]]; then
+			percent=${BASH_REMATCH[1]}
+			if [ -t 1 ]; then
+				printf '\rbuilding %s: %d%%' "$1" "$percent"
+				shown=1
+			elif [ "$percent" -ge $next ]; then
+				echo "building $1: $percent%"
+				next=$((percent + 20))
+			fi
+		fi
+	done
+	[ -z "$shown" ] || echo
+}
+
 # build DIR TARGET CMAKE-OPTION...: configures once, then builds.
 build()
 {
 	local dir=$1 target=$2
 	shift 2
-	mkdir -p "$dir"
-	if [ ! -f "$dir/CMakeCache.txt" ]; then
-		quietly "$dir/configure.log" cmake -S . -B "$dir" "$@" || return 1
+	configure "$dir" "$@" || return 1
+	if [ "${V:-}" = 1 ]; then
+		cmake --build "$dir" --target "$target" --parallel "$JOBS" --verbose
+		return
 	fi
-	quietly "$dir/build.log" cmake --build "$dir" --target "$target" --parallel "$JOBS" "${VERBOSE[@]}" || return 1
+	cmake --build "$dir" --target "$target" --parallel "$JOBS" | show_progress "$dir"
+	return "${PIPESTATUS[0]}"
 }
 
 # ctest_in DIR CTEST-OPTION...: runs the tests built there; ends with the list of what was left out and why.

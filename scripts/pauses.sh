@@ -7,7 +7,7 @@ set -euo pipefail
 seeds=${1:-3} pattern=${2:-.}
 dir=$PWD/${BUILD:-build}
 
-build "$dir" all -DCMAKE_C_COMPILER="$GCC"
+build "$dir" tests
 export BUILD_DIR=$dir SOURCE_DIR=$PWD logs=$dir/pauses.log pauses=$dir/pauses.so
 mkdir -p "$logs"
 "$GCC" -std=gnu11 -O2 -Wall -Wextra -shared -fPIC -o "$pauses" tests/pauses/pauses.c -ldl

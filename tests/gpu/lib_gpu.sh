@@ -6,7 +6,7 @@ BUILD_DIR=${BUILD_DIR:-$SOURCE_DIR/build}
 command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1 || { echo "skipped: no NVIDIA GPU here"; exit 77; }
 python3 -c 'import torch; assert torch.distributed.is_nccl_available()' 2>/dev/null ||
 	{ echo "skipped: no PyTorch with NCCL here"; exit 77; }
-[ -e "$BUILD_DIR/libnccl-net-gantry.so" ] || { echo "no $BUILD_DIR/libnccl-net-gantry.so: run make first"; exit 1; }
+[ -e "$BUILD_DIR/lib/libnccl-net-gantry.so" ] || { echo "no $BUILD_DIR/libnccl-net-gantry.so: run make first"; exit 1; }
 
 scratch=$(mktemp -d)
 start_mps() {
@@ -21,4 +21,4 @@ stop_mps() {
 	rm -rf "$scratch"
 }
 trap stop_mps EXIT
-gantry_env=(--env NCCL_NET_PLUGIN=gantry --env NCCL_NET=gantry --env "LD_LIBRARY_PATH=$BUILD_DIR:${LD_LIBRARY_PATH:-}")
+gantry_env=(--env NCCL_NET_PLUGIN=gantry --env NCCL_NET=gantry --env "LD_LIBRARY_PATH=$BUILD_DIR/lib:${LD_LIBRARY_PATH:-}")

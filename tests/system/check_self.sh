@@ -14,7 +14,7 @@ export GANTRY_IFNAME=${GANTRY_IFNAME:-lo} # the rules are about the interface, n
 rules=$("$BUILD_DIR/gantry" check --list | wc -l)
 for v in $versions; do
 	# Only a rule that hangs takes so long.
-	check_rules "$out" "$rules" "$BUILD_DIR/libnccl-net-gantry.so" --version "$v" --timeout 60 || failures=$((failures + 1))
+	check_rules "$out" "$rules" "$BUILD_DIR/lib/libnccl-net-gantry.so" --version "$v" --timeout 60 || failures=$((failures + 1))
 	grep -v '"verdict": "pass"' "$out"
 	echo "v$v: $passed of $rules rules pass"
 done

@@ -87,8 +87,8 @@ lacks err hush-hush
 # A plugin that is not there is named; ours is found.
 expect 1 "$gantry" doctor --json --plugin /nonexistent/libnccl-net-nope.so
 grep '"section": "plugin"' "$tmp/out" | grep '"level": "fail"' | grep -q nope || die "the missing plugin is not named"
-if [ -e "$BUILD_DIR/libnccl-net-gantry.so" ] && [ -z "${GANTRY_SANITIZED:-}" ]; then
-	expect 0 env NCCL_NET_PLUGIN="$BUILD_DIR/libnccl-net-gantry.so" "$gantry" doctor --json
+if [ -e "$BUILD_DIR/lib/libnccl-net-gantry.so" ] && [ -z "${GANTRY_SANITIZED:-}" ]; then
+	expect 0 env NCCL_NET_PLUGIN="$BUILD_DIR/lib/libnccl-net-gantry.so" "$gantry" doctor --json
 	grep '"section": "plugin"' "$tmp/out" | grep -q '"level": "ok", "value": "v6 v7 v8 v9 v10 v11 v12"' || die "our plugin is not found"
 fi
 expect 1 "$gantry" doctor --ifname nosuchif

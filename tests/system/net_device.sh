@@ -79,7 +79,7 @@ run 1 GANTRY_TEST_MAX_P2P=0 -- -b 8 -e 8
 has "maxP2pBytes"
 run 1 GANTRY_TEST_MAX_RECVS=0 -- -b 8 -e 8
 has "maxRecvs 0"
-plugin=$BUILD_DIR/libnccl-net-gantry.so
+plugin=$BUILD_DIR/lib/libnccl-net-gantry.so
 run 1 GANTRY_UNPACK=emulated -- -b 8 -e 8
 has "network gantry"
 has "device type 1 (UNPACK)"

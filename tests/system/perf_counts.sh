@@ -44,4 +44,4 @@ compare -b 4k -e 4k -n 500 --repeats 1
 compare -b 1M -e 1M -n 50 --repeats 1
 compare -b 4k -e 4k -n 500 --repeats 1 --raw
 # Another library, opened with dlopen: its calls come here as well.
-compare -b 4k -e 1M -f 256 -n 100 --repeats 1 --plugin "$BUILD_DIR/libnccl-net-gantry.so"
+compare -b 4k -e 1M -f 256 -n 100 --repeats 1 --plugin "$BUILD_DIR/lib/libnccl-net-gantry.so"

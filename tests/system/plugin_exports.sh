@@ -1,7 +1,7 @@
 #!/bin/bash
 # The plugin lives in NCCL's process: it exports its tables and not one symbol more.
 set -eu
-lib="$BUILD_DIR/libnccl-net-gantry.so"
+lib="$BUILD_DIR/lib/libnccl-net-gantry.so"
 [ -f "$lib" ] || { echo "skipped: no $lib"; exit 77; }
 command -v nm >/dev/null || { echo "skipped: no nm"; exit 77; }
 

@@ -107,7 +107,7 @@ check_json 4
 expect 0 sendrecv --ranks 1 -b 1k -e 1k --json $few # to itself
 check_json 1
 all_have transport '"self"'
-expect 0 sendrecv --ranks 2 --transport net --plugin "$BUILD_DIR/libnccl-net-gantry.so" -b 64 -e 64k -f 64 --json $few
+expect 0 sendrecv --ranks 2 --transport net --plugin "$BUILD_DIR/lib/libnccl-net-gantry.so" -b 64 -e 64k -f 64 --json $few
 check_json 2
 
 # For people.

@@ -13,7 +13,7 @@ int main(void)
 	char path[PATH_MAX], symbol[32];
 	void *dl;
 
-	snprintf(path, sizeof(path), "%s/libnccl-net-gantry.so", build ? build : ".");
+	snprintf(path, sizeof(path), "%s/lib/libnccl-net-gantry.so", build ? build : ".");
 	if (access(path, R_OK) != 0)
 		SKIP("no %s: set BUILD_DIR to the build folder", path);
 	dl = dlopen(path, RTLD_NOW | RTLD_LOCAL);

@@ -346,7 +346,7 @@ int main(void)
 
 	setenv("GANTRY_IFNAME", "lo", 1);
 	setenv("NCCL_PAT_ENABLE", "0", 1);
-	snprintf(path, sizeof(path), "%s/libnccl-net-gantry.so", build ? build : ".");
+	snprintf(path, sizeof(path), "%s/lib/libnccl-net-gantry.so", build ? build : ".");
 	for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) {
 		int status = 0;
 		pid_t pid;

@@ -5,9 +5,9 @@ BUILD  ?= build
 PREFIX ?= /usr/local
 JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
 
-# CC from the command line or the environment is used; else gcc, else whatever `cc` is.
+# CC from the command line or the environment is used; else the scripts look for gcc, then for cc.
 ifeq ($(origin CC),default)
-CC := $(shell command -v gcc || command -v cc)
+CC :=
 endif
 
 # Seconds per fuzz target: `make test` spends FUZZ_SECONDS, `make fuzz` spends FUZZ_LONG_SECONDS.
@@ -17,30 +17,25 @@ FUZZ_LONG_SECONDS ?= 600
 # The sweep of `make run`.
 RUN_ARGS ?= -b 64 -e 16M -f 8
 
-export BUILD JOBS V CC FUZZ_SECONDS
-
-# CMake's own make must not think that it is a child of this one.
-CMAKE := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL cmake
+export BUILD JOBS V CC FUZZ_SECONDS CMAKE_ARGS
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
 .PHONY: all setup run test bench fuzz pauses format docs install gpu-test clean help
 
-all: $(BUILD)/CMakeCache.txt
-	@$(CMAKE) --build $(BUILD) --parallel $(JOBS) $(if $(filter 1,$(V)),--verbose)
-
-$(BUILD)/CMakeCache.txt:
-	@command -v cmake >/dev/null || { echo "make: cmake is not installed; scripts/setup.sh installs what is needed" >&2; exit 1; }
-	@$(CMAKE) -S . -B $(BUILD) -DCMAKE_C_COMPILER=$(CC) $(CMAKE_ARGS)
+all:
+	@scripts/build.sh $(BUILD)
 
 setup:
-	@scripts/setup.sh
+	@scripts/setup.sh test
 
-run: setup
-	@$(MAKE) --no-print-directory all
+run:
+	@scripts/setup.sh run
+	@scripts/build.sh $(BUILD)
 	$(BUILD)/gantry perf net --ifname lo $(RUN_ARGS)
 
-test: setup
+test:
+	@scripts/setup.sh test
 	@scripts/test.sh $(STAGES)
 
 bench: all
@@ -60,9 +55,10 @@ docs: all
 	env -i $(BUILD)/gantry doctor --params-markdown > docs/params.md
 
 install: all
-	@$(CMAKE) --install $(BUILD) --prefix $(PREFIX)
+	@cmake --install $(BUILD) --prefix $(PREFIX)
 
-gpu-test: all
+gpu-test:
+	@scripts/build.sh $(BUILD) tests
 	ctest --test-dir $(BUILD) -L gpu --output-on-failure --no-tests=error --output-junit junit.xml
 	@scripts/show-skips.sh $(BUILD)/junit.xml
 
@@ -71,9 +67,9 @@ clean:
 
 help:
 	@echo 'Targets (the default is all):'
-	@echo '  all       build gantry, libgantry.so and libnccl-net-gantry.so into build/'
+	@echo '  all       build build/gantry, build/lib/libgantry.so and build/lib/libnccl-net-gantry.so'
 	@echo '  run       install what is missing, build, and measure the plugin on loopback: gantry perf net'
-	@echo '  test      install what is missing, then the whole suite: plain clang asan tsan fuzz'
+	@echo '  test      install what is missing, then the tests: the plain stage, or STAGES="plain slow clang asan tsan fuzz" (all)'
 	@echo '  bench     measure; JSON lines under build/bench/'
 	@echo '  fuzz      every fuzz target for FUZZ_LONG_SECONDS seconds (needs clang)'
 	@echo '  pauses    the unit tests with random pauses in all threads: what a loaded machine does, on purpose'
@@ -82,11 +78,11 @@ help:
 	@echo '  install   install under PREFIX (DESTDIR is honoured)'
 	@echo '  gpu-test  the tests that need a GPU'
 	@echo '  clean     remove every build folder'
-	@echo '  setup     install missing Debian packages, nothing else'
+	@echo '  setup     install the Debian packages that tests want and that are missing, nothing else'
 	@echo '  help      this list'
 	@echo
 	@echo 'Variables, with their values now:'
 	@echo '  JOBS=$(JOBS)  V=$(V) (1: show every command)  CC=$(CC)  BUILD=$(BUILD)  PREFIX=$(PREFIX)'
-	@echo '  STAGES=$(STAGES) (of test; empty: all)  CMAKE_ARGS=$(CMAKE_ARGS)  RUN_ARGS=$(RUN_ARGS)'
+	@echo '  STAGES=$(STAGES) (of test; empty: plain)  CMAKE_ARGS=$(CMAKE_ARGS)  RUN_ARGS=$(RUN_ARGS)'
 	@echo '  FUZZ_SECONDS=$(FUZZ_SECONDS)  FUZZ_LONG_SECONDS=$(FUZZ_LONG_SECONDS) (per fuzz target, in test and in fuzz)'
 	@echo '  PAUSES_ARGS=$(PAUSES_ARGS) (of pauses: how many seeds, and a pattern for the tests)'

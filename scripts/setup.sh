@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that building and testing need, and only those that are missing.
+# Installs the Debian packages that a target needs, and only those that are missing.
 #
-#   scripts/setup.sh            install what is missing
-#   scripts/setup.sh --check    say what is missing, change nothing
+#   scripts/setup.sh run        a compiler, CMake and make: all that building and running needs
+#   scripts/setup.sh test       those, and what features and tests can use
+#   scripts/setup.sh [run|test] --check    say what is missing, change nothing
 #
-# A compiler, CMake and make are required. Everything else is optional: without it a feature is left
-# out or a test is skipped, and either says so. So this fails only when a required tool is missing
-# and cannot be installed; a machine without apt or without a network goes on with what it has.
+# Everything but compiler, CMake and make is optional: without it a feature is left out or a test is skipped, and either
+# says so. So this fails only when a required tool is missing and cannot be installed; a machine without apt, without a
+# network or without root goes on with what it has, and the commands that would install the rest are printed.
 set -euo pipefail
 
 # how to see that it is there | package | what it is for
@@ -27,6 +28,7 @@ command strace        | strace        | tests that count system calls
 command ps            | procps        | tests that look at processes
 command spin          | spin          | tests that check the models of the protocols
 command python3       | python3       | tests that read JSON or play a stranger
+command debootstrap   | debootstrap   | the test of make run on a bare machine
 command clang         | clang         | the second compiler of the suite
 clang_fuzzer          | libclang-rt-dev | fuzz targets
 command clang-format  | clang-format  | make format
@@ -62,70 +64,97 @@ missing()
 	done <<<"$1" | sort -u
 }
 
-as_root()
+# How to become root: nothing, "sudo", or "no".
+root_by()
 {
 	if [ "$(id -u)" = 0 ]; then
-		"$@"
-	elif command -v sudo >/dev/null; then
-		if [ -t 0 ]; then sudo "$@"; else sudo -n "$@"; fi
+		return
+	elif command -v sudo >/dev/null && { [ -t 0 ] || sudo -n true 2>/dev/null; }; then
+		echo sudo
 	else
-		echo "setup: not root, and there is no sudo" >&2
-		return 1
+		echo no
 	fi
 }
 
+# Runs apt-get with its output in $scratch/log, and shows that it is at work.
 apt()
 {
-	as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o Acquire::Retries=2 -o Acquire::http::Timeout=30 \
-		-o Acquire::https::Timeout=30 -o DPkg::Lock::Timeout=120 "$@"
+	local status=0 start=$SECONDS pid
+	# shellcheck disable=SC2086 # nothing, or sudo
+	$sudo env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o Acquire::Retries=2 -o Acquire::http::Timeout=30 \
+		-o Acquire::https::Timeout=30 -o DPkg::Lock::Timeout=120 "$@" >"$scratch/log" 2>&1 &
+	pid=$!
+	while sleep 1 && kill -0 $pid 2>/dev/null; do
+		[ $(((SECONDS - start) % 5)) != 0 ] || printf '.'
+		[ $(((SECONDS - start) % 60)) != 0 ] || printf ' %d s ' $((SECONDS - start))
+	done
+	wait $pid || status=$?
+	return $status
 }
+
+why() { grep -m1 '^[EW]:' "$scratch/log" || tail -n1 "$scratch/log"; }
 
 # All at once is fast; one by one, so that one that does not exist here costs only itself.
 install_packages()
 {
-	local log=$scratch/log p
-	echo "setup: installing $*"
-	if ! apt update >"$log" 2>&1; then
-		echo "setup: the package lists could not be fetched: $(grep -m1 '^[EW]:' "$log" || tail -n1 "$log")" >&2
-	fi
-	if ! apt install --no-install-recommends "$@" >"$log" 2>&1; then
+	local p failed=()
+	printf 'setup: installing %s ' "$*"
+	apt update || failed+=("the package lists could not be fetched: $(why)")
+	if ! apt install --no-install-recommends "$@"; then
 		for p in "$@"; do
-			apt install --no-install-recommends "$p" >"$log" 2>&1 ||
-				echo "setup: $p was not installed: $(grep -m1 '^E:' "$log" || tail -n1 "$log")" >&2
+			apt install --no-install-recommends "$p" || failed+=("$p was not installed: $(why)")
 		done
 	fi
+	echo
+	for p in "${failed[@]}"; do
+		echo "setup: $p" >&2
+	done
 }
 
+packages() { cut -f1 <<<"$1" | tr ' ' '\n' | sort -u | xargs; }
+
+# report WORD LIST: what is missing, what for, and one line that installs it.
 report()
 {
+	local package purpose
+	[ -n "$2" ] || return 0
 	while IFS=$'\t' read -r package purpose; do
-		[ -z "$package" ] || echo "setup: $1: $package ($purpose)"
+		echo "setup: missing, $1: $package ($purpose)"
 	done <<<"$2"
+	if command -v apt-get >/dev/null; then
+		echo "setup: what is $1 is installed, as root, by: apt-get install --no-install-recommends -y $(packages "$2")"
+	fi
 }
 
-need=$(missing "$required")
-want=$(missing "$optional")
-if [ -z "$need$want" ]; then
-	echo "setup: everything is there"
-	exit 0
-fi
-if [ "${1:-}" != --check ]; then
-	if command -v apt-get >/dev/null; then
-		# shellcheck disable=SC2046 # package names are words
-		install_packages $(printf '%s\n%s\n' "$need" "$want" | cut -f1 | tr ' ' '\n' | sort -u)
-		# Older releases have no package that follows clang's version; ask for the one that fits.
-		if command -v clang >/dev/null && ! clang_fuzzer; then
-			install_packages "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
-		fi
-		need=$(missing "$required")
-		want=$(missing "$optional")
-	else
-		echo "setup: there is no apt-get here, so nothing is installed"
+target=test check=
+for word in "$@"; do
+	case $word in
+	run | test) target=$word ;;
+	--check) check=1 ;;
+	*)
+		echo "usage: scripts/setup.sh [run|test] [--check]" >&2
+		exit 2
+		;;
+	esac
+done
+[ $target = test ] || optional=
+find_missing()
+{
+	need=$(missing "$required")
+	want=$(missing "$optional")
+}
+find_missing
+[ -n "$need$want" ] || exit 0
+sudo=$(root_by)
+if [ -z "$check" ] && command -v apt-get >/dev/null && [ "$sudo" != no ]; then
+	# shellcheck disable=SC2046 # package names are words
+	install_packages $(packages "$need"$'\n'"$want")
+	# Older releases have no package that follows clang's version; ask for the one that fits.
+	if [ $target = test ] && command -v clang >/dev/null && ! clang_fuzzer; then
+		install_packages "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
 	fi
+	find_missing
 fi
-report "missing, optional" "$want"
-report "missing, REQUIRED" "$need" >&2
-if [ -n "$need" ]; then
-	exit 1
-fi
-echo "setup: done"
+report optional "$want"
+report REQUIRED "$need" >&2
+[ -z "$need" ]

@@ -47,7 +47,7 @@ static void read_both(uint64_t *ret_ticks, uint64_t *ret_ns)
 /* 2 ms against an uncertainty of some 50 ns: good to 1 in 10,000, far better than pacing needs. */
 static uint64_t find_rate(void)
 {
-	uint64_t ticks0, ns0, ticks1, ns1;
+	uint64_t ticks0 = 0, ns0 = 0, ticks1 = 0, ns1 = 0;
 
 	read_both(&ticks0, &ns0);
 	do {

@@ -25,10 +25,11 @@ _Static_assert(sizeof(CUDA_MEMCPY2D) == 128 && offsetof(CUDA_MEMCPY2D, srcMemory
 		       offsetof(CUDA_MEMCPY2D, Height) == 120,
 	       "struct cu_copy_2d of driver.h");
 
-/* Never called: an assignment of incompatible pointers is an error of the compiler. */
+#pragma GCC diagnostic error "-Wincompatible-pointer-types"
+/* Never called, nothing linked: an assignment of incompatible pointers is an error of the compiler. */
 __attribute__((unused)) static void prototypes(struct gantry_cuda_api *api)
 {
-#define SAME_CALL(field, symbol, params) api->field = symbol;
+#define SAME_CALL(field, symbol, params) (void)sizeof(api->field = symbol);
 	GANTRY_CUDA_CALLS(SAME_CALL)
 	GANTRY_CUDA_OPTIONAL(SAME_CALL)
 }

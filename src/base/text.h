@@ -1,0 +1,15 @@
+/* Numbers as people read them. */
+#ifndef GANTRY_BASE_TEXT_H
+#define GANTRY_BASE_TEXT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { GANTRY_TEXT_MAX = 64 }; /* room for any of them */
+
+/* "64 B", "4 KiB", "64 GiB". What is no whole number of units: "100001 B", from 1 MiB on "1.5 MiB". Returns buf. */
+const char *gantry_size_text(uint64_t bytes, char *buf, size_t len);
+/* "1 rank", "2 ranks": thing is the singular of a word that takes an s. Returns buf. */
+const char *gantry_count_text(uint64_t n, const char *thing, char *buf, size_t len);
+
+#endif

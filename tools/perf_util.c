@@ -39,6 +39,22 @@ double perf_median(double *v, size_t n)
 	return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
+struct perf_spread perf_spread_of(double *v, size_t n)
+{
+	struct perf_spread s = {NAN, perf_median(v, n), NAN};
+
+	if (!isnan(s.median)) {
+		s.min = v[0];
+		s.max = v[n - 1];
+	}
+	return s;
+}
+
+struct perf_spread perf_spread_scale(struct perf_spread s, double factor)
+{
+	return (struct perf_spread){s.min * factor, s.median * factor, s.max * factor};
+}
+
 uint64_t perf_next_iters(uint64_t iters, uint64_t ns, uint64_t target_ns, uint64_t min, uint64_t max)
 {
 	double want = (double)iters * (double)target_ns / (double)(ns ? ns : 1);
@@ -107,6 +123,42 @@ uint64_t perf_stamp_check(const void *p, size_t size, uint64_t seq)
 	if (size >= 16)
 		wrong += differing((const char *)p + size - 8, &last, 8);
 	return wrong;
+}
+
+static uint64_t first_difference(const void *a, const void *b, size_t n)
+{
+	const unsigned char *x = a, *y = b;
+	uint64_t i = 0;
+
+	while (i < n && x[i] == y[i])
+		i++;
+	return i;
+}
+
+uint64_t perf_first_wrong(const void *p, size_t size, uint64_t seq)
+{
+	uint64_t seed = gantry_pattern_seed(size, seq), word;
+
+	for (size_t at = 0; at < size; at += 8) {
+		size_t n = size - at < 8 ? size - at : 8;
+		uint64_t i;
+
+		word = gantry_pattern_word(seed, at / 8);
+		i = first_difference((const char *)p + at, &word, n);
+		if (i < n)
+			return at + i;
+	}
+	return size;
+}
+
+uint64_t perf_stamp_first_wrong(const void *p, size_t size, uint64_t seq)
+{
+	uint64_t first = gantry_pattern_seed(size, seq), last = ~first, n = size < 8 ? size : 8, i;
+
+	i = first_difference(p, &first, n);
+	if (i < n || size < 16)
+		return i < n ? i : size;
+	return size - 8 + first_difference((const char *)p + size - 8, &last, 8);
 }
 
 /* The value of the first line of /proc/cpuinfo that starts with key, or "". */

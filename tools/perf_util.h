@@ -12,6 +12,14 @@ size_t perf_sizes(uint64_t begin, uint64_t end, uint64_t factor, uint64_t *ret_s
 /* Sorts v. NaN when n is 0 or any value is NaN. */
 double perf_median(double *v, size_t n);
 
+/* Of some repeats. NAN: not measured. */
+struct perf_spread {
+	double min, median, max;
+};
+/* Sorts v. All of it NaN when n is 0 or any value is NaN. */
+struct perf_spread perf_spread_of(double *v, size_t n);
+struct perf_spread perf_spread_scale(struct perf_spread s, double factor); /* factor > 0 */
+
 /* How often to repeat what took ns for iters repetitions, so that it takes about target_ns. Grows at most eightfold, so
  * that one bad sample cannot make the next round endless; stays within min and max. */
 uint64_t perf_next_iters(uint64_t iters, uint64_t ns, uint64_t target_ns, uint64_t min, uint64_t max);
@@ -25,9 +33,13 @@ uint64_t perf_next_iters(uint64_t iters, uint64_t ns, uint64_t target_ns, uint64
 void perf_fill(void *p, size_t size, uint64_t seq);
 uint64_t perf_check(const void *p, size_t size, uint64_t seq);
 
+/* Where the first wrong byte is; size if there is none. */
+uint64_t perf_first_wrong(const void *p, size_t size, uint64_t seq);
+
 /* The cheap form for timed phases: only the first and the last 8 bytes (less if the message is shorter). */
 void perf_stamp(void *p, size_t size, uint64_t seq);
 uint64_t perf_stamp_check(const void *p, size_t size, uint64_t seq);
+uint64_t perf_stamp_first_wrong(const void *p, size_t size, uint64_t seq);
 
 /* "aarch64, 2 x Neoverse-N1, Linux 6.1": architecture, CPUs this process may use, their model, kernel. */
 void perf_machine(char *buf, size_t len);

@@ -53,10 +53,12 @@ static void contents(void)
 		memset(buf, 0xa5, sizeof(buf));
 		perf_fill(p, size, 42);
 		CHECK_EQ(perf_check(p, size, 42), 0);
+		CHECK_EQ(perf_first_wrong(p, size, 42), size);
 		CHECK_EQ(p[size], 0xa5); /* nothing beyond the end */
 		for (size_t i = 0; i < size; i++) {
 			p[i] ^= 1;
 			CHECK_EQ(perf_check(p, size, 42), 1);
+			CHECK_EQ(perf_first_wrong(p, size, 42), i);
 			p[i] ^= 1;
 		}
 	}
@@ -90,7 +92,15 @@ static void stamps(void)
 		memset(buf, 0, sizeof(buf));
 		perf_stamp(buf, size, 9);
 		CHECK_EQ(perf_stamp_check(buf, size, 9), 0);
+		CHECK_EQ(perf_stamp_first_wrong(buf, size, 9), size);
 		CHECK_EQ(buf[size], 0);
+		for (size_t i = 0; i < size; i++) {
+			int seen = i < 8 || (size >= 16 && i >= size - 8);
+
+			buf[i] ^= 1;
+			CHECK_EQ(perf_stamp_first_wrong(buf, size, 9), seen ? i : size);
+			buf[i] ^= 1;
+		}
 		memset(buf, 0, sizeof(buf));
 		perf_stamp(buf, size, 9);
 		for (size_t i = 0; i < size; i++)

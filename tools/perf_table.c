@@ -1,0 +1,337 @@
+#include "perf_table.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "perf_util.h"
+
+enum { LINE_MAX_LENGTH = 1024, FACTS_WIDTH = 120, PARTS = 3 };
+
+/* A line of the table while it grows. */
+struct row_text {
+	char text[LINE_MAX_LENGTH];
+	size_t n;
+};
+
+static void add(struct row_text *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void add(struct row_text *r, const char *fmt, ...)
+{
+	va_list args;
+	int n;
+
+	va_start(args, fmt);
+	n = vsnprintf(r->text + r->n, sizeof(r->text) - r->n, fmt, args);
+	va_end(args);
+	r->n += n > 0 ? (size_t)n : 0;
+	if (r->n >= sizeof(r->text))
+		r->n = sizeof(r->text) - 1;
+}
+
+/* Without what stands behind the last cell; at once, so that whoever waits sees it. */
+static void print_line(const struct perf_table *t, struct row_text *r)
+{
+	while (r->n && r->text[r->n - 1] == ' ')
+		r->n--;
+	fprintf(t->out, "%.*s\n", (int)r->n, r->text);
+	fflush(t->out);
+}
+
+static void begin_json(struct perf_table *t, const char *command, const char *host, const char *machine,
+		       const char *date)
+{
+	json_begin(&t->line, t->out);
+	json_str(&t->line, "op", t->op);
+	json_str(&t->line, "command", command);
+	json_str(&t->line, "host", host);
+	json_str(&t->line, "machine", machine);
+	json_int(&t->line, "cpus", t->start.cpus);
+	json_str(&t->line, "date", date);
+	json_str(&t->line, "commit", GANTRY_COMMIT);
+}
+
+void perf_table_begin(struct perf_table *t, const char *command, const char *about)
+{
+	char host[256] = "", machine[256], date[32];
+	time_t now = time(NULL);
+	struct tm utc;
+
+	perf_load_read(&t->start);
+	perf_machine(machine, sizeof(machine));
+	gethostname(host, sizeof(host) - 1);
+	gmtime_r(&now, &utc);
+	strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%SZ", &utc);
+	t->open = 1;
+	t->wrong = 0;
+	t->columns = NULL;
+	t->length = 0;
+	if (t->json) {
+		begin_json(t, command, host, machine, date);
+		return;
+	}
+	fprintf(t->out, "# %s\n# %s\n", command, about);
+	perf_fact_text(t, "host", host);
+	perf_fact_text(t, "machine", machine);
+	perf_fact_text(t, "commit", GANTRY_COMMIT);
+	perf_fact_text(t, "date", date);
+	t->length = FACTS_WIDTH; /* what follows is about the operation */
+}
+
+void perf_fact_text(struct perf_table *t, const char *name, const char *value)
+{
+	char fact[512], *p;
+	size_t n;
+
+	if (t->json) {
+		json_str(&t->line, name, value);
+		return;
+	}
+	snprintf(fact, sizeof(fact), "%s: %s", name, value);
+	for (p = fact; *p != ':'; p++)
+		if (*p == '_')
+			*p = ' ';
+	n = strlen(fact);
+	if (t->length && t->length + n > FACTS_WIDTH) {
+		fputs("\n", t->out);
+		t->length = 0;
+	}
+	fprintf(t->out, "%s%s", t->length ? "; " : "# ", fact);
+	t->length += n + 2;
+}
+
+void perf_fact_int(struct perf_table *t, const char *name, int64_t value)
+{
+	char text[32];
+
+	snprintf(text, sizeof(text), "%" PRId64, value);
+	if (t->json)
+		json_int(&t->line, name, value);
+	else
+		perf_fact_text(t, name, text);
+}
+
+void perf_fact_bool(struct perf_table *t, const char *name, int value)
+{
+	if (t->json)
+		json_bool(&t->line, name, value);
+	else
+		perf_fact_text(t, name, value ? "yes" : "no");
+}
+
+void perf_table_note(struct perf_table *t, const char *text)
+{
+	if (t->json)
+		return;
+	fprintf(t->out, "%s# %s", t->length ? "\n" : "", text);
+	t->length = FACTS_WIDTH;
+}
+
+static int width_of(const struct perf_column *c)
+{
+	int one = c->width < 0 ? -c->width : c->width;
+
+	return c->kind == PERF_SPREAD ? PARTS * one + PARTS - 1 : one;
+}
+
+/* The upper line: a spread's name and unit, in the middle over its three columns. */
+static void add_head(struct row_text *r, const struct perf_column *c)
+{
+	char text[64];
+	int width = width_of(c), left;
+
+	if (c->kind != PERF_SPREAD) {
+		add(r, "%*s ", c->width, c->head);
+		return;
+	}
+	snprintf(text, sizeof(text), "%s%s%s", c->head, c->unit[0] ? " " : "", c->unit);
+	left = (width - (int)strlen(text) + 3) / 2;
+	add(r, "%*s%-*s ", left > 0 ? left : 0, "", width - (left > 0 ? left : 0), text);
+}
+
+static void add_unit(struct row_text *r, const struct perf_column *c)
+{
+	if (c->kind == PERF_SPREAD)
+		add(r, "%*s %*s %*s ", c->width, "min", c->width, "median", c->width, "max");
+	else
+		add(r, "%*s ", c->width, c->unit);
+}
+
+void perf_table_columns(struct perf_table *t, const struct perf_column *columns, size_t n)
+{
+	struct row_text head = {.n = 0}, unit = {.n = 0};
+	const int first = !t->columns;
+
+	t->columns = columns;
+	t->ncolumns = n;
+	if (t->json) {
+		if (first)
+			json_end(&t->line);
+		return;
+	}
+	if (t->length)
+		fputs("\n", t->out);
+	t->length = 0;
+	add(&head, "#");
+	add(&unit, "#");
+	for (size_t i = 0; i < n; i++) {
+		if (!columns[i].head)
+			continue;
+		add_head(&head, &columns[i]);
+		add_unit(&unit, &columns[i]);
+	}
+	fputs("#\n", t->out);
+	print_line(t, &head);
+	print_line(t, &unit);
+}
+
+/* Four significant digits, and no more than five behind the point. */
+static void add_figure(struct row_text *r, int width, double v)
+{
+	double size = fabs(v);
+	int digits = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : size >= 0.1 || size == 0 ? 3 : 5;
+
+	if (isfinite(v))
+		add(r, "%*.*f ", width, digits, v);
+	else
+		add(r, "%*s ", width, "-");
+}
+
+static void add_cell(const struct perf_table *t, struct row_text *r, const struct perf_column *c, const char *field)
+{
+	const struct perf_spread *s = (const struct perf_spread *)field;
+
+	switch (c->kind) {
+	case PERF_FIGURE:
+		add_figure(r, c->width, *(const double *)field);
+		break;
+	case PERF_SPREAD:
+		add_figure(r, c->width, s->min);
+		add_figure(r, c->width, s->median);
+		add_figure(r, c->width, s->max);
+		break;
+	case PERF_WORD:
+		add(r, "%*s ", c->width, field);
+		break;
+	case PERF_NAME:
+		add(r, "%*s ", c->width, *(const char *const *)field);
+		break;
+	case PERF_WRONG:
+		if (t->unchecked) {
+			add(r, "%*s ", c->width, "N/A");
+			break;
+		}
+		/* fall through */
+	case PERF_COUNT:
+		add(r, "%*" PRIu64 " ", c->width, *(const uint64_t *)field);
+		break;
+	}
+}
+
+static void put_spread(struct json_line *j, const char *name, const struct perf_spread *s)
+{
+	char key[64];
+
+	json_num(j, name, s->median);
+	snprintf(key, sizeof(key), "%s_min", name);
+	json_num(j, key, s->min);
+	snprintf(key, sizeof(key), "%s_max", name);
+	json_num(j, key, s->max);
+}
+
+static void put_field(struct json_line *j, const struct perf_column *c, const char *field)
+{
+	switch (c->kind) {
+	case PERF_FIGURE:
+		json_num(j, c->json, *(const double *)field);
+		break;
+	case PERF_SPREAD:
+		put_spread(j, c->json, (const struct perf_spread *)field);
+		break;
+	case PERF_WORD:
+		json_str(j, c->json, field);
+		break;
+	case PERF_NAME:
+		json_str(j, c->json, *(const char *const *)field);
+		break;
+	case PERF_WRONG:
+	case PERF_COUNT:
+		json_int(j, c->json, (int64_t) * (const uint64_t *)field);
+		break;
+	}
+}
+
+void perf_table_row(struct perf_table *t, const void *row)
+{
+	struct row_text text = {.n = 0};
+
+	add(&text, " ");
+	if (t->json)
+		json_begin(&t->line, t->out);
+	for (size_t i = 0; i < t->ncolumns; i++) {
+		const struct perf_column *c = &t->columns[i];
+		const char *field = (const char *)row + c->at;
+
+		if (c->kind == PERF_WRONG)
+			t->wrong += *(const uint64_t *)field;
+		if (t->json && c->json)
+			put_field(&t->line, c, field);
+		else if (!t->json && c->head)
+			add_cell(t, &text, c, field);
+	}
+	if (t->json)
+		json_end(&t->line);
+	else
+		print_line(t, &text);
+}
+
+static void end_json(struct perf_table *t, const struct perf_load *load, const char *warning, int bad)
+{
+	json_begin(&t->line, t->out);
+	if (t->unchecked)
+		json_str(&t->line, "wrong_bytes", NULL);
+	else
+		json_int(&t->line, "wrong_bytes", (int64_t)t->wrong);
+	json_bool(&t->line, "ok", !bad);
+	json_int(&t->line, "cpus", load->cpus);
+	json_num(&t->line, "other_cpus", load->others);
+	json_num(&t->line, "steal_cpus", load->steal);
+	json_str(&t->line, "warning", warning[0] ? warning : NULL);
+	json_end(&t->line);
+}
+
+int perf_table_end(struct perf_table *t, int failed, const char *where)
+{
+	const int bad = failed || t->wrong;
+	struct perf_cpu_times now;
+	struct perf_load load;
+	char warning[256];
+
+	if (t->wrong)
+		fprintf(stderr, "gantry perf %s: %" PRIu64 " wrong byte%s%s%s\n", t->op, t->wrong,
+			t->wrong == 1 ? "" : "s", where ? ", the first " : "", where ? where : "");
+	if (!t->open)
+		return bad;
+	t->open = 0;
+	/* A header that nothing follows is still a whole one. */
+	if (!t->columns)
+		perf_table_columns(t, (const struct perf_column[]){{.head = NULL}}, 0);
+	perf_load_read(&now);
+	now.ours += t->ours;
+	load = perf_load_between(&t->start, &now);
+	perf_load_warning(&load, warning, sizeof(warning));
+	if (t->json) {
+		end_json(t, &load, warning, bad);
+		return bad;
+	}
+	if (warning[0])
+		fprintf(t->out, "# %s\n", warning);
+	if (t->unchecked)
+		fprintf(t->out, "# wrong bytes: not checked; %s\n", bad ? "FAILED" : "OK");
+	else
+		fprintf(t->out, "# wrong bytes: %" PRIu64 "; %s\n", t->wrong, bad ? "FAILED" : "OK");
+	fflush(t->out);
+	return bad;
+}

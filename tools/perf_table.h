@@ -1,0 +1,81 @@
+/*
+ * What `gantry perf` shows, the same for all of its operations; as a table for people or as JSON lines.
+ *
+ *   # gantry perf net -b 64               the command
+ *   # isend and irecv of a net plugin     what is measured
+ *   # host: a; machine: ...; commit: ...  where
+ *   # network: gantry; device: lo; ...    facts of the operation
+ *   #
+ *   #  size      bandwidth (GB/s)    ...  columns, before anything is measured
+ *   #   (B)   min   median    max    ...
+ *       64  0.107    0.121  0.124    ...  a row for each measurement
+ *   # other processes used 1.7 of 2 CPUs while this was measured: the figures mean little
+ *   # wrong bytes: 0; OK
+ *
+ * In JSON the header is the first object, each row one, and the closing line the last: with "ok", "wrong_bytes" and
+ * what else the machine did. A table of columns makes heads, rows and objects; names and units are those of nccl-tests
+ * where it has them.
+ */
+#ifndef GANTRY_TOOLS_PERF_TABLE_H
+#define GANTRY_TOOLS_PERF_TABLE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "json.h"
+#include "perf_load.h"
+
+enum perf_kind {
+	PERF_COUNT,  /* uint64_t */
+	PERF_FIGURE, /* double; not finite: "-" and null */
+	PERF_SPREAD, /* struct perf_spread: three columns; in JSON x is the median, x_min and x_max are beside it */
+	PERF_WRONG,  /* uint64_t, wrong bytes: summed up for the closing line */
+	PERF_WORD,   /* an array of char */
+	PERF_NAME,   /* const char * */
+};
+
+struct perf_column {
+	const char *head; /* NULL: in JSON only */
+	const char *unit; /* "(GB/s)", or "" */
+	const char *json; /* NULL: in the table only */
+	enum perf_kind kind;
+	int width; /* of a spread: of each of the three. Negative: to the left */
+	size_t at; /* of the field in a row */
+};
+
+/* Zeroed but for the options it is closed; so it may be closed again. */
+struct perf_table {
+	const char *op; /* "net"; borrowed, as all texts here */
+	FILE *out;
+	int json;
+	int unchecked; /* -c 0: nothing was compared */
+	/* Its own. */
+	int open; /* the header has begun */
+	const struct perf_column *columns;
+	size_t ncolumns;
+	uint64_t wrong;
+	struct json_line line;
+	size_t length; /* of the line of facts */
+	struct perf_cpu_times start;
+	double ours; /* CPU seconds of ours that the kernel does not count to this process and its children */
+};
+
+/* Begins the header. From here on the load of the machine counts. */
+void perf_table_begin(struct perf_table *t, const char *command, const char *about);
+/* Facts, in the header. Names are those of JSON; people see spaces in place of underscores. */
+void perf_fact_text(struct perf_table *t, const char *name, const char *value);
+void perf_fact_int(struct perf_table *t, const char *name, int64_t value);
+void perf_fact_bool(struct perf_table *t, const char *name, int value);
+/* A line of its own for people, in the header. */
+void perf_table_note(struct perf_table *t, const char *text);
+/* Ends the header, or begins another table below the first. */
+void perf_table_columns(struct perf_table *t, const struct perf_column *columns, size_t n);
+void perf_table_row(struct perf_table *t, const void *row);
+/*
+ * The closing line, unless the header has not begun: there the error is all there is to say. failed: something other
+ * than a wrong byte, and it was said. where: of the first wrong byte; may be NULL. Returns the exit status.
+ */
+int perf_table_end(struct perf_table *t, int failed, const char *where);
+
+#endif

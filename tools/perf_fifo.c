@@ -24,14 +24,21 @@
 #include "cmd.h"
 #include "device/device.h"
 #include "device/work.h"
-#include "json.h"
 #include "options.h"
+#include "perf_table.h"
 #include "perf_util.h"
 #include "proxy/proxy.h"
 
 enum { REPEATS_MAX = 101, SPINS_BEFORE_YIELD = 1 << 16, STEP_BYTES = 8 };
 enum way { BARE, FIFO, WAYS };
-enum figure { BARE_RTT, RTT, RATE, FIGURES };
+
+/* The one line of the table. */
+struct fifo_row {
+	struct perf_spread rtt, bare; /* us */
+	double ratio, rate;
+	const char *device, *device_name, *machine, *command, *commit;
+	uint64_t iters, repeats;
+};
 
 struct opts {
 	int device, gpu, repeats, json;
@@ -255,10 +262,10 @@ out:
 	return r;
 }
 
-static gantry_result measure(struct bench *b, const struct opts *o, double ret[FIGURES])
+static gantry_result measure(struct bench *b, const struct opts *o, struct fifo_row *row)
 {
 	gantry_result r = GANTRY_OK;
-	static double v[FIGURES][REPEATS_MAX];
+	static double bare_rtt[REPEATS_MAX], rtt[REPEATS_MAX], rate[REPEATS_MAX];
 	double n = (double)o->iters;
 	uint64_t ns = 1;
 
@@ -267,45 +274,60 @@ static gantry_result measure(struct bench *b, const struct opts *o, double ret[F
 		int at = k < 0 ? 0 : k;
 
 		TRY(bare(b, o, &ns));
-		v[BARE_RTT][at] = (double)ns / n / 1e3;
+		bare_rtt[at] = (double)ns / n / 1e3;
 		TRY(fifo(b, o, 1, &ns));
-		v[RTT][at] = (double)ns / n / 1e3;
+		rtt[at] = (double)ns / n / 1e3;
 		TRY(fifo(b, o, GANTRY_STEPS, &ns));
-		v[RATE][at] = n * 1e9 / (double)(ns ? ns : 1);
+		rate[at] = n * 1e9 / (double)(ns ? ns : 1);
 	}
-	for (int i = 0; i < FIGURES; i++)
-		ret[i] = perf_median(v[i], (size_t)o->repeats);
+	row->rtt = perf_spread_of(rtt, (size_t)o->repeats);
+	row->bare = perf_spread_of(bare_rtt, (size_t)o->repeats);
+	row->rate = perf_median(rate, (size_t)o->repeats);
+	row->ratio = row->rtt.median / row->bare.median;
 out:
 	return r;
 }
 
-static void print(const struct opts *o, const struct bench *b, const char *command, const double v[FIGURES])
+/* clang-format off */
+#define FIELD(field) offsetof(struct fifo_row, field)
+static const struct perf_column columns[] = {
+	{"round trip", "(us)", "rtt_us", PERF_SPREAD, 7, FIELD(rtt)},
+	{"bare flag", "(us)", "bare_rtt_us", PERF_SPREAD, 7, FIELD(bare)},
+	{"ratio", "", "rtt_ratio", PERF_FIGURE, 7, FIELD(ratio)},
+	{"rate", "(steps/s)", "ops_per_s", PERF_FIGURE, 12, FIELD(rate)},
+	{NULL, "", "device", PERF_NAME, 0, FIELD(device)},
+	{NULL, "", "device_name", PERF_NAME, 0, FIELD(device_name)},
+	{NULL, "", "iters", PERF_COUNT, 0, FIELD(iters)},
+	{NULL, "", "repeats", PERF_COUNT, 0, FIELD(repeats)},
+	{NULL, "", "machine", PERF_NAME, 0, FIELD(machine)},
+	{NULL, "", "command", PERF_NAME, 0, FIELD(command)},
+	{NULL, "", "commit", PERF_NAME, 0, FIELD(commit)},
+};
+/* clang-format on */
+
+static gantry_result measure_and_print(struct bench *b, const struct opts *o, const char *command, struct perf_table *t)
 {
+	gantry_result r = GANTRY_OK;
 	char machine[256];
-	struct json_line j;
+	struct fifo_row row = {.device = o->device == GANTRY_DEVICE_CUDA ? "cuda" : "host",
+			       .device_name = gantry_device_name(b->dev),
+			       .machine = machine,
+			       .command = command,
+			       .commit = GANTRY_COMMIT,
+			       .iters = o->iters,
+			       .repeats = (uint64_t)o->repeats};
 
 	perf_machine(machine, sizeof(machine));
-	if (!o->json) {
-		printf("# %s\n# machine: %s; commit %s\n# device: %s; %llu steps, medians of %d repeats\n#\n", command,
-		       machine, GANTRY_COMMIT, gantry_device_name(b->dev), (unsigned long long)o->iters, o->repeats);
-		printf("#%11s %14s %8s %12s\n#%11s %14s %8s %12s\n", "round trip", "bare flag", "ratio", "rate", "(us)",
-		       "(us)", "", "(steps/s)");
-		printf(" %11.3f %14.3f %8.2f %12.0f\n", v[RTT], v[BARE_RTT], v[RTT] / v[BARE_RTT], v[RATE]);
-		return;
-	}
-	json_begin(&j, stdout);
-	json_num(&j, "rtt_us", v[RTT]);
-	json_num(&j, "bare_rtt_us", v[BARE_RTT]);
-	json_num(&j, "rtt_ratio", v[RTT] / v[BARE_RTT]);
-	json_num(&j, "ops_per_s", v[RATE]);
-	json_str(&j, "device", o->device == GANTRY_DEVICE_CUDA ? "cuda" : "host");
-	json_str(&j, "device_name", gantry_device_name(b->dev));
-	json_int(&j, "iters", (int64_t)o->iters);
-	json_int(&j, "repeats", o->repeats);
-	json_str(&j, "machine", machine);
-	json_str(&j, "command", command);
-	json_str(&j, "commit", GANTRY_COMMIT);
-	json_end(&j);
+	perf_table_begin(t, command, "a kernel posts steps without payload to the progress thread, and hears back");
+	perf_fact_text(t, "device", row.device);
+	perf_fact_text(t, "device_name", row.device_name);
+	perf_fact_int(t, "iters", (int64_t)o->iters);
+	perf_fact_int(t, "repeats", o->repeats);
+	perf_table_columns(t, columns, sizeof(columns) / sizeof(columns[0]));
+	TRY(measure(b, o, &row));
+	perf_table_row(t, &row);
+out:
+	return r;
 }
 
 /* clang-format off */
@@ -314,7 +336,7 @@ static const struct option_spec specs[] = {
 	{0, OPTION_CHOICE, "device", AT(device), 0, 0, "host|cuda", NULL, "where the kernel runs (host)"},
 	{0, OPTION_INT, "gpu", AT(gpu), 0, 1023, NULL, "N", "which GPU (0)"},
 	{'n', OPTION_COUNT, "iters", AT(iters), 1, 1 << 30, NULL, "STEPS", "steps per repeat (20000)"},
-	{0, OPTION_INT, "repeats", AT(repeats), 1, REPEATS_MAX, NULL, "R", "repeats; medians are reported (9)"},
+	{0, OPTION_INT, "repeats", AT(repeats), 1, REPEATS_MAX, NULL, "R", "repeats: min, median and max are shown (9)"},
 	{0, OPTION_TIME, "timeout", AT(timeout_ns), 0, 0, NULL, "TIME", "the longest that a repeat may take (60s)"},
 	{0, OPTION_FLAG, "json", AT(json), 0, 0, NULL, NULL, "a JSON object"},
 };
@@ -331,8 +353,8 @@ static const struct option_set set = {
 int cmd_perf_fifo(int argc, char **argv)
 {
 	struct opts o = {.iters = 20000, .repeats = 9, .timeout_ns = 60000000000};
+	struct perf_table t = {.op = "fifo", .out = stdout};
 	static struct bench b;
-	double figures[FIGURES];
 	char command[512];
 	gantry_result r;
 	int status;
@@ -341,14 +363,13 @@ int cmd_perf_fifo(int argc, char **argv)
 	status = options_parse(&set, argc, argv, &o);
 	if (status)
 		return status - 1;
+	t.json = o.json;
 	r = open_all(&b, &o);
 	if (r == GANTRY_OK)
-		r = measure(&b, &o, figures);
-	if (r == GANTRY_OK)
-		print(&o, &b, command, figures);
-	else
+		r = measure_and_print(&b, &o, command, &t);
+	if (r != GANTRY_OK)
 		fprintf(stderr, "gantry perf fifo: %s: %s\n", gantry_result_name(r),
 			gantry_last_error()[0] ? gantry_last_error() : gantry_result_text(r));
 	close_all(&b);
-	return r != GANTRY_OK;
+	return perf_table_end(&t, r != GANTRY_OK, NULL);
 }

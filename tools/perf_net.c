@@ -2,7 +2,6 @@
 #include "perf_net.h"
 
 #include <getopt.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 #include "base/param.h"
 #include "cmd.h"
 #include "json.h"
+#include "perf_table.h"
 #include "perf_util.h"
 
 static char command[1024]; /* the command line, for the header */
@@ -24,7 +24,7 @@ static void usage(FILE *f)
 		   "  -n ITERS         messages per repeat (as many as take about 0.2 s)\n"
 		   "  -w WARMUP        messages before the first repeat (until the rate is known)\n"
 		   "  -c 0|1           check the bytes (1)\n"
-		   "  --repeats R      repeats; medians are reported (5)\n"
+		   "  --repeats R      repeats: min, median and max are shown (5)\n"
 		   "  --depth D        requests in flight (8)\n"
 		   "  --raw            also a plain TCP mover, interleaved, and the ratios to it\n"
 		   "  --raw-nodelay    the same, with TCP_NODELAY on its streams too\n"
@@ -39,108 +39,52 @@ static void usage(FILE *f)
 		   "GB is 10^9 bytes, MiB is 2^20. SIZE takes k, M and G. See gantry-perf(1).\n");
 }
 
+/* clang-format off */
+#define FIELD(field) offsetof(struct perf_row, field)
+static const struct perf_column columns[] = {
+	{"size", "(B)", "bytes", PERF_COUNT, 11, FIELD(bytes)},
+	{"bandwidth", "(GB/s)", "bw_gbs", PERF_SPREAD, 7, FIELD(bw)},
+	{"latency", "(us)", "lat_us", PERF_SPREAD, 7, FIELD(lat)},
+	{"rate", "(msg/s)", "msgs_per_s", PERF_FIGURE, 9, FIELD(rate)},
+	{"cpu", "(s/GB)", "cpu_s_per_gb", PERF_FIGURE, 7, FIELD(cpu)},
+	{"tx", "(/MiB)", "syscalls_per_mib_tx", PERF_FIGURE, 7, FIELD(moved_tx)},
+	{"rx", "(/MiB)", "syscalls_per_mib_rx", PERF_FIGURE, 7, FIELD(moved_rx)},
+	{"all", "(/MiB)", "calls_per_mib", PERF_FIGURE, 7, FIELD(all)},
+	{"#wrong", "(B)", "wrong", PERF_WRONG, 7, FIELD(wrong)},
+	/* From here on: --raw. */
+	{"raw bw", "(GB/s)", "raw_bw_gbs", PERF_FIGURE, 7, FIELD(raw_bw)},
+	{"ratio", "", "bw_ratio", PERF_FIGURE, 6, FIELD(bw_ratio)},
+	{"raw lat", "(us)", "raw_lat_us", PERF_FIGURE, 7, FIELD(raw_lat)},
+	{"ratio", "", "lat_ratio", PERF_FIGURE, 6, FIELD(lat_ratio)},
+	{"raw cpu", "(s/GB)", "raw_cpu_s_per_gb", PERF_FIGURE, 7, FIELD(raw_cpu)},
+	{"ratio", "", "cpu_ratio", PERF_FIGURE, 6, FIELD(cpu_ratio)},
+};
+enum { COLUMNS = sizeof(columns) / sizeof(columns[0]), RAW_COLUMNS = 6 };
+/* clang-format on */
+
+static struct perf_table table = {.op = "net"};
+
 static void print_header(const struct perf_opts *o, const struct perf_shared *sh)
 {
 	const char *ifname = getenv("GANTRY_IFNAME");
-	char machine[256];
-	struct json_line j;
 
-	perf_machine(machine, sizeof(machine));
-	if (o->json) {
-		json_begin(&j, stdout);
-		json_str(&j, "machine", machine);
-		json_str(&j, "command", command);
-		json_str(&j, "commit", GANTRY_COMMIT);
-		json_str(&j, "network", sh->net_name);
-		json_str(&j, "from", sh->net_from);
-		json_int(&j, "version", sh->net_version);
-		json_str(&j, "device", sh->dev_name);
-		json_int(&j, "repeats", o->repeats);
-		json_int(&j, "depth", o->depth);
-		json_end(&j);
-		return;
-	}
-	printf("# %s\n# machine: %s; commit %s\n", command, machine, GANTRY_COMMIT);
-	printf("# network: %s (%s", sh->net_name, sh->net_from);
-	if (sh->net_version)
-		printf(", v%d", sh->net_version);
-	printf("); device: %s, the first of %d; interfaces: %s\n", sh->dev_name, sh->ndevs, ifname ? ifname : "any");
-	printf("# %d in flight, medians of %d repeats; cpu and all calls: both sides; tx, rx: calls that moved "
-	       "bytes\n#\n",
-	       o->depth, o->repeats);
-	printf("#%11s %9s %10s %9s %9s %9s %9s %9s %7s", "size", "bw", "rate", "latency", "cpu", "tx", "rx", "all",
-	       "wrong");
-	if (o->raw)
-		printf(" %9s %6s %9s %6s %9s %6s", "raw bw", "ratio", "raw lat", "ratio", "raw cpu", "ratio");
-	printf("\n#%11s %9s %10s %9s %9s %9s %9s %9s %7s", "(B)", "(GB/s)", "(msg/s)", "(us)", "(s/GB)", "(/MiB)",
-	       "(/MiB)", "(/MiB)", "(B)");
-	if (o->raw)
-		printf(" %9s %6s %9s %6s %9s %6s", "(GB/s)", "", "(us)", "", "(s/GB)", "");
-	printf("\n");
-	fflush(stdout);
-}
-
-/* Four significant digits in a fixed width, "-" for what was not measured. */
-static void cell(int width, double v)
-{
-	int digits = v >= 1000 ? 0 : v >= 100 ? 1 : v >= 10 ? 2 : v >= 0.1 ? 3 : 5;
-
-	if (isfinite(v))
-		printf(" %*.*f", width, digits, v);
-	else
-		printf(" %*s", width, "-");
-}
-
-static void print_row_json(const struct perf_opts *o, const struct perf_row *row)
-{
-	struct json_line j;
-
-	json_begin(&j, stdout);
-	json_int(&j, "bytes", (int64_t)row->bytes);
-	json_num(&j, "bw_gbs", row->bw);
-	json_num(&j, "lat_us", row->lat);
-	json_num(&j, "cpu_s_per_gb", row->cpu);
-	json_num(&j, "syscalls_per_mib_tx", row->moved_tx);
-	json_num(&j, "syscalls_per_mib_rx", row->moved_rx);
-	json_num(&j, "calls_per_mib", row->all);
-	json_int(&j, "wrong", (int64_t)row->wrong);
-	json_num(&j, "msgs_per_s", row->rate);
-	if (o->raw) {
-		json_num(&j, "raw_bw_gbs", row->raw_bw);
-		json_num(&j, "raw_lat_us", row->raw_lat);
-		json_num(&j, "raw_cpu_s_per_gb", row->raw_cpu);
-		json_num(&j, "bw_ratio", row->bw / row->raw_bw);
-		json_num(&j, "lat_ratio", row->lat / row->raw_lat);
-		json_num(&j, "cpu_ratio", row->cpu / row->raw_cpu);
-	}
-	json_end(&j);
+	perf_table_begin(&table, command, "isend and irecv of a net plugin, between two processes");
+	perf_fact_text(&table, "network", sh->net_name);
+	perf_fact_text(&table, "from", sh->net_from);
+	if (o->json || sh->net_version)
+		perf_fact_int(&table, "version", sh->net_version);
+	perf_fact_text(&table, "device", sh->dev_name);
+	perf_fact_text(&table, "interfaces", ifname ? ifname : "any");
+	perf_fact_int(&table, "depth", o->depth);
+	perf_fact_int(&table, "repeats", o->repeats);
+	perf_table_note(&table, "latency: one way; cpu and all calls: both sides; tx, rx: calls that moved bytes");
+	perf_table_columns(&table, columns, o->raw ? COLUMNS : COLUMNS - RAW_COLUMNS);
 }
 
 static void print_row(const struct perf_opts *o, const struct perf_row *row)
 {
-	if (o->json) {
-		print_row_json(o, row);
-		return;
-	}
-	printf(" %11llu", (unsigned long long)row->bytes);
-	cell(9, row->bw);
-	printf(" %10.0f", row->rate);
-	cell(9, row->lat);
-	cell(9, row->cpu);
-	cell(9, row->moved_tx);
-	cell(9, row->moved_rx);
-	cell(9, row->all);
-	printf(" %7llu", (unsigned long long)row->wrong);
-	if (o->raw) {
-		cell(9, row->raw_bw);
-		printf(" %6.2f", row->bw / row->raw_bw);
-		cell(9, row->raw_lat);
-		printf(" %6.2f", row->lat / row->raw_lat);
-		cell(9, row->raw_cpu);
-		printf(" %6.2f", row->cpu / row->raw_cpu);
-	}
-	printf("\n");
-	fflush(stdout);
+	(void)o;
+	perf_table_row(&table, row);
 }
 
 static void print_calls(const struct perf_opts *o, const struct perf_shared *sh)
@@ -349,7 +293,6 @@ int cmd_perf_net(int argc, char **argv)
 	static struct perf_opts o = {
 		.repeats = 5, .depth = 8, .check = 1, .pin = 1, .huge = 1, .timeout_ns = 60000000000};
 	const struct perf_shared *shared = NULL;
-	uint64_t wrong = 0;
 	int status;
 
 	snprintf(command, sizeof(command), "gantry perf");
@@ -360,17 +303,11 @@ int cmd_perf_net(int argc, char **argv)
 		return status - 1;
 	if (set_environment(&o) < 0)
 		return 2;
+	table.out = stdout;
+	table.json = o.json;
+	table.unchecked = !o.check;
 	status = perf_net_run(&o, &print, &shared);
-	for (uint64_t i = 0; shared && i < shared->nrows; i++)
-		wrong += shared->rows[i].wrong;
 	if (o.calls && shared)
 		print_calls(&o, shared);
-	if (!o.json)
-		printf("# wrong bytes: %llu%s; %s\n", (unsigned long long)wrong, o.check ? "" : " (not checked)",
-		       status  ? "FAILED"
-		       : wrong ? "DATA DAMAGED"
-			       : "OK");
-	else if (wrong)
-		fprintf(stderr, "gantry perf: %llu wrong bytes\n", (unsigned long long)wrong);
-	return status || wrong;
+	return perf_table_end(&table, status, NULL);
 }

@@ -22,6 +22,7 @@
 
 #include "count_calls.h"
 #include "net/net.h"
+#include "perf_util.h"
 
 enum { PERF_DEPTH_MAX = GANTRY_NET_MAX_REQUESTS, PERF_REPEATS_MAX = 101, PERF_SIZES_MAX = 128, PERF_RAW_SOCKETS = 4 };
 
@@ -48,9 +49,11 @@ struct perf_opts {
 /* One line of the table. NAN: not measured. */
 struct perf_row {
 	uint64_t bytes, wrong;
-	double bw, rate, lat, cpu;	/* GB/s, messages/s, us, s/GB */
+	struct perf_spread bw, lat;	/* GB/s, us */
+	double rate, cpu;		/* messages/s, s/GB */
 	double moved_tx, moved_rx, all; /* calls per MiB */
 	double raw_bw, raw_lat, raw_cpu;
+	double bw_ratio, lat_ratio, cpu_ratio; /* to raw */
 };
 
 /* What one rank measured over one repeat. */

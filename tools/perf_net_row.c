@@ -135,10 +135,11 @@ static void make_row(const struct perf_opts *o, struct series *se, size_t size, 
 {
 	size_t n = (size_t)o->repeats;
 	double bytes = (double)size, per_mib = 1048576.0 / bytes;
+	struct perf_spread rate = perf_spread_of(se[NETWORK].rate, n);
 
-	row->rate = perf_median(se[NETWORK].rate, n);
-	row->bw = row->rate * bytes / 1e9;
-	row->lat = perf_median(se[NETWORK].lat, n);
+	row->rate = rate.median;
+	row->bw = perf_spread_scale(rate, bytes / 1e9);
+	row->lat = perf_spread_of(se[NETWORK].lat, n);
 	row->cpu = perf_median(se[NETWORK].cpu, n) / bytes;
 	row->moved_tx = perf_median(se[NETWORK].moved_tx, n) * per_mib;
 	row->moved_rx = perf_median(se[NETWORK].moved_rx, n) * per_mib;
@@ -152,6 +153,9 @@ static void make_row(const struct perf_opts *o, struct series *se, size_t size, 
 		row->raw_cpu = perf_median(best->cpu, n) / bytes;
 		row->raw_lat = perf_median(se[RAW_SPIN].lat, n);
 	}
+	row->bw_ratio = row->bw.median / row->raw_bw;
+	row->lat_ratio = row->lat.median / row->raw_lat;
+	row->cpu_ratio = row->cpu / row->raw_cpu;
 }
 
 gantry_result perf_net_measure(struct perf_rank *rk, size_t size, struct perf_row *ret_row)

@@ -158,6 +158,12 @@ static _Noreturn void rank_main(int rank, const struct perf_opts *opts, struct p
 	_exit(r == GANTRY_OK ? 0 : 1);
 }
 
+/* What the parent has printed. */
+struct progress {
+	int header;
+	size_t rows;
+};
+
 /* The parent's view of a rank. */
 struct child {
 	pid_t pid; /* 0 once it is reaped */
@@ -207,16 +213,18 @@ static void end_all(struct child c[2])
 		}
 }
 
+/* What there is to print by now: the header as soon as the network is known, before anything is measured. */
 static void print_new(const struct perf_opts *opts, const struct perf_printer *print, const struct perf_shared *shared,
-		      size_t *printed)
+		      struct progress *p)
 {
 	size_t n = __atomic_load_n(&shared->nrows, __ATOMIC_ACQUIRE);
 
-	for (; *printed < n; ++*printed) {
-		if (*printed == 0)
-			print->header(opts, shared);
-		print->row(opts, &shared->rows[*printed]);
+	if (!p->header && __atomic_load_n(&shared->info_ready, __ATOMIC_ACQUIRE)) {
+		print->header(opts, shared);
+		p->header = 1;
 	}
+	for (; p->rows < n; p->rows++)
+		print->row(opts, &shared->rows[p->rows]);
 }
 
 static void where(const struct perf_slot *s, char *buf, size_t len)
@@ -295,7 +303,7 @@ static int watch(const struct perf_opts *opts, const struct perf_printer *print,
 {
 	const struct timespec look = {0, 100000000}, grace = {1, 0};
 	uint64_t last = 0, moved_ns = gantry_now_ns();
-	size_t printed = 0;
+	struct progress printed = {0};
 
 	for (;;) {
 		int left = reap(c);

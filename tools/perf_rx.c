@@ -5,6 +5,7 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_TOOL
 #include "perf_rx.h"
 
+#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -12,17 +13,21 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/log.h"
 #include "cmd.h"
-#include "json.h"
 #include "options.h"
+#include "perf_table.h"
 #include "perf_util.h"
 
+/* The one line of the table. NAN: not measured. */
 struct row {
-	uint64_t bytes;
-	double gbs, raw, pcie, ratio, piece_ratio; /* NAN: not measured */
+	uint64_t bytes, wrong, pieces, streams, repeats;
+	struct perf_spread gbs;
+	double raw, pcie, ratio, piece_ratio;
+	const char *path, *device, *machine, *command, *commit;
 };
 
 /* clang-format off */
@@ -36,7 +41,7 @@ static const struct option_spec specs[] = {
 	{0, OPTION_COUNT, "pieces", AT(pieces), 1, 1 << 26, NULL, "N", "also as so many pieces"},
 	{0, OPTION_SIZE, "piece-bytes", AT(piece_bytes), 1, 1 << 30, NULL, "SIZE", "bytes of a piece (8k)"},
 	{0, OPTION_SIZE, "stride", AT(stride), 1, 1ull << 32, NULL, "SIZE", "from piece to piece (twice their size)"},
-	{0, OPTION_INT, "repeats", AT(repeats), 1, PRX_REPEATS_MAX, NULL, "R", "repeats; medians are reported (5)"},
+	{0, OPTION_INT, "repeats", AT(repeats), 1, PRX_REPEATS_MAX, NULL, "R", "repeats: min, median and max are shown (5)"},
 	{0, OPTION_TIME, "timeout", AT(timeout_ns), 0, 0, NULL, "TIME", "the longest that a repeat may take (120s)"},
 	{0, OPTION_FLAG, "json", AT(json), 0, 0, NULL, NULL, "a JSON object"},
 };
@@ -50,13 +55,43 @@ static const struct option_set set = {
 	.nspecs = sizeof(specs) / sizeof(specs[0]),
 };
 
+/* clang-format off */
+#define FIELD(field) offsetof(struct row, field)
+static const struct perf_column columns[] = {
+	{"size", "(B)", "bytes", PERF_COUNT, 13, FIELD(bytes)},
+	{NULL, "", "path", PERF_NAME, 0, FIELD(path)},
+	{"bandwidth", "(GB/s)", "gbs", PERF_SPREAD, 7, FIELD(gbs)},
+	{"raw", "(GB/s)", "raw_gbs", PERF_FIGURE, 8, FIELD(raw)},
+	{"bus", "(GB/s)", "pcie_gbs", PERF_FIGURE, 8, FIELD(pcie)},
+	{"ratio", "", "ratio", PERF_FIGURE, 7, FIELD(ratio)},
+	{"#wrong", "(B)", "wrong", PERF_WRONG, 7, FIELD(wrong)},
+	{"pieces", "", "pieces", PERF_COUNT, 9, FIELD(pieces)},
+	{"ratio", "", "piece_ratio", PERF_FIGURE, 7, FIELD(piece_ratio)},
+	{NULL, "", "streams", PERF_COUNT, 0, FIELD(streams)},
+	{NULL, "", "device", PERF_NAME, 0, FIELD(device)},
+	{NULL, "", "repeats", PERF_COUNT, 0, FIELD(repeats)},
+	{NULL, "", "machine", PERF_NAME, 0, FIELD(machine)},
+	{NULL, "", "command", PERF_NAME, 0, FIELD(command)},
+	{NULL, "", "commit", PERF_NAME, 0, FIELD(commit)},
+};
+/* clang-format on */
+
 static struct row row_of(const struct prx_opts *o, struct prx_shared *s)
 {
-	struct row r = {.bytes = o->pieces ? o->pieces * o->piece_bytes : o->end, .pcie = NAN, .piece_ratio = NAN};
+	struct row r = {.bytes = o->pieces ? o->pieces * o->piece_bytes : o->end,
+			.wrong = s->wrong,
+			.pieces = o->pieces,
+			.streams = (uint64_t)s->streams,
+			.repeats = (uint64_t)o->repeats,
+			.pcie = NAN,
+			.piece_ratio = NAN,
+			.path = s->path,
+			.device = s->device,
+			.commit = GANTRY_COMMIT};
 	size_t n = (size_t)o->repeats;
 	double limit, down, up;
 
-	r.gbs = perf_median(s->gbs[PRX_RX], n);
+	r.gbs = perf_spread_of(s->gbs[PRX_RX], n);
 	r.raw = perf_median(s->gbs[PRX_RAW], n);
 	limit = r.raw;
 	if (o->device == GANTRY_DEVICE_CUDA) {
@@ -65,88 +100,105 @@ static struct row row_of(const struct prx_opts *o, struct prx_shared *s)
 		r.pcie = down < up ? down : up;
 		limit = r.pcie < limit ? r.pcie : limit;
 	}
-	r.ratio = r.gbs / limit;
+	r.ratio = r.gbs.median / limit;
 	if (o->pieces)
-		r.piece_ratio = perf_median(s->gbs[PRX_PIECES], n) / r.gbs;
+		r.piece_ratio = perf_median(s->gbs[PRX_PIECES], n) / r.gbs.median;
 	return r;
 }
 
-static void print(const struct prx_opts *o, struct prx_shared *s, const char *command)
+static void print_header(const struct prx_opts *o, const struct prx_shared *s, const char *command,
+			 struct perf_table *t)
 {
-	struct row r = row_of(o, s);
-	char machine[256];
-	struct json_line j;
-
-	perf_machine(machine, sizeof(machine));
-	if (!o->json) {
-		printf("# %s\n# machine: %s; commit %s\n# device: %s; %d raw streams; medians of %d repeats\n"
-		       "# path: %s\n#\n",
-		       command, machine, GANTRY_COMMIT, s->device, s->streams, o->repeats, s->path);
-		printf("#%13s %8s %8s %9s %6s %6s %9s %12s\n", "bytes", "gbs", "raw_gbs", "pcie_gbs", "ratio", "wrong",
-		       "pieces", "piece_ratio");
-		printf(" %13llu %8.3f %8.3f", (unsigned long long)r.bytes, r.gbs, r.raw);
-		if (isnan(r.pcie))
-			printf(" %9s", "-");
-		else
-			printf(" %9.3f", r.pcie);
-		printf(" %6.3f %6llu %9llu", r.ratio, (unsigned long long)s->wrong, (unsigned long long)o->pieces);
-		if (isnan(r.piece_ratio))
-			printf(" %12s\n", "-");
-		else
-			printf(" %12.3f\n", r.piece_ratio);
-		return;
-	}
-	json_begin(&j, stdout);
-	json_int(&j, "bytes", (int64_t)r.bytes);
-	json_str(&j, "path", s->path);
-	json_num(&j, "gbs", r.gbs);
-	json_num(&j, "raw_gbs", r.raw);
-	json_num(&j, "pcie_gbs", r.pcie);
-	json_num(&j, "ratio", r.ratio);
-	json_int(&j, "wrong", (int64_t)s->wrong);
-	json_int(&j, "pieces", (int64_t)o->pieces);
-	json_num(&j, "piece_ratio", r.piece_ratio);
-	json_int(&j, "streams", s->streams);
-	json_str(&j, "device", s->device);
-	json_int(&j, "repeats", o->repeats);
-	json_str(&j, "machine", machine);
-	json_str(&j, "command", command);
-	json_str(&j, "commit", GANTRY_COMMIT);
-	json_end(&j);
+	perf_table_begin(t, command, "the pipeline of gantry/rx.h between two processes, beside plain TCP and the bus");
+	perf_fact_text(t, "device", s->device);
+	perf_fact_text(t, "path", s->path);
+	perf_fact_int(t, "streams", s->streams);
+	perf_fact_int(t, "repeats", o->repeats);
+	perf_table_note(t, "raw: plain TCP; ratio: bandwidth by the smaller of raw and bus, pieces by contiguous");
+	perf_table_columns(t, columns, sizeof(columns) / sizeof(columns[0]));
 }
 
-/* Both ranks as processes of their own. 0: both ended well. */
-static int run(const struct prx_opts *o, struct prx_shared *s)
+static void print_row(const struct prx_opts *o, struct prx_shared *s, const char *command, struct perf_table *t)
 {
-	pid_t pids[2], parent = getpid();
-	int bad = 0, status;
+	struct row row = row_of(o, s);
+	char machine[256];
 
-	for (int rank = 0; rank < 2; rank++) {
-		pids[rank] = fork();
-		if (pids[rank] == 0) {
-			struct prx_rank rk = {.rank = rank, .opts = o, .shared = s};
+	perf_machine(machine, sizeof(machine));
+	row.machine = machine;
+	row.command = command;
+	perf_table_row(t, &row);
+}
 
-			prctl(PR_SET_PDEATHSIG, SIGKILL);
-			if (getppid() != parent)
-				_exit(1);
-			_exit(prx_rank_run(&rk) != GANTRY_OK);
-		}
+static pid_t spawn(int rank, const struct prx_opts *o, struct prx_shared *s)
+{
+	pid_t parent = getpid(), pid = fork();
+	struct prx_rank rk = {.rank = rank, .opts = o, .shared = s};
+
+	if (pid)
+		return pid;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent)
+		_exit(1);
+	_exit(prx_rank_run(&rk) != GANTRY_OK);
+}
+
+/* Takes note of how a rank has ended; 1: well. */
+static int ended_well(struct prx_shared *s, int rank, int status)
+{
+	if (WIFEXITED(status) && !WEXITSTATUS(status))
+		return 1;
+	__atomic_store_n(&s->failed, 1, __ATOMIC_RELAXED);
+	if (WIFSIGNALED(status)) {
+		snprintf(s->error[rank], sizeof(s->error[rank]), "killed by signal %d, %s", WTERMSIG(status),
+			 strsignal(WTERMSIG(status)));
+		s->error_ns[rank] = 1; /* before whatever the other says about it */
 	}
-	for (int left = 2; left > 0; left--) {
-		pid_t pid = pids[0] > 0 && pids[1] > 0 ? waitpid(-1, &status, 0) : -1;
-		int rank = pid == pids[1];
+	return 0;
+}
 
-		if (pid < 0 || !WIFEXITED(status) || WEXITSTATUS(status)) {
-			bad = 1;
-			__atomic_store_n(&s->failed, 1, __ATOMIC_RELAXED);
-			if (pid > 0 && WIFSIGNALED(status))
-				snprintf(s->error[rank], sizeof(s->error[rank]), "killed by signal %d",
-					 WTERMSIG(status));
-		}
+/* The first error is the cause; what the other rank says then is its consequence. */
+static void report(const struct prx_shared *s)
+{
+	int rank = !s->error_ns[0] || (s->error_ns[1] && s->error_ns[1] < s->error_ns[0]);
+
+	fprintf(stderr, "gantry perf rx: rank %d: %s\n", rank,
+		s->error[rank][0] ? s->error[rank] : "ended without a word");
+}
+
+/* Both ranks as processes of their own, the header as soon as they know what it says. 0: both ended well. */
+static int run(const struct prx_opts *o, struct prx_shared *s, const char *command, struct perf_table *t)
+{
+	const struct timespec nap = {0, 10000000};
+	pid_t pids[2] = {0, 0};
+	int bad = 0, left = 0, status;
+
+	fflush(NULL);
+	for (int rank = 0; rank < 2 && !bad; rank++) {
+		pids[rank] = spawn(rank, o, s);
+		bad = pids[rank] < 0;
+		left += !bad;
 	}
-	for (int rank = 0; rank < 2; rank++)
-		if (s->error[rank][0])
-			fprintf(stderr, "gantry perf rx: rank %d: %s\n", rank, s->error[rank]);
+	if (bad) {
+		fprintf(stderr, "gantry perf rx: fork: %s\n", strerror(errno));
+		if (left)
+			kill(pids[0], SIGKILL);
+		return 1;
+	}
+	while (left) {
+		for (int rank = 0; rank < 2; rank++) {
+			if (!pids[rank] || waitpid(pids[rank], &status, WNOHANG) != pids[rank])
+				continue;
+			pids[rank] = 0;
+			left--;
+			bad |= !ended_well(s, rank, status);
+		}
+		if (!t->open && __atomic_load_n(&s->info_ready, __ATOMIC_ACQUIRE))
+			print_header(o, s, command, t);
+		if (left)
+			nanosleep(&nap, NULL);
+	}
+	if (bad)
+		report(s);
 	return bad;
 }
 
@@ -154,6 +206,7 @@ int cmd_perf_rx(int argc, char **argv)
 {
 	struct prx_opts o = {
 		.path = -1, .end = 256 << 20, .piece_bytes = 8192, .repeats = 5, .timeout_ns = 120000000000};
+	struct perf_table t = {.op = "rx", .out = stdout};
 	struct prx_shared *s;
 	char command[512];
 	int status;
@@ -174,10 +227,9 @@ int cmd_perf_rx(int argc, char **argv)
 		perror("gantry perf rx: mmap");
 		return 1;
 	}
-	status = run(&o, s);
+	t.json = o.json;
+	status = run(&o, s, command, &t);
 	if (!status)
-		print(&o, s, command);
-	if (s->wrong)
-		fprintf(stderr, "gantry perf rx: %llu bytes were wrong\n", (unsigned long long)s->wrong);
-	return status || s->wrong;
+		print_row(&o, s, command, &t);
+	return perf_table_end(&t, status, NULL);
 }

@@ -28,7 +28,9 @@ struct prx_shared {
 	double pcie[2][PRX_REPEATS_MAX];
 	uint64_t wrong;
 	int streams;
+	int info_ready; /* release by rank 1, acquire by the parent: streams, path and device are known */
 	char path[256], device[64], error[2][512];
+	uint64_t error_ns[2]; /* when error was written; 0: there is none */
 };
 
 struct prx_rank {

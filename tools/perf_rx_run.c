@@ -55,6 +55,7 @@ static gantry_result meet(struct prx_rank *rk)
 	if (rk->rank == 1) {
 		snprintf(rk->shared->path, sizeof(rk->shared->path), "%s", gantry_rx_conn_path(rk->conn));
 		snprintf(rk->shared->device, sizeof(rk->shared->device), "%s", gantry_device_name(rk->dev));
+		__atomic_store_n(&rk->shared->info_ready, 1, __ATOMIC_RELEASE);
 	}
 out:
 	gantry_rx_listener_close(l);
@@ -279,6 +280,7 @@ out:
 	if (r != GANTRY_OK) {
 		snprintf(rk->shared->error[rk->rank], sizeof(rk->shared->error[0]), "%s: %s", gantry_result_name(r),
 			 gantry_last_error());
+		rk->shared->error_ns[rk->rank] = gantry_now_ns();
 		__atomic_store_n(&rk->shared->failed, 1, __ATOMIC_RELAXED);
 	}
 	close_all(rk);

@@ -30,6 +30,7 @@
 #include "device/device.h"
 #include "gantry/comm.h"
 #include "perf_baseline.h"
+#include "perf_util.h"
 
 enum {
 	SR_RANKS_MAX = 1024,
@@ -88,9 +89,9 @@ struct sr_sample {
 /* One line of the table. NAN: not measured. */
 struct sr_row {
 	uint64_t bytes, count, wrong;
-	double us, algbw, busbw; /* GB/s */
+	struct perf_spread us, algbw, busbw; /* GB/s */
 	double copies_send, copies_recv;
-	double memcpy_gbs;
+	double memcpy_gbs, memcpy_ratio, flag_ratio; /* busbw and time, divided by them */
 	struct perf_flag_times flag;
 	char transport[32], mode[32], proto[32];
 };
@@ -109,8 +110,9 @@ struct sr_slot {
 
 struct sr_shared {
 	uint32_t dump;	/* the parent: say where you hang, and end */
-	uint64_t nrows; /* release by rank 0, acquire by the parent: rows (and device) that can be printed */
+	uint64_t nrows; /* release by rank 0, acquire by the parent: rows that can be printed */
 	struct sr_row rows[SR_SIZES_MAX];
+	int info_ready; /* the same, for what the header says */
 	char device[64];
 	uint32_t id_ready; /* release by rank 0 */
 	struct gantry_unique_id id;
@@ -213,6 +215,9 @@ gantry_result sr_measure(struct sr_rank *rk, uint64_t bytes, struct sr_row *ret_
 
 /* us: the time of one message. GB/s as nccl-tests counts them. */
 void sr_bandwidth(enum sr_pattern pattern, int nranks, uint64_t bytes, double us, double *ret_alg, double *ret_bus);
+/* The same of repeats: the longest time is the least bandwidth. */
+void sr_bandwidths(enum sr_pattern pattern, int nranks, uint64_t bytes, struct perf_spread us,
+		   struct perf_spread *ret_alg, struct perf_spread *ret_bus);
 /* "ptr", "ptr+normal", "none": what steps were counted. */
 void sr_mode_name(const struct gantry_comm_counters *c, char *buf, size_t len);
 void sr_proto_name(const struct gantry_comm_counters *c, char *buf, size_t len);

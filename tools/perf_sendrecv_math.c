@@ -18,6 +18,14 @@ void sr_bandwidth(enum sr_pattern pattern, int nranks, uint64_t bytes, double us
 	*ret_bus = pattern == SR_ALLTOALL ? gbs * (nranks - 1) : gbs;
 }
 
+void sr_bandwidths(enum sr_pattern pattern, int nranks, uint64_t bytes, struct perf_spread us,
+		   struct perf_spread *ret_alg, struct perf_spread *ret_bus)
+{
+	sr_bandwidth(pattern, nranks, bytes, us.max, &ret_alg->min, &ret_bus->min);
+	sr_bandwidth(pattern, nranks, bytes, us.median, &ret_alg->median, &ret_bus->median);
+	sr_bandwidth(pattern, nranks, bytes, us.min, &ret_alg->max, &ret_bus->max);
+}
+
 void sr_join(char *list, size_t len, const char *name)
 {
 	size_t n = strlen(name);

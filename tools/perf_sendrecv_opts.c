@@ -25,7 +25,7 @@ static const struct option_spec specs[] = {
 	{'w', OPTION_COUNT, "warmup_iters", AT(warmup), 0, 1 << 30, NULL, "ITERS", "before the first repeat (until the rate is known)"},
 	{'c', OPTION_INT, "check", AT(check), 0, 1, NULL, "0|1", "compare every byte (1)"},
 	{'m', OPTION_INT, "inflight", AT(inflight), 1, SR_INFLIGHT_MAX, NULL, "M", "messages per group and peer (1)"},
-	{0, OPTION_INT, "repeats", AT(repeats), 1, SR_REPEATS_MAX, NULL, "R", "repeats; medians are reported (5)"},
+	{0, OPTION_INT, "repeats", AT(repeats), 1, SR_REPEATS_MAX, NULL, "R", "repeats: min, median and max are shown (5)"},
 	{0, OPTION_CHOICE, "pattern", AT(pattern), 0, 0, SR_PATTERNS, NULL, "who sends to whom (ring)"},
 	{0, OPTION_INT, "ranks", AT(ranks), 1, SR_RANKS_MAX, NULL, "N", "ranks, forked here (2, or what mpirun, srun, torchrun say)"},
 	{0, OPTION_FLAG, "threads", AT(threads), 0, 0, NULL, NULL, "ranks are threads of one process"},

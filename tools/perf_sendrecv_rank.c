@@ -75,8 +75,10 @@ static gantry_result join(struct sr_rank *rk)
 	sr_phase(rk, "opening the device", 0);
 	TRY(gantry_device_open((enum gantry_device_kind)o->device, index, &rk->dev));
 	TRY(gantry_stream_create(rk->dev, &rk->stream));
-	if (rk->rank == 0)
+	if (rk->rank == 0) {
 		snprintf(rk->shared->device, sizeof(rk->shared->device), "%s", gantry_device_name(rk->dev));
+		__atomic_store_n(&rk->shared->info_ready, 1, __ATOMIC_RELEASE);
+	}
 	sr_phase(rk, "joining", 0);
 	TRY(get_id(rk, &config.id));
 	config.device = rk->dev;

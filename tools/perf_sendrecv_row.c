@@ -137,8 +137,8 @@ static void make_row(const struct sr_rank *rk, uint64_t bytes, struct series *se
 
 	row->bytes = bytes;
 	row->count = bytes / rk->type_bytes;
-	row->us = perf_median(se->us, n);
-	sr_bandwidth((enum sr_pattern)rk->opts->pattern, rk->nranks, bytes, row->us, &row->algbw, &row->busbw);
+	row->us = perf_spread_of(se->us, n);
+	sr_bandwidths((enum sr_pattern)rk->opts->pattern, rk->nranks, bytes, row->us, &row->algbw, &row->busbw);
 	row->copies_send = sr_copies(c->send_copied, c->send_bytes);
 	row->copies_recv = sr_copies(c->recv_copied, c->recv_bytes);
 	sr_mode_name(c, row->mode, sizeof(row->mode));
@@ -151,6 +151,8 @@ static void make_row(const struct sr_rank *rk, uint64_t bytes, struct series *se
 		row->flag.unpinned = perf_median(se->flag_unpinned, n);
 		row->flag.best = fmin(row->flag.pinned, row->flag.unpinned);
 	}
+	row->memcpy_ratio = row->busbw.median / row->memcpy_gbs;
+	row->flag_ratio = row->us.median / row->flag.best;
 }
 
 static gantry_result check(struct sr_rank *rk, uint64_t bytes, uint64_t *ret_wrong)

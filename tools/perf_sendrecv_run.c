@@ -38,6 +38,7 @@ struct run {
 	struct child children[SR_RANKS_MAX];
 	int nchildren;
 	sigset_t chld, before;
+	int header; /* it is printed */
 	size_t printed;
 	int shown; /* a line about progress stands on the terminal */
 	uint64_t shown_ns;
@@ -221,15 +222,17 @@ static void print_new(struct run *run)
 {
 	size_t n = __atomic_load_n(&run->shared->nrows, __ATOMIC_ACQUIRE);
 
+	/* Before anything is measured. */
+	if (!run->header && __atomic_load_n(&run->shared->info_ready, __ATOMIC_ACQUIRE)) {
+		run->print->header(run->opts, run->shared);
+		run->header = 1;
+	}
 	if (run->printed < n) {
 		clear_line(run);
 		run->shown_ns = gantry_now_ns();
 	}
-	for (; run->printed < n; run->printed++) {
-		if (run->printed == 0)
-			run->print->header(run->opts, run->shared);
+	for (; run->printed < n; run->printed++)
 		run->print->row(run->opts, &run->shared->rows[run->printed]);
-	}
 }
 
 static int child_failed(const struct child *c)

@@ -10,6 +10,7 @@
 
 #include "device/device.h"
 #include "device/work.h"
+#include "perf_util.h"
 
 enum { UNPACK_REPEATS_MAX = 101, UNPACK_BLOCKS_MAX = 16, UNPACK_GUARD = 4096 };
 
@@ -76,11 +77,14 @@ struct unpack_bench {
 struct unpack_row {
 	const char *kind; /* unpack, reduce or ring */
 	const char *shape;
-	uint32_t blocks, lanes; /* of Gantry's own kernel */
+	uint64_t blocks, lanes; /* of Gantry's own kernel */
 	uint64_t bytes, frags, wrong;
-	double gbs, seed_gbs, copy_gbs;	    /* unpack */
-	double fused_gbs, two_step_gbs;	    /* reduce */
-	double jobs, us_per_job, launch_us; /* ring: jobs per second, with the ring full */
+	struct perf_spread gbs; /* unpack; in GB/s, as the others */
+	double seed_gbs, copy_gbs, ratio_seed, ratio_copy;
+	struct perf_spread fused_gbs; /* reduce */
+	double two_step_gbs, ratio_two_step;
+	struct perf_spread us_per_job;	      /* ring */
+	double launch_us, ratio_launch, jobs; /* jobs per second, with the ring full */
 };
 
 gantry_result unpack_bench_open(struct unpack_bench *b, const struct unpack_opts *o, const enum unpack_shape *shapes,
@@ -98,8 +102,9 @@ gantry_result unpack_measure_ring(struct unpack_bench *b, uint32_t blocks, struc
 /* The ways that are compared: each puts work into the stream. */
 enum unpack_way { UNPACK_OURS, UNPACK_SEED, UNPACK_COPY, UNPACK_FUSED, UNPACK_TWO_STEP, UNPACK_WAYS };
 gantry_result unpack_enqueue(struct unpack_bench *b, enum unpack_way way, uint32_t blocks);
-/* Medians, in GB/s of payload. */
-gantry_result unpack_time(struct unpack_bench *b, const enum unpack_way *ways, int n, uint32_t blocks, double *ret_gbs);
+/* In GB/s of payload. */
+gantry_result unpack_time(struct unpack_bench *b, const enum unpack_way *ways, int n, uint32_t blocks,
+			  struct perf_spread *ret_gbs);
 
 /* Blocks and lanes of a kernel's launch. */
 struct gantry_launch unpack_shape_of(const struct unpack_bench *b, enum gantry_kernel kernel, uint32_t blocks);

@@ -90,9 +90,10 @@ static gantry_result measure(struct ring_bench *t, uint32_t blocks, struct unpac
 		TRY(run_jobs(t, 0, JOBS, 1, &one[k < 0 ? 0 : k]));
 		TRY(run_jobs(t, 0, JOBS, ENTRIES, &full[k < 0 ? 0 : k]));
 	}
-	row->us_per_job = perf_median(one, (size_t)n);
+	row->us_per_job = perf_spread_of(one, (size_t)n);
 	row->jobs = 1e6 / perf_median(full, (size_t)n);
 	row->launch_us = perf_median(launch, (size_t)n);
+	row->ratio_launch = row->us_per_job.median / row->launch_us;
 out:
 	return r;
 }
@@ -135,8 +136,9 @@ gantry_result unpack_measure_ring(struct unpack_bench *b, uint32_t blocks, struc
 				 .bytes = b->l.bytes / b->l.n * JOB_FRAGS,
 				 .frags = JOB_FRAGS,
 				 .jobs = NAN,
-				 .us_per_job = NAN,
-				 .launch_us = NAN};
+				 .us_per_job = {NAN, NAN, NAN},
+				 .launch_us = NAN,
+				 .ratio_launch = NAN};
 	void *host = NULL, *mapped = NULL;
 
 	TRY(b->dev->ops->alloc_mapped(b->dev, b->l.n * sizeof(*t.host), &host, &mapped));

@@ -18,6 +18,8 @@
 
 enum { SEQ_MESSAGE = 1, SEQ_POISON = 2, BEHIND = 1 << 20 };
 
+static const struct perf_spread not_measured = {NAN, NAN, NAN}; /* --check-only */
+
 static uint64_t area_bytes(const struct unpack_bench *b)
 {
 	return b->dst_bytes + 2 * UNPACK_GUARD;
@@ -227,7 +229,7 @@ gantry_result unpack_measure(struct unpack_bench *b, enum unpack_shape shape, ui
 				 .bytes = b->l.bytes,
 				 .frags = b->l.n};
 	static const enum unpack_way ways[] = {UNPACK_OURS, UNPACK_SEED, UNPACK_COPY};
-	double gbs[3] = {NAN, NAN, NAN};
+	struct perf_spread gbs[3] = {not_measured, not_measured, not_measured};
 	uint64_t seed_wrong = 0;
 
 	TRY(unpack_poison(b, b->dst));
@@ -242,8 +244,10 @@ gantry_result unpack_measure(struct unpack_bench *b, enum unpack_shape shape, ui
 	if (!b->o->check_only)
 		TRY(unpack_time(b, ways, 3, blocks, gbs));
 	row.gbs = gbs[0];
-	row.seed_gbs = gbs[1];
-	row.copy_gbs = gbs[2];
+	row.seed_gbs = gbs[1].median;
+	row.copy_gbs = gbs[2].median;
+	row.ratio_seed = row.gbs.median / row.seed_gbs;
+	row.ratio_copy = row.gbs.median / row.copy_gbs;
 	*ret = row;
 out:
 	return r;
@@ -305,13 +309,14 @@ gantry_result unpack_measure_reduce(struct unpack_bench *b, enum unpack_shape sh
 				 .bytes = b->l.bytes,
 				 .frags = b->l.n};
 	static const enum unpack_way ways[] = {UNPACK_FUSED, UNPACK_TWO_STEP};
-	double gbs[2] = {NAN, NAN};
+	struct perf_spread gbs[2] = {not_measured, not_measured};
 
 	TRY(check_reduce(b, blocks, &row.wrong));
 	if (!b->o->check_only)
 		TRY(unpack_time(b, ways, 2, blocks, gbs));
 	row.fused_gbs = gbs[0];
-	row.two_step_gbs = gbs[1];
+	row.two_step_gbs = gbs[1].median;
+	row.ratio_two_step = row.fused_gbs.median / row.two_step_gbs;
 	*ret = row;
 out:
 	return r;

@@ -93,7 +93,8 @@ out:
 }
 
 /* Interleaved; one round to warm up. */
-gantry_result unpack_time(struct unpack_bench *b, const enum unpack_way *ways, int n, uint32_t blocks, double *ret_gbs)
+gantry_result unpack_time(struct unpack_bench *b, const enum unpack_way *ways, int n, uint32_t blocks,
+			  struct perf_spread *ret_gbs)
 {
 	gantry_result r = GANTRY_OK;
 	static double v[UNPACK_WAYS][UNPACK_REPEATS_MAX];
@@ -102,7 +103,7 @@ gantry_result unpack_time(struct unpack_bench *b, const enum unpack_way *ways, i
 		for (int i = 0; i < n; i++)
 			TRY(time_once(b, ways[i], blocks, &v[i][k < 0 ? 0 : k]));
 	for (int i = 0; i < n; i++)
-		ret_gbs[i] = perf_median(v[i], (size_t)b->o->repeats);
+		ret_gbs[i] = perf_spread_of(v[i], (size_t)b->o->repeats);
 out:
 	return r;
 }

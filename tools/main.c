@@ -1,4 +1,5 @@
 /* `gantry`: finds the subcommand and hands over. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -84,7 +85,27 @@ static int cmd_help(int argc, char **argv)
 	return c->run(n, args);
 }
 
-int main(int argc, char **argv)
+/*
+ * Output that was lost, on a full disk say, is an error of every command: a script must not take half a table for a
+ * whole one. An earlier write may have failed, so errno is known only if it is the last one. A standard output that was
+ * closed from the beginning is no error for those that print nothing.
+ */
+static int finish(int status)
+{
+	int why = fflush(stdout) ? errno : 0, lost = why || ferror(stdout);
+
+	if (fclose(stdout) && errno != EBADF) {
+		lost = 1;
+		why = why ? why : errno;
+	}
+	if (!lost)
+		return status;
+	fprintf(stderr, "gantry: the output is not complete: standard output: %s\n",
+		why ? strerror(why) : "a write failed; is the disk full?");
+	return status ? status : 1;
+}
+
+static int run(int argc, char **argv)
 {
 	const struct command *c;
 
@@ -102,4 +123,9 @@ int main(int argc, char **argv)
 	}
 	c = find(argv[1]);
 	return c ? c->run(argc - 1, argv + 1) : unknown(argv[1]);
+}
+
+int main(int argc, char **argv)
+{
+	return finish(run(argc, argv));
 }

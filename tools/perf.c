@@ -28,29 +28,55 @@ static void usage(FILE *f)
 	fprintf(f, "\ngantry perf OP --help lists the options of an OP.\n");
 }
 
+static int unknown(const char *name)
+{
+	const char *names[OPS + 1] = {"help"}, *near;
+
+	for (size_t i = 0; i < OPS; i++)
+		names[i + 1] = ops[i].name;
+	near = suggest(name, names, OPS + 1);
+	fprintf(stderr, "gantry perf: unknown OP '%s'", name);
+	if (near)
+		fprintf(stderr, ", did you mean '%s'?\n", near);
+	else
+		fprintf(stderr, "; gantry perf --help lists them\n");
+	return 2;
+}
+
+static int run_op(int argc, char **argv)
+{
+	for (size_t i = 0; i < OPS; i++)
+		if (strcmp(argv[0], ops[i].name) == 0)
+			return ops[i].run(argc, argv);
+	return unknown(argv[0]);
+}
+
+/* `perf help net` is `perf net --help`. */
+static int help(char *op)
+{
+	static char option[] = "--help";
+	char *args[] = {op, option, NULL};
+
+	if (op[0] != '-')
+		return run_op(2, args);
+	usage(stdout);
+	return 0;
+}
+
 int cmd_perf(int argc, char **argv)
 {
-	const char *names[OPS], *near;
 
 	if (argc < 2) {
 		fprintf(stderr, "gantry perf: an OP is missing\n");
 		usage(stderr);
 		return 2;
 	}
-	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+	    (strcmp(argv[1], "help") == 0 && argc == 2)) {
 		usage(stdout);
 		return 0;
 	}
-	for (size_t i = 0; i < OPS; i++) {
-		if (strcmp(argv[1], ops[i].name) == 0)
-			return ops[i].run(argc - 1, argv + 1);
-		names[i] = ops[i].name;
-	}
-	near = suggest(argv[1], names, OPS);
-	fprintf(stderr, "gantry perf: unknown OP '%s'", argv[1]);
-	if (near)
-		fprintf(stderr, ", did you mean '%s'?\n", near);
-	else
-		fprintf(stderr, "; gantry perf --help lists them\n");
-	return 2;
+	if (strcmp(argv[1], "help") == 0)
+		return help(argv[2]);
+	return run_op(argc - 1, argv + 1);
 }

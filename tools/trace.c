@@ -105,13 +105,14 @@ static int write_output(const struct trace_set *set, const char *path)
 		return 0;
 	}
 	trace_write_chrome(set, f);
+	if (!path)
+		return 1; /* main sees to standard output */
 	errno = 0;
 	bad = fflush(f) || ferror(f);
-	if (path && fclose(f))
+	if (fclose(f))
 		bad = 1;
 	if (bad)
-		fprintf(stderr, "gantry trace: %s: %s\n", path ? path : "standard output",
-			errno ? strerror(errno) : "a write failed");
+		fprintf(stderr, "gantry trace: %s: %s\n", path, errno ? strerror(errno) : "a write failed");
 	return !bad;
 }
 

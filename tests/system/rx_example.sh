@@ -1,6 +1,7 @@
 #!/bin/bash
 # also with: GANTRY_SECRET=alpha
-# The example of the pipeline and `gantry perf rx`, over both paths: every byte right, and the path line says why.
+# The examples and `gantry perf rx`, over all paths: every byte right, the path line says why, wrong arguments and a failed
+# start are named and leave no process behind, and IPv6 alone is enough.
 set -u
 . "$SOURCE_DIR/tests/system/lib_tries.sh"
 own_network "$0"
@@ -10,15 +11,18 @@ die() { echo "FAILED: $*" >&2; cat "$tmp/out" "$tmp/err" >&2; exit 1; }
 unset GANTRY_RX_PATH NCCL_SOCKET_IFNAME
 export GANTRY_IFNAME=lo GANTRY_LOG=warn
 
-lines=$(wc -l <"$SOURCE_DIR/examples/rx_tensor.c")
-[ "$lines" -le 60 ] || die "the example has $lines lines, 60 were promised"
+# run STATUS PROGRAM ARGUMENT...: an example, which must end with that.
+run() {
+	local want=$1 status=0
+	shift
+	timeout 280 "$BUILD_DIR/examples/$1" "${@:2}" >"$tmp/out" 2>"$tmp/err" || status=$?
+	[ $status = "$want" ] || die "$* gives $status, not $want"
+}
+says() { grep -qF -- "$2" "$tmp/$1" || die "$1 has no line with: $2"; }
 
 # example PATH REASON: 0 wrong, and the line.
-port=$((15000 + $$ * 4 % 15000)) # below those that the kernel gives to whoever asks for any
 example() {
-	port=$((port + 1))
-	PORT=$port GANTRY_RX_PATH=$1 timeout 280 "$BUILD_DIR/examples/rx_tensor" 3000001 >"$tmp/out" 2>"$tmp/err" ||
-		die "rx_tensor over $1 gives $?"
+	GANTRY_RX_PATH=$1 run 0 rx_tensor 3000001
 	grep -qxF "3000001 bytes over $2" "$tmp/out" || die "the path line of $1 is not: $2"
 	grep -qxF "0 wrong" "$tmp/out" || die "wrong bytes over $1"
 	echo "ok: $2"
@@ -26,6 +30,64 @@ example() {
 example auto "host: the device is the host itself, no NIC needs help to reach its memory"
 example host "host: asked for by GANTRY_RX_PATH"
 example emulated "unpack (emulated NIC): asked for by GANTRY_RX_PATH"
+
+for transport in p2p shm net; do
+	GANTRY_TRANSPORT=$transport run 0 sendrecv 3000001
+	for rank in 0 1; do
+		says out "rank $rank: 3000001 bytes each way over $transport"
+	done
+	grep -qxF "0 wrong" "$tmp/out" || die "wrong bytes over $transport"
+done
+echo "ok: sendrecv"
+
+for program in rx_tensor sendrecv; do
+	for bytes in abc -5 0 12x '' 99999999999999999999; do
+		run 2 $program "$bytes"
+		says err "'$bytes' is no number of bytes above 0"
+	done
+	run 2 $program 5 gpu
+	says err "'gpu' is no device; there are: host, cuda"
+	run 2 $program 5 host 7
+	says err "usage: "
+	run 1 $program 900000000000000000
+	says err "no memory for"
+	GANTRY_IFNAME=nosuch run 1 $program 5
+	says err "a parameter or option is wrong"
+	[ ! -s "$tmp/out" ] || die "$program goes on after a failure"
+done
+echo "ok: wrong arguments and failed starts"
+
+# The processes of an example that was started in a session of its own; zombies do not count.
+members() { ps -o pid=,stat=,comm= -s "$1" | awk -v name="$2" '$2 !~ /^Z/ && $3 == name { print $1 }' | sort -n; }
+none_left() { [ -z "$(members "$1" "$2")" ]; }
+# kill_in PROGRAM WHICH: starts it, kills that one of its three processes, and leaves its status in $status and its
+# session in $session. The bytes take long, but a loaded machine may take longer to look: then once more.
+kill_in() {
+	local victim=
+	for _ in 1 2 3 4 5; do
+		GANTRY_TRANSPORT=net setsid "$BUILD_DIR/examples/$1" 300000000 >"$tmp/out" 2>"$tmp/err" &
+		session=$! status=0
+		until victim=$(members $session "$1" | sed -n "$2p") && [ -n "$victim" ] || all_gone $session; do :; done
+		[ -z "$victim" ] || kill -KILL "$victim" 2>/dev/null
+		wait $session 2>/dev/null || status=$?
+		[ $status = 0 ] || return
+	done
+	die "$1 is never there to be killed"
+}
+if command -v ps >/dev/null && command -v setsid >/dev/null; then
+	for program in rx_tensor sendrecv; do
+		kill_in $program 1
+		[ $status = 137 ] || die "$program gives $status when it is killed"
+		await none_left $session $program || die "$program leaves processes behind when it is killed"
+		for process in 2 3; do
+			kill_in $program $process
+			[ $status = 1 ] || die "$program gives $status when its process $process is killed"
+			says err ": ended by signal 9"
+			await none_left $session $program || die "$program leaves a process behind when the other is killed"
+		done
+	done
+	echo "ok: no process stays behind"
+fi
 
 perf() {
 	timeout 280 "$BUILD_DIR/gantry" perf rx --json --repeats 1 "$@" >"$tmp/out" 2>"$tmp/err" || die "perf rx $* gives $?"
@@ -43,4 +105,14 @@ grep -q '"path": "unpack (emulated NIC): asked for by the program"' "$tmp/out" |
 grep -q '"piece_ratio": [0-9]' "$tmp/out" || die "no piece_ratio"
 "$BUILD_DIR/gantry" perf rx --pieces 3 --piece-bytes 100 --stride 50 >"$tmp/out" 2>"$tmp/err"
 [ $? = 2 ] || die "overlapping pieces are not refused"
-echo "the pipeline's example and measurement hold"
+
+# In a network of its own the IPv4 address goes last.
+if [ -n "${OWN_NETWORK:-}" ]; then
+	ip address del 127.0.0.1/8 dev lo || die "lo keeps its IPv4 address"
+	run 0 rx_tensor 3000001
+	says out "0 wrong"
+	GANTRY_TRANSPORT=net run 0 sendrecv 3000001
+	says out "0 wrong"
+	echo "ok: IPv6 alone"
+fi
+echo "the examples and the pipeline's measurement hold"

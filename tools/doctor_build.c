@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "doctor.h"
+#include "gantry/version.h"
 #include "net/loader.h"
 
 static void say_openssl(struct doctor *d)

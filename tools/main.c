@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cmd.h"
+#include "gantry/version.h"
 #include "suggest.h"
 
 enum { ARGS_MAX = 16 };

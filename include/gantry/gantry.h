@@ -3,12 +3,13 @@
 #define GANTRY_GANTRY_H
 
 #include "gantry/result.h"
+#include "gantry/version.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* "0.1.0 (commit)": borrowed, static. */
+/* The library's, "0.1.0 (commit)"; that of the headers is GANTRY_VERSION. Borrowed, static. */
 const char *gantry_version(void);
 
 #ifdef __cplusplus

@@ -12,6 +12,7 @@
 #include "base/hmac.h"
 #include "base/log.h"
 #include "comm/ctl_member.h"
+#include "gantry/version.h"
 #include "net/tcp/sock.h"
 
 enum { RETRY_MIN_MS = 10, RETRY_MAX_MS = 500, ATTEMPT_MS = 5000, CANDIDATE_MS = 1000, MS = 1000000 };

@@ -18,6 +18,7 @@
 #include "base/hmac.h"
 #include "base/log.h"
 #include "comm/hub.h"
+#include "gantry/version.h"
 #include "net/tcp/sock.h"
 
 enum { STRANGERS_MAX = 256, ACCEPTS_PER_EVENT = 64 };

@@ -10,6 +10,7 @@
 #include "base/event.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "gantry/version.h"
 #include "net/tcp/engine.h"
 #include "net/tcp/flow.h"
 #include "net/tcp/helper.h"

@@ -21,7 +21,7 @@ export BUILD JOBS V CC FUZZ_SECONDS CMAKE_ARGS
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all setup run test bench fuzz pauses format docs install gpu-test clean help
+.PHONY: all setup run test bench fuzz pauses format docs install uninstall gpu-test clean help
 
 all:
 	@scripts/build.sh $(BUILD)
@@ -57,6 +57,9 @@ docs: all
 install: all
 	@cmake --install $(BUILD) --prefix $(PREFIX)
 
+uninstall:
+	@cmake -Dbuild=$(BUILD) -Dprefix=$(PREFIX) -P cmake/uninstall.cmake
+
 gpu-test:
 	@scripts/build.sh $(BUILD) tests
 	ctest --test-dir $(BUILD) -L gpu --output-on-failure --no-tests=error --output-junit junit.xml
@@ -76,6 +79,7 @@ help:
 	@echo '  format    clang-format over the sources'
 	@echo '  docs      docs/params.md, from the table of parameters'
 	@echo '  install   install under PREFIX (DESTDIR is honoured)'
+	@echo '  uninstall remove what install has put under PREFIX'
 	@echo '  gpu-test  the tests that need a GPU'
 	@echo '  clean     remove every build folder'
 	@echo '  setup     install the Debian packages that tests want and that are missing, nothing else'

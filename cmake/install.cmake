@@ -1,0 +1,53 @@
+# What `make install` puts where, what other builds find it by, `make uninstall`, and the Debian package.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(pc_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/gantry)
+set(example_dir ${CMAKE_INSTALL_DOCDIR}/examples)
+set(man_sections 1 3 5 7)
+
+# The folders are looked at first: `make uninstall` removes those that were not there.
+set(folders ${CMAKE_INSTALL_BINDIR} ${CMAKE_INSTALL_LIBDIR} ${pc_dir} ${package_dir} ${CMAKE_INSTALL_INCLUDEDIR}/gantry
+  ${CMAKE_INSTALL_DOCDIR}/docs/design ${example_dir})
+foreach(section ${man_sections})
+  list(APPEND folders ${CMAKE_INSTALL_MANDIR}/man${section})
+endforeach()
+install(CODE "set(build \"${CMAKE_BINARY_DIR}\")
+set(folders \"${folders}\")
+set(libdir \"${CMAKE_INSTALL_LIBDIR}\")
+set(soname \"$<TARGET_SONAME_FILE_NAME:gantry>\")")
+install(SCRIPT cmake/install_before.cmake)
+
+install(TARGETS gantry EXPORT gantry INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(TARGETS nccl-net-gantry gantry_tool)
+install(DIRECTORY include/gantry DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+foreach(section ${man_sections})
+  install(DIRECTORY man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man${section} FILES_MATCHING PATTERN "*.${section}")
+endforeach()
+# As in the tree, so that the links between the pages hold.
+install(FILES README.md CHANGELOG.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY examples/ DESTINATION ${example_dir})
+
+# find_package(gantry) gives gantry::gantry. Until 1.0 the interface may change with every minor version.
+install(EXPORT gantry NAMESPACE gantry:: FILE gantry-targets.cmake DESTINATION ${package_dir})
+file(WRITE ${CMAKE_BINARY_DIR}/gantry-config.cmake "include(\${CMAKE_CURRENT_LIST_DIR}/gantry-targets.cmake)\n")
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/gantry-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/gantry-config.cmake ${CMAKE_BINARY_DIR}/gantry-config-version.cmake DESTINATION ${package_dir})
+
+# pkg-config. The prefix is found from where gantry.pc lies, since `cmake --install --prefix` may still change it.
+cmake_path(RELATIVE_PATH CMAKE_INSTALL_PREFIX BASE_DIRECTORY ${CMAKE_INSTALL_PREFIX}/${pc_dir} OUTPUT_VARIABLE up)
+set(pc_prefix "\${pcfiledir}/${up}")
+foreach(name libdir includedir)
+  string(TOUPPER ${name} upper)
+  set(pc_${name} "\${prefix}/${CMAKE_INSTALL_${upper}}")
+  if(IS_ABSOLUTE ${CMAKE_INSTALL_${upper}})
+    set(pc_prefix ${CMAKE_INSTALL_PREFIX})
+    set(pc_${name} ${CMAKE_INSTALL_${upper}})
+  endif()
+endforeach()
+configure_file(cmake/gantry.pc.in ${CMAKE_BINARY_DIR}/gantry.pc @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/gantry.pc DESTINATION ${pc_dir})
+
+install(SCRIPT cmake/install_after.cmake)

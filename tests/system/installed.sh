@@ -1,0 +1,132 @@
+#!/bin/bash
+# labels: slow beside
+# The installed tree is enough to build upon: both examples, outside of the source tree, by pkg-config and by
+# find_package; the versions agree; headers, man pages and docs are there; `make uninstall` leaves nothing.
+set -u
+[ -z "${GANTRY_SANITIZED:-}" ] || { echo "skipped: what is built with a sanitizer is not for programs built without"; exit 77; }
+for command in cmake cc pkg-config; do
+	command -v $command >/dev/null || { echo "skipped: no $command"; exit 77; }
+done
+tmp=$(mktemp -d)
+trap 'cd / && uninstall; uninstall DESTDIR="$tmp/stage"; rm -rf "$tmp"' EXIT # the records in BUILD_DIR go too
+die() { echo "FAILED: $*" >&2; tail -n 20 "$tmp/log" >&2; exit 1; }
+unset DESTDIR LD_LIBRARY_PATH PKG_CONFIG_PATH CMAKE_PREFIX_PATH
+prefix=$tmp/prefix doc=$tmp/prefix/share/doc/gantry
+
+# install [SETTING]...: with a linker's cache that $tmp/bin/ldconfig plays.
+install() { env PATH="$tmp/bin:$PATH" "$@" cmake --install "$BUILD_DIR" --prefix "$prefix" >"$tmp/log" 2>&1 || die "install $*"; }
+uninstall() { env "$@" cmake -Dbuild="$BUILD_DIR" -Dprefix="$prefix" -P "$SOURCE_DIR/cmake/uninstall.cmake" >"$tmp/log" 2>&1; }
+hint="The linker's cache does not have $prefix/lib/libgantry.so.0 yet: run ldconfig as root."
+hinted() { grep -qxF "$hint" "$tmp/log"; }
+# linker SEARCHED CACHED: what it says from now on.
+linker() {
+	printf '#!/bin/sh\nif [ "$1" = -p ]; then printf "%%b" "%s"; else printf "%%b" "%s"; fi\n' "$2" "$1" >"$tmp/bin/ldconfig"
+	chmod +x "$tmp/bin/ldconfig"
+}
+
+# The hint about ldconfig: only where the linker looks for the library and does not find it yet.
+mkdir "$tmp/bin"
+cached="\tlibgantry.so.0 (libc6) => $prefix/lib/libgantry.so.0\n\tlibnccl-net-gantry.so (libc6) => $prefix/lib/libnccl-net-gantry.so\n"
+linker "/elsewhere: (from <builtin>:0)\n" ""
+install
+hinted && die "a hint where the linker does not look"
+linker "/lib: (from <builtin>:0)\n$prefix/lib: (from /etc/ld.so.conf:1)\n" ""
+install DESTDIR="$tmp/stage"
+hinted && die "a hint for another root"
+install
+hinted || die "no hint where the cache is old"
+linker "$prefix/lib: (from /etc/ld.so.conf:1)\n" "$cached"
+install
+hinted && die "a hint where the cache is fresh"
+echo "ok: the hint about ldconfig"
+
+# All that the tree has for users is there.
+for file in "$SOURCE_DIR"/man/*; do
+	[ -s "$prefix/share/man/man${file##*.}/${file##*/}" ] || die "man page ${file##*/} is not installed"
+done
+for file in README.md CHANGELOG.md LICENSE $(cd "$SOURCE_DIR" && echo docs/*.md examples/*); do
+	cmp -s "$SOURCE_DIR/$file" "$doc/$file" || die "$file is not installed"
+done
+for file in bin/gantry lib/libnccl-net-gantry.so lib/libgantry.so; do
+	[ -e "$prefix/$file" ] || die "$file is not installed"
+done
+[ ! -L "$prefix/lib/libnccl-net-gantry.so" ] || die "the plugin's name is not plain"
+echo "ok: programs, libraries, man pages, docs"
+
+# Each header by itself, in the strictest dialects that it promises.
+for header in "$prefix"/include/gantry/*.h; do
+	printf '#include <gantry/%s>\nint one;\n' "${header##*/}" >"$tmp/one.c"
+	cc -std=c99 -pedantic-errors -Wall -Wextra -Werror -I"$prefix/include" -fsyntax-only "$tmp/one.c" 2>"$tmp/log" ||
+		die "${header##*/} is not C99"
+	! command -v c++ >/dev/null || c++ -x c++ -Wall -Werror -I"$prefix/include" -fsyntax-only "$tmp/one.c" 2>"$tmp/log" ||
+		die "${header##*/} is not C++"
+done
+echo "ok: headers"
+
+# checked PROGRAM...: needs the library by its versioned name, runs, and has every byte right.
+checked() {
+	for program; do
+		ldd "$program" | grep -qF "libgantry.so.0 => $prefix/lib/libgantry.so.0 " || die "$program does not need $prefix's libgantry.so.0"
+		GANTRY_IFNAME=lo timeout 280 "$program" 300001 >"$tmp/log" 2>&1 || die "$program gives $?"
+		grep -qxF "0 wrong" "$tmp/log" || die "$program has bytes that are wrong"
+	done
+}
+mkdir "$tmp/user"
+cd "$tmp/user" || die "no folder"
+cp "$doc"/examples/* .
+cat >version.c <<'END'
+#include <stdio.h>
+#include <string.h>
+#include <gantry/gantry.h>
+int main(void)
+{
+	printf("%d.%d.%d\n", GANTRY_VERSION_MAJOR, GANTRY_VERSION_MINOR, GANTRY_VERSION_PATCH);
+	return strncmp(gantry_version(), GANTRY_VERSION " (", strlen(GANTRY_VERSION " (")) != 0;
+}
+END
+
+export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
+read -ra flags <<<"$(pkg-config --cflags --libs gantry)"
+for program in sendrecv rx_tensor version; do
+	cc -Wall -Wextra -Werror $program.c "${flags[@]}" -o "$tmp/$program" >"$tmp/log" 2>&1 || die "$program by pkg-config"
+done
+(export LD_LIBRARY_PATH=$prefix/lib && checked "$tmp/sendrecv" "$tmp/rx_tensor") || exit 1
+version=$(LD_LIBRARY_PATH=$prefix/lib "$tmp/version") || die "header and library are of different versions"
+[ "$(pkg-config --modversion gantry)" = "$version" ] || die "gantry.pc is not of version $version"
+[ "$("$prefix/bin/gantry" --version | cut -d' ' -f2)" = "$version" ] || die "the command is not of version $version"
+[ "$(readlink -f "$prefix/lib/libgantry.so")" = "$(readlink -f "$prefix")/lib/libgantry.so.$version" ] || die "libgantry.so is not $version"
+echo "ok: pkg-config"
+
+cat >CMakeLists.txt <<END
+cmake_minimum_required(VERSION 3.16)
+project(user C)
+find_package(gantry ${version%.*} REQUIRED)
+foreach(name sendrecv rx_tensor)
+  add_executable(\${name} \${name}.c)
+  target_link_libraries(\${name} PRIVATE gantry::gantry)
+endforeach()
+foreach(other 99.0 ${version%%.*}.99)
+  find_package(gantry \${other} QUIET)
+  if(gantry_FOUND)
+    message(FATAL_ERROR "version ${version} passes for \${other}")
+  endif()
+endforeach()
+END
+cmake -S . -B build -DCMAKE_PREFIX_PATH="$prefix" >"$tmp/log" 2>&1 || die "find_package"
+cmake --build build >"$tmp/log" 2>&1 || die "the examples by find_package"
+checked build/sendrecv build/rx_tensor
+echo "ok: find_package"
+
+# What was there before stays, whatever the folder.
+cd /
+touch "$prefix/lib/mine"
+uninstall || die "uninstall"
+[ "$(cd "$prefix" && find . | sort | xargs)" = ". ./lib ./lib/mine" ] || die "left behind: $(find "$prefix")"
+rm "$prefix/lib/mine"
+install
+uninstall || die "uninstall again"
+[ "$(cd "$prefix" && find . | sort | xargs)" = ". ./lib" ] || die "left behind: $(find "$prefix")"
+uninstall DESTDIR="$tmp/stage" || die "uninstall from another root"
+[ ! -e "$tmp/stage" ] || die "left behind: $(find "$tmp/stage")"
+uninstall && grep -q "nothing to uninstall" "$tmp/log" || die "uninstall once too often"
+echo "ok: uninstall"

@@ -21,7 +21,7 @@ export BUILD JOBS V CC FUZZ_SECONDS CMAKE_ARGS
 
 .DEFAULT_GOAL := all
 .NOTPARALLEL:
-.PHONY: all setup run test bench fuzz pauses format docs install uninstall gpu-test clean help
+.PHONY: all setup run test bench fuzz pauses format docs install uninstall deb gpu-test clean help
 
 all:
 	@scripts/build.sh $(BUILD)
@@ -60,6 +60,9 @@ install: all
 uninstall:
 	@cmake -Dbuild=$(BUILD) -Dprefix=$(PREFIX) -P cmake/uninstall.cmake
 
+deb: all
+	@umask 022 && cd $(BUILD) && cpack
+
 gpu-test:
 	@scripts/build.sh $(BUILD) tests
 	ctest --test-dir $(BUILD) -L gpu --output-on-failure --no-tests=error --output-junit junit.xml
@@ -80,6 +83,7 @@ help:
 	@echo '  docs      docs/params.md, from the table of parameters'
 	@echo '  install   install under PREFIX (DESTDIR is honoured)'
 	@echo '  uninstall remove what install has put under PREFIX'
+	@echo '  deb       the Debian package, into $(BUILD)/'
 	@echo '  gpu-test  the tests that need a GPU'
 	@echo '  clean     remove every build folder'
 	@echo '  setup     install the Debian packages that tests want and that are missing, nothing else'

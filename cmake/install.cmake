@@ -51,3 +51,4 @@ configure_file(cmake/gantry.pc.in ${CMAKE_BINARY_DIR}/gantry.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/gantry.pc DESTINATION ${pc_dir})
 
 install(SCRIPT cmake/install_after.cmake)
+include(cmake/package.cmake)

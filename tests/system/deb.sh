@@ -1,0 +1,36 @@
+#!/bin/bash
+# labels: slow
+# The Debian package of this build: it has its dependencies, no error by lintian (where that is), and a command that runs.
+set -u
+[ -z "${GANTRY_SANITIZED:-}" ] || { echo "skipped: a build with a sanitizer is not packed"; exit 77; }
+for command in cpack dpkg-deb dpkg-shlibdeps file; do
+	command -v $command >/dev/null || { echo "skipped: no $command"; exit 77; }
+done
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+die() { echo "FAILED: $*" >&2; tail -n 30 "$tmp/log" >&2; exit 1; }
+umask 022
+records() { cat /dev/null "$BUILD_DIR"/installed*.txt 2>/dev/null; }
+before=$(records)
+
+cpack --config "$BUILD_DIR/CPackConfig.cmake" -B "$tmp" >"$tmp/log" 2>&1 || die "cpack gives $?"
+version=$("$BUILD_DIR/gantry" --version | cut -d' ' -f2)
+deb=$tmp/gantry_$version-1_$(dpkg --print-architecture).deb
+[ -f "$deb" ] || die "no $deb, but: $(ls "$tmp")"
+dpkg-deb -f "$deb" Depends | grep -q 'libc6 (>= ' || die "it does not depend on libc6"
+! ldd "$BUILD_DIR/gantry" | grep -q libcrypto || dpkg-deb -f "$deb" Depends | grep -q libssl || die "it does not depend on libssl"
+
+dpkg-deb -x "$deb" "$tmp/root" || die "it cannot be unpacked"
+[ "$("$tmp/root/usr/bin/gantry" --version)" = "$("$BUILD_DIR/gantry" --version)" ] || die "its command does not run"
+for page in "$SOURCE_DIR"/man/*; do
+	gzip -t "$tmp/root/usr/share/man/man${page##*.}/${page##*/}.gz" || die "it has no man page ${page##*/}"
+done
+[ "$(records)" = "$before" ] || die "what was packed counts as installed"
+
+if command -v lintian >/dev/null; then
+	lintian --allow-root --fail-on error "$deb" >"$tmp/log" 2>&1 || die "lintian finds errors"
+	echo "lintian finds no error"
+else
+	echo "no lintian here"
+fi
+echo "$(basename "$deb") is right"

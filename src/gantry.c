@@ -1,7 +1,9 @@
 /* libgantry.so: the public face of the core. What it exports is listed in gantry.map. */
 #include "gantry/gantry.h"
 
+#include "base/build.h"
+
 __attribute__((visibility("default"))) const char *gantry_version(void)
 {
-	return GANTRY_VERSION " (" GANTRY_COMMIT ")";
+	return gantry_build;
 }

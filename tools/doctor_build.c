@@ -7,6 +7,7 @@
 #include <openssl/crypto.h>
 #endif
 
+#include "base/build.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "doctor.h"
@@ -58,7 +59,7 @@ static void say_plugin(struct doctor *d)
 
 void doctor_build(struct doctor *d)
 {
-	doctor_say(d, "build", "gantry", DOCTOR_OK, GANTRY_VERSION, GANTRY_COMMIT, "");
+	doctor_say(d, "build", "gantry", DOCTOR_OK, GANTRY_VERSION, gantry_commit, "");
 	say_openssl(d);
 	say_plugin(d);
 }

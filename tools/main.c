@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/build.h"
 #include "cmd.h"
-#include "gantry/version.h"
 #include "suggest.h"
 
 enum { ARGS_MAX = 16 };
@@ -119,7 +119,7 @@ static int run(int argc, char **argv)
 		return 0;
 	}
 	if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
-		printf("gantry %s (%s)\n", GANTRY_VERSION, GANTRY_COMMIT);
+		printf("gantry %s\n", gantry_build);
 		return 0;
 	}
 	c = find(argv[1]);

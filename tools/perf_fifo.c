@@ -18,6 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/build.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/param.h"
@@ -313,7 +314,7 @@ static gantry_result measure_and_print(struct bench *b, const struct opts *o, co
 			       .device_name = gantry_device_name(b->dev),
 			       .machine = machine,
 			       .command = command,
-			       .commit = GANTRY_COMMIT,
+			       .commit = gantry_commit,
 			       .iters = o->iters,
 			       .repeats = (uint64_t)o->repeats};
 

@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/build.h"
 #include "base/log.h"
 #include "cmd.h"
 #include "options.h"
@@ -87,7 +88,7 @@ static struct row row_of(const struct prx_opts *o, struct prx_shared *s)
 			.piece_ratio = NAN,
 			.path = s->path,
 			.device = s->device,
-			.commit = GANTRY_COMMIT};
+			.commit = gantry_commit};
 	size_t n = (size_t)o->repeats;
 	double limit, down, up;
 

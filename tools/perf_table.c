@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/build.h"
 #include "perf_util.h"
 
 enum { LINE_MAX_LENGTH = 1024, FACTS_WIDTH = 120, PARTS = 3 };
@@ -50,7 +51,7 @@ static void begin_json(struct perf_table *t, const char *command, const char *ho
 	json_str(&t->line, "machine", machine);
 	json_int(&t->line, "cpus", t->start.cpus);
 	json_str(&t->line, "date", date);
-	json_str(&t->line, "commit", GANTRY_COMMIT);
+	json_str(&t->line, "commit", gantry_commit);
 }
 
 void perf_table_begin(struct perf_table *t, const char *command, const char *about)
@@ -75,7 +76,7 @@ void perf_table_begin(struct perf_table *t, const char *command, const char *abo
 	fprintf(t->out, "# %s\n# %s\n", command, about);
 	perf_fact_text(t, "host", host);
 	perf_fact_text(t, "machine", machine);
-	perf_fact_text(t, "commit", GANTRY_COMMIT);
+	perf_fact_text(t, "commit", gantry_commit);
 	perf_fact_text(t, "date", date);
 	t->length = FACTS_WIDTH; /* what follows is about the operation */
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 
+#include "base/build.h"
 #include "base/hmac.h"
 #include "base/log.h"
 #include "comm/ctl_member.h"
@@ -72,7 +73,7 @@ static void say_hello(struct gantry_ctl *m)
 		ctl_member_over(m, GANTRY_ERR_SYSTEM, "rank %d: no random bytes", m->config.rank);
 		return;
 	}
-	snprintf(h.build, sizeof(h.build), "%s %.12s", GANTRY_VERSION, GANTRY_COMMIT);
+	snprintf(h.build, sizeof(h.build), "%s %.12s", GANTRY_VERSION, gantry_commit);
 	memcpy(h.who, ctl_service.who, sizeof(h.who));
 	ctl_hello_encode(&h, m->raw_hello);
 	ctl_conn_send(m->conn, &head, m->raw_hello);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/build.h"
 #include "base/clock.h"
 #include "base/event.h"
 #include "base/log.h"
@@ -113,7 +114,7 @@ void tcp_hello_fill(struct wire_hello *h)
 	h->host = tcp_engine.host;
 	h->window = LINK_WINDOW;
 	h->eager_max = (uint32_t)gantry_params()->eager_max;
-	snprintf(h->build, sizeof(h->build), "%s %.12s", GANTRY_VERSION, GANTRY_COMMIT);
+	snprintf(h->build, sizeof(h->build), "%s %.12s", GANTRY_VERSION, gantry_commit);
 	memcpy(h->peer, tcp_engine.self, sizeof(h->peer));
 }
 

@@ -9,7 +9,7 @@ mark_as_advanced(GANTRY_NVCC)
 set(GANTRY_HAVE_CUDA 0)
 
 # -gencode for each architecture, and PTX of the last one for GPUs that come later.
-set(GANTRY_NVCC_FLAGS -std=c++17 -O3)
+set(GANTRY_NVCC_FLAGS -std=c++17 -O3 -Xfatbin -compress-all) # compressed, a quarter of the size; the driver unpacks it
 foreach(arch ${GANTRY_CUDA_ARCHS})
   list(APPEND GANTRY_NVCC_FLAGS -gencode arch=compute_${arch},code=sm_${arch})
 endforeach()

@@ -287,6 +287,15 @@ static int set_environment(const struct perf_opts *o)
 	return gantry_params_load(1) == GANTRY_OK ? 0 : -1;
 }
 
+/* NULL: nothing was wrong. */
+static const char *first_wrong(const struct perf_shared *sh)
+{
+	for (int rank = 0; sh && rank < 2; rank++)
+		if (sh->rank[rank].wrong)
+			return sh->rank[rank].first_wrong;
+	return NULL;
+}
+
 int cmd_perf_net(int argc, char **argv)
 {
 	static const struct perf_printer print = {.header = print_header, .row = print_row};
@@ -306,8 +315,10 @@ int cmd_perf_net(int argc, char **argv)
 	table.out = stdout;
 	table.json = o.json;
 	table.unchecked = !o.check;
+	if (perf_memory_check("net", 2, (double)o.sizes[o.nsizes - 1] * o.depth) < 0)
+		return 1;
 	status = perf_net_run(&o, &print, &shared);
 	if (o.calls && shared)
 		print_calls(&o, shared);
-	return perf_table_end(&table, status, NULL);
+	return perf_table_end(&table, status, first_wrong(shared));
 }

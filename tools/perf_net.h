@@ -72,6 +72,7 @@ struct perf_slot {
 	/* Below: plain fields, ordered by the barriers, or by the end of the process for the parent. */
 	struct perf_sample sample;
 	uint64_t wrong;
+	char first_wrong[256]; /* where the first of them was */
 	char handle[GANTRY_NET_HANDLE_SIZE];
 	uint16_t raw_port;
 	struct call_counts calls; /* over the life of the rank */
@@ -150,7 +151,7 @@ struct perf_printer {
 	void (*header)(const struct perf_opts *opts, const struct perf_shared *shared);
 	void (*row)(const struct perf_opts *opts, const struct perf_row *row);
 };
-/* Forks, watches, reaps. Returns 0, or 1 after a line on stderr for every rank that failed. *ret_shared can be read
+/* Forks, watches, reaps. Returns 0, or 1 after a line on stderr about the first failure. *ret_shared can be read
  * until the process ends. */
 int perf_net_run(const struct perf_opts *opts, const struct perf_printer *print, const struct perf_shared **ret_shared);
 

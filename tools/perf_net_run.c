@@ -2,9 +2,9 @@
  * The two processes of `gantry perf net`, and the parent that watches them.
  *
  * A rank that fails writes the reason into its slot and exits with 1; the other
- * may then fail too or wait at a barrier for ever. The parent reports the reasons
- * in the order of time, ends the other one, and calls it a hang when nothing has
- * moved for the timeout. Ranks die with the parent (PR_SET_PDEATHSIG), so that no
+ * may then fail too or wait at a barrier for ever. The parent reports the first
+ * reason, ends the other one, and calls it a hang when nothing has moved for the
+ * timeout. Ranks die with the parent (PR_SET_PDEATHSIG), so that no
  * way of ending the tool leaves a process behind.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_TOOL
@@ -22,6 +22,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "perf_net.h"
 
 static void wait_for(const struct perf_rank *rk, uint64_t count, int spin)
@@ -52,6 +53,7 @@ static gantry_result make_buffers(struct perf_rank *rk)
 {
 	gantry_result r = GANTRY_OK;
 	size_t page = (size_t)sysconf(_SC_PAGESIZE), largest = 0;
+	char size[GANTRY_TEXT_MAX];
 
 	for (size_t i = 0; i < rk->opts->nsizes; i++)
 		largest = rk->opts->sizes[i] > largest ? rk->opts->sizes[i] : largest;
@@ -59,11 +61,13 @@ static gantry_result make_buffers(struct perf_rank *rk)
 	rk->stride = (largest + PERF_BUF_PAD + page - 1) / page * page;
 	rk->memory_size = rk->stride * (size_t)rk->nbufs;
 	if (largest > SIZE_MAX / 2 / (size_t)rk->nbufs)
-		FAIL(GANTRY_ERR_NOMEM, "%d buffers of %zu bytes do not fit", rk->nbufs, largest);
+		FAIL(GANTRY_ERR_NOMEM, "%d buffers of %s do not fit", rk->nbufs,
+		     gantry_size_text(largest, size, sizeof(size)));
 	rk->memory = mmap(NULL, rk->memory_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (rk->memory == MAP_FAILED) {
 		rk->memory = NULL;
-		FAIL(GANTRY_ERR_NOMEM, "%d buffers of %zu bytes: %s", rk->nbufs, largest, strerror(errno));
+		FAIL(GANTRY_ERR_NOMEM, "%d buffers of %s: %s; choose a smaller -e", rk->nbufs,
+		     gantry_size_text(largest, size, sizeof(size)), strerror(errno));
 	}
 	/* As pinned buffers mostly are: contiguous. The movers of --raw use the same memory. */
 	if (rk->opts->huge && madvise(rk->memory, rk->memory_size, MADV_HUGEPAGE))
@@ -176,7 +180,7 @@ static int spawn(int rank, const struct perf_opts *opts, struct perf_shared *sha
 	pid_t parent = getpid(), pid = fork();
 
 	if (pid < 0) {
-		fprintf(stderr, "gantry perf: fork: %s\n", strerror(errno));
+		fprintf(stderr, "gantry perf net: fork: %s\n", strerror(errno));
 		return -1;
 	}
 	if (pid == 0) {
@@ -231,9 +235,10 @@ static void where(const struct perf_slot *s, char *buf, size_t len)
 {
 	const char *phase = __atomic_load_n(&s->phase, __ATOMIC_RELAXED);
 	uint64_t bytes = __atomic_load_n(&s->phase_bytes, __ATOMIC_RELAXED);
+	char size[GANTRY_TEXT_MAX];
 
 	if (bytes)
-		snprintf(buf, len, "%s, %llu bytes", phase ? phase : "starting", (unsigned long long)bytes);
+		snprintf(buf, len, "%s, %s", phase ? phase : "starting", gantry_size_text(bytes, size, sizeof(size)));
 	else
 		snprintf(buf, len, "%s", phase ? phase : "starting");
 }
@@ -243,33 +248,28 @@ static int failed(const struct child *c)
 	return !c->pid && c->status != 0;
 }
 
-/* One line for each rank that failed by itself, first cause first. */
+/* The first failure: what the other rank says after it is its consequence. */
 static void report(const struct perf_shared *shared, const struct child c[2])
 {
+	const struct perf_slot *s;
 	uint64_t when[2];
-	int first;
+	char at[128];
+	int i;
 
 	/* A rank that was killed is a cause, even if the other one wrote its complaint before its end was seen. */
-	for (int i = 0; i < 2; i++)
+	for (i = 0; i < 2; i++)
 		when[i] = WIFSIGNALED(c[i].status) ? 0 : shared->rank[i].error_ns;
-	first = failed(&c[1]) && (!failed(&c[0]) || when[1] < when[0]);
-	for (int n = 0; n < 2; n++) {
-		int i = n ? !first : first;
-		const struct perf_slot *s = &shared->rank[i];
-		char at[128];
-
-		if (!failed(&c[i]))
-			continue;
-		where(s, at, sizeof(at));
-		if (s->error_ns)
-			fprintf(stderr, "gantry perf: rank %d failed (%s): %s\n", i, at, s->error);
-		else if (WIFSIGNALED(c[i].status))
-			fprintf(stderr, "gantry perf: rank %d was killed by signal %d, %s (%s)\n", i,
-				WTERMSIG(c[i].status), strsignal(WTERMSIG(c[i].status)), at);
-		else
-			fprintf(stderr, "gantry perf: rank %d exited with status %d (%s)\n", i,
-				WEXITSTATUS(c[i].status), at);
-	}
+	i = failed(&c[1]) && (!failed(&c[0]) || when[1] < when[0]);
+	s = &shared->rank[i];
+	where(s, at, sizeof(at));
+	if (s->error_ns)
+		fprintf(stderr, "gantry perf net: rank %d failed (%s): %s\n", i, at, s->error);
+	else if (WIFSIGNALED(c[i].status))
+		fprintf(stderr, "gantry perf net: rank %d was killed by signal %d, %s (%s)\n", i, WTERMSIG(c[i].status),
+			strsignal(WTERMSIG(c[i].status)), at);
+	else
+		fprintf(stderr, "gantry perf net: rank %d exited with status %d (%s)\n", i, WEXITSTATUS(c[i].status),
+			at);
 }
 
 static void report_hang(const struct perf_opts *opts, const struct perf_shared *shared)
@@ -279,11 +279,12 @@ static void report_hang(const struct perf_opts *opts, const struct perf_shared *
 		char at[128];
 
 		where(s, at, sizeof(at));
-		fprintf(stderr, "gantry perf: no progress for %.1f s: rank %d after %llu messages (%s)\n",
+		fprintf(stderr, "gantry perf net: no progress for %.1f s: rank %d after %llu messages (%s)\n",
 			(double)opts->timeout_ns / 1e9, i,
 			(unsigned long long)__atomic_load_n(&s->progress, __ATOMIC_RELAXED), at);
 		if (__atomic_load_n(&s->error_ns, __ATOMIC_ACQUIRE))
-			fprintf(stderr, "gantry perf: rank %d had failed and hung while closing: %s\n", i, s->error);
+			fprintf(stderr, "gantry perf net: rank %d had failed and hung while closing: %s\n", i,
+				s->error);
 	}
 }
 
@@ -339,7 +340,7 @@ int perf_net_run(const struct perf_opts *opts, const struct perf_printer *print,
 	int status = 1;
 
 	if (shared == MAP_FAILED) {
-		fprintf(stderr, "gantry perf: shared memory: %s\n", strerror(errno));
+		fprintf(stderr, "gantry perf net: shared memory: %s\n", strerror(errno));
 		return 1;
 	}
 	*ret_shared = shared;

@@ -14,6 +14,7 @@
 #include "abi/unpack.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "net/loader.h"
 #include "perf_util.h"
 
@@ -66,6 +67,21 @@ out:
 	return r;
 }
 
+/* A message has arrived. Checks all of it, or its stamps. */
+static void check_message(struct perf_rank *rk, const unsigned char *at, size_t size, uint64_t seq, int all)
+{
+	uint64_t wrong = all ? perf_check(at, size, seq) : perf_stamp_check(at, size, seq);
+	char text[GANTRY_TEXT_MAX];
+
+	if (wrong && !rk->me->wrong)
+		snprintf(rk->me->first_wrong, sizeof(rk->me->first_wrong),
+			 "at offset %llu of a message of %s that rank %d received",
+			 (unsigned long long)(all ? perf_first_wrong(at, size, seq)
+						  : perf_stamp_first_wrong(at, size, seq)),
+			 gantry_size_text(size, text, sizeof(text)), rk->rank);
+	rk->me->wrong += wrong;
+}
+
 static struct message nth(const struct perf_rank *rk, uint64_t i, size_t size, int sending)
 {
 	int slot = (int)(i % (uint64_t)rk->opts->depth);
@@ -100,7 +116,7 @@ static gantry_result stream(struct perf_rank *rk, size_t size, uint64_t iters)
 		if (!done)
 			continue;
 		if (!sending && check)
-			rk->me->wrong += perf_stamp_check(perf_buf(rk, finished % depth), size, perf_seq(rk, finished));
+			check_message(rk, perf_buf(rk, finished % depth), size, perf_seq(rk, finished), 0);
 		finished++;
 		perf_progress(rk);
 	}
@@ -159,7 +175,7 @@ static gantry_result pingpong(struct perf_rank *rk, size_t size, uint64_t iters)
 		if (answer) {
 			TRY(wait_both(p, &send, &recv, size));
 			if (check)
-				rk->me->wrong += perf_stamp_check(in_msg.at, size, perf_seq(rk, 2 * i));
+				check_message(rk, in_msg.at, size, perf_seq(rk, 2 * i), 0);
 			if (i + 1 < iters)
 				TRY(post_now(p, 0, &in_msg, &recv));
 		}
@@ -169,7 +185,7 @@ static gantry_result pingpong(struct perf_rank *rk, size_t size, uint64_t iters)
 		if (!answer) {
 			TRY(wait_both(p, &send, &recv, size));
 			if (check)
-				rk->me->wrong += perf_stamp_check(in_msg.at, size, perf_seq(rk, 2 * i + 1));
+				check_message(rk, in_msg.at, size, perf_seq(rk, 2 * i + 1), 0);
 			if (i + 1 < iters)
 				TRY(post_now(p, 0, &in_msg, &recv));
 		}
@@ -216,7 +232,7 @@ static gantry_result verify_window(struct perf_rank *rk, size_t size, size_t shi
 			TRY(poll_request(p, request[i], sending, sent, &done));
 		while (!done);
 		if (!sending) {
-			rk->me->wrong += perf_check(m.at + shift_rx, sent, perf_seq(rk, i));
+			check_message(rk, m.at + shift_rx, sent, perf_seq(rk, i), 1);
 			if (memcmp(m.at + shift_rx + size, guard_bytes, GUARD) != 0)
 				FAIL(GANTRY_ERR_CORRUPT, "a receive of %zu bytes wrote beyond its buffer", size);
 		}

@@ -18,6 +18,7 @@
 
 #include "base/build.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "cmd.h"
 #include "options.h"
 #include "perf_table.h"
@@ -203,13 +204,21 @@ static int run(const struct prx_opts *o, struct prx_shared *s, const char *comma
 	return bad;
 }
 
+/* Of the buffers of a rank: contiguous and, with --pieces, with gaps. */
+static double bytes_of(const struct prx_opts *o)
+{
+	if (!o->pieces)
+		return (double)o->end;
+	return (double)o->pieces * ((double)o->piece_bytes + (double)o->stride);
+}
+
 int cmd_perf_rx(int argc, char **argv)
 {
 	struct prx_opts o = {
 		.path = -1, .end = 256 << 20, .piece_bytes = 8192, .repeats = 5, .timeout_ns = 120000000000};
 	struct perf_table t = {.op = "rx", .out = stdout};
+	char command[512], stride[GANTRY_TEXT_MAX], piece[GANTRY_TEXT_MAX];
 	struct prx_shared *s;
-	char command[512];
 	int status;
 
 	options_join(set.program, argc, argv, command, sizeof(command));
@@ -219,10 +228,14 @@ int cmd_perf_rx(int argc, char **argv)
 	if (!o.stride)
 		o.stride = 2 * o.piece_bytes;
 	if (o.stride < o.piece_bytes) {
-		fprintf(stderr, "gantry perf rx: a stride of %llu bytes is less than a piece\n",
-			(unsigned long long)o.stride);
+		fprintf(stderr, "gantry perf rx: --stride %s is less than --piece-bytes %s\n",
+			gantry_size_text(o.stride, stride, sizeof(stride)),
+			gantry_size_text(o.piece_bytes, piece, sizeof(piece)));
 		return 2;
 	}
+	/* Each rank has an image of what it moves, to fill it and to check it. */
+	if (o.device == GANTRY_DEVICE_HOST && perf_memory_check("rx", 2, 2 * bytes_of(&o)) < 0)
+		return 1;
 	s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (s == MAP_FAILED) {
 		perror("gantry perf rx: mmap");
@@ -232,5 +245,5 @@ int cmd_perf_rx(int argc, char **argv)
 	status = run(&o, s, command, &t);
 	if (!status)
 		print_row(&o, s, command, &t);
-	return perf_table_end(&t, status, NULL);
+	return perf_table_end(&t, status, s->wrong ? s->first_wrong : NULL);
 }

@@ -27,6 +27,7 @@ struct prx_shared {
 	double gbs[PRX_WAYS][PRX_REPEATS_MAX]; /* by rank 1; PCIE by both, the smaller one counts */
 	double pcie[2][PRX_REPEATS_MAX];
 	uint64_t wrong;
+	char first_wrong[256]; /* where the first of them was */
 	int streams;
 	int info_ready; /* release by rank 1, acquire by the parent: streams, path and device are known */
 	char path[256], device[64], error[2][512];

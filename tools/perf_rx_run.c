@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "base/text.h"
 #include "device/device.h"
 #include "net/tcp/engine.h"
 #include "perf_rx.h"
@@ -65,6 +66,7 @@ out:
 static gantry_result alloc(struct prx_rank *rk, uint64_t size, unsigned char **ret)
 {
 	gantry_result r = GANTRY_OK;
+	char text[GANTRY_TEXT_MAX];
 	void *p = NULL;
 
 	if (rk->device_memory)
@@ -72,7 +74,7 @@ static gantry_result alloc(struct prx_rank *rk, uint64_t size, unsigned char **r
 	else
 		p = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
 	if (!p)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for %llu bytes", (unsigned long long)size);
+		FAIL(GANTRY_ERR_NOMEM, "no memory for %s", gantry_size_text(size, text, sizeof(text)));
 	*ret = p;
 	TRY(gantry_rx_register(rk->rx, p, size));
 out:
@@ -84,6 +86,7 @@ static gantry_result open_all(struct prx_rank *rk)
 	gantry_result r = GANTRY_OK;
 	const struct prx_opts *o = rk->opts;
 	struct gantry_rx_config config = {.path = (enum gantry_rx_path)(o->path + 1)};
+	char text[GANTRY_TEXT_MAX];
 	void *dev;
 
 	TRY(gantry_params_load(0));
@@ -102,7 +105,7 @@ static gantry_result open_all(struct prx_rank *rk)
 		TRY(alloc(rk, rk->span, &rk->strided));
 	rk->image = malloc(rk->span + rk->bytes);
 	if (!rk->image)
-		FAIL(GANTRY_ERR_NOMEM, "no memory to check %llu bytes", (unsigned long long)rk->bytes);
+		FAIL(GANTRY_ERR_NOMEM, "no memory to check %s", gantry_size_text(rk->bytes, text, sizeof(text)));
 	if (o->device == GANTRY_DEVICE_CUDA)
 		TRY(rk->dev->ops->alloc_mapped(rk->dev, PINNED, &rk->pinned, &dev));
 	TRY(prx_raw_open(rk));
@@ -152,24 +155,35 @@ static gantry_result prepare(struct prx_rank *rk, int pieces, uint64_t seq)
 	return gantry_mem_copy(rk->dev, pieces ? rk->strided : rk->plain, rk->image, size);
 }
 
+/* wrong bytes were found, the first of them there: in the transfer, or in a gap after a piece. */
+static void count_wrong(struct prx_rank *rk, uint64_t wrong, uint64_t offset, const char *where)
+{
+	struct prx_shared *s = rk->shared;
+	char size[GANTRY_TEXT_MAX];
+
+	if (wrong && !s->wrong)
+		snprintf(s->first_wrong, sizeof(s->first_wrong), "%s %llu of a transfer of %s", where,
+			 (unsigned long long)offset, gantry_size_text(rk->bytes, size, sizeof(size)));
+	s->wrong += wrong;
+}
+
 static gantry_result check(struct prx_rank *rk, int pieces, uint64_t seq)
 {
 	gantry_result r = GANTRY_OK;
 	const struct prx_opts *o = rk->opts;
-	unsigned char *flat = rk->image + rk->span;
+	unsigned char *flat = pieces ? rk->image + rk->span : rk->image;
+	uint64_t wrong;
 
 	TRY(gantry_mem_copy(rk->dev, rk->image, pieces ? rk->strided : rk->plain, pieces ? rk->span : rk->bytes));
-	if (!pieces) {
-		rk->shared->wrong += perf_check(rk->image, rk->bytes, seq);
-		goto out;
-	}
-	for (uint64_t i = 0; i < o->pieces; i++) {
+	for (uint64_t i = 0; pieces && i < o->pieces; i++) {
 		memcpy(flat + i * o->piece_bytes, rk->image + i * o->stride, o->piece_bytes);
-		if (i + 1 < o->pieces)
-			for (uint64_t k = o->piece_bytes; k < o->stride; k++)
-				rk->shared->wrong += rk->image[i * o->stride + k] != GUARD;
+		wrong = 0;
+		for (uint64_t k = o->piece_bytes; i + 1 < o->pieces && k < o->stride; k++)
+			wrong += rk->image[i * o->stride + k] != GUARD;
+		count_wrong(rk, wrong, i, "behind piece");
 	}
-	rk->shared->wrong += perf_check(flat, rk->bytes, seq);
+	wrong = perf_check(flat, rk->bytes, seq);
+	count_wrong(rk, wrong, wrong ? perf_first_wrong(flat, rk->bytes, seq) : 0, "at offset");
 out:
 	return r;
 }

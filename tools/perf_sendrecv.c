@@ -78,6 +78,15 @@ static void print_row(const struct sr_opts *o, const struct sr_row *row)
 	perf_table_row(&table, &line);
 }
 
+/* NULL: nothing was wrong. */
+static const char *first_wrong(const struct sr_shared *sh)
+{
+	for (uint64_t i = 0; sh && i < sh->nrows; i++)
+		if (sh->rows[i].wrong)
+			return sh->rows[i].first_wrong;
+	return NULL;
+}
+
 int cmd_perf_sendrecv(int argc, char **argv)
 {
 	static const struct sr_printer print = {.header = print_header, .row = print_row};
@@ -94,6 +103,10 @@ int cmd_perf_sendrecv(int argc, char **argv)
 	table.out = stdout;
 	table.json = o.json;
 	table.unchecked = !o.check;
+	/* Where a launcher starts ranks, how many of them are on this host is not known. */
+	if (o.device == GANTRY_DEVICE_HOST &&
+	    perf_memory_check("sendrecv", o.rank < 0 ? o.ranks : 1, sr_memory(&o)) < 0)
+		return 1;
 	status = sr_run(&o, &print, &shared);
-	return perf_table_end(&table, status, NULL);
+	return perf_table_end(&table, status, first_wrong(shared));
 }

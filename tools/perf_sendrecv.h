@@ -79,7 +79,8 @@ struct sr_opts {
 /* What one rank measured over one phase. Plain bytes: travels between hosts of one kind. */
 struct sr_sample {
 	uint64_t ns;
-	uint64_t wrong; /* bytes, since the size began */
+	uint64_t wrong;	       /* bytes, since the size began */
+	char first_wrong[256]; /* where the first of them was */
 	struct gantry_comm_counters counters;
 	char transport[32];
 	double memcpy_gbs;
@@ -89,6 +90,7 @@ struct sr_sample {
 /* One line of the table. NAN: not measured. */
 struct sr_row {
 	uint64_t bytes, count, wrong;
+	char first_wrong[256];
 	struct perf_spread us, algbw, busbw; /* GB/s */
 	double copies_send, copies_recv;
 	double memcpy_gbs, memcpy_ratio, flag_ratio; /* busbw and time, divided by them */
@@ -186,7 +188,8 @@ double sr_messages(const struct sr_opts *o);
 
 /* In front of a message and behind it; the first of them begins a page before, so that messages begin at pages. */
 enum { SR_FRONT = 4096, SR_GUARD = 64, SR_SKEW_MAX = 3 };
-gantry_result sr_check(struct sr_rank *rk, uint64_t bytes, uint64_t *ret_wrong);
+/* Fills in what was wrong, and where the first of it was. */
+gantry_result sr_check(struct sr_rank *rk, uint64_t bytes, struct sr_sample *s);
 
 /* perf_sendrecv_sync.c */
 
@@ -231,6 +234,8 @@ void sr_join(char *list, size_t len, const char *name);
 
 /* perf_sendrecv_rank.c */
 
+/* Bytes of all buffers of a rank, of any rank the most. */
+double sr_memory(const struct sr_opts *o);
 /* A rank's whole life; its error, if any, is in its slot afterwards. */
 gantry_result sr_rank_run(struct sr_rank *rk);
 /* Where this rank is and what the communicator says, into its slot. From another thread, while the rank hangs. */
@@ -243,7 +248,7 @@ struct sr_printer {
 	void (*header)(const struct sr_opts *opts, const struct sr_shared *shared);
 	void (*row)(const struct sr_opts *opts, const struct sr_row *row);
 };
-/* Forks, watches, reaps. Returns 0, or 1 after a line on stderr for every rank that failed. *ret_shared can be read
+/* Forks, watches, reaps. Returns 0, or 1 after a line on stderr about the first failure. *ret_shared can be read
  * until the process ends. */
 int sr_run(const struct sr_opts *opts, const struct sr_printer *print, const struct sr_shared **ret_shared);
 

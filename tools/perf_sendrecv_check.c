@@ -10,7 +10,11 @@
  * On a GPU kernels fill and compare; on the host the tool does it itself, so that the kernels are not their own judge.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_TOOL
+#include <stdio.h>
+#include <stdlib.h>
+
 #include "base/log.h"
+#include "base/text.h"
 #include "device/work.h"
 #include "perf_sendrecv.h"
 #include "perf_util.h"
@@ -93,7 +97,35 @@ out:
 	return r;
 }
 
-static gantry_result check_round(struct sr_rank *rk, uint64_t bytes)
+/* Says where the first wrong byte of a message or of its guards is; text stays "" if there is none. */
+static gantry_result locate(struct sr_rank *rk, const struct sr_msg *m, uint64_t bytes, char *text, size_t len)
+{
+	gantry_result r = GANTRY_OK;
+	unsigned char *copy = malloc(SR_GUARD + bytes + SR_GUARD), *at;
+	char size[GANTRY_TEXT_MAX], what[128];
+	uint64_t first;
+
+	if (!copy)
+		FAIL(GANTRY_ERR_NOMEM, "no memory to look for the first wrong byte");
+	at = copy + SR_GUARD;
+	TRY(gantry_mem_copy(rk->dev, copy, sr_place(rk, m) - SR_GUARD, SR_GUARD + bytes + SR_GUARD));
+	snprintf(what, sizeof(what), "a message of %s from rank %d to rank %d",
+		 gantry_size_text(bytes, size, sizeof(size)), m->send ? rk->rank : m->peer,
+		 m->send ? m->peer : rk->rank);
+	first = perf_first_wrong(at, bytes, seq_of(rk, m));
+	if (first < bytes)
+		snprintf(text, len, "at offset %llu of %s%s", (unsigned long long)first, what,
+			 m->send ? ", in the sender's buffer" : "");
+	else if (perf_check(copy, SR_GUARD, guard_seq(rk, m, 0)))
+		snprintf(text, len, "in front of %s, at rank %d", what, rk->rank);
+	else if (perf_check(at + bytes, SR_GUARD, guard_seq(rk, m, 1)))
+		snprintf(text, len, "behind %s, at rank %d", what, rk->rank);
+out:
+	free(copy);
+	return r;
+}
+
+static gantry_result check_round(struct sr_rank *rk, uint64_t bytes, struct sr_sample *s)
 {
 	gantry_result r = GANTRY_OK;
 	static const size_t skews[] = {0, 1, SR_SKEW_MAX};
@@ -108,6 +140,9 @@ static gantry_result check_round(struct sr_rank *rk, uint64_t bytes)
 	for (int i = 0; i < rk->nmsgs; i++)
 		TRY(compare(rk, &rk->msgs[i], bytes));
 	TRY(sr_finish(rk));
+	s->wrong = __atomic_load_n(rk->wrong_host, __ATOMIC_ACQUIRE);
+	for (int i = 0; s->wrong && !s->first_wrong[0] && i < rk->nmsgs; i++)
+		TRY(locate(rk, &rk->msgs[i], bytes, s->first_wrong, sizeof(s->first_wrong)));
 out:
 	for (int i = 0; i < rk->nmsgs; i++)
 		rk->msgs[i].skew = 0;
@@ -115,7 +150,7 @@ out:
 }
 
 /* Each message at each of the addresses; large ones, whose filling takes longest, at two of them at least. */
-gantry_result sr_check(struct sr_rank *rk, uint64_t bytes, uint64_t *ret_wrong)
+gantry_result sr_check(struct sr_rank *rk, uint64_t bytes, struct sr_sample *s)
 {
 	gantry_result r = GANTRY_OK;
 	uint64_t all = bytes * (uint64_t)rk->opts->inflight;
@@ -126,8 +161,7 @@ gantry_result sr_check(struct sr_rank *rk, uint64_t bytes, uint64_t *ret_wrong)
 	while ((rk->round + 1) % 3) /* every size begins at the even address */
 		rk->round++;
 	for (int i = 0; i < rounds; i++)
-		TRY(check_round(rk, bytes));
-	*ret_wrong = __atomic_load_n(rk->wrong_host, __ATOMIC_ACQUIRE);
+		TRY(check_round(rk, bytes, s));
 out:
 	return r;
 }

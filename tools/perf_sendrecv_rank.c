@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "perf_launcher.h"
 #include "perf_sendrecv.h"
 
@@ -95,10 +96,11 @@ out:
 static gantry_result plain_alloc(size_t size, void **ret_p)
 {
 	gantry_result r = GANTRY_OK;
-	char *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), text[GANTRY_TEXT_MAX];
 
 	if (p == MAP_FAILED)
-		FAIL(GANTRY_ERR_NOMEM, "%zu bytes for buffers: %s", size, strerror(errno));
+		FAIL(GANTRY_ERR_NOMEM, "%s for buffers: %s", gantry_size_text(size, text, sizeof(text)),
+		     strerror(errno));
 	if (madvise(p, size, MADV_HUGEPAGE))
 		LOG_DEBUG(TOOL, "no huge pages: %s", strerror(errno));
 	*ret_p = p;
@@ -106,21 +108,45 @@ out:
 	return r;
 }
 
+static size_t stride_of(const struct sr_opts *o)
+{
+	return (SR_FRONT + o->sizes[o->nsizes - 1] + SR_SKEW_MAX + SR_GUARD + PAGE - 1) / PAGE * PAGE;
+}
+
+double sr_memory(const struct sr_opts *o)
+{
+	double most = 0;
+
+	/* The last rank of an odd number has no partner in some patterns; the first two show all there is. */
+	for (int i = 0; i < 2 && i < o->ranks; i++) {
+		struct sr_rank rk = {.rank = i, .nranks = o->ranks, .opts = o};
+		double all = 0;
+
+		if (sr_plan(&rk) == GANTRY_OK)
+			all = ((double)rk.nbufs[0] + (double)rk.nbufs[1]) * (double)stride_of(o);
+		most = all > most ? all : most;
+		free(rk.msgs);
+	}
+	return most;
+}
+
 static gantry_result make_buffers(struct sr_rank *rk)
 {
 	gantry_result r = GANTRY_OK;
 	const struct sr_opts *o = rk->opts;
 	uint64_t largest = o->sizes[o->nsizes - 1];
+	char text[GANTRY_TEXT_MAX];
 
 	sr_phase(rk, "allocating", largest);
-	rk->stride = (SR_FRONT + largest + SR_SKEW_MAX + SR_GUARD + PAGE - 1) / PAGE * PAGE;
+	rk->stride = stride_of(o);
 	for (int d = 0; d < 2; d++) {
 		void *p = NULL;
 
 		if (!rk->nbufs[d])
 			continue;
 		if (rk->stride > SIZE_MAX / 2 / (size_t)rk->nbufs[d])
-			FAIL(GANTRY_ERR_NOMEM, "%d buffers of %zu bytes do not fit", rk->nbufs[d], rk->stride);
+			FAIL(GANTRY_ERR_NOMEM, "%d buffers of %s do not fit", rk->nbufs[d],
+			     gantry_size_text(largest, text, sizeof(text)));
 		rk->memory_size[d] = rk->stride * (size_t)rk->nbufs[d];
 		if (o->buffers == SR_PLAIN)
 			TRY(plain_alloc(rk->memory_size[d], &p));
@@ -135,7 +161,7 @@ static gantry_result make_buffers(struct sr_rank *rk)
 			TRY(gantry_comm_register(rk->comm, p, rk->memory_size[d], &rk->handle[d]));
 	}
 	if (o->baseline && rk->rank == 0 && perf_memcpy_open(&rk->memcpy, largest) < 0)
-		FAIL(GANTRY_ERR_NOMEM, "no memory to copy %llu bytes", (unsigned long long)largest);
+		FAIL(GANTRY_ERR_NOMEM, "no memory to copy %s", gantry_size_text(largest, text, sizeof(text)));
 out:
 	return r;
 }

@@ -155,17 +155,21 @@ static void make_row(const struct sr_rank *rk, uint64_t bytes, struct series *se
 	row->flag_ratio = row->us.median / row->flag.best;
 }
 
-static gantry_result check(struct sr_rank *rk, uint64_t bytes, uint64_t *ret_wrong)
+static gantry_result check(struct sr_rank *rk, uint64_t bytes, struct sr_row *row)
 {
 	gantry_result r = GANTRY_OK;
 	struct sr_sample s;
 
 	memset(&s, 0, sizeof(s));
-	TRY(sr_check(rk, bytes, &s.wrong));
+	TRY(sr_check(rk, bytes, &s));
 	TRY(sr_share(rk, &s));
-	*ret_wrong = 0;
-	for (int i = 0; i < rk->nranks; i++)
-		*ret_wrong += sr_sample_of(rk, i)->wrong;
+	for (int i = 0; i < rk->nranks; i++) {
+		const struct sr_sample *one = sr_sample_of(rk, i);
+
+		row->wrong += one->wrong;
+		if (!row->first_wrong[0])
+			memcpy(row->first_wrong, one->first_wrong, sizeof(row->first_wrong));
+	}
 out:
 	return r;
 }
@@ -179,7 +183,7 @@ gantry_result sr_measure(struct sr_rank *rk, uint64_t bytes, struct sr_row *ret_
 	memset(&se, 0, sizeof(se));
 	memset(ret_row, 0, sizeof(*ret_row));
 	if (rk->opts->check)
-		TRY(check(rk, bytes, &ret_row->wrong));
+		TRY(check(rk, bytes, ret_row));
 	TRY(warm_up(rk, bytes, &iters));
 	for (int k = 0; k < rk->opts->repeats; k++)
 		TRY(repeat(rk, bytes, iters, &se, k));

@@ -2,7 +2,7 @@
  * The processes of `gantry perf sendrecv`, and the parent that watches them.
  *
  * A rank that fails writes the reason into its slot; others may then fail too or wait for ever. The parent reports the
- * reasons in the order of time and ends the rest. When nothing has moved for the timeout it asks the children where
+ * first reason and ends the rest. When nothing has moved for the timeout it asks the children where
  * they are (shared->dump): a thread of each answers with what its communicator knows, and the parent ends them.
  * Children die with the parent (PR_SET_PDEATHSIG), so that no way of ending the tool leaves a process behind.
  */
@@ -22,6 +22,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "perf_sendrecv.h"
 
 /* A child: one rank, or with --threads all of them. */
@@ -113,7 +114,7 @@ static int spawn(struct run *run, int first, int n)
 	*c = (struct child){.first = first, .n = n};
 	c->pid = fork();
 	if (c->pid < 0) {
-		fprintf(stderr, "gantry perf: fork: %s\n", strerror(errno));
+		fprintf(stderr, "gantry perf sendrecv: fork: %s\n", strerror(errno));
 		c->pid = 0;
 		return -1;
 	}
@@ -190,9 +191,10 @@ static void where(const struct sr_slot *s, char *buf, size_t len)
 {
 	const char *phase = __atomic_load_n(&s->phase, __ATOMIC_RELAXED);
 	uint64_t bytes = __atomic_load_n(&s->phase_bytes, __ATOMIC_RELAXED);
+	char size[GANTRY_TEXT_MAX];
 
 	if (bytes)
-		snprintf(buf, len, "%s, %llu bytes", phase ? phase : "starting", (unsigned long long)bytes);
+		snprintf(buf, len, "%s, %s", phase ? phase : "starting", gantry_size_text(bytes, size, sizeof(size)));
 	else
 		snprintf(buf, len, "%s", phase ? phase : "starting");
 }
@@ -258,38 +260,38 @@ static void report_one(const struct sr_slot *s, const struct child *c, int rank)
 
 	where(s, at, sizeof(at));
 	if (s->error_ns)
-		fprintf(stderr, "gantry perf: rank %d failed (%s): %s\n", rank, at, s->error);
+		fprintf(stderr, "gantry perf sendrecv: rank %d failed (%s): %s\n", rank, at, s->error);
 	else if (WIFSIGNALED(c->status))
-		fprintf(stderr, "gantry perf: rank %d was killed by signal %d, %s (%s)\n", rank, WTERMSIG(c->status),
-			strsignal(WTERMSIG(c->status)), at);
+		fprintf(stderr, "gantry perf sendrecv: rank %d was killed by signal %d, %s (%s)\n", rank,
+			WTERMSIG(c->status), strsignal(WTERMSIG(c->status)), at);
 	else
-		fprintf(stderr, "gantry perf: rank %d exited with status %d (%s)\n", rank, WEXITSTATUS(c->status), at);
+		fprintf(stderr, "gantry perf sendrecv: rank %d exited with status %d (%s)\n", rank,
+			WEXITSTATUS(c->status), at);
 }
 
-/* A line for each rank that failed by itself, first cause first; a child that was killed is a cause. */
+/* The first failure: what other ranks say after it is its consequence. A child that was killed is a cause. */
 static void report(const struct run *run)
 {
-	uint64_t last = 0;
-	const struct child *c;
-	struct sr_slot *s;
+	const struct child *c, *child = NULL;
+	struct sr_slot *s, *slot = NULL;
+	uint64_t first = UINT64_MAX;
+	int who = -1;
 
-	for (int i = 0, rank; (rank = nth_rank(run, i, &s, &c)) >= 0; i++)
-		if (child_failed(c) && !s->error_ns && !(c->n > 1 && WIFEXITED(c->status)))
-			report_one(s, c, rank);
-	for (;;) {
-		const struct sr_slot *next = NULL;
-		int who = -1;
+	for (int i = 0, rank; (rank = nth_rank(run, i, &s, &c)) >= 0; i++) {
+		/* Of threads only their child's end is known: those that wrote nothing did not fail, but if it was
+		 * killed. */
+		int silent = child_failed(c) && !s->error_ns && !(c->n > 1 && WIFEXITED(c->status));
+		uint64_t when = silent || (child_failed(c) && WIFSIGNALED(c->status)) ? 0 : s->error_ns;
 
-		for (int i = 0, rank; (rank = nth_rank(run, i, &s, &c)) >= 0; i++)
-			if (s->error_ns > last && (!next || s->error_ns < next->error_ns)) {
-				next = s;
-				who = rank;
-			}
-		if (!next)
-			return;
-		report_one(next, NULL, who);
-		last = next->error_ns;
+		if ((!silent && !s->error_ns) || when >= first)
+			continue;
+		first = when;
+		slot = s;
+		child = c;
+		who = rank;
 	}
+	if (who >= 0)
+		report_one(slot, child, who);
 }
 
 static void report_hang(struct run *run)
@@ -305,7 +307,7 @@ static void report_hang(struct run *run)
 
 		where(s, at, sizeof(at));
 		/* A rank whose process stands still has not even a word for that. */
-		fprintf(stderr, "gantry perf: no progress for %.1f s: rank %d after %llu groups (%s): %s\n",
+		fprintf(stderr, "gantry perf sendrecv: no progress for %.1f s: rank %d after %llu groups (%s): %s\n",
 			(double)run->opts->timeout_ns / 1e9, rank,
 			(unsigned long long)__atomic_load_n(&s->progress, __ATOMIC_RELAXED), at,
 			__atomic_load_n(&s->error_ns, __ATOMIC_ACQUIRE) ? s->error : "its process does not answer");
@@ -379,7 +381,7 @@ int sr_run(const struct sr_opts *opts, const struct sr_printer *print, const str
 	int status = 1;
 
 	if (shared == MAP_FAILED) {
-		fprintf(stderr, "gantry perf: shared memory: %s\n", strerror(errno));
+		fprintf(stderr, "gantry perf sendrecv: shared memory: %s\n", strerror(errno));
 		return 1;
 	}
 	run = (struct run){.opts = opts, .print = print, .shared = shared};

@@ -218,7 +218,7 @@ int cmd_perf_unpack(int argc, char **argv)
 	if (r != GANTRY_OK)
 		fprintf(stderr, "gantry perf unpack: %s: %s\n", gantry_result_name(r),
 			gantry_last_error()[0] ? gantry_last_error() : gantry_result_text(r));
-	status = perf_table_end(&t, r != GANTRY_OK, NULL);
+	status = perf_table_end(&t, r != GANTRY_OK, b.first_wrong[0] ? b.first_wrong : NULL);
 	if (b.stuck) { /* the driver's own way out waits for the kernel as well */
 		fflush(NULL);
 		_exit(1);

@@ -67,10 +67,12 @@ struct unpack_bench {
 	void *mapped;			  /* the pool is this, pinned host memory; else NULL */
 	struct gantry_unpack_desc *descs; /* device */
 	uint64_t pool_bytes, dst_bytes, max_descs;
-	char *page, *msg;     /* host: the pool and a message as they should be */
-	int stuck;	      /* a kernel does not end: nothing may be freed, which would be to wait for it */
-	uint64_t *wrong;      /* mapped */
-	uint64_t *wrong_dev;  /* the same for kernels */
+	char *page, *msg;      /* host: the pool and a message as they should be */
+	char first_wrong[256]; /* where the first wrong byte of all measurements was */
+	int stuck;	       /* a kernel does not end: nothing may be freed, which would be to wait for it */
+	uint64_t *wrong;       /* mapped */
+	uint64_t *wrong_dev;   /* the same for kernels */
+	enum unpack_shape shape;
 	struct unpack_list l; /* what is in the pool */
 };
 

@@ -7,10 +7,12 @@
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_TOOL
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "device/pattern.h"
 #include "gantry/types.h"
 #include "perf_unpack.h"
@@ -29,6 +31,7 @@ gantry_result unpack_bench_open(struct unpack_bench *b, const struct unpack_opts
 				int nshapes)
 {
 	gantry_result r = GANTRY_OK;
+	char pool[GANTRY_TEXT_MAX], message[GANTRY_TEXT_MAX];
 	void *p = NULL, *q = NULL;
 	const char *why;
 
@@ -38,8 +41,8 @@ gantry_result unpack_bench_open(struct unpack_bench *b, const struct unpack_opts
 		struct unpack_list l;
 
 		if (!unpack_list_make(&l, shapes[i], o->bytes, o->seed, &why))
-			FAIL(GANTRY_ERR_LIMIT, "%llu bytes of shape %s: %s", (unsigned long long)o->bytes,
-			     unpack_shape_names[shapes[i]], why);
+			FAIL(GANTRY_ERR_LIMIT, "%s of shape %s: %s",
+			     gantry_size_text(o->bytes, message, sizeof(message)), unpack_shape_names[shapes[i]], why);
 		b->pool_bytes = l.pool_bytes > b->pool_bytes ? l.pool_bytes : b->pool_bytes;
 		b->dst_bytes = l.span > b->dst_bytes ? l.span : b->dst_bytes;
 		b->max_descs = l.n > b->max_descs ? l.n : b->max_descs;
@@ -49,8 +52,9 @@ gantry_result unpack_bench_open(struct unpack_bench *b, const struct unpack_opts
 	b->page = malloc(b->pool_bytes);
 	b->msg = malloc(area_bytes(b));
 	if (!b->page || !b->msg)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a pool of %llu bytes and a message of %llu",
-		     (unsigned long long)b->pool_bytes, (unsigned long long)b->dst_bytes);
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a pool of %s and a message of %s; choose a smaller -e",
+		     gantry_size_text(b->pool_bytes, pool, sizeof(pool)),
+		     gantry_size_text(b->dst_bytes, message, sizeof(message)));
 	TRY(gantry_stream_create(b->dev, &b->stream));
 	TRY(b->dev->ops->event_create(b->dev, &b->from));
 	TRY(b->dev->ops->event_create(b->dev, &b->to));
@@ -111,6 +115,7 @@ static gantry_result make_list(struct unpack_bench *b, enum unpack_shape shape)
 	gantry_result r = GANTRY_OK;
 	const char *why;
 
+	b->shape = shape;
 	unpack_list_free(&b->l);
 	if (!unpack_list_make(&b->l, shape, b->o->bytes, b->o->seed, &why))
 		FAIL(GANTRY_ERR_LIMIT, "shape %s: %s", unpack_shape_names[shape], why);
@@ -148,9 +153,10 @@ static gantry_result not_poison(struct unpack_bench *b, const char *area, uint64
 	gantry_result r = GANTRY_OK;
 	uint64_t seed = gantry_pattern_seed(area_bytes(b), SEQ_POISON);
 	char *got = malloc(n ? n : 1);
+	char size[GANTRY_TEXT_MAX];
 
 	if (!got)
-		FAIL(GANTRY_ERR_NOMEM, "no memory to check %llu bytes", (unsigned long long)n);
+		FAIL(GANTRY_ERR_NOMEM, "no memory to check %s", gantry_size_text(n, size, sizeof(size)));
 	TRY(b->dev->ops->copy(b->dev, got, area + from, n));
 	for (uint64_t i = 0; i < n; i++)
 		*wrong += got[i] != (char)(gantry_pattern_word(seed, (from + i) / 8) >> (from + i) % 8 * 8);
@@ -177,9 +183,10 @@ static gantry_result verify_gaps(struct unpack_bench *b, const char *area, uint6
 	gantry_result r = GANTRY_OK;
 	uint64_t seed = gantry_pattern_seed(area_bytes(b), SEQ_POISON), at = 0, k;
 	char *got = malloc(b->l.span);
+	char size[GANTRY_TEXT_MAX];
 
 	if (!got)
-		FAIL(GANTRY_ERR_NOMEM, "no memory to check %llu bytes", (unsigned long long)b->l.span);
+		FAIL(GANTRY_ERR_NOMEM, "no memory to check %s", gantry_size_text(b->l.span, size, sizeof(size)));
 	TRY(b->dev->ops->copy(b->dev, got, area + UNPACK_GUARD, b->l.span));
 	for (uint64_t i = 0; i < b->l.n; i++) {
 		const struct gantry_unpack_desc *d = &b->l.descs[i];
@@ -192,6 +199,43 @@ static gantry_result verify_gaps(struct unpack_bench *b, const char *area, uint6
 			*wrong += got[at] != b->msg[at];
 	}
 out:
+	free(got);
+	return r;
+}
+
+static void note_first(struct unpack_bench *b, const char *where, uint64_t offset)
+{
+	char size[GANTRY_TEXT_MAX];
+
+	if (!b->first_wrong[0])
+		snprintf(b->first_wrong, sizeof(b->first_wrong), "%s %llu of a message of %s, shape %s", where,
+			 (unsigned long long)offset, gantry_size_text(b->l.bytes, size, sizeof(size)),
+			 unpack_shape_names[b->shape]);
+}
+
+/* Where the first wrong byte is. What there should be: the message's fragments, and poison in gaps and guards. */
+static gantry_result locate(struct unpack_bench *b, const char *area)
+{
+	gantry_result r = GANTRY_OK;
+	uint64_t n = area_bytes(b), end = UNPACK_GUARD + b->l.span, at = 0;
+	char *want = malloc(n), *got = malloc(n);
+
+	if (!want || !got)
+		FAIL(GANTRY_ERR_NOMEM, "no memory to look for the first wrong byte");
+	TRY(b->dev->ops->copy(b->dev, got, area, n));
+	perf_fill(want, n, SEQ_POISON);
+	for (uint64_t i = 0; i < b->l.n; i++)
+		memcpy(want + UNPACK_GUARD + b->l.descs[i].dst_off, b->msg + b->l.descs[i].dst_off, b->l.descs[i].len);
+	while (at < n && got[at] == want[at])
+		at++;
+	if (at < UNPACK_GUARD)
+		note_first(b, "in front of offset", 0);
+	else if (at < end)
+		note_first(b, "at offset", at - UNPACK_GUARD);
+	else
+		note_first(b, "behind the end at offset", b->l.span);
+out:
+	free(want);
 	free(got);
 	return r;
 }
@@ -213,6 +257,8 @@ gantry_result unpack_verify(struct unpack_bench *b, const char *area, uint64_t *
 		TRY(verify_gaps(b, area, &wrong));
 	}
 	TRY(check_guards(b, area, &wrong));
+	if (wrong)
+		TRY(locate(b, area));
 	*ret_wrong += wrong;
 out:
 	return r;
@@ -236,8 +282,8 @@ gantry_result unpack_measure(struct unpack_bench *b, enum unpack_shape shape, ui
 	TRY(unpack_enqueue(b, UNPACK_SEED, blocks));
 	TRY(unpack_verify(b, b->dst, &seed_wrong));
 	if (seed_wrong)
-		FAIL(GANTRY_ERR_CORRUPT, "NCCL's loop, which is compared with, got %llu bytes wrong",
-		     (unsigned long long)seed_wrong);
+		FAIL(GANTRY_ERR_CORRUPT, "NCCL's loop, which is compared with, got %llu bytes wrong, the first %s",
+		     (unsigned long long)seed_wrong, b->first_wrong);
 	TRY(unpack_poison(b, b->dst));
 	TRY(unpack_enqueue(b, UNPACK_OURS, blocks));
 	TRY(unpack_verify(b, b->dst, &row.wrong));
@@ -280,17 +326,22 @@ static gantry_result check_reduce(struct unpack_bench *b, uint32_t blocks, uint6
 	gantry_result r = GANTRY_OK;
 	uint64_t n = b->l.bytes / sizeof(float);
 	float *got = malloc(n * sizeof(float) + 1);
+	char size[GANTRY_TEXT_MAX];
 
 	if (!got)
-		FAIL(GANTRY_ERR_NOMEM, "no memory to check %llu bytes", (unsigned long long)b->l.bytes);
+		FAIL(GANTRY_ERR_NOMEM, "no memory to check %s", gantry_size_text(b->l.bytes, size, sizeof(size)));
 	TRY(unpack_poison(b, b->dst));
 	TRY(gantry_stream_sync(b->dev, b->stream));
 	TRY(b->dev->ops->copy(b->dev, b->dst + UNPACK_GUARD, b->msg, n * sizeof(float)));
 	TRY(unpack_enqueue(b, UNPACK_FUSED, blocks));
 	TRY(gantry_stream_sync(b->dev, b->stream));
 	TRY(b->dev->ops->copy(b->dev, got, b->dst + UNPACK_GUARD, n * sizeof(float)));
-	for (uint64_t i = 0; i < n; i++)
-		*wrong += got[i] == element(i, 0) + element(i, 1) ? 0 : sizeof(float);
+	for (uint64_t i = 0; i < n; i++) {
+		if (got[i] == element(i, 0) + element(i, 1))
+			continue;
+		note_first(b, "at offset", i * sizeof(float));
+		*wrong += sizeof(float);
+	}
 	TRY(check_guards(b, b->dst, wrong));
 out:
 	free(got);

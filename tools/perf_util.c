@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/utsname.h>
 
+#include "base/text.h"
 #include "device/pattern.h"
 
 size_t perf_sizes(uint64_t begin, uint64_t end, uint64_t factor, uint64_t *ret_sizes, size_t max)
@@ -176,6 +177,38 @@ static void cpuinfo(const char *key, char *buf, size_t len)
 	}
 	if (f)
 		fclose(f);
+}
+
+/* Of the whole machine, in bytes; 0: not known. */
+static uint64_t memory_available(void)
+{
+	FILE *f = fopen("/proc/meminfo", "re");
+	unsigned long long kib = 0;
+	char line[256];
+
+	while (f && !kib && fgets(line, sizeof(line), f))
+		if (sscanf(line, "MemAvailable: %llu kB", &kib) != 1)
+			kib = 0;
+	if (f)
+		fclose(f);
+	return (uint64_t)kib << 10;
+}
+
+int perf_memory_check(const char *op, int ranks, double each)
+{
+	char count[GANTRY_TEXT_MAX], need[GANTRY_TEXT_MAX], there[GANTRY_TEXT_MAX];
+	uint64_t available = memory_available();
+	double all = each * ranks;
+
+	if (!available || all <= (double)available)
+		return 0;
+	gantry_count_text((uint64_t)ranks, "rank", count, sizeof(count));
+	gantry_size_text(all < 1e19 ? (uint64_t)all : UINT64_MAX, need, sizeof(need));
+	gantry_size_text(available, there, sizeof(there));
+	fprintf(stderr,
+		"gantry perf %s: the buffers of %s take %s, and this machine has %s available: choose a smaller -e\n",
+		op, count, need, there);
+	return -1;
 }
 
 /* ARM kernels give numbers in place of a model name; these are the servers one meets. */

@@ -13,6 +13,7 @@
  *   SIMPLE_OVERTAKE        small messages go out at once and overtake a large one that waits for test
  *   SIMPLE_OVERRUN         a message is written in full, however small the receive
  *   SIMPLE_CRASH_ON_EMPTY  isend of no bytes crashes
+ *   SIMPLE_DAMAGE          of a message that is longer, this byte is changed on arrival
  *   SIMPLE_FEW_REQUESTS    4 requests per comm instead of 32 (times maxRecvs for sends)
  *
  * Not broken, but another device: fixtures/device.c defines
@@ -316,6 +317,10 @@ static int receive_head(struct comm *c, struct request *r)
 
 static void message_done(struct comm *c, struct request *r)
 {
+#ifdef SIMPLE_DAMAGE
+	if (c->head.size > SIMPLE_DAMAGE)
+		r->data[c->buffer][SIMPLE_DAMAGE] ^= 1;
+#endif
 	r->matched[c->buffer] = 1;
 #ifdef SIMPLE_POSTED_SIZES
 	r->real[c->buffer] = r->posted[c->buffer];

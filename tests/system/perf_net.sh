@@ -79,7 +79,8 @@ expect 2 --depth 33
 expect 2 --lanes many
 expect 2 surplus
 expect 1 --plugin "$tmp/none.so"
-has err "rank 0"
+has err "no usable net plugin: $tmp/none.so"
+[ "$(grep -c "^gantry perf" "$tmp/err")" = 1 ] || die "one failure, several messages"
 expect 1 --ifname =nosuchif0
 
 # A rank that dies is named, the tool fails, and nobody is left behind.
@@ -90,7 +91,8 @@ if command -v ps >/dev/null; then
 	kill -9 "${ranks##* }"
 	wait $tool
 	[ $? = 1 ] || die "a killed rank should make it fail"
-	has err "was killed by signal 9"
+	has err "rank 1 was killed by signal 9"
+	[ "$(grep -c "^gantry perf" "$tmp/err")" = 1 ] || die "more than the cause is reported"
 	await all_gone $ranks || die "ranks $ranks are left"
 	echo "ok: a killed rank is reported"
 

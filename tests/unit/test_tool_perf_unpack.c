@@ -70,9 +70,17 @@ static void check_checks(enum unpack_shape shape)
 	spots[2] = UNPACK_GUARD + b.l.span;
 	spots[3] = UNPACK_GUARD + b.l.descs[1].dst_off - 1; /* even1500: in a gap */
 	for (int i = 0; i < 4; i++) {
+		char want[64];
+
+		snprintf(want, sizeof(want), "at offset %llu of a message of ",
+			 (unsigned long long)spots[i] - UNPACK_GUARD);
+		b.first_wrong[0] = 0;
 		b.dst[spots[i]] ^= 4;
 		CHECK_EQ(wrong(&b), 1);
 		b.dst[spots[i]] ^= 4;
+		CHECK_HAS(b.first_wrong, i == 0	  ? "in front of offset 0 of"
+					 : i == 2 ? "behind the end at offset"
+						  : want);
 	}
 	CHECK_EQ(wrong(&b), 0);
 	unpack_bench_close(&b);

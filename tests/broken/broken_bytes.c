@@ -1,0 +1,3 @@
+/* Caught by `gantry perf net` and `perf sendrecv`, which must say where. */
+#define SIMPLE_DAMAGE 100
+#include "simple_net.h"

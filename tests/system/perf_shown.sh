@@ -1,0 +1,111 @@
+#!/bin/bash
+# What `gantry perf` shows: the same header, units and closing line for all operations, heads before anything is measured,
+# one message for a failure, and a warning when others had the CPUs.
+set -u
+. "$SOURCE_DIR/tests/system/lib_tries.sh"
+gantry=$BUILD_DIR/gantry
+unset GANTRY_IFNAME NCCL_SOCKET_IFNAME NCCL_NET_PLUGIN GANTRY_TRANSPORT GANTRY_NET_PLUGIN
+unset OMPI_COMM_WORLD_RANK PMI_RANK SLURM_PROCID RANK
+export GANTRY_LOG=warn
+
+tmp=$(mktemp -d)
+hogs=
+trap 'kill $hogs 2>/dev/null; rm -rf "$tmp"' EXIT
+die() { echo "FAILED: $*" >&2; cat "$tmp/out" "$tmp/err" >&2; exit 1; }
+# expect STATUS ARGUMENT...: of `gantry perf`; output in $tmp/out and $tmp/err.
+expect() {
+	local want=$1 rc
+	shift
+	timeout 280 "$gantry" perf "$@" >"$tmp/out" 2>"$tmp/err"
+	rc=$?
+	[ $rc = "$want" ] || die "perf $*: exit status $rc, expected $want"
+}
+has() { grep -qE -- "$2" "$tmp/$1" || die "std$1 lacks: $2"; }
+
+few="-n 2 -w 1 --repeats 3"
+# same OP UNIT FIGURE ARGUMENT...: a table and JSON lines; FIGURE has min, median and max.
+same() {
+	local op=$1 unit=$2 figure=$3
+	shift 3
+	expect 0 "$op" "$@"
+	[ "$(head -n 1 "$tmp/out")" = "# gantry perf $op $*" ] || die "perf $op: the first line is not the command"
+	has out "^# host: $(uname -n); machine: $(uname -m), .*Linux $(uname -r)"
+	has out "[#;] commit: [0-9a-z]+"
+	has out "[#;] repeats: [0-9]"
+	has out "^#.* min  median     max"
+	has out "^#.*$unit"
+	[ "$(grep -vc '^#' "$tmp/out")" -ge 1 ] || die "perf $op: no rows"
+	awk '/median/ { heads = 1 } !/^#/ && !heads { bad = 1 } END { exit bad }' "$tmp/out" || die "perf $op: rows before the heads"
+	[ "$(tail -n 1 "$tmp/out")" = "# wrong bytes: 0; OK" ] || die "perf $op: another closing line"
+	[ ! -s "$tmp/err" ] || die "perf $op: something on stderr"
+
+	expect 0 "$op" "$@" --json
+	head -n 1 "$tmp/out" | grep -q "^{\"op\": \"$op\", \"command\": \"gantry perf $op .*\"host\": .*\"machine\": .*\"cpus\": [0-9]*, \"date\": .*\"commit\": .*}\$" ||
+		die "perf $op: the first object"
+	sed '1d;$d' "$tmp/out" >"$tmp/rows"
+	# min <= median <= max, and all of them numbers.
+	awk -v f="$figure" '
+		function field(key) { return match($0, "\"" key "\": [0-9.e+-]+") ? substr($0, RSTART + length(key) + 4, RLENGTH - length(key) - 4) + 0 : -1 }
+		index($0, "\"" f "\":") { n++; if (!(field(f "_min") > 0 && field(f "_min") <= field(f) && field(f) <= field(f "_max"))) bad = 1 }
+		END { exit bad || !n }' "$tmp/rows" || die "perf $op: no order in $figure"
+	tail -n 1 "$tmp/out" | grep -qE '^{"wrong_bytes": 0, "ok": true, "cpus": [0-9]+, "other_cpus": ([0-9.e-]+|null), "steal_cpus": ([0-9.e-]+|null), "warning": (null|".*")}$' ||
+		die "perf $op: the last object"
+	echo "ok: perf $op"
+}
+same net "\(GB/s\)" bw_gbs -b 64 -e 1k -f 16 $few
+same sendrecv "\(GB/s\)" time_us -b 8 -e 1k -f 16 $few
+same fifo "\(us\)" rtt_us -n 100 --repeats 3
+same rx "\(GB/s\)" gbs -e 64k --repeats 3
+same unpack "\(GB/s\)" gbs --kind unpack --shape odd --blocks 1 -e 64k --repeats 3
+expect 0 net -b 64 -e 64 -c 0 $few
+[ "$(tail -n 1 "$tmp/out")" = "# wrong bytes: not checked; OK" ] || die "net -c 0: another closing line"
+
+# The heads are there while the first row takes for ever.
+has_heads() { grep -q 'median' "$tmp/out"; }
+for op in "net -b 64 -e 64" "sendrecv -b 8 -e 8 --transport shm"; do
+	: >"$tmp/out"
+	timeout 280 "$gantry" perf $op -n 1000000000 -w 1 >"$tmp/out" 2>"$tmp/err" &
+	tool=$!
+	await has_heads || die "perf $op: no heads before the first row"
+	grep -qv '^#' "$tmp/out" && die "perf $op: is there a row already?"
+	kill $tool
+	wait $tool 2>/dev/null
+done
+echo "ok: heads before the first row"
+
+# Wrong bytes: how many, in which size, where. A plugin damages byte 100.
+damage=$BUILD_DIR/broken/libnccl-net-broken_bytes.so
+for op in net "sendrecv --transport net --proto simple"; do
+	expect 1 $op --plugin "$damage" -b 64 -e 4k -f 64 $few
+	has err "^gantry perf ${op%% *}: [0-9]+ wrong bytes, the first at offset 100 of a message of 4 KiB .*rank 1"
+	[ "$(grep -c . "$tmp/err")" = 1 ] || die "perf $op: more than one message"
+	tail -n 1 "$tmp/out" | grep -qE "^# wrong bytes: [1-9][0-9]*; FAILED$" || die "perf $op: another closing line"
+	expect 1 $op --plugin "$damage" -b 64 -e 4k -f 64 $few --json
+	tail -n 1 "$tmp/out" | grep -qE '^{"wrong_bytes": [1-9][0-9]*, "ok": false, ' || die "perf $op: the last object"
+done
+echo "ok: wrong bytes are located"
+
+# What does not fit is said before anything is allocated; what fails before the header has no closing line.
+for op in "net -b 1024G -e 1024G" "sendrecv -b 1024G -e 1024G -d int8" "sendrecv -b 1024G -e 1024G --ranks 1" "rx -e 64G --pieces 60000000 --piece-bytes 1M"; do
+	expect 1 $op
+	[ ! -s "$tmp/out" ] || die "perf $op prints more than the error"
+	[ "$(grep -c . "$tmp/err")" = 1 ] || die "perf $op: more than one message"
+	has err "^gantry perf ${op%% *}: the buffers of (1 rank|2 ranks) take [0-9.]+ [TP]iB, and this machine has [0-9.]+ [A-Z]iB available: choose a smaller -e\$"
+done
+echo "ok: what does not fit"
+
+# Two hogs for each CPU leave a measurement less than half of them.
+for _ in $(seq $((2 * $(nproc)))); do
+	(while :; do :; done) &
+	hogs="$hogs $!"
+done
+warned() {
+	expect 0 fifo -n "$1" --repeats 5
+	grep -qE "^# other processes used [0-9.]+ (and the hypervisor took [0-9.]+ )?of [0-9]+ CPUs? while this was measured: the figures mean little$" "$tmp/out"
+}
+# 0.2 s at least: on a fast machine more steps.
+warned 1000 || warned 20000 || warned 1000000 || die "no warning beside $(wc -w <<<"$hogs") hogs"
+[ "$(tail -n 1 "$tmp/out")" = "# wrong bytes: 0; OK" ] || die "another closing line"
+kill $hogs
+hogs=
+echo "ok: a warning when others have the CPUs"

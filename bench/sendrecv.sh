@@ -8,7 +8,8 @@
 # Every round measures everything once, so that a machine that changes its mind hits all series alike; medians over the
 # rounds are judged. JSON lines are appended to FILE (bench/results/<date>-<arch>-sendrecv.jsonl), each with the series and
 # the round it belongs to. The exit status is that of the measurement: a missed ratio is a finding, not a failure.
-# VERDICT=strict makes it one. SIZES_NET and SIZES_SHM choose other sizes.
+# VERDICT=strict makes it one. SIZES_NET and SIZES_SHM choose other sizes. Measurements during which other processes or the
+# hypervisor had the CPUs are left out; if those are too many, nothing is judged, and the exit status is 77.
 set -u
 source_dir=${SOURCE_DIR:-$(cd "$(dirname "$0")/.." && pwd)}
 build_dir=${BUILD_DIR:-$source_dir/build}
@@ -33,7 +34,6 @@ series() {
 }
 
 echo "{\"bench\": \"sendrecv\", \"date\": \"$(date -u +%FT%TZ)\", \"rounds\": $rounds, \"load\": \"$(cut -d' ' -f 1-3 /proc/loadavg)\"}" >"$run"
-awk -v cpus="$(nproc)" '$1 > cpus / 2 { print "the machine is busy (load " $1 " on " cpus " CPUs): figures will be too low" }' /proc/loadavg >&2
 for round in $(seq "$rounds"); do
 	echo "round $round of $rounds" >&2
 	for size in $sizes_net; do
@@ -63,4 +63,4 @@ awk -f "$source_dir/bench/sendrecv_verdict.awk" "$run"
 verdict=$?
 echo "appended to $file"
 [ $status = 0 ] || exit $status
-[ "${VERDICT:-}" != strict ] || exit $verdict
+[ "${VERDICT:-}" != strict ] && [ $verdict != 77 ] || exit $verdict

@@ -1,6 +1,7 @@
 # The verdict on the JSON lines of bench/sendrecv.sh: medians over the rounds, one line per requirement and size. Only
 # the last run of the input counts; a line with "bench" begins one. Exit status 1 if any requirement is missed or a byte
-# was wrong, 2 if there was nothing to judge.
+# was wrong, 2 if there was nothing to judge. A measurement whose last line has a warning, because other processes or the
+# hypervisor had the CPUs, is left out; if those are a third or more, nothing is judged: 77, unless a byte was wrong.
 #
 #   awk -f bench/sendrecv_verdict.awk bench/results/2025-01-31-aarch64-sendrecv.jsonl
 
@@ -30,17 +31,26 @@ function size_name(b) {
 	return b >= 1048576 ? b / 1048576 " MiB" : b >= 1024 ? b / 1024 " KiB" : b " B"
 }
 
-# A value of a series at a size, beside those of the other rounds.
-function keep(series, b, what, value, k) {
+# A value of a series at a size, beside those of the other rounds: for the time being until the measurement has ended.
+function keep(series, b, what, value) {
 	if (value == "")
 		return
-	k = series SUBSEP b SUBSEP what
-	values[k, ++count[k]] = value
+	held_key[++held] = series SUBSEP b SUBSEP what
+	held_value[held] = value
+}
+
+# The measurement has ended, and counts or not.
+function settle(counts, i, k) {
+	for (i = 1; counts && i <= held; i++) {
+		k = held_key[i]
+		values[k, ++total[k]] = held_value[i]
+	}
+	held = 0
 }
 
 function median(series, b, what, k, n, i, j, t, v) {
 	k = series SUBSEP b SUBSEP what
-	n = count[k]
+	n = total[k]
 	if (!n)
 		return ""
 	for (i = 1; i <= n; i++)
@@ -58,7 +68,7 @@ function median(series, b, what, k, n, i, j, t, v) {
 function judge(what, b, value, sense, limit, aim, detail, verdict, must) {
 	must = sense > 0 ? ">=" : sense < 0 ? "<=" : "=="
 	if (value == "")
-		verdict = "not measured"
+		verdict = busy ? "not judged" : "not measured"
 	else if ((sense && sense * value < sense * limit) || (!sense && value != limit))
 		verdict = "MISSED"
 	else
@@ -81,10 +91,24 @@ function against(format, a, b) {
 
 /"bench": "sendrecv"/ {
 	split("", values)
-	split("", count)
+	split("", total)
 	split("", sizes)
 	split("", n_of)
-	wrong = 0
+	wrong = held = runs = busy = 0
+}
+
+# Files of earlier days have no last lines: there the next first line ends a measurement.
+/"machine":/ && !/"bytes":/ {
+	settle(1)
+}
+
+/"wrong_bytes":/ {
+	runs++
+	if (word("warning") != "") {
+		warning = word("warning")
+		busy++
+	}
+	settle(word("warning") == "")
 }
 
 /"bytes":/ {
@@ -146,6 +170,14 @@ END {
 		print "nothing to judge: no lines of bench/sendrecv.sh"
 		exit 2
 	}
+	settle(1)
+	if (busy * 3 >= runs && busy) {
+		printf "not judged: in %d of %d measurements the machine was busy, the last time %s; %d wrong bytes\n", busy, runs, \
+			warning, wrong
+		exit wrong ? 1 : 77
+	}
+	if (busy)
+		printf "%d of %d measurements are left out: the machine was busy\n", busy, runs
 	printf "%-42s %8s %9s   %s\n", "requirement", "size", "measured", "verdict"
 	judge_net()
 	judge_shm("oneway")

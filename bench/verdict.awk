@@ -1,6 +1,7 @@
 # The verdict on the JSON lines of `gantry perf net --raw`: one line per requirement and size, against the ratios that
 # the TCP plugin has to reach (issue 2, "Done when" 3). Only the last run of the input counts. Exit status 1 if any
-# requirement is missed or a byte was wrong, 2 if there was nothing to judge.
+# requirement is missed or a byte was wrong, 2 if there was nothing to judge. A run whose last line has a warning, because
+# other processes or the hypervisor had the CPUs, is not judged, which is said: 77, unless a byte was wrong.
 #
 #   awk -f bench/verdict.awk bench/results/2025-01-31-aarch64.jsonl
 
@@ -15,6 +16,16 @@ function field(key, at, text) {
 		return ""
 	sub(/[,}].*/, "", text)
 	return text + 0
+}
+
+# The string at "key" of the flat object in $0, or "" if it is null or not there.
+function word(key, at, text) {
+	at = index($0, "\"" key "\": \"")
+	if (!at)
+		return ""
+	text = substr($0, at + length(key) + 5)
+	sub(/".*/, "", text)
+	return text
 }
 
 function size_name(b) {
@@ -37,7 +48,7 @@ function judge(what, b, value, sense, limit, aim, verdict) {
 }
 
 /"machine":/ && !/"bytes":/ {
-	lines = ""
+	lines = warning = ""
 	missed = judged = wrong = 0
 }
 
@@ -63,10 +74,18 @@ function judge(what, b, value, sense, limit, aim, verdict) {
 	judge("CPU seconds per GB / raw", b, field("cpu_ratio"), -1, 1, "")
 }
 
+/"wrong_bytes":/ {
+	warning = word("warning")
+}
+
 END {
 	if (!judged) {
 		print "nothing to judge: no line of `gantry perf net --raw --json`"
 		exit 2
+	}
+	if (warning != "") {
+		printf "not judged: %s; %d wrong bytes\n", warning, wrong
+		exit wrong ? 1 : 77
 	}
 	printf "%-34s %8s %10s   %s\n", "requirement", "size", "measured", "verdict"
 	printf "%s", lines

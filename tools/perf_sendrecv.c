@@ -108,5 +108,6 @@ int cmd_perf_sendrecv(int argc, char **argv)
 	    perf_memory_check("sendrecv", o.rank < 0 ? o.ranks : 1, sr_memory(&o)) < 0)
 		return 1;
 	status = sr_run(&o, &print, &shared);
+	table.ours = shared ? shared->others_cpu : 0;
 	return perf_table_end(&table, status, first_wrong(shared));
 }

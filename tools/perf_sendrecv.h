@@ -85,6 +85,8 @@ struct sr_sample {
 	char transport[32];
 	double memcpy_gbs;
 	struct perf_flag_times flag;
+	double cpu_seconds; /* of a whole rank, when it closes; and the machine it is on */
+	uint64_t machine;
 };
 
 /* One line of the table. NAN: not measured. */
@@ -116,6 +118,8 @@ struct sr_shared {
 	struct sr_row rows[SR_SIZES_MAX];
 	int info_ready; /* the same, for what the header says */
 	char device[64];
+	double others_cpu; /* by rank 0, ordered by its end: CPU seconds of ranks on this machine that are not our
+			      children */
 	uint32_t id_ready; /* release by rank 0 */
 	struct gantry_unique_id id;
 	struct perf_flags flags;

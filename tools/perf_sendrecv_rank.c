@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "perf_launcher.h"
+#include "perf_load.h"
 #include "perf_sendrecv.h"
 
 enum { PAGE = 4096 };
@@ -186,6 +187,24 @@ out:
 	return r;
 }
 
+/* All ranks have measured. Those that a launcher started on this machine are no other processes, see perf_load.h. */
+static gantry_result close_run(struct sr_rank *rk)
+{
+	gantry_result r = GANTRY_OK;
+	struct sr_sample s;
+
+	sr_phase(rk, "closing", 0);
+	memset(&s, 0, sizeof(s));
+	s.cpu_seconds = perf_load_cpu_seconds();
+	s.machine = perf_load_machine();
+	TRY(sr_share(rk, &s));
+	for (int i = 0; rk->opts->rank >= 0 && i < rk->nranks; i++)
+		if (i != rk->rank && sr_sample_of(rk, i)->machine == s.machine)
+			rk->shared->others_cpu += sr_sample_of(rk, i)->cpu_seconds;
+out:
+	return r;
+}
+
 static gantry_result work(struct sr_rank *rk)
 {
 	gantry_result r = GANTRY_OK;
@@ -199,8 +218,7 @@ static gantry_result work(struct sr_rank *rk)
 			__atomic_store_n(&rk->shared->nrows, i + 1, __ATOMIC_RELEASE);
 		}
 	}
-	sr_phase(rk, "closing", 0);
-	TRY(sr_sync(rk));
+	TRY(close_run(rk));
 out:
 	return r;
 }

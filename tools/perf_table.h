@@ -58,7 +58,7 @@ struct perf_table {
 	struct json_line line;
 	size_t length; /* of the line of facts */
 	struct perf_cpu_times start;
-	double ours; /* CPU seconds of ours that the kernel does not count to this process and its children */
+	double ours; /* by the caller: CPU seconds of ours on this machine, beside this process and its children */
 };
 
 /* Begins the header. From here on the load of the machine counts. */

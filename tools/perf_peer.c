@@ -211,6 +211,7 @@ static gantry_result verify_window(struct perf_rank *rk, size_t size, size_t shi
 	struct perf_peer *p = rk->peer;
 	void *request[PERF_DEPTH_MAX] = {0};
 	int sending = rk->rank == 0, done;
+	char text[GANTRY_TEXT_MAX];
 
 	for (uint64_t i = 0; i < (uint64_t)rk->opts->depth; i++) {
 		struct message m = nth(rk, i, size, sending);
@@ -234,7 +235,8 @@ static gantry_result verify_window(struct perf_rank *rk, size_t size, size_t shi
 		if (!sending) {
 			check_message(rk, m.at + shift_rx, sent, perf_seq(rk, i), 1);
 			if (memcmp(m.at + shift_rx + size, guard_bytes, GUARD) != 0)
-				FAIL(GANTRY_ERR_CORRUPT, "a receive of %zu bytes wrote beyond its buffer", size);
+				FAIL(GANTRY_ERR_CORRUPT, "a receive of %s wrote beyond its buffer",
+				     gantry_size_text(size, text, sizeof(text)));
 		}
 		perf_progress(rk);
 	}

@@ -37,7 +37,7 @@ for part in "$@"; do
 	device) for t in device words; do bash tests/gpu/$t.sh 2>&1 | tail -n 15; echo "$t: rc ${PIPESTATUS[0]}"; done ;;
 	unpack) bash tests/gpu/unpack.sh 2>&1 | tee "$out/unpack.log" | tail -n 60; grep '^{' "$out/unpack.log" >"$out/unpack.jsonl" ;;
 	transport) bash tests/gpu/transport.sh 2>&1 | tail -n 15 ;;
-	fifo) for i in 1 2 3; do timeout 60 "$tool" perf fifo --device cuda --json | tee -a "$out/fifo.jsonl" | cut -c1-160; done ;;
+	fifo) for i in 1 2 3; do timeout 60 "$tool" perf fifo --device cuda --json | tee -a "$out/fifo.jsonl" | grep rtt_us | cut -c1-200; done ;;
 	sendrecv)
 		rm -f "$out/sendrecv.jsonl"
 		. tests/gpu/lib_gpu.sh

@@ -226,6 +226,7 @@ static void print_new(struct run *run)
 
 	/* Before anything is measured. */
 	if (!run->header && __atomic_load_n(&run->shared->info_ready, __ATOMIC_ACQUIRE)) {
+		clear_line(run);
 		run->print->header(run->opts, run->shared);
 		run->header = 1;
 	}

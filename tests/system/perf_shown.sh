@@ -1,6 +1,7 @@
 #!/bin/bash
 # What `gantry perf` shows: the same header, units and closing line for all operations, heads before anything is measured,
 # one message for a failure, and a warning when others had the CPUs.
+# labels: slow
 set -u
 . "$SOURCE_DIR/tests/system/lib_tries.sh"
 gantry=$BUILD_DIR/gantry

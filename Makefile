@@ -53,6 +53,7 @@ format:
 
 docs: all
 	env -i $(BUILD)/gantry doctor --params-markdown > docs/params.md
+	env -i $(BUILD)/gantry doctor --params-man > man/gantry-params.7
 
 install: all
 	@cmake --install $(BUILD) --prefix $(PREFIX)
@@ -80,7 +81,7 @@ help:
 	@echo '  fuzz      every fuzz target for FUZZ_LONG_SECONDS seconds (needs clang)'
 	@echo '  pauses    the unit tests with random pauses in all threads: what a loaded machine does, on purpose'
 	@echo '  format    clang-format over the sources'
-	@echo '  docs      docs/params.md, from the table of parameters'
+	@echo '  docs      docs/params.md and gantry-params(7), from the table of parameters'
 	@echo '  install   install under PREFIX (DESTDIR is honoured)'
 	@echo '  uninstall remove what install has put under PREFIX'
 	@echo '  deb       the Debian package, into $(BUILD)/'

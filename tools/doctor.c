@@ -127,6 +127,7 @@ static const char help[] =
 	"  --json             one JSON object per line: section name level value detail advice\n"
 	"  --params           only the parameters, with value and origin\n"
 	"  --params-markdown  the parameters as the page docs/params.md\n"
+	"  --params-man       the parameters as the man page gantry-params(7)\n"
 	"  --ifname PATTERN   choose interfaces by this instead of GANTRY_IFNAME\n"
 	"  --plugin SPEC      look for this plugin instead of NCCL_NET_PLUGIN\n"
 	"  --undo-devmem      only: put back what crashed processes have changed on NICs (needs root)\n"
@@ -134,11 +135,12 @@ static const char help[] =
 	"Levels: ok, note (good to know), warn (slower or weaker than need be), fail (will not work).\n"
 	"Exit status: 0, 1 if anything fails, 2 on wrong usage.\n";
 
-enum { OPT_JSON = 256, OPT_PARAMS, OPT_MARKDOWN, OPT_IFNAME, OPT_PLUGIN, OPT_UNDO, OPT_HELP };
+enum { OPT_JSON = 256, OPT_PARAMS, OPT_MARKDOWN, OPT_MAN, OPT_IFNAME, OPT_PLUGIN, OPT_UNDO, OPT_HELP };
 static const struct option options[] = {
 	{"json", no_argument, NULL, OPT_JSON},
 	{"params", no_argument, NULL, OPT_PARAMS},
 	{"params-markdown", no_argument, NULL, OPT_MARKDOWN},
+	{"params-man", no_argument, NULL, OPT_MAN},
 	{"ifname", required_argument, NULL, OPT_IFNAME},
 	{"plugin", required_argument, NULL, OPT_PLUGIN},
 	{"undo-devmem", no_argument, NULL, OPT_UNDO},
@@ -182,6 +184,9 @@ int cmd_doctor(int argc, char **argv)
 			break;
 		case OPT_MARKDOWN:
 			gantry_params_write_markdown(stdout);
+			return 0;
+		case OPT_MAN:
+			gantry_params_write_man(stdout);
 			return 0;
 		case OPT_IFNAME:
 			d.ifname = optarg;

@@ -1,6 +1,6 @@
 /*
  * Parameters: one table (params.def) makes the struct, the parser, the listing
- * of `gantry doctor` and docs/params.md.
+ * of `gantry doctor`, docs/params.md and gantry-params(7).
  *
  * Values come from the environment, once, in gantry_params_load. A value that
  * does not parse or is out of range is an error that names the variable, the
@@ -46,8 +46,9 @@ struct gantry_param_info {
 };
 size_t gantry_param_count(void);
 void gantry_param_describe(size_t i, struct gantry_param_info *ret_info);
-/* The page docs/params.md, as Markdown. */
+/* The pages docs/params.md and man/gantry-params.7. */
 void gantry_params_write_markdown(FILE *f);
+void gantry_params_write_man(FILE *f);
 
 /* Parsers, shared with command lines. *ret is written only on success; none of them logs. */
 gantry_result gantry_parse_size(const char *text, uint64_t *ret);

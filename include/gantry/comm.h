@@ -81,7 +81,7 @@ struct gantry_comm_counters {
 };
 void gantry_comm_get_counters(struct gantry_comm *comm, struct gantry_comm_counters *ret);
 
-/* Who waits for whom, as JSON lines: see gantry-stall(5) in docs/stall.md. Any thread. */
+/* Who waits for whom, as JSON lines: see gantry-stall(5). Any thread. */
 gantry_result gantry_comm_report(struct gantry_comm *comm, FILE *f);
 
 #pragma GCC visibility pop

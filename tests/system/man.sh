@@ -1,0 +1,51 @@
+#!/bin/bash
+# labels: slow beside
+# Man pages render without a warning, name themselves rightly and refer to pages that exist; what they document is what
+# there is: every public function, every event of traces, every field of stall reports.
+set -u
+SOURCE_DIR=${SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
+cd "$SOURCE_DIR/man" || exit 1
+die() { echo "FAILED: $*" >&2; exit 1; }
+# The words of a page, without the escapes of roff.
+plain() { sed -E 's/\\f[A-Z]//g; s/\\\(dq/"/g; s/\\-/-/g; s/^\.[A-Z]+ //; s/"//g' "$@"; }
+
+for page in *; do
+	name=${page%.*}
+	[ "$(sed -nE 's/\\-/-/g; s/^\.TH ([^ ]+) ([^ ]+) .*/\L\1.\2/p' "$page")" = "$page" ] || die "$page has another name in its .TH"
+	sed -n '/^\.SH NAME/{n;p;q}' "$page" | sed 's/\\-/-/g' | grep -q "^$name - " || die "$page has another name under NAME"
+	while read -r other; do
+		[ -f "$other" ] || die "$page refers to $other, which is not there"
+	done < <(sed -nE 's/\\-/-/g; s/^\.BR (gantry[a-z-]*) \(([0-9])\).*/\1.\2/p' "$page")
+done
+echo "ok: names and references"
+
+# Functions: those of the map are in a synopsis, and only those. gantry_transport_init is the library's that is loaded.
+map=$(sed -nE 's/^\t\t(gantry_[a-z_]+);$/\1/p' ../src/gantry.map | sort)
+pages=$(sed -n '/^\.SH SYNOPSIS/,/^\.SH DESCRIPTION/p' ./*.3 | plain | grep -oE '\bgantry_[a-z_]+\(' | tr -d '(' | sort -u | grep -vx gantry_transport_init)
+diff <(echo "$map") <(echo "$pages") || die "public functions (<) and those of the man pages (>) differ"
+echo "ok: $(wc -l <<<"$map") functions"
+
+events=$(sed -nE 's/^\tX\([A-Z_]+, +"([a-z ]+)", +"([a-z]*)", +"([a-z]*)", +"([a-z]*)"\).*/\1 (\2, \3, \4)/p' ../src/base/event.h |
+	sed -E 's/(, )+\)/)/' | grep -v '^none ')
+[ "$(wc -l <<<"$events")" -ge 10 ] || die "no events found in event.h"
+while read -r event; do
+	plain gantry-trace.5 | grep -qxF "$event" || die "gantry-trace.5 does not have the event: $event"
+done <<<"$events"
+fields=$(grep -oE '\\"[a-z_]+\\":|put_[a-z]+\(f, "[a-z_]+"' ../src/comm/report.c | grep -oE '[a-z_]+\\?"' | tr -d '\\"' | sort -u)
+[ "$(wc -l <<<"$fields")" -ge 30 ] || die "no fields found in report.c"
+for field in $fields; do
+	grep '^\.BR\? ' gantry-stall.5 | plain | grep -qw "$field" || die "gantry-stall.5 does not have the field $field"
+done
+echo "ok: events and fields"
+
+command -v groff >/dev/null || { echo "skipped: no groff to render the pages with"; exit 77; }
+for page in *; do
+	said=$(groff -man -Tutf8 -ww -z "$page" 2>&1)
+	[ -z "$said" ] || die "$page does not render: $said"
+	if command -v man >/dev/null; then
+		said=$(MANWIDTH=80 man --warnings -l "$page" 2>&1 >/dev/null)
+		[ -z "$said" ] || die "man warns of $page: $said"
+	fi
+done
+pages=(*)
+echo "ok: ${#pages[@]} pages render without a warning"

@@ -48,17 +48,14 @@ static struct gantry_rx_conn *meet(int who, struct gantry_rx *rx)
 	return conn;
 }
 
-/* Sends the tensor, or receives it; in device memory. */
-static void transfer(int who, struct gantry_rx *rx, void *tensor, size_t bytes)
+/* Sends the tensor, or receives it, and waits until that is done. */
+static void transfer(int who, struct gantry_rx_conn *conn, void *tensor, size_t bytes)
 {
 	struct gantry_rx_piece piece = {.base = tensor, .piece_bytes = bytes, .count = 1};
 	struct gantry_rx_result result;
-	struct gantry_rx_conn *conn;
 	struct gantry_rx_op *op;
 	gantry_result r;
 
-	CHECK(gantry_rx_register(rx, tensor, bytes));
-	conn = meet(who, rx);
 	if (who == SENDER)
 		CHECK(gantry_rx_send(conn, &piece, 1, 0, &op));
 	else
@@ -67,17 +64,14 @@ static void transfer(int who, struct gantry_rx *rx, void *tensor, size_t bytes)
 	gantry_rx_op_result(op, &result);
 	if (r != GANTRY_OK || result.bytes != bytes)
 		end(1, "%s: %zu of %zu bytes: %s", names[who], (size_t)result.bytes, bytes, result.text);
-	if (who == RECEIVER)
-		printf("%zu bytes over %s\n", bytes, gantry_rx_conn_path(conn));
 	gantry_rx_op_free(op);
-	gantry_rx_conn_close(conn);
-	CHECK(gantry_rx_deregister(rx, tensor));
 }
 
 static void run_side(int who, size_t bytes, int cuda)
 {
 	struct gantry_rx_config config = {0}; /* zero: the defaults, or what GANTRY_RX_* say */
 	unsigned char *host = malloc(bytes);
+	struct gantry_rx_conn *conn;
 	struct gantry_rx *rx;
 	size_t wrong = 0;
 	void *tensor;
@@ -90,10 +84,16 @@ static void run_side(int who, size_t bytes, int cuda)
 	CHECK(gantry_mem_alloc(config.device, bytes, &tensor));
 	CHECK(gantry_mem_copy(config.device, tensor, host, bytes));
 	CHECK(gantry_rx_open(&config, &rx));
-	transfer(who, rx, tensor, bytes);
+	CHECK(gantry_rx_register(rx, tensor, bytes));
+	conn = meet(who, rx);
+	transfer(who, conn, tensor, bytes);
 	CHECK(gantry_mem_copy(config.device, host, tensor, bytes));
 	for (size_t i = 0; i < bytes; i++)
 		wrong += host[i] != pattern(i);
+	if (who == RECEIVER)
+		printf("%zu bytes over %s\n", bytes, gantry_rx_conn_path(conn));
+	gantry_rx_conn_close(conn);
+	CHECK(gantry_rx_deregister(rx, tensor));
 	gantry_rx_close(rx);
 	CHECK(gantry_mem_free(config.device, tensor));
 	gantry_device_close(config.device);

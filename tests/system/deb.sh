@@ -1,5 +1,5 @@
 #!/bin/bash
-# labels: slow
+# labels: slow beside
 # The Debian package of this build: it has its dependencies, no error by lintian (where that is), and a command that runs.
 set -u
 [ -z "${GANTRY_SANITIZED:-}" ] || { echo "skipped: a build with a sanitizer is not packed"; exit 77; }

@@ -23,4 +23,4 @@ quoted() {
 	echo "$1: $quotes quotes are right"
 }
 quoted docs/adding-a-transport.md tests/transport/mailbox.c 10
-quoted docs/rx.md examples/rx_tensor.c 2
+quoted docs/rx.md examples/rx_tensor.c 3

@@ -49,7 +49,9 @@ for program in rx_tensor sendrecv; do
 	says err "'gpu' is no device; there are: host, cuda"
 	run 2 $program 5 host 7
 	says err "usage: "
-	run 1 $program 900000000000000000
+	# Sanitizers end a program that asks for too much, unless they are told not to.
+	ASAN_OPTIONS=${ASAN_OPTIONS:-}:allocator_may_return_null=1 TSAN_OPTIONS=${TSAN_OPTIONS:-}:allocator_may_return_null=1 \
+		run 1 $program 900000000000000000
 	says err "no memory for"
 	GANTRY_IFNAME=nosuch run 1 $program 5
 	says err "a parameter or option is wrong"

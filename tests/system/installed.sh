@@ -44,6 +44,10 @@ echo "ok: the hint about ldconfig"
 for file in "$SOURCE_DIR"/man/*; do
 	[ -s "$prefix/share/man/man${file##*.}/${file##*/}" ] || die "man page ${file##*/} is not installed"
 done
+for function in $(sed -nE 's/^\t\t(gantry_[a-z_]+);$/\1/p' "$SOURCE_DIR/src/gantry.map"); do
+	page=$(sed -n 's/^\.so //p' "$prefix/share/man/man3/$function.3") && grep -q "$function(" "$prefix/share/man/$page" ||
+		die "man $function does not lead to its page"
+done
 for file in README.md CHANGELOG.md LICENSE $(cd "$SOURCE_DIR" && echo docs/*.md examples/*); do
 	cmp -s "$SOURCE_DIR/$file" "$doc/$file" || die "$file is not installed"
 done

@@ -45,9 +45,9 @@ static void exchange(const struct gantry_unique_id *id, int rank, enum gantry_de
 	CHECK(gantry_group_start());
 	CHECK(gantry_send(out, bytes, GANTRY_TYPE_UINT8, 1 - rank, comm, stream));
 	CHECK(gantry_recv(in, bytes, GANTRY_TYPE_UINT8, 1 - rank, comm, stream));
-	CHECK(gantry_group_end());			  /* both are in the stream now, */
-	CHECK(gantry_stream_sync(config.device, stream)); /* and at their end, */
-	CHECK(gantry_comm_error(comm, NULL, NULL, 0));	  /* which is a good one */
+	CHECK(gantry_group_end());			  /* both are in the stream */
+	CHECK(gantry_stream_sync(config.device, stream)); /* both have ended */
+	CHECK(gantry_comm_error(comm, NULL, NULL, 0));	  /* without an error */
 	CHECK(gantry_mem_copy(config.device, theirs, in, bytes));
 	printf("rank %d: %zu bytes each way over %s\n", rank, bytes, gantry_comm_transport(comm, 1 - rank));
 

@@ -28,6 +28,10 @@ command strace        | strace        | tests that count system calls
 command ps            | procps        | tests that look at processes
 command spin          | spin          | tests that check the models of the protocols
 command python3       | python3       | tests that read JSON or play a stranger
+command groff         | groff-base    | the test of the man pages
+command man           | man-db        | the test of the man pages
+command dpkg-shlibdeps | dpkg-dev     | make deb, and its test
+command file          | file          | make deb, and its test
 command debootstrap   | debootstrap   | the test of make run on a bare machine
 command clang         | clang         | the second compiler of the suite
 clang_fuzzer          | libclang-rt-dev | fuzz targets

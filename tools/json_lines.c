@@ -16,6 +16,7 @@ static int take_line(const char *path, size_t number, char *line, size_t length,
 		snprintf(why, len, "%s:%zu: %s at byte %zu", path, number, doc->why, doc->at + 1);
 		return 0;
 	}
+	doc->line = number;
 	bad = doc->values[0].type == JSON_OBJECT ? fn(ctx, doc) : "not an object";
 	if (bad)
 		snprintf(why, len, "%s:%zu: %s", path, number, bad);

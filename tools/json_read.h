@@ -25,6 +25,7 @@ struct json_doc {
 	size_t n, capacity;
 	const char *why; /* after a failure: a few words; and where in the text */
 	size_t at;
+	size_t line; /* of the file, from 1: set by json_read_lines */
 };
 
 /* text[length] must be 0; it is changed, and must outlive the doc. 0, or -1 with why and at. The doc may be reused. */

@@ -14,5 +14,6 @@ int cmd_doctor(int argc, char **argv);
 int cmd_devmem_helper(int argc, char **argv);
 int cmd_stall(int argc, char **argv);
 int cmd_trace(int argc, char **argv);
+int cmd_report(int argc, char **argv);
 
 #endif

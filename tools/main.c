@@ -23,6 +23,7 @@ static const struct command commands[] = {
 	{"doctor", cmd_doctor, "what this machine can do, and what to do about the rest"},
 	{"stall", cmd_stall, "who waits for whom in a hung job, and who is to blame"},
 	{"trace", cmd_trace, "what a job did, as one Chrome or Perfetto picture"},
+	{"report", cmd_report, "figures of perf and bench as one page with plots"},
 	{"devmem-helper", cmd_devmem_helper, "privileged: binds NICs to GPU memory for other processes"},
 	{"help", cmd_help, "this text, or that of a command: gantry help COMMAND"},
 };

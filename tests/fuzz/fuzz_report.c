@@ -1,0 +1,110 @@
+/*
+ * What `gantry report` reads: a file that may be cut, damaged or made up becomes a reason, or a page whose text and
+ * figures do not leave their places, whatever they are.
+ */
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../tools/report.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#define MUST(cond)                                                                                                     \
+	do {                                                                                                           \
+		if (!(cond))                                                                                           \
+			abort();                                                                                       \
+	} while (0)
+
+static int take_all(struct report *r, const char *name, const uint8_t *data, size_t size)
+{
+	struct json_doc doc = {0};
+	size_t number = 0;
+	int good = !report_add_file(r, name);
+
+	while (size && good) {
+		const uint8_t *end = memchr(data, '\n', size);
+		size_t n = end ? (size_t)(end - data) : size;
+		char *line = malloc(n + 1);
+
+		MUST(line);
+		memcpy(line, data, n);
+		line[n] = 0;
+		good = json_parse(line, n, &doc) == 0 && doc.values[0].type == JSON_OBJECT &&
+		       !report_take(r, &doc, ++number);
+		free(line);
+		data += n + (end != NULL);
+		size -= n + (end != NULL);
+	}
+	json_free(&doc);
+	return good;
+}
+
+/* Tags begin with a letter, paths have nothing but commands and numbers, and there is no tag that runs or fetches. */
+static void check_markup(const char *text, size_t n)
+{
+	MUST(strlen(text) == n);
+	MUST(!strcasestr(text, "<script") && !strcasestr(text, "<img"));
+	for (const char *p = strchr(text, '<'); p; p = strchr(p + 1, '<'))
+		MUST(isalpha((unsigned char)p[1]) || p[1] == '/' || p[1] == '!');
+	for (const char *p = strstr(text, " d=\""); p; p = strstr(p + 1, " d=\"")) {
+		p += 4;
+		MUST(p[strspn(p, "MLHVhvmaz0123456789. -")] == '"');
+	}
+}
+
+static void draw(const struct report *r, const struct report_plan *plan)
+{
+	char *text = NULL;
+	size_t n = 0;
+	FILE *f = open_memstream(&text, &n);
+
+	MUST(f);
+	report_write_page(r, plan, NULL, f);
+	for (size_t i = 0; i < plan->nsections; i++)
+		for (size_t k = 0; k < plan->sections[i].nplots; k++)
+			if (!plan->sections[i].plots[k].table_only)
+				report_write_svg_file(r, &plan->sections[i], &plan->sections[i].plots[k],
+						      "gantry report", f);
+	fclose(f);
+	check_markup(text, n);
+	free(text);
+}
+
+/* Each line of the figures must be JSON again. */
+static void list(const struct report *r, const struct report_plan *plan)
+{
+	struct json_doc doc = {0};
+	char *text = NULL, *line, *rest;
+	size_t n = 0;
+	FILE *f = open_memstream(&text, &n);
+
+	MUST(f);
+	report_write_json(r, plan, f);
+	fclose(f);
+	rest = text;
+	while ((line = strsep(&rest, "\n")))
+		MUST(!*line || json_parse(line, strlen(line), &doc) == 0);
+	json_free(&doc);
+	free(text);
+}
+
+/* The bytes are two files: what follows a line of one '=' is the second. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	const uint8_t *cut = size ? memmem(data, size, "\n=\n", 3) : NULL;
+	size_t first = cut ? (size_t)(cut - data) : size;
+	struct report r = {0};
+	struct report_plan plan = {0};
+
+	if (take_all(&r, "a<b>.jsonl", data, first) &&
+	    (!cut || take_all(&r, "b\"&'.jsonl", cut + 3, size - first - 3))) {
+		MUST(!report_finish(&r));
+		MUST(!report_plan(&r, NULL, &plan));
+		draw(&r, &plan);
+		list(&r, &plan);
+	}
+	report_plan_free(&plan);
+	report_free(&r);
+	return 0;
+}

@@ -1,7 +1,6 @@
 #!/bin/bash
 # What `gantry perf` shows: the same header, units and closing line for all operations, heads before anything is measured,
 # one message for a failure, and a warning when others had the CPUs.
-# labels: slow
 set -u
 . "$SOURCE_DIR/tests/system/lib_tries.sh"
 gantry=$BUILD_DIR/gantry
@@ -95,17 +94,14 @@ for op in "net -b 1024G -e 1024G" "sendrecv -b 1024G -e 1024G -d int8" "sendrecv
 done
 echo "ok: what does not fit"
 
-# Two hogs for each CPU leave a measurement less than half of them.
-for _ in $(seq $((2 * $(nproc)))); do
-	(while :; do :; done) &
+# On one CPU two hogs leave a measurement half of it at most. With that alone a quota of this container is no hindrance.
+cpu=$(awk '/^Cpus_allowed_list/ { sub(/[-,].*/, "", $2); print $2 }' /proc/self/status)
+for _ in 1 2; do
+	taskset -c "$cpu" bash -c 'while :; do :; done' &
 	hogs="$hogs $!"
 done
-warned() {
-	expect 0 fifo -n "$1" --repeats 5
-	grep -qE "^# other processes used [0-9.]+ (and the hypervisor took [0-9.]+ )?of [0-9]+ CPUs? while this was measured: the figures mean little$" "$tmp/out"
-}
-# 0.2 s at least: on a fast machine more steps.
-warned 1000 || warned 20000 || warned 1000000 || die "no warning beside $(wc -w <<<"$hogs") hogs"
+taskset -c "$cpu" timeout 280 "$gantry" perf net -b 64 -e 64 --repeats 1 >"$tmp/out" 2>"$tmp/err" || die "perf net beside hogs" # about 0.2 s
+has out "^# other processes used [0-9.]+ (and the hypervisor took [0-9.]+ )?of 1 CPU while this was measured: the figures mean little$"
 [ "$(tail -n 1 "$tmp/out")" = "# wrong bytes: 0; OK" ] || die "another closing line"
 kill $hogs
 hogs=

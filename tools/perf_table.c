@@ -327,7 +327,7 @@ int perf_table_end(struct perf_table *t, int failed, const char *where)
 		end_json(t, &load, warning, bad);
 		return bad;
 	}
-	if (warning[0])
+	if (warning[0] && !failed)
 		fprintf(t->out, "# %s\n", warning);
 	if (t->unchecked)
 		fprintf(t->out, "# wrong bytes: not checked; %s\n", bad ? "FAILED" : "OK");

@@ -94,6 +94,20 @@ for op in "net -b 1024G -e 1024G" "sendrecv -b 1024G -e 1024G -d int8" "sendrecv
 done
 echo "ok: what does not fit"
 
+# A rank that dies is the one message; what the other makes of it is not. perf_net.sh and sendrecv.sh have the others.
+if command -v ps >/dev/null; then
+	timeout 280 "$gantry" perf rx -e 64M --repeats 101 >"$tmp/out" 2>"$tmp/err" &
+	tool=$!
+	ranks_at_work $tool || die "there should be two ranks: $ranks"
+	kill -9 "${ranks##* }"
+	wait $tool
+	[ $? = 1 ] || die "a killed rank should make it fail"
+	[ "$(grep "^gantry perf" "$tmp/err")" = "gantry perf rx: rank 1: killed by signal 9, Killed" ] || die "another message"
+	[ "$(tail -n 1 "$tmp/out")" = "# wrong bytes: 0; FAILED" ] || die "another closing line"
+	await all_gone $ranks || die "ranks $ranks are left"
+	echo "ok: a killed rank is the message"
+fi
+
 # On one CPU two hogs leave a measurement half of it at most. With that alone a quota of this container is no hindrance.
 cpu=$(awk '/^Cpus_allowed_list/ { sub(/[-,].*/, "", $2); print $2 }' /proc/self/status)
 for _ in 1 2; do

@@ -26,7 +26,7 @@ struct trace_conn {
 };
 
 struct trace_event {
-	double us;	 /* on the clock that all ranks share */
+	int64_t ns;	 /* on the clock that all ranks share */
 	uint32_t kind;	 /* enum gantry_event_kind */
 	int64_t v[3];	 /* its fields */
 	int proto, mode; /* -1: it has none */

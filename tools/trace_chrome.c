@@ -1,12 +1,22 @@
 /*
  * Chrome's trace format: a process per rank, a track per connection or link.
  *
- * What has a beginning and an end is one complete event ("X"): operations of the proxy, messages of a link. Several of
- * a track are in flight at once, and viewers want what overlaps on a track to nest; they end in order, so each is drawn
- * from where the one before ended, and "posted_us" tells when it truly began. The rest are instants.
+ * What has a beginning and an end is one complete event ("X"): operations of the proxy, transfers of kernels, messages
+ * of a link. Several of a track are in flight at once, and viewers want what overlaps on a track to nest; they end in
+ * order, so each is drawn from where the one before ended, and "posted_us" tells when it truly began. The rest are
+ * instants.
  *
  * The ring has the newest events only: an end without its beginning is an instant, a beginning without its end lasts to
  * the end of the trace and is marked "open".
+ *
+ * What Perfetto wants beyond that; tests/chrome_trace.py checks all of it:
+ *   - Bars that touch must not overlap by a nanosecond, or one of them is dropped. All times are whole nanoseconds,
+ *     and what a bar lasts is the difference of its rounded ends. Some versions cut off `microseconds * 1000` where
+ *     others round it, so a number that a double would put below its nanosecond gets another digit: put_us.
+ *   - 0 is the idle process and the idle thread, whatever they are called. Processes are numbered from 1.
+ *   - Versions before 2025 name a thread by its number alone. No two tracks have the same number, and none that of a
+ *     process, but for the track of a process itself: that is its main thread.
+ *   - displayTimeUnit would change what some versions take the times for. It is left out.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,11 +24,20 @@
 #include "base/event.h"
 #include "trace.h"
 
-enum { LINK_TRACKS = 1000000, PROCESS_TRACK = 0, LINKS_NAMED = 4096 };
+enum { OTHER_PROCESSES = 1 << 20, FIRST_TRACK = 1 << 22 }; /* ranks are below the first */
+
+/* One row of the picture. */
+struct track {
+	const struct trace_conn *conn; /* or */
+	int64_t link;		       /* -1: none */
+	int recv;		       /* of a link */
+	int64_t number;
+	int64_t drawn_to; /* ns: where its last bar ended */
+};
 
 struct open {
 	const struct trace_event *begin;
-	int64_t track;
+	struct track *track;
 	int mode; /* of its steps, as far as seen */
 };
 
@@ -28,14 +47,12 @@ struct draw {
 	const struct trace_file *f;
 	int process;
 	int links;	   /* no other file has drawn the links of this process */
-	double zero;	   /* where the picture begins */
+	int64_t zero;	   /* ns: where the picture begins */
 	struct open *open; /* owned: room for all events */
 	size_t nopen;
-	struct drawn_to {
-		int64_t track;
-		double us;
-	} * ends; /* owned: the same; where the last one of a track ended */
-	size_t nends;
+	struct track *tracks; /* owned: room for all connections, all events and the process */
+	size_t ntracks;
+	int64_t *next_track; /* of the whole picture */
 };
 
 static void put_text(FILE *out, const char *text)
@@ -54,10 +71,19 @@ static void put_text(FILE *out, const char *text)
 
 static void put_name(FILE *out, const char *what, int process, int64_t track, const char *name)
 {
-	fprintf(out, ",\n{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%d,\"tid\":%lld,\"args\":{\"name\":", what, process,
+	fprintf(out, "\n{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%d,\"tid\":%lld,\"args\":{\"name\":", what, process,
 		(long long)track);
 	put_text(out, name);
 	fputs("}}", out);
+}
+
+/* Nanoseconds, not negative, as microseconds. */
+static void put_us(FILE *out, const char *key, int64_t ns)
+{
+	char text[32];
+
+	snprintf(text, sizeof(text), "%lld.%03lld", (long long)(ns / 1000), (long long)(ns % 1000));
+	fprintf(out, ",\"%s\":%s%s", key, text, (int64_t)(strtod(text, NULL) * 1000) < ns ? "01" : "");
 }
 
 static int is_of_conn(uint32_t kind)
@@ -69,15 +95,6 @@ static int is_of_conn(uint32_t kind)
 static int is_of_link(uint32_t kind)
 {
 	return strcmp(gantry_event_field((enum gantry_event_kind)kind, 0), "link") == 0;
-}
-
-static int64_t track_of(const struct trace_file *f, const struct trace_event *e)
-{
-	if (is_of_conn(e->kind))
-		return (int64_t)(trace_conn_of(f, e->v[0]) - f->conns) + 1;
-	if (!is_of_link(e->kind))
-		return PROCESS_TRACK;
-	return LINK_TRACKS + 2 * e->v[0] + (e->kind == GANTRY_EV_RECV_POST || e->kind == GANTRY_EV_RECV_DONE);
 }
 
 /* 0: of another communicator of the process, or drawn with another file of the same process. */
@@ -111,41 +128,68 @@ static void put_args(const struct draw *d, const struct trace_event *e, int mode
 	}
 }
 
-static void put_instant(const struct draw *d, const struct trace_event *e)
+/* The row of an event, which is ours; made and named when it is first needed. */
+static struct track *track_of(struct draw *d, const struct trace_event *e)
 {
-	fprintf(d->out, ",\n{\"ph\":\"i\",\"s\":\"t\",\"name\":\"%s\",\"pid\":%d,\"tid\":%lld,\"ts\":%.3f",
-		gantry_event_name((enum gantry_event_kind)e->kind), d->process, (long long)track_of(d->f, e),
-		e->us - d->zero);
+	struct track t = {.link = -1, .number = d->process, .drawn_to = d->zero};
+	char name[64];
+
+	if (is_of_conn(e->kind))
+		t.conn = trace_conn_of(d->f, e->v[0]);
+	else if (is_of_link(e->kind))
+		t.link = e->v[0];
+	t.recv = t.link >= 0 && (e->kind == GANTRY_EV_RECV_POST || e->kind == GANTRY_EV_RECV_DONE);
+	for (size_t i = 0; i < d->ntracks; i++) {
+		struct track *k = &d->tracks[i];
+
+		if (k->conn == t.conn && k->link == t.link && k->recv == t.recv)
+			return k;
+	}
+	if (t.conn)
+		snprintf(name, sizeof(name), "%s rank %d, channel %d (%s)", t.conn->send ? "send to" : "recv from",
+			 t.conn->peer, t.conn->channel, t.conn->transport);
+	else if (t.link >= 0)
+		snprintf(name, sizeof(name), "link %lld, %s", (long long)t.link, t.recv ? "receives" : "sends");
+	else
+		snprintf(name, sizeof(name), "process");
+	if (t.conn || t.link >= 0)
+		t.number = (*d->next_track)++;
+	fputc(',', d->out);
+	put_name(d->out, "thread_name", d->process, t.number, name);
+	d->tracks[d->ntracks] = t;
+	return &d->tracks[d->ntracks++];
+}
+
+static void put_instant(struct draw *d, const struct trace_event *e)
+{
+	const struct track *t = track_of(d, e);
+
+	fprintf(d->out, ",\n{\"ph\":\"i\",\"s\":\"t\",\"name\":\"%s\",\"pid\":%d,\"tid\":%lld",
+		gantry_event_name((enum gantry_event_kind)e->kind), d->process, (long long)t->number);
+	put_us(d->out, "ts", e->ns - d->zero);
 	put_args(d, e, e->mode);
 	fputs("}}", d->out);
 }
 
-static double *end_of_track(struct draw *d, int64_t track)
-{
-	for (size_t i = 0; i < d->nends; i++) {
-		if (d->ends[i].track == track)
-			return &d->ends[i].us;
-	}
-	d->ends[d->nends] = (struct drawn_to){track, d->zero};
-	return &d->ends[d->nends++].us;
-}
-
 /* end: NULL if it is open. */
-static void put_complete(struct draw *d, const struct open *o, const struct trace_event *end, double until)
+static void put_complete(struct draw *d, const struct open *o, const struct trace_event *end, int64_t until)
 {
 	const struct trace_event *b = o->begin;
-	double *last = end_of_track(d, o->track), from = b->us > *last ? b->us : *last;
-	const char *name = b->kind == GANTRY_EV_SEND_POST	? "send message"
-			   : b->kind == GANTRY_EV_RECV_POST	? "receive message"
-			   : trace_conn_of(d->f, b->v[0])->send ? "send"
-								: "recv";
+	struct track *t = o->track;
+	int64_t from = b->ns > t->drawn_to ? b->ns : t->drawn_to;
+	const char *name = b->kind == GANTRY_EV_SEND_POST   ? "send message"
+			   : b->kind == GANTRY_EV_RECV_POST ? "receive message"
+			   : t->conn->send		    ? "send"
+							    : "recv";
 
 	until = until > from ? until : from;
-	*last = until;
-	fprintf(d->out, ",\n{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%lld,\"ts\":%.3f,\"dur\":%.3f", name,
-		d->process, (long long)o->track, from - d->zero, until - from);
+	t->drawn_to = until;
+	fprintf(d->out, ",\n{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%lld", name, d->process,
+		(long long)t->number);
+	put_us(d->out, "ts", from - d->zero);
+	put_us(d->out, "dur", until - from);
 	put_args(d, b, o->mode);
-	fprintf(d->out, ",\"posted_us\":%.3f", b->us - d->zero);
+	put_us(d->out, "posted_us", b->ns - d->zero);
 	if (!end)
 		fputs(",\"open\":1", d->out);
 	else if (end->cut)
@@ -179,7 +223,7 @@ static void draw_end(struct draw *d, const struct trace_event *e)
 	for (size_t i = 0; i < d->nopen; i++) {
 		if (!belong(d->open[i].begin, e))
 			continue;
-		put_complete(d, &d->open[i], e, e->us);
+		put_complete(d, &d->open[i], e, e->ns);
 		memmove(&d->open[i], &d->open[i + 1], (d->nopen - i - 1) * sizeof(d->open[0]));
 		d->nopen--;
 		return;
@@ -207,48 +251,11 @@ static void draw_event(struct draw *d, const struct trace_event *e)
 		return;
 	learn_mode(d, e);
 	if (begins(e))
-		d->open[d->nopen++] = (struct open){e, track_of(d->f, e), e->mode};
+		d->open[d->nopen++] = (struct open){e, track_of(d, e), e->mode};
 	else if (ends(e))
 		draw_end(d, e);
 	else
 		put_instant(d, e);
-}
-
-static void name_links(const struct draw *d)
-{
-	unsigned char named[LINKS_NAMED][2] = {{0}};
-	char name[64];
-
-	for (size_t i = 0; i < d->f->nevents; i++) {
-		const struct trace_event *e = &d->f->events[i];
-		int64_t track = track_of(d->f, e);
-		int recv = track & 1;
-
-		if (!is_of_link(e->kind) || e->v[0] >= LINKS_NAMED || named[e->v[0]][recv])
-			continue;
-		named[e->v[0]][recv] = 1;
-		snprintf(name, sizeof(name), "link %lld, %s", (long long)e->v[0], recv ? "receives" : "sends");
-		put_name(d->out, "thread_name", d->process, track, name);
-	}
-}
-
-static void draw_names(const struct draw *d)
-{
-	const struct trace_file *f = d->f;
-	char name[160];
-
-	snprintf(name, sizeof(name), "rank %d of %d, communicator %s (%s, pid %lld)", f->rank, f->nranks, f->comm,
-		 f->host, (long long)f->pid);
-	put_name(d->out, "process_name", d->process, PROCESS_TRACK, name);
-	for (size_t i = 0; i < f->nconns; i++) {
-		const struct trace_conn *c = &f->conns[i];
-
-		snprintf(name, sizeof(name), "%s rank %d, channel %d (%s)", c->send ? "send to" : "recv from", c->peer,
-			 c->channel, c->transport);
-		put_name(d->out, "thread_name", d->process, (int64_t)i + 1, name);
-	}
-	if (d->links)
-		name_links(d);
 }
 
 /* The rank, unless another file has drawn as that. */
@@ -256,9 +263,9 @@ static int process_number(const struct trace_set *set, size_t at)
 {
 	for (size_t i = 0; i < at; i++) {
 		if (set->files[i].rank == set->files[at].rank)
-			return 1 << 20 | (int)at;
+			return OTHER_PROCESSES + (int)at + 1;
 	}
-	return set->files[at].rank;
+	return set->files[at].rank + 1;
 }
 
 static int first_of_process(const struct trace_set *set, size_t at)
@@ -270,42 +277,55 @@ static int first_of_process(const struct trace_set *set, size_t at)
 	return 1;
 }
 
-static void draw_file(const struct trace_set *set, size_t at, double zero, FILE *out)
+static void name_process(const struct trace_set *set, size_t at, FILE *out)
+{
+	const struct trace_file *f = &set->files[at];
+	int process = process_number(set, at);
+	char name[160];
+
+	snprintf(name, sizeof(name), "rank %d of %d, communicator %s (%s, pid %lld)", f->rank, f->nranks, f->comm,
+		 f->host, (long long)f->pid);
+	put_name(out, "process_name", process, process, name);
+}
+
+static void draw_file(const struct trace_set *set, size_t at, int64_t zero, int64_t *next_track, FILE *out)
 {
 	const struct trace_file *f = &set->files[at];
 	struct draw d = {.out = out,
 			 .f = f,
 			 .process = process_number(set, at),
 			 .links = first_of_process(set, at),
-			 .zero = zero};
+			 .zero = zero,
+			 .next_track = next_track};
 
 	d.open = malloc((f->nevents + 1) * sizeof(*d.open));
-	d.ends = malloc((f->nevents + 1) * sizeof(*d.ends));
-	draw_names(&d);
-	for (size_t i = 0; d.open && d.ends && i < f->nevents; i++)
+	d.tracks = malloc((f->nevents + 1) * sizeof(*d.tracks));
+	for (size_t i = 0; d.open && d.tracks && i < f->nevents; i++)
 		draw_event(&d, &f->events[i]);
 	for (size_t i = 0; i < d.nopen; i++)
-		put_complete(&d, &d.open[i], NULL, f->events[f->nevents - 1].us);
+		put_complete(&d, &d.open[i], NULL, f->events[f->nevents - 1].ns);
 	free(d.open);
-	free(d.ends);
+	free(d.tracks);
 }
 
 void trace_write_chrome(const struct trace_set *set, FILE *out)
 {
-	double zero = 0;
+	int64_t zero = 0, next_track = FIRST_TRACK;
 	int any = 0;
 
 	for (size_t i = 0; i < set->nfiles; i++) {
 		for (size_t k = 0; k < set->files[i].nevents; k++) {
-			double us = set->files[i].events[k].us;
+			int64_t ns = set->files[i].events[k].ns;
 
-			zero = !any++ || us < zero ? us : zero;
+			zero = !any++ || ns < zero ? ns : zero;
 		}
 	}
-	fputs("{\"displayTimeUnit\":\"ns\",\"otherData\":{\"made_by\":\"gantry trace\"},\"traceEvents\":[\n"
-	      "{\"ph\":\"M\",\"name\":\"gantry\",\"pid\":0,\"tid\":0,\"args\":{}}",
-	      out);
+	fputs("{\"otherData\":{\"made_by\":\"gantry trace\"},\"traceEvents\":[", out);
+	for (size_t i = 0; i < set->nfiles; i++) {
+		fputs(i ? "," : "", out);
+		name_process(set, i, out);
+	}
 	for (size_t i = 0; i < set->nfiles; i++)
-		draw_file(set, i, zero, out);
+		draw_file(set, i, zero, &next_track, out);
 	fputs("\n]}\n", out);
 }

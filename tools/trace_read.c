@@ -6,6 +6,8 @@
 #include "trace.h"
 
 enum { RANKS_MAX = 1 << 20 };
+/* Nanoseconds: 36 years either way. Sums and differences of two fit, and a damaged file does no harm. */
+#define TIME_MAX (1ll << 60)
 
 const char *const trace_proto_names[GANTRY_PROTOS] = {"simple", "ll", "ll128"};
 const char *const trace_mode_names[GANTRY_MODES] = {"normal", "offset", "ptr"};
@@ -122,6 +124,14 @@ static uint32_t kind_of(const char *name)
 	return kind;
 }
 
+/* Whole nanoseconds, once and for all: what was one moment is drawn as one. */
+static int64_t time_of(const struct trace_file *f, int64_t ticks)
+{
+	double ns = f->ns + (double)(ticks - f->ticks0) * f->ns_per_tick;
+
+	return ns > TIME_MAX ? TIME_MAX : ns < -TIME_MAX ? -TIME_MAX : (int64_t)ns;
+}
+
 static const char *take_event(struct trace_set *set, struct trace_file *f, const struct json_doc *line)
 {
 	int64_t ticks = json_get_int(line, "ticks", -1);
@@ -144,7 +154,7 @@ static const char *take_event(struct trace_set *set, struct trace_file *f, const
 	}
 	if (e.v[0] < 0 || e.v[0] > UINT32_MAX)
 		return "an event of something with an impossible number";
-	e.us = (f->ns + ((double)ticks - (double)f->ticks0) * f->ns_per_tick) / 1e3;
+	e.ns = time_of(f, ticks);
 	e.proto = name_at(trace_proto_names, GANTRY_PROTOS, json_get_text(line, "proto", NULL));
 	e.mode = name_at(trace_mode_names, GANTRY_MODES, json_get_text(line, "mode", NULL));
 	e.end = json_get_int(line, "end", 0) != 0;

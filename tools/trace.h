@@ -30,7 +30,8 @@ struct trace_event {
 	uint32_t kind;	 /* enum gantry_event_kind */
 	int64_t v[3];	 /* its fields */
 	int proto, mode; /* -1: it has none */
-	int end, cut;	 /* PROXY_OP */
+	int end, cut;	 /* PROXY_OP, KERNEL_OP */
+	int64_t step;	 /* KERNEL_OP; -1: it has none */
 };
 
 /* What one rank wrote. */

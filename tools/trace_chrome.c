@@ -89,7 +89,7 @@ static void put_us(FILE *out, const char *key, int64_t ns)
 static int is_of_conn(uint32_t kind)
 {
 	return kind == GANTRY_EV_PROXY_OP || kind == GANTRY_EV_PROXY_POST || kind == GANTRY_EV_PROXY_MOVE ||
-	       kind == GANTRY_EV_PROXY_DONE || kind == GANTRY_EV_XFER;
+	       kind == GANTRY_EV_PROXY_DONE || kind == GANTRY_EV_XFER || kind == GANTRY_EV_KERNEL_OP;
 }
 
 static int is_of_link(uint32_t kind)
@@ -117,6 +117,8 @@ static void put_args(const struct draw *d, const struct trace_event *e, int mode
 		fprintf(d->out, "%s\"%s\":%lld", comma, field, (long long)e->v[i]);
 		comma = ",";
 	}
+	if (e->step >= 0)
+		fprintf(d->out, "%s\"step\":%lld", comma, (long long)e->step);
 	if (mode >= 0)
 		fprintf(d->out, "%s\"mode\":\"%s\"", comma, trace_mode_names[mode]);
 	if (e->proto >= 0)
@@ -197,23 +199,26 @@ static void put_complete(struct draw *d, const struct open *o, const struct trac
 	fputs("}}", d->out);
 }
 
+static int is_op(const struct trace_event *e)
+{
+	return e->kind == GANTRY_EV_PROXY_OP || e->kind == GANTRY_EV_KERNEL_OP;
+}
+
 static int begins(const struct trace_event *e)
 {
-	return (e->kind == GANTRY_EV_PROXY_OP && !e->end) || e->kind == GANTRY_EV_SEND_POST ||
-	       e->kind == GANTRY_EV_RECV_POST;
+	return (is_op(e) && !e->end) || e->kind == GANTRY_EV_SEND_POST || e->kind == GANTRY_EV_RECV_POST;
 }
 
 static int ends(const struct trace_event *e)
 {
-	return (e->kind == GANTRY_EV_PROXY_OP && e->end) || e->kind == GANTRY_EV_SEND_DONE ||
-	       e->kind == GANTRY_EV_RECV_DONE;
+	return (is_op(e) && e->end) || e->kind == GANTRY_EV_SEND_DONE || e->kind == GANTRY_EV_RECV_DONE;
 }
 
 static int belong(const struct trace_event *b, const struct trace_event *e)
 {
 	uint32_t wanted = b->kind == GANTRY_EV_SEND_POST   ? GANTRY_EV_SEND_DONE
 			  : b->kind == GANTRY_EV_RECV_POST ? GANTRY_EV_RECV_DONE
-							   : GANTRY_EV_PROXY_OP;
+							   : b->kind;
 
 	return e->kind == wanted && b->v[0] == e->v[0] && b->v[1] == e->v[1];
 }

@@ -157,6 +157,7 @@ static const char *take_event(struct trace_set *set, struct trace_file *f, const
 	e.ns = time_of(f, ticks);
 	e.proto = name_at(trace_proto_names, GANTRY_PROTOS, json_get_text(line, "proto", NULL));
 	e.mode = name_at(trace_mode_names, GANTRY_MODES, json_get_text(line, "mode", NULL));
+	e.step = e.kind == GANTRY_EV_KERNEL_OP ? json_get_int(line, "step", -1) : -1;
 	e.end = json_get_int(line, "end", 0) != 0;
 	e.cut = json_get_int(line, "cut", 0) != 0;
 	f->events[f->nevents++] = e;

@@ -48,23 +48,47 @@ static const struct {
 #undef EVENT_TEXT
 };
 
-void gantry_event_put(enum gantry_event_kind kind, uint32_t a, uint64_t b, uint64_t c)
+/* NULL: the record is dropped. */
+static struct slot *claim(uint64_t position)
 {
-	uint64_t position = __atomic_fetch_add(&next_position, 1, __ATOMIC_RELAXED);
 	struct slot *s = &ring[position & (SLOTS - 1)];
 	uint64_t old = __atomic_exchange_n(&s->seq, BUSY, __ATOMIC_ACQUIRE);
 
 	if (old == BUSY)
-		return;
+		return NULL;
 	if (old > position) {
 		__atomic_store_n(&s->seq, old, __ATOMIC_RELEASE);
-		return;
+		return NULL;
 	}
-	__atomic_store_n(&s->ticks, gantry_ticks(), __ATOMIC_RELEASE);
+	return s;
+}
+
+static void fill(struct slot *s, uint64_t position, uint64_t ticks, enum gantry_event_kind kind, uint32_t a, uint64_t b,
+		 uint64_t c)
+{
+	__atomic_store_n(&s->ticks, ticks, __ATOMIC_RELEASE);
 	__atomic_store_n(&s->kind_and_a, (uint64_t)a << 32 | (uint32_t)kind, __ATOMIC_RELEASE);
 	__atomic_store_n(&s->b, b, __ATOMIC_RELEASE);
 	__atomic_store_n(&s->c, c, __ATOMIC_RELEASE);
 	__atomic_store_n(&s->seq, position + 1, __ATOMIC_RELEASE);
+}
+
+void gantry_event_put(enum gantry_event_kind kind, uint32_t a, uint64_t b, uint64_t c)
+{
+	uint64_t position = __atomic_fetch_add(&next_position, 1, __ATOMIC_RELAXED);
+	struct slot *s = claim(position);
+
+	if (s)
+		fill(s, position, gantry_ticks(), kind, a, b, c);
+}
+
+void gantry_event_put_at(uint64_t ticks, enum gantry_event_kind kind, uint32_t a, uint64_t b, uint64_t c)
+{
+	uint64_t position = __atomic_fetch_add(&next_position, 1, __ATOMIC_RELAXED);
+	struct slot *s = claim(position);
+
+	if (s)
+		fill(s, position, ticks, kind, a, b, c);
 }
 
 /* 1 if the record at `position` was there, whole, from the first to the last look. */

@@ -31,7 +31,8 @@
 	X(PROXY_POST,     "proxy posted",   "conn",    "step",   "bytes")         \
 	X(PROXY_MOVE,     "proxy moved",    "conn",    "step",   "bytes")         \
 	X(PROXY_DONE,     "proxy done",     "conn",    "step",   "bytes")         \
-	X(XFER,           "transfer",       "conn",    "op",     "bytes")
+	X(XFER,           "transfer",       "conn",    "op",     "bytes")         \
+	X(KERNEL_OP,      "kernel op",      "conn",    "op",     "bytes")
 /* clang-format on */
 
 enum gantry_event_kind {
@@ -47,11 +48,16 @@ enum gantry_event_kind {
  * or a destroy. The step of the other three is the first of its slice: PROXY_POST  send: its space is the kernel's to
  * fill       recv: a receive was posted for it PROXY_MOVE  send: the kernel has posted it, the proxy saw recv: it is
  * here, the kernel was told PROXY_DONE  send: the peer has it, the kernel was told    recv: the kernel has consumed it
- * XFER packs c alike: a part of a send or receive was handed to the kernels. Connections without a proxy have no other.
+ * XFER packs c alike: a part of a send or receive was handed to the kernels.
+ *
+ * KERNEL_OP is the same part from where a kernel began it to where it was done with it, with END and CUT as PROXY_OP;
+ * only for connections without a proxy, and only if GANTRY_TRACE is set. b = op | low half of its first step << 32;
+ * both ends count steps alike. A mode that is none is not known: a receiving kernel learns it step by step.
  */
 #define GANTRY_EV_BYTES(c) ((c) & ((1ull << 56) - 1))
 #define GANTRY_EV_PROTO(c) ((uint32_t)((c) >> 56) & 15)
 #define GANTRY_EV_MODE(c) ((uint32_t)((c) >> 60) & 3)
+#define GANTRY_EV_MODE_NONE (3ull << 60)
 #define GANTRY_EV_OP_CUT (1ull << 62)
 #define GANTRY_EV_OP_END (1ull << 63)
 
@@ -64,6 +70,8 @@ struct gantry_event {
 };
 
 void gantry_event_put(enum gantry_event_kind kind, uint32_t a, uint64_t b, uint64_t c);
+/* What happened at some other time: kernels keep their times until the CPU comes by. Such events are not in order. */
+void gantry_event_put_at(uint64_t ticks, enum gantry_event_kind kind, uint32_t a, uint64_t b, uint64_t c);
 /* Copies at most n of the newest events, oldest first; returns how many. */
 size_t gantry_event_snapshot(struct gantry_event *out, size_t n);
 const char *gantry_event_name(enum gantry_event_kind kind);

@@ -6,6 +6,7 @@
  *   group.c    gantry_send, gantry_recv and groups of them
  *   plan.c     a transfer becomes xfers for the kernel and operations for the proxy
  *   work.c     argument memory of launches, launching
+ *   times.c    when kernels began and ended transfers, for the trace
  *   memory.c   registered buffers
  *   cause.c    whose fault an error is
  *   agree.c    what all ranks must have alike
@@ -60,6 +61,10 @@ struct comm_work {
 	uint32_t capacity;
 	uint64_t *finished_host, *finished_dev;
 	uint64_t expected; /* blocks launched with this memory since it was made */
+	/* Of the trace: NULL and 0 without one. */
+	struct gantry_xfer_time *times_host, *times_dev;
+	uint32_t ntimes;   /* of the last launch, not collected yet */
+	uint64_t launched; /* ticks */
 };
 
 struct comm_reg {
@@ -100,6 +105,7 @@ struct gantry_comm {
 	struct comm_work *outgrown;		 /* array: kept until the end, kernels may look at them */
 	uint32_t noutgrown;
 	uint32_t op_ids;
+	int traced;		 /* GANTRY_TRACE: kernels keep times */
 	struct gantry_list regs; /* the caller's thread */
 	void **mapped;		 /* memory of peers; the service thread's */
 	size_t nmapped;
@@ -173,6 +179,7 @@ gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, ui
 			       struct gantry_stream *stream);
 /* Launches that have not ended. */
 int comm_works_busy(const struct gantry_comm *comm);
+int comm_work_busy(const struct comm_work *w);
 
 /* PTR: may the call's buffer be handed over on this connection? 1, with the address as the other end needs it. */
 int comm_memory_place(struct gantry_comm *comm, struct comm_conn *cc, const struct comm_call *call,

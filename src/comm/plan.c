@@ -184,8 +184,12 @@ static void fill(struct gantry_comm *comm, const struct comm_call *calls, size_t
 			uint32_t ch = channel_of(&calls[i], p);
 			struct comm_conn *cc = &conns_of(&calls[i])[ch];
 			uint64_t left = calls[i].bytes - from, bytes = left < size ? left : size;
+			struct gantry_xfer *x = &w->xfers_host[at[ch]];
 
-			plan_part(comm, cc, &calls[i], from, bytes, &w->xfers_host[at[ch]++], cc->c.proxy ? op : NULL);
+			plan_part(comm, cc, &calls[i], from, bytes, x, cc->c.proxy ? op : NULL);
+			if (comm->traced)
+				comm_times_plan(&w->times_host[at[ch]], cc, comm->op_ids, x);
+			at[ch]++;
 			from += bytes;
 			op = cc->c.proxy && op ? op->next : op;
 		}

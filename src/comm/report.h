@@ -4,7 +4,7 @@
  *   report_look.c  one end of a connection at a moment, whom it waits for; sums over all of them
  *   report.c       the same as JSON lines: gantry_comm_report; files
  *   watch.c        the thread that notices stalls; watch_signal.c: reports on a signal
- *   trace.c        the event ring of the process as JSON lines
+ *   trace.c        the event ring of the process as JSON lines; times.c: events that kernels make
  *
  * Ends appear while others look: arrays of them are published by a release (peer.c, open_direction), an end by its
  * stage. Until it is ready nothing but its stage, its peer and its transport is looked at.
@@ -82,6 +82,10 @@ uint32_t comm_trace_conn_id(const struct gantry_connector *c);
 void comm_trace_begin(void);
 /* A transfer goes to the kernels: an event. */
 void comm_trace_xfer(const struct comm_conn *cc, uint32_t op, const struct gantry_xfer *x);
+/* times.c, with comm->traced only. What becomes of a transfer that is planned. */
+void comm_times_plan(struct gantry_xfer_time *t, const struct comm_conn *cc, uint32_t op, const struct gantry_xfer *x);
+/* Puts the events of launches that have ended; all: also what others have begun. The caller's thread. */
+void comm_times_collect(struct gantry_comm *comm, int all);
 /* If GANTRY_TRACE is set: the events of the process. While the connections still are. */
 void comm_trace_write(struct gantry_comm *comm);
 /* The name of the file: %r, %c, %p, %h, %%. */

@@ -138,7 +138,7 @@ static void put_end(void *ctx, const struct comm_end *e)
 static int is_packed(uint32_t kind)
 {
 	return kind == GANTRY_EV_PROXY_OP || kind == GANTRY_EV_PROXY_POST || kind == GANTRY_EV_PROXY_MOVE ||
-	       kind == GANTRY_EV_PROXY_DONE || kind == GANTRY_EV_XFER;
+	       kind == GANTRY_EV_PROXY_DONE || kind == GANTRY_EV_XFER || kind == GANTRY_EV_KERNEL_OP;
 }
 
 static void put_packed(FILE *f, const struct gantry_event *e)
@@ -147,16 +147,19 @@ static void put_packed(FILE *f, const struct gantry_event *e)
 
 	if (proto < GANTRY_PROTOS)
 		fprintf(f, ",\"proto\":\"%s\"", comm_proto_names[proto]);
-	if (e->kind == GANTRY_EV_PROXY_OP) /* it has no mode: its steps have */
+	if (e->kind == GANTRY_EV_KERNEL_OP)
+		fprintf(f, ",\"step\":%u", (uint32_t)(e->b >> 32));
+	if (e->kind == GANTRY_EV_PROXY_OP || e->kind == GANTRY_EV_KERNEL_OP)
 		fprintf(f, ",\"end\":%d,\"cut\":%d", e->c & GANTRY_EV_OP_END ? 1 : 0, e->c & GANTRY_EV_OP_CUT ? 1 : 0);
-	else if (mode < GANTRY_MODES)
+	if (e->kind != GANTRY_EV_PROXY_OP && mode < GANTRY_MODES) /* it has none: its steps have */
 		fprintf(f, ",\"mode\":\"%s\"", comm_mode_names[mode]);
 }
 
 static void put_event(FILE *f, const struct gantry_event *e)
 {
 	enum gantry_event_kind kind = (enum gantry_event_kind)e->kind;
-	uint64_t values[3] = {e->a, e->b, is_packed(e->kind) ? GANTRY_EV_BYTES(e->c) : e->c};
+	uint64_t values[3] = {e->a, e->kind == GANTRY_EV_KERNEL_OP ? (uint32_t)e->b : e->b,
+			      is_packed(e->kind) ? GANTRY_EV_BYTES(e->c) : e->c};
 
 	fprintf(f, "{\"kind\":\"event\",\"ticks\":%llu,\"name\":\"%s\"", (unsigned long long)e->ticks,
 		gantry_event_name(kind));
@@ -174,6 +177,19 @@ struct whole {
 	struct gantry_event *events;
 	size_t n;
 };
+
+/* Events of kernels came late; the rest is nearly in order, and what is of one moment stays in it. */
+static void sort_events(struct gantry_event *e, size_t n)
+{
+	for (size_t i = 1; i < n; i++) {
+		struct gantry_event moved = e[i];
+		size_t k = i;
+
+		for (; k && e[k - 1].ticks > moved.ticks; k--)
+			e[k] = e[k - 1];
+		e[k] = moved;
+	}
+}
 
 static void put_whole(void *ctx, FILE *f)
 {
@@ -202,7 +218,9 @@ void comm_trace_write(struct gantry_comm *comm)
 		LOG_WARN(COMM, "no memory for the trace");
 		return;
 	}
+	comm_times_collect(comm, 1);
 	w.n = gantry_event_snapshot(w.events, EVENTS);
+	sort_events(w.events, w.n);
 	comm_trace_path(pattern, comm, path, sizeof(path));
 	if (comm_file_write(path, "the trace", put_whole, &w))
 		LOG_INFO(COMM, "rank %d: %zu events in %s", comm->rank, w.n, path);

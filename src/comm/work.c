@@ -4,8 +4,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
-#include "comm/comm.h"
+#include "base/param.h"
+#include "comm/report.h"
 
 /*
  * Transfers that a work holds from the start. On a GPU it is generous: memory is not got while kernels run there,
@@ -18,21 +20,31 @@ static uint32_t first_capacity(const struct gantry_comm *comm)
 	return comm->device->kind == GANTRY_DEVICE_HOST ? XFERS_FIRST : XFERS_FIRST_GPU;
 }
 
-/* A work's memory: xfers, first[], and on a line of its own finished. */
+/* A work's memory: xfers, first[], on a line of its own finished, and behind it the times, if there is a trace. */
 static size_t xfers_size(uint32_t capacity)
 {
 	return (size_t)capacity * sizeof(struct gantry_xfer);
 }
 
-static size_t work_size(uint32_t capacity)
+static size_t times_at(uint32_t capacity)
 {
 	return (xfers_size(capacity) + (COMM_CHANNELS_MAX + 1) * sizeof(uint32_t) + 127) / 128 * 128 + 128;
 }
 
-static void work_place(struct comm_work *w, uint32_t capacity, char *host, char *dev, char *own)
+static size_t work_size(const struct gantry_comm *comm, uint32_t capacity)
 {
-	size_t size = work_size(capacity);
+	size_t times = comm->traced ? capacity * sizeof(struct gantry_xfer_time) : 0;
 
+	return times_at(capacity) + (times + 127) / 128 * 128;
+}
+
+static void work_place(const struct gantry_comm *comm, struct comm_work *w, uint32_t capacity, char *host, char *dev,
+		       char *own)
+{
+	size_t size = times_at(capacity);
+
+	w->times_host = comm->traced ? (void *)(host + size) : NULL;
+	w->times_dev = comm->traced ? (void *)(dev + size) : NULL;
 	w->xfers_host = (void *)host;
 	w->first_host = (void *)(host + xfers_size(capacity));
 	w->finished_host = (void *)(host + size - 128);
@@ -49,7 +61,7 @@ static gantry_result works_alloc(struct gantry_comm *comm, struct comm_work *w, 
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_device *d = comm->device;
-	size_t size = work_size(capacity);
+	size_t size = work_size(comm, capacity);
 	void *host = NULL, *dev = NULL, *own = NULL;
 
 	TRY(d->ops->alloc_mapped(d, n * size, &host, &dev));
@@ -62,7 +74,8 @@ static gantry_result works_alloc(struct gantry_comm *comm, struct comm_work *w, 
 		}
 	}
 	for (uint32_t i = 0; i < n; i++)
-		work_place(&w[i], capacity, (char *)host + i * size, (char *)dev + i * size, (char *)own + i * size);
+		work_place(comm, &w[i], capacity, (char *)host + i * size, (char *)dev + i * size,
+			   (char *)own + i * size);
 out:
 	return r;
 }
@@ -81,13 +94,14 @@ gantry_result comm_works_init(struct gantry_comm *comm)
 {
 	gantry_result r = GANTRY_OK;
 
+	comm->traced = *gantry_params()->trace != 0;
 	TRY(works_alloc(comm, comm->works, COMM_WORKS, first_capacity(comm)));
 	comm->works_first = comm->works[0];
 out:
 	return r;
 }
 
-static int busy(const struct comm_work *w)
+int comm_work_busy(const struct comm_work *w)
 {
 	return w->finished_host &&
 	       __atomic_load_n(w->finished_host, __ATOMIC_ACQUIRE) != __atomic_load_n(&w->expected, __ATOMIC_RELAXED);
@@ -98,7 +112,7 @@ int comm_works_busy(const struct gantry_comm *comm)
 	int n = 0;
 
 	for (int i = 0; i < COMM_WORKS; i++)
-		n += busy(&comm->works[i]);
+		n += comm_work_busy(&comm->works[i]);
 	return n;
 }
 
@@ -143,12 +157,14 @@ gantry_result comm_work_get(struct gantry_comm *comm, uint32_t n, struct gantry_
 	uint32_t capacity = w->capacity;
 
 	/* All in use: let the whole of it drain, so that caller and kernels do not take turns on a small machine. */
-	while (busy(w)) {
+	while (comm_work_busy(w)) {
 		TRY(comm_check(comm));
 		TRY(comm->device->ops->stream_sync(comm->device, stream));
-		if (busy(w))
+		if (comm_work_busy(w))
 			usleep(50);
 	}
+	if (w->ntimes)
+		comm_times_collect(comm, 0);
 	if (n > capacity) {
 		while (capacity < n)
 			capacity *= 2;
@@ -164,8 +180,11 @@ gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, ui
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_device *d = comm->device;
-	struct gantry_p2p_args args = {
-		.xfers = w->xfers_dev, .first = w->first_dev, .result = comm->result_dev, .finished = w->finished_dev};
+	struct gantry_p2p_args args = {.xfers = w->xfers_dev,
+				       .first = w->first_dev,
+				       .result = comm->result_dev,
+				       .finished = w->finished_dev,
+				       .times = w->times_dev};
 	struct gantry_launch l = {.kernel = GANTRY_KERNEL_P2P,
 				  .blocks = blocks,
 				  .args = &args,
@@ -190,6 +209,10 @@ gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, ui
 	}
 	__atomic_store_n(&w->expected, w->expected + blocks, __ATOMIC_RELAXED); /* the watch thread looks */
 	comm->launches++;
+	if (comm->traced) {
+		w->ntimes = n;
+		w->launched = gantry_ticks();
+	}
 	r = d->ops->launch(d, stream, &l);
 	comm->last_stream = stream;
 	comm->last_work = w;

@@ -36,6 +36,7 @@
  *                              by all of them with the same arguments, n <= 120; the get answers 0 like the load
  *   dev_ring(door)             after a store, post or publish: wakes the other end if it sleeps
  *   dev_fence()                payload of earlier kernels is visible to the system before a post
+ *   dev_clock()                time that all blocks of the device share: CPU ticks on the host, nanoseconds on a GPU
  *
  *   dev_wait_init(w), dev_wait(w), dev_wait_done(w)   lane 0 only; the loop around a condition:
  *

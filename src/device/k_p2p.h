@@ -67,6 +67,7 @@ struct p2p_run {
 	int proxied;	       /* all transfers are the proxy's to move on */
 	int quiet;	       /* connections have been told when to ring */
 	struct gantry_xfer *x; /* the job's */
+	struct gantry_xfer_time *times;
 	struct dev_wait wait;
 };
 
@@ -99,6 +100,8 @@ DEV void p2p_over(struct p2p_run *r, struct gantry_xfer *x)
 {
 	p2p_stage(x, P2P_OVER);
 	p2p_show(x, x->conn->step, GANTRY_KERNEL_IDLE);
+	if (r->times && !x->error) /* what failed has no end */
+		dev_store_relaxed(&r->times[x - r->xfers].end, dev_clock());
 	while (r->from < r->to && (r->xfers[r->from].phase & P2P_STAGE) == P2P_OVER)
 		r->from++;
 	while (r->from < r->to && (r->xfers[r->to - 1].phase & P2P_STAGE) == P2P_OVER)
@@ -130,7 +133,7 @@ DEV void p2p_fail(struct p2p_run *r, struct gantry_xfer *x, uint32_t error, uint
 	k_fail(r->result, error);
 }
 
-DEV int p2p_begin(struct gantry_xfer *x)
+DEV int p2p_begin(struct p2p_run *r, struct gantry_xfer *x)
 {
 	struct gantry_conn *c = x->conn;
 
@@ -144,6 +147,10 @@ DEV int p2p_begin(struct gantry_xfer *x)
 		x->proto = GANTRY_PROTO_SIMPLE;
 	x->first = x->last = c->step;
 	p2p_stage(x, P2P_RUN);
+	if (r->times) {
+		dev_store_relaxed(&r->times[x - r->xfers].step, c->step);
+		dev_store_relaxed(&r->times[x - r->xfers].begin, dev_clock());
+	}
 	return 1;
 }
 
@@ -153,7 +160,7 @@ DEV int p2p_begin(struct gantry_xfer *x)
 
 DEV uint32_t p2p_try(struct p2p_run *r, struct gantry_xfer *x, struct p2p_job *job)
 {
-	if ((x->phase & P2P_STAGE) == P2P_OVER || ((x->phase & P2P_STAGE) == P2P_NEW && !p2p_begin(x)))
+	if ((x->phase & P2P_STAGE) == P2P_OVER || ((x->phase & P2P_STAGE) == P2P_NEW && !p2p_begin(r, x)))
 		return P2P_NOTHING;
 	if (x->ptr)
 		return x->send ? p2p_send_ptr(r, x) : p2p_recv_ptr(r, x);
@@ -278,7 +285,7 @@ DEV void p2p_pick(struct p2p_run *r, struct p2p_job *job)
 }
 
 /* All transfers of a block; how it ended. */
-DEV uint32_t p2p_group(struct gantry_xfer *xfers, uint32_t n, uint32_t *result)
+DEV uint32_t p2p_group(struct gantry_xfer *xfers, struct gantry_xfer_time *times, uint32_t n, uint32_t *result)
 {
 	struct p2p_run r;
 	struct p2p_job job = {0}; /* all of it is shared, and not every kind has a use for all of it */
@@ -286,6 +293,7 @@ DEV uint32_t p2p_group(struct gantry_xfer *xfers, uint32_t n, uint32_t *result)
 
 	if (dev_lane() == 0) {
 		r.xfers = xfers;
+		r.times = times;
 		r.result = result;
 		r.x = xfers;
 		r.from = r.at = r.idle = r.waited = 0;
@@ -343,7 +351,7 @@ DEV void k_p2p(const struct gantry_p2p_args *a)
 	if (DEV_NEAR && n <= P2P_NEAR)
 		xfers = p2p_fetch(&near, home, n);
 #endif
-	end = p2p_group(xfers, n, a->result);
+	end = p2p_group(xfers, a->times ? a->times + a->first[dev_block()] : NULL, n, a->result);
 #ifdef DEV_NEAR
 	if (xfers != home)
 		p2p_return(&near, home, n);

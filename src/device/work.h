@@ -30,6 +30,15 @@ struct gantry_xfer {
 	uint64_t error_bytes;
 };
 
+/* When a kernel began a transfer and when it was done with it, for traces. */
+struct gantry_xfer_time {
+	uint64_t begin, end; /* dev_clock, relaxed; 0: not yet */
+	uint64_t step;	     /* of byte 0 */
+	/* Below: the CPU's own, of the event that becomes of it. */
+	uint64_t packed;
+	uint32_t conn, op; /* conn 0: none */
+};
+
 struct gantry_p2p_args {
 	struct gantry_xfer *xfers; /* read and written; sorted by block */
 	const uint32_t *first;	   /* blocks + 1 entries: block b does xfers[first[b]] .. xfers[first[b+1]-1] */
@@ -38,6 +47,7 @@ struct gantry_p2p_args {
 	const uint64_t
 		*after; /* begin when this is at least after_value: the launch before, on another stream; or NULL */
 	uint64_t after_value;
+	struct gantry_xfer_time *times; /* host memory: one per transfer; NULL: nobody asks */
 };
 
 enum gantry_prim_kind {

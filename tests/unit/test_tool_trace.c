@@ -187,7 +187,11 @@ static const char rank1[] = "{\"kind\":\"trace\",\"version\":1,\"comm\":\"c0\",\
 			    "\"transport\":\"shm\",\"proxied\":0,\"calls\":1,"
 			    "\"bytes\":10,\"copies\":1,\"by\":{}}\n"
 			    "{\"kind\":\"event\",\"ticks\":500,\"name\":\"transfer\",\"conn\":2147483649,\"op\":1,"
-			    "\"bytes\":10,\"proto\":\"simple\",\"mode\":\"normal\"}\n";
+			    "\"bytes\":10,\"proto\":\"simple\",\"mode\":\"normal\"}\n"
+			    "{\"kind\":\"event\",\"ticks\":700,\"name\":\"kernel op\",\"conn\":2147483649,\"op\":1,"
+			    "\"bytes\":10,\"proto\":\"ll\",\"step\":17,\"end\":0,\"cut\":0}\n"
+			    "{\"kind\":\"event\",\"ticks\":1950,\"name\":\"kernel op\",\"conn\":2147483649,\"op\":1,"
+			    "\"bytes\":10,\"proto\":\"ll\",\"step\":17,\"end\":1,\"cut\":0}\n";
 
 static void by_hand(void)
 {
@@ -219,6 +223,10 @@ static void by_hand(void)
 	CHECK(number(&p, find(&p, "i", "proxy op", 0), "op") == 1);
 	e = find(&p, "i", "transfer", 0);
 	CHECK(number(&p, e, "ts") == 0.5 && number(&p, e, "pid") == 2 && has(&p, e, "transport", "shm"));
+	/* A transfer that kernels move alone: from 0.7 us to 1.95 us. */
+	e = find(&p, "X", "recv", 0);
+	CHECK(number(&p, e, "ts") == 0.7 && number(&p, e, "dur") == 1.25 && number(&p, e, "step") == 17);
+	CHECK(number(&p, e, "bytes") == 10 && number(&p, e, "peer") == 0 && has(&p, e, "protocol", "ll"));
 	CHECK_EQ(count(&p, "M", "process_name"), 2);
 	CHECK_EQ(count(&p, "M", "thread_name"), 4); /* two connections, a link, and rank 0 itself for the stranger */
 	unload(&p);
@@ -370,17 +378,39 @@ static void bad_files(void)
 
 /* ---- a real one: what the ranks say they sent is in the picture ---- */
 
+static int rounds;
+
 static void talk(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
 		 struct gantry_stream *s)
 {
 	char *buf = calloc(4, WORLD_BYTES);
 
 	CHECK(buf != NULL);
-	for (int i = 0; i < 5; i++)
+	for (int i = 0; i < rounds; i++)
 		world_warm_up(rank, buf, comm, dev, s);
 	pthread_barrier_wait(&w->all);
 	pthread_barrier_wait(&w->over);
 	comm_trace_write(comm);
+	CHECK_OK(gantry_comm_destroy(comm));
+	free(buf);
+}
+
+/* Rank 0 waits for what nobody sends, until all give up. */
+static void give_up(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+		    struct gantry_stream *s)
+{
+	char *buf = calloc(4, WORLD_BYTES);
+
+	CHECK(buf != NULL);
+	world_warm_up(rank, buf, comm, dev, s);
+	if (rank == 0) {
+		world_move(0, buf, 1, comm, s);
+		UNTIL(__atomic_load_n(&comm_state_host(comm, 1, 0, 0)->phase, __ATOMIC_RELAXED) ==
+		      GANTRY_KERNEL_WAIT_DATA);
+	}
+	pthread_barrier_wait(&w->all);
+	pthread_barrier_wait(&w->over);
+	CHECK_OK(gantry_comm_abort(comm));
 	CHECK_OK(gantry_comm_destroy(comm));
 	free(buf);
 }
@@ -390,16 +420,14 @@ static void nothing(struct world *w)
 	(void)w;
 }
 
-static void live(void)
+/* Runs a world and loads the picture of its three ranks. */
+static void live(struct world *w, struct picture *p)
 {
-	struct world w = {.transport = "net", .body = talk};
-	struct picture p;
-	double last = 0;
 	char path[256];
 
 	setenv("GANTRY_TRACE", in_dir("live-%r-%p%%", path), 1);
 	CHECK_OK(gantry_params_load(1));
-	world_threads(&w, nothing);
+	world_threads(w, nothing);
 	for (int r = 0; r < WORLD_RANKS; r++) {
 		char name[64], plain[64], to[256], from[256];
 
@@ -408,19 +436,97 @@ static void live(void)
 		CHECK_EQ(rename(in_dir(name, from), in_dir(plain, to)), 0);
 	}
 	CHECK_EQ(COMMAND("--output", "%live", "--summary", "%live-0", "%live-1", "%live-2"), 0);
-	load("live", &p);
+	load("live", p);
+	CHECK_EQ(count(p, "M", "process_name"), WORLD_RANKS);
+}
+
+/* A bar for every transfer, whoever moves it: the progress thread, or the kernels by themselves. */
+static void live_bars(const char *transport)
+{
+	struct world w = {.transport = transport, .body = talk};
+	struct picture p;
+	double last = 0;
+
+	rounds = 5;
+	live(&w, &p);
 	/* Five rounds with two others, by each of three ranks. */
 	CHECK_EQ(count(&p, "X", "send"), 30);
 	CHECK_EQ(count(&p, "X", "recv"), 30);
 	for (int i = 0; i < 30; i++) {
 		const struct json_value *e = find(&p, "X", i % 2 ? "send" : "recv", i);
 
-		CHECK(number(&p, e, "bytes") == WORLD_BYTES && has(&p, e, "transport", "net") && field(&p, e, "mode"));
+		CHECK(number(&p, e, "bytes") == WORLD_BYTES && has(&p, e, "transport", transport));
+		CHECK(has(&p, e, "protocol", "simple") && number(&p, e, "channel") >= 0 && number(&p, e, "op") > 0);
+		CHECK(number(&p, e, "peer") >= 0 && number(&p, e, "peer") != number(&p, e, "pid") - 1);
 		CHECK(number(&p, e, "ts") >= 0 && number(&p, e, "dur") > 0);
+		CHECK(!field(&p, e, "open") && !field(&p, e, "cut"));
+		if (strcmp(transport, "net") == 0)
+			CHECK(field(&p, e, "mode") && !field(&p, e, "step"));
+		else
+			CHECK(number(&p, e, "step") >= 0 && !field(&p, e, "mode") == !(i % 2));
 		last = number(&p, e, "ts") > last ? number(&p, e, "ts") : last;
 	}
-	CHECK(last < 60e6); /* microseconds since the first event */
-	CHECK_EQ(count(&p, "M", "process_name"), WORLD_RANKS);
+	CHECK(last < 600e6); /* microseconds since the first event */
+	unload(&p);
+}
+
+/* Both ends of a transfer say the same step, and a receive does not end before its send has begun. */
+static void ends_agree(void)
+{
+	struct world w = {.transport = "p2p", .body = talk};
+	struct picture p;
+	int pairs = 0;
+
+	rounds = 3;
+	live(&w, &p);
+	for (int i = 0; i < 18; i++) {
+		const struct json_value *s = find(&p, "X", "send", i);
+
+		for (int k = 0; k < 18; k++) {
+			const struct json_value *r = find(&p, "X", "recv", k);
+
+			if (number(&p, r, "pid") - 1 != number(&p, s, "peer") ||
+			    number(&p, s, "pid") - 1 != number(&p, r, "peer") ||
+			    number(&p, r, "channel") != number(&p, s, "channel") ||
+			    number(&p, r, "step") != number(&p, s, "step"))
+				continue;
+			pairs++;
+			CHECK(number(&p, r, "ts") + number(&p, r, "dur") >= number(&p, s, "posted_us"));
+		}
+	}
+	CHECK_EQ(pairs, 18);
+	unload(&p);
+}
+
+/* More launches than a communicator has memory for, so their times are collected on the way. */
+static void many_launches(void)
+{
+	struct world w = {.transport = "p2p", .body = talk};
+	struct picture p;
+
+	rounds = COMM_WORKS + 20;
+	live(&w, &p);
+	/* The ring holds 8192; a transfer takes three. */
+	CHECK(count(&p, "X", "send") > 1000 && count(&p, "X", "recv") > 1000);
+	for (const struct json_value *e = json_first(&p.doc, p.events); e; e = json_next(&p.doc, e))
+		CHECK(!field(&p, e, "cut"));
+	unload(&p);
+}
+
+static void cut_off(void)
+{
+	struct world w = {.transport = "p2p", .body = give_up};
+	struct picture p;
+	const struct json_value *e;
+
+	live(&w, &p);
+	CHECK_EQ(count(&p, "X", "send"), 6);
+	CHECK_EQ(count(&p, "X", "recv"), 7);
+	for (int i = 0, cut = 0; i < 7; i++) {
+		e = find(&p, "X", "recv", i);
+		cut += field(&p, e, "cut") != NULL;
+		CHECK(i < 6 || cut == 1);
+	}
 	unload(&p);
 }
 
@@ -449,7 +555,12 @@ int main(void)
 	summaries();
 	bad_files();
 	paths();
-	live();
+	live_bars("net");
+	live_bars("p2p");
+	live_bars("shm");
+	ends_agree();
+	many_launches();
+	cut_off();
 	snprintf(line, sizeof(line), "rm -r %s", dir);
 	CHECK_EQ(system(line), 0);
 	return 0;

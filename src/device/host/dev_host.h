@@ -161,6 +161,10 @@ DEV void dev_post_count(uint64_t *p, uint64_t v)
 {
 	dev_store(p, v);
 }
+DEV uint64_t dev_clock(void)
+{
+	return gantry_ticks();
+}
 DEV void dev_add(uint64_t *p, uint64_t v)
 {
 	__atomic_fetch_add(p, v, __ATOMIC_SEQ_CST);

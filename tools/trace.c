@@ -81,6 +81,12 @@ void trace_write_summary(const struct trace_set *set, int json, FILE *out)
 	for (size_t i = 0; i < set->nfiles; i++) {
 		const struct trace_file *f = &set->files[i];
 
+		if (f->rank < 0) {
+			if (!json)
+				fprintf(out, "%s, pid %lld: no communicator, %zu links, %zu events\n", f->host,
+					(long long)f->pid, f->nlinks, f->nevents);
+			continue;
+		}
 		if (!json && strcmp(comm, f->comm) != 0)
 			fprintf(out, "communicator %s\n%6s  %-9s  %6s  %7s  %-9s  %10s  %14s  %10s  %s\n", f->comm,
 				"rank", "", "peer", "channel", "transport", "ops", "bytes", "copies", "steps");
@@ -116,6 +122,20 @@ static int write_output(const struct trace_set *set, const char *path)
 	return !bad;
 }
 
+/* Ranks of a communicator share its clock, processes without one have the time of day. 1: all files are of a kind. */
+static int one_clock(const struct trace_set *set)
+{
+	for (size_t i = 1; i < set->nfiles; i++) {
+		if ((set->files[i].rank < 0) == (set->files[0].rank < 0))
+			continue;
+		fprintf(stderr,
+			"gantry trace: some files are of ranks and some of processes without a communicator, by "
+			"different clocks: draw them apart\n");
+		return 0;
+	}
+	return 1;
+}
+
 struct request {
 	const char *output;
 	int summary, json;
@@ -138,7 +158,7 @@ static int run(int argc, char **argv, const struct request *q)
 			set.unknown);
 	/* A picture with a rank missing misleads; better none. */
 	if (good && (q->output || !q->summary))
-		good = write_output(&set, q->output);
+		good = one_clock(&set) && write_output(&set, q->output);
 	if (good && q->summary)
 		trace_write_summary(&set, q->json, stdout);
 	trace_free(&set);

@@ -31,18 +31,26 @@ struct trace_event {
 	int64_t v[3];	 /* its fields */
 	int proto, mode; /* -1: it has none */
 	int end, cut;	 /* PROXY_OP, KERNEL_OP */
-	int64_t step;	 /* KERNEL_OP; -1: it has none */
+	int64_t more;	 /* step of KERNEL_OP, tag of a link's message; -1: it has none */
 };
 
-/* What one rank wrote. */
+struct trace_link {
+	int64_t id; /* in events */
+	char peer[128];
+};
+
+/* What one rank wrote, or a process that has none. */
 struct trace_file {
 	char comm[20], host[64];
-	int rank, nranks;
+	int rank, nranks; /* -1, 0: it has no communicator, and its clock is the time of day */
 	int64_t pid;
-	double ns, ns_per_tick; /* at ticks0, with the offset to the shared clock; and the slope */
+	int64_t ns;	    /* at ticks0, with the offset to the shared clock */
+	double ns_per_tick; /* the slope */
 	int64_t ticks0;
 	struct trace_conn *conns; /* owned */
 	size_t nconns, conns_room;
+	struct trace_link *links; /* owned */
+	size_t nlinks, links_room;
 	struct trace_event *events; /* owned */
 	size_t nevents, events_room;
 };
@@ -58,8 +66,13 @@ struct trace_set {
 /* 0, or -1 with one line that names file and line. */
 int trace_read(struct trace_set *set, const char *path, char *why, size_t len);
 void trace_free(struct trace_set *set);
+/* What `more` of such an event is; NULL: it has none. */
+const char *trace_more_name(uint32_t kind);
 /* NULL: it belongs to another communicator of the process. */
 const struct trace_conn *trace_conn_of(const struct trace_file *f, int64_t id);
+
+/* NULL: not known. */
+const char *trace_peer_of_link(const struct trace_file *f, int64_t id);
 
 void trace_write_chrome(const struct trace_set *set, FILE *out);
 /* A line per connection: transfers, bytes, steps by protocol and mode. */

@@ -117,8 +117,8 @@ static void put_args(const struct draw *d, const struct trace_event *e, int mode
 		fprintf(d->out, "%s\"%s\":%lld", comma, field, (long long)e->v[i]);
 		comma = ",";
 	}
-	if (e->step >= 0)
-		fprintf(d->out, "%s\"step\":%lld", comma, (long long)e->step);
+	if (e->more >= 0)
+		fprintf(d->out, "%s\"%s\":%lld", comma, trace_more_name(e->kind), (long long)e->more);
 	if (mode >= 0)
 		fprintf(d->out, "%s\"mode\":\"%s\"", comma, trace_mode_names[mode]);
 	if (e->proto >= 0)
@@ -134,7 +134,8 @@ static void put_args(const struct draw *d, const struct trace_event *e, int mode
 static struct track *track_of(struct draw *d, const struct trace_event *e)
 {
 	struct track t = {.link = -1, .number = d->process, .drawn_to = d->zero};
-	char name[64];
+	const char *peer;
+	char name[200];
 
 	if (is_of_conn(e->kind))
 		t.conn = trace_conn_of(d->f, e->v[0]);
@@ -150,6 +151,9 @@ static struct track *track_of(struct draw *d, const struct trace_event *e)
 	if (t.conn)
 		snprintf(name, sizeof(name), "%s rank %d, channel %d (%s)", t.conn->send ? "send to" : "recv from",
 			 t.conn->peer, t.conn->channel, t.conn->transport);
+	else if (t.link >= 0 && (peer = trace_peer_of_link(d->f, t.link)))
+		snprintf(name, sizeof(name), "link %lld, %s %s", (long long)t.link, t.recv ? "recv from" : "send to",
+			 peer);
 	else if (t.link >= 0)
 		snprintf(name, sizeof(name), "link %lld, %s", (long long)t.link, t.recv ? "receives" : "sends");
 	else
@@ -220,7 +224,7 @@ static int belong(const struct trace_event *b, const struct trace_event *e)
 			  : b->kind == GANTRY_EV_RECV_POST ? GANTRY_EV_RECV_DONE
 							   : b->kind;
 
-	return e->kind == wanted && b->v[0] == e->v[0] && b->v[1] == e->v[1];
+	return e->kind == wanted && b->v[0] == e->v[0] && b->v[1] == e->v[1] && b->more == e->more;
 }
 
 static void draw_end(struct draw *d, const struct trace_event *e)
@@ -263,9 +267,11 @@ static void draw_event(struct draw *d, const struct trace_event *e)
 		put_instant(d, e);
 }
 
-/* The rank, unless another file has drawn as that. */
+/* The rank, unless there is none or another file has drawn as that. */
 static int process_number(const struct trace_set *set, size_t at)
 {
+	if (set->files[at].rank < 0)
+		return OTHER_PROCESSES + (int)at + 1;
 	for (size_t i = 0; i < at; i++) {
 		if (set->files[i].rank == set->files[at].rank)
 			return OTHER_PROCESSES + (int)at + 1;
@@ -288,8 +294,11 @@ static void name_process(const struct trace_set *set, size_t at, FILE *out)
 	int process = process_number(set, at);
 	char name[160];
 
-	snprintf(name, sizeof(name), "rank %d of %d, communicator %s (%s, pid %lld)", f->rank, f->nranks, f->comm,
-		 f->host, (long long)f->pid);
+	if (f->rank < 0)
+		snprintf(name, sizeof(name), "%s, pid %lld", f->host, (long long)f->pid);
+	else
+		snprintf(name, sizeof(name), "rank %d of %d, communicator %s (%s, pid %lld)", f->rank, f->nranks,
+			 f->comm, f->host, (long long)f->pid);
 	put_name(out, "process_name", process, process, name);
 }
 

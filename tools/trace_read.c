@@ -6,8 +6,9 @@
 #include "trace.h"
 
 enum { RANKS_MAX = 1 << 20 };
-/* Nanoseconds: 36 years either way. Sums and differences of two fit, and a damaged file does no harm. */
-#define TIME_MAX (1ll << 60)
+/* Nanoseconds: 63 years. Two of them make a time, and the difference of two times still fits: a damaged file does no
+ * harm. */
+#define TIME_MAX 2000000000000000000
 
 const char *const trace_proto_names[GANTRY_PROTOS] = {"simple", "ll", "ll128"};
 const char *const trace_mode_names[GANTRY_MODES] = {"normal", "offset", "ptr"};
@@ -53,7 +54,8 @@ static int pair(const struct json_doc *line, const char *key, int64_t ret[2])
 
 static const char *take_head(struct trace_set *set, const struct json_doc *line)
 {
-	int64_t ns[2], ticks[2], rank = json_get_int(line, "rank", -1), nranks = json_get_int(line, "nranks", -1);
+	int64_t ns[2], ticks[2], offset = json_get_int(line, "clock_offset_ns", 0),
+				 rank = json_get_int(line, "rank", -1), nranks = json_get_int(line, "nranks", -1);
 	struct trace_file *grown = realloc(set->files, (set->nfiles + 1) * sizeof(*grown)), *f;
 
 	if (!grown)
@@ -61,11 +63,13 @@ static const char *take_head(struct trace_set *set, const struct json_doc *line)
 	set->files = grown;
 	if (json_get_int(line, "version", 0) != 1)
 		return "a trace of a version that this program does not know";
-	if (nranks < 1 || nranks > RANKS_MAX || rank < 0 || rank >= nranks)
+	if ((nranks < 1 || nranks > RANKS_MAX || rank < 0 || rank >= nranks) && (rank != -1 || nranks != 0))
 		return "the head of a trace without rank or nranks";
 	if (!pair(line, "ns", ns) || !pair(line, "ticks", ticks) || ns[0] < 0 || ns[1] <= ns[0] || ticks[0] < 0 ||
 	    ticks[1] <= ticks[0])
 		return "the head of a trace without two points of its clocks";
+	if (ns[0] > TIME_MAX / 2 || offset > TIME_MAX || offset < -TIME_MAX / 2 || ns[0] + offset > TIME_MAX)
+		return "the head of a trace of an impossible time";
 	f = &set->files[set->nfiles++];
 	memset(f, 0, sizeof(*f));
 	snprintf(f->comm, sizeof(f->comm), "%s", json_get_text(line, "comm", ""));
@@ -75,7 +79,7 @@ static const char *take_head(struct trace_set *set, const struct json_doc *line)
 	f->pid = json_get_int(line, "pid", 0);
 	f->ticks0 = ticks[0];
 	f->ns_per_tick = (double)(ns[1] - ns[0]) / (double)(ticks[1] - ticks[0]);
-	f->ns = (double)ns[0] + (double)json_get_int(line, "clock_offset_ns", 0);
+	f->ns = ns[0] + offset;
 	set->here = 1;
 	return NULL;
 }
@@ -115,6 +119,20 @@ static const char *take_conn(struct trace_file *f, const struct json_doc *line)
 	return NULL;
 }
 
+static const char *take_link(struct trace_file *f, const struct json_doc *line)
+{
+	struct trace_link *l;
+	void *array = f->links;
+
+	if (!room(&array, f->nlinks, &f->links_room, sizeof(*l)))
+		return "no memory";
+	f->links = array;
+	l = &f->links[f->nlinks++];
+	l->id = json_get_int(line, "link", -1);
+	snprintf(l->peer, sizeof(l->peer), "%s", json_get_text(line, "peer", ""));
+	return NULL;
+}
+
 static uint32_t kind_of(const char *name)
 {
 	uint32_t kind = 1;
@@ -124,12 +142,15 @@ static uint32_t kind_of(const char *name)
 	return kind;
 }
 
+static int64_t bounded(double ns)
+{
+	return ns > TIME_MAX ? TIME_MAX : ns < -TIME_MAX ? -TIME_MAX : (int64_t)ns;
+}
+
 /* Whole nanoseconds, once and for all: what was one moment is drawn as one. */
 static int64_t time_of(const struct trace_file *f, int64_t ticks)
 {
-	double ns = f->ns + (double)(ticks - f->ticks0) * f->ns_per_tick;
-
-	return ns > TIME_MAX ? TIME_MAX : ns < -TIME_MAX ? -TIME_MAX : (int64_t)ns;
+	return f->ns + bounded((double)(ticks - f->ticks0) * f->ns_per_tick);
 }
 
 static const char *take_event(struct trace_set *set, struct trace_file *f, const struct json_doc *line)
@@ -157,7 +178,7 @@ static const char *take_event(struct trace_set *set, struct trace_file *f, const
 	e.ns = time_of(f, ticks);
 	e.proto = name_at(trace_proto_names, GANTRY_PROTOS, json_get_text(line, "proto", NULL));
 	e.mode = name_at(trace_mode_names, GANTRY_MODES, json_get_text(line, "mode", NULL));
-	e.step = e.kind == GANTRY_EV_KERNEL_OP ? json_get_int(line, "step", -1) : -1;
+	e.more = trace_more_name(e.kind) ? json_get_int(line, trace_more_name(e.kind), -1) : -1;
 	e.end = json_get_int(line, "end", 0) != 0;
 	e.cut = json_get_int(line, "cut", 0) != 0;
 	f->events[f->nevents++] = e;
@@ -172,11 +193,11 @@ static const char *take(void *ctx, const struct json_doc *line)
 
 	if (strcmp(kind, "trace") == 0)
 		return take_head(set, line);
-	if (strcmp(kind, "conn") != 0 && strcmp(kind, "event") != 0)
-		return "not a line of a trace: kind is none of trace, conn and event";
+	if (strcmp(kind, "conn") != 0 && strcmp(kind, "link") != 0 && strcmp(kind, "event") != 0)
+		return "not a line of a trace: kind is none of trace, conn, link and event";
 	if (!f)
 		return "a line before the head of the trace";
-	return *kind == 'c' ? take_conn(f, line) : take_event(set, f, line);
+	return *kind == 'c' ? take_conn(f, line) : *kind == 'l' ? take_link(f, line) : take_event(set, f, line);
 }
 
 int trace_read(struct trace_set *set, const char *path, char *why, size_t len)
@@ -189,10 +210,35 @@ void trace_free(struct trace_set *set)
 {
 	for (size_t i = 0; i < set->nfiles; i++) {
 		free(set->files[i].conns);
+		free(set->files[i].links);
 		free(set->files[i].events);
 	}
 	free(set->files);
 	memset(set, 0, sizeof(*set));
+}
+
+const char *trace_more_name(uint32_t kind)
+{
+	switch (kind) {
+	case GANTRY_EV_KERNEL_OP:
+		return "step";
+	case GANTRY_EV_SEND_POST:
+	case GANTRY_EV_SEND_DONE:
+	case GANTRY_EV_RECV_POST:
+	case GANTRY_EV_RECV_DONE:
+		return "tag";
+	default:
+		return NULL;
+	}
+}
+
+const char *trace_peer_of_link(const struct trace_file *f, int64_t id)
+{
+	for (size_t i = 0; i < f->nlinks; i++) {
+		if (f->links[i].id == id)
+			return f->links[i].peer;
+	}
+	return NULL;
 }
 
 const struct trace_conn *trace_conn_of(const struct trace_file *f, int64_t id)

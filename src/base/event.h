@@ -43,6 +43,9 @@ enum gantry_event_kind {
 };
 
 /*
+ * b of a link's four message events is msg | tag << 32: which message of its tag. Small messages have them only if
+ * GANTRY_TRACE is set.
+ *
  * The proxy's events pack more into c than bytes: c = bytes | proto << 56 | mode << 60 (enum gantry_proto,
  * gantry_mode). A PROXY_OP without END is the beginning of an operation; CUT says that it ended by an error, an abort
  * or a destroy. The step of the other three is the first of its slice: PROXY_POST  send: its space is the kernel's to
@@ -54,6 +57,7 @@ enum gantry_event_kind {
  * only for connections without a proxy, and only if GANTRY_TRACE is set. b = op | low half of its first step << 32;
  * both ends count steps alike. A mode that is none is not known: a receiving kernel learns it step by step.
  */
+#define GANTRY_EV_MSG(tag, index) ((uint64_t)(tag) << 32 | (uint32_t)(index))
 #define GANTRY_EV_BYTES(c) ((c) & ((1ull << 56) - 1))
 #define GANTRY_EV_PROTO(c) ((uint32_t)((c) >> 56) & 15)
 #define GANTRY_EV_MODE(c) ((uint32_t)((c) >> 60) & 3)

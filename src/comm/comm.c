@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "base/trace.h"
 #include "comm/report.h"
 #include "device/wait.h"
 #include "transport/transport.h"
@@ -182,7 +183,8 @@ gantry_result gantry_comm_init(const struct gantry_comm_config *config, struct g
 	TRY(gantry_params_load(0));
 	TRY(check_config(config));
 	TRY(gantry_transport_load_libs());
-	comm_trace_begin();
+	gantry_trace_begin();
+	gantry_trace_own();
 	comm = calloc(1, sizeof(*comm));
 	if (!comm)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a communicator");

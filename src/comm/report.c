@@ -4,17 +4,14 @@
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
+#include "base/trace.h"
 #include "comm/report.h"
-
-const char *const comm_proto_names[GANTRY_PROTOS] = {"simple", "ll", "ll128"};
-const char *const comm_mode_names[GANTRY_MODES] = {"normal", "offset", "ptr"};
 
 static const char *const phase_names[] = {
 	[GANTRY_KERNEL_IDLE] = "idle",
@@ -34,22 +31,6 @@ const char *comm_waits_name(enum comm_waits w)
 	return (unsigned)w < COMM_WAITS_COUNT ? names[w] : "?";
 }
 
-void comm_json_string(FILE *f, const char *text)
-{
-	putc('"', f);
-	for (; *text; text++) {
-		unsigned char c = (unsigned char)*text;
-
-		if (c == '"' || c == '\\')
-			fprintf(f, "\\%c", c);
-		else if (c < 0x20 || c > 0x7e)
-			fprintf(f, "\\u%04x", c);
-		else
-			putc(c, f);
-	}
-	putc('"', f);
-}
-
 void comm_json_steps(FILE *f, const uint64_t by[GANTRY_PROTOS][GANTRY_MODES])
 {
 	const char *comma = "";
@@ -59,7 +40,7 @@ void comm_json_steps(FILE *f, const uint64_t by[GANTRY_PROTOS][GANTRY_MODES])
 		for (int m = 0; m < GANTRY_MODES; m++) {
 			if (!by[p][m])
 				continue;
-			fprintf(f, "%s\"%s %s\":%llu", comma, comm_proto_names[p], comm_mode_names[m],
+			fprintf(f, "%s\"%s %s\":%llu", comma, gantry_trace_proto_names[p], gantry_trace_mode_names[m],
 				(unsigned long long)by[p][m]);
 			comma = ",";
 		}
@@ -75,7 +56,7 @@ static void put_number(FILE *f, const char *key, uint64_t value)
 static void put_text(FILE *f, const char *key, const char *value)
 {
 	fprintf(f, ",\"%s\":", key);
-	comm_json_string(f, value);
+	gantry_json_string(f, value);
 }
 
 static const char *host_of(const struct gantry_comm *comm, int rank)
@@ -177,55 +158,4 @@ gantry_result gantry_comm_report(struct gantry_comm *comm, FILE *f)
 		FAIL(GANTRY_ERR_SYSTEM, "writing a report: %s", strerror(errno));
 out:
 	return r;
-}
-
-/* A name that nobody else uses at this moment. What an earlier process with this number left behind is in the way. */
-static int open_aside(const char *path)
-{
-	int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-	int fd = open(path, flags, 0644);
-
-	if (fd < 0 && errno == EEXIST && !unlink(path))
-		fd = open(path, flags, 0644);
-	return fd;
-}
-
-int comm_file_write(const char *path, const char *meant, void (*fill)(void *ctx, FILE *f), void *ctx)
-{
-	char aside[PATH_MAX];
-	FILE *f = NULL;
-	int fd = -1, bad, why = 0;
-
-	if ((size_t)snprintf(aside, sizeof(aside), "%s.%d.tmp", path, (int)getpid()) >= sizeof(aside)) {
-		LOG_WARN(COMM, "%s is not written: the name is too long: %.64s...", meant, path);
-		return 0;
-	}
-	fd = open_aside(aside);
-	f = fd < 0 ? NULL : fdopen(fd, "w");
-	if (!f) {
-		LOG_WARN(COMM, "%s is not written: %s: %s", meant, aside, strerror(errno));
-		if (fd >= 0) {
-			close(fd);
-			unlink(aside);
-		}
-		return 0;
-	}
-	fill(ctx, f);
-	errno = 0;
-	bad = fflush(f) || ferror(f);
-	why = errno;
-	if (fclose(f) && !bad) {
-		bad = 1;
-		why = errno;
-	}
-	if (!bad && rename(aside, path)) {
-		bad = 1;
-		why = errno;
-	}
-	if (bad) {
-		/* A write in the middle may have failed and the last one not: then its errno is gone. */
-		LOG_WARN(COMM, "%s is not written: %s: %s", meant, path, why ? strerror(why) : "a write failed");
-		unlink(aside);
-	}
-	return !bad;
 }

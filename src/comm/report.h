@@ -4,7 +4,7 @@
  *   report_look.c  one end of a connection at a moment, whom it waits for; sums over all of them
  *   report.c       the same as JSON lines: gantry_comm_report; files
  *   watch.c        the thread that notices stalls; watch_signal.c: reports on a signal
- *   trace.c        the event ring of the process as JSON lines; times.c: events that kernels make
+ *   trace.c        the communicator's part of a trace (base/trace.h); times.c: events that kernels make
  *
  * Ends appear while others look: arrays of them are published by a release (peer.c, open_direction), an end by its
  * stage. Until it is ready nothing but its stage, its peer and its transport is looked at.
@@ -53,17 +53,10 @@ uint64_t comm_look_sum(struct gantry_comm *comm, int *ret_connecting);
 int comm_look_launches(struct gantry_comm *comm);
 
 const char *comm_waits_name(enum comm_waits w);
-extern const char *const comm_proto_names[GANTRY_PROTOS], *const comm_mode_names[GANTRY_MODES];
-
-/* "text", escaped; bytes that are not ASCII as well. */
-void comm_json_string(FILE *f, const char *text);
 /* {"simple normal":3,...}: what is not zero. */
 void comm_json_steps(FILE *f, const uint64_t by[GANTRY_PROTOS][GANTRY_MODES]);
-/* gantry_comm_report for comm_file_write: says nothing of a file that is full. */
+/* gantry_comm_report for gantry_file_write: says nothing of a file that is full. */
 void comm_report_put(void *comm, FILE *f);
-/* Puts a file in place whole or not at all. What goes wrong is a WARN line that says what it was `meant` for; then 0.
- */
-int comm_file_write(const char *path, const char *meant, void (*fill)(void *ctx, FILE *f), void *ctx);
 
 /* watch_signal.c: GANTRY_STALL_SIGNAL from now on writes to the eventfd, which then stays open for ever: 1. 0: there is
  * no such signal, or it is the program's. */
@@ -78,8 +71,6 @@ int comm_watch_signal_parse(const char *text);
 /* trace.c. The number of a connection in events and tables, the same for proxy and kernels, unique in the process: for
  * comm_conn.id, once the proxy half is made. */
 uint32_t comm_trace_conn_id(const struct gantry_connector *c);
-/* A point of the two clocks; the earlier the better the trace's times. */
-void comm_trace_begin(void);
 /* A transfer goes to the kernels: an event. */
 void comm_trace_xfer(const struct comm_conn *cc, uint32_t op, const struct gantry_xfer *x);
 /* times.c, with comm->traced only. What becomes of a transfer that is planned. */
@@ -88,7 +79,5 @@ void comm_times_plan(struct gantry_xfer_time *t, const struct comm_conn *cc, uin
 void comm_times_collect(struct gantry_comm *comm, int all);
 /* If GANTRY_TRACE is set: the events of the process. While the connections still are. */
 void comm_trace_write(struct gantry_comm *comm);
-/* The name of the file: %r, %c, %p, %h, %%. */
-void comm_trace_path(const char *pattern, const struct gantry_comm *comm, char *ret_path, size_t len);
 
 #endif

@@ -22,8 +22,10 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "base/trace.h"
 #include "comm/report.h"
 
 enum { NAP_MAX_MS = 1000, NAP_MIN_MS = 5 };
@@ -109,7 +111,7 @@ static int write_report(struct gantry_comm *comm, char *path, size_t len)
 	if (!*dir)
 		return 0;
 	snprintf(path, len, "%s/stall-%016llx-%d.jsonl", dir, (unsigned long long)comm->id, comm->rank);
-	return comm_file_write(path, "the report of who waits for whom", comm_report_put, comm);
+	return gantry_file_write(path, "the report of who waits for whom", comm_report_put, comm);
 }
 
 /* `why` begins the line. */
@@ -304,7 +306,7 @@ void comm_watch_add(struct gantry_comm *comm)
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 	pthread_once(&once, once_per_process);
-	comm_trace_begin();
+	gantry_trace_begin();
 	pthread_mutex_lock(&life);
 	pthread_mutex_lock(&watch.mu);
 	gantry_list_append(&watch.comms, &comm->node);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/param.h"
 #include "net/lift.h"
 #include "net/loader.h"
 
@@ -85,6 +86,12 @@ gantry_result gantry_lift_create(const void *table, int version, const char *lab
 	l->net.impl = l;
 	l->label = label;
 	l->logger = logger;
+	if ((!l->net.name || strcmp(l->net.name, gantry_net_tcp()->name) != 0) &&
+	    (*gantry_params()->trace || *gantry_params()->stall_dir))
+		LOG_WARN(LOADER,
+			 "%s records nothing of its connections: no trace (GANTRY_TRACE) and no stall report "
+			 "(GANTRY_STALL_DIR) has them",
+			 label);
 	pthread_mutex_init(&l->lock, NULL);
 	*ret_lift = l;
 out:

@@ -2,6 +2,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/trace.h"
 #include "cmd.h"
 #include "comm/report.h"
 #include "stall_world.h"
@@ -532,12 +533,16 @@ static void cut_off(void)
 
 static void paths(void)
 {
-	struct gantry_comm comm = {.rank = 5, .id = 0xabc};
+	struct gantry_trace_who who = {.rank = 5, .nranks = 6, .comm = 0xabc, .host = "node"},
+				none = {.rank = -1, .host = "node"};
 	char path[64], expected[64];
 
-	comm_trace_path("/x/%r-%c%%q%z%", &comm, path, sizeof(path));
+	gantry_trace_path("/x/%r-%c%%q%z%", &who, path, sizeof(path));
 	CHECK_STR(path, "/x/5-0000000000000abc%q%z%");
-	comm_trace_path("%p%p%p%p%p%p%p%p", &comm, path, 6);
+	gantry_trace_path("/x/%r-%h", &none, path, sizeof(path));
+	snprintf(expected, sizeof(expected), "/x/node-%d-node", getpid());
+	CHECK_STR(path, expected);
+	gantry_trace_path("%p%p%p%p%p%p%p%p", &who, path, 6);
 	snprintf(expected, sizeof(expected), "%d%d%d%d%d", getpid(), getpid(), getpid(), getpid(), getpid());
 	expected[5] = 0;
 	CHECK_STR(path, expected);

@@ -225,7 +225,7 @@ static void piece_sent(struct tcp_lane *lane)
 			gantry_list_append(&l->unacked, &s->head.node);
 		} else {
 			__atomic_fetch_sub(&l->bulk_pending, 1, __ATOMIC_RELAXED);
-			gantry_event_put(GANTRY_EV_SEND_DONE, l->id, s->index, s->size);
+			gantry_event_put(GANTRY_EV_SEND_DONE, l->id, GANTRY_EV_MSG(s->tag, s->index), s->size);
 			tcp_request_done(&s->head);
 		}
 	}

@@ -15,7 +15,9 @@
 #include "base/clock.h"
 #include "base/hmac.h"
 #include "base/log.h"
+#include "base/param.h"
 #include "base/secret.h"
+#include "base/trace.h"
 #include "net/tcp/helper.h"
 
 enum { EXIT_WAIT_MS = 1000 };
@@ -231,6 +233,8 @@ static gantry_result start(void)
 	if (rc)
 		FAIL(GANTRY_ERR_LIMIT, "cannot start the service thread: %s", strerror(rc));
 	pthread_setname_np(thread, "gantry-service");
+	if (gantry_trace_on())
+		LOG_INFO(NET, "events are recorded for GANTRY_TRACE=%s", gantry_params()->trace);
 	pthread_detach(thread);
 	e->running = 1;
 	e->owner = getpid();
@@ -265,10 +269,14 @@ gantry_result tcp_engine_hold(void)
 
 void tcp_engine_release(void)
 {
+	int last;
+
 	pthread_mutex_lock(&tcp_engine.mu);
-	tcp_engine.users--;
+	last = --tcp_engine.users == 0;
 	tcp_engine_wake();
 	pthread_mutex_unlock(&tcp_engine.mu);
+	if (last)
+		gantry_trace_write_process();
 }
 
 /*
@@ -279,6 +287,10 @@ __attribute__((destructor)) static void see_off(void)
 {
 	struct tcp_engine *e = &tcp_engine;
 	int busy = 1;
+
+	/* NCCL closes nothing of some communicators. */
+	if (e->owner == getpid() && __atomic_load_n(&e->users, __ATOMIC_RELAXED))
+		gantry_trace_write_process();
 
 	for (int ms = 0; busy && ms < EXIT_WAIT_MS; ms++) {
 		struct timespec pause = {0, 1000000};

@@ -51,7 +51,7 @@ static void on_state(struct tcp_link *l, const struct wire_frame *f)
 			continue;
 		gantry_list_remove(&s->head.node);
 		__atomic_fetch_sub(&l->bulk_pending, 1, __ATOMIC_RELAXED);
-		gantry_event_put(GANTRY_EV_SEND_DONE, l->id, s->index, s->size);
+		gantry_event_put(GANTRY_EV_SEND_DONE, l->id, GANTRY_EV_MSG(s->tag, s->index), s->size);
 		tcp_request_done(&s->head);
 	}
 }

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/event.h"
 #include "base/log.h"
+#include "base/trace.h"
 #include "net/tcp/helper.h"
 #include "net/tcp/link.h"
 #include "net/tcp/stage.h"
@@ -67,8 +68,9 @@ static gantry_result post(struct tcp_link *l, struct tcp_recv *recv, int n, void
 		*slot = (struct tcp_slot){.data = data[i], .size = sizes[i], .tag = t->tag, .index = t->posted++};
 		due |= tcp_state_due(l, t);
 	}
-	if (large)
-		gantry_event_put(GANTRY_EV_RECV_POST, l->id, recv->slots[0].index, recv->slots[0].size);
+	if (large || gantry_trace_on())
+		gantry_event_put(GANTRY_EV_RECV_POST, l->id, GANTRY_EV_MSG(recv->slots[0].tag, recv->slots[0].index),
+				 recv->slots[0].size);
 	for (int i = 0; i < n && !gantry_list_empty(&l->early); i++)
 		tcp_match_early(l, recv, &recv->slots[i]);
 	if (gone != GANTRY_OK && recv->ncomplete < n) {
@@ -180,6 +182,8 @@ gantry_result tcp_link_test(struct tcp_request *req, int *ret_done, int *sizes)
 	if (req->kind == TCP_SEND) {
 		struct tcp_send *s = gantry_container(req, struct tcp_send, head);
 
+		if (s->eager && gantry_trace_on())
+			gantry_event_put(GANTRY_EV_SEND_DONE, l->id, GANTRY_EV_MSG(s->tag, s->index), s->size);
 		if (sizes)
 			sizes[0] = reported(s->size);
 		if (s->block)

@@ -6,6 +6,7 @@
 #include "base/crc32c.h"
 #include "base/event.h"
 #include "base/log.h"
+#include "base/trace.h"
 #include "net/tcp/helper.h"
 #include "net/tcp/link.h"
 #include "net/tcp/stage.h"
@@ -105,11 +106,12 @@ static void number(struct tcp_link *l, struct tcp_send *s, struct tcp_tag *t)
 	 * small one, which the receiver does not expect to be one of them. */
 	s->announce = !t->bulk || small;
 	t->bulk = !s->eager;
+	if (!s->eager || gantry_trace_on())
+		gantry_event_put(GANTRY_EV_SEND_POST, l->id, GANTRY_EV_MSG(s->tag, s->index), s->size);
 	if (s->eager)
 		return;
 	s->seq = l->next_seq++;
 	__atomic_fetch_add(&l->bulk_pending, 1, __ATOMIC_RELAXED);
-	gantry_event_put(GANTRY_EV_SEND_POST, l->id, s->index, s->size);
 }
 
 static void post_bulk(struct tcp_link *l, struct tcp_send *s)

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "base/event.h"
+#include "base/trace.h"
 #include "net/tcp/link.h"
 #include "net/tcp/unpack.h"
 
@@ -156,8 +157,9 @@ void tcp_match_complete(struct tcp_link *l, struct tcp_recv *recv, struct tcp_sl
 		return;
 	gantry_list_remove(&recv->head.node);
 	tcp_count_posted(l, recv, -1);
-	if (recv->large)
-		gantry_event_put(GANTRY_EV_RECV_DONE, l->id, slot->index, slot->total);
+	if (recv->large || gantry_trace_on())
+		gantry_event_put(GANTRY_EV_RECV_DONE, l->id, GANTRY_EV_MSG(recv->slots[0].tag, recv->slots[0].index),
+				 slot->total);
 	if (recv->land)
 		tcp_land_complete(l, recv);
 	else

@@ -11,6 +11,7 @@
 #include "base/event.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "base/trace.h"
 #include "gantry/version.h"
 #include "net/tcp/engine.h"
 #include "net/tcp/flow.h"
@@ -249,6 +250,7 @@ void tcp_link_up(struct tcp_link *l)
 	for (int i = 1; i < l->nlanes; i++)
 		LOG_DEBUG(NET, "link %u lane %d: %s -> %s", l->id, i, gantry_addr_text(&l->lanes[i].local, local),
 			  gantry_addr_text(&l->lanes[i].peer, peer));
+	gantry_trace_link(l->id, l->peer);
 	gantry_event_put(GANTRY_EV_LINK_UP, l->id, (uint64_t)l->nlanes, (uint64_t)l->dev);
 	tcp_helpers_know(l);
 	if (l->rx_state == TCP_RESERVED)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/param.h"
+#include "base/trace.h"
 #include "net/tcp/comm.h"
 #include "net/tcp/engine.h"
 #include "net/tcp/stage.h"
@@ -18,6 +19,7 @@ static gantry_result tcp_init(struct gantry_net *net, uint64_t comm_id, const st
 
 	(void)net;
 	TRY(gantry_params_load(0));
+	gantry_trace_begin();
 	TRY(tcp_engine_init());
 	ctx = calloc(1, sizeof(*ctx));
 	if (!ctx)

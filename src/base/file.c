@@ -1,0 +1,77 @@
+#define LOG_SUBSYS GANTRY_SUBSYS_BASE
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+void gantry_json_string(FILE *f, const char *text)
+{
+	putc('"', f);
+	for (; *text; text++) {
+		unsigned char c = (unsigned char)*text;
+
+		if (c == '"' || c == '\\')
+			fprintf(f, "\\%c", c);
+		else if (c < 0x20 || c > 0x7e)
+			fprintf(f, "\\u%04x", c);
+		else
+			putc(c, f);
+	}
+	putc('"', f);
+}
+
+/* A name that nobody else uses at this moment. What an earlier process with this number left behind is in the way. */
+static int open_aside(const char *path)
+{
+	int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+	int fd = open(path, flags, 0644);
+
+	if (fd < 0 && errno == EEXIST && !unlink(path))
+		fd = open(path, flags, 0644);
+	return fd;
+}
+
+int gantry_file_write(const char *path, const char *meant, void (*fill)(void *ctx, FILE *f), void *ctx)
+{
+	char aside[PATH_MAX];
+	FILE *f = NULL;
+	int fd = -1, bad, why = 0;
+
+	if ((size_t)snprintf(aside, sizeof(aside), "%s.%d.tmp", path, (int)getpid()) >= sizeof(aside)) {
+		LOG_WARN(BASE, "%s is not written: the name is too long: %.64s...", meant, path);
+		return 0;
+	}
+	fd = open_aside(aside);
+	f = fd < 0 ? NULL : fdopen(fd, "w");
+	if (!f) {
+		LOG_WARN(BASE, "%s is not written: %s: %s", meant, aside, strerror(errno));
+		if (fd >= 0) {
+			close(fd);
+			unlink(aside);
+		}
+		return 0;
+	}
+	fill(ctx, f);
+	errno = 0;
+	bad = fflush(f) || ferror(f);
+	why = errno;
+	if (fclose(f) && !bad) {
+		bad = 1;
+		why = errno;
+	}
+	if (!bad && rename(aside, path)) {
+		bad = 1;
+		why = errno;
+	}
+	if (bad) {
+		/* A write in the middle may have failed and the last one not: then its errno is gone. */
+		LOG_WARN(BASE, "%s is not written: %s: %s", meant, path, why ? strerror(why) : "a write failed");
+		unlink(aside);
+	}
+	return !bad;
+}

@@ -1,0 +1,258 @@
+/* The event ring as JSON lines. */
+#define LOG_SUBSYS GANTRY_SUBSYS_BASE
+#include "base/trace.h"
+
+#include <limits.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/event.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/param.h"
+
+enum { EVENTS = 8192 /* the ring has no more */, LINKS = 4096, READS = 9 };
+
+const char *const gantry_trace_proto_names[GANTRY_PROTOS] = {"simple", "ll", "ll128"};
+const char *const gantry_trace_mode_names[GANTRY_MODES] = {"normal", "offset", "ptr"};
+
+int gantry_trace_state;
+
+struct point {
+	uint64_t ns, ticks;
+};
+static struct {
+	pthread_mutex_t mu; /* of writers; what is here is set once, and read without it */
+	struct point first;
+	int owned;	    /* communicators write */
+	char *peers[LINKS]; /* owned: by link; release when set, never freed */
+} trace = {.mu = PTHREAD_MUTEX_INITIALIZER};
+
+/* The reading with the fewest ticks around it: a thread that loses its CPU in between would bend the line. */
+static struct point now(void)
+{
+	struct point best = {0, 0};
+	uint64_t least = UINT64_MAX;
+
+	for (uint32_t i = 0; i < READS; i++) {
+		uint64_t before = gantry_ticks(), ns = gantry_now_ns(), after = gantry_ticks();
+
+		if (after - before >= least)
+			continue;
+		least = after - before;
+		best = (struct point){ns, before + least / 2};
+	}
+	return best;
+}
+
+void gantry_trace_begin(void)
+{
+	pthread_mutex_lock(&trace.mu);
+	if (!trace.first.ns)
+		trace.first = now();
+	__atomic_store_n(&gantry_trace_state, *gantry_params()->trace != 0, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&trace.mu);
+}
+
+void gantry_trace_own(void)
+{
+	__atomic_store_n(&trace.owned, 1, __ATOMIC_RELAXED);
+}
+
+void gantry_trace_link(uint32_t link, const char *peer)
+{
+	if (!gantry_trace_on() || link >= LINKS)
+		return;
+	pthread_mutex_lock(&trace.mu);
+	if (!trace.peers[link])
+		__atomic_store_n(&trace.peers[link], strdup(peer), __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&trace.mu);
+}
+
+void gantry_trace_path(const char *pattern, const struct gantry_trace_who *who, char *ret_path, size_t len)
+{
+	size_t n = 0;
+
+	ret_path[0] = 0;
+	for (const char *p = pattern; *p && n + 1 < len; p++) {
+		char piece[96] = {*p, 0};
+
+		if (*p == '%' && p[1] == 'r' && who->rank >= 0)
+			snprintf(piece, sizeof(piece), "%d", who->rank);
+		else if (*p == '%' && p[1] == 'r')
+			snprintf(piece, sizeof(piece), "%s-%d", who->host, (int)getpid());
+		else if (*p == '%' && p[1] == 'c')
+			snprintf(piece, sizeof(piece), "%016llx", (unsigned long long)who->comm);
+		else if (*p == '%' && p[1] == 'p')
+			snprintf(piece, sizeof(piece), "%d", (int)getpid());
+		else if (*p == '%' && p[1] == 'h')
+			snprintf(piece, sizeof(piece), "%s", who->host);
+		if (*p == '%' && p[1] && strchr("rcph%", p[1]))
+			p++;
+		n += (size_t)snprintf(ret_path + n, len - n, "%s", piece);
+	}
+}
+
+static void put_head(const struct gantry_trace_who *who, size_t events, FILE *f)
+{
+	struct point last;
+
+	do /* two points that are too near make a crooked line */
+		last = now();
+	while (last.ns - trace.first.ns < 1000000);
+	fprintf(f,
+		"{\"kind\":\"trace\",\"version\":1,\"comm\":\"%016llx\",\"rank\":%d,\"nranks\":%d,\"pid\":%d,\"host\":",
+		(unsigned long long)who->comm, who->rank, who->nranks, (int)getpid());
+	gantry_json_string(f, who->host);
+	fprintf(f, ",\"clock_offset_ns\":%lld,\"ns\":[%llu,%llu],\"ticks\":[%llu,%llu],\"events\":%zu}\n",
+		(long long)who->clock_offset_ns, (unsigned long long)trace.first.ns, (unsigned long long)last.ns,
+		(unsigned long long)trace.first.ticks, (unsigned long long)last.ticks, events);
+}
+
+static void put_links(FILE *f)
+{
+	for (uint32_t i = 0; i < LINKS; i++) {
+		const char *peer = __atomic_load_n(&trace.peers[i], __ATOMIC_ACQUIRE);
+
+		if (!peer)
+			continue;
+		fprintf(f, "{\"kind\":\"link\",\"link\":%u,\"peer\":", i);
+		gantry_json_string(f, peer);
+		fputs("}\n", f);
+	}
+}
+
+/* These pack protocol and mode into c; see event.h. */
+static int is_packed(uint32_t kind)
+{
+	return kind == GANTRY_EV_PROXY_OP || kind == GANTRY_EV_PROXY_POST || kind == GANTRY_EV_PROXY_MOVE ||
+	       kind == GANTRY_EV_PROXY_DONE || kind == GANTRY_EV_XFER || kind == GANTRY_EV_KERNEL_OP;
+}
+
+/* What stands in the upper half of b, if anything. */
+static const char *upper_of(uint32_t kind)
+{
+	switch (kind) {
+	case GANTRY_EV_KERNEL_OP:
+		return "step";
+	case GANTRY_EV_SEND_POST:
+	case GANTRY_EV_SEND_DONE:
+	case GANTRY_EV_RECV_POST:
+	case GANTRY_EV_RECV_DONE:
+		return "tag";
+	default:
+		return NULL;
+	}
+}
+
+static void put_packed(FILE *f, const struct gantry_event *e)
+{
+	uint32_t proto = GANTRY_EV_PROTO(e->c), mode = GANTRY_EV_MODE(e->c);
+
+	if (proto < GANTRY_PROTOS)
+		fprintf(f, ",\"proto\":\"%s\"", gantry_trace_proto_names[proto]);
+	if (e->kind == GANTRY_EV_PROXY_OP || e->kind == GANTRY_EV_KERNEL_OP)
+		fprintf(f, ",\"end\":%d,\"cut\":%d", e->c & GANTRY_EV_OP_END ? 1 : 0, e->c & GANTRY_EV_OP_CUT ? 1 : 0);
+	if (e->kind != GANTRY_EV_PROXY_OP && mode < GANTRY_MODES) /* it has none: its steps have */
+		fprintf(f, ",\"mode\":\"%s\"", gantry_trace_mode_names[mode]);
+}
+
+static void put_event(FILE *f, const struct gantry_event *e)
+{
+	enum gantry_event_kind kind = (enum gantry_event_kind)e->kind;
+	const char *upper = upper_of(e->kind);
+	uint64_t values[3] = {e->a, upper ? (uint32_t)e->b : e->b, is_packed(e->kind) ? GANTRY_EV_BYTES(e->c) : e->c};
+
+	fprintf(f, "{\"kind\":\"event\",\"ticks\":%llu,\"name\":\"%s\"", (unsigned long long)e->ticks,
+		gantry_event_name(kind));
+	for (int i = 0; i < 3; i++) {
+		if (*gantry_event_field(kind, i))
+			fprintf(f, ",\"%s\":%llu", gantry_event_field(kind, i), (unsigned long long)values[i]);
+	}
+	if (upper)
+		fprintf(f, ",\"%s\":%u", upper, (uint32_t)(e->b >> 32));
+	if (is_packed(e->kind))
+		put_packed(f, e);
+	fputs("}\n", f);
+}
+
+/* Events of kernels came late; the rest is nearly in order, and what is of one moment stays in it. */
+static void sort_events(struct gantry_event *e, size_t n)
+{
+	for (size_t i = 1; i < n; i++) {
+		struct gantry_event moved = e[i];
+		size_t k = i;
+
+		for (; k && e[k - 1].ticks > moved.ticks; k--)
+			e[k] = e[k - 1];
+		e[k] = moved;
+	}
+}
+
+struct whole {
+	const struct gantry_trace_who *who;
+	struct gantry_event *events;
+	size_t n;
+};
+
+static void put_whole(void *ctx, FILE *f)
+{
+	const struct whole *w = ctx;
+
+	put_head(w->who, w->n, f);
+	if (w->who->put_conns)
+		w->who->put_conns(w->who->ctx, f);
+	put_links(f);
+	for (size_t i = 0; i < w->n; i++)
+		put_event(f, &w->events[i]);
+}
+
+void gantry_trace_write(const struct gantry_trace_who *who)
+{
+	const char *pattern = gantry_params()->trace;
+	struct whole w = {.who = who};
+	char path[PATH_MAX];
+
+	if (!*pattern)
+		return;
+	if (who->nranks != 1 && !strstr(pattern, "%r") && !strstr(pattern, "%p"))
+		LOG_WARN(BASE, "GANTRY_TRACE=%s is one file for all ranks, and the last one's stays: put %%r into it",
+			 pattern);
+	gantry_trace_begin();
+	w.events = malloc(EVENTS * sizeof(*w.events));
+	if (!w.events) {
+		LOG_WARN(BASE, "no memory for the trace");
+		return;
+	}
+	w.n = gantry_event_snapshot(w.events, EVENTS);
+	sort_events(w.events, w.n);
+	gantry_trace_path(pattern, who, path, sizeof(path));
+	if (gantry_file_write(path, "the trace", put_whole, &w))
+		LOG_INFO(BASE, "trace: %zu events in %s", w.n, path);
+	free(w.events);
+}
+
+/* Added to the monotonic clock it gives the time of day. */
+static int64_t time_of_day_offset(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec - (int64_t)gantry_now_ns();
+}
+
+void gantry_trace_write_process(void)
+{
+	char host[64] = "";
+	struct gantry_trace_who who = {.rank = -1, .host = host};
+
+	if (__atomic_load_n(&trace.owned, __ATOMIC_RELAXED) || !gantry_trace_on())
+		return;
+	gethostname(host, sizeof(host) - 1);
+	who.clock_offset_ns = time_of_day_offset();
+	gantry_trace_write(&who);
+}

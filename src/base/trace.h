@@ -1,0 +1,57 @@
+/*
+ * The trace of a process: its event ring as JSON lines, for GANTRY_TRACE. docs/stall.md has the fields; `gantry trace`
+ * reads them.
+ *
+ *   {"kind":"trace",...}  once: who, and what relates ticks, nanoseconds and the clocks of others
+ *   {"kind":"conn",...}   per connection of a communicator: the writer's affair
+ *   {"kind":"link",...}   per link of the network: its number in events, and its peer
+ *   {"kind":"event",...}  per event, oldest first; those of other users of the process too
+ *
+ * A process with communicators writes one file for each, when it is destroyed. A process without (NCCL's plugin,
+ * gantry/rx.h, perf net) writes one when its last connection closes, and when it exits with some open.
+ *
+ * Clocks. Events are stamped in ticks. A point is ticks and nanoseconds read together; a straight line through the
+ * first and one of now turns the one into the other. The offset to a clock that all ranks of a communicator share makes
+ * their times comparable; processes without ranks have the time of day for that.
+ */
+#ifndef GANTRY_BASE_TRACE_H
+#define GANTRY_BASE_TRACE_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include "gantry/fifo.h"
+
+/* By enum gantry_proto and gantry_mode. */
+extern const char *const gantry_trace_proto_names[GANTRY_PROTOS], *const gantry_trace_mode_names[GANTRY_MODES];
+
+/* GANTRY_TRACE is set, and somebody has begun: what costs too much otherwise is recorded. */
+extern int gantry_trace_state;
+static inline int gantry_trace_on(void)
+{
+	return __atomic_load_n(&gantry_trace_state, __ATOMIC_RELAXED);
+}
+
+/* Once the parameters are loaded; a point of the two clocks: the earlier the better the trace's times. */
+void gantry_trace_begin(void);
+/* A communicator is there: it writes the traces of this process. */
+void gantry_trace_own(void);
+/* A link has come up. */
+void gantry_trace_link(uint32_t link, const char *peer);
+
+struct gantry_trace_who {
+	uint64_t comm;
+	int rank, nranks; /* -1, 0: a process without a communicator */
+	const char *host; /* borrowed */
+	int64_t clock_offset_ns;
+	void (*put_conns)(void *ctx, FILE *f); /* NULL: none */
+	void *ctx;
+};
+/* If GANTRY_TRACE is set. */
+void gantry_trace_write(const struct gantry_trace_who *who);
+/* The same for a process in which nobody has a communicator; nothing otherwise. */
+void gantry_trace_write_process(void);
+/* The name of the file: %r (host and pid where there is no rank), %c, %p, %h, %%. */
+void gantry_trace_path(const char *pattern, const struct gantry_trace_who *who, char *ret_path, size_t len);
+
+#endif

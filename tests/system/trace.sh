@@ -1,0 +1,64 @@
+#!/bin/bash
+# labels: beside
+# also with: GANTRY_SECRET=alpha
+# GANTRY_TRACE in everything that moves bytes: communicators over p2p, shm and net, and processes without one: perf net
+# with Gantry's network and with the plugin as NCCL loads it, and rx. Each run leaves a file per process; one picture
+# is made of them, with a bar for what was sent, and nothing in it that Perfetto would drop (tests/chrome_trace.py).
+set -u
+gantry=$BUILD_DIR/gantry
+plugin=$BUILD_DIR/lib/libnccl-net-gantry.so
+unset GANTRY_LANES NCCL_SOCKET_IFNAME NCCL_NET_PLUGIN GANTRY_STALL_DIR
+export GANTRY_LOG=warn GANTRY_IFNAME=lo
+
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+die() { echo "FAILED: $*" >&2; cat "$tmp/out" "$tmp/err" >&2; exit 1; }
+command -v python3 >/dev/null || { echo "skipped: there is no python3 to judge the pictures"; exit 77; }
+
+# picture NAME ARGUMENT...: of `gantry perf`. Two files and a picture; what is in it is left in $tmp/seen.
+picture() {
+	local name=$1
+	shift
+	GANTRY_TRACE=$tmp/$name-%r.jsonl timeout 280 "$gantry" perf "$@" >"$tmp/out" 2>"$tmp/err" || die "perf $*"
+	[ "$(ls "$tmp/$name"-*.jsonl | wc -l)" = 2 ] || die "perf $* left $(ls "$tmp"), not two traces"
+	"$gantry" trace -o "$tmp/$name.json" "$tmp/$name"-*.jsonl 2>"$tmp/err" || die "gantry trace of $name"
+	python3 "$SOURCE_DIR/tests/chrome_trace.py" "$tmp/$name.json" >"$tmp/seen" 2>"$tmp/err" || die "the picture of perf $*"
+	echo "perf $*: $(tail -n 1 "$tmp/seen")"
+}
+# bars PROCESS LEAST TEXT: so many at least.
+bars() {
+	local n
+	n=$(sed -n "s/^process $1: \([0-9]*\) x $3\$/\1/p" "$tmp/seen")
+	[ "${n:-0}" -ge "$2" ] || { cat "$tmp/seen" >&2; die "$3: ${n:-no} bars of process $1, expected $2"; }
+}
+
+# Warm-up, measured and checked transfers: more than the 20 that are asked for.
+for transport in p2p shm net; do
+	picture $transport sendrecv --transport $transport -b 4k -e 256k -f 64 -n 20
+	for rank in 0 1; do
+		bars $((rank + 1)) 40 "send, peer $((1 - rank)), transport $transport"
+		bars $((rank + 1)) 40 "recv, peer $((1 - rank)), transport $transport"
+	done
+done
+
+# Without ranks: processes are numbered from 2^20 + 1 on, in the order of their files. Small messages have bars too.
+without_ranks() {
+	local name=$1 most
+	picture "$@"
+	most=$(grep -c 'send message' "$tmp/seen")
+	[ "$most" = 2 ] || die "messages of $most processes in the picture of $name, expected 2"
+	grep -q '"name":"link [0-9]*, send to 127.0.0.1:[0-9]* (' "$tmp/$name.json" || die "$name: no track names its peer"
+	"$gantry" trace --summary "$tmp/$name"-*.jsonl | grep -q 'no communicator, 1 links' || die "$name: no summary"
+}
+without_ranks own net -b 1k -e 1M -f 1024 -n 20 --repeats 1
+without_ranks plugin net -b 1k -e 1M -f 1024 -n 20 --repeats 1 --plugin "$plugin"
+without_ranks rx rx -e 4M --repeats 1
+
+# Clocks of ranks and of processes without are not the same: no picture of both.
+"$gantry" trace -o "$tmp/both.json" "$tmp"/p2p-0.jsonl "$tmp"/rx-*.jsonl 2>"$tmp/err"
+[ $? = 1 ] && grep -q 'different clocks' "$tmp/err" || die "ranks and other processes in one picture"
+
+# A network that is not Gantry's says that it has no part in it.
+GANTRY_TRACE=$tmp/foreign-%r.jsonl timeout 280 "$gantry" perf net -b 1k -e 1k -n 5 --repeats 1 \
+	--plugin "$BUILD_DIR/broken/libnccl-net-broken_none.so" >"$tmp/out" 2>"$tmp/err" || die "perf net with a foreign plugin"
+grep -q 'records nothing of its connections' "$tmp/err" || die "a foreign plugin and GANTRY_TRACE: no line about it"

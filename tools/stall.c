@@ -19,8 +19,10 @@ enum { EXIT_FINE = 0, EXIT_UNREADABLE = 1, EXIT_USAGE = 2 };
 static const char help[] =
 	"usage: gantry stall [OPTION]... FILE|FOLDER...\n"
 	"Puts the reports of the ranks of a hung job together: who waits for whom, and who is to blame.\n"
-	"Of a folder, the files stall-*.jsonl are read, which ranks write to GANTRY_STALL_DIR.\n\n"
-	"  --json   one JSON object per communicator: verdict rank cause votes reports comm nranks\n"
+	"Of a folder, the files stall-*.jsonl are read, which ranks write to GANTRY_STALL_DIR, and processes without "
+	"one.\n\n"
+	"  --json   one JSON object per communicator, and one for the processes without: verdict rank cause votes "
+	"reports comm nranks\n"
 	"  --help   this text\n\n"
 	"Exit status: 0, 1 if a file cannot be read, 2 on wrong usage.\n";
 
@@ -125,7 +127,7 @@ static void print_verdict(const struct stall_comm *c, const struct stall_verdict
 	printf("verdict (%s, %d of %d reports say so): %s\n", v->cause, v->votes, v->reports, v->text);
 }
 
-static void print_verdict_json(const struct stall_comm *c, const struct stall_verdict *v)
+static void print_verdict_json(const char *comm, int nranks, const struct stall_verdict *v)
 {
 	struct json_line j;
 
@@ -135,9 +137,23 @@ static void print_verdict_json(const struct stall_comm *c, const struct stall_ve
 	json_str(&j, "cause", v->cause);
 	json_int(&j, "votes", v->votes);
 	json_int(&j, "reports", v->reports);
-	json_str(&j, "comm", c->id);
-	json_int(&j, "nranks", c->nranks);
+	json_str(&j, "comm", comm);
+	json_int(&j, "nranks", nranks);
 	json_end(&j);
+}
+
+static void judge_processes(const struct stall_set *set, int json)
+{
+	struct stall_verdict v;
+
+	stall_judge_processes(set, &v);
+	if (json) {
+		print_verdict_json("", 0, &v);
+		return;
+	}
+	printf("processes without a communicator: %zu have a report\n", set->nprocesses);
+	stall_print_processes(set, stdout);
+	printf("verdict (%s, %d of %d reports say so): %s\n", v.cause, v.votes, v.reports, v.text);
 }
 
 static int run(int argc, char **argv, int json)
@@ -154,10 +170,12 @@ static int run(int argc, char **argv, int json)
 		qsort(set.comms[i].ranks, set.comms[i].nreports, sizeof(set.comms[i].ranks[0]), by_rank);
 		stall_judge(&set, i, &v);
 		if (json)
-			print_verdict_json(&set.comms[i], &v);
+			print_verdict_json(set.comms[i].id, set.comms[i].nranks, &v);
 		else
 			print_verdict(&set.comms[i], &v);
 	}
+	if (set.nprocesses)
+		judge_processes(&set, json);
 	stall_free(&set);
 	return good ? EXIT_FINE : EXIT_UNREADABLE;
 }

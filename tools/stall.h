@@ -3,6 +3,7 @@
  *
  *   stall_read.c   lines become communicators, ranks and connections
  *   stall_merge.c  the verdict; stall_chain.c: its last rule, which follows who waits for whom
+ *   stall_process.c  processes without a communicator: the table, the verdict
  *   stall.c        the command
  */
 #ifndef GANTRY_TOOLS_STALL_H
@@ -58,12 +59,30 @@ struct stall_comm {
 	size_t nreports;
 };
 
+/* Requests of one direction of a connection. */
+struct stall_wait {
+	int send;
+	enum stall_waits waits;
+	int64_t requests, tag, bytes, wait_ms;
+	char peer[160];
+};
+
+/* A process without a communicator. */
+struct stall_process {
+	char user[16], host[64];
+	int64_t pid, time_ns;
+	struct stall_wait *waits; /* owned */
+	size_t nwaits;
+};
+
 /* Zeroed is empty. */
 struct stall_set {
 	struct stall_comm *comms; /* owned */
 	size_t ncomms;
-	size_t comm_at, rank_at; /* where lines of connections belong; see `here` */
-	int here;		 /* 0: nowhere; 1: there; 2: to a report that is older than what we have */
+	struct stall_process *processes; /* owned */
+	size_t nprocesses;
+	size_t comm_at, rank_at, process_at; /* where lines of connections or requests belong; see `here` */
+	int here; /* 0: nowhere; 1: a rank; 2: a report that is older than what we have; 3: a process */
 };
 
 /* A line of a report; NULL or what is wrong with it. ctx: a struct stall_set. */
@@ -75,9 +94,10 @@ const struct stall_rank *stall_find(const struct stall_comm *c, int rank); /* NU
 
 struct stall_verdict {
 	char text[1024];
-	int rank;	   /* the culprit, or one of them; -1: nobody */
-	const char *cause; /* died, stopped, unreachable, failed, missing call, deadlock, network, slow, none */
-	int votes;	   /* ranks whose reports say so */
+	int rank; /* the culprit, or one of them; -1: nobody */
+	const char
+		*cause; /* died, stopped, unreachable, failed, missing call, deadlock, network, slow, no report, none */
+	int votes;	/* ranks whose reports say so */
 	int reports;
 };
 void stall_judge(const struct stall_set *set, size_t comm, struct stall_verdict *ret);
@@ -86,6 +106,10 @@ void stall_judge(const struct stall_set *set, size_t comm, struct stall_verdict 
 int stall_chain(const struct stall_set *set, const struct stall_comm *c, struct stall_verdict *ret);
 /* "rank 3 (node7, pid 4711)", with what is known of it from whatever report. */
 void stall_rank_name(const struct stall_comm *c, int rank, char *buf, size_t len);
+
+/* stall_process.c. Whoever is waited for and has no report of its own. */
+void stall_judge_processes(const struct stall_set *set, struct stall_verdict *ret);
+void stall_print_processes(const struct stall_set *set, FILE *f);
 
 /* stall.c, for tests. */
 void stall_print_waits(const struct stall_comm *c, FILE *f);

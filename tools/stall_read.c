@@ -1,4 +1,5 @@
-/* Lines of reports become communicators, ranks and connections. Of two reports of one rank the newer one counts. */
+/* Lines of reports become communicators, ranks and connections, or processes and requests. Of two reports of one rank
+ * or process the newer one counts. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -105,6 +106,17 @@ static const char *take_comm(struct stall_set *set, const struct json_doc *line)
 	return NULL;
 }
 
+static const char *take_waits(const char *name, enum stall_waits *ret)
+{
+	for (int i = 0; i < STALL_WAITS; i++) {
+		if (strcmp(name, stall_waits_names[i]) == 0) {
+			*ret = (enum stall_waits)i;
+			return NULL;
+		}
+	}
+	return "waits_for is something unknown";
+}
+
 static const char *fill_conn(struct stall_conn *e, const struct json_doc *line)
 {
 	const char *waits = json_get_text(line, "waits_for", "none");
@@ -123,13 +135,7 @@ static const char *fill_conn(struct stall_conn *e, const struct json_doc *line)
 	copy_text(e->peer_host, sizeof(e->peer_host), line, "peer_host");
 	snprintf(e->phase, sizeof(e->phase), "%s", phase && phase->type == JSON_STRING ? phase->text : "?");
 	e->step = step ? step->integer : 0;
-	for (int i = 0; i < STALL_WAITS; i++) {
-		if (strcmp(waits, stall_waits_names[i]) == 0) {
-			e->waits = (enum stall_waits)i;
-			return NULL;
-		}
-	}
-	return "waits_for is something unknown";
+	return take_waits(waits, &e->waits);
 }
 
 static const char *take_conn(struct stall_set *set, const struct json_doc *line)
@@ -140,7 +146,7 @@ static const char *take_conn(struct stall_set *set, const struct json_doc *line)
 	struct stall_conn *e;
 	void *array;
 
-	if (!set->here)
+	if (set->here != 1 && set->here != 2)
 		return "a connection before the communicator it belongs to";
 	if (set->here == 2)
 		return NULL;
@@ -157,6 +163,66 @@ static const char *take_conn(struct stall_set *set, const struct json_doc *line)
 	return fill_conn(e, line);
 }
 
+static const char *take_process(struct stall_set *set, const struct json_doc *line)
+{
+	const char *host = json_get_text(line, "host", "");
+	int64_t pid = json_get_int(line, "pid", -1), time_ns = json_get_int(line, "time_ns", 0);
+	struct stall_process *p = NULL;
+	void *array = set->processes;
+
+	if (pid < 0)
+		return "a process without its number";
+	for (size_t i = 0; i < set->nprocesses && !p; i++) {
+		if (set->processes[i].pid == pid && strcmp(set->processes[i].host, host) == 0)
+			p = &set->processes[i];
+	}
+	if (p && p->time_ns > time_ns) {
+		set->here = 2;
+		return NULL;
+	}
+	if (p) {
+		free(p->waits);
+		memset(p, 0, sizeof(*p));
+	} else {
+		p = grow(array, &set->nprocesses, sizeof(*p), &array);
+		set->processes = array;
+		if (!p)
+			return "no memory";
+	}
+	copy_text(p->user, sizeof(p->user), line, "user");
+	copy_text(p->host, sizeof(p->host), line, "host");
+	p->pid = pid;
+	p->time_ns = time_ns;
+	set->here = 3;
+	set->process_at = (size_t)(p - set->processes);
+	return NULL;
+}
+
+static const char *take_wait(struct stall_set *set, const struct json_doc *line)
+{
+	struct stall_process *p;
+	struct stall_wait *w;
+	void *array;
+
+	if (set->here == 2)
+		return NULL;
+	if (set->here != 3)
+		return "requests before the process they belong to";
+	p = &set->processes[set->process_at];
+	array = p->waits;
+	w = grow(array, &p->nwaits, sizeof(*w), &array);
+	p->waits = array;
+	if (!w)
+		return "no memory";
+	w->send = strcmp(json_get_text(line, "dir", ""), "send") == 0;
+	w->requests = json_get_int(line, "requests", 0);
+	w->tag = json_get_int(line, "tag", 0);
+	w->bytes = json_get_int(line, "bytes", 0);
+	w->wait_ms = json_get_int(line, "wait_ms", 0);
+	copy_text(w->peer, sizeof(w->peer), line, "peer");
+	return take_waits(json_get_text(line, "waits_for", "none"), &w->waits);
+}
+
 const char *stall_take(void *set, const struct json_doc *line)
 {
 	const char *kind = json_get_text(line, "kind", "");
@@ -165,7 +231,11 @@ const char *stall_take(void *set, const struct json_doc *line)
 		return take_comm(set, line);
 	if (strcmp(kind, "conn") == 0)
 		return take_conn(set, line);
-	return "not a line of a report: kind is neither comm nor conn";
+	if (strcmp(kind, "process") == 0)
+		return take_process(set, line);
+	if (strcmp(kind, "wait") == 0)
+		return take_wait(set, line);
+	return "not a line of a report: kind is none of comm, conn, process and wait";
 }
 
 void stall_next_file(struct stall_set *set)
@@ -181,5 +251,8 @@ void stall_free(struct stall_set *set)
 		free(set->comms[i].ranks);
 	}
 	free(set->comms);
+	for (size_t i = 0; i < set->nprocesses; i++)
+		free(set->processes[i].waits);
+	free(set->processes);
 	memset(set, 0, sizeof(*set));
 }

@@ -89,6 +89,7 @@ struct gantry_net_config {
 	int traffic_class; /* DSCP/TOS level, or GANTRY_NET_UNDEF */
 	/* Below: Gantry's own; zero is how it was before there was UNPACK. */
 	int unpack;		      /* enum gantry_net_unpack */
+	int own_reports;	      /* whoever asks looks for stalls itself, as it does without a config */
 	struct gantry_device *device; /* borrowed, must outlive the context: whose memory is sent from and received
 					 into. NULL: the GPU that is current in the thread that listens or connects, or
 					 the host device where there is none */
@@ -156,9 +157,11 @@ struct gantry_net {
 
 /* Gantry's own TCP network: one per process, always there. */
 struct gantry_net *gantry_net_tcp(void);
-/* How a context of it receives: enum gantry_net_unpack, PARAM resolved; text: the same for people, with the reason if it
- * is OFF. */
+/* How a context of it receives: enum gantry_net_unpack, PARAM resolved; text: the same for people, with the reason if
+ * it is OFF. */
 int gantry_net_tcp_unpack(const void *ctx, char *text, size_t len);
+/* Who is at the other end of a comm of it: "10.0.0.2:4000 (node7 pid 123)". Borrowed while it is open. */
+const char *gantry_net_tcp_peer(const void *comm);
 
 /* A peer died, a deadline passed and the like: what NCCL calls a remote error. */
 static inline int gantry_result_is_remote(gantry_result r)

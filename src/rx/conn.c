@@ -17,7 +17,7 @@ gantry_result rx_conn_create(struct gantry_rx *rx, uint64_t id, struct gantry_rx
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_rx_conn *c = calloc(1, sizeof(*c));
-	struct gantry_net_config config = {.traffic_class = GANTRY_NET_UNDEF, .device = rx->device};
+	struct gantry_net_config config = {.traffic_class = GANTRY_NET_UNDEF, .own_reports = 1, .device = rx->device};
 
 	if (!c)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a connection");
@@ -296,6 +296,7 @@ int rx_progress(struct gantry_rx *rx)
 
 	gantry_list_each (pos, &rx->conns)
 		moved |= rx_conn_progress(gantry_container(pos, struct gantry_rx_conn, node));
+	rx_stall_look(rx, moved);
 	return moved;
 }
 

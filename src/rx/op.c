@@ -101,6 +101,7 @@ static gantry_result create(struct gantry_rx_conn *c, const struct gantry_rx_pie
 	if (!op)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a transfer");
 	op->rx = c->rx;
+	op->rx->stall.since = 0; /* it has had no time to move */
 	op->conn = c;
 	op->send = send;
 	op->tag = tag;

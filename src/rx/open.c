@@ -101,6 +101,7 @@ gantry_result gantry_rx_open(const struct gantry_rx_config *config, struct gantr
 	TRY(gantry_secret(&rx->secret));
 	TRY(pick_nic(rx, config->nic));
 	TRY(rx_path_choose(rx, config->path));
+	rx_stall_init(rx);
 	*ret_rx = rx;
 	rx = NULL;
 out:

@@ -232,6 +232,11 @@ struct gantry_rx {
 	struct rx_descs *descs;
 	uint32_t ndescs;
 	struct gantry_rx_counters counters;
+	struct {		/* stall.c; ticks */
+		uint64_t after; /* 0: nobody asks */
+		uint64_t since, looked;
+		int told;
+	} stall;
 };
 
 /* A log line about what a transfer does, if the user wants them. */
@@ -288,6 +293,11 @@ int rx_progress(struct gantry_rx *rx);
 void rx_conn_forget_region(struct gantry_rx_conn *c, uint64_t region);
 /* The network's registration of device memory; NULL: it does not take it. */
 void *rx_conn_mr(struct gantry_rx_conn *c, struct rx_side *side, const struct rx_region *region);
+
+/* stall.c: GANTRY_STALL_DIR. */
+void rx_stall_init(struct gantry_rx *rx);
+/* After each pass: a report if ops have not moved for GANTRY_STALL, as far as somebody waits for them. */
+void rx_stall_look(struct gantry_rx *rx, int moved);
 
 /* head.c: heads out and in. */
 gantry_result rx_head_send(struct gantry_rx_conn *c, const struct rx_head *h, const struct rx_batch *inlined);

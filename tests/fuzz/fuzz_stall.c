@@ -7,6 +7,7 @@
 #include "../../tools/json_read.c"
 #include "../../tools/stall_chain.c"
 #include "../../tools/stall_merge.c"
+#include "../../tools/stall_process.c"
 #include "../../tools/stall_read.c"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -33,6 +34,8 @@ static void judge_all(const struct stall_set *set)
 {
 	struct stall_verdict v;
 
+	stall_judge_processes(set, &v);
+	MUST(v.rank == -1 && *v.text && v.votes >= 0 && v.votes <= v.reports);
 	for (size_t i = 0; i < set->ncomms; i++) {
 		if (!set->comms[i].nreports || set->comms[i].nranks > 4096)
 			continue;

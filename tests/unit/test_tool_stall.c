@@ -310,7 +310,7 @@ static void damaged_lines(void)
 	CHECK_HAS(take(&h, "{\"kind\":\"conn\",\"peer\":1}"), "before the communicator");
 	CHECK_HAS(take(&h, "{\"kind\":\"comm\",\"comm\":\"c0\",\"rank\":5,\"nranks\":2}"), "rank or nranks");
 	CHECK_HAS(take(&h, "{\"kind\":\"comm\",\"comm\":\"c0\",\"rank\":0,\"nranks\":9999999}"), "rank or nranks");
-	CHECK_HAS(take(&h, "{\"other\":1}"), "neither comm nor conn");
+	CHECK_HAS(take(&h, "{\"other\":1}"), "kind is none of comm, conn, process and wait");
 	CHECK(take(&h, "{\"kind\":\"comm\",\"comm\":\"c0\",\"rank\":0,\"nranks\":2}") == NULL);
 	CHECK_HAS(take(&h, "{\"kind\":\"conn\",\"peer\":2}"), "no rank");
 	CHECK_HAS(take(&h, "{\"kind\":\"conn\",\"peer\":1,\"waits_for\":\"godot\"}"), "unknown");
@@ -433,6 +433,77 @@ static void signals(void)
 	CHECK_EQ(comm_watch_signal_parse("x"), 0);
 }
 
+/* ---- processes without a communicator ---- */
+
+static void process_says(struct hand *h, int pid, int64_t time)
+{
+	char line[256];
+
+	snprintf(line, sizeof(line),
+		 "{\"kind\":\"process\",\"user\":\"net\",\"host\":\"node\",\"pid\":%d,\"time_ns\":%lld}", pid,
+		 (long long)time);
+	CHECK(take(h, line) == NULL);
+}
+
+static void waits_for_process(struct hand *h, int pid)
+{
+	char line[512];
+
+	snprintf(
+		line, sizeof(line),
+		"{\"kind\":\"wait\",\"peer\":\"10.0.0.2:4000 (node pid %d)\",\"dir\":\"recv\",\"requests\":3,\"tag\":7,"
+		"\"bytes\":64,\"waits_for\":\"peer\",\"wait_ms\":31000}",
+		pid);
+	CHECK(take(h, line) == NULL);
+}
+
+static void processes(void)
+{
+	struct hand h = {.nranks = 1};
+	struct stall_verdict v;
+
+	stall_judge_processes(&h.set, &v);
+	CHECK_STR(v.cause, "none");
+	/* 1 and 2 wait for 3 and for each other, 1 also for 4: 3 has the most votes of those without a report. */
+	process_says(&h, 1, 5);
+	waits_for_process(&h, 2);
+	waits_for_process(&h, 4);
+	waits_for_process(&h, 3);
+	process_says(&h, 2, 5);
+	waits_for_process(&h, 1);
+	waits_for_process(&h, 3);
+	stall_judge_processes(&h.set, &v);
+	CHECK_STR(v.cause, "no report");
+	CHECK_HAS(v.text, "node pid 3 is waited for");
+	CHECK_EQ(v.votes, 2);
+	CHECK_EQ(v.reports, 2);
+	CHECK_EQ(v.rank, -1);
+	CHECK_EQ(h.set.processes[0].waits[0].requests, 3);
+	CHECK_EQ(h.set.processes[0].waits[0].wait_ms, 31000);
+	/* An older report of 2 does not count, a newer one does: it waits for 1 alone, and 3 and 4 have one vote each.
+	 */
+	process_says(&h, 2, 4);
+	waits_for_process(&h, 5);
+	process_says(&h, 2, 6);
+	waits_for_process(&h, 1);
+	stall_judge_processes(&h.set, &v);
+	CHECK_HAS(v.text, "node pid 4 is waited for");
+	CHECK_EQ(v.votes, 1);
+	/* Then both have reports: nobody is missing. */
+	process_says(&h, 3, 6);
+	process_says(&h, 4, 6);
+	stall_judge_processes(&h.set, &v);
+	CHECK_STR(v.cause, "none");
+	CHECK_HAS(v.text, "has a report too");
+	stall_free(&h.set);
+
+	CHECK_HAS(take(&h, "{\"kind\":\"wait\",\"waits_for\":\"peer\"}"), "before the process");
+	CHECK_HAS(take(&h, "{\"kind\":\"process\",\"host\":\"x\"}"), "without its number");
+	process_says(&h, 1, 1);
+	CHECK_HAS(take(&h, "{\"kind\":\"wait\",\"waits_for\":\"love\"}"), "unknown");
+	stall_free(&h.set);
+}
+
 int main(void)
 {
 	ranks_that_are_gone();
@@ -445,6 +516,7 @@ int main(void)
 	slow_ones();
 	nothing_wrong();
 	the_newer_report();
+	processes();
 	damaged_lines();
 	json();
 	statuses();

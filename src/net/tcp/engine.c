@@ -19,6 +19,7 @@
 #include "base/secret.h"
 #include "base/trace.h"
 #include "net/tcp/helper.h"
+#include "net/tcp/stall.h"
 
 enum { EXIT_WAIT_MS = 1000 };
 
@@ -197,6 +198,11 @@ static void *service(void *arg)
 		if (n != 1 || now - ticked > 10000000) {
 			ticked = now;
 			tick(now);
+			if (tcp_stall_tick(now)) {
+				pthread_mutex_unlock(&e->mu);
+				tcp_stall_tell();
+				pthread_mutex_lock(&e->mu);
+			}
 		}
 	}
 	tcp_linger_tick(gantry_now_ns(), 1);

@@ -37,6 +37,7 @@ struct tcp_context {
 	int traffic_class;
 	int unpack;		      /* enum gantry_net_unpack, PARAM resolved */
 	int plugin;		      /* it was PARAM: NCCL is the user */
+	int watched;		      /* its requests are looked at for stalls: stall.h */
 	char why[320];		      /* OFF: why */
 	struct gantry_device *device; /* borrowed; NULL: what is current when it is needed */
 };

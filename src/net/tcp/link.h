@@ -241,6 +241,12 @@ struct tcp_stage_block;
 struct tcp_unpack;
 struct tcp_flow;
 
+/* The service thread's: what it last saw of a direction. stall.c */
+struct tcp_stall {
+	uint64_t sum, since; /* ns */
+	int told;
+};
+
 struct tcp_link {
 	/* Set before the link is shared, constant afterwards. */
 	uint32_t id;
@@ -269,10 +275,12 @@ struct tcp_link {
 	struct gantry_list node, by_session, waiting;
 	int up;					     /* all lanes are there; engine lock */
 	enum tcp_direction_state tx_state, rx_state; /* engine lock */
-	uint64_t rx_listener;  /* who gets the receiving direction when the link is up; engine lock */
-	uint64_t linger_until; /* ns; engine lock */
-	int shut;	       /* our side of the sockets is shut; engine lock */
-	int lanes_here;	       /* during set-up; engine lock */
+	uint64_t rx_listener;	   /* who gets the receiving direction when the link is up; engine lock */
+	uint64_t linger_until;	   /* ns; engine lock */
+	int watched;		   /* atomic: a user of it does not look for stalls itself */
+	struct tcp_stall stall[2]; /* receiving, sending */
+	int shut;		   /* our side of the sockets is shut; engine lock */
+	int lanes_here;		   /* during set-up; engine lock */
 
 	pthread_mutex_t mu;
 	uint32_t failed; /* release after error and text are set */

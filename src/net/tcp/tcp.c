@@ -32,6 +32,7 @@ static gantry_result tcp_init(struct gantry_net *net, uint64_t comm_id, const st
 		ctx->device = config->device;
 		TRY(tcp_home_resolve(config, ctx));
 		ctx->plugin = config->unpack == GANTRY_NET_UNPACK_PARAM;
+		ctx->watched = !config->own_reports;
 	}
 	*ret_ctx = ctx;
 	ctx = NULL;
@@ -173,8 +174,8 @@ out:
 	return r;
 }
 
-static gantry_result comm_new(enum comm_kind kind, struct tcp_link *l, const struct tcp_home *home,
-			      struct tcp_comm **ret_comm)
+static gantry_result comm_new(enum comm_kind kind, struct tcp_link *l, const struct tcp_context *ctx,
+			      const struct tcp_home *home, struct tcp_comm **ret_comm)
 {
 	struct tcp_comm *comm = calloc(1, sizeof(*comm));
 	gantry_result r = GANTRY_OK;
@@ -191,6 +192,9 @@ static gantry_result comm_new(enum comm_kind kind, struct tcp_link *l, const str
 		goto out;
 	comm->kind = kind;
 	comm->link = l;
+	comm->plugin = ctx->plugin;
+	if (ctx->watched)
+		__atomic_store_n(&l->watched, 1, __ATOMIC_RELAXED);
 	*ret_comm = comm;
 	comm = NULL;
 out:
@@ -229,12 +233,11 @@ static gantry_result tcp_connect(struct gantry_net *net, void *ctx, int dev, voi
 		tcp_connector_free(c);
 		over = 1;
 	} else if (c->state == TCP_CONNECTED) {
-		r = comm_new(COMM_SEND, c->link, &c->home, &comm);
+		r = comm_new(COMM_SEND, c->link, &c->ctx, &c->home, &comm);
 		if (r != GANTRY_OK) {
 			tcp_link_drop_tx(c->link);
 			over = 1;
 		} else {
-			comm->plugin = c->ctx.plugin;
 			*ret_comm = comm;
 		}
 		home = tcp_home_take(&c->home);
@@ -257,8 +260,7 @@ static gantry_result receiving_comm(const struct tcp_listener *listener, struct 
 	struct tcp_comm *comm = NULL;
 	gantry_result r = GANTRY_OK;
 
-	TRY(comm_new(COMM_RECV, l, home, &comm));
-	comm->plugin = listener->ctx.plugin;
+	TRY(comm_new(COMM_RECV, l, &listener->ctx, home, &comm));
 	if (home->kind != DEVMEM_NONE) {
 		TRY(tcp_unpack_create(home->device, home->kind, &comm->unpack));
 		TRY(tcp_unpack_attach(l, comm->unpack));
@@ -363,6 +365,11 @@ static const struct gantry_net_ops ops = {
 	.test = tcp_test,
 	.irecv_consumed = tcp_irecv_consumed,
 };
+
+const char *gantry_net_tcp_peer(const void *comm)
+{
+	return ((const struct tcp_comm *)comm)->link->peer;
+}
 
 struct gantry_net *gantry_net_tcp(void)
 {

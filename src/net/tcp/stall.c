@@ -1,0 +1,158 @@
+/*
+ * A direction of a link is stalled when it has requests and none of its counters has moved for GANTRY_STALL. The
+ * service thread looks; heartbeats are not among the counters, so a peer that lives and does not send is a stall too.
+ * It is told once, until something moves.
+ */
+#include "net/tcp/stall.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/stall.h"
+#include "net/tcp/engine.h"
+
+static struct {
+	uint64_t looked;		 /* ns */
+	struct gantry_stall_wait *waits; /* owned; between a look that found something and tcp_stall_tell */
+	size_t n, room;
+} stall;
+
+/* One direction at a moment. */
+struct look {
+	uint32_t requests;
+	uint64_t sum; /* changes whenever something moves */
+	uint64_t tag, bytes;
+	const char *waits_for;
+};
+
+static uint32_t count(const struct gantry_list *list)
+{
+	uint32_t n = 0;
+
+	gantry_list_each (pos, list)
+		n++;
+	return n;
+}
+
+static void see_send(struct look *k, const struct gantry_list *list, const char *waits_for)
+{
+	const struct tcp_send *s;
+
+	if (gantry_list_empty(list))
+		return;
+	s = gantry_container(list->next, struct tcp_send, head.node);
+	if (!k->requests) {
+		k->tag = s->tag;
+		k->bytes = s->size;
+		k->waits_for = waits_for;
+	}
+	k->requests += count(list);
+}
+
+/* The first bulk message may go only when the peer has posted its receive. */
+static const char *bulk_waits(struct tcp_link *l)
+{
+	const struct tcp_send *s = gantry_container(l->bulk.next, struct tcp_send, head.node);
+	const struct tcp_tag *t = gantry_list_empty(&l->bulk) ? NULL : tcp_tag_of(&l->tx_tags, s->tag);
+
+	return t && (int32_t)(t->advertised - s->index) <= 0 ? "peer" : "socket";
+}
+
+/* mu held, as for look_rx. */
+static void look_tx(struct tcp_link *l, struct look *k)
+{
+	see_send(k, &l->unacked, "peer");
+	see_send(k, &l->bulk, bulk_waits(l));
+	see_send(k, &l->eager, l->window_blocked ? "peer" : "socket");
+	see_send(k, &l->copying, "flush");
+	k->sum = k->requests + l->next_seq + l->peer_done + l->bulk_sent + l->eager_out + l->peer_consumed;
+	for (int i = 1; i < l->nlanes; i++)
+		k->sum += __atomic_load_n(&l->lanes[i].tx.given, __ATOMIC_RELAXED);
+}
+
+static void look_rx(struct tcp_link *l, struct look *k)
+{
+	const struct tcp_recv *r = gantry_container(l->posted.next, struct tcp_recv, head.node);
+
+	k->requests = count(&l->posted);
+	k->sum = k->requests + l->done + l->consumed + l->bulk_received + l->early_bytes;
+	for (int i = 0; i < l->rx_tags.count; i++)
+		k->sum += l->rx_tags.items[i].posted;
+	for (int i = 1; i < l->nlanes; i++)
+		k->sum += __atomic_load_n(&l->lanes[i].rx.bytes, __ATOMIC_RELAXED);
+	k->waits_for = "peer";
+	if (k->requests) {
+		k->tag = r->slots[0].tag;
+		k->bytes = r->slots[0].size;
+	}
+}
+
+static void add_wait(const struct tcp_link *l, int send, const struct look *k, uint64_t wait_ns)
+{
+	struct gantry_stall_wait *grown = stall.waits;
+
+	if (stall.n == stall.room) {
+		grown = realloc(stall.waits, (stall.room + 16) * sizeof(*grown));
+		if (!grown)
+			return;
+		stall.waits = grown;
+		stall.room += 16;
+	}
+	stall.waits[stall.n] = (struct gantry_stall_wait){.waits_for = k->waits_for,
+							  .send = send,
+							  .requests = k->requests,
+							  .tag = k->tag,
+							  .bytes = k->bytes,
+							  .wait_ns = wait_ns};
+	memcpy(stall.waits[stall.n++].peer, l->peer, sizeof(l->peer));
+}
+
+/* 1: it has become a stall. */
+static int look_at(struct tcp_link *l, int send, uint64_t now)
+{
+	struct tcp_stall *s = &l->stall[send];
+	struct look k = {0};
+	int fresh = 0;
+
+	pthread_mutex_lock(&l->mu);
+	if (send)
+		look_tx(l, &k);
+	else
+		look_rx(l, &k);
+	pthread_mutex_unlock(&l->mu);
+	if (!k.requests || k.sum != s->sum || !s->since) {
+		*s = (struct tcp_stall){.sum = k.sum, .since = now};
+		return 0;
+	}
+	if (now - s->since >= gantry_stall_after() && !s->told)
+		fresh = s->told = 1;
+	add_wait(l, send, &k, now - s->since);
+	return fresh;
+}
+
+int tcp_stall_tick(uint64_t now_ns)
+{
+	int fresh = 0;
+
+	if (!gantry_stall_after() || now_ns - stall.looked < gantry_stall_interval())
+		return 0;
+	stall.looked = now_ns;
+	stall.n = 0;
+	gantry_list_each (pos, &tcp_engine.links) {
+		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
+
+		if (!l->up || tcp_link_failed(l) || !__atomic_load_n(&l->watched, __ATOMIC_RELAXED))
+			continue;
+		fresh |= look_at(l, 0, now_ns);
+		fresh |= look_at(l, 1, now_ns);
+	}
+	return fresh;
+}
+
+void tcp_stall_tell(void)
+{
+	gantry_stall_tell("net", stall.waits, stall.n);
+	free(stall.waits);
+	stall.waits = NULL;
+	stall.n = stall.room = 0;
+}

@@ -15,20 +15,30 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/param.h"
 
-enum { TEXT_SIZE = 1024, LINE_SIZE = TEXT_SIZE + 256 };
+enum { TEXT_SIZE = 1024, PREFIX_SIZE = 512, LINE_SIZE = TEXT_SIZE + PREFIX_SIZE };
 
 int gantry_log_level_now = GANTRY_LOG_WARN;   /* written by configure, read by all, relaxed */
 static uint32_t mask_now = GANTRY_SUBSYS_ALL; /* the same */
 static gantry_log_sink sink_now;	      /* acquire and release: the sink's own state comes with it */
 static int fd_now = STDERR_FILENO;	      /* stderr or file_fd */
 
+/* Of the process, relaxed: its rank, or one of these. The launcher's counts before a communicator's. */
+enum { RANK_NOT_ASKED = -1, RANK_UNKNOWN = -2, RANK_SEVERAL = -3 };
+static int rank_of_launcher = RANK_NOT_ASKED; /* or RANK_UNKNOWN */
+static int rank_of_comms = RANK_UNKNOWN;      /* or RANK_SEVERAL: threads of one process are different ranks */
+
 static pthread_mutex_t configure_lock = PTHREAD_MUTEX_INITIALIZER;
 static int file_fd = -1; /* under configure_lock; opened once and never closed, see above */
+
+static int failures_told; /* relaxed */
 
 static __thread char last_error[TEXT_SIZE];
 
@@ -90,21 +100,102 @@ static void format_text(char text[TEXT_SIZE], const char *fmt, va_list args)
 	}
 }
 
+/* What mpirun, mpiexec, srun or torchrun says that this process is. Two names are believed only beside another one. */
+static int ask_launcher(void)
+{
+	static const struct {
+		const char *rank, *also;
+	} launchers[] = {{"OMPI_COMM_WORLD_RANK", NULL},
+			 {"PMI_RANK", NULL},
+			 {"SLURM_PROCID", "SLURM_STEP_ID"},
+			 {"RANK", "MASTER_ADDR"}};
+
+	for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++) {
+		const char *text = getenv(launchers[i].rank);
+		int64_t rank;
+
+		if (text && (!launchers[i].also || getenv(launchers[i].also)) &&
+		    gantry_parse_int(text, &rank) == GANTRY_OK && rank >= 0 && rank <= INT_MAX)
+			return (int)rank;
+	}
+	return RANK_UNKNOWN;
+}
+
+/* The environment is asked once: another thread may change it later. */
+static int process_rank(void)
+{
+	int rank = __atomic_load_n(&rank_of_launcher, __ATOMIC_RELAXED);
+
+	if (rank == RANK_NOT_ASKED) {
+		rank = ask_launcher();
+		__atomic_store_n(&rank_of_launcher, rank, __ATOMIC_RELAXED);
+	}
+	return rank >= 0 ? rank : __atomic_load_n(&rank_of_comms, __ATOMIC_RELAXED);
+}
+
+void gantry_log_set_rank(int rank)
+{
+	int before = RANK_UNKNOWN;
+
+	if (!__atomic_compare_exchange_n(&rank_of_comms, &before, rank, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED) &&
+	    before != rank)
+		__atomic_store_n(&rank_of_comms, RANK_SEVERAL, __ATOMIC_RELAXED);
+}
+
+/*
+ * "2026-11-16T07:47:28.123Z" in UTC, so that the lines of all hosts sort. By hand: gmtime_r takes a lock of the C
+ * library. The calendar counts in eras of 400 years that begin on a 1st of March, so that a leap day ends its year.
+ */
+static void format_time(char *buf, size_t size)
+{
+	struct timespec now;
+	unsigned days, of_era, year, of_year, month, second;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	second = (unsigned)(now.tv_sec % 86400);
+	days = (unsigned)(now.tv_sec / 86400) + 719468; /* from the 1st of March of the year 0 */
+	of_era = days % 146097;
+	year = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
+	of_year = of_era - (365 * year + year / 4 - year / 100);
+	month = (5 * of_year + 2) / 153; /* 0 is March */
+	year += days / 146097 * 400 + (month >= 10);
+	snprintf(buf, size, "%04u-%02u-%02uT%02u:%02u:%02u.%03uZ", year, month < 10 ? month + 3 : month - 9,
+		 of_year - (153 * month + 2) / 5 + 1, second / 3600, second / 60 % 60, second % 60,
+		 (unsigned)(now.tv_nsec / 1000000));
+}
+
+/* "2026-11-16T07:47:28.123Z node3:4711 rank 2 gantry WARN net: ", with " lane.c:120" before the colon at debug level.
+ */
+static void format_prefix(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
+			  char buf[PREFIX_SIZE])
+{
+	int rank = process_rank();
+	char when[96], host[65] = "", who[24] = "", where[128] = "";
+
+	format_time(when, sizeof(when));
+	if (gethostname(host, sizeof(host) - 1) != 0)
+		snprintf(host, sizeof(host), "unknown-host");
+	if (rank >= 0)
+		snprintf(who, sizeof(who), "rank %d ", rank);
+	if (__atomic_load_n(&gantry_log_level_now, __ATOMIC_RELAXED) >= (int)GANTRY_LOG_DEBUG)
+		snprintf(where, sizeof(where), " %.100s:%d", base_name(file), line);
+	snprintf(buf, PREFIX_SIZE, "%s %s:%ld %sgantry %s %s%s: ", when, host, (long)getpid(), who, level_name(level),
+		 gantry_log_subsys_name(subsys), where);
+}
+
 static void emit(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
 		 const char *text)
 {
 	gantry_log_sink sink = __atomic_load_n(&sink_now, __ATOMIC_ACQUIRE);
-	char buf[LINE_SIZE];
+	char prefix[PREFIX_SIZE], buf[LINE_SIZE];
 	int n;
 
 	if (sink) {
 		sink(level, subsys, base_name(file), line, text);
 		return;
 	}
-	n = snprintf(buf, sizeof(buf), "gantry %s %s %s:%d %s", level_name(level), gantry_log_subsys_name(subsys),
-		     base_name(file), line, text);
-	if (n >= (int)sizeof(buf))
-		n = (int)sizeof(buf) - 1;
+	format_prefix(level, subsys, file, line, prefix);
+	n = snprintf(buf, sizeof(buf), "%s%s", prefix, text);
 	buf[n++] = '\n'; /* in the place of the terminating zero */
 	while (write(__atomic_load_n(&fd_now, __ATOMIC_RELAXED), buf, (size_t)n) < 0 && errno == EINTR)
 		;
@@ -126,6 +217,34 @@ void gantry_log_write(enum gantry_log_level level, enum gantry_log_subsys subsys
 	errno = saved;
 }
 
+void gantry_log_failures_are_told(int told)
+{
+	__atomic_store_n(&failures_told, told, __ATOMIC_RELAXED);
+}
+
+static void emit_failure(enum gantry_log_subsys subsys, const char *file, int line, const char *text)
+{
+	int level = __atomic_load_n(&gantry_log_level_now, __ATOMIC_RELAXED);
+
+	if (__atomic_load_n(&failures_told, __ATOMIC_RELAXED) && level < (int)GANTRY_LOG_INFO &&
+	    __atomic_load_n(&fd_now, __ATOMIC_RELAXED) == STDERR_FILENO)
+		return;
+	emit(GANTRY_LOG_ERROR, subsys, file, line, text);
+}
+
+void gantry_log_failure(enum gantry_log_subsys subsys, const char *file, int line, const char *fmt, ...)
+{
+	int saved = errno;
+	char text[TEXT_SIZE];
+	va_list args;
+
+	va_start(args, fmt);
+	format_text(text, fmt, args);
+	va_end(args);
+	emit_failure(subsys, file, line, text);
+	errno = saved;
+}
+
 gantry_result gantry_fail(gantry_result r, enum gantry_log_subsys subsys, const char *file, int line, const char *fmt,
 			  ...)
 {
@@ -137,8 +256,7 @@ gantry_result gantry_fail(gantry_result r, enum gantry_log_subsys subsys, const 
 	format_text(text, fmt, args);
 	va_end(args);
 	gantry_set_last_error(text);
-	if (__atomic_load_n(&gantry_log_level_now, __ATOMIC_RELAXED) >= (int)GANTRY_LOG_ERROR)
-		emit(GANTRY_LOG_ERROR, subsys, file, line, text);
+	emit_failure(subsys, file, line, text);
 	errno = saved;
 	return r;
 }
@@ -247,4 +365,13 @@ int gantry_ratelimit_pass(struct gantry_ratelimit *rl, uint32_t *ret_suppressed)
 	}
 	*ret_suppressed = __atomic_exchange_n(&rl->suppressed, 0, __ATOMIC_RELAXED);
 	return 1;
+}
+
+const char *gantry_left_out_text(uint32_t suppressed, char buf[GANTRY_LEFT_OUT_TEXT])
+{
+	buf[0] = 0;
+	if (suppressed)
+		snprintf(buf, GANTRY_LEFT_OUT_TEXT, " (%u such line%s left out)", suppressed,
+			 suppressed == 1 ? "" : "s");
+	return buf;
 }

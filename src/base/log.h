@@ -2,9 +2,11 @@
  * Log lines and the two error macros.
  *
  * One line per event, lower case, the cause and not a guess, with the peer in
- * it: "gantry WARN net lane.c:120 connect to 10.0.0.2:4000: Connection refused".
- * Inside NCCL the lines go to NCCL's logger, otherwise to stderr or to
- * GANTRY_LOG_FILE. Logging preserves errno.
+ * it. On stderr and in GANTRY_LOG_FILE it reads
+ *   2026-11-16T07:47:28.123Z node3:4711 rank 2 gantry WARN net: connect to 10.0.0.2:4000: Connection refused
+ * with the rank where it is known, and with file and line where GANTRY_LOG is
+ * debug or trace. Inside NCCL the text goes to NCCL's logger, which has its own
+ * host and process id in front. Logging preserves errno.
  *
  * The first function that knows a cause logs it, through FAIL; callers pass it
  * on with TRY and stay silent. GANTRY_AGAIN travels through TRY without a line.
@@ -48,6 +50,8 @@ typedef void (*gantry_log_sink)(enum gantry_log_level level, enum gantry_log_sub
 void gantry_log_set_sink(gantry_log_sink sink);
 /* The mask narrows INFO and below; errors and warnings of every subsystem are written. */
 void gantry_log_configure(enum gantry_log_level level, uint32_t subsys_mask, const char *file);
+/* The rank of a communicator of this process; with two different ones lines carry none, unless a launcher gave one. */
+void gantry_log_set_rank(int rank);
 /* "net" for GANTRY_SUBSYS_NET; "?" for what is not exactly one subsystem. */
 const char *gantry_log_subsys_name(enum gantry_log_subsys subsys);
 
@@ -70,6 +74,14 @@ void gantry_log_write(enum gantry_log_level level, enum gantry_log_subsys subsys
 /* Logs at ERROR and keeps the text for gantry_last_error() of this thread. Returns r. */
 gantry_result gantry_fail(gantry_result r, enum gantry_log_subsys subsys, const char *file, int line, const char *fmt,
 			  ...) __attribute__((format(printf, 5, 6)));
+/*
+ * The same line for a failure that the program can ask about (gantry_comm_error); the thread's last error stays.
+ */
+void gantry_log_failure(enum gantry_log_subsys subsys, const char *file, int line, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+#define LOG_FAILURE(subsys, ...) gantry_log_failure(GANTRY_SUBSYS_##subsys, __FILE__, __LINE__, __VA_ARGS__)
+/* For a tool that prints such failures itself: their lines go to a log file, and to stderr only from level info on. */
+void gantry_log_failures_are_told(int told);
 /* The text of the last gantry_fail on this thread, or "". */
 const char *gantry_last_error(void);
 void gantry_set_last_error(const char *text);
@@ -97,5 +109,9 @@ struct gantry_ratelimit {
 };
 /* True when the line may be written; *ret_suppressed says how many were not since the last one. */
 int gantry_ratelimit_pass(struct gantry_ratelimit *rl, uint32_t *ret_suppressed);
+/* " (2 such lines left out)", or "": the end of such a line. Returns buf. */
+enum { GANTRY_LEFT_OUT_TEXT = 48 };
+const char *gantry_left_out_text(uint32_t suppressed, char buf[GANTRY_LEFT_OUT_TEXT]);
+#define LEFT_OUT(suppressed) gantry_left_out_text((suppressed), (char[GANTRY_LEFT_OUT_TEXT]){0})
 
 #endif

@@ -25,6 +25,19 @@ out:
 	return r;
 }
 
+/* What a function of this thread has failed with is in the log already, and what the caller wants is no failure. */
+static void log_end(const struct gantry_comm *comm, gantry_result r, int rank, const char *text)
+{
+	unsigned long long id = comm->id;
+
+	if (r == GANTRY_ERR_ABORTED || (*text && strcmp(text, gantry_last_error()) == 0))
+		LOG_INFO(COMM, "rank %d of communicator %016llx ends with %s (rank %d): %s", comm->rank, id,
+			 gantry_result_name(r), rank, text);
+	else
+		LOG_FAILURE(COMM, "rank %d of communicator %016llx ends with %s (rank %d): %s", comm->rank, id,
+			    gantry_result_name(r), rank, text);
+}
+
 void comm_fail(struct gantry_comm *comm, gantry_result r, int rank, const char *text)
 {
 	int first;
@@ -40,8 +53,7 @@ void comm_fail(struct gantry_comm *comm, gantry_result r, int rank, const char *
 	pthread_mutex_unlock(&comm->mu);
 	if (!first)
 		return;
-	LOG_WARN(COMM, "rank %d of communicator %016llx ends with %s (rank %d): %s", comm->rank,
-		 (unsigned long long)comm->id, gantry_result_name(r), rank, text ? text : "");
+	log_end(comm, r, rank, text ? text : "");
 	__atomic_store_n(comm->abort_host, 1, __ATOMIC_SEQ_CST);
 	/* All there are: the ranks may still be agreeing on how many are used. */
 	for (int i = 0; comm->doors && i < COMM_CHANNELS_MAX; i++)
@@ -182,6 +194,7 @@ gantry_result gantry_comm_init(const struct gantry_comm_config *config, struct g
 
 	TRY(gantry_params_load(0));
 	TRY(check_config(config));
+	gantry_log_set_rank(config->rank);
 	TRY(gantry_transport_load_libs());
 	gantry_trace_begin();
 	gantry_trace_own();

@@ -250,8 +250,7 @@ static void accept_failed(struct ctl_source *source, int e)
 	uint32_t more;
 
 	if (gantry_ratelimit_pass(&limit, &more))
-		LOG_WARN(COMM, "accept: %s (%s); connections wait (%u such lines left out)", strerror(e),
-			 sock_errno_hint(e), more);
+		LOG_WARN(COMM, "accept: %s (%s); connections wait%s", strerror(e), sock_errno_hint(e), LEFT_OUT(more));
 	ctl_source_set(source, 0);
 	ctl_service_due(ctl_service.now + pause_ns);
 }

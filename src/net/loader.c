@@ -96,6 +96,10 @@ struct refusals {
 
 static void refuse(struct refusals *all, const char *file, const char *why)
 {
+	size_t len = strlen(file);
+
+	if (strncmp(why, file, len) == 0 && why[len] == ':') /* the dynamic linker names the file as well */
+		why += len + 1 + (why[len + 1] == ' ');
 	LOG_INFO(LOADER, "%s: not taken: %s", file, why);
 	if (all->len < sizeof(all->text))
 		all->len += (size_t)snprintf(all->text + all->len, sizeof(all->text) - all->len, "%s%s: %s",

@@ -115,7 +115,7 @@ static void turn_away(struct gantry_rx_listener *l, struct meeting *m)
 	if (m->stranger)
 		l->rx->counters.strangers++;
 	if (gantry_ratelimit_pass(&l->quiet, &more))
-		LOG_WARN(RX, "%s: %s (%u such lines left out)", l->address, m->text, more);
+		LOG_WARN(RX, "%s: %s%s", l->address, m->text, LEFT_OUT(more));
 }
 
 static void drop_meeting(struct gantry_rx_listener *l, struct meeting *m)

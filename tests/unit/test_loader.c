@@ -52,7 +52,7 @@ static void check_refusals(void)
 	refused(",", "the list is empty");
 	/* Both files of a name are told. */
 	refused("no_such", "libnccl-net-no_such.so: cannot open shared object file");
-	refused("no_such", "; no_such: no_such: cannot open shared object file");
+	refused("no_such", "; no_such: cannot open shared object file");
 	refused("/nowhere/plugin.so", "/nowhere/plugin.so: cannot open shared object file");
 	refused("not_plugin", "exports no ncclNetPlugin_v6 to _v12, nor any other NCCL table: not a net plugin");
 	refused("old_only", "only older ones: ncclNet_v4 ncclNetPlugin_v5");
@@ -125,7 +125,7 @@ static void check_log(void)
 	gantry_log_set_sink(keep_line);
 	CHECK_OK(gantry_loader_open("old_only,fake_b", &l));
 	CHECK_HAS(lines, "libnccl-net-old_only.so: not taken: exports no ncclNetPlugin_v6");
-	CHECK_HAS(lines, "old_only: not taken: old_only: cannot open shared object file");
+	CHECK_HAS(lines, "old_only: not taken: cannot open shared object file");
 	CHECK_HAS(lines, "libnccl-net-fake_b.so: taken, with net interfaces v6 v7 v8 v9 v10 v11 v12");
 	CHECK_OK(gantry_loader_lift(l, 7, &net));
 	CHECK_OK(net->ops->init(net, 0, NULL, &ctx));

@@ -6,6 +6,8 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -17,7 +19,7 @@ static char path[256];
 /* The file's text, up to the buffer's size; the file is emptied. */
 static const char *take_file(void)
 {
-	static char text[65536];
+	static char text[131072];
 	int fd = open(path, O_RDWR);
 	ssize_t n;
 
@@ -35,23 +37,95 @@ static void to_file(enum gantry_log_level level, uint32_t mask)
 	gantry_log_configure(level, mask, path);
 }
 
+/* What follows time, host and process id in a line, all of which are checked. The C library says what the time is. */
+static const char *after_prefix(const char *text)
+{
+	struct tm t = {0};
+	int ms, skip = 0;
+	char host[65] = "", own[65] = "";
+	long pid;
+	time_t at;
+
+	CHECK_EQ(sscanf(text, "%4d-%2d-%2dT%2d:%2d:%2d.%3dZ %64[^:]:%ld %n", &t.tm_year, &t.tm_mon, &t.tm_mday,
+			&t.tm_hour, &t.tm_min, &t.tm_sec, &ms, host, &pid, &skip),
+		 9);
+	t.tm_year -= 1900;
+	t.tm_mon--;
+	at = timegm(&t);
+	CHECK(at <= time(NULL) && at >= time(NULL) - 3600);
+	CHECK(ms >= 0 && ms < 1000);
+	CHECK_EQ(gethostname(own, sizeof(own) - 1), 0);
+	CHECK_STR(host, own);
+	CHECK_EQ(pid, (long)getpid());
+	return text + skip;
+}
+
 static void check_line(void)
 {
 	char expected[128];
 
 	to_file(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL);
 	LOG_WARN(NET, "connect to %s: %s", "10.0.0.2:4000", "Connection refused");
-	snprintf(expected, sizeof(expected), "gantry WARN net test_log.c:%d %s\n", __LINE__ - 1,
-		 "connect to 10.0.0.2:4000: Connection refused");
-	CHECK_STR(take_file(), expected);
+	CHECK_STR(after_prefix(take_file()), "gantry WARN net: connect to 10.0.0.2:4000: Connection refused\n");
+	to_file(GANTRY_LOG_INFO, GANTRY_SUBSYS_ALL);
 	gantry_log_write(GANTRY_LOG_ERROR, GANTRY_SUBSYS_LOADER, "/a/b/c.c", 7, "x");
-	CHECK_STR(take_file(), "gantry ERROR loader c.c:7 x\n");
-	gantry_log_write(GANTRY_LOG_TRACE, GANTRY_SUBSYS_BASE, "c.c", 8, "x");
-	CHECK_STR(take_file(), "gantry TRACE base c.c:8 x\n");
+	CHECK_STR(after_prefix(take_file()), "gantry ERROR loader: x\n");
+
+	/* File and line are for those who debug Gantry. */
+	to_file(GANTRY_LOG_DEBUG, GANTRY_SUBSYS_ALL);
+	LOG_WARN(NET, "x");
+	snprintf(expected, sizeof(expected), "gantry WARN net test_log.c:%d: x\n", __LINE__ - 1);
+	CHECK_STR(after_prefix(take_file()), expected);
+	to_file(GANTRY_LOG_TRACE, GANTRY_SUBSYS_ALL);
+	gantry_log_write(GANTRY_LOG_TRACE, GANTRY_SUBSYS_BASE, "/a/b/c.c", 8, "x");
+	CHECK_STR(after_prefix(take_file()), "gantry TRACE base c.c:8: x\n");
+}
+
+/* Before the first line of this process: the environment is asked once. */
+static void check_launcher_rank(void)
+{
+	static const char *const of_launchers[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "RANK"};
+	int status;
+	pid_t child;
+
+	for (size_t i = 0; i < sizeof(of_launchers) / sizeof(of_launchers[0]); i++)
+		unsetenv(of_launchers[i]);
+	to_file(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL);
+	child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		setenv("RANK", "7", 1);
+		setenv("MASTER_ADDR", "node0", 1);
+		LOG_WARN(NET, "x");
+		CHECK_STR(after_prefix(take_file()), "rank 7 gantry WARN net: x\n");
+		gantry_log_set_rank(1); /* of a smaller communicator */
+		LOG_WARN(NET, "x");
+		CHECK_STR(after_prefix(take_file()), "rank 7 gantry WARN net: x\n");
+		_exit(0);
+	}
+	CHECK_EQ(waitpid(child, &status, 0), child);
+	CHECK_EQ(status, 0);
+}
+
+static void check_rank(void)
+{
+	to_file(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL);
+	LOG_WARN(NET, "x");
+	CHECK_STR(after_prefix(take_file()), "gantry WARN net: x\n");
+	gantry_log_set_rank(3);
+	gantry_log_set_rank(3);
+	LOG_WARN(NET, "x");
+	CHECK_STR(after_prefix(take_file()), "rank 3 gantry WARN net: x\n");
+	gantry_log_set_rank(5); /* another thread's: a line may be of either */
+	gantry_log_set_rank(3);
+	LOG_WARN(NET, "x");
+	CHECK_STR(after_prefix(take_file()), "gantry WARN net: x\n");
 }
 
 static void check_filters(void)
 {
+	const char *text;
+
 	to_file(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL);
 	LOG_INFO(NET, "hidden by its level");
 	CHECK_STR(take_file(), "");
@@ -63,7 +137,10 @@ static void check_filters(void)
 	CHECK_STR(take_file(), "");
 	LOG_DEBUG(DATA, "one");
 	LOG_INFO(TOOL, "two");
-	CHECK_HAS(take_file(), "one\ngantry INFO tool");
+	text = take_file();
+	CHECK_HAS(text, "gantry DEBUG data");
+	CHECK_HAS(text, "one\n");
+	CHECK_HAS(text, "gantry INFO tool");
 	/* Warnings and errors are never hidden by the mask. */
 	LOG_WARN(PLUGIN, "three");
 	CHECK_HAS(take_file(), "gantry WARN plugin");
@@ -81,7 +158,7 @@ static void check_foreign_text(void)
 
 	to_file(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL);
 	gantry_log_write(GANTRY_LOG_WARN, GANTRY_SUBSYS_NET, "c.c", 1, "name %s", "a\ngantry ERROR \033[31m\177");
-	CHECK_STR(take_file(), "gantry WARN net c.c:1 name a?gantry ERROR ?[31m?\n");
+	CHECK_STR(after_prefix(take_file()), "gantry WARN net: name a?gantry ERROR ?[31m?\n");
 
 	memset(giant, 'x', sizeof(giant) - 1);
 	gantry_log_write(GANTRY_LOG_WARN, GANTRY_SUBSYS_NET, "c.c", 1, "%s", giant);
@@ -125,7 +202,6 @@ static void *other_thread(void *arg)
 static void check_fail(void)
 {
 	pthread_t thread;
-	const char *text;
 
 	to_file(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL);
 	CHECK_STR(gantry_last_error(), "");
@@ -136,9 +212,7 @@ static void check_fail(void)
 	CHECK_EQ(passing_on(GANTRY_ERR_TIMEOUT), GANTRY_ERR_TIMEOUT);
 	CHECK_EQ(errno, EBADF);
 	CHECK_STR(gantry_last_error(), "waited 30 s");
-	text = take_file();
-	CHECK_HAS(text, "gantry ERROR net test_log.c:");
-	CHECK(strchr(text, '\n') == text + strlen(text) - 1); /* said once, by the first to know */
+	CHECK_STR(after_prefix(take_file()), "gantry ERROR net: waited 30 s\n"); /* once, by the first to know */
 
 	CHECK_EQ(pthread_create(&thread, NULL, other_thread, NULL), 0);
 	pthread_join(thread, NULL);
@@ -211,6 +285,33 @@ static void check_file_names(void)
 	close(capture);
 }
 
+/* A tool that prints failures itself has them once on stderr; a log file has them, and so has a curious user. */
+static void check_told(void)
+{
+	int saved = dup(STDERR_FILENO), capture = open(path, O_RDWR | O_TRUNC | O_APPEND);
+
+	CHECK(saved >= 0 && capture >= 0 && dup2(capture, STDERR_FILENO) == STDERR_FILENO);
+	gantry_log_configure(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL, "");
+	gantry_log_failures_are_told(1);
+	gantry_fail(GANTRY_ERR_SYSTEM, GANTRY_SUBSYS_NET, "c.c", 1, "one");
+	LOG_FAILURE(NET, "two");
+	CHECK_STR(take_file(), "");
+	CHECK_STR(gantry_last_error(), "one");
+	LOG_ERROR(NET, "three"); /* no call fails because of it: nobody else tells */
+	CHECK_STR(after_prefix(take_file()), "gantry ERROR net: three\n");
+	gantry_log_configure(GANTRY_LOG_INFO, GANTRY_SUBSYS_ALL, "");
+	LOG_FAILURE(NET, "four");
+	CHECK_STR(after_prefix(take_file()), "gantry ERROR net: four\n");
+	dup2(saved, STDERR_FILENO);
+	close(saved);
+	close(capture);
+
+	to_file(GANTRY_LOG_ERROR, GANTRY_SUBSYS_ALL);
+	LOG_FAILURE(NET, "five");
+	CHECK_STR(after_prefix(take_file()), "gantry ERROR net: five\n");
+	gantry_log_failures_are_told(0);
+}
+
 static int sink_lines;
 static char sink_text[256];
 
@@ -271,6 +372,9 @@ static void check_ratelimit(void)
 	CHECK_EQ(gantry_ratelimit_pass(&rl, &suppressed), 1);
 	CHECK_EQ(suppressed, 3);
 	CHECK_EQ(rl.suppressed, 0);
+	CHECK_STR(LEFT_OUT(0), "");
+	CHECK_STR(LEFT_OUT(1), " (1 such line left out)");
+	CHECK_STR(LEFT_OUT(3), " (3 such lines left out)");
 }
 
 enum { THREADS = 4, LINES = 200 };
@@ -300,7 +404,8 @@ static void check_threads(void)
 		pthread_join(threads[i], NULL);
 	for (at = take_file(); *at; at += length) {
 		length = 0;
-		CHECK_EQ(sscanf(at, "gantry WARN net c.c:1 thread %d line %d%n", &thread, &line, &length), 2);
+		at = after_prefix(at);
+		CHECK_EQ(sscanf(at, "gantry WARN net: thread %d line %d%n", &thread, &line, &length), 2);
 		CHECK_EQ(at[length++], '\n');
 		CHECK(thread >= 0 && thread < THREADS);
 		CHECK_EQ(line, next[thread]++);
@@ -313,12 +418,15 @@ int main(void)
 {
 	CHECK(mkdtemp(folder));
 	snprintf(path, sizeof(path), "%s/log", folder);
+	check_launcher_rank();
 	check_line();
+	check_rank();
 	check_filters();
 	check_foreign_text();
 	check_fail();
 	check_errno();
 	check_file_names();
+	check_told();
 	check_sink();
 	check_ratelimit();
 	check_threads();

@@ -19,7 +19,6 @@ gantry_result tcp_devices_scan(void)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for interfaces");
 	TRY(gantry_nic_scan(nics));
 	TRY(gantry_nic_select(nics, gantry_nic_wanted_pattern(), gantry_nic_wanted_family()));
-	LOG_INFO(NET, "%s", nics->reason);
 	e->ndevs = 0;
 	for (int i = 0; i < nics->count; i++) {
 		struct tcp_device *d = &e->devs[e->ndevs++];

@@ -134,8 +134,7 @@ static void accept_failed(struct tcp_port *port, int e)
 	uint32_t more;
 
 	if (gantry_ratelimit_pass(&limit, &more))
-		LOG_WARN(NET, "accept: %s (%s); connections wait (%u such lines left out)", strerror(e),
-			 sock_errno_hint(e), more);
+		LOG_WARN(NET, "accept: %s (%s); connections wait%s", strerror(e), sock_errno_hint(e), LEFT_OUT(more));
 	pause_port(port); /* out of descriptors, most likely: instead of spinning */
 }
 

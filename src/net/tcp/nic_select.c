@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/crc32c.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "net/tcp/nic.h"
@@ -232,6 +233,17 @@ static gantry_result nothing_usable(const struct gantry_nic_list *list, const ch
 			   family == AF_UNSPEC ? "" : ", or set GANTRY_FAMILY=auto", all);
 }
 
+/* Bootstrap and network both choose, and as a rule the same: one line. By a checksum, which needs no lock. */
+static void log_choice(const char *reason)
+{
+	static uint32_t logged;
+	uint32_t crc = gantry_crc32c(0, reason, strlen(reason));
+
+	if (__atomic_load_n(&gantry_log_level_now, __ATOMIC_RELAXED) >= (int)GANTRY_LOG_INFO &&
+	    __atomic_exchange_n(&logged, crc, __ATOMIC_RELAXED) != crc)
+		LOG_INFO(NET, "%s", reason);
+}
+
 gantry_result gantry_nic_select(struct gantry_nic_list *list, const char *pattern, int family)
 {
 	struct verdict v[GANTRY_NIC_MAX];
@@ -256,7 +268,7 @@ gantry_result gantry_nic_select(struct gantry_nic_list *list, const char *patter
 			free(list->nics[i].pci_path);
 	}
 	list->count = kept;
-	LOG_INFO(NET, "%s", list->reason);
+	log_choice(list->reason);
 	return GANTRY_OK;
 }
 

@@ -67,8 +67,8 @@ static void refuse(struct tcp_incoming *in, enum wire_verdict verdict, gantry_re
 		return;
 	}
 	if (gantry_ratelimit_pass(&limit, &more))
-		LOG_WARN(NET, "refused %s (%s), which has not proved to be a peer: %s (%u such lines left out)",
-			 gantry_addr_text(&in->addr, text), in->hello.peer, w.text, more);
+		LOG_WARN(NET, "refused %s (%s), which has not proved to be a peer: %s%s",
+			 gantry_addr_text(&in->addr, text), in->hello.peer, w.text, LEFT_OUT(more));
 	tcp_incoming_stranger(in, w.text);
 }
 

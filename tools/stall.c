@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/param_text.h"
 #include "cmd.h"
 #include "json.h"
 #include "suggest.h"
@@ -122,9 +123,11 @@ void stall_print_waits(const struct stall_comm *c, FILE *f)
 
 static void print_verdict(const struct stall_comm *c, const struct stall_verdict *v)
 {
-	printf("communicator %s: %zu of %d ranks have a report\n", c->id, c->nreports, c->nranks);
+	printf("communicator %s: %zu of %s %s a report\n", c->id, c->nreports, COUNT_TEXT(c->nranks, "rank"),
+	       c->nreports == 1 ? "has" : "have");
 	stall_print_waits(c, stdout);
-	printf("verdict (%s, %d of %d reports say so): %s\n", v->cause, v->votes, v->reports, v->text);
+	printf("verdict (%s, %d of %s %s so): %s\n", v->cause, v->votes, COUNT_TEXT(v->reports, "report"),
+	       v->votes == 1 ? "says" : "say", v->text);
 }
 
 static void print_verdict_json(const char *comm, int nranks, const struct stall_verdict *v)

@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "base/param_text.h"
 
 enum { EVENTS = 8192 /* the ring has no more */, LINKS = 4096, READS = 9 };
 
@@ -232,7 +233,7 @@ void gantry_trace_write(const struct gantry_trace_who *who)
 	sort_events(w.events, w.n);
 	gantry_trace_path(pattern, who, path, sizeof(path));
 	if (gantry_file_write(path, "the trace", put_whole, &w))
-		LOG_INFO(BASE, "trace: %zu events in %s", w.n, path);
+		LOG_INFO(BASE, "trace: %s in %s", COUNT_TEXT(w.n, "event"), path);
 	free(w.events);
 }
 

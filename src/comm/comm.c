@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "base/param_text.h"
 #include "base/trace.h"
 #include "comm/report.h"
 #include "device/wait.h"
@@ -230,8 +231,8 @@ gantry_result gantry_comm_init(const struct gantry_comm_config *config, struct g
 	TRY(gantry_proxy_group_create(comm->proxy, &group, &comm->group));
 	TRY(comm_works_init(comm));
 	comm_watch_add(comm);
-	LOG_INFO(COMM, "rank %d of %d in communicator %016llx on %s, %d channels", comm->rank, comm->nranks,
-		 (unsigned long long)comm->id, comm->device->name, comm->nchannels);
+	LOG_INFO(COMM, "rank %d of %d in communicator %016llx on %s, %s", comm->rank, comm->nranks,
+		 (unsigned long long)comm->id, comm->device->name, COUNT_TEXT(comm->nchannels, "channel"));
 	*ret_comm = comm;
 	comm = NULL;
 out:

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/param_text.h"
 #include "comm/comm.h"
 
 /* The calls of this thread's open group. The array is kept from group to group and ends with its thread. */
@@ -152,7 +153,7 @@ static gantry_result transfer(char *buf, size_t count, enum gantry_type type, in
 	if ((unsigned)type >= GANTRY_TYPE_COUNT)
 		FAIL(GANTRY_ERR_INVALID, "%s: there is no type %d", what, (int)type);
 	if (peer < 0 || peer >= comm->nranks)
-		FAIL(GANTRY_ERR_INVALID, "%s: peer %d of %d ranks", what, peer, comm->nranks);
+		FAIL(GANTRY_ERR_INVALID, "%s: peer %d of %s", what, peer, COUNT_TEXT(comm->nranks, "rank"));
 	if (count && !buf)
 		FAIL(GANTRY_ERR_INVALID, "%s: %zu elements at NULL", what, count);
 	if (count > GANTRY_SLOT_SIZE / type_bytes[type])

@@ -258,7 +258,7 @@ static void all_here(struct hub *hub)
 	hub->state = HUB_RUNNING;
 	hub_tell_all(hub, ctl_buf_make(&h, bits));
 	free(bits);
-	LOG_INFO(COMM, "comm %016llx: all %d ranks are here", (unsigned long long)hub->comm_id, hub->nranks);
+	LOG_INFO(COMM, "comm %016llx: all ranks are here, %d", (unsigned long long)hub->comm_id, hub->nranks);
 }
 
 void hub_admit(struct hub *hub, struct ctl_conn *c, const struct ctl_hello *h)

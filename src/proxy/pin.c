@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/param_text.h"
 #include "proxy/engine.h"
 
 #if GANTRY_HAVE_HWLOC
@@ -63,7 +64,8 @@ void gantry_proxy_pin(int numa_node)
 	if (rc)
 		LOG_WARN(PROXY, "progress thread not pinned: %s", strerror(rc));
 	else
-		LOG_INFO(PROXY, "progress thread pinned to %d CPUs of NUMA node %d", CPU_COUNT(&both), numa_node);
+		LOG_INFO(PROXY, "progress thread pinned to %s of NUMA node %d", COUNT_TEXT(CPU_COUNT(&both), "CPU"),
+			 numa_node);
 }
 
 #else

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/param.h"
+#include "base/param_text.h"
 #include "base/secret.h"
 #include "rx/meet.h"
 #include "rx/rx.h"
@@ -60,8 +61,8 @@ static gantry_result configure(struct gantry_rx *rx, const struct gantry_rx_conf
 	rx->max_descs = (uint32_t)(config->max_frags ? config->max_frags : RX_DESCS);
 	rx->debug = config->debug || p->rx_debug;
 	if (rx->message < RX_MESSAGE_MIN || rx->message > RX_MESSAGE_MAX)
-		FAIL(GANTRY_ERR_CONFIG, "messages of %llu bytes: allowed are %d to %d", (unsigned long long)rx->message,
-		     RX_MESSAGE_MIN, RX_MESSAGE_MAX);
+		FAIL(GANTRY_ERR_CONFIG, "messages of %s: allowed are %s to %s (GANTRY_RX_MESSAGE)",
+		     SIZE_TEXT(rx->message), SIZE_TEXT(RX_MESSAGE_MIN), SIZE_TEXT(RX_MESSAGE_MAX));
 	if (rx->depth < 1 || rx->depth > RX_DEPTH_MAX)
 		FAIL(GANTRY_ERR_CONFIG, "a depth of %d: allowed is 1 to %d", config->depth, RX_DEPTH_MAX);
 	if (rx->max_descs < 16 || rx->max_descs > 1 << 20)
@@ -195,7 +196,7 @@ gantry_result gantry_rx_deregister(struct gantry_rx *rx, void *ptr)
 	if (!g)
 		FAIL(GANTRY_ERR_INVALID, "%p is not the start of a registration", ptr);
 	if (g->users)
-		FAIL(GANTRY_ERR_USAGE, "%p is used by %d entries of ops that are not done", ptr, g->users);
+		FAIL(GANTRY_ERR_USAGE, "%p is used by ops that are not done", ptr);
 	gantry_list_each (pos, &rx->conns)
 		rx_conn_forget_region(gantry_container(pos, struct gantry_rx_conn, node), g->id);
 	gantry_list_remove(&g->node);

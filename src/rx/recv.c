@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/param_text.h"
 #include "net/tcp/vec.h"
 #include "rx/rx.h"
 
@@ -25,7 +26,7 @@ static gantry_result keep_local(struct gantry_rx_op *op, const uint8_t *data)
 	gantry_list_append(&op->conn->in.data, &op->node); /* first: what ends the connection finds its ops in lists */
 	op->local = malloc(op->total);
 	if (!op->local)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for %llu bytes that have arrived", (unsigned long long)op->total);
+		FAIL(GANTRY_ERR_NOMEM, "no memory for %s that have arrived", SIZE_TEXT(op->total));
 	memcpy(op->local, data, op->total);
 out:
 	return r;

@@ -21,6 +21,7 @@
 
 #include "base/clock.h"
 #include "base/hmac.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "transport/segment.h"
 
@@ -94,8 +95,8 @@ static void drop_visitor(struct visitor *v, const char *why)
 	uint32_t more;
 
 	if (why && gantry_ratelimit_pass(&stranger_limit, &more))
-		LOG_INFO(COMM, "a stranger of user %llu at the socket of shared segments: %s (%u more)",
-			 (unsigned long long)v->user, why, more);
+		LOG_INFO(COMM, "a stranger of user %llu at the socket of shared segments: %s%s",
+			 (unsigned long long)v->user, why, LEFT_OUT(more));
 	close(v->fd);
 	v->here = 0;
 }
@@ -277,6 +278,7 @@ static gantry_result receive_file(struct gantry_taker *t, size_t size, struct ga
 		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_LEN(sizeof(int))};
 	ssize_t n = recvmsg(t->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	int fd = n >= 0 ? file_in(&msg) : -1;
+	char advice[GANTRY_ADVICE_TEXT];
 
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return GANTRY_AGAIN;
@@ -285,7 +287,7 @@ static gantry_result receive_file(struct gantry_taker *t, size_t size, struct ga
 		return GANTRY_AGAIN;
 	}
 	if (fd < 0 && (msg.msg_flags & MSG_CTRUNC))
-		FAIL(GANTRY_ERR_LIMIT, "no descriptor for a shared segment: raise `ulimit -n`");
+		FAIL(GANTRY_ERR_LIMIT, "no descriptor for a shared segment: %s", gantry_nofile_advice(advice));
 	if (n != (ssize_t)sizeof(word) || word.magic != MAGIC || fd < 0)
 		FAIL(GANTRY_ERR_PROTOCOL, "a packet without a shared segment in it");
 	TRY(gantry_segment_map(fd, size, ret_segment));

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/param.h"
+#include "base/param_text.h"
 #include "transport/net_priv.h"
 
 static pthread_mutex_t links_mu = PTHREAD_MUTEX_INITIALIZER;
@@ -206,8 +207,8 @@ gantry_result net_link_pool(struct net_link *l, size_t size)
 		return GANTRY_OK;
 	size = (size + NET_POOL_UNIT - 1) / NET_POOL_UNIT * NET_POOL_UNIT;
 	if (size / NET_POOL_UNIT > NET_POOL_UNITS_MAX)
-		FAIL(GANTRY_ERR_CONFIG, "a pool of %zu bytes is too large, at most %zu", size,
-		     (size_t)NET_POOL_UNITS_MAX * NET_POOL_UNIT);
+		FAIL(GANTRY_ERR_CONFIG, "a pool of %s is too large, at most %s (GANTRY_NET_POOL)", SIZE_TEXT(size),
+		     SIZE_TEXT((size_t)NET_POOL_UNITS_MAX * NET_POOL_UNIT));
 	TRY(net_link_alloc(l, size, &l->pool_host, &l->pool_dev, &l->pool_mr));
 	l->pool_size = size;
 	l->units = (uint32_t)(size / NET_POOL_UNIT);

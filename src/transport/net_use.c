@@ -8,6 +8,7 @@
 #include "base/list.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "base/param_text.h"
 #include "device/device.h"
 #include "net/loader.h"
 #include "transport/transport.h"
@@ -53,7 +54,8 @@ static gantry_result pick_device(struct gantry_net *net, int *ret_dev, struct ga
 	if (n <= 0)
 		FAIL(GANTRY_ERR_UNSUPPORTED, "network %s has no device here", net->name);
 	if (asked >= n)
-		FAIL(GANTRY_ERR_CONFIG, "GANTRY_NET_DEVICE=%d: network %s has %d devices", asked, net->name, n);
+		FAIL(GANTRY_ERR_CONFIG, "GANTRY_NET_DEVICE=%d: network %s has %s, numbered from 0", asked, net->name,
+		     COUNT_TEXT(n, "device"));
 	for (int i = asked >= 0 ? asked : 0; i < (asked >= 0 ? asked + 1 : n); i++) {
 		TRY(net->ops->get_properties(net, i, &p));
 		if (best < 0 || p.speed > ret_props->speed) {

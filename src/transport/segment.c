@@ -13,7 +13,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/limits.h"
 #include "base/log.h"
+#include "base/param_text.h"
 
 static void destroy(struct gantry_shared *shared)
 {
@@ -32,7 +34,7 @@ static gantry_result map(struct gantry_segment *s, int fd)
 	void *at = mmap(NULL, s->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
 	if (at == MAP_FAILED)
-		FAIL(GANTRY_ERR_NOMEM, "mmap of a shared segment of %zu bytes: %s", s->size, strerror(errno));
+		FAIL(GANTRY_ERR_NOMEM, "mmap of a shared segment of %s: %s", SIZE_TEXT(s->size), strerror(errno));
 	s->base = at;
 	TRY(gantry_shared_init(&s->shared, destroy));
 out:
@@ -71,16 +73,17 @@ gantry_result gantry_segment_create(size_t size, struct gantry_segment **ret_seg
 	gantry_result r = GANTRY_OK;
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
 	struct gantry_segment *s = new_segment((size + page - 1) & ~(page - 1));
+	char advice[GANTRY_ADVICE_TEXT];
 
 	if (!s)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a shared segment");
 	s->fd = memfd_create("gantry-shm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (s->fd < 0)
 		FAIL(errno == EMFILE || errno == ENFILE ? GANTRY_ERR_LIMIT : GANTRY_ERR_SYSTEM,
-		     "memfd_create for a shared segment: %s%s", strerror(errno),
-		     errno == EMFILE ? " (raise `ulimit -n`)" : "");
+		     "memfd_create for a shared segment: %s%s%s", strerror(errno), errno == EMFILE ? "; " : "",
+		     errno == EMFILE ? gantry_nofile_advice(advice) : "");
 	if (ftruncate(s->fd, (off_t)s->size) < 0)
-		FAIL(GANTRY_ERR_NOMEM, "ftruncate of a shared segment to %zu bytes: %s", s->size, strerror(errno));
+		FAIL(GANTRY_ERR_NOMEM, "ftruncate of a shared segment to %s: %s", SIZE_TEXT(s->size), strerror(errno));
 	if (fcntl(s->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
 		FAIL(GANTRY_ERR_SYSTEM, "sealing a shared segment: %s", strerror(errno));
 	TRY(map(s, s->fd));

@@ -4,6 +4,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -256,6 +257,70 @@ static void check_budget(void)
 		close(fds[i]);
 }
 
+/* Advice that can be followed: what `ulimit -n` can reach, or where the hard limit is set. */
+static void check_nofile_advice(void)
+{
+	static const struct {
+		rlim_t soft, hard;
+		const char *advice;
+	} cases[] = {
+		{64, 4096, "process: raise it by `ulimit -n 4096`"},
+		{64, 64,
+		 "is at its hard limit, 64: raise that, by nofile in /etc/security/limits.conf or LimitNOFILE="},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		struct rlimit l = {cases[i].soft, cases[i].hard};
+		int status;
+		pid_t child = fork();
+
+		CHECK(child >= 0);
+		if (!child) {
+			CHECK_EQ(setrlimit(RLIMIT_NOFILE, &l), 0);
+			CHECK_HAS(sock_errno_hint(EMFILE), cases[i].advice);
+			_exit(0);
+		}
+		CHECK_EQ(waitpid(child, &status, 0), child);
+		CHECK_EQ(status, 0);
+	}
+}
+
+/* Where an ordinary user may have any port there is nothing to refuse. */
+static int low_ports_are_free(void)
+{
+	FILE *f = fopen("/proc/sys/net/ipv4/ip_unprivileged_port_start", "re");
+	int first = 1024;
+
+	if (f && fscanf(f, "%d", &first) != 1)
+		first = 1024;
+	if (f)
+		fclose(f);
+	return first <= 81;
+}
+
+static void check_low_port(void)
+{
+	struct gantry_addr a, bound;
+	int status, fd;
+	pid_t child;
+
+	CHECK_OK(gantry_addr_parse("127.0.0.1", &a));
+	if (low_ports_are_free())
+		return;
+	child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		if (getuid() == 0)
+			CHECK_EQ(setuid(65534), 0);
+		CHECK_EQ(sock_listen(&a, 80, 81, &fd, &bound), GANTRY_ERR_CONFIG);
+		CHECK_HAS(gantry_last_error(), "listen on 127.0.0.1:80: Permission denied; ports below 1024 need "
+					       "CAP_NET_BIND_SERVICE: choose a higher one (GANTRY_PORT_RANGE)");
+		_exit(0);
+	}
+	CHECK_EQ(waitpid(child, &status, 0), child);
+	CHECK_EQ(status, 0);
+}
+
 static void silent(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
 		   const char *text)
 {
@@ -270,6 +335,8 @@ int main(void)
 	check_itself();
 	check_tune();
 	check_budget();
+	check_nofile_advice();
+	check_low_port();
 	check_listen();
 	printf("ok\n");
 	return 0;

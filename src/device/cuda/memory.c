@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/param_text.h"
 #include "device/cuda/gpu.h"
 
 static void *pointer_of(cu_ptr p)
@@ -33,7 +34,7 @@ gantry_result gantry_cuda_alloc(struct gantry_device *dev, size_t size, void **r
 	cu_ptr p = 0;
 
 	ENTER(g, was);
-	CU(cu.mem_alloc(&p, size), "allocate %zu bytes on gpu %d", size, dev->index);
+	CU(cu.mem_alloc(&p, size), "allocate %s on gpu %d", SIZE_TEXT(size), dev->index);
 	CU(cu.memset_d8_async(p, 0, size, g->side), "clear %zu bytes on gpu %d", size, dev->index);
 	TRY(gantry_cuda_wait(g, g->side));
 	*ret_ptr = pointer_of(p);
@@ -100,7 +101,7 @@ gantry_result gantry_cuda_alloc_mapped(struct gantry_device *dev, size_t size, v
 	policy_prefer(&policy, dev->numa_node);
 	e = cu.mem_host_alloc(&host, size, CUV_MEMHOSTALLOC_PORTABLE | CUV_MEMHOSTALLOC_DEVICEMAP);
 	policy_restore(&policy);
-	CU(e, "allocate %zu bytes of pinned host memory for gpu %d", size, dev->index);
+	CU(e, "allocate %s of pinned host memory for gpu %d", SIZE_TEXT(size), dev->index);
 	CU(cu.mem_host_get_device_pointer(&p, host, 0), "address of host memory on gpu %d", dev->index);
 	memset(host, 0, size);
 	*ret_host = host;

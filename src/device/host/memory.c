@@ -19,7 +19,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/limits.h"
 #include "base/log.h"
+#include "base/param_text.h"
 #include "device/host/host.h"
 
 enum { HUGE_PAGE = 2 << 20 };
@@ -120,14 +122,15 @@ static gantry_result make_file(struct host_mem *m)
 {
 	gantry_result r = GANTRY_OK;
 	struct stat st;
+	char advice[GANTRY_ADVICE_TEXT];
 
 	m->fd = memfd_create("gantry", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (m->fd < 0)
 		FAIL(errno == EMFILE || errno == ENFILE ? GANTRY_ERR_LIMIT : GANTRY_ERR_SYSTEM,
-		     "memfd_create for %zu bytes: %s (an allocation keeps a file open; see ulimit -n)", m->size,
-		     strerror(errno));
+		     "memfd_create for %s: %s (an allocation keeps a file open)%s%s", SIZE_TEXT(m->size), strerror(errno),
+		     errno == EMFILE ? "; " : "", errno == EMFILE ? gantry_nofile_advice(advice) : "");
 	if (ftruncate(m->fd, (off_t)m->mapped) < 0)
-		FAIL(GANTRY_ERR_NOMEM, "ftruncate of a memfd to %zu bytes: %s", m->mapped, strerror(errno));
+		FAIL(GANTRY_ERR_NOMEM, "ftruncate of a memfd to %s: %s", SIZE_TEXT(m->mapped), strerror(errno));
 	if (fcntl(m->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
 		FAIL(GANTRY_ERR_SYSTEM, "sealing a memfd: %s", strerror(errno));
 	if (fstat(m->fd, &st) < 0)
@@ -153,7 +156,7 @@ static gantry_result allocate(size_t size, int exportable, void **ret_ptr)
 		TRY(make_file(&m));
 	at = mmap(NULL, m.mapped, PROT_READ | PROT_WRITE, flags, m.fd, 0);
 	if (at == MAP_FAILED)
-		FAIL(GANTRY_ERR_NOMEM, "mmap of %zu bytes: %s", m.mapped, strerror(errno));
+		FAIL(GANTRY_ERR_NOMEM, "mmap of %s: %s", SIZE_TEXT(m.mapped), strerror(errno));
 	if (m.mapped >= HUGE_PAGE && madvise(at, m.mapped, MADV_HUGEPAGE) < 0)
 		LOG_TRACE(DEVICE, "no huge pages for %zu bytes: %s", m.mapped, strerror(errno));
 	m.base = at;

@@ -6,6 +6,7 @@
 #include "base/crc32c.h"
 #include "base/event.h"
 #include "base/log.h"
+#include "base/param_text.h"
 #include "base/trace.h"
 #include "net/tcp/helper.h"
 #include "net/tcp/link.h"
@@ -338,10 +339,8 @@ void tcp_stage_close(struct tcp_link *l)
 	if (stage)
 		l->stage_left = stage;
 	if (l->staged)
-		LOG_INFO(DATA,
-			 "%llu messages were sent from device memory, %.1f us each until they were in pinned memory "
-			 "(%s)",
-			 (unsigned long long)l->staged, gantry_us_of_ticks(l->staged_ticks) / (double)l->staged,
+		LOG_INFO(DATA, "%s sent from device memory, %.1f us each until in pinned memory (%s)",
+			 COUNT_TEXT(l->staged, "message"), gantry_us_of_ticks(l->staged_ticks) / (double)l->staged,
 			 l->peer);
 	l->staged = 0;
 }

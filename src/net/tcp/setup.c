@@ -9,6 +9,7 @@
 #include "base/build.h"
 #include "base/clock.h"
 #include "base/event.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "base/trace.h"
@@ -45,14 +46,15 @@ gantry_result tcp_link_for_session(int nlanes, struct tcp_link **ret_link)
 {
 	gantry_result r = GANTRY_OK;
 	struct tcp_link *l;
+	char advice[GANTRY_ADVICE_TEXT];
 	/* A socket per lane, and a pipe for each bulk lane. */
 	long limit, need = 3 * nlanes + FD_RESERVE, left = fds_left(need, &limit);
 
 	if (left < need)
 		FAIL(GANTRY_ERR_LIMIT,
-		     "%ld of %ld file descriptors are left, a connection of %d lanes needs %d: raise `ulimit -n` or "
+		     "%ld of %ld file descriptors are left, a connection of %d lanes needs %d: %s, or "
 		     "lower GANTRY_LANES",
-		     left, limit, nlanes, (int)need);
+		     left, limit, nlanes, (int)need, gantry_nofile_advice(advice));
 	TRY(tcp_link_create(nlanes, &l));
 	l->id = (uint32_t)++tcp_engine.next_id;
 	l->crc = gantry_params()->crc;

@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "net/tcp/backoff.h"
@@ -46,7 +47,7 @@ static const struct {
 	{EPROTO, SOCK_RETRY, "protocol error"},
 	{ENOPROTOOPT, SOCK_RETRY, "protocol error"},
 	{EADDRNOTAVAIL, SOCK_LIMIT, "no free local port or address: see net.ipv4.ip_local_port_range"},
-	{EMFILE, SOCK_LIMIT, "too many open files in this process: raise `ulimit -n`"},
+	{EMFILE, SOCK_LIMIT, "too many open files in this process"}, /* and advice, see sock_errno_hint */
 	{ENFILE, SOCK_LIMIT, "too many open files on this machine: raise fs.file-max"},
 	{ENOMEM, SOCK_LIMIT, "out of memory"},
 	{EACCES, SOCK_FATAL, "forbidden by a local policy"},
@@ -65,6 +66,14 @@ enum sock_errno_class sock_errno_class(int e)
 
 const char *sock_errno_hint(int e)
 {
+	static __thread char of_process[64 + GANTRY_ADVICE_TEXT];
+	char advice[GANTRY_ADVICE_TEXT];
+
+	if (e == EMFILE) {
+		snprintf(of_process, sizeof(of_process), "too many open files in this process: %s",
+			 gantry_nofile_advice(advice));
+		return of_process;
+	}
 	for (size_t i = 0; i < sizeof(errnos) / sizeof(*errnos); i++)
 		if (errnos[i].e == e)
 			return errnos[i].hint;
@@ -119,11 +128,37 @@ static int listen_on(const struct gantry_addr *a, int *ret_fd)
 	return 0;
 }
 
+/* Why no port of the range could be listened on, and what to do. `at` is the last one that was tried. */
+static gantry_result cannot_listen(const struct gantry_addr *addr, const struct gantry_addr *at, uint16_t first,
+				   uint16_t last, int e)
+{
+	gantry_result r = e == EADDRINUSE || e == EMFILE || e == ENFILE ? GANTRY_ERR_LIMIT : GANTRY_ERR_SYSTEM;
+	char text[GANTRY_ADDR_TEXT];
+
+	if (e == EADDRINUSE && !first)
+		FAIL(r, "%s: no port is free", gantry_addr_text(addr, text));
+	if (e == EADDRINUSE && first == last)
+		FAIL(r, "%s: port %u is in use by another program; choose another one, or a wider GANTRY_PORT_RANGE",
+		     gantry_addr_text(addr, text), first);
+	if (e == EADDRINUSE)
+		FAIL(r,
+		     "%s: ports %u to %u are in use by other programs; each process needs one, choose a wider "
+		     "GANTRY_PORT_RANGE",
+		     gantry_addr_text(addr, text), first, last);
+	if (e == EACCES && first && first < 1024)
+		FAIL(GANTRY_ERR_CONFIG,
+		     "listen on %s: %s; ports below 1024 need CAP_NET_BIND_SERVICE: choose a higher one "
+		     "(GANTRY_PORT_RANGE)",
+		     gantry_addr_text(at, text), strerror(e));
+	FAIL(r, "listen on %s: %s (%s)", gantry_addr_text(at, text), strerror(e), sock_errno_hint(e));
+out:
+	return r;
+}
+
 gantry_result sock_listen(const struct gantry_addr *addr, uint16_t first, uint16_t last, int *ret_fd,
 			  struct gantry_addr *ret_bound)
 {
 	gantry_result r = GANTRY_OK;
-	char text[GANTRY_ADDR_TEXT];
 	struct gantry_addr a = *addr;
 	socklen_t len = sizeof(*ret_bound);
 	int e = EADDRINUSE, fd = -1;
@@ -133,15 +168,8 @@ gantry_result sock_listen(const struct gantry_addr *addr, uint16_t first, uint16
 		gantry_addr_set_port(&a, (uint16_t)port);
 		e = listen_on(&a, &fd);
 	}
-	if (e == EADDRINUSE)
-		FAIL(GANTRY_ERR_LIMIT,
-		     "%s: ports %u to %u are in use by other programs (if GANTRY_PORT_RANGE says so: widen it, each "
-		     "process "
-		     "needs one port per address)",
-		     gantry_addr_text(addr, text), first, last);
 	if (e)
-		FAIL(e == EMFILE || e == ENFILE ? GANTRY_ERR_LIMIT : GANTRY_ERR_SYSTEM, "listen on %s: %s (%s)",
-		     gantry_addr_text(&a, text), strerror(e), sock_errno_hint(e));
+		TRY(cannot_listen(addr, &a, first, last, e));
 	if (getsockname(fd, &ret_bound->sa, &len))
 		FAIL(GANTRY_ERR_SYSTEM, "getsockname: %s", strerror(errno));
 	*ret_fd = fd;
@@ -196,6 +224,18 @@ int sock_connect(const struct gantry_addr *from, const char *device, const struc
 	return 0;
 }
 
+/* What Gantry chose itself is worth no line; what the user chose is, once. */
+static void refused_congestion(const char *name, int e)
+{
+	static int said;
+
+	if (strcmp(gantry_params()->congestion, "auto") == 0 || __atomic_exchange_n(&said, 1, __ATOMIC_RELAXED))
+		LOG_DEBUG(NET, "congestion control %s: %s", name, strerror(e));
+	else
+		LOG_WARN(NET, "GANTRY_CONGESTION=%s: %s; connections keep the system's default", name,
+			 e == ENOENT ? "the kernel has no such congestion control" : strerror(e));
+}
+
 static void set_congestion(int fd, int same_host)
 {
 	const char *name = gantry_params()->congestion;
@@ -208,7 +248,7 @@ static void set_congestion(int fd, int same_host)
 		name = "reno"; /* nothing to probe for within a host; pacing only costs */
 	}
 	if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)))
-		LOG_DEBUG(NET, "congestion control %s: %s", name, strerror(errno));
+		refused_congestion(name, errno);
 }
 
 void sock_tune(int fd, const struct sock_options *o)

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/param.h"
+#include "base/param_text.h"
 #include "device/device.h"
 
 struct tcp_stage {
@@ -66,8 +67,7 @@ static gantry_result stage_new(struct gantry_device *dev, struct tcp_stage **ret
 		gantry_list_init(&s->blocks[i].drain);
 		gantry_list_append(&s->idle, &s->blocks[i].node);
 	}
-	LOG_DEBUG(DATA, "%s: messages go out through %llu bytes of pinned memory", dev->name,
-		  (unsigned long long)s->size);
+	LOG_DEBUG(DATA, "%s: messages go out through %s of pinned memory", dev->name, SIZE_TEXT(s->size));
 	*ret_stage = s;
 	s = NULL;
 out:
@@ -186,9 +186,8 @@ gantry_result tcp_stage_copy(struct tcp_stage *s, const void *src, uint64_t size
 	struct tcp_stage_block *b = NULL;
 
 	if (size > s->size)
-		FAIL(GANTRY_ERR_LIMIT,
-		     "a message of %llu bytes from device memory does not fit GANTRY_UNPACK_STAGE (%llu bytes)",
-		     (unsigned long long)size, (unsigned long long)s->size);
+		FAIL(GANTRY_ERR_LIMIT, "a message of %s from device memory does not fit GANTRY_UNPACK_STAGE (%s)",
+		     SIZE_TEXT(size), SIZE_TEXT(s->size));
 	pthread_mutex_lock(&s->lock);
 	if (!gantry_list_empty(&s->draining))
 		sweep(s);

@@ -13,10 +13,10 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/param_check.h"
 #include "base/param_table.h"
 #include "base/param_text.h"
 #include "base/secret.h"
@@ -90,6 +90,16 @@ static gantry_result set_secret(struct gantry_params *p, const char *text)
 	return GANTRY_OK;
 }
 
+/* A line for each, also in a tool that prints failures itself: that would print the last one only. */
+static gantry_result refuse(size_t i, const char *text)
+{
+	char why[512];
+
+	gantry_set_last_error(gantry_param_refusal(i, text, why, sizeof(why)));
+	LOG_ERROR(BASE, "%s", why);
+	return GANTRY_ERR_CONFIG;
+}
+
 /* All that is wrong is said, not only the first of it: a job script is then mended in one go. */
 static gantry_result read_environment(struct set *s)
 {
@@ -108,47 +118,13 @@ static gantry_result read_environment(struct set *s)
 			r = gantry_param_set_text(d, text, gantry_param_field(&s->params, d), &s->strings[i]);
 		s->origin[i] = GANTRY_ORIGIN_ENV;
 		if (r == GANTRY_ERR_INVALID)
-			r = gantry_fail(GANTRY_ERR_CONFIG, LOG_SUBSYS, __FILE__, __LINE__,
-					"%s=%s is not allowed; it takes: %s, %s", d->env, text,
-					gantry_param_kind_name(d->kind), range_texts[i]);
+			r = refuse(i, text);
 		else if (r != GANTRY_OK)
 			r = gantry_fail(r, LOG_SUBSYS, __FILE__, __LINE__, "no memory for %s", d->env);
 		if (first == GANTRY_OK)
 			first = r;
 	}
 	return first;
-}
-
-static gantry_result parse_subsys(const char *text, uint32_t *ret_mask)
-{
-	gantry_result r = GANTRY_OK;
-	uint32_t mask = 0;
-
-	for (const char *at = text; *at; at += *at == ',') {
-		int n = (int)strcspn(at, ","), found = n == 0;
-
-		if (n == 3 && !strncasecmp(at, "all", 3)) {
-			mask |= GANTRY_SUBSYS_ALL;
-			found = 1;
-		}
-		for (uint32_t bit = 1; bit & GANTRY_SUBSYS_ALL; bit <<= 1) {
-			const char *name = gantry_log_subsys_name((enum gantry_log_subsys)bit);
-
-			if ((int)strlen(name) == n && !strncasecmp(at, name, (size_t)n)) {
-				mask |= bit;
-				found = 1;
-			}
-		}
-		if (!found)
-			FAIL(GANTRY_ERR_CONFIG,
-			     "GANTRY_LOG_SUBSYS=%s is not allowed: \"%.*s\" is none of base, net, data, loader, "
-			     "plugin, tool, all",
-			     text, n, at);
-		at += n;
-	}
-	*ret_mask = mask;
-out:
-	return r;
 }
 
 /* Set by the build and by tests for themselves. */
@@ -193,7 +169,7 @@ gantry_result gantry_params_load(int reload)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for the parameters");
 	s->params = defaults.params;
 	TRY(read_environment(s));
-	TRY(parse_subsys(s->params.log_subsys, &mask));
+	TRY(gantry_parse_subsys(s->params.log_subsys, &mask));
 
 	/* The choices of GANTRY_LOG stand in the order of enum gantry_log_level. */
 	gantry_log_configure((enum gantry_log_level)s->params.log_level, mask, s->params.log_file);
@@ -232,11 +208,35 @@ void gantry_param_describe(size_t i, struct gantry_param_info *ret_info)
 		gantry_param_value_text(d, gantry_param_field(&s->params, d), ret_info->value, sizeof(ret_info->value));
 }
 
+const char *gantry_param_refusal(size_t i, const char *text, char *buf, size_t len)
+{
+	const struct gantry_param_desc *d = &gantry_param_descs[i];
+	int is_text = d->kind == GANTRY_PARAM_STRING;
+
+	pthread_once(&once, init_once);
+	snprintf(buf, len, "%s=%.200s is not allowed; it takes: %s%s%s", d->env, text,
+		 is_text ? "" : gantry_param_kind_name(d->kind), is_text ? "" : ", ", range_texts[i]);
+	return buf;
+}
+
+int gantry_param_allows(size_t i, const char *text)
+{
+	const struct gantry_param_desc *d = &gantry_param_descs[i];
+	struct gantry_params scratch;
+	char *string = NULL;
+	gantry_result r = GANTRY_OK;
+
+	if (*text && !is_secret(d))
+		r = gantry_param_set_text(d, text, gantry_param_field(&scratch, d), &string);
+	free(string);
+	return r != GANTRY_ERR_INVALID;
+}
+
 /* What both pages say first. */
 static const char intro[] =
 	"Gantry is set up by environment variables, read once. An empty variable counts as not set. A value\n"
 	"that is not allowed is an error; an unknown `GANTRY_` variable is a warning that names the nearest\n"
-	"known one. `gantry doctor` lists what is in force and where it comes from.\n";
+	"known one. `gantry doctor --params` lists what is in force and where it comes from.\n";
 static const char *const kinds[][2] = {
 	{"int", "a decimal number."},
 	{"size", "bytes, or with a unit `k`, `M`, `G`, `T` (powers of 1024: `64k` is 65536)."},

@@ -17,13 +17,15 @@
 #include "gantry/result.h"
 
 /* Types: INT int64_t; SIZE bytes "64k" "1M" "2GiB"; DURATION ns "500ms" "3s" "1m", a bare number is seconds;
- * BOOL "0/1/on/off/yes/no/true/false"; STRING a copy; CHOICE an index into a |-separated list. */
+ * BOOL "0/1/on/off/yes/no/true/false"; STRING a copy, CHECKED one with a syntax; CHOICE an index into a |-separated
+ * list. */
 struct gantry_params {
 #define P_INT(field, env, def, min, max, doc) int64_t field;
 #define P_SIZE(field, env, def, min, max, doc) uint64_t field;
 #define P_DURATION(field, env, def, min, max, doc) uint64_t field;
 #define P_BOOL(field, env, def, doc) int field;
 #define P_STRING(field, env, def, doc) const char *field;
+#define P_CHECKED(field, env, def, check, allowed, doc) const char *field;
 #define P_CHOICE(field, env, def, choices, doc) int field;
 #include "base/params.def"
 };
@@ -38,7 +40,7 @@ enum gantry_param_origin { GANTRY_ORIGIN_DEFAULT, GANTRY_ORIGIN_ENV };
 struct gantry_param_info {
 	const char *env;   /* "GANTRY_TIMEOUT" */
 	const char *type;  /* "duration" */
-	const char *range; /* "1ms .. 1h", "auto|splice|msg|off", "" for strings */
+	const char *range; /* "1ms .. 1h", "auto|splice|msg|off", a sentence or "" for strings */
 	const char *def;   /* default, as text */
 	const char *doc;   /* one sentence or more */
 	char value[128];   /* current value, as text */
@@ -46,6 +48,10 @@ struct gantry_param_info {
 };
 size_t gantry_param_count(void);
 void gantry_param_describe(size_t i, struct gantry_param_info *ret_info);
+/* Could the i-th parameter have this value? "" counts as not set. */
+int gantry_param_allows(size_t i, const char *text);
+/* "GANTRY_LANES=99 is not allowed; it takes: int, 0 .. 16". Returns buf. */
+const char *gantry_param_refusal(size_t i, const char *text, char *buf, size_t len);
 /* The pages docs/params.md and man/gantry-params.7. */
 void gantry_params_write_markdown(FILE *f);
 void gantry_params_write_man(FILE *f);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/param_check.h"
 #include "base/param_text.h"
 
 #define COMMON(field, name, text, type)                                                                                \
@@ -18,6 +19,7 @@ const struct gantry_param_desc gantry_param_descs[GANTRY_NPARAMS] = {
 #define P_DURATION(field, env, d, lo, hi, doc) {COMMON(field, env, doc, GANTRY_PARAM_DURATION), .def.u = d, .min.u = lo, .max.u = hi},
 #define P_BOOL(field, env, d, doc) {COMMON(field, env, doc, GANTRY_PARAM_BOOL), .def.i = d},
 #define P_STRING(field, env, d, doc) {COMMON(field, env, doc, GANTRY_PARAM_STRING), .def_text = d},
+#define P_CHECKED(field, env, d, fn, words, doc) {COMMON(field, env, doc, GANTRY_PARAM_STRING), .def_text = d, .check = fn, .allowed = words},
 #define P_CHOICE(field, env, d, list, doc) {COMMON(field, env, doc, GANTRY_PARAM_CHOICE), .def_text = d, .choices = list},
 #include "base/params.def"
 	/* clang-format on */
@@ -116,6 +118,8 @@ gantry_result gantry_param_set_text(const struct gantry_param_desc *d, const cha
 	case GANTRY_PARAM_CHOICE:
 		return parse_choice(d->choices, text, at);
 	case GANTRY_PARAM_STRING:
+		if (d->check && !d->check(text))
+			return GANTRY_ERR_INVALID;
 		*ret_string = strdup(text);
 		if (!*ret_string)
 			return GANTRY_ERR_NOMEM;
@@ -168,7 +172,7 @@ void gantry_param_range_text(const struct gantry_param_desc *d, char *buf, size_
 		snprintf(buf, n, "on|off");
 		break;
 	case GANTRY_PARAM_STRING:
-		snprintf(buf, n, "%s", "");
+		snprintf(buf, n, "%s", d->allowed ? d->allowed : "");
 		break;
 	case GANTRY_PARAM_CHOICE:
 		snprintf(buf, n, "%s", d->choices);

@@ -28,8 +28,10 @@ struct gantry_param_desc {
 	enum gantry_param_kind kind;
 	size_t offset; /* of the field in struct gantry_params */
 	union gantry_param_number def, min, max;
-	const char *def_text; /* STRING, CHOICE */
-	const char *choices;  /* CHOICE: separated by | */
+	const char *def_text;		/* STRING, CHOICE */
+	const char *choices;		/* CHOICE: separated by | */
+	int (*check)(const char *text); /* STRING: is it allowed? NULL: any text is */
+	const char *allowed;		/* STRING: what the check allows, in words */
 };
 
 enum {
@@ -39,10 +41,11 @@ enum {
 #define P_DURATION(field, env, def, min, max, doc) +1
 #define P_BOOL(field, env, def, doc) +1
 #define P_STRING(field, env, def, doc) +1
+#define P_CHECKED(field, env, def, check, allowed, doc) +1
 #define P_CHOICE(field, env, def, choices, doc) +1
 #include "base/params.def"
 	,
-	GANTRY_PARAM_TEXT = 64 /* enough for every default, bound and list of choices */
+	GANTRY_PARAM_TEXT = 160 /* enough for every default, bound and list of choices */
 };
 
 extern const struct gantry_param_desc gantry_param_descs[GANTRY_NPARAMS];
@@ -59,7 +62,7 @@ void gantry_param_set_default(const struct gantry_param_desc *d, void *field);
 gantry_result gantry_param_set_text(const struct gantry_param_desc *d, const char *text, void *field,
 				    char **ret_string);
 void gantry_param_value_text(const struct gantry_param_desc *d, const void *field, char *buf, size_t n);
-/* What is allowed: "1ms .. 1h", "auto|off", "" for strings. */
+/* What is allowed: "1ms .. 1h", "auto|off", for strings the check's words or "". */
 void gantry_param_range_text(const struct gantry_param_desc *d, char *buf, size_t n);
 
 #endif

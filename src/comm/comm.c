@@ -196,7 +196,9 @@ gantry_result gantry_comm_init(const struct gantry_comm_config *config, struct g
 	TRY(gantry_params_load(0));
 	TRY(check_config(config));
 	gantry_log_set_rank(config->rank);
+	transport = config->transport ? config->transport : gantry_params()->transport;
 	TRY(gantry_transport_load_libs());
+	TRY(gantry_transport_check(transport));
 	gantry_trace_begin();
 	gantry_trace_own();
 	comm = calloc(1, sizeof(*comm));
@@ -211,7 +213,6 @@ gantry_result gantry_comm_init(const struct gantry_comm_config *config, struct g
 	comm->error_rank = -1;
 	comm->all_ring = 1;
 	comm->id = gantry_ctl_comm_id(&config->id);
-	transport = config->transport ? config->transport : gantry_params()->transport;
 	comm->transport = strdup(transport);
 	if (!comm->transport)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a communicator");

@@ -65,8 +65,6 @@ int comm_watch_signal_install(int fd);
 int comm_watch_signal_came(void);
 /* In a forked child the eventfd is the parent's. */
 void comm_watch_signal_forget(void);
-/* "USR2", "SIGUSR2" or "12"; 0: not a signal that may be used. */
-int comm_watch_signal_parse(const char *text);
 
 /* trace.c. The number of a connection in events and tables, the same for proxy and kernels, unique in the process: for
  * comm_conn.id, once the proxy half is made. */

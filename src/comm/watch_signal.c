@@ -6,13 +6,12 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <errno.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <unistd.h>
 
 #include "base/log.h"
 #include "base/param.h"
+#include "base/param_check.h"
 #include "comm/report.h"
 
 static int wake_fd = -1; /* release by install, read by the handler */
@@ -33,45 +32,14 @@ static void on_signal(int number)
 	errno = kept;
 }
 
-/* Those whose default is harmless or that are made for this. What ends or stops a process means something else. */
-static const struct {
-	const char *name;
-	int number;
-} usable[] = {{"USR1", SIGUSR1}, {"USR2", SIGUSR2},   {"HUP", SIGHUP}, {"QUIT", SIGQUIT},
-	      {"URG", SIGURG},	 {"WINCH", SIGWINCH}, {"IO", SIGIO},   {"PROF", SIGPROF}};
-enum { USABLE = sizeof(usable) / sizeof(usable[0]) };
-
-int comm_watch_signal_parse(const char *text)
-{
-	int64_t number = 0;
-
-	if (!strncasecmp(text, "SIG", 3))
-		text += 3;
-	if (gantry_parse_int(text, &number) == GANTRY_OK && number >= SIGRTMIN && number <= SIGRTMAX)
-		return (int)number;
-	for (size_t i = 0; i < USABLE; i++) {
-		if (!strcasecmp(text, usable[i].name) || number == usable[i].number)
-			return usable[i].number;
-	}
-	return 0;
-}
-
 int comm_watch_signal_install(int fd)
 {
 	const char *text = gantry_params()->stall_signal;
 	struct sigaction act = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, old;
 	int number;
 
-	if (!*text)
-		return 0;
-	number = comm_watch_signal_parse(text);
-	if (!number) {
-		LOG_WARN(COMM,
-			 "GANTRY_STALL_SIGNAL=%s is left out: it takes USR1, USR2, HUP, QUIT, URG, WINCH, IO, PROF or "
-			 "the number of one of these or of a real-time signal",
-			 text);
-		return 0;
-	}
+	if (!*text || gantry_parse_signal(text, &number) != GANTRY_OK)
+		return 0; /* the parameter's check has refused anything else */
 	sigemptyset(&act.sa_mask);
 	if (sigaction(number, NULL, &old)) {
 		LOG_WARN(COMM, "GANTRY_STALL_SIGNAL=%s: %s", text, strerror(errno));

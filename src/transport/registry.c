@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "base/param.h"
+#include "base/param_check.h"
 #include "net/loader_file.h"
 #include "transport/transport.h"
 
@@ -144,31 +145,13 @@ out:
 	return r;
 }
 
-/* The next entry of a comma-separated list, trimmed and cut to fit; NULL at the end. *pos moves on. */
-static const char *next_entry(const char **pos, char *buf, size_t len)
-{
-	while (**pos) {
-		size_t n = strcspn(*pos, ","), lead = strspn(*pos, " \t"), end = n;
-		const char *from = *pos;
-
-		*pos += n + (from[n] == ',');
-		if (lead >= n)
-			continue;
-		while (from[end - 1] == ' ' || from[end - 1] == '\t')
-			end--;
-		snprintf(buf, len, "%.*s", (int)(end - lead), from + lead);
-		return buf;
-	}
-	return NULL;
-}
-
 static int is_wanted(const char *wanted, const char *name)
 {
 	char entry[NAME_MAX_LEN];
 	const char *pos = wanted;
 	int any = 0;
 
-	while (next_entry(&pos, entry, sizeof(entry))) {
+	while (gantry_next_entry(&pos, entry, sizeof(entry))) {
 		any = 1;
 		if (strcmp(entry, name) == 0 || strcmp(entry, "auto") == 0)
 			return 1;
@@ -176,8 +159,7 @@ static int is_wanted(const char *wanted, const char *name)
 	return !any;
 }
 
-/* Every name in the list exists: a slip of the pen must not silently leave a transport out. */
-static gantry_result check_wanted(const char *wanted)
+gantry_result gantry_transport_check(const char *wanted)
 {
 	gantry_result r = GANTRY_OK;
 	const struct gantry_transport *all[MAX_ALL];
@@ -187,9 +169,9 @@ static gantry_result check_wanted(const char *wanted)
 
 	for (int i = 0; i < n; i++)
 		snprintf(names + strlen(names), sizeof(names) - strlen(names), " %s", all[i]->name);
-	while (next_entry(&pos, entry, sizeof(entry)))
+	while (gantry_next_entry(&pos, entry, sizeof(entry)))
 		if (strcmp(entry, "auto") != 0 && !by_name(all, n, entry))
-			FAIL(GANTRY_ERR_CONFIG, "\"%s\" in \"%s\" is no transport; there are: %s", entry, wanted,
+			FAIL(GANTRY_ERR_CONFIG, "\"%s\" is no transport (GANTRY_TRANSPORT); there are: %s", entry,
 			     names);
 out:
 	return r;
@@ -205,7 +187,7 @@ gantry_result gantry_transport_choose(const struct gantry_peer_info *me, const s
 
 	if (!wanted || !*wanted)
 		wanted = gantry_params()->transport;
-	TRY(check_wanted(wanted));
+	TRY(gantry_transport_check(wanted));
 	for (int i = 0; i < n; i++) {
 		char why[REASON] = "";
 		size_t len = strlen(reasons);
@@ -272,7 +254,7 @@ gantry_result gantry_transport_load_libs(void)
 	char path[4096];
 
 	pthread_mutex_lock(&libs_mu);
-	while (next_entry(&pos, path, sizeof(path)))
+	while (gantry_next_entry(&pos, path, sizeof(path)))
 		TRY(load_lib(path));
 out:
 	pthread_mutex_unlock(&libs_mu);

@@ -14,6 +14,8 @@ extern const struct gantry_transport gantry_transport_p2p, gantry_transport_shm,
  */
 gantry_result gantry_transport_choose(const struct gantry_peer_info *me, const struct gantry_peer_info *peer,
 				      const char *wanted, const struct gantry_transport **ret_transport);
+/* ERR_CONFIG unless every name in the list exists: a slip of the pen must not silently leave a transport out. */
+gantry_result gantry_transport_check(const char *wanted);
 const struct gantry_transport *gantry_transport_find(const char *name);
 /* Loads the libraries of GANTRY_TRANSPORT_LIBS, once. */
 gantry_result gantry_transport_load_libs(void);

@@ -16,7 +16,7 @@ die() { echo "FAILED: $*" >&2; cat "$tmp/out" "$tmp/err" >&2; exit 1; }
 # Something for trace and stall to read.
 few="-n 2 -w 1 --repeats 1"
 GANTRY_TRACE=$tmp/trace-%r.jsonl timeout 280 "$gantry" perf sendrecv -b 8 -e 8 $few >"$tmp/out" 2>"$tmp/err" || die "no trace"
-GANTRY_STALL_DIR=$tmp timeout 280 "$gantry" perf sendrecv --transport nosuch -b 8 -e 8 $few >"$tmp/out" 2>"$tmp/err" && die "no stall"
+GANTRY_STALL_DIR=$tmp GANTRY_NET_DEVICE=7 timeout 280 "$gantry" perf sendrecv --transport net -b 8 -e 8 $few >"$tmp/out" 2>"$tmp/err" && die "no stall"
 ls "$tmp"/trace-0.jsonl "$tmp"/stall-*-0.jsonl >/dev/null || die "no files to read"
 
 # lost ARGUMENT...: exits with 0 when the output goes somewhere, and with 1 and one line when it is lost.

@@ -2,9 +2,11 @@
 #include "base/param.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/param_check.h"
 #include "test.h"
 
 static char lines[4096]; /* what was logged since forget_lines */
@@ -164,13 +166,27 @@ static void check_refusals(void)
 	refuse("GANTRY_TIMEOUT", "soon", "duration, 100ms .. 24h");
 	refuse("GANTRY_CRC", "maybe", "on|off");
 	refuse("GANTRY_ZEROCOPY", "splic", "auto|splice|msg|off");
-	refuse("GANTRY_LOG_SUBSYS", "net,nat", "\"nat\" is none of base, net,");
+	refuse("GANTRY_LOG_SUBSYS", "net,nat", "all, or some of base, net, data,");
+	refuse("GANTRY_LOG_SUBSYS", "net,nat", "comm, rx,");
+	refuse("GANTRY_PORT_RANGE", "abc", "a port, or first-last, from 1 to 65535");
+	refuse("GANTRY_PORT_RANGE", "0", "from 1 to 65535");
+	refuse("GANTRY_PORT_RANGE", "70000", "from 1 to 65535");
+	refuse("GANTRY_PORT_RANGE", "9-8", "first-last");
+	refuse("GANTRY_PORT_RANGE", "100-", "first-last");
+	refuse("GANTRY_PORT_RANGE", "-100", "first-last");
+	refuse("GANTRY_PORT_RANGE", "4000,4001", "first-last");
+	refuse("GANTRY_ADVERTISE", "nowhere", "it takes: 10.0.0.2, 10.0.0.2:4000,");
+	refuse("GANTRY_ADVERTISE", "10.0.0.2:0", "10.0.0.2:4000");
+	refuse("GANTRY_STALL_SIGNAL", "KILL", "USR1, USR2, HUP");
 
 	/* Bounds themselves are allowed. */
 	clear_environment();
 	setenv("GANTRY_EAGER_MAX", "1M", 1);
 	setenv("GANTRY_TIMEOUT", "100ms", 1);
 	setenv("GANTRY_LOG_SUBSYS", "NET,,data", 1);
+	setenv("GANTRY_PORT_RANGE", "1-65535", 1);
+	setenv("GANTRY_ADVERTISE", "[fe80::1%lo]:65535", 1);
+	setenv("GANTRY_STALL_SIGNAL", "sigusr1", 1);
 	CHECK_OK(gantry_params_load(1));
 	CHECK_EQ(nlines, 0);
 
@@ -180,6 +196,45 @@ static void check_refusals(void)
 	setenv("GANTRY_CRC", "y", 1);
 	CHECK_EQ(gantry_params_load(1), GANTRY_ERR_CONFIG);
 	CHECK_EQ(nlines, 2);
+}
+
+/* What the refusals rest on, and doctor asks before it loads anything. */
+static void check_allows(void)
+{
+	static const struct {
+		const char *env, *text;
+		int allowed;
+	} cases[] = {{"GANTRY_PORT_RANGE", "abc", 0},	{"GANTRY_PORT_RANGE", "4000", 1}, {"GANTRY_PORT_RANGE", "", 1},
+		     {"GANTRY_PORT_RANGE", "1-9", 1},	{"GANTRY_LANES", "17", 0},	  {"GANTRY_CRC", "on", 1},
+		     {"GANTRY_IFNAME", "anything", 1},	{"GANTRY_SECRET", "x", 1},	  {"GANTRY_LOG", "loud", 0},
+		     {"GANTRY_STALL_SIGNAL", "x", 0},	{"GANTRY_TIMEOUT", "1m", 1},	  {"GANTRY_TIMEOUT", "1", 1},
+		     {"GANTRY_STALL_SIGNAL", "USR2", 1}};
+	struct gantry_param_info info;
+
+	clear_environment();
+	for (size_t k = 0; k < sizeof(cases) / sizeof(*cases); k++)
+		for (size_t i = 0; i < gantry_param_count(); i++) {
+			gantry_param_describe(i, &info);
+			if (!strcmp(info.env, cases[k].env))
+				CHECK_EQ(gantry_param_allows(i, cases[k].text), cases[k].allowed);
+		}
+	CHECK_EQ(nlines, 0);
+}
+
+static void check_signals(void)
+{
+	static const char *const bad[] = {"KILL", "11", "-1", "0", "x"};
+	int number = -1;
+
+	CHECK_OK(gantry_parse_signal("USR2", &number));
+	CHECK_EQ(number, SIGUSR2);
+	CHECK_OK(gantry_parse_signal("sigusr1", &number));
+	CHECK_EQ(number, SIGUSR1);
+	CHECK_OK(gantry_parse_signal("40", &number));
+	CHECK_EQ(number, 40);
+	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
+		CHECK_EQ(gantry_parse_signal(bad[i], &number), GANTRY_ERR_INVALID);
+	CHECK_EQ(number, 40);
 }
 
 static void check_unknown(void)
@@ -326,6 +381,8 @@ int main(void)
 	check_least_or_zero();
 	check_values();
 	check_refusals();
+	check_allows();
+	check_signals();
 	check_unknown();
 	check_listing();
 	check_markdown();

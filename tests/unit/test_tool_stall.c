@@ -422,17 +422,6 @@ static void statuses(void)
 	CHECK_EQ(rmdir(dir), 0);
 }
 
-static void signals(void)
-{
-	CHECK_EQ(comm_watch_signal_parse("USR2"), SIGUSR2);
-	CHECK_EQ(comm_watch_signal_parse("sigusr1"), SIGUSR1);
-	CHECK_EQ(comm_watch_signal_parse("40"), 40);
-	CHECK_EQ(comm_watch_signal_parse("KILL"), 0);
-	CHECK_EQ(comm_watch_signal_parse("11"), 0);
-	CHECK_EQ(comm_watch_signal_parse("-1"), 0);
-	CHECK_EQ(comm_watch_signal_parse("x"), 0);
-}
-
 /* ---- processes without a communicator ---- */
 
 static void process_says(struct hand *h, int pid, int64_t time)
@@ -520,6 +509,5 @@ int main(void)
 	damaged_lines();
 	json();
 	statuses();
-	signals();
 	return 0;
 }

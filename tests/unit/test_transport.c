@@ -94,7 +94,7 @@ static void check_choice(void)
 	refused(&a, &user, "shm,p2p", GANTRY_ERR_UNREACHABLE,
 		"p2p: another user (1000 and 1001); shm: another user (1000 and");
 	refused(&a, &other, "shm,smh", GANTRY_ERR_CONFIG,
-		"\"smh\" in \"shm,smh\" is no transport; there are: auto p2p shm net");
+		"\"smh\" is no transport (GANTRY_TRANSPORT); there are: auto p2p shm net");
 }
 
 static void check_gpus(void)

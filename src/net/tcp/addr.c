@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/param_check.h"
 #include "net/tcp/nic.h"
 
 socklen_t gantry_addr_len(const struct gantry_addr *a)
@@ -86,100 +87,19 @@ const char *gantry_addr_text(const struct gantry_addr *a, char buf[GANTRY_ADDR_T
 	return buf;
 }
 
-/* 0 is no port: whoever names one means one. */
-static int parse_port(const char *text, uint16_t *ret_port)
-{
-	unsigned long n = 0;
-
-	if (!*text || strlen(text) > 5)
-		return 0;
-	for (; *text; text++) {
-		if (*text < '0' || *text > '9')
-			return 0;
-		n = n * 10 + (unsigned long)(*text - '0');
-	}
-	if (n == 0 || n > 65535)
-		return 0;
-	*ret_port = (uint16_t)n;
-	return 1;
-}
-
-/* The part behind '%': an interface's name, or its number. */
-static int parse_scope(const char *text, uint32_t *ret_scope)
-{
-	char *end = NULL;
-	unsigned long n = if_nametoindex(text);
-
-	if (!n && *text >= '0' && *text <= '9') {
-		n = strtoul(text, &end, 10);
-		if (*end || n > UINT32_MAX)
-			return 0;
-	}
-	*ret_scope = (uint32_t)n;
-	return n != 0;
-}
-
-/* host is cut at '%'. */
-static int parse_v6(char *host, struct gantry_addr *ret_addr)
-{
-	struct gantry_addr a;
-	char *scope = strchr(host, '%');
-
-	memset(&a, 0, sizeof(a));
-	a.sa.sa_family = AF_INET6;
-	if (scope)
-		*scope++ = 0;
-	if (inet_pton(AF_INET6, host, &a.in6.sin6_addr) != 1 || (scope && !parse_scope(scope, &a.in6.sin6_scope_id)))
-		return 0;
-	*ret_addr = a;
-	return 1;
-}
-
-static int parse_v4(const char *host, struct gantry_addr *ret_addr)
-{
-	struct gantry_addr a;
-
-	memset(&a, 0, sizeof(a));
-	a.sa.sa_family = AF_INET;
-	if (inet_pton(AF_INET, host, &a.in.sin_addr) != 1)
-		return 0;
-	*ret_addr = a;
-	return 1;
-}
-
 gantry_result gantry_addr_parse(const char *text, struct gantry_addr *ret_addr)
 {
 	gantry_result r = GANTRY_OK;
-	char buf[GANTRY_ADDR_TEXT], *host = buf, *port_text = NULL, *close;
-	struct gantry_addr a;
-	uint16_t port = 0;
-	int ok;
+	struct sockaddr_storage parsed;
 
-	if (strlen(text) >= sizeof(buf))
+	if (strlen(text) >= GANTRY_ADDR_TEXT)
 		FAIL(GANTRY_ERR_INVALID, "'%.40s...' is too long for an address", text);
-	strcpy(buf, text);
-	close = strchr(buf, ']');
-	if (buf[0] == '[' && close && (close[1] == 0 || close[1] == ':')) {
-		host = buf + 1;
-		port_text = close[1] ? close + 2 : NULL;
-		*close = 0;
-		ok = parse_v6(host, &a);
-	} else if (strchr(buf, ':') && strchr(buf, ':') != strrchr(buf, ':')) { /* two colons: IPv6 without a port */
-		ok = parse_v6(host, &a);
-	} else {
-		port_text = strchr(buf, ':');
-		if (port_text)
-			*port_text++ = 0;
-		ok = parse_v4(host, &a);
-	}
-	if (!ok || (port_text && !parse_port(port_text, &port)))
+	if (gantry_parse_addr(text, &parsed) != GANTRY_OK)
 		FAIL(GANTRY_ERR_INVALID,
 		     "'%s' is not an address: expected 10.0.0.2, 10.0.0.2:4000, fe80::1%%eth0 or [fe80::1%%eth0]:4000 "
-		     "with "
-		     "an interface of this machine and a port from 1 to 65535",
+		     "with an interface of this machine and a port from 1 to 65535",
 		     text);
-	gantry_addr_set_port(&a, port);
-	*ret_addr = a;
+	*ret_addr = gantry_addr_of((const struct sockaddr *)&parsed);
 out:
 	return r;
 }

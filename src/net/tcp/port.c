@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "base/param.h"
+#include "base/param_check.h"
 #include "net/tcp/sock.h"
 
 struct port {
@@ -24,38 +25,14 @@ struct port {
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static struct gantry_list ports = {&ports, &ports}, users = {&users, &users}; /* users: those with a port open */
 
-/* ---- what the parameters say ---- */
-
-/* Both 0: the kernel chooses. */
-static gantry_result parse_range(uint16_t *ret_first, uint16_t *ret_last)
-{
-	const char *text = gantry_params()->port_range;
-	gantry_result r = GANTRY_OK;
-	unsigned first = 0, last = 0;
-	char rest;
-	int n = 2;
-
-	if (*text)
-		n = sscanf(text, "%u-%u%c", &first, &last, &rest);
-	if (n == 1 && !strchr(text, '-'))
-		last = first, n = 2;
-	if (n != 2 || (*text && first < 1) || last > 65535 || first > last)
-		FAIL(GANTRY_ERR_CONFIG, "GANTRY_PORT_RANGE \"%s\": expected a port or first-last, from 1 to 65535",
-		     text);
-	*ret_first = (uint16_t)first;
-	*ret_last = (uint16_t)last;
-out:
-	return r;
-}
-
 gantry_result port_advertised(const struct gantry_addr *bound, struct gantry_addr *ret_addr)
 {
 	const char *text = gantry_params()->advertise;
 	gantry_result r = GANTRY_OK;
 	struct gantry_addr a = *bound;
 
-	if (*text && gantry_addr_parse(text, &a) != GANTRY_OK)
-		FAIL(GANTRY_ERR_CONFIG, "GANTRY_ADVERTISE \"%s\": expected an address or address:port", text);
+	if (*text)
+		TRY(gantry_addr_parse(text, &a));
 	if (!gantry_addr_port(&a))
 		gantry_addr_set_port(&a, gantry_addr_port(bound));
 	*ret_addr = a;
@@ -84,7 +61,7 @@ static gantry_result listen_at(const struct gantry_addr *addr, struct port **ret
 
 	if (!p)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a port");
-	TRY(parse_range(&first, &last));
+	TRY(gantry_parse_port_range(gantry_params()->port_range, &first, &last)); /* checked when it was loaded */
 	TRY(sock_listen(addr, first, last, &p->fd, &p->addr));
 	gantry_list_append(&ports, &p->node);
 	*ret_port = p;

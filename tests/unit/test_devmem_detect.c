@@ -63,9 +63,15 @@ static void check_kernel_questions(void)
 	expect(DEVMEM_ASK_FAMILY, DEVMEM_YES, "built in", "");
 	nic.family = ENOENT;
 	expect(DEVMEM_ASK_FAMILY, DEVMEM_NO, "kernel too old", "6.12");
+	/* Without libmnl nothing is known about the kernel. */
 	nic.family = ENOSYS;
-	nic.said = "built without libmnl";
-	expect(DEVMEM_ASK_FAMILY, DEVMEM_NO, "built without libmnl", "libmnl-dev");
+	nic.commands = 0;
+	CHECK_EQ(detect(0), 0);
+	CHECK_EQ(steps[DEVMEM_ASK_SEND].verdict, DEVMEM_NO);
+	CHECK_HAS(steps[DEVMEM_ASK_SEND].reason, "this build lacks libmnl, so that the kernel could not be asked");
+	CHECK_HAS(steps[DEVMEM_ASK_SEND].advice, "libmnl-dev");
+	expect(DEVMEM_ASK_FAMILY, DEVMEM_NO, "this build lacks libmnl, so that the kernel could not be asked",
+	       "libmnl-dev");
 	nic.commands = 1 << NETDEV_QUEUE_GET;
 	expect(DEVMEM_ASK_FAMILY, DEVMEM_NO, "no BIND_RX", "");
 	nic.commands = 1 << NETDEV_BIND_RX;

@@ -29,13 +29,16 @@ __attribute__((format(printf, 4, 5))) static void say(struct devmem_step *step, 
 	step->verdict = v;
 }
 
-/* An errno that the question does not expect: reported as it is. */
+/* An errno that the question does not expect: reported as it is. ENOSYS is netlink.h's, without libmnl. */
 static void say_errno(struct devmem_step *step, enum devmem_verdict v, const char *what, int e, const char *said)
 {
 	char text[128];
 
-	say(step, v, e == ENOSYS ? "install libmnl-dev and build again" : "", "%s: %s%s%s", what,
-	    devmem_strerror(e, text, sizeof(text)), *said ? ": " : "", said);
+	if (e == ENOSYS)
+		say(step, v, "install libmnl-dev and build again",
+		    "this build lacks libmnl, so that the kernel could not be asked: %s", what);
+	else
+		say(step, v, "", "%s: %s%s%s", what, devmem_strerror(e, text, sizeof(text)), *said ? ": " : "", said);
 }
 
 static void ask_option(struct devmem_sys *s, const struct devmem_wish *w, struct devmem_step *step)
@@ -213,7 +216,12 @@ static void ask_send(struct devmem_sys *s, const struct devmem_wish *w, struct d
 	char text[256];
 	int e;
 
-	if (s->ops->family(s, &commands) != 0 || !(commands >> NETDEV_BIND_TX & 1)) {
+	e = s->ops->family(s, &commands);
+	if (e && e != ENOENT) {
+		say_errno(step, DEVMEM_NO, "netlink family netdev", e, s->said);
+		return;
+	}
+	if (e || !(commands >> NETDEV_BIND_TX & 1)) {
 		say(step, DEVMEM_NO, "a kernel of 6.16 or later; until then messages are sent through pinned memory",
 		    "no devmem TX: netdev has no BIND_TX");
 		return;

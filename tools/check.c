@@ -10,8 +10,9 @@
 #include "base/param.h"
 #include "cmd.h"
 #include "json.h"
+#include "suggest.h"
 
-enum { EXIT_FINE = 0, EXIT_NOT_FINE = 1, EXIT_USAGE = 2, DEFAULT_TIMEOUT_S = 10 };
+enum { EXIT_FINE = 0, EXIT_NOT_FINE = 1, EXIT_USAGE = 2, DEFAULT_TIMEOUT_S = 10, RULES_MAX = 128 };
 
 static const struct check_rule *const tables[] = {check_rules_table, check_rules_connect, check_rules_flight,
 						  check_rules_data, check_rules_end};
@@ -150,6 +151,23 @@ static int wrong(const char *what, const char *value)
 	return 0;
 }
 
+static int wrong_rule(const char *name)
+{
+	const char *names[RULES_MAX], *near;
+	const struct check_rule *r;
+	size_t table = 0, at = 0, n = 0;
+
+	while (n < RULES_MAX && (r = rule_next(&table, &at)))
+		names[n++] = r->name;
+	near = suggest(name, names, n);
+	fprintf(stderr, "gantry check: there is no rule '%s'", name);
+	if (near)
+		fprintf(stderr, ", did you mean '%s'?\n", near);
+	else
+		fprintf(stderr, "; gantry check --list lists them\n");
+	return 0;
+}
+
 static int parse_option(int c, struct request *q)
 {
 	int64_t n;
@@ -163,7 +181,7 @@ static int parse_option(int c, struct request *q)
 		return 1;
 	case 'r':
 		if (!rule_known(optarg))
-			return wrong("no such rule (see --list): ", optarg);
+			return wrong_rule(optarg);
 		q->rule = optarg;
 		return 1;
 	case 't':
@@ -196,27 +214,32 @@ int cmd_check(int argc, char **argv)
 	struct request q = {.opt.timeout_ns = DEFAULT_TIMEOUT_S * 1000 * (uint64_t)CHECK_MS};
 	int c;
 
+	opterr = 0;
 	optind = 0; /* the dispatcher may have used getopt before */
-	while ((c = getopt_long(argc, argv, "V:r:t:jlvh", options, NULL)) != -1) {
+	while ((c = getopt_long(argc, argv, ":V:r:t:jlvh", options, NULL)) != -1) {
 		if (c == 'h') {
 			usage(stdout);
 			return EXIT_FINE;
 		}
-		if (!parse_option(c, &q)) {
-			usage(stderr);
+		if (c == '?' || c == ':')
+			return suggest_usage("gantry check", options, c, argv[optind - 1]);
+		if (!parse_option(c, &q))
 			return EXIT_USAGE;
-		}
 	}
 	if (q.list) {
 		list_rules(q.json);
 		return EXIT_FINE;
 	}
-	if (optind + 1 != argc) {
-		usage(stderr);
+	if (optind == argc) {
+		fprintf(stderr, "gantry check: a PLUGIN is missing; gantry check --help says more\n");
 		return EXIT_USAGE;
 	}
+	if (optind + 1 < argc)
+		return suggest_usage("gantry check", options, '?', argv[optind + 1]);
 	q.opt.plugin = argv[optind];
 	/* A plugin whose deadline is longer than a rule's would look as if it never reported a dead peer. */
 	setenv("GANTRY_TIMEOUT", "3s", 0);
+	if (gantry_params_load(0) != GANTRY_OK)
+		return EXIT_USAGE;
 	return run_all(&q);
 }

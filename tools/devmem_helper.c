@@ -10,6 +10,7 @@
 #include "base/param.h"
 #include "cmd.h"
 #include "net/devmem/helper.h"
+#include "suggest.h"
 
 static volatile int stop;
 
@@ -83,11 +84,11 @@ int cmd_devmem_helper(int argc, char **argv)
 			fputs(help, stdout);
 			return 0;
 		default:
-			return wrong(c == ':' ? "a value is missing: " : "unknown option ", argv[optind - 1]);
+			return suggest_usage("gantry devmem-helper", options, c, argv[optind - 1]);
 		}
 	}
 	if (optind < argc)
-		return wrong("unknown argument ", argv[optind]);
+		return suggest_usage("gantry devmem-helper", options, '?', argv[optind]);
 	if (!config.path || !*config.path)
 		return wrong("--socket PATH is needed", "");
 	if (gantry_params_load(0) != GANTRY_OK)

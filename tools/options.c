@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/param.h"
+#include "base/param_text.h"
 #include "suggest.h"
 
 enum { LONG_BASE = 256, CHOICES_MAX = 32, NAME_MAX = 32 };
@@ -70,32 +71,39 @@ static int wrong(const struct option_set *set, const struct option_spec *s, cons
 	return -1;
 }
 
+void options_bad_choice(const char *program, const char *option, const char *word, const char *choices)
+{
+	char names[CHOICES_MAX][NAME_MAX];
+	const char *list[CHOICES_MAX], *near;
+	int n = 0;
+
+	for (const char *p = choices; p && n < CHOICES_MAX; n++) {
+		list[n] = options_choice_name(choices, n, names[n]);
+		p = strchr(p, '|');
+		p = p ? p + 1 : NULL;
+	}
+	near = suggest(word, list, (size_t)n);
+	fprintf(stderr, "%s: %s %s: not one of %s%s%s%s\n", program, option, word, choices,
+		near ? ", did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
 static int take_choice(const struct option_set *set, const struct option_spec *s, const char *text, int *ret)
 {
-	char names[CHOICES_MAX][NAME_MAX], what[256];
-	const char *list[CHOICES_MAX], *near;
-	int n = 0, index = options_choice(s->choices, text);
+	int index = options_choice(s->choices, text);
+	char option[64];
 
 	if (index >= 0) {
 		*ret = index;
 		return 0;
 	}
-	for (const char *p = s->choices; p && n < CHOICES_MAX; n++) {
-		list[n] = options_choice_name(s->choices, n, names[n]);
-		p = strchr(p, '|');
-		p = p ? p + 1 : NULL;
-	}
-	near = suggest(text, list, (size_t)n);
-	if (near)
-		snprintf(what, sizeof(what), "not one of %s, did you mean '%s'?", s->choices, near);
-	else
-		snprintf(what, sizeof(what), "not one of %s", s->choices);
-	return wrong(set, s, text, what);
+	snprintf(option, sizeof(option), "--%s", s->name);
+	options_bad_choice(set->program, option, text, s->choices);
+	return -1;
 }
 
 static int take_number(const struct option_set *set, const struct option_spec *s, const char *text, uint64_t *ret)
 {
-	char what[128];
+	char what[128], min[24], max[24];
 	int64_t v = 0;
 	uint64_t size = 0;
 
@@ -104,13 +112,17 @@ static int take_number(const struct option_set *set, const struct option_spec *s
 			*ret = size;
 			return 0;
 		}
-	} else if (gantry_parse_int(text, &v) == GANTRY_OK && v >= 0 && (uint64_t)v >= s->min &&
-		   (uint64_t)v <= s->max) {
+		gantry_format_size(s->min, min, sizeof(min));
+		gantry_format_size(s->max, max, sizeof(max));
+		snprintf(what, sizeof(what), "not a size from %s to %s", min, max);
+		return wrong(set, s, text, what);
+	}
+	if (gantry_parse_int(text, &v) == GANTRY_OK && v >= 0 && (uint64_t)v >= s->min && (uint64_t)v <= s->max) {
 		*ret = (uint64_t)v;
 		return 0;
 	}
-	snprintf(what, sizeof(what), "not a %s from %llu to %llu", s->kind == OPTION_SIZE ? "size" : "number",
-		 (unsigned long long)s->min, (unsigned long long)s->max);
+	snprintf(what, sizeof(what), "not a number from %llu to %llu", (unsigned long long)s->min,
+		 (unsigned long long)s->max);
 	return wrong(set, s, text, what);
 }
 
@@ -132,7 +144,7 @@ static int take(const struct option_set *set, const struct option_spec *s, const
 		return take_choice(set, s, text, field);
 	case OPTION_TIME:
 		if (gantry_parse_duration(text, &v) != GANTRY_OK || !v)
-			return wrong(set, s, text, "not a duration");
+			return wrong(set, s, text, "not a duration, such as 500ms, 30s or 1m");
 		*(uint64_t *)field = v;
 		return 0;
 	case OPTION_INT:
@@ -153,20 +165,6 @@ static const struct option_spec *by_code(const struct option_set *set, int c)
 		if (set->specs[i].letter == c)
 			return &set->specs[i];
 	return NULL;
-}
-
-static int unknown(const struct option_set *set, const char *given)
-{
-	const char *names[OPTIONS_MAX], *near;
-
-	for (size_t i = 0; i < set->nspecs; i++)
-		names[i] = set->specs[i].name;
-	near = strncmp(given, "--", 2) == 0 ? suggest(given + 2, names, set->nspecs) : NULL;
-	if (near)
-		fprintf(stderr, "%s: unknown option '%s', did you mean '--%s'?\n", set->program, given, near);
-	else
-		fprintf(stderr, "%s: '%s' is no option; %s --help lists them\n", set->program, given, set->program);
-	return 1 + 2;
 }
 
 /* What getopt wants. */
@@ -213,15 +211,13 @@ int options_parse(const struct option_set *set, int argc, char **argv, void *fie
 			usage(set, stdout);
 			return 1 + 0;
 		}
-		if (c == ':') {
-			fprintf(stderr, "%s: %s needs a value\n", set->program, argv[optind - 1]);
-			return 1 + 2;
-		}
-		s = c == '?' ? NULL : by_code(set, c);
+		s = c == '?' || c == ':' ? NULL : by_code(set, c);
 		if (!s)
-			return unknown(set, argv[optind - 1]);
+			return 1 + suggest_usage(set->program, t.longs, c, argv[optind - 1]);
 		if (take(set, s, optarg, fields) < 0)
 			return 1 + 2;
 	}
-	return optind < argc ? unknown(set, argv[optind]) : 0;
+	if (optind < argc)
+		return 1 + suggest_usage(set->program, t.longs, '?', argv[optind]);
+	return gantry_params_load(0) == GANTRY_OK ? 0 : 1 + 2;
 }

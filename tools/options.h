@@ -39,11 +39,14 @@ struct option_set {
 	size_t nspecs;
 };
 
-/* -h and --help are known. 0: go on; else the exit status plus 1, after a line on stderr if it is 2. */
+/* And loads the parameters, whose mistakes are wrong usage as well. -h and --help are known. 0: go on; else the exit
+ * status plus 1, after a line on stderr if it is 2. */
 int options_parse(const struct option_set *set, int argc, char **argv, void *fields);
 
 /* The index of a word in "one|two|three", or -1. */
 int options_choice(const char *choices, const char *word);
+/* A line on stderr: the word of this option is none of them, which it lists, with the nearest. */
+void options_bad_choice(const char *program, const char *option, const char *word, const char *choices);
 /* The index-th of them, in a buffer of at least 32 bytes; cut if it is longer. */
 const char *options_choice_name(const char *choices, int index, char *buf);
 

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "cmd.h"
 #include "suggest.h"
 
@@ -45,6 +46,7 @@ static int unknown(const char *name)
 
 static int run_op(int argc, char **argv)
 {
+	gantry_log_failures_are_told(1); /* each of them prints its failure itself */
 	for (size_t i = 0; i < OPS; i++)
 		if (strcmp(argv[0], ops[i].name) == 0)
 			return ops[i].run(argc, argv);
@@ -65,7 +67,6 @@ static int help(char *op)
 
 int cmd_perf(int argc, char **argv)
 {
-
 	if (argc < 2) {
 		fprintf(stderr, "gantry perf: an OP is missing\n");
 		usage(stderr);

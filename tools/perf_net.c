@@ -11,6 +11,8 @@
 #include "json.h"
 #include "perf_table.h"
 #include "perf_util.h"
+#include "preflight.h"
+#include "suggest.h"
 
 static char command[1024]; /* the command line, for the header */
 
@@ -222,7 +224,7 @@ static int take_option(int c, const char *arg, struct perf_opts *o, struct range
 	case OPT_TIMEOUT:
 		if (gantry_parse_duration(arg, &o->timeout_ns) == GANTRY_OK && o->timeout_ns > 0)
 			return 0;
-		fprintf(stderr, "gantry perf net: --timeout %s: not a duration\n", arg);
+		fprintf(stderr, "gantry perf net: --timeout %s: not a duration, such as 500ms, 30s or 1m\n", arg);
 		return -1;
 	default:
 		return -1;
@@ -251,20 +253,20 @@ static int parse(int argc, char **argv, struct perf_opts *o)
 	struct range range = {.begin = 64, .end = 64 << 20, .factor = 4};
 	int c;
 
-	optind = 1;
-	while ((c = getopt_long(argc, argv, "b:e:f:n:w:c:h", longs, NULL)) >= 0) {
+	optind = 0;
+	opterr = 0;
+	while ((c = getopt_long(argc, argv, ":b:e:f:n:w:c:h", longs, NULL)) >= 0) {
 		if (c == 'h') {
 			usage(stdout);
 			return 1 + 0;
 		}
+		if (c == '?' || c == ':')
+			return 1 + suggest_usage("gantry perf net", longs, c, argv[optind - 1]);
 		if (take_option(c, optarg, o, &range) < 0)
 			return 1 + 2;
 	}
-	if (optind < argc) {
-		fprintf(stderr, "gantry perf net: '%s' is no option; gantry perf net --help lists them\n",
-			argv[optind]);
-		return 1 + 2;
-	}
+	if (optind < argc)
+		return 1 + suggest_usage("gantry perf net", longs, '?', argv[optind]);
 	if (range.begin > range.end) {
 		fprintf(stderr, "gantry perf net: -b is larger than -e\n");
 		return 1 + 2;
@@ -284,7 +286,7 @@ static int set_environment(const struct perf_opts *o)
 	setenv("NCCL_SOCKET_IFNAME", ifname, o->ifname != NULL);
 	if (o->lanes)
 		setenv("GANTRY_LANES", o->lanes, 1);
-	return gantry_params_load(1) == GANTRY_OK ? 0 : -1;
+	return gantry_params_load(1) == GANTRY_OK ? preflight("gantry perf net", o->plugin, NULL) : -1;
 }
 
 /* NULL: nothing was wrong. */

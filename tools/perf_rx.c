@@ -23,6 +23,7 @@
 #include "options.h"
 #include "perf_table.h"
 #include "perf_util.h"
+#include "preflight.h"
 
 /* The one line of the table. NAN: not measured. */
 struct row {
@@ -233,6 +234,8 @@ int cmd_perf_rx(int argc, char **argv)
 			gantry_size_text(o.piece_bytes, piece, sizeof(piece)));
 		return 2;
 	}
+	if (preflight(set.program, NULL, NULL) < 0)
+		return 2;
 	/* Each rank has an image of what it moves, to fill it and to check it. */
 	if (o.device == GANTRY_DEVICE_HOST && perf_memory_check("rx", 2, 2 * bytes_of(&o)) < 0)
 		return 1;

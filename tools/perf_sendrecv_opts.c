@@ -7,6 +7,7 @@
 #include "options.h"
 #include "perf_launcher.h"
 #include "perf_sendrecv.h"
+#include "preflight.h"
 
 #define AT(field) offsetof(struct sr_opts, field)
 #define SIZE_LIMIT ((uint64_t)1 << 40)
@@ -82,13 +83,18 @@ static int bad(const char *text, const char *value)
 
 static int find_type(struct sr_opts *o)
 {
+	char names[256] = "";
+
 	o->type = o->odd ? GANTRY_TYPE_INT8 : GANTRY_TYPE_FLOAT32;
 	if (!o->type_text)
 		return 0;
 	for (o->type = 0; o->type < GANTRY_TYPE_COUNT; o->type++)
 		if (strcmp(types[o->type].name, o->type_text) == 0)
 			return 0;
-	return bad("-d: there is no type ", o->type_text);
+	for (size_t i = 0; i < GANTRY_TYPE_COUNT; i++)
+		snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s%s", i ? "|" : "", types[i].name);
+	options_bad_choice(set.program, "-d", o->type_text, names);
+	return 1 + 2;
 }
 
 static int find_gpus(struct sr_opts *o)
@@ -245,5 +251,8 @@ int sr_environment(struct sr_opts *o)
 	if (o->plugin)
 		setenv("GANTRY_NET_PLUGIN", o->plugin, 1);
 	set_mode(o);
-	return gantry_params_load(1) == GANTRY_OK ? 0 : -1;
+	if (gantry_params_load(1) != GANTRY_OK)
+		return -1;
+	return preflight(set.program, gantry_params()->net_plugin,
+			 o->transport ? o->transport : gantry_params()->transport);
 }

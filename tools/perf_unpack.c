@@ -15,28 +15,38 @@
 enum { LIST_MAX = 1 << 16 };
 enum kind { KIND_UNPACK, KIND_REDUCE, KIND_RING, KIND_ALL };
 
-/* "8,32,all": numbers of blocks, `all` for the whole device. */
-static gantry_result read_blocks(struct unpack_bench *b, const char *list)
+/* "8,32,all": numbers of blocks, `all` for the whole device. -1: it is none, and said so. */
+static int read_blocks(struct unpack_bench *b, const char *list)
 {
-	gantry_result r = GANTRY_OK;
 	const char *p = list;
 
-	while (*p) {
+	do {
 		const int all = strncmp(p, "all", 3) == 0;
 		char *end = (char *)p + (all ? 3 : 0);
 		unsigned long n = all ? UNPACK_ALL : strtoul(p, &end, 10);
 
-		if (end == p || (*end != ',' && *end) || (*end && !end[1]) || (n < 1 && !all) || n > LIST_MAX)
-			FAIL(GANTRY_ERR_INVALID, "--blocks %s: numbers of at least 1, or all, with commas between",
-			     list);
-		if (b->nblocks == UNPACK_BLOCKS_MAX)
-			FAIL(GANTRY_ERR_INVALID, "--blocks %s: more than %d", list, UNPACK_BLOCKS_MAX);
-		if (n > b->dev->max_blocks)
-			FAIL(GANTRY_ERR_LIMIT, "--blocks %lu: %s runs %u at the same time", n,
-			     gantry_device_name(b->dev), b->dev->max_blocks);
+		if (end == p || (*end != ',' && *end) || (*end && !end[1]) || (n < 1 && !all) || n > LIST_MAX ||
+		    b->nblocks == UNPACK_BLOCKS_MAX) {
+			fprintf(stderr,
+				"gantry perf unpack: --blocks %s: not numbers from 1 to %d, or all, with commas "
+				"between, %d at most\n",
+				list, LIST_MAX, UNPACK_BLOCKS_MAX);
+			return -1;
+		}
 		b->blocks[b->nblocks++] = (uint32_t)n;
 		p = *end ? end + 1 : end;
-	}
+	} while (*p);
+	return 0;
+}
+
+static gantry_result check_blocks(const struct unpack_bench *b)
+{
+	gantry_result r = GANTRY_OK;
+
+	for (int i = 0; i < b->nblocks; i++)
+		if (b->blocks[i] > b->dev->max_blocks)
+			FAIL(GANTRY_ERR_LIMIT, "--blocks %u: %s runs %u at the same time", b->blocks[i],
+			     gantry_device_name(b->dev), b->dev->max_blocks);
 out:
 	return r;
 }
@@ -195,6 +205,8 @@ int cmd_perf_unpack(int argc, char **argv)
 	status = options_parse(&set, argc, argv, &o);
 	if (status)
 		return status - 1;
+	if (read_blocks(&b, o.blocks ? o.blocks : default_blocks(&o)) < 0)
+		return 2;
 	if (!o.bytes)
 		o.bytes = o.device == GANTRY_DEVICE_CUDA ? 512ull << 20 : 32ull << 20;
 	if (o.kind == KIND_RING && o.shape != UNPACK_ALIGNED && o.shape != UNPACK_SHAPE_COUNT) {
@@ -206,11 +218,9 @@ int cmd_perf_unpack(int argc, char **argv)
 		if (o.shape == i || o.shape == UNPACK_SHAPE_COUNT)
 			shapes[nshapes++] = (enum unpack_shape)i;
 	t.json = o.json;
-	r = gantry_params_load(0);
+	r = unpack_bench_open(&b, &o, shapes, nshapes);
 	if (r == GANTRY_OK)
-		r = unpack_bench_open(&b, &o, shapes, nshapes);
-	if (r == GANTRY_OK)
-		r = read_blocks(&b, o.blocks ? o.blocks : default_blocks(&o));
+		r = check_blocks(&b);
 	if (r == GANTRY_OK) {
 		print_header(&b, command, &t);
 		r = measure(&b, shapes, nshapes, &t);

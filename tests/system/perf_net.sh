@@ -78,10 +78,13 @@ expect 2 -b 2k -e 1k
 expect 2 --depth 33
 expect 2 --lanes many
 expect 2 surplus
-expect 1 --plugin "$tmp/none.so"
-has err "no usable net plugin: $tmp/none.so"
+expect 2 --plugin "$tmp/none.so"
+has err "none.so"
+: >"$tmp/empty.so"
+expect 1 --plugin "$tmp/empty.so"
+has err "no usable net plugin: $tmp/empty.so"
 [ "$(grep -c "^gantry perf" "$tmp/err")" = 1 ] || die "one failure, several messages"
-expect 1 --ifname =nosuchif0
+expect 2 --ifname =nosuchif0
 
 # A rank that dies is named, the tool fails, and nobody is left behind.
 if command -v ps >/dev/null; then

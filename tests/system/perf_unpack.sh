@@ -51,5 +51,5 @@ grep -q '"wrong": 0}' "$scratch/mapped" && ! grep '"wrong": [1-9]' "$scratch/map
 "$tool" perf unpack --kind ring --shape odd 2>"$scratch/err"
 [ $? = 2 ] || fail "a ring with another shape is no wrong usage"
 "$tool" perf unpack --blocks 0 2>"$scratch/err"
-[ $? = 1 ] && grep -q -- "--blocks 0" "$scratch/err" || fail "no blocks at all is not refused with a reason"
+[ $? = 2 ] && grep -q -- "--blocks 0" "$scratch/err" || fail "no blocks at all is not refused with a reason"
 echo "all shapes and kinds are right"

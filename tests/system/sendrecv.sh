@@ -136,9 +136,9 @@ expect 2 sendrecv -b 2k -e 1k
 expect 2 sendrecv --pattern star
 expect 2 sendrecv --ranks 1025
 expect 2 sendrecv surplus
-expect 1 sendrecv --transport nosuch -b 8 -e 8 $few
+expect 2 sendrecv --transport nosuch -b 8 -e 8 $few
 has err "nosuch"
-expect 1 sendrecv --transport net --ifname =nosuchif0 -b 8 -e 8 $few
+expect 2 sendrecv --transport net --ifname =nosuchif0 -b 8 -e 8 $few
 
 # A rank that dies or stands still is named.
 # interrupt SIGNAL ARGUMENT...: starts it, sends the signal to rank 1 when both are at work, and waits for the end.

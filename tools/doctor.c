@@ -1,10 +1,8 @@
 /*
- * `gantry doctor`: options, parameters and printing.
+ * `gantry doctor`: options, the verdict and printing.
  *
- * Lines that the core logs while it is being examined become findings: warnings
- * anywhere (an unknown GANTRY_ variable), errors while the parameters are read.
- * Later errors are found in gantry_last_error() by whoever called the core, and
- * would be said twice.
+ * Lines that the core logs while it is being examined become findings if they are warnings. Errors are found in
+ * gantry_last_error() by whoever called the core, and would be said twice.
  */
 #include "doctor.h"
 
@@ -12,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "base/param.h"
@@ -22,75 +21,82 @@
 enum { CAPTURED_MAX = 16, NAME_WIDTH = 24, VALUE_WIDTH = 22 };
 
 static const char *const level_names[DOCTOR_LEVELS] = {"ok", "note", "warn", "fail"};
+static const char *const level_colours[DOCTOR_LEVELS] = {"\033[32m", "\033[36m", "\033[33m", "\033[31m"};
+static const char bold[] = "\033[1m", plain[] = "\033[0m";
+
+static const char *const use_names[DOCTOR_USES] = {
+	[DOCTOR_LOOPBACK] = "loopback", [DOCTOR_HOSTS] = "other hosts", [DOCTOR_PLUGIN] = "NCCL plugin",
+	[DOCTOR_GPU] = "GPU",		[DOCTOR_DEVMEM] = "devmem",	[DOCTOR_AUTH] = "authentication",
+};
 
 /* Lines caught by capture(). The doctor has one thread, and it starts none of the core's. */
 static struct {
 	int count;
-	struct {
-		enum gantry_log_level level;
-		char text[1024];
-	} lines[CAPTURED_MAX];
+	char lines[CAPTURED_MAX][1024];
 } captured;
 
 static void capture(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
 		    const char *text)
 {
-	(void)subsys;
-	if (level > GANTRY_LOG_WARN) {
-		fprintf(stderr, "gantry %s:%d %s\n", file, line, text);
-	} else if (captured.count < CAPTURED_MAX) {
-		captured.lines[captured.count].level = level;
-		snprintf(captured.lines[captured.count++].text, sizeof(captured.lines[0].text), "%s", text);
-	}
+	(void)file, (void)line;
+	if (level > GANTRY_LOG_WARN)
+		fprintf(stderr, "gantry %s: %s\n", gantry_log_subsys_name(subsys), text);
+	else if (level == GANTRY_LOG_WARN && captured.count < CAPTURED_MAX)
+		snprintf(captured.lines[captured.count++], sizeof(captured.lines[0]), "%s", text);
 }
 
-static void say_captured(struct doctor *d, const char *section, const char *name, int with_errors, const char *advice)
+static void say_captured(struct doctor *d, const char *section, const char *name, const char *advice)
 {
-	for (int i = 0; i < captured.count; i++) {
-		int error = captured.lines[i].level == GANTRY_LOG_ERROR;
-
-		if (!error || with_errors)
-			doctor_say(d, section, name, error ? DOCTOR_FAIL : DOCTOR_WARN, "", captured.lines[i].text,
-				   advice);
-	}
+	for (int i = 0; i < captured.count; i++)
+		doctor_say(d, section, name, DOCTOR_WARN, "", captured.lines[i], advice);
 	captured.count = 0;
 }
 
-static void say_json(const char *section, const char *name, enum doctor_level level, const char *value,
-		     const char *detail, const char *advice)
+char *doctor_copy(const char *text)
 {
-	struct json_line j;
+	char *c = strdup(text);
 
-	json_begin(&j, stdout);
-	json_str(&j, "section", section);
-	json_str(&j, "name", name);
-	json_str(&j, "level", level_names[level]);
-	json_str(&j, "value", value);
-	json_str(&j, "detail", detail);
-	json_str(&j, "advice", advice);
-	json_end(&j);
+	if (!c) {
+		fprintf(stderr, "gantry doctor: out of memory\n");
+		exit(1);
+	}
+	return c;
 }
 
 void doctor_say(struct doctor *d, const char *section, const char *name, enum doctor_level level, const char *value,
 		const char *detail, const char *advice)
 {
-	d->counts[level]++;
-	if (d->json) {
-		say_json(section, name, level, value, detail, advice);
-		return;
+	struct doctor_finding *f = reallocarray(d->findings, d->count + 1, sizeof(*f));
+
+	if (!f) {
+		fprintf(stderr, "gantry doctor: out of memory\n");
+		exit(1);
 	}
-	if (!d->section || strcmp(d->section, section) != 0)
-		printf("%s%s\n", d->section ? "\n" : "", section);
-	d->section = section;
-	printf("  %-4s  %-*s", level_names[level], NAME_WIDTH, name);
-	if (!*detail)
-		printf("  %s\n", value);
-	else if (strlen(value) <= VALUE_WIDTH)
-		printf("  %-*s  %s\n", VALUE_WIDTH, value, detail);
-	else /* keeps the details in one column */
-		printf("  %s\n%*s%s\n", value, 2 + 4 + 2 + NAME_WIDTH + 2 + VALUE_WIDTH + 2, "", detail);
-	if (*advice)
-		printf("  %4s  -> %s\n", "", advice);
+	d->findings = f;
+	d->findings[d->count++] = (struct doctor_finding){
+		.level = level,
+		.section = doctor_copy(section),
+		.name = doctor_copy(name),
+		.value = doctor_copy(value),
+		.detail = doctor_copy(detail),
+		.advice = doctor_copy(advice),
+	};
+	d->counts[level]++;
+}
+
+void doctor_can(struct doctor *d, enum doctor_use use, int ready, const char *why)
+{
+	if (d->uses[use].asked && (d->uses[use].ready || !ready))
+		return;
+	d->uses[use].asked = 1;
+	d->uses[use].ready = ready;
+	snprintf(d->uses[use].why, sizeof(d->uses[use].why), "%s", why);
+}
+
+void doctor_block(struct doctor *d, const char *why)
+{
+	if (!*d->blocked)
+		snprintf(d->blocked, sizeof(d->blocked), "%s", why);
 }
 
 const char *doctor_read_line(const char *path, char *buf, size_t size)
@@ -107,25 +113,134 @@ const char *doctor_read_line(const char *path, char *buf, size_t size)
 	return got;
 }
 
-static void say_parameters(struct doctor *d)
-{
-	struct gantry_param_info p;
-	char detail[256];
+/* ---- printing ---- */
 
-	for (size_t i = 0; i < gantry_param_count(); i++) {
-		gantry_param_describe(i, &p);
-		snprintf(detail, sizeof(detail), "%s, %s%s%s",
-			 p.origin == GANTRY_ORIGIN_ENV ? "environment" : "default", p.type, *p.range ? " " : "",
-			 p.range);
-		doctor_say(d, "parameters", p.env, DOCTOR_OK, p.value, detail, "");
+static int wants_colour(void)
+{
+	const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
+
+	return isatty(STDOUT_FILENO) && !(no && *no) && term && strcmp(term, "dumb") != 0;
+}
+
+static void print_json_line(const char *section, const char *name, enum doctor_level level, const char *value,
+			    const char *detail, const char *advice)
+{
+	struct json_line j;
+
+	json_begin(&j, stdout);
+	json_str(&j, "section", section);
+	json_str(&j, "name", name);
+	json_str(&j, "level", level_names[level]);
+	json_str(&j, "value", value);
+	json_str(&j, "detail", detail);
+	json_str(&j, "advice", advice);
+	json_end(&j);
+}
+
+static void print_json(const struct doctor *d)
+{
+	for (int u = 0; u < DOCTOR_USES; u++)
+		if (d->uses[u].asked)
+			print_json_line("verdict", use_names[u], d->uses[u].ready ? DOCTOR_OK : DOCTOR_NOTE,
+					d->uses[u].ready ? "ready" : "not ready", d->uses[u].why, "");
+	for (size_t i = 0; i < d->count; i++) {
+		const struct doctor_finding *f = &d->findings[i];
+
+		print_json_line(f->section, f->name, f->level, f->value, f->detail, f->advice);
 	}
 }
 
+/* Uses that lack the same thing share a line. */
+static void print_not_ready(const struct doctor *d, int colour)
+{
+	int said[DOCTOR_USES] = {0}, lines = 0;
+
+	for (int u = 0; u < DOCTOR_USES; u++) {
+		if (!d->uses[u].asked || d->uses[u].ready || said[u])
+			continue;
+		printf("%s%-10s%s %s", colour ? level_colours[DOCTOR_WARN] : "",
+		       lines++ ? "" : "not for:", colour ? plain : "", use_names[u]);
+		for (int v = u + 1; v < DOCTOR_USES; v++)
+			if (d->uses[v].asked && !d->uses[v].ready && strcmp(d->uses[u].why, d->uses[v].why) == 0) {
+				said[v] = 1;
+				printf(", %s", use_names[v]);
+			}
+		printf(", because %s\n", d->uses[u].why);
+	}
+}
+
+static void print_verdict(const struct doctor *d, int colour)
+{
+	int n = 0;
+
+	printf("%s%-10s%s", colour ? level_colours[DOCTOR_OK] : "", "ready for:", colour ? plain : "");
+	for (int u = 0; u < DOCTOR_USES; u++)
+		if (d->uses[u].asked && d->uses[u].ready)
+			printf("%s%s%s%s%s", n++ ? ", " : " ", use_names[u], *d->uses[u].why ? " (" : "",
+			       d->uses[u].why, *d->uses[u].why ? ")" : "");
+	printf("%s\n", n ? "" : " nothing");
+	print_not_ready(d, colour);
+	printf("\n");
+}
+
+static void print_finding(const struct doctor_finding *f, int colour)
+{
+	printf("  %s%-4s%s  %-*s", colour ? level_colours[f->level] : "", level_names[f->level], colour ? plain : "",
+	       NAME_WIDTH, f->name);
+	if (!*f->detail)
+		printf("  %s\n", f->value);
+	else if (strlen(f->value) <= VALUE_WIDTH)
+		printf("  %-*s  %s\n", VALUE_WIDTH, f->value, f->detail);
+	else /* keeps the details in one column */
+		printf("  %s\n%*s%s\n", f->value, 2 + 4 + 2 + NAME_WIDTH + 2 + VALUE_WIDTH + 2, "", f->detail);
+	if (*f->advice)
+		printf("  %4s  -> %s\n", "", f->advice);
+}
+
+static void print_text(const struct doctor *d, int verdict)
+{
+	const char *section = NULL;
+	int colour = wants_colour();
+
+	if (verdict)
+		print_verdict(d, colour);
+	for (size_t i = 0; i < d->count; i++) {
+		const struct doctor_finding *f = &d->findings[i];
+
+		if (!section || strcmp(section, f->section) != 0)
+			printf("%s%s%s%s\n", section ? "\n" : "", colour ? bold : "", f->section, colour ? plain : "");
+		section = f->section;
+		print_finding(f, colour);
+	}
+	if (verdict)
+		printf("\n%d ok, %d to note, %d to improve, %d failed\n", d->counts[DOCTOR_OK], d->counts[DOCTOR_NOTE],
+		       d->counts[DOCTOR_WARN], d->counts[DOCTOR_FAIL]);
+}
+
+static void free_findings(struct doctor *d)
+{
+	for (size_t i = 0; i < d->count; i++) {
+		struct doctor_finding *f = &d->findings[i];
+
+		free(f->section);
+		free(f->name);
+		free(f->value);
+		free(f->detail);
+		free(f->advice);
+	}
+	free(d->findings);
+	for (size_t i = 0; d->bad && i < gantry_param_count(); i++)
+		free(d->bad[i]);
+	free(d->bad);
+}
+
+/* ---- the command ---- */
+
 static const char help[] =
 	"usage: gantry doctor [OPTION]...\n"
-	"What this machine can do, and what to do about the rest.\n\n"
+	"What this machine is ready for, what it is not and why, and what to do about it.\n\n"
 	"  --json             one JSON object per line: section name level value detail advice\n"
-	"  --params           only the parameters, with value and origin\n"
+	"  --params           only the parameters, all of them, with value and origin\n"
 	"  --params-markdown  the parameters as the page docs/params.md\n"
 	"  --params-man       the parameters as the man page gantry-params(7)\n"
 	"  --ifname PATTERN   choose interfaces by this instead of GANTRY_IFNAME\n"
@@ -133,6 +248,7 @@ static const char help[] =
 	"  --undo-devmem      only: put back what crashed processes have changed on NICs (needs root)\n"
 	"  --help             this text\n\n"
 	"Levels: ok, note (good to know), warn (slower or weaker than need be), fail (will not work).\n"
+	"Coloured on a terminal, unless NO_COLOR is set.\n"
 	"Exit status: 0, 1 if anything fails, 2 on wrong usage.\n";
 
 enum { OPT_JSON = 256, OPT_PARAMS, OPT_MARKDOWN, OPT_MAN, OPT_IFNAME, OPT_PLUGIN, OPT_UNDO, OPT_HELP };
@@ -148,39 +264,66 @@ static const struct option options[] = {
 	{NULL, 0, NULL, 0},
 };
 
-static void examine(struct doctor *d, int only_params)
+static void examine(struct doctor *d)
 {
-	/* A value that does not parse is the first thing to know; the rest is then examined with the defaults. */
-	gantry_params_load(0);
-	say_captured(d, "environment", "variable", 1, "correct or unset it");
-	if (!only_params) {
-		doctor_interfaces(d);
-		doctor_limits(d);
-		doctor_kernel(d);
-		doctor_devmem(d);
-		doctor_build(d);
-		say_captured(d, "log", "warning", 0, "");
+	doctor_interfaces(d);
+	doctor_gpu(d);
+	doctor_build(d);
+	doctor_plugin(d);
+	doctor_limits(d);
+	doctor_kernel(d);
+	doctor_devmem(d);
+	say_captured(d, "log", "warning", "");
+}
+
+struct request {
+	int json, only_params, undo;
+};
+
+static int run(struct doctor *d, const struct request *q)
+{
+	int status;
+
+	gantry_log_set_sink(capture);
+	doctor_load_params(d);
+	say_captured(d, "environment", "variable", "correct or unset it");
+	if (q->undo) {
+		doctor_undo_devmem(d);
+		say_captured(d, "log", "warning", "");
+	} else {
+		if (!q->only_params)
+			examine(d);
+		doctor_params(d, q->only_params);
 	}
-	say_parameters(d);
-	if (!d->json)
-		printf("\n%d ok, %d to note, %d to improve, %d failed\n", d->counts[DOCTOR_OK], d->counts[DOCTOR_NOTE],
-		       d->counts[DOCTOR_WARN], d->counts[DOCTOR_FAIL]);
+	gantry_log_set_sink(NULL);
+	for (int u = 0; *d->blocked && u < DOCTOR_USES; u++) {
+		d->uses[u].ready = 0;
+		memcpy(d->uses[u].why, d->blocked, sizeof(d->blocked));
+	}
+	if (q->json)
+		print_json(d);
+	else
+		print_text(d, !q->undo && !q->only_params);
+	status = d->counts[DOCTOR_FAIL] ? 1 : 0;
+	free_findings(d);
+	return status;
 }
 
 int cmd_doctor(int argc, char **argv)
 {
 	struct doctor d = {.plugin = getenv("NCCL_NET_PLUGIN")};
-	int c, only_params = 0, undo = 0;
+	struct request q = {0};
+	int c;
 
 	opterr = 0;
 	optind = 0;
 	while ((c = getopt_long(argc, argv, "+:h", options, NULL)) != -1) {
 		switch (c) {
 		case OPT_JSON:
-			d.json = 1;
+			q.json = 1;
 			break;
 		case OPT_PARAMS:
-			only_params = 1;
+			q.only_params = 1;
 			break;
 		case OPT_MARKDOWN:
 			gantry_params_write_markdown(stdout);
@@ -195,7 +338,7 @@ int cmd_doctor(int argc, char **argv)
 			d.plugin = optarg;
 			break;
 		case OPT_UNDO:
-			undo = 1;
+			q.undo = 1;
 			break;
 		case OPT_HELP:
 		case 'h':
@@ -207,14 +350,5 @@ int cmd_doctor(int argc, char **argv)
 	}
 	if (optind < argc)
 		return suggest_usage("gantry doctor", options, '?', argv[optind]);
-	gantry_log_set_sink(capture);
-	if (undo) {
-		gantry_params_load(0);
-		doctor_undo_devmem(&d);
-		say_captured(&d, "log", "warning", 0, "");
-	} else {
-		examine(&d, only_params);
-	}
-	gantry_log_set_sink(NULL);
-	return d.counts[DOCTOR_FAIL] ? 1 : 0;
+	return run(&d, &q);
 }

@@ -1,23 +1,84 @@
-/* `gantry doctor`: this build, its libraries, and the plugin that NCCL would load. */
+/* `gantry doctor`: GPUs, this build and its libraries, and the plugin that NCCL would load. */
+#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#if defined(GANTRY_HAVE_OPENSSL) && GANTRY_HAVE_OPENSSL
+#if GANTRY_HAVE_OPENSSL
 #include <openssl/crypto.h>
 #endif
 
 #include "base/build.h"
+#include "base/crc32c.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "base/param_text.h"
+#include "device/cuda/gpu.h"
+#include "device/device.h"
 #include "doctor.h"
 #include "gantry/version.h"
 #include "net/loader.h"
 
+#define LIBRARY "libnccl-net-gantry.so"
+
+static const char no_kernels[] = "this build has no CUDA kernels";
+
+static void say_gpu(struct doctor *d, int index)
+{
+	struct gantry_device *dev;
+	char name[32], detail[192];
+	size_t size;
+
+	snprintf(name, sizeof(name), "gpu %d", index);
+	if (gantry_device_cuda(index, &dev) != GANTRY_OK) {
+		doctor_say(d, "gpu", name, DOCTOR_WARN, "not usable", gantry_last_error(), "");
+		doctor_can(d, DOCTOR_GPU, 0, gantry_last_error());
+		return;
+	}
+	snprintf(detail, sizeof(detail), "at %s, numa node %d, %s", dev->bus_id, dev->numa_node,
+		 dev->max_blocks ? "runs the kernels of this build" : "cannot run the kernels of this build");
+	doctor_say(d, "gpu", name, dev->max_blocks ? DOCTOR_OK : DOCTOR_WARN, dev->name, detail,
+		   dev->max_blocks ? "" : "build with nvcc, for this GPU's compute capability (GANTRY_CUDA_ARCHS)");
+	snprintf(detail, sizeof(detail), "%s cannot run its kernels", dev->name);
+	doctor_can(d, DOCTOR_GPU, dev->max_blocks > 0,
+		   dev->max_blocks	       ? dev->name
+		   : gantry_cuda_fatbin(&size) ? detail
+					       : no_kernels);
+	gantry_device_close(dev);
+}
+
+void doctor_gpu(struct doctor *d)
+{
+	char why[256];
+	int n = gantry_device_cuda_count(why, sizeof(why));
+
+	for (int i = 0; i < n; i++)
+		say_gpu(d, i);
+	if (n)
+		return;
+	doctor_say(d, "gpu", "cuda", DOCTOR_NOTE, "none", why,
+		   "nothing, if there is no GPU: kernels run on CPU threads");
+	doctor_can(d, DOCTOR_GPU, 0, why);
+}
+
+static void say_kernels(struct doctor *d)
+{
+	size_t size;
+
+	if (gantry_cuda_fatbin(&size))
+		doctor_say(d, "build", "cuda kernels", DOCTOR_OK, SIZE_TEXT(size),
+			   "embedded; run on GPUs of this machine", "");
+	else
+		doctor_say(d, "build", "cuda kernels", DOCTOR_NOTE, "no", "kernels run on CPU threads only",
+			   "install CUDA's nvcc and build again to use a GPU");
+}
+
 static void say_openssl(struct doctor *d)
 {
-#if defined(GANTRY_HAVE_OPENSSL) && GANTRY_HAVE_OPENSSL
+#if GANTRY_HAVE_OPENSSL
 	doctor_say(d, "build", "openssl", DOCTOR_OK, "yes", OpenSSL_version(OPENSSL_VERSION), "");
+	doctor_can(d, DOCTOR_AUTH, 1, "");
 #else
 	const struct gantry_params *p = gantry_params();
 	int wanted = *p->secret || *p->secret_file;
@@ -25,41 +86,114 @@ static void say_openssl(struct doctor *d)
 	doctor_say(d, "build", "openssl", wanted ? DOCTOR_FAIL : DOCTOR_NOTE, "no",
 		   wanted ? "a secret is set, and this build cannot use it" : "connections cannot be authenticated",
 		   "install OpenSSL's headers (libssl-dev) and build again, or leave GANTRY_SECRET unset");
+	doctor_can(d, DOCTOR_AUTH, 0, "this build lacks OpenSSL");
 #endif
 }
 
-static void say_plugin(struct doctor *d)
+static void say_library(struct doctor *d, const char *name, int have, const char *with, const char *without,
+			const char *advice)
+{
+	doctor_say(d, "build", name, have ? DOCTOR_OK : DOCTOR_NOTE, have ? "yes" : "no", have ? with : without,
+		   have ? "" : advice);
+}
+
+void doctor_build(struct doctor *d)
+{
+	doctor_say(d, "build", "gantry", DOCTOR_OK, GANTRY_VERSION, gantry_commit, "");
+	say_kernels(d);
+	say_library(d, "hwloc", GANTRY_HAVE_HWLOC, "progress threads are pinned near their device",
+		    "progress threads are not pinned", "install libhwloc-dev and build again");
+	say_library(d, "libmnl", GANTRY_HAVE_LIBMNL, "devmem TCP can be asked for and set up",
+		    "devmem TCP can neither be asked for nor set up", "install libmnl-dev and build again");
+	say_openssl(d);
+	doctor_say(d, "build", "crc32c", DOCTOR_OK, gantry_crc32c_method(), "for GANTRY_CRC", "");
+}
+
+/* ---- the plugin ---- */
+
+/* The first match of a pattern, in `path`. */
+static int find_file(const char *pattern, char *path, size_t len)
+{
+	glob_t found;
+	int ok = glob(pattern, 0, NULL, &found) == 0;
+
+	if (ok)
+		snprintf(path, len, "%s", found.gl_pathv[0]);
+	globfree(&found);
+	return ok;
+}
+
+/* Gantry's own plugin: beside this program, where it is installed with it, or where the linker would look. Not loaded:
+ * it would be a second copy of all that this program has in itself. */
+static int find_own_plugin(char *path, size_t len)
+{
+	static const char *const places[] = {"/lib/", "/", "/../lib/", "/../lib/*/", "/../lib64/"};
+	char exe[4096], pattern[4200];
+	const char *search = getenv("LD_LIBRARY_PATH");
+	ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
+
+	exe[n < 0 ? 0 : n] = 0;
+	if (strrchr(exe, '/'))
+		*strrchr(exe, '/') = 0;
+	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+		snprintf(pattern, sizeof(pattern), "%s%s" LIBRARY, exe, places[i]);
+		if (find_file(pattern, path, len))
+			return 1;
+	}
+	for (; search && *search; search += strspn(search, ":")) {
+		size_t part = strcspn(search, ":");
+
+		snprintf(pattern, sizeof(pattern), "%.*s/" LIBRARY, (int)part, search);
+		if (find_file(pattern, path, len))
+			return 1;
+		search += part;
+	}
+	return 0;
+}
+
+static void say_own_plugin(struct doctor *d)
+{
+	char path[4096], advice[4200];
+
+	if (find_own_plugin(path, sizeof(path))) {
+		snprintf(advice, sizeof(advice), "NCCL_NET_PLUGIN=%s", path);
+		doctor_say(d, "plugin", "NCCL_NET_PLUGIN", DOCTOR_NOTE, "not set",
+			   "NCCL looks for libnccl-net.so and then uses its own sockets", advice);
+		doctor_can(d, DOCTOR_PLUGIN, 1, "");
+		return;
+	}
+	doctor_say(d, "plugin", "NCCL_NET_PLUGIN", DOCTOR_NOTE, "not set",
+		   "NCCL looks for libnccl-net.so and then uses its own sockets; " LIBRARY " was not found",
+		   "NCCL_NET_PLUGIN=gantry, with the directory of " LIBRARY " in LD_LIBRARY_PATH");
+	doctor_can(d, DOCTOR_PLUGIN, 0, LIBRARY " is neither beside this program nor in LD_LIBRARY_PATH");
+}
+
+void doctor_plugin(struct doctor *d)
 {
 	struct gantry_loader *loader = NULL;
 	char versions[64] = "";
 	size_t n = 0;
 
 	if (!d->plugin || !*d->plugin) {
-		doctor_say(d, "plugin", "NCCL_NET_PLUGIN", DOCTOR_NOTE, "not set",
-			   "NCCL looks for libnccl-net.so and then uses its own sockets",
-			   "NCCL_NET_PLUGIN=gantry, with the directory of libnccl-net-gantry.so in LD_LIBRARY_PATH");
+		say_own_plugin(d);
 		return;
 	}
 	if (strcmp(d->plugin, "none") == 0) {
 		doctor_say(d, "plugin", "none", DOCTOR_NOTE, "none", "NCCL is told to load no plugin",
 			   "NCCL_NET_PLUGIN=gantry to use Gantry");
+		doctor_can(d, DOCTOR_PLUGIN, 0, "NCCL_NET_PLUGIN=none");
 		return;
 	}
 	if (gantry_loader_open(d->plugin, &loader) != GANTRY_OK) {
 		doctor_say(d, "plugin", d->plugin, DOCTOR_FAIL, "not usable", gantry_last_error(),
 			   "name a library by its path, or put its directory into LD_LIBRARY_PATH");
+		doctor_can(d, DOCTOR_PLUGIN, 0, gantry_last_error());
 		return;
 	}
 	for (int v = GANTRY_NET_VERSION_MIN; v <= GANTRY_NET_VERSION_MAX; v++)
 		if (gantry_loader_has(loader, v))
 			n += (size_t)snprintf(versions + n, sizeof(versions) - n, "%sv%d", n ? " " : "", v);
 	doctor_say(d, "plugin", d->plugin, DOCTOR_OK, versions, gantry_loader_path(loader), "");
+	doctor_can(d, DOCTOR_PLUGIN, 1, "");
 	gantry_loader_close(loader);
-}
-
-void doctor_build(struct doctor *d)
-{
-	doctor_say(d, "build", "gantry", DOCTOR_OK, GANTRY_VERSION, gantry_commit, "");
-	say_openssl(d);
-	say_plugin(d);
 }

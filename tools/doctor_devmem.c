@@ -50,7 +50,7 @@ static void examine(struct doctor *d, const char *nic, const struct gantry_devic
 	struct devmem_step steps[DEVMEM_QUESTIONS];
 	struct devmem_sys *sys = devmem_sys_new();
 	int wanted = p->unpack == UNPACK_KERNEL, can;
-	char of[32], name[64], why[512] = "payload can land in its memory";
+	char of[32], name[64], why[512] = "payload can land in its memory", verdict[640];
 
 	if (!sys)
 		return;
@@ -72,6 +72,8 @@ static void examine(struct doctor *d, const char *nic, const struct gantry_devic
 		if (steps[i].verdict == DEVMEM_NO && i != DEVMEM_ASK_SEND)
 			snprintf(why, sizeof(why), "%s: %s", steps[i].name, steps[i].reason);
 	snprintf(name, sizeof(name), "%s to %s", nic, of);
+	snprintf(verdict, sizeof(verdict), "%s%s%s", can ? name : nic, can ? "" : ": ", can ? "" : why);
+	doctor_can(d, DOCTOR_DEVMEM, can, verdict);
 	doctor_say(d, section, name, can ? DOCTOR_OK : level_of(DEVMEM_NO, wanted), can ? "usable" : "not usable", why,
 		   can ? "" : "GANTRY_UNPACK=emulated tries the same path without such a NIC; docs/devmem.md");
 }

@@ -279,7 +279,9 @@ void doctor_kernel(struct doctor *d)
 		snprintf(detail, sizeof(detail), "cannot connect over 127.0.0.1: %s", strerror(err));
 		doctor_say(d, section, "loopback", DOCTOR_WARN, "no", detail,
 			   "ip link set lo up; processes of one host cannot talk, and nothing could be tried here");
+		doctor_can(d, DOCTOR_LOOPBACK, 0, detail);
 	} else {
+		doctor_can(d, DOCTOR_LOOPBACK, 1, "");
 		probe_splice(d, &p);
 		probe_zerocopy(d, &p);
 		probe_user_timeout(d, &p);

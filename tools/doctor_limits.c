@@ -8,6 +8,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/limits.h"
+#include "base/param_text.h"
 #include "doctor.h"
 
 static const char section[] = "limits";
@@ -42,15 +44,31 @@ static const char *amount(rlim_t n, char *buf, size_t size)
 static void open_files(struct doctor *d)
 {
 	struct rlimit l;
-	char soft[32], detail[128], hard[32];
+	char soft[32], detail[128], hard[32], how[GANTRY_ADVICE_TEXT], advice[GANTRY_ADVICE_TEXT + 64];
 
 	if (getrlimit(RLIMIT_NOFILE, &l) != 0)
 		return;
+	snprintf(advice, sizeof(advice), "%s; every lane is a socket", gantry_nofile_advice(how));
 	snprintf(detail, sizeof(detail), "soft limit of open files and sockets; the hard one is %s",
 		 amount(l.rlim_max, hard, sizeof(hard)));
 	doctor_say(d, section, "RLIMIT_NOFILE", l.rlim_cur < 4096 ? DOCTOR_WARN : DOCTOR_OK,
-		   amount(l.rlim_cur, soft, sizeof(soft)), detail,
-		   l.rlim_cur < 4096 ? "ulimit -n 65536, or LimitNOFILE= of the service: every lane is a socket" : "");
+		   amount(l.rlim_cur, soft, sizeof(soft)), detail, l.rlim_cur < 4096 ? advice : "");
+}
+
+/* `ulimit -l` counts in KiB. */
+static void locked_memory_advice(const struct rlimit *l, char *buf, size_t size)
+{
+	static const char else_copied[] = "or sends between hosts are copied when it is reached";
+
+	if (l->rlim_cur >= l->rlim_max)
+		snprintf(buf, size,
+			 "raise the hard limit (memlock in /etc/security/limits.conf, LimitMEMLOCK= of a systemd "
+			 "service), %s",
+			 else_copied);
+	else if (l->rlim_max == RLIM_INFINITY)
+		snprintf(buf, size, "ulimit -l unlimited, %s", else_copied);
+	else
+		snprintf(buf, size, "ulimit -l %llu, %s", (unsigned long long)l->rlim_max >> 10, else_copied);
 }
 
 static void locked_memory(struct doctor *d)
@@ -58,15 +76,16 @@ static void locked_memory(struct doctor *d)
 	const rlim_t enough = 64u << 20;
 	int exempt = has_capability(CAP_IPC_LOCK_BIT), low;
 	struct rlimit l;
-	char soft[32];
+	char advice[192];
 
 	if (getrlimit(RLIMIT_MEMLOCK, &l) != 0)
 		return;
 	low = l.rlim_cur < enough && !exempt;
-	doctor_say(d, section, "RLIMIT_MEMLOCK", low ? DOCTOR_NOTE : DOCTOR_OK, amount(l.rlim_cur, soft, sizeof(soft)),
-		   exempt ? "bytes; does not bind this process (CAP_IPC_LOCK)"
-			  : "bytes that MSG_ZEROCOPY may keep pinned",
-		   low ? "ulimit -l unlimited, or sends between hosts are copied when it is reached" : "");
+	locked_memory_advice(&l, advice, sizeof(advice));
+	doctor_say(d, section, "RLIMIT_MEMLOCK", low ? DOCTOR_NOTE : DOCTOR_OK,
+		   l.rlim_cur == RLIM_INFINITY ? "unlimited" : SIZE_TEXT(l.rlim_cur),
+		   exempt ? "does not bind this process (CAP_IPC_LOCK)" : "that MSG_ZEROCOPY may keep pinned",
+		   low ? advice : "");
 }
 
 /* A file with one number: below `enough` it is worth `level` and the advice. */

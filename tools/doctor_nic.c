@@ -51,6 +51,8 @@ static void say_choice(struct doctor *d, const struct gantry_nic_list *chosen, c
 		strcat(names, chosen->nics[i].name);
 	}
 	doctor_say(d, "choice", "tcp", DOCTOR_OK, names, chosen->reason, "");
+	doctor_can(d, DOCTOR_HOSTS, !chosen->nics[0].is_loopback,
+		   chosen->nics[0].is_loopback ? "no interface but loopback is chosen" : names);
 	if (*pattern)
 		doctor_say(d, "choice", "pattern", DOCTOR_OK, pattern,
 			   d->ifname ? "from --ifname" : "from GANTRY_IFNAME or NCCL_SOCKET_IFNAME", "");
@@ -141,6 +143,7 @@ void doctor_interfaces(struct doctor *d)
 		r = gantry_nic_scan(&chosen);
 	if (r != GANTRY_OK) {
 		doctor_say(d, section, "scan", DOCTOR_FAIL, "", gantry_last_error(), "");
+		doctor_block(d, gantry_last_error());
 		gantry_nic_list_free(&all);
 		return;
 	}
@@ -153,6 +156,7 @@ void doctor_interfaces(struct doctor *d)
 	}
 	if (r != GANTRY_OK) {
 		doctor_say(d, "choice", "tcp", DOCTOR_FAIL, "", gantry_last_error(), "");
+		doctor_block(d, gantry_last_error());
 	} else {
 		say_choice(d, &chosen, pattern);
 		say_subnets(d, &chosen);

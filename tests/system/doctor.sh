@@ -3,8 +3,9 @@
 set -u
 . "$SOURCE_DIR/tests/system/lib_tries.sh"
 gantry=$BUILD_DIR/gantry
-unset NCCL_NET_PLUGIN GANTRY_LANES GANTRY_TIMOUT GANTRY_SECRET
+unset NCCL_NET_PLUGIN NO_COLOR GANTRY_LANES GANTRY_TIMOUT GANTRY_SECRET GANTRY_PORT_RANGE GANTRY_TRANSPORT
 export GANTRY_LOG=warn
+plugin=$BUILD_DIR/lib/libnccl-net-gantry.so
 
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
@@ -24,12 +25,21 @@ lacks() { ! grep -qF -- "$2" "$tmp/$1" || die "std$1 has: $2"; }
 
 # For people.
 expect 0 "$gantry" doctor
-for section in interfaces choice limits kernel devmem build plugin parameters; do
+# The verdict comes first, then the findings; of the parameters only the one that is set.
+sed -n 1p "$tmp/out" | grep -qE '^ready for: loopback' || die "no verdict in the first line"
+sed -n 2,7p "$tmp/out" | grep -qE '^not for:   .*, because ' || die "not a word about what is missing"
+sed -n 2,7p "$tmp/out" | grep -qE '^ {11}devmem, because |^not for:   .*devmem, because |devmem \(' || die "no verdict about devmem"
+lacks out GANTRY_TIMEOUT
+has out GANTRY_LOG
+for finding in 'cuda ' 'cuda kernels' 'hwloc' 'libmnl' 'openssl'; do
+	grep -qE "^  (ok|note|warn)  +$finding" "$tmp/out" || grep -q '^  .* gpu 0' "$tmp/out" || die "no finding $finding"
+done
+for section in interfaces choice gpu build plugin limits kernel devmem parameters; do
 	grep -qx "$section" "$tmp/out" || die "no section $section"
 done
 has out RLIMIT_NOFILE
 has out MSG_ZEROCOPY
-has out GANTRY_TIMEOUT
+lacks out $'\033'
 [ -s "$tmp/err" ] && die "something on stderr"
 
 # Looking for leaks takes seconds per process on some machines: two runs of the whole doctor are enough.
@@ -51,8 +61,16 @@ for line in open(sys.argv[1]):
     names.add((o["section"], o["name"]))
 want = {("choice", "tcp"), ("limits", "cpus"), ("limits", "somaxconn"), ("limits", "tcp_rmem"), ("kernel", "splice"),
         ("kernel", "congestion control"), ("kernel", "devmem"), ("devmem", "socket option"), ("devmem", "netdev family"),
-        ("devmem", "peer"), ("devmem", "flow verified"), ("build", "openssl"), ("parameters", "GANTRY_LANES")}
+        ("devmem", "peer"), ("devmem", "flow verified"), ("build", "openssl"), ("build", "hwloc"), ("build", "libmnl"),
+        ("build", "cuda kernels"), ("parameters", "GANTRY_LOG")}
 assert want <= names, want - names
+assert [n for s, n in names if s == "parameters"] == ["GANTRY_LOG"], "parameters that are not set"
+verdict = [json.loads(line) for line in open(sys.argv[1]) if '"section": "verdict"' in line]
+assert [v["name"] for v in verdict] == ["loopback", "other hosts", "NCCL plugin", "GPU", "devmem", "authentication"], verdict
+for v in verdict:
+    assert v["value"] == ("ready" if v["level"] == "ok" else "not ready"), v
+    assert v["value"] == "ready" or v["detail"], v
+assert json.loads(open(sys.argv[1]).readline())["section"] == "verdict"
 # Some interface has all its questions, some device its own, and each pair a verdict.
 for question in ("header split", "flow steering", "bind, dry run", "sending"):
     assert any(s == "devmem" and n.endswith(": " + question) for s, n in names), question
@@ -73,6 +91,26 @@ expect 1 env GANTRY_LANES=99 GANTRY_CRC=perhaps "$gantry" doctor --json
 for name in GANTRY_LANES=99 GANTRY_CRC=perhaps; do
 	grep '"level": "fail"' "$tmp/out" | grep -q "$name" || die "no finding for $name"
 done
+# What is no number and no choice has a syntax or names something; nothing starts with such a value.
+for bad in GANTRY_PORT_RANGE=abc GANTRY_PORT_RANGE=9-8 GANTRY_ADVERTISE=nowhere GANTRY_STALL_SIGNAL=KILL GANTRY_LOG_SUBSYS=nat; do
+	expect 1 env $bad "$gantry" doctor --params --json
+	grep '"level": "fail"' "$tmp/out" | grep "\"name\": \"${bad%=*}\"" | grep -q "$bad is not allowed; it takes: " || die "no finding for $bad"
+done
+expect 1 env GANTRY_PORT_RANGE=abc "$gantry" doctor
+[ "$(sed -n 1p "$tmp/out")" = "ready for: nothing" ] || die "ready in spite of GANTRY_PORT_RANGE=abc"
+sed -n 2p "$tmp/out" | grep -q 'because GANTRY_PORT_RANGE=abc is not allowed$' || die "the verdict does not give the reason"
+for bad in GANTRY_TRANSPORT=foo GANTRY_TRANSPORT=net,smh GANTRY_TRANSPORT_LIBS=/nonexistent/libt.so GANTRY_NET_PLUGIN=/nonexistent/libp.so \
+	GANTRY_SECRET_FILE=/nonexistent/secret; do
+	expect 1 env $bad "$gantry" doctor --params --json
+	grep -q "\"name\": \"${bad%=*}\", \"level\": \"fail\"" "$tmp/out" || die "no finding for $bad"
+done
+for bad in GANTRY_CONGESTION=nosuch GANTRY_STALL_DIR=/nonexistent GANTRY_TRACE=/nonexistent/t.%r; do
+	expect 0 env $bad "$gantry" doctor --params --json
+	grep -q "\"name\": \"${bad%=*}\", \"level\": \"warn\"" "$tmp/out" || die "no finding for $bad"
+done
+expect 0 env GANTRY_TRANSPORT=net,shm GANTRY_PORT_RANGE=4000-4010 GANTRY_CONGESTION=keep GANTRY_STALL_DIR="$tmp" "$gantry" doctor --params
+has out GANTRY_TIMEOUT
+! grep -qE '^  (warn|fail)' "$tmp/out" || die "good values are found to be bad"
 expect 0 env GANTRY_LANES=3 "$gantry" doctor --params --json
 grep '"name": "GANTRY_LANES", "level": "ok", "value": "3", "detail": "environment' "$tmp/out" || die "GANTRY_LANES=3 is not listed"
 grep -q '"section": "parameters"' "$tmp/out" && ! grep -q '"section": "limits"' "$tmp/out" || die "--params lists more than that"
@@ -87,12 +125,39 @@ lacks err hush-hush
 # A plugin that is not there is named; ours is found.
 expect 1 "$gantry" doctor --json --plugin /nonexistent/libnccl-net-nope.so
 grep '"section": "plugin"' "$tmp/out" | grep '"level": "fail"' | grep -q nope || die "the missing plugin is not named"
-if [ -e "$BUILD_DIR/lib/libnccl-net-gantry.so" ] && [ -z "${GANTRY_SANITIZED:-}" ]; then
-	expect 0 env NCCL_NET_PLUGIN="$BUILD_DIR/lib/libnccl-net-gantry.so" "$gantry" doctor --json
+if [ -e "$plugin" ]; then
+	grep -q '"section": "verdict", "name": "NCCL plugin", "level": "ok"' "$tmp/json" || die "our plugin beside the tool is not found"
+	grep '"section": "plugin"' "$tmp/json" | grep -q "NCCL_NET_PLUGIN=.*/libnccl-net-gantry.so" || die "no advice for our plugin"
+fi
+if [ -e "$plugin" ] && [ -z "${GANTRY_SANITIZED:-}" ]; then
+	expect 0 env NCCL_NET_PLUGIN="$plugin" "$gantry" doctor --json
 	grep '"section": "plugin"' "$tmp/out" | grep -q '"level": "ok", "value": "v6 v7 v8 v9 v10 v11 v12"' || die "our plugin is not found"
 fi
 expect 1 "$gantry" doctor --ifname nosuchif
 has out "no interface matches 'nosuchif'"
+
+# Advice that can be followed: nothing above the hard limit.
+expect 0 bash -c 'ulimit -n 1024 && exec "$0" doctor' "$gantry"
+grep -A1 RLIMIT_NOFILE "$tmp/out" | grep -q -- '-> `ulimit -n` is at its hard limit, 1024: raise that, by nofile in /etc/security/limits.conf' ||
+	die "advice about open files at the hard limit"
+expect 0 bash -c 'ulimit -Sn 1024 && ulimit -Hn 2048 && exec "$0" doctor' "$gantry"
+grep -A1 RLIMIT_NOFILE "$tmp/out" | grep -qF -- '-> raise it by `ulimit -n 2048`' || die "advice about open files below the hard limit"
+
+# Colour on a terminal, if it is wanted there.
+if command -v script >/dev/null; then
+	on_terminal() { script -qec "env $* '$gantry' doctor --ifname lo" /dev/null </dev/null >"$tmp/out" 2>"$tmp/err"; }
+	on_terminal TERM=xterm
+	has out $'\033[32mready for:'
+	has out $'\033[1minterfaces'
+	for without in "TERM=xterm NO_COLOR=1" TERM=dumb; do
+		on_terminal $without
+		has out "ready for:"
+		lacks out $'\033'
+	done
+	echo "ok: colour"
+else
+	echo "skipped: colour, there is no script(1)"
+fi
 
 # Devmem: a NIC that was asked for and cannot is a warning, not a failure; the helper's command line.
 expect 0 env GANTRY_UNPACK=kernel "$gantry" doctor --json --ifname lo

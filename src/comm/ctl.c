@@ -12,6 +12,7 @@
 #include "base/param.h"
 #include "base/secret.h"
 #include "comm/ctl_member.h"
+#include "comm/hub.h"
 
 void gantry_ctl_id_text(const struct gantry_unique_id *id, char *buf, size_t len)
 {
@@ -29,6 +30,63 @@ uint64_t gantry_ctl_comm_id(const struct gantry_unique_id *id)
 	struct ctl_id i;
 
 	return ctl_id_decode(id, &i) == GANTRY_OK ? i.comm_id : 0;
+}
+
+/* FNV-1a: strangers may know it, it only has to differ where the names do. */
+static uint64_t hash_name(const char *name)
+{
+	uint64_t h = 0xcbf29ce484222325;
+
+	for (; *name; name++)
+		h = (h ^ (uint8_t)*name) * 0x100000001b3;
+	return h;
+}
+
+void gantry_ctl_fixed_id(const struct gantry_addr *addr, const char *name, struct gantry_unique_id *ret_id)
+{
+	struct ctl_id id = {.version = CTL_VERSION, .comm_id = hash_name(name), .addr = *addr};
+
+	ctl_id_encode(&id, ret_id);
+}
+
+void gantry_ctl_awaits(const struct gantry_unique_id *id, char *buf, size_t len)
+{
+	uint64_t comm_id = gantry_ctl_comm_id(id);
+	struct hub *hub;
+
+	buf[0] = 0;
+	pthread_mutex_lock(&ctl_service.mu);
+	if (!ctl_service.initialised)
+		goto out;
+	hub = hub_find(comm_id);
+	if (hub) {
+		hub_awaits(hub, buf, len);
+		goto out;
+	}
+	gantry_list_each (pos, &ctl_service.members) {
+		const struct gantry_ctl *m = gantry_container(pos, struct gantry_ctl, node);
+
+		if (m->id.comm_id == comm_id && m->step < STEP_WAITING)
+			snprintf(buf, len, "%s: %s", m->hub, *m->cause ? m->cause : "no answer yet");
+	}
+out:
+	pthread_mutex_unlock(&ctl_service.mu);
+}
+
+gantry_result gantry_ctl_ends(struct gantry_ctl *ctl, struct gantry_addr *ret_local, struct gantry_addr *ret_hub)
+{
+	gantry_result r = GANTRY_ERR_PEER_CLOSED;
+	struct gantry_addr local;
+	socklen_t len = sizeof(local);
+
+	pthread_mutex_lock(&ctl_service.mu);
+	if (ctl->conn && !getsockname(ctl->conn->source.fd, &local.sa, &len)) {
+		*ret_local = local;
+		*ret_hub = ctl->conn->peer;
+		r = GANTRY_OK;
+	}
+	pthread_mutex_unlock(&ctl_service.mu);
+	return r;
 }
 
 int64_t gantry_ctl_clock_offset(const struct gantry_ctl *ctl)
@@ -117,7 +175,7 @@ static gantry_result member_prepare(struct gantry_ctl *m, const struct gantry_un
 
 	TRY(gantry_params_load(0));
 	m->timeout = gantry_params()->timeout;
-	m->connect_timeout = gantry_params()->connect_timeout;
+	m->connect_timeout = m->config.patience_ns ? m->config.patience_ns : gantry_params()->connect_timeout;
 	if (ctl_id_decode(id, &m->id) != GANTRY_OK)
 		FAIL(GANTRY_ERR_INVALID,
 		     "rank %d: this is not a unique id: it was not made by gantry, or cut on its way", m->config.rank);
@@ -127,7 +185,12 @@ static gantry_result member_prepare(struct gantry_ctl *m, const struct gantry_un
 	TRY(gantry_secret(&secret));
 	TRY(ctl_key_mix(m->id.key, secret, m->key));
 	m->auth = secret ? CTL_AUTH_SECRET : GANTRY_HAVE_OPENSSL ? CTL_AUTH_HMAC : CTL_AUTH_KEY;
+	if (m->config.addrs)
+		m->id.addr = m->config.addrs[0];
 	TRY(ctl_candidates(&m->id.addr, m->addrs, &m->naddrs));
+	for (int i = 1; i < m->config.naddrs && m->naddrs < CTL_CANDIDATES; i++)
+		m->addrs[m->naddrs++] = m->config.addrs[i];
+	m->config.addrs = NULL;
 	gantry_addr_text(&m->id.addr, m->hub);
 out:
 	return r;

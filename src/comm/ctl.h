@@ -11,10 +11,10 @@
  * thread per process reads and writes the connections of all communicators of that process; nothing there depends on
  * the callers' threads or on kernels.
  *
- * Life. Ranks and hub send each other a sign of life every timeout/32. The hub counts a rank as lost when its connection
- * breaks (PEER_LOST), or is silent for the timeout (PEER_SILENT), and tells all others once: rank, cause, text. A rank
- * that hears nothing from the hub for the timeout counts the hub's rank as lost. A rank that leaves says so first and
- * is not lost. If the hub's process leaves properly, the others go on without a control plane.
+ * Life. Ranks and hub send each other a sign of life every timeout/32. The hub counts a rank as lost when its
+ * connection breaks (PEER_LOST), or is silent for the timeout (PEER_SILENT), and tells all others once: rank, cause,
+ * text. A rank that hears nothing from the hub for the timeout counts the hub's rank as lost. A rank that leaves says
+ * so first and is not lost. If the hub's process leaves properly, the others go on without a control plane.
  *
  * Trust. The unique id carries a random key: only who has the id can join; with GANTRY_SECRET set the key is mixed with
  * it. Both directions prove it by HMAC-SHA256 over nonces (without OpenSSL: by the key itself). Strangers are refused
@@ -33,6 +33,15 @@ struct gantry_ctl;
 
 /* Makes an id and starts the hub in this process. It ends by itself when all ranks have left, or nobody came. */
 gantry_result gantry_ctl_create_id(struct gantry_unique_id *ret_id);
+/*
+ * An id that every rank makes for itself, of what all of them know: where the hub is, with its port, and a name that
+ * tells this communicator from others. The address may differ from rank to rank, as long as it leads there. The key in
+ * it is no secret: GANTRY_SECRET alone keeps strangers out. One process then serves it, at the id's port: on all
+ * addresses of the host, or on `at` if that is not NULL.
+ */
+struct gantry_addr;
+void gantry_ctl_fixed_id(const struct gantry_addr *addr, const char *name, struct gantry_unique_id *ret_id);
+gantry_result gantry_ctl_serve(const struct gantry_unique_id *id, const struct gantry_addr *at);
 /* "10.0.0.1:4711", for messages. */
 void gantry_ctl_id_text(const struct gantry_unique_id *id, char *buf, size_t len);
 /* The same on all ranks: what net plugins and names of shared things are given. */
@@ -41,10 +50,15 @@ uint64_t gantry_ctl_comm_id(const struct gantry_unique_id *id);
 struct gantry_ctl_config {
 	const struct gantry_unique_id *id;
 	int rank, nranks;
+	/* Where to look for the hub, if not at the id's address; borrowed until it has joined. Of several it is found
+	 * at one. NULL: that of the id. */
+	const struct gantry_addr *addrs;
+	int naddrs;
 	/* On the service thread, once per lost rank; must not block or call back into the control plane. rank -1: the
 	 * control plane itself is gone without a word. */
 	void (*on_lost)(void *ctx, int rank, gantry_result why, const char *text);
-	int tell_left; /* on_lost also for ranks that leave properly: PEER_CLOSED */
+	uint64_t patience_ns; /* how long joining may take; 0: GANTRY_CONNECT_TIMEOUT */
+	int tell_left;	      /* on_lost also for ranks that leave properly: PEER_CLOSED */
 	/* On the service thread: a call from another rank. Writes at most *reply_size bytes and the true size; its
 	 * result travels to the caller. Must not block. */
 	gantry_result (*on_call)(void *ctx, int from, uint32_t kind, const void *data, size_t size, void *reply,
@@ -56,6 +70,9 @@ enum { GANTRY_CTL_MESSAGE_MAX = 65536 };
 /* Joins; returns when all ranks are there (then all know it), or fails by GANTRY_CONNECT_TIMEOUT naming who is missing.
  * Two ranks with the same number, or with different counts, are refused on all sides by name. */
 gantry_result gantry_ctl_join(const struct gantry_ctl_config *config, struct gantry_ctl **ret_ctl);
+/* What a join in this process still waits for, asked by another thread: "ranks 1, 3-5" if the hub is here,
+ * "10.0.0.1:4711: Connection refused" while it is not reached; "" if for nothing that is known here. */
+void gantry_ctl_awaits(const struct gantry_unique_id *id, char *buf, size_t len);
 /* Says goodbye and closes; bounded, never waits for a peer. NULL is fine. */
 void gantry_ctl_leave(struct gantry_ctl *ctl);
 
@@ -70,6 +87,8 @@ void gantry_ctl_wait(struct gantry_ctl *ctl, uint64_t timeout_ns);
 /* Asks another rank's on_call and waits for the answer, at most GANTRY_TIMEOUT. */
 gantry_result gantry_ctl_call(struct gantry_ctl *ctl, int to, uint32_t kind, const void *data, size_t size, void *reply,
 			      size_t *reply_size);
+/* Both addresses of this rank's connection to the hub. ERR_PEER_CLOSED: there is none any more. */
+gantry_result gantry_ctl_ends(struct gantry_ctl *ctl, struct gantry_addr *ret_local, struct gantry_addr *ret_hub);
 /* Difference of the hub's clock to this one's (gantry_now_ns), measured at joining by the shortest of several trips. */
 int64_t gantry_ctl_clock_offset(const struct gantry_ctl *ctl);
 

@@ -2,6 +2,7 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include "comm/hub.h"
 
+#include <arpa/inet.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +18,7 @@
 #include "comm/ctl_addr.h"
 
 /* How many times GANTRY_CONNECT_TIMEOUT an id waits for its first rank: programs make it well before they need it. */
-enum { PATIENCE = 10 };
+enum { PATIENCE = 10, HUB_REFUSED_TEXT = 128 };
 
 /* ---- listening ---- */
 
@@ -45,7 +46,8 @@ static gantry_result listener_get(const struct gantry_addr *addr, struct hub_lis
 	gantry_list_each (pos, &ctl_service.listeners) {
 		struct hub_listener *old = gantry_container(pos, struct hub_listener, node);
 
-		if (gantry_addr_same_host(&old->addr, addr)) {
+		if (gantry_addr_same_host(&old->addr, addr) &&
+		    (!gantry_addr_port(addr) || gantry_addr_port(addr) == gantry_addr_port(&old->addr))) {
 			old->refs++;
 			*ret_listener = old;
 			return GANTRY_OK;
@@ -101,15 +103,13 @@ static void hub_free(struct hub *hub)
 	free(hub);
 }
 
-/* The half of an id that concerns trust: a key, and what this process makes of it. */
-static gantry_result hub_keys(struct hub *hub, struct ctl_id *id)
+/* What this process makes of an id's key. */
+static gantry_result hub_keys(struct hub *hub, const struct ctl_id *id)
 {
 	gantry_result r = GANTRY_OK;
 	const char *secret;
 
 	TRY(gantry_secret(&secret));
-	TRY(gantry_random_bytes(&id->comm_id, sizeof(id->comm_id)));
-	TRY(gantry_random_bytes(id->key, sizeof(id->key)));
 	TRY(ctl_key_mix(id->key, secret, hub->key));
 	hub->comm_id = id->comm_id;
 	hub->secrets = secret != NULL;
@@ -119,13 +119,13 @@ out:
 }
 
 /* From here on the hub is the service's, also when it fails: only that thread may free what epoll watches. */
-static gantry_result hub_open(struct hub *hub, const struct gantry_addr *addr, struct ctl_id *id)
+static gantry_result hub_open(struct hub *hub, const struct gantry_addr *addr, struct gantry_addr *ret_bound)
 {
 	gantry_result r = listener_get(addr, &hub->listener);
 
 	if (r == GANTRY_OK)
-		r = port_advertised(&hub->listener->addr, &id->addr);
-	if (r != GANTRY_OK)
+		*ret_bound = hub->listener->addr;
+	else
 		hub->state = HUB_ENDED;
 	hub->until = gantry_now_ns() + (r == GANTRY_OK ? PATIENCE * hub->connect_timeout : 0);
 	ctl_service_due(hub->until);
@@ -133,32 +133,66 @@ static gantry_result hub_open(struct hub *hub, const struct gantry_addr *addr, s
 	return r;
 }
 
-gantry_result gantry_ctl_create_id(struct gantry_unique_id *ret_id)
+/* A hub with the id's number and key, at `addr`. */
+static gantry_result hub_start(const struct ctl_id *id, const struct gantry_addr *addr, struct gantry_addr *ret_bound)
 {
 	gantry_result r = GANTRY_OK;
-	struct ctl_id id = {.version = CTL_VERSION};
-	struct gantry_addr addr;
 	struct hub *hub = calloc(1, sizeof(*hub));
 	char text[GANTRY_ADDR_TEXT];
 
 	if (!hub)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a hub");
 	gantry_list_init(&hub->node);
-	TRY(gantry_params_load(0));
 	hub->timeout = gantry_params()->timeout;
 	hub->connect_timeout = gantry_params()->connect_timeout;
-	TRY(hub_keys(hub, &id));
-	TRY(ctl_listen_addr(&addr));
+	TRY(hub_keys(hub, id));
 	TRY(ctl_service_enter());
-	r = hub_open(hub, &addr, &id);
+	r = hub_open(hub, addr, ret_bound);
 	hub = NULL;
 	ctl_service_done();
 	TRY(r);
-	ctl_id_encode(&id, ret_id);
-	LOG_INFO(COMM, "comm %016llx: the ranks meet at %s", (unsigned long long)id.comm_id,
-		 gantry_addr_text(&id.addr, text));
+	LOG_INFO(COMM, "comm %016llx: the ranks meet at %s", (unsigned long long)id->comm_id,
+		 gantry_addr_text(ret_bound, text));
 out:
 	free(hub);
+	return r;
+}
+
+gantry_result gantry_ctl_create_id(struct gantry_unique_id *ret_id)
+{
+	gantry_result r = GANTRY_OK;
+	struct ctl_id id = {.version = CTL_VERSION};
+	struct gantry_addr addr, bound;
+
+	TRY(gantry_params_load(0));
+	TRY(gantry_random_bytes(&id.comm_id, sizeof(id.comm_id)));
+	TRY(gantry_random_bytes(id.key, sizeof(id.key)));
+	TRY(ctl_listen_addr(&addr));
+	TRY(port_advertised(&addr, &id.addr));
+	TRY(hub_start(&id, &addr, &bound));
+	if (!gantry_addr_port(&id.addr))
+		gantry_addr_set_port(&id.addr, gantry_addr_port(&bound));
+	ctl_id_encode(&id, ret_id);
+out:
+	return r;
+}
+
+gantry_result gantry_ctl_serve(const struct gantry_unique_id *id, const struct gantry_addr *at)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_addr any = {.in6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_ANY_INIT}}, bound;
+	struct ctl_id decoded;
+
+	TRY(gantry_params_load(0));
+	if (ctl_id_decode(id, &decoded) != GANTRY_OK)
+		FAIL(GANTRY_ERR_INVALID, "this is not a unique id");
+	if (at)
+		any = *at;
+	else if (access("/proc/net/if_inet6", F_OK)) /* a kernel without IPv6 */
+		any = (struct gantry_addr){.in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)}};
+	gantry_addr_set_port(&any, gantry_addr_port(&decoded.addr));
+	TRY(hub_start(&decoded, &any, &bound));
+out:
 	return r;
 }
 
@@ -229,9 +263,32 @@ static int is_absent(const struct hub *hub, int rank)
 	return hub->ranks[rank].state == HUB_ABSENT;
 }
 
+/* "" or what to make of connections that proved nothing. */
+static const char *refused_text(const struct hub *hub, char buf[HUB_REFUSED_TEXT])
+{
+	buf[0] = 0;
+	if (hub->refused)
+		snprintf(buf, HUB_REFUSED_TEXT, "; %u connection%s knew the id but failed to prove the %s",
+			 hub->refused, hub->refused == 1 ? "" : "s",
+			 hub->secrets ? "secret: does GANTRY_SECRET differ?" : "key in it");
+	return buf;
+}
+
+void hub_awaits(const struct hub *hub, char *buf, size_t len)
+{
+	char missing[256], refused[HUB_REFUSED_TEXT];
+
+	buf[0] = 0;
+	if (hub->state != HUB_OPEN || !hub->ranks)
+		return;
+	hub_list_ranks(hub, is_absent, missing, sizeof(missing));
+	snprintf(buf, len, "rank%s %s%s", hub->nranks - hub->nhere == 1 ? "" : "s", missing,
+		 refused_text(hub, refused));
+}
+
 static void waited_enough(struct hub *hub)
 {
-	char missing[256], seconds[16], refused[128] = "";
+	char missing[256], seconds[16], refused[HUB_REFUSED_TEXT];
 
 	if (hub->state == HUB_FAILED || !hub->ranks) {
 		if (hub->state == HUB_OPEN)
@@ -240,14 +297,10 @@ static void waited_enough(struct hub *hub)
 		return;
 	}
 	hub_list_ranks(hub, is_absent, missing, sizeof(missing));
-	if (hub->refused)
-		snprintf(refused, sizeof(refused), "; %u connection%s knew the id but failed to prove the %s",
-			 hub->refused, hub->refused == 1 ? "" : "s",
-			 hub->secrets ? "secret: does GANTRY_SECRET differ?" : "key in it");
 	hub_fail(hub, GANTRY_ERR_TIMEOUT,
 		 "%d of %d ranks came within %s (GANTRY_CONNECT_TIMEOUT), missing: rank%s %s%s", hub->nhere,
 		 hub->nranks, ctl_seconds(hub->connect_timeout, seconds), hub->nranks - hub->nhere == 1 ? "" : "s",
-		 missing, refused);
+		 missing, refused_text(hub, refused));
 }
 
 /* Asks all for a sign of life, and counts those as lost that gave none. */

@@ -82,6 +82,8 @@ struct hub *hub_find(uint64_t comm_id);
 void hub_fail(struct hub *hub, gantry_result why, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* To all ranks that are here. Takes over the reference. */
 void hub_tell_all(struct hub *hub, struct ctl_buf *b);
+/* Whom an open hub waits for: "ranks 1, 3-5", and whether somebody failed to prove the key; "" if for nobody. */
+void hub_awaits(const struct hub *hub, char *buf, size_t len);
 void hub_tick(void);
 void hub_bye(void); /* the process ends */
 void hub_listeners_forget(void);

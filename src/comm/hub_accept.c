@@ -213,6 +213,17 @@ static void make_room(void)
 	send_away(oldest[n[1] > n[0]], "too many at once, the oldest goes");
 }
 
+/* 10.0.0.2 for ::ffff:10.0.0.2, which is how a port of all addresses shows peers of IPv4. */
+static void unmap(struct gantry_addr *addr)
+{
+	struct gantry_addr v4 = {.in = {.sin_family = AF_INET, .sin_port = addr->in6.sin6_port}};
+
+	if (addr->sa.sa_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&addr->in6.sin6_addr))
+		return;
+	memcpy(&v4.in.sin_addr, &addr->in6.sin6_addr.s6_addr[12], 4);
+	*addr = v4;
+}
+
 static void take_in(int fd, const struct gantry_addr *addr)
 {
 	struct stranger *s;
@@ -264,6 +275,7 @@ void hub_accept(struct ctl_source *source, uint32_t events)
 		int fd = accept4(source->fd, &addr.sa, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
 		if (fd >= 0) {
+			unmap(&addr);
 			take_in(fd, &addr);
 			continue;
 		}

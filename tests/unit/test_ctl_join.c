@@ -526,6 +526,98 @@ static void test_addresses(void)
 	set_env("GANTRY_FAMILY", NULL);
 }
 
+/* An id of 127.0.0.1 and a port that was free a moment ago, served here on all addresses. */
+static void serve_fixed(const char *name, struct gantry_addr *ret_addr, struct gantry_unique_id *ret_id)
+{
+	struct gantry_addr a = {.in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}};
+	gantry_result r = GANTRY_ERR_LIMIT;
+
+	for (int i = 0; i < 100 && r != GANTRY_OK; i++) { /* another process may be faster */
+		socklen_t len = sizeof(a.in);
+		int fd = relay_socket();
+
+		gantry_addr_set_port(&a, 0);
+		CHECK_EQ(bind(fd, &a.sa, len), 0);
+		CHECK_EQ(getsockname(fd, &a.sa, &len), 0);
+		close(fd);
+		gantry_ctl_fixed_id(&a, name, ret_id);
+		r = gantry_ctl_serve(ret_id, NULL);
+	}
+	CHECK_OK(r);
+	*ret_addr = a;
+}
+
+/* Ids that ranks make for themselves: of one name they meet, by whatever address; a hub of another name is not theirs.
+ */
+static void test_fixed(void)
+{
+	struct gantry_unique_id id, v6, other;
+	struct gantry_addr a, loop6 = {.in6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT}};
+	struct rank_state *s;
+	char text[256];
+
+	serve_fixed("job 1", &a, &id);
+	gantry_addr_set_port(&loop6, gantry_addr_port(&a));
+	gantry_ctl_fixed_id(&loop6, "job 1", &v6);
+	gantry_ctl_fixed_id(&a, "job 2", &other);
+	s = try_ranks(&other, 1, (int[]){1}, (int[]){2});
+	CHECK_EQ(s->joined, GANTRY_ERR_REFUSED);
+	free(s);
+
+	s = ranks_make(3, &id, NULL);
+	ranks_start(s, 1);
+	do
+		gantry_ctl_awaits(&id, text, sizeof(text)); /* "" until rank 0 is there */
+	while (!text[0]);
+	CHECK_STR(text, "ranks 1-2");
+	if (gantry_addr_is_local(&loop6))
+		s[1].id = &v6;
+	ranks_start(s + 1, 2);
+	ranks_wait(s, 3);
+	for (int i = 0; i < 3; i++)
+		CHECK_OK(s[i].joined);
+	gantry_ctl_awaits(&id, text, sizeof(text));
+	CHECK_STR(text, "");
+	ranks_leave(s, 3);
+}
+
+/* A hub that comes late, and one whose port somebody else has. */
+static void test_fixed_alone(void)
+{
+	struct gantry_unique_id id;
+	struct gantry_addr a = {.in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}};
+	struct rank_state *s;
+	struct gantry_ctl_config c;
+	struct gantry_ctl *ctl;
+	char text[256];
+	int fd = relay_socket();
+	socklen_t len = sizeof(a.in);
+
+	CHECK_EQ(bind(fd, &a.sa, len), 0);
+	CHECK_EQ(getsockname(fd, &a.sa, &len), 0);
+	gantry_ctl_fixed_id(&a, "late", &id);
+	/* The caller's patience counts, if it has said how much it has. */
+	c = (struct gantry_ctl_config){.id = &id, .rank = 1, .nranks = 2, .patience_ns = 100000000};
+	CHECK_EQ(gantry_ctl_join(&c, &ctl), GANTRY_ERR_UNREACHABLE);
+	CHECK_HAS(gantry_last_error(), "within 0.1 s");
+	CHECK_EQ(listen(fd, 1), 0);
+	CHECK_EQ(gantry_ctl_serve(&id, NULL), GANTRY_ERR_LIMIT);
+	CHECK_HAS(gantry_last_error(), "in use");
+	close(fd);
+	s = ranks_make(2, &id, NULL);
+	ranks_start(s + 1, 1);
+	do
+		gantry_ctl_awaits(&id, text, sizeof(text));
+	while (!strstr(text, "Connection refused"));
+	CHECK_HAS(text, "127.0.0.1:");
+	CHECK_OK(gantry_ctl_serve(&id, NULL));
+	ranks_start(s, 1);
+	ranks_wait(s, 2);
+	CHECK_OK(s[0].joined);
+	CHECK_OK(s[1].joined);
+	ranks_leave(s, 2);
+}
+
 int main(void)
 {
 	setenv("GANTRY_LOG", "error", 0);
@@ -541,6 +633,8 @@ int main(void)
 	test_lost_in_join();
 	test_port();
 	test_addresses();
+	test_fixed();
+	test_fixed_alone();
 	end_hubs();
 	return 0;
 }

@@ -44,10 +44,12 @@ out:
 
 static struct port *find(const struct gantry_addr *addr)
 {
+	uint16_t wanted = gantry_addr_port(addr);
+
 	gantry_list_each (pos, &ports) {
 		struct port *p = gantry_container(pos, struct port, node);
 
-		if (gantry_addr_same_host(&p->addr, addr))
+		if (gantry_addr_same_host(&p->addr, addr) && (!wanted || wanted == gantry_addr_port(&p->addr)))
 			return p;
 	}
 	return NULL;
@@ -56,12 +58,13 @@ static struct port *find(const struct gantry_addr *addr)
 static gantry_result listen_at(const struct gantry_addr *addr, struct port **ret_port)
 {
 	gantry_result r = GANTRY_OK;
-	uint16_t first = 0, last = 0;
+	uint16_t first = gantry_addr_port(addr), last = first;
 	struct port *p = calloc(1, sizeof(*p));
 
 	if (!p)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a port");
-	TRY(gantry_parse_port_range(gantry_params()->port_range, &first, &last)); /* checked when it was loaded */
+	if (!first) /* the range was checked when it was loaded */
+		TRY(gantry_parse_port_range(gantry_params()->port_range, &first, &last));
 	TRY(sock_listen(addr, first, last, &p->fd, &p->addr));
 	gantry_list_append(&ports, &p->node);
 	*ret_port = p;

@@ -32,7 +32,8 @@ struct port_user {
 };
 
 /*
- * Listens on `addr` and a port of GANTRY_PORT_RANGE, or joins whoever in this process listens on that address already.
+ * Listens on `addr` and its port, or, if it has none, one of GANTRY_PORT_RANGE; or joins whoever in this process listens
+ * on that address (and port) already.
  * *ret_fd is the caller's own descriptor of the socket, non-blocking: it closes that before port_close.
  */
 gantry_result port_open(struct port_user *u, const struct gantry_addr *addr, int *ret_fd,

@@ -109,15 +109,17 @@ static void widen(int fd)
 /* errno, or 0 and a listening socket. */
 static int listen_on(const struct gantry_addr *a, int *ret_fd)
 {
-	int one = 1, e = 0;
+	int one = 1, only_v6, e = 0;
 	int fd = socket(a->sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 
 	if (fd < 0)
 		return errno;
 	/* A port of the user's range may still be in TIME_WAIT from the last run. */
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	/* The wildcard stands for all addresses of the host, those of IPv4 too. */
+	only_v6 = a->sa.sa_family == AF_INET6 && !IN6_IS_ADDR_UNSPECIFIED(&a->in6.sin6_addr);
 	if (a->sa.sa_family == AF_INET6)
-		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one));
+		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only_v6, sizeof(only_v6));
 	widen(fd);
 	if (bind(fd, &a->sa, gantry_addr_len(a)) || listen(fd, 4096)) {
 		e = errno;

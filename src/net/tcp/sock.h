@@ -16,7 +16,7 @@ enum sock_errno_class sock_errno_class(int e);
 /* What to make of an errno for the user: "nothing listens there", "no answer: filtered?", ... */
 const char *sock_errno_hint(int e);
 
-/* A listening socket on `addr`; the port is taken from [first, last], or chosen by the kernel if first is 0. */
+/* A listening socket on `addr` (`::` is every address, of IPv4 too); the port is taken from [first, last], or chosen by the kernel if first is 0. */
 gantry_result sock_listen(const struct gantry_addr *addr, uint16_t first, uint16_t last, int *ret_fd,
 			  struct gantry_addr *ret_bound);
 

@@ -12,7 +12,7 @@
  *   perf_sendrecv_row.c    one size: iterations, repeats, a row
  *   perf_sendrecv_math.c   bandwidths and names of what the counters say
  *   perf_baseline.h        memcpy and a bare flag, to compare with
- *   perf_launcher.h        ranks that mpirun, srun or torchrun started
+ *   perf_launcher.h        ranks that mpirun, srun or torchrun started, and how they find each other
  *
  * The parent forks before any thread or GPU context exists, and then only sleeps, prints rows and watches. Ranks are
  * processes, or threads of one child (--threads); started by a launcher there is one child, and rank 0's parent
@@ -30,6 +30,7 @@
 #include "device/device.h"
 #include "gantry/comm.h"
 #include "perf_baseline.h"
+#include "perf_launcher.h"
 #include "perf_util.h"
 
 enum {
@@ -71,7 +72,9 @@ struct sr_opts {
 	int pattern, mode, proto, buffers; /* indices into the lists above */
 	int reg;			   /* register the buffers; -1: not given */
 	int inflight, channels, pin;
-	const char *transport, *plugin, *ifname, *id_file;
+	const char *transport, *plugin, *ifname, *root, *id_file;
+	struct perf_launcher launched; /* by whom; and where its ranks meet, unless by the file */
+	struct perf_root meet;
 	int json, baseline;
 	const char *type_text, *gpus_text; /* as given */
 };

@@ -5,7 +5,6 @@
 
 #include "base/param.h"
 #include "options.h"
-#include "perf_launcher.h"
 #include "perf_sendrecv.h"
 #include "preflight.h"
 
@@ -40,7 +39,8 @@ static const struct option_spec specs[] = {
 	{0, OPTION_INT, "channels", AT(channels), 0, 32, NULL, "N", "as GANTRY_CHANNELS"},
 	{0, OPTION_TEXT, "plugin", AT(plugin), 0, 0, NULL, "P", "net plugin, as GANTRY_NET_PLUGIN"},
 	{0, OPTION_TEXT, "ifname", AT(ifname), 0, 0, NULL, "PATTERN", "interfaces, as in NCCL_SOCKET_IFNAME (lo for forked ranks)"},
-	{0, OPTION_TEXT, "id-file", AT(id_file), 0, 0, NULL, "FILE", "where ranks that a launcher started find each other"},
+	{0, OPTION_TEXT, "root", AT(root), 0, 0, NULL, "HOST[:PORT]", "rank 0's host, where ranks that a launcher started meet (from its environment)"},
+	{0, OPTION_TEXT, "id-file", AT(id_file), 0, 0, NULL, "FILE", "or they meet by this file, which all of them see"},
 	{0, OPTION_INT, "pin", AT(pin), 0, 1, NULL, "0|1", "forked ranks keep to their part of the CPUs (1)"},
 	{0, OPTION_FLAG, "baseline", AT(baseline), 0, 0, NULL, NULL, "also memcpy and a bare flag, interleaved"},
 	{0, OPTION_TIME, "timeout", AT(timeout_ns), 0, 0, NULL, "TIME", "without progress for so long it is a hang (60s, and 1s more for each rank above 64)"},
@@ -192,28 +192,37 @@ int sr_parse(int argc, char **argv, struct sr_opts *o)
 /* Who starts the ranks: --ranks does it here, whatever the environment says. */
 static int find_ranks(struct sr_opts *o)
 {
-	int rank, size;
+	const char *option = o->root ? "--root" : o->id_file ? "--id-file" : NULL;
+	char why[512] = "";
 
-	if (o->ranks)
+	if (!o->ranks && perf_launcher_find(&o->launched, why, sizeof(why)) < 0)
+		goto wrong;
+	if (!o->launched.name && option) {
+		snprintf(why, sizeof(why), "%s is for ranks that mpirun, srun or torchrun starts, and %s", option,
+			 o->ranks ? "--ranks forks them here" : "none of them started this process");
+		goto wrong;
+	}
+	if (!o->launched.name) {
+		o->ranks = o->ranks ? o->ranks : 2;
 		return 0;
-	o->launcher = perf_launcher_find(&rank, &size);
-	if (!o->launcher) {
-		o->ranks = 2;
+	}
+	o->launcher = o->launched.name;
+	o->rank = o->launched.rank;
+	o->ranks = o->launched.size;
+	if (o->ranks > SR_RANKS_MAX)
+		snprintf(why, sizeof(why), "%s started %d ranks, at most %d", o->launcher, o->ranks, SR_RANKS_MAX);
+	else if (o->threads)
+		snprintf(why, sizeof(why), "%s started this as rank %d of %d: it cannot have --threads too",
+			 o->launcher, o->rank, o->ranks);
+	else if (o->root && o->id_file)
+		snprintf(why, sizeof(why), "--root and --id-file exclude each other");
+	else if (!o->id_file)
+		perf_launcher_root(&o->launched, o->root, &o->meet, why, sizeof(why));
+wrong:
+	if (!why[0])
 		return 0;
-	}
-	o->rank = rank;
-	o->ranks = size;
-	if (size > SR_RANKS_MAX) {
-		fprintf(stderr, "%s: %s started %d ranks, at most %d\n", set.program, o->launcher, size, SR_RANKS_MAX);
-		return -1;
-	}
-	if (o->threads || !o->id_file) {
-		fprintf(stderr, "%s: %s started this as rank %d of %d: %s\n", set.program, o->launcher, rank, size,
-			o->threads ? "it cannot have --threads too"
-				   : "name a file that all ranks see with --id-file, or fork ranks here with --ranks");
-		return -1;
-	}
-	return 0;
+	fprintf(stderr, "%s: %s\n", set.program, why);
+	return -1;
 }
 
 static void set_mode(const struct sr_opts *o)

@@ -11,9 +11,10 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/param.h"
 #include "base/text.h"
-#include "perf_launcher.h"
 #include "perf_load.h"
+#include "perf_rendezvous.h"
 #include "perf_sendrecv.h"
 
 enum { PAGE = 4096 };
@@ -25,14 +26,16 @@ static gantry_result get_id(struct sr_rank *rk, struct gantry_unique_id *ret_id)
 	const struct timespec nap = {0, 1000000};
 	const struct sr_opts *o = rk->opts;
 
-	if (rk->rank == 0) {
+	if (o->rank >= 0 && !o->id_file) {
+		TRY(perf_id_exchange(&o->launched, &o->meet, ret_id));
+	} else if (rk->rank == 0) {
 		TRY(gantry_unique_id_create(ret_id));
-		if (o->rank >= 0)
-			TRY(perf_id_publish(o->id_file, ret_id));
 		rk->shared->id = *ret_id;
 		__atomic_store_n(&rk->shared->id_ready, 1, __ATOMIC_RELEASE);
+		if (o->rank >= 0)
+			TRY(perf_id_publish(o->id_file, ret_id));
 	} else if (o->rank >= 0) {
-		TRY(perf_id_await(o->id_file, o->timeout_ns, ret_id));
+		TRY(perf_id_await(o->id_file, rk->rank, gantry_params()->connect_timeout, ret_id));
 	} else {
 		while (!__atomic_load_n(&rk->shared->id_ready, __ATOMIC_ACQUIRE))
 			nanosleep(&nap, NULL);
@@ -40,6 +43,14 @@ static gantry_result get_id(struct sr_rank *rk, struct gantry_unique_id *ret_id)
 	}
 out:
 	return r;
+}
+
+/* Rank 0's process has the hub, which knows who is missing. */
+static int say_waiting(void *ctx, const char *awaits)
+{
+	(void)ctx;
+	fprintf(stderr, "gantry perf sendrecv: rank 0 waits for %s\n", awaits);
+	return 1;
 }
 
 /*
@@ -72,6 +83,7 @@ static gantry_result join(struct sr_rank *rk)
 	const struct sr_opts *o = rk->opts;
 	struct gantry_comm_config config = {
 		.rank = rk->rank, .nranks = rk->nranks, .transport = o->transport, .channels = o->channels};
+	struct perf_announcer *announcer = NULL;
 	int index = o->device == GANTRY_DEVICE_CUDA ? o->gpus[rk->rank % o->ngpus] : 0;
 
 	sr_phase(rk, "opening the device", 0);
@@ -84,10 +96,14 @@ static gantry_result join(struct sr_rank *rk)
 	sr_phase(rk, "joining", 0);
 	TRY(get_id(rk, &config.id));
 	config.device = rk->dev;
-	TRY(gantry_comm_init(&config, &rk->comm));
+	if (rk->rank == 0 && o->id_file)
+		announcer = perf_announce_start(&config.id, say_waiting, NULL);
+	r = gantry_comm_init(&config, &rk->comm);
+	perf_announce_stop(announcer);
+	if (rk->rank == 0 && o->id_file)
+		perf_id_remove(o->id_file, &config.id); /* all have read it, or never will */
+	TRY(r);
 	sr_pin(rk, 1);
-	if (rk->rank == 0 && o->rank >= 0)
-		unlink(o->id_file); /* all have read it */
 	sr_progress(rk);
 out:
 	return r;

@@ -22,6 +22,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/param.h"
 #include "base/text.h"
 #include "perf_sendrecv.h"
 
@@ -38,8 +39,9 @@ struct run {
 	struct sr_shared *shared;
 	struct child children[SR_RANKS_MAX];
 	int nchildren;
-	sigset_t chld, before;
-	int header; /* it is printed */
+	sigset_t signals, before;
+	int ended_by; /* a signal from outside */
+	int header;   /* it is printed */
 	size_t printed;
 	int shown; /* a line about progress stands on the terminal */
 	uint64_t shown_ns;
@@ -330,8 +332,12 @@ static uint64_t total_progress(const struct run *run)
 static int watch(struct run *run)
 {
 	const struct timespec look = {0, 100000000}, grace = {0, 500000000};
-	uint64_t last = 0, moved_ns = gantry_now_ns();
+	uint64_t last = 0, moved_ns = gantry_now_ns(), patience = run->opts->timeout_ns;
+	int got;
 
+	/* Ranks that were started elsewhere may come late, and joining has a deadline of its own, which says more. */
+	if (run->opts->rank >= 0)
+		patience += gantry_params()->connect_timeout;
 	run->shown_ns = moved_ns;
 	for (;;) {
 		int left = reap(run);
@@ -341,7 +347,7 @@ static int watch(struct run *run)
 			clear_line(run);
 			/* Others may be about to say why; their reason may even be the first. */
 			for (int i = 0; left && i < 4; i++) {
-				sigtimedwait(&run->chld, NULL, &grace);
+				sigtimedwait(&run->signals, NULL, &grace);
 				left = reap(run);
 			}
 			report(run);
@@ -352,13 +358,18 @@ static int watch(struct run *run)
 		if (total_progress(run) != last) {
 			last = total_progress(run);
 			moved_ns = gantry_now_ns();
-		} else if (gantry_now_ns() - moved_ns > run->opts->timeout_ns) {
+			patience = run->opts->timeout_ns;
+		} else if (gantry_now_ns() - moved_ns > patience) {
 			clear_line(run);
 			report_hang(run);
 			return 1;
 		}
 		show_progress(run);
-		sigtimedwait(&run->chld, NULL, &look);
+		got = sigtimedwait(&run->signals, NULL, &look);
+		if (got > 0 && got != SIGCHLD) {
+			run->ended_by = got;
+			return 1;
+		}
 	}
 }
 
@@ -387,14 +398,23 @@ int sr_run(const struct sr_opts *opts, const struct sr_printer *print, const str
 	}
 	run = (struct run){.opts = opts, .print = print, .shared = shared};
 	*ret_shared = shared;
-	sigemptyset(&run.chld);
-	sigaddset(&run.chld, SIGCHLD);
-	sigprocmask(SIG_BLOCK, &run.chld, &run.before);
+	sigemptyset(&run.signals);
+	sigaddset(&run.signals, SIGCHLD);
+	if (opts->id_file) { /* which is not to stay: launchers end their ranks by signals */
+		sigaddset(&run.signals, SIGINT);
+		sigaddset(&run.signals, SIGTERM);
+		sigaddset(&run.signals, SIGHUP);
+	}
+	sigprocmask(SIG_BLOCK, &run.signals, &run.before);
 	fflush(NULL);
 	allow_descriptors();
 	if (spawn_all(&run) == 0)
 		status = watch(&run);
 	end_all(&run);
+	if (opts->id_file && __atomic_load_n(&run.shared->id_ready, __ATOMIC_ACQUIRE))
+		perf_id_remove(opts->id_file, &run.shared->id);
+	if (run.ended_by)
+		raise(run.ended_by);
 	sigprocmask(SIG_SETMASK, &run.before, NULL);
 	return status;
 }

@@ -169,39 +169,171 @@ static void names(void)
 	CHECK_STR(buf, "shm+net+ne");
 }
 
+/* Nothing of whoever started this test. */
+static void no_launcher(void)
+{
+	static const char *const names[] = {"OMPI_COMM_WORLD_RANK",
+					    "OMPI_COMM_WORLD_SIZE",
+					    "OMPI_COMM_WORLD_LOCAL_SIZE",
+					    "OMPI_MCA_orte_hnp_uri",
+					    "OMPI_MCA_ess_base_jobid",
+					    "PMIX_NAMESPACE",
+					    "PMI_RANK",
+					    "PMI_SIZE",
+					    "MPI_LOCALNRANKS",
+					    "SLURM_PROCID",
+					    "SLURM_NTASKS",
+					    "SLURM_STEP_NUM_TASKS",
+					    "SLURM_STEP_NUM_NODES",
+					    "SLURM_STEP_ID",
+					    "SLURM_JOB_ID",
+					    "SLURM_STEP_NODELIST",
+					    "SLURM_JOB_NODELIST",
+					    "SLURM_LAUNCH_NODE_IPADDR",
+					    "RANK",
+					    "WORLD_SIZE",
+					    "LOCAL_WORLD_SIZE",
+					    "TORCHELASTIC_RUN_ID",
+					    "MASTER_ADDR",
+					    "MASTER_PORT"};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		unsetenv(names[i]);
+}
+
+/* The launcher's name; "none", or what is wrong. */
+static const char *launcher(struct perf_launcher *l)
+{
+	static char why[256];
+
+	if (perf_launcher_find(l, why, sizeof(why)) < 0)
+		return why;
+	return l->name ? l->name : "none";
+}
+
 static void launchers(void)
+{
+	struct perf_launcher l;
+
+	no_launcher();
+	CHECK_STR(launcher(&l), "none");
+	setenv("RANK", "1", 1);
+	setenv("WORLD_SIZE", "4", 1);
+	CHECK_STR(launcher(&l), "none"); /* too common names, alone */
+	setenv("MASTER_ADDR", "node0", 1);
+	CHECK_STR(launcher(&l), "torchrun");
+	CHECK_EQ(l.rank, 1);
+	CHECK_EQ(l.size, 4);
+	CHECK_EQ(l.one_host, 0);
+	setenv("LOCAL_WORLD_SIZE", "4", 1);
+	launcher(&l);
+	CHECK_EQ(l.one_host, 1);
+	setenv("SLURM_PROCID", "0", 1);
+	setenv("SLURM_NTASKS", "8", 1); /* a batch script, not a rank */
+	CHECK_STR(launcher(&l), "torchrun");
+	setenv("SLURM_STEP_ID", "0", 1);
+	CHECK_STR(launcher(&l), "srun");
+	setenv("SLURM_STEP_NUM_TASKS", "1", 1); /* one rank alone is not a job of ranks */
+	setenv("SLURM_NTASKS", "1", 1);
+	CHECK_STR(launcher(&l), "torchrun");
+	setenv("OMPI_COMM_WORLD_RANK", "7", 1);
+	setenv("OMPI_COMM_WORLD_SIZE", "8", 1);
+	CHECK_STR(launcher(&l), "mpirun");
+	CHECK_EQ(l.rank, 7);
+	/* Outside the world: not another measurement. */
+	setenv("OMPI_COMM_WORLD_RANK", "8", 1);
+	CHECK_HAS(launcher(&l), "OMPI_COMM_WORLD_RANK=8 and OMPI_COMM_WORLD_SIZE=8: there is no such rank");
+	setenv("OMPI_COMM_WORLD_RANK", "-1", 1);
+	CHECK_HAS(launcher(&l), "no such rank");
+	setenv("OMPI_COMM_WORLD_RANK", "one", 1);
+	CHECK_HAS(launcher(&l), "no such rank");
+	no_launcher();
+}
+
+static const char *first_host(const char *list)
+{
+	static char buf[64];
+
+	perf_launcher_first_host(list, buf, sizeof(buf));
+	return buf;
+}
+
+/* Where rank 0 is: "hosts by whom", or what is wrong. */
+static const char *root_of(const struct perf_launcher *l, const char *option, struct perf_root *root)
+{
+	static char text[1024];
+	char why[512];
+
+	if (perf_launcher_root(l, option, root, why, sizeof(why)) < 0)
+		snprintf(text, sizeof(text), "%s", why);
+	else
+		snprintf(text, sizeof(text), "%s by %s", root->hosts, root->from);
+	return text;
+}
+
+static void roots(void)
+{
+	struct perf_launcher mpi = {.name = "mpirun", .rank = 1, .size = 4},
+			     slurm = {.name = "srun", .rank = 1, .size = 4},
+			     torch = {.name = "torchrun", .rank = 1, .size = 4},
+			     here = {.name = "mpiexec", .rank = 1, .size = 4, .one_host = 1};
+	struct perf_root a, b;
+
+	CHECK_STR(first_host("node7"), "node7");
+	CHECK_STR(first_host("gpu-1,gpu-2"), "gpu-1");
+	CHECK_STR(first_host("node[01-04,07],x"), "node01");
+	CHECK_STR(first_host("node[3,5-6]"), "node3");
+	CHECK_STR(first_host("a-b[1-2]-c[08-09].net,z"), "a-b1-c08.net");
+	no_launcher();
+	CHECK_HAS(root_of(&mpi, NULL, &a), "mpirun started this as rank 1 of 4, and nothing says where rank 0 is");
+	CHECK_HAS(root_of(&mpi, NULL, &a), "--root HOST");
+	CHECK_STR(root_of(&mpi, "node1:7000", &a), "node1:7000 by --root");
+	CHECK_STR(root_of(&here, NULL, &a), "127.0.0.1 by mpiexec");
+	CHECK(a.port > 18520 && a.port <= 18520 + 4096);
+	setenv("OMPI_MCA_orte_hnp_uri", "1866.0;tcp://192.0.2.2,10.1.0.2:57867;tcp6://[fd00::2]:41881", 1);
+	setenv("PMIX_NAMESPACE", "1866", 1);
+	CHECK_STR(root_of(&mpi, NULL, &a), "192.0.2.2,10.1.0.2,fd00::2 by OMPI_MCA_orte_hnp_uri");
+	CHECK_EQ(a.guessed, 1);
+	unsetenv("OMPI_MCA_orte_hnp_uri");
+	setenv("PMIX_NAMESPACE", "prterun-node-7-4711@1", 1);
+	CHECK_STR(root_of(&mpi, NULL, &b), "node-7 by PMIX_NAMESPACE");
+	CHECK(strcmp(a.job, b.job) != 0); /* another job, and with it most likely another port */
+	setenv("SLURM_JOB_ID", "77", 1);
+	setenv("SLURM_LAUNCH_NODE_IPADDR", "10.0.0.9", 1);
+	CHECK_STR(root_of(&slurm, NULL, &a), "10.0.0.9 by SLURM_LAUNCH_NODE_IPADDR");
+	setenv("SLURM_STEP_NODELIST", "n[4-7]", 1);
+	CHECK_STR(root_of(&slurm, NULL, &a), "n4 by SLURM_STEP_NODELIST");
+	/* The user's word counts more. */
+	setenv("MASTER_ADDR", "node0", 1);
+	setenv("MASTER_PORT", "29500", 1);
+	CHECK_STR(root_of(&slurm, NULL, &a), "node0 by MASTER_ADDR");
+	CHECK_STR(root_of(&torch, NULL, &a), "node0 by MASTER_ADDR");
+	CHECK_EQ(a.port, 29501); /* torchrun's own store has 29500 */
+	setenv("MASTER_PORT", "65535", 1);
+	root_of(&torch, NULL, &a);
+	CHECK_EQ(a.port, 65534);
+	setenv("MASTER_PORT", "http", 1);
+	CHECK_HAS(root_of(&torch, NULL, &a), "MASTER_PORT=http is not a port");
+	no_launcher();
+}
+
+static void id_files(void)
 {
 	char path[] = "/tmp/test_tool_sendrecv.XXXXXX";
 	struct gantry_unique_id id, got;
-	int rank = -1, size = -1;
-
-	unsetenv("OMPI_COMM_WORLD_RANK");
-	unsetenv("PMI_RANK");
-	unsetenv("SLURM_PROCID");
-	unsetenv("MASTER_ADDR");
-	setenv("RANK", "1", 1);
-	setenv("WORLD_SIZE", "4", 1);
-	CHECK(!perf_launcher_find(&rank, &size)); /* too common names, alone */
-	setenv("MASTER_ADDR", "node0", 1);
-	CHECK_STR(perf_launcher_find(&rank, &size), "torchrun");
-	CHECK_EQ(rank, 1);
-	CHECK_EQ(size, 4);
-	setenv("SLURM_PROCID", "0", 1);
-	setenv("SLURM_NTASKS", "1", 1); /* one rank alone is not a job of ranks */
-	CHECK_STR(perf_launcher_find(&rank, &size), "torchrun");
-	setenv("OMPI_COMM_WORLD_RANK", "7", 1);
-	setenv("OMPI_COMM_WORLD_SIZE", "8", 1);
-	CHECK_STR(perf_launcher_find(&rank, &size), "mpirun");
-	CHECK_EQ(rank, 7);
 
 	CHECK_EQ(close(mkstemp(path)), 0); /* it exists and is empty, as if another run had just begun to write it */
-	CHECK(perf_id_await(path, 50000000, &got) == GANTRY_ERR_TIMEOUT);
+	CHECK(perf_id_await(path, 1, 50000000, &got) == GANTRY_ERR_TIMEOUT);
 	for (size_t i = 0; i < sizeof(id.bytes); i++)
 		id.bytes[i] = (unsigned char)(i * 37 + 5);
 	CHECK_OK(perf_id_publish(path, &id));
-	CHECK_OK(perf_id_await(path, 200000000000, &got));
+	CHECK_OK(perf_id_await(path, 1, 200000000000, &got));
 	CHECK_EQ(memcmp(&id, &got, sizeof(id)), 0);
-	unlink(path);
+	got.bytes[0]++;
+	perf_id_remove(path, &got); /* of another run by now: it stays */
+	CHECK_EQ(access(path, F_OK), 0);
+	perf_id_remove(path, &id);
+	CHECK(access(path, F_OK) < 0);
 }
 
 /* Copies of the host device, and how they go wrong. */
@@ -266,6 +398,8 @@ int main(void)
 	bandwidths();
 	names();
 	launchers();
+	roots();
+	id_files();
 	damaged();
 	return 0;
 }

@@ -14,31 +14,41 @@
 #include "preflight.h"
 #include "suggest.h"
 
+#define SIZE_LIMIT ((uint64_t)1 << 40)
+enum { LANES_MAX = 16, ITERS_MAX = 1 << 30 };
+
 static char command[1024]; /* the command line, for the header */
+static const struct perf_opts defaults = {
+	.repeats = 5, .depth = 8, .check = 1, .pin = 1, .huge = 1, .lanes = -1, .timeout_ns = 60000000000};
 
 static void usage(FILE *f)
 {
-	fprintf(f, "usage: gantry perf net [OPTION]...\n"
-		   "Two processes of this machine exchange messages over a net plugin; every byte is checked.\n\n"
-		   "  -b SIZE          smallest message (64)\n"
-		   "  -e SIZE          largest message (64M)\n"
-		   "  -f FACTOR        from one size to the next (4)\n"
-		   "  -n ITERS         messages per repeat (as many as take about 0.2 s)\n"
-		   "  -w WARMUP        messages before the first repeat (until the rate is known)\n"
-		   "  -c 0|1           check the bytes (1)\n"
-		   "  --repeats R      repeats: min, median and max are shown (5)\n"
-		   "  --depth D        requests in flight (8)\n"
-		   "  --raw            also a plain TCP mover, interleaved, and the ratios to it\n"
-		   "  --raw-nodelay    the same, with TCP_NODELAY on its streams too\n"
-		   "  --pin 0|1        each rank's thread keeps to its half of the CPUs (1)\n"
-		   "  --huge 0|1       ask for buffers on huge pages, for all movers alike (1)\n"
-		   "  --plugin P       a plugin by NCCL's rules, name or path (Gantry's own TCP network)\n"
-		   "  --ifname PATTERN interfaces, as in NCCL_SOCKET_IFNAME (lo)\n"
-		   "  --lanes N        sockets per connection, as GANTRY_LANES\n"
-		   "  --calls          list the system calls of both ranks at the end\n"
-		   "  --timeout TIME   without progress for so long it is a hang (60s)\n"
-		   "  --json           one JSON object per line\n\n"
-		   "GB is 10^9 bytes, MiB is 2^20. SIZE takes k, M and G. See gantry-perf(1).\n");
+	fprintf(f,
+		"usage: gantry perf net [OPTION]... [HOST[:PORT] | --listen]\n"
+		"Two processes of this machine, or two machines, exchange messages over a net plugin; every byte is\n"
+		"checked. Between machines: --listen on one, its HOST on the other, whose options count.\n\n"
+		"  --listen         wait for a client, measure with it, and end\n"
+		"  --forever        with --listen: client after client, until it is ended\n"
+		"  --port N         where to listen, or to look for the listener (18520)\n"
+		"  -b SIZE          smallest message (64)\n"
+		"  -e SIZE          largest message (64M)\n"
+		"  -f FACTOR        from one size to the next (4)\n"
+		"  -n ITERS         messages per repeat (as many as take about 0.2 s)\n"
+		"  -w WARMUP        messages before the first repeat (until the rate is known)\n"
+		"  -c 0|1           check the bytes (1)\n"
+		"  --repeats R      repeats: min, median and max are shown (5)\n"
+		"  --depth D        requests in flight (8)\n"
+		"  --raw            also a plain TCP mover, interleaved, and the ratios to it\n"
+		"  --raw-nodelay    the same, with TCP_NODELAY on its streams too\n"
+		"  --pin 0|1        each rank's thread keeps to its half of the CPUs (1)\n"
+		"  --huge 0|1       ask for buffers on huge pages, for all movers alike (1)\n"
+		"  --plugin P       a plugin by NCCL's rules, name or path (Gantry's own TCP network)\n"
+		"  --ifname PATTERN interfaces, as in NCCL_SOCKET_IFNAME (lo)\n"
+		"  --lanes N        sockets per connection, as GANTRY_LANES\n"
+		"  --calls          list the system calls of both ranks at the end\n"
+		"  --timeout TIME   without progress for so long it is a hang (60s)\n"
+		"  --json           one JSON object per line\n\n"
+		"GB is 10^9 bytes, MiB is 2^20. SIZE takes k, M and G. See gantry-perf(1).\n");
 }
 
 /* clang-format off */
@@ -68,9 +78,13 @@ static struct perf_table table = {.op = "net"};
 
 static void print_header(const struct perf_opts *o, const struct perf_shared *sh)
 {
-	const char *ifname = getenv("GANTRY_IFNAME");
+	const char *ifname = sh->ifname[0] ? sh->ifname : getenv("GANTRY_IFNAME");
 
-	perf_table_begin(&table, command, "isend and irecv of a net plugin, between two processes");
+	perf_table_begin(&table, command,
+			 sh->peer[0] ? "isend and irecv of a net plugin, between two machines"
+				     : "isend and irecv of a net plugin, between two processes");
+	if (sh->peer[0])
+		perf_fact_text(&table, "peer", sh->peer);
 	perf_fact_text(&table, "network", sh->net_name);
 	perf_fact_text(&table, "from", sh->net_from);
 	if (o->json || sh->net_version)
@@ -131,7 +145,7 @@ static int size_option(const char *option, const char *text, uint64_t *ret)
 {
 	uint64_t v;
 
-	if (gantry_parse_size(text, &v) != GANTRY_OK || v < 1 || v > (uint64_t)1 << 40) {
+	if (gantry_parse_size(text, &v) != GANTRY_OK || v < 1 || v > SIZE_LIMIT) {
 		fprintf(stderr, "gantry perf net: %s %s: not a size from 1 to 1024G\n", option, text);
 		return -1;
 	}
@@ -156,7 +170,10 @@ enum {
 	OPT_LANES,
 	OPT_CALLS,
 	OPT_TIMEOUT,
-	OPT_JSON
+	OPT_JSON,
+	OPT_LISTEN,
+	OPT_FOREVER,
+	OPT_PORT
 };
 
 /* -1: wrong usage, and said so. */
@@ -173,11 +190,11 @@ static int take_option(int c, const char *arg, struct perf_opts *o, struct range
 	case 'f':
 		return number("-f", arg, 2, 1 << 20, &range->factor);
 	case 'n':
-		bad = number("-n", arg, 1, 1 << 30, &v);
+		bad = number("-n", arg, 1, ITERS_MAX, &v);
 		o->iters = (uint64_t)v;
 		return bad;
 	case 'w':
-		bad = number("-w", arg, 0, 1 << 30, &v);
+		bad = number("-w", arg, 0, ITERS_MAX, &v);
 		o->warmup = (uint64_t)v;
 		return bad;
 	case 'c':
@@ -193,8 +210,19 @@ static int take_option(int c, const char *arg, struct perf_opts *o, struct range
 		o->depth = (int)v;
 		return bad;
 	case OPT_LANES:
-		o->lanes = arg;
-		return number("--lanes", arg, 0, 16, &v);
+		bad = number("--lanes", arg, 0, LANES_MAX, &v);
+		o->lanes = (int)v;
+		return bad;
+	case OPT_LISTEN:
+		o->remote.listen = 1;
+		return 0;
+	case OPT_FOREVER:
+		o->remote.forever = 1;
+		return 0;
+	case OPT_PORT:
+		bad = number("--port", arg, 1, 65535, &v);
+		o->remote.port = (int)v;
+		return bad;
 	case OPT_RAW:
 		o->raw = 1;
 		return 0;
@@ -247,6 +275,9 @@ static int parse(int argc, char **argv, struct perf_opts *o)
 		{"calls", no_argument, NULL, OPT_CALLS},
 		{"timeout", required_argument, NULL, OPT_TIMEOUT},
 		{"json", no_argument, NULL, OPT_JSON},
+		{"listen", no_argument, NULL, OPT_LISTEN},
+		{"forever", no_argument, NULL, OPT_FOREVER},
+		{"port", required_argument, NULL, OPT_PORT},
 		{"help", no_argument, NULL, 'h'},
 		{NULL, 0, NULL, 0},
 	};
@@ -266,13 +297,85 @@ static int parse(int argc, char **argv, struct perf_opts *o)
 			return 1 + 2;
 	}
 	if (optind < argc)
+		o->remote.host = argv[optind++];
+	if (optind < argc)
 		return 1 + suggest_usage("gantry perf net", longs, '?', argv[optind]);
+	if (perf_remote_check("gantry perf net", &o->remote) < 0)
+		return 1 + 2;
 	if (range.begin > range.end) {
 		fprintf(stderr, "gantry perf net: -b is larger than -e\n");
 		return 1 + 2;
 	}
 	o->nsizes = perf_sizes(range.begin, range.end, (uint64_t)range.factor, o->sizes, PERF_SIZES_MAX);
 	return 0;
+}
+
+double perf_net_bytes(const struct perf_opts *o)
+{
+	uint64_t largest = 0;
+
+	for (size_t i = 0; i < o->nsizes; i++)
+		largest = o->sizes[i] > largest ? o->sizes[i] : largest;
+	return (double)largest * o->depth;
+}
+
+void perf_net_tell(const struct perf_opts *o, struct perf_net_told *ret_told)
+{
+	*ret_told = (struct perf_net_told){.nsizes = o->nsizes,
+					   .iters = o->iters,
+					   .warmup = o->warmup,
+					   .timeout_ns = o->timeout_ns,
+					   .repeats = o->repeats,
+					   .depth = o->depth,
+					   .raw = o->raw,
+					   .raw_nodelay = o->raw_nodelay,
+					   .huge = o->huge,
+					   .check = o->check,
+					   .lanes = o->lanes};
+	memcpy(ret_told->sizes, o->sizes, o->nsizes * sizeof(o->sizes[0]));
+}
+
+int perf_net_take(const struct perf_net_told *t, struct perf_opts *o)
+{
+	if (t->nsizes < 1 || t->nsizes > PERF_SIZES_MAX || t->repeats < 1 || t->repeats > PERF_REPEATS_MAX ||
+	    t->depth < 1 || t->depth > PERF_DEPTH_MAX || t->lanes < -1 || t->lanes > LANES_MAX ||
+	    t->iters > ITERS_MAX || t->warmup > ITERS_MAX || !t->timeout_ns)
+		return -1;
+	for (uint64_t i = 0; i < t->nsizes; i++)
+		if (t->sizes[i] < 1 || t->sizes[i] > SIZE_LIMIT)
+			return -1;
+	memcpy(o->sizes, t->sizes, sizeof(o->sizes));
+	o->nsizes = t->nsizes;
+	o->iters = t->iters;
+	o->warmup = t->warmup;
+	o->timeout_ns = t->timeout_ns;
+	o->repeats = (int)t->repeats;
+	o->depth = (int)t->depth;
+	o->raw = t->raw != 0;
+	o->raw_nodelay = t->raw_nodelay != 0;
+	o->huge = t->huge != 0;
+	o->check = t->check != 0;
+	o->lanes = (int)t->lanes;
+	return 0;
+}
+
+/* What is measured is the client's to say: an option that would have no effect is refused. */
+static int check_listener(const struct perf_opts *o)
+{
+	static struct perf_opts none;
+	struct perf_net_told mine, plain;
+	char *argv[] = {(char *)"net", NULL};
+
+	none = defaults;
+	parse(1, argv, &none);
+	perf_net_tell(o, &mine);
+	perf_net_tell(&none, &plain);
+	if (!memcmp(&mine, &plain, sizeof(mine)))
+		return 0;
+	fprintf(stderr,
+		"gantry perf net: with --listen the client says what is measured: give sizes, counts and --lanes "
+		"there; --port, --forever, --plugin, --ifname, --calls and --json go with --listen\n");
+	return -1;
 }
 
 /* Options become variables, because a foreign plugin reads nothing else. Both ranks are on one host: loopback, unless
@@ -282,10 +385,11 @@ static int set_environment(const struct perf_opts *o)
 	const char *given = getenv("GANTRY_IFNAME") ? getenv("GANTRY_IFNAME") : getenv("NCCL_SOCKET_IFNAME");
 	const char *ifname = o->ifname ? o->ifname : given && given[0] ? given : "lo";
 
-	setenv("GANTRY_IFNAME", ifname, 1);
-	setenv("NCCL_SOCKET_IFNAME", ifname, o->ifname != NULL);
-	if (o->lanes)
-		setenv("GANTRY_LANES", o->lanes, 1);
+	if (o->ifname || !perf_remote_wanted(&o->remote)) {
+		setenv("GANTRY_IFNAME", ifname, 1);
+		setenv("NCCL_SOCKET_IFNAME", ifname, o->ifname != NULL);
+	}
+	perf_net_set_lanes(o);
 	return gantry_params_load(1) == GANTRY_OK ? preflight("gantry perf net", o->plugin, NULL) : -1;
 }
 
@@ -298,29 +402,52 @@ static const char *first_wrong(const struct perf_shared *sh)
 	return NULL;
 }
 
-int cmd_perf_net(int argc, char **argv)
+void perf_net_set_lanes(const struct perf_opts *o)
+{
+	char text[16];
+
+	if (o->lanes < 0)
+		return;
+	snprintf(text, sizeof(text), "%d", o->lanes);
+	setenv("GANTRY_LANES", text, 1);
+}
+
+static int run_once(void *arg)
 {
 	static const struct perf_printer print = {.header = print_header, .row = print_row};
-	static struct perf_opts o = {
-		.repeats = 5, .depth = 8, .check = 1, .pin = 1, .huge = 1, .timeout_ns = 60000000000};
+	const struct perf_opts *o = arg;
 	const struct perf_shared *shared = NULL;
 	int status;
 
+	table.out = stdout;
+	table.json = o->json;
+	status = perf_net_run(o, &print, &shared);
+	if (o->remote.listen && shared && !shared->served)
+		return PERF_REMOTE_CANNOT;
+	table.unchecked = shared && !shared->opts.check;
+	if (o->calls && shared)
+		print_calls(o, shared);
+	return perf_table_end(&table, status, first_wrong(shared));
+}
+
+int cmd_perf_net(int argc, char **argv)
+{
+	static struct perf_opts o;
+	int status;
+
+	o = defaults;
 	snprintf(command, sizeof(command), "gantry perf");
 	for (int i = 0; i < argc; i++)
 		snprintf(command + strlen(command), sizeof(command) - strlen(command), " %s", argv[i]);
 	status = parse(argc, argv, &o);
 	if (status)
 		return status - 1;
-	if (set_environment(&o) < 0)
+	if ((o.remote.listen && check_listener(&o) < 0) || set_environment(&o) < 0)
 		return 2;
-	table.out = stdout;
-	table.json = o.json;
-	table.unchecked = !o.check;
-	if (perf_memory_check("net", 2, (double)o.sizes[o.nsizes - 1] * o.depth) < 0)
+	if (!o.remote.listen && perf_memory_check("net", perf_remote_wanted(&o.remote) ? 1 : 2, perf_net_bytes(&o)) < 0)
 		return 1;
-	status = perf_net_run(&o, &print, &shared);
-	if (o.calls && shared)
-		print_calls(&o, shared);
-	return perf_table_end(&table, status, first_wrong(shared));
+	if (o.remote.forever)
+		return perf_remote_forever(run_once, &o);
+	status = run_once(&o);
+	return status == PERF_REMOTE_CANNOT ? 1 : status;
 }

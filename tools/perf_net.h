@@ -6,11 +6,14 @@
  *   perf_net_row.c  a size's repeats become a row
  *   perf_peer.c     moves messages over a struct gantry_net
  *   perf_raw.c      moves the same messages over plain sockets: the limit
+ *   perf_remote.h   two machines instead of two processes
  *
  * The parent forks rank 0 and rank 1 before any network object exists and then
  * only sleeps, prints rows and watches. The ranks run the same program of phases
  * in step: everything they agree on (iteration counts, message numbers) is
- * computed by both from the same numbers in shared memory.
+ * computed by both from the same numbers in shared memory. On two machines each
+ * parent forks one of them, the barriers carry these numbers (perf_sync), and rank 0
+ * sends its rows, so that both parents print the same.
  *
  * Streams flow from rank 0 to rank 1; ping-pongs use both directions.
  */
@@ -22,6 +25,7 @@
 
 #include "count_calls.h"
 #include "net/net.h"
+#include "perf_remote.h"
 #include "perf_util.h"
 
 enum { PERF_DEPTH_MAX = GANTRY_NET_MAX_REQUESTS, PERF_REPEATS_MAX = 101, PERF_SIZES_MAX = 128, PERF_RAW_SOCKETS = 4 };
@@ -43,7 +47,8 @@ struct perf_opts {
 	int calls;	    /* list every rank's system calls at the end */
 	const char *plugin; /* NULL: Gantry's own network */
 	const char *ifname;
-	const char *lanes;
+	int lanes; /* -1: not given */
+	struct perf_remote_opts remote;
 };
 
 /* One line of the table. NAN: not measured. */
@@ -88,6 +93,10 @@ struct perf_shared {
 	int info_ready; /* the same, for the strings */
 	char net_name[64], net_from[256], dev_name[64];
 	int net_version, dev_speed, ndevs;
+	struct perf_opts opts; /* the parent's; on two machines then, before info_ready, as the client wants them */
+	/* On two machines, by the one rank here, before that too. */
+	char peer[256], ifname[64];
+	int met, served; /* the other side is there; the port was open */
 };
 
 struct perf_peer;
@@ -106,6 +115,7 @@ struct perf_rank {
 	uint64_t round; /* phases begun; both ranks count alike, message numbers are made of it */
 	struct perf_peer *peer;
 	struct perf_raw *raw;
+	struct perf_remote *remote; /* borrowed; NULL: the other rank is on this host */
 };
 
 /* Keeps offset and guard of the verified phase within the buffer. */
@@ -124,8 +134,23 @@ static inline void perf_progress(struct perf_rank *rk)
 	__atomic_store_n(&rk->me->progress, rk->me->progress + 1, __ATOMIC_RELAXED);
 }
 
-/* Waits until the other rank is here too. The parent ends this process if that never happens. */
-void perf_sync(struct perf_rank *rk);
+/* Waits until the other rank is here too, and then sees what it has in its slot. The parent ends this process if that
+ * never happens; fails only if the other one is on another host and is lost. */
+gantry_result perf_sync(struct perf_rank *rk);
+
+/* Of a rank's buffers. */
+double perf_net_bytes(const struct perf_opts *o);
+
+/* What the client tells the side that listens: which messages, and how often. */
+struct perf_net_told {
+	uint64_t sizes[PERF_SIZES_MAX], nsizes, iters, warmup, timeout_ns;
+	int64_t repeats, depth, raw, raw_nodelay, huge, check, lanes;
+};
+void perf_net_tell(const struct perf_opts *o, struct perf_net_told *ret_told);
+/* Its --lanes, for whatever network is opened later. */
+void perf_net_set_lanes(const struct perf_opts *o);
+/* 0 if that is what a client may say; then it is in *o. */
+int perf_net_take(const struct perf_net_told *told, struct perf_opts *o);
 
 /* A way to move messages. All functions are called by both ranks at the same time. */
 struct perf_mover {

@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "perf_net.h"
 #include "perf_util.h"
 
@@ -43,36 +44,49 @@ static int calls_now(struct call_counts *ret_counts)
 	return count_calls_now && count_calls_now(ret_counts);
 }
 
+static uint64_t both(const struct perf_sample *a, const struct perf_sample *b)
+{
+	uint64_t first = a->start_ns < b->start_ns ? a->start_ns : b->start_ns;
+	uint64_t last = a->end_ns > b->end_ns ? a->end_ns : b->end_ns;
+
+	return last - first;
+}
+
+/* Two hosts have two clocks. Both begin within a trip of the message that lets them go. */
+static uint64_t longer(const struct perf_sample *a, const struct perf_sample *b)
+{
+	uint64_t x = a->end_ns - a->start_ns, y = b->end_ns - b->start_ns;
+
+	return x > y ? x : y;
+}
+
 /* Runs it on both ranks and leaves what each measured in shared memory; *ret_ns is the time from first to last. */
 static gantry_result timed(struct perf_rank *rk, const struct perf_mover *mv, enum kind kind, size_t size,
 			   uint64_t iters, uint64_t *ret_ns)
 {
-	gantry_result r;
+	gantry_result r = GANTRY_OK;
 	struct call_counts before = {.all = 0}, after = {.all = 0};
 	struct perf_sample s;
-	uint64_t cpu, first, last;
+	uint64_t cpu;
 
 	rk->round++;
 	__atomic_store_n(&rk->me->phase, kind == STREAM ? mv->name : "ping-pong", __ATOMIC_RELAXED);
-	perf_sync(rk);
+	TRY(perf_sync(rk));
 	s.counted = calls_now(&before);
 	cpu = cpu_ns();
 	s.start_ns = gantry_now_ns();
-	r = kind == STREAM ? mv->stream(rk, size, iters) : mv->pingpong(rk, size, iters);
-	if (r != GANTRY_OK)
-		return r;
+	TRY(kind == STREAM ? mv->stream(rk, size, iters) : mv->pingpong(rk, size, iters));
 	s.end_ns = gantry_now_ns();
 	s.cpu_ns = cpu_ns() - cpu;
 	calls_now(&after);
 	s.all = after.all - before.all;
 	s.moved = after.moved - before.moved;
 	rk->me->sample = s;
-	perf_sync(rk);
+	TRY(perf_sync(rk));
 	/* The other rank writes its sample again only after the next barrier, where it waits for us. */
-	first = s.start_ns < rk->other->sample.start_ns ? s.start_ns : rk->other->sample.start_ns;
-	last = s.end_ns > rk->other->sample.end_ns ? s.end_ns : rk->other->sample.end_ns;
-	*ret_ns = last - first;
-	return GANTRY_OK;
+	*ret_ns = rk->remote ? longer(&s, &rk->other->sample) : both(&s, &rk->other->sample);
+out:
+	return r;
 }
 
 /* Both ranks come to the same count, because they see the same times. */
@@ -164,36 +178,30 @@ gantry_result perf_net_measure(struct perf_rank *rk, size_t size, struct perf_ro
 	const struct perf_opts *o = rk->opts;
 	int nmovers = o->raw ? MOVERS_MAX : 1;
 	uint64_t wrong_before;
-	gantry_result r;
+	gantry_result r = GANTRY_OK;
 
 	__atomic_store_n(&rk->me->phase_bytes, size, __ATOMIC_RELAXED);
 	__atomic_store_n(&rk->me->phase, "verified messages", __ATOMIC_RELAXED);
-	perf_sync(rk);
+	TRY(perf_sync(rk));
 	wrong_before = rk->me->wrong + rk->other->wrong;
-	perf_sync(rk);
-	if (o->check) {
-		r = perf_peer_verify(rk, size);
-		if (r != GANTRY_OK)
-			return r;
-	}
+	TRY(perf_sync(rk));
+	if (o->check)
+		TRY(perf_peer_verify(rk, size));
 	for (int kind = 0; kind < KINDS; kind++)
 		for (int m = 0; m < nmovers; m++) {
 			if (kind == PINGPONG && !movers[m]->pingpong)
 				continue;
-			r = calibrate(rk, movers[m], (enum kind)kind, size, &se[m].iters[kind]);
-			if (r != GANTRY_OK)
-				return r;
+			TRY(calibrate(rk, movers[m], (enum kind)kind, size, &se[m].iters[kind]));
 		}
 	for (int k = 0; k < o->repeats; k++)
 		for (int kind = 0; kind < KINDS; kind++)
 			for (int m = 0; m < nmovers; m++) {
 				if (kind == PINGPONG && !movers[m]->pingpong)
 					continue;
-				r = repeat(rk, movers[m], (enum kind)kind, size, &se[m], k);
-				if (r != GANTRY_OK)
-					return r;
+				TRY(repeat(rk, movers[m], (enum kind)kind, size, &se[m], k));
 			}
 	*ret_row = (struct perf_row){.bytes = size, .wrong = rk->me->wrong + rk->other->wrong - wrong_before};
 	make_row(o, se, size, ret_row);
-	return GANTRY_OK;
+out:
+	return r;
 }

@@ -22,8 +22,11 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/param.h"
 #include "base/text.h"
 #include "perf_net.h"
+
+static const char MEETING[] = "meeting"; /* a phase: the other machine is not there yet */
 
 static void wait_for(const struct perf_rank *rk, uint64_t count, int spin)
 {
@@ -37,16 +40,46 @@ static void wait_for(const struct perf_rank *rk, uint64_t count, int spin)
 	}
 }
 
+/* What of a slot the other host sees. */
+struct far_slot {
+	struct perf_sample sample;
+	uint64_t wrong;
+	char first_wrong[256];
+	char handle[GANTRY_NET_HANDLE_SIZE];
+	uint64_t raw_port;
+};
+
+static gantry_result sync_far(struct perf_rank *rk)
+{
+	gantry_result r = GANTRY_OK;
+	struct far_slot mine = {.sample = rk->me->sample, .wrong = rk->me->wrong, .raw_port = rk->me->raw_port}, other;
+
+	memcpy(mine.first_wrong, rk->me->first_wrong, sizeof(mine.first_wrong));
+	memcpy(mine.handle, rk->me->handle, sizeof(mine.handle));
+	TRY(perf_remote_swap(rk->remote, &mine, &other, sizeof(mine), NULL, NULL));
+	rk->other->sample = other.sample;
+	rk->other->wrong = other.wrong;
+	rk->other->raw_port = (uint16_t)other.raw_port;
+	perf_remote_words(rk->other->first_wrong, other.first_wrong, sizeof(other.first_wrong));
+	memcpy(rk->other->handle, other.handle, sizeof(other.handle));
+	__atomic_store_n(&rk->me->arrived, rk->me->arrived + 1, __ATOMIC_RELEASE);
+out:
+	return r;
+}
+
 /* First without burning a CPU that the other rank may need, then once more closely: both leave within a microsecond,
  * so that short measurements start together. */
-void perf_sync(struct perf_rank *rk)
+gantry_result perf_sync(struct perf_rank *rk)
 {
+	if (rk->remote)
+		return sync_far(rk);
 	for (int close = 0; close < 2; close++) {
 		uint64_t count = rk->me->arrived + 1;
 
 		__atomic_store_n(&rk->me->arrived, count, __ATOMIC_RELEASE);
 		wait_for(rk, count, close ? 100000 : 100);
 	}
+	return GANTRY_OK;
 }
 
 static gantry_result make_buffers(struct perf_rank *rk)
@@ -101,6 +134,54 @@ static void keep_to_half(int rank)
 		sched_setaffinity(0, sizeof(half), &half);
 }
 
+/* The other machine, and what its user or this one wants to have measured. */
+static gantry_result meet(struct perf_rank *rk, struct perf_remote *rm)
+{
+	gantry_result r = GANTRY_OK;
+	const struct perf_opts *own = rk->opts;
+	struct perf_shared *sh = rk->shared;
+	struct perf_net_told mine, other;
+	char why[256];
+
+	__atomic_store_n(&rk->me->phase, MEETING, __ATOMIC_RELAXED);
+	r = perf_remote_open(rm, "gantry perf net", &own->remote);
+	sh->served = rm->served;
+	TRY(r);
+	rk->remote = rm;
+	memcpy(sh->peer, rm->peer, sizeof(sh->peer));
+	snprintf(sh->ifname, sizeof(sh->ifname), "%s", gantry_nic_wanted_pattern());
+	perf_net_tell(own, &mine);
+	TRY(perf_remote_swap(rm, &mine, &other, sizeof(mine), NULL, NULL));
+	if (own->remote.listen && perf_net_take(&other, &sh->opts) < 0)
+		FAIL(GANTRY_ERR_PROTOCOL, "the client's options make no sense here");
+	if (own->remote.listen && !perf_memory_fits(1, perf_net_bytes(&sh->opts), why, sizeof(why)))
+		FAIL(GANTRY_ERR_NOMEM, "%s", why);
+	rk->opts = &sh->opts;
+	perf_net_set_lanes(rk->opts);
+	TRY(gantry_params_load(1));
+	__atomic_store_n(&sh->met, 1, __ATOMIC_RELEASE);
+	perf_progress(rk);
+out:
+	return r;
+}
+
+/* Rank 0's row, for both to print. */
+static gantry_result keep_row(struct perf_rank *rk, size_t i, const struct perf_row *row)
+{
+	gantry_result r = GANTRY_OK;
+	struct perf_row *rows = rk->shared->rows;
+
+	if (!rk->remote && rk->rank == 1)
+		return GANTRY_OK;
+	if (rk->remote)
+		TRY(perf_remote_swap(rk->remote, row, &rows[i], sizeof(*row), NULL, NULL));
+	if (rk->rank == 0)
+		rows[i] = *row;
+	__atomic_store_n(&rk->shared->nrows, i + 1, __ATOMIC_RELEASE);
+out:
+	return r;
+}
+
 static gantry_result rank_work(struct perf_rank *rk)
 {
 	gantry_result r = GANTRY_OK;
@@ -111,17 +192,14 @@ static gantry_result rank_work(struct perf_rank *rk)
 	TRY(perf_peer_open(rk));
 	if (rk->opts->raw)
 		TRY(perf_raw_open(rk));
-	if (rk->opts->pin)
+	if (rk->opts->pin && !rk->remote)
 		keep_to_half(rk->rank);
 	for (size_t i = 0; i < rk->opts->nsizes; i++) {
 		TRY(perf_net_measure(rk, rk->opts->sizes[i], &row));
-		if (rk->rank == 0) {
-			rk->shared->rows[i] = row;
-			__atomic_store_n(&rk->shared->nrows, i + 1, __ATOMIC_RELEASE);
-		}
+		TRY(keep_row(rk, i, &row));
 	}
 	__atomic_store_n(&rk->me->phase, "closing", __ATOMIC_RELAXED);
-	perf_sync(rk);
+	TRY(perf_sync(rk));
 out:
 	return r;
 }
@@ -139,19 +217,27 @@ static void keep_calls(struct perf_slot *slot, const struct call_counts *before)
 static _Noreturn void rank_main(int rank, const struct perf_opts *opts, struct perf_shared *shared)
 {
 	struct perf_rank rk = {.rank = rank, .opts = opts, .shared = shared};
+	struct perf_remote remote = {.ctl = NULL};
 	struct call_counts before;
-	gantry_result r;
+	gantry_result r = GANTRY_OK;
 
 	rk.me = &shared->rank[rank];
 	rk.other = &shared->rank[!rank];
 	rk.me->calls_counted = count_calls_now && count_calls_now(&before);
 	gantry_set_last_error("");
-	r = rank_work(&rk);
+	if (perf_remote_wanted(&opts->remote))
+		r = meet(&rk, &remote);
+	if (r == GANTRY_OK)
+		r = rank_work(&rk);
 	if (r != GANTRY_OK) {
 		const char *text = gantry_last_error();
 
-		snprintf(rk.me->error, sizeof(rk.me->error), "%s: %s", gantry_result_name(r),
-			 text[0] ? text : gantry_result_text(r));
+		if (perf_remote_wanted(&opts->remote) && !shared->met)
+			snprintf(rk.me->error, sizeof(rk.me->error), "%s", text[0] ? text : gantry_result_text(r));
+		else
+			snprintf(rk.me->error, sizeof(rk.me->error), "%s: %s", gantry_result_name(r),
+				 text[0] ? text : gantry_result_text(r));
+		perf_remote_failed(&remote, rk.me->error, sizeof(rk.me->error));
 		__atomic_store_n(&rk.me->error_ns, gantry_now_ns(), __ATOMIC_RELEASE);
 	}
 	perf_raw_close(&rk);
@@ -159,6 +245,9 @@ static _Noreturn void rank_main(int rank, const struct perf_opts *opts, struct p
 	if (rk.memory)
 		munmap(rk.memory, rk.memory_size);
 	keep_calls(rk.me, &before);
+	perf_remote_close(&remote);
+	if (remote.opts) /* its last words are on their way until then */
+		exit(r == GANTRY_OK ? 0 : 1);
 	_exit(r == GANTRY_OK ? 0 : 1);
 }
 
@@ -218,17 +307,17 @@ static void end_all(struct child c[2])
 }
 
 /* What there is to print by now: the header as soon as the network is known, before anything is measured. */
-static void print_new(const struct perf_opts *opts, const struct perf_printer *print, const struct perf_shared *shared,
-		      struct progress *p)
+static void print_new(const struct perf_printer *print, const struct perf_shared *shared, struct progress *p)
 {
 	size_t n = __atomic_load_n(&shared->nrows, __ATOMIC_ACQUIRE);
+	const struct perf_opts *o = &shared->opts;
 
 	if (!p->header && __atomic_load_n(&shared->info_ready, __ATOMIC_ACQUIRE)) {
-		print->header(opts, shared);
+		print->header(o, shared);
 		p->header = 1;
 	}
 	for (; p->rows < n; p->rows++)
-		print->row(opts, &shared->rows[p->rows]);
+		print->row(o, &shared->rows[p->rows]);
 }
 
 static void where(const struct perf_slot *s, char *buf, size_t len)
@@ -262,7 +351,9 @@ static void report(const struct perf_shared *shared, const struct child c[2])
 	i = failed(&c[1]) && (!failed(&c[0]) || when[1] < when[0]);
 	s = &shared->rank[i];
 	where(s, at, sizeof(at));
-	if (s->error_ns)
+	if (s->error_ns && s->phase == MEETING)
+		fprintf(stderr, "gantry perf net: %s\n", s->error);
+	else if (s->error_ns)
 		fprintf(stderr, "gantry perf net: rank %d failed (%s): %s\n", i, at, s->error);
 	else if (WIFSIGNALED(c[i].status))
 		fprintf(stderr, "gantry perf net: rank %d was killed by signal %d, %s (%s)\n", i, WTERMSIG(c[i].status),
@@ -272,12 +363,16 @@ static void report(const struct perf_shared *shared, const struct child c[2])
 			at);
 }
 
-static void report_hang(const struct perf_opts *opts, const struct perf_shared *shared)
+static void report_hang(const struct perf_shared *shared)
 {
+	const struct perf_opts *opts = &shared->opts;
+
 	for (int i = 0; i < 2; i++) {
 		const struct perf_slot *s = &shared->rank[i];
 		char at[128];
 
+		if (perf_remote_wanted(&opts->remote) && i != perf_remote_rank(&opts->remote))
+			continue;
 		where(s, at, sizeof(at));
 		fprintf(stderr, "gantry perf net: no progress for %.1f s: rank %d after %llu messages (%s)\n",
 			(double)opts->timeout_ns / 1e9, i,
@@ -303,13 +398,15 @@ static int watch(const struct perf_opts *opts, const struct perf_printer *print,
 		 const sigset_t *chld, struct child c[2])
 {
 	const struct timespec look = {0, 100000000}, grace = {1, 0};
-	uint64_t last = 0, moved_ns = gantry_now_ns();
+	uint64_t last = 0, moved_ns = gantry_now_ns(), patience = opts->timeout_ns;
 	struct progress printed = {0};
 
+	if (perf_remote_wanted(&opts->remote))
+		patience += perf_remote_patience(&opts->remote);
 	for (;;) {
 		int left = reap(c);
 
-		print_new(opts, print, shared, &printed);
+		print_new(print, shared, &printed);
 		if (failed(&c[0]) || failed(&c[1])) {
 			/* The other one may be about to say why; its reason may even be the first. */
 			if (left && sigtimedwait(chld, NULL, &grace) >= 0)
@@ -322,9 +419,10 @@ static int watch(const struct perf_opts *opts, const struct perf_printer *print,
 		if (total_progress(shared) != last) {
 			last = total_progress(shared);
 			moved_ns = gantry_now_ns();
-		} else if (gantry_now_ns() - moved_ns > opts->timeout_ns + 1000000000u) {
+			patience = shared->opts.timeout_ns;
+		} else if (gantry_now_ns() - moved_ns > patience + 1000000000u) {
 			/* One second more than the ranks' own deadlines, whose messages say more. */
-			report_hang(opts, shared);
+			report_hang(shared);
 			return 1;
 		}
 		sigtimedwait(chld, NULL, &look);
@@ -337,18 +435,22 @@ int perf_net_run(const struct perf_opts *opts, const struct perf_printer *print,
 		mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	struct child c[2] = {{0}, {0}};
 	sigset_t chld, before;
-	int status = 1;
+	int started = 1, status = 1;
 
 	if (shared == MAP_FAILED) {
 		fprintf(stderr, "gantry perf net: shared memory: %s\n", strerror(errno));
 		return 1;
 	}
+	shared->opts = *opts;
 	*ret_shared = shared;
 	sigemptyset(&chld);
 	sigaddset(&chld, SIGCHLD);
 	sigprocmask(SIG_BLOCK, &chld, &before);
 	fflush(NULL);
-	if (spawn(0, opts, shared, &before, &c[0]) == 0 && spawn(1, opts, shared, &before, &c[1]) == 0)
+	for (int rank = 0; rank < 2 && started; rank++)
+		if (!perf_remote_wanted(&opts->remote) || rank == perf_remote_rank(&opts->remote))
+			started = spawn(rank, opts, shared, &before, &c[rank]) == 0;
+	if (started)
 		status = watch(opts, print, shared, &chld, c);
 	end_all(c);
 	sigprocmask(SIG_SETMASK, &before, NULL);

@@ -283,7 +283,7 @@ static gantry_result choose_net(struct perf_rank *rk)
 	if (p->unpack && rk->opts->depth > GANTRY_UNPACK_DEPTH)
 		FAIL(GANTRY_ERR_CONFIG, "--depth %d: %s is of device type UNPACK, which takes %d receives at a time",
 		     rk->opts->depth, p->net->name, GANTRY_UNPACK_DEPTH);
-	if (rk->rank == 0) {
+	if (rk->rank == 0 || rk->remote) {
 		snprintf(sh->net_name, sizeof(sh->net_name), "%s", p->net->name);
 		snprintf(sh->net_from, sizeof(sh->net_from), "%s",
 			 p->loader ? gantry_loader_path(p->loader) : "built in");
@@ -308,13 +308,15 @@ static gantry_result connect_both(struct perf_rank *rk)
 	uint64_t deadline = gantry_now_ns() + rk->opts->timeout_ns;
 
 	TRY(ops->listen(p->net, p->ctx, 0, rk->me->handle, &p->listen));
-	perf_sync(rk);
+	TRY(perf_sync(rk));
 	memcpy(handle, rk->other->handle, sizeof(handle));
 	while (!p->send || !p->recv) {
 		if (!p->send)
 			TRY(ops->connect(p->net, p->ctx, 0, handle, &p->send, &send_dev));
 		if (!p->recv)
 			TRY(ops->accept(p->net, p->listen, &p->recv, &recv_dev));
+		if (rk->remote)
+			TRY(perf_remote_alive(rk->remote));
 		if (gantry_now_ns() > deadline)
 			FAIL(GANTRY_ERR_TIMEOUT, "not connected after %.1f s: connect is %s, accept is %s",
 			     (double)rk->opts->timeout_ns / 1e9, p->send ? "done" : "waiting",

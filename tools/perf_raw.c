@@ -9,8 +9,9 @@
  * --raw-nodelay measures streams without it, for comparison with movers that set
  * TCP_NODELAY as most do.
  *
- * Both ranks are on this host, so that whatever interface the network uses,
- * packets pass the loopback device; so do these.
+ * If both ranks are on this host, packets pass the loopback device whatever
+ * interface the network uses; so do these. Between hosts they go where the
+ * connection goes by which the two have met.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_TOOL
 #include "perf_net.h"
@@ -116,18 +117,29 @@ const struct perf_mover perf_mover_raw_spin = {
 const struct perf_mover perf_mover_raw_block = {
 	.name = "raw blocking stream", .stream = stream_block, .pingpong = NULL};
 
+/* Where rank 1 listens, as rank 0 sees it or as rank 1 itself does. */
+static struct gantry_addr raw_address(const struct perf_rank *rk)
+{
+	struct gantry_addr loopback = {.in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}};
+
+	return rk->remote ? perf_remote_address(rk->remote) : loopback;
+}
+
 static gantry_result start_listening(struct perf_rank *rk)
 {
 	gantry_result r = GANTRY_OK;
-	struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct gantry_addr addr = raw_address(rk);
+	char text[GANTRY_ADDR_TEXT];
 	socklen_t len = sizeof(addr);
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	int fd = socket(addr.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
 	rk->raw->listener = fd;
-	if (fd < 0 || bind(fd, (struct sockaddr *)&addr, len) < 0 || listen(fd, PERF_RAW_SOCKETS) < 0 ||
-	    getsockname(fd, (struct sockaddr *)&addr, &len) < 0)
-		FAIL(GANTRY_ERR_SYSTEM, "raw mover: listening on 127.0.0.1: %s", strerror(errno));
-	rk->me->raw_port = ntohs(addr.sin_port);
+	gantry_addr_set_port(&addr, 0);
+	if (fd < 0 || bind(fd, &addr.sa, gantry_addr_len(&addr)) < 0 || listen(fd, PERF_RAW_SOCKETS) < 0 ||
+	    getsockname(fd, &addr.sa, &len) < 0)
+		FAIL(GANTRY_ERR_SYSTEM, "raw mover: listening on %s: %s", gantry_addr_text(&addr, text),
+		     strerror(errno));
+	rk->me->raw_port = gantry_addr_port(&addr);
 out:
 	return r;
 }
@@ -136,15 +148,16 @@ out:
 static gantry_result join(struct perf_rank *rk, int i)
 {
 	gantry_result r = GANTRY_OK;
-	struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct gantry_addr addr = raw_address(rk);
+	char text[GANTRY_ADDR_TEXT];
 	unsigned char which = (unsigned char)i;
 	int fd, on = 1;
 
 	if (rk->rank == 0) {
-		addr.sin_port = htons(rk->other->raw_port);
-		fd = rk->raw->fd[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-		if (fd < 0 || connect(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0)
-			FAIL(GANTRY_ERR_SYSTEM, "raw mover: connect to 127.0.0.1:%d: %s", rk->other->raw_port,
+		gantry_addr_set_port(&addr, rk->other->raw_port);
+		fd = rk->raw->fd[i] = socket(addr.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		if (fd < 0 || connect(fd, &addr.sa, gantry_addr_len(&addr)) < 0)
+			FAIL(GANTRY_ERR_SYSTEM, "raw mover: connect to %s: %s", gantry_addr_text(&addr, text),
 			     strerror(errno));
 		TRY(move(fd, &which, 1, 1));
 	} else {
@@ -180,7 +193,7 @@ gantry_result perf_raw_open(struct perf_rank *rk)
 	*rk->raw = (struct perf_raw){.fd = {-1, -1, -1, -1}, .listener = -1};
 	if (rk->rank == 1)
 		TRY(start_listening(rk));
-	perf_sync(rk);
+	TRY(perf_sync(rk));
 	for (int i = 0; i < PERF_RAW_SOCKETS; i++)
 		TRY(join(rk, i));
 out:

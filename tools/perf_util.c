@@ -194,20 +194,29 @@ static uint64_t memory_available(void)
 	return (uint64_t)kib << 10;
 }
 
-int perf_memory_check(const char *op, int ranks, double each)
+int perf_memory_fits(int ranks, double each, char *why, size_t len)
 {
 	char count[GANTRY_TEXT_MAX], need[GANTRY_TEXT_MAX], there[GANTRY_TEXT_MAX];
 	uint64_t available = memory_available();
 	double all = each * ranks;
 
 	if (!available || all <= (double)available)
-		return 0;
+		return 1;
 	gantry_count_text((uint64_t)ranks, "rank", count, sizeof(count));
 	gantry_size_text(all < 1e19 ? (uint64_t)all : UINT64_MAX, need, sizeof(need));
 	gantry_size_text(available, there, sizeof(there));
-	fprintf(stderr,
-		"gantry perf %s: the buffers of %s take %s, and this machine has %s available: choose a smaller -e\n",
-		op, count, need, there);
+	snprintf(why, len, "the buffers of %s take %s, and this machine has %s available: choose a smaller -e", count,
+		 need, there);
+	return 0;
+}
+
+int perf_memory_check(const char *op, int ranks, double each)
+{
+	char why[256];
+
+	if (perf_memory_fits(ranks, each, why, sizeof(why)))
+		return 0;
+	fprintf(stderr, "gantry perf %s: %s\n", op, why);
 	return -1;
 }
 

@@ -44,6 +44,8 @@ uint64_t perf_stamp_first_wrong(const void *p, size_t size, uint64_t seq);
 /* -1, after a line on stderr: this machine has not the memory for so many bytes for each of the ranks. To begin would
  * be to be killed, or to have others killed. */
 int perf_memory_check(const char *op, int ranks, double each);
+/* The same without the line: 1, or 0 and the sentence. */
+int perf_memory_fits(int ranks, double each, char *why, size_t len);
 
 /* "aarch64, 2 x Neoverse-N1, Linux 6.1": architecture, CPUs this process may use, their model, kernel. */
 void perf_machine(char *buf, size_t len);

@@ -77,7 +77,7 @@ expect 2 -b 0
 expect 2 -b 2k -e 1k
 expect 2 --depth 33
 expect 2 --lanes many
-expect 2 surplus
+expect 2 one two
 expect 2 --plugin "$tmp/none.so"
 has err "none.so"
 : >"$tmp/empty.so"

@@ -1,0 +1,475 @@
+#define LOG_SUBSYS GANTRY_SUBSYS_TOOL
+#include "perf_remote.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/param.h"
+#include "comm/ctl_addr.h"
+#include "comm/ctl_wire.h"
+#include "gantry/version.h"
+#include "perf_rendezvous.h"
+#include "perf_util.h"
+
+#define FOREVER_NS ((uint64_t)30 * 24 * 3600 * 1000000000u)
+enum { TAG_FAILED = 1, TAG_SWAP = 2, FAILED_TEXT = 512, TEXT = 512 };
+
+/* ---- options ---- */
+
+int perf_remote_check(const char *program, const struct perf_remote_opts *o)
+{
+	const char *wrong = NULL;
+
+	if (o->listen && o->host)
+		wrong = "--listen waits for a client and takes no HOST";
+	else if (o->forever && !o->listen)
+		wrong = "--forever goes with --listen";
+	else if (o->port && !perf_remote_wanted(o))
+		wrong = "--port goes with --listen or a HOST";
+	else if (o->host && !perf_host_valid(o->host))
+		wrong = "HOST is an address, [address]:port or a name, and a port is from 1 to 65535";
+	if (wrong)
+		fprintf(stderr, "%s: %s\n", program, wrong);
+	return wrong ? -1 : 0;
+}
+
+uint64_t perf_remote_patience(const struct perf_remote_opts *o)
+{
+	return o->forever ? FOREVER_NS : gantry_params()->connect_timeout;
+}
+
+int perf_remote_forever(int (*once)(void *ctx), void *ctx)
+{
+	int status = 0;
+
+	while (status != PERF_REMOTE_CANNOT) {
+		pid_t parent = getpid(), pid;
+
+		fflush(NULL);
+		pid = fork();
+		if (pid < 0) {
+			perror("gantry perf: fork");
+			return 1;
+		}
+		if (pid == 0) {
+			prctl(PR_SET_PDEATHSIG, SIGTERM);
+			if (getppid() != parent)
+				_exit(1);
+			exit(once(ctx));
+		}
+		while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+			;
+		status = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+	}
+	return 1;
+}
+
+/* ---- who is there ---- */
+
+static void address_to(const struct gantry_addr *a, uint8_t out[16])
+{
+	if (a->sa.sa_family == AF_INET6)
+		memcpy(out, &a->in6.sin6_addr, 16);
+	else
+		memcpy(out, &a->in.sin_addr, 4);
+}
+
+static struct gantry_addr address_from(int family, const uint8_t in[16])
+{
+	struct gantry_addr a;
+
+	memset(&a, 0, sizeof(a));
+	a.sa.sa_family = family == 6 ? AF_INET6 : AF_INET;
+	if (family == 6)
+		memcpy(&a.in6.sin6_addr, in, 16);
+	else
+		memcpy(&a.in.sin_addr, in, 4);
+	return a;
+}
+
+void perf_remote_make_card(const struct perf_remote *rm, struct perf_card *c)
+{
+	*c = (struct perf_card){.magic = "gantry perf", .version = GANTRY_VERSION};
+	snprintf(c->operation, sizeof(c->operation), "%s", rm->program);
+	gethostname(c->host, sizeof(c->host) - 1);
+	perf_machine(c->machine, sizeof(c->machine));
+	c->family = rm->local.sa.sa_family == AF_INET6 ? 6 : 4;
+	address_to(&rm->local, c->local);
+	address_to(&rm->other, c->other);
+}
+
+void perf_remote_words(char *to, const char *from, size_t size)
+{
+	char copy[FAILED_TEXT] = ""; /* the longest of them */
+
+	ctl_get_text(copy, size, (const uint8_t *)from, strnlen(from, size - 1));
+	memcpy(to, copy, size);
+}
+
+static void clean(char *text, size_t size)
+{
+	perf_remote_words(text, text, size);
+}
+
+gantry_result perf_remote_read_card(struct perf_remote *rm, struct perf_card *c)
+{
+	gantry_result r = GANTRY_OK;
+	char address[GANTRY_ADDR_TEXT];
+
+	rm->differ = 1;
+	if (memcmp(c->magic, "gantry perf", sizeof("gantry perf")) != 0)
+		FAIL(GANTRY_ERR_PROTOCOL, "the other side is not gantry perf");
+	clean(c->version, sizeof(c->version));
+	clean(c->operation, sizeof(c->operation));
+	clean(c->host, sizeof(c->host));
+	clean(c->machine, sizeof(c->machine));
+	if (strcmp(c->version, GANTRY_VERSION) != 0)
+		FAIL(GANTRY_ERR_VERSION, "%s has gantry %s, this side %s: install the same version on both", c->host,
+		     c->version, GANTRY_VERSION);
+	if (strcmp(c->operation, rm->program) != 0)
+		FAIL(GANTRY_ERR_SETTING, "%s runs %s, this side %s: run the same on both", c->host, c->operation,
+		     rm->program);
+	rm->differ = 0;
+	if (rm->opts->listen) { /* the client knows better from where to where its connection goes */
+		rm->local = address_from(c->family, c->other);
+		rm->other = address_from(c->family, c->local);
+	}
+	gantry_addr_set_port(&rm->other, 0);
+	snprintf(rm->peer, sizeof(rm->peer), "%s (%s); %.128s", c->host, gantry_addr_text(&rm->other, address),
+		 c->machine);
+out:
+	return r;
+}
+
+/* ---- which interface ---- */
+
+/* The one that carries the address, "" if none does: behind NAT it is another host's. */
+static void interface_of(const struct gantry_addr *a, char name[IFNAMSIZ])
+{
+	struct gantry_nic_list *list = calloc(1, sizeof(*list));
+
+	name[0] = 0;
+	if (!list || gantry_nic_scan(list) != GANTRY_OK) {
+		free(list);
+		return;
+	}
+	for (int i = 0; i < list->count && !name[0]; i++)
+		for (int k = 0; k < list->nics[i].naddrs && !name[0]; k++) {
+			struct gantry_addr own = list->nics[i].addrs[k];
+
+			if (own.sa.sa_family == AF_INET6 && a->sa.sa_family == AF_INET6)
+				own.in6.sin6_scope_id = a->in6.sin6_scope_id;
+			if (gantry_addr_same_host(&own, a))
+				memcpy(name, list->nics[i].name, IFNAMSIZ);
+		}
+	gantry_nic_list_free(list);
+	free(list);
+}
+
+static gantry_result choose_interface(const struct perf_remote *rm)
+{
+	int v6 = rm->local.sa.sa_family == AF_INET6;
+	char name[IFNAMSIZ], pattern[IFNAMSIZ + 1];
+
+	if (!*gantry_nic_wanted_pattern()) {
+		interface_of(&rm->local, name);
+		snprintf(pattern, sizeof(pattern), "=%s", name);
+		if (name[0]) {
+			setenv("GANTRY_IFNAME", pattern, 1);
+			setenv("NCCL_SOCKET_IFNAME", pattern, 1);
+		}
+	}
+	if (gantry_nic_wanted_family() == AF_UNSPEC) {
+		setenv("GANTRY_FAMILY", v6 ? "inet6" : "inet", 1);
+		setenv("NCCL_SOCKET_FAMILY", v6 ? "AF_INET6" : "AF_INET", 1);
+	}
+	return gantry_params_load(1);
+}
+
+/* ---- meeting ---- */
+
+/* "10.0.0.1", "[fd00::1]:4000": as the client would type it. */
+static void client_word(const struct gantry_addr *a, int port, char *buf, size_t len)
+{
+	struct gantry_addr copy = *a;
+	char text[GANTRY_ADDR_TEXT];
+
+	gantry_addr_set_port(&copy, port == PERF_PORT ? 0 : (uint16_t)port);
+	snprintf(buf, len, "%s", gantry_addr_text(&copy, text));
+}
+
+struct listening {
+	struct perf_remote *rm;
+	int port;
+	const struct gantry_addr *only; /* the one it listens on; NULL: all of this host */
+	struct gantry_addr addr;	/* the first of them */
+	char first[GANTRY_ADDR_TEXT];	/* what the client is to name */
+	char others[TEXT];		/* or one of these */
+};
+
+static void add_address(struct listening *l, const struct gantry_addr *a)
+{
+	char word[GANTRY_ADDR_TEXT];
+
+	if (gantry_addr_is_link_local(a) && l->first[0])
+		return;
+	client_word(a, l->port, word, sizeof(word));
+	if (l->first[0]) {
+		snprintf(l->others + strlen(l->others), sizeof(l->others) - strlen(l->others), "%s%s",
+			 l->others[0] ? ", " : "", word);
+		return;
+	}
+	l->addr = *a;
+	gantry_addr_set_port(&l->addr, (uint16_t)l->port);
+	memcpy(l->first, word, sizeof(l->first));
+}
+
+static void say_listening(void *ctx)
+{
+	struct listening *l = ctx;
+	const char *program = l->rm->program;
+	struct gantry_nic_list *list = calloc(1, sizeof(*list));
+	char text[GANTRY_ADDR_TEXT];
+
+	l->rm->served = 1;
+	if (l->only)
+		add_address(l, l->only);
+	else if (list && gantry_nic_scan(list) == GANTRY_OK &&
+		 gantry_nic_select(list, gantry_nic_wanted_pattern(), gantry_nic_wanted_family()) == GANTRY_OK)
+		for (int i = 0; i < list->count; i++)
+			for (int k = 0; k < list->nics[i].naddrs; k++)
+				add_address(l, &list->nics[i].addrs[k]);
+	if (list)
+		gantry_nic_list_free(list);
+	free(list);
+	fprintf(stderr, "%s: waiting for a client on %s, run: %s %s", program, gantry_addr_text(&l->addr, text),
+		program, l->first);
+	if (l->others[0])
+		fprintf(stderr, " (or %s)", l->others);
+	if (!l->rm->opts->forever)
+		fprintf(stderr, ", within %.3g s (GANTRY_CONNECT_TIMEOUT)",
+			(double)perf_remote_patience(l->rm->opts) / 1e9);
+	fprintf(stderr, "\n");
+}
+
+/* The hub says whom it waits for, which is clear here, and whether somebody came without the secret. */
+static int say_refused(void *ctx, const char *awaits)
+{
+	const struct listening *l = ctx;
+
+	if (!l->rm->opts->listen || !strstr(awaits, "GANTRY_SECRET"))
+		return 0;
+	fprintf(stderr, "%s: a client came with another GANTRY_SECRET, or with none: set the same on both sides\n",
+		l->rm->program);
+	return 1;
+}
+
+/* Sentences for the user, of what the control plane says about its hub and ranks. */
+static void explain_listener(const struct listening *l, gantry_result r, char *text, size_t len)
+{
+	double limit = (double)perf_remote_patience(l->rm->opts) / 1e9;
+	const char *said = gantry_last_error(), *program = l->rm->program;
+
+	if (!l->rm->served && r == GANTRY_ERR_LIMIT)
+		snprintf(text, len,
+			 "port %d is in use by another program: end that, or take another port on both sides with "
+			 "--port",
+			 l->port);
+	else if (!l->rm->served)
+		snprintf(text, len, "cannot listen on port %d: %s", l->port, said);
+	else if (r == GANTRY_ERR_TIMEOUT && strstr(said, "GANTRY_SECRET differ"))
+		snprintf(text, len,
+			 "no client with this GANTRY_SECRET came within %.3g s (GANTRY_CONNECT_TIMEOUT), but one with "
+			 "another or none: set the same on both sides",
+			 limit);
+	else if (r == GANTRY_ERR_TIMEOUT)
+		snprintf(
+			text, len,
+			"no client came within %.3g s (GANTRY_CONNECT_TIMEOUT): run %s %s on the other machine, or add "
+			"--forever here",
+			limit, program, l->first);
+	else
+		snprintf(text, len, "%s", said);
+}
+
+static void explain_client(const struct listening *l, gantry_result r, const char *where, char *text, size_t len)
+{
+	double limit = (double)perf_remote_patience(l->rm->opts) / 1e9;
+	const char *said = gantry_last_error(), *program = l->rm->program, *cause = strstr(said, " tries: ");
+	char port[24] = "";
+
+	if (l->port != PERF_PORT)
+		snprintf(port, sizeof(port), " --port %d", l->port);
+	if (r == GANTRY_ERR_UNREACHABLE || r == GANTRY_ERR_TIMEOUT)
+		snprintf(text, len,
+			 "no listener at %s within %.3g s (GANTRY_CONNECT_TIMEOUT): %s; run %s --listen%s there", where,
+			 limit, cause ? cause + strlen(" tries: ") : said, program, port);
+	else if (r == GANTRY_ERR_AUTH)
+		snprintf(text, len, "%s has another GANTRY_SECRET, or only one side has one: set the same on both",
+			 where);
+	else if (r == GANTRY_ERR_USAGE)
+		snprintf(text, len, "%s is busy with another client: try again when that is done", where);
+	else
+		snprintf(text, len, "%s: %s", where, said);
+}
+
+/* What fails here is told once, by the tool. */
+static void only_warnings(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
+			  const char *text)
+{
+	(void)subsys, (void)file, (void)line;
+	if (level == GANTRY_LOG_WARN)
+		fprintf(stderr, "gantry WARN %s\n", text);
+}
+
+static gantry_result join(struct perf_remote *rm)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_addr addrs[PERF_ADDRS_MAX] = {{.in = {.sin_family = AF_INET}}};
+	struct listening l = {.rm = rm, .port = rm->opts->port ? rm->opts->port : PERF_PORT};
+	struct perf_rendezvous rv = {.name = "gantry perf",
+				     .rank = perf_remote_rank(rm->opts),
+				     .nranks = 2,
+				     .serve = rm->opts->listen,
+				     .addrs = addrs,
+				     .naddrs = 1,
+				     .patience_ns = perf_remote_patience(rm->opts),
+				     .served = say_listening,
+				     .say = say_refused,
+				     .ctx = &l};
+	char where[GANTRY_ADDR_TEXT] = "", why[256], text[TEXT];
+
+	if (!rm->opts->listen) {
+		if (perf_resolve(rm->opts->host, (uint16_t)l.port, addrs, &rv.naddrs, why, sizeof(why)) < 0)
+			FAIL(GANTRY_ERR_UNREACHABLE, "%s", why);
+		l.port = gantry_addr_port(&addrs[0]);
+		fprintf(stderr, "%s: connecting to %s\n", rm->program, gantry_addr_text(&addrs[0], where));
+	} else if (*gantry_nic_wanted_pattern()) { /* on those interfaces, and no others */
+		TRY(ctl_listen_addr(&addrs[0]));
+		rv.only_there = 1;
+		l.only = &addrs[0];
+	} else {
+		addrs[0].in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	}
+	if (rm->opts->listen)
+		gantry_addr_set_port(&addrs[0], (uint16_t)l.port);
+	r = perf_rendezvous_join(&rv, &rm->ctl);
+	if (r != GANTRY_OK) {
+		if (rm->opts->listen)
+			explain_listener(&l, r, text, sizeof(text));
+		else
+			explain_client(&l, r, where, text, sizeof(text));
+		gantry_set_last_error(text);
+	}
+out:
+	return r;
+}
+
+gantry_result perf_remote_open(struct perf_remote *rm, const char *program, const struct perf_remote_opts *opts)
+{
+	gantry_result r = GANTRY_OK;
+	struct perf_card mine, other;
+	int quiet = gantry_params()->log_level <= GANTRY_LOG_WARN;
+
+	*rm = (struct perf_remote){.program = program, .opts = opts};
+	if (quiet)
+		gantry_log_set_sink(only_warnings);
+	TRY(join(rm));
+	TRY(gantry_ctl_ends(rm->ctl, &rm->local, &rm->other));
+	perf_remote_make_card(rm, &mine);
+	TRY(perf_remote_swap(rm, &mine, &other, sizeof(mine), NULL, NULL));
+	TRY(perf_remote_read_card(rm, &other));
+	TRY(choose_interface(rm));
+out:
+	if (quiet)
+		gantry_log_set_sink(NULL);
+	return r;
+}
+
+/* ---- talking ---- */
+
+gantry_result perf_remote_alive(struct perf_remote *rm)
+{
+	gantry_result r = GANTRY_OK;
+	char text[FAILED_TEXT];
+
+	r = gantry_ctl_try_recv(rm->ctl, !perf_remote_rank(rm->opts), TAG_FAILED, text, FAILED_TEXT);
+	if (r == GANTRY_OK) {
+		clean(text, sizeof(text));
+		FAIL(GANTRY_ERR_PEER_LOST, "the other side has failed: %s", text);
+	}
+	if (r == GANTRY_AGAIN)
+		r = GANTRY_OK;
+out:
+	return r;
+}
+
+gantry_result perf_remote_swap(struct perf_remote *rm, const void *mine, void *ret_other, size_t size,
+			       void (*idle)(void *ctx), void *ctx)
+{
+	gantry_result r = GANTRY_OK;
+	const int other = !perf_remote_rank(rm->opts);
+	const uint64_t tag = TAG_SWAP + rm->swaps++, nap_ns = 100000000;
+
+	TRY(gantry_ctl_send(rm->ctl, other, tag, mine, size));
+	while ((r = gantry_ctl_try_recv(rm->ctl, other, tag, ret_other, size)) == GANTRY_AGAIN) {
+		TRY(perf_remote_alive(rm));
+		if (idle) {
+			idle(ctx);
+			sched_yield();
+		} else {
+			gantry_ctl_wait(rm->ctl, nap_ns);
+		}
+	}
+	if (r != GANTRY_OK)
+		r = perf_remote_alive(rm); /* it may have said why before it left */
+out:
+	return r;
+}
+
+struct gantry_addr perf_remote_address(const struct perf_remote *rm)
+{
+	struct gantry_addr any = {.in6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_ANY_INIT}};
+
+	if (!rm->opts->listen)
+		return rm->other;
+	/* Behind NAT the client's word for this host is not its address; a link-local one lacks its interface. */
+	if (gantry_addr_is_local(&rm->local) && !gantry_addr_is_link_local(&rm->local))
+		return rm->local;
+	return any;
+}
+
+void perf_remote_failed(struct perf_remote *rm, char *text, size_t len)
+{
+	const uint64_t nap_ns = 50000000, until = gantry_now_ns() + 500000000;
+	char mine[FAILED_TEXT] = "", other[FAILED_TEXT] = "";
+	int to;
+
+	if (!rm->ctl || rm->differ)
+		return;
+	to = !perf_remote_rank(rm->opts);
+	snprintf(mine, sizeof(mine), "%.500s", text);
+	gantry_ctl_send(rm->ctl, to, TAG_FAILED, mine, sizeof(mine));
+	while (!strstr(text, "the other side") && gantry_now_ns() < until &&
+	       gantry_ctl_try_recv(rm->ctl, to, TAG_FAILED, other, sizeof(other)) == GANTRY_AGAIN)
+		gantry_ctl_wait(rm->ctl, nap_ns);
+	clean(other, sizeof(other));
+	if (other[0])
+		snprintf(text + strlen(text), len - strlen(text), "; the other side: %s", other);
+}
+
+void perf_remote_close(struct perf_remote *rm)
+{
+	gantry_ctl_leave(rm->ctl);
+	rm->ctl = NULL;
+}

@@ -1,0 +1,90 @@
+/*
+ * `gantry perf net` and `perf rx` between two machines, as iperf3 has it: one listens, the other names its host. The
+ * client is rank 0 and sends; it says what is measured. The side that listens is rank 1 and has the rendezvous
+ * (perf_rendezvous.h); what both need to know of each other while they measure goes through that connection.
+ */
+#ifndef GANTRY_TOOLS_PERF_REMOTE_H
+#define GANTRY_TOOLS_PERF_REMOTE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gantry/result.h"
+#include "net/tcp/nic.h"
+
+/* Options of both operations. All 0: both ranks are here. */
+struct perf_remote_opts {
+	const char *host; /* of the side that listens; NULL: not given */
+	int listen, forever;
+	int port; /* 0: PERF_PORT, or what host says */
+};
+/* 0; or -1 after a line on stderr: they contradict each other. */
+int perf_remote_check(const char *program, const struct perf_remote_opts *o);
+static inline int perf_remote_wanted(const struct perf_remote_opts *o)
+{
+	return o->listen || o->host != NULL;
+}
+static inline int perf_remote_rank(const struct perf_remote_opts *o)
+{
+	return o->listen ? 1 : 0;
+}
+/* How long it may take until the other side is there, in ns. */
+uint64_t perf_remote_patience(const struct perf_remote_opts *o);
+
+/* --forever: calls `once` in a process of its own, client after client, until its exit status says that it cannot
+ * listen, or this process is ended. Returns the exit status. */
+enum { PERF_REMOTE_CANNOT = 3 };
+int perf_remote_forever(int (*once)(void *ctx), void *ctx);
+
+struct perf_remote {
+	const char *program; /* "gantry perf net" */
+	const struct perf_remote_opts *opts;
+	struct gantry_ctl *ctl;
+	struct gantry_addr local, other; /* ends of the connection between the two hosts, as this side sees them */
+	char peer[256];			 /* "node7 (10.0.0.7); aarch64, 2 x ..." */
+	uint64_t swaps;
+	int served; /* the port was open */
+	int differ; /* the two do not fit, which both have found out */
+};
+
+/*
+ * Waits for the other side and says so on stderr. Then the two are known to be of one version and to want the same
+ * operation. Where the user has named no interface, GANTRY_IFNAME and GANTRY_FAMILY become those of the connection
+ * between the two: that is the network that the user has named. On failure gantry_last_error is a sentence for the
+ * user.
+ */
+gantry_result perf_remote_open(struct perf_remote *rm, const char *program, const struct perf_remote_opts *opts);
+/* Gives `size` bytes, gets as many; returns when the other side has come to the same call. `idle` is called meanwhile,
+ * if it is not NULL. A failure of the other side is one here, with its reason. */
+gantry_result perf_remote_swap(struct perf_remote *rm, const void *mine, void *ret_other, size_t size,
+			       void (*idle)(void *ctx), void *ctx);
+/* A text of the other side's, at most 512 bytes, before it is shown: ended, one line, nothing that a terminal would
+ * obey. */
+void perf_remote_words(char *to, const char *from, size_t size);
+/* Where rank 1 opens a further port: as rank 0 reaches it, or to be bound by rank 1. */
+struct gantry_addr perf_remote_address(const struct perf_remote *rm);
+/* The other side's failure, while this one waits for something else. */
+gantry_result perf_remote_alive(struct perf_remote *rm);
+/* This side has failed: tells the other one, and adds to the text what that one says within a moment. */
+void perf_remote_failed(struct perf_remote *rm, char *text, size_t len);
+void perf_remote_close(struct perf_remote *rm);
+
+/* What the two sides tell each other first. Its size never changes, so that any two versions understand each other this
+ * far. */
+struct perf_card {
+	char magic[16];
+	char version[32];   /* of gantry */
+	char operation[32]; /* "gantry perf net" */
+	char host[64];
+	char machine[256];
+	/* The client's: both ends of its connection. */
+	uint8_t family; /* 4, 6 */
+	uint8_t local[16], other[16];
+	char pad[79];
+};
+_Static_assert(sizeof(struct perf_card) == 512, "two versions must agree on it");
+/* Exposed for tests. ERR_VERSION, ERR_SETTING: the two sides do not fit, and the text says why. */
+void perf_remote_make_card(const struct perf_remote *rm, struct perf_card *ret_card);
+gantry_result perf_remote_read_card(struct perf_remote *rm, struct perf_card *card);
+
+#endif

@@ -47,7 +47,10 @@ void options_join(const char *program, int argc, char **argv, char *buf, size_t 
 
 static void usage(const struct option_set *set, FILE *f)
 {
-	fprintf(f, "usage: %s [OPTION]...\n%s\n", set->program, set->about);
+	fprintf(f, "usage: %s [OPTION]...", set->program);
+	if (set->operand)
+		fprintf(f, " [%s]", set->operand);
+	fprintf(f, "\n%s\n", set->about);
 	for (size_t i = 0; i < set->nspecs; i++) {
 		const struct option_spec *s = &set->specs[i];
 		const char *value = s->kind == OPTION_FLAG ? "" : s->value ? s->value : s->choices;
@@ -217,6 +220,8 @@ int options_parse(const struct option_set *set, int argc, char **argv, void *fie
 		if (take(set, s, optarg, fields) < 0)
 			return 1 + 2;
 	}
+	if (set->operand && optind < argc)
+		*(const char **)((char *)fields + set->operand_at) = argv[optind++];
 	if (optind < argc)
 		return 1 + suggest_usage(set->program, t.longs, '?', argv[optind]);
 	return gantry_params_load(0) == GANTRY_OK ? 0 : 1 + 2;

@@ -37,6 +37,8 @@ struct option_set {
 	const char *notes;   /* the same at its end */
 	const struct option_spec *specs;
 	size_t nspecs;
+	const char *operand; /* "HOST": one word that is no option may be given; NULL: none */
+	size_t operand_at;   /* const char *, borrowed from argv */
 };
 
 /* And loads the parameters, whose mistakes are wrong usage as well. -h and --help are known. 0: go on; else the exit

@@ -1,6 +1,6 @@
 /*
- * `gantry perf rx`: the pipeline of gantry/rx.h between two processes of this host, beside plain TCP and, on a GPU,
- * beside the bus.
+ * `gantry perf rx`: the pipeline of gantry/rx.h between two processes of this host, or between two hosts, beside plain
+ * TCP and, on a GPU, beside the bus.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_TOOL
 #include "perf_rx.h"
@@ -9,6 +9,7 @@
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -33,6 +34,10 @@ struct row {
 	const char *path, *device, *machine, *command, *commit;
 };
 
+#define END_MAX ((uint64_t)1 << 36)
+#define STRIDE_MAX ((uint64_t)1 << 32)
+enum { PIECES_MAX = 1 << 26, PIECE_MAX = 1 << 30 };
+
 /* clang-format off */
 #define AT(field) offsetof(struct prx_opts, field)
 static const struct option_spec specs[] = {
@@ -40,23 +45,34 @@ static const struct option_spec specs[] = {
 	{0, OPTION_INT, "gpu", AT(gpu), 0, 1023, NULL, "N", "which GPU (0)"},
 	{0, OPTION_CHOICE, "path", AT(path), 0, 0, PRX_PATHS, NULL, "how bytes come to device memory (GANTRY_RX_PATH)"},
 	{0, OPTION_CHOICE, "memory", AT(memory), 0, 0, PRX_MEMORY, NULL, "auto: host memory on the host's own path, else the device's"},
-	{'e', OPTION_SIZE, "end", AT(end), 1, 1ull << 36, NULL, "SIZE", "bytes of a transfer (256M); with --pieces their sum counts"},
-	{0, OPTION_COUNT, "pieces", AT(pieces), 1, 1 << 26, NULL, "N", "also as so many pieces"},
-	{0, OPTION_SIZE, "piece-bytes", AT(piece_bytes), 1, 1 << 30, NULL, "SIZE", "bytes of a piece (8k)"},
-	{0, OPTION_SIZE, "stride", AT(stride), 1, 1ull << 32, NULL, "SIZE", "from piece to piece (twice their size)"},
+	{'e', OPTION_SIZE, "end", AT(end), 1, END_MAX, NULL, "SIZE", "bytes of a transfer (256M); with --pieces their sum counts"},
+	{0, OPTION_COUNT, "pieces", AT(pieces), 1, PIECES_MAX, NULL, "N", "also as so many pieces"},
+	{0, OPTION_SIZE, "piece-bytes", AT(piece_bytes), 1, PIECE_MAX, NULL, "SIZE", "bytes of a piece (8k)"},
+	{0, OPTION_SIZE, "stride", AT(stride), 1, STRIDE_MAX, NULL, "SIZE", "from piece to piece (twice their size)"},
 	{0, OPTION_INT, "repeats", AT(repeats), 1, PRX_REPEATS_MAX, NULL, "R", "repeats: min, median and max are shown (5)"},
 	{0, OPTION_TIME, "timeout", AT(timeout_ns), 0, 0, NULL, "TIME", "the longest that a repeat may take (120s)"},
+	{0, OPTION_FLAG, "listen", AT(remote.listen), 0, 0, NULL, NULL, "wait for a client on another machine, measure with it, and end"},
+	{0, OPTION_FLAG, "forever", AT(remote.forever), 0, 0, NULL, NULL, "with --listen: client after client, until it is ended"},
+	{0, OPTION_INT, "port", AT(remote.port), 1, 65535, NULL, "N", "where to listen, or to look for the listener (18520)"},
 	{0, OPTION_FLAG, "json", AT(json), 0, 0, NULL, NULL, "a JSON object"},
 };
 /* clang-format on */
 
 static const struct option_set set = {
 	.program = "gantry perf rx",
-	.about = "The pipeline of gantry/rx.h between two processes; every byte is checked.\n",
+	.about = "The pipeline of gantry/rx.h between two processes of this machine, or two machines: --listen on one, "
+		 "its\n"
+		 "HOST on the other, whose options count. Every byte is checked.\n",
 	.notes = "\nSee gantry-perf(1) and gantry-rx(3).\n",
 	.specs = specs,
 	.nspecs = sizeof(specs) / sizeof(specs[0]),
+	.operand = "HOST[:PORT]",
+	.operand_at = AT(remote.host),
 };
+
+static const struct prx_opts defaults = {
+	.path = -1, .end = 256 << 20, .piece_bytes = 8192, .repeats = 5, .timeout_ns = 120000000000};
+static char command[512]; /* the command line, for the header */
 
 /* clang-format off */
 #define FIELD(field) offsetof(struct row, field)
@@ -109,10 +125,14 @@ static struct row row_of(const struct prx_opts *o, struct prx_shared *s)
 	return r;
 }
 
-static void print_header(const struct prx_opts *o, const struct prx_shared *s, const char *command,
-			 struct perf_table *t)
+static void print_header(const struct prx_opts *o, const struct prx_shared *s, struct perf_table *t)
 {
-	perf_table_begin(t, command, "the pipeline of gantry/rx.h between two processes, beside plain TCP and the bus");
+	perf_table_begin(t, command,
+			 s->peer[0]
+				 ? "the pipeline of gantry/rx.h between two machines, beside plain TCP and the bus"
+				 : "the pipeline of gantry/rx.h between two processes, beside plain TCP and the bus");
+	if (s->peer[0])
+		perf_fact_text(t, "peer", s->peer);
 	perf_fact_text(t, "device", s->device);
 	perf_fact_text(t, "path", s->path);
 	perf_fact_int(t, "streams", s->streams);
@@ -121,7 +141,7 @@ static void print_header(const struct prx_opts *o, const struct prx_shared *s, c
 	perf_table_columns(t, columns, sizeof(columns) / sizeof(columns[0]));
 }
 
-static void print_row(const struct prx_opts *o, struct prx_shared *s, const char *command, struct perf_table *t)
+static void print_row(const struct prx_opts *o, struct prx_shared *s, struct perf_table *t)
 {
 	struct row row = row_of(o, s);
 	char machine[256];
@@ -132,17 +152,53 @@ static void print_row(const struct prx_opts *o, struct prx_shared *s, const char
 	perf_table_row(t, &row);
 }
 
+void prx_tell(const struct prx_opts *o, struct prx_told *ret_told)
+{
+	*ret_told = (struct prx_told){.end = o->end,
+				      .pieces = o->pieces,
+				      .piece_bytes = o->piece_bytes,
+				      .stride = o->stride,
+				      .timeout_ns = o->timeout_ns,
+				      .device = o->device,
+				      .path = o->path,
+				      .memory = o->memory,
+				      .repeats = o->repeats};
+}
+
+int prx_take(const struct prx_told *t, struct prx_opts *o)
+{
+	if (t->end < 1 || t->end > END_MAX || t->pieces > PIECES_MAX || t->piece_bytes < 1 ||
+	    t->piece_bytes > PIECE_MAX || t->stride < t->piece_bytes || t->stride > STRIDE_MAX || !t->timeout_ns ||
+	    t->device < 0 || t->device > 1 || t->path < -1 || t->path > 3 || t->memory < 0 ||
+	    t->memory > PRX_MEMORY_DEVICE || t->repeats < 1 || t->repeats > PRX_REPEATS_MAX)
+		return -1;
+	o->end = t->end;
+	o->pieces = t->pieces;
+	o->piece_bytes = t->piece_bytes;
+	o->stride = t->stride;
+	o->timeout_ns = t->timeout_ns;
+	o->device = (int)t->device;
+	o->path = (int)t->path;
+	o->memory = (int)t->memory;
+	o->repeats = (int)t->repeats;
+	return 0;
+}
+
 static pid_t spawn(int rank, const struct prx_opts *o, struct prx_shared *s)
 {
 	pid_t parent = getpid(), pid = fork();
 	struct prx_rank rk = {.rank = rank, .opts = o, .shared = s};
+	int failed;
 
 	if (pid)
 		return pid;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent)
 		_exit(1);
-	_exit(prx_rank_run(&rk) != GANTRY_OK);
+	failed = prx_rank_run(&rk) != GANTRY_OK;
+	if (perf_remote_wanted(&o->remote)) /* its last words are on their way until then */
+		exit(failed);
+	_exit(failed);
 }
 
 /* Takes note of how a rank has ended; 1: well. */
@@ -160,16 +216,20 @@ static int ended_well(struct prx_shared *s, int rank, int status)
 }
 
 /* The first error is the cause; what the other rank says then is its consequence. */
-static void report(const struct prx_shared *s)
+static void report(const struct prx_opts *o, const struct prx_shared *s)
 {
 	int rank = !s->error_ns[0] || (s->error_ns[1] && s->error_ns[1] < s->error_ns[0]);
 
-	fprintf(stderr, "gantry perf rx: rank %d: %s\n", rank,
-		s->error[rank][0] ? s->error[rank] : "ended without a word");
+	if (!s->met && s->error[rank][0] && perf_remote_wanted(&o->remote))
+		fprintf(stderr, "gantry perf rx: %s\n", s->error[rank]);
+	else
+		fprintf(stderr, "gantry perf rx: rank %d: %s\n", rank,
+			s->error[rank][0] ? s->error[rank] : "ended without a word");
 }
 
-/* Both ranks as processes of their own, the header as soon as they know what it says. 0: both ended well. */
-static int run(const struct prx_opts *o, struct prx_shared *s, const char *command, struct perf_table *t)
+/* The ranks that are on this host, as processes of their own, the header as soon as they know what it says. 0: all
+ * ended well. */
+static int run(const struct prx_opts *o, struct prx_shared *s, struct perf_table *t)
 {
 	const struct timespec nap = {0, 10000000};
 	pid_t pids[2] = {0, 0};
@@ -177,6 +237,8 @@ static int run(const struct prx_opts *o, struct prx_shared *s, const char *comma
 
 	fflush(NULL);
 	for (int rank = 0; rank < 2 && !bad; rank++) {
+		if (perf_remote_wanted(&o->remote) && rank != perf_remote_rank(&o->remote))
+			continue;
 		pids[rank] = spawn(rank, o, s);
 		bad = pids[rank] < 0;
 		left += !bad;
@@ -196,57 +258,86 @@ static int run(const struct prx_opts *o, struct prx_shared *s, const char *comma
 			bad |= !ended_well(s, rank, status);
 		}
 		if (!t->open && __atomic_load_n(&s->info_ready, __ATOMIC_ACQUIRE))
-			print_header(o, s, command, t);
+			print_header(&s->opts, s, t);
 		if (left)
 			nanosleep(&nap, NULL);
 	}
 	if (bad)
-		report(s);
+		report(o, s);
 	return bad;
 }
 
-/* Of the buffers of a rank: contiguous and, with --pieces, with gaps. */
-static double bytes_of(const struct prx_opts *o)
+double prx_bytes(const struct prx_opts *o)
 {
 	if (!o->pieces)
-		return (double)o->end;
-	return (double)o->pieces * ((double)o->piece_bytes + (double)o->stride);
+		return 2 * (double)o->end;
+	return 2 * (double)o->pieces * ((double)o->piece_bytes + (double)o->stride);
+}
+
+static int run_once(void *arg)
+{
+	const struct prx_opts *o = arg;
+	struct perf_table t = {.op = "rx", .out = stdout, .json = o->json};
+	struct prx_shared *s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	int status;
+
+	if (s == MAP_FAILED) {
+		perror("gantry perf rx: mmap");
+		return 1;
+	}
+	s->opts = *o;
+	status = run(o, s, &t);
+	if (o->remote.listen && !s->served)
+		return PERF_REMOTE_CANNOT;
+	if (!status)
+		print_row(&s->opts, s, &t);
+	return perf_table_end(&t, status, s->wrong ? s->first_wrong : NULL);
+}
+
+/* -1 after a line on stderr. */
+static int check_opts(struct prx_opts *o)
+{
+	char stride[GANTRY_TEXT_MAX], piece[GANTRY_TEXT_MAX];
+	struct prx_told mine, plain;
+
+	if (perf_remote_check(set.program, &o->remote) < 0)
+		return -1;
+	prx_tell(o, &mine);
+	prx_tell(&defaults, &plain);
+	if (o->remote.listen && memcmp(&mine, &plain, sizeof(mine))) {
+		fprintf(stderr,
+			"%s: with --listen the client says what is measured: only --port, --forever, --gpu and --json "
+			"go with it\n",
+			set.program);
+		return -1;
+	}
+	if (!o->stride)
+		o->stride = 2 * o->piece_bytes;
+	if (o->stride < o->piece_bytes) {
+		fprintf(stderr, "%s: --stride %s is less than --piece-bytes %s\n", set.program,
+			gantry_size_text(o->stride, stride, sizeof(stride)),
+			gantry_size_text(o->piece_bytes, piece, sizeof(piece)));
+		return -1;
+	}
+	return 0;
 }
 
 int cmd_perf_rx(int argc, char **argv)
 {
-	struct prx_opts o = {
-		.path = -1, .end = 256 << 20, .piece_bytes = 8192, .repeats = 5, .timeout_ns = 120000000000};
-	struct perf_table t = {.op = "rx", .out = stdout};
-	char command[512], stride[GANTRY_TEXT_MAX], piece[GANTRY_TEXT_MAX];
-	struct prx_shared *s;
+	struct prx_opts o = defaults;
 	int status;
 
 	options_join(set.program, argc, argv, command, sizeof(command));
 	status = options_parse(&set, argc, argv, &o);
 	if (status)
 		return status - 1;
-	if (!o.stride)
-		o.stride = 2 * o.piece_bytes;
-	if (o.stride < o.piece_bytes) {
-		fprintf(stderr, "gantry perf rx: --stride %s is less than --piece-bytes %s\n",
-			gantry_size_text(o.stride, stride, sizeof(stride)),
-			gantry_size_text(o.piece_bytes, piece, sizeof(piece)));
+	if (check_opts(&o) < 0 || preflight(set.program, NULL, NULL) < 0)
 		return 2;
-	}
-	if (preflight(set.program, NULL, NULL) < 0)
-		return 2;
-	/* Each rank has an image of what it moves, to fill it and to check it. */
-	if (o.device == GANTRY_DEVICE_HOST && perf_memory_check("rx", 2, 2 * bytes_of(&o)) < 0)
+	if (!o.remote.listen && o.device == GANTRY_DEVICE_HOST &&
+	    perf_memory_check("rx", perf_remote_wanted(&o.remote) ? 1 : 2, prx_bytes(&o)) < 0)
 		return 1;
-	s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (s == MAP_FAILED) {
-		perror("gantry perf rx: mmap");
-		return 1;
-	}
-	t.json = o.json;
-	status = run(&o, s, command, &t);
-	if (!status)
-		print_row(&o, s, command, &t);
-	return perf_table_end(&t, status, s->wrong ? s->first_wrong : NULL);
+	if (o.remote.forever)
+		return perf_remote_forever(run_once, &o);
+	status = run_once(&o);
+	return status == PERF_REMOTE_CANNOT ? 1 : status;
 }

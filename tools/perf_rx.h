@@ -1,10 +1,12 @@
-/* `gantry perf rx`: parts. Two forked ranks; rank 0 sends, rank 1 receives. */
+/* `gantry perf rx`: parts. Two forked ranks, or one on each of two machines (perf_remote.h); rank 0 sends, rank 1
+ * receives. */
 #ifndef GANTRY_TOOLS_PERF_RX_H
 #define GANTRY_TOOLS_PERF_RX_H
 
 #include <stdint.h>
 
 #include "gantry/rx.h"
+#include "perf_remote.h"
 
 enum { PRX_REPEATS_MAX = 101, PRX_STREAMS_MAX = 16 };
 #define PRX_PATHS "auto|unpack|emulated|host" /* in the order of enum gantry_rx_path, without DEFAULT */
@@ -16,7 +18,20 @@ struct prx_opts {
 	int device, gpu, path, memory; /* path -1: GANTRY_RX_PATH */
 	uint64_t end, pieces, piece_bytes, stride, timeout_ns;
 	int repeats, json;
+	struct perf_remote_opts remote;
 };
+
+/* Of a rank's buffers: contiguous and, with --pieces, with gaps; and an image of each, to fill and to check it. */
+double prx_bytes(const struct prx_opts *o);
+
+/* What the client tells the side that listens. */
+struct prx_told {
+	uint64_t end, pieces, piece_bytes, stride, timeout_ns;
+	int64_t device, path, memory, repeats;
+};
+void prx_tell(const struct prx_opts *o, struct prx_told *ret_told);
+/* 0 if that is what a client may say; then it is in *o. */
+int prx_take(const struct prx_told *told, struct prx_opts *o);
 
 /* What the two ranks and the parent share. */
 struct prx_shared {
@@ -29,9 +44,13 @@ struct prx_shared {
 	uint64_t wrong;
 	char first_wrong[256]; /* where the first of them was */
 	int streams;
-	int info_ready; /* release by rank 1, acquire by the parent: streams, path and device are known */
+	int info_ready; /* release by a rank, acquire by the parent: streams, path and device are known */
 	char path[256], device[64], error[2][512];
 	uint64_t error_ns[2]; /* when error was written; 0: there is none */
+	struct prx_opts opts; /* the parent's; on two machines then, before info_ready, as the client wants them */
+	/* On two machines, by the one rank here, before that too. */
+	char peer[256];
+	int met, served; /* the other side is there; the port was open */
 };
 
 struct prx_rank {
@@ -47,10 +66,12 @@ struct prx_rank {
 	uint64_t span;
 	int raw[PRX_STREAMS_MAX], nraw;
 	void *pinned;
+	struct perf_remote *remote; /* borrowed; NULL: the other rank is on this host */
 };
 
-/* 0: all are there; -1: the other rank has given up, or the time is over. */
-int prx_barrier(struct prx_rank *rk);
+/* Waits for the other rank, and then sees what that has put into the shared memory so far. Fails if it has given up, or
+ * the time is over. */
+gantry_result prx_barrier(struct prx_rank *rk);
 
 /* perf_rx_raw.c: plain TCP, as many streams as the pipeline has bulk lanes, a thread per socket end. */
 gantry_result prx_raw_open(struct prx_rank *rk);

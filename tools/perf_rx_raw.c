@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -46,8 +47,7 @@ gantry_result prx_raw_run(struct prx_rank *rk, uint64_t *ret_ns)
 	uint64_t start, left = rk->bytes;
 	int n = 0;
 
-	if (prx_barrier(rk))
-		FAIL(GANTRY_ERR_ABORTED, "the other rank has given up");
+	TRY(prx_barrier(rk));
 	start = gantry_now_ns();
 	for (int i = 0; i < rk->nraw; i++) {
 		uint64_t part = left / (uint64_t)(rk->nraw - i);
@@ -70,33 +70,68 @@ out:
 	return r;
 }
 
+/* Where rank 1 listens, as rank 0 sees it or as rank 1 itself does. */
+static struct gantry_addr raw_address(const struct prx_rank *rk)
+{
+	const struct perf_remote *rm = rk->remote;
+	struct gantry_addr loopback = {.in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}};
+
+	return rm ? perf_remote_address(rm) : loopback;
+}
+
+/* A peer that does not come, or whose packets are dropped, ends accept and connect in time. */
+static void limit_time(int fd, uint64_t ns)
+{
+	struct timeval t = {(time_t)(ns / 1000000000), (suseconds_t)(ns % 1000000000 / 1000)};
+
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof(t));
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &t, sizeof(t));
+}
+
+static gantry_result raw_connect(struct prx_rank *rk, const struct gantry_addr *to, int listener, int *ret_fd)
+{
+	gantry_result r = GANTRY_OK;
+	char text[GANTRY_ADDR_TEXT];
+	int fd = rk->rank == 1 ? accept4(listener, NULL, NULL, SOCK_CLOEXEC)
+			       : socket(to->sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	if (fd >= 0)
+		limit_time(fd, rk->opts->timeout_ns);
+	if (fd < 0 || (rk->rank == 0 && connect(fd, &to->sa, gantry_addr_len(to)))) {
+		int e = errno == EAGAIN || errno == EINPROGRESS ? ETIMEDOUT : errno;
+
+		if (fd >= 0)
+			close(fd);
+		FAIL(GANTRY_ERR_SYSTEM, "raw streams: connecting to %s: %s", gantry_addr_text(to, text), strerror(e));
+	}
+	*ret_fd = fd;
+out:
+	return r;
+}
+
 gantry_result prx_raw_open(struct prx_rank *rk)
 {
 	gantry_result r = GANTRY_OK;
-	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct gantry_addr a = raw_address(rk);
+	char text[GANTRY_ADDR_TEXT];
 	socklen_t len = sizeof(a);
 	int l = -1;
 
 	if (rk->rank == 1) {
-		l = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-		if (l < 0 || bind(l, (struct sockaddr *)&a, len) || listen(l, PRX_STREAMS_MAX) ||
-		    getsockname(l, (struct sockaddr *)&a, &len))
-			FAIL(GANTRY_ERR_SYSTEM, "raw streams: listening on 127.0.0.1: %s", strerror(errno));
-		rk->shared->raw_port = ntohs(a.sin_port);
+		l = socket(a.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		gantry_addr_set_port(&a, 0);
+		if (l < 0 || bind(l, &a.sa, gantry_addr_len(&a)) || listen(l, PRX_STREAMS_MAX) ||
+		    getsockname(l, &a.sa, &len))
+			FAIL(GANTRY_ERR_SYSTEM, "raw streams: listening on %s: %s", gantry_addr_text(&a, text),
+			     strerror(errno));
+		limit_time(l, rk->opts->timeout_ns);
+		rk->shared->raw_port = gantry_addr_port(&a);
 	}
-	if (prx_barrier(rk))
-		FAIL(GANTRY_ERR_ABORTED, "the other rank has given up");
-	a.sin_port = htons(rk->shared->raw_port);
+	TRY(prx_barrier(rk));
+	gantry_addr_set_port(&a, rk->shared->raw_port);
 	for (int i = 0; i < rk->shared->streams; i++) {
-		int fd = rk->rank == 1 ? accept4(l, NULL, NULL, SOCK_CLOEXEC)
-				       : socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-		if (fd < 0 || (rk->rank == 0 && connect(fd, (struct sockaddr *)&a, sizeof(a)))) {
-			if (fd >= 0)
-				close(fd);
-			FAIL(GANTRY_ERR_SYSTEM, "raw streams: connecting: %s", strerror(errno));
-		}
-		rk->raw[rk->nraw++] = fd;
+		TRY(raw_connect(rk, &a, l, &rk->raw[rk->nraw]));
+		rk->nraw++;
 	}
 out:
 	if (l >= 0)

@@ -19,20 +19,62 @@
 
 enum { GUARD = 0xa5, PINNED = 64 << 20 };
 
-int prx_barrier(struct prx_rank *rk)
+/* While a rank waits it must not hold up what it waits for: the other one may need its answers. */
+static void poll_rx(void *arg)
 {
+	struct prx_rank *rk = arg;
+
+	if (rk->rx)
+		gantry_rx_poll(rk->rx, NULL, 0);
+}
+
+/* What rank 1 has to say on the way, for a rank 0 on another host. */
+struct far_word {
+	char address[128], path[256], device[64];
+	uint64_t raw_port, streams;
+};
+
+static gantry_result barrier_far(struct prx_rank *rk)
+{
+	gantry_result r = GANTRY_OK;
+	struct prx_shared *s = rk->shared;
+	struct far_word mine = {.raw_port = s->raw_port, .streams = (uint64_t)s->streams}, other;
+
+	memcpy(mine.address, s->address, sizeof(mine.address));
+	memcpy(mine.path, s->path, sizeof(mine.path));
+	memcpy(mine.device, s->device, sizeof(mine.device));
+	TRY(perf_remote_swap(rk->remote, &mine, &other, sizeof(mine), poll_rx, rk));
+	if (rk->rank == 1)
+		goto out;
+	if (other.streams > PRX_STREAMS_MAX || other.raw_port > UINT16_MAX)
+		FAIL(GANTRY_ERR_PROTOCOL, "the other side wants %llu raw streams", (unsigned long long)other.streams);
+	s->raw_port = (uint16_t)other.raw_port;
+	s->streams = (int)other.streams;
+	perf_remote_words(s->address, other.address, sizeof(s->address));
+	perf_remote_words(s->path, other.path, sizeof(s->path));
+	perf_remote_words(s->device, other.device, sizeof(s->device));
+	if (s->path[0])
+		__atomic_store_n(&s->info_ready, 1, __ATOMIC_RELEASE);
+out:
+	return r;
+}
+
+gantry_result prx_barrier(struct prx_rank *rk)
+{
+	gantry_result r = GANTRY_OK;
 	struct prx_shared *s = rk->shared;
 
+	if (rk->remote)
+		return barrier_far(rk);
 	__atomic_store_n(&s->arrived[rk->rank], ++rk->barriers, __ATOMIC_RELEASE);
 	while (__atomic_load_n(&s->arrived[!rk->rank], __ATOMIC_ACQUIRE) < rk->barriers) {
 		if (__atomic_load_n(&s->failed, __ATOMIC_RELAXED) || gantry_now_ns() > rk->deadline)
-			return -1;
-		/* The rank that waits must not hold up what it waits for: the other one may need its answers. */
-		if (rk->rx)
-			gantry_rx_poll(rk->rx, NULL, 0);
+			FAIL(GANTRY_ERR_ABORTED, "the other rank has given up");
+		poll_rx(rk);
 		sched_yield();
 	}
-	return 0;
+out:
+	return r;
 }
 
 static gantry_result meet(struct prx_rank *rk)
@@ -47,8 +89,7 @@ static gantry_result meet(struct prx_rank *rk)
 		if (rk->shared->streams > PRX_STREAMS_MAX)
 			rk->shared->streams = PRX_STREAMS_MAX;
 	}
-	if (prx_barrier(rk))
-		FAIL(GANTRY_ERR_ABORTED, "the other rank has given up");
+	TRY(prx_barrier(rk));
 	if (rk->rank == 1)
 		TRY(gantry_rx_accept(l, -1, &rk->conn));
 	else
@@ -200,8 +241,7 @@ static gantry_result move(struct prx_rank *rk, int pieces, uint64_t seq, uint64_
 	if (pieces)
 		p = (struct gantry_rx_piece){rk->strided, o->piece_bytes, o->stride, o->pieces};
 	TRY(prepare(rk, pieces, seq));
-	if (prx_barrier(rk))
-		FAIL(GANTRY_ERR_ABORTED, "the other rank has given up");
+	TRY(prx_barrier(rk));
 	start = gantry_now_ns();
 	TRY(rk->rank == 0 ? gantry_rx_send(rk->conn, &p, 1, seq, &op) : gantry_rx_recv(rk->conn, &p, 1, seq, &op));
 	r = gantry_rx_wait(op, (int64_t)o->timeout_ns);
@@ -213,8 +253,7 @@ static gantry_result move(struct prx_rank *rk, int pieces, uint64_t seq, uint64_
 	if (rk->rank == 1)
 		TRY(check(rk, pieces, seq));
 	/* A sender that goes on alone would stop moving what its peer still waits for. */
-	if (prx_barrier(rk))
-		FAIL(GANTRY_ERR_ABORTED, "the other rank has given up");
+	TRY(prx_barrier(rk));
 out:
 	gantry_rx_op_free(op);
 	return r;
@@ -228,8 +267,7 @@ static gantry_result pcie(struct prx_rank *rk, uint64_t *ret_ns)
 	struct gantry_stream *s = NULL;
 
 	TRY(rk->dev->ops->stream_create(rk->dev, &s));
-	if (prx_barrier(rk))
-		FAIL(GANTRY_ERR_ABORTED, "the other rank has given up");
+	TRY(prx_barrier(rk));
 	start = gantry_now_ns();
 	for (; at < rk->bytes; at += PINNED) {
 		uint64_t n = rk->bytes - at < PINNED ? rk->bytes - at : PINNED;
@@ -278,25 +316,92 @@ out:
 	return r;
 }
 
+/* The other machine, and what its user or this one wants to have measured. */
+static gantry_result meet_far(struct prx_rank *rk, struct perf_remote *rm)
+{
+	gantry_result r = GANTRY_OK;
+	struct prx_shared *s = rk->shared;
+	struct prx_told mine, other;
+	char why[256];
+
+	r = perf_remote_open(rm, "gantry perf rx", &rk->opts->remote);
+	s->served = rm->served;
+	TRY(r);
+	rk->remote = rm;
+	memcpy(s->peer, rm->peer, sizeof(s->peer));
+	prx_tell(rk->opts, &mine);
+	TRY(perf_remote_swap(rm, &mine, &other, sizeof(mine), NULL, NULL));
+	if (rk->rank == 1 && prx_take(&other, &s->opts) < 0)
+		FAIL(GANTRY_ERR_PROTOCOL, "the client's options make no sense here");
+	if (rk->rank == 1 && s->opts.device == GANTRY_DEVICE_HOST &&
+	    !perf_memory_fits(1, prx_bytes(&s->opts), why, sizeof(why)))
+		FAIL(GANTRY_ERR_NOMEM, "%s", why);
+	rk->opts = &s->opts;
+	s->met = 1;
+out:
+	return r;
+}
+
+/* What each has measured, for both to print. */
+struct far_result {
+	double gbs[PRX_WAYS][PRX_REPEATS_MAX], pcie[PRX_REPEATS_MAX];
+	uint64_t wrong;
+	char first_wrong[256];
+};
+
+static gantry_result share_results(struct prx_rank *rk)
+{
+	gantry_result r = GANTRY_OK;
+	static struct far_result mine, other;
+	struct prx_shared *s = rk->shared;
+
+	memcpy(mine.gbs, s->gbs, sizeof(mine.gbs));
+	memcpy(mine.pcie, s->pcie[rk->rank], sizeof(mine.pcie));
+	mine.wrong = s->wrong;
+	memcpy(mine.first_wrong, s->first_wrong, sizeof(mine.first_wrong));
+	TRY(perf_remote_swap(rk->remote, &mine, &other, sizeof(mine), poll_rx, rk));
+	memcpy(s->pcie[!rk->rank], other.pcie, sizeof(other.pcie));
+	if (rk->rank == 0) {
+		memcpy(s->gbs, other.gbs, sizeof(other.gbs));
+		s->wrong = other.wrong;
+		perf_remote_words(s->first_wrong, other.first_wrong, sizeof(other.first_wrong));
+	}
+out:
+	return r;
+}
+
 gantry_result prx_rank_run(struct prx_rank *rk)
 {
 	gantry_result r = GANTRY_OK;
+	struct perf_remote remote = {.ctl = NULL};
+	char *error = rk->shared->error[rk->rank];
+	const size_t len = sizeof(rk->shared->error[0]);
 
+	gantry_set_last_error("");
 	rk->deadline = UINT64_MAX;
+	if (perf_remote_wanted(&rk->opts->remote))
+		TRY(meet_far(rk, &remote));
 	TRY(open_all(rk));
 	for (int k = -1; k < rk->opts->repeats; k++) {
 		rk->deadline = gantry_now_ns() + rk->opts->timeout_ns;
 		TRY(round_of(rk, k));
 	}
-	if (prx_barrier(rk)) /* nobody closes while the other still reads */
-		FAIL(GANTRY_ERR_ABORTED, "the other rank has given up");
+	if (rk->remote)
+		TRY(share_results(rk));
+	TRY(prx_barrier(rk)); /* nobody closes while the other still reads */
 out:
 	if (r != GANTRY_OK) {
-		snprintf(rk->shared->error[rk->rank], sizeof(rk->shared->error[0]), "%s: %s", gantry_result_name(r),
-			 gantry_last_error());
+		const char *text = gantry_last_error()[0] ? gantry_last_error() : gantry_result_text(r);
+
+		if (remote.opts && !rk->shared->met)
+			snprintf(error, len, "%s", text);
+		else
+			snprintf(error, len, "%s: %s", gantry_result_name(r), text);
+		perf_remote_failed(&remote, error, len);
 		rk->shared->error_ns[rk->rank] = gantry_now_ns();
 		__atomic_store_n(&rk->shared->failed, 1, __ATOMIC_RELAXED);
 	}
 	close_all(rk);
+	perf_remote_close(&remote);
 	return r;
 }

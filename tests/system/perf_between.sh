@@ -1,0 +1,190 @@
+#!/bin/bash
+# labels: beside
+# also with: GANTRY_SECRET=alpha
+# `gantry perf net` and `perf rx` between two hosts, which are two network namespaces here: --listen on one, its address on
+# the other. Both print the same figures and no wrong byte, by IPv4, IPv6 and a port of one's own; and what goes wrong is
+# one clear line on each side, in time: a missing peer, a busy port, another secret, another operation, a peer that dies.
+set -u
+. "$SOURCE_DIR/tests/system/lib_tries.sh"
+. "$SOURCE_DIR/tests/system/lib_netns.sh"
+gantry=$BUILD_DIR/gantry
+a=gantry-pa-$$
+b=gantry-pb-$$
+secret=${GANTRY_SECRET:-}
+for v in $(compgen -e | grep -E '^(GANTRY_|NCCL_)' | grep -v -e GANTRY_SANITIZED -e GANTRY_SECRET); do unset "$v"; done
+[ -n "$secret" ] || unset GANTRY_SECRET
+[ -z "${GANTRY_SANITIZED:-}" ] || export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
+
+skip() { echo "skipped: $*"; exit 77; }
+die() { echo "FAILED: $*" >&2; head -n 30 "$tmp"/*.out "$tmp"/*.err >&2; exit 1; }
+cleanup() { ip netns del "$a" 2>/dev/null; ip netns del "$b" 2>/dev/null; rm -rf "$tmp"; }
+
+need_netns exec
+tmp=$(mktemp -d)
+trap cleanup EXIT
+ip netns add "$a" && ip netns add "$b" || die "namespaces"
+ip -n "$a" link add wire0 type veth peer name wire0 netns "$b" || die "veth"
+have6=1
+for n in "$a" "$b"; do
+	[ "$n" = "$a" ] && host=1 || host=2
+	ip -n "$n" link set lo up
+	ip -n "$n" addr add "10.79.0.$host/24" dev wire0 && ip -n "$n" link set wire0 up || die "wire0"
+	ip -n "$n" addr add "fd79::$host/64" dev wire0 nodad 2>/dev/null || have6=0
+done
+# The kernel takes a moment to notice that both ends are up.
+up() { ip netns exec "$b" ip -br link show wire0 | grep -q ' UP '; }
+await up || die "the wire never came up"
+
+# listen NAME ARGUMENT...: `gantry perf ARGUMENT... --listen` on the first host, once its port is open; the pid is in $pid.
+listen() {
+	local name=$1
+	shift
+	rm -f "$tmp/$name.err" # of the last one, which said the same
+	ip netns exec "$a" timeout 280 "$gantry" perf "$@" --listen >"$tmp/$name.out" 2>"$tmp/$name.err" &
+	pid=$!
+	await grep -qs "waiting for a client" "$tmp/$name.err" || die "it does not listen"
+}
+# client NAME ARGUMENT...: `gantry perf ARGUMENT...` on the second host; its exit status.
+client() {
+	local name=$1
+	shift
+	ip netns exec "$b" timeout 280 "$gantry" perf "$@" >"$tmp/$name.out" 2>"$tmp/$name.err"
+}
+has() { grep -qF -- "$2" "$tmp/$1" || die "$1 lacks: $2"; }
+# one_error NAME: a line about what it waits for, and a single one about the failure.
+one_error() { [ "$(grep -vcE 'waiting for a client|connecting to|a client came with' "$tmp/$1.err")" = 1 ] || die "$1: not one line"; }
+
+# pair ROWS OPERATION LISTENER-ARGUMENTS CLIENT-ARGUMENTS: equal rows on both sides, as tables and as JSON, nothing wrong.
+pair() {
+	local rows=$1 op=$2 format
+	for format in "" --json; do
+		listen l "$op" $3 $format
+		client c "$op" $4 $format || die "$op: the client's exit status is $?"
+		wait $pid || die "$op: the listener's exit status is $?"
+		for side in l c; do
+			grep -v '^#' "$tmp/$side.out" | grep -E '^ |"bytes"' |
+				sed -E 's/"(machine|peer|command|commit)": "[^"]*",? ?//g' >"$tmp/$side.rows"
+		done
+		has l.out 10.79.0.2
+		has c.out 10.79.0.1
+		[ "$(wc -l <"$tmp/l.rows")" = "$rows" ] || die "$op: expected $rows rows"
+		cmp -s "$tmp/l.rows" "$tmp/c.rows" || die "$op: the two sides differ"
+		[ -z "$format" ] || [ "$(grep -c '"wrong": 0[,}]' "$tmp/c.rows")" = "$rows" ] || die "$op: wrong bytes"
+	done
+	echo "ok: perf $op $4"
+}
+few="-n 16 --repeats 1"
+pair 3 net "" "10.79.0.1 -b 1 -e 64k -f 256 --depth 5 --lanes 2 --raw $few"
+pair 1 rx "" "10.79.0.1 -e 3000001 --repeats 2"
+pair 1 rx "--port 4711" "10.79.0.1:4711 --pieces 100 --piece-bytes 999 --repeats 1"
+
+# The other family: what the client names is what is used.
+if [ $have6 = 1 ]; then
+	listen l net --port 4712
+	client c net "[fd79::1]:4712" -b 4k -e 4k $few --raw || die "IPv6: exit status $?"
+	wait $pid || die "IPv6: the listener's exit status is $?"
+	has l.out "fd79::2"
+	echo "ok: IPv6"
+fi
+
+# Client after client; on a port of its own, because its ranks end a moment after it.
+listen l net --forever --port 4713
+for i in 1 2; do client c net 10.79.0.1:4713 -b 64 -e 64 $few || die "--forever, client $i: exit status $?"; done
+served() { [ "$(grep -c '; OK' "$tmp/l.out")" = 2 ]; } # it may be the last to print
+await served || die "--forever did not serve two clients"
+kill $pid
+wait $pid 2>/dev/null
+echo "ok: --forever"
+
+# A busy port: the one that was there first stays.
+listen l net
+ip netns exec "$a" timeout 280 "$gantry" perf rx --listen >"$tmp/busy.out" 2>"$tmp/busy.err"
+[ $? = 1 ] || die "a busy port should be exit status 1"
+has busy.err "port 18520 is in use"
+has busy.err "--port"
+one_error busy
+client c net 10.79.0.1 -b 64 -e 64 $few || die "the one that was there first: exit status $?"
+wait $pid || die "the one that was there first: exit status $?"
+echo "ok: a busy port"
+
+# Missing peers, while the cases after them go on: each has its deadline to wait for.
+for op in net rx; do
+	GANTRY_CONNECT_TIMEOUT=2s ip netns exec "$a" timeout 280 "$gantry" perf $op --listen --port "480${#op}" >"$tmp/nobody-$op.out" \
+		2>"$tmp/nobody-$op.err" &
+	eval "nobody_$op=$!"
+	GANTRY_CONNECT_TIMEOUT=2s client none-$op $op 10.79.0.1:4999 &
+	eval "none_$op=$!"
+done
+
+# Another secret: the client hears it at once; the listener says so, and waits on for one that has it.
+# another_secret SECONDS: until the listener gives up. Fails if the client came too late for that.
+another_secret() {
+	export GANTRY_CONNECT_TIMEOUT=$1s
+	listen l net
+	unset GANTRY_CONNECT_TIMEOUT
+	GANTRY_SECRET=wrong client c net 10.79.0.1
+	[ $? = 1 ] || die "another secret should be exit status 1"
+	wait $pid
+	[ $? = 1 ] || die "the listener should give up with 1"
+	one_error c
+	one_error l
+	grep -q "10.79.0.1:18520 has another GANTRY_SECRET.*set the same" "$tmp/c.err" &&
+		grep -qF "a client came with another GANTRY_SECRET" "$tmp/l.err" &&
+		grep -qF "no client with this GANTRY_SECRET came within $1 s (GANTRY_CONNECT_TIMEOUT)" "$tmp/l.err"
+}
+another_secret 2 || another_secret 8 || another_secret 25 || die "another secret is not told"
+echo "ok: another secret"
+for op in net rx; do
+	eval "wait \$nobody_$op"
+	[ $? = 1 ] || die "perf $op without a client should be exit status 1"
+	has nobody-$op.err "no client came within 2 s (GANTRY_CONNECT_TIMEOUT)"
+	has nobody-$op.err "run gantry perf $op 10.79.0.1:480${#op}"
+	one_error nobody-$op
+	eval "wait \$none_$op"
+	[ $? = 1 ] || die "perf $op without a listener should be exit status 1"
+	has none-$op.err "connecting to 10.79.0.1:4999"
+	has none-$op.err "no listener at 10.79.0.1:4999 within 2 s (GANTRY_CONNECT_TIMEOUT): Connection refused"
+	has none-$op.err "run gantry perf $op --listen --port 4999 there"
+	one_error none-$op
+done
+echo "ok: missing peers"
+
+# Another operation, and a peer that dies.
+listen l rx
+client c net 10.79.0.1 && die "net with rx went well"
+wait $pid && die "rx with net went well"
+has c.err "run the same on both"
+has l.err "run the same on both"
+one_error c
+one_error l
+listen l net
+ip netns exec "$b" "$gantry" perf net 10.79.0.1 -b 64 -e 64 -n 1000000000 >"$tmp/c.out" 2>"$tmp/c.err" &
+other=$!
+met() { grep -q . "$tmp/l.out" || ! kill -0 $pid 2>/dev/null || [ "$(ip netns exec "$b" ss -Htn state established dst 10.79.0.1 2>/dev/null | wc -l)" -ge 2 ]; }
+command -v ss >/dev/null && await met
+kill -9 $other
+wait $other 2>/dev/null
+wait $pid
+[ $? = 1 ] || die "a client that dies should make the listener fail"
+echo "ok: another operation, a peer that dies"
+
+# Ranks of a launcher on both hosts.
+torch="WORLD_SIZE=2 MASTER_ADDR=10.79.0.1 MASTER_PORT=4600"
+few="-b 0 -e 4k -f 64 -n 2 -w 1 --repeats 1"
+ip netns exec "$a" env $torch RANK=0 timeout 280 "$gantry" perf sendrecv $few >"$tmp/l.out" 2>"$tmp/l.err" &
+pid=$!
+ip netns exec "$b" env $torch RANK=1 timeout 280 "$gantry" perf sendrecv $few >"$tmp/c.out" 2>"$tmp/c.err" || die "rank 1: exit status $?"
+wait $pid || die "rank 0: exit status $?"
+has l.out "# wrong bytes: 0; OK"
+echo "ok: torchrun's variables on both"
+
+# Wrong usage.
+for args in "--listen 10.0.0.1" "--listen -b 4k" "--forever" "--port 5" "10.0.0.1:70000" "one two"; do
+	timeout 60 "$gantry" perf net $args >"$tmp/c.out" 2>"$tmp/c.err"
+	[ $? = 2 ] || die "perf net $args should be wrong usage"
+done
+for args in "--listen 10.0.0.1" "--listen -e 4k" "--forever" "[::1" "one two"; do
+	timeout 60 "$gantry" perf rx $args >"$tmp/c.out" 2>"$tmp/c.err"
+	[ $? = 2 ] || die "perf rx $args should be wrong usage"
+done
+echo "ok: wrong usage"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# labels: beside
+# labels: slow beside
 # also with: GANTRY_SECRET=alpha
 # `gantry perf sendrecv` under mpirun, srun and torchrun: ranks find each other by what the launcher puts into their
 # environment, also while torchrun's store has MASTER_PORT; with Open MPI or MPICH too, if they are here. A rank that waits

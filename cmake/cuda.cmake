@@ -59,11 +59,8 @@ function(gantry_embed_kernels kernels file)
     return()
   endif()
   set(fatbin ${CMAKE_BINARY_DIR}/kernels.fatbin)
-  if(GANTRY_WERROR) # of interest to who writes kernels
-    set(warnings -Xptxas -warn-spills)
-  endif()
   add_custom_command(OUTPUT ${fatbin}
-    COMMAND ${GANTRY_NVCC} ${GANTRY_NVCC_FLAGS} -fatbin --threads 2 ${warnings} -Xcompiler -Wall
+    COMMAND ${GANTRY_NVCC} ${GANTRY_NVCC_FLAGS} -fatbin --threads 2 -Xcompiler -Wall
       -I${CMAKE_SOURCE_DIR}/include -I${CMAKE_SOURCE_DIR}/src -MD -MF ${fatbin}.d -MT ${fatbin}
       -o ${fatbin} ${CMAKE_SOURCE_DIR}/${kernels}
     DEPENDS ${CMAKE_SOURCE_DIR}/${kernels} DEPFILE ${fatbin}.d

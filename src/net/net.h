@@ -88,8 +88,9 @@ struct gantry_device;
 struct gantry_net_config {
 	int traffic_class; /* DSCP/TOS level, or GANTRY_NET_UNDEF */
 	/* Below: Gantry's own; zero is how it was before there was UNPACK. */
-	int unpack;		      /* enum gantry_net_unpack */
-	int own_reports;	      /* whoever asks looks for stalls itself, as it does without a config */
+	int unpack;	       /* enum gantry_net_unpack */
+	int own_reports;       /* whoever asks looks for stalls itself, as it does without a config */
+	int standing_receives; /* some receives wait for what may never be sent: a peer that closes is no error */
 	struct gantry_device *device; /* borrowed, must outlive the context: whose memory is sent from and received
 					 into. NULL: the GPU that is current in the thread that listens or connects, or
 					 the host device where there is none */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "net/tcp/vec.h"
 #include "rx/rx.h"
 
@@ -17,7 +18,8 @@ gantry_result rx_conn_create(struct gantry_rx *rx, uint64_t id, struct gantry_rx
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_rx_conn *c = calloc(1, sizeof(*c));
-	struct gantry_net_config config = {.traffic_class = GANTRY_NET_UNDEF, .own_reports = 1, .device = rx->device};
+	struct gantry_net_config config = {
+		.traffic_class = GANTRY_NET_UNDEF, .own_reports = 1, .standing_receives = 1, .device = rx->device};
 
 	if (!c)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a connection");
@@ -121,8 +123,11 @@ void rx_flight_reset(struct rx_flight *f, struct gantry_rx_op *op, uint64_t len)
 
 /* ---- the end ---- */
 
-static void conclude(struct gantry_list *list, gantry_result r, const char *text)
+/* Whether one of them failed by that. */
+static int conclude(struct gantry_list *list, gantry_result r, const char *text)
 {
+	int failed = 0;
+
 	while (!gantry_list_empty(list)) {
 		struct gantry_rx_op *op = gantry_container(list->next, struct gantry_rx_op, node);
 
@@ -130,8 +135,10 @@ static void conclude(struct gantry_list *list, gantry_result r, const char *text
 			rx_send_conclude(op, r, text);
 		else
 			rx_op_done(op, r, "%s", text);
+		failed |= op->result == r;
 		rx_op_over(op);
 	}
+	return failed;
 }
 
 static void drop_flights(struct gantry_rx_conn *c, struct rx_side *s)
@@ -197,6 +204,7 @@ static void shut(struct gantry_rx_conn *c)
 void rx_conn_fail(struct gantry_rx_conn *c, gantry_result r, const char *fmt, ...)
 {
 	va_list args;
+	int missed = 0;
 
 	if (c->error != GANTRY_OK)
 		return;
@@ -210,10 +218,13 @@ void rx_conn_fail(struct gantry_rx_conn *c, gantry_result r, const char *fmt, ..
 	for (int i = 0; i < 2; i++) {
 		struct rx_side *s = i ? &c->in : &c->out;
 
-		conclude(&s->waiting, r, c->error_text);
-		conclude(&s->offered, r, c->error_text);
-		conclude(&s->data, r, c->error_text);
+		missed |= conclude(&s->waiting, r, c->error_text);
+		missed |= conclude(&s->offered, r, c->error_text);
+		missed |= conclude(&s->data, r, c->error_text);
 	}
+	/* That a peer closes is news only to operations that wait for it, and the network does not know of those. */
+	if (missed && r == GANTRY_ERR_PEER_CLOSED)
+		gantry_fail(r, LOG_SUBSYS, __FILE__, __LINE__, "%s", c->error_text);
 	RX_DEBUG(c->rx, "%s: over: %s", c->peer, c->error_text);
 }
 

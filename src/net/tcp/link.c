@@ -196,7 +196,8 @@ static void fail_v(struct tcp_link *l, int tell, gantry_result r, const char *fm
 	__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
 	gantry_event_put(GANTRY_EV_LINK_DOWN, l->id, (uint64_t)r, 0);
 	/* A peer that leaves while nobody waits for it is no news. */
-	int waiting = !gantry_list_empty(&l->posted) || !gantry_list_empty(&l->landing) ||
+	int standing = __atomic_load_n(&l->standing_receives, __ATOMIC_RELAXED);
+	int waiting = (!gantry_list_empty(&l->posted) && !standing) || !gantry_list_empty(&l->landing) ||
 		      !gantry_list_empty(&l->eager) || !gantry_list_empty(&l->bulk) ||
 		      !gantry_list_empty(&l->unacked) || !gantry_list_empty(&l->copying);
 

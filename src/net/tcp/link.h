@@ -278,6 +278,7 @@ struct tcp_link {
 	uint64_t rx_listener;	   /* who gets the receiving direction when the link is up; engine lock */
 	uint64_t linger_until;	   /* ns; engine lock */
 	int watched;		   /* atomic: a user of it does not look for stalls itself */
+	int standing_receives;	   /* atomic: posted receives are no reason to miss the peer */
 	struct tcp_stall stall[2]; /* receiving, sending */
 	int shut;		   /* our side of the sockets is shut; engine lock */
 	int lanes_here;		   /* during set-up; engine lock */

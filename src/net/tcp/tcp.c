@@ -33,6 +33,7 @@ static gantry_result tcp_init(struct gantry_net *net, uint64_t comm_id, const st
 		TRY(tcp_home_resolve(config, ctx));
 		ctx->plugin = config->unpack == GANTRY_NET_UNPACK_PARAM;
 		ctx->watched = !config->own_reports;
+		ctx->standing_receives = config->standing_receives;
 	}
 	*ret_ctx = ctx;
 	ctx = NULL;
@@ -195,6 +196,8 @@ static gantry_result comm_new(enum comm_kind kind, struct tcp_link *l, const str
 	comm->plugin = ctx->plugin;
 	if (ctx->watched)
 		__atomic_store_n(&l->watched, 1, __ATOMIC_RELAXED);
+	if (ctx->standing_receives)
+		__atomic_store_n(&l->standing_receives, 1, __ATOMIC_RELAXED);
 	*ret_comm = comm;
 	comm = NULL;
 out:

@@ -1,10 +1,12 @@
 #!/bin/bash
-# labels: slow
+# labels: slow beside
 # `make run` as the first command on a minimal Debian: debootstrap's smallest system with make in it, and nothing else.
 # Catches: a tool that is looked for before it was installed, a package that the list of scripts/setup.sh lacks.
 set -u
 suite=bookworm
 target=${BARE_TARGET:-run} # by hand: BARE_TARGET=test
+limit=540
+[ $target = run ] || limit=1800
 
 skip() { echo "skipped: $*"; exit 77; }
 [ "$(id -u)" = 0 ] || skip "debootstrap needs root"
@@ -41,7 +43,7 @@ fi | tar -C "$root/gantry" -xf -
 
 # Namespaces of its own: its /proc goes with it, and so does whatever it leaves running.
 env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 \
-	timeout -k 10 540 unshare --mount --pid --fork bash -c '
+	timeout -k 10 $limit unshare --mount --pid --fork bash -c '
 	mount -t proc proc "$0/proc" && exec chroot "$0" make -C /gantry "$1"' "$root" "$target" >"$tmp/log" 2>&1
 status=$?
 cat "$tmp/log"

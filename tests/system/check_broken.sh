@@ -1,5 +1,5 @@
 #!/bin/bash
-# labels: slow
+# labels: slow beside
 # Each deliberately broken plugin fails by its own rule; the sound one that they are made of passes every rule.
 set -u
 . "$SOURCE_DIR/tests/system/lib_tries.sh"

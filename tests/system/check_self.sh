@@ -1,5 +1,5 @@
 #!/bin/bash
-# labels: slow
+# labels: slow beside
 # also with: GANTRY_SECRET=alpha
 # Gantry's own plugin passes every rule at every version.
 set -u

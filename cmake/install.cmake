@@ -9,7 +9,13 @@ set(man_sections 1 3 5 7)
 
 # The folders are looked at first: `make uninstall` removes those that were not there.
 set(folders ${CMAKE_INSTALL_BINDIR} ${CMAKE_INSTALL_LIBDIR} ${pc_dir} ${package_dir} ${CMAKE_INSTALL_INCLUDEDIR}/gantry
-  ${CMAKE_INSTALL_DOCDIR}/docs/design ${example_dir})
+  ${example_dir})
+file(GLOB_RECURSE docs CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} docs/*)
+foreach(page ${docs})
+  cmake_path(GET page PARENT_PATH folder)
+  list(APPEND folders ${CMAKE_INSTALL_DOCDIR}/${folder})
+endforeach()
+list(REMOVE_DUPLICATES folders)
 foreach(section ${man_sections})
   list(APPEND folders ${CMAKE_INSTALL_MANDIR}/man${section})
 endforeach()

@@ -24,3 +24,4 @@ quoted() {
 }
 quoted docs/adding-a-transport.md tests/transport/mailbox.c 10
 quoted docs/rx.md examples/rx_tensor.c 3
+quoted README.md examples/sendrecv.c 1

@@ -144,7 +144,11 @@ expect 0 bash -c 'ulimit -Sn 1024 && ulimit -Hn 2048 && exec "$0" doctor' "$gant
 grep -A1 RLIMIT_NOFILE "$tmp/out" | grep -qF -- '-> raise it by `ulimit -n 2048`' || die "advice about open files below the hard limit"
 
 # Colour on a terminal, if it is wanted there.
-if command -v script >/dev/null; then
+if ! command -v script >/dev/null; then
+	echo "skipped: colour, there is no script(1)"
+elif ! why=$(script -qec true /dev/null </dev/null 2>&1 >/dev/null); then
+	echo "skipped: colour, $why"
+else
 	on_terminal() { script -qec "env $* '$gantry' doctor --ifname lo" /dev/null </dev/null >"$tmp/out" 2>"$tmp/err"; }
 	on_terminal TERM=xterm
 	has out $'\033[32mready for:'
@@ -155,8 +159,6 @@ if command -v script >/dev/null; then
 		lacks out $'\033'
 	done
 	echo "ok: colour"
-else
-	echo "skipped: colour, there is no script(1)"
 fi
 
 # Devmem: a NIC that was asked for and cannot is a warning, not a failure; the helper's command line.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Moves a tensor from one process to another, says which way it went and why, and checks every byte.
  *

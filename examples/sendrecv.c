@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Two ranks exchange bytes through Gantry's communicator, and each checks every byte that it got.
  *

@@ -5,7 +5,7 @@
 #
 # plain   gcc, every test that is not labelled slow
 # slow    the rest of them: what waits for deadlines and peers, and repeats with a secret
-# clang   everything built by clang with warnings as errors, unit tests
+# clang   everything built by clang with warnings as errors and thread-safety analysis; unit tests with invariants checked
 # asan    AddressSanitizer, LeakSanitizer and UBSan: all but the labels gpu and slow
 # tsan    ThreadSanitizer: the same tests
 # fuzz    every fuzz target for FUZZ_SECONDS seconds (default 3)
@@ -44,7 +44,7 @@ prepare_clang()
 		echo "skipped: there is no clang here"
 		return 77
 	fi
-	COMPILER=$CLANG build build-clang tests -DGANTRY_WERROR=ON "${FAST[@]}"
+	COMPILER=$CLANG build build-clang tests -DGANTRY_WERROR=ON -DGANTRY_CHECKS=ON "${FAST[@]}"
 }
 stage_clang() { run_tests build-clang -LE 'system|gpu'; }
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* libgantry.so: the public face of the core. What it exports is listed in gantry.map. */
 #include "gantry/gantry.h"
 

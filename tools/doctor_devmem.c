@@ -12,7 +12,7 @@
 #include "doctor.h"
 #include "net/devmem/detect.h"
 #include "net/devmem/setup.h"
-#include "net/tcp/nic.h"
+#include "inet/nic.h"
 
 static const char section[] = "devmem";
 enum { GPUS_MAX = 16, UNPACK_KERNEL = 1 /* the index of GANTRY_UNPACK's choice */ };

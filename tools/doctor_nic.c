@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "doctor.h"
-#include "net/tcp/nic.h"
+#include "inet/nic.h"
 
 static const char section[] = "interfaces";
 

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "gantry/result.h"
-#include "net/tcp/nic.h"
+#include "inet/nic.h"
 
 /* Options of both operations. All 0: both ranks are here. */
 struct perf_remote_opts {

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "comm/ctl.h"
-#include "net/tcp/nic.h"
+#include "inet/nic.h"
 
 enum { PERF_PORT = 18520, PERF_ADDRS_MAX = 8 };
 

@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "base/secret.h"
-#include "net/tcp/nic.h"
+#include "inet/nic.h"
 #include "transport/transport.h"
 
 static gantry_result interfaces(void)

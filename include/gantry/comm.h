@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Gantry's communicator: point to point between ranks, on GPUs or on the host, over peer access, shared memory or the
  * network. C99-clean, no CUDA headers.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The connection FIFO: what the two ends of a connection share, and nothing else.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Gantry: GPU-driven networking over plain TCP. This header is C99-clean and needs no CUDA headers. */
 #ifndef GANTRY_GANTRY_H
 #define GANTRY_GANTRY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Moving memory between two processes over TCP, from GPU or host memory to GPU or host memory, without NCCL.
  *

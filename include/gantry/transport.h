@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Transports: how steps get from one rank to another. This header is all that a transport needs, in the tree or out of
  * it; docs/adding-a-transport.md walks through one in six steps.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Element types and reductions. The numbers are NCCL's, so that its enums can be passed through. */
 #ifndef GANTRY_TYPES_H
 #define GANTRY_TYPES_H

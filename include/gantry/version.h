@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The version of these headers, and the only place where the number stands: the build, the soname, gantry.pc and the
  * CMake package take it from here. gantry_version() of gantry/gantry.h is the version of the library at run time.

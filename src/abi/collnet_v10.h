@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CollNet interface v10: v9's, with v10's names. */
 #ifndef GANTRY_ABI_COLLNET_V10_H
 #define GANTRY_ABI_COLLNET_V10_H

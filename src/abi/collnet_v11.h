@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CollNet interface v11: a context per communicator, as in net v11. */
 #ifndef GANTRY_ABI_COLLNET_V11_H
 #define GANTRY_ABI_COLLNET_V11_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CollNet interface v12: v11 with v12's properties and fused devices. */
 #ifndef GANTRY_ABI_COLLNET_V12_H
 #define GANTRY_ABI_COLLNET_V12_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CollNet interface v6: reductions inside the network. */
 #ifndef GANTRY_ABI_COLLNET_V6_H
 #define GANTRY_ABI_COLLNET_V6_H

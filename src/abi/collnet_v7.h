@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CollNet interface v7: v6 with v7's properties. */
 #ifndef GANTRY_ABI_COLLNET_V7_H
 #define GANTRY_ABI_COLLNET_V7_H

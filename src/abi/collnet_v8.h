@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CollNet interface v8: gathering and scattering collectives over lists of parts; regMr takes a size_t. */
 #ifndef GANTRY_ABI_COLLNET_V8_H
 #define GANTRY_ABI_COLLNET_V8_H

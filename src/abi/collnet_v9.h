@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CollNet interface v9: size_t for counts and parts; fused devices. */
 #ifndef GANTRY_ABI_COLLNET_V9_H
 #define GANTRY_ABI_COLLNET_V9_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What all versions of NCCL's net interface share: result codes, the logger,
  * constants, data types and the device handle.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Net interface v10: init gets the profiler, connect a configuration, isend and irecv the profiler's handles. */
 #ifndef GANTRY_ABI_NET_V10_H
 #define GANTRY_ABI_NET_V10_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Net interface v11: a context per communicator, made by init and ended by
  * finalize; listen and connect take it, and the configuration moves to init.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Net interface v12: up to eight fused devices; rail and plane of a device. Signatures are v11's. */
 #ifndef GANTRY_ABI_NET_V12_H
 #define GANTRY_ABI_NET_V12_H

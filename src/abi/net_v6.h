@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Net interface v6: the oldest that NCCL 2.30 still takes. All sizes are int. */
 #ifndef GANTRY_ABI_NET_V6_H
 #define GANTRY_ABI_NET_V6_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Net interface v7: device networking. connect and accept fill a device handle; getDeviceMr and irecvConsumed are new.
  */
 #ifndef GANTRY_ABI_NET_V7_H

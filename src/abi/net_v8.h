@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Net interface v8: registrations may be global, and regMr takes a size_t. */
 #ifndef GANTRY_ABI_NET_V8_H
 #define GANTRY_ABI_NET_V8_H

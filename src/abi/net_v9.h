@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Net interface v9: fused (virtual) devices, and size_t for messages. iflush's
  * and test's sizes stay int. irecv may be entered with a hint in *request.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What NCCL's kernels read when a net plugin reports device type UNPACK, version 7: layouts only.
  *

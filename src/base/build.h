@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which build this is. The values are in a file that CMake writes, and writes anew when a commit is made. */
 #ifndef GANTRY_BASE_BUILD_H
 #define GANTRY_BASE_BUILD_H

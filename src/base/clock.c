@@ -1,5 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The rate of the CPU's counter: read where the CPU states it, measured where it does not. */
 #include "base/clock.h"
+
+#include "base/atomic.h"
 
 /* Ticks per nanosecond as a 32.32 fixed-point number; 0 until first asked for. */
 static uint64_t ticks_per_ns_fixed;
@@ -69,12 +72,12 @@ static uint64_t find_rate(void)
 uint64_t gantry_ticks_of_ns(uint64_t ns)
 {
 	/* Threads that meet here for the first time find the same rate twice: no lock, no harm. */
-	uint64_t rate = __atomic_load_n(&ticks_per_ns_fixed, __ATOMIC_RELAXED);
+	uint64_t rate = load_relaxed(&ticks_per_ns_fixed);
 	unsigned __int128 ticks;
 
 	if (!rate) {
 		rate = find_rate();
-		__atomic_store_n(&ticks_per_ns_fixed, rate, __ATOMIC_RELAXED);
+		store_relaxed(&ticks_per_ns_fixed, rate);
 	}
 	ticks = ((unsigned __int128)ns * rate) >> FIXED_SHIFT;
 	return ticks > UINT64_MAX ? UINT64_MAX : (uint64_t)ticks;

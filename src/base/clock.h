@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Clocks. gantry_now_ns is monotonic and costs a vDSO call (20 to 40 ns);
  * gantry_ticks reads the CPU's own counter (a few ns) for pacing decisions

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * CRC32C three ways, one interface. The instruction has a latency of 2 to 3
  * cycles and takes a new operand every cycle, so long buffers are summed as
@@ -12,6 +13,8 @@
 
 #if defined(__aarch64__)
 #include <sys/auxv.h>
+
+#include "base/atomic.h"
 #ifndef HWCAP_CRC32
 #define HWCAP_CRC32 (1 << 7)
 #endif
@@ -137,7 +140,7 @@ static crc_function chosen; /* NULL until first used; every thread chooses the s
 
 static crc_function choose(void)
 {
-	crc_function f = __atomic_load_n(&chosen, __ATOMIC_ACQUIRE);
+	crc_function f = load_acquire(&chosen);
 
 	if (f)
 		return f;
@@ -147,7 +150,7 @@ static crc_function choose(void)
 	if (have_hard())
 		f = crc32c_hard;
 #endif
-	__atomic_store_n(&chosen, f, __ATOMIC_RELEASE);
+	store_release(&chosen, f);
 	return f;
 }
 

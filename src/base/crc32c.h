@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * CRC32C (Castagnoli), as in iSCSI, ext4 and SCTP. A running sum: pass 0 to
  * start and the last result to go on, so that crc("ab") is crc(crc(0, "a"), "b").

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The ring of events.
  *
@@ -20,6 +21,7 @@
  */
 #include "base/event.h"
 
+#include "base/atomic.h"
 #include "base/clock.h"
 
 enum { SLOTS = 8192 }; /* a power of two; 512 KiB of zero pages until used */
@@ -52,12 +54,12 @@ static const struct {
 static struct slot *claim(uint64_t position)
 {
 	struct slot *s = &ring[position & (SLOTS - 1)];
-	uint64_t old = __atomic_exchange_n(&s->seq, BUSY, __ATOMIC_ACQUIRE);
+	uint64_t old = exchange_acquire(&s->seq, BUSY);
 
 	if (old == BUSY)
 		return NULL;
 	if (old > position) {
-		__atomic_store_n(&s->seq, old, __ATOMIC_RELEASE);
+		store_release(&s->seq, old);
 		return NULL;
 	}
 	return s;
@@ -66,16 +68,16 @@ static struct slot *claim(uint64_t position)
 static void fill(struct slot *s, uint64_t position, uint64_t ticks, enum gantry_event_kind kind, uint32_t a, uint64_t b,
 		 uint64_t c)
 {
-	__atomic_store_n(&s->ticks, ticks, __ATOMIC_RELEASE);
-	__atomic_store_n(&s->kind_and_a, (uint64_t)a << 32 | (uint32_t)kind, __ATOMIC_RELEASE);
-	__atomic_store_n(&s->b, b, __ATOMIC_RELEASE);
-	__atomic_store_n(&s->c, c, __ATOMIC_RELEASE);
-	__atomic_store_n(&s->seq, position + 1, __ATOMIC_RELEASE);
+	store_release(&s->ticks, ticks);
+	store_release(&s->kind_and_a, (uint64_t)a << 32 | (uint32_t)kind);
+	store_release(&s->b, b);
+	store_release(&s->c, c);
+	store_release(&s->seq, position + 1);
 }
 
 void gantry_event_put(enum gantry_event_kind kind, uint32_t a, uint64_t b, uint64_t c)
 {
-	uint64_t position = __atomic_fetch_add(&next_position, 1, __ATOMIC_RELAXED);
+	uint64_t position = fetch_add_relaxed(&next_position, 1);
 	struct slot *s = claim(position);
 
 	if (s)
@@ -84,7 +86,7 @@ void gantry_event_put(enum gantry_event_kind kind, uint32_t a, uint64_t b, uint6
 
 void gantry_event_put_at(uint64_t ticks, enum gantry_event_kind kind, uint32_t a, uint64_t b, uint64_t c)
 {
-	uint64_t position = __atomic_fetch_add(&next_position, 1, __ATOMIC_RELAXED);
+	uint64_t position = fetch_add_relaxed(&next_position, 1);
 	struct slot *s = claim(position);
 
 	if (s)
@@ -98,13 +100,13 @@ static int read_slot(uint64_t position, struct gantry_event *ret_event)
 	struct gantry_event e;
 	uint64_t kind_and_a;
 
-	if (__atomic_load_n(&s->seq, __ATOMIC_ACQUIRE) != position + 1)
+	if (load_acquire(&s->seq) != position + 1)
 		return 0;
-	e.ticks = __atomic_load_n(&s->ticks, __ATOMIC_ACQUIRE);
-	kind_and_a = __atomic_load_n(&s->kind_and_a, __ATOMIC_ACQUIRE);
-	e.b = __atomic_load_n(&s->b, __ATOMIC_ACQUIRE);
-	e.c = __atomic_load_n(&s->c, __ATOMIC_ACQUIRE);
-	if (__atomic_load_n(&s->seq, __ATOMIC_RELAXED) != position + 1)
+	e.ticks = load_acquire(&s->ticks);
+	kind_and_a = load_acquire(&s->kind_and_a);
+	e.b = load_acquire(&s->b);
+	e.c = load_acquire(&s->c);
+	if (load_relaxed(&s->seq) != position + 1)
 		return 0;
 	e.kind = (uint32_t)kind_and_a;
 	e.a = (uint32_t)(kind_and_a >> 32);
@@ -114,7 +116,7 @@ static int read_slot(uint64_t position, struct gantry_event *ret_event)
 
 size_t gantry_event_snapshot(struct gantry_event *out, size_t n)
 {
-	uint64_t end = __atomic_load_n(&next_position, __ATOMIC_ACQUIRE);
+	uint64_t end = load_acquire(&next_position);
 	uint64_t want = n < SLOTS ? n : SLOTS;
 	uint64_t position = end > want ? end - want : 0;
 	size_t copied = 0;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The event ring: always on, fixed records, newest overwrite oldest.
  *

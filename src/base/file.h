@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Files of JSON lines that tools and people read: reports and traces. */
 #ifndef GANTRY_BASE_FILE_H
 #define GANTRY_BASE_FILE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What authentication needs: a keyed sum, a comparison that leaks nothing by its time, and random bytes. */
 #ifndef GANTRY_BASE_HMAC_H
 #define GANTRY_BASE_HMAC_H

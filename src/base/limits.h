@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Advice about limits of this process that can be followed: it depends on what the hard limit allows. */
 #ifndef GANTRY_BASE_LIMITS_H
 #define GANTRY_BASE_LIMITS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A doubly linked list whose links live in its elements. The head is an element of its own; no allocation. */
 #ifndef GANTRY_BASE_LIST_H
 #define GANTRY_BASE_LIST_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Log lines: formatted on the caller's stack, written with one write(), no lock
  * on the way. A lock here would make every thread wait for a slow terminal and
@@ -20,6 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/param.h"
 
@@ -124,22 +126,21 @@ static int ask_launcher(void)
 /* The environment is asked once: another thread may change it later. */
 static int process_rank(void)
 {
-	int rank = __atomic_load_n(&rank_of_launcher, __ATOMIC_RELAXED);
+	int rank = load_relaxed(&rank_of_launcher);
 
 	if (rank == RANK_NOT_ASKED) {
 		rank = ask_launcher();
-		__atomic_store_n(&rank_of_launcher, rank, __ATOMIC_RELAXED);
+		store_relaxed(&rank_of_launcher, rank);
 	}
-	return rank >= 0 ? rank : __atomic_load_n(&rank_of_comms, __ATOMIC_RELAXED);
+	return rank >= 0 ? rank : load_relaxed(&rank_of_comms);
 }
 
 void gantry_log_set_rank(int rank)
 {
 	int before = RANK_UNKNOWN;
 
-	if (!__atomic_compare_exchange_n(&rank_of_comms, &before, rank, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED) &&
-	    before != rank)
-		__atomic_store_n(&rank_of_comms, RANK_SEVERAL, __ATOMIC_RELAXED);
+	if (!cas_relaxed(&rank_of_comms, &before, rank) && before != rank)
+		store_relaxed(&rank_of_comms, RANK_SEVERAL);
 }
 
 /*
@@ -177,7 +178,7 @@ static void format_prefix(enum gantry_log_level level, enum gantry_log_subsys su
 		snprintf(host, sizeof(host), "unknown-host");
 	if (rank >= 0)
 		snprintf(who, sizeof(who), "rank %d ", rank);
-	if (__atomic_load_n(&gantry_log_level_now, __ATOMIC_RELAXED) >= (int)GANTRY_LOG_DEBUG)
+	if (load_relaxed(&gantry_log_level_now) >= (int)GANTRY_LOG_DEBUG)
 		snprintf(where, sizeof(where), " %.100s:%d", base_name(file), line);
 	snprintf(buf, PREFIX_SIZE, "%s %s:%ld %sgantry %s %s%s: ", when, host, (long)getpid(), who, level_name(level),
 		 gantry_log_subsys_name(subsys), where);
@@ -186,7 +187,7 @@ static void format_prefix(enum gantry_log_level level, enum gantry_log_subsys su
 static void emit(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
 		 const char *text)
 {
-	gantry_log_sink sink = __atomic_load_n(&sink_now, __ATOMIC_ACQUIRE);
+	gantry_log_sink sink = load_acquire(&sink_now);
 	char prefix[PREFIX_SIZE], buf[LINE_SIZE];
 	int n;
 
@@ -197,7 +198,7 @@ static void emit(enum gantry_log_level level, enum gantry_log_subsys subsys, con
 	format_prefix(level, subsys, file, line, prefix);
 	n = snprintf(buf, sizeof(buf), "%s%s", prefix, text);
 	buf[n++] = '\n'; /* in the place of the terminating zero */
-	while (write(__atomic_load_n(&fd_now, __ATOMIC_RELAXED), buf, (size_t)n) < 0 && errno == EINTR)
+	while (write(load_relaxed(&fd_now), buf, (size_t)n) < 0 && errno == EINTR)
 		;
 }
 
@@ -208,7 +209,7 @@ void gantry_log_write(enum gantry_log_level level, enum gantry_log_subsys subsys
 	char text[TEXT_SIZE];
 	va_list args;
 
-	if (level <= GANTRY_LOG_WARN || (subsys & __atomic_load_n(&mask_now, __ATOMIC_RELAXED))) {
+	if (level <= GANTRY_LOG_WARN || (subsys & load_relaxed(&mask_now))) {
 		va_start(args, fmt);
 		format_text(text, fmt, args);
 		va_end(args);
@@ -219,15 +220,14 @@ void gantry_log_write(enum gantry_log_level level, enum gantry_log_subsys subsys
 
 void gantry_log_failures_are_told(int told)
 {
-	__atomic_store_n(&failures_told, told, __ATOMIC_RELAXED);
+	store_relaxed(&failures_told, told);
 }
 
 static void emit_failure(enum gantry_log_subsys subsys, const char *file, int line, const char *text)
 {
-	int level = __atomic_load_n(&gantry_log_level_now, __ATOMIC_RELAXED);
+	int level = load_relaxed(&gantry_log_level_now);
 
-	if (__atomic_load_n(&failures_told, __ATOMIC_RELAXED) && level < (int)GANTRY_LOG_INFO &&
-	    __atomic_load_n(&fd_now, __ATOMIC_RELAXED) == STDERR_FILENO)
+	if (load_relaxed(&failures_told) && level < (int)GANTRY_LOG_INFO && load_relaxed(&fd_now) == STDERR_FILENO)
 		return;
 	emit(GANTRY_LOG_ERROR, subsys, file, line, text);
 }
@@ -276,7 +276,7 @@ void gantry_set_last_error(const char *text)
 
 void gantry_log_set_sink(gantry_log_sink sink)
 {
-	__atomic_store_n(&sink_now, sink, __ATOMIC_RELEASE);
+	store_release(&sink_now, sink);
 }
 
 /* %p: process id, %h: host name, %%: a percent sign; anything else stays as it is. Too long a name is cut. */
@@ -338,13 +338,13 @@ void gantry_log_configure(enum gantry_log_level level, uint32_t subsys_mask, con
 	char path[PATH_MAX] = "";
 
 	pthread_mutex_lock(&configure_lock);
-	__atomic_store_n(&mask_now, subsys_mask, __ATOMIC_RELAXED);
-	__atomic_store_n(&gantry_log_level_now, (int)level, __ATOMIC_RELAXED);
+	store_relaxed(&mask_now, subsys_mask);
+	store_relaxed(&gantry_log_level_now, (int)level);
 	if (file && *file) {
 		expand_name(file, path);
 		err = open_file(path);
 	}
-	__atomic_store_n(&fd_now, *path && !err ? file_fd : STDERR_FILENO, __ATOMIC_RELAXED);
+	store_relaxed(&fd_now, *path && !err ? file_fd : STDERR_FILENO);
 	pthread_mutex_unlock(&configure_lock);
 	if (err)
 		LOG_WARN(BASE, "cannot open the log file %s, logging to stderr: %s", path,
@@ -355,15 +355,14 @@ void gantry_log_configure(enum gantry_log_level level, uint32_t subsys_mask, con
 int gantry_ratelimit_pass(struct gantry_ratelimit *rl, uint32_t *ret_suppressed)
 {
 	uint64_t now = gantry_now_ns();
-	uint64_t last = __atomic_load_n(&rl->last_ns, __ATOMIC_RELAXED);
+	uint64_t last = load_relaxed(&rl->last_ns);
 
 	/* Of several threads that find the second over, the one that moves the time on writes the line. */
-	if ((last && now < last + 1000000000u) ||
-	    !__atomic_compare_exchange_n(&rl->last_ns, &last, now, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-		__atomic_fetch_add(&rl->suppressed, 1, __ATOMIC_RELAXED);
+	if ((last && now < last + 1000000000u) || !cas_relaxed(&rl->last_ns, &last, now)) {
+		fetch_add_relaxed(&rl->suppressed, 1);
 		return 0;
 	}
-	*ret_suppressed = __atomic_exchange_n(&rl->suppressed, 0, __ATOMIC_RELAXED);
+	*ret_suppressed = exchange_relaxed(&rl->suppressed, 0);
 	return 1;
 }
 

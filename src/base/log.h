@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Log lines and the two error macros.
  *
@@ -16,6 +17,7 @@
 
 #include <stdint.h>
 
+#include "base/atomic.h"
 #include "gantry/result.h"
 
 enum gantry_log_level {
@@ -59,7 +61,7 @@ const char *gantry_log_subsys_name(enum gantry_log_subsys subsys);
 extern int gantry_log_level_now;
 #define GANTRY_LOG(level, subsys, ...)                                                                                 \
 	do {                                                                                                           \
-		if ((int)(level) <= __atomic_load_n(&gantry_log_level_now, __ATOMIC_RELAXED))                          \
+		if ((int)(level) <= load_relaxed(&gantry_log_level_now))                                               \
 			gantry_log_write((level), GANTRY_SUBSYS_##subsys, __FILE__, __LINE__, __VA_ARGS__);            \
 	} while (0)
 #define LOG_ERROR(subsys, ...) GANTRY_LOG(GANTRY_LOG_ERROR, subsys, __VA_ARGS__)
@@ -86,12 +88,14 @@ void gantry_log_failures_are_told(int told);
 const char *gantry_last_error(void);
 void gantry_set_last_error(const char *text);
 
-/* Both end at the label `out`, with the code in `r`. LOG_SUBSYS is defined by each .c file before its includes. */
+/* FAIL and TRY end at the label `out`, with the code in `r`. LOG_SUBSYS is defined by each .c file before its includes. */
 #define FAIL(code, ...)                                                                                                \
 	do {                                                                                                           \
 		r = gantry_fail((code), LOG_SUBSYS, __FILE__, __LINE__, __VA_ARGS__);                                  \
 		goto out;                                                                                              \
 	} while (0)
+/* For functions that own nothing yet: no label. */
+#define FAIL_NOW(code, ...) return gantry_fail((code), LOG_SUBSYS, __FILE__, __LINE__, __VA_ARGS__)
 #define TRY(call)                                                                                                      \
 	do {                                                                                                           \
 		r = (call);                                                                                            \

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The parameters of this process: defaults, the environment over them, and the
  * listings. What the parameters are is in params.def, by way of param_table.h.
@@ -15,6 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/log.h"
 #include "base/param_check.h"
 #include "base/param_table.h"
@@ -52,16 +54,16 @@ static void init_once(void)
 		gantry_param_value_text(&gantry_param_descs[i], at, def_texts[i], GANTRY_PARAM_TEXT);
 		gantry_param_range_text(&gantry_param_descs[i], range_texts[i], GANTRY_PARAM_TEXT);
 	}
-	__atomic_store_n(&current, &defaults, __ATOMIC_RELEASE);
+	store_release(&current, &defaults);
 }
 
 static struct set *current_set(void)
 {
-	struct set *s = __atomic_load_n(&current, __ATOMIC_ACQUIRE);
+	struct set *s = load_acquire(&current);
 
 	if (!s) {
 		pthread_once(&once, init_once);
-		s = __atomic_load_n(&current, __ATOMIC_ACQUIRE);
+		s = load_acquire(&current);
 	}
 	return s;
 }
@@ -173,8 +175,8 @@ gantry_result gantry_params_load(int reload)
 
 	/* The choices of GANTRY_LOG stand in the order of enum gantry_log_level. */
 	gantry_log_configure((enum gantry_log_level)s->params.log_level, mask, s->params.log_file);
-	s->previous = __atomic_load_n(&current, __ATOMIC_RELAXED);
-	__atomic_store_n(&current, s, __ATOMIC_RELEASE);
+	s->previous = load_relaxed(&current);
+	store_release(&current, s);
 	s = NULL; /* ownership moved */
 	loaded = 1;
 	warn_unknown();

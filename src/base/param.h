@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Parameters: one table (params.def) makes the struct, the parser, the listing
  * of `gantry doctor`, docs/params.md and gantry-params(7).

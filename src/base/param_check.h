@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Parameters that are texts with a syntax: their parsers, silent as those of param.h, and the checks that params.def
  * names. A check knows only the text; whether an interface or a file of that name exists is found out by its user.

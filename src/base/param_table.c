@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table that params.def makes, and how a value of each kind is set and shown. */
 #include "base/param_table.h"
 

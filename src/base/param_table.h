@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The descriptors that params.def makes, and the values they describe: private
  * to the parameter files. A value is reached through its descriptor's offset

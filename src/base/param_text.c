@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Parsing and writing of values. Units are tables that both directions share,
  * largest first. Parsers are strict: no blanks, nothing after the unit, no

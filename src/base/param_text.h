@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Values as people write them: the counterparts of the parsers in param.h, and a measure of misspelling. */
 #ifndef GANTRY_BASE_PARAM_TEXT_H
 #define GANTRY_BASE_PARAM_TEXT_H

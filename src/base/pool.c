@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A stack of free objects over one block of memory. */
 #define LOG_SUBSYS GANTRY_SUBSYS_BASE
 #include "base/pool.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A pool of fixed-size objects, allocated once. Nothing is allocated between
  * posting and completing a request: pools are sized at connect.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Names and texts of the result codes, from the one list in gantry/result.h. */
 #include "gantry/result.h"
 

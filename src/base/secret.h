@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The secret that the processes of a job share (GANTRY_SECRET, GANTRY_SECRET_FILE), and the memory it lies in.
  *

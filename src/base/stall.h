@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Stall reports of processes without a communicator: NCCL with the plugin, gantry/rx.h, perf net. Whoever has requests
  * that do not move looks itself, when GANTRY_STALL_DIR is set, and tells what it saw here. docs/stall.md has the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers as people read them. */
 #ifndef GANTRY_BASE_TEXT_H
 #define GANTRY_BASE_TEXT_H

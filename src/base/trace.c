@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The event ring as JSON lines. */
 #define LOG_SUBSYS GANTRY_SUBSYS_BASE
 #include "base/trace.h"
@@ -9,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/event.h"
 #include "base/file.h"
@@ -55,13 +57,13 @@ void gantry_trace_begin(void)
 	pthread_mutex_lock(&trace.mu);
 	if (!trace.first.ns)
 		trace.first = now();
-	__atomic_store_n(&gantry_trace_state, *gantry_params()->trace != 0, __ATOMIC_RELAXED);
+	store_relaxed(&gantry_trace_state, *gantry_params()->trace != 0);
 	pthread_mutex_unlock(&trace.mu);
 }
 
 void gantry_trace_own(void)
 {
-	__atomic_store_n(&trace.owned, 1, __ATOMIC_RELAXED);
+	store_relaxed(&trace.owned, 1);
 }
 
 void gantry_trace_link(uint32_t link, const char *peer)
@@ -70,7 +72,7 @@ void gantry_trace_link(uint32_t link, const char *peer)
 		return;
 	pthread_mutex_lock(&trace.mu);
 	if (!trace.peers[link])
-		__atomic_store_n(&trace.peers[link], strdup(peer), __ATOMIC_RELEASE);
+		store_release(&trace.peers[link], strdup(peer));
 	pthread_mutex_unlock(&trace.mu);
 }
 
@@ -117,7 +119,7 @@ static void put_head(const struct gantry_trace_who *who, size_t events, FILE *f)
 static void put_links(FILE *f)
 {
 	for (uint32_t i = 0; i < LINKS; i++) {
-		const char *peer = __atomic_load_n(&trace.peers[i], __ATOMIC_ACQUIRE);
+		const char *peer = load_acquire(&trace.peers[i]);
 
 		if (!peer)
 			continue;
@@ -251,7 +253,7 @@ void gantry_trace_write_process(void)
 	char host[64] = "";
 	struct gantry_trace_who who = {.rank = -1, .host = host};
 
-	if (__atomic_load_n(&trace.owned, __ATOMIC_RELAXED) || !gantry_trace_on())
+	if (load_relaxed(&trace.owned) || !gantry_trace_on())
 		return;
 	gethostname(host, sizeof(host) - 1);
 	who.clock_offset_ns = time_of_day_offset();

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The trace of a process: its event ring as JSON lines, for GANTRY_TRACE. docs/stall.md has the fields; `gantry trace`
  * reads them.
@@ -20,6 +21,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "base/atomic.h"
 #include "gantry/fifo.h"
 
 /* By enum gantry_proto and gantry_mode. */
@@ -29,7 +31,7 @@ extern const char *const gantry_trace_proto_names[GANTRY_PROTOS], *const gantry_
 extern int gantry_trace_state;
 static inline int gantry_trace_on(void)
 {
-	return __atomic_load_n(&gantry_trace_state, __ATOMIC_RELAXED);
+	return load_relaxed(&gantry_trace_state);
 }
 
 /* Once the parameters are loaded; a point of the two clocks: the earlier the better the trace's times. */

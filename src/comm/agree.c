@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What all ranks must have alike, found out before it does harm: the version, and every parameter whose description
  * says "All ranks must agree." That sentence is the mark, so a parameter that has it is compared, and one that is

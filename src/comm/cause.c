@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Whose fault it is. One rank dies, its peers notice and are destroyed, and the peers of those find their connections
  * closed by ranks that did nothing wrong, often before the news of the death has come to them. So a connection that a
@@ -21,6 +22,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "comm/comm.h"
@@ -59,8 +61,7 @@ static int is_symptom(const struct gantry_comm *comm, gantry_result r, int rank)
 /* Its first error is known, or nobody wants to know any more. */
 static int over(struct gantry_comm *comm)
 {
-	return __atomic_load_n(&comm->error_seen, __ATOMIC_ACQUIRE) ||
-	       __atomic_load_n(&comm->cause.stop, __ATOMIC_ACQUIRE);
+	return load_acquire(&comm->error_seen) || load_acquire(&comm->cause.stop);
 }
 
 /* Waits for what the rank says that has left. AGAIN: it has said nothing within a moment, or it is too late to ask. */
@@ -174,7 +175,7 @@ void comm_cause_end(struct gantry_comm *comm)
 	int running;
 
 	pthread_mutex_lock(&comm->mu);
-	__atomic_store_n(&comm->cause.stop, 1, __ATOMIC_RELEASE);
+	store_release(&comm->cause.stop, 1);
 	running = comm->cause.running;
 	pthread_mutex_unlock(&comm->mu);
 	if (running)
@@ -192,7 +193,7 @@ void comm_cause_tell(struct gantry_comm *comm)
 	pthread_mutex_unlock(&comm->mu);
 	/* The control plane has told the others of its own finds, at the same time as us. */
 	if (why.result == GANTRY_OK || why.result == GANTRY_ERR_ABORTED || why.rank < 0 ||
-	    __atomic_load_n(&comm->cause.of_ctl, __ATOMIC_RELAXED) || !comm->peers)
+	    load_relaxed(&comm->cause.of_ctl) || !comm->peers)
 		return;
 	for (int i = 0; i < comm->nranks; i++) {
 		int knows_us = why.rank == comm->rank || comm->peers[i].send || comm->peers[i].recv;

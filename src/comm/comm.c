@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A communicator's life: init, destroy, abort, errors. */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <stdio.h>
@@ -5,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/param.h"
@@ -49,13 +51,13 @@ void comm_fail(struct gantry_comm *comm, gantry_result r, int rank, const char *
 		comm->error = r;
 		comm->error_rank = rank;
 		snprintf(comm->error_text, sizeof(comm->error_text), "%s", text ? text : "");
-		__atomic_store_n(&comm->error_seen, (uint32_t)r, __ATOMIC_RELEASE);
+		store_release(&comm->error_seen, (uint32_t)r);
 	}
 	pthread_mutex_unlock(&comm->mu);
 	if (!first)
 		return;
 	log_end(comm, r, rank, text ? text : "");
-	__atomic_store_n(comm->abort_host, 1, __ATOMIC_SEQ_CST);
+	store_seq(comm->abort_host, 1);
 	/* All there are: the ranks may still be agreeing on how many are used. */
 	for (int i = 0; comm->doors && i < COMM_CHANNELS_MAX; i++)
 		gantry_door_ring(&comm->doors[i]);
@@ -66,17 +68,17 @@ void comm_fail(struct gantry_comm *comm, gantry_result r, int rank, const char *
 
 gantry_result comm_check(struct gantry_comm *comm)
 {
-	uint32_t seen = __atomic_load_n(&comm->error_seen, __ATOMIC_ACQUIRE), device;
+	uint32_t seen = load_acquire(&comm->error_seen), device;
 
 	if (seen)
 		return (gantry_result)seen;
-	device = __atomic_load_n(comm->result_host, __ATOMIC_ACQUIRE);
+	device = load_acquire(comm->result_host);
 	if (!device)
 		return GANTRY_OK;
 	comm_fail(comm, (gantry_result)device, -1,
 		  device == GANTRY_ERR_SIZE ? "a kernel found that a send is larger than its receive"
 					    : "a kernel ended early");
-	return (gantry_result)__atomic_load_n(&comm->error_seen, __ATOMIC_ACQUIRE);
+	return (gantry_result)load_acquire(&comm->error_seen);
 }
 
 static void on_proxy_error(void *ctx, gantry_result r, int peer, const char *text)
@@ -90,12 +92,12 @@ static void on_lost(void *ctx, int rank, gantry_result why, const char *text)
 
 	/* All ranks meet before any of them leaves (gantry_comm_destroy): who leaves before has failed or aborted. */
 	if (why == GANTRY_ERR_PEER_CLOSED) {
-		if (!__atomic_load_n(&comm->closing, __ATOMIC_ACQUIRE))
+		if (!load_acquire(&comm->closing))
 			comm_suspect(comm, why, rank, text);
 		return;
 	}
-	if (!__atomic_load_n(&comm->error_seen, __ATOMIC_ACQUIRE))
-		__atomic_store_n(&comm->cause.of_ctl, 1, __ATOMIC_RELAXED);
+	if (!load_acquire(&comm->error_seen))
+		store_relaxed(&comm->cause.of_ctl, 1);
 	comm_fail(comm, why, rank, text);
 }
 
@@ -279,7 +281,7 @@ gantry_result gantry_comm_destroy(struct gantry_comm *comm)
 		comm_cause_tell(comm);
 	/* Peers may still read memory of this rank: nobody frees before all are done. */
 	if (r == GANTRY_OK && comm->nranks > 1) {
-		__atomic_store_n(&comm->closing, 1, __ATOMIC_RELEASE);
+		store_release(&comm->closing, 1);
 		all = calloc((size_t)comm->nranks, 8);
 		r = all ? gantry_ctl_allgather(comm->ctl, &comm->id, 8, all) : GANTRY_ERR_NOMEM;
 		free(all);

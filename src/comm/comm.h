@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A communicator's insides.
  *
@@ -165,7 +166,6 @@ gantry_result comm_connect(const struct comm_call *calls, size_t n);
 void comm_peers_free(struct gantry_comm *comm);
 /* Fills a rank's own info. */
 gantry_result comm_peer_info(struct gantry_comm *comm, struct gantry_peer_info *ret);
-uint64_t comm_process_key(void);
 
 /* All calls of one communicator, in order: plans, appends to the proxy, launches. */
 gantry_result comm_enqueue(struct gantry_comm *comm, const struct comm_call *calls, size_t n);

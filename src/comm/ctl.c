@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The callers' half: joining, leaving, and everything in between. ctl_member.h says which thread has what. */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include "comm/ctl.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The control plane of a communicator: a star of TCP connections. It carries little and always works, also while the
  * data's way is stuck: joining, the exchange of infos, connecting lazily, mapping a peer's memory, signs of life, and

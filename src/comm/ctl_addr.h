@@ -1,8 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where the hub listens, and where a rank looks for it. */
 #ifndef GANTRY_COMM_CTL_ADDR_H
 #define GANTRY_COMM_CTL_ADDR_H
 
-#include "net/tcp/nic.h"
+#include "inet/nic.h"
 
 /* The first address of the interfaces that GANTRY_IFNAME and GANTRY_FAMILY leave; no port. */
 gantry_result ctl_listen_addr(struct gantry_addr *ret_addr);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Callbacks into the user's code. They are queued while a turn goes on and run at its end, without any lock: the user
  * may hold one of his own that he also holds when he calls us. gantry_ctl_leave waits for the one that runs.

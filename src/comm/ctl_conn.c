@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Connections: frames in, frames out, never blocking. The service's mu is held throughout. */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <errno.h>
@@ -12,7 +13,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "comm/ctl_service.h"
-#include "net/tcp/sock.h"
+#include "inet/sock.h"
 
 enum { READS_PER_EVENT = 8, IOVECS = 64 };
 
@@ -22,7 +23,7 @@ gantry_result ctl_source_add(struct ctl_source *s, uint32_t events)
 
 	s->events = events;
 	if (epoll_ctl(ctl_service.epoll_fd, EPOLL_CTL_ADD, s->fd, &ev))
-		return gantry_fail(GANTRY_ERR_SYSTEM, LOG_SUBSYS, __FILE__, __LINE__, "epoll_ctl: %s", strerror(errno));
+		FAIL_NOW(GANTRY_ERR_SYSTEM, "epoll_ctl: %s", strerror(errno));
 	return GANTRY_OK;
 }
 

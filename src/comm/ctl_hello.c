@@ -1,10 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The unique id and the hand-shake: what they say and how they are proved. */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/hmac.h"
 #include "base/log.h"
-#include "comm/ctl_bytes.h"
 #include "comm/ctl_wire.h"
 
 enum { ID_MAGIC = 0x44494e47 }; /* "GNID" */
@@ -45,14 +46,6 @@ gantry_result ctl_id_decode(const struct gantry_unique_id *in, struct ctl_id *re
 	memcpy(id.key, p + 40, CTL_KEY_SIZE);
 	*ret = id;
 	return GANTRY_OK;
-}
-
-static void put_text(uint8_t *out, size_t size, const char *in)
-{
-	size_t n = strnlen(in, size - 1);
-
-	memset(out, 0, size);
-	memcpy(out, in, n);
 }
 
 void ctl_hello_encode(const struct ctl_hello *h, uint8_t out[CTL_HELLO_SIZE])

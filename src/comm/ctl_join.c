@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * From an id to an accepted connection, on the service thread. What may pass (nothing listens there yet, a network that
  * comes up, a hub that was crowded by strangers) is tried again with growing, jittered pauses until
@@ -14,7 +15,7 @@
 #include "base/log.h"
 #include "comm/ctl_member.h"
 #include "gantry/version.h"
-#include "net/tcp/sock.h"
+#include "inet/sock.h"
 
 enum { RETRY_MIN_MS = 10, RETRY_MAX_MS = 500, ATTEMPT_MS = 5000, CANDIDATE_MS = 1000, MS = 1000000 };
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How memberships end: ranks that are gone, a hub that is gone, leaving; and the clock. The service's mu is held. */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a membership hears from the hub, once it is accepted. The service's mu is held throughout. */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include "comm/ctl_member.h"
@@ -6,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "comm/ctl_bytes.h"
 
 enum { TRIPS = 5, INBOX_MAX = 256 << 20 };
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A membership: one rank's side of the control plane (struct gantry_ctl). Two kinds of threads meet in it: the service
  * thread has the connection and its steps, the callers' threads wait for news and queue what is to be sent.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The service and its process: what becomes of it in a forked child, and when the process exits.
  */

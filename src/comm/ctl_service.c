@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The thread itself: starting, its turns, ending. ctl_service.h has the why. */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include "comm/ctl_service.h"
@@ -10,8 +11,9 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
-#include "base/hmac.h"
+#include "base/identity.h"
 #include "base/log.h"
 #include "comm/ctl_member.h"
 #include "comm/hub.h"
@@ -59,7 +61,7 @@ void ctl_service_wake(void)
 {
 	uint64_t one = 1;
 
-	if (__atomic_exchange_n(&ctl_service.woken, 1, __ATOMIC_ACQ_REL))
+	if (exchange_acq_rel(&ctl_service.woken, 1))
 		return;
 	if (write(ctl_service.wake.fd, &one, sizeof(one)) < 0)
 		LOG_DEBUG(COMM, "wake: %s", strerror(errno));
@@ -115,7 +117,7 @@ void ctl_service_turn(void)
 	s->now = gantry_now_ns();
 	s->late = s->now > planned ? s->now - planned : 0;
 	/* First the flag, then the queues: whoever queues after this look writes a new wake-up. */
-	__atomic_store_n(&s->woken, 0, __ATOMIC_SEQ_CST);
+	store_seq(&s->woken, 0);
 	if (s->exiting)
 		hub_bye();
 	ctl_members_take();
@@ -174,21 +176,16 @@ static void lists_init(struct ctl_service *s)
 	gantry_list_init(&s->events);
 }
 
-static gantry_result init(void)
+static void init(void)
 {
 	struct ctl_service *s = &ctl_service;
-	gantry_result r = GANTRY_OK;
-	char host[64] = "";
 
 	if (s->initialised)
-		goto out;
-	TRY(gantry_random_bytes(&s->process, sizeof(s->process)));
-	gethostname(host, sizeof(host) - 1);
-	snprintf(s->who, sizeof(s->who), "%.32s pid %d", host, (int)getpid());
+		return;
+	s->process = gantry_process_id();
+	snprintf(s->who, sizeof(s->who), "%s", gantry_self());
 	lists_init(s);
 	s->initialised = 1;
-out:
-	return r;
 }
 
 static gantry_result start(void)
@@ -238,7 +235,7 @@ gantry_result ctl_service_enter(void)
 
 	pthread_once(&once, ctl_process_watch);
 	pthread_mutex_lock(&ctl_service.mu);
-	TRY(init());
+	init();
 	if (!ctl_service.running)
 		TRY(start());
 out:

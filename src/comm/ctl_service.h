@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The service thread of the control plane: one per process, whatever the number of hubs and memberships in it. It alone
  * reads and writes their connections, on one epoll instance, and it alone frees things.
@@ -27,7 +28,7 @@
 
 #include "base/list.h"
 #include "comm/ctl_wire.h"
-#include "net/tcp/backoff.h"
+#include "inet/backoff.h"
 
 /* ---- connections ---- */
 

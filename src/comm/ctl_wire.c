@@ -1,9 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Frames: heads, and the parser that cuts a stream into them. */
 #include "comm/ctl_wire.h"
 
 #include <stdlib.h>
 
-#include "comm/ctl_bytes.h"
+#include "base/bytes.h"
 
 enum { HEAD_MAGIC = 0x4c544347 }; /* "GCTL" */
 

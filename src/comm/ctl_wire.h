@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The bytes of the control plane. All integers are little-endian. A connection between a rank and the hub carries
  * frames: a head of CTL_HEAD_SIZE bytes and `size` bytes of body.
@@ -27,7 +28,7 @@
 #include <stdint.h>
 
 #include "comm/ctl.h"
-#include "net/tcp/nic.h"
+#include "inet/nic.h"
 
 #define CTL_MAGIC "GCTL" /* every frame begins with it */
 

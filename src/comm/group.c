@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gantry_send, gantry_recv, and groups of them. A group belongs to a thread, as in NCCL. */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <pthread.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A hub's life: making ids, listening, failing, ending; and the clock's part in it. */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include "comm/hub.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The hub: where the ranks of one communicator meet, in the process that made its unique id. It lives on the service
  * thread (ctl_service.h); the service's mu is held throughout.
@@ -10,7 +11,7 @@
  *
  * A FAILED hub stays for a while, so that ranks that come later hear the cause instead of a refused connection.
  *
- * All hubs of a process share a listening port, and share it with the data network (net/tcp/port.h). A connection there
+ * All hubs of a process share a listening port, and share it with the data network (inet/port.h). A connection there
  * is a stranger's (hub_accept.c) until it has proved to know the key of one of the hubs; then it belongs to one of that
  * hub's ranks (hub_rank.c).
  */
@@ -18,7 +19,7 @@
 #define GANTRY_COMM_HUB_H
 
 #include "comm/ctl_service.h"
-#include "net/tcp/port.h"
+#include "inet/port.h"
 
 /* How long somebody who was told the last word may take to hear it. */
 enum { HUB_SEE_OFF_NS = 1000000000 };

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Strangers: whatever connects to the listening port, until it has proved to know the key of a hub here. It has one
  * deadline for all of it, little memory, and a place among STRANGERS_MAX; when that is full the oldest goes, of those
@@ -19,7 +20,7 @@
 #include "base/log.h"
 #include "comm/hub.h"
 #include "gantry/version.h"
-#include "net/tcp/sock.h"
+#include "inet/sock.h"
 
 enum { STRANGERS_MAX = 256, ACCEPTS_PER_EVENT = 64 };
 static const uint64_t stranger_ns = 5000000000, pause_ns = 100000000;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Allgather: the hub puts the parts together and sends everybody the whole. A rank that is gone, parts of different
  * sizes, or somebody who does not come in time fail it for all, by name; the failure is kept, because some ranks come

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The ranks of a hub: coming, what they send each other, leaving, being lost. */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <stdarg.h>
@@ -5,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "comm/ctl_bytes.h"
 #include "comm/hub.h"
 
 static const uint64_t beat_min = 10000000, beat_max = 10000000000;

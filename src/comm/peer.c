@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Connections, made lazily: the first transfer between two ranks connects all channels of that direction. Both ranks
  * come here from their own group, so waiting for the other's info is waiting for its call.
@@ -9,59 +10,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
+#include "base/identity.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "comm/report.h"
 #include "gantry/gantry.h"
 #include "transport/transport.h"
-
-uint64_t comm_process_key(void)
-{
-	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	static uint64_t key;
-	static pid_t owner; /* a forked child is another process */
-	uint64_t k;
-
-	pthread_mutex_lock(&lock);
-	if (!key || owner != getpid()) {
-		owner = getpid();
-		if (getrandom(&key, sizeof(key), 0) != (ssize_t)sizeof(key) || !key)
-			key = (uint64_t)owner << 32 ^ gantry_now_ns();
-	}
-	k = key;
-	pthread_mutex_unlock(&lock);
-	return k;
-}
-
-static uint64_t namespace_of(const char *which)
-{
-	char path[64];
-	struct stat st;
-
-	snprintf(path, sizeof(path), "/proc/self/ns/%s", which);
-	return stat(path, &st) ? 0 : (uint64_t)st.st_ino;
-}
-
-/* Same number <=> same running kernel. */
-static uint64_t host_key(void)
-{
-	char text[64] = "";
-	uint64_t hash = 14695981039346656037u;
-	FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
-
-	if (!f || !fgets(text, sizeof(text), f))
-		gethostname(text, sizeof(text) - 1);
-	if (f)
-		fclose(f);
-	for (const char *p = text; *p; p++)
-		hash = (hash ^ (unsigned char)*p) * 1099511628211u;
-	return hash;
-}
 
 gantry_result comm_peer_info(struct gantry_comm *comm, struct gantry_peer_info *ret)
 {
@@ -70,11 +28,11 @@ gantry_result comm_peer_info(struct gantry_comm *comm, struct gantry_peer_info *
 	ret->device_kind = comm->device->kind;
 	ret->device_index = comm->device->index;
 	ret->sleeps = comm->device->sleeps;
-	ret->host = host_key();
-	ret->process = comm_process_key();
+	ret->host = gantry_host_id();
+	ret->process = gantry_process_id();
 	ret->pid = (uint64_t)getpid();
-	ret->pid_ns = namespace_of("pid");
-	ret->net_ns = namespace_of("net");
+	ret->pid_ns = gantry_namespace_id("pid");
+	ret->net_ns = gantry_namespace_id("net");
 	ret->user = geteuid();
 	snprintf(ret->bus_id, sizeof(ret->bus_id), "%s", comm->device->bus_id);
 	gethostname(ret->host_name, sizeof(ret->host_name) - 1);
@@ -90,7 +48,7 @@ static const struct gantry_transport_side *side_of(const struct comm_conn *cc)
 /* Reports look at it from another thread: report_look.c. */
 static void set_stage(struct comm_conn *cc, enum comm_stage stage)
 {
-	__atomic_store_n(&cc->stage, stage, __ATOMIC_RELEASE);
+	store_release(&cc->stage, stage);
 }
 
 /* Sender's and receiver's messages of one channel have tags of their own. */
@@ -190,8 +148,7 @@ static gantry_result open_direction(struct gantry_comm *comm, int peer, int send
 	if (!p->transport)
 		TRY(gantry_transport_choose(&comm->infos[comm->rank], &comm->infos[peer], comm->transport,
 					    &p->transport));
-	__atomic_store_n(all, calloc((size_t)comm->nchannels, sizeof(**all)),
-			 __ATOMIC_RELEASE); /* reports look: report_look.c */
+	store_release(all, calloc((size_t)comm->nchannels, sizeof(**all))); /* reports look: report_look.c */
 	if (!*all)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for connections to rank %d", peer);
 	for (int ch = 0; ch < comm->nchannels; ch++)

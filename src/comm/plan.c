@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A transfer becomes work: xfers for the kernel's blocks and operations for the proxy. What both ends must agree on
  * (protocol, split over channels, step size) is computed from what both know: the size, the settings compared at init,
@@ -6,6 +7,7 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <string.h>
 
+#include "base/atomic.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "comm/report.h"
@@ -67,7 +69,7 @@ static void plan_part(struct gantry_comm *comm, struct comm_conn *cc, const stru
 	x->place = place + from;
 	x->step_bytes = choose_step(&cc->c, x->proto, x->ptr);
 	x->turn = cc->turns;
-	__atomic_store_n(&cc->turns, x->turn + 1, __ATOMIC_RELAXED); /* reports look */
+	store_relaxed(&cc->turns, x->turn + 1); /* reports look */
 	comm_trace_xfer(cc, comm->op_ids, x);
 	if (!op)
 		return;

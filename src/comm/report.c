@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The report: who waits for whom, as JSON lines. The first line is the communicator, each other one an end of a
  * connection. docs/stall.md has the fields; `gantry stall` puts the reports of all ranks together.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What threads other than the caller's may see of a communicator, and what they make of it:
  *

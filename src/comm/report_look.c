@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One end of a connection at a moment: where its kernel and its proxy are, and whom it waits for.
  *
@@ -11,10 +12,11 @@
  * After an error the proxy has dropped its operations and kernels have ended, but where they stood can still be seen:
  * a kernel's last phase, the proxy's counters and its last cause. A report tells that.
  */
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "comm/report.h"
 
-#define READ(x) __atomic_load_n(&(x), __ATOMIC_RELAXED)
+#define READ(x) load_relaxed(&(x))
 
 static int kernel_in_wait(uint32_t phase)
 {
@@ -91,8 +93,8 @@ static void look_words(const struct gantry_comm *comm, struct comm_end *e)
 	e->has_words = head && tail;
 	if (!e->has_words)
 		return;
-	e->head = __atomic_load_n(head, __ATOMIC_RELAXED);
-	e->tail = __atomic_load_n(tail, __ATOMIC_RELAXED);
+	e->head = load_relaxed(head);
+	e->tail = load_relaxed(tail);
 }
 
 /* When something last moved: of a proxied end the progress thread knows, of others the watch thread. */
@@ -108,14 +110,14 @@ static struct comm_conn *conns_of(struct gantry_comm *comm, int peer, int send)
 {
 	struct comm_peer *p = &comm->peers[peer];
 
-	return __atomic_load_n(send ? &p->send : &p->recv, __ATOMIC_ACQUIRE);
+	return load_acquire(send ? &p->send : &p->recv);
 }
 
 /* 0: there is nothing to see yet. */
 static int look(struct gantry_comm *comm, const struct comm_conn *cc, int peer, int send, int channel,
 		struct comm_end *e)
 {
-	int stage = (int)__atomic_load_n(&cc->stage, __ATOMIC_ACQUIRE);
+	int stage = (int)load_acquire(&cc->stage);
 
 	*e = (struct comm_end){.peer = peer, .send = send, .channel = channel};
 	if (stage == CONN_NONE)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * When kernels began and ended transfers: bars in a trace for connections that no progress thread serves.
  *
@@ -11,11 +12,12 @@
  */
 #include <stdlib.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/event.h"
 #include "comm/report.h"
 
-#define READ(x) __atomic_load_n(&(x), __ATOMIC_RELAXED)
+#define READ(x) load_relaxed(&(x))
 
 /* One moment on both clocks. */
 struct anchor {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A communicator's part of a trace: who it is, its connections, and the transfers that it hands to kernels.
  *
@@ -5,6 +6,7 @@
  * proxy half; others are numbered here, from 2^31 on, so that the two never meet.
  */
 #include "base/trace.h"
+#include "base/atomic.h"
 #include "base/event.h"
 #include "base/file.h"
 #include "comm/report.h"
@@ -15,7 +17,7 @@ uint32_t comm_trace_conn_id(const struct gantry_connector *c)
 {
 	static uint32_t last;
 
-	return c->proxy ? c->proxy->id : UNPROXIED | __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
+	return c->proxy ? c->proxy->id : UNPROXIED | (fetch_add_relaxed(&last, 1) + 1);
 }
 
 /* Whatever comm_conn.id says, the proxy's events have the proxy's. */

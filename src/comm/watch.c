@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The watch: one thread per process while there are communicators. It wakes every min(1 s, GANTRY_STALL / 4), when a
  * report is wanted and on GANTRY_STALL_SIGNAL; all its work is to look, to log a line and to write a file.
@@ -21,6 +22,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -132,12 +134,11 @@ static void tell(struct gantry_comm *comm, enum gantry_log_level level, const ch
  */
 static int owes_report(struct gantry_comm *comm)
 {
-	uint32_t error = __atomic_load_n(&comm->error_seen, __ATOMIC_ACQUIRE);
+	uint32_t error = load_acquire(&comm->error_seen);
 
 	if (comm->report_written & TOLD_ERROR)
 		return 0;
-	return __atomic_load_n(&comm->report_wanted, __ATOMIC_ACQUIRE) ||
-	       (error != GANTRY_OK && error != GANTRY_ERR_ABORTED);
+	return load_acquire(&comm->report_wanted) || (error != GANTRY_OK && error != GANTRY_ERR_ABORTED);
 }
 
 /* After an error: comm_fail has said which, the line is a detail. */
@@ -155,13 +156,13 @@ static void look_for_stall(struct gantry_comm *comm)
 	int connecting, busy;
 	char why[64];
 
-	if (!stall || __atomic_load_n(&comm->error_seen, __ATOMIC_ACQUIRE))
+	if (!stall || load_acquire(&comm->error_seen))
 		return;
 	sum = comm_look_sum(comm, &connecting);
 	busy = connecting || gantry_proxy_group_pending(comm->group) || comm_look_launches(comm);
 	if (!busy || sum != comm->stall_sum || !comm->stall_since) {
 		comm->stall_sum = sum;
-		__atomic_store_n(&comm->stall_since, now, __ATOMIC_RELAXED);
+		store_relaxed(&comm->stall_since, now);
 		comm->report_written &= ~TOLD_STALL;
 	} else if (now - comm->stall_since >= stall && !(comm->report_written & TOLD_STALL)) {
 		comm->report_written |= TOLD_STALL;
@@ -343,7 +344,7 @@ out:
 void comm_watch_want(struct gantry_comm *comm)
 {
 	pthread_mutex_lock(&watch.mu);
-	__atomic_store_n(&comm->report_wanted, 1, __ATOMIC_RELEASE);
+	store_release(&comm->report_wanted, 1);
 	kick();
 	pthread_mutex_unlock(&watch.mu);
 }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reports on a signal. The handler does nothing but count and write to the watch thread's eventfd; the thread does the
  * rest. The eventfd stays open for the life of the process once a handler may use it: a handler that was interrupted
@@ -9,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "base/param_check.h"
@@ -19,12 +21,12 @@ static uint32_t came;	 /* the handler adds, the thread takes */
 
 static void on_signal(int number)
 {
-	int fd = __atomic_load_n(&wake_fd, __ATOMIC_ACQUIRE), kept = errno;
+	int fd = load_acquire(&wake_fd), kept = errno;
 	uint64_t one = 1;
 	ssize_t n;
 
 	(void)number;
-	__atomic_fetch_add(&came, 1, __ATOMIC_RELEASE);
+	fetch_add_release(&came, 1);
 	if (fd >= 0) {
 		n = write(fd, &one, sizeof(one));
 		(void)n; /* full: then the thread is about to wake anyway */
@@ -49,7 +51,7 @@ int comm_watch_signal_install(int fd)
 		LOG_WARN(COMM, "GANTRY_STALL_SIGNAL=%s is left to the program, which handles it itself", text);
 		return 0;
 	}
-	__atomic_store_n(&wake_fd, fd, __ATOMIC_RELEASE);
+	store_release(&wake_fd, fd);
 	if (old.sa_handler != on_signal && sigaction(number, &act, NULL)) {
 		LOG_WARN(COMM, "GANTRY_STALL_SIGNAL=%s: %s", text, strerror(errno));
 		return 0;
@@ -59,11 +61,11 @@ int comm_watch_signal_install(int fd)
 
 int comm_watch_signal_came(void)
 {
-	return __atomic_exchange_n(&came, 0, __ATOMIC_ACQUIRE) != 0;
+	return exchange_acquire(&came, 0) != 0;
 }
 
 void comm_watch_signal_forget(void)
 {
-	__atomic_store_n(&wake_fd, -1, __ATOMIC_RELEASE);
-	__atomic_store_n(&came, 0, __ATOMIC_RELAXED);
+	store_release(&wake_fd, -1);
+	store_relaxed(&came, 0);
 }

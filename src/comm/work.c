@@ -1,9 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Argument memory of launches, and launching. Nothing is allocated per launch once the sizes have settled. */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/param.h"
@@ -103,8 +105,7 @@ out:
 
 int comm_work_busy(const struct comm_work *w)
 {
-	return w->finished_host &&
-	       __atomic_load_n(w->finished_host, __ATOMIC_ACQUIRE) != __atomic_load_n(&w->expected, __ATOMIC_RELAXED);
+	return w->finished_host && load_acquire(w->finished_host) != load_relaxed(&w->expected);
 }
 
 int comm_works_busy(const struct gantry_comm *comm)
@@ -207,7 +208,7 @@ gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, ui
 		TRY(d->ops->copy_async(d, stream, w->xfers_dev, w->xfers_host, n * sizeof(struct gantry_xfer)));
 		TRY(d->ops->copy_async(d, stream, w->first_dev, w->first_host, (blocks + 1) * sizeof(uint32_t)));
 	}
-	__atomic_store_n(&w->expected, w->expected + blocks, __ATOMIC_RELAXED); /* the watch thread looks */
+	store_relaxed(&w->expected, w->expected + blocks); /* the watch thread looks */
 	comm->launches++;
 	if (comm->traced) {
 		w->ntimes = n;
@@ -217,7 +218,7 @@ gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, ui
 	comm->last_stream = stream;
 	comm->last_work = w;
 	if (r != GANTRY_OK)
-		__atomic_store_n(&w->expected, w->expected - blocks, __ATOMIC_RELAXED);
+		store_relaxed(&w->expected, w->expected - blocks);
 out:
 	return r;
 }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The words that device code is written in. Kernel bodies (k_*.h) are compiled twice from one source: by nvcc for GPUs
  * and by the C compiler for CPU threads, and use nothing but these words, plain C and the layouts of gantry/fifo.h.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The public calls of gantry/device.h: they pick the device by its kind and go through its table. */
 #define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
 #include "device/device.h"

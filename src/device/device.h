@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A device: where kernels run and where their memory is. Two implementations behind one table:
  *

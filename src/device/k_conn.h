@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What kernels do on one end of a connection, whichever way the data goes: addresses of a step, credit, reports,
  * and the refreshing of marks that would otherwise come round again.

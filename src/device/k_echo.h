@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A message to and fro between two kernels, n times: what the steps themselves cost, without launches. The first one
  * sends its input and waits for the answer; the other answers with what it received. `perf sendrecv --pattern echo`.

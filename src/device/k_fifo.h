@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a post and its answer cost, without any payload: `perf fifo`. Lane 0 of block 0 alone.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The pattern of pattern.h, written (fill) and checked (verify) by all lanes of all blocks. */
 #ifndef GANTRY_DEVICE_K_FILL_H
 #define GANTRY_DEVICE_K_FILL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * LL and LL128: the bytes of a step as lines that carry their own validity. Plain loops over lines; which lines are a
  * lane's own follows from `lane` and `lanes`, so that one lane may also do a whole step alone. No barrier, no fence.

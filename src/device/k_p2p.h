@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Grouped sends and receives: block b carries out xfers[first[b]] .. xfers[first[b + 1] - 1], all of them at the same
  * time, a step of one, a step of the next. It never waits for one of them while another could move, and that is what

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Transfers that copy: a step is a job for all lanes, between the user's buffer and the connection's ring or pool. Part
  * of k_p2p.h, which says the rest; what is here is lane 0's, before a job (send, recv, recv_lines) and after it (sent,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Transfers and connections brought near. On a GPU every acquire empties the L1 cache, so each look at a field in
  * device memory takes a trip to L2, and lane 0 looks at a few dozen for each step. A block with few transfers copies

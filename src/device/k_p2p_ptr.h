@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Transfers that copy nothing: the user's buffer is posted (send) or offered (receive) and somebody else moves the
  * bytes. Part of k_p2p.h, which says the rest; all of it is lane 0's.

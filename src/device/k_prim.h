@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The primitives that collectives are made of: send, recv, copySend, recvCopySend, recvReduceSend, recvReduceCopy and
  * recvReduceCopySend, over nrecv connections that bring data and nsend that take it away. They block: all lanes of the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The primitives over LL and LL128. Part of k_prim.h.
  *

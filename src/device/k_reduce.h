@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Elementwise reduction and copy, without peers. The arithmetic and its rules are in types_dev.h.
  *

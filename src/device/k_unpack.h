@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Unpacking: the fragments of a received message, which lie on pages in any order, are copied to where they belong; or
  * gathered from there.

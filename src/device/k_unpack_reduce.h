@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Unpacking into a reduction: what arrives is combined with an input on its way, and never stored by itself.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Unpacking without launches: the kernel stays and its blocks take jobs from a ring. The host's side is unpack_ring.c.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Unpacking as NCCL's kernels do it, written anew from a description of it: what `gantry perf unpack` compares with.
  * Not used anywhere else.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The bytes that messages carry in measurements and tests: 8-byte words of a mixed counter that depend on the
  * message's number and size and on the position, so that a message in the wrong place, a stale one and a shifted one

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * types_dev.h's steps for GPUs. Part of types_dev.h.
  *

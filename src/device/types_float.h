@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Small floats to and from float, for both kinds of device: float16, bfloat16, float8 e4m3 and e5m2.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * types_dev.h's steps as loops over contiguous memory, for one lane of a CPU. Part of types_dev.h.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Which launch unpacks a list: its kernel, blocks and lanes. Both kernels unpack any list whatever the launch; this is
  * about time only (docs/design/0007-unpack-kernel.md).

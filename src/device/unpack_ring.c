@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See unpack_ring.h, and k_unpack_ring.h for who writes what in which order. */
 #define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
 #include "device/unpack_ring.h"
@@ -6,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "device/wait.h"
@@ -144,7 +146,7 @@ uint64_t gantry_unpack_ring_done(struct gantry_unpack_ring *ring)
 	uint64_t least = ring->posted;
 
 	for (uint32_t b = 0; b < ring->blocks; b++) {
-		uint64_t jobs = __atomic_load_n(&ring->done[b].jobs, __ATOMIC_SEQ_CST);
+		uint64_t jobs = load_seq(&ring->done[b].jobs);
 
 		least = jobs < least ? jobs : least;
 	}
@@ -154,7 +156,7 @@ uint64_t gantry_unpack_ring_done(struct gantry_unpack_ring *ring)
 /* Sequentially consistent, not only a release: it stands before the look at `waiting`. Block 0 tells the others. */
 static void store_posted(struct gantry_unpack_ring *ring, uint64_t word)
 {
-	__atomic_store_n(&ring->shared->posted, word, __ATOMIC_SEQ_CST);
+	store_seq(&ring->shared->posted, word);
 	if (ring->dev->sleeps)
 		gantry_door_ring(&ring->doors[0]);
 }
@@ -176,7 +178,7 @@ gantry_result gantry_unpack_ring_post(struct gantry_unpack_ring *ring, const str
 
 static uint64_t look(const uint64_t *word)
 {
-	return __atomic_load_n(word, __ATOMIC_SEQ_CST);
+	return load_seq(word);
 }
 
 /* Where a block is. A warp that has not left while others have, in a job that the block has taken, has stopped there.
@@ -211,7 +213,7 @@ static void tell(const struct gantry_unpack_ring *ring)
 	}
 	LOG_WARN(DEVICE, "unpack ring of %s: posted %llu (the word says %#llx), abort %u; %u of %u blocks are behind",
 		 ring->dev->name, (unsigned long long)ring->posted, (unsigned long long)look(&ring->shared->posted),
-		 __atomic_load_n(&ring->shared->abort, __ATOMIC_SEQ_CST), behind, ring->blocks);
+		 load_seq(&ring->shared->abort), behind, ring->blocks);
 }
 
 /* A look at whether there is still somebody to wait for. */
@@ -219,7 +221,7 @@ static gantry_result alive(struct gantry_unpack_ring *ring, uint64_t number, uin
 {
 	gantry_result r = GANTRY_OK, e = ring->dev->ops->stream_query(ring->dev, ring->stream);
 
-	if (__atomic_load_n(&ring->shared->abort, __ATOMIC_SEQ_CST))
+	if (load_seq(&ring->shared->abort))
 		return GANTRY_ERR_ABORTED;
 	if (e != GANTRY_AGAIN && gantry_unpack_ring_done(ring) < number)
 		FAIL(e == GANTRY_OK ? GANTRY_ERR_INTERNAL : e,
@@ -258,7 +260,7 @@ out:
 
 void gantry_unpack_ring_abort(struct gantry_unpack_ring *ring)
 {
-	__atomic_store_n(&ring->shared->abort, 1, __ATOMIC_SEQ_CST);
+	store_seq(&ring->shared->abort, 1);
 	/* Each block looks at it for itself. */
 	for (uint32_t b = 0; ring->dev->sleeps && b < ring->blocks; b++)
 		gantry_door_ring(&ring->doors[b]);

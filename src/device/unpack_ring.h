@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The host's side of k_unpack_ring.h: a kernel that stays, and jobs posted to it without a launch.
  *

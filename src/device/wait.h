@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Waiting of CPU threads that poll: the proxy, streams, helpers of launches. Kernels have the same in dev.h's words.
  *
@@ -29,6 +30,7 @@
 
 #include <stdint.h>
 
+#include "base/atomic.h"
 #include "device/host/dev_host.h"
 #include "gantry/fifo.h"
 
@@ -53,7 +55,7 @@ static inline void gantry_waiter_done(struct gantry_waiter *w)
 {
 	w->wait.since = 0;
 	if (w->wait.announced) {
-		__atomic_store_n(&w->door->waiting, 0, __ATOMIC_SEQ_CST);
+		store_seq(&w->door->waiting, 0);
 		w->wait.announced = 0;
 	}
 }

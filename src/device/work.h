@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Argument structs of the kernels: plain data, the same layout for gcc and nvcc. Pointers are valid on the device. */
 #ifndef GANTRY_DEVICE_WORK_H
 #define GANTRY_DEVICE_WORK_H

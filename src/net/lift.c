@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Making a lifted table: which entries must be there, what missing ones mean, and what results mean. */
 #define LOG_SUBSYS GANTRY_SUBSYS_LOADER
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Calls that look the same in all versions, or in several. */
 #define LOG_SUBSYS GANTRY_SUBSYS_LOADER
 #include <stdlib.h>

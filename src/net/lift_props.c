@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Properties of every version, lifted. Each version added fields: a lifted
  * device starts from what NCCL assumes where a field is missing, and each step

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* v11 and v12: a context per communicator. The two differ in properties and in the size of a fused device only. */
 #define LOG_SUBSYS GANTRY_SUBSYS_LOADER
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* v6, v7 and v8: sizes of messages are int, no hint to irecv, no fused devices, no context. */
 #define LOG_SUBSYS GANTRY_SUBSYS_LOADER
 #include <limits.h>

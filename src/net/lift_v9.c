@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* v9 and v10: size_t everywhere and fused devices, but no context yet. v10's configuration comes with connect. */
 #define LOG_SUBSYS GANTRY_SUBSYS_LOADER
 #include "base/log.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Opening plugin libraries: candidates, the dynamic linker, and what is inside.
  *

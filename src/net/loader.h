@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Foreign net plugins, opened by NCCL's rules and lifted to net.h.
  *

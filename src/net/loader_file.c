@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reasons. The dynamic linker's texts are kept, with two cases made plain: a
  * missing dependency reads as if the plugin itself were missing, and a library

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside the loader: why a library could not be opened or is no plugin, in words that help. */
 #ifndef GANTRY_NET_LOADER_FILE_H
 #define GANTRY_NET_LOADER_FILE_H

@@ -1,9 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A plugin's log lines, forwarded into ours with the library's name in front. */
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/atomic.h"
 #include "base/log.h"
 #include "net/lift.h"
 
@@ -33,7 +35,7 @@ static void forward(int slot, ncclDebugLogLevel nccl_level, const char *file, in
 	char text[LINE_SIZE];
 	size_t n;
 
-	if ((int)level > __atomic_load_n(&gantry_log_level_now, __ATOMIC_RELAXED))
+	if ((int)level > load_relaxed(&gantry_log_level_now))
 		return;
 	vsnprintf(text, sizeof(text), fmt, args);
 	n = strlen(text);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The versionless net interface: NCCL's v12 semantics without its version.
  *

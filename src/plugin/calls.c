@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Entries whose signature outlived several versions: straight calls into the core. */
 #define LOG_SUBSYS GANTRY_SUBSYS_PLUGIN
 #include "base/log.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * init: parameters, NCCL's logger, contexts.
  *
@@ -11,6 +12,7 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_PLUGIN
 #include <pthread.h>
 
+#include "base/atomic.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "plugin/plugin.h"
@@ -36,7 +38,7 @@ static ncclDebugLogger_t nccl_logger;
 static void log_to_nccl(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
 			const char *text)
 {
-	ncclDebugLogger_t log = __atomic_load_n(&nccl_logger, __ATOMIC_RELAXED);
+	ncclDebugLogger_t log = load_relaxed(&nccl_logger);
 	unsigned long flags = NCCL_NET;
 
 	if (subsys == GANTRY_SUBSYS_PLUGIN || subsys == GANTRY_SUBSYS_BASE)
@@ -55,7 +57,7 @@ static gantry_result prepare(ncclDebugLogger_t log)
 	gantry_result r;
 
 	if (log) {
-		__atomic_store_n(&nccl_logger, log, __ATOMIC_RELAXED);
+		store_relaxed(&nccl_logger, log);
 		gantry_log_set_sink(log_to_nccl);
 	}
 	r = gantry_params_load(0);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Result codes and properties, from the core's form to each version's. */
 #define LOG_SUBSYS GANTRY_SUBSYS_PLUGIN
 #include "base/log.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The seven tables that NCCL looks for, newest first, and the few entries that belong to some versions only. */
 #define LOG_SUBSYS GANTRY_SUBSYS_PLUGIN
 #include "base/log.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Device type UNPACK: what the core has decided, for NCCL and for people.
  *
@@ -9,6 +10,7 @@
 #include <string.h>
 
 #include "abi/unpack.h"
+#include "base/atomic.h"
 #include "base/log.h"
 #include "device/device.h"
 #include "plugin/plugin.h"
@@ -46,14 +48,14 @@ void gantry_plugin_unpack_note(void *ctx)
 	char text[384];
 	int now = gantry_net_tcp_unpack(ctx, text, sizeof(text));
 
-	__atomic_store_n(&mode, now, __ATOMIC_RELAXED);
-	if (__atomic_exchange_n(&said, 1 + now, __ATOMIC_RELAXED) != 1 + now)
+	store_relaxed(&mode, now);
+	if (exchange_relaxed(&said, 1 + now) != 1 + now)
 		LOG_INFO(PLUGIN, "UNPACK: %s", text);
 	if (now == GANTRY_NET_UNPACK_OFF)
 		return;
-	if (!__atomic_exchange_n(&looked, 1, __ATOMIC_RELAXED))
+	if (!exchange_relaxed(&looked, 1))
 		look_at_settings();
-	if ((!pat || strcmp(pat, "0") != 0) && !__atomic_exchange_n(&warned_of_pat, 1, __ATOMIC_RELAXED))
+	if ((!pat || strcmp(pat, "0") != 0) && !exchange_relaxed(&warned_of_pat, 1))
 		LOG_WARN(PLUGIN,
 			 "UNPACK: NCCL's PAT algorithm does not unpack, and NCCL does not leave it out by itself: "
 			 "set NCCL_PAT_ENABLE=0 for all ranks");
@@ -61,7 +63,7 @@ void gantry_plugin_unpack_note(void *ctx)
 
 void gantry_plugin_unpack_overlay(struct gantry_net_properties *p)
 {
-	int now = __atomic_load_n(&mode, __ATOMIC_RELAXED);
+	int now = load_relaxed(&mode);
 
 	if (now == GANTRY_NET_UNPACK_OFF)
 		return;

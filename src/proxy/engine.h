@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The inside of the progress engine.
  *
@@ -19,6 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/atomic.h"
 #include "base/list.h"
 #include "device/dev.h"
 #include "device/wait.h"
@@ -34,8 +36,8 @@ _Static_assert(sizeof(struct gantry_proxy_op) == CACHE_LINE, "an operation is on
 enum { OP_BATCH_END = 1 };
 
 /* A word with one writer that others read: no order, no tearing. */
-#define GET(x) __atomic_load_n(&(x), __ATOMIC_RELAXED)
-#define PUT(x, v) __atomic_store_n(&(x), (v), __ATOMIC_RELAXED)
+#define GET(x) load_relaxed(&(x))
+#define PUT(x, v) store_relaxed(&(x), (v))
 #define ADD(x, v) PUT(x, (x) + (v))
 
 struct conn {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Groups and connections as their owners see them. The progress thread learns of a connection by its first operation
  * and of the end of a group by a message in the inbox; the lists here are for callers only, so it never waits for their
@@ -8,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "proxy/engine.h"
@@ -72,12 +74,12 @@ void gantry_proxy_group_destroy(struct gantry_proxy_group *g)
 
 gantry_result gantry_proxy_group_error(const struct gantry_proxy_group *g)
 {
-	return (gantry_result)__atomic_load_n(&g->error, __ATOMIC_ACQUIRE);
+	return (gantry_result)load_acquire(&g->error);
 }
 
 uint64_t gantry_proxy_group_pending(const struct gantry_proxy_group *g)
 {
-	return __atomic_load_n(&g->pending, __ATOMIC_ACQUIRE);
+	return load_acquire(&g->pending);
 }
 
 gantry_result gantry_proxy_conn_create(struct gantry_proxy *p, struct gantry_proxy_group *g, struct gantry_connector *c,
@@ -94,7 +96,7 @@ gantry_result gantry_proxy_conn_create(struct gantry_proxy *p, struct gantry_pro
 	conn->pub.proxy = p;
 	conn->pub.group = g;
 	conn->pub.send = c->send;
-	conn->pub.id = __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED);
+	conn->pub.id = fetch_add_relaxed(&last_id, 1) + 1;
 	if (c->transport)
 		conn->pub.side = c->send ? &c->transport->send : &c->transport->recv;
 	pthread_mutex_lock(&g->mu);

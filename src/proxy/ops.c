@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Operations on their way: pool -> caller -> inbox -> progress thread -> pool.
  *
@@ -13,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/atomic.h"
 #include "base/log.h"
 #include "proxy/engine.h"
 
@@ -64,7 +66,7 @@ out:
 /* Under mu: what was given back is free again. */
 static void collect(struct op_pool *pool)
 {
-	struct gantry_proxy_op *op = __atomic_exchange_n(&pool->returned, NULL, __ATOMIC_ACQUIRE);
+	struct gantry_proxy_op *op = exchange_acquire(&pool->returned, NULL);
 
 	while (op) {
 		struct gantry_proxy_op *next = op->next;
@@ -104,11 +106,11 @@ out:
 
 void gantry_proxy_pool_put(struct op_pool *pool, struct gantry_proxy_op *first, struct gantry_proxy_op *last)
 {
-	struct gantry_proxy_op *top = __atomic_load_n(&pool->returned, __ATOMIC_RELAXED);
+	struct gantry_proxy_op *top = load_relaxed(&pool->returned);
 
 	do
 		last->next = top;
-	while (!__atomic_compare_exchange_n(&pool->returned, &top, first, 1, __ATOMIC_RELEASE, __ATOMIC_RELAXED));
+	while (!cas_weak_release(&pool->returned, &top, first));
 }
 
 void gantry_proxy_ops_put(struct gantry_proxy *p, struct gantry_proxy_op *first)
@@ -130,7 +132,7 @@ static void count_pending(const struct gantry_proxy_op *first, const struct gant
 
 	for (const struct gantry_proxy_op *op = first;; op = op->next) {
 		if (op->conn->group != g) {
-			__atomic_fetch_add(&g->pending, n, __ATOMIC_RELAXED);
+			fetch_add_relaxed(&g->pending, n);
 			g = op->conn->group;
 			n = 0;
 		}
@@ -138,17 +140,17 @@ static void count_pending(const struct gantry_proxy_op *first, const struct gant
 		if (op == last)
 			break;
 	}
-	__atomic_fetch_add(&g->pending, n, __ATOMIC_RELAXED);
+	fetch_add_relaxed(&g->pending, n);
 }
 
 /* Sequentially consistent, like the thread's look at it: either it sees the push or we see that it sleeps. */
 static void push(struct gantry_proxy *p, struct gantry_proxy_op *newest, struct gantry_proxy_op *oldest)
 {
-	struct gantry_proxy_op *top = __atomic_load_n(&p->inbox, __ATOMIC_RELAXED);
+	struct gantry_proxy_op *top = load_relaxed(&p->inbox);
 
 	do
 		oldest->next = top;
-	while (!__atomic_compare_exchange_n(&p->inbox, &top, newest, 1, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
+	while (!cas_weak_seq(&p->inbox, &top, newest));
 	gantry_door_ring(&p->door);
 }
 
@@ -183,8 +185,8 @@ struct gantry_proxy_op *gantry_proxy_take(struct gantry_proxy *p)
 	struct gantry_proxy_op *newest;
 
 	/* A load first: the exchange would take the line from the appenders on every pass. */
-	if (!__atomic_load_n(&p->inbox, __ATOMIC_SEQ_CST))
+	if (!load_seq(&p->inbox))
 		return NULL;
-	newest = __atomic_exchange_n(&p->inbox, NULL, __ATOMIC_SEQ_CST);
+	newest = exchange_seq(&p->inbox, NULL);
 	return reversed(newest, NULL);
 }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the progress thread does with operations and connections.
  *
@@ -22,6 +23,7 @@
 #include <stdio.h>
 #include <time.h>
 
+#include "base/atomic.h"
 #include "base/event.h"
 #include "base/log.h"
 #include "proxy/engine.h"
@@ -87,7 +89,7 @@ static void end_op(struct gantry_proxy *p, struct gantry_proxy_op *op, uint64_t 
 static void ended(struct gantry_proxy_group *g, uint64_t ops)
 {
 	if (ops)
-		__atomic_fetch_sub(&g->pending, ops, __ATOMIC_RELEASE);
+		fetch_sub_release(&g->pending, ops);
 }
 
 static uint64_t sum_of(const struct gantry_proxy_conn *pc)
@@ -210,7 +212,7 @@ static void fail_group(struct gantry_proxy *p, struct gantry_proxy_group *g, gan
 
 	/* The text may be this thread's last error, which the callback may well replace. */
 	snprintf(copy, sizeof(copy), "%s", text && *text ? text : gantry_result_text(why));
-	__atomic_store_n(&g->error, why, __ATOMIC_RELEASE);
+	store_release(&g->error, why);
 	drop_all(p, g);
 	if (g->config.on_error)
 		g->config.on_error(g->config.ctx, why, peer, copy);
@@ -294,7 +296,7 @@ int gantry_proxy_pass(struct gantry_proxy *p)
 		struct gantry_proxy_group *g = gantry_container(e, struct gantry_proxy_group, in_active);
 
 		/* Sequentially consistent: whoever sets it and rings is seen before the sleep. */
-		if (g->config.abort && __atomic_load_n(g->config.abort, __ATOMIC_SEQ_CST)) {
+		if (g->config.abort && load_seq(g->config.abort)) {
 			LOG_INFO(PROXY, "aborted: %llu operations end", (unsigned long long)GET(g->pending));
 			fail_group(p, g, GANTRY_ERR_ABORTED, -1, NULL);
 			worked = 1;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CPUs near a device. What the user or a batch system has allowed to the process is kept: only less of it is used. */
 #include <errno.h>
 #include <sched.h>

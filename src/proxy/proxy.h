@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The progress engine: one thread per process (or per device, GANTRY_PROXY_PER_DEVICE) that moves the steps of all
  * proxied connections of all communicators.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a transport's proxy_progress says to the kernel's end of its connection and hears from it: the words and orders
  * of gantry/fifo.h, seen from the CPU. Everything that a kernel waits for is stored first and accounted for afterwards.
@@ -11,6 +12,7 @@
  * words. So eight steps in a row out of 32,768 write theirs in any case, as device/k_conn.h does it for the kernel's
  * words.
  */
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/event.h"
 #include "proxy/engine.h"
@@ -93,7 +95,7 @@ static void ring_kernel(struct gantry_proxy_conn *pc, uint64_t reached)
 	struct gantry_door *door = pc->kernel_door;
 	struct gantry_conn_state *state = pc->connector ? pc->connector->state : NULL;
 
-	if (!door || !__atomic_load_n(&door->waiting, __ATOMIC_SEQ_CST))
+	if (!door || !load_seq(&door->waiting))
 		return;
 	/* Written before `waiting`, so this is the word of that sleep or of a later one, which looks before it sleeps.
 	 */

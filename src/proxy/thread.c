@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The progress thread, and which engine serves whom.
  *
@@ -14,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/atomic.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "device/device.h"
@@ -60,7 +62,7 @@ static void *progress(void *arg)
 	if (p->numa_node >= 0)
 		gantry_proxy_pin(p->numa_node);
 	gantry_waiter_init(&p->waiter, &p->door);
-	while (!__atomic_load_n(&p->stop, __ATOMIC_SEQ_CST)) {
+	while (!load_seq(&p->stop)) {
 		int worked = gantry_proxy_arrivals(p);
 
 		worked |= gantry_proxy_pass(p);
@@ -171,7 +173,7 @@ void gantry_proxy_put(struct gantry_proxy *p)
 	pthread_mutex_unlock(&engines.mu);
 	if (!last)
 		return;
-	__atomic_store_n(&p->stop, 1, __ATOMIC_SEQ_CST);
+	store_seq(&p->stop, 1);
 	gantry_door_ring(&p->door);
 	pthread_join(p->thread, NULL);
 	engine_free(p);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Batches: pieces of registered memory, and walking over their bytes without ever searching. */
 #define LOG_SUBSYS GANTRY_SUBSYS_RX
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A connection: its life, its progress, and its end. */
 #define LOG_SUBSYS GANTRY_SUBSYS_RX
 #include <stdarg.h>

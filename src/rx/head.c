@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Heads: tag 0 of each direction. They are small, or inline, so the network takes them at once and keeps their order.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_RX

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Listening, accepting and connecting: meetings, many at a time, each with a deadline. */
 #define LOG_SUBSYS GANTRY_SUBSYS_RX
 #include <errno.h>
@@ -10,7 +11,7 @@
 
 #include "base/clock.h"
 #include "base/param.h"
-#include "net/tcp/sock.h"
+#include "inet/sock.h"
 #include "rx/meet.h"
 
 /*

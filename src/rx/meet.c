@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #define LOG_SUBSYS GANTRY_SUBSYS_RX
 #include "rx/meet.h"
 
@@ -12,8 +13,8 @@
 
 #include "base/clock.h"
 #include "base/hmac.h"
+#include "inet/sock.h"
 #include "net/tcp/forget.h"
-#include "net/tcp/sock.h"
 #include "net/tcp/wire.h"
 
 enum { RETRY_NS = 20000000 };

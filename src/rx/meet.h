@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The rendezvous of two rx over a TCP connection of its own (wire.h has its messages), and then the network's
  * connections.

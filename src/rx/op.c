@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ops: what the user posts, waits for, cancels and frees. */
 #define LOG_SUBSYS GANTRY_SUBSYS_RX
 #include <sched.h>

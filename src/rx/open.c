@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An rx: its parameters, its network device, and its registered memory. */
 #define LOG_SUBSYS GANTRY_SUBSYS_RX
 #include <stdio.h>

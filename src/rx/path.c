@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which way bytes come to device memory, and why. */
 #define LOG_SUBSYS GANTRY_SUBSYS_RX
 #include <stdio.h>

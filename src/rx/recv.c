@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The receiving side of a connection: bringing transfers and receives together, and messages to their place. */
 #define LOG_SUBSYS GANTRY_SUBSYS_RX
 #include <stdlib.h>

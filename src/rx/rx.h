@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The pipeline behind gantry/rx.h, from inside.
  *
@@ -33,8 +34,8 @@
 #include "base/log.h"
 #include "device/device.h"
 #include "gantry/rx.h"
+#include "inet/nic.h"
 #include "net/net.h"
-#include "net/tcp/nic.h"
 #include "rx/wire.h"
 
 enum {

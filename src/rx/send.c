@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The sending side of a connection: offering transfers, and moving the granted ones message by message. */
 #define LOG_SUBSYS GANTRY_SUBSYS_RX
 #include "net/tcp/vec.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Staging buffers and descriptor buffers: pinned, made when a connection starts (allocating pinned memory later may
  * wait for the program's kernels), more of them when they are needed, kept, and bounded.

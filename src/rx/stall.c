@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ops that do not move. A pipeline has no thread of its own, so whoever waits for an op looks: after a pass that moved
  * nothing, with mu held. Time in which nobody called is nobody's stall.

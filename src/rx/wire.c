@@ -1,36 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "rx/wire.h"
 
 #include <string.h>
+
+#include "base/bytes.h"
 
 static const uint8_t hello_magic[8] = {'G', 'A', 'N', 'T', 'R', 'Y', 'r', 'x'};
 enum { HEAD_MAGIC = 0x31787267 }; /* "grx1" */
 enum { HELLO_NONCE = 32, HELLO_MAC = 48, HELLO_HANDLE = 80, LABEL_SIZE = 16 };
 
-static void put(uint8_t *p, uint64_t v, int bytes)
-{
-	for (int i = 0; i < bytes; i++)
-		p[i] = (uint8_t)(v >> 8 * i);
-}
-
-static uint64_t get(const uint8_t *p, int bytes)
-{
-	uint64_t v = 0;
-
-	for (int i = 0; i < bytes; i++)
-		v |= (uint64_t)p[i] << 8 * i;
-	return v;
-}
-
 void rx_hello_encode(const struct rx_hello *h, uint8_t out[RX_HELLO_SIZE])
 {
 	memset(out, 0, RX_HELLO_SIZE);
 	memcpy(out, hello_magic, sizeof(hello_magic));
-	put(out + 8, h->version, 2);
-	put(out + 10, h->kind, 2);
+	put16(out + 8, h->version);
+	put16(out + 10, h->kind);
 	out[12] = h->auth;
 	out[13] = h->why;
-	put(out + 16, h->epoch, 8);
-	put(out + 24, h->id, 8);
+	put64(out + 16, h->epoch);
+	put64(out + 24, h->id);
 	memcpy(out + HELLO_NONCE, h->nonce, sizeof(h->nonce));
 	memcpy(out + HELLO_MAC, h->mac, sizeof(h->mac));
 	memcpy(out + HELLO_HANDLE, h->handle, sizeof(h->handle));
@@ -40,7 +28,7 @@ gantry_result rx_hello_may_be(const uint8_t *in, size_t n)
 {
 	if (memcmp(in, hello_magic, n < sizeof(hello_magic) ? n : sizeof(hello_magic)) != 0)
 		return GANTRY_ERR_PROTOCOL;
-	return n >= 10 && get(in + 8, 2) != RX_VERSION ? GANTRY_ERR_VERSION : GANTRY_OK;
+	return n >= 10 && get16(in + 8) != RX_VERSION ? GANTRY_ERR_VERSION : GANTRY_OK;
 }
 
 static int is_zero(const uint8_t *p, size_t n)
@@ -75,12 +63,12 @@ static int fits_kind(const struct rx_hello *h)
 gantry_result rx_hello_decode(const uint8_t in[RX_HELLO_SIZE], struct rx_hello *ret_hello)
 {
 	struct rx_hello h = {
-		.version = (uint16_t)get(in + 8, 2),
-		.kind = (uint16_t)get(in + 10, 2),
+		.version = get16(in + 8),
+		.kind = get16(in + 10),
 		.auth = in[12],
 		.why = in[13],
-		.epoch = get(in + 16, 8),
-		.id = get(in + 24, 8),
+		.epoch = get64(in + 16),
+		.id = get64(in + 24),
 	};
 	gantry_result r = rx_hello_may_be(in, RX_HELLO_SIZE);
 
@@ -89,7 +77,7 @@ gantry_result rx_hello_decode(const uint8_t in[RX_HELLO_SIZE], struct rx_hello *
 	memcpy(h.nonce, in + HELLO_NONCE, sizeof(h.nonce));
 	memcpy(h.mac, in + HELLO_MAC, sizeof(h.mac));
 	memcpy(h.handle, in + HELLO_HANDLE, sizeof(h.handle));
-	if (!fits_kind(&h) || get(in + 14, 2))
+	if (!fits_kind(&h) || get16(in + 14))
 		return GANTRY_ERR_PROTOCOL;
 	*ret_hello = h;
 	return GANTRY_OK;
@@ -118,28 +106,28 @@ gantry_result rx_hello_mac(const char *secret, const uint8_t hello[RX_HELLO_SIZE
 void rx_head_encode(const struct rx_head *h, uint8_t out[RX_HEAD_SIZE])
 {
 	memset(out, 0, RX_HEAD_SIZE);
-	put(out, HEAD_MAGIC, 4);
-	put(out + 4, h->kind, 2);
-	put(out + 6, h->flags, 2);
-	put(out + 8, h->transfer, 8);
-	put(out + 16, h->tag, 8);
-	put(out + 24, h->bytes, 8);
-	put(out + 32, h->arg, 8);
+	put32(out, HEAD_MAGIC);
+	put16(out + 4, h->kind);
+	put16(out + 6, h->flags);
+	put64(out + 8, h->transfer);
+	put64(out + 16, h->tag);
+	put64(out + 24, h->bytes);
+	put64(out + 32, h->arg);
 }
 
 gantry_result rx_head_decode(const uint8_t *in, size_t size, struct rx_head *ret_head)
 {
 	struct rx_head h;
 
-	if (size < RX_HEAD_SIZE || get(in, 4) != HEAD_MAGIC || get(in + 40, 8))
+	if (size < RX_HEAD_SIZE || get32(in) != HEAD_MAGIC || get64(in + 40))
 		return GANTRY_ERR_PROTOCOL;
 	h = (struct rx_head){
-		.kind = (uint16_t)get(in + 4, 2),
-		.flags = (uint16_t)get(in + 6, 2),
-		.transfer = get(in + 8, 8),
-		.tag = get(in + 16, 8),
-		.bytes = get(in + 24, 8),
-		.arg = get(in + 32, 8),
+		.kind = get16(in + 4),
+		.flags = get16(in + 6),
+		.transfer = get64(in + 8),
+		.tag = get64(in + 16),
+		.bytes = get64(in + 24),
+		.arg = get64(in + 32),
 	};
 	if (h.kind < RX_SEND || h.kind >= RX_KINDS || h.flags > (h.kind == RX_SEND ? RX_INLINE : 0))
 		return GANTRY_ERR_PROTOCOL;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the device does for a message: put fragments into place (unpack), bytes from staging into pieces (scatter), and
  * pieces into staging (gather). One kernel does all three: descriptors say what goes where. Where staging meets pieces
@@ -11,6 +12,7 @@
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_RX
 #include "device/work.h"
+#include "base/atomic.h"
 #include "device/unpack_launch.h"
 #include "rx/rx.h"
 
@@ -214,7 +216,7 @@ gantry_result rx_work_unpack(struct gantry_rx_conn *c, struct rx_flight *f)
 	gantry_result r = GANTRY_OK;
 	const struct gantry_unpack_meta *meta = c->unpack->meta;
 	const struct gantry_unpack_desc *descs = meta->mem[f->slot];
-	uint64_t n = __atomic_load_n(&meta->cnt[f->slot], __ATOMIC_ACQUIRE), got, done;
+	uint64_t n = load_acquire(&meta->cnt[f->slot]), got, done;
 	struct plan p = {c->rx, NULL, c->unpack->bounce_buf, 0};
 	struct list l = {NULL, 0, 0};
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Where collNet will hook in: networks that reduce on their way (SHARP and the like), behind NCCL's collNet tables.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One pass of a direction is: start the copies that can start, finish those that are done, in order.
  *
@@ -15,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/atomic.h"
 #include "base/log.h"
 #include "device/dev.h"
 
@@ -134,7 +136,7 @@ static char *ring_slot(const struct gantry_copy_engine *e, char *ring, uint64_t 
 /* For reports, read by any thread. */
 static void count_copy(struct gantry_proxy_conn *pc, const struct gantry_proxy_op *op)
 {
-	__atomic_store_n(&pc->copies, pc->copies + op->slice_steps, __ATOMIC_RELAXED);
+	store_relaxed(&pc->copies, pc->copies + op->slice_steps);
 }
 
 /* Whether a far or near slot can hold the step: sizes come out of memory that others write. */

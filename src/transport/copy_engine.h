@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Moving steps with the device's copy engine, driven by the proxy: what p2p and shm have in common when they do that.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the transports within a host have in common: who reaches whom, rings, and the doors of other processes. */
 #ifndef GANTRY_TRANSPORT_ENDS_H
 #define GANTRY_TRANSPORT_ENDS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Handing segments over to other processes; segment.h says how and why.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The net transport: any network behind net.h, Gantry's own or a loaded plugin. Both ends are proxied.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Links: network connections shared by channels, their pool and their registered memory. */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Receiving from a network, seen from the progress thread. In one pass: post receives (grouped over the channels of a
  * link), see what has arrived, flush where the data went to a device, hand over to the kernel, and count what the

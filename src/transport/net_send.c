@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sending over a network, seen from the progress thread: offer space, transmit what the kernel has posted, tell it when
  * the network is done. All three in one pass; a step leaves as soon as it is there.

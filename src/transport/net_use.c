@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which network the net transport uses, and its context per communicator. */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <pthread.h>

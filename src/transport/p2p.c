@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Kernel to kernel by loads and stores: between host devices of one host, between ranks on the same GPU, and with
  * GANTRY_P2P=force between different GPUs of a host. can_connect has only the two infos, and they do not say whether

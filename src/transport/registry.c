@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Which transports there are, and the choice among them.
  *
@@ -263,9 +264,8 @@ out:
 
 gantry_result gantry_transport_unsupported_connector(struct gantry_connector *c)
 {
-	return gantry_fail(GANTRY_ERR_UNSUPPORTED, LOG_SUBSYS, __FILE__, __LINE__,
-			   "transport %s has no proxy for this end of a connection with rank %d", c->transport->name,
-			   c->peer->rank);
+	FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "transport %s has no proxy for this end of a connection with rank %d",
+		 c->transport->name, c->peer->rank);
 }
 
 void gantry_transport_unsupported_free(struct gantry_connector *c)
@@ -276,8 +276,8 @@ void gantry_transport_unsupported_free(struct gantry_connector *c)
 gantry_result gantry_transport_unsupported_progress(struct gantry_proxy_conn *pc, int *ret_worked)
 {
 	(void)ret_worked;
-	return gantry_fail(GANTRY_ERR_UNSUPPORTED, LOG_SUBSYS, __FILE__, __LINE__,
-			   "transport %s has no proxy for this end of a connection", pc->connector->transport->name);
+	FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "transport %s has no proxy for this end of a connection",
+		 pc->connector->transport->name);
 }
 
 /* Not an error of anybody: the caller goes without, so there is no line in the log. */

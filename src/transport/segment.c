@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Segments: made, mapped, found. How they get to other processes is in handover.c. */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include "transport/segment.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A piece of shared memory: a memfd whose size is sealed, so that nobody who maps it can be killed by somebody else who
  * shrinks it. It has no name in any file system; when the last process that maps it is gone, so is the memory.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What two ends of one process share: found by a random token, counted, freed by the last.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Shared memory between two processes, or two threads, of a host. One segment (segment.h) per connection:
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The registry of transports and the choice among them. */
 #ifndef GANTRY_TRANSPORT_TRANSPORT_H
 #define GANTRY_TRANSPORT_TRANSPORT_H

@@ -25,7 +25,7 @@
 
 #include "base/hmac.h"
 #include "base/param.h"
-#include "comm/ctl_bytes.h"
+#include "base/bytes.h"
 #include "comm/ctl_member.h"
 #include "comm/hub.h"
 #include "script.h"

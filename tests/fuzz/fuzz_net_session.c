@@ -27,7 +27,7 @@
 #include "net/tcp/connect.h"
 #include "net/tcp/forget.h"
 #include "net/tcp/incoming.h"
-#include "net/tcp/sock.h"
+#include "inet/sock.h"
 #include "script.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

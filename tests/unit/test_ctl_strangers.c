@@ -10,7 +10,7 @@
 #include <poll.h>
 
 #include "base/hmac.h"
-#include "comm/ctl_bytes.h"
+#include "base/bytes.h"
 #include "comm/hub.h"
 #include "ctl_relay.h"
 #include "ctl_util.h"

@@ -14,7 +14,7 @@
 #include "devmem_fake.h"
 #include "net/devmem/detect.h"
 #include "net/devmem/source.h"
-#include "net/tcp/nic.h"
+#include "inet/nic.h"
 #include "test.h"
 
 static struct fake_nic nic;

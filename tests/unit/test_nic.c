@@ -2,7 +2,7 @@
 #include <arpa/inet.h>
 
 #include "base/log.h"
-#include "net/tcp/nic.h"
+#include "inet/nic.h"
 #include "test.h"
 
 static void test_pattern(void)

@@ -4,7 +4,7 @@
  * that spins over a byte that it does not read, a queue without a limit, a port that stays open or closes early, a
  * forked child that takes its parent's connections.
  */
-#include "net/tcp/port.h"
+#include "inet/port.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

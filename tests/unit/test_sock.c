@@ -9,7 +9,7 @@
 
 #include "base/log.h"
 #include "base/param.h"
-#include "net/tcp/sock.h"
+#include "inet/sock.h"
 #include "test.h"
 #include "until.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Loads and stores of global memory whose width, cache hint and predicate are written out. Part of dev_copy.h.
  *

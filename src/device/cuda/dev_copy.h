@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * dev_copy for GPUs: a block copies at full width whatever the alignment. Part of dev_cuda.h.
  *

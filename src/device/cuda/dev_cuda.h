@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * dev.h's words for NVIDIA GPUs (compute capability 8.0 and later).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * LL and LL128 lines for GPUs. Part of dev_cuda.h; the layouts are in gantry/fifo.h.
  *

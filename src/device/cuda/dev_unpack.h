@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Unpacking for GPUs: a warp moves fragment after fragment at full width, whatever their alignment, several of them at
  * once. Part of k_unpack.h.

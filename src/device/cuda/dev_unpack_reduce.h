@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Unpacking into a reduction, for GPUs: the walk of dev_unpack.h, with the input's vectors loaded beside the
  * fragment's. Part of k_unpack_reduce.h.

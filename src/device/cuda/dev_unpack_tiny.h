@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Batches of nothing but tiny fragments. Part of dev_unpack.h.
  *

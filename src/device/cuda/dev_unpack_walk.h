@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How a warp goes through a list of fragments: which descriptors it takes, and what it works out of each. Part of
  * k_unpack.h; the warps' work itself is in dev_unpack.h and dev_unpack_reduce.h.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opens libcuda.so.1, finds its functions, and makes results of its errors. */
 #define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
 #include "device/cuda/driver.h"

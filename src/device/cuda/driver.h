@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The CUDA driver, opened at run time: one binary runs with and without a GPU, and no CUDA header is needed to build.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The compiled kernels, as bytes of this library. The assembler's .incbin takes them in as they are: no array of a
  * million numbers to compile, and the same for gcc and clang on every architecture.

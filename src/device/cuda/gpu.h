@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A GPU behind device.h's table: shared by the files of this folder. */
 #ifndef GANTRY_DEVICE_CUDA_GPU_H
 #define GANTRY_DEVICE_CUDA_GPU_H

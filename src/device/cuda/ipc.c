@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Memory across borders: other GPUs of this process, other processes, and other drivers (dma-buf).
  *
@@ -19,6 +20,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "device/cuda/gpu.h"
@@ -79,7 +81,7 @@ gantry_result gantry_cuda_peer_access(struct gantry_device *dev, struct gantry_d
 		if (e != CUE_PEER_ACCESS_ALREADY_ENABLED)
 			CU(e, "enable access of gpu %d to memory of gpu %d", dev->index, other->index);
 		if (other->index < CUDA_MAX_GPUS)
-			__atomic_fetch_or(&g->peers, 1ull << other->index, __ATOMIC_RELAXED);
+			fetch_or_relaxed(&g->peers, 1ull << other->index);
 	}
 	*ret_can = can;
 out:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The kernels for GPUs: each body of k_*.h in a __global__ function gantry_<name>. Compiled to a fatbin that fatbin.c
  * embeds and launch.c loads.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Kernels: loaded when the device is opened, launched with their arguments by value.
  *
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/atomic.h"
 #include "base/log.h"
 #include "device/cuda/gpu.h"
 #include "device/work.h"
@@ -48,7 +50,7 @@ static int same_layout(cu_function f, size_t size)
 static unsigned fit(struct cuda_gpu *g, enum gantry_kernel kernel, uint32_t lanes, uint32_t *ret_blocks)
 {
 	uint32_t *known = &g->fit[kernel][lanes / CUDA_WARP];
-	uint32_t blocks = __atomic_load_n(known, __ATOMIC_RELAXED);
+	uint32_t blocks = load_relaxed(known);
 	int per_sm;
 	unsigned e;
 
@@ -59,7 +61,7 @@ static unsigned fit(struct cuda_gpu *g, enum gantry_kernel kernel, uint32_t lane
 		if (e != CUE_SUCCESS)
 			return e;
 		blocks = (uint32_t)per_sm * g->sms;
-		__atomic_store_n(known, blocks, __ATOMIC_RELAXED);
+		store_relaxed(known, blocks);
 	}
 	*ret_blocks = blocks;
 	return CUE_SUCCESS;

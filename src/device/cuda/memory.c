@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Memory of a GPU and host memory that it addresses.
  *
@@ -13,6 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/log.h"
 #include "base/param_text.h"
 #include "device/cuda/gpu.h"
@@ -269,7 +271,7 @@ gantry_result gantry_cuda_pointer(struct gantry_device *dev, const void *ptr, st
 	struct gantry_mem_info info = {.kind = GANTRY_MEM_PAGEABLE, .device = -1};
 	cu_context was = g->ctx;
 	struct attributes a;
-	uint64_t peers = __atomic_load_n(&g->peers, __ATOMIC_RELAXED);
+	uint64_t peers = load_relaxed(&g->peers);
 
 	ENTER(g, was);
 	CU(attributes_of(ptr, &a), "look at pointer %p", ptr);

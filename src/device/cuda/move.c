@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Copies that kernels of the GPU's users may be waiting for, and how it is known that they are over.
  *
@@ -37,6 +38,7 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
 #include <sched.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "device/cuda/gpu.h"
@@ -137,7 +139,7 @@ static uint32_t take(struct cuda_way *w, struct cuda_note *ret_notes)
 		ret_notes[n] = w->notes[(w->taken + n) % CUDA_NOTES];
 		n++;
 	}
-	__atomic_store_n(&w->taken, w->taken + n, __ATOMIC_SEQ_CST);
+	store_seq(&w->taken, w->taken + n);
 	if (w->taken == w->put)
 		w->bytes = 0;
 	pthread_mutex_unlock(&w->lock);
@@ -147,7 +149,7 @@ static uint32_t take(struct cuda_way *w, struct cuda_note *ret_notes)
 /* Does a ticket wait for its mark? */
 static int mark_wanted(const struct cuda_way *w)
 {
-	return __atomic_load_n(&w->wanted, __ATOMIC_SEQ_CST) > __atomic_load_n(&w->marked, __ATOMIC_SEQ_CST);
+	return load_seq(&w->wanted) > load_seq(&w->marked);
 }
 
 /* Begins the copies of all notes, and has the GPU say so if somebody asks. Nobody else is at the driver for this way.
@@ -166,10 +168,10 @@ static gantry_result begin(struct cuda_gpu *g, struct cuda_way *w)
 			CU(cu.memcpy_async(notes[i].dst, notes[i].src, notes[i].size, w->stream),
 			   "copy %zu bytes from %#llx to %#llx", notes[i].size, (unsigned long long)notes[i].src,
 			   (unsigned long long)notes[i].dst);
-	begun = __atomic_load_n(&w->taken, __ATOMIC_RELAXED); /* nobody else takes */
+	begun = load_relaxed(&w->taken); /* nobody else takes */
 	if (mark_wanted(w)) {
 		CU(mark(w, (uint32_t)begun), "mark a stream of gpu %d", g->base.index);
-		__atomic_store_n(&w->marked, begun, __ATOMIC_SEQ_CST);
+		store_seq(&w->marked, begun);
 	}
 out:
 	if (r != GANTRY_OK && !run_dry(w->stream))
@@ -181,22 +183,21 @@ out:
 
 static gantry_result error_of(struct cuda_way *w)
 {
-	return __atomic_load_n(&w->error, __ATOMIC_ACQUIRE);
+	return load_acquire(&w->error);
 }
 
 /* Makes the calls that are to be made, unless somebody is at it. */
 static void begin_all(struct cuda_gpu *g, struct cuda_way *w)
 {
-	while ((__atomic_load_n(&w->taken, __ATOMIC_SEQ_CST) != __atomic_load_n(&w->put, __ATOMIC_SEQ_CST) ||
-		mark_wanted(w)) &&
-	       error_of(w) == GANTRY_OK && !__atomic_exchange_n(&w->at_driver, 1, __ATOMIC_SEQ_CST)) {
+	while ((load_seq(&w->taken) != load_seq(&w->put) || mark_wanted(w)) && error_of(w) == GANTRY_OK &&
+	       !exchange_seq(&w->at_driver, 1)) {
 		gantry_result r = error_of(w); /* who was here before us may have left it since we looked */
 
 		if (r == GANTRY_OK)
 			r = begin(g, w);
 		if (r != GANTRY_OK)
-			__atomic_store_n(&w->error, r, __ATOMIC_RELEASE);
-		__atomic_store_n(&w->at_driver, 0, __ATOMIC_SEQ_CST);
+			store_release(&w->error, r);
+		store_seq(&w->at_driver, 0);
 	}
 }
 
@@ -239,7 +240,7 @@ static int leave(struct cuda_way *w, const struct cuda_note *n, int *ret_enough)
 	left = widen(w, n);
 	if (!left && w->put - w->taken < CUDA_NOTES) {
 		w->notes[w->put % CUDA_NOTES] = *n;
-		__atomic_store_n(&w->put, w->put + 1, __ATOMIC_SEQ_CST);
+		store_seq(&w->put, w->put + 1);
 		left = 1;
 	}
 	w->bytes += left ? n->size : 0;
@@ -283,11 +284,10 @@ gantry_result gantry_cuda_move_ticket(struct gantry_device *dev, enum gantry_way
 {
 	struct cuda_gpu *g = cuda_gpu_of(dev);
 	struct cuda_way *w = &g->ways[way];
-	uint64_t ticket = __atomic_load_n(&w->put, __ATOMIC_SEQ_CST);
-	uint64_t wanted = __atomic_load_n(&w->wanted, __ATOMIC_SEQ_CST);
+	uint64_t ticket = load_seq(&w->put);
+	uint64_t wanted = load_seq(&w->wanted);
 
-	while (wanted < ticket &&
-	       !__atomic_compare_exchange_n(&w->wanted, &wanted, ticket, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+	while (wanted < ticket && !cas_seq(&w->wanted, &wanted, ticket))
 		;
 	begin_all(g, w);
 	*ret_ticket = ticket;
@@ -297,8 +297,8 @@ gantry_result gantry_cuda_move_ticket(struct gantry_device *dev, enum gantry_way
 /* Notes whose copies are over: the word is the lower half of their number, which is near that of all notes. */
 static uint64_t over(struct cuda_way *w)
 {
-	uint32_t low = __atomic_load_n(w->word, __ATOMIC_ACQUIRE);
-	uint64_t put = __atomic_load_n(&w->put, __ATOMIC_RELAXED);
+	uint32_t low = load_acquire(w->word);
+	uint64_t put = load_relaxed(&w->put);
 
 	return put + (uint64_t)(int64_t)(int32_t)(low - (uint32_t)put);
 }
@@ -328,6 +328,6 @@ gantry_result gantry_cuda_moved(struct gantry_device *dev, enum gantry_way way, 
 out:
 	cuda_leave(g, was);
 	if (r != GANTRY_AGAIN) /* such an error is the context's, and stays: the others need not ask */
-		__atomic_store_n(&w->error, r, __ATOMIC_RELEASE);
+		store_release(&w->error, r);
 	return r;
 }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dev.h's words for CPU threads. */
 #ifndef GANTRY_DEVICE_HOST_DEV_HOST_H
 #define GANTRY_DEVICE_HOST_DEV_HOST_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The host device: one counted object per process, and its table. */
 #define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
 #include <sched.h>
@@ -6,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "device/host/host.h"
@@ -78,7 +80,7 @@ gantry_result gantry_host_stream_wrap(struct gantry_device *dev, void *native, s
 			goto out;
 	}
 	gantry_host_ref(s->hd);
-	__atomic_add_fetch(&s->refs, 1, __ATOMIC_RELAXED);
+	fetch_add_relaxed(&s->refs, 1);
 	*ret_stream = s;
 out:
 	return r;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Events: places in streams that have a time and can be waited for.
  *
@@ -13,6 +14,7 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
 #include <stdlib.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "device/host/host.h"
@@ -33,19 +35,19 @@ struct gantry_dev_event {
 
 static void mark_put(struct host_mark *m)
 {
-	if (m && !__atomic_sub_fetch(&m->refs, 1, __ATOMIC_ACQ_REL))
+	if (m && fetch_sub_acq_rel(&m->refs, 1) == 1)
 		free(m);
 }
 
 static int mark_reached(const struct host_mark *m)
 {
-	return __atomic_load_n(&m->state, __ATOMIC_ACQUIRE) == REACHED;
+	return load_acquire(&m->state) == REACHED;
 }
 
 void gantry_host_mark_reach(struct host_mark *m)
 {
 	m->ns = gantry_now_ns();
-	if (__atomic_exchange_n(&m->state, REACHED, __ATOMIC_ACQ_REL) == SLEPT_ON)
+	if (exchange_acq_rel(&m->state, REACHED) == SLEPT_ON)
 		gantry_host_futex_wake(&m->state);
 	mark_put(m);
 }
@@ -60,8 +62,7 @@ void gantry_host_mark_await(struct host_mark *m)
 
 		if (!gantry_waiter_brief(&w))
 			continue;
-		if (__atomic_compare_exchange_n(&m->state, &was, SLEPT_ON, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) ||
-		    was == SLEPT_ON)
+		if (cas_acq_rel(&m->state, &was, SLEPT_ON) || was == SLEPT_ON)
 			gantry_host_futex_wait(&m->state, SLEPT_ON);
 	}
 	mark_put(m);
@@ -98,7 +99,7 @@ static struct host_mark *fresh_mark(struct gantry_dev_event *e)
 	struct host_mark *m = e->mark;
 
 	/* One reference is the event's own: the item that reached it is through with it too. */
-	if (!m || __atomic_load_n(&m->refs, __ATOMIC_ACQUIRE) != 1) {
+	if (!m || load_acquire(&m->refs) != 1) {
 		m = malloc(sizeof(*m));
 		if (!m)
 			return NULL;
@@ -139,7 +140,7 @@ gantry_result gantry_host_stream_wait(struct gantry_device *dev, struct gantry_s
 	pthread_mutex_lock(&e->mu);
 	if (e->mark && !mark_reached(e->mark)) {
 		item.mark = e->mark;
-		__atomic_add_fetch(&item.mark->refs, 1, __ATOMIC_RELAXED);
+		fetch_add_relaxed(&item.mark->refs, 1);
 	}
 	pthread_mutex_unlock(&e->mu);
 	if (!item.mark)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Helper threads for launches of several blocks or lanes. Idle ones sleep; they are made when a stream first needs more
  * than there are and end with the device.
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/atomic.h"
 #include "base/log.h"
 #include "device/host/host.h"
 #include "device/wait.h"
@@ -20,9 +22,9 @@ static void wait_for_job(struct host_helper *h, uint64_t seen)
 
 	gantry_waiter_init(&w, &h->door);
 	/* More helpers than CPUs: those that spin would keep those that work from it. */
-	if ((int)__atomic_load_n(&h->hd->nhelpers, __ATOMIC_RELAXED) >= gantry_host_cpus())
+	if ((int)load_relaxed(&h->hd->nhelpers) >= gantry_host_cpus())
 		w.spin = w.yield = 0;
-	while (__atomic_load_n(&h->given, __ATOMIC_SEQ_CST) == seen)
+	while (load_seq(&h->given) == seen)
 		gantry_waiter_idle(&w, UINT64_MAX);
 	gantry_waiter_done(&w);
 }
@@ -40,21 +42,21 @@ static void *helper(void *arg)
 		door = h->done_door;
 		dev_self = h->self;
 		h->fn(h->args);
-		if (!__atomic_sub_fetch(h->pending, 1, __ATOMIC_SEQ_CST))
+		if (fetch_sub_seq(h->pending, 1) == 1)
 			gantry_door_ring(door);
-		__atomic_store_n(&h->finished, seen + 1, __ATOMIC_RELEASE);
+		store_release(&h->finished, seen + 1);
 	}
 }
 
 void gantry_host_helper_start(struct host_helper *h)
 {
-	__atomic_store_n(&h->given, h->given + 1, __ATOMIC_SEQ_CST);
+	store_seq(&h->given, h->given + 1);
 	gantry_door_ring(&h->door);
 }
 
 static void wait_finished(const struct host_helper *h)
 {
-	while (__atomic_load_n(&h->finished, __ATOMIC_ACQUIRE) != h->given)
+	while (load_acquire(&h->finished) != h->given)
 		sched_yield(); /* it is between its last ring and the next line */
 }
 
@@ -72,7 +74,7 @@ static gantry_result add_helper(struct host_device *hd)
 	h->next = hd->idle;
 	hd->idle = h;
 	h = NULL; /* the list's */
-	__atomic_store_n(&hd->nhelpers, hd->nhelpers + 1, __ATOMIC_RELAXED);
+	store_relaxed(&hd->nhelpers, hd->nhelpers + 1);
 out:
 	free(h);
 	return r;

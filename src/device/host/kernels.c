@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels on CPU threads: the bodies of k_*.h, compiled once for the host, in a table by number. */
 #include "device/device.h"
 #include "device/host/host.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Running a kernel. Block 0's lane 0 is the stream's own thread; each further lane of each block has a helper thread,
  * so that all blocks of a launch really run at the same time, however much they wait for each other.
@@ -10,6 +11,7 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
 #include <string.h>
 
+#include "base/atomic.h"
 #include "base/log.h"
 #include "device/host/host.h"
 #include "device/wait.h"
@@ -66,7 +68,7 @@ static void run_many(struct gantry_stream *s, const struct host_item *item)
 	dev_self = make_thread(item, 0, 0, team);
 	item->fn(item->args);
 	gantry_waiter_init(&w, &s->door);
-	while (__atomic_load_n(&pending, __ATOMIC_SEQ_CST))
+	while (load_seq(&pending))
 		gantry_waiter_idle(&w, UINT64_MAX);
 	gantry_waiter_done(&w);
 }
@@ -131,8 +133,7 @@ out:
 gantry_result gantry_host_launch(struct gantry_device *dev, struct gantry_stream *s, const struct gantry_launch *l)
 {
 	if ((unsigned)l->kernel >= GANTRY_KERNEL_COUNT)
-		return gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__, "no kernel has the number %d",
-				   (int)l->kernel);
+		FAIL_NOW(GANTRY_ERR_INVALID, "no kernel has the number %d", (int)l->kernel);
 	return gantry_host_launch_body(dev, s, l->blocks, l->lanes, gantry_host_kernels[l->kernel], l->args,
 				       l->args_size, l->abort, l->doors);
 }

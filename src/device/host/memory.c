@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Memory of the host device: each allocation is a memfd, mapped shared, so that other processes can map the same pages
  * (ipc.c). Its size is sealed, so nobody who maps it can be killed by somebody else who shrinks it.
@@ -127,8 +128,8 @@ static gantry_result make_file(struct host_mem *m)
 	m->fd = memfd_create("gantry", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (m->fd < 0)
 		FAIL(errno == EMFILE || errno == ENFILE ? GANTRY_ERR_LIMIT : GANTRY_ERR_SYSTEM,
-		     "memfd_create for %s: %s (an allocation keeps a file open)%s%s", SIZE_TEXT(m->size), strerror(errno),
-		     errno == EMFILE ? "; " : "", errno == EMFILE ? gantry_nofile_advice(advice) : "");
+		     "memfd_create for %s: %s (an allocation keeps a file open)%s%s", SIZE_TEXT(m->size),
+		     strerror(errno), errno == EMFILE ? "; " : "", errno == EMFILE ? gantry_nofile_advice(advice) : "");
 	if (ftruncate(m->fd, (off_t)m->mapped) < 0)
 		FAIL(GANTRY_ERR_NOMEM, "ftruncate of a memfd to %s: %s", SIZE_TEXT(m->mapped), strerror(errno));
 	if (fcntl(m->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)

@@ -1,4 +1,6 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The device's own queues of copies: a stream each, made on first use, and a word that its thread counts up. */
+#include "base/atomic.h"
 #include "device/host/host.h"
 
 static struct host_way *way_of(struct gantry_device *dev, enum gantry_way way)
@@ -38,5 +40,5 @@ gantry_result gantry_host_move_ticket(struct gantry_device *dev, enum gantry_way
 
 gantry_result gantry_host_moved(struct gantry_device *dev, enum gantry_way way, uint64_t ticket)
 {
-	return __atomic_load_n(&way_of(dev, way)->reached, __ATOMIC_ACQUIRE) >= ticket ? GANTRY_OK : GANTRY_AGAIN;
+	return load_acquire(&way_of(dev, way)->reached) >= ticket ? GANTRY_OK : GANTRY_AGAIN;
 }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A stream: a ring of items and one thread, the worker, that does them in order.
  *
@@ -21,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/atomic.h"
 #include "base/log.h"
 #include "device/host/host.h"
 #include "device/wait.h"
@@ -48,7 +50,7 @@ static void wake_sleepers(struct gantry_stream *s)
 {
 	pthread_mutex_lock(&s->done_mu);
 	/* Those who are not there yet lower it again. */
-	__atomic_store_n(&s->wake_at, UINT64_MAX, __ATOMIC_SEQ_CST);
+	store_seq(&s->wake_at, UINT64_MAX);
 	pthread_cond_broadcast(&s->done_cond);
 	pthread_mutex_unlock(&s->done_mu);
 }
@@ -70,7 +72,7 @@ static void do_item(struct gantry_stream *s, const struct host_item *item)
 			       item->size);
 		break;
 	case HOST_ITEM_MARK:
-		__atomic_store_n((uint64_t *)item->dst, (uint64_t)item->size, __ATOMIC_RELEASE);
+		store_release((uint64_t *)item->dst, (uint64_t)item->size);
 		break;
 	case HOST_ITEM_RECORD:
 		gantry_host_mark_reach(item->mark);
@@ -92,7 +94,7 @@ static void *worker(void *arg)
 	while (!stop) {
 		const struct host_item *item = &s->items[at % ITEMS];
 
-		if (__atomic_load_n(&s->tail, __ATOMIC_SEQ_CST) == at) {
+		if (load_seq(&s->tail) == at) {
 			gantry_waiter_idle(&w, UINT64_MAX);
 			continue;
 		}
@@ -100,8 +102,8 @@ static void *worker(void *arg)
 		stop = item->kind == HOST_ITEM_STOP;
 		do_item(s, item);
 		at++;
-		__atomic_store_n(&s->done, at, __ATOMIC_SEQ_CST);
-		if (at >= __atomic_load_n(&s->wake_at, __ATOMIC_SEQ_CST))
+		store_seq(&s->done, at);
+		if (at >= load_seq(&s->wake_at))
 			wake_sleepers(s);
 	}
 	return NULL;
@@ -112,18 +114,18 @@ static void wait_until(struct gantry_stream *s, uint64_t target)
 {
 	struct gantry_waiter w;
 
-	if (__atomic_load_n(&s->done, __ATOMIC_SEQ_CST) >= target)
+	if (load_seq(&s->done) >= target)
 		return;
 	gantry_waiter_init(&w, NULL);
 	do {
-		if (__atomic_load_n(&s->done, __ATOMIC_SEQ_CST) >= target)
+		if (load_seq(&s->done) >= target)
 			return;
 	} while (!gantry_waiter_brief(&w));
 	pthread_mutex_lock(&s->done_mu);
 	for (;;) {
-		if (__atomic_load_n(&s->wake_at, __ATOMIC_SEQ_CST) > target)
-			__atomic_store_n(&s->wake_at, target, __ATOMIC_SEQ_CST);
-		if (__atomic_load_n(&s->done, __ATOMIC_SEQ_CST) >= target)
+		if (load_seq(&s->wake_at) > target)
+			store_seq(&s->wake_at, target);
+		if (load_seq(&s->done) >= target)
 			break;
 		pthread_cond_wait(&s->done_cond, &s->done_mu);
 	}
@@ -139,8 +141,7 @@ gantry_result gantry_host_enqueue(struct gantry_stream *s, const struct host_ite
 	if (args && item->size > HOST_INLINE_ARGS) {
 		copy = malloc(item->size);
 		if (!copy)
-			return gantry_fail(GANTRY_ERR_NOMEM, LOG_SUBSYS, __FILE__, __LINE__,
-					   "no memory for %zu bytes of arguments", item->size);
+			FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for %zu bytes of arguments", item->size);
 		memcpy(copy, args, item->size);
 	}
 	pthread_mutex_lock(&s->mu);
@@ -149,7 +150,7 @@ gantry_result gantry_host_enqueue(struct gantry_stream *s, const struct host_ite
 		s->started = 1;
 	}
 	/* When it is full, half of it is let drain: one wait for many items. */
-	if (s->tail - __atomic_load_n(&s->done, __ATOMIC_SEQ_CST) >= ITEMS)
+	if (s->tail - load_seq(&s->done) >= ITEMS)
 		wait_until(s, s->tail - ITEMS / 2);
 	to = &s->items[s->tail % ITEMS];
 	memcpy(to, item, offsetof(struct host_item, inline_args));
@@ -159,7 +160,7 @@ gantry_result gantry_host_enqueue(struct gantry_stream *s, const struct host_ite
 			memcpy(to->inline_args, args, item->size);
 	}
 	copy = NULL; /* the item's */
-	__atomic_store_n(&s->tail, s->tail + 1, __ATOMIC_SEQ_CST);
+	store_seq(&s->tail, s->tail + 1);
 out:
 	pthread_mutex_unlock(&s->mu);
 	if (r == GANTRY_OK)
@@ -195,7 +196,7 @@ void gantry_host_stream_release(struct gantry_stream *s)
 {
 	struct host_item stop = {.kind = HOST_ITEM_STOP};
 
-	if (!s || __atomic_sub_fetch(&s->refs, 1, __ATOMIC_ACQ_REL))
+	if (!s || fetch_sub_acq_rel(&s->refs, 1) != 1)
 		return;
 	s->magic = 0;
 	if (s->started) {
@@ -217,16 +218,16 @@ int gantry_host_is_stream(const struct gantry_stream *s)
 
 gantry_result gantry_host_stream_query(struct gantry_device *dev, struct gantry_stream *s)
 {
-	uint64_t tail = __atomic_load_n(&s->tail, __ATOMIC_SEQ_CST);
+	uint64_t tail = load_seq(&s->tail);
 
 	(void)dev;
-	return __atomic_load_n(&s->done, __ATOMIC_SEQ_CST) >= tail ? GANTRY_OK : GANTRY_AGAIN;
+	return load_seq(&s->done) >= tail ? GANTRY_OK : GANTRY_AGAIN;
 }
 
 gantry_result gantry_host_stream_sync(struct gantry_device *dev, struct gantry_stream *s)
 {
 	(void)dev;
-	wait_until(s, __atomic_load_n(&s->tail, __ATOMIC_SEQ_CST));
+	wait_until(s, load_seq(&s->tail));
 	return GANTRY_OK;
 }
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Host memory as a dma-buf, through /dev/udmabuf: a NIC with devmem TCP can then be tried with the host device. An
  * allocation is a memfd whose size is sealed, which is what the driver asks for. It counts pages against its own limit

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How CPU threads wait. The phases and their order are in device/wait.h; here is why sleeping loses no wake-up.
  *
@@ -17,6 +18,7 @@
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
 #include "device/wait.h"
+#include "base/atomic.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -51,7 +53,7 @@ static uint64_t ticks_per_calibration(void)
 		uint64_t from = gantry_ticks(), took;
 
 		for (int k = 0; k < CALIBRATE; k++) {
-			(void)__atomic_load_n(&word, __ATOMIC_SEQ_CST);
+			(void)load_seq(&word);
 			gantry_cpu_pause();
 		}
 		took = gantry_ticks() - from;
@@ -109,7 +111,7 @@ void gantry_host_futex_wake(uint32_t *word)
 
 void gantry_door_wake(struct gantry_door *door)
 {
-	__atomic_fetch_add(&door->seq, 1, __ATOMIC_SEQ_CST);
+	fetch_add_seq(&door->seq, 1);
 	gantry_host_futex_wake(&door->seq);
 }
 
@@ -131,14 +133,14 @@ static int announce_or_sleep(struct dev_wait *w, struct gantry_door *door, uint6
 		return 0;
 	}
 	if (!w->announced) {
-		w->seq = __atomic_load_n(&door->seq, __ATOMIC_SEQ_CST);
-		__atomic_store_n(&door->waiting, 1, __ATOMIC_SEQ_CST);
+		w->seq = load_seq(&door->seq);
+		store_seq(&door->waiting, 1);
 		w->announced = 1;
 		return 1;
 	}
 	if (futex_wait(&door->seq, w->seq, max_ns))
 		return 0;
-	__atomic_store_n(&door->waiting, 0, __ATOMIC_SEQ_CST);
+	store_seq(&door->waiting, 0);
 	w->announced = 0;
 	w->since = 0; /* rung: more may follow soon */
 	return 0;
@@ -159,7 +161,7 @@ int gantry_host_wait(struct dev_wait *w)
 	const uint32_t *stop = dev_self.abort;
 
 	/* Sequentially consistent like any condition: it is looked at between the announcement and the sleep. */
-	if (stop && __atomic_load_n(stop, __ATOMIC_SEQ_CST)) {
+	if (stop && load_seq(stop)) {
 		dev_wait_done(w);
 		return 1;
 	}
@@ -176,7 +178,7 @@ int gantry_host_wait(struct dev_wait *w)
 
 void gantry_host_wait_done(struct dev_wait *w)
 {
-	__atomic_store_n(&dev_self.door->waiting, 0, __ATOMIC_SEQ_CST);
+	store_seq(&dev_self.door->waiting, 0);
 	w->announced = 0;
 }
 
@@ -226,22 +228,22 @@ int gantry_waiter_idle(struct gantry_waiter *w, uint64_t max_sleep_ns)
  */
 void gantry_host_team_barrier(struct dev_team *t)
 {
-	uint32_t now = __atomic_load_n(&t->generation, __ATOMIC_SEQ_CST);
+	uint32_t now = load_seq(&t->generation);
 	struct gantry_waiter w;
 
-	if (__atomic_add_fetch(&t->arrived, 1, __ATOMIC_SEQ_CST) == t->lanes) {
-		__atomic_store_n(&t->arrived, 0, __ATOMIC_SEQ_CST);
-		__atomic_store_n(&t->generation, now + 1, __ATOMIC_SEQ_CST);
-		if (__atomic_load_n(&t->sleeping, __ATOMIC_SEQ_CST))
+	if (fetch_add_seq(&t->arrived, 1) + 1 == t->lanes) {
+		store_seq(&t->arrived, 0);
+		store_seq(&t->generation, now + 1);
+		if (load_seq(&t->sleeping))
 			gantry_host_futex_wake(&t->generation);
 		return;
 	}
 	gantry_waiter_init(&w, NULL);
-	while (__atomic_load_n(&t->generation, __ATOMIC_SEQ_CST) == now) {
+	while (load_seq(&t->generation) == now) {
 		if (!gantry_waiter_brief(&w))
 			continue;
-		__atomic_fetch_add(&t->sleeping, 1, __ATOMIC_SEQ_CST);
+		fetch_add_seq(&t->sleeping, 1);
 		gantry_host_futex_wait(&t->generation, now);
-		__atomic_fetch_sub(&t->sleeping, 1, __ATOMIC_SEQ_CST);
+		fetch_sub_seq(&t->sleeping, 1);
 	}
 }

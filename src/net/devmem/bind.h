@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A session: one binding of a NIC's queues to a dma-buf, with everything that has to be set up for it and taken back
  * after it. It needs CAP_NET_ADMIN; it is what `gantry devmem-helper` does for others, and what kernel.c does itself.

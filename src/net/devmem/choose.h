@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How payload reaches device memory: what was asked for against what NIC, kernel and device can do. */
 #ifndef GANTRY_NET_DEVMEM_CHOOSE_H
 #define GANTRY_NET_DEVMEM_CHOOSE_H

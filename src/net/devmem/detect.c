@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The questions. Their order is that of the cause: what a later one would say follows from an earlier one. */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include "net/devmem/detect.h"
@@ -9,9 +10,9 @@
 
 #include "base/param.h"
 #include "device/device.h"
+#include "inet/nic.h"
 #include "net/devmem/errors.h"
 #include "net/devmem/source.h"
-#include "net/tcp/nic.h"
 
 enum { NO_SUCH_FD = 0x7fffffff };
 

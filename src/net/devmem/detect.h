@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Can devmem TCP work here? Nine questions in a fixed order, each with a verdict, a reason and what to do. Nothing is
  * changed: the last request to the kernel is a binding of a file that is not open.

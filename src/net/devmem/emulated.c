@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Bindings of the emulated NIC. See emulated.h for how the parts fit together.
  *
@@ -14,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/param.h"
 #include "device/device.h"
 
@@ -78,12 +80,12 @@ EMU void devmem_emulated_next_id(uint32_t id)
 
 EMU void devmem_emulated_set_poison(int on)
 {
-	__atomic_store_n(&poison, on, __ATOMIC_RELAXED);
+	store_relaxed(&poison, on);
 }
 
 EMU int emu_poison_on(void)
 {
-	return __atomic_load_n(&poison, __ATOMIC_RELAXED);
+	return load_relaxed(&poison);
 }
 
 static void binding_free(struct emu_binding *b)
@@ -190,7 +192,7 @@ static void emu_unbind(struct devmem_binding *pub)
 	if (!b)
 		return;
 	if (!EMU_FAULT(102))
-		__atomic_store_n(&b->unbound, 1, __ATOMIC_RELEASE);
+		store_release(&b->unbound, 1);
 	emu_binding_put(b);
 }
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The emulated NIC: devmem TCP's behaviour in user space, over ordinary TCP sockets. Private to emulated*.c and its
  * tests.
@@ -30,10 +31,11 @@
 #include <pthread.h>
 #include <stdint.h>
 
+#include "base/atomic.h"
 #include "base/list.h"
 #include "base/log.h"
+#include "inet/nic.h"
 #include "net/devmem/source.h"
-#include "net/tcp/nic.h"
 
 /*
  * tests/unit/emulated_faults.h includes these files once more, in one file, with faults that it can switch on, to show
@@ -148,8 +150,8 @@ static inline struct emu_piece *emu_piece(struct emu_flow *f, uint32_t i)
 {
 	return &f->plan[(f->head + i) & (EMU_PLAN - 1)];
 }
-#define EMU_COUNT(b, what, n) __atomic_fetch_add(&(b)->counts.what, (uint64_t)(n), __ATOMIC_RELAXED)
-#define EMU_COUNTED(b, what) __atomic_load_n(&(b)->counts.what, __ATOMIC_RELAXED)
+#define EMU_COUNT(b, what, n) fetch_add_relaxed(&(b)->counts.what, (uint64_t)(n))
+#define EMU_COUNTED(b, what) load_relaxed(&(b)->counts.what)
 
 /* emulated.c. ids are shared by bindings for receiving and for sending. Each is released once. */
 EMU uint32_t emu_id_take(void);

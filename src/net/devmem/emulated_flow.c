@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Flows, and the plan of what their next bytes are (see emulated.h).
  *
@@ -6,6 +7,7 @@
  * else shall starve for bytes that have not arrived.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include "base/atomic.h"
 #include "net/devmem/emulated.h"
 
 #include <errno.h>
@@ -98,7 +100,7 @@ EMU int emu_plan_has(struct emu_flow *f, uint32_t i)
 {
 	if (i < f->n)
 		return 1;
-	if (f->n + EMU_UNIT_PIECES > EMU_PLAN || __atomic_load_n(&f->binding->unbound, __ATOMIC_ACQUIRE))
+	if (f->n + EMU_UNIT_PIECES > EMU_PLAN || load_acquire(&f->binding->unbound))
 		return 0;
 	emu_shape_more(f);
 	return 1;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * receive: recvmsg(MSG_SOCK_DEVMEM) as the kernel would answer it. See emulated.h for the way of the bytes.
  *
@@ -5,6 +6,7 @@
  * control message each. Linear fragments are packed at the start of the iov.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include "base/atomic.h"
 #include "net/devmem/emulated.h"
 
 #include <errno.h>
@@ -325,7 +327,7 @@ static ssize_t receive(struct emu_flow *f, struct msghdr *msg, int flags, int de
 	flags &= MSG_DONTWAIT | MSG_PEEK;
 	if (!total)
 		return 0;
-	if (__atomic_load_n(&f->binding->unbound, __ATOMIC_ACQUIRE))
+	if (load_acquire(&f->binding->unbound))
 		f->n = f->assigned; /* what has no page will not get one */
 	EMU_COUNT(f->binding, receives, 1);
 	bytes = arrived(f->pub.fd, total, flags);

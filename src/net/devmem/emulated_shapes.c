@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How the stream is cut. A shape appends one unit at a time: one packet, or those that share a page. What packets look
  * like before that: lengths and places of split pieces. Some of them (GANTRY_EMU_PLAIN) come unsplit, of some

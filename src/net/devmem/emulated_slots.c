@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Pages of a binding, and starving.
  *
@@ -14,6 +15,7 @@
  * pages may be back earlier. Who holds the pages is said in one line, and that it is over in another.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include "base/atomic.h"
 #include "net/devmem/emulated.h"
 
 #include <stdio.h>
@@ -31,7 +33,7 @@ static void who_holds(struct emu_binding *b, char *text, size_t len)
 
 	gantry_list_each (e, &b->flows) {
 		struct emu_flow *f = gantry_container(e, struct emu_flow, link);
-		uint32_t h = __atomic_load_n(&f->held, __ATOMIC_RELAXED);
+		uint32_t h = load_relaxed(&f->held);
 
 		if (!most || h > held) {
 			most = f;
@@ -48,7 +50,7 @@ static void who_holds(struct emu_binding *b, char *text, size_t len)
 
 		if (f != most && n < len)
 			n += (size_t)snprintf(text + n, len - n, ", flow %u (%s) %u", f->number, f->peer,
-					      __atomic_load_n(&f->held, __ATOMIC_RELAXED));
+					      load_relaxed(&f->held));
 	}
 }
 
@@ -188,7 +190,7 @@ EMU uint32_t emu_slots_take(struct emu_flow *f, uint32_t least, uint32_t want, u
 	for (uint32_t i = 0; i < n; i++)
 		look_at_poison(b, ret_slots[i]);
 	if (n)
-		__atomic_fetch_add(&f->held, n, __ATOMIC_RELAXED);
+		fetch_add_relaxed(&f->held, n);
 	return n;
 }
 
@@ -217,7 +219,7 @@ EMU void emu_slots_put(struct emu_flow *f, const uint32_t *slots, uint32_t n)
 			memset(b->bytes + (uint64_t)slots[i] * b->page, EMU_POISON, b->page);
 			b->poisoned[slots[i]] = 1;
 		}
-	__atomic_fetch_sub(&f->held, n, __ATOMIC_RELAXED);
+	fetch_sub_relaxed(&f->held, n);
 	pthread_mutex_lock(&b->lock);
 	if (b->mirrored)
 		n = put_mirrored(b, slots, n);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tokens of a flow: numbers from 1, the lowest free one first, used again at once. Many may be out for one page; the
  * page is free when the last of them is back and no piece of the plan lies in it.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sending from memory, as MSG_ZEROCOPY with a dma-buf does it.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The table. docs/devmem.md has the same in its troubleshooting section (tests/unit/test_devmem_errors.c compares the
  * numbers).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What an errno of devmem TCP means, call by call, and what to do about it. */
 #ifndef GANTRY_NET_DEVMEM_ERRORS_H
 #define GANTRY_NET_DEVMEM_ERRORS_H

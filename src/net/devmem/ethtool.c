@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Flow rules and RSS by ioctl. */
 #include "net/devmem/ethtool.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What has no netlink form, or not on every kernel: flow rules and the RSS table, by SIOCETHTOOL. Builders are pure.
  * Calls return 0 or a positive errno; fd is any socket.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What one receive of a flow brought, normalised: control messages of the kernel (or the emulator) become a list of
  * fragments in stream order. Nothing is trusted: what is out of range, adds up to something else, or belongs to another

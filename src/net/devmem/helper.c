@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The privileged helper: one thread, one poll loop, at most DEVMEM_HELPER_CLIENTS connections. A request is done at
  * once, within the deadlines of netlink. Nothing a client sends is believed: sizes, numbers and names are checked, the

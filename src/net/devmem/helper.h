@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The privileged helper's protocol: binding and steering for processes without CAP_NET_ADMIN.
  *

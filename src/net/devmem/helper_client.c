@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The client's side of the privileged helper: one connection for each binding, one request at a time. */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The files. Text, a line each: "rings SPLIT HDS", "feature NAME 0|1", "rss default", "rss N Q Q ...", "rule N". */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include "net/devmem/journal.h"
@@ -15,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/log.h"
 
 enum { CREATE_TRIES = 10000 };
@@ -118,7 +120,7 @@ int devmem_journal_create(struct devmem_journal *j)
 	/* The name may be taken: a PID is one process's only within its PID namespace, and a dead one's rules may have
 	 * to be kept. Nobody takes a new file for a dead one's before it is locked: the NIC's lock is held. */
 	for (int tries = 0; j->fd < 0 && tries < CREATE_TRIES; tries++) {
-		named(j, j->own, ".%d.%u", (int)getpid(), __atomic_fetch_add(&serial, 1, __ATOMIC_RELAXED));
+		named(j, j->own, ".%d.%u", (int)getpid(), fetch_add_relaxed(&serial, 1));
 		j->fd = open(j->own, O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
 		if (j->fd < 0 && errno != EEXIST)
 			break;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What was changed on a NIC, on file, so that it can be put back after a crash, and so that several processes can share
  * a NIC. In /run/gantry, or XDG_RUNTIME_DIR/gantry for those who are not root, for each NIC of a network namespace:

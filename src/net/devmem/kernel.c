@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Devmem TCP of Linux as a source.
  *
@@ -21,14 +22,15 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "device/device.h"
+#include "inet/nic.h"
 #include "net/devmem/bind.h"
 #include "net/devmem/errors.h"
 #include "net/devmem/ethtool.h"
 #include "net/devmem/helper.h"
-#include "net/tcp/nic.h"
 
 enum { NAPIS_MAX = 2 * DEVMEM_QUEUES_MAX, RECEIVES_UNTIL_CHECK = 4 };
 
@@ -58,7 +60,7 @@ static struct kernel_binding *binding_of(const struct devmem_binding *b)
 
 static void count(uint64_t *counter, uint64_t n)
 {
-	__atomic_fetch_add(counter, n, __ATOMIC_RELAXED);
+	fetch_add_relaxed(counter, n);
 }
 
 gantry_result devmem_export(const struct devmem_memory *memory, int *ret_fd)
@@ -310,10 +312,8 @@ static void kernel_describe(const struct devmem_binding *base, char *text, size_
 		 "devmem TCP on %s (%s), dma-buf %u, %llu MiB: %llu flows, %llu bytes in %llu receives, %llu fragments "
 		 "given back",
 		 b->nic, queues, base->dmabuf_id, (unsigned long long)(base->memory.size >> 20),
-		 (unsigned long long)__atomic_load_n(&b->flows, __ATOMIC_RELAXED),
-		 (unsigned long long)__atomic_load_n(&b->bytes, __ATOMIC_RELAXED),
-		 (unsigned long long)__atomic_load_n(&b->receives, __ATOMIC_RELAXED),
-		 (unsigned long long)__atomic_load_n(&b->returned, __ATOMIC_RELAXED));
+		 (unsigned long long)load_relaxed(&b->flows), (unsigned long long)load_relaxed(&b->bytes),
+		 (unsigned long long)load_relaxed(&b->receives), (unsigned long long)load_relaxed(&b->returned));
 }
 
 const struct devmem_source_ops devmem_kernel = {

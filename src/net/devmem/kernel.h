@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What kernel.c and kernel_tx.c share. */
 #ifndef GANTRY_NET_DEVMEM_KERNEL_H
 #define GANTRY_NET_DEVMEM_KERNEL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sending from device memory: a dma-buf that the NIC reads, offsets in it instead of addresses, and completions on the
  * socket's error queue, as for any MSG_ZEROCOPY. No rights are needed.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The netlink socket: one request at a time, each with a deadline. */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include "net/devmem/netlink.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Generic netlink to the families "netdev" and "ethtool", over libmnl.
  *

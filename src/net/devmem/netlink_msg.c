@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Netlink messages: what is sent, as bytes, and what is read from replies. */
 #include "net/devmem/netlink.h"
 

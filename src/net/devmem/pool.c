@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Pools: a list of the process, one for each device that fragments are brought to.
  *
@@ -14,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "device/device.h"
@@ -208,7 +210,7 @@ static int say_whole(struct devmem_pool *p, const char *when)
 
 	describe_parts(p, text, sizeof(text));
 	for (int i = 0; i < p->nparts; i++)
-		abandoned += __atomic_load_n(&p->parts[i].binding->abandoned, __ATOMIC_RELAXED);
+		abandoned += load_relaxed(&p->parts[i].binding->abandoned);
 	pthread_mutex_lock(&p->lock);
 	out = p->npages - p->nfree;
 	LOG_INFO(NET,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The page pool of a device: one per process and device, because NCCL's kernels keep one base address for all their
  * peers. Shared and counted. It is one stretch of at most 4 GiB of addresses:

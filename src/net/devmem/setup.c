@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Changing a NIC, and putting it back. */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include "net/devmem/setup.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The NIC's configuration for a binding, as steps that can be taken back: ntuple filters on, what the driver wants
  * before header split, header split on with threshold 0, RSS away from the bound queues. How it was is written to the

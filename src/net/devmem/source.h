@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Where fragments come from. A source is the real thing (kernel.c: devmem TCP of Linux) or stands for it (emulated.c: a
  * NIC in user space over ordinary sockets). Everything above sees only this table and cannot tell them apart: receive

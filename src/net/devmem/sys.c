@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The real system: netlink, ioctls, and two socket calls that only ask. */
 #include "net/devmem/sys.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What is asked of Linux and what it is told, outside the data path: one table, so that tests answer in the kernel's
  * place and every verdict, quirk and undo can be tried without such a NIC. The real one (sys.c) is netlink and ioctls.

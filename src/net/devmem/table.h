@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The descriptors of one message: fragments in, entries for the unpack kernel out.
  *

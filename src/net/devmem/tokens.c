@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tokens of a flow.
  *
@@ -14,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/atomic.h"
 #include "base/log.h"
 
 void devmem_tokens_init(struct devmem_tokens *t, struct devmem_flow *flow)
@@ -27,7 +29,7 @@ void devmem_tokens_free(struct devmem_tokens *t)
 	if (t->nqueued)
 		devmem_tokens_flush(t); /* a failure has been said; then they count as abandoned */
 	if (t->held)
-		__atomic_fetch_add(&t->flow->binding->abandoned, t->held, __ATOMIC_RELAXED);
+		fetch_add_relaxed(&t->flow->binding->abandoned, t->held);
 	free(t->users);
 	free(t->queued);
 	pthread_mutex_destroy(&t->lock);

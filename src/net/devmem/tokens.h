@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The tokens of one flow: who still needs the page, and giving them back in few calls.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Linux's device-memory TCP interface: numbers and layouts that the headers of older distributions lack. The kernel's
  * own headers win where they have them.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Who is alive: heartbeats, silence, and seeing closed links off. lane_alive.c looks at the single lanes.
  *
@@ -19,6 +20,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/event.h"
 #include "base/log.h"
@@ -40,7 +42,7 @@ uint64_t tcp_alive_interval(void)
 /* Other threads move these on while we look: an age may be negative. */
 static int64_t age(uint64_t now, const uint64_t *since)
 {
-	return (int64_t)(now - __atomic_load_n(since, __ATOMIC_RELAXED));
+	return (int64_t)(now - load_relaxed(since));
 }
 
 /* Whether not even the peer's kernel has answered us lately; that of a process which is merely stopped does. */
@@ -71,7 +73,7 @@ static void reset(struct tcp_link *l)
 static void bound_backoff(struct tcp_link *l, uint64_t now_ns)
 {
 	for (int i = 0; i < l->nlanes; i++)
-		if (i == 0 || __atomic_load_n(&l->lanes[i].tx.given, __ATOMIC_RELAXED))
+		if (i == 0 || load_relaxed(&l->lanes[i].tx.given))
 			sock_backoff_tick(&l->lanes[i].tx.backoff, l->lanes[i].fd, now_ns, gantry_params()->timeout);
 }
 
@@ -88,7 +90,7 @@ static void check(struct tcp_link *l, uint64_t now, uint64_t grace)
 		return;
 	}
 	if (grace)
-		__atomic_fetch_add(&l->heard, grace, __ATOMIC_RELAXED);
+		fetch_add_relaxed(&l->heard, grace);
 	/* While the user's threads are at it, they read the peer's heartbeats themselves. */
 	if (idle || beat || age(now, &l->heard) > (int64_t)quiet)
 		tcp_link_service(l, beat);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One socket on its way to become a lane: connect, hello, welcome. connect.c has the why. */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <errno.h>
@@ -10,8 +11,8 @@
 #include "base/hmac.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "inet/sock.h"
 #include "net/tcp/connect.h"
-#include "net/tcp/sock.h"
 
 enum { ATTEMPT_MS = 5000 }; /* for TCP to connect; then another address may be tried */
 

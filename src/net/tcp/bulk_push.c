@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How a piece of a bulk message gets into the kernel: through a pipe, or by sendmsg, by reference or copied; bulk_tx.c
  * says when.
@@ -11,6 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/log.h"
 #include "net/tcp/link.h"
 
@@ -69,7 +71,7 @@ static int open_pipe(struct tcp_lane *lane)
 static void stop_splicing(struct tcp_lane *lane, const char *what)
 {
 	LOG_INFO(DATA, "%s: %s: %s; large messages are copied from now on", lane->link->peer, what, strerror(errno));
-	__atomic_store_n(&lane->link->splice, 0, __ATOMIC_RELAXED);
+	store_relaxed(&lane->link->splice, 0);
 	lane->tx.splicing = 0;
 }
 
@@ -177,9 +179,8 @@ static void drain_errors(struct tcp_lane *lane)
 			memcpy(&ee, CMSG_DATA(c), sizeof(ee));
 			if (ee.ee_origin != SO_EE_ORIGIN_ZEROCOPY)
 				continue;
-			__atomic_store_n(&tx->zerocopy_seen, ee.ee_data + 1, __ATOMIC_RELAXED);
-			if ((ee.ee_code & SO_EE_CODE_ZEROCOPY_COPIED) &&
-			    __atomic_exchange_n(&lane->link->msg_zerocopy, 0, __ATOMIC_RELAXED))
+			store_relaxed(&tx->zerocopy_seen, ee.ee_data + 1);
+			if ((ee.ee_code & SO_EE_CODE_ZEROCOPY_COPIED) && exchange_relaxed(&lane->link->msg_zerocopy, 0))
 				LOG_INFO(DATA, "%s: the kernel copies despite MSG_ZEROCOPY; plain sends from now on",
 					 lane->link->peer);
 		}
@@ -192,7 +193,7 @@ int tcp_push_copied(struct tcp_lane *lane)
 	struct iovec iov[VEC_MAX + 1];
 
 	while (tx->left || tx->header_left) {
-		int zerocopy = tx->send->needs_ack && __atomic_load_n(&lane->link->msg_zerocopy, __ATOMIC_RELAXED);
+		int zerocopy = tx->send->needs_ack && load_relaxed(&lane->link->msg_zerocopy);
 		/* A header must not be sent by reference: it is overwritten by the next piece's. */
 		int header_only = zerocopy && tx->header_left, header = tx->header_left != 0, parts = 0;
 		int flags = MSG_DONTWAIT | MSG_NOSIGNAL | (header_only ? MSG_MORE : zerocopy ? MSG_ZEROCOPY : 0);
@@ -212,10 +213,10 @@ int tcp_push_copied(struct tcp_lane *lane)
 			n = sendmsg(lane->fd, &msg, flags & ~MSG_ZEROCOPY);
 		} else if (n < 0 && errno == EFAULT && (flags & MSG_ZEROCOPY)) {
 			LOG_INFO(DATA, "%s: this memory cannot be pinned; plain sends from now on", lane->link->peer);
-			__atomic_store_n(&lane->link->msg_zerocopy, 0, __ATOMIC_RELAXED);
+			store_relaxed(&lane->link->msg_zerocopy, 0);
 			continue;
 		} else if (n >= 0 && (flags & MSG_ZEROCOPY)) {
-			__atomic_store_n(&tx->zerocopy_calls, tx->zerocopy_calls + 1, __ATOMIC_RELAXED);
+			store_relaxed(&tx->zerocopy_calls, tx->zerocopy_calls + 1);
 		}
 		if (n < 0)
 			return errno == EAGAIN || errno == EINTR || errno == ENOBUFS ? 0 : -1;

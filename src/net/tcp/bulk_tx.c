@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sending on bulk lanes. Lanes pull: one that has nothing takes the next piece of the oldest message whose receive is
  * posted. So a slow lane takes fewer pieces and slows nobody. A piece goes out in one of four ways:
@@ -19,6 +20,7 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_DATA
 #include <errno.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/event.h"
@@ -38,7 +40,7 @@ void tcp_lane_lost(struct tcp_lane *lane)
 {
 	int e = errno;
 
-	__atomic_store_n(&lane->tx.dead, 1, __ATOMIC_RELAXED);
+	store_relaxed(&lane->tx.dead, 1);
 	tcp_link_ending(lane, e);
 }
 
@@ -79,7 +81,7 @@ static struct tcp_send *ready(struct tcp_link *l)
 			s->blocked = gantry_ticks() | 1;
 		s->announce |= (int64_t)(gantry_ticks() - s->blocked) > (int64_t)(RTS_PACES * l->pace_ticks);
 		if (s->announce) /* the control lane will ask for it */
-			__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+			store_relaxed(&l->tx_pending, 1);
 	}
 	return NULL;
 }
@@ -87,10 +89,9 @@ static struct tcp_send *ready(struct tcp_link *l)
 /* Pieces are not spliced: see above. */
 static int sent_by_reference(const struct tcp_link *l, const struct tcp_send *s)
 {
-	int splice = !s->vec.n && __atomic_load_n(&l->splice, __ATOMIC_RELAXED);
+	int splice = !s->vec.n && load_relaxed(&l->splice);
 
-	return s->txmem || ((splice || __atomic_load_n(&l->msg_zerocopy, __ATOMIC_RELAXED)) &&
-			    s->size >= gantry_params()->zerocopy_min);
+	return s->txmem || ((splice || load_relaxed(&l->msg_zerocopy)) && s->size >= gantry_params()->zerocopy_min);
 }
 
 /*
@@ -115,8 +116,8 @@ static int take_piece(struct tcp_lane *lane, struct wire_frame *ret_frame)
 		chunk = s->size - s->next;
 	if (l->rails > 1 && tcp_rail_too_slow(lane, chunk))
 		return -1;
-	__atomic_store_n(&l->bulk_bytes, l->bulk_bytes - chunk, __ATOMIC_RELAXED);
-	__atomic_store_n(&tx->queued, tx->queued + chunk, __ATOMIC_RELAXED);
+	store_relaxed(&l->bulk_bytes, l->bulk_bytes - chunk);
+	store_relaxed(&tx->queued, tx->queued + chunk);
 	if (s->next == 0)
 		s->needs_ack = sent_by_reference(l, s);
 	f.length = (uint32_t)chunk;
@@ -137,7 +138,7 @@ static int take_piece(struct tcp_lane *lane, struct wire_frame *ret_frame)
 	if (s->next == s->size) {
 		gantry_list_remove(&s->head.node);
 		/* Only a deep window can wait for its acknowledgements. */
-		if (__atomic_load_n(&l->bulk_pending, __ATOMIC_RELAXED) >= DEEP_WINDOW)
+		if (load_relaxed(&l->bulk_pending) >= DEEP_WINDOW)
 			f.flags |= WIRE_FLAG_DEEP;
 	}
 	if (s->needs_ack || s->seq - l->peer_done >= LINK_DONE_BITS / 2)
@@ -148,7 +149,7 @@ static int take_piece(struct tcp_lane *lane, struct wire_frame *ret_frame)
 		tcp_ahead_put(l, &f);
 		tx->header_left = 0;
 	}
-	tx->splicing = s->needs_ack && !s->txmem && !s->vec.n && __atomic_load_n(&l->splice, __ATOMIC_RELAXED);
+	tx->splicing = s->needs_ack && !s->txmem && !s->vec.n && load_relaxed(&l->splice);
 	gantry_event_put(GANTRY_EV_CHUNK_TX, (uint32_t)lane->index, s->seq, chunk);
 	*ret_frame = f;
 	return 1;
@@ -186,7 +187,7 @@ static int pull(struct tcp_lane *lane, int *ret_given)
 	int taken;
 
 	/* Helpers ask all the time while a message waits for its acknowledgement: not with the lock. */
-	if (!__atomic_load_n(&l->bulk_bytes, __ATOMIC_RELAXED))
+	if (!load_relaxed(&l->bulk_bytes))
 		return 0;
 	if (l->rails > 1)
 		tcp_rail_weigh(lane);
@@ -196,7 +197,7 @@ static int pull(struct tcp_lane *lane, int *ret_given)
 		*ret_given = take_for_others(lane);
 	pthread_mutex_unlock(&l->mu);
 	if (taken < 0)
-		__atomic_store_n(&tx->next_try, gantry_ticks() + gantry_ticks_of_ns(SLOW_PAUSE_NS), __ATOMIC_RELAXED);
+		store_relaxed(&tx->next_try, gantry_ticks() + gantry_ticks_of_ns(SLOW_PAUSE_NS));
 	if (taken <= 0)
 		return taken;
 	if (l->device_tx) {
@@ -224,7 +225,7 @@ static void piece_sent(struct tcp_lane *lane)
 		if (s->needs_ack && !tcp_send_acked(l, s->seq)) {
 			gantry_list_append(&l->unacked, &s->head.node);
 		} else {
-			__atomic_fetch_sub(&l->bulk_pending, 1, __ATOMIC_RELAXED);
+			fetch_sub_relaxed(&l->bulk_pending, 1);
 			gantry_event_put(GANTRY_EV_SEND_DONE, l->id, GANTRY_EV_MSG(s->tag, s->index), s->size);
 			tcp_request_done(&s->head);
 		}
@@ -241,7 +242,7 @@ void tcp_lane_tx_abandon(struct tcp_lane *lane)
 {
 	lane->tx.send = NULL;
 	lane->tx.left = 0;
-	__atomic_store_n(&lane->tx.dead, 1, __ATOMIC_RELAXED);
+	store_relaxed(&lane->tx.dead, 1);
 }
 
 int tcp_bulk_tx(struct tcp_lane *lane)
@@ -252,8 +253,7 @@ int tcp_bulk_tx(struct tcp_lane *lane)
 	int64_t moved = 0;
 	int full = 0, pulled = 0, guarded = 0, given = 0;
 
-	if (__atomic_load_n(&tx->dead, __ATOMIC_RELAXED) ||
-	    (int64_t)(gantry_ticks() - __atomic_load_n(&tx->next_try, __ATOMIC_RELAXED)) < 0 ||
+	if (load_relaxed(&tx->dead) || (int64_t)(gantry_ticks() - load_relaxed(&tx->next_try)) < 0 ||
 	    pthread_mutex_trylock(&tx->lock))
 		return 0;
 	if (tcp_txmem_busy(lane))
@@ -286,12 +286,12 @@ int tcp_bulk_tx(struct tcp_lane *lane)
 	}
 	sigpipe_unguard(&guard, tx->dead);
 	if (moved > 0) {
-		__atomic_store_n(&l->told, gantry_ticks(), __ATOMIC_RELAXED);
-		__atomic_store_n(&l->bulk_moved, gantry_ticks(), __ATOMIC_RELAXED);
+		store_relaxed(&l->told, gantry_ticks());
+		store_relaxed(&l->bulk_moved, gantry_ticks());
 	}
 	/* A socket that is full now has room for little in a moment: wait until a call is worth it. */
 	if (pulled >= 0) /* else pull has said when */
-		__atomic_store_n(&tx->next_try, full ? gantry_ticks() + TX_PACES * l->pace_ticks : 0, __ATOMIC_RELAXED);
+		store_relaxed(&tx->next_try, full ? gantry_ticks() + TX_PACES * l->pace_ticks : 0);
 	pthread_mutex_unlock(&tx->lock);
 	return moved > 0;
 }

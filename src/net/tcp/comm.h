@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the user holds: a comm is one direction of a link, an mr a stretch of memory that its messages lie in. */
 #ifndef GANTRY_NET_TCP_COMM_H
 #define GANTRY_NET_TCP_COMM_H
@@ -29,9 +30,6 @@ struct tcp_mr {
 	uint64_t dmabuf_offset;
 	struct tcp_txmem *txmem; /* owned: messages are sent from it without a copy; NULL: through the stage */
 };
-
-/* For functions that have nothing to undo. */
-#define FAIL_NOW(code, ...) return gantry_fail((code), LOG_SUBSYS, __FILE__, __LINE__, __VA_ARGS__)
 
 /* mr.c: entries of the table of net.h. */
 gantry_result tcp_reg_mr(struct gantry_net *net, void *comm, void *data, size_t size, int type, void **ret_mr);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The connecting side: from a handle to a link. All of it runs under the engine's mu, on the service thread's ticks and
  * events.
@@ -25,8 +26,8 @@
 #include "base/hmac.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "inet/sock.h"
 #include "net/tcp/connect.h"
-#include "net/tcp/sock.h"
 
 enum { STAGGER_MS = 50, RETRY_MAX_MS = 500, KEEP_RESULT_S = 600 };
 
@@ -373,7 +374,7 @@ gantry_result tcp_connector_open(const struct tcp_context *ctx, struct tcp_home 
 	struct tcp_connector *c = calloc(1, sizeof(*c));
 
 	if (!c)
-		return gantry_fail(GANTRY_ERR_NOMEM, LOG_SUBSYS, __FILE__, __LINE__, "no memory for a connection");
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a connection");
 	gantry_list_init(&c->attempts);
 	c->handle = *h;
 	c->ctx = *ctx;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The connecting side's parts: a connector (connect.c) is a connect() under way, and has attempts (attempt.c), each of
  * them one socket on its way to become a lane. The engine's mu is held in all of this.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sending on the control lane. Whoever flushes collects all that waits (control frames first, among them the headers of
  * pieces towards device memory, then staged and queued eager messages within the peer's window) into one iovec and
@@ -7,6 +8,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/event.h"
@@ -70,7 +72,7 @@ static int collect_state(struct tcp_link *l, int n)
 		if (!tcp_state_due(l, t))
 			continue;
 		if (n >= LINK_CONTROL_FRAMES - 4) { /* the rest goes with the next batch */
-			__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+			store_relaxed(&l->tx_pending, 1);
 			break;
 		}
 		n = add_state(l, n, t);
@@ -119,7 +121,7 @@ static int collect_arrived(struct tcp_link *l, int n)
 		if (!rx->tell_arrived)
 			continue;
 		if (n >= LINK_CONTROL_FRAMES - 3) { /* the rest goes with the next batch */
-			__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+			store_relaxed(&l->tx_pending, 1);
 			break;
 		}
 		rx->tell_arrived = 0;
@@ -140,7 +142,7 @@ void tcp_ahead_put(struct tcp_link *l, const struct wire_frame *f)
 {
 	wire_frame_encode(f, l->crc, l->ahead[(l->ahead_head + l->ahead_n) % LINK_AHEAD]);
 	l->ahead_n++;
-	__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+	store_relaxed(&l->tx_pending, 1);
 }
 
 /* Headers of pieces that travel without: the first of all, because their payload waits for them. */
@@ -153,7 +155,7 @@ static int collect_ahead(struct tcp_link *l, int n)
 		l->ahead_n--;
 	}
 	if (l->ahead_n) /* the rest goes with the next batch */
-		__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+		store_relaxed(&l->tx_pending, 1);
 	return n;
 }
 
@@ -203,7 +205,7 @@ static int collect(struct tcp_link *l)
 	int n = 0;
 
 	l->iov_at = l->iov_n = l->batch_n = 0;
-	__atomic_store_n(&l->tx_pending, 0, __ATOMIC_RELAXED);
+	store_relaxed(&l->tx_pending, 0);
 	if (!tcp_link_failed(l)) {
 		n = collect_ahead(l, n);
 		n = collect_state(l, n);
@@ -227,7 +229,7 @@ static int collect(struct tcp_link *l)
 				add_iov(l, s->data, s->size);
 		}
 		if (!gantry_list_empty(&l->eager) && !l->window_blocked)
-			__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+			store_relaxed(&l->tx_pending, 1);
 	}
 	collect_ends(l, n);
 	return l->iov_n;
@@ -259,7 +261,7 @@ void tcp_control_flush(struct tcp_link *l)
 
 again:
 	full = 0;
-	if (__atomic_load_n(&lane->tx.dead, __ATOMIC_RELAXED) || pthread_mutex_trylock(&lane->tx.lock))
+	if (load_relaxed(&lane->tx.dead) || pthread_mutex_trylock(&lane->tx.lock))
 		return; /* the holder takes what waits, or the next test does */
 	for (;;) {
 		struct msghdr msg = {0};
@@ -283,17 +285,17 @@ again:
 			if (errno != EAGAIN && errno != ENOBUFS)
 				tcp_lane_lost(lane);
 			full = 1;
-			__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+			store_relaxed(&l->tx_pending, 1);
 			break;
 		}
 		lane->tx.bytes += (uint64_t)n;
 		gantry_event_put(GANTRY_EV_CHUNK_TX, 0, (uint64_t)l->batch_n, (uint64_t)n);
-		__atomic_store_n(&l->told, gantry_ticks(), __ATOMIC_RELAXED);
+		store_relaxed(&l->told, gantry_ticks());
 		advance_batch(l, (size_t)n);
 		if (l->iov_at < l->iov_n)
 			continue;
 		batch_sent(l);
-		if (!__atomic_load_n(&l->tx_pending, __ATOMIC_RELAXED))
+		if (!load_relaxed(&l->tx_pending))
 			break;
 	}
 	pthread_mutex_unlock(&lane->tx.lock);
@@ -301,9 +303,9 @@ again:
 	 * Whoever set the hint and then failed to get the lock relies on its holder. A read-modify-write here and the
 	 * lock's own ordering there: either he got the lock, or we see his hint.
 	 */
-	if (!full && __atomic_fetch_or(&l->tx_pending, 0, __ATOMIC_SEQ_CST))
+	if (!full && fetch_or_seq(&l->tx_pending, 0))
 		goto again;
-	if (__atomic_load_n(&l->peer_tx_closed, __ATOMIC_RELAXED))
+	if (load_relaxed(&l->peer_tx_closed))
 		tcp_link_hang_up(l);
 }
 
@@ -312,7 +314,7 @@ int tcp_control_idle(struct tcp_link *l)
 	struct tcp_lane *lane = &l->lanes[0];
 	int idle = 0;
 
-	if (__atomic_load_n(&lane->tx.dead, __ATOMIC_RELAXED))
+	if (load_relaxed(&lane->tx.dead))
 		return 1;
 	if (pthread_mutex_trylock(&lane->tx.lock))
 		return 0;

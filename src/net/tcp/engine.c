@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The service thread and the process's identity. engine.h has the why. */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include "net/tcp/engine.h"
@@ -12,8 +13,9 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
-#include "base/hmac.h"
+#include "base/identity.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "base/secret.h"
@@ -29,27 +31,10 @@ struct tcp_engine tcp_engine = {
 	.wake_fd = -1,
 };
 
-/* Equal for all processes on one kernel, whatever their network namespaces. */
-static uint64_t host_id(void)
-{
-	char text[64] = "";
-	uint64_t h = 1469598103934665603ull; /* FNV-1a */
-	int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-
-	if (fd < 0 || read(fd, text, sizeof(text) - 1) <= 0)
-		gethostname(text, sizeof(text) - 1);
-	if (fd >= 0)
-		close(fd);
-	for (const char *c = text; *c; c++)
-		h = (h ^ (uint64_t)(unsigned char)*c) * 1099511628211ull;
-	return h;
-}
-
 gantry_result tcp_engine_init(void)
 {
 	struct tcp_engine *e = &tcp_engine;
 	gantry_result r = GANTRY_OK;
-	char host[64] = "";
 
 	pthread_mutex_lock(&e->mu);
 	if (e->initialised)
@@ -67,11 +52,10 @@ gantry_result tcp_engine_init(void)
 	gantry_list_init(&e->links);
 	gantry_list_init(&e->lingering);
 	gantry_list_init(&e->buried);
-	TRY(gantry_random_bytes(&e->process, sizeof(e->process)));
+	e->process = gantry_process_id();
 	TRY(gantry_secret(&e->secret));
-	e->host = host_id();
-	gethostname(host, sizeof(host) - 1);
-	snprintf(e->self, sizeof(e->self), "%.24s pid %d", host, (int)getpid());
+	e->host = gantry_host_id();
+	snprintf(e->self, sizeof(e->self), "%s", gantry_self());
 	TRY(tcp_devices_scan());
 	e->initialised = 1;
 out:
@@ -84,7 +68,7 @@ gantry_result tcp_source_add(struct tcp_source *s, uint32_t events)
 	struct epoll_event ev = {.events = events, .data.ptr = s};
 
 	if (epoll_ctl(tcp_engine.epoll_fd, EPOLL_CTL_ADD, s->fd, &ev))
-		return gantry_fail(GANTRY_ERR_SYSTEM, LOG_SUBSYS, __FILE__, __LINE__, "epoll_ctl: %s", strerror(errno));
+		FAIL_NOW(GANTRY_ERR_SYSTEM, "epoll_ctl: %s", strerror(errno));
 	return GANTRY_OK;
 }
 
@@ -295,7 +279,7 @@ __attribute__((destructor)) static void see_off(void)
 	int busy = 1;
 
 	/* NCCL closes nothing of some communicators. */
-	if (e->owner == getpid() && __atomic_load_n(&e->users, __ATOMIC_RELAXED))
+	if (e->owner == getpid() && load_relaxed(&e->users))
 		gantry_trace_write_process();
 
 	for (int ms = 0; busy && ms < EXIT_WAIT_MS; ms++) {

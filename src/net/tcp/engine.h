@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The engine: what a process has once, whatever the number of its communicators.
  *
@@ -22,11 +23,11 @@
 
 #include "base/list.h"
 #include "base/log.h"
+#include "inet/nic.h"
+#include "inet/port.h"
 #include "net/net.h"
 #include "net/tcp/home.h"
 #include "net/tcp/link.h"
-#include "net/tcp/nic.h"
-#include "net/tcp/port.h"
 #include "net/tcp/wire.h"
 
 enum { TCP_MAX_DEVICES = 2 * GANTRY_NIC_MAX, TCP_SERVED = 64, TCP_BUCKETS = 1024 };

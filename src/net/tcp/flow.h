@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A bulk lane whose payload lands in device memory, receiving side.
  *

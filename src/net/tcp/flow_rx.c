@@ -1,5 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Receiving on a lane whose payload lands in device memory. flow.h has the why. */
 #define LOG_SUBSYS GANTRY_SUBSYS_DATA
+#include "base/atomic.h"
 #include "net/tcp/flow.h"
 
 #include <stdlib.h>
@@ -112,9 +114,9 @@ int tcp_flow_announce(struct tcp_link *l, const struct wire_frame *f)
 		return -1;
 	}
 	flow->chunks[(flow->head + flow->n++) % flow->room] = c;
-	__atomic_store_n(&l->lanes[f->lane].rx.next_poll, 0, __ATOMIC_RELAXED);
+	store_relaxed(&l->lanes[f->lane].rx.next_poll, 0);
 	l->ahead_rx++;
-	__atomic_store_n(&l->bulk_hint, 1, __ATOMIC_RELAXED);
+	store_relaxed(&l->bulk_hint, 1);
 	return 0;
 }
 
@@ -134,7 +136,7 @@ static void note_plain(struct tcp_lane *lane, const struct devmem_frag *frag)
 	struct tcp_link *l = lane->link;
 
 	f->plain_bytes += frag->len;
-	if (f->flow->binding->ops->kind != DEVMEM_KERNEL || __atomic_exchange_n(&l->warned_plain, 1, __ATOMIC_RELAXED))
+	if (f->flow->binding->ops->kind != DEVMEM_KERNEL || exchange_relaxed(&l->warned_plain, 1))
 		return;
 	LOG_WARN(DATA, "%s: lane %d: data came through host memory: flow not steered to a queue with device memory",
 		 l->peer, lane->index);
@@ -153,7 +155,7 @@ ssize_t tcp_flow_fill(struct tcp_lane *lane)
 
 	if (n <= 0)
 		return n;
-	__atomic_store_n(&lane->rx.bytes, lane->rx.bytes + (uint64_t)n, __ATOMIC_RELAXED);
+	store_relaxed(&lane->rx.bytes, lane->rx.bytes + (uint64_t)n);
 	f->at = f->skip = 0;
 	r = devmem_parse(&msg, n, b->dmabuf_id, b->memory.size, FLOW_LINEAR, &f->list);
 	for (uint32_t i = 0; r == GANTRY_OK && i < f->list.n; i++) {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Giving up on a connect that has begun: net.h has no call for it, because NCCL never does. */
 #include "net/tcp/forget.h"
 #include "net/tcp/engine.h"

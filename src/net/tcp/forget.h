@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Handles that are not NCCL's business: from a peer that may lie, and of a connect that is given up. */
 #ifndef GANTRY_NET_TCP_FORGET_H
 #define GANTRY_NET_TCP_FORGET_H

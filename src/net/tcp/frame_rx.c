@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Frames off a lane, as far as they have been read (lane_rx.c): what each means, and where its payload goes. All of it
  * runs under mu, taken once for all that one read has brought.
@@ -7,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/event.h"
@@ -37,7 +39,7 @@ static void on_state(struct tcp_link *l, const struct wire_frame *f)
 	if (f->offset > l->peer_consumed && f->offset <= l->eager_out) {
 		l->peer_consumed = f->offset;
 		if (l->window_blocked)
-			__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+			store_relaxed(&l->tx_pending, 1);
 	}
 	if (f->seq < l->peer_done || f->seq > l->next_seq ||
 	    (f->seq == l->peer_done && f->done_bits == l->peer_done_bits))
@@ -50,7 +52,7 @@ static void on_state(struct tcp_link *l, const struct wire_frame *f)
 		if (!tcp_send_acked(l, s->seq))
 			continue;
 		gantry_list_remove(&s->head.node);
-		__atomic_fetch_sub(&l->bulk_pending, 1, __ATOMIC_RELAXED);
+		fetch_sub_relaxed(&l->bulk_pending, 1);
 		gantry_event_put(GANTRY_EV_SEND_DONE, l->id, GANTRY_EV_MSG(s->tag, s->index), s->size);
 		tcp_request_done(&s->head);
 	}
@@ -62,14 +64,14 @@ static void on_rts(struct tcp_link *l, const struct wire_frame *f)
 	struct tcp_recv *recv;
 	struct tcp_slot *slot;
 
-	__atomic_store_n(&l->bulk_hint, 1, __ATOMIC_RELAXED);
+	store_relaxed(&l->bulk_hint, 1);
 	if (t && (int32_t)(f->index + 1 - t->announced) > 0)
 		t->announced = f->index + 1;
 	if (t)
 		t->bulk = 1;
 	slot = tcp_match_slot(l, f->tag, f->index, &recv);
 	if (!slot || tcp_match_fits(l, f->total, slot))
-		__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+		store_relaxed(&l->tx_pending, 1);
 }
 
 void tcp_link_check_peer_closed(struct tcp_link *l)
@@ -93,7 +95,7 @@ static void on_control(struct tcp_link *l, const struct wire_frame *f)
 		if (f->flags & WIRE_FLAG_RECEIVER) {
 			l->peer_rx_closed = 1;
 		} else {
-			__atomic_store_n(&l->peer_tx_closed, 1, __ATOMIC_RELAXED);
+			store_relaxed(&l->peer_tx_closed, 1);
 			l->peer_bulk_sent = f->seq;
 		}
 		break;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include "net/tcp/helper.h"
 
@@ -10,6 +11,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/param.h"
@@ -32,18 +34,18 @@ static struct {
 
 static int bulk_expected(const struct tcp_link *l)
 {
-	return __atomic_load_n(&l->large_posted, __ATOMIC_RELAXED) || __atomic_load_n(&l->bulk_hint, __ATOMIC_RELAXED);
+	return load_relaxed(&l->large_posted) || load_relaxed(&l->bulk_hint);
 }
 
 static int active(const struct tcp_link *l)
 {
-	return !tcp_link_failed(l) && (__atomic_load_n(&l->bulk_pending, __ATOMIC_RELAXED) || bulk_expected(l));
+	return !tcp_link_failed(l) && (load_relaxed(&l->bulk_pending) || bulk_expected(l));
 }
 
 /* 1: bytes moved. */
 static int work(struct tcp_link *l, int first)
 {
-	int sending = __atomic_load_n(&l->bulk_pending, __ATOMIC_RELAXED) != 0;
+	int sending = load_relaxed(&l->bulk_pending) != 0;
 	int receiving = bulk_expected(l);
 	int moved = 0, lanes = l->nlanes - 1;
 	uint64_t now = gantry_ticks();
@@ -61,7 +63,7 @@ static int work(struct tcp_link *l, int first)
 		if (sending)
 			moved |= tcp_bulk_tx(lane);
 	}
-	if (moved && __atomic_load_n(&l->tx_pending, __ATOMIC_RELAXED))
+	if (moved && load_relaxed(&l->tx_pending))
 		tcp_control_flush(l);
 	return moved;
 }
@@ -69,26 +71,26 @@ static int work(struct tcp_link *l, int first)
 /* Takes link i of the table for this helper, or NULL. */
 static struct tcp_link *grab(int self, uint32_t i)
 {
-	struct tcp_link *l = __atomic_load_n(&helpers.links[i], __ATOMIC_SEQ_CST);
+	struct tcp_link *l = load_seq(&helpers.links[i]);
 
 	if (!l)
 		return NULL;
-	__atomic_store_n(&helpers.working[self], l, __ATOMIC_SEQ_CST);
-	if (__atomic_load_n(&helpers.links[i], __ATOMIC_SEQ_CST) == l)
+	store_seq(&helpers.working[self], l);
+	if (load_seq(&helpers.links[i]) == l)
 		return l;
-	__atomic_store_n(&helpers.working[self], NULL, __ATOMIC_SEQ_CST);
+	store_seq(&helpers.working[self], NULL);
 	return NULL;
 }
 
 static void drop(int self)
 {
-	__atomic_store_n(&helpers.working[self], NULL, __ATOMIC_SEQ_CST);
+	store_seq(&helpers.working[self], NULL);
 }
 
 /* One round over all links. Returns 2 if bytes moved, 1 if large messages are outstanding, 0 if there is nothing. */
 static int look_around(int self)
 {
-	uint32_t n = __atomic_load_n(&helpers.nlinks, __ATOMIC_ACQUIRE);
+	uint32_t n = load_acquire(&helpers.nlinks);
 	int result = 0;
 
 	for (uint32_t k = 0; k < n; k++) {
@@ -110,29 +112,29 @@ static int look_around(int self)
 static void sleep_until_needed(int self)
 {
 	struct pollfd fds[MAX_POLL] = {{.fd = helpers.wake_fd, .events = POLLIN}};
-	uint32_t n = __atomic_load_n(&helpers.nlinks, __ATOMIC_ACQUIRE);
+	uint32_t n = load_acquire(&helpers.nlinks);
 	uint64_t count;
 	nfds_t nfds = 1;
 
-	__atomic_fetch_add(&helpers.sleeping, 1, __ATOMIC_SEQ_CST);
+	fetch_add_seq(&helpers.sleeping, 1);
 	for (uint32_t i = 0; i < n; i++) {
 		struct tcp_link *l = grab(self, i);
 
 		if (!l)
 			continue;
-		if (__atomic_load_n(&l->large_posted, __ATOMIC_RELAXED) && !tcp_link_failed(l))
+		if (load_relaxed(&l->large_posted) && !tcp_link_failed(l))
 			for (int k = 1; k < l->nlanes && nfds < MAX_POLL; k++) {
 				/* Notes about MSG_ZEROCOPY that nobody has read would end the poll at once. */
-				if (__atomic_load_n(&l->lanes[k].tx.zerocopy_calls, __ATOMIC_RELAXED) ==
-					    __atomic_load_n(&l->lanes[k].tx.zerocopy_seen, __ATOMIC_RELAXED) &&
+				if (load_relaxed(&l->lanes[k].tx.zerocopy_calls) ==
+					    load_relaxed(&l->lanes[k].tx.zerocopy_seen) &&
 				    !tcp_txmem_busy(&l->lanes[k]))
 					fds[nfds++] = (struct pollfd){.fd = l->lanes[k].fd, .events = POLLIN};
 			}
 		drop(self);
 	}
-	if (!__atomic_load_n(&helpers.stopping, __ATOMIC_ACQUIRE) && poll(fds, nfds, SLEEP_MS) < 0 && errno != EINTR)
+	if (!load_acquire(&helpers.stopping) && poll(fds, nfds, SLEEP_MS) < 0 && errno != EINTR)
 		LOG_DEBUG(NET, "poll: %s", strerror(errno));
-	__atomic_fetch_sub(&helpers.sleeping, 1, __ATOMIC_SEQ_CST);
+	fetch_sub_seq(&helpers.sleeping, 1);
 	if ((fds[0].revents & POLLIN) && read(helpers.wake_fd, &count, sizeof(count)) < 0)
 		return; /* another helper took it */
 }
@@ -142,7 +144,7 @@ static void *helper(void *arg)
 	int self = (int)(intptr_t)arg;
 	uint64_t spin = gantry_ticks_of_ns(SPIN_NS), last = gantry_ticks();
 
-	while (!__atomic_load_n(&helpers.stopping, __ATOMIC_ACQUIRE)) {
+	while (!load_acquire(&helpers.stopping)) {
 		int found = look_around(self);
 
 		if (found == 2) {
@@ -162,16 +164,15 @@ void tcp_helpers_notify(void)
 	uint64_t one = 1;
 
 	/* The post before this and the helper's look after it announced its sleep: one of the two sees the other. */
-	if (__atomic_load_n(&helpers.n, __ATOMIC_RELAXED) == 0)
+	if (load_relaxed(&helpers.n) == 0)
 		return;
-	if (__atomic_fetch_add(&helpers.sleeping, 0, __ATOMIC_SEQ_CST) && write(helpers.wake_fd, &one, sizeof(one)) < 0)
+	if (fetch_add_seq(&helpers.sleeping, 0) && write(helpers.wake_fd, &one, sizeof(one)) < 0)
 		LOG_DEBUG(NET, "wake: %s", strerror(errno));
 }
 
 int tcp_helpers_awake(void)
 {
-	return __atomic_load_n(&helpers.n, __ATOMIC_RELAXED) >
-	       (int)__atomic_load_n(&helpers.sleeping, __ATOMIC_RELAXED);
+	return load_relaxed(&helpers.n) > (int)load_relaxed(&helpers.sleeping);
 }
 
 int tcp_helpers_wanted(void)
@@ -207,7 +208,7 @@ void tcp_helpers_start(void)
 			break;
 		}
 		pthread_setname_np(helpers.threads[i], "gantry-helper");
-		__atomic_store_n(&helpers.n, i + 1, __ATOMIC_RELEASE);
+		store_release(&helpers.n, i + 1);
 	}
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
@@ -218,13 +219,13 @@ void tcp_helpers_stop(void)
 
 	if (helpers.wake_fd < 0)
 		return;
-	__atomic_store_n(&helpers.stopping, 1, __ATOMIC_SEQ_CST);
+	store_seq(&helpers.stopping, 1);
 	for (int i = 0; i < helpers.n; i++) {
 		if (write(helpers.wake_fd, &many, sizeof(many)) < 0)
 			LOG_DEBUG(NET, "wake: %s", strerror(errno));
 		pthread_join(helpers.threads[i], NULL);
 	}
-	__atomic_store_n(&helpers.n, 0, __ATOMIC_RELEASE);
+	store_release(&helpers.n, 0);
 	close(helpers.wake_fd);
 	helpers.wake_fd = -1;
 }
@@ -237,9 +238,9 @@ void tcp_helpers_know(struct tcp_link *l)
 	for (uint32_t i = 0; i < MAX_LINKS; i++) {
 		if (helpers.links[i])
 			continue;
-		__atomic_store_n(&helpers.links[i], l, __ATOMIC_SEQ_CST);
+		store_seq(&helpers.links[i], l);
 		if (i >= helpers.nlinks)
-			__atomic_store_n(&helpers.nlinks, i + 1, __ATOMIC_RELEASE);
+			store_release(&helpers.nlinks, i + 1);
 		return;
 	}
 	LOG_DEBUG(NET, "more than %d links: this one does without helpers", MAX_LINKS);
@@ -249,8 +250,8 @@ void tcp_helpers_forget(struct tcp_link *l)
 {
 	for (uint32_t i = 0; i < helpers.nlinks; i++)
 		if (helpers.links[i] == l)
-			__atomic_store_n(&helpers.links[i], NULL, __ATOMIC_SEQ_CST);
+			store_seq(&helpers.links[i], NULL);
 	for (int i = 0; i < helpers.n; i++)
-		while (__atomic_load_n(&helpers.working[i], __ATOMIC_SEQ_CST) == l)
+		while (load_seq(&helpers.working[i]) == l)
 			sched_yield();
 }

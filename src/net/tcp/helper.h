@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Helper threads: more hands for large messages where there are CPUs to spare. None on small machines.
  *

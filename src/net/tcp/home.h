@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Where the messages of a listener or connector are at home: in memory of a device, whose pool payload lands in, or
  * (kind NONE) in host memory.

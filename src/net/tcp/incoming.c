@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The accepting side: strangers, and (verdict.c) the handshake up to a lane. All of it runs under the engine's mu, the
  * state machines on the service thread.
@@ -17,12 +18,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/event.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "inet/sock.h"
 #include "net/tcp/incoming.h"
-#include "net/tcp/sock.h"
 
 enum { HELLO_MS = 5000, CROWD_MS = 100, OPENING_MS = 50, STRANGERS_MAX = 256, ACCEPTS_PER_EVENT = 64, MS = 1000000 };
 
@@ -47,7 +49,7 @@ void tcp_incoming_stranger(struct tcp_incoming *in, const char *why)
 	char text[GANTRY_ADDR_TEXT];
 	uint32_t more;
 
-	__atomic_fetch_add(&tcp_engine.strangers, 1, __ATOMIC_RELAXED);
+	fetch_add_relaxed(&tcp_engine.strangers, 1);
 	gantry_event_put(GANTRY_EV_STRANGER, (uint32_t)tcp_engine.strangers, 0, 0);
 	if (gantry_ratelimit_pass(&limit, &more))
 		LOG_INFO(NET, "refused a stranger from %s: %s (%llu so far)", gantry_addr_text(&in->addr, text), why,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A connection that was accepted and is not a lane yet: shared by incoming.c (its life, as a stranger and after) and
  * verdict.c (what its hello is answered with, and what becomes of it). The engine's mu is held in all of this.

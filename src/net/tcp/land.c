@@ -1,8 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Bytes to the place of their receive, and what is left to do when a message is whole. unpack.h has the why. */
 #define LOG_SUBSYS GANTRY_SUBSYS_DATA
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "device/device.h"
@@ -176,8 +178,7 @@ static void starved(struct tcp_link *l)
 		"UNPACK: no landing page is free for what came through host memory: %u of %u are free now; this "
 		"connection (%s) has %u receives posted, of which %u wait to be consumed. Such bytes are copied one by "
 		"one, which is slow (%" PRIu64 " messages so far): raise GANTRY_UNPACK_LANDING",
-		nfree, u->pool->npages, l->peer, __atomic_load_n(&u->busy, __ATOMIC_RELAXED),
-		__atomic_load_n(&u->held, __ATOMIC_RELAXED), u->starved);
+		nfree, u->pool->npages, l->peer, load_relaxed(&u->busy), load_relaxed(&u->held), u->starved);
 }
 
 static void publish(struct tcp_link *l, struct tcp_recv *recv)
@@ -193,7 +194,7 @@ static void publish(struct tcp_link *l, struct tcp_recv *recv)
 	if (land->table.went_direct)
 		starved(l);
 	if (land->slot >= 0)
-		__atomic_store_n(&u->meta->cnt[land->slot], n, __ATOMIC_RELEASE);
+		store_release(&u->meta->cnt[land->slot], n);
 	tcp_request_done(&recv->head);
 }
 
@@ -218,12 +219,12 @@ void tcp_land_complete(struct tcp_link *l, struct tcp_recv *recv)
 		return;
 	recv->land->landing = 1;
 	gantry_list_append(&l->landing, &recv->head.node);
-	__atomic_store_n(&l->landing_n, l->landing_n + 1, __ATOMIC_RELAXED);
+	store_relaxed(&l->landing_n, l->landing_n + 1);
 }
 
 void tcp_land_progress(struct tcp_link *l)
 {
-	if (!__atomic_load_n(&l->landing_n, __ATOMIC_RELAXED))
+	if (!load_relaxed(&l->landing_n))
 		return;
 	pthread_mutex_lock(&l->mu);
 	for (uint32_t n = l->landing_n; n; n--) {
@@ -233,7 +234,7 @@ void tcp_land_progress(struct tcp_link *l)
 		gantry_list_remove(&recv->head.node);
 		recv->land->landing = 0;
 		if (finish(l, recv)) {
-			__atomic_store_n(&l->landing_n, l->landing_n - 1, __ATOMIC_RELAXED);
+			store_relaxed(&l->landing_n, l->landing_n - 1);
 		} else {
 			recv->land->landing = 1;
 			gantry_list_append(&l->landing, &recv->head.node);

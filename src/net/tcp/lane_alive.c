@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Whether what is sent on a bulk lane arrives.
  *
@@ -14,6 +15,7 @@
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/param.h"
@@ -30,7 +32,7 @@ static void count_arrived(struct tcp_lane *lane, uint64_t *ret_arrived, uint64_t
 		*ret_arrived = lane->rx.bytes + (uint64_t)unread;
 		pthread_mutex_unlock(&lane->rx.lock);
 	} else {
-		*ret_arrived = __atomic_load_n(&lane->rx.bytes, __ATOMIC_RELAXED);
+		*ret_arrived = load_relaxed(&lane->rx.bytes);
 	}
 	*ret_unread = (uint64_t)unread;
 }
@@ -49,7 +51,7 @@ int tcp_lanes_report(struct tcp_link *l)
 			rx->arrived = arrived;
 			rx->unread = unread;
 			rx->tell_arrived = 1;
-			__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+			store_relaxed(&l->tx_pending, 1);
 			news = 1;
 		}
 		pthread_mutex_unlock(&l->mu);
@@ -67,8 +69,8 @@ int tcp_lane_arrived(struct tcp_link *l, const struct wire_frame *f)
 		return -1;
 	}
 	tx = &l->lanes[f->index].tx;
-	__atomic_store_n(&tx->arrived, f->seq, __ATOMIC_RELAXED);
-	__atomic_store_n(&tx->unread, f->offset, __ATOMIC_RELAXED);
+	store_relaxed(&tx->arrived, f->seq);
+	store_relaxed(&tx->unread, f->offset);
 	return 0;
 }
 
@@ -91,15 +93,14 @@ static void lane_stands_still(struct tcp_lane *lane, uint64_t given, uint64_t ar
 static void check_lane(struct tcp_lane *lane, uint64_t now, uint64_t grace, int silent)
 {
 	struct tcp_lane_tx *tx = &lane->tx;
-	uint64_t arrived = __atomic_load_n(&tx->arrived, __ATOMIC_RELAXED),
-		 given = __atomic_load_n(&tx->given, __ATOMIC_RELAXED),
+	uint64_t arrived = load_relaxed(&tx->arrived), given = load_relaxed(&tx->given),
 		 timeout = gantry_ticks_of_ns(gantry_params()->timeout);
 	int moved = arrived != tx->arrived_seen;
 
 	tx->arrived_seen = arrived;
-	if ((int64_t)(given - arrived) <= 0 || __atomic_load_n(&tx->dead, __ATOMIC_RELAXED)) {
+	if ((int64_t)(given - arrived) <= 0 || load_relaxed(&tx->dead)) {
 		tx->still_since = 0;
-	} else if (!tx->still_since || moved || silent || __atomic_load_n(&tx->unread, __ATOMIC_RELAXED)) {
+	} else if (!tx->still_since || moved || silent || load_relaxed(&tx->unread)) {
 		tx->still_since = now | 1;
 	} else {
 		tx->still_since += grace;
@@ -111,13 +112,13 @@ static void check_lane(struct tcp_lane *lane, uint64_t now, uint64_t grace, int 
 void tcp_lanes_check(struct tcp_link *l, uint64_t now, uint64_t grace)
 {
 	uint64_t quiet = gantry_ticks_of_ns(gantry_params()->timeout) / 8;
-	int64_t silence = (int64_t)(now - __atomic_load_n(&l->heard, __ATOMIC_RELAXED));
+	int64_t silence = (int64_t)(now - load_relaxed(&l->heard));
 	int closed;
 
 	pthread_mutex_lock(&l->mu);
 	closed = l->peer_rx_closed;
 	pthread_mutex_unlock(&l->mu);
-	if (closed || tcp_link_failed(l) || __atomic_load_n(&l->ending, __ATOMIC_RELAXED))
+	if (closed || tcp_link_failed(l) || load_relaxed(&l->ending))
 		return;
 	for (int i = 1; i < l->nlanes; i++)
 		check_lane(&l->lanes[i], now, grace, silence > (int64_t)quiet);

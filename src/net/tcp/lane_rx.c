@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Receiving: bytes off a lane, payload straight to its final place. frame_rx.c knows what they mean.
  *
@@ -10,6 +11,7 @@
 #include <errno.h>
 #include <sys/socket.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "net/tcp/flow.h"
@@ -68,7 +70,7 @@ static ssize_t fill(struct tcp_lane *lane, int *ret_short)
 	if (n <= 0)
 		return n;
 	*ret_short = (size_t)n < asked;
-	__atomic_store_n(&rx->bytes, rx->bytes + (uint64_t)n, __ATOMIC_RELAXED);
+	store_relaxed(&rx->bytes, rx->bytes + (uint64_t)n);
 	if (direct) {
 		uint64_t d = (uint64_t)n < direct ? (uint64_t)n : direct;
 
@@ -90,7 +92,7 @@ static ssize_t fill(struct tcp_lane *lane, int *ret_short)
 
 static void lane_ended(struct tcp_lane *lane, int e)
 {
-	__atomic_store_n(&lane->rx.eof, 1, __ATOMIC_RELEASE);
+	store_release(&lane->rx.eof, 1);
 	tcp_link_ending(lane, e);
 }
 
@@ -114,7 +116,7 @@ static void after_pass(struct tcp_lane *lane)
 	pthread_mutex_lock(&l->mu);
 	l->ack_now |= ack_due(lane);
 	if (l->ack_now || l->consumed - l->consumed_told >= LINK_WINDOW / 4)
-		__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+		store_relaxed(&l->tx_pending, 1);
 	if (!tcp_link_failed(l))
 		tcp_link_check_peer_closed(l);
 	pthread_mutex_unlock(&l->mu);
@@ -160,10 +162,10 @@ static void next_look(struct tcp_lane *lane, int drained)
 		pthread_mutex_lock(&l->mu);
 		if (!lane->flow->n)
 			next += FLOW_IDLE_PACES * l->pace_ticks;
-		__atomic_store_n(&lane->rx.next_poll, next, __ATOMIC_RELAXED);
+		store_relaxed(&lane->rx.next_poll, next);
 		pthread_mutex_unlock(&l->mu);
 	} else {
-		__atomic_store_n(&lane->rx.next_poll, next, __ATOMIC_RELAXED);
+		store_relaxed(&lane->rx.next_poll, next);
 	}
 }
 
@@ -174,7 +176,7 @@ int tcp_lane_rx(struct tcp_lane *lane, int force)
 	uint64_t moved = 0;
 	int drained = 0, parked;
 
-	if (__atomic_load_n(&rx->eof, __ATOMIC_RELAXED) || pthread_mutex_trylock(&rx->lock))
+	if (load_relaxed(&rx->eof) || pthread_mutex_trylock(&rx->lock))
 		return 0;
 	parked = rx->parked;
 	if (parked)
@@ -195,13 +197,13 @@ int tcp_lane_rx(struct tcp_lane *lane, int force)
 		}
 	}
 	if (moved) {
-		__atomic_store_n(&l->heard, gantry_ticks(), __ATOMIC_RELAXED);
+		store_relaxed(&l->heard, gantry_ticks());
 		if (lane->index)
-			__atomic_store_n(&l->bulk_moved, gantry_ticks(), __ATOMIC_RELAXED);
+			store_relaxed(&l->bulk_moved, gantry_ticks());
 		/* A lane has ended, but this one still delivers: give it time, within bounds. */
-		if (__atomic_load_n(&l->ending, __ATOMIC_ACQUIRE) &&
+		if (load_acquire(&l->ending) &&
 		    (int64_t)(gantry_ticks() - l->ending_since) < (int64_t)gantry_ticks_of_ns(4ull * LINK_END_GRACE_NS))
-			__atomic_store_n(&l->ending, gantry_ticks() | 1, __ATOMIC_RELEASE);
+			store_release(&l->ending, gantry_ticks() | 1);
 	}
 	if (moved || parked)
 		after_pass(lane);

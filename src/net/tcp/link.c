@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Life and failure of a link. link.h has the why. */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include "net/tcp/link.h"
@@ -12,6 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/event.h"
 #include "base/hmac.h"
@@ -157,7 +159,7 @@ struct tcp_tag *tcp_tag_of(struct tcp_tags *tags, uint32_t tag)
 
 int tcp_link_failed(const struct tcp_link *l)
 {
-	return __atomic_load_n(&l->failed, __ATOMIC_ACQUIRE);
+	return load_acquire(&l->failed);
 }
 
 gantry_result tcp_link_status(struct tcp_link *l, const struct tcp_end *end)
@@ -166,7 +168,7 @@ gantry_result tcp_link_status(struct tcp_link *l, const struct tcp_end *end)
 		gantry_set_last_error(l->error_text);
 		return l->error;
 	}
-	if (__atomic_load_n(&end->over, __ATOMIC_ACQUIRE)) {
+	if (load_acquire(&end->over)) {
 		gantry_set_last_error(end->text);
 		return GANTRY_ERR_PEER_CLOSED;
 	}
@@ -178,7 +180,7 @@ void tcp_link_end(struct tcp_link *l, struct tcp_end *end, const char *why)
 	if (end->over)
 		return;
 	snprintf(end->text, sizeof(end->text), "%s: %s", l->peer, why);
-	__atomic_store_n(&end->over, 1, __ATOMIC_RELEASE);
+	store_release(&end->over, 1);
 	LOG_INFO(NET, "%s", end->text);
 }
 
@@ -192,11 +194,11 @@ static void fail_v(struct tcp_link *l, int tell, gantry_result r, const char *fm
 	l->error = r;
 	snprintf(l->error_text, sizeof(l->error_text), "%s: %s", l->peer, cause);
 	l->tell_error = tell;
-	__atomic_store_n(&l->failed, 1, __ATOMIC_RELEASE);
-	__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+	store_release(&l->failed, 1);
+	store_relaxed(&l->tx_pending, 1);
 	gantry_event_put(GANTRY_EV_LINK_DOWN, l->id, (uint64_t)r, 0);
 	/* A peer that leaves while nobody waits for it is no news. */
-	int standing = __atomic_load_n(&l->standing_receives, __ATOMIC_RELAXED);
+	int standing = load_relaxed(&l->standing_receives);
 	int waiting = (!gantry_list_empty(&l->posted) && !standing) || !gantry_list_empty(&l->landing) ||
 		      !gantry_list_empty(&l->eager) || !gantry_list_empty(&l->bulk) ||
 		      !gantry_list_empty(&l->unacked) || !gantry_list_empty(&l->copying);
@@ -237,11 +239,11 @@ void tcp_link_ending(struct tcp_lane *lane, int e)
 	struct tcp_link *l = lane->link;
 
 	pthread_mutex_lock(&l->mu);
-	if (!__atomic_load_n(&l->ending, __ATOMIC_RELAXED)) { /* lanes that still deliver push it without mu */
+	if (!load_relaxed(&l->ending)) { /* lanes that still deliver push it without mu */
 		l->ending_errno = e;
 		l->ending_lane = lane->index;
 		l->ending_since = gantry_ticks();
-		__atomic_store_n(&l->ending, gantry_ticks() | 1, __ATOMIC_RELEASE);
+		store_release(&l->ending, gantry_ticks() | 1);
 	}
 	pthread_mutex_unlock(&l->mu);
 }
@@ -257,7 +259,7 @@ static int unreachable(int e)
  */
 static int given_up(const struct tcp_link *l)
 {
-	int64_t silence = (int64_t)(l->ending_since - __atomic_load_n(&l->heard, __ATOMIC_RELAXED));
+	int64_t silence = (int64_t)(l->ending_since - load_relaxed(&l->heard));
 
 	return l->ending_errno == ECONNRESET && silence > (int64_t)gantry_ticks_of_ns(gantry_params()->timeout) / 8 * 3;
 }
@@ -299,9 +301,9 @@ void tcp_link_check_ending(struct tcp_link *l)
 	if (tcp_link_failed(l))
 		return;
 	for (int i = 0; i < l->nlanes; i++)
-		all &= __atomic_load_n(&l->lanes[i].rx.eof, __ATOMIC_ACQUIRE);
-	if (!all && (int64_t)(gantry_ticks() - __atomic_load_n(&l->ending, __ATOMIC_RELAXED)) <
-			    (int64_t)gantry_ticks_of_ns(LINK_END_GRACE_NS))
+		all &= load_acquire(&l->lanes[i].rx.eof);
+	if (!all &&
+	    (int64_t)(gantry_ticks() - load_relaxed(&l->ending)) < (int64_t)gantry_ticks_of_ns(LINK_END_GRACE_NS))
 		return;
 	living = all ? 0 : living_lanes(l);
 	pthread_mutex_lock(&l->mu);
@@ -389,16 +391,16 @@ void tcp_link_close_tx(struct tcp_link *l)
 	pthread_mutex_lock(&l->mu);
 	gantry_list_init(&l->eager);
 	gantry_list_init(&l->bulk);
-	__atomic_store_n(&l->bulk_bytes, 0, __ATOMIC_RELAXED);
+	store_relaxed(&l->bulk_bytes, 0);
 	gantry_list_init(&l->unacked);
 	tcp_txmem_close(l);
 	tcp_stage_close(l);
 	l->newest = NULL; /* what is staged still goes out: it was reported done */
-	__atomic_store_n(&l->bulk_pending, 0, __ATOMIC_RELAXED);
+	store_relaxed(&l->bulk_pending, 0);
 	/* The pool stays until the link is freed: the kernel may still refer to headers in it. */
 	l->tx_wanted = 0;
 	l->tell_tx_close = 1;
-	__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+	store_relaxed(&l->tx_pending, 1);
 	pthread_mutex_unlock(&l->mu);
 	for (int i = 0; i < l->nlanes; i++)
 		pthread_mutex_unlock(&l->lanes[i].tx.lock);
@@ -423,12 +425,12 @@ void tcp_link_close_rx(struct tcp_link *l)
 		tcp_flow_forget(&l->lanes[i]);
 	tcp_unpack_detach(l);
 	gantry_list_init(&l->posted);
-	__atomic_store_n(&l->small_posted, 0, __ATOMIC_RELAXED);
-	__atomic_store_n(&l->large_posted, 0, __ATOMIC_RELAXED);
+	store_relaxed(&l->small_posted, 0);
+	store_relaxed(&l->large_posted, 0);
 	l->rx_closed = 1;
 	l->ack_now = l->done != l->done_told; /* before the goodbye, not after it */
 	l->tell_rx_close = 1;
-	__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+	store_relaxed(&l->tx_pending, 1);
 	pthread_mutex_unlock(&l->mu);
 	for (int i = 0; i < l->nlanes; i++)
 		pthread_mutex_unlock(&l->lanes[i].rx.lock);

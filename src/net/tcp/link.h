@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A link: one session of TCP sockets between two processes, carrying up to one connection in each direction.
  *
@@ -36,11 +37,12 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
+#include "base/atomic.h"
 #include "base/list.h"
 #include "base/pool.h"
+#include "inet/backoff.h"
+#include "inet/nic.h"
 #include "net/net.h"
-#include "net/tcp/backoff.h"
-#include "net/tcp/nic.h"
 #include "net/tcp/vec.h"
 #include "net/tcp/wire.h"
 
@@ -466,24 +468,24 @@ static inline void tcp_count_posted(struct tcp_link *l, const struct tcp_recv *r
 {
 	uint32_t *count = recv->large ? &l->large_posted : &l->small_posted;
 
-	__atomic_store_n(count, *count + (uint32_t)change, __ATOMIC_RELAXED);
+	store_relaxed(count, *count + (uint32_t)change);
 }
 
 /* The lane's lock is held. */
 static inline void tcp_lane_given(struct tcp_lane *lane, ssize_t n)
 {
-	__atomic_store_n(&lane->tx.given, lane->tx.given + (uint64_t)n, __ATOMIC_RELAXED);
+	store_relaxed(&lane->tx.given, lane->tx.given + (uint64_t)n);
 }
 
 /* Is it worth a call to look at this socket? */
 static inline int tcp_lane_due(const struct tcp_lane *lane, uint64_t now)
 {
-	return (int64_t)(now - __atomic_load_n(&lane->rx.next_poll, __ATOMIC_RELAXED)) >= 0;
+	return (int64_t)(now - load_relaxed(&lane->rx.next_poll)) >= 0;
 }
 
 static inline void tcp_request_done(struct tcp_request *req)
 {
-	__atomic_store_n(&req->state, TCP_DONE, __ATOMIC_RELEASE);
+	store_release(&req->state, TCP_DONE);
 }
 
 #endif

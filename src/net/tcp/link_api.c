@@ -1,8 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Posting receives, and testing requests. link_send.c posts sends. */
 #define LOG_SUBSYS GANTRY_SUBSYS_DATA
 #include <limits.h>
 #include <string.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/event.h"
 #include "base/log.h"
@@ -80,7 +82,7 @@ static gantry_result post(struct tcp_link *l, struct tcp_recv *recv, int n, void
 	}
 	due |= l->consumed - l->consumed_told >= LINK_WINDOW / 4;
 	if (due)
-		__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+		store_relaxed(&l->tx_pending, 1);
 	pthread_mutex_unlock(&l->mu);
 	LOG_TRACE(DATA, "link %u irecv %u of tag %d: %zu bytes, %d buffers", l->id, recv->slots[0].index, tags[0],
 		  sizes[0], n);
@@ -145,7 +147,7 @@ static int completed_meanwhile(struct tcp_request *req)
 		pthread_mutex_lock(&req->link->lanes[i].tx.lock);
 		pthread_mutex_unlock(&req->link->lanes[i].tx.lock);
 	}
-	return __atomic_load_n(&req->state, __ATOMIC_ACQUIRE) == TCP_DONE;
+	return load_acquire(&req->state) == TCP_DONE;
 }
 
 /* All bytes of a receive are here, copies are under way: the peer may be gone, that is no matter any more. */
@@ -166,9 +168,9 @@ gantry_result tcp_link_test(struct tcp_request *req, int *ret_done, int *sizes)
 {
 	struct tcp_link *l = req->link;
 
-	if (__atomic_load_n(&req->state, __ATOMIC_ACQUIRE) != TCP_DONE) {
+	if (load_acquire(&req->state) != TCP_DONE) {
 		tcp_link_progress(l);
-		if (__atomic_load_n(&req->state, __ATOMIC_ACQUIRE) != TCP_DONE) {
+		if (load_acquire(&req->state) != TCP_DONE) {
 			gantry_result r = tcp_link_status(l, req->kind == TCP_SEND ? &l->tx_end : &l->rx_end);
 
 			if (r == GANTRY_OK || !completed_meanwhile(req)) {

@@ -1,7 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Posting sends, from host memory and from that of a device. */
 #define LOG_SUBSYS GANTRY_SUBSYS_DATA
 #include <string.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/event.h"
@@ -58,7 +60,7 @@ static int post_eager(struct tcp_link *l, struct tcp_send *s)
 {
 	int alone = l->sends.nfree + 1 == l->sends.count;
 
-	__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+	store_relaxed(&l->tx_pending, 1);
 	if (!alone && stage(l, s))
 		return l->stage_bytes > LINK_STAGE / 2 || gantry_ticks() - l->stage_since > STAGE_PACES * l->pace_ticks;
 	encode_eager(l, s, s->header);
@@ -112,13 +114,13 @@ static void number(struct tcp_link *l, struct tcp_send *s, struct tcp_tag *t)
 	if (s->eager)
 		return;
 	s->seq = l->next_seq++;
-	__atomic_fetch_add(&l->bulk_pending, 1, __ATOMIC_RELAXED);
+	fetch_add_relaxed(&l->bulk_pending, 1);
 }
 
 static void post_bulk(struct tcp_link *l, struct tcp_send *s)
 {
 	gantry_list_append(&l->bulk, &s->head.node);
-	__atomic_store_n(&l->bulk_bytes, l->bulk_bytes + s->size, __ATOMIC_RELAXED);
+	store_relaxed(&l->bulk_bytes, l->bulk_bytes + s->size);
 }
 
 static void trace(const struct tcp_link *l, const struct tcp_send *s, const char *from)
@@ -231,12 +233,12 @@ gantry_result tcp_link_stage(struct tcp_link *l, struct gantry_device *dev)
 	gantry_result r = GANTRY_OK;
 	struct tcp_stage *stage = NULL;
 
-	if (__atomic_load_n(&l->staging, __ATOMIC_ACQUIRE))
+	if (load_acquire(&l->staging))
 		return GANTRY_OK;
 	TRY(tcp_stage_get(dev, &stage));
 	pthread_mutex_lock(&l->mu);
 	if (!l->staging) {
-		__atomic_store_n(&l->staging, stage, __ATOMIC_RELEASE);
+		store_release(&l->staging, stage);
 		stage = NULL;
 	}
 	pthread_mutex_unlock(&l->mu);
@@ -247,7 +249,7 @@ out:
 
 gantry_result tcp_link_isend_device(struct tcp_link *l, const void *data, size_t size, int tag, void **ret_request)
 {
-	struct tcp_stage *stage = __atomic_load_n(&l->staging, __ATOMIC_ACQUIRE);
+	struct tcp_stage *stage = load_acquire(&l->staging);
 	struct tcp_send *s;
 	struct tcp_tag *t;
 	gantry_result r = tcp_link_status(l, &l->tx_end);
@@ -257,8 +259,7 @@ gantry_result tcp_link_isend_device(struct tcp_link *l, const void *data, size_t
 	if (!size)
 		return tcp_link_isend(l, NULL, 0, tag, ret_request);
 	if (!stage)
-		return gantry_fail(GANTRY_ERR_USAGE, LOG_SUBSYS, __FILE__, __LINE__,
-				   "isend of device memory that was not registered with this comm");
+		FAIL_NOW(GANTRY_ERR_USAGE, "isend of device memory that was not registered with this comm");
 	*ret_request = NULL;
 	/* Blocks of what is already sent come back when it is tested; copies that are done must not wait for that. */
 	tcp_stage_progress(l);
@@ -278,7 +279,7 @@ gantry_result tcp_link_isend_device(struct tcp_link *l, const void *data, size_t
 	pthread_mutex_lock(&l->mu);
 	number(l, s, tcp_tag_of(&l->tx_tags, (uint32_t)tag)); /* it is there */
 	gantry_list_append(&l->copying, &s->head.node);
-	__atomic_store_n(&l->copying_n, l->copying_n + 1, __ATOMIC_RELAXED);
+	store_relaxed(&l->copying_n, l->copying_n + 1);
 	pthread_mutex_unlock(&l->mu);
 	trace(l, s, ", from device memory");
 	if (!s->eager)
@@ -292,7 +293,7 @@ void tcp_stage_progress(struct tcp_link *l)
 	int flush = 0;
 
 	/* Whoever finds the lock taken leaves it to the next look. */
-	if (!__atomic_load_n(&l->copying_n, __ATOMIC_RELAXED) || tcp_link_failed(l) || pthread_mutex_trylock(&l->mu))
+	if (!load_relaxed(&l->copying_n) || tcp_link_failed(l) || pthread_mutex_trylock(&l->mu))
 		return;
 	while (!gantry_list_empty(&l->copying)) {
 		struct tcp_send *s = gantry_container(l->copying.next, struct tcp_send, head.node);
@@ -305,13 +306,13 @@ void tcp_stage_progress(struct tcp_link *l)
 			break;
 		}
 		gantry_list_remove(&s->head.node);
-		__atomic_store_n(&l->copying_n, l->copying_n - 1, __ATOMIC_RELAXED);
+		store_relaxed(&l->copying_n, l->copying_n - 1);
 		l->staged++;
 		l->staged_ticks += gantry_ticks() - s->staged;
 		if (s->eager) {
 			encode_eager(l, s, s->header);
 			gantry_list_append(&l->eager, &s->head.node);
-			__atomic_store_n(&l->tx_pending, 1, __ATOMIC_RELAXED);
+			store_relaxed(&l->tx_pending, 1);
 			flush = 1;
 		} else {
 			post_bulk(l, s);
@@ -327,7 +328,7 @@ void tcp_stage_close(struct tcp_link *l)
 	struct tcp_stage *stage = l->staging;
 
 	gantry_list_init(&l->copying);
-	__atomic_store_n(&l->copying_n, 0, __ATOMIC_RELAXED);
+	store_relaxed(&l->copying_n, 0);
 	for (size_t i = 0; stage && i < l->sends.count; i++) {
 		struct tcp_send *s = (void *)((char *)l->sends.memory + i * l->sends.object_size);
 
@@ -335,7 +336,7 @@ void tcp_stage_close(struct tcp_link *l)
 			tcp_stage_give(stage, s->block);
 		s->block = NULL;
 	}
-	__atomic_store_n(&l->staging, NULL, __ATOMIC_RELEASE);
+	store_release(&l->staging, NULL);
 	if (stage)
 		l->stage_left = stage;
 	if (l->staged)

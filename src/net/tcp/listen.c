@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The ports of the data network, one per address, and the listeners that share them. The engine's mu is held. */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <stdlib.h>
@@ -8,8 +9,8 @@
 #include "base/hmac.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "inet/port.h"
 #include "net/tcp/engine.h"
-#include "net/tcp/port.h"
 
 struct port_user tcp_port_user = {
 	.magic = WIRE_HELLO_MAGIC,

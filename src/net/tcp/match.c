@@ -1,6 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which bytes belong to which buffer, and what the sender is told about it. All of it runs under the link's mu. */
 #include <stdlib.h>
 
+#include "base/atomic.h"
 #include "base/event.h"
 #include "base/trace.h"
 #include "net/tcp/link.h"
@@ -129,7 +131,7 @@ static int bulk_whole(struct tcp_link *l, const struct wire_frame *f)
 		l->ack_now = 1;
 	if ((f->flags & WIRE_FLAG_ACK) && f->seq + 1 > l->ack_upto)
 		l->ack_upto = f->seq + 1;
-	__atomic_store_n(&l->bulk_hint, l->ahead_rx != 0, __ATOMIC_RELAXED);
+	store_relaxed(&l->bulk_hint, l->ahead_rx != 0);
 	return 0;
 }
 

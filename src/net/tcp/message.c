@@ -1,5 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Messages: entries of the table of net.h that post, test and free them. Checks arguments and calls links. */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include "base/atomic.h"
 #include "base/log.h"
 #include "net/tcp/comm.h"
 #include "net/tcp/txmem.h"
@@ -8,8 +10,8 @@
 
 static void note_use(struct tcp_comm *c)
 {
-	if (!__atomic_load_n(&c->in_use, __ATOMIC_RELAXED))
-		__atomic_store_n(&c->in_use, 1, __ATOMIC_RELAXED);
+	if (!load_relaxed(&c->in_use))
+		store_relaxed(&c->in_use, 1);
 }
 
 gantry_result tcp_isend(struct gantry_net *net, void *comm, void *data, size_t size, int tag, void *reg,
@@ -84,7 +86,7 @@ int tcp_isend_vec_pays(void *comm)
 {
 	const struct tcp_comm *c = comm;
 
-	return __atomic_load_n(&c->link->msg_zerocopy, __ATOMIC_RELAXED);
+	return load_relaxed(&c->link->msg_zerocopy);
 }
 
 gantry_result tcp_isend_vec(void *comm, const struct iovec *iov, uint32_t n, int tag, void **ret_request)
@@ -117,7 +119,7 @@ gantry_result tcp_test(struct gantry_net *net, void *request, int *ret_done, int
 
 	(void)net;
 	if (req && (req->kind == TCP_SEND || req->kind == TCP_RECV))
-		state = __atomic_load_n(&req->state, __ATOMIC_RELAXED);
+		state = load_relaxed(&req->state);
 	if (state != TCP_PENDING && state != TCP_DONE)
 		FAIL_NOW(GANTRY_ERR_USAGE, "test of something that is not a pending request");
 	return tcp_link_test(req, ret_done, sizes);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that the user registers: whose it may be, and what is prepared for sending from it. */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <errno.h>
@@ -6,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "net/tcp/comm.h"
 #include "net/tcp/stage.h"
 #include "net/tcp/txmem.h"
@@ -30,8 +32,7 @@ static gantry_result check_type(const char *what, const struct tcp_comm *comm, i
  */
 static gantry_result check_own(const struct tcp_comm *c, int type)
 {
-	if (!c->plugin || type != GANTRY_NET_PTR_CUDA ||
-	    (c->regs < OWN_BUFFERS && !__atomic_load_n(&c->in_use, __ATOMIC_RELAXED)))
+	if (!c->plugin || type != GANTRY_NET_PTR_CUDA || (c->regs < OWN_BUFFERS && !load_relaxed(&c->in_use)))
 		return GANTRY_OK;
 	gantry_set_last_error("regMr of a user's buffer: with UNPACK messages go through NCCL's own buffers");
 	LOG_INFO(NET, "regMr of a user's buffer is refused: with UNPACK messages go through NCCL's own buffers (%s)",

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One pass over a link's lanes, made by whoever calls test.
  *
@@ -5,6 +6,7 @@
  * only large messages are outstanding, at most every GANTRY_POLL_PACE. A bulk lane only while a large receive is posted
  * or the peer has announced one, paced too once it was found empty. So a spinning caller costs few system calls.
  */
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "net/tcp/helper.h"
 #include "net/tcp/link.h"
@@ -20,27 +22,26 @@ enum { SELDOM = 200, PATIENCE = 100 }; /* paces */
 static int helped(const struct tcp_link *l, uint64_t now)
 {
 	return tcp_helpers_awake() &&
-	       (int64_t)(now - __atomic_load_n(&l->bulk_moved, __ATOMIC_RELAXED)) < (int64_t)(PATIENCE * l->pace_ticks);
+	       (int64_t)(now - load_relaxed(&l->bulk_moved)) < (int64_t)(PATIENCE * l->pace_ticks);
 }
 
 void tcp_link_progress(struct tcp_link *l)
 {
 	uint64_t now = gantry_ticks();
-	int sending = __atomic_load_n(&l->bulk_pending, __ATOMIC_RELAXED) != 0;
-	int large =
-		__atomic_load_n(&l->large_posted, __ATOMIC_RELAXED) || __atomic_load_n(&l->bulk_hint, __ATOMIC_RELAXED);
-	int small = __atomic_load_n(&l->small_posted, __ATOMIC_RELAXED) || !(sending || large), hands_off;
+	int sending = load_relaxed(&l->bulk_pending) != 0;
+	int large = load_relaxed(&l->large_posted) || load_relaxed(&l->bulk_hint);
+	int small = load_relaxed(&l->small_posted) || !(sending || large), hands_off;
 
-	__atomic_store_n(&l->progressed, now, __ATOMIC_RELAXED);
+	store_relaxed(&l->progressed, now);
 	tcp_land_progress(l);
-	if (__atomic_load_n(&l->ending, __ATOMIC_ACQUIRE)) {
+	if (load_acquire(&l->ending)) {
 		for (int i = 0; i < l->nlanes; i++)
 			tcp_lane_rx(&l->lanes[i], 1);
 		tcp_link_check_ending(l);
 		return;
 	}
 	tcp_stage_progress(l);
-	if (__atomic_load_n(&l->tx_pending, __ATOMIC_RELAXED))
+	if (load_relaxed(&l->tx_pending))
 		tcp_control_flush(l);
 	if (small || tcp_lane_due(&l->lanes[0], now))
 		tcp_lane_rx(&l->lanes[0], 0);
@@ -52,7 +53,7 @@ void tcp_link_progress(struct tcp_link *l)
 		if ((!hands_off || !large) && tcp_lane_due(&l->lanes[i], large ? now : now - SELDOM * l->pace_ticks))
 			tcp_lane_rx(&l->lanes[i], 0);
 	}
-	if (__atomic_load_n(&l->tx_pending, __ATOMIC_RELAXED))
+	if (load_relaxed(&l->tx_pending))
 		tcp_control_flush(l);
 }
 
@@ -60,7 +61,7 @@ void tcp_link_service(struct tcp_link *l, int heartbeat)
 {
 	for (int i = 0; i < l->nlanes; i++)
 		tcp_lane_rx(&l->lanes[i], 1);
-	if (__atomic_load_n(&l->ending, __ATOMIC_ACQUIRE))
+	if (load_acquire(&l->ending))
 		tcp_link_check_ending(l);
 	if (heartbeat) {
 		tcp_unpack_flush(l); /* an idle link keeps nothing back */
@@ -68,6 +69,6 @@ void tcp_link_service(struct tcp_link *l, int heartbeat)
 		l->heartbeat_due = 1;
 		pthread_mutex_unlock(&l->mu);
 	}
-	if (heartbeat || __atomic_load_n(&l->tx_pending, __ATOMIC_RELAXED))
+	if (heartbeat || load_relaxed(&l->tx_pending))
 		tcp_control_flush(l);
 }

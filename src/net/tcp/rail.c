@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which of several rails should take the next piece: see rail.h. */
 #include "net/tcp/rail.h"
 
@@ -7,6 +8,8 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+
+#include "base/atomic.h"
 
 /*
  * Several lanes: what this one holds, and how fast the kernel has lately seen it deliver. The kernel leaves samples out
@@ -21,8 +24,8 @@ void tcp_rail_weigh(struct tcp_lane *lane)
 	memset(&info, 0, sizeof(info));
 	if (ioctl(lane->fd, SIOCOUTQ, &out) || out < 0 || getsockopt(lane->fd, IPPROTO_TCP, TCP_INFO, &info, &len))
 		return;
-	__atomic_store_n(&lane->tx.queued, (uint64_t)out, __ATOMIC_RELAXED);
-	__atomic_store_n(&lane->tx.rate, (uint64_t)info.tcpi_delivery_rate, __ATOMIC_RELAXED);
+	store_relaxed(&lane->tx.queued, (uint64_t)out);
+	store_relaxed(&lane->tx.rate, (uint64_t)info.tcpi_delivery_rate);
 }
 
 /*
@@ -40,10 +43,9 @@ int tcp_rail_too_slow(const struct tcp_lane *lane, uint64_t chunk)
 		return lane->tx.queued > 0; /* one piece to learn from */
 	for (int i = 1; i < l->nlanes; i++) {
 		const struct tcp_lane_tx *tx = &l->lanes[i].tx;
-		uint64_t rate = __atomic_load_n(&tx->rate, __ATOMIC_RELAXED),
-			 queued = __atomic_load_n(&tx->queued, __ATOMIC_RELAXED);
+		uint64_t rate = load_relaxed(&tx->rate), queued = load_relaxed(&tx->queued);
 
-		if (__atomic_load_n(&tx->dead, __ATOMIC_RELAXED))
+		if (load_relaxed(&tx->dead))
 			continue;
 		if (!rate)
 			return 0;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Rails: lanes over NICs of different speed. A socket buffer swallows far more than a slow rail can deliver soon, so
  * "takes the next piece when its socket has room" is not enough: before a rail pulls, what it holds and how fast it

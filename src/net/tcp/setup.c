@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What both sides of a hand-shake share: making a link, filling its lanes, bringing it up. The engine's mu is held. */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <netinet/in.h>
@@ -6,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/build.h"
 #include "base/clock.h"
 #include "base/event.h"
@@ -14,10 +16,10 @@
 #include "base/param.h"
 #include "base/trace.h"
 #include "gantry/version.h"
+#include "inet/sock.h"
 #include "net/tcp/engine.h"
 #include "net/tcp/flow.h"
 #include "net/tcp/helper.h"
-#include "net/tcp/sock.h"
 
 enum { ZEROCOPY_AUTO, ZEROCOPY_SPLICE, ZEROCOPY_MSG, ZEROCOPY_OFF }; /* the choices of GANTRY_ZEROCOPY */
 enum { FD_RESERVE = 16, FD_COUNT_NS = 1000000000 };
@@ -181,7 +183,7 @@ static void meet_devices(struct tcp_link *l, const struct tcp_home *home, enum w
 			 l->peer);
 	if (l->device_rx && devmem_pool_get(home->device, home->kind, &l->pool) != GANTRY_OK)
 		tcp_link_fail(l, 1, GANTRY_ERR_NOMEM, "no pool of device memory: %s", gantry_last_error());
-	if (l->crc && (l->device_tx || l->device_rx) && !__atomic_exchange_n(&warned, 1, __ATOMIC_RELAXED))
+	if (l->crc && (l->device_tx || l->device_rx) && !exchange_relaxed(&warned, 1))
 		LOG_WARN(NET, "GANTRY_CRC: messages above %u bytes that land in device memory are not checked",
 			 l->eager_max);
 }

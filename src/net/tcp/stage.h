@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sending from device memory through pinned host memory: one stage per device and process, shared and counted.
  *

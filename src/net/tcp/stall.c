@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A direction of a link is stalled when it has requests and none of its counters has moved for GANTRY_STALL. The
  * service thread looks; heartbeats are not among the counters, so a peer that lives and does not send is a stall too.
@@ -8,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/atomic.h"
 #include "base/stall.h"
 #include "net/tcp/engine.h"
 
@@ -67,7 +69,7 @@ static void look_tx(struct tcp_link *l, struct look *k)
 	see_send(k, &l->copying, "flush");
 	k->sum = k->requests + l->next_seq + l->peer_done + l->bulk_sent + l->eager_out + l->peer_consumed;
 	for (int i = 1; i < l->nlanes; i++)
-		k->sum += __atomic_load_n(&l->lanes[i].tx.given, __ATOMIC_RELAXED);
+		k->sum += load_relaxed(&l->lanes[i].tx.given);
 }
 
 static void look_rx(struct tcp_link *l, struct look *k)
@@ -79,7 +81,7 @@ static void look_rx(struct tcp_link *l, struct look *k)
 	for (int i = 0; i < l->rx_tags.count; i++)
 		k->sum += l->rx_tags.items[i].posted;
 	for (int i = 1; i < l->nlanes; i++)
-		k->sum += __atomic_load_n(&l->lanes[i].rx.bytes, __ATOMIC_RELAXED);
+		k->sum += load_relaxed(&l->lanes[i].rx.bytes);
 	k->waits_for = "peer";
 	if (k->requests) {
 		k->tag = r->slots[0].tag;
@@ -141,7 +143,7 @@ int tcp_stall_tick(uint64_t now_ns)
 	gantry_list_each (pos, &tcp_engine.links) {
 		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
 
-		if (!l->up || tcp_link_failed(l) || !__atomic_load_n(&l->watched, __ATOMIC_RELAXED))
+		if (!l->up || tcp_link_failed(l) || !load_relaxed(&l->watched))
 			continue;
 		fresh |= look_at(l, 0, now_ns);
 		fresh |= look_at(l, 1, now_ns);

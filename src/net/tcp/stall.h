@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Requests that do not move, of users that do not look for stalls themselves: GANTRY_STALL_DIR. */
 #ifndef GANTRY_NET_TCP_STALL_H
 #define GANTRY_NET_TCP_STALL_H

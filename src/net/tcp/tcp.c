@@ -1,9 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Gantry's TCP network as a table of net.h: connections. Checks arguments, keeps counts of users, and calls the engine.
  * message.c and mr.c have the other entries. */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/atomic.h"
 #include "base/param.h"
 #include "base/trace.h"
 #include "net/tcp/comm.h"
@@ -195,9 +197,9 @@ static gantry_result comm_new(enum comm_kind kind, struct tcp_link *l, const str
 	comm->link = l;
 	comm->plugin = ctx->plugin;
 	if (ctx->watched)
-		__atomic_store_n(&l->watched, 1, __ATOMIC_RELAXED);
+		store_relaxed(&l->watched, 1);
 	if (ctx->standing_receives)
-		__atomic_store_n(&l->standing_receives, 1, __ATOMIC_RELAXED);
+		store_relaxed(&l->standing_receives, 1);
 	*ret_comm = comm;
 	comm = NULL;
 out:

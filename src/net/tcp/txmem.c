@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #define LOG_SUBSYS GANTRY_SUBSYS_DATA
 #include "net/tcp/txmem.h"
 
@@ -7,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "device/device.h"
@@ -20,7 +22,7 @@ static int unusable; /* binding has failed once: it is said once, and not tried 
 const struct devmem_source_ops *tcp_txmem_source(const struct tcp_link *l, enum devmem_kind kind,
 						 const struct gantry_device *dev)
 {
-	if (gantry_params()->devmem_tx == PARAM_OFF || !l->device_tx || __atomic_load_n(&unusable, __ATOMIC_RELAXED))
+	if (gantry_params()->devmem_tx == PARAM_OFF || !l->device_tx || load_relaxed(&unusable))
 		return NULL;
 	if (kind == DEVMEM_KERNEL && !l->same_host)
 		return &devmem_kernel;
@@ -38,7 +40,7 @@ static int make_ready(struct tcp_link *l)
 		fine &= !l->lanes[i].tx.zerocopy_calls;
 	}
 	if (fine)
-		__atomic_store_n(&l->msg_zerocopy, 0, __ATOMIC_RELAXED);
+		store_relaxed(&l->msg_zerocopy, 0);
 	for (int i = 1; i < l->nlanes; i++) {
 		if (fine && setsockopt(l->lanes[i].fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof(on)))
 			LOG_DEBUG(DATA, "%s: SO_ZEROCOPY: %s", l->peer, strerror(errno)); /* the first send fails */
@@ -95,7 +97,7 @@ gantry_result tcp_txmem_bind(struct tcp_link *l, const struct devmem_source_ops 
 	*ret_mem = m;
 	m = NULL;
 out:
-	if (r != GANTRY_OK && !__atomic_exchange_n(&unusable, 1, __ATOMIC_RELAXED))
+	if (r != GANTRY_OK && !exchange_relaxed(&unusable, 1))
 		LOG_INFO(DATA,
 			 "sending from device memory without a copy does not work here: from now on through pinned "
 			 "memory (GANTRY_DEVMEM_TX)");
@@ -134,7 +136,7 @@ static void leave_lanes(struct tcp_txmem *m)
 			tx->device = other->tx[other->of_lane[i]];
 		} else if (!other) {
 			t->ops->forget(t, l->lanes[i].fd);
-			__atomic_store_n(&tx->device_done, tx->device_calls, __ATOMIC_RELAXED);
+			store_relaxed(&tx->device_done, tx->device_calls);
 			tx->device = NULL;
 		}
 		pthread_mutex_unlock(&tx->lock);
@@ -165,7 +167,7 @@ void tcp_txmem_close(struct tcp_link *l)
 		gantry_list_remove(&m->node);
 	}
 	for (int i = 1; i < l->nlanes; i++)
-		__atomic_store_n(&l->lanes[i].tx.device_done, l->lanes[i].tx.device_calls, __ATOMIC_RELAXED);
+		store_relaxed(&l->lanes[i].tx.device_done, l->lanes[i].tx.device_calls);
 }
 
 void tcp_txmem_drain(struct tcp_lane *lane)
@@ -176,7 +178,7 @@ void tcp_txmem_drain(struct tcp_lane *lane)
 	for (int i = 0; i < DRAIN_MAX && tx->device && tcp_txmem_busy(lane); i++) {
 		if (tx->device->ops->completed(tx->device, lane->fd, &lo, &hi) <= 0)
 			return; /* what is wrong with a socket shows when it is written or read */
-		__atomic_store_n(&tx->device_done, tx->device_done + (hi - lo + 1), __ATOMIC_RELAXED);
+		store_relaxed(&tx->device_done, tx->device_done + (hi - lo + 1));
 	}
 }
 
@@ -213,7 +215,7 @@ int tcp_txmem_push(struct tcp_lane *lane)
 		}
 		tx->device = t;
 		tcp_lane_given(lane, n);
-		__atomic_store_n(&tx->device_calls, tx->device_calls + 1, __ATOMIC_RELAXED);
+		store_relaxed(&tx->device_calls, tx->device_calls + 1);
 		tx->data += n;
 		tx->left -= (uint64_t)n;
 	}

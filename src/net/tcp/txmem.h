@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sending from device memory without a copy: the NIC reads it itself (devmem TCP, or what stands for it).
  *
@@ -16,6 +17,7 @@
 
 #include <stdint.h>
 
+#include "base/atomic.h"
 #include "net/devmem/source.h"
 #include "net/tcp/link.h"
 
@@ -45,8 +47,7 @@ int tcp_txmem_push(struct tcp_lane *lane); /* 1: all of the piece was taken; 0: 
 void tcp_txmem_drain(struct tcp_lane *lane);
 static inline int tcp_txmem_busy(const struct tcp_lane *lane)
 {
-	return __atomic_load_n(&lane->tx.device_calls, __ATOMIC_RELAXED) !=
-	       __atomic_load_n(&lane->tx.device_done, __ATOMIC_RELAXED);
+	return load_relaxed(&lane->tx.device_calls) != load_relaxed(&lane->tx.device_done);
 }
 /* The direction is closed. All lanes' sending locks and mu are held, or nobody else has the link. */
 void tcp_txmem_close(struct tcp_link *l);

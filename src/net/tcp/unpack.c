@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The unpack queue: its memory, taking and freeing slots. land.c puts bytes into it. */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include "net/tcp/unpack.h"
@@ -6,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/param.h"
@@ -188,7 +190,7 @@ void tcp_unpack_detach(struct tcp_link *l)
 			land_release(&u->spare[k]);
 	tcp_unpack_flush(l);
 	gantry_list_init(&l->landing);
-	__atomic_store_n(&l->landing_n, 0, __ATOMIC_RELAXED);
+	store_relaxed(&l->landing_n, 0);
 	report(l, u);
 	l->unpack = NULL;
 }
@@ -198,7 +200,7 @@ void tcp_unpack_detach(struct tcp_link *l)
 /* Written by one thread, read by those that log. */
 static void count(uint32_t *n, int change)
 {
-	__atomic_store_n(n, *n + (uint32_t)change, __ATOMIC_RELAXED);
+	store_relaxed(n, *n + (uint32_t)change);
 }
 
 static enum tcp_place place_of(const struct tcp_link *l, int device, int optional)
@@ -333,7 +335,7 @@ gantry_result tcp_unpack_consumed(struct tcp_link *l, struct tcp_request *req)
 		slot = &u->slots[k].recv.head == req ? &u->slots[k] : NULL;
 	if (!slot) /* LL, LL128, or no queue at all: test has recycled it */
 		return GANTRY_OK;
-	if (__atomic_load_n(&req->state, __ATOMIC_ACQUIRE) != TCP_HELD)
+	if (load_acquire(&req->state) != TCP_HELD)
 		FAIL(GANTRY_ERR_USAGE, "irecvConsumed of a receive of which test has not said that it is done");
 	req->state = TCP_FREE;
 	count(&u->busy, -1);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The unpack queue of a receiving direction: what NCCL's kernels read (abi/unpack.h), and where received bytes go.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Beyond net.h, for Gantry's own users of the TCP network: tags that wait for their receives, and messages whose bytes
  * lie in pieces, so that the network gathers or scatters while it moves them, without a copy in between.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The accepting side's handshake: what a hello is answered with, and the lane that it becomes. incoming.c has the rest
  * of the accepting side.

@@ -1,9 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include "net/tcp/wire.h"
 
-#include <endian.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/crc32c.h"
 #include "base/hmac.h"
 #include "base/log.h"
@@ -13,61 +14,6 @@ static const uint8_t welcome_magic[WIRE_MAGIC_SIZE] = {'G', 'A', 'N', 'T', 'R', 
 static const uint8_t proof_magic[WIRE_MAGIC_SIZE] = {'G', 'A', 'N', 'T', 'R', 'Y', 0x03, '\n'};
 enum { HANDLE_MAGIC = 0x59525447, FRAME_MAGIC = 0x5447, HANDLE_ADDRS = 56, HANDLE_ADDRS_END = 116, HANDLE_LOCAL = 120 };
 enum { FRAME_SUM = 40, FRAME_LAST = 44 }; /* of a frame's header: its CRC, and the field that depends on the kind */
-
-static void put16(uint8_t *p, uint16_t v)
-{
-	v = htole16(v);
-	memcpy(p, &v, sizeof(v));
-}
-static void put32(uint8_t *p, uint32_t v)
-{
-	v = htole32(v);
-	memcpy(p, &v, sizeof(v));
-}
-static void put64(uint8_t *p, uint64_t v)
-{
-	v = htole64(v);
-	memcpy(p, &v, sizeof(v));
-}
-static uint16_t get16(const uint8_t *p)
-{
-	uint16_t v;
-
-	memcpy(&v, p, sizeof(v));
-	return le16toh(v);
-}
-static uint32_t get32(const uint8_t *p)
-{
-	uint32_t v;
-
-	memcpy(&v, p, sizeof(v));
-	return le32toh(v);
-}
-static uint64_t get64(const uint8_t *p)
-{
-	uint64_t v;
-
-	memcpy(&v, p, sizeof(v));
-	return le64toh(v);
-}
-
-/* Copies a text and ends it; foreign bytes that are not printable become '?', so that they cannot forge log lines. */
-static void get_text(char *out, size_t size, const uint8_t *in)
-{
-	memcpy(out, in, size);
-	out[size - 1] = 0;
-	for (char *c = out; *c; c++)
-		if ((unsigned char)*c < 0x20 || (unsigned char)*c > 0x7e)
-			*c = '?';
-}
-
-static void put_text(uint8_t *out, size_t size, const char *in)
-{
-	size_t n = strnlen(in, size - 1);
-
-	memset(out, 0, size);
-	memcpy(out, in, n);
-}
 
 /* An address is {family 4|6, 0, port, 4 or 16 bytes}. Scope ids are local to a host and do not travel. */
 static size_t addr_size(const struct gantry_addr *a)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The bytes on the wire; docs/wire.md is the long form. All integers are little-endian.
  *
@@ -16,8 +17,8 @@
 #include <stdint.h>
 
 #include "gantry/result.h"
+#include "inet/nic.h"
 #include "net/net.h"
-#include "net/tcp/nic.h"
 
 enum {
 	WIRE_VERSION = 3,

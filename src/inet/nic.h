@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Network interfaces: which exist, which may be used, and why.
  *
@@ -5,8 +6,8 @@
  * process's network namespace; gantry_nic_select narrows them down by the
  * user's pattern and family and says the choice and its reason in one line.
  */
-#ifndef GANTRY_NET_TCP_NIC_H
-#define GANTRY_NET_TCP_NIC_H
+#ifndef GANTRY_INET_NIC_H
+#define GANTRY_INET_NIC_H
 
 #include <net/if.h>
 #include <netinet/in.h>

@@ -1,8 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which way the kernel would send packets, asked over rtnetlink. */
-#ifndef GANTRY_NET_TCP_ROUTE_H
-#define GANTRY_NET_TCP_ROUTE_H
+#ifndef GANTRY_INET_ROUTE_H
+#define GANTRY_INET_ROUTE_H
 
-#include "net/tcp/nic.h"
+#include "inet/nic.h"
 
 /* Index of the device that packets from `from` (NULL: any) to `to` leave by; 0 if there is no route or no answer. */
 unsigned gantry_route_device(const struct gantry_addr *from, const struct gantry_addr *to);

@@ -1,4 +1,5 @@
-#include "net/tcp/route.h"
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "inet/route.h"
 
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Listening sockets: one per address in a process, whatever the number of protocols that are served there. A firewall,
  * a port mapping (GANTRY_ADVERTISE) or a range of one port (GANTRY_PORT_RANGE) then needs to know a single port.
@@ -9,12 +10,12 @@
  * Locks: one of this module's own, always the last one taken. Users call in here with their locks held and are called
  * back (wake) only to write to an eventfd.
  */
-#ifndef GANTRY_NET_TCP_PORT_H
-#define GANTRY_NET_TCP_PORT_H
+#ifndef GANTRY_INET_PORT_H
+#define GANTRY_INET_PORT_H
 
 #include "base/list.h"
 #include "gantry/result.h"
-#include "net/tcp/nic.h"
+#include "inet/nic.h"
 
 enum { PORT_MAGIC_MAX = 8, PORT_GIVEN_MAX = 256 };
 

@@ -1,11 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sockets: creation, options, and what each errno means while connecting. */
-#ifndef GANTRY_NET_TCP_SOCK_H
-#define GANTRY_NET_TCP_SOCK_H
+#ifndef GANTRY_INET_SOCK_H
+#define GANTRY_INET_SOCK_H
 
 #include <stdint.h>
 
 #include "gantry/result.h"
-#include "net/tcp/nic.h"
+#include "inet/nic.h"
 
 enum sock_errno_class {
 	SOCK_RETRY, /* may pass: try again until the deadline */

@@ -1,5 +1,6 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
-#include "net/tcp/port.h"
+#include "inet/port.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +14,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "base/param_check.h"
-#include "net/tcp/sock.h"
+#include "inet/sock.h"
 
 struct port {
 	struct gantry_list node;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What interfaces there are.
  *
@@ -20,8 +21,8 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "net/tcp/nic.h"
-#include "net/tcp/route.h"
+#include "inet/nic.h"
+#include "inet/route.h"
 
 enum { SPEED_ASSUMED = 10000 };
 /* ARPHRD_* that glibc's header does not have; the kernel's clashes with net/if.h. */

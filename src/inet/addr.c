@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Addresses as text and in comparison. Interfaces are nic.c's business, except for "does this address live here". */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <arpa/inet.h>
@@ -9,7 +10,7 @@
 
 #include "base/log.h"
 #include "base/param_check.h"
-#include "net/tcp/nic.h"
+#include "inet/nic.h"
 
 socklen_t gantry_addr_len(const struct gantry_addr *a)
 {

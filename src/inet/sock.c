@@ -1,5 +1,6 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
-#include "net/tcp/sock.h"
+#include "inet/sock.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -11,10 +12,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/param.h"
-#include "net/tcp/backoff.h"
+#include "inet/backoff.h"
 
 #ifndef IP_BIND_ADDRESS_NO_PORT
 #define IP_BIND_ADDRESS_NO_PORT 24
@@ -89,7 +91,7 @@ const char *sock_errno_hint(int e)
 static void widen(int fd)
 {
 	static int allowed = -1; /* every thread finds the same */
-	int bytes = __atomic_load_n(&allowed, __ATOMIC_RELAXED);
+	int bytes = load_relaxed(&allowed);
 
 	if (bytes < 0) {
 		FILE *f = fopen("/proc/sys/net/core/rmem_max", "re");
@@ -98,7 +100,7 @@ static void widen(int fd)
 			bytes = 0;
 		if (f)
 			fclose(f);
-		__atomic_store_n(&allowed, bytes, __ATOMIC_RELAXED);
+		store_relaxed(&allowed, bytes);
 	}
 	if (bytes < WINDOW_BYTES)
 		return;
@@ -231,7 +233,7 @@ static void refused_congestion(const char *name, int e)
 {
 	static int said;
 
-	if (strcmp(gantry_params()->congestion, "auto") == 0 || __atomic_exchange_n(&said, 1, __ATOMIC_RELAXED))
+	if (strcmp(gantry_params()->congestion, "auto") == 0 || exchange_relaxed(&said, 1))
 		LOG_DEBUG(NET, "congestion control %s: %s", name, strerror(e));
 	else
 		LOG_WARN(NET, "GANTRY_CONGESTION=%s: %s; connections keep the system's default", name,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * TCP's back-off, bounded by a deadline.
  *
@@ -14,8 +15,8 @@
  * be late by as much before the kernel aborts, in the middle of an outage. At all other times the time-out is so long
  * that the kernel never decides: neither an outage nor a peer that does not read for a while is an error of TCP's.
  */
-#ifndef GANTRY_NET_TCP_BACKOFF_H
-#define GANTRY_NET_TCP_BACKOFF_H
+#ifndef GANTRY_INET_BACKOFF_H
+#define GANTRY_INET_BACKOFF_H
 
 #include <stdint.h>
 

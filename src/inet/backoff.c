@@ -1,5 +1,6 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* backoff.h has the why. */
-#include "net/tcp/backoff.h"
+#include "inet/backoff.h"
 
 #include <linux/sockios.h>
 #include <linux/tcp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Which interfaces to use, and why the others not.
  *
@@ -12,10 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/atomic.h"
 #include "base/crc32c.h"
 #include "base/log.h"
 #include "base/param.h"
-#include "net/tcp/nic.h"
+#include "inet/nic.h"
 
 enum rank {
 	RANK_GOOD,
@@ -226,11 +228,11 @@ static gantry_result nothing_usable(const struct gantry_nic_list *list, const ch
 	if (family != AF_UNSPEC)
 		add(&w, " with %s", family == AF_INET ? "IPv4" : "IPv6");
 	/* The list comes last: it is what may be cut off. */
-	return gantry_fail(GANTRY_ERR_CONFIG, LOG_SUBSYS, __FILE__, __LINE__, "%s; %s%s: %s", what,
-			   *pattern ? "set GANTRY_IFNAME (or NCCL_SOCKET_IFNAME) to one of these, or unset it for "
-				      "automatic choice"
-				    : "bring one of these up and give it an address",
-			   family == AF_UNSPEC ? "" : ", or set GANTRY_FAMILY=auto", all);
+	FAIL_NOW(GANTRY_ERR_CONFIG, "%s; %s%s: %s", what,
+		 *pattern ? "set GANTRY_IFNAME (or NCCL_SOCKET_IFNAME) to one of these, or unset it for "
+			    "automatic choice"
+			  : "bring one of these up and give it an address",
+		 family == AF_UNSPEC ? "" : ", or set GANTRY_FAMILY=auto", all);
 }
 
 /* Bootstrap and network both choose, and as a rule the same: one line. By a checksum, which needs no lock. */
@@ -239,8 +241,7 @@ static void log_choice(const char *reason)
 	static uint32_t logged;
 	uint32_t crc = gantry_crc32c(0, reason, strlen(reason));
 
-	if (__atomic_load_n(&gantry_log_level_now, __ATOMIC_RELAXED) >= (int)GANTRY_LOG_INFO &&
-	    __atomic_exchange_n(&logged, crc, __ATOMIC_RELAXED) != crc)
+	if (load_relaxed(&gantry_log_level_now) >= (int)GANTRY_LOG_INFO && exchange_relaxed(&logged, crc) != crc)
 		LOG_INFO(NET, "%s", reason);
 }
 

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/identity.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+
+MUTEX_KIND(process_mu);
+static struct process_mu process_mu_of_all = MUTEX_INITIALIZER;
+
+uint64_t gantry_host_id(void)
+{
+	char text[64] = "";
+	uint64_t hash = 14695981039346656037u; /* FNV-1a */
+	int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0 || read(fd, text, sizeof(text) - 1) <= 0)
+		gethostname(text, sizeof(text) - 1);
+	if (fd >= 0)
+		close(fd);
+	for (const char *c = text; *c; c++)
+		hash = (hash ^ (unsigned char)*c) * 1099511628211u;
+	return hash;
+}
+
+uint64_t gantry_process_id(void)
+{
+	static uint64_t id GUARDED_BY(process_mu);
+	static pid_t owner GUARDED_BY(process_mu);
+	uint64_t now;
+
+	process_mu_lock(&process_mu_of_all);
+	if (!id || owner != getpid()) {
+		owner = getpid();
+		if (getrandom(&id, sizeof(id), 0) != (ssize_t)sizeof(id) || !id)
+			id = (uint64_t)owner << 32 ^ gantry_now_ns();
+	}
+	now = id;
+	process_mu_unlock(&process_mu_of_all);
+	return now;
+}
+
+const char *gantry_self(void)
+{
+	static _Thread_local char text[40];
+	char host[64] = "";
+
+	gethostname(host, sizeof(host) - 1);
+	snprintf(text, sizeof(text), "%.24s pid %d", host, (int)getpid());
+	return text;
+}
+
+uint64_t gantry_namespace_id(const char *which)
+{
+	char path[64];
+	struct stat st;
+
+	snprintf(path, sizeof(path), "/proc/self/ns/%s", which);
+	return stat(path, &st) ? 0 : (uint64_t)st.st_ino;
+}

@@ -10,12 +10,12 @@ dir=$PWD/${BUILD:-build}
 build "$dir" tests
 export BUILD_DIR=$dir SOURCE_DIR=$PWD logs=$dir/pauses.log pauses=$dir/pauses.so
 mkdir -p "$logs"
-"$GCC" -std=gnu11 -O2 -Wall -Wextra -shared -fPIC -o "$pauses" tests/pauses/pauses.c -ldl
+"$GCC" -std=gnu11 -O2 -Wall -Wextra -shared -fPIC -fvisibility=hidden -o "$pauses" tests/pauses/pauses.c tests/lib/random.c -ldl
 
 one()
 {
 	local name=${1##*/} seed=$2 status=0
-	PAUSES_SEED=$seed LD_PRELOAD=$pauses timeout 600 "$1" >"$logs/$name.$seed" 2>&1 || status=$?
+	TEST_SEED=$seed LD_PRELOAD=$pauses timeout 600 "$1" >"$logs/$name.$seed" 2>&1 || status=$?
 	case $status in
 	0 | 77) rm "$logs/$name.$seed" ;;
 	*) echo "$name FAILED with seed $seed (status $status): $(tail -n 1 "$logs/$name.$seed")" ;;

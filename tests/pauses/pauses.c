@@ -3,7 +3,7 @@
  * for microseconds, now and then for tenths of a second, rarely for longer than a second. What a loaded machine does to
  * a test once in a thousand runs shows within a few.
  *
- *   PAUSES_SEED    which pauses come. Threads are numbered as they begin, so a seed nearly repeats itself, not quite.
+ *   TEST_SEED      which pauses come. Threads are numbered as they begin, so a seed nearly repeats itself, not quite.
  *   PAUSES_SCALE   how many times more of them
  */
 #include <dlfcn.h>
@@ -17,8 +17,9 @@
 #include <time.h>
 #include <unistd.h>
 
-static uint64_t seed = 1;
-static uint32_t scale = 1, threads;
+#include "../lib/random.h"
+
+static uint32_t scale = 1;
 
 static void pause_us(long us)
 {
@@ -29,16 +30,8 @@ static void pause_us(long us)
 
 static void maybe_pause(void)
 {
-	static __thread uint64_t state;
-	uint32_t draw;
+	uint32_t draw = random_below(1 << 20);
 
-	if (!state) /* odd multipliers, so that neighbouring seeds and threads have nothing in common */
-		state = seed * 0x9e3779b97f4a7c15 ^
-			(__atomic_add_fetch(&threads, 1, __ATOMIC_RELAXED) * 0xd1b54a32d192ed03 | 1);
-	state ^= state << 13;
-	state ^= state >> 7;
-	state ^= state << 17;
-	draw = (uint32_t)(state >> 20) & 0xfffff;
 	if (draw < 3 * scale)
 		pause_us(1500000);
 	else if (draw < 40 * scale)
@@ -69,7 +62,7 @@ static void maybe_pause(void)
 /* Other libraries may begin before this one and call: then it looks by itself. */
 #define WRAP(ret, name, params, args)                                                                                  \
 	static ret(*real_##name) params;                                                                               \
-	ret name params                                                                                                \
+	__attribute__((visibility("default"))) ret name params                                                         \
 	{                                                                                                              \
 		ret value;                                                                                             \
                                                                                                                        \
@@ -86,9 +79,8 @@ CALLS(WRAP)
 /* All are found before main: dlsym at the first call would change what dlerror says to the caller. */
 __attribute__((constructor)) static void begin(void)
 {
-	const char *s = getenv("PAUSES_SEED"), *x = getenv("PAUSES_SCALE");
+	const char *x = getenv("PAUSES_SCALE");
 
 	CALLS(FIND)
-	seed = s ? strtoull(s, NULL, 10) : 1;
 	scale = x ? (uint32_t)atoi(x) : 1;
 }

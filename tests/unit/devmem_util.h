@@ -14,6 +14,7 @@
 #include "net/devmem/frags.h"
 #include "net/devmem/pool.h"
 #include "net/devmem/tokens.h"
+#include "random.h"
 #include "test.h"
 
 enum { FAKE_TOKENS = 1 << 16, FAKE_POISON = 0xdb, FAKE_ID = 7 };
@@ -40,20 +41,6 @@ static struct {
 	int binds, unbinds;
 	gantry_result bind_result;
 } fake_nic;
-
-static inline uint32_t fake_random(uint64_t *state)
-{
-	*state ^= *state << 13;
-	*state ^= *state >> 7;
-	*state ^= *state << 17;
-	return (uint32_t)(*state >> 16);
-}
-
-/* Of [lo, hi]. */
-static inline uint32_t fake_between(uint64_t *state, uint32_t lo, uint32_t hi)
-{
-	return lo + fake_random(state) % (hi - lo + 1);
-}
 
 static inline gantry_result fake_bind(const struct devmem_memory *memory, const char *nic,
 				      struct devmem_binding **ret_binding);

@@ -8,6 +8,7 @@
 #include "base/param.h"
 #include "device/device.h"
 #include "device/work.h"
+#include "random.h"
 #include "test.h"
 
 enum { GUARD = 64, POISON = 0xa5 };
@@ -35,23 +36,6 @@ static inline struct area area_new(size_t size)
 static inline void area_free(struct area *a)
 {
 	CHECK_EQ(dev->ops->free_mapped(dev, a->host), GANTRY_OK);
-}
-
-static uint64_t random_state = 88172645463325252u;
-static inline uint64_t random_below(uint64_t n)
-{
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	random_state ^= random_state << 17;
-	return (random_state >> 8) % n;
-}
-static inline void random_fill(char *p, size_t n)
-{
-	for (size_t i = 0; i < n; i += 4) {
-		uint32_t word = (uint32_t)random_below(1ull << 32);
-
-		memcpy(p + i, &word, n - i < 4 ? n - i : 4);
-	}
 }
 
 static inline void open_device(int argc, char **argv)

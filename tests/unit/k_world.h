@@ -14,6 +14,7 @@
 #include "device/host/host.h"
 #include "device/k_p2p.h"
 #include "device/wait.h"
+#include "random.h"
 #include "test.h"
 
 enum { MAX_RANKS = 6, MAX_LINKS = 40, MAX_MESSAGES = 128, MAX_LANES = 4, GUARD = 64, POOL_STEPS = 16 };
@@ -61,16 +62,7 @@ struct world {
 	struct gantry_door proxy_door;
 	int nranks, nlinks, nmsgs;
 	uint32_t lanes, blocks, abort, stop;
-	uint64_t random;
 };
-
-static uint64_t world_random(struct world *w)
-{
-	w->random ^= w->random << 13;
-	w->random ^= w->random >> 7;
-	w->random ^= w->random << 17;
-	return w->random;
-}
 
 static void *world_alloc(size_t size)
 {
@@ -89,7 +81,7 @@ static struct world *world_new(int nranks, uint32_t lanes, uint32_t blocks, uint
 	w->nranks = nranks;
 	w->lanes = lanes;
 	w->blocks = blocks;
-	w->random = seed * 0x9e3779b97f4a7c15u + 1;
+	random_seed(seed);
 	return w;
 }
 
@@ -226,10 +218,10 @@ static struct message *world_message(struct world *w, struct link *l, uint64_t b
 	CHECK(w->nmsgs <= MAX_MESSAGES);
 	*m = (struct message){.link = l, .bytes = bytes, .proto = proto, .send_ptr = send_ptr, .recv_ptr = recv_ptr};
 	m->step_bytes = step_bytes ? step_bytes : ring_step[proto];
-	m->seed = world_random(w);
+	m->seed = random_next();
 	m->turn = l->turns++;
-	m->src_off = (int)(world_random(w) % 9);
-	m->dst_off = (int)(world_random(w) % 9);
+	m->src_off = (int)(random_next() % 9);
+	m->dst_off = (int)(random_next() % 9);
 	m->src = guarded(bytes, m->src_off);
 	m->dst = guarded(bytes, m->dst_off);
 	pattern(m->src, bytes, m->seed, 0);
@@ -409,7 +401,7 @@ static void *proxy_main(void *arg)
 static void arrange(struct world *w, struct rank *k)
 {
 	for (int i = k->nxfers - 1; i > 0; i--) {
-		int j = (int)(world_random(w) % (uint64_t)(i + 1)), b = k->block_of_xfer[i];
+		int j = (int)(random_next() % (uint64_t)(i + 1)), b = k->block_of_xfer[i];
 		struct gantry_xfer x = k->xfers[i];
 
 		k->xfers[i] = k->xfers[j];

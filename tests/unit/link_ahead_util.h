@@ -12,6 +12,7 @@
 #include "device/device.h"
 #include "fuzz/link_pair.h"
 #include "net/tcp/txmem.h"
+#include "random.h"
 #include "test.h"
 #include "until.h"
 
@@ -50,16 +51,6 @@ struct receiver {
 static inline uint64_t seed_of(uint32_t tag, uint32_t index)
 {
 	return tag * 1000 + index;
-}
-
-static inline uint32_t random_below(uint32_t n)
-{
-	static uint64_t x = 88172645463325252u;
-
-	x ^= x << 13;
-	x ^= x >> 7;
-	x ^= x << 17;
-	return (uint32_t)(x >> 11) % n;
 }
 
 static inline struct receiver *receiver_new(const struct pair_config *c, struct tcp_link **ret_link)

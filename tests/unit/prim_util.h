@@ -12,26 +12,15 @@
 #include <sched.h>
 
 #include "device/host/host.h"
+#include "random.h"
 #include "test.h"
 
 enum { RANKS = 7, LINKS = 6, LANES = 3, OPS = 3, STEP = 240, SPACE = 1 << 16 };
 
-static uint64_t seed = 0x9e3779b97f4a7c15ull;
-static uint32_t rnd(uint32_t below)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (uint32_t)(seed >> 33) % below;
-}
-
 void (*dev_delay)(void);
 static void delay(void)
 {
-	static _Thread_local uint32_t n;
-
-	n = n * 1664525 + 1013904223 + (uint32_t)(uintptr_t)&n;
-	if (n >> 24 == 0)
+	if (random_below(256) == 0)
 		sched_yield();
 }
 

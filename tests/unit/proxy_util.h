@@ -12,12 +12,9 @@
 #include "device/device.h"
 #include "device/wait.h"
 #include "proxy/proxy.h"
+#include "random.h"
 #include "test.h"
 #include "until.h"
-
-#ifndef GANTRY_SANITIZED
-#define GANTRY_SANITIZED 0
-#endif
 
 enum { MAX_SEEN = 8192 };
 
@@ -165,12 +162,6 @@ static inline void wait_for_sleep(struct gantry_proxy *p)
 		usleep(500);
 		gantry_proxy_get_stats(p, &after);
 	} while (!__atomic_load_n(&gantry_proxy_door(p)->waiting, __ATOMIC_SEQ_CST) || before.passes != after.passes);
-}
-
-static inline uint32_t rnd(uint32_t *state, uint32_t n)
-{
-	*state = *state * 1664525 + 1013904223;
-	return (uint32_t)(((uint64_t)*state * n) >> 32);
 }
 
 #endif

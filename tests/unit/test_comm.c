@@ -8,10 +8,6 @@
 #include "gantry/comm.h"
 #include "test.h"
 
-#ifndef GANTRY_SANITIZED
-#define GANTRY_SANITIZED 0
-#endif
-
 enum { RANKS_MAX = 8, GUARD = 64 };
 
 struct world {
@@ -78,7 +74,7 @@ static void all_pairs(struct world *w, int rank, struct gantry_comm *comm, struc
 	size_t max = (3 << 20) + 5 + GUARD, nsizes = sizeof(sizes) / sizeof(sizes[0]);
 	struct gantry_stream *given = s, *own;
 
-	if (GANTRY_SANITIZED) /* the large ones add time and no other paths */
+	if (SANITIZED) /* the large ones add time and no other paths */
 		nsizes -= 2;
 	CHECK_EQ(gantry_stream_create(dev, &own), GANTRY_OK);
 

@@ -3,6 +3,7 @@
  * copies that become one, notes that nobody forgets. test_cuda_move_errors.c has what goes wrong.
  */
 #include "cuda_move_util.h"
+#include "random.h"
 
 /* A ticket is reached when the bytes are there and the mark after them has come, and not before. */
 static void tickets(void)
@@ -199,19 +200,13 @@ static void left_behind(void)
 enum { RACERS = 3, ROUNDS = SANITIZED ? 500 : 4000 };
 static pthread_barrier_t start, end;
 
-static uint64_t next(uint64_t *state)
-{
-	*state = *state * 6364136223846793005u + 1442695040888963407u;
-	return *state >> 33;
-}
-
 static void *racer(void *arg)
 {
-	uint64_t me = (uint64_t)(uintptr_t)arg, state = me;
+	uint64_t me = (uint64_t)(uintptr_t)arg;
 
 	for (int i = 0; i < ROUNDS; i++) {
 		pthread_barrier_wait(&start);
-		for (uint64_t k = next(&state) % 200; k > 0; k--)
+		for (uint64_t k = random_below(200); k > 0; k--)
 			__atomic_signal_fence(__ATOMIC_SEQ_CST);
 		CHECK_OK(move(IN, device + me * 100, host + me * 100, 50));
 		pthread_barrier_wait(&end);
@@ -249,21 +244,19 @@ static int gpu_runs; /* atomic */
 /* Copies and marks come late, a few at a time. */
 static void *gpu_main(void *arg)
 {
-	uint64_t state = 99;
-
 	(void)arg;
 	while (__atomic_load_n(&gpu_runs, __ATOMIC_SEQ_CST)) {
-		if (!fake->run((unsigned)(next(&state) % 40)) || next(&state) % 4 == 0)
+		if (!fake->run((unsigned)random_below(40)) || random_below(4) == 0)
 			until_pause();
 	}
 	return NULL;
 }
 
 /* A row of pieces, neighbours mostly, small and large. */
-static void move_row(enum gantry_way way, uint8_t *dst, const uint8_t *src, uint64_t size, uint64_t *state)
+static void move_row(enum gantry_way way, uint8_t *dst, const uint8_t *src, uint64_t size)
 {
 	for (uint64_t at = 0; at < size;) {
-		uint64_t n = 1 + next(state) % (next(state) % 4 ? 300 : 20000);
+		uint64_t n = 1 + random_below(random_below(4) ? 300 : 20000);
 
 		n = n < size - at ? n : size - at;
 		CHECK_OK(note(way, dst + at, src + at, n));
@@ -274,19 +267,19 @@ static void move_row(enum gantry_way way, uint8_t *dst, const uint8_t *src, uint
 /* To the GPU, on within it, and back; what comes back is what went. */
 static void *traveller(void *arg)
 {
-	uint64_t me = (uint64_t)(uintptr_t)arg, state = me + 7, at = me * SHARE;
+	uint64_t me = (uint64_t)(uintptr_t)arg, at = me * SHARE;
 	uint8_t *in = host + at, *back = host + at + PART, *pool = device + at, *landing = pool + PART;
 
 	for (int round = 0; round < (SANITIZED ? 10 : 40); round++) {
-		uint64_t size = 1 + next(&state) % PART, ticket;
+		uint64_t size = 1 + random_below(PART), ticket;
 
 		for (uint64_t i = 0; i < size; i++) {
 			in[i] = byte_of(i + (uint64_t)round * 7919 + me);
 			back[i] = 0;
 		}
-		move_row(IN, pool, in, size, &state);
+		move_row(IN, pool, in, size);
 		if (round % 3 == 0) {
-			move_row(IN, landing, pool, size, &state); /* without a ticket: in the same queue */
+			move_row(IN, landing, pool, size); /* without a ticket: in the same queue */
 		} else if (round % 3 == 1) {
 			ticket = ticket_of(IN);
 			CHECK_OK(gantry_move_await(gpu, IN, ticket));
@@ -296,13 +289,13 @@ static void *traveller(void *arg)
 			for (uint64_t k = 0; k < size; k += 3000) { /* as it comes */
 				uint64_t n = size - k < 3000 ? size - k : 3000;
 
-				move_row(IN, pool + k, in + k, n, &state);
-				move_row(IN, landing + k, pool + k, n, &state);
+				move_row(IN, pool + k, in + k, n);
+				move_row(IN, landing + k, pool + k, n);
 			}
 		}
 		CHECK_OK(gantry_move_await(gpu, IN, ticket_of(IN)));
 		CHECK(memcmp(landing, in, size) == 0);
-		move_row(OUT, back, landing, size, &state);
+		move_row(OUT, back, landing, size);
 		CHECK_OK(gantry_move_await(gpu, OUT, ticket_of(OUT)));
 		CHECK(memcmp(back, in, size) == 0);
 	}

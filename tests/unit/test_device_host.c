@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "device/host/host.h"
 #include "device/wait.h"
+#include "random.h"
 #include "test.h"
 #include "until.h"
 
@@ -23,12 +24,6 @@ static struct gantry_device *dev;
 static gantry_result launch1(struct gantry_stream *s, gantry_host_body fn, const void *args, size_t size)
 {
 	return gantry_host_launch_body(dev, s, 1, 0, fn, args, size, NULL, NULL);
-}
-
-static uint32_t rnd(uint32_t *state)
-{
-	*state = *state * 1664525u + 1013904223u;
-	return *state >> 8;
 }
 
 static void check_memory(void)
@@ -121,15 +116,13 @@ static void wait_for(uint64_t *word, uint64_t value, struct gantry_door *door)
  */
 static void play(struct shared *s, int me, uint64_t rounds)
 {
-	uint32_t state = 1 + (uint32_t)me;
-
 	for (uint64_t i = 1; i <= rounds; i++) {
 		if (me)
 			wait_for(&s->word[0], i, &s->doors[1]);
-		if (rnd(&state) % 4 == 0)
-			usleep(rnd(&state) % 1000);
+		if (random_below(4) == 0)
+			usleep(random_below(1000));
 		else
-			for (uint64_t until = gantry_now_ns() + rnd(&state) % 400000; gantry_now_ns() < until;)
+			for (uint64_t until = gantry_now_ns() + random_below(400000); gantry_now_ns() < until;)
 				gantry_cpu_pause();
 		if (!me && i == 1)
 			UNTIL(__atomic_load_n(&s->doors[1].waiting, __ATOMIC_SEQ_CST));

@@ -13,17 +13,12 @@
 #include "device/host/host.h"
 #include "device/wait.h"
 #include "held.h"
+#include "random.h"
 #include "test.h"
 
 enum { LIMIT_S = 500, BLOCKS = 6, LANES = 3, ROUNDS = 300, TIGHT = 10000 };
 
 static struct gantry_device *dev;
-
-static uint32_t rnd(uint32_t *state)
-{
-	*state = *state * 1664525u + 1013904223u;
-	return *state >> 8;
-}
 
 /* The device's own; sanitizers have threads too. */
 static int threads_now(void)
@@ -105,11 +100,11 @@ static void body_lanes(const void *p)
 {
 	const struct lanes_args *a = p;
 	unsigned char *from = a->from + 4096 * dev_block(), *to = a->to + 4096 * dev_block();
-	uint32_t state = 7;
 
+	random_seed(7); /* all lanes have the same */
 	CHECK_EQ(dev_lanes(), LANES);
 	for (int round = 0; round < 50; round++) {
-		uint32_t shift = rnd(&state) % 16, back = rnd(&state) % 16, n = rnd(&state) % 4000;
+		uint32_t shift = random_next() % 16, back = random_next() % 16, n = random_next() % 4000;
 		uint64_t value;
 
 		for (uint32_t i = dev_lane(); i < n; i += dev_lanes())
@@ -154,10 +149,10 @@ struct ping_args {
 /* The net's time begins later than `from`: a ring that is over by then plus half of it must have ended the sleep. */
 enum { NET_NS = 100000000 }; /* SLEEP_NS in host/wait.c */
 
-static void store_and_ring(const struct ping_args *a, uint64_t round, uint32_t *state)
+static void store_and_ring(const struct ping_args *a, uint64_t round)
 {
-	if (rnd(state) % 2)
-		usleep(rnd(state) % 800);
+	if (random_below(2))
+		usleep(random_below(800));
 	if (round == 1) /* so that each sleeps at least once */
 		UNTIL(__atomic_load_n(&a->others_door->waiting, __ATOMIC_SEQ_CST));
 	dev_store(a->mine, round);
@@ -191,14 +186,13 @@ static void wait_for_round(const struct ping_args *a, uint64_t round)
 static void body_ping(const void *p)
 {
 	const struct ping_args *a = p;
-	uint32_t state = 99 + a->first;
 
 	for (uint64_t i = 1; i <= ROUNDS; i++) {
 		if (a->first)
-			store_and_ring(a, i, &state);
+			store_and_ring(a, i);
 		wait_for_round(a, i);
 		if (!a->first)
-			store_and_ring(a, i, &state);
+			store_and_ring(a, i);
 	}
 }
 
@@ -208,16 +202,15 @@ struct table {
 	uint64_t word[2];
 };
 
-static void linger(uint32_t *state)
+static void linger(void)
 {
-	for (uint32_t k = rnd(state) % 200; k > 0; k--)
+	for (uint64_t k = random_below(200); k > 0; k--)
 		gantry_cpu_pause();
 }
 
 static void play_tight(struct table *s, int me)
 {
 	struct gantry_waiter w;
-	uint32_t state = 5 + (uint32_t)me;
 
 	gantry_waiter_init(&w, &s->doors[me]);
 	w.spin = w.yield = 0;
@@ -227,11 +220,11 @@ static void play_tight(struct table *s, int me)
 			gantry_door_ring(&s->doors[1]);
 		}
 		while (dev_load(&s->word[!me]) < i) {
-			linger(&state); /* rings come between the last look and the sleep, too */
+			linger(); /* rings come between the last look and the sleep, too */
 			gantry_waiter_idle(&w, UINT64_MAX);
 		}
 		gantry_waiter_worked(&w);
-		linger(&state);
+		linger();
 		if (me) {
 			dev_store(&s->word[1], i);
 			gantry_door_ring(&s->doors[0]);

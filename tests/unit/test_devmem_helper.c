@@ -26,6 +26,7 @@
 #include "net/devmem/bind.h"
 #include "net/devmem/helper.h"
 #include "net/devmem/journal.h"
+#include "random.h"
 #include "test.h"
 #include "until.h"
 
@@ -511,15 +512,11 @@ static void check_no_descriptors(void)
 static void check_requests(void)
 {
 	uint8_t bytes[sizeof(struct devmem_request)];
-	uint64_t random = 88172645463325252ull;
 
 	for (int i = 0; i < 100000; i++) {
-		for (size_t k = 0; k < sizeof(bytes); k++) {
-			random ^= random << 13;
-			random ^= random >> 7;
-			random ^= random << 17;
-			bytes[k] = (uint8_t)(random & (i & 1 ? 0xff : 0x3));
-		}
+		random_fill(bytes, sizeof(bytes));
+		for (size_t k = 0; !(i & 1) && k < sizeof(bytes); k++)
+			bytes[k] &= 3;
 		CHECK(devmem_request_check(bytes, sizeof(bytes), i & 2) != NULL); /* the magic number is never right */
 		memcpy(bytes, &(uint32_t){DEVMEM_HELPER_MAGIC}, 4);
 		memcpy(bytes + 4, &(uint32_t){DEVMEM_HELPER_VERSION}, 4);

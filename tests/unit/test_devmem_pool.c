@@ -100,11 +100,11 @@ static void *taker(void *arg)
 {
 	struct devmem_pool *p;
 	struct devmem_part *part;
-	uint64_t rng = (uintptr_t)arg * 77 + 5;
+	random_seed((uintptr_t)arg);
 	uint32_t pages[64];
 
 	for (int round = 0; round < 300; round++) {
-		uint32_t n = fake_between(&rng, 1, 64);
+		uint32_t n = random_between(1, 64);
 
 		/* Making and ending the pool is part of it. */
 		CHECK_OK(devmem_pool_get_from(host, &fake_source, &p));

@@ -31,7 +31,6 @@ struct message {
 };
 
 static struct {
-	uint64_t rng;
 	struct devmem_pool *pool;
 	struct devmem_part *part;
 	struct lane lanes[LANES];
@@ -60,7 +59,7 @@ static uint32_t fragment_size(void)
 	case 3:
 		return 4095;
 	default:
-		return fake_between(&w.rng, 1, fake_random(&w.rng) % 4 ? 200 : 4096);
+		return random_between(1, random_below(4) ? 200 : 4096);
 	}
 }
 
@@ -68,15 +67,15 @@ static uint32_t fragment_size(void)
 static int find_place(struct lane *l, uint32_t len)
 {
 	struct fake_binding *b = (struct fake_binding *)w.part->binding;
-	uint32_t start = fake_random(&w.rng) % b->npages, gap = fake_random(&w.rng) % 3 ? 0 : 1;
+	uint32_t start = random_below(b->npages), gap = random_below(3) ? 0 : 1;
 
-	if (l->room >= len + gap && (len < 512 || fake_random(&w.rng) % 2)) {
+	if (l->room >= len + gap && (len < 512 || random_below(2))) {
 		l->place += gap;
 		l->room -= gap;
 		return 0;
 	}
 	/* Often the next one: neighbours are to be merged. */
-	if (fake_random(&w.rng) % 2)
+	if (random_below(2))
 		start = (uint32_t)(l->place / b->page + 1) % b->npages;
 	for (uint32_t i = 0; i < b->npages; i++) {
 		uint32_t page = (start + i) % b->npages;
@@ -127,7 +126,7 @@ static void advance(struct lane *l, uint32_t *at, uint32_t *used, uint32_t len)
 static ssize_t receive(struct lane *l, struct msghdr *msg)
 {
 	uint64_t rest = left(l);
-	uint32_t at = l->at, used = l->used, bytes = 0, linear = 0, count = fake_between(&w.rng, 1, BATCH);
+	uint32_t at = l->at, used = l->used, bytes = 0, linear = 0, count = random_between(1, BATCH);
 
 	*msg = (struct msghdr){.msg_control = w.control};
 	memset(w.buffer, 0x99, sizeof(w.buffer));
@@ -139,11 +138,11 @@ static ssize_t receive(struct lane *l, struct msghdr *msg)
 			c.frag_size = (uint32_t)rest;
 		if (bytes + c.frag_size > BUFFER)
 			break;
-		if (bytes == 0 && (fake_random(&w.rng) % 1000 < w.plain || find_place(l, c.frag_size) != 0)) {
+		if (bytes == 0 && (random_below(1000) < w.plain || find_place(l, c.frag_size) != 0)) {
 			copy_out(l, at, used, w.buffer, c.frag_size); /* ordinary bytes */
 			return (ssize_t)c.frag_size;
 		}
-		if (fake_random(&w.rng) % 1000 < w.linear) {
+		if (random_below(1000) < w.linear) {
 			h.cmsg_type = SCM_DEVMEM_LINEAR;
 			copy_out(l, at, used, w.buffer + linear, c.frag_size);
 			linear += c.frag_size;
@@ -214,7 +213,7 @@ static void read_lane(struct lane *l)
 		if (f->where == DEVMEM_IN_POOL && f->token)
 			CHECK_OK(devmem_tokens_drop(&l->tokens, &f->token, 1));
 	}
-	if (fake_random(&w.rng) % 4 == 0)
+	if (random_below(4) == 0)
 		CHECK_OK(devmem_tokens_flush(&l->tokens));
 }
 
@@ -227,10 +226,10 @@ static void deal(uint32_t chunk)
 	for (uint32_t i = 0; i < w.nlanes; i++)
 		w.lanes[i].n = w.lanes[i].at = w.lanes[i].used = 0;
 	while (open > 0) {
-		uint32_t m = fake_random(&w.rng) % w.nmessages;
-		struct lane *l = &w.lanes[fake_random(&w.rng) % w.nlanes];
+		uint32_t m = random_below(w.nmessages);
+		struct lane *l = &w.lanes[random_below(w.nlanes)];
 		uint64_t rest = w.messages[m].size - at[m];
-		uint32_t len = fake_between(&w.rng, 1, chunk);
+		uint32_t len = random_between(1, chunk);
 
 		if (rest == 0)
 			continue;
@@ -248,9 +247,9 @@ static void begin_messages(uint32_t size)
 	for (uint32_t i = 0; i < w.nmessages; i++) {
 		struct message *m = &w.messages[i];
 
-		m->size = fake_between(&w.rng, 1, size);
-		m->seed = fake_random(&w.rng);
-		m->direct = fake_random(&w.rng) % 3 == 0 ? malloc(m->size) : NULL;
+		m->size = random_between(1, size);
+		m->seed = (uint32_t)random_next();
+		m->direct = random_below(3) == 0 ? malloc(m->size) : NULL;
 		if (m->direct)
 			memset(m->direct, 0x5a, m->size);
 		CHECK_OK(devmem_table_begin(&m->table, m->size, m->direct));
@@ -307,15 +306,15 @@ static void wave(void)
 	static const uint32_t sizes[] = {1 << 20, 1 << 20, 8192, 1 << 20, 1 << 18};
 	uint32_t live;
 
-	w.nlanes = fake_between(&w.rng, 1, LANES);
-	w.nmessages = fake_between(&w.rng, 1, MESSAGES);
-	w.shape = fake_random(&w.rng) % 5;
-	w.linear = fake_random(&w.rng) % 3 ? 0 : fake_between(&w.rng, 0, 1000);
-	w.plain = fake_random(&w.rng) % 3 ? 0 : fake_between(&w.rng, 0, 1000);
+	w.nlanes = random_between(1, LANES);
+	w.nmessages = random_between(1, MESSAGES);
+	w.shape = random_below(5);
+	w.linear = random_below(3) ? 0 : random_between(0, 1000);
+	w.plain = random_below(3) ? 0 : random_between(0, 1000);
 	begin_messages(sizes[w.shape]);
-	deal(fake_random(&w.rng) % 4 ? 131072 : 1000);
-	if (fake_random(&w.rng) % 3 == 0) {
-		w.nhostages = w.pool->nfree - fake_random(&w.rng) % 32;
+	deal(random_below(4) ? 131072 : 1000);
+	if (random_below(3) == 0) {
+		w.nhostages = w.pool->nfree - random_below(32);
 		CHECK_EQ(devmem_pool_take(w.pool, w.nhostages, w.hostages), 0);
 	}
 	do {
@@ -323,7 +322,7 @@ static void wave(void)
 		for (uint32_t i = 0; i < w.nlanes; i++) {
 			struct lane *l = &w.lanes[i];
 
-			if (l->at < l->n && fake_random(&w.rng) % 2)
+			if (l->at < l->n && random_below(2))
 				read_lane(l);
 			live += l->at < l->n;
 		}
@@ -343,7 +342,7 @@ static void wave(void)
 static void run(struct gantry_device *dev, uint64_t seed, uint32_t max, uint32_t coalesce)
 {
 	fake_params("8M", "4M", "mapped", "1");
-	w.rng = seed * 0x9e3779b97f4a7c15ull + 7;
+	random_seed(seed);
 	CHECK_OK(devmem_pool_get_from(dev, &fake_source, &w.pool));
 	CHECK_OK(devmem_pool_part(w.pool, "eth0", &w.part));
 	for (uint32_t i = 0; i < LANES; i++) {
@@ -372,7 +371,7 @@ int main(int argc, char **argv)
 
 	CHECK_OK(gantry_device_host(&host));
 	for (uint64_t seed = first; seed < first + seeds; seed++) {
-		fprintf(stderr, "seed %" PRIu64 "\n", seed); /* in the log before a failure */
+		CASE("round %" PRIu64, seed);
 		run(host, seed, seed % 2 ? 256 : MAX, coalesce[seed % 3]);
 	}
 	/* Otherwise this test has tested less than it says. */

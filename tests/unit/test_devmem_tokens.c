@@ -145,17 +145,17 @@ static void random_use(uint64_t seed)
 {
 	struct fake_flow *f = fake_flow_new(binding);
 	struct devmem_tokens t;
-	uint64_t rng = seed * 0x9e3779b97f4a7c15ull + 1;
 	static uint32_t users[4096];
 	uint32_t held[4096], n = 0, taken = 0;
 
+	random_seed(seed);
 	memset(users, 0, sizeof(users));
 	devmem_tokens_init(&t, &f->base);
 	for (int step = 0; step < 20000 || n > 0; step++) {
-		uint32_t what = fake_random(&rng) % 8, at = n ? fake_random(&rng) % n : 0;
+		uint32_t what = random_below(8), at = n ? random_below(n) : 0;
 
 		if (what < 3 && n < 2000 && step < 20000) {
-			uint32_t token = fake_token(f, fake_random(&rng) % 16);
+			uint32_t token = fake_token(f, random_below(16));
 
 			CHECK_EQ(users[token], 0); /* else it was given back while in use */
 			CHECK_OK(devmem_tokens_take(&t, &(uint32_t){token}, 1));
@@ -195,9 +195,9 @@ static struct {
 
 static void *worker(void *arg)
 {
-	uint64_t rng = (uintptr_t)arg + 1;
 	uint32_t some[8];
 
+	random_seed((uintptr_t)arg);
 	for (;;) {
 		uint32_t n = 0;
 		int end;
@@ -209,7 +209,7 @@ static void *worker(void *arg)
 		pthread_mutex_unlock(&race.lock);
 		if (n == 0 && end)
 			return NULL;
-		if (n > 0 && fake_random(&rng) % 4 == 0) {
+		if (n > 0 && random_below(4) == 0) {
 			CHECK_OK(devmem_tokens_use(&race.t, some[0]));
 			CHECK_OK(devmem_tokens_drop(&race.t, some, n));
 			n = 1;
@@ -218,7 +218,7 @@ static void *worker(void *arg)
 			CHECK_OK(devmem_tokens_drop(&race.t, some, n));
 		else
 			usleep(10);
-		if (fake_random(&rng) % 8 == 0)
+		if (random_below(8) == 0)
 			CHECK_OK(devmem_tokens_flush(&race.t));
 	}
 }

@@ -13,17 +13,15 @@
 
 #include "base/clock.h"
 #include "no_timeouts.h"
+#include "random.h"
 
 /* One in `rarely` publications is held up: by another thread's turn, by some of the CPU's time, by some of the clock's.
  */
 static uint32_t rarely = 16;
 static void random_delay(void)
 {
-	static _Thread_local uint64_t x;
+	uint64_t x = random_next();
 
-	if (!x)
-		x = (uint64_t)(uintptr_t)&x ^ gantry_ticks();
-	x = x * 6364136223846793005u + 1442695040888963407u;
 	if ((x >> 33) % rarely)
 		return;
 	switch (x >> 61) {
@@ -45,44 +43,44 @@ void (*dev_delay)(void) = random_delay;
 static void random_message(struct world *w, struct link *l)
 {
 	static const uint64_t limit[GANTRY_PROTOS] = {40000, 3000, 6000};
-	int proto = (int)(world_random(w) % GANTRY_PROTOS), send_ptr = 0, recv_ptr = 0;
-	uint64_t step, bytes = world_random(w) % (world_random(w) % 4 ? 200 : limit[proto]);
+	int proto = (int)(random_next() % GANTRY_PROTOS), send_ptr = 0, recv_ptr = 0;
+	uint64_t step, bytes = random_next() % (random_next() % 4 ? 200 : limit[proto]);
 
-	step = 1 + world_random(w) % ring_step[proto];
+	step = 1 + random_next() % ring_step[proto];
 	if (bytes / step > 64)
 		step = ring_step[proto];
 	if (proto == GANTRY_PROTO_SIMPLE) {
-		send_ptr = (int)(world_random(w) % 2);
-		recv_ptr = l->proxied ? (int)(world_random(w) % 2) : 0;
+		send_ptr = (int)(random_next() % 2);
+		recv_ptr = l->proxied ? (int)(random_next() % 2) : 0;
 	}
 	world_message(w, l, bytes, proto, send_ptr, recv_ptr, step);
 }
 
 /* Half of the connections begin shortly before marks come round. */
-static uint64_t random_start(struct world *w)
+static uint64_t random_start(void)
 {
 	static const uint64_t ends[] = {0x8000, 0x10000, 0x80000000};
 
-	return world_random(w) % 2 ? 0 : ends[world_random(w) % 3] - world_random(w) % 20;
+	return random_next() % 2 ? 0 : ends[random_next() % 3] - random_next() % 20;
 }
 
 static void one_world(uint64_t seed)
 {
 	struct world *w = world_new(3, 1 + (seed % 4 == 0), 1 + seed % 2, seed);
 
-	gantry_host_spin = (uint32_t)(world_random(w) % 3 ? 0 : world_random(w) % 100);
-	rarely = 2 + (uint32_t)(world_random(w) % 60);
+	gantry_host_spin = (uint32_t)(random_next() % 3 ? 0 : random_next() % 100);
+	rarely = 2 + (uint32_t)(random_next() % 60);
 	for (int i = 0; i < 10; i++) {
-		uint32_t proxied = world_random(w) % 2 ? GANTRY_CONN_PROXIED : 0;
+		uint32_t proxied = random_next() % 2 ? GANTRY_CONN_PROXIED : 0;
 		uint32_t pool = proxied ? GANTRY_CONN_OFFSET : 0;
 
-		world_link(w, (int)(world_random(w) % 3), (int)(world_random(w) % 3),
-			   proxied | (world_random(w) % 2 ? pool : 0), proxied | (world_random(w) % 2 ? pool : 0),
-			   random_start(w));
+		world_link(w, (int)(random_next() % 3), (int)(random_next() % 3),
+			   proxied | (random_next() % 2 ? pool : 0), proxied | (random_next() % 2 ? pool : 0),
+			   random_start());
 	}
 	for (int round = 0; round < 4; round++) {
-		for (uint64_t n = 1 + world_random(w) % 60; n > 0; n--)
-			random_message(w, &w->link[world_random(w) % 10]);
+		for (uint64_t n = 1 + random_next() % 60; n > 0; n--)
+			random_message(w, &w->link[random_next() % 10]);
 		world_run(w);
 	}
 	world_free(w);
@@ -90,19 +88,14 @@ static void one_world(uint64_t seed)
 
 int main(void)
 {
-	uint64_t end = gantry_now_ns() + 3000000000u, seed = 20261117;
-	int worlds = 0;
+	uint64_t end = gantry_now_ns() + 3000000000u, worlds = 0;
 
 	setenv("GANTRY_YIELD", "0", 1);
-	if (getenv("STRESS_SEED"))
-		seed = strtoull(getenv("STRESS_SEED"), NULL, 0);
-	printf("STRESS_SEED=%" PRIu64 "\n", seed);
-	fflush(stdout);
 	alarm(500);
 	while (gantry_now_ns() < end || !worlds || !__atomic_load_n(&sleeps, __ATOMIC_RELAXED)) {
-		one_world(seed++);
-		worlds++;
+		CASE("world %" PRIu64, worlds);
+		one_world(worlds++);
 	}
-	printf("%d worlds, %" PRIu64 " sleeps\n", worlds, sleeps);
+	printf("%" PRIu64 " worlds, %" PRIu64 " sleeps\n", worlds, sleeps);
 	return 0;
 }

@@ -44,10 +44,10 @@ static void plan(struct run *r, int n, size_t max)
 	for (int i = 0; i < n; i++) {
 		struct message *m = &r->m[i];
 
-		m->kind = rnd(&r->w, 3) ? DEVICE_SLOT : (enum kind)rnd(&r->w, KINDS);
-		m->size = rnd(&r->w, 3) ? rnd(&r->w, (uint32_t)max) : rnd(&r->w, 3000);
-		m->size = rnd(&r->w, 20) ? m->size : 0;
-		m->tag = rnd(&r->w, 2);
+		m->kind = random_below(3) ? DEVICE_SLOT : (enum kind)random_below(KINDS);
+		m->size = random_below(3) ? random_below((uint32_t)max) : random_below(3000);
+		m->size = random_below(20) ? m->size : 0;
+		m->tag = random_below(2);
 		m->expected = malloc(m->size + 1);
 		pair_fill(m->expected, m->size, (uint64_t)i + 1);
 	}
@@ -70,7 +70,7 @@ static void post(struct run *r)
 
 	if (r->posted == r->n || r->posted - r->done >= FAR)
 		return;
-	if (!m->said && m->size <= EAGER && rnd(&r->w, 3) == 0)
+	if (!m->said && m->size <= EAGER && random_below(3) == 0)
 		say_message(r, m); /* it comes early */
 	if (!m->dst) {
 		m->dst = malloc(m->size + 1);
@@ -95,9 +95,9 @@ static void post(struct run *r)
 
 static void pump(struct run *r)
 {
-	int lane = (int)rnd(&r->w, 10) < r->lane0 ? 0 : 1 + (int)rnd(&r->w, (uint32_t)r->w.config.nlanes - 1);
+	int lane = (int)random_below(10) < r->lane0 ? 0 : 1 + (int)random_below((uint32_t)r->w.config.nlanes - 1);
 
-	utter(&r->w, lane, rnd(&r->w, 4) ? 1 + rnd(&r->w, 70000) : 1 + rnd(&r->w, 100));
+	utter(&r->w, lane, random_below(4) ? 1 + random_below(70000) : 1 + random_below(100));
 	listen_away(&r->w);
 }
 
@@ -139,7 +139,7 @@ static int finish_one(struct run *r)
 	CHECK_EQ(m->dst[m->size], 0xEE);
 	if (has_slot(m)) {
 		if (r->nheld == HELD)
-			consume(r, (int)rnd(&r->w, HELD));
+			consume(r, (int)random_below(HELD));
 		r->held[r->nheld++] = r->done;
 	} else {
 		CHECK_OK(tcp_unpack_consumed(r->w.l, (struct tcp_request *)m->request)); /* NCCL calls it for all */
@@ -152,14 +152,14 @@ static int finish_one(struct run *r)
 static void run_all(struct run *r, int until)
 {
 	while (r->done < until) {
-		if (rnd(&r->w, 2))
+		if (random_below(2))
 			post(r);
 		for (int i = 0; i < 3; i++)
 			pump(r);
 		while (finish_one(r))
 			;
-		if (r->nheld && rnd(&r->w, 4) == 0)
-			consume(r, (int)rnd(&r->w, (uint32_t)r->nheld));
+		if (r->nheld && random_below(4) == 0)
+			consume(r, (int)random_below((uint32_t)r->nheld));
 	}
 }
 

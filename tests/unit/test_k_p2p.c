@@ -5,11 +5,7 @@
 #include <sched.h>
 #include <unistd.h>
 
-#ifdef GANTRY_SANITIZED
-#define LARGEST (128 * 1024 + 3) /* twenty times slower */
-#else
-#define LARGEST (1024 * 1024 + 3)
-#endif
+#define LARGEST ((SANITIZED ? 128 : 1024) * 1024 + 3)
 static const uint64_t sizes[] = {0, 1, 7, 8, 9, 119, 120, 121, 4095, 4096, 65536, LARGEST};
 enum { SIZES = sizeof(sizes) / sizeof(sizes[0]) };
 
@@ -78,17 +74,17 @@ static void check_all_to_all(uint32_t lanes, uint32_t blocks, uint64_t seed)
 	for (int from = 0; from < 4; from++)
 		for (int to = 0; to < 4; to++)
 			for (int k = 0; k < 2; k++)
-				way_link(w, &ways[world_random(w) % WAYS], from, to, world_random(w) % 100);
+				way_link(w, &ways[random_next() % WAYS], from, to, random_next() % 100);
 	for (int round = 0; round < 2; round++) {
 		for (int n = 0; n < 96; n++) {
-			struct link *l = &w->link[world_random(w) % (uint64_t)w->nlinks];
+			struct link *l = &w->link[random_next() % (uint64_t)w->nlinks];
 			const struct way *way;
 
 			/* Any way that the link's ends can do. */
 			do
-				way = &ways[world_random(w) % WAYS];
+				way = &ways[random_next() % WAYS];
 			while (way->tx != (l->tx.flags & (uint32_t)PO) || way->rx != (l->rx.flags & (uint32_t)PO));
-			way_message(w, way, l, sizes[world_random(w) % (SIZES - 1)]);
+			way_message(w, way, l, sizes[random_next() % (SIZES - 1)]);
 		}
 		world_run(w);
 	}

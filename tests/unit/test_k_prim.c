@@ -187,15 +187,15 @@ static uint64_t some_count(uint32_t type, uint32_t chunk)
 {
 	uint64_t step = STEP / dev_type_bytes(type);
 
-	switch (rnd(6)) {
+	switch (random_below(6)) {
 	case 0:
-		return rnd(4);
+		return random_below(4);
 	case 1:
-		return step * (1 + rnd(4));
+		return step * (1 + random_below(4));
 	case 2:
-		return step * chunk * (1 + rnd(2));
+		return step * chunk * (1 + random_below(2));
 	default:
-		return 1 + rnd((uint32_t)step * 20);
+		return 1 + random_below((uint32_t)step * 20);
 	}
 }
 
@@ -203,26 +203,26 @@ static uint64_t some_count(uint32_t type, uint32_t chunk)
 static void random_scene(uint32_t kind, uint32_t proto, uint32_t type)
 {
 	struct scene sc = {.kind = kind,
-			   .nrecv = 1 + rnd(3),
-			   .nsend = 1 + rnd(3),
-			   .lanes = rnd(4) ? 1 : 1 + rnd(LANES),
-			   .relayed = rnd(3) ? 0 : 1 + rnd(6),
-			   .in_place = rnd(2),
-			   .step = rnd(2) ? rnd(20) : 0x7fe0 + rnd(24)};
+			   .nrecv = 1 + random_below(3),
+			   .nsend = 1 + random_below(3),
+			   .lanes = random_below(4) ? 1 : 1 + random_below(LANES),
+			   .relayed = random_below(3) ? 0 : 1 + random_below(6),
+			   .in_place = random_below(2),
+			   .step = random_below(2) ? random_below(20) : 0x7fe0 + random_below(24)};
 
 	scene_begin(&sc);
 	for (uint32_t k = 0; k < OPS; k++) {
-		const uint32_t *cut = cuts[rnd(sizeof(cuts) / sizeof(cuts[0]))];
-		struct gantry_prim_args op = {.proto = k ? rnd(GANTRY_PROTOS) : proto,
-					      .type = k ? rnd(GANTRY_TYPE_COUNT) : type,
-					      .op = rnd(GANTRY_OP_COUNT),
+		const uint32_t *cut = cuts[random_below(sizeof(cuts) / sizeof(cuts[0]))];
+		struct gantry_prim_args op = {.proto = k ? random_below(GANTRY_PROTOS) : proto,
+					      .type = k ? random_below(GANTRY_TYPE_COUNT) : type,
+					      .op = random_below(GANTRY_OP_COUNT),
 					      .slice_steps = cut[0],
 					      .chunk_steps = cut[1],
-					      .last = rnd(2)};
+					      .last = random_below(2)};
 
 		op.count = some_count(op.type, cut[1]);
 		op.scalar = scalar_of(op.type, op.op, 2);
-		scene_op(&sc, k, op, k * 16384 + 64 + dev_type_bytes(op.type) * rnd(5));
+		scene_op(&sc, k, op, k * 16384 + 64 + dev_type_bytes(op.type) * random_below(5));
 	}
 	scene_run(&sc);
 }
@@ -273,15 +273,16 @@ static void ring_body(struct rank *r)
 
 static void test_ring(uint32_t n, uint32_t proto, uint32_t type, uint32_t op, uint32_t in_place)
 {
-	const uint32_t *cut = cuts[rnd(6)]; /* a ring's chunks fill no more than half the steps */
+	const uint32_t *cut = cuts[random_below(6)]; /* a ring's chunks fill no more than half the steps */
 	uint32_t bytes = dev_type_bytes(type), values[RANKS], scaled[RANKS];
-	uint64_t count = rnd(3) ? some_count(type, cut[1]) * (1 + rnd(4)) : 1 + rnd(3), offset = 64 + bytes * rnd(3);
+	uint64_t count = random_below(3) ? some_count(type, cut[1]) * (1 + random_below(4)) : 1 + random_below(3),
+		 offset = 64 + bytes * random_below(3);
 	char want[8];
 
 	for (uint32_t i = 0; i < n; i++)
 		rank_reset(&ranks[i]);
 	for (uint32_t i = 0; i < n; i++)
-		link_make(&links[i], &ranks[i].door, &ranks[(i + 1) % n].door, rnd(9));
+		link_make(&links[i], &ranks[i].door, &ranks[(i + 1) % n].door, random_below(9));
 	for (uint32_t i = 0; i < n; i++) {
 		struct gantry_prim_args *a = &ranks[i].ops[0];
 
@@ -302,7 +303,7 @@ static void test_ring(uint32_t n, uint32_t proto, uint32_t type, uint32_t op, ui
 		ranks[i].rank = i;
 		ranks[i].ranks = n;
 	}
-	run(n, 1 + rnd(8) / 7);
+	run(n, 1 + random_below(8) / 7);
 	for (uint32_t i = 0; i < n; i++) {
 		CHECK_EQ(ranks[i].result, GANTRY_OK);
 		for (uint64_t e = 0; e < count; e++) {
@@ -439,11 +440,8 @@ static void test_marks(void)
 
 int main(void)
 {
-#ifdef GANTRY_SANITIZED
-	int rounds = 1;
-#else
-	int rounds = 3;
-#endif
+	int rounds = SANITIZED ? 1 : 3;
+
 	gantry_host_wait_setup();
 	dev_delay = delay;
 	test_refusals();
@@ -465,6 +463,6 @@ int main(void)
 		for (uint32_t n = 2; n <= 4; n++)
 			for (uint32_t proto = 0; proto < GANTRY_PROTOS; proto++)
 				for (uint32_t op = 0; op < GANTRY_OP_COUNT; op++)
-					test_ring(n, proto, rnd(GANTRY_TYPE_COUNT), op, rnd(2));
+					test_ring(n, proto, random_below(GANTRY_TYPE_COUNT), op, random_below(2));
 	return 0;
 }

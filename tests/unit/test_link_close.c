@@ -11,12 +11,7 @@
 #include "test.h"
 #include "until.h"
 
-enum { A = 1, B = 2, BULK = 3000001, EAGER = 60000, REVERSE = 12 };
-#ifdef GANTRY_SANITIZED
-enum { RIGHT_BEHIND = 300 };
-#else
-enum { RIGHT_BEHIND = 1500 };
-#endif
+enum { A = 1, B = 2, BULK = 3000001, EAGER = 60000, REVERSE = 12, RIGHT_BEHIND = SANITIZED ? 300 : 1500 };
 
 static void progress(struct tcp_link *l[2], int times)
 {

@@ -3,6 +3,7 @@
  * a message is done if and only if they do. What they cover is counted byte by byte here.
  */
 #include "link_match_util.h"
+#include "random.h"
 #include "unpack_util.h"
 
 enum { MAX_TOTAL = 5000, MAX_PIECES = 64 };
@@ -18,15 +19,6 @@ struct pieces {
 
 static const struct pair_config config = {.nlanes = 3, .eager_max = 64};
 static uint8_t data[MAX_TOTAL], in[MAX_TOTAL];
-static uint64_t random_state = 88172645463325252u;
-
-static uint32_t below(uint32_t n)
-{
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	random_state ^= random_state << 17;
-	return (uint32_t)(random_state >> 11) % n;
-}
 
 static int exact(const struct pieces *p)
 {
@@ -67,7 +59,7 @@ static int deliver(struct tcp_link *l, const int *raw, const struct pieces *p, u
 	memset(in, 0, p->total);
 	for (uint32_t i = 0; i < p->n; i++) {
 		CHECK(!is_done(request));
-		say_piece(raw[1 + (lanes < 2 ? (i + (uint32_t)lanes) % 2 : below(2))], p, i, index);
+		say_piece(raw[1 + (lanes < 2 ? (i + (uint32_t)lanes) % 2 : random_below(2))], p, i, index);
 		for (int k = 0; k < 3; k++)
 			tcp_link_progress(l);
 	}
@@ -128,9 +120,9 @@ static void exhaustive(void)
 
 static void random_cover(struct pieces *p)
 {
-	*p = (struct pieces){.total = 2 + below(MAX_TOTAL - 1)};
+	*p = (struct pieces){.total = 2 + random_below(MAX_TOTAL - 1)};
 	for (uint32_t at = 0; at < p->total;) {
-		uint32_t left = p->total - at, n = 1 + below(below(2) ? 20 : 1 + 2 * p->total / 5);
+		uint32_t left = p->total - at, n = 1 + random_below(random_below(2) ? 20 : 1 + 2 * p->total / 5);
 
 		if (n > left || p->n + 1 == MAX_PIECES)
 			n = left;
@@ -138,7 +130,7 @@ static void random_cover(struct pieces *p)
 		at += n;
 	}
 	for (uint32_t i = p->n; i > 1; i--) {
-		uint32_t k = below(i);
+		uint32_t k = random_below(i);
 		struct piece t = p->of[k];
 
 		p->of[k] = p->of[i - 1];
@@ -175,10 +167,10 @@ static void moved_pieces(void)
 		struct pieces p;
 
 		random_cover(&p);
-		for (uint32_t k = 0; k < 1 + below(2); k++) {
-			struct piece *q = &p.of[below(p.n)];
+		for (uint32_t k = 0; k < 1 + random_below(2); k++) {
+			struct piece *q = &p.of[random_below(p.n)];
 
-			q->offset = below(p.total - q->length + 1);
+			q->offset = random_below(p.total - q->length + 1);
 		}
 		cases += !exact(&p);
 		wrong += !agrees(&p, 2);
@@ -252,7 +244,7 @@ static int ahead_agrees(const struct pieces *p)
 				       .offset = p->of[i].offset,
 				       .total = p->total,
 				       .tag = A};
-		int lane = 1 + (int)below(2);
+		int lane = 1 + (int)random_below(2);
 
 		say_frame(&w, f, (uint32_t)lane);
 		say(&w, lane, data + p->of[i].offset, p->of[i].length);
@@ -285,9 +277,9 @@ static void ahead(void)
 
 		random_cover(&p);
 		if (i % 2) {
-			struct piece *q = &p.of[below(p.n)];
+			struct piece *q = &p.of[random_below(p.n)];
 
-			q->offset = below(p.total - q->length + 1);
+			q->offset = random_below(p.total - q->length + 1);
 		}
 		wrong += !ahead_agrees(&p);
 	}

@@ -7,14 +7,11 @@
 
 #include "base/log.h"
 #include "fuzz/link_pair.h"
+#include "random.h"
 #include "test.h"
 
 enum { DATA = 1, STATE = 2, RTS = 3, CLOSE = 4, CRC = 1, EAGER = 2, ACK = 8, GUARD = 16, MAX_MESSAGES = 16 };
-#ifdef GANTRY_SANITIZED
-enum { TWO_CUT_STEP = 5 };
-#else
-enum { TWO_CUT_STEP = 1 };
-#endif
+enum { TWO_CUT_STEP = SANITIZED ? 5 : 1 };
 enum when { POST_BEFORE, POST_AT_CUT, POST_AFTER };
 
 struct message {
@@ -343,14 +340,6 @@ static void bulk_every_cut(void)
 	}
 }
 
-static uint32_t state32 = 12345;
-
-static uint32_t rnd(uint32_t n)
-{
-	state32 = state32 * 1664525 + 1013904223;
-	return (uint32_t)(((uint64_t)state32 * n) >> 32);
-}
-
 /* Sizes around the limits of read-ahead and of copying twice; random cuts, and all cuts next to a frame's ends. */
 static void long_at(const size_t *cuts, int ncuts, enum when when)
 {
@@ -400,7 +389,7 @@ static void long_cuts(void)
 		int n = 0;
 
 		while (n < 12 && at < lanes[0].n) {
-			at += 1 + rnd(round % 2 ? 20000 : 40000);
+			at += 1 + random_below(round % 2 ? 20000 : 40000);
 			if (at < lanes[0].n)
 				cuts[n++] = at;
 		}
@@ -419,7 +408,7 @@ static void both_lanes(void)
 		start_streams();
 		add_message(9, 0, 150001);
 		while (offset < 150001) {
-			size_t n = 1 + rnd(60000);
+			size_t n = 1 + random_below(60000);
 
 			n = n < 150001 - offset ? n : 150001 - offset;
 			put_piece(1, &messages[0], offset, n, 0, 0);
@@ -431,7 +420,7 @@ static void both_lanes(void)
 		post(l);
 		while (at[0] < lanes[0].n || at[1] < lanes[1].n) {
 			for (int k = 0; k < 2; k++) {
-				size_t n = 1 + rnd(k ? 30000 : 200);
+				size_t n = 1 + random_below(k ? 30000 : 200);
 
 				n = n < lanes[k].n - at[k] ? n : lanes[k].n - at[k];
 				write_all(l, raw[k], lanes[k].bytes + at[k], n);

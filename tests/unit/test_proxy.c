@@ -41,20 +41,20 @@ static void test_order(void)
 }
 
 /* Four threads append to a connection each and to one that they share. */
-enum { APPENDERS = 4, BATCHES = GANTRY_SANITIZED ? 100 : 400 };
+enum { APPENDERS = 4, BATCHES = SANITIZED ? 100 : 400 };
 static struct fake own[APPENDERS], common;
 static uint32_t appended[APPENDERS], shared_by[APPENDERS]; /* by thread */
 
 static void *appender(void *arg)
 {
-	uint32_t me = (uint32_t)(uintptr_t)arg, random = me + 1;
+	uint32_t me = (uint32_t)(uintptr_t)arg;
 
 	for (int i = 0; i < BATCHES; i++) {
-		uint32_t n = 1 + rnd(&random, 8);
+		uint32_t n = 1 + random_below(8);
 
-		append(proxy, &own[me], n, 1 + rnd(&random, 3), 1, 1, appended[me]);
+		append(proxy, &own[me], n, 1 + random_below(3), 1, 1, appended[me]);
 		appended[me] += n;
-		n = 1 + rnd(&random, 4);
+		n = 1 + random_below(4);
 		append(proxy, &common, n, 1, 1, 1, me << 24 | shared_by[me]);
 		shared_by[me] += n;
 	}
@@ -198,27 +198,27 @@ static void test_idle(void)
 /* Random operations come and finish; a connection is polled if and only if it has some. */
 static void test_random(void)
 {
-	enum { N = 40, ROUNDS = GANTRY_SANITIZED ? 400 : 2000 };
+	enum { N = 40, ROUNDS = SANITIZED ? 400 : 2000 };
 	static struct fake f[N];
 	struct gantry_proxy_group *g[2] = {make_group(proxy, NULL, NULL), make_group(proxy, NULL, NULL)};
-	uint32_t random = 4711, ops[N] = {0};
+	uint32_t ops[N] = {0};
 	uint64_t calls[N];
 
 	for (int i = 0; i < N; i++)
 		fake_make(proxy, g[i & 1], &f[i], i & 2, i);
 	for (int i = 0; i < ROUNDS; i++) {
-		uint32_t k = rnd(&random, N), n = 1 + rnd(&random, 3);
+		uint32_t k = random_below(N), n = 1 + random_below(3);
 
-		if (rnd(&random, 2)) {
-			append(proxy, &f[k], n, rnd(&random, 20) * 2, 1 + rnd(&random, 2), 1u << rnd(&random, 4),
+		if (random_below(2)) {
+			append(proxy, &f[k], n, random_below(20) * 2, 1 + random_below(2), 1u << random_below(4),
 			       ops[k]);
 			ops[k] += n;
 		} else {
-			__atomic_store_n(&f[k].gate, rnd(&random, 3) ? UINT64_MAX : rnd(&random, 200),
+			__atomic_store_n(&f[k].gate, random_below(3) ? UINT64_MAX : random_below(200),
 					 __ATOMIC_SEQ_CST);
 		}
-		if (rnd(&random, 10) == 0)
-			usleep(rnd(&random, 200));
+		if (random_below(10) == 0)
+			usleep(random_below(200));
 	}
 	for (int i = 0; i < N; i++)
 		__atomic_store_n(&f[i].gate, UINT64_MAX, __ATOMIC_SEQ_CST);
@@ -256,7 +256,7 @@ static gantry_result jump(struct gantry_proxy_conn *pc, int *ret_worked)
 /* Who sees operations end sees the steps that they ended with. Many end at once, while this thread looks. */
 static void test_shown(void)
 {
-	enum { OPS = 2000, ROUNDS = GANTRY_SANITIZED ? 4 : 30 };
+	enum { OPS = 2000, ROUNDS = SANITIZED ? 4 : 30 };
 	static struct fake f;
 	struct gantry_proxy_group *g = make_group(proxy, NULL, NULL);
 	struct gantry_proxy_conn_view view;

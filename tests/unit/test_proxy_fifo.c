@@ -290,7 +290,6 @@ static void add_job(uint64_t bytes, uint32_t slice, uint32_t chunk, uint32_t mod
 static void test_loop(void)
 {
 	static const char *const names[] = {"normal", "offset", "ptr"};
-	uint32_t random = 99;
 
 	for (uint32_t mode = 0; mode < GANTRY_MODES; mode++) {
 		njobs = 0;
@@ -303,9 +302,9 @@ static void test_loop(void)
 	for (int round = 0; round < 6; round++) {
 		njobs = 0;
 		while (njobs < 50) {
-			uint32_t slice = 1u << rnd(&random, 2);
+			uint32_t slice = 1u << random_below(2);
 
-			add_job(rnd(&random, 20000), slice, slice << rnd(&random, slice == 1 ? 4 : 3), rnd(&random, 3));
+			add_job(random_below(20000), slice, slice << random_below(slice == 1 ? 4 : 3), random_below(3));
 		}
 		run_jobs("mixed");
 	}

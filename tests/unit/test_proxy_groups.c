@@ -191,9 +191,8 @@ static void test_each(void)
 /* Groups come and go on threads of their own, as communicators do; with engines that start and end. */
 static void *visitor(void *arg)
 {
-	uint32_t random = (uint32_t)(uintptr_t)arg;
-
-	for (int i = 0; i < (GANTRY_SANITIZED ? 30 : 100); i++) {
+	random_seed((uintptr_t)arg);
+	for (int i = 0; i < (SANITIZED ? 30 : 100); i++) {
 		struct gantry_proxy *p;
 		struct gantry_proxy_group *g;
 		struct fake *f = malloc(sizeof(*f));
@@ -201,10 +200,10 @@ static void *visitor(void *arg)
 		CHECK(f);
 		CHECK_OK(gantry_proxy_get(NULL, &p));
 		g = make_group(p, NULL, NULL);
-		fake_make(p, g, f, rnd(&random, 2) != 0, 1);
-		f->gate = rnd(&random, 30);
-		append(p, f, 1 + rnd(&random, 10), 1 + rnd(&random, 4), 1, 1, 0);
-		if (rnd(&random, 2)) {
+		fake_make(p, g, f, random_below(2) != 0, 1);
+		f->gate = random_below(30);
+		append(p, f, 1 + random_below(10), 1 + random_below(4), 1, 1, 0);
+		if (random_below(2)) {
 			__atomic_store_n(&f->gate, UINT64_MAX, __ATOMIC_SEQ_CST);
 			drain(g);
 		}

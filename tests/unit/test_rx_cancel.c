@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <time.h>
 
+#include "random.h"
 #include "rx/rx.h"
 #include "rx_util.h"
 #include "until.h"
@@ -123,7 +124,6 @@ static void path(enum gantry_rx_path which, int device, int rounds)
 	struct buffers b = {.dst_size = (size_t)(SIZE / PIECE + 2) * STRIDE};
 	struct gantry_rx_counters n;
 	pthread_t threads[2];
-	unsigned seed = 12345;
 	int early = 0;
 
 	rx_pair_open(&pair, &config);
@@ -137,7 +137,7 @@ static void path(enum gantry_rx_path which, int device, int rounds)
 	CHECK_EQ(pthread_create(&threads[0], NULL, mover, pair.a.rx), 0);
 	CHECK_EQ(pthread_create(&threads[1], NULL, mover, pair.b.rx), 0);
 	for (int i = 0; i < rounds; i++)
-		early += one(&b, i / 3 % 2, i % 3, (unsigned)rand_r(&seed) % (i % 2 ? 20 : 200));
+		early += one(&b, i / 3 % 2, i % 3, (unsigned)random_below(i % 2 ? 20 : 200));
 	__atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
 	pthread_join(threads[0], NULL);
 	pthread_join(threads[1], NULL);

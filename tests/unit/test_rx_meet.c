@@ -9,6 +9,7 @@
 
 #include "held.h"
 #include "net/net.h"
+#include "random.h"
 #include "rx/wire.h"
 #include "rx_util.h"
 
@@ -340,7 +341,6 @@ static void restarts(void)
 	struct gantry_rx *rx;
 	struct gantry_rx_counters n;
 	char address[64];
-	unsigned seed = 7;
 	int fds = 0, threads = 0, keeper;
 	uint64_t memory = 0;
 
@@ -351,7 +351,7 @@ static void restarts(void)
 	for (size_t i = 0; i < SIZE; i++)
 		m[i] = rx_byte(i, 1);
 	for (int i = 0; i < RESTARTS; i++) {
-		one_life(rx, address, m, back, (unsigned)rand_r(&seed) % 5000);
+		one_life(rx, address, m, back, (unsigned)random_below(5000));
 		gantry_rx_get_counters(rx, &n);
 		if (i == 4) {
 			fds = held(HELD_FDS);

@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "random.h"
 #include "rx_util.h"
 
 enum { SLOTS = 12, BIGGEST = 700000, ROOM = 2 * BIGGEST + 4096, TRANSFERS = SANITIZED ? 60 : 120, ROUNDS = 6 };
@@ -18,16 +19,7 @@ enum { GUARD = 0x5a, GONE = 0xcc };
 
 static struct rx_pair pair;
 static uint32_t stop;
-static uint64_t state;
 static uint64_t until;
-
-static uint64_t rnd(uint64_t below)
-{
-	state ^= state << 13;
-	state ^= state >> 7;
-	state ^= state << 17;
-	return (state >> 11) % below;
-}
 
 /* One end of a transfer. */
 struct half {
@@ -63,23 +55,23 @@ static void *mover(void *rx)
 
 static size_t some_size(void)
 {
-	switch (rnd(6)) {
+	switch (random_below(6)) {
 	case 0:
-		return rnd(100);
+		return random_below(100);
 	case 1:
-		return 32768 - 2 + rnd(4);
+		return 32768 - 2 + random_below(4);
 	case 2:
-		return 65536 * (1 + rnd(4)) - 1 + rnd(3);
+		return 65536 * (1 + random_below(4)) - 1 + random_below(3);
 	default:
-		return rnd(BIGGEST - 10);
+		return random_below(BIGGEST - 10);
 	}
 }
 
 static struct rx_layout some_layout(size_t total)
 {
 	static const size_t pieces[] = {37, 300, 2048, 8192, 100000, BIGGEST};
-	size_t bytes = pieces[rnd(6)] + rnd(3), most = (ROOM - 64) / (total / bytes + 2);
-	size_t stride = bytes + rnd(4) * rnd(bytes / 8 + 1);
+	size_t bytes = pieces[random_below(6)] + random_below(3), most = (ROOM - 64) / (total / bytes + 2);
+	size_t stride = bytes + random_below(4) * random_below(bytes / 8 + 1);
 
 	return (struct rx_layout){bytes, stride <= most ? stride : bytes, total};
 }
@@ -87,12 +79,12 @@ static struct rx_layout some_layout(size_t total)
 static void set_up(struct half *h, struct rx_end *at, size_t total)
 {
 	h->at = at;
-	h->device = (int)rnd(2);
+	h->device = (int)random_below(2);
 	h->m = h->memory[h->device];
 	h->layout = some_layout(total);
 	h->op = NULL;
 	h->seen = 0;
-	h->cancel_in = rnd(4) ? -1 : (int)rnd(rnd(3) ? 8 : 60);
+	h->cancel_in = random_below(4) ? -1 : (int)random_below(random_below(3) ? 8 : 60);
 }
 
 /* Since the last receive into it was done, nobody has written to the memory. */
@@ -116,7 +108,7 @@ static void begin(struct slot *s, int index)
 	s->live = 1;
 	set_up(&s->send, forth ? &pair.a : &pair.b, s->bytes);
 	/* The receive may be larger: guards are behind what has come. */
-	set_up(&s->recv, forth ? &pair.b : &pair.a, s->bytes + rnd(3));
+	set_up(&s->recv, forth ? &pair.b : &pair.a, s->bytes + random_below(3));
 	rx_fill(&s->send.layout, s->send.m, s->tag);
 	memset(s->recv.m, GUARD, ROOM);
 }
@@ -188,13 +180,13 @@ static void orphans(struct slot *s)
 
 static void turn(struct slot *s, int closing)
 {
-	struct half *first = rnd(2) ? &s->send : &s->recv, *second = first == &s->send ? &s->recv : &s->send;
+	struct half *first = random_below(2) ? &s->send : &s->recv, *second = first == &s->send ? &s->recv : &s->send;
 
 	if (!s->live)
 		return;
 	if (!first->op)
 		post(s, first);
-	else if (!second->op && rnd(3))
+	else if (!second->op && random_below(3))
 		post(s, second);
 	look(s, first, closing);
 	look(s, second, closing);
@@ -221,7 +213,7 @@ static int alive(void)
 /* One side closes while others are under way: its ops are aborted, those of the other side hear of it. */
 static void close_now(void)
 {
-	struct rx_end *e = rnd(2) ? &pair.a : &pair.b;
+	struct rx_end *e = random_below(2) ? &pair.a : &pair.b;
 	time_t patience = time(NULL) + LONG_ENOUGH;
 
 	for (int i = 0; i < SLOTS; i++) {
@@ -249,10 +241,10 @@ static struct gantry_rx_config some_config(enum gantry_rx_path path)
 	static const int depths[] = {1, 2, 8, 16};
 
 	return (struct gantry_rx_config){.path = path,
-					 .depth = depths[rnd(4)],
-					 .message = (uint64_t)65536 << rnd(5),
-					 .stage = (uint64_t)(1 + rnd(8)) << 20,
-					 .max_frags = rnd(2) ? 0 : 16 + (int)rnd(200)};
+					 .depth = depths[random_below(4)],
+					 .message = (uint64_t)65536 << random_below(5),
+					 .stage = (uint64_t)(1 + random_below(8)) << 20,
+					 .max_frags = random_below(2) ? 0 : 16 + (int)random_below(200)};
 }
 
 static void memory(int take)
@@ -277,9 +269,9 @@ static void round_of(uint64_t seed, int closes)
 	pthread_t threads[2];
 	int left = TRANSFERS;
 
-	state = seed * 0x9e3779b97f4a7c15u + 1;
+	random_seed(seed);
 	for (int i = 0; i < 2; i++) {
-		both[i] = rnd(2) ? GANTRY_RX_PATH_HOST : GANTRY_RX_PATH_EMULATED;
+		both[i] = random_below(2) ? GANTRY_RX_PATH_HOST : GANTRY_RX_PATH_EMULATED;
 		config[i] = some_config(both[i]);
 	}
 	rx_pair_open_each(&pair, config[0], config[1]);
@@ -288,7 +280,7 @@ static void round_of(uint64_t seed, int closes)
 	CHECK_EQ(pthread_create(&threads[0], NULL, mover, pair.a.rx), 0);
 	CHECK_EQ(pthread_create(&threads[1], NULL, mover, pair.b.rx), 0);
 	for (time_t patience = time(NULL) + LONG_ENOUGH; left > 0 || alive();) {
-		int i = (int)rnd(SLOTS);
+		int i = (int)random_below(SLOTS);
 
 		if (enough())
 			left = 0;

@@ -15,6 +15,7 @@
 
 #include "base/log.h"
 #include "net/tcp/wire.h"
+#include "random.h"
 #include "rx_util.h"
 
 enum { STRANGERS = SANITIZED ? 2000 : 10000, BATCH = 50, HELLOS = 512, SILENT = 300, CHILD_S = 500 };
@@ -289,12 +290,6 @@ struct script {
 
 enum { SCRIPTS = 16 };
 
-static void noise(uint8_t *out, size_t n, unsigned *seed)
-{
-	for (size_t i = 0; i < n; i++)
-		out[i] = (uint8_t)rand_r(seed);
-}
-
 static void write_first(struct script *t, const uint8_t *message, size_t n)
 {
 	memcpy(t->first, message, n);
@@ -307,7 +302,7 @@ static void write_second(struct script *t, const uint8_t *message, size_t n)
 	t->nsecond = n;
 }
 
-static void write_script(struct script *t, const struct scene *s, const struct record *seen, int i, unsigned *seed)
+static void write_script(struct script *t, const struct scene *s, const struct record *seen, int i)
 {
 	const uint8_t *said[2] = {seen->said, seen->said + RX_HELLO_SIZE};
 	const uint8_t *heard[2] = {seen->heard, seen->heard + RX_HELLO_SIZE};
@@ -319,7 +314,7 @@ static void write_script(struct script *t, const struct scene *s, const struct r
 	memset(t, 0, sizeof(*t));
 	CHECK_OK(rx_hello_decode(said[0], &h));
 	rx_hello_encode(&own, hello);
-	noise(answer.mac, sizeof(answer.mac), seed);
+	random_fill(answer.mac, sizeof(answer.mac));
 	switch (i % SCRIPTS) {
 	case 0: /* a session as it was */
 		write_first(t, said[0], RX_HELLO_SIZE);
@@ -366,12 +361,12 @@ static void write_script(struct script *t, const struct scene *s, const struct r
 		write_second(t, any[i / SCRIPTS % 2 * 2 + i / SCRIPTS / 2 % 2], RX_HELLO_SIZE);
 		return;
 	case 11: /* noise, after a good beginning or at once */
-		noise(t->first, RX_HELLO_SIZE, seed);
+		random_fill(t->first, RX_HELLO_SIZE);
 		memcpy(t->first, hello, (size_t)(i / SCRIPTS % 2) * 12);
 		t->nfirst = RX_HELLO_SIZE;
 		return;
 	case 12: /* noise for a proof */
-		noise(proof, RX_HELLO_SIZE, seed);
+		random_fill(proof, RX_HELLO_SIZE);
 		memcpy(proof, said[1], (size_t)(i / SCRIPTS % 2) * 12);
 		write_first(t, said[0], RX_HELLO_SIZE);
 		write_second(t, proof, RX_HELLO_SIZE);
@@ -415,13 +410,13 @@ static void tell(int fd, const uint8_t *message, size_t n)
 		CHECK(errno == EPIPE || errno == ECONNRESET);
 }
 
-static void batch(struct scene *s, const struct record *seen, int first, unsigned *seed)
+static void batch(struct scene *s, const struct record *seen, int first)
 {
 	static struct script scripts[BATCH];
 	int fds[BATCH];
 
 	for (int i = 0; i < BATCH; i++) {
-		write_script(&scripts[i], s, seen, first + i, seed);
+		write_script(&scripts[i], s, seen, first + i);
 		fds[i] = dial(s->port);
 		tell(fds[i], scripts[i].first, scripts[i].nfirst);
 	}
@@ -451,7 +446,6 @@ static void everything_but_the_secret(void)
 {
 	struct scene s;
 	struct record seen;
-	unsigned seed = 11;
 	double before = 0, after;
 
 	scene_open(&s);
@@ -461,7 +455,7 @@ static void everything_but_the_secret(void)
 			before = rss_mb();
 		if (i == STRANGERS / 2 / BATCH * BATCH)
 			genuine(&s, s.port);
-		batch(&s, &seen, i, &seed);
+		batch(&s, &seen, i);
 	}
 	UNTIL(strangers(&s) >= STRANGERS);
 	CHECK_EQ(strangers(&s), STRANGERS); /* each of them, and no peer */

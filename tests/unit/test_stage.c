@@ -9,6 +9,7 @@
 #include "device/device.h"
 #include "fuzz/link_pair.h"
 #include "net/tcp/stage.h"
+#include "random.h"
 #include "test.h"
 #include "until.h"
 
@@ -21,16 +22,6 @@ static void check_time(uint64_t deadline)
 {
 	CHECK(gantry_now_ns() < deadline);
 	sched_yield();
-}
-
-static uint32_t random_below(uint32_t n)
-{
-	static uint64_t x = 88172645463325252u;
-
-	x ^= x << 13;
-	x ^= x >> 7;
-	x ^= x << 17;
-	return (uint32_t)(x >> 11) % n;
 }
 
 static void wait_ready(struct tcp_stage *s, struct tcp_stage_block *b)

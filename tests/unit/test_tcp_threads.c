@@ -11,14 +11,11 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "net/net.h"
+#include "random.h"
 #include "test.h"
 #include "until.h"
 
-#ifndef GANTRY_SANITIZED
-#define GANTRY_SANITIZED 0
-#endif
-
-enum { DEPTH = 6, MAX = 600000, MESSAGES = GANTRY_SANITIZED ? 150 : 250, ROUNDS = 12 };
+enum { DEPTH = 6, MAX = 600000, MESSAGES = SANITIZED ? 150 : 250, ROUNDS = 12 };
 
 static struct gantry_net *net;
 static const struct gantry_net_ops *ops;
@@ -33,21 +30,14 @@ struct mailbox { /* how the handles travel: NCCL has its bootstrap for that */
 struct side {
 	int number;
 	void *send, *recv;
-	uint32_t random;
 	uint8_t *out[DEPTH], *in[DEPTH];
 	struct mailbox *mine, *theirs; /* of the connecting threads */
 };
 
-static uint32_t rnd(uint32_t *state, uint32_t n)
+static void maybe_pause(void)
 {
-	*state = *state * 1664525 + 1013904223;
-	return (uint32_t)(((uint64_t)*state * n) >> 32);
-}
-
-static void maybe_pause(uint32_t *state)
-{
-	if (rnd(state, 8) == 0)
-		usleep(rnd(state, 300));
+	if (random_below(8) == 0)
+		usleep(random_below(300));
 }
 
 static uint8_t byte_of(uint64_t seed, uint64_t i)
@@ -58,11 +48,11 @@ static uint8_t byte_of(uint64_t seed, uint64_t i)
 /* Both ends know it: from nothing to large, most of them small. */
 static size_t size_of(int from, int i)
 {
-	uint32_t state = (uint32_t)(from * 1000 + i), kind = rnd(&state, 10);
+	uint64_t number = random_at((uint64_t)(from * 1000 + i)), kind = number % 10;
 
 	if (kind == 0)
 		return 0;
-	return rnd(&state, kind < 6 ? 3000 : kind < 8 ? 70000 : MAX);
+	return (number >> 8) % (kind < 6 ? 3000 : kind < 8 ? 70000 : MAX);
 }
 
 static int tested(void *request, int *size)
@@ -121,7 +111,7 @@ static void *mover(void *arg)
 				got++;
 			}
 		}
-		maybe_pause(&s->random);
+		maybe_pause();
 	}
 	return NULL;
 }
@@ -152,8 +142,7 @@ static int take_handle(struct mailbox *box, uint8_t *handle)
 	return taken;
 }
 
-static void connect_sides(struct mailbox *mine, struct mailbox *theirs, uint32_t *random, void **ret_send,
-			  void **ret_recv)
+static void connect_sides(struct mailbox *mine, struct mailbox *theirs, void **ret_send, void **ret_recv)
 {
 	uint8_t handle[GANTRY_NET_HANDLE_SIZE], to[GANTRY_NET_HANDLE_SIZE];
 	void *listen, *send = NULL, *recv = NULL;
@@ -169,7 +158,7 @@ static void connect_sides(struct mailbox *mine, struct mailbox *theirs, uint32_t
 			CHECK_OK(ops->connect(net, ctx, 0, to, &send, NULL));
 		if (!recv)
 			CHECK_OK(ops->accept(net, listen, &recv, NULL));
-		maybe_pause(random);
+		maybe_pause();
 		CHECK(gantry_now_ns() < until);
 	}
 	CHECK_OK(ops->close_listen(net, listen));
@@ -181,7 +170,6 @@ static void connect_sides(struct mailbox *mine, struct mailbox *theirs, uint32_t
 static void *connector(void *arg)
 {
 	struct side *s = arg;
-	uint32_t random = (uint32_t)s->number + 77;
 	uint8_t *memory = malloc(2 * MAX);
 
 	CHECK(memory);
@@ -190,7 +178,7 @@ static void *connector(void *arg)
 		size_t size = round % 2 ? 1000 : MAX;
 		int tag = 9, got = -1;
 
-		connect_sides(s->mine, s->theirs, &random, &send, &recv);
+		connect_sides(s->mine, s->theirs, &send, &recv);
 		CHECK_OK(ops->reg_mr(net, send, memory, 2 * MAX, GANTRY_NET_PTR_HOST, &mr));
 		memset(memory, round, size);
 		CHECK_OK(ops->irecv(net, recv, 1, &data, &size, &tag, NULL, &in));
@@ -201,7 +189,7 @@ static void *connector(void *arg)
 				left &= ~1;
 			if ((left & 2) && tested(request, NULL))
 				left &= ~2;
-			maybe_pause(&random);
+			maybe_pause();
 		}
 		CHECK_EQ(got, size);
 		CHECK_EQ(memory[MAX], (uint8_t)round);
@@ -216,7 +204,7 @@ static void *connector(void *arg)
 		CHECK_OK(ops->dereg_mr(net, send, mr));
 		if (round % 2) {
 			CHECK_OK(ops->close_recv(net, recv));
-			maybe_pause(&random);
+			maybe_pause();
 			CHECK_OK(ops->close_send(net, send));
 		} else {
 			CHECK_OK(ops->close_send(net, send));
@@ -231,7 +219,7 @@ static void *connect_thread(void *arg)
 {
 	struct side *s = arg;
 
-	connect_sides(s->mine, s->theirs, &s->random, &s->send, &s->recv);
+	connect_sides(s->mine, s->theirs, &s->send, &s->recv);
 	return NULL;
 }
 
@@ -264,7 +252,7 @@ static void run(const char *zerocopy)
 	ops = net->ops;
 	CHECK_OK(ops->init(net, 1, &config, &ctx));
 	for (int i = 0; i < 2; i++) {
-		sides[i] = (struct side){.number = i, .random = (uint32_t)i, .mine = &boxes[i], .theirs = &boxes[!i]};
+		sides[i] = (struct side){.number = i, .mine = &boxes[i], .theirs = &boxes[!i]};
 		for (int k = 0; k < DEPTH; k++) {
 			sides[i].out[k] = malloc(MAX + 8);
 			sides[i].in[k] = malloc(MAX + 8);
@@ -311,7 +299,7 @@ int main(int argc, char **argv)
 			alarm(500);
 			run(ways[i]);
 			/* A search for leaks takes seconds: once is enough. */
-			if (GANTRY_SANITIZED && i)
+			if (SANITIZED && i)
 				_exit(0);
 			exit(0);
 		}

@@ -106,7 +106,6 @@ static void traffic(const struct way *w, int from_device, int to_device, uint32_
 	void *sends[WINDOW] = {0}, *recvs[WINDOW] = {0}, *send_mr, *recv_mr;
 	uint64_t sizes[WINDOW], deadline = until_hang();
 	uint32_t sent = 0, posted = 0, received = 0, finished = 0;
-	struct world w_random = {.random = seed * 2654435761u + 1};
 
 	CHECK_OK(ops->reg_mr(net, w->send, out, (size_t)WINDOW * ROOM,
 			     from_device ? GANTRY_NET_PTR_CUDA : GANTRY_NET_PTR_HOST, &send_mr));
@@ -125,7 +124,7 @@ static void traffic(const struct way *w, int from_device, int to_device, uint32_
 		}
 		if (sent < messages && !sends[sent % WINDOW] && sent < received + WINDOW) {
 			uint8_t *from = out + (size_t)(sent % WINDOW) * ROOM;
-			uint64_t size = rnd(&w_random, 8) == 0 ? 0 : rnd(&w_random, rnd(&w_random, 3) ? 9000 : ROOM);
+			uint64_t size = random_below(8) == 0 ? 0 : random_below(random_below(3) ? 9000 : ROOM);
 
 			pair_fill(from, size, seed + sent);
 			sizes[sent % WINDOW] = size;

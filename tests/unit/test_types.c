@@ -7,6 +7,7 @@
 
 #include <math.h>
 
+#include "random.h"
 #include "test.h"
 
 static const char *const type_names[] = {
@@ -14,15 +15,6 @@ static const char *const type_names[] = {
 	GANTRY_TYPES(NAME)
 #undef NAME
 };
-
-static uint64_t seed = 88172645463325252ull;
-static uint64_t rnd(void)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return seed;
-}
 
 /* Small floats: `exp` and `man` bits, infinities or not ("fn"), saturating or not. */
 struct format {
@@ -335,7 +327,7 @@ static void test_conversions(const struct format *f)
 	}
 	for (int k = 0; k < 20000; k++) {
 		for (int i = 0; i < 16; i++) {
-			uint32_t bits = (uint32_t)rnd();
+			uint32_t bits = (uint32_t)random_next();
 
 			memcpy(&x[i], &bits, 4);
 		}
@@ -404,19 +396,19 @@ static uint64_t special(uint32_t type, uint64_t k)
 /* Mostly numbers of like size, so that sums round in interesting ways; some specials; some any bits. */
 static uint64_t element(uint32_t type)
 {
-	uint64_t r = rnd();
+	uint64_t r = random_next();
 
 	if (r % 8 == 0)
 		return special(type, r >> 8);
 	if (r % 8 == 1 || !is_float(type))
-		return rnd();
-	return from_double(type, (double)(int64_t)rnd() / 9e18 * (r % 8 == 2 ? 1000 : 4));
+		return random_next();
+	return from_double(type, (double)(int64_t)random_next() / 9e18 * (r % 8 == 2 ? 1000 : 4));
 }
 static uint64_t scalar_for(uint32_t type, uint32_t step)
 {
 	if (step == DEV_RED_AVG || step == DEV_RED_DIV)
-		return 1 + rnd() % 13;
-	return is_float(type) ? from_double(type, 0.3125) : rnd() % 5 - 2;
+		return 1 + random_next() % 13;
+	return is_float(type) ? from_double(type, 0.3125) : random_next() % 5 - 2;
 }
 
 static void wrong(uint32_t type, uint32_t step, uint64_t i, uint64_t a, uint64_t b, uint64_t got, uint64_t want)
@@ -459,7 +451,7 @@ static void test_steps(uint32_t type)
 		for (uint64_t n = 0; n < 70; n++)
 			check_step(type, step, n, n % 5, (int)(n % 3));
 		for (int k = 0; k < 6; k++)
-			check_step(type, step, 1900 + rnd() % 100, (uint64_t)k % 4, k % 3);
+			check_step(type, step, 1900 + random_next() % 100, (uint64_t)k % 4, k % 3);
 	}
 }
 
@@ -519,12 +511,12 @@ static void check_reduce(uint32_t type, uint32_t op, uint32_t nsrc, uint32_t nds
 			 uint32_t alias, uint32_t last, uint32_t blocks)
 {
 	uint32_t bytes = dev_type_bytes(type), step;
-	uint64_t shift = 16 + rnd() % 3 * bytes, step_kind = op == GANTRY_OP_AVG ? DEV_RED_AVG : DEV_RED_PREMUL;
+	uint64_t shift = 16 + random_next() % 3 * bytes, step_kind = op == GANTRY_OP_AVG ? DEV_RED_AVG : DEV_RED_PREMUL;
 	uint64_t scalar = scalar_for(type, (uint32_t)step_kind);
 	struct dev_team team = {.lanes = lanes};
 	struct gantry_reduce_args args = {
 		.nsrc = nsrc, .ndst = ndst, .count = count, .type = type, .op = op, .scalar = scalar, .last = last};
-	uint32_t first = blocks ? 1 : (uint32_t)rnd() % 2;
+	uint32_t first = blocks ? 1 : (uint32_t)random_next() % 2;
 
 	for (uint32_t k = 0; k < nsrc; k++) {
 		for (uint64_t i = 0; i < count; i++)
@@ -571,8 +563,9 @@ static void test_reduce(uint32_t type)
 	for (uint32_t op = 0; op < GANTRY_OP_COUNT; op++)
 		for (uint32_t nsrc = 1; nsrc <= 4; nsrc++)
 			for (uint32_t ndst = 1; ndst <= 3; ndst++)
-				check_reduce(type, op, nsrc, ndst, rnd() % 200, 1 + (uint32_t)rnd() % 3,
-					     (uint32_t)rnd() % 5, (uint32_t)rnd() % 2, (uint32_t)rnd() % 3);
+				check_reduce(type, op, nsrc, ndst, random_next() % 200, 1 + (uint32_t)random_next() % 3,
+					     (uint32_t)random_next() % 5, (uint32_t)random_next() % 2,
+					     (uint32_t)random_next() % 3);
 	/* More than a piece. */
 	check_reduce(type, GANTRY_OP_SUM, 3, 2, most, 1, 2, 1, 0);
 	check_reduce(type, GANTRY_OP_MAX, 2, 1, most - 3, 3, 4, 1, 0);

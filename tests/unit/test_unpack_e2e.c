@@ -14,6 +14,7 @@
 #include "fixtures/cuda/fake_load.h"
 #include "gone.h"
 #include "net/loader.h"
+#include "random.h"
 #include "unpack_util.h"
 
 enum { WINDOW = 7, MAX = (5 << 20) + 3 };
@@ -259,12 +260,9 @@ static pthread_t gpu_thread;
 /* Copies and marks come late, a few at a time. */
 static void *gpu_main(void *arg)
 {
-	uint64_t state = 99;
-
 	(void)arg;
 	while (__atomic_load_n(&gpu_runs, __ATOMIC_SEQ_CST)) {
-		state = state * 6364136223846793005u + 1442695040888963407u;
-		if (!fake->run((unsigned)(state >> 33) % 600) || (state >> 40) % 8 == 0)
+		if (!fake->run((unsigned)random_below(600)) || random_below(8) == 0)
 			until_pause();
 	}
 	return NULL;

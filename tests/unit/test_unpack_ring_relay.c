@@ -34,15 +34,10 @@ enum {
 /* One publication, or part of one, in 32 is held up, for another thread's turn or for longer than a job takes. */
 static void random_delay(void)
 {
-	static _Thread_local uint64_t x;
-
-	if (!x)
-		x = (uint64_t)(uintptr_t)&x ^ gantry_ticks();
-	x = x * 6364136223846793005u + 1442695040888963407u;
-	if (x >> 59)
+	if (random_below(32))
 		return;
-	if (x >> 58 & 1)
-		usleep((useconds_t)(x >> 50 & 127));
+	if (random_below(2))
+		usleep(random_below(128));
 	else
 		sched_yield();
 }

@@ -12,6 +12,7 @@
 #include "net/devmem/emulated.h"
 #include "net/tcp/flow.h"
 #include "net/tcp/unpack.h"
+#include "random.h"
 #include "test.h"
 
 enum { AHEAD = 6, DATA = 1, EAGER_FLAG = 2, ACK_FLAG = 8 };
@@ -28,18 +29,10 @@ struct world {
 		uint8_t *bytes;
 		size_t n, room, sent;
 	} out[WIRE_MAX_LANES]; /* what the sender has to say on each lane */
-	uint64_t random, seq;
+	uint64_t seq;
 	uint32_t index[2]; /* of tags 0 and 1 */
 	uint64_t slots;	   /* that the kernel has seen */
 };
-
-static inline uint32_t rnd(struct world *w, uint32_t n)
-{
-	w->random ^= w->random << 13;
-	w->random ^= w->random >> 7;
-	w->random ^= w->random << 17;
-	return (uint32_t)(w->random >> 11) % n;
-}
 
 /* Parameters as NAME, VALUE, ..., NULL; others have their defaults. */
 static inline void world_params(const char *const *pairs)
@@ -59,7 +52,7 @@ static inline void world_open(struct world *w, int lanes, int device_rx)
 {
 	struct gantry_net_device_handle h = {0};
 
-	*w = (struct world){.config = {.nlanes = 1 + lanes, .inet = 1}, .random = 88172645463325252ull};
+	*w = (struct world){.config = {.nlanes = 1 + lanes, .inet = 1}};
 	CHECK_OK(gantry_device_host(&w->dev));
 	w->l = pair_raw(&w->config, w->raw);
 	w->l->device_rx = device_rx;
@@ -166,8 +159,8 @@ static inline void say_bulk(struct world *w, const uint8_t *data, size_t size, u
 	uint64_t seq = w->seq++;
 
 	for (size_t at = 0; at < size;) {
-		size_t left = size - at, n = 1 + rnd(w, 200000);
-		int lane = 1 + (int)rnd(w, (uint32_t)w->config.nlanes - 1);
+		size_t left = size - at, n = 1 + random_below(200000);
+		int lane = 1 + (int)random_below((uint32_t)w->config.nlanes - 1);
 		struct pair_frame f = {
 			.flags = ACK_FLAG, .seq = seq, .offset = at, .total = size, .tag = tag, .index = index};
 

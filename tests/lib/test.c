@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "test.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <unistd.h>
+
+#include "random.h"
+
+enum { CASE_BYTES = 256 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the process's case: threads read it when they fail */
+static char process_case[CASE_BYTES];
+static _Thread_local char thread_case[CASE_BYTES];
+
+void test_case(const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	if (gettid() == getpid()) {
+		pthread_mutex_lock(&lock);
+		vsnprintf(process_case, sizeof(process_case), format, args);
+		pthread_mutex_unlock(&lock);
+	} else {
+		vsnprintf(thread_case, sizeof(thread_case), format, args);
+	}
+	va_end(args);
+}
+
+void test_fail(const char *file, int line, const char *function, const char *format, ...)
+{
+	int error = errno;
+	char text[4096], seed[128];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	pthread_mutex_lock(&lock); /* kept: one failure is told, and the process ends */
+	fflush(stdout);
+	fprintf(stderr, "%s:%d: %s: %s\n", file, line, function, text);
+	if (process_case[0] || thread_case[0])
+		fprintf(stderr, "  in the case: %s%s%s\n", process_case, process_case[0] && thread_case[0] ? "; " : "",
+			thread_case);
+	if (random_describe(seed, sizeof(seed)))
+		fprintf(stderr, "  with %s\n", seed);
+	if (error)
+		fprintf(stderr, "  errno is %d, %s\n", error, strerror(error));
+	_exit(1);
+}

@@ -11,8 +11,17 @@
 enum { CASE_BYTES = 256 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the process's case: threads read it when they fail */
+static const char *process_part = "";
 static char process_case[CASE_BYTES];
 static _Thread_local char thread_case[CASE_BYTES];
+
+void test_part(const char *name)
+{
+	pthread_mutex_lock(&lock);
+	process_part = name;
+	process_case[0] = 0;
+	pthread_mutex_unlock(&lock);
+}
 
 void test_case(const char *format, ...)
 {
@@ -41,9 +50,10 @@ void test_fail(const char *file, int line, const char *function, const char *for
 	pthread_mutex_lock(&lock); /* kept: one failure is told, and the process ends */
 	fflush(stdout);
 	fprintf(stderr, "%s:%d: %s: %s\n", file, line, function, text);
-	if (process_case[0] || thread_case[0])
-		fprintf(stderr, "  in the case: %s%s%s\n", process_case, process_case[0] && thread_case[0] ? "; " : "",
-			thread_case);
+	if (process_part[0] || process_case[0] || thread_case[0])
+		fprintf(stderr, "  in the case: %s%s%s%s%s\n", process_part,
+			process_part[0] && process_case[0] ? ": " : "", process_case,
+			thread_case[0] ? "; thread: " : "", thread_case);
 	if (random_describe(seed, sizeof(seed)))
 		fprintf(stderr, "  with %s\n", seed);
 	if (error)

@@ -28,10 +28,11 @@ enum { SANITIZED = 0 };
 void test_case(const char *format, ...) __attribute__((format(printf, 1, 2)));
 #define CASE(...) test_case(__VA_ARGS__)
 
-/* A call as a case of its own. */
+/* A part of the test, in the main thread: named with each of its cases. */
+void test_part(const char *name);
 #define RUN(call)                                                                                                      \
 	do {                                                                                                           \
-		test_case("%s", #call);                                                                                \
+		test_part(#call);                                                                                      \
 		call;                                                                                                  \
 	} while (0)
 

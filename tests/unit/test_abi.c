@@ -160,10 +160,10 @@ static void check_constants(void)
 
 int main(void)
 {
-	check_properties();
-	check_tables();
-	check_small_types();
-	check_collnet();
-	check_constants();
+	RUN(check_properties());
+	RUN(check_tables());
+	RUN(check_small_types());
+	RUN(check_collnet());
+	RUN(check_constants());
 	return 0;
 }

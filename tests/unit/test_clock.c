@@ -48,6 +48,6 @@ int main(void)
 	CHECK(gantry_ticks_of_ns(UINT64_MAX) >= gantry_ticks_of_ns(UINT64_MAX / 2));
 
 	for (int i = 0; i < 5; i++)
-		check_brackets();
+		RUN(check_brackets());
 	return 0;
 }

@@ -133,7 +133,7 @@ int main(void)
 			w.nranks = n;
 			w.channels = t >= 3 ? 3 : 0;
 			w.transport = transports[t];
-			run(&w);
+			RUN(run(&w));
 			printf("%s, %d ranks: right\n", transports[t], n);
 			fflush(stdout);
 		}

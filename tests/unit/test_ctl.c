@@ -272,14 +272,14 @@ static void test_clock(void)
 int main(void)
 {
 	setenv("GANTRY_IFNAME", "lo", 0);
-	test_gather();
-	test_many();
-	test_messages();
-	test_calls();
-	test_wait();
-	test_leave();
-	test_again();
-	test_clock();
+	RUN(test_gather());
+	RUN(test_many());
+	RUN(test_messages());
+	RUN(test_calls());
+	RUN(test_wait());
+	RUN(test_leave());
+	RUN(test_again());
+	RUN(test_clock());
 	until_quiet();
 	return 0;
 }

@@ -622,19 +622,19 @@ int main(void)
 {
 	setenv("GANTRY_LOG", "error", 0);
 	setenv("GANTRY_IFNAME", "lo", 1);
-	test_missing();
-	test_twice();
-	test_counts();
-	test_arguments();
-	test_keys();
-	test_secrets_told();
-	test_out_of_descriptors();
-	test_late_hub();
-	test_lost_in_join();
-	test_port();
-	test_addresses();
-	test_fixed();
-	test_fixed_alone();
+	RUN(test_missing());
+	RUN(test_twice());
+	RUN(test_counts());
+	RUN(test_arguments());
+	RUN(test_keys());
+	RUN(test_secrets_told());
+	RUN(test_out_of_descriptors());
+	RUN(test_late_hub());
+	RUN(test_lost_in_join());
+	RUN(test_port());
+	RUN(test_addresses());
+	RUN(test_fixed());
+	RUN(test_fixed_alone());
 	end_hubs();
 	return 0;
 }

@@ -335,11 +335,11 @@ int main(void)
 {
 	setenv("GANTRY_LOG", "error", 0);
 	setenv("GANTRY_IFNAME", "lo", 1);
-	test_killed();
-	test_silent();
-	test_held_up();
-	test_slow_reader();
-	test_idle();
-	test_full();
+	RUN(test_killed());
+	RUN(test_silent());
+	RUN(test_held_up());
+	RUN(test_slow_reader());
+	RUN(test_idle());
+	RUN(test_full());
 	return 0;
 }

@@ -492,8 +492,8 @@ int main(void)
 	for (int secret = 0; secret <= GANTRY_HAVE_OPENSSL; secret++) {
 		set_env("GANTRY_SECRET", secret ? "a secret of the job" : NULL);
 		auth = secret ? CTL_AUTH_SECRET : GANTRY_HAVE_OPENSSL ? CTL_AUTH_HMAC : CTL_AUTH_KEY;
-		test_flood();
-		test_alone();
+		RUN(test_flood());
+		RUN(test_alone());
 	}
 	return 0;
 }

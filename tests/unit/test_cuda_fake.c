@@ -291,11 +291,11 @@ int main(void)
 	CHECK_EQ(gantry_device_cuda_count(why, sizeof(why)), FAKE_GPUS);
 	CHECK_STR(why, "");
 
-	open_and_close();
-	memory();
-	streams();
-	launches();
-	sharing();
+	RUN(open_and_close());
+	RUN(memory());
+	RUN(streams());
+	RUN(launches());
+	RUN(sharing());
 	gantry_device_close(gpu);
 	gantry_device_close(gpu1);
 	CHECK_EQ(fake->contexts, 0);

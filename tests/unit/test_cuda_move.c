@@ -320,14 +320,14 @@ int main(void)
 {
 	load_fake();
 	gpu_open();
-	tickets();
-	patience();
-	neighbours();
-	order();
-	left_behind();
-	nobody_is_forgotten();
-	travel();
-	many_notes();
+	RUN(tickets());
+	RUN(patience());
+	RUN(neighbours());
+	RUN(order());
+	RUN(left_behind());
+	RUN(nobody_is_forgotten());
+	RUN(travel());
+	RUN(many_notes());
 	gpu_close();
 	return 0;
 }

@@ -229,13 +229,13 @@ static void closed_early(int ends)
 int main(void)
 {
 	load_fake();
-	no_room();
-	a_call_fails("cuMemcpyAsync");
-	a_call_fails("cuStreamWriteValue32_v2");
-	fails_while_full();
-	fails_behind_copies();
-	broken();
-	closed_early(1);
-	closed_early(0);
+	RUN(no_room());
+	RUN(a_call_fails("cuMemcpyAsync"));
+	RUN(a_call_fails("cuStreamWriteValue32_v2"));
+	RUN(fails_while_full());
+	RUN(fails_behind_copies());
+	RUN(broken());
+	RUN(closed_early(1));
+	RUN(closed_early(0));
 	return 0;
 }

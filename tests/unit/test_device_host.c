@@ -479,14 +479,14 @@ int main(void)
 	CHECK_EQ(gantry_device_open(GANTRY_DEVICE_HOST, 1, &same), GANTRY_ERR_INVALID);
 	CHECK_HAS(gantry_device_name(dev), "host, ");
 
-	check_memory();
-	check_ipc();
-	check_ipc_gone();
-	check_streams();
-	check_wrap();
-	check_moves();
-	check_events();
-	check_rest();
+	RUN(check_memory());
+	RUN(check_ipc());
+	RUN(check_ipc_gone());
+	RUN(check_streams());
+	RUN(check_wrap());
+	RUN(check_moves());
+	RUN(check_events());
+	RUN(check_rest());
 	gantry_device_close(dev);
 	return 0;
 }

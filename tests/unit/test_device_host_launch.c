@@ -329,10 +329,10 @@ int main(void)
 {
 	alarm(LIMIT_S);
 	CHECK_OK(gantry_device_open(GANTRY_DEVICE_HOST, 0, &dev));
-	check_blocks();
-	check_lanes();
-	check_doors();
-	check_abort();
-	check_end();
+	RUN(check_blocks());
+	RUN(check_lanes());
+	RUN(check_doors());
+	RUN(check_abort());
+	RUN(check_end());
 	return 0;
 }

@@ -270,12 +270,12 @@ int main(void)
 	strcpy(gpu.name, "test gpu");
 	fake_nic_init(&nic);
 	wish = (struct devmem_wish){.nic = "fake0", .device = &gpu, .configure = 1, .helper = ""};
-	check_kernel_questions();
-	check_peer();
-	check_nic_questions();
-	check_bind_question();
-	check_rest();
-	check_first_no();
-	check_real();
+	RUN(check_kernel_questions());
+	RUN(check_peer());
+	RUN(check_nic_questions());
+	RUN(check_bind_question());
+	RUN(check_rest());
+	RUN(check_first_no());
+	RUN(check_real());
 	return 0;
 }

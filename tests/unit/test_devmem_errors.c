@@ -100,8 +100,8 @@ static void check_page(void)
 
 int main(void)
 {
-	check_table();
-	check_text();
-	check_page();
+	RUN(check_table());
+	RUN(check_text());
+	RUN(check_page());
 	return 0;
 }

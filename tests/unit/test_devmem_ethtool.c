@@ -186,12 +186,12 @@ static void check_refusals(void)
 
 int main(void)
 {
-	check_v4();
-	check_v6();
-	check_rss();
-	check_socket(AF_INET, 0);
-	check_socket(AF_INET6, 0);
-	check_socket(AF_INET6, 1);
-	check_refusals();
+	RUN(check_v4());
+	RUN(check_v6());
+	RUN(check_rss());
+	RUN(check_socket(AF_INET, 0));
+	RUN(check_socket(AF_INET6, 0));
+	RUN(check_socket(AF_INET6, 1));
+	RUN(check_refusals());
 	return 0;
 }

@@ -283,10 +283,10 @@ int main(void)
 {
 	CHECK_OK(gantry_params_load(0));
 	gantry_log_configure(GANTRY_LOG_ERROR, 0, "/dev/null"); /* errors are expected here */
-	what_may_come();
-	bad_fragments();
-	bad_receives();
-	bad_lengths();
-	vec12();
+	RUN(what_may_come());
+	RUN(bad_fragments());
+	RUN(bad_receives());
+	RUN(bad_lengths());
+	RUN(vec12());
 	return 0;
 }

@@ -540,15 +540,15 @@ int main(void)
 	memory.host = mmap(NULL, memory.size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	memory.device_ptr = memory.host;
 	devmem_sys_for_tests = make_fake;
-	check_memory();
-	check_binding();
-	check_send();
-	check_completions(AF_INET);
+	RUN(check_memory());
+	RUN(check_binding());
+	RUN(check_send());
+	RUN(check_completions(AF_INET));
 	if (has_ipv6())
-		check_completions(AF_INET6);
-	check_veth();
+		RUN(check_completions(AF_INET6));
+	RUN(check_veth());
 	snprintf(command, sizeof(command), "rm -r %s", dir);
 	CHECK_EQ(system(command), 0);
-	check_probes();
+	RUN(check_probes());
 	return 0;
 }

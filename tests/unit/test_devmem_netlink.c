@@ -379,12 +379,12 @@ int main(void)
 
 	if (*(uint8_t *)&probe != 1)
 		SKIP("the expected bytes are those of a little-endian machine");
-	check_builders();
-	check_room();
-	check_replies();
-	check_errors();
-	check_damage();
-	check_kernel();
+	RUN(check_builders());
+	RUN(check_room());
+	RUN(check_replies());
+	RUN(check_errors());
+	RUN(check_damage());
+	RUN(check_kernel());
 	return 0;
 }
 

@@ -181,11 +181,11 @@ static void on_a_gpu(void)
 int main(void)
 {
 	CHECK_OK(gantry_device_host(&host));
-	one_per_device();
-	what_cannot_be();
-	landing_pages();
-	threads();
-	on_a_gpu();
+	RUN(one_per_device());
+	RUN(what_cannot_be());
+	RUN(landing_pages());
+	RUN(threads());
+	RUN(on_a_gpu());
 	gantry_device_close(host);
 	return 0;
 }

@@ -372,7 +372,7 @@ int main(int argc, char **argv)
 	CHECK_OK(gantry_device_host(&host));
 	for (uint64_t seed = first; seed < first + seeds; seed++) {
 		CASE("round %" PRIu64, seed);
-		run(host, seed, seed % 2 ? 256 : MAX, coalesce[seed % 3]);
+		RUN(run(host, seed, seed % 2 ? 256 : MAX, coalesce[seed % 3]));
 	}
 	/* Otherwise this test has tested less than it says. */
 	if (argc <= 1)

@@ -532,16 +532,16 @@ int main(void)
 	devmem_journal_set_dir(dir);
 	nic = mmap(NULL, sizeof(*nic), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(nic != MAP_FAILED);
-	check_drivers();
-	check_verify_only();
-	check_errors();
-	check_shared_port();
-	check_several();
-	check_exit_and_crash();
-	check_damaged();
-	check_rules_kept();
-	check_name_taken();
-	check_many_flows();
+	RUN(check_drivers());
+	RUN(check_verify_only());
+	RUN(check_errors());
+	RUN(check_shared_port());
+	RUN(check_several());
+	RUN(check_exit_and_crash());
+	RUN(check_damaged());
+	RUN(check_rules_kept());
+	RUN(check_name_taken());
+	RUN(check_many_flows());
 	/* A folder that others may write to is not believed. */
 	CHECK_EQ(chmod(dir, 0777), 0);
 	{
@@ -554,7 +554,7 @@ int main(void)
 	reset();
 	pristine = *nic;
 	devmem_session_close(open_ok(1));
-	check_as_before();
+	RUN(check_as_before());
 	snprintf(command, sizeof(command), "rm -r %s", dir);
 	CHECK_EQ(system(command), 0);
 	return 0;

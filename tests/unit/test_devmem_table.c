@@ -391,23 +391,23 @@ int main(void)
 
 	CHECK_OK(gantry_device_host(&host));
 	set_up(host, "mapped", "8M", MAX, 128);
-	neighbours_merge();
-	the_use_is_handed_over();
-	border_of_landing();
-	small_ones_land();
-	linear_and_part_of_a_fragment();
-	what_cannot_be();
-	a_full_table(1);
-	unpack_and_compare(MESSAGE);
+	RUN(neighbours_merge());
+	RUN(the_use_is_handed_over());
+	RUN(border_of_landing());
+	RUN(small_ones_land());
+	RUN(linear_and_part_of_a_fragment());
+	RUN(what_cannot_be());
+	RUN(a_full_table(1));
+	RUN(unpack_and_compare(MESSAGE));
 	CHECK_OK(devmem_table_release(&w.t));
-	no_page_is_free();
-	directly(0);
+	RUN(no_page_is_free());
+	RUN(directly(0));
 	/* Ended in the middle: everything goes back. */
 	CHECK_OK(devmem_table_begin(&w.t, MESSAGE, NULL));
 	CHECK_OK(arrive(0, 4096, 4096));
 	CHECK_OK(arrive_host(100, 0));
 	tear_down();
-	on_a_gpu();
+	RUN(on_a_gpu());
 	gantry_device_close(host);
 	return 0;
 }

@@ -267,13 +267,13 @@ int main(void)
 	CHECK_OK(gantry_params_load(0));
 	gantry_log_configure(GANTRY_LOG_ERROR, 0, "/dev/null"); /* errors are expected here */
 	binding = fake_pages(16);
-	users_are_counted();
-	what_is_no_token();
-	limits_of_a_call();
-	failures();
+	RUN(users_are_counted());
+	RUN(what_is_no_token());
+	RUN(limits_of_a_call());
+	RUN(failures());
 	for (uint64_t seed = 1; seed <= 5; seed++)
-		random_use(seed);
-	threads();
+		RUN(random_use(seed));
+	RUN(threads());
 	fake_unbind(binding);
 	return 0;
 }

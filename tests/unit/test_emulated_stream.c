@@ -258,20 +258,20 @@ int main(void)
 		const char *shape = shapes[i % 6];
 		uint64_t bytes = (i % 6 == 5 ? 20000 : 500000) / (i < 6 ? 1 : 8); /* each receive waits for a copy */
 
-		stream(shape, "0", "0", bytes, i / 6);
-		stream(shape, "300", "0", bytes, i / 6);
-		stream(shape, "0", "300", bytes, i / 6);
-		stream(shape, "500", "500", bytes, i / 6);
-		stream(shape, "0", "1000", bytes, i / 6);
+		RUN(stream(shape, "0", "0", bytes, i / 6));
+		RUN(stream(shape, "300", "0", bytes, i / 6));
+		RUN(stream(shape, "0", "300", bytes, i / 6));
+		RUN(stream(shape, "500", "500", bytes, i / 6));
+		RUN(stream(shape, "0", "1000", bytes, i / 6));
 	}
 	CHECK(cut("1", 0) == cut("1", 0));
 	CHECK(cut("1", 0) != cut("2", 0));
 	CHECK(cut("1", 0) != cut("1", 1));
 	devmem_emulated_set_poison(0);
-	few_copies(1, 10);
-	few_copies(1, 60);
-	few_copies(FLOWS, 200);
-	nearly_empty();
-	refusals();
+	RUN(few_copies(1, 10));
+	RUN(few_copies(1, 60));
+	RUN(few_copies(FLOWS, 200));
+	RUN(nearly_empty());
+	RUN(refusals());
 	return 0;
 }

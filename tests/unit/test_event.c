@@ -155,10 +155,10 @@ static void check_names(void)
 
 int main(void)
 {
-	check_names();
-	check_empty_and_order();
-	check_wrap();
-	check_threads();
-	check_interrupted_reader();
+	RUN(check_names());
+	RUN(check_empty_and_order());
+	RUN(check_wrap());
+	RUN(check_threads());
+	RUN(check_interrupted_reader());
 	return 0;
 }

@@ -94,7 +94,7 @@ int main(void)
 	alarm(500);
 	while (gantry_now_ns() < end || !worlds || !__atomic_load_n(&sleeps, __ATOMIC_RELAXED)) {
 		CASE("world %" PRIu64, worlds);
-		one_world(worlds++);
+		RUN(one_world(worlds++));
 	}
 	printf("%" PRIu64 " worlds, %" PRIu64 " sleeps\n", worlds, sleeps);
 	return 0;

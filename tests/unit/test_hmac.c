@@ -171,10 +171,10 @@ static void check_random(void)
 int main(void)
 {
 	gantry_log_set_sink(drop_line);
-	check_exit();
-	check_vectors();
-	check_refusal();
-	check_equal();
-	check_random();
+	RUN(check_exit());
+	RUN(check_vectors());
+	RUN(check_refusal());
+	RUN(check_equal());
+	RUN(check_random());
 	return 0;
 }

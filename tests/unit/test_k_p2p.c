@@ -392,32 +392,32 @@ int main(void)
 	alarm(500);
 	for (uint32_t lanes = 1; lanes <= 3; lanes++)
 		for (int i = 0; i < WAYS; i++)
-			check_way(&ways[i], lanes, 0);
+			RUN(check_way(&ways[i], lanes, 0));
 	for (int i = 0; i < WAYS; i++) {
-		check_way(&ways[i], 1, 65530);
-		check_way(&ways[i], 1, 0x100000000 - 5);
+		RUN(check_way(&ways[i], 1, 65530));
+		RUN(check_way(&ways[i], 1, 0x100000000 - 5));
 	}
 	for (uint64_t seed = 1; seed <= 6; seed++)
-		check_all_to_all(seed % 3 + 1, seed % 2 + 1, seed);
-	check_self();
-	check_too_large();
-	check_wrong_arrival(36);
-	check_wrong_arrival(35);
-	check_wrong_arrival(64);
-	check_abort(1);
-	check_abort(3);
-	check_half_posts();
-	check_old_marks(0);
-	check_old_marks(65535);
-	check_old_marks(12345);
+		RUN(check_all_to_all(seed % 3 + 1, seed % 2 + 1, seed));
+	RUN(check_self());
+	RUN(check_too_large());
+	RUN(check_wrong_arrival(36));
+	RUN(check_wrong_arrival(35));
+	RUN(check_wrong_arrival(64));
+	RUN(check_abort(1));
+	RUN(check_abort(3));
+	RUN(check_half_posts());
+	RUN(check_old_marks(0));
+	RUN(check_old_marks(65535));
+	RUN(check_old_marks(12345));
 	for (int i = 0; i < 2; i++) {
-		check_old_lines(i ? 0x80000000 : 0, GANTRY_PROTO_LL, 0);
-		check_old_lines(i ? 0x80000000 : 0, GANTRY_PROTO_SIMPLE, 0);
-		check_old_lines(i ? 0x80000000 : 0, GANTRY_PROTO_LL, P);
-		check_old_lines(i ? 0x80000000 : 0, GANTRY_PROTO_SIMPLE, P);
+		RUN(check_old_lines(i ? 0x80000000 : 0, GANTRY_PROTO_LL, 0));
+		RUN(check_old_lines(i ? 0x80000000 : 0, GANTRY_PROTO_SIMPLE, 0));
+		RUN(check_old_lines(i ? 0x80000000 : 0, GANTRY_PROTO_LL, P));
+		RUN(check_old_lines(i ? 0x80000000 : 0, GANTRY_PROTO_SIMPLE, P));
 	}
-	check_fifo(1, 0);
-	check_fifo(8, 0);
-	check_fifo(1, 1);
+	RUN(check_fifo(1, 0));
+	RUN(check_fifo(8, 0));
+	RUN(check_fifo(1, 1));
 	return 0;
 }

@@ -444,25 +444,25 @@ int main(void)
 
 	gantry_host_wait_setup();
 	dev_delay = delay;
-	test_refusals();
-	test_sizes_differ();
-	test_marks();
+	RUN(test_refusals());
+	RUN(test_sizes_differ());
+	RUN(test_marks());
 	for (uint32_t proto = 0; proto < GANTRY_PROTOS; proto++)
 		for (uint32_t lanes = 1; lanes <= LANES; lanes += 2) {
-			check_abort(GANTRY_PRIM_RECV_REDUCE_COPY, proto, lanes, 0);
-			check_abort(GANTRY_PRIM_SEND, proto, lanes, 0);
+			RUN(check_abort(GANTRY_PRIM_RECV_REDUCE_COPY, proto, lanes, 0));
+			RUN(check_abort(GANTRY_PRIM_SEND, proto, lanes, 0));
 			if (proto == GANTRY_PROTO_SIMPLE)
-				check_abort(GANTRY_PRIM_SEND, proto, lanes, 1);
+				RUN(check_abort(GANTRY_PRIM_SEND, proto, lanes, 1));
 		}
 	for (int i = 0; i < rounds; i++)
 		for (uint32_t kind = 0; kind < GANTRY_PRIMS; kind++)
 			for (uint32_t proto = 0; proto < GANTRY_PROTOS; proto++)
 				for (uint32_t type = 0; type < GANTRY_TYPE_COUNT; type++)
-					random_scene(kind, proto, type);
+					RUN(random_scene(kind, proto, type));
 	for (int i = 0; i < rounds; i++)
 		for (uint32_t n = 2; n <= 4; n++)
 			for (uint32_t proto = 0; proto < GANTRY_PROTOS; proto++)
 				for (uint32_t op = 0; op < GANTRY_OP_COUNT; op++)
-					test_ring(n, proto, random_below(GANTRY_TYPE_COUNT), op, random_below(2));
+					RUN(test_ring(n, proto, random_below(GANTRY_TYPE_COUNT), op, random_below(2)));
 	return 0;
 }

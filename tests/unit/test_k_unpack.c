@@ -192,12 +192,12 @@ int main(int argc, char **argv)
 	CHECK(want);
 	for (int grid = 0; grid < 2; grid++) {
 		kernel = grid ? GANTRY_KERNEL_UNPACK_GRID : GANTRY_KERNEL_UNPACK;
-		test_alignments();
-		test_few();
-		test_shapes();
+		RUN(test_alignments());
+		RUN(test_few());
+		RUN(test_shapes());
 	}
-	test_count_and_base();
-	test_seed();
+	RUN(test_count_and_base());
+	RUN(test_seed());
 	free(want);
 	area_free(&list.descs);
 	area_free(&dst);

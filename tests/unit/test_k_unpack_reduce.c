@@ -206,9 +206,9 @@ int main(int argc, char **argv)
 	input = area_new(ROOM);
 	output = area_new(ROOM);
 	list = list_new();
-	test_cut();
-	test_any_order();
-	test_few();
+	RUN(test_cut());
+	RUN(test_any_order());
+	RUN(test_few());
 	area_free(&list.descs);
 	area_free(&output);
 	area_free(&input);

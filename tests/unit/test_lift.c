@@ -407,8 +407,8 @@ int main(int argc, char **argv)
 {
 	(void)argc;
 	fixtures_on_search_path(argv);
-	check_all_versions();
-	check_two();
-	check_left_out();
+	RUN(check_all_versions());
+	RUN(check_two());
+	RUN(check_left_out());
 	return 0;
 }

@@ -169,11 +169,11 @@ int main(int argc, char **argv)
 {
 	(void)argc;
 	fixtures_on_search_path(argv);
-	check_rules();
-	check_refusals();
-	check_default();
-	check_other_machine();
-	check_log();
-	check_versions();
+	RUN(check_rules());
+	RUN(check_refusals());
+	RUN(check_default());
+	RUN(check_other_machine());
+	RUN(check_log());
+	RUN(check_versions());
 	return 0;
 }

@@ -323,13 +323,13 @@ static void test_words(void)
 
 int main(void)
 {
-	test_pattern();
-	test_text();
-	test_compare();
-	test_subnet();
-	test_is_local();
-	test_select();
-	test_words();
-	test_scan();
+	RUN(test_pattern());
+	RUN(test_text());
+	RUN(test_compare());
+	RUN(test_subnet());
+	RUN(test_is_local());
+	RUN(test_select());
+	RUN(test_words());
+	RUN(test_scan());
 	return 0;
 }

@@ -377,15 +377,15 @@ static void check_threads(void)
 int main(void)
 {
 	gantry_log_set_sink(keep_line);
-	check_defaults();
-	check_least_or_zero();
-	check_values();
-	check_refusals();
-	check_allows();
-	check_signals();
-	check_unknown();
-	check_listing();
-	check_markdown();
-	check_threads();
+	RUN(check_defaults());
+	RUN(check_least_or_zero());
+	RUN(check_values());
+	RUN(check_refusals());
+	RUN(check_allows());
+	RUN(check_signals());
+	RUN(check_unknown());
+	RUN(check_listing());
+	RUN(check_markdown());
+	RUN(check_threads());
 	return 0;
 }

@@ -166,10 +166,10 @@ static void check_distance(void)
 
 int main(void)
 {
-	check_size();
-	check_duration();
-	check_int_and_bool();
-	check_format();
-	check_distance();
+	RUN(check_size());
+	RUN(check_duration());
+	RUN(check_int_and_bool());
+	RUN(check_format());
+	RUN(check_distance());
 	return 0;
 }

@@ -577,15 +577,15 @@ static void check_bad_parameter(void)
 
 int main(void)
 {
-	check_bad_parameter();
-	check_result_codes();
-	check_shared_contexts();
-	check_own_contexts();
-	check_again();
-	check_sizes();
-	check_properties();
-	check_unpack();
-	check_vdevices();
-	check_log();
+	RUN(check_bad_parameter());
+	RUN(check_result_codes());
+	RUN(check_shared_contexts());
+	RUN(check_own_contexts());
+	RUN(check_again());
+	RUN(check_sizes());
+	RUN(check_properties());
+	RUN(check_unpack());
+	RUN(check_vdevices());
+	RUN(check_log());
 	return 0;
 }

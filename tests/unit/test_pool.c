@@ -91,8 +91,8 @@ static void check_refusals(void)
 int main(void)
 {
 	gantry_log_set_sink(count_errors);
-	check_objects();
-	check_foreign_pointers();
-	check_refusals();
+	RUN(check_objects());
+	RUN(check_foreign_pointers());
+	RUN(check_refusals());
 	return 0;
 }

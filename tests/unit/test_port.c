@@ -301,11 +301,11 @@ int main(void)
 	l.rlim_cur = l.rlim_max;
 	setrlimit(RLIMIT_NOFILE, &l);
 	CHECK_OK(gantry_params_load(0));
-	test_given();
-	test_ours();
-	test_one_byte();
-	test_other_is_closed();
-	test_full();
-	test_fork();
+	RUN(test_given());
+	RUN(test_ours());
+	RUN(test_one_byte());
+	RUN(test_other_is_closed());
+	RUN(test_full());
+	RUN(test_fork());
 	return 0;
 }

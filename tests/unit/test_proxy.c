@@ -368,17 +368,17 @@ static void test_engines(void)
 int main(void)
 {
 	CHECK_OK(gantry_params_load(0));
-	test_engines();
+	RUN(test_engines());
 	CHECK_OK(gantry_proxy_get(NULL, &proxy));
-	test_pool();
-	test_order();
-	test_threads();
+	RUN(test_pool());
+	RUN(test_order());
+	RUN(test_threads());
 	for (int i = 0; i < 4; i++)
-		test_bases(i & 1, i >> 1);
-	test_idle();
-	test_random();
-	test_shown();
-	test_waits();
+		RUN(test_bases(i & 1, i >> 1));
+	RUN(test_idle());
+	RUN(test_random());
+	RUN(test_shown());
+	RUN(test_waits());
 	gantry_proxy_put(proxy);
 	return 0;
 }

@@ -412,9 +412,9 @@ int main(void)
 {
 	CHECK_OK(gantry_params_load(0));
 	CHECK_OK(gantry_proxy_get(NULL, &proxy));
-	test_words();
-	test_loop();
-	test_events();
+	RUN(test_words());
+	RUN(test_loop());
+	RUN(test_events());
 	gantry_proxy_put(proxy);
 	return 0;
 }

@@ -231,16 +231,16 @@ int main(void)
 	CHECK_OK(gantry_params_load(0));
 	test_visitors(); /* without a user of our own: engines end in between */
 	CHECK_OK(gantry_proxy_get(NULL, &proxy));
-	test_error();
-	test_abort(0);
-	test_abort(1);
-	test_destroy(STUCK);
-	test_destroy(BUSY);
-	test_destroy(ASLEEP);
+	RUN(test_error());
+	RUN(test_abort(0));
+	RUN(test_abort(1));
+	RUN(test_destroy(STUCK));
+	RUN(test_destroy(BUSY));
+	RUN(test_destroy(ASLEEP));
 	gantry_proxy_group_destroy(NULL);
 	gantry_proxy_conn_destroy(NULL);
-	test_each();
-	test_visitors();
+	RUN(test_each());
+	RUN(test_visitors());
 	gantry_proxy_put(proxy);
 	return 0;
 }

@@ -332,17 +332,17 @@ int main(int argc, char **argv)
 
 	setenv("GANTRY_IFNAME", "lo", 0);
 	setenv("GANTRY_LOG_FILE", "/dev/null", 0); /* errors are provoked */
-	wrong_configs();
-	in_place("splice", 0);
-	in_place("msg", 0);
-	in_place("off", 0);
-	in_place("splice", 1);
-	in_place("msg", 1);
+	RUN(wrong_configs());
+	RUN(in_place("splice", 0));
+	RUN(in_place("msg", 0));
+	RUN(in_place("off", 0));
+	RUN(in_place("splice", 1));
+	RUN(in_place("msg", 1));
 	if (!*only || !strcmp(only, "host"))
-		all(&host, "host: asked for by the program");
+		RUN(all(&host, "host: asked for by the program"));
 	if (!*only || !strcmp(only, "narrow"))
-		all(&narrow, "host: asked for by the program");
+		RUN(all(&narrow, "host: asked for by the program"));
 	if (!*only || !strcmp(only, "emulated"))
-		all(&emulated, "unpack (emulated NIC): asked for by the program");
+		RUN(all(&emulated, "unpack (emulated NIC): asked for by the program"));
 	return 0;
 }

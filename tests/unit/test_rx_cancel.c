@@ -284,11 +284,11 @@ int main(void)
 {
 	setenv("GANTRY_IFNAME", "lo", 0);
 	setenv("GANTRY_LOG_FILE", "/dev/null", 0);
-	path(GANTRY_RX_PATH_HOST, 0, ROUNDS);
-	path(GANTRY_RX_PATH_HOST, 1, ROUNDS / 2);
-	path(GANTRY_RX_PATH_EMULATED, 1, ROUNDS);
-	both_when_all_is_out();
-	behind_another();
-	deaf_peer();
+	RUN(path(GANTRY_RX_PATH_HOST, 0, ROUNDS));
+	RUN(path(GANTRY_RX_PATH_HOST, 1, ROUNDS / 2));
+	RUN(path(GANTRY_RX_PATH_EMULATED, 1, ROUNDS));
+	RUN(both_when_all_is_out());
+	RUN(behind_another());
+	RUN(deaf_peer());
 	return 0;
 }

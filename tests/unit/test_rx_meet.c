@@ -376,10 +376,10 @@ int main(int argc, char **argv)
 	setenv("GANTRY_LOG_FILE", "/dev/null", 0);
 	if (argc == 3 && !strcmp(argv[1], "serve"))
 		return serve(argv[2]);
-	strangers();
-	silent_crowd();
-	stolen();
-	addresses();
-	restarts();
+	RUN(strangers());
+	RUN(silent_crowd());
+	RUN(stolen());
+	RUN(addresses());
+	RUN(restarts());
 	return 0;
 }

@@ -326,7 +326,7 @@ int main(int argc, char **argv)
 		CHECK(gantry_now_ns() < hang);
 		if (argc > 1)
 			fprintf(stderr, "round %d: seed %llu\n", i, (unsigned long long)seed);
-		round_of(seed++, i % 3 == 2);
+		RUN(round_of(seed++, i % 3 == 2));
 	}
 	CHECK(done_ok > 0 && done_cancelled > 0); /* otherwise nothing was tried */
 	if (argc > 1)

@@ -330,14 +330,14 @@ static void silent(enum gantry_log_level level, enum gantry_log_subsys subsys, c
 int main(void)
 {
 	gantry_log_set_sink(silent);
-	check_errnos();
-	check_connect();
-	check_itself();
-	check_tune();
-	check_budget();
-	check_nofile_advice();
-	check_low_port();
-	check_listen();
+	RUN(check_errnos());
+	RUN(check_connect());
+	RUN(check_itself());
+	RUN(check_tune());
+	RUN(check_budget());
+	RUN(check_nofile_advice());
+	RUN(check_low_port());
+	RUN(check_listen());
 	printf("ok\n");
 	return 0;
 }

@@ -297,7 +297,7 @@ int main(int argc, char **argv)
 		CHECK(pid >= 0);
 		if (pid == 0) {
 			alarm(500);
-			run(ways[i]);
+			RUN(run(ways[i]));
 			/* A search for leaks takes seconds: once is enough. */
 			if (SANITIZED && i)
 				_exit(0);

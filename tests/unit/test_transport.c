@@ -229,10 +229,10 @@ static void check_libs(void)
 int main(void)
 {
 	CHECK_OK(gantry_params_load(0));
-	check_choice();
-	check_gpus();
-	check_registering();
-	check_stubs();
-	check_libs();
+	RUN(check_choice());
+	RUN(check_gpus());
+	RUN(check_registering());
+	RUN(check_stubs());
+	RUN(check_libs());
 	return 0;
 }

@@ -336,24 +336,24 @@ int main(void)
 	CHECK_OK(device->ops->alloc(device, MAX_BYTES, &q));
 	source = p;
 	target = q;
-	check_p2p();
-	check_shm();
-	check_sparse();
-	check_mixed();
+	RUN(check_p2p());
+	RUN(check_shm());
+	RUN(check_sparse());
+	RUN(check_mixed());
 	if (!on_gpu()) { /* these look at things with the CPU */
-		check_gone(&gantry_transport_p2p);
+		RUN(check_gone(&gantry_transport_p2p));
 		set_param("GANTRY_P2P_COPY", "on");
-		check_gone(&gantry_transport_p2p);
+		RUN(check_gone(&gantry_transport_p2p));
 		set_param("GANTRY_P2P_COPY", "off");
-		check_gone(&gantry_transport_shm);
-		check_hasty(&gantry_transport_p2p);
-		check_hasty(&gantry_transport_shm);
+		RUN(check_gone(&gantry_transport_shm));
+		RUN(check_hasty(&gantry_transport_p2p));
+		RUN(check_hasty(&gantry_transport_shm));
 		set_param("GANTRY_P2P_COPY", "on");
-		check_hasty(&gantry_transport_p2p);
+		RUN(check_hasty(&gantry_transport_p2p));
 		set_param("GANTRY_P2P_COPY", "off");
-		check_slices();
-		check_early_end();
-		check_library();
+		RUN(check_slices());
+		RUN(check_early_end());
+		RUN(check_library());
 	}
 	CHECK_OK(device->ops->free(device, source));
 	CHECK_OK(device->ops->free(device, target));

@@ -388,23 +388,23 @@ int main(void)
 {
 	CHECK_OK(gantry_params_load(0));
 	if (on_gpu()) { /* in children only: a process that has used a GPU can fork none that does */
-		check_data();
+		RUN(check_data());
 		return 0;
 	}
-	check_bad_files();
-	check_strangers();
-	check_silence();
-	check_data();
+	RUN(check_bad_files());
+	RUN(check_strangers());
+	RUN(check_silence());
+	RUN(check_data());
 	for (int round = 0; round < 10; round++) {
-		check_hasty(&gantry_transport_shm, round);
-		check_hasty(&gantry_transport_p2p, round);
+		RUN(check_hasty(&gantry_transport_shm, round));
+		RUN(check_hasty(&gantry_transport_p2p, round));
 	}
 	for (int send = 0; send < 2; send++) {
 		for (int makes = 0; makes < 2; makes++) {
 			set_param("GANTRY_SHM_LOCALITY", makes ? "recv" : "send");
-			check_killed(&gantry_transport_shm, send);
+			RUN(check_killed(&gantry_transport_shm, send));
 		}
-		check_killed(&gantry_transport_p2p, send);
+		RUN(check_killed(&gantry_transport_p2p, send));
 	}
 	return 0;
 }

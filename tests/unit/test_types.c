@@ -576,15 +576,15 @@ static void test_reduce(uint32_t type)
 int main(void)
 {
 	for (int i = 0; i < FORMATS; i++)
-		make_format(&formats[i]);
-	test_landmarks();
+		RUN(make_format(&formats[i]));
+	RUN(test_landmarks());
 	for (int i = 0; i < FORMATS; i++)
-		test_conversions(&formats[i]);
+		RUN(test_conversions(&formats[i]));
 	for (uint32_t type = 0; type < GANTRY_TYPE_COUNT; type++) {
-		test_steps(type);
+		RUN(test_steps(type));
 		if (dev_type_bytes(type) == 1)
-			test_all_pairs(type);
-		test_reduce(type);
+			RUN(test_all_pairs(type));
+		RUN(test_reduce(type));
 	}
 	return 0;
 }

@@ -355,7 +355,7 @@ int main(void)
 		}
 		pid = fork();
 		if (pid == 0) {
-			child(&all[i], path);
+			RUN(child(&all[i], path));
 			/* Where a look for leaks takes seconds: without the plugin, and with it, is enough. */
 			SANITIZED &&i % 4 != 2 ? _exit(0) : exit(0);
 		}

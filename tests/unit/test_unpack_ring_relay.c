@@ -183,13 +183,13 @@ int main(int argc, char **argv)
 		slots[i].want_dst = malloc(AREA);
 		CHECK(slots[i].want_pages && slots[i].want_dst);
 	}
-	test_reuse(4, 1, 512, 2);
-	test_reuse(3, 2, 32, 4);
-	test_reuse(5, 1, 96, 8);
-	test_reuse(2, 3, 64, 1);
-	test_reuse(1, 1, 512, 2);
-	test_abort(0);
-	test_abort(5);
+	RUN(test_reuse(4, 1, 512, 2));
+	RUN(test_reuse(3, 2, 32, 4));
+	RUN(test_reuse(5, 1, 96, 8));
+	RUN(test_reuse(2, 3, 64, 1));
+	RUN(test_reuse(1, 1, 512, 2));
+	RUN(test_abort(0));
+	RUN(test_abort(5));
 	CHECK(on_gpu || __atomic_load_n(&sleeps, __ATOMIC_RELAXED));
 	for (uint32_t i = 0; i < MAX_SLOTS; i++) {
 		area_free(&slots[i].descs);

@@ -264,12 +264,12 @@ static void check_hello_texts(void)
 
 int main(void)
 {
-	check_handle_layout();
-	check_handle_addresses();
-	check_handle_refusals();
-	check_hello_layout();
-	check_hello_refusals();
-	check_hello_texts();
+	RUN(check_handle_layout());
+	RUN(check_handle_addresses());
+	RUN(check_handle_refusals());
+	RUN(check_hello_layout());
+	RUN(check_hello_refusals());
+	RUN(check_hello_texts());
 	printf("ok\n");
 	return 0;
 }

@@ -226,11 +226,11 @@ static void check_frame_refusals(void)
 
 int main(void)
 {
-	check_frame_layout();
-	check_sums();
-	check_frame_refusals();
-	check_arrived();
-	check_ahead();
+	RUN(check_frame_layout());
+	RUN(check_sums());
+	RUN(check_frame_refusals());
+	RUN(check_arrived());
+	RUN(check_ahead());
 	printf("ok\n");
 	return 0;
 }

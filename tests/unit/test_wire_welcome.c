@@ -175,10 +175,10 @@ static void check_proof(void)
 
 int main(void)
 {
-	check_welcome_layout();
-	check_welcome_refusals();
-	check_macs();
-	check_proof();
+	RUN(check_welcome_layout());
+	RUN(check_welcome_refusals());
+	RUN(check_macs());
+	RUN(check_proof());
 	printf("ok\n");
 	return 0;
 }

@@ -1,7 +1,6 @@
 /* `gantry check`: conformance of a net plugin library, rule by rule and version by version. */
 #include "check.h"
 
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +9,7 @@
 #include "base/param.h"
 #include "cmd.h"
 #include "json.h"
-#include "suggest.h"
+#include "options.h"
 
 enum { EXIT_FINE = 0, EXIT_NOT_FINE = 1, EXIT_USAGE = 2, DEFAULT_TIMEOUT_S = 10, RULES_MAX = 128 };
 
@@ -29,15 +28,32 @@ struct tally {
 	int verdicts[4], versions;
 };
 
-static void usage(FILE *f)
-{
-	fprintf(f,
-		"usage: gantry check PLUGIN [--version N] [--rule NAME] [--timeout S] [--json] [--verbose]\n"
-		"       gantry check --list\n"
+/* clang-format off */
+#define AT(field) offsetof(struct request, field)
+static const struct option_spec specs[] = {
+	{0, OPTION_INT, "version", AT(version), GANTRY_NET_VERSION_MIN, GANTRY_NET_VERSION_MAX, NULL, "N", "this version only (every one that is exported)"},
+	{0, OPTION_TEXT, "rule", AT(rule), 0, 0, NULL, "NAME", "this rule only (all)"},
+	{0, OPTION_TIME, "timeout", AT(opt.timeout_ns), 1000000000, 0, NULL, "S", "the longest that a rule may take (10s)"},
+	{0, OPTION_FLAG, "json", AT(json), 0, 0, NULL, NULL, "one JSON object per line"},
+	{0, OPTION_FLAG, "verbose", AT(opt.verbose), 0, 0, NULL, NULL, "show what the plugin prints, also where it passes"},
+	{0, OPTION_FLAG, "list", AT(list), 0, 0, NULL, NULL, "only list the rules"},
+};
+/* clang-format on */
+
+static const struct option_set set = {
+	.program = "gantry check",
+	.usage = "PLUGIN [--version N] [--rule NAME] [--timeout S] [--json] [--verbose]\n"
+		 "       gantry check --list",
+	.about =
 		"Runs NCCL's side of the net plugin interface against PLUGIN, in two processes with two threads each,\n"
 		"at every version it exports. PLUGIN is a path or what NCCL_NET_PLUGIN would hold. See "
-		"gantry-check(1).\n");
-}
+		"gantry-check(1).\n",
+	.notes = "",
+	OPTION_SPECS(specs),
+	.operand = "PLUGIN",
+	.operand_at = AT(opt.plugin),
+	.keep_params = 1,
+};
 
 static const struct check_rule *rule_next(size_t *table, size_t *at)
 {
@@ -52,15 +68,19 @@ static const struct check_rule *rule_next(size_t *table, size_t *at)
 	return NULL;
 }
 
-static int rule_known(const char *name)
+/* 0, or 2 after a line on stderr: there is no such rule. */
+static int check_rule(const char *name)
 {
+	const char *names[RULES_MAX];
 	const struct check_rule *r;
-	size_t table = 0, at = 0;
+	size_t table = 0, at = 0, n = 0;
 
-	while ((r = rule_next(&table, &at)))
+	while (n < RULES_MAX && (r = rule_next(&table, &at))) {
 		if (strcmp(r->name, name) == 0)
-			return 1;
-	return 0;
+			return 0;
+		names[n++] = r->name;
+	}
+	return options_unknown("gantry check: there is no rule", name, names, n, "gantry check --list");
 }
 
 static void list_rules(int json)
@@ -145,98 +165,21 @@ static int run_all(const struct request *q)
 	return t.verdicts[CHECK_FAIL] ? EXIT_NOT_FINE : EXIT_FINE;
 }
 
-static int wrong(const char *what, const char *value)
-{
-	fprintf(stderr, "gantry check: %s%s\n", what, value);
-	return 0;
-}
-
-static int wrong_rule(const char *name)
-{
-	const char *names[RULES_MAX], *near;
-	const struct check_rule *r;
-	size_t table = 0, at = 0, n = 0;
-
-	while (n < RULES_MAX && (r = rule_next(&table, &at)))
-		names[n++] = r->name;
-	near = suggest(name, names, n);
-	fprintf(stderr, "gantry check: there is no rule '%s'", name);
-	if (near)
-		fprintf(stderr, ", did you mean '%s'?\n", near);
-	else
-		fprintf(stderr, "; gantry check --list lists them\n");
-	return 0;
-}
-
-static int parse_option(int c, struct request *q)
-{
-	int64_t n;
-
-	switch (c) {
-	case 'V':
-		if (gantry_parse_int(optarg, &n) != GANTRY_OK || n < GANTRY_NET_VERSION_MIN ||
-		    n > GANTRY_NET_VERSION_MAX)
-			return wrong("--version must be 6 to 12, not ", optarg);
-		q->version = (int)n;
-		return 1;
-	case 'r':
-		if (!rule_known(optarg))
-			return wrong_rule(optarg);
-		q->rule = optarg;
-		return 1;
-	case 't':
-		if (gantry_parse_duration(optarg, &q->opt.timeout_ns) != GANTRY_OK ||
-		    q->opt.timeout_ns < 1000 * (uint64_t)CHECK_MS)
-			return wrong("--timeout must be a time of at least 1 s, not ", optarg);
-		return 1;
-	case 'j':
-		q->json = 1;
-		return 1;
-	case 'l':
-		q->list = 1;
-		return 1;
-	case 'v':
-		q->opt.verbose = 1;
-		return 1;
-	default:
-		return 0;
-	}
-}
-
 int cmd_check(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{"version", required_argument, NULL, 'V'}, {"rule", required_argument, NULL, 'r'},
-		{"timeout", required_argument, NULL, 't'}, {"json", no_argument, NULL, 'j'},
-		{"list", no_argument, NULL, 'l'},	   {"verbose", no_argument, NULL, 'v'},
-		{"help", no_argument, NULL, 'h'},	   {0},
-	};
 	struct request q = {.opt.timeout_ns = DEFAULT_TIMEOUT_S * 1000 * (uint64_t)CHECK_MS};
-	int c;
+	int status = options_parse(&set, argc, argv, &q);
 
-	opterr = 0;
-	optind = 0; /* the dispatcher may have used getopt before */
-	while ((c = getopt_long(argc, argv, ":V:r:t:jlvh", options, NULL)) != -1) {
-		if (c == 'h') {
-			usage(stdout);
-			return EXIT_FINE;
-		}
-		if (c == '?' || c == ':')
-			return suggest_usage("gantry check", options, c, argv[optind - 1]);
-		if (!parse_option(c, &q))
-			return EXIT_USAGE;
-	}
+	if (status)
+		return status - 1;
+	if (q.rule && check_rule(q.rule))
+		return EXIT_USAGE;
 	if (q.list) {
 		list_rules(q.json);
 		return EXIT_FINE;
 	}
-	if (optind == argc) {
-		fprintf(stderr, "gantry check: a PLUGIN is missing; gantry check --help says more\n");
-		return EXIT_USAGE;
-	}
-	if (optind + 1 < argc)
-		return suggest_usage("gantry check", options, '?', argv[optind + 1]);
-	q.opt.plugin = argv[optind];
+	if (!q.opt.plugin)
+		return options_wrong(&set, "a PLUGIN is missing; gantry check --help says more");
 	/* A plugin whose deadline is longer than a rule's would look as if it never reported a dead peer. */
 	setenv("GANTRY_TIMEOUT", "3s", 0);
 	if (gantry_params_load(0) != GANTRY_OK)

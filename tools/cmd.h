@@ -3,7 +3,6 @@
 #ifndef GANTRY_TOOLS_CMD_H
 #define GANTRY_TOOLS_CMD_H
 
-int cmd_perf(int argc, char **argv); /* dispatches on argv[1]: net, ... */
 int cmd_perf_net(int argc, char **argv);
 int cmd_perf_sendrecv(int argc, char **argv);
 int cmd_perf_fifo(int argc, char **argv);

@@ -1,5 +1,4 @@
 /* `gantry devmem-helper`: binds NICs for processes that may not. The work is in net/devmem/helper.c. */
-#include <getopt.h>
 #include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
@@ -10,7 +9,7 @@
 #include "base/param.h"
 #include "cmd.h"
 #include "net/devmem/helper.h"
-#include "suggest.h"
+#include "options.h"
 
 static volatile int stop;
 
@@ -20,21 +19,29 @@ static void on_signal(int number)
 	stop = 1;
 }
 
-static const char help[] =
-	"usage: gantry devmem-helper --socket PATH [OPTION]...\n"
-	"Binds and steers NICs for devmem TCP on behalf of processes without CAP_NET_ADMIN. Runs in the foreground.\n\n"
-	"  --socket PATH  where to be reached; clients set GANTRY_DEVMEM_HELPER to it\n"
-	"  --nic IF       serve this interface only\n"
-	"  --uid N        let this user connect (number or name), besides root; the socket becomes theirs, mode 0600\n"
-	"  --help         this text\n\n"
-	"Everything that was done for a client is taken back when its connection ends. Exit status: 0 after SIGINT or\n"
-	"SIGTERM, 1 on an error, 2 on wrong usage.\n";
+struct request {
+	const char *socket, *nic, *user;
+};
 
-static int wrong(const char *text, const char *word)
-{
-	fprintf(stderr, "gantry devmem-helper: %s%s; gantry devmem-helper --help\n", text, word);
-	return 2;
-}
+/* clang-format off */
+#define AT(field) offsetof(struct request, field)
+static const struct option_spec specs[] = {
+	{0, OPTION_TEXT, "socket", AT(socket), 0, 0, NULL, "PATH", "where to be reached; clients set GANTRY_DEVMEM_HELPER to it"},
+	{0, OPTION_TEXT, "nic", AT(nic), 0, 0, NULL, "IF", "serve this interface only"},
+	{0, OPTION_TEXT, "uid", AT(user), 0, 0, NULL, "N", "let this user connect (number or name), besides root; the socket becomes theirs, mode 0600"},
+};
+/* clang-format on */
+
+static const struct option_set set = {
+	.program = "gantry devmem-helper",
+	.usage = "--socket PATH [OPTION]...",
+	.about = "Binds and steers NICs for devmem TCP on behalf of processes without CAP_NET_ADMIN. Runs in the "
+		 "foreground.\n",
+	.notes = "\nEverything that was done for a client is taken back when its connection ends. Exit status: 0 after "
+		 "SIGINT or\nSIGTERM, 1 on an error, 2 on wrong usage.\n",
+	OPTION_SPECS(specs),
+	.keep_params = 1,
+};
 
 /* 0, or -1: no such user. */
 static int parse_uid(const char *text, uid_t *ret_uid)
@@ -54,43 +61,17 @@ static int parse_uid(const char *text, uid_t *ret_uid)
 
 int cmd_devmem_helper(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{"socket", required_argument, NULL, 's'},
-		{"nic", required_argument, NULL, 'n'},
-		{"uid", required_argument, NULL, 'u'},
-		{"help", no_argument, NULL, 'h'},
-		{NULL, 0, NULL, 0},
-	};
-	struct devmem_helper_config config = {0};
+	struct request q = {0};
+	int status = options_parse(&set, argc, argv, &q);
+	struct devmem_helper_config config = {.path = q.socket, .nic = q.nic, .has_uid = q.user != NULL};
 	struct sigaction action = {.sa_handler = on_signal};
-	int c;
 
-	opterr = 0;
-	optind = 0;
-	while ((c = getopt_long(argc, argv, "+:h", options, NULL)) != -1) {
-		switch (c) {
-		case 's':
-			config.path = optarg;
-			break;
-		case 'n':
-			config.nic = optarg;
-			break;
-		case 'u':
-			if (parse_uid(optarg, &config.uid))
-				return wrong("no such user: ", optarg);
-			config.has_uid = 1;
-			break;
-		case 'h':
-			fputs(help, stdout);
-			return 0;
-		default:
-			return suggest_usage("gantry devmem-helper", options, c, argv[optind - 1]);
-		}
-	}
-	if (optind < argc)
-		return suggest_usage("gantry devmem-helper", options, '?', argv[optind]);
+	if (status)
+		return status - 1;
+	if (q.user && parse_uid(q.user, &config.uid))
+		return options_wrong(&set, "no such user: %s; gantry devmem-helper --help", q.user);
 	if (!config.path || !*config.path)
-		return wrong("--socket PATH is needed", "");
+		return options_wrong(&set, "--socket PATH is needed; gantry devmem-helper --help");
 	if (gantry_params_load(0) != GANTRY_OK)
 		return 2;
 	stop = 0;

@@ -6,7 +6,6 @@
  */
 #include "doctor.h"
 
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +15,7 @@
 #include "base/param.h"
 #include "cmd.h"
 #include "json.h"
-#include "suggest.h"
+#include "options.h"
 
 enum { CAPTURED_MAX = 16, NAME_WIDTH = 24, VALUE_WIDTH = 22 };
 
@@ -236,32 +235,32 @@ static void free_findings(struct doctor *d)
 
 /* ---- the command ---- */
 
-static const char help[] =
-	"usage: gantry doctor [OPTION]...\n"
-	"What this machine is ready for, what it is not and why, and what to do about it.\n\n"
-	"  --json             one JSON object per line: section name level value detail advice\n"
-	"  --params           only the parameters, all of them, with value and origin\n"
-	"  --params-markdown  the parameters as the page docs/params.md\n"
-	"  --params-man       the parameters as the man page gantry-params(7)\n"
-	"  --ifname PATTERN   choose interfaces by this instead of GANTRY_IFNAME\n"
-	"  --plugin SPEC      look for this plugin instead of NCCL_NET_PLUGIN\n"
-	"  --undo-devmem      only: put back what crashed processes have changed on NICs (needs root)\n"
-	"  --help             this text\n\n"
-	"Levels: ok, note (good to know), warn (slower or weaker than need be), fail (will not work).\n"
-	"Coloured on a terminal, unless NO_COLOR is set.\n"
-	"Exit status: 0, 1 if anything fails, 2 on wrong usage.\n";
+struct request {
+	int json, only_params, markdown, man, undo;
+	const char *ifname, *plugin;
+};
 
-enum { OPT_JSON = 256, OPT_PARAMS, OPT_MARKDOWN, OPT_MAN, OPT_IFNAME, OPT_PLUGIN, OPT_UNDO, OPT_HELP };
-static const struct option options[] = {
-	{"json", no_argument, NULL, OPT_JSON},
-	{"params", no_argument, NULL, OPT_PARAMS},
-	{"params-markdown", no_argument, NULL, OPT_MARKDOWN},
-	{"params-man", no_argument, NULL, OPT_MAN},
-	{"ifname", required_argument, NULL, OPT_IFNAME},
-	{"plugin", required_argument, NULL, OPT_PLUGIN},
-	{"undo-devmem", no_argument, NULL, OPT_UNDO},
-	{"help", no_argument, NULL, OPT_HELP},
-	{NULL, 0, NULL, 0},
+/* clang-format off */
+#define AT(field) offsetof(struct request, field)
+static const struct option_spec specs[] = {
+	{0, OPTION_FLAG, "json", AT(json), 0, 0, NULL, NULL, "one JSON object per line: section name level value detail advice"},
+	{0, OPTION_FLAG, "params", AT(only_params), 0, 0, NULL, NULL, "only the parameters, all of them, with value and origin"},
+	{0, OPTION_FLAG, "params-markdown", AT(markdown), 0, 0, NULL, NULL, "the parameters as the page docs/params.md"},
+	{0, OPTION_FLAG, "params-man", AT(man), 0, 0, NULL, NULL, "the parameters as the man page gantry-params(7)"},
+	{0, OPTION_TEXT, "ifname", AT(ifname), 0, 0, NULL, "PATTERN", "choose interfaces by this instead of GANTRY_IFNAME"},
+	{0, OPTION_TEXT, "plugin", AT(plugin), 0, 0, NULL, "SPEC", "look for this plugin instead of NCCL_NET_PLUGIN"},
+	{0, OPTION_FLAG, "undo-devmem", AT(undo), 0, 0, NULL, NULL, "only: put back what crashed processes have changed on NICs (needs root)"},
+};
+/* clang-format on */
+
+static const struct option_set set = {
+	.program = "gantry doctor",
+	.about = "What this machine is ready for, what it is not and why, and what to do about it.\n",
+	.notes = "\nLevels: ok, note (good to know), warn (slower or weaker than need be), fail (will not work).\n"
+		 "Coloured on a terminal, unless NO_COLOR is set.\n"
+		 "Exit status: 0, 1 if anything fails, 2 on wrong usage.\n",
+	OPTION_SPECS(specs),
+	.keep_params = 1, /* those that are wrong are findings */
 };
 
 static void examine(struct doctor *d)
@@ -275,10 +274,6 @@ static void examine(struct doctor *d)
 	doctor_devmem(d);
 	say_captured(d, "log", "warning", "");
 }
-
-struct request {
-	int json, only_params, undo;
-};
 
 static int run(struct doctor *d, const struct request *q)
 {
@@ -311,44 +306,17 @@ static int run(struct doctor *d, const struct request *q)
 
 int cmd_doctor(int argc, char **argv)
 {
-	struct doctor d = {.plugin = getenv("NCCL_NET_PLUGIN")};
-	struct request q = {0};
-	int c;
+	struct request q = {.plugin = getenv("NCCL_NET_PLUGIN")};
+	int status = options_parse(&set, argc, argv, &q);
+	struct doctor d = {.ifname = q.ifname, .plugin = q.plugin};
 
-	opterr = 0;
-	optind = 0;
-	while ((c = getopt_long(argc, argv, "+:h", options, NULL)) != -1) {
-		switch (c) {
-		case OPT_JSON:
-			q.json = 1;
-			break;
-		case OPT_PARAMS:
-			q.only_params = 1;
-			break;
-		case OPT_MARKDOWN:
-			gantry_params_write_markdown(stdout);
-			return 0;
-		case OPT_MAN:
-			gantry_params_write_man(stdout);
-			return 0;
-		case OPT_IFNAME:
-			d.ifname = optarg;
-			break;
-		case OPT_PLUGIN:
-			d.plugin = optarg;
-			break;
-		case OPT_UNDO:
-			q.undo = 1;
-			break;
-		case OPT_HELP:
-		case 'h':
-			fputs(help, stdout);
-			return 0;
-		default:
-			return suggest_usage("gantry doctor", options, c, argv[optind - 1]);
-		}
-	}
-	if (optind < argc)
-		return suggest_usage("gantry doctor", options, '?', argv[optind]);
-	return run(&d, &q);
+	if (status)
+		return status - 1;
+	if (q.markdown)
+		gantry_params_write_markdown(stdout);
+	else if (q.man)
+		gantry_params_write_man(stdout);
+	else
+		status = run(&d, &q);
+	return status;
 }

@@ -1,15 +1,17 @@
-/* `gantry`: finds the subcommand and hands over. */
+/* `gantry`: finds the command, and the operation of `gantry perf`, and hands over. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/build.h"
+#include "base/log.h"
 #include "cmd.h"
-#include "suggest.h"
+#include "options.h"
 
-enum { ARGS_MAX = 16 };
+enum { ARGS_MAX = 16, NAMES_MAX = 16 };
 
 static int cmd_help(int argc, char **argv);
+static int cmd_perf(int argc, char **argv);
 
 struct command {
 	const char *name;
@@ -17,74 +19,111 @@ struct command {
 	const char *text;
 };
 
-static const struct command commands[] = {
-	{"perf", cmd_perf, "measure: bandwidth, latency, CPU time; checks every byte"},
-	{"check", cmd_check, "conformance of a net plugin library, rule by rule"},
-	{"doctor", cmd_doctor, "what this machine can do, and what to do about the rest"},
-	{"stall", cmd_stall, "who waits for whom in a hung job, and who is to blame"},
-	{"trace", cmd_trace, "what a job did, as one Chrome or Perfetto picture"},
-	{"report", cmd_report, "figures of perf and bench as one page with plots"},
-	{"devmem-helper", cmd_devmem_helper, "privileged: binds NICs to GPU memory for other processes"},
-	{"help", cmd_help, "this text, or that of a command: gantry help COMMAND"},
+/* What can be named at one place of the command line. */
+struct menu {
+	const char *head, *tail; /* of the help, around the list */
+	int width;
+	const char *unknown, *lister; /* what is said of a word that is none of them */
+	struct command commands[NAMES_MAX];
 };
-enum { COMMANDS = sizeof(commands) / sizeof(commands[0]) };
 
-static void usage(FILE *f)
+static const struct menu top = {
+	.head = "usage: gantry COMMAND [OPTION]...\n"
+		"GPU-driven networking over plain TCP.\n\n",
+	.tail = "\n"
+		"  --version      the version\n"
+		"  --help         this text\n\n"
+		"Parameters are environment variables: gantry doctor --params lists them.\n"
+		"Exit status: 0 fine, 1 the thing examined is not fine, 2 wrong usage.\n",
+	.width = 13,
+	.unknown = "gantry: unknown command",
+	.lister = "gantry help",
+	.commands = {{"perf", cmd_perf, "measure: bandwidth, latency, CPU time; checks every byte"},
+		     {"check", cmd_check, "conformance of a net plugin library, rule by rule"},
+		     {"doctor", cmd_doctor, "what this machine can do, and what to do about the rest"},
+		     {"stall", cmd_stall, "who waits for whom in a hung job, and who is to blame"},
+		     {"trace", cmd_trace, "what a job did, as one Chrome or Perfetto picture"},
+		     {"report", cmd_report, "figures of perf and bench as one page with plots"},
+		     {"devmem-helper", cmd_devmem_helper, "privileged: binds NICs to GPU memory for other processes"},
+		     {"help", cmd_help, "this text, or that of a command: gantry help COMMAND"}},
+};
+
+static const struct menu perf = {
+	.head = "usage: gantry perf OP [OPTION]...\n\n",
+	.tail = "\ngantry perf OP --help lists the options of an OP.\n",
+	.width = 8,
+	.unknown = "gantry perf: unknown OP",
+	.lister = "gantry perf --help",
+	.commands = {{"net", cmd_perf_net, "isend and irecv of a net plugin between two processes"},
+		     {"sendrecv", cmd_perf_sendrecv,
+		      "sends and receives of Gantry's own communicator, over any of its transports"},
+		     {"fifo", cmd_perf_fifo, "what a kernel and the progress thread cost each other, without payload"},
+		     {"rx", cmd_perf_rx, "the pipeline of gantry/rx.h, beside plain TCP and the bus"},
+		     {"unpack", cmd_perf_unpack,
+		      "fragments of received pages to where they belong, beside NCCL's loop and a copy"}},
+};
+
+static int show(const struct menu *m, FILE *f)
 {
-	fprintf(f, "usage: gantry COMMAND [OPTION]...\n"
-		   "GPU-driven networking over plain TCP.\n\n");
-	for (size_t i = 0; i < COMMANDS; i++)
-		fprintf(f, "  %-13s %s\n", commands[i].name, commands[i].text);
-	fprintf(f, "\n"
-		   "  --version      the version\n"
-		   "  --help         this text\n\n"
-		   "Parameters are environment variables: gantry doctor --params lists them.\n"
-		   "Exit status: 0 fine, 1 the thing examined is not fine, 2 wrong usage.\n");
+	fputs(m->head, f);
+	for (const struct command *c = m->commands; c->name; c++)
+		fprintf(f, "  %-*s %s\n", m->width, c->name, c->text);
+	fputs(m->tail, f);
+	return f == stdout ? 0 : 2;
 }
 
-static const struct command *find(const char *name)
+static int is_help(const char *word)
 {
-	for (size_t i = 0; i < COMMANDS; i++)
-		if (strcmp(commands[i].name, name) == 0)
-			return &commands[i];
-	return NULL;
+	return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 }
 
-static int unknown(const char *name)
+/* argv[0] names it. */
+static int run_named(const struct menu *m, int argc, char **argv)
 {
-	const char *names[COMMANDS], *near;
+	const char *names[NAMES_MAX] = {"help"};
+	size_t n = 1;
 
-	for (size_t i = 0; i < COMMANDS; i++)
-		names[i] = commands[i].name;
-	near = suggest(name, names, COMMANDS);
-	fprintf(stderr, "gantry: unknown command '%s'", name);
-	if (near)
-		fprintf(stderr, ", did you mean '%s'?\n", near);
-	else
-		fprintf(stderr, "; gantry help lists them\n");
-	return 2;
+	for (const struct command *c = m->commands; c->name; c++) {
+		if (strcmp(c->name, argv[0]) == 0)
+			return c->run(argc, argv);
+		names[n++] = c->name;
+	}
+	return options_unknown(m->unknown, argv[0], names, n, m->lister);
 }
 
-/* `help perf net` becomes `perf net --help`. */
-static int cmd_help(int argc, char **argv)
+/* `help perf net` becomes `perf net --help`: argv[0] is "help". */
+static int run_help(const struct menu *m, int argc, char **argv)
 {
-	static char help_option[] = "--help";
-	const struct command *c;
+	static char option[] = "--help";
 	char *args[ARGS_MAX + 1];
 	int n = 0;
 
-	if (argc < 2 || argv[1][0] == '-' || strcmp(argv[1], "help") == 0) {
-		usage(stdout);
-		return 0;
-	}
-	c = find(argv[1]);
-	if (!c)
-		return unknown(argv[1]);
+	if (argc < 2 || argv[1][0] == '-' || strcmp(argv[1], "help") == 0)
+		return show(m, stdout);
 	for (int i = 1; i < argc && n < ARGS_MAX - 1; i++)
 		args[n++] = argv[i];
-	args[n++] = help_option;
+	args[n++] = option;
 	args[n] = NULL;
-	return c->run(n, args);
+	return run_named(m, n, args);
+}
+
+static int cmd_help(int argc, char **argv)
+{
+	return run_help(&top, argc, argv);
+}
+
+static int cmd_perf(int argc, char **argv)
+{
+	if (argc < 2) {
+		fprintf(stderr, "gantry perf: an OP is missing\n");
+		return show(&perf, stderr);
+	}
+	gantry_log_failures_are_told(1); /* each of them prints its failure itself */
+	if (is_help(argv[1]))
+		return show(&perf, stdout);
+	if (strcmp(argv[1], "help") == 0)
+		return run_help(&perf, argc - 1, argv + 1);
+	return run_named(&perf, argc - 1, argv + 1);
 }
 
 /*
@@ -109,22 +148,15 @@ static int finish(int status)
 
 static int run(int argc, char **argv)
 {
-	const struct command *c;
-
-	if (argc < 2) {
-		usage(stderr);
-		return 2;
-	}
-	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
-		usage(stdout);
-		return 0;
-	}
+	if (argc < 2)
+		return show(&top, stderr);
+	if (is_help(argv[1]))
+		return show(&top, stdout);
 	if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
 		printf("gantry %s\n", gantry_build);
 		return 0;
 	}
-	c = find(argv[1]);
-	return c ? c->run(argc - 1, argv + 1) : unknown(argv[1]);
+	return run_named(&top, argc - 1, argv + 1);
 }
 
 int main(int argc, char **argv)

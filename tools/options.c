@@ -1,14 +1,14 @@
 #include "options.h"
 
 #include <getopt.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/param.h"
 #include "base/param_text.h"
-#include "suggest.h"
 
-enum { LONG_BASE = 256, CHOICES_MAX = 32, NAME_MAX = 32 };
+enum { LONG_BASE = 256, CHOICES_MAX = 32, NAME_MAX = 32, LEFT_MAX = 26, WRONG = 2 };
 
 int options_choice(const char *choices, const char *word)
 {
@@ -45,32 +45,94 @@ void options_join(const char *program, int argc, char **argv, char *buf, size_t 
 		snprintf(buf + strlen(buf), len - strlen(buf), " %s", argv[i]);
 }
 
+/* The name that takes the fewest edits, or NULL if none is near enough to be meant. */
+static const char *nearest(const char *word, const char *const *names, size_t count)
+{
+	const char *best = NULL;
+	size_t len = strlen(word), least = len / (len > 6 ? 3 : 2) + 1; /* more of it wrong is another word */
+
+	for (size_t i = 0; i < count; i++) {
+		size_t n = names[i] ? gantry_edit_distance(word, names[i]) : least;
+
+		if (n < least) {
+			least = n;
+			best = names[i];
+		}
+	}
+	return best;
+}
+
+int options_unknown(const char *what, const char *name, const char *const *names, size_t count, const char *lister)
+{
+	const char *near = nearest(name, names, count);
+
+	if (near)
+		fprintf(stderr, "%s '%s', did you mean '%s'?\n", what, name, near);
+	else
+		fprintf(stderr, "%s '%s'; %s lists them\n", what, name, lister);
+	return WRONG;
+}
+
+int options_wrong(const struct option_set *set, const char *fmt, ...)
+{
+	va_list args;
+
+	fprintf(stderr, "%s: ", set->program);
+	va_start(args, fmt);
+	vfprintf(stderr, fmt, args);
+	va_end(args);
+	fputc('\n', stderr);
+	return WRONG;
+}
+
+/* "-b, --minbytes SIZE": returns its length. */
+static int left_of(const struct option_spec *s, char *buf, size_t len)
+{
+	const char *value = s->kind == OPTION_FLAG ? "" : s->value ? s->value : s->choices;
+	char letter[] = {'-', s->letter, 0};
+
+	return snprintf(buf, len, "%s%s%s%s%s%s", s->letter ? letter : "", s->letter && s->name ? ", " : "",
+			s->name ? "--" : "", s->name ? s->name : "", *value ? " " : "", value);
+}
+
 static void usage(const struct option_set *set, FILE *f)
 {
-	fprintf(f, "usage: %s [OPTION]...", set->program);
-	if (set->operand)
+	int width = (int)strlen("--help");
+	char left[128];
+
+	for (size_t i = 0; i < set->nspecs; i++) {
+		int n = left_of(&set->specs[i], left, sizeof(left));
+
+		width = n > width && n <= LEFT_MAX ? n : width;
+	}
+	fprintf(f, "usage: %s %s", set->program, set->usage ? set->usage : "[OPTION]...");
+	if (set->operand && !set->usage)
 		fprintf(f, " [%s]", set->operand);
 	fprintf(f, "\n%s\n", set->about);
 	for (size_t i = 0; i < set->nspecs; i++) {
-		const struct option_spec *s = &set->specs[i];
-		const char *value = s->kind == OPTION_FLAG ? "" : s->value ? s->value : s->choices;
-		char left[128];
-
-		if (s->letter)
-			snprintf(left, sizeof(left), "-%c, --%s %s", s->letter, s->name, value);
+		if (left_of(&set->specs[i], left, sizeof(left)) > width)
+			fprintf(f, "  %s\n%*s%s\n", left, width + 4, "", set->specs[i].help);
 		else
-			snprintf(left, sizeof(left), "--%s %s", s->name, value);
-		if (strlen(left) > 26)
-			fprintf(f, "  %s\n%29s%s\n", left, "", s->help);
-		else
-			fprintf(f, "  %-26s %s\n", left, s->help);
+			fprintf(f, "  %-*s  %s\n", width, left, set->specs[i].help);
 	}
-	fprintf(f, "%s", set->notes);
+	fprintf(f, "  %-*s  this text\n%s", width, "--help", set->notes);
+}
+
+/* As people give it. */
+static const char *name_of(const struct option_spec *s, char buf[NAME_MAX])
+{
+	if (s->name)
+		snprintf(buf, NAME_MAX, "--%s", s->name);
+	else
+		snprintf(buf, NAME_MAX, "-%c", s->letter);
+	return buf;
 }
 
 static int wrong(const struct option_set *set, const struct option_spec *s, const char *text, const char *what)
 {
-	fprintf(stderr, "%s: --%s %s: %s\n", set->program, s->name, text, what);
+	char name[NAME_MAX];
+
+	options_wrong(set, "%s %s: %s", name_of(s, name), text, what);
 	return -1;
 }
 
@@ -85,7 +147,7 @@ void options_bad_choice(const char *program, const char *option, const char *wor
 		p = strchr(p, '|');
 		p = p ? p + 1 : NULL;
 	}
-	near = suggest(word, list, (size_t)n);
+	near = nearest(word, list, (size_t)n);
 	fprintf(stderr, "%s: %s %s: not one of %s%s%s%s\n", program, option, word, choices,
 		near ? ", did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
@@ -93,14 +155,13 @@ void options_bad_choice(const char *program, const char *option, const char *wor
 static int take_choice(const struct option_set *set, const struct option_spec *s, const char *text, int *ret)
 {
 	int index = options_choice(s->choices, text);
-	char option[64];
+	char name[NAME_MAX];
 
 	if (index >= 0) {
 		*ret = index;
 		return 0;
 	}
-	snprintf(option, sizeof(option), "--%s", s->name);
-	options_bad_choice(set->program, option, text, s->choices);
+	options_bad_choice(set->program, name_of(s, name), text, s->choices);
 	return -1;
 }
 
@@ -129,6 +190,21 @@ static int take_number(const struct option_set *set, const struct option_spec *s
 	return wrong(set, s, text, what);
 }
 
+static int take_time(const struct option_set *set, const struct option_spec *s, const char *text, uint64_t *ret)
+{
+	char what[96], min[24];
+	uint64_t v = 0;
+
+	if (gantry_parse_duration(text, &v) == GANTRY_OK && v && v >= s->min) {
+		*ret = v;
+		return 0;
+	}
+	gantry_format_duration(s->min, min, sizeof(min));
+	snprintf(what, sizeof(what), "not a duration%s%s, such as %s30s or 1m", s->min ? " of at least " : "",
+		 s->min ? min : "", s->min ? "" : "500ms, ");
+	return wrong(set, s, text, what);
+}
+
 /* -1: wrong, and said so. */
 static int take(const struct option_set *set, const struct option_spec *s, const char *text, void *fields)
 {
@@ -146,10 +222,7 @@ static int take(const struct option_set *set, const struct option_spec *s, const
 	case OPTION_CHOICE:
 		return take_choice(set, s, text, field);
 	case OPTION_TIME:
-		if (gantry_parse_duration(text, &v) != GANTRY_OK || !v)
-			return wrong(set, s, text, "not a duration, such as 500ms, 30s or 1m");
-		*(uint64_t *)field = v;
-		return 0;
+		return take_time(set, s, text, field);
 	case OPTION_INT:
 		bad = take_number(set, s, text, &v);
 		if (!bad)
@@ -158,6 +231,60 @@ static int take(const struct option_set *set, const struct option_spec *s, const
 	default:
 		return take_number(set, s, text, field);
 	}
+}
+
+/* What getopt wants. */
+struct tables {
+	struct option longs[OPTIONS_MAX + 2];
+	char letters[3 * OPTIONS_MAX];
+};
+
+static void make_tables(const struct option_set *set, struct tables *t)
+{
+	struct option *l = t->longs;
+	char *p = t->letters;
+
+	*p++ = ':'; /* so that a missing value is told from an unknown option */
+	*p++ = 'h';
+	for (size_t i = 0; i < set->nspecs; i++) {
+		const struct option_spec *s = &set->specs[i];
+		int has = s->kind == OPTION_FLAG ? no_argument : required_argument;
+
+		if (s->name)
+			*l++ = (struct option){s->name, has, NULL, LONG_BASE + (int)i};
+		if (!s->letter)
+			continue;
+		*p++ = s->letter;
+		if (has == required_argument)
+			*p++ = ':';
+	}
+	*p = 0;
+	*l++ = (struct option){"help", no_argument, NULL, 'h'};
+	*l = (struct option){NULL, 0, NULL, 0};
+}
+
+/* A line about a word that getopt_long did not take; c is what it returned: ':' for a value that is missing. */
+static int not_taken(const struct option_set *set, const struct tables *t, int c, const char *word)
+{
+	const char *names[OPTIONS_MAX + 1], *near = NULL;
+	size_t n = 0;
+
+	if (c == ':')
+		return options_wrong(set, "%s needs a value", word);
+	for (; t->longs[n].name; n++) {
+		size_t len = strlen(t->longs[n].name);
+
+		names[n] = t->longs[n].name;
+		if (t->longs[n].has_arg == no_argument && strncmp(word, "--", 2) == 0 &&
+		    strncmp(word + 2, names[n], len) == 0 && word[2 + len] == '=')
+			return options_wrong(set, "--%s takes no value", names[n]);
+	}
+	if (strncmp(word, "--", 2) == 0)
+		near = nearest(word + 2, names, n);
+	if (near)
+		return options_wrong(set, "unknown option '%s', did you mean '--%s'?", word, near);
+	return options_wrong(set, "unknown %s '%s'; %s --help lists the options", *word == '-' ? "option" : "argument",
+			     word, set->program);
 }
 
 static const struct option_spec *by_code(const struct option_set *set, int c)
@@ -170,37 +297,9 @@ static const struct option_spec *by_code(const struct option_set *set, int c)
 	return NULL;
 }
 
-/* What getopt wants. */
-struct tables {
-	struct option longs[OPTIONS_MAX + 2];
-	char letters[3 * OPTIONS_MAX];
-};
-
-static void make_tables(const struct option_set *set, struct tables *t)
-{
-	char *p = t->letters;
-	size_t i;
-
-	*p++ = ':'; /* so that a missing value is told from an unknown option */
-	*p++ = 'h';
-	for (i = 0; i < set->nspecs; i++) {
-		const struct option_spec *s = &set->specs[i];
-		int has = s->kind == OPTION_FLAG ? no_argument : required_argument;
-
-		t->longs[i] = (struct option){s->name, has, NULL, LONG_BASE + (int)i};
-		if (!s->letter)
-			continue;
-		*p++ = s->letter;
-		if (has == required_argument)
-			*p++ = ':';
-	}
-	*p = 0;
-	t->longs[i] = (struct option){"help", no_argument, NULL, 'h'};
-	t->longs[i + 1] = (struct option){NULL, 0, NULL, 0};
-}
-
 int options_parse(const struct option_set *set, int argc, char **argv, void *fields)
 {
+	void *operand = (char *)fields + set->operand_at;
 	struct tables t;
 	int c;
 
@@ -216,13 +315,17 @@ int options_parse(const struct option_set *set, int argc, char **argv, void *fie
 		}
 		s = c == '?' || c == ':' ? NULL : by_code(set, c);
 		if (!s)
-			return 1 + suggest_usage(set->program, t.longs, c, argv[optind - 1]);
+			return 1 + not_taken(set, &t, c, argv[optind - 1]);
 		if (take(set, s, optarg, fields) < 0)
-			return 1 + 2;
+			return 1 + WRONG;
 	}
-	if (set->operand && optind < argc)
-		*(const char **)((char *)fields + set->operand_at) = argv[optind++];
+	if (set->many) {
+		*(struct option_words *)operand = (struct option_words){argv + optind, argc - optind};
+		optind = argc;
+	} else if (set->operand && optind < argc) {
+		*(const char **)operand = argv[optind++];
+	}
 	if (optind < argc)
-		return 1 + suggest_usage(set->program, t.longs, '?', argv[optind]);
-	return gantry_params_load(0) == GANTRY_OK ? 0 : 1 + 2;
+		return 1 + not_taken(set, &t, '?', argv[optind]);
+	return set->keep_params || gantry_params_load(0) == GANTRY_OK ? 0 : 1 + WRONG;
 }

@@ -347,8 +347,7 @@ static const struct option_set set = {
 	.program = "gantry perf fifo",
 	.about = "A kernel posts steps to the proxy, which answers at once: what the two cost each other.\n",
 	.notes = "\nSee gantry-perf(1).\n",
-	.specs = specs,
-	.nspecs = sizeof(specs) / sizeof(specs[0]),
+	OPTION_SPECS(specs),
 };
 
 int cmd_perf_fifo(int argc, char **argv)

@@ -30,24 +30,28 @@
 
 enum { PERF_DEPTH_MAX = GANTRY_NET_MAX_REQUESTS, PERF_REPEATS_MAX = 101, PERF_SIZES_MAX = 128, PERF_RAW_SOCKETS = 4 };
 
-struct perf_opts {
-	uint64_t sizes[PERF_SIZES_MAX];
-	size_t nsizes;
+/* Which messages, and how often: what the client tells the side that listens. */
+struct perf_net_work {
+	uint64_t sizes[PERF_SIZES_MAX], nsizes;
 	uint64_t iters;	     /* 0: as many as fill a repeat of about 0.2 s */
 	uint64_t warmup;     /* 0: until the rate is known */
 	uint64_t timeout_ns; /* without progress this is a hang */
-	int repeats;
-	int depth;
+	int repeats, depth, check;
 	int raw;
 	int raw_nodelay; /* TCP_NODELAY on raw's streams too */
-	int pin;	 /* each rank's thread keeps to its half of the CPUs */
 	int huge;	 /* buffers on huge pages, where the system has them */
+	int lanes;	 /* -1: not given */
+	int pad;	 /* it is sent and compared as bytes */
+};
+
+struct perf_opts {
+	struct perf_net_work work;
+	uint64_t begin, end, factor; /* of the sizes */
+	int pin;		     /* each rank's thread keeps to its half of the CPUs */
 	int json;
-	int check;
 	int calls;	    /* list every rank's system calls at the end */
 	const char *plugin; /* NULL: Gantry's own network */
 	const char *ifname;
-	int lanes; /* -1: not given */
 	struct perf_remote_opts remote;
 };
 
@@ -141,16 +145,10 @@ gantry_result perf_sync(struct perf_rank *rk);
 /* Of a rank's buffers. */
 double perf_net_bytes(const struct perf_opts *o);
 
-/* What the client tells the side that listens: which messages, and how often. */
-struct perf_net_told {
-	uint64_t sizes[PERF_SIZES_MAX], nsizes, iters, warmup, timeout_ns;
-	int64_t repeats, depth, raw, raw_nodelay, huge, check, lanes;
-};
-void perf_net_tell(const struct perf_opts *o, struct perf_net_told *ret_told);
 /* Its --lanes, for whatever network is opened later. */
 void perf_net_set_lanes(const struct perf_opts *o);
 /* 0 if that is what a client may say; then it is in *o. */
-int perf_net_take(const struct perf_net_told *told, struct perf_opts *o);
+int perf_net_take(const struct perf_net_work *told, struct perf_opts *o);
 
 /* A way to move messages. All functions are called by both ranks at the same time. */
 struct perf_mover {

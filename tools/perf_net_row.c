@@ -94,21 +94,22 @@ static gantry_result calibrate(struct perf_rank *rk, const struct perf_mover *mv
 			       uint64_t *ret_iters)
 {
 	const struct perf_opts *o = rk->opts;
-	uint64_t target = kind == STREAM ? STREAM_NS : PINGPONG_NS, min = kind == STREAM ? 2u * (unsigned)o->depth : 2;
-	uint64_t iters = o->warmup ? o->warmup : min, ns;
+	uint64_t target = kind == STREAM ? STREAM_NS : PINGPONG_NS,
+		 min = kind == STREAM ? 2u * (unsigned)o->work.depth : 2;
+	uint64_t iters = o->work.warmup ? o->work.warmup : min, ns;
 	gantry_result r;
 
 	for (int round = 0; round < 20; round++) {
 		r = timed(rk, mv, kind, size, iters, &ns);
 		if (r != GANTRY_OK)
 			return r;
-		if (o->iters)
+		if (o->work.iters)
 			break;
 		iters = perf_next_iters(iters, ns, target, min, ITERS_MAX);
 		if (ns >= target / 8)
 			break;
 	}
-	*ret_iters = o->iters ? o->iters : iters;
+	*ret_iters = o->work.iters ? o->work.iters : iters;
 	return GANTRY_OK;
 }
 
@@ -139,15 +140,15 @@ static gantry_result repeat(struct perf_rank *rk, const struct perf_mover *mv, e
 	else
 		se->lat[k] = (double)ns / 1e3 / (2.0 * (double)iters);
 	/* A calibration that met a hiccup is corrected by the first repeats. */
-	if (!o->iters)
+	if (!o->work.iters)
 		se->iters[kind] = perf_next_iters(iters, ns, kind == STREAM ? STREAM_NS : PINGPONG_NS,
-						  kind == STREAM ? 2u * (unsigned)o->depth : 2, ITERS_MAX);
+						  kind == STREAM ? 2u * (unsigned)o->work.depth : 2, ITERS_MAX);
 	return r;
 }
 
 static void make_row(const struct perf_opts *o, struct series *se, size_t size, struct perf_row *row)
 {
-	size_t n = (size_t)o->repeats;
+	size_t n = (size_t)o->work.repeats;
 	double bytes = (double)size, per_mib = 1048576.0 / bytes;
 	struct perf_spread rate = perf_spread_of(se[NETWORK].rate, n);
 
@@ -159,7 +160,7 @@ static void make_row(const struct perf_opts *o, struct series *se, size_t size, 
 	row->moved_rx = perf_median(se[NETWORK].moved_rx, n) * per_mib;
 	row->all = perf_median(se[NETWORK].all, n) * per_mib;
 	row->raw_bw = row->raw_lat = row->raw_cpu = NAN;
-	if (o->raw) {
+	if (o->work.raw) {
 		double spin = perf_median(se[RAW_SPIN].rate, n), block = perf_median(se[RAW_BLOCK].rate, n);
 		struct series *best = &se[spin >= block ? RAW_SPIN : RAW_BLOCK];
 
@@ -176,7 +177,7 @@ gantry_result perf_net_measure(struct perf_rank *rk, size_t size, struct perf_ro
 {
 	static struct series se[MOVERS_MAX];
 	const struct perf_opts *o = rk->opts;
-	int nmovers = o->raw ? MOVERS_MAX : 1;
+	int nmovers = o->work.raw ? MOVERS_MAX : 1;
 	uint64_t wrong_before;
 	gantry_result r = GANTRY_OK;
 
@@ -185,7 +186,7 @@ gantry_result perf_net_measure(struct perf_rank *rk, size_t size, struct perf_ro
 	TRY(perf_sync(rk));
 	wrong_before = rk->me->wrong + rk->other->wrong;
 	TRY(perf_sync(rk));
-	if (o->check)
+	if (o->work.check)
 		TRY(perf_peer_verify(rk, size));
 	for (int kind = 0; kind < KINDS; kind++)
 		for (int m = 0; m < nmovers; m++) {
@@ -193,7 +194,7 @@ gantry_result perf_net_measure(struct perf_rank *rk, size_t size, struct perf_ro
 				continue;
 			TRY(calibrate(rk, movers[m], (enum kind)kind, size, &se[m].iters[kind]));
 		}
-	for (int k = 0; k < o->repeats; k++)
+	for (int k = 0; k < o->work.repeats; k++)
 		for (int kind = 0; kind < KINDS; kind++)
 			for (int m = 0; m < nmovers; m++) {
 				if (kind == PINGPONG && !movers[m]->pingpong)

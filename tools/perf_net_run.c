@@ -88,9 +88,9 @@ static gantry_result make_buffers(struct perf_rank *rk)
 	size_t page = (size_t)sysconf(_SC_PAGESIZE), largest = 0;
 	char size[GANTRY_TEXT_MAX];
 
-	for (size_t i = 0; i < rk->opts->nsizes; i++)
-		largest = rk->opts->sizes[i] > largest ? rk->opts->sizes[i] : largest;
-	rk->nbufs = rk->opts->depth < 2 ? 2 : rk->opts->depth;
+	for (size_t i = 0; i < rk->opts->work.nsizes; i++)
+		largest = rk->opts->work.sizes[i] > largest ? rk->opts->work.sizes[i] : largest;
+	rk->nbufs = rk->opts->work.depth < 2 ? 2 : rk->opts->work.depth;
 	rk->stride = (largest + PERF_BUF_PAD + page - 1) / page * page;
 	rk->memory_size = rk->stride * (size_t)rk->nbufs;
 	if (largest > SIZE_MAX / 2 / (size_t)rk->nbufs)
@@ -103,7 +103,7 @@ static gantry_result make_buffers(struct perf_rank *rk)
 		     gantry_size_text(largest, size, sizeof(size)), strerror(errno));
 	}
 	/* As pinned buffers mostly are: contiguous. The movers of --raw use the same memory. */
-	if (rk->opts->huge && madvise(rk->memory, rk->memory_size, MADV_HUGEPAGE))
+	if (rk->opts->work.huge && madvise(rk->memory, rk->memory_size, MADV_HUGEPAGE))
 		LOG_DEBUG(TOOL, "no huge pages: %s", strerror(errno));
 	/* Page faults are not what is measured. */
 	for (size_t at = 0; at < rk->memory_size; at += page)
@@ -140,7 +140,7 @@ static gantry_result meet(struct perf_rank *rk, struct perf_remote *rm)
 	gantry_result r = GANTRY_OK;
 	const struct perf_opts *own = rk->opts;
 	struct perf_shared *sh = rk->shared;
-	struct perf_net_told mine, other;
+	struct perf_net_work other;
 	char why[256];
 
 	__atomic_store_n(&rk->me->phase, MEETING, __ATOMIC_RELAXED);
@@ -150,8 +150,7 @@ static gantry_result meet(struct perf_rank *rk, struct perf_remote *rm)
 	rk->remote = rm;
 	memcpy(sh->peer, rm->peer, sizeof(sh->peer));
 	snprintf(sh->ifname, sizeof(sh->ifname), "%s", gantry_nic_wanted_pattern());
-	perf_net_tell(own, &mine);
-	TRY(perf_remote_swap(rm, &mine, &other, sizeof(mine), NULL, NULL));
+	TRY(perf_remote_swap(rm, &own->work, &other, sizeof(other), NULL, NULL));
 	if (own->remote.listen && perf_net_take(&other, &sh->opts) < 0)
 		FAIL(GANTRY_ERR_PROTOCOL, "the client's options make no sense here");
 	if (own->remote.listen && !perf_memory_fits(1, perf_net_bytes(&sh->opts), why, sizeof(why)))
@@ -190,12 +189,12 @@ static gantry_result rank_work(struct perf_rank *rk)
 	TRY(make_buffers(rk));
 	__atomic_store_n(&rk->me->phase, "connecting", __ATOMIC_RELAXED);
 	TRY(perf_peer_open(rk));
-	if (rk->opts->raw)
+	if (rk->opts->work.raw)
 		TRY(perf_raw_open(rk));
 	if (rk->opts->pin && !rk->remote)
 		keep_to_half(rk->rank);
-	for (size_t i = 0; i < rk->opts->nsizes; i++) {
-		TRY(perf_net_measure(rk, rk->opts->sizes[i], &row));
+	for (size_t i = 0; i < rk->opts->work.nsizes; i++) {
+		TRY(perf_net_measure(rk, rk->opts->work.sizes[i], &row));
 		TRY(keep_row(rk, i, &row));
 	}
 	__atomic_store_n(&rk->me->phase, "closing", __ATOMIC_RELAXED);
@@ -375,7 +374,7 @@ static void report_hang(const struct perf_shared *shared)
 			continue;
 		where(s, at, sizeof(at));
 		fprintf(stderr, "gantry perf net: no progress for %.1f s: rank %d after %llu messages (%s)\n",
-			(double)opts->timeout_ns / 1e9, i,
+			(double)opts->work.timeout_ns / 1e9, i,
 			(unsigned long long)__atomic_load_n(&s->progress, __ATOMIC_RELAXED), at);
 		if (__atomic_load_n(&s->error_ns, __ATOMIC_ACQUIRE))
 			fprintf(stderr, "gantry perf net: rank %d had failed and hung while closing: %s\n", i,
@@ -398,7 +397,7 @@ static int watch(const struct perf_opts *opts, const struct perf_printer *print,
 		 const sigset_t *chld, struct child c[2])
 {
 	const struct timespec look = {0, 100000000}, grace = {1, 0};
-	uint64_t last = 0, moved_ns = gantry_now_ns(), patience = opts->timeout_ns;
+	uint64_t last = 0, moved_ns = gantry_now_ns(), patience = opts->work.timeout_ns;
 	struct progress printed = {0};
 
 	if (perf_remote_wanted(&opts->remote))
@@ -419,7 +418,7 @@ static int watch(const struct perf_opts *opts, const struct perf_printer *print,
 		if (total_progress(shared) != last) {
 			last = total_progress(shared);
 			moved_ns = gantry_now_ns();
-			patience = shared->opts.timeout_ns;
+			patience = shared->opts.work.timeout_ns;
 		} else if (gantry_now_ns() - moved_ns > patience + 1000000000u) {
 			/* One second more than the ranks' own deadlines, whose messages say more. */
 			report_hang(shared);

@@ -84,7 +84,7 @@ static void check_message(struct perf_rank *rk, const unsigned char *at, size_t 
 
 static struct message nth(const struct perf_rank *rk, uint64_t i, size_t size, int sending)
 {
-	int slot = (int)(i % (uint64_t)rk->opts->depth);
+	int slot = (int)(i % (uint64_t)rk->opts->work.depth);
 	struct perf_peer *p = rk->peer;
 
 	return (struct message){perf_buf(rk, (uint64_t)slot), size, sending ? p->send_mr[slot] : p->recv_mr[slot]};
@@ -94,9 +94,9 @@ static gantry_result stream(struct perf_rank *rk, size_t size, uint64_t iters)
 {
 	gantry_result r = GANTRY_OK;
 	struct perf_peer *p = rk->peer;
-	uint64_t posted = 0, finished = 0, depth = (uint64_t)rk->opts->depth;
+	uint64_t posted = 0, finished = 0, depth = (uint64_t)rk->opts->work.depth;
 	void *request[PERF_DEPTH_MAX] = {0};
-	int sending = rk->rank == 0, check = rk->opts->check, done;
+	int sending = rk->rank == 0, check = rk->opts->work.check, done;
 
 	while (finished < iters) {
 		while (posted < iters && posted - finished < depth) {
@@ -168,7 +168,7 @@ static gantry_result pingpong(struct perf_rank *rk, size_t size, uint64_t iters)
 	struct message out_msg = {perf_buf(rk, 0), size, p->send_mr[0]},
 		       in_msg = {perf_buf(rk, 1), size, p->recv_mr[1]};
 	void *send = NULL, *recv = NULL;
-	int check = rk->opts->check, answer = rk->rank == 1;
+	int check = rk->opts->work.check, answer = rk->rank == 1;
 
 	TRY(post_now(p, 0, &in_msg, &recv));
 	for (uint64_t i = 0; i < iters; i++) {
@@ -213,7 +213,7 @@ static gantry_result verify_window(struct perf_rank *rk, size_t size, size_t shi
 	int sending = rk->rank == 0, done;
 	char text[GANTRY_TEXT_MAX];
 
-	for (uint64_t i = 0; i < (uint64_t)rk->opts->depth; i++) {
+	for (uint64_t i = 0; i < (uint64_t)rk->opts->work.depth; i++) {
 		struct message m = nth(rk, i, size, sending);
 
 		m.at += sending ? shift_tx : shift_rx;
@@ -225,7 +225,7 @@ static gantry_result verify_window(struct perf_rank *rk, size_t size, size_t shi
 		}
 		TRY(post_now(p, sending, &m, &request[i]));
 	}
-	for (uint64_t i = 0; i < (uint64_t)rk->opts->depth; i++) {
+	for (uint64_t i = 0; i < (uint64_t)rk->opts->work.depth; i++) {
 		struct message m = nth(rk, i, size, sending);
 		size_t sent = size - (shorter && i < size ? i : 0);
 
@@ -280,9 +280,9 @@ static gantry_result choose_net(struct perf_rank *rk)
 		FAIL(GANTRY_ERR_CONFIG, "%s has no device here", p->net->name);
 	TRY(p->net->ops->get_properties(p->net, 0, &props));
 	p->unpack = props.device_type == GANTRY_NET_DEVICE_UNPACK;
-	if (p->unpack && rk->opts->depth > GANTRY_UNPACK_DEPTH)
+	if (p->unpack && rk->opts->work.depth > GANTRY_UNPACK_DEPTH)
 		FAIL(GANTRY_ERR_CONFIG, "--depth %d: %s is of device type UNPACK, which takes %d receives at a time",
-		     rk->opts->depth, p->net->name, GANTRY_UNPACK_DEPTH);
+		     rk->opts->work.depth, p->net->name, GANTRY_UNPACK_DEPTH);
 	if (rk->rank == 0 || rk->remote) {
 		snprintf(sh->net_name, sizeof(sh->net_name), "%s", p->net->name);
 		snprintf(sh->net_from, sizeof(sh->net_from), "%s",
@@ -305,7 +305,7 @@ static gantry_result connect_both(struct perf_rank *rk)
 	const struct gantry_net_ops *ops = p->net->ops;
 	struct gantry_net_device_handle *send_dev = NULL, *recv_dev = NULL;
 	char handle[GANTRY_NET_HANDLE_SIZE] __attribute__((aligned(16)));
-	uint64_t deadline = gantry_now_ns() + rk->opts->timeout_ns;
+	uint64_t deadline = gantry_now_ns() + rk->opts->work.timeout_ns;
 
 	TRY(ops->listen(p->net, p->ctx, 0, rk->me->handle, &p->listen));
 	TRY(perf_sync(rk));
@@ -319,7 +319,7 @@ static gantry_result connect_both(struct perf_rank *rk)
 			TRY(perf_remote_alive(rk->remote));
 		if (gantry_now_ns() > deadline)
 			FAIL(GANTRY_ERR_TIMEOUT, "not connected after %.1f s: connect is %s, accept is %s",
-			     (double)rk->opts->timeout_ns / 1e9, p->send ? "done" : "waiting",
+			     (double)rk->opts->work.timeout_ns / 1e9, p->send ? "done" : "waiting",
 			     p->recv ? "done" : "waiting");
 		sched_yield();
 	}

@@ -60,10 +60,10 @@ out:
 static gantry_result stream_on(struct perf_rank *rk, int fd, size_t size, uint64_t iters)
 {
 	gantry_result r = GANTRY_OK;
-	int sending = rk->rank == 0, check = rk->opts->check;
+	int sending = rk->rank == 0, check = rk->opts->work.check;
 
 	for (uint64_t i = 0; i < iters; i++) {
-		unsigned char *at = perf_buf(rk, i % (uint64_t)rk->opts->depth);
+		unsigned char *at = perf_buf(rk, i % (uint64_t)rk->opts->work.depth);
 
 		if (sending && check)
 			perf_stamp(at, size, perf_seq(rk, i));
@@ -88,7 +88,7 @@ static gantry_result stream_block(struct perf_rank *rk, size_t size, uint64_t it
 static gantry_result pingpong(struct perf_rank *rk, size_t size, uint64_t iters)
 {
 	gantry_result r = GANTRY_OK;
-	int check = rk->opts->check, answer = rk->rank == 1;
+	int check = rk->opts->work.check, answer = rk->rank == 1;
 	int to = rk->raw->fd[answer ? PONG : PING], from = rk->raw->fd[answer ? PING : PONG];
 	unsigned char *out_buf = perf_buf(rk, 0), *in_buf = perf_buf(rk, 1);
 
@@ -173,7 +173,7 @@ static gantry_result join(struct perf_rank *rk, int i)
 		}
 		rk->raw->fd[which] = fd;
 	}
-	if (which == PING || which == PONG || rk->opts->raw_nodelay)
+	if (which == PING || which == PONG || rk->opts->work.raw_nodelay)
 		if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) < 0)
 			FAIL(GANTRY_ERR_SYSTEM, "raw mover: TCP_NODELAY: %s", strerror(errno));
 	if (which != BLOCK)

@@ -41,16 +41,16 @@ enum { PIECES_MAX = 1 << 26, PIECE_MAX = 1 << 30 };
 /* clang-format off */
 #define AT(field) offsetof(struct prx_opts, field)
 static const struct option_spec specs[] = {
-	{0, OPTION_CHOICE, "device", AT(device), 0, 0, "host|cuda", NULL, "whose memory (host)"},
+	{0, OPTION_CHOICE, "device", AT(work.device), 0, 0, "host|cuda", NULL, "whose memory (host)"},
 	{0, OPTION_INT, "gpu", AT(gpu), 0, 1023, NULL, "N", "which GPU (0)"},
-	{0, OPTION_CHOICE, "path", AT(path), 0, 0, PRX_PATHS, NULL, "how bytes come to device memory (GANTRY_RX_PATH)"},
-	{0, OPTION_CHOICE, "memory", AT(memory), 0, 0, PRX_MEMORY, NULL, "auto: host memory on the host's own path, else the device's"},
-	{'e', OPTION_SIZE, "end", AT(end), 1, END_MAX, NULL, "SIZE", "bytes of a transfer (256M); with --pieces their sum counts"},
-	{0, OPTION_COUNT, "pieces", AT(pieces), 1, PIECES_MAX, NULL, "N", "also as so many pieces"},
-	{0, OPTION_SIZE, "piece-bytes", AT(piece_bytes), 1, PIECE_MAX, NULL, "SIZE", "bytes of a piece (8k)"},
-	{0, OPTION_SIZE, "stride", AT(stride), 1, STRIDE_MAX, NULL, "SIZE", "from piece to piece (twice their size)"},
-	{0, OPTION_INT, "repeats", AT(repeats), 1, PRX_REPEATS_MAX, NULL, "R", "repeats: min, median and max are shown (5)"},
-	{0, OPTION_TIME, "timeout", AT(timeout_ns), 0, 0, NULL, "TIME", "the longest that a repeat may take (120s)"},
+	{0, OPTION_CHOICE, "path", AT(work.path), 0, 0, PRX_PATHS, NULL, "how bytes come to device memory (GANTRY_RX_PATH)"},
+	{0, OPTION_CHOICE, "memory", AT(work.memory), 0, 0, PRX_MEMORY, NULL, "auto: host memory on the host's own path, else the device's"},
+	{'e', OPTION_SIZE, "end", AT(work.end), 1, END_MAX, NULL, "SIZE", "bytes of a transfer (256M); with --pieces their sum counts"},
+	{0, OPTION_COUNT, "pieces", AT(work.pieces), 1, PIECES_MAX, NULL, "N", "also as so many pieces"},
+	{0, OPTION_SIZE, "piece-bytes", AT(work.piece_bytes), 1, PIECE_MAX, NULL, "SIZE", "bytes of a piece (8k)"},
+	{0, OPTION_SIZE, "stride", AT(work.stride), 1, STRIDE_MAX, NULL, "SIZE", "from piece to piece (twice their size)"},
+	{0, OPTION_INT, "repeats", AT(work.repeats), 1, PRX_REPEATS_MAX, NULL, "R", "repeats: min, median and max are shown (5)"},
+	{0, OPTION_TIME, "timeout", AT(work.timeout_ns), 0, 0, NULL, "TIME", "the longest that a repeat may take (120s)"},
 	{0, OPTION_FLAG, "listen", AT(remote.listen), 0, 0, NULL, NULL, "wait for a client on another machine, measure with it, and end"},
 	{0, OPTION_FLAG, "forever", AT(remote.forever), 0, 0, NULL, NULL, "with --listen: client after client, until it is ended"},
 	{0, OPTION_INT, "port", AT(remote.port), 1, 65535, NULL, "N", "where to listen, or to look for the listener (18520)"},
@@ -64,14 +64,13 @@ static const struct option_set set = {
 		 "its\n"
 		 "HOST on the other, whose options count. Every byte is checked.\n",
 	.notes = "\nSee gantry-perf(1) and gantry-rx(3).\n",
-	.specs = specs,
-	.nspecs = sizeof(specs) / sizeof(specs[0]),
+	OPTION_SPECS(specs),
 	.operand = "HOST[:PORT]",
 	.operand_at = AT(remote.host),
 };
 
 static const struct prx_opts defaults = {
-	.path = -1, .end = 256 << 20, .piece_bytes = 8192, .repeats = 5, .timeout_ns = 120000000000};
+	.work = {.path = -1, .end = 256 << 20, .piece_bytes = 8192, .repeats = 5, .timeout_ns = 120000000000}};
 static char command[512]; /* the command line, for the header */
 
 /* clang-format off */
@@ -97,30 +96,30 @@ static const struct perf_column columns[] = {
 
 static struct row row_of(const struct prx_opts *o, struct prx_shared *s)
 {
-	struct row r = {.bytes = o->pieces ? o->pieces * o->piece_bytes : o->end,
+	struct row r = {.bytes = o->work.pieces ? o->work.pieces * o->work.piece_bytes : o->work.end,
 			.wrong = s->wrong,
-			.pieces = o->pieces,
+			.pieces = o->work.pieces,
 			.streams = (uint64_t)s->streams,
-			.repeats = (uint64_t)o->repeats,
+			.repeats = (uint64_t)o->work.repeats,
 			.pcie = NAN,
 			.piece_ratio = NAN,
 			.path = s->path,
 			.device = s->device,
 			.commit = gantry_commit};
-	size_t n = (size_t)o->repeats;
+	size_t n = (size_t)o->work.repeats;
 	double limit, down, up;
 
 	r.gbs = perf_spread_of(s->gbs[PRX_RX], n);
 	r.raw = perf_median(s->gbs[PRX_RAW], n);
 	limit = r.raw;
-	if (o->device == GANTRY_DEVICE_CUDA) {
+	if (o->work.device == GANTRY_DEVICE_CUDA) {
 		down = perf_median(s->pcie[0], n);
 		up = perf_median(s->pcie[1], n);
 		r.pcie = down < up ? down : up;
 		limit = r.pcie < limit ? r.pcie : limit;
 	}
 	r.ratio = r.gbs.median / limit;
-	if (o->pieces)
+	if (o->work.pieces)
 		r.piece_ratio = perf_median(s->gbs[PRX_PIECES], n) / r.gbs.median;
 	return r;
 }
@@ -136,7 +135,7 @@ static void print_header(const struct prx_opts *o, const struct prx_shared *s, s
 	perf_fact_text(t, "device", s->device);
 	perf_fact_text(t, "path", s->path);
 	perf_fact_int(t, "streams", s->streams);
-	perf_fact_int(t, "repeats", o->repeats);
+	perf_fact_int(t, "repeats", o->work.repeats);
 	perf_table_note(t, "raw: plain TCP; ratio: bandwidth by the smaller of raw and bus, pieces by contiguous");
 	perf_table_columns(t, columns, sizeof(columns) / sizeof(columns[0]));
 }
@@ -152,35 +151,14 @@ static void print_row(const struct prx_opts *o, struct prx_shared *s, struct per
 	perf_table_row(t, &row);
 }
 
-void prx_tell(const struct prx_opts *o, struct prx_told *ret_told)
-{
-	*ret_told = (struct prx_told){.end = o->end,
-				      .pieces = o->pieces,
-				      .piece_bytes = o->piece_bytes,
-				      .stride = o->stride,
-				      .timeout_ns = o->timeout_ns,
-				      .device = o->device,
-				      .path = o->path,
-				      .memory = o->memory,
-				      .repeats = o->repeats};
-}
-
-int prx_take(const struct prx_told *t, struct prx_opts *o)
+int prx_take(const struct prx_work *t, struct prx_opts *o)
 {
 	if (t->end < 1 || t->end > END_MAX || t->pieces > PIECES_MAX || t->piece_bytes < 1 ||
 	    t->piece_bytes > PIECE_MAX || t->stride < t->piece_bytes || t->stride > STRIDE_MAX || !t->timeout_ns ||
 	    t->device < 0 || t->device > 1 || t->path < -1 || t->path > 3 || t->memory < 0 ||
 	    t->memory > PRX_MEMORY_DEVICE || t->repeats < 1 || t->repeats > PRX_REPEATS_MAX)
 		return -1;
-	o->end = t->end;
-	o->pieces = t->pieces;
-	o->piece_bytes = t->piece_bytes;
-	o->stride = t->stride;
-	o->timeout_ns = t->timeout_ns;
-	o->device = (int)t->device;
-	o->path = (int)t->path;
-	o->memory = (int)t->memory;
-	o->repeats = (int)t->repeats;
+	o->work = *t;
 	return 0;
 }
 
@@ -269,9 +247,9 @@ static int run(const struct prx_opts *o, struct prx_shared *s, struct perf_table
 
 double prx_bytes(const struct prx_opts *o)
 {
-	if (!o->pieces)
-		return 2 * (double)o->end;
-	return 2 * (double)o->pieces * ((double)o->piece_bytes + (double)o->stride);
+	if (!o->work.pieces)
+		return 2 * (double)o->work.end;
+	return 2 * (double)o->work.pieces * ((double)o->work.piece_bytes + (double)o->work.stride);
 }
 
 static int run_once(void *arg)
@@ -294,31 +272,25 @@ static int run_once(void *arg)
 	return perf_table_end(&t, status, s->wrong ? s->first_wrong : NULL);
 }
 
-/* -1 after a line on stderr. */
-static int check_opts(struct prx_opts *o)
+/* 0, or the exit status plus 1 after a line on stderr. */
+static int parse(int argc, char **argv, struct prx_opts *o)
 {
 	char stride[GANTRY_TEXT_MAX], piece[GANTRY_TEXT_MAX];
-	struct prx_told mine, plain;
+	int status = options_parse(&set, argc, argv, o);
 
+	if (status)
+		return status;
 	if (perf_remote_check(set.program, &o->remote) < 0)
-		return -1;
-	prx_tell(o, &mine);
-	prx_tell(&defaults, &plain);
-	if (o->remote.listen && memcmp(&mine, &plain, sizeof(mine))) {
-		fprintf(stderr,
-			"%s: with --listen the client says what is measured: only --port, --forever, --gpu and --json "
-			"go with it\n",
-			set.program);
-		return -1;
-	}
-	if (!o->stride)
-		o->stride = 2 * o->piece_bytes;
-	if (o->stride < o->piece_bytes) {
-		fprintf(stderr, "%s: --stride %s is less than --piece-bytes %s\n", set.program,
-			gantry_size_text(o->stride, stride, sizeof(stride)),
-			gantry_size_text(o->piece_bytes, piece, sizeof(piece)));
-		return -1;
-	}
+		return 1 + 2;
+	if (o->remote.listen && memcmp(&o->work, &defaults.work, sizeof(o->work)) != 0)
+		return 1 + options_wrong(&set, "with --listen the client says what is measured: only --port, "
+					       "--forever, --gpu and --json go with it");
+	if (!o->work.stride)
+		o->work.stride = 2 * o->work.piece_bytes;
+	if (o->work.stride < o->work.piece_bytes)
+		return 1 + options_wrong(&set, "--stride %s is less than --piece-bytes %s",
+					 gantry_size_text(o->work.stride, stride, sizeof(stride)),
+					 gantry_size_text(o->work.piece_bytes, piece, sizeof(piece)));
 	return 0;
 }
 
@@ -328,12 +300,12 @@ int cmd_perf_rx(int argc, char **argv)
 	int status;
 
 	options_join(set.program, argc, argv, command, sizeof(command));
-	status = options_parse(&set, argc, argv, &o);
+	status = parse(argc, argv, &o);
 	if (status)
 		return status - 1;
-	if (check_opts(&o) < 0 || preflight(set.program, NULL, NULL) < 0)
+	if (preflight(set.program, NULL, NULL) < 0)
 		return 2;
-	if (!o.remote.listen && o.device == GANTRY_DEVICE_HOST &&
+	if (!o.remote.listen && o.work.device == GANTRY_DEVICE_HOST &&
 	    perf_memory_check("rx", perf_remote_wanted(&o.remote) ? 1 : 2, prx_bytes(&o)) < 0)
 		return 1;
 	if (o.remote.forever)

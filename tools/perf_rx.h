@@ -14,24 +14,23 @@ enum { PRX_REPEATS_MAX = 101, PRX_STREAMS_MAX = 16 };
 enum prx_memory { PRX_MEMORY_AUTO, PRX_MEMORY_HOST, PRX_MEMORY_DEVICE };
 enum prx_way { PRX_RX, PRX_PIECES, PRX_RAW, PRX_PCIE, PRX_WAYS };
 
-struct prx_opts {
-	int device, gpu, path, memory; /* path -1: GANTRY_RX_PATH */
+/* What is measured: what the client tells the side that listens. */
+struct prx_work {
 	uint64_t end, pieces, piece_bytes, stride, timeout_ns;
-	int repeats, json;
+	int device, path, memory, repeats; /* path -1: GANTRY_RX_PATH */
+};
+
+struct prx_opts {
+	struct prx_work work;
+	int gpu, json;
 	struct perf_remote_opts remote;
 };
 
 /* Of a rank's buffers: contiguous and, with --pieces, with gaps; and an image of each, to fill and to check it. */
 double prx_bytes(const struct prx_opts *o);
 
-/* What the client tells the side that listens. */
-struct prx_told {
-	uint64_t end, pieces, piece_bytes, stride, timeout_ns;
-	int64_t device, path, memory, repeats;
-};
-void prx_tell(const struct prx_opts *o, struct prx_told *ret_told);
 /* 0 if that is what a client may say; then it is in *o. */
-int prx_take(const struct prx_told *told, struct prx_opts *o);
+int prx_take(const struct prx_work *told, struct prx_opts *o);
 
 /* What the two ranks and the parent share. */
 struct prx_shared {

@@ -96,7 +96,7 @@ static gantry_result raw_connect(struct prx_rank *rk, const struct gantry_addr *
 			       : socket(to->sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
 	if (fd >= 0)
-		limit_time(fd, rk->opts->timeout_ns);
+		limit_time(fd, rk->opts->work.timeout_ns);
 	if (fd < 0 || (rk->rank == 0 && connect(fd, &to->sa, gantry_addr_len(to)))) {
 		int e = errno == EAGAIN || errno == EINPROGRESS ? ETIMEDOUT : errno;
 
@@ -124,7 +124,7 @@ gantry_result prx_raw_open(struct prx_rank *rk)
 		    getsockname(l, &a.sa, &len))
 			FAIL(GANTRY_ERR_SYSTEM, "raw streams: listening on %s: %s", gantry_addr_text(&a, text),
 			     strerror(errno));
-		limit_time(l, rk->opts->timeout_ns);
+		limit_time(l, rk->opts->work.timeout_ns);
 		rk->shared->raw_port = gantry_addr_port(&a);
 	}
 	TRY(prx_barrier(rk));

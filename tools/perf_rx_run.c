@@ -126,28 +126,28 @@ static gantry_result open_all(struct prx_rank *rk)
 {
 	gantry_result r = GANTRY_OK;
 	const struct prx_opts *o = rk->opts;
-	struct gantry_rx_config config = {.path = (enum gantry_rx_path)(o->path + 1)};
+	struct gantry_rx_config config = {.path = (enum gantry_rx_path)(o->work.path + 1)};
 	char text[GANTRY_TEXT_MAX];
 	void *dev;
 
 	TRY(gantry_params_load(0));
-	TRY(gantry_device_open((enum gantry_device_kind)o->device, o->gpu, &rk->dev));
+	TRY(gantry_device_open((enum gantry_device_kind)o->work.device, o->gpu, &rk->dev));
 	config.device = rk->dev;
 	TRY(gantry_rx_open(&config, &rk->rx));
 	TRY(meet(rk));
 	rk->device_memory =
-		o->memory == PRX_MEMORY_DEVICE ||
-		(o->memory == PRX_MEMORY_AUTO &&
-		 (o->device == GANTRY_DEVICE_CUDA || strncmp(gantry_rx_conn_path(rk->conn), "unpack", 6) == 0));
-	rk->bytes = o->pieces ? o->pieces * o->piece_bytes : o->end;
-	rk->span = o->pieces ? (o->pieces - 1) * o->stride + o->piece_bytes : 0;
+		o->work.memory == PRX_MEMORY_DEVICE ||
+		(o->work.memory == PRX_MEMORY_AUTO &&
+		 (o->work.device == GANTRY_DEVICE_CUDA || strncmp(gantry_rx_conn_path(rk->conn), "unpack", 6) == 0));
+	rk->bytes = o->work.pieces ? o->work.pieces * o->work.piece_bytes : o->work.end;
+	rk->span = o->work.pieces ? (o->work.pieces - 1) * o->work.stride + o->work.piece_bytes : 0;
 	TRY(alloc(rk, rk->bytes, &rk->plain));
 	if (rk->span)
 		TRY(alloc(rk, rk->span, &rk->strided));
 	rk->image = malloc(rk->span + rk->bytes);
 	if (!rk->image)
 		FAIL(GANTRY_ERR_NOMEM, "no memory to check %s", gantry_size_text(rk->bytes, text, sizeof(text)));
-	if (o->device == GANTRY_DEVICE_CUDA)
+	if (o->work.device == GANTRY_DEVICE_CUDA)
 		TRY(rk->dev->ops->alloc_mapped(rk->dev, PINNED, &rk->pinned, &dev));
 	TRY(prx_raw_open(rk));
 out:
@@ -188,8 +188,8 @@ static gantry_result prepare(struct prx_rank *rk, int pieces, uint64_t seq)
 	} else if (pieces) {
 		perf_fill(flat, rk->bytes, seq);
 		memset(rk->image, 0, rk->span);
-		for (uint64_t i = 0; i < o->pieces; i++)
-			memcpy(rk->image + i * o->stride, flat + i * o->piece_bytes, o->piece_bytes);
+		for (uint64_t i = 0; i < o->work.pieces; i++)
+			memcpy(rk->image + i * o->work.stride, flat + i * o->work.piece_bytes, o->work.piece_bytes);
 	} else {
 		perf_fill(rk->image, rk->bytes, seq);
 	}
@@ -216,11 +216,11 @@ static gantry_result check(struct prx_rank *rk, int pieces, uint64_t seq)
 	uint64_t wrong;
 
 	TRY(gantry_mem_copy(rk->dev, rk->image, pieces ? rk->strided : rk->plain, pieces ? rk->span : rk->bytes));
-	for (uint64_t i = 0; pieces && i < o->pieces; i++) {
-		memcpy(flat + i * o->piece_bytes, rk->image + i * o->stride, o->piece_bytes);
+	for (uint64_t i = 0; pieces && i < o->work.pieces; i++) {
+		memcpy(flat + i * o->work.piece_bytes, rk->image + i * o->work.stride, o->work.piece_bytes);
 		wrong = 0;
-		for (uint64_t k = o->piece_bytes; i + 1 < o->pieces && k < o->stride; k++)
-			wrong += rk->image[i * o->stride + k] != GUARD;
+		for (uint64_t k = o->work.piece_bytes; i + 1 < o->work.pieces && k < o->work.stride; k++)
+			wrong += rk->image[i * o->work.stride + k] != GUARD;
 		count_wrong(rk, wrong, i, "behind piece");
 	}
 	wrong = perf_check(flat, rk->bytes, seq);
@@ -239,12 +239,12 @@ static gantry_result move(struct prx_rank *rk, int pieces, uint64_t seq, uint64_
 	uint64_t start;
 
 	if (pieces)
-		p = (struct gantry_rx_piece){rk->strided, o->piece_bytes, o->stride, o->pieces};
+		p = (struct gantry_rx_piece){rk->strided, o->work.piece_bytes, o->work.stride, o->work.pieces};
 	TRY(prepare(rk, pieces, seq));
 	TRY(prx_barrier(rk));
 	start = gantry_now_ns();
 	TRY(rk->rank == 0 ? gantry_rx_send(rk->conn, &p, 1, seq, &op) : gantry_rx_recv(rk->conn, &p, 1, seq, &op));
-	r = gantry_rx_wait(op, (int64_t)o->timeout_ns);
+	r = gantry_rx_wait(op, (int64_t)o->work.timeout_ns);
 	*ret_ns = gantry_now_ns() - start;
 	if (r != GANTRY_OK) {
 		gantry_rx_op_result(op, &result);
@@ -321,7 +321,7 @@ static gantry_result meet_far(struct prx_rank *rk, struct perf_remote *rm)
 {
 	gantry_result r = GANTRY_OK;
 	struct prx_shared *s = rk->shared;
-	struct prx_told mine, other;
+	struct prx_work other;
 	char why[256];
 
 	r = perf_remote_open(rm, "gantry perf rx", &rk->opts->remote);
@@ -329,11 +329,10 @@ static gantry_result meet_far(struct prx_rank *rk, struct perf_remote *rm)
 	TRY(r);
 	rk->remote = rm;
 	memcpy(s->peer, rm->peer, sizeof(s->peer));
-	prx_tell(rk->opts, &mine);
-	TRY(perf_remote_swap(rm, &mine, &other, sizeof(mine), NULL, NULL));
+	TRY(perf_remote_swap(rm, &rk->opts->work, &other, sizeof(other), NULL, NULL));
 	if (rk->rank == 1 && prx_take(&other, &s->opts) < 0)
 		FAIL(GANTRY_ERR_PROTOCOL, "the client's options make no sense here");
-	if (rk->rank == 1 && s->opts.device == GANTRY_DEVICE_HOST &&
+	if (rk->rank == 1 && s->opts.work.device == GANTRY_DEVICE_HOST &&
 	    !perf_memory_fits(1, prx_bytes(&s->opts), why, sizeof(why)))
 		FAIL(GANTRY_ERR_NOMEM, "%s", why);
 	rk->opts = &s->opts;
@@ -382,8 +381,8 @@ gantry_result prx_rank_run(struct prx_rank *rk)
 	if (perf_remote_wanted(&rk->opts->remote))
 		TRY(meet_far(rk, &remote));
 	TRY(open_all(rk));
-	for (int k = -1; k < rk->opts->repeats; k++) {
-		rk->deadline = gantry_now_ns() + rk->opts->timeout_ns;
+	for (int k = -1; k < rk->opts->work.repeats; k++) {
+		rk->deadline = gantry_now_ns() + rk->opts->work.timeout_ns;
 		TRY(round_of(rk, k));
 	}
 	if (rk->remote)

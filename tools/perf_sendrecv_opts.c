@@ -52,8 +52,7 @@ static const struct option_set set = {
 	.program = "gantry perf sendrecv",
 	.about = "Ranks of a communicator send to and receive from each other; every byte is checked.\n",
 	.notes = "\nGB is 10^9 bytes. SIZE takes k, M and G. See gantry-perf(1).\n",
-	.specs = specs,
-	.nspecs = sizeof(specs) / sizeof(specs[0]),
+	OPTION_SPECS(specs),
 };
 
 static const struct {
@@ -73,12 +72,6 @@ size_t sr_type_bytes(int type)
 const char *sr_type_name(int type)
 {
 	return types[type].name;
-}
-
-static int bad(const char *text, const char *value)
-{
-	fprintf(stderr, "%s: %s%s\n", set.program, text, value);
-	return 1 + 2;
 }
 
 static int find_type(struct sr_opts *o)
@@ -103,14 +96,14 @@ static int find_gpus(struct sr_opts *o)
 	char *end;
 
 	if (o->gpus_text && o->device != GANTRY_DEVICE_CUDA)
-		return bad("--gpus needs --device cuda", "");
+		return 1 + options_wrong(&set, "--gpus needs --device cuda");
 	for (o->ngpus = 0;; p = end + 1) {
 		long v = strtol(p, &end, 10);
 
 		if (end == p || v < 0 || v > 1023 || (*end && *end != ','))
-			return bad("--gpus: not a list of numbers: ", o->gpus_text);
+			return 1 + options_wrong(&set, "--gpus: not a list of numbers: %s", o->gpus_text);
 		if (o->ngpus == SR_GPUS_MAX)
-			return bad("--gpus: too many of them", "");
+			return 1 + options_wrong(&set, "--gpus: too many of them");
 		o->gpus[o->ngpus++] = (int)v;
 		if (!*end)
 			return 0;
@@ -162,20 +155,20 @@ static int check_all(struct sr_opts *o)
 	if (status)
 		return status;
 	if (o->factor && o->step)
-		return bad("-f and -i exclude each other", "");
+		return 1 + options_wrong(&set, "-f and -i exclude each other");
 	if (!o->factor)
 		o->factor = 4;
 	if (o->begin > o->end)
-		return bad("-b is larger than -e", "");
+		return 1 + options_wrong(&set, "-b is larger than -e");
 	if (o->buffers == SR_PLAIN && o->device == GANTRY_DEVICE_CUDA)
-		return bad("--buffers plain is for --device host", "");
+		return 1 + options_wrong(&set, "--buffers plain is for --device host");
 	if (o->mode == SR_MODE_PTR && o->reg == 0)
-		return bad("--mode ptr needs registered buffers", "");
+		return 1 + options_wrong(&set, "--mode ptr needs registered buffers");
 	if (o->reg < 0)
 		o->reg = o->mode == SR_MODE_AUTO || o->mode == SR_MODE_PTR;
 	o->nsizes = sr_sizes(o, o->sizes, SR_SIZES_MAX);
 	if (o->nsizes == SR_SIZES_MAX)
-		return bad("-i: too many sizes", "");
+		return 1 + options_wrong(&set, "-i: too many sizes");
 	return 0;
 }
 
@@ -221,7 +214,7 @@ static int find_ranks(struct sr_opts *o)
 wrong:
 	if (!why[0])
 		return 0;
-	fprintf(stderr, "%s: %s\n", set.program, why);
+	options_wrong(&set, "%s", why);
 	return -1;
 }
 

@@ -182,8 +182,7 @@ static const struct option_set set = {
 	.about =
 		"Fragments of received pages go to where they belong: Gantry's kernel, NCCL's loop and a plain copy.\n",
 	.notes = "\nSee gantry-perf(1).\n",
-	.specs = specs,
-	.nspecs = sizeof(specs) / sizeof(specs[0]),
+	OPTION_SPECS(specs),
 };
 
 static const char *default_blocks(const struct unpack_opts *o)
@@ -209,10 +208,8 @@ int cmd_perf_unpack(int argc, char **argv)
 		return 2;
 	if (!o.bytes)
 		o.bytes = o.device == GANTRY_DEVICE_CUDA ? 512ull << 20 : 32ull << 20;
-	if (o.kind == KIND_RING && o.shape != UNPACK_ALIGNED && o.shape != UNPACK_SHAPE_COUNT) {
-		fprintf(stderr, "gantry perf unpack: --kind ring is measured with --shape aligned only\n");
-		return 2;
-	}
+	if (o.kind == KIND_RING && o.shape != UNPACK_ALIGNED && o.shape != UNPACK_SHAPE_COUNT)
+		return options_wrong(&set, "--kind ring is measured with --shape aligned only");
 	o.bytes -= o.bytes % 16; /* whole elements */
 	for (int i = 0; i < UNPACK_SHAPE_COUNT; i++)
 		if (o.shape == i || o.shape == UNPACK_SHAPE_COUNT)

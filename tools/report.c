@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,41 +11,40 @@
 
 #include "cmd.h"
 #include "options.h"
-#include "suggest.h"
 
 enum { EXIT_FINE = 0, EXIT_BAD_FILE = 1, EXIT_USAGE = 2 };
 
 #define PLOTS "bandwidth|latency|cpu|ratio|compare" /* in the order of enum report_kind */
 
-static const char help[] =
-	"usage: gantry report [OPTION]... FILE... -o OUT.html\n"
-	"Makes one page with plots and tables of the JSON lines that gantry perf --json and bench/ write.\n"
-	"Several files are drawn side by side and compared with the first. FILE - is standard input.\n\n"
-	"  -o, --output FILE  where to write; - is standard output\n"
-	"  --svg PLOT         one plot as a picture instead: " PLOTS "\n"
-	"  --section TEXT     only sections whose heading contains TEXT\n"
-	"  --title TEXT       of the page; by default the operations\n"
-	"  --json             the figures that would be drawn, one JSON object per line; to standard output without "
-	"-o\n"
-	"  --help             this text\n\n"
-	"Exit status: 0, 1 if a file cannot be read or written or has nothing to draw, 2 on wrong usage.\n";
-
-enum { OPT_SVG = 256, OPT_SECTION, OPT_TITLE, OPT_JSON, OPT_HELP };
-static const struct option options[] = {
-	{"output", required_argument, NULL, 'o'},
-	{"svg", required_argument, NULL, OPT_SVG},
-	{"section", required_argument, NULL, OPT_SECTION},
-	{"title", required_argument, NULL, OPT_TITLE},
-	{"json", no_argument, NULL, OPT_JSON},
-	{"help", no_argument, NULL, OPT_HELP},
-	{NULL, 0, NULL, 0},
-};
-
 struct request {
 	const char *output, *section, *title;
 	int svg; /* enum report_kind, or -1 */
 	int json;
+	struct option_words files;
 	char command[1024];
+};
+
+/* clang-format off */
+#define AT(field) offsetof(struct request, field)
+static const struct option_spec specs[] = {
+	{'o', OPTION_TEXT, "output", AT(output), 0, 0, NULL, "FILE", "where to write; - is standard output"},
+	{0, OPTION_CHOICE, "svg", AT(svg), 0, 0, PLOTS, "PLOT", "one plot as a picture instead: " PLOTS},
+	{0, OPTION_TEXT, "section", AT(section), 0, 0, NULL, "TEXT", "only sections whose heading contains TEXT"},
+	{0, OPTION_TEXT, "title", AT(title), 0, 0, NULL, "TEXT", "of the page; by default the operations"},
+	{0, OPTION_FLAG, "json", AT(json), 0, 0, NULL, NULL, "the figures that would be drawn, one JSON object per line; to standard output without -o"},
+};
+/* clang-format on */
+
+static const struct option_set set = {
+	.program = "gantry report",
+	.usage = "[OPTION]... FILE... -o OUT.html",
+	.about = "Makes one page with plots and tables of the JSON lines that gantry perf --json and bench/ write.\n"
+		 "Several files are drawn side by side and compared with the first. FILE - is standard input.\n",
+	.notes = "\nExit status: 0, 1 if a file cannot be read or written or has nothing to draw, 2 on wrong usage.\n",
+	OPTION_SPECS(specs),
+	.operand_at = AT(files),
+	.many = 1,
+	.keep_params = 1,
 };
 
 static int complain(const char *path, const char *why)
@@ -154,13 +152,13 @@ static void tell_left_out(const struct report *r)
 	}
 }
 
-static int read_files(struct report *r, int argc, char **argv)
+static int read_files(struct report *r, const struct option_words *files)
 {
 	char why[PATH_MAX + 256];
 	int good = 1;
 
-	for (int i = 0; i < argc; i++) {
-		if (report_read(r, argv[i], why, sizeof(why))) {
+	for (int i = 0; i < files->n; i++) {
+		if (report_read(r, files->word[i], why, sizeof(why))) {
 			fprintf(stderr, "gantry report: %s\n", why);
 			good = 0;
 		}
@@ -259,11 +257,11 @@ static int write_output(const struct report *r, const struct report_plan *p, con
 	return status;
 }
 
-static int run(int argc, char **argv, const struct request *q)
+static int run(const struct request *q)
 {
 	struct report r = {0};
 	struct report_plan p = {0};
-	int status = read_files(&r, argc, argv);
+	int status = read_files(&r, &q->files);
 
 	if (status == EXIT_FINE && report_plan(&r, q->section, &p))
 		status = complain("report", "no memory");
@@ -278,48 +276,21 @@ static int run(int argc, char **argv, const struct request *q)
 
 static int usage_error(const char *what)
 {
-	fprintf(stderr, "gantry report: %s; gantry report --help says more\n", what);
-	return EXIT_USAGE;
+	return options_wrong(&set, "%s; gantry report --help says more", what);
 }
 
 int cmd_report(int argc, char **argv)
 {
 	struct request q = {.svg = -1};
-	int c;
+	int status;
 
-	options_join("gantry report", argc, argv, q.command, sizeof(q.command));
-	opterr = 0;
-	optind = 0;
-	while ((c = getopt_long(argc, argv, ":ho:", options, NULL)) != -1) {
-		switch (c) {
-		case 'o':
-			q.output = optarg;
-			break;
-		case OPT_SVG:
-			q.svg = options_choice(PLOTS, optarg);
-			if (q.svg < 0)
-				return usage_error("--svg takes one of " PLOTS);
-			break;
-		case OPT_SECTION:
-			q.section = optarg;
-			break;
-		case OPT_TITLE:
-			q.title = optarg;
-			break;
-		case OPT_JSON:
-			q.json = 1;
-			break;
-		case 'h':
-		case OPT_HELP:
-			fputs(help, stdout);
-			return EXIT_FINE;
-		default:
-			return suggest_usage("gantry report", options, c, argv[optind - 1]);
-		}
-	}
-	if (optind == argc)
+	options_join(set.program, argc, argv, q.command, sizeof(q.command));
+	status = options_parse(&set, argc, argv, &q);
+	if (status)
+		return status - 1;
+	if (!q.files.n)
 		return usage_error("a FILE is missing");
-	if (argc - optind > REPORT_FILES_MAX)
+	if (q.files.n > REPORT_FILES_MAX)
 		return usage_error("more than 8 files");
 	if (q.json && q.svg >= 0)
 		return usage_error("--json and --svg exclude each other");
@@ -327,5 +298,5 @@ int cmd_report(int argc, char **argv)
 		q.output = "-";
 	if (!q.output)
 		return usage_error("-o OUT.html is missing (-o - is standard output)");
-	return run(argc - optind, argv + optind, &q);
+	return run(&q);
 }

@@ -4,7 +4,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fnmatch.h>
-#include <getopt.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,25 +12,33 @@
 #include "base/param_text.h"
 #include "cmd.h"
 #include "json.h"
-#include "suggest.h"
+#include "options.h"
 
-enum { EXIT_FINE = 0, EXIT_UNREADABLE = 1, EXIT_USAGE = 2 };
+enum { EXIT_FINE = 0, EXIT_UNREADABLE = 1 };
 
-static const char help[] =
-	"usage: gantry stall [OPTION]... FILE|FOLDER...\n"
-	"Puts the reports of the ranks of a hung job together: who waits for whom, and who is to blame.\n"
-	"Of a folder, the files stall-*.jsonl are read, which ranks write to GANTRY_STALL_DIR, and processes without "
-	"one.\n\n"
-	"  --json   one JSON object per communicator, and one for the processes without: verdict rank cause votes "
-	"reports comm nranks\n"
-	"  --help   this text\n\n"
-	"Exit status: 0, 1 if a file cannot be read, 2 on wrong usage.\n";
+struct request {
+	int json;
+	struct option_words paths;
+};
 
-enum { OPT_JSON = 256, OPT_HELP };
-static const struct option options[] = {
-	{"json", no_argument, NULL, OPT_JSON},
-	{"help", no_argument, NULL, OPT_HELP},
-	{NULL, 0, NULL, 0},
+/* clang-format off */
+#define AT(field) offsetof(struct request, field)
+static const struct option_spec specs[] = {
+	{0, OPTION_FLAG, "json", AT(json), 0, 0, NULL, NULL, "one JSON object per communicator, and one for the processes without: verdict rank cause votes reports comm nranks"},
+};
+/* clang-format on */
+
+static const struct option_set command = {
+	.program = "gantry stall",
+	.usage = "[OPTION]... FILE|FOLDER...",
+	.about = "Puts the reports of the ranks of a hung job together: who waits for whom, and who is to blame.\n"
+		 "Of a folder, the files stall-*.jsonl are read, which ranks write to GANTRY_STALL_DIR, and processes "
+		 "without one.\n",
+	.notes = "\nExit status: 0, 1 if a file cannot be read, 2 on wrong usage.\n",
+	OPTION_SPECS(specs),
+	.operand_at = AT(paths),
+	.many = 1,
+	.keep_params = 1,
 };
 
 /* 1: read. */
@@ -159,52 +166,38 @@ static void judge_processes(const struct stall_set *set, int json)
 	printf("verdict (%s, %d of %d reports say so): %s\n", v.cause, v.votes, v.reports, v.text);
 }
 
-static int run(int argc, char **argv, int json)
+static int run(const struct request *q)
 {
 	struct stall_set set = {0};
 	struct stall_verdict v;
 	int good = 1;
 
-	for (int i = 0; i < argc; i++)
-		good &= read_any(&set, argv[i]);
+	for (int i = 0; i < q->paths.n; i++)
+		good &= read_any(&set, q->paths.word[i]);
 	for (size_t i = 0; i < set.ncomms; i++) {
 		if (!set.comms[i].nreports)
 			continue;
 		qsort(set.comms[i].ranks, set.comms[i].nreports, sizeof(set.comms[i].ranks[0]), by_rank);
 		stall_judge(&set, i, &v);
-		if (json)
+		if (q->json)
 			print_verdict_json(set.comms[i].id, set.comms[i].nranks, &v);
 		else
 			print_verdict(&set.comms[i], &v);
 	}
 	if (set.nprocesses)
-		judge_processes(&set, json);
+		judge_processes(&set, q->json);
 	stall_free(&set);
 	return good ? EXIT_FINE : EXIT_UNREADABLE;
 }
 
 int cmd_stall(int argc, char **argv)
 {
-	int c, json = 0;
+	struct request q = {0};
+	int status = options_parse(&command, argc, argv, &q);
 
-	opterr = 0;
-	optind = 0;
-	while ((c = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
-		switch (c) {
-		case OPT_JSON:
-			json = 1;
-			break;
-		case 'h':
-		case OPT_HELP:
-			fputs(help, stdout);
-			return EXIT_FINE;
-		default:
-			return suggest_usage("gantry stall", options, c, argv[optind - 1]);
-		}
-	}
-	if (optind == argc) {
-		fprintf(stderr, "gantry stall: a FILE or FOLDER is missing; gantry stall --help says more\n");
-		return EXIT_USAGE;
-	}
-	return run(argc - optind, argv + optind, json);
+	if (status)
+		return status - 1;
+	if (!q.paths.n)
+		return options_wrong(&command, "a FILE or FOLDER is missing; gantry stall --help says more");
+	return run(&q);
 }

@@ -2,33 +2,40 @@
 #include "trace.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <limits.h>
 #include <string.h>
 
 #include "cmd.h"
 #include "json.h"
-#include "suggest.h"
+#include "options.h"
 
-enum { EXIT_FINE = 0, EXIT_BAD_FILE = 1, EXIT_USAGE = 2 };
+enum { EXIT_FINE = 0, EXIT_BAD_FILE = 1 };
 
-static const char help[] =
-	"usage: gantry trace [OPTION]... FILE...\n"
-	"Makes one Chrome trace (chrome://tracing, ui.perfetto.dev) of the files that ranks write to GANTRY_TRACE.\n\n"
-	"  -o, --output FILE  write it there instead of to standard output\n"
-	"  --summary          per connection: transfers, bytes, steps by protocol and mode; no trace unless -o is "
-	"given\n"
-	"  --json             the summary as one JSON object per connection\n"
-	"  --help             this text\n\n"
-	"Exit status: 0, 1 if a file cannot be read or written, 2 on wrong usage.\n";
+struct request {
+	const char *output;
+	int summary, json;
+	struct option_words files;
+};
 
-enum { OPT_SUMMARY = 256, OPT_JSON, OPT_HELP };
-static const struct option options[] = {
-	{"output", required_argument, NULL, 'o'},
-	{"summary", no_argument, NULL, OPT_SUMMARY},
-	{"json", no_argument, NULL, OPT_JSON},
-	{"help", no_argument, NULL, OPT_HELP},
-	{NULL, 0, NULL, 0},
+/* clang-format off */
+#define AT(field) offsetof(struct request, field)
+static const struct option_spec specs[] = {
+	{'o', OPTION_TEXT, "output", AT(output), 0, 0, NULL, "FILE", "write it there instead of to standard output"},
+	{0, OPTION_FLAG, "summary", AT(summary), 0, 0, NULL, NULL, "per connection: transfers, bytes, steps by protocol and mode; no trace unless -o is given"},
+	{0, OPTION_FLAG, "json", AT(json), 0, 0, NULL, NULL, "the summary as one JSON object per connection"},
+};
+/* clang-format on */
+
+static const struct option_set command = {
+	.program = "gantry trace",
+	.usage = "[OPTION]... FILE...",
+	.about = "Makes one Chrome trace (chrome://tracing, ui.perfetto.dev) of the files that ranks write to "
+		 "GANTRY_TRACE.\n",
+	.notes = "\nExit status: 0, 1 if a file cannot be read or written, 2 on wrong usage.\n",
+	OPTION_SPECS(specs),
+	.operand_at = AT(files),
+	.many = 1,
+	.keep_params = 1,
 };
 
 static void summary_json(const struct trace_file *f, const struct trace_conn *c, FILE *out)
@@ -136,19 +143,14 @@ static int one_clock(const struct trace_set *set)
 	return 1;
 }
 
-struct request {
-	const char *output;
-	int summary, json;
-};
-
-static int run(int argc, char **argv, const struct request *q)
+static int run(const struct request *q)
 {
 	struct trace_set set = {0};
 	char why[PATH_MAX + 256];
 	int good = 1;
 
-	for (int i = 0; i < argc; i++) {
-		if (trace_read(&set, argv[i], why, sizeof(why))) {
+	for (int i = 0; i < q->files.n; i++) {
+		if (trace_read(&set, q->files.word[i], why, sizeof(why))) {
 			fprintf(stderr, "gantry trace: %s\n", why);
 			good = 0;
 		}
@@ -157,9 +159,9 @@ static int run(int argc, char **argv, const struct request *q)
 		fprintf(stderr, "gantry trace: %zu events of kinds that this version does not know are left out\n",
 			set.unknown);
 	/* A picture with a rank missing misleads; better none. */
-	if (good && (q->output || !q->summary))
+	if (good && (q->output || !(q->summary || q->json)))
 		good = one_clock(&set) && write_output(&set, q->output);
-	if (good && q->summary)
+	if (good && (q->summary || q->json))
 		trace_write_summary(&set, q->json, stdout);
 	trace_free(&set);
 	return good ? EXIT_FINE : EXIT_BAD_FILE;
@@ -168,32 +170,11 @@ static int run(int argc, char **argv, const struct request *q)
 int cmd_trace(int argc, char **argv)
 {
 	struct request q = {0};
-	int c;
+	int status = options_parse(&command, argc, argv, &q);
 
-	opterr = 0;
-	optind = 0;
-	while ((c = getopt_long(argc, argv, ":ho:", options, NULL)) != -1) {
-		switch (c) {
-		case 'o':
-			q.output = optarg;
-			break;
-		case OPT_SUMMARY:
-			q.summary = 1;
-			break;
-		case OPT_JSON:
-			q.summary = q.json = 1;
-			break;
-		case 'h':
-		case OPT_HELP:
-			fputs(help, stdout);
-			return EXIT_FINE;
-		default:
-			return suggest_usage("gantry trace", options, c, argv[optind - 1]);
-		}
-	}
-	if (optind == argc) {
-		fprintf(stderr, "gantry trace: a FILE is missing; gantry trace --help says more\n");
-		return EXIT_USAGE;
-	}
-	return run(argc - optind, argv + optind, &q);
+	if (status)
+		return status - 1;
+	if (!q.files.n)
+		return options_wrong(&command, "a FILE is missing; gantry trace --help says more");
+	return run(&q);
 }

@@ -54,6 +54,9 @@ done
 once 2 '^gantry perf sendrecv: "foo" is no transport .*; there are: auto p2p shm net' GANTRY_TRANSPORT=foo "$gantry" perf sendrecv
 once 2 '^gantry perf sendrecv: "smh" is no transport .*; there are: auto p2p shm net' "$gantry" perf sendrecv --transport net,smh
 once 2 '^gantry perf net: plugin /nonexistent/p.so: No such file or directory$' "$gantry" perf net --plugin /nonexistent/p.so
+for op in net sendrecv; do
+	once 2 "^gantry perf $op: no usable net plugin: libnccl-net-nosuch.so: cannot open " "$gantry" perf $op --plugin nosuch
+done
 
 # A machine that cannot: not wrong usage.
 if "$gantry" doctor --json | grep '"section": "gpu"' | grep -q 'no CUDA driver'; then

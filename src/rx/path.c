@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "base/param.h"
-#include "net/devmem/source.h"
+#include "net/devmem.h"
 #include "rx/rx.h"
 
 /* Why devmem TCP cannot be used; "" if it can. */

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "net/devmem/frags.h"
+#include "net/devmem_rx.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "net/devmem/tokens.h"
+#include "net/devmem_rx.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -11,9 +11,7 @@
 
 #include "base/log.h"
 #include "base/param.h"
-#include "net/devmem/frags.h"
-#include "net/devmem/pool.h"
-#include "net/devmem/tokens.h"
+#include "net/devmem_rx.h"
 #include "random.h"
 #include "test.h"
 

@@ -17,7 +17,7 @@
 
 #include "base/clock.h"
 #include "base/param.h"
-#include "net/devmem/source.h"
+#include "net/devmem.h"
 #include "test.h"
 #include "until.h"
 

@@ -12,9 +12,9 @@
 #include "base/param.h"
 #include "device/device.h"
 #include "devmem_fake.h"
-#include "net/devmem/detect.h"
-#include "net/devmem/source.h"
 #include "inet/nic.h"
+#include "net/devmem.h"
+#include "net/devmem/detect.h"
 #include "test.h"
 
 static struct fake_nic nic;

@@ -17,9 +17,9 @@
 #include "base/param.h"
 #include "device/device.h"
 #include "devmem_fake.h"
+#include "net/devmem.h"
 #include "net/devmem/bind.h"
 #include "net/devmem/journal.h"
-#include "net/devmem/source.h"
 #include "test.h"
 #include "until.h"
 

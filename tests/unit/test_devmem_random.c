@@ -6,7 +6,7 @@
  */
 #include "device/device.h"
 #include "devmem_util.h"
-#include "net/devmem/table.h"
+#include "net/devmem_rx.h"
 
 enum { LANES = 4, MESSAGES = 4, SEGMENTS = 4096, BUFFER = 65536, MAX = 2048, BATCH = 64 };
 

@@ -3,7 +3,7 @@
 #include "device/device.h"
 #include "devmem_util.h"
 #include "fixtures/cuda/fake_load.h"
-#include "net/devmem/table.h"
+#include "net/devmem_rx.h"
 
 enum { MAX = 1024, POOL = 8 << 20, MESSAGE = 4 << 20 };
 

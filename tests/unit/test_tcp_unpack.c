@@ -8,7 +8,7 @@
 
 #include "gone.h"
 #include "held.h"
-#include "net/devmem/choose.h"
+#include "net/devmem.h"
 #include "net/tcp/forget.h"
 #include "unpack_util.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
-#include "net/devmem/choose.h"
+#include "net/devmem.h"
 
 #include <stdio.h>
 

@@ -11,8 +11,8 @@
 #include "base/param.h"
 #include "device/device.h"
 #include "inet/nic.h"
+#include "net/devmem.h"
 #include "net/devmem/errors.h"
-#include "net/devmem/source.h"
 
 enum { NO_SUCH_FD = 0x7fffffff };
 

@@ -35,7 +35,7 @@
 #include "base/list.h"
 #include "base/log.h"
 #include "inet/nic.h"
-#include "net/devmem/source.h"
+#include "net/devmem.h"
 
 /*
  * tests/unit/emulated_faults.h includes these files once more, in one file, with faults that it can switch on, to show

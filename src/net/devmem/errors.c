@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "net/devmem/uapi.h"
+#include "net/devmem.h"
 
 #define RX DEVMEM_CALL_BIND_RX
 #define TX DEVMEM_CALL_BIND_TX

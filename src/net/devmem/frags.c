@@ -8,14 +8,13 @@
  * pool lies in one page and in our binding. A receive without any such control message brought ordinary bytes.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_DATA
-#include "net/devmem/frags.h"
+#include "net/devmem_rx.h"
 
 #include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/log.h"
-#include "net/devmem/uapi.h"
 
 struct walk {
 	const uint8_t *at;

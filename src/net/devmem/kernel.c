@@ -35,7 +35,7 @@
 enum { NAPIS_MAX = 2 * DEVMEM_QUEUES_MAX, RECEIVES_UNTIL_CHECK = 4 };
 
 struct kernel_binding {
-	struct devmem_binding base; /* first: source.h's functions cast back */
+	struct devmem_binding base; /* first: functions of the source cast back */
 	char nic[IFNAMSIZ];
 	struct devmem_session *session;	   /* owned; NULL: the helper has it */
 	struct devmem_helper *helper;	   /* owned; NULL: this process has it */

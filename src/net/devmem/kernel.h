@@ -3,7 +3,7 @@
 #ifndef GANTRY_NET_DEVMEM_KERNEL_H
 #define GANTRY_NET_DEVMEM_KERNEL_H
 
-#include "net/devmem/source.h"
+#include "net/devmem.h"
 
 /* A dma-buf of memory that must be whole pages; the fd is the caller's. */
 gantry_result devmem_export(const struct devmem_memory *memory, int *ret_fd);

@@ -27,7 +27,7 @@
 enum { ORIGIN_ZEROCOPY = 5, FOREIGN_ERRORS = 16 };
 
 struct kernel_tx {
-	struct devmem_tx base; /* first: source.h's functions cast back */
+	struct devmem_tx base; /* first: functions of the source cast back */
 	char nic[IFNAMSIZ];
 	struct devmem_sys *sys; /* owned: its netlink socket holds the binding */
 	pthread_mutex_t lock;	/* of what follows */

@@ -7,7 +7,7 @@
  * lock of their own, which is held for a few instructions.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
-#include "net/devmem/pool.h"
+#include "net/devmem_rx.h"
 
 #include <inttypes.h>
 #include <stdio.h>

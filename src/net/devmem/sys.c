@@ -12,8 +12,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "net/devmem.h"
 #include "net/devmem/ethtool.h"
-#include "net/devmem/uapi.h"
 
 static int sys_socket(struct devmem_sys *s)
 {

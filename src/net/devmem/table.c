@@ -16,7 +16,7 @@
  * they touch.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_DATA
-#include "net/devmem/table.h"
+#include "net/devmem_rx.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -9,7 +9,7 @@
  * its take must not come in between. The queue has as much room as there are tokens: dropping never allocates.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_DATA
-#include "net/devmem/tokens.h"
+#include "net/devmem_rx.h"
 
 #include <errno.h>
 #include <stdlib.h>

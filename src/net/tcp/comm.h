@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "device/device.h"
-#include "net/devmem/source.h"
+#include "net/devmem.h"
 #include "net/net.h"
 #include "net/tcp/link.h"
 

@@ -16,9 +16,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "net/devmem/frags.h"
-#include "net/devmem/pool.h"
-#include "net/devmem/tokens.h"
+#include "net/devmem_rx.h"
 #include "net/tcp/link.h"
 
 enum {

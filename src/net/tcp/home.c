@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "device/device.h"
-#include "net/devmem/choose.h"
+#include "net/devmem.h"
 #include "net/tcp/engine.h"
 
 static gantry_result device_of(struct gantry_device *wanted, struct gantry_device **ret_dev)

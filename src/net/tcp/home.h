@@ -7,7 +7,7 @@
 #define GANTRY_NET_TCP_HOME_H
 
 #include "gantry/device.h"
-#include "net/devmem/pool.h"
+#include "net/devmem_rx.h"
 #include "net/net.h"
 #include "net/tcp/wire.h"
 

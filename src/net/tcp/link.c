@@ -19,7 +19,7 @@
 #include "base/hmac.h"
 #include "base/log.h"
 #include "base/param.h"
-#include "net/devmem/pool.h"
+#include "net/devmem_rx.h"
 #include "net/tcp/flow.h"
 #include "net/tcp/stage.h"
 #include "net/tcp/txmem.h"

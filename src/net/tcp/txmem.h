@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 #include "base/atomic.h"
-#include "net/devmem/source.h"
+#include "net/devmem.h"
 #include "net/tcp/link.h"
 
 struct tcp_txmem {

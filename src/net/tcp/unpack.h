@@ -40,8 +40,7 @@
 #include <stdint.h>
 
 #include "abi/unpack.h"
-#include "net/devmem/pool.h"
-#include "net/devmem/table.h"
+#include "net/devmem_rx.h"
 #include "net/net.h"
 #include "net/tcp/link.h"
 

@@ -21,8 +21,8 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "device/device.h"
+#include "net/devmem.h"
 #include "net/devmem/errors.h"
-#include "net/devmem/source.h"
 
 enum { PIECE = 1 << 20, CONTROL = 1024 * 40, SECONDS = 60 };
 

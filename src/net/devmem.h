@@ -10,8 +10,8 @@
  * Threads: calls on different flows may run at the same time. On one flow give_back may run beside receive, as with the
  * kernel; receive calls of one flow do not overlap.
  */
-#ifndef GANTRY_NET_DEVMEM_SOURCE_H
-#define GANTRY_NET_DEVMEM_SOURCE_H
+#ifndef GANTRY_NET_DEVMEM_H
+#define GANTRY_NET_DEVMEM_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -19,9 +19,67 @@
 #include <sys/types.h>
 
 #include "gantry/result.h"
-#include "net/devmem/uapi.h"
+#include "net/net.h"
 
-struct gantry_device;
+/*
+ * Linux's device-memory TCP interface: numbers and layouts that the headers of older distributions lack. The kernel's
+ * own headers win where they have them.
+ */
+
+#ifndef MSG_SOCK_DEVMEM
+#define MSG_SOCK_DEVMEM 0x2000000
+#endif
+#ifndef SO_DEVMEM_LINEAR
+#if defined(__sparc__)
+#define SO_DEVMEM_LINEAR 0x57
+#define SO_DEVMEM_DMABUF 0x58
+#define SO_DEVMEM_DONTNEED 0x59
+#elif defined(__hppa__)
+#define SO_DEVMEM_LINEAR 0x404E
+#define SO_DEVMEM_DMABUF 0x404F
+#define SO_DEVMEM_DONTNEED 0x4050
+#else
+#define SO_DEVMEM_LINEAR 78
+#define SO_DEVMEM_DMABUF 79
+#define SO_DEVMEM_DONTNEED 80
+#endif
+#endif
+#ifndef SCM_DEVMEM_LINEAR
+#define SCM_DEVMEM_LINEAR SO_DEVMEM_LINEAR
+#define SCM_DEVMEM_DMABUF SO_DEVMEM_DMABUF
+#endif
+#ifndef MSG_ZEROCOPY
+#define MSG_ZEROCOPY 0x4000000
+#endif
+#ifndef SO_ZEROCOPY
+#define SO_ZEROCOPY 60
+#endif
+#ifndef SO_INCOMING_NAPI_ID
+#define SO_INCOMING_NAPI_ID 56
+#endif
+
+/* Errors of the kernel's own that reach user space here; libc has no names for them. */
+enum { DEVMEM_ETOOSMALL = 525, DEVMEM_ENOTSUPP = 524 };
+/* Of one return call: ranges, and fragments looked at. */
+enum { DEVMEM_MAX_RANGES = 128, DEVMEM_MAX_RETURNED = 1024 };
+
+/* Before 6.12, in kernels with Google's patches: control messages of 12 bytes. */
+enum { DEVMEM_VEC12_HEADER = 98, DEVMEM_VEC12_OFFSET = 99 };
+
+/* struct dmabuf_cmsg and struct dmabuf_token of linux/uio.h, under names of our own: newer headers have those. */
+struct devmem_cmsg {
+	uint64_t frag_offset;
+	uint32_t frag_size, frag_token, dmabuf_id, flags;
+};
+struct devmem_vec12 {
+	uint32_t frag_offset, frag_size, frag_token;
+};
+struct devmem_token {
+	uint32_t token_start, token_count;
+};
+_Static_assert(sizeof(struct devmem_cmsg) == 24, "the kernel writes these");
+_Static_assert(sizeof(struct devmem_vec12) == 12, "the kernel writes these");
+_Static_assert(sizeof(struct devmem_token) == 8, "the kernel reads these");
 
 enum devmem_kind {
 	DEVMEM_NONE,	 /* no fragments: receive into host memory and copy */
@@ -97,5 +155,14 @@ extern const struct devmem_source_ops devmem_kernel;
 /* Can devmem TCP of this kernel bring what arrives at `nic` to memory of `dev`? 1, or 0 with the first reason why not
  * and what to do about it. Changes nothing. (detect.c) */
 int devmem_kernel_usable(const char *nic, struct gantry_device *dev, char *why, size_t len);
+
+/* How payload reaches device memory: what was asked for against what NIC, kernel and device can do. */
+
+/*
+ * want: PARAM asks GANTRY_UNPACK. Devmem TCP that was asked for by name and cannot be used is ERR_UNSUPPORTED with the
+ * reason; `auto` falls back to NONE and the reason stands in `why` (which is "" otherwise). Changes nothing.
+ */
+gantry_result devmem_choose(enum gantry_net_unpack want, const char *nic, struct gantry_device *dev,
+			    enum devmem_kind *ret_kind, char *why, size_t len);
 
 #endif

@@ -104,26 +104,31 @@ static void proof(const uint8_t *in)
 
 static void frame_of(const uint8_t *in, int crc)
 {
-	struct wire_frame f;
-	uint8_t out[WIRE_FRAME_SIZE];
+	struct wire_frame f, again;
+	uint8_t out[WIRE_FRAME_SIZE], same[WIRE_FRAME_SIZE];
 
 	if (wire_frame_decode(in, crc, &f) != GANTRY_OK)
 		return;
 	MUST(f.kind >= WIRE_DATA && f.kind < WIRE_KINDS);
-	MUST(!(f.flags & ~WIRE_FLAGS));
-	if (f.kind == WIRE_AHEAD)
-		MUST(f.length && f.lane >= 1 && f.lane < WIRE_MAX_LANES && !(f.flags & WIRE_FLAG_EAGER));
-	if (f.flags & WIRE_FLAG_EAGER && f.kind == WIRE_DATA)
-		MUST(f.offset == 0 && f.length == f.total);
-	MUST(!(f.flags & WIRE_FLAG_CRC) == !crc);
-	if (f.kind == WIRE_DATA || f.kind == WIRE_AHEAD)
-		MUST(f.offset <= f.total && f.length <= f.total && f.offset + f.length <= f.total);
-	else
-		MUST(f.length <= (f.kind == WIRE_ERROR ? WIRE_ERROR_TEXT_MAX : 0));
+	MUST(!(in[1] & ~WIRE_FLAGS) && !(in[1] & WIRE_FLAG_CRC) == !crc);
+	if (f.kind == WIRE_DESCRIPTOR)
+		MUST(f.piece.length && f.piece.lane >= 1 && f.piece.lane < WIRE_MAX_LANES && !f.piece.eager);
+	if (f.kind == WIRE_DATA && f.piece.eager)
+		MUST(f.piece.offset == 0 && f.piece.length == f.piece.total);
+	if (f.kind == WIRE_DATA || f.kind == WIRE_DESCRIPTOR)
+		MUST(f.piece.offset <= f.piece.total && f.piece.length <= f.piece.total &&
+		     f.piece.offset + f.piece.length <= f.piece.total);
+	if (f.kind == WIRE_ERROR)
+		MUST(f.error.length <= WIRE_ERROR_TEXT_MAX);
+	/* Fields that the kind does not have are lost, all others come back; those of a piece are the whole header. */
 	wire_frame_encode(&f, crc, out);
-	if (!crc) /* a sum that was not agreed on means nothing */
-		memcpy(out + 40, in + 40, 4);
-	MUST(memcmp(in, out, WIRE_FRAME_SIZE) == 0);
+	MUST(wire_frame_decode(out, crc, &again) == GANTRY_OK);
+	wire_frame_encode(&again, crc, same);
+	MUST(memcmp(same, out, WIRE_FRAME_SIZE) == 0);
+	MUST(memcmp(out, in, 1) == 0 && memcmp(out + 2, in + 2, 6) == 0);
+	if (f.kind == WIRE_DATA || f.kind == WIRE_DESCRIPTOR)
+		MUST(memcmp(out + 8, in + 8, 32) == 0 && memcmp(out + 44, in + 44, 4) == 0 &&
+		     (out[1] | WIRE_FLAG_RECEIVER) == (in[1] | WIRE_FLAG_RECEIVER));
 }
 
 /* Without checksums; with them, most likely wrong; and with the right one. */

@@ -113,7 +113,7 @@ static void give_frame(int lane)
 	f.done_bits = next();
 	if (next() & 1) /* mostly a whole message */
 		f.total = f.offset + f.length;
-	if (f.kind == WIRE_AHEAD)
+	if (f.kind == WIRE_DESCRIPTOR)
 		f.lane &= 3;
 	pair_frame_put(b, &f);
 	give_summed(lane, b, sizeof(b));

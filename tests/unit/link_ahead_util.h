@@ -165,7 +165,7 @@ static inline void on_frame(struct receiver *r, const uint8_t *b, const struct p
 		m->got = f->length;
 		arrived(r, m, f->tag, f->index);
 		break;
-	case WIRE_AHEAD:
+	case WIRE_DESCRIPTOR:
 		CHECK(lane >= 1 && lane < (uint32_t)r->config->nlanes);
 		CHECK_EQ(f->flags & ~(WIRE_FLAG_ACK | WIRE_FLAG_DEEP | WIRE_FLAG_CRC), 0);
 		m = message_of(r, f);

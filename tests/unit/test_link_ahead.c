@@ -103,7 +103,7 @@ static void stream(const struct pair_config *c, int device)
 		lanes += r->lane_bytes[i];
 	}
 	CHECK_EQ(lanes, bulk_bytes); /* payload only */
-	CHECK_EQ(l->ahead_n, 0);
+	CHECK_EQ(l->descriptors_n, 0);
 	tcp_link_close_tx(l);
 	UNTIL((look(r, 1), r->ends));
 	CHECK_EQ(r->ends, 1);
@@ -258,7 +258,7 @@ static void headers_go_together(void)
 	for (uint32_t i = 0; i < 2; i++) {
 		struct pair_frame f = pair_frame_get(control + (size_t)i * 48);
 
-		CHECK_EQ(f.kind, WIRE_AHEAD);
+		CHECK_EQ(f.kind, WIRE_DESCRIPTOR);
 		CHECK_EQ(f.offset, i * PIECE);
 		CHECK_EQ(pair_get(control + (size_t)i * 48 + 44, 4), i + 1);
 	}

@@ -239,7 +239,7 @@ static int ahead_agrees(const struct pieces *p)
 	memset(in, 0, p->total);
 	CHECK_OK(tcp_link_irecv_unpack(w.l, in, p->total, A, 0, 1, &request));
 	for (uint32_t i = 0; i < p->n; i++) {
-		struct pair_frame f = {.kind = WIRE_AHEAD,
+		struct pair_frame f = {.kind = WIRE_DESCRIPTOR,
 				       .length = p->of[i].length,
 				       .offset = p->of[i].offset,
 				       .total = p->total,

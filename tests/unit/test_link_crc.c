@@ -337,9 +337,9 @@ static void flag_disagrees(void)
 
 			c.crc = crc;
 			l = pair_raw(&c, raw);
-			f.length = kind == WIRE_AHEAD;
+			f.length = kind == WIRE_DESCRIPTOR;
 			f.total = f.length;
-			f.lane = kind == WIRE_AHEAD;
+			f.lane = kind == WIRE_DESCRIPTOR;
 			pair_frame_put(b, &f);
 			if (crc) /* a right sum, but no flag */
 				pair_put(b + 40, pair_crc(pair_crc(0, b, 40), b + 44, 4), 4);
@@ -459,7 +459,7 @@ static void ahead(void)
 	capture(&k, 1, &c);
 	CHECK_EQ(c.n[0], 48);
 	CHECK_EQ(c.n[1], SIZE);
-	CHECK_EQ(c.bytes[0][0], WIRE_AHEAD);
+	CHECK_EQ(c.bytes[0][0], WIRE_DESCRIPTOR);
 	world_params(NULL);
 	for (int bit = -1; bit < 384; bit++) {
 		uint8_t b[48];

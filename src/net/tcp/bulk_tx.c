@@ -96,18 +96,18 @@ static int sent_by_reference(const struct tcp_link *l, const struct tcp_send *s)
 
 /*
  * The lane gets the next piece of the oldest message whose receive is posted. 1 if there is one, 0 if not, -1: left to
- * other lanes. Under mu and the lane's lock. ret_frame: its header, which towards device memory waits on the control
+ * other lanes. Under mu and the lane's lock. ret_piece: its header, which towards device memory waits on the control
  * lane already.
  */
-static int take_piece(struct tcp_lane *lane, struct wire_frame *ret_frame)
+static int take_piece(struct tcp_lane *lane, struct wire_piece *ret_piece)
 {
 	struct tcp_link *l = lane->link;
 	struct tcp_lane_tx *tx = &lane->tx;
-	struct wire_frame f = {.kind = WIRE_DATA};
+	struct wire_piece f = {0};
 	struct tcp_send *s = ready(l);
 	uint64_t chunk;
 
-	if (!s || l->peer_rx_closed || (l->device_tx && !tcp_ahead_room(l)))
+	if (!s || l->peer_rx_closed || (l->device_tx && !tcp_descriptor_room(l)))
 		return 0;
 	if (!s->txmem && tcp_txmem_busy(lane)) /* bytes of another kind must not overtake */
 		return 0;
@@ -139,19 +139,18 @@ static int take_piece(struct tcp_lane *lane, struct wire_frame *ret_frame)
 		gantry_list_remove(&s->head.node);
 		/* Only a deep window can wait for its acknowledgements. */
 		if (load_relaxed(&l->bulk_pending) >= DEEP_WINDOW)
-			f.flags |= WIRE_FLAG_DEEP;
+			f.deep = true;
 	}
 	if (s->needs_ack || s->seq - l->peer_done >= LINK_DONE_BITS / 2)
-		f.flags |= WIRE_FLAG_ACK;
+		f.ack = true;
 	if (l->device_tx) {
-		f.kind = WIRE_AHEAD;
 		f.lane = (uint32_t)lane->index;
-		tcp_ahead_put(l, &f);
+		tcp_descriptor_put(l, &f);
 		tx->header_left = 0;
 	}
 	tx->splicing = s->needs_ack && !s->txmem && !s->vec.n && load_relaxed(&l->splice);
 	gantry_event_put(GANTRY_EV_CHUNK_TX, (uint32_t)lane->index, s->seq, chunk);
-	*ret_frame = f;
+	*ret_piece = f;
 	return 1;
 }
 
@@ -163,7 +162,7 @@ static int take_piece(struct tcp_lane *lane, struct wire_frame *ret_frame)
 static int take_for_others(const struct tcp_lane *lane)
 {
 	struct tcp_link *l = lane->link;
-	struct wire_frame f;
+	struct wire_piece f;
 	int given = 0;
 
 	for (int i = 1; i < l->nlanes && l->bulk_bytes; i++) {
@@ -183,7 +182,7 @@ static int pull(struct tcp_lane *lane, int *ret_given)
 {
 	struct tcp_link *l = lane->link;
 	struct tcp_lane_tx *tx = &lane->tx;
-	struct wire_frame f;
+	struct wire_frame f = {.kind = WIRE_DATA};
 	int taken;
 
 	/* Helpers ask all the time while a message waits for its acknowledgement: not with the lock. */
@@ -192,7 +191,7 @@ static int pull(struct tcp_lane *lane, int *ret_given)
 	if (l->rails > 1)
 		tcp_rail_weigh(lane);
 	pthread_mutex_lock(&l->mu);
-	taken = take_piece(lane, &f);
+	taken = take_piece(lane, &f.piece);
 	if (taken > 0 && l->device_tx && l->rails == 1)
 		*ret_given = take_for_others(lane);
 	pthread_mutex_unlock(&l->mu);
@@ -205,8 +204,8 @@ static int pull(struct tcp_lane *lane, int *ret_given)
 		return 1;
 	}
 	if (l->crc)
-		f.payload_crc = tx->send->vec.n ? tcp_vec_crc(&tx->send->vec, &tx->at, tx->length)
-						: gantry_crc32c(0, tx->data, tx->length);
+		f.piece.payload_crc = tx->send->vec.n ? tcp_vec_crc(&tx->send->vec, &tx->at, tx->length)
+						      : gantry_crc32c(0, tx->data, tx->length);
 	wire_frame_encode(&f, l->crc, tx->header);
 	tx->header_left = WIRE_FRAME_SIZE;
 	return 1;

@@ -14,7 +14,7 @@
 #include "base/event.h"
 #include "net/tcp/link.h"
 
-enum { AHEAD_PER_BATCH = LINK_CONTROL_FRAMES - 6 }; /* leaves room for counters, requests and ends */
+enum { DESCRIPTORS_PER_BATCH = LINK_CONTROL_FRAMES - 6 }; /* leaves room for counters, requests and ends */
 
 static void add_iov(struct tcp_link *l, const void *base, size_t len)
 {
@@ -45,15 +45,15 @@ static int add_state(struct tcp_link *l, int n, const struct tcp_tag *t)
 {
 	struct wire_frame f = {
 		.kind = WIRE_STATE,
-		.seq = l->done,
-		.offset = l->consumed,
-		.done_bits = done_behind(l),
-		.tag = t ? t->tag : 0,
-		.index = t ? t->posted : 0,
-		.total = t ? 1 : 0, /* 1: tag and index are set */
+		.state = {.done = l->done,
+			  .done_bits = done_behind(l),
+			  .consumed = l->consumed,
+			  .has_tag = t != NULL,
+			  .tag = t ? t->tag : 0,
+			  .posted = t ? t->posted : 0},
 	};
 
-	gantry_event_put(GANTRY_EV_STATE_TX, l->id, f.index, f.seq);
+	gantry_event_put(GANTRY_EV_STATE_TX, l->id, f.state.posted, f.state.done);
 	l->done_told = l->done;
 	l->consumed_told = l->consumed;
 	l->ack_now = 0;
@@ -103,10 +103,10 @@ static int collect_rts(struct tcp_link *l, int n)
 		t = tcp_tag_of(&l->tx_tags, s->tag);
 		if (!t || (int32_t)(t->advertised - s->index) > 0)
 			continue;
-		n = add_control(
-			l, n,
-			&(struct wire_frame){
-				.kind = WIRE_RTS, .seq = s->seq, .total = s->size, .tag = s->tag, .index = s->index});
+		n = add_control(l, n,
+				&(struct wire_frame){
+					.kind = WIRE_RTS,
+					.rts = {.seq = s->seq, .total = s->size, .tag = s->tag, .index = s->index}});
 		s->announced = 1;
 	}
 	return n;
@@ -125,36 +125,37 @@ static int collect_arrived(struct tcp_link *l, int n)
 			break;
 		}
 		rx->tell_arrived = 0;
-		n = add_control(
-			l, n,
-			&(struct wire_frame){
-				.kind = WIRE_ARRIVED, .index = (uint32_t)i, .seq = rx->arrived, .offset = rx->unread});
+		n = add_control(l, n,
+				&(struct wire_frame){
+					.kind = WIRE_ARRIVED,
+					.arrived = {.lane = (uint32_t)i, .bytes = rx->arrived, .unread = rx->unread}});
 	}
 	return n;
 }
 
-int tcp_ahead_room(const struct tcp_link *l)
+int tcp_descriptor_room(const struct tcp_link *l)
 {
-	return l->ahead_n < LINK_AHEAD;
+	return l->descriptors_n < LINK_DESCRIPTORS;
 }
 
-void tcp_ahead_put(struct tcp_link *l, const struct wire_frame *f)
+void tcp_descriptor_put(struct tcp_link *l, const struct wire_piece *f)
 {
-	wire_frame_encode(f, l->crc, l->ahead[(l->ahead_head + l->ahead_n) % LINK_AHEAD]);
-	l->ahead_n++;
+	wire_frame_encode(&(struct wire_frame){.kind = WIRE_DESCRIPTOR, .piece = *f}, l->crc,
+			  l->descriptors[(l->descriptors_head + l->descriptors_n) % LINK_DESCRIPTORS]);
+	l->descriptors_n++;
 	store_relaxed(&l->tx_pending, 1);
 }
 
 /* Headers of pieces that travel without: the first of all, because their payload waits for them. */
-static int collect_ahead(struct tcp_link *l, int n)
+static int collect_descriptors(struct tcp_link *l, int n)
 {
-	for (; l->ahead_n && n < AHEAD_PER_BATCH; n++) {
-		memcpy(l->control[n], l->ahead[l->ahead_head], WIRE_FRAME_SIZE);
+	for (; l->descriptors_n && n < DESCRIPTORS_PER_BATCH; n++) {
+		memcpy(l->control[n], l->descriptors[l->descriptors_head], WIRE_FRAME_SIZE);
 		add_iov(l, l->control[n], WIRE_FRAME_SIZE);
-		l->ahead_head = (l->ahead_head + 1) % LINK_AHEAD;
-		l->ahead_n--;
+		l->descriptors_head = (l->descriptors_head + 1) % LINK_DESCRIPTORS;
+		l->descriptors_n--;
 	}
-	if (l->ahead_n) /* the rest goes with the next batch */
+	if (l->descriptors_n) /* the rest goes with the next batch */
 		store_relaxed(&l->tx_pending, 1);
 	return n;
 }
@@ -167,22 +168,23 @@ static int collect_ends(struct tcp_link *l, int n)
 		l->tell_error = 0;
 		memcpy(l->control_text, l->error_text, len);
 		n = add_control(l, n,
-				&(struct wire_frame){.kind = WIRE_ERROR,
-						     .tag = l->error,
-						     .length = (uint32_t)len,
-						     .payload_crc = l->crc ? gantry_crc32c(0, l->control_text, len) : 0,
-						     .offset = l->error_sent_bytes,
-						     .total = l->error_recv_bytes});
+				&(struct wire_frame){
+					.kind = WIRE_ERROR,
+					.error = {.result = l->error,
+						  .length = (uint32_t)len,
+						  .payload_crc = l->crc ? gantry_crc32c(0, l->control_text, len) : 0,
+						  .sent_bytes = l->error_sent_bytes,
+						  .recv_bytes = l->error_recv_bytes}});
 		add_iov(l, l->control_text, len);
 	}
 	/* The receiver counts on the header of every message that CLOSE says was sent. */
-	if (l->tell_tx_close && (!l->ahead_n || tcp_link_failed(l))) {
+	if (l->tell_tx_close && (!l->descriptors_n || tcp_link_failed(l))) {
 		l->tell_tx_close = 0;
-		n = add_control(l, n, &(struct wire_frame){.kind = WIRE_CLOSE, .seq = l->bulk_sent});
+		n = add_control(l, n, &(struct wire_frame){.kind = WIRE_CLOSE, .close = {.bulk_sent = l->bulk_sent}});
 	}
 	if (l->tell_rx_close) {
 		l->tell_rx_close = 0;
-		n = add_control(l, n, &(struct wire_frame){.kind = WIRE_CLOSE, .flags = WIRE_FLAG_RECEIVER});
+		n = add_control(l, n, &(struct wire_frame){.kind = WIRE_CLOSE, .close = {.by_receiver = true}});
 	}
 	return n;
 }
@@ -207,7 +209,7 @@ static int collect(struct tcp_link *l)
 	l->iov_at = l->iov_n = l->batch_n = 0;
 	store_relaxed(&l->tx_pending, 0);
 	if (!tcp_link_failed(l)) {
-		n = collect_ahead(l, n);
+		n = collect_descriptors(l, n);
 		n = collect_state(l, n);
 		n = collect_rts(l, n);
 		n = collect_arrived(l, n);

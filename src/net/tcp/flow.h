@@ -27,7 +27,7 @@ enum {
 
 /* A piece that was announced. */
 struct tcp_chunk {
-	struct wire_frame frame;
+	struct wire_piece piece;
 	uint32_t left;
 	struct tcp_recv *recv;
 	struct tcp_slot *slot; /* NULL: nobody wants it any more */
@@ -54,8 +54,8 @@ gantry_result tcp_flow_attach(struct tcp_lane *lane);
 const char *tcp_lane_nic(const struct tcp_lane *lane);
 void tcp_flow_free(struct tcp_lane *lane); /* before the socket is closed; NULL is fine */
 
-/* AHEAD came on the control lane. mu held. -1: the link has failed. */
-int tcp_flow_announce(struct tcp_link *l, const struct wire_frame *f);
+/* DESCRIPTOR came on the control lane. mu held. -1: the link has failed. */
+int tcp_flow_describe(struct tcp_link *l, const struct wire_piece *f);
 /* One receive. Bytes, 0 at the end of the stream, -1 with errno. The lane's lock is held, as for all that follow. */
 ssize_t tcp_flow_fill(struct tcp_lane *lane);
 /* Attributes what has come; what waits for its header leaves the lane parked. mu held. -1: the link has failed. */

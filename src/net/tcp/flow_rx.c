@@ -89,10 +89,10 @@ static int grow(struct tcp_flow *f)
 	return 0;
 }
 
-int tcp_flow_announce(struct tcp_link *l, const struct wire_frame *f)
+int tcp_flow_describe(struct tcp_link *l, const struct wire_piece *f)
 {
 	struct tcp_flow *flow = f->lane < (uint32_t)l->nlanes ? l->lanes[f->lane].flow : NULL;
-	struct tcp_chunk c = {.frame = *f, .left = f->length};
+	struct tcp_chunk c = {.piece = *f, .left = f->length};
 
 	if (!flow) {
 		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL,
@@ -115,7 +115,7 @@ int tcp_flow_announce(struct tcp_link *l, const struct wire_frame *f)
 	}
 	flow->chunks[(flow->head + flow->n++) % flow->room] = c;
 	store_relaxed(&l->lanes[f->lane].rx.next_poll, 0);
-	l->ahead_rx++;
+	l->described++;
 	store_relaxed(&l->bulk_hint, 1);
 	return 0;
 }
@@ -183,9 +183,9 @@ static int end_chunk(struct tcp_lane *lane)
 
 	f->head = (f->head + 1) % f->room;
 	f->n--;
-	lane->link->ahead_rx--;
-	gantry_event_put(GANTRY_EV_CHUNK_RX, (uint32_t)lane->index, c->frame.index, c->frame.length);
-	return c->slot ? tcp_match_end(lane->link, &c->frame, c->recv, c->slot) : 0;
+	lane->link->described--;
+	gantry_event_put(GANTRY_EV_CHUNK_RX, (uint32_t)lane->index, c->piece.index, c->piece.length);
+	return c->slot ? tcp_match_end(lane->link, &c->piece, c->recv, c->slot) : 0;
 }
 
 int tcp_flow_attribute(struct tcp_lane *lane)
@@ -208,7 +208,7 @@ int tcp_flow_attribute(struct tcp_lane *lane)
 			len = c->left;
 		if (c->slot)
 			rc = tcp_land_frag(lane, c->recv, c->slot, frag, f->skip, len,
-					   c->frame.offset + c->frame.length - c->left);
+					   c->piece.offset + c->piece.length - c->left);
 		f->skip += len;
 		c->left -= len;
 		if (f->skip == frag->len) {

@@ -27,51 +27,61 @@ static int broken(struct tcp_lane *lane, const char *what)
 
 /* ---- control frames ---- */
 
-static void on_state(struct tcp_link *l, const struct wire_frame *f)
+static void on_state(struct tcp_link *l, const struct wire_state *s)
 {
-	gantry_event_put(GANTRY_EV_STATE_RX, l->id, f->index, f->seq);
-	if (f->total) {
-		struct tcp_tag *t = tcp_tag_of(&l->tx_tags, f->tag);
+	gantry_event_put(GANTRY_EV_STATE_RX, l->id, s->posted, s->done);
+	if (s->has_tag) {
+		struct tcp_tag *t = tcp_tag_of(&l->tx_tags, s->tag);
 
-		if (t && (int32_t)(f->index - t->advertised) > 0)
-			t->advertised = f->index;
+		if (t && (int32_t)(s->posted - t->advertised) > 0)
+			t->advertised = s->posted;
 	}
-	if (f->offset > l->peer_consumed && f->offset <= l->eager_out) {
-		l->peer_consumed = f->offset;
+	if (s->consumed > l->peer_consumed && s->consumed <= l->eager_out) {
+		l->peer_consumed = s->consumed;
 		if (l->window_blocked)
 			store_relaxed(&l->tx_pending, 1);
 	}
-	if (f->seq < l->peer_done || f->seq > l->next_seq ||
-	    (f->seq == l->peer_done && f->done_bits == l->peer_done_bits))
+	if (s->done < l->peer_done || s->done > l->next_seq ||
+	    (s->done == l->peer_done && s->done_bits == l->peer_done_bits))
 		return;
-	l->peer_done = f->seq;
-	l->peer_done_bits = f->done_bits;
+	l->peer_done = s->done;
+	l->peer_done_bits = s->done_bits;
 	gantry_list_each_safe (pos, &l->unacked) {
-		struct tcp_send *s = gantry_container(pos, struct tcp_send, head.node);
+		struct tcp_send *send = gantry_container(pos, struct tcp_send, head.node);
 
-		if (!tcp_send_acked(l, s->seq))
+		if (!tcp_send_acked(l, send->seq))
 			continue;
-		gantry_list_remove(&s->head.node);
+		gantry_list_remove(&send->head.node);
 		fetch_sub_relaxed(&l->bulk_pending, 1);
-		gantry_event_put(GANTRY_EV_SEND_DONE, l->id, GANTRY_EV_MSG(s->tag, s->index), s->size);
-		tcp_request_done(&s->head);
+		gantry_event_put(GANTRY_EV_SEND_DONE, l->id, GANTRY_EV_MSG(send->tag, send->index), send->size);
+		tcp_request_done(&send->head);
 	}
 }
 
-static void on_rts(struct tcp_link *l, const struct wire_frame *f)
+static void on_rts(struct tcp_link *l, const struct wire_rts *m)
 {
-	struct tcp_tag *t = tcp_tag_of(&l->rx_tags, f->tag);
+	struct tcp_tag *t = tcp_tag_of(&l->rx_tags, m->tag);
 	struct tcp_recv *recv;
 	struct tcp_slot *slot;
 
 	store_relaxed(&l->bulk_hint, 1);
-	if (t && (int32_t)(f->index + 1 - t->announced) > 0)
-		t->announced = f->index + 1;
+	if (t && (int32_t)(m->index + 1 - t->announced) > 0)
+		t->announced = m->index + 1;
 	if (t)
 		t->bulk = 1;
-	slot = tcp_match_slot(l, f->tag, f->index, &recv);
-	if (!slot || tcp_match_fits(l, f->total, slot))
+	slot = tcp_match_slot(l, m->tag, m->index, &recv);
+	if (!slot || tcp_match_fits(l, m->total, slot))
 		store_relaxed(&l->tx_pending, 1);
+}
+
+static void on_close(struct tcp_link *l, const struct wire_close *c)
+{
+	if (c->by_receiver) {
+		l->peer_rx_closed = 1;
+	} else {
+		store_relaxed(&l->peer_tx_closed, 1);
+		l->peer_bulk_sent = c->bulk_sent;
+	}
 }
 
 void tcp_link_check_peer_closed(struct tcp_link *l)
@@ -82,26 +92,6 @@ void tcp_link_check_peer_closed(struct tcp_link *l)
 		tcp_link_end(l, &l->tx_end, "the peer closed its receiving side");
 }
 
-static void on_control(struct tcp_link *l, const struct wire_frame *f)
-{
-	switch (f->kind) {
-	case WIRE_STATE:
-		on_state(l, f);
-		break;
-	case WIRE_RTS:
-		on_rts(l, f);
-		break;
-	case WIRE_CLOSE:
-		if (f->flags & WIRE_FLAG_RECEIVER) {
-			l->peer_rx_closed = 1;
-		} else {
-			store_relaxed(&l->peer_tx_closed, 1);
-			l->peer_bulk_sent = f->seq;
-		}
-		break;
-	}
-}
-
 /* ---- data frames ---- */
 
 /* Not posted yet: an eager message is kept, within the window that the peer was promised. */
@@ -109,11 +99,10 @@ static int begin_early(struct tcp_lane *lane)
 {
 	struct tcp_link *l = lane->link;
 	struct tcp_lane_rx *rx = &lane->rx;
-	const struct wire_frame *f = &rx->frame;
+	const struct wire_piece *f = &rx->frame.piece;
 	struct tcp_early *e;
 
-	if (!(f->flags & WIRE_FLAG_EAGER) || f->total > LINK_WINDOW ||
-	    l->early_bytes + f->total + WIRE_FRAME_SIZE > LINK_WINDOW) {
+	if (!f->eager || f->total > LINK_WINDOW || l->early_bytes + f->total + WIRE_FRAME_SIZE > LINK_WINDOW) {
 		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "lane %d: data for a receive that was not posted",
 				     lane->index);
 		return -1;
@@ -140,13 +129,13 @@ static int begin_data(struct tcp_lane *lane, int force)
 {
 	struct tcp_link *l = lane->link;
 	struct tcp_lane_rx *rx = &lane->rx;
-	const struct wire_frame *f = &rx->frame;
+	const struct wire_piece *f = &rx->frame.piece;
 	int rc;
 
 	rx->left = f->length;
 	rx->dst = NULL;
 	rx->slot = tcp_match_slot(l, f->tag, f->index, &rx->recv);
-	if (!rx->slot && !force && !l->rx_closed && (f->flags & WIRE_FLAG_EAGER))
+	if (!rx->slot && !force && !l->rx_closed && f->eager)
 		return 1;
 	rc = tcp_match_begin(l, f, rx->recv, l->rx_closed ? NULL : rx->slot);
 	if (rc)
@@ -172,7 +161,7 @@ static int begin_data(struct tcp_lane *lane, int force)
 int tcp_frames_land(struct tcp_lane *lane, const uint8_t *data, uint32_t n, uint64_t left)
 {
 	struct tcp_lane_rx *rx = &lane->rx;
-	const struct wire_frame *f = &rx->frame;
+	const struct wire_piece *f = &rx->frame.piece;
 
 	return tcp_land_host(lane->link, rx->recv, rx->slot, data, n, f->offset + f->length - left);
 }
@@ -180,22 +169,23 @@ int tcp_frames_land(struct tcp_lane *lane, const uint8_t *data, uint32_t n, uint
 /* All payload of the frame has come: is it what was sent? Before anything is said to be done. */
 static int check_crc(struct tcp_lane *lane)
 {
-	const struct wire_frame *f = &lane->rx.frame;
-	uint32_t crc = lane->rx.crc;
+	const struct wire_frame *frame = &lane->rx.frame;
+	const struct wire_piece *f = &frame->piece;
+	uint32_t crc = lane->rx.crc, sent = frame->kind == WIRE_ERROR ? frame->error.payload_crc : f->payload_crc;
 
-	if (!lane->link->crc || crc == f->payload_crc)
+	if (!lane->link->crc || crc == sent)
 		return 0;
-	if (f->kind == WIRE_ERROR)
+	if (frame->kind == WIRE_ERROR)
 		tcp_link_fail_locked(
 			lane->link, 1, GANTRY_ERR_CORRUPT,
 			"checksum mismatch on lane %d, in the text of the peer's error: sent %08x, arrived %08x",
-			lane->index, f->payload_crc, crc);
+			lane->index, sent, crc);
 	else
 		tcp_link_fail_locked(lane->link, 1, GANTRY_ERR_CORRUPT,
 				     "checksum mismatch on lane %d, message %u of tag %u, offset %llu, %u bytes: sent "
 				     "%08x, arrived %08x",
-				     lane->index, f->index, f->tag, (unsigned long long)f->offset, f->length,
-				     f->payload_crc, crc);
+				     lane->index, f->index, f->tag, (unsigned long long)f->offset, f->length, sent,
+				     crc);
 	return -1;
 }
 
@@ -218,16 +208,16 @@ static int end_data(struct tcp_lane *lane)
 {
 	struct tcp_link *l = lane->link;
 	struct tcp_lane_rx *rx = &lane->rx;
-	const struct wire_frame *f = &rx->frame;
+	const struct wire_piece *f = &rx->frame.piece;
 	int rc = 0;
 
-	if (!(f->flags & WIRE_FLAG_EAGER))
+	if (!f->eager)
 		gantry_event_put(GANTRY_EV_CHUNK_RX, (uint32_t)lane->index, f->index, f->length);
 	if (rx->target == TCP_TO_EARLY) {
 		rc = end_early(lane);
 	} else if (rx->target == TCP_TO_SLOT || rx->target == TCP_TO_LAND || rx->target == TCP_TO_VEC) {
 		rc = tcp_match_end(l, f, rx->recv, rx->slot);
-	} else if (f->flags & WIRE_FLAG_EAGER) {
+	} else if (f->eager) {
 		l->consumed += f->length + WIRE_FRAME_SIZE;
 	}
 	rx->recv = NULL;
@@ -251,6 +241,38 @@ static int bad_header(struct tcp_lane *lane, gantry_result r, const uint8_t *hea
 	return broken(lane, "not a frame");
 }
 
+/* -1: the link has failed. */
+static int on_control(struct tcp_lane *lane, const struct wire_frame *f)
+{
+	struct tcp_lane_rx *rx = &lane->rx;
+
+	switch (f->kind) {
+	case WIRE_STATE:
+		on_state(lane->link, &f->state);
+		break;
+	case WIRE_RTS:
+		on_rts(lane->link, &f->rts);
+		break;
+	case WIRE_CLOSE:
+		on_close(lane->link, &f->close);
+		break;
+	case WIRE_ERROR:
+		rx->state = TCP_RX_PAYLOAD;
+		rx->target = TCP_TO_TEXT;
+		rx->dst = (uint8_t *)rx->text;
+		rx->left = f->error.length;
+		break;
+	case WIRE_DESCRIPTOR:
+		return tcp_flow_describe(lane->link, &f->piece);
+	case WIRE_ARRIVED:
+		return tcp_lane_arrived(lane->link, &f->arrived);
+	case WIRE_DATA:
+	case WIRE_KINDS:
+		break;
+	}
+	return 0;
+}
+
 /* A whole header is there. 0: go on; 1: leave it for now; -1: the link has failed. */
 static int begin_frame(struct tcp_lane *lane, const uint8_t *header, int force)
 {
@@ -269,27 +291,15 @@ static int begin_frame(struct tcp_lane *lane, const uint8_t *header, int force)
 	}
 	if (lane->index != 0)
 		return broken(lane, "a control frame on a bulk lane");
-	if (rx->frame.kind == WIRE_ERROR) {
-		rx->state = TCP_RX_PAYLOAD;
-		rx->target = TCP_TO_TEXT;
-		rx->dst = (uint8_t *)rx->text;
-		rx->left = rx->frame.length;
-		return 0;
-	}
-	if (rx->frame.kind == WIRE_AHEAD)
-		return tcp_flow_announce(lane->link, &rx->frame);
-	if (rx->frame.kind == WIRE_ARRIVED)
-		return tcp_lane_arrived(lane->link, &rx->frame);
-	on_control(lane->link, &rx->frame);
-	return 0;
+	return on_control(lane, &rx->frame);
 }
 
 static int peer_error(struct tcp_lane *lane)
 {
 	struct tcp_lane_rx *rx = &lane->rx;
-	const struct wire_frame *f = &rx->frame;
-	gantry_result r =
-		f->tag > GANTRY_AGAIN && f->tag < GANTRY_RESULT_COUNT ? (gantry_result)f->tag : GANTRY_ERR_PEER_LOST;
+	const struct wire_error *f = &rx->frame.error;
+	gantry_result r = f->result > GANTRY_AGAIN && f->result < GANTRY_RESULT_COUNT ? (gantry_result)f->result
+										      : GANTRY_ERR_PEER_LOST;
 
 	rx->text[f->length] = 0;
 	for (char *c = rx->text; *c; c++)
@@ -298,7 +308,7 @@ static int peer_error(struct tcp_lane *lane)
 	if (r == GANTRY_ERR_SIZE)
 		tcp_link_fail_locked(lane->link, 0, r,
 				     "a send of %llu bytes met a receive of %llu bytes, says the peer",
-				     (unsigned long long)f->offset, (unsigned long long)f->total);
+				     (unsigned long long)f->sent_bytes, (unsigned long long)f->recv_bytes);
 	else
 		tcp_link_fail_locked(lane->link, 0, r, "the peer gave up: %s", rx->text);
 	return -1;

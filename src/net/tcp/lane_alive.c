@@ -59,18 +59,18 @@ int tcp_lanes_report(struct tcp_link *l)
 	return news;
 }
 
-int tcp_lane_arrived(struct tcp_link *l, const struct wire_frame *f)
+int tcp_lane_arrived(struct tcp_link *l, const struct wire_arrived *a)
 {
 	struct tcp_lane_tx *tx;
 
-	if (f->index >= (uint32_t)l->nlanes) {
+	if (a->lane >= (uint32_t)l->nlanes) {
 		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "the peer counts bytes of lane %u, of %d lanes",
-				     f->index, l->nlanes);
+				     a->lane, l->nlanes);
 		return -1;
 	}
-	tx = &l->lanes[f->index].tx;
-	store_relaxed(&tx->arrived, f->seq);
-	store_relaxed(&tx->unread, f->offset);
+	tx = &l->lanes[a->lane].tx;
+	store_relaxed(&tx->arrived, a->bytes);
+	store_relaxed(&tx->unread, a->unread);
 	return 0;
 }
 

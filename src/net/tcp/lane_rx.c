@@ -60,7 +60,7 @@ static ssize_t fill(struct tcp_lane *lane, int *ret_short)
 				(size_t)tcp_vec_list(&rx->recv->vec, &rx->vec, rx->left, iov, VEC_MAX, &direct);
 		if (direct < rx->left)
 			ahead = 0;
-		else if (rx->frame.length > COPY_TWICE_MAX)
+		else if (rx->frame.piece.length > COPY_TWICE_MAX)
 			ahead = WIRE_FRAME_SIZE;
 	}
 	if (ahead)

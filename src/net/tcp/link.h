@@ -65,7 +65,7 @@ enum {
 	LINK_RX_PASS_BYTES = 1 << 20,
 	LINK_ACK_EVERY = 2,	       /* messages, while more data is there */
 	LINK_LAND = 64 << 10,	       /* payload on its way to a landing page */
-	LINK_AHEAD = 64,	       /* AHEAD frames that wait for the control lane; then bulk lanes wait too */
+	LINK_DESCRIPTORS = 64,	       /* DESCRIPTOR frames that wait for the control lane; then bulk lanes wait too */
 	LINK_END_GRACE_NS = 500000000, /* how long other lanes may still deliver after one has ended */
 };
 
@@ -319,8 +319,8 @@ struct tcp_link {
 	int tell_tx_close, tell_rx_close;
 	int peer_rx_closed;
 	/* device_tx: headers of pieces that lanes have pulled, in that order: a ring. They go before CLOSE. */
-	uint8_t ahead[LINK_AHEAD][WIRE_FRAME_SIZE];
-	uint32_t ahead_head, ahead_n;
+	uint8_t descriptors[LINK_DESCRIPTORS][WIRE_FRAME_SIZE];
+	uint32_t descriptors_head, descriptors_n;
 
 	/* Receiving; mu. */
 	struct gantry_pool recvs;
@@ -349,7 +349,7 @@ struct tcp_link {
 	struct gantry_list landing;    /* receives whose bytes are here and still being copied */
 	uint32_t landing_n;	       /* read relaxed as a hint */
 	int warned_plain;	       /* that a flow is not steered; atomic */
-	uint32_t ahead_rx;	       /* pieces announced and not complete, of all lanes */
+	uint32_t described;	       /* pieces described and not complete, of all lanes */
 	struct tcp_stage *staging;     /* owned reference; NULL until memory of a device is to be sent: stage.h; mu */
 	struct tcp_stage *stage_left;  /* owned reference: what it was when the direction closed, for whoever has let go
 					  of all locks; the engine's mu */
@@ -420,13 +420,13 @@ void tcp_link_service(struct tcp_link *l, int heartbeat);
 /* lane_alive.c: the service thread's, and what the peer says. now: ticks. */
 int tcp_lanes_report(struct tcp_link *l); /* 1: there is something to tell */
 void tcp_lanes_check(struct tcp_link *l, uint64_t now, uint64_t grace);
-int tcp_lane_arrived(struct tcp_link *l, const struct wire_frame *f); /* mu held. -1: the link has failed */
+int tcp_lane_arrived(struct tcp_link *l, const struct wire_arrived *a); /* mu held. -1: the link has failed */
 
 /* control_tx.c */
 void tcp_control_flush(struct tcp_link *l);
-int tcp_ahead_room(const struct tcp_link *l); /* mu held, as for put */
+int tcp_descriptor_room(const struct tcp_link *l); /* mu held, as for put */
 /* The header of a piece whose payload, and nothing else, goes on bulk lane f->lane. There is room. */
-void tcp_ahead_put(struct tcp_link *l, const struct wire_frame *f);
+void tcp_descriptor_put(struct tcp_link *l, const struct wire_piece *f);
 /* bulk_push.c: the piece that a lane has pulled to its socket. 1: all of it is in the kernel; 0: the socket is full;
  * -1: failed. */
 int tcp_push_spliced(struct tcp_lane *lane);
@@ -449,8 +449,8 @@ struct tcp_slot *tcp_match_slot(struct tcp_link *l, uint32_t tag, uint32_t index
 /* 0: the send is larger, and the link has failed. */
 int tcp_match_fits(struct tcp_link *l, uint64_t total, const struct tcp_slot *slot);
 /* A piece begins to arrive for this slot (NULL: nobody wants it). -1: it does not fit, the link has failed. */
-int tcp_match_begin(struct tcp_link *l, const struct wire_frame *f, struct tcp_recv *recv, struct tcp_slot *slot);
-int tcp_match_end(struct tcp_link *l, const struct wire_frame *f, struct tcp_recv *recv, struct tcp_slot *slot);
+int tcp_match_begin(struct tcp_link *l, const struct wire_piece *f, struct tcp_recv *recv, struct tcp_slot *slot);
+int tcp_match_end(struct tcp_link *l, const struct wire_piece *f, struct tcp_recv *recv, struct tcp_slot *slot);
 void tcp_match_complete(struct tcp_link *l, struct tcp_recv *recv, struct tcp_slot *slot);
 void tcp_match_bulk_done(struct tcp_link *l, uint64_t seq);
 void tcp_match_early(struct tcp_link *l, struct tcp_recv *recv, struct tcp_slot *slot);

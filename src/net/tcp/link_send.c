@@ -21,15 +21,15 @@ static void encode_eager(const struct tcp_link *l, const struct tcp_send *s, uin
 {
 	struct wire_frame f = {
 		.kind = WIRE_DATA,
-		.flags = WIRE_FLAG_EAGER,
-		.length = (uint32_t)s->size,
-		.total = s->size,
-		.tag = s->tag,
-		.index = s->index,
+		.piece = {.eager = true,
+			  .length = (uint32_t)s->size,
+			  .total = s->size,
+			  .tag = s->tag,
+			  .index = s->index},
 	};
 
 	if (l->crc)
-		f.payload_crc = gantry_crc32c(0, s->data, s->size);
+		f.piece.payload_crc = gantry_crc32c(0, s->data, s->size);
 	wire_frame_encode(&f, l->crc, header);
 }
 

@@ -74,7 +74,7 @@ static int check_cover(struct tcp_link *l, const struct tcp_slot *slot)
 	return -1;
 }
 
-int tcp_match_begin(struct tcp_link *l, const struct wire_frame *f, struct tcp_recv *recv, struct tcp_slot *slot)
+int tcp_match_begin(struct tcp_link *l, const struct wire_piece *f, struct tcp_recv *recv, struct tcp_slot *slot)
 {
 	struct tcp_tag *t = tcp_tag_of(&l->rx_tags, f->tag);
 
@@ -84,7 +84,7 @@ int tcp_match_begin(struct tcp_link *l, const struct wire_frame *f, struct tcp_r
 	}
 	if ((int32_t)(f->index + 1 - t->arrived) > 0)
 		t->arrived = f->index + 1;
-	t->bulk = !(f->flags & WIRE_FLAG_EAGER);
+	t->bulk = !f->eager;
 	if (!slot)
 		return 0;
 	if (!tcp_match_fits(l, f->total, slot))
@@ -96,7 +96,7 @@ int tcp_match_begin(struct tcp_link *l, const struct wire_frame *f, struct tcp_r
 				     f->index, f->tag);
 		return -1;
 	}
-	if (!slot->started && tcp_land_begin(l, recv, f->total, f->flags & WIRE_FLAG_EAGER))
+	if (!slot->started && tcp_land_begin(l, recv, f->total, f->eager))
 		return -1;
 	slot->started = 1;
 	slot->total = f->total;
@@ -111,7 +111,7 @@ static int bulk_is_done(const struct tcp_link *l, uint64_t seq)
 }
 
 /* The last piece of a bulk message has come. */
-static int bulk_whole(struct tcp_link *l, const struct wire_frame *f)
+static int bulk_whole(struct tcp_link *l, const struct wire_piece *f)
 {
 	if (f->seq - l->done >= LINK_DONE_BITS || bulk_is_done(l, f->seq)) {
 		tcp_link_fail_locked(
@@ -124,29 +124,29 @@ static int bulk_whole(struct tcp_link *l, const struct wire_frame *f)
 	l->bulk_received++;
 	if (f->seq >= l->newest_bulk) {
 		l->newest_bulk = f->seq;
-		l->deep_window = f->flags & WIRE_FLAG_DEEP;
+		l->deep_window = f->deep;
 	}
 	/* It overtook a message that may wait for its user: its own sender must not wait too. */
-	if (f->seq >= l->done && (f->flags & WIRE_FLAG_ACK) && l->rx_tags.count > 1)
+	if (f->seq >= l->done && f->ack && l->rx_tags.count > 1)
 		l->ack_now = 1;
-	if ((f->flags & WIRE_FLAG_ACK) && f->seq + 1 > l->ack_upto)
+	if (f->ack && f->seq + 1 > l->ack_upto)
 		l->ack_upto = f->seq + 1;
-	store_relaxed(&l->bulk_hint, l->ahead_rx != 0);
+	store_relaxed(&l->bulk_hint, l->described != 0);
 	return 0;
 }
 
-int tcp_match_end(struct tcp_link *l, const struct wire_frame *f, struct tcp_recv *recv, struct tcp_slot *slot)
+int tcp_match_end(struct tcp_link *l, const struct wire_piece *f, struct tcp_recv *recv, struct tcp_slot *slot)
 {
 	int whole = f->length == slot->total; /* then it is the only piece, since all of them have no more bytes */
 
 	slot->got += f->length;
-	if (f->flags & WIRE_FLAG_EAGER)
+	if (f->eager)
 		l->consumed += f->length + WIRE_FRAME_SIZE;
 	if (!whole)
 		slot->cover += cover_of(l, f->offset, f->offset + f->length);
 	if (slot->got != slot->total)
 		return 0;
-	if ((!whole && check_cover(l, slot)) || (!(f->flags & WIRE_FLAG_EAGER) && bulk_whole(l, f)))
+	if ((!whole && check_cover(l, slot)) || (!f->eager && bulk_whole(l, f)))
 		return -1;
 	tcp_match_complete(l, recv, slot);
 	return 0;

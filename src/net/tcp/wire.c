@@ -13,7 +13,20 @@ static const uint8_t hello_magic[] = WIRE_HELLO_MAGIC;
 static const uint8_t welcome_magic[WIRE_MAGIC_SIZE] = {'G', 'A', 'N', 'T', 'R', 'Y', 0x02, '\n'};
 static const uint8_t proof_magic[WIRE_MAGIC_SIZE] = {'G', 'A', 'N', 'T', 'R', 'Y', 0x03, '\n'};
 enum { HANDLE_MAGIC = 0x59525447, FRAME_MAGIC = 0x5447, HANDLE_ADDRS = 56, HANDLE_ADDRS_END = 116, HANDLE_LOCAL = 120 };
-enum { FRAME_SUM = 40, FRAME_LAST = 44 }; /* of a frame's header: its CRC, and the field that depends on the kind */
+/* Where the fields of a frame's header stand. What they mean depends on the kind; FRAME_SUM is the header's own CRC. */
+enum {
+	FRAME_KIND = 0,
+	FRAME_FLAGS = 1,
+	FRAME_MARK = 2,
+	FRAME_LENGTH = 4,
+	FRAME_SEQ = 8,
+	FRAME_OFFSET = 16,
+	FRAME_TOTAL = 24,
+	FRAME_TAG = 32,
+	FRAME_INDEX = 36,
+	FRAME_SUM = 40,
+	FRAME_LAST = 44,
+};
 
 /* An address is {family 4|6, 0, port, 4 or 16 bytes}. Scope ids are local to a host and do not travel. */
 static size_t addr_size(const struct gantry_addr *a)
@@ -258,65 +271,160 @@ static uint32_t frame_sum(const uint8_t header[WIRE_FRAME_SIZE])
 	return gantry_crc32c(before, header + FRAME_LAST, WIRE_FRAME_SIZE - FRAME_LAST);
 }
 
-void wire_frame_encode(const struct wire_frame *f, int crc, uint8_t out[WIRE_FRAME_SIZE])
+static void put_piece(const struct wire_piece *p, bool data, uint8_t out[WIRE_FRAME_SIZE])
 {
-	out[0] = f->kind;
-	out[1] = crc ? f->flags | WIRE_FLAG_CRC : f->flags;
-	put16(out + 2, FRAME_MAGIC);
-	put32(out + 4, f->length);
-	put64(out + 8, f->seq);
-	put64(out + 16, f->offset);
-	put64(out + 24, f->total);
-	put32(out + 32, f->tag);
-	put32(out + 36, f->index);
-	put32(out + FRAME_LAST, f->payload_crc); /* or the kind's other name for it */
-	put32(out + FRAME_SUM, crc ? frame_sum(out) : 0);
+	out[FRAME_FLAGS] = (uint8_t)((p->eager ? WIRE_FLAG_EAGER : 0) | (p->ack ? WIRE_FLAG_ACK : 0) |
+				     (p->deep ? WIRE_FLAG_DEEP : 0));
+	put32(out + FRAME_LENGTH, p->length);
+	put64(out + FRAME_SEQ, p->seq);
+	put64(out + FRAME_OFFSET, p->offset);
+	put64(out + FRAME_TOTAL, p->total);
+	put32(out + FRAME_TAG, p->tag);
+	put32(out + FRAME_INDEX, p->index);
+	put32(out + FRAME_LAST, data ? p->payload_crc : p->lane);
 }
 
-gantry_result wire_frame_decode(const uint8_t in[WIRE_FRAME_SIZE], int crc, struct wire_frame *ret)
+static void put_state(const struct wire_state *s, uint8_t out[WIRE_FRAME_SIZE])
 {
-	struct wire_frame f = {
-		.kind = in[0],
-		.flags = in[1],
-		.length = get32(in + 4),
-		.seq = get64(in + 8),
-		.offset = get64(in + 16),
-		.total = get64(in + 24),
-		.tag = get32(in + 32),
-		.index = get32(in + 36),
-		.payload_crc = get32(in + FRAME_LAST),
+	put64(out + FRAME_SEQ, s->done);
+	put64(out + FRAME_OFFSET, s->consumed);
+	put64(out + FRAME_TOTAL, s->has_tag);
+	put32(out + FRAME_TAG, s->tag);
+	put32(out + FRAME_INDEX, s->posted);
+	put32(out + FRAME_LAST, s->done_bits);
+}
+
+static void put_error(const struct wire_error *e, uint8_t out[WIRE_FRAME_SIZE])
+{
+	put32(out + FRAME_LENGTH, e->length);
+	put64(out + FRAME_OFFSET, e->sent_bytes);
+	put64(out + FRAME_TOTAL, e->recv_bytes);
+	put32(out + FRAME_TAG, e->result);
+	put32(out + FRAME_LAST, e->payload_crc);
+}
+
+void wire_frame_encode(const struct wire_frame *f, bool crc, uint8_t out[WIRE_FRAME_SIZE])
+{
+	memset(out, 0, WIRE_FRAME_SIZE);
+	out[FRAME_KIND] = (uint8_t)f->kind;
+	put16(out + FRAME_MARK, FRAME_MAGIC);
+	switch (f->kind) {
+	case WIRE_DATA:
+	case WIRE_DESCRIPTOR:
+		put_piece(&f->piece, f->kind == WIRE_DATA, out);
+		break;
+	case WIRE_STATE:
+		put_state(&f->state, out);
+		break;
+	case WIRE_RTS:
+		put64(out + FRAME_SEQ, f->rts.seq);
+		put64(out + FRAME_TOTAL, f->rts.total);
+		put32(out + FRAME_TAG, f->rts.tag);
+		put32(out + FRAME_INDEX, f->rts.index);
+		break;
+	case WIRE_CLOSE:
+		out[FRAME_FLAGS] = f->close.by_receiver ? WIRE_FLAG_RECEIVER : 0;
+		put64(out + FRAME_SEQ, f->close.bulk_sent);
+		break;
+	case WIRE_ERROR:
+		put_error(&f->error, out);
+		break;
+	case WIRE_ARRIVED:
+		put64(out + FRAME_SEQ, f->arrived.bytes);
+		put64(out + FRAME_OFFSET, f->arrived.unread);
+		put32(out + FRAME_INDEX, f->arrived.lane);
+		break;
+	case WIRE_KINDS:
+		break;
+	}
+	if (crc) {
+		out[FRAME_FLAGS] |= WIRE_FLAG_CRC;
+		put32(out + FRAME_SUM, frame_sum(out));
+	}
+}
+
+static void get_piece(const uint8_t in[WIRE_FRAME_SIZE], struct wire_piece *p)
+{
+	uint32_t last = get32(in + FRAME_LAST);
+
+	*p = (struct wire_piece){
+		.eager = in[FRAME_FLAGS] & WIRE_FLAG_EAGER,
+		.ack = in[FRAME_FLAGS] & WIRE_FLAG_ACK,
+		.deep = in[FRAME_FLAGS] & WIRE_FLAG_DEEP,
+		.length = get32(in + FRAME_LENGTH),
+		.seq = get64(in + FRAME_SEQ),
+		.offset = get64(in + FRAME_OFFSET),
+		.total = get64(in + FRAME_TOTAL),
+		.tag = get32(in + FRAME_TAG),
+		.index = get32(in + FRAME_INDEX),
 	};
+	if (in[FRAME_KIND] == WIRE_DATA)
+		p->payload_crc = last;
+	else
+		p->lane = last;
+}
+
+/* Written so that no sum can wrap. Only an empty message has an empty piece; an eager one is one piece. */
+static bool piece_lies_within(const struct wire_piece *p)
+{
+	return p->offset <= p->total && p->length <= p->total - p->offset && (p->length != 0 || p->total == 0) &&
+	       (!p->eager || p->length == p->total);
+}
+
+/* The fields of each kind. False: this version does not send that. */
+static bool get_fields(const uint8_t in[WIRE_FRAME_SIZE], struct wire_frame *f)
+{
+	uint32_t length = get32(in + FRAME_LENGTH), tag = get32(in + FRAME_TAG), index = get32(in + FRAME_INDEX);
+	uint64_t seq = get64(in + FRAME_SEQ), offset = get64(in + FRAME_OFFSET), total = get64(in + FRAME_TOTAL);
+	uint32_t last = get32(in + FRAME_LAST);
+
+	switch (f->kind) {
+	case WIRE_DATA:
+		get_piece(in, &f->piece);
+		return piece_lies_within(&f->piece);
+	case WIRE_DESCRIPTOR: /* eager and empty messages have no payload on a bulk lane */
+		get_piece(in, &f->piece);
+		return piece_lies_within(&f->piece) && f->piece.length && !f->piece.eager && last > 0 &&
+		       last < WIRE_MAX_LANES;
+	case WIRE_STATE:
+		f->state = (struct wire_state){.done = seq,
+					       .done_bits = last,
+					       .consumed = offset,
+					       .has_tag = total != 0,
+					       .tag = tag,
+					       .posted = index};
+		return length == 0;
+	case WIRE_RTS:
+		f->rts = (struct wire_rts){.seq = seq, .total = total, .tag = tag, .index = index};
+		return length == 0;
+	case WIRE_CLOSE:
+		f->close = (struct wire_close){.by_receiver = in[FRAME_FLAGS] & WIRE_FLAG_RECEIVER, .bulk_sent = seq};
+		return length == 0;
+	case WIRE_ERROR:
+		f->error = (struct wire_error){.result = tag,
+					       .length = length,
+					       .payload_crc = last,
+					       .sent_bytes = offset,
+					       .recv_bytes = total};
+		return length <= WIRE_ERROR_TEXT_MAX;
+	case WIRE_ARRIVED:
+		f->arrived = (struct wire_arrived){.lane = index, .bytes = seq, .unread = offset};
+		return length == 0 && index > 0 && index < WIRE_MAX_LANES && offset <= seq;
+	case WIRE_KINDS:
+		break;
+	}
+	return false;
+}
+
+gantry_result wire_frame_decode(const uint8_t in[WIRE_FRAME_SIZE], bool crc, struct wire_frame *ret)
+{
+	struct wire_frame f = {.kind = (enum wire_kind)in[FRAME_KIND]};
 
 	if (crc && get32(in + FRAME_SUM) != frame_sum(in))
 		return GANTRY_ERR_CORRUPT;
-	if (get16(in + 2) != FRAME_MAGIC || f.kind < WIRE_DATA || f.kind >= WIRE_KINDS || (f.flags & ~WIRE_FLAGS) ||
-	    !(f.flags & WIRE_FLAG_CRC) != !crc)
+	if (get16(in + FRAME_MARK) != FRAME_MAGIC || (in[FRAME_FLAGS] & ~WIRE_FLAGS) ||
+	    !(in[FRAME_FLAGS] & WIRE_FLAG_CRC) != !crc || !get_fields(in, &f))
 		return GANTRY_ERR_PROTOCOL;
-	switch (f.kind) {
-	case WIRE_DATA:
-		/* Written so that no sum can wrap. Only an empty message has an empty piece; an eager one is one piece.
-		 */
-		if (f.offset > f.total || f.length > f.total - f.offset || (f.length == 0 && f.total != 0) ||
-		    ((f.flags & WIRE_FLAG_EAGER) && f.length != f.total))
-			return GANTRY_ERR_PROTOCOL;
-		break;
-	case WIRE_AHEAD: /* eager and empty messages have no payload on a bulk lane */
-		if (f.offset > f.total || f.length > f.total - f.offset || f.length == 0 || f.lane == 0 ||
-		    f.lane >= WIRE_MAX_LANES || (f.flags & WIRE_FLAG_EAGER))
-			return GANTRY_ERR_PROTOCOL;
-		break;
-	case WIRE_ARRIVED:
-		if (f.length != 0 || f.index == 0 || f.index >= WIRE_MAX_LANES || f.offset > f.seq)
-			return GANTRY_ERR_PROTOCOL;
-		break;
-	case WIRE_ERROR:
-		if (f.length > WIRE_ERROR_TEXT_MAX)
-			return GANTRY_ERR_PROTOCOL;
-		break;
-	default:
-		if (f.length != 0)
-			return GANTRY_ERR_PROTOCOL;
-	}
 	*ret = f;
 	return GANTRY_OK;
 }

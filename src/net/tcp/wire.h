@@ -13,6 +13,7 @@
 #ifndef GANTRY_NET_TCP_WIRE_H
 #define GANTRY_NET_TCP_WIRE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -138,51 +139,92 @@ gantry_result wire_proof_decode(const uint8_t in[WIRE_PROOF_SIZE], uint8_t ret_m
 /* ---- frames ---- */
 
 enum wire_kind {
-	WIRE_DATA = 1, /* a piece of a message */
-	WIRE_STATE,    /* the receiver's counters: posted receives, messages done, eager bytes consumed */
-	WIRE_RTS,      /* a message waits for a receive to be posted */
-	WIRE_CLOSE,    /* one direction ends */
-	WIRE_ERROR,    /* the sender of this frame has given up on the connection, with a text */
-	WIRE_AHEAD,    /* the header of a piece whose payload, and nothing else, travels on a bulk lane */
-	WIRE_ARRIVED, /* how many bytes have arrived on a bulk lane: index is the lane, seq bytes, offset those not read
-		       */
+	WIRE_DATA = 1,	 /* a piece of a message */
+	WIRE_STATE,	 /* the receiver's counters: posted receives, messages done, eager bytes consumed */
+	WIRE_RTS,	 /* a message waits for a receive to be posted */
+	WIRE_CLOSE,	 /* one direction ends */
+	WIRE_ERROR,	 /* the sender of this frame has given up on the connection, with a text */
+	WIRE_DESCRIPTOR, /* the header of a piece whose payload, and nothing else, travels on a bulk lane */
+	WIRE_ARRIVED,	 /* how many bytes have arrived on a bulk lane */
 	WIRE_KINDS
 };
 
+/* Bits of the header's second byte; a decoder ignores those that its kind does not have. */
 enum {
 	WIRE_FLAG_CRC = 1,	/* on every frame of a link that has agreed on checksums, and on no other */
-	WIRE_FLAG_EAGER = 2,	/* DATA: counts against the eager window */
-	WIRE_FLAG_RECEIVER = 4, /* CLOSE: the receiving side of the direction closes, not the sending one */
-	WIRE_FLAG_ACK = 8,	/* DATA: sent without a copy, the sender waits for STATE to say that it is done */
-	WIRE_FLAG_DEEP = 16,	/* DATA: the sender has many messages in flight and can wait for an acknowledgement */
+	WIRE_FLAG_EAGER = 2,	/* DATA */
+	WIRE_FLAG_RECEIVER = 4, /* CLOSE */
+	WIRE_FLAG_ACK = 8,	/* DATA, DESCRIPTOR */
+	WIRE_FLAG_DEEP = 16,	/* DATA, DESCRIPTOR */
 	WIRE_FLAGS = 31,
 };
 
+/* DATA: its payload follows the header. DESCRIPTOR: its payload comes on bulk lane `lane`, behind what was described
+ * for that lane before. */
+struct wire_piece {
+	bool eager; /* counts against the eager window; whole messages on the control lane only */
+	bool ack;   /* sent without a copy: the sender waits for STATE to say that it is done */
+	bool deep;  /* the sender has many messages in flight and can wait for an acknowledgement */
+	uint32_t length;
+	uint64_t seq;	 /* number among the bulk messages */
+	uint64_t offset; /* place of the payload in the message */
+	uint64_t total;	 /* size of the message */
+	uint32_t tag;
+	uint32_t index;	      /* number among the messages of this tag */
+	uint32_t payload_crc; /* DATA, if the link has checksums: CRC32C of the payload */
+	uint32_t lane;	      /* DESCRIPTOR */
+};
+
+struct wire_state {
+	uint64_t done;	    /* bulk messages done, all before the first that is not */
+	uint32_t done_bits; /* bit k: bulk message done + 1 + k is done as well */
+	uint64_t consumed;  /* eager bytes, headers included */
+	bool has_tag;	    /* tag and posted are set */
+	uint32_t tag;
+	uint32_t posted; /* receives posted with this tag */
+};
+
+struct wire_rts {
+	uint64_t seq, total;
+	uint32_t tag, index;
+};
+
+struct wire_close {
+	bool by_receiver;   /* the receiving side of the direction closes, not the sending one */
+	uint64_t bulk_sent; /* of the sending side: bulk messages sent whole */
+};
+
+struct wire_error {
+	uint32_t result; /* gantry_result, if the peer knows it too */
+	uint32_t length; /* of the text behind the header */
+	uint32_t payload_crc;
+	uint64_t sent_bytes, recv_bytes; /* ERR_SIZE: of the message and of its buffer */
+};
+
+struct wire_arrived {
+	uint32_t lane;
+	uint64_t bytes, unread; /* those of them that were not read yet */
+};
+
 struct wire_frame {
-	uint8_t kind;
-	uint8_t flags;
-	uint32_t length; /* payload bytes behind this header */
-	uint64_t seq; /* DATA, RTS: number among the bulk messages. STATE: bulk messages done. CLOSE: bulk messages sent
-			 whole */
-	uint64_t offset; /* DATA: place of the payload in the message. STATE: eager bytes consumed. ERROR: bytes sent */
-	uint64_t total;	 /* DATA, RTS: size of the message. ERROR: bytes of the receive buffer */
-	uint32_t tag;	 /* DATA, RTS, STATE. ERROR: gantry_result */
-	uint32_t index;	 /* DATA, RTS: number among the messages of this tag. STATE: receives posted with this tag */
-	union {		 /* each kind has one of these at most, in the last four bytes of the header */
-		uint32_t payload_crc; /* DATA, ERROR, if the link has checksums: CRC32C of the payload */
-		uint32_t done_bits;   /* STATE: bit k: bulk message seq + 1 + k is done as well */
-		uint32_t lane; /* AHEAD: which bulk lane; `length` bytes of payload follow those announced for it */
+	enum wire_kind kind;
+	union {
+		struct wire_piece piece; /* DATA, DESCRIPTOR */
+		struct wire_state state;
+		struct wire_rts rts;
+		struct wire_close close;
+		struct wire_error error;
+		struct wire_arrived arrived;
 	};
 };
 
 /*
  * crc: the link has agreed on checksums. The header then carries a sum of itself, so that no field of it is used before
- * it was checked; what travels behind it has its own, payload_crc, which the sum of the header covers. The encoder sets
- * WIRE_FLAG_CRC.
+ * it was checked; what travels behind it has its own, payload_crc, which the sum of the header covers.
  */
-void wire_frame_encode(const struct wire_frame *f, int crc, uint8_t out[WIRE_FRAME_SIZE]);
+void wire_frame_encode(const struct wire_frame *f, bool crc, uint8_t out[WIRE_FRAME_SIZE]);
 /* ERR_CORRUPT: the header's sum is wrong. ERR_PROTOCOL for anything this version does not send, and for a frame with a
  * checksum where none was agreed, or without where it was. */
-gantry_result wire_frame_decode(const uint8_t in[WIRE_FRAME_SIZE], int crc, struct wire_frame *ret);
+gantry_result wire_frame_decode(const uint8_t in[WIRE_FRAME_SIZE], bool crc, struct wire_frame *ret);
 
 #endif

@@ -188,7 +188,7 @@ enum { KINDS = 16 };
 static void come(int fd, int kind, int listener, const uint8_t *recorded, const struct wire_hello *genuine)
 {
 	uint8_t hello[WIRE_HELLO_SIZE], noise[4096], frame[WIRE_FRAME_SIZE];
-	struct wire_frame f = {.kind = (uint8_t)(1 + rand() % (WIRE_KINDS - 1)), .lane = 1};
+	struct wire_frame f = {.kind = (enum wire_kind)(1 + rand() % (WIRE_KINDS - 1))};
 
 	forge(hello, listener, genuine);
 	for (size_t i = 0; i < sizeof(noise); i++)

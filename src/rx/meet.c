@@ -15,7 +15,7 @@
 #include "base/hmac.h"
 #include "inet/sock.h"
 #include "net/tcp/forget.h"
-#include "net/tcp/wire.h"
+#include "net/tcp/hello.h"
 
 enum { RETRY_NS = 20000000 };
 

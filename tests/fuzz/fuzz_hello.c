@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/crc32c.h"
-#include "net/tcp/wire.h"
+#include "net/tcp/hello.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

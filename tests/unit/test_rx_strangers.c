@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 
 #include "base/log.h"
-#include "net/tcp/wire.h"
+#include "net/tcp/hello.h"
 #include "random.h"
 #include "rx_util.h"
 

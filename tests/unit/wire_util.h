@@ -5,7 +5,7 @@
 #include <arpa/inet.h>
 
 #include "base/log.h"
-#include "net/tcp/wire.h"
+#include "net/tcp/hello.h"
 #include "test.h"
 
 static inline struct gantry_addr addr4(const char *text, uint16_t port)

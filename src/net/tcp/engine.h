@@ -28,7 +28,7 @@
 #include "net/net.h"
 #include "net/tcp/home.h"
 #include "net/tcp/link.h"
-#include "net/tcp/wire.h"
+#include "net/tcp/hello.h"
 
 enum { TCP_MAX_DEVICES = 2 * GANTRY_NIC_MAX, TCP_SERVED = 64, TCP_BUCKETS = 1024 };
 

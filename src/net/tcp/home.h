@@ -9,7 +9,7 @@
 #include "gantry/device.h"
 #include "net/devmem_rx.h"
 #include "net/net.h"
-#include "net/tcp/wire.h"
+#include "net/tcp/hello.h"
 
 struct tcp_context;
 

@@ -44,7 +44,7 @@
 #include "inet/nic.h"
 #include "net/net.h"
 #include "net/tcp/vec.h"
-#include "net/tcp/wire.h"
+#include "net/tcp/hello.h"
 
 enum {
 	LINK_SENDS = GANTRY_NET_MAX_REQUESTS * GANTRY_NET_MAX_RECVS,

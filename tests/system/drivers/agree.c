@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 
 #include "net/tcp/engine.h"
-#include "net/tcp/wire.h"
+#include "net/tcp/hello.h"
 
 static const char *env[2];
 

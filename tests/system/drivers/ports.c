@@ -15,7 +15,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-#include "net/tcp/wire.h"
+#include "net/tcp/hello.h"
 
 enum { MANY = 64 };
 

@@ -11,7 +11,7 @@
 #include <pthread.h>
 #include <sys/socket.h>
 
-#include "net/tcp/wire.h"
+#include "net/tcp/hello.h"
 #include "pair.h"
 
 enum { RELAY_CONNS = 256, RELAY_FIRST = WIRE_HELLO_SIZE + WIRE_PROOF_SIZE, RELAY_ALL = 1 << 30 };

@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 
 #include "net/tcp/engine.h"
-#include "net/tcp/wire.h"
+#include "net/tcp/hello.h"
 
 enum { SIZE = 300000, HELD = 1000, FDS_MORE = 300, NEWCOMERS = 70, SLOW_MS = 40000, OVER = 100 };
 

@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/param.h"
 #include "cmd.h"
-#include "json.h"
 #include "options.h"
 
 enum { EXIT_FINE = 0, EXIT_NOT_FINE = 1, EXIT_USAGE = 2, DEFAULT_TIMEOUT_S = 10, RULES_MAX = 128 };
@@ -89,34 +89,34 @@ static void list_rules(int json)
 	size_t table = 0, at = 0;
 
 	while ((r = rule_next(&table, &at))) {
-		struct json_line j;
+		struct gantry_json j;
 
 		if (!json) {
 			printf("%-16s  %s\n", r->name, r->says);
 			continue;
 		}
-		json_begin(&j, stdout);
-		json_str(&j, "rule", r->name);
-		json_str(&j, "says", r->says);
-		json_end(&j);
+		gantry_json_begin(&j, stdout, GANTRY_JSON_PEOPLE);
+		gantry_json_str(&j, "rule", r->name);
+		gantry_json_str(&j, "says", r->says);
+		gantry_json_end(&j);
 	}
 }
 
 static void report(const struct request *q, const char *rule, int version, enum check_verdict v, const char *detail)
 {
-	struct json_line j;
+	struct gantry_json j;
 
 	if (!q->json) {
 		printf("%-16s  v%-6d  %-7s  %s\n", rule, version, verdict_names[v], detail);
 		fflush(stdout);
 		return;
 	}
-	json_begin(&j, stdout);
-	json_str(&j, "rule", rule);
-	json_int(&j, "version", version);
-	json_str(&j, "verdict", verdict_names[v]);
-	json_str(&j, "detail", detail);
-	json_end(&j);
+	gantry_json_begin(&j, stdout, GANTRY_JSON_PEOPLE);
+	gantry_json_str(&j, "rule", rule);
+	gantry_json_int(&j, "version", version);
+	gantry_json_str(&j, "verdict", verdict_names[v]);
+	gantry_json_str(&j, "detail", detail);
+	gantry_json_end(&j);
 }
 
 static void run_version(const struct request *q, int version, struct tally *t)

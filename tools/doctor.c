@@ -11,10 +11,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/json.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "cmd.h"
-#include "json.h"
 #include "options.h"
 
 enum { CAPTURED_MAX = 16, NAME_WIDTH = 24, VALUE_WIDTH = 22 };
@@ -124,16 +124,16 @@ static int wants_colour(void)
 static void print_json_line(const char *section, const char *name, enum doctor_level level, const char *value,
 			    const char *detail, const char *advice)
 {
-	struct json_line j;
+	struct gantry_json j;
 
-	json_begin(&j, stdout);
-	json_str(&j, "section", section);
-	json_str(&j, "name", name);
-	json_str(&j, "level", level_names[level]);
-	json_str(&j, "value", value);
-	json_str(&j, "detail", detail);
-	json_str(&j, "advice", advice);
-	json_end(&j);
+	gantry_json_begin(&j, stdout, GANTRY_JSON_PEOPLE);
+	gantry_json_str(&j, "section", section);
+	gantry_json_str(&j, "name", name);
+	gantry_json_str(&j, "level", level_names[level]);
+	gantry_json_str(&j, "value", value);
+	gantry_json_str(&j, "detail", detail);
+	gantry_json_str(&j, "advice", advice);
+	gantry_json_end(&j);
 }
 
 static void print_json(const struct doctor *d)

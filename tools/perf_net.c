@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "base/param.h"
 #include "cmd.h"
-#include "json.h"
 #include "options.h"
 #include "perf_table.h"
 #include "perf_util.h"
@@ -83,7 +83,7 @@ static void print_calls(const struct perf_opts *o, const struct perf_shared *sh)
 		const struct perf_slot *s = &sh->rank[rank];
 
 		for (int k = 0; s->calls_counted && k < CALL_KIND_COUNT; k++) {
-			struct json_line j;
+			struct gantry_json j;
 
 			if (!s->calls.made[k])
 				continue;
@@ -92,11 +92,11 @@ static void print_calls(const struct perf_opts *o, const struct perf_shared *sh)
 				       count_calls_name((enum call_kind)k));
 				continue;
 			}
-			json_begin(&j, stdout);
-			json_int(&j, "rank", rank);
-			json_str(&j, "call", count_calls_name((enum call_kind)k));
-			json_int(&j, "count", (int64_t)s->calls.made[k]);
-			json_end(&j);
+			gantry_json_begin(&j, stdout, GANTRY_JSON_PEOPLE);
+			gantry_json_int(&j, "rank", rank);
+			gantry_json_str(&j, "call", count_calls_name((enum call_kind)k));
+			gantry_json_int(&j, "count", (int64_t)s->calls.made[k]);
+			gantry_json_end(&j);
 		}
 	}
 }

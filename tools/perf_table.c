@@ -44,14 +44,14 @@ static void print_line(const struct perf_table *t, struct row_text *r)
 static void begin_json(struct perf_table *t, const char *command, const char *host, const char *machine,
 		       const char *date)
 {
-	json_begin(&t->line, t->out);
-	json_str(&t->line, "op", t->op);
-	json_str(&t->line, "command", command);
-	json_str(&t->line, "host", host);
-	json_str(&t->line, "machine", machine);
-	json_int(&t->line, "cpus", t->start.cpus);
-	json_str(&t->line, "date", date);
-	json_str(&t->line, "commit", gantry_commit);
+	gantry_json_begin(&t->line, t->out, GANTRY_JSON_PEOPLE);
+	gantry_json_str(&t->line, "op", t->op);
+	gantry_json_str(&t->line, "command", command);
+	gantry_json_str(&t->line, "host", host);
+	gantry_json_str(&t->line, "machine", machine);
+	gantry_json_int(&t->line, "cpus", t->start.cpus);
+	gantry_json_str(&t->line, "date", date);
+	gantry_json_str(&t->line, "commit", gantry_commit);
 }
 
 void perf_table_begin(struct perf_table *t, const char *command, const char *about)
@@ -87,7 +87,7 @@ void perf_fact_text(struct perf_table *t, const char *name, const char *value)
 	size_t n;
 
 	if (t->json) {
-		json_str(&t->line, name, value);
+		gantry_json_str(&t->line, name, value);
 		return;
 	}
 	snprintf(fact, sizeof(fact), "%s: %s", name, value);
@@ -109,7 +109,7 @@ void perf_fact_int(struct perf_table *t, const char *name, int64_t value)
 
 	snprintf(text, sizeof(text), "%" PRId64, value);
 	if (t->json)
-		json_int(&t->line, name, value);
+		gantry_json_int(&t->line, name, value);
 	else
 		perf_fact_text(t, name, text);
 }
@@ -117,7 +117,7 @@ void perf_fact_int(struct perf_table *t, const char *name, int64_t value)
 void perf_fact_bool(struct perf_table *t, const char *name, int value)
 {
 	if (t->json)
-		json_bool(&t->line, name, value);
+		gantry_json_bool(&t->line, name, value);
 	else
 		perf_fact_text(t, name, value ? "yes" : "no");
 }
@@ -169,7 +169,7 @@ void perf_table_columns(struct perf_table *t, const struct perf_column *columns,
 	t->ncolumns = n;
 	if (t->json) {
 		if (first)
-			json_end(&t->line);
+			gantry_json_end(&t->line);
 		return;
 	}
 	if (t->length)
@@ -231,35 +231,35 @@ static void add_cell(const struct perf_table *t, struct row_text *r, const struc
 	}
 }
 
-static void put_spread(struct json_line *j, const char *name, const struct perf_spread *s)
+static void put_spread(struct gantry_json *j, const char *name, const struct perf_spread *s)
 {
 	char key[64];
 
-	json_num(j, name, s->median);
+	gantry_json_num(j, name, s->median);
 	snprintf(key, sizeof(key), "%s_min", name);
-	json_num(j, key, s->min);
+	gantry_json_num(j, key, s->min);
 	snprintf(key, sizeof(key), "%s_max", name);
-	json_num(j, key, s->max);
+	gantry_json_num(j, key, s->max);
 }
 
-static void put_field(struct json_line *j, const struct perf_column *c, const char *field)
+static void put_field(struct gantry_json *j, const struct perf_column *c, const char *field)
 {
 	switch (c->kind) {
 	case PERF_FIGURE:
-		json_num(j, c->json, *(const double *)field);
+		gantry_json_num(j, c->json, *(const double *)field);
 		break;
 	case PERF_SPREAD:
 		put_spread(j, c->json, (const struct perf_spread *)field);
 		break;
 	case PERF_WORD:
-		json_str(j, c->json, field);
+		gantry_json_str(j, c->json, field);
 		break;
 	case PERF_NAME:
-		json_str(j, c->json, *(const char *const *)field);
+		gantry_json_str(j, c->json, *(const char *const *)field);
 		break;
 	case PERF_WRONG:
 	case PERF_COUNT:
-		json_int(j, c->json, (int64_t) * (const uint64_t *)field);
+		gantry_json_int(j, c->json, (int64_t) * (const uint64_t *)field);
 		break;
 	}
 }
@@ -270,7 +270,7 @@ void perf_table_row(struct perf_table *t, const void *row)
 
 	add(&text, " ");
 	if (t->json)
-		json_begin(&t->line, t->out);
+		gantry_json_begin(&t->line, t->out, GANTRY_JSON_PEOPLE);
 	for (size_t i = 0; i < t->ncolumns; i++) {
 		const struct perf_column *c = &t->columns[i];
 		const char *field = (const char *)row + c->at;
@@ -283,24 +283,24 @@ void perf_table_row(struct perf_table *t, const void *row)
 			add_cell(t, &text, c, field);
 	}
 	if (t->json)
-		json_end(&t->line);
+		gantry_json_end(&t->line);
 	else
 		print_line(t, &text);
 }
 
 static void end_json(struct perf_table *t, const struct perf_load *load, const char *warning, int bad)
 {
-	json_begin(&t->line, t->out);
+	gantry_json_begin(&t->line, t->out, GANTRY_JSON_PEOPLE);
 	if (t->unchecked)
-		json_str(&t->line, "wrong_bytes", NULL);
+		gantry_json_str(&t->line, "wrong_bytes", NULL);
 	else
-		json_int(&t->line, "wrong_bytes", (int64_t)t->wrong);
-	json_bool(&t->line, "ok", !bad);
-	json_int(&t->line, "cpus", load->cpus);
-	json_num(&t->line, "other_cpus", load->others);
-	json_num(&t->line, "steal_cpus", load->steal);
-	json_str(&t->line, "warning", warning[0] ? warning : NULL);
-	json_end(&t->line);
+		gantry_json_int(&t->line, "wrong_bytes", (int64_t)t->wrong);
+	gantry_json_bool(&t->line, "ok", !bad);
+	gantry_json_int(&t->line, "cpus", load->cpus);
+	gantry_json_num(&t->line, "other_cpus", load->others);
+	gantry_json_num(&t->line, "steal_cpus", load->steal);
+	gantry_json_str(&t->line, "warning", warning[0] ? warning : NULL);
+	gantry_json_end(&t->line);
 }
 
 int perf_table_end(struct perf_table *t, int failed, const char *where)

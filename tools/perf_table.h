@@ -23,7 +23,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "json.h"
+#include "base/json.h"
 #include "perf_load.h"
 
 enum perf_kind {
@@ -55,7 +55,7 @@ struct perf_table {
 	const struct perf_column *columns;
 	size_t ncolumns;
 	uint64_t wrong;
-	struct json_line line;
+	struct gantry_json line;
 	size_t length; /* of the line of facts */
 	struct perf_cpu_times start;
 	double ours; /* by the caller: CPU seconds of ours on this machine, beside this process and its children */

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "gantry/version.h"
-#include "json.h"
 #include "report.h"
 
 static const char page_rules[] =
@@ -508,26 +508,26 @@ void report_write_json(const struct report *r, const struct report_plan *plan, F
 
 		for (size_t k = 0; k < s->npoints && report_plan_has(plan, s); k++) {
 			const struct report_point *p = &s->points[k];
-			struct json_line j;
+			struct gantry_json j;
 
-			json_begin(&j, f);
-			json_str(&j, "file", r->files[s->file].path);
-			json_str(&j, "operation", report_op_title(s->op));
-			json_str(&j, "group", s->group);
-			json_str(&j, "name", s->name);
-			json_str(&j, "commit", s->commit);
-			json_str(&j, "peer", s->peer);
-			json_str(&j, "quantity", report_quantity_key(s->quantity));
-			json_str(&j, "unit", report_unit(s->quantity));
+			gantry_json_begin(&j, f, GANTRY_JSON_PEOPLE);
+			gantry_json_str(&j, "file", r->files[s->file].path);
+			gantry_json_str(&j, "operation", report_op_title(s->op));
+			gantry_json_str(&j, "group", s->group);
+			gantry_json_str(&j, "name", s->name);
+			gantry_json_str(&j, "commit", s->commit);
+			gantry_json_str(&j, "peer", s->peer);
+			gantry_json_str(&j, "quantity", report_quantity_key(s->quantity));
+			gantry_json_str(&j, "unit", report_unit(s->quantity));
 			if (isnan(p->bytes))
-				json_num(&j, "bytes", p->bytes);
+				gantry_json_num(&j, "bytes", p->bytes);
 			else
-				json_int(&j, "bytes", (int64_t)p->bytes);
-			json_num(&j, "median", p->median);
-			json_num(&j, "min", p->min);
-			json_num(&j, "max", p->max);
-			json_int(&j, "rows", (int64_t)p->n);
-			json_end(&j);
+				gantry_json_int(&j, "bytes", (int64_t)p->bytes);
+			gantry_json_num(&j, "median", p->median);
+			gantry_json_num(&j, "min", p->min);
+			gantry_json_num(&j, "max", p->max);
+			gantry_json_int(&j, "rows", (int64_t)p->n);
+			gantry_json_end(&j);
 		}
 	}
 }

@@ -9,9 +9,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/json.h"
 #include "base/param_text.h"
 #include "cmd.h"
-#include "json.h"
 #include "options.h"
 
 enum { EXIT_FINE = 0, EXIT_UNREADABLE = 1 };
@@ -139,17 +139,17 @@ static void print_verdict(const struct stall_comm *c, const struct stall_verdict
 
 static void print_verdict_json(const char *comm, int nranks, const struct stall_verdict *v)
 {
-	struct json_line j;
+	struct gantry_json j;
 
-	json_begin(&j, stdout);
-	json_str(&j, "verdict", v->text);
-	json_int(&j, "rank", v->rank);
-	json_str(&j, "cause", v->cause);
-	json_int(&j, "votes", v->votes);
-	json_int(&j, "reports", v->reports);
-	json_str(&j, "comm", comm);
-	json_int(&j, "nranks", nranks);
-	json_end(&j);
+	gantry_json_begin(&j, stdout, GANTRY_JSON_PEOPLE);
+	gantry_json_str(&j, "verdict", v->text);
+	gantry_json_int(&j, "rank", v->rank);
+	gantry_json_str(&j, "cause", v->cause);
+	gantry_json_int(&j, "votes", v->votes);
+	gantry_json_int(&j, "reports", v->reports);
+	gantry_json_str(&j, "comm", comm);
+	gantry_json_int(&j, "nranks", nranks);
+	gantry_json_end(&j);
 }
 
 static void judge_processes(const struct stall_set *set, int json)

@@ -5,8 +5,9 @@
 #include <limits.h>
 #include <string.h>
 
+#include "base/json.h"
+#include "base/trace.h"
 #include "cmd.h"
-#include "json.h"
 #include "options.h"
 
 enum { EXIT_FINE = 0, EXIT_BAD_FILE = 1 };
@@ -40,27 +41,27 @@ static const struct option_set command = {
 
 static void summary_json(const struct trace_file *f, const struct trace_conn *c, FILE *out)
 {
-	struct json_line j;
+	struct gantry_json j;
 	char key[32];
 
-	json_begin(&j, out);
-	json_str(&j, "comm", f->comm);
-	json_int(&j, "rank", f->rank);
-	json_str(&j, "dir", c->send ? "send" : "recv");
-	json_int(&j, "peer", c->peer);
-	json_int(&j, "channel", c->channel);
-	json_str(&j, "transport", c->transport);
-	json_int(&j, "ops", c->calls);
-	json_int(&j, "bytes", c->bytes);
-	json_int(&j, "copies", c->copies);
+	gantry_json_begin(&j, out, GANTRY_JSON_PEOPLE);
+	gantry_json_str(&j, "comm", f->comm);
+	gantry_json_int(&j, "rank", f->rank);
+	gantry_json_str(&j, "dir", c->send ? "send" : "recv");
+	gantry_json_int(&j, "peer", c->peer);
+	gantry_json_int(&j, "channel", c->channel);
+	gantry_json_str(&j, "transport", c->transport);
+	gantry_json_int(&j, "ops", c->calls);
+	gantry_json_int(&j, "bytes", c->bytes);
+	gantry_json_int(&j, "copies", c->copies);
 	for (int p = 0; p < GANTRY_PROTOS; p++) {
 		for (int m = 0; m < GANTRY_MODES; m++) {
-			snprintf(key, sizeof(key), "%s %s", trace_proto_names[p], trace_mode_names[m]);
+			snprintf(key, sizeof(key), "%s %s", gantry_trace_proto_names[p], gantry_trace_mode_names[m]);
 			if (c->by[p][m])
-				json_int(&j, key, c->by[p][m]);
+				gantry_json_int(&j, key, c->by[p][m]);
 		}
 	}
-	json_end(&j);
+	gantry_json_end(&j);
 }
 
 static void summary_text(const struct trace_file *f, const struct trace_conn *c, FILE *out)
@@ -73,8 +74,8 @@ static void summary_text(const struct trace_file *f, const struct trace_conn *c,
 		for (int m = 0; m < GANTRY_MODES; m++) {
 			if (!c->by[p][m])
 				continue;
-			fprintf(out, "%s%lld %s %s", comma, (long long)c->by[p][m], trace_proto_names[p],
-				trace_mode_names[m]);
+			fprintf(out, "%s%lld %s %s", comma, (long long)c->by[p][m], gantry_trace_proto_names[p],
+				gantry_trace_mode_names[m]);
 			comma = ", ";
 		}
 	}

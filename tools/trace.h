@@ -15,8 +15,6 @@
 #include "gantry/fifo.h"
 #include "json_read.h"
 
-extern const char *const trace_proto_names[GANTRY_PROTOS], *const trace_mode_names[GANTRY_MODES];
-
 struct trace_conn {
 	int64_t id; /* in events */
 	int peer, send, channel, proxied;
@@ -31,7 +29,7 @@ struct trace_event {
 	int64_t v[3];	 /* its fields */
 	int proto, mode; /* -1: it has none */
 	int end, cut;	 /* PROXY_OP, KERNEL_OP */
-	int64_t more;	 /* step of KERNEL_OP, tag of a link's message; -1: it has none */
+	int64_t more;	 /* what gantry_trace_upper names; -1: it has none */
 };
 
 struct trace_link {
@@ -66,8 +64,6 @@ struct trace_set {
 /* 0, or -1 with one line that names file and line. */
 int trace_read(struct trace_set *set, const char *path, char *why, size_t len);
 void trace_free(struct trace_set *set);
-/* What `more` of such an event is; NULL: it has none. */
-const char *trace_more_name(uint32_t kind);
 /* NULL: it belongs to another communicator of the process. */
 const struct trace_conn *trace_conn_of(const struct trace_file *f, int64_t id);
 

@@ -22,6 +22,8 @@
 #include <string.h>
 
 #include "base/event.h"
+#include "base/json.h"
+#include "base/trace.h"
 #include "trace.h"
 
 enum { OTHER_PROCESSES = 1 << 20, FIRST_TRACK = 1 << 22 }; /* ranks are below the first */
@@ -43,7 +45,7 @@ struct open {
 
 /* One file being drawn. */
 struct draw {
-	FILE *out;
+	struct gantry_json *j;
 	const struct trace_file *f;
 	int process;
 	int links;	   /* no other file has drawn the links of this process */
@@ -55,35 +57,35 @@ struct draw {
 	int64_t *next_track; /* of the whole picture */
 };
 
-static void put_text(FILE *out, const char *text)
+/* Each event begins a line. */
+static void begin_event(struct gantry_json *j, const char *ph, const char *name, int process, int64_t track)
 {
-	fputc('"', out);
-	for (; *text; text++) {
-		unsigned char c = (unsigned char)*text;
-
-		if (c == '"' || c == '\\' || c < 0x20 || c > 0x7e)
-			fprintf(out, "\\u%04x", c);
-		else
-			fputc(c, out);
-	}
-	fputc('"', out);
+	putc('\n', j->out);
+	gantry_json_open(j, NULL, '{');
+	gantry_json_str(j, "ph", ph);
+	gantry_json_str(j, "name", name);
+	gantry_json_int(j, "pid", process);
+	gantry_json_int(j, "tid", track);
 }
 
-static void put_name(FILE *out, const char *what, int process, int64_t track, const char *name)
+static void put_name(struct gantry_json *j, const char *what, int process, int64_t track, const char *name)
 {
-	fprintf(out, "\n{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%d,\"tid\":%lld,\"args\":{\"name\":", what, process,
-		(long long)track);
-	put_text(out, name);
-	fputs("}}", out);
+	begin_event(j, "M", what, process, track);
+	gantry_json_open(j, "args", '{');
+	gantry_json_str(j, "name", name);
+	gantry_json_close(j, '}');
+	gantry_json_close(j, '}');
 }
 
 /* Nanoseconds, not negative, as microseconds. */
-static void put_us(FILE *out, const char *key, int64_t ns)
+static void put_us(struct gantry_json *j, const char *key, int64_t ns)
 {
-	char text[32];
+	char text[40];
 
 	snprintf(text, sizeof(text), "%lld.%03lld", (long long)(ns / 1000), (long long)(ns % 1000));
-	fprintf(out, ",\"%s\":%s%s", key, text, (int64_t)(strtod(text, NULL) * 1000) < ns ? "01" : "");
+	if ((int64_t)(strtod(text, NULL) * 1000) < ns)
+		strcat(text, "01");
+	gantry_json_raw(j, key, text);
 }
 
 static int is_of_conn(uint32_t kind)
@@ -103,31 +105,35 @@ static int is_ours(const struct draw *d, const struct trace_event *e)
 	return is_of_conn(e->kind) ? trace_conn_of(d->f, e->v[0]) != NULL : d->links;
 }
 
+/* Leaves them open. */
 static void put_args(const struct draw *d, const struct trace_event *e, int mode)
 {
 	const struct trace_conn *c = is_of_conn(e->kind) ? trace_conn_of(d->f, e->v[0]) : NULL;
-	const char *comma = "";
 
-	fputs(",\"args\":{", d->out);
+	gantry_json_open(d->j, "args", '{');
 	for (int i = c ? 1 : 0; i < 3; i++) {
 		const char *field = gantry_event_field((enum gantry_event_kind)e->kind, i);
 
-		if (!*field)
-			continue;
-		fprintf(d->out, "%s\"%s\":%lld", comma, field, (long long)e->v[i]);
-		comma = ",";
+		if (*field)
+			gantry_json_int(d->j, field, e->v[i]);
 	}
 	if (e->more >= 0)
-		fprintf(d->out, "%s\"%s\":%lld", comma, trace_more_name(e->kind), (long long)e->more);
+		gantry_json_int(d->j, gantry_trace_upper(e->kind), e->more);
 	if (mode >= 0)
-		fprintf(d->out, "%s\"mode\":\"%s\"", comma, trace_mode_names[mode]);
+		gantry_json_str(d->j, "mode", gantry_trace_mode_names[mode]);
 	if (e->proto >= 0)
-		fprintf(d->out, ",\"protocol\":\"%s\"", trace_proto_names[e->proto]);
+		gantry_json_str(d->j, "protocol", gantry_trace_proto_names[e->proto]);
 	if (c) {
-		fputs(",\"transport\":", d->out);
-		put_text(d->out, c->transport);
-		fprintf(d->out, ",\"peer\":%d,\"channel\":%d", c->peer, c->channel);
+		gantry_json_str(d->j, "transport", c->transport);
+		gantry_json_int(d->j, "peer", c->peer);
+		gantry_json_int(d->j, "channel", c->channel);
 	}
+}
+
+static void end_args(const struct draw *d)
+{
+	gantry_json_close(d->j, '}');
+	gantry_json_close(d->j, '}');
 }
 
 /* The row of an event, which is ours; made and named when it is first needed. */
@@ -160,8 +166,7 @@ static struct track *track_of(struct draw *d, const struct trace_event *e)
 		snprintf(name, sizeof(name), "process");
 	if (t.conn || t.link >= 0)
 		t.number = (*d->next_track)++;
-	fputc(',', d->out);
-	put_name(d->out, "thread_name", d->process, t.number, name);
+	put_name(d->j, "thread_name", d->process, t.number, name);
 	d->tracks[d->ntracks] = t;
 	return &d->tracks[d->ntracks++];
 }
@@ -170,11 +175,11 @@ static void put_instant(struct draw *d, const struct trace_event *e)
 {
 	const struct track *t = track_of(d, e);
 
-	fprintf(d->out, ",\n{\"ph\":\"i\",\"s\":\"t\",\"name\":\"%s\",\"pid\":%d,\"tid\":%lld",
-		gantry_event_name((enum gantry_event_kind)e->kind), d->process, (long long)t->number);
-	put_us(d->out, "ts", e->ns - d->zero);
+	begin_event(d->j, "i", gantry_event_name((enum gantry_event_kind)e->kind), d->process, t->number);
+	gantry_json_str(d->j, "s", "t");
+	put_us(d->j, "ts", e->ns - d->zero);
 	put_args(d, e, e->mode);
-	fputs("}}", d->out);
+	end_args(d);
 }
 
 /* end: NULL if it is open. */
@@ -190,17 +195,14 @@ static void put_complete(struct draw *d, const struct open *o, const struct trac
 
 	until = until > from ? until : from;
 	t->drawn_to = until;
-	fprintf(d->out, ",\n{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%lld", name, d->process,
-		(long long)t->number);
-	put_us(d->out, "ts", from - d->zero);
-	put_us(d->out, "dur", until - from);
+	begin_event(d->j, "X", name, d->process, t->number);
+	put_us(d->j, "ts", from - d->zero);
+	put_us(d->j, "dur", until - from);
 	put_args(d, b, o->mode);
-	put_us(d->out, "posted_us", b->ns - d->zero);
-	if (!end)
-		fputs(",\"open\":1", d->out);
-	else if (end->cut)
-		fputs(",\"cut\":1", d->out);
-	fputs("}}", d->out);
+	put_us(d->j, "posted_us", b->ns - d->zero);
+	if (!end || end->cut)
+		gantry_json_int(d->j, end ? "cut" : "open", 1);
+	end_args(d);
 }
 
 static int is_op(const struct trace_event *e)
@@ -288,7 +290,7 @@ static int first_of_process(const struct trace_set *set, size_t at)
 	return 1;
 }
 
-static void name_process(const struct trace_set *set, size_t at, FILE *out)
+static void name_process(const struct trace_set *set, size_t at, struct gantry_json *j)
 {
 	const struct trace_file *f = &set->files[at];
 	int process = process_number(set, at);
@@ -299,13 +301,13 @@ static void name_process(const struct trace_set *set, size_t at, FILE *out)
 	else
 		snprintf(name, sizeof(name), "rank %d of %d, communicator %s (%s, pid %lld)", f->rank, f->nranks,
 			 f->comm, f->host, (long long)f->pid);
-	put_name(out, "process_name", process, process, name);
+	put_name(j, "process_name", process, process, name);
 }
 
-static void draw_file(const struct trace_set *set, size_t at, int64_t zero, int64_t *next_track, FILE *out)
+static void draw_file(const struct trace_set *set, size_t at, int64_t zero, int64_t *next_track, struct gantry_json *j)
 {
 	const struct trace_file *f = &set->files[at];
-	struct draw d = {.out = out,
+	struct draw d = {.j = j,
 			 .f = f,
 			 .process = process_number(set, at),
 			 .links = first_of_process(set, at),
@@ -325,6 +327,7 @@ static void draw_file(const struct trace_set *set, size_t at, int64_t zero, int6
 void trace_write_chrome(const struct trace_set *set, FILE *out)
 {
 	int64_t zero = 0, next_track = FIRST_TRACK;
+	struct gantry_json j;
 	int any = 0;
 
 	for (size_t i = 0; i < set->nfiles; i++) {
@@ -334,12 +337,16 @@ void trace_write_chrome(const struct trace_set *set, FILE *out)
 			zero = !any++ || ns < zero ? ns : zero;
 		}
 	}
-	fputs("{\"otherData\":{\"made_by\":\"gantry trace\"},\"traceEvents\":[", out);
-	for (size_t i = 0; i < set->nfiles; i++) {
-		fputs(i ? "," : "", out);
-		name_process(set, i, out);
-	}
+	gantry_json_begin(&j, out, GANTRY_JSON_TIGHT);
+	gantry_json_open(&j, "otherData", '{');
+	gantry_json_str(&j, "made_by", "gantry trace");
+	gantry_json_close(&j, '}');
+	gantry_json_open(&j, "traceEvents", '[');
 	for (size_t i = 0; i < set->nfiles; i++)
-		draw_file(set, i, zero, &next_track, out);
-	fputs("\n]}\n", out);
+		name_process(set, i, &j);
+	for (size_t i = 0; i < set->nfiles; i++)
+		draw_file(set, i, zero, &next_track, &j);
+	putc('\n', out);
+	gantry_json_close(&j, ']');
+	gantry_json_end(&j);
 }

@@ -3,15 +3,13 @@
 #include <string.h>
 
 #include "base/event.h"
+#include "base/trace.h"
 #include "trace.h"
 
 enum { RANKS_MAX = 1 << 20 };
 /* Nanoseconds: 63 years. Two of them make a time, and the difference of two times still fits: a damaged file does no
  * harm. */
 #define TIME_MAX 2000000000000000000
-
-const char *const trace_proto_names[GANTRY_PROTOS] = {"simple", "ll", "ll128"};
-const char *const trace_mode_names[GANTRY_MODES] = {"normal", "offset", "ptr"};
 
 /* Room for one more; 0: no memory. */
 static int room(void **array, size_t n, size_t *capacity, size_t size)
@@ -111,7 +109,7 @@ static const char *take_conn(struct trace_file *f, const struct json_doc *line)
 			const struct json_value *by = json_get(line, &line->values[0], "by"), *v;
 			char key[32];
 
-			snprintf(key, sizeof(key), "%s %s", trace_proto_names[p], trace_mode_names[m]);
+			snprintf(key, sizeof(key), "%s %s", gantry_trace_proto_names[p], gantry_trace_mode_names[m]);
 			v = json_get(line, by, key);
 			c->by[p][m] = v ? v->integer : 0;
 		}
@@ -176,9 +174,9 @@ static const char *take_event(struct trace_set *set, struct trace_file *f, const
 	if (e.v[0] < 0 || e.v[0] > UINT32_MAX)
 		return "an event of something with an impossible number";
 	e.ns = time_of(f, ticks);
-	e.proto = name_at(trace_proto_names, GANTRY_PROTOS, json_get_text(line, "proto", NULL));
-	e.mode = name_at(trace_mode_names, GANTRY_MODES, json_get_text(line, "mode", NULL));
-	e.more = trace_more_name(e.kind) ? json_get_int(line, trace_more_name(e.kind), -1) : -1;
+	e.proto = name_at(gantry_trace_proto_names, GANTRY_PROTOS, json_get_text(line, "proto", NULL));
+	e.mode = name_at(gantry_trace_mode_names, GANTRY_MODES, json_get_text(line, "mode", NULL));
+	e.more = gantry_trace_upper(e.kind) ? json_get_int(line, gantry_trace_upper(e.kind), -1) : -1;
 	e.end = json_get_int(line, "end", 0) != 0;
 	e.cut = json_get_int(line, "cut", 0) != 0;
 	f->events[f->nevents++] = e;
@@ -215,21 +213,6 @@ void trace_free(struct trace_set *set)
 	}
 	free(set->files);
 	memset(set, 0, sizeof(*set));
-}
-
-const char *trace_more_name(uint32_t kind)
-{
-	switch (kind) {
-	case GANTRY_EV_KERNEL_OP:
-		return "step";
-	case GANTRY_EV_SEND_POST:
-	case GANTRY_EV_SEND_DONE:
-	case GANTRY_EV_RECV_POST:
-	case GANTRY_EV_RECV_DONE:
-		return "tag";
-	default:
-		return NULL;
-	}
 }
 
 const char *trace_peer_of_link(const struct trace_file *f, int64_t id)

@@ -10,22 +10,6 @@
 
 #include "base/log.h"
 
-void gantry_json_string(FILE *f, const char *text)
-{
-	putc('"', f);
-	for (; *text; text++) {
-		unsigned char c = (unsigned char)*text;
-
-		if (c == '"' || c == '\\')
-			fprintf(f, "\\%c", c);
-		else if (c < 0x20 || c > 0x7e)
-			fprintf(f, "\\u%04x", c);
-		else
-			putc(c, f);
-	}
-	putc('"', f);
-}
-
 /* A name that nobody else uses at this moment. What an earlier process with this number left behind is in the way. */
 static int open_aside(const char *path)
 {

@@ -8,7 +8,5 @@
 /* Puts a file in place whole or not at all. What goes wrong is a WARN line that says what it was `meant` for; then 0.
  */
 int gantry_file_write(const char *path, const char *meant, void (*fill)(void *ctx, FILE *f), void *ctx);
-/* "text", escaped; bytes that are not ASCII as well. */
-void gantry_json_string(FILE *f, const char *text);
 
 #endif

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/param.h"
 
@@ -31,24 +32,34 @@ struct report {
 
 static void put_wait(FILE *f, const struct gantry_stall_wait *w)
 {
-	fputs("{\"kind\":\"wait\",\"peer\":", f);
-	gantry_json_string(f, w->peer);
-	fprintf(f,
-		",\"dir\":\"%s\",\"requests\":%u,\"tag\":%llu,\"bytes\":%llu,\"waits_for\":\"%s\",\"wait_ms\":%llu}\n",
-		w->send ? "send" : "recv", w->requests, (unsigned long long)w->tag, (unsigned long long)w->bytes,
-		w->waits_for, (unsigned long long)w->wait_ns / 1000000);
+	struct gantry_json j;
+
+	gantry_json_begin(&j, f, GANTRY_JSON_TIGHT);
+	gantry_json_str(&j, "kind", "wait");
+	gantry_json_str(&j, "peer", w->peer);
+	gantry_json_str(&j, "dir", w->send ? "send" : "recv");
+	gantry_json_uint(&j, "requests", w->requests);
+	gantry_json_uint(&j, "tag", w->tag);
+	gantry_json_uint(&j, "bytes", w->bytes);
+	gantry_json_str(&j, "waits_for", w->waits_for);
+	gantry_json_uint(&j, "wait_ms", w->wait_ns / 1000000);
+	gantry_json_end(&j);
 }
 
 static void put_report(void *ctx, FILE *f)
 {
 	const struct report *r = ctx;
+	struct gantry_json j;
 	struct timespec t;
 
 	clock_gettime(CLOCK_REALTIME, &t);
-	fprintf(f, "{\"kind\":\"process\",\"user\":\"%s\",\"host\":", r->user);
-	gantry_json_string(f, r->host);
-	fprintf(f, ",\"pid\":%d,\"time_ns\":%llu}\n", (int)getpid(),
-		(unsigned long long)t.tv_sec * 1000000000 + (unsigned long long)t.tv_nsec);
+	gantry_json_begin(&j, f, GANTRY_JSON_TIGHT);
+	gantry_json_str(&j, "kind", "process");
+	gantry_json_str(&j, "user", r->user);
+	gantry_json_str(&j, "host", r->host);
+	gantry_json_int(&j, "pid", getpid());
+	gantry_json_int(&j, "time_ns", (int64_t)t.tv_sec * 1000000000 + t.tv_nsec);
+	gantry_json_end(&j);
 	for (size_t i = 0; i < r->n; i++)
 		put_wait(f, &r->waits[i]);
 }

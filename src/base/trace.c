@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/event.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "base/param_text.h"
@@ -100,32 +101,52 @@ void gantry_trace_path(const char *pattern, const struct gantry_trace_who *who, 
 	}
 }
 
+static void put_pair(struct gantry_json *j, const char *key, uint64_t first, uint64_t last)
+{
+	gantry_json_open(j, key, '[');
+	gantry_json_uint(j, NULL, first);
+	gantry_json_uint(j, NULL, last);
+	gantry_json_close(j, ']');
+}
+
 static void put_head(const struct gantry_trace_who *who, size_t events, FILE *f)
 {
+	struct gantry_json j;
 	struct point last;
+	char id[20];
 
 	do /* two points that are too near make a crooked line */
 		last = now();
 	while (last.ns - trace.first.ns < 1000000);
-	fprintf(f,
-		"{\"kind\":\"trace\",\"version\":1,\"comm\":\"%016llx\",\"rank\":%d,\"nranks\":%d,\"pid\":%d,\"host\":",
-		(unsigned long long)who->comm, who->rank, who->nranks, (int)getpid());
-	gantry_json_string(f, who->host);
-	fprintf(f, ",\"clock_offset_ns\":%lld,\"ns\":[%llu,%llu],\"ticks\":[%llu,%llu],\"events\":%zu}\n",
-		(long long)who->clock_offset_ns, (unsigned long long)trace.first.ns, (unsigned long long)last.ns,
-		(unsigned long long)trace.first.ticks, (unsigned long long)last.ticks, events);
+	snprintf(id, sizeof(id), "%016llx", (unsigned long long)who->comm);
+	gantry_json_begin(&j, f, GANTRY_JSON_TIGHT);
+	gantry_json_str(&j, "kind", "trace");
+	gantry_json_int(&j, "version", 1);
+	gantry_json_str(&j, "comm", id);
+	gantry_json_int(&j, "rank", who->rank);
+	gantry_json_int(&j, "nranks", who->nranks);
+	gantry_json_int(&j, "pid", getpid());
+	gantry_json_str(&j, "host", who->host);
+	gantry_json_int(&j, "clock_offset_ns", who->clock_offset_ns);
+	put_pair(&j, "ns", trace.first.ns, last.ns);
+	put_pair(&j, "ticks", trace.first.ticks, last.ticks);
+	gantry_json_uint(&j, "events", events);
+	gantry_json_end(&j);
 }
 
 static void put_links(FILE *f)
 {
 	for (uint32_t i = 0; i < LINKS; i++) {
 		const char *peer = load_acquire(&trace.peers[i]);
+		struct gantry_json j;
 
 		if (!peer)
 			continue;
-		fprintf(f, "{\"kind\":\"link\",\"link\":%u,\"peer\":", i);
-		gantry_json_string(f, peer);
-		fputs("}\n", f);
+		gantry_json_begin(&j, f, GANTRY_JSON_TIGHT);
+		gantry_json_str(&j, "kind", "link");
+		gantry_json_uint(&j, "link", i);
+		gantry_json_str(&j, "peer", peer);
+		gantry_json_end(&j);
 	}
 }
 
@@ -136,8 +157,7 @@ static int is_packed(uint32_t kind)
 	       kind == GANTRY_EV_PROXY_DONE || kind == GANTRY_EV_XFER || kind == GANTRY_EV_KERNEL_OP;
 }
 
-/* What stands in the upper half of b, if anything. */
-static const char *upper_of(uint32_t kind)
+const char *gantry_trace_upper(uint32_t kind)
 {
 	switch (kind) {
 	case GANTRY_EV_KERNEL_OP:
@@ -152,35 +172,39 @@ static const char *upper_of(uint32_t kind)
 	}
 }
 
-static void put_packed(FILE *f, const struct gantry_event *e)
+static void put_packed(struct gantry_json *j, const struct gantry_event *e)
 {
 	uint32_t proto = GANTRY_EV_PROTO(e->c), mode = GANTRY_EV_MODE(e->c);
 
 	if (proto < GANTRY_PROTOS)
-		fprintf(f, ",\"proto\":\"%s\"", gantry_trace_proto_names[proto]);
-	if (e->kind == GANTRY_EV_PROXY_OP || e->kind == GANTRY_EV_KERNEL_OP)
-		fprintf(f, ",\"end\":%d,\"cut\":%d", e->c & GANTRY_EV_OP_END ? 1 : 0, e->c & GANTRY_EV_OP_CUT ? 1 : 0);
+		gantry_json_str(j, "proto", gantry_trace_proto_names[proto]);
+	if (e->kind == GANTRY_EV_PROXY_OP || e->kind == GANTRY_EV_KERNEL_OP) {
+		gantry_json_int(j, "end", e->c & GANTRY_EV_OP_END ? 1 : 0);
+		gantry_json_int(j, "cut", e->c & GANTRY_EV_OP_CUT ? 1 : 0);
+	}
 	if (e->kind != GANTRY_EV_PROXY_OP && mode < GANTRY_MODES) /* it has none: its steps have */
-		fprintf(f, ",\"mode\":\"%s\"", gantry_trace_mode_names[mode]);
+		gantry_json_str(j, "mode", gantry_trace_mode_names[mode]);
 }
 
 static void put_event(FILE *f, const struct gantry_event *e)
 {
 	enum gantry_event_kind kind = (enum gantry_event_kind)e->kind;
-	const char *upper = upper_of(e->kind);
+	const char *upper = gantry_trace_upper(e->kind);
 	uint64_t values[3] = {e->a, upper ? (uint32_t)e->b : e->b, is_packed(e->kind) ? GANTRY_EV_BYTES(e->c) : e->c};
+	struct gantry_json j;
 
-	fprintf(f, "{\"kind\":\"event\",\"ticks\":%llu,\"name\":\"%s\"", (unsigned long long)e->ticks,
-		gantry_event_name(kind));
-	for (int i = 0; i < 3; i++) {
+	gantry_json_begin(&j, f, GANTRY_JSON_TIGHT);
+	gantry_json_str(&j, "kind", "event");
+	gantry_json_uint(&j, "ticks", e->ticks);
+	gantry_json_str(&j, "name", gantry_event_name(kind));
+	for (int i = 0; i < 3; i++)
 		if (*gantry_event_field(kind, i))
-			fprintf(f, ",\"%s\":%llu", gantry_event_field(kind, i), (unsigned long long)values[i]);
-	}
+			gantry_json_uint(&j, gantry_event_field(kind, i), values[i]);
 	if (upper)
-		fprintf(f, ",\"%s\":%u", upper, (uint32_t)(e->b >> 32));
+		gantry_json_uint(&j, upper, e->b >> 32);
 	if (is_packed(e->kind))
-		put_packed(f, e);
-	fputs("}\n", f);
+		put_packed(&j, e);
+	gantry_json_end(&j);
 }
 
 /* Events of kernels came late; the rest is nearly in order, and what is of one moment stays in it. */

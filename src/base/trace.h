@@ -27,6 +27,9 @@
 /* By enum gantry_proto and gantry_mode. */
 extern const char *const gantry_trace_proto_names[GANTRY_PROTOS], *const gantry_trace_mode_names[GANTRY_MODES];
 
+/* What stands in the upper half of b of such an event: "step", "tag"; NULL: nothing. */
+const char *gantry_trace_upper(uint32_t kind);
+
 /* GANTRY_TRACE is set, and somebody has begun: what costs too much otherwise is recorded. */
 extern int gantry_trace_state;
 static inline int gantry_trace_on(void)

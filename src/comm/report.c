@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/file.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/trace.h"
 #include "comm/report.h"
@@ -32,32 +32,20 @@ const char *comm_waits_name(enum comm_waits w)
 	return (unsigned)w < COMM_WAITS_COUNT ? names[w] : "?";
 }
 
-void comm_json_steps(FILE *f, const uint64_t by[GANTRY_PROTOS][GANTRY_MODES])
+void comm_json_steps(struct gantry_json *j, const uint64_t by[GANTRY_PROTOS][GANTRY_MODES])
 {
-	const char *comma = "";
+	char key[32];
 
-	putc('{', f);
+	gantry_json_open(j, "by", '{');
 	for (int p = 0; p < GANTRY_PROTOS; p++) {
 		for (int m = 0; m < GANTRY_MODES; m++) {
 			if (!by[p][m])
 				continue;
-			fprintf(f, "%s\"%s %s\":%llu", comma, gantry_trace_proto_names[p], gantry_trace_mode_names[m],
-				(unsigned long long)by[p][m]);
-			comma = ",";
+			snprintf(key, sizeof(key), "%s %s", gantry_trace_proto_names[p], gantry_trace_mode_names[m]);
+			gantry_json_uint(j, key, by[p][m]);
 		}
 	}
-	putc('}', f);
-}
-
-static void put_number(FILE *f, const char *key, uint64_t value)
-{
-	fprintf(f, ",\"%s\":%llu", key, (unsigned long long)value);
-}
-
-static void put_text(FILE *f, const char *key, const char *value)
-{
-	fprintf(f, ",\"%s\":", key);
-	gantry_json_string(f, value);
+	gantry_json_close(j, '}');
 }
 
 static const char *host_of(const struct gantry_comm *comm, int rank)
@@ -65,48 +53,54 @@ static const char *host_of(const struct gantry_comm *comm, int rank)
 	return comm->infos && rank >= 0 && rank < comm->nranks ? comm->infos[rank].host_name : "";
 }
 
+static void begin_line(struct gantry_json *j, const struct gantry_comm *comm, const char *kind, FILE *f)
+{
+	char id[20];
+
+	snprintf(id, sizeof(id), "%016llx", (unsigned long long)comm->id);
+	gantry_json_begin(j, f, GANTRY_JSON_TIGHT);
+	gantry_json_str(j, "kind", kind);
+	gantry_json_str(j, "comm", id);
+	gantry_json_int(j, "rank", comm->rank);
+}
+
 static void put_comm(struct gantry_comm *comm, FILE *f)
 {
 	char text[COMM_ERROR_TEXT] = "";
 	int rank = -1;
 	gantry_result error = gantry_comm_error(comm, &rank, text, sizeof(text));
+	struct gantry_json j;
 
-	fprintf(f, "{\"kind\":\"comm\",\"comm\":\"%016llx\",\"rank\":%d,\"nranks\":%d", (unsigned long long)comm->id,
-		comm->rank, comm->nranks);
-	put_text(f, "host", host_of(comm, comm->rank));
-	put_number(f, "pid", (uint64_t)getpid());
-	put_number(f, "time_ns", gantry_now_ns());
-	fprintf(f, ",\"clock_offset_ns\":%lld", comm->ctl ? (long long)gantry_ctl_clock_offset(comm->ctl) : 0);
-	put_text(f, "error", gantry_result_name(error));
-	fprintf(f, ",\"error_rank\":%d", rank);
-	put_text(f, "error_host", host_of(comm, rank));
-	put_text(f, "text", text);
-	put_number(f, "launches_running", (uint64_t)comm_look_launches(comm));
-	put_number(f, "proxy_pending", comm->group ? gantry_proxy_group_pending(comm->group) : 0);
-	fputs("}\n", f);
+	begin_line(&j, comm, "comm", f);
+	gantry_json_int(&j, "nranks", comm->nranks);
+	gantry_json_str(&j, "host", host_of(comm, comm->rank));
+	gantry_json_int(&j, "pid", getpid());
+	gantry_json_uint(&j, "time_ns", gantry_now_ns());
+	gantry_json_int(&j, "clock_offset_ns", comm->ctl ? gantry_ctl_clock_offset(comm->ctl) : 0);
+	gantry_json_str(&j, "error", gantry_result_name(error));
+	gantry_json_int(&j, "error_rank", rank);
+	gantry_json_str(&j, "error_host", host_of(comm, rank));
+	gantry_json_str(&j, "text", text);
+	gantry_json_int(&j, "launches_running", comm_look_launches(comm));
+	gantry_json_uint(&j, "proxy_pending", comm->group ? gantry_proxy_group_pending(comm->group) : 0);
+	gantry_json_end(&j);
 }
 
-static void put_words(FILE *f, const struct comm_end *e)
-{
-	if (!e->has_words) {
-		fputs(",\"head\":null,\"tail\":null", f);
-		return;
-	}
-	put_number(f, "head", e->head);
-	put_number(f, "tail", e->tail);
-}
-
-static void put_steps(FILE *f, const struct comm_end *e)
+static void put_steps(struct gantry_json *j, const struct comm_end *e)
 {
 	const struct gantry_proxy_conn_view *v = &e->proxy;
 
 	if (!e->proxied) {
-		fputs(",\"steps\":null", f);
+		gantry_json_str(j, "steps", NULL);
 		return;
 	}
-	fprintf(f, ",\"steps\":{\"posted\":%llu,\"moved\":%llu,\"flushed\":%llu,\"done\":%llu,\"end\":%llu}",
-		(unsigned long long)v->posted, (unsigned long long)v->moved, (unsigned long long)v->flushed,
-		(unsigned long long)v->done, (unsigned long long)v->end);
+	gantry_json_open(j, "steps", '{');
+	gantry_json_uint(j, "posted", v->posted);
+	gantry_json_uint(j, "moved", v->moved);
+	gantry_json_uint(j, "flushed", v->flushed);
+	gantry_json_uint(j, "done", v->done);
+	gantry_json_uint(j, "end", v->end);
+	gantry_json_close(j, '}');
 }
 
 struct to {
@@ -117,27 +111,37 @@ struct to {
 static void put_end(void *ctx, const struct comm_end *e)
 {
 	const struct to *to = ctx;
-	FILE *f = to->f;
+	struct gantry_json j;
 
-	fprintf(f, "{\"kind\":\"conn\",\"comm\":\"%016llx\",\"rank\":%d,\"peer\":%d", (unsigned long long)to->comm->id,
-		to->comm->rank, e->peer);
-	put_text(f, "peer_host", host_of(to->comm, e->peer));
-	put_number(f, "peer_pid", to->comm->infos ? to->comm->infos[e->peer].pid : 0);
-	fprintf(f, ",\"dir\":\"%s\",\"channel\":%d", e->send ? "send" : "recv", e->channel);
-	put_text(f, "transport", e->transport ? e->transport->name : "");
-	fprintf(f, ",\"stage\":\"%s\",\"proxied\":%d,\"pending\":%d,\"waits_for\":\"%s\"",
-		e->connecting ? "connecting" : "ready", e->proxied, e->pending, comm_waits_name(e->waits));
-	put_number(f, "wait_ms", e->wait_ns / 1000000);
-	put_number(f, "calls", e->calls);
-	fprintf(f, ",\"kernel\":{\"phase\":\"%s\",\"step\":%llu}", e->phase < PHASES ? phase_names[e->phase] : "?",
-		(unsigned long long)e->step);
-	put_words(f, e);
-	put_steps(f, e);
-	put_number(f, "bytes", e->bytes);
-	put_number(f, "copies", e->copies);
-	fputs(",\"by\":", f);
-	comm_json_steps(f, e->by);
-	fputs("}\n", f);
+	begin_line(&j, to->comm, "conn", to->f);
+	gantry_json_int(&j, "peer", e->peer);
+	gantry_json_str(&j, "peer_host", host_of(to->comm, e->peer));
+	gantry_json_uint(&j, "peer_pid", to->comm->infos ? to->comm->infos[e->peer].pid : 0);
+	gantry_json_str(&j, "dir", e->send ? "send" : "recv");
+	gantry_json_int(&j, "channel", e->channel);
+	gantry_json_str(&j, "transport", e->transport ? e->transport->name : "");
+	gantry_json_str(&j, "stage", e->connecting ? "connecting" : "ready");
+	gantry_json_int(&j, "proxied", e->proxied);
+	gantry_json_int(&j, "pending", e->pending);
+	gantry_json_str(&j, "waits_for", comm_waits_name(e->waits));
+	gantry_json_uint(&j, "wait_ms", e->wait_ns / 1000000);
+	gantry_json_uint(&j, "calls", e->calls);
+	gantry_json_open(&j, "kernel", '{');
+	gantry_json_str(&j, "phase", e->phase < PHASES ? phase_names[e->phase] : "?");
+	gantry_json_uint(&j, "step", e->step);
+	gantry_json_close(&j, '}');
+	if (e->has_words) {
+		gantry_json_uint(&j, "head", e->head);
+		gantry_json_uint(&j, "tail", e->tail);
+	} else {
+		gantry_json_str(&j, "head", NULL);
+		gantry_json_str(&j, "tail", NULL);
+	}
+	put_steps(&j, e);
+	gantry_json_uint(&j, "bytes", e->bytes);
+	gantry_json_uint(&j, "copies", e->copies);
+	comm_json_steps(&j, e->by);
+	gantry_json_end(&j);
 }
 
 void comm_report_put(void *comm, FILE *f)

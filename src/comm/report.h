@@ -15,6 +15,7 @@
 
 #include <stdio.h>
 
+#include "base/json.h"
 #include "comm/comm.h"
 
 enum comm_waits {
@@ -54,8 +55,8 @@ uint64_t comm_look_sum(struct gantry_comm *comm, int *ret_connecting);
 int comm_look_launches(struct gantry_comm *comm);
 
 const char *comm_waits_name(enum comm_waits w);
-/* {"simple normal":3,...}: what is not zero. */
-void comm_json_steps(FILE *f, const uint64_t by[GANTRY_PROTOS][GANTRY_MODES]);
+/* "by":{"simple normal":3,...}: what is not zero. */
+void comm_json_steps(struct gantry_json *j, const uint64_t by[GANTRY_PROTOS][GANTRY_MODES]);
 /* gantry_comm_report for gantry_file_write: says nothing of a file that is full. */
 void comm_report_put(void *comm, FILE *f);
 

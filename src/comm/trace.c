@@ -8,7 +8,7 @@
 #include "base/trace.h"
 #include "base/atomic.h"
 #include "base/event.h"
-#include "base/file.h"
+#include "base/json.h"
 #include "comm/report.h"
 
 enum { UNPROXIED = 1u << 31 };
@@ -38,17 +38,23 @@ void comm_trace_xfer(const struct comm_conn *cc, uint32_t op, const struct gantr
 
 static void put_end(void *ctx, const struct comm_end *e)
 {
-	FILE *f = ctx;
+	struct gantry_json j;
 
 	if (!e->conn)
 		return;
-	fprintf(f, "{\"kind\":\"conn\",\"conn\":%u,\"peer\":%d,\"dir\":\"%s\",\"channel\":%d,\"transport\":",
-		id_of(e->conn), e->peer, e->send ? "send" : "recv", e->channel);
-	gantry_json_string(f, e->transport ? e->transport->name : "");
-	fprintf(f, ",\"proxied\":%d,\"calls\":%llu,\"bytes\":%llu,\"copies\":%llu,\"by\":", e->proxied,
-		(unsigned long long)e->calls, (unsigned long long)e->bytes, (unsigned long long)e->copies);
-	comm_json_steps(f, e->by);
-	fputs("}\n", f);
+	gantry_json_begin(&j, ctx, GANTRY_JSON_TIGHT);
+	gantry_json_str(&j, "kind", "conn");
+	gantry_json_uint(&j, "conn", id_of(e->conn));
+	gantry_json_int(&j, "peer", e->peer);
+	gantry_json_str(&j, "dir", e->send ? "send" : "recv");
+	gantry_json_int(&j, "channel", e->channel);
+	gantry_json_str(&j, "transport", e->transport ? e->transport->name : "");
+	gantry_json_int(&j, "proxied", e->proxied);
+	gantry_json_uint(&j, "calls", e->calls);
+	gantry_json_uint(&j, "bytes", e->bytes);
+	gantry_json_uint(&j, "copies", e->copies);
+	comm_json_steps(&j, e->by);
+	gantry_json_end(&j);
 }
 
 static void put_conns(void *comm, FILE *f)

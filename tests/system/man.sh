@@ -31,7 +31,7 @@ events=$(sed -nE 's/^\tX\([A-Z_]+, +"([a-z ]+)", +"([a-z]*)", +"([a-z]*)", +"([a
 while read -r event; do
 	plain gantry-trace.5 | grep -qxF "$event" || die "gantry-trace.5 does not have the event: $event"
 done <<<"$events"
-fields=$(grep -oE '\\"[a-z_]+\\":|put_[a-z]+\(f, "[a-z_]+"' ../src/comm/report.c | grep -oE '[a-z_]+\\?"' | tr -d '\\"' | sort -u)
+fields=$(grep -oE 'json_[a-z]+\(&?j, "[a-z_]+"' ../src/comm/report.c | grep -oE '[a-z_]+"' | tr -d '"' | sort -u)
 [ "$(wc -l <<<"$fields")" -ge 30 ] || die "no fields found in report.c"
 for field in $fields; do
 	grep '^\.BR\? ' gantry-stall.5 | plain | grep -qw "$field" || die "gantry-stall.5 does not have the field $field"

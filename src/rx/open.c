@@ -99,6 +99,7 @@ gantry_result gantry_rx_open(const struct gantry_rx_config *config, struct gantr
 	else
 		TRY(gantry_device_open(GANTRY_DEVICE_HOST, 0, &rx->device));
 	TRY(configure(rx, config));
+	rx_stages_init(rx);
 	TRY(rx->net->ops->init(rx->net, 0, NULL, &ctx)); /* the network learns its devices */
 	TRY(gantry_secret(&rx->secret));
 	TRY(pick_nic(rx, config->nic));

@@ -33,6 +33,7 @@
 #include "base/list.h"
 #include "base/log.h"
 #include "device/device.h"
+#include "device/pinned.h"
 #include "gantry/rx.h"
 #include "inet/nic.h"
 #include "net/net.h"
@@ -79,18 +80,6 @@ struct rx_batch {
 	size_t n;
 	uint64_t bytes;
 	int device;
-};
-
-/* Pinned memory of one message. */
-struct rx_stage {
-	struct rx_stage *next;
-	uint8_t *host, *dev;
-};
-
-/* Pinned descriptors of one launch. */
-struct rx_descs {
-	struct rx_descs *next;
-	struct gantry_unpack_desc *host, *dev;
 };
 
 /* ---- transfers ---- */
@@ -142,9 +131,9 @@ struct rx_flight {
 	int slot;	       /* of the network's table; -1: none */
 	struct iovec *iov;     /* owned, of the ring's place: pieces that the network reads or writes */
 	uint32_t niov, iov_room;
-	struct rx_stage *stage;
+	struct gantry_piece *stage;	/* pinned memory of the message; NULL: none */
 	struct gantry_dev_event *event; /* owned; device work of this flight */
-	struct rx_descs *descs;		/* in use by that work */
+	struct gantry_piece *descs;	/* pinned descriptors in use by that work, a buffer per launch */
 	/* How far the descriptors of the message have been turned into launches. */
 	uint32_t desc_at, desc_skip;
 	struct rx_cursor walk;
@@ -228,10 +217,7 @@ struct gantry_rx {
 	uint64_t next_region;
 	struct gantry_list regions, conns, listeners;
 	struct gantry_stream *in_stream, *out_stream; /* owned; made when first needed */
-	/* Staging buffers and descriptors that are free; newest first, they are still in the cache. */
-	struct rx_stage *stages;
-	struct rx_descs *descs;
-	uint32_t ndescs;
+	struct gantry_pinned stages, descs; /* one extent per message, and per buffer of max_descs descriptors */
 	struct gantry_rx_counters counters;
 	struct {		/* stall.c; ticks */
 		uint64_t after; /* 0: nobody asks */
@@ -268,15 +254,16 @@ void rx_batch_gather(const struct rx_batch *b, struct rx_cursor c, uint8_t *to, 
 void rx_batch_scatter(const struct rx_batch *b, struct rx_cursor c, const uint8_t *from, uint64_t bytes);
 
 /* stage.c. */
+void rx_stages_init(struct gantry_rx *rx); /* once message and max_descs are known */
 /* What the connections there are need if each is busy, as far as the limits go. More comes when it is needed. */
 void rx_stages_reserve(struct gantry_rx *rx);
 /* NULL: none is free now. */
-struct rx_stage *rx_stage_get(struct gantry_rx *rx, struct rx_side *side);
+struct gantry_piece *rx_stage_get(struct gantry_rx *rx, struct rx_side *side);
 /* Why there was none: AGAIN, or ERR_NOMEM: the one that every side may have could not be allocated. */
 gantry_result rx_stage_none(const struct rx_side *side);
-void rx_stage_put(struct gantry_rx *rx, struct rx_side *side, struct rx_stage *s);
-struct rx_descs *rx_descs_get(struct gantry_rx *rx);
-void rx_descs_put(struct gantry_rx *rx, struct rx_descs *d);
+void rx_stage_put(struct gantry_rx *rx, struct rx_side *side, struct gantry_piece *s);
+struct gantry_piece *rx_descs_get(struct gantry_rx *rx);
+void rx_descs_put(struct gantry_rx *rx, struct gantry_piece *d);
 void rx_stages_free(struct gantry_rx *rx);
 gantry_result rx_stream_of(struct gantry_rx *rx, struct gantry_stream **s);
 

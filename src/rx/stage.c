@@ -8,41 +8,27 @@
  * buffers are all held by sends to the first.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_RX
-#include <stdlib.h>
-
 #include "rx/rx.h"
 
 enum { DESCS_MAX = 4 * RX_DEPTH_MAX };
 
-static struct rx_stage *stage_new(struct gantry_rx *rx)
+static size_t descs_size(const struct gantry_rx *rx)
 {
-	struct rx_stage *s = calloc(1, sizeof(*s));
-	void *host, *dev;
-
-	if (!s || rx->device->ops->alloc_mapped(rx->device, rx->message, &host, &dev) != GANTRY_OK) {
-		free(s);
-		return NULL;
-	}
-	s->host = host;
-	s->dev = dev;
-	rx->counters.stage_memory += rx->message;
-	return s;
+	return rx->max_descs * sizeof(struct gantry_unpack_desc);
 }
 
-static struct rx_descs *descs_new(struct gantry_rx *rx)
+void rx_stages_init(struct gantry_rx *rx)
 {
-	struct rx_descs *d = calloc(1, sizeof(*d));
-	void *host, *dev;
+	gantry_pinned_init(&rx->stages, rx->device, rx->message);
+	gantry_pinned_init(&rx->descs, rx->device, descs_size(rx));
+}
 
-	if (!d || rx->device->ops->alloc_mapped(rx->device, rx->max_descs * sizeof(struct gantry_unpack_desc), &host,
-						&dev) != GANTRY_OK) {
-		free(d);
-		return NULL;
-	}
-	d->host = host;
-	d->dev = dev;
-	rx->ndescs++;
-	return d;
+static gantry_result add_stage(struct gantry_rx *rx)
+{
+	gantry_result r = gantry_pinned_grow(&rx->stages, rx->message, 1);
+
+	rx->counters.stage_memory = rx->stages.memory;
+	return r;
 }
 
 void rx_stages_reserve(struct gantry_rx *rx)
@@ -51,33 +37,22 @@ void rx_stages_reserve(struct gantry_rx *rx)
 
 	gantry_list_each (pos, &rx->conns)
 		wanted += 2 * rx->depth;
-	while (rx->counters.stage_memory < wanted * rx->message &&
-	       rx->counters.stage_memory + rx->message <= rx->stage_limit) {
-		struct rx_stage *s = stage_new(rx);
-
-		if (!s)
-			return; /* whoever needs one finds out whether it can do without */
-		s->next = rx->stages;
-		rx->stages = s;
-	}
-	while (rx->ndescs < wanted && rx->ndescs < DESCS_MAX) {
-		struct rx_descs *d = descs_new(rx);
-
-		if (!d)
+	/* Whoever needs one that there is no memory for finds out whether it can do without. */
+	while (rx->stages.memory < wanted * rx->message && rx->stages.memory + rx->message <= rx->stage_limit)
+		if (add_stage(rx) != GANTRY_OK)
 			return;
-		d->next = rx->descs;
-		rx->descs = d;
-	}
+	wanted = wanted < DESCS_MAX ? wanted : DESCS_MAX;
+	while (rx->descs.memory < wanted * descs_size(rx))
+		if (gantry_pinned_grow(&rx->descs, descs_size(rx), 1) != GANTRY_OK)
+			return;
 }
 
-struct rx_stage *rx_stage_get(struct gantry_rx *rx, struct rx_side *side)
+struct gantry_piece *rx_stage_get(struct gantry_rx *rx, struct rx_side *side)
 {
-	struct rx_stage *s = rx->stages;
+	struct gantry_piece *s = gantry_pinned_take(&rx->stages, rx->message);
 
-	if (s)
-		rx->stages = s->next;
-	else if (rx->counters.stage_memory + rx->message <= rx->stage_limit || !side->staged)
-		s = stage_new(rx);
+	if (!s && (rx->stages.memory + rx->message <= rx->stage_limit || !side->staged) && add_stage(rx) == GANTRY_OK)
+		s = gantry_pinned_take(&rx->stages, rx->message);
 	if (s)
 		side->staged++;
 	return s;
@@ -88,51 +63,35 @@ gantry_result rx_stage_none(const struct rx_side *side)
 	return side->staged ? GANTRY_AGAIN : GANTRY_ERR_NOMEM;
 }
 
-void rx_stage_put(struct gantry_rx *rx, struct rx_side *side, struct rx_stage *s)
+void rx_stage_put(struct gantry_rx *rx, struct rx_side *side, struct gantry_piece *s)
 {
-	if (!s)
-		return;
-	side->staged--;
-	s->next = rx->stages;
-	rx->stages = s;
+	if (s)
+		side->staged--;
+	gantry_pinned_give(&rx->stages, s);
 }
 
-struct rx_descs *rx_descs_get(struct gantry_rx *rx)
+struct gantry_piece *rx_descs_get(struct gantry_rx *rx)
 {
-	struct rx_descs *d = rx->descs;
+	struct gantry_piece *d = gantry_pinned_take(&rx->descs, descs_size(rx));
 
-	if (!d)
-		return rx->ndescs < DESCS_MAX ? descs_new(rx) : NULL;
-	rx->descs = d->next;
-	d->next = NULL;
+	if (!d && rx->descs.memory < DESCS_MAX * descs_size(rx) &&
+	    gantry_pinned_grow(&rx->descs, descs_size(rx), 1) == GANTRY_OK)
+		d = gantry_pinned_take(&rx->descs, descs_size(rx));
 	return d;
 }
 
-void rx_descs_put(struct gantry_rx *rx, struct rx_descs *d)
+void rx_descs_put(struct gantry_rx *rx, struct gantry_piece *d)
 {
-	while (d) {
-		struct rx_descs *next = d->next;
-
-		d->next = rx->descs;
-		rx->descs = d;
-		d = next;
+	for (struct gantry_piece *next; d; d = next) {
+		next = d->next;
+		gantry_pinned_give(&rx->descs, d);
 	}
 }
 
 void rx_stages_free(struct gantry_rx *rx)
 {
-	for (struct rx_stage *s = rx->stages, *next; s; s = next) {
-		next = s->next;
-		rx->device->ops->free_mapped(rx->device, s->host);
-		free(s);
-	}
-	for (struct rx_descs *d = rx->descs, *next; d; d = next) {
-		next = d->next;
-		rx->device->ops->free_mapped(rx->device, d->host);
-		free(d);
-	}
-	rx->stages = NULL;
-	rx->descs = NULL;
+	gantry_pinned_free(&rx->stages);
+	gantry_pinned_free(&rx->descs);
 }
 
 /* Apart: the program's kernels may stay until what this puts in place has come. */

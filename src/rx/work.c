@@ -21,7 +21,7 @@ enum { COPIES_MAX = 4, ROW_MIN = 2048, ROW_STRIDE_MAX = 1 << 30 };
 
 /* A list under construction. */
 struct list {
-	struct rx_descs *descs;
+	struct gantry_piece *descs; /* NULL: none yet */
 	uint32_t n;
 	uint64_t bytes;
 };
@@ -38,7 +38,7 @@ static gantry_result launch(const struct plan *p, struct rx_flight *f, struct li
 	gantry_result r = GANTRY_OK;
 	struct gantry_device *dev = p->rx->device;
 	struct gantry_unpack_args args = {
-		.descs = l->descs->dev,
+		.descs = (struct gantry_unpack_desc *)(void *)l->descs->dev,
 		.n = l->n,
 		.bounce = (char *)p->bounce,
 		.gather = (uint32_t)p->gather,
@@ -74,12 +74,12 @@ static gantry_result cut(const struct plan *p, struct rx_flight *f, struct list 
 		if (l->descs && l->n == p->rx->max_descs)
 			TRY(launch(p, f, l));
 		if (!l->descs && !(l->descs = rx_descs_get(p->rx)))
-			return p->rx->ndescs ? GANTRY_AGAIN : GANTRY_ERR_NOMEM;
+			return p->rx->descs.memory ? GANTRY_AGAIN : GANTRY_ERR_NOMEM;
 		at = rx_batch_run(b, &f->walk, len - *ret_len, &run);
 		if (!at)
 			FAIL(GANTRY_ERR_INTERNAL, "a message goes beyond its batch of %llu bytes",
 			     (unsigned long long)b->bytes);
-		l->descs->host[l->n++] = (struct gantry_unpack_desc){
+		((struct gantry_unpack_desc *)(void *)l->descs->host)[l->n++] = (struct gantry_unpack_desc){
 			.src_off = (uint32_t)(src_off + *ret_len), .len = (uint32_t)run, .dst_off = (uintptr_t)at};
 		l->bytes += run;
 		*ret_len += run;

@@ -169,7 +169,7 @@ static gantry_result make_buffers(struct gantry_connector *c, struct net_conn *n
 		nc->ring_size = GANTRY_STEPS * c->max_step;
 		TRY(net_link_alloc(l, nc->ring_size, &nc->ring_host, &nc->ring_dev, &nc->ring_mr));
 	} else {
-		TRY(net_link_pool(l, pool < least ? least : pool));
+		TRY(net_link_pool(nc, pool < least ? least : pool));
 	}
 out:
 	return r;

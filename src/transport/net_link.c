@@ -111,6 +111,7 @@ static void destroy(struct net_link *l)
 		next = nc->next;
 		net_link_free(l, nc->ring_host);
 		l->device->ops->free_mapped(l->device, nc->block_host);
+		gantry_pinned_free(&nc->pool);
 		free(nc->stage);
 		free(nc);
 	}
@@ -200,55 +201,49 @@ void net_link_free(struct net_link *l, char *host)
 		l->device->ops->free_mapped(l->device, host);
 }
 
-gantry_result net_link_pool(struct net_link *l, size_t size)
+/*
+ * Each channel has a part of its own. In a common pool, pieces of one side could be all in the hands of channel 0 and of
+ * the other side in those of channel 1, each waiting for the other for ever; and holes left by small pieces could keep
+ * a large one out.
+ */
+gantry_result net_link_pool(struct net_conn *nc, size_t size)
 {
 	gantry_result r = GANTRY_OK;
+	struct net_link *l = nc->link;
+	size_t share, from;
 
-	if (l->pool_host)
-		return GANTRY_OK;
 	size = (size + NET_POOL_UNIT - 1) / NET_POOL_UNIT * NET_POOL_UNIT;
-	if (size / NET_POOL_UNIT > NET_POOL_UNITS_MAX)
+	if (!l->pool_host && size > NET_POOL_MAX)
 		FAIL(GANTRY_ERR_CONFIG, "a pool of %s is too large, at most %s (GANTRY_NET_POOL)", SIZE_TEXT(size),
-		     SIZE_TEXT((size_t)NET_POOL_UNITS_MAX * NET_POOL_UNIT));
-	TRY(net_link_alloc(l, size, &l->pool_host, &l->pool_dev, &l->pool_mr));
-	l->pool_size = size;
-	l->units = (uint32_t)(size / NET_POOL_UNIT);
+		     SIZE_TEXT(NET_POOL_MAX));
+	if (!l->pool_host) {
+		TRY(net_link_alloc(l, size, &l->pool_host, &l->pool_dev, &l->pool_mr));
+		l->pool_size = size;
+	}
+	share = l->pool_size / (size_t)l->nchannels / NET_POOL_UNIT * NET_POOL_UNIT;
+	from = l->shared ? (size_t)nc->channel * share : 0;
+	gantry_pinned_init(&nc->pool, l->device, NET_POOL_UNIT);
+	TRY(gantry_pinned_add(&nc->pool, l->pool_host + from, l->pool_dev + from, share, 2 * GANTRY_STEPS + 1));
 out:
 	return r;
 }
 
-/*
- * Each channel has a region of its own, lowest piece first. In a common one, pieces of one side could be all in the
- * hands of channel 0 and of the other side in those of channel 1, each waiting for the other for ever; and holes left
- * by small pieces could keep a large one out.
- */
-gantry_result net_pool_take(struct net_conn *nc, uint64_t size, struct net_step *s)
+bool net_pool_take(struct net_conn *nc, uint64_t size, struct net_step *s)
 {
-	struct net_link *l = nc->link;
-	uint32_t want = size ? (uint32_t)((size + NET_POOL_UNIT - 1) / NET_POOL_UNIT) : 1, run = 0;
-	uint32_t share = l->units / (uint32_t)l->nchannels, from = l->shared ? (uint32_t)nc->channel * share : 0;
-
-	for (uint32_t i = from; i < from + share; i++) {
-		run = l->used[i] ? 0 : run + 1;
-		if (run < want)
-			continue;
-		s->unit = i + 1 - want;
-		s->units = want;
-		memset(l->used + s->unit, 1, want);
-		s->place = (uint64_t)s->unit * NET_POOL_UNIT;
-		s->data = l->pool_host + s->place;
-		s->mr = l->pool_mr;
-		s->mode = GANTRY_MODE_OFFSET;
-		return GANTRY_OK;
-	}
-	return GANTRY_AGAIN;
+	s->piece = gantry_pinned_take(&nc->pool, size);
+	if (!s->piece)
+		return false;
+	s->data = (char *)s->piece->host;
+	s->place = (uint64_t)(s->data - nc->link->pool_host);
+	s->mr = nc->link->pool_mr;
+	s->mode = GANTRY_MODE_OFFSET;
+	return true;
 }
 
 void net_pool_give(struct net_conn *nc, struct net_step *s)
 {
-	if (s->units)
-		memset(nc->link->used + s->unit, 0, s->units);
-	s->units = 0;
+	gantry_pinned_give(&nc->pool, s->piece);
+	s->piece = NULL;
 }
 
 void *net_link_mr_of(struct net_link *l, const void *p, uint64_t size)

@@ -17,6 +17,7 @@
 
 #include "base/list.h"
 #include "device/device.h"
+#include "device/pinned.h"
 #include "transport/transport.h"
 
 enum {
@@ -24,7 +25,7 @@ enum {
 	NET_LL128_STEP = 15360, /* of an LL128 step: 128 lines */
 	NET_STAGE_STEP = 16384, /* where the proxy packs and unpacks either */
 	NET_POOL_UNIT = 65536,
-	NET_POOL_UNITS_MAX = 4096,
+	NET_POOL_MAX = 4096 * NET_POOL_UNIT,
 	NET_CHANNELS_MAX = 32,
 	NET_RECVS = 64, /* grouped receives in flight per link */
 };
@@ -59,14 +60,11 @@ struct net_link {
 	int gdr; /* Simple buffers are in the device's own memory */
 	int mem_type;
 	struct gantry_proxy_conn *subs[NET_CHANNELS_MAX];
-	int nsubs;	       /* highest channel + 1 */
-	struct net_conn *gone; /* freed ends; under the lock of all links */
-	/* The pool: units of 64 KiB, lowest first, so that hot pieces stay in the cache. */
-	char *pool_host, *pool_dev;
+	int nsubs;		    /* highest channel + 1 */
+	struct net_conn *gone;	    /* freed ends; under the lock of all links */
+	char *pool_host, *pool_dev; /* shared out among the channels: net_conn's pool */
 	size_t pool_size;
 	void *pool_mr;
-	uint32_t units;
-	uint8_t used[NET_POOL_UNITS_MAX];
 	/* Receives in flight, oldest first. */
 	struct net_recv recvs[NET_RECVS];
 	uint64_t recv_head, recv_tail;
@@ -80,7 +78,7 @@ struct net_step {
 	void *request; /* send: the network's */
 	char *data;
 	void *mr;
-	uint32_t unit, units; /* of the pool */
+	struct gantry_piece *piece; /* of the pool; NULL: none */
 	uint32_t mode, place_set;
 	uint64_t size, place;
 };
@@ -94,6 +92,7 @@ struct net_conn {
 	char *ring_host, *ring_dev;   /* NORMAL: Simple steps */
 	size_t ring_size;
 	void *ring_mr, *stage_mr;
+	struct gantry_pinned pool; /* OFFSET: this channel's part of the link's */
 	struct net_step steps[GANTRY_STEPS];
 	uint64_t numbers, arrived; /* receives posted and handed over */
 	int prepared;		   /* recv: steps[posted % STEPS] is filled in, the receive is not posted yet */
@@ -114,9 +113,10 @@ void net_link_retire(struct net_conn *nc);
 /* The memory the network moves data from and to, registered. */
 gantry_result net_link_alloc(struct net_link *l, size_t size, char **ret_host, char **ret_dev, void **ret_mr);
 void net_link_free(struct net_link *l, char *host); /* deregistered before */
-gantry_result net_link_pool(struct net_link *l, size_t size);
-/* AGAIN: the channel's part of the pool is full. */
-gantry_result net_pool_take(struct net_conn *nc, uint64_t size, struct net_step *s);
+/* The link's pool, made when it is first asked for, and the channel's part of it. */
+gantry_result net_link_pool(struct net_conn *nc, size_t size);
+/* false: the channel's part of the pool is full. */
+bool net_pool_take(struct net_conn *nc, uint64_t size, struct net_step *s);
 void net_pool_give(struct net_conn *nc, struct net_step *s);
 void *net_link_mr_of(struct net_link *l, const void *p, uint64_t size); /* NULL: not registered */
 

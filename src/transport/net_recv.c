@@ -22,7 +22,7 @@ static int prepare(struct gantry_proxy_conn *pc, struct net_conn *nc)
 	if (nc->prepared)
 		return 1;
 	size = gantry_proxy_step_bytes(op, step);
-	s->units = 0;
+	s->piece = NULL;
 	s->mode = GANTRY_MODE_NORMAL;
 	s->place = 0;
 	if (op->proto != GANTRY_PROTO_SIMPLE) {
@@ -40,7 +40,7 @@ static int prepare(struct gantry_proxy_conn *pc, struct net_conn *nc)
 	} else if (nc->ring_host) {
 		s->data = nc->ring_host + slot * (nc->ring_size / GANTRY_STEPS);
 		s->mr = nc->ring_mr;
-	} else if (net_pool_take(nc, size, s) != GANTRY_OK) {
+	} else if (!net_pool_take(nc, size, s)) {
 		gantry_proxy_waits(pc, GANTRY_WAIT_SPACE);
 		return 0;
 	}

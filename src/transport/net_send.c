@@ -52,11 +52,11 @@ static void offer(struct gantry_proxy_conn *pc, struct net_conn *nc, int *worked
 		}
 		if (pc->posted + op->slice_steps > pc->done + GANTRY_STEPS)
 			return;
-		s->units = 0;
+		s->piece = NULL;
 		if (op->proto == GANTRY_PROTO_SIMPLE && !op->ptr && !nc->ring_host) {
 			uint64_t size = gantry_proxy_step_bytes(op, pc->posted);
 
-			if (net_pool_take(nc, size, s) != GANTRY_OK) {
+			if (!net_pool_take(nc, size, s)) {
 				gantry_proxy_waits(pc, GANTRY_WAIT_SPACE);
 				return;
 			}
@@ -93,7 +93,7 @@ static gantry_result locate(struct gantry_proxy_conn *pc, struct net_conn *nc, c
 	} else if (s->mode == GANTRY_MODE_NORMAL && nc->ring_host) {
 		s->data = nc->ring_host + slot * (nc->ring_size / GANTRY_STEPS);
 		s->mr = nc->ring_mr;
-	} else if (s->mode != GANTRY_MODE_OFFSET || !s->units || place != s->place) {
+	} else if (s->mode != GANTRY_MODE_OFFSET || !s->piece || place != s->place) {
 		FAIL(GANTRY_ERR_INTERNAL, "a kernel posted step %llu in mode %u at %llu", (unsigned long long)step,
 		     s->mode, (unsigned long long)place);
 	}

@@ -721,6 +721,7 @@ static void begin(void)
 	rx->depth = 1u << (how & 3);
 	rx->stage_limit = (how >> 2 & 3) * rx->message;
 	rx->max_descs = how >> 4 & 1 ? 16 : 64;
+	rx_stages_init(rx);
 	rx->path = how >> 5 & 1 ? GANTRY_RX_PATH_EMULATED : GANTRY_RX_PATH_HOST;
 	fake.no_vec = fake.pays = how >> 6 & 1;
 	fake.no_mr = how >> 7;

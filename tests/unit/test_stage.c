@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "device/device.h"
+#include "device/pinned.h"
 #include "fuzz/link_pair.h"
 #include "net/tcp/stage.h"
 #include "random.h"
@@ -24,7 +25,7 @@ static void check_time(uint64_t deadline)
 	sched_yield();
 }
 
-static void wait_ready(struct tcp_stage *s, struct tcp_stage_block *b)
+static void wait_ready(struct tcp_stage *s, struct gantry_piece *b)
 {
 	uint64_t deadline = until_hang();
 	gantry_result r;
@@ -45,7 +46,7 @@ static void blocks(void)
 {
 	enum { HELD = 64, ROUNDS = 4000 };
 	struct held {
-		struct tcp_stage_block *b;
+		struct gantry_piece *b;
 		uint64_t size, seed;
 	} held[HELD] = {{0}};
 	uint8_t *from = malloc(STAGE + MIB);
@@ -61,7 +62,7 @@ static void blocks(void)
 		gantry_result r;
 
 		if (h->b) {
-			uint8_t *data = h->b->data;
+			uint8_t *data = h->b->host;
 
 			wait_ready(s, h->b);
 			CHECK_EQ(pair_wrong_at(data, h->size < 4096 ? h->size : 4096, h->seed),
@@ -86,8 +87,8 @@ static void blocks(void)
 		wait_ready(s, h->b); /* `from` is used again */
 		for (int i = 0; i < HELD; i++)
 			if (held[i].b && &held[i] != h)
-				CHECK(held[i].b->data + held[i].size <= h->b->data ||
-				      h->b->data + h->size <= held[i].b->data);
+				CHECK(held[i].b->host + held[i].size <= h->b->host ||
+				      h->b->host + h->size <= held[i].b->host);
 	}
 	CHECK(given > ROUNDS / 4);
 	CHECK(full > 0);
@@ -103,7 +104,7 @@ static void blocks(void)
 static void limits(void)
 {
 	struct tcp_stage *s;
-	struct tcp_stage_block *b = NULL, *c = NULL;
+	struct gantry_piece *b = NULL, *c = NULL;
 	uint8_t *from = calloc(1, STAGE + 1);
 
 	CHECK_OK(tcp_stage_get(dev, &s));
@@ -121,12 +122,12 @@ static void limits(void)
 	/* More blocks than there are: again later. */
 	CHECK_OK(tcp_stage_get(dev, &s));
 	{
-		struct tcp_stage_block *all[STAGE_BLOCKS];
+		struct gantry_piece *all[STAGE_PIECES];
 
-		for (int i = 0; i < STAGE_BLOCKS; i++)
+		for (int i = 0; i < STAGE_PIECES; i++)
 			CHECK_OK(tcp_stage_copy(s, from, 1, &all[i]));
 		CHECK_EQ(tcp_stage_copy(s, from, 1, &c), GANTRY_AGAIN);
-		for (int i = 0; i < STAGE_BLOCKS; i++)
+		for (int i = 0; i < STAGE_PIECES; i++)
 			tcp_stage_give(s, all[i]);
 	}
 	check_empty(s);
@@ -142,7 +143,7 @@ static void draining(void)
 
 	CHECK_OK(tcp_stage_get(dev, &s));
 	for (uint64_t k = 0; k < 30; k++) {
-		struct tcp_stage_block *b = NULL;
+		struct gantry_piece *b = NULL;
 		uint64_t deadline = until_hang();
 		gantry_result r;
 
@@ -154,10 +155,10 @@ static void draining(void)
 			continue;
 		}
 		wait_ready(s, b);
-		memset(b->data, 0xee, STAGE); /* would be overwritten by an older copy */
+		memset(b->host, 0xee, STAGE); /* would be overwritten by an older copy */
 		sched_yield();
 		for (int i = 0; i < STAGE; i += 4096)
-			CHECK_EQ(b->data[i], 0xee);
+			CHECK_EQ(b->host[i], 0xee);
 		tcp_stage_give(s, b);
 	}
 	check_empty(s);

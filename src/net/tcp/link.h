@@ -97,7 +97,7 @@ struct tcp_send {
 	uint8_t eager, needs_ack;
 	uint8_t announce, announced;   /* the peer is to be told that this waits for a receive; it was told */
 	struct tcp_txmem *txmem;       /* borrowed: the NIC reads the message there by itself; NULL */
-	struct tcp_stage_block *block; /* owned: where the bytes of a message from device memory are sent from; NULL */
+	struct gantry_piece *block; /* owned: where the bytes of a message from device memory are sent from; NULL */
 	uint64_t staged;	       /* ticks: since when they are copied there */
 	uint64_t blocked;	       /* ticks: since when it waits, 0: not yet */
 	/* Of an eager message, or of a bulk message in one piece. Aligned, so that it never crosses a page. */
@@ -239,7 +239,7 @@ struct devmem_pool;
 struct devmem_tx;
 struct tcp_txmem;
 struct tcp_stage;
-struct tcp_stage_block;
+struct gantry_piece;
 struct tcp_unpack;
 struct tcp_flow;
 

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/param_text.h"
 #include "base/trace.h"
+#include "device/pinned.h"
 #include "net/tcp/helper.h"
 #include "net/tcp/link.h"
 #include "net/tcp/stage.h"
@@ -274,7 +275,7 @@ gantry_result tcp_link_isend_device(struct tcp_link *l, const void *data, size_t
 		send_drop(l, s);
 		return r == GANTRY_AGAIN ? GANTRY_OK : r;
 	}
-	s->data = s->block->data;
+	s->data = s->block->host;
 	s->staged = gantry_ticks();
 	pthread_mutex_lock(&l->mu);
 	number(l, s, tcp_tag_of(&l->tx_tags, (uint32_t)tag)); /* it is there */

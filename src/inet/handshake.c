@@ -1,0 +1,606 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include "inet/handshake.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/assert.h"
+#include "base/build.h"
+#include "base/bytes.h"
+#include "base/hmac.h"
+#include "base/identity.h"
+#include "base/log.h"
+#include "gantry/version.h"
+
+enum { MAGIC_SIZE = 8 };
+static const uint8_t hello_magic[MAGIC_SIZE] = "GANTRY\x01\n";
+static const uint8_t answer_magic[MAGIC_SIZE] = "GANTRY\x02\n"; /* and of challenges */
+static const uint8_t proof_magic[MAGIC_SIZE] = "GANTRY\x03\n";
+
+/* Where things stand in a message. Hello and answer begin alike. */
+enum {
+	AT_VERSION = 8,
+	AT_AUTH = 10,	 /* hello */
+	AT_VERDICT = 10, /* answer */
+	AT_PAYLOAD_SIZE = 12,
+	HEAD_SIZE = 16,
+	AT_NAME = 16, /* hello */
+	AT_NONCE = 24,
+	AT_BUILD = 40,
+	AT_SELF = 64,
+	AT_SETTINGS = 112,
+	AT_CHALLENGE_NONCE = 16, /* challenge */
+	AT_MAC = 16,		 /* answer */
+	AT_TEXT = 104,
+};
+
+/* Numbers, size and text of an answer are those of the welcome of former versions, which so can read a refusal. */
+enum verdict { OK = 0, REFUSED_VERSION = 2, REFUSED_SETTING, REFUSED_AUTH, REFUSED, REFUSED_LIMIT, CHALLENGE };
+static const struct {
+	enum verdict verdict;
+	gantry_result sent, heard;
+} refusals[] = {
+	{REFUSED_VERSION, GANTRY_ERR_VERSION, GANTRY_ERR_VERSION},
+	{REFUSED_SETTING, GANTRY_ERR_SETTING, GANTRY_ERR_SETTING},
+	{REFUSED_AUTH, GANTRY_ERR_AUTH, GANTRY_ERR_AUTH},
+	{REFUSED, GANTRY_ERR_REFUSED, GANTRY_ERR_REFUSED},
+	{REFUSED_LIMIT, GANTRY_ERR_LIMIT, GANTRY_ERR_REFUSED}, /* the limit is the peer's */
+};
+
+static enum inet_event fail(struct inet_handshake *h, gantry_result r, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+static enum inet_event fail(struct inet_handshake *h, gantry_result r, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(h->text, sizeof(h->text), fmt, ap);
+	va_end(ap);
+	h->error = r;
+	h->state = INET_OVER_FAILED;
+	return INET_FAILED;
+}
+
+/* ---- proofs ---- */
+
+/* Over all that was said, up to `end`. The label says whose it is. */
+static gantry_result make_mac(struct inet_handshake *h, bool client, size_t end, uint8_t ret_mac[GANTRY_MAC_SIZE])
+{
+	if (h->key.auth == INET_AUTH_SHOWN) {
+		memset(ret_mac, 0, GANTRY_MAC_SIZE);
+		memcpy(ret_mac, (const uint8_t *)h->key.bytes + (client ? INET_SHOWN_SIZE / 2 : 0),
+		       INET_SHOWN_SIZE / 2);
+		return GANTRY_OK;
+	}
+	put_text(h->said, INET_LABEL_SIZE, client ? "gantry client" : "gantry server");
+	return gantry_hmac_sha256(h->key.bytes, h->key.size, h->said, end, ret_mac);
+}
+
+static bool is_mac(struct inet_handshake *h, bool client, size_t end, const uint8_t mac[GANTRY_MAC_SIZE])
+{
+	uint8_t expected[GANTRY_MAC_SIZE];
+
+	return make_mac(h, client, end, expected) == GANTRY_OK && gantry_equal_secret(mac, expected, GANTRY_MAC_SIZE);
+}
+
+/* ---- what is said ---- */
+
+static void put_head(uint8_t *at, const uint8_t magic[MAGIC_SIZE], uint16_t version, uint8_t kind, size_t payload_size)
+{
+	memcpy(at, magic, MAGIC_SIZE);
+	put16(at + AT_VERSION, version);
+	at[AT_VERDICT] = kind;
+	put32(at + AT_PAYLOAD_SIZE, (uint32_t)payload_size);
+}
+
+static void say(struct inet_handshake *h, const uint8_t *bytes, size_t size)
+{
+	h->out = bytes;
+	h->out_size = size;
+}
+
+static void put_settings(const struct inet_protocol *p, char out[INET_SETTINGS_SIZE])
+{
+	memset(out, 0, INET_SETTINGS_SIZE);
+	if (p->settings)
+		p->settings(out);
+}
+
+gantry_result inet_handshake_start_client(struct inet_handshake *h, const struct inet_protocol *protocol,
+					  const struct inet_key *key, const void *payload, size_t payload_size)
+{
+	uint8_t *m = h->said + INET_LABEL_SIZE;
+	char settings[INET_SETTINGS_SIZE];
+	gantry_result r;
+
+	ASSERT(payload_size <= INET_PAYLOAD_MAX && protocol->version >= INET_FIRST_VERSION);
+	memset(h, 0, sizeof(*h));
+	h->protocol = protocol;
+	h->key = *key;
+	h->state = INET_HEAR_ANSWER;
+	put_head(m, hello_magic, protocol->version, (uint8_t)key->auth, payload_size);
+	memcpy(m + AT_NAME, protocol->name, INET_NAME_SIZE);
+	r = gantry_random_bytes(m + AT_NONCE, INET_NONCE_SIZE);
+	if (r != GANTRY_OK)
+		return r;
+	snprintf((char *)m + AT_BUILD, INET_BUILD_SIZE, "%s %.12s", GANTRY_VERSION, gantry_commit);
+	put_text(m + AT_SELF, INET_SELF_SIZE, gantry_self());
+	put_settings(protocol, settings);
+	memcpy(m + AT_SETTINGS, settings, INET_SETTINGS_SIZE);
+	if (payload_size)
+		memcpy(m + INET_HELLO_SIZE, payload, payload_size);
+	h->at = INET_LABEL_SIZE + INET_HELLO_SIZE + payload_size;
+	say(h, m, INET_HELLO_SIZE + payload_size);
+	return GANTRY_OK;
+}
+
+void inet_handshake_start_server(struct inet_handshake *h)
+{
+	memset(h, 0, sizeof(*h));
+	h->state = INET_HEAR_HELLO;
+	h->at = INET_LABEL_SIZE;
+}
+
+static enum inet_event put_refusal(struct inet_handshake *h, gantry_result r)
+{
+	enum verdict verdict = REFUSED;
+	uint8_t *m = h->said + h->at;
+
+	for (size_t i = 0; i < sizeof(refusals) / sizeof(*refusals); i++)
+		if (refusals[i].sent == r)
+			verdict = refusals[i].verdict;
+	memset(m, 0, INET_ANSWER_SIZE);
+	put_head(m, answer_magic, h->protocol ? h->protocol->version : INET_FIRST_VERSION, (uint8_t)verdict, 0);
+	put_text(m + AT_TEXT, INET_TEXT_SIZE, h->text);
+	say(h, m, INET_ANSWER_SIZE);
+	return INET_FAILED;
+}
+
+enum inet_event inet_handshake_refuse(struct inet_handshake *h, gantry_result r, const char *fmt, ...)
+{
+	char text[INET_TEXT_SIZE];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	fail(h, r, "%s", text);
+	return put_refusal(h, r);
+}
+
+enum inet_event inet_handshake_accept(struct inet_handshake *h, const void *payload, size_t payload_size)
+{
+	uint8_t *m = h->said + h->at;
+	size_t size = INET_ANSWER_SIZE + payload_size;
+	uint8_t mac[GANTRY_MAC_SIZE];
+
+	ASSERT(h->state == INET_OWES_ANSWER && payload_size <= INET_PAYLOAD_MAX);
+	memset(m, 0, INET_ANSWER_SIZE);
+	put_head(m, answer_magic, h->protocol->version, OK, payload_size);
+	put_text(m + AT_TEXT, INET_TEXT_SIZE, gantry_self());
+	if (payload_size)
+		memcpy(m + INET_ANSWER_SIZE, payload, payload_size);
+	if (h->key.auth != INET_AUTH_NONE) {
+		if (make_mac(h, false, h->at + size, mac) != GANTRY_OK)
+			return fail(h, GANTRY_ERR_UNSUPPORTED, "no way to authenticate");
+		memcpy(m + AT_MAC, mac, sizeof(mac));
+	}
+	say(h, m, size);
+	h->state = INET_OVER_DONE;
+	return INET_DONE;
+}
+
+/* ---- former versions ---- */
+
+/*
+ * Before this hand-shake the control plane and the pipeline had hellos of their own. Their builds are told in their own
+ * words that the versions differ; those of the data network understand our refusals.
+ */
+static size_t refuse_ctl(uint8_t *out, const char *text)
+{
+	uint8_t head[32] = "GCTL";
+
+	put32(head + 4, 5); /* REFUSED */
+	put32(head + 8, UINT32_MAX);
+	put32(head + 12, UINT32_MAX);
+	put32(head + 24, (uint32_t)strlen(text));
+	put32(head + 28, GANTRY_ERR_VERSION);
+	memcpy(out, head, sizeof(head));
+	memcpy(out + sizeof(head), text, strlen(text));
+	return sizeof(head) + strlen(text);
+}
+
+static size_t refuse_rx(uint8_t *out, const char *text)
+{
+	(void)text; /* it goes by the number */
+	memset(out, 0, 208);
+	memcpy(out, "GANTRYrx", 8);
+	put16(out + 8, INET_FIRST_VERSION);
+	put16(out + 10, 5); /* REFUSED: the version */
+	out[13] = 1;
+	return 208;
+}
+
+static const struct former {
+	const char *magic;
+	size_t magic_size, hello_size;
+	size_t (*refuse)(uint8_t *out, const char *text);
+} formers[] = {{"GCTL", 4, 160, refuse_ctl}, {"GANTRYrx", 8, 208, refuse_rx}};
+
+static const struct former *former_of(const uint8_t *m, size_t n)
+{
+	for (size_t i = 0; i < sizeof(formers) / sizeof(*formers); i++)
+		if (n >= formers[i].magic_size && memcmp(m, formers[i].magic, formers[i].magic_size) == 0)
+			return &formers[i];
+	return NULL;
+}
+
+/* Whether the bytes so far may begin a hello: a stranger need not fill one to be known. */
+static bool may_be_hello(const uint8_t *m, size_t n)
+{
+	if (memcmp(m, hello_magic, n < MAGIC_SIZE ? n : MAGIC_SIZE) == 0)
+		return true;
+	for (size_t i = 0; i < sizeof(formers) / sizeof(*formers); i++)
+		if (memcmp(m, formers[i].magic, n < formers[i].magic_size ? n : formers[i].magic_size) == 0)
+			return true;
+	return false;
+}
+
+/* ---- the accepting side hears ---- */
+
+/* Sizes of messages, as far as what is there tells; 0: no such message. */
+static size_t hello_size(const uint8_t *m, size_t got)
+{
+	const struct former *f = former_of(m, got);
+	size_t payload;
+
+	if (f)
+		return f->hello_size;
+	if (!may_be_hello(m, got))
+		return 0;
+	if (got < HEAD_SIZE)
+		return HEAD_SIZE;
+	payload = get16(m + AT_VERSION) < INET_FIRST_VERSION ? 0 : get32(m + AT_PAYLOAD_SIZE);
+	return payload > INET_PAYLOAD_MAX ? 0 : INET_HELLO_SIZE + payload;
+}
+
+static enum inet_event refuse_version(struct inet_handshake *h, int ours)
+{
+	const struct inet_protocol *p = h->protocol;
+
+	return inet_handshake_refuse(h, GANTRY_ERR_VERSION, "protocol version differs: %d (%s, gantry %s) and %d (%s)",
+				     ours, p ? p->accepting : "accepting side", GANTRY_VERSION, h->peer_version,
+				     p ? p->connecting : "connecting side");
+}
+
+static enum inet_event refuse_former(struct inet_handshake *h, const struct former *f)
+{
+	refuse_version(h, INET_FIRST_VERSION);
+	say(h, h->said + h->at, f->refuse(h->said + h->at, h->text));
+	return INET_FAILED;
+}
+
+static enum inet_event heard_hello(struct inet_handshake *h, const uint8_t *m)
+{
+	const struct former *f = former_of(m, h->got);
+
+	if (f) {
+		h->peer_version = get16(f->refuse == refuse_ctl ? m + 32 : m + AT_VERSION);
+		return refuse_former(h, f);
+	}
+	h->peer_version = get16(m + AT_VERSION);
+	h->at += h->got;
+	if (h->peer_version < INET_FIRST_VERSION)
+		return refuse_version(h, INET_FIRST_VERSION);
+	h->peer_auth = (enum inet_auth)m[AT_AUTH];
+	memcpy(h->name, m + AT_NAME, INET_NAME_SIZE);
+	get_text(h->build, sizeof(h->build), m + AT_BUILD);
+	get_text(h->peer, sizeof(h->peer), m + AT_SELF);
+	get_text(h->settings, sizeof(h->settings), m + AT_SETTINGS);
+	h->payload = m + INET_HELLO_SIZE;
+	h->payload_size = h->got - INET_HELLO_SIZE;
+	h->state = INET_ASKED;
+	return INET_HELLO;
+}
+
+static enum inet_event refuse_auth(struct inet_handshake *h)
+{
+	bool ours = h->key.auth > h->peer_auth; /* the stronger one */
+
+	if (h->peer_auth == INET_AUTH_SECRET || h->key.auth == INET_AUTH_SECRET)
+		return inet_handshake_refuse(h, GANTRY_ERR_AUTH, "GANTRY_SECRET is set only on the %s",
+					     ours ? h->protocol->accepting : h->protocol->connecting);
+	if (h->peer_auth == INET_AUTH_SHOWN || h->key.auth == INET_AUTH_SHOWN)
+		return inet_handshake_refuse(h, GANTRY_ERR_AUTH, "only the build of the %s has OpenSSL",
+					     ours ? h->protocol->accepting : h->protocol->connecting);
+	return inet_handshake_refuse(h, GANTRY_ERR_AUTH, "the two sides authenticate in different ways");
+}
+
+/* The value of the setting whose name ends at `end`; NULL: it is not among these. */
+static const char *find_setting(const char *settings, const char *name, size_t name_size, size_t *ret_size)
+{
+	for (const char *s = settings; *s; s += strcspn(s, " "), s += strspn(s, " "))
+		if (strncmp(s, name, name_size) == 0 && s[name_size] == '=') {
+			*ret_size = strcspn(s + name_size + 1, " ");
+			return s + name_size + 1;
+		}
+	return NULL;
+}
+
+/* It is a peer. What must agree is compared now, so that both sides hear of it. */
+static enum inet_event compare_settings(struct inet_handshake *h)
+{
+	char ours[INET_SETTINGS_SIZE];
+
+	h->proved = true;
+	put_settings(h->protocol, ours);
+	for (const char *s = ours; *s; s += strcspn(s, " "), s += strspn(s, " ")) {
+		size_t name = strcspn(s, "= "), n, m = 0;
+		const char *mine = find_setting(ours, s, name, &n), *theirs = find_setting(h->settings, s, name, &m);
+
+		if (mine && (!theirs || n != m || memcmp(mine, theirs, n) != 0))
+			return inet_handshake_refuse(h, GANTRY_ERR_SETTING, "%.*s differs: %.*s (%s) and %.*s (%s)",
+						     (int)name, s, (int)n, mine, h->protocol->accepting,
+						     theirs ? (int)m : 7, theirs ? theirs : "nothing",
+						     h->protocol->connecting);
+	}
+	h->state = INET_OWES_ANSWER;
+	return INET_PROVED;
+}
+
+enum inet_event inet_handshake_challenge(struct inet_handshake *h, const struct inet_key *key)
+{
+	uint8_t *m = h->said + h->at;
+
+	ASSERT(h->state == INET_ASKED && h->protocol);
+	h->key = *key;
+	h->proved = key->auth == INET_AUTH_NONE;
+	if (h->peer_version != h->protocol->version)
+		return refuse_version(h, h->protocol->version);
+	if (h->peer_auth != key->auth)
+		return refuse_auth(h);
+	if (h->proved)
+		return compare_settings(h);
+	memset(m, 0, INET_CHALLENGE_SIZE);
+	put_head(m, answer_magic, h->protocol->version, CHALLENGE, 0);
+	if (gantry_random_bytes(m + AT_CHALLENGE_NONCE, INET_NONCE_SIZE) != GANTRY_OK)
+		return fail(h, GANTRY_ERR_SYSTEM, "no random bytes");
+	say(h, m, INET_CHALLENGE_SIZE);
+	h->at += INET_CHALLENGE_SIZE;
+	h->got = 0;
+	h->state = INET_HEAR_PROOF;
+	return INET_AGAIN;
+}
+
+static size_t proof_size(const uint8_t *m, size_t got)
+{
+	return memcmp(m, proof_magic, got < MAGIC_SIZE ? got : MAGIC_SIZE) == 0 ? INET_PROOF_SIZE : 0;
+}
+
+static enum inet_event heard_proof(struct inet_handshake *h, const uint8_t *m)
+{
+	if (!is_mac(h, true, h->at, m + MAGIC_SIZE))
+		return inet_handshake_refuse(h, GANTRY_ERR_AUTH,
+					     h->key.auth == INET_AUTH_SECRET
+						     ? "GANTRY_SECRET differs between the two sides"
+						     : "the key does not fit");
+	return compare_settings(h);
+}
+
+/* ---- the connecting side hears ---- */
+
+/* Of another version nothing is known but where a refusal has its text. */
+static size_t answer_size(const uint8_t *m, size_t got)
+{
+	size_t payload;
+
+	if (memcmp(m, answer_magic, got < MAGIC_SIZE ? got : MAGIC_SIZE) != 0)
+		return 0;
+	if (got < HEAD_SIZE)
+		return HEAD_SIZE;
+	if (get16(m + AT_VERSION) < INET_FIRST_VERSION)
+		return INET_ANSWER_SIZE;
+	payload = get32(m + AT_PAYLOAD_SIZE);
+	if (payload > INET_PAYLOAD_MAX)
+		return 0;
+	return (m[AT_VERDICT] == CHALLENGE ? (size_t)INET_CHALLENGE_SIZE : INET_ANSWER_SIZE) + payload;
+}
+
+static enum inet_event prove(struct inet_handshake *h)
+{
+	if (h->key.auth == INET_AUTH_NONE)
+		return fail(h, GANTRY_ERR_AUTH, "GANTRY_SECRET is set only on the %s", h->protocol->accepting);
+	h->at += h->got;
+	h->got = 0;
+	memcpy(h->proof, proof_magic, MAGIC_SIZE);
+	if (make_mac(h, true, h->at, h->proof + MAGIC_SIZE) != GANTRY_OK)
+		return fail(h, GANTRY_ERR_UNSUPPORTED, "no way to authenticate");
+	say(h, h->proof, INET_PROOF_SIZE);
+	h->state = INET_HEAR_LAST;
+	return INET_AGAIN;
+}
+
+/* Without a key there is nothing to know it by. */
+static bool is_from_peer(struct inet_handshake *h, uint8_t *m)
+{
+	uint8_t mac[GANTRY_MAC_SIZE];
+
+	if (h->key.auth == INET_AUTH_NONE)
+		return true;
+	memcpy(mac, m + AT_MAC, sizeof(mac));
+	memset(m + AT_MAC, 0, sizeof(mac)); /* it cannot cover itself */
+	return h->state == INET_HEAR_LAST && is_mac(h, false, h->at + h->got, mac);
+}
+
+static enum inet_event heard_refusal(struct inet_handshake *h, const uint8_t *m)
+{
+	char text[INET_TEXT_SIZE];
+
+	get_text(text, sizeof(text), m + AT_TEXT);
+	for (size_t i = 0; i < sizeof(refusals) / sizeof(*refusals); i++)
+		if (refusals[i].verdict == m[AT_VERDICT]) {
+			h->refused = true;
+			return fail(h, refusals[i].heard, "%s", text);
+		}
+	return fail(h, GANTRY_ERR_PROTOCOL, "what answers there does not speak our protocol");
+}
+
+static enum inet_event heard_answer(struct inet_handshake *h, const uint8_t *m)
+{
+	uint8_t verdict = m[AT_VERDICT];
+
+	h->peer_version = get16(m + AT_VERSION);
+	if (verdict >= REFUSED_VERSION && verdict <= REFUSED_LIMIT)
+		return heard_refusal(h, m);
+	if (h->peer_version != h->protocol->version)
+		return fail(h, GANTRY_ERR_VERSION, "protocol version differs: %d (%s) and %d (%s)",
+			    h->protocol->version, h->protocol->connecting, h->peer_version, h->protocol->accepting);
+	if (verdict == CHALLENGE && h->state == INET_HEAR_ANSWER)
+		return prove(h);
+	if (verdict != OK)
+		return heard_refusal(h, m);
+	if (!is_from_peer(h, h->said + h->at))
+		return fail(h, GANTRY_ERR_AUTH,
+			    h->key.auth == INET_AUTH_SECRET
+				    ? "what answers there does not know the secret (GANTRY_SECRET)"
+				    : "what answers there does not know the key");
+	get_text(h->peer, sizeof(h->peer), m + AT_TEXT);
+	h->payload = m + INET_ANSWER_SIZE;
+	h->payload_size = h->got - INET_ANSWER_SIZE;
+	h->state = INET_OVER_DONE;
+	return INET_DONE;
+}
+
+/* ---- the machine ---- */
+
+/* What is heard in a state: its size as far as it is known, and what is done when all of it is there. */
+static const struct {
+	size_t (*size)(const uint8_t *m, size_t got);
+	enum inet_event (*heard)(struct inet_handshake *h, const uint8_t *m);
+	const char *not_that, *owes;
+} states[INET_STATES] = {
+	[INET_HEAR_HELLO] = {hello_size, heard_hello, "it does not speak our protocol", "it never said hello"},
+	[INET_ASKED] = {.owes = "its hello was not looked into in time"},
+	[INET_HEAR_PROOF] = {proof_size, heard_proof, "not a proof", "it never proved itself"},
+	[INET_OWES_ANSWER] = {.owes = "its answer was not settled in time"},
+	[INET_HEAR_ANSWER] = {answer_size, heard_answer, "what answers there does not speak our protocol", "no answer"},
+	[INET_HEAR_LAST] = {answer_size, heard_answer, "what answers there does not speak our protocol", "no answer"},
+	[INET_OVER_DONE] = {.owes = ""},
+	[INET_OVER_FAILED] = {.owes = ""},
+};
+
+const char *inet_handshake_owes(const struct inet_handshake *h)
+{
+	return states[h->state].owes;
+}
+
+static uint8_t *message(struct inet_handshake *h)
+{
+	return h->state == INET_HEAR_PROOF ? h->proof : h->said + h->at;
+}
+
+size_t inet_handshake_room(struct inet_handshake *h, uint8_t **ret_at)
+{
+	uint8_t *m = message(h);
+
+	if (!states[h->state].size)
+		return 0;
+	*ret_at = m + h->got;
+	return states[h->state].size(m, h->got) - h->got;
+}
+
+enum inet_event inet_handshake_input(struct inet_handshake *h, size_t n)
+{
+	uint8_t *m = message(h);
+	size_t size;
+
+	ASSERT(states[h->state].size);
+	h->got += n;
+	size = states[h->state].size(m, h->got);
+	if (!size)
+		return fail(h, GANTRY_ERR_PROTOCOL, "%s", states[h->state].not_that);
+	return h->got < size ? INET_AGAIN : states[h->state].heard(h, m);
+}
+
+size_t inet_handshake_output(const struct inet_handshake *h, const uint8_t **ret_bytes)
+{
+	*ret_bytes = h->out;
+	return h->out_size;
+}
+
+void inet_handshake_sent(struct inet_handshake *h, size_t n)
+{
+	ASSERT(n <= h->out_size);
+	h->out += n;
+	h->out_size -= n;
+}
+
+/* ---- over a socket ---- */
+
+static enum inet_event broke(struct inet_handshake *h, int e)
+{
+	h->broken = true;
+	return fail(h, GANTRY_ERR_PEER_LOST, "%s", e ? strerror(e) : "it left");
+}
+
+/* 0, or errno. */
+static int flush_output(struct inet_handshake *h, int fd)
+{
+	while (h->out_size) {
+		ssize_t n = send(fd, h->out, h->out_size, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+		if (n < 0)
+			return errno == EAGAIN || errno == EINTR ? 0 : errno;
+		inet_handshake_sent(h, (size_t)n);
+	}
+	return 0;
+}
+
+/* While its answer is due, a peer has nothing to say. */
+static enum inet_event hear_nothing(struct inet_handshake *h, int fd)
+{
+	uint8_t extra;
+	ssize_t n = recv(fd, &extra, 1, MSG_DONTWAIT);
+
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return INET_AGAIN;
+	return n > 0 ? fail(h, GANTRY_ERR_PROTOCOL, "it does not wait for an answer") : broke(h, n ? errno : 0);
+}
+
+static enum inet_event hear(struct inet_handshake *h, int fd)
+{
+	enum inet_event event = INET_AGAIN;
+
+	while (event == INET_AGAIN && states[h->state].size) {
+		uint8_t *at;
+		size_t room = inet_handshake_room(h, &at);
+		ssize_t n = recv(fd, at, room, MSG_DONTWAIT);
+
+		if (n < 0 && (errno == EAGAIN || errno == EINTR))
+			return INET_AGAIN;
+		if (n <= 0)
+			return broke(h, n ? errno : 0);
+		event = inet_handshake_input(h, (size_t)n);
+	}
+	return event;
+}
+
+enum inet_event inet_handshake_move(struct inet_handshake *h, int fd)
+{
+	enum inet_event event = INET_AGAIN;
+	int e = flush_output(h, fd);
+
+	if (h->state == INET_OVER_FAILED)
+		return INET_FAILED;
+	if (e)
+		return broke(h, e);
+	if (h->state == INET_OVER_DONE)
+		return h->out_size ? INET_AGAIN : INET_DONE;
+	event = states[h->state].size ? hear(h, fd) : hear_nothing(h, fd);
+	e = flush_output(h, fd);
+	return e && event != INET_FAILED ? broke(h, e) : event;
+}

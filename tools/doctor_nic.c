@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "doctor.h"
 #include "inet/nic.h"
+#include "inet/settings.h"
 
 static const char section[] = "interfaces";
 
@@ -135,8 +136,8 @@ static void say_subnets(struct doctor *d, const struct gantry_nic_list *chosen)
 void doctor_interfaces(struct doctor *d)
 {
 	struct gantry_nic_list all = {.count = 0}, chosen = {.count = 0};
-	const char *pattern = d->ifname ? d->ifname : gantry_nic_wanted_pattern();
-	int family = gantry_nic_wanted_family();
+	const char *pattern = d->ifname ? d->ifname : inet_wanted_interfaces();
+	int family = inet_wanted_family();
 	gantry_result r = gantry_nic_scan(&all);
 
 	if (r == GANTRY_OK)

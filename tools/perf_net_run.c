@@ -24,6 +24,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "base/text.h"
+#include "inet/settings.h"
 #include "perf_net.h"
 
 static const char MEETING[] = "meeting"; /* a phase: the other machine is not there yet */
@@ -149,7 +150,7 @@ static gantry_result meet(struct perf_rank *rk, struct perf_remote *rm)
 	TRY(r);
 	rk->remote = rm;
 	memcpy(sh->peer, rm->peer, sizeof(sh->peer));
-	snprintf(sh->ifname, sizeof(sh->ifname), "%s", gantry_nic_wanted_pattern());
+	snprintf(sh->ifname, sizeof(sh->ifname), "%s", inet_wanted_interfaces());
 	TRY(perf_remote_swap(rm, &own->work, &other, sizeof(other), NULL, NULL));
 	if (own->remote.listen && perf_net_take(&other, &sh->opts) < 0)
 		FAIL(GANTRY_ERR_PROTOCOL, "the client's options make no sense here");

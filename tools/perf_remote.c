@@ -15,9 +15,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/param.h"
-#include "comm/ctl_addr.h"
 #include "comm/ctl_wire.h"
 #include "gantry/version.h"
+#include "inet/settings.h"
 #include "perf_rendezvous.h"
 #include "perf_util.h"
 
@@ -181,7 +181,7 @@ static gantry_result choose_interface(const struct perf_remote *rm)
 	int v6 = rm->local.sa.sa_family == AF_INET6;
 	char name[IFNAMSIZ], pattern[IFNAMSIZ + 1];
 
-	if (!*gantry_nic_wanted_pattern()) {
+	if (!*inet_wanted_interfaces()) {
 		interface_of(&rm->local, name);
 		snprintf(pattern, sizeof(pattern), "=%s", name);
 		if (name[0]) {
@@ -189,7 +189,7 @@ static gantry_result choose_interface(const struct perf_remote *rm)
 			setenv("NCCL_SOCKET_IFNAME", pattern, 1);
 		}
 	}
-	if (gantry_nic_wanted_family() == AF_UNSPEC) {
+	if (inet_wanted_family() == AF_UNSPEC) {
 		setenv("GANTRY_FAMILY", v6 ? "inet6" : "inet", 1);
 		setenv("NCCL_SOCKET_FAMILY", v6 ? "AF_INET6" : "AF_INET", 1);
 	}
@@ -245,7 +245,7 @@ static void say_listening(void *ctx)
 	if (l->only)
 		add_address(l, l->only);
 	else if (list && gantry_nic_scan(list) == GANTRY_OK &&
-		 gantry_nic_select(list, gantry_nic_wanted_pattern(), gantry_nic_wanted_family()) == GANTRY_OK)
+		 gantry_nic_select(list, inet_wanted_interfaces(), inet_wanted_family()) == GANTRY_OK)
 		for (int i = 0; i < list->count; i++)
 			for (int k = 0; k < list->nics[i].naddrs; k++)
 				add_address(l, &list->nics[i].addrs[k]);
@@ -354,8 +354,8 @@ static gantry_result join(struct perf_remote *rm)
 			FAIL(GANTRY_ERR_UNREACHABLE, "%s", why);
 		l.port = gantry_addr_port(&addrs[0]);
 		fprintf(stderr, "%s: connecting to %s\n", rm->program, gantry_addr_text(&addrs[0], where));
-	} else if (*gantry_nic_wanted_pattern()) { /* on those interfaces, and no others */
-		TRY(ctl_listen_addr(&addrs[0]));
+	} else if (*inet_wanted_interfaces()) { /* on those interfaces, and no others */
+		TRY(inet_listen_addr(&addrs[0]));
 		rv.only_there = 1;
 		l.only = &addrs[0];
 	} else {

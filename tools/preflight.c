@@ -11,22 +11,16 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "base/secret.h"
-#include "inet/nic.h"
+#include "inet/settings.h"
 #include "net/loader.h"
 #include "transport/transport.h"
 
 static gantry_result interfaces(void)
 {
-	gantry_result r = GANTRY_ERR_NOMEM;
-	struct gantry_nic_list *list = calloc(1, sizeof(*list));
+	struct gantry_nic_list *list = NULL;
+	gantry_result r = inet_wanted_nics(&list);
 
-	if (list)
-		r = gantry_nic_scan(list);
-	if (r == GANTRY_OK)
-		r = gantry_nic_select(list, gantry_nic_wanted_pattern(), gantry_nic_wanted_family());
-	if (list)
-		gantry_nic_list_free(list);
-	free(list);
+	inet_nics_free(list);
 	return r;
 }
 

@@ -188,8 +188,8 @@ static gantry_result member_prepare(struct gantry_ctl *m, const struct gantry_un
 	m->auth = secret ? CTL_AUTH_SECRET : GANTRY_HAVE_OPENSSL ? CTL_AUTH_HMAC : CTL_AUTH_KEY;
 	if (m->config.addrs)
 		m->id.addr = m->config.addrs[0];
-	TRY(ctl_candidates(&m->id.addr, m->addrs, &m->naddrs));
-	for (int i = 1; i < m->config.naddrs && m->naddrs < CTL_CANDIDATES; i++)
+	TRY(inet_candidates(&m->id.addr, m->addrs, &m->naddrs));
+	for (int i = 1; i < m->config.naddrs && m->naddrs < INET_CANDIDATES; i++)
 		m->addrs[m->naddrs++] = m->config.addrs[i];
 	m->config.addrs = NULL;
 	gantry_addr_text(&m->id.addr, m->hub);

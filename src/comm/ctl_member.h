@@ -12,8 +12,8 @@
 #ifndef GANTRY_COMM_CTL_MEMBER_H
 #define GANTRY_COMM_CTL_MEMBER_H
 
-#include "comm/ctl_addr.h"
 #include "comm/ctl_service.h"
+#include "inet/settings.h"
 
 enum ctl_step { STEP_PAUSE, STEP_CONNECTING, STEP_SAID_HELLO, STEP_PROVED, STEP_WAITING, STEP_JOINED, STEP_OVER };
 
@@ -49,7 +49,7 @@ struct gantry_ctl {
 	enum ctl_auth auth;
 	uint64_t timeout, connect_timeout;
 	int forks; /* the service's count when it was made */
-	struct gantry_addr addrs[CTL_CANDIDATES];
+	struct gantry_addr addrs[INET_CANDIDATES];
 	int naddrs;
 	char hub[GANTRY_ADDR_TEXT];
 

@@ -16,7 +16,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "base/secret.h"
-#include "comm/ctl_addr.h"
+#include "inet/settings.h"
 
 /* How many times GANTRY_CONNECT_TIMEOUT an id waits for its first rank: programs make it well before they need it. */
 enum { PATIENCE = 10, HUB_REFUSED_TEXT = 128 };
@@ -168,8 +168,8 @@ gantry_result gantry_ctl_create_id(struct gantry_unique_id *ret_id)
 	TRY(gantry_params_load(0));
 	TRY(gantry_random_bytes(&id.comm_id, sizeof(id.comm_id)));
 	TRY(gantry_random_bytes(id.key, sizeof(id.key)));
-	TRY(ctl_listen_addr(&addr));
-	TRY(port_advertised(&addr, &id.addr));
+	TRY(inet_listen_addr(&addr));
+	TRY(inet_advertised(&addr, &id.addr));
 	TRY(hub_start(&id, &addr, &bound));
 	if (!gantry_addr_port(&id.addr))
 		gantry_addr_set_port(&id.addr, gantry_addr_port(&bound));

@@ -81,11 +81,6 @@ void gantry_nic_list_free(
  */
 gantry_result gantry_nic_select(struct gantry_nic_list *list, const char *pattern, int family);
 
-/* What the user asked for: GANTRY_IFNAME, else NCCL_SOCKET_IFNAME, else "" (borrowed); GANTRY_FAMILY, else
- * NCCL_SOCKET_FAMILY, else AF_UNSPEC. To be handed to gantry_nic_select. */
-const char *gantry_nic_wanted_pattern(void);
-int gantry_nic_wanted_family(void);
-
 /* Why select passes over `nic` for better ones ("loopback", "down", "no IPv4 address"), or "" if nothing speaks
  * against it. Static text. */
 const char *gantry_nic_objection(const struct gantry_nic *nic, const char *pattern, int family);

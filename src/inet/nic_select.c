@@ -16,7 +16,6 @@
 #include "base/atomic.h"
 #include "base/crc32c.h"
 #include "base/log.h"
-#include "base/param.h"
 #include "inet/nic.h"
 
 enum rank {
@@ -271,30 +270,6 @@ gantry_result gantry_nic_select(struct gantry_nic_list *list, const char *patter
 	list->count = kept;
 	log_choice(list->reason);
 	return GANTRY_OK;
-}
-
-const char *gantry_nic_wanted_pattern(void)
-{
-	const char *own = gantry_params()->ifname, *nccl = getenv("NCCL_SOCKET_IFNAME");
-
-	if (own && *own)
-		return own;
-	return nccl ? nccl : "";
-}
-
-int gantry_nic_wanted_family(void)
-{
-	static const int families[] = {AF_UNSPEC, AF_INET, AF_INET6}; /* auto|inet|inet6 of params.def */
-	const char *nccl = getenv("NCCL_SOCKET_FAMILY");
-	int own = gantry_params()->family;
-
-	if (own > 0 && own < (int)(sizeof(families) / sizeof(families[0])))
-		return families[own];
-	if (nccl && strcmp(nccl, "AF_INET") == 0)
-		return AF_INET;
-	if (nccl && strcmp(nccl, "AF_INET6") == 0)
-		return AF_INET6;
-	return AF_UNSPEC;
 }
 
 static int same_bits(const void *a, const void *b, unsigned bits)

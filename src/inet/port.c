@@ -12,8 +12,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "base/param.h"
-#include "base/param_check.h"
+#include "inet/settings.h"
 #include "inet/sock.h"
 
 struct port {
@@ -25,21 +24,6 @@ struct port {
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static struct gantry_list ports = {&ports, &ports}, users = {&users, &users}; /* users: those with a port open */
-
-gantry_result port_advertised(const struct gantry_addr *bound, struct gantry_addr *ret_addr)
-{
-	const char *text = gantry_params()->advertise;
-	gantry_result r = GANTRY_OK;
-	struct gantry_addr a = *bound;
-
-	if (*text)
-		TRY(gantry_addr_parse(text, &a));
-	if (!gantry_addr_port(&a))
-		gantry_addr_set_port(&a, gantry_addr_port(bound));
-	*ret_addr = a;
-out:
-	return r;
-}
 
 /* ---- sockets ---- */
 
@@ -65,7 +49,7 @@ static gantry_result listen_at(const struct gantry_addr *addr, struct port **ret
 	if (!p)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a port");
 	if (!first) /* the range was checked when it was loaded */
-		TRY(gantry_parse_port_range(gantry_params()->port_range, &first, &last));
+		TRY(inet_port_range(&first, &last));
 	TRY(sock_listen(addr, first, last, &p->fd, &p->addr));
 	gantry_list_append(&ports, &p->node);
 	*ret_port = p;

@@ -40,8 +40,6 @@ struct port_user {
 gantry_result port_open(struct port_user *u, const struct gantry_addr *addr, int *ret_fd,
 			struct gantry_addr *ret_bound);
 void port_close(struct port_user *u, const struct gantry_addr *bound);
-/* What peers are told to connect to: the bound address, or GANTRY_ADVERTISE with, if that has none, the bound port. */
-gantry_result port_advertised(const struct gantry_addr *bound, struct gantry_addr *ret_addr);
 
 enum port_sorted {
 	PORT_OURS,  /* read it. Also if nobody knows these bytes, or whose they are cannot take it */

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/param.h"
+#include "inet/settings.h"
 #include "inet/sock.h"
 #include "rx/meet.h"
 
@@ -32,7 +33,7 @@ static gantry_result own_address(struct gantry_rx *rx, struct gantry_addr *ret_a
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_nic_list *list = calloc(1, sizeof(*list));
-	int found = 0, family = gantry_nic_wanted_family();
+	int found = 0, family = inet_wanted_family();
 
 	if (!list)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for the list of interfaces");

@@ -8,18 +8,16 @@
 
 #include "base/log.h"
 #include "base/param.h"
+#include "inet/settings.h"
 #include "net/tcp/engine.h"
 
 gantry_result tcp_devices_scan(void)
 {
 	struct tcp_engine *e = &tcp_engine;
-	struct gantry_nic_list *nics = calloc(1, sizeof(*nics));
+	struct gantry_nic_list *nics = NULL;
 	gantry_result r = GANTRY_OK;
 
-	if (!nics)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for interfaces");
-	TRY(gantry_nic_scan(nics));
-	TRY(gantry_nic_select(nics, gantry_nic_wanted_pattern(), gantry_nic_wanted_family()));
+	TRY(inet_wanted_nics(&nics));
 	e->ndevs = 0;
 	for (int i = 0; i < nics->count; i++) {
 		struct tcp_device *d = &e->devs[e->ndevs++];
@@ -34,12 +32,7 @@ gantry_result tcp_devices_scan(void)
 				 d->name);
 	}
 	e->nics = nics;
-	nics = NULL;
 out:
-	if (nics) {
-		gantry_nic_list_free(nics);
-		free(nics);
-	}
 	return r;
 }
 

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "inet/port.h"
+#include "inet/settings.h"
 #include "net/tcp/engine.h"
 
 struct port_user tcp_port_user = {
@@ -82,7 +83,7 @@ static gantry_result advertise(struct tcp_listener *l)
 	l->naddrs = *gantry_params()->advertise ? 1 : l->nports;
 	for (int i = 1; i < l->naddrs; i++)
 		l->addrs[i] = l->ports[i]->addr;
-	return port_advertised(&l->ports[0]->addr, &l->addrs[0]);
+	return inet_advertised(&l->ports[0]->addr, &l->addrs[0]);
 }
 
 /* Ids are random, but for their last bit. */

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include "inet/settings.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hmac.h"
+#include "base/log.h"
+#include "base/param.h"
+#include "base/param_check.h"
+#include "base/secret.h"
+
+/* ---- keys ---- */
+
+gantry_result inet_secret_key(struct inet_key *ret_key)
+{
+	gantry_result r = GANTRY_OK;
+	const char *secret;
+
+	TRY(gantry_secret(&secret));
+	*ret_key = (struct inet_key){.auth = secret ? INET_AUTH_SECRET : INET_AUTH_NONE,
+				     .bytes = secret,
+				     .size = secret ? strlen(secret) : 0};
+out:
+	return r;
+}
+
+gantry_result inet_mixed_key(const uint8_t id_key[INET_KEY_SIZE], uint8_t room[INET_KEY_SIZE], struct inet_key *ret_key)
+{
+	gantry_result r = GANTRY_OK;
+	struct inet_key secret;
+
+	TRY(inet_secret_key(&secret));
+	if (secret.auth == INET_AUTH_SECRET)
+		TRY(gantry_hmac_sha256(secret.bytes, secret.size, id_key, INET_KEY_SIZE, room));
+	else
+		memcpy(room, id_key, INET_KEY_SIZE);
+	*ret_key = (struct inet_key){.auth = secret.auth == INET_AUTH_SECRET ? INET_AUTH_SECRET
+					     : GANTRY_HAVE_OPENSSL	     ? INET_AUTH_KEY
+									     : INET_AUTH_SHOWN,
+				     .bytes = room,
+				     .size = INET_KEY_SIZE};
+out:
+	return r;
+}
+
+/* ---- ports and what peers are told ---- */
+
+gantry_result inet_port_range(uint16_t *ret_first, uint16_t *ret_last)
+{
+	return gantry_parse_port_range(gantry_params()->port_range, ret_first, ret_last);
+}
+
+gantry_result inet_advertised(const struct gantry_addr *bound, struct gantry_addr *ret_addr)
+{
+	const char *text = gantry_params()->advertise;
+	gantry_result r = GANTRY_OK;
+	struct gantry_addr a = *bound;
+
+	if (*text)
+		TRY(gantry_addr_parse(text, &a));
+	if (!gantry_addr_port(&a))
+		gantry_addr_set_port(&a, gantry_addr_port(bound));
+	*ret_addr = a;
+out:
+	return r;
+}
+
+/* ---- interfaces ---- */
+
+const char *inet_wanted_interfaces(void)
+{
+	const char *own = gantry_params()->ifname, *nccl = getenv("NCCL_SOCKET_IFNAME");
+
+	if (own && *own)
+		return own;
+	return nccl ? nccl : "";
+}
+
+int inet_wanted_family(void)
+{
+	static const int families[] = {AF_UNSPEC, AF_INET, AF_INET6}; /* auto|inet|inet6 of params.def */
+	const char *nccl = getenv("NCCL_SOCKET_FAMILY");
+	int own = gantry_params()->family;
+
+	if (own > 0 && own < (int)(sizeof(families) / sizeof(families[0])))
+		return families[own];
+	if (nccl && strcmp(nccl, "AF_INET") == 0)
+		return AF_INET;
+	if (nccl && strcmp(nccl, "AF_INET6") == 0)
+		return AF_INET6;
+	return AF_UNSPEC;
+}
+
+void inet_nics_free(struct gantry_nic_list *list)
+{
+	if (list)
+		gantry_nic_list_free(list);
+	free(list);
+}
+
+/* All of them, on the heap: the list is large. */
+static gantry_result scan_nics(struct gantry_nic_list **ret_list)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_nic_list *list = calloc(1, sizeof(*list));
+
+	if (!list)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a list of interfaces");
+	TRY(gantry_nic_scan(list));
+	*ret_list = list;
+	list = NULL;
+out:
+	inet_nics_free(list);
+	return r;
+}
+
+gantry_result inet_wanted_nics(struct gantry_nic_list **ret_list)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_nic_list *list = NULL;
+
+	TRY(scan_nics(&list));
+	TRY(gantry_nic_select(list, inet_wanted_interfaces(), inet_wanted_family()));
+	*ret_list = list;
+	list = NULL;
+out:
+	inet_nics_free(list);
+	return r;
+}
+
+gantry_result inet_listen_addr(struct gantry_addr *ret_addr)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_nic_list *list = NULL;
+
+	TRY(inet_wanted_nics(&list));
+	*ret_addr = list->nics[0].addrs[0];
+out:
+	inet_nics_free(list);
+	return r;
+}
+
+static void add_candidate(const struct gantry_addr *to, unsigned ifindex, struct gantry_addr *addrs, int *n)
+{
+	for (int i = 0; i < *n; i++)
+		if (addrs[i].in6.sin6_scope_id == ifindex)
+			return;
+	if (*n == INET_CANDIDATES)
+		return;
+	addrs[*n] = *to;
+	addrs[(*n)++].in6.sin6_scope_id = ifindex;
+}
+
+gantry_result inet_candidates(const struct gantry_addr *to, struct gantry_addr ret_addrs[INET_CANDIDATES], int *ret_n)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_nic_list *all = NULL, *list = NULL;
+	int n = 0;
+
+	if (to->sa.sa_family != AF_INET6 || !gantry_addr_is_link_local(to)) {
+		ret_addrs[0] = *to;
+		*ret_n = 1;
+		return GANTRY_OK;
+	}
+	/* The peer may be on this very host: then only the interface that carries the address leads there. */
+	TRY(scan_nics(&all));
+	for (int i = 0; i < all->count; i++)
+		for (int k = 0; k < all->nics[i].naddrs; k++) {
+			struct gantry_addr own = all->nics[i].addrs[k];
+
+			own.in6.sin6_scope_id = to->in6.sin6_scope_id;
+			if (own.sa.sa_family == AF_INET6 && gantry_addr_same_host(&own, to))
+				add_candidate(to, all->nics[i].ifindex, ret_addrs, &n);
+		}
+	TRY(inet_wanted_nics(&list));
+	for (int i = 0; i < list->count; i++)
+		add_candidate(to, list->nics[i].ifindex, ret_addrs, &n);
+	*ret_n = n;
+out:
+	inet_nics_free(all);
+	inet_nics_free(list);
+	return r;
+}

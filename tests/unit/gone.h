@@ -11,9 +11,9 @@ static inline int links_are_gone(void)
 {
 	int gone;
 
-	pthread_mutex_lock(&tcp_engine.mu);
+	inet_loop_lock();
 	gone = gantry_list_empty(&tcp_engine.links) && gantry_list_empty(&tcp_engine.lingering) && !tcp_engine.nburied;
-	pthread_mutex_unlock(&tcp_engine.mu);
+	inet_loop_unlock();
 	return gone;
 }
 

@@ -215,12 +215,12 @@ static int listening_port(struct gantry_addr *ret)
 {
 	int found = 0;
 
-	pthread_mutex_lock(&tcp_engine.mu);
+	inet_loop_lock();
 	if (!gantry_list_empty(&tcp_engine.ports)) {
 		*ret = gantry_container(tcp_engine.ports.next, struct tcp_port, node)->addr;
 		found = 1;
 	}
-	pthread_mutex_unlock(&tcp_engine.mu);
+	inet_loop_unlock();
 	return found;
 }
 

@@ -92,10 +92,10 @@ static int links(void)
 {
 	int n = 0;
 
-	pthread_mutex_lock(&tcp_engine.mu);
+	inet_loop_lock();
 	gantry_list_each (pos, &tcp_engine.links)
 		n++;
-	pthread_mutex_unlock(&tcp_engine.mu);
+	inet_loop_unlock();
 	return n;
 }
 
@@ -191,7 +191,7 @@ static void every_pair(void)
 			struct way w = connect_way(a, b);
 			int seen = 0;
 
-			pthread_mutex_lock(&tcp_engine.mu);
+			inet_loop_lock();
 			gantry_list_each (pos, &tcp_engine.links) {
 				struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
 
@@ -200,11 +200,11 @@ static void every_pair(void)
 				CHECK_EQ(l->pool == pool, l->device_rx);
 				seen++;
 			}
-			pthread_mutex_unlock(&tcp_engine.mu);
+			inet_loop_unlock();
 			CHECK_EQ(seen, 2);
 			CHECK_EQ(w.handle.type, to ? GANTRY_NET_DEVICE_UNPACK : GANTRY_NET_DEVICE_HOST);
 			traffic(&w, from, to, SANITIZED ? 20 : 40, (uint64_t)from * 2 + (uint64_t)to);
-			pthread_mutex_lock(&tcp_engine.mu);
+			inet_loop_lock();
 			gantry_list_each (pos, &tcp_engine.links) {
 				struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
 				uint32_t calls = 0;
@@ -213,7 +213,7 @@ static void every_pair(void)
 					calls += __atomic_load_n(&l->lanes[i].tx.device_calls, __ATOMIC_RELAXED);
 				CHECK_EQ(calls > 0, l->initiator && from && to && !getenv("GANTRY_DEVMEM_TX"));
 			}
-			pthread_mutex_unlock(&tcp_engine.mu);
+			inet_loop_unlock();
 			close_way(w);
 			CHECK_OK(ops->finalize(net, a));
 			CHECK_OK(ops->finalize(net, b));
@@ -380,8 +380,8 @@ static uint32_t frees; /* atomic */
 static gantry_result free_unlocked(struct gantry_device *dev, void *memory)
 {
 	if (memory) {
-		UNTIL(pthread_mutex_trylock(&tcp_engine.mu) == 0);
-		pthread_mutex_unlock(&tcp_engine.mu);
+		UNTIL(loop_mu_trylock(&inet_loop.mu));
+		inet_loop_unlock();
 		__atomic_fetch_add(&frees, 1, __ATOMIC_RELAXED);
 	}
 	return true_ops->free_mapped(dev, memory);

@@ -166,7 +166,7 @@ void tcp_link_put_down(struct tcp_link *l)
 		l->linger_until = linger_failed_ns;
 	l->linger_until += gantry_now_ns();
 	shut_when_said(l, 0);
-	tcp_engine_wake();
+	inet_loop_wake();
 }
 
 /* Reads and drops what the peer still sends, so that closing does not turn into a reset that destroys what it has not
@@ -187,13 +187,13 @@ static int drained(struct tcp_link *l)
 	return all;
 }
 
-void tcp_linger_tick(uint64_t now, int last)
+void tcp_linger_tick(uint64_t now)
 {
 	gantry_list_each_safe (pos, &tcp_engine.lingering) {
 		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
 
-		shut_when_said(l, last || now >= l->linger_until);
-		if (drained(l) || now >= l->linger_until || last) {
+		shut_when_said(l, now >= l->linger_until);
+		if (drained(l) || now >= l->linger_until) {
 			gantry_list_remove(&l->node);
 			tcp_link_bury(l);
 		}

@@ -18,7 +18,7 @@ enum { ATTEMPT_MS = 5000 }; /* for TCP to connect; then another address may be t
 
 void tcp_attempt_free(struct tcp_attempt *a)
 {
-	tcp_source_close(&a->source);
+	inet_source_close(&a->source);
 	gantry_list_remove(&a->node);
 	free(a);
 }
@@ -67,7 +67,7 @@ struct gantry_addr tcp_attempt_target(const struct tcp_attempt *a)
 	return to;
 }
 
-static void attempt_ready(struct tcp_source *s, uint32_t events);
+static void attempt_ready(struct inet_source *s, uint32_t events);
 
 void tcp_attempt_start(struct tcp_attempt *a)
 {
@@ -90,7 +90,7 @@ void tcp_attempt_start(struct tcp_attempt *a)
 	e = sock_connect(from, device, &to, &a->source.fd);
 	if (e)
 		tcp_attempt_failed(a, e);
-	else if (tcp_source_add(&a->source, EPOLLOUT) != GANTRY_OK)
+	else if (inet_source_add(&a->source, EPOLLOUT) != GANTRY_OK)
 		tcp_connector_fail(a->connector, GANTRY_ERR_SYSTEM, "%s", gantry_last_error());
 }
 
@@ -115,7 +115,7 @@ static void say_hello(struct tcp_attempt *a)
 	/* From here on a slow peer is waited for: to dial again would only give it more to do. */
 	a->state = ATTEMPT_WELCOME;
 	a->deadline = UINT64_MAX;
-	tcp_source_set(&a->source, EPOLLIN);
+	inet_source_set(&a->source, EPOLLIN);
 	if (a->lane)
 		return;
 	/* This address answers: the others need not be tried. */
@@ -147,7 +147,7 @@ int tcp_attempt_trusts(const struct tcp_attempt *a, const struct wire_welcome *w
 				      gantry_equal_secret(mac, w->mac, WIRE_MAC_SIZE));
 }
 
-static void attempt_ready(struct tcp_source *s, uint32_t events)
+static void attempt_ready(struct inet_source *s, uint32_t events)
 {
 	struct tcp_attempt *a = gantry_container(s, struct tcp_attempt, source);
 	ssize_t n;

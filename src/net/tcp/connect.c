@@ -29,7 +29,7 @@
 #include "inet/sock.h"
 #include "net/tcp/connect.h"
 
-enum { STAGGER_MS = 50, RETRY_MAX_MS = 500, KEEP_RESULT_S = 600 };
+enum { STAGGER_MS = 50, KEEP_RESULT_S = 600 };
 
 static void attempts_drop(struct tcp_connector *c)
 {
@@ -95,22 +95,10 @@ static void begin(struct tcp_connector *c, uint64_t now)
 		}
 }
 
-/* When to try again: pauses grow, and differ, so that many who failed together do not come back together. */
-static uint64_t retry_time(uint32_t failures)
-{
-	uint64_t pause = (uint64_t)RETRY_MIN_MS << (failures < 6 ? failures : 6);
-	uint16_t jitter = 0;
-
-	if (pause > RETRY_MAX_MS)
-		pause = RETRY_MAX_MS;
-	gantry_random_bytes(&jitter, sizeof(jitter));
-	return gantry_now_ns() + pause * 1000000 + pause * 1000000 / 2 * jitter / 65536;
-}
-
 void tcp_connector_retry(struct tcp_connector *c, int e)
 {
 	c->last_errno = e;
-	c->retry_at = retry_time(c->retries++);
+	c->retry_at = inet_retry_at(gantry_now_ns(), c->retries++);
 	attempts_drop(c);
 	drop_link(c);
 }
@@ -136,11 +124,11 @@ void tcp_attempt_failed(struct tcp_attempt *a, int e)
 	c->last_errno = e;
 	if (a->lane) {
 		/* Another address of the peer may be the one this rail can reach. */
-		tcp_source_close(&a->source);
+		inet_source_close(&a->source);
 		a->state = ATTEMPT_WAITING;
 		a->got = 0;
 		a->proved = 0;
-		a->start_at = retry_time(a->failures++);
+		a->start_at = inet_retry_at(gantry_now_ns(), a->failures++);
 	} else if (only) {
 		tcp_connector_retry(c, e);
 	} else {
@@ -162,7 +150,7 @@ static void lane_up(struct tcp_attempt *a, const struct wire_welcome *w)
 {
 	struct tcp_connector *c = a->connector;
 	struct tcp_link *l = c->link;
-	int lane = a->lane, fd = a->source.fd;
+	int lane = a->lane, fd;
 	char text[GANTRY_ADDR_TEXT];
 	uint64_t now = gantry_now_ns();
 
@@ -177,8 +165,7 @@ static void lane_up(struct tcp_attempt *a, const struct wire_welcome *w)
 						 .eager_max = w->eager_max,
 						 .unpack = (enum wire_unpack)w->unpack});
 	}
-	epoll_ctl(tcp_engine.epoll_fd, EPOLL_CTL_DEL, fd, NULL);
-	a->source.fd = -1;
+	fd = inet_source_release(&a->source);
 	tcp_attempt_free(a);
 	tcp_lane_take(l, lane, fd, &c->ctx, NULL);
 	if (lane == 0) {
@@ -384,7 +371,7 @@ gantry_result tcp_connector_open(const struct tcp_context *ctx, struct tcp_home 
 	c->deadline = gantry_now_ns() + gantry_params()->connect_timeout;
 	gantry_list_append(&tcp_engine.connectors, &c->node);
 	gantry_list_append(bucket(c->id), &c->by_id);
-	tcp_engine_wake();
+	inet_loop_wake();
 	*ret = c;
 	return GANTRY_OK;
 }

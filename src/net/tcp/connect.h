@@ -8,13 +8,11 @@
 
 #include "net/tcp/engine.h"
 
-enum { RETRY_MIN_MS = 10 };
-
 enum attempt_state { ATTEMPT_WAITING, ATTEMPT_CONNECTING, ATTEMPT_WELCOME };
 
 /* One socket on its way to become a lane. */
 struct tcp_attempt {
-	struct tcp_source source;
+	struct inet_source source;
 	struct gantry_list node;
 	struct tcp_connector *connector;
 	int lane, candidate, rail;

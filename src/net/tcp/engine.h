@@ -2,18 +2,16 @@
 /*
  * The engine: what a process has once, whatever the number of its communicators.
  *
- * It owns the devices, the listening ports (one per address, shared by all listeners), all links, and one service
- * thread. That thread alone runs connection set-up, in both directions, as non-blocking state machines on one epoll
- * instance: connect and accept only look at the outcome, so they never block and any thread may call them. It also
- * sends heartbeats, notices silence, and sees closed links off. It sleeps in epoll_wait otherwise.
+ * It owns the devices, the listening ports (one per address, shared by all listeners) and all links, and is a client of
+ * the loop (inet/loop.h). The loop's thread alone runs connection set-up, in both directions, as non-blocking state
+ * machines: connect and accept only look at the outcome, so they never block and any thread may call them. It also
+ * sends heartbeats, notices silence, and sees closed links off.
  *
- * Locks: `mu` protects everything here. Order: mu, then a link's locks. The thread holds mu while it works, never while
- * it waits, nor while it frees a link: that gives device memory and flow rules back, which takes as long as the device
- * and the NIC want.
+ * Locks: loop_mu protects everything here. Order: loop_mu, then a link's locks. The thread does not hold it while it
+ * frees a link: that gives device memory and flow rules back, which takes as long as the device and the NIC want.
  *
- * The thread runs while there are users (listeners, connectors, open directions of links) and closed links that are not
- * seen off yet, then ends by itself: closing never waits for it. The libraries are linked with -z nodelete, so
- * unloading one right after the last close cannot pull the code from under it.
+ * The engine is busy while there are users (listeners, connectors, open directions of links) and closed links that are
+ * not freed yet.
  */
 #ifndef GANTRY_NET_TCP_ENGINE_H
 #define GANTRY_NET_TCP_ENGINE_H
@@ -23,6 +21,7 @@
 
 #include "base/list.h"
 #include "base/log.h"
+#include "inet/loop.h"
 #include "inet/nic.h"
 #include "inet/port.h"
 #include "net/net.h"
@@ -52,14 +51,8 @@ struct tcp_device {
 	const struct gantry_nic *nic;	 /* of the first rail */
 };
 
-/* Something epoll watches. */
-struct tcp_source {
-	int fd;
-	void (*ready)(struct tcp_source *s, uint32_t events);
-};
-
 struct tcp_port {
-	struct tcp_source source;
+	struct inet_source source;
 	struct gantry_list node;
 	struct gantry_addr addr; /* bound */
 	int nic;
@@ -69,6 +62,7 @@ struct tcp_port {
 
 struct tcp_listener {
 	struct gantry_list node;
+	int forks; /* inet_forked */
 	uint64_t id;
 	uint8_t cookie[WIRE_COOKIE_SIZE];
 	struct tcp_context ctx;
@@ -113,14 +107,11 @@ struct tcp_connector {
 };
 
 struct tcp_engine {
-	pthread_mutex_t mu;
 	int initialised; /* devices are known */
 	int users;
-	int running; /* the thread is there */
-	int owner;   /* the process it is in: a forked child has a copy of this struct but no thread */
-	int epoll_fd, wake_fd;
 
-	uint64_t process, host;
+	uint64_t process; /* 0: not known, as in a forked child */
+	uint64_t host;
 	char self[40];
 	const char *secret;	      /* borrowed from base/secret.h; NULL: none */
 	struct gantry_nic_list *nics; /* owned */
@@ -136,7 +127,8 @@ struct tcp_engine {
 	struct gantry_list sessions[TCP_BUCKETS]; /* links that peers have opened */
 	int nstrangers;				  /* of incoming: those that have not proved to be peers */
 	int nburied;				  /* links not freed yet, in the list or not */
-	uint64_t last_tick, opening_looked;	  /* ns */
+	uint64_t ticked;			  /* ns; the tick that all have, and that of heartbeats: */
+	uint64_t last_tick, opening_looked;
 	uint64_t served[TCP_SERVED]; /* listeners that were closed after they had their connection: a ring */
 	uint32_t nserved;
 
@@ -146,14 +138,10 @@ struct tcp_engine {
 extern struct tcp_engine tcp_engine;
 
 /* engine.c */
-gantry_result tcp_engine_init(void); /* devices, identity; idempotent */
-gantry_result tcp_engine_hold(void); /* one more user; starts the thread */
-void tcp_engine_release(void);	     /* one less. Called without mu */
-void tcp_engine_wake(void);
-gantry_result tcp_source_add(struct tcp_source *s, uint32_t events);
-void tcp_source_set(struct tcp_source *s, uint32_t events);
-void tcp_source_close(struct tcp_source *s); /* closes the fd too, if it is still the source's */
-void tcp_link_put_down(struct tcp_link *l);  /* no user any more: see it off. mu held */
+gantry_result tcp_engine_init(void);			/* devices, identity; idempotent */
+gantry_result tcp_engine_start(void) REQUIRES(loop_mu); /* for what becomes a user: there is a thread */
+void tcp_engine_release(void) EXCLUDES(loop_mu);	/* one user less */
+void tcp_link_put_down(struct tcp_link *l);		/* no user any more: see it off. mu held */
 /* Nobody knows it any more, it is in no list: the service thread frees it when it has let go of mu. mu held. */
 void tcp_link_bury(struct tcp_link *l);
 
@@ -201,7 +189,7 @@ extern struct port_user tcp_port_user; /* our ports are shared with other protoc
 /* The one that is bound to this address; NULL: none. */
 struct tcp_port *tcp_port_at(const struct gantry_addr *local);
 /* incoming.c and verdict.c. mu held. */
-void tcp_port_ready(struct tcp_source *s, uint32_t events);
+void tcp_port_ready(struct inet_source *s, uint32_t events);
 /* Connections that another protocol on our ports has accepted, as far as there is room. */
 void tcp_ports_take(void);
 void tcp_incoming_tick(uint64_t now);
@@ -220,6 +208,6 @@ int tcp_connectors_busy(void);
 /* alive.c: heartbeats, silence, lingering. mu held. */
 uint64_t tcp_alive_interval(void);
 void tcp_alive_tick(uint64_t now);
-void tcp_linger_tick(uint64_t now, int last);
+void tcp_linger_tick(uint64_t now);
 
 #endif

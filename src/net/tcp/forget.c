@@ -16,7 +16,7 @@ void tcp_connect_forget(void *handle)
 
 	if (!id)
 		return;
-	pthread_mutex_lock(&tcp_engine.mu);
+	inet_loop_lock();
 	c = tcp_connector_find(id);
 	if (c && c->state == TCP_CONNECTED)
 		tcp_link_drop_tx(c->link);
@@ -25,7 +25,7 @@ void tcp_connect_forget(void *handle)
 		tcp_connector_free(c);
 	}
 	wire_handle_set_local(handle, 0);
-	pthread_mutex_unlock(&tcp_engine.mu);
+	inet_loop_unlock();
 	tcp_home_close(&home);
 	if (c)
 		tcp_engine_release();

@@ -28,7 +28,7 @@ static struct {
 	uint32_t stopping;
 	uint32_t sleeping;		       /* helpers in poll, or about to be */
 	uint32_t nlinks;		       /* upper bound of used table entries */
-	struct tcp_link *links[MAX_LINKS];     /* written under the engine's mu, read by helpers; seq_cst */
+	struct tcp_link *links[MAX_LINKS];     /* written with loop_mu, read by helpers; seq_cst */
 	struct tcp_link *working[MAX_HELPERS]; /* hazard: written by its helper, read by forget; seq_cst */
 } helpers = {.wake_fd = -1};
 
@@ -227,6 +227,14 @@ void tcp_helpers_stop(void)
 	}
 	store_release(&helpers.n, 0);
 	close(helpers.wake_fd);
+	helpers.wake_fd = -1;
+}
+
+void tcp_helpers_abandon(void)
+{
+	if (helpers.wake_fd >= 0)
+		close(helpers.wake_fd);
+	memset(&helpers, 0, sizeof(helpers));
 	helpers.wake_fd = -1;
 }
 

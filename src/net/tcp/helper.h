@@ -19,8 +19,9 @@
 
 /* How many this process should have. */
 int tcp_helpers_wanted(void);
-void tcp_helpers_start(void); /* idempotent; the engine's mu is held */
+void tcp_helpers_start(void); /* idempotent; with loop_mu */
 void tcp_helpers_stop(void);
+void tcp_helpers_abandon(void); /* in a forked child: they are the parent's */
 void tcp_helpers_know(struct tcp_link *l);
 void tcp_helpers_forget(struct tcp_link *l);
 /* A large message was posted. */

@@ -30,7 +30,7 @@ enum { HELLO_MS = 5000, CROWD_MS = 100, OPENING_MS = 50, STRANGERS_MAX = 256, AC
 
 void tcp_incoming_free(struct tcp_incoming *in)
 {
-	tcp_source_close(&in->source);
+	inet_source_close(&in->source);
 	gantry_list_remove(&in->node);
 	tcp_engine.nstrangers -= !in->proved;
 	free(in);
@@ -80,7 +80,7 @@ static int given_away(struct tcp_incoming *in)
 	return is != PORT_OURS;
 }
 
-static void incoming_ready(struct tcp_source *s, uint32_t events)
+static void incoming_ready(struct inet_source *s, uint32_t events)
 {
 	struct tcp_incoming *in = gantry_container(s, struct tcp_incoming, source);
 	uint32_t want = wanted(in);
@@ -126,7 +126,7 @@ static int make_room(uint64_t now)
 /* What waits in the kernel's backlog is looked at again in a moment. */
 static void pause_port(struct tcp_port *port)
 {
-	tcp_source_set(&port->source, 0);
+	inet_source_set(&port->source, 0);
 	port->paused = 1;
 }
 
@@ -148,14 +148,14 @@ static void take_in(struct tcp_port *port, int fd, const struct gantry_addr *add
 		close(fd);
 		return;
 	}
-	in->source = (struct tcp_source){fd, incoming_ready};
+	in->source = (struct inet_source){.fd = fd, .ready = incoming_ready};
 	in->addr = *addr;
 	in->nic = port->nic;
 	in->since = now;
 	in->deadline = now + (uint64_t)HELLO_MS * MS;
 	gantry_list_append(&tcp_engine.incoming, &in->node);
 	tcp_engine.nstrangers++;
-	if (tcp_source_add(&in->source, EPOLLIN) != GANTRY_OK)
+	if (inet_source_add(&in->source, EPOLLIN) != GANTRY_OK)
 		tcp_incoming_free(in);
 }
 
@@ -180,7 +180,7 @@ void tcp_ports_take(void)
 	}
 }
 
-void tcp_port_ready(struct tcp_source *s, uint32_t events)
+void tcp_port_ready(struct inet_source *s, uint32_t events)
 {
 	struct tcp_port *port = gantry_container(s, struct tcp_port, source);
 	uint64_t now = gantry_now_ns();
@@ -251,7 +251,7 @@ void tcp_incoming_tick(uint64_t now)
 
 		if (port->paused) {
 			port->paused = 0;
-			tcp_source_set(&port->source, EPOLLIN);
+			inet_source_set(&port->source, EPOLLIN);
 		}
 	}
 	drop_stale_links(now);

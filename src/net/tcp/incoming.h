@@ -17,7 +17,7 @@
 enum incoming_state { READ_HELLO, READ_PROOF, DEFERRED };
 
 struct tcp_incoming {
-	struct tcp_source source;
+	struct inet_source source;
 	struct gantry_list node; /* in the engine's list, the oldest first */
 	struct gantry_addr addr;
 	uint64_t since, deadline; /* ns */

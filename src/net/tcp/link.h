@@ -252,6 +252,7 @@ struct tcp_stall {
 struct tcp_link {
 	/* Set before the link is shared, constant afterwards. */
 	uint32_t id;
+	int forks; /* inet_forked */
 	uint8_t session[WIRE_SESSION_SIZE];
 	uint64_t peer_process, comm_id;
 	int dev, peer_dev;

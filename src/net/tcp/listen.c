@@ -16,7 +16,7 @@
 struct port_user tcp_port_user = {
 	.magic = WIRE_HELLO_MAGIC,
 	.magic_size = WIRE_MAGIC_SIZE,
-	.wake = tcp_engine_wake,
+	.wake = inet_loop_wake,
 };
 
 struct tcp_port *tcp_port_at(const struct gantry_addr *local)
@@ -34,7 +34,7 @@ static void port_put(struct tcp_port *port)
 {
 	if (--port->refs)
 		return;
-	tcp_source_close(&port->source);
+	inet_source_close(&port->source);
 	port_close(&tcp_port_user, &port->addr);
 	gantry_list_remove(&port->node);
 	free(port);
@@ -59,12 +59,12 @@ static gantry_result port_get(int nic, struct tcp_port **ret_port)
 	port = calloc(1, sizeof(*port));
 	if (!port)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a port");
-	port->source = (struct tcp_source){-1, tcp_port_ready};
+	port->source = (struct inet_source){.fd = -1, .ready = tcp_port_ready};
 	port->nic = nic;
 	port->refs = 1;
 	gantry_list_init(&port->node);
 	TRY(port_open(&tcp_port_user, addr, &port->source.fd, &port->addr));
-	TRY(tcp_source_add(&port->source, EPOLLIN));
+	TRY(inet_source_add(&port->source, EPOLLIN));
 	gantry_list_append(&tcp_engine.ports, &port->node);
 	LOG_DEBUG(NET, "listening on %s (%s)", gantry_addr_text(&port->addr, text), tcp_engine.nics->nics[nic].name);
 	*ret_port = port;
@@ -122,6 +122,7 @@ gantry_result tcp_listener_open(const struct tcp_context *ctx, struct tcp_home *
 	if (!l)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a listener");
 	gantry_list_init(&l->node);
+	l->forks = inet_forks;
 	l->ctx = *ctx;
 	l->dev = dev;
 	TRY(gantry_random_bytes(&l->id, sizeof(l->id)));

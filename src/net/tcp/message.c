@@ -3,6 +3,7 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include "base/atomic.h"
 #include "base/log.h"
+#include "inet/loop.h"
 #include "net/tcp/comm.h"
 #include "net/tcp/txmem.h"
 #include "net/tcp/unpack.h"
@@ -14,17 +15,25 @@ static void note_use(struct tcp_comm *c)
 		store_relaxed(&c->in_use, 1);
 }
 
+/* Is it a comm of that kind, and of this process? */
+static inline gantry_result check_comm(const struct tcp_comm *c, enum comm_kind kind, const char *what)
+{
+	if (c->kind != kind)
+		FAIL_NOW(GANTRY_ERR_USAGE, "%s on something that is not a %s comm", what,
+			 kind == COMM_SEND ? "send" : "receive");
+	return inet_forked(c->link->forks) ? inet_refuse_forked(what) : GANTRY_OK;
+}
+
 gantry_result tcp_isend(struct gantry_net *net, void *comm, void *data, size_t size, int tag, void *reg,
 			void **ret_request)
 {
 	struct tcp_comm *c = comm;
 	const struct tcp_mr *mr = reg;
-	gantry_result r;
+	gantry_result r = check_comm(c, COMM_SEND, "isend");
 
 	(void)net;
-	if (c->kind != COMM_SEND)
-		FAIL_NOW(GANTRY_ERR_USAGE, "isend on something that is not a send comm");
-	r = tcp_mr_check("isend", mr, data, size);
+	if (r == GANTRY_OK)
+		r = tcp_mr_check("isend", mr, data, size);
 	if (r != GANTRY_OK)
 		return r;
 	note_use(c);
@@ -39,18 +48,15 @@ gantry_result tcp_irecv(struct gantry_net *net, void *comm, int n, void **data, 
 {
 	struct tcp_comm *c = comm;
 	const struct tcp_mr *mr;
+	gantry_result r = check_comm(c, COMM_RECV, "irecv");
 
 	(void)net;
-	if (c->kind != COMM_RECV)
-		FAIL_NOW(GANTRY_ERR_USAGE, "irecv on something that is not a receive comm");
-	if (n < 1 || n > GANTRY_NET_MAX_RECVS)
+	if (r == GANTRY_OK && (n < 1 || n > GANTRY_NET_MAX_RECVS))
 		FAIL_NOW(GANTRY_ERR_INVALID, "irecv of %d buffers, 1 to %d can be grouped", n, GANTRY_NET_MAX_RECVS);
-	for (int i = 0; i < n; i++) {
-		gantry_result r = tcp_mr_check("irecv", mrs ? mrs[i] : NULL, data[i], sizes[i]);
-
-		if (r != GANTRY_OK)
-			return r;
-	}
+	for (int i = 0; r == GANTRY_OK && i < n; i++)
+		r = tcp_mr_check("irecv", mrs ? mrs[i] : NULL, data[i], sizes[i]);
+	if (r != GANTRY_OK)
+		return r;
 	note_use(c);
 	if (!c->unpack)
 		return tcp_link_irecv(c->link, n, data, sizes, tags, request);
@@ -64,18 +70,18 @@ gantry_result tcp_irecv(struct gantry_net *net, void *comm, int n, void **data, 
 gantry_result tcp_hold(void *comm, int tag)
 {
 	struct tcp_comm *c = comm;
+	gantry_result r = check_comm(c, COMM_SEND, "hold");
 
-	if (c->kind != COMM_SEND)
-		FAIL_NOW(GANTRY_ERR_USAGE, "hold on something that is not a send comm");
-	return tcp_link_hold(c->link, tag);
+	return r == GANTRY_OK ? tcp_link_hold(c->link, tag) : r;
 }
 
 gantry_result tcp_irecv_vec(void *comm, const struct iovec *iov, uint32_t n, int tag, void **ret_request)
 {
 	struct tcp_comm *c = comm;
+	gantry_result r = check_comm(c, COMM_RECV, "irecv");
 
-	if (c->kind != COMM_RECV)
-		FAIL_NOW(GANTRY_ERR_USAGE, "irecv on something that is not a receive comm");
+	if (r != GANTRY_OK)
+		return r;
 	if (c->unpack || c->link->device_rx)
 		return GANTRY_ERR_UNSUPPORTED;
 	note_use(c);
@@ -92,9 +98,10 @@ int tcp_isend_vec_pays(void *comm)
 gantry_result tcp_isend_vec(void *comm, const struct iovec *iov, uint32_t n, int tag, void **ret_request)
 {
 	struct tcp_comm *c = comm;
+	gantry_result r = check_comm(c, COMM_SEND, "isend");
 
-	if (c->kind != COMM_SEND)
-		FAIL_NOW(GANTRY_ERR_USAGE, "isend on something that is not a send comm");
+	if (r != GANTRY_OK)
+		return r;
 	note_use(c);
 	return tcp_link_isend_vec(c->link, iov, n, tag, ret_request);
 }
@@ -122,16 +129,17 @@ gantry_result tcp_test(struct gantry_net *net, void *request, int *ret_done, int
 		state = load_relaxed(&req->state);
 	if (state != TCP_PENDING && state != TCP_DONE)
 		FAIL_NOW(GANTRY_ERR_USAGE, "test of something that is not a pending request");
+	if (inet_forked(req->link->forks))
+		return inet_refuse_forked("test");
 	return tcp_link_test(req, ret_done, sizes);
 }
 
 gantry_result tcp_irecv_consumed(struct gantry_net *net, void *comm, int n, void *request)
 {
 	struct tcp_comm *c = comm;
+	gantry_result r = check_comm(c, COMM_RECV, "irecvConsumed");
 
 	(void)net;
 	(void)n;
-	if (c->kind != COMM_RECV)
-		FAIL_NOW(GANTRY_ERR_USAGE, "irecvConsumed on something that is not a receive comm");
-	return c->unpack ? tcp_unpack_consumed(c->link, request) : GANTRY_OK;
+	return r == GANTRY_OK && c->unpack ? tcp_unpack_consumed(c->link, request) : r;
 }

@@ -59,6 +59,7 @@ gantry_result tcp_link_for_session(int nlanes, struct tcp_link **ret_link)
 		     left, limit, nlanes, (int)need, gantry_nofile_advice(advice));
 	TRY(tcp_link_create(nlanes, &l));
 	l->id = (uint32_t)++tcp_engine.next_id;
+	l->forks = inet_forks;
 	l->crc = gantry_params()->crc;
 	l->pace_ticks = gantry_ticks_of_ns(gantry_params()->poll_pace);
 	*ret_link = l;

@@ -64,9 +64,9 @@ static gantry_result tcp_set_attr(struct gantry_net *net, void *ctx, const struc
 static gantry_result tcp_devices(struct gantry_net *net, int *ret_count)
 {
 	(void)net;
-	pthread_mutex_lock(&tcp_engine.mu);
+	inet_loop_lock();
 	*ret_count = tcp_engine.ndevs;
-	pthread_mutex_unlock(&tcp_engine.mu);
+	inet_loop_unlock();
 	return GANTRY_OK;
 }
 
@@ -86,11 +86,11 @@ static gantry_result tcp_get_properties(struct gantry_net *net, int dev, struct 
 	gantry_result r;
 
 	(void)net;
-	pthread_mutex_lock(&tcp_engine.mu);
+	inet_loop_lock();
 	r = check_dev(dev);
 	if (r == GANTRY_OK)
 		tcp_device_properties(dev, ret_props);
-	pthread_mutex_unlock(&tcp_engine.mu);
+	inet_loop_unlock();
 	return r;
 }
 
@@ -99,11 +99,11 @@ static gantry_result tcp_make_vdevice(struct gantry_net *net, const struct gantr
 	gantry_result r = GANTRY_OK;
 
 	(void)net;
-	pthread_mutex_lock(&tcp_engine.mu);
+	inet_loop_lock();
 	TRY(check_dev(0));
 	TRY(tcp_device_fuse(vdev, ret_dev));
 out:
-	pthread_mutex_unlock(&tcp_engine.mu);
+	inet_loop_unlock();
 	return r;
 }
 
@@ -117,16 +117,17 @@ static gantry_result tcp_listen(struct gantry_net *net, void *ctx, int dev, void
 
 	(void)net;
 	TRY(tcp_home_open(ctx, &home));
-	TRY(tcp_engine_hold());
-	pthread_mutex_lock(&tcp_engine.mu);
+	inet_loop_lock();
 	r = check_dev(dev);
 	if (r == GANTRY_OK)
+		r = tcp_engine_start();
+	if (r == GANTRY_OK)
 		r = tcp_listener_open(ctx, &home, dev, handle, &l);
-	pthread_mutex_unlock(&tcp_engine.mu);
-	if (r != GANTRY_OK)
-		tcp_engine_release();
-	else
+	if (r == GANTRY_OK) {
+		tcp_engine.users++;
 		*ret_listen = l;
+	}
+	inet_loop_unlock();
 out:
 	tcp_home_close(&home);
 	return r;
@@ -140,10 +141,12 @@ static gantry_result tcp_close_listen(struct gantry_net *net, void *listen)
 	(void)net;
 	if (!l)
 		return GANTRY_OK;
-	pthread_mutex_lock(&tcp_engine.mu);
+	if (inet_forked(l->forks))
+		return inet_refuse_forked("closeListen");
+	inet_loop_lock();
 	home = tcp_home_take(&l->home);
 	tcp_listener_close(l);
-	pthread_mutex_unlock(&tcp_engine.mu);
+	inet_loop_unlock();
 	tcp_home_close(&home);
 	tcp_engine_release();
 	return GANTRY_OK;
@@ -158,8 +161,9 @@ static void comm_free(struct tcp_comm *comm)
 	free(comm);
 }
 
-/* The first call for a handle. mu held. */
+/* The first call for a handle. */
 static gantry_result start_connecting(struct tcp_context *ctx, struct tcp_home *home, int dev, void *handle)
+	REQUIRES(loop_mu)
 {
 	gantry_result r = GANTRY_OK;
 	struct tcp_connector *c;
@@ -171,8 +175,10 @@ static gantry_result start_connecting(struct tcp_context *ctx, struct tcp_home *
 	if (h.version != WIRE_VERSION)
 		FAIL(GANTRY_ERR_VERSION, "protocol version differs: %d here, %d on the listening side", WIRE_VERSION,
 		     h.version);
+	TRY(tcp_engine_start());
 	TRY(tcp_connector_open(ctx, home, dev, &h, &c));
 	wire_handle_set_local(handle, c->id);
+	tcp_engine.users++;
 out:
 	return r;
 }
@@ -220,14 +226,13 @@ static gantry_result tcp_connect(struct gantry_net *net, void *ctx, int dev, voi
 	(void)net;
 	(void)dev_handle;
 	*ret_comm = NULL;
-	if (!id) {
+	if (!id)
 		TRY(tcp_home_open(ctx, &home));
-		TRY(tcp_engine_hold());
-	}
-	pthread_mutex_lock(&tcp_engine.mu);
+	inet_loop_lock();
 	if (!id) {
 		r = start_connecting(ctx, &home, dev, handle);
-		over = r != GANTRY_OK;
+	} else if ((uint32_t)id != (uint32_t)tcp_engine.process) {
+		r = inet_refuse_forked("connect");
 	} else if (!(c = tcp_connector_find(id))) {
 		r = gantry_fail(GANTRY_ERR_USAGE, LOG_SUBSYS, __FILE__, __LINE__,
 				"connect was called again for a handle that is done");
@@ -248,9 +253,9 @@ static gantry_result tcp_connect(struct gantry_net *net, void *ctx, int dev, voi
 		home = tcp_home_take(&c->home);
 		tcp_connector_free(c);
 	}
-	if (id && (over || *ret_comm))
+	if (over || *ret_comm)
 		wire_handle_set_local(handle, 0);
-	pthread_mutex_unlock(&tcp_engine.mu);
+	inet_loop_unlock();
 	if (over)
 		tcp_engine_release();
 out:
@@ -287,7 +292,9 @@ static gantry_result tcp_accept(struct gantry_net *net, void *listen, void **ret
 
 	(void)net;
 	*ret_comm = NULL;
-	pthread_mutex_lock(&tcp_engine.mu);
+	if (inet_forked(l->forks))
+		return inet_refuse_forked("accept");
+	inet_loop_lock();
 	if (l->nready) {
 		link = l->ready[0];
 		memmove(l->ready, l->ready + 1, (size_t)--l->nready * sizeof(*l->ready));
@@ -297,14 +304,14 @@ static gantry_result tcp_accept(struct gantry_net *net, void *listen, void **ret
 		r = l->error;
 		l->error = GANTRY_OK;
 	}
-	pthread_mutex_unlock(&tcp_engine.mu);
+	inet_loop_unlock();
 	if (!link)
 		return r;
 	r = receiving_comm(l, link, &comm);
 	if (r != GANTRY_OK) {
-		pthread_mutex_lock(&tcp_engine.mu);
+		inet_loop_lock();
 		tcp_link_drop_rx(link);
-		pthread_mutex_unlock(&tcp_engine.mu);
+		inet_loop_unlock();
 		tcp_engine_release();
 		return r;
 	}
@@ -323,11 +330,13 @@ static gantry_result close_comm(struct tcp_comm *comm, enum comm_kind kind)
 	if (comm->kind != kind)
 		FAIL_NOW(GANTRY_ERR_USAGE, "%s of something that is not such a comm",
 			 kind == COMM_SEND ? "closeSend" : "closeRecv");
-	pthread_mutex_lock(&tcp_engine.mu);
+	if (inet_forked(comm->link->forks))
+		return inet_refuse_forked(kind == COMM_SEND ? "closeSend" : "closeRecv");
+	inet_loop_lock();
 	kind == COMM_SEND ? tcp_link_drop_tx(comm->link) : tcp_link_drop_rx(comm->link);
 	stage = comm->link->stage_left;
 	comm->link->stage_left = NULL;
-	pthread_mutex_unlock(&tcp_engine.mu);
+	inet_loop_unlock();
 	tcp_stage_put(stage);
 	comm->kind = COMM_GONE;
 	comm_free(comm);

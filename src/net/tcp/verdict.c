@@ -180,9 +180,7 @@ static void become_lane(struct tcp_incoming *in, struct tcp_link *l, const struc
 
 	if (gantry_params()->bind_device && gantry_nic_should_bind(nic, &in->addr))
 		device = nic->name;
-	epoll_ctl(tcp_engine.epoll_fd, EPOLL_CTL_DEL, in->source.fd, NULL);
-	tcp_lane_take(l, in->hello.lane, in->source.fd, &listener->ctx, device);
-	in->source.fd = -1;
+	tcp_lane_take(l, in->hello.lane, inet_source_release(&in->source), &listener->ctx, device);
 	tcp_incoming_free(in);
 	if (l->lanes_here == l->nlanes)
 		tcp_link_up(l);

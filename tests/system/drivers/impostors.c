@@ -47,10 +47,10 @@ static int links(void)
 {
 	int n = 0;
 
-	pthread_mutex_lock(&tcp_engine.mu);
+	inet_loop_lock();
 	gantry_list_each (pos, &tcp_engine.links)
 		n++;
-	pthread_mutex_unlock(&tcp_engine.mu);
+	inet_loop_unlock();
 	return n;
 }
 

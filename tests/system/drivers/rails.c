@@ -294,7 +294,7 @@ static void print_lanes(void)
 {
 	struct tcp_link *l;
 
-	pthread_mutex_lock(&tcp_engine.mu);
+	inet_loop_lock();
 	CHECK(!gantry_list_empty(&tcp_engine.links));
 	l = gantry_container(tcp_engine.links.next, struct tcp_link, node);
 	printf("\"lanes\": [");
@@ -306,7 +306,7 @@ static void print_lanes(void)
 		       (unsigned long long)l->lanes[i].tx.bytes);
 	}
 	printf("]");
-	pthread_mutex_unlock(&tcp_engine.mu);
+	inet_loop_unlock();
 }
 
 /* Another boot_id for this side's mount namespace: what looks like another kernel. */

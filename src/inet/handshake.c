@@ -297,7 +297,7 @@ static enum inet_event heard_hello(struct inet_handshake *h, const uint8_t *m)
 	if (h->peer_version < INET_FIRST_VERSION)
 		return refuse_version(h, INET_FIRST_VERSION);
 	h->peer_auth = (enum inet_auth)m[AT_AUTH];
-	memcpy(h->name, m + AT_NAME, INET_NAME_SIZE);
+	get_text(h->name, sizeof(h->name), m + AT_NAME);
 	get_text(h->build, sizeof(h->build), m + AT_BUILD);
 	get_text(h->peer, sizeof(h->peer), m + AT_SELF);
 	get_text(h->settings, sizeof(h->settings), m + AT_SETTINGS);
@@ -544,6 +544,7 @@ void inet_handshake_sent(struct inet_handshake *h, size_t n)
 static enum inet_event broke(struct inet_handshake *h, int e)
 {
 	h->broken = true;
+	h->broken_errno = e;
 	return fail(h, GANTRY_ERR_PEER_LOST, "%s", e ? strerror(e) : "it left");
 }
 
@@ -598,8 +599,10 @@ enum inet_event inet_handshake_move(struct inet_handshake *h, int fd)
 		return INET_FAILED;
 	if (e)
 		return broke(h, e);
+	if (h->out_size) /* also while it is connecting */
+		return INET_AGAIN;
 	if (h->state == INET_OVER_DONE)
-		return h->out_size ? INET_AGAIN : INET_DONE;
+		return INET_DONE;
 	event = states[h->state].size ? hear(h, fd) : hear_nothing(h, fd);
 	e = flush_output(h, fd);
 	return e && event != INET_FAILED ? broke(h, e) : event;

@@ -93,7 +93,8 @@ struct inet_handshake {
 	struct inet_key key;
 	bool proved;  /* accepting: it is a peer, by its key or, where there is none, by what the caller knows */
 	bool refused; /* connecting: `text` is what the peer says */
-	bool broken;  /* the connection ended or broke: another attempt may do better */
+	bool broken;  /* the connection ended (errno 0) or broke: another attempt may do better */
+	int broken_errno;
 
 	/* What the peer says of itself. Texts are fit for a log line. */
 	uint16_t peer_version;

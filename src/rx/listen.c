@@ -150,9 +150,9 @@ static struct meeting *unproved(struct gantry_rx_listener *l)
 
 		if (now - m->since < YOUNG_NS)
 			continue;
-		if (m->state == MEET_HEAR_CONNECT)
+		if (m->state == MEET_SHAKE && m->shake.state == INET_HEAR_HELLO)
 			return m;
-		if (!asked && (m->state == MEET_SAY_CHALLENGE || m->state == MEET_HEAR_PROOF))
+		if (!asked && m->state == MEET_SHAKE && !m->shake.proved)
 			asked = m;
 	}
 	return asked;
@@ -168,7 +168,7 @@ static struct meeting *unconnected(struct gantry_rx_listener *l)
 	gantry_list_each (pos, &l->meetings) {
 		struct meeting *m = gantry_container(pos, struct meeting, node);
 
-		if (l->rx->secret || !meeting_placed(m) || m->state >= MEET_READY)
+		if (l->rx->key.auth != INET_AUTH_NONE || !meeting_placed(m) || m->state >= MEET_READY)
 			continue;
 		if (!m->conn->in.comm && now - m->since >= PLACED_NS)
 			return m;

@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/hmac.h"
 #include "inet/sock.h"
 #include "net/tcp/forget.h"
 #include "net/tcp/hello.h"
@@ -76,21 +75,6 @@ static void fail_protocol(struct meeting *m)
 	fail(m, GANTRY_ERR_PROTOCOL, "%s does not speak the protocol of gantry/rx.h", gantry_addr_text(&m->to, peer));
 }
 
-/* Both sides say the same about a refusal. */
-static void fail_refused(struct meeting *m, enum rx_why why)
-{
-	static const char *const texts[RX_WHYS] = {
-		[RX_WHY_VERSION] = "the two sides speak different versions of the protocol of gantry/rx.h",
-		[RX_WHY_ACCEPTING] = "GANTRY_SECRET is set only on the accepting side",
-		[RX_WHY_CONNECTING] = "GANTRY_SECRET is set only on the connecting side",
-		[RX_WHY_DIFFERS] = "GANTRY_SECRET differs between the two sides",
-	};
-	char peer[GANTRY_ADDR_TEXT];
-
-	fail(m, why == RX_WHY_VERSION ? GANTRY_ERR_VERSION : GANTRY_ERR_AUTH, "meeting with %s: %s",
-	     gantry_addr_text(&m->to, peer), texts[why]);
-}
-
 /* The side that connects makes another attempt while there is time; the one that accepts gives up. */
 static void again(struct meeting *m, gantry_result r, const char *what, const char *why)
 {
@@ -99,7 +83,6 @@ static void again(struct meeting *m, gantry_result r, const char *what, const ch
 	if (m->fd >= 0)
 		close(m->fd);
 	m->fd = -1;
-	m->at = 0;
 	if (!m->dials || gantry_now_ns() + RETRY_NS >= m->deadline) {
 		fail(m, r, "%s with %s: %s", what, gantry_addr_text(&m->to, peer), why);
 		return;
@@ -140,7 +123,9 @@ gantry_result meeting_create(struct gantry_rx *rx, int fd, const struct gantry_a
 	m->dials = fd < 0;
 	m->deadline = deadline;
 	m->since = gantry_now_ns();
-	m->state = m->dials ? MEET_DIAL : MEET_HEAR_CONNECT;
+	m->state = m->dials ? MEET_DIAL : MEET_SHAKE;
+	if (!m->dials)
+		inet_handshake_start_server(&m->shake);
 	*ret_meeting = m;
 out:
 	return r;
@@ -162,262 +147,147 @@ int meeting_placed(const struct meeting *m)
 	return m->conn != NULL;
 }
 
-/* ---- what is said ---- */
+/* ---- the hand-shake ---- */
 
-static void say_next(struct meeting *m, enum meeting_state state, const struct rx_hello *h)
-{
-	rx_hello_encode(h, m->message);
-	m->at = 0;
-	m->state = state;
-}
+static const struct inet_protocol rx_protocol = {"rx", RX_VERSION, "accepting side", "connecting side", NULL};
 
-/* The connection, and the network's listener whose handle goes into our message. */
-static gantry_result open_net(struct meeting *m, struct rx_hello *h)
+/* The connection, and the network's listener whose handle goes into our offer. */
+static gantry_result make_offer(struct meeting *m, uint8_t ret_offer[RX_OFFER_SIZE])
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_rx *rx = m->rx;
+	struct rx_offer o = {.epoch = rx->epoch, .id = m->id};
 
 	TRY(rx_conn_create(rx, m->id, &m->conn));
-	TRY(rx->net->ops->listen(rx->net, m->conn->ctx, rx->net_dev, h->handle, &m->listen));
+	TRY(rx->net->ops->listen(rx->net, m->conn->ctx, rx->net_dev, o.handle, &m->listen));
+	rx_offer_encode(&o, ret_offer);
 out:
 	return r;
 }
 
+static void take_offer(struct meeting *m, const struct rx_offer *o)
+{
+	memcpy(m->handle, o->handle, sizeof(m->handle));
+	tcp_handle_received(m->handle);
+	m->peer_epoch = o->epoch;
+}
+
+static void know_peer(struct meeting *m)
+{
+	char peer[GANTRY_ADDR_TEXT];
+
+	m->conn->peer_epoch = m->peer_epoch;
+	snprintf(m->conn->peer, sizeof(m->conn->peer), "%s epoch %016llx", gantry_addr_text(&m->to, peer),
+		 (unsigned long long)m->peer_epoch);
+}
+
 static void dial(struct meeting *m)
 {
-	struct rx_hello h = {
-		.version = RX_VERSION,
-		.kind = RX_HELLO_CONNECT,
-		.auth = m->rx->secret != NULL,
-		.epoch = m->rx->epoch,
-	};
-	gantry_result r;
+	uint8_t offer[RX_OFFER_SIZE];
+	gantry_result r = GANTRY_OK;
 	int e;
 
 	if (gantry_now_ns() < m->retry_at)
 		return;
 	drop_net(m);
-	h.id = m->id = rx_random();
-	r = gantry_random_bytes(h.nonce, sizeof(h.nonce));
-	if (r == GANTRY_OK)
-		r = open_net(m, &h);
-	if (r != GANTRY_OK) {
-		fail(m, r, "%s", gantry_last_error());
-		return;
-	}
-	rx_hello_encode(&h, m->connect);
+	m->id = rx_random();
+	TRY(make_offer(m, offer));
+	TRY(inet_handshake_start_client(&m->shake, &rx_protocol, &m->rx->key, offer, sizeof(offer)));
+	m->state = MEET_SHAKE;
 	e = sock_connect(NULL, NULL, &m->to, &m->fd);
 	if (e && e != EINPROGRESS)
 		again(m, sock_errno_class(e) == SOCK_LIMIT ? GANTRY_ERR_LIMIT : GANTRY_ERR_UNREACHABLE, "connecting",
 		      strerror(e));
-	else
-		say_next(m, MEET_SAY_CONNECT, &h);
-}
-
-static void say_challenge(struct meeting *m)
-{
-	struct rx_hello h = {.version = RX_VERSION, .kind = RX_HELLO_CHALLENGE, .auth = 1, .id = m->id};
-
-	if (gantry_random_bytes(h.nonce, sizeof(h.nonce)) != GANTRY_OK) {
-		fail(m, GANTRY_ERR_SYSTEM, "%s", gantry_last_error());
-		return;
-	}
-	rx_hello_encode(&h, m->challenge);
-	say_next(m, MEET_SAY_CHALLENGE, &h);
-}
-
-static void say_proof(struct meeting *m)
-{
-	struct rx_hello h = {.version = RX_VERSION, .kind = RX_HELLO_PROOF, .auth = 1, .id = m->id};
-	gantry_result r = rx_hello_mac(m->rx->secret, m->connect, m->challenge, NULL, h.mac);
-
+out:
 	if (r != GANTRY_OK)
 		fail(m, r, "%s", gantry_last_error());
-	else
-		say_next(m, MEET_SAY_PROOF, &h);
 }
 
 void meeting_place(struct meeting *m)
 {
+	uint8_t offer[RX_OFFER_SIZE];
 	gantry_result r = GANTRY_OK;
-	uint8_t raw[RX_HELLO_SIZE];
-	char peer[GANTRY_ADDR_TEXT];
-	struct rx_hello h = {
-		.version = RX_VERSION,
-		.kind = RX_HELLO_ACCEPT,
-		.auth = m->rx->secret != NULL,
-		.epoch = m->rx->epoch,
-		.id = m->id,
-	};
 
-	TRY(open_net(m, &h));
-	if (h.auth) {
-		rx_hello_encode(&h, raw);
-		TRY(rx_hello_mac(m->rx->secret, m->connect, m->challenge, raw, h.mac));
-	}
-	m->conn->peer_epoch = m->peer_epoch;
-	snprintf(m->conn->peer, sizeof(m->conn->peer), "%s epoch %016llx", gantry_addr_text(&m->to, peer),
-		 (unsigned long long)m->peer_epoch);
+	TRY(make_offer(m, offer));
+	know_peer(m);
 	m->since = gantry_now_ns();
-	say_next(m, MEET_SAY_ACCEPT, &h);
+	inet_handshake_accept(&m->shake, offer, sizeof(offer));
+	m->state = MEET_SHAKE;
 out:
 	if (r != GANTRY_OK)
 		fail(m, is_own(r) ? r : GANTRY_ERR_SYSTEM, "%s", gantry_last_error());
 }
 
-/* It is told why, as far as its socket takes it, and that is all. */
-static void refuse(struct meeting *m, enum rx_why why)
+static enum inet_event heard_hello(struct meeting *m)
 {
-	struct rx_hello h = {.version = RX_VERSION, .kind = RX_HELLO_REFUSED, .why = (uint8_t)why, .id = m->id};
-
-	rx_hello_encode(&h, m->message);
-	if (send(m->fd, m->message, RX_HELLO_SIZE, MSG_NOSIGNAL | MSG_DONTWAIT) != RX_HELLO_SIZE)
-		LOG_DEBUG(RX, "a refusal could not be sent: %s", strerror(errno));
-	fail_refused(m, why);
-}
-
-/* ---- what is heard: all of the message is there ---- */
-
-static void heard_connect(struct meeting *m, const struct rx_hello *h)
-{
-	int secret = m->rx->secret != NULL;
+	struct inet_handshake *h = &m->shake;
 	struct wire_handle handle;
+	struct rx_offer o;
 
-	if (h->kind != RX_HELLO_CONNECT || wire_handle_decode(h->handle, &handle) != GANTRY_OK) {
+	h->protocol = &rx_protocol;
+	if (strcmp(h->name, rx_protocol.name) != 0)
+		return inet_handshake_refuse(h, GANTRY_ERR_REFUSED, "an rx listens here, nobody speaks %s", h->name);
+	if (h->peer_version == RX_VERSION) { /* of others nothing is known */
+		if (rx_offer_decode(h->payload, h->payload_size, &o) != GANTRY_OK ||
+		    wire_handle_decode(o.handle, &handle) != GANTRY_OK) {
+			fail_protocol(m);
+			return INET_AGAIN;
+		}
+		m->id = o.id;
+		take_offer(m, &o);
+	}
+	return inet_handshake_challenge(h, &m->rx->key);
+}
+
+static void heard_answer(struct meeting *m)
+{
+	struct rx_offer o;
+
+	if (rx_offer_decode(m->shake.payload, m->shake.payload_size, &o) != GANTRY_OK || o.id != m->id) {
 		fail_protocol(m);
 		return;
 	}
-	m->id = h->id;
-	m->peer_epoch = h->epoch;
-	if (h->auth != secret) {
-		refuse(m, secret ? RX_WHY_ACCEPTING : RX_WHY_CONNECTING);
-		return;
-	}
-	memcpy(m->connect, m->message, RX_HELLO_SIZE);
-	memcpy(m->handle, h->handle, sizeof(m->handle));
-	tcp_handle_received(m->handle);
-	if (secret)
-		say_challenge(m);
-	else
-		m->state = MEET_PLACE;
-}
-
-static void heard_proof(struct meeting *m, const struct rx_hello *h)
-{
-	uint8_t mac[GANTRY_MAC_SIZE];
-	gantry_result r;
-
-	if (h->kind != RX_HELLO_PROOF || h->id != m->id) {
-		fail_protocol(m);
-		return;
-	}
-	r = rx_hello_mac(m->rx->secret, m->connect, m->challenge, NULL, mac);
-	if (r != GANTRY_OK)
-		fail(m, r, "%s", gantry_last_error());
-	else if (!gantry_equal_secret(mac, h->mac, sizeof(mac)))
-		refuse(m, RX_WHY_DIFFERS);
-	else
-		m->state = MEET_PLACE;
-}
-
-static void heard_accept(struct meeting *m, const struct rx_hello *h)
-{
-	char peer[GANTRY_ADDR_TEXT];
-	uint8_t mac[GANTRY_MAC_SIZE];
-	gantry_result r;
-
-	if (h->auth != (m->rx->secret != NULL) || (m->rx->secret && m->state != MEET_HEAR_ACCEPT)) {
-		fail_refused(m, m->rx->secret ? RX_WHY_CONNECTING : RX_WHY_ACCEPTING);
-		return;
-	}
-	if (h->auth) {
-		r = rx_hello_mac(m->rx->secret, m->connect, m->challenge, m->message, mac);
-		if (r != GANTRY_OK) {
-			fail(m, r, "%s", gantry_last_error());
-			return;
-		}
-		if (!gantry_equal_secret(mac, h->mac, sizeof(mac))) {
-			fail_refused(m, RX_WHY_DIFFERS);
-			return;
-		}
-	}
-	memcpy(m->handle, h->handle, sizeof(m->handle));
-	tcp_handle_received(m->handle);
-	m->conn->peer_epoch = h->epoch;
-	snprintf(m->conn->peer, sizeof(m->conn->peer), "%s epoch %016llx", gantry_addr_text(&m->to, peer),
-		 (unsigned long long)h->epoch);
+	take_offer(m, &o);
+	know_peer(m);
 	m->state = MEET_NET;
 }
 
-/* To CONNECT, and to PROOF. */
-static void heard_answer(struct meeting *m, const struct rx_hello *h)
+static void shake_failed(struct meeting *m)
 {
-	if (h->id != m->id && h->kind != RX_HELLO_REFUSED) {
+	const struct inet_handshake *h = &m->shake;
+	char peer[GANTRY_ADDR_TEXT];
+	int e = h->broken_errno;
+
+	if (h->broken && h->out_size)
+		again(m, e == ECONNREFUSED ? GANTRY_ERR_REFUSED : GANTRY_ERR_UNREACHABLE, "connecting", h->text);
+	else if (h->broken)
+		again(m, e ? GANTRY_ERR_PEER_LOST : GANTRY_ERR_PEER_CLOSED, "meeting",
+		      e ? h->text : "it closed the connection before it said anything");
+	else if (h->error == GANTRY_ERR_PROTOCOL)
 		fail_protocol(m);
-	} else if (h->kind == RX_HELLO_REFUSED) {
-		fail_refused(m, (enum rx_why)h->why);
-	} else if (h->kind == RX_HELLO_ACCEPT) {
-		heard_accept(m, h);
-	} else if (h->kind == RX_HELLO_CHALLENGE && m->state == MEET_HEAR_ANSWER) {
-		memcpy(m->challenge, m->message, RX_HELLO_SIZE);
-		if (m->rx->secret)
-			say_proof(m);
-		else
-			fail_refused(m, RX_WHY_ACCEPTING);
-	} else {
-		fail_protocol(m);
-	}
-}
-
-/* ---- steps ---- */
-
-static void say(struct meeting *m, enum meeting_state said)
-{
-	ssize_t n = send(m->fd, m->message + m->at, RX_HELLO_SIZE - m->at, MSG_NOSIGNAL | MSG_DONTWAIT);
-
-	if (n < 0 && (errno == EAGAIN || errno == EINTR || errno == ENOTCONN || errno == EINPROGRESS))
-		return;
-	if (n < 0) {
-		again(m, errno == ECONNREFUSED ? GANTRY_ERR_REFUSED : GANTRY_ERR_UNREACHABLE, "connecting",
-		      strerror(errno));
-		return;
-	}
-	m->at += (size_t)n;
-	if (m->at < RX_HELLO_SIZE)
-		return;
-	m->at = 0;
-	m->state = said;
-}
-
-static void hear(struct meeting *m, void (*heard)(struct meeting *, const struct rx_hello *))
-{
-	ssize_t n = recv(m->fd, m->message + m->at, RX_HELLO_SIZE - m->at, MSG_DONTWAIT);
-	struct rx_hello h;
-	gantry_result r;
-
-	if (n < 0 && (errno == EAGAIN || errno == EINTR))
-		return;
-	if (n <= 0) {
-		again(m, n ? GANTRY_ERR_PEER_LOST : GANTRY_ERR_PEER_CLOSED, "meeting",
-		      n ? strerror(errno) : "it closed the connection before it said anything");
-		return;
-	}
-	m->at += (size_t)n;
-	r = rx_hello_may_be(m->message, m->at);
-	if (r == GANTRY_OK && m->at < RX_HELLO_SIZE)
-		return;
-	if (r == GANTRY_OK)
-		r = rx_hello_decode(m->message, &h);
-	m->at = 0;
-	if (r == GANTRY_OK)
-		heard(m, &h);
-	else if (r == GANTRY_ERR_VERSION && m->state == MEET_HEAR_CONNECT)
-		refuse(m, RX_WHY_VERSION);
-	else if (r == GANTRY_ERR_VERSION)
-		fail_refused(m, RX_WHY_VERSION);
 	else
-		fail_protocol(m);
+		fail(m, h->error, "meeting with %s: %s", gantry_addr_text(&m->to, peer), h->text);
 }
+
+static void shake(struct meeting *m)
+{
+	enum inet_event event = inet_handshake_move(&m->shake, m->fd);
+
+	if (event == INET_HELLO)
+		event = heard_hello(m);
+	if (event == INET_PROVED)
+		m->state = MEET_PLACE;
+	else if (event == INET_DONE && m->dials)
+		heard_answer(m);
+	else if (event == INET_DONE)
+		m->state = MEET_NET;
+	else if (event == INET_FAILED) {
+		inet_handshake_move(&m->shake, m->fd); /* it is told why, as far as its socket takes it */
+		shake_failed(m);
+	}
+}
+
+/* ---- the network ---- */
 
 /* Has the peer gone before it was ready? */
 static int peer_gone(struct meeting *m)
@@ -430,15 +300,6 @@ static int peer_gone(struct meeting *m)
 	n = recv(m->fd, &byte, 1, MSG_DONTWAIT);
 	m->peer_ready = n == 1;
 	return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
-}
-
-/* While its answer is due a peer has nothing to say. */
-static void wait_for_place(struct meeting *m)
-{
-	if (peer_gone(m))
-		again(m, GANTRY_ERR_PEER_LOST, "meeting", "the peer went away");
-	else if (m->peer_ready)
-		fail_protocol(m);
 }
 
 static void make_net(struct meeting *m)
@@ -473,23 +334,11 @@ out:
 		fail(m, r, "%s", gantry_last_error());
 }
 
-/* What a state does: `step`, or say `message` and be in `said` then, or hear one and give it to `heard`. */
-static const struct {
-	void (*step)(struct meeting *m);
-	enum meeting_state said;
-	void (*heard)(struct meeting *m, const struct rx_hello *h);
-} states[MEET_STATES] = {
-	[MEET_DIAL] = {.step = dial},
-	[MEET_SAY_CONNECT] = {.said = MEET_HEAR_ANSWER},
-	[MEET_HEAR_ANSWER] = {.heard = heard_answer},
-	[MEET_SAY_PROOF] = {.said = MEET_HEAR_ACCEPT},
-	[MEET_HEAR_ACCEPT] = {.heard = heard_answer},
-	[MEET_HEAR_CONNECT] = {.heard = heard_connect},
-	[MEET_SAY_CHALLENGE] = {.said = MEET_HEAR_PROOF},
-	[MEET_HEAR_PROOF] = {.heard = heard_proof},
-	[MEET_PLACE] = {.step = wait_for_place},
-	[MEET_SAY_ACCEPT] = {.said = MEET_NET},
-	[MEET_NET] = {.step = make_net},
+static void (*const steps[])(struct meeting *m) = {
+	[MEET_DIAL] = dial,
+	[MEET_SHAKE] = shake,
+	[MEET_PLACE] = shake, /* while its answer is due a peer has nothing to say */
+	[MEET_NET] = make_net,
 };
 
 void meeting_step(struct meeting *m)
@@ -498,12 +347,7 @@ void meeting_step(struct meeting *m)
 
 	if (m->state >= MEET_READY)
 		return;
-	if (states[m->state].step)
-		states[m->state].step(m);
-	else if (states[m->state].heard)
-		hear(m, states[m->state].heard);
-	else
-		say(m, states[m->state].said);
+	steps[m->state](m);
 	if (m->state < MEET_READY && gantry_now_ns() >= m->deadline) {
 		snprintf(before, sizeof(before), "%s", m->text);
 		fail(m, GANTRY_ERR_TIMEOUT, "%s did not answer in time%s%s", gantry_addr_text(&m->to, peer),

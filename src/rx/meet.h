@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The rendezvous of two rx over a TCP connection of its own (wire.h has its messages), and then the network's
- * connections.
+ * The rendezvous of two rx over a TCP connection of its own (wire.h), and then the network's connections.
  *
- *   connecting:  DIAL -> SAY_CONNECT -> HEAR_ANSWER [-> SAY_PROOF -> HEAR_ACCEPT] -> NET -> READY
- *   accepting:   HEAR_CONNECT [-> SAY_CHALLENGE -> HEAR_PROOF] -> PLACE -> SAY_ACCEPT -> NET -> READY
+ *   connecting:  DIAL -> SHAKE -> NET -> READY
+ *   accepting:   SHAKE -> PLACE -> SHAKE (what is left of the answer) -> NET -> READY
  *
- * In brackets: with a secret. Until PLACE a meeting of the accepting side is a socket and this struct: it has no
- * connection, no listener of the network, and nothing of ours has been told to the peer. The accepting side connects
- * back to the handle in CONNECT only when the network has accepted the peer's own connection: one that says CONNECT and
- * nothing else makes it dial nowhere. docs/design/0011 has the reasons.
+ * Until PLACE a meeting of the accepting side is a socket and this struct: it has no connection, no listener of the
+ * network, and nothing of ours has been told to the peer. The accepting side connects back to the handle in the peer's
+ * offer only when the network has accepted the peer's own connection: one that says hello and nothing else makes it
+ * dial nowhere. docs/design/0011 has the reasons.
  *
  * Every state is non-blocking and has the meeting's deadline. A byte on the rendezvous connection says "I am ready", so
  * that an end of it before that means that the peer is gone.
@@ -17,23 +16,16 @@
 #ifndef GANTRY_RX_MEET_H
 #define GANTRY_RX_MEET_H
 
+#include "inet/handshake.h"
 #include "rx/rx.h"
 
 enum meeting_state {
 	MEET_DIAL,
-	MEET_SAY_CONNECT,
-	MEET_HEAR_ANSWER,
-	MEET_SAY_PROOF,
-	MEET_HEAR_ACCEPT,
-	MEET_HEAR_CONNECT,
-	MEET_SAY_CHALLENGE,
-	MEET_HEAR_PROOF,
+	MEET_SHAKE,
 	MEET_PLACE, /* until its listener has a place for it: meeting_place */
-	MEET_SAY_ACCEPT,
 	MEET_NET,
 	MEET_READY,
 	MEET_FAILED,
-	MEET_STATES
 };
 
 struct meeting {
@@ -45,9 +37,7 @@ struct meeting {
 	struct gantry_addr to;
 	uint64_t deadline, retry_at; /* ns */
 	uint64_t since;		     /* ns: when it came, or got its place */
-	size_t at;		     /* bytes of `message` that were said or heard */
-	uint8_t message[RX_HELLO_SIZE];
-	uint8_t connect[RX_HELLO_SIZE], challenge[RX_HELLO_SIZE]; /* as they were sent: the macs cover them */
+	struct inet_handshake shake;
 	uint64_t id, peer_epoch;
 	uint8_t handle[GANTRY_NET_HANDLE_SIZE]; /* the peer's; the network keeps its place in it */
 	struct gantry_rx_conn *conn;		/* owned until READY */

@@ -10,7 +10,6 @@
 #include "base/clock.h"
 #include "base/param.h"
 #include "base/param_text.h"
-#include "base/secret.h"
 #include "rx/meet.h"
 #include "rx/rx.h"
 
@@ -101,7 +100,7 @@ gantry_result gantry_rx_open(const struct gantry_rx_config *config, struct gantr
 	TRY(configure(rx, config));
 	rx_stages_init(rx);
 	TRY(rx->net->ops->init(rx->net, 0, NULL, &ctx)); /* the network learns its devices */
-	TRY(gantry_secret(&rx->secret));
+	TRY(inet_secret_key(&rx->key));
 	TRY(pick_nic(rx, config->nic));
 	TRY(rx_path_choose(rx, config->path));
 	rx_stall_init(rx);

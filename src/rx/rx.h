@@ -36,6 +36,7 @@
 #include "device/pinned.h"
 #include "gantry/rx.h"
 #include "inet/nic.h"
+#include "inet/settings.h"
 #include "net/net.h"
 #include "rx/wire.h"
 
@@ -205,7 +206,7 @@ struct gantry_rx_conn {
 struct gantry_rx {
 	pthread_mutex_t mu;
 	struct gantry_net *net;	      /* borrowed: the TCP network */
-	const char *secret;	      /* borrowed, until the process ends; NULL: none */
+	struct inet_key key;	      /* GANTRY_SECRET, or none */
 	struct gantry_device *device; /* owned reference */
 	int net_dev;
 	char nic[64];

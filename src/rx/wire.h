@@ -2,25 +2,12 @@
 /*
  * What two rx say to each other. All numbers little-endian.
  *
- * The rendezvous, over a TCP connection of its own; then the network's connections are made, one per direction, and the
- * rendezvous is closed. Its messages have one size and one layout; what a kind does not use is 0:
+ * The rendezvous is a TCP connection of its own with the hand-shake that all connections have (inet/handshake.h). Each
+ * side's payload is its offer:
  *
- *   0 magic(8)  8 version(2)  10 kind(2)  12 auth(1)  13 why(1)  14 reserved(2)  16 epoch(8)  24 id of the
- * connection(8) 32 nonce(16)  48 mac(32)  80 handle(128)
+ *   0 epoch(8)  8 id of the connection(8), made by the connecting side  16 handle(128) of a listener of the network
  *
- *   without a secret:  CONNECT ->                              <- ACCEPT
- *   with a secret:     CONNECT ->  <- CHALLENGE     PROOF ->   <- ACCEPT
- *   it cannot be:      CONNECT ->  <- REFUSED, or behind PROOF
- *
- *   kind       from        auth     uses
- *   CONNECT    connecting  0 or 1   epoch, id, nonce, handle
- *   CHALLENGE  accepting   1        id, nonce
- *   PROOF      connecting  1        id, mac: HMAC-SHA256 over "gantry rx client", CONNECT and CHALLENGE as they were
- * sent ACCEPT     accepting   0 or 1   epoch, id, handle; auth 1: mac, over "gantry rx server", CONNECT, CHALLENGE and
- * this message with 0 in the place of the mac REFUSED    accepting   0        id (0 if it is not known), why: enum
- * rx_why
- *
- * Magic, version and kind stay where they are in all versions, so that a side can name the version of the other.
+ * Then the network's connections are made, one per direction, and the rendezvous is closed.
  *
  * In each direction the network carries tag 0: heads, and tag 1: data. A head is 48 bytes:
  *
@@ -47,37 +34,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/hmac.h"
 #include "gantry/result.h"
 #include "net/net.h"
 
-enum {
-	RX_NONCE_SIZE = 16,
-	RX_HELLO_SIZE = 48 + GANTRY_MAC_SIZE + GANTRY_NET_HANDLE_SIZE,
-	RX_HEAD_SIZE = 48,
-	RX_VERSION = 3,
-};
-enum rx_hello_kind {
-	RX_HELLO_CONNECT = 1,
-	RX_HELLO_ACCEPT,
-	RX_HELLO_CHALLENGE,
-	RX_HELLO_PROOF,
-	RX_HELLO_REFUSED,
-	RX_HELLO_KINDS
-};
-enum rx_why {
-	RX_WHY_VERSION = 1,
-	RX_WHY_ACCEPTING,  /* only the accepting side has a secret */
-	RX_WHY_CONNECTING, /* only the connecting side has one */
-	RX_WHY_DIFFERS,	   /* the secrets differ */
-	RX_WHYS
-};
+enum { RX_VERSION = 4, RX_OFFER_SIZE = 16 + GANTRY_NET_HANDLE_SIZE, RX_HEAD_SIZE = 48 };
 
-struct rx_hello {
-	uint16_t version, kind;
-	uint8_t auth, why;
+struct rx_offer {
 	uint64_t epoch, id;
-	uint8_t nonce[RX_NONCE_SIZE], mac[GANTRY_MAC_SIZE];
 	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
 };
 
@@ -89,15 +52,9 @@ struct rx_head {
 	uint64_t transfer, tag, bytes, arg;
 };
 
-void rx_hello_encode(const struct rx_hello *h, uint8_t out[RX_HELLO_SIZE]);
-/* ERR_PROTOCOL: not ours; ERR_VERSION: another version of it. Logs nothing. */
-gantry_result rx_hello_decode(const uint8_t in[RX_HELLO_SIZE], struct rx_hello *ret_hello);
-/* Does what has come so far begin like a hello? ERR_VERSION: yes, of another version, which may have another size. */
-gantry_result rx_hello_may_be(const uint8_t *in, size_t n);
-/* The mac of PROOF (answer NULL), or that of the ACCEPT in `answer`. All messages as they were sent. */
-gantry_result rx_hello_mac(const char *secret, const uint8_t hello[RX_HELLO_SIZE],
-			   const uint8_t challenge[RX_HELLO_SIZE], const uint8_t *answer,
-			   uint8_t ret_mac[GANTRY_MAC_SIZE]);
+void rx_offer_encode(const struct rx_offer *o, uint8_t out[RX_OFFER_SIZE]);
+/* ERR_PROTOCOL: it is none. Whether the handle is one is not looked at. */
+gantry_result rx_offer_decode(const uint8_t *in, size_t size, struct rx_offer *ret_offer);
 
 void rx_head_encode(const struct rx_head *h, uint8_t out[RX_HEAD_SIZE]);
 /* size: of the whole message. Everything is checked that can be without knowing the transfer. */

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "gantry/rx.h"
+#include "inet/handshake.h"
 #include "rx/wire.h"
 #include "test.h"
 #include "until.h"
@@ -77,27 +78,24 @@ static inline void rx_pair_close(struct rx_pair *p)
 	gantry_device_close(p->dev);
 }
 
-/* The connecting side of a rendezvous by hand, as src/rx/wire.h has it: CONNECT with this handle, the proof if there is
- * a secret, and the ACCEPT. */
-static inline void rx_meet_by_hand(int fd, const char *secret, struct rx_hello h, struct rx_hello *ret_accept)
-{
-	uint8_t hello[RX_HELLO_SIZE], in[RX_HELLO_SIZE], out[RX_HELLO_SIZE];
-	struct rx_hello proof = {.version = RX_VERSION, .kind = RX_HELLO_PROOF, .auth = 1, .id = h.id};
+static const struct inet_protocol rx_by_hand = {"rx", RX_VERSION, "accepting side", "connecting side", NULL};
 
-	h.auth = secret != NULL;
-	rx_hello_encode(&h, hello);
-	CHECK_EQ(write(fd, hello, sizeof(hello)), (ssize_t)sizeof(hello));
-	CHECK_EQ(recv(fd, in, sizeof(in), MSG_WAITALL), (ssize_t)sizeof(in));
-	if (secret) {
-		CHECK_OK(rx_hello_decode(in, ret_accept));
-		CHECK_EQ(ret_accept->kind, RX_HELLO_CHALLENGE);
-		CHECK_OK(rx_hello_mac(secret, hello, in, NULL, proof.mac));
-		rx_hello_encode(&proof, out);
-		CHECK_EQ(write(fd, out, sizeof(out)), (ssize_t)sizeof(out));
-		CHECK_EQ(recv(fd, in, sizeof(in), MSG_WAITALL), (ssize_t)sizeof(in));
-	}
-	CHECK_OK(rx_hello_decode(in, ret_accept));
-	CHECK_EQ(ret_accept->kind, RX_HELLO_ACCEPT);
+static inline struct inet_key rx_key(const char *secret)
+{
+	return (struct inet_key){secret ? INET_AUTH_SECRET : INET_AUTH_NONE, secret, secret ? strlen(secret) : 0};
+}
+
+/* The connecting side of a rendezvous by hand: an offer for another. */
+static inline void rx_meet_by_hand(int fd, const char *secret, const struct rx_offer *own, struct rx_offer *ret_offer)
+{
+	struct inet_key key = rx_key(secret);
+	uint8_t offer[RX_OFFER_SIZE];
+	struct inet_handshake h;
+
+	rx_offer_encode(own, offer);
+	CHECK_OK(inet_handshake_start_client(&h, &rx_by_hand, &key, offer, sizeof(offer)));
+	UNTIL(inet_handshake_move(&h, fd) == INET_DONE);
+	CHECK_OK(rx_offer_decode(h.payload, h.payload_size, ret_offer));
 }
 
 /* Memory, registered with one rx: of the device, or plain. */

@@ -43,8 +43,9 @@ static void strangers(void)
 	struct gantry_rx_listener *l;
 	struct gantry_rx_conn *ca, *cb, *nobody;
 	struct gantry_rx_counters n;
-	struct rx_hello h = {.version = RX_VERSION, .kind = RX_HELLO_CONNECT, .epoch = 1, .id = 2};
-	uint8_t hello[RX_HELLO_SIZE];
+	uint8_t offer[RX_OFFER_SIZE] = {1}, hello[INET_HELLO_SIZE + RX_OFFER_SIZE], answer[INET_ANSWER_SIZE];
+	struct inet_key key = rx_key(getenv("GANTRY_SECRET"));
+	struct inet_handshake h;
 	pthread_t t;
 	void *in[3];
 	int fds[6];
@@ -57,12 +58,12 @@ static void strangers(void)
 		fds[i] = dial(gantry_rx_listener_address(l));
 	CHECK(write(fds[0], garbage, sizeof(garbage)) > 0); /* another protocol */
 	close(fds[1]);					    /* nothing at all */
-	rx_hello_encode(&h, hello);
-	CHECK_EQ(write(fds[2], hello, 20), 20);			      /* the beginning, and then silence */
-	CHECK_EQ(write(fds[3], hello, RX_HELLO_SIZE), RX_HELLO_SIZE); /* a handle that is none */
-	h.version = RX_VERSION + 1;
-	rx_hello_encode(&h, hello);
-	CHECK_EQ(write(fds[4], hello, RX_HELLO_SIZE), RX_HELLO_SIZE); /* from the future */
+	CHECK_OK(inet_handshake_start_client(&h, &rx_by_hand, &key, offer, sizeof(offer)));
+	memcpy(hello, h.out, sizeof(hello));
+	CHECK_EQ(write(fds[2], hello, 20), 20);				       /* the beginning, and then silence */
+	CHECK_EQ(write(fds[3], hello, sizeof(hello)), (ssize_t)sizeof(hello)); /* a handle that is none */
+	hello[8]++;
+	CHECK_EQ(write(fds[4], hello, sizeof(hello)), (ssize_t)sizeof(hello)); /* from the future */
 	in[0] = a;
 	in[1] = (void *)(uintptr_t)gantry_rx_listener_address(l);
 	in[2] = &ca;
@@ -75,10 +76,9 @@ static void strangers(void)
 	      (gantry_rx_get_counters(b, &n), n.strangers >= 4));
 	CHECK_EQ(n.strangers, 4);
 	/* The one from the future is told the version, where every version has it. */
-	CHECK_EQ(recv(fds[4], hello, RX_HELLO_SIZE, MSG_WAITALL), RX_HELLO_SIZE);
-	CHECK_OK(rx_hello_decode(hello, &h));
-	CHECK_EQ(h.kind, RX_HELLO_REFUSED);
-	CHECK_EQ(h.why, RX_WHY_VERSION);
+	CHECK_EQ(recv(fds[4], answer, sizeof(answer), MSG_WAITALL), (ssize_t)sizeof(answer));
+	CHECK_EQ(answer[8], RX_VERSION);
+	CHECK_HAS((char *)answer + 104, "protocol version differs");
 	for (int i = 0; i < 6; i++)
 		if (i != 1)
 			close(fds[i]);
@@ -134,29 +134,24 @@ struct liar {
 static void *accept_by_hand(void *arg)
 {
 	struct liar *liar = arg;
-	const char *secret = getenv("GANTRY_SECRET");
-	struct rx_hello h = {.version = RX_VERSION, .kind = RX_HELLO_CHALLENGE, .auth = 1}, in;
-	uint8_t hello[RX_HELLO_SIZE], challenge[RX_HELLO_SIZE], out[RX_HELLO_SIZE];
+	struct inet_key key = rx_key(getenv("GANTRY_SECRET"));
 	int fd = accept(liar->fd, NULL, NULL);
+	uint8_t offer[RX_OFFER_SIZE], byte;
+	enum inet_event event;
+	struct inet_handshake h;
+	struct rx_offer o;
 
-	CHECK_EQ(recv(fd, hello, sizeof(hello), MSG_WAITALL), RX_HELLO_SIZE);
-	CHECK_OK(rx_hello_decode(hello, &in));
-	h.id = in.id;
-	if (secret) {
-		rx_hello_encode(&h, challenge);
-		CHECK_EQ(write(fd, challenge, sizeof(challenge)), RX_HELLO_SIZE);
-		CHECK_EQ(recv(fd, out, sizeof(out), MSG_WAITALL), RX_HELLO_SIZE); /* the proof */
-	}
-	h.kind = RX_HELLO_ACCEPT;
-	h.auth = secret != NULL;
-	h.epoch = 1;
-	memcpy(h.handle, liar->handle, sizeof(h.handle));
-	rx_hello_encode(&h, out);
-	if (secret)
-		CHECK_OK(rx_hello_mac(secret, hello, challenge, out, h.mac));
-	rx_hello_encode(&h, out);
-	CHECK_EQ(write(fd, out, sizeof(out)), RX_HELLO_SIZE);
-	CHECK_EQ(recv(fd, out, 1, 0), 0); /* until the other side gives up */
+	inet_handshake_start_server(&h);
+	UNTIL(inet_handshake_move(&h, fd) == INET_HELLO);
+	CHECK_OK(rx_offer_decode(h.payload, h.payload_size, &o));
+	h.protocol = &rx_by_hand;
+	event = inet_handshake_challenge(&h, &key);
+	UNTIL(event == INET_PROVED || (event = inet_handshake_move(&h, fd)) == INET_PROVED);
+	memcpy(o.handle, liar->handle, sizeof(o.handle));
+	rx_offer_encode(&o, offer);
+	inet_handshake_accept(&h, offer, sizeof(offer));
+	UNTIL(inet_handshake_move(&h, fd) == INET_DONE);
+	CHECK_EQ(recv(fd, &byte, 1, 0), 0); /* until the other side gives up */
 	close(fd);
 	return NULL;
 }

@@ -39,15 +39,14 @@ static void say_hello(const char *address, void **ret_listen, uint8_t handle[GAN
 	struct gantry_net *net = gantry_net_tcp();
 	struct gantry_net_config config = {.traffic_class = GANTRY_NET_UNDEF};
 	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(strrchr(address, ':') + 1))};
-	struct rx_hello h = {.version = RX_VERSION, .kind = RX_HELLO_CONNECT, .epoch = 5, .id = 77};
-	struct rx_hello accept;
+	struct rx_offer own = {.epoch = 5, .id = 77}, accept;
 
 	CHECK_OK(net->ops->init(net, 77, &config, &fake->ctx));
-	CHECK_OK(net->ops->listen(net, fake->ctx, 0, h.handle, ret_listen));
+	CHECK_OK(net->ops->listen(net, fake->ctx, 0, own.handle, ret_listen));
 	to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	fake->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	CHECK_EQ(connect(fake->fd, (struct sockaddr *)&to, sizeof(to)), 0);
-	rx_meet_by_hand(fake->fd, getenv("GANTRY_SECRET"), h, &accept);
+	rx_meet_by_hand(fake->fd, getenv("GANTRY_SECRET"), &own, &accept);
 	memcpy(handle, accept.handle, GANTRY_NET_HANDLE_SIZE);
 	tcp_handle_received(handle);
 }

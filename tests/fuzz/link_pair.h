@@ -75,15 +75,15 @@ static inline struct tcp_link *pair_link(const struct pair_config *c, const int 
 
 	if (tcp_link_create(c->nlanes, &l) != GANTRY_OK)
 		exit(1);
-	l->crc = c->crc;
-	l->splice = c->splice;
-	l->msg_zerocopy = c->msg_zerocopy;
-	l->eager_max = c->eager_max ? c->eager_max : 65536;
-	l->peer_window = c->window ? c->window : LINK_WINDOW;
-	l->tx_wanted = 1;
-	l->rails = 1;
-	l->heard = l->told = l->progressed = gantry_ticks();
-	snprintf(l->peer, sizeof(l->peer), "%s", peer);
+	l->session.crc = c->crc;
+	l->tx.splice = c->splice;
+	l->tx.msg_zerocopy = c->msg_zerocopy;
+	l->session.eager_max = c->eager_max ? c->eager_max : 65536;
+	l->session.peer_window = c->window ? c->window : LINK_WINDOW;
+	l->tx.wanted = 1;
+	l->session.rails = 1;
+	l->last.heard = l->last.told = l->last.progressed = gantry_ticks();
+	snprintf(l->session.peer, sizeof(l->session.peer), "%s", peer);
 	for (int i = 0; i < c->nlanes; i++)
 		l->lanes[i].fd = fds[i];
 	if (tcp_link_open_tx(l) != GANTRY_OK || tcp_link_open_rx(l) != GANTRY_OK)

@@ -64,7 +64,7 @@ static inline struct receiver *receiver_new(const struct pair_config *c, struct 
 		r->early[i] = malloc(8 << 20);
 	}
 	*ret_link = pair_raw(c, r->raw);
-	(*ret_link)->device_tx = 1;
+	(*ret_link)->session.device_tx = 1;
 	return r;
 }
 

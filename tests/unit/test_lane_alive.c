@@ -30,7 +30,7 @@ static int fails_at(struct tcp_link *l[2], uint64_t now)
 			break;
 		tcp_lane_rx(&l[0]->lanes[0], 1);
 	}
-	l[0]->heard = now;
+	l[0]->last.heard = now;
 	tcp_lanes_check(l[0], now, 0);
 	return tcp_link_failed(l[0]);
 }
@@ -50,18 +50,18 @@ static void check_swallowed(void)
 	CHECK(!fails_at(l, now));
 	CHECK(!fails_at(l, now + t - 10));
 	CHECK(fails_at(l, now + t + 10));
-	CHECK_EQ(l[0]->error, GANTRY_ERR_PEER_SILENT);
-	CHECK_HAS(l[0]->error_text, "lane 2: 5000 bytes sent, 0 arrived, none of the others for");
-	CHECK_HAS(l[0]->error_text, "something between the hosts swallows them");
+	CHECK_EQ(l[0]->end.error, GANTRY_ERR_PEER_SILENT);
+	CHECK_HAS(l[0]->end.text, "lane 2: 5000 bytes sent, 0 arrived, none of the others for");
+	CHECK_HAS(l[0]->end.text, "something between the hosts swallows them");
 	/* The peer was told. */
 	for (int i = 0; i < 1000 && !tcp_link_failed(l[1]); i++) {
 		tcp_lane_rx(&l[1]->lanes[0], 1);
 		until_pause();
 	}
 	CHECK(tcp_link_failed(l[1]));
-	CHECK_EQ(l[1]->error, GANTRY_ERR_PEER_SILENT);
-	CHECK_HAS(l[1]->error_text, "the peer gave up: ");
-	CHECK_HAS(l[1]->error_text, "lane 2: 5000 bytes sent");
+	CHECK_EQ(l[1]->end.error, GANTRY_ERR_PEER_SILENT);
+	CHECK_HAS(l[1]->end.text, "the peer gave up: ");
+	CHECK_HAS(l[1]->end.text, "lane 2: 5000 bytes sent");
 	tcp_link_free(l[0]);
 	tcp_link_free(l[1]);
 }
@@ -117,18 +117,18 @@ static void check_clock(void)
 	pair_links(&two_lanes, l);
 	swallow_some(l, 1, 5000);
 	CHECK(!fails_at(l, now));
-	l[0]->heard = now; /* an outage of 0.9 of the deadline */
+	l[0]->last.heard = now; /* an outage of 0.9 of the deadline */
 	tcp_lanes_check(l[0], now + t / 10 * 9, 0);
 	CHECK(!fails_at(l, now + t + t / 2));
 	CHECK(!fails_at(l, now + t / 10 * 19 - 10));
-	l[0]->heard = now + 3 * t;
+	l[0]->last.heard = now + 3 * t;
 	tcp_lanes_check(l[0], now + 3 * t, 2 * t);
 	CHECK(!tcp_link_failed(l[0]));
 	l[1]->lanes[1].rx.bytes += 100; /* as if some of them had come */
 	CHECK(!fails_at(l, now + 5 * t));
 	CHECK(!fails_at(l, now + 6 * t - 10));
 	CHECK(fails_at(l, now + 6 * t + 10));
-	CHECK_HAS(l[0]->error_text, "lane 1: 5000 bytes sent, 100 arrived");
+	CHECK_HAS(l[0]->end.text, "lane 1: 5000 bytes sent, 100 arrived");
 	tcp_link_free(l[0]);
 	tcp_link_free(l[1]);
 }
@@ -143,8 +143,8 @@ static void check_foreign_lane(void)
 	l = pair_raw(&two_lanes, raw);
 	CHECK_EQ(write(raw[0], bytes, pair_frame_put(bytes, &f)), 48);
 	UNTIL((tcp_lane_rx(&l->lanes[0], 1), tcp_link_failed(l)));
-	CHECK_EQ(l->error, GANTRY_ERR_PROTOCOL);
-	CHECK_HAS(l->error_text, "lane 3, of 3 lanes");
+	CHECK_EQ(l->end.error, GANTRY_ERR_PROTOCOL);
+	CHECK_HAS(l->end.text, "lane 3, of 3 lanes");
 	pair_raw_free(&two_lanes, l, raw);
 }
 

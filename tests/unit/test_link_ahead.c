@@ -14,7 +14,7 @@ static struct gantry_device *host;
 
 static void post_one(struct tcp_link *l, struct post *p, uint32_t tag, int device)
 {
-	if (device && !p->mem && p->size > l->eager_max && random_below(4))
+	if (device && !p->mem && p->size > l->session.eager_max && random_below(4))
 		CHECK_OK(tcp_txmem_bind(l, &devmem_emulated, host, p->data, p->size, &p->mem));
 	if (p->mem)
 		CHECK_OK(tcp_link_isend_txmem(l, p->mem, p->data, p->size, (int)tag, &p->request));
@@ -103,7 +103,7 @@ static void stream(const struct pair_config *c, int device)
 		lanes += r->lane_bytes[i];
 	}
 	CHECK_EQ(lanes, bulk_bytes); /* payload only */
-	CHECK_EQ(l->descriptors_n, 0);
+	CHECK_EQ(l->tx.descriptors.n, 0);
 	tcp_link_close_tx(l);
 	UNTIL((look(r, 1), r->ends));
 	CHECK_EQ(r->ends, 1);
@@ -174,7 +174,7 @@ static void ends_with_device_memory(void)
 			tcp_link_progress(l);
 			read_bulk(r);
 		}
-		CHECK(gantry_list_empty(&l->txmems));
+		CHECK(gantry_list_empty(&l->devmem.txmems));
 		receiver_free(r, l);
 	}
 }
@@ -243,7 +243,7 @@ static void headers_go_together(void)
 		pthread_mutex_lock(&l->lanes[i].tx.lock);
 	say_state(r, 0, 1, 0);
 	CHECK_OK(tcp_link_isend(l, data, (LANES - 1) * PIECE, 0, &request));
-	UNTIL((tcp_link_progress(l), tcp_tag_of(&l->tx_tags, 0)->advertised));
+	UNTIL((tcp_link_progress(l), tcp_tag_of(&l->tx.tags, 0)->advertised));
 	while (recv(r->raw[0], control, sizeof(control), MSG_DONTWAIT) > 0)
 		;
 	l->lanes[4].tx.dead = 1;

@@ -14,7 +14,7 @@ static struct receiver *blocked(const struct pair_config *c, struct tcp_link **r
 	for (uint32_t t = 0; t < TAGS; t++)
 		say_state(r, t, MESSAGES, 0);
 	/* Sends of MESSAGES x TAGS pieces: more than the ring and the socket of lane 0 hold. */
-	while (*ret_n < TAGS * MESSAGES && l->descriptors_n < LINK_DESCRIPTORS) {
+	while (*ret_n < TAGS * MESSAGES && l->tx.descriptors.n < LINK_DESCRIPTORS) {
 		uint32_t t = *ret_n % TAGS;
 		int done = 0;
 
@@ -25,7 +25,7 @@ static struct receiver *blocked(const struct pair_config *c, struct tcp_link **r
 			if (requests[i] && tcp_link_test(requests[i], &done, NULL) == GANTRY_OK && done)
 				requests[i] = NULL;
 		read_bulk(r);
-		CHECK(l->descriptors_n <= LINK_DESCRIPTORS);
+		CHECK(l->tx.descriptors.n <= LINK_DESCRIPTORS);
 		CHECK(gantry_now_ns() < deadline);
 	}
 	return r;
@@ -78,11 +78,11 @@ static void closes_after_headers(void)
 
 	fill_small(data);
 	r = blocked(&c, &l, data, &n, requests);
-	CHECK_EQ(l->descriptors_n, LINK_DESCRIPTORS); /* it waits, and no lane pulls beyond it */
+	CHECK_EQ(l->tx.descriptors.n, LINK_DESCRIPTORS); /* it waits, and no lane pulls beyond it */
 	for (int i = 0; i < 20; i++)
 		tcp_link_progress(l);
-	CHECK_EQ(l->descriptors_n, LINK_DESCRIPTORS);
-	CHECK(n < TAGS * MESSAGES || !gantry_list_empty(&l->bulk));
+	CHECK_EQ(l->tx.descriptors.n, LINK_DESCRIPTORS);
+	CHECK(n < TAGS * MESSAGES || !gantry_list_empty(&l->tx.bulk));
 	tcp_link_close_tx(l);
 	CHECK(!tcp_control_idle(l));
 	drain_small(r, l, &whole);
@@ -104,7 +104,7 @@ static void goes_on_when_read(void)
 
 	fill_small(data);
 	r = blocked(&c, &l, data, &n, requests);
-	CHECK_EQ(l->descriptors_n, LINK_DESCRIPTORS);
+	CHECK_EQ(l->tx.descriptors.n, LINK_DESCRIPTORS);
 	for (uint64_t deadline = until_hang(); gantry_now_ns() < deadline;) {
 		left = 0;
 		drain_small(r, l, &whole);

@@ -203,7 +203,7 @@ static void many_tags(void)
 		sends[i] = isend(l[0], out, 200, 1000 + i);
 	progress(l, 10); /* all are announced */
 	/* Somebody else is busy with the control lane while the receives are posted. */
-	pthread_mutex_lock(&l[1]->lanes[0].tx.lock);
+	pthread_mutex_lock(&l[1]->control.lock);
 	for (int g = 0; g < GROUPS; g++) {
 		void *data[TAGS];
 		size_t sizes[TAGS];
@@ -216,7 +216,7 @@ static void many_tags(void)
 		}
 		CHECK_OK(tcp_link_irecv(l[1], TAGS, data, sizes, tags, &recvs[g]));
 	}
-	pthread_mutex_unlock(&l[1]->lanes[0].tx.lock);
+	pthread_mutex_unlock(&l[1]->control.lock);
 	for (int i = 0; i < GROUPS * TAGS; i++)
 		wait_for(l, sends[i], NULL);
 	for (int g = 0; g < GROUPS; g++)
@@ -234,11 +234,11 @@ static void announcements_and_close(void)
 	uint8_t out[200] = {0};
 	size_t n;
 
-	pthread_mutex_lock(&l->lanes[0].tx.lock);
+	pthread_mutex_lock(&l->control.lock);
 	for (int i = 0; i < 20; i++)
 		isend(l, out, 100 + (size_t)i, A);
 	tcp_link_close_rx(l);
-	pthread_mutex_unlock(&l->lanes[0].tx.lock);
+	pthread_mutex_unlock(&l->control.lock);
 	for (int i = 0; i < 5; i++)
 		tcp_link_progress(l);
 	n = take_frames(raw[0], f, 40);

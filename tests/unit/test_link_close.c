@@ -224,7 +224,7 @@ static void sender_closes_header(void)
 	if (outcome(l, r) == GANTRY_OK)
 		CHECK_EQ(pair_wrong_at(in, SIZE, 5), SIZE);
 	if (tcp_link_failed(l[1]))
-		CHECK_OUTCOME(l[1]->error, GANTRY_ERR_PEER_CLOSED); /* and not a broken protocol */
+		CHECK_OUTCOME(l[1]->end.error, GANTRY_ERR_PEER_CLOSED); /* and not a broken protocol */
 	traffic(l, 1);
 	tcp_link_free(l[0]);
 	tcp_link_free(l[1]);

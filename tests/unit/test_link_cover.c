@@ -65,8 +65,8 @@ static int deliver(struct tcp_link *l, const int *raw, const struct pieces *p, u
 	}
 	if (tcp_link_failed(l)) {
 		CHECK(!is_done(request));
-		CHECK_EQ(l->error, GANTRY_ERR_PROTOCOL);
-		CHECK_HAS(l->error_text, "do not cover it exactly once");
+		CHECK_EQ(l->end.error, GANTRY_ERR_PROTOCOL);
+		CHECK_HAS(l->end.text, "do not cover it exactly once");
 		return 0;
 	}
 	CHECK_OK(tcp_link_test(request, &done, NULL));
@@ -219,8 +219,8 @@ static void numbers(void)
 		for (int i = 0; i < 5; i++)
 			tcp_link_progress(l);
 		CHECK(tcp_link_failed(l));
-		CHECK_EQ(l->error, GANTRY_ERR_PROTOCOL);
-		CHECK_HAS(l->error_text, how == 0 ? "message 0 of tag 11" : "message 1 of tag 11");
+		CHECK_EQ(l->end.error, GANTRY_ERR_PROTOCOL);
+		CHECK_HAS(l->end.text, how == 0 ? "message 0 of tag 11" : "message 1 of tag 11");
 		CHECK(!is_done(r[how != 0]));
 		pair_raw_free(&config, l, raw);
 	}
@@ -261,8 +261,8 @@ static int ahead_agrees(const struct pieces *p)
 		CHECK_EQ(memcmp(in, data, p->total), 0);
 		CHECK_OK(tcp_unpack_consumed(w.l, request));
 	} else if (!done) {
-		CHECK_EQ(w.l->error, GANTRY_ERR_PROTOCOL);
-		CHECK_HAS(w.l->error_text, "do not cover it exactly once");
+		CHECK_EQ(w.l->end.error, GANTRY_ERR_PROTOCOL);
+		CHECK_HAS(w.l->end.text, "do not cover it exactly once");
 	}
 	world_close(&w);
 	return fine;

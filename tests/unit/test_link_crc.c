@@ -140,7 +140,7 @@ static void capture(const struct kind *k, int device_tx, struct capture *ret)
 	int raw[2];
 	struct tcp_link *l = pair_raw(&config, raw);
 
-	l->device_tx = device_tx;
+	l->session.device_tx = device_tx;
 	k->send(l, raw);
 	passes(l);
 	for (int i = 0; i < 2; i++) {
@@ -198,7 +198,7 @@ static int got_late(struct victim *v)
 
 static int rts_seen(struct victim *v)
 {
-	return v->l->rx_tags.count && v->l->rx_tags.items[0].announced;
+	return v->l->rx.tags.count && v->l->rx.tags.items[0].announced;
 }
 
 static int send_let_go(struct victim *v)
@@ -215,17 +215,17 @@ static int arrived_heard(struct victim *v)
 
 static int rx_ended(struct victim *v)
 {
-	return v->l->rx_end.over;
+	return v->l->rx.end.over;
 }
 
 static int tx_ended(struct victim *v)
 {
-	return v->l->tx_end.over;
+	return v->l->tx.end.over;
 }
 
 static int error_heard(struct victim *v)
 {
-	return tcp_link_failed(v->l) && v->l->error == GANTRY_ERR_NOMEM;
+	return tcp_link_failed(v->l) && v->l->end.error == GANTRY_ERR_NOMEM;
 }
 
 static void open_victim(const struct kind *k, struct victim *v)
@@ -267,9 +267,9 @@ static int caught(const struct kind *k, const struct capture *c, size_t bit)
 	b[bit / 8] ^= (uint8_t)(1 << bit % 8);
 	open_victim(k, &v);
 	play(k, &v, b, c->n[k->lane]);
-	fine = tcp_link_failed(v.l) && v.l->error == GANTRY_ERR_CORRUPT && !k->effect(&v);
+	fine = tcp_link_failed(v.l) && v.l->end.error == GANTRY_ERR_CORRUPT && !k->effect(&v);
 	if (fine)
-		CHECK_HAS(v.l->error_text, k->lane ? "lane 1" : "lane 0");
+		CHECK_HAS(v.l->end.text, k->lane ? "lane 1" : "lane 0");
 	pair_raw_free(&config, v.l, v.raw);
 	return fine;
 }
@@ -346,9 +346,9 @@ static void flag_disagrees(void)
 			CHECK_EQ(send(raw[0], b, 48, 0), 48);
 			passes(l);
 			CHECK(tcp_link_failed(l));
-			CHECK_EQ(l->error, GANTRY_ERR_PROTOCOL);
-			CHECK_HAS(l->error_text, "lane 0");
-			CHECK_HAS(l->error_text, "checksum");
+			CHECK_EQ(l->end.error, GANTRY_ERR_PROTOCOL);
+			CHECK_HAS(l->end.text, "lane 0");
+			CHECK_HAS(l->end.text, "checksum");
 			pair_raw_free(&c, l, raw);
 		}
 }
@@ -381,7 +381,7 @@ static void dropped(void)
 				play(k, &v, b + before, c.n[1] - before);
 				CHECK_EQ(tcp_link_failed(v.l), flip >= 0);
 				if (flip >= 0)
-					CHECK_EQ(v.l->error, GANTRY_ERR_CORRUPT);
+					CHECK_EQ(v.l->end.error, GANTRY_ERR_CORRUPT);
 				for (size_t i = 0; i < SIZE; i++)
 					CHECK_EQ(v.in[i], 0xdd);
 				pair_raw_free(&config, v.l, v.raw);
@@ -471,7 +471,7 @@ static void ahead(void)
 		if (bit >= 0)
 			b[bit / 8] ^= (uint8_t)(1 << bit % 8);
 		world_open(&w, 1, 1);
-		w.l->crc = 1;
+		w.l->session.crc = 1;
 		CHECK_OK(tcp_link_irecv_unpack(w.l, in, SIZE, A, 0, 1, &request));
 		CHECK(request);
 		say(&w, 0, b, 48);
@@ -482,7 +482,7 @@ static void ahead(void)
 			CHECK_EQ(pair_wrong_at(in, SIZE, 3), SIZE);
 			CHECK_OK(tcp_unpack_consumed(w.l, request));
 		} else {
-			errors += outcome == 0 && w.l->error == GANTRY_ERR_CORRUPT;
+			errors += outcome == 0 && w.l->end.error == GANTRY_ERR_CORRUPT;
 		}
 		world_close(&w);
 	}

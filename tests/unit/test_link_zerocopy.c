@@ -194,9 +194,9 @@ static void all_ways(void)
 				/* Loopback copies what MSG_ZEROCOPY was asked to reference, and says so: plain from
 				 * then on. */
 				if (mode == 1 && inet) {
-					UNTIL((transfer(l), !l[0]->msg_zerocopy));
+					UNTIL((transfer(l), !l[0]->tx.msg_zerocopy));
 				}
-				CHECK_EQ(l[0]->splice, mode == 0);
+				CHECK_EQ(l[0]->tx.splice, mode == 0);
 				tcp_link_free(l[0]);
 				tcp_link_free(l[1]);
 			}
@@ -216,7 +216,7 @@ static void pieces(void)
 
 			pair_links(&c, l);
 			transfer_pieces(l);
-			CHECK_EQ(l[0]->splice, mode == 0);
+			CHECK_EQ(l[0]->tx.splice, mode == 0);
 			tcp_link_free(l[0]);
 			tcp_link_free(l[1]);
 		}
@@ -296,7 +296,7 @@ static void no_pipe(void)
 	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
 	transfer(l);
 	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &old), 0);
-	CHECK_EQ(l[0]->splice, 0);
+	CHECK_EQ(l[0]->tx.splice, 0);
 	CHECK_HAS(log_text, "pipe: Too many open files");
 	tcp_link_free(l[0]);
 	tcp_link_free(l[1]);

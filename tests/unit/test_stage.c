@@ -237,7 +237,7 @@ static void order(void)
 		check_time(deadline);
 	}
 	CHECK_EQ(tcp_stage_taken(s), 0);
-	CHECK_EQ(l[0]->copying_n, 0);
+	CHECK_EQ(l[0]->devmem.copying_out_n, 0);
 	tcp_link_free(l[0]);
 	tcp_link_free(l[1]);
 	tcp_stage_put(s);
@@ -302,8 +302,8 @@ static void refusals(void)
 	CHECK_EQ(tcp_link_isend_device(l[0], data, STAGE + 4096, 0, &request), GANTRY_ERR_LIMIT);
 	CHECK_HAS(gantry_last_error(), "GANTRY_UNPACK_STAGE");
 	/* Neither has used up a request or a number of its tag. */
-	CHECK_EQ(l[0]->sends.nfree, l[0]->sends.count);
-	CHECK_EQ(l[0]->tx_tags.items[0].posted, 0);
+	CHECK_EQ(l[0]->tx.sends.nfree, l[0]->tx.sends.count);
+	CHECK_EQ(l[0]->tx.tags.items[0].posted, 0);
 	tcp_link_free(l[0]);
 	tcp_link_free(l[1]);
 	free(data);

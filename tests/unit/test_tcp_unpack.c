@@ -195,9 +195,9 @@ static void every_pair(void)
 			gantry_list_each (pos, &tcp_engine.links) {
 				struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
 
-				CHECK_EQ(l->device_tx, l->initiator ? to : from);
-				CHECK_EQ(l->device_rx, l->initiator ? from : to);
-				CHECK_EQ(l->pool == pool, l->device_rx);
+				CHECK_EQ(l->session.device_tx, l->session.initiator ? to : from);
+				CHECK_EQ(l->session.device_rx, l->session.initiator ? from : to);
+				CHECK_EQ(l->devmem.pool == pool, l->session.device_rx);
 				seen++;
 			}
 			inet_loop_unlock();
@@ -211,7 +211,7 @@ static void every_pair(void)
 
 				for (int i = 1; i < l->nlanes; i++)
 					calls += __atomic_load_n(&l->lanes[i].tx.device_calls, __ATOMIC_RELAXED);
-				CHECK_EQ(calls > 0, l->initiator && from && to && !getenv("GANTRY_DEVMEM_TX"));
+				CHECK_EQ(calls > 0, l->session.initiator && from && to && !getenv("GANTRY_DEVMEM_TX"));
 			}
 			inet_loop_unlock();
 			close_way(w);
@@ -362,10 +362,10 @@ static void on_one_host(void)
 
 		CHECK_OK(tcp_link_create(2, &l));
 		tcp_link_meet(l, cases[i].host ? &kernel : &none, &peer);
-		CHECK_EQ(l->device_tx, cases[i].device_tx);
-		CHECK_EQ(l->device_rx, 0);
-		CHECK_EQ(l->own_unpack, cases[i].host ? WIRE_UNPACK_BETWEEN_HOSTS : WIRE_UNPACK_NO);
-		CHECK(!l->pool);
+		CHECK_EQ(l->session.device_tx, cases[i].device_tx);
+		CHECK_EQ(l->session.device_rx, 0);
+		CHECK_EQ(l->session.own_unpack, cases[i].host ? WIRE_UNPACK_BETWEEN_HOSTS : WIRE_UNPACK_NO);
+		CHECK(!l->devmem.pool);
 		tcp_link_free(l);
 	}
 	check_logged("is on this host");

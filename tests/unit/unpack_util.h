@@ -55,10 +55,10 @@ static inline void world_open(struct world *w, int lanes, int device_rx)
 	*w = (struct world){.config = {.nlanes = 1 + lanes, .inet = 1}};
 	CHECK_OK(gantry_device_host(&w->dev));
 	w->l = pair_raw(&w->config, w->raw);
-	w->l->device_rx = device_rx;
+	w->l->session.device_rx = device_rx;
 	CHECK_OK(devmem_pool_get(w->dev, DEVMEM_EMULATED, &w->pool));
 	if (device_rx) {
-		CHECK_OK(devmem_pool_get(w->dev, DEVMEM_EMULATED, &w->l->pool));
+		CHECK_OK(devmem_pool_get(w->dev, DEVMEM_EMULATED, &w->l->devmem.pool));
 		for (int i = 1; i <= lanes; i++)
 			CHECK_OK(tcp_flow_attach(&w->l->lanes[i]));
 	}
@@ -166,8 +166,8 @@ static inline void say_bulk(struct world *w, const uint8_t *data, size_t size, u
 
 		n = n < left ? n : left;
 		f.length = (uint32_t)n;
-		f.kind = w->l->device_rx ? AHEAD : DATA;
-		if (w->l->device_rx) {
+		f.kind = w->l->session.device_rx ? AHEAD : DATA;
+		if (w->l->session.device_rx) {
 			say_frame(w, f, (uint32_t)lane);
 		} else {
 			uint8_t header[48];

@@ -67,7 +67,7 @@ static void reset(struct tcp_link *l)
 
 	for (int i = 0; i < l->nlanes; i++)
 		if (l->lanes[i].fd >= 0 && connect(l->lanes[i].fd, &nobody, sizeof(nobody)))
-			LOG_DEBUG(NET, "%s: lane %d: reset: %s", l->peer, i, strerror(errno));
+			LOG_DEBUG(NET, "%s: lane %d: reset: %s", l->session.peer, i, strerror(errno));
 }
 
 static void bound_backoff(struct tcp_link *l, uint64_t now_ns)
@@ -81,27 +81,27 @@ static void check(struct tcp_link *l, uint64_t now, uint64_t grace)
 {
 	uint64_t slack = gantry_params()->timeout / 16 < slack_max_ns ? gantry_params()->timeout / 16 : slack_max_ns;
 	uint64_t timeout = gantry_ticks_of_ns(gantry_params()->timeout), quiet = timeout / 16;
-	int idle = age(now, &l->progressed) > (int64_t)quiet;
+	int idle = age(now, &l->last.progressed) > (int64_t)quiet;
 	/* Now, if it would be too late at the next tick. */
-	int beat = age(now, &l->told) + (int64_t)gantry_ticks_of_ns(tcp_alive_interval()) > (int64_t)timeout / 32;
+	int beat = age(now, &l->last.told) + (int64_t)gantry_ticks_of_ns(tcp_alive_interval()) > (int64_t)timeout / 32;
 
 	if (tcp_link_failed(l)) {
 		tcp_link_service(l, 0); /* an ERROR frame may still wait */
 		return;
 	}
 	if (grace)
-		fetch_add_relaxed(&l->heard, grace);
+		fetch_add_relaxed(&l->last.heard, grace);
 	/* While the user's threads are at it, they read the peer's heartbeats themselves. */
-	if (idle || beat || age(now, &l->heard) > (int64_t)quiet)
+	if (idle || beat || age(now, &l->last.heard) > (int64_t)quiet)
 		tcp_link_service(l, beat);
 	if (tcp_lanes_report(l))
 		tcp_control_flush(l);
 	tcp_lanes_check(l, now, grace);
 	/* By the clock of before: if this thread was held up since then, the peer had no chance to be heard. */
-	if (age(now, &l->heard) > (int64_t)(timeout + gantry_ticks_of_ns(slack))) {
+	if (age(now, &l->last.heard) > (int64_t)(timeout + gantry_ticks_of_ns(slack))) {
 		int cut = unanswered(l);
 
-		gantry_event_put(GANTRY_EV_HEARTBEAT_LATE, l->id, gantry_params()->timeout, 0);
+		gantry_event_put(GANTRY_EV_HEARTBEAT_LATE, l->session.id, gantry_params()->timeout, 0);
 		tcp_link_fail(l, 1, GANTRY_ERR_PEER_SILENT,
 			      "no sign of life for %.3g s (GANTRY_TIMEOUT): the peer is stopped or unreachable",
 			      (double)gantry_params()->timeout / 1e9);
@@ -156,9 +156,9 @@ void tcp_link_put_down(struct tcp_link *l)
 		tx += l->lanes[i].tx.bytes;
 		rx += l->lanes[i].rx.bytes;
 	}
-	LOG_INFO(NET, "link %u to %s closed: %llu bytes sent, %llu received%s%s", l->id, l->peer,
+	LOG_INFO(NET, "link %u to %s closed: %llu bytes sent, %llu received%s%s", l->session.id, l->session.peer,
 		 (unsigned long long)tx, (unsigned long long)rx, tcp_link_failed(l) ? ", after " : "",
-		 tcp_link_failed(l) ? gantry_result_name(l->error) : "");
+		 tcp_link_failed(l) ? gantry_result_name(l->end.error) : "");
 	tcp_link_forget(l);
 	gantry_list_append(&tcp_engine.lingering, &l->node);
 	l->linger_until = gantry_params()->timeout < linger_max_ns ? gantry_params()->timeout : linger_max_ns;

@@ -105,7 +105,7 @@ static void say_hello(struct tcp_attempt *a)
 	h.comm_id = c->ctx.comm_id;
 	h.unpack = (uint8_t)tcp_home_says(&c->home);
 	memcpy(h.cookie, c->handle.cookie, WIRE_COOKIE_SIZE);
-	memcpy(h.session, c->link->session, WIRE_SESSION_SIZE);
+	memcpy(h.session, c->link->session.key, WIRE_SESSION_SIZE);
 	gantry_random_bytes(h.nonce, sizeof(h.nonce));
 	wire_hello_encode(&h, a->hello);
 	if (send(a->source.fd, a->hello, WIRE_HELLO_SIZE, MSG_DONTWAIT | MSG_NOSIGNAL) != WIRE_HELLO_SIZE) {

@@ -70,8 +70,9 @@ static int open_pipe(struct tcp_lane *lane)
 /* This memory or this kernel does not splice: from now on the link copies. Only called with an empty pipe. */
 static void stop_splicing(struct tcp_lane *lane, const char *what)
 {
-	LOG_INFO(DATA, "%s: %s: %s; large messages are copied from now on", lane->link->peer, what, strerror(errno));
-	store_relaxed(&lane->link->splice, 0);
+	LOG_INFO(DATA, "%s: %s: %s; large messages are copied from now on", lane->link->session.peer, what,
+		 strerror(errno));
+	store_relaxed(&lane->link->tx.splice, 0);
 	lane->tx.splicing = 0;
 }
 
@@ -180,9 +181,10 @@ static void drain_errors(struct tcp_lane *lane)
 			if (ee.ee_origin != SO_EE_ORIGIN_ZEROCOPY)
 				continue;
 			store_relaxed(&tx->zerocopy_seen, ee.ee_data + 1);
-			if ((ee.ee_code & SO_EE_CODE_ZEROCOPY_COPIED) && exchange_relaxed(&lane->link->msg_zerocopy, 0))
+			if ((ee.ee_code & SO_EE_CODE_ZEROCOPY_COPIED) &&
+			    exchange_relaxed(&lane->link->tx.msg_zerocopy, 0))
 				LOG_INFO(DATA, "%s: the kernel copies despite MSG_ZEROCOPY; plain sends from now on",
-					 lane->link->peer);
+					 lane->link->session.peer);
 		}
 	}
 }
@@ -193,7 +195,7 @@ int tcp_push_copied(struct tcp_lane *lane)
 	struct iovec iov[VEC_MAX + 1];
 
 	while (tx->left || tx->header_left) {
-		int zerocopy = tx->send->needs_ack && load_relaxed(&lane->link->msg_zerocopy);
+		int zerocopy = tx->send->needs_ack && load_relaxed(&lane->link->tx.msg_zerocopy);
 		/* A header must not be sent by reference: it is overwritten by the next piece's. */
 		int header_only = zerocopy && tx->header_left, header = tx->header_left != 0, parts = 0;
 		int flags = MSG_DONTWAIT | MSG_NOSIGNAL | (header_only ? MSG_MORE : zerocopy ? MSG_ZEROCOPY : 0);
@@ -212,8 +214,9 @@ int tcp_push_copied(struct tcp_lane *lane)
 			drain_errors(lane);
 			n = sendmsg(lane->fd, &msg, flags & ~MSG_ZEROCOPY);
 		} else if (n < 0 && errno == EFAULT && (flags & MSG_ZEROCOPY)) {
-			LOG_INFO(DATA, "%s: this memory cannot be pinned; plain sends from now on", lane->link->peer);
-			store_relaxed(&lane->link->msg_zerocopy, 0);
+			LOG_INFO(DATA, "%s: this memory cannot be pinned; plain sends from now on",
+				 lane->link->session.peer);
+			store_relaxed(&lane->link->tx.msg_zerocopy, 0);
 			continue;
 		} else if (n >= 0 && (flags & MSG_ZEROCOPY)) {
 			store_relaxed(&tx->zerocopy_calls, tx->zerocopy_calls + 1);

@@ -49,7 +49,7 @@ static uint64_t chunk_size(const struct tcp_link *l, uint64_t total)
 	uint64_t max = gantry_params()->chunk_max, chunk;
 	int lanes = l->nlanes - 1;
 
-	if (l->crc && !l->device_tx && max > CHUNK_CRC_MAX)
+	if (l->session.crc && !l->session.device_tx && max > CHUNK_CRC_MAX)
 		max = CHUNK_CRC_MAX;
 	if (lanes == 1)
 		return max;
@@ -58,7 +58,7 @@ static uint64_t chunk_size(const struct tcp_link *l, uint64_t total)
 	/* Rails may differ in speed: the finer the pieces, the better they balance. */
 	if (chunk > CHUNK_SHARED_MAX)
 		chunk = CHUNK_SHARED_MAX;
-	if (l->rails == 1 && chunk < gantry_params()->chunk_min)
+	if (l->session.rails == 1 && chunk < gantry_params()->chunk_min)
 		chunk = gantry_params()->chunk_min;
 	return chunk < max ? chunk : max;
 }
@@ -66,12 +66,12 @@ static uint64_t chunk_size(const struct tcp_link *l, uint64_t total)
 /* The oldest message whose receive is posted, or NULL. Under mu. */
 static struct tcp_send *ready(struct tcp_link *l)
 {
-	gantry_list_each (pos, &l->bulk) {
+	gantry_list_each (pos, &l->tx.bulk) {
 		struct tcp_send *s = gantry_container(pos, struct tcp_send, head.node);
-		struct tcp_tag *t = tcp_tag_of(&l->tx_tags, s->tag);
+		struct tcp_tag *t = tcp_tag_of(&l->tx.tags, s->tag);
 
 		/* The receiver keeps track of this many that may be done before an earlier one. */
-		if (s->seq - l->peer_done >= LINK_DONE_BITS)
+		if (s->seq - l->tx.peer_done >= LINK_DONE_BITS)
 			continue;
 		if (t && (int32_t)(t->advertised - s->index) > 0)
 			return s;
@@ -79,9 +79,9 @@ static struct tcp_send *ready(struct tcp_link *l)
 			continue;
 		if (!s->blocked)
 			s->blocked = gantry_ticks() | 1;
-		s->announce |= (int64_t)(gantry_ticks() - s->blocked) > (int64_t)(RTS_PACES * l->pace_ticks);
+		s->announce |= (int64_t)(gantry_ticks() - s->blocked) > (int64_t)(RTS_PACES * l->session.pace_ticks);
 		if (s->announce) /* the control lane will ask for it */
-			store_relaxed(&l->tx_pending, 1);
+			store_relaxed(&l->tx.pending, 1);
 	}
 	return NULL;
 }
@@ -89,9 +89,9 @@ static struct tcp_send *ready(struct tcp_link *l)
 /* Pieces are not spliced: see above. */
 static int sent_by_reference(const struct tcp_link *l, const struct tcp_send *s)
 {
-	int splice = !s->vec.n && load_relaxed(&l->splice);
+	int splice = !s->vec.n && load_relaxed(&l->tx.splice);
 
-	return s->txmem || ((splice || load_relaxed(&l->msg_zerocopy)) && s->size >= gantry_params()->zerocopy_min);
+	return s->txmem || ((splice || load_relaxed(&l->tx.msg_zerocopy)) && s->size >= gantry_params()->zerocopy_min);
 }
 
 /*
@@ -107,16 +107,16 @@ static int take_piece(struct tcp_lane *lane, struct wire_piece *ret_piece)
 	struct tcp_send *s = ready(l);
 	uint64_t chunk;
 
-	if (!s || l->peer_rx_closed || (l->device_tx && !tcp_descriptor_room(l)))
+	if (!s || l->tx.peer_closed || (l->session.device_tx && !tcp_descriptor_room(l)))
 		return 0;
 	if (!s->txmem && tcp_txmem_busy(lane)) /* bytes of another kind must not overtake */
 		return 0;
 	chunk = chunk_size(l, s->size);
 	if (chunk > s->size - s->next)
 		chunk = s->size - s->next;
-	if (l->rails > 1 && tcp_rail_too_slow(lane, chunk))
+	if (l->session.rails > 1 && tcp_rail_too_slow(lane, chunk))
 		return -1;
-	store_relaxed(&l->bulk_bytes, l->bulk_bytes - chunk);
+	store_relaxed(&l->tx.bulk_bytes, l->tx.bulk_bytes - chunk);
 	store_relaxed(&tx->queued, tx->queued + chunk);
 	if (s->next == 0)
 		s->needs_ack = sent_by_reference(l, s);
@@ -138,17 +138,17 @@ static int take_piece(struct tcp_lane *lane, struct wire_piece *ret_piece)
 	if (s->next == s->size) {
 		gantry_list_remove(&s->head.node);
 		/* Only a deep window can wait for its acknowledgements. */
-		if (load_relaxed(&l->bulk_pending) >= DEEP_WINDOW)
+		if (load_relaxed(&l->tx.bulk_pending) >= DEEP_WINDOW)
 			f.deep = true;
 	}
-	if (s->needs_ack || s->seq - l->peer_done >= LINK_DONE_BITS / 2)
+	if (s->needs_ack || s->seq - l->tx.peer_done >= LINK_DONE_BITS / 2)
 		f.ack = true;
-	if (l->device_tx) {
+	if (l->session.device_tx) {
 		f.lane = (uint32_t)lane->index;
 		tcp_descriptor_put(l, &f);
 		tx->header_left = 0;
 	}
-	tx->splicing = s->needs_ack && !s->txmem && !s->vec.n && load_relaxed(&l->splice);
+	tx->splicing = s->needs_ack && !s->txmem && !s->vec.n && load_relaxed(&l->tx.splice);
 	gantry_event_put(GANTRY_EV_CHUNK_TX, (uint32_t)lane->index, s->seq, chunk);
 	*ret_piece = f;
 	return 1;
@@ -165,7 +165,7 @@ static int take_for_others(const struct tcp_lane *lane)
 	struct wire_piece f;
 	int given = 0;
 
-	for (int i = 1; i < l->nlanes && l->bulk_bytes; i++) {
+	for (int i = 1; i < l->nlanes && l->tx.bulk_bytes; i++) {
 		struct tcp_lane *other = &l->lanes[i];
 
 		if (other == lane || pthread_mutex_trylock(&other->tx.lock))
@@ -186,27 +186,27 @@ static int pull(struct tcp_lane *lane, int *ret_given)
 	int taken;
 
 	/* Helpers ask all the time while a message waits for its acknowledgement: not with the lock. */
-	if (!load_relaxed(&l->bulk_bytes))
+	if (!load_relaxed(&l->tx.bulk_bytes))
 		return 0;
-	if (l->rails > 1)
+	if (l->session.rails > 1)
 		tcp_rail_weigh(lane);
 	pthread_mutex_lock(&l->mu);
 	taken = take_piece(lane, &f.piece);
-	if (taken > 0 && l->device_tx && l->rails == 1)
+	if (taken > 0 && l->session.device_tx && l->session.rails == 1)
 		*ret_given = take_for_others(lane);
 	pthread_mutex_unlock(&l->mu);
 	if (taken < 0)
 		store_relaxed(&tx->next_try, gantry_ticks() + gantry_ticks_of_ns(SLOW_PAUSE_NS));
 	if (taken <= 0)
 		return taken;
-	if (l->device_tx) {
+	if (l->session.device_tx) {
 		tcp_control_flush(l);
 		return 1;
 	}
-	if (l->crc)
+	if (l->session.crc)
 		f.piece.payload_crc = tx->send->vec.n ? tcp_vec_crc(&tx->send->vec, &tx->at, tx->length)
 						      : gantry_crc32c(0, tx->data, tx->length);
-	wire_frame_encode(&f, l->crc, tx->header);
+	wire_frame_encode(&f, l->session.crc, tx->header);
 	tx->header_left = WIRE_FRAME_SIZE;
 	return 1;
 }
@@ -220,12 +220,12 @@ static void piece_sent(struct tcp_lane *lane)
 	lane->tx.send = NULL;
 	s->sent += lane->tx.length;
 	if (s->sent == s->size) {
-		l->bulk_sent++;
+		l->tx.bulk_sent++;
 		if (s->needs_ack && !tcp_send_acked(l, s->seq)) {
-			gantry_list_append(&l->unacked, &s->head.node);
+			gantry_list_append(&l->tx.unacked, &s->head.node);
 		} else {
-			fetch_sub_relaxed(&l->bulk_pending, 1);
-			gantry_event_put(GANTRY_EV_SEND_DONE, l->id, GANTRY_EV_MSG(s->tag, s->index), s->size);
+			fetch_sub_relaxed(&l->tx.bulk_pending, 1);
+			gantry_event_put(GANTRY_EV_SEND_DONE, l->session.id, GANTRY_EV_MSG(s->tag, s->index), s->size);
 			tcp_request_done(&s->head);
 		}
 	}
@@ -285,12 +285,12 @@ int tcp_bulk_tx(struct tcp_lane *lane)
 	}
 	sigpipe_unguard(&guard, tx->dead);
 	if (moved > 0) {
-		store_relaxed(&l->told, gantry_ticks());
-		store_relaxed(&l->bulk_moved, gantry_ticks());
+		store_relaxed(&l->last.told, gantry_ticks());
+		store_relaxed(&l->last.bulk_moved, gantry_ticks());
 	}
 	/* A socket that is full now has room for little in a moment: wait until a call is worth it. */
 	if (pulled >= 0) /* else pull has said when */
-		store_relaxed(&tx->next_try, full ? gantry_ticks() + TX_PACES * l->pace_ticks : 0);
+		store_relaxed(&tx->next_try, full ? gantry_ticks() + TX_PACES * l->session.pace_ticks : 0);
 	pthread_mutex_unlock(&tx->lock);
 	return moved > 0;
 }

@@ -78,15 +78,15 @@ static void begin(struct tcp_connector *c, uint64_t now)
 	}
 	c->link = l;
 	c->state = TCP_CONNECTING;
-	gantry_random_bytes(l->session, sizeof(l->session));
-	l->initiator = 1;
-	l->peer_process = c->handle.process;
-	l->comm_id = c->ctx.comm_id;
-	l->dev = c->dev;
-	l->peer_dev = c->handle.dev;
-	l->own_unpack = (int)tcp_home_says(&c->home);
+	gantry_random_bytes(l->session.key, sizeof(l->session.key));
+	l->session.initiator = 1;
+	l->session.peer_process = c->handle.process;
+	l->session.comm_id = c->ctx.comm_id;
+	l->session.dev = c->dev;
+	l->session.peer_dev = c->handle.dev;
+	l->session.own_unpack = (int)tcp_home_says(&c->home);
 	l->tx_state = TCP_RESERVED;
-	l->tx_wanted = 1;
+	l->tx.wanted = 1;
 	gantry_list_append(&tcp_engine.links, &l->node);
 	for (int i = 0; i < c->handle.naddrs; i++)
 		if (tcp_attempt_add(c, 0, i, now + (uint64_t)i * STAGGER_MS * 1000000) != GANTRY_OK) {
@@ -158,7 +158,7 @@ static void lane_up(struct tcp_attempt *a, const struct wire_welcome *w)
 		struct gantry_addr to = tcp_attempt_target(a);
 
 		c->welcome = *w;
-		snprintf(l->peer, sizeof(l->peer), "%s (%s)", gantry_addr_text(&to, text), w->text);
+		snprintf(l->session.peer, sizeof(l->session.peer), "%s (%s)", gantry_addr_text(&to, text), w->text);
 		tcp_link_meet(l, &c->home,
 			      &(struct tcp_peer){.host = w->host,
 						 .window = w->window,
@@ -232,8 +232,8 @@ static struct tcp_link *session_link(const struct tcp_connector *c, int *ret_gon
 	if (!l || !l->up)
 		return NULL;
 	pthread_mutex_lock(&l->mu);
-	*ret_gone = l->tx_state != TCP_UNUSED || l->hung_up || tcp_link_failed(l);
-	l->tx_wanted |= !*ret_gone;
+	*ret_gone = l->tx_state != TCP_UNUSED || l->end.hung_up || tcp_link_failed(l);
+	l->tx.wanted |= !*ret_gone;
 	pthread_mutex_unlock(&l->mu);
 	return *ret_gone ? NULL : l;
 }

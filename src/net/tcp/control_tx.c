@@ -18,13 +18,13 @@ enum { DESCRIPTORS_PER_BATCH = LINK_CONTROL_FRAMES - 6 }; /* leaves room for cou
 
 static void add_iov(struct tcp_link *l, const void *base, size_t len)
 {
-	l->iov[l->iov_n++] = (struct iovec){(void *)(uintptr_t)base, len};
+	l->control.iov[l->control.iov_n++] = (struct iovec){(void *)(uintptr_t)base, len};
 }
 
 static int add_control(struct tcp_link *l, int n, const struct wire_frame *f)
 {
-	wire_frame_encode(f, l->crc, l->control[n]);
-	add_iov(l, l->control[n], WIRE_FRAME_SIZE);
+	wire_frame_encode(f, l->session.crc, l->control.frames[n]);
+	add_iov(l, l->control.frames[n], WIRE_FRAME_SIZE);
 	return n + 1;
 }
 
@@ -34,9 +34,9 @@ static uint32_t done_behind(const struct tcp_link *l)
 	uint32_t bits = 0;
 
 	for (uint64_t k = 0; k < 32; k++) {
-		uint64_t seq = l->done + 1 + k;
+		uint64_t seq = l->rx.done + 1 + k;
 
-		bits |= (uint32_t)(l->done_bits[seq % LINK_DONE_BITS / 64] >> (seq % 64) & 1) << k;
+		bits |= (uint32_t)(l->rx.done_bits[seq % LINK_DONE_BITS / 64] >> (seq % 64) & 1) << k;
 	}
 	return bits;
 }
@@ -45,19 +45,19 @@ static int add_state(struct tcp_link *l, int n, const struct tcp_tag *t)
 {
 	struct wire_frame f = {
 		.kind = WIRE_STATE,
-		.state = {.done = l->done,
+		.state = {.done = l->rx.done,
 			  .done_bits = done_behind(l),
-			  .consumed = l->consumed,
+			  .consumed = l->rx.consumed,
 			  .has_tag = t != NULL,
 			  .tag = t ? t->tag : 0,
 			  .posted = t ? t->posted : 0},
 	};
 
-	gantry_event_put(GANTRY_EV_STATE_TX, l->id, f.state.posted, f.state.done);
-	l->done_told = l->done;
-	l->consumed_told = l->consumed;
-	l->ack_now = 0;
-	l->heartbeat_due = 0;
+	gantry_event_put(GANTRY_EV_STATE_TX, l->session.id, f.state.posted, f.state.done);
+	l->rx.done_told = l->rx.done;
+	l->rx.consumed_told = l->rx.consumed;
+	l->rx.ack_now = 0;
+	l->rx.heartbeat_due = 0;
 	return add_control(l, n, &f);
 }
 
@@ -66,20 +66,21 @@ static int collect_state(struct tcp_link *l, int n)
 {
 	int first = n;
 
-	for (int i = 0; i < l->rx_tags.count; i++) {
-		struct tcp_tag *t = &l->rx_tags.items[i];
+	for (int i = 0; i < l->rx.tags.count; i++) {
+		struct tcp_tag *t = &l->rx.tags.items[i];
 
 		if (!tcp_state_due(l, t))
 			continue;
 		if (n >= LINK_CONTROL_FRAMES - 4) { /* the rest goes with the next batch */
-			store_relaxed(&l->tx_pending, 1);
+			store_relaxed(&l->tx.pending, 1);
 			break;
 		}
 		n = add_state(l, n, t);
 		t->advertised = t->posted;
 	}
-	if (n == first && (l->ack_now || l->heartbeat_due || l->consumed - l->consumed_told >= LINK_WINDOW / 4)) {
-		struct tcp_tag *t = l->rx_tags.count ? &l->rx_tags.items[l->rx_tags.last] : NULL;
+	if (n == first &&
+	    (l->rx.ack_now || l->rx.heartbeat_due || l->rx.consumed - l->rx.consumed_told >= LINK_WINDOW / 4)) {
+		struct tcp_tag *t = l->rx.tags.count ? &l->rx.tags.items[l->rx.tags.last] : NULL;
 
 		/* The frame goes out anyway: the receives of the tag in use ride along. */
 		n = add_state(l, n, t);
@@ -92,7 +93,7 @@ static int collect_state(struct tcp_link *l, int n)
 /* Tell the peer of messages that wait for a receive, once each: it may have posted it without saying so. */
 static int collect_rts(struct tcp_link *l, int n)
 {
-	gantry_list_each (pos, &l->bulk) {
+	gantry_list_each (pos, &l->tx.bulk) {
 		struct tcp_send *s = gantry_container(pos, struct tcp_send, head.node);
 		struct tcp_tag *t;
 
@@ -100,7 +101,7 @@ static int collect_rts(struct tcp_link *l, int n)
 			break;
 		if (s->announced || !s->announce || s->next)
 			continue;
-		t = tcp_tag_of(&l->tx_tags, s->tag);
+		t = tcp_tag_of(&l->tx.tags, s->tag);
 		if (!t || (int32_t)(t->advertised - s->index) > 0)
 			continue;
 		n = add_control(l, n,
@@ -121,7 +122,7 @@ static int collect_arrived(struct tcp_link *l, int n)
 		if (!rx->tell_arrived)
 			continue;
 		if (n >= LINK_CONTROL_FRAMES - 3) { /* the rest goes with the next batch */
-			store_relaxed(&l->tx_pending, 1);
+			store_relaxed(&l->tx.pending, 1);
 			break;
 		}
 		rx->tell_arrived = 0;
@@ -135,55 +136,57 @@ static int collect_arrived(struct tcp_link *l, int n)
 
 int tcp_descriptor_room(const struct tcp_link *l)
 {
-	return l->descriptors_n < LINK_DESCRIPTORS;
+	return l->tx.descriptors.n < LINK_DESCRIPTORS;
 }
 
 void tcp_descriptor_put(struct tcp_link *l, const struct wire_piece *f)
 {
-	wire_frame_encode(&(struct wire_frame){.kind = WIRE_DESCRIPTOR, .piece = *f}, l->crc,
-			  l->descriptors[(l->descriptors_head + l->descriptors_n) % LINK_DESCRIPTORS]);
-	l->descriptors_n++;
-	store_relaxed(&l->tx_pending, 1);
+	wire_frame_encode(&(struct wire_frame){.kind = WIRE_DESCRIPTOR, .piece = *f}, l->session.crc,
+			  l->tx.descriptors.frames[(l->tx.descriptors.head + l->tx.descriptors.n) % LINK_DESCRIPTORS]);
+	l->tx.descriptors.n++;
+	store_relaxed(&l->tx.pending, 1);
 }
 
 /* Headers of pieces that travel without: the first of all, because their payload waits for them. */
 static int collect_descriptors(struct tcp_link *l, int n)
 {
-	for (; l->descriptors_n && n < DESCRIPTORS_PER_BATCH; n++) {
-		memcpy(l->control[n], l->descriptors[l->descriptors_head], WIRE_FRAME_SIZE);
-		add_iov(l, l->control[n], WIRE_FRAME_SIZE);
-		l->descriptors_head = (l->descriptors_head + 1) % LINK_DESCRIPTORS;
-		l->descriptors_n--;
+	for (; l->tx.descriptors.n && n < DESCRIPTORS_PER_BATCH; n++) {
+		memcpy(l->control.frames[n], l->tx.descriptors.frames[l->tx.descriptors.head], WIRE_FRAME_SIZE);
+		add_iov(l, l->control.frames[n], WIRE_FRAME_SIZE);
+		l->tx.descriptors.head = (l->tx.descriptors.head + 1) % LINK_DESCRIPTORS;
+		l->tx.descriptors.n--;
 	}
-	if (l->descriptors_n) /* the rest goes with the next batch */
-		store_relaxed(&l->tx_pending, 1);
+	if (l->tx.descriptors.n) /* the rest goes with the next batch */
+		store_relaxed(&l->tx.pending, 1);
 	return n;
 }
 
 static int collect_ends(struct tcp_link *l, int n)
 {
-	if (l->tell_error) {
-		size_t len = strnlen(l->error_text, WIRE_ERROR_TEXT_MAX);
+	if (l->end.tell) {
+		size_t len = strnlen(l->end.text, WIRE_ERROR_TEXT_MAX);
 
-		l->tell_error = 0;
-		memcpy(l->control_text, l->error_text, len);
-		n = add_control(l, n,
-				&(struct wire_frame){
-					.kind = WIRE_ERROR,
-					.error = {.result = l->error,
-						  .length = (uint32_t)len,
-						  .payload_crc = l->crc ? gantry_crc32c(0, l->control_text, len) : 0,
-						  .sent_bytes = l->error_sent_bytes,
-						  .recv_bytes = l->error_recv_bytes}});
-		add_iov(l, l->control_text, len);
+		l->end.tell = 0;
+		memcpy(l->control.text, l->end.text, len);
+		n = add_control(
+			l, n,
+			&(struct wire_frame){
+				.kind = WIRE_ERROR,
+				.error = {.result = l->end.error,
+					  .length = (uint32_t)len,
+					  .payload_crc = l->session.crc ? gantry_crc32c(0, l->control.text, len) : 0,
+					  .sent_bytes = l->end.sent_bytes,
+					  .recv_bytes = l->end.recv_bytes}});
+		add_iov(l, l->control.text, len);
 	}
 	/* The receiver counts on the header of every message that CLOSE says was sent. */
-	if (l->tell_tx_close && (!l->descriptors_n || tcp_link_failed(l))) {
-		l->tell_tx_close = 0;
-		n = add_control(l, n, &(struct wire_frame){.kind = WIRE_CLOSE, .close = {.bulk_sent = l->bulk_sent}});
+	if (l->tx.tell_close && (!l->tx.descriptors.n || tcp_link_failed(l))) {
+		l->tx.tell_close = 0;
+		n = add_control(l, n,
+				&(struct wire_frame){.kind = WIRE_CLOSE, .close = {.bulk_sent = l->tx.bulk_sent}});
 	}
-	if (l->tell_rx_close) {
-		l->tell_rx_close = 0;
+	if (l->rx.tell_close) {
+		l->rx.tell_close = 0;
 		n = add_control(l, n, &(struct wire_frame){.kind = WIRE_CLOSE, .close = {.by_receiver = true}});
 	}
 	return n;
@@ -191,14 +194,14 @@ static int collect_ends(struct tcp_link *l, int n)
 
 static void take_stage(struct tcp_link *l)
 {
-	if (!l->stage_bytes)
+	if (!l->tx.coalesce.bytes)
 		return;
-	add_iov(l, l->stage[l->stage_now], l->stage_bytes);
-	if (l->newest)
-		l->batch[l->batch_n++] = l->newest;
-	l->newest = NULL;
-	l->stage_bytes = l->stage_count = 0;
-	l->stage_now ^= 1;
+	add_iov(l, l->tx.coalesce.buffers[l->tx.coalesce.now], l->tx.coalesce.bytes);
+	if (l->tx.coalesce.newest)
+		l->control.batch[l->control.batch_n++] = l->tx.coalesce.newest;
+	l->tx.coalesce.newest = NULL;
+	l->tx.coalesce.bytes = l->tx.coalesce.count = 0;
+	l->tx.coalesce.now ^= 1;
 }
 
 /* Under mu and the lane's lock: what goes out next. Returns the number of iovec entries. */
@@ -206,53 +209,53 @@ static int collect(struct tcp_link *l)
 {
 	int n = 0;
 
-	l->iov_at = l->iov_n = l->batch_n = 0;
-	store_relaxed(&l->tx_pending, 0);
+	l->control.iov_at = l->control.iov_n = l->control.batch_n = 0;
+	store_relaxed(&l->tx.pending, 0);
 	if (!tcp_link_failed(l)) {
 		n = collect_descriptors(l, n);
 		n = collect_state(l, n);
 		n = collect_rts(l, n);
 		n = collect_arrived(l, n);
-		l->window_blocked = 0;
+		l->tx.window_blocked = 0;
 		take_stage(l);
-		while (l->batch_n < LINK_BATCH && !gantry_list_empty(&l->eager)) {
-			struct tcp_send *s = gantry_container(l->eager.next, struct tcp_send, head.node);
+		while (l->control.batch_n < LINK_BATCH && !gantry_list_empty(&l->tx.eager)) {
+			struct tcp_send *s = gantry_container(l->tx.eager.next, struct tcp_send, head.node);
 			uint64_t bytes = s->size + WIRE_FRAME_SIZE;
 
-			if (l->eager_out + bytes - l->peer_consumed > l->peer_window) {
-				l->window_blocked = 1;
+			if (l->tx.eager_out + bytes - l->tx.peer_consumed > l->session.peer_window) {
+				l->tx.window_blocked = 1;
 				break;
 			}
-			l->eager_out += bytes;
+			l->tx.eager_out += bytes;
 			gantry_list_remove(&s->head.node);
-			l->batch[l->batch_n++] = s;
+			l->control.batch[l->control.batch_n++] = s;
 			add_iov(l, s->header, WIRE_FRAME_SIZE);
 			if (s->size)
 				add_iov(l, s->data, s->size);
 		}
-		if (!gantry_list_empty(&l->eager) && !l->window_blocked)
-			store_relaxed(&l->tx_pending, 1);
+		if (!gantry_list_empty(&l->tx.eager) && !l->tx.window_blocked)
+			store_relaxed(&l->tx.pending, 1);
 	}
 	collect_ends(l, n);
-	return l->iov_n;
+	return l->control.iov_n;
 }
 
 static void batch_sent(struct tcp_link *l)
 {
 	pthread_mutex_lock(&l->mu);
-	for (int i = 0; i < l->batch_n; i++)
-		tcp_request_done(&l->batch[i]->head);
-	l->batch_n = 0;
+	for (int i = 0; i < l->control.batch_n; i++)
+		tcp_request_done(&l->control.batch[i]->head);
+	l->control.batch_n = 0;
 	pthread_mutex_unlock(&l->mu);
 }
 
 static void advance_batch(struct tcp_link *l, size_t n)
 {
-	while (l->iov_at < l->iov_n && n >= l->iov[l->iov_at].iov_len)
-		n -= l->iov[l->iov_at++].iov_len;
-	if (l->iov_at < l->iov_n) {
-		l->iov[l->iov_at].iov_base = (uint8_t *)l->iov[l->iov_at].iov_base + n;
-		l->iov[l->iov_at].iov_len -= n;
+	while (l->control.iov_at < l->control.iov_n && n >= l->control.iov[l->control.iov_at].iov_len)
+		n -= l->control.iov[l->control.iov_at++].iov_len;
+	if (l->control.iov_at < l->control.iov_n) {
+		l->control.iov[l->control.iov_at].iov_base = (uint8_t *)l->control.iov[l->control.iov_at].iov_base + n;
+		l->control.iov[l->control.iov_at].iov_len -= n;
 	}
 }
 
@@ -263,13 +266,13 @@ void tcp_control_flush(struct tcp_link *l)
 
 again:
 	full = 0;
-	if (load_relaxed(&lane->tx.dead) || pthread_mutex_trylock(&lane->tx.lock))
+	if (load_relaxed(&lane->tx.dead) || pthread_mutex_trylock(&l->control.lock))
 		return; /* the holder takes what waits, or the next test does */
 	for (;;) {
 		struct msghdr msg = {0};
 		ssize_t n;
 
-		if (l->iov_at == l->iov_n) {
+		if (l->control.iov_at == l->control.iov_n) {
 			int some;
 
 			pthread_mutex_lock(&l->mu);
@@ -278,8 +281,8 @@ again:
 			if (!some)
 				break;
 		}
-		msg.msg_iov = l->iov + l->iov_at;
-		msg.msg_iovlen = (size_t)(l->iov_n - l->iov_at);
+		msg.msg_iov = l->control.iov + l->control.iov_at;
+		msg.msg_iovlen = (size_t)(l->control.iov_n - l->control.iov_at);
 		n = sendmsg(lane->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
 		if (n < 0) {
 			if (errno == EINTR)
@@ -287,27 +290,27 @@ again:
 			if (errno != EAGAIN && errno != ENOBUFS)
 				tcp_lane_lost(lane);
 			full = 1;
-			store_relaxed(&l->tx_pending, 1);
+			store_relaxed(&l->tx.pending, 1);
 			break;
 		}
 		lane->tx.bytes += (uint64_t)n;
-		gantry_event_put(GANTRY_EV_CHUNK_TX, 0, (uint64_t)l->batch_n, (uint64_t)n);
-		store_relaxed(&l->told, gantry_ticks());
+		gantry_event_put(GANTRY_EV_CHUNK_TX, 0, (uint64_t)l->control.batch_n, (uint64_t)n);
+		store_relaxed(&l->last.told, gantry_ticks());
 		advance_batch(l, (size_t)n);
-		if (l->iov_at < l->iov_n)
+		if (l->control.iov_at < l->control.iov_n)
 			continue;
 		batch_sent(l);
-		if (!load_relaxed(&l->tx_pending))
+		if (!load_relaxed(&l->tx.pending))
 			break;
 	}
-	pthread_mutex_unlock(&lane->tx.lock);
+	pthread_mutex_unlock(&l->control.lock);
 	/*
 	 * Whoever set the hint and then failed to get the lock relies on its holder. A read-modify-write here and the
 	 * lock's own ordering there: either he got the lock, or we see his hint.
 	 */
-	if (!full && fetch_or_seq(&l->tx_pending, 0))
+	if (!full && fetch_or_seq(&l->tx.pending, 0))
 		goto again;
-	if (load_relaxed(&l->peer_tx_closed))
+	if (load_relaxed(&l->rx.peer_closed))
 		tcp_link_hang_up(l);
 }
 
@@ -318,11 +321,12 @@ int tcp_control_idle(struct tcp_link *l)
 
 	if (load_relaxed(&lane->tx.dead))
 		return 1;
-	if (pthread_mutex_trylock(&lane->tx.lock))
+	if (pthread_mutex_trylock(&l->control.lock))
 		return 0;
 	pthread_mutex_lock(&l->mu);
-	idle = l->iov_at == l->iov_n && !l->stage_bytes && !l->tell_error && !l->tell_tx_close && !l->tell_rx_close;
+	idle = l->control.iov_at == l->control.iov_n && !l->tx.coalesce.bytes && !l->end.tell && !l->tx.tell_close &&
+	       !l->rx.tell_close;
 	pthread_mutex_unlock(&l->mu);
-	pthread_mutex_unlock(&lane->tx.lock);
+	pthread_mutex_unlock(&l->control.lock);
 	return idle;
 }

@@ -18,7 +18,7 @@
 const char *tcp_lane_nic(const struct tcp_lane *lane)
 {
 	const struct gantry_nic_list *nics = tcp_engine.nics;
-	int dev = lane->link->dev;
+	int dev = lane->link->session.dev;
 
 	for (int i = 0; nics && i < nics->count; i++)
 		for (int k = 0; k < nics->nics[i].naddrs; k++)
@@ -41,7 +41,7 @@ gantry_result tcp_flow_attach(struct tcp_lane *lane)
 	f->room = FLOW_CHUNKS;
 	if (!f->linear || !f->control || !f->chunks)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a lane");
-	TRY(devmem_pool_part(lane->link->pool, tcp_lane_nic(lane), &part));
+	TRY(devmem_pool_part(lane->link->devmem.pool, tcp_lane_nic(lane), &part));
 	TRY(part->binding->ops->attach(part->binding, lane->fd, &f->flow));
 	f->part = part;
 	devmem_tokens_init(&f->tokens, f->flow);
@@ -99,8 +99,8 @@ int tcp_flow_describe(struct tcp_link *l, const struct wire_piece *f)
 				     "a header went ahead for lane %u, which carries its own", f->lane);
 		return -1;
 	}
-	c.slot = l->rx_closed ? NULL : tcp_match_slot(l, f->tag, f->index, &c.recv);
-	if (!c.slot && !l->rx_closed) {
+	c.slot = l->rx.closed ? NULL : tcp_match_slot(l, f->tag, f->index, &c.recv);
+	if (!c.slot && !l->rx.closed) {
 		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL,
 				     "lane %u: message %u of tag %u was announced for a receive that was not posted",
 				     f->lane, f->index, f->tag);
@@ -115,8 +115,8 @@ int tcp_flow_describe(struct tcp_link *l, const struct wire_piece *f)
 	}
 	flow->chunks[(flow->head + flow->n++) % flow->room] = c;
 	store_relaxed(&l->lanes[f->lane].rx.next_poll, 0);
-	l->described++;
-	store_relaxed(&l->bulk_hint, 1);
+	l->rx.described++;
+	store_relaxed(&l->rx.bulk_hint, 1);
 	return 0;
 }
 
@@ -136,10 +136,10 @@ static void note_plain(struct tcp_lane *lane, const struct devmem_frag *frag)
 	struct tcp_link *l = lane->link;
 
 	f->plain_bytes += frag->len;
-	if (f->flow->binding->ops->kind != DEVMEM_KERNEL || exchange_relaxed(&l->warned_plain, 1))
+	if (f->flow->binding->ops->kind != DEVMEM_KERNEL || exchange_relaxed(&l->devmem.warned_plain, 1))
 		return;
 	LOG_WARN(DATA, "%s: lane %d: data came through host memory: flow not steered to a queue with device memory",
-		 l->peer, lane->index);
+		 l->session.peer, lane->index);
 }
 
 ssize_t tcp_flow_fill(struct tcp_lane *lane)
@@ -183,7 +183,7 @@ static int end_chunk(struct tcp_lane *lane)
 
 	f->head = (f->head + 1) % f->room;
 	f->n--;
-	lane->link->described--;
+	lane->link->rx.described--;
 	gantry_event_put(GANTRY_EV_CHUNK_RX, (uint32_t)lane->index, c->piece.index, c->piece.length);
 	return c->slot ? tcp_match_end(lane->link, &c->piece, c->recv, c->slot) : 0;
 }

@@ -29,67 +29,67 @@ static int broken(struct tcp_lane *lane, const char *what)
 
 static void on_state(struct tcp_link *l, const struct wire_state *s)
 {
-	gantry_event_put(GANTRY_EV_STATE_RX, l->id, s->posted, s->done);
+	gantry_event_put(GANTRY_EV_STATE_RX, l->session.id, s->posted, s->done);
 	if (s->has_tag) {
-		struct tcp_tag *t = tcp_tag_of(&l->tx_tags, s->tag);
+		struct tcp_tag *t = tcp_tag_of(&l->tx.tags, s->tag);
 
 		if (t && (int32_t)(s->posted - t->advertised) > 0)
 			t->advertised = s->posted;
 	}
-	if (s->consumed > l->peer_consumed && s->consumed <= l->eager_out) {
-		l->peer_consumed = s->consumed;
-		if (l->window_blocked)
-			store_relaxed(&l->tx_pending, 1);
+	if (s->consumed > l->tx.peer_consumed && s->consumed <= l->tx.eager_out) {
+		l->tx.peer_consumed = s->consumed;
+		if (l->tx.window_blocked)
+			store_relaxed(&l->tx.pending, 1);
 	}
-	if (s->done < l->peer_done || s->done > l->next_seq ||
-	    (s->done == l->peer_done && s->done_bits == l->peer_done_bits))
+	if (s->done < l->tx.peer_done || s->done > l->tx.next_seq ||
+	    (s->done == l->tx.peer_done && s->done_bits == l->tx.peer_done_bits))
 		return;
-	l->peer_done = s->done;
-	l->peer_done_bits = s->done_bits;
-	gantry_list_each_safe (pos, &l->unacked) {
+	l->tx.peer_done = s->done;
+	l->tx.peer_done_bits = s->done_bits;
+	gantry_list_each_safe (pos, &l->tx.unacked) {
 		struct tcp_send *send = gantry_container(pos, struct tcp_send, head.node);
 
 		if (!tcp_send_acked(l, send->seq))
 			continue;
 		gantry_list_remove(&send->head.node);
-		fetch_sub_relaxed(&l->bulk_pending, 1);
-		gantry_event_put(GANTRY_EV_SEND_DONE, l->id, GANTRY_EV_MSG(send->tag, send->index), send->size);
+		fetch_sub_relaxed(&l->tx.bulk_pending, 1);
+		gantry_event_put(GANTRY_EV_SEND_DONE, l->session.id, GANTRY_EV_MSG(send->tag, send->index), send->size);
 		tcp_request_done(&send->head);
 	}
 }
 
 static void on_rts(struct tcp_link *l, const struct wire_rts *m)
 {
-	struct tcp_tag *t = tcp_tag_of(&l->rx_tags, m->tag);
+	struct tcp_tag *t = tcp_tag_of(&l->rx.tags, m->tag);
 	struct tcp_recv *recv;
 	struct tcp_slot *slot;
 
-	store_relaxed(&l->bulk_hint, 1);
+	store_relaxed(&l->rx.bulk_hint, 1);
 	if (t && (int32_t)(m->index + 1 - t->announced) > 0)
 		t->announced = m->index + 1;
 	if (t)
 		t->bulk = 1;
 	slot = tcp_match_slot(l, m->tag, m->index, &recv);
 	if (!slot || tcp_match_fits(l, m->total, slot))
-		store_relaxed(&l->tx_pending, 1);
+		store_relaxed(&l->tx.pending, 1);
 }
 
 static void on_close(struct tcp_link *l, const struct wire_close *c)
 {
 	if (c->by_receiver) {
-		l->peer_rx_closed = 1;
+		l->tx.peer_closed = 1;
 	} else {
-		store_relaxed(&l->peer_tx_closed, 1);
-		l->peer_bulk_sent = c->bulk_sent;
+		store_relaxed(&l->rx.peer_closed, 1);
+		l->rx.peer_bulk_sent = c->bulk_sent;
 	}
 }
 
 void tcp_link_check_peer_closed(struct tcp_link *l)
 {
 	if (tcp_link_peer_said_all(l))
-		tcp_link_end(l, &l->rx_end, "the peer closed its sending side");
-	if (l->peer_rx_closed)
-		tcp_link_end(l, &l->tx_end, "the peer closed its receiving side");
+		tcp_link_end(l, &l->rx.end, "the peer closed its sending side");
+	if (l->tx.peer_closed)
+		tcp_link_end(l, &l->tx.end, "the peer closed its receiving side");
 }
 
 /* ---- data frames ---- */
@@ -102,7 +102,7 @@ static int begin_early(struct tcp_lane *lane)
 	const struct wire_piece *f = &rx->frame.piece;
 	struct tcp_early *e;
 
-	if (!f->eager || f->total > LINK_WINDOW || l->early_bytes + f->total + WIRE_FRAME_SIZE > LINK_WINDOW) {
+	if (!f->eager || f->total > LINK_WINDOW || l->rx.unexpected_bytes + f->total + WIRE_FRAME_SIZE > LINK_WINDOW) {
 		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "lane %d: data for a receive that was not posted",
 				     lane->index);
 		return -1;
@@ -116,8 +116,8 @@ static int begin_early(struct tcp_lane *lane)
 	e->index = f->index;
 	e->total = f->total;
 	e->complete = 0;
-	gantry_list_append(&l->early, &e->node);
-	l->early_bytes += f->total + WIRE_FRAME_SIZE;
+	gantry_list_append(&l->rx.unexpected, &e->node);
+	l->rx.unexpected_bytes += f->total + WIRE_FRAME_SIZE;
 	rx->early = e;
 	rx->target = TCP_TO_EARLY;
 	rx->dst = e->data;
@@ -135,12 +135,12 @@ static int begin_data(struct tcp_lane *lane, int force)
 	rx->left = f->length;
 	rx->dst = NULL;
 	rx->slot = tcp_match_slot(l, f->tag, f->index, &rx->recv);
-	if (!rx->slot && !force && !l->rx_closed && f->eager)
+	if (!rx->slot && !force && !l->rx.closed && f->eager)
 		return 1;
-	rc = tcp_match_begin(l, f, rx->recv, l->rx_closed ? NULL : rx->slot);
+	rc = tcp_match_begin(l, f, rx->recv, l->rx.closed ? NULL : rx->slot);
 	if (rc)
 		return rc;
-	if (l->rx_closed) { /* nobody wants it */
+	if (l->rx.closed) { /* nobody wants it */
 		rx->target = TCP_TO_NOWHERE;
 	} else if (!rx->slot) {
 		rc = begin_early(lane);
@@ -173,7 +173,7 @@ static int check_crc(struct tcp_lane *lane)
 	const struct wire_piece *f = &frame->piece;
 	uint32_t crc = lane->rx.crc, sent = frame->kind == WIRE_ERROR ? frame->error.payload_crc : f->payload_crc;
 
-	if (!lane->link->crc || crc == sent)
+	if (!lane->link->session.crc || crc == sent)
 		return 0;
 	if (frame->kind == WIRE_ERROR)
 		tcp_link_fail_locked(
@@ -218,7 +218,7 @@ static int end_data(struct tcp_lane *lane)
 	} else if (rx->target == TCP_TO_SLOT || rx->target == TCP_TO_LAND || rx->target == TCP_TO_VEC) {
 		rc = tcp_match_end(l, f, rx->recv, rx->slot);
 	} else if (f->eager) {
-		l->consumed += f->length + WIRE_FRAME_SIZE;
+		l->rx.consumed += f->length + WIRE_FRAME_SIZE;
 	}
 	rx->recv = NULL;
 	rx->slot = NULL;
@@ -235,9 +235,10 @@ static int bad_header(struct tcp_lane *lane, gantry_result r, const uint8_t *hea
 				     lane->index);
 		return -1;
 	}
-	if (!(header[1] & WIRE_FLAG_CRC) != !lane->link->crc)
-		return broken(lane, lane->link->crc ? "a frame without the checksum that was agreed on (GANTRY_CRC)"
-						    : "not a frame, or one with a checksum, which was not agreed on");
+	if (!(header[1] & WIRE_FLAG_CRC) != !lane->link->session.crc)
+		return broken(lane, lane->link->session.crc
+					    ? "a frame without the checksum that was agreed on (GANTRY_CRC)"
+					    : "not a frame, or one with a checksum, which was not agreed on");
 	return broken(lane, "not a frame");
 }
 
@@ -277,7 +278,7 @@ static int on_control(struct tcp_lane *lane, const struct wire_frame *f)
 static int begin_frame(struct tcp_lane *lane, const uint8_t *header, int force)
 {
 	struct tcp_lane_rx *rx = &lane->rx;
-	gantry_result r = wire_frame_decode(header, lane->link->crc, &rx->frame);
+	gantry_result r = wire_frame_decode(header, lane->link->session.crc, &rx->frame);
 
 	if (r != GANTRY_OK)
 		return bad_header(lane, r, header);
@@ -357,7 +358,7 @@ int tcp_frames_parse(struct tcp_lane *lane, int force)
 		} else {
 			uint32_t n = have < rx->left ? have : (uint32_t)rx->left;
 
-			if (n && lane->link->crc)
+			if (n && lane->link->session.crc)
 				rx->crc = gantry_crc32c(rx->crc, rx->buf + rx->head, n);
 			if (n && rx->target == TCP_TO_LAND) {
 				if (tcp_frames_land(lane, rx->buf + rx->head, n, rx->left))

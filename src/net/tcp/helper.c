@@ -34,25 +34,25 @@ static struct {
 
 static int bulk_expected(const struct tcp_link *l)
 {
-	return load_relaxed(&l->large_posted) || load_relaxed(&l->bulk_hint);
+	return load_relaxed(&l->rx.large_posted) || load_relaxed(&l->rx.bulk_hint);
 }
 
 static int active(const struct tcp_link *l)
 {
-	return !tcp_link_failed(l) && (load_relaxed(&l->bulk_pending) || bulk_expected(l));
+	return !tcp_link_failed(l) && (load_relaxed(&l->tx.bulk_pending) || bulk_expected(l));
 }
 
 /* 1: bytes moved. */
 static int work(struct tcp_link *l, int first)
 {
-	int sending = load_relaxed(&l->bulk_pending) != 0;
+	int sending = load_relaxed(&l->tx.bulk_pending) != 0;
 	int receiving = bulk_expected(l);
 	int moved = 0, lanes = l->nlanes - 1;
 	uint64_t now = gantry_ticks();
 
 	tcp_stage_progress(l);
 	/* What comes on lanes to device memory is announced on the control lane. */
-	if (receiving && l->device_rx && tcp_lane_due(&l->lanes[0], now))
+	if (receiving && l->session.device_rx && tcp_lane_due(&l->lanes[0], now))
 		moved |= tcp_lane_rx(&l->lanes[0], 0);
 	/* Each helper starts at a lane of its own, so that they rarely meet. */
 	for (int k = 0; k < lanes; k++) {
@@ -63,7 +63,7 @@ static int work(struct tcp_link *l, int first)
 		if (sending)
 			moved |= tcp_bulk_tx(lane);
 	}
-	if (moved && load_relaxed(&l->tx_pending))
+	if (moved && load_relaxed(&l->tx.pending))
 		tcp_control_flush(l);
 	return moved;
 }
@@ -122,7 +122,7 @@ static void sleep_until_needed(int self)
 
 		if (!l)
 			continue;
-		if (load_relaxed(&l->large_posted) && !tcp_link_failed(l))
+		if (load_relaxed(&l->rx.large_posted) && !tcp_link_failed(l))
 			for (int k = 1; k < l->nlanes && nfds < MAX_POLL; k++) {
 				/* Notes about MSG_ZEROCOPY that nobody has read would end the poll at once. */
 				if (load_relaxed(&l->lanes[k].tx.zerocopy_calls) ==

@@ -221,7 +221,7 @@ static void drop_stale_links(uint64_t now)
 		for (int i = 0; i < l->nlanes && !gone; i++)
 			gone = l->lanes[i].fd >= 0 && recv(l->lanes[i].fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
 		if (gone || now > l->linger_until) {
-			LOG_INFO(NET, "%s: %d of %d lanes came, then %s", l->peer, l->lanes_here, l->nlanes,
+			LOG_INFO(NET, "%s: %d of %d lanes came, then %s", l->session.peer, l->lanes_here, l->nlanes,
 				 gone ? "the peer left" : "nothing more in time");
 			tcp_link_forget(l);
 			tcp_link_bury(l);

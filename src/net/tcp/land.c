@@ -22,7 +22,7 @@ static int failed(struct tcp_link *l, gantry_result r, const char *what)
 int tcp_land_begin(struct tcp_link *l, struct tcp_recv *recv, uint64_t total, int eager)
 {
 	struct tcp_land *land = recv->land;
-	struct tcp_unpack *u = l->unpack;
+	struct tcp_unpack *u = l->devmem.unpack;
 	gantry_result r;
 
 	if (!tcp_land_needed(recv))
@@ -45,7 +45,7 @@ int tcp_land_begin(struct tcp_link *l, struct tcp_recv *recv, uint64_t total, in
 /* To the buffer itself, now. */
 static int land_direct(struct tcp_link *l, struct tcp_land *land, const void *src, uint64_t len, uint64_t offset)
 {
-	struct tcp_unpack *u = l->unpack;
+	struct tcp_unpack *u = l->devmem.unpack;
 	gantry_result r = u->dev->ops->copy(u->dev, land->user + offset, src, len);
 
 	return r == GANTRY_OK ? 0 : failed(l, r, "bytes could not be copied to the receive's buffer");
@@ -80,7 +80,7 @@ int tcp_land_frag(struct tcp_lane *lane, struct tcp_recv *recv, struct tcp_slot 
 {
 	struct tcp_link *l = lane->link;
 	struct tcp_flow *f = lane->flow;
-	const struct devmem_memory *m = &l->pool->memory;
+	const struct devmem_memory *m = &l->devmem.pool->memory;
 	struct tcp_land *land = recv->land;
 	uint64_t at = f->part->base + frag->offset + skip;
 	gantry_result r;
@@ -97,7 +97,8 @@ int tcp_land_frag(struct tcp_lane *lane, struct tcp_recv *recv, struct tcp_slot 
 	}
 	r = devmem_settle(f->flow->binding);
 	if (r == GANTRY_OK)
-		r = l->pool->device->ops->copy(l->pool->device, slot->data + offset, m->device_ptr + at, len);
+		r = l->devmem.pool->device->ops->copy(l->devmem.pool->device, slot->data + offset, m->device_ptr + at,
+						      len);
 	return r == GANTRY_OK ? 0 : failed(l, r, "a fragment could not be copied to the receive's buffer");
 }
 
@@ -164,7 +165,7 @@ out:
 static void starved(struct tcp_link *l)
 {
 	static struct gantry_ratelimit limit;
-	struct tcp_unpack *u = l->unpack;
+	struct tcp_unpack *u = l->devmem.unpack;
 	uint32_t more, nfree;
 
 	u->starved++;
@@ -178,12 +179,12 @@ static void starved(struct tcp_link *l)
 		"UNPACK: no landing page is free for what came through host memory: %u of %u are free now; this "
 		"connection (%s) has %u receives posted, of which %u wait to be consumed. Such bytes are copied one by "
 		"one, which is slow (%" PRIu64 " messages so far): raise GANTRY_UNPACK_LANDING",
-		nfree, u->pool->npages, l->peer, load_relaxed(&u->busy), load_relaxed(&u->held), u->starved);
+		nfree, u->pool->npages, l->session.peer, load_relaxed(&u->busy), load_relaxed(&u->held), u->starved);
 }
 
 static void publish(struct tcp_link *l, struct tcp_recv *recv)
 {
-	struct tcp_unpack *u = l->unpack;
+	struct tcp_unpack *u = l->devmem.unpack;
 	const struct tcp_land *land = recv->land;
 	uint64_t n = land->place == TCP_PLACE_TABLE ? land->table.n : 0;
 
@@ -201,7 +202,7 @@ static void publish(struct tcp_link *l, struct tcp_recv *recv)
 /* 1: it is over, well or not. */
 static int finish(struct tcp_link *l, struct tcp_recv *recv)
 {
-	gantry_result r = settle(l->unpack, recv);
+	gantry_result r = settle(l->devmem.unpack, recv);
 
 	if (r == GANTRY_AGAIN)
 		return 0;
@@ -218,26 +219,26 @@ void tcp_land_complete(struct tcp_link *l, struct tcp_recv *recv)
 	if (finish(l, recv))
 		return;
 	recv->land->landing = 1;
-	gantry_list_append(&l->landing, &recv->head.node);
-	store_relaxed(&l->landing_n, l->landing_n + 1);
+	gantry_list_append(&l->devmem.copying_in, &recv->head.node);
+	store_relaxed(&l->devmem.copying_in_n, l->devmem.copying_in_n + 1);
 }
 
 void tcp_land_progress(struct tcp_link *l)
 {
-	if (!load_relaxed(&l->landing_n))
+	if (!load_relaxed(&l->devmem.copying_in_n))
 		return;
 	pthread_mutex_lock(&l->mu);
-	for (uint32_t n = l->landing_n; n; n--) {
-		struct tcp_recv *recv = gantry_container(l->landing.next, struct tcp_recv, head.node);
+	for (uint32_t n = l->devmem.copying_in_n; n; n--) {
+		struct tcp_recv *recv = gantry_container(l->devmem.copying_in.next, struct tcp_recv, head.node);
 
 		/* One that is over may be posted again at once: it leaves the list before. */
 		gantry_list_remove(&recv->head.node);
 		recv->land->landing = 0;
 		if (finish(l, recv)) {
-			store_relaxed(&l->landing_n, l->landing_n - 1);
+			store_relaxed(&l->devmem.copying_in_n, l->devmem.copying_in_n - 1);
 		} else {
 			recv->land->landing = 1;
-			gantry_list_append(&l->landing, &recv->head.node);
+			gantry_list_append(&l->devmem.copying_in, &recv->head.node);
 		}
 	}
 	pthread_mutex_unlock(&l->mu);

@@ -51,7 +51,7 @@ int tcp_lanes_report(struct tcp_link *l)
 			rx->arrived = arrived;
 			rx->unread = unread;
 			rx->tell_arrived = 1;
-			store_relaxed(&l->tx_pending, 1);
+			store_relaxed(&l->tx.pending, 1);
 			news = 1;
 		}
 		pthread_mutex_unlock(&l->mu);
@@ -112,13 +112,13 @@ static void check_lane(struct tcp_lane *lane, uint64_t now, uint64_t grace, int 
 void tcp_lanes_check(struct tcp_link *l, uint64_t now, uint64_t grace)
 {
 	uint64_t quiet = gantry_ticks_of_ns(gantry_params()->timeout) / 8;
-	int64_t silence = (int64_t)(now - load_relaxed(&l->heard));
+	int64_t silence = (int64_t)(now - load_relaxed(&l->last.heard));
 	int closed;
 
 	pthread_mutex_lock(&l->mu);
-	closed = l->peer_rx_closed;
+	closed = l->tx.peer_closed;
 	pthread_mutex_unlock(&l->mu);
-	if (closed || tcp_link_failed(l) || load_relaxed(&l->ending))
+	if (closed || tcp_link_failed(l) || load_relaxed(&l->end.ending))
 		return;
 	for (int i = 1; i < l->nlanes; i++)
 		check_lane(&l->lanes[i], now, grace, silence > (int64_t)quiet);

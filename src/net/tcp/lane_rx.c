@@ -74,7 +74,7 @@ static ssize_t fill(struct tcp_lane *lane, int *ret_short)
 	if (direct) {
 		uint64_t d = (uint64_t)n < direct ? (uint64_t)n : direct;
 
-		if (lane->link->crc)
+		if (lane->link->session.crc)
 			sum_payload(rx, iov, d);
 		if (rx->target == TCP_TO_LAND)
 			rx->unlanded = (uint32_t)d;
@@ -105,8 +105,8 @@ static int ack_due(const struct tcp_lane *lane)
 	const struct tcp_link *l = lane->link;
 	int next_begun = lane->flow ? lane->flow->n != 0 : lane->index && lane->rx.state == TCP_RX_PAYLOAD;
 
-	return l->done != l->done_told && l->done_told < l->ack_upto &&
-	       (!l->deep_window || !next_begun || l->done - l->done_told >= LINK_ACK_EVERY);
+	return l->rx.done != l->rx.done_told && l->rx.done_told < l->rx.ack_upto &&
+	       (!l->rx.deep_window || !next_begun || l->rx.done - l->rx.done_told >= LINK_ACK_EVERY);
 }
 
 static void after_pass(struct tcp_lane *lane)
@@ -114,9 +114,9 @@ static void after_pass(struct tcp_lane *lane)
 	struct tcp_link *l = lane->link;
 
 	pthread_mutex_lock(&l->mu);
-	l->ack_now |= ack_due(lane);
-	if (l->ack_now || l->consumed - l->consumed_told >= LINK_WINDOW / 4)
-		store_relaxed(&l->tx_pending, 1);
+	l->rx.ack_now |= ack_due(lane);
+	if (l->rx.ack_now || l->rx.consumed - l->rx.consumed_told >= LINK_WINDOW / 4)
+		store_relaxed(&l->tx.pending, 1);
 	if (!tcp_link_failed(l))
 		tcp_link_check_peer_closed(l);
 	pthread_mutex_unlock(&l->mu);
@@ -156,12 +156,12 @@ static int digest(struct tcp_lane *lane, int force)
 static void next_look(struct tcp_lane *lane, int drained)
 {
 	struct tcp_link *l = lane->link;
-	uint64_t next = drained ? gantry_ticks() + l->pace_ticks : 0;
+	uint64_t next = drained ? gantry_ticks() + l->session.pace_ticks : 0;
 
 	if (drained && lane->flow) {
 		pthread_mutex_lock(&l->mu);
 		if (!lane->flow->n)
-			next += FLOW_IDLE_PACES * l->pace_ticks;
+			next += FLOW_IDLE_PACES * l->session.pace_ticks;
 		store_relaxed(&lane->rx.next_poll, next);
 		pthread_mutex_unlock(&l->mu);
 	} else {
@@ -197,13 +197,13 @@ int tcp_lane_rx(struct tcp_lane *lane, int force)
 		}
 	}
 	if (moved) {
-		store_relaxed(&l->heard, gantry_ticks());
+		store_relaxed(&l->last.heard, gantry_ticks());
 		if (lane->index)
-			store_relaxed(&l->bulk_moved, gantry_ticks());
+			store_relaxed(&l->last.bulk_moved, gantry_ticks());
 		/* A lane has ended, but this one still delivers: give it time, within bounds. */
-		if (load_acquire(&l->ending) &&
-		    (int64_t)(gantry_ticks() - l->ending_since) < (int64_t)gantry_ticks_of_ns(4ull * LINK_END_GRACE_NS))
-			store_release(&l->ending, gantry_ticks() | 1);
+		if (load_acquire(&l->end.ending) && (int64_t)(gantry_ticks() - l->end.ending_since) <
+							    (int64_t)gantry_ticks_of_ns(4ull * LINK_END_GRACE_NS))
+			store_release(&l->end.ending, gantry_ticks() | 1);
 	}
 	if (moved || parked)
 		after_pass(lane);

@@ -33,22 +33,23 @@ gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link)
 	if (!l)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a link");
 	pthread_mutex_init(&l->mu, NULL);
+	pthread_mutex_init(&l->control.lock, NULL);
 	gantry_list_init(&l->node);
 	gantry_list_init(&l->by_session);
 	gantry_list_init(&l->waiting);
-	gantry_list_init(&l->eager);
-	gantry_list_init(&l->bulk);
-	gantry_list_init(&l->unacked);
-	gantry_list_init(&l->copying);
-	gantry_list_init(&l->txmems);
-	gantry_list_init(&l->landing);
-	gantry_list_init(&l->posted);
-	gantry_list_init(&l->early);
+	gantry_list_init(&l->tx.eager);
+	gantry_list_init(&l->tx.bulk);
+	gantry_list_init(&l->tx.unacked);
+	gantry_list_init(&l->devmem.copying_out);
+	gantry_list_init(&l->devmem.txmems);
+	gantry_list_init(&l->devmem.copying_in);
+	gantry_list_init(&l->rx.posted);
+	gantry_list_init(&l->rx.unexpected);
 	l->lanes = calloc((size_t)nlanes, sizeof(*l->lanes));
 	if (!l->lanes)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for %d lanes", nlanes);
 	l->nlanes = nlanes;
-	TRY(gantry_random_bytes(&l->cover_key, sizeof(l->cover_key)));
+	TRY(gantry_random_bytes(&l->session.cover_key, sizeof(l->session.cover_key)));
 	for (int i = 0; i < nlanes; i++) {
 		struct tcp_lane *lane = &l->lanes[i];
 
@@ -76,7 +77,7 @@ void tcp_link_free(struct tcp_link *l)
 		return;
 	tcp_txmem_close(l);
 	tcp_stage_close(l);
-	tcp_stage_put(l->stage_left);
+	tcp_stage_put(l->devmem.staging_left);
 	if (l->lanes)
 		tcp_unpack_detach(l);
 	for (int i = 0; l->lanes && i < l->nlanes; i++) {
@@ -95,18 +96,19 @@ void tcp_link_free(struct tcp_link *l)
 		free(lane->rx.buf);
 		free(lane->rx.land);
 	}
-	gantry_list_each_safe (pos, &l->early) {
+	gantry_list_each_safe (pos, &l->rx.unexpected) {
 		free(gantry_container(pos, struct tcp_early, node));
 	}
 	free(l->lanes);
-	free(l->tx_tags.items);
-	free(l->rx_tags.items);
-	free(l->orphan);
-	free(l->stage[0]);
-	free(l->stage[1]);
-	gantry_pool_destroy(&l->sends);
-	gantry_pool_destroy(&l->recvs);
-	devmem_pool_put(l->pool);
+	free(l->tx.tags.items);
+	free(l->rx.tags.items);
+	free(l->control.orphan);
+	free(l->tx.coalesce.buffers[0]);
+	free(l->tx.coalesce.buffers[1]);
+	gantry_pool_destroy(&l->tx.sends);
+	gantry_pool_destroy(&l->rx.recvs);
+	devmem_pool_put(l->devmem.pool);
+	pthread_mutex_destroy(&l->control.lock);
 	pthread_mutex_destroy(&l->mu);
 	free(l);
 }
@@ -116,18 +118,18 @@ gantry_result tcp_link_open_tx(struct tcp_link *l)
 	gantry_result r = GANTRY_OK;
 
 	for (int i = 0; i < 2; i++) {
-		l->stage[i] = malloc(LINK_STAGE);
-		if (!l->stage[i])
+		l->tx.coalesce.buffers[i] = malloc(LINK_STAGE);
+		if (!l->tx.coalesce.buffers[i])
 			FAIL(GANTRY_ERR_NOMEM, "no memory for a staging buffer");
 	}
-	TRY(gantry_pool_init(&l->sends, sizeof(struct tcp_send), LINK_SENDS));
+	TRY(gantry_pool_init(&l->tx.sends, sizeof(struct tcp_send), LINK_SENDS));
 out:
 	return r;
 }
 
 gantry_result tcp_link_open_rx(struct tcp_link *l)
 {
-	return gantry_pool_init(&l->recvs, sizeof(struct tcp_recv), LINK_RECVS);
+	return gantry_pool_init(&l->rx.recvs, sizeof(struct tcp_recv), LINK_RECVS);
 }
 
 struct tcp_tag *tcp_tag_of(struct tcp_tags *tags, uint32_t tag)
@@ -159,14 +161,14 @@ struct tcp_tag *tcp_tag_of(struct tcp_tags *tags, uint32_t tag)
 
 int tcp_link_failed(const struct tcp_link *l)
 {
-	return load_acquire(&l->failed);
+	return load_acquire(&l->end.failed);
 }
 
 gantry_result tcp_link_status(struct tcp_link *l, const struct tcp_end *end)
 {
 	if (tcp_link_failed(l)) {
-		gantry_set_last_error(l->error_text);
-		return l->error;
+		gantry_set_last_error(l->end.text);
+		return l->end.error;
 	}
 	if (load_acquire(&end->over)) {
 		gantry_set_last_error(end->text);
@@ -179,7 +181,7 @@ void tcp_link_end(struct tcp_link *l, struct tcp_end *end, const char *why)
 {
 	if (end->over)
 		return;
-	snprintf(end->text, sizeof(end->text), "%s: %s", l->peer, why);
+	snprintf(end->text, sizeof(end->text), "%s: %s", l->session.peer, why);
 	store_release(&end->over, 1);
 	LOG_INFO(NET, "%s", end->text);
 }
@@ -191,22 +193,22 @@ static void fail_v(struct tcp_link *l, int tell, gantry_result r, const char *fm
 	if (tcp_link_failed(l))
 		return;
 	vsnprintf(cause, sizeof(cause), fmt, ap);
-	l->error = r;
-	snprintf(l->error_text, sizeof(l->error_text), "%s: %s", l->peer, cause);
-	l->tell_error = tell;
-	store_release(&l->failed, 1);
-	store_relaxed(&l->tx_pending, 1);
-	gantry_event_put(GANTRY_EV_LINK_DOWN, l->id, (uint64_t)r, 0);
+	l->end.error = r;
+	snprintf(l->end.text, sizeof(l->end.text), "%s: %s", l->session.peer, cause);
+	l->end.tell = tell;
+	store_release(&l->end.failed, 1);
+	store_relaxed(&l->tx.pending, 1);
+	gantry_event_put(GANTRY_EV_LINK_DOWN, l->session.id, (uint64_t)r, 0);
 	/* A peer that leaves while nobody waits for it is no news. */
 	int standing = load_relaxed(&l->standing_receives);
-	int waiting = (!gantry_list_empty(&l->posted) && !standing) || !gantry_list_empty(&l->landing) ||
-		      !gantry_list_empty(&l->eager) || !gantry_list_empty(&l->bulk) ||
-		      !gantry_list_empty(&l->unacked) || !gantry_list_empty(&l->copying);
+	int waiting = (!gantry_list_empty(&l->rx.posted) && !standing) || !gantry_list_empty(&l->devmem.copying_in) ||
+		      !gantry_list_empty(&l->tx.eager) || !gantry_list_empty(&l->tx.bulk) ||
+		      !gantry_list_empty(&l->tx.unacked) || !gantry_list_empty(&l->devmem.copying_out);
 
 	if (waiting || r != GANTRY_ERR_PEER_CLOSED)
-		gantry_fail(r, LOG_SUBSYS, __FILE__, __LINE__, "%s (%s)", l->error_text, gantry_result_name(r));
+		gantry_fail(r, LOG_SUBSYS, __FILE__, __LINE__, "%s (%s)", l->end.text, gantry_result_name(r));
 	else
-		LOG_DEBUG(NET, "%s (%s)", l->error_text, gantry_result_name(r));
+		LOG_DEBUG(NET, "%s (%s)", l->end.text, gantry_result_name(r));
 }
 
 void tcp_link_fail_locked(struct tcp_link *l, int tell, gantry_result r, const char *fmt, ...)
@@ -239,11 +241,11 @@ void tcp_link_ending(struct tcp_lane *lane, int e)
 	struct tcp_link *l = lane->link;
 
 	pthread_mutex_lock(&l->mu);
-	if (!load_relaxed(&l->ending)) { /* lanes that still deliver push it without mu */
-		l->ending_errno = e;
-		l->ending_lane = lane->index;
-		l->ending_since = gantry_ticks();
-		store_release(&l->ending, gantry_ticks() | 1);
+	if (!load_relaxed(&l->end.ending)) { /* lanes that still deliver push it without mu */
+		l->end.ending_errno = e;
+		l->end.ending_lane = lane->index;
+		l->end.ending_since = gantry_ticks();
+		store_release(&l->end.ending, gantry_ticks() | 1);
 	}
 	pthread_mutex_unlock(&l->mu);
 }
@@ -259,9 +261,10 @@ static int unreachable(int e)
  */
 static int given_up(const struct tcp_link *l)
 {
-	int64_t silence = (int64_t)(l->ending_since - load_relaxed(&l->heard));
+	int64_t silence = (int64_t)(l->end.ending_since - load_relaxed(&l->last.heard));
 
-	return l->ending_errno == ECONNRESET && silence > (int64_t)gantry_ticks_of_ns(gantry_params()->timeout) / 8 * 3;
+	return l->end.ending_errno == ECONNRESET &&
+	       silence > (int64_t)gantry_ticks_of_ns(gantry_params()->timeout) / 8 * 3;
 }
 
 /* Lanes whose connection stands in both directions: a process that died has none. */
@@ -285,13 +288,13 @@ static void lane_lost(struct tcp_link *l, int living)
 {
 	char why[64] = "it was closed without a goodbye";
 
-	if (l->ending_errno)
-		snprintf(why, sizeof(why), "%s", strerror(l->ending_errno));
+	if (l->end.ending_errno)
+		snprintf(why, sizeof(why), "%s", strerror(l->end.ending_errno));
 	tcp_link_fail_locked(
 		l, 1, GANTRY_ERR_PEER_LOST,
 		"lane %d: %s; %d of the other %d lanes live, so the peer does: something between the hosts "
 		"ended this lane",
-		l->ending_lane, why, living, l->nlanes - 1);
+		l->end.ending_lane, why, living, l->nlanes - 1);
 }
 
 void tcp_link_check_ending(struct tcp_link *l)
@@ -303,25 +306,25 @@ void tcp_link_check_ending(struct tcp_link *l)
 	for (int i = 0; i < l->nlanes; i++)
 		all &= load_acquire(&l->lanes[i].rx.eof);
 	if (!all &&
-	    (int64_t)(gantry_ticks() - load_relaxed(&l->ending)) < (int64_t)gantry_ticks_of_ns(LINK_END_GRACE_NS))
+	    (int64_t)(gantry_ticks() - load_relaxed(&l->end.ending)) < (int64_t)gantry_ticks_of_ns(LINK_END_GRACE_NS))
 		return;
 	living = all ? 0 : living_lanes(l);
 	pthread_mutex_lock(&l->mu);
-	goodbye = l->peer_tx_closed || l->peer_rx_closed;
+	goodbye = l->rx.peer_closed || l->tx.peer_closed;
 	if (goodbye)
 		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_CLOSED, "the peer closed the connection");
-	else if (unreachable(l->ending_errno)) /* the same cause as silence, seen by TCP first */
+	else if (unreachable(l->end.ending_errno)) /* the same cause as silence, seen by TCP first */
 		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_SILENT, "lane %d: %s: the peer is stopped or unreachable",
-				     l->ending_lane, strerror(l->ending_errno));
+				     l->end.ending_lane, strerror(l->end.ending_errno));
 	else if (given_up(l))
 		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_SILENT,
-				     "lane %d: %s: it heard nothing of us; our packets to it are lost", l->ending_lane,
-				     strerror(l->ending_errno));
+				     "lane %d: %s: it heard nothing of us; our packets to it are lost",
+				     l->end.ending_lane, strerror(l->end.ending_errno));
 	else if (living)
 		lane_lost(l, living);
-	else if (l->ending_errno)
-		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_LOST, "lane %d: %s", l->ending_lane,
-				     strerror(l->ending_errno));
+	else if (l->end.ending_errno)
+		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_LOST, "lane %d: %s", l->end.ending_lane,
+				     strerror(l->end.ending_errno));
 	else
 		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_LOST,
 				     "the peer ended the connection without a goodbye: its process probably died");
@@ -330,7 +333,7 @@ void tcp_link_check_ending(struct tcp_link *l)
 
 int tcp_link_peer_said_all(const struct tcp_link *l)
 {
-	return l->peer_tx_closed && l->bulk_received >= l->peer_bulk_sent;
+	return l->rx.peer_closed && l->rx.bulk_received >= l->rx.peer_bulk_sent;
 }
 
 void tcp_link_hang_up(struct tcp_link *l)
@@ -338,11 +341,11 @@ void tcp_link_hang_up(struct tcp_link *l)
 	int now = 0;
 
 	pthread_mutex_lock(&l->mu);
-	if (tcp_link_peer_said_all(l) && !l->tx_wanted && !l->hung_up && !pthread_mutex_trylock(&l->lanes[0].tx.lock)) {
-		now = l->iov_at == l->iov_n && (!l->stage_bytes || tcp_link_failed(l)) && !l->tell_error &&
-		      !l->tell_tx_close && !l->tell_rx_close;
-		l->hung_up = now;
-		pthread_mutex_unlock(&l->lanes[0].tx.lock);
+	if (tcp_link_peer_said_all(l) && !l->tx.wanted && !l->end.hung_up && !pthread_mutex_trylock(&l->control.lock)) {
+		now = l->control.iov_at == l->control.iov_n && (!l->tx.coalesce.bytes || tcp_link_failed(l)) &&
+		      !l->end.tell && !l->tx.tell_close && !l->rx.tell_close;
+		l->end.hung_up = now;
+		pthread_mutex_unlock(&l->control.lock);
 	}
 	pthread_mutex_unlock(&l->mu);
 	for (int i = 0; now && i < l->nlanes; i++)
@@ -352,57 +355,59 @@ void tcp_link_hang_up(struct tcp_link *l)
 /*
  * The rest of a half-sent batch refers to buffers that go back to the user now. If the other direction lives on, the
  * bytes must still go out, or the stream would lose its framing: keep a copy of them. The caller holds
- * lanes[0].tx.lock.
+ * control.lock.
  */
 static void adopt_batch(struct tcp_link *l)
 {
 	size_t size = 0, at = 0;
 	uint8_t *copy;
 
-	for (int i = l->iov_at; i < l->iov_n; i++)
-		size += l->iov[i].iov_len;
-	l->batch_n = 0;
+	for (int i = l->control.iov_at; i < l->control.iov_n; i++)
+		size += l->control.iov[i].iov_len;
+	l->control.batch_n = 0;
 	if (!size)
 		return;
 	copy = malloc(size);
 	if (!copy) {
 		tcp_link_fail(l, 0, GANTRY_ERR_NOMEM, "no memory to close one direction in the middle of a message");
-		l->iov_at = l->iov_n = 0;
+		l->control.iov_at = l->control.iov_n = 0;
 		return;
 	}
-	for (int i = l->iov_at; i < l->iov_n; i++) {
-		memcpy(copy + at, l->iov[i].iov_base, l->iov[i].iov_len);
-		at += l->iov[i].iov_len;
+	for (int i = l->control.iov_at; i < l->control.iov_n; i++) {
+		memcpy(copy + at, l->control.iov[i].iov_base, l->control.iov[i].iov_len);
+		at += l->control.iov[i].iov_len;
 	}
-	free(l->orphan);
-	l->orphan = copy;
-	l->iov[0] = (struct iovec){copy, size};
-	l->iov_at = 0;
-	l->iov_n = 1;
+	free(l->control.orphan);
+	l->control.orphan = copy;
+	l->control.iov[0] = (struct iovec){copy, size};
+	l->control.iov_at = 0;
+	l->control.iov_n = 1;
 }
 
 void tcp_link_close_tx(struct tcp_link *l)
 {
-	for (int i = 0; i < l->nlanes; i++)
+	for (int i = 1; i < l->nlanes; i++)
 		pthread_mutex_lock(&l->lanes[i].tx.lock);
+	pthread_mutex_lock(&l->control.lock);
 	adopt_batch(l);
 	for (int i = 1; i < l->nlanes; i++)
 		tcp_lane_tx_abandon(&l->lanes[i]);
 	pthread_mutex_lock(&l->mu);
-	gantry_list_init(&l->eager);
-	gantry_list_init(&l->bulk);
-	store_relaxed(&l->bulk_bytes, 0);
-	gantry_list_init(&l->unacked);
+	gantry_list_init(&l->tx.eager);
+	gantry_list_init(&l->tx.bulk);
+	store_relaxed(&l->tx.bulk_bytes, 0);
+	gantry_list_init(&l->tx.unacked);
 	tcp_txmem_close(l);
 	tcp_stage_close(l);
-	l->newest = NULL; /* what is staged still goes out: it was reported done */
-	store_relaxed(&l->bulk_pending, 0);
+	l->tx.coalesce.newest = NULL; /* what is staged still goes out: it was reported done */
+	store_relaxed(&l->tx.bulk_pending, 0);
 	/* The pool stays until the link is freed: the kernel may still refer to headers in it. */
-	l->tx_wanted = 0;
-	l->tell_tx_close = 1;
-	store_relaxed(&l->tx_pending, 1);
+	l->tx.wanted = 0;
+	l->tx.tell_close = 1;
+	store_relaxed(&l->tx.pending, 1);
 	pthread_mutex_unlock(&l->mu);
-	for (int i = 0; i < l->nlanes; i++)
+	pthread_mutex_unlock(&l->control.lock);
+	for (int i = 1; i < l->nlanes; i++)
 		pthread_mutex_unlock(&l->lanes[i].tx.lock);
 	tcp_control_flush(l);
 }
@@ -424,13 +429,13 @@ void tcp_link_close_rx(struct tcp_link *l)
 	for (int i = 0; i < l->nlanes; i++)
 		tcp_flow_forget(&l->lanes[i]);
 	tcp_unpack_detach(l);
-	gantry_list_init(&l->posted);
-	store_relaxed(&l->small_posted, 0);
-	store_relaxed(&l->large_posted, 0);
-	l->rx_closed = 1;
-	l->ack_now = l->done != l->done_told; /* before the goodbye, not after it */
-	l->tell_rx_close = 1;
-	store_relaxed(&l->tx_pending, 1);
+	gantry_list_init(&l->rx.posted);
+	store_relaxed(&l->rx.small_posted, 0);
+	store_relaxed(&l->rx.large_posted, 0);
+	l->rx.closed = 1;
+	l->rx.ack_now = l->rx.done != l->rx.done_told; /* before the goodbye, not after it */
+	l->rx.tell_close = 1;
+	store_relaxed(&l->tx.pending, 1);
 	pthread_mutex_unlock(&l->mu);
 	for (int i = 0; i < l->nlanes; i++)
 		pthread_mutex_unlock(&l->lanes[i].rx.lock);

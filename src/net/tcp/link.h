@@ -249,29 +249,139 @@ struct tcp_stall {
 	int told;
 };
 
-struct tcp_link {
-	/* Set before the link is shared, constant afterwards. */
-	uint32_t id;
-	int forks; /* inet_forked */
-	uint8_t session[WIRE_SESSION_SIZE];
+/* Who the peer is, and what both sides agreed on. Set before the link is shared, constant afterwards. */
+struct tcp_session {
+	uint32_t id; /* of the link, within the process */
+	int forks;   /* inet_forked */
+	uint8_t key[WIRE_SESSION_SIZE];
+	char peer[160]; /* "10.0.0.2:4000 (node7 pid 123)" */
 	uint64_t peer_process, comm_id;
 	int dev, peer_dev;
 	int initiator; /* this side opened the sockets */
 	int same_host;
-	int crc;	    /* both sides have agreed that every frame has checksums */
-	uint64_t cover_key; /* random: match.c */
-	int splice, msg_zerocopy;
+	int crc; /* both sides have agreed that every frame has checksums */
 	uint32_t eager_max, peer_window;
-	/* Payload lands in device memory: bulk lanes towards that side carry nothing else, headers go ahead on lane 0.
-	 */
+	/* Payload lands in device memory: bulk lanes towards that side carry nothing else, descriptors go ahead on
+	 * lane 0. */
 	int device_tx, device_rx;    /* the peer, this side */
 	int own_unpack, peer_unpack; /* what both said in the hand-shake: enum wire_unpack */
-	struct devmem_pool *pool;    /* device_rx: owned reference */
 	int rails;		     /* of our device: 1 is the usual one NIC */
+	uint64_t cover_key;	     /* random: match.c */
+	uint64_t pace_ticks;
+};
+
+/* Small messages of a stream on their way into one system call; link_mu. */
+struct tcp_coalesce {
+	uint8_t *buffers[2]; /* owned; one is filled while the other is being sent */
+	int now;
+	uint32_t bytes, count;
+	uint64_t since;		 /* ticks */
+	struct tcp_send *newest; /* the last message in it: pending until it is sent */
+};
+
+/* device_tx: headers of pieces that lanes have pulled, in that order: a ring. They go before CLOSE. link_mu. */
+struct tcp_descriptors {
+	uint8_t frames[LINK_DESCRIPTORS][WIRE_FRAME_SIZE];
+	uint32_t head, n;
+};
+
+/* The sending direction; link_mu, but for what says otherwise. */
+struct tcp_tx {
+	struct gantry_pool sends; /* the posting thread's */
+	struct tcp_tags tags;
+	struct gantry_list eager, bulk, unacked;
+	struct tcp_coalesce coalesce;
+	struct tcp_descriptors descriptors;
+	uint64_t next_seq, peer_done;
+	uint32_t peer_done_bits; /* of the messages behind the first one that is not done */
+	uint64_t eager_out, peer_consumed;
+	int window_blocked;
+	uint64_t bulk_bytes;	  /* of bulk messages, not yet given to lanes; read without the lock as well */
+	uint64_t bulk_sent;	  /* bulk messages given to the kernel whole */
+	uint32_t pending;	  /* relaxed hint: something waits on the control lane */
+	uint32_t bulk_pending;	  /* relaxed hint: bulk messages wait or are on their way */
+	int splice, msg_zerocopy; /* how bulk messages may go; relaxed: cleared where that does not work */
+	int wanted;		  /* the direction is in use, or promised */
+	int tell_close;		  /* a CLOSE frame is to be sent */
+	int peer_closed;	  /* the peer's receiving side is */
+	struct tcp_end end;
+};
+
+/* The receiving direction; link_mu. */
+struct tcp_rx {
+	struct gantry_pool recvs; /* the posting thread's */
+	struct tcp_tags tags;
+	struct gantry_list posted, unexpected;
+	uint64_t unexpected_bytes;
+	uint64_t done, done_told;
+	uint64_t done_bits[LINK_DONE_BITS / 64];
+	uint64_t consumed, consumed_told;
+	uint32_t small_posted, large_posted; /* outstanding receives; read relaxed as hints */
+	uint32_t bulk_hint;		     /* the peer has a bulk message for us; read relaxed */
+	uint32_t described;		     /* pieces described and not complete, of all lanes */
+	uint64_t ack_upto; /* messages before this were sent without a copy: their sender waits for `done` */
+	uint64_t bulk_received, newest_bulk;
+	int ack_now;
+	int deep_window; /* the sender said so in the newest bulk message */
+	int heartbeat_due;
+	int closed; /* by this side */
+	int tell_close;
+	int peer_closed; /* the peer's sending side is; it had sent this much: */
+	uint64_t peer_bulk_sent;
+	struct tcp_end end;
+};
+
+/* How the link ends; link_mu. */
+struct tcp_ending {
+	uint32_t failed; /* release after error and text are set */
+	gantry_result error;
+	char text[WIRE_ERROR_TEXT_MAX];
+	uint64_t sent_bytes, recv_bytes; /* of ERR_SIZE */
+	int tell;			 /* an ERROR frame is to be sent */
+	uint64_t ending; /* ticks, 0: no. A lane has ended; what the others still hold is taken before the link fails */
+	uint64_t ending_since; /* as ending, but never renewed */
+	int ending_errno;
+	int ending_lane;
+	int hung_up; /* the peer has said all and we have nothing to say: our side of the sockets is shut */
+};
+
+/* Ticks, relaxed: heard of the peer; told the peer; a user progressed the link; bulk bytes moved. */
+struct tcp_activity {
+	uint64_t heard, told, progressed, bulk_moved;
+};
+
+/* What only links have that send from, or receive into, device memory: unpack.h, staging.h, txmem.h; link_mu. */
+struct tcp_link_devmem {
+	struct devmem_pool *pool;	/* device_rx: owned reference */
+	struct tcp_unpack *unpack;	/* borrowed from the receiving comm; NULL unless with UNPACK */
+	struct gantry_list copying_in;	/* receives whose bytes are here and still being copied */
+	uint32_t copying_in_n;		/* read relaxed as a hint */
+	int warned_plain;		/* that a flow is not steered; atomic */
+	struct tcp_stage *staging;	/* owned reference; NULL until memory of a device is to be sent */
+	struct tcp_stage *staging_left; /* owned reference: what it was when the direction closed, for whoever has let
+					   go of all locks; the engine's mu */
+	struct gantry_list copying_out; /* sends whose bytes are on their way from device memory, oldest first */
+	uint32_t copying_out_n;		/* read relaxed as a hint */
+	struct gantry_list txmems;	/* registered memory that NICs read by themselves */
+	uint64_t staged, staged_ticks;	/* messages that were copied, and how long that took; for the log */
+};
+
+/* The control lane's sending half: its current batch. It may be taken by who has a bulk lane's lock. */
+struct tcp_control {
+	pthread_mutex_t lock;
+	struct iovec iov[2 * LINK_BATCH + LINK_CONTROL_FRAMES + 2];
+	int iov_at, iov_n;
+	struct tcp_send *batch[LINK_BATCH + 1];
+	int batch_n;
+	uint8_t frames[LINK_CONTROL_FRAMES][WIRE_FRAME_SIZE];
+	char text[WIRE_ERROR_TEXT_MAX];
+	void *orphan; /* owned: bytes of a batch whose senders were closed in the middle */
+};
+
+struct tcp_link {
+	struct tcp_session session;
 	int nlanes;
 	struct tcp_lane *lanes; /* owned: nlanes */
-	char peer[160];		/* "10.0.0.2:4000 (node7 pid 123)" */
-	uint64_t pace_ticks;
 
 	/* Engine lock. In the engine's lists: of all links; of peers' sessions; and of those that are opening, or whose
 	 * other direction is free. engine.h */
@@ -287,86 +397,12 @@ struct tcp_link {
 	int lanes_here;		   /* during set-up; engine lock */
 
 	pthread_mutex_t mu;
-	uint32_t failed; /* release after error and text are set */
-	gantry_result error;
-	char error_text[WIRE_ERROR_TEXT_MAX];
-	int tell_error;	 /* an ERROR frame is to be sent */
-	uint64_t ending; /* ticks, 0: no. A lane has ended; what the others still hold is taken before the link fails */
-	uint64_t ending_since; /* as ending, but never renewed */
-	int ending_errno;
-	int ending_lane;
-	uint64_t error_sent_bytes, error_recv_bytes;
-
-	/* In ticks, relaxed: heard of the peer; told the peer; a user progressed the link; bulk bytes moved. */
-	uint64_t heard, told, progressed, bulk_moved;
-
-	/* Sending; mu. */
-	struct gantry_pool sends;
-	struct tcp_tags tx_tags;
-	struct gantry_list eager, bulk, unacked;
-	uint64_t next_seq, peer_done;
-	uint32_t peer_done_bits; /* of the messages behind the first one that is not done */
-	uint64_t eager_out, peer_consumed;
-	uint64_t bulk_bytes;   /* of bulk messages, not yet given to lanes; read without mu as well */
-	uint64_t bulk_sent;    /* bulk messages given to the kernel whole */
-	uint32_t tx_pending;   /* relaxed hint: something waits on the control lane */
-	uint32_t bulk_pending; /* relaxed hint: bulk messages wait or are on their way */
-	uint8_t *stage[2];     /* owned; one is filled while the other is being sent */
-	int stage_now;
-	uint32_t stage_bytes, stage_count;
-	uint64_t stage_since;	 /* ticks */
-	struct tcp_send *newest; /* the last staged message: pending until it is sent */
-	int window_blocked;
-	int tell_tx_close, tell_rx_close;
-	int peer_rx_closed;
-	/* device_tx: headers of pieces that lanes have pulled, in that order: a ring. They go before CLOSE. */
-	uint8_t descriptors[LINK_DESCRIPTORS][WIRE_FRAME_SIZE];
-	uint32_t descriptors_head, descriptors_n;
-
-	/* Receiving; mu. */
-	struct gantry_pool recvs;
-	struct tcp_tags rx_tags;
-	struct gantry_list posted, early;
-	uint64_t early_bytes;
-	uint64_t done, done_told;
-	uint64_t done_bits[LINK_DONE_BITS / 64];
-	uint64_t consumed, consumed_told;
-	uint32_t small_posted, large_posted; /* outstanding receives; read relaxed as hints */
-	uint32_t bulk_hint;		     /* the peer announced a bulk message */
-	uint64_t ack_upto; /* messages before this were sent without a copy: their sender waits for `done` */
-	uint64_t bulk_received;
-	int ack_now;
-	int deep_window; /* the sender said so in the newest bulk message */
-	uint64_t newest_bulk;
-	int rx_closed; /* by this side */
-	int peer_tx_closed;
-	struct tcp_end tx_end, rx_end;
-	int tx_wanted; /* the sending direction is in use, or promised */
-	int hung_up;   /* the peer has said all and we have nothing to say: our side of the sockets is shut */
-	uint64_t peer_bulk_sent;
-	uint64_t heartbeat_due;
-
-	struct tcp_unpack *unpack;     /* borrowed from the receiving comm; NULL unless with UNPACK: unpack.h */
-	struct gantry_list landing;    /* receives whose bytes are here and still being copied */
-	uint32_t landing_n;	       /* read relaxed as a hint */
-	int warned_plain;	       /* that a flow is not steered; atomic */
-	uint32_t described;	       /* pieces described and not complete, of all lanes */
-	struct tcp_stage *staging;     /* owned reference; NULL until memory of a device is to be sent: stage.h; mu */
-	struct tcp_stage *stage_left;  /* owned reference: what it was when the direction closed, for whoever has let go
-					  of all locks; the engine's mu */
-	struct gantry_list copying;    /* sends whose bytes are on their way from device memory, oldest first; mu */
-	struct gantry_list txmems;     /* registered memory that NICs read by themselves; mu */
-	uint32_t copying_n;	       /* written under mu, read relaxed as a hint */
-	uint64_t staged, staged_ticks; /* messages that were copied there, and how long that took; for the log */
-
-	/* The control lane's current batch; lanes[0].tx.lock. */
-	struct iovec iov[2 * LINK_BATCH + LINK_CONTROL_FRAMES + 2];
-	int iov_at, iov_n;
-	struct tcp_send *batch[LINK_BATCH + 1];
-	int batch_n;
-	uint8_t control[LINK_CONTROL_FRAMES][WIRE_FRAME_SIZE];
-	char control_text[WIRE_ERROR_TEXT_MAX];
-	void *orphan; /* owned: bytes of a batch whose senders were closed in the middle */
+	struct tcp_tx tx;
+	struct tcp_rx rx;
+	struct tcp_ending end;
+	struct tcp_link_devmem devmem;
+	struct tcp_activity last;
+	struct tcp_control control;
 };
 
 /* link.c: life, failure. The caller holds a reference or the engine lock. */
@@ -460,14 +496,14 @@ int tcp_state_due(const struct tcp_link *l, const struct tcp_tag *tag);
 /* Has the receiver said that this bulk message is done? Under mu. */
 static inline int tcp_send_acked(const struct tcp_link *l, uint64_t seq)
 {
-	return seq < l->peer_done ||
-	       (seq - l->peer_done - 1 < 32 && (l->peer_done_bits >> (seq - l->peer_done - 1) & 1));
+	return seq < l->tx.peer_done ||
+	       (seq - l->tx.peer_done - 1 < 32 && (l->tx.peer_done_bits >> (seq - l->tx.peer_done - 1) & 1));
 }
 
 /* Under mu, so the sum needs no atomic; readers without mu take the count as a hint. */
 static inline void tcp_count_posted(struct tcp_link *l, const struct tcp_recv *recv, int change)
 {
-	uint32_t *count = recv->large ? &l->large_posted : &l->small_posted;
+	uint32_t *count = recv->large ? &l->rx.large_posted : &l->rx.small_posted;
 
 	store_relaxed(count, *count + (uint32_t)change);
 }

@@ -21,7 +21,7 @@ static void put_recv(struct tcp_link *l, struct tcp_recv *recv)
 	if (recv->land)
 		tcp_unpack_untake(l, recv);
 	else
-		gantry_pool_put(&l->recvs, recv);
+		gantry_pool_put(&l->rx.recvs, recv);
 }
 
 static void unpost(struct tcp_link *l, struct tcp_recv *recv)
@@ -36,13 +36,13 @@ static gantry_result post(struct tcp_link *l, struct tcp_recv *recv, int n, void
 			  const int *tags, void **ret_request)
 {
 	/* What the peer had sent before it left can still be received. */
-	gantry_result gone = tcp_link_status(l, &l->rx_end);
+	gantry_result gone = tcp_link_status(l, &l->rx.end);
 	int due = 0, large = 0;
 
 	pthread_mutex_lock(&l->mu);
 	for (int i = 0; recv && i < n; i++) {
 		/* Makes room for new tags before anything is posted, so that posting cannot fail half-way. */
-		if (!tcp_tag_of(&l->rx_tags, (uint32_t)tags[i])) {
+		if (!tcp_tag_of(&l->rx.tags, (uint32_t)tags[i])) {
 			put_recv(l, recv);
 			recv = NULL;
 		}
@@ -59,33 +59,33 @@ static gantry_result post(struct tcp_link *l, struct tcp_recv *recv, int n, void
 	recv->ncomplete = 0;
 	/* NCCL's buffers are large whatever it sends: what came last tells what to expect. */
 	for (int i = 0; i < n; i++)
-		large |= sizes[i] > l->eager_max && tcp_tag_of(&l->rx_tags, (uint32_t)tags[i])->bulk;
+		large |= sizes[i] > l->session.eager_max && tcp_tag_of(&l->rx.tags, (uint32_t)tags[i])->bulk;
 	recv->large = large;
 	tcp_count_posted(l, recv, 1);
-	gantry_list_append(&l->posted, &recv->head.node);
+	gantry_list_append(&l->rx.posted, &recv->head.node);
 	for (int i = 0; i < n; i++) {
-		struct tcp_tag *t = tcp_tag_of(&l->rx_tags, (uint32_t)tags[i]);
+		struct tcp_tag *t = tcp_tag_of(&l->rx.tags, (uint32_t)tags[i]);
 		struct tcp_slot *slot = &recv->slots[i];
 
 		*slot = (struct tcp_slot){.data = data[i], .size = sizes[i], .tag = t->tag, .index = t->posted++};
 		due |= tcp_state_due(l, t);
 	}
 	if (large || gantry_trace_on())
-		gantry_event_put(GANTRY_EV_RECV_POST, l->id, GANTRY_EV_MSG(recv->slots[0].tag, recv->slots[0].index),
-				 recv->slots[0].size);
-	for (int i = 0; i < n && !gantry_list_empty(&l->early); i++)
+		gantry_event_put(GANTRY_EV_RECV_POST, l->session.id,
+				 GANTRY_EV_MSG(recv->slots[0].tag, recv->slots[0].index), recv->slots[0].size);
+	for (int i = 0; i < n && !gantry_list_empty(&l->rx.unexpected); i++)
 		tcp_match_early(l, recv, &recv->slots[i]);
 	if (gone != GANTRY_OK && recv->ncomplete < n) {
 		unpost(l, recv);
 		pthread_mutex_unlock(&l->mu);
 		return gone;
 	}
-	due |= l->consumed - l->consumed_told >= LINK_WINDOW / 4;
+	due |= l->rx.consumed - l->rx.consumed_told >= LINK_WINDOW / 4;
 	if (due)
-		store_relaxed(&l->tx_pending, 1);
+		store_relaxed(&l->tx.pending, 1);
 	pthread_mutex_unlock(&l->mu);
-	LOG_TRACE(DATA, "link %u irecv %u of tag %d: %zu bytes, %d buffers", l->id, recv->slots[0].index, tags[0],
-		  sizes[0], n);
+	LOG_TRACE(DATA, "link %u irecv %u of tag %d: %zu bytes, %d buffers", l->session.id, recv->slots[0].index,
+		  tags[0], sizes[0], n);
 	if (due)
 		tcp_control_flush(l);
 	if (large)
@@ -97,7 +97,7 @@ static gantry_result post(struct tcp_link *l, struct tcp_recv *recv, int n, void
 gantry_result tcp_link_irecv(struct tcp_link *l, int n, void **data, const size_t *sizes, const int *tags,
 			     void **ret_request)
 {
-	struct tcp_recv *recv = gantry_pool_get(&l->recvs); /* as for sends: the posting thread's own */
+	struct tcp_recv *recv = gantry_pool_get(&l->rx.recvs); /* as for sends: the posting thread's own */
 
 	if (recv) {
 		recv->land = NULL;
@@ -108,7 +108,7 @@ gantry_result tcp_link_irecv(struct tcp_link *l, int n, void **data, const size_
 
 gantry_result tcp_link_irecv_vec(struct tcp_link *l, const struct iovec *iov, uint32_t n, int tag, void **ret_request)
 {
-	struct tcp_recv *recv = gantry_pool_get(&l->recvs);
+	struct tcp_recv *recv = gantry_pool_get(&l->rx.recvs);
 	struct tcp_vec vec = {iov, n};
 	void *data = NULL;
 	size_t size = tcp_vec_bytes(&vec);
@@ -143,10 +143,12 @@ static int reported(uint64_t size)
  */
 static int completed_meanwhile(struct tcp_request *req)
 {
-	for (int i = 0; req->kind == TCP_SEND && i < req->link->nlanes; i++) {
+	for (int i = 1; req->kind == TCP_SEND && i < req->link->nlanes; i++) {
 		pthread_mutex_lock(&req->link->lanes[i].tx.lock);
 		pthread_mutex_unlock(&req->link->lanes[i].tx.lock);
 	}
+	pthread_mutex_lock(&req->link->control.lock);
+	pthread_mutex_unlock(&req->link->control.lock);
 	return load_acquire(&req->state) == TCP_DONE;
 }
 
@@ -171,7 +173,7 @@ gantry_result tcp_link_test(struct tcp_request *req, int *ret_done, int *sizes)
 	if (load_acquire(&req->state) != TCP_DONE) {
 		tcp_link_progress(l);
 		if (load_acquire(&req->state) != TCP_DONE) {
-			gantry_result r = tcp_link_status(l, req->kind == TCP_SEND ? &l->tx_end : &l->rx_end);
+			gantry_result r = tcp_link_status(l, req->kind == TCP_SEND ? &l->tx.end : &l->rx.end);
 
 			if (r == GANTRY_OK || !completed_meanwhile(req)) {
 				*ret_done = 0;
@@ -179,19 +181,19 @@ gantry_result tcp_link_test(struct tcp_request *req, int *ret_done, int *sizes)
 			}
 		}
 	}
-	LOG_TRACE(DATA, "link %u %s done", l->id, req->kind == TCP_SEND ? "send" : "receive");
+	LOG_TRACE(DATA, "link %u %s done", l->session.id, req->kind == TCP_SEND ? "send" : "receive");
 	req->state = TCP_FREE;
 	if (req->kind == TCP_SEND) {
 		struct tcp_send *s = gantry_container(req, struct tcp_send, head);
 
 		if (s->eager && gantry_trace_on())
-			gantry_event_put(GANTRY_EV_SEND_DONE, l->id, GANTRY_EV_MSG(s->tag, s->index), s->size);
+			gantry_event_put(GANTRY_EV_SEND_DONE, l->session.id, GANTRY_EV_MSG(s->tag, s->index), s->size);
 		if (sizes)
 			sizes[0] = reported(s->size);
 		if (s->block)
-			tcp_stage_give(l->staging, s->block);
+			tcp_stage_give(l->devmem.staging, s->block);
 		s->block = NULL;
-		gantry_pool_put(&l->sends, s);
+		gantry_pool_put(&l->tx.sends, s);
 	} else {
 		struct tcp_recv *recv = gantry_container(req, struct tcp_recv, head);
 
@@ -200,7 +202,7 @@ gantry_result tcp_link_test(struct tcp_request *req, int *ret_done, int *sizes)
 		if (recv->land)
 			tcp_unpack_tested(l, recv);
 		else
-			gantry_pool_put(&l->recvs, recv);
+			gantry_pool_put(&l->rx.recvs, recv);
 	}
 	*ret_done = 1;
 	return GANTRY_OK;

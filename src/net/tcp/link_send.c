@@ -29,50 +29,51 @@ static void encode_eager(const struct tcp_link *l, const struct tcp_send *s, uin
 			  .index = s->index},
 	};
 
-	if (l->crc)
+	if (l->session.crc)
 		f.piece.payload_crc = gantry_crc32c(0, s->data, s->size);
-	wire_frame_encode(&f, l->crc, header);
+	wire_frame_encode(&f, l->session.crc, header);
 }
 
 /* Copies a message to the staging buffer; the one before it is done. 0: it must wait its turn in the queue. */
 static int stage(struct tcp_link *l, struct tcp_send *s)
 {
 	uint32_t bytes = (uint32_t)s->size + WIRE_FRAME_SIZE;
-	uint8_t *at = l->stage[l->stage_now] + l->stage_bytes;
+	uint8_t *at = l->tx.coalesce.buffers[l->tx.coalesce.now] + l->tx.coalesce.bytes;
 
-	if (s->size > LINK_STAGE_MESSAGE || l->stage_bytes + bytes > LINK_STAGE || !gantry_list_empty(&l->eager) ||
-	    l->eager_out + bytes - l->peer_consumed > l->peer_window)
+	if (s->size > LINK_STAGE_MESSAGE || l->tx.coalesce.bytes + bytes > LINK_STAGE ||
+	    !gantry_list_empty(&l->tx.eager) || l->tx.eager_out + bytes - l->tx.peer_consumed > l->session.peer_window)
 		return 0;
 	encode_eager(l, s, at);
 	if (s->size)
 		memcpy(at + WIRE_FRAME_SIZE, s->data, s->size);
-	if (!l->stage_count++)
-		l->stage_since = gantry_ticks();
-	l->stage_bytes += bytes;
-	l->eager_out += bytes;
-	if (l->newest)
-		tcp_request_done(&l->newest->head);
-	l->newest = s;
+	if (!l->tx.coalesce.count++)
+		l->tx.coalesce.since = gantry_ticks();
+	l->tx.coalesce.bytes += bytes;
+	l->tx.eager_out += bytes;
+	if (l->tx.coalesce.newest)
+		tcp_request_done(&l->tx.coalesce.newest->head);
+	l->tx.coalesce.newest = s;
 	return 1;
 }
 
 /* Under mu. 1: the control lane should be flushed now. */
 static int post_eager(struct tcp_link *l, struct tcp_send *s)
 {
-	int alone = l->sends.nfree + 1 == l->sends.count;
+	int alone = l->tx.sends.nfree + 1 == l->tx.sends.count;
 
-	store_relaxed(&l->tx_pending, 1);
+	store_relaxed(&l->tx.pending, 1);
 	if (!alone && stage(l, s))
-		return l->stage_bytes > LINK_STAGE / 2 || gantry_ticks() - l->stage_since > STAGE_PACES * l->pace_ticks;
+		return l->tx.coalesce.bytes > LINK_STAGE / 2 ||
+		       gantry_ticks() - l->tx.coalesce.since > STAGE_PACES * l->session.pace_ticks;
 	encode_eager(l, s, s->header);
-	gantry_list_append(&l->eager, &s->head.node);
-	return alone || l->stage_bytes;
+	gantry_list_append(&l->tx.eager, &s->head.node);
+	return alone || l->tx.coalesce.bytes;
 }
 
 /* The pool belongs to the thread that posts and tests: no lock. NULL: too many are in flight. */
 static struct tcp_send *send_take(struct tcp_link *l, const void *data, size_t size, int tag)
 {
-	struct tcp_send *s = gantry_pool_get(&l->sends);
+	struct tcp_send *s = gantry_pool_get(&l->tx.sends);
 
 	if (!s)
 		return NULL;
@@ -88,14 +89,14 @@ static struct tcp_send *send_take(struct tcp_link *l, const void *data, size_t s
 	s->blocked = 0;
 	s->block = NULL;
 	s->txmem = NULL;
-	s->eager = size <= l->eager_max;
+	s->eager = size <= l->session.eager_max;
 	return s;
 }
 
 static void send_drop(struct tcp_link *l, struct tcp_send *s)
 {
 	s->head.state = TCP_FREE;
-	gantry_pool_put(&l->sends, s);
+	gantry_pool_put(&l->tx.sends, s);
 }
 
 /* Which message of its tag, and which bulk message, it is. Under mu. */
@@ -111,22 +112,22 @@ static void number(struct tcp_link *l, struct tcp_send *s, struct tcp_tag *t)
 	s->announce = !t->bulk || small;
 	t->bulk = !s->eager;
 	if (!s->eager || gantry_trace_on())
-		gantry_event_put(GANTRY_EV_SEND_POST, l->id, GANTRY_EV_MSG(s->tag, s->index), s->size);
+		gantry_event_put(GANTRY_EV_SEND_POST, l->session.id, GANTRY_EV_MSG(s->tag, s->index), s->size);
 	if (s->eager)
 		return;
-	s->seq = l->next_seq++;
-	fetch_add_relaxed(&l->bulk_pending, 1);
+	s->seq = l->tx.next_seq++;
+	fetch_add_relaxed(&l->tx.bulk_pending, 1);
 }
 
 static void post_bulk(struct tcp_link *l, struct tcp_send *s)
 {
-	gantry_list_append(&l->bulk, &s->head.node);
-	store_relaxed(&l->bulk_bytes, l->bulk_bytes + s->size);
+	gantry_list_append(&l->tx.bulk, &s->head.node);
+	store_relaxed(&l->tx.bulk_bytes, l->tx.bulk_bytes + s->size);
 }
 
 static void trace(const struct tcp_link *l, const struct tcp_send *s, const char *from)
 {
-	LOG_TRACE(DATA, "link %u isend %u of tag %u: %llu bytes%s%s", l->id, s->index, s->tag,
+	LOG_TRACE(DATA, "link %u isend %u of tag %u: %llu bytes%s%s", l->session.id, s->index, s->tag,
 		  (unsigned long long)s->size, s->eager ? "" : ", bulk", from);
 }
 
@@ -135,7 +136,7 @@ gantry_result tcp_link_hold(struct tcp_link *l, int tag)
 	struct tcp_tag *t;
 
 	pthread_mutex_lock(&l->mu);
-	t = tcp_tag_of(&l->tx_tags, (uint32_t)tag);
+	t = tcp_tag_of(&l->tx.tags, (uint32_t)tag);
 	if (t)
 		t->held = 1;
 	pthread_mutex_unlock(&l->mu);
@@ -149,7 +150,7 @@ static gantry_result isend(struct tcp_link *l, const void *data, size_t size, co
 {
 	struct tcp_send *s;
 	struct tcp_tag *t;
-	gantry_result r = tcp_link_status(l, &l->tx_end);
+	gantry_result r = tcp_link_status(l, &l->tx.end);
 	int flush = 0;
 
 	if (r != GANTRY_OK)
@@ -161,7 +162,7 @@ static gantry_result isend(struct tcp_link *l, const void *data, size_t size, co
 	s->vec = *vec;
 	s->at = (struct tcp_vec_at){0, 0};
 	pthread_mutex_lock(&l->mu);
-	t = tcp_tag_of(&l->tx_tags, (uint32_t)tag);
+	t = tcp_tag_of(&l->tx.tags, (uint32_t)tag);
 	if (!t) {
 		pthread_mutex_unlock(&l->mu);
 		send_drop(l, s);
@@ -203,7 +204,7 @@ gantry_result tcp_link_isend_txmem(struct tcp_link *l, struct tcp_txmem *m, cons
 {
 	struct tcp_send *s;
 	struct tcp_tag *t;
-	gantry_result r = tcp_link_status(l, &l->tx_end);
+	gantry_result r = tcp_link_status(l, &l->tx.end);
 
 	if (r != GANTRY_OK)
 		return r;
@@ -213,7 +214,7 @@ gantry_result tcp_link_isend_txmem(struct tcp_link *l, struct tcp_txmem *m, cons
 		return GANTRY_OK;
 	s->txmem = m;
 	pthread_mutex_lock(&l->mu);
-	t = tcp_tag_of(&l->tx_tags, (uint32_t)tag);
+	t = tcp_tag_of(&l->tx.tags, (uint32_t)tag);
 	if (t) {
 		number(l, s, t);
 		post_bulk(l, s);
@@ -234,12 +235,12 @@ gantry_result tcp_link_stage(struct tcp_link *l, struct gantry_device *dev)
 	gantry_result r = GANTRY_OK;
 	struct tcp_stage *stage = NULL;
 
-	if (load_acquire(&l->staging))
+	if (load_acquire(&l->devmem.staging))
 		return GANTRY_OK;
 	TRY(tcp_stage_get(dev, &stage));
 	pthread_mutex_lock(&l->mu);
-	if (!l->staging) {
-		store_release(&l->staging, stage);
+	if (!l->devmem.staging) {
+		store_release(&l->devmem.staging, stage);
 		stage = NULL;
 	}
 	pthread_mutex_unlock(&l->mu);
@@ -250,10 +251,10 @@ out:
 
 gantry_result tcp_link_isend_device(struct tcp_link *l, const void *data, size_t size, int tag, void **ret_request)
 {
-	struct tcp_stage *stage = load_acquire(&l->staging);
+	struct tcp_stage *stage = load_acquire(&l->devmem.staging);
 	struct tcp_send *s;
 	struct tcp_tag *t;
-	gantry_result r = tcp_link_status(l, &l->tx_end);
+	gantry_result r = tcp_link_status(l, &l->tx.end);
 
 	if (r != GANTRY_OK)
 		return r;
@@ -265,7 +266,7 @@ gantry_result tcp_link_isend_device(struct tcp_link *l, const void *data, size_t
 	/* Blocks of what is already sent come back when it is tested; copies that are done must not wait for that. */
 	tcp_stage_progress(l);
 	pthread_mutex_lock(&l->mu);
-	t = tcp_tag_of(&l->tx_tags, (uint32_t)tag);
+	t = tcp_tag_of(&l->tx.tags, (uint32_t)tag);
 	pthread_mutex_unlock(&l->mu);
 	s = t ? send_take(l, NULL, size, tag) : NULL;
 	if (!s)
@@ -278,9 +279,9 @@ gantry_result tcp_link_isend_device(struct tcp_link *l, const void *data, size_t
 	s->data = s->block->host;
 	s->staged = gantry_ticks();
 	pthread_mutex_lock(&l->mu);
-	number(l, s, tcp_tag_of(&l->tx_tags, (uint32_t)tag)); /* it is there */
-	gantry_list_append(&l->copying, &s->head.node);
-	store_relaxed(&l->copying_n, l->copying_n + 1);
+	number(l, s, tcp_tag_of(&l->tx.tags, (uint32_t)tag)); /* it is there */
+	gantry_list_append(&l->devmem.copying_out, &s->head.node);
+	store_relaxed(&l->devmem.copying_out_n, l->devmem.copying_out_n + 1);
 	pthread_mutex_unlock(&l->mu);
 	trace(l, s, ", from device memory");
 	if (!s->eager)
@@ -294,11 +295,11 @@ void tcp_stage_progress(struct tcp_link *l)
 	int flush = 0;
 
 	/* Whoever finds the lock taken leaves it to the next look. */
-	if (!load_relaxed(&l->copying_n) || tcp_link_failed(l) || pthread_mutex_trylock(&l->mu))
+	if (!load_relaxed(&l->devmem.copying_out_n) || tcp_link_failed(l) || pthread_mutex_trylock(&l->mu))
 		return;
-	while (!gantry_list_empty(&l->copying)) {
-		struct tcp_send *s = gantry_container(l->copying.next, struct tcp_send, head.node);
-		gantry_result r = tcp_stage_ready(l->staging, s->block);
+	while (!gantry_list_empty(&l->devmem.copying_out)) {
+		struct tcp_send *s = gantry_container(l->devmem.copying_out.next, struct tcp_send, head.node);
+		gantry_result r = tcp_stage_ready(l->devmem.staging, s->block);
 
 		if (r == GANTRY_AGAIN)
 			break;
@@ -307,13 +308,13 @@ void tcp_stage_progress(struct tcp_link *l)
 			break;
 		}
 		gantry_list_remove(&s->head.node);
-		store_relaxed(&l->copying_n, l->copying_n - 1);
-		l->staged++;
-		l->staged_ticks += gantry_ticks() - s->staged;
+		store_relaxed(&l->devmem.copying_out_n, l->devmem.copying_out_n - 1);
+		l->devmem.staged++;
+		l->devmem.staged_ticks += gantry_ticks() - s->staged;
 		if (s->eager) {
 			encode_eager(l, s, s->header);
-			gantry_list_append(&l->eager, &s->head.node);
-			store_relaxed(&l->tx_pending, 1);
+			gantry_list_append(&l->tx.eager, &s->head.node);
+			store_relaxed(&l->tx.pending, 1);
 			flush = 1;
 		} else {
 			post_bulk(l, s);
@@ -326,23 +327,23 @@ void tcp_stage_progress(struct tcp_link *l)
 
 void tcp_stage_close(struct tcp_link *l)
 {
-	struct tcp_stage *stage = l->staging;
+	struct tcp_stage *stage = l->devmem.staging;
 
-	gantry_list_init(&l->copying);
-	store_relaxed(&l->copying_n, 0);
-	for (size_t i = 0; stage && i < l->sends.count; i++) {
-		struct tcp_send *s = (void *)((char *)l->sends.memory + i * l->sends.object_size);
+	gantry_list_init(&l->devmem.copying_out);
+	store_relaxed(&l->devmem.copying_out_n, 0);
+	for (size_t i = 0; stage && i < l->tx.sends.count; i++) {
+		struct tcp_send *s = (void *)((char *)l->tx.sends.memory + i * l->tx.sends.object_size);
 
 		if (s->block)
 			tcp_stage_give(stage, s->block);
 		s->block = NULL;
 	}
-	store_release(&l->staging, NULL);
+	store_release(&l->devmem.staging, NULL);
 	if (stage)
-		l->stage_left = stage;
-	if (l->staged)
+		l->devmem.staging_left = stage;
+	if (l->devmem.staged)
 		LOG_INFO(DATA, "%s sent from device memory, %.1f us each until in pinned memory (%s)",
-			 COUNT_TEXT(l->staged, "message"), gantry_us_of_ticks(l->staged_ticks) / (double)l->staged,
-			 l->peer);
-	l->staged = 0;
+			 COUNT_TEXT(l->devmem.staged, "message"),
+			 gantry_us_of_ticks(l->devmem.staged_ticks) / (double)l->devmem.staged, l->session.peer);
+	l->devmem.staged = 0;
 }

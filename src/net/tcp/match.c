@@ -10,7 +10,7 @@
 
 struct tcp_slot *tcp_match_slot(struct tcp_link *l, uint32_t tag, uint32_t index, struct tcp_recv **ret_recv)
 {
-	gantry_list_each (pos, &l->posted) {
+	gantry_list_each (pos, &l->rx.posted) {
 		struct tcp_recv *recv = gantry_container(pos, struct tcp_recv, head.node);
 
 		for (int i = 0; i < recv->n; i++) {
@@ -25,8 +25,8 @@ struct tcp_slot *tcp_match_slot(struct tcp_link *l, uint32_t tag, uint32_t index
 
 static void size_mismatch(struct tcp_link *l, uint64_t sent, const struct tcp_slot *slot)
 {
-	l->error_sent_bytes = sent;
-	l->error_recv_bytes = slot->size;
+	l->end.sent_bytes = sent;
+	l->end.recv_bytes = slot->size;
 	tcp_link_fail_locked(l, 1, GANTRY_ERR_SIZE, "a send of %llu bytes met a receive of %llu bytes (tag %u)",
 			     (unsigned long long)sent, (unsigned long long)slot->size, slot->tag);
 }
@@ -52,7 +52,7 @@ int tcp_match_fits(struct tcp_link *l, uint64_t total, const struct tcp_slot *sl
  */
 static uint64_t cover_hash(const struct tcp_link *l, uint64_t at)
 {
-	uint64_t x = at ^ l->cover_key; /* then the finalizer of splitmix64 */
+	uint64_t x = at ^ l->session.cover_key; /* then the finalizer of splitmix64 */
 
 	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
 	x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
@@ -76,7 +76,7 @@ static int check_cover(struct tcp_link *l, const struct tcp_slot *slot)
 
 int tcp_match_begin(struct tcp_link *l, const struct wire_piece *f, struct tcp_recv *recv, struct tcp_slot *slot)
 {
-	struct tcp_tag *t = tcp_tag_of(&l->rx_tags, f->tag);
+	struct tcp_tag *t = tcp_tag_of(&l->rx.tags, f->tag);
 
 	if (!t) {
 		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "too many different tags");
@@ -107,31 +107,31 @@ int tcp_match_begin(struct tcp_link *l, const struct wire_piece *f, struct tcp_r
 
 static int bulk_is_done(const struct tcp_link *l, uint64_t seq)
 {
-	return l->done_bits[seq % LINK_DONE_BITS / 64] >> (seq % 64) & 1;
+	return l->rx.done_bits[seq % LINK_DONE_BITS / 64] >> (seq % 64) & 1;
 }
 
 /* The last piece of a bulk message has come. */
 static int bulk_whole(struct tcp_link *l, const struct wire_piece *f)
 {
-	if (f->seq - l->done >= LINK_DONE_BITS || bulk_is_done(l, f->seq)) {
+	if (f->seq - l->rx.done >= LINK_DONE_BITS || bulk_is_done(l, f->seq)) {
 		tcp_link_fail_locked(
 			l, 1, GANTRY_ERR_PROTOCOL,
 			"message %u of tag %u has number %llu, which is taken or out of range (%llu are done)",
-			f->index, f->tag, (unsigned long long)f->seq, (unsigned long long)l->done);
+			f->index, f->tag, (unsigned long long)f->seq, (unsigned long long)l->rx.done);
 		return -1;
 	}
 	tcp_match_bulk_done(l, f->seq);
-	l->bulk_received++;
-	if (f->seq >= l->newest_bulk) {
-		l->newest_bulk = f->seq;
-		l->deep_window = f->deep;
+	l->rx.bulk_received++;
+	if (f->seq >= l->rx.newest_bulk) {
+		l->rx.newest_bulk = f->seq;
+		l->rx.deep_window = f->deep;
 	}
 	/* It overtook a message that may wait for its user: its own sender must not wait too. */
-	if (f->seq >= l->done && f->ack && l->rx_tags.count > 1)
-		l->ack_now = 1;
-	if (f->ack && f->seq + 1 > l->ack_upto)
-		l->ack_upto = f->seq + 1;
-	store_relaxed(&l->bulk_hint, l->described != 0);
+	if (f->seq >= l->rx.done && f->ack && l->rx.tags.count > 1)
+		l->rx.ack_now = 1;
+	if (f->ack && f->seq + 1 > l->rx.ack_upto)
+		l->rx.ack_upto = f->seq + 1;
+	store_relaxed(&l->rx.bulk_hint, l->rx.described != 0);
 	return 0;
 }
 
@@ -141,7 +141,7 @@ int tcp_match_end(struct tcp_link *l, const struct wire_piece *f, struct tcp_rec
 
 	slot->got += f->length;
 	if (f->eager)
-		l->consumed += f->length + WIRE_FRAME_SIZE;
+		l->rx.consumed += f->length + WIRE_FRAME_SIZE;
 	if (!whole)
 		slot->cover += cover_of(l, f->offset, f->offset + f->length);
 	if (slot->got != slot->total)
@@ -160,8 +160,8 @@ void tcp_match_complete(struct tcp_link *l, struct tcp_recv *recv, struct tcp_sl
 	gantry_list_remove(&recv->head.node);
 	tcp_count_posted(l, recv, -1);
 	if (recv->large || gantry_trace_on())
-		gantry_event_put(GANTRY_EV_RECV_DONE, l->id, GANTRY_EV_MSG(recv->slots[0].tag, recv->slots[0].index),
-				 slot->total);
+		gantry_event_put(GANTRY_EV_RECV_DONE, l->session.id,
+				 GANTRY_EV_MSG(recv->slots[0].tag, recv->slots[0].index), slot->total);
 	if (recv->land)
 		tcp_land_complete(l, recv);
 	else
@@ -171,21 +171,21 @@ void tcp_match_complete(struct tcp_link *l, struct tcp_recv *recv, struct tcp_sl
 /* Bulk messages may complete out of order; `done` counts those before the first incomplete one. */
 void tcp_match_bulk_done(struct tcp_link *l, uint64_t seq)
 {
-	l->done_bits[seq % LINK_DONE_BITS / 64] |= 1ull << (seq % 64);
+	l->rx.done_bits[seq % LINK_DONE_BITS / 64] |= 1ull << (seq % 64);
 	for (;;) {
-		uint64_t *word = &l->done_bits[l->done % LINK_DONE_BITS / 64];
-		uint64_t bit = 1ull << (l->done % 64);
+		uint64_t *word = &l->rx.done_bits[l->rx.done % LINK_DONE_BITS / 64];
+		uint64_t bit = 1ull << (l->rx.done % 64);
 
 		if (!(*word & bit))
 			break;
 		*word &= ~bit;
-		l->done++;
+		l->rx.done++;
 	}
 }
 
 void tcp_match_early(struct tcp_link *l, struct tcp_recv *recv, struct tcp_slot *slot)
 {
-	gantry_list_each (pos, &l->early) {
+	gantry_list_each (pos, &l->rx.unexpected) {
 		struct tcp_early *e = gantry_container(pos, struct tcp_early, node);
 
 		if (e->tag != slot->tag || e->index != slot->index)
@@ -198,8 +198,8 @@ void tcp_match_early(struct tcp_link *l, struct tcp_recv *recv, struct tcp_slot 
 			return;
 		slot->total = slot->begun = slot->got = e->total;
 		slot->started = 1;
-		l->early_bytes -= e->total + WIRE_FRAME_SIZE;
-		l->consumed += e->total + WIRE_FRAME_SIZE;
+		l->rx.unexpected_bytes -= e->total + WIRE_FRAME_SIZE;
+		l->rx.consumed += e->total + WIRE_FRAME_SIZE;
 		gantry_list_remove(&e->node);
 		free(e);
 		tcp_match_complete(l, recv, slot);
@@ -220,5 +220,5 @@ int tcp_state_due(const struct tcp_link *l, const struct tcp_tag *tag)
 		return 0;
 	if ((int32_t)(tag->announced - tag->advertised) > 0)
 		return 1;
-	return l->large_posted && tag->bulk && 4 * news >= tag->posted - tag->arrived;
+	return l->rx.large_posted && tag->bulk && 4 * news >= tag->posted - tag->arrived;
 }

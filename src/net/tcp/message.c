@@ -21,7 +21,7 @@ static inline gantry_result check_comm(const struct tcp_comm *c, enum comm_kind 
 	if (c->kind != kind)
 		FAIL_NOW(GANTRY_ERR_USAGE, "%s on something that is not a %s comm", what,
 			 kind == COMM_SEND ? "send" : "receive");
-	return inet_forked(c->link->forks) ? inet_refuse_forked(what) : GANTRY_OK;
+	return inet_forked(c->link->session.forks) ? inet_refuse_forked(what) : GANTRY_OK;
 }
 
 gantry_result tcp_isend(struct gantry_net *net, void *comm, void *data, size_t size, int tag, void *reg,
@@ -37,7 +37,7 @@ gantry_result tcp_isend(struct gantry_net *net, void *comm, void *data, size_t s
 	if (r != GANTRY_OK)
 		return r;
 	note_use(c);
-	if (mr && mr->txmem && size > c->link->eager_max)
+	if (mr && mr->txmem && size > c->link->session.eager_max)
 		return tcp_link_isend_txmem(c->link, mr->txmem, data, size, tag, ret_request);
 	return mr && mr->type == GANTRY_NET_PTR_CUDA ? tcp_link_isend_device(c->link, data, size, tag, ret_request)
 						     : tcp_link_isend(c->link, data, size, tag, ret_request);
@@ -82,7 +82,7 @@ gantry_result tcp_irecv_vec(void *comm, const struct iovec *iov, uint32_t n, int
 
 	if (r != GANTRY_OK)
 		return r;
-	if (c->unpack || c->link->device_rx)
+	if (c->unpack || c->link->session.device_rx)
 		return GANTRY_ERR_UNSUPPORTED;
 	note_use(c);
 	return tcp_link_irecv_vec(c->link, iov, n, tag, ret_request);
@@ -92,7 +92,7 @@ int tcp_isend_vec_pays(void *comm)
 {
 	const struct tcp_comm *c = comm;
 
-	return load_relaxed(&c->link->msg_zerocopy);
+	return load_relaxed(&c->link->tx.msg_zerocopy);
 }
 
 gantry_result tcp_isend_vec(void *comm, const struct iovec *iov, uint32_t n, int tag, void **ret_request)
@@ -129,7 +129,7 @@ gantry_result tcp_test(struct gantry_net *net, void *request, int *ret_done, int
 		state = load_relaxed(&req->state);
 	if (state != TCP_PENDING && state != TCP_DONE)
 		FAIL_NOW(GANTRY_ERR_USAGE, "test of something that is not a pending request");
-	if (inet_forked(req->link->forks))
+	if (inet_forked(req->link->session.forks))
 		return inet_refuse_forked("test");
 	return tcp_link_test(req, ret_done, sizes);
 }

@@ -36,7 +36,7 @@ static gantry_result check_own(const struct tcp_comm *c, int type)
 		return GANTRY_OK;
 	gantry_set_last_error("regMr of a user's buffer: with UNPACK messages go through NCCL's own buffers");
 	LOG_INFO(NET, "regMr of a user's buffer is refused: with UNPACK messages go through NCCL's own buffers (%s)",
-		 c->link->peer);
+		 c->link->session.peer);
 	return GANTRY_ERR_UNSUPPORTED;
 }
 

@@ -22,26 +22,26 @@ enum { SELDOM = 200, PATIENCE = 100 }; /* paces */
 static int helped(const struct tcp_link *l, uint64_t now)
 {
 	return tcp_helpers_awake() &&
-	       (int64_t)(now - load_relaxed(&l->bulk_moved)) < (int64_t)(PATIENCE * l->pace_ticks);
+	       (int64_t)(now - load_relaxed(&l->last.bulk_moved)) < (int64_t)(PATIENCE * l->session.pace_ticks);
 }
 
 void tcp_link_progress(struct tcp_link *l)
 {
 	uint64_t now = gantry_ticks();
-	int sending = load_relaxed(&l->bulk_pending) != 0;
-	int large = load_relaxed(&l->large_posted) || load_relaxed(&l->bulk_hint);
-	int small = load_relaxed(&l->small_posted) || !(sending || large), hands_off;
+	int sending = load_relaxed(&l->tx.bulk_pending) != 0;
+	int large = load_relaxed(&l->rx.large_posted) || load_relaxed(&l->rx.bulk_hint);
+	int small = load_relaxed(&l->rx.small_posted) || !(sending || large), hands_off;
 
-	store_relaxed(&l->progressed, now);
+	store_relaxed(&l->last.progressed, now);
 	tcp_land_progress(l);
-	if (load_acquire(&l->ending)) {
+	if (load_acquire(&l->end.ending)) {
 		for (int i = 0; i < l->nlanes; i++)
 			tcp_lane_rx(&l->lanes[i], 1);
 		tcp_link_check_ending(l);
 		return;
 	}
 	tcp_stage_progress(l);
-	if (load_relaxed(&l->tx_pending))
+	if (load_relaxed(&l->tx.pending))
 		tcp_control_flush(l);
 	if (small || tcp_lane_due(&l->lanes[0], now))
 		tcp_lane_rx(&l->lanes[0], 0);
@@ -50,10 +50,11 @@ void tcp_link_progress(struct tcp_link *l)
 		if (sending && !hands_off)
 			tcp_bulk_tx(&l->lanes[i]);
 		/* Without a large receive nothing should come, but a send that is too large must be noticed. */
-		if ((!hands_off || !large) && tcp_lane_due(&l->lanes[i], large ? now : now - SELDOM * l->pace_ticks))
+		if ((!hands_off || !large) &&
+		    tcp_lane_due(&l->lanes[i], large ? now : now - SELDOM * l->session.pace_ticks))
 			tcp_lane_rx(&l->lanes[i], 0);
 	}
-	if (load_relaxed(&l->tx_pending))
+	if (load_relaxed(&l->tx.pending))
 		tcp_control_flush(l);
 }
 
@@ -61,14 +62,14 @@ void tcp_link_service(struct tcp_link *l, int heartbeat)
 {
 	for (int i = 0; i < l->nlanes; i++)
 		tcp_lane_rx(&l->lanes[i], 1);
-	if (load_acquire(&l->ending))
+	if (load_acquire(&l->end.ending))
 		tcp_link_check_ending(l);
 	if (heartbeat) {
 		tcp_unpack_flush(l); /* an idle link keeps nothing back */
 		pthread_mutex_lock(&l->mu);
-		l->heartbeat_due = 1;
+		l->rx.heartbeat_due = 1;
 		pthread_mutex_unlock(&l->mu);
 	}
-	if (heartbeat || load_relaxed(&l->tx_pending))
+	if (heartbeat || load_relaxed(&l->tx.pending))
 		tcp_control_flush(l);
 }

@@ -36,7 +36,7 @@ int tcp_rail_too_slow(const struct tcp_lane *lane, uint64_t chunk)
 {
 	const struct tcp_link *l = lane->link;
 	double mine = ((double)lane->tx.queued + (double)chunk) / (double)lane->tx.rate, rates = 0,
-	       bytes = (double)l->bulk_bytes;
+	       bytes = (double)l->tx.bulk_bytes;
 	int better = 0;
 
 	if (!lane->tx.rate)

@@ -58,10 +58,10 @@ gantry_result tcp_link_for_session(int nlanes, struct tcp_link **ret_link)
 		     "lower GANTRY_LANES",
 		     left, limit, nlanes, (int)need, gantry_nofile_advice(advice));
 	TRY(tcp_link_create(nlanes, &l));
-	l->id = (uint32_t)++tcp_engine.next_id;
-	l->forks = inet_forks;
-	l->crc = gantry_params()->crc;
-	l->pace_ticks = gantry_ticks_of_ns(gantry_params()->poll_pace);
+	l->session.id = (uint32_t)++tcp_engine.next_id;
+	l->session.forks = inet_forks;
+	l->session.crc = gantry_params()->crc;
+	l->session.pace_ticks = gantry_ticks_of_ns(gantry_params()->poll_pace);
 	*ret_link = l;
 out:
 	return r;
@@ -78,7 +78,7 @@ struct tcp_link *tcp_link_of_session(const uint8_t session[WIRE_SESSION_SIZE])
 	gantry_list_each (pos, bucket(session)) {
 		struct tcp_link *l = gantry_container(pos, struct tcp_link, by_session);
 
-		if (memcmp(l->session, session, WIRE_SESSION_SIZE) == 0)
+		if (memcmp(l->session.key, session, WIRE_SESSION_SIZE) == 0)
 			return l;
 	}
 	return NULL;
@@ -91,7 +91,7 @@ void tcp_link_opening(struct tcp_link *l, struct tcp_listener *listener)
 	listener->nopening++;
 	gantry_list_append(&tcp_engine.links, &l->node);
 	gantry_list_append(&tcp_engine.opening, &l->waiting);
-	gantry_list_append(bucket(l->session), &l->by_session);
+	gantry_list_append(bucket(l->session.key), &l->by_session);
 }
 
 /* All lanes are there, or none will come any more. */
@@ -99,7 +99,7 @@ static void end_opening(struct tcp_link *l)
 {
 	struct tcp_listener *listener = tcp_listener_find(l->rx_listener);
 
-	if (!l->initiator && !l->up && listener)
+	if (!l->session.initiator && !l->up && listener)
 		listener->nopening--;
 	gantry_list_remove(&l->waiting);
 }
@@ -128,10 +128,10 @@ void tcp_lane_take(struct tcp_link *l, int index, int fd, const struct tcp_conte
 {
 	struct tcp_lane *lane = &l->lanes[index];
 	struct sock_options o = {
-		.same_host = l->same_host,
+		.same_host = l->session.same_host,
 		.traffic_class = ctx->traffic_class,
 		.timeout_ns = gantry_params()->timeout,
-		.zerocopy = l->msg_zerocopy,
+		.zerocopy = l->tx.msg_zerocopy,
 		.device = device,
 	};
 	socklen_t len = sizeof(lane->local);
@@ -147,13 +147,13 @@ void tcp_lane_take(struct tcp_link *l, int index, int fd, const struct tcp_conte
 	len = sizeof(lane->peer);
 	getpeername(fd, &lane->peer.sa, &len);
 	sock_tune(fd, &o);
-	if (index > 0 && l->rails > 1) {
+	if (index > 0 && l->session.rails > 1) {
 		int lowat = 128 << 10; /* what waits in a slow lane's socket cannot go to a faster one any more */
 
 		setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &lowat, sizeof(lowat));
 	}
 	/* Nothing comes on this lane before a receive is posted: no byte is missed. */
-	if (index > 0 && l->device_rx && !tcp_link_failed(l)) {
+	if (index > 0 && l->session.device_rx && !tcp_link_failed(l)) {
 		gantry_result r = tcp_flow_attach(lane);
 
 		if (r != GANTRY_OK)
@@ -172,37 +172,37 @@ static void meet_devices(struct tcp_link *l, const struct tcp_home *home, enum w
 {
 	static int warned;
 
-	l->own_unpack = (int)tcp_home_says(home);
-	l->peer_unpack = (int)peer;
-	l->device_tx = lands_in_device(peer, l->same_host);
-	l->device_rx = lands_in_device((enum wire_unpack)l->own_unpack, l->same_host);
-	if (l->own_unpack == WIRE_UNPACK_BETWEEN_HOSTS && !l->device_rx)
+	l->session.own_unpack = (int)tcp_home_says(home);
+	l->session.peer_unpack = (int)peer;
+	l->session.device_tx = lands_in_device(peer, l->session.same_host);
+	l->session.device_rx = lands_in_device((enum wire_unpack)l->session.own_unpack, l->session.same_host);
+	if (l->session.own_unpack == WIRE_UNPACK_BETWEEN_HOSTS && !l->session.device_rx)
 		LOG_INFO(NET,
 			 "%s is on this host: what it sends does not come in through the NIC, so devmem TCP cannot "
 			 "bring it "
 			 "to device memory; it comes through host memory",
-			 l->peer);
-	if (l->device_rx && devmem_pool_get(home->device, home->kind, &l->pool) != GANTRY_OK)
+			 l->session.peer);
+	if (l->session.device_rx && devmem_pool_get(home->device, home->kind, &l->devmem.pool) != GANTRY_OK)
 		tcp_link_fail(l, 1, GANTRY_ERR_NOMEM, "no pool of device memory: %s", gantry_last_error());
-	if (l->crc && (l->device_tx || l->device_rx) && !exchange_relaxed(&warned, 1))
+	if (l->session.crc && (l->session.device_tx || l->session.device_rx) && !exchange_relaxed(&warned, 1))
 		LOG_WARN(NET, "GANTRY_CRC: messages above %u bytes that land in device memory are not checked",
-			 l->eager_max);
+			 l->session.eager_max);
 }
 
 void tcp_link_meet(struct tcp_link *l, const struct tcp_home *home, const struct tcp_peer *peer)
 {
 	const struct gantry_params *p = gantry_params();
 
-	l->same_host = peer->host == tcp_engine.host;
-	l->rails = tcp_engine.devs[l->dev].nrails;
-	l->peer_window = peer->window;
-	l->eager_max = peer->eager_max < p->eager_max ? peer->eager_max : (uint32_t)p->eager_max;
+	l->session.same_host = peer->host == tcp_engine.host;
+	l->session.rails = tcp_engine.devs[l->session.dev].nrails;
+	l->session.peer_window = peer->window;
+	l->session.eager_max = peer->eager_max < p->eager_max ? peer->eager_max : (uint32_t)p->eager_max;
 	/* The receiver reports every quarter of the window: what is left of it must hold an eager message whole. */
-	if (l->eager_max > peer->window / 2)
-		l->eager_max = peer->window / 2;
+	if (l->session.eager_max > peer->window / 2)
+		l->session.eager_max = peer->window / 2;
 	meet_devices(l, home, peer->unpack);
-	l->splice = p->zerocopy == ZEROCOPY_SPLICE || (p->zerocopy == ZEROCOPY_AUTO && l->same_host);
-	l->msg_zerocopy = p->zerocopy == ZEROCOPY_MSG || (p->zerocopy == ZEROCOPY_AUTO && !l->same_host);
+	l->tx.splice = p->zerocopy == ZEROCOPY_SPLICE || (p->zerocopy == ZEROCOPY_AUTO && l->session.same_host);
+	l->tx.msg_zerocopy = p->zerocopy == ZEROCOPY_MSG || (p->zerocopy == ZEROCOPY_AUTO && !l->session.same_host);
 }
 
 void tcp_link_drop_rx(struct tcp_link *l)
@@ -241,22 +241,24 @@ void tcp_link_up(struct tcp_link *l)
 	char local[GANTRY_ADDR_TEXT], peer[GANTRY_ADDR_TEXT];
 	uint64_t now = gantry_ticks();
 
-	l->heard = l->told = l->progressed = now;
+	l->last.heard = l->last.told = l->last.progressed = now;
 	end_opening(l);
 	l->up = 1;
-	if (l->initiator && l->rx_state == TCP_UNUSED)
+	if (l->session.initiator && l->rx_state == TCP_UNUSED)
 		gantry_list_append(&tcp_engine.shareable, &l->waiting);
-	LOG_INFO(NET, "link %u up: %s %s -> %s, %d+%d lanes, %s%s%s", l->id, tcp_engine.devs[l->dev].name,
-		 gantry_addr_text(&l->lanes[0].local, local), l->peer, 1, l->nlanes - 1,
-		 l->splice	   ? "splice"
-		 : l->msg_zerocopy ? "zerocopy"
-				   : "copy",
-		 l->device_tx ? ", to device memory there" : "", l->device_rx ? ", to device memory here" : "");
+	LOG_INFO(NET, "link %u up: %s %s -> %s, %d+%d lanes, %s%s%s", l->session.id,
+		 tcp_engine.devs[l->session.dev].name, gantry_addr_text(&l->lanes[0].local, local), l->session.peer, 1,
+		 l->nlanes - 1,
+		 l->tx.splice	      ? "splice"
+		 : l->tx.msg_zerocopy ? "zerocopy"
+				      : "copy",
+		 l->session.device_tx ? ", to device memory there" : "",
+		 l->session.device_rx ? ", to device memory here" : "");
 	for (int i = 1; i < l->nlanes; i++)
-		LOG_DEBUG(NET, "link %u lane %d: %s -> %s", l->id, i, gantry_addr_text(&l->lanes[i].local, local),
-			  gantry_addr_text(&l->lanes[i].peer, peer));
-	gantry_trace_link(l->id, l->peer);
-	gantry_event_put(GANTRY_EV_LINK_UP, l->id, (uint64_t)l->nlanes, (uint64_t)l->dev);
+		LOG_DEBUG(NET, "link %u lane %d: %s -> %s", l->session.id, i,
+			  gantry_addr_text(&l->lanes[i].local, local), gantry_addr_text(&l->lanes[i].peer, peer));
+	gantry_trace_link(l->session.id, l->session.peer);
+	gantry_event_put(GANTRY_EV_LINK_UP, l->session.id, (uint64_t)l->nlanes, (uint64_t)l->session.dev);
 	tcp_helpers_know(l);
 	if (l->rx_state == TCP_RESERVED)
 		tcp_link_deliver(l);

@@ -54,8 +54,8 @@ static void see_send(struct look *k, const struct gantry_list *list, const char 
 /* The first bulk message may go only when the peer has posted its receive. */
 static const char *bulk_waits(struct tcp_link *l)
 {
-	const struct tcp_send *s = gantry_container(l->bulk.next, struct tcp_send, head.node);
-	const struct tcp_tag *t = gantry_list_empty(&l->bulk) ? NULL : tcp_tag_of(&l->tx_tags, s->tag);
+	const struct tcp_send *s = gantry_container(l->tx.bulk.next, struct tcp_send, head.node);
+	const struct tcp_tag *t = gantry_list_empty(&l->tx.bulk) ? NULL : tcp_tag_of(&l->tx.tags, s->tag);
 
 	return t && (int32_t)(t->advertised - s->index) <= 0 ? "peer" : "socket";
 }
@@ -63,23 +63,24 @@ static const char *bulk_waits(struct tcp_link *l)
 /* mu held, as for look_rx. */
 static void look_tx(struct tcp_link *l, struct look *k)
 {
-	see_send(k, &l->unacked, "peer");
-	see_send(k, &l->bulk, bulk_waits(l));
-	see_send(k, &l->eager, l->window_blocked ? "peer" : "socket");
-	see_send(k, &l->copying, "flush");
-	k->sum = k->requests + l->next_seq + l->peer_done + l->bulk_sent + l->eager_out + l->peer_consumed;
+	see_send(k, &l->tx.unacked, "peer");
+	see_send(k, &l->tx.bulk, bulk_waits(l));
+	see_send(k, &l->tx.eager, l->tx.window_blocked ? "peer" : "socket");
+	see_send(k, &l->devmem.copying_out, "flush");
+	k->sum = k->requests + l->tx.next_seq + l->tx.peer_done + l->tx.bulk_sent + l->tx.eager_out +
+		 l->tx.peer_consumed;
 	for (int i = 1; i < l->nlanes; i++)
 		k->sum += load_relaxed(&l->lanes[i].tx.given);
 }
 
 static void look_rx(struct tcp_link *l, struct look *k)
 {
-	const struct tcp_recv *r = gantry_container(l->posted.next, struct tcp_recv, head.node);
+	const struct tcp_recv *r = gantry_container(l->rx.posted.next, struct tcp_recv, head.node);
 
-	k->requests = count(&l->posted);
-	k->sum = k->requests + l->done + l->consumed + l->bulk_received + l->early_bytes;
-	for (int i = 0; i < l->rx_tags.count; i++)
-		k->sum += l->rx_tags.items[i].posted;
+	k->requests = count(&l->rx.posted);
+	k->sum = k->requests + l->rx.done + l->rx.consumed + l->rx.bulk_received + l->rx.unexpected_bytes;
+	for (int i = 0; i < l->rx.tags.count; i++)
+		k->sum += l->rx.tags.items[i].posted;
 	for (int i = 1; i < l->nlanes; i++)
 		k->sum += load_relaxed(&l->lanes[i].rx.bytes);
 	k->waits_for = "peer";
@@ -106,7 +107,7 @@ static void add_wait(const struct tcp_link *l, int send, const struct look *k, u
 							  .tag = k->tag,
 							  .bytes = k->bytes,
 							  .wait_ns = wait_ns};
-	memcpy(stall.waits[stall.n++].peer, l->peer, sizeof(l->peer));
+	memcpy(stall.waits[stall.n++].peer, l->session.peer, sizeof(l->session.peer));
 }
 
 /* 1: it has become a stall. */

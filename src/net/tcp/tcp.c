@@ -330,12 +330,12 @@ static gantry_result close_comm(struct tcp_comm *comm, enum comm_kind kind)
 	if (comm->kind != kind)
 		FAIL_NOW(GANTRY_ERR_USAGE, "%s of something that is not such a comm",
 			 kind == COMM_SEND ? "closeSend" : "closeRecv");
-	if (inet_forked(comm->link->forks))
+	if (inet_forked(comm->link->session.forks))
 		return inet_refuse_forked(kind == COMM_SEND ? "closeSend" : "closeRecv");
 	inet_loop_lock();
 	kind == COMM_SEND ? tcp_link_drop_tx(comm->link) : tcp_link_drop_rx(comm->link);
-	stage = comm->link->stage_left;
-	comm->link->stage_left = NULL;
+	stage = comm->link->devmem.staging_left;
+	comm->link->devmem.staging_left = NULL;
 	inet_loop_unlock();
 	tcp_stage_put(stage);
 	comm->kind = COMM_GONE;
@@ -382,7 +382,7 @@ static const struct gantry_net_ops ops = {
 
 const char *gantry_net_tcp_peer(const void *comm)
 {
-	return ((const struct tcp_comm *)comm)->link->peer;
+	return ((const struct tcp_comm *)comm)->link->session.peer;
 }
 
 struct gantry_net *gantry_net_tcp(void)

@@ -22,9 +22,9 @@ static int unusable; /* binding has failed once: it is said once, and not tried 
 const struct devmem_source_ops *tcp_txmem_source(const struct tcp_link *l, enum devmem_kind kind,
 						 const struct gantry_device *dev)
 {
-	if (gantry_params()->devmem_tx == PARAM_OFF || !l->device_tx || load_relaxed(&unusable))
+	if (gantry_params()->devmem_tx == PARAM_OFF || !l->session.device_tx || load_relaxed(&unusable))
 		return NULL;
-	if (kind == DEVMEM_KERNEL && !l->same_host)
+	if (kind == DEVMEM_KERNEL && !l->session.same_host)
 		return &devmem_kernel;
 	/* The emulated NIC reads with the CPU: from memory of a GPU that would be a copy to wait for. */
 	return kind == DEVMEM_EMULATED && dev->kind == GANTRY_DEVICE_HOST ? &devmem_emulated : NULL;
@@ -40,10 +40,11 @@ static int make_ready(struct tcp_link *l)
 		fine &= !l->lanes[i].tx.zerocopy_calls;
 	}
 	if (fine)
-		store_relaxed(&l->msg_zerocopy, 0);
+		store_relaxed(&l->tx.msg_zerocopy, 0);
 	for (int i = 1; i < l->nlanes; i++) {
 		if (fine && setsockopt(l->lanes[i].fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof(on)))
-			LOG_DEBUG(DATA, "%s: SO_ZEROCOPY: %s", l->peer, strerror(errno)); /* the first send fails */
+			LOG_DEBUG(DATA, "%s: SO_ZEROCOPY: %s", l->session.peer,
+				  strerror(errno)); /* the first send fails */
 		pthread_mutex_unlock(&l->lanes[i].tx.lock);
 	}
 	return fine;
@@ -87,12 +88,12 @@ gantry_result tcp_txmem_bind(struct tcp_link *l, const struct devmem_source_ops 
 	if (dev->kind == GANTRY_DEVICE_HOST)
 		memory.host = memory.device_ptr;
 	if (!make_ready(l))
-		FAIL(GANTRY_ERR_UNSUPPORTED, "%s: the connection has sent with MSG_ZEROCOPY before", l->peer);
+		FAIL(GANTRY_ERR_UNSUPPORTED, "%s: the connection has sent with MSG_ZEROCOPY before", l->session.peer);
 	for (int i = 1; i < l->nlanes; i++)
 		TRY(bind_lane(m, ops, &memory, &l->lanes[i]));
 	pthread_mutex_lock(&l->mu);
 	m->link = l;
-	gantry_list_append(&l->txmems, &m->node);
+	gantry_list_append(&l->devmem.txmems, &m->node);
 	pthread_mutex_unlock(&l->mu);
 	*ret_mem = m;
 	m = NULL;
@@ -117,12 +118,12 @@ static void leave_lanes(struct tcp_txmem *m)
 	pthread_mutex_lock(&l->mu);
 	gantry_list_remove(&m->node);
 	/* After an error its owner does not wait for what is not done. */
-	gantry_list_each_safe (pos, &l->bulk) {
+	gantry_list_each_safe (pos, &l->tx.bulk) {
 		if (gantry_container(pos, struct tcp_send, head.node)->txmem == m)
 			gantry_list_remove(pos);
 	}
-	if (!gantry_list_empty(&l->txmems))
-		other = gantry_container(l->txmems.next, struct tcp_txmem, node);
+	if (!gantry_list_empty(&l->devmem.txmems))
+		other = gantry_container(l->devmem.txmems.next, struct tcp_txmem, node);
 	pthread_mutex_unlock(&l->mu);
 	for (int i = 1; i < l->nlanes; i++) {
 		struct tcp_lane_tx *tx = &l->lanes[i].tx;
@@ -156,7 +157,7 @@ void tcp_txmem_free(struct tcp_txmem *m)
 
 void tcp_txmem_close(struct tcp_link *l)
 {
-	gantry_list_each_safe (pos, &l->txmems) {
+	gantry_list_each_safe (pos, &l->devmem.txmems) {
 		struct tcp_txmem *m = gantry_container(pos, struct tcp_txmem, node);
 
 		for (int i = 1; i < l->nlanes; i++) {

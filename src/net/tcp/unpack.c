@@ -113,7 +113,7 @@ gantry_result tcp_unpack_attach(struct tcp_link *l, struct tcp_unpack *u)
 	gantry_result r = GANTRY_OK;
 
 	if (u->copies && !u->bounces)
-		r = make_bounces(u, (l->eager_max + 4095u) & ~4095u);
+		r = make_bounces(u, (l->session.eager_max + 4095u) & ~4095u);
 	if (r != GANTRY_OK)
 		return r;
 	pthread_mutex_lock(&l->mu);
@@ -126,7 +126,7 @@ gantry_result tcp_unpack_attach(struct tcp_link *l, struct tcp_unpack *u)
 		if (!lane->rx.land)
 			FAIL(GANTRY_ERR_NOMEM, "no memory for a lane");
 	}
-	l->unpack = u;
+	l->devmem.unpack = u;
 out:
 	pthread_mutex_unlock(&l->mu);
 	return r;
@@ -138,7 +138,7 @@ void tcp_unpack_flush(struct tcp_link *l)
 		gantry_result r = l->lanes[i].flow ? devmem_tokens_flush(&l->lanes[i].flow->tokens) : GANTRY_OK;
 
 		if (r != GANTRY_OK && !tcp_link_failed(l))
-			LOG_ERROR(NET, "%s: lane %d: fragments could not be given back", l->peer, i);
+			LOG_ERROR(NET, "%s: lane %d: fragments could not be given back", l->session.peer, i);
 	}
 }
 
@@ -171,17 +171,17 @@ static void report(const struct tcp_link *l, const struct tcp_unpack *u)
 		 " times; on average %.1f us from whole to done, %.1f from done to consumed (%s)",
 		 u->messages, u->descs, frags, landed, tokens, u->starved,
 		 gantry_us_of_ticks(u->landing_ticks) / (double)(u->messages ? u->messages : 1),
-		 gantry_us_of_ticks(u->holding_ticks) / (double)(u->consumed ? u->consumed : 1), l->peer);
+		 gantry_us_of_ticks(u->holding_ticks) / (double)(u->consumed ? u->consumed : 1), l->session.peer);
 }
 
 void tcp_unpack_detach(struct tcp_link *l)
 {
-	struct tcp_unpack *u = l->unpack;
+	struct tcp_unpack *u = l->devmem.unpack;
 
 	if (!u)
 		return;
 	/* Pages and buffers that copies refer to are not given away before those are over. */
-	if (u->copies && l->landing_n)
+	if (u->copies && l->devmem.copying_in_n)
 		tcp_land_await(u);
 	for (int k = 0; k < GANTRY_UNPACK_DEPTH; k++)
 		land_release(&u->slots[k].land);
@@ -189,10 +189,10 @@ void tcp_unpack_detach(struct tcp_link *l)
 		if (u->spare[k].descs)
 			land_release(&u->spare[k]);
 	tcp_unpack_flush(l);
-	gantry_list_init(&l->landing);
-	store_relaxed(&l->landing_n, 0);
+	gantry_list_init(&l->devmem.copying_in);
+	store_relaxed(&l->devmem.copying_in_n, 0);
 	report(l, u);
-	l->unpack = NULL;
+	l->devmem.unpack = NULL;
 }
 
 /* ---- requests ---- */
@@ -205,11 +205,12 @@ static void count(uint32_t *n, int change)
 
 static enum tcp_place place_of(const struct tcp_link *l, int device, int optional)
 {
-	const struct tcp_unpack *u = l->unpack;
+	const struct tcp_unpack *u = l->devmem.unpack;
 
 	if (device && !optional)
 		return TCP_PLACE_TABLE;
-	return (l->device_rx && !u->cpu_pool) || (device && !u->cpu_memory) ? TCP_PLACE_GATHER : TCP_PLACE_BUFFER;
+	return (l->session.device_rx && !u->cpu_pool) || (device && !u->cpu_memory) ? TCP_PLACE_GATHER
+										    : TCP_PLACE_BUFFER;
 }
 
 /* A table of its own for a receive that takes no slot; kept for the next one. */
@@ -252,7 +253,7 @@ static gantry_result take_slot(struct tcp_unpack *u, enum tcp_place place, struc
 static gantry_result take_spare(struct tcp_link *l, enum tcp_place place, struct tcp_recv **ret_recv)
 {
 	gantry_result r = GANTRY_OK;
-	struct tcp_unpack *u = l->unpack;
+	struct tcp_unpack *u = l->devmem.unpack;
 	struct tcp_recv *recv;
 	struct tcp_land *land = NULL;
 
@@ -263,7 +264,7 @@ static gantry_result take_spare(struct tcp_link *l, enum tcp_place place, struct
 		return GANTRY_OK;
 	if (place == TCP_PLACE_GATHER)
 		TRY(need_table(u, land));
-	recv = gantry_pool_get(&l->recvs);
+	recv = gantry_pool_get(&l->rx.recvs);
 	if (!recv)
 		return GANTRY_OK;
 	if (land) {
@@ -282,10 +283,10 @@ gantry_result tcp_unpack_take(struct tcp_link *l, void *data, int device, int op
 	gantry_result r = GANTRY_OK;
 	enum tcp_place place = place_of(l, device, optional);
 
-	TRY(optional ? take_spare(l, place, ret_recv) : take_slot(l->unpack, place, ret_recv));
+	TRY(optional ? take_spare(l, place, ret_recv) : take_slot(l->devmem.unpack, place, ret_recv));
 	if (*ret_recv && (*ret_recv)->land) {
 		(*ret_recv)->land->user = data;
-		(*ret_recv)->land->to_device = device && !l->unpack->cpu_memory;
+		(*ret_recv)->land->to_device = device && !l->devmem.unpack->cpu_memory;
 		(*ret_recv)->land->copying = 0;
 	}
 out:
@@ -294,7 +295,7 @@ out:
 
 void tcp_unpack_untake(struct tcp_link *l, struct tcp_recv *recv)
 {
-	struct tcp_unpack *u = l->unpack;
+	struct tcp_unpack *u = l->devmem.unpack;
 
 	recv->head.state = TCP_FREE;
 	if (recv->land && recv->land->table.pool)
@@ -305,7 +306,7 @@ void tcp_unpack_untake(struct tcp_link *l, struct tcp_recv *recv)
 		u->posted--;
 		count(&u->busy, -1);
 	} else {
-		gantry_pool_put(&l->recvs, recv);
+		gantry_pool_put(&l->rx.recvs, recv);
 	}
 }
 
@@ -315,20 +316,20 @@ void tcp_unpack_tested(struct tcp_link *l, struct tcp_recv *recv)
 
 	if (land->slot >= 0) {
 		recv->head.state = TCP_HELD;
-		count(&l->unpack->held, 1);
+		count(&l->devmem.unpack->held, 1);
 		return;
 	}
 	if (land->place == TCP_PLACE_GATHER && land_release(land) != GANTRY_OK)
-		LOG_ERROR(NET, "%s: fragments of a receive could not be given back", l->peer);
+		LOG_ERROR(NET, "%s: fragments of a receive could not be given back", l->session.peer);
 	land->busy = 0;
 	recv->head.state = TCP_FREE;
-	gantry_pool_put(&l->recvs, recv);
+	gantry_pool_put(&l->rx.recvs, recv);
 }
 
 gantry_result tcp_unpack_consumed(struct tcp_link *l, struct tcp_request *req)
 {
 	gantry_result r = GANTRY_OK;
-	struct tcp_unpack *u = l->unpack;
+	struct tcp_unpack *u = l->devmem.unpack;
 	struct tcp_unpack_slot *slot = NULL;
 
 	for (int k = 0; u && !slot && k < GANTRY_UNPACK_DEPTH; k++)

@@ -96,7 +96,7 @@ void tcp_unpack_destroy(struct tcp_unpack *u); /* may wait for the device: no lo
 void tcp_unpack_describe(const struct tcp_unpack *u, struct gantry_net_device_handle *ret_handle);
 /* From now on receives of this link go through it. Takes mu. */
 gantry_result tcp_unpack_attach(struct tcp_link *l, struct tcp_unpack *u);
-/* The link does without it again: everything goes back, l->unpack is NULL. All receiving locks and mu are held, or
+/* The link does without it again: everything goes back, l->devmem.unpack is NULL. All receiving locks and mu are held, or
  * nobody else has the link. */
 void tcp_unpack_detach(struct tcp_link *l);
 /* A request with its place; *ret_recv NULL: none is free now. */

@@ -79,16 +79,18 @@ static void refuse(struct tcp_incoming *in, enum wire_verdict verdict, gantry_re
  */
 static int same_homes(const struct tcp_link *l, const struct wire_hello *h, const struct tcp_listener *listener)
 {
-	if (l->own_unpack != (int)tcp_home_says(&listener->home))
+	if (l->session.own_unpack != (int)tcp_home_says(&listener->home))
 		return 0;
-	return !l->lanes_here || (l->peer_unpack == h->unpack && (!l->device_rx || l->pool == listener->home.pool));
+	return !l->lanes_here || (l->session.peer_unpack == h->unpack &&
+				  (!l->session.device_rx || l->devmem.pool == listener->home.pool));
 }
 
 /* Towards the same peer, for the same purpose, and our receiving direction is free. */
 static int may_share(const struct tcp_link *l, const struct wire_hello *h, const struct tcp_listener *listener)
 {
-	return l->peer_process == h->process && l->comm_id == h->comm_id && l->dev == listener->dev &&
-	       l->peer_dev == h->dev && l->rx_state == TCP_UNUSED && !tcp_link_failed(l) && same_homes(l, h, listener);
+	return l->session.peer_process == h->process && l->session.comm_id == h->comm_id &&
+	       l->session.dev == listener->dev && l->session.peer_dev == h->dev && l->rx_state == TCP_UNUSED &&
+	       !tcp_link_failed(l) && same_homes(l, h, listener);
 }
 
 /*
@@ -125,7 +127,7 @@ static struct tcp_link *link_opening(const struct wire_hello *h)
 {
 	struct tcp_link *l = tcp_link_of_session(h->session);
 
-	return l && !l->up && l->peer_process == h->process ? l : NULL;
+	return l && !l->up && l->session.peer_process == h->process ? l : NULL;
 }
 
 /* A peer opens a link or two for a listener. One that begins many and ends none is at fault: its oldest goes. */
@@ -138,8 +140,8 @@ static void limit_opening(const struct tcp_listener *listener)
 
 		if (l->rx_listener != listener->id)
 			continue;
-		LOG_INFO(NET, "%s: %d connections to one listener wait for their lanes, the oldest goes", l->peer,
-			 listener->nopening);
+		LOG_INFO(NET, "%s: %d connections to one listener wait for their lanes, the oldest goes",
+			 l->session.peer, listener->nopening);
 		tcp_link_forget(l);
 		tcp_link_bury(l);
 		return;
@@ -155,13 +157,13 @@ static struct tcp_link *new_link(struct tcp_incoming *in, struct tcp_listener *l
 	limit_opening(listener);
 	if (tcp_link_for_session(h->lanes, &l) != GANTRY_OK)
 		return NULL;
-	memcpy(l->session, h->session, WIRE_SESSION_SIZE);
-	l->peer_process = h->process;
-	l->comm_id = h->comm_id;
-	l->dev = listener->dev;
-	l->peer_dev = h->dev;
+	memcpy(l->session.key, h->session, WIRE_SESSION_SIZE);
+	l->session.peer_process = h->process;
+	l->session.comm_id = h->comm_id;
+	l->session.dev = listener->dev;
+	l->session.peer_dev = h->dev;
 	l->linger_until = gantry_now_ns() + gantry_params()->connect_timeout; /* until it is up: when to give up */
-	snprintf(l->peer, sizeof(l->peer), "%s (%s)", gantry_addr_text(&in->addr, text), h->peer);
+	snprintf(l->session.peer, sizeof(l->session.peer), "%s (%s)", gantry_addr_text(&in->addr, text), h->peer);
 	tcp_link_meet(l, &listener->home,
 		      &(struct tcp_peer){.host = h->host,
 					 .window = h->window,
@@ -191,7 +193,7 @@ static void share(struct tcp_incoming *in, const struct tcp_listener *listener, 
 		  struct wire_welcome *w)
 {
 	w->verdict = WIRE_USE_SESSION;
-	memcpy(w->session, l->session, WIRE_SESSION_SIZE);
+	memcpy(w->session, l->session.key, WIRE_SESSION_SIZE);
 	if (send_welcome(in, w)) {
 		tcp_incoming_stranger(in, "it does not take the welcome");
 		return;

@@ -93,7 +93,7 @@ gantry_result comm_agree(struct gantry_comm *comm, int channels)
 	TRY(gantry_ctl_allgather(comm->ctl, &mine, sizeof(mine), all));
 	comm->nchannels = channels;
 	for (int i = 0; i < comm->nranks; i++) {
-		int wants = all[i].info.device_kind == GANTRY_DEVICE_CUDA ? 4 : 1;
+		int wants = gantry_traits_of_kind(all[i].info.device_kind)->channels;
 
 		comm->infos[i] = all[i].info;
 		/* Automatic: the most that any rank's device wants. */

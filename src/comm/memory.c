@@ -201,7 +201,7 @@ gantry_result comm_memory_call(struct gantry_comm *comm, int from, uint32_t kind
 		for (size_t i = 0; i < comm->nmapped; i++) {
 			if ((uint64_t)(uintptr_t)comm->mapped[i] != request.address)
 				continue;
-			if (d->kind != GANTRY_DEVICE_HOST) /* a GPU's driver may wait for kernels: at the end, then */
+			if (gantry_traits(d)->calls_may_wait) /* for kernels that wait for this one: at the end, then */
 				break;
 			comm->mapped[i] = comm->mapped[--comm->nmapped];
 			TRY(d->ops->ipc_close(d, (void *)(uintptr_t)request.address));

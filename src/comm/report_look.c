@@ -86,7 +86,7 @@ static void look_words(const struct gantry_comm *comm, struct comm_end *e)
 	const struct gantry_fifo *f = c->proxy ? c->proxy->fifo : NULL;
 	const uint64_t *head = f ? &f->head : NULL, *tail = f ? &f->tail : NULL;
 
-	if (!c->proxy && comm->device->kind == GANTRY_DEVICE_HOST) {
+	if (!c->proxy && gantry_traits(comm->device)->cpu_reads_memory) {
 		head = c->conn.head;
 		tail = c->conn.tail;
 	}

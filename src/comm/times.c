@@ -81,7 +81,7 @@ void comm_times_collect(struct gantry_comm *comm, int all)
 {
 	struct anchor a = {0};
 
-	for (int i = 0; i < COMM_WORKS && comm->device->kind != GANTRY_DEVICE_HOST; i++)
+	for (int i = 0; i < COMM_WORKS && gantry_traits(comm->device)->has_own_clock; i++)
 		take_anchor(&comm->works[i], &a);
 	for (uint64_t i = 0; i < COMM_WORKS; i++) {
 		struct comm_work *w = &comm->works[(comm->launches + i) % COMM_WORKS];

@@ -19,7 +19,7 @@ enum { XFERS_FIRST = 4, XFERS_FIRST_GPU = 64, XFERS_NEAR = 8 /* P2P_NEAR: a bloc
 
 static uint32_t first_capacity(const struct gantry_comm *comm)
 {
-	return comm->device->kind == GANTRY_DEVICE_HOST ? XFERS_FIRST : XFERS_FIRST_GPU;
+	return gantry_traits(comm->device)->calls_may_wait ? XFERS_FIRST_GPU : XFERS_FIRST;
 }
 
 /* A work's memory: xfers, first[], on a line of its own finished, and behind it the times, if there is a trace. */
@@ -68,7 +68,7 @@ static gantry_result works_alloc(struct gantry_comm *comm, struct comm_work *w, 
 
 	TRY(d->ops->alloc_mapped(d, n * size, &host, &dev));
 	own = dev;
-	if (d->kind != GANTRY_DEVICE_HOST) {
+	if (gantry_traits(d)->needs_own_copy) {
 		r = d->ops->alloc(d, n * size, &own);
 		if (r != GANTRY_OK) {
 			d->ops->free_mapped(d, host);

@@ -11,6 +11,32 @@
 enum { AWAIT_SPINS = 1000 };
 #define AWAIT_NS 10000000000ull
 
+const struct gantry_device_traits *gantry_traits_of_kind(int kind)
+{
+	static const struct gantry_device_traits none,
+		kinds[] = {
+			[GANTRY_DEVICE_HOST] = {.cpu_reads_memory = true,
+						.ll128_host = true,
+						.channels = 1,
+						.p2p_step = 128u << 10,
+						.net_step = 4u << 20,
+						.dmabuf_why =
+							"host memory is exported through /dev/udmabuf, which cannot be "
+							"opened",
+						.dmabuf_help = "modprobe udmabuf, and be allowed to open /dev/udmabuf"},
+			[GANTRY_DEVICE_CUDA] = {.needs_own_copy = true,
+						.calls_may_wait = true,
+						.has_own_clock = true,
+						.channels = 4,
+						.p2p_step = 512u << 10,
+						.net_step = 512u << 10,
+						.dmabuf_why = "the GPU driver cannot export dma-buf",
+						.dmabuf_help = "NVIDIA's open kernel modules, CUDA 11.7 or later"},
+		};
+
+	return kind >= 0 && (size_t)kind < sizeof(kinds) / sizeof(*kinds) ? &kinds[kind] : &none;
+}
+
 /* Exported by libgantry.so's map file; every other library keeps them to itself. */
 #define PUBLIC __attribute__((visibility("default")))
 

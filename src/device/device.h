@@ -11,6 +11,7 @@
 #ifndef GANTRY_DEVICE_DEVICE_H
 #define GANTRY_DEVICE_DEVICE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -132,6 +133,20 @@ struct gantry_device_ops {
 	gantry_result (*flush_remote_writes)(struct gantry_device *dev);
 };
 
+/* What all devices of a kind have in common: what the layers above ask for instead of its name, of peers' devices too. */
+struct gantry_device_traits {
+	bool cpu_reads_memory; /* device memory is host memory: the CPU reads and writes it */
+	bool needs_own_copy;   /* host memory is far from its kernels: what they read often is copied to the device */
+	bool calls_may_wait;   /* getting and returning memory may wait for kernels that run */
+	bool has_own_clock;    /* times that kernels take are not the CPU's */
+	bool ll128_host;       /* its kernels see a line of host memory in order */
+	int channels;	       /* of a communicator, where no parameter says how many */
+	uint32_t p2p_step, net_step; /* bytes of a transport's step, the same */
+	/* Where dmabuf is 0: the reason, and what would help. */
+	const char *dmabuf_why, *dmabuf_help;
+};
+const struct gantry_device_traits *gantry_traits_of_kind(int kind); /* never NULL: an unknown kind has none */
+
 struct gantry_device {
 	const struct gantry_device_ops *ops; /* borrowed, const */
 	enum gantry_device_kind kind;
@@ -146,6 +161,11 @@ struct gantry_device {
 	uint32_t max_blocks; /* that run at the same time */
 	uint32_t default_lanes;
 };
+
+static inline const struct gantry_device_traits *gantry_traits(const struct gantry_device *dev)
+{
+	return gantry_traits_of_kind((int)dev->kind);
+}
 
 /* Until moved() says so: spins, then yields. ERR_TIMEOUT after ten seconds: copies take microseconds. */
 gantry_result gantry_move_await(struct gantry_device *dev, enum gantry_way way, uint64_t ticket);

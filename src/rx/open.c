@@ -152,7 +152,7 @@ void gantry_rx_get_counters(struct gantry_rx *rx, struct gantry_rx_counters *ret
 /* On the host device all memory is host memory; what it allocated plays the part of a GPU's. */
 static int is_device(const struct gantry_rx *rx, const struct gantry_mem_info *info)
 {
-	return info->kind == GANTRY_MEM_DEVICE || (rx->device->kind == GANTRY_DEVICE_HOST && info->exportable);
+	return info->kind == GANTRY_MEM_DEVICE || (gantry_traits(rx->device)->cpu_reads_memory && info->exportable);
 }
 
 gantry_result gantry_rx_register(struct gantry_rx *rx, void *ptr, size_t size)
@@ -165,8 +165,7 @@ gantry_result gantry_rx_register(struct gantry_rx *rx, void *ptr, size_t size)
 	if (!ptr || !size || (uintptr_t)ptr + size < (uintptr_t)ptr)
 		FAIL(GANTRY_ERR_INVALID, "a registration of %zu bytes at %p", size, ptr);
 	TRY(rx->device->ops->pointer(rx->device, ptr, &info));
-	if (info.kind == GANTRY_MEM_DEVICE && rx->device->kind == GANTRY_DEVICE_CUDA && info.device >= 0 &&
-	    info.device != rx->device->index)
+	if (info.kind == GANTRY_MEM_DEVICE && info.device >= 0 && info.device != rx->device->index)
 		FAIL(GANTRY_ERR_INVALID, "%p is memory of GPU %d, this pipeline uses GPU %d", ptr, info.device,
 		     rx->device->index);
 	g = calloc(1, sizeof(*g));

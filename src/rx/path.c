@@ -11,7 +11,7 @@
 static void objection(struct gantry_rx *rx, char *why, size_t len)
 {
 	why[0] = 0;
-	if (rx->device->kind == GANTRY_DEVICE_HOST)
+	if (gantry_traits(rx->device)->cpu_reads_memory)
 		snprintf(why, len, "the device is the host itself, no NIC needs help to reach its memory");
 	else if (!devmem_kernel_usable(rx->nic, rx->device, why, len) && !why[0])
 		snprintf(why, len, "devmem TCP cannot be used on %s", rx->nic);

@@ -17,6 +17,11 @@ int gantry_ends_see_each_other(const struct gantry_peer_info *a, const struct ga
 	return gantry_ends_same_process(a, b) || (a->host == b->host && a->pid_ns == b->pid_ns && a->user == b->user);
 }
 
+int gantry_ends_keep_lines(const struct gantry_connector *c)
+{
+	return gantry_traits(c->device)->ll128_host && gantry_traits_of_kind(c->peer->device_kind)->ll128_host;
+}
+
 uint64_t gantry_rings_round_step(uint64_t step)
 {
 	return (step + GANTRY_ENDS_PAGE - 1) / GANTRY_ENDS_PAGE * GANTRY_ENDS_PAGE;

@@ -22,6 +22,9 @@ int gantry_ends_same_process(const struct gantry_peer_info *a, const struct gant
 /* Whether each can open memory that the other one's host device exports (through /proc). */
 int gantry_ends_see_each_other(const struct gantry_peer_info *a, const struct gantry_peer_info *b);
 
+/* LL128 through host memory. A GPU reads it in pieces, so the order within a line is certain on the host device only. */
+int gantry_ends_keep_lines(const struct gantry_connector *c);
+
 /* Where the rings of a connection are within its memory, behind a page with the FIFO's words. */
 struct gantry_rings {
 	uint64_t at[GANTRY_PROTOS]; /* 0: not there */

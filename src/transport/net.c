@@ -17,6 +17,7 @@
 
 #include "base/log.h"
 #include "base/param.h"
+#include "transport/ends.h"
 #include "transport/net_priv.h"
 
 enum { NET_MAGIC = 0x6e657431 }; /* "net1" */
@@ -53,7 +54,7 @@ static uint64_t own_max_step(const struct gantry_connector *c)
 	uint64_t want = gantry_params()->net_step;
 
 	if (!want)
-		want = c->device->kind == GANTRY_DEVICE_CUDA ? 512u << 10 : 4u << 20;
+		want = gantry_traits(c->device)->net_step;
 	return want < most ? want : most;
 }
 
@@ -194,8 +195,7 @@ static gantry_result connect_end(struct gantry_connector *c, const struct gantry
 	conn->flags = GANTRY_CONN_PROXIED | (c->send ? GANTRY_CONN_SEND : 0);
 	conn->buffs[GANTRY_PROTO_LL] = nc->block_dev + BLOCK_LL;
 	conn->step_bytes[GANTRY_PROTO_LL] = NET_LL_STEP;
-	/* A GPU reads host memory in pieces: the order within a line is certain on the host device only. */
-	if (c->device->kind == GANTRY_DEVICE_HOST && c->peer->device_kind == GANTRY_DEVICE_HOST) {
+	if (gantry_ends_keep_lines(c)) {
 		conn->buffs[GANTRY_PROTO_LL128] = nc->block_dev + BLOCK_LL128;
 		conn->step_bytes[GANTRY_PROTO_LL128] = NET_LL128_STEP;
 	}

@@ -44,7 +44,7 @@ static gantry_result create(struct gantry_connector *c, struct net_link **ret_li
 	TRY(gantry_net_use_get(c->comm_id, c->device, &l->use));
 	l->shared = l->use->props.max_recvs > 1 && c->nchannels > 1;
 	l->nchannels = l->shared ? c->nchannels : 1;
-	can_gdr = c->device->kind == GANTRY_DEVICE_CUDA &&
+	can_gdr = !gantry_traits(c->device)->cpu_reads_memory &&
 		  (l->use->props.ptr_support & (GANTRY_NET_PTR_CUDA | GANTRY_NET_PTR_DMABUF));
 	l->gdr = can_gdr && gantry_params()->net_gdr;
 	l->mem_type = l->gdr ? GANTRY_NET_PTR_CUDA : GANTRY_NET_PTR_HOST;

@@ -30,7 +30,6 @@
 
 enum { P2P_MAGIC = 0x70327031 };		   /* "p2p1" */
 enum { P2P_AUTO = 0, P2P_FORCE = 1, P2P_OFF = 2 }; /* as GANTRY_P2P counts them */
-enum { STEP_HOST = 128 << 10, STEP_CUDA = 512 << 10 };
 
 struct p2p_info {
 	uint32_t magic;
@@ -98,7 +97,7 @@ static uint64_t own_step(const struct gantry_connector *c)
 	uint64_t step = gantry_params()->p2p_step;
 
 	if (!step)
-		step = c->device->kind == GANTRY_DEVICE_CUDA ? STEP_CUDA : STEP_HOST;
+		step = gantry_traits(c->device)->p2p_step;
 	return gantry_rings_round_step(step);
 }
 

@@ -91,7 +91,8 @@ static int makes(const struct gantry_connector *c)
 
 static int both_on_host(const struct gantry_connector *c)
 {
-	return c->me->device_kind == GANTRY_DEVICE_HOST && c->peer->device_kind == GANTRY_DEVICE_HOST;
+	return gantry_traits(c->device)->cpu_reads_memory &&
+	       gantry_traits_of_kind(c->peer->device_kind)->cpu_reads_memory;
 }
 
 static gantry_result setup(struct gantry_connector *c, struct gantry_connect_info *ret_info)
@@ -108,7 +109,7 @@ static gantry_result setup(struct gantry_connector *c, struct gantry_connect_inf
 	gantry_door_describe(c, &info.door);
 	if (makes(c)) {
 		info.step = gantry_rings_round_step(gantry_params()->shm_step);
-		gantry_rings_layout(info.step, 1, both_on_host(c), &rings);
+		gantry_rings_layout(info.step, 1, gantry_ends_keep_lines(c), &rings);
 		TRY(gantry_sharing_make(&end->shared, c, rings.size, &info.segment));
 	}
 	memset(ret_info, 0, sizeof(*ret_info));
@@ -189,7 +190,7 @@ static gantry_result connect_end(struct gantry_connector *c, const struct gantry
 	struct shm_info info;
 
 	TRY(check_info(c, peer, &info));
-	gantry_rings_layout(info.step, 1, both_on_host(c), &rings);
+	gantry_rings_layout(info.step, 1, gantry_ends_keep_lines(c), &rings);
 	/* A kernel that rings, or the copy engine in its place, wants the door of a kernel that sleeps; a proxy polls.
 	 */
 	if (!info.proxied && (c->device->sleeps || end->base.engine))

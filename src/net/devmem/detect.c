@@ -202,12 +202,9 @@ static void ask_export(struct devmem_sys *s, const struct devmem_wish *w, struct
 	else if (w->device->dmabuf)
 		say(step, DEVMEM_YES, "", "%s can export dma-bufs; whether the NIC reaches them shows at binding",
 		    w->device->name);
-	else if (w->device->kind == GANTRY_DEVICE_CUDA)
-		say(step, DEVMEM_NO, "NVIDIA's open kernel modules, CUDA 11.7 or later",
-		    "%s: the GPU driver cannot export dma-buf", w->device->name);
 	else
-		say(step, DEVMEM_NO, "modprobe udmabuf, and be allowed to open /dev/udmabuf",
-		    "host memory is exported through /dev/udmabuf, which cannot be opened");
+		say(step, DEVMEM_NO, gantry_traits(w->device)->dmabuf_help, "%s: %s", w->device->name,
+		    gantry_traits(w->device)->dmabuf_why);
 }
 
 static void ask_send(struct devmem_sys *s, const struct devmem_wish *w, struct devmem_step *step)

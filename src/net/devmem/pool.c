@@ -47,7 +47,7 @@ static gantry_result allocate(struct devmem_pool *p, uint64_t page)
 	}
 	shift = round_up((uintptr_t)device_ptr, page) - (uintptr_t)device_ptr;
 	p->memory.device_ptr = (uint8_t *)device_ptr + shift;
-	if (p->is_mapped || p->device->kind == GANTRY_DEVICE_HOST)
+	if (p->is_mapped || gantry_traits(p->device)->cpu_reads_memory)
 		p->memory.host = (uint8_t *)p->block + shift;
 out:
 	return r;

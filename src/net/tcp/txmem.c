@@ -27,7 +27,7 @@ const struct devmem_source_ops *tcp_txmem_source(const struct tcp_link *l, enum 
 	if (kind == DEVMEM_KERNEL && !l->session.same_host)
 		return &devmem_kernel;
 	/* The emulated NIC reads with the CPU: from memory of a GPU that would be a copy to wait for. */
-	return kind == DEVMEM_EMULATED && dev->kind == GANTRY_DEVICE_HOST ? &devmem_emulated : NULL;
+	return kind == DEVMEM_EMULATED && gantry_traits(dev)->cpu_reads_memory ? &devmem_emulated : NULL;
 }
 
 /* 0: a lane has calls of MSG_ZEROCOPY on its socket. */
@@ -85,7 +85,7 @@ gantry_result tcp_txmem_bind(struct tcp_link *l, const struct devmem_source_ops 
 	gantry_list_init(&m->node);
 	m->base = memory.device_ptr;
 	m->size = memory.size = ((uintptr_t)data + size - from + page - 1) / page * page;
-	if (dev->kind == GANTRY_DEVICE_HOST)
+	if (gantry_traits(dev)->cpu_reads_memory)
 		memory.host = memory.device_ptr;
 	if (!make_ready(l))
 		FAIL(GANTRY_ERR_UNSUPPORTED, "%s: the connection has sent with MSG_ZEROCOPY before", l->session.peer);

@@ -41,7 +41,7 @@ gantry_result tcp_unpack_create(struct gantry_device *dev, enum devmem_kind kind
 		FAIL(GANTRY_ERR_NOMEM, "no memory for an unpack queue");
 	TRY(devmem_pool_get(dev, kind, &u->pool)); /* it exists */
 	u->dev = u->pool->device;
-	u->cpu_memory = u->dev->kind == GANTRY_DEVICE_HOST;
+	u->cpu_memory = gantry_traits(u->dev)->cpu_reads_memory;
 	u->cpu_pool = u->pool->memory.host != NULL;
 	u->table_max = (uint64_t)p->unpack_max_frags * DEVMEM_LANDING_PAGE;
 	if (u->table_max > GANTRY_UNPACK_MAX_SLICE)

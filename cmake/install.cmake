@@ -26,7 +26,7 @@ set(soname \"$<TARGET_SONAME_FILE_NAME:gantry>\")")
 install(SCRIPT cmake/install_before.cmake)
 
 install(TARGETS gantry EXPORT gantry INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(TARGETS nccl-net-gantry gantry_tool)
+install(TARGETS nccl-net-gantry gantry-emulated gantry_tool)
 install(DIRECTORY include/gantry DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 foreach(section ${man_sections})
   install(DIRECTORY man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man${section} FILES_MATCHING PATTERN "*.${section}")

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where fragments come from. A source is the real thing (kernel.c: devmem TCP of Linux) or stands for it (emulated.c: a
- * NIC in user space over ordinary sockets). Everything above sees only this table and cannot tell them apart: receive
+ * Where fragments come from. A source is the real thing (devmem/: devmem TCP of Linux) or stands for it (emulated/: a NIC
+ * in user space over ordinary sockets). Everything above sees only this table and cannot tell them apart: receive
  * and give_back have the kernel's results, errno and limits, control messages included.
  *
  * A binding is memory that a NIC's queues write to. A flow is a connected TCP socket whose payload lands there. A
@@ -149,8 +149,11 @@ struct devmem_source_ops {
 /* Until everything that flows of this binding have reported is in its memory. (pool.c) */
 gantry_result devmem_settle(const struct devmem_binding *b);
 
-extern const struct devmem_source_ops devmem_emulated;
 extern const struct devmem_source_ops devmem_kernel;
+/* The emulated NIC: linked in, or from its library. ERR_CONFIG: that is not there. (emulated/) */
+gantry_result devmem_emulated_open(const struct devmem_source_ops **ret_ops);
+/* The source of a kind. ERR_UNSUPPORTED for NONE, else as devmem_emulated_open. (choose.c) */
+gantry_result devmem_source_get(enum devmem_kind kind, const struct devmem_source_ops **ret_source);
 
 /* Can devmem TCP of this kernel bring what arrives at `nic` to memory of `dev`? 1, or 0 with the first reason why not
  * and what to do about it. Changes nothing. (detect.c) */

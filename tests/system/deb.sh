@@ -22,6 +22,7 @@ dpkg-deb -f "$deb" Depends | grep -q 'libc6 (>= ' || die "it does not depend on 
 
 dpkg-deb -x "$deb" "$tmp/root" || die "it cannot be unpacked"
 [ "$("$tmp/root/usr/bin/gantry" --version)" = "$("$BUILD_DIR/gantry" --version)" ] || die "its command does not run"
+dpkg-deb -c "$deb" | grep -q '/libgantry-emulated.so$' || die "it lacks the emulated NIC"
 for page in "$SOURCE_DIR"/man/*; do
 	gzip -t "$tmp/root/usr/share/man/man${page##*.}/${page##*/}.gz" || die "it has no man page ${page##*/}"
 done

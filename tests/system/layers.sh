@@ -1,7 +1,7 @@
 #!/bin/bash
 # labels: slow beside
 # The layer rule of the design. Layers are a tree: a file includes headers of its own folder and of the folders that
-# `below` lists for it. The two halves of net, tcp/ and devmem/, know each other by headers of net/ itself only.
+# `below` lists for it. The parts of net, tcp/, devmem/ and emulated/, know each other by headers of net/ itself only.
 #
 # include/gantry may be included by all and includes only itself. src/*.c, the public face of libgantry.so, stands
 # above all its layers. An include counts by the file it reaches, so neither "../" nor <> is a way around.
@@ -19,6 +19,7 @@ declare -A below=(
 	[net]="inet device base abi"
 	[net/tcp]="net inet device base abi"
 	[net/devmem]="net inet device base abi"
+	[net/emulated]="net inet device base abi"
 	[plugin]="net inet device base abi"
 	[rx]="net/tcp net inet device base abi"
 	[proxy]="net inet device base abi"
@@ -38,6 +39,7 @@ layer_of() {
 	tools/*) REPLY=tools ;;
 	src/net/tcp/*) REPLY=net/tcp ;;
 	src/net/devmem/*) REPLY=net/devmem ;;
+	src/net/emulated/*) REPLY=net/emulated ;;
 	src/*/*) REPLY=${1#src/}; REPLY=${REPLY%%/*} ;;
 	src/*) REPLY=face ;;
 	esac

@@ -1,6 +1,5 @@
 /*
- * The emulated NIC's sources once more, in this program alone and under another name, with faults that can be switched
- * on (EMU_FAULT in emulated.h). To be included before everything else.
+ * The emulated NIC with faults that can be switched on (EMU_FAULT in emulated.h), as tests have it.
  *
  * An invariant is one function that checks it, on a NIC without faults here and with each of its faults in a child: the
  * child must end because that very check has failed.
@@ -8,24 +7,12 @@
 #ifndef GANTRY_TESTS_EMULATED_FAULTS_H
 #define GANTRY_TESTS_EMULATED_FAULTS_H
 
-#define EMU_WITH_FAULTS
-#define devmem_emulated devmem_emulated_with_faults
-
-/* clang-format off */
-#include "../../src/net/devmem/emulated.c"
-#include "../../src/net/devmem/emulated_flow.c"
-#include "../../src/net/devmem/emulated_rx.c"
-#include "../../src/net/devmem/emulated_shapes.c"
-#include "../../src/net/devmem/emulated_slots.c"
-#include "../../src/net/devmem/emulated_tokens.c"
-#include "../../src/net/devmem/emulated_tx.c"
-#include "net/devmem/emulated.h"
-/* clang-format on */
-
 #include <signal.h>
 #include <sys/wait.h>
 
+#include "device/device.h"
 #include "emulated_util.h"
+#include "net/emulated/emulated.h"
 
 /* What is logged, instead of the log: all of it since a check began. */
 static char logged[8192];
@@ -105,20 +92,20 @@ static inline void world_open(struct world *w, uint64_t pages)
 {
 	w->page = (uint32_t)sysconf(_SC_PAGESIZE);
 	memory_open(&w->m, pages * w->page);
-	WANT_EQ(devmem_emulated.bind(&w->m.m, "emu0", &w->b), GANTRY_OK);
+	WANT_EQ(emulated_ops.bind(&w->m.m, "emu0", &w->b), GANTRY_OK);
 	for (uint32_t i = 0; i < 2; i++) {
 		pair_open(&w->p[i], i + 1);
-		WANT_EQ(devmem_emulated.attach(w->b, w->p[i].rx, &w->f[i]), GANTRY_OK);
+		WANT_EQ(emulated_ops.attach(w->b, w->p[i].rx, &w->f[i]), GANTRY_OK);
 	}
 }
 
 static inline void world_close(struct world *w)
 {
 	for (int i = 0; i < 2; i++) {
-		devmem_emulated.detach(w->f[i]);
+		emulated_ops.detach(w->f[i]);
 		pair_close(&w->p[i]);
 	}
-	devmem_emulated.unbind(w->b);
+	emulated_ops.unbind(w->b);
 	memory_close(&w->m);
 }
 

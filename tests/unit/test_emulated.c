@@ -4,7 +4,7 @@
  */
 #include "emulated_faults.h"
 
-/* 1. As many slots as pages, for all flows together; ids are never 0, never used twice, and go around. */
+/* 1. As many pages at a time as there are, for all flows together; ids are never 0, never used twice, and go around. */
 static void pool_and_ids(void)
 {
 	enum { PAGES = 16 };
@@ -29,24 +29,24 @@ static void pool_and_ids(void)
 	}
 	WANT_EQ(n, PAGES);
 
-	devmem_emulated_next_id(UINT32_MAX);
+	emu_next_id(UINT32_MAX);
 	for (int i = 0; i < 3; i++)
-		WANT_EQ(devmem_emulated.bind(&w.m.m, "emu1", &b[i]), GANTRY_OK);
+		WANT_EQ(emulated_ops.bind(&w.m.m, "emu1", &b[i]), GANTRY_OK);
 	WANT_EQ(b[0]->dmabuf_id, UINT32_MAX);
 	for (int i = 0; i < 3; i++) {
 		WANT(b[i]->dmabuf_id >= 1);
 		WANT(b[i]->dmabuf_id != w.b->dmabuf_id && b[i]->dmabuf_id != b[(i + 1) % 3]->dmabuf_id);
 	}
-	devmem_emulated.unbind(b[1]);
-	WANT_EQ(devmem_emulated.bind(&w.m.m, "emu1", &b[1]), GANTRY_OK);
+	emulated_ops.unbind(b[1]);
+	WANT_EQ(emulated_ops.bind(&w.m.m, "emu1", &b[1]), GANTRY_OK);
 	WANT(b[1]->dmabuf_id > b[2]->dmabuf_id); /* not the one that has just become free */
 	for (int i = 0; i < 3; i++)
-		devmem_emulated.unbind(b[i]);
+		emulated_ops.unbind(b[i]);
 	world_close(&w);
 }
 
-/* 2. A fragment lies in one slot; the order is shuffled; offsets have 64 bits; fragments may share a slot. */
-static void places_in_slots(void)
+/* 2. A fragment lies in one page; the order is shuffled; offsets have 64 bits; fragments may share a page. */
+static void places_in_pages(void)
 {
 	static const char *const shape[] = {"odd", "random", "mtu1500", "pages"};
 
@@ -116,13 +116,13 @@ static uint32_t free_pages(struct world *w)
 	struct emu_binding *b = (struct emu_binding *)w->b;
 	uint32_t n;
 
-	pthread_mutex_lock(&b->lock);
+	emu_binding_mu_lock(&b->mu);
 	n = b->nfree;
-	pthread_mutex_unlock(&b->lock);
+	emu_binding_mu_unlock(&b->mu);
 	return n;
 }
 
-/* 4. Tokens: of the socket, from 1, the lowest free one first, used again at once. A slot waits for all of its own. */
+/* 4. Tokens: of the socket, from 1, the lowest free one first, used again at once. A page waits for all of its own. */
 static void tokens(void)
 {
 	struct world w;
@@ -166,7 +166,7 @@ static void *give_back_there(void *flow)
 {
 	struct devmem_token t = {3, 2};
 
-	return devmem_emulated.give_back(flow, &t, 1) == 2 ? flow : NULL;
+	return emulated_ops.give_back(flow, &t, 1) == 2 ? flow : NULL;
 }
 
 /* 5. Returning: any order, ranges; the limits count what is not valid; unknown and double ones are skipped. */
@@ -184,17 +184,17 @@ static void returning(void)
 		WANT_EQ(must_get(&w, i)->n, 1000);
 	}
 	memset(t, 0, sizeof(t));
-	WANT(devmem_emulated.give_back(w.f[0], t, 0) == -1 && errno == EINVAL);
-	WANT(devmem_emulated.give_back(w.f[0], t, 129) == -1 && errno == EINVAL);
-	WANT(devmem_emulated.give_back(w.f[0], NULL, 1) == -1 && errno == EFAULT);
-	WANT_EQ(devmem_emulated.give_back(w.f[0], t, 128), 0);
+	WANT(emulated_ops.give_back(w.f[0], t, 0) == -1 && errno == EINVAL);
+	WANT(emulated_ops.give_back(w.f[0], t, 129) == -1 && errno == EINVAL);
+	WANT(emulated_ops.give_back(w.f[0], NULL, 1) == -1 && errno == EFAULT);
+	WANT_EQ(emulated_ops.give_back(w.f[0], t, 128), 0);
 
 	t[0] = (struct devmem_token){900, 3};
 	t[1] = (struct devmem_token){7, 1};
 	t[2] = (struct devmem_token){901, 4};	     /* two of them again */
 	t[3] = (struct devmem_token){UINT32_MAX, 3}; /* wraps: 0 is none, 1 is one */
 	t[4] = (struct devmem_token){5000, 2};
-	WANT_EQ(devmem_emulated.give_back(w.f[0], t, 5), 3 + 1 + 2 + 1);
+	WANT_EQ(emulated_ops.give_back(w.f[0], t, 5), 3 + 1 + 2 + 1);
 	WANT_EQ(give_one_back(w.f[0], 7), 0);
 	WANT_EQ(give_one_back(w.f[1], 7), 1); /* the other socket's own */
 	WANT(!pthread_create(&thread, NULL, give_back_there, w.f[0]) && !pthread_join(thread, &r));
@@ -202,7 +202,7 @@ static void returning(void)
 
 	t[0] = (struct devmem_token){100000, 1020};
 	t[1] = (struct devmem_token){10, 10};
-	WANT_EQ(devmem_emulated.give_back(w.f[0], t, 2), 4); /* 1024 were looked at */
+	WANT_EQ(emulated_ops.give_back(w.f[0], t, 2), 4); /* 1024 were looked at */
 	WANT_EQ(give_one_back(w.f[0], 14), 1);
 	WANT_EQ(give_one_back(w.f[0], 13), 0);
 	world_close(&w);
@@ -245,7 +245,7 @@ static void kinds(void)
 int main(void)
 {
 	check_invariant(1, "pool and ids", pool_and_ids, FAULTS(11, 12));
-	check_invariant(2, "places in slots", places_in_slots, FAULTS(21, 22, 23, 24));
+	check_invariant(2, "places in pages", places_in_pages, FAULTS(21, 22, 23, 24));
 	check_invariant(3, "shapes", shapes, FAULTS(31));
 	check_invariant(4, "tokens", tokens, FAULTS(41, 42));
 	check_invariant(5, "returning", returning, FAULTS(51, 52, 53));

@@ -41,7 +41,7 @@ static ssize_t receive_plain(struct devmem_flow *f, void *data, size_t len)
 	struct iovec v = {data, len};
 	struct msghdr msg = {.msg_iov = &v, .msg_iovlen = 1};
 
-	return devmem_emulated_receive_plain(f, &msg, MSG_DONTWAIT);
+	return emu_receive_plain(f, &msg, MSG_DONTWAIT);
 }
 
 /* 8. What was reported in part goes on in its slot with another token. A look costs tokens. Without the flag: EFAULT.
@@ -166,13 +166,13 @@ static void ends(void)
 	must_get(&w, 0);
 	pair_arrive(&w.p[1], 8948 + 5000);
 	must_be_empty(&w, 1);
-	devmem_emulated.detach(w.f[0]);
+	emulated_ops.detach(w.f[0]);
 	w.f[0] = NULL;
 	first = *must_get(&w, 1);
 
 	/* A packet that has begun is finished in its pages; the next one is ordinary. */
 	WANT_EQ(first.bytes, 8948 + 5000);
-	devmem_emulated.unbind(w.b);
+	emulated_ops.unbind(w.b);
 	pair_arrive(&w.p[1], 10000);
 	g = must_get(&w, 1);
 	WANT(g->n && g->bytes == 2 * 8948 - 8948 - 5000);
@@ -196,7 +196,7 @@ static void complete(void)
 	void *memory;
 
 	use_params("GANTRY_EMU_SHAPE", "pages", NULL);
-	devmem_emulated_set_poison(1);
+	emu_set_poison(1);
 	world_open(&w, 4);
 	receive_all(w.f[0])->iov[0] = 0x77;
 	pair_arrive(&w.p[0], 4 * (uint64_t)w.page);
@@ -213,20 +213,20 @@ static void complete(void)
 	WANT(strstr(logged, "byte 17 of page "));
 	WANT_EQ(give_one_back(w.f[0], 1) + give_one_back(w.f[0], 1), 1);
 	WANT_EQ(EMU_COUNTED((struct emu_binding *)w.b, bad_returns), 1);
-	devmem_emulated_set_poison(0);
+	emu_set_poison(0);
 
 	/* Memory that the CPU cannot write, as far as the NIC knows. */
 	WANT_EQ(gantry_device_host(&dev), GANTRY_OK);
 	WANT_EQ(dev->ops->alloc(dev, 16 * (size_t)w.page, &memory), GANTRY_OK);
-	WANT_EQ(devmem_emulated.bind(&(struct devmem_memory){.device = dev, .device_ptr = memory, .size = 16 * w.page},
-				     "emu1", &b),
+	WANT_EQ(emulated_ops.bind(&(struct devmem_memory){.device = dev, .device_ptr = memory, .size = 16 * w.page},
+				  "emu1", &b),
 		GANTRY_OK);
-	devmem_emulated.detach(w.f[1]);
+	emulated_ops.detach(w.f[1]);
 	w.f[1] = NULL;
-	WANT_EQ(devmem_emulated.attach(b, w.p[1].rx, &f), GANTRY_OK);
+	WANT_EQ(emulated_ops.attach(b, w.p[1].rx, &f), GANTRY_OK);
 	pump(f, &w.p[1], 300000, UTIL_CONTROL, UTIL_IOV);
-	devmem_emulated.detach(f);
-	devmem_emulated.unbind(b);
+	emulated_ops.detach(f);
+	emulated_ops.unbind(b);
 	WANT_EQ(dev->ops->free(dev, memory), GANTRY_OK);
 	gantry_device_close(dev);
 	world_close(&w);
@@ -256,8 +256,8 @@ static void bad_iov(void)
 	use_params("GANTRY_EMU_SHAPE", "pages", "GANTRY_EMU_LINEAR", "1000", NULL);
 	world_open(&w, 64);
 	pair_arrive(&w.p[0], 50000);
-	WANT(devmem_emulated.receive(w.f[0], &msg, MSG_DONTWAIT) == -1 && errno == EFAULT);
-	devmem_emulated.describe(w.b, said, sizeof(said));
+	WANT(emulated_ops.receive(w.f[0], &msg, MSG_DONTWAIT) == -1 && errno == EFAULT);
+	emulated_ops.describe(w.b, said, sizeof(said));
 	WANT(strstr(said, "64 of 64 pages"));
 	WANT_EQ(must_get(&w, 0)->bytes, 50000);
 	world_close(&w);

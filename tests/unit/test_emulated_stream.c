@@ -6,7 +6,7 @@
 #include "emulated_util.h"
 
 #include "device/device.h"
-#include "net/devmem/emulated.h"
+#include "net/emulated/emulated.h"
 
 static const char *const shapes[] = {"pages", "mtu1500", "mtu9000", "odd", "random", "bytes"};
 
@@ -27,18 +27,18 @@ static void stream(const char *shape, const char *linear, const char *plain, uin
 	if (mirrored) /* the CPU cannot write it, as far as the NIC knows */
 		m.m = (struct devmem_memory){.device = dev, .device_ptr = m.m.host, .size = m.m.size};
 	pair_open(&p, 7);
-	CHECK_OK(devmem_emulated.bind(&m.m, "emu0", &b));
-	CHECK_OK(devmem_emulated.attach(b, p.rx, &f));
+	CHECK_OK(emulated_ops.bind(&m.m, "emu0", &b));
+	CHECK_OK(emulated_ops.attach(b, p.rx, &f));
 	pump(f, &p, bytes, UTIL_CONTROL, UTIL_IOV);
 	for (int i = 0; i < 16; i++)
 		pump(f, &p, iovs[i % 4] == 1 ? 50 : bytes / 16, controls[i / 4], iovs[i % 4]);
-	devmem_emulated.describe(b, text, sizeof(text));
+	emulated_ops.describe(b, text, sizeof(text));
 	CHECK_HAS(text, shape);
 	CHECK_HAS(text, " 0 bad returns, starved 0 times, 0 pages written");
-	devmem_emulated.detach(f);
-	devmem_emulated.describe(b, text, sizeof(text));
+	emulated_ops.detach(f);
+	emulated_ops.describe(b, text, sizeof(text));
 	CHECK_HAS(text, "300 of 300 pages");
-	devmem_emulated.unbind(b);
+	emulated_ops.unbind(b);
 	gantry_device_close(dev);
 	m.m.host = m.m.device_ptr;
 	pair_close(&p);
@@ -57,12 +57,12 @@ static uint64_t cut(const char *seed, uint32_t before)
 	use_params("GANTRY_EMU_SHAPE", "random", "GANTRY_EMU_PLAIN", "100", "GANTRY_EMU_SEED", seed, NULL);
 	memory_open(&m, 3000 * (uint64_t)sysconf(_SC_PAGESIZE));
 	pair_open(&p, 7);
-	CHECK_OK(devmem_emulated.bind(&m.m, "emu0", &b));
+	CHECK_OK(emulated_ops.bind(&m.m, "emu0", &b));
 	for (uint32_t i = 0; i < before; i++) { /* so that this one has another number */
-		CHECK_OK(devmem_emulated.attach(b, p.rx, &others));
-		devmem_emulated.detach(others);
+		CHECK_OK(emulated_ops.attach(b, p.rx, &others));
+		emulated_ops.detach(others);
 	}
-	CHECK_OK(devmem_emulated.attach(b, p.rx, &f));
+	CHECK_OK(emulated_ops.attach(b, p.rx, &f));
 	pair_arrive(&p, 500000);
 	while (p.got < 500000) {
 		struct got *g = receive_all(f);
@@ -73,8 +73,8 @@ static uint64_t cut(const char *seed, uint32_t before)
 		for (uint32_t i = 0; i < g->n; i++)
 			sum = sum * 31 + g->frags[i].c.frag_offset + g->frags[i].c.frag_size;
 	}
-	devmem_emulated.detach(f);
-	devmem_emulated.unbind(b);
+	emulated_ops.detach(f);
+	emulated_ops.unbind(b);
 	pair_close(&p);
 	memory_close(&m);
 	return sum;
@@ -102,20 +102,20 @@ static void mirrored_open(struct mirrored *w, const char *shape, uint32_t pages)
 	memory_open(&w->m, pages * (uint64_t)sysconf(_SC_PAGESIZE));
 	CHECK_OK(gantry_device_host(&w->dev));
 	w->m.m = (struct devmem_memory){.device = w->dev, .device_ptr = w->m.m.host, .size = w->m.m.size};
-	CHECK_OK(devmem_emulated.bind(&w->m.m, "emu0", &w->b));
+	CHECK_OK(emulated_ops.bind(&w->m.m, "emu0", &w->b));
 	for (uint32_t i = 0; i < FLOWS; i++) {
 		pair_open(&w->p[i], i);
-		CHECK_OK(devmem_emulated.attach(w->b, w->p[i].rx, &w->f[i]));
+		CHECK_OK(emulated_ops.attach(w->b, w->p[i].rx, &w->f[i]));
 	}
 }
 
 static void mirrored_close(struct mirrored *w)
 {
 	for (uint32_t i = 0; i < FLOWS; i++) {
-		devmem_emulated.detach(w->f[i]);
+		emulated_ops.detach(w->f[i]);
 		pair_close(&w->p[i]);
 	}
-	devmem_emulated.unbind(w->b);
+	emulated_ops.unbind(w->b);
 	gantry_device_close(w->dev);
 	w->m.m.host = w->m.m.device_ptr;
 	memory_close(&w->m);
@@ -174,7 +174,7 @@ static void few_copies(uint32_t flows, uint32_t most_out)
 			c->copies, RECEIVES);
 		exit(1);
 	}
-	devmem_emulated.describe(w.b, text, sizeof(text));
+	emulated_ops.describe(w.b, text, sizeof(text));
 	snprintf(copies, sizeof(copies), "%d bytes in pages (%" PRIu64 " copies)", RECEIVES * 65536, c->copies);
 	CHECK_HAS(text, copies);
 	mirrored_close(&w);
@@ -212,7 +212,7 @@ static void nearly_empty(void)
 			out[w.page[to][k]] = 1;
 		}
 	}
-	devmem_emulated.describe(w.b, text, sizeof(text));
+	emulated_ops.describe(w.b, text, sizeof(text));
 	CHECK_HAS(text, " 0 of 130 pages");
 	CHECK_HAS(text, "starved 0 times");
 	mirrored_close(&w);
@@ -231,29 +231,29 @@ static void refusals(void)
 	gantry_log_configure(GANTRY_LOG_ERROR, 0, "/dev/null");
 	memory_open(&m, 2 * page);
 	m.m.size = 2 * page - 1;
-	CHECK_EQ(devmem_emulated.bind(&m.m, "emu0", &b), GANTRY_ERR_INVALID);
+	CHECK_EQ(emulated_ops.bind(&m.m, "emu0", &b), GANTRY_ERR_INVALID);
 	m.m.size = 0;
-	CHECK_EQ(devmem_emulated.bind(&m.m, "emu0", &b), GANTRY_ERR_INVALID);
+	CHECK_EQ(emulated_ops.bind(&m.m, "emu0", &b), GANTRY_ERR_INVALID);
 	m.m.size = 2 * page; /* a packet needs three pages */
-	CHECK_EQ(devmem_emulated.bind(&m.m, "emu0", &b), GANTRY_ERR_CONFIG);
+	CHECK_EQ(emulated_ops.bind(&m.m, "emu0", &b), GANTRY_ERR_CONFIG);
 	CHECK(!b);
 	memory_close(&m);
 	memory_open(&m, 4 * page);
-	CHECK_OK(devmem_emulated.bind(&m.m, "emu0", &b));
-	CHECK_EQ(devmem_emulated.attach(b, -1, &f), GANTRY_ERR_INVALID);
+	CHECK_OK(emulated_ops.bind(&m.m, "emu0", &b));
+	CHECK_EQ(emulated_ops.attach(b, -1, &f), GANTRY_ERR_INVALID);
 	CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, fds));
-	CHECK_EQ(devmem_emulated.attach(b, fds[0], &f), GANTRY_ERR_INVALID);
+	CHECK_EQ(emulated_ops.attach(b, fds[0], &f), GANTRY_ERR_INVALID);
 	close(fds[0]);
 	close(fds[1]);
-	devmem_emulated.unbind(b);
-	devmem_emulated.unbind(NULL);
-	devmem_emulated.detach(NULL);
+	emulated_ops.unbind(b);
+	emulated_ops.unbind(NULL);
+	emulated_ops.detach(NULL);
 	memory_close(&m);
 }
 
 int main(void)
 {
-	devmem_emulated_set_poison(1);
+	emu_set_poison(1);
 	for (int i = 0; i < 12; i++) {
 		const char *shape = shapes[i % 6];
 		uint64_t bytes = (i % 6 == 5 ? 20000 : 500000) / (i < 6 ? 1 : 8); /* each receive waits for a copy */
@@ -267,7 +267,7 @@ int main(void)
 	CHECK(cut("1", 0) == cut("1", 0));
 	CHECK(cut("1", 0) != cut("2", 0));
 	CHECK(cut("1", 0) != cut("1", 1));
-	devmem_emulated_set_poison(0);
+	emu_set_poison(0);
 	RUN(few_copies(1, 10));
 	RUN(few_copies(1, 60));
 	RUN(few_copies(FLOWS, 200));

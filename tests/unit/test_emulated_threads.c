@@ -8,7 +8,7 @@
 
 #include <pthread.h>
 
-#include "net/devmem/emulated.h"
+#include "net/emulated/emulated.h"
 
 enum { FLOWS = 4, BYTES = 1500000, PAGES = 128 };
 
@@ -76,7 +76,7 @@ static void *returner(void *arg)
 			busy += !l->done || l->taken != l->put;
 			pthread_mutex_unlock(&l->lock);
 			if (n)
-				CHECK_EQ(devmem_emulated.give_back(l->f, t, n), n);
+				CHECK_EQ(emulated_ops.give_back(l->f, t, n), n);
 			returned += n;
 		}
 		usleep(50);
@@ -89,7 +89,7 @@ static int has_starved(struct devmem_binding *b)
 {
 	char text[600];
 
-	devmem_emulated.describe(b, text, sizeof(text));
+	emulated_ops.describe(b, text, sizeof(text));
 	return !strstr(text, "starved 0 times");
 }
 
@@ -106,12 +106,12 @@ int main(void)
 	/* Never starving for long: this is about threads. */
 	use_params("GANTRY_EMU_SHAPE", "random", "GANTRY_EMU_LINEAR", "100", "GANTRY_EMU_PLAIN", "50", "GANTRY_EMU_RTO",
 		   "1ms", "GANTRY_LOG", "error", NULL);
-	devmem_emulated_set_poison(1);
+	emu_set_poison(1);
 	deadline = until_hang();
 	memory_open(&m, PAGES * page);
-	CHECK_OK(devmem_emulated.bind(&m.m, "emu0", &b));
+	CHECK_OK(emulated_ops.bind(&m.m, "emu0", &b));
 	pair_open(&hoard, 99);
-	CHECK_OK(devmem_emulated.attach(b, hoard.rx, &hoarder));
+	CHECK_OK(emulated_ops.attach(b, hoard.rx, &hoarder));
 	while (hoard.sent - hoard.got < 3000 * PAGES)
 		if (!pair_send(&hoard, 3000 * PAGES - (hoard.sent - hoard.got)))
 			break;
@@ -121,27 +121,27 @@ int main(void)
 	for (int i = 0; i < FLOWS; i++) {
 		pair_open(&lanes[i].p, (uint32_t)i);
 		pthread_mutex_init(&lanes[i].lock, NULL);
-		CHECK_OK(devmem_emulated.attach(b, lanes[i].p.rx, &lanes[i].f));
+		CHECK_OK(emulated_ops.attach(b, lanes[i].p.rx, &lanes[i].f));
 		CHECK(!pthread_create(&threads[i], NULL, receiver, &lanes[i]));
 	}
 	CHECK(!pthread_create(&back, NULL, returner, NULL));
 	UNTIL(has_starved(b));
 	usleep(20000);
-	devmem_emulated.detach(hoarder);
+	emulated_ops.detach(hoarder);
 	for (int i = 0; i < FLOWS; i++)
 		CHECK(!pthread_join(threads[i], NULL));
 	CHECK(!pthread_join(back, NULL));
-	devmem_emulated.describe(b, text, sizeof(text));
+	emulated_ops.describe(b, text, sizeof(text));
 	printf("%s\n", text);
 	CHECK_HAS(text, " 0 bad returns");
 	CHECK_HAS(text, " 0 pages written after return");
 	for (int i = 0; i < FLOWS; i++) {
-		devmem_emulated.detach(lanes[i].f);
+		emulated_ops.detach(lanes[i].f);
 		pair_close(&lanes[i].p);
 	}
-	devmem_emulated.describe(b, text, sizeof(text));
+	emulated_ops.describe(b, text, sizeof(text));
 	CHECK_HAS(text, "128 of 128 pages");
-	devmem_emulated.unbind(b);
+	emulated_ops.unbind(b);
 	pair_close(&hoard);
 	memory_close(&m);
 	return 0;

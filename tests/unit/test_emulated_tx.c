@@ -18,15 +18,15 @@ static void zerocopy(int fd, int on)
 static void sender_open(struct sender *s, uint32_t who)
 {
 	memory_open(&s->m, MEMORY);
-	WANT_EQ(devmem_emulated.bind_tx(&s->m.m, "emu0", &s->t), GANTRY_OK);
+	WANT_EQ(emulated_ops.bind_tx(&s->m.m, "emu0", &s->t), GANTRY_OK);
 	pair_open(&s->p, who);
 	zerocopy(s->p.tx, 1);
 }
 
 static void sender_close(struct sender *s)
 {
-	devmem_emulated.forget(s->t, s->p.tx);
-	devmem_emulated.unbind_tx(s->t);
+	emulated_ops.forget(s->t, s->p.tx);
+	emulated_ops.unbind_tx(s->t);
 	pair_close(&s->p);
 	memory_close(&s->m);
 }
@@ -53,32 +53,32 @@ static void refusals(void)
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
 
 	sender_open(&s, 1);
-	WANT_EQ(devmem_emulated.bind_tx(&s.m.m, "emu0", &gone), GANTRY_OK);
+	WANT_EQ(emulated_ops.bind_tx(&s.m.m, "emu0", &gone), GANTRY_OK);
 	WANT(s.t->dmabuf_id && gone->dmabuf_id && s.t->dmabuf_id != gone->dmabuf_id);
-	devmem_emulated.unbind_tx(gone);
-	WANT(devmem_emulated.send(gone, s.p.tx, 0, 10, 0) == -1 && errno == EINVAL);
-	WANT(devmem_emulated.completed(gone, s.p.tx, &lo, &hi) == -1 && errno == EINVAL);
+	emulated_ops.unbind_tx(gone);
+	WANT(emulated_ops.send(gone, s.p.tx, 0, 10, 0) == -1 && errno == EINVAL);
+	WANT(emulated_ops.completed(gone, s.p.tx, &lo, &hi) == -1 && errno == EINVAL);
 
-	WANT_EQ(devmem_emulated.bind(&s.m.m, "emu0", &b), GANTRY_OK);
+	WANT_EQ(emulated_ops.bind(&s.m.m, "emu0", &b), GANTRY_OK);
 	WANT(b->dmabuf_id != s.t->dmabuf_id);
 	for (int i = 0; i < 2; i++) { /* 0, and that of a binding to receive */
 		uint32_t id = s.t->dmabuf_id;
 
 		s.t->dmabuf_id = i ? b->dmabuf_id : 0;
-		WANT(devmem_emulated.send(s.t, s.p.tx, 0, 10, 0) == -1 && errno == EINVAL);
+		WANT(emulated_ops.send(s.t, s.p.tx, 0, 10, 0) == -1 && errno == EINVAL);
 		s.t->dmabuf_id = id;
 	}
-	devmem_emulated.unbind(b);
+	emulated_ops.unbind(b);
 
-	WANT(devmem_emulated.send(s.t, s.p.tx, MEMORY, 1, 0) == -1 && errno == EFAULT);
-	WANT(devmem_emulated.send(s.t, s.p.tx, UINT64_MAX, 1, 0) == -1 && errno == EFAULT);
-	WANT_EQ(devmem_emulated.send(s.t, s.p.tx, 5, 0, 0), 0);
+	WANT(emulated_ops.send(s.t, s.p.tx, MEMORY, 1, 0) == -1 && errno == EFAULT);
+	WANT(emulated_ops.send(s.t, s.p.tx, UINT64_MAX, 1, 0) == -1 && errno == EFAULT);
+	WANT_EQ(emulated_ops.send(s.t, s.p.tx, 5, 0, 0), 0);
 	zerocopy(s.p.tx, 0);
-	WANT(devmem_emulated.send(s.t, s.p.tx, 0, 1, 0) == -1 && errno == EINVAL);
+	WANT(emulated_ops.send(s.t, s.p.tx, 0, 1, 0) == -1 && errno == EINVAL);
 	zerocopy(fd, 1);
-	WANT(devmem_emulated.send(s.t, fd, 0, 1, 0) == -1 && errno == EPIPE);
-	WANT(devmem_emulated.send(s.t, -1, 0, 1, 0) == -1 && errno == EBADF);
-	WANT_EQ(devmem_emulated.completed(s.t, s.p.tx, &lo, &hi), 0); /* none of these had a number */
+	WANT(emulated_ops.send(s.t, fd, 0, 1, 0) == -1 && errno == EPIPE);
+	WANT(emulated_ops.send(s.t, -1, 0, 1, 0) == -1 && errno == EBADF);
+	WANT_EQ(emulated_ops.completed(s.t, s.p.tx, &lo, &hi), 0); /* none of these had a number */
 	close(fd);
 	sender_close(&s);
 }
@@ -91,15 +91,15 @@ static void read_late(void)
 	struct sender s;
 
 	sender_open(&s, 2);
-	WANT_EQ(devmem_emulated.send(s.t, s.p.tx, MEMORY - 100, 500, MSG_DONTWAIT), 100); /* to the end of it */
+	WANT_EQ(emulated_ops.send(s.t, s.p.tx, MEMORY - 100, 500, MSG_DONTWAIT), 100); /* to the end of it */
 	for (int i = 0; i < 100; i++)
 		s.m.m.host[MEMORY - 100 + i] = stream_byte(2, (uint64_t)i);
-	while (!devmem_emulated.completed(s.t, s.p.tx, &lo, &hi))
+	while (!emulated_ops.completed(s.t, s.p.tx, &lo, &hi))
 		WANT(gantry_now_ns() < until);
 	WANT(lo == 0 && hi == 0);
 	memset(s.m.m.host, 0xEE, MEMORY); /* now it may change */
 	while (s.p.got < 100) {
-		devmem_emulated.completed(s.t, s.p.tx, &lo, &hi);
+		emulated_ops.completed(s.t, s.p.tx, &lo, &hi);
 		read_some(&s.p);
 		WANT(gantry_now_ns() < until);
 	}
@@ -129,7 +129,7 @@ static void ring(uint32_t who)
 		if (calls < CALLS && busy[part] < 0) {
 			for (uint32_t i = 0; i < PART; i++)
 				s.m.m.host[part * PART + i] = stream_byte(who, sent + i);
-			n = devmem_emulated.send(s.t, s.p.tx, part * PART, 1 + calls * 31 % PART, MSG_DONTWAIT);
+			n = emulated_ops.send(s.t, s.p.tx, part * PART, 1 + calls * 31 % PART, MSG_DONTWAIT);
 			WANT(n > 0 || errno == EAGAIN);
 			if (n > 0) {
 				sent += (uint64_t)n;
@@ -139,7 +139,7 @@ static void ring(uint32_t who)
 		if (calls % 4 == 0 || calls == CALLS) {
 			int told = 0;
 
-			for (; devmem_emulated.completed(s.t, s.p.tx, &lo, &hi) == 1; told++) {
+			for (; emulated_ops.completed(s.t, s.p.tx, &lo, &hi) == 1; told++) {
 				WANT(lo <= hi && hi < calls);
 				merged += hi > lo;
 				early += lo > next;
@@ -177,7 +177,7 @@ static void full_and_broken(void)
 	sender_open(&s, 5);
 	for (uint32_t i = 0; i < MEMORY; i++)
 		s.m.m.host[i] = 1;
-	while ((n = devmem_emulated.send(s.t, s.p.tx, 0, MEMORY, MSG_DONTWAIT)) > 0) {
+	while ((n = emulated_ops.send(s.t, s.p.tx, 0, MEMORY, MSG_DONTWAIT)) > 0) {
 		taken += (uint64_t)n;
 		calls++;
 		WANT(taken < 1u << 30);
@@ -187,11 +187,11 @@ static void full_and_broken(void)
 	close(s.p.rx);
 	s.p.rx = -1;
 	while (done < calls) {
-		if (devmem_emulated.completed(s.t, s.p.tx, &lo, &hi) == 1)
+		if (emulated_ops.completed(s.t, s.p.tx, &lo, &hi) == 1)
 			done += hi - lo + 1;
 		WANT(gantry_now_ns() < until);
 	}
-	WANT(devmem_emulated.send(s.t, s.p.tx, 0, 1, MSG_DONTWAIT) == -1 && (errno == ECONNRESET || errno == EPIPE));
+	WANT(emulated_ops.send(s.t, s.p.tx, 0, 1, MSG_DONTWAIT) == -1 && (errno == ECONNRESET || errno == EPIPE));
 	sender_close(&s);
 }
 
@@ -207,25 +207,25 @@ static void early_ends(void)
 	sender_open(&s, 6);
 	for (uint32_t i = 0; i < 3000; i++)
 		s.m.m.host[i] = stream_byte(6, i);
-	WANT_EQ(devmem_emulated.send(s.t, s.p.tx, 0, 1000, 0), 1000);
-	WANT_EQ(devmem_emulated.send(s.t, s.p.tx, 1000, 1000, 0), 1000);
-	devmem_emulated.unbind_tx(s.t);
+	WANT_EQ(emulated_ops.send(s.t, s.p.tx, 0, 1000, 0), 1000);
+	WANT_EQ(emulated_ops.send(s.t, s.p.tx, 1000, 1000, 0), 1000);
+	emulated_ops.unbind_tx(s.t);
 	memset(s.m.m.host, 0, 2000);
 	/* The rest from memory that the CPU cannot read, as far as the NIC knows, on the same socket. */
 	WANT_EQ(gantry_device_host(&dev), GANTRY_OK);
 	WANT_EQ(dev->ops->alloc(dev, 4096, &memory), GANTRY_OK);
 	memcpy(memory, s.m.m.host + 2000, 1000);
-	WANT_EQ(devmem_emulated.bind_tx(&(struct devmem_memory){.device = dev, .device_ptr = memory, .size = 4096},
-					"emu0", &t),
+	WANT_EQ(emulated_ops.bind_tx(&(struct devmem_memory){.device = dev, .device_ptr = memory, .size = 4096}, "emu0",
+				     &t),
 		GANTRY_OK);
-	WANT_EQ(devmem_emulated.send(t, s.p.tx, 0, 1000, 0), 1000);
-	devmem_emulated.forget(t, s.p.tx);
+	WANT_EQ(emulated_ops.send(t, s.p.tx, 0, 1000, 0), 1000);
+	emulated_ops.forget(t, s.p.tx);
 	while (s.p.got < 3000) {
 		read_some(&s.p);
 		WANT(gantry_now_ns() < until);
 	}
-	devmem_emulated.unbind_tx(t);
-	devmem_emulated.unbind_tx(NULL);
+	emulated_ops.unbind_tx(t);
+	emulated_ops.unbind_tx(NULL);
 	WANT_EQ(dev->ops->free(dev, memory), GANTRY_OK);
 	gantry_device_close(dev);
 	pair_close(&s.p);

@@ -2,6 +2,7 @@
  * Sending to a side that receives into device memory: bulk lanes carry payload only, their headers go ahead on lane 0.
  */
 #include "link_ahead_util.h"
+#include "net/emulated/emulated.h"
 
 struct post {
 	uint8_t *data;
@@ -15,7 +16,7 @@ static struct gantry_device *host;
 static void post_one(struct tcp_link *l, struct post *p, uint32_t tag, int device)
 {
 	if (device && !p->mem && p->size > l->session.eager_max && random_below(4))
-		CHECK_OK(tcp_txmem_bind(l, &devmem_emulated, host, p->data, p->size, &p->mem));
+		CHECK_OK(tcp_txmem_bind(l, &emulated_ops, host, p->data, p->size, &p->mem));
 	if (p->mem)
 		CHECK_OK(tcp_link_isend_txmem(l, p->mem, p->data, p->size, (int)tag, &p->request));
 	else
@@ -151,8 +152,8 @@ static void ends_with_device_memory(void)
 		void *requests[N];
 		int done = 0;
 
-		CHECK_OK(tcp_txmem_bind(l, &devmem_emulated, host, data, N / 2 * SIZE, &m[0]));
-		CHECK_OK(tcp_txmem_bind(l, &devmem_emulated, host, data + N / 2 * SIZE, N / 2 * SIZE, &m[1]));
+		CHECK_OK(tcp_txmem_bind(l, &emulated_ops, host, data, N / 2 * SIZE, &m[0]));
+		CHECK_OK(tcp_txmem_bind(l, &emulated_ops, host, data + N / 2 * SIZE, N / 2 * SIZE, &m[1]));
 		say_state(r, 0, MESSAGES, 0);
 		for (int i = 0; i < N; i++)
 			CHECK_OK(tcp_link_isend_txmem(l, m[i >= N / 2], data + i * SIZE, SIZE, 0, &requests[i]));

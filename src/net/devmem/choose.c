@@ -24,10 +24,24 @@ static enum gantry_net_unpack from_param(int *ret_forced)
 	return GANTRY_NET_UNPACK_KERNEL;
 }
 
+gantry_result devmem_source_get(enum devmem_kind kind, const struct devmem_source_ops **ret_source)
+{
+	gantry_result r = GANTRY_OK;
+
+	if (kind == DEVMEM_EMULATED)
+		return devmem_emulated_open(ret_source);
+	if (kind != DEVMEM_KERNEL)
+		FAIL(GANTRY_ERR_UNSUPPORTED, "there is no source of fragments of kind %d", (int)kind);
+	*ret_source = &devmem_kernel;
+out:
+	return r;
+}
+
 gantry_result devmem_choose(enum gantry_net_unpack want, const char *nic, struct gantry_device *dev,
 			    enum devmem_kind *ret_kind, char *why, size_t len)
 {
 	gantry_result r = GANTRY_OK;
+	const struct devmem_source_ops *source;
 	char reason[256] = "";
 	int forced = 1;
 
@@ -39,6 +53,7 @@ gantry_result devmem_choose(enum gantry_net_unpack want, const char *nic, struct
 		*ret_kind = DEVMEM_NONE;
 		return GANTRY_OK;
 	case GANTRY_NET_UNPACK_EMULATED:
+		TRY(devmem_emulated_open(&source));
 		*ret_kind = DEVMEM_EMULATED;
 		return GANTRY_OK;
 	case GANTRY_NET_UNPACK_KERNEL:

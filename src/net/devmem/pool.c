@@ -177,12 +177,7 @@ gantry_result devmem_pool_get(struct gantry_device *dev, enum devmem_kind kind, 
 	gantry_result r = GANTRY_OK;
 	const struct devmem_source_ops *source = NULL;
 
-	if (kind == DEVMEM_EMULATED)
-		source = &devmem_emulated;
-	else if (kind == DEVMEM_KERNEL)
-		source = &devmem_kernel;
-	if (!source)
-		FAIL(GANTRY_ERR_UNSUPPORTED, "this build has no source of fragments of kind %d", (int)kind);
+	TRY(devmem_source_get(kind, &source));
 	TRY(devmem_pool_get_from(dev, source, ret_pool));
 out:
 	return r;

@@ -22,12 +22,15 @@ static int unusable; /* binding has failed once: it is said once, and not tried 
 const struct devmem_source_ops *tcp_txmem_source(const struct tcp_link *l, enum devmem_kind kind,
 						 const struct gantry_device *dev)
 {
+	const struct devmem_source_ops *source;
+
 	if (gantry_params()->devmem_tx == PARAM_OFF || !l->session.device_tx || load_relaxed(&unusable))
 		return NULL;
-	if (kind == DEVMEM_KERNEL && !l->session.same_host)
-		return &devmem_kernel;
 	/* The emulated NIC reads with the CPU: from memory of a GPU that would be a copy to wait for. */
-	return kind == DEVMEM_EMULATED && gantry_traits(dev)->cpu_reads_memory ? &devmem_emulated : NULL;
+	if (kind == DEVMEM_KERNEL ? l->session.same_host
+				  : kind != DEVMEM_EMULATED || !gantry_traits(dev)->cpu_reads_memory)
+		return NULL;
+	return devmem_source_get(kind, &source) == GANTRY_OK ? source : NULL;
 }
 
 /* 0: a lane has calls of MSG_ZEROCOPY on its socket. */

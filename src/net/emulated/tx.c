@@ -10,11 +10,10 @@
  * What is queued belongs to the socket, across all memories sent from; so does the count of calls. A memory that is
  * unbound with bytes still queued leaves a copy of them behind, as the kernel would keep the memory.
  *
- * Locks: tx_lock for the lists of memories and sockets, then a socket's own. `forget` ends a socket's state: no other
- * call on that socket may be under way.
+ * `forget` ends a socket's state: no other call on that socket may be under way.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
-#include "net/devmem/emulated.h"
+#include "net/emulated/emulated.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -22,11 +21,13 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/param.h"
 #include "device/device.h"
 
 enum { TX_CALLS = 64, TX_BYTES = 4 << 20, TX_RANGES = 16, TX_BOUNCE = 64 << 10, TX_BUCKETS = 64, TX_LAST_MS = 100 };
+
+MUTEX_KIND(emu_tx_mu);	 /* of the lists of memories and sockets */
+MUTEX_KIND(emu_sock_mu); /* of one socket; inside tx_mu */
 
 struct emu_tx {
 	struct devmem_tx pub;
@@ -40,7 +41,7 @@ struct tx_call {
 	uint64_t offset;
 	size_t len, done;
 	uint32_t number;
-	uint32_t wait; /* turns of the queue before its bytes are read */
+	uint32_t wait; /* calls before its bytes are read */
 };
 
 struct tx_range {
@@ -51,23 +52,23 @@ struct tx_range {
 struct tx_sock {
 	struct gantry_list link;
 	int fd; /* borrowed */
-	pthread_mutex_t lock;
-	uint32_t next; /* number of the next call */
-	uint64_t random;
-	uint32_t head, n;
-	struct tx_call calls[TX_CALLS];
-	uint64_t queued; /* bytes of them */
-	int error;	 /* errno of the real socket; stays */
-	uint32_t nranges;
-	struct tx_range ranges[TX_RANGES];
-	uint8_t bounce[TX_BOUNCE]; /* for memory that the CPU cannot read */
+	struct emu_sock_mu mu;
+	uint32_t next GUARDED_BY(emu_sock_mu); /* number of the next call */
+	uint64_t random GUARDED_BY(emu_sock_mu);
+	uint32_t head GUARDED_BY(emu_sock_mu), n GUARDED_BY(emu_sock_mu);
+	struct tx_call calls[TX_CALLS] GUARDED_BY(emu_sock_mu);
+	uint64_t queued GUARDED_BY(emu_sock_mu); /* bytes of them */
+	int error GUARDED_BY(emu_sock_mu);	 /* errno of the real socket; stays */
+	uint32_t nranges GUARDED_BY(emu_sock_mu);
+	struct tx_range ranges[TX_RANGES] GUARDED_BY(emu_sock_mu);
+	uint8_t bounce[TX_BOUNCE] GUARDED_BY(emu_sock_mu); /* for memory that the CPU cannot read */
 };
 
-static pthread_mutex_t tx_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct gantry_list tx_all = {&tx_all, &tx_all};
-static struct gantry_list tx_socks[TX_BUCKETS]; /* by fd; next is NULL: never used */
+static struct emu_tx_mu tx_mu = MUTEX_INITIALIZER;
+static struct gantry_list tx_all GUARDED_BY(emu_tx_mu) = {&tx_all, &tx_all};
+static struct gantry_list tx_socks[TX_BUCKETS] GUARDED_BY(emu_tx_mu); /* by fd; next is NULL: never used */
 
-EMU gantry_result emu_bind_tx(const struct devmem_memory *memory, const char *nic, struct devmem_tx **ret_tx)
+gantry_result emu_bind_tx(const struct devmem_memory *memory, const char *nic, struct devmem_tx **ret_tx)
 {
 	gantry_result r = GANTRY_OK;
 	struct emu_tx *t = calloc(1, sizeof(*t));
@@ -76,14 +77,14 @@ EMU gantry_result emu_bind_tx(const struct devmem_memory *memory, const char *ni
 		FAIL(GANTRY_ERR_NOMEM, "no memory to send from memory over the emulated NIC");
 	if (!memory->size || (!memory->host && (!memory->device_ptr || !memory->device)))
 		FAIL(GANTRY_ERR_INVALID, "emulated NIC %s: no memory to send from", nic ? nic : "?");
-	t->pub.ops = &devmem_emulated;
+	t->pub.ops = &emulated_ops;
 	t->pub.memory = *memory;
 	t->pub.dmabuf_id = t->id = emu_id_take();
 	if (!t->id)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for an id of the emulated NIC");
-	pthread_mutex_lock(&tx_lock);
+	emu_tx_mu_lock(&tx_mu);
 	gantry_list_append(&tx_all, &t->link);
-	pthread_mutex_unlock(&tx_lock);
+	emu_tx_mu_unlock(&tx_mu);
 	*ret_tx = &t->pub;
 	t = NULL; /* ownership moved */
 out:
@@ -92,7 +93,7 @@ out:
 }
 
 /* The kernel looks the id up; here the handle is, without touching it: a stale one is EINVAL as well. */
-static struct emu_tx *tx_find(const struct devmem_tx *pub)
+static struct emu_tx *tx_find(const struct devmem_tx *pub) REQUIRES(emu_tx_mu)
 {
 	struct emu_tx *found = NULL;
 
@@ -102,7 +103,7 @@ static struct emu_tx *tx_find(const struct devmem_tx *pub)
 	return found;
 }
 
-static struct tx_sock *sock_find(int fd)
+static struct tx_sock *sock_find(int fd) REQUIRES(emu_tx_mu)
 {
 	struct gantry_list *l = &tx_socks[(unsigned)fd % TX_BUCKETS];
 
@@ -115,7 +116,7 @@ static struct tx_sock *sock_find(int fd)
 }
 
 /* NULL with errno. */
-static struct tx_sock *sock_new(int fd)
+static struct tx_sock *sock_new(int fd) REQUIRES(emu_tx_mu)
 {
 	struct sockaddr_storage sa;
 	socklen_t len = sizeof(sa);
@@ -130,15 +131,17 @@ static struct tx_sock *sock_new(int fd)
 	if (!s)
 		return NULL;
 	s->fd = fd;
+	mutex_init(&s->mu);
+	emu_sock_mu_lock(&s->mu);
 	s->random = (uint64_t)gantry_params()->emu_seed;
 	s->next = EMU_FAULT(134);
-	pthread_mutex_init(&s->lock, NULL);
+	emu_sock_mu_unlock(&s->mu);
 	gantry_list_append(&tx_socks[(unsigned)fd % TX_BUCKETS], &s->link);
 	return s;
 }
 
 /* The next bytes of a call, as they are now; fewer than all of them from memory that the CPU cannot read. */
-static const uint8_t *bytes_of(struct tx_sock *s, const struct tx_call *c, size_t *len)
+static const uint8_t *bytes_of(struct tx_sock *s, const struct tx_call *c, size_t *len) REQUIRES(emu_sock_mu)
 {
 	const struct devmem_memory *m;
 
@@ -157,7 +160,7 @@ static const uint8_t *bytes_of(struct tx_sock *s, const struct tx_call *c, size_
 }
 
 /* Calls complete in order; the last range is always the newest. */
-static void call_done(struct tx_sock *s, struct tx_call *c)
+static void call_done(struct tx_sock *s, struct tx_call *c) REQUIRES(emu_sock_mu)
 {
 	struct tx_range *last = s->nranges ? &s->ranges[s->nranges - 1] : NULL;
 	uint64_t roll = emu_random(&s->random);
@@ -173,8 +176,8 @@ static void call_done(struct tx_sock *s, struct tx_call *c)
 	s->n--;
 }
 
-/* Moves what may be moved now. hurry: without waiting turns. */
-static void sock_turn(struct tx_sock *s, int hurry)
+/* Moves what may be moved now. hurry: what waits for later calls, too. */
+static void sock_progress(struct tx_sock *s, int hurry) REQUIRES(emu_sock_mu)
 {
 	while (s->n) {
 		struct tx_call *c = &s->calls[s->head];
@@ -213,12 +216,11 @@ static int zerocopy_is_on(int fd)
 	return on ? 0 : -1;
 }
 
-/* Queues a call. With the socket's lock. */
-static ssize_t sock_send(struct tx_sock *s, struct emu_tx *t, uint64_t offset, size_t len)
+static ssize_t queue_call(struct tx_sock *s, struct emu_tx *t, uint64_t offset, size_t len) REQUIRES(emu_sock_mu)
 {
 	struct tx_call *c;
 
-	sock_turn(s, 0);
+	sock_progress(s, 0);
 	if (s->error || s->n == TX_CALLS || s->queued >= TX_BYTES) {
 		errno = s->error ? s->error : EAGAIN;
 		return -1;
@@ -233,11 +235,11 @@ static ssize_t sock_send(struct tx_sock *s, struct emu_tx *t, uint64_t offset, s
 			      .wait = (uint32_t)(emu_random(&s->random) % 3)};
 	s->queued += len;
 	if (EMU_FAULT(131))
-		sock_turn(s, 1);
+		sock_progress(s, 1);
 	return (ssize_t)len;
 }
 
-EMU ssize_t emu_send(struct devmem_tx *pub, int fd, uint64_t offset, size_t len, int flags)
+ssize_t emu_send(struct devmem_tx *pub, int fd, uint64_t offset, size_t len, int flags)
 {
 	struct tx_sock *s;
 	struct emu_tx *t;
@@ -246,7 +248,7 @@ EMU ssize_t emu_send(struct devmem_tx *pub, int fd, uint64_t offset, size_t len,
 	(void)flags; /* never blocks, never raises SIGPIPE */
 	if (zerocopy_is_on(fd) < 0)
 		return -1;
-	pthread_mutex_lock(&tx_lock);
+	emu_tx_mu_lock(&tx_mu);
 	t = tx_find(pub);
 	s = sock_find(fd);
 	if (t && t->pub.dmabuf_id != t->id &&
@@ -258,21 +260,21 @@ EMU ssize_t emu_send(struct devmem_tx *pub, int fd, uint64_t offset, size_t len,
 		errno = EFAULT;
 	else if (!s)
 		s = sock_new(fd);
-	pthread_mutex_unlock(&tx_lock);
+	emu_tx_mu_unlock(&tx_mu);
 	if (!t || !s || offset >= t->pub.memory.size)
 		return -1;
 	if (!len)
 		return 0;
 	if (len > t->pub.memory.size - offset)
 		len = (size_t)(t->pub.memory.size - offset);
-	pthread_mutex_lock(&s->lock);
-	sent = sock_send(s, t, offset, len);
-	pthread_mutex_unlock(&s->lock);
+	emu_sock_mu_lock(&s->mu);
+	sent = queue_call(s, t, offset, len);
+	emu_sock_mu_unlock(&s->mu);
 	return sent;
 }
 
 /* The first range that is not held back, with those that follow on it. */
-static int next_range(struct tx_sock *s, uint32_t *ret_lo, uint32_t *ret_hi)
+static int next_range(struct tx_sock *s, uint32_t *ret_lo, uint32_t *ret_hi) REQUIRES(emu_sock_mu)
 {
 	uint32_t i, end;
 
@@ -295,43 +297,44 @@ static int next_range(struct tx_sock *s, uint32_t *ret_lo, uint32_t *ret_hi)
 	return 1;
 }
 
-EMU int emu_completed(struct devmem_tx *pub, int fd, uint32_t *ret_lo, uint32_t *ret_hi)
+int emu_completed(struct devmem_tx *pub, int fd, uint32_t *ret_lo, uint32_t *ret_hi)
 {
 	struct tx_sock *s;
 	int known, r;
 
-	pthread_mutex_lock(&tx_lock);
+	emu_tx_mu_lock(&tx_mu);
 	known = !!tx_find(pub);
 	s = sock_find(fd);
-	pthread_mutex_unlock(&tx_lock);
+	emu_tx_mu_unlock(&tx_mu);
 	if (!known) {
 		errno = EINVAL;
 		return -1;
 	}
 	if (!s)
 		return 0;
-	pthread_mutex_lock(&s->lock);
-	sock_turn(s, 0);
+	emu_sock_mu_lock(&s->mu);
+	sock_progress(s, 0);
 	r = next_range(s, ret_lo, ret_hi);
-	pthread_mutex_unlock(&s->lock);
+	emu_sock_mu_unlock(&s->mu);
 	return r;
 }
 
 /* What is queued goes on its way, as it would in the kernel after a close, but only for a moment. */
-EMU void emu_forget(struct devmem_tx *pub, int fd)
+void emu_forget(struct devmem_tx *pub, int fd)
 {
 	uint64_t until = gantry_now_ns() + TX_LAST_MS * 1000000ull;
 	struct tx_sock *s;
 
 	(void)pub;
-	pthread_mutex_lock(&tx_lock);
+	emu_tx_mu_lock(&tx_mu);
 	s = sock_find(fd);
 	if (s)
 		gantry_list_remove(&s->link);
-	pthread_mutex_unlock(&tx_lock);
+	emu_tx_mu_unlock(&tx_mu);
 	if (!s)
 		return;
-	for (sock_turn(s, 1); s->n && gantry_now_ns() < until; sock_turn(s, 1)) {
+	emu_sock_mu_lock(&s->mu); /* nobody else finds it any more */
+	for (sock_progress(s, 1); s->n && gantry_now_ns() < until; sock_progress(s, 1)) {
 		struct pollfd p = {.fd = fd, .events = POLLOUT};
 
 		poll(&p, 1, 10);
@@ -341,14 +344,15 @@ EMU void emu_forget(struct devmem_tx *pub, int fd)
 			 (unsigned long long)s->queued);
 	for (uint32_t i = 0; i < s->n; i++)
 		free(s->calls[(s->head + i) % TX_CALLS].copy);
-	pthread_mutex_destroy(&s->lock);
+	emu_sock_mu_unlock(&s->mu);
+	mutex_destroy(&s->mu);
 	free(s);
 }
 
 /* The calls of `t` on a socket get copies of their bytes. Without memory for that they are dropped with an error. */
 static void sock_keep_copies(struct tx_sock *s, struct emu_tx *t)
 {
-	pthread_mutex_lock(&s->lock);
+	emu_sock_mu_lock(&s->mu);
 	for (uint32_t i = 0; i < s->n && !s->error; i++) {
 		struct tx_call *c = &s->calls[(s->head + i) % TX_CALLS];
 		const struct devmem_memory *m = &t->pub.memory;
@@ -366,14 +370,14 @@ static void sock_keep_copies(struct tx_sock *s, struct emu_tx *t)
 	if (s->error == EIO)
 		LOG_ERROR(NET,
 			  "emulated NIC: bytes of memory that is gone could not be kept; the connection is broken");
-	pthread_mutex_unlock(&s->lock);
+	emu_sock_mu_unlock(&s->mu);
 }
 
-EMU void emu_unbind_tx(struct devmem_tx *pub)
+void emu_unbind_tx(struct devmem_tx *pub)
 {
 	struct emu_tx *t;
 
-	pthread_mutex_lock(&tx_lock);
+	emu_tx_mu_lock(&tx_mu);
 	t = pub ? tx_find(pub) : NULL;
 	for (int i = 0; t && i < TX_BUCKETS; i++)
 		if (tx_socks[i].next)
@@ -383,6 +387,6 @@ EMU void emu_unbind_tx(struct devmem_tx *pub)
 		gantry_list_remove(&t->link);
 		emu_id_release(t->id);
 	}
-	pthread_mutex_unlock(&tx_lock);
+	emu_tx_mu_unlock(&tx_mu);
 	free(t);
 }

@@ -6,8 +6,7 @@
  * control message each. Linear fragments are packed at the start of the iov.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
-#include "base/atomic.h"
-#include "net/devmem/emulated.h"
+#include "net/emulated/emulated.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -17,7 +16,6 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "device/device.h"
 
 /* Where the next linear or ordinary byte goes: a place in the caller's iov. */
@@ -161,7 +159,7 @@ static uint64_t split_places(struct emu_flow *f, struct msghdr *msg, uint32_t fr
 			if (added < n)
 				break;
 		} else {
-			uint8_t *to = b->bytes + (uint64_t)piece->slot * b->page + piece->at + piece->done;
+			uint8_t *to = b->bytes + (uint64_t)piece->page * b->page_size + piece->at + piece->done;
 
 			if (places_add(p, 0, to, n) < 0)
 				break;
@@ -204,7 +202,7 @@ static int copy_from_mirror(struct emu_flow *f, const struct places *p, uint64_t
 		if (at < b->bytes || at >= b->bytes + b->pub.memory.size)
 			continue; /* in the caller's iov */
 		offset = (uint64_t)(at - b->bytes);
-		if (to && offset >= to && offset / b->page - (to - 1) / b->page <= 1) {
+		if (to && offset >= to && offset / b->page_size - (to - 1) / b->page_size <= 1) {
 			to = offset + n;
 			continue;
 		}
@@ -242,18 +240,18 @@ static void report(struct emu_flow *f, struct msghdr *msg, uint64_t got, int pee
 	uint64_t left = got, linear = 0;
 	uint32_t k = 0, done = 0;
 
-	pthread_mutex_lock(&f->lock);
+	emu_flow_mu_lock(&f->mu);
 	for (; left; k++) {
 		struct emu_piece *p = emu_piece(f, k);
 		uint32_t n = p->len - p->done < left ? p->len - p->done : (uint32_t)left;
 		struct devmem_cmsg c = {.frag_size = n + EMU_FAULT(61)};
 
 		if (p->kind == EMU_SPLIT) {
-			c.frag_offset = (uint64_t)p->slot * b->page + p->at + (EMU_FAULT(81) ? 0 : p->done);
+			c.frag_offset = (uint64_t)p->page * b->page_size + p->at + (EMU_FAULT(81) ? 0 : p->done);
 			if (EMU_FAULT(21))
 				c.frag_offset = (uint32_t)c.frag_offset;
 			if (!EMU_FAULT(82) || !peek)
-				c.frag_token = emu_tokens_take(f, p->slot);
+				c.frag_token = emu_tokens_take(f, p->page);
 			c.dmabuf_id = b->pub.dmabuf_id;
 		} else {
 			linear += n;
@@ -265,7 +263,7 @@ static void report(struct emu_flow *f, struct msghdr *msg, uint64_t got, int pee
 		p->done += n;
 		done += p->done == p->len;
 	}
-	pthread_mutex_unlock(&f->lock);
+	emu_flow_mu_unlock(&f->mu);
 	msg->msg_controllen = (size_t)(k - (EMU_FAULT(64) && k > 1)) * EMU_CMSG_SPACE;
 	msg->msg_namelen = 0;
 	msg->msg_flags = 0;
@@ -348,12 +346,14 @@ static ssize_t receive(struct emu_flow *f, struct msghdr *msg, int flags, int de
 	return receive_split(f, msg, (uint64_t)bytes, flags);
 }
 
-EMU ssize_t emu_receive(struct devmem_flow *pub, struct msghdr *msg, int flags)
+ssize_t emu_receive(struct devmem_flow *pub, struct msghdr *msg, int flags)
 {
 	return receive((struct emu_flow *)pub, msg, flags, 1);
 }
 
-EMU ssize_t devmem_emulated_receive_plain(struct devmem_flow *pub, struct msghdr *msg, int flags)
+#ifdef EMU_FOR_TESTS
+ssize_t emu_receive_plain(struct devmem_flow *pub, struct msghdr *msg, int flags)
 {
 	return receive((struct emu_flow *)pub, msg, flags, 0);
 }
+#endif

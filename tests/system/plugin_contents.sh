@@ -1,0 +1,73 @@
+#!/bin/bash
+# labels: slow
+# The plugin holds what it calls: nothing of the emulated NIC, of host streams, of kernels. And the emulated NIC, a library
+# of its own, is found beside the plugin, behind a link, or where libraries are looked for; else both places are named.
+# Catches: a plugin that is made of all objects again, a table that drags streams in, an error that does not help.
+set -u
+lib=$BUILD_DIR/lib
+plugin=$lib/libnccl-net-gantry.so
+for file in "$plugin" "$lib/libgantry.so" "$lib/libgantry-emulated.so"; do
+	[ -f "$file" ] || { echo "skipped: no $file"; exit 77; }
+done
+command -v nm >/dev/null || { echo "skipped: no nm"; exit 77; }
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+failed=0
+fail() {
+	echo "FAILED: $*"
+	failed=1
+}
+
+# What must not be in it, as symbols; each has to be found where it belongs, or the pattern has gone stale.
+absent() {
+	local what=$1 pattern=$2 home=$3
+	nm "$lib/$home" | grep -qE " [A-Za-z] ($pattern)$" || fail "no symbol $pattern in $home: what of $what is looked for?"
+	nm "$plugin" | grep -E " [A-Za-z] ($pattern)$" >"$tmp/found" || { echo "ok: nothing of $what"; return; }
+	fail "the plugin has symbols of $what:"
+	cat "$tmp/found"
+}
+if nm "$plugin" 2>&1 | grep -q ' gantry_'; then
+	absent "the emulated NIC" 'emu_[a-z_]+|emulated_ops' libgantry-emulated.so
+	absent "host streams" 'gantry_host_(stream|event|enqueue|launch|run|helper|mark)[a-z_]*' libgantry.so
+	absent "kernels on the host" 'gantry_host_kernels|gantry_host_launch_body' libgantry.so
+	absent "kernels for GPUs" 'gantry_cuda_fatbin|find_kernel' libgantry.so
+	absent "the loader of plugins" 'gantry_loader_[a-z_]+' libgantry.so
+else
+	echo "the plugin is stripped: no look at its symbols"
+fi
+if nm "$lib/libgantry.so" 2>/dev/null | grep -q gantry_fatbin_begin && [ -z "${GANTRY_SANITIZED:-}" ]; then
+	fatbin=$(nm "$lib/libgantry.so" | awk '/gantry_fatbin_(begin|end)$/ { print $1 }' | sort | tr '\n' ' ')
+	read -r begin end <<<"$fatbin"
+	kernels=$((16#$end - 16#$begin))
+	[ "$(stat -c %s "$plugin")" -lt $(($(stat -c %s "$lib/libgantry.so") - kernels)) ] || fail "the plugin is as large as if it had the kernels"
+fi
+
+# moves NAME PLUGIN [SETTING...]: the emulated NIC is found and every byte comes.
+moves() {
+	local name=$1 file=$2
+	shift 2
+	if env GANTRY_UNPACK=emulated GANTRY_IFNAME=lo NCCL_PAT_ENABLE=0 GANTRY_LOG=debug "$@" timeout 200 "$BUILD_DIR/gantry" perf net \
+		--plugin "$file" -b 64k -e 64k -n 10 --repeats 1 --timeout 100s >"$tmp/out" 2>&1 && grep -q 'wrong bytes: 0; OK' "$tmp/out"; then
+		echo "ok: $name"
+	else
+		cat "$tmp/out"
+		fail "$name"
+	fi
+}
+mkdir "$tmp/both" "$tmp/alone" "$tmp/link"
+cp "$plugin" "$lib/libgantry-emulated.so" "$tmp/both"
+cp "$plugin" "$tmp/alone"
+ln -s "$plugin" "$tmp/link/libnccl-net-linked.so"
+moves "beside the plugin" "$tmp/both/libnccl-net-gantry.so"
+grep -q "emulated NIC: $tmp/both/libgantry-emulated.so" "$tmp/out" || fail "another library than the one beside it"
+moves "beside the file that a link leads to" "$tmp/link/libnccl-net-linked.so"
+moves "by the search of libraries" "$tmp/alone/libnccl-net-gantry.so" LD_LIBRARY_PATH="$lib"
+
+GANTRY_UNPACK=emulated GANTRY_IFNAME=lo "$BUILD_DIR/gantry" perf net --plugin "$tmp/alone/libnccl-net-gantry.so" -b 8 -e 8 -n 1 \
+	--timeout 50s >"$tmp/out" 2>&1 && fail "it worked without the library"
+for words in "$tmp/alone/libgantry-emulated.so: cannot open" "libgantry-emulated.so: cannot open shared object file" "neither beside"; do
+	grep -qF "$words" "$tmp/out" && continue
+	cat "$tmp/out"
+	fail "no word of '$words'"
+done
+exit $failed

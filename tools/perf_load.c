@@ -78,19 +78,6 @@ double perf_load_cpu_seconds(void)
 	return cpu_seconds(RUSAGE_SELF);
 }
 
-uint64_t perf_load_machine(void)
-{
-	FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
-	uint64_t hash = 14695981039346656037u; /* FNV-1a */
-	int c;
-
-	while (f && (c = fgetc(f)) != EOF)
-		hash = (hash ^ (uint64_t)c) * 1099511628211u;
-	if (f)
-		fclose(f);
-	return hash;
-}
-
 void perf_load_read(struct perf_cpu_times *ret)
 {
 	char *stat = read_stat();

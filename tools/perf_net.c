@@ -1,4 +1,4 @@
-/* `gantry perf net`: options and output. The measuring is in perf_net_run.c. */
+/* `gantry perf net`: options, the parent and what it prints. The measuring is in perf_net_rank.c. */
 #include "perf_net.h"
 
 #include <stdio.h>
@@ -71,10 +71,16 @@ static void print_header(const struct perf_opts *o, const struct perf_shared *sh
 	perf_table_columns(&table, columns, o->work.raw ? COLUMNS : COLUMNS - RAW_COLUMNS);
 }
 
-static void print_row(const struct perf_opts *o, const struct perf_row *row)
+/* The header as soon as the network is known, before anything is measured. */
+static void print_new(void *shared, struct perf_ranks *p)
 {
-	(void)o;
-	perf_table_row(&table, row);
+	struct perf_shared *sh = shared;
+	size_t n = load_acquire(&sh->nrows);
+
+	if (!table.open && load_acquire(&sh->info_ready))
+		print_header(&sh->opts, sh);
+	for (; p->printed < n; p->printed++)
+		perf_table_row(&table, &sh->rows[p->printed]);
 }
 
 static void print_calls(const struct perf_opts *o, const struct perf_shared *sh)
@@ -209,7 +215,7 @@ static int set_environment(const struct perf_opts *o)
 /* NULL: nothing was wrong. */
 static const char *first_wrong(const struct perf_shared *sh)
 {
-	for (int rank = 0; sh && rank < 2; rank++)
+	for (int rank = 0; rank < 2; rank++)
 		if (sh->rank[rank].wrong)
 			return sh->rank[rank].first_wrong;
 	return NULL;
@@ -225,20 +231,47 @@ void perf_net_set_lanes(const struct perf_opts *o)
 	setenv("GANTRY_LANES", text, 1);
 }
 
+static int run_rank(void *shared, int first, int n)
+{
+	(void)n;
+	return perf_net_rank(first, shared);
+}
+
+static uint64_t timeout_of(void *shared)
+{
+	return ((struct perf_shared *)shared)->opts.work.timeout_ns;
+}
+
 static int run_once(void *arg)
 {
-	static const struct perf_printer print = {.header = print_header, .row = print_row};
 	const struct perf_opts *o = arg;
-	const struct perf_shared *shared = NULL;
+	const int remote = perf_remote_wanted(&o->remote);
+	struct perf_shared *shared = perf_ranks_map(set.program, sizeof(*shared));
+	struct perf_ranks ranks = {.program = set.program,
+				   .unit = "messages",
+				   .first = remote ? perf_remote_rank(&o->remote) : 0,
+				   .count = remote ? 1 : 2,
+				   .tidy = remote, /* its last words are on their way until then */
+				   .more_ns = remote ? perf_remote_patience(&o->remote) : 0,
+				   .states = shared ? &shared->rank[0].state : NULL,
+				   .stride = sizeof(shared->rank[0]),
+				   .ctx = shared,
+				   .run = run_rank,
+				   .print = print_new,
+				   .timeout = timeout_of};
 	int status;
 
+	if (!shared)
+		return 1;
+	shared->opts = *o;
 	table.out = stdout;
 	table.json = o->json;
-	status = perf_net_run(o, &print, &shared);
-	if (o->remote.listen && shared && !shared->served)
+	status = perf_ranks_run(&ranks);
+	if (o->remote.listen && !shared->served)
 		return PERF_REMOTE_CANNOT;
-	table.unchecked = shared && !shared->opts.work.check;
-	if (o->calls && shared)
+	table.unchecked = !shared->opts.work.check;
+	table.ours = shared->others_cpu;
+	if (o->calls)
 		print_calls(o, shared);
 	return perf_table_end(&table, status, first_wrong(shared));
 }

@@ -1,19 +1,15 @@
 /*
  * `gantry perf net`: what its files share.
  *
- *   perf_net.c      options, table and JSON          (the parent)
- *   perf_net_run.c  forks the two ranks, watches them; the phases of a rank
- *   perf_net_row.c  a size's repeats become a row
- *   perf_peer.c     moves messages over a struct gantry_net
- *   perf_raw.c      moves the same messages over plain sockets: the limit
- *   perf_remote.h   two machines instead of two processes
+ *   perf_net.c       options, the parent, table and JSON
+ *   perf_net_rank.c  a rank: its phases, and a size's repeats that become a row
+ *   perf_net_move.c  moves messages over a struct gantry_net, and over plain sockets: the limit
+ *   perf_ranks.h     processes, and the parent that watches them
+ *   perf_remote.h    two machines instead of two processes
  *
- * The parent forks rank 0 and rank 1 before any network object exists and then
- * only sleeps, prints rows and watches. The ranks run the same program of phases
- * in step: everything they agree on (iteration counts, message numbers) is
- * computed by both from the same numbers in shared memory. On two machines each
- * parent forks one of them, the barriers carry these numbers (perf_sync), and rank 0
- * sends its rows, so that both parents print the same.
+ * The ranks run the same program of phases in step: everything they agree on (iteration counts, message numbers) is
+ * computed by both from the same numbers in shared memory. On two machines each parent forks one of them, the barriers
+ * carry these numbers (perf_sync), and rank 0 sends its rows, so that both parents print the same.
  *
  * Streams flow from rank 0 to rank 1; ping-pongs use both directions.
  */
@@ -25,10 +21,12 @@
 
 #include "count_calls.h"
 #include "net/net.h"
+#include "perf_ranks.h"
 #include "perf_remote.h"
 #include "perf_util.h"
+#include "raw_tcp.h"
 
-enum { PERF_DEPTH_MAX = GANTRY_NET_MAX_REQUESTS, PERF_REPEATS_MAX = 101, PERF_SIZES_MAX = 128, PERF_RAW_SOCKETS = 4 };
+enum { PERF_DEPTH_MAX = GANTRY_NET_MAX_REQUESTS, PERF_REPEATS_MAX = 101, PERF_SIZES_MAX = 128 };
 
 /* Which messages, and how often: what the client tells the side that listens. */
 struct perf_net_work {
@@ -74,10 +72,7 @@ struct perf_sample {
 
 /* One rank's part of the shared memory: written by that rank only, read by the other one and by the parent. */
 struct perf_slot {
-	uint64_t arrived __attribute__((aligned(128)));	 /* release/acquire: barriers this rank has reached */
-	uint64_t progress __attribute__((aligned(128))); /* relaxed: messages completed, for the watchdog */
-	const char *phase; /* relaxed; a literal, so its address means the same in every process */
-	uint64_t phase_bytes;
+	struct perf_state state;
 	/* Below: plain fields, ordered by the barriers, or by the end of the process for the parent. */
 	struct perf_sample sample;
 	uint64_t wrong;
@@ -86,8 +81,6 @@ struct perf_slot {
 	uint16_t raw_port;
 	struct call_counts calls; /* over the life of the rank */
 	int calls_counted;
-	char error[512];
-	uint64_t error_ns; /* release by the rank, acquire by the parent: when error was written; 0: there is none */
 };
 
 struct perf_shared {
@@ -100,11 +93,11 @@ struct perf_shared {
 	struct perf_opts opts; /* the parent's; on two machines then, before info_ready, as the client wants them */
 	/* On two machines, by the one rank here, before that too. */
 	char peer[256], ifname[64];
-	int met, served; /* the other side is there; the port was open */
+	int served;	   /* the port was open */
+	double others_cpu; /* CPU seconds of the other rank, if it is on this machine */
 };
 
 struct perf_peer;
-struct perf_raw;
 
 /* One rank's process. */
 struct perf_rank {
@@ -118,7 +111,7 @@ struct perf_rank {
 	int nbufs;
 	uint64_t round; /* phases begun; both ranks count alike, message numbers are made of it */
 	struct perf_peer *peer;
-	struct perf_raw *raw;
+	struct raw_tcp raw;
 	struct perf_remote *remote; /* borrowed; NULL: the other rank is on this host */
 };
 
@@ -133,11 +126,6 @@ static inline uint64_t perf_seq(const struct perf_rank *rk, uint64_t i)
 {
 	return (rk->round << 32) + i;
 }
-static inline void perf_progress(struct perf_rank *rk)
-{
-	__atomic_store_n(&rk->me->progress, rk->me->progress + 1, __ATOMIC_RELAXED);
-}
-
 /* Waits until the other rank is here too, and then sees what it has in its slot. The parent ends this process if that
  * never happens; fails only if the other one is on another host and is lost. */
 gantry_result perf_sync(struct perf_rank *rk);
@@ -164,18 +152,8 @@ void perf_peer_close(struct perf_rank *rk); /* accepts what open left half-built
 gantry_result perf_peer_verify(struct perf_rank *rk, size_t size);
 
 gantry_result perf_raw_open(struct perf_rank *rk);
-void perf_raw_close(struct perf_rank *rk);
 
-/* Measures one size; rank 0 fills *ret_row. */
-gantry_result perf_net_measure(struct perf_rank *rk, size_t size, struct perf_row *ret_row);
-
-/* Called in the parent: once before the first row, then for each row. */
-struct perf_printer {
-	void (*header)(const struct perf_opts *opts, const struct perf_shared *shared);
-	void (*row)(const struct perf_opts *opts, const struct perf_row *row);
-};
-/* Forks, watches, reaps. Returns 0, or 1 after a line on stderr about the first failure. *ret_shared can be read
- * until the process ends. */
-int perf_net_run(const struct perf_opts *opts, const struct perf_printer *print, const struct perf_shared **ret_shared);
+/* A rank's whole life, in a process of its own. 0: it went well; else its state says why not. */
+int perf_net_rank(int rank, struct perf_shared *shared);
 
 #endif

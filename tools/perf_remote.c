@@ -13,11 +13,13 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/identity.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "comm/ctl_wire.h"
 #include "gantry/version.h"
 #include "inet/settings.h"
+#include "perf_load.h"
 #include "perf_rendezvous.h"
 #include "perf_util.h"
 
@@ -437,16 +439,33 @@ out:
 	return r;
 }
 
+gantry_result perf_remote_load(struct perf_remote *rm, double *ret_seconds)
+{
+	gantry_result r = GANTRY_OK;
+	struct {
+		double seconds;
+		uint64_t host;
+	} mine = {perf_load_cpu_seconds(), gantry_host_id()}, other;
+
+	TRY(perf_remote_swap(rm, &mine, &other, sizeof(mine), NULL, NULL));
+	*ret_seconds = other.host == mine.host ? other.seconds : 0;
+out:
+	return r;
+}
+
 struct gantry_addr perf_remote_address(const struct perf_remote *rm)
 {
-	struct gantry_addr any = {.in6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_ANY_INIT}};
+	struct gantry_addr any = {.in6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_ANY_INIT}},
+			   loopback = {.in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}}, a;
 
-	if (!rm->opts->listen)
-		return rm->other;
+	if (!rm)
+		return loopback;
 	/* Behind NAT the client's word for this host is not its address; a link-local one lacks its interface. */
-	if (gantry_addr_is_local(&rm->local) && !gantry_addr_is_link_local(&rm->local))
-		return rm->local;
-	return any;
+	if (rm->opts->listen && (!gantry_addr_is_local(&rm->local) || gantry_addr_is_link_local(&rm->local)))
+		return any;
+	a = rm->opts->listen ? rm->local : rm->other;
+	gantry_addr_set_port(&a, 0);
+	return a;
 }
 
 void perf_remote_failed(struct perf_remote *rm, char *text, size_t len)

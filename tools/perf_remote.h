@@ -58,10 +58,14 @@ gantry_result perf_remote_open(struct perf_remote *rm, const char *program, cons
  * if it is not NULL. A failure of the other side is one here, with its reason. */
 gantry_result perf_remote_swap(struct perf_remote *rm, const void *mine, void *ret_other, size_t size,
 			       void (*idle)(void *ctx), void *ctx);
+/* *ret_seconds: CPU seconds of the other side's process, if it is on this machine, where two namespaces may play two
+ * hosts; else 0. Both sides call it at the end. */
+gantry_result perf_remote_load(struct perf_remote *rm, double *ret_seconds);
 /* A text of the other side's, at most 512 bytes, before it is shown: ended, one line, nothing that a terminal would
  * obey. */
 void perf_remote_words(char *to, const char *from, size_t size);
-/* Where rank 1 opens a further port: as rank 0 reaches it, or to be bound by rank 1. */
+/* Where rank 1 opens a further port: as rank 0 reaches it, or to be bound by rank 1. Its port is 0. NULL: both are on
+ * this host. */
 struct gantry_addr perf_remote_address(const struct perf_remote *rm);
 /* The other side's failure, while this one waits for something else. */
 gantry_result perf_remote_alive(struct perf_remote *rm);

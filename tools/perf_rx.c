@@ -5,17 +5,9 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_TOOL
 #include "perf_rx.h"
 
-#include <errno.h>
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "base/build.h"
 #include "base/log.h"
@@ -94,6 +86,12 @@ static const struct perf_column columns[] = {
 };
 /* clang-format on */
 
+/* What the parent works with. */
+struct run {
+	struct prx_shared *shared;
+	struct perf_table *table;
+};
+
 static struct row row_of(const struct prx_opts *o, struct prx_shared *s)
 {
 	struct row r = {.bytes = o->work.pieces ? o->work.pieces * o->work.piece_bytes : o->work.end,
@@ -162,87 +160,27 @@ int prx_take(const struct prx_work *t, struct prx_opts *o)
 	return 0;
 }
 
-static pid_t spawn(int rank, const struct prx_opts *o, struct prx_shared *s)
+/* The header as soon as the ranks know what it says. */
+static void print_new(void *run, struct perf_ranks *p)
 {
-	pid_t parent = getpid(), pid = fork();
-	struct prx_rank rk = {.rank = rank, .opts = o, .shared = s};
-	int failed;
+	const struct run *r = run;
 
-	if (pid)
-		return pid;
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (getppid() != parent)
-		_exit(1);
-	failed = prx_rank_run(&rk) != GANTRY_OK;
-	if (perf_remote_wanted(&o->remote)) /* its last words are on their way until then */
-		exit(failed);
-	_exit(failed);
+	(void)p;
+	if (!r->table->open && load_acquire(&r->shared->info_ready))
+		print_header(&r->shared->opts, r->shared, r->table);
 }
 
-/* Takes note of how a rank has ended; 1: well. */
-static int ended_well(struct prx_shared *s, int rank, int status)
+static int run_rank(void *run, int first, int n)
 {
-	if (WIFEXITED(status) && !WEXITSTATUS(status))
-		return 1;
-	__atomic_store_n(&s->failed, 1, __ATOMIC_RELAXED);
-	if (WIFSIGNALED(status)) {
-		snprintf(s->error[rank], sizeof(s->error[rank]), "killed by signal %d, %s", WTERMSIG(status),
-			 strsignal(WTERMSIG(status)));
-		s->error_ns[rank] = 1; /* before whatever the other says about it */
-	}
+	(void)n;
+	return prx_rank_run(first, ((const struct run *)run)->shared);
+}
+
+/* Ranks have deadlines of their own. */
+static uint64_t no_timeout(void *run)
+{
+	(void)run;
 	return 0;
-}
-
-/* The first error is the cause; what the other rank says then is its consequence. */
-static void report(const struct prx_opts *o, const struct prx_shared *s)
-{
-	int rank = !s->error_ns[0] || (s->error_ns[1] && s->error_ns[1] < s->error_ns[0]);
-
-	if (!s->met && s->error[rank][0] && perf_remote_wanted(&o->remote))
-		fprintf(stderr, "gantry perf rx: %s\n", s->error[rank]);
-	else
-		fprintf(stderr, "gantry perf rx: rank %d: %s\n", rank,
-			s->error[rank][0] ? s->error[rank] : "ended without a word");
-}
-
-/* The ranks that are on this host, as processes of their own, the header as soon as they know what it says. 0: all
- * ended well. */
-static int run(const struct prx_opts *o, struct prx_shared *s, struct perf_table *t)
-{
-	const struct timespec nap = {0, 10000000};
-	pid_t pids[2] = {0, 0};
-	int bad = 0, left = 0, status;
-
-	fflush(NULL);
-	for (int rank = 0; rank < 2 && !bad; rank++) {
-		if (perf_remote_wanted(&o->remote) && rank != perf_remote_rank(&o->remote))
-			continue;
-		pids[rank] = spawn(rank, o, s);
-		bad = pids[rank] < 0;
-		left += !bad;
-	}
-	if (bad) {
-		fprintf(stderr, "gantry perf rx: fork: %s\n", strerror(errno));
-		if (left)
-			kill(pids[0], SIGKILL);
-		return 1;
-	}
-	while (left) {
-		for (int rank = 0; rank < 2; rank++) {
-			if (!pids[rank] || waitpid(pids[rank], &status, WNOHANG) != pids[rank])
-				continue;
-			pids[rank] = 0;
-			left--;
-			bad |= !ended_well(s, rank, status);
-		}
-		if (!t->open && __atomic_load_n(&s->info_ready, __ATOMIC_ACQUIRE))
-			print_header(&s->opts, s, t);
-		if (left)
-			nanosleep(&nap, NULL);
-	}
-	if (bad)
-		report(o, s);
-	return bad;
 }
 
 double prx_bytes(const struct prx_opts *o)
@@ -255,18 +193,29 @@ double prx_bytes(const struct prx_opts *o)
 static int run_once(void *arg)
 {
 	const struct prx_opts *o = arg;
+	const int remote = perf_remote_wanted(&o->remote);
 	struct perf_table t = {.op = "rx", .out = stdout, .json = o->json};
-	struct prx_shared *s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct prx_shared *s = perf_ranks_map(set.program, sizeof(*s));
+	struct run run = {.shared = s, .table = &t};
+	struct perf_ranks ranks = {.program = set.program,
+				   .first = remote ? perf_remote_rank(&o->remote) : 0,
+				   .count = remote ? 1 : 2,
+				   .tidy = remote, /* its last words are on their way until then */
+				   .states = s ? s->state : NULL,
+				   .stride = sizeof(struct perf_state),
+				   .ctx = &run,
+				   .run = run_rank,
+				   .print = print_new,
+				   .timeout = no_timeout};
 	int status;
 
-	if (s == MAP_FAILED) {
-		perror("gantry perf rx: mmap");
+	if (!s)
 		return 1;
-	}
 	s->opts = *o;
-	status = run(o, s, &t);
+	status = perf_ranks_run(&ranks);
 	if (o->remote.listen && !s->served)
 		return PERF_REMOTE_CANNOT;
+	t.ours = s->others_cpu;
 	if (!status)
 		print_row(&s->opts, s, &t);
 	return perf_table_end(&t, status, s->wrong ? s->first_wrong : NULL);

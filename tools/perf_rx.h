@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "gantry/rx.h"
+#include "perf_ranks.h"
 #include "perf_remote.h"
 
 enum { PRX_REPEATS_MAX = 101, PRX_STREAMS_MAX = 16 };
@@ -34,9 +35,8 @@ int prx_take(const struct prx_work *told, struct prx_opts *o);
 
 /* What the two ranks and the parent share. */
 struct prx_shared {
-	uint64_t arrived[2] __attribute__((aligned(128))); /* release/acquire: barriers that a rank has reached */
-	uint32_t failed;				   /* relaxed: a rank has given up */
-	uint16_t raw_port;				   /* ordered by barriers, as all that follows */
+	struct perf_state state[2];
+	uint16_t raw_port; /* ordered by barriers, as all that follows */
 	char address[128];
 	double gbs[PRX_WAYS][PRX_REPEATS_MAX]; /* by rank 1; PCIE by both, the smaller one counts */
 	double pcie[2][PRX_REPEATS_MAX];
@@ -44,40 +44,15 @@ struct prx_shared {
 	char first_wrong[256]; /* where the first of them was */
 	int streams;
 	int info_ready; /* release by a rank, acquire by the parent: streams, path and device are known */
-	char path[256], device[64], error[2][512];
-	uint64_t error_ns[2]; /* when error was written; 0: there is none */
+	char path[256], device[64];
 	struct prx_opts opts; /* the parent's; on two machines then, before info_ready, as the client wants them */
 	/* On two machines, by the one rank here, before that too. */
 	char peer[256];
-	int met, served; /* the other side is there; the port was open */
+	int served;	   /* the port was open */
+	double others_cpu; /* CPU seconds of the other rank, if it is on this machine */
 };
 
-struct prx_rank {
-	int rank;
-	const struct prx_opts *opts; /* borrowed */
-	struct prx_shared *shared;   /* borrowed */
-	uint64_t barriers, bytes, deadline;
-	struct gantry_device *dev;
-	struct gantry_rx *rx;
-	struct gantry_rx_conn *conn;
-	int device_memory;
-	unsigned char *plain, *strided, *image; /* contiguous, in pieces; host memory of the larger one's size */
-	uint64_t span;
-	int raw[PRX_STREAMS_MAX], nraw;
-	void *pinned;
-	struct perf_remote *remote; /* borrowed; NULL: the other rank is on this host */
-};
-
-/* Waits for the other rank, and then sees what that has put into the shared memory so far. Fails if it has given up, or
- * the time is over. */
-gantry_result prx_barrier(struct prx_rank *rk);
-
-/* perf_rx_raw.c: plain TCP, as many streams as the pipeline has bulk lanes, a thread per socket end. */
-gantry_result prx_raw_open(struct prx_rank *rk);
-gantry_result prx_raw_run(struct prx_rank *rk, uint64_t *ret_ns);
-void prx_raw_close(struct prx_rank *rk);
-
-/* perf_rx_run.c: a rank's whole life. */
-gantry_result prx_rank_run(struct prx_rank *rk);
+/* perf_rx_rank.c: a rank's whole life, in a process of its own. 0: it went well; else its state says why not. */
+int prx_rank_run(int rank, struct prx_shared *shared);
 
 #endif

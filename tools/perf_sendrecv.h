@@ -1,29 +1,22 @@
 /*
  * `gantry perf sendrecv`: what its files share.
  *
- *   perf_sendrecv.c        the command: table and JSON                              (the parent)
- *   perf_sendrecv_opts.c   options, sizes, and the environment that they become     (the parent)
- *   perf_sendrecv_run.c    forks the ranks and watches them                         (the parent)
- *   perf_sendrecv_rank.c   one rank: device, communicator, buffers
- *   perf_sendrecv_sync.c   ranks meet and see each other's samples
- *   perf_sendrecv_move.c   patterns: which messages an iteration has
- *   perf_sendrecv_echo.c   the pattern without calls: kernels that stay
- *   perf_sendrecv_check.c  what the messages carry: filled, poisoned, compared
- *   perf_sendrecv_row.c    one size: iterations, repeats, a row
- *   perf_sendrecv_math.c   bandwidths and names of what the counters say
- *   perf_baseline.h        memcpy and a bare flag, to compare with
- *   perf_launcher.h        ranks that mpirun, srun or torchrun started, and how they find each other
+ *   perf_sendrecv.c       options, the environment that they become, the parent, table and JSON
+ *   perf_sendrecv_rank.c  one rank: device, communicator, buffers; how ranks see each other's samples
+ *   perf_sendrecv_move.c  patterns: which messages an iteration has, and what they carry
+ *   perf_sendrecv_row.c   one size: iterations, repeats, a row; bandwidths, and names of what the counters say
+ *   perf_ranks.h          processes, and the parent that watches them
+ *   perf_baseline.h       memcpy and a bare flag, to compare with
+ *   perf_launcher.h       ranks that mpirun, srun or torchrun started, and how they find each other
  *
- * The parent forks before any thread or GPU context exists, and then only sleeps, prints rows and watches. Ranks are
- * processes, or threads of one child (--threads); started by a launcher there is one child, and rank 0's parent
- * prints. All ranks run the same program of phases in step: whatever they must agree on is computed by each of them
- * from the same samples.
+ * Ranks are processes, or threads of one child (--threads); started by a launcher there is one child, and rank 0's
+ * parent prints. All ranks run the same program of phases in step: whatever they must agree on is computed by each of
+ * them from the same samples.
  */
 #ifndef GANTRY_TOOLS_PERF_SENDRECV_H
 #define GANTRY_TOOLS_PERF_SENDRECV_H
 
 #include <sched.h>
-#include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,6 +24,7 @@
 #include "gantry/comm.h"
 #include "perf_baseline.h"
 #include "perf_launcher.h"
+#include "perf_ranks.h"
 #include "perf_util.h"
 
 enum {
@@ -105,14 +99,9 @@ struct sr_row {
 
 /* One rank's part of the shared memory: written by that rank only, read by the others and by the parent. */
 struct sr_slot {
-	uint64_t arrived __attribute__((aligned(128)));	 /* release/acquire: barriers this rank has reached */
-	uint64_t progress __attribute__((aligned(128))); /* relaxed: groups enqueued, for the watchdog */
-	const char *phase; /* relaxed; a literal, so its address means the same in every process */
-	uint64_t phase_bytes;
+	struct perf_state state;
 	/* Ordered by the barriers. In turns: others may read one while the next is written. */
 	struct sr_sample samples[2];
-	char error[512];
-	uint64_t error_ns; /* release by the rank, acquire by the parent: when error was written; 0: there is none */
 };
 
 struct sr_shared {
@@ -163,71 +152,51 @@ struct sr_rank {
 	uint64_t syncs;
 };
 
-/* perf_sendrecv_opts.c */
+/* perf_sendrecv.c */
 
 /* 0: go on; otherwise the exit status plus 1, after a line on stderr. Does not look at the environment. */
 int sr_parse(int argc, char **argv, struct sr_opts *o);
-/* The sizes to measure, ascending, multiples of the type, none twice; at most max, and returns how many there are. */
-size_t sr_sizes(const struct sr_opts *o, uint64_t *ret_sizes, size_t max);
 size_t sr_type_bytes(int type);
-const char *sr_type_name(int type);
-/* Rank and size, if a launcher started this process; the options' variables; parameters. -1: wrong, and said so. */
-int sr_environment(struct sr_opts *o);
 
-/* perf_sendrecv_move.c */
+/* perf_sendrecv_rank.c */
 
-/* Fills in msgs, groups and nbufs. */
-gantry_result sr_plan(struct sr_rank *rk);
-/* Where a message is, or its front guard. */
-char *sr_place(const struct sr_rank *rk, const struct sr_msg *m);
-/* Enqueues one iteration of messages of `bytes`. */
-gantry_result sr_enqueue(struct sr_rank *rk, uint64_t bytes);
-/* Until all that was enqueued is done; an error of the communicator is an error here. */
-gantry_result sr_finish(struct sr_rank *rk);
-/* This rank's threads from here on: on its part of the CPUs, or on all. */
-void sr_pin(struct sr_rank *rk, int on);
-/* --pattern echo: n round trips in one launch. */
-gantry_result sr_echo(struct sr_rank *rk, uint64_t bytes, uint64_t n);
-/* How many messages follow one another in an iteration's time. */
-double sr_messages(const struct sr_opts *o);
-
-/* perf_sendrecv_check.c */
-
-/* In front of a message and behind it; the first of them begins a page before, so that messages begin at pages. */
-enum { SR_FRONT = 4096, SR_GUARD = 64, SR_SKEW_MAX = 3 };
-/* Fills in what was wrong, and where the first of it was. */
-gantry_result sr_check(struct sr_rank *rk, uint64_t bytes, struct sr_sample *s);
-
-/* perf_sendrecv_sync.c */
-
+/* Bytes of all buffers of a rank, of any rank the most. */
+double sr_memory(const struct sr_opts *o);
+/* A rank's whole life; its error, if any, is in its state afterwards. */
+gantry_result sr_rank_run(struct sr_rank *rk);
+/* So many of them, in threads of this process. 0: all went well. */
+int sr_ranks_run(const struct sr_opts *o, struct sr_shared *shared, int first, int n);
 /* Waits for all ranks. */
 gantry_result sr_sync(struct sr_rank *rk);
 /* The same, and afterwards sr_sample_of gives what each rank brought with it, until the next but one. */
 gantry_result sr_share(struct sr_rank *rk, const struct sr_sample *mine);
 const struct sr_sample *sr_sample_of(const struct sr_rank *rk, int rank);
+/* This rank's threads from here on: on its part of the CPUs, or on all. */
+void sr_pin(struct sr_rank *rk, int on);
 
-static inline void sr_phase(struct sr_rank *rk, const char *what, uint64_t bytes)
-{
-	__atomic_store_n(&rk->me->phase, what, __ATOMIC_RELAXED);
-	__atomic_store_n(&rk->me->phase_bytes, bytes, __ATOMIC_RELAXED);
-}
-static inline void sr_progress(struct sr_rank *rk)
-{
-	__atomic_store_n(&rk->me->progress, rk->me->progress + 1, __ATOMIC_RELAXED);
-}
+/* perf_sendrecv_move.c */
+
+/* Fills in msgs, groups and nbufs. */
+gantry_result sr_plan(struct sr_rank *rk);
+/* Enqueues one iteration of messages of `bytes`. */
+gantry_result sr_enqueue(struct sr_rank *rk, uint64_t bytes);
+/* Until all that was enqueued is done; an error of the communicator is an error here. */
+gantry_result sr_finish(struct sr_rank *rk);
+/* --pattern echo: n round trips in one launch. */
+gantry_result sr_echo(struct sr_rank *rk, uint64_t bytes, uint64_t n);
+/* How many messages follow one another in an iteration's time. */
+double sr_messages(const struct sr_opts *o);
+/* In front of a message and behind it; the first of them begins a page before, so that messages begin at pages. */
+enum { SR_FRONT = 4096, SR_GUARD = 64, SR_SKEW_MAX = 3 };
+/* Fills in what was wrong, and where the first of it was. */
+gantry_result sr_check(struct sr_rank *rk, uint64_t bytes, struct sr_sample *s);
 
 /* perf_sendrecv_row.c */
 
 /* Measures one size; rank 0's row counts. */
 gantry_result sr_measure(struct sr_rank *rk, uint64_t bytes, struct sr_row *ret_row);
-
-/* perf_sendrecv_math.c */
-
 /* us: the time of one message. GB/s as nccl-tests counts them. */
 void sr_bandwidth(enum sr_pattern pattern, int nranks, uint64_t bytes, double us, double *ret_alg, double *ret_bus);
-/* The same of repeats: the longest time is the least bandwidth. */
-void sr_bandwidths(enum sr_pattern pattern, int nranks, uint64_t bytes, struct perf_spread us,
-		   struct perf_spread *ret_alg, struct perf_spread *ret_bus);
 /* "ptr", "ptr+normal", "none": what steps were counted. */
 void sr_mode_name(const struct gantry_comm_counters *c, char *buf, size_t len);
 void sr_proto_name(const struct gantry_comm_counters *c, char *buf, size_t len);
@@ -238,25 +207,5 @@ void sr_counters_sub(struct gantry_comm_counters *c, const struct gantry_comm_co
 double sr_copies(uint64_t copied, uint64_t bytes);
 /* Adds a name to a list joined by "+", once. */
 void sr_join(char *list, size_t len, const char *name);
-
-/* perf_sendrecv_rank.c */
-
-/* Bytes of all buffers of a rank, of any rank the most. */
-double sr_memory(const struct sr_opts *o);
-/* A rank's whole life; its error, if any, is in its slot afterwards. */
-gantry_result sr_rank_run(struct sr_rank *rk);
-/* Where this rank is and what the communicator says, into its slot. From another thread, while the rank hangs. */
-void sr_rank_dump(struct sr_rank *rk);
-
-/* perf_sendrecv_run.c */
-
-/* Called in the parent: once before the first row, then for each row. */
-struct sr_printer {
-	void (*header)(const struct sr_opts *opts, const struct sr_shared *shared);
-	void (*row)(const struct sr_opts *opts, const struct sr_row *row);
-};
-/* Forks, watches, reaps. Returns 0, or 1 after a line on stderr about the first failure. *ret_shared can be read
- * until the process ends. */
-int sr_run(const struct sr_opts *opts, const struct sr_printer *print, const struct sr_shared **ret_shared);
 
 #endif

@@ -1,6 +1,7 @@
-/* One rank of `gantry perf sendrecv`: opens its device, joins the communicator, measures size after size. */
+/* Ranks of `gantry perf sendrecv`: each opens its device, joins the communicator, measures size after size. */
 #define LOG_SUBSYS GANTRY_SUBSYS_TOOL
 #include <errno.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/identity.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "base/text.h"
@@ -18,6 +20,90 @@
 #include "perf_sendrecv.h"
 
 enum { PAGE = 4096 };
+
+/*
+ * ---- ranks meet ----
+ *
+ * Those of one host meet in shared memory, where they also leave what they measured. Ranks that a launcher started may
+ * be on several hosts: they send their samples to rank 0 and get all of them back, by the communicator itself, between
+ * the phases that are measured.
+ */
+
+static struct sr_sample *sample_at(const struct sr_rank *rk, int rank)
+{
+	return &rk->shared->rank[rank].samples[rk->syncs % 2];
+}
+
+const struct sr_sample *sr_sample_of(const struct sr_rank *rk, int rank)
+{
+	return sample_at(rk, rank);
+}
+
+static void meet(struct sr_rank *rk)
+{
+	perf_ranks_meet(&rk->me->state, &rk->shared->rank[0].state, sizeof(struct sr_slot), rk->nranks);
+}
+
+/* Rank 0's half of the exchange, or another's. The box holds a sample of each rank. */
+static gantry_result exchange(struct sr_rank *rk)
+{
+	gantry_result r = GANTRY_OK;
+	const size_t one = sizeof(struct sr_sample), all = one * (size_t)rk->nranks;
+
+	if (rk->rank == 0) {
+		gantry_group_start();
+		for (int i = 1; i < rk->nranks; i++)
+			gantry_recv(rk->box + one * (size_t)i, one, GANTRY_TYPE_INT8, i, rk->comm, rk->stream);
+		TRY(gantry_group_end());
+		gantry_group_start();
+		for (int i = 1; i < rk->nranks; i++)
+			gantry_send(rk->box, all, GANTRY_TYPE_INT8, i, rk->comm, rk->stream);
+		TRY(gantry_group_end());
+	} else {
+		TRY(gantry_send(rk->box + one * (size_t)rk->rank, one, GANTRY_TYPE_INT8, 0, rk->comm, rk->stream));
+		/* What comes back is all of them: to the beginning, not where the own one still lies. */
+		TRY(gantry_recv(rk->box, all, GANTRY_TYPE_INT8, 0, rk->comm, rk->stream));
+	}
+	TRY(sr_finish(rk));
+out:
+	return r;
+}
+
+static gantry_result share_far(struct sr_rank *rk)
+{
+	gantry_result r = GANTRY_OK;
+	const size_t one = sizeof(struct sr_sample);
+
+	TRY(gantry_mem_copy(rk->dev, rk->box + one * (size_t)rk->rank, sample_at(rk, rk->rank), one));
+	TRY(exchange(rk));
+	for (int i = 0; i < rk->nranks; i++)
+		if (i != rk->rank)
+			TRY(gantry_mem_copy(rk->dev, sample_at(rk, i), rk->box + one * (size_t)i, one));
+out:
+	return r;
+}
+
+gantry_result sr_share(struct sr_rank *rk, const struct sr_sample *mine)
+{
+	rk->syncs++;
+	memcpy(sample_at(rk, rk->rank), mine, sizeof(*mine));
+	if (rk->box)
+		return share_far(rk);
+	meet(rk);
+	return GANTRY_OK;
+}
+
+gantry_result sr_sync(struct sr_rank *rk)
+{
+	const struct sr_sample nothing = {.ns = 0};
+
+	if (rk->box)
+		return sr_share(rk, &nothing);
+	meet(rk);
+	return GANTRY_OK;
+}
+
+/* ---- a rank's life ---- */
 
 /* Rank 0 makes it; the others wait. If rank 0 cannot, the parent ends them. */
 static gantry_result get_id(struct sr_rank *rk, struct gantry_unique_id *ret_id)
@@ -31,13 +117,13 @@ static gantry_result get_id(struct sr_rank *rk, struct gantry_unique_id *ret_id)
 	} else if (rk->rank == 0) {
 		TRY(gantry_unique_id_create(ret_id));
 		rk->shared->id = *ret_id;
-		__atomic_store_n(&rk->shared->id_ready, 1, __ATOMIC_RELEASE);
+		store_release(&rk->shared->id_ready, 1);
 		if (o->rank >= 0)
 			TRY(perf_id_publish(o->id_file, ret_id));
 	} else if (o->rank >= 0) {
 		TRY(perf_id_await(o->id_file, rk->rank, gantry_params()->connect_timeout, ret_id));
 	} else {
-		while (!__atomic_load_n(&rk->shared->id_ready, __ATOMIC_ACQUIRE))
+		while (!load_acquire(&rk->shared->id_ready))
 			nanosleep(&nap, NULL);
 		*ret_id = rk->shared->id;
 	}
@@ -59,22 +145,14 @@ static int say_waiting(void *ctx, const char *awaits)
  */
 void sr_pin(struct sr_rank *rk, int on)
 {
-	cpu_set_t part;
-	int n, seen = 0;
-
 	if (!rk->opts->pin || rk->opts->threads || rk->opts->rank >= 0)
 		return;
 	if (!rk->all_cpus_known && sched_getaffinity(0, sizeof(rk->all_cpus), &rk->all_cpus) < 0)
 		return;
 	rk->all_cpus_known = 1;
-	n = CPU_COUNT(&rk->all_cpus);
-	if (n < rk->nranks)
-		return;
-	CPU_ZERO(&part);
-	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
-		if (CPU_ISSET(cpu, &rk->all_cpus) && seen++ * rk->nranks / n == rk->rank)
-			CPU_SET(cpu, &part);
-	sched_setaffinity(0, sizeof(part), on ? &part : &rk->all_cpus);
+	sched_setaffinity(0, sizeof(rk->all_cpus), &rk->all_cpus);
+	if (on)
+		perf_keep_to_part(rk->rank, rk->nranks);
 }
 
 static gantry_result join(struct sr_rank *rk)
@@ -86,14 +164,14 @@ static gantry_result join(struct sr_rank *rk)
 	struct perf_announcer *announcer = NULL;
 	int index = o->device == GANTRY_DEVICE_CUDA ? o->gpus[rk->rank % o->ngpus] : 0;
 
-	sr_phase(rk, "opening the device", 0);
+	perf_phase(&rk->me->state, "opening the device", 0);
 	TRY(gantry_device_open((enum gantry_device_kind)o->device, index, &rk->dev));
 	TRY(gantry_stream_create(rk->dev, &rk->stream));
 	if (rk->rank == 0) {
 		snprintf(rk->shared->device, sizeof(rk->shared->device), "%s", gantry_device_name(rk->dev));
-		__atomic_store_n(&rk->shared->info_ready, 1, __ATOMIC_RELEASE);
+		store_release(&rk->shared->info_ready, 1);
 	}
-	sr_phase(rk, "joining", 0);
+	perf_phase(&rk->me->state, "joining", 0);
 	TRY(get_id(rk, &config.id));
 	config.device = rk->dev;
 	if (rk->rank == 0 && o->id_file)
@@ -104,7 +182,7 @@ static gantry_result join(struct sr_rank *rk)
 		perf_id_remove(o->id_file, &config.id); /* all have read it, or never will */
 	TRY(r);
 	sr_pin(rk, 1);
-	sr_progress(rk);
+	perf_progress(&rk->me->state);
 out:
 	return r;
 }
@@ -154,7 +232,7 @@ static gantry_result make_buffers(struct sr_rank *rk)
 	uint64_t largest = o->sizes[o->nsizes - 1];
 	char text[GANTRY_TEXT_MAX];
 
-	sr_phase(rk, "allocating", largest);
+	perf_phase(&rk->me->state, "allocating", largest);
 	rk->stride = stride_of(o);
 	for (int d = 0; d < 2; d++) {
 		void *p = NULL;
@@ -209,10 +287,10 @@ static gantry_result close_run(struct sr_rank *rk)
 	gantry_result r = GANTRY_OK;
 	struct sr_sample s;
 
-	sr_phase(rk, "closing", 0);
+	perf_phase(&rk->me->state, "closing", 0);
 	memset(&s, 0, sizeof(s));
 	s.cpu_seconds = perf_load_cpu_seconds();
-	s.machine = perf_load_machine();
+	s.machine = gantry_host_id();
 	TRY(sr_share(rk, &s));
 	for (int i = 0; rk->opts->rank >= 0 && i < rk->nranks; i++)
 		if (i != rk->rank && sr_sample_of(rk, i)->machine == s.machine)
@@ -231,7 +309,7 @@ static gantry_result work(struct sr_rank *rk)
 		TRY(sr_measure(rk, rk->opts->sizes[i], &row));
 		if (rk->rank == 0) {
 			rk->shared->rows[i] = row;
-			__atomic_store_n(&rk->shared->nrows, i + 1, __ATOMIC_RELEASE);
+			store_release(&rk->shared->nrows, i + 1);
 		}
 	}
 	TRY(close_run(rk));
@@ -246,11 +324,11 @@ static void keep_error(struct sr_rank *rk, gantry_result r)
 	int who = -1;
 
 	if (rk->comm && gantry_comm_error(rk->comm, &who, text, sizeof(text)) != GANTRY_OK && text[0])
-		snprintf(rk->me->error, sizeof(rk->me->error), "%s: %s", gantry_result_name(r), text);
+		snprintf(rk->me->state.error, sizeof(rk->me->state.error), "%s: %s", gantry_result_name(r), text);
 	else
-		snprintf(rk->me->error, sizeof(rk->me->error), "%s: %s", gantry_result_name(r),
+		snprintf(rk->me->state.error, sizeof(rk->me->state.error), "%s: %s", gantry_result_name(r),
 			 gantry_last_error()[0] ? gantry_last_error() : gantry_result_text(r));
-	__atomic_store_n(&rk->me->error_ns, gantry_now_ns(), __ATOMIC_RELEASE);
+	store_release(&rk->me->state.error_ns, gantry_now_ns());
 }
 
 /* Half-built things too. */
@@ -263,7 +341,7 @@ static gantry_result close_all(struct sr_rank *rk)
 		if (rk->handle[d])
 			gantry_comm_deregister(comm, rk->handle[d]);
 	/* From here on the other thread finds no communicator to ask. */
-	__atomic_store_n(&rk->comm, NULL, __ATOMIC_SEQ_CST);
+	store_seq(&rk->comm, NULL);
 	r = gantry_comm_destroy(comm);
 	for (int d = 0; d < 2; d++) {
 		if (rk->memory[d] && rk->opts->buffers == SR_PLAIN)
@@ -303,20 +381,83 @@ gantry_result sr_rank_run(struct sr_rank *rk)
 	return r;
 }
 
-void sr_rank_dump(struct sr_rank *rk)
+/* Where this rank is and what the communicator says, into its state. From another thread, while the rank hangs. */
+static void dump(struct sr_rank *rk)
 {
-	struct gantry_comm *comm = __atomic_load_n(&rk->comm, __ATOMIC_SEQ_CST);
+	struct gantry_comm *comm = load_seq(&rk->comm);
 	char text[256] = "";
 	int who = -1;
 
-	if (__atomic_load_n(&rk->me->error_ns, __ATOMIC_ACQUIRE))
+	if (load_acquire(&rk->me->state.error_ns))
 		return;
 	if (!comm)
 		snprintf(text, sizeof(text), "it has no communicator");
 	else if (gantry_comm_error(comm, &who, text, sizeof(text)) == GANTRY_OK)
 		snprintf(text, sizeof(text), "the communicator knows of no error");
-	snprintf(rk->me->error, sizeof(rk->me->error), "%s", text);
+	snprintf(rk->me->state.error, sizeof(rk->me->state.error), "%s", text);
 	if (comm)
 		gantry_comm_report(comm, stderr);
-	__atomic_store_n(&rk->me->error_ns, gantry_now_ns(), __ATOMIC_RELEASE);
+	store_release(&rk->me->state.error_ns, gantry_now_ns());
+}
+
+/* ---- processes ---- */
+
+/* What the threads of a child share. */
+struct team {
+	struct sr_rank *ranks;
+	int n;
+	uint32_t stop;
+};
+
+static void *run_rank(void *arg)
+{
+	return (void *)(uintptr_t)(sr_rank_run(arg) != GANTRY_OK);
+}
+
+/* Sleeps, but for the moment when the parent wants to know where the ranks hang. */
+static void *answer(void *arg)
+{
+	const struct timespec nap = {0, 50000000};
+	struct team *t = arg;
+
+	while (!load_acquire(&t->stop)) {
+		if (load_acquire(&t->ranks[0].shared->dump)) {
+			for (int i = 0; i < t->n; i++)
+				dump(&t->ranks[i]);
+			return NULL;
+		}
+		nanosleep(&nap, NULL);
+	}
+	return NULL;
+}
+
+int sr_ranks_run(const struct sr_opts *o, struct sr_shared *shared, int first, int n)
+{
+	struct team t = {.ranks = calloc((size_t)n, sizeof(*t.ranks)), .n = n};
+	pthread_t threads[SR_RANKS_MAX], helper;
+	int started = 0, failed = 0;
+
+	for (int i = 0; t.ranks && i < n; i++)
+		t.ranks[i] = (struct sr_rank){.rank = first + i,
+					      .nranks = o->ranks,
+					      .opts = o,
+					      .shared = shared,
+					      .me = &shared->rank[first + i]};
+	if (!t.ranks || pthread_create(&helper, NULL, answer, &t))
+		return 1;
+	/* The last rank on this thread: a process that is one rank has no thread too many. */
+	for (; started < n - 1; started++)
+		if (pthread_create(&threads[started], NULL, run_rank, &t.ranks[started]))
+			return 1;
+	failed = run_rank(&t.ranks[n - 1]) != NULL;
+	for (int i = 0; i < started; i++) {
+		void *one = NULL;
+
+		pthread_join(threads[i], &one);
+		failed |= one != NULL;
+	}
+	store_release(&t.stop, 1);
+	pthread_join(helper, NULL);
+	free(t.ranks);
+	return failed;
 }

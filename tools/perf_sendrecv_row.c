@@ -9,6 +9,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/trace.h"
+#include "gantry/fifo.h"
 #include "perf_sendrecv.h"
 #include "perf_util.h"
 
@@ -24,6 +26,93 @@ struct series {
 	struct gantry_comm_counters counters; /* of all ranks, over the timed iterations */
 	char transport[32];
 };
+
+/* ---- arithmetic ---- */
+
+/*
+ * As nccl-tests: algbw is the size of an operation by its time, busbw what has to pass through the link of a rank. For
+ * all pairs an operation moves nranks messages from each rank, one of which stays at home.
+ */
+void sr_bandwidth(enum sr_pattern pattern, int nranks, uint64_t bytes, double us, double *ret_alg, double *ret_bus)
+{
+	double gbs = us > 0 ? (double)bytes / us / 1e3 : 0;
+
+	*ret_alg = pattern == SR_ALLTOALL ? gbs * nranks : gbs;
+	*ret_bus = pattern == SR_ALLTOALL ? gbs * (nranks - 1) : gbs;
+}
+
+static void bandwidths(enum sr_pattern pattern, int nranks, uint64_t bytes, struct perf_spread us,
+		       struct perf_spread *ret_alg, struct perf_spread *ret_bus)
+{
+	sr_bandwidth(pattern, nranks, bytes, us.max, &ret_alg->min, &ret_bus->min);
+	sr_bandwidth(pattern, nranks, bytes, us.median, &ret_alg->median, &ret_bus->median);
+	sr_bandwidth(pattern, nranks, bytes, us.min, &ret_alg->max, &ret_bus->max);
+}
+
+void sr_join(char *list, size_t len, const char *name)
+{
+	size_t n = strlen(name);
+
+	if (!n)
+		return;
+	for (const char *p = list; *p; p += strcspn(p, "+"), p += *p == '+')
+		if (strcspn(p, "+") == n && strncmp(p, name, n) == 0)
+			return;
+	snprintf(list + strlen(list), len - strlen(list), "%s%s", list[0] ? "+" : "", name);
+}
+
+void sr_mode_name(const struct gantry_comm_counters *c, char *buf, size_t len)
+{
+	/* The ones with fewer copies first. */
+	static const enum gantry_mode order[] = {GANTRY_MODE_PTR, GANTRY_MODE_OFFSET, GANTRY_MODE_NORMAL};
+	buf[0] = 0;
+	for (int i = 0; i < GANTRY_MODES; i++)
+		for (int p = 0; p < GANTRY_PROTOS; p++)
+			if (c->steps[p][order[i]])
+				sr_join(buf, len, gantry_trace_mode_names[order[i]]);
+	sr_join(buf, len, buf[0] ? "" : "none");
+}
+
+void sr_proto_name(const struct gantry_comm_counters *c, char *buf, size_t len)
+{
+	buf[0] = 0;
+	for (int p = 0; p < GANTRY_PROTOS; p++)
+		for (int m = 0; m < GANTRY_MODES; m++)
+			if (c->steps[p][m])
+				sr_join(buf, len, gantry_trace_proto_names[p]);
+	sr_join(buf, len, buf[0] ? "" : "none");
+}
+
+enum { WORDS = sizeof(struct gantry_comm_counters) / sizeof(uint64_t) };
+_Static_assert(sizeof(struct gantry_comm_counters) % sizeof(uint64_t) == 0, "counters are words and nothing else");
+
+static void change(struct gantry_comm_counters *c, const struct gantry_comm_counters *d, int sign)
+{
+	uint64_t a[WORDS], b[WORDS];
+
+	memcpy(a, c, sizeof(a));
+	memcpy(b, d, sizeof(b));
+	for (size_t i = 0; i < WORDS; i++)
+		a[i] += sign > 0 ? b[i] : -b[i];
+	memcpy(c, a, sizeof(a));
+}
+
+void sr_counters_add(struct gantry_comm_counters *c, const struct gantry_comm_counters *d)
+{
+	change(c, d, 1);
+}
+
+void sr_counters_sub(struct gantry_comm_counters *c, const struct gantry_comm_counters *d)
+{
+	change(c, d, -1);
+}
+
+double sr_copies(uint64_t copied, uint64_t bytes)
+{
+	return bytes ? (double)copied / (double)bytes : NAN;
+}
+
+/* ---- measuring ---- */
 
 /* The ways to this rank's peers. */
 static void transports(const struct sr_rank *rk, char *buf, size_t len)
@@ -70,7 +159,7 @@ static gantry_result warm_up(struct sr_rank *rk, uint64_t bytes, uint64_t *ret_i
 	const struct sr_opts *o = rk->opts;
 	uint64_t n = o->warmup ? o->warmup : 1, ns;
 
-	sr_phase(rk, "warming up", bytes);
+	perf_phase(&rk->me->state, "warming up", bytes);
 	for (int round = 0; round < 20; round++) {
 		TRY(timed(rk, bytes, n, &ns));
 		if (o->iters)
@@ -90,7 +179,7 @@ static gantry_result baselines(struct sr_rank *rk, uint64_t bytes, struct series
 	gantry_result r = GANTRY_OK;
 	struct perf_flag_times flag = {NAN, NAN, NAN};
 
-	sr_phase(rk, "baselines", bytes);
+	perf_phase(&rk->me->state, "baselines", bytes);
 	if (rk->rank == 0)
 		se->memcpy_gbs[k] = perf_memcpy_gbs(&rk->memcpy, bytes, MEMCPY_NS);
 	TRY(sr_sync(rk));
@@ -101,7 +190,7 @@ static gantry_result baselines(struct sr_rank *rk, uint64_t bytes, struct series
 	sr_pin(rk, 1);
 	se->flag_pinned[k] = flag.pinned;
 	se->flag_unpinned[k] = flag.unpinned;
-	sr_progress(rk);
+	perf_progress(&rk->me->state);
 	TRY(sr_sync(rk));
 out:
 	return r;
@@ -112,7 +201,7 @@ static gantry_result repeat(struct sr_rank *rk, uint64_t bytes, uint64_t iters, 
 	gantry_result r = GANTRY_OK;
 	uint64_t ns = 0;
 
-	sr_phase(rk, "timing", bytes);
+	perf_phase(&rk->me->state, "timing", bytes);
 	TRY(timed(rk, bytes, iters, &ns));
 	se->us[k] = (double)ns / 1e3 / (double)iters / sr_messages(rk->opts);
 	for (int i = 0; i < rk->nranks; i++) {
@@ -138,7 +227,7 @@ static void make_row(const struct sr_rank *rk, uint64_t bytes, struct series *se
 	row->bytes = bytes;
 	row->count = bytes / rk->type_bytes;
 	row->us = perf_spread_of(se->us, n);
-	sr_bandwidths((enum sr_pattern)rk->opts->pattern, rk->nranks, bytes, row->us, &row->algbw, &row->busbw);
+	bandwidths((enum sr_pattern)rk->opts->pattern, rk->nranks, bytes, row->us, &row->algbw, &row->busbw);
 	row->copies_send = sr_copies(c->send_copied, c->send_bytes);
 	row->copies_recv = sr_copies(c->recv_copied, c->recv_bytes);
 	sr_mode_name(c, row->mode, sizeof(row->mode));

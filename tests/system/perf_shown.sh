@@ -102,7 +102,7 @@ if command -v ps >/dev/null; then
 	kill -9 "${ranks##* }"
 	wait $tool
 	[ $? = 1 ] || die "a killed rank should make it fail"
-	[ "$(grep "^gantry perf" "$tmp/err")" = "gantry perf rx: rank 1: killed by signal 9, Killed" ] || die "another message"
+	[ "$(grep "^gantry perf" "$tmp/err")" = "gantry perf rx: rank 1 was killed by signal 9, Killed (transfers, 64 MiB)" ] || die "another message"
 	[ "$(tail -n 1 "$tmp/out")" = "# wrong bytes: 0; FAILED" ] || die "another closing line"
 	await all_gone $ranks || die "ranks $ranks are left"
 	echo "ok: a killed rank is the message"

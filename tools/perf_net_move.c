@@ -1,11 +1,26 @@
 /*
- * Messages over a struct gantry_net, the way NCCL's proxy moves them: a window
- * of requests, only the oldest is tested, the next is posted when a slot is free.
+ * Messages over a struct gantry_net, the way NCCL's proxy moves them: a window of requests, only the oldest is tested, the
+ * next is posted when a slot is free.
+ *
+ * And over plain TCP, the limit to measure against: one stream, one send per message, one message read at a time, default
+ * socket options. Once spinning on non-blocking sockets and once blocking; the ping-pong spins, with one connection per
+ * direction and TCP_NODELAY.
+ *
+ * Default options mean Nagle's algorithm: small messages of a stream are joined by the kernel, which makes tens of them
+ * out of one trip through the stack. --raw-nodelay measures streams without it, for comparison with movers that set
+ * TCP_NODELAY as most do.
+ *
+ * If both ranks are on this host, packets pass the loopback device whatever interface the network uses; so do those of
+ * plain TCP. Between hosts they go where the connection goes by which the two have met.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_TOOL
 #include "perf_net.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -118,7 +133,7 @@ static gantry_result stream(struct perf_rank *rk, size_t size, uint64_t iters)
 		if (!sending && check)
 			check_message(rk, perf_buf(rk, finished % depth), size, perf_seq(rk, finished), 0);
 		finished++;
-		perf_progress(rk);
+		perf_progress(&rk->me->state);
 	}
 out:
 	return r;
@@ -189,7 +204,7 @@ static gantry_result pingpong(struct perf_rank *rk, size_t size, uint64_t iters)
 			if (i + 1 < iters)
 				TRY(post_now(p, 0, &in_msg, &recv));
 		}
-		perf_progress(rk);
+		perf_progress(&rk->me->state);
 	}
 	TRY(wait_both(p, &send, &recv, size));
 out:
@@ -238,7 +253,7 @@ static gantry_result verify_window(struct perf_rank *rk, size_t size, size_t shi
 				FAIL(GANTRY_ERR_CORRUPT, "a receive of %s wrote beyond its buffer",
 				     gantry_size_text(size, text, sizeof(text)));
 		}
-		perf_progress(rk);
+		perf_progress(&rk->me->state);
 	}
 out:
 	return r;
@@ -291,7 +306,7 @@ static gantry_result choose_net(struct perf_rank *rk)
 		sh->net_version = p->net->version;
 		sh->dev_speed = props.speed;
 		sh->ndevs = ndevs;
-		__atomic_store_n(&sh->info_ready, 1, __ATOMIC_RELEASE);
+		store_release(&sh->info_ready, 1);
 	}
 out:
 	return r;
@@ -371,4 +386,104 @@ void perf_peer_close(struct perf_rank *rk)
 	gantry_loader_close(p->loader);
 	free(p);
 	rk->peer = NULL;
+}
+
+/* ---- plain TCP ---- */
+
+enum { SPIN, BLOCK, PING, PONG, RAW_SOCKETS }; /* the connections */
+
+static gantry_result raw_move(int fd, unsigned char *p, size_t size, int sending)
+{
+	gantry_result r = GANTRY_OK;
+
+	if (raw_tcp_move(fd, p, size, sending))
+		FAIL(GANTRY_ERR_SYSTEM, "raw mover: %s: %s", sending ? "send" : "recv", strerror(errno));
+out:
+	return r;
+}
+
+static gantry_result raw_stream(struct perf_rank *rk, int fd, size_t size, uint64_t iters)
+{
+	gantry_result r = GANTRY_OK;
+	int sending = rk->rank == 0, check = rk->opts->work.check;
+
+	for (uint64_t i = 0; i < iters; i++) {
+		unsigned char *at = perf_buf(rk, i % (uint64_t)rk->opts->work.depth);
+
+		if (sending && check)
+			perf_stamp(at, size, perf_seq(rk, i));
+		TRY(raw_move(fd, at, size, sending));
+		if (!sending && check)
+			rk->me->wrong += perf_stamp_check(at, size, perf_seq(rk, i));
+		perf_progress(&rk->me->state);
+	}
+out:
+	return r;
+}
+
+static gantry_result stream_spin(struct perf_rank *rk, size_t size, uint64_t iters)
+{
+	return raw_stream(rk, rk->raw.fd[SPIN], size, iters);
+}
+static gantry_result stream_block(struct perf_rank *rk, size_t size, uint64_t iters)
+{
+	return raw_stream(rk, rk->raw.fd[BLOCK], size, iters);
+}
+
+static gantry_result raw_pingpong(struct perf_rank *rk, size_t size, uint64_t iters)
+{
+	gantry_result r = GANTRY_OK;
+	int check = rk->opts->work.check, answer = rk->rank == 1;
+	int to = rk->raw.fd[answer ? PONG : PING], from = rk->raw.fd[answer ? PING : PONG];
+	unsigned char *out_buf = perf_buf(rk, 0), *in_buf = perf_buf(rk, 1);
+
+	for (uint64_t i = 0; i < iters; i++) {
+		for (int half = 0; half < 2; half++) {
+			uint64_t seq = perf_seq(rk, 2 * i + (uint64_t)half);
+
+			if (half == answer) {
+				if (check)
+					perf_stamp(out_buf, size, seq);
+				TRY(raw_move(to, out_buf, size, 1));
+			} else {
+				TRY(raw_move(from, in_buf, size, 0));
+				if (check)
+					rk->me->wrong += perf_stamp_check(in_buf, size, seq);
+			}
+		}
+		perf_progress(&rk->me->state);
+	}
+out:
+	return r;
+}
+
+const struct perf_mover perf_mover_raw_spin = {
+	.name = "raw spinning stream", .stream = stream_spin, .pingpong = raw_pingpong};
+const struct perf_mover perf_mover_raw_block = {
+	.name = "raw blocking stream", .stream = stream_block, .pingpong = NULL};
+
+gantry_result perf_raw_open(struct perf_rank *rk)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_addr addr = perf_remote_address(rk->remote);
+	char text[GANTRY_ADDR_TEXT];
+	int on = 1, rank = rk->rank;
+
+	if (rank == 1 && raw_tcp_listen(&rk->raw, &addr.sa, gantry_addr_len(&addr), 0, &rk->me->raw_port))
+		FAIL(GANTRY_ERR_SYSTEM, "raw mover: listening on %s: %s", gantry_addr_text(&addr, text),
+		     strerror(errno));
+	TRY(perf_sync(rk));
+	gantry_addr_set_port(&addr, rk->shared->rank[1].raw_port);
+	if (raw_tcp_join(&rk->raw, RAW_SOCKETS, rank == 0 ? &addr.sa : NULL, gantry_addr_len(&addr), 0))
+		FAIL(GANTRY_ERR_SYSTEM, "raw mover: connecting to %s: %s", gantry_addr_text(&addr, text),
+		     strerror(errno));
+	for (int i = 0; i < RAW_SOCKETS; i++) {
+		int fd = rk->raw.fd[i], plain = i < PING && !rk->opts->work.raw_nodelay;
+
+		if ((!plain && setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) < 0) ||
+		    (i != BLOCK && fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) < 0))
+			FAIL(GANTRY_ERR_SYSTEM, "raw mover: TCP_NODELAY or O_NONBLOCK: %s", strerror(errno));
+	}
+out:
+	return r;
 }

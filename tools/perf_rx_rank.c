@@ -3,6 +3,7 @@
  * whatever else the machine does hits them alike; every byte that the pipeline moved is checked.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_TOOL
+#include <errno.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,8 +17,26 @@
 #include "net/tcp/engine.h"
 #include "perf_rx.h"
 #include "perf_util.h"
+#include "raw_tcp.h"
 
 enum { GUARD = 0xa5, PINNED = 64 << 20 };
+
+struct prx_rank {
+	int rank;
+	const struct prx_opts *opts; /* borrowed */
+	struct prx_shared *shared;   /* borrowed */
+	struct perf_state *me, *other;
+	uint64_t bytes, deadline;
+	struct gantry_device *dev;
+	struct gantry_rx *rx;
+	struct gantry_rx_conn *conn;
+	int device_memory;
+	unsigned char *plain, *strided, *image; /* contiguous, in pieces; host memory of the larger one's size */
+	uint64_t span;
+	struct raw_tcp raw;
+	void *pinned;
+	struct perf_remote *remote; /* borrowed; NULL: the other rank is on this host */
+};
 
 /* While a rank waits it must not hold up what it waits for: the other one may need its answers. */
 static void poll_rx(void *arg)
@@ -54,21 +73,22 @@ static gantry_result barrier_far(struct prx_rank *rk)
 	perf_remote_words(s->path, other.path, sizeof(s->path));
 	perf_remote_words(s->device, other.device, sizeof(s->device));
 	if (s->path[0])
-		__atomic_store_n(&s->info_ready, 1, __ATOMIC_RELEASE);
+		store_release(&s->info_ready, 1);
 out:
 	return r;
 }
 
-gantry_result prx_barrier(struct prx_rank *rk)
+/* Waits for the other rank, and then sees what that has put into the shared memory so far. Fails if it has given up, or
+ * the time is over. */
+static gantry_result barrier(struct prx_rank *rk)
 {
 	gantry_result r = GANTRY_OK;
-	struct prx_shared *s = rk->shared;
 
 	if (rk->remote)
 		return barrier_far(rk);
-	__atomic_store_n(&s->arrived[rk->rank], ++rk->barriers, __ATOMIC_RELEASE);
-	while (__atomic_load_n(&s->arrived[!rk->rank], __ATOMIC_ACQUIRE) < rk->barriers) {
-		if (__atomic_load_n(&s->failed, __ATOMIC_RELAXED) || gantry_now_ns() > rk->deadline)
+	store_release(&rk->me->arrived, rk->me->arrived + 1);
+	while (load_acquire(&rk->other->arrived) < rk->me->arrived) {
+		if (load_acquire(&rk->other->error_ns) || gantry_now_ns() > rk->deadline)
 			FAIL(GANTRY_ERR_ABORTED, "the other rank has given up");
 		poll_rx(rk);
 		sched_yield();
@@ -76,6 +96,52 @@ gantry_result prx_barrier(struct prx_rank *rk)
 out:
 	return r;
 }
+
+/* ---- plain TCP: as many streams as the pipeline has bulk lanes ---- */
+
+static gantry_result raw_open(struct prx_rank *rk)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_addr a = perf_remote_address(rk->remote);
+	const uint64_t limit = rk->opts->work.timeout_ns;
+	char text[GANTRY_ADDR_TEXT];
+
+	if (rk->rank == 1 && raw_tcp_listen(&rk->raw, &a.sa, gantry_addr_len(&a), limit, &rk->shared->raw_port))
+		FAIL(GANTRY_ERR_SYSTEM, "raw streams: listening on %s: %s", gantry_addr_text(&a, text),
+		     strerror(errno));
+	TRY(barrier(rk));
+	gantry_addr_set_port(&a, rk->shared->raw_port);
+	if (raw_tcp_join(&rk->raw, rk->shared->streams, rk->rank == 0 ? &a.sa : NULL, gantry_addr_len(&a), limit))
+		FAIL(GANTRY_ERR_SYSTEM, "raw streams: connecting to %s: %s", gantry_addr_text(&a, text),
+		     strerror(errno));
+out:
+	return r;
+}
+
+static gantry_result raw_run(struct prx_rank *rk, uint64_t *ret_ns)
+{
+	gantry_result r = GANTRY_OK;
+	struct raw_tcp_stream s[RAW_TCP_MAX];
+	uint64_t start, left = rk->bytes;
+	int bad;
+
+	for (int i = 0; i < rk->raw.n; i++) {
+		uint64_t part = left / (uint64_t)(rk->raw.n - i);
+
+		s[i] = (struct raw_tcp_stream){.fd = rk->raw.fd[i], .sending = rk->rank == 0, .bytes = part};
+		left -= part;
+	}
+	TRY(barrier(rk));
+	start = gantry_now_ns();
+	bad = raw_tcp_run(s, rk->raw.n);
+	*ret_ns = gantry_now_ns() - start;
+	if (bad)
+		FAIL(GANTRY_ERR_SYSTEM, "raw streams: %s", strerror(errno));
+out:
+	return r;
+}
+
+/* ---- the pipeline ---- */
 
 static gantry_result meet(struct prx_rank *rk)
 {
@@ -89,7 +155,7 @@ static gantry_result meet(struct prx_rank *rk)
 		if (rk->shared->streams > PRX_STREAMS_MAX)
 			rk->shared->streams = PRX_STREAMS_MAX;
 	}
-	TRY(prx_barrier(rk));
+	TRY(barrier(rk));
 	if (rk->rank == 1)
 		TRY(gantry_rx_accept(l, -1, &rk->conn));
 	else
@@ -97,7 +163,7 @@ static gantry_result meet(struct prx_rank *rk)
 	if (rk->rank == 1) {
 		snprintf(rk->shared->path, sizeof(rk->shared->path), "%s", gantry_rx_conn_path(rk->conn));
 		snprintf(rk->shared->device, sizeof(rk->shared->device), "%s", gantry_device_name(rk->dev));
-		__atomic_store_n(&rk->shared->info_ready, 1, __ATOMIC_RELEASE);
+		store_release(&rk->shared->info_ready, 1);
 	}
 out:
 	gantry_rx_listener_close(l);
@@ -149,7 +215,7 @@ static gantry_result open_all(struct prx_rank *rk)
 		FAIL(GANTRY_ERR_NOMEM, "no memory to check %s", gantry_size_text(rk->bytes, text, sizeof(text)));
 	if (o->work.device == GANTRY_DEVICE_CUDA)
 		TRY(rk->dev->ops->alloc_mapped(rk->dev, PINNED, &rk->pinned, &dev));
-	TRY(prx_raw_open(rk));
+	TRY(raw_open(rk));
 out:
 	return r;
 }
@@ -164,7 +230,7 @@ static void release(struct prx_rank *rk, unsigned char *p)
 
 static void close_all(struct prx_rank *rk)
 {
-	prx_raw_close(rk);
+	raw_tcp_close(&rk->raw);
 	gantry_rx_conn_close(rk->conn);
 	gantry_rx_close(rk->rx);
 	release(rk, rk->plain);
@@ -241,7 +307,7 @@ static gantry_result move(struct prx_rank *rk, int pieces, uint64_t seq, uint64_
 	if (pieces)
 		p = (struct gantry_rx_piece){rk->strided, o->work.piece_bytes, o->work.stride, o->work.pieces};
 	TRY(prepare(rk, pieces, seq));
-	TRY(prx_barrier(rk));
+	TRY(barrier(rk));
 	start = gantry_now_ns();
 	TRY(rk->rank == 0 ? gantry_rx_send(rk->conn, &p, 1, seq, &op) : gantry_rx_recv(rk->conn, &p, 1, seq, &op));
 	r = gantry_rx_wait(op, (int64_t)o->work.timeout_ns);
@@ -253,7 +319,7 @@ static gantry_result move(struct prx_rank *rk, int pieces, uint64_t seq, uint64_
 	if (rk->rank == 1)
 		TRY(check(rk, pieces, seq));
 	/* A sender that goes on alone would stop moving what its peer still waits for. */
-	TRY(prx_barrier(rk));
+	TRY(barrier(rk));
 out:
 	gantry_rx_op_free(op);
 	return r;
@@ -267,7 +333,7 @@ static gantry_result pcie(struct prx_rank *rk, uint64_t *ret_ns)
 	struct gantry_stream *s = NULL;
 
 	TRY(rk->dev->ops->stream_create(rk->dev, &s));
-	TRY(prx_barrier(rk));
+	TRY(barrier(rk));
 	start = gantry_now_ns();
 	for (; at < rk->bytes; at += PINNED) {
 		uint64_t n = rk->bytes - at < PINNED ? rk->bytes - at : PINNED;
@@ -305,7 +371,7 @@ static gantry_result round_of(struct prx_rank *rk, int k)
 		if (says)
 			out[PRX_PIECES][at] = gbs(rk, ns);
 	}
-	TRY(prx_raw_run(rk, &ns));
+	TRY(raw_run(rk, &ns));
 	if (says)
 		out[PRX_RAW][at] = gbs(rk, ns);
 	if (rk->pinned) {
@@ -324,6 +390,7 @@ static gantry_result meet_far(struct prx_rank *rk, struct perf_remote *rm)
 	struct prx_work other;
 	char why[256];
 
+	store_relaxed(&rk->me->alone, 1);
 	r = perf_remote_open(rm, "gantry perf rx", &rk->opts->remote);
 	s->served = rm->served;
 	TRY(r);
@@ -335,8 +402,7 @@ static gantry_result meet_far(struct prx_rank *rk, struct perf_remote *rm)
 	if (rk->rank == 1 && s->opts.work.device == GANTRY_DEVICE_HOST &&
 	    !perf_memory_fits(1, prx_bytes(&s->opts), why, sizeof(why)))
 		FAIL(GANTRY_ERR_NOMEM, "%s", why);
-	rk->opts = &s->opts;
-	s->met = 1;
+	store_relaxed(&rk->me->alone, 0);
 out:
 	return r;
 }
@@ -369,38 +435,45 @@ out:
 	return r;
 }
 
-gantry_result prx_rank_run(struct prx_rank *rk)
+static gantry_result work(struct prx_rank *rk)
 {
 	gantry_result r = GANTRY_OK;
-	struct perf_remote remote = {.ctl = NULL};
-	char *error = rk->shared->error[rk->rank];
-	const size_t len = sizeof(rk->shared->error[0]);
 
-	gantry_set_last_error("");
-	rk->deadline = UINT64_MAX;
-	if (perf_remote_wanted(&rk->opts->remote))
-		TRY(meet_far(rk, &remote));
+	perf_phase(rk->me, "connecting", 0);
 	TRY(open_all(rk));
+	perf_phase(rk->me, "transfers", rk->bytes);
 	for (int k = -1; k < rk->opts->work.repeats; k++) {
 		rk->deadline = gantry_now_ns() + rk->opts->work.timeout_ns;
 		TRY(round_of(rk, k));
 	}
-	if (rk->remote)
+	if (rk->remote) {
 		TRY(share_results(rk));
-	TRY(prx_barrier(rk)); /* nobody closes while the other still reads */
-out:
-	if (r != GANTRY_OK) {
-		const char *text = gantry_last_error()[0] ? gantry_last_error() : gantry_result_text(r);
-
-		if (remote.opts && !rk->shared->met)
-			snprintf(error, len, "%s", text);
-		else
-			snprintf(error, len, "%s: %s", gantry_result_name(r), text);
-		perf_remote_failed(&remote, error, len);
-		rk->shared->error_ns[rk->rank] = gantry_now_ns();
-		__atomic_store_n(&rk->shared->failed, 1, __ATOMIC_RELAXED);
+		TRY(perf_remote_load(rk->remote, &rk->shared->others_cpu));
 	}
-	close_all(rk);
-	perf_remote_close(&remote);
+	TRY(barrier(rk)); /* nobody closes while the other still reads */
+out:
 	return r;
+}
+
+int prx_rank_run(int rank, struct prx_shared *shared)
+{
+	struct prx_rank rk = {.rank = rank, .opts = &shared->opts, .shared = shared, .deadline = UINT64_MAX};
+	struct perf_remote remote = {.ctl = NULL};
+	gantry_result r = GANTRY_OK;
+
+	rk.me = &shared->state[rank];
+	rk.other = &shared->state[!rank];
+	gantry_set_last_error("");
+	if (perf_remote_wanted(&rk.opts->remote))
+		r = meet_far(&rk, &remote);
+	if (r == GANTRY_OK)
+		r = work(&rk);
+	if (r != GANTRY_OK) {
+		perf_fail(rk.me, r);
+		perf_remote_failed(&remote, rk.me->error, sizeof(rk.me->error));
+		store_release(&rk.me->error_ns, gantry_now_ns());
+	}
+	close_all(&rk);
+	perf_remote_close(&remote);
+	return r != GANTRY_OK;
 }

@@ -17,7 +17,6 @@
  * that is the cause then), or after a moment.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -96,16 +95,6 @@ static void fail_with(struct gantry_comm *comm, gantry_result heard, struct why 
 	comm_fail(comm, (gantry_result)why->result, why->rank, found);
 }
 
-static void *find(void *arg)
-{
-	struct gantry_comm *comm = arg;
-	struct why why;
-
-	fail_with(comm, hear(comm, comm->cause.rank, &why), &why, comm->cause.result, comm->cause.rank,
-		  comm->cause.text);
-	return NULL;
-}
-
 /* 1: the caller is the one that looks for a cause. The first symptom is the nearest to it, and the reason is said once.
  * mu is held. */
 static int may_look(struct gantry_comm *comm, gantry_result r, int rank, const char *text)
@@ -123,6 +112,7 @@ static int may_look(struct gantry_comm *comm, gantry_result r, int rank, const c
 void comm_fail_for_cause(struct gantry_comm *comm, gantry_result r, int rank, const char *text)
 {
 	uint64_t until = gantry_now_ns() + 2 * patience_ns;
+	struct why why;
 	int looks;
 
 	if (!is_symptom(comm, r, rank)) {
@@ -133,7 +123,7 @@ void comm_fail_for_cause(struct gantry_comm *comm, gantry_result r, int rank, co
 	looks = may_look(comm, r, rank, text);
 	pthread_mutex_unlock(&comm->mu);
 	if (looks) {
-		find(comm);
+		fail_with(comm, hear(comm, rank, &why), &why, r, rank, text);
 		return;
 	}
 	while (!over(comm) && gantry_now_ns() < until)
@@ -141,45 +131,53 @@ void comm_fail_for_cause(struct gantry_comm *comm, gantry_result r, int rank, co
 	comm_fail(comm, r, rank, text);
 }
 
-/* A thread for the moment that it takes: the progress thread has other communicators to care for. */
-static int start(struct gantry_comm *comm)
-{
-	sigset_t all, old;
-	int failed;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	failed = pthread_create(&comm->cause.thread, NULL, find, comm);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	if (!failed)
-		pthread_setname_np(comm->cause.thread, "gantry-cause");
-	return !failed;
-}
-
 void comm_suspect(struct gantry_comm *comm, gantry_result r, int rank, const char *text)
 {
-	int failed = !is_symptom(comm, r, rank);
+	int waits = 0;
 
+	if (!is_symptom(comm, r, rank)) {
+		comm_fail(comm, r, rank, text);
+		return;
+	}
 	pthread_mutex_lock(&comm->mu);
-	if (!failed && !over(comm) && may_look(comm, r, rank, text)) {
-		comm->cause.running = start(comm);
-		failed = !comm->cause.running;
+	if (!over(comm) && may_look(comm, r, rank, text)) {
+		comm->cause.until = gantry_now_ns() + patience_ns;
+		store_release(&comm->cause.waits, 1);
+		waits = 1;
 	}
 	pthread_mutex_unlock(&comm->mu);
-	if (failed)
-		comm_fail(comm, r, rank, text);
+	if (waits)
+		comm_watch_cause();
+}
+
+int comm_cause_waits(const struct gantry_comm *comm)
+{
+	return load_acquire(&comm->cause.waits);
+}
+
+int comm_cause_look(struct gantry_comm *comm)
+{
+	gantry_result r = GANTRY_AGAIN;
+	struct why why;
+
+	if (!comm_cause_waits(comm))
+		return 0;
+	if (!over(comm))
+		r = gantry_ctl_try_recv(comm->ctl, comm->cause.rank, why_tag, &why, sizeof(why));
+	if (r == GANTRY_AGAIN && !over(comm) && gantry_now_ns() < comm->cause.until)
+		return 1;
+	if (exchange_acq_rel(&comm->cause.waits, 0))
+		fail_with(comm, r, &why, comm->cause.result, comm->cause.rank, comm->cause.text);
+	return 0;
 }
 
 void comm_cause_end(struct gantry_comm *comm)
 {
-	int running;
-
 	pthread_mutex_lock(&comm->mu);
 	store_release(&comm->cause.stop, 1);
-	running = comm->cause.running;
 	pthread_mutex_unlock(&comm->mu);
-	if (running)
-		pthread_join(comm->cause.thread, NULL);
+	if (exchange_acq_rel(&comm->cause.waits, 0))
+		comm_fail(comm, comm->cause.result, comm->cause.rank, comm->cause.text);
 }
 
 void comm_cause_tell(struct gantry_comm *comm)

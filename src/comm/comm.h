@@ -11,11 +11,11 @@
  *   memory.c   registered buffers
  *   cause.c    whose fault an error is
  *   agree.c    what all ranks must have alike
- *   report.h   who waits for whom: reports, the thread that notices stalls, traces
+ *   report.h   who waits for whom: reports, the watchdog, traces
  *   ctl.h      the control plane
  *
- * Threads: the caller's (one at a time), the progress thread (on_proxy_error), the service thread of the control plane
- * (on_lost, on_call), the watch thread (reports). What the last three touch is atomic or under `mu`.
+ * Threads: the caller's (one at a time), the progress thread (on_proxy_error), the service thread (on_lost, on_call,
+ * reports). What the last two touch is atomic or under `mu`.
  */
 #ifndef GANTRY_COMM_COMM_H
 #define GANTRY_COMM_COMM_H
@@ -115,12 +115,13 @@ struct gantry_comm {
 	gantry_result error;
 	int error_rank;
 	char error_text[COMM_ERROR_TEXT];
-	uint32_t error_seen; /* atomic copy of error, for the fast path */
-	int closing;	     /* atomic: in the last meeting of all ranks */
-	struct {	     /* cause.c */
-		pthread_t thread;
+	uint32_t error_seen;	      /* atomic copy of error, for the fast path */
+	int closing;		      /* atomic: in the last meeting of all ranks */
+	struct {		      /* cause.c */
 		int looking;	      /* under mu: somebody looks for the cause of the symptom below */
-		int running, stop;    /* running: the thread is to be joined; stop: atomic */
+		int waits;	      /* atomic: the watchdog does, until */
+		uint64_t until;	      /* ns */
+		int stop;	      /* atomic */
 		int of_ctl;	      /* atomic: the error is the control plane's news */
 		gantry_result result; /* the symptom */
 		int rank;
@@ -149,6 +150,9 @@ gantry_result comm_agree(struct gantry_comm *comm, int channels);
 /* Before the communicator is freed: nobody looks for causes any more; and the peers hear why it goes. */
 void comm_cause_end(struct gantry_comm *comm);
 void comm_cause_tell(struct gantry_comm *comm);
+/* The watchdog's: is there a symptom whose cause is waited for? Looks for it; 1: until cause.until at the latest. */
+int comm_cause_waits(const struct gantry_comm *comm);
+int comm_cause_look(struct gantry_comm *comm);
 /* The latched error, or what a kernel has reported meanwhile. */
 gantry_result comm_check(struct gantry_comm *comm);
 
@@ -194,6 +198,8 @@ void comm_watch_add(struct gantry_comm *comm);
 void comm_watch_remove(struct gantry_comm *comm);
 /* A report should be written soon. Any thread, async-signal-unsafe. */
 void comm_watch_want(struct gantry_comm *comm);
+/* A communicator waits for the cause of a symptom. Any thread. */
+void comm_watch_cause(void);
 /* A number that changes whenever anything of the communicator moves. */
 uint64_t comm_progress_sum(struct gantry_comm *comm);
 

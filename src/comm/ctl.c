@@ -56,7 +56,7 @@ void gantry_ctl_awaits(const struct gantry_unique_id *id, char *buf, size_t len)
 	struct hub *hub;
 
 	buf[0] = 0;
-	pthread_mutex_lock(&ctl_service.mu);
+	inet_loop_lock();
 	if (!ctl_service.initialised)
 		goto out;
 	hub = hub_find(comm_id);
@@ -71,7 +71,7 @@ void gantry_ctl_awaits(const struct gantry_unique_id *id, char *buf, size_t len)
 			snprintf(buf, len, "%s: %s", m->hub, *m->cause ? m->cause : "no answer yet");
 	}
 out:
-	pthread_mutex_unlock(&ctl_service.mu);
+	inet_loop_unlock();
 }
 
 gantry_result gantry_ctl_ends(struct gantry_ctl *ctl, struct gantry_addr *ret_local, struct gantry_addr *ret_hub)
@@ -80,13 +80,13 @@ gantry_result gantry_ctl_ends(struct gantry_ctl *ctl, struct gantry_addr *ret_lo
 	struct gantry_addr local;
 	socklen_t len = sizeof(local);
 
-	pthread_mutex_lock(&ctl_service.mu);
+	inet_loop_lock();
 	if (ctl->conn && !getsockname(ctl->conn->source.fd, &local.sa, &len)) {
 		*ret_local = local;
 		*ret_hub = ctl->conn->peer;
 		r = GANTRY_OK;
 	}
-	pthread_mutex_unlock(&ctl_service.mu);
+	inet_loop_unlock();
 	return r;
 }
 
@@ -197,6 +197,22 @@ out:
 	return r;
 }
 
+/* From here on it is the service's. */
+static gantry_result member_begin(struct gantry_ctl *m)
+{
+	gantry_result r = GANTRY_OK;
+
+	inet_loop_lock();
+	TRY(ctl_service_start());
+	m->deadline = from_now(m->connect_timeout);
+	m->forks = inet_forks;
+	gantry_list_append(&ctl_service.members, &m->node);
+	inet_loop_wake();
+out:
+	inet_loop_unlock();
+	return r;
+}
+
 gantry_result gantry_ctl_join(const struct gantry_ctl_config *config, struct gantry_ctl **ret_ctl)
 {
 	gantry_result r = GANTRY_OK;
@@ -208,15 +224,11 @@ gantry_result gantry_ctl_join(const struct gantry_ctl_config *config, struct gan
 	TRY(member_make(config, &m));
 	r = member_prepare(m, config->id);
 	if (r == GANTRY_OK)
-		r = ctl_service_enter();
+		r = member_begin(m);
 	if (r != GANTRY_OK) {
 		ctl_member_free(m);
 		goto out;
 	}
-	m->deadline = from_now(m->connect_timeout);
-	m->forks = ctl_service.forks;
-	gantry_list_append(&ctl_service.members, &m->node);
-	ctl_service_done();
 	pthread_mutex_lock(&m->mu);
 	while (!m->joined && m->over == GANTRY_OK)
 		pthread_cond_wait(&m->news, &m->mu); /* the service thread keeps the deadline */
@@ -232,24 +244,17 @@ out:
 	return r;
 }
 
-/* A child of the process that joined: its copy is of no use, and its locks may be held by threads it does not have. */
-static int forked(const struct gantry_ctl *m)
-{
-	return m->forks != ctl_service.forks;
-}
-
 void gantry_ctl_leave(struct gantry_ctl *ctl)
 {
-	struct ctl_service *s = &ctl_service;
-
-	if (!ctl || forked(ctl))
+	if (!ctl || inet_forked(ctl->forks))
 		return;
-	pthread_mutex_lock(&s->mu);
-	while (ctl->calling && !pthread_equal(pthread_self(), s->thread))
-		pthread_cond_wait(&s->quiet, &s->mu);
+	inet_loop_lock();
+	while (ctl->calling && !pthread_equal(pthread_self(), inet_loop.thread))
+		mutex_wait(&ctl_service.quiet, &inet_loop.mu);
 	ctl->leaving = 1;
-	s->nleaving++;
-	ctl_service_done();
+	ctl_service.nleaving++;
+	inet_loop_wake();
+	inet_loop_unlock();
 }
 
 /* ---- sending ---- */
@@ -268,8 +273,8 @@ static gantry_result check(struct gantry_ctl *m, int rank, size_t size)
 {
 	gantry_result r = GANTRY_OK;
 
-	if (forked(m))
-		FAIL(GANTRY_ERR_USAGE, "this process was forked from the one that joined: join again, or exec");
+	if (inet_forked(m->forks))
+		return inet_refuse_forked("a membership of a communicator");
 	if (rank < 0 || rank >= m->config.nranks)
 		FAIL(GANTRY_ERR_INVALID, "there is no rank %d, only 0 to %d", rank, m->config.nranks - 1);
 	if (size > GANTRY_CTL_MESSAGE_MAX)
@@ -310,7 +315,7 @@ gantry_result gantry_ctl_send(struct gantry_ctl *ctl, int to, uint64_t tag, cons
 	r = queue(ctl, &h, data, size);
 	pthread_mutex_unlock(&ctl->mu);
 	TRY(r);
-	ctl_service_wake();
+	inet_loop_wake();
 out:
 	return r;
 }
@@ -361,7 +366,7 @@ void gantry_ctl_wait(struct gantry_ctl *ctl, uint64_t timeout_ns)
 {
 	uint64_t deadline = from_now(timeout_ns), start;
 
-	if (forked(ctl))
+	if (inet_forked(ctl->forks))
 		return;
 	pthread_mutex_lock(&ctl->mu);
 	start = ctl->seen;
@@ -389,7 +394,7 @@ gantry_result gantry_ctl_call(struct gantry_ctl *ctl, int to, uint32_t kind, con
 	r = queue(ctl, &h, data, size);
 	if (r == GANTRY_OK) {
 		gantry_list_append(&ctl->calls, &call.node);
-		ctl_service_wake();
+		inet_loop_wake();
 		while (!call.done && wait_until(ctl, deadline))
 			;
 		if (!call.done)
@@ -440,7 +445,7 @@ gantry_result gantry_ctl_allgather(struct gantry_ctl *ctl, const void *mine, siz
 		ctl->gather_into = all ? all : &nothing;
 		ctl->gather_size = size;
 		ctl->gather_text[0] = 0;
-		ctl_service_wake();
+		inet_loop_wake();
 		while (ctl->gather_into && wait_until(ctl, deadline))
 			;
 		done = !ctl->gather_into;

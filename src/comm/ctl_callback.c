@@ -47,7 +47,7 @@ void ctl_callback_call(struct gantry_ctl *m, const struct ctl_head *h, const uin
 	queue(m, h, body, h->size);
 }
 
-static void answer(struct callback *cb)
+static void answer(struct callback *cb) REQUIRES(loop_mu)
 {
 	static uint8_t reply[GANTRY_CTL_MESSAGE_MAX]; /* the service thread's */
 	struct gantry_ctl *m = cb->member;
@@ -55,11 +55,11 @@ static void answer(struct callback *cb)
 	gantry_result r = GANTRY_ERR_UNSUPPORTED;
 	size_t size = sizeof(reply);
 
-	pthread_mutex_unlock(&ctl_service.mu);
+	inet_loop_unlock();
 	if (m->config.on_call)
 		r = m->config.on_call(m->config.ctx, cb->head.from, cb->head.result, cb->bytes, cb->head.size, reply,
 				      &size);
-	pthread_mutex_lock(&ctl_service.mu);
+	inet_loop_lock();
 	if (r == GANTRY_OK && size > sizeof(reply))
 		r = GANTRY_ERR_SIZE;
 	if (r != GANTRY_OK)
@@ -70,7 +70,7 @@ static void answer(struct callback *cb)
 		ctl_conn_send(m->conn, &h, reply);
 }
 
-static void run(struct callback *cb)
+static void run(struct callback *cb) REQUIRES(loop_mu)
 {
 	struct gantry_ctl *m = cb->member;
 
@@ -78,10 +78,10 @@ static void run(struct callback *cb)
 	if (cb->head.kind == CTL_CALL) {
 		answer(cb);
 	} else {
-		pthread_mutex_unlock(&ctl_service.mu);
+		inet_loop_unlock();
 		m->config.on_lost(m->config.ctx, cb->head.from, (gantry_result)cb->head.result,
 				  (const char *)cb->bytes);
-		pthread_mutex_lock(&ctl_service.mu);
+		inet_loop_lock();
 	}
 	m->calling = 0;
 	pthread_cond_broadcast(&ctl_service.quiet);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections: frames in, frames out, never blocking. The service's mu is held throughout. */
+/* Connections: frames in, frames out, never blocking. */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <errno.h>
 #include <stdio.h>
@@ -16,36 +16,6 @@
 #include "inet/sock.h"
 
 enum { READS_PER_EVENT = 8, IOVECS = 64 };
-
-gantry_result ctl_source_add(struct ctl_source *s, uint32_t events)
-{
-	struct epoll_event ev = {.events = events, .data.ptr = s};
-
-	s->events = events;
-	if (epoll_ctl(ctl_service.epoll_fd, EPOLL_CTL_ADD, s->fd, &ev))
-		FAIL_NOW(GANTRY_ERR_SYSTEM, "epoll_ctl: %s", strerror(errno));
-	return GANTRY_OK;
-}
-
-void ctl_source_set(struct ctl_source *s, uint32_t events)
-{
-	struct epoll_event ev = {.events = events, .data.ptr = s};
-
-	if (s->fd < 0 || s->events == events)
-		return;
-	s->events = events;
-	epoll_ctl(ctl_service.epoll_fd, EPOLL_CTL_MOD, s->fd, &ev);
-}
-
-void ctl_source_close(struct ctl_source *s)
-{
-	if (s->fd < 0)
-		return;
-	/* Explicitly: a forked child may hold a copy, and then close alone would leave it watched. */
-	epoll_ctl(ctl_service.epoll_fd, EPOLL_CTL_DEL, s->fd, NULL);
-	close(s->fd);
-	s->fd = -1;
-}
 
 /* ---- frames to be sent ---- */
 
@@ -155,15 +125,15 @@ static void written(struct ctl_conn *c, size_t n)
 }
 
 /* What was written is acknowledged by then, or TCP's back-off is about to begin. */
-static void look_later(struct ctl_conn *c)
+static void look_later(struct ctl_conn *c) REQUIRES(loop_mu)
 {
 	if (c->look_by || c->backoff.kind == BACKOFF_CAPPED)
 		return;
-	c->look_by = ctl_service.now + sock_backoff_interval(gantry_params()->timeout);
+	c->look_by = inet_loop.now + sock_backoff_interval(gantry_params()->timeout);
 	ctl_service_due(c->look_by);
 }
 
-static void flush(struct ctl_conn *c)
+static void flush(struct ctl_conn *c) REQUIRES(loop_mu)
 {
 	while (!gantry_list_empty(&c->out) && !c->out_dead) {
 		struct iovec iov[IOVECS];
@@ -194,7 +164,7 @@ static void flush(struct ctl_conn *c)
 		drop_out(c);
 	if (c->finish_by && gantry_list_empty(&c->out))
 		shutdown(c->source.fd, SHUT_WR);
-	ctl_source_set(&c->source, gantry_list_empty(&c->out) ? EPOLLIN : EPOLLIN | EPOLLOUT);
+	inet_source_set(&c->source, gantry_list_empty(&c->out) ? EPOLLIN : EPOLLIN | EPOLLOUT);
 }
 
 void ctl_conns_flush(void)
@@ -239,7 +209,7 @@ static void read_failed(struct ctl_conn *c, int e)
 	c->ops->broken(c, silent ? GANTRY_ERR_PEER_SILENT : GANTRY_ERR_PEER_LOST, cause);
 }
 
-static void readable(struct ctl_conn *c)
+static void readable(struct ctl_conn *c) REQUIRES(loop_mu)
 {
 	if (c->ops->elsewhere && c->ops->elsewhere(c))
 		return;
@@ -255,7 +225,7 @@ static void readable(struct ctl_conn *c)
 			read_failed(c, n < 0 ? errno : 0);
 			return;
 		}
-		c->heard = ctl_service.now;
+		c->heard = inet_loop.now;
 		r = ctl_parse(&c->in, ctl_service.scratch, (size_t)n, on_frame, c);
 		if (r != GANTRY_OK && c->source.fd >= 0) {
 			c->ops->broken(c, r,
@@ -268,7 +238,7 @@ static void readable(struct ctl_conn *c)
 	}
 }
 
-static void conn_ready(struct ctl_source *s, uint32_t events)
+static void conn_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
 {
 	struct ctl_conn *c = gantry_container(s, struct ctl_conn, source);
 
@@ -292,7 +262,7 @@ static void conn_ready(struct ctl_source *s, uint32_t events)
 /* ---- life ---- */
 
 static gantry_result conn_make(int fd, const struct gantry_addr *peer, const struct ctl_conn_ops *ops, void *owner,
-			       int connecting, struct ctl_conn **ret_conn)
+			       int connecting, struct ctl_conn **ret_conn) REQUIRES(loop_mu)
 {
 	const struct sock_options o = {.traffic_class = -1, .timeout_ns = gantry_params()->timeout};
 	gantry_result r = GANTRY_OK;
@@ -300,17 +270,17 @@ static gantry_result conn_make(int fd, const struct gantry_addr *peer, const str
 
 	if (!c)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a connection");
-	c->source = (struct ctl_source){.fd = fd, .ready = conn_ready};
+	c->source = (struct inet_source){.fd = fd, .ready = conn_ready};
 	c->ops = ops;
 	c->owner = owner;
 	c->peer = *peer;
 	c->connecting = connecting;
-	c->heard = ctl_service.now;
+	c->heard = inet_loop.now;
 	c->in.max_body = CTL_STRANGER_MAX;
 	gantry_list_init(&c->dirty);
 	gantry_list_init(&c->out);
 	sock_tune(fd, &o);
-	TRY(ctl_source_add(&c->source, connecting ? EPOLLOUT : EPOLLIN));
+	TRY(inet_source_add(&c->source, connecting ? EPOLLOUT : EPOLLIN));
 	gantry_list_append(&ctl_service.conns, &c->node);
 	*ret_conn = c;
 	c = NULL;
@@ -343,7 +313,7 @@ static int finish_frame(struct ctl_conn *c, const struct ctl_head *h, const uint
 	return 0;
 }
 
-static void finish_broken(struct ctl_conn *c, gantry_result why, const char *cause)
+static void finish_broken(struct ctl_conn *c, gantry_result why, const char *cause) REQUIRES(loop_mu)
 {
 	(void)why, (void)cause;
 	ctl_conn_close(c);
@@ -355,7 +325,7 @@ void ctl_conn_close(struct ctl_conn *c)
 {
 	if (!c || c->source.fd < 0)
 		return;
-	ctl_source_close(&c->source);
+	inet_source_close(&c->source);
 	drop_out(c);
 	gantry_list_remove(&c->dirty);
 	gantry_list_remove(&c->node);
@@ -374,7 +344,7 @@ void ctl_conn_finish(struct ctl_conn *c, uint64_t ns)
 	}
 	c->ops = &finish_ops;
 	c->owner = NULL;
-	c->finish_by = ctl_service.now + ns;
+	c->finish_by = inet_loop.now + ns;
 	sock_backoff_leave(c->source.fd, gantry_params()->timeout);
 	ctl_service_due(c->finish_by);
 	gantry_list_remove(&c->node);
@@ -382,13 +352,13 @@ void ctl_conn_finish(struct ctl_conn *c, uint64_t ns)
 	soil(c);
 }
 
-static void bound_backoff(struct ctl_conn *c)
+static void bound_backoff(struct ctl_conn *c) REQUIRES(loop_mu)
 {
 	if (!c->look_by)
 		return;
-	if (ctl_service.now >= c->look_by) {
+	if (inet_loop.now >= c->look_by) {
 		c->look_by = 0;
-		if (sock_backoff_tick(&c->backoff, c->source.fd, ctl_service.now, gantry_params()->timeout))
+		if (sock_backoff_tick(&c->backoff, c->source.fd, inet_loop.now, gantry_params()->timeout))
 			look_later(c);
 	} else {
 		ctl_service_due(c->look_by);
@@ -403,7 +373,7 @@ void ctl_conns_tick(void)
 	gantry_list_each_safe (pos, &ctl_service.finishing) {
 		struct ctl_conn *c = gantry_container(pos, struct ctl_conn, node);
 
-		if (ctl_service.now >= c->finish_by)
+		if (inet_loop.now >= c->finish_by)
 			ctl_conn_close(c);
 		else
 			ctl_service_due(c->finish_by);

@@ -17,19 +17,14 @@
 #include "gantry/version.h"
 #include "inet/sock.h"
 
-enum { RETRY_MIN_MS = 10, RETRY_MAX_MS = 500, ATTEMPT_MS = 5000, CANDIDATE_MS = 1000, MS = 1000000 };
+enum { ATTEMPT_MS = 5000, CANDIDATE_MS = 1000, MS = 1000000 };
 
-static void retry_later(struct gantry_ctl *m, const char *cause)
+static void retry_later(struct gantry_ctl *m, const char *cause) REQUIRES(loop_mu)
 {
 	static struct gantry_ratelimit limit;
-	uint64_t pause = (uint64_t)RETRY_MIN_MS << (m->tries < 6 ? m->tries : 6);
-	uint16_t jitter = 0;
 	uint32_t more;
 
-	if (pause > RETRY_MAX_MS)
-		pause = RETRY_MAX_MS;
-	gantry_random_bytes(&jitter, sizeof(jitter));
-	m->retry_at = ctl_service.now + pause * MS + pause * MS / 2 * jitter / 65536;
+	m->retry_at = inet_retry_at(inet_loop.now, m->tries);
 	ctl_service_due(m->retry_at);
 	if (cause != m->cause)
 		snprintf(m->cause, sizeof(m->cause), "%s", cause);
@@ -41,7 +36,7 @@ static void retry_later(struct gantry_ctl *m, const char *cause)
 		LOG_INFO(COMM, "rank %d: still trying to reach the hub at %s: %s", m->config.rank, m->hub, m->cause);
 }
 
-static void attempt_failed(struct gantry_ctl *m, int e)
+static void attempt_failed(struct gantry_ctl *m, int e) REQUIRES(loop_mu)
 {
 	enum sock_errno_class class = sock_errno_class(e);
 
@@ -55,10 +50,10 @@ static void attempt_failed(struct gantry_ctl *m, int e)
 
 /* ---- the hand-shake ---- */
 
-static void say_hello(struct gantry_ctl *m)
+static void say_hello(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
 	const struct ctl_head head = {.kind = CTL_HELLO, .from = m->config.rank, .to = -1, .size = CTL_HELLO_SIZE};
-	uint64_t wait = m->deadline > ctl_service.now ? m->deadline - ctl_service.now : 0;
+	uint64_t wait = m->deadline > inet_loop.now ? m->deadline - inet_loop.now : 0;
 	struct ctl_hello h = {
 		.version = CTL_VERSION,
 		.auth = m->auth,
@@ -79,17 +74,17 @@ static void say_hello(struct gantry_ctl *m)
 	ctl_hello_encode(&h, m->raw_hello);
 	ctl_conn_send(m->conn, &head, m->raw_hello);
 	m->step = STEP_SAID_HELLO;
-	m->attempt_by = ctl_service.now + (uint64_t)ATTEMPT_MS * MS;
+	m->attempt_by = inet_loop.now + (uint64_t)ATTEMPT_MS * MS;
 	ctl_service_due(m->attempt_by);
 }
 
-static void on_challenge(struct gantry_ctl *m, const uint8_t *body, size_t n)
+static void on_challenge(struct gantry_ctl *m, const uint8_t *body, size_t n) REQUIRES(loop_mu)
 {
 	const struct ctl_head head = {.kind = CTL_PROOF, .from = m->config.rank, .to = -1, .size = CTL_MAC_SIZE};
 	struct ctl_challenge c;
 	uint8_t mac[CTL_MAC_SIZE];
 
-	if (ctl_service.parting) {
+	if (inet_loop.parting) {
 		ctl_member_over(m, GANTRY_ERR_ABORTED, "rank %d: the process exits", m->config.rank);
 		return;
 	}
@@ -114,7 +109,7 @@ static void on_challenge(struct gantry_ctl *m, const uint8_t *body, size_t n)
 	m->step = STEP_PROVED;
 }
 
-static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t *body)
+static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
 {
 	struct gantry_ctl *m = c->owner;
 	struct ctl_accepted a;
@@ -136,13 +131,13 @@ static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t 
 	return m->step == STEP_OVER;
 }
 
-static void on_broken(struct ctl_conn *c, gantry_result why, const char *cause)
+static void on_broken(struct ctl_conn *c, gantry_result why, const char *cause) REQUIRES(loop_mu)
 {
 	(void)why;
 	retry_later(c->owner, cause);
 }
 
-static void on_connected(struct ctl_conn *c, int e)
+static void on_connected(struct ctl_conn *c, int e) REQUIRES(loop_mu)
 {
 	struct gantry_ctl *m = c->owner;
 
@@ -151,13 +146,13 @@ static void on_connected(struct ctl_conn *c, int e)
 		return;
 	}
 	m->reached = 1;
-	ctl_source_set(&c->source, EPOLLIN);
+	inet_source_set(&c->source, EPOLLIN);
 	say_hello(m);
 }
 
 /* ---- the clock ---- */
 
-static void start(struct gantry_ctl *m)
+static void start(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
 	static const struct ctl_conn_ops join_ops = {.frame = on_frame, .broken = on_broken, .connected = on_connected};
 	const struct gantry_addr *to = &m->addrs[m->tries % (uint32_t)m->naddrs];
@@ -169,13 +164,13 @@ static void start(struct gantry_ctl *m)
 	}
 	m->conn->in.max_body = CTL_TEXT_MAX; /* of a refusal */
 	m->step = STEP_CONNECTING;
-	m->attempt_by = ctl_service.now + (uint64_t)(m->naddrs > 1 ? CANDIDATE_MS : ATTEMPT_MS) * MS;
+	m->attempt_by = inet_loop.now + (uint64_t)(m->naddrs > 1 ? CANDIDATE_MS : ATTEMPT_MS) * MS;
 	ctl_service_due(m->attempt_by);
 }
 
 void ctl_join_tick(struct gantry_ctl *m)
 {
-	uint64_t now = ctl_service.now;
+	uint64_t now = inet_loop.now;
 	char seconds[16];
 
 	if (now >= m->deadline) {

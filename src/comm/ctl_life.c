@@ -111,7 +111,7 @@ void ctl_self_lost(struct gantry_ctl *m, gantry_result why, const char *text)
 
 /* ---- the callers' wishes, and the clock ---- */
 
-static void farewell(struct gantry_ctl *m)
+static void farewell(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
 	const struct ctl_head h = {.kind = CTL_LEAVE, .from = m->config.rank, .to = -1};
 
@@ -151,7 +151,7 @@ void ctl_members_take(void)
 	}
 }
 
-static void give_up_hub(struct gantry_ctl *m)
+static void give_up_hub(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
 	struct ctl_head h = {.kind = CTL_LEAVE, .from = m->config.rank, .to = -1, .result = GANTRY_ERR_PEER_SILENT};
 	char seconds[16], cause[96], word[128];
@@ -176,7 +176,7 @@ void ctl_members_tick(void)
 
 		if (m->step < STEP_WAITING) {
 			ctl_join_tick(m);
-		} else if (m->step == STEP_WAITING && ctl_service.now >= m->deadline) {
+		} else if (m->step == STEP_WAITING && inet_loop.now >= m->deadline) {
 			ctl_member_over(m, GANTRY_ERR_TIMEOUT, "rank %d: not all ranks came to the hub at %s within %s",
 					m->config.rank, m->hub, ctl_seconds(m->connect_timeout, seconds));
 		} else if (m->step < STEP_OVER) {

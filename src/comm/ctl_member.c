@@ -47,7 +47,7 @@ static void on_time(struct gantry_ctl *m, const struct ctl_head *h, const uint8_
 	maybe_joined(m);
 }
 
-static void on_message(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body)
+static void on_message(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
 {
 	struct ctl_message *msg = malloc(sizeof(*msg) + h->size);
 	size_t waiting;
@@ -142,7 +142,7 @@ static int on_ready(struct gantry_ctl *m, const struct ctl_head *h, const uint8_
 }
 
 /* From or about another rank. 1 if that is right at this time. */
-static int on_rank_frame(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body)
+static int on_rank_frame(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
 {
 	if (h->from < 0 || h->from >= m->config.nranks || !m->ready)
 		return 0;
@@ -178,7 +178,7 @@ static int on_rank_frame(struct gantry_ctl *m, const struct ctl_head *h, const u
 	}
 }
 
-static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t *body)
+static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
 {
 	struct gantry_ctl *m = c->owner;
 	const struct ctl_head life = {.kind = CTL_LIFE, .from = m->config.rank, .to = -1};
@@ -214,7 +214,7 @@ static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t 
 	return m->step == STEP_OVER;
 }
 
-static void on_broken(struct ctl_conn *c, gantry_result why, const char *cause)
+static void on_broken(struct ctl_conn *c, gantry_result why, const char *cause) REQUIRES(loop_mu)
 {
 	ctl_hub_gone(c->owner, why, cause, 0);
 }

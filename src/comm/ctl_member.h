@@ -48,7 +48,7 @@ struct gantry_ctl {
 	uint8_t key[CTL_KEY_SIZE];
 	enum ctl_auth auth;
 	uint64_t timeout, connect_timeout;
-	int forks; /* the service's count when it was made */
+	int forks; /* inet_forked */
 	struct gantry_addr addrs[INET_CANDIDATES];
 	int naddrs;
 	char hub[GANTRY_ADDR_TEXT];
@@ -92,35 +92,35 @@ struct gantry_ctl {
 enum { CTL_ANSWER_NS = 1000000000 };
 
 /* ctl_member.c. The service's mu is held. All ranks may be talked to, the connection is accepted. */
-void ctl_member_accepted(struct gantry_ctl *m, const struct ctl_accepted *a);
+void ctl_member_accepted(struct gantry_ctl *m, const struct ctl_accepted *a) REQUIRES(loop_mu);
 
 /* ctl_life.c. The service's mu is held. */
-void ctl_members_take(void); /* what callers queued, and those who leave */
-void ctl_members_tick(void);
+void ctl_members_take(void) REQUIRES(loop_mu); /* what callers queued, and those who leave */
+void ctl_members_tick(void) REQUIRES(loop_mu);
 /* No control plane for this rank any more: everybody who waits hears it. Closes the connection. */
 void ctl_member_over(struct gantry_ctl *m, gantry_result why, const char *fmt, ...)
-	__attribute__((format(printf, 3, 4)));
+	__attribute__((format(printf, 3, 4))) REQUIRES(loop_mu);
 /*
  * The hub is gone. With it are the ranks of its process, unless they had left before: then it went as it should, and
  * the others do without. If no rank lives there, it is nobody (-1) who is lost. properly: it has said goodbye.
  */
-void ctl_hub_gone(struct gantry_ctl *m, gantry_result why, const char *cause, int properly);
+void ctl_hub_gone(struct gantry_ctl *m, gantry_result why, const char *cause, int properly) REQUIRES(loop_mu);
 /* The hub counts this very rank as lost, and so do all others: we were stopped, or cut off. */
-void ctl_self_lost(struct gantry_ctl *m, gantry_result why, const char *text);
+void ctl_self_lost(struct gantry_ctl *m, gantry_result why, const char *text) REQUIRES(loop_mu);
 /* The membership's mu is held as well. */
 void ctl_member_news(struct gantry_ctl *m);
 void ctl_call_done(struct ctl_call *call, gantry_result result);
 void ctl_peer_gone(struct gantry_ctl *m, int rank, gantry_result why, const char *text);
 
 /* ctl_join.c: until it is accepted. */
-void ctl_join_tick(struct gantry_ctl *m);
+void ctl_join_tick(struct gantry_ctl *m) REQUIRES(loop_mu);
 
 /* ctl_callback.c */
 void ctl_callback_lost(struct gantry_ctl *m, int rank, gantry_result why, const char *text);
 void ctl_callback_call(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body);
 void ctl_callbacks_drop(const struct gantry_ctl *m);
 /* Runs what is queued, without the lock; 1 if there was something. */
-int ctl_members_call_back(void);
+int ctl_members_call_back(void) REQUIRES(loop_mu);
 
 /* ctl.c */
 void ctl_member_free(struct gantry_ctl *m);

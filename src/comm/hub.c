@@ -26,20 +26,20 @@ enum { PATIENCE = 10, HUB_REFUSED_TEXT = 128 };
 struct port_user hub_port_user = {
 	.magic = CTL_MAGIC,
 	.magic_size = CTL_MAGIC_SIZE,
-	.wake = ctl_service_wake,
+	.wake = inet_loop_wake,
 };
 
-static void listener_put(struct hub_listener *l)
+static void listener_put(struct hub_listener *l) REQUIRES(loop_mu)
 {
 	if (!l || --l->refs)
 		return;
-	ctl_source_close(&l->source);
+	inet_source_close(&l->source);
 	port_close(&hub_port_user, &l->addr);
 	gantry_list_remove(&l->node);
 	free(l);
 }
 
-static gantry_result listener_get(const struct gantry_addr *addr, struct hub_listener **ret_listener)
+static gantry_result listener_get(const struct gantry_addr *addr, struct hub_listener **ret_listener) REQUIRES(loop_mu)
 {
 	gantry_result r = GANTRY_OK;
 	struct hub_listener *l = NULL;
@@ -57,11 +57,11 @@ static gantry_result listener_get(const struct gantry_addr *addr, struct hub_lis
 	l = calloc(1, sizeof(*l));
 	if (!l)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a listening port");
-	l->source = (struct ctl_source){.fd = -1, .ready = hub_accept};
+	l->source = (struct inet_source){.fd = -1, .ready = hub_accept};
 	l->refs = 1;
 	gantry_list_init(&l->node);
 	TRY(port_open(&hub_port_user, addr, &l->source.fd, &l->addr));
-	TRY(ctl_source_add(&l->source, EPOLLIN));
+	TRY(inet_source_add(&l->source, EPOLLIN));
 	gantry_list_append(&ctl_service.listeners, &l->node);
 	*ret_listener = l;
 	l = NULL;
@@ -73,13 +73,6 @@ out:
 	return r;
 }
 
-void hub_listeners_forget(void)
-{
-	gantry_list_each (pos, &ctl_service.listeners) {
-		close(gantry_container(pos, struct hub_listener, node)->source.fd);
-	}
-}
-
 /* ---- life ---- */
 
 struct hub *hub_find(uint64_t comm_id)
@@ -87,13 +80,13 @@ struct hub *hub_find(uint64_t comm_id)
 	gantry_list_each (pos, &ctl_service.hubs) {
 		struct hub *hub = gantry_container(pos, struct hub, node);
 
-		if (hub->comm_id == comm_id && hub->state != HUB_ENDED && !ctl_service.parting)
+		if (hub->comm_id == comm_id && hub->state != HUB_ENDED && !inet_loop.parting)
 			return hub;
 	}
 	return NULL;
 }
 
-static void hub_free(struct hub *hub)
+static void hub_free(struct hub *hub) REQUIRES(loop_mu)
 {
 	if (!hub)
 		return;
@@ -121,6 +114,7 @@ out:
 
 /* From here on the hub is the service's, also when it fails: only that thread may free what epoll watches. */
 static gantry_result hub_open(struct hub *hub, const struct gantry_addr *addr, struct gantry_addr *ret_bound)
+	REQUIRES(loop_mu)
 {
 	gantry_result r = listener_get(addr, &hub->listener);
 
@@ -147,10 +141,14 @@ static gantry_result hub_start(const struct ctl_id *id, const struct gantry_addr
 	hub->timeout = gantry_params()->timeout;
 	hub->connect_timeout = gantry_params()->connect_timeout;
 	TRY(hub_keys(hub, id));
-	TRY(ctl_service_enter());
-	r = hub_open(hub, addr, ret_bound);
-	hub = NULL;
-	ctl_service_done();
+	inet_loop_lock();
+	r = ctl_service_start();
+	if (r == GANTRY_OK) {
+		r = hub_open(hub, addr, ret_bound);
+		hub = NULL;
+		inet_loop_wake();
+	}
+	inet_loop_unlock();
 	TRY(r);
 	LOG_INFO(COMM, "comm %016llx: the ranks meet at %s", (unsigned long long)id->comm_id,
 		 gantry_addr_text(ret_bound, text));
@@ -206,7 +204,7 @@ void hub_tell_all(struct hub *hub, struct ctl_buf *b)
 }
 
 /* Sends all away with what they were told last. */
-static void see_off_all(struct hub *hub)
+static void see_off_all(struct hub *hub) REQUIRES(loop_mu)
 {
 	for (int i = 0; i < hub->nranks; i++) {
 		struct hub_rank *rank = &hub->ranks[i];
@@ -234,7 +232,7 @@ void hub_fail(struct hub *hub, gantry_result why, const char *fmt, ...)
 	h.size = (uint32_t)strlen(hub->text);
 	hub_tell_all(hub, ctl_buf_make(&h, hub->text));
 	see_off_all(hub);
-	hub->until = ctl_service.now + hub->connect_timeout;
+	hub->until = inet_loop.now + hub->connect_timeout;
 	ctl_service_due(hub->until);
 }
 
@@ -253,7 +251,7 @@ void hub_bye(void)
 			hub_tell_all(hub, ctl_buf_make(&h, NULL));
 		see_off_all(hub);
 		hub->state = HUB_ENDED;
-		ctl_service_due(ctl_service.now);
+		ctl_service_due(inet_loop.now);
 	}
 }
 
@@ -287,7 +285,7 @@ void hub_awaits(const struct hub *hub, char *buf, size_t len)
 		 refused_text(hub, refused));
 }
 
-static void waited_enough(struct hub *hub)
+static void waited_enough(struct hub *hub) REQUIRES(loop_mu)
 {
 	char missing[256], seconds[16], refused[HUB_REFUSED_TEXT];
 
@@ -305,14 +303,14 @@ static void waited_enough(struct hub *hub)
 }
 
 /* Asks all for a sign of life, and counts those as lost that gave none. */
-static void beat(struct hub *hub)
+static void beat(struct hub *hub) REQUIRES(loop_mu)
 {
 	const struct ctl_head h = {.kind = CTL_LIFE, .from = -1, .to = -1};
 
-	if (ctl_service.now >= hub->next_beat) {
+	if (inet_loop.now >= hub->next_beat) {
 		hub_tell_all(hub, ctl_buf_make(&h, NULL));
 		/* All hubs of a process at the same time: one turn of the service for all of them. */
-		hub->next_beat = (ctl_service.now / hub->beat + 1) * hub->beat;
+		hub->next_beat = (inet_loop.now / hub->beat + 1) * hub->beat;
 	}
 	for (int i = 0; i < hub->nranks; i++) {
 		struct hub_rank *rank = &hub->ranks[i];
@@ -341,7 +339,7 @@ void hub_tick(void)
 		if (hub->gather.open)
 			hub_gather_tick(hub);
 		if (hub->state == HUB_OPEN || hub->state == HUB_FAILED) {
-			if (ctl_service.now >= hub->until)
+			if (inet_loop.now >= hub->until)
 				waited_enough(hub);
 			if (hub->state != HUB_ENDED)
 				ctl_service_due(hub->until);
@@ -351,6 +349,6 @@ void hub_tick(void)
 	}
 	/* Those that were paused for want of descriptors try again. */
 	gantry_list_each (pos, &ctl_service.listeners) {
-		ctl_source_set(&gantry_container(pos, struct hub_listener, node)->source, EPOLLIN);
+		inet_source_set(&gantry_container(pos, struct hub_listener, node)->source, EPOLLIN);
 	}
 }

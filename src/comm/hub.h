@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The hub: where the ranks of one communicator meet, in the process that made its unique id. It lives on the service
- * thread (ctl_service.h); the service's mu is held throughout.
+ * thread (ctl_service.h).
  *
  *   OPEN ----- all ranks came ----> RUNNING --- the last one left or was lost ---> ENDED
  *    |                                                                              ^
@@ -26,7 +26,7 @@ enum { HUB_SEE_OFF_NS = 1000000000 };
 
 struct hub_listener {
 	struct gantry_list node;
-	struct ctl_source source;
+	struct inet_source source;
 	struct gantry_addr addr; /* bound */
 	int refs;		 /* hubs */
 };
@@ -78,27 +78,27 @@ struct hub {
 };
 
 /* hub.c */
-struct hub *hub_find(uint64_t comm_id);
+struct hub *hub_find(uint64_t comm_id) REQUIRES(loop_mu);
 /* The join has failed: all who are here, and all who come, hear why. */
-void hub_fail(struct hub *hub, gantry_result why, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void hub_fail(struct hub *hub, gantry_result why, const char *fmt, ...) __attribute__((format(printf, 3, 4)))
+REQUIRES(loop_mu);
 /* To all ranks that are here. Takes over the reference. */
 void hub_tell_all(struct hub *hub, struct ctl_buf *b);
 /* Whom an open hub waits for: "ranks 1, 3-5", and whether somebody failed to prove the key; "" if for nobody. */
 void hub_awaits(const struct hub *hub, char *buf, size_t len);
-void hub_tick(void);
-void hub_bye(void); /* the process ends */
-void hub_listeners_forget(void);
+void hub_tick(void) REQUIRES(loop_mu);
+void hub_bye(void) REQUIRES(loop_mu); /* the process ends */
 
 /* hub_accept.c */
-extern struct port_user hub_port_user; /* hub.c: the port is shared with the data network */
-void hub_take_given(void);	       /* connections that it accepted */
-void hub_accept(struct ctl_source *s, uint32_t events);
-void hub_strangers_tick(void);
-void hub_strangers_drop(void);
+extern struct port_user hub_port_user;	     /* hub.c: the port is shared with the data network */
+void hub_take_given(void) REQUIRES(loop_mu); /* connections that it accepted */
+void hub_accept(struct inet_source *s, uint32_t events) REQUIRES(loop_mu);
+void hub_strangers_tick(void) REQUIRES(loop_mu);
+void hub_strangers_drop(void) REQUIRES(loop_mu);
 
 /* hub_rank.c. admit: somebody who knows the key; takes the connection over. */
-void hub_admit(struct hub *hub, struct ctl_conn *c, const struct ctl_hello *h);
-void hub_rank_lost(struct hub_rank *rank, gantry_result why, const char *cause);
+void hub_admit(struct hub *hub, struct ctl_conn *c, const struct ctl_hello *h) REQUIRES(loop_mu);
+void hub_rank_lost(struct hub_rank *rank, gantry_result why, const char *cause) REQUIRES(loop_mu);
 /* "rank 2 (10.0.0.2:4000, node7 pid 12)" */
 enum { HUB_RANK_TEXT = 16 + GANTRY_ADDR_TEXT + CTL_WHO_SIZE };
 const char *hub_rank_text(const struct hub_rank *rank, char buf[HUB_RANK_TEXT]);
@@ -106,10 +106,10 @@ const char *hub_rank_text(const struct hub_rank *rank, char buf[HUB_RANK_TEXT]);
 void hub_list_ranks(const struct hub *hub, int (*pick)(const struct hub *hub, int rank), char *buf, size_t room);
 
 /* hub_gather.c */
-void hub_gather_take(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body);
+void hub_gather_take(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu);
 /* A rank is here no more. */
 void hub_gather_without(struct hub *hub, const struct hub_rank *rank);
-void hub_gather_tick(struct hub *hub);
+void hub_gather_tick(struct hub *hub) REQUIRES(loop_mu);
 void hub_gather_free(struct hub *hub);
 
 #endif

@@ -40,7 +40,7 @@ struct stranger {
 	uint8_t raw_hello[CTL_HELLO_SIZE], raw_challenge[CTL_CHALLENGE_SIZE];
 };
 
-static void stranger_free(struct stranger *s)
+static void stranger_free(struct stranger *s) REQUIRES(loop_mu)
 {
 	ctl_conn_close(s->conn);
 	gantry_list_remove(&s->node);
@@ -48,7 +48,7 @@ static void stranger_free(struct stranger *s)
 	free(s);
 }
 
-static void count(const struct stranger *s, const char *why)
+static void count(const struct stranger *s, const char *why) REQUIRES(loop_mu)
 {
 	static struct gantry_ratelimit limit;
 	char text[GANTRY_ADDR_TEXT];
@@ -60,7 +60,7 @@ static void count(const struct stranger *s, const char *why)
 			 why, (unsigned long long)ctl_service.refused);
 }
 
-static void send_away(struct stranger *s, const char *why)
+static void send_away(struct stranger *s, const char *why) REQUIRES(loop_mu)
 {
 	if (s->state != TOLD_NO)
 		count(s, why);
@@ -68,8 +68,9 @@ static void send_away(struct stranger *s, const char *why)
 }
 
 /* He hears why: of use to a rank of another version or setting, of none to others. */
-static int tell_no(struct stranger *s, gantry_result why, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-static int tell_no(struct stranger *s, gantry_result why, const char *fmt, ...)
+static int tell_no(struct stranger *s, gantry_result why, const char *fmt, ...) __attribute__((format(printf, 3, 4)))
+REQUIRES(loop_mu);
+static int tell_no(struct stranger *s, gantry_result why, const char *fmt, ...) REQUIRES(loop_mu)
 {
 	struct ctl_head h = {.kind = CTL_REFUSED, .from = -1, .to = -1, .result = why};
 	char text[CTL_TEXT_MAX];
@@ -85,7 +86,7 @@ static int tell_no(struct stranger *s, gantry_result why, const char *fmt, ...)
 	return 0;
 }
 
-static int on_hello(struct stranger *s, const struct ctl_head *head, const uint8_t *body)
+static int on_hello(struct stranger *s, const struct ctl_head *head, const uint8_t *body) REQUIRES(loop_mu)
 {
 	const struct ctl_head h = {.kind = CTL_CHALLENGE, .from = -1, .to = -1, .size = CTL_CHALLENGE_SIZE};
 	struct ctl_challenge c = {.version = CTL_VERSION};
@@ -129,7 +130,7 @@ static int on_hello(struct stranger *s, const struct ctl_head *head, const uint8
 	return 0;
 }
 
-static int on_proof(struct stranger *s, const struct ctl_head *head, const uint8_t *body)
+static int on_proof(struct stranger *s, const struct ctl_head *head, const uint8_t *body) REQUIRES(loop_mu)
 {
 	struct hub *hub = hub_find(s->hello.comm_id);
 	uint8_t expected[CTL_MAC_SIZE];
@@ -151,7 +152,7 @@ static int on_proof(struct stranger *s, const struct ctl_head *head, const uint8
 	return 0; /* what follows is for the rank that he is now */
 }
 
-static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t *body)
+static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
 {
 	struct stranger *s = c->owner;
 
@@ -168,7 +169,7 @@ static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t 
 }
 
 /* A rank that finds the hub's MAC wrong leaves without a proof: the hub's own ranks will want to know. */
-static void left_unproved(const struct stranger *s)
+static void left_unproved(const struct stranger *s) REQUIRES(loop_mu)
 {
 	struct hub *hub = s->state == READ_PROOF ? hub_find(s->hello.comm_id) : NULL;
 
@@ -176,7 +177,7 @@ static void left_unproved(const struct stranger *s)
 		hub->refused++;
 }
 
-static void on_broken(struct ctl_conn *c, gantry_result why, const char *cause)
+static void on_broken(struct ctl_conn *c, gantry_result why, const char *cause) REQUIRES(loop_mu)
 {
 	(void)why;
 	left_unproved(c->owner);
@@ -184,7 +185,7 @@ static void on_broken(struct ctl_conn *c, gantry_result why, const char *cause)
 }
 
 /* The port is shared: is this connection for the data network? */
-static int on_elsewhere(struct ctl_conn *c)
+static int on_elsewhere(struct ctl_conn *c) REQUIRES(loop_mu)
 {
 	struct stranger *s = c->owner;
 	enum port_sorted is = PORT_OURS;
@@ -199,7 +200,7 @@ static int on_elsewhere(struct ctl_conn *c)
 static const struct ctl_conn_ops stranger_ops = {.frame = on_frame, .broken = on_broken, .elsewhere = on_elsewhere};
 
 /* Too many at once: the oldest goes, of the kind that has more than its half. */
-static void make_room(void)
+static void make_room(void) REQUIRES(loop_mu)
 {
 	struct stranger *oldest[2] = {NULL, NULL};
 	int n[2] = {0, 0};
@@ -225,7 +226,7 @@ static void unmap(struct gantry_addr *addr)
 	*addr = v4;
 }
 
-static void take_in(int fd, const struct gantry_addr *addr)
+static void take_in(int fd, const struct gantry_addr *addr) REQUIRES(loop_mu)
 {
 	struct stranger *s;
 
@@ -240,7 +241,7 @@ static void take_in(int fd, const struct gantry_addr *addr)
 		free(s);
 		return;
 	}
-	s->deadline = ctl_service.now + stranger_ns;
+	s->deadline = inet_loop.now + stranger_ns;
 	ctl_service_due(s->deadline);
 	gantry_list_append(&ctl_service.strangers, &s->node);
 	ctl_service.nstrangers++;
@@ -256,18 +257,18 @@ void hub_take_given(void)
 }
 
 /* Out of descriptors, most likely: connections stay in the backlog for a moment, instead of spinning over them. */
-static void accept_failed(struct ctl_source *source, int e)
+static void accept_failed(struct inet_source *source, int e) REQUIRES(loop_mu)
 {
 	static struct gantry_ratelimit limit;
 	uint32_t more;
 
 	if (gantry_ratelimit_pass(&limit, &more))
 		LOG_WARN(COMM, "accept: %s (%s); connections wait%s", strerror(e), sock_errno_hint(e), LEFT_OUT(more));
-	ctl_source_set(source, 0);
-	ctl_service_due(ctl_service.now + pause_ns);
+	inet_source_set(source, 0);
+	ctl_service_due(inet_loop.now + pause_ns);
 }
 
-void hub_accept(struct ctl_source *source, uint32_t events)
+void hub_accept(struct inet_source *source, uint32_t events)
 {
 	(void)events;
 	for (int i = 0; i < ACCEPTS_PER_EVENT; i++) {
@@ -293,7 +294,7 @@ void hub_strangers_tick(void)
 	gantry_list_each_safe (pos, &ctl_service.strangers) {
 		struct stranger *s = gantry_container(pos, struct stranger, node);
 
-		if (ctl_service.now < s->deadline) {
+		if (inet_loop.now < s->deadline) {
 			ctl_service_due(s->deadline);
 			continue;
 		}

@@ -65,7 +65,7 @@ void hub_gather_tick(struct hub *hub)
 	struct hub_gather *g = &hub->gather;
 	char missing[256], seconds[16];
 
-	if (ctl_service.now < g->deadline) {
+	if (inet_loop.now < g->deadline) {
 		ctl_service_due(g->deadline);
 		return;
 	}
@@ -82,7 +82,7 @@ void hub_gather_free(struct hub *hub)
 }
 
 /* 0: no memory, and all have been told. */
-static int begin(struct hub *hub, const struct ctl_head *h)
+static int begin(struct hub *hub, const struct ctl_head *h) REQUIRES(loop_mu)
 {
 	struct hub_gather *g = &hub->gather;
 	struct ctl_head whole = {.kind = CTL_GATHERED, .from = -1, .to = -1, .tag = h->tag};
@@ -96,7 +96,7 @@ static int begin(struct hub *hub, const struct ctl_head *h)
 	g->count = 0;
 	g->error = GANTRY_OK;
 	g->open = 1;
-	g->deadline = ctl_service.now + hub->connect_timeout;
+	g->deadline = inet_loop.now + hub->connect_timeout;
 	ctl_service_due(g->deadline);
 	if (g->given)
 		memset(g->given, 0, (size_t)hub->nranks);

@@ -54,7 +54,7 @@ void hub_list_ranks(const struct hub *hub, int (*pick)(const struct hub *hub, in
 
 /* ---- leaving and being lost ---- */
 
-static void gone(struct hub_rank *rank, enum hub_rank_state state)
+static void gone(struct hub_rank *rank, enum hub_rank_state state) REQUIRES(loop_mu)
 {
 	struct hub *hub = rank->hub;
 
@@ -65,7 +65,7 @@ static void gone(struct hub_rank *rank, enum hub_rank_state state)
 	hub_gather_without(hub, rank);
 	if (!hub->nhere) {
 		hub->state = HUB_ENDED;
-		ctl_service_due(ctl_service.now);
+		ctl_service_due(inet_loop.now);
 	}
 }
 
@@ -92,7 +92,7 @@ void hub_rank_lost(struct hub_rank *rank, gantry_result why, const char *cause)
 	gone(rank, HUB_LOST);
 }
 
-static void left(struct hub_rank *rank)
+static void left(struct hub_rank *rank) REQUIRES(loop_mu)
 {
 	struct ctl_head h = {.kind = CTL_LEFT, .from = index_of(rank), .to = -1};
 	struct hub *hub = rank->hub;
@@ -124,7 +124,7 @@ static void tell_time(struct hub_rank *rank, const struct ctl_head *h)
 	ctl_conn_send(rank->conn, &reply, body);
 }
 
-static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t *body)
+static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
 {
 	struct hub_rank *rank = c->owner;
 	struct hub *hub = rank->hub;
@@ -165,7 +165,7 @@ static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t 
 	return 1;
 }
 
-static void on_broken(struct ctl_conn *c, gantry_result why, const char *cause)
+static void on_broken(struct ctl_conn *c, gantry_result why, const char *cause) REQUIRES(loop_mu)
 {
 	hub_rank_lost(c->owner, why, cause);
 }
@@ -177,7 +177,7 @@ static const struct ctl_conn_ops rank_ops = {.frame = on_frame, .broken = on_bro
 /* Refused by name, after the proof: this one will go, so it is seen off. */
 static void turn_away(struct ctl_conn *c, gantry_result why, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
-static void turn_away(struct ctl_conn *c, gantry_result why, const char *fmt, ...)
+static void turn_away(struct ctl_conn *c, gantry_result why, const char *fmt, ...) REQUIRES(loop_mu)
 {
 	struct ctl_head h = {.kind = CTL_REFUSED, .from = -1, .to = -1, .result = why};
 	char text[CTL_TEXT_MAX];
@@ -214,7 +214,7 @@ static const struct hub_rank *first_here(const struct hub *hub)
 }
 
 /* 1 if the newcomer fits; otherwise everybody has been told why not. */
-static int fits(struct hub *hub, struct ctl_conn *c, const struct ctl_hello *h, const char *who)
+static int fits(struct hub *hub, struct ctl_conn *c, const struct ctl_hello *h, const char *who) REQUIRES(loop_mu)
 {
 	const struct hub_rank *other = NULL;
 	char text[HUB_RANK_TEXT];
@@ -244,7 +244,7 @@ failed:
 	return 0;
 }
 
-static void all_here(struct hub *hub)
+static void all_here(struct hub *hub) REQUIRES(loop_mu)
 {
 	struct ctl_head h = {.kind = CTL_READY, .from = -1, .to = -1, .size = ((uint32_t)hub->nranks + 7) / 8};
 	uint8_t *bits = calloc(1, h.size);
@@ -287,10 +287,10 @@ void hub_admit(struct hub *hub, struct ctl_conn *c, const struct ctl_hello *h)
 		hub->beat = theirs;
 	if (hub->beat < beat_min)
 		hub->beat = beat_min;
-	if (hub->nhere == 1 || hub->next_beat > ctl_service.now + hub->beat)
-		hub->next_beat = ctl_service.now + hub->beat;
-	if (ctl_service.now + wait < hub->until)
-		hub->until = ctl_service.now + wait;
+	if (hub->nhere == 1 || hub->next_beat > inet_loop.now + hub->beat)
+		hub->next_beat = inet_loop.now + hub->beat;
+	if (inet_loop.now + wait < hub->until)
+		hub->until = inet_loop.now + wait;
 	ctl_service_due(hub->until);
 	ctl_service_due(hub->next_beat);
 	ctl_accepted_encode(&accepted, body);

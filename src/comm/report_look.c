@@ -97,7 +97,7 @@ static void look_words(const struct gantry_comm *comm, struct comm_end *e)
 	e->tail = load_relaxed(tail);
 }
 
-/* When something last moved: of a proxied end the progress thread knows, of others the watch thread. */
+/* When something last moved: of a proxied end the progress thread knows, of others the watchdog. */
 static uint64_t waited(struct gantry_comm *comm, const struct comm_end *e)
 {
 	uint64_t since = e->proxied && e->pending ? e->proxy.progress_ns : READ(comm->stall_since),

@@ -1,26 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The watch: one thread per process while there are communicators. It wakes every min(1 s, GANTRY_STALL / 4), when a
- * report is wanted and on GANTRY_STALL_SIGNAL; all its work is to look, to log a line and to write a file.
+ * The watchdog, a client of the loop while there are communicators. It looks at them every min(1 s, GANTRY_STALL / 4),
+ * when a report is wanted and on GANTRY_STALL_SIGNAL; all its work is to look, to log a line and to write a file.
  *
  *   stall    work is in flight and nothing moved for GANTRY_STALL     once, until something moves
  *   error    comm_watch_want                                          once
+ *   symptom  comm_watch_cause: in every pass, and for no report       until its cause is known (cause.c)
  *   signal   every communicator of the process                        each time
  *
- * Locks. `mu`: the list, and which communicator the thread works on; held for moments, never while a file is written,
- * because the progress thread comes here with an error. `life`: starting and ending the thread, so that a communicator
- * that comes while the last one goes waits for the end. Order: life, mu. A communicator that is worked on stays in the
- * list: comm_watch_remove waits until the thread has put it down.
+ * loop_mu protects the list, and which communicator is looked at; it is not held while one is, because a file is
+ * written then. A communicator that is looked at stays in the list: comm_watch_remove waits until the thread has put it
+ * down.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
-#include <errno.h>
 #include <limits.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include "base/atomic.h"
 #include "base/clock.h"
@@ -29,32 +24,18 @@
 #include "base/param.h"
 #include "base/trace.h"
 #include "comm/report.h"
+#include "inet/loop.h"
 
 enum { NAP_MAX_MS = 1000, NAP_MIN_MS = 5 };
 enum { TOLD_ERROR = 1, TOLD_STALL = 2 }; /* comm->report_written */
 
-static pthread_mutex_t life = PTHREAD_MUTEX_INITIALIZER;
 static struct {
-	pthread_mutex_t mu;
+	struct gantry_list comms GUARDED_BY(loop_mu);
+	struct gantry_comm *held GUARDED_BY(loop_mu); /* the thread looks at it */
+	uint64_t next GUARDED_BY(loop_mu);	      /* ns: the next look */
+	int causes GUARDED_BY(loop_mu);		      /* some wait for a cause, which any pass may bring */
 	pthread_cond_t put_down;
-	struct gantry_list comms;
-	struct gantry_comm *held; /* the thread works on it */
-	int fd;			  /* eventfd; -1: there is no thread */
-	int stop;
-	/* Under life. */
-	pthread_t thread;
-	int running;
-	int fd_stays; /* a signal handler has it */
-} watch = {.mu = PTHREAD_MUTEX_INITIALIZER, .put_down = PTHREAD_COND_INITIALIZER, .fd = -1};
-
-/* Under mu. */
-static void kick(void)
-{
-	uint64_t one = 1;
-
-	if (watch.fd >= 0 && write(watch.fd, &one, sizeof(one)) < 0)
-		LOG_DEBUG(COMM, "waking the watch thread: %s", strerror(errno));
-}
+} watch = {.comms = {&watch.comms, &watch.comms}, .put_down = PTHREAD_COND_INITIALIZER};
 
 /* ---- what it says ---- */
 
@@ -148,7 +129,7 @@ static void tell_error(struct gantry_comm *comm)
 	tell(comm, GANTRY_LOG_INFO, "when it failed");
 }
 
-/* ---- when it says it: all of these by the thread, while it holds the communicator ---- */
+/* ---- when it says it: by the thread, while it holds the communicator and no lock ---- */
 
 static void look_for_stall(struct gantry_comm *comm)
 {
@@ -181,170 +162,125 @@ static void attend(struct gantry_comm *comm, int signalled)
 		tell(comm, GANTRY_LOG_WARN, "was asked");
 }
 
-/* Under mu, which is let go while a communicator is attended to. */
-static void round_of_all(int signalled)
-{
-	gantry_list_each (e, &watch.comms) {
-		struct gantry_comm *comm = gantry_container(e, struct gantry_comm, node);
+/* ---- the loop's client ---- */
 
-		watch.held = comm;
-		pthread_mutex_unlock(&watch.mu);
-		attend(comm, signalled);
-		pthread_mutex_lock(&watch.mu);
-		watch.held = NULL;
-		pthread_cond_broadcast(
-			&watch.put_down); /* whoever wants to remove it gets mu when the loop is past it */
-	}
-}
-
-static int nap_ms(void)
+static uint64_t nap_ns(void)
 {
 	uint64_t ms = gantry_params()->stall / 4 / 1000000;
 
-	if (!gantry_params()->stall)
-		return -1;
-	return ms > NAP_MAX_MS ? NAP_MAX_MS : ms < NAP_MIN_MS ? NAP_MIN_MS : (int)ms;
+	return (ms > NAP_MAX_MS ? NAP_MAX_MS : ms < NAP_MIN_MS ? NAP_MIN_MS : ms) * 1000000;
 }
 
-static void *watch_thread(void *arg)
+static uint64_t next_due(void) REQUIRES(loop_mu)
 {
-	struct pollfd p = {.fd = watch.fd, .events = POLLIN};
-	uint64_t n;
-
-	(void)arg;
-	pthread_mutex_lock(&watch.mu);
-	while (!watch.stop) {
-		round_of_all(comm_watch_signal_came());
-		pthread_mutex_unlock(&watch.mu);
-		if (poll(&p, 1, nap_ms()) > 0 && read(p.fd, &n, sizeof(n)) < 0 && errno != EAGAIN)
-			LOG_DEBUG(COMM, "the watch thread's eventfd: %s", strerror(errno));
-		pthread_mutex_lock(&watch.mu);
-	}
-	pthread_mutex_unlock(&watch.mu);
-	return NULL;
+	return watch.next;
 }
 
-/* ---- its life ---- */
-
-static void before_fork(void)
+/* Looks at one of them, without the lock: at all of it, or only for the cause of a symptom. */
+static void hold(struct gantry_comm *comm, int all, int signalled) REQUIRES(loop_mu)
 {
-	pthread_mutex_lock(&watch.mu);
-}
+	int waits;
 
-static void in_parent(void)
-{
-	pthread_mutex_unlock(&watch.mu);
-}
-
-/* The thread, its communicators and its eventfd are the parent's. */
-static void in_child(void)
-{
-	pthread_mutex_init(&life, NULL);
-	pthread_mutex_init(&watch.mu, NULL);
-	pthread_cond_init(&watch.put_down, NULL);
-	comm_watch_signal_forget();
-	if (watch.fd >= 0)
-		close(watch.fd);
-	watch.fd = -1;
+	watch.held = comm;
+	inet_loop_unlock();
+	waits = comm_cause_look(comm);
+	if (all)
+		attend(comm, signalled);
+	inet_loop_lock();
+	if (waits && comm->cause.until < watch.next)
+		watch.next = comm->cause.until;
+	watch.causes |= waits;
 	watch.held = NULL;
-	watch.running = watch.fd_stays = 0;
+	pthread_cond_broadcast(&watch.put_down); /* who wants to remove it has the lock when we are past it */
+}
+
+static void pass(void) REQUIRES(loop_mu)
+{
+	int signalled = comm_watch_signal_came(), all = signalled || inet_due(watch.next);
+
+	if (!all && !watch.causes)
+		return;
+	if (all)
+		watch.next = gantry_params()->stall ? gantry_now_ns() + nap_ns() : UINT64_MAX;
+	watch.causes = 0;
+	gantry_list_each (e, &watch.comms) {
+		struct gantry_comm *comm = gantry_container(e, struct gantry_comm, node);
+
+		if (all || comm_cause_waits(comm))
+			hold(comm, all, signalled);
+	}
+}
+
+static int busy(void) REQUIRES(loop_mu)
+{
+	return !gantry_list_empty(&watch.comms);
+}
+
+static void in_child(void) REQUIRES(loop_mu)
+{
+	pthread_cond_init(&watch.put_down, NULL);
+	comm_watch_signal_abandon();
+	watch.held = NULL;
 	gantry_list_each_safe (e, &watch.comms)
 		gantry_list_remove(e); /* so that destroying one here is harmless */
 }
 
-static void once_per_process(void)
-{
-	gantry_list_init(&watch.comms);
-	pthread_atfork(before_fork, in_parent, in_child);
-}
+static struct inet_client client = {
+	.due = next_due,
+	.pass = pass,
+	.busy = busy,
+	.stop = comm_watch_signal_stop,
+	.in_child = in_child,
+};
 
-/* Under life. */
-static void start(void)
+static void look_soon(void) REQUIRES(loop_mu)
 {
-	sigset_t all, old;
-	int fd = watch.fd >= 0 ? watch.fd : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), failed;
-
-	if (fd < 0) {
-		LOG_WARN(COMM, "eventfd: %s; stalls will not be noticed", strerror(errno));
-		return;
-	}
-	pthread_mutex_lock(&watch.mu);
-	watch.fd = fd;
-	watch.stop = 0;
-	pthread_mutex_unlock(&watch.mu);
-	watch.fd_stays |= comm_watch_signal_install(fd);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	failed = pthread_create(&watch.thread, NULL, watch_thread, NULL);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	watch.running = !failed;
-	if (failed)
-		LOG_WARN(COMM, "no thread: %s; stalls will not be noticed", strerror(failed));
-	else
-		pthread_setname_np(watch.thread, "gantry-watch");
-}
-
-/* Under life, and nobody is left in the list. */
-static void stop(void)
-{
-	pthread_mutex_lock(&watch.mu);
-	watch.stop = 1;
-	kick();
-	pthread_mutex_unlock(&watch.mu);
-	if (watch.running)
-		pthread_join(watch.thread, NULL);
-	watch.running = 0;
-	pthread_mutex_lock(&watch.mu);
-	if (watch.fd >= 0 && !watch.fd_stays) {
-		close(watch.fd);
-		watch.fd = -1;
-	}
-	pthread_mutex_unlock(&watch.mu);
+	watch.next = 0;
+	if (client.active)
+		inet_loop_wake();
 }
 
 void comm_watch_add(struct gantry_comm *comm)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-	pthread_once(&once, once_per_process);
 	gantry_trace_begin();
-	pthread_mutex_lock(&life);
-	pthread_mutex_lock(&watch.mu);
+	inet_loop_lock();
+	if (inet_loop_start(&client) != GANTRY_OK)
+		LOG_WARN(COMM, "stalls will not be noticed");
+	else
+		comm_watch_signal_start();
 	gantry_list_append(&watch.comms, &comm->node);
-	kick(); /* a report may be wanted already */
-	pthread_mutex_unlock(&watch.mu);
-	if (!watch.running)
-		start();
-	pthread_mutex_unlock(&life);
+	look_soon(); /* a report may be wanted already */
+	inet_loop_unlock();
 }
 
 void comm_watch_remove(struct gantry_comm *comm)
 {
-	int was_in, last;
+	int was_in;
 
-	pthread_mutex_lock(&life);
-	pthread_mutex_lock(&watch.mu);
+	inet_loop_lock();
 	while (watch.held == comm)
-		pthread_cond_wait(&watch.put_down, &watch.mu);
+		mutex_wait(&watch.put_down, &inet_loop.mu);
 	was_in = !gantry_list_empty(&comm->node); /* not if its init failed, and not in a forked child */
 	gantry_list_remove(&comm->node);
-	last = gantry_list_empty(&watch.comms);
-	pthread_mutex_unlock(&watch.mu);
-	if (!was_in)
-		goto out;
+	inet_loop_unlock();
 	/* An error and a destroy right after it: the thread may not have come to it. */
-	if (owes_report(comm))
+	if (was_in && owes_report(comm))
 		tell_error(comm);
-	if (last)
-		stop();
-out:
-	pthread_mutex_unlock(&life);
+}
+
+void comm_watch_cause(void)
+{
+	inet_loop_lock();
+	watch.causes = 1;
+	if (client.active)
+		inet_loop_wake();
+	inet_loop_unlock();
 }
 
 void comm_watch_want(struct gantry_comm *comm)
 {
-	pthread_mutex_lock(&watch.mu);
 	store_release(&comm->report_wanted, 1);
-	kick();
-	pthread_mutex_unlock(&watch.mu);
+	inet_loop_lock();
+	look_soon();
+	inet_loop_unlock();
 }

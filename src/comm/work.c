@@ -143,7 +143,7 @@ static gantry_result grow(struct gantry_comm *comm, struct comm_work *w, uint32_
 	TRY(works_alloc(comm, &now, 1, capacity));
 	if (w->capacity > first_capacity(comm))
 		comm->outgrown[comm->noutgrown++] = *w;
-	pthread_mutex_lock(&comm->mu); /* the watch thread asks which works are busy */
+	pthread_mutex_lock(&comm->mu); /* the watchdog asks which works are busy */
 	*w = now;
 	pthread_mutex_unlock(&comm->mu);
 out:
@@ -208,7 +208,7 @@ gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, ui
 		TRY(d->ops->copy_async(d, stream, w->xfers_dev, w->xfers_host, n * sizeof(struct gantry_xfer)));
 		TRY(d->ops->copy_async(d, stream, w->first_dev, w->first_host, (blocks + 1) * sizeof(uint32_t)));
 	}
-	store_relaxed(&w->expected, w->expected + blocks); /* the watch thread looks */
+	store_relaxed(&w->expected, w->expected + blocks); /* the watchdog looks */
 	comm->launches++;
 	if (comm->traced) {
 		w->ntimes = n;

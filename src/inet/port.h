@@ -3,7 +3,7 @@
  * Listening sockets: one per address in a process, whatever the number of protocols that are served there. A firewall,
  * a port mapping (GANTRY_ADVERTISE) or a range of one port (GANTRY_PORT_RANGE) then needs to know a single port.
  *
- * A protocol is a port_user with a service thread of its own. Every user accepts from the sockets that it has opened,
+ * A protocol is a port_user, a client of the loop. Every user accepts from the sockets that it has opened,
  * so a connection may reach the wrong one. port_sort looks at the first bytes, without reading them, and passes the
  * connection on to the user whose magic they are.
  *

@@ -12,7 +12,7 @@
  * At a rank: it has joined only with a hub that has proved the key, accepted it and said READY; a rank is lost once;
  * buffers are written within their sizes (they are of that very size); when it leaves, nothing is left.
  *
- * wrap: sock_connect accept4 epoll_wait clock_gettime pthread_cond_wait pthread_cond_timedwait gantry_random_bytes
+ * wrap: sock_connect accept4 epoll_wait clock_gettime pthread_cond_wait pthread_cond_timedwait gantry_random_bytes gantry_thread_start
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,9 +23,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/hmac.h"
 #include "base/param.h"
-#include "base/bytes.h"
 #include "comm/ctl_member.h"
 #include "comm/hub.h"
 #include "script.h"
@@ -78,6 +78,15 @@ gantry_result __real_gantry_random_bytes(void *buf, size_t n);
 gantry_result __wrap_gantry_random_bytes(void *buf, size_t n);
 int __wrap_pthread_cond_wait(pthread_cond_t *c, pthread_mutex_t *mu);
 int __wrap_pthread_cond_timedwait(pthread_cond_t *c, pthread_mutex_t *mu, const struct timespec *t);
+
+gantry_result __wrap_gantry_thread_start(const char *name, void *(*thread)(void *), void *arg, pthread_t *ret_thread);
+
+/* The loop believes that it has its thread. */
+gantry_result __wrap_gantry_thread_start(const char *name, void *(*thread)(void *), void *arg, pthread_t *ret_thread)
+{
+	(void)name, (void)thread, (void)arg, (void)ret_thread;
+	return GANTRY_OK;
+}
 
 int __wrap_clock_gettime(clockid_t id, struct timespec *t)
 {
@@ -240,9 +249,10 @@ static void say_bytes(struct conn *c)
 
 static void turn(void)
 {
-	pthread_mutex_lock(&ctl_service.mu);
-	ctl_service_turn();
-	pthread_mutex_unlock(&ctl_service.mu);
+	inet_loop_lock();
+	MUST(ctl_service_start() == GANTRY_OK); /* scripts go on when the hub is gone */
+	inet_loop_pass();
+	inet_loop_unlock();
 	for (int i = 0; i < CONNS; i++)
 		hear(&run.conns[i]);
 }
@@ -329,9 +339,9 @@ static void hub_conn_open(struct conn *c)
 	conn_close(c);
 	turn(); /* so that it is known to be gone */
 	conn_open(c, &run.coming);
-	pthread_mutex_lock(&ctl_service.mu);
+	inet_loop_lock();
 	hub_accept(&run.listener.source, EPOLLIN);
-	pthread_mutex_unlock(&ctl_service.mu);
+	inet_loop_unlock();
 }
 
 static void hub_hello(struct conn *c, uint8_t how, uint8_t ranks)
@@ -423,9 +433,9 @@ static void hub_step(void)
 	if (op == HUB_FULL) {
 		run.refuse = next() & 1 ? EMFILE : ECONNABORTED;
 		run.coming = -1;
-		pthread_mutex_lock(&ctl_service.mu);
+		inet_loop_lock();
 		hub_accept(&run.listener.source, EPOLLIN);
-		pthread_mutex_unlock(&ctl_service.mu);
+		inet_loop_unlock();
 		return;
 	}
 	c = &run.conns[next() % CONNS];
@@ -447,7 +457,7 @@ static void run_hub(uint8_t how)
 	MUST(hub);
 	gantry_list_init(&hub->node);
 	gantry_list_init(&run.listener.node);
-	run.listener.source = (struct ctl_source){.fd = eventfd(0, EFD_CLOEXEC), .ready = hub_accept};
+	run.listener.source = (struct inet_source){.fd = eventfd(0, EFD_CLOEXEC), .ready = hub_accept};
 	run.listener.refs = 2;
 	hub->listener = &run.listener;
 	hub->comm_id = COMM_ID;
@@ -709,16 +719,11 @@ static void begin(void)
 		run.conns[i].fd = -1;
 	for (size_t i = 0; i < sizeof(run.key); i++)
 		run.key[i] = (uint8_t)(i * 7 + 1);
-	s->running = 1; /* there is no thread to be started */
-	s->owner = getpid();
-	s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-	s->wake = (struct ctl_source){.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-	MUST(s->epoll_fd >= 0 && s->wake.fd >= 0);
+	inet_loop_lock();
+	MUST(ctl_service_start() == GANTRY_OK);
+	inet_loop.now = run.now;
 	s->due = UINT64_MAX;
-	s->now = run.now;
-	s->woken = 1; /* nor woken */
-	MUST(ctl_service_enter() == GANTRY_OK);
-	ctl_service_done();
+	inet_loop_unlock();
 }
 
 static void finish(void)
@@ -727,10 +732,6 @@ static void finish(void)
 
 	MUST(gantry_list_empty(&s->conns) && gantry_list_empty(&s->finishing) && gantry_list_empty(&s->dead));
 	MUST(gantry_list_empty(&s->dirty) && gantry_list_empty(&s->events) && gantry_list_empty(&s->hubs));
-	close(s->epoll_fd);
-	close(s->wake.fd);
-	s->epoll_fd = s->wake.fd = -1;
-	s->running = 0;
 	run.on = 0;
 }
 

@@ -156,11 +156,11 @@ static inline void relay_start(struct relay *r, const struct gantry_unique_id *i
 {
 	struct hub *hub;
 
-	pthread_mutex_lock(&ctl_service.mu);
+	inet_loop_lock();
 	hub = hub_find(gantry_ctl_comm_id(id));
 	CHECK(hub != NULL);
 	r->to = hub->listener->addr;
-	pthread_mutex_unlock(&ctl_service.mu);
+	inet_loop_unlock();
 	CHECK_EQ(listen(r->listen_fd, 64), 0);
 	r->turned_ms = now_ms();
 	CHECK_EQ(pthread_create(&r->thread, NULL, relay_thread, r), 0);

@@ -188,9 +188,9 @@ static inline int service_runs(void)
 {
 	int running;
 
-	pthread_mutex_lock(&ctl_service.mu);
-	running = ctl_service.running;
-	pthread_mutex_unlock(&ctl_service.mu);
+	inet_loop_lock();
+	running = inet_loop.running;
+	inet_loop_unlock();
 	return running;
 }
 static inline void until_quiet(void)

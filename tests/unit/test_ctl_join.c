@@ -11,14 +11,14 @@
 /* Hubs that wait for somebody, and those that failed, need not be waited for. */
 static void end_hubs(void)
 {
-	pthread_mutex_lock(&ctl_service.mu);
+	inet_loop_lock();
 	gantry_list_each (pos, &ctl_service.hubs) {
 		gantry_container(pos, struct hub, node)->until = 0;
 	}
 	ctl_service_due(0);
-	if (ctl_service.running)
-		ctl_service_wake();
-	pthread_mutex_unlock(&ctl_service.mu);
+	if (inet_loop.running)
+		inet_loop_wake();
+	inet_loop_unlock();
 	until_quiet();
 }
 
@@ -42,15 +42,15 @@ static uint64_t hub_stays(const struct gantry_unique_id *id, uint64_t until)
 	struct hub *hub;
 	uint64_t was = 0;
 
-	pthread_mutex_lock(&ctl_service.mu);
+	inet_loop_lock();
 	hub = hub_find(gantry_ctl_comm_id(id));
 	if (hub) {
 		was = hub->until;
 		hub->until = until;
 		ctl_service_due(until);
-		ctl_service_wake();
+		inet_loop_wake();
 	}
-	pthread_mutex_unlock(&ctl_service.mu);
+	inet_loop_unlock();
 	return was;
 }
 
@@ -256,10 +256,10 @@ static int ranks_here(const struct gantry_unique_id *id)
 	struct hub *hub;
 	int n;
 
-	pthread_mutex_lock(&ctl_service.mu);
+	inet_loop_lock();
 	hub = hub_find(gantry_ctl_comm_id(id));
 	n = hub ? hub->nhere : -1;
-	pthread_mutex_unlock(&ctl_service.mu);
+	inet_loop_unlock();
 	return n;
 }
 
@@ -267,9 +267,9 @@ static int strangers_here(void)
 {
 	int n;
 
-	pthread_mutex_lock(&ctl_service.mu);
+	inet_loop_lock();
 	n = ctl_service.nstrangers;
-	pthread_mutex_unlock(&ctl_service.mu);
+	inet_loop_unlock();
 	return n;
 }
 
@@ -384,12 +384,12 @@ static int are_here(const struct gantry_unique_id *id, int n)
 {
 	int here, waiting = 0;
 
-	pthread_mutex_lock(&ctl_service.mu);
+	inet_loop_lock();
 	here = hub_find(gantry_ctl_comm_id(id))->nhere;
 	gantry_list_each (pos, &ctl_service.members) {
 		waiting += gantry_container(pos, struct gantry_ctl, node)->step == STEP_WAITING;
 	}
-	pthread_mutex_unlock(&ctl_service.mu);
+	inet_loop_unlock();
 	return here == n && waiting == n;
 }
 

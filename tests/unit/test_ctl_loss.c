@@ -10,10 +10,10 @@
 /* Breaks the connection of a membership under its feet. */
 static void kill_socket(struct gantry_ctl *ctl)
 {
-	pthread_mutex_lock(&ctl_service.mu);
+	inet_loop_lock();
 	CHECK(ctl->conn != NULL);
 	CHECK_EQ(shutdown(ctl->conn->source.fd, SHUT_RDWR), 0);
-	pthread_mutex_unlock(&ctl_service.mu);
+	inet_loop_unlock();
 }
 
 static void until_lost(struct rank_state *s, int n)
@@ -208,9 +208,9 @@ static void test_held_up(void)
 	set_env("GANTRY_TIMEOUT", "600ms");
 	s = ranks_run(3, &id, NULL);
 	for (int i = 0; i < 2; i++) {
-		pthread_mutex_lock(&ctl_service.mu);
+		inet_loop_lock();
 		sleep_ms(1300);
-		pthread_mutex_unlock(&ctl_service.mu);
+		inet_loop_unlock();
 		sleep_ms(100);
 	}
 	for (int i = 0; i < 3; i++)
@@ -226,9 +226,9 @@ static uint64_t turns_so_far(void)
 {
 	uint64_t turns;
 
-	pthread_mutex_lock(&ctl_service.mu);
-	turns = ctl_service.turns;
-	pthread_mutex_unlock(&ctl_service.mu);
+	inet_loop_lock();
+	turns = inet_loop.passes;
+	inet_loop_unlock();
 	return turns;
 }
 
@@ -310,7 +310,7 @@ static void test_full(void)
 	gantry_result r;
 	uint32_t n = 0, k = 0;
 
-	pthread_mutex_lock(&ctl_service.mu); /* it waits */
+	inet_loop_lock(); /* it waits */
 	do {
 		memcpy(data, &n, sizeof(n));
 		r = gantry_ctl_send(s[1].ctl, 0, 1, data, sizeof(data));
@@ -320,7 +320,7 @@ static void test_full(void)
 	CHECK(s[1].ctl->conn->out_bytes >= (size_t)n * sizeof(data));
 	CHECK(s[1].ctl->conn->out_bytes + GANTRY_CTL_MESSAGE_MAX <= CTL_OUT_MAX);
 	CHECK(!s[1].ctl->conn->fault);
-	pthread_mutex_unlock(&ctl_service.mu);
+	inet_loop_unlock();
 	for (uint32_t i = 0; i < n; i++) {
 		CHECK_OK(recv_wait(s[0].ctl, 1, 1, got, sizeof(got)));
 		memcpy(&k, got, sizeof(k));

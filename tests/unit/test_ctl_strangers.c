@@ -9,8 +9,8 @@
 #include <malloc.h>
 #include <poll.h>
 
-#include "base/hmac.h"
 #include "base/bytes.h"
+#include "base/hmac.h"
 #include "comm/hub.h"
 #include "ctl_relay.h"
 #include "ctl_util.h"
@@ -280,7 +280,7 @@ static void look_at_hub(struct snapshot *ret)
 	struct hub *hub;
 
 	memset(ret, 0, sizeof(*ret)); /* field by field: snapshots are compared as bytes, padding included */
-	pthread_mutex_lock(&ctl_service.mu);
+	inet_loop_lock();
 	hub = hub_find(decoded.comm_id);
 	CHECK(hub != NULL);
 	ret->state = hub->state;
@@ -291,7 +291,7 @@ static void look_at_hub(struct snapshot *ret)
 	for (int i = 0; i < hub->nranks; i++)
 		ret->conns[i] = hub->ranks[i].conn;
 	CHECK(ctl_service.nstrangers <= PLACES);
-	pthread_mutex_unlock(&ctl_service.mu);
+	inet_loop_unlock();
 }
 
 static int hub_has(int nhere)
@@ -306,10 +306,10 @@ static uint64_t refused_so_far(int *ret_left)
 {
 	uint64_t n;
 
-	pthread_mutex_lock(&ctl_service.mu);
+	inet_loop_lock();
 	n = ctl_service.refused;
 	*ret_left = ctl_service.nstrangers;
-	pthread_mutex_unlock(&ctl_service.mu);
+	inet_loop_unlock();
 	return n;
 }
 
@@ -327,7 +327,7 @@ static uint64_t service_cpu(void)
 	struct timespec t;
 	clockid_t clock;
 
-	CHECK_EQ(pthread_getcpuclockid(ctl_service.thread, &clock), 0);
+	CHECK_EQ(pthread_getcpuclockid(inet_loop.thread, &clock), 0);
 	CHECK_EQ(clock_gettime(clock, &t), 0);
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
@@ -433,11 +433,11 @@ static void test_places(void)
 
 	for (; n < PLACES; n++)
 		fds[n] = hello_answered(CTL_VERSION, decoded.comm_id, &h, body);
-	pthread_mutex_lock(&ctl_service.mu);
+	inet_loop_lock();
 	genuine = dial();
 	for (; n < PLACES + 60; n++)
 		fds[n] = dial();
-	pthread_mutex_unlock(&ctl_service.mu);
+	inet_loop_unlock();
 	send_hello(genuine, CTL_VERSION, decoded.comm_id, raw);
 	CHECK(read_frame(genuine, &h, body));
 	CHECK_EQ(h.kind, CTL_CHALLENGE);

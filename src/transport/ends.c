@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/atomic.h"
 #include "base/log.h"
 
 int gantry_ends_same_process(const struct gantry_peer_info *a, const struct gantry_peer_info *b)
@@ -63,50 +64,78 @@ void gantry_rings_fill(struct gantry_conn *conn, const struct gantry_rings *ring
 }
 
 gantry_result gantry_sharing_make(struct gantry_sharing *s, const struct gantry_connector *c, size_t size,
-				  struct gantry_handover_address *ret_address)
+				  struct gantry_share_address *ret_address)
 {
 	gantry_result r = GANTRY_OK;
+	void *memory = NULL;
 
-	TRY(gantry_segment_create(size, &s->segment));
-	if (gantry_ends_same_process(c->me, c->peer)) {
-		gantry_segment_close_file(s->segment);
-		ret_address->name = 0;
-		ret_address->token = s->segment->shared.token;
+	TRY(gantry_share_create(size, &memory, ret_address));
+	s->words = memory;
+	s->made = 1;
+	if (gantry_ends_same_process(c->me, c->peer))
+		gantry_share_close_file(memory);
+	else
+		TRY(gantry_share_offer(&s->offer, memory, c->peer->user, ret_address));
+out:
+	return r;
+}
+
+/* The maker may be freed before it is ready: so nobody holds what is not ready. */
+static gantry_result find_ready(const struct gantry_share_address *address, struct gantry_end_words **ret_words)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_end_words *words;
+	void *memory = NULL;
+
+	TRY(gantry_share_find(address->id, &memory));
+	words = memory;
+	if (load_acquire(&words->ready)) {
+		*ret_words = words;
 	} else {
-		TRY(gantry_handover_offer(&s->offer, s->segment, c->peer->user, ret_address));
+		gantry_share_put(memory, false);
+		r = GANTRY_AGAIN;
 	}
 out:
 	return r;
 }
 
 gantry_result gantry_sharing_meet(struct gantry_sharing *s, const struct gantry_connector *c, size_t size,
-				  const struct gantry_handover_address *address)
+				  const struct gantry_share_address *address)
 {
 	gantry_result r = GANTRY_OK;
-	int here = gantry_ends_same_process(c->me, c->peer);
+	void *memory = NULL;
 
-	if (s->offer.segment) {
-		TRY(gantry_handover_given(&s->offer));
-		gantry_handover_withdraw(&s->offer);
-		gantry_segment_close_file(s->segment);
-	} else if (s->segment) {
-		/* Taken already, or made for this process. Who has found it himself finds that somebody has. */
-		r = here ? gantry_shared_found(&s->segment->shared) : GANTRY_OK;
-	} else if (here) {
-		TRY(gantry_segment_find(&address->token, &s->segment));
-	} else {
-		TRY(gantry_handover_take(&s->taker, address, c->peer->user, size, &s->segment));
+	if (s->made) {
+		store_release(&s->words->ready, 1);
+		if (s->offer.memory)
+			gantry_share_serve(&s->offer);
+		if (!load_acquire(&s->words->opened))
+			return GANTRY_AGAIN;
+		if (s->offer.memory)
+			gantry_share_close_file(s->words);
+		gantry_share_withdraw(&s->offer);
+		return GANTRY_OK;
 	}
+	if (!s->words && gantry_ends_same_process(c->me, c->peer)) {
+		TRY(find_ready(address, &s->words));
+	} else if (!s->words) {
+		TRY(gantry_share_take(&s->taker, address, c->peer->user, size, &memory));
+		s->words = memory;
+	}
+	if (!load_acquire(&s->words->ready))
+		return GANTRY_AGAIN;
+	store_release(&s->words->opened, 1);
 out:
 	return r;
 }
 
 void gantry_sharing_end(struct gantry_sharing *s)
 {
-	gantry_handover_withdraw(&s->offer);
-	gantry_handover_taker_close(&s->taker);
-	gantry_segment_put(s->segment);
-	s->segment = NULL;
+	gantry_share_withdraw(&s->offer);
+	gantry_share_taker_close(&s->taker);
+	if (s->words)
+		gantry_share_put(s->words, s->made);
+	s->words = NULL;
 }
 
 void gantry_door_describe(const struct gantry_connector *c, struct gantry_door_info *ret_info)

@@ -7,8 +7,8 @@
 #include <stdint.h>
 
 #include "device/device.h"
+#include "device/share.h"
 #include "transport/copy_engine.h"
-#include "transport/segment.h"
 #include "transport/transport.h"
 
 enum {
@@ -38,18 +38,27 @@ int gantry_rings_step_is_good(uint64_t step);
 /* without_lines: Simple alone, for a copy engine does not copy words whole. */
 void gantry_rings_fill(struct gantry_conn *conn, const struct gantry_rings *rings, char *base, int without_lines);
 
-/* A segment that one end makes and the other one gets. Zeroed is none. */
+/* What the memory of a connection begins with: the FIFO's words, and how its two ends meet. */
+struct gantry_end_words {
+	struct gantry_fifo fifo;
+	uint64_t ready;	 /* by the maker: its own part of connecting is done, the other end may go on */
+	uint64_t opened; /* by the other end: it has the memory, and may be through with it by now */
+};
+_Static_assert(sizeof(struct gantry_end_words) <= GANTRY_ENDS_PAGE, "rings begin on the next page");
+
+/* Host memory that one end makes and the other one gets (device/share.h). Zeroed is none. */
 struct gantry_sharing {
-	struct gantry_segment *segment; /* counted */
+	struct gantry_end_words *words; /* where it begins; counted */
+	int made;			/* by this end */
 	struct gantry_offer offer;	/* maker, to another process */
 	struct gantry_taker taker;
 };
 /* For the maker's setup. */
 gantry_result gantry_sharing_make(struct gantry_sharing *s, const struct gantry_connector *c, size_t size,
-				  struct gantry_handover_address *ret_address);
+				  struct gantry_share_address *ret_address);
 /* For connect. AGAIN until both ends have it: the maker knows that the other one has, too. */
 gantry_result gantry_sharing_meet(struct gantry_sharing *s, const struct gantry_connector *c, size_t size,
-				  const struct gantry_handover_address *address);
+				  const struct gantry_share_address *address);
 void gantry_sharing_end(struct gantry_sharing *s);
 
 /* A door as it travels in a connect info. */

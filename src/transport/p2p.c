@@ -4,32 +4,63 @@
  * GANTRY_P2P=force between different GPUs of a host. can_connect has only the two infos, and they do not say whether
  * two GPUs reach each other; so without force it answers yes only where that is certain.
  *
- * Each end waits on its own memory and stores into the other's (p2p_block.h):
+ * Each end waits on its own memory, its block, and stores into the other's:
  *
  *   receiving end's block   tail, slots, rings
  *   sending end's block     head
+ *
+ * A block begins with struct gantry_end_words, of which an end uses those that it waits on, and `opened`, which says
+ * that the peer has opened the block. Another process opens it by a handle of the device. Within a process the end that
+ * made a block may be freed while the other end's kernel still stores into it (a receiver tells the head of a sender
+ * that has long ended), or before the other end has come at all: there the connect info carries a random token, whoever
+ * finds the block by it holds it, and the last one frees it.
  *
  * A connect is done when each has opened the other's block: an end that has nothing more to do may be freed, and its
  * process may end, before the other one begins.
  *
  * Copy mode (GANTRY_P2P_COPY, chosen by the sending end for itself): the proxy moves steps into the receiver's ring
  * with the device's copy engine (copy_engine.h). Its CPU cannot store into another process's GPU memory, so the FIFO's
- * words are in a segment of host memory then, which the sender makes and the receiver takes (segment.h); the ring stays
+ * words are in a segment of host memory then, which the sender makes and the receiver takes (device/share.h); the ring stays
  * where it is. The connect infos tell the receiver. Without a socket between the two (other network namespaces) there
  * is no copy mode.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hmac.h"
+#include "base/list.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/param.h"
 #include "transport/copy_engine.h"
-#include "transport/p2p_block.h"
+#include "transport/ends.h"
 
 enum { P2P_MAGIC = 0x70327031 };		   /* "p2p1" */
 enum { P2P_AUTO = 0, P2P_FORCE = 1, P2P_OFF = 2 }; /* as GANTRY_P2P counts them */
+
+struct p2p_block {
+	struct gantry_list node; /* of all of the process; blocks_mu, as refs and found */
+	int refs, found;
+	unsigned char token[16];
+	struct gantry_device *device; /* counted: the block may outlive its communicator */
+	char *base;		      /* as the device addresses it */
+	size_t size;
+};
+
+/* What the peer needs to find a block; travels in connect infos. */
+struct p2p_block_info {
+	unsigned char token[16];	 /* within the process */
+	struct gantry_ipc_handle memory; /* from elsewhere */
+};
+
+/* The peer's block. Zeroed is none. */
+struct p2p_remote {
+	char *base;
+	struct p2p_block *block; /* counted; NULL: of another process */
+};
 
 struct p2p_info {
 	uint32_t magic;
@@ -38,7 +69,7 @@ struct p2p_info {
 	uint32_t reserved;
 	uint64_t step; /* of the receiving end */
 	struct p2p_block_info block;
-	struct gantry_handover_address words; /* of a sending end that is proxied */
+	struct gantry_share_address words; /* of a sending end that is proxied */
 	struct gantry_door_info door;
 };
 _Static_assert(sizeof(struct p2p_info) <= GANTRY_CONNECT_INFO_SIZE, "travels in the connect info");
@@ -47,10 +78,170 @@ _Static_assert(sizeof(struct p2p_info) <= GANTRY_CONNECT_INFO_SIZE, "travels in 
 struct p2p_end {
 	struct gantry_end base;	     /* first */
 	struct p2p_block *block;     /* counted; a proxied end has none */
-	struct p2p_far far;	     /* the peer's; of a proxied one there is none */
+	struct p2p_remote remote;    /* the peer's; of a proxied one there is none */
 	struct gantry_sharing words; /* copy mode */
 	void *words_dev;	     /* receiving end: as the device addresses them; NULL: not mapped */
 };
+
+/* ---- blocks ---- */
+
+MUTEX_KIND(blocks_mu);
+static struct blocks_mu blocks_mu_one = MUTEX_INITIALIZER;
+static struct gantry_list blocks GUARDED_BY(blocks_mu) = {&blocks, &blocks};
+
+static void block_free(struct p2p_block *b)
+{
+	if (b->base)
+		b->device->ops->free(b->device, b->base);
+	gantry_device_close(b->device);
+	free(b);
+}
+
+static void block_put(struct p2p_block *b)
+{
+	int last;
+
+	if (!b)
+		return;
+	blocks_mu_lock(&blocks_mu_one);
+	last = --b->refs == 0;
+	if (last)
+		gantry_list_remove(&b->node);
+	blocks_mu_unlock(&blocks_mu_one);
+	if (last)
+		block_free(b);
+}
+
+static gantry_result block_create(const struct gantry_connector *c, size_t size, struct p2p_block **ret_block)
+{
+	gantry_result r = GANTRY_OK;
+	struct p2p_block *b = calloc(1, sizeof(*b));
+	void *base = NULL;
+
+	if (!b)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a connection to rank %d", c->peer->rank);
+	b->refs = 1;
+	TRY(gantry_random_bytes(b->token, sizeof(b->token)));
+	TRY(gantry_device_open(c->device->kind, c->device->index, &b->device));
+	TRY(c->device->ops->alloc(c->device, size, &base));
+	b->base = base;
+	b->size = size;
+	blocks_mu_lock(&blocks_mu_one);
+	gantry_list_append(&blocks, &b->node);
+	blocks_mu_unlock(&blocks_mu_one);
+	*ret_block = b;
+	b = NULL;
+out:
+	if (b)
+		block_free(b);
+	return r;
+}
+
+static struct p2p_block *block_find(const unsigned char token[16])
+{
+	struct p2p_block *found = NULL;
+
+	blocks_mu_lock(&blocks_mu_one);
+	gantry_list_each (pos, &blocks) {
+		struct p2p_block *b = gantry_container(pos, struct p2p_block, node);
+
+		if (memcmp(b->token, token, sizeof(b->token)) == 0)
+			found = b;
+	}
+	if (found) {
+		found->refs++;
+		found->found = 1;
+	}
+	blocks_mu_unlock(&blocks_mu_one);
+	return found;
+}
+
+static gantry_result block_describe(const struct gantry_connector *c, struct p2p_block *b,
+				    struct p2p_block_info *ret_info)
+{
+	memset(ret_info, 0, sizeof(*ret_info));
+	if (gantry_ends_same_process(c->me, c->peer)) {
+		memcpy(ret_info->token, b->token, sizeof(b->token));
+		return GANTRY_OK;
+	}
+	return c->device->ops->ipc_export(c->device, b->base, b->size, &ret_info->memory);
+}
+
+/* Whether the peer has opened it: OK or AGAIN. The word is in device memory, which the CPU may not be able to read. */
+static gantry_result block_is_opened(const struct gantry_connector *c, struct p2p_block *b)
+{
+	gantry_result r = GANTRY_OK;
+	uint64_t opened = 0;
+
+	if (gantry_ends_same_process(c->me, c->peer)) {
+		blocks_mu_lock(&blocks_mu_one);
+		opened = (uint64_t)b->found;
+		blocks_mu_unlock(&blocks_mu_one);
+	} else {
+		TRY(c->device->ops->copy(c->device, &opened, b->base + offsetof(struct gantry_end_words, opened),
+					 sizeof(opened)));
+	}
+	r = opened ? GANTRY_OK : GANTRY_AGAIN;
+out:
+	return r;
+}
+
+/* Within a process: between two GPUs only if the hardware can. */
+static gantry_result check_access(const struct gantry_connector *c, const struct p2p_block *b)
+{
+	gantry_result r = GANTRY_OK;
+	int can = 0;
+
+	TRY(c->device->ops->peer_access(c->device, b->device, &can));
+	if (!can)
+		FAIL(GANTRY_ERR_UNREACHABLE,
+		     "%s (rank %d) cannot address memory of %s (rank %d), and GANTRY_P2P=force asked for it",
+		     c->device->name, c->me->rank, b->device->name, c->peer->rank);
+out:
+	return r;
+}
+
+static void remote_close(const struct gantry_connector *c, struct p2p_remote *remote)
+{
+	if (remote->block)
+		block_put(remote->block);
+	else if (remote->base)
+		c->device->ops->ipc_close(c->device, remote->base);
+	memset(remote, 0, sizeof(*remote));
+}
+
+static gantry_result remote_open(const struct gantry_connector *c, const struct p2p_block_info *info,
+				 struct p2p_remote *ret_remote)
+{
+	gantry_result r = GANTRY_OK;
+	struct p2p_remote remote = {0};
+	uint64_t opened = 1;
+	void *base = NULL;
+
+	if (gantry_ends_same_process(c->me, c->peer)) {
+		remote.block = block_find(info->token);
+		if (!remote.block)
+			FAIL(GANTRY_ERR_PEER_LOST, "rank %d's end of a connection is gone", c->peer->rank);
+		remote.base = remote.block->base;
+		TRY(check_access(c, remote.block));
+	} else {
+		r = c->device->ops->ipc_open(c->device, &info->memory, &base);
+		if (r == GANTRY_ERR_INVALID)
+			FAIL(GANTRY_ERR_PEER_LOST, "rank %d's end of a connection is gone", c->peer->rank);
+		TRY(r);
+		remote.base = base;
+		TRY(c->device->ops->copy(c->device, remote.base + offsetof(struct gantry_end_words, opened), &opened,
+					 sizeof(opened)));
+	}
+	*ret_remote = remote;
+	remote.base = NULL;
+out:
+	if (remote.base || (r != GANTRY_OK && remote.block))
+		remote_close(c, &remote);
+	return r;
+}
+
+/* ---- ends ---- */
 
 static int proxied(const struct gantry_peer_info *me, const struct gantry_peer_info *peer)
 {
@@ -126,10 +317,10 @@ static gantry_result setup(struct gantry_connector *c, struct gantry_connect_inf
 		lay_out(c, info.step, (int)info.ll128, &rings);
 	}
 	if (c->proxy) {
-		TRY(gantry_sharing_make(&end->words, c, sizeof(struct gantry_fifo), &info.words));
+		TRY(gantry_sharing_make(&end->words, c, sizeof(struct gantry_end_words), &info.words));
 	} else {
-		TRY(p2p_block_create(c, rings.size, &end->block));
-		TRY(p2p_block_describe(c, end->block, &info.block));
+		TRY(block_create(c, rings.size, &end->block));
+		TRY(block_describe(c, end->block, &info.block));
 	}
 	memset(ret_info, 0, sizeof(*ret_info));
 	memcpy(ret_info, &info, sizeof(info));
@@ -159,12 +350,12 @@ static gantry_result meet(struct gantry_connector *c, struct p2p_end *end, const
 	gantry_result r = GANTRY_OK;
 	int peer_has_block = c->send || !info->copies;
 
-	if (peer_has_block && !end->far.base)
-		TRY(p2p_far_open(c, &info->block, &end->far));
+	if (peer_has_block && !end->remote.base)
+		TRY(remote_open(c, &info->block, &end->remote));
 	if (end->base.engine || !peer_has_block)
-		TRY(gantry_sharing_meet(&end->words, c, sizeof(struct gantry_fifo), &info->words));
+		TRY(gantry_sharing_meet(&end->words, c, sizeof(struct gantry_end_words), &info->words));
 	if (end->block)
-		TRY(p2p_block_is_opened(c, end->block));
+		TRY(block_is_opened(c, end->block));
 out:
 	return r;
 }
@@ -172,14 +363,14 @@ out:
 static void fill_direct(struct gantry_connector *c, const struct p2p_end *end, int copies,
 			const struct gantry_rings *rings)
 {
-	struct gantry_fifo *mine = (void *)end->block->base, *theirs = (void *)end->far.base;
+	struct gantry_fifo *mine = (void *)end->block->base, *theirs = (void *)end->remote.base;
 	struct gantry_fifo *words = copies ? end->words_dev : NULL;
 
 	c->conn.head = words ? &words->head : c->send ? &mine->head : &theirs->head;
 	c->conn.tail = words ? &words->tail : c->send ? &theirs->tail : &mine->tail;
 	c->conn.slots = words ? words->slots : c->send ? theirs->slots : mine->slots;
 	c->conn.offers = NULL; /* neither a pool nor a producer that puts bytes into the receiver's buffer */
-	gantry_rings_fill(&c->conn, rings, c->send ? end->far.base : end->block->base, copies);
+	gantry_rings_fill(&c->conn, rings, c->send ? end->remote.base : end->block->base, copies);
 	c->conn.door = end->base.door.door;
 	c->conn.state = c->state;
 	c->conn.flags = c->send ? GANTRY_CONN_SEND : 0;
@@ -191,11 +382,11 @@ static void fill_direct(struct gantry_connector *c, const struct p2p_end *end, i
 static gantry_result fill_proxied(struct gantry_connector *c, const struct p2p_end *end,
 				  const struct gantry_rings *rings)
 {
-	struct gantry_fifo *f = (void *)end->words.segment->base;
+	struct gantry_fifo *f = &end->words.words->fifo;
 	struct gantry_copy_far far = {.head = &f->head,
 				      .tail = &f->tail,
 				      .slots = f->slots,
-				      .ring = end->far.base + rings->at[GANTRY_PROTO_SIMPLE],
+				      .ring = end->remote.base + rings->at[GANTRY_PROTO_SIMPLE],
 				      .door = end->base.door.door};
 
 	return gantry_copy_engine_connect(end->base.engine, c, rings->step_bytes[GANTRY_PROTO_SIMPLE], &far);
@@ -219,7 +410,7 @@ static gantry_result connect_end(struct gantry_connector *c, const struct gantry
 	if (!info.ll128 || !ll128)
 		rings.at[GANTRY_PROTO_LL128] = 0;
 	if (!c->send && info.copies)
-		TRY(c->device->ops->map_host(c->device, end->words.segment->base, end->words.segment->size,
+		TRY(c->device->ops->map_host(c->device, end->words.words, sizeof(struct gantry_end_words),
 					     &end->words_dev));
 	if (end->base.engine)
 		TRY(fill_proxied(c, end, &rings));
@@ -238,10 +429,10 @@ static void free_end(struct gantry_connector *c)
 	gantry_end_proxy_free(c);
 	gantry_far_door_close(&end->base.door);
 	if (end->words_dev)
-		c->device->ops->unmap_host(c->device, end->words.segment->base);
+		c->device->ops->unmap_host(c->device, end->words.words);
 	gantry_sharing_end(&end->words);
-	p2p_far_close(c, &end->far);
-	p2p_block_put(end->block);
+	remote_close(c, &end->remote);
+	block_put(end->block);
 	free(end);
 	c->resources = NULL;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shared memory between two processes, or two threads, of a host. One segment (segment.h) per connection:
+ * Shared memory between two processes, or two threads, of a host. One segment (device/share.h) per connection:
  *
- *   page 0     struct gantry_fifo: head, tail, slots
+ *   page 0     struct gantry_end_words: head, tail, slots
  *   then       rings of 8 steps: Simple, LL, LL128 (the last between two host devices only: a GPU reads host memory in
  *              pieces, so the order within a line is not certain)
  *
@@ -34,11 +34,11 @@ enum { COPY_SEND = 1, COPY_RECV = 2 };	 /* bits of GANTRY_SHM_COPY */
 
 struct shm_info {
 	uint32_t magic;
-	uint32_t maker;				/* by this end's parameter */
-	uint32_t proxied;			/* this end is */
-	uint32_t ll128;				/* this end's device keeps the order of a line */
-	uint64_t step;				/* of the maker */
-	struct gantry_handover_address segment; /* the same */
+	uint32_t maker;			     /* by this end's parameter */
+	uint32_t proxied;		     /* this end is */
+	uint32_t ll128;			     /* this end's device keeps the order of a line */
+	uint64_t step;			     /* of the maker */
+	struct gantry_share_address segment; /* the same */
 	struct gantry_door_info door;
 };
 _Static_assert(sizeof(struct shm_info) <= GANTRY_CONNECT_INFO_SIZE, "travels in the connect info");
@@ -171,7 +171,7 @@ static void fill_direct(struct gantry_connector *c, const struct shm_end *end, c
 static gantry_result fill_proxied(struct gantry_connector *c, const struct shm_end *end, const struct shm_info *info,
 				  const struct gantry_rings *rings)
 {
-	struct gantry_fifo *f = (void *)end->shared.segment->base;
+	struct gantry_fifo *f = &end->shared.words->fifo;
 	struct gantry_copy_far far = {.head = &f->head,
 				      .tail = &f->tail,
 				      .slots = f->slots,
@@ -198,7 +198,7 @@ static gantry_result connect_end(struct gantry_connector *c, const struct gantry
 	TRY(gantry_sharing_meet(&end->shared, c, rings.size, &info.segment));
 	if (!info.ll128 || !c->device->ll128_local)
 		rings.at[GANTRY_PROTO_LL128] = 0;
-	TRY(c->device->ops->map_host(c->device, end->shared.segment->base, end->shared.segment->size, &end->dev));
+	TRY(c->device->ops->map_host(c->device, end->shared.words, rings.size, &end->dev));
 	if (end->base.engine)
 		TRY(fill_proxied(c, end, &info, &rings));
 	else
@@ -216,7 +216,7 @@ static void free_end(struct gantry_connector *c)
 	gantry_end_proxy_free(c);
 	gantry_far_door_close(&end->base.door);
 	if (end->dev)
-		c->device->ops->unmap_host(c->device, end->shared.segment->base);
+		c->device->ops->unmap_host(c->device, end->shared.words);
 	gantry_sharing_end(&end->shared);
 	free(end);
 	c->resources = NULL;

@@ -11,7 +11,8 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-#include "transport/segment.h"
+#include "device/host/host.h"
+#include "device/share.h"
 #include "transport_util.h"
 
 enum { BYTES = (1 << 20) + 333 };
@@ -201,7 +202,7 @@ static int is_hung_up(int fd)
 }
 
 /* Another user of the machine finds the name in /proc/net/unix and even knows the token. */
-static void check_other_user(struct gantry_offer *o, const struct gantry_handover_address *at)
+static void check_other_user(struct gantry_offer *o, const struct gantry_share_address *at)
 {
 	pid_t pid;
 	int status;
@@ -214,18 +215,18 @@ static void check_other_user(struct gantry_offer *o, const struct gantry_handove
 	CHECK(pid >= 0);
 	if (pid == 0) {
 		struct gantry_taker t = {0};
-		struct gantry_segment *s = NULL;
+		void *s = NULL;
 
 		CHECK_EQ(setuid(65534), 0);
 		for (int i = 0; i < 300; i++) {
-			CHECK_EQ(gantry_handover_take(&t, at, 0, 4096, &s), GANTRY_AGAIN);
+			CHECK_EQ(gantry_share_take(&t, at, 0, 4096, &s), GANTRY_AGAIN);
 			usleep(500);
 		}
-		gantry_handover_taker_close(&t);
+		gantry_share_taker_close(&t);
 		_exit(0);
 	}
 	while (waitpid(pid, &status, WNOHANG) == 0) {
-		CHECK_EQ(gantry_handover_given(o), GANTRY_AGAIN);
+		CHECK_EQ(gantry_share_serve(o), GANTRY_AGAIN);
 		usleep(200);
 	}
 	CHECK_EQ(status, 0);
@@ -244,7 +245,7 @@ static void gather_crowd(struct gantry_offer *o, uint64_t name, int fds[CROWD])
 			CHECK_EQ(send(fds[i], noise, sizeof(noise), MSG_NOSIGNAL), sizeof(noise));
 		if (i % 8 == 5)
 			shutdown(fds[i], SHUT_RDWR);
-		gantry_handover_given(o);
+		gantry_share_serve(o);
 	}
 	CHECK(is_hung_up(fds[3]));
 	CHECK(is_hung_up(fds[0])); /* others came */
@@ -252,39 +253,39 @@ static void gather_crowd(struct gantry_offer *o, uint64_t name, int fds[CROWD])
 }
 
 /* Whatever happens at the socket, the one with the token gets the memory. */
-static struct gantry_segment *take_it(struct gantry_offer *o, const struct gantry_handover_address *at)
+static void *take_it(struct gantry_offer *o, const struct gantry_share_address *at)
 {
 	struct gantry_taker taker = {0};
-	struct gantry_segment *mine = NULL;
+	void *mine = NULL;
 	uint64_t end = until_hang();
 
 	while (!mine) {
-		gantry_result r = gantry_handover_take(&taker, at, getuid(), 5000, &mine);
+		gantry_result r = gantry_share_take(&taker, at, getuid(), 5000, &mine);
 
 		CHECK(r == GANTRY_OK || r == GANTRY_AGAIN);
-		gantry_handover_given(o);
+		gantry_share_serve(o);
 		CHECK(gantry_now_ns() < end);
 	}
-	CHECK_OK(gantry_handover_given(o));
+	CHECK_OK(gantry_share_serve(o));
 	return mine;
 }
 
 static void check_strangers(void)
 {
-	struct gantry_handover_address at = {0}, wrong;
-	struct gantry_segment *s = NULL, *mine = NULL;
+	struct gantry_share_address at = {0}, wrong;
+	void *s = NULL, *mine = NULL;
 	struct gantry_taker bad = {0};
 	struct gantry_offer o = {0};
 	int fds = held(HELD_FDS), crowd[CROWD];
 
-	CHECK_OK(gantry_segment_create(5000, &s));
-	CHECK_OK(gantry_handover_offer(&o, s, getuid(), &at));
-	CHECK_EQ(gantry_handover_given(&o), GANTRY_AGAIN);
+	CHECK_OK(gantry_share_create(5000, &s, &at));
+	CHECK_OK(gantry_share_offer(&o, s, getuid(), &at));
+	CHECK_EQ(gantry_share_serve(&o), GANTRY_AGAIN);
 	wrong = at;
-	wrong.token.bytes[7] ^= 1;
+	wrong.token[7] ^= 1;
 	for (int i = 0; i < 200; i++) {
-		CHECK_EQ(gantry_handover_take(&bad, &wrong, getuid(), 5000, &mine), GANTRY_AGAIN);
-		CHECK_EQ(gantry_handover_given(&o), GANTRY_AGAIN);
+		CHECK_EQ(gantry_share_take(&bad, &wrong, getuid(), 5000, &mine), GANTRY_AGAIN);
+		CHECK_EQ(gantry_share_serve(&o), GANTRY_AGAIN);
 		usleep(100);
 	}
 	CHECK(!mine);
@@ -292,19 +293,19 @@ static void check_strangers(void)
 	gather_crowd(&o, at.name, crowd);
 	CHECK(held(HELD_FDS) <= fds + CROWD + 2 + 8 + 1);
 	mine = take_it(&o, &at);
-	strcpy(mine->base, "the same memory");
-	CHECK_STR(s->base, "the same memory");
-	CHECK(mine->base != s->base);
+	strcpy(mine, "the same memory");
+	CHECK_STR((char *)s, "the same memory");
+	CHECK(mine != s);
 	/* Given once is given for good. */
-	gantry_handover_taker_close(&bad);
-	CHECK_EQ(gantry_handover_take(&bad, &at, getuid(), 5000, &mine), GANTRY_AGAIN);
-	gantry_handover_taker_close(&bad);
-	gantry_handover_withdraw(&o);
+	gantry_share_taker_close(&bad);
+	CHECK_EQ(gantry_share_take(&bad, &at, getuid(), 5000, &mine), GANTRY_AGAIN);
+	gantry_share_taker_close(&bad);
+	gantry_share_withdraw(&o);
 	CHECK_EQ(knock(at.name), -1); /* nobody listens any more */
 	for (int i = 0; i < CROWD; i++)
 		close(crowd[i]);
-	gantry_segment_put(mine);
-	gantry_segment_put(s);
+	gantry_share_put(mine, false);
+	gantry_share_put(s, true);
 	CHECK(held_at_most(HELD_FDS, fds));
 	UNTIL(count_maps() == 0);
 }
@@ -312,38 +313,40 @@ static void check_strangers(void)
 /* One who waits long enough to be shown out for his silence alone. */
 static void check_silence(void)
 {
-	struct gantry_handover_address at = {0};
-	struct gantry_segment *s = NULL;
+	struct gantry_share_address at = {0};
+	void *s = NULL;
 	struct gantry_offer o = {0};
 	int fd;
 
-	CHECK_OK(gantry_segment_create(4096, &s));
-	CHECK_OK(gantry_handover_offer(&o, s, getuid(), &at));
+	CHECK_OK(gantry_share_create(4096, &s, &at));
+	CHECK_OK(gantry_share_offer(&o, s, getuid(), &at));
 	fd = knock(at.name);
-	gantry_handover_given(&o);
+	gantry_share_serve(&o);
 	CHECK(!is_hung_up(fd));
 	usleep(1100000);
-	gantry_handover_given(&o);
+	gantry_share_serve(&o);
 	CHECK(is_hung_up(fd));
 	close(fd);
-	gantry_handover_withdraw(&o);
-	gantry_segment_put(s);
+	gantry_share_withdraw(&o);
+	gantry_share_put(s, true);
 }
 
-/* A file that could shrink, or is too small, is not mapped. */
-static void check_bad_files(void)
+/* A file that could shrink, or is too small, is not mapped. UNCHECKED: this process has no other thread. */
+static void check_bad_files(void) UNCHECKED
 {
-	struct gantry_segment *s = NULL;
+	struct host_mem *m = NULL;
 	int fd = memfd_create("bad", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
 	CHECK(fd >= 0);
 	CHECK_EQ(ftruncate(fd, 8192), 0);
-	CHECK_EQ(gantry_segment_map(fd, 8192, &s), GANTRY_ERR_PROTOCOL);
+	host_mem_mu_lock(&gantry_host_mem_mu);
+	CHECK_EQ(gantry_host_mem_import(fd, 8192, &m), GANTRY_ERR_PROTOCOL);
 	CHECK_HAS(gantry_last_error(), "could shrink");
 	CHECK_EQ(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
-	CHECK_EQ(gantry_segment_map(fd, 12288, &s), GANTRY_ERR_PROTOCOL);
-	CHECK_OK(gantry_segment_map(fd, 8192, &s));
-	gantry_segment_put(s);
+	CHECK_EQ(gantry_host_mem_import(fd, 12288, &m), GANTRY_ERR_PROTOCOL);
+	CHECK_OK(gantry_host_mem_import(fd, 8192, &m));
+	gantry_host_mem_drop(m);
+	host_mem_mu_unlock(&gantry_host_mem_mu);
 	close(fd);
 }
 

@@ -5,8 +5,8 @@
  * A handle names a whole allocation and a place in it:
  *
  *   bytes 0..63   the driver's handle of the allocation
- *   process       who exported it: pid and a random half, because pids repeat in containers. A process cannot open
- *                 its own handle in CUDA; here it gets its own pointer back
+ *   process       who exported it (base/identity.h). A process cannot open its own handle in CUDA; here it gets its
+ *                 own pointer back
  *   base, size    the allocation in the exporter
  *   offset        of the exported pointer
  *
@@ -17,11 +17,11 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include "base/atomic.h"
-#include "base/clock.h"
+#include "base/bytes.h"
+#include "base/identity.h"
 #include "base/log.h"
 #include "device/cuda/gpu.h"
 
@@ -32,7 +32,7 @@ struct wire_handle {
 	uint64_t size;
 	uint64_t offset;
 };
-_Static_assert(sizeof(struct wire_handle) == GANTRY_IPC_HANDLE_SIZE, "fills a gantry_ipc_handle, without gaps");
+_Static_assert(sizeof(struct wire_handle) == GANTRY_IPC_HANDLE_SIZE, "fills a gantry_ipc_handle");
 
 struct ipc {
 	struct gantry_list link;
@@ -43,22 +43,26 @@ struct ipc {
 	int own; /* memory of this very process: nothing was mapped */
 };
 
-static uint64_t process_token(void)
+static void encode(const struct wire_handle *h, struct gantry_ipc_handle *ret)
 {
-	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	static uint64_t token; /* under `lock`; of another pid after a fork */
-	uint64_t pid = (uint32_t)getpid(), ret;
-	uint32_t salt;
+	uint8_t *p = ret->bytes + sizeof(h->native);
 
-	pthread_mutex_lock(&lock);
-	if (token >> 32 != pid) {
-		if (getrandom(&salt, sizeof(salt), GRND_NONBLOCK) != sizeof(salt))
-			salt = (uint32_t)gantry_now_ns();
-		token = pid << 32 | salt;
-	}
-	ret = token;
-	pthread_mutex_unlock(&lock);
-	return ret;
+	memcpy(ret->bytes, &h->native, sizeof(h->native));
+	put64(p, h->process);
+	put64(p + 8, h->base);
+	put64(p + 16, h->size);
+	put64(p + 24, h->offset);
+}
+
+static void decode(const struct gantry_ipc_handle *handle, struct wire_handle *h)
+{
+	const uint8_t *p = handle->bytes + sizeof(h->native);
+
+	memcpy(&h->native, handle->bytes, sizeof(h->native));
+	h->process = get64(p);
+	h->base = get64(p + 8);
+	h->size = get64(p + 16);
+	h->offset = get64(p + 24);
 }
 
 gantry_result gantry_cuda_peer_access(struct gantry_device *dev, struct gantry_device *other, int *ret_can)
@@ -107,11 +111,11 @@ gantry_result gantry_cuda_ipc_export(struct gantry_device *dev, void *base, size
 		     all, (void *)start);
 	CU(cu.ipc_get_mem_handle(&h.native, start), "export %zu bytes at %p of gpu %d (memory from cuMemAlloc can be)",
 	   size, base, dev->index);
-	h.process = process_token();
+	h.process = gantry_process_id();
 	h.base = start;
 	h.size = all;
 	h.offset = (uintptr_t)base - start;
-	memcpy(ret_handle->bytes, &h, sizeof(h));
+	encode(&h, ret_handle);
 out:
 	cuda_leave(g, was);
 	return r;
@@ -139,7 +143,7 @@ gantry_result gantry_cuda_ipc_open(struct gantry_device *dev, const struct gantr
 	struct ipc *i, *fresh = NULL;
 	cu_ptr p;
 
-	memcpy(&h, handle->bytes, sizeof(h));
+	decode(handle, &h);
 	pthread_mutex_lock(&g->lock);
 	if (h.offset >= h.size)
 		FAIL(GANTRY_ERR_INVALID, "open memory of another process: this is not a handle of a gpu's memory");
@@ -153,12 +157,11 @@ gantry_result gantry_cuda_ipc_open(struct gantry_device *dev, const struct gantr
 		i->process = h.process;
 		i->remote = h.base;
 		i->size = h.size;
-		i->own = h.process == process_token();
+		i->own = h.process == gantry_process_id();
 		i->mapped = (uintptr_t)h.base;
 		if (!i->own) {
 			CU(cu.ipc_open_mem_handle(&p, h.native, CUV_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
-			   "map %llu bytes of process %u into gpu %d", (unsigned long long)h.size,
-			   (unsigned)(h.process >> 32), dev->index);
+			   "map %llu bytes of another process into gpu %d", (unsigned long long)h.size, dev->index);
 			i->mapped = (uintptr_t)p;
 		}
 		gantry_list_append(&g->ipcs, &i->link);

@@ -4,7 +4,8 @@
  *
  *   device.c   the one object per process, its table of operations
  *   memory.c   allocations (a memfd each, if they can be exported) and the table that finds them by address
- *   ipc.c      allocations of other processes, through /proc/PID/fd
+ *   ipc.c      allocations of other processes: handles, opened through /proc/PID/fd
+ *   share.c    the same over a socket, for processes that do not see each other's /proc
  *   udmabuf.c  dma-bufs of allocations, for NICs
  *   stream.c   a stream: a ring of items and a thread that does them in order
  *   move.c     the device's own queues of copies
@@ -21,6 +22,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "base/mutex.h"
 #include "device/dev.h"
 #include "device/device.h"
 
@@ -65,24 +67,27 @@ struct host_mem {
 	int fd;		/* -1: imported, or not to be exported */
 	uint32_t opens; /* ipc_open, imported or our own */
 	int owned;	/* allocated here and not freed yet */
-	pid_t pid;	/* imported: whose it is; else 0 */
-	dev_t st_dev;
+	dev_t st_dev;	/* of a memfd, imported or our own; st_ino 0: anonymous memory */
 	ino_t st_ino;
 };
 gantry_result gantry_host_alloc(struct gantry_device *dev, size_t size, void **ret_ptr);
+/* name: of the memfd, whose memory can be exported; NULL: anonymous. */
+gantry_result gantry_host_alloc_file(const char *name, size_t size, void **ret_ptr);
 gantry_result gantry_host_free(struct gantry_device *dev, void *ptr);
 gantry_result gantry_host_alloc_mapped(struct gantry_device *dev, size_t size, void **ret_host, void **ret_device);
 gantry_result gantry_host_map(struct gantry_device *dev, void *host, size_t size, void **ret_device);
 gantry_result gantry_host_unmap(struct gantry_device *dev, void *host);
 gantry_result gantry_host_pointer(struct gantry_device *dev, const void *ptr, struct gantry_mem_info *ret_info);
 gantry_result gantry_host_copy(struct gantry_device *dev, void *dst, const void *src, size_t size);
-/* For ipc.c, with the table locked. Pointers into the table are good until it is unlocked or something is added. */
-void gantry_host_mem_lock(void);
-void gantry_host_mem_unlock(void);
-struct host_mem *gantry_host_mem_find(const void *ptr); /* the one that holds this address, or NULL */
-struct host_mem *gantry_host_mem_find_file(pid_t pid, dev_t dev, ino_t ino); /* pid 0: our own */
-gantry_result gantry_host_mem_add(const struct host_mem *m);
-void gantry_host_mem_drop(struct host_mem *m); /* unmaps and forgets it, if nobody has it any more */
+/* For ipc.c and share.c. Pointers into the table are good until it is unlocked or something is added. */
+MUTEX_KIND(host_mem_mu);
+extern struct host_mem_mu gantry_host_mem_mu;				      /* of the table */
+struct host_mem *gantry_host_mem_find(const void *ptr) REQUIRES(host_mem_mu); /* that holds this address, or NULL */
+struct host_mem *gantry_host_mem_find_file(bool owned, dev_t dev, ino_t ino)
+	REQUIRES(host_mem_mu); /* dev 0: any, for all memfds of a host are on one */
+/* Maps a memfd of another process, whose size nobody can change and is this; the file stays the caller's. */
+gantry_result gantry_host_mem_import(int fd, size_t size, struct host_mem **ret_mem) REQUIRES(host_mem_mu);
+void gantry_host_mem_drop(struct host_mem *m) REQUIRES(host_mem_mu); /* unmaps it, if nobody has it any more */
 
 /* ipc.c */
 gantry_result gantry_host_ipc_export(struct gantry_device *dev, void *base, size_t size,

@@ -13,7 +13,6 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -27,24 +26,14 @@
 
 enum { HUGE_PAGE = 2 << 20 };
 
+struct host_mem_mu gantry_host_mem_mu = MUTEX_INITIALIZER;
 static struct {
-	pthread_mutex_t mu;
 	struct host_mem *entries; /* owned; sorted by base */
 	size_t n, room;
-} table = {.mu = PTHREAD_MUTEX_INITIALIZER};
-
-void gantry_host_mem_lock(void)
-{
-	pthread_mutex_lock(&table.mu);
-}
-
-void gantry_host_mem_unlock(void)
-{
-	pthread_mutex_unlock(&table.mu);
-}
+} table GUARDED_BY(host_mem_mu);
 
 /* How many entries begin at or below this address. */
-static size_t entries_up_to(const char *ptr)
+static size_t entries_up_to(const char *ptr) REQUIRES(host_mem_mu)
 {
 	size_t low = 0, high = table.n;
 
@@ -67,18 +56,18 @@ struct host_mem *gantry_host_mem_find(const void *ptr)
 	return m && (const char *)ptr < m->base + m->size ? m : NULL;
 }
 
-struct host_mem *gantry_host_mem_find_file(pid_t pid, dev_t dev, ino_t ino)
+struct host_mem *gantry_host_mem_find_file(bool owned, dev_t dev, ino_t ino)
 {
 	for (size_t i = 0; i < table.n; i++) {
 		struct host_mem *m = &table.entries[i];
 
-		if ((m->pid || m->fd >= 0) && m->pid == pid && m->st_dev == dev && m->st_ino == ino)
+		if (m->owned == owned && m->st_ino == ino && (m->st_dev == dev || !dev))
 			return m;
 	}
 	return NULL;
 }
 
-gantry_result gantry_host_mem_add(const struct host_mem *m)
+static gantry_result add_entry(const struct host_mem *m) REQUIRES(host_mem_mu)
 {
 	gantry_result r = GANTRY_OK;
 	size_t at = entries_up_to(m->base);
@@ -118,14 +107,41 @@ void gantry_host_mem_drop(struct host_mem *m)
 	}
 }
 
+gantry_result gantry_host_mem_import(int fd, size_t size, struct host_mem **ret_mem)
+{
+	gantry_result r = GANTRY_OK;
+	struct host_mem m = {.size = size, .mapped = size, .fd = -1};
+	int seals = fcntl(fd, F_GET_SEALS);
+	void *at = MAP_FAILED;
+	struct stat st;
+
+	if (seals < 0 || !(seals & F_SEAL_SHRINK))
+		FAIL(GANTRY_ERR_PROTOCOL, "memory of another process that could shrink while it is used");
+	if (fstat(fd, &st) < 0 || (uint64_t)st.st_size != size)
+		FAIL(GANTRY_ERR_PROTOCOL, "memory of another process has not the %zu bytes that were agreed", size);
+	at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (at == MAP_FAILED)
+		FAIL(GANTRY_ERR_NOMEM, "mmap of %s of another process: %s", SIZE_TEXT(size), strerror(errno));
+	m.base = at;
+	m.st_dev = st.st_dev;
+	m.st_ino = st.st_ino;
+	TRY(add_entry(&m));
+	at = MAP_FAILED; /* the table's */
+	*ret_mem = gantry_host_mem_find(m.base);
+out:
+	if (at != MAP_FAILED)
+		munmap(at, size);
+	return r;
+}
+
 /* A sealed memfd of m->mapped bytes. */
-static gantry_result make_file(struct host_mem *m)
+static gantry_result make_file(struct host_mem *m, const char *name)
 {
 	gantry_result r = GANTRY_OK;
 	struct stat st;
 	char advice[GANTRY_ADVICE_TEXT];
 
-	m->fd = memfd_create("gantry", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	m->fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (m->fd < 0)
 		FAIL(errno == EMFILE || errno == ENFILE ? GANTRY_ERR_LIMIT : GANTRY_ERR_SYSTEM,
 		     "memfd_create for %s: %s (an allocation keeps a file open)%s%s", SIZE_TEXT(m->size),
@@ -142,28 +158,27 @@ out:
 	return r;
 }
 
-/* exportable: a memfd; else anonymous. */
-static gantry_result allocate(size_t size, int exportable, void **ret_ptr)
+gantry_result gantry_host_alloc_file(const char *name, size_t size, void **ret_ptr)
 {
 	gantry_result r = GANTRY_OK;
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
 	struct host_mem m = {.size = size, .mapped = (size + page - 1) & ~(page - 1), .fd = -1, .owned = 1};
-	int flags = exportable ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+	int flags = name ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
 	void *at = MAP_FAILED;
 
 	if (!size || m.mapped < size)
 		FAIL(GANTRY_ERR_INVALID, "an allocation of %zu bytes", size);
-	if (exportable)
-		TRY(make_file(&m));
+	if (name)
+		TRY(make_file(&m, name));
 	at = mmap(NULL, m.mapped, PROT_READ | PROT_WRITE, flags, m.fd, 0);
 	if (at == MAP_FAILED)
 		FAIL(GANTRY_ERR_NOMEM, "mmap of %s: %s", SIZE_TEXT(m.mapped), strerror(errno));
 	if (m.mapped >= HUGE_PAGE && madvise(at, m.mapped, MADV_HUGEPAGE) < 0)
 		LOG_TRACE(DEVICE, "no huge pages for %zu bytes: %s", m.mapped, strerror(errno));
 	m.base = at;
-	gantry_host_mem_lock();
-	r = gantry_host_mem_add(&m);
-	gantry_host_mem_unlock();
+	host_mem_mu_lock(&gantry_host_mem_mu);
+	r = add_entry(&m);
+	host_mem_mu_unlock(&gantry_host_mem_mu);
 	if (r != GANTRY_OK)
 		goto out;
 	*ret_ptr = at;
@@ -180,7 +195,7 @@ out:
 gantry_result gantry_host_alloc(struct gantry_device *dev, size_t size, void **ret_ptr)
 {
 	(void)dev;
-	return allocate(size, 1, ret_ptr);
+	return gantry_host_alloc_file("gantry", size, ret_ptr);
 }
 
 gantry_result gantry_host_free(struct gantry_device *dev, void *ptr)
@@ -191,7 +206,7 @@ gantry_result gantry_host_free(struct gantry_device *dev, void *ptr)
 	(void)dev;
 	if (!ptr)
 		return GANTRY_OK;
-	gantry_host_mem_lock();
+	host_mem_mu_lock(&gantry_host_mem_mu);
 	m = gantry_host_mem_find(ptr);
 	if (!m || m->base != ptr || !m->owned)
 		FAIL(GANTRY_ERR_USAGE, "free of %p, which is not the start of an allocation of this device", ptr);
@@ -199,13 +214,13 @@ gantry_result gantry_host_free(struct gantry_device *dev, void *ptr)
 	m->owned = 0;
 	gantry_host_mem_drop(m);
 out:
-	gantry_host_mem_unlock();
+	host_mem_mu_unlock(&gantry_host_mem_mu);
 	return r;
 }
 
 gantry_result gantry_host_alloc_mapped(struct gantry_device *dev, size_t size, void **ret_host, void **ret_device)
 {
-	gantry_result r = allocate(size, 0, ret_host);
+	gantry_result r = gantry_host_alloc_file(NULL, size, ret_host);
 
 	(void)dev;
 	if (r == GANTRY_OK)
@@ -236,14 +251,14 @@ gantry_result gantry_host_pointer(struct gantry_device *dev, const void *ptr, st
 	(void)dev;
 	*ret_info =
 		(struct gantry_mem_info){.kind = GANTRY_MEM_HOST, .device = -1, .device_ptr = (void *)(uintptr_t)ptr};
-	gantry_host_mem_lock();
+	host_mem_mu_lock(&gantry_host_mem_mu);
 	m = gantry_host_mem_find(ptr);
 	if (m) {
 		ret_info->base = m->base;
 		ret_info->size = m->size;
 		ret_info->exportable = m->owned && m->fd >= 0;
 	}
-	gantry_host_mem_unlock();
+	host_mem_mu_unlock(&gantry_host_mem_mu);
 	return GANTRY_OK;
 }
 

@@ -33,7 +33,7 @@ gantry_result gantry_host_dmabuf_export(struct gantry_device *dev, void *ptr, si
 	int fd = -1, dmabuf;
 
 	(void)dev;
-	gantry_host_mem_lock();
+	host_mem_mu_lock(&gantry_host_mem_mu);
 	m = gantry_host_mem_find(ptr);
 	if (!m || !m->owned || m->fd < 0 || !size || size > (size_t)(m->base + m->size - (char *)ptr))
 		FAIL(GANTRY_ERR_UNSUPPORTED,
@@ -56,6 +56,6 @@ gantry_result gantry_host_dmabuf_export(struct gantry_device *dev, void *ptr, si
 out:
 	if (fd >= 0)
 		close(fd);
-	gantry_host_mem_unlock();
+	host_mem_mu_unlock(&gantry_host_mem_mu);
 	return r;
 }

@@ -1,40 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Handing segments over to other processes; segment.h says how and why.
+ * Host memory for other processes; device/share.h says how and why.
  *
  *   taker                                  offerer
  *   connect                          ->    accept; of the right user?
  *   {magic, token}                   ->    an offer with this token?
- *                                    <-    {magic} and the file; closed on both sides
+ *                                    <-    {magic, 0} and the file; closed on both sides
  *
  * Packets (SOCK_SEQPACKET), so a word is there whole or not at all. What was sent before closing stays readable, so
  * neither side waits for the other's goodbye.
  */
-#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
 #include <errno.h>
-#include <pthread.h>
+#include <linux/mempolicy.h>
+#include <sched.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/hmac.h"
 #include "base/limits.h"
 #include "base/log.h"
-#include "transport/segment.h"
+#include "base/mutex.h"
+#include "base/param_text.h"
+#include "device/host/host.h"
+#include "device/share.h"
 
 enum { VISITORS = 8, ACCEPTS = 32, BACKLOG = 128 };
 #define MAGIC 0x314d485347544e47ull /* "GNTGSHM1" */
 #define SILENCE_NS 1000000000ull    /* how long a visitor may say nothing */
 #define PACE_NS 200000ull	    /* between two attempts of a taker */
 
-struct word {
-	uint64_t magic;
-	struct gantry_token token;
-};
+enum { WORD = 24 }; /* magic, token */
 
 struct visitor {
 	int here; /* 0: a free place */
@@ -43,13 +46,85 @@ struct visitor {
 	uint64_t user;
 };
 
-/* All under mu. The socket is there while there are offers that nobody has taken. */
-static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
-static struct gantry_list offers = {&offers, &offers};
-static int listen_fd = -1;
-static uint64_t name_now;
-static struct visitor visitors[VISITORS];
-static struct gantry_ratelimit stranger_limit;
+/* The socket is there while there are offers that nobody has taken. */
+MUTEX_KIND(share_mu);
+static struct share_mu share_mu_one = MUTEX_INITIALIZER;
+static struct gantry_list offers GUARDED_BY(share_mu) = {&offers, &offers};
+static int listen_fd GUARDED_BY(share_mu) = -1;
+static uint64_t name_now GUARDED_BY(share_mu);
+static struct visitor visitors[VISITORS] GUARDED_BY(share_mu);
+static struct gantry_ratelimit stranger_limit GUARDED_BY(share_mu);
+
+/* ---- memory ---- */
+
+/*
+ * Pages come when they are first used, by whichever end: the policy belongs to the file and so holds for both. Without
+ * it (a kernel without NUMA, a container that forbids it) they lie where they are used first.
+ */
+static void prefer_own_node(void *ptr, size_t size)
+{
+	unsigned long nodes[16] = {0};
+	unsigned cpu, node;
+
+	if (getcpu(&cpu, &node) || node >= 8 * sizeof(nodes))
+		return;
+	nodes[node / (8 * sizeof(*nodes))] = 1ul << (node % (8 * sizeof(*nodes)));
+	if (syscall(SYS_mbind, ptr, size, MPOL_PREFERRED, nodes, 8 * sizeof(nodes), 0))
+		LOG_TRACE(DEVICE, "shared memory on node %u: %s", node, strerror(errno));
+}
+
+gantry_result gantry_share_create(size_t size, void **ret_ptr, struct gantry_share_address *ret_address)
+{
+	gantry_result r = GANTRY_OK;
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+	TRY(gantry_host_alloc_file("gantry-shm", size, ret_ptr));
+	prefer_own_node(*ret_ptr, (size + page - 1) & ~(page - 1));
+	memset(ret_address, 0, sizeof(*ret_address));
+	host_mem_mu_lock(&gantry_host_mem_mu);
+	ret_address->id = gantry_host_mem_find(*ret_ptr)->st_ino;
+	host_mem_mu_unlock(&gantry_host_mem_mu);
+out:
+	return r;
+}
+
+void gantry_share_put(void *ptr, bool made)
+{
+	if (made)
+		gantry_host_free(NULL, ptr);
+	else
+		gantry_host_ipc_close(NULL, ptr);
+}
+
+void gantry_share_close_file(void *ptr)
+{
+	struct host_mem *m;
+
+	host_mem_mu_lock(&gantry_host_mem_mu);
+	m = gantry_host_mem_find(ptr);
+	if (m->fd >= 0)
+		close(m->fd);
+	m->fd = -1;
+	host_mem_mu_unlock(&gantry_host_mem_mu);
+}
+
+gantry_result gantry_share_find(uint64_t id, void **ret_ptr)
+{
+	gantry_result r = GANTRY_OK;
+	struct host_mem *m;
+
+	host_mem_mu_lock(&gantry_host_mem_mu);
+	m = gantry_host_mem_find_file(true, 0, (ino_t)id);
+	if (!m)
+		FAIL(GANTRY_ERR_PEER_LOST, "the other end of a connection within this process is gone");
+	m->opens++;
+	*ret_ptr = m->base;
+out:
+	host_mem_mu_unlock(&gantry_host_mem_mu);
+	return r;
+}
+
+/* ---- offering ---- */
 
 static socklen_t address_of(uint64_t name, struct sockaddr_un *ret)
 {
@@ -69,7 +144,7 @@ static uint64_t user_of(int fd)
 	return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0 ? UINT64_MAX : cred.uid;
 }
 
-static gantry_result start_listening(void)
+static gantry_result start_listening(void) REQUIRES(share_mu)
 {
 	gantry_result r = GANTRY_OK;
 	struct sockaddr_un a;
@@ -80,9 +155,9 @@ static gantry_result start_listening(void)
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		FAIL(errno == EMFILE || errno == ENFILE ? GANTRY_ERR_LIMIT : GANTRY_ERR_SYSTEM,
-		     "socket for shared segments: %s", strerror(errno));
+		     "socket for shared memory: %s", strerror(errno));
 	if (bind(fd, (struct sockaddr *)&a, address_of(name_now, &a)) || listen(fd, BACKLOG))
-		FAIL(GANTRY_ERR_SYSTEM, "listen for takers of shared segments: %s", strerror(errno));
+		FAIL(GANTRY_ERR_SYSTEM, "listen for takers of shared memory: %s", strerror(errno));
 	listen_fd = fd;
 	fd = -1;
 out:
@@ -91,18 +166,18 @@ out:
 	return r;
 }
 
-static void drop_visitor(struct visitor *v, const char *why)
+static void drop_visitor(struct visitor *v, const char *why) REQUIRES(share_mu)
 {
 	uint32_t more;
 
 	if (why && gantry_ratelimit_pass(&stranger_limit, &more))
-		LOG_INFO(COMM, "a stranger of user %llu at the socket of shared segments: %s%s",
+		LOG_INFO(DEVICE, "a stranger of user %llu at the socket of shared memory: %s%s",
 			 (unsigned long long)v->user, why, LEFT_OUT(more));
 	close(v->fd);
 	v->here = 0;
 }
 
-static void stop_listening(void)
+static void stop_listening(void) REQUIRES(share_mu)
 {
 	for (int i = 0; i < VISITORS; i++)
 		if (visitors[i].here)
@@ -114,8 +189,8 @@ static void stop_listening(void)
 
 static int send_file(int to, int file)
 {
-	struct word word = {.magic = MAGIC};
-	struct iovec iov = {&word, sizeof(word)};
+	uint8_t word[WORD] = {0};
+	struct iovec iov = {word, sizeof(word)};
 	union {
 		struct cmsghdr header; /* for its alignment */
 		char bytes[CMSG_SPACE(sizeof(int))];
@@ -124,6 +199,7 @@ static int send_file(int to, int file)
 		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control.bytes)};
 	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
 
+	put64(word, MAGIC);
 	c->cmsg_level = SOL_SOCKET;
 	c->cmsg_type = SCM_RIGHTS;
 	c->cmsg_len = CMSG_LEN(sizeof(int));
@@ -131,23 +207,32 @@ static int send_file(int to, int file)
 	return sendmsg(to, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof(word);
 }
 
-static struct gantry_offer *offer_for(const struct word *word, uint64_t user)
+static struct gantry_offer *offer_for(const uint8_t *token, uint64_t user) REQUIRES(share_mu)
 {
 	gantry_list_each (pos, &offers) {
 		struct gantry_offer *o = gantry_container(pos, struct gantry_offer, node);
 
-		if (!o->given && o->user == user &&
-		    gantry_equal_secret(&word->token, &o->segment->shared.token, sizeof(word->token)))
+		if (!o->given && o->user == user && gantry_equal_secret(token, o->token, sizeof(o->token)))
 			return o;
 	}
 	return NULL;
 }
 
-/* Hears what a visitor has to say. He leaves with the file, or is shown out, or may stay a little. */
-static void hear(struct visitor *v, uint64_t now)
+static int file_of(void *ptr)
 {
-	struct word word;
-	ssize_t n = recv(v->fd, &word, sizeof(word), MSG_DONTWAIT | MSG_TRUNC);
+	int fd;
+
+	host_mem_mu_lock(&gantry_host_mem_mu);
+	fd = gantry_host_mem_find(ptr)->fd;
+	host_mem_mu_unlock(&gantry_host_mem_mu);
+	return fd;
+}
+
+/* Reads a visitor's word: it leaves with the file, or is turned away, or may stay a little. */
+static void hear(struct visitor *v, uint64_t now) REQUIRES(share_mu)
+{
+	uint8_t word[WORD];
+	ssize_t n = recv(v->fd, word, sizeof(word), MSG_DONTWAIT | MSG_TRUNC);
 	struct gantry_offer *o;
 
 	if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
@@ -155,18 +240,17 @@ static void hear(struct visitor *v, uint64_t now)
 			drop_visitor(v, "said nothing");
 		return;
 	}
-	o = n == (ssize_t)sizeof(word) && word.magic == MAGIC ? offer_for(&word, v->user) : NULL;
+	o = n == (ssize_t)sizeof(word) && get64(word) == MAGIC ? offer_for(word + 8, v->user) : NULL;
 	if (!o) {
 		drop_visitor(v, n > 0 ? "has no token that fits" : "left without a word");
 		return;
 	}
-	/* Too early: he comes again. A taker that is gone already never got it: the offer stands. */
-	if (o->asked && send_file(v->fd, o->segment->fd))
-		o->given = 1;
+	/* A taker that is gone already never got it: the offer stands. */
+	o->given = send_file(v->fd, file_of(o->memory));
 	drop_visitor(v, NULL);
 }
 
-static int is_expected(uint64_t user)
+static int is_expected(uint64_t user) REQUIRES(share_mu)
 {
 	gantry_list_each (pos, &offers) {
 		if (gantry_container(pos, struct gantry_offer, node)->user == user)
@@ -176,7 +260,7 @@ static int is_expected(uint64_t user)
 }
 
 /* The newcomer speaks at once or waits; when all places are taken, the one who has been silent longest goes. */
-static void let_in(int fd, uint64_t now)
+static void let_in(int fd, uint64_t now) REQUIRES(share_mu)
 {
 	struct visitor v = {1, fd, now + SILENCE_NS, user_of(fd)}, *place = &visitors[0];
 
@@ -195,7 +279,7 @@ static void let_in(int fd, uint64_t now)
 	*place = v;
 }
 
-static void serve(void)
+static void serve(void) REQUIRES(share_mu)
 {
 	uint64_t now = gantry_now_ns();
 
@@ -211,46 +295,47 @@ static void serve(void)
 	}
 }
 
-gantry_result gantry_handover_offer(struct gantry_offer *o, struct gantry_segment *s, uint64_t user,
-				    struct gantry_handover_address *ret_address)
+gantry_result gantry_share_offer(struct gantry_offer *o, void *ptr, uint64_t user,
+				 struct gantry_share_address *ret_address)
 {
 	gantry_result r = GANTRY_OK;
 
-	pthread_mutex_lock(&mu);
+	share_mu_lock(&share_mu_one);
 	if (listen_fd < 0)
 		TRY(start_listening());
-	*o = (struct gantry_offer){.segment = s, .user = user};
+	*o = (struct gantry_offer){.user = user};
+	TRY(gantry_random_bytes(o->token, sizeof(o->token)));
+	o->memory = ptr;
 	gantry_list_append(&offers, &o->node);
 	ret_address->name = name_now;
-	ret_address->token = s->shared.token;
+	memcpy(ret_address->token, o->token, sizeof(o->token));
 out:
-	pthread_mutex_unlock(&mu);
+	share_mu_unlock(&share_mu_one);
 	return r;
 }
 
-gantry_result gantry_handover_given(struct gantry_offer *o)
+gantry_result gantry_share_serve(struct gantry_offer *o)
 {
-	int given;
+	bool given;
 
-	pthread_mutex_lock(&mu);
-	o->asked = 1;
+	share_mu_lock(&share_mu_one);
 	if (!o->given)
 		serve();
 	given = o->given;
-	pthread_mutex_unlock(&mu);
+	share_mu_unlock(&share_mu_one);
 	return given ? GANTRY_OK : GANTRY_AGAIN;
 }
 
-void gantry_handover_withdraw(struct gantry_offer *o)
+void gantry_share_withdraw(struct gantry_offer *o)
 {
-	if (!o->segment)
+	if (!o->memory)
 		return;
-	pthread_mutex_lock(&mu);
+	share_mu_lock(&share_mu_one);
 	gantry_list_remove(&o->node);
-	o->segment = NULL;
+	o->memory = NULL;
 	if (gantry_list_empty(&offers))
 		stop_listening();
-	pthread_mutex_unlock(&mu);
+	share_mu_unlock(&share_mu_one);
 }
 
 /* The file out of a packet, or -1. */
@@ -264,12 +349,27 @@ static int file_in(struct msghdr *msg)
 	return fd;
 }
 
-/* AGAIN with the socket closed: the offerer hung up, so start over. */
-static gantry_result receive_file(struct gantry_taker *t, size_t size, struct gantry_segment **ret_segment)
+static gantry_result map_file(int fd, size_t size, void **ret_ptr)
 {
 	gantry_result r = GANTRY_OK;
-	struct word word = {0};
-	struct iovec iov = {&word, sizeof(word)};
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	struct host_mem *m;
+
+	host_mem_mu_lock(&gantry_host_mem_mu);
+	TRY(gantry_host_mem_import(fd, (size + page - 1) & ~(page - 1), &m));
+	m->opens++;
+	*ret_ptr = m->base;
+out:
+	host_mem_mu_unlock(&gantry_host_mem_mu);
+	return r;
+}
+
+/* AGAIN with the socket closed: the offerer hung up, so start over. */
+static gantry_result receive_file(struct gantry_taker *t, size_t size, void **ret_ptr)
+{
+	gantry_result r = GANTRY_OK;
+	uint8_t word[WORD] = {0};
+	struct iovec iov = {word, sizeof(word)};
 	union {
 		struct cmsghdr header;
 		char bytes[CMSG_SPACE(sizeof(int))];
@@ -284,45 +384,47 @@ static gantry_result receive_file(struct gantry_taker *t, size_t size, struct ga
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return GANTRY_AGAIN;
 	if (n <= 0) {
-		gantry_handover_taker_close(t);
+		gantry_share_taker_close(t);
 		return GANTRY_AGAIN;
 	}
 	if (fd < 0 && (msg.msg_flags & MSG_CTRUNC))
-		FAIL(GANTRY_ERR_LIMIT, "no descriptor for a shared segment: %s", gantry_nofile_advice(advice));
-	if (n != (ssize_t)sizeof(word) || word.magic != MAGIC || fd < 0)
-		FAIL(GANTRY_ERR_PROTOCOL, "a packet without a shared segment in it");
-	TRY(gantry_segment_map(fd, size, ret_segment));
-	gantry_handover_taker_close(t);
+		FAIL(GANTRY_ERR_LIMIT, "no descriptor for shared memory: %s", gantry_nofile_advice(advice));
+	if (n != (ssize_t)sizeof(word) || get64(word) != MAGIC || fd < 0)
+		FAIL(GANTRY_ERR_PROTOCOL, "a packet without a file of shared memory in it");
+	TRY(map_file(fd, size, ret_ptr));
+	gantry_share_taker_close(t);
 out:
 	if (fd >= 0)
 		close(fd);
 	return r;
 }
 
-static gantry_result call_on(struct gantry_taker *t, const struct gantry_handover_address *from, uint64_t user)
+static gantry_result call_on(struct gantry_taker *t, const struct gantry_share_address *from, uint64_t user)
 {
 	gantry_result r = GANTRY_OK;
-	struct word word = {MAGIC, from->token};
+	uint8_t word[WORD];
 	struct sockaddr_un a;
 	socklen_t len = address_of(from->name, &a);
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 
 	if (fd < 0)
 		FAIL(errno == EMFILE || errno == ENFILE ? GANTRY_ERR_LIMIT : GANTRY_ERR_SYSTEM,
-		     "socket for a shared segment: %s", strerror(errno));
+		     "socket for shared memory: %s", strerror(errno));
 	if (connect(fd, (struct sockaddr *)&a, len) < 0) {
 		r = GANTRY_AGAIN; /* a full queue, or nobody there */
 		goto out;
 	}
 	if (user_of(fd) != user) /* before the token is told */
-		FAIL(GANTRY_ERR_AUTH, "the socket for a shared segment is of user %llu and not of %llu, the peer's",
+		FAIL(GANTRY_ERR_AUTH, "the socket for shared memory is of user %llu and not of %llu, the peer's",
 		     (unsigned long long)user_of(fd), (unsigned long long)user);
-	if (send(fd, &word, sizeof(word), MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof(word)) {
+	put64(word, MAGIC);
+	memcpy(word + 8, from->token, sizeof(from->token));
+	if (send(fd, word, sizeof(word), MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof(word)) {
 		r = GANTRY_AGAIN;
 		goto out;
 	}
 	t->fd = fd;
-	t->open = 1;
+	t->open = true;
 	fd = -1;
 out:
 	if (fd >= 0)
@@ -330,8 +432,8 @@ out:
 	return r;
 }
 
-gantry_result gantry_handover_take(struct gantry_taker *t, const struct gantry_handover_address *from, uint64_t user,
-				   size_t size, struct gantry_segment **ret_segment)
+gantry_result gantry_share_take(struct gantry_taker *t, const struct gantry_share_address *from, uint64_t user,
+				size_t size, void **ret_ptr)
 {
 	gantry_result r = GANTRY_OK;
 	uint64_t now = gantry_now_ns();
@@ -342,14 +444,14 @@ gantry_result gantry_handover_take(struct gantry_taker *t, const struct gantry_h
 		t->again_ns = now + PACE_NS;
 		TRY(call_on(t, from, user));
 	}
-	r = receive_file(t, size, ret_segment);
+	r = receive_file(t, size, ret_ptr);
 out:
 	return r;
 }
 
-void gantry_handover_taker_close(struct gantry_taker *t)
+void gantry_share_taker_close(struct gantry_taker *t)
 {
 	if (t->open)
 		close(t->fd);
-	t->open = 0;
+	t->open = false;
 }

@@ -1,22 +1,23 @@
-/* `gantry devmem-helper`: binds NICs for processes that may not. The work is in net/devmem/helper.c. */
+/* `gantry devmem-helper`: binds NICs for processes that may not. The work is in net/devmem/daemon.c. */
 #include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/atomic.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "cmd.h"
-#include "net/devmem/helper.h"
+#include "net/devmem/daemon.h"
 #include "options.h"
 
-static volatile int stop;
+static int stop; /* atomic */
 
 static void on_signal(int number)
 {
 	(void)number;
-	stop = 1;
+	store_relaxed(&stop, 1);
 }
 
 struct request {
@@ -63,7 +64,7 @@ int cmd_devmem_helper(int argc, char **argv)
 {
 	struct request q = {0};
 	int status = options_parse(&set, argc, argv, &q);
-	struct devmem_helper_config config = {.path = q.socket, .nic = q.nic, .has_uid = q.user != NULL};
+	struct devmem_daemon_config config = {.path = q.socket, .nic = q.nic, .has_uid = q.user != NULL};
 	struct sigaction action = {.sa_handler = on_signal};
 
 	if (status)
@@ -74,8 +75,8 @@ int cmd_devmem_helper(int argc, char **argv)
 		return options_wrong(&set, "--socket PATH is needed; gantry devmem-helper --help");
 	if (gantry_params_load(0) != GANTRY_OK)
 		return 2;
-	stop = 0;
+	store_relaxed(&stop, 0);
 	sigaction(SIGINT, &action, NULL);
 	sigaction(SIGTERM, &action, NULL);
-	return devmem_helper_serve(&config, &stop) == GANTRY_OK ? 0 : 1;
+	return devmem_daemon_serve(&config, &stop) == GANTRY_OK ? 0 : 1;
 }

@@ -10,9 +10,9 @@
 #include "base/param.h"
 #include "device/device.h"
 #include "doctor.h"
-#include "net/devmem/detect.h"
-#include "net/devmem/setup.h"
 #include "inet/nic.h"
+#include "net/devmem/detect.h"
+#include "net/devmem/session.h"
 
 static const char section[] = "devmem";
 enum { GPUS_MAX = 16, UNPACK_KERNEL = 1 /* the index of GANTRY_UNPACK's choice */ };
@@ -46,7 +46,7 @@ static void examine(struct doctor *d, const char *nic, const struct gantry_devic
 {
 	const struct gantry_params *p = gantry_params();
 	struct devmem_wish w = {
-		.nic = nic, .device = dev, .configure = p->devmem_configure, .helper = p->devmem_helper};
+		.nic = nic, .device = dev, .configure = p->devmem_configure, .daemon = p->devmem_helper};
 	struct devmem_step steps[DEVMEM_QUESTIONS];
 	struct devmem_sys *sys = devmem_sys_new();
 	int wanted = p->unpack == UNPACK_KERNEL, can;

@@ -152,7 +152,7 @@ gantry_result devmem_settle(const struct devmem_binding *b);
 extern const struct devmem_source_ops devmem_kernel;
 /* The emulated NIC: linked in, or from its library. ERR_CONFIG: that is not there. (emulated/) */
 gantry_result devmem_emulated_open(const struct devmem_source_ops **ret_ops);
-/* The source of a kind. ERR_UNSUPPORTED for NONE, else as devmem_emulated_open. (choose.c) */
+/* The source of a kind. ERR_UNSUPPORTED for NONE, else as devmem_emulated_open. (detect.c) */
 gantry_result devmem_source_get(enum devmem_kind kind, const struct devmem_source_ops **ret_source);
 
 /* Can devmem TCP of this kernel bring what arrives at `nic` to memory of `dev`? 1, or 0 with the first reason why not

@@ -141,18 +141,18 @@ static inline int fake_feature_get(struct devmem_sys *s, const char *nic, struct
 	return fake_answer(s, f->feature_error);
 }
 
-static inline int fake_feature_set(struct devmem_sys *s, const char *nic, const char *name, int on)
+static inline int fake_feature_set(struct devmem_sys *s, const char *nic, const struct devmem_feature *wanted)
 {
 	struct fake_nic *f = fake_of(s);
 
 	(void)nic;
 	f->changes++;
-	if (strcmp(name, "rx-ntuple-filter") == 0) {
+	if (strcmp(wanted->name, "rx-ntuple-filter") == 0) {
 		if (!f->ntuple_stuck)
-			f->ntuple = on;
+			f->ntuple = wanted->on;
 	} else {
-		CHECK(on || f->rings.split != DEVMEM_SPLIT_ON); /* header split goes first */
-		f->gro_hw = on;
+		CHECK(wanted->on || f->rings.split != DEVMEM_SPLIT_ON); /* header split goes first */
+		f->gro_hw = wanted->on;
 	}
 	return fake_answer(s, 0);
 }
@@ -188,21 +188,21 @@ static inline int fake_rss_set(struct devmem_sys *s, const char *nic, const stru
 	return fake_answer(s, 0);
 }
 
-static inline int fake_rule_add(struct devmem_sys *s, const char *nic, const struct devmem_tuple *t, int narrow,
-				uint32_t queue, uint32_t *ret_location)
+static inline int fake_rule_add(struct devmem_sys *s, const char *nic, const struct devmem_rule *rule,
+				uint32_t *ret_location)
 {
 	struct fake_nic *f = fake_of(s);
 
 	(void)nic;
 	f->changes++;
-	if (f->rule_error || (narrow && f->refuse_narrow))
+	if (f->rule_error || (rule->narrow && f->refuse_narrow))
 		return fake_answer(s, f->rule_error ? f->rule_error : EINVAL);
 	for (uint32_t i = 0; i < FAKE_RULES; i++)
 		if (!f->rules[i].used) {
 			f->rules[i].used = 1;
-			f->rules[i].narrow = narrow;
-			f->rules[i].tuple = *t;
-			f->rules[i].queue = queue;
+			f->rules[i].narrow = rule->narrow;
+			f->rules[i].tuple = rule->tuple;
+			f->rules[i].queue = rule->queue;
 			*ret_location = i;
 			return fake_answer(s, 0);
 		}
@@ -232,17 +232,17 @@ static inline int fake_rules(const struct fake_nic *f)
 	return n;
 }
 
-static inline int fake_bind_rx(struct devmem_sys *s, const char *nic, int fd, const uint32_t *queues, uint32_t n,
-			       uint32_t *ret_id)
+static inline int fake_bind_rx(struct devmem_sys *s, const char *nic, const struct devmem_bind *bind, uint32_t *ret_id)
 {
 	struct fake_nic *f = fake_of(s);
+	const uint32_t *queues = bind->queues, n = bind->nqueues;
 
 	(void)nic;
 	if (f->bind_error)
 		return fake_answer(s, f->bind_error);
 	if (f->rings.split != DEVMEM_SPLIT_ON || (f->rings.has_hds && f->rings.hds))
 		return fake_answer(s, EINVAL);
-	if (fd == 0x7fffffff)
+	if (bind->fd == 0x7fffffff)
 		return fake_answer(s, EBADF);
 	for (uint32_t i = 0; i < n; i++) {
 		CHECK(queues[i] < f->queues);

@@ -49,7 +49,7 @@ static void expect(enum devmem_question q, enum devmem_verdict verdict, const ch
 	CHECK_EQ(can, q == DEVMEM_ASK_SEND || verdict != DEVMEM_NO);
 	fake_nic_init(&nic);
 	memset(&wish, 0, sizeof(wish));
-	wish = (struct devmem_wish){.nic = "fake0", .device = &gpu, .configure = 1, .helper = ""};
+	wish = (struct devmem_wish){.nic = "fake0", .device = &gpu, .configure = 1, .daemon = ""};
 }
 
 static void check_kernel_questions(void)
@@ -145,8 +145,8 @@ static void check_bind_question(void)
 	nic.bind_error = EPERM;
 	expect(DEVMEM_ASK_BIND, DEVMEM_NO, "CAP_NET_ADMIN in the initial user namespace", "devmem-helper");
 	nic.bind_error = EPERM;
-	wish.helper = "/run/h";
-	expect(DEVMEM_ASK_BIND, DEVMEM_UNKNOWN, "left to the helper at /run/h", "");
+	wish.daemon = "/run/h";
+	expect(DEVMEM_ASK_BIND, DEVMEM_UNKNOWN, "left to the daemon at /run/h", "");
 	nic.bind_error = EOPNOTSUPP;
 	nic.said = "Device doesn't support DMA";
 	expect(DEVMEM_ASK_BIND, DEVMEM_NO, "no devmem queue support, or CONFIG_NET_DEVMEM is off: Device", "mlx5");
@@ -201,7 +201,7 @@ static void check_first_no(void)
  */
 static void look(const char *name, int privileged)
 {
-	struct devmem_wish w = {.nic = name, .configure = 1, .helper = ""};
+	struct devmem_wish w = {.nic = name, .configure = 1, .daemon = ""};
 	struct devmem_step real[DEVMEM_QUESTIONS];
 	struct devmem_sys s;
 
@@ -269,7 +269,7 @@ int main(void)
 	gpu.dmabuf = 1;
 	strcpy(gpu.name, "test gpu");
 	fake_nic_init(&nic);
-	wish = (struct devmem_wish){.nic = "fake0", .device = &gpu, .configure = 1, .helper = ""};
+	wish = (struct devmem_wish){.nic = "fake0", .device = &gpu, .configure = 1, .daemon = ""};
 	RUN(check_kernel_questions());
 	RUN(check_peer());
 	RUN(check_nic_questions());

@@ -5,7 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "net/devmem/ethtool.h"
+#include "net/devmem/sys.h"
 #include "test.h"
 
 /* The struct's layout, once more by hand: cmd, flow_type, data, fs { flow_type, h_u (52), h_ext (20), m_u, m_ext,
@@ -46,16 +46,18 @@ static void same(const struct ethtool_rxnfc *rule)
 
 static void check_v4(void)
 {
-	struct devmem_tuple t = {.family = AF_INET,
-				 .src = {10, 0, 0, 2},
-				 .dst = {10, 0, 0, 1},
-				 .src_port = htons(4000),
-				 .dst_port = htons(5000)};
+	struct devmem_rule r = {.tuple = {.family = AF_INET,
+					  .src = {10, 0, 0, 2},
+					  .dst = {10, 0, 0, 1},
+					  .src_port = htons(4000),
+					  .dst_port = htons(5000)},
+				.narrow = 1,
+				.queue = 15};
 	static const uint8_t narrow[] = {10, 0, 0, 2, 10, 0, 0, 1, 4000 >> 8, 4000 & 255, 5000 >> 8, 5000 & 255};
 	struct ethtool_rxnfc rule;
 
 	memset(&rule, 0xee, sizeof(rule));
-	devmem_rule_build(&t, 1, 15, &rule);
+	devmem_rule_build(&r, &rule);
 	memset(want, 0, sizeof(want));
 	put32(AT_CMD, 0x32);
 	put32(AT_FLOW_TYPE, 1);
@@ -65,7 +67,8 @@ static void check_v4(void)
 	put32(AT_LOCATION, 0xffffffff);
 	same(&rule);
 
-	devmem_rule_build(&t, 0, 15, &rule);
+	r.narrow = 0;
+	devmem_rule_build(&r, &rule);
 	memset(want + AT_VALUE, 0, 4);
 	memset(want + AT_VALUE + 8, 0, 2);
 	memset(want + AT_MASK, 0, 4);
@@ -81,25 +84,28 @@ static void check_v4(void)
 
 static void check_v6(void)
 {
-	struct devmem_tuple t = {.family = AF_INET6, .src_port = htons(4000), .dst_port = htons(5000)};
+	struct devmem_rule r = {.tuple = {.family = AF_INET6, .src_port = htons(4000), .dst_port = htons(5000)},
+				.narrow = 1,
+				.queue = 3};
 	struct ethtool_rxnfc rule;
 
 	for (int i = 0; i < 16; i++) {
-		t.src[i] = (uint8_t)(0x20 + i);
-		t.dst[i] = (uint8_t)(0x40 + i);
+		r.tuple.src[i] = (uint8_t)(0x20 + i);
+		r.tuple.dst[i] = (uint8_t)(0x40 + i);
 	}
-	devmem_rule_build(&t, 1, 3, &rule);
+	devmem_rule_build(&r, &rule);
 	memset(want, 0, sizeof(want));
 	put32(AT_CMD, 0x32);
 	put32(AT_FLOW_TYPE, 5);
-	memcpy(want + AT_VALUE, t.src, 16);
-	memcpy(want + AT_VALUE + 16, t.dst, 16);
+	memcpy(want + AT_VALUE, r.tuple.src, 16);
+	memcpy(want + AT_VALUE + 16, r.tuple.dst, 16);
 	memcpy(want + AT_VALUE + 32, (const uint8_t[]){4000 >> 8, 4000 & 255, 5000 >> 8, 5000 & 255}, 4);
 	memset(want + AT_MASK, 0xff, 36);
 	put64(AT_COOKIE, 3);
 	put32(AT_LOCATION, 0xffffffff);
 	same(&rule);
-	devmem_rule_build(&t, 0, 3, &rule);
+	r.narrow = 0;
+	devmem_rule_build(&r, &rule);
 	memset(want + AT_VALUE, 0, 16);
 	memset(want + AT_VALUE + 32, 0, 2);
 	memset(want + AT_MASK, 0, 16);
@@ -164,23 +170,27 @@ static void check_socket(int family, int mapped)
 /* Ioctls that the kernel refuses: as errno, without harm. */
 static void check_refusals(void)
 {
-	struct devmem_tuple t = {.family = AF_INET, .dst = {127, 0, 0, 1}, .dst_port = htons(9)};
+	struct devmem_rule r = {.tuple = {.family = AF_INET, .dst = {127, 0, 0, 1}, .dst_port = htons(9)}, .narrow = 1};
+	struct devmem_sys s;
+	struct devmem_tuple t;
 	int udp = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), e;
 	static struct devmem_rss rss;
 	uint32_t location = 0;
 	char driver[32] = "";
 
+	devmem_sys_init(&s);
 	CHECK_EQ(devmem_tuple_of(udp, &t), EPROTONOSUPPORT);
 	CHECK_EQ(devmem_tuple_of(-1, &t), EBADF);
-	CHECK_EQ(devmem_rule_del(udp, "no-such-nic", 0), ENODEV);
-	CHECK_EQ(devmem_rss_get(udp, "no-such-nic", &rss), ENODEV);
-	CHECK_EQ(devmem_driver_name(udp, "no-such-nic", driver, sizeof(driver)), ENODEV);
-	e = devmem_rule_add(udp, "lo", &t, 1, 0, &location);
+	CHECK_EQ(s.ops->rule_del(&s, "no-such-nic", 0), ENODEV);
+	CHECK_EQ(s.ops->rss_get(&s, "no-such-nic", &rss), ENODEV);
+	CHECK_EQ(s.ops->driver(&s, "no-such-nic", driver, sizeof(driver)), ENODEV);
+	e = s.ops->rule_add(&s, "lo", &r, &location);
 	CHECK(e == EOPNOTSUPP || e == EPERM);
-	e = devmem_rss_get(udp, "lo", &rss);
+	e = s.ops->rss_get(&s, "lo", &rss);
 	CHECK(e == EOPNOTSUPP || e == EPERM);
-	e = devmem_rss_set(udp, "lo", NULL);
+	e = s.ops->rss_set(&s, "lo", NULL);
 	CHECK(e == EOPNOTSUPP || e == EPERM);
+	devmem_sys_close(&s);
 	close(udp);
 }
 

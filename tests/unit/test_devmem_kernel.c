@@ -18,8 +18,7 @@
 #include "device/device.h"
 #include "devmem_fake.h"
 #include "net/devmem.h"
-#include "net/devmem/bind.h"
-#include "net/devmem/journal.h"
+#include "net/devmem/session.h"
 #include "test.h"
 #include "until.h"
 
@@ -301,8 +300,10 @@ static char hear(int fd)
 static void peer_main(int up, int down)
 {
 	struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(7777)};
-	static const char *const tso[] = {"tx-tcp-segmentation", "tx-tcp-ecn-segmentation",
-					  "tx-tcp-mangleid-segmentation", "tx-tcp6-segmentation"};
+	static const struct devmem_feature tso[] = {{.name = "tx-tcp-segmentation"},
+						    {.name = "tx-tcp-ecn-segmentation"},
+						    {.name = "tx-tcp-mangleid-segmentation"},
+						    {.name = "tx-tcp6-segmentation"}};
 	static char data[100000];
 	struct devmem_sys s;
 	int fd;
@@ -314,7 +315,7 @@ static void peer_main(int up, int down)
 	/* Then packets go through the other end's NAPI instance. */
 	devmem_sys_init(&s);
 	for (size_t i = 0; i < sizeof(tso) / sizeof(tso[0]); i++)
-		CHECK_EQ(s.ops->feature_set(&s, "vb", tso[i], 0), 0);
+		CHECK_EQ(s.ops->feature_set(&s, "vb", &tso[i]), 0);
 	devmem_sys_close(&s);
 	say(up, 'u');
 	CHECK_EQ(hear(down), 'c');
@@ -418,7 +419,11 @@ static void check_veth_binding(int listener)
 	CHECK_EQ(k->bind(&memory, "va", &b), GANTRY_ERR_UNSUPPORTED);
 	printf("veth: %s\n", gantry_last_error());
 	CHECK_HAS(gantry_last_error(), "rx-ntuple-filter");
-	CHECK_EQ(devmem_session_open(devmem_sys_new(), "va", fd, 1, 0, &session), GANTRY_ERR_UNSUPPORTED);
+	CHECK_EQ(devmem_session_open(
+			 &(struct devmem_session_config){
+				 .sys = devmem_sys_new(), .nic = "va", .dmabuf = fd, .nqueues = 1},
+			 &session),
+		 GANTRY_ERR_UNSUPPORTED);
 	printf("veth: %s\n", gantry_last_error());
 	CHECK_HAS(gantry_last_error(), "va, queue 1: BIND_RX: ");
 	CHECK_EQ(k->bind_tx(&memory, "va", &t), GANTRY_ERR_UNSUPPORTED);
@@ -439,18 +444,21 @@ static void check_real_features(void)
 	CHECK_EQ(s.ops->feature_get(&s, "va", &f), 0);
 	CHECK(f.known && !f.fixed);
 	was = f.on;
-	CHECK_EQ(s.ops->feature_set(&s, "va", "rx-gro", !was), 0);
+	f.on = !was;
+	CHECK_EQ(s.ops->feature_set(&s, "va", &f), 0);
 	CHECK_EQ(s.ops->feature_get(&s, "va", &f), 0);
 	CHECK_EQ(f.on, !was);
-	CHECK_EQ(s.ops->feature_set(&s, "va", "rx-gro", was), 0);
+	f.on = was;
+	CHECK_EQ(s.ops->feature_set(&s, "va", &f), 0);
 	CHECK_EQ(s.ops->feature_get(&s, "va", &f), 0);
 	CHECK_EQ(f.on, was);
-	CHECK_EQ(s.ops->feature_set(&s, "va", "rx-gro", 1), 0);
+	f.on = 1;
+	CHECK_EQ(s.ops->feature_set(&s, "va", &f), 0);
 	CHECK_EQ(s.ops->channels(&s, "va", &rx), 0);
 	CHECK_EQ(rx, 2);
 	e = s.ops->rings_set(&s, "va", &rings);
 	CHECK(e == EOPNOTSUPP || e == EINVAL);
-	e = s.ops->bind_rx(&s, "va", 0x7fffffff, &queue, 1, &id);
+	e = s.ops->bind_rx(&s, "va", &(struct devmem_bind){0x7fffffff, &queue, 1}, &id);
 	printf("veth: BIND_RX gives %d \"%s\"\n", e, s.said);
 	CHECK(e == EOPNOTSUPP || e == EBADF);
 	devmem_sys_close(&s);

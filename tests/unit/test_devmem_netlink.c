@@ -6,7 +6,6 @@
 #include <net/if.h>
 #include <unistd.h>
 
-#include "net/devmem/netlink.h"
 #include "net/devmem/sys.h"
 #include "test.h"
 
@@ -14,7 +13,23 @@
 #include <linux/netlink.h>
 
 static uint64_t words[DEVMEM_NL_MESSAGE / 8];
-static const struct devmem_nl_to to = {.family = 0x1234, .seq = 0x01020304, .ifindex = 7};
+static const struct devmem_nl_msg to = {
+	.buf = words, .size = sizeof(words), .family = 0x1234, .seq = 0x01020304, .ifindex = 7};
+#define BIND(file, list, count)                                                                                        \
+	&(const struct devmem_bind)                                                                                    \
+	{                                                                                                              \
+		.fd = (file), .queues = (list), .nqueues = (count)                                                     \
+	}
+#define COMMAND(number)                                                                                                \
+	&(const uint8_t)                                                                                               \
+	{                                                                                                              \
+		number                                                                                                 \
+	}
+#define FEATURE(is_on)                                                                                                 \
+	&(const struct devmem_feature)                                                                                 \
+	{                                                                                                              \
+		.name = "rx-gro-hw", .on = (is_on)                                                                     \
+	}
 
 static void same(const char *what, size_t got, const uint8_t *want, size_t len)
 {
@@ -48,42 +63,41 @@ static void check_builders(void)
 	struct devmem_rings hds = {.has_hds = 1, .hds = 256};
 
 	/* The controller has number 16; GETFAMILY is 3, the name attribute 2. REQUEST|ACK is 5. */
-	SAME("CTRL_GETFAMILY", devmem_nl_family_get(words, sizeof(words), 0x01020304, "netdev"),
-	     HEAD(32, 16, 0, 5, 0, 3), 11, 0, 2, 0, 'n', 'e', 't', 'd', 'e', 'v', 0, 0);
-	SAME("BIND_RX, one queue", devmem_nl_bind_rx(words, sizeof(words), to, 9, one, 1),
-	     HEAD(56, 0x34, 0x12, 5, 0, 13), 8, 0, 1, 0, 7, 0, 0, 0, /* IFINDEX */
-	     8, 0, 3, 0, 9, 0, 0, 0,				     /* FD */
-	     20, 0, 2, 0x80,					     /* QUEUES, nested */
-	     8, 0, 1, 0, 15, 0, 0, 0, 8, 0, 3, 0, 0, 0, 0, 0);	     /* ID, TYPE = RX */
-	SAME("BIND_RX, two queues", devmem_nl_bind_rx(words, sizeof(words), to, 9, two, 2),
-	     HEAD(76, 0x34, 0x12, 5, 0, 13), 8, 0, 1, 0, 7, 0, 0, 0, 8, 0, 3, 0, 9, 0, 0, 0, 20, 0, 2, 0x80, 8, 0, 1, 0,
-	     14, 0, 0, 0, 8, 0, 3, 0, 0, 0, 0, 0, 20, 0, 2, 0x80, 8, 0, 1, 0, 15, 0, 0, 0, 8, 0, 3, 0, 0, 0, 0, 0);
-	SAME("BIND_TX", devmem_nl_bind_tx(words, sizeof(words), to, 9), HEAD(36, 0x34, 0x12, 5, 0, 15), 8, 0, 1, 0, 7,
-	     0, 0, 0, 8, 0, 3, 0, 9, 0, 0, 0);
+	SAME("CTRL_GETFAMILY", devmem_nl_build_family_get(&to, "netdev"), HEAD(32, 16, 0, 5, 0, 3), 11, 0, 2, 0, 'n',
+	     'e', 't', 'd', 'e', 'v', 0, 0);
+	SAME("BIND_RX, one queue", devmem_nl_build_bind_rx(&to, BIND(9, one, 1)), HEAD(56, 0x34, 0x12, 5, 0, 13), 8, 0,
+	     1, 0, 7, 0, 0, 0,				       /* IFINDEX */
+	     8, 0, 3, 0, 9, 0, 0, 0,			       /* FD */
+	     20, 0, 2, 0x80,				       /* QUEUES, nested */
+	     8, 0, 1, 0, 15, 0, 0, 0, 8, 0, 3, 0, 0, 0, 0, 0); /* ID, TYPE = RX */
+	SAME("BIND_RX, two queues", devmem_nl_build_bind_rx(&to, BIND(9, two, 2)), HEAD(76, 0x34, 0x12, 5, 0, 13), 8, 0,
+	     1, 0, 7, 0, 0, 0, 8, 0, 3, 0, 9, 0, 0, 0, 20, 0, 2, 0x80, 8, 0, 1, 0, 14, 0, 0, 0, 8, 0, 3, 0, 0, 0, 0, 0,
+	     20, 0, 2, 0x80, 8, 0, 1, 0, 15, 0, 0, 0, 8, 0, 3, 0, 0, 0, 0, 0);
+	SAME("BIND_TX", devmem_nl_build_bind_tx(&to, &(const int){9}), HEAD(36, 0x34, 0x12, 5, 0, 15), 8, 0, 1, 0, 7, 0,
+	     0, 0, 8, 0, 3, 0, 9, 0, 0, 0);
 	/* REQUEST|DUMP is 0x301; IFINDEX is attribute 2 here. */
-	SAME("QUEUE_GET", devmem_nl_queue_get(words, sizeof(words), to), HEAD(28, 0x34, 0x12, 1, 3, 10), 8, 0, 2, 0, 7,
-	     0, 0, 0);
+	SAME("QUEUE_GET", devmem_nl_build_queue_get(&to, NULL), HEAD(28, 0x34, 0x12, 1, 3, 10), 8, 0, 2, 0, 7, 0, 0, 0);
 	/* Ethtool: HEADER is attribute 1, nested, DEV_INDEX 1 in it. */
-	SAME("RINGS_GET", devmem_nl_ethtool_get(words, sizeof(words), to, ETHNL_RINGS_GET),
-	     HEAD(32, 0x34, 0x12, 5, 0, 15), 12, 0, 1, 0x80, 8, 0, 1, 0, 7, 0, 0, 0);
-	SAME("CHANNELS_GET", devmem_nl_ethtool_get(words, sizeof(words), to, ETHNL_CHANNELS_GET),
+	SAME("RINGS_GET", devmem_nl_build_ethtool_get(&to, COMMAND(ETHNL_RINGS_GET)), HEAD(32, 0x34, 0x12, 5, 0, 15),
+	     12, 0, 1, 0x80, 8, 0, 1, 0, 7, 0, 0, 0);
+	SAME("CHANNELS_GET", devmem_nl_build_ethtool_get(&to, COMMAND(ETHNL_CHANNELS_GET)),
 	     HEAD(32, 0x34, 0x12, 5, 0, 17), 12, 0, 1, 0x80, 8, 0, 1, 0, 7, 0, 0, 0);
-	SAME("FEATURES_GET", devmem_nl_ethtool_get(words, sizeof(words), to, ETHNL_FEATURES_GET),
+	SAME("FEATURES_GET", devmem_nl_build_ethtool_get(&to, COMMAND(ETHNL_FEATURES_GET)),
 	     HEAD(32, 0x34, 0x12, 5, 0, 11), 12, 0, 1, 0x80, 8, 0, 1, 0, 7, 0, 0, 0);
-	SAME("RINGS_SET, split and threshold", devmem_nl_rings_set(words, sizeof(words), to, &both),
-	     HEAD(48, 0x34, 0x12, 5, 0, 16), 12, 0, 1, 0x80, 8, 0, 1, 0, 7, 0, 0, 0, 5, 0, 11, 0, 2, 0, 0, 0, /* u8 */
+	SAME("RINGS_SET, split and threshold", devmem_nl_build_rings_set(&to, &both), HEAD(48, 0x34, 0x12, 5, 0, 16),
+	     12, 0, 1, 0x80, 8, 0, 1, 0, 7, 0, 0, 0, 5, 0, 11, 0, 2, 0, 0, 0, /* u8 */
 	     8, 0, 17, 0, 0, 0, 0, 0);
-	SAME("RINGS_SET, split", devmem_nl_rings_set(words, sizeof(words), to, &split), HEAD(40, 0x34, 0x12, 5, 0, 16),
-	     12, 0, 1, 0x80, 8, 0, 1, 0, 7, 0, 0, 0, 5, 0, 11, 0, 2, 0, 0, 0);
-	SAME("RINGS_SET, threshold", devmem_nl_rings_set(words, sizeof(words), to, &hds),
-	     HEAD(40, 0x34, 0x12, 5, 0, 16), 12, 0, 1, 0x80, 8, 0, 1, 0, 7, 0, 0, 0, 8, 0, 17, 0, 0, 1, 0, 0);
+	SAME("RINGS_SET, split", devmem_nl_build_rings_set(&to, &split), HEAD(40, 0x34, 0x12, 5, 0, 16), 12, 0, 1, 0x80,
+	     8, 0, 1, 0, 7, 0, 0, 0, 5, 0, 11, 0, 2, 0, 0, 0);
+	SAME("RINGS_SET, threshold", devmem_nl_build_rings_set(&to, &hds), HEAD(40, 0x34, 0x12, 5, 0, 16), 12, 0, 1,
+	     0x80, 8, 0, 1, 0, 7, 0, 0, 0, 8, 0, 17, 0, 0, 1, 0, 0);
 	/* WANTED 3 { BITS 3 { BIT 1 { NAME 2, VALUE 3 } } } */
-	SAME("FEATURES_SET on", devmem_nl_feature_set(words, sizeof(words), to, "rx-gro-hw", 1),
-	     HEAD(64, 0x34, 0x12, 5, 0, 12), 12, 0, 1, 0x80, 8, 0, 1, 0, 7, 0, 0, 0, 32, 0, 3, 0x80, 28, 0, 3, 0x80, 24,
-	     0, 1, 0x80, 14, 0, 2, 0, 'r', 'x', '-', 'g', 'r', 'o', '-', 'h', 'w', 0, 0, 0, 4, 0, 3, 0);
-	SAME("FEATURES_SET off", devmem_nl_feature_set(words, sizeof(words), to, "rx-gro-hw", 0),
-	     HEAD(60, 0x34, 0x12, 5, 0, 12), 12, 0, 1, 0x80, 8, 0, 1, 0, 7, 0, 0, 0, 28, 0, 3, 0x80, 24, 0, 3, 0x80, 20,
-	     0, 1, 0x80, 14, 0, 2, 0, 'r', 'x', '-', 'g', 'r', 'o', '-', 'h', 'w', 0, 0, 0);
+	SAME("FEATURES_SET on", devmem_nl_build_feature_set(&to, FEATURE(1)), HEAD(64, 0x34, 0x12, 5, 0, 12), 12, 0, 1,
+	     0x80, 8, 0, 1, 0, 7, 0, 0, 0, 32, 0, 3, 0x80, 28, 0, 3, 0x80, 24, 0, 1, 0x80, 14, 0, 2, 0, 'r', 'x', '-',
+	     'g', 'r', 'o', '-', 'h', 'w', 0, 0, 0, 4, 0, 3, 0);
+	SAME("FEATURES_SET off", devmem_nl_build_feature_set(&to, FEATURE(0)), HEAD(60, 0x34, 0x12, 5, 0, 12), 12, 0, 1,
+	     0x80, 8, 0, 1, 0, 7, 0, 0, 0, 28, 0, 3, 0x80, 24, 0, 3, 0x80, 20, 0, 1, 0x80, 14, 0, 2, 0, 'r', 'x', '-',
+	     'g', 'r', 'o', '-', 'h', 'w', 0, 0, 0);
 }
 
 /* Whatever room there is: a message that fits, or 0, and nothing written behind the end. */
@@ -95,16 +109,18 @@ static void check_room(void)
 	int refused = 0;
 
 	for (size_t room = 0; room < 120; room++) {
+		struct devmem_nl_msg cut = to;
 		size_t lens[7];
 
+		cut.size = room;
 		memset(words, 0xee, sizeof(words));
-		lens[0] = devmem_nl_bind_rx(words, room, to, 1, queues, 3);
-		lens[1] = devmem_nl_bind_tx(words, room, to, 1);
-		lens[2] = devmem_nl_family_get(words, room, 1, "netdev");
-		lens[3] = devmem_nl_queue_get(words, room, to);
-		lens[4] = devmem_nl_ethtool_get(words, room, to, ETHNL_RINGS_GET);
-		lens[5] = devmem_nl_rings_set(words, room, to, &rings);
-		lens[6] = devmem_nl_feature_set(words, room, to, "rx-gro-hw", 1);
+		lens[0] = devmem_nl_build_bind_rx(&cut, BIND(1, queues, 3));
+		lens[1] = devmem_nl_build_bind_tx(&cut, &(const int){1});
+		lens[2] = devmem_nl_build_family_get(&cut, "netdev");
+		lens[3] = devmem_nl_build_queue_get(&cut, NULL);
+		lens[4] = devmem_nl_build_ethtool_get(&cut, COMMAND(ETHNL_RINGS_GET));
+		lens[5] = devmem_nl_build_rings_set(&cut, &rings);
+		lens[6] = devmem_nl_build_feature_set(&cut, FEATURE(1));
 		for (int i = 0; i < 7; i++) {
 			CHECK(lens[i] <= room);
 			refused += lens[i] == 0;
@@ -151,23 +167,24 @@ static void check_replies(void)
 	CHECK_EQ(devmem_nl_read_dmabuf(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 13), 8, 0, 4, 0, 0, 0, 0, 0), &id), -1);
 	CHECK_EQ(devmem_nl_read_dmabuf(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 13), 6, 0, 4, 0, 1, 0, 0, 0), &id), -1);
 
+	queues->ifindex = 7;
 	/* A receive queue with NAPI and dma-buf; a sending one; one of another interface; one of io_uring. */
 	CHECK_EQ(devmem_nl_read_queue(MESSAGE(HEAD(60, 0x34, 0x12, 2, 0, 10), 8, 0, 1, 0, 3, 0, 0, 0, 8, 0, 2, 0, 7, 0,
 					      0, 0, 8, 0, 3, 0, 0, 0, 0, 0, 8, 0, 4, 0, 1, 2, 0, 0, 8, 0, 5, 0, 9, 0, 0,
 					      0),
-				      7, queues),
+				      queues),
 		 0);
 	CHECK_EQ(devmem_nl_read_queue(MESSAGE(HEAD(44, 0x34, 0x12, 2, 0, 10), 8, 0, 1, 0, 3, 0, 0, 0, 8, 0, 2, 0, 7, 0,
 					      0, 0, 8, 0, 3, 0, 1, 0, 0, 0),
-				      7, queues),
+				      queues),
 		 0);
 	CHECK_EQ(devmem_nl_read_queue(MESSAGE(HEAD(44, 0x34, 0x12, 2, 0, 10), 8, 0, 1, 0, 3, 0, 0, 0, 8, 0, 2, 0, 8, 0,
 					      0, 0, 8, 0, 3, 0, 0, 0, 0, 0),
-				      7, queues),
+				      queues),
 		 0);
 	CHECK_EQ(devmem_nl_read_queue(MESSAGE(HEAD(48, 0x34, 0x12, 2, 0, 10), 8, 0, 1, 0, 4, 0, 0, 0, 8, 0, 2, 0, 7, 0,
 					      0, 0, 8, 0, 3, 0, 0, 0, 0, 0, 4, 0, 6, 0x80),
-				      7, queues),
+				      queues),
 		 0);
 	CHECK_EQ(queues->n, 2);
 	CHECK(queues->q[0].id == 3 && queues->q[0].napi == 0x201 && queues->q[0].dmabuf == 9 && !queues->q[0].taken);
@@ -308,7 +325,7 @@ static void check_damage(void)
 				if (bit == 7)
 					m->nlmsg_len = (uint32_t)at;
 				devmem_nl_read_features(m, &f);
-				devmem_nl_read_queue(m, 7, queues);
+				devmem_nl_read_queue(m, queues);
 				devmem_nl_read_family(m, &family);
 				devmem_nl_read_rings(m, &rings);
 				devmem_nl_read_channels(m, &n);
@@ -329,33 +346,32 @@ static int on_any(const struct nlmsghdr *m, void *arg)
 
 static void check_kernel(void)
 {
-	struct devmem_nl nl = {0};
 	struct devmem_family none = {0};
 	struct devmem_sys s;
 	uint64_t commands = 0;
 	uint32_t rx = 0, lo = if_nametoindex("lo"), id;
 	struct devmem_feature f = {.name = "tx-checksum-ip-generic"};
-	struct devmem_nl_to here = {.ifindex = lo};
+	struct devmem_nl_msg here = {.buf = words, .size = sizeof(words), .ifindex = lo};
 	int replies = 0, e;
 
-	CHECK_EQ(devmem_nl_family(&nl, "no-such-family", &none), ENOENT);
+	devmem_sys_init(&s);
+	CHECK_EQ(devmem_nl_family(&s, "no-such-family", &none), ENOENT);
 	CHECK_EQ(none.id, 0);
-	e = devmem_nl_family(&nl, "ethtool", &nl.ethtool);
+	e = devmem_nl_family(&s, "ethtool", &s.ethtool);
 	if (e) {
 		printf("this kernel has no ethtool family: %s\n", strerror(e));
 	} else {
 		/* A request with an attribute of the wrong kind: the kernel's words come back. */
-		here.family = nl.ethtool.id;
-		here.seq = ++nl.seq;
+		here.family = s.ethtool.id;
+		here.seq = ++s.seq;
 		words[2] = 0;
-		e = devmem_nl_ask(&nl, words, devmem_nl_ethtool_get(words, sizeof(words), here, 200), on_any, &replies);
+		e = devmem_nl_ask(&s, words, devmem_nl_build_ethtool_get(&here, COMMAND(200)), on_any, &replies);
 		CHECK_EQ(e, EOPNOTSUPP);
 		CHECK_EQ(replies, 0);
 	}
-	devmem_nl_close(&nl);
-	devmem_nl_close(&nl);
+	devmem_nl_close(&s);
+	devmem_nl_close(&s);
 
-	devmem_sys_init(&s);
 	CHECK_EQ(s.ops->channels(&s, "no-such-nic", &rx), ENODEV);
 	e = s.ops->feature_get(&s, "lo", &f);
 	if (e == 0) {
@@ -366,7 +382,7 @@ static void check_kernel(void)
 		uint32_t queue = 0;
 
 		/* A file that is not open, and an interface that cannot: the order of checks differs by kernel. */
-		e = s.ops->bind_rx(&s, "lo", 0x7fffffff, &queue, 1, &id);
+		e = s.ops->bind_rx(&s, "lo", BIND(0x7fffffff, &queue, 1), &id);
 		CHECK(e == EOPNOTSUPP || e == EBADF || e == EPERM);
 		printf("BIND_RX on lo: %s \"%s\"\n", strerror(e), s.said);
 	}

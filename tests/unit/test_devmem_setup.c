@@ -16,8 +16,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "devmem_fake.h"
-#include "net/devmem/bind.h"
-#include "net/devmem/setup.h"
+#include "net/devmem/session.h"
 #include "test.h"
 
 static struct fake_nic *nic; /* shared with children */
@@ -25,6 +24,13 @@ static struct fake_nic pristine;
 static char dir[] = "/tmp/test_devmem_setup.XXXXXX";
 static struct devmem_tuple tuple = {
 	.family = AF_INET, .src = {192, 0, 2, 2}, .dst = {192, 0, 2, 1}, .src_port = 1, .dst_port = 2};
+
+#define WANTED(nic_name, file, queues, sets_up)                                                                        \
+	&(struct devmem_session_config)                                                                                \
+	{                                                                                                              \
+		.sys = fake_sys_new(nic), .nic = (nic_name), .dmabuf = (file), .nqueues = (queues),                    \
+		.configure = (sets_up)                                                                                 \
+	}
 
 static void reset(void)
 {
@@ -61,7 +67,7 @@ static struct devmem_session *open_ok(uint32_t queues)
 {
 	struct devmem_session *s = NULL;
 
-	CHECK_OK(devmem_session_open(fake_sys_new(nic), "fake0", 1, queues, 1, &s));
+	CHECK_OK(devmem_session_open(WANTED("fake0", 1, queues, 1), &s));
 	return s;
 }
 
@@ -152,14 +158,14 @@ static void check_verify_only(void)
 	uint32_t location = 0;
 
 	reset();
-	CHECK_EQ(devmem_session_open(fake_sys_new(nic), "fake0", 1, 1, 0, &s), GANTRY_ERR_CONFIG);
+	CHECK_EQ(devmem_session_open(WANTED("fake0", 1, 1, 0), &s), GANTRY_ERR_CONFIG);
 	CHECK_HAS(gantry_last_error(), "tcp-data-split is off");
 	CHECK_EQ(nic->changes, 0);
 	nic->rings = (struct devmem_rings){.has_split = 1, .split = DEVMEM_SPLIT_ON, .has_hds = 1};
 	for (uint32_t i = 0; i < FAKE_RSS; i++)
 		nic->rss.queue[i] = 0;
 	pristine = *nic;
-	CHECK_OK(devmem_session_open(fake_sys_new(nic), "fake0", 1, 1, 0, &s));
+	CHECK_OK(devmem_session_open(WANTED("fake0", 1, 1, 0), &s));
 	CHECK_OK(devmem_session_steer(s, &tuple, &location));
 	CHECK_EQ(location, DEVMEM_NO_RULE);
 	devmem_session_close(s);
@@ -172,7 +178,7 @@ static void refuse(gantry_result result, const char *text)
 	struct devmem_session *s = NULL;
 
 	pristine = *nic;
-	CHECK_EQ(devmem_session_open(fake_sys_new(nic), "fake0", 1, 1, 1, &s), result);
+	CHECK_EQ(devmem_session_open(WANTED("fake0", 1, 1, 1), &s), result);
 	CHECK(s == NULL);
 	CHECK_HAS(gantry_last_error(), text);
 	check_as_before();
@@ -200,7 +206,7 @@ static void check_errors(void)
 	nic->rings.hds = 1;
 	nic->ntuple = 1;
 	pristine = *nic;
-	CHECK_EQ(devmem_session_open(fake_sys_new(nic), "fake0", 1, 1, 1, &s), GANTRY_ERR_CONFIG);
+	CHECK_EQ(devmem_session_open(WANTED("fake0", 1, 1, 1), &s), GANTRY_ERR_CONFIG);
 	CHECK_HAS(gantry_last_error(), "CAP_NET_ADMIN");
 	/* Putting back is refused as well: it stays on file until it works. */
 	CHECK_EQ(files(), 1);
@@ -228,8 +234,8 @@ static void check_errors(void)
 	refuse(GANTRY_ERR_SYSTEM, "RSS table");
 	nic->feature_error = ENODEV;
 	refuse(GANTRY_ERR_SYSTEM, "features of fake0");
-	CHECK_EQ(devmem_session_open(fake_sys_new(nic), "fake0", 1, 0, 1, &s), GANTRY_ERR_INVALID);
-	CHECK_EQ(devmem_session_open(fake_sys_new(nic), "a-name-that-is-too-long", 1, 1, 1, &s), GANTRY_ERR_INVALID);
+	CHECK_EQ(devmem_session_open(WANTED("fake0", 1, 0, 1), &s), GANTRY_ERR_INVALID);
+	CHECK_EQ(devmem_session_open(WANTED("a-name-that-is-too-long", 1, 1, 1), &s), GANTRY_ERR_INVALID);
 
 	s = open_ok(1);
 	nic->rule_error = ENOSPC;

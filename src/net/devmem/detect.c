@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/param.h"
 #include "device/device.h"
 #include "inet/nic.h"
@@ -92,10 +93,10 @@ static void ask_peer(struct devmem_sys *s, const struct devmem_wish *w, struct d
 		say(step, DEVMEM_YES, "", "%s is another host", gantry_addr_text(w->peer, text));
 }
 
-/* Who would set up the NIC: this process or the helper. */
+/* Who would set up the NIC: this process or the daemon. */
 static int configures(const struct devmem_wish *w)
 {
-	return w->configure || *w->helper;
+	return w->configure || *w->daemon;
 }
 
 static void ask_split(struct devmem_sys *s, const struct devmem_wish *w, struct devmem_step *step)
@@ -171,7 +172,7 @@ static void ask_bind(struct devmem_sys *s, const struct devmem_wish *w, struct d
 
 	if (s->ops->channels(s, w->nic, &rx) == 0 && rx > 1)
 		queue = rx - 1;
-	e = s->ops->bind_rx(s, w->nic, NO_SUCH_FD, &queue, 1, &id);
+	e = s->ops->bind_rx(s, w->nic, &(struct devmem_bind){NO_SUCH_FD, &queue, 1}, &id);
 	memcpy(said, s->said, sizeof(said));
 	known = devmem_error_of(DEVMEM_CALL_BIND_RX, e);
 	s->ops->driver(s, w->nic, driver, sizeof(driver));
@@ -180,8 +181,8 @@ static void ask_bind(struct devmem_sys *s, const struct devmem_wish *w, struct d
 		say(step, DEVMEM_YES, "", "driver %s would bind queue %u", driver, queue);
 	else if (e == EBADF)
 		say(step, DEVMEM_UNKNOWN, "", "this kernel looks at the file first: binding will tell");
-	else if (e == EPERM && *w->helper)
-		say(step, DEVMEM_UNKNOWN, "", "left to the helper at %s", w->helper);
+	else if (e == EPERM && *w->daemon)
+		say(step, DEVMEM_UNKNOWN, "", "left to the daemon at %s", w->daemon);
 	else if (e == EINVAL && configures(w))
 		say(step, DEVMEM_UNKNOWN, "", "%s; after Gantry has set up the NIC this may be gone", text);
 	else if (e == EOPNOTSUPP)
@@ -297,7 +298,7 @@ int devmem_kernel_usable(const char *nic, struct gantry_device *dev, char *why, 
 {
 	const struct gantry_params *p = gantry_params();
 	struct devmem_wish w = {
-		.nic = nic, .device = dev, .configure = p->devmem_configure, .helper = p->devmem_helper};
+		.nic = nic, .device = dev, .configure = p->devmem_configure, .daemon = p->devmem_helper};
 	struct devmem_step steps[DEVMEM_QUESTIONS];
 	struct devmem_sys sys;
 	int can;
@@ -314,4 +315,70 @@ int devmem_kernel_usable(const char *nic, struct gantry_device *dev, char *why, 
 			break;
 		}
 	return can;
+}
+
+enum { PARAM_AUTO, PARAM_KERNEL, PARAM_EMULATED, PARAM_OFF }; /* the choices of GANTRY_UNPACK */
+
+static enum gantry_net_unpack from_param(int *ret_forced)
+{
+	*ret_forced = 1;
+	switch (gantry_params()->unpack) {
+	case PARAM_KERNEL:
+		return GANTRY_NET_UNPACK_KERNEL;
+	case PARAM_EMULATED:
+		return GANTRY_NET_UNPACK_EMULATED;
+	case PARAM_OFF:
+		return GANTRY_NET_UNPACK_OFF;
+	}
+	*ret_forced = 0;
+	return GANTRY_NET_UNPACK_KERNEL;
+}
+
+gantry_result devmem_source_get(enum devmem_kind kind, const struct devmem_source_ops **ret_source)
+{
+	gantry_result r = GANTRY_OK;
+
+	if (kind == DEVMEM_EMULATED)
+		return devmem_emulated_open(ret_source);
+	if (kind != DEVMEM_KERNEL)
+		FAIL(GANTRY_ERR_UNSUPPORTED, "there is no source of fragments of kind %d", (int)kind);
+	*ret_source = &devmem_kernel;
+out:
+	return r;
+}
+
+gantry_result devmem_choose(enum gantry_net_unpack want, const char *nic, struct gantry_device *dev,
+			    enum devmem_kind *ret_kind, char *why, size_t len)
+{
+	gantry_result r = GANTRY_OK;
+	const struct devmem_source_ops *source;
+	char reason[256] = "";
+	int forced = 1;
+
+	if (want == GANTRY_NET_UNPACK_PARAM)
+		want = from_param(&forced);
+	snprintf(why, len, "%s", "");
+	switch (want) {
+	case GANTRY_NET_UNPACK_OFF:
+		*ret_kind = DEVMEM_NONE;
+		return GANTRY_OK;
+	case GANTRY_NET_UNPACK_EMULATED:
+		TRY(devmem_emulated_open(&source));
+		*ret_kind = DEVMEM_EMULATED;
+		return GANTRY_OK;
+	case GANTRY_NET_UNPACK_KERNEL:
+		break;
+	default:
+		FAIL(GANTRY_ERR_INVALID, "%d is no way to receive into device memory", (int)want);
+	}
+	if (devmem_kernel_usable(nic, dev, reason, sizeof(reason))) {
+		*ret_kind = DEVMEM_KERNEL;
+		return GANTRY_OK;
+	}
+	if (forced)
+		FAIL(GANTRY_ERR_UNSUPPORTED, "devmem TCP was asked for but cannot be used with %s: %s", nic, reason);
+	snprintf(why, len, "%s: %s", nic, reason);
+	*ret_kind = DEVMEM_NONE;
+out:
+	return r;
 }

@@ -46,7 +46,7 @@ struct devmem_wish {
 	const struct gantry_device *device; /* NULL: EXPORT is skipped */
 	const struct gantry_addr *peer;	    /* NULL: PEER is skipped */
 	int configure;			    /* Gantry may set up the NIC */
-	const char *helper;		    /* socket of a privileged helper, or "" */
+	const char *daemon;		    /* socket of the privileged daemon, or "" */
 };
 
 /* first_no: stop there (the steps after it are SKIPPED). Returns 1 if receiving can work as far as can be told. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The files. Text, a line each: "rings SPLIT HDS", "feature NAME 0|1", "rss default", "rss N Q Q ...", "rule N". */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
-#include "net/devmem/journal.h"
+#include "net/devmem/session.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -16,7 +16,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/atomic.h"
 #include "base/log.h"
 
 enum { CREATE_TRIES = 10000 };

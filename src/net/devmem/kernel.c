@@ -2,8 +2,8 @@
 /*
  * Devmem TCP of Linux as a source.
  *
- * A binding exports its memory as a dma-buf and has a session (bind.c) bind it to queues of the NIC, in this process or
- * in the privileged helper. A flow has a rule that brings its packets to one of those queues. Receiving and giving back
+ * A binding exports its memory as a dma-buf and has a session (session.h) bind it to queues of the NIC, in this process
+ * or in the privileged daemon. A flow has a rule that brings its packets to one of those queues. Receiving and giving back
  * are one system call each, with the kernel's own results.
  *
  * Whether the rule works can only be seen by what arrives: after a flow's first bytes the queue that brought them is
@@ -11,38 +11,43 @@
  * memory; it is said once.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
-#include "net/devmem/kernel.h"
-
 #include <errno.h>
 #include <net/if.h>
 #include <netinet/in.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
+
+#include <linux/errqueue.h>
 
 #include "base/atomic.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/param.h"
 #include "device/device.h"
 #include "inet/nic.h"
-#include "net/devmem/bind.h"
+#include "net/devmem.h"
+#include "net/devmem/daemon.h"
 #include "net/devmem/errors.h"
-#include "net/devmem/ethtool.h"
-#include "net/devmem/helper.h"
 
 enum { NAPIS_MAX = 2 * DEVMEM_QUEUES_MAX, RECEIVES_UNTIL_CHECK = 4 };
+
+MUTEX_KIND(kernel_binding_mu); /* of looking at the NIC's queues */
+MUTEX_KIND(kernel_tx_mu);      /* of the list of prepared sockets */
 
 struct kernel_binding {
 	struct devmem_binding base; /* first: functions of the source cast back */
 	char nic[IFNAMSIZ];
-	struct devmem_session *session;	   /* owned; NULL: the helper has it */
-	struct devmem_helper *helper;	   /* owned; NULL: this process has it */
-	pthread_mutex_t lock;		   /* of what follows */
-	struct devmem_sys *sys;		   /* owned: for looking at queues */
-	uint32_t nnapis, napis[NAPIS_MAX]; /* of the bound queues, as last seen */
-	int warned;
+	struct devmem_session *session; /* owned; NULL: the daemon has it */
+	struct devmem_daemon *daemon;	/* owned; NULL: this process has it */
+	struct kernel_binding_mu mu;
+	struct devmem_sys *sys POINTS_TO_GUARDED_BY(kernel_binding_mu); /* owned: for looking at queues */
+	uint32_t nnapis GUARDED_BY(kernel_binding_mu);
+	uint32_t napis[NAPIS_MAX] GUARDED_BY(kernel_binding_mu); /* of the bound queues, as last seen */
+	int warned GUARDED_BY(kernel_binding_mu);
 	/* Counts, relaxed: for describe. */
 	uint64_t flows, receives, bytes, returned;
 };
@@ -63,7 +68,7 @@ static void count(uint64_t *counter, uint64_t n)
 	fetch_add_relaxed(counter, n);
 }
 
-gantry_result devmem_export(const struct devmem_memory *memory, int *ret_fd)
+static gantry_result export_memory(const struct devmem_memory *memory, int *ret_fd)
 {
 	gantry_result r = GANTRY_OK;
 	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), offset = 0;
@@ -92,20 +97,25 @@ static void kernel_unbind(struct devmem_binding *base)
 	if (!b)
 		return;
 	devmem_session_close(b->session);
-	devmem_helper_close(b->helper);
+	devmem_daemon_close(b->daemon);
 	devmem_sys_free(b->sys);
-	pthread_mutex_destroy(&b->lock);
+	mutex_destroy(&b->mu);
 	free(b);
 }
 
-static gantry_result bind_here(struct kernel_binding *b, int fd, uint32_t queues)
+static gantry_result bind_queues(struct kernel_binding *b, int fd)
 {
 	gantry_result r = GANTRY_OK;
-	struct devmem_sys *sys = devmem_sys_new();
+	const struct gantry_params *p = gantry_params();
+	struct devmem_session_config config = {
+		.nic = b->nic, .dmabuf = fd, .nqueues = (uint32_t)p->devmem_queues, .configure = p->devmem_configure};
 
-	if (!sys)
+	if (*p->devmem_helper)
+		return devmem_daemon_bind(p->devmem_helper, &config, &b->base.dmabuf_id, &b->daemon);
+	config.sys = devmem_sys_new();
+	if (!config.sys)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a binding");
-	TRY(devmem_session_open(sys, b->nic, fd, queues, gantry_params()->devmem_configure, &b->session));
+	TRY(devmem_session_open(&config, &b->session));
 	b->base.dmabuf_id = b->session->dmabuf_id;
 out:
 	return r;
@@ -115,7 +125,6 @@ static gantry_result kernel_bind(const struct devmem_memory *memory, const char 
 				 struct devmem_binding **ret_binding)
 {
 	gantry_result r = GANTRY_OK;
-	const struct gantry_params *p = gantry_params();
 	struct kernel_binding *b = calloc(1, sizeof(*b));
 	int fd = -1;
 
@@ -123,7 +132,7 @@ static gantry_result kernel_bind(const struct devmem_memory *memory, const char 
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a binding");
 	b->base.ops = &devmem_kernel;
 	b->base.memory = *memory;
-	pthread_mutex_init(&b->lock, NULL);
+	mutex_init(&b->mu);
 	b->sys = devmem_sys_new();
 	if (!b->sys)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a binding");
@@ -132,12 +141,8 @@ static gantry_result kernel_bind(const struct devmem_memory *memory, const char 
 	if (strlen(nic) >= sizeof(b->nic))
 		FAIL(GANTRY_ERR_INVALID, "'%s' is no name of an interface", nic);
 	snprintf(b->nic, sizeof(b->nic), "%s", nic);
-	TRY(devmem_export(memory, &fd));
-	if (*p->devmem_helper)
-		TRY(devmem_helper_bind(p->devmem_helper, nic, fd, (uint32_t)p->devmem_queues, &b->base.dmabuf_id,
-				       &b->helper));
-	else
-		TRY(bind_here(b, fd, (uint32_t)p->devmem_queues));
+	TRY(export_memory(memory, &fd));
+	TRY(bind_queues(b, fd));
 	*ret_binding = &b->base;
 	b = NULL;
 out:
@@ -192,7 +197,7 @@ static gantry_result kernel_attach(struct devmem_binding *base, int fd, struct d
 	if (b->session)
 		TRY(devmem_session_steer(b->session, &t, &f->location));
 	else
-		TRY(devmem_helper_steer(b->helper, fd, &f->location));
+		TRY(devmem_daemon_steer(b->daemon, fd, &f->location));
 	count(&b->flows, 1);
 	*ret_flow = &f->base;
 	f = NULL;
@@ -212,11 +217,11 @@ static void kernel_detach(struct devmem_flow *base)
 	if (b->session)
 		devmem_session_unsteer(b->session, f->location);
 	else
-		devmem_helper_unsteer(b->helper, f->location);
+		devmem_daemon_unsteer(b->daemon, f->location);
 	free(f);
 }
 
-static int is_ours(const struct kernel_binding *b, uint32_t napi)
+static int is_ours(const struct kernel_binding *b, uint32_t napi) REQUIRES(kernel_binding_mu)
 {
 	for (uint32_t i = 0; i < b->nnapis; i++)
 		if (b->napis[i] == napi)
@@ -224,8 +229,8 @@ static int is_ours(const struct kernel_binding *b, uint32_t napi)
 	return 0;
 }
 
-/* Which NAPI instances serve queues of this binding now: they change when a queue restarts. b->lock is held. */
-static void look_at_queues(struct kernel_binding *b)
+/* Which NAPI instances serve queues of this binding now: they change when a queue restarts. */
+static void read_queues(struct kernel_binding *b) REQUIRES(kernel_binding_mu)
 {
 	struct devmem_queues *all = calloc(1, sizeof(*all));
 
@@ -247,10 +252,10 @@ static void verify(struct kernel_binding *b, struct kernel_flow *f)
 	f->checks--;
 	if (getsockopt(f->base.fd, SOL_SOCKET, SO_INCOMING_NAPI_ID, &napi, &len) < 0 || !napi)
 		return;
-	pthread_mutex_lock(&b->lock);
+	kernel_binding_mu_lock(&b->mu);
 	ours = is_ours(b, napi);
 	if (!ours && !f->checks) {
-		look_at_queues(b);
+		read_queues(b);
 		ours = is_ours(b, napi);
 	}
 	if (ours) {
@@ -263,7 +268,7 @@ static void verify(struct kernel_binding *b, struct kernel_flow *f)
 			 "route comes in by this NIC",
 			 b->nic, napi, b->base.dmabuf_id, b->nic, b->nic);
 	}
-	pthread_mutex_unlock(&b->lock);
+	kernel_binding_mu_unlock(&b->mu);
 }
 
 static ssize_t kernel_receive(struct devmem_flow *base, struct msghdr *msg, int flags)
@@ -303,7 +308,7 @@ static int kernel_give_back(struct devmem_flow *base, const struct devmem_token 
 static void kernel_describe(const struct devmem_binding *base, char *text, size_t len)
 {
 	const struct kernel_binding *b = binding_of(base);
-	char queues[64] = "by the helper";
+	char queues[64] = "by the daemon";
 
 	if (b->session)
 		snprintf(queues, sizeof(queues), "%u queue%s, highest %u", b->session->nqueues,
@@ -316,6 +321,179 @@ static void kernel_describe(const struct devmem_binding *base, char *text, size_
 		 (unsigned long long)load_relaxed(&b->receives), (unsigned long long)load_relaxed(&b->returned));
 }
 
+/*
+ * Sending from device memory: a dma-buf that the NIC reads, offsets in it instead of addresses, and completions on the
+ * socket's error queue, as for any MSG_ZEROCOPY. No rights are needed.
+ *
+ * A socket is prepared when it first sends: SO_ZEROCOPY, and SO_BINDTODEVICE, because the kernel refuses a packet whose
+ * route leaves by another device than the bound one.
+ */
+
+enum { ORIGIN_ZEROCOPY = 5, FOREIGN_ERRORS = 16 };
+
+struct kernel_tx {
+	struct devmem_tx base; /* first: functions of the source cast back */
+	char nic[IFNAMSIZ];
+	struct devmem_sys *sys; /* owned: its netlink socket holds the binding */
+	struct kernel_tx_mu mu;
+	int *fds GUARDED_BY(kernel_tx_mu); /* owned: sockets that are prepared */
+	uint32_t nfds GUARDED_BY(kernel_tx_mu), room GUARDED_BY(kernel_tx_mu);
+};
+
+static struct kernel_tx *tx_of(struct devmem_tx *t)
+{
+	return (struct kernel_tx *)(void *)t;
+}
+
+static void kernel_unbind_tx(struct devmem_tx *base) UNCHECKED /* nobody else knows it any more */
+{
+	struct kernel_tx *t = tx_of(base);
+
+	if (!t)
+		return;
+	devmem_sys_free(t->sys);
+	mutex_destroy(&t->mu);
+	free(t->fds);
+	free(t);
+}
+
+static gantry_result kernel_bind_tx(const struct devmem_memory *memory, const char *nic, struct devmem_tx **ret_tx)
+{
+	gantry_result r = GANTRY_OK;
+	struct kernel_tx *t = calloc(1, sizeof(*t));
+	char text[512];
+	int fd = -1, e;
+
+	if (!t)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a binding");
+	t->base.ops = &devmem_kernel;
+	t->base.memory = *memory;
+	mutex_init(&t->mu);
+	t->sys = devmem_sys_new();
+	if (!t->sys)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a binding");
+	if (strlen(nic) >= sizeof(t->nic))
+		FAIL(GANTRY_ERR_INVALID, "'%s' is no name of an interface", nic);
+	snprintf(t->nic, sizeof(t->nic), "%s", nic);
+	TRY(export_memory(memory, &fd));
+	e = t->sys->ops->bind_tx(t->sys, nic, fd, &t->base.dmabuf_id);
+	if (e)
+		FAIL(devmem_error_of(DEVMEM_CALL_BIND_TX, e)->result, "%s: %s", nic,
+		     devmem_error_text(DEVMEM_CALL_BIND_TX, e, t->sys->said, text, sizeof(text)));
+	*ret_tx = &t->base;
+	t = NULL;
+out:
+	if (fd >= 0)
+		close(fd); /* the binding has a reference of its own */
+	kernel_unbind_tx(t ? &t->base : NULL);
+	return r;
+}
+
+/* 0 or errno. */
+static int prepare_socket(struct kernel_tx *t, int fd) REQUIRES(kernel_tx_mu)
+{
+	int on = 1;
+
+	for (uint32_t i = 0; i < t->nfds; i++)
+		if (t->fds[i] == fd)
+			return 0;
+	if (t->nfds == t->room) {
+		uint32_t room = t->room ? t->room * 2 : 16;
+		int *bigger = realloc(t->fds, room * sizeof(*bigger));
+
+		if (!bigger)
+			return ENOMEM;
+		t->fds = bigger;
+		t->room = room;
+	}
+	if (setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof(on)) < 0)
+		return errno;
+	/* Not fatal: the route may lead there anyhow, and sendmsg says ENODEV if not. */
+	if (setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, t->nic, (socklen_t)strlen(t->nic) + 1) < 0)
+		LOG_WARN(NET, "devmem: SO_BINDTODEVICE %s: %s", t->nic, strerror(errno));
+	t->fds[t->nfds++] = fd;
+	return 0;
+}
+
+static ssize_t kernel_send(struct devmem_tx *base, int fd, uint64_t offset, size_t len, int flags)
+{
+	struct kernel_tx *t = tx_of(base);
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(sizeof(uint32_t))];
+	} control = {.bytes = {0}};
+	/* Not an address: the offset, where the kernel looks for it. */
+	struct iovec iov = {.iov_base = (void *)(uintptr_t)offset, .iov_len = len};
+	struct msghdr msg = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+	int e;
+
+	/* With id 0 the kernel would take the offset for an address and send what lies there. */
+	if (!base->dmabuf_id || offset > base->memory.size || len > base->memory.size - offset) {
+		errno = EINVAL;
+		return -1;
+	}
+	kernel_tx_mu_lock(&t->mu);
+	e = prepare_socket(t, fd);
+	kernel_tx_mu_unlock(&t->mu);
+	if (e) {
+		errno = e;
+		return -1;
+	}
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_DEVMEM_DMABUF;
+	c->cmsg_len = CMSG_LEN(sizeof(uint32_t));
+	memcpy(CMSG_DATA(c), &base->dmabuf_id, sizeof(uint32_t));
+	return sendmsg(fd, &msg, flags | MSG_ZEROCOPY | MSG_NOSIGNAL);
+}
+
+/* The error of one message of the error queue, or NULL. */
+static const struct sock_extended_err *error_in(struct msghdr *msg)
+{
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c))
+		if (((c->cmsg_level == SOL_IP && c->cmsg_type == IP_RECVERR) ||
+		     (c->cmsg_level == SOL_IPV6 && c->cmsg_type == IPV6_RECVERR)) &&
+		    c->cmsg_len >= CMSG_LEN(sizeof(struct sock_extended_err)))
+			return (const struct sock_extended_err *)(const void *)CMSG_DATA(c);
+	return NULL;
+}
+
+static int kernel_completed(struct devmem_tx *base, int fd, uint32_t *ret_lo, uint32_t *ret_hi)
+{
+	(void)base;
+	/* Other errors may stand in the queue (an ICMP message, say); they are read over. */
+	for (int i = 0; i < FOREIGN_ERRORS; i++) {
+		union {
+			struct cmsghdr align;
+			char bytes[256];
+		} control;
+		struct msghdr msg = {.msg_control = &control, .msg_controllen = sizeof(control)};
+		const struct sock_extended_err *ee;
+
+		if (recvmsg(fd, &msg, MSG_ERRQUEUE | MSG_DONTWAIT) < 0)
+			return errno == EAGAIN || errno == EINTR ? 0 : -1;
+		ee = error_in(&msg);
+		if (ee && ee->ee_origin == ORIGIN_ZEROCOPY && ee->ee_errno == 0) {
+			*ret_lo = ee->ee_info;
+			*ret_hi = ee->ee_data;
+			return 1;
+		}
+	}
+	return 0;
+}
+
+static void kernel_forget(struct devmem_tx *base, int fd)
+{
+	struct kernel_tx *t = tx_of(base);
+
+	kernel_tx_mu_lock(&t->mu);
+	for (uint32_t i = 0; i < t->nfds; i++)
+		if (t->fds[i] == fd)
+			t->fds[i--] = t->fds[--t->nfds];
+	kernel_tx_mu_unlock(&t->mu);
+}
+
 const struct devmem_source_ops devmem_kernel = {
 	.kind = DEVMEM_KERNEL,
 	.name = "kernel",
@@ -325,10 +503,10 @@ const struct devmem_source_ops devmem_kernel = {
 	.detach = kernel_detach,
 	.receive = kernel_receive,
 	.give_back = kernel_give_back,
-	.bind_tx = devmem_kernel_bind_tx,
-	.unbind_tx = devmem_kernel_unbind_tx,
-	.send = devmem_kernel_send,
-	.completed = devmem_kernel_completed,
-	.forget = devmem_kernel_forget,
+	.bind_tx = kernel_bind_tx,
+	.unbind_tx = kernel_unbind_tx,
+	.send = kernel_send,
+	.completed = kernel_completed,
+	.forget = kernel_forget,
 	.describe = kernel_describe,
 };

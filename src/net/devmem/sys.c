@@ -2,25 +2,198 @@
 /* The real system: netlink, ioctls, and two socket calls that only ask. */
 #include "net/devmem/sys.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
+#include <linux/sockios.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include "net/devmem.h"
-#include "net/devmem/ethtool.h"
 
-static int sys_socket(struct devmem_sys *s)
+void devmem_rule_build(const struct devmem_rule *r, struct ethtool_rxnfc *ret_rule)
 {
+	const struct devmem_tuple *t = &r->tuple;
+	struct ethtool_rx_flow_spec *fs = &ret_rule->fs;
+
+	memset(ret_rule, 0, sizeof(*ret_rule));
+	ret_rule->cmd = ETHTOOL_SRXCLSRLINS;
+	fs->ring_cookie = r->queue;
+	fs->location = RX_CLS_LOC_ANY;
+	if (t->family == AF_INET) {
+		fs->flow_type = TCP_V4_FLOW;
+		memcpy(&fs->h_u.tcp_ip4_spec.ip4dst, t->dst, 4);
+		fs->h_u.tcp_ip4_spec.pdst = t->dst_port;
+		fs->m_u.tcp_ip4_spec.ip4dst = UINT32_MAX;
+		fs->m_u.tcp_ip4_spec.pdst = UINT16_MAX;
+		if (r->narrow) {
+			memcpy(&fs->h_u.tcp_ip4_spec.ip4src, t->src, 4);
+			fs->h_u.tcp_ip4_spec.psrc = t->src_port;
+			fs->m_u.tcp_ip4_spec.ip4src = UINT32_MAX;
+			fs->m_u.tcp_ip4_spec.psrc = UINT16_MAX;
+		}
+		return;
+	}
+	fs->flow_type = TCP_V6_FLOW;
+	memcpy(fs->h_u.tcp_ip6_spec.ip6dst, t->dst, 16);
+	fs->h_u.tcp_ip6_spec.pdst = t->dst_port;
+	memset(fs->m_u.tcp_ip6_spec.ip6dst, 0xff, 16);
+	fs->m_u.tcp_ip6_spec.pdst = UINT16_MAX;
+	if (r->narrow) {
+		memcpy(fs->h_u.tcp_ip6_spec.ip6src, t->src, 16);
+		fs->h_u.tcp_ip6_spec.psrc = t->src_port;
+		memset(fs->m_u.tcp_ip6_spec.ip6src, 0xff, 16);
+		fs->m_u.tcp_ip6_spec.psrc = UINT16_MAX;
+	}
+}
+
+void devmem_rule_build_delete(uint32_t location, struct ethtool_rxnfc *ret_rule)
+{
+	*ret_rule = (struct ethtool_rxnfc){.cmd = ETHTOOL_SRXCLSRLDEL, .fs = {.location = location}};
+}
+
+void devmem_rss_equal(uint32_t n, uint32_t queues, struct devmem_rss *ret_rss)
+{
+	ret_rss->n = n < DEVMEM_RSS_MAX ? n : DEVMEM_RSS_MAX;
+	for (uint32_t i = 0; i < ret_rss->n; i++)
+		ret_rss->queue[i] = queues ? i % queues : 0;
+}
+
+/* Address and port of one end. 0, or -1: neither IPv4 nor IPv6. */
+static int end_of(const struct sockaddr_storage *sa, uint32_t *ret_family, uint8_t *ret_addr, uint16_t *ret_port)
+{
+	const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)sa;
+	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)(const void *)sa;
+
+	if (sa->ss_family == AF_INET) {
+		memcpy(ret_addr, &in->sin_addr, 4);
+		*ret_port = in->sin_port;
+		*ret_family = AF_INET;
+		return 0;
+	}
+	if (sa->ss_family != AF_INET6)
+		return -1;
+	*ret_port = in6->sin6_port;
+	if (IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr)) {
+		memcpy(ret_addr, &in6->sin6_addr.s6_addr[12], 4);
+		*ret_family = AF_INET;
+	} else {
+		memcpy(ret_addr, &in6->sin6_addr, 16);
+		*ret_family = AF_INET6;
+	}
+	return 0;
+}
+
+int devmem_tuple_of(int fd, struct devmem_tuple *ret_tuple)
+{
+	struct sockaddr_storage local = {0}, peer = {0};
+	struct devmem_tuple t = {0};
+	socklen_t local_len = sizeof(local), peer_len = sizeof(peer), len = sizeof(int);
+	uint32_t family = 0;
+	int protocol = 0;
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) < 0 ||
+	    getsockname(fd, (struct sockaddr *)&local, &local_len) < 0)
+		return errno;
+	if (protocol != IPPROTO_TCP)
+		return EPROTONOSUPPORT;
+	if (getpeername(fd, (struct sockaddr *)&peer, &peer_len) < 0)
+		return errno;
+	if (end_of(&local, &t.family, t.dst, &t.dst_port) || end_of(&peer, &family, t.src, &t.src_port) ||
+	    family != t.family)
+		return EAFNOSUPPORT;
+	*ret_tuple = t;
+	return 0;
+}
+
+static int ethtool_ioctl(struct devmem_sys *s, const char *nic, void *data)
+{
+	struct ifreq ifr = {0};
+
 	s->said[0] = 0;
 	if (s->fd < 0)
 		s->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	return s->fd < 0 ? errno : 0;
+	if (s->fd < 0)
+		return errno;
+	snprintf(ifr.ifr_name, sizeof(ifr.ifr_name), "%s", nic);
+	ifr.ifr_data = data;
+	return ioctl(s->fd, SIOCETHTOOL, &ifr) < 0 ? errno : 0;
+}
+
+static int sys_rule_add(struct devmem_sys *s, const char *nic, const struct devmem_rule *rule, uint32_t *ret_location)
+{
+	struct ethtool_rxnfc request;
+	int e;
+
+	devmem_rule_build(rule, &request);
+	e = ethtool_ioctl(s, nic, &request);
+	if (!e)
+		*ret_location = request.fs.location; /* the kernel has replaced ANY by the place it found */
+	return e;
+}
+
+static int sys_rule_del(struct devmem_sys *s, const char *nic, uint32_t location)
+{
+	struct ethtool_rxnfc request;
+
+	devmem_rule_build_delete(location, &request);
+	return ethtool_ioctl(s, nic, &request);
+}
+
+static int sys_rss_get(struct devmem_sys *s, const char *nic, struct devmem_rss *ret_rss)
+{
+	struct ethtool_rxfh_indir head = {.cmd = ETHTOOL_GRXFHINDIR}, *all;
+	int e = ethtool_ioctl(s, nic, &head);
+
+	if (e)
+		return e;
+	if (head.size > DEVMEM_RSS_MAX)
+		return E2BIG;
+	all = calloc(1, sizeof(*all) + head.size * sizeof(uint32_t));
+	if (!all)
+		return ENOMEM;
+	all->cmd = ETHTOOL_GRXFHINDIR;
+	all->size = head.size;
+	e = head.size ? ethtool_ioctl(s, nic, all) : 0;
+	if (!e) {
+		ret_rss->n = head.size;
+		memcpy(ret_rss->queue, all->ring_index, head.size * sizeof(uint32_t));
+	}
+	free(all);
+	return e;
+}
+
+static int sys_rss_set(struct devmem_sys *s, const char *nic, const struct devmem_rss *rss)
+{
+	uint32_t n = rss ? rss->n : 0; /* none: the kernel sets the default */
+	struct ethtool_rxfh_indir *all = calloc(1, sizeof(*all) + n * sizeof(uint32_t));
+	int e;
+
+	if (!all)
+		return ENOMEM;
+	all->cmd = ETHTOOL_SRXFHINDIR;
+	all->size = n;
+	if (n)
+		memcpy(all->ring_index, rss->queue, n * sizeof(uint32_t));
+	e = ethtool_ioctl(s, nic, all);
+	free(all);
+	return e;
+}
+
+static int sys_driver(struct devmem_sys *s, const char *nic, char *ret_name, size_t len)
+{
+	struct ethtool_drvinfo info = {.cmd = ETHTOOL_GDRVINFO};
+	int e = ethtool_ioctl(s, nic, &info);
+
+	if (!e)
+		snprintf(ret_name, len, "%.*s", (int)sizeof(info.driver) - 1, info.driver);
+	return e;
 }
 
 static int sys_dontneed(struct devmem_sys *s)
@@ -65,238 +238,24 @@ static int sys_sendmsg(struct devmem_sys *s)
 	return e;
 }
 
-static int sys_driver(struct devmem_sys *s, const char *nic, char *ret_name, size_t len)
-{
-	int e = sys_socket(s);
-
-	return e ? e : devmem_driver_name(s->fd, nic, ret_name, len);
-}
-
-static int sys_family(struct devmem_sys *s, uint64_t *ret_commands)
-{
-	int e = devmem_nl_family(&s->nl, "netdev", &s->nl.netdev);
-
-	memcpy(s->said, s->nl.said, sizeof(s->said));
-	if (!e)
-		*ret_commands = s->nl.netdev.commands;
-	return e;
-}
-
-/* What all requests by netlink have in common. */
-struct ask {
-	struct devmem_nl_to to;
-	uint64_t words[DEVMEM_NL_MESSAGE / 8];
-};
-
-static int prepare(struct devmem_sys *s, const char *nic, const char *family, struct devmem_family *f, struct ask *a)
-{
-	int e;
-
-	s->said[0] = 0;
-	a->to.ifindex = if_nametoindex(nic);
-	if (!a->to.ifindex)
-		return ENODEV;
-	e = devmem_nl_family(&s->nl, family, f);
-	a->to.family = f->id;
-	a->to.seq = ++s->nl.seq;
-	memcpy(s->said, s->nl.said, sizeof(s->said));
-	return e;
-}
-
-static int netdev(struct devmem_sys *s, const char *nic, struct ask *a)
-{
-	return prepare(s, nic, "netdev", &s->nl.netdev, a);
-}
-
-static int ethtool(struct devmem_sys *s, const char *nic, struct ask *a)
-{
-	return prepare(s, nic, "ethtool", &s->nl.ethtool, a);
-}
-
-static int ask(struct devmem_sys *s, struct ask *a, size_t len, devmem_nl_reply on_reply, void *arg)
-{
-	int e = devmem_nl_ask(&s->nl, a->words, len, on_reply, arg);
-
-	memcpy(s->said, s->nl.said, sizeof(s->said));
-	return e;
-}
-
-static int on_rings(const struct nlmsghdr *m, void *arg)
-{
-	return devmem_nl_read_rings(m, arg);
-}
-
-static int on_channels(const struct nlmsghdr *m, void *arg)
-{
-	return devmem_nl_read_channels(m, arg);
-}
-
-static int on_features(const struct nlmsghdr *m, void *arg)
-{
-	return devmem_nl_read_features(m, arg);
-}
-
-static int on_dmabuf(const struct nlmsghdr *m, void *arg)
-{
-	return devmem_nl_read_dmabuf(m, arg);
-}
-
-struct queue_ask {
-	uint32_t ifindex;
-	struct devmem_queues *queues;
-};
-static int on_queue(const struct nlmsghdr *m, void *arg)
-{
-	struct queue_ask *q = arg;
-
-	return devmem_nl_read_queue(m, q->ifindex, q->queues);
-}
-
-static int sys_rings_get(struct devmem_sys *s, const char *nic, struct devmem_rings *ret_rings)
-{
-	struct ask a;
-	int e = ethtool(s, nic, &a);
-
-	memset(ret_rings, 0, sizeof(*ret_rings));
-	return e ? e
-		 : ask(s, &a, devmem_nl_ethtool_get(a.words, sizeof(a.words), a.to, ETHNL_RINGS_GET), on_rings,
-		       ret_rings);
-}
-
-static int sys_rings_set(struct devmem_sys *s, const char *nic, const struct devmem_rings *rings)
-{
-	struct ask a;
-	int e = ethtool(s, nic, &a);
-
-	return e ? e : ask(s, &a, devmem_nl_rings_set(a.words, sizeof(a.words), a.to, rings), NULL, NULL);
-}
-
-static int sys_channels(struct devmem_sys *s, const char *nic, uint32_t *ret_rx_queues)
-{
-	struct ask a;
-	int e = ethtool(s, nic, &a);
-
-	*ret_rx_queues = 0;
-	return e ? e
-		 : ask(s, &a, devmem_nl_ethtool_get(a.words, sizeof(a.words), a.to, ETHNL_CHANNELS_GET), on_channels,
-		       ret_rx_queues);
-}
-
-static int sys_queues(struct devmem_sys *s, const char *nic, struct devmem_queues *ret_queues)
-{
-	struct ask a;
-	struct queue_ask q = {.queues = ret_queues};
-	int e = netdev(s, nic, &a);
-
-	ret_queues->n = 0;
-	q.ifindex = a.to.ifindex;
-	return e ? e : ask(s, &a, devmem_nl_queue_get(a.words, sizeof(a.words), a.to), on_queue, &q);
-}
-
-static int sys_feature_get(struct devmem_sys *s, const char *nic, struct devmem_feature *feature)
-{
-	struct ask a;
-	int e = ethtool(s, nic, &a);
-
-	feature->known = feature->on = feature->fixed = 0;
-	return e ? e
-		 : ask(s, &a, devmem_nl_ethtool_get(a.words, sizeof(a.words), a.to, ETHNL_FEATURES_GET), on_features,
-		       feature);
-}
-
-static int sys_feature_set(struct devmem_sys *s, const char *nic, const char *name, int on)
-{
-	struct ask a;
-	int e = ethtool(s, nic, &a);
-
-	return e ? e : ask(s, &a, devmem_nl_feature_set(a.words, sizeof(a.words), a.to, name, on), NULL, NULL);
-}
-
-static int sys_bind_rx(struct devmem_sys *s, const char *nic, int fd, const uint32_t *queues, uint32_t n,
-		       uint32_t *ret_id)
-{
-	struct ask a;
-	uint32_t id = 0;
-	int e = netdev(s, nic, &a);
-
-	if (!e)
-		e = ask(s, &a, devmem_nl_bind_rx(a.words, sizeof(a.words), a.to, (uint32_t)fd, queues, n), on_dmabuf,
-			&id);
-	if (!e && !id)
-		e = EPROTO; /* 0 would mean "no dma-buf" */
-	if (!e)
-		*ret_id = id;
-	return e;
-}
-
-static int sys_bind_tx(struct devmem_sys *s, const char *nic, int fd, uint32_t *ret_id)
-{
-	struct ask a;
-	uint32_t id = 0;
-	int e = netdev(s, nic, &a);
-
-	if (!e)
-		e = ask(s, &a, devmem_nl_bind_tx(a.words, sizeof(a.words), a.to, (uint32_t)fd), on_dmabuf, &id);
-	if (!e && !id)
-		e = EPROTO;
-	if (!e)
-		*ret_id = id;
-	return e;
-}
-
-/* The kernel ties a binding to the socket that asked for it. (A child of fork has it open, too, until it ends.) */
-static void sys_unbind(struct devmem_sys *s)
-{
-	devmem_nl_close(&s->nl);
-}
-
-static int sys_rss_get(struct devmem_sys *s, const char *nic, struct devmem_rss *ret_rss)
-{
-	int e = sys_socket(s);
-
-	return e ? e : devmem_rss_get(s->fd, nic, ret_rss);
-}
-
-static int sys_rss_set(struct devmem_sys *s, const char *nic, const struct devmem_rss *rss)
-{
-	int e = sys_socket(s);
-
-	return e ? e : devmem_rss_set(s->fd, nic, rss);
-}
-
-static int sys_rule_add(struct devmem_sys *s, const char *nic, const struct devmem_tuple *t, int narrow, uint32_t queue,
-			uint32_t *ret_location)
-{
-	int e = sys_socket(s);
-
-	return e ? e : devmem_rule_add(s->fd, nic, t, narrow, queue, ret_location);
-}
-
-static int sys_rule_del(struct devmem_sys *s, const char *nic, uint32_t location)
-{
-	int e = sys_socket(s);
-
-	return e ? e : devmem_rule_del(s->fd, nic, location);
-}
-
 static const struct devmem_sys_ops linux_ops = {
 	.dontneed = sys_dontneed,
-	.family = sys_family,
+	.family = devmem_nl_commands,
 	.sendmsg = sys_sendmsg,
 	.driver = sys_driver,
-	.rings_get = sys_rings_get,
-	.rings_set = sys_rings_set,
-	.channels = sys_channels,
-	.queues = sys_queues,
-	.feature_get = sys_feature_get,
-	.feature_set = sys_feature_set,
+	.rings_get = devmem_nl_rings_get,
+	.rings_set = devmem_nl_rings_set,
+	.channels = devmem_nl_channels,
+	.queues = devmem_nl_queues,
+	.feature_get = devmem_nl_feature_get,
+	.feature_set = devmem_nl_feature_set,
 	.rss_get = sys_rss_get,
 	.rss_set = sys_rss_set,
 	.rule_add = sys_rule_add,
 	.rule_del = sys_rule_del,
-	.bind_rx = sys_bind_rx,
-	.bind_tx = sys_bind_tx,
-	.unbind = sys_unbind,
+	.bind_rx = devmem_nl_bind_rx,
+	.bind_tx = devmem_nl_bind_tx,
+	.unbind = devmem_nl_close, /* the kernel ties a binding to the socket that asked for it */
 };
 
 void devmem_sys_init(struct devmem_sys *s)
@@ -308,7 +267,7 @@ void devmem_sys_init(struct devmem_sys *s)
 
 void devmem_sys_close(struct devmem_sys *s)
 {
-	devmem_nl_close(&s->nl);
+	devmem_nl_close(s);
 	if (s->fd >= 0)
 		close(s->fd);
 	s->fd = -1;

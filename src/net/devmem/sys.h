@@ -1,21 +1,62 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What is asked of Linux and what it is told, outside the data path: one table, so that tests answer in the kernel's
- * place and every verdict, quirk and undo can be tried without such a NIC. The real one (sys.c) is netlink and ioctls.
+ * place and every verdict, quirk and undo can be tried without such a NIC. The real one is generic netlink to the
+ * families "netdev" and "ethtool", over libmnl (netlink.c), and ioctls (sys.c).
  *
  * All calls return 0 or a positive errno; 524 and 525 are the kernel's own and have no name in libc. `said` holds what
- * the kernel added in words to the last refusal, or "". One thread at a time.
+ * the kernel added in words to the last refusal, or "". One thread at a time. Built without libmnl every request by
+ * netlink answers ENOSYS and says so.
  */
 #ifndef GANTRY_NET_DEVMEM_SYS_H
 #define GANTRY_NET_DEVMEM_SYS_H
 
+#include <linux/ethtool.h>
 #include <net/if.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "net/devmem/netlink.h"
+#ifndef GANTRY_HAVE_LIBMNL
+#define GANTRY_HAVE_LIBMNL 0
+#endif
 
-enum { DEVMEM_RSS_MAX = 4096 };
+/* Numbers of the kernel's interface that older headers lack. */
+enum {
+	NETDEV_QUEUE_GET = 10,
+	NETDEV_BIND_RX = 13, /* since 6.12 */
+	NETDEV_BIND_TX = 15, /* since 6.16 */
+	ETHNL_FEATURES_GET = 11,
+	ETHNL_FEATURES_SET = 12,
+	ETHNL_RINGS_GET = 15,
+	ETHNL_RINGS_SET = 16,
+	ETHNL_CHANNELS_GET = 17,
+};
+enum devmem_split { DEVMEM_SPLIT_AUTO = 0, DEVMEM_SPLIT_OFF = 1, DEVMEM_SPLIT_ON = 2 };
+enum { DEVMEM_SAID_MAX = 160, DEVMEM_QUEUES_MAX = 64, DEVMEM_NIC_QUEUES = 512, DEVMEM_RSS_MAX = 4096 };
+
+struct devmem_rings {
+	int has_split; /* the driver knows header split */
+	uint8_t split; /* enum devmem_split */
+	int has_hds;   /* it knows the threshold, too */
+	uint32_t hds;  /* payload below this stays with the header */
+};
+
+struct devmem_queue {
+	uint32_t id, napi, dmabuf; /* 0: none */
+	int taken;		   /* by another provider of memory: io_uring, AF_XDP */
+};
+struct devmem_queues {
+	uint32_t ifindex; /* whose */
+	uint32_t n;	  /* receive queues; those beyond the table are left out */
+	struct devmem_queue q[DEVMEM_NIC_QUEUES];
+};
+
+struct devmem_feature {
+	char name[32]; /* "rx-ntuple-filter": set by the caller */
+	int known;     /* the kernel lists it */
+	int on;
+	int fixed; /* it cannot be changed on this NIC */
+};
 
 /* The way of received packets, addresses and ports in network order. IPv4 uses the first four bytes. */
 struct devmem_tuple {
@@ -23,10 +64,23 @@ struct devmem_tuple {
 	uint8_t src[16], dst[16];
 	uint16_t src_port, dst_port;
 };
+/* A rule that sends TCP packets of this way to a queue. */
+struct devmem_rule {
+	struct devmem_tuple tuple;
+	int narrow; /* all four of addresses and ports; else only where they go to, for NICs that refuse the former */
+	uint32_t queue;
+};
 
 struct devmem_rss {
 	uint32_t n; /* entries of the table; 0: the NIC has none */
 	uint32_t queue[DEVMEM_RSS_MAX];
+};
+
+/* Memory that queues of a NIC are bound to. */
+struct devmem_bind {
+	int fd; /* of the dma-buf */
+	const uint32_t *queues;
+	uint32_t nqueues;
 };
 
 struct devmem_sys;
@@ -42,25 +96,30 @@ struct devmem_sys_ops {
 	int (*channels)(struct devmem_sys *s, const char *nic, uint32_t *ret_rx_queues);
 	int (*queues)(struct devmem_sys *s, const char *nic, struct devmem_queues *ret_queues);
 	int (*feature_get)(struct devmem_sys *s, const char *nic, struct devmem_feature *feature);
-	int (*feature_set)(struct devmem_sys *s, const char *nic, const char *name, int on);
+	int (*feature_set)(struct devmem_sys *s, const char *nic, const struct devmem_feature *feature); /* name, on */
 	int (*rss_get)(struct devmem_sys *s, const char *nic, struct devmem_rss *ret_rss);
 	int (*rss_set)(struct devmem_sys *s, const char *nic, const struct devmem_rss *rss); /* NULL: the default */
-	/* narrow: all five; else destination address and port only. */
-	int (*rule_add)(struct devmem_sys *s, const char *nic, const struct devmem_tuple *t, int narrow, uint32_t queue,
-			uint32_t *ret_location);
+	int (*rule_add)(struct devmem_sys *s, const char *nic, const struct devmem_rule *rule, uint32_t *ret_location);
 	int (*rule_del)(struct devmem_sys *s, const char *nic, uint32_t location);
 	/* Bindings end with unbind, or when s is closed; s can be used again after either. */
-	int (*bind_rx)(struct devmem_sys *s, const char *nic, int fd, const uint32_t *queues, uint32_t n,
-		       uint32_t *ret_id);
+	int (*bind_rx)(struct devmem_sys *s, const char *nic, const struct devmem_bind *bind, uint32_t *ret_id);
 	int (*bind_tx)(struct devmem_sys *s, const char *nic, int fd, uint32_t *ret_id);
 	void (*unbind)(struct devmem_sys *s);
 };
 
+struct devmem_family {
+	uint16_t id;	   /* 0: not asked yet */
+	uint64_t commands; /* bit n: command n is there */
+};
+
 struct devmem_sys {
 	const struct devmem_sys_ops *ops; /* borrowed, const */
-	struct devmem_nl nl;		  /* the real one's */
-	int fd;				  /* the same: a socket for ioctls, -1: none yet */
 	char said[DEVMEM_SAID_MAX];
+	/* The real one's. */
+	struct mnl_socket *netlink; /* owned; NULL: not open */
+	uint32_t seq;		    /* of the last request */
+	struct devmem_family netdev, ethtool;
+	int fd; /* a socket for ioctls, -1: none yet */
 };
 
 /* Opens nothing yet; sockets are made when first needed. */
@@ -71,5 +130,63 @@ void devmem_sys_close(struct devmem_sys *s);
 struct devmem_sys *devmem_sys_new(void);
 void devmem_sys_free(struct devmem_sys *s); /* NULL is fine */
 extern struct devmem_sys *(*devmem_sys_for_tests)(void);
+
+/* The way of what a connected TCP socket receives: 0 or errno. IPv4 in IPv6 is IPv4. */
+int devmem_tuple_of(int fd, struct devmem_tuple *ret_tuple);
+/* The table that spreads n entries over the first `queues` queues. */
+void devmem_rss_equal(uint32_t n, uint32_t queues, struct devmem_rss *ret_rss);
+/* What the ioctls for rules are given. Pure. */
+void devmem_rule_build(const struct devmem_rule *r, struct ethtool_rxnfc *ret_rule);
+void devmem_rule_build_delete(uint32_t location, struct ethtool_rxnfc *ret_rule);
+
+/*
+ * netlink.c. Builders are pure: they write one message and return its length, or 0 if it does not fit. Readers are pure
+ * as well and trust no length: 0, or -1: malformed; replies to other requests leave the result as it was.
+ */
+enum { DEVMEM_NL_MESSAGE = 4096 };
+struct devmem_nl_msg {
+	void *buf;
+	size_t size;
+	uint16_t family;
+	uint32_t seq, ifindex;
+};
+typedef size_t (*devmem_nl_builder)(const struct devmem_nl_msg *to, const void *what);
+size_t devmem_nl_build_family_get(const struct devmem_nl_msg *to, const void *name);
+size_t devmem_nl_build_bind_rx(const struct devmem_nl_msg *to, const void *bind); /* struct devmem_bind */
+size_t devmem_nl_build_bind_tx(const struct devmem_nl_msg *to, const void *fd);	  /* int */
+size_t devmem_nl_build_queue_get(const struct devmem_nl_msg *to, const void *none);
+/* FEATURES_GET, RINGS_GET, CHANNELS_GET: they differ by the command, a uint8_t. */
+size_t devmem_nl_build_ethtool_get(const struct devmem_nl_msg *to, const void *command);
+size_t devmem_nl_build_rings_set(const struct devmem_nl_msg *to, const void *rings);
+size_t devmem_nl_build_feature_set(const struct devmem_nl_msg *to, const void *feature); /* name, on */
+
+struct nlmsghdr;
+typedef int (*devmem_nl_reader)(const struct nlmsghdr *m, void *ret);
+int devmem_nl_read_family(const struct nlmsghdr *m, void *ret_family);
+int devmem_nl_read_dmabuf(const struct nlmsghdr *m, void *ret_id); /* uint32_t */
+int devmem_nl_read_queue(const struct nlmsghdr *m, void *queues);  /* adds one, if it is of queues->ifindex */
+int devmem_nl_read_rings(const struct nlmsghdr *m, void *ret_rings);
+int devmem_nl_read_channels(const struct nlmsghdr *m, void *ret_rx_queues); /* uint32_t */
+int devmem_nl_read_features(const struct nlmsghdr *m, void *feature);
+/* An acknowledgement or refusal: its errno, and the kernel's words. */
+int devmem_nl_read_error(const struct nlmsghdr *m, char said[DEVMEM_SAID_MAX]);
+
+void devmem_nl_close(struct devmem_sys *s); /* ends what was bound through it; never opened is fine */
+/* Sends a message that was built with s->seq, gives its replies to the reader (NULL: none expected), and waits for its
+ * end: 20 seconds at most. A reader that refuses makes it EPROTO. */
+int devmem_nl_ask(struct devmem_sys *s, const void *message, size_t len, devmem_nl_reader on_reply, void *ret);
+/* The family's number and commands, asked for once. ENOENT: this kernel has no such family. */
+int devmem_nl_family(struct devmem_sys *s, const char *name, struct devmem_family *family);
+
+/* Entries of the real one's table. */
+int devmem_nl_commands(struct devmem_sys *s, uint64_t *ret_commands);
+int devmem_nl_rings_get(struct devmem_sys *s, const char *nic, struct devmem_rings *ret_rings);
+int devmem_nl_rings_set(struct devmem_sys *s, const char *nic, const struct devmem_rings *rings);
+int devmem_nl_channels(struct devmem_sys *s, const char *nic, uint32_t *ret_rx_queues);
+int devmem_nl_queues(struct devmem_sys *s, const char *nic, struct devmem_queues *ret_queues);
+int devmem_nl_feature_get(struct devmem_sys *s, const char *nic, struct devmem_feature *feature);
+int devmem_nl_feature_set(struct devmem_sys *s, const char *nic, const struct devmem_feature *feature);
+int devmem_nl_bind_rx(struct devmem_sys *s, const char *nic, const struct devmem_bind *bind, uint32_t *ret_id);
+int devmem_nl_bind_tx(struct devmem_sys *s, const char *nic, int fd, uint32_t *ret_id);
 
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The privileged helper: one thread, one poll loop, at most DEVMEM_HELPER_CLIENTS connections. A request is done at
+ * The privileged daemon: one thread, one poll loop, at most DEVMEM_DAEMON_CLIENTS connections. A request is done at
  * once, within the deadlines of netlink. Nothing a client sends is believed: sizes, numbers and names are checked, the
  * NIC may be fixed by the administrator, a dma-buf is what the kernel takes for one, and a flow is a socket that the
- * client could hand over, of the helper's own network namespace: in another one anybody can make a connection between
+ * client could hand over, of the daemon's own network namespace: in another one anybody can make a connection between
  * any two addresses, and would get the packets of whoever has it here.
  */
-#define LOG_SUBSYS GANTRY_SUBSYS_TOOL
-#include "net/devmem/helper.h"
+#define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include "net/devmem/daemon.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,13 +17,14 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "net/devmem/bind.h"
-#include "net/devmem/ethtool.h"
 
 #ifndef SO_NETNS_COOKIE
 #define SO_NETNS_COOKIE 71 /* since 5.14 */
@@ -40,56 +41,96 @@ struct client {
 enum { ACCEPT_PAUSE_MS = 200 };
 
 struct server {
-	const struct devmem_helper_config *config; /* borrowed */
+	const struct devmem_daemon_config *config; /* borrowed */
 	int listener;
 	uint64_t accept_at; /* ns; not before */
 	int short_of_files; /* said so */
 	int nclients;
-	struct client clients[DEVMEM_HELPER_CLIENTS];
+	struct client clients[DEVMEM_DAEMON_CLIENTS];
 };
 
-const char *devmem_request_check(const void *bytes, size_t len, int has_fd)
+void devmem_request_encode(const struct devmem_request *q, uint8_t bytes[DEVMEM_REQUEST_SIZE])
+{
+	put32(bytes, DEVMEM_DAEMON_MAGIC);
+	put32(bytes + 4, DEVMEM_DAEMON_VERSION);
+	put32(bytes + 8, q->op);
+	put32(bytes + 12, q->queues);
+	put32(bytes + 16, q->location);
+	put_text(bytes + 20, IFNAMSIZ, q->nic);
+	put32(bytes + 20 + IFNAMSIZ, 0); /* reserved */
+}
+
+const char *devmem_request_decode(const uint8_t *bytes, size_t len, int has_fd, struct devmem_request *ret_request)
 {
 	struct devmem_request q;
 
-	if (len != sizeof(q))
+	if (len != DEVMEM_REQUEST_SIZE)
 		return "a request of the wrong size";
-	memcpy(&q, bytes, sizeof(q));
-	if (q.magic != DEVMEM_HELPER_MAGIC)
+	if (get32(bytes) != DEVMEM_DAEMON_MAGIC)
 		return "not a request";
-	if (q.version != DEVMEM_HELPER_VERSION)
+	if (get32(bytes + 4) != DEVMEM_DAEMON_VERSION)
 		return "a request of another version";
-	if (q.zero)
+	if (get32(bytes + 20 + IFNAMSIZ))
 		return "a reserved field is set";
+	q = (struct devmem_request){.op = get32(bytes + 8), .queues = get32(bytes + 12), .location = get32(bytes + 16)};
+	memcpy(q.nic, bytes + 20, sizeof(q.nic));
+	*ret_request = q;
 	switch (q.op) {
-	case DEVMEM_HELPER_BIND:
+	case DEVMEM_DAEMON_BIND:
 		if (!memchr(q.nic, 0, sizeof(q.nic)) || !*q.nic || strchr(q.nic, '/') || strcmp(q.nic, "..") == 0 ||
 		    strcmp(q.nic, ".") == 0)
 			return "not a name of an interface";
 		if (!q.queues || q.queues > DEVMEM_QUEUES_MAX)
 			return "a number of queues out of range";
 		return has_fd ? NULL : "no dma-buf came with the request";
-	case DEVMEM_HELPER_STEER:
+	case DEVMEM_DAEMON_STEER:
 		return has_fd ? NULL : "no socket came with the request";
-	case DEVMEM_HELPER_UNSTEER:
+	case DEVMEM_DAEMON_UNSTEER:
 		return has_fd ? "a file came with a request that needs none" : NULL;
 	}
 	return "an unknown request";
 }
 
+void devmem_reply_encode(const struct devmem_reply *a, uint8_t bytes[DEVMEM_REPLY_SIZE])
+{
+	put32(bytes, DEVMEM_DAEMON_MAGIC);
+	put32(bytes + 4, DEVMEM_DAEMON_VERSION);
+	put32(bytes + 8, (uint32_t)a->result);
+	put32(bytes + 12, a->dmabuf_id);
+	put32(bytes + 16, a->location);
+	put_text(bytes + 20, DEVMEM_DAEMON_TEXT, a->text);
+}
+
+int devmem_reply_decode(const uint8_t *bytes, size_t len, struct devmem_reply *ret_reply)
+{
+	uint32_t result;
+
+	if (len != DEVMEM_REPLY_SIZE || get32(bytes) != DEVMEM_DAEMON_MAGIC ||
+	    get32(bytes + 4) != DEVMEM_DAEMON_VERSION)
+		return -1;
+	result = get32(bytes + 8);
+	ret_reply->result = result == GANTRY_OK || (result > GANTRY_AGAIN && result < GANTRY_RESULT_COUNT)
+				    ? (gantry_result)result
+				    : GANTRY_ERR_PROTOCOL;
+	ret_reply->dmabuf_id = get32(bytes + 12);
+	ret_reply->location = get32(bytes + 16);
+	get_text(ret_reply->text, sizeof(ret_reply->text), bytes + 20);
+	return 0;
+}
+
 static gantry_result do_bind(struct server *s, struct client *c, const struct devmem_request *q, int fd)
 {
 	gantry_result r = GANTRY_OK;
-	struct devmem_sys *sys;
+	struct devmem_session_config config = {.nic = q->nic, .dmabuf = fd, .nqueues = q->queues, .configure = 1};
 
 	if (c->session)
 		FAIL(GANTRY_ERR_USAGE, "this connection has a binding already");
 	if (s->config->nic && strcmp(s->config->nic, q->nic) != 0)
-		FAIL(GANTRY_ERR_CONFIG, "this helper serves %s only, not %s", s->config->nic, q->nic);
-	sys = devmem_sys_new();
-	if (!sys)
+		FAIL(GANTRY_ERR_CONFIG, "this daemon serves %s only, not %s", s->config->nic, q->nic);
+	config.sys = devmem_sys_new();
+	if (!config.sys)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a binding");
-	TRY(devmem_session_open(sys, q->nic, fd, q->queues, 1, &c->session));
+	TRY(devmem_session_open(&config, &c->session));
 	LOG_INFO(TOOL, "process %d of user %u has %u queue%s of %s as dma-buf %u", (int)c->who.pid,
 		 (unsigned)c->who.uid, q->queues, q->queues == 1 ? "" : "s", q->nic, c->session->dmabuf_id);
 out:
@@ -117,28 +158,14 @@ static gantry_result do_steer(struct client *c, int fd, uint32_t *ret_location)
 {
 	gantry_result r = GANTRY_OK;
 	struct devmem_tuple t;
-	int e;
+	int e = devmem_tuple_of(fd, &t);
 
-	if (!c->session)
-		FAIL(GANTRY_ERR_USAGE, "nothing is bound on this connection");
-	e = devmem_tuple_of(fd, &t);
 	if (e)
 		FAIL(GANTRY_ERR_INVALID, "not a connected TCP socket: %s", strerror(e));
 	e = same_namespace(fd);
 	if (e)
-		FAIL(GANTRY_ERR_INVALID, "not a socket of the helper's network namespace: %s", strerror(e));
+		FAIL(GANTRY_ERR_INVALID, "not a socket of the daemon's network namespace: %s", strerror(e));
 	TRY(devmem_session_steer(c->session, &t, ret_location));
-out:
-	return r;
-}
-
-static gantry_result do_unsteer(struct client *c, uint32_t location)
-{
-	gantry_result r = GANTRY_OK;
-
-	if (!c->session)
-		FAIL(GANTRY_ERR_USAGE, "nothing is bound on this connection");
-	TRY(devmem_session_unsteer(c->session, location));
 out:
 	return r;
 }
@@ -146,17 +173,18 @@ out:
 static void answer(struct server *s, struct client *c, const struct devmem_request *q, int fd,
 		   struct devmem_reply *ret_reply)
 {
-	gantry_result r = GANTRY_ERR_INTERNAL;
+	gantry_result r = GANTRY_OK;
 
-	if (q->op == DEVMEM_HELPER_BIND) {
-		r = do_bind(s, c, q, fd);
-		if (r == GANTRY_OK)
-			ret_reply->dmabuf_id = c->session->dmabuf_id;
-	} else if (q->op == DEVMEM_HELPER_STEER) {
-		r = do_steer(c, fd, &ret_reply->location);
-	} else if (q->op == DEVMEM_HELPER_UNSTEER) {
-		r = do_unsteer(c, q->location);
-	}
+	if (q->op == DEVMEM_DAEMON_BIND)
+		TRY(do_bind(s, c, q, fd));
+	else if (!c->session)
+		FAIL(GANTRY_ERR_USAGE, "nothing is bound on this connection");
+	else if (q->op == DEVMEM_DAEMON_STEER)
+		TRY(do_steer(c, fd, &ret_reply->location));
+	else
+		TRY(devmem_session_unsteer(c->session, q->location));
+	ret_reply->dmabuf_id = c->session->dmabuf_id;
+out:
 	ret_reply->result = r;
 	if (r != GANTRY_OK)
 		snprintf(ret_reply->text, sizeof(ret_reply->text), "%s", gantry_last_error());
@@ -192,11 +220,12 @@ static int serve_one(struct server *s, struct client *c)
 		struct cmsghdr align;
 		char bytes[CMSG_SPACE(4 * sizeof(int))];
 	} control;
-	char bytes[sizeof(struct devmem_request) + 1]; /* one more, to see that it was longer */
+	uint8_t bytes[DEVMEM_REQUEST_SIZE + 1]; /* one more, to see that it was longer */
+	uint8_t answered[DEVMEM_REPLY_SIZE];
 	struct iovec iov = {.iov_base = bytes, .iov_len = sizeof(bytes)};
 	struct msghdr msg = {
 		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
-	struct devmem_reply reply = {.magic = DEVMEM_HELPER_MAGIC, .version = DEVMEM_HELPER_VERSION};
+	struct devmem_reply reply = {0};
 	struct devmem_request q;
 	const char *wrong;
 	ssize_t n = recvmsg(c->fd, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
@@ -207,19 +236,19 @@ static int serve_one(struct server *s, struct client *c)
 	fd = take_fds(&msg);
 	if (n == 0 && fd < 0)
 		return -1; /* the end */
-	wrong = devmem_request_check(bytes, (size_t)n, fd >= 0);
+	wrong = devmem_request_decode(bytes, (size_t)n, fd >= 0, &q);
 	if (wrong) {
 		LOG_WARN(TOOL, "process %d of user %u: %s", (int)c->who.pid, (unsigned)c->who.uid, wrong);
 		reply.result = GANTRY_ERR_PROTOCOL;
 		snprintf(reply.text, sizeof(reply.text), "%s", wrong);
 	} else {
-		memcpy(&q, bytes, sizeof(q));
 		answer(s, c, &q, fd, &reply);
 	}
 	if (fd >= 0)
 		close(fd);
-	return send(c->fd, &reply, sizeof(reply), MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof(reply) && !wrong ? 0
-														   : -1;
+	devmem_reply_encode(&reply, answered);
+	n = send(c->fd, answered, sizeof(answered), MSG_NOSIGNAL | MSG_DONTWAIT);
+	return n == (ssize_t)sizeof(answered) && !wrong ? 0 : -1;
 }
 
 static void drop(struct server *s, int i)
@@ -249,9 +278,9 @@ static void accept_one(struct server *s)
 		LOG_WARN(TOOL, "process %d of user %u was turned away: not a user that is served", (int)c.who.pid,
 			 (unsigned)c.who.uid);
 		close(c.fd);
-	} else if (s->nclients == DEVMEM_HELPER_CLIENTS) {
+	} else if (s->nclients == DEVMEM_DAEMON_CLIENTS) {
 		LOG_WARN(TOOL, "process %d was turned away: %d connections are the most", (int)c.who.pid,
-			 DEVMEM_HELPER_CLIENTS);
+			 DEVMEM_DAEMON_CLIENTS);
 		close(c.fd);
 	} else {
 		s->clients[s->nclients++] = c;
@@ -280,8 +309,8 @@ out:
 	return r;
 }
 
-/* A socket that only its owner can open. What a dead helper left is removed; a living one is not robbed. */
-static gantry_result listen_at(const struct devmem_helper_config *c, int *ret_fd)
+/* A socket that only its owner can open. What a dead daemon left is removed; a living one is not robbed. */
+static gantry_result listen_at(const struct devmem_daemon_config *c, int *ret_fd)
 {
 	gantry_result r = GANTRY_OK;
 	struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -300,7 +329,7 @@ static gantry_result listen_at(const struct devmem_helper_config *c, int *ret_fd
 		if (!S_ISSOCK(st.st_mode))
 			FAIL(GANTRY_ERR_CONFIG, "%s exists and is no socket", c->path);
 		if (connect(probe, (struct sockaddr *)&a, sizeof(a)) == 0 || errno == EAGAIN)
-			FAIL(GANTRY_ERR_CONFIG, "another helper serves %s", c->path);
+			FAIL(GANTRY_ERR_CONFIG, "another daemon serves %s", c->path);
 		if (unlink(c->path) < 0)
 			FAIL(GANTRY_ERR_SYSTEM, "%s: %s", c->path, strerror(errno));
 	}
@@ -330,19 +359,19 @@ out:
 	return r;
 }
 
-gantry_result devmem_helper_serve(const struct devmem_helper_config *config, const volatile int *stop)
+gantry_result devmem_daemon_serve(const struct devmem_daemon_config *config, const int *stop)
 {
 	gantry_result r = GANTRY_OK;
 	struct server *s = calloc(1, sizeof(*s));
-	struct pollfd p[DEVMEM_HELPER_CLIENTS + 1];
+	struct pollfd p[DEVMEM_DAEMON_CLIENTS + 1];
 
 	if (!s)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for the helper");
+		FAIL(GANTRY_ERR_NOMEM, "no memory for the daemon");
 	s->config = config;
 	s->listener = -1;
 	TRY(listen_at(config, &s->listener));
 	LOG_INFO(TOOL, "serving %s", config->path);
-	while (!*stop) {
+	while (!load_relaxed(stop)) {
 		int n = s->nclients;
 
 		for (int i = 0; i < n; i++)
@@ -367,4 +396,164 @@ out:
 	}
 	free(s);
 	return r;
+}
+
+/* The client's side of the privileged daemon: one connection for each binding, one request at a time. */
+
+/* Longer than the daemon's own deadlines of netlink. */
+enum { ANSWER_SECONDS = 60 };
+
+MUTEX_KIND(devmem_daemon_mu); /* one request at a time */
+
+struct devmem_daemon {
+	struct devmem_daemon_mu mu;
+	int fd;
+	/* An answer is missing: one that came late would be taken for the next one's. */
+	int broken GUARDED_BY(devmem_daemon_mu);
+	char path[108];
+};
+
+void devmem_daemon_close(struct devmem_daemon *h)
+{
+	if (!h)
+		return;
+	if (h->fd >= 0)
+		close(h->fd);
+	mutex_destroy(&h->mu);
+	free(h);
+}
+
+static gantry_result daemon_connect(const char *path, struct devmem_daemon **ret_daemon)
+{
+	gantry_result r = GANTRY_OK;
+	struct sockaddr_un a = {.sun_family = AF_UNIX};
+	struct timeval limit = {.tv_sec = ANSWER_SECONDS};
+	struct devmem_daemon *h = calloc(1, sizeof(*h));
+
+	if (!h)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a connection to the devmem daemon");
+	mutex_init(&h->mu);
+	h->fd = -1;
+	if (strlen(path) >= sizeof(a.sun_path))
+		FAIL(GANTRY_ERR_CONFIG, "GANTRY_DEVMEM_HELPER: the path is longer than %zu bytes: %s",
+		     sizeof(a.sun_path) - 1, path);
+	snprintf(a.sun_path, sizeof(a.sun_path), "%s", path);
+	snprintf(h->path, sizeof(h->path), "%s", path);
+	h->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (h->fd < 0)
+		FAIL(GANTRY_ERR_SYSTEM, "socket: %s", strerror(errno));
+	setsockopt(h->fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+	setsockopt(h->fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+	if (connect(h->fd, (struct sockaddr *)&a, sizeof(a)) < 0)
+		FAIL(GANTRY_ERR_CONFIG, "devmem daemon at %s: %s (is `gantry devmem-helper --socket %s` running?)",
+		     path, strerror(errno), path);
+	*ret_daemon = h;
+	h = NULL;
+out:
+	devmem_daemon_close(h);
+	return r;
+}
+
+static ssize_t send_request(int fd, const struct devmem_request *q, int pass)
+{
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(sizeof(int))];
+	} control = {.bytes = {0}};
+	uint8_t bytes[DEVMEM_REQUEST_SIZE];
+	struct iovec iov = {.iov_base = bytes, .iov_len = sizeof(bytes)};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+	ssize_t n;
+
+	devmem_request_encode(q, bytes);
+	if (pass >= 0) {
+		struct cmsghdr *c;
+
+		msg.msg_control = &control;
+		msg.msg_controllen = sizeof(control);
+		c = CMSG_FIRSTHDR(&msg);
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(c), &pass, sizeof(int));
+	}
+	do
+		n = sendmsg(fd, &msg, MSG_NOSIGNAL);
+	while (n < 0 && errno == EINTR);
+	return n;
+}
+
+static gantry_result ask(struct devmem_daemon *h, const struct devmem_request *q, int pass,
+			 struct devmem_reply *ret_reply)
+{
+	gantry_result r = GANTRY_OK;
+	uint8_t bytes[DEVMEM_REPLY_SIZE];
+	struct devmem_reply a;
+	ssize_t n;
+
+	devmem_daemon_mu_lock(&h->mu);
+	if (h->broken)
+		FAIL(GANTRY_ERR_PEER_LOST, "devmem daemon at %s did not answer an earlier request", h->path);
+	h->broken = 1;
+	if (send_request(h->fd, q, pass) < 0)
+		FAIL(GANTRY_ERR_PEER_LOST, "devmem daemon at %s: %s", h->path, strerror(errno));
+	do
+		n = recv(h->fd, bytes, sizeof(bytes), 0);
+	while (n < 0 && errno == EINTR);
+	if (n < 0)
+		FAIL(errno == EAGAIN ? GANTRY_ERR_TIMEOUT : GANTRY_ERR_PEER_LOST, "devmem daemon at %s: %s", h->path,
+		     errno == EAGAIN ? "no answer" : strerror(errno));
+	if (n == 0)
+		FAIL(GANTRY_ERR_PEER_LOST,
+		     "devmem daemon at %s closed the connection (another user than the one it serves?)", h->path);
+	if (devmem_reply_decode(bytes, (size_t)n, &a) < 0)
+		FAIL(GANTRY_ERR_VERSION, "devmem daemon at %s is of another version", h->path);
+	h->broken = 0;
+	if (a.result != GANTRY_OK)
+		FAIL(a.result, "devmem daemon: %s", a.text);
+	*ret_reply = a;
+out:
+	devmem_daemon_mu_unlock(&h->mu);
+	return r;
+}
+
+gantry_result devmem_daemon_bind(const char *path, const struct devmem_session_config *c, uint32_t *ret_dmabuf_id,
+				 struct devmem_daemon **ret_daemon)
+{
+	gantry_result r = GANTRY_OK;
+	struct devmem_request q = {.op = DEVMEM_DAEMON_BIND, .queues = c->nqueues};
+	struct devmem_daemon *h = NULL;
+	struct devmem_reply a;
+
+	snprintf(q.nic, sizeof(q.nic), "%s", c->nic);
+	TRY(daemon_connect(path, &h));
+	TRY(ask(h, &q, c->dmabuf, &a));
+	if (!a.dmabuf_id)
+		FAIL(GANTRY_ERR_PROTOCOL, "devmem daemon at %s: dma-buf 0", path);
+	*ret_dmabuf_id = a.dmabuf_id;
+	*ret_daemon = h;
+	h = NULL;
+out:
+	devmem_daemon_close(h);
+	return r;
+}
+
+gantry_result devmem_daemon_steer(struct devmem_daemon *h, int fd, uint32_t *ret_location)
+{
+	gantry_result r = GANTRY_OK;
+	struct devmem_request q = {.op = DEVMEM_DAEMON_STEER};
+	struct devmem_reply a;
+
+	TRY(ask(h, &q, fd, &a));
+	*ret_location = a.location;
+out:
+	return r;
+}
+
+gantry_result devmem_daemon_unsteer(struct devmem_daemon *h, uint32_t location)
+{
+	struct devmem_request q = {.op = DEVMEM_DAEMON_UNSTEER, .location = location};
+	struct devmem_reply a;
+
+	return location == DEVMEM_NO_RULE ? GANTRY_OK : ask(h, &q, -1, &a);
 }

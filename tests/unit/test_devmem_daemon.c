@@ -1,5 +1,5 @@
 /*
- * The privileged helper: a real process behind a real socket, with a fake NIC. Clients that behave, that die, that are
+ * The privileged daemon: a real process behind a real socket, with a fake NIC. Clients that behave, that die, that are
  * the wrong user, and that send nonsense.
  */
 #include <arpa/inet.h>
@@ -23,20 +23,29 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "devmem_fake.h"
-#include "net/devmem/bind.h"
-#include "net/devmem/helper.h"
-#include "net/devmem/journal.h"
+#include "net/devmem/daemon.h"
 #include "random.h"
 #include "test.h"
 #include "until.h"
 
+/* As they travel: what the daemon takes, written out by hand (little-endian machines). */
+struct raw_request {
+	uint32_t magic, version, op, queues, location;
+	char nic[IFNAMSIZ];
+	uint32_t zero;
+};
+struct raw_reply {
+	uint32_t magic, version, result, dmabuf_id, location;
+	char text[256];
+};
+
 static struct {
 	struct fake_nic nic;
-	volatile int stop;
+	int stop;	  /* atomic */
 	int accept_error; /* errno of the next accepts; atomic, as their count */
 	int accepts;
 } * shared;
-static char dir[] = "/tmp/test_devmem_helper.XXXXXX", path[64], state[64];
+static char dir[] = "/tmp/test_devmem_daemon.XXXXXX", path[64], state[64];
 
 /* In libc's place: a stranger who is faster than what follows bind puts a link to a file of ours, by either name. */
 static const char *swap_to;
@@ -50,6 +59,13 @@ int bind(int fd, const struct sockaddr *addr, socklen_t len)
 		CHECK_EQ(swap_hard ? link(swap_to, path) : symlink(swap_to, path), 0);
 	}
 	return r;
+}
+
+static gantry_result bind_by(const char *nic, int file, uint32_t queues, uint32_t *ret_id, struct devmem_daemon **ret)
+{
+	struct devmem_session_config c = {.nic = nic, .dmabuf = file, .nqueues = queues};
+
+	return devmem_daemon_bind(path, &c, ret_id, ret);
 }
 
 int accept4(int fd, struct sockaddr *restrict addr, socklen_t *restrict len, int flags)
@@ -81,14 +97,14 @@ static int is_listened_to(void)
 
 static pid_t start(const char *nic, int has_uid, uid_t uid)
 {
-	struct devmem_helper_config config = {.path = path, .nic = nic, .uid = uid, .has_uid = has_uid};
+	struct devmem_daemon_config config = {.path = path, .nic = nic, .uid = uid, .has_uid = has_uid};
 	pid_t pid;
 
-	shared->stop = 0;
+	__atomic_store_n(&shared->stop, 0, __ATOMIC_RELAXED);
 	pid = fork();
 	if (pid == 0) {
 		alarm(500);
-		_exit(devmem_helper_serve(&config, &shared->stop) == GANTRY_OK ? 0 : 1);
+		_exit(devmem_daemon_serve(&config, &shared->stop) == GANTRY_OK ? 0 : 1);
 	}
 	UNTIL(access(path, F_OK) == 0);
 	UNTIL(is_listened_to()); /* the name is there before it is */
@@ -99,13 +115,13 @@ static void end(pid_t pid)
 {
 	int status;
 
-	shared->stop = 1;
+	__atomic_store_n(&shared->stop, 1, __ATOMIC_RELAXED);
 	CHECK_EQ(waitpid(pid, &status, 0), pid);
 	CHECK_EQ(status, 0);
 	CHECK(access(path, F_OK) != 0);
 }
 
-/* The helper acts when it sees the end of a connection: soon, but not at once. */
+/* The daemon acts when it sees the end of a connection: soon, but not at once. */
 static void wait_unbound(void)
 {
 	UNTIL(!shared->nic.bound && !fake_rules(&shared->nic) && shared->nic.rings.split == DEVMEM_SPLIT_OFF &&
@@ -134,7 +150,7 @@ static void tcp_pair(int fds[2])
 static void check_client(void)
 {
 	pid_t pid = start(NULL, 0, 0);
-	struct devmem_helper *h = NULL, *g = NULL;
+	struct devmem_daemon *h = NULL, *g = NULL;
 	uint32_t id = 0, id2 = 0, location = 99;
 	int file = some_file(), fds[2], udp = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	struct sockaddr_in a;
@@ -144,49 +160,49 @@ static void check_client(void)
 	CHECK_EQ(stat(path, &st), 0);
 	CHECK_EQ(st.st_mode & 0777, 0600);
 	tcp_pair(fds);
-	CHECK_OK(devmem_helper_bind(path, "fake0", file, 2, &id, &h));
+	CHECK_OK(bind_by("fake0", file, 2, &id, &h));
 	CHECK_EQ(shared->nic.bound, 2);
 	CHECK_EQ(id, shared->nic.queue[FAKE_QUEUES - 1].dmabuf);
-	CHECK_OK(devmem_helper_steer(h, fds[1], &location));
+	CHECK_OK(devmem_daemon_steer(h, fds[1], &location));
 	CHECK_EQ(fake_rules(&shared->nic), 1);
 	CHECK_EQ(getpeername(fds[1], (struct sockaddr *)&a, &len), 0);
 	CHECK_EQ(shared->nic.rules[location].tuple.src_port, a.sin_port);
 	/* Not a flow, not a rule of ours. */
-	CHECK_EQ(devmem_helper_steer(h, udp, &location), GANTRY_ERR_INVALID);
+	CHECK_EQ(devmem_daemon_steer(h, udp, &location), GANTRY_ERR_INVALID);
 	CHECK_HAS(gantry_last_error(), "not a connected TCP socket");
-	CHECK_EQ(devmem_helper_steer(h, file, &location), GANTRY_ERR_INVALID);
-	CHECK_EQ(devmem_helper_unsteer(h, 12345), GANTRY_ERR_INVALID);
-	CHECK_OK(devmem_helper_unsteer(h, DEVMEM_NO_RULE));
+	CHECK_EQ(devmem_daemon_steer(h, file, &location), GANTRY_ERR_INVALID);
+	CHECK_EQ(devmem_daemon_unsteer(h, 12345), GANTRY_ERR_INVALID);
+	CHECK_OK(devmem_daemon_unsteer(h, DEVMEM_NO_RULE));
 	/* A second connection: queues of its own; it cannot take the first one's rule away. */
-	CHECK_OK(devmem_helper_bind(path, "fake0", file, 1, &id2, &g));
+	CHECK_OK(bind_by("fake0", file, 1, &id2, &g));
 	CHECK(id2 != id);
 	CHECK_EQ(shared->nic.bound, 3);
-	CHECK_EQ(devmem_helper_unsteer(g, location), GANTRY_ERR_INVALID);
-	CHECK_OK(devmem_helper_unsteer(h, location));
+	CHECK_EQ(devmem_daemon_unsteer(g, location), GANTRY_ERR_INVALID);
+	CHECK_OK(devmem_daemon_unsteer(h, location));
 	CHECK_EQ(fake_rules(&shared->nic), 0);
-	CHECK_OK(devmem_helper_steer(h, fds[0], &location));
-	devmem_helper_close(h);
+	CHECK_OK(devmem_daemon_steer(h, fds[0], &location));
+	devmem_daemon_close(h);
 	UNTIL(shared->nic.bound == 1 && !fake_rules(&shared->nic));
 	CHECK_EQ(shared->nic.rings.split, DEVMEM_SPLIT_ON);
-	devmem_helper_close(g);
+	devmem_daemon_close(g);
 	wait_unbound();
 	/* The kernel's refusal arrives whole. */
 	shared->nic.bind_error = 524;
-	CHECK_EQ(devmem_helper_bind(path, "fake0", file, 1, &id, &h), GANTRY_ERR_UNSUPPORTED);
+	CHECK_EQ(bind_by("fake0", file, 1, &id, &h), GANTRY_ERR_UNSUPPORTED);
 	CHECK_HAS(gantry_last_error(), "PCI topology");
 	shared->nic.bind_error = 0;
-	CHECK_EQ(devmem_helper_bind(path, "fake0", file, FAKE_QUEUES, &id, &h), GANTRY_ERR_LIMIT);
+	CHECK_EQ(bind_by("fake0", file, FAKE_QUEUES, &id, &h), GANTRY_ERR_LIMIT);
 	wait_unbound();
-	devmem_helper_close(NULL);
-	/* A second helper does not push the first one aside. */
+	devmem_daemon_close(NULL);
+	/* A second daemon does not push the first one aside. */
 	{
-		struct devmem_helper_config config = {.path = path};
+		struct devmem_daemon_config config = {.path = path};
 
-		CHECK_EQ(devmem_helper_serve(&config, &shared->stop), GANTRY_ERR_CONFIG);
-		CHECK_HAS(gantry_last_error(), "another helper");
+		CHECK_EQ(devmem_daemon_serve(&config, &shared->stop), GANTRY_ERR_CONFIG);
+		CHECK_HAS(gantry_last_error(), "another daemon");
 	}
 	end(pid);
-	CHECK_EQ(devmem_helper_bind(path, "fake0", file, 1, &id, &h), GANTRY_ERR_CONFIG);
+	CHECK_EQ(bind_by("fake0", file, 1, &id, &h), GANTRY_ERR_CONFIG);
 	CHECK_HAS(gantry_last_error(), "gantry devmem-helper --socket");
 	close(file);
 	close(udp);
@@ -200,7 +216,7 @@ static void check_client(void)
 static void foreign_client(void)
 {
 	struct ifreq ifr = {.ifr_name = "lo", .ifr_flags = IFF_UP};
-	struct devmem_helper *h = NULL;
+	struct devmem_daemon *h = NULL;
 	uint32_t id = 0, location;
 	int file = some_file(), fds[2], s;
 
@@ -210,8 +226,8 @@ static void foreign_client(void)
 	if (ioctl(s, SIOCSIFFLAGS, &ifr) < 0)
 		_exit(77);
 	tcp_pair(fds);
-	CHECK_OK(devmem_helper_bind(path, "fake0", file, 1, &id, &h));
-	CHECK_EQ(devmem_helper_steer(h, fds[0], &location), GANTRY_ERR_INVALID);
+	CHECK_OK(bind_by("fake0", file, 1, &id, &h));
+	CHECK_EQ(devmem_daemon_steer(h, fds[0], &location), GANTRY_ERR_INVALID);
 	CHECK_HAS(gantry_last_error(), "network namespace");
 	_exit(0);
 }
@@ -237,14 +253,14 @@ static void check_dying_client(void)
 
 	client = fork();
 	if (client == 0) {
-		struct devmem_helper *h;
+		struct devmem_daemon *h;
 		uint32_t id, location;
 		int fds[2];
 
 		tcp_pair(fds);
-		CHECK_OK(devmem_helper_bind(path, "fake0", some_file(), 1, &id, &h));
+		CHECK_OK(bind_by("fake0", some_file(), 1, &id, &h));
 		for (int i = 0; i < 5; i++)
-			CHECK_OK(devmem_helper_steer(h, fds[i % 2], &location));
+			CHECK_OK(devmem_daemon_steer(h, fds[i % 2], &location));
 		CHECK_EQ(fake_rules(&shared->nic), 5);
 		raise(SIGKILL);
 	}
@@ -258,12 +274,12 @@ static void check_dying_client(void)
 static void check_limits(void)
 {
 	pid_t pid = start("fake0", geteuid() == 0, 12345), client;
-	struct devmem_helper *h;
+	struct devmem_daemon *h;
 	struct stat st;
 	uint32_t id;
 	int status, file = some_file();
 
-	CHECK_EQ(devmem_helper_bind(path, "fake1", file, 1, &id, &h), GANTRY_ERR_CONFIG);
+	CHECK_EQ(bind_by("fake1", file, 1, &id, &h), GANTRY_ERR_CONFIG);
 	CHECK_HAS(gantry_last_error(), "serves fake0 only");
 	if (geteuid() == 0) {
 		CHECK_EQ(stat(path, &st), 0);
@@ -276,8 +292,7 @@ static void check_limits(void)
 				uid_t uid = right ? 12345 : 65534;
 
 				CHECK_EQ(setresuid(uid, uid, uid), 0);
-				CHECK_EQ(devmem_helper_bind(path, "fake0", file, 1, &id, &h),
-					 right ? GANTRY_OK : GANTRY_ERR_PEER_LOST);
+				CHECK_EQ(bind_by("fake0", file, 1, &id, &h), right ? GANTRY_OK : GANTRY_ERR_PEER_LOST);
 				if (!right)
 					CHECK(strstr(gantry_last_error(), "another user") ||
 					      strstr(gantry_last_error(), "Connection reset") ||
@@ -298,7 +313,7 @@ static void check_limits(void)
 /* The socket changes hands, and nothing else does. */
 static void check_swapped(void)
 {
-	struct devmem_helper_config config = {.path = path, .nic = "fake0", .uid = 12345, .has_uid = 1};
+	struct devmem_daemon_config config = {.path = path, .nic = "fake0", .uid = 12345, .has_uid = 1};
 	const int stop = 1;
 	char file[80];
 	struct stat st;
@@ -313,7 +328,7 @@ static void check_swapped(void)
 	CHECK(fd >= 0);
 	swap_to = file;
 	for (swap_hard = 0; swap_hard < 2; swap_hard++) {
-		CHECK_EQ(devmem_helper_serve(&config, &stop), GANTRY_ERR_CONFIG);
+		CHECK_EQ(devmem_daemon_serve(&config, &stop), GANTRY_ERR_CONFIG);
 		CHECK_HAS(gantry_last_error(), "was replaced");
 		CHECK_EQ(fstat(fd, &st), 0);
 		CHECK_EQ(st.st_uid, 0);
@@ -355,7 +370,7 @@ static int raw(const void *bytes, size_t len, int nfiles, int ends)
 	} control = {.bytes = {0}};
 	struct iovec iov = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = len};
 	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
-	struct devmem_reply reply = {0};
+	struct raw_reply reply = {0};
 	int fd = connect_raw(), files[8];
 	ssize_t n;
 
@@ -383,7 +398,8 @@ static int raw(const void *bytes, size_t len, int nfiles, int ends)
 		CHECK(*reply.text);
 	}
 	close(fd);
-	return reply.result;
+	CHECK_EQ(reply.magic, DEVMEM_DAEMON_MAGIC);
+	return (int)reply.result;
 }
 
 static int open_files(pid_t pid)
@@ -401,12 +417,12 @@ static int open_files(pid_t pid)
 
 static void check_nonsense(void)
 {
-	struct devmem_request good = {.magic = DEVMEM_HELPER_MAGIC,
-				      .version = DEVMEM_HELPER_VERSION,
-				      .op = DEVMEM_HELPER_BIND,
-				      .queues = 1,
-				      .nic = "fake0"},
-			      q;
+	struct raw_request good = {.magic = DEVMEM_DAEMON_MAGIC,
+				   .version = DEVMEM_DAEMON_VERSION,
+				   .op = DEVMEM_DAEMON_BIND,
+				   .queues = 1,
+				   .nic = "fake0"},
+			   q;
 	char longer[200] = {0};
 	pid_t pid = start(NULL, 0, 0);
 	int before, fd;
@@ -442,16 +458,16 @@ static void check_nonsense(void)
 	BAD(memset(q.nic, 'a', sizeof(q.nic)));
 	BAD(strcpy(q.nic, "../etc"));
 	BAD(strcpy(q.nic, ".."));
-	BAD(q.op = DEVMEM_HELPER_UNSTEER); /* with a file that it does not need */
+	BAD(q.op = DEVMEM_DAEMON_UNSTEER); /* with a file that it does not need */
 	/* In the wrong order, or twice. */
 	q = good;
-	q.op = DEVMEM_HELPER_STEER;
+	q.op = DEVMEM_DAEMON_STEER;
 	CHECK_EQ(raw(&q, sizeof(q), 1, 0), GANTRY_ERR_USAGE);
-	q.op = DEVMEM_HELPER_UNSTEER;
+	q.op = DEVMEM_DAEMON_UNSTEER;
 	CHECK_EQ(raw(&q, sizeof(q), 0, 0), GANTRY_ERR_USAGE);
 	/* Connections that say nothing, more than there is room for, and one that ends at once. */
 	{
-		int many[DEVMEM_HELPER_CLIENTS + 8];
+		int many[DEVMEM_DAEMON_CLIENTS + 8];
 
 		for (size_t i = 0; i < sizeof(many) / sizeof(many[0]); i++)
 			many[i] = connect_raw();
@@ -479,13 +495,13 @@ static int lines_with(const char *file, const char *part)
 	return n;
 }
 
-/* No descriptors: a client waits, the helper does not spin, says so once, and goes on when there are some. */
+/* No descriptors: a client waits, the daemon does not spin, says so once, and goes on when there are some. */
 static void check_no_descriptors(void)
 {
 	char log[80];
-	struct devmem_request q = {
-		.magic = DEVMEM_HELPER_MAGIC, .version = DEVMEM_HELPER_VERSION, .op = DEVMEM_HELPER_UNSTEER};
-	struct devmem_reply reply;
+	struct raw_request q = {
+		.magic = DEVMEM_DAEMON_MAGIC, .version = DEVMEM_DAEMON_VERSION, .op = DEVMEM_DAEMON_UNSTEER};
+	struct raw_reply reply;
 	uint64_t began;
 	int fd, accepts;
 	pid_t pid;
@@ -511,21 +527,21 @@ static void check_no_descriptors(void)
 /* Any bytes: a text or nothing, and nothing only for what can be done. */
 static void check_requests(void)
 {
-	uint8_t bytes[sizeof(struct devmem_request)];
+	uint8_t bytes[sizeof(struct raw_request)];
+	struct devmem_request q;
 
 	for (int i = 0; i < 100000; i++) {
 		random_fill(bytes, sizeof(bytes));
 		for (size_t k = 0; !(i & 1) && k < sizeof(bytes); k++)
 			bytes[k] &= 3;
-		CHECK(devmem_request_check(bytes, sizeof(bytes), i & 2) != NULL); /* the magic number is never right */
-		memcpy(bytes, &(uint32_t){DEVMEM_HELPER_MAGIC}, 4);
-		memcpy(bytes + 4, &(uint32_t){DEVMEM_HELPER_VERSION}, 4);
-		if (!devmem_request_check(bytes, sizeof(bytes), i & 2)) {
-			struct devmem_request q;
-
-			memcpy(&q, bytes, sizeof(q));
-			CHECK(q.op >= DEVMEM_HELPER_BIND && q.op <= DEVMEM_HELPER_UNSTEER && !q.zero);
-			CHECK(q.op != DEVMEM_HELPER_BIND || memchr(q.nic, 0, sizeof(q.nic)));
+		/* The magic number is never right. */
+		CHECK(devmem_request_decode(bytes, sizeof(bytes), i & 2, &q) != NULL);
+		memcpy(bytes, &(uint32_t){DEVMEM_DAEMON_MAGIC}, 4);
+		memcpy(bytes + 4, &(uint32_t){DEVMEM_DAEMON_VERSION}, 4);
+		if (!devmem_request_decode(bytes, sizeof(bytes), i & 2, &q)) {
+			CHECK(q.op >= DEVMEM_DAEMON_BIND && q.op <= DEVMEM_DAEMON_UNSTEER);
+			CHECK(!bytes[36] && !bytes[37] && !bytes[38] && !bytes[39]);
+			CHECK(q.op != DEVMEM_DAEMON_BIND || memchr(q.nic, 0, sizeof(q.nic)));
 		}
 	}
 }

@@ -1,0 +1,658 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Changing a NIC for a binding, putting it back, and the binding itself. */
+#define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include "net/devmem/session.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "net/devmem/errors.h"
+
+/* Features that a driver wants on before it splits headers. */
+static const struct {
+	const char *driver, *feature;
+} quirks[] = {
+	{"mlx5_core", "rx-gro-hw"},
+};
+
+/* The last queues that nobody has; queue 0 is never taken. Also the lowest one that is bound then, by anybody. */
+static gantry_result choose_queues(struct devmem_session *s, uint32_t *ret_lowest)
+{
+	gantry_result r = GANTRY_OK;
+	struct devmem_queues *all = calloc(1, sizeof(*all));
+	uint32_t found = 0, lowest = UINT32_MAX, count = 0;
+	char text[128];
+	int e;
+
+	if (!all)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a list of queues");
+	e = s->sys->ops->queues(s->sys, s->nic, all);
+	if (e)
+		FAIL(GANTRY_ERR_SYSTEM, "queues of %s: %s%s%s", s->nic, devmem_strerror(e, text, sizeof(text)),
+		     *s->sys->said ? ": " : "", s->sys->said);
+	/* Highest first, whatever order the kernel lists them in. */
+	for (uint32_t i = 0; i < all->n; i++)
+		count = all->q[i].id >= count ? all->q[i].id + 1 : count;
+	for (uint32_t id = count; id-- > 1 && found < s->nqueues;)
+		for (uint32_t i = 0; i < all->n; i++)
+			if (all->q[i].id == id && !all->q[i].dmabuf && !all->q[i].taken)
+				s->queues[found++] = id;
+	if (found < s->nqueues)
+		FAIL(GANTRY_ERR_LIMIT,
+		     "%s: %u of its %u receive queues can be taken, GANTRY_DEVMEM_QUEUES is %u (queue 0 is left to "
+		     "others; "
+		     "ethtool -L %s combined N for more)",
+		     s->nic, found, all->n, s->nqueues, s->nic);
+	for (uint32_t i = 0; i < found; i++)
+		lowest = s->queues[i] < lowest ? s->queues[i] : lowest;
+	for (uint32_t i = 0; i < all->n; i++)
+		if (all->q[i].dmabuf && all->q[i].id < lowest)
+			lowest = all->q[i].id;
+	if (lowest == 0)
+		FAIL(GANTRY_ERR_LIMIT, "%s: queue 0 is bound to device memory: nothing is left for other traffic",
+		     s->nic);
+	*ret_lowest = lowest;
+out:
+	free(all);
+	return r;
+}
+
+static int has_feature(const struct devmem_before *b, const char *name)
+{
+	for (uint32_t i = 0; i < b->nfeatures; i++)
+		if (strcmp(b->features[i].name, name) == 0)
+			return 1;
+	return 0;
+}
+
+/* Writes down before it changes: a crash in between costs an undo of nothing. */
+static gantry_result remember(const struct devmem_session *s)
+{
+	gantry_result r = GANTRY_OK;
+	int e = devmem_journal_save(&s->journal, s->before);
+
+	if (e)
+		FAIL(GANTRY_ERR_SYSTEM, "devmem: %s.before: %s (nothing is changed that could not be put back)",
+		     s->journal.base, strerror(e));
+out:
+	return r;
+}
+
+static gantry_result turn_feature_on(struct devmem_session *s, const char *name)
+{
+	gantry_result r = GANTRY_OK;
+	struct devmem_feature f = {0};
+	char text[128];
+	int e;
+
+	snprintf(f.name, sizeof(f.name), "%s", name);
+	e = s->sys->ops->feature_get(s->sys, s->nic, &f);
+	if (e)
+		FAIL(GANTRY_ERR_SYSTEM, "features of %s: %s", s->nic, devmem_strerror(e, text, sizeof(text)));
+	if (f.on)
+		goto out;
+	if (!f.known || f.fixed)
+		FAIL(GANTRY_ERR_UNSUPPORTED, "%s: the driver does not have %s", s->nic, name);
+	if (!has_feature(s->before, name) && s->before->nfeatures < DEVMEM_FEATURES_MAX)
+		s->before->features[s->before->nfeatures++] = f;
+	TRY(remember(s));
+	f.on = 1;
+	e = s->sys->ops->feature_set(s->sys, s->nic, &f);
+	if (!e)
+		e = s->sys->ops->feature_get(s->sys, s->nic, &f);
+	/* The kernel acknowledges what a driver then does not do. */
+	if (e || !f.on)
+		FAIL(GANTRY_ERR_UNSUPPORTED, "%s: %s cannot be turned on: %s%s%s", s->nic, name,
+		     e ? devmem_strerror(e, text, sizeof(text)) : "the driver leaves it off", *s->sys->said ? ": " : "",
+		     s->sys->said);
+out:
+	return r;
+}
+
+static gantry_result turn_split_on(struct devmem_session *s)
+{
+	gantry_result r = GANTRY_OK;
+	struct devmem_rings now, want = {0};
+	char text[320];
+	int e = s->sys->ops->rings_get(s->sys, s->nic, &now);
+
+	if (e || !now.has_split)
+		FAIL(GANTRY_ERR_UNSUPPORTED, "%s: %s", s->nic,
+		     devmem_error_text(DEVMEM_CALL_RINGS, e ? e : EOPNOTSUPP, s->sys->said, text, sizeof(text)));
+	want.has_split = now.split != DEVMEM_SPLIT_ON;
+	want.split = DEVMEM_SPLIT_ON;
+	want.has_hds = now.has_hds && now.hds != 0; /* a kernel that does not report it does not know it */
+	if (!want.has_split && !want.has_hds)
+		goto out;
+	if (!s->before->has_rings) {
+		s->before->has_rings = 1;
+		s->before->rings = (struct devmem_rings){
+			.has_split = want.has_split, .split = now.split, .has_hds = want.has_hds, .hds = now.hds};
+	}
+	TRY(remember(s));
+	e = s->sys->ops->rings_set(s->sys, s->nic, &want);
+	if (e)
+		FAIL(devmem_error_of(DEVMEM_CALL_RINGS, e)->result, "%s: %s", s->nic,
+		     devmem_error_text(DEVMEM_CALL_RINGS, e, s->sys->said, text, sizeof(text)));
+out:
+	return r;
+}
+
+static int rss_reaches(const struct devmem_rss *rss, uint32_t lowest)
+{
+	for (uint32_t i = 0; i < rss->n; i++)
+		if (rss->queue[i] >= lowest)
+			return 1;
+	return 0;
+}
+
+/* The driver's own table: over all queues in turn. Putting that back as a table would tie it to their number. */
+static int rss_is_default(const struct devmem_rss *rss)
+{
+	uint32_t queues = 0;
+
+	for (uint32_t i = 0; i < rss->n; i++)
+		queues = rss->queue[i] >= queues ? rss->queue[i] + 1 : queues;
+	for (uint32_t i = 0; i < rss->n; i++)
+		if (rss->queue[i] != i % queues)
+			return 0;
+	return 1;
+}
+
+static gantry_result keep_rss_away(struct devmem_session *s, uint32_t lowest)
+{
+	gantry_result r = GANTRY_OK;
+	struct devmem_rss *rss = calloc(1, sizeof(*rss));
+	char text[128];
+	int e;
+
+	if (!rss)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for an RSS table");
+	e = s->sys->ops->rss_get(s->sys, s->nic, rss);
+	if (e && e != EOPNOTSUPP)
+		FAIL(GANTRY_ERR_SYSTEM, "RSS table of %s: %s", s->nic, devmem_strerror(e, text, sizeof(text)));
+	if (e || !rss->n) {
+		LOG_WARN(NET, "devmem: %s has no RSS table: other traffic may reach the bound queue and be lost",
+			 s->nic);
+		goto out;
+	}
+	if (!rss_reaches(rss, lowest))
+		goto out;
+	if (!s->before->has_rss) {
+		s->before->has_rss = 1;
+		s->before->rss_default = rss_is_default(rss);
+		s->before->rss = *rss;
+	}
+	TRY(remember(s));
+	devmem_rss_equal(rss->n, lowest, rss);
+	e = s->sys->ops->rss_set(s->sys, s->nic, rss);
+	if (e)
+		FAIL(e == EPERM ? GANTRY_ERR_CONFIG : GANTRY_ERR_SYSTEM, "RSS of %s over queues 0 to %u: %s", s->nic,
+		     lowest - 1, devmem_strerror(e, text, sizeof(text)));
+out:
+	free(rss);
+	return r;
+}
+
+/* All steps. What is changed is in s->before first, in which another process may have put it already. */
+static gantry_result configure_nic(struct devmem_session *s, uint32_t lowest)
+{
+	gantry_result r = GANTRY_OK;
+	char driver[32] = "";
+
+	s->sys->ops->driver(s->sys, s->nic, driver, sizeof(driver));
+	TRY(turn_feature_on(s, "rx-ntuple-filter"));
+	for (size_t i = 0; i < sizeof(quirks) / sizeof(quirks[0]); i++)
+		if (strcmp(driver, quirks[i].driver) == 0)
+			TRY(turn_feature_on(s, quirks[i].feature));
+	TRY(turn_split_on(s));
+	TRY(keep_rss_away(s, lowest));
+out:
+	return r;
+}
+
+/* Without changing anything: does RSS stay away from the queues? Else a warning. */
+static void verify_rss(struct devmem_session *s, uint32_t lowest)
+{
+	struct devmem_rss *rss = calloc(1, sizeof(*rss));
+
+	if (rss && s->sys->ops->rss_get(s->sys, s->nic, rss) == 0 && rss_reaches(rss, lowest))
+		LOG_WARN(NET,
+			 "devmem: RSS of %s reaches queue %u, which is bound: other traffic there is lost "
+			 "(ethtool -X %s equal %u)",
+			 s->nic, lowest, s->nic, lowest);
+	free(rss);
+}
+
+static int undo_rings(struct devmem_sys *s, const char *nic, const struct devmem_rings *rings)
+{
+	struct devmem_rings back = *rings;
+	int e = s->ops->rings_set(s, nic, &back);
+
+	/* bnxt refuses "off", also when that is what it had reported: auto is what it was. */
+	if (e && back.has_split && back.split == DEVMEM_SPLIT_OFF) {
+		back.split = DEVMEM_SPLIT_AUTO;
+		e = s->ops->rings_set(s, nic, &back);
+	}
+	return e;
+}
+
+static int undone(int e, const char *nic, const char *what)
+{
+	char text[128];
+
+	if (e)
+		LOG_WARN(NET, "devmem: %s of %s could not be put back: %s", what, nic,
+			 devmem_strerror(e, text, sizeof(text)));
+	else
+		LOG_INFO(NET, "devmem: %s of %s is as before", what, nic);
+	return e != 0;
+}
+
+/* Puts back what `before` has. Failures are warnings; returns how many. */
+static int restore_nic(struct devmem_sys *s, const char *nic, const struct devmem_before *before)
+{
+	int failed = 0;
+
+	if (before->has_rss)
+		failed += undone(s->ops->rss_set(s, nic, before->rss_default ? NULL : &before->rss), nic, "RSS");
+	if (before->has_rings)
+		failed += undone(undo_rings(s, nic, &before->rings), nic, "header split");
+	for (uint32_t i = before->nfeatures; i-- > 0;) {
+		const struct devmem_feature *f = &before->features[i];
+
+		failed += undone(s->ops->feature_set(s, nic, f), nic, f->name);
+	}
+	return failed;
+}
+
+/* 0: there is none any more, also where somebody else had removed it, or the NIC is gone; else errno, and it has to be
+ * taken for still there. */
+static int remove_rule(struct devmem_sys *s, const char *nic, uint32_t location)
+{
+	char text[128];
+	int e = s->ops->rule_del(s, nic, location);
+
+	if (!e || e == ENOENT || e == ENODEV)
+		return 0;
+	LOG_WARN(NET, "devmem: flow rule %u of %s could not be removed: %s", location, nic,
+		 devmem_strerror(e, text, sizeof(text)));
+	return e;
+}
+
+struct stale {
+	struct devmem_sys *s;
+	const char *nic;
+	int rules, left;
+};
+
+static int drop_rule(void *arg, uint32_t location)
+{
+	struct stale *st = arg;
+	int e = remove_rule(st->s, st->nic, location);
+
+	if (e)
+		st->left++;
+	else
+		st->rules++;
+	return e;
+}
+
+/* "1 dead binding: 2 flow rules removed; ..." */
+static void say_stale(const struct stale *st, int dead, const char *rest, char *text, size_t len)
+{
+	char left[48] = "";
+
+	if (st->left)
+		snprintf(left, sizeof(left), ", %d could not be", st->left);
+	snprintf(text, len, "%d dead binding%s: %d flow rule%s removed%s%s", dead, dead == 1 ? "" : "s", st->rules,
+		 st->rules == 1 ? "" : "s", left, rest);
+}
+
+int devmem_undo_stale(struct devmem_sys *s, const char *nic, char *text, size_t len)
+{
+	struct stale st = {.s = s, .nic = nic};
+	struct devmem_before *before = NULL;
+	struct devmem_journal j;
+	int dead = 0, live, lock, failed = 0, had = 0;
+
+	if (len)
+		text[0] = 0;
+	if (devmem_journal_init(&j, nic))
+		return 0;
+	lock = devmem_journal_lock(&j);
+	if (lock < 0)
+		return 0;
+	live = devmem_journal_others(&j, drop_rule, &st, &dead);
+	before = calloc(1, sizeof(*before));
+	if (!live && before && devmem_journal_load(&j, before)) {
+		had = 1;
+		failed = restore_nic(s, nic, before);
+		if (!failed)
+			devmem_journal_forget(&j);
+	}
+	if (dead || had)
+		say_stale(&st, dead,
+			  live	   ? "; others still use the NIC, so the rest stays"
+			  : failed ? "; not everything could be put back"
+			  : had	   ? "; header split, RSS and features are as before"
+				   : "",
+			  text, len);
+	free(before);
+	close(lock);
+	return failed || st.left ? -1 : dead + (had && !dead);
+}
+
+MUTEX_KIND(devmem_sessions_mu); /* of the list; before a session's own */
+static struct devmem_sessions_mu list_mu = MUTEX_INITIALIZER;
+static struct gantry_list sessions GUARDED_BY(devmem_sessions_mu) = {&sessions, &sessions};
+
+/* Those that the NIC keeps stay known. */
+static void remove_rules(struct devmem_session *s) REQUIRES(devmem_session_mu)
+{
+	uint32_t left = 0;
+
+	for (uint32_t i = 0; i < s->nrules; i++) {
+		if (remove_rule(s->sys, s->nic, s->rules[i]))
+			s->rules[left++] = s->rules[i];
+		else
+			devmem_journal_rule(&s->journal, s->rules[i], 0);
+	}
+	s->nrules = left;
+}
+
+/* Rules, binding, and, if nobody else uses the NIC, everything else. */
+static void undo(struct devmem_session *s) REQUIRES(devmem_session_mu)
+{
+	char text[160];
+
+	if (s->closed)
+		return;
+	s->closed = 1;
+	remove_rules(s);
+	s->sys->ops->unbind(s->sys); /* before header split: the kernel refuses that while a queue is bound */
+	if (s->nrules)
+		devmem_journal_leave(&s->journal); /* for whoever comes next */
+	else
+		devmem_journal_end(&s->journal);
+	if (*s->journal.base)
+		devmem_undo_stale(s->sys, s->nic, text, sizeof(text));
+	else
+		restore_nic(s->sys, s->nic, s->before);
+}
+
+static void undo_all(void)
+{
+	devmem_sessions_mu_lock(&list_mu);
+	gantry_list_each (pos, &sessions) {
+		struct devmem_session *s = gantry_container(pos, struct devmem_session, link);
+
+		if (s->pid != getpid())
+			continue;
+		devmem_session_mu_lock(&s->mu);
+		undo(s);
+		devmem_session_mu_unlock(&s->mu);
+	}
+	devmem_sessions_mu_unlock(&list_mu);
+}
+
+/* Nobody else knows it any more, or yet. */
+static void session_free(struct devmem_session *s)
+{
+	if (!s)
+		return;
+	if (s->journal.fd >= 0)
+		close(s->journal.fd); /* a child's copy: the file is its parent's */
+	devmem_sys_free(s->sys);
+	mutex_destroy(&s->mu);
+	free(s->before);
+	free(s);
+}
+
+/* With the NIC's lock, if there is one. */
+static gantry_result set_up(struct devmem_session *s, int dmabuf)
+{
+	gantry_result r = GANTRY_OK;
+	struct devmem_bind bind = {.fd = dmabuf, .queues = s->queues, .nqueues = s->nqueues};
+	uint32_t lowest = 0;
+	char text[512];
+	int e;
+
+	devmem_journal_load(&s->journal, s->before);
+	TRY(choose_queues(s, &lowest));
+	if (s->configure)
+		TRY(configure_nic(s, lowest));
+	else
+		verify_rss(s, lowest);
+	e = s->sys->ops->bind_rx(s->sys, s->nic, &bind, &s->dmabuf_id);
+	if (e)
+		FAIL(devmem_error_of(DEVMEM_CALL_BIND_RX, e)->result, "%s, queue %u: %s", s->nic, s->queues[0],
+		     devmem_error_text(DEVMEM_CALL_BIND_RX, e, s->sys->said, text, sizeof(text)));
+	LOG_INFO(NET, "devmem: %s: %u queue%s from %u up bound as dma-buf %u", s->nic, s->nqueues,
+		 s->nqueues == 1 ? "" : "s", lowest, s->dmabuf_id);
+out:
+	return r;
+}
+
+static void enlist(struct devmem_session *s)
+{
+	static int registered; /* under list_mu */
+
+	devmem_sessions_mu_lock(&list_mu);
+	if (!registered)
+		registered = atexit(undo_all) == 0;
+	gantry_list_append(&sessions, &s->link);
+	devmem_sessions_mu_unlock(&list_mu);
+}
+
+/* What a crash has left is put back first; then the NIC is ours alone, and so is a file of the journal. */
+static gantry_result lock_nic(struct devmem_session *s, int *ret_lock)
+{
+	gantry_result r = GANTRY_OK;
+	int e = devmem_journal_init(&s->journal, s->nic);
+	char text[160];
+
+	if (e && s->configure)
+		LOG_WARN(NET,
+			 "devmem: no folder for a journal (%s): a crash would leave %s changed, and no other process "
+			 "may bind it",
+			 strerror(e), s->nic);
+	if (!*s->journal.base)
+		goto out;
+	if (devmem_undo_stale(s->sys, s->nic, text, sizeof(text)))
+		LOG_WARN(NET, "devmem: %s: %s", s->nic, text);
+	*ret_lock = devmem_journal_lock(&s->journal);
+	if (*ret_lock < 0)
+		FAIL(GANTRY_ERR_TIMEOUT, "devmem: %s is being set up by another process", s->nic);
+	e = devmem_journal_create(&s->journal);
+	if (e)
+		FAIL(GANTRY_ERR_SYSTEM, "devmem: %s: %s", s->journal.own, strerror(e));
+out:
+	return r;
+}
+
+static gantry_result session_new(const struct devmem_session_config *c, struct devmem_session **ret_session)
+{
+	gantry_result r = GANTRY_OK;
+	struct devmem_session *s = calloc(1, sizeof(*s));
+
+	if (!s || !(s->before = calloc(1, sizeof(*s->before))))
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a binding of %s", c->nic);
+	if (!c->nqueues || c->nqueues > DEVMEM_QUEUES_MAX || strlen(c->nic) >= sizeof(s->nic))
+		FAIL(GANTRY_ERR_INVALID, "binding of %u queues of interface '%s'", c->nqueues, c->nic);
+	mutex_init(&s->mu);
+	s->journal.fd = -1;
+	s->sys = c->sys;
+	s->pid = getpid();
+	s->configure = c->configure;
+	s->nqueues = c->nqueues;
+	snprintf(s->nic, sizeof(s->nic), "%s", c->nic);
+	*ret_session = s;
+	s = NULL;
+out:
+	if (s)
+		free(s->before);
+	free(s);
+	if (r != GANTRY_OK)
+		devmem_sys_free(c->sys);
+	return r;
+}
+
+gantry_result devmem_session_open(const struct devmem_session_config *c, struct devmem_session **ret_session)
+{
+	gantry_result r = GANTRY_OK;
+	struct devmem_session *s = NULL;
+	int lock = -1, locked = 0;
+
+	TRY(session_new(c, &s));
+	TRY(lock_nic(s, &lock));
+	locked = 1;
+	TRY(set_up(s, c->dmabuf));
+	enlist(s);
+	*ret_session = s;
+	s = NULL;
+out:
+	if (lock >= 0)
+		close(lock); /* undo takes it itself */
+	if (s && locked) {
+		devmem_session_mu_lock(&s->mu);
+		undo(s);
+		devmem_session_mu_unlock(&s->mu);
+	}
+	session_free(s);
+	return r;
+}
+
+/* "10.0.0.2:4000 to 10.0.0.1:5000" */
+static const char *tuple_text(const struct devmem_tuple *t, char *buf, size_t len)
+{
+	char src[INET6_ADDRSTRLEN] = "?", dst[INET6_ADDRSTRLEN] = "?";
+
+	inet_ntop((int)t->family, t->src, src, sizeof(src));
+	inet_ntop((int)t->family, t->dst, dst, sizeof(dst));
+	snprintf(buf, len, "%s port %u to %s port %u", src, ntohs(t->src_port), dst, ntohs(t->dst_port));
+	return buf;
+}
+
+/* Does anybody listen on this port? Then other connections have it as well. */
+static int port_is_shared(uint16_t port)
+{
+	static const char *const files[] = {"/proc/net/tcp", "/proc/net/tcp6"};
+	unsigned local, state;
+	char line[256];
+	int shared = 0;
+
+	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+		FILE *f = fopen(files[i], "re");
+
+		while (f && fgets(line, sizeof(line), f))
+			if (sscanf(line, " %*u: %*[0-9A-Fa-f]:%x %*[0-9A-Fa-f]:%*x %x", &local, &state) == 2 &&
+			    local == ntohs(port) && state == 0x0a)
+				shared = 1;
+		if (f)
+			fclose(f);
+	}
+	return shared;
+}
+
+static gantry_result add_rule(struct devmem_session *s, const struct devmem_tuple *t, uint32_t *ret_location)
+	REQUIRES(devmem_session_mu)
+{
+	gantry_result r = GANTRY_OK;
+	struct devmem_rule rule = {.tuple = *t, .narrow = 1, .queue = s->queues[s->next++ % s->nqueues]};
+	char text[512], flow[128];
+	int e, first;
+	uint32_t i;
+
+	if (s->nrules == DEVMEM_RULES_MAX)
+		FAIL(GANTRY_ERR_LIMIT, "%s: %u flows are steered already", s->nic, s->nrules);
+	e = first = s->sys->ops->rule_add(s->sys, s->nic, &rule, ret_location);
+	/* Some NICs match less. A rule for the whole local port would catch connections that do not expect device
+	 * memory, if there are any: those to a listener. */
+	if ((e == EINVAL || e == EOPNOTSUPP) && !port_is_shared(t->dst_port)) {
+		rule.narrow = 0;
+		e = s->sys->ops->rule_add(s->sys, s->nic, &rule, ret_location);
+		if (!e)
+			LOG_INFO(NET, "devmem: %s matches destinations only (the whole way: %s)", s->nic,
+				 devmem_strerror(first, text, sizeof(text)));
+	}
+	if (e)
+		FAIL(devmem_error_of(DEVMEM_CALL_RULE, e)->result, "%s, %s to queue %u: %s", s->nic,
+		     tuple_text(t, flow, sizeof(flow)), rule.queue,
+		     devmem_error_text(DEVMEM_CALL_RULE, e, "", text, sizeof(text)));
+	/* A NIC that had removed a rule and said it had not gives its place away again. */
+	for (i = 0; i < s->nrules && s->rules[i] != *ret_location; i++)
+		;
+	if (i == s->nrules)
+		s->rules[s->nrules++] = *ret_location;
+	devmem_journal_rule(&s->journal, *ret_location, 1);
+out:
+	return r;
+}
+
+gantry_result devmem_session_steer(struct devmem_session *s, const struct devmem_tuple *t, uint32_t *ret_location)
+{
+	gantry_result r = GANTRY_OK;
+
+	if (!s->configure) {
+		*ret_location = DEVMEM_NO_RULE;
+		return GANTRY_OK;
+	}
+	devmem_session_mu_lock(&s->mu);
+	if (s->closed)
+		FAIL(GANTRY_ERR_ABORTED, "%s: the binding has ended", s->nic);
+	TRY(add_rule(s, t, ret_location));
+out:
+	devmem_session_mu_unlock(&s->mu);
+	return r;
+}
+
+gantry_result devmem_session_unsteer(struct devmem_session *s, uint32_t location)
+{
+	gantry_result r = GANTRY_OK;
+	char text[128];
+	uint32_t i = 0;
+	int e;
+
+	if (location == DEVMEM_NO_RULE)
+		return GANTRY_OK;
+	devmem_session_mu_lock(&s->mu);
+	if (s->closed)
+		goto out;
+	while (i < s->nrules && s->rules[i] != location)
+		i++;
+	if (i == s->nrules)
+		FAIL(GANTRY_ERR_INVALID, "%s: flow rule %u is not one of this binding", s->nic, location);
+	/* What could not be removed stays one of this binding: the next try, or its end, has to do it. */
+	e = remove_rule(s->sys, s->nic, location);
+	if (e)
+		FAIL(GANTRY_ERR_SYSTEM, "%s: flow rule %u: %s", s->nic, location,
+		     devmem_strerror(e, text, sizeof(text)));
+	s->rules[i] = s->rules[--s->nrules];
+	devmem_journal_rule(&s->journal, location, 0);
+	devmem_journal_compact(&s->journal, s->rules, s->nrules);
+out:
+	devmem_session_mu_unlock(&s->mu);
+	return r;
+}
+
+void devmem_session_close(struct devmem_session *s)
+{
+	if (!s)
+		return;
+	devmem_sessions_mu_lock(&list_mu);
+	gantry_list_remove(&s->link);
+	devmem_sessions_mu_unlock(&list_mu);
+	if (s->pid == getpid()) {
+		devmem_session_mu_lock(&s->mu);
+		undo(s);
+		devmem_session_mu_unlock(&s->mu);
+	}
+	session_free(s);
+}

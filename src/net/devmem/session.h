@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A session: one binding of a NIC's queues to a dma-buf, with everything that has to be set up for it and taken back
+ * after it. It needs CAP_NET_ADMIN; it is what `gantry devmem-helper` does for others, and what kernel.c does itself.
+ *
+ * It ends with close, at exit of the process that opened it, or, after a crash, with whoever comes next (the journal, below).
+ * Any thread; a lock of its own.
+ */
+#ifndef GANTRY_NET_DEVMEM_SESSION_H
+#define GANTRY_NET_DEVMEM_SESSION_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/list.h"
+#include "base/mutex.h"
+#include "gantry/result.h"
+#include "net/devmem/sys.h"
+
+/*
+ * What was changed on a NIC, on file, so that it can be put back after a crash, and so that several processes can share
+ * a NIC. In /run/gantry, or XDG_RUNTIME_DIR/gantry for those who are not root, for each NIC of a network namespace:
+ *
+ *   NAME.lock     locked while a process changes the NIC or puts it back
+ *   NAME.before   how header split, features and RSS were before the first of us came
+ *   NAME.PID.N    one binding: its flow rules. Locked (flock) by its process as long as that lives
+ *
+ * A process that ends deletes its own rules and file; the last one puts back what .before says. A file that can be locked
+ * belongs to a process that is dead, or that left it because the NIC kept a rule: whoever comes next, or `gantry doctor
+ * --undo-devmem`, does it in its place.
+ */
+
+enum { DEVMEM_PATH_MAX = 256, DEVMEM_FEATURES_MAX = 2, DEVMEM_RULES_MAX = 2048 };
+
+struct devmem_before {
+	int has_rings;
+	struct devmem_rings rings;
+	uint32_t nfeatures;
+	struct devmem_feature features[DEVMEM_FEATURES_MAX]; /* name and on */
+	int has_rss;
+	int rss_default; /* it was the driver's own */
+	struct devmem_rss rss;
+};
+
+struct devmem_journal {
+	char base[DEVMEM_PATH_MAX]; /* of all files of the NIC; "": there is no folder for them */
+	char own[DEVMEM_PATH_MAX];
+	int fd; /* of `own`; -1: none */
+	uint32_t lines;
+};
+
+/* Where the files are; NULL: as above. For tests, before anything else. */
+void devmem_journal_set_dir(const char *dir);
+/* 0, or errno: there is no folder, and base is "". */
+int devmem_journal_init(struct devmem_journal *j, const char *nic);
+/* The NIC's lock, or -1: could not be had. To be closed. */
+int devmem_journal_lock(const struct devmem_journal *j);
+
+/* With the lock held. */
+/* A file of its own; nobody's is taken over, alive or dead. 0 or errno. */
+int devmem_journal_create(struct devmem_journal *j);
+void devmem_journal_end(struct devmem_journal *j);   /* removes the own file */
+void devmem_journal_leave(struct devmem_journal *j); /* leaves it as a crash would: rules are still to be removed */
+int devmem_journal_save(const struct devmem_journal *j, const struct devmem_before *before); /* 0 or errno */
+/* 1: there is one; 0: none, and *ret is zeroed. */
+int devmem_journal_load(const struct devmem_journal *j, struct devmem_before *ret_before);
+void devmem_journal_forget(const struct devmem_journal *j); /* removes .before */
+/* Files of other bindings: how many live. on_rule is called with each rule of a dead one, and returns 0 when that is
+ * gone. A file whose rules all are is removed, another stays with the rest; *ret_dead counts both. */
+int devmem_journal_others(const struct devmem_journal *j, int (*on_rule)(void *arg, uint32_t location), void *arg,
+			  int *ret_dead);
+
+/* A rule is there, or gone again. No lock is needed: the file is one's own. */
+void devmem_journal_rule(struct devmem_journal *j, uint32_t location, int there);
+/* Only these: the file does not grow with every flow that has come and gone. Does it when there is reason to. */
+void devmem_journal_compact(struct devmem_journal *j, const uint32_t *rules, uint32_t n);
+/* The interfaces of this network namespace that have files; how many were written to names. */
+int devmem_journal_nics(char names[][IFNAMSIZ], int max);
+
+/*
+ * The NIC's configuration for a binding is a number of steps that can be taken back: ntuple filters on, what the driver
+ * wants before header split, header split on with threshold 0, RSS away from the bound queues. How it was is written to
+ * the journal before it is changed; undo goes backwards. All of it with the NIC's lock held.
+ */
+
+/* What dead processes left on this NIC: their rules go, and the rest if nobody is left. Takes the lock itself.
+ * Returns how many dead bindings there were, -1 if not everything could be put back; text says what was done, or "". */
+int devmem_undo_stale(struct devmem_sys *s, const char *nic, char *text, size_t len);
+
+enum { DEVMEM_NO_RULE = 0xffffffffu };
+
+MUTEX_KIND(devmem_session_mu);
+
+struct devmem_session {
+	struct gantry_list link; /* in the list of the open ones, under its lock */
+	struct devmem_session_mu mu;
+	struct devmem_sys *sys; /* owned: its netlink socket holds the binding */
+	struct devmem_journal journal;
+	struct devmem_before *before; /* owned: how the NIC was, where there is no journal */
+	pid_t pid;		      /* a child of fork does not undo what is its parent's */
+	char nic[IFNAMSIZ];
+	int configure; /* the NIC is ours to set up */
+	int closed GUARDED_BY(devmem_session_mu);
+	uint32_t dmabuf_id;
+	uint32_t nqueues, queues[DEVMEM_QUEUES_MAX];
+	uint32_t next GUARDED_BY(devmem_session_mu); /* flow's queue */
+	uint32_t nrules GUARDED_BY(devmem_session_mu), rules[DEVMEM_RULES_MAX] GUARDED_BY(devmem_session_mu);
+};
+
+struct devmem_session_config {
+	struct devmem_sys *sys; /* initialised; the session's from now on, also after an error */
+	const char *nic;
+	int dmabuf; /* stays the caller's */
+	uint32_t nqueues;
+	int configure;
+};
+gantry_result devmem_session_open(const struct devmem_session_config *c, struct devmem_session **ret_session);
+/* A rule that brings the flow to one of the queues; DEVMEM_NO_RULE where rules are not ours to make. */
+gantry_result devmem_session_steer(struct devmem_session *s, const struct devmem_tuple *t, uint32_t *ret_location);
+/* ERR_INVALID: not a rule of this session. ERR_SYSTEM: the NIC keeps it; it stays a rule of the session, whose end
+ * tries again, and after that whoever comes next (the journal, below). */
+gantry_result devmem_session_unsteer(struct devmem_session *s, uint32_t location);
+void devmem_session_close(struct devmem_session *s); /* NULL is fine */
+
+#endif

@@ -28,6 +28,7 @@
 #include "base/param.h"
 #include "comm/ctl_member.h"
 #include "comm/hub.h"
+#include "logs.h"
 #include "script.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -739,7 +740,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	uint8_t how;
 
-	gantry_log_set_sink(script_silent);
+	logs_drop();
 	setenv("GANTRY_CONNECT_TIMEOUT", "6s", 1);
 	setenv("GANTRY_TIMEOUT", "4s", 1);
 	MUST(gantry_params_load(0) == GANTRY_OK);

@@ -25,6 +25,7 @@
 #include "base/hmac.h"
 #include "base/param.h"
 #include "inet/sock.h"
+#include "logs.h"
 #include "net/tcp/connect.h"
 #include "net/tcp/forget.h"
 #include "net/tcp/incoming.h"
@@ -645,7 +646,7 @@ static void finish(void)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	gantry_log_set_sink(script_silent);
+	logs_drop();
 	setenv("GANTRY_IFNAME", "lo", 1);
 	setenv("GANTRY_LANES", "1", 1);
 	setenv("GANTRY_HELPERS", "0", 1);

@@ -16,6 +16,7 @@
  * wrap: tcp_hold tcp_irecv_vec tcp_isend_vec tcp_isend_vec_pays
  */
 #include "base/param.h"
+#include "logs.h"
 #include "rx_fake.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -755,7 +756,7 @@ static void finish(void)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	gantry_log_set_sink(script_silent);
+	logs_drop();
 	MUST(gantry_params_load(0) == GANTRY_OK);
 	check_decoders(data, size);
 	memset(&run, 0, sizeof(run));

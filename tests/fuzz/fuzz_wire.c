@@ -17,6 +17,7 @@
  */
 #include "base/log.h"
 #include "link_pair.h"
+#include "logs.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -251,15 +252,9 @@ static void step(void)
 	}
 }
 
-static void silent(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
-		   const char *text)
-{
-	(void)level, (void)subsys, (void)file, (void)line, (void)text;
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	gantry_log_set_sink(silent);
+	logs_drop();
 	memset(&run, 0, sizeof(run));
 	run.at = data;
 	run.end = data + size;

@@ -23,11 +23,4 @@ static inline uint8_t script_next(struct script *s)
 	return s->at < s->end ? *s->at++ : 0;
 }
 
-/* What is logged is formatted, and goes nowhere. */
-static inline void script_silent(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
-				 const char *text)
-{
-	(void)level, (void)subsys, (void)file, (void)line, (void)text;
-}
-
 #endif

@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "random.h"
 
 enum { CASE_BYTES = 256 };
@@ -38,25 +39,39 @@ void test_case(const char *format, ...)
 	va_end(args);
 }
 
+/* Puts text behind what is there already. */
+static void add(char *out, size_t size, const char *format, ...)
+{
+	size_t n = strlen(out);
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(out + n, size - n, format, args);
+	va_end(args);
+}
+
+/* In one write, so that what several processes print does not mix. */
 void test_fail(const char *file, int line, const char *function, const char *format, ...)
 {
 	int error = errno;
-	char text[4096], seed[128];
+	char out[8192], text[4096], seed[128];
 	va_list args;
 
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
 	pthread_mutex_lock(&lock); /* kept: one failure is told, and the process ends */
-	fflush(stdout);
-	fprintf(stderr, "%s:%d: %s: %s\n", file, line, function, text);
+	snprintf(out, sizeof(out), "%s:%d: %s: %s\n", file, line, function, text);
 	if (process_part[0] || process_case[0] || thread_case[0])
-		fprintf(stderr, "  in the case: %s%s%s%s%s\n", process_part,
-			process_part[0] && process_case[0] ? ": " : "", process_case,
-			thread_case[0] ? "; thread: " : "", thread_case);
+		add(out, sizeof(out), "  in the case: %s%s%s%s%s\n", process_part,
+		    process_part[0] && process_case[0] ? ": " : "", process_case, thread_case[0] ? "; thread: " : "",
+		    thread_case);
 	if (random_describe(seed, sizeof(seed)))
-		fprintf(stderr, "  with %s\n", seed);
+		add(out, sizeof(out), "  with %s\n", seed);
+	if (*gantry_last_error())
+		add(out, sizeof(out), "  last error: %s\n", gantry_last_error());
 	if (error)
-		fprintf(stderr, "  errno is %d, %s\n", error, strerror(error));
-	_exit(1);
+		add(out, sizeof(out), "  errno is %d, %s\n", error, strerror(error));
+	fflush(stdout);
+	_exit(write(STDERR_FILENO, out, strlen(out)) < 0 ? 2 : 1);
 }

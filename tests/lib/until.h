@@ -5,6 +5,7 @@
 #ifndef GANTRY_TESTS_UNTIL_H
 #define GANTRY_TESTS_UNTIL_H
 
+#include <errno.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -19,11 +20,28 @@ static inline uint64_t until_hang(void)
 	return gantry_now_ns() + (uint64_t)UNTIL_SECONDS * 1000000000u;
 }
 
+static inline uint64_t now_ms(void)
+{
+	return gantry_now_ns() / 1000000;
+}
+
+/* Signals do not shorten it. */
+static inline void sleep_ns(uint64_t ns)
+{
+	struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+
+	while (nanosleep(&t, &t) && errno == EINTR)
+		;
+}
+
+static inline void sleep_ms(uint64_t ms)
+{
+	sleep_ns(ms * 1000000);
+}
+
 static inline void until_pause(void)
 {
-	struct timespec t = {0, 500000};
-
-	nanosleep(&t, NULL);
+	sleep_ns(500000);
 }
 
 /* Asked again and again, also once more when time is over: the asking thread may have been away. */
@@ -32,11 +50,8 @@ static inline void until_pause(void)
 		uint64_t until_end = until_hang();                                                                     \
 		int until_over = 0;                                                                                    \
 		while (!(cond)) {                                                                                      \
-			if (until_over) {                                                                              \
-				fprintf(stderr, "%s:%d: not true within %d s: %s\n", __FILE__, __LINE__,               \
-					UNTIL_SECONDS, #cond);                                                         \
-				exit(1);                                                                               \
-			}                                                                                              \
+			if (until_over)                                                                                \
+				TEST_FAIL("not true within %d s: %s", UNTIL_SECONDS, #cond);                           \
 			until_pause();                                                                                 \
 			until_over = gantry_now_ns() >= until_end;                                                     \
 		}                                                                                                      \

@@ -46,18 +46,6 @@ static inline void set_env(const char *name, const char *value)
 	CHECK_OK(gantry_params_load(1));
 }
 
-static inline void sleep_ms(unsigned ms)
-{
-	struct timespec t = {ms / 1000, (long)(ms % 1000) * 1000000};
-
-	nanosleep(&t, NULL);
-}
-
-static inline uint64_t now_ms(void)
-{
-	return gantry_now_ns() / 1000000;
-}
-
 static inline void on_lost(void *ctx, int rank, gantry_result why, const char *text)
 {
 	struct rank_state *s = ctx;

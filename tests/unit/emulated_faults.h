@@ -7,23 +7,11 @@
 #ifndef GANTRY_TESTS_EMULATED_FAULTS_H
 #define GANTRY_TESTS_EMULATED_FAULTS_H
 
-#include <signal.h>
-#include <sys/wait.h>
-
+#include "child.h"
 #include "device/device.h"
 #include "emulated_util.h"
+#include "logs.h"
 #include "net/emulated/emulated.h"
-
-/* What is logged, instead of the log: all of it since a check began. */
-static char logged[8192];
-static inline void keep_log(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
-			    const char *text)
-{
-	size_t n = strlen(logged);
-
-	(void)level, (void)subsys, (void)file, (void)line;
-	snprintf(logged + n, sizeof(logged) - n, "%s\n", text);
-}
 
 static inline void must_fail(int n, void (*check)(void), int fault)
 {
@@ -32,18 +20,14 @@ static inline void must_fail(int n, void (*check)(void), int fault)
 	int p[2], status;
 	pid_t child;
 
-	fflush(NULL);
 	CHECK(!pipe(p));
-	child = fork();
-	CHECK(child >= 0);
+	child = child_fork();
 	if (!child) {
 		dup2(p[1], 2);
 		close(p[0]);
 		close(p[1]);
-		alarm(500);
-		logged[0] = 0;
+		logs_forget();
 		emu_fault = fault;
-		invariant = n;
 		check();
 		_exit(0);
 	}
@@ -54,12 +38,9 @@ static inline void must_fail(int n, void (*check)(void), int fault)
 		;
 	close(p[0]);
 	CHECK_EQ(waitpid(child, &status, 0), child);
-	snprintf(want, sizeof(want), "invariant %d: ", n);
-	if (!WIFEXITED(status) || WEXITSTATUS(status) != 1 || strncmp(said, want, strlen(want))) {
-		fprintf(stderr, "fault %d was not found by the check of invariant %d (status 0x%x): %s\n", fault, n,
-			status, said);
-		exit(1);
-	}
+	snprintf(want, sizeof(want), "invariant %d\n", n);
+	if (!WIFEXITED(status) || WEXITSTATUS(status) != 1 || !strstr(said, want))
+		TEST_FAIL("fault %d was not found (status 0x%x): %s", fault, status, said);
 	said[strcspn(said, "\n")] = 0;
 	printf("  fault %d: %s\n", fault, said);
 	fflush(stdout);
@@ -69,9 +50,8 @@ static inline void must_fail(int n, void (*check)(void), int fault)
 static inline void check_invariant(int n, const char *what, void (*check)(void), const int *faults)
 {
 	printf("%d. %s\n", n, what);
-	gantry_log_set_sink(keep_log);
-	logged[0] = 0;
-	invariant = n;
+	logs_keep();
+	CASE("invariant %d", n);
 	emu_fault = 0;
 	check();
 	for (; *faults; faults++)
@@ -92,10 +72,10 @@ static inline void world_open(struct world *w, uint64_t pages)
 {
 	w->page = (uint32_t)sysconf(_SC_PAGESIZE);
 	memory_open(&w->m, pages * w->page);
-	WANT_EQ(emulated_ops.bind(&w->m.m, "emu0", &w->b), GANTRY_OK);
+	CHECK_EQ(emulated_ops.bind(&w->m.m, "emu0", &w->b), GANTRY_OK);
 	for (uint32_t i = 0; i < 2; i++) {
 		pair_open(&w->p[i], i + 1);
-		WANT_EQ(emulated_ops.attach(w->b, w->p[i].rx, &w->f[i]), GANTRY_OK);
+		CHECK_EQ(emulated_ops.attach(w->b, w->p[i].rx, &w->f[i]), GANTRY_OK);
 	}
 }
 
@@ -125,7 +105,7 @@ static inline int is_empty(struct world *w, int i)
 }
 static inline void must_be_empty(struct world *w, int i)
 {
-	WANT(is_empty(w, i));
+	CHECK(is_empty(w, i));
 }
 
 #endif

@@ -5,7 +5,6 @@
 #ifndef GANTRY_TESTS_EMULATED_UTIL_H
 #define GANTRY_TESTS_EMULATED_UTIL_H
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
@@ -18,31 +17,9 @@
 #include "base/clock.h"
 #include "base/param.h"
 #include "net/devmem.h"
+#include "socks.h"
 #include "test.h"
 #include "until.h"
-
-/* Which of the thirteen invariants is being checked: said with each failure. */
-static int invariant;
-
-/* Like CHECK; but ends at once, also in a child, and says the invariant. */
-#define WANT(cond)                                                                                                     \
-	do {                                                                                                           \
-		if (!(cond)) {                                                                                         \
-			fprintf(stderr, "invariant %d: %s:%d: not true: %s (errno %d)\n", invariant, __FILE__,         \
-				__LINE__, #cond, errno);                                                               \
-			_exit(1);                                                                                      \
-		}                                                                                                      \
-	} while (0)
-#define WANT_EQ(a, b)                                                                                                  \
-	do {                                                                                                           \
-		int64_t want_a = (int64_t)(a), want_b = (int64_t)(b);                                                  \
-		if (want_a != want_b) {                                                                                \
-			fprintf(stderr,                                                                                \
-				"invariant %d: %s:%d: %s is %" PRId64 ", expected %s = %" PRId64 " (errno %d)\n",      \
-				invariant, __FILE__, __LINE__, #a, want_a, #b, want_b, errno);                         \
-			_exit(1);                                                                                      \
-		}                                                                                                      \
-	} while (0)
 
 enum { UTIL_CONTROL = 1024 * 40, UTIL_IOV = 1 << 20 };
 
@@ -59,7 +36,7 @@ static inline void use_params(const char *first, ...)
 	for (const char *name = first; name; name = va_arg(args, const char *))
 		setenv(name, va_arg(args, const char *), 1);
 	va_end(args);
-	WANT_EQ(gantry_params_load(1), GANTRY_OK);
+	CHECK_EQ(gantry_params_load(1), GANTRY_OK);
 }
 
 /* The stream that peers send: byte i depends on all of i and on who sends. */
@@ -78,18 +55,12 @@ struct pair {
 
 static inline void pair_open(struct pair *p, uint32_t who)
 {
-	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	socklen_t len = sizeof(a);
-	int l = socket(AF_INET, SOCK_STREAM, 0), one = 1, size = 4 << 20;
+	int port, l = lo_bound(0, &port), one = 1, size = 4 << 20;
 
-	*p = (struct pair){.tx = socket(AF_INET, SOCK_STREAM, 0), .who = who};
-	WANT(l >= 0 && p->tx >= 0);
-	WANT(!setsockopt(l, SOL_SOCKET, SO_RCVBUF, &size, sizeof(size)));
-	WANT(!bind(l, (struct sockaddr *)&a, sizeof(a)) && !listen(l, 1));
-	WANT(!getsockname(l, (struct sockaddr *)&a, &len));
-	WANT(!connect(p->tx, (struct sockaddr *)&a, sizeof(a)));
+	CHECK(!setsockopt(l, SOL_SOCKET, SO_RCVBUF, &size, sizeof(size)) && !listen(l, 1));
+	*p = (struct pair){.tx = lo_dial(port), .who = who};
 	p->rx = accept(l, NULL, NULL);
-	WANT(p->rx >= 0);
+	CHECK(p->rx >= 0);
 	close(l);
 	setsockopt(p->tx, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	fcntl(p->tx, F_SETFL, O_NONBLOCK);
@@ -119,7 +90,7 @@ static inline uint64_t pair_send(struct pair *p, uint64_t n)
 		put = send(p->tx, data, k, MSG_DONTWAIT | MSG_NOSIGNAL);
 		if (put < 0 && errno == EAGAIN)
 			break;
-		WANT(put > 0);
+		CHECK(put > 0);
 		done += (uint64_t)put;
 		p->sent += (uint64_t)put;
 	}
@@ -132,7 +103,7 @@ static inline void pair_arrive(struct pair *p, uint64_t n)
 	uint64_t until = until_hang(), end = p->sent + n;
 	static uint8_t seen[4 << 20];
 
-	WANT(n <= sizeof(seen));
+	CHECK(n <= sizeof(seen));
 	for (;;) {
 		ssize_t got;
 
@@ -140,7 +111,7 @@ static inline void pair_arrive(struct pair *p, uint64_t n)
 		got = recv(p->rx, seen, sizeof(seen), MSG_PEEK | MSG_DONTWAIT);
 		if (p->sent == end && got >= (ssize_t)n && (uint64_t)got >= p->sent - p->got)
 			return;
-		WANT(gantry_now_ns() < until);
+		CHECK(gantry_now_ns() < until);
 		usleep(100);
 	}
 }
@@ -154,10 +125,10 @@ struct memory {
 static inline void memory_open(struct memory *m, uint64_t size)
 {
 	*m = (struct memory){.fd = memfd_create("emulated", 0)};
-	WANT(m->fd >= 0 && !ftruncate(m->fd, (off_t)size));
+	CHECK(m->fd >= 0 && !ftruncate(m->fd, (off_t)size));
 	m->m.size = size;
 	m->m.host = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, m->fd, 0);
-	WANT(m->m.host != MAP_FAILED);
+	CHECK(m->m.host != MAP_FAILED);
 	m->m.device_ptr = m->m.host;
 }
 
@@ -190,7 +161,7 @@ static inline struct got *receive_into(struct devmem_flow *f, size_t control, si
 	struct iovec v[2] = {{iov, iov_len / 2}, {iov + iov_len / 2, iov_len - iov_len / 2}};
 	struct msghdr msg = {.msg_iov = v, .msg_iovlen = 2, .msg_control = controls, .msg_controllen = control};
 
-	WANT(control <= UTIL_CONTROL && iov_len <= UTIL_IOV);
+	CHECK(control <= UTIL_CONTROL && iov_len <= UTIL_IOV);
 	memset(controls + control, 0x5A, 64);
 	g.n = 0;
 	g.iov = iov;
@@ -198,14 +169,14 @@ static inline struct got *receive_into(struct devmem_flow *f, size_t control, si
 	g.flags = msg.msg_flags;
 	g.controllen = msg.msg_controllen;
 	for (int i = 0; i < 64; i++)
-		WANT_EQ(controls[control + (size_t)i], 0x5A);
+		CHECK_EQ(controls[control + (size_t)i], 0x5A);
 	if (g.bytes <= 0)
 		return &g;
-	WANT(msg.msg_controllen <= control);
+	CHECK(msg.msg_controllen <= control);
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c)) {
-		WANT_EQ(c->cmsg_level, SOL_SOCKET);
-		WANT(c->cmsg_type == SCM_DEVMEM_DMABUF || c->cmsg_type == SCM_DEVMEM_LINEAR);
-		WANT_EQ(c->cmsg_len, CMSG_LEN(24));
+		CHECK_EQ(c->cmsg_level, SOL_SOCKET);
+		CHECK(c->cmsg_type == SCM_DEVMEM_DMABUF || c->cmsg_type == SCM_DEVMEM_LINEAR);
+		CHECK_EQ(c->cmsg_len, CMSG_LEN(24));
 		g.frags[g.n].linear = c->cmsg_type == SCM_DEVMEM_LINEAR;
 		memcpy(&g.frags[g.n++].c, CMSG_DATA(c), 24);
 	}
@@ -229,7 +200,7 @@ static inline void give_all_back(struct devmem_flow *f, const struct got *g)
 {
 	for (uint32_t i = 0; i < g->n; i++)
 		if (!g->frags[i].linear)
-			WANT_EQ(give_one_back(f, g->frags[i].c.frag_token), 1);
+			CHECK_EQ(give_one_back(f, g->frags[i].c.frag_token), 1);
 }
 
 /* Rules of every receive: see invariants 2, 6, 7. Compares the bytes with the stream at its position `from`. */
@@ -239,34 +210,34 @@ static inline void check_got(struct devmem_flow *f, const struct pair *p, const 
 	uint32_t page = (uint32_t)sysconf(_SC_PAGESIZE);
 	uint64_t sum = 0, linear = 0;
 
-	WANT(g->bytes > 0);
-	WANT_EQ(devmem_settle(f->binding), GANTRY_OK);
-	WANT(!(g->flags & MSG_CTRUNC));
+	CHECK(g->bytes > 0);
+	CHECK_EQ(devmem_settle(f->binding), GANTRY_OK);
+	CHECK(!(g->flags & MSG_CTRUNC));
 	for (uint32_t i = 0; i < g->n; i++) {
 		const struct devmem_cmsg *c = &g->frags[i].c;
 		const uint8_t *at = g->iov + linear;
 
-		WANT(c->frag_size >= 1);
-		WANT_EQ(c->flags, 0);
+		CHECK(c->frag_size >= 1);
+		CHECK_EQ(c->flags, 0);
 		if (g->frags[i].linear) {
-			WANT(!c->frag_offset && !c->frag_token && !c->dmabuf_id);
+			CHECK(!c->frag_offset && !c->frag_token && !c->dmabuf_id);
 			linear += c->frag_size;
 		} else {
-			WANT(c->frag_token >= 1 && c->frag_token <= INT32_MAX);
-			WANT_EQ(c->dmabuf_id, f->binding->dmabuf_id);
-			WANT(c->frag_offset < m->size);
-			WANT(c->frag_offset % page + c->frag_size <= page);
+			CHECK(c->frag_token >= 1 && c->frag_token <= INT32_MAX);
+			CHECK_EQ(c->dmabuf_id, f->binding->dmabuf_id);
+			CHECK(c->frag_offset < m->size);
+			CHECK(c->frag_offset % page + c->frag_size <= page);
 			at = m->device_ptr + c->frag_offset;
 		}
 		for (uint32_t k = 0; k < c->frag_size; k++)
-			WANT_EQ(at[k], stream_byte(p->who, from + sum + k));
+			CHECK_EQ(at[k], stream_byte(p->who, from + sum + k));
 		sum += c->frag_size;
 	}
 	if (g->n)
-		WANT_EQ(sum, g->bytes);
+		CHECK_EQ(sum, g->bytes);
 	else
 		for (ssize_t k = 0; k < g->bytes; k++)
-			WANT_EQ(g->iov[k], stream_byte(p->who, from + (uint64_t)k));
+			CHECK_EQ(g->iov[k], stream_byte(p->who, from + (uint64_t)k));
 }
 
 /* Receives, checks and gives back until `n` bytes are through. The peer sends as it can. */
@@ -280,7 +251,7 @@ static inline void pump(struct devmem_flow *f, struct pair *p, uint64_t n, size_
 		if (p->sent < end)
 			pair_send(p, end - p->sent < 300000 ? end - p->sent : 300000);
 		g = receive_into(f, control, iov_len, MSG_DONTWAIT);
-		WANT(gantry_now_ns() < until);
+		CHECK(gantry_now_ns() < until);
 		if (g->bytes < 0 && errno == EAGAIN)
 			continue;
 		check_got(f, p, g, p->got);

@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "device/device.h"
-#include "fuzz/link_pair.h"
+#include "link_pair.h"
 #include "net/tcp/txmem.h"
 #include "random.h"
 #include "test.h"
@@ -113,7 +113,7 @@ static inline void arrived(struct receiver *r, struct message *m, uint32_t tag, 
 	if (m->got < m->size)
 		return;
 	CHECK_EQ(m->got, m->size);
-	CHECK_EQ(pair_wrong_at(m->data, m->size, seed_of(tag, index)), m->size);
+	CHECK_EQ(pattern_wrong_at(m->data, m->size, seed_of(tag, index)), m->size);
 	m->done = 1;
 	if (m->bulk) {
 		r->done_of[m->seq] = 1;
@@ -251,13 +251,12 @@ static inline int read_bulk(struct receiver *r)
 	return some;
 }
 
-static inline int ahead_main(const struct pair_case *cases, size_t n, const char *only)
+static inline void ahead_params(void)
 {
 	setenv("GANTRY_ZEROCOPY_MIN", "4096", 1);
 	setenv("GANTRY_CHUNK_MAX", "96k", 1);
 	setenv("GANTRY_CHUNK_MIN", "64k", 1);
 	CHECK_OK(gantry_params_load(1));
-	return pair_run_cases(cases, n, 250, only);
 }
 
 #endif

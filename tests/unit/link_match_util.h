@@ -4,7 +4,8 @@
 
 #include "base/log.h"
 #include "base/param.h"
-#include "fuzz/link_pair.h"
+#include "link_pair.h"
+#include "logs.h"
 #include "test.h"
 #include "until.h"
 
@@ -22,11 +23,8 @@ static inline void progress(struct tcp_link *l[2], int times)
 static inline int test(void *request, int *sizes)
 {
 	int done = 0;
-	gantry_result r = tcp_link_test(request, &done, sizes);
 
-	if (r != GANTRY_OK)
-		fprintf(stderr, "test: %s (%s)\n", gantry_last_error(), gantry_result_name(r));
-	CHECK_EQ(r, GANTRY_OK);
+	CHECK_OK(tcp_link_test(request, &done, sizes));
 	return done;
 }
 
@@ -34,10 +32,7 @@ static inline void wait_for(struct tcp_link *l[2], void *request, int *sizes)
 {
 	for (uint64_t until = until_hang(); !test(request, sizes);) {
 		progress(l, 1);
-		if (gantry_now_ns() > until) {
-			fprintf(stderr, "a request is not done after %d s\n", UNTIL_SECONDS);
-			abort();
-		}
+		CHECK(gantry_now_ns() < until);
 	}
 }
 
@@ -69,7 +64,7 @@ static inline uint8_t *message(size_t size, uint64_t seed)
 	uint8_t *p = malloc(size + 1);
 
 	CHECK(p);
-	pair_fill(p, size, seed);
+	pattern_fill(p, size, seed);
 	return p;
 }
 
@@ -87,18 +82,6 @@ static inline void done_with(struct tcp_link *l[2])
 	CHECK(!tcp_link_failed(l[1]));
 	tcp_link_free(l[0]);
 	tcp_link_free(l[1]);
-}
-
-static inline void silent(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
-			  const char *text)
-{
-	(void)level, (void)subsys, (void)file, (void)line, (void)text;
-}
-
-static inline int match_main(const struct pair_case *cases, size_t n, const char *only)
-{
-	gantry_log_set_sink(silent);
-	return pair_run_cases(cases, n, 250, only);
 }
 
 #endif

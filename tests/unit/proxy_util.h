@@ -134,11 +134,6 @@ static inline void append(struct gantry_proxy *p, struct fake *f, uint32_t n, ui
 	gantry_proxy_append(p, first, last);
 }
 
-static inline void sleep_ms(unsigned ms)
-{
-	usleep(ms * 1000);
-}
-
 /* Until nothing is pending; a minute at most. */
 static inline void drain(struct gantry_proxy_group *g)
 {

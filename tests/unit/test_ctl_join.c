@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 
 #include "ctl_relay.h"
+#include "logs.h"
 
 /* Hubs that wait for somebody, and those that failed, need not be waited for. */
 static void end_hubs(void)
@@ -309,19 +310,6 @@ static void test_secrets_told(void)
 	end_hubs();
 }
 
-static int accept_lines;
-static char accept_text[256];
-
-static void count_lines(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
-			const char *text)
-{
-	(void)level, (void)subsys, (void)file, (void)line;
-	if (strncmp(text, "accept: ", 8) != 0)
-		return;
-	snprintf(accept_text, sizeof(accept_text), "%s", text);
-	__atomic_fetch_add(&accept_lines, 1, __ATOMIC_RELEASE);
-}
-
 /* No descriptor for a connection: tried ten times a second, and told once a second with a count of the rest. */
 static void test_out_of_descriptors(void)
 {
@@ -335,21 +323,21 @@ static void test_out_of_descriptors(void)
 	CHECK_OK(gantry_ctl_create_id(&id));
 	CHECK_OK(ctl_id_decode(&id, &where));
 	fd = relay_socket();
-	gantry_log_set_sink(count_lines);
+	logs_keep();
 	CHECK_EQ(getrlimit(RLIMIT_NOFILE, &was), 0);
 	none = (struct rlimit){0, was.rlim_max};
 	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
 	began = gantry_now_ns();
 	CHECK_EQ(connect(fd, &where.addr.sa, sizeof(where.addr.in)), 0);
-	UNTIL(__atomic_load_n(&accept_lines, __ATOMIC_ACQUIRE) >= 3);
-	lines = __atomic_load_n(&accept_lines, __ATOMIC_ACQUIRE);
+	UNTIL(logs_count(" accept: ") >= 3);
+	lines = logs_count(" accept: ");
 	CHECK((uint64_t)(lines - 1) * 1000000000u <= gantry_now_ns() - began);
 	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &was), 0);
 	UNTIL(strangers_here() == 1); /* it was not lost */
 	close(fd);
-	gantry_log_set_sink(NULL);
-	CHECK_HAS(accept_text, "Too many open files");
-	CHECK_HAS(accept_text, " such lines left out)");
+	logs_end();
+	CHECK_HAS(logs_text(), "Too many open files");
+	CHECK_HAS(logs_text(), " such lines left out)");
 	set_env("GANTRY_LOG", NULL);
 	end_hubs();
 }

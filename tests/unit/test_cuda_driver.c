@@ -1,18 +1,8 @@
 /* GPUs asked for where there may be none: a count with a reason, and an error that says the same. */
 #include "base/log.h"
 #include "device/device.h"
+#include "logs.h"
 #include "test.h"
-
-static char logged[512];
-static void sink(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
-		 const char *text)
-{
-	(void)level;
-	(void)subsys;
-	(void)file;
-	(void)line;
-	snprintf(logged, sizeof(logged), "%s", text);
-}
 
 int main(void)
 {
@@ -20,17 +10,17 @@ int main(void)
 	struct gantry_device *dev = NULL;
 	int count;
 
-	gantry_log_set_sink(sink);
+	logs_keep();
 	count = gantry_device_cuda_count(why, sizeof(why));
 	CHECK(count >= 0);
-	CHECK_STR(logged, ""); /* a machine without a GPU is no error */
+	CHECK_STR(logs_text(), ""); /* a machine without a GPU is no error */
 	if (count == 0) {
 		printf("no GPU: %s\n", why);
 		CHECK(strlen(why) > 10);
 		CHECK_EQ(gantry_device_cuda_count(again, sizeof(again)), 0);
 		CHECK_STR(again, why);
 		CHECK_EQ(gantry_device_cuda(0, &dev), GANTRY_ERR_UNSUPPORTED);
-		CHECK_HAS(logged, why);
+		CHECK_HAS(logs_text(), why);
 		CHECK_HAS(gantry_last_error(), why);
 		CHECK_EQ(gantry_device_open(GANTRY_DEVICE_CUDA, 0, &dev), GANTRY_ERR_UNSUPPORTED);
 	} else {
@@ -38,7 +28,7 @@ int main(void)
 		CHECK_STR(why, "");
 		CHECK_EQ(gantry_device_cuda(count, &dev), GANTRY_ERR_INVALID);
 		CHECK_EQ(gantry_device_cuda(-1, &dev), GANTRY_ERR_INVALID);
-		CHECK_HAS(logged, "gpu -1: there are");
+		CHECK_HAS(logs_text(), "gpu -1: there are");
 	}
 	CHECK(dev == NULL);
 	/* No room for the reason, or very little, is fine. */

@@ -17,6 +17,7 @@
 #include "base/param.h"
 #include "device/device.h"
 #include "devmem_fake.h"
+#include "logs.h"
 #include "net/devmem.h"
 #include "net/devmem/session.h"
 #include "test.h"
@@ -359,15 +360,6 @@ static void receive_all(struct devmem_flow *f, size_t bytes)
 }
 
 /* Lines that say a flow is not steered. */
-static int not_steered;
-static void count_lines(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
-			const char *text)
-{
-	(void)subsys;
-	fprintf(stderr, "%s:%d %s\n", file, line, text);
-	not_steered += level == GANTRY_LOG_WARN && strstr(text, "not steered") && strstr(text, "ethtool -n va");
-}
-
 /* The queue that brought the flow is looked at: not a word if it is ours, one line if it is not. */
 static void check_verified(int fd, int ours)
 {
@@ -381,17 +373,18 @@ static void check_verified(int fd, int ours)
 	CHECK_EQ(getsockopt(fd, SOL_SOCKET, SO_INCOMING_NAPI_ID, &napi, &len), 0);
 	printf("the flow comes by NAPI %u\n", napi);
 	nic.queue[FAKE_QUEUES - 1].napi = ours ? napi : napi + 1;
-	not_steered = 0;
 	CHECK_OK(k->bind(&memory, "va", &b));
 	CHECK_OK(k->attach(b, fd, &f));
 	CHECK_EQ(fake_rules(&nic), 1);
 	CHECK(memcmp(nic.rules[0].tuple.src, (const uint8_t[]){192, 0, 2, 2}, 4) == 0);
 	CHECK(memcmp(nic.rules[0].tuple.dst, (const uint8_t[]){192, 0, 2, 1}, 4) == 0);
 	CHECK_EQ(ntohs(nic.rules[0].tuple.dst_port), 7777);
-	gantry_log_set_sink(count_lines);
+	logs_keep();
 	receive_all(f, 50000);
-	gantry_log_set_sink(NULL);
-	CHECK_EQ(not_steered, napi && !ours);
+	logs_end();
+	CHECK_EQ(logs_count("not steered"), napi && !ours);
+	CHECK_EQ(logs_count("ethtool -n va"), napi && !ours);
+	CHECK_EQ(logs_count("WARN"), napi && !ours);
 	CHECK(k->give_back(f, &token, 1) == 0 || errno == ENOPROTOOPT); /* the kernel skips tokens it does not know */
 	k->describe(b, text, sizeof(text));
 	printf("%s\n", text);

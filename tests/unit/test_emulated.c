@@ -21,25 +21,25 @@ static void pool_and_ids(void)
 			for (uint32_t k = 0; k < g->n; k++) {
 				uint64_t slot = g->frags[k].c.frag_offset / w.page;
 
-				WANT(slot < PAGES && !seen[slot]);
+				CHECK(slot < PAGES && !seen[slot]);
 				seen[slot] = 1;
 				n++;
 			}
-		WANT_EQ(errno, EAGAIN);
+		CHECK_EQ(errno, EAGAIN);
 	}
-	WANT_EQ(n, PAGES);
+	CHECK_EQ(n, PAGES);
 
 	emu_next_id(UINT32_MAX);
 	for (int i = 0; i < 3; i++)
-		WANT_EQ(emulated_ops.bind(&w.m.m, "emu1", &b[i]), GANTRY_OK);
-	WANT_EQ(b[0]->dmabuf_id, UINT32_MAX);
+		CHECK_EQ(emulated_ops.bind(&w.m.m, "emu1", &b[i]), GANTRY_OK);
+	CHECK_EQ(b[0]->dmabuf_id, UINT32_MAX);
 	for (int i = 0; i < 3; i++) {
-		WANT(b[i]->dmabuf_id >= 1);
-		WANT(b[i]->dmabuf_id != w.b->dmabuf_id && b[i]->dmabuf_id != b[(i + 1) % 3]->dmabuf_id);
+		CHECK(b[i]->dmabuf_id >= 1);
+		CHECK(b[i]->dmabuf_id != w.b->dmabuf_id && b[i]->dmabuf_id != b[(i + 1) % 3]->dmabuf_id);
 	}
 	emulated_ops.unbind(b[1]);
-	WANT_EQ(emulated_ops.bind(&w.m.m, "emu1", &b[1]), GANTRY_OK);
-	WANT(b[1]->dmabuf_id > b[2]->dmabuf_id); /* not the one that has just become free */
+	CHECK_EQ(emulated_ops.bind(&w.m.m, "emu1", &b[1]), GANTRY_OK);
+	CHECK(b[1]->dmabuf_id > b[2]->dmabuf_id); /* not the one that has just become free */
 	for (int i = 0; i < 3; i++)
 		emulated_ops.unbind(b[i]);
 	world_close(&w);
@@ -67,7 +67,7 @@ static void places_in_pages(void)
 				if (g->frags[k].linear)
 					continue;
 				if (s == 0)
-					WANT_EQ(c->frag_offset % w.page % 2, 1);
+					CHECK_EQ(c->frag_offset % w.page % 2, 1);
 				up += c->frag_offset / w.page > last;
 				down += c->frag_offset / w.page < last;
 				shared += c->frag_offset / w.page == last;
@@ -75,9 +75,9 @@ static void places_in_pages(void)
 				last = c->frag_offset / w.page;
 			}
 		}
-		WANT(up > 10 && down > 10);
-		WANT(!shared == (s == 0 || s == 3));
-		WANT((beyond > 10) == (s == 3));
+		CHECK(up > 10 && down > 10);
+		CHECK(!shared == (s == 0 || s == 3));
+		CHECK((beyond > 10) == (s == 3));
 		world_close(&w);
 	}
 }
@@ -104,9 +104,9 @@ static void shapes(void)
 		world_open(&w, 64);
 		pair_arrive(&w.p[0], 10 * (uint64_t)(z[0] + z[1] + z[2]));
 		g = must_get(&w, 0);
-		WANT_EQ(g->n, 30);
+		CHECK_EQ(g->n, 30);
 		for (uint32_t k = 0; k < g->n; k++)
-			WANT_EQ(g->frags[k].c.frag_size, z[k % 3]);
+			CHECK_EQ(g->frags[k].c.frag_size, z[k % 3]);
 		world_close(&w);
 	}
 }
@@ -133,32 +133,32 @@ static void tokens(void)
 	for (int i = 0; i < 2; i++) {
 		pair_arrive(&w.p[i], 6 * (uint64_t)w.page);
 		g = must_get(&w, i);
-		WANT_EQ(g->n, 6);
+		CHECK_EQ(g->n, 6);
 		for (uint32_t k = 0; k < 6; k++)
-			WANT_EQ(g->frags[k].c.frag_token, k + 1);
+			CHECK_EQ(g->frags[k].c.frag_token, k + 1);
 	}
-	WANT_EQ(give_one_back(w.f[0], 5), 1);
-	WANT_EQ(give_one_back(w.f[0], 2), 1);
+	CHECK_EQ(give_one_back(w.f[0], 5), 1);
+	CHECK_EQ(give_one_back(w.f[0], 2), 1);
 	pair_arrive(&w.p[0], 3 * (uint64_t)w.page);
 	g = must_get(&w, 0);
-	WANT_EQ(g->n, 3);
-	WANT_EQ(g->frags[0].c.frag_token, 2);
-	WANT_EQ(g->frags[1].c.frag_token, 5);
-	WANT_EQ(g->frags[2].c.frag_token, 7);
+	CHECK_EQ(g->n, 3);
+	CHECK_EQ(g->frags[0].c.frag_token, 2);
+	CHECK_EQ(g->frags[1].c.frag_token, 5);
+	CHECK_EQ(g->frags[2].c.frag_token, 7);
 	world_close(&w);
 
 	use_params("GANTRY_EMU_SHAPE", "mtu1500", "GANTRY_EMU_RTO", "0", NULL);
 	world_open(&w, 1);
 	pair_arrive(&w.p[0], 2 * 1448 + 100);
 	g = must_get(&w, 0);
-	WANT_EQ(g->n, 2);
-	WANT_EQ(g->frags[0].c.frag_offset / w.page, g->frags[1].c.frag_offset / w.page);
-	WANT_EQ(give_one_back(w.f[0], 1), 1);
-	WANT_EQ(free_pages(&w), 0);
+	CHECK_EQ(g->n, 2);
+	CHECK_EQ(g->frags[0].c.frag_offset / w.page, g->frags[1].c.frag_offset / w.page);
+	CHECK_EQ(give_one_back(w.f[0], 1), 1);
+	CHECK_EQ(free_pages(&w), 0);
 	must_be_empty(&w, 0);
-	WANT_EQ(give_one_back(w.f[0], 2), 1);
-	WANT_EQ(free_pages(&w), 1);
-	WANT_EQ(must_get(&w, 0)->bytes, 100);
+	CHECK_EQ(give_one_back(w.f[0], 2), 1);
+	CHECK_EQ(free_pages(&w), 1);
+	CHECK_EQ(must_get(&w, 0)->bytes, 100);
 	world_close(&w);
 }
 
@@ -181,30 +181,30 @@ static void returning(void)
 	world_open(&w, 64);
 	for (int i = 0; i < 2; i++) {
 		pair_arrive(&w.p[i], 1000);
-		WANT_EQ(must_get(&w, i)->n, 1000);
+		CHECK_EQ(must_get(&w, i)->n, 1000);
 	}
 	memset(t, 0, sizeof(t));
-	WANT(emulated_ops.give_back(w.f[0], t, 0) == -1 && errno == EINVAL);
-	WANT(emulated_ops.give_back(w.f[0], t, 129) == -1 && errno == EINVAL);
-	WANT(emulated_ops.give_back(w.f[0], NULL, 1) == -1 && errno == EFAULT);
-	WANT_EQ(emulated_ops.give_back(w.f[0], t, 128), 0);
+	CHECK(emulated_ops.give_back(w.f[0], t, 0) == -1 && errno == EINVAL);
+	CHECK(emulated_ops.give_back(w.f[0], t, 129) == -1 && errno == EINVAL);
+	CHECK(emulated_ops.give_back(w.f[0], NULL, 1) == -1 && errno == EFAULT);
+	CHECK_EQ(emulated_ops.give_back(w.f[0], t, 128), 0);
 
 	t[0] = (struct devmem_token){900, 3};
 	t[1] = (struct devmem_token){7, 1};
 	t[2] = (struct devmem_token){901, 4};	     /* two of them again */
 	t[3] = (struct devmem_token){UINT32_MAX, 3}; /* wraps: 0 is none, 1 is one */
 	t[4] = (struct devmem_token){5000, 2};
-	WANT_EQ(emulated_ops.give_back(w.f[0], t, 5), 3 + 1 + 2 + 1);
-	WANT_EQ(give_one_back(w.f[0], 7), 0);
-	WANT_EQ(give_one_back(w.f[1], 7), 1); /* the other socket's own */
-	WANT(!pthread_create(&thread, NULL, give_back_there, w.f[0]) && !pthread_join(thread, &r));
-	WANT(r == w.f[0]);
+	CHECK_EQ(emulated_ops.give_back(w.f[0], t, 5), 3 + 1 + 2 + 1);
+	CHECK_EQ(give_one_back(w.f[0], 7), 0);
+	CHECK_EQ(give_one_back(w.f[1], 7), 1); /* the other socket's own */
+	CHECK(!pthread_create(&thread, NULL, give_back_there, w.f[0]) && !pthread_join(thread, &r));
+	CHECK(r == w.f[0]);
 
 	t[0] = (struct devmem_token){100000, 1020};
 	t[1] = (struct devmem_token){10, 10};
-	WANT_EQ(emulated_ops.give_back(w.f[0], t, 2), 4); /* 1024 were looked at */
-	WANT_EQ(give_one_back(w.f[0], 14), 1);
-	WANT_EQ(give_one_back(w.f[0], 13), 0);
+	CHECK_EQ(emulated_ops.give_back(w.f[0], t, 2), 4); /* 1024 were looked at */
+	CHECK_EQ(give_one_back(w.f[0], 14), 1);
+	CHECK_EQ(give_one_back(w.f[0], 13), 0);
 	world_close(&w);
 }
 
@@ -226,19 +226,19 @@ static void kinds(void)
 		g = receive_into(w.f[0], control[turn % 4], iov[turn / 4 % 4], MSG_DONTWAIT);
 		check_got(w.f[0], &w.p[0], g, w.p[0].got);
 		w.p[0].got += (uint64_t)g->bytes;
-		WANT(!need_split || g->n);
+		CHECK(!need_split || g->n);
 		if (!g->n)
 			plain += (uint64_t)g->bytes;
 		for (uint32_t k = 0; k < g->n; k++) {
 			/* Linear bytes of two packets never meet: between them is split data. */
-			WANT(!g->frags[k].linear || !need_split || !k);
+			CHECK(!g->frags[k].linear || !need_split || !k);
 			need_split = g->frags[k].linear;
 			*(need_split ? &linear : &split) += g->frags[k].c.frag_size;
 		}
 		give_all_back(w.f[0], g);
 	}
-	WANT(linear > 10000 && plain > 100000 && split > 100000);
-	WANT_EQ(linear, EMU_COUNTED((struct emu_binding *)w.b, linear_bytes));
+	CHECK(linear > 10000 && plain > 100000 && split > 100000);
+	CHECK_EQ(linear, EMU_COUNTED((struct emu_binding *)w.b, linear_bytes));
 	world_close(&w);
 }
 

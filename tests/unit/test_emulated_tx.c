@@ -12,13 +12,13 @@ struct sender {
 
 static void zerocopy(int fd, int on)
 {
-	WANT(!setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof(on)));
+	CHECK(!setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof(on)));
 }
 
 static void sender_open(struct sender *s, uint32_t who)
 {
 	memory_open(&s->m, MEMORY);
-	WANT_EQ(emulated_ops.bind_tx(&s->m.m, "emu0", &s->t), GANTRY_OK);
+	CHECK_EQ(emulated_ops.bind_tx(&s->m.m, "emu0", &s->t), GANTRY_OK);
 	pair_open(&s->p, who);
 	zerocopy(s->p.tx, 1);
 }
@@ -39,8 +39,8 @@ static void read_some(struct pair *p)
 
 	while ((got = recv(p->rx, data, sizeof(data), MSG_DONTWAIT)) > 0)
 		for (ssize_t i = 0; i < got; i++)
-			WANT_EQ(data[i], stream_byte(p->who, p->got++));
-	WANT(got == -1 && errno == EAGAIN);
+			CHECK_EQ(data[i], stream_byte(p->who, p->got++));
+	CHECK(got == -1 && errno == EAGAIN);
 }
 
 /* What may be sent, and how it is refused. */
@@ -53,32 +53,32 @@ static void refusals(void)
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
 
 	sender_open(&s, 1);
-	WANT_EQ(emulated_ops.bind_tx(&s.m.m, "emu0", &gone), GANTRY_OK);
-	WANT(s.t->dmabuf_id && gone->dmabuf_id && s.t->dmabuf_id != gone->dmabuf_id);
+	CHECK_EQ(emulated_ops.bind_tx(&s.m.m, "emu0", &gone), GANTRY_OK);
+	CHECK(s.t->dmabuf_id && gone->dmabuf_id && s.t->dmabuf_id != gone->dmabuf_id);
 	emulated_ops.unbind_tx(gone);
-	WANT(emulated_ops.send(gone, s.p.tx, 0, 10, 0) == -1 && errno == EINVAL);
-	WANT(emulated_ops.completed(gone, s.p.tx, &lo, &hi) == -1 && errno == EINVAL);
+	CHECK(emulated_ops.send(gone, s.p.tx, 0, 10, 0) == -1 && errno == EINVAL);
+	CHECK(emulated_ops.completed(gone, s.p.tx, &lo, &hi) == -1 && errno == EINVAL);
 
-	WANT_EQ(emulated_ops.bind(&s.m.m, "emu0", &b), GANTRY_OK);
-	WANT(b->dmabuf_id != s.t->dmabuf_id);
+	CHECK_EQ(emulated_ops.bind(&s.m.m, "emu0", &b), GANTRY_OK);
+	CHECK(b->dmabuf_id != s.t->dmabuf_id);
 	for (int i = 0; i < 2; i++) { /* 0, and that of a binding to receive */
 		uint32_t id = s.t->dmabuf_id;
 
 		s.t->dmabuf_id = i ? b->dmabuf_id : 0;
-		WANT(emulated_ops.send(s.t, s.p.tx, 0, 10, 0) == -1 && errno == EINVAL);
+		CHECK(emulated_ops.send(s.t, s.p.tx, 0, 10, 0) == -1 && errno == EINVAL);
 		s.t->dmabuf_id = id;
 	}
 	emulated_ops.unbind(b);
 
-	WANT(emulated_ops.send(s.t, s.p.tx, MEMORY, 1, 0) == -1 && errno == EFAULT);
-	WANT(emulated_ops.send(s.t, s.p.tx, UINT64_MAX, 1, 0) == -1 && errno == EFAULT);
-	WANT_EQ(emulated_ops.send(s.t, s.p.tx, 5, 0, 0), 0);
+	CHECK(emulated_ops.send(s.t, s.p.tx, MEMORY, 1, 0) == -1 && errno == EFAULT);
+	CHECK(emulated_ops.send(s.t, s.p.tx, UINT64_MAX, 1, 0) == -1 && errno == EFAULT);
+	CHECK_EQ(emulated_ops.send(s.t, s.p.tx, 5, 0, 0), 0);
 	zerocopy(s.p.tx, 0);
-	WANT(emulated_ops.send(s.t, s.p.tx, 0, 1, 0) == -1 && errno == EINVAL);
+	CHECK(emulated_ops.send(s.t, s.p.tx, 0, 1, 0) == -1 && errno == EINVAL);
 	zerocopy(fd, 1);
-	WANT(emulated_ops.send(s.t, fd, 0, 1, 0) == -1 && errno == EPIPE);
-	WANT(emulated_ops.send(s.t, -1, 0, 1, 0) == -1 && errno == EBADF);
-	WANT_EQ(emulated_ops.completed(s.t, s.p.tx, &lo, &hi), 0); /* none of these had a number */
+	CHECK(emulated_ops.send(s.t, fd, 0, 1, 0) == -1 && errno == EPIPE);
+	CHECK(emulated_ops.send(s.t, -1, 0, 1, 0) == -1 && errno == EBADF);
+	CHECK_EQ(emulated_ops.completed(s.t, s.p.tx, &lo, &hi), 0); /* none of these had a number */
 	close(fd);
 	sender_close(&s);
 }
@@ -91,17 +91,17 @@ static void read_late(void)
 	struct sender s;
 
 	sender_open(&s, 2);
-	WANT_EQ(emulated_ops.send(s.t, s.p.tx, MEMORY - 100, 500, MSG_DONTWAIT), 100); /* to the end of it */
+	CHECK_EQ(emulated_ops.send(s.t, s.p.tx, MEMORY - 100, 500, MSG_DONTWAIT), 100); /* to the end of it */
 	for (int i = 0; i < 100; i++)
 		s.m.m.host[MEMORY - 100 + i] = stream_byte(2, (uint64_t)i);
 	while (!emulated_ops.completed(s.t, s.p.tx, &lo, &hi))
-		WANT(gantry_now_ns() < until);
-	WANT(lo == 0 && hi == 0);
+		CHECK(gantry_now_ns() < until);
+	CHECK(lo == 0 && hi == 0);
 	memset(s.m.m.host, 0xEE, MEMORY); /* now it may change */
 	while (s.p.got < 100) {
 		emulated_ops.completed(s.t, s.p.tx, &lo, &hi);
 		read_some(&s.p);
-		WANT(gantry_now_ns() < until);
+		CHECK(gantry_now_ns() < until);
 	}
 	sender_close(&s);
 }
@@ -130,7 +130,7 @@ static void ring(uint32_t who)
 			for (uint32_t i = 0; i < PART; i++)
 				s.m.m.host[part * PART + i] = stream_byte(who, sent + i);
 			n = emulated_ops.send(s.t, s.p.tx, part * PART, 1 + calls * 31 % PART, MSG_DONTWAIT);
-			WANT(n > 0 || errno == EAGAIN);
+			CHECK(n > 0 || errno == EAGAIN);
 			if (n > 0) {
 				sent += (uint64_t)n;
 				busy[part] = (int)calls++;
@@ -140,11 +140,11 @@ static void ring(uint32_t who)
 			int told = 0;
 
 			for (; emulated_ops.completed(s.t, s.p.tx, &lo, &hi) == 1; told++) {
-				WANT(lo <= hi && hi < calls);
+				CHECK(lo <= hi && hi < calls);
 				merged += hi > lo;
 				early += lo > next;
 				for (; lo <= hi; lo++, done++) {
-					WANT(!complete[lo]);
+					CHECK(!complete[lo]);
 					complete[lo] = 1;
 					busy[lo % PARTS] = -1;
 					memset(s.m.m.host + lo % PARTS * PART, 0xEE, PART);
@@ -155,13 +155,13 @@ static void ring(uint32_t who)
 			later += calls > done && !told;
 		}
 		read_some(&s.p);
-		WANT(gantry_now_ns() < until);
+		CHECK(gantry_now_ns() < until);
 	}
 	while (s.p.got < sent) {
 		read_some(&s.p);
-		WANT(gantry_now_ns() < until);
+		CHECK(gantry_now_ns() < until);
 	}
-	WANT(merged > 5 && early > 5 && later > 5);
+	CHECK(merged > 5 && early > 5 && later > 5);
 	sender_close(&s);
 }
 
@@ -180,18 +180,18 @@ static void full_and_broken(void)
 	while ((n = emulated_ops.send(s.t, s.p.tx, 0, MEMORY, MSG_DONTWAIT)) > 0) {
 		taken += (uint64_t)n;
 		calls++;
-		WANT(taken < 1u << 30);
+		CHECK(taken < 1u << 30);
 	}
-	WANT(errno == EAGAIN && taken > MEMORY);
+	CHECK(errno == EAGAIN && taken > MEMORY);
 	setsockopt(s.p.rx, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
 	close(s.p.rx);
 	s.p.rx = -1;
 	while (done < calls) {
 		if (emulated_ops.completed(s.t, s.p.tx, &lo, &hi) == 1)
 			done += hi - lo + 1;
-		WANT(gantry_now_ns() < until);
+		CHECK(gantry_now_ns() < until);
 	}
-	WANT(emulated_ops.send(s.t, s.p.tx, 0, 1, MSG_DONTWAIT) == -1 && (errno == ECONNRESET || errno == EPIPE));
+	CHECK(emulated_ops.send(s.t, s.p.tx, 0, 1, MSG_DONTWAIT) == -1 && (errno == ECONNRESET || errno == EPIPE));
 	sender_close(&s);
 }
 
@@ -207,26 +207,26 @@ static void early_ends(void)
 	sender_open(&s, 6);
 	for (uint32_t i = 0; i < 3000; i++)
 		s.m.m.host[i] = stream_byte(6, i);
-	WANT_EQ(emulated_ops.send(s.t, s.p.tx, 0, 1000, 0), 1000);
-	WANT_EQ(emulated_ops.send(s.t, s.p.tx, 1000, 1000, 0), 1000);
+	CHECK_EQ(emulated_ops.send(s.t, s.p.tx, 0, 1000, 0), 1000);
+	CHECK_EQ(emulated_ops.send(s.t, s.p.tx, 1000, 1000, 0), 1000);
 	emulated_ops.unbind_tx(s.t);
 	memset(s.m.m.host, 0, 2000);
 	/* The rest from memory that the CPU cannot read, as far as the NIC knows, on the same socket. */
-	WANT_EQ(gantry_device_host(&dev), GANTRY_OK);
-	WANT_EQ(dev->ops->alloc(dev, 4096, &memory), GANTRY_OK);
+	CHECK_EQ(gantry_device_host(&dev), GANTRY_OK);
+	CHECK_EQ(dev->ops->alloc(dev, 4096, &memory), GANTRY_OK);
 	memcpy(memory, s.m.m.host + 2000, 1000);
-	WANT_EQ(emulated_ops.bind_tx(&(struct devmem_memory){.device = dev, .device_ptr = memory, .size = 4096}, "emu0",
-				     &t),
-		GANTRY_OK);
-	WANT_EQ(emulated_ops.send(t, s.p.tx, 0, 1000, 0), 1000);
+	CHECK_EQ(emulated_ops.bind_tx(&(struct devmem_memory){.device = dev, .device_ptr = memory, .size = 4096},
+					 "emu0", &t),
+		 GANTRY_OK);
+	CHECK_EQ(emulated_ops.send(t, s.p.tx, 0, 1000, 0), 1000);
 	emulated_ops.forget(t, s.p.tx);
 	while (s.p.got < 3000) {
 		read_some(&s.p);
-		WANT(gantry_now_ns() < until);
+		CHECK(gantry_now_ns() < until);
 	}
 	emulated_ops.unbind_tx(t);
 	emulated_ops.unbind_tx(NULL);
-	WANT_EQ(dev->ops->free(dev, memory), GANTRY_OK);
+	CHECK_EQ(dev->ops->free(dev, memory), GANTRY_OK);
 	gantry_device_close(dev);
 	pair_close(&s.p);
 	memory_close(&s.m);

@@ -49,7 +49,7 @@ static void plan(struct run *r, int n, size_t max)
 		m->size = random_below(20) ? m->size : 0;
 		m->tag = random_below(2);
 		m->expected = malloc(m->size + 1);
-		pair_fill(m->expected, m->size, (uint64_t)i + 1);
+		pattern_fill(m->expected, m->size, (uint64_t)i + 1);
 	}
 }
 
@@ -130,12 +130,12 @@ static int finish_one(struct run *r)
 		uint64_t n;
 
 		if (m->kind == HOST_SLOT) /* before the kernel has done anything */
-			CHECK_EQ(pair_wrong_at(m->dst, m->size, (uint64_t)r->done + 1), m->size);
+			CHECK_PATTERN(m->dst, m->size, (uint64_t)r->done + 1);
 		n = kernel_unpack(r->w.handle, m->dst, m->size);
 		CHECK(m->kind == DEVICE_SLOT || n == 0);
 		r->descs += n;
 	}
-	CHECK_EQ(pair_wrong_at(m->dst, m->size, (uint64_t)r->done + 1), m->size);
+	CHECK_PATTERN(m->dst, m->size, (uint64_t)r->done + 1);
 	CHECK_EQ(m->dst[m->size], 0xEE);
 	if (has_slot(m)) {
 		if (r->nheld == HELD)
@@ -396,12 +396,12 @@ static void peer_dies(void)
 
 int main(int argc, char **argv)
 {
-	static const struct pair_case cases[] = {
+	static const struct test_row rows[] = {
 		{"pages", pages},	 {"mtu1500", mtu1500}, {"mtu9000", mtu9000},	 {"odd", odd},
 		{"random", random_cuts}, {"bytes", bytes},     {"all_plain", all_plain}, {"blind", blind},
 		{"starving", starving},	 {"dry", dry},	       {"threads", threads},	 {"close", close_midway},
 		{"death", peer_dies},
 	};
 
-	return pair_run_cases(cases, sizeof(cases) / sizeof(*cases), 250, argc > 1 ? argv[1] : NULL);
+	return RUN_ROWS(rows, argc, argv);
 }

@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 
 #include "base/param.h"
-#include "fuzz/link_pair.h"
+#include "link_pair.h"
 #include "net/tcp/engine.h"
 #include "tcp_util.h"
 
@@ -152,7 +152,7 @@ static void rules(void)
 {
 	setenv("GANTRY_TIMEOUT", "1s", 1);
 	CHECK_OK(gantry_params_load(0));
-	gantry_log_set_sink(keep_log);
+	logs_keep();
 	check_swallowed();
 	check_unread();
 	check_clock();
@@ -396,7 +396,6 @@ static void one_ends(void)
 static void slow_user(void)
 {
 	uint8_t *out = calloc(1, MAX), *in = calloc(1, MAX);
-	struct timespec deadlines = {3 * (time_t)deadline_s, 0};
 	void *ctx, *send[2], *recv[2];
 	struct way w[2];
 
@@ -404,12 +403,11 @@ static void slow_user(void)
 	w[0] = connect_way(ctx);
 	w[1] = connect_way(ctx);
 	CHECK(out && in);
-	for (size_t i = 0; i < MAX; i++)
-		out[i] = byte_of(3, i);
+	pattern_fill(out, MAX, 3);
 	send[0] = post_send(w[0].send, out, MAX, 0);
 	recv[1] = post_recv(w[1].recv, in, MAX, 0);
 	send[1] = post_send(w[1].send, out, MAX, 0);
-	nanosleep(&deadlines, NULL);
+	sleep_ms(3000 * deadline_s);
 	CHECK_EQ(wait_two(recv[1], send[1], NULL), MAX);
 	CHECK(memcmp(in, out, MAX) == 0);
 	memset(in, 0, MAX);
@@ -432,7 +430,7 @@ static int connection(const char *name, void (*run)(void), const char *only)
 
 	for (size_t i = 0; i < sizeof(deadlines) / sizeof(*deadlines) && failed; i++) {
 		deadline_s = deadlines[i];
-		failed = child(name, run, only);
+		failed = run_row(name, run, 0, only);
 	}
 	return failed;
 }
@@ -440,7 +438,7 @@ static int connection(const char *name, void (*run)(void), const char *only)
 int main(int argc, char **argv)
 {
 	const char *only = argc > 1 ? argv[1] : NULL;
-	int failed = child("rules", rules, only);
+	int failed = run_row("rules", rules, 0, only);
 
 	failed |= connection("one_swallows", one_swallows, only);
 	failed |= connection("one_is_reset", one_is_reset, only);

@@ -51,7 +51,7 @@ static void stream(const struct pair_config *c, int device)
 			if (!p->data) {
 				p->size = random_below(4) ? random_below(MAX_SIZE) : random_below(2 * c->eager_max);
 				p->data = malloc(p->size + 1);
-				pair_fill(p->data, p->size, seed_of(t, posted[t]));
+				pattern_fill(p->data, p->size, seed_of(t, posted[t]));
 			}
 			post_one(l, p, t, device);
 			if (p->request) {
@@ -199,8 +199,8 @@ static void mixed_directions(void)
 		void *send_request = NULL, *recv_request = NULL, *p = in;
 		int tag = 9, sdone = 0, rdone = 0;
 
-		pair_fill(out[0], SIZE, seed_of(0, k));
-		pair_fill(out[1], SIZE, 77 + k);
+		pattern_fill(out[0], SIZE, seed_of(0, k));
+		pattern_fill(out[1], SIZE, 77 + k);
 		pair_frame_put(header, &f);
 		CHECK_OK(tcp_link_irecv(l[0], 1, &p, &size, &tag, &recv_request));
 		CHECK_OK(tcp_link_isend(l[0], out[0], SIZE, 0, &send_request));
@@ -218,7 +218,7 @@ static void mixed_directions(void)
 			look(r, 1);
 			CHECK(gantry_now_ns() < deadline);
 		}
-		CHECK_EQ(pair_wrong_at(in, SIZE, 77 + k), SIZE);
+		CHECK_PATTERN(in, SIZE, 77 + k);
 	}
 	while (r->done < ROUNDS && gantry_now_ns() < deadline)
 		look(r, 1);
@@ -233,7 +233,7 @@ static void mixed_directions(void)
  */
 static void headers_go_together(void)
 {
-	enum { PIECE = 96 << 10, LANES = 5 }; /* GANTRY_CHUNK_MAX, see ahead_main */
+	enum { PIECE = 96 << 10, LANES = 5 }; /* GANTRY_CHUNK_MAX, see ahead_params */
 	struct pair_config c = {.nlanes = LANES, .inet = 1, .eager_max = 256, .buffer = 8192};
 	struct tcp_link *l;
 	struct receiver *r = receiver_new(&c, &l);
@@ -261,7 +261,7 @@ static void headers_go_together(void)
 
 		CHECK_EQ(f.kind, WIRE_DESCRIPTOR);
 		CHECK_EQ(f.offset, i * PIECE);
-		CHECK_EQ(pair_get(control + (size_t)i * 48 + 44, 4), i + 1);
+		CHECK_EQ(le_get(control + (size_t)i * 48 + 44, 4), i + 1);
 	}
 	pthread_mutex_unlock(&l->lanes[3].tx.lock);
 	l->lanes[4].tx.dead = 0;
@@ -301,7 +301,7 @@ static void threads(void)
 		uint32_t k = next % 8;
 
 		if (next < MESSAGES && !requests[k]) {
-			pair_fill(out + (size_t)k * SIZE, SIZE, seed_of(0, next));
+			pattern_fill(out + (size_t)k * SIZE, SIZE, seed_of(0, next));
 			CHECK_OK(tcp_link_isend(l, out + (size_t)k * SIZE, SIZE, 0, &requests[k]));
 			next += requests[k] != NULL;
 		}
@@ -330,7 +330,7 @@ static void threads(void)
 
 int main(int argc, char **argv)
 {
-	static const struct pair_case cases[] = {
+	static const struct test_row rows[] = {
 		{"random_streams", random_streams},
 		{"from_device_memory", from_device_memory},
 		{"ends_with_device_memory", ends_with_device_memory},
@@ -340,5 +340,6 @@ int main(int argc, char **argv)
 	};
 
 	CHECK_OK(gantry_device_host(&host));
-	return ahead_main(cases, sizeof(cases) / sizeof(*cases), argc > 1 ? argv[1] : NULL);
+	ahead_params();
+	return RUN_ROWS(rows, argc, argv);
 }

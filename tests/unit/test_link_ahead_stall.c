@@ -154,11 +154,12 @@ static void fails_with_headers_waiting(void)
 
 int main(int argc, char **argv)
 {
-	static const struct pair_case cases[] = {
+	static const struct test_row rows[] = {
 		{"closes_after_headers", closes_after_headers},
 		{"goes_on_when_read", goes_on_when_read},
 		{"fails_with_headers_waiting", fails_with_headers_waiting},
 	};
 
-	return ahead_main(cases, sizeof(cases) / sizeof(*cases), argc > 1 ? argv[1] : NULL);
+	ahead_params();
+	return RUN_ROWS(rows, argc, argv);
 }

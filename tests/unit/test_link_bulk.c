@@ -36,7 +36,7 @@ static void bulk_waits(void)
 		}
 		wait_for(l, r, NULL);
 		wait_for(l, bulk, NULL);
-		CHECK_EQ(pair_wrong_at(in, 700000, 5), 700000);
+		CHECK_PATTERN(in, 700000, 5);
 		done_with(l);
 	}
 	free(in);
@@ -118,7 +118,7 @@ static void out_of_order(void)
 	for (int i = 0; i < N; i++) {
 		wait_for(l, recvs[i], NULL);
 		wait_for(l, sends[i], NULL);
-		CHECK_EQ(pair_wrong_at(in[i], SIZE, (uint64_t)i), SIZE);
+		CHECK_PATTERN(in[i], SIZE, (uint64_t)i);
 		free(in[i]);
 		free(out[i]);
 	}
@@ -158,7 +158,7 @@ static void ack_after_gap(void)
 	uint8_t in[3][200], out[200];
 	uint64_t told = 0;
 
-	pair_fill(out, 200, 3);
+	pattern_fill(out, 200, 3);
 	irecv(l, in[0], 100, A);
 	irecv(l, in[1], 200, A);
 	tcp_link_progress(l);
@@ -184,7 +184,7 @@ static void ack_after_gap(void)
 	for (size_t i = 0, n = take_frames(raw[0], f, 16); i < n; i++)
 		told = f[i].seq;
 	CHECK_EQ(told, 2);
-	CHECK_EQ(pair_wrong_at(in[1], 200, 3), 200);
+	CHECK_PATTERN(in[1], 200, 3);
 	pair_raw_free(&c, l, raw);
 }
 
@@ -198,7 +198,7 @@ static void many_tags(void)
 	void *sends[GROUPS * TAGS], *recvs[GROUPS];
 
 	pair_links(&c, l);
-	pair_fill(out, 200, 4);
+	pattern_fill(out, 200, 4);
 	for (int i = 0; i < GROUPS * TAGS; i++)
 		sends[i] = isend(l[0], out, 200, 1000 + i);
 	progress(l, 10); /* all are announced */
@@ -298,12 +298,13 @@ static void said_twice(void)
 
 int main(int argc, char **argv)
 {
-	static const struct pair_case cases[] = {
+	static const struct test_row rows[] = {
 		{"bulk_waits", bulk_waits},	{"mixed_stream", mixed_stream},
 		{"out_of_order", out_of_order}, {"ack_after_gap", ack_after_gap},
 		{"many_tags", many_tags},	{"announcements_and_close", announcements_and_close},
 		{"said_twice", said_twice},
 	};
 
-	return match_main(cases, sizeof(cases) / sizeof(*cases), argc > 1 ? argv[1] : NULL);
+	logs_drop();
+	return RUN_ROWS(rows, argc, argv);
 }

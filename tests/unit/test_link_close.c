@@ -7,7 +7,8 @@
 
 #include "base/log.h"
 #include "base/param.h"
-#include "fuzz/link_pair.h"
+#include "link_pair.h"
+#include "logs.h"
 #include "test.h"
 #include "until.h"
 
@@ -73,7 +74,7 @@ static void traffic(struct tcp_link *l[2], int from)
 	for (int i = 0; i < REVERSE; i++, count[from]++) {
 		void *s, *r = NULL;
 
-		pair_fill(out, sizes[i], count[from]);
+		pattern_fill(out, sizes[i], count[from]);
 		memset(in, 0, sizes[i]);
 		if (i % 2)
 			r = irecv(l[!from], in, sizes[i], B);
@@ -83,7 +84,7 @@ static void traffic(struct tcp_link *l[2], int from)
 			r = irecv(l[!from], in, sizes[i], B);
 		CHECK_OUTCOME(outcome(l, r), GANTRY_OK);
 		CHECK_OUTCOME(outcome(l, s), GANTRY_OK);
-		CHECK_EQ(pair_wrong_at(in, sizes[i], count[from]), sizes[i]);
+		CHECK_PATTERN(in, sizes[i], count[from]);
 	}
 	free(in);
 	free(out);
@@ -129,7 +130,7 @@ static void sender_closes_bulk(enum mode mode, int nlanes, int crc, int before, 
 	traffic(l, 1);
 	if (before)
 		traffic(l, 0);
-	pair_fill(out, BULK, 77);
+	pattern_fill(out, BULK, 77);
 	r = irecv(l[1], in, BULK, A);
 	progress(l, 5);
 	for (int i = 1; i < nlanes; i++)
@@ -150,7 +151,7 @@ static void sender_closes_bulk(enum mode mode, int nlanes, int crc, int before, 
 	}
 	result = outcome(l, r);
 	if (result == GANTRY_OK)
-		CHECK_EQ(pair_wrong_at(in, BULK, 77), BULK);
+		CHECK_PATTERN(in, BULK, 77);
 	else
 		CHECK_OUTCOME(result, GANTRY_ERR_PEER_CLOSED);
 	traffic(l, 1);
@@ -212,7 +213,7 @@ static void sender_closes_header(void)
 	void *r;
 
 	pair_links(&c, l);
-	pair_fill(out, SIZE, 5);
+	pattern_fill(out, SIZE, 5);
 	r = irecv(l[1], in, SIZE, A);
 	progress(l, 5);
 	pthread_mutex_lock(&l[1]->lanes[1].rx.lock);
@@ -222,7 +223,7 @@ static void sender_closes_header(void)
 	reuse_heap();
 	pthread_mutex_unlock(&l[1]->lanes[1].rx.lock);
 	if (outcome(l, r) == GANTRY_OK)
-		CHECK_EQ(pair_wrong_at(in, SIZE, 5), SIZE);
+		CHECK_PATTERN(in, SIZE, 5);
 	if (tcp_link_failed(l[1]))
 		CHECK_OUTCOME(l[1]->end.error, GANTRY_ERR_PEER_CLOSED); /* and not a broken protocol */
 	traffic(l, 1);
@@ -247,7 +248,7 @@ static void sender_closes_eager(void)
 	pthread_mutex_lock(&l[1]->lanes[0].rx.lock);
 	for (int i = 0; i < N; i++) {
 		out[i] = malloc(EAGER);
-		pair_fill(out[i], EAGER, (uint64_t)i);
+		pattern_fill(out[i], EAGER, (uint64_t)i);
 		sends[i] = isend(l[0], out[i], EAGER, A);
 	}
 	progress(l, 3);
@@ -270,7 +271,7 @@ static void sender_closes_eager(void)
 		if (result == GANTRY_OK)
 			result = outcome(l, r);
 		if (result == GANTRY_OK) {
-			CHECK_EQ(pair_wrong_at(in, EAGER, (uint64_t)i), EAGER);
+			CHECK_PATTERN(in, EAGER, (uint64_t)i);
 			continue;
 		}
 		CHECK(i >= done);
@@ -294,7 +295,7 @@ static void receiver_closes(enum mode mode, size_t size, int nlanes)
 
 	pair_links(&c, l);
 	traffic(l, 1);
-	pair_fill(out, size, 3);
+	pattern_fill(out, size, 3);
 	for (int i = 0; i < n; i++)
 		irecv(l[1], in, size, A);
 	progress(l, 5);
@@ -364,7 +365,7 @@ static void closes_right_behind(void)
 	uint8_t *out = malloc(SIZE), *in = malloc(SIZE);
 	uint64_t until = gantry_now_ns() + 4000000000u;
 
-	pair_fill(out, SIZE, 1);
+	pattern_fill(out, SIZE, 1);
 	/* Two threads that spin: where others want the CPUs too, a round takes time slices and not microseconds. */
 	for (int round = 0; round < RIGHT_BEHIND && (round < 5 || gantry_now_ns() < until); round++) {
 		struct tcp_link *l[2];
@@ -463,7 +464,7 @@ static void early_before_close(void)
 
 	pair_links(&c, l);
 	for (int i = 0; i < 5; i++) {
-		pair_fill(out[i], 100, (uint64_t)i);
+		pattern_fill(out[i], 100, (uint64_t)i);
 		s[i] = isend(l[0], out[i], 100, A);
 	}
 	for (int i = 0; i < 5; i++)
@@ -477,7 +478,7 @@ static void early_before_close(void)
 	for (int i = 0; i < 5; i++) {
 		r = irecv(l[1], in, 100, A);
 		CHECK_OUTCOME(outcome(l, r), GANTRY_OK);
-		CHECK_EQ(pair_wrong_at(in, 100, (uint64_t)i), 100);
+		CHECK_PATTERN(in, 100, (uint64_t)i);
 	}
 	result = tcp_link_irecv(l[1], 1, &data, &size, &tag, &r);
 	if (result == GANTRY_OK)
@@ -513,15 +514,9 @@ static void vanished(void)
 	}
 }
 
-static void silent(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
-		   const char *text)
-{
-	(void)level, (void)subsys, (void)file, (void)line, (void)text;
-}
-
 int main(int argc, char **argv)
 {
-	static const struct pair_case cases[] = {
+	static const struct test_row rows[] = {
 		{"quiet_close", quiet_close},
 		{"sender_closes_bulk_copy", sender_closes_bulk_copy},
 		{"sender_closes_late_news", sender_closes_late_news},
@@ -543,6 +538,6 @@ int main(int argc, char **argv)
 		{"vanished", vanished},
 	};
 
-	gantry_log_set_sink(silent);
-	return pair_run_cases(cases, sizeof(cases) / sizeof(*cases), 250, argc > 1 ? argv[1] : NULL);
+	logs_drop();
+	return RUN_ROWS(rows, argc, argv);
 }

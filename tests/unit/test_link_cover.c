@@ -288,11 +288,12 @@ static void ahead(void)
 
 int main(int argc, char **argv)
 {
-	static const struct pair_case cases[] = {
+	static const struct test_row rows[] = {
 		{"exhaustive", exhaustive}, {"covers", covers}, {"moved_pieces", moved_pieces},
 		{"numbers", numbers},	    {"ahead", ahead},
 	};
 
-	pair_fill(data, MAX_TOTAL, 9);
-	return match_main(cases, sizeof(cases) / sizeof(*cases), argc > 1 ? argv[1] : NULL);
+	pattern_fill(data, MAX_TOTAL, 9);
+	logs_drop();
+	return RUN_ROWS(rows, argc, argv);
 }

@@ -278,7 +278,7 @@ static void every_bit(void)
 {
 	size_t missed = 0;
 
-	pair_fill(payload, SIZE, 3);
+	pattern_fill(payload, SIZE, 3);
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++) {
 		const struct kind *k = &kinds[i];
 		struct capture c;
@@ -293,7 +293,7 @@ static void every_bit(void)
 		if (k->effect == got || k->effect == got_late) {
 			size_t n = c.n[k->lane] - 48;
 
-			CHECK_EQ(pair_wrong_at(v.in, n, 3), n);
+			CHECK_PATTERN(v.in, n, 3);
 		}
 		pair_raw_free(&config, v.l, v.raw);
 		for (size_t bit = 0; bit < 8 * c.n[k->lane]; bit += bit < 383 ? 1 : SANITIZED ? 37 : 5, flips++)
@@ -307,7 +307,7 @@ static void every_bit(void)
 /* The sums themselves, after another implementation. */
 static void sums(void)
 {
-	pair_fill(payload, SIZE, 3);
+	pattern_fill(payload, SIZE, 3);
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++) {
 		const struct kind *k = &kinds[i];
 		struct capture c;
@@ -342,7 +342,7 @@ static void flag_disagrees(void)
 			f.lane = kind == WIRE_DESCRIPTOR;
 			pair_frame_put(b, &f);
 			if (crc) /* a right sum, but no flag */
-				pair_put(b + 40, pair_crc(pair_crc(0, b, 40), b + 44, 4), 4);
+				le_put(b + 40, pair_crc(pair_crc(0, b, 40), b + 44, 4), 4);
 			CHECK_EQ(send(raw[0], b, 48, 0), 48);
 			passes(l);
 			CHECK(tcp_link_failed(l));
@@ -362,7 +362,7 @@ static void dropped(void)
 	const struct kind *bulk = &kinds[3];
 	struct capture c;
 
-	pair_fill(payload, SIZE, 3);
+	pattern_fill(payload, SIZE, 3);
 	capture(bulk, 0, &c);
 	for (int vec = 0; vec < 2; vec++)
 		for (size_t before = 0; before <= 48 + 200; before += 124)
@@ -422,7 +422,7 @@ static void vec_to_vec(void)
 			CHECK_OK(tcp_link_isend_vec(l[0], iov[0], n[0], A, &s));
 			wait_for(l, r, NULL);
 			wait_for(l, s, NULL);
-			CHECK_EQ(pair_wrong_at(in, size, 5), size);
+			CHECK_PATTERN(in, size, 5);
 		}
 		done_with(l);
 		free(in);
@@ -455,7 +455,7 @@ static void ahead(void)
 	uint8_t in[SIZE];
 	int errors = 0;
 
-	pair_fill(payload, SIZE, 3);
+	pattern_fill(payload, SIZE, 3);
 	capture(&k, 1, &c);
 	CHECK_EQ(c.n[0], 48);
 	CHECK_EQ(c.n[1], SIZE);
@@ -479,7 +479,7 @@ static void ahead(void)
 		outcome = ahead_outcome(&w, request);
 		if (bit < 0) {
 			CHECK_EQ(outcome, 1);
-			CHECK_EQ(pair_wrong_at(in, SIZE, 3), SIZE);
+			CHECK_PATTERN(in, SIZE, 3);
 			CHECK_OK(tcp_unpack_consumed(w.l, request));
 		} else {
 			errors += outcome == 0 && w.l->end.error == GANTRY_ERR_CORRUPT;
@@ -489,15 +489,16 @@ static void ahead(void)
 	printf("ahead: 384 flips, %d errors\n", errors);
 	CHECK_EQ(errors, 384);
 	CHECK(c.bytes[0][1] & WIRE_FLAG_CRC);
-	CHECK_EQ(pair_get(c.bytes[0] + 40, 4), pair_crc(pair_crc(0, c.bytes[0], 40), c.bytes[0] + 44, 4));
+	CHECK_EQ(le_get(c.bytes[0] + 40, 4), pair_crc(pair_crc(0, c.bytes[0], 40), c.bytes[0] + 44, 4));
 }
 
 int main(int argc, char **argv)
 {
-	static const struct pair_case cases[] = {
+	static const struct test_row rows[] = {
 		{"every_bit", every_bit},   {"sums", sums},   {"flag_disagrees", flag_disagrees}, {"dropped", dropped},
 		{"vec_to_vec", vec_to_vec}, {"ahead", ahead},
 	};
 
-	return match_main(cases, sizeof(cases) / sizeof(*cases), argc > 1 ? argv[1] : NULL);
+	logs_drop();
+	return RUN_ROWS(rows, argc, argv);
 }

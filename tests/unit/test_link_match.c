@@ -47,7 +47,7 @@ static void groups_of(size_t size, int posted_when, int nlanes)
 
 		wait_for(l, sends[i], &got);
 		CHECK_EQ(got, size + (size_t)i);
-		CHECK_EQ(pair_wrong_at(in[i], size + (size_t)i, (uint64_t)i), size + (size_t)i);
+		CHECK_PATTERN(in[i], size + (size_t)i, (uint64_t)i);
 		free(in[i]);
 		free(out[i]);
 	}
@@ -101,7 +101,7 @@ static void duplicate_tags(void)
 	CHECK_EQ(sizes[3], 259);
 	for (int i = 0; i < 8; i++) {
 		wait_for(l, sends[i], NULL);
-		CHECK_EQ(pair_wrong_at(in[slot[i]], (size_t)i * 37, (uint64_t)i + 50), (size_t)i * 37);
+		CHECK_PATTERN(in[slot[i]], (size_t)i * 37, (uint64_t)i + 50);
 		free(out[i]);
 	}
 	for (int i = 0; i < 8; i++)
@@ -156,7 +156,7 @@ static void early_any_order(void)
 
 		pair_links(&c, l);
 		for (int i = 0; i < 30; i++) {
-			pair_fill(out[i], 400, (uint64_t)i);
+			pattern_fill(out[i], 400, (uint64_t)i);
 			sends[i] = isend(l[0], out[i], (size_t)i * 13, i % 3);
 		}
 		progress(l, 10);
@@ -171,7 +171,7 @@ static void early_any_order(void)
 
 				wait_for(l, recvs[n++], &size);
 				CHECK_EQ(size, i * 13);
-				CHECK_EQ(pair_wrong_at(in[i], (size_t)i * 13, (uint64_t)i), (size_t)i * 13);
+				CHECK_PATTERN(in[i], (size_t)i * 13, (uint64_t)i);
 				CHECK(i * 13 >= 400 || in[i][i * 13] == 0);
 			}
 		for (int i = 0; i < 30; i++)
@@ -285,7 +285,7 @@ static void requests_exhausted(void)
 
 int main(int argc, char **argv)
 {
-	static const struct pair_case cases[] = {
+	static const struct test_row rows[] = {
 		{"groups", groups},
 		{"duplicate_tags", duplicate_tags},
 		{"odd_tags_and_null", odd_tags_and_null},
@@ -294,5 +294,6 @@ int main(int argc, char **argv)
 		{"requests_exhausted", requests_exhausted},
 	};
 
-	return match_main(cases, sizeof(cases) / sizeof(*cases), argc > 1 ? argv[1] : NULL);
+	logs_drop();
+	return RUN_ROWS(rows, argc, argv);
 }

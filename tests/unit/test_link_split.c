@@ -6,7 +6,8 @@
 #include <signal.h>
 
 #include "base/log.h"
-#include "fuzz/link_pair.h"
+#include "link_pair.h"
+#include "logs.h"
 #include "random.h"
 #include "test.h"
 
@@ -81,7 +82,7 @@ static void put_piece(int lane, struct message *m, size_t offset, size_t length,
 					    .tag = m->tag,
 					    .index = m->index});
 	for (size_t i = 0; i < length; i++)
-		payload[i] = pair_byte(seed, offset + i);
+		payload[i] = pattern_byte(seed, offset + i);
 	put(lane, payload, length);
 	free(payload);
 	m->end[lane] = lanes[lane].n;
@@ -162,7 +163,7 @@ static void finish(void)
 		CHECK_OK(tcp_link_test(m->request, &done, &size));
 		CHECK_EQ(done, 1);
 		CHECK_EQ(size, m->size);
-		CHECK_EQ(pair_wrong_at(place(m), m->size, (uint64_t)i), m->size);
+		CHECK_PATTERN(place(m), m->size, (uint64_t)i);
 		for (int k = 0; k <= GUARD; k++)
 			CHECK_EQ(m->memory[k], 0xdb);
 		for (int k = 0; k <= GUARD; k++)
@@ -216,7 +217,7 @@ static void small_at(const size_t *cuts, int ncuts, enum when when)
 	int tag = 88;
 
 	l = pair_raw(&config, raw);
-	pair_fill(payload, sizeof(payload), 99);
+	pattern_fill(payload, sizeof(payload), 99);
 	CHECK_OK(tcp_link_isend(l, payload, sizeof(payload), 77, &send));
 	if (when == POST_BEFORE)
 		post(l);
@@ -239,7 +240,7 @@ static void small_at(const size_t *cuts, int ncuts, enum when when)
 		post(l);
 	CHECK_EQ(pair_frame_get(out).kind, DATA);
 	CHECK_EQ(pair_frame_get(out).total, 100);
-	CHECK_EQ(pair_wrong_at(out + 48, 100, 99), 100);
+	CHECK_PATTERN(out + 48, 100, 99);
 	finish();
 	/* The peer has announced a message of tag 88: posting its receive is told at once. */
 	while (peek(raw[0], out, sizeof(out)))
@@ -434,15 +435,9 @@ static void both_lanes(void)
 	}
 }
 
-static void silent(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
-		   const char *text)
-{
-	(void)level, (void)subsys, (void)file, (void)line, (void)text;
-}
-
 int main(int argc, char **argv)
 {
-	static const struct pair_case cases[] = {
+	static const struct test_row rows[] = {
 		{"small_every_cut", small_every_cut},
 		{"small_many_cuts", small_many_cuts},
 		{"every_two_cuts", every_two_cuts},
@@ -451,6 +446,6 @@ int main(int argc, char **argv)
 		{"both_lanes", both_lanes},
 	};
 
-	gantry_log_set_sink(silent);
-	return pair_run_cases(cases, sizeof(cases) / sizeof(*cases), 250, argc > 1 ? argv[1] : NULL);
+	logs_drop();
+	return RUN_ROWS(rows, argc, argv);
 }

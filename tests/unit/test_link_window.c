@@ -97,7 +97,7 @@ static void window_and_largest(void)
 
 		wait_for(l, r, NULL);
 		wait_for(l, s, NULL);
-		CHECK_EQ(pair_wrong_at(in, size, 1), size);
+		CHECK_PATTERN(in, size, 1);
 	}
 	free(in);
 	free(out);
@@ -106,12 +106,13 @@ static void window_and_largest(void)
 
 int main(int argc, char **argv)
 {
-	static const struct pair_case cases[] = {
+	static const struct test_row rows[] = {
 		{"window", window},
 		{"window_and_held", window_and_held},
 		{"window_of_nothing", window_of_nothing},
 		{"window_and_largest", window_and_largest},
 	};
 
-	return match_main(cases, sizeof(cases) / sizeof(*cases), argc > 1 ? argv[1] : NULL);
+	logs_drop();
+	return RUN_ROWS(rows, argc, argv);
 }

@@ -8,22 +8,12 @@
 
 #include "base/log.h"
 #include "base/param.h"
-#include "fuzz/link_pair.h"
+#include "link_pair.h"
+#include "logs.h"
 #include "test.h"
 #include "until.h"
 
 enum { A = 1, PIECES_MAX = SANITIZED ? 300007 : 1000003, PIECES_ROOM = 2 * PIECES_MAX + 1000 };
-
-static char log_text[4096];
-
-static void keep_log(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
-		     const char *text)
-{
-	size_t n = strlen(log_text);
-
-	(void)level, (void)subsys, (void)file, (void)line;
-	snprintf(log_text + n, sizeof(log_text) - n, "%s\n", text);
-}
 
 static void progress(struct tcp_link *l[2], int times)
 {
@@ -76,13 +66,13 @@ static void transfer(struct tcp_link *l[2])
 		uint8_t *from = out + i * 3 + 1, *to = in + i * 5 + 1;
 		void *r = irecv(l[1], to, sizes[i], A), *s;
 
-		pair_fill(from, sizes[i], i);
+		pattern_fill(from, sizes[i], i);
 		s = isend(l[0], from, sizes[i], A);
 		wait_for(l, s);
 		/* Done means that the memory is the sender's again, whatever is still on its way. */
 		memset(from, 0xff, sizes[i]);
 		wait_for(l, r);
-		CHECK_EQ(pair_wrong_at(to, sizes[i], i), sizes[i]);
+		CHECK_PATTERN(to, sizes[i], i);
 	}
 	free(in);
 	free(out);
@@ -110,7 +100,7 @@ static void transfer_pieces(struct tcp_link *l[2])
 		uint8_t small[100], got[2][100];
 		void *r[3], *s[3];
 
-		pair_fill(flat, sizes[i], 70 + i);
+		pattern_fill(flat, sizes[i], 70 + i);
 		memset(out, 0xee, PIECES_ROOM);
 		for (; at < sizes[i]; n++) {
 			size_t len = 700 + n * 37 % 9000;
@@ -124,7 +114,7 @@ static void transfer_pieces(struct tcp_link *l[2])
 			at += len;
 		}
 		CHECK(place <= PIECES_ROOM);
-		pair_fill(small, sizeof(small), i);
+		pattern_fill(small, sizeof(small), i);
 		r[0] = irecv(l[1], got[0], 100, A);
 		r[1] = irecv(l[1], in, sizes[i], A);
 		r[2] = irecv(l[1], got[1], 100, A);
@@ -137,9 +127,9 @@ static void transfer_pieces(struct tcp_link *l[2])
 		wait_for(l, s[2]);
 		for (int k = 0; k < 3; k++)
 			wait_for(l, r[k]);
-		CHECK_EQ(pair_wrong_at(in, sizes[i], 70 + i), sizes[i]);
-		CHECK_EQ(pair_wrong_at(got[0], 100, i), 100);
-		CHECK_EQ(pair_wrong_at(got[1], 100, i), 100);
+		CHECK_PATTERN(in, sizes[i], 70 + i);
+		CHECK_PATTERN(got[0], 100, i);
+		CHECK_PATTERN(got[1], 100, i);
 	}
 	free(iov);
 	free(in);
@@ -158,7 +148,7 @@ static void waits_for_the_receiver(void)
 		void *r, *s;
 
 		pair_links(&c, l);
-		pair_fill(out, sizeof(out), 9);
+		pattern_fill(out, sizeof(out), 9);
 		r = irecv(l[1], in, sizeof(in), A);
 		progress(l, 3);
 		pthread_mutex_lock(&l[1]->lanes[1].rx.lock);
@@ -170,7 +160,7 @@ static void waits_for_the_receiver(void)
 		pthread_mutex_unlock(&l[1]->lanes[1].rx.lock);
 		wait_for(l, s);
 		wait_for(l, r);
-		CHECK_EQ(pair_wrong_at(in, sizeof(in), 9), sizeof(in));
+		CHECK_PATTERN(in, sizeof(in), 9);
 		tcp_link_free(l[0]);
 		tcp_link_free(l[1]);
 	}
@@ -256,11 +246,11 @@ static void cannot_be_pinned(int splice, int nlanes)
 	for (uint64_t i = 0; i < 3; i++) {
 		void *r = irecv(l[1], in, SIZE, A), *s;
 
-		pair_fill(secret, SIZE, i);
+		pattern_fill(secret, SIZE, i);
 		s = isend(l[0], secret, SIZE, A);
 		wait_for(l, s);
 		wait_for(l, r);
-		CHECK_EQ(pair_wrong_at(in, SIZE, i), SIZE);
+		CHECK_PATTERN(in, SIZE, i);
 	}
 	transfer(l);
 	tcp_link_free(l[0]);
@@ -271,9 +261,9 @@ static void cannot_be_pinned(int splice, int nlanes)
 
 static void unpinnable_splice(void)
 {
-	log_text[0] = 0;
+	logs_forget();
 	cannot_be_pinned(1, 2);
-	CHECK(!log_text[0] || strstr(log_text, "vmsplice: Bad address"));
+	CHECK(!*logs_text() || logs_count("vmsplice: Bad address"));
 	cannot_be_pinned(1, 3);
 }
 
@@ -297,7 +287,7 @@ static void no_pipe(void)
 	transfer(l);
 	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &old), 0);
 	CHECK_EQ(l[0]->tx.splice, 0);
-	CHECK_HAS(log_text, "pipe: Too many open files");
+	CHECK_HAS(logs_text(), "pipe: Too many open files");
 	tcp_link_free(l[0]);
 	tcp_link_free(l[1]);
 }
@@ -360,7 +350,7 @@ static void checksum(void)
 
 int main(int argc, char **argv)
 {
-	static const struct pair_case cases[] = {
+	static const struct test_row rows[] = {
 		{"waits_for_the_receiver", waits_for_the_receiver},
 		{"all_ways", all_ways},
 		{"pieces", pieces},
@@ -375,6 +365,6 @@ int main(int argc, char **argv)
 	setenv("GANTRY_LOG", "info", 1);
 	CHECK_OK(gantry_params_load(1));
 	gantry_log_configure(GANTRY_LOG_INFO, GANTRY_SUBSYS_ALL, "");
-	gantry_log_set_sink(keep_log);
-	return pair_run_cases(cases, sizeof(cases) / sizeof(*cases), 250, argc > 1 ? argv[1] : NULL);
+	logs_keep();
+	return RUN_ROWS(rows, argc, argv);
 }

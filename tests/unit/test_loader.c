@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "loader_util.h"
+#include "logs.h"
 #include "net/loader.h"
 #include "test.h"
 
@@ -102,18 +103,6 @@ static void check_other_machine(void)
 	unlink(path);
 }
 
-static char lines[8192];
-
-static void keep_line(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
-		      const char *text)
-{
-	size_t len = strlen(lines);
-
-	(void)subsys;
-	(void)line;
-	snprintf(lines + len, sizeof(lines) - len, "%d %s %s\n", (int)level, file, text);
-}
-
 /* Every candidate has its line; a plugin's own lines carry the library's name. */
 static void check_log(void)
 {
@@ -122,17 +111,17 @@ static void check_log(void)
 	void *ctx = NULL;
 
 	gantry_log_configure(GANTRY_LOG_INFO, GANTRY_SUBSYS_ALL, NULL);
-	gantry_log_set_sink(keep_line);
+	logs_keep();
 	CHECK_OK(gantry_loader_open("old_only,fake_b", &l));
-	CHECK_HAS(lines, "libnccl-net-old_only.so: not taken: exports no ncclNetPlugin_v6");
-	CHECK_HAS(lines, "old_only: not taken: cannot open shared object file");
-	CHECK_HAS(lines, "libnccl-net-fake_b.so: taken, with net interfaces v6 v7 v8 v9 v10 v11 v12");
+	CHECK_HAS(logs_text(), "libnccl-net-old_only.so: not taken: exports no ncclNetPlugin_v6");
+	CHECK_HAS(logs_text(), "old_only: not taken: cannot open shared object file");
+	CHECK_HAS(logs_text(), "libnccl-net-fake_b.so: taken, with net interfaces v6 v7 v8 v9 v10 v11 v12");
 	CHECK_OK(gantry_loader_lift(l, 7, &net));
 	CHECK_OK(net->ops->init(net, 0, NULL, &ctx));
-	CHECK_HAS(lines, "1 fake_body.h libnccl-net-fake_b.so: hello from fake_b v7");
+	CHECK_HAS(logs_text(), "WARN fake_body.h libnccl-net-fake_b.so: hello from fake_b v7");
 	CHECK_OK(net->ops->finalize(net, ctx));
 	gantry_loader_close(l);
-	gantry_log_set_sink(NULL);
+	logs_end();
 	gantry_log_configure(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL, NULL);
 }
 

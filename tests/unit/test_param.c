@@ -7,26 +7,8 @@
 
 #include "base/log.h"
 #include "base/param_check.h"
+#include "logs.h"
 #include "test.h"
-
-static char lines[4096]; /* what was logged since forget_lines */
-static int nlines;
-
-static void keep_line(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
-		      const char *text)
-{
-	size_t n = strlen(lines);
-
-	(void)file, (void)line, (void)subsys;
-	snprintf(lines + n, sizeof(lines) - n, "%s %s\n", level == GANTRY_LOG_ERROR ? "error" : "other", text);
-	nlines++;
-}
-
-static void forget_lines(void)
-{
-	lines[0] = 0;
-	nlines = 0;
-}
 
 /* Only what a check sets is set: the caller's environment does not matter. */
 static void clear_environment(void)
@@ -42,7 +24,7 @@ static void clear_environment(void)
 			e++;
 		}
 	}
-	forget_lines();
+	logs_forget();
 }
 
 static struct gantry_param_info describe(const char *env)
@@ -89,8 +71,8 @@ static void check_least_or_zero(void)
 		clear_environment();
 		setenv("GANTRY_NET_STEP", bad[i], 1);
 		CHECK_EQ(gantry_params_load(1), GANTRY_ERR_CONFIG);
-		CHECK_HAS(lines, "GANTRY_NET_STEP=");
-		CHECK_HAS(lines, "0, 4k .. 64M");
+		CHECK_HAS(logs_text(), "GANTRY_NET_STEP=");
+		CHECK_HAS(logs_text(), "0, 4k .. 64M");
 	}
 	CHECK_STR(describe("GANTRY_NET_STEP").range, "0, 4k .. 64M");
 }
@@ -121,7 +103,7 @@ static void check_values(void)
 	CHECK(p->ifname != getenv("GANTRY_IFNAME"));
 	CHECK_STR(p->congestion, "auto"); /* empty counts as not set */
 	CHECK_EQ(gantry_log_level_now, GANTRY_LOG_INFO);
-	CHECK_EQ(nlines, 0);
+	CHECK_EQ(logs_count(""), 0);
 
 	/* Idempotent unless reload; an old set stays readable. */
 	setenv("GANTRY_LANES", "3", 1);
@@ -145,10 +127,10 @@ static void refuse(const char *name, const char *value, const char *allowed)
 	setenv(name, value, 1);
 	CHECK_EQ(gantry_params_load(1), GANTRY_ERR_CONFIG);
 	CHECK(gantry_params() == before);
-	CHECK_EQ(nlines, 1);
-	snprintf(setting, sizeof(setting), "error %s=%s ", name, value);
-	CHECK_HAS(lines, setting);
-	CHECK_HAS(lines, allowed);
+	CHECK_EQ(logs_count(""), 1);
+	snprintf(setting, sizeof(setting), "ERROR param.c %s=%s ", name, value);
+	CHECK_HAS(logs_text(), setting);
+	CHECK_HAS(logs_text(), allowed);
 	CHECK_HAS(gantry_last_error(), name);
 }
 
@@ -188,14 +170,14 @@ static void check_refusals(void)
 	setenv("GANTRY_ADVERTISE", "[fe80::1%lo]:65535", 1);
 	setenv("GANTRY_STALL_SIGNAL", "sigusr1", 1);
 	CHECK_OK(gantry_params_load(1));
-	CHECK_EQ(nlines, 0);
+	CHECK_EQ(logs_count(""), 0);
 
 	/* Two mistakes, two lines. */
 	clear_environment();
 	setenv("GANTRY_LANES", "x", 1);
 	setenv("GANTRY_CRC", "y", 1);
 	CHECK_EQ(gantry_params_load(1), GANTRY_ERR_CONFIG);
-	CHECK_EQ(nlines, 2);
+	CHECK_EQ(logs_count(""), 2);
 }
 
 /* What the refusals rest on, and doctor asks before it loads anything. */
@@ -218,7 +200,7 @@ static void check_allows(void)
 			if (!strcmp(info.env, cases[k].env))
 				CHECK_EQ(gantry_param_allows(i, cases[k].text), cases[k].allowed);
 		}
-	CHECK_EQ(nlines, 0);
+	CHECK_EQ(logs_count(""), 0);
 }
 
 static void check_signals(void)
@@ -242,28 +224,29 @@ static void check_unknown(void)
 	clear_environment();
 	setenv("GANTRY_TIMOUT", "5s", 1);
 	CHECK_OK(gantry_params_load(1));
-	CHECK_EQ(nlines, 1);
-	CHECK_HAS(lines, "other GANTRY_TIMOUT is set but unknown; the nearest known name is GANTRY_TIMEOUT\n");
+	CHECK_EQ(logs_count(""), 1);
+	CHECK_EQ(logs_count("ERROR"), 0);
+	CHECK_HAS(logs_text(), "GANTRY_TIMOUT is set but unknown; the nearest known name is GANTRY_TIMEOUT\n");
 	CHECK_EQ(gantry_params()->timeout, 30000000000);
 
 	clear_environment();
 	setenv("GANTRY_LANE", "5", 1);
 	setenv("GANTRY_SECERT", "hunter2", 1);
 	CHECK_OK(gantry_params_load(1));
-	CHECK_EQ(nlines, 2);
-	CHECK_HAS(lines, "GANTRY_LANES\n");
-	CHECK_HAS(lines, "GANTRY_SECRET\n");
-	CHECK(!strstr(lines, "hunter2"));
+	CHECK_EQ(logs_count(""), 2);
+	CHECK_HAS(logs_text(), "GANTRY_LANES\n");
+	CHECK_HAS(logs_text(), "GANTRY_SECRET\n");
+	CHECK_EQ(logs_count("hunter2"), 0);
 
 	/* What the build and the tests set for themselves. */
 	clear_environment();
 	setenv("GANTRY_SANITIZED", "thread", 1);
 	setenv("GANTRY_TEST_SEED", "5", 1);
 	CHECK_OK(gantry_params_load(1));
-	CHECK_EQ(nlines, 0);
+	CHECK_EQ(logs_count(""), 0);
 	setenv("GANTRY_TESTING", "5", 1);
 	CHECK_OK(gantry_params_load(1));
-	CHECK_EQ(nlines, 1);
+	CHECK_EQ(logs_count(""), 1);
 }
 
 static void check_listing(void)
@@ -376,7 +359,7 @@ static void check_threads(void)
 
 int main(void)
 {
-	gantry_log_set_sink(keep_line);
+	logs_keep();
 	RUN(check_defaults());
 	RUN(check_least_or_zero());
 	RUN(check_values());

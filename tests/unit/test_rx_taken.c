@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "base/log.h"
+#include "logs.h"
 #include "rx_util.h"
 
 enum { SMALL = 20000, INLINE = 100, MB = 1 << 20 };
@@ -48,18 +49,6 @@ struct both {
 };
 
 /* What goes well is no error in the log: the receiver's goodbye meets receives of ours that always stand. */
-static int errors;
-
-static void count_errors(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
-			 const char *text)
-{
-	(void)subsys;
-	(void)file;
-	(void)line;
-	if (level == GANTRY_LOG_ERROR && __atomic_fetch_add(&errors, 1, __ATOMIC_RELAXED) == 0)
-		printf("an error in the log: %s\n", text);
-}
-
 static void both_open(struct both *b, const struct way *way)
 {
 	struct gantry_rx_config config = {.path = way->path};
@@ -276,15 +265,15 @@ int main(int argc, char **argv)
 	setenv("GANTRY_LOG_FILE", "/dev/null", 0);
 	if (argc == 2)
 		rounds = atoi(argv[1]);
-	gantry_log_set_sink(count_errors);
+	logs_keep();
 	for (int i = 0; i < NWAYS; i++) {
 		int f = forced(&ways[i]), t = threaded(&ways[i]);
 
 		printf("%s: forced %d wrong of %d, threads %d wrong of %d\n", ways[i].name, f, rounds, t, rounds);
 		wrong += f + t;
 	}
-	CHECK_EQ(errors, 0);
-	gantry_log_set_sink(NULL);
+	CHECK_EQ(logs_count("ERROR"), 0);
+	logs_end();
 	wrong += some_taken(&little) + some_taken(&direct);
 	wrong += rejected(&little) + rejected(&direct);
 	wrong += stopped(&large);

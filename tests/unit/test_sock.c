@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "inet/sock.h"
+#include "logs.h"
 #include "test.h"
 #include "until.h"
 
@@ -321,15 +322,9 @@ static void check_low_port(void)
 	CHECK_EQ(status, 0);
 }
 
-static void silent(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
-		   const char *text)
-{
-	(void)level, (void)subsys, (void)file, (void)line, (void)text;
-}
-
 int main(void)
 {
-	gantry_log_set_sink(silent);
+	logs_drop();
 	RUN(check_errnos());
 	RUN(check_connect());
 	RUN(check_itself());

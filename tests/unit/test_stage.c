@@ -8,7 +8,7 @@
 #include "base/param.h"
 #include "device/device.h"
 #include "device/pinned.h"
-#include "fuzz/link_pair.h"
+#include "link_pair.h"
 #include "net/tcp/stage.h"
 #include "random.h"
 #include "test.h"
@@ -65,9 +65,9 @@ static void blocks(void)
 			uint8_t *data = h->b->host;
 
 			wait_ready(s, h->b);
-			CHECK_EQ(pair_wrong_at(data, h->size < 4096 ? h->size : 4096, h->seed),
+			CHECK_EQ(pattern_wrong_at(data, h->size < 4096 ? h->size : 4096, h->seed),
 				 h->size < 4096 ? h->size : 4096);
-			CHECK_EQ(data[h->size - 1], pair_byte(h->seed, h->size - 1));
+			CHECK_EQ(data[h->size - 1], pattern_byte(h->seed, h->size - 1));
 			tcp_stage_give(s, h->b);
 			h->b = NULL;
 			given++;
@@ -75,8 +75,8 @@ static void blocks(void)
 		}
 		h->size = 1 + random_below(random_below(3) ? 20000 : 400000);
 		h->seed = k;
-		pair_fill(from, h->size < 4096 ? h->size : 4096, k);
-		from[h->size - 1] = pair_byte(k, h->size - 1);
+		pattern_fill(from, h->size < 4096 ? h->size : 4096, k);
+		from[h->size - 1] = pattern_byte(k, h->size - 1);
 		r = tcp_stage_copy(s, from, h->size, &h->b);
 		if (r == GANTRY_AGAIN) {
 			full++;
@@ -205,7 +205,7 @@ static void order(void)
 		if (sent < MESSAGES && !sends[sent % WINDOW]) {
 			uint8_t *from = out + (size_t)(sent % WINDOW) * ROOM;
 
-			pair_fill(from, sizes[sent], sent);
+			pattern_fill(from, sizes[sent], sent);
 			if (sent % 7 == 3)
 				CHECK_OK(tcp_link_isend(l[0], from, sizes[sent], 1, &sends[sent % WINDOW]));
 			else
@@ -230,7 +230,7 @@ static void order(void)
 			if (!done)
 				break;
 			CHECK_EQ(size, sizes[received]);
-			CHECK_EQ(pair_wrong_at(in + (size_t)at * ROOM, sizes[received], received), sizes[received]);
+			CHECK_PATTERN(in + (size_t)at * ROOM, sizes[received], received);
 			recvs[at] = NULL;
 			received++;
 		}
@@ -346,7 +346,7 @@ static void threads(void)
 			size_t size = sent % 3 ? SIZE : 1000;
 
 			recvs[k] = irecv(l[1], in + (size_t)k * SIZE, SIZE, 0);
-			pair_fill(from, size, sent);
+			pattern_fill(from, size, sent);
 			CHECK_OK(tcp_link_isend_device(l[0], from, size, 0, &sends[k]));
 			CHECK(sends[k]);
 			sent++;
@@ -369,7 +369,7 @@ static void threads(void)
 			if (!done)
 				break;
 			CHECK_EQ(size, received % 3 ? SIZE : 1000);
-			CHECK_EQ(pair_wrong_at(in + (size_t)k * SIZE, (size_t)size, received), size);
+			CHECK_EQ(pattern_wrong_at(in + (size_t)k * SIZE, (size_t)size, received), size);
 			recvs[k] = NULL;
 			received++;
 		}

@@ -20,8 +20,7 @@ static void late_accept(void)
 	while (!send)
 		CHECK_OK(ops->connect(net, ctx, 0, handle, &send, NULL));
 	for (int i = 0; i < 3; i++) {
-		for (int k = 0; k < 100; k++)
-			out[i][k] = byte_of((uint64_t)i, (uint64_t)k);
+		pattern_fill(out[i], 100, (uint64_t)i);
 		sends[i] = post_send(send, out[i], 100, 1);
 	}
 	for (int i = 0; i < 3; i++)
@@ -51,8 +50,7 @@ static void late_accept_of_shared(void)
 	CHECK_OK(ops->listen(net, ctx, 0, handle, &listen));
 	while (!send)
 		CHECK_OK(ops->connect(net, ctx, 0, handle, &send, NULL));
-	for (int k = 0; k < 100; k++)
-		small[k] = byte_of(4, (uint64_t)k);
+	pattern_fill(small, 100, 4);
 	s = post_send(send, small, 100, 1);
 	wait_done(s);
 	for (int i = 0; i < 3; i++) {
@@ -254,10 +252,7 @@ static void close_in_flight(void)
 
 int main(int argc, char **argv)
 {
-	static const struct {
-		const char *name;
-		void (*run)(void);
-	} cases[] = {
+	static const struct test_row rows[] = {
 		{"devices", devices},
 		{"registrations", registrations},
 		{"traffic_class", traffic_class},
@@ -265,11 +260,6 @@ int main(int argc, char **argv)
 		{"late_accept_of_shared", late_accept_of_shared},
 		{"close_in_flight", close_in_flight},
 	};
-	int failed = 0;
 
-	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-		look_for_leaks = cases[i].run == close_in_flight;
-		failed += child(cases[i].name, cases[i].run, argc > 1 ? argv[1] : NULL);
-	}
-	return failed != 0;
+	return RUN_ROWS_ALONE(rows, argc, argv);
 }

@@ -23,10 +23,8 @@ static void move_sizes(struct way ways[2], const size_t *sizes, int n, int odd)
 
 		for (int d = 0; d < 2; d++) {
 			uint8_t *from = out[d] + odd + d, *to = in[d] + odd + 2 * d + 1;
-			uint64_t seed = (uint64_t)(i * 2 + d);
 
-			for (size_t k = 0; k < size; k++)
-				from[k] = byte_of(seed, k);
+			pattern_fill(from, size, (uint64_t)(i * 2 + d));
 			memset(in[d], 0xdb, size + 64);
 			if (i % 3 == 0) /* the send is first, sometimes */
 				sends[d] = post_send(ways[d].send, from, size, i);
@@ -41,11 +39,7 @@ static void move_sizes(struct way ways[2], const size_t *sizes, int n, int odd)
 
 			CHECK_EQ(wait_two(recvs[d], sends[d], &sent), size);
 			CHECK_EQ(sent, size);
-			for (size_t k = 0; k < size; k++)
-				if (to[k] != byte_of((uint64_t)(i * 2 + d), k)) {
-					fprintf(stderr, "size %zu direction %d: byte %zu is wrong\n", size, d, k);
-					exit(1);
-				}
+			CHECK_PATTERN(to, size, (uint64_t)(i * 2 + d));
 			CHECK_EQ(to[-1], 0xdb);
 			CHECK_EQ(to[size], 0xdb);
 		}
@@ -67,8 +61,7 @@ static void move_many(struct way ways[2])
 		for (int d = 0; d < 2; d++) {
 			size_t size = (size_t)(i * 6151 % 150000);
 
-			for (size_t k = 0; k < size; k++)
-				out[d][i][k] = byte_of((uint64_t)(i + 100 * d), k);
+			pattern_fill(out[d][i], size, (uint64_t)(i + 100 * d));
 			sends[d][i] = post_send(ways[d].send, out[d][i], size, 5);
 			recvs[d][i] = post_recv(ways[d].recv, in[d][i], 150000, 5);
 		}
@@ -77,8 +70,7 @@ static void move_many(struct way ways[2])
 			size_t size = (size_t)(i * 6151 % 150000);
 
 			CHECK_EQ(wait_two(recvs[d][i], sends[d][i], NULL), size);
-			for (size_t k = 0; k < size; k++)
-				CHECK_EQ(in[d][i][k], byte_of((uint64_t)(i + 100 * d), k));
+			CHECK_PATTERN(in[d][i], size, (uint64_t)(i + 100 * d));
 		}
 }
 
@@ -112,9 +104,9 @@ static void combine(void)
 		for (int i = 0; i < 12; i++)
 			middle[i] = 300000;
 		move_sizes(ways, middle, 12, 1);
-		UNTIL(logged("the kernel copies despite MSG_ZEROCOPY"));
+		UNTIL(logs_count("the kernel copies despite MSG_ZEROCOPY"));
 	}
-	UNTIL(logged(strcmp(lanes, "1") == 0 ? "1+1 lanes" : "1+3 lanes"));
+	UNTIL(logs_count(strcmp(lanes, "1") == 0 ? "1+1 lanes" : "1+3 lanes"));
 	close_way(ways[0]);
 	close_way(ways[1]);
 	CHECK_OK(ops->finalize(net, ctx));
@@ -155,20 +147,18 @@ static void over_4_gib(void)
 	start(&ctx, GANTRY_NET_UNDEF);
 	out = map_huge(size, fds);
 	in = map_huge(size, fds + 3);
-	for (size_t i = 0; i < MIB; i++)
-		out[i] = byte_of(1, i);
+	pattern_fill(out, MIB, 1);
 	for (size_t i = 0; i < 64 * MIB; i += 64)
-		out[MIB + i] = byte_of(2, i / 64);
+		out[MIB + i] = pattern_byte(2, i / 64);
 	memcpy(out + size - 5, "tail!", 5);
 	w = connect_way(ctx);
 	r = post_recv(w.recv, in, size, 1);
 	s = post_send(w.send, out, size, 1);
 	CHECK_EQ(wait_two(r, s, &sent), INT_MAX); /* as much as an int can say */
 	CHECK_EQ(sent, INT_MAX);
-	for (size_t i = 0; i < MIB; i++)
-		CHECK_EQ(in[i], byte_of(1, i));
+	CHECK_PATTERN(in, MIB, 1);
 	for (size_t i = 0; i < 64 * MIB; i += 64 * 997)
-		CHECK_EQ(in[MIB + i], byte_of(2, i / 64));
+		CHECK_EQ(in[MIB + i], pattern_byte(2, i / 64));
 	CHECK(memcmp(in + size - 5, "tail!", 5) == 0);
 	CHECK_EQ(in[size], 0);
 	close_way(w);
@@ -194,11 +184,9 @@ int main(int argc, char **argv)
 		lanes = combination & 8 ? "3" : "1";
 		helpers = combination & 16 ? "2" : "0";
 		snprintf(name, sizeof(name), "zerocopy=%s,crc=%s,lanes=%s,helpers=%s", zerocopy, crc, lanes, helpers);
-		look_for_leaks = combination == 28;
-		failed += child(name, combine, only);
+		failed += run_row(name, combine, combination == 28, only);
 	}
-	look_for_leaks = 0;
-	failed += child("over_4_gib", over_4_gib, only);
+	failed += run_row("over_4_gib", over_4_gib, 0, only);
 	if (!failed)
 		printf("ok\n");
 	return failed != 0;

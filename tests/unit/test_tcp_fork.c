@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <sys/socket.h>
 
+#include "child.h"
 #include "gone.h"
 #include "net/tcp/forget.h"
 #include "tcp_util.h"
@@ -105,7 +106,7 @@ static void fork_deep(int depth)
 
 	CHECK(pid >= 0);
 	if (!pid) {
-		alarm(CHILD_S);
+		alarm(CHILD_SECONDS);
 		use_in_child();
 		make_all();
 		if (depth)

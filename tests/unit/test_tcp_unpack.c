@@ -8,6 +8,7 @@
 
 #include "gone.h"
 #include "held.h"
+#include "logs.h"
 #include "net/devmem.h"
 #include "net/tcp/forget.h"
 #include "unpack_util.h"
@@ -17,36 +18,6 @@ enum { MIB = 1 << 20, ROOM = 2 * MIB, WINDOW = 8 };
 static struct gantry_net *net;
 static const struct gantry_net_ops *ops;
 static struct gantry_device *host;
-/* The service thread writes lines too: it sees links off long after their user has closed them. */
-static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
-static char log_text[16384];
-
-static void keep_log(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
-		     const char *text)
-{
-	size_t n;
-
-	(void)level, (void)subsys, (void)file, (void)line;
-	pthread_mutex_lock(&log_lock);
-	n = strlen(log_text);
-	snprintf(log_text + n, sizeof(log_text) - n, "%s\n", text);
-	pthread_mutex_unlock(&log_lock);
-}
-
-static void log_forget(void)
-{
-	pthread_mutex_lock(&log_lock);
-	log_text[0] = 0;
-	pthread_mutex_unlock(&log_lock);
-}
-
-static void check_logged(const char *part)
-{
-	pthread_mutex_lock(&log_lock);
-	CHECK_HAS(log_text, part);
-	pthread_mutex_unlock(&log_lock);
-}
-
 static void *context(int unpack)
 {
 	struct gantry_net_config config = {
@@ -126,7 +97,7 @@ static void traffic(const struct way *w, int from_device, int to_device, uint32_
 			uint8_t *from = out + (size_t)(sent % WINDOW) * ROOM;
 			uint64_t size = random_below(8) == 0 ? 0 : random_below(random_below(3) ? 9000 : ROOM);
 
-			pair_fill(from, size, seed + sent);
+			pattern_fill(from, size, seed + sent);
 			sizes[sent % WINDOW] = size;
 			CHECK_OK(ops->isend(net, w->send, from, size, 0, send_mr, &sends[sent % WINDOW]));
 			sent += sends[sent % WINDOW] != NULL;
@@ -155,7 +126,7 @@ static void traffic(const struct way *w, int from_device, int to_device, uint32_
 
 				CHECK_EQ(n == 0, size == 0);
 			}
-			CHECK_EQ(pair_wrong_at(data, (size_t)size, seed + received), size);
+			CHECK_EQ(pattern_wrong_at(data, (size_t)size, seed + received), size);
 			if (size < ROOM)
 				CHECK_EQ(data[size], 0xa5);
 			CHECK_OK(ops->irecv_consumed(net, w->recv, 1, recvs[at]));
@@ -329,10 +300,10 @@ static void choosing(void)
 	CHECK(why[0]);
 	setenv("GANTRY_UNPACK", "auto", 1);
 	CHECK_OK(gantry_params_load(1));
-	log_forget();
+	logs_forget();
 	CHECK_OK(ops->init(net, 1, &config, &ctx));
 	CHECK_EQ(((struct tcp_context *)ctx)->unpack, GANTRY_NET_UNPACK_OFF);
-	check_logged(why);
+	CHECK_HAS(logs_text(), why);
 	CHECK_OK(ops->finalize(net, ctx));
 	setenv("GANTRY_UNPACK", "kernel", 1);
 	CHECK_OK(gantry_params_load(1));
@@ -352,7 +323,7 @@ static void on_one_host(void)
 		     {0, WIRE_UNPACK_NO, 0}, {0, WIRE_UNPACK_YES, 1}, {0, WIRE_UNPACK_BETWEEN_HOSTS, 1}};
 
 	CHECK_OK(ops->finalize(net, context(GANTRY_NET_UNPACK_OFF)));
-	log_forget(); /* it has room for so much */
+	logs_forget(); /* it has room for so much */
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
 		struct tcp_peer peer = {.host = tcp_engine.host + !cases[i].host,
 					.window = LINK_WINDOW,
@@ -368,7 +339,7 @@ static void on_one_host(void)
 		CHECK(!l->devmem.pool);
 		tcp_link_free(l);
 	}
-	check_logged("is on this host");
+	CHECK_HAS(logs_text(), "is on this host");
 }
 
 /* ---- memory of a device is never given back with the engine's lock held: that may wait for the device ---- */
@@ -431,7 +402,7 @@ static void freed_unlocked(void)
 
 int main(int argc, char **argv)
 {
-	static const struct pair_case cases[] = {
+	static const struct test_row rows[] = {
 		{"every_pair", every_pair}, {"through_the_stage", through_the_stage}, {"with_helpers", with_helpers},
 		{"sharing", sharing},	    {"registrations", registrations},	      {"on_one_host", on_one_host},
 		{"choosing", choosing},	    {"freed_unlocked", freed_unlocked},
@@ -446,9 +417,9 @@ int main(int argc, char **argv)
 	setenv("GANTRY_LOG", "info", 1);
 	CHECK_OK(gantry_params_load(1));
 	gantry_log_configure(GANTRY_LOG_INFO, GANTRY_SUBSYS_ALL, "");
-	gantry_log_set_sink(keep_log);
+	logs_keep();
 	CHECK_OK(gantry_device_host(&host));
 	net = gantry_net_tcp();
 	ops = net->ops;
-	return pair_run_cases(cases, sizeof(cases) / sizeof(*cases), 250, argc > 1 ? argv[1] : NULL);
+	return RUN_ROWS(rows, argc, argv);
 }

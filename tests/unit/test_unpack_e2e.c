@@ -135,7 +135,7 @@ static void post_send(struct way *w, int way)
 
 	if (i == messages || w->sends[i % WINDOW] || i - w->done >= WINDOW)
 		return;
-	pair_fill(data, size_of(i), (uint64_t)(1000 * way + i));
+	pattern_fill(data, size_of(i), (uint64_t)(1000 * way + i));
 	CHECK_OK(ops->isend(net, w->send, data, size_of(i), 3, w->send_mr[k], &w->sends[i % WINDOW]));
 	w->sent += w->sends[i % WINDOW] != NULL;
 }
@@ -168,7 +168,7 @@ static void test_recv(struct way *w, int way)
 		w->descs += kernel_unpack(w->handle.handle, data, size_of(i));
 	else if (kind_of(i) == HOST_SLOT)
 		CHECK_EQ(kernel_unpack(w->handle.handle, data, size_of(i)), 0);
-	CHECK_EQ(pair_wrong_at(data, size_of(i), (uint64_t)(1000 * way + i)), size_of(i));
+	CHECK_PATTERN(data, size_of(i), (uint64_t)(1000 * way + i));
 	CHECK_OK(ops->irecv_consumed(net, w->recv, 1, w->recvs[i % WINDOW]));
 	w->done++;
 }

@@ -33,7 +33,7 @@ static void depth(void)
 
 	world_params(NULL);
 	world_open(&w, 1, 0);
-	pair_fill(data, sizeof(data), 3);
+	pattern_fill(data, sizeof(data), 3);
 	for (int round = 0; round < 3; round++) {
 		for (int i = 0; i < 16; i++) {
 			memset(buf[i], 0, 100);
@@ -53,12 +53,12 @@ static void depth(void)
 			CHECK(request[16]);
 			say_eager(&w, data, 100, 0);
 			settle(&w, request[16]);
-			CHECK_EQ(pair_wrong_at(buf[16], 100, 3), 100);
+			CHECK_PATTERN(buf[16], 100, 3);
 			CHECK_OK(tcp_unpack_consumed(w.l, request[16]));
 		}
 		for (int i = 0; i < 16; i++) {
 			CHECK_EQ(kernel_unpack(w.handle, buf[i], 100), i % 3 != 0);
-			CHECK_EQ(pair_wrong_at(buf[i], 100, 3), 100);
+			CHECK_PATTERN(buf[i], 100, 3);
 		}
 		/* A younger one alone does not help. */
 		CHECK_OK(tcp_unpack_consumed(w.l, request[5]));
@@ -87,12 +87,12 @@ static void counts(void)
 		void *request = irecv(&w, buf, 65536, 1, 0);
 		uint64_t n;
 
-		pair_fill(data, size, (uint64_t)i);
+		pattern_fill(data, size, (uint64_t)i);
 		say_eager(&w, data, size, 0);
 		settle(&w, request);
 		n = kernel_unpack(w.handle, buf, size);
 		CHECK(size ? n > 0 : n == 0);
-		CHECK_EQ(pair_wrong_at(buf, size, (uint64_t)i), size);
+		CHECK_PATTERN(buf, size, (uint64_t)i);
 		CHECK_OK(tcp_unpack_consumed(w.l, request));
 	}
 	CHECK_EQ(w.u->messages, 16 * 7);
@@ -114,13 +114,13 @@ static void too_large(int device_rx, int blind)
 	if (blind)
 		world_blind(&w, 1, 1);
 	for (int i = 0; i < 2; i++) {
-		pair_fill(data, size, 9);
+		pattern_fill(data, size, 9);
 		memset(buf, 0, size);
 		request = irecv(&w, buf, size, 1, 0);
 		say_bulk(&w, data, size, 0);
 		settle(&w, request);
 		CHECK_EQ(kernel_unpack(w.handle, buf, size), 0);
-		CHECK_EQ(pair_wrong_at(buf, size, 9), size);
+		CHECK_PATTERN(buf, size, 9);
 		CHECK_OK(tcp_unpack_consumed(w.l, request));
 	}
 	/* And 4 MiB, which fits. */
@@ -130,7 +130,7 @@ static void too_large(int device_rx, int blind)
 	say_bulk(&w, data, size, 0);
 	settle(&w, request);
 	CHECK(kernel_unpack(w.handle, buf, size) > 0);
-	CHECK_EQ(pair_wrong_at(buf, size, 9), size);
+	CHECK_PATTERN(buf, size, 9);
 	CHECK_OK(tcp_unpack_consumed(w.l, request));
 	world_whole(&w);
 	world_close(&w);
@@ -228,12 +228,12 @@ static void wrong_headers(void)
 
 int main(int argc, char **argv)
 {
-	static const struct pair_case cases[] = {
+	static const struct test_row rows[] = {
 		{"depth", depth},
 		{"counts", counts},
 		{"large", large_messages},
 		{"wrong", wrong_headers},
 	};
 
-	return pair_run_cases(cases, sizeof(cases) / sizeof(*cases), 250, argc > 1 ? argv[1] : NULL);
+	return RUN_ROWS(rows, argc, argv);
 }

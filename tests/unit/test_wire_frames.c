@@ -1,5 +1,5 @@
 /* The bytes on the wire, as in test_wire.c: frames. */
-#include "fuzz/link_pair.h"
+#include "link_pair.h"
 #include "wire_util.h"
 
 static void check_frame_layout(void)
@@ -126,8 +126,8 @@ static void check_sums(void)
 		CHECK_EQ(plain[1], 0);
 		CHECK_EQ(b[1], 1);
 		plain[1] = 1;
-		CHECK_EQ(pair_get(plain + 40, 4), 0);
-		CHECK_EQ(pair_get(b + 40, 4), pair_crc(pair_crc(0, b, 40), b + 44, 4));
+		CHECK_EQ(le_get(plain + 40, 4), 0);
+		CHECK_EQ(le_get(b + 40, 4), pair_crc(pair_crc(0, b, 40), b + 44, 4));
 		memcpy(plain + 40, b + 40, 4);
 		CHECK(memcmp(plain, b, sizeof(b)) == 0); /* nothing else differs */
 		memset(&back, 0, sizeof(back));
@@ -137,7 +137,7 @@ static void check_sums(void)
 		CHECK_EQ(wire_frame_decode(b, 0, &back), GANTRY_ERR_PROTOCOL);
 		wire_frame_encode(&f, 0, plain);
 		CHECK_EQ(wire_frame_decode(plain, 1, &back), GANTRY_ERR_CORRUPT);
-		pair_put(plain + 40, pair_crc(pair_crc(0, plain, 40), plain + 44, 4), 4);
+		le_put(plain + 40, pair_crc(pair_crc(0, plain, 40), plain + 44, 4), 4);
 		CHECK_EQ(wire_frame_decode(plain, 1, &back), GANTRY_ERR_PROTOCOL);
 		for (int bit = 0; bit < 8 * WIRE_FRAME_SIZE; bit++) {
 			b[bit / 8] ^= (uint8_t)(1 << bit % 8);

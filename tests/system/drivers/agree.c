@@ -70,7 +70,7 @@ static void pair_side_run(struct pair_side *s)
 			printf("accept none, %d strangers\n", (int)tcp_engine.strangers);
 		if (comm) {
 			pair_wait(s, pair_irecv(s, comm, data, sizeof(data), 7));
-			pair_verify(data, sizeof(data), 5);
+			CHECK_PATTERN(data, sizeof(data), 5);
 			say("transfer", GANTRY_OK);
 		}
 		pair_step(s, 1);
@@ -81,7 +81,7 @@ static void pair_side_run(struct pair_side *s)
 	while (!__atomic_load_n(&s->shared->ready[0][0], __ATOMIC_ACQUIRE)) {
 		if (__atomic_load_n(&s->shared->event, __ATOMIC_ACQUIRE))
 			return;
-		pair_sleep_ms(1);
+		sleep_ms(1);
 	}
 	memcpy(handle, s->shared->handle[0][0], sizeof(handle));
 	r = pair_try_connect(s, handle, &comm);
@@ -89,7 +89,7 @@ static void pair_side_run(struct pair_side *s)
 	if (!comm)
 		__atomic_store_n(&s->shared->event, 1, __ATOMIC_RELEASE);
 	if (comm) {
-		pair_fill(data, sizeof(data), 5);
+		pattern_fill(data, sizeof(data), 5);
 		pair_wait(s, pair_isend(s, comm, data, sizeof(data), 7));
 	}
 	pair_wait_step(s->shared, 0, 1);

@@ -41,8 +41,8 @@ static void *abort_later(void *arg)
 {
 	struct node *me = arg;
 
-	pair_sleep_ms(200);
-	__atomic_store_n(&abort_ms, pair_now_ms(), __ATOMIC_RELEASE);
+	sleep_ms(200);
+	__atomic_store_n(&abort_ms, now_ms(), __ATOMIC_RELEASE);
 	CHECK_OK(gantry_comm_abort(me->comm));
 	return NULL;
 }
@@ -77,7 +77,7 @@ static void wait_and_abort(struct node *me, int send)
 	if (!connecting)
 		CHECK_EQ(pthread_create(&other, NULL, abort_later, me), 0);
 	CHECK_OK(gantry_stream_sync(me->dev, me->stream));
-	sync_ms = pair_now_ms();
+	sync_ms = now_ms();
 	pthread_join(other, NULL);
 	CHECK(aborted_at() && sync_ms >= aborted_at());
 	r = gantry_comm_error(me->comm, &rank, text, sizeof(text));
@@ -96,12 +96,12 @@ static void wait_and_abort(struct node *me, int send)
 
 static void wait_for_nobody(struct node *me)
 {
-	uint64_t begun = pair_now_ms(), took;
+	uint64_t begun = now_ms(), took;
 	gantry_result r;
 
 	CHECK_OK(gantry_recv(me->in, LARGE, GANTRY_TYPE_UINT8, 1, me->comm, me->stream));
 	r = gantry_comm_destroy(me->comm);
-	took = pair_now_ms() - begun;
+	took = now_ms() - begun;
 	printf("{\"mode\": \"%s\", \"transport\": \"%s\", \"result\": \"%s\", \"destroy_ms\": %llu}\n", mode, transport,
 	       gantry_result_name(r), (unsigned long long)took);
 	CHECK_EQ(r, GANTRY_ERR_TIMEOUT);
@@ -124,12 +124,12 @@ static void *rank_main(void *arg)
 		wait_and_abort(me, way);
 	pthread_barrier_wait(&both);
 	if (rank == 1) { /* the other one has left: whatever it says about that, it must not wait for it */
-		uint64_t begun = pair_now_ms();
+		uint64_t begun = now_ms();
 		gantry_result r = gantry_comm_destroy(me->comm);
 
 		printf("{\"mode\": \"%s\", \"peer\": \"%s\", \"destroy_ms\": %llu}\n", mode, gantry_result_name(r),
-		       (unsigned long long)(pair_now_ms() - begun));
-		CHECK(pair_now_ms() - begun < BOUND_MS); /* GANTRY_TIMEOUT=100s, unless the mode is destroy */
+		       (unsigned long long)(now_ms() - begun));
+		CHECK(now_ms() - begun < BOUND_MS); /* GANTRY_TIMEOUT=100s, unless the mode is destroy */
 		me->comm = NULL;
 	}
 	node_close(me);
@@ -167,7 +167,7 @@ static void flood_rank(struct shared *sh, int rank)
 		__atomic_store_n(&sh->have_id, 1, __ATOMIC_RELEASE);
 	}
 	while (!__atomic_load_n(&sh->have_id, __ATOMIC_ACQUIRE))
-		pair_sleep_ms(1);
+		sleep_ms(1);
 	node_open(&me, &sh->id, rank, 2, transport, 0, DEPTH * FLOOD);
 	while (r == GANTRY_OK) {
 		CHECK_OK(gantry_group_start());
@@ -181,9 +181,9 @@ static void flood_rank(struct shared *sh, int rank)
 		__atomic_fetch_add(&sh->rounds, 1, __ATOMIC_RELAXED);
 	}
 	CHECK_OK(gantry_stream_sync(me.dev, me.stream));
-	begun = pair_now_ms();
+	begun = now_ms();
 	CHECK_EQ(node_close(&me), GANTRY_ERR_PEER_LOST);
-	CHECK(pair_now_ms() - begun < BOUND_MS); /* GANTRY_TIMEOUT=100s */
+	CHECK(now_ms() - begun < BOUND_MS); /* GANTRY_TIMEOUT=100s */
 }
 
 static int flood(void)
@@ -207,8 +207,8 @@ static int flood(void)
 			}
 		}
 		while (__atomic_load_n(&sh->rounds, __ATOMIC_RELAXED) < 4)
-			pair_sleep_ms(1);
-		pair_sleep_ms((unsigned)(i % 10));
+			sleep_ms(1);
+		sleep_ms((unsigned)(i % 10));
 		CHECK_EQ(kill(pid[i % 2], SIGKILL), 0);
 		failed |= pair_reap(pid[i % 2], SIGKILL) | pair_reap(pid[!(i % 2)], 0);
 		rounds += sh->rounds;
@@ -231,7 +231,7 @@ static void *cycle_main(void *arg)
 static void cycles(void)
 {
 	int fds = pair_fds(), threads = pair_threads();
-	uint64_t begun = pair_now_ms();
+	uint64_t begun = now_ms();
 	size_t middle = 0, end;
 
 	for (int i = 1; i <= CYCLES; i++) {
@@ -251,7 +251,7 @@ static void cycles(void)
 	printf("{\"mode\": \"cycles\", \"transport\": \"%s\", \"cycles\": %d, \"ms\": %llu, \"fds\": %d, \"threads\": "
 	       "%d, "
 	       "\"heap_halfway\": %zu, \"heap_end\": %zu}\n",
-	       transport, CYCLES, (unsigned long long)(pair_now_ms() - begun), pair_fds(), pair_threads(), middle, end);
+	       transport, CYCLES, (unsigned long long)(now_ms() - begun), pair_fds(), pair_threads(), middle, end);
 	CHECK(end <=
 	      middle + 16384); /* 100 cycles: the allocator's own to and fro is some KiB, a lost block per cycle more */
 }

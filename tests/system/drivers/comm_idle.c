@@ -18,12 +18,12 @@ static void measure_idle(int rank, const char *transport)
 	for (uint32_t i = 0; i < TIMES && !(i && good[0][0] && good[1][0]); i++) {
 		pair_step(&me, 2 * i + 1);
 		pair_wait_step(shared, !rank, 2 * i + 1);
-		pair_sleep_ms(500); /* spinning and yielding are over */
+		sleep_ms(500); /* spinning and yielding are over */
 		cpu = cpu_us();
-		begun = pair_now_ms();
-		pair_sleep_ms(IDLE_MS);
+		begun = now_ms();
+		sleep_ms(IDLE_MS);
 		used = cpu_us() - cpu;
-		took = pair_now_ms() - begun;
+		took = now_ms() - begun;
 		printf("{\"transport\": \"%s\", \"rank\": %d, \"connections\": %d, \"idle_ms\": %llu, \"cpu_us\": "
 		       "%llu, "
 		       "\"percent\": %.3f, \"threads\": %d, \"fds\": %d}\n",

@@ -18,15 +18,15 @@ static int fds_most, threads_most;
 static void *rank_main(void *arg)
 {
 	int rank = (int)(intptr_t)arg;
-	uint64_t began = pair_now_ms();
+	uint64_t began = now_ms();
 	struct node me;
 
 	node_open(&me, &id, rank, ranks, transport, 0, ROOM);
-	init_ms[rank] = pair_now_ms() - began;
+	init_ms[rank] = now_ms() - began;
 	for (uint32_t i = 0; i < SIZES; i++) {
-		began = pair_now_ms();
+		began = now_ms();
 		CHECK_OK(node_exchange(&me, ranks - 1, sizes[i], i));
-		*(i ? &last_ms[rank] : &first_ms[rank]) = pair_now_ms() - began;
+		*(i ? &last_ms[rank] : &first_ms[rank]) = now_ms() - began;
 	}
 	if (rank == 0) {
 		fds_most = pair_fds();
@@ -49,7 +49,7 @@ int main(int argc, char **argv)
 {
 	pthread_t threads[RANKS_MAX];
 	int fds = pair_fds(), before = pair_threads();
-	uint64_t began = pair_now_ms();
+	uint64_t began = now_ms();
 
 	CHECK(argc == 3);
 	transport = argv[1];
@@ -65,7 +65,7 @@ int main(int argc, char **argv)
 	printf("{\"transport\": \"%s\", \"ranks\": %d, \"init_ms\": %llu, \"first_exchange_ms\": %llu, "
 	       "\"last_exchange_ms\": %llu, \"all_ms\": %llu, \"cpu_ms\": %llu, \"fds\": %d, \"threads\": %d}\n",
 	       transport, ranks, (unsigned long long)most(init_ms), (unsigned long long)most(first_ms),
-	       (unsigned long long)most(last_ms), (unsigned long long)(pair_now_ms() - began),
+	       (unsigned long long)most(last_ms), (unsigned long long)(now_ms() - began),
 	       (unsigned long long)cpu_us() / 1000, fds_most, threads_most);
 	return 0;
 }

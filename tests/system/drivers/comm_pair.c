@@ -15,7 +15,7 @@ static void be_rank(int rank)
 {
 	struct gantry_unique_id id;
 	struct gantry_comm_counters counters;
-	uint64_t bytes = 0, begun = pair_now_ms();
+	uint64_t bytes = 0, begun = now_ms();
 	struct node me;
 
 	id_meet(path, rank == 0, &id);
@@ -30,7 +30,7 @@ static void be_rank(int rank)
 	CHECK_EQ(counters.recv_bytes, bytes);
 	CHECK_OK(node_close(&me));
 	printf("{\"transport\": \"%s\", \"rank\": %d, \"messages\": %d, \"bytes\": %llu, \"ms\": %llu}\n", transport,
-	       rank, ROUNDS * SIZES, (unsigned long long)bytes, (unsigned long long)(pair_now_ms() - begun));
+	       rank, ROUNDS * SIZES, (unsigned long long)bytes, (unsigned long long)(now_ms() - begun));
 }
 
 static void *rank_thread(void *arg)

@@ -52,7 +52,7 @@ static void *relay_one(void *arg)
 				__atomic_fetch_add(relayed, (uint64_t)n, __ATOMIC_RELAXED);
 			if (n > 0 && i == 0 && first) {
 				first = 0;
-				pair_sleep_ms(FIRST_MS);
+				sleep_ms(FIRST_MS);
 			}
 			if (n == 0 || (n < 0 && p[i].revents)) {
 				shutdown(fds[!i], SHUT_WR);
@@ -145,7 +145,7 @@ static gantry_result send_to_first(struct node *me)
 	gantry_result r;
 
 	if (me->rank)
-		pair_fill(me->out, SIZE, node_seed(me->rank, 0, 1));
+		pattern_fill(me->out, SIZE, node_seed(me->rank, 0, 1));
 	CHECK_OK(gantry_group_start());
 	if (me->rank)
 		CHECK_OK(gantry_send(me->out, SIZE, GANTRY_TYPE_UINT8, 0, me->comm, me->stream));
@@ -158,7 +158,7 @@ static gantry_result send_to_first(struct node *me)
 	if (r == GANTRY_OK)
 		r = gantry_comm_error(me->comm, NULL, NULL, 0);
 	for (int from = 1; !me->rank && from < N && r == GANTRY_OK; from++)
-		pair_verify(me->in + (size_t)from * SIZE, SIZE, node_seed(from, 0, 1));
+		CHECK_PATTERN(me->in + (size_t)from * SIZE, SIZE, node_seed(from, 0, 1));
 	return r;
 }
 

@@ -74,10 +74,10 @@ static void *watch_error(void *arg)
 			CHECK_OK(gantry_comm_abort(w->comm));
 		w->r->error = gantry_comm_error(w->comm, &w->r->error_rank, w->r->text, sizeof(w->r->text));
 		if (w->r->error != GANTRY_OK) {
-			w->r->error_ms = pair_now_ms();
+			w->r->error_ms = now_ms();
 			break;
 		}
-		pair_sleep_ms(2);
+		sleep_ms(2);
 	}
 	return NULL;
 }
@@ -127,12 +127,12 @@ static void *side_main(void *arg)
 		CHECK_OK(gantry_stream_sync(side.dev, side.stream));
 		side.in[me] = (uint8_t)want;
 		all = side.in[0] & side.in[1] & side.in[2];
-		now = pair_now_ms();
+		now = now_ms();
 		if (last && now - last > r->side_gap_ms)
 			r->side_gap_ms = now - last;
 		last = now;
 		set(&r->side_rounds, round + 1);
-		pair_sleep_ms(3);
+		sleep_ms(3);
 	}
 	CHECK_OK(gantry_comm_error(side.comm, NULL, NULL, 0));
 	CHECK_OK(node_close(&side));
@@ -148,12 +148,12 @@ static void exchange_loop(struct node *me, struct report *r)
 	for (; r->call == GANTRY_OK; round++) {
 		if (rank_here == victim && !deadly() && round == (strcmp(what, "missing") == 0 ? ROUNDS_BEFORE : 0))
 			while (get(&shared->hold))
-				pair_sleep_ms(2);
+				sleep_ms(2);
 		if (!deadly() && round == 2 * ROUNDS_BEFORE)
 			break;
 		r->call = node_exchange(me, round % 2 ? N - 1 : 1, sizes[round / 2 % 4], round);
 		set(&r->rounds, round + (r->call == GANTRY_OK));
-		pair_sleep_ms(1);
+		sleep_ms(1);
 	}
 }
 
@@ -180,11 +180,11 @@ static void be_rank(int rank)
 	exchange_loop(&me, r);
 	/* Whatever the call returned, the stream is free: nothing waits for the dead. */
 	CHECK_OK(gantry_stream_sync(me.dev, me.stream));
-	r->sync_ms = pair_now_ms();
+	r->sync_ms = now_ms();
 	set(&w.stop, deadly() ? 0 : 1);
 	pthread_join(watcher, NULL);
 	r->destroy = gantry_comm_destroy(me.comm);
-	r->destroyed_ms = pair_now_ms();
+	r->destroyed_ms = now_ms();
 	me.comm = NULL;
 	set(&r->done, 1);
 	if (rank != victim)
@@ -226,13 +226,13 @@ static void end_with(const char *why, int rank)
 /* Until a rank has come so far with the one and the other. */
 static void until(int rank, uint32_t rounds, uint32_t side_rounds, const char *why)
 {
-	uint64_t limit = pair_now_ms() + PAIR_PATIENCE_MS;
+	uint64_t limit = now_ms() + PAIR_PATIENCE_MS;
 
 	while (get(&shared->r[rank].rounds) < rounds ||
 	       (rank != victim && get(&shared->r[rank].side_rounds) < side_rounds)) {
-		if (ended(rank) || pair_now_ms() > limit)
+		if (ended(rank) || now_ms() > limit)
 			end_with(why, rank);
-		pair_sleep_ms(1);
+		sleep_ms(1);
 	}
 }
 
@@ -247,7 +247,7 @@ static void act(const char *command)
 	else if (strcmp(what, "abort") == 0)
 		set(&shared->abort, 1);
 	else
-		pair_sleep_ms((unsigned)(2 * timeout_ms));
+		sleep_ms((unsigned)(2 * timeout_ms));
 	set(&shared->hold, 0);
 }
 
@@ -315,14 +315,14 @@ int main(int argc, char **argv)
 		until(i, strcmp(what, "missing_first") == 0 ? 0 : ROUNDS_BEFORE, ROUNDS_BEFORE, "does not begin");
 	for (int i = 0; i < N; i++)
 		side_before[i] = get(&shared->r[i].side_rounds);
-	since = pair_now_ms();
+	since = now_ms();
 	act(argc > 6 ? argv[6] : "");
-	limit = pair_now_ms() + PAIR_PATIENCE_MS + 3 * timeout_ms;
+	limit = now_ms() + PAIR_PATIENCE_MS + 3 * timeout_ms;
 	for (int i = 0; i < N; i++)
 		while (i != victim && !get(&shared->r[i].done)) {
-			if (ended(i) || pair_now_ms() > limit)
+			if (ended(i) || now_ms() > limit)
 				end_with("does not end its communicator", i);
-			pair_sleep_ms(1);
+			sleep_ms(1);
 		}
 	for (int i = 0; i < N; i++)
 		if (i != victim)

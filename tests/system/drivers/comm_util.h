@@ -88,7 +88,7 @@ static inline gantry_result node_exchange(struct node *me, int reach, size_t siz
 	for (int d = 1; d <= reach; d++) {
 		int to = (me->rank + d) % me->n, from = (me->rank + me->n - d) % me->n;
 
-		pair_fill(me->out + (size_t)to * me->room, size, node_seed(me->rank, to, round));
+		pattern_fill(me->out + (size_t)to * me->room, size, node_seed(me->rank, to, round));
 		memset(me->in + (size_t)from * me->room, 0xee, size);
 	}
 	CHECK_OK(gantry_group_start());
@@ -109,7 +109,7 @@ static inline gantry_result node_exchange(struct node *me, int reach, size_t siz
 	for (int d = 1; d <= reach && r == GANTRY_OK; d++) {
 		int from = (me->rank + me->n - d) % me->n;
 
-		pair_verify(me->in + (size_t)from * me->room, size, node_seed(from, me->rank, round));
+		CHECK_PATTERN(me->in + (size_t)from * me->room, size, node_seed(from, me->rank, round));
 	}
 	return r;
 }
@@ -130,8 +130,8 @@ static inline void id_read(const char *path, struct gantry_unique_id *ret_id)
 {
 	FILE *f = NULL;
 
-	for (uint64_t end = pair_now_ms() + PAIR_PATIENCE_MS; !(f = fopen(path, "rb")) && pair_now_ms() < end;)
-		pair_sleep_ms(1);
+	for (uint64_t end = now_ms() + PAIR_PATIENCE_MS; !(f = fopen(path, "rb")) && now_ms() < end;)
+		sleep_ms(1);
 	CHECK(f && fread(ret_id, sizeof(*ret_id), 1, f) == 1);
 	fclose(f);
 }
@@ -162,10 +162,10 @@ static inline uint64_t cpu_us(void)
  */
 static inline void settle(int fds, int threads, const char *when)
 {
-	uint64_t end = pair_now_ms() + PAIR_PATIENCE_MS;
+	uint64_t end = now_ms() + PAIR_PATIENCE_MS;
 
-	while ((pair_fds() != fds || pair_threads() != threads) && pair_now_ms() < end)
-		pair_sleep_ms(5);
+	while ((pair_fds() != fds || pair_threads() != threads) && now_ms() < end)
+		sleep_ms(5);
 	if (pair_fds() != fds || pair_threads() != threads)
 		fprintf(stderr, "%s: %d fds (%d before), %d threads (%d before)\n", when, pair_fds(), fds,
 			pair_threads(), threads);

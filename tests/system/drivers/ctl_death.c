@@ -24,7 +24,7 @@
 #include "base/clock.h"
 #include "base/param.h"
 #include "comm/ctl.h"
-#include "test.h"
+#include "until.h"
 
 enum { N = 4, LOSSES = 8, PATIENCE_MS = 60000 }; /* only a hang takes that long */
 
@@ -53,14 +53,6 @@ static void set(uint32_t *p)
 {
 	__atomic_store_n(p, 1, __ATOMIC_RELEASE);
 }
-static void sleep_ms(unsigned ms)
-{
-	struct timespec t = {ms / 1000, (long)(ms % 1000) * 1000000};
-
-	while (nanosleep(&t, &t) && errno == EINTR)
-		;
-}
-
 static void on_lost(void *ctx, int rank, gantry_result why, const char *text)
 {
 	struct report *r = ctx;

@@ -64,8 +64,8 @@ static void post_all(struct state *st)
 	st->into = malloc((size_t)(LARGES + MOVING) * LARGE + (size_t)SMALLS * SMALL);
 	CHECK(st->small && st->large && st->into);
 	for (uint32_t i = 0; i < SMALLS; i++)
-		pair_fill(st->small + i * SMALL, SMALL, i);
-	pair_fill(st->large, LARGE, 99);
+		pattern_fill(st->small + i * SMALL, SMALL, i);
+	pattern_fill(st->large, LARGE, 99);
 	for (int i = 0; i < SMALLS; i++)
 		add(st, pair_isend(s, st->send[0], st->small + (size_t)i * SMALL, SMALL, 0), 0, NULL);
 	for (int i = 0; i < LARGES; i++)
@@ -113,7 +113,7 @@ static void until_all_failed(struct state *st)
 {
 	struct pair_side *s = st->side;
 	gantry_result code = GANTRY_OK;
-	uint64_t timeout_ms = gantry_params()->timeout / 1000000, last = 0, began = pair_now_ms();
+	uint64_t timeout_ms = gantry_params()->timeout / 1000000, last = 0, began = now_ms();
 	/* Of a death the kernel tells: that must not take until the deadline, which death.sh puts far away. */
 	uint64_t limit = strcmp(mode, "kill") == 0 ? timeout_ms / 2 : pair_silence_ms(timeout_ms);
 	int failed = 0, left = st->n;
@@ -136,7 +136,7 @@ static void until_all_failed(struct state *st)
 				continue;
 			}
 			q->over = 1;
-			last = pair_now_ms();
+			last = now_ms();
 			if (!failed++)
 				snprintf(text, sizeof(text), "%s", gantry_last_error());
 			if (code != GANTRY_OK && r != code)
@@ -146,13 +146,13 @@ static void until_all_failed(struct state *st)
 			CHECK_HAS(gantry_last_error(), pid);
 			code = r;
 		}
-		if (pair_now_ms() - began > PAIR_PATIENCE_MS + 3 * timeout_ms) {
+		if (now_ms() - began > PAIR_PATIENCE_MS + 3 * timeout_ms) {
 			fprintf(stderr, "side %c: %d requests still wait, %d failed with %s\n", 'A' + s->self, left,
 				failed, gantry_result_name(code));
 			exit(1);
 		}
 		if (!moved)
-			pair_sleep_ms(1);
+			sleep_ms(1);
 	}
 	printf("side %c: %d requests ended with %s (%s) after %d ms\n", 'A' + s->self, failed, gantry_result_name(code),
 	       text, (int)(last - s->shared->event_ms));
@@ -166,7 +166,7 @@ static void until_all_failed(struct state *st)
 static void close_all(struct state *st)
 {
 	struct pair_side *s = st->side;
-	uint64_t began = pair_now_ms();
+	uint64_t began = now_ms();
 
 	for (int i = 0; i < 3; i++) {
 		CHECK_OK(s->net->ops->close_send(s->net, st->send[i]));
@@ -175,7 +175,7 @@ static void close_all(struct state *st)
 	}
 	CHECK_OK(s->net->ops->finalize(s->net, s->ctx));
 	s->ctx = NULL;
-	CHECK((pair_now_ms() - began) * 1000000 < gantry_params()->timeout / 2); /* nobody is waited for */
+	CHECK((now_ms() - began) * 1000000 < gantry_params()->timeout / 2); /* nobody is waited for */
 	free(st->small);
 	free(st->large);
 	free(st->into);
@@ -196,10 +196,10 @@ static void dying_side(struct pair_side *s)
 	 * Where both live, whoever is first stays: his end would be another cause for what the other side still has
 	 * pending. That one gives up by itself, and if it ends badly, so does the test.
 	 */
-	for (uint64_t end = pair_now_ms() + PAIR_PATIENCE_MS; strcmp(mode, "command") == 0 && pair_now_ms() < end;) {
+	for (uint64_t end = now_ms() + PAIR_PATIENCE_MS; strcmp(mode, "command") == 0 && now_ms() < end;) {
 		if (__atomic_load_n(&s->shared->step[s->other], __ATOMIC_ACQUIRE) >= 3)
 			break;
-		pair_sleep_ms(1);
+		sleep_ms(1);
 	}
 	close_all(&st);
 }
@@ -212,7 +212,7 @@ static void living_side(struct pair_side *s)
 
 	connect_all(&st);
 	post_all(&st);
-	pair_sleep_ms((unsigned)(3 * gantry_params()->timeout / 1000000));
+	sleep_ms((unsigned)(3 * gantry_params()->timeout / 1000000));
 	pair_step(s, 1);
 	pair_wait_step(s->shared, s->other, 1);
 	fill = malloc((size_t)LARGE);
@@ -229,9 +229,9 @@ static void living_side(struct pair_side *s)
 		pair_wait(s, st.req[i].handle);
 	for (int i = 0; i < st.n; i++)
 		if (st.req[i].moving == 'r')
-			pair_verify(st.req[i].data, LARGE, 99);
+			CHECK_PATTERN(st.req[i].data, LARGE, 99);
 	for (int i = 0; i < LARGES; i++)
-		pair_verify(st.into + (size_t)LARGES * LARGE + (size_t)i * SMALL, SMALL, 0);
+		CHECK_PATTERN(st.into + (size_t)LARGES * LARGE + (size_t)i * SMALL, SMALL, 0);
 	printf("side %c: nothing failed in three deadlines of sleep\n", 'A' + s->self);
 	fflush(stdout);
 	pair_step(s, 2);
@@ -242,7 +242,7 @@ static void living_side(struct pair_side *s)
 
 static void happened(struct pair_shared *shared)
 {
-	shared->event_ms = pair_now_ms();
+	shared->event_ms = now_ms();
 	__atomic_store_n(&shared->event, 1, __ATOMIC_RELEASE);
 }
 
@@ -261,9 +261,9 @@ int main(int argc, char **argv)
 		for (int i = 0; i < 2; i++)
 			while (__atomic_load_n(&shared->step[i], __ATOMIC_ACQUIRE) < 2) {
 				CHECK(waitpid(i ? b : a, NULL, WNOHANG) == 0);
-				pair_sleep_ms(5);
+				sleep_ms(5);
 			}
-		pair_sleep_ms(150); /* let the transfers run */
+		sleep_ms(150); /* let the transfers run */
 		happened(shared);
 	}
 	if (strcmp(mode, "kill") == 0) {

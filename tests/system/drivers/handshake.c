@@ -37,13 +37,13 @@ static int64_t share_at_b(const struct relay_conn *c, int way)
 
 static int64_t slow_welcome(const struct relay_conn *c, int way)
 {
-	return c->lane == 1 && c->nth == 0 && way == TO_CLIENT && pair_now_ms() - c->since < SLOW_MS ? 0 : RELAY_ALL;
+	return c->lane == 1 && c->nth == 0 && way == TO_CLIENT && now_ms() - c->since < SLOW_MS ? 0 : RELAY_ALL;
 }
 
 static int64_t slow_proof(const struct relay_conn *c, int way)
 {
-	return c->lane == 0 && c->nth == 0 && way == TO_SERVER && pair_now_ms() - c->since < SLOW_MS ? WIRE_HELLO_SIZE
-												     : RELAY_ALL;
+	return c->lane == 0 && c->nth == 0 && way == TO_SERVER && now_ms() - c->since < SLOW_MS ? WIRE_HELLO_SIZE
+												: RELAY_ALL;
 }
 
 /* Lane 2 waits until lane 1 was dialled again, so that the link is not up before. */
@@ -53,9 +53,7 @@ static int64_t redial(const struct relay_conn *c, int way)
 	if (c->lane == 2)
 		return relay_hellos(&relay_b, 1) > 1 ? RELAY_ALL : 0;
 	if (c->lane == 1 && c->nth == 0)
-		return way == TO_SERVER						    ? RELAY_ALL
-		       : c->moved[TO_SERVER] && pair_now_ms() - c->since > QUIET_MS ? -1
-										    : 0;
+		return way == TO_SERVER ? RELAY_ALL : c->moved[TO_SERVER] && now_ms() - c->since > QUIET_MS ? -1 : 0;
 	return RELAY_ALL;
 }
 
@@ -63,9 +61,9 @@ static int64_t redial(const struct relay_conn *c, int way)
 static void until_quiet(void)
 {
 	while (!relay_hellos(&relay_a, 0) || !relay_hellos(&relay_b, 0) ||
-	       pair_now_ms() - __atomic_load_n(&relay_a.moved_ms, __ATOMIC_RELAXED) < QUIET_MS ||
-	       pair_now_ms() - __atomic_load_n(&relay_b.moved_ms, __ATOMIC_RELAXED) < QUIET_MS)
-		pair_sleep_ms(1);
+	       now_ms() - __atomic_load_n(&relay_a.moved_ms, __ATOMIC_RELAXED) < QUIET_MS ||
+	       now_ms() - __atomic_load_n(&relay_b.moved_ms, __ATOMIC_RELAXED) < QUIET_MS)
+		sleep_ms(1);
 }
 
 /* ---- the sides ---- */
@@ -79,7 +77,7 @@ static struct ends connect_both(struct pair_side *s, int sends, int receives)
 	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
 	void *listen = receives ? pair_listen(s, 0) : NULL;
 	struct ends e = {0};
-	uint64_t end = pair_now_ms() + PAIR_PATIENCE_MS;
+	uint64_t end = now_ms() + PAIR_PATIENCE_MS;
 
 	if (sends) {
 		pair_wait_handle(s, 0);
@@ -90,8 +88,8 @@ static struct ends connect_both(struct pair_side *s, int sends, int receives)
 			CHECK_OK(s->net->ops->connect(s->net, s->ctx, 0, handle, &e.send, NULL));
 		if (receives && !e.recv)
 			CHECK_OK(s->net->ops->accept(s->net, listen, &e.recv, NULL));
-		CHECK(pair_now_ms() < end);
-		pair_sleep_ms(1);
+		CHECK(now_ms() < end);
+		sleep_ms(1);
 	}
 	if (listen) /* as NCCL does: who comes later finds nobody */
 		CHECK_OK(s->net->ops->close_listen(s->net, listen));
@@ -110,14 +108,14 @@ static void side(struct pair_side *s)
 	pair_init(s);
 	tcp_engine.process = (uint64_t)s->self + 1; /* A's is the smaller one */
 	e = connect_both(s, sends, receives);
-	pair_fill(out, SIZE, (uint32_t)s->self);
+	pattern_fill(out, SIZE, (uint32_t)s->self);
 	if (receives)
 		received = pair_irecv(s, e.recv, in, SIZE, 1);
 	if (sends)
 		sent = pair_isend(s, e.send, out, SIZE, 1);
 	if (receives) {
 		pair_wait(s, received);
-		pair_verify(in, SIZE, (uint32_t)s->other);
+		CHECK_PATTERN(in, SIZE, (uint32_t)s->other);
 	}
 	if (sends)
 		pair_wait(s, sent);
@@ -153,8 +151,7 @@ int main(int argc, char **argv)
 	relay_start(&relay_b);
 	while (two_way && __atomic_load_n(&stage, __ATOMIC_RELAXED) < 2) {
 		until_quiet();
-		__atomic_store_n(&relay_b.moved_ms, pair_now_ms(),
-				 __ATOMIC_RELAXED); /* what it lets pass takes a moment */
+		__atomic_store_n(&relay_b.moved_ms, now_ms(), __ATOMIC_RELAXED); /* what it lets pass takes a moment */
 		__atomic_fetch_add(&stage, 1, __ATOMIC_RELAXED);
 	}
 	failures += pair_reap(a, 0);

@@ -62,7 +62,7 @@ static void receive(struct pair_side *s, void *listen, int i)
 
 	CHECK(data);
 	pair_wait(s, pair_irecv(s, comm, data, SIZE, 0));
-	pair_verify(data, SIZE, (uint32_t)i);
+	CHECK_PATTERN(data, SIZE, (uint32_t)i);
 	CHECK_OK(s->net->ops->close_recv(s->net, comm));
 	pair_step(s, (uint32_t)i + 1);
 	free(data);
@@ -91,7 +91,7 @@ static void server(struct pair_side *s)
 			CHECK(links() <= 1); /* that of the genuine peer before may still be closing */
 			if (pair_fds() > most)
 				most = pair_fds();
-			pair_sleep_ms(5);
+			sleep_ms(5);
 		}
 		cpu += cpu_us() - cpu0;
 		count += tcp_engine.strangers - count0;
@@ -100,7 +100,7 @@ static void server(struct pair_side *s)
 		receive(s, listen[i], i);
 	}
 	/* Those that hang on are dropped by their deadline. */
-	for (uint64_t end = pair_now_ms() + PAIR_PATIENCE_MS; pair_now_ms() < end; pair_sleep_ms(20))
+	for (uint64_t end = now_ms() + PAIR_PATIENCE_MS; now_ms() < end; sleep_ms(20))
 		if (__atomic_load_n(&tcp_engine.strangers, __ATOMIC_RELAXED) >= (uint64_t)impostors)
 			break;
 	printf("%d impostors: %d strangers counted; %d us of CPU each, %d KiB more memory; %d descriptors, at most "
@@ -132,9 +132,9 @@ static void client(struct pair_side *s)
 		void *comm;
 
 		while (__atomic_load_n(&shared->event, __ATOMIC_ACQUIRE) < (uint32_t)i)
-			pair_sleep_ms(1);
+			sleep_ms(1);
 		comm = pair_connect(s, i);
-		pair_fill(data, SIZE, (uint32_t)i);
+		pattern_fill(data, SIZE, (uint32_t)i);
 		pair_wait(s, pair_isend(s, comm, data, SIZE, 0));
 		pair_wait_step(s->shared, s->other, (uint32_t)i + 1);
 		CHECK_OK(s->net->ops->close_send(s->net, comm));

@@ -21,10 +21,10 @@ static int rounds;
 /* Closed links are seen off in the background, and a thread that has ended may still be listed for a moment. */
 static void settle(int fds, const char *when)
 {
-	uint64_t end = pair_now_ms() + PAIR_PATIENCE_MS;
+	uint64_t end = now_ms() + PAIR_PATIENCE_MS;
 
-	while ((pair_fds() != fds || pair_threads() != 1) && pair_now_ms() < end)
-		pair_sleep_ms(5);
+	while ((pair_fds() != fds || pair_threads() != 1) && now_ms() < end)
+		sleep_ms(5);
 	if (pair_fds() != fds || pair_threads() != 1)
 		fprintf(stderr, "%s: %d fds (%d before), %d threads (1 before)\n", when, pair_fds(), fds,
 			pair_threads());
@@ -47,9 +47,9 @@ static void self_cycle(uint32_t seed, uint8_t *from, uint8_t *into)
 		if (!recv)
 			CHECK_OK(ops->accept(s.net, listen, &recv, NULL));
 		if (!send || !recv)
-			pair_sleep_ms(1);
+			sleep_ms(1);
 	}
-	pair_fill(from, LARGE, seed);
+	pattern_fill(from, LARGE, seed);
 	r[0] = pair_irecv(&s, recv, into, 1000, 0);
 	r[1] = pair_irecv(&s, recv, into + 1000, LARGE, 0);
 	r[2] = pair_isend(&s, send, from, 1000, 0);
@@ -62,8 +62,8 @@ static void self_cycle(uint32_t seed, uint8_t *from, uint8_t *into)
 			done += over[i];
 		}
 	}
-	pair_verify(into, 1000, seed);
-	pair_verify(into + 1000, LARGE, seed);
+	CHECK_PATTERN(into, 1000, seed);
+	CHECK_PATTERN(into + 1000, LARGE, seed);
 	CHECK_OK(ops->close_send(s.net, send));
 	CHECK_OK(ops->close_recv(s.net, recv));
 	CHECK_OK(ops->close_listen(s.net, listen));
@@ -112,7 +112,7 @@ static void crossing_round(struct pair_side *s, int round)
 	pair_step(s, (uint32_t)round * 3 + 1);
 	pair_wait_step(s->shared, s->other, (uint32_t)round * 3 + 1);
 	memcpy(handle, s->shared->handle[s->other], sizeof(handle));
-	for (began = pair_now_ms(); left && pair_now_ms() - began < PAIR_PATIENCE_MS;) {
+	for (began = now_ms(); left && now_ms() - began < PAIR_PATIENCE_MS;) {
 		for (int i = 0; i < CROSSING; i++) {
 			if (!send[i] && (!in_turn || i == 0 || send[i - 1])) {
 				CHECK_OK(ops->connect(s->net, s->ctx, 0, handle[i], &send[i], NULL));
@@ -123,7 +123,7 @@ static void crossing_round(struct pair_side *s, int round)
 				left -= recv[i] != NULL;
 			}
 		}
-		pair_sleep_ms(1);
+		sleep_ms(1);
 	}
 	for (int i = 0; i < CROSSING; i++)
 		if (!send[i] || !recv[i])
@@ -189,14 +189,14 @@ static void closing_side(struct pair_side *s)
 	}
 	pair_step(s, 1);
 	while (!__atomic_load_n(&s->shared->event, __ATOMIC_ACQUIRE))
-		pair_sleep_ms(1);
-	began = pair_now_ms();
+		sleep_ms(1);
+	began = now_ms();
 	CHECK_OK(s->net->ops->close_send(s->net, send));
 	CHECK_OK(s->net->ops->close_recv(s->net, recv));
 	CHECK_OK(s->net->ops->close_listen(s->net, listen));
 	CHECK_OK(s->net->ops->finalize(s->net, s->ctx));
 	s->ctx = NULL;
-	took = pair_now_ms() - began;
+	took = now_ms() - began;
 	printf("closed in %d ms with a stopped peer\n", (int)took);
 	CHECK(took < 5000);			/* who waited for the peer would wait for 10 s */
 	memset(data, 0xff, (size_t)16 * LARGE); /* ours again: nothing may read or write it, ASan sees */
@@ -213,7 +213,7 @@ static void unaccepted_side(struct pair_side *s)
 	pair_init(s);
 	if (s->self == 0) {
 		comm = pair_connect(s, 0);
-		pair_fill(data, LARGE, 1);
+		pattern_fill(data, LARGE, 1);
 		small = pair_isend(s, comm, data, 1000, 0);
 		large = pair_isend(s, comm, data, LARGE, 0);
 		pair_wait(s, small);
@@ -222,12 +222,12 @@ static void unaccepted_side(struct pair_side *s)
 		CHECK_OK(s->net->ops->close_send(s->net, comm));
 	} else {
 		listen = pair_listen(s, 0);
-		pair_sleep_ms((unsigned)(3 * gantry_params()->timeout / 1000000));
+		sleep_ms((unsigned)(3 * gantry_params()->timeout / 1000000));
 		comm = pair_accept(s, listen);
 		pair_wait(s, pair_irecv(s, comm, data, 1000, 0));
-		pair_verify(data, 1000, 1);
+		CHECK_PATTERN(data, 1000, 1);
 		pair_wait(s, pair_irecv(s, comm, data, LARGE, 0));
-		pair_verify(data, LARGE, 1);
+		CHECK_PATTERN(data, LARGE, 1);
 		printf("what was sent before accept has arrived\n");
 		pair_step(s, 1);
 		CHECK_OK(s->net->ops->close_recv(s->net, comm));
@@ -255,9 +255,9 @@ static void measure_idle(struct pair_side *s)
 
 		pair_step(s, 2 * i + 1);
 		pair_wait_step(s->shared, s->other, 2 * i + 1);
-		pair_sleep_ms(200);
+		sleep_ms(200);
 		before = cpu_us();
-		pair_sleep_ms(IDLE_MS);
+		sleep_ms(IDLE_MS);
 		used = cpu_us() - before;
 		printf("side %c: idle for %d ms, %d us of CPU (%.2f %%)\n", 'A' + s->self, IDLE_MS, (int)used,
 		       (double)used / 10 / IDLE_MS);

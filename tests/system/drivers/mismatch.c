@@ -24,18 +24,18 @@ enum { CASES = sizeof(cases) / sizeof(cases[0]), ROOM = 4 << 20, PATIENCE_MS = P
 /* A small send is complete when the kernel has it: then the error belongs to the requests that follow. */
 static gantry_result send_until_error(struct pair_side *s, void *comm, uint8_t *data, size_t size, uint64_t *ret_ms)
 {
-	uint64_t began = pair_now_ms();
+	uint64_t began = now_ms();
 	gantry_result r = GANTRY_OK;
 
-	while (r == GANTRY_OK && pair_now_ms() - began < PATIENCE_MS) {
+	while (r == GANTRY_OK && now_ms() - began < PATIENCE_MS) {
 		void *req = NULL;
 
 		r = s->net->ops->isend(s->net, comm, data, size, 0, NULL, &req);
 		if (r == GANTRY_OK && req)
 			r = pair_try_wait(s, req, PATIENCE_MS, NULL);
-		pair_sleep_ms(1);
+		sleep_ms(1);
 	}
-	*ret_ms = pair_now_ms() - began;
+	*ret_ms = now_ms() - began;
 	return r;
 }
 
@@ -65,14 +65,14 @@ static void one(struct pair_side *s, int i, void *comm, uint8_t *data)
 
 		if (cases[i].late) {
 			pair_wait_step(s->shared, 0, (uint32_t)i * 2 + 1);
-			pair_sleep_ms(20);
+			sleep_ms(20);
 		}
 		memset(data, 0xee, ROOM);
-		began = pair_now_ms();
+		began = now_ms();
 		req = pair_irecv(s, comm, data, cases[i].recv, 0);
 		pair_step(s, (uint32_t)i * 2 + 1);
 		r = pair_try_wait(s, req, PATIENCE_MS, NULL);
-		ms = pair_now_ms() - began;
+		ms = now_ms() - began;
 		/* Nothing is written behind the buffer. */
 		CHECK_EQ(data[cases[i].recv], 0xee);
 		CHECK(memcmp(data + cases[i].recv, data + cases[i].recv + 1, ROOM - cases[i].recv - 1) == 0);
@@ -104,14 +104,14 @@ static void side(struct pair_side *s)
 		one(s, i, comm[i], data);
 	/* One that fits, on the connection that stood beside all of these. */
 	if (s->self == 0) {
-		pair_fill(data, 1 << 20, 1);
+		pattern_fill(data, 1 << 20, 1);
 		pair_wait(s, pair_isend(s, comm[CASES], data, 1 << 20, 0));
 	} else {
 		int size = 0;
 
 		CHECK_OK(pair_try_wait(s, pair_irecv(s, comm[CASES], data, ROOM, 0), PATIENCE_MS, &size));
 		CHECK_EQ(size, 1 << 20);
-		pair_verify(data, 1 << 20, 1);
+		CHECK_PATTERN(data, 1 << 20, 1);
 	}
 	pair_step(s, 1000);
 	pair_wait_step(s->shared, s->other, 1000);

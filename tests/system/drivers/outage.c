@@ -50,7 +50,7 @@ static gantry_result net_exchange(struct net_pair *n, uint32_t round)
 	void *in = n->in, *req[2] = {NULL, NULL};
 	int tag = 0, done[2] = {0, 0}, spins = 0;
 
-	pair_fill(n->out, n->size, 2 * round + (uint32_t)n->s->self);
+	pattern_fill(n->out, n->size, 2 * round + (uint32_t)n->s->self);
 	while (r == GANTRY_OK && !(done[0] && done[1])) {
 		if (!req[0])
 			r = ops->isend(n->s->net, n->send, n->out, n->size, 0, NULL, &req[0]);
@@ -61,10 +61,10 @@ static gantry_result net_exchange(struct net_pair *n, uint32_t round)
 		else if (r == GANTRY_OK && !done[1])
 			r = ops->test(n->s->net, req[1], &done[1], NULL);
 		if (++spins > 1000)
-			pair_sleep_ms(1);
+			sleep_ms(1);
 	}
 	if (r == GANTRY_OK)
-		pair_verify(n->in, n->size, 2 * round + (uint32_t)n->s->other);
+		CHECK_PATTERN(n->in, n->size, 2 * round + (uint32_t)n->s->other);
 	return r;
 }
 
@@ -80,7 +80,7 @@ static gantry_result rounds(struct pair_side *s, gantry_result (*exchange)(void 
 
 	for (uint64_t i = 0; r == GANTRY_OK; i++) {
 		while (idle && i == 2 && !__atomic_load_n(&shared->event, __ATOMIC_ACQUIRE))
-			pair_sleep_ms(1);
+			sleep_ms(1);
 		if (s->self == 0 && __atomic_load_n(&shared->event, __ATOMIC_ACQUIRE) && !get(&shared->number[0][LAST]))
 			put(&shared->number[0][LAST], i + 2);
 		if (get(&shared->number[0][LAST]) && i > get(&shared->number[0][LAST]))
@@ -89,15 +89,15 @@ static gantry_result rounds(struct pair_side *s, gantry_result (*exchange)(void 
 		if (r == GANTRY_OK)
 			put(&shared->number[s->self][ROUND], i + 1);
 		if (pair == SMALLS || pair == COMM)
-			pair_sleep_ms(1);
+			sleep_ms(1);
 	}
 	if (r != GANTRY_OK) {
 		fprintf(stderr, "%s, side %c: %s: %s\n", names[pair], 'A' + s->self, gantry_result_name(r),
 			gantry_last_error());
 		CHECK(die && gantry_result_is_remote(r));
-		put(&shared->number[s->self][FAILED_MS], pair_now_ms());
+		put(&shared->number[s->self][FAILED_MS], now_ms());
 		while (!get(&shared->number[s->other][FAILED_MS])) /* its own silence, not this side's end */
-			pair_sleep_ms(1);
+			sleep_ms(1);
 	}
 	return r;
 }
@@ -156,7 +156,7 @@ static void comm_side(struct pair_side *s)
 
 static void wait_rounds(struct pair_shared *const shared[], int npairs, uint64_t more)
 {
-	uint64_t from[PAIRS][2], end = pair_now_ms() + PAIR_PATIENCE_MS;
+	uint64_t from[PAIRS][2], end = now_ms() + PAIR_PATIENCE_MS;
 
 	for (int p = 0; p < npairs; p++)
 		for (int i = 0; i < 2; i++)
@@ -164,11 +164,11 @@ static void wait_rounds(struct pair_shared *const shared[], int npairs, uint64_t
 	for (int p = 0; p < npairs; p++)
 		for (int i = 0; i < 2; i++)
 			while (get(&shared[p]->number[i][ROUND]) < (p >= IDLE ? 2 : from[p][i] + more)) {
-				if (pair_now_ms() > end || waitpid(shared[p]->pid[i], NULL, WNOHANG) != 0) {
+				if (now_ms() > end || waitpid(shared[p]->pid[i], NULL, WNOHANG) != 0) {
 					fprintf(stderr, "%s: side %c does not go on\n", names[p], 'A' + i);
 					exit(1);
 				}
-				pair_sleep_ms(1);
+				sleep_ms(1);
 			}
 }
 
@@ -200,16 +200,16 @@ static int enter_bridge(const char *netns)
 
 static uint64_t out_for(int bridge, unsigned ms, const struct pair_shared *busy)
 {
-	uint64_t began = pair_now_ms(), before;
+	uint64_t began = now_ms(), before;
 
 	set_port(bridge, SIOCBRDELIF);
-	pair_sleep_ms(ms / 4);
+	sleep_ms(ms / 4);
 	before = get(&busy->number[0][ROUND]);
-	while (pair_now_ms() - began < ms)
-		pair_sleep_ms(1);
+	while (now_ms() - began < ms)
+		sleep_ms(1);
 	CHECK_EQ(get(&busy->number[0][ROUND]), before); /* it really is out */
 	set_port(bridge, SIOCBRADDIF);
-	printf("out for %d ms, asked for %u\n", (int)(pair_now_ms() - began), ms);
+	printf("out for %d ms, asked for %u\n", (int)(now_ms() - began), ms);
 	fflush(stdout);
 	return began;
 }
@@ -242,8 +242,8 @@ int main(int argc, char **argv)
 		wait_rounds(shared, npairs, ROUNDS);
 		/* Those that have nothing to say do not tell when it is over for them: at the deadline at the latest.
 		 */
-		while (pair_now_ms() - began < timeout_ms + timeout_ms / 4)
-			pair_sleep_ms(1);
+		while (now_ms() - began < timeout_ms + timeout_ms / 4)
+			sleep_ms(1);
 	}
 	for (int p = 0; p < npairs; p++) {
 		__atomic_store_n(&shared[p]->event, 1, __ATOMIC_RELEASE);

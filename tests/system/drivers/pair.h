@@ -16,13 +16,12 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/log.h"
+#include "bytes.h"
 #include "held.h"
 #include "net/net.h"
-#include "test.h"
 
 enum { PAIR_HANDLES = 80 };
 
@@ -49,22 +48,6 @@ struct pair_side {
 	struct gantry_net *net;
 	void *ctx;
 };
-
-static inline void pair_sleep_ms(unsigned ms)
-{
-	struct timespec t = {ms / 1000, (long)(ms % 1000) * 1000000};
-
-	while (nanosleep(&t, &t) && errno == EINTR)
-		;
-}
-
-static inline uint64_t pair_now_ms(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
 
 /*
  * When silence must have been noticed: GANTRY_TIMEOUT + 1 s is what is asked for. A second try gives more
@@ -109,13 +92,13 @@ static inline void pair_finish(struct pair_side *s)
 {
 	const char *sanitized = getenv("GANTRY_SANITIZED"), *asan = getenv("ASAN_OPTIONS");
 	int leaks = !(asan && strstr(asan, "detect_leaks=0")); /* are looked for: then it must have ended */
-	uint64_t end = pair_now_ms() + (leaks ? PAIR_PATIENCE_MS : 3000);
+	uint64_t end = now_ms() + (leaks ? PAIR_PATIENCE_MS : 3000);
 
 	if (s->ctx)
 		CHECK_OK(s->net->ops->finalize(s->net, s->ctx));
 	s->ctx = NULL;
-	while (sanitized && *sanitized && pair_threads() > 1 && pair_now_ms() < end)
-		pair_sleep_ms(5);
+	while (sanitized && *sanitized && pair_threads() > 1 && now_ms() < end)
+		sleep_ms(5);
 }
 
 /* Every test with two sides ends by itself, also when the code under test hangs. */
@@ -174,7 +157,7 @@ static inline void pair_step(struct pair_side *s, uint32_t step)
 static inline void pair_wait_step(const struct pair_shared *shared, int side, uint32_t step)
 {
 	while (__atomic_load_n(&shared->step[side], __ATOMIC_ACQUIRE) < step)
-		pair_sleep_ms(1);
+		sleep_ms(1);
 }
 
 static inline void *pair_listen(struct pair_side *s, int i)
@@ -189,7 +172,7 @@ static inline void *pair_listen(struct pair_side *s, int i)
 static inline void pair_wait_handle(struct pair_side *s, int i)
 {
 	while (!__atomic_load_n(&s->shared->ready[s->other][i], __ATOMIC_ACQUIRE))
-		pair_sleep_ms(1);
+		sleep_ms(1);
 }
 
 static inline gantry_result pair_try_connect(struct pair_side *s, void *handle, void **ret_comm)
@@ -200,7 +183,7 @@ static inline gantry_result pair_try_connect(struct pair_side *s, void *handle, 
 	while (r == GANTRY_OK && !*ret_comm) {
 		r = s->net->ops->connect(s->net, s->ctx, 0, handle, ret_comm, NULL);
 		if (!*ret_comm)
-			pair_sleep_ms(1);
+			sleep_ms(1);
 	}
 	return r;
 }
@@ -208,13 +191,13 @@ static inline gantry_result pair_try_connect(struct pair_side *s, void *handle, 
 static inline gantry_result pair_try_accept(struct pair_side *s, void *listen, unsigned limit_ms, void **ret_comm)
 {
 	gantry_result r = GANTRY_OK;
-	uint64_t end = pair_now_ms() + limit_ms;
+	uint64_t end = now_ms() + limit_ms;
 
 	*ret_comm = NULL;
-	while (r == GANTRY_OK && !*ret_comm && pair_now_ms() < end) {
+	while (r == GANTRY_OK && !*ret_comm && now_ms() < end) {
 		r = s->net->ops->accept(s->net, listen, ret_comm, NULL);
 		if (!*ret_comm)
-			pair_sleep_ms(1);
+			sleep_ms(1);
 	}
 	return r == GANTRY_OK && !*ret_comm ? GANTRY_ERR_TIMEOUT : r;
 }
@@ -246,7 +229,7 @@ static inline void *pair_isend(struct pair_side *s, void *comm, void *data, size
 	while (!req) {
 		CHECK_OK(s->net->ops->isend(s->net, comm, data, size, tag, NULL, &req));
 		if (!req)
-			pair_sleep_ms(1);
+			sleep_ms(1);
 	}
 	return req;
 }
@@ -258,7 +241,7 @@ static inline void *pair_irecv(struct pair_side *s, void *comm, void *data, size
 	while (!req) {
 		CHECK_OK(s->net->ops->irecv(s->net, comm, 1, &data, &size, &tag, NULL, &req));
 		if (!req)
-			pair_sleep_ms(1);
+			sleep_ms(1);
 	}
 	return req;
 }
@@ -266,7 +249,7 @@ static inline void *pair_irecv(struct pair_side *s, void *comm, void *data, size
 /* Until the request is done, fails, or limit_ms passes (ERR_TIMEOUT). */
 static inline gantry_result pair_try_wait(struct pair_side *s, void *req, unsigned limit_ms, int *ret_size)
 {
-	uint64_t end = pair_now_ms() + limit_ms;
+	uint64_t end = now_ms() + limit_ms;
 	int spins = 0;
 
 	for (;;) {
@@ -275,33 +258,16 @@ static inline gantry_result pair_try_wait(struct pair_side *s, void *req, unsign
 
 		if (r != GANTRY_OK || done)
 			return r;
-		if (pair_now_ms() >= end)
+		if (now_ms() >= end)
 			return GANTRY_ERR_TIMEOUT;
 		if (++spins > 1000)
-			pair_sleep_ms(1);
+			sleep_ms(1);
 	}
 }
 
 static inline void pair_wait(struct pair_side *s, void *req)
 {
 	CHECK_OK(pair_try_wait(s, req, PAIR_PATIENCE_MS, NULL));
-}
-
-/* A byte that depends on its place and on a seed: what was not copied, or to the wrong place, shows. */
-static inline void pair_fill(uint8_t *p, size_t n, uint32_t seed)
-{
-	for (size_t i = 0; i < n; i++)
-		p[i] = (uint8_t)((i * 2654435761u + seed * 40503u) >> 13);
-}
-
-static inline void pair_verify(const uint8_t *p, size_t n, uint32_t seed)
-{
-	for (size_t i = 0; i < n; i++) {
-		if (p[i] != (uint8_t)((i * 2654435761u + seed * 40503u) >> 13)) {
-			fprintf(stderr, "wrong byte at %zu of %zu, seed %u\n", i, n, seed);
-			exit(1);
-		}
-	}
 }
 
 #endif

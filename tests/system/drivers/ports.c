@@ -34,7 +34,7 @@ static gantry_result self_connect(struct pair_side *s, void **ret_listen, void *
 		if (r == GANTRY_OK && !*ret_recv)
 			r = s->net->ops->accept(s->net, *ret_listen, ret_recv, NULL);
 		if (!*ret_send || !*ret_recv)
-			pair_sleep_ms(1);
+			sleep_ms(1);
 	}
 	return r;
 }
@@ -120,14 +120,14 @@ static int nofile(void)
 		void *rx = pair_irecv(&s, recv[i], into, sizeof(into), 0);
 		void *tx = pair_isend(&s, send[i], from, sizeof(from), 0);
 
-		pair_fill(from, sizeof(from), (uint32_t)i);
+		pattern_fill(from, sizeof(from), (uint32_t)i);
 		for (int a = 0, b = 0; !a || !b;) {
 			if (!a)
 				CHECK_OK(s.net->ops->test(s.net, tx, &a, NULL));
 			if (!b)
 				CHECK_OK(s.net->ops->test(s.net, rx, &b, NULL));
 		}
-		pair_verify(into, sizeof(into), (uint32_t)i);
+		CHECK_PATTERN(into, sizeof(into), (uint32_t)i);
 	}
 	printf("transfers %d\n", n);
 	s.net->ops->close_listen(s.net, listen[n]); /* of the one that was refused */
@@ -202,7 +202,7 @@ static void relay(int port, const struct gantry_addr *to)
 	struct pollfd p[1 + 2 * 16];
 	int ends[1 + 2 * 16], one = 1, n = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
 
-	pair_sleep_ms((unsigned)late_ms);
+	sleep_ms((unsigned)late_ms);
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 	CHECK(bind(fd, (struct sockaddr *)&a, sizeof(a)) == 0 && listen(fd, 16) == 0);
 	p[0] = (struct pollfd){fd, POLLIN, 0};
@@ -241,7 +241,7 @@ static void late_side(struct pair_side *s)
 		r = pair_try_accept(s, listen, late_ms < 0 ? 100 : PAIR_PATIENCE_MS, &comm);
 		if (comm) {
 			pair_wait(s, pair_irecv(s, comm, data, 1 << 20, 0));
-			pair_verify(data, 1 << 20, 3);
+			CHECK_PATTERN(data, 1 << 20, 3);
 			printf("transfer OK\n");
 			fflush(stdout);
 		}
@@ -255,15 +255,15 @@ static void late_side(struct pair_side *s)
 	pair_init(s);
 	pair_wait_handle(s, 0);
 	memcpy(handle, s->shared->handle[0][0], sizeof(handle));
-	began = pair_now_ms();
+	began = now_ms();
 	CHECK_OK(s->net->ops->connect(s->net, s->ctx, 0, handle, &comm, NULL));
 	pair_step(s, 1);
 	r = comm ? GANTRY_OK : pair_try_connect(s, handle, &comm);
-	printf("connect %s after %d ms: %s\n", gantry_result_name(r), (int)(pair_now_ms() - began),
+	printf("connect %s after %d ms: %s\n", gantry_result_name(r), (int)(now_ms() - began),
 	       r == GANTRY_OK ? "" : gantry_last_error());
 	fflush(stdout);
 	if (comm) {
-		pair_fill(data, 1 << 20, 3);
+		pattern_fill(data, 1 << 20, 3);
 		pair_wait(s, pair_isend(s, comm, data, 1 << 20, 0));
 	}
 	pair_step(s, 2);

@@ -106,7 +106,7 @@ static inline void relay_move(struct relay *r, struct relay_conn *c, int way)
 			return;
 	}
 	c->moved[way] += (uint64_t)n;
-	__atomic_store_n(&r->moved_ms, pair_now_ms(), __ATOMIC_RELAXED);
+	__atomic_store_n(&r->moved_ms, now_ms(), __ATOMIC_RELAXED);
 }
 
 static inline void relay_hello(struct relay *r, struct relay_conn *c)
@@ -117,7 +117,7 @@ static inline void relay_hello(struct relay *r, struct relay_conn *c)
 		return;
 	CHECK(head[11] < WIRE_MAX_LANES);
 	c->nth = __atomic_fetch_add(&r->hellos[head[11]], 1, __ATOMIC_RELAXED);
-	c->since = pair_now_ms();
+	c->since = now_ms();
 	c->lane = head[11];
 	__atomic_store_n(&r->moved_ms, c->since, __ATOMIC_RELAXED);
 }
@@ -126,7 +126,7 @@ static inline void *relay_run(void *arg)
 {
 	struct relay *r = arg;
 
-	for (;; pair_sleep_ms(1)) {
+	for (;; sleep_ms(1)) {
 		pthread_mutex_lock(&r->mu);
 		relay_accept(r);
 		for (int i = 0; i < r->n; i++) {

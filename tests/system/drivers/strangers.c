@@ -32,23 +32,23 @@ static void sender(struct pair_side *s)
 
 		last = __atomic_load_n(&s->shared->event, __ATOMIC_ACQUIRE) && newcomers > 1;
 		head = last ? 0 : (uint32_t)++messages;
-		pair_fill(data, SIZE, head);
+		pattern_fill(data, SIZE, head);
 		memcpy(data, &head, sizeof(head));
 		pair_wait(s, pair_isend(s, comm, data, SIZE, 0));
 		/* However long the strangers take to come, there is room for the one after them. */
 		if (last || (messages % 20 == 0 && newcomers < NEWCOMERS - 2)) {
-			uint64_t began = pair_now_ms();
+			uint64_t began = now_ms();
 			int number = last ? -1 : newcomers;
 			void *extra = pair_connect(s, ++newcomers);
 
-			if (pair_now_ms() - began > slowest)
-				slowest = pair_now_ms() - began;
+			if (now_ms() - began > slowest)
+				slowest = now_ms() - began;
 			pair_wait(s, pair_isend(s, extra, &number, sizeof(number), 0));
 			if (!last)
 				pair_wait_step(s->shared, s->other, (uint32_t)newcomers + 1);
 			CHECK_OK(s->net->ops->close_send(s->net, extra));
 		}
-		pair_sleep_ms(2);
+		sleep_ms(2);
 	}
 	printf("%d messages and %d new connections, the slowest took %d ms\n", (int)messages, newcomers, (int)slowest);
 	CHECK(slowest < SLOW_MS); /* GANTRY_CONNECT_TIMEOUT=100s: it is not the last try that gets in */
@@ -81,7 +81,7 @@ static void receiver(struct pair_side *s)
 			last = head == 0;
 			CHECK(last || head == ++count);
 			for (size_t i = sizeof(head); i < SIZE; i += 97)
-				CHECK_EQ(data[i], (uint8_t)((i * 2654435761u + head * 40503u) >> 13));
+				CHECK_EQ(data[i], pattern_byte(head, i));
 		}
 		if (!extra)
 			CHECK_OK(s->net->ops->accept(s->net, next, &extra,
@@ -104,7 +104,7 @@ static void receiver(struct pair_side *s)
 		if (pair_fds() > most)
 			most = pair_fds();
 		if (!done)
-			pair_sleep_ms(1);
+			sleep_ms(1);
 	}
 	/* One more genuine peer, afterwards: the sender's last connection. */
 	extra = extra ? extra : pair_accept(s, next);
@@ -113,10 +113,10 @@ static void receiver(struct pair_side *s)
 	CHECK_EQ(number, -1);
 	CHECK_OK(s->net->ops->close_recv(s->net, extra));
 	/* Those that hang on are dropped by their deadline. */
-	for (end = pair_now_ms() + PAIR_PATIENCE_MS; pair_now_ms() < end;) {
+	for (end = now_ms() + PAIR_PATIENCE_MS; now_ms() < end;) {
 		if (__atomic_load_n(&tcp_engine.strangers, __ATOMIC_RELAXED) >= (uint64_t)strangers)
 			break;
-		pair_sleep_ms(20);
+		sleep_ms(20);
 	}
 	pair_step(s, 1000);
 	printf("%d strangers counted, fds %d at the start, at most %d\n", (int)tcp_engine.strangers, fds, most);
@@ -166,9 +166,9 @@ static void come(int n, const struct gantry_addr *to)
 			if (held[k] >= 0 && kind_of[k] == 5 && told[k] < (int)sizeof(slow))
 				send(held[k], &slow[told[k]++], 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 		if (i % 16 == 0)
-			pair_sleep_ms(2);
+			sleep_ms(2);
 	}
-	pair_sleep_ms(300); /* the last ones stay a while */
+	sleep_ms(300); /* the last ones stay a while */
 }
 
 int main(int argc, char **argv)

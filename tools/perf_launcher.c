@@ -10,64 +10,29 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/launcher.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "perf_rendezvous.h"
 
 #define SAY_AFTER_NS ((uint64_t)1000000000)
 
-/* In the order in which they are asked: Open MPI sets PMI's variables too, and a job of Slurm may run mpirun. */
-static const struct names {
-	const char *name, *rank, *size, *local_size;
-	const char *also[3]; /* one of these must be there too; none: nothing */
-} launchers[] = {
-	{"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", {NULL}},
-	{"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", {NULL}},
-	/* A batch script has SLURM_PROCID and SLURM_NTASKS too, without being a rank. */
-	{"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", NULL, {NULL}},
-	{"srun",
-	 "SLURM_PROCID",
-	 "SLURM_NTASKS",
-	 NULL,
-	 {"SLURM_STEP_ID", "SLURM_STEP_NODELIST", "SLURM_LAUNCH_NODE_IPADDR"}},
-	/* These names are too common to be believed alone. */
-	{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", {"MASTER_ADDR"}},
-};
-
-/* NULL also if it is empty. */
-static const char *variable(const char *name)
-{
-	const char *v = name ? getenv(name) : NULL;
-
-	return v && *v ? v : NULL;
-}
-
 static int number_is(const char *name, int64_t wanted)
 {
-	const char *text = variable(name);
+	const char *text = gantry_variable(name);
 	int64_t v;
 
 	return text && gantry_parse_int(text, &v) == GANTRY_OK && v == wanted;
 }
 
-static int believed(const struct names *l)
-{
-	int found = !l->also[0];
-
-	for (size_t i = 0; i < sizeof(l->also) / sizeof(l->also[0]); i++)
-		found |= variable(l->also[i]) != NULL;
-	return found;
-}
-
 int perf_launcher_find(struct perf_launcher *ret_launcher, char *why, size_t len)
 {
 	*ret_launcher = (struct perf_launcher){.name = NULL};
-	for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++) {
-		const struct names *l = &launchers[i];
-		const char *rank = variable(l->rank), *size = variable(l->size);
+	for (const struct gantry_launcher *l = gantry_launchers; l->name; l++) {
+		const char *rank = gantry_variable(l->rank), *size = gantry_variable(l->size);
 		int64_t r, n;
 
-		if (!rank || !size || !believed(l))
+		if (!size || !gantry_launcher_speaks(l))
 			continue;
 		if (gantry_parse_int(rank, &r) != GANTRY_OK || gantry_parse_int(size, &n) != GANTRY_OK || r < 0 ||
 		    r >= n || n > 1 << 20) {
@@ -108,8 +73,8 @@ static void name_job(const struct perf_launcher *l, char *buf, size_t len)
 
 	snprintf(buf, len, "gantry perf sendrecv %s %d", l->name, l->size);
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-		if (variable(names[i]))
-			snprintf(buf + strlen(buf), len - strlen(buf), " %s", variable(names[i]));
+		if (gantry_variable(names[i]))
+			snprintf(buf + strlen(buf), len - strlen(buf), " %s", gantry_variable(names[i]));
 }
 
 void perf_launcher_first_host(const char *list, char *buf, size_t len)
@@ -164,19 +129,19 @@ static void guess_hosts(const struct perf_launcher *l, struct perf_root *root)
 	int mpirun = strcmp(l->name, "mpirun") == 0;
 
 	root->guessed = 1;
-	if (mpirun && variable(root->from = "OMPI_MCA_orte_hnp_uri"))
+	if (mpirun && gantry_variable(root->from = "OMPI_MCA_orte_hnp_uri"))
 		hosts_of_uri(getenv(root->from), root->hosts, sizeof(root->hosts));
-	if (mpirun && !root->hosts[0] && variable(root->from = "PMIX_NAMESPACE"))
+	if (mpirun && !root->hosts[0] && gantry_variable(root->from = "PMIX_NAMESPACE"))
 		host_of_namespace(getenv(root->from), root->hosts, sizeof(root->hosts));
 	for (size_t i = 0; i < sizeof(node_lists) / sizeof(node_lists[0]) && !root->hosts[0]; i++)
-		if (variable(root->from = node_lists[i]))
+		if (gantry_variable(root->from = node_lists[i]))
 			perf_launcher_first_host(getenv(root->from), root->hosts, sizeof(root->hosts));
 }
 
 /* 0 if MASTER_PORT is not a port. Torch's own store listens there: the next one is ours. */
 static uint16_t port_after_master(void)
 {
-	const char *text = variable("MASTER_PORT");
+	const char *text = gantry_variable("MASTER_PORT");
 	int64_t v;
 
 	if (!text || gantry_parse_int(text, &v) != GANTRY_OK || v < 1 || v > 65535)
@@ -194,10 +159,10 @@ int perf_launcher_root(const struct perf_launcher *l, const char *option, struct
 	root->port = port_of(root->job);
 	if (option) {
 		snprintf(root->hosts, sizeof(root->hosts), "%s", option);
-	} else if (variable("MASTER_ADDR") && variable("MASTER_PORT")) {
+	} else if (gantry_variable("MASTER_ADDR") && gantry_variable("MASTER_PORT")) {
 		root->from = "MASTER_ADDR";
 		root->port = port_after_master();
-		snprintf(root->hosts, sizeof(root->hosts), "%s", variable("MASTER_ADDR"));
+		snprintf(root->hosts, sizeof(root->hosts), "%s", gantry_variable("MASTER_ADDR"));
 	} else if (l->one_host) {
 		root->from = l->name;
 		root->local = 1;
@@ -206,7 +171,7 @@ int perf_launcher_root(const struct perf_launcher *l, const char *option, struct
 		guess_hosts(l, root);
 	}
 	if (!root->port) {
-		snprintf(why, len, "MASTER_PORT=%s is not a port from 1 to 65535", variable("MASTER_PORT"));
+		snprintf(why, len, "MASTER_PORT=%s is not a port from 1 to 65535", gantry_variable("MASTER_PORT"));
 		return -1;
 	}
 	if (!root->hosts[0]) {

@@ -3,43 +3,17 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "report.h"
 
 enum { REPLACEMENT = 0xfffd };
 
-/* The bytes that a first byte of UTF-8 announces; 0: none can begin with it. */
-static size_t rune_bytes(unsigned char c)
-{
-	return c < 0x80 ? 1 : c >= 0xc2 && c < 0xe0 ? 2 : c >= 0xe0 && c < 0xf0 ? 3 : c >= 0xf0 && c < 0xf5 ? 4 : 0;
-}
-
-/* One character of what may not be UTF-8 at all; returns the bytes it took, *ret is REPLACEMENT if they make none. */
-static size_t next_rune(const char *text, uint32_t *ret)
-{
-	static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-	unsigned char c = (unsigned char)text[0];
-	size_t n = rune_bytes(c);
-	uint32_t rune = n < 2 ? c : c & (0x7fu >> n);
-
-	*ret = REPLACEMENT;
-	if (!n)
-		return 1;
-	for (size_t i = 1; i < n; i++) {
-		if (((unsigned char)text[i] & 0xc0) != 0x80)
-			return i;
-		rune = rune << 6 | ((unsigned char)text[i] & 0x3f);
-	}
-	if (rune >= least[n] && rune <= 0x10ffff)
-		*ret = rune;
-	return n;
-}
-
-/* Control characters, halves of pairs and noncharacters are not allowed in XML; what turns the direction of writing
+/* Control characters and noncharacters are not allowed in XML; what turns the direction of writing
  * round would move text that is not the file's. */
 static int is_fit(uint32_t c)
 {
-	return c >= 0x20 && !(c >= 0x7f && c < 0xa0) && !(c >= 0xd800 && c < 0xe000) && (c & 0xfffe) != 0xfffe &&
-	       !(c >= 0x202a && c <= 0x202e) && !(c >= 0x2066 && c <= 0x2069);
+	return c >= 0x20 && !(c >= 0x7f && c < 0xa0) && (c & 0xfffe) != 0xfffe && !(c >= 0x202a && c <= 0x202e) &&
+	       !(c >= 0x2066 && c <= 0x2069);
 }
 
 static void put_character(FILE *f, uint32_t c)
@@ -68,9 +42,9 @@ void report_put_text_cut(FILE *f, const char *text, size_t characters)
 	size_t n = 0;
 
 	for (const char *p = text; *p; n++)
-		p += next_rune(p, &c);
+		p += gantry_next_rune(p, &c);
 	for (size_t i = 0; *text && i < characters; i++) {
-		text += next_rune(text, &c);
+		text += gantry_next_rune(text, &c);
 		last = c;
 		if (n > characters && i + 1 == characters)
 			last = 0x2026; /* ... */

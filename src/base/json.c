@@ -4,38 +4,23 @@
 #include <inttypes.h>
 #include <math.h>
 
-/* The length of the UTF-8 character of more than one byte that begins here; 0: none does. */
-static int utf8_length(const unsigned char *p)
-{
-	int n = p[0] >= 0xc2 && p[0] < 0xe0 ? 2 : (p[0] & 0xf0) == 0xe0 ? 3 : p[0] >= 0xf0 && p[0] < 0xf5 ? 4 : 0;
-
-	for (int i = 1; i < n; i++)
-		if ((p[i] & 0xc0) != 0x80)
-			return 0;
-	/* Longer than need be, half of a pair, or beyond the last character. */
-	if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] >= 0xa0) || (p[0] == 0xf0 && p[1] < 0x90) ||
-	    (p[0] == 0xf4 && p[1] >= 0x90))
-		return 0;
-	return n;
-}
+#include "base/text.h"
 
 static void put_string(FILE *f, const char *text)
 {
-	const unsigned char *p = (const unsigned char *)text;
+	uint32_t rune;
+	size_t n;
 
 	putc('"', f);
-	while (*p) {
-		int n = utf8_length(p);
-
-		if (n)
-			fwrite(p, 1, (size_t)n, f);
-		else if (*p == '"' || *p == '\\')
-			fprintf(f, "\\%c", *p);
-		else if (*p < 0x20 || *p > 0x7e)
-			fprintf(f, "\\u%04x", *p);
+	for (; *text; text += n) {
+		n = gantry_next_rune(text, &rune);
+		if (rune == '"' || rune == '\\')
+			fprintf(f, "\\%c", *text);
+		else if (rune >= 0x20 && rune != 0x7f && rune != GANTRY_NO_RUNE)
+			fwrite(text, 1, n, f);
 		else
-			putc(*p, f);
-		p += n ? n : 1;
+			for (size_t i = 0; i < n; i++)
+				fprintf(f, "\\u%04x", (unsigned char)text[i]);
 	}
 	putc('"', f);
 }

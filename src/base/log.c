@@ -23,6 +23,7 @@
 
 #include "base/atomic.h"
 #include "base/clock.h"
+#include "base/launcher.h"
 #include "base/param.h"
 
 enum { TEXT_SIZE = 1024, PREFIX_SIZE = 512, LINE_SIZE = TEXT_SIZE + PREFIX_SIZE };
@@ -102,22 +103,14 @@ static void format_text(char text[TEXT_SIZE], const char *fmt, va_list args)
 	}
 }
 
-/* What mpirun, mpiexec, srun or torchrun says that this process is. Two names are believed only beside another one. */
+/* What mpirun, mpiexec, srun or torchrun says that this process is. */
 static int ask_launcher(void)
 {
-	static const struct {
-		const char *rank, *also;
-	} launchers[] = {{"OMPI_COMM_WORLD_RANK", NULL},
-			 {"PMI_RANK", NULL},
-			 {"SLURM_PROCID", "SLURM_STEP_ID"},
-			 {"RANK", "MASTER_ADDR"}};
-
-	for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++) {
-		const char *text = getenv(launchers[i].rank);
+	for (const struct gantry_launcher *l = gantry_launchers; l->name; l++) {
 		int64_t rank;
 
-		if (text && (!launchers[i].also || getenv(launchers[i].also)) &&
-		    gantry_parse_int(text, &rank) == GANTRY_OK && rank >= 0 && rank <= INT_MAX)
+		if (gantry_launcher_speaks(l) && gantry_parse_int(getenv(l->rank), &rank) == GANTRY_OK && rank >= 0 &&
+		    rank <= INT_MAX)
 			return (int)rank;
 	}
 	return RANK_UNKNOWN;

@@ -77,6 +77,30 @@ void gantry_trace_link(uint32_t link, const char *peer)
 	pthread_mutex_unlock(&trace.mu);
 }
 
+/* What stands for "%" and this letter; 0: nothing does. */
+static int expand(char letter, const struct gantry_trace_who *who, char *buf, size_t len)
+{
+	switch (letter) {
+	case 'r':
+		if (who->rank >= 0)
+			snprintf(buf, len, "%d", who->rank);
+		else
+			snprintf(buf, len, "%s-%d", who->host, (int)getpid());
+		return 1;
+	case 'c':
+		snprintf(buf, len, "%016llx", (unsigned long long)who->comm);
+		return 1;
+	case 'p':
+		snprintf(buf, len, "%d", (int)getpid());
+		return 1;
+	case 'h':
+		snprintf(buf, len, "%s", who->host);
+		return 1;
+	default:
+		return letter == '%'; /* itself */
+	}
+}
+
 void gantry_trace_path(const char *pattern, const struct gantry_trace_who *who, char *ret_path, size_t len)
 {
 	size_t n = 0;
@@ -85,18 +109,8 @@ void gantry_trace_path(const char *pattern, const struct gantry_trace_who *who, 
 	for (const char *p = pattern; *p && n + 1 < len; p++) {
 		char piece[96] = {*p, 0};
 
-		if (*p == '%' && p[1] == 'r' && who->rank >= 0)
-			snprintf(piece, sizeof(piece), "%d", who->rank);
-		else if (*p == '%' && p[1] == 'r')
-			snprintf(piece, sizeof(piece), "%s-%d", who->host, (int)getpid());
-		else if (*p == '%' && p[1] == 'c')
-			snprintf(piece, sizeof(piece), "%016llx", (unsigned long long)who->comm);
-		else if (*p == '%' && p[1] == 'p')
-			snprintf(piece, sizeof(piece), "%d", (int)getpid());
-		else if (*p == '%' && p[1] == 'h')
-			snprintf(piece, sizeof(piece), "%s", who->host);
-		if (*p == '%' && p[1] && strchr("rcph%", p[1]))
-			p++;
+		if (*p == '%')
+			p += expand(p[1], who, piece, sizeof(piece));
 		n += (size_t)snprintf(ret_path + n, len - n, "%s", piece);
 	}
 }

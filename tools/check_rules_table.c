@@ -94,6 +94,16 @@ static void rule_init_finalize(struct check_side *s)
 		   s->version < 11 ? " (init alone: no finalize before v11)" : "");
 }
 
+/* The devices that one is made of. */
+static void virtual_device(struct check_side *s, int dev, const struct gantry_net_properties *p, int devices)
+{
+	if (p->vdev.ndevs < 0 || p->vdev.ndevs > GANTRY_NET_MAX_RAILS)
+		check_fail(s, "device %d: vProps names %d devices", dev, p->vdev.ndevs);
+	for (int i = 0; i < p->vdev.ndevs; i++)
+		if (p->vdev.devs[i] < 0 || p->vdev.devs[i] >= devices)
+			check_fail(s, "device %d: vProps names device %d of %d", dev, p->vdev.devs[i], devices);
+}
+
 static void properties_of(struct check_side *s, int dev, int devices)
 {
 	struct gantry_net_properties p = {0};
@@ -115,11 +125,7 @@ static void properties_of(struct check_side *s, int dev, int devices)
 		check_fail(s, "device %d: latency is %g us", dev, (double)p.latency);
 	if (p.max_p2p_bytes < 1 || p.max_p2p_bytes > (size_t)1 << 40)
 		check_fail(s, "device %d: maxP2pBytes is %zu, not 1 to 2^40", dev, p.max_p2p_bytes);
-	if (p.vdev.ndevs < 0 || p.vdev.ndevs > GANTRY_NET_MAX_RAILS)
-		check_fail(s, "device %d: vProps names %d devices", dev, p.vdev.ndevs);
-	for (int i = 0; i < p.vdev.ndevs; i++)
-		if (p.vdev.devs[i] < 0 || p.vdev.devs[i] >= devices)
-			check_fail(s, "device %d: vProps names device %d of %d", dev, p.vdev.devs[i], devices);
+	virtual_device(s, dev, &p, devices);
 	if (dev == 0)
 		check_note(s, "%d device%s; device 0 is %s, %d Mbit/s, maxRecvs %d, ptrSupport 0x%x", devices,
 			   devices == 1 ? "" : "s", p.name, p.speed, p.max_recvs, p.ptr_support);

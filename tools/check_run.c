@@ -216,9 +216,22 @@ static enum check_verdict conclude(const struct pair *p, char detail[CHECK_DETAI
 	return CHECK_PASS;
 }
 
+/* A call longer than the rule's limit, or the deadline; 1 and the detail. */
+static int late(const struct pair *p, char detail[CHECK_DETAIL])
+{
+	uint64_t limit_ns = (uint64_t)p->rule->call_limit_ms * CHECK_MS;
+
+	if (limit_ns && stuck(p, limit_ns, detail))
+		return 1;
+	if (gantry_now_ns() - p->start_ns <= p->timeout_ns)
+		return 0;
+	if (!stuck(p, 1000 * (uint64_t)CHECK_MS, detail))
+		hung(p, detail);
+	return 1;
+}
+
 static enum check_verdict watch(struct pair *p, char detail[CHECK_DETAIL])
 {
-	uint64_t limit_ns = p->rule->call_limit_ms ? (uint64_t)p->rule->call_limit_ms * CHECK_MS : 0;
 	uint64_t ended_ns = 0;
 
 	for (;;) {
@@ -234,11 +247,7 @@ static enum check_verdict watch(struct pair *p, char detail[CHECK_DETAIL])
 			ended_ns = ended_ns ? ended_ns : now;
 			if (now - ended_ns > GRACE_MS * (uint64_t)CHECK_MS)
 				return conclude(p, detail);
-		} else if (limit_ns && stuck(p, limit_ns, detail)) {
-			return CHECK_FAIL;
-		} else if (now - p->start_ns > p->timeout_ns) {
-			if (!stuck(p, 1000 * (uint64_t)CHECK_MS, detail))
-				hung(p, detail);
+		} else if (late(p, detail)) {
 			return CHECK_FAIL;
 		}
 		usleep(2000);

@@ -115,108 +115,66 @@ static inline long finish(enum call_kind kind, long ret)
 	return ret;
 }
 
-#define CALL6(kind, nr, a, b, c, d, e, f)                                                                              \
+/* Up to six arguments. */
+#define CALL(kind, nr, ...) CALL_SIX(kind, nr, __VA_ARGS__, 0, 0, 0, 0, 0, 0)
+#define CALL_SIX(kind, nr, a, b, c, d, e, f, ...)                                                                      \
 	finish(CALL_##kind, kernel((nr), (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f)))
-#define CALL4(kind, nr, a, b, c, d) CALL6(kind, nr, a, b, c, d, 0, 0)
-#define CALL3(kind, nr, a, b, c) CALL6(kind, nr, a, b, c, 0, 0, 0)
+#define UNWRAP(...) __VA_ARGS__
 
 /* Declares and opens the definition of the function that the linker knows as `name`. */
 #define EXPORT(type, name, ...)                                                                                        \
 	type counted_##name(__VA_ARGS__) __asm__(#name) __attribute__((visibility("default"), used));                  \
 	type counted_##name(__VA_ARGS__)
 
-EXPORT(ssize_t, sendto, int fd, const void *p, size_t n, int flags, const void *addr, unsigned len)
-{
-	return CALL6(SENDTO, SYS_sendto, fd, p, n, flags, addr, len);
-}
-EXPORT(ssize_t, send, int fd, const void *p, size_t n, int flags)
-{
-	return CALL4(SENDTO, SYS_sendto, fd, p, n, flags);
-}
-EXPORT(ssize_t, sendmsg, int fd, const void *msg, int flags)
-{
-	return CALL3(SENDMSG, SYS_sendmsg, fd, msg, flags);
-}
-EXPORT(int, sendmmsg, int fd, void *msgs, unsigned n, int flags)
-{
-	return (int)CALL4(SENDMMSG, SYS_sendmmsg, fd, msgs, n, flags);
-}
-EXPORT(ssize_t, write, int fd, const void *p, size_t n)
-{
-	return CALL3(WRITE, SYS_write, fd, p, n);
-}
-EXPORT(ssize_t, writev, int fd, const void *iov, int n)
-{
-	return CALL3(WRITEV, SYS_writev, fd, iov, n);
-}
+/* One that is the system call and nothing else; the arguments in parentheses. */
+#define PLAIN(type, name, kind, nr, params, ...)                                                                       \
+	EXPORT(type, name, UNWRAP params)                                                                              \
+	{                                                                                                              \
+		return (type)CALL(kind, nr, __VA_ARGS__);                                                              \
+	}
+/* Where a fortified library names the room of a buffer for n bytes. */
+#define ROOM(n, room) ((n) > (room) ? (__builtin_trap(), 0) : 0)
 
-EXPORT(ssize_t, recvfrom, int fd, void *p, size_t n, int flags, void *addr, unsigned *len)
-{
-	return CALL6(RECVFROM, SYS_recvfrom, fd, p, n, flags, addr, len);
-}
-EXPORT(ssize_t, __recvfrom_chk, int fd, void *p, size_t n, size_t room, int flags, void *addr, unsigned *len)
-{
-	if (n > room)
-		__builtin_trap();
-	return CALL6(RECVFROM, SYS_recvfrom, fd, p, n, flags, addr, len);
-}
-EXPORT(ssize_t, recv, int fd, void *p, size_t n, int flags)
-{
-	return CALL4(RECVFROM, SYS_recvfrom, fd, p, n, flags);
-}
-EXPORT(ssize_t, __recv_chk, int fd, void *p, size_t n, size_t room, int flags)
-{
-	if (n > room)
-		__builtin_trap();
-	return CALL4(RECVFROM, SYS_recvfrom, fd, p, n, flags);
-}
-EXPORT(ssize_t, recvmsg, int fd, void *msg, int flags)
-{
-	return CALL3(RECVMSG, SYS_recvmsg, fd, msg, flags);
-}
-EXPORT(int, recvmmsg, int fd, void *msgs, unsigned n, int flags, struct timespec *timeout)
-{
-	return (int)CALL6(RECVMMSG, SYS_recvmmsg, fd, msgs, n, flags, timeout, 0);
-}
-EXPORT(ssize_t, read, int fd, void *p, size_t n)
-{
-	return CALL3(READ, SYS_read, fd, p, n);
-}
-EXPORT(ssize_t, __read_chk, int fd, void *p, size_t n, size_t room)
-{
-	if (n > room)
-		__builtin_trap();
-	return CALL3(READ, SYS_read, fd, p, n);
-}
-EXPORT(ssize_t, readv, int fd, const void *iov, int n)
-{
-	return CALL3(READV, SYS_readv, fd, iov, n);
-}
+/* clang-format off */
+PLAIN(ssize_t, sendto, SENDTO, SYS_sendto, (int fd, const void *p, size_t n, int flags, const void *addr, unsigned len), fd, p, n, flags, addr, len)
+PLAIN(ssize_t, send, SENDTO, SYS_sendto, (int fd, const void *p, size_t n, int flags), fd, p, n, flags)
+PLAIN(ssize_t, sendmsg, SENDMSG, SYS_sendmsg, (int fd, const void *msg, int flags), fd, msg, flags)
+PLAIN(int, sendmmsg, SENDMMSG, SYS_sendmmsg, (int fd, void *msgs, unsigned n, int flags), fd, msgs, n, flags)
+PLAIN(ssize_t, write, WRITE, SYS_write, (int fd, const void *p, size_t n), fd, p, n)
+PLAIN(ssize_t, writev, WRITEV, SYS_writev, (int fd, const void *iov, int n), fd, iov, n)
+
+PLAIN(ssize_t, recvfrom, RECVFROM, SYS_recvfrom, (int fd, void *p, size_t n, int flags, void *addr, unsigned *len), fd, p, n, flags, addr, len)
+PLAIN(ssize_t, __recvfrom_chk, RECVFROM, SYS_recvfrom, (int fd, void *p, size_t n, size_t room, int flags, void *addr, unsigned *len), fd + ROOM(n, room), p, n, flags, addr, len)
+PLAIN(ssize_t, recv, RECVFROM, SYS_recvfrom, (int fd, void *p, size_t n, int flags), fd, p, n, flags)
+PLAIN(ssize_t, __recv_chk, RECVFROM, SYS_recvfrom, (int fd, void *p, size_t n, size_t room, int flags), fd + ROOM(n, room), p, n, flags)
+PLAIN(ssize_t, recvmsg, RECVMSG, SYS_recvmsg, (int fd, void *msg, int flags), fd, msg, flags)
+PLAIN(int, recvmmsg, RECVMMSG, SYS_recvmmsg, (int fd, void *msgs, unsigned n, int flags, struct timespec *timeout), fd, msgs, n, flags, timeout)
+PLAIN(ssize_t, read, READ, SYS_read, (int fd, void *p, size_t n), fd, p, n)
+PLAIN(ssize_t, __read_chk, READ, SYS_read, (int fd, void *p, size_t n, size_t room), fd + ROOM(n, room), p, n)
+PLAIN(ssize_t, readv, READV, SYS_readv, (int fd, const void *iov, int n), fd, iov, n)
+
+PLAIN(ssize_t, splice, SPLICE, SYS_splice, (int in, int64_t *in_at, int out, int64_t *out_at, size_t n, unsigned flags), in, in_at, out, out_at, n, flags)
+PLAIN(ssize_t, vmsplice, VMSPLICE, SYS_vmsplice, (int fd, const void *iov, size_t n, unsigned flags), fd, iov, n, flags)
+PLAIN(ssize_t, tee, TEE, SYS_tee, (int in, int out, size_t n, unsigned flags), in, out, n, flags)
+PLAIN(ssize_t, sendfile, SENDFILE, SYS_sendfile, (int out, int in, int64_t *at, size_t n), out, in, at, n)
+
+PLAIN(int, epoll_ctl, EPOLL_CTL, SYS_epoll_ctl, (int ep, int op, int fd, void *event), ep, op, fd, event)
+PLAIN(int, setsockopt, SETSOCKOPT, SYS_setsockopt, (int fd, int level, int option, const void *value, unsigned len), fd, level, option, value, len)
+PLAIN(int, getsockopt, GETSOCKOPT, SYS_getsockopt, (int fd, int level, int option, void *value, unsigned *len), fd, level, option, value, len)
+PLAIN(int, accept, ACCEPT, SYS_accept4, (int fd, void *addr, unsigned *len), fd, addr, len, 0)
+PLAIN(int, accept4, ACCEPT, SYS_accept4, (int fd, void *addr, unsigned *len, int flags), fd, addr, len, flags)
+PLAIN(int, sched_yield, SCHED_YIELD, SYS_sched_yield, (void), 0)
+PLAIN(int, nanosleep, NANOSLEEP, SYS_nanosleep, (const struct timespec *t, struct timespec *left), t, left)
+/* clang-format on */
+
 /* libc's two call its own read and write, which would not be seen. */
 EXPORT(int, eventfd_read, int fd, uint64_t *value)
 {
-	return CALL3(READ, SYS_read, fd, value, sizeof(*value)) == sizeof(*value) ? 0 : -1;
+	return CALL(READ, SYS_read, fd, value, sizeof(*value)) == sizeof(*value) ? 0 : -1;
 }
 EXPORT(int, eventfd_write, int fd, uint64_t value)
 {
-	return CALL3(WRITE, SYS_write, fd, &value, sizeof(value)) == sizeof(value) ? 0 : -1;
-}
-
-EXPORT(ssize_t, splice, int in, int64_t *in_at, int out, int64_t *out_at, size_t n, unsigned flags)
-{
-	return CALL6(SPLICE, SYS_splice, in, in_at, out, out_at, n, flags);
-}
-EXPORT(ssize_t, vmsplice, int fd, const void *iov, size_t n, unsigned flags)
-{
-	return CALL4(VMSPLICE, SYS_vmsplice, fd, iov, n, flags);
-}
-EXPORT(ssize_t, tee, int in, int out, size_t n, unsigned flags)
-{
-	return CALL4(TEE, SYS_tee, in, out, n, flags);
-}
-EXPORT(ssize_t, sendfile, int out, int in, int64_t *at, size_t n)
-{
-	return CALL4(SENDFILE, SYS_sendfile, out, in, at, n);
+	return CALL(WRITE, SYS_write, fd, &value, sizeof(value)) == sizeof(value) ? 0 : -1;
 }
 
 /* Newer architectures have only the p-variants of these calls; they serve on all. */
@@ -226,7 +184,7 @@ EXPORT(int, poll, struct pollfd *fds, nfds_t n, int ms)
 {
 	struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
 
-	return (int)CALL6(PPOLL, SYS_ppoll, fds, n, ms < 0 ? NULL : &t, NULL, SIGSET_BYTES, 0);
+	return (int)CALL(PPOLL, SYS_ppoll, fds, n, ms < 0 ? NULL : &t, NULL, SIGSET_BYTES, 0);
 }
 EXPORT(int, __poll_chk, struct pollfd *fds, nfds_t n, int ms, size_t room)
 {
@@ -239,7 +197,7 @@ EXPORT(int, ppoll, struct pollfd *fds, nfds_t n, const struct timespec *timeout,
 {
 	struct timespec t = timeout ? *timeout : (struct timespec){0, 0};
 
-	return (int)CALL6(PPOLL, SYS_ppoll, fds, n, timeout ? &t : NULL, mask, SIGSET_BYTES, 0);
+	return (int)CALL(PPOLL, SYS_ppoll, fds, n, timeout ? &t : NULL, mask, SIGSET_BYTES, 0);
 }
 EXPORT(int, __ppoll_chk, struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask,
        size_t room)
@@ -259,7 +217,7 @@ EXPORT(int, select, int n, fd_set *r, fd_set *w, fd_set *x, struct timeval *time
 		t.tv_sec = timeout->tv_sec + timeout->tv_usec / 1000000;
 		t.tv_nsec = timeout->tv_usec % 1000000 * 1000L;
 	}
-	ret = CALL6(PSELECT, SYS_pselect6, n, r, w, x, timeout ? &t : NULL, NULL);
+	ret = CALL(PSELECT, SYS_pselect6, n, r, w, x, timeout ? &t : NULL, NULL);
 	if (timeout) {
 		timeout->tv_sec = t.tv_sec;
 		timeout->tv_usec = t.tv_nsec / 1000;
@@ -268,17 +226,12 @@ EXPORT(int, select, int n, fd_set *r, fd_set *w, fd_set *x, struct timeval *time
 }
 EXPORT(int, epoll_pwait, int ep, void *events, int n, int ms, const sigset_t *mask)
 {
-	return (int)CALL6(EPOLL_WAIT, SYS_epoll_pwait, ep, events, n, ms, mask, SIGSET_BYTES);
+	return (int)CALL(EPOLL_WAIT, SYS_epoll_pwait, ep, events, n, ms, mask, SIGSET_BYTES);
 }
 EXPORT(int, epoll_wait, int ep, void *events, int n, int ms)
 {
-	return (int)CALL6(EPOLL_WAIT, SYS_epoll_pwait, ep, events, n, ms, NULL, SIGSET_BYTES);
+	return (int)CALL(EPOLL_WAIT, SYS_epoll_pwait, ep, events, n, ms, NULL, SIGSET_BYTES);
 }
-EXPORT(int, epoll_ctl, int ep, int op, int fd, void *event)
-{
-	return (int)CALL4(EPOLL_CTL, SYS_epoll_ctl, ep, op, fd, event);
-}
-
 EXPORT(int, ioctl, int fd, unsigned long request, ...)
 {
 	va_list args;
@@ -287,39 +240,14 @@ EXPORT(int, ioctl, int fd, unsigned long request, ...)
 	va_start(args, request);
 	arg = va_arg(args, void *);
 	va_end(args);
-	return (int)CALL3(IOCTL, SYS_ioctl, fd, request, arg);
-}
-EXPORT(int, setsockopt, int fd, int level, int option, const void *value, unsigned len)
-{
-	return (int)CALL6(SETSOCKOPT, SYS_setsockopt, fd, level, option, value, len, 0);
-}
-EXPORT(int, getsockopt, int fd, int level, int option, void *value, unsigned *len)
-{
-	return (int)CALL6(GETSOCKOPT, SYS_getsockopt, fd, level, option, value, len, 0);
-}
-EXPORT(int, accept, int fd, void *addr, unsigned *len)
-{
-	return (int)CALL4(ACCEPT, SYS_accept4, fd, addr, len, 0);
-}
-EXPORT(int, accept4, int fd, void *addr, unsigned *len, int flags)
-{
-	return (int)CALL4(ACCEPT, SYS_accept4, fd, addr, len, flags);
-}
-
-EXPORT(int, sched_yield, void)
-{
-	return (int)CALL3(SCHED_YIELD, SYS_sched_yield, 0, 0, 0);
-}
-EXPORT(int, nanosleep, const struct timespec *t, struct timespec *left)
-{
-	return (int)CALL3(NANOSLEEP, SYS_nanosleep, t, left, 0);
+	return (int)CALL(IOCTL, SYS_ioctl, fd, request, arg);
 }
 /* Returns the error number and leaves errno alone, unlike all others. */
 EXPORT(int, clock_nanosleep, clockid_t clock, int flags, const struct timespec *t, struct timespec *left)
 {
 	int saved = errno, err = 0;
 
-	if (CALL4(CLOCK_NANOSLEEP, SYS_clock_nanosleep, clock, flags, t, left) < 0)
+	if (CALL(CLOCK_NANOSLEEP, SYS_clock_nanosleep, clock, flags, t, left) < 0)
 		err = errno;
 	errno = saved;
 	return err;
@@ -328,7 +256,7 @@ EXPORT(int, usleep, unsigned us)
 {
 	struct timespec t = {us / 1000000, us % 1000000 * 1000L};
 
-	return (int)CALL3(NANOSLEEP, SYS_nanosleep, &t, NULL, 0);
+	return (int)CALL(NANOSLEEP, SYS_nanosleep, &t, NULL, 0);
 }
 EXPORT(long, syscall, long nr, ...)
 {
@@ -339,7 +267,7 @@ EXPORT(long, syscall, long nr, ...)
 	for (int i = 0; i < 6; i++)
 		a[i] = va_arg(args, long);
 	va_end(args);
-	return CALL6(SYSCALL, nr, a[0], a[1], a[2], a[3], a[4], a[5]);
+	return CALL(SYSCALL, nr, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 
 #endif

@@ -149,12 +149,17 @@ static void print_row(const struct prx_opts *o, struct prx_shared *s, struct per
 	perf_table_row(t, &row);
 }
 
+static int within(int64_t v, int64_t min, int64_t max)
+{
+	return v >= min && v <= max;
+}
+
 int prx_take(const struct prx_work *t, struct prx_opts *o)
 {
 	if (t->end < 1 || t->end > END_MAX || t->pieces > PIECES_MAX || t->piece_bytes < 1 ||
 	    t->piece_bytes > PIECE_MAX || t->stride < t->piece_bytes || t->stride > STRIDE_MAX || !t->timeout_ns ||
-	    t->device < 0 || t->device > 1 || t->path < -1 || t->path > 3 || t->memory < 0 ||
-	    t->memory > PRX_MEMORY_DEVICE || t->repeats < 1 || t->repeats > PRX_REPEATS_MAX)
+	    !within(t->device, 0, 1) || !within(t->path, -1, 3) || !within(t->memory, 0, PRX_MEMORY_DEVICE) ||
+	    !within(t->repeats, 1, PRX_REPEATS_MAX))
 		return -1;
 	o->work = *t;
 	return 0;

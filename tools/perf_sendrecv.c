@@ -183,40 +183,40 @@ int sr_parse(int argc, char **argv, struct sr_opts *o)
 	return status ? status : check_all(o);
 }
 
+/* A launcher started this process: whether the options go with that, and where the ranks meet. */
+static void take_launched(struct sr_opts *o, char *why, size_t len)
+{
+	o->launcher = o->launched.name;
+	o->rank = o->launched.rank;
+	o->ranks = o->launched.size;
+	if (o->ranks > SR_RANKS_MAX)
+		snprintf(why, len, "%s started %d ranks, at most %d", o->launcher, o->ranks, SR_RANKS_MAX);
+	else if (o->threads)
+		snprintf(why, len, "%s started this as rank %d of %d: it cannot have --threads too", o->launcher,
+			 o->rank, o->ranks);
+	else if (o->root && o->id_file)
+		snprintf(why, len, "--root and --id-file exclude each other");
+	else if (!o->id_file)
+		perf_launcher_root(&o->launched, o->root, &o->meet, why, len);
+}
+
 /* Who starts the ranks: --ranks does it here, whatever the environment says. */
 static int find_ranks(struct sr_opts *o)
 {
 	const char *option = o->root ? "--root" : o->id_file ? "--id-file" : NULL;
 	char why[512] = "";
 
-	if (!o->ranks && perf_launcher_find(&o->launched, why, sizeof(why)) < 0)
-		goto wrong;
-	if (!o->launched.name && option) {
+	if (!o->ranks)
+		perf_launcher_find(&o->launched, why, sizeof(why));
+	if (!why[0] && o->launched.name)
+		take_launched(o, why, sizeof(why));
+	else if (!why[0] && option)
 		snprintf(why, sizeof(why), "%s is for ranks that mpirun, srun or torchrun starts, and %s", option,
 			 o->ranks ? "--ranks forks them here" : "none of them started this process");
-		goto wrong;
-	}
-	if (!o->launched.name) {
-		o->ranks = o->ranks ? o->ranks : 2;
-		return 0;
-	}
-	o->launcher = o->launched.name;
-	o->rank = o->launched.rank;
-	o->ranks = o->launched.size;
-	if (o->ranks > SR_RANKS_MAX)
-		snprintf(why, sizeof(why), "%s started %d ranks, at most %d", o->launcher, o->ranks, SR_RANKS_MAX);
-	else if (o->threads)
-		snprintf(why, sizeof(why), "%s started this as rank %d of %d: it cannot have --threads too",
-			 o->launcher, o->rank, o->ranks);
-	else if (o->root && o->id_file)
-		snprintf(why, sizeof(why), "--root and --id-file exclude each other");
-	else if (!o->id_file)
-		perf_launcher_root(&o->launched, o->root, &o->meet, why, sizeof(why));
-wrong:
-	if (!why[0])
-		return 0;
-	options_wrong(&set, "%s", why);
-	return -1;
+	if (why[0])
+		return -options_wrong(&set, "%s", why);
+	o->ranks = o->ranks ? o->ranks : 2;
+	return 0;
 }
 
 static void set_mode(const struct sr_opts *o)

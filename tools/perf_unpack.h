@@ -1,7 +1,6 @@
 /*
- * `gantry perf unpack`: fragments of pages to where they belong. perf_unpack.c has the command, perf_unpack_shape.c
- * what fragments look like, perf_unpack_run.c checks, perf_unpack_time.c times, perf_unpack_ring.c has the kernel that
- * stays.
+ * `gantry perf unpack`: fragments of pages to where they belong. perf_unpack.c has the command and what fragments look
+ * like, perf_unpack_run.c measures.
  */
 #ifndef GANTRY_TOOLS_PERF_UNPACK_H
 #define GANTRY_TOOLS_PERF_UNPACK_H
@@ -100,19 +99,7 @@ gantry_result unpack_measure(struct unpack_bench *b, enum unpack_shape shape, ui
 gantry_result unpack_measure_reduce(struct unpack_bench *b, enum unpack_shape shape, uint32_t blocks,
 				    struct unpack_row *ret);
 gantry_result unpack_measure_ring(struct unpack_bench *b, uint32_t blocks, struct unpack_row *ret);
-
-/* The ways that are compared: each puts work into the stream. */
-enum unpack_way { UNPACK_OURS, UNPACK_SEED, UNPACK_COPY, UNPACK_FUSED, UNPACK_TWO_STEP, UNPACK_WAYS };
-gantry_result unpack_enqueue(struct unpack_bench *b, enum unpack_way way, uint32_t blocks);
-/* In GB/s of payload. */
-gantry_result unpack_time(struct unpack_bench *b, const enum unpack_way *ways, int n, uint32_t blocks,
-			  struct perf_spread *ret_gbs);
-
-/* Blocks and lanes of a kernel's launch. */
-struct gantry_launch unpack_shape_of(const struct unpack_bench *b, enum gantry_kernel kernel, uint32_t blocks);
-/* Parts that the ring's measurement shares. */
-gantry_result unpack_launch(struct unpack_bench *b, uint32_t blocks, enum gantry_kernel kernel, const void *args,
-			    size_t size);
+/* An area of the device: filled with what nobody writes; what of it is not as the message wants it. */
 gantry_result unpack_poison(struct unpack_bench *b, char *area);
 gantry_result unpack_verify(struct unpack_bench *b, const char *area, uint64_t *ret_wrong);
 

@@ -1,9 +1,7 @@
 /*
- * `perf unpack`: memory and checks.
- *
- * The pool is filled from the host, so that no kernel under test has a hand in what is expected. A destination is
- * poisoned by FILL with another pattern, and then checked: messages without gaps by VERIFY on the device, byte for
- * byte; with gaps on the host. The guards around it are looked at in any case.
+ * `perf unpack`: memory, the ways that are compared, what they must leave behind and how long they take; and the kernel
+ * that stays, against a launch for every message. Its messages are small, as they are when a launch is too much: 16
+ * pages, whose descriptors lie in mapped memory, where a network would write them.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_TOOL
 #include <math.h>
@@ -11,12 +9,123 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "device/pattern.h"
+#include "device/unpack_launch.h"
+#include "device/unpack_ring.h"
 #include "gantry/types.h"
 #include "perf_unpack.h"
 #include "perf_util.h"
+
+/* ---- the ways ---- */
+
+enum { TIMES = 3 };
+
+/* The ways that are compared: each puts work into the stream. */
+enum unpack_way { UNPACK_OURS, UNPACK_SEED, UNPACK_COPY, UNPACK_FUSED, UNPACK_TWO_STEP, UNPACK_WAYS };
+
+/* Blocks and lanes of a kernel's launch. */
+static struct gantry_launch shape_of(const struct unpack_bench *b, enum gantry_kernel kernel, uint32_t blocks)
+{
+	struct gantry_launch l = {.kernel = kernel, .blocks = blocks == UNPACK_ALL ? b->dev->max_blocks : blocks};
+
+	if (kernel == GANTRY_KERNEL_UNPACK && blocks == UNPACK_ALL)
+		gantry_unpack_launch_shape(b->dev, GANTRY_UNPACK_WHOLE, b->l.n, b->l.bytes, &l);
+	if (!l.lanes)
+		l.lanes = b->dev->default_lanes;
+	return l;
+}
+
+static gantry_result launch(struct unpack_bench *b, uint32_t blocks, enum gantry_kernel kernel, const void *args,
+			    size_t size)
+{
+	struct gantry_launch l = shape_of(b, kernel, blocks);
+
+	l.args = args;
+	l.args_size = size;
+	return b->dev->ops->launch(b->dev, b->stream, &l);
+}
+
+static gantry_result enqueue(struct unpack_bench *b, enum unpack_way way, uint32_t blocks)
+{
+	gantry_result r = GANTRY_OK;
+	char *dst = b->dst + UNPACK_GUARD, *tmp = b->tmp + UNPACK_GUARD;
+	struct gantry_unpack_args ours = {
+		.descs = b->descs, .n = b->l.n, .bounce = b->pool, .dst = way == UNPACK_TWO_STEP ? tmp : dst};
+	struct gantry_unpack_seed_args seed = {
+		.descs = b->descs, .n = b->l.n, .bounce = b->pool, .dst = dst, .bytes = b->l.bytes};
+	struct gantry_unpack_reduce_args fused = {.descs = b->descs,
+						  .n = b->l.n,
+						  .bounce = b->pool,
+						  .input = dst,
+						  .output = dst,
+						  .type = GANTRY_TYPE_FLOAT32,
+						  .op = GANTRY_OP_SUM};
+	struct gantry_reduce_args sum = {.src = {dst, tmp},
+					 .dst = {dst},
+					 .nsrc = 2,
+					 .ndst = 1,
+					 .count = b->l.bytes / sizeof(float),
+					 .type = GANTRY_TYPE_FLOAT32,
+					 .op = GANTRY_OP_SUM};
+
+	switch (way) {
+	case UNPACK_COPY:
+		r = b->dev->ops->copy_async(b->dev, b->stream, tmp, dst, b->l.bytes);
+		break;
+	case UNPACK_SEED:
+		r = launch(b, blocks, GANTRY_KERNEL_UNPACK_SEED, &seed, sizeof(seed));
+		break;
+	case UNPACK_FUSED:
+		r = launch(b, blocks, GANTRY_KERNEL_UNPACK_REDUCE, &fused, sizeof(fused));
+		break;
+	case UNPACK_TWO_STEP:
+		TRY(launch(b, blocks, GANTRY_KERNEL_UNPACK, &ours, sizeof(ours)));
+		TRY(launch(b, blocks, GANTRY_KERNEL_REDUCE, &sum, sizeof(sum)));
+		break;
+	default:
+		r = launch(b, blocks, GANTRY_KERNEL_UNPACK, &ours, sizeof(ours));
+	}
+out:
+	return r;
+}
+
+/* GB/s of payload, a few in a row between two events. */
+static gantry_result time_once(struct unpack_bench *b, enum unpack_way way, uint32_t blocks, double *ret_gbs)
+{
+	gantry_result r = GANTRY_OK;
+	double us = 0;
+
+	TRY(b->dev->ops->event_record(b->dev, b->from, b->stream));
+	for (int i = 0; i < TIMES; i++)
+		TRY(enqueue(b, way, blocks));
+	TRY(b->dev->ops->event_record(b->dev, b->to, b->stream));
+	TRY(gantry_stream_sync(b->dev, b->stream));
+	TRY(b->dev->ops->event_elapsed(b->dev, b->from, b->to, &us));
+	*ret_gbs = us > 0 ? (double)b->l.bytes * TIMES / us / 1e3 : NAN;
+out:
+	return r;
+}
+
+/* Interleaved; one round to warm up. */
+static gantry_result time_ways(struct unpack_bench *b, const enum unpack_way *ways, int n, uint32_t blocks,
+			       struct perf_spread *ret_gbs)
+{
+	gantry_result r = GANTRY_OK;
+	static double v[UNPACK_WAYS][UNPACK_REPEATS_MAX];
+
+	for (int k = -1; k < b->o->repeats; k++)
+		for (int i = 0; i < n; i++)
+			TRY(time_once(b, ways[i], blocks, &v[i][k < 0 ? 0 : k]));
+	for (int i = 0; i < n; i++)
+		ret_gbs[i] = perf_spread_of(v[i], (size_t)b->o->repeats);
+out:
+	return r;
+}
+
+/* ---- checked ---- */
 
 enum { SEQ_MESSAGE = 1, SEQ_POISON = 2, BEHIND = 1 << 20 };
 
@@ -144,7 +253,7 @@ gantry_result unpack_poison(struct unpack_bench *b, char *area)
 {
 	struct gantry_fill_args a = {.dst = area, .bytes = area_bytes(b), .seq = SEQ_POISON};
 
-	return unpack_launch(b, many(b), GANTRY_KERNEL_FILL, &a, sizeof(a));
+	return launch(b, many(b), GANTRY_KERNEL_FILL, &a, sizeof(a));
 }
 
 /* Bytes of a piece of the area, fetched from the device, that are not poison. */
@@ -250,7 +359,7 @@ gantry_result unpack_verify(struct unpack_bench *b, const char *area, uint64_t *
 	*b->wrong = 0;
 	TRY(gantry_stream_sync(b->dev, b->stream));
 	if (b->l.span == b->l.bytes) {
-		TRY(unpack_launch(b, many(b), GANTRY_KERNEL_VERIFY, &a, sizeof(a)));
+		TRY(launch(b, many(b), GANTRY_KERNEL_VERIFY, &a, sizeof(a)));
 		TRY(gantry_stream_sync(b->dev, b->stream));
 		wrong = __atomic_load_n(b->wrong, __ATOMIC_ACQUIRE);
 	} else {
@@ -267,7 +376,7 @@ out:
 gantry_result unpack_measure(struct unpack_bench *b, enum unpack_shape shape, uint32_t blocks, struct unpack_row *ret)
 {
 	gantry_result r = GANTRY_OK;
-	struct gantry_launch l = unpack_shape_of(b, GANTRY_KERNEL_UNPACK, blocks);
+	struct gantry_launch l = shape_of(b, GANTRY_KERNEL_UNPACK, blocks);
 	struct unpack_row row = {.kind = "unpack",
 				 .shape = unpack_shape_names[shape],
 				 .blocks = l.blocks,
@@ -279,16 +388,16 @@ gantry_result unpack_measure(struct unpack_bench *b, enum unpack_shape shape, ui
 	uint64_t seed_wrong = 0;
 
 	TRY(unpack_poison(b, b->dst));
-	TRY(unpack_enqueue(b, UNPACK_SEED, blocks));
+	TRY(enqueue(b, UNPACK_SEED, blocks));
 	TRY(unpack_verify(b, b->dst, &seed_wrong));
 	if (seed_wrong)
 		FAIL(GANTRY_ERR_CORRUPT, "NCCL's loop, which is compared with, got %llu bytes wrong, the first %s",
 		     (unsigned long long)seed_wrong, b->first_wrong);
 	TRY(unpack_poison(b, b->dst));
-	TRY(unpack_enqueue(b, UNPACK_OURS, blocks));
+	TRY(enqueue(b, UNPACK_OURS, blocks));
 	TRY(unpack_verify(b, b->dst, &row.wrong));
 	if (!b->o->check_only)
-		TRY(unpack_time(b, ways, 3, blocks, gbs));
+		TRY(time_ways(b, ways, 3, blocks, gbs));
 	row.gbs = gbs[0];
 	row.seed_gbs = gbs[1].median;
 	row.copy_gbs = gbs[2].median;
@@ -333,7 +442,7 @@ static gantry_result check_reduce(struct unpack_bench *b, uint32_t blocks, uint6
 	TRY(unpack_poison(b, b->dst));
 	TRY(gantry_stream_sync(b->dev, b->stream));
 	TRY(b->dev->ops->copy(b->dev, b->dst + UNPACK_GUARD, b->msg, n * sizeof(float)));
-	TRY(unpack_enqueue(b, UNPACK_FUSED, blocks));
+	TRY(enqueue(b, UNPACK_FUSED, blocks));
 	TRY(gantry_stream_sync(b->dev, b->stream));
 	TRY(b->dev->ops->copy(b->dev, got, b->dst + UNPACK_GUARD, n * sizeof(float)));
 	for (uint64_t i = 0; i < n; i++) {
@@ -352,7 +461,7 @@ gantry_result unpack_measure_reduce(struct unpack_bench *b, enum unpack_shape sh
 				    struct unpack_row *ret)
 {
 	gantry_result r = GANTRY_OK;
-	struct gantry_launch l = unpack_shape_of(b, GANTRY_KERNEL_UNPACK_REDUCE, blocks);
+	struct gantry_launch l = shape_of(b, GANTRY_KERNEL_UNPACK_REDUCE, blocks);
 	struct unpack_row row = {.kind = "reduce",
 				 .shape = unpack_shape_names[shape],
 				 .blocks = l.blocks,
@@ -364,11 +473,156 @@ gantry_result unpack_measure_reduce(struct unpack_bench *b, enum unpack_shape sh
 
 	TRY(check_reduce(b, blocks, &row.wrong));
 	if (!b->o->check_only)
-		TRY(unpack_time(b, ways, 2, blocks, gbs));
+		TRY(time_ways(b, ways, 2, blocks, gbs));
 	row.fused_gbs = gbs[0];
 	row.two_step_gbs = gbs[1].median;
 	row.ratio_two_step = row.fused_gbs.median / row.two_step_gbs;
 	*ret = row;
 out:
 	return r;
+}
+
+/* ---- the kernel that stays ---- */
+
+enum { JOB_FRAGS = 16, ENTRIES = 16, JOBS = 1000 };
+
+/* A job of a GPU takes microseconds. CPUs may have other things to do. */
+static uint64_t long_ns(const struct unpack_bench *b)
+{
+	return b->dev->sleeps ? 20000000000ull : 3000000000ull;
+}
+
+struct ring_bench {
+	struct unpack_bench *b;
+	struct gantry_unpack_ring *ring;
+	struct gantry_unpack_desc *host, *mapped; /* all descriptors of the list */
+	uint64_t jobs;				  /* in the whole message */
+};
+
+static struct gantry_unpack_job job_of(const struct ring_bench *t, uint64_t k)
+{
+	uint64_t first = k % t->jobs * JOB_FRAGS, left = t->b->l.n - first;
+	struct gantry_unpack_job job = {.descs = t->mapped + first,
+					.n = left < JOB_FRAGS ? left : JOB_FRAGS,
+					.bounce = t->b->pool,
+					.dst = t->b->dst + UNPACK_GUARD};
+
+	return job;
+}
+
+/* n jobs; window: how many may be posted and not done. */
+static gantry_result run_jobs(struct ring_bench *t, uint64_t from, uint64_t n, uint64_t window, double *ret_us)
+{
+	gantry_result r = GANTRY_OK;
+	uint64_t start = gantry_now_ns(), number = 0;
+
+	for (uint64_t k = 0; k < n; k++) {
+		struct gantry_unpack_job job = job_of(t, from + k);
+
+		/* The window is no larger than the ring, so there is an entry. */
+		TRY(gantry_unpack_ring_post(t->ring, &job, &number));
+		if (number + 1 >= window)
+			TRY(gantry_unpack_ring_wait(t->ring, number + 2 - window, long_ns(t->b)));
+	}
+	TRY(gantry_unpack_ring_wait(t->ring, number + 1, long_ns(t->b)));
+	*ret_us = (double)(gantry_now_ns() - start) / 1e3 / (double)n;
+out:
+	return r;
+}
+
+static gantry_result run_launches(struct ring_bench *t, uint32_t blocks, uint64_t n, double *ret_us)
+{
+	gantry_result r = GANTRY_OK;
+	uint64_t start = gantry_now_ns();
+
+	for (uint64_t k = 0; k < n; k++) {
+		struct gantry_unpack_job job = job_of(t, k);
+		struct gantry_unpack_args a = {.descs = job.descs, .n = job.n, .bounce = job.bounce, .dst = job.dst};
+
+		TRY(launch(t->b, blocks, GANTRY_KERNEL_UNPACK, &a, sizeof(a)));
+		TRY(gantry_stream_sync(t->b->dev, t->b->stream));
+	}
+	*ret_us = (double)(gantry_now_ns() - start) / 1e3 / (double)n;
+out:
+	return r;
+}
+
+static gantry_result measure_ring(struct ring_bench *t, uint32_t blocks, struct unpack_row *row)
+{
+	gantry_result r = GANTRY_OK;
+	static double one[UNPACK_REPEATS_MAX], full[UNPACK_REPEATS_MAX], launch[UNPACK_REPEATS_MAX];
+	int n = t->b->o->repeats;
+
+	/* Launches first: while the ring lives its blocks are taken. */
+	for (int k = -1; k < n; k++)
+		TRY(run_launches(t, blocks, JOBS, &launch[k < 0 ? 0 : k]));
+	TRY(gantry_unpack_ring_create(t->b->dev, blocks, 0, ENTRIES, &t->ring));
+	for (int k = -1; k < n; k++) {
+		TRY(run_jobs(t, 0, JOBS, 1, &one[k < 0 ? 0 : k]));
+		TRY(run_jobs(t, 0, JOBS, ENTRIES, &full[k < 0 ? 0 : k]));
+	}
+	row->us_per_job = perf_spread_of(one, (size_t)n);
+	row->jobs = 1e6 / perf_median(full, (size_t)n);
+	row->launch_us = perf_median(launch, (size_t)n);
+	row->ratio_launch = row->us_per_job.median / row->launch_us;
+out:
+	return r;
+}
+
+/* A kernel that does not even end when aborted: nothing more may be asked of the device. */
+static gantry_result destroy(struct ring_bench *t)
+{
+	gantry_result r = gantry_unpack_ring_destroy(t->ring, long_ns(t->b));
+
+	t->ring = NULL;
+	t->b->stuck = r == GANTRY_ERR_INTERNAL;
+	return r;
+}
+
+/* What the ring is told to do is the whole message in pieces. */
+static gantry_result check_ring(struct ring_bench *t, uint32_t blocks, struct unpack_row *row)
+{
+	gantry_result r = GANTRY_OK;
+	double us;
+
+	TRY(unpack_poison(t->b, t->b->dst));
+	TRY(gantry_stream_sync(t->b->dev, t->b->stream));
+	TRY(gantry_unpack_ring_create_marked(t->b->dev, blocks, 0, ENTRIES, &t->ring));
+	TRY(run_jobs(t, 0, t->jobs, ENTRIES, &us));
+	TRY(destroy(t));
+	TRY(unpack_verify(t->b, t->b->dst, &row->wrong));
+out:
+	return r;
+}
+
+gantry_result unpack_measure_ring(struct unpack_bench *b, uint32_t blocks, struct unpack_row *ret)
+{
+	gantry_result r = GANTRY_OK, e;
+	struct ring_bench t = {.b = b, .jobs = (b->l.n + JOB_FRAGS - 1) / JOB_FRAGS};
+	struct gantry_launch l = shape_of(b, GANTRY_KERNEL_UNPACK_RING, blocks);
+	struct unpack_row row = {.kind = "ring",
+				 .shape = "aligned",
+				 .blocks = l.blocks,
+				 .lanes = l.lanes,
+				 .bytes = b->l.bytes / b->l.n * JOB_FRAGS,
+				 .frags = JOB_FRAGS,
+				 .jobs = NAN,
+				 .us_per_job = {NAN, NAN, NAN},
+				 .launch_us = NAN,
+				 .ratio_launch = NAN};
+	void *host = NULL, *mapped = NULL;
+
+	TRY(b->dev->ops->alloc_mapped(b->dev, b->l.n * sizeof(*t.host), &host, &mapped));
+	t.host = host;
+	t.mapped = mapped;
+	memcpy(t.host, b->l.descs, b->l.n * sizeof(*t.host));
+	TRY(check_ring(&t, l.blocks, &row));
+	if (!b->o->check_only)
+		TRY(measure_ring(&t, l.blocks, &row));
+	*ret = row;
+out:
+	e = t.ring ? destroy(&t) : GANTRY_OK;
+	if (host && !b->stuck)
+		b->dev->ops->free_mapped(b->dev, host);
+	return r != GANTRY_OK ? r : e;
 }

@@ -104,32 +104,42 @@ int raw_tcp_move(int fd, void *p, size_t size, int sending)
 	return 0;
 }
 
+/* Its bytes are moved, or its time is over. */
 static int is_over(const struct raw_tcp_stream *s)
 {
 	struct timespec t;
 
+	if (!s->until_ns)
+		return s->moved >= s->bytes;
 	clock_gettime(CLOCK_MONOTONIC, &t);
-	return s->until_ns && (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec >= s->until_ns;
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec >= s->until_ns;
 }
 
+/* What send or recv returned. 0: no more. */
+static int take_step(struct raw_tcp_stream *s, ssize_t n, int over)
+{
+	if (n < 0 && errno != EINTR)
+		s->error = errno;
+	if (n == 0 && !s->until_ns)
+		s->error = ECONNRESET;
+	s->moved += n > 0 && !over ? (uint64_t)n : 0;
+	return n && !s->error;
+}
+
+/* A receiver goes on beyond its time, to the end of what was sent: else the sender would never end. */
 static void *run_stream(void *arg)
 {
 	struct raw_tcp_stream *s = arg;
 	char *buf = calloc(1, STEP);
-	ssize_t n = 1;
+	int over = is_over(s), more = 1;
 
 	s->error = buf ? 0 : ENOMEM;
-	while (!s->error && n && (s->until_ns || s->moved < s->bytes) && !(s->sending && is_over(s))) {
-		uint64_t left = s->until_ns ? STEP : s->bytes - s->moved;
-		size_t want = left < STEP ? (size_t)left : STEP;
+	while (!s->error && more && (!over || (s->until_ns && !s->sending))) {
+		size_t want = s->until_ns || s->bytes - s->moved > STEP ? STEP : (size_t)(s->bytes - s->moved);
+		ssize_t n = s->sending ? send(s->fd, buf, want, MSG_NOSIGNAL) : recv(s->fd, buf, want, 0);
 
-		n = s->sending ? send(s->fd, buf, want, MSG_NOSIGNAL) : recv(s->fd, buf, want, 0);
-		if (n > 0 && !is_over(s))
-			s->moved += (uint64_t)n;
-		else if (n == 0 && !s->until_ns)
-			s->error = ECONNRESET;
-		else if (n < 0 && errno != EINTR)
-			s->error = errno;
+		more = take_step(s, n, s->until_ns && is_over(s));
+		over = is_over(s);
 	}
 	if (s->until_ns && s->sending)
 		shutdown(s->fd, SHUT_WR);

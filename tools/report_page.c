@@ -381,44 +381,51 @@ static const struct report_line *peer_of(const struct report_plot *p, const stru
 	return NULL;
 }
 
+struct best {
+	const struct report_line *line, *peer;
+	const struct report_point *at;
+};
+
+static void find_best(const struct report_plot *p, enum report_quantity q, struct best *best)
+{
+	for (size_t k = 0; k < p->nlines; k++) {
+		const struct report_line *l = &p->lines[k];
+
+		for (size_t j = 0; j < l->npoints && !l->dashed; j++) {
+			const struct report_point *at = &l->points[j];
+
+			if (report_drawable(at->median) &&
+			    (!best->at || report_times_better(q, at->median, best->at->median) > 1))
+				*best = (struct best){l, peer_of(p, l), at};
+		}
+	}
+}
+
 /* The best figure of what was measured, not of its peers, and how it compares at that size. */
 static void put_tile(FILE *f, const struct report_section *s, enum report_quantity q)
 {
-	const struct report_line *best = NULL, *peer = NULL;
-	const struct report_point *at = NULL, *other = NULL;
+	static const char *const heads[] = {"Most bandwidth", "Least time", "Least CPU time"};
+	const struct report_point *other = NULL;
+	struct best b = {0};
 	char text[32];
 
-	for (size_t i = 0; i < s->nplots; i++) {
-		for (size_t k = 0; k < s->plots[i].nlines && s->plots[i].kind == (enum report_kind)q; k++) {
-			const struct report_line *l = &s->plots[i].lines[k];
-
-			for (size_t j = 0; j < l->npoints && !l->dashed; j++) {
-				if (!report_drawable(l->points[j].median) ||
-				    (at && report_times_better(q, l->points[j].median, at->median) <= 1))
-					continue;
-				best = l;
-				at = &l->points[j];
-				peer = peer_of(&s->plots[i], l);
-			}
-		}
-	}
-	if (!at)
+	for (size_t i = 0; i < s->nplots; i++)
+		if (s->plots[i].kind == (enum report_kind)q)
+			find_best(&s->plots[i], q, &b);
+	if (!b.at)
 		return;
-	if (peer)
-		other = point_at(peer->points, peer->npoints, at->bytes);
-	fprintf(f, "<div class=\"card tile\"><span>%s</span><b>%s</b><span>",
-		q == REPORT_BANDWIDTH ? "Most bandwidth"
-		: q == REPORT_LATENCY ? "Least time"
-				      : "Least CPU time",
-		report_value(at->median, (enum report_kind)q, text));
-	if (!isnan(at->bytes))
-		fprintf(f, "at %s", report_size_name(at->bytes, 1, text));
+	if (b.peer)
+		other = point_at(b.peer->points, b.peer->npoints, b.at->bytes);
+	fprintf(f, "<div class=\"card tile\"><span>%s</span><b>%s</b><span>", heads[q],
+		report_value(b.at->median, (enum report_kind)q, text));
+	if (!isnan(b.at->bytes))
+		fprintf(f, "at %s", report_size_name(b.at->bytes, 1, text));
 	fputs("</span><span>", f);
-	report_put_text_cut(f, best->name, 40);
+	report_put_text_cut(f, b.line->name, 40);
 	fputs("</span>", f);
-	if (other && report_drawable(at->median / other->median)) {
-		fprintf(f, "<span>%s ", report_times(at->median / other->median, text));
-		report_put_text_cut(f, peer->a->peer ? peer->a->peer : peer->name, 40);
+	if (other && report_drawable(b.at->median / other->median)) {
+		fprintf(f, "<span>%s ", report_times(b.at->median / other->median, text));
+		report_put_text_cut(f, b.peer->a->peer ? b.peer->a->peer : b.peer->name, 40);
 		fputs("</span>", f);
 	}
 	fputs("</div>\n", f);

@@ -303,11 +303,33 @@ static void name_rx(const struct row *w, struct name *name)
 		count_word(name, w, "pieces", "pieces");
 }
 
-static void name_row(const struct row *w, enum report_op op, struct name *group, struct name *name)
+static void name_bench(const struct row *w, struct name *group, struct name *name)
 {
 	const char *series = text_of(w, "series"), *transport = text_of(w, "transport"),
 		   *pattern = text_of(w, "pattern");
 
+	add_word(group, *transport ? transport : "net", "");
+	if (strncmp(series, "copies", 6) == 0)
+		add_word(group, "counted copies", "");
+	else if (strcmp(pattern, "echo") == 0 || strcmp(pattern, "pingpong") == 0)
+		add_word(group, "latency", "");
+	add_word(name, bench_name(series), "");
+}
+
+static void name_unpack(const struct row *w, struct name *group, struct name *name)
+{
+	add_word(group, text_of(w, "kind"), "");
+	/* With the whole GPU there are as many blocks as the shape has work for. */
+	if (number_of(w, "blocks") > BLOCKS_GIVEN_MAX)
+		add_word(group, "the whole device", "");
+	else
+		count_word(group, w, "blocks", "blocks");
+	add_word(name, text_of(w, "shape"), "");
+	add_word(name, text_of(w, "form"), "");
+}
+
+static void name_row(const struct row *w, enum report_op op, struct name *group, struct name *name)
+{
 	switch (op) {
 	case REPORT_NET:
 		name_net(w, name);
@@ -322,25 +344,13 @@ static void name_row(const struct row *w, enum report_op op, struct name *group,
 		count_word(name, w, "streams_per_direction", "streams");
 		break;
 	case REPORT_BENCH:
-		add_word(group, *transport ? transport : "net", "");
-		if (strncmp(series, "copies", 6) == 0)
-			add_word(group, "counted copies", "");
-		else if (strcmp(pattern, "echo") == 0 || strcmp(pattern, "pingpong") == 0)
-			add_word(group, "latency", "");
-		add_word(name, bench_name(series), "");
+		name_bench(w, group, name);
 		break;
 	case REPORT_RX:
 		name_rx(w, name);
 		break;
 	case REPORT_UNPACK:
-		add_word(group, text_of(w, "kind"), "");
-		/* With the whole GPU there are as many blocks as the shape has work for. */
-		if (number_of(w, "blocks") > BLOCKS_GIVEN_MAX)
-			add_word(group, "the whole device", "");
-		else
-			count_word(group, w, "blocks", "blocks");
-		add_word(name, text_of(w, "shape"), "");
-		add_word(name, text_of(w, "form"), "");
+		name_unpack(w, group, name);
 		break;
 	case REPORT_FIFO:
 		add_word(name, text_of(w, "device_name"), "");
@@ -595,11 +605,51 @@ static void take_end(struct report_file *f, const struct row *w)
 		append(f->warning, sizeof(f->warning), "", warning);
 }
 
+static const char *take_object(struct report *r, struct row *w, size_t number);
+
+/* An array "rows" of figures under one head. */
+static const char *take_rows(struct report *r, const struct row *w, const struct json_value *rows, size_t number)
+{
+	const char *bad = NULL;
+
+	for (const struct json_value *v = json_first(w->doc, rows); v && !bad; v = json_next(w->doc, v)) {
+		struct row inner = {.doc = w->doc, .object = v};
+
+		bad = take_object(r, &inner, number);
+	}
+	return bad;
+}
+
+static void count_row(struct report_file *f, const struct row *w, int drawn)
+{
+	f->rows += (size_t)drawn;
+	if (number_of(w, "wrong") > 0) {
+		f->wrong += number_of(w, "wrong");
+		f->wrong_rows++;
+	}
+}
+
+/* A line without a figure that is drawn. 0: it is none of the known kinds. */
+static int take_other(struct report_file *f, const struct row *w)
+{
+	if (has(w, "error")) {
+		f->failures++;
+		append(f->failed, sizeof(f->failed), ", ", bench_name(text_of(w, "label")));
+	} else if (has(w, "wrong_bytes") && has(w, "ok")) {
+		take_end(f, w);
+	} else if (has(w, "test") || (has(w, "call") && has(w, "count"))) {
+		f->checks++;
+	} else {
+		return 0;
+	}
+	return 1;
+}
+
 static const char *take_object(struct report *r, struct row *w, size_t number)
 {
 	struct report_file *f = &r->files[r->nfiles - 1];
 	const struct json_value *rows = json_get(w->doc, w->object, "rows");
-	int nested = rows && rows->type == JSON_ARRAY, figures = next_measure(w, measures) != NULL, head = has_head(w);
+	int figures = next_measure(w, measures) != NULL, head = has_head(w);
 	const char *bad = head ? take_head(f, w) : NULL;
 	enum report_op op;
 	size_t taken = 0;
@@ -607,31 +657,14 @@ static const char *take_object(struct report *r, struct row *w, size_t number)
 	w->head = f->nruns ? &f->runs[f->nruns - 1] : NULL;
 	if (!bad && figures && find_op(w, &op))
 		bad = take_figures(r, w, op, &taken);
-	if (number_of(w, "wrong") > 0) {
-		f->wrong += number_of(w, "wrong");
-		f->wrong_rows++;
-	}
-	if (bad)
+	count_row(f, w, !bad && taken);
+	if (bad || taken || take_other(f, w))
 		return bad;
-	if (taken) {
-		f->rows++;
-	} else if (has(w, "error")) {
-		f->failures++;
-		append(f->failed, sizeof(f->failed), ", ", bench_name(text_of(w, "label")));
-	} else if (has(w, "wrong_bytes") && has(w, "ok")) {
-		take_end(f, w);
-	} else if (has(w, "test") || (has(w, "call") && has(w, "count"))) {
-		f->checks++;
-	} else if (nested && w->object == &w->doc->values[0]) {
-		for (const struct json_value *v = json_first(w->doc, rows); v && !bad; v = json_next(w->doc, v)) {
-			struct row inner = {.doc = w->doc, .object = v};
-
-			bad = take_object(r, &inner, number);
-		}
-	} else if (!head || figures) {
+	if (rows && rows->type == JSON_ARRAY && w->object == &w->doc->values[0])
+		return take_rows(r, w, rows, number);
+	if (!head || figures)
 		take_unknown(f, w, number);
-	}
-	return bad;
+	return NULL;
 }
 
 const char *report_take(struct report *r, const struct json_doc *line, size_t number)

@@ -2,8 +2,7 @@
  * Reports of who waits for whom (docs/stall.md), of several ranks, and what follows from them.
  *
  *   stall_read.c   lines become communicators, ranks and connections
- *   stall_merge.c  the verdict; stall_chain.c: its last rule, which follows who waits for whom
- *   stall_process.c  processes without a communicator: the table, the verdict
+ *   stall_judge.c  the verdict over ranks, and over processes without a communicator
  *   stall.c        the command
  */
 #ifndef GANTRY_TOOLS_STALL_H
@@ -102,12 +101,7 @@ struct stall_verdict {
 };
 void stall_judge(const struct stall_set *set, size_t comm, struct stall_verdict *ret);
 
-/* The last rule: nobody is lost, follow who waits for whom. 0: nobody waits. */
-int stall_chain(const struct stall_set *set, const struct stall_comm *c, struct stall_verdict *ret);
-/* "rank 3 (node7, pid 4711)", with what is known of it from whatever report. */
-void stall_rank_name(const struct stall_comm *c, int rank, char *buf, size_t len);
-
-/* stall_process.c. Whoever is waited for and has no report of its own. */
+/* Whoever is waited for and has no report of its own. */
 void stall_judge_processes(const struct stall_set *set, struct stall_verdict *ret);
 void stall_print_processes(const struct stall_set *set, FILE *f);
 

@@ -1,9 +1,8 @@
 /*
  * Traces of ranks (docs/stall.md) and the picture made of them.
  *
- *   trace_read.c    lines become files, connections and events with times on one clock
  *   trace_chrome.c  Chrome's trace format, which Perfetto reads too
- *   trace.c         the command, the summary
+ *   trace.c         lines become files, connections and events with times on one clock; the command, the summary
  */
 #ifndef GANTRY_TOOLS_TRACE_H
 #define GANTRY_TOOLS_TRACE_H

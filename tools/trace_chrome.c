@@ -136,11 +136,25 @@ static void end_args(const struct draw *d)
 	gantry_json_close(d->j, '}');
 }
 
+static void name_track(const struct draw *d, const struct track *t, char *buf, size_t len)
+{
+	const char *peer = t->link >= 0 ? trace_peer_of_link(d->f, t->link) : NULL;
+
+	if (t->conn)
+		snprintf(buf, len, "%s rank %d, channel %d (%s)", t->conn->send ? "send to" : "recv from",
+			 t->conn->peer, t->conn->channel, t->conn->transport);
+	else if (peer)
+		snprintf(buf, len, "link %lld, %s %s", (long long)t->link, t->recv ? "recv from" : "send to", peer);
+	else if (t->link >= 0)
+		snprintf(buf, len, "link %lld, %s", (long long)t->link, t->recv ? "receives" : "sends");
+	else
+		snprintf(buf, len, "process");
+}
+
 /* The row of an event, which is ours; made and named when it is first needed. */
 static struct track *track_of(struct draw *d, const struct trace_event *e)
 {
 	struct track t = {.link = -1, .number = d->process, .drawn_to = d->zero};
-	const char *peer;
 	char name[200];
 
 	if (is_of_conn(e->kind))
@@ -154,16 +168,7 @@ static struct track *track_of(struct draw *d, const struct trace_event *e)
 		if (k->conn == t.conn && k->link == t.link && k->recv == t.recv)
 			return k;
 	}
-	if (t.conn)
-		snprintf(name, sizeof(name), "%s rank %d, channel %d (%s)", t.conn->send ? "send to" : "recv from",
-			 t.conn->peer, t.conn->channel, t.conn->transport);
-	else if (t.link >= 0 && (peer = trace_peer_of_link(d->f, t.link)))
-		snprintf(name, sizeof(name), "link %lld, %s %s", (long long)t.link, t.recv ? "recv from" : "send to",
-			 peer);
-	else if (t.link >= 0)
-		snprintf(name, sizeof(name), "link %lld, %s", (long long)t.link, t.recv ? "receives" : "sends");
-	else
-		snprintf(name, sizeof(name), "process");
+	name_track(d, &t, name, sizeof(name));
 	if (t.conn || t.link >= 0)
 		t.number = (*d->next_track)++;
 	put_name(d->j, "thread_name", d->process, t.number, name);

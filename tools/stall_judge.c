@@ -1,0 +1,632 @@
+/*
+ * The verdict over the reports of a communicator's ranks. The first rule that applies decides:
+ *
+ *   lost     reports whose error is about another rank (lost, silent, closed, unreachable) vote for it
+ *   failed   a rank has an error that is about no other rank: it failed by itself, the others wait in vain
+ *   chain    nobody is lost: follow who waits for whom (below)
+ *   none     nobody waits
+ *
+ * An error that a rank has of its own accord also explains why others lost it, so it is looked for first in the rank
+ * that was voted for.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "stall.h"
+
+/* "rank 3 (node7, pid 4711)", with what is known of it from whatever report. */
+static void rank_name(const struct stall_comm *c, int rank, char *buf, size_t len)
+{
+	const struct stall_rank *r = stall_find(c, rank);
+
+	if (r) {
+		snprintf(buf, len, "rank %d (%s, pid %lld)", rank, r->host, (long long)r->pid);
+		return;
+	}
+	for (size_t i = 0; i < c->nreports; i++) {
+		for (size_t k = 0; k < c->ranks[i].nconns; k++) {
+			const struct stall_conn *e = &c->ranks[i].conns[k];
+
+			if (e->peer == rank && *e->peer_host) {
+				snprintf(buf, len, "rank %d (%s, pid %lld)", rank, e->peer_host,
+					 (long long)e->peer_pid);
+				return;
+			}
+		}
+	}
+	for (size_t i = 0; i < c->nreports; i++) {
+		if (c->ranks[i].error_rank == rank && *c->ranks[i].error_host) {
+			snprintf(buf, len, "rank %d (%s)", rank, c->ranks[i].error_host);
+			return;
+		}
+	}
+	snprintf(buf, len, "rank %d", rank);
+}
+
+/*
+ * ---- the last rule ----
+ *
+ * Nobody is lost, so follow who waits for whom. "A waits for its peer B" leads to B's end of the same
+ * connection (the other direction, the same channel), and from there:
+ *
+ *   B has no report                            -> B, missing call (were it dead, somebody would have an error)
+ *   B's end: nothing in flight
+ *     B waits for somebody on other ends       -> go on from there; if that comes back, deadlock
+ *     B has launches that have not begun       -> B, slow: its kernel has not started
+ *     B has made as many calls as A            -> network: it counts them as done
+ *     else                                     -> B, missing call
+ *   B's end: waits for its peer or its socket  -> both have called, both wait: network between the two
+ *   B's end: waits for its own kernel, memory
+ *     B waits for somebody on other ends       -> go on from there
+ *     else                                     -> B, slow
+ *   B's end: moves                             -> B, slow
+ *
+ * Every rank that waits votes for each end that its chains come to; the one with the most votes is the verdict. Within
+ * the chains of one rank every other rank is visited once.
+ */
+
+/* In the order in which equals are preferred. */
+enum cause { MISSING, DEADLOCK, NETWORK, SLOW, CAUSES };
+static const char *const cause_names[CAUSES] = {"missing call", "deadlock", "network", "slow"};
+
+struct end {
+	int rank;
+	enum cause cause;
+	int votes;
+	int last_voter;
+	char text[960];
+};
+
+struct walk {
+	const struct stall_set *set;
+	const struct stall_comm *c;
+	struct end *ends; /* owned */
+	size_t nends;
+	unsigned char *visited;	       /* by rank, for the voter at hand */
+	int *path;		       /* ranks from the voter to here */
+	const struct stall_conn **via; /* via[i]: why path[i] waits */
+	int depth;
+	int voter;
+};
+
+static int waits_for_peer(const struct stall_conn *e)
+{
+	return e->waits == STALL_PEER || e->waits == STALL_SOCKET;
+}
+
+static int waits_elsewhere(const struct stall_rank *r)
+{
+	for (size_t i = 0; i < r->nconns; i++) {
+		if (waits_for_peer(&r->conns[i]))
+			return 1;
+	}
+	return 0;
+}
+
+/* The other end of r's connection e. */
+static const struct stall_conn *other_end(const struct stall_rank *peer, const struct stall_rank *r,
+					  const struct stall_conn *e)
+{
+	for (size_t i = 0; i < peer->nconns; i++) {
+		const struct stall_conn *p = &peer->conns[i];
+
+		if (p->peer == r->rank && p->send == !e->send && p->channel == e->channel)
+			return p;
+	}
+	return NULL;
+}
+
+static void vote(struct walk *w, int rank, enum cause cause, const char *text)
+{
+	struct end *e = NULL, *grown;
+
+	for (size_t i = 0; i < w->nends && !e; i++)
+		e = w->ends[i].rank == rank && w->ends[i].cause == cause ? &w->ends[i] : NULL;
+	if (!e) {
+		grown = realloc(w->ends, (w->nends + 1) * sizeof(*grown));
+		if (!grown)
+			return;
+		w->ends = grown;
+		e = &w->ends[w->nends++];
+		*e = (struct end){.rank = rank, .cause = cause, .last_voter = -1};
+		snprintf(e->text, sizeof(e->text), "%s", text);
+	}
+	e->votes += e->last_voter != w->voter;
+	e->last_voter = w->voter;
+}
+
+/* The same process may be stuck in another communicator: then that is where to look. */
+static void elsewhere(const struct walk *w, const struct stall_rank *r, char *buf, size_t len)
+{
+	buf[0] = 0;
+	for (size_t i = 0; i < w->set->ncomms; i++) {
+		const struct stall_comm *c = &w->set->comms[i];
+
+		for (size_t k = 0; c != w->c && k < c->nreports; k++) {
+			const struct stall_rank *o = &c->ranks[k];
+
+			if (o->pid == r->pid && strcmp(o->host, r->host) == 0 && waits_elsewhere(o)) {
+				snprintf(buf, len, "; its process waits as rank %d of communicator %s", o->rank, c->id);
+				return;
+			}
+		}
+	}
+}
+
+static void end_missing(struct walk *w, int rank, const struct stall_conn *e, const struct stall_rank *from)
+{
+	const struct stall_rank *r = stall_find(w->c, rank);
+	const char *call = e->send ? "recv from" : "send to";
+	char name[128], text[960], hint[128] = "";
+
+	rank_name(w->c, rank, name, sizeof(name));
+	if (r)
+		elsewhere(w, r, hint, sizeof(hint));
+	if (r)
+		snprintf(text, sizeof(text), "%s has not called %s rank %d (its matching call is missing)%s", name,
+			 call, from->rank, hint);
+	else
+		snprintf(text, sizeof(text),
+			 "%s: no report; others wait for it and none has lost it: it has not called %s "
+			 "rank %d (its matching call is missing), or writes no reports",
+			 name, call, from->rank);
+	vote(w, rank, MISSING, text);
+}
+
+static void end_slow(struct walk *w, const struct stall_rank *r, const struct stall_conn *e)
+{
+	char name[128], text[960];
+
+	rank_name(w->c, r->rank, name, sizeof(name));
+	if (e && e->waits == STALL_KERNEL && strcmp(e->phase, "idle") != 0)
+		snprintf(text, sizeof(text), "the kernel of %s keeps others waiting: it is in phase %s at step %lld",
+			 name, e->phase, (long long)e->step);
+	else if (!e || e->waits == STALL_KERNEL || !e->pending)
+		snprintf(text, sizeof(text), "the kernel of %s has not started: %lld launches have not ended", name,
+			 (long long)r->launches);
+	else if (e->waits == STALL_NONE)
+		snprintf(text, sizeof(text), "%s is at it: kernel in phase %s at step %lld", name, e->phase,
+			 (long long)e->step);
+	else
+		snprintf(text, sizeof(text), "%s waits for its own %s (%s rank %d, channel %d)", name,
+			 stall_waits_names[e->waits], e->send ? "sending to" : "receiving from", e->peer, e->channel);
+	vote(w, r->rank, SLOW, text);
+}
+
+static void end_network(struct walk *w, const struct stall_rank *a, const struct stall_rank *b,
+			const struct stall_conn *e)
+{
+	char one[128], two[128], text[960];
+	int low = a->rank < b->rank;
+
+	rank_name(w->c, low ? a->rank : b->rank, one, sizeof(one));
+	rank_name(w->c, low ? b->rank : a->rank, two, sizeof(two));
+	snprintf(text, sizeof(text),
+		 "network between %s and %s: both have called and wait for each other (%s, channel %d)", one, two,
+		 *e->transport ? e->transport : "?", e->channel);
+	vote(w, low ? a->rank : b->rank, NETWORK, text);
+}
+
+/* The call was made and has ended, and yet somebody waits for it. */
+static void end_done(struct walk *w, const struct stall_rank *r, const struct stall_conn *e,
+		     const struct stall_rank *from)
+{
+	char name[128], text[960];
+
+	rank_name(w->c, r->rank, name, sizeof(name));
+	snprintf(text, sizeof(text),
+		 "network: %s has made all %lld calls that rank %d waits for and counts them as done (%s, "
+		 "channel %d), unless its report is older",
+		 name, (long long)e->calls, from->rank, *e->transport ? e->transport : "?", e->channel);
+	vote(w, r->rank, NETWORK, text);
+}
+
+/* path[from] .. path[depth - 1] and back. Told from the lowest rank on, so that all voters tell the same. */
+static void end_deadlock(struct walk *w, int from)
+{
+	int n = w->depth - from, lowest = from;
+	size_t at;
+	char text[960];
+
+	for (int i = from; i < w->depth; i++)
+		lowest = w->path[i] < w->path[lowest] ? i : lowest;
+	at = (size_t)snprintf(text, sizeof(text), "deadlock: ");
+	for (int i = 0; i <= n && at < sizeof(text); i++)
+		at += (size_t)snprintf(text + at, sizeof(text) - at, "%s%d", i ? " -> " : "",
+				       w->path[from + (lowest - from + i) % n]);
+	for (int i = 0; i < n && at < sizeof(text); i++) {
+		int k = from + (lowest - from + i) % n;
+
+		at += (size_t)snprintf(text + at, sizeof(text) - at, "%srank %d is in %s rank %d", i ? ", " : " (",
+				       w->path[k], w->via[k]->send ? "send to" : "recv from", w->via[k]->peer);
+	}
+	if (at < sizeof(text))
+		snprintf(text + at, sizeof(text) - at, ")");
+	vote(w, w->path[lowest], DEADLOCK, text);
+}
+
+static int place_on_path(const struct walk *w, int rank)
+{
+	for (int i = 0; i < w->depth; i++) {
+		if (w->path[i] == rank)
+			return i;
+	}
+	return -1;
+}
+
+static void go_on(struct walk *w, const struct stall_rank *r);
+
+/* The peer's end p does nothing, or waits for its own rank, or there is none: what does that rank do? */
+static void follow_rank(struct walk *w, const struct stall_rank *r, const struct stall_conn *e,
+			const struct stall_rank *peer, const struct stall_conn *p)
+{
+	int on_path = place_on_path(w, peer->rank);
+
+	if (on_path >= 0)
+		end_deadlock(w, on_path);
+	else if (waits_elsewhere(peer))
+		go_on(w, peer);
+	else if ((p && p->pending) || peer->launches > 0)
+		end_slow(w, peer, p);
+	else if (p && e->calls > 0 && p->calls >= e->calls && !e->connecting && !p->connecting)
+		end_done(w, peer, p, r);
+	else
+		end_missing(w, peer->rank, e, r);
+}
+
+static void follow(struct walk *w, const struct stall_rank *r, const struct stall_conn *e)
+{
+	const struct stall_rank *peer = stall_find(w->c, e->peer);
+	const struct stall_conn *p = peer ? other_end(peer, r, e) : NULL;
+
+	w->via[w->depth - 1] = e;
+	if (!peer)
+		end_missing(w, e->peer, e, r);
+	else if (p && p->pending && waits_for_peer(p))
+		end_network(w, r, peer, e);
+	else if (p && p->pending && p->waits == STALL_NONE)
+		end_slow(w, peer, p);
+	else
+		follow_rank(w, r, e, peer, p);
+}
+
+static void go_on(struct walk *w, const struct stall_rank *r)
+{
+	if (w->visited[r->rank])
+		return;
+	w->visited[r->rank] = 1;
+	w->path[w->depth++] = r->rank;
+	for (size_t i = 0; i < r->nconns; i++) {
+		if (waits_for_peer(&r->conns[i]))
+			follow(w, r, &r->conns[i]);
+	}
+	w->depth--;
+}
+
+/* Who waits for nobody but itself votes for itself. */
+static void start_at(struct walk *w, const struct stall_rank *r)
+{
+	w->voter = r->rank;
+	w->depth = 0;
+	memset(w->visited, 0, (size_t)w->c->nranks);
+	if (waits_elsewhere(r)) {
+		go_on(w, r);
+		return;
+	}
+	for (size_t i = 0; i < r->nconns; i++) {
+		if (r->conns[i].waits != STALL_NONE) {
+			end_slow(w, r, &r->conns[i]);
+			return;
+		}
+	}
+	if (r->launches > 0)
+		end_slow(w, r, NULL);
+}
+
+/* 0: nobody waits. */
+static int follow_chains(const struct stall_set *set, const struct stall_comm *c, struct stall_verdict *ret)
+{
+	size_t n = (size_t)c->nranks;
+	struct walk w = {.set = set,
+			 .c = c,
+			 .visited = malloc(n),
+			 .path = malloc(n * sizeof(int)),
+			 .via = malloc(n * sizeof(*w.via))};
+	const struct end *best = NULL;
+
+	for (size_t i = 0; w.visited && w.path && w.via && i < c->nreports; i++)
+		start_at(&w, &c->ranks[i]);
+	for (size_t i = 0; i < w.nends; i++) {
+		const struct end *e = &w.ends[i];
+
+		if (!best || e->votes > best->votes || (e->votes == best->votes && e->cause < best->cause) ||
+		    (e->votes == best->votes && e->cause == best->cause && e->rank < best->rank))
+			best = e;
+	}
+	if (best) {
+		snprintf(ret->text, sizeof(ret->text), "%s", best->text);
+		ret->rank = best->rank;
+		ret->cause = cause_names[best->cause];
+		ret->votes = best->votes;
+	}
+	free(w.ends);
+	free(w.visited);
+	free(w.path);
+	free(w.via);
+	return best != NULL;
+}
+
+/* ---- the other rules ---- */
+
+static const struct {
+	const char *name, *cause, *means;
+} lost[] = {
+	{"ERR_PEER_LOST", "died", "its process died"},
+	{"ERR_PEER_SILENT", "stopped", "its process is stopped, or it cannot be reached"},
+	{"ERR_UNREACHABLE", "unreachable", "it cannot be reached"},
+	{"ERR_REFUSED", "unreachable", "it refuses connections"},
+	{"ERR_PEER_CLOSED", "died", "it closed the connection: its process ended"},
+};
+enum { LOST = sizeof(lost) / sizeof(lost[0]) };
+
+/* Its error speaks of a rank that is gone: which one. -1: it does not. */
+static int blames(const struct stall_comm *c, const struct stall_rank *r, int *ret_kind)
+{
+	if (r->error_rank < 0 || r->error_rank >= c->nranks || r->error_rank == r->rank)
+		return -1;
+	for (int k = 0; k < LOST; k++) {
+		if (strcmp(r->error, lost[k].name) == 0) {
+			*ret_kind = k;
+			return r->error_rank;
+		}
+	}
+	return -1;
+}
+
+/* Its error is its own affair. A deadline that passed is a symptom: the chain finds the cause. */
+static int failed_itself(const struct stall_comm *c, const struct stall_rank *r)
+{
+	int kind;
+
+	return strncmp(r->error, "ERR_", 4) == 0 && strcmp(r->error, "ERR_TIMEOUT") != 0 && blames(c, r, &kind) < 0 &&
+	       strcmp(r->error, "ERR_ABORTED") != 0;
+}
+
+struct votes {
+	int of_kind[LOST];
+	int all;
+};
+
+/* The rank with the most votes; of equals one without a report, then the lowest. -1: no votes. */
+static int most_blamed(const struct stall_comm *c, struct votes *votes)
+{
+	int best = -1, kind = 0;
+
+	for (size_t i = 0; i < c->nreports; i++) {
+		int about = blames(c, &c->ranks[i], &kind);
+
+		if (about < 0)
+			continue;
+		votes[about].all++;
+		votes[about].of_kind[kind]++;
+	}
+	for (int r = 0; r < c->nranks; r++) {
+		int more = votes[r].all - (best >= 0 ? votes[best].all : 0);
+
+		if (more > 0 || (more == 0 && best >= 0 && !stall_find(c, r) && stall_find(c, best)))
+			best = r;
+	}
+	return best;
+}
+
+/* "ERR_PEER_LOST (3 ranks), ERR_PEER_SILENT (1 rank)" */
+static void list_kinds(const struct votes *v, char *buf, size_t len)
+{
+	size_t n = 0;
+
+	buf[0] = 0;
+	for (int k = 0; k < LOST && n < len; k++) {
+		if (v->of_kind[k])
+			n += (size_t)snprintf(buf + n, len - n, "%s%s (%d rank%s)", n ? ", " : "", lost[k].name,
+					      v->of_kind[k], v->of_kind[k] == 1 ? "" : "s");
+	}
+}
+
+static void say_failed(const struct stall_comm *c, const struct stall_rank *r, int votes, struct stall_verdict *ret)
+{
+	char name[128];
+
+	rank_name(c, r->rank, name, sizeof(name));
+	snprintf(ret->text, sizeof(ret->text), "%s failed by itself: %s: %s", name, r->error, r->text);
+	ret->rank = r->rank;
+	ret->cause = "failed";
+	ret->votes = votes;
+}
+
+/* The rank that most others have lost. */
+static void say_lost(const struct stall_comm *c, int rank, const struct votes *v, struct stall_verdict *ret)
+{
+	const struct stall_rank *r = stall_find(c, rank);
+	char name[128], kinds[256], other[128];
+	int kind = 0, its = 0, about;
+
+	for (int k = 1; k < LOST; k++)
+		kind = v->of_kind[k] > v->of_kind[kind] ? k : kind;
+	rank_name(c, rank, name, sizeof(name));
+	list_kinds(v, kinds, sizeof(kinds));
+	ret->rank = rank;
+	ret->votes = v->all;
+	ret->cause = lost[kind].cause;
+	if (!r) {
+		snprintf(ret->text, sizeof(ret->text), "%s: no report; others say: %s: %s", name, kinds,
+			 lost[kind].means);
+		return;
+	}
+	about = blames(c, r, &its);
+	if (about >= 0 && v->all == 1 && stall_find(c, about) && stall_find(c, about)->error_rank == rank) {
+		rank_name(c, about, other, sizeof(other));
+		ret->cause = "network";
+		ret->votes = 2;
+		snprintf(ret->text, sizeof(ret->text), "network between %s and %s: each has lost the other (%s, %s)",
+			 name, other, r->error, stall_find(c, about)->error);
+	} else if (about >= 0) {
+		ret->cause = "unreachable";
+		snprintf(ret->text, sizeof(ret->text),
+			 "%s: others say: %s, and it has lost them too (%s): it lives, but could "
+			 "not be reached",
+			 name, kinds, r->error);
+	} else {
+		snprintf(ret->text, sizeof(ret->text), "%s: others say: %s: %s; its own report knows of no error", name,
+			 kinds, lost[kind].means);
+	}
+}
+
+/* The one that failed first. */
+static const struct stall_rank *first_failed(const struct stall_comm *c)
+{
+	const struct stall_rank *first = NULL;
+
+	for (size_t i = 0; i < c->nreports; i++) {
+		if (failed_itself(c, &c->ranks[i]) && (!first || c->ranks[i].time_ns < first->time_ns))
+			first = &c->ranks[i];
+	}
+	return first;
+}
+
+/* 1: there was something to say. */
+static int judge_errors(const struct stall_comm *c, struct stall_verdict *ret)
+{
+	struct votes *votes = calloc((size_t)c->nranks, sizeof(*votes));
+	const struct stall_rank *failed = first_failed(c);
+	int blamed = -1, found = 1;
+
+	if (votes)
+		blamed = most_blamed(c, votes);
+	if (blamed >= 0 && stall_find(c, blamed) && failed_itself(c, stall_find(c, blamed)))
+		say_failed(c, stall_find(c, blamed), votes[blamed].all + 1, ret);
+	else if (blamed >= 0)
+		say_lost(c, blamed, &votes[blamed], ret);
+	else if (failed)
+		say_failed(c, failed, 1, ret);
+	else
+		found = 0;
+	free(votes);
+	return found;
+}
+
+void stall_judge(const struct stall_set *set, size_t comm, struct stall_verdict *ret)
+{
+	const struct stall_comm *c = &set->comms[comm];
+
+	memset(ret, 0, sizeof(*ret));
+	ret->rank = -1;
+	ret->cause = "none";
+	ret->reports = (int)c->nreports;
+	if (judge_errors(c, ret) || follow_chains(set, c, ret))
+		return;
+	snprintf(ret->text, sizeof(ret->text), "nothing waits");
+}
+
+/*
+ * ---- processes ----
+ *
+ * Processes without a communicator have no ranks and no calls to compare: what their reports tell is whose requests
+ * wait for which process. One that many wait for and that has no report is stopped, dead, or busy with something else.
+ */
+
+/* "10.0.0.2:4000 (node7 pid 123)" names a process in its parentheses. 0: it does not. */
+static int named(const struct stall_wait *w, char *host, size_t len, int64_t *ret_pid)
+{
+	const char *open = strrchr(w->peer, '(');
+	char name[64];
+	long long pid;
+
+	if (!open || sscanf(open, "(%63s pid %lld)", name, &pid) != 2)
+		return 0;
+	snprintf(host, len, "%s", name);
+	*ret_pid = pid;
+	return 1;
+}
+
+static int waits_for(const struct stall_process *p, const char *host, int64_t pid)
+{
+	char name[64];
+	int64_t number;
+
+	for (size_t i = 0; i < p->nwaits; i++) {
+		if (p->waits[i].waits != STALL_NONE && named(&p->waits[i], name, sizeof(name), &number) &&
+		    number == pid && strcmp(name, host) == 0)
+			return 1;
+	}
+	return 0;
+}
+
+static int has_report(const struct stall_set *set, const char *host, int64_t pid)
+{
+	for (size_t i = 0; i < set->nprocesses; i++) {
+		if (set->processes[i].pid == pid && strcmp(set->processes[i].host, host) == 0)
+			return 1;
+	}
+	return 0;
+}
+
+static int voters(const struct stall_set *set, const char *host, int64_t pid)
+{
+	int n = 0;
+
+	for (size_t i = 0; i < set->nprocesses; i++)
+		n += waits_for(&set->processes[i], host, pid);
+	return n;
+}
+
+void stall_judge_processes(const struct stall_set *set, struct stall_verdict *ret)
+{
+	char host[64];
+	int64_t pid;
+	int votes, waiting = 0;
+
+	*ret = (struct stall_verdict){.rank = -1, .cause = "none", .reports = (int)set->nprocesses};
+	for (size_t i = 0; i < set->nprocesses; i++) {
+		const struct stall_process *p = &set->processes[i];
+
+		waiting += p->nwaits != 0;
+		for (size_t k = 0; k < p->nwaits; k++) {
+			if (!named(&p->waits[k], host, sizeof(host), &pid) || has_report(set, host, pid))
+				continue;
+			votes = voters(set, host, pid);
+			if (votes <= ret->votes)
+				continue;
+			ret->votes = votes;
+			ret->cause = "no report";
+			snprintf(ret->text, sizeof(ret->text),
+				 "%s pid %lld is waited for and has no report: it is stopped, dead, or does something "
+				 "else",
+				 host, (long long)pid);
+		}
+	}
+	if (*ret->text)
+		return;
+	ret->votes = ret->reports;
+	snprintf(ret->text, sizeof(ret->text), "%s",
+		 waiting ? "whoever is waited for has a report too: the network between them, or a circle"
+			 : "nobody waits");
+}
+
+void stall_print_processes(const struct stall_set *set, FILE *f)
+{
+	fprintf(f, "  %-24s  %-9s  %-40s  %8s  %10s  %12s  %-7s  %7s\n", "process", "call", "peer", "requests", "tag",
+		"bytes", "waits", "since s");
+	for (size_t i = 0; i < set->nprocesses; i++) {
+		const struct stall_process *p = &set->processes[i];
+		char name[96];
+
+		snprintf(name, sizeof(name), "%s pid %lld", p->host, (long long)p->pid);
+		for (size_t k = 0; k < p->nwaits; k++) {
+			const struct stall_wait *w = &p->waits[k];
+
+			fprintf(f, "  %-24s  %-9s  %-40s  %8lld  %10lld  %12lld  %-7s  %7.1f\n", name,
+				w->send ? "send to" : "recv from", w->peer, (long long)w->requests, (long long)w->tag,
+				(long long)w->bytes, stall_waits_names[w->waits], (double)w->wait_ms / 1e3);
+		}
+	}
+}

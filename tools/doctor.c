@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "array.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/param.h"
@@ -65,14 +66,13 @@ char *doctor_copy(const char *text)
 void doctor_say(struct doctor *d, const char *section, const char *name, enum doctor_level level, const char *value,
 		const char *detail, const char *advice)
 {
-	struct doctor_finding *f = reallocarray(d->findings, d->count + 1, sizeof(*f));
+	struct doctor_finding *f = ARRAY_ADD(d->findings, d->count);
 
 	if (!f) {
 		fprintf(stderr, "gantry doctor: out of memory\n");
 		exit(1);
 	}
-	d->findings = f;
-	d->findings[d->count++] = (struct doctor_finding){
+	*f = (struct doctor_finding){
 		.level = level,
 		.section = doctor_copy(section),
 		.name = doctor_copy(name),

@@ -18,7 +18,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/build.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/param.h"
@@ -37,7 +36,7 @@ enum way { BARE, FIFO, WAYS };
 struct fifo_row {
 	struct perf_spread rtt, bare; /* us */
 	double ratio, rate;
-	const char *device, *device_name, *machine, *command, *commit;
+	const char *device, *device_name;
 	uint64_t iters, repeats;
 };
 
@@ -300,25 +299,17 @@ static const struct perf_column columns[] = {
 	{NULL, "", "device_name", PERF_NAME, 0, FIELD(device_name)},
 	{NULL, "", "iters", PERF_COUNT, 0, FIELD(iters)},
 	{NULL, "", "repeats", PERF_COUNT, 0, FIELD(repeats)},
-	{NULL, "", "machine", PERF_NAME, 0, FIELD(machine)},
-	{NULL, "", "command", PERF_NAME, 0, FIELD(command)},
-	{NULL, "", "commit", PERF_NAME, 0, FIELD(commit)},
 };
 /* clang-format on */
 
 static gantry_result measure_and_print(struct bench *b, const struct opts *o, const char *command, struct perf_table *t)
 {
 	gantry_result r = GANTRY_OK;
-	char machine[256];
 	struct fifo_row row = {.device = o->device == GANTRY_DEVICE_CUDA ? "cuda" : "host",
 			       .device_name = gantry_device_name(b->dev),
-			       .machine = machine,
-			       .command = command,
-			       .commit = gantry_commit,
 			       .iters = o->iters,
 			       .repeats = (uint64_t)o->repeats};
 
-	perf_machine(machine, sizeof(machine));
 	perf_table_begin(t, command, "a kernel posts steps without payload to the progress thread, and hears back");
 	perf_fact_text(t, "device", row.device);
 	perf_fact_text(t, "device_name", row.device_name);
@@ -353,7 +344,7 @@ static const struct option_set set = {
 int cmd_perf_fifo(int argc, char **argv)
 {
 	struct opts o = {.iters = 20000, .repeats = 9, .timeout_ns = 60000000000};
-	struct perf_table t = {.op = "fifo", .out = stdout};
+	struct perf_table t = {.op = "fifo", .out = stdout, .whole = 1};
 	static struct bench b;
 	char command[512];
 	gantry_result r;

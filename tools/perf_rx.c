@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/build.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "cmd.h"
@@ -23,7 +22,7 @@ struct row {
 	uint64_t bytes, wrong, pieces, streams, repeats;
 	struct perf_spread gbs;
 	double raw, pcie, ratio, piece_ratio;
-	const char *path, *device, *machine, *command, *commit;
+	const char *path, *device;
 };
 
 #define END_MAX ((uint64_t)1 << 36)
@@ -80,9 +79,6 @@ static const struct perf_column columns[] = {
 	{NULL, "", "streams", PERF_COUNT, 0, FIELD(streams)},
 	{NULL, "", "device", PERF_NAME, 0, FIELD(device)},
 	{NULL, "", "repeats", PERF_COUNT, 0, FIELD(repeats)},
-	{NULL, "", "machine", PERF_NAME, 0, FIELD(machine)},
-	{NULL, "", "command", PERF_NAME, 0, FIELD(command)},
-	{NULL, "", "commit", PERF_NAME, 0, FIELD(commit)},
 };
 /* clang-format on */
 
@@ -102,8 +98,7 @@ static struct row row_of(const struct prx_opts *o, struct prx_shared *s)
 			.pcie = NAN,
 			.piece_ratio = NAN,
 			.path = s->path,
-			.device = s->device,
-			.commit = gantry_commit};
+			.device = s->device};
 	size_t n = (size_t)o->work.repeats;
 	double limit, down, up;
 
@@ -141,11 +136,7 @@ static void print_header(const struct prx_opts *o, const struct prx_shared *s, s
 static void print_row(const struct prx_opts *o, struct prx_shared *s, struct perf_table *t)
 {
 	struct row row = row_of(o, s);
-	char machine[256];
 
-	perf_machine(machine, sizeof(machine));
-	row.machine = machine;
-	row.command = command;
 	perf_table_row(t, &row);
 }
 
@@ -199,7 +190,7 @@ static int run_once(void *arg)
 {
 	const struct prx_opts *o = arg;
 	const int remote = perf_remote_wanted(&o->remote);
-	struct perf_table t = {.op = "rx", .out = stdout, .json = o->json};
+	struct perf_table t = {.op = "rx", .out = stdout, .json = o->json, .whole = 1};
 	struct prx_shared *s = perf_ranks_map(set.program, sizeof(*s));
 	struct run run = {.shared = s, .table = &t};
 	struct perf_ranks ranks = {.program = set.program,

@@ -41,14 +41,20 @@ static void print_line(const struct perf_table *t, struct row_text *r)
 	fflush(t->out);
 }
 
-static void begin_json(struct perf_table *t, const char *command, const char *host, const char *machine,
-		       const char *date)
+static void put_head(struct perf_table *t)
+{
+	gantry_json_str(&t->line, "machine", t->machine);
+	gantry_json_str(&t->line, "command", t->command);
+	gantry_json_str(&t->line, "commit", gantry_commit);
+}
+
+static void begin_json(struct perf_table *t, const char *host, const char *date)
 {
 	gantry_json_begin(&t->line, t->out, GANTRY_JSON_PEOPLE);
 	gantry_json_str(&t->line, "op", t->op);
-	gantry_json_str(&t->line, "command", command);
+	gantry_json_str(&t->line, "command", t->command);
 	gantry_json_str(&t->line, "host", host);
-	gantry_json_str(&t->line, "machine", machine);
+	gantry_json_str(&t->line, "machine", t->machine);
 	gantry_json_int(&t->line, "cpus", t->start.cpus);
 	gantry_json_str(&t->line, "date", date);
 	gantry_json_str(&t->line, "commit", gantry_commit);
@@ -56,12 +62,13 @@ static void begin_json(struct perf_table *t, const char *command, const char *ho
 
 void perf_table_begin(struct perf_table *t, const char *command, const char *about)
 {
-	char host[256] = "", machine[256], date[32];
+	char host[256] = "", date[32];
 	time_t now = time(NULL);
 	struct tm utc;
 
 	perf_load_read(&t->start);
-	perf_machine(machine, sizeof(machine));
+	t->command = command;
+	perf_machine(t->machine, sizeof(t->machine));
 	gethostname(host, sizeof(host) - 1);
 	gmtime_r(&now, &utc);
 	strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%SZ", &utc);
@@ -70,12 +77,12 @@ void perf_table_begin(struct perf_table *t, const char *command, const char *abo
 	t->columns = NULL;
 	t->length = 0;
 	if (t->json) {
-		begin_json(t, command, host, machine, date);
+		begin_json(t, host, date);
 		return;
 	}
 	fprintf(t->out, "# %s\n# %s\n", command, about);
 	perf_fact_text(t, "host", host);
-	perf_fact_text(t, "machine", machine);
+	perf_fact_text(t, "machine", t->machine);
 	perf_fact_text(t, "commit", gantry_commit);
 	perf_fact_text(t, "date", date);
 	t->length = FACTS_WIDTH; /* what follows is about the operation */
@@ -282,10 +289,13 @@ void perf_table_row(struct perf_table *t, const void *row)
 		else if (!t->json && c->head)
 			add_cell(t, &text, c, field);
 	}
-	if (t->json)
-		gantry_json_end(&t->line);
-	else
+	if (!t->json) {
 		print_line(t, &text);
+		return;
+	}
+	if (t->whole)
+		put_head(t);
+	gantry_json_end(&t->line);
 }
 
 static void end_json(struct perf_table *t, const struct perf_load *load, const char *warning, int bad)

@@ -50,6 +50,7 @@ struct perf_table {
 	FILE *out;
 	int json;
 	int unchecked; /* -c 0: nothing was compared */
+	int whole;     /* a row's object also says where and by which command it was measured */
 	/* Its own. */
 	int open; /* the header has begun */
 	const struct perf_column *columns;
@@ -57,6 +58,8 @@ struct perf_table {
 	uint64_t wrong;
 	struct gantry_json line;
 	size_t length; /* of the line of facts */
+	const char *command;
+	char machine[256];
 	struct perf_cpu_times start;
 	double ours; /* by the caller: CPU seconds of ours on this machine, beside this process and its children */
 };

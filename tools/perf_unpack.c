@@ -17,6 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "array.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "cmd.h"
@@ -82,20 +83,14 @@ static void one(enum unpack_shape shape, uint64_t k, uint64_t *random, uint32_t 
 
 static int add(struct unpack_list *l, uint64_t page, uint32_t at, uint32_t len, uint64_t dst)
 {
-	struct gantry_unpack_desc *more;
+	struct gantry_unpack_desc *d = ARRAY_ADD(l->descs, l->n);
 
-	if (l->n == l->max) {
-		l->max = l->max ? 2 * l->max : 1 << 16;
-		more = realloc(l->descs, l->max * sizeof(*more));
-		if (!more)
-			return 0;
-		l->descs = more;
-	}
+	if (!d)
+		return 0;
 	/* The page's number for now: its place in the pool comes with the shuffle. */
-	l->descs[l->n].src_off = (uint32_t)page;
-	l->descs[l->n].len = len;
-	l->descs[l->n].dst_off = dst | (uint64_t)at << 48;
-	l->n++;
+	d->src_off = (uint32_t)page;
+	d->len = len;
+	d->dst_off = dst | (uint64_t)at << 48;
 	return 1;
 }
 

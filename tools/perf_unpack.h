@@ -44,7 +44,7 @@ struct unpack_opts {
 /* The fragments of one message. */
 struct unpack_list {
 	struct gantry_unpack_desc *descs; /* owned */
-	uint64_t n, max;
+	size_t n;
 	uint64_t bytes;	     /* of all fragments */
 	uint64_t span;	     /* dst_off goes up to here; more than bytes: there are gaps */
 	uint64_t pool_bytes; /* whole pages */

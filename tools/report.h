@@ -48,7 +48,7 @@ struct report_series {
 	const char *peer;	     /* what stood beside it, static; NULL: it is the thing itself */
 	int named_commit;	     /* the file has the same of another commit */
 	struct report_point *points; /* by size, once report_finish was called; one per line before */
-	size_t npoints, capacity;
+	size_t npoints;
 };
 
 /* What a file says of the measurements after it. */
@@ -88,7 +88,7 @@ struct report {
 	struct report_file *files;
 	size_t nfiles;
 	struct report_series *series;
-	size_t nseries, capacity;
+	size_t nseries;
 };
 
 /* 0, or -1 with one line in `why`. Files are numbered in the order in which they are read. */

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "array.h"
 #include "report.h"
 
 /* Series of bench/ that are peers of another series by name. */
@@ -137,13 +138,10 @@ static struct report_plot *add_plot(struct maker *m, enum report_kind kind, enum
 	static const char *const better[] = {"higher is better", "lower is better", "lower is better",
 					     "above 1\303\227 it is ahead of its peer",
 					     "above 1\303\227 the later file is better"};
-	struct report_plot *grown = realloc(m->s->plots, (m->s->nplots + 1) * sizeof(*grown)), *p;
+	struct report_plot *p = ARRAY_ADD(m->s->plots, m->s->nplots);
 
-	if (!grown)
+	if (!p)
 		return NULL;
-	m->s->plots = grown;
-	p = &grown[m->s->nplots++];
-	memset(p, 0, sizeof(*p));
 	p->kind = kind;
 	p->quantity = q;
 	p->better = better[kind];
@@ -188,25 +186,13 @@ static int style_of(struct maker *m, const struct report_plot *p, const struct r
 	return (int)(i % REPORT_STYLES);
 }
 
-/* An empty one; NULL: no memory. */
-static struct report_line *grow_lines(struct report_plot *p)
-{
-	struct report_line *grown = realloc(p->lines, (p->nlines + 1) * sizeof(*grown));
-
-	if (!grown)
-		return NULL;
-	p->lines = grown;
-	memset(&grown[p->nlines], 0, sizeof(*grown));
-	return &grown[p->nlines++];
-}
-
 /* All points, or one of them as a bar. */
 static int add_line(struct maker *m, struct report_plot *p, const struct report_series *s,
 		    const struct report_point *bar)
 {
 	const char *called = s->peer ? s->peer : is_gantry(s->op) ? "Gantry" : "measured";
 	int style = style_of(m, p, s, called);
-	struct report_line *l = grow_lines(p);
+	struct report_line *l = ARRAY_ADD(p->lines, p->nlines);
 	char size[32];
 
 	if (!l)
@@ -311,7 +297,7 @@ static int add_ratio(struct maker *m, struct report_plot **p, enum report_kind k
 	}
 	if (n && (!*p || (*p)->nlines == REPORT_STYLES))
 		*p = add_plot(m, kind, a->quantity);
-	l = n && *p ? grow_lines(*p) : NULL;
+	l = n && *p ? ARRAY_ADD((*p)->lines, (*p)->nlines) : NULL;
 	if (!l) {
 		free(points);
 		return n ? -1 : 0;
@@ -533,18 +519,17 @@ int report_plan(const struct report *r, const char *only, struct report_plan *re
 
 	for (size_t i = 0; i < r->nseries; i++) {
 		const struct report_series *s = &r->series[i];
-		struct report_section made = {.op = s->op, .group = s->group}, *grown;
+		struct report_section made = {.op = s->op, .group = s->group}, *section;
 
 		snprintf(made.title, sizeof(made.title), "%s%s%s", report_op_title(s->op), *s->group ? ": " : "",
 			 s->group);
 		if (report_plan_has(&p, s) || (only && !strcasestr(made.title, only)))
 			continue;
-		grown = realloc(p.sections, (p.nsections + 1) * sizeof(*grown));
-		if (!grown)
+		section = ARRAY_ADD(p.sections, p.nsections);
+		if (!section)
 			goto bad;
-		p.sections = grown;
-		p.sections[p.nsections++] = made;
-		if (plan_section(r, &p.sections[p.nsections - 1]))
+		*section = made;
+		if (plan_section(r, section))
 			goto bad;
 	}
 	*ret_plan = p;

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "array.h"
 #include "perf_util.h"
 #include "report.h"
 
@@ -394,7 +395,7 @@ static int has_head(const struct row *w)
  */
 static const char *take_head(struct report_file *f, const struct row *w)
 {
-	struct report_run run = {0}, *grown, *before = f->nruns ? &f->runs[f->nruns - 1] : NULL;
+	struct report_run run = {0}, *kept, *before = f->nruns ? &f->runs[f->nruns - 1] : NULL;
 	int bare = !has(w, "machine");
 
 	for (int i = 0; i < REPORT_FIELDS; i++) {
@@ -413,13 +414,12 @@ static const char *take_head(struct report_file *f, const struct row *w)
 		run_free(&run);
 		return NULL;
 	}
-	grown = realloc(f->runs, (f->nruns + 1) * sizeof(*grown));
-	if (!grown) {
+	kept = ARRAY_ADD(f->runs, f->nruns);
+	if (!kept) {
 		run_free(&run);
 		return "no memory";
 	}
-	f->runs = grown;
-	f->runs[f->nruns++] = run;
+	*kept = run;
 	return NULL;
 }
 
@@ -453,41 +453,19 @@ static void series_free(struct report_series *s)
 
 static struct report_series *add_series(struct report *r, const struct report_series *want)
 {
-	struct report_series made = *want;
+	struct report_series *made = ARRAY_ADD(r->series, r->nseries);
 
-	if (r->nseries == r->capacity) {
-		size_t capacity = r->capacity ? r->capacity * 2 : 64;
-		struct report_series *grown = realloc(r->series, capacity * sizeof(*grown));
-
-		if (!grown)
-			return NULL;
-		r->series = grown;
-		r->capacity = capacity;
-	}
-	made.group = strdup(want->group);
-	made.name = strdup(want->name);
-	made.commit = strdup(want->commit);
-	if (!made.group || !made.name || !made.commit) {
-		series_free(&made);
+	if (!made)
 		return NULL;
-	}
-	r->series[r->nseries] = made;
-	return &r->series[r->nseries++];
-}
-
-static int add_point(struct report_series *s, const struct report_point *p)
-{
-	if (s->npoints == s->capacity) {
-		size_t capacity = s->capacity ? s->capacity * 2 : 16;
-		struct report_point *grown = realloc(s->points, capacity * sizeof(*grown));
-
-		if (!grown)
-			return 0;
-		s->points = grown;
-		s->capacity = capacity;
-	}
-	s->points[s->npoints++] = *p;
-	return 1;
+	*made = *want;
+	made->group = strdup(want->group);
+	made->name = strdup(want->name);
+	made->commit = strdup(want->commit);
+	if (made->group && made->name && made->commit)
+		return made;
+	series_free(made);
+	r->nseries--;
+	return NULL;
 }
 
 /* perf gives the least and the most of its repeats beside the median: x_min and x_max beside x. */
@@ -517,7 +495,7 @@ static const char *take_figures(struct report *r, const struct row *w, enum repo
 	*ret_taken = 0;
 	name_row(w, op, &group, &name);
 	for (const struct measure *m = measures; (m = next_measure(w, m)); m++) {
-		struct report_point p = point_of(w, m, bytes);
+		struct report_point *p;
 		struct report_series *s;
 
 		if (bytes < m->from || bytes > m->to)
@@ -527,8 +505,10 @@ static const char *take_figures(struct report *r, const struct row *w, enum repo
 		s = find_series(r, &want);
 		if (!s)
 			s = add_series(r, &want);
-		if (!s || !add_point(s, &p))
+		p = s ? ARRAY_ADD(s->points, s->npoints) : NULL;
+		if (!p)
 			return "no memory";
+		*p = point_of(w, m, bytes);
 		++*ret_taken;
 	}
 	return NULL;
@@ -678,14 +658,11 @@ const char *report_take(struct report *r, const struct json_doc *line, size_t nu
 
 const char *report_add_file(struct report *r, const char *path)
 {
-	struct report_file *grown = realloc(r->files, (r->nfiles + 1) * sizeof(*grown));
+	struct report_file *f = ARRAY_ADD(r->files, r->nfiles);
 
-	if (!grown)
-		return "no memory";
-	r->files = grown;
-	memset(&r->files[r->nfiles], 0, sizeof(*grown));
-	r->files[r->nfiles++].path = path;
-	return NULL;
+	if (f)
+		f->path = path;
+	return f ? NULL : "no memory";
 }
 
 static const char *take_line(void *ctx, const struct json_doc *line)

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "array.h"
 #include "stall.h"
 
 /* "rank 3 (node7, pid 4711)", with what is known of it from whatever report. */
@@ -118,16 +119,14 @@ static const struct stall_conn *other_end(const struct stall_rank *peer, const s
 
 static void vote(struct walk *w, int rank, enum cause cause, const char *text)
 {
-	struct end *e = NULL, *grown;
+	struct end *e = NULL;
 
 	for (size_t i = 0; i < w->nends && !e; i++)
 		e = w->ends[i].rank == rank && w->ends[i].cause == cause ? &w->ends[i] : NULL;
 	if (!e) {
-		grown = realloc(w->ends, (w->nends + 1) * sizeof(*grown));
-		if (!grown)
+		e = ARRAY_ADD(w->ends, w->nends);
+		if (!e)
 			return;
-		w->ends = grown;
-		e = &w->ends[w->nends++];
 		*e = (struct end){.rank = rank, .cause = cause, .last_voter = -1};
 		snprintf(e->text, sizeof(e->text), "%s", text);
 	}

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "array.h"
 #include "stall.h"
 
 enum { RANKS_MAX = 1 << 20 };
@@ -14,29 +15,15 @@ static void copy_text(char *to, size_t len, const struct json_doc *line, const c
 	snprintf(to, len, "%s", json_get_text(line, key, ""));
 }
 
-/* One more element, zeroed; NULL: no memory. */
-static void *grow(void *array, size_t *n, size_t size, void **ret_array)
-{
-	char *grown = realloc(array, (*n + 1) * size);
-
-	if (!grown)
-		return NULL;
-	*ret_array = grown;
-	memset(grown + *n * size, 0, size);
-	return grown + (*n)++ * size;
-}
-
 static struct stall_comm *comm_of(struct stall_set *set, const char *id)
 {
 	struct stall_comm *c;
-	void *array = set->comms;
 
 	for (size_t i = 0; i < set->ncomms; i++) {
 		if (strcmp(set->comms[i].id, id) == 0)
 			return &set->comms[i];
 	}
-	c = grow(array, &set->ncomms, sizeof(*c), &array);
-	set->comms = array;
+	c = ARRAY_ADD(set->comms, set->ncomms);
 	if (c)
 		snprintf(c->id, sizeof(c->id), "%s", id);
 	return c;
@@ -73,7 +60,6 @@ static const char *take_comm(struct stall_set *set, const struct json_doc *line)
 				    (uint64_t)json_get_int(line, "clock_offset_ns", 0));
 	struct stall_comm *c;
 	struct stall_rank *r;
-	void *array;
 
 	if (!id || nranks < 1 || nranks > RANKS_MAX || rank < 0 || rank >= nranks)
 		return "not the first line of a report: comm, rank or nranks is missing";
@@ -92,9 +78,7 @@ static const char *take_comm(struct stall_set *set, const struct json_doc *line)
 		free(r->conns);
 		memset(r, 0, sizeof(*r));
 	} else {
-		array = c->ranks;
-		r = grow(array, &c->nreports, sizeof(*r), &array);
-		c->ranks = array;
+		r = ARRAY_ADD(c->ranks, c->nreports);
 		if (!r)
 			return "no memory";
 	}
@@ -144,7 +128,6 @@ static const char *take_conn(struct stall_set *set, const struct json_doc *line)
 	struct stall_comm *c;
 	struct stall_rank *r;
 	struct stall_conn *e;
-	void *array;
 
 	if (set->here != 1 && set->here != 2)
 		return "a connection before the communicator it belongs to";
@@ -154,9 +137,7 @@ static const char *take_conn(struct stall_set *set, const struct json_doc *line)
 	r = &c->ranks[set->rank_at];
 	if (peer < 0 || peer >= c->nranks)
 		return "a connection whose peer is no rank";
-	array = r->conns;
-	e = grow(array, &r->nconns, sizeof(*e), &array);
-	r->conns = array;
+	e = ARRAY_ADD(r->conns, r->nconns);
 	if (!e)
 		return "no memory";
 	e->peer = (int)peer;
@@ -168,7 +149,6 @@ static const char *take_process(struct stall_set *set, const struct json_doc *li
 	const char *host = json_get_text(line, "host", "");
 	int64_t pid = json_get_int(line, "pid", -1), time_ns = json_get_int(line, "time_ns", 0);
 	struct stall_process *p = NULL;
-	void *array = set->processes;
 
 	if (pid < 0)
 		return "a process without its number";
@@ -184,8 +164,7 @@ static const char *take_process(struct stall_set *set, const struct json_doc *li
 		free(p->waits);
 		memset(p, 0, sizeof(*p));
 	} else {
-		p = grow(array, &set->nprocesses, sizeof(*p), &array);
-		set->processes = array;
+		p = ARRAY_ADD(set->processes, set->nprocesses);
 		if (!p)
 			return "no memory";
 	}
@@ -202,16 +181,13 @@ static const char *take_wait(struct stall_set *set, const struct json_doc *line)
 {
 	struct stall_process *p;
 	struct stall_wait *w;
-	void *array;
 
 	if (set->here == 2)
 		return NULL;
 	if (set->here != 3)
 		return "requests before the process they belong to";
 	p = &set->processes[set->process_at];
-	array = p->waits;
-	w = grow(array, &p->nwaits, sizeof(*w), &array);
-	p->waits = array;
+	w = ARRAY_ADD(p->waits, p->nwaits);
 	if (!w)
 		return "no memory";
 	w->send = strcmp(json_get_text(line, "dir", ""), "send") == 0;

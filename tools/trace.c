@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "array.h"
 #include "base/event.h"
 #include "base/json.h"
 #include "base/trace.h"
@@ -18,22 +19,6 @@ enum { RANKS_MAX = 1 << 20 };
 /* Nanoseconds: 63 years. Two of them make a time, and the difference of two times still fits: a damaged file does no
  * harm. */
 #define TIME_MAX 2000000000000000000
-
-/* Room for one more; 0: no memory. */
-static int room(void **array, size_t n, size_t *capacity, size_t size)
-{
-	size_t more = *capacity ? *capacity * 2 : 64;
-	void *grown;
-
-	if (n < *capacity)
-		return 1;
-	grown = realloc(*array, more * size);
-	if (!grown)
-		return 0;
-	*array = grown;
-	*capacity = more;
-	return 1;
-}
 
 static int name_at(const char *const *names, int n, const char *name)
 {
@@ -77,27 +62,24 @@ static const char *take_clock(struct trace_file *f, const struct json_doc *line)
 static const char *take_head(struct trace_set *set, const struct json_doc *line)
 {
 	int64_t rank = json_get_int(line, "rank", -1), nranks = json_get_int(line, "nranks", -1);
-	struct trace_file *grown = realloc(set->files, (set->nfiles + 1) * sizeof(*grown)), *f;
+	struct trace_file *f;
 	const char *bad;
 
-	if (!grown)
-		return "no memory";
-	set->files = grown;
-	f = &set->files[set->nfiles];
-	memset(f, 0, sizeof(*f));
 	if (json_get_int(line, "version", 0) != 1)
 		return "a trace of a version that this program does not know";
 	if ((nranks < 1 || nranks > RANKS_MAX || rank < 0 || rank >= nranks) && (rank != -1 || nranks != 0))
 		return "the head of a trace without rank or nranks";
-	bad = take_clock(f, line);
-	if (bad)
+	f = ARRAY_ADD(set->files, set->nfiles);
+	bad = f ? take_clock(f, line) : "no memory";
+	if (bad) {
+		set->nfiles -= f != NULL;
 		return bad;
+	}
 	snprintf(f->comm, sizeof(f->comm), "%s", json_get_text(line, "comm", ""));
 	snprintf(f->host, sizeof(f->host), "%s", json_get_text(line, "host", ""));
 	f->rank = (int)rank;
 	f->nranks = (int)nranks;
 	f->pid = json_get_int(line, "pid", 0);
-	set->nfiles++;
 	set->here = 1;
 	return NULL;
 }
@@ -105,16 +87,13 @@ static const char *take_head(struct trace_set *set, const struct json_doc *line)
 static const char *take_conn(struct trace_file *f, const struct json_doc *line)
 {
 	struct trace_conn *c;
-	void *array = f->conns;
 	int64_t peer = json_get_int(line, "peer", -1);
 
 	if (peer < 0 || peer >= f->nranks)
 		return "a connection whose peer is no rank";
-	if (!room(&array, f->nconns, &f->conns_room, sizeof(*c)))
+	c = ARRAY_ADD(f->conns, f->nconns);
+	if (!c)
 		return "no memory";
-	f->conns = array;
-	c = &f->conns[f->nconns++];
-	memset(c, 0, sizeof(*c));
 	c->id = json_get_int(line, "conn", -1);
 	c->peer = (int)peer;
 	c->send = strcmp(json_get_text(line, "dir", ""), "send") == 0;
@@ -139,13 +118,10 @@ static const char *take_conn(struct trace_file *f, const struct json_doc *line)
 
 static const char *take_link(struct trace_file *f, const struct json_doc *line)
 {
-	struct trace_link *l;
-	void *array = f->links;
+	struct trace_link *l = ARRAY_ADD(f->links, f->nlinks);
 
-	if (!room(&array, f->nlinks, &f->links_room, sizeof(*l)))
+	if (!l)
 		return "no memory";
-	f->links = array;
-	l = &f->links[f->nlinks++];
 	l->id = json_get_int(line, "link", -1);
 	snprintf(l->peer, sizeof(l->peer), "%s", json_get_text(line, "peer", ""));
 	return NULL;
@@ -174,8 +150,7 @@ static int64_t time_of(const struct trace_file *f, int64_t ticks)
 static const char *take_event(struct trace_set *set, struct trace_file *f, const struct json_doc *line)
 {
 	int64_t ticks = json_get_int(line, "ticks", -1);
-	struct trace_event e = {.kind = kind_of(json_get_text(line, "name", ""))};
-	void *array = f->events;
+	struct trace_event e = {.kind = kind_of(json_get_text(line, "name", ""))}, *kept;
 
 	if (ticks < 0)
 		return "an event without its time";
@@ -183,9 +158,6 @@ static const char *take_event(struct trace_set *set, struct trace_file *f, const
 		set->unknown++;
 		return NULL;
 	}
-	if (!room(&array, f->nevents, &f->events_room, sizeof(e)))
-		return "no memory";
-	f->events = array;
 	for (int i = 0; i < 3; i++) {
 		const char *field = gantry_event_field((enum gantry_event_kind)e.kind, i);
 
@@ -199,7 +171,10 @@ static const char *take_event(struct trace_set *set, struct trace_file *f, const
 	e.more = gantry_trace_upper(e.kind) ? json_get_int(line, gantry_trace_upper(e.kind), -1) : -1;
 	e.end = json_get_int(line, "end", 0) != 0;
 	e.cut = json_get_int(line, "cut", 0) != 0;
-	f->events[f->nevents++] = e;
+	kept = ARRAY_ADD(f->events, f->nevents);
+	if (!kept)
+		return "no memory";
+	*kept = e;
 	return NULL;
 }
 

@@ -45,11 +45,11 @@ struct trace_file {
 	double ns_per_tick; /* the slope */
 	int64_t ticks0;
 	struct trace_conn *conns; /* owned */
-	size_t nconns, conns_room;
+	size_t nconns;
 	struct trace_link *links; /* owned */
-	size_t nlinks, links_room;
+	size_t nlinks;
 	struct trace_event *events; /* owned */
-	size_t nevents, events_room;
+	size_t nevents;
 };
 
 /* Zeroed is empty. */

@@ -7,62 +7,9 @@
 
 #include "cmd.h"
 #include "report.h"
-#include "test.h"
+#include "tool_folder.h"
 
-static char dir[] = "/tmp/gantry-test-report-XXXXXX";
-
-static const char *in_dir(const char *name, char buf[256])
-{
-	snprintf(buf, 256, "%s/%s", dir, name);
-	return buf;
-}
-
-static void put(const char *name, const char *text)
-{
-	char path[256];
-	FILE *f = fopen(in_dir(name, path), "w");
-
-	CHECK(f != NULL);
-	fputs(text, f);
-	fclose(f);
-}
-
-static char *slurp(const char *name)
-{
-	char path[256], *text;
-	FILE *f = fopen(in_dir(name, path), "r");
-	long n;
-
-	CHECK(f != NULL);
-	fseek(f, 0, SEEK_END);
-	n = ftell(f);
-	rewind(f);
-	text = malloc((size_t)n + 1);
-	CHECK(text != NULL && fread(text, 1, (size_t)n, f) == (size_t)n);
-	text[n] = 0;
-	fclose(f);
-	return text;
-}
-
-/* gantry report with these words; "%" before a name puts the folder in front. */
-static int command(const char *const *words)
-{
-	char all[16][256], *argv[17];
-	int n = 1;
-
-	snprintf(all[0], sizeof(all[0]), "report");
-	argv[0] = all[0];
-	for (; *words; words++, n++) {
-		if (**words == '%')
-			in_dir(*words + 1, all[n]);
-		else
-			snprintf(all[n], sizeof(all[n]), "%s", *words);
-		argv[n] = all[n];
-	}
-	argv[n] = NULL;
-	return cmd_report(n, argv);
-}
-#define COMMAND(...) command((const char *const[]){__VA_ARGS__, NULL})
+#define COMMAND(...) command(cmd_report, (const char *const[]){"report", __VA_ARGS__, NULL})
 
 static int files_in_dir(void)
 {
@@ -559,8 +506,6 @@ static void test_bad_files(void)
 
 int main(void)
 {
-	char line[300];
-
 	CHECK(mkdtemp(dir) != NULL);
 	test_axes();
 	test_numbers();
@@ -573,7 +518,6 @@ int main(void)
 	test_json();
 	test_usage();
 	test_bad_files();
-	snprintf(line, sizeof(line), "rm -rf %s", dir);
-	CHECK_EQ(system(line), 0);
+	remove_dir();
 	return 0;
 }

@@ -6,63 +6,10 @@
 #include "cmd.h"
 #include "comm/report.h"
 #include "stall_world.h"
+#include "tool_folder.h"
 #include "trace.h"
 
-static char dir[] = "/tmp/gantry-test-trace-XXXXXX";
-
-static const char *in_dir(const char *name, char buf[256])
-{
-	snprintf(buf, 256, "%s/%s", dir, name);
-	return buf;
-}
-
-static void put(const char *name, const char *text)
-{
-	char path[256];
-	FILE *f = fopen(in_dir(name, path), "w");
-
-	CHECK(f != NULL);
-	fputs(text, f);
-	fclose(f);
-}
-
-/* gantry trace with these words; "%" before a name puts the folder in front. */
-static int command(const char *const *words)
-{
-	char all[16][256], *argv[17];
-	int n = 1;
-
-	snprintf(all[0], sizeof(all[0]), "trace");
-	argv[0] = all[0];
-	for (; *words; words++, n++) {
-		if (**words == '%')
-			in_dir(*words + 1, all[n]);
-		else
-			snprintf(all[n], sizeof(all[n]), "%s", *words);
-		argv[n] = all[n];
-	}
-	argv[n] = NULL;
-	return cmd_trace(n, argv);
-}
-#define COMMAND(...) command((const char *const[]){__VA_ARGS__, NULL})
-
-static char *slurp(const char *name, size_t *ret_size)
-{
-	char path[256], *text;
-	FILE *f = fopen(in_dir(name, path), "r");
-	long n;
-
-	CHECK(f != NULL);
-	fseek(f, 0, SEEK_END);
-	n = ftell(f);
-	rewind(f);
-	text = malloc((size_t)n + 1);
-	CHECK(text != NULL && fread(text, 1, (size_t)n, f) == (size_t)n);
-	text[n] = 0;
-	fclose(f);
-	*ret_size = (size_t)n;
-	return text;
-}
+#define COMMAND(...) command(cmd_trace, (const char *const[]){"trace", __VA_ARGS__, NULL})
 
 /* What Perfetto would make of it; see tests/chrome_trace.py. Where there is no python3 only this test's reader looks.
  */
@@ -88,11 +35,9 @@ struct picture {
 
 static void load(const char *name, struct picture *p)
 {
-	size_t size;
-
 	memset(p, 0, sizeof(*p));
-	p->text = slurp(name, &size);
-	if (json_parse(p->text, size, &p->doc)) {
+	p->text = slurp(name);
+	if (json_parse(p->text, strlen(p->text), &p->doc)) {
 		fprintf(stderr, "%s at byte %zu\n", p->doc.why, p->doc.at);
 		exit(1);
 	}
@@ -342,6 +287,20 @@ static void summaries(void)
 
 static void bad_files(void)
 {
+#define TRACE(ns)                                                                                                      \
+	"{\"kind\":\"trace\",\"version\":1,\"comm\":\"c0\",\"rank\":0,\"nranks\":2,\"ns\":" ns ",\"ticks\":[1,2]}\n"
+	static const struct {
+		const char *text, *says;
+	} bad[] = {
+		{"", "bad: the file is empty"},
+		{TRACE("[1,2]") "{\"kind\":\"ev", "/bad:2: a string that does not end"},
+		{"\n{\"kind\":\"event\",\"ticks\":1,\"name\":\"stranger\"}\n", "/bad:2: a line before the head"},
+		{TRACE("[1,1]"), "/bad:1: the head of a trace without two points"},
+		{"{\"kind\":\"trace\",\"version\":2}\n", "version"},
+		{TRACE("[1,2]") "{\"kind\":\"event\",\"ticks\":1,\"name\":\"send "
+				"posted\",\"link\":9000000000000000000}\n",
+		 "/bad:2: an event of something with an impossible number"},
+	};
 	struct trace_set set = {0};
 	char path[256], why[256];
 
@@ -352,28 +311,11 @@ static void bad_files(void)
 	CHECK_EQ(COMMAND("%none"), 1);
 	CHECK_EQ(COMMAND("-o", "/nowhere/at/all", "%0"), 1);
 
-	put("empty", "");
-	CHECK_EQ(trace_read(&set, in_dir("empty", path), why, sizeof(why)), -1);
-	CHECK_HAS(why, "empty: the file is empty");
-	put("cut", "{\"kind\":\"trace\",\"version\":1,\"comm\":\"c0\",\"rank\":0,\"nranks\":2,\"ns\":[1,2],\"ticks\":["
-		   "1,2]}\n{\"kind\":\"ev");
-	CHECK_EQ(trace_read(&set, in_dir("cut", path), why, sizeof(why)), -1);
-	CHECK_HAS(why, "/cut:2: a string that does not end");
-	put("headless", "\n{\"kind\":\"event\",\"ticks\":1,\"name\":\"stranger\"}\n");
-	CHECK_EQ(trace_read(&set, in_dir("headless", path), why, sizeof(why)), -1);
-	CHECK_HAS(why, "/headless:2: a line before the head");
-	put("still", "{\"kind\":\"trace\",\"version\":1,\"comm\":\"c0\",\"rank\":0,\"nranks\":2,\"ns\":[1,1],\"ticks\":"
-		     "[1,2]}\n");
-	CHECK_EQ(trace_read(&set, in_dir("still", path), why, sizeof(why)), -1);
-	CHECK_HAS(why, "/still:1: the head of a trace without two points");
-	put("newer", "{\"kind\":\"trace\",\"version\":2}\n");
-	CHECK_EQ(trace_read(&set, in_dir("newer", path), why, sizeof(why)), -1);
-	CHECK_HAS(why, "version");
-	put("far",
-	    "{\"kind\":\"trace\",\"version\":1,\"comm\":\"c0\",\"rank\":0,\"nranks\":2,\"ns\":[1,2],\"ticks\":[1,2]}\n"
-	    "{\"kind\":\"event\",\"ticks\":1,\"name\":\"send posted\",\"link\":9000000000000000000}\n");
-	CHECK_EQ(trace_read(&set, in_dir("far", path), why, sizeof(why)), -1);
-	CHECK_HAS(why, "/far:2: an event of something with an impossible number");
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		put("bad", bad[i].text);
+		CHECK_EQ(trace_read(&set, in_dir("bad", path), why, sizeof(why)), -1);
+		CHECK_HAS(why, bad[i].says);
+	}
 	trace_free(&set);
 }
 
@@ -550,8 +492,6 @@ static void paths(void)
 
 int main(void)
 {
-	char line[64];
-
 	setenv("GANTRY_IFNAME", "lo", 0);
 	CHECK(mkdtemp(dir) != NULL);
 	by_hand();
@@ -566,7 +506,6 @@ int main(void)
 	ends_agree();
 	many_launches();
 	cut_off();
-	snprintf(line, sizeof(line), "rm -r %s", dir);
-	CHECK_EQ(system(line), 0);
+	remove_dir();
 	return 0;
 }

@@ -53,7 +53,7 @@
  *     through `% STEPS` and the credit, and a word that can survive 8192 laps can survive 2. The tag goes around more
  *     than twice, and kernels begin at every slot. This is a bounded check, not an induction over the number of steps.
  *   - The payload of a step is one cell. Each cell of a longer one would go through the same stores and checks.
- *   - A wait blocks instead of polling: a look that finds nothing changes nothing. Sleeping is door.pml's matter.
+ *   - A wait blocks instead of polling: a look that finds nothing changes nothing. Sleeping is eventcount.pml's matter.
  *   - Work between two shared accesses is one step: storing into one's own store buffer commutes with what others do.
  *   - The network reads a payload at any time between being given it and reporting it sent, and writes one as a store
  *     of the receiving proxy (recv() into the buffer; data that a NIC writes must be flushed before the proxy reports

@@ -48,7 +48,7 @@ struct opts {
 /* What kernels and CPU share: mapped memory. */
 struct mapped {
 	struct gantry_fifo fifo[WAYS];
-	struct gantry_door door; /* what the kernel sleeps on, if it sleeps */
+	struct gantry_eventcount eventcount; /* what the kernel sleeps on, if it sleeps */
 	struct gantry_conn_state state;
 	uint32_t abort, result;
 };
@@ -117,7 +117,7 @@ static gantry_result open_conns(struct bench *b)
 		conns[way].state = &b->mapped->state;
 		conns[way].flags = GANTRY_CONN_PROXIED | GANTRY_CONN_SEND;
 	}
-	conns[FIFO].door = b->dev->sleeps ? gantry_proxy_door(b->proxy) : NULL;
+	conns[FIFO].eventcount = b->dev->sleeps ? gantry_proxy_eventcount(b->proxy) : NULL;
 	TRY(b->dev->ops->alloc(b->dev, sizeof(conns), &p));
 	b->conns = p;
 	TRY(b->dev->ops->copy(b->dev, p, conns, sizeof(conns)));
@@ -148,7 +148,7 @@ static gantry_result open_all(struct bench *b, const struct opts *o)
 	b->connector.proxy = pc;
 	pc->side = &null_side;
 	pc->fifo = &b->host->fifo[FIFO];
-	pc->kernel_door = b->dev->sleeps ? &b->host->door : NULL;
+	pc->kernel_eventcount = b->dev->sleeps ? &b->host->eventcount : NULL;
 	TRY(open_conns(b));
 	abort_word = &b->host->abort;
 	signal(SIGALRM, on_alarm);
@@ -192,7 +192,7 @@ static gantry_result run_kernel(struct bench *b, const struct opts *o, enum way 
 	uint64_t start;
 
 	if (way == FIFO && b->dev->sleeps)
-		l.doors = &b->host->door;
+		l.eventcounts = &b->host->eventcount;
 	alarm((unsigned)(o->timeout_ns / 1000000000u) + 1);
 	start = gantry_now_ns();
 	TRY(b->dev->ops->launch(b->dev, b->stream, &l));

@@ -165,7 +165,7 @@ gantry_result sr_echo(struct sr_rank *rk, uint64_t bytes, uint64_t n)
 				  .args = &args,
 				  .args_size = sizeof(args),
 				  .abort = comm->abort_dev,
-				  .doors = NULL};
+				  .eventcounts = NULL};
 
 	if (peer >= rk->nranks)
 		return GANTRY_OK;
@@ -180,7 +180,8 @@ gantry_result sr_echo(struct sr_rank *rk, uint64_t bytes, uint64_t n)
 	args.proto = proto_of(&send->c.conn, bytes);
 	args.input = rk->memory[1] + SR_FRONT;
 	args.output = rk->memory[0] + SR_FRONT;
-	l.doors = comm->all_ring && comm->doors ? &comm->doors[channel] : NULL; /* block 0 sleeps at the channel's */
+	l.eventcounts = comm->all_notify && comm->eventcounts ? &comm->eventcounts[channel]
+							      : NULL; /* block 0 sleeps at the channel's */
 	TRY(rk->dev->ops->launch(rk->dev, rk->stream, &l));
 out:
 	return r;

@@ -31,10 +31,10 @@
  *   PTR     the bytes are where `where` points: a registered user buffer. A sending kernel that posted it waits
  *           until head has passed the step before it ends; a receiving kernel offers its buffer, waits for the slot
  *
- * Waiting and waking. A waiter on the CPU may sleep on a door (futex). It announces itself, looks again, and only
+ * Waiting and waking. A waiter on the CPU may sleep on a eventcount (futex). It announces itself, looks again, and only
  * then sleeps; whoever publishes looks at `waiting` after publishing. Both sides use sequentially consistent
- * accesses, so one of them sees the other (the argument of Dekker's algorithm); models/door.pml checks it. GPUs
- * neither sleep nor ring: a proxy that serves one polls while operations are in flight.
+ * accesses, so one of them sees the other (the argument of Dekker's algorithm); models/eventcount.pml checks it. GPUs
+ * neither sleep nor notify: a proxy that serves one polls while operations are in flight.
  */
 #ifndef GANTRY_FIFO_H
 #define GANTRY_FIFO_H
@@ -106,10 +106,10 @@ struct gantry_fifo {
 	struct gantry_slot offers[GANTRY_STEPS];
 };
 
-/* One per sleeper. In memory shared by all processes that ring it. */
-struct gantry_door {
-	uint32_t seq;	  /* ringers add 1; the futex word */
-	uint32_t waiting; /* sleeper: 1 while it is about to sleep or sleeps; ringers only read it */
+/* One per sleeper. In memory shared by all processes that notify it. */
+struct gantry_eventcount {
+	uint32_t seq;	  /* notifiers add 1; the futex word */
+	uint32_t waiting; /* sleeper: 1 while it is about to sleep or sleeps; notifiers only read it */
 	char pad[120];
 };
 
@@ -157,8 +157,9 @@ struct gantry_conn_state {
 	uint64_t copies;			     /* copies of payload that the kernel made, in steps */
 	uint64_t copied;			     /* the same in bytes */
 	uint64_t steps[GANTRY_PROTOS][GANTRY_MODES]; /* steps by protocol and mode */
-	uint64_t wake; /* the kernel, before it sleeps: no need to ring before head, or the steps that are here, come to
-			* this; 0: ring for anything. Read by whoever saw `waiting` */
+	/* The kernel, before it sleeps: no need to notify before head, or the steps that are here, come to this; 0: for
+	 * anything. Read by whoever saw `waiting`. */
+	uint64_t wake;
 	char pad[8];
 };
 
@@ -177,7 +178,7 @@ struct gantry_conn {
 	struct gantry_slot *offers; /* NULL: this connection has none (no OFFSET; on a receiving end no PTR) */
 	char *buffs[GANTRY_PROTOS]; /* rings of GANTRY_STEPS steps; NULL: the protocol is not there */
 	char *pool;		    /* base of the offsets */
-	struct gantry_door *door;   /* of the other end; NULL: it never sleeps */
+	struct gantry_eventcount *eventcount; /* of the other end; NULL: it never sleeps */
 	struct gantry_conn_state *state;
 	uint32_t step_bytes[GANTRY_PROTOS]; /* payload bytes a step holds (LL, LL128: data, not lines) */
 	uint32_t flags;
@@ -193,7 +194,7 @@ struct gantry_conn {
 #if defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
 _Static_assert(sizeof(struct gantry_slot) == 16, "a GPU posts a slot as one 16-byte store");
 _Static_assert(sizeof(struct gantry_fifo) == 512, "shared between processes of different builds");
-_Static_assert(sizeof(struct gantry_door) == 128, "a line of its own");
+_Static_assert(sizeof(struct gantry_eventcount) == 128, "a line of its own");
 _Static_assert(sizeof(struct gantry_conn_state) == 128, "a line of its own");
 #endif
 

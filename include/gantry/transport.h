@@ -42,7 +42,7 @@ struct gantry_peer_info {
 	int32_t rank;
 	int32_t device_kind; /* enum gantry_device_kind */
 	int32_t device_index;
-	int32_t sleeps;	  /* its kernels sleep on doors */
+	int32_t sleeps;	  /* its kernels sleep on eventcounts */
 	uint64_t host;	  /* same machine (boot id) */
 	uint64_t process; /* random: same process */
 	uint64_t pid;
@@ -70,16 +70,17 @@ struct gantry_connector {
 	uint64_t comm_id; /* the same on all ranks */
 	int send;
 	int channel, nchannels;
-	struct gantry_door *door; /* what this end's kernels sleep on; NULL: they never sleep */
-	const void *door_handle;  /* struct gantry_ipc_handle of the page with the doors; NULL if there is none */
-	uint64_t door_offset;	  /* of `door` within that page */
+	struct gantry_eventcount *eventcount; /* what this end's kernels sleep on; NULL: they never sleep */
+	/* struct gantry_ipc_handle of the page that it lies in, with others; NULL if there is none */
+	const void *eventcount_handle;
+	uint64_t eventcount_offset;	 /* of `eventcount` within that page */
 	struct gantry_conn_state *state; /* host memory */
-	struct gantry_door
-		*proxy_door; /* what the progress thread sleeps on: conn.door of a proxied end on the host device */
+	/* What the progress thread sleeps on: conn.eventcount of a proxied end on the host device. */
+	struct gantry_eventcount *proxy_eventcount;
 	/* Filled in. */
 	struct gantry_conn conn;
 	uint64_t max_step; /* largest Simple step of this connection; both ends agree; 0: the sender chooses freely */
-	int peer_rings;	   /* the other end wakes this end's door */
+	int peer_notifies; /* the other end wakes this end's eventcount */
 	int shares_memory; /* PTR: 0 no; 1 any address of this process is good at the other end too; 2 after the memory
 			      was exported to the peer's process; 3 after proxy_register */
 	struct gantry_proxy_conn *proxy; /* of a proxied end, made by the core before setup; else NULL */
@@ -127,8 +128,8 @@ struct gantry_proxy_conn {
 	const struct gantry_transport_side *side; /* borrowed */
 	/* Second line and further. */
 	struct gantry_proxy_op *first, *last; /* operations not finished, in order */
-	struct gantry_fifo *fifo;	 /* as the CPU addresses it: what the kernel end uses, given by the transport */
-	struct gantry_door *kernel_door; /* rung after publishing; NULL: the kernel never sleeps */
+	struct gantry_fifo *fifo; /* as the CPU addresses it: what the kernel end uses, given by the transport */
+	struct gantry_eventcount *kernel_eventcount;	   /* rung after publishing; NULL: the kernel never sleeps */
 	struct gantry_connector *connector;		   /* borrowed */
 	struct gantry_proxy *proxy;			   /* borrowed: the engine */
 	struct gantry_proxy_group *group;		   /* borrowed: the communicator it belongs to */

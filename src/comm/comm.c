@@ -8,12 +8,12 @@
 
 #include "base/atomic.h"
 #include "base/clock.h"
+#include "base/eventcount.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "base/param_text.h"
 #include "base/trace.h"
 #include "comm/report.h"
-#include "device/wait.h"
 #include "transport/transport.h"
 
 gantry_result gantry_unique_id_create(struct gantry_unique_id *ret_id)
@@ -59,9 +59,9 @@ void comm_fail(struct gantry_comm *comm, gantry_result r, int rank, const char *
 	log_end(comm, r, rank, text ? text : "");
 	store_seq(comm->abort_host, 1);
 	/* All there are: the ranks may still be agreeing on how many are used. */
-	for (int i = 0; comm->doors && i < COMM_CHANNELS_MAX; i++)
-		gantry_door_ring(&comm->doors[i]);
-	gantry_door_ring(gantry_proxy_door(comm->proxy));
+	for (int i = 0; comm->eventcounts && i < COMM_CHANNELS_MAX; i++)
+		gantry_eventcount_notify(&comm->eventcounts[i]);
+	gantry_eventcount_notify(gantry_proxy_eventcount(comm->proxy));
 	if (r != GANTRY_ERR_ABORTED)
 		comm_watch_want(comm);
 }
@@ -113,7 +113,7 @@ static gantry_result make_shared(struct gantry_comm *comm)
 	gantry_result r = GANTRY_OK;
 	size_t n = (size_t)comm->nranks * 2 * (size_t)comm->nchannels;
 	size_t size = 256 + n * sizeof(struct gantry_conn_state);
-	void *host = NULL, *dev = NULL, *conns = NULL, *doors = NULL;
+	void *host = NULL, *dev = NULL, *conns = NULL, *eventcounts = NULL;
 	struct gantry_device *d = comm->device;
 
 	TRY(d->ops->alloc_mapped(d, size, &host, &dev));
@@ -128,10 +128,10 @@ static gantry_result make_shared(struct gantry_comm *comm)
 	comm->conns_dev = conns;
 	if (!d->sleeps)
 		goto out;
-	size = (size_t)comm->nchannels * sizeof(struct gantry_door);
-	TRY(d->ops->alloc(d, size, &doors));
-	comm->doors = doors;
-	TRY(d->ops->ipc_export(d, doors, size, &comm->doors_handle));
+	size = (size_t)comm->nchannels * sizeof(struct gantry_eventcount);
+	TRY(d->ops->alloc(d, size, &eventcounts));
+	comm->eventcounts = eventcounts;
+	TRY(d->ops->ipc_export(d, eventcounts, size, &comm->eventcounts_handle));
 out:
 	return r;
 }
@@ -172,8 +172,8 @@ static void comm_free(struct gantry_comm *comm)
 	if (comm->peers)
 		comm_peers_free(comm);
 	comm_works_free(comm);
-	if (comm->doors)
-		d->ops->free(d, comm->doors);
+	if (comm->eventcounts)
+		d->ops->free(d, comm->eventcounts);
 	if (comm->conns_dev)
 		d->ops->free(d, comm->conns_dev);
 	if (comm->block_host)
@@ -213,7 +213,7 @@ gantry_result gantry_comm_init(const struct gantry_comm_config *config, struct g
 	comm->nranks = config->nranks;
 	comm->device = config->device;
 	comm->error_rank = -1;
-	comm->all_ring = 1;
+	comm->all_notify = 1;
 	comm->id = gantry_ctl_comm_id(&config->id);
 	comm->transport = strdup(transport);
 	if (!comm->transport)
@@ -248,8 +248,9 @@ out:
 static gantry_result drain(struct gantry_comm *comm)
 {
 	uint64_t last = gantry_now_ns(), sum = comm_progress_sum(comm), now_sum;
-	useconds_t nap = 20;
+	struct gantry_waiter wait;
 
+	gantry_waiter_init(&wait, NULL);
 	while (comm_check(comm) == GANTRY_OK && (comm_works_busy(comm) || gantry_proxy_group_pending(comm->group))) {
 		now_sum = comm_progress_sum(comm);
 		if (now_sum != sum) {
@@ -259,13 +260,12 @@ static gantry_result drain(struct gantry_comm *comm)
 			comm_fail(comm, GANTRY_ERR_TIMEOUT, -1,
 				  "transfers did not end before the communicator was destroyed");
 		}
-		usleep(nap);
-		nap = nap < 1000 ? nap * 2 : 1000;
+		gantry_waiter_idle(&wait, UINT64_MAX);
 	}
 	/* After an error kernels end by themselves: they look at the abort flag. */
 	last = gantry_now_ns();
 	while (comm_works_busy(comm) && gantry_now_ns() - last < gantry_params()->timeout)
-		usleep(1000);
+		gantry_waiter_idle(&wait, UINT64_MAX);
 	return comm_check(comm);
 }
 

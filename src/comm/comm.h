@@ -94,10 +94,10 @@ struct gantry_comm {
 	uint32_t *abort_host, *abort_dev, *result_host, *result_dev;
 	struct gantry_conn_state *states_host, *states_dev; /* 2 * nchannels per rank */
 	struct gantry_conn *conns_dev;			    /* likewise; device memory */
-	struct gantry_door *doors;			    /* COMM_CHANNELS_MAX; NULL: the device does not sleep */
-	struct gantry_ipc_handle doors_handle;
+	struct gantry_eventcount *eventcounts;		    /* COMM_CHANNELS_MAX; NULL: the device does not sleep */
+	struct gantry_ipc_handle eventcounts_handle;
 	void *block_host;
-	int all_ring; /* every connected peer wakes this rank's doors */
+	int all_notify; /* every connected peer wakes this rank's eventcounts */
 	/* Launching. */
 	struct comm_work works[COMM_WORKS], works_first; /* the last: whose memory holds all that have not grown */
 	uint64_t launches;

@@ -72,11 +72,11 @@ static gantry_result begin(struct gantry_comm *comm, struct comm_conn *cc, int p
 	c->send = send;
 	c->channel = channel;
 	c->nchannels = comm->nchannels;
-	c->door = comm->doors ? &comm->doors[channel] : NULL;
-	c->door_handle = comm->doors ? &comm->doors_handle : NULL;
-	c->door_offset = (uint64_t)channel * sizeof(struct gantry_door);
+	c->eventcount = comm->eventcounts ? &comm->eventcounts[channel] : NULL;
+	c->eventcount_handle = comm->eventcounts ? &comm->eventcounts_handle : NULL;
+	c->eventcount_offset = (uint64_t)channel * sizeof(struct gantry_eventcount);
 	c->state = comm_state_host(comm, peer, send, channel);
-	c->proxy_door = comm->device->sleeps ? gantry_proxy_door(comm->proxy) : NULL;
+	c->proxy_eventcount = comm->device->sleeps ? gantry_proxy_eventcount(comm->proxy) : NULL;
 	bits = c->transport->proxied(c->me, c->peer);
 	set_stage(cc, CONN_SETUP);
 	if (bits & (send ? GANTRY_TRANSPORT_PROXIED_SEND : GANTRY_TRANSPORT_PROXIED_RECV)) {
@@ -103,8 +103,8 @@ static gantry_result finish(struct gantry_comm *comm, struct comm_conn *cc)
 	c->conn.state = &comm->states_dev[at];
 	if (c->send)
 		c->conn.flags |= GANTRY_CONN_SEND;
-	if (!c->peer_rings)
-		comm->all_ring = 0;
+	if (!c->peer_notifies)
+		comm->all_notify = 0;
 	cc->dev = &comm->conns_dev[at];
 	TRY(comm->device->ops->copy(comm->device, cc->dev, &c->conn, sizeof(c->conn)));
 	set_stage(cc, CONN_READY);

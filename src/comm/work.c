@@ -3,10 +3,10 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/atomic.h"
 #include "base/clock.h"
+#include "base/eventcount.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "comm/report.h"
@@ -156,13 +156,15 @@ gantry_result comm_work_get(struct gantry_comm *comm, uint32_t n, struct gantry_
 	gantry_result r = GANTRY_OK;
 	struct comm_work *w = &comm->works[comm->launches % COMM_WORKS];
 	uint32_t capacity = w->capacity;
+	struct gantry_waiter wait;
 
+	gantry_waiter_init(&wait, NULL);
 	/* All in use: let the whole of it drain, so that caller and kernels do not take turns on a small machine. */
 	while (comm_work_busy(w)) {
 		TRY(comm_check(comm));
 		TRY(comm->device->ops->stream_sync(comm->device, stream));
 		if (comm_work_busy(w))
-			usleep(50);
+			gantry_waiter_idle(&wait, UINT64_MAX);
 	}
 	if (w->ntimes)
 		comm_times_collect(comm, 0);
@@ -191,7 +193,7 @@ gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, ui
 				  .args = &args,
 				  .args_size = sizeof(args),
 				  .abort = comm->abort_dev,
-				  .doors = comm->all_ring ? comm->doors : NULL};
+				  .eventcounts = comm->all_notify ? comm->eventcounts : NULL};
 	int near = 1;
 
 	if (comm->last_work && comm->last_stream != stream) {

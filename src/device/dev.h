@@ -22,7 +22,7 @@
  *   dev_load_device(p), dev_store_device(p, v)
  *                              acquire and release between blocks of this device, of a word in its own memory
  *   dev_post_count(p, v)       head or tail of a step without payload to order (LL): relaxed on a GPU, and on the host
- *                              the store that stands between the lines and dev_ring
+ *                              the store that stands between the lines and dev_notify
  *   dev_add(p, v)              adds to a word that many write; relaxed on a GPU, and in host memory slow (0.8 us)
  *   dev_post(slot, meta, where)     both words, valid by themselves; orders nothing on a GPU
  *   dev_publish(slot, meta, where)  the same as a release: payload first
@@ -35,7 +35,7 @@
  *                              (lane i of them moves the words from i * 16 / width on)
  *   dev_ll128_put(line, data, n, flag), dev_ll128_get(line, data, n, flag)
  *                              by all of them with the same arguments, n <= 120; the get answers 0 like the load
- *   dev_ring(door)             after a store, post or publish: wakes the other end if it sleeps
+ *   dev_notify(eventcount)     after a store, post or publish: wakes the other end if it sleeps
  *   dev_fence()                payload of earlier kernels is visible to the system before a post
  *   dev_clock()                time that all blocks of the device share: CPU ticks on the host, nanoseconds on a GPU
  *
@@ -49,7 +49,7 @@
  *   dev_wait_proxied(w, yes)   after dev_wait_init: only the proxy is waited for. It needs a CPU to get on, so on a
  *   small machine the waiter goes to sleep soon
  *
- *   dev_wait backs off: it spins, then yields, then announces itself at the block's door, returns once more for the
+ *   dev_wait backs off: it spins, yields, then announces itself at the block's eventcount, returns once more for the
  *   condition to be looked at again, and then sleeps. It returns nonzero when the launch's abort flag is set.
  *
  * Why loads and stores of the host are sequentially consistent and not just acquire and release: sleeping needs "my

@@ -3,12 +3,10 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
 #include "device/device.h"
 
-#include <sched.h>
-
 #include "base/clock.h"
+#include "base/eventcount.h"
 #include "base/log.h"
 
-enum { AWAIT_SPINS = 1000 };
 #define AWAIT_NS 10000000000ull
 
 const struct gantry_device_traits *gantry_traits_of_kind(int kind)
@@ -110,19 +108,15 @@ PUBLIC gantry_result gantry_stream_destroy(struct gantry_device *dev, struct gan
 
 gantry_result gantry_move_await(struct gantry_device *dev, enum gantry_way way, uint64_t ticket)
 {
-	uint64_t deadline = 0;
+	uint64_t deadline = gantry_now_ns() + AWAIT_NS;
+	struct gantry_waiter w;
+	gantry_result r;
 
-	for (uint32_t looks = 1;; looks++) {
-		gantry_result r = dev->ops->moved(dev, way, ticket);
-
-		if (r != GANTRY_AGAIN)
-			return r;
-		if (looks % AWAIT_SPINS)
-			continue;
-		sched_yield();
-		if (!deadline)
-			deadline = gantry_now_ns() + AWAIT_NS;
-		else if (gantry_now_ns() > deadline)
+	gantry_waiter_init(&w, NULL);
+	while ((r = dev->ops->moved(dev, way, ticket)) == GANTRY_AGAIN) {
+		gantry_waiter_idle(&w, 0);
+		if (w.yields && gantry_now_ns() > deadline)
 			return GANTRY_ERR_TIMEOUT;
 	}
+	return r;
 }

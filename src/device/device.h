@@ -53,8 +53,9 @@ struct gantry_launch {
 	uint32_t lanes;	  /* per block; 0: the kernel's default on this device (host: 1) */
 	const void *args; /* the kernel's argument struct, copied */
 	size_t args_size;
-	const uint32_t *abort;	   /* borrowed, device-visible: nonzero ends every wait of the kernel; NULL: none */
-	struct gantry_door *doors; /* borrowed: doors[b] is what block b sleeps on; NULL: it only spins and yields */
+	const uint32_t *abort; /* borrowed, device-visible: nonzero ends every wait of the kernel; NULL: none */
+	struct gantry_eventcount
+		*eventcounts; /* borrowed: eventcounts[b] is what block b sleeps on; NULL: it only spins and yields */
 };
 
 /* `count` rows of `width` bytes each. A stride is at least the width, and less than 2 GiB. */
@@ -133,7 +134,7 @@ struct gantry_device_ops {
 	gantry_result (*flush_remote_writes)(struct gantry_device *dev);
 };
 
-/* What all devices of a kind have in common: what the layers above ask for instead of its name, of peers' devices too. */
+/* What all devices of a kind have in common: what the layers above ask for in place of its name, peers' too. */
 struct gantry_device_traits {
 	bool cpu_reads_memory; /* device memory is host memory: the CPU reads and writes it */
 	bool needs_own_copy;   /* host memory is far from its kernels: what they read often is copied to the device */
@@ -155,7 +156,7 @@ struct gantry_device {
 	char name[64];
 	char bus_id[24]; /* "0000:3b:00.0", "" for the host: same GPU in two processes <=> same bus_id */
 	int dmabuf;	 /* dmabuf_export works for its memory, as far as the driver says */
-	int sleeps;	 /* kernels sleep on doors and ring them (host); 0: they only spin (GPU) */
+	int sleeps;	 /* kernels sleep on eventcounts and notify them (host); 0: they only spin (GPU) */
 	int ll128_local; /* a line is seen in order between kernels of this device (and through shared memory on a host)
 			  */
 	uint32_t max_blocks; /* that run at the same time */

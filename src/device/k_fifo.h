@@ -3,8 +3,8 @@
  * What a post and its answer cost, without any payload: `perf fifo`. Lane 0 of block 0 alone.
  *
  * Bare is the floor: one flag there, one flag back. The other side spins and stores head as far as it saw tail; nobody
- * rings, so it is launched without doors. Otherwise steps are posted as a send from a registered buffer posts them.
- * Both go on where the connection stands, so that launches can follow each other.
+ * notifies, so it is launched without eventcounts. Otherwise steps are posted as a send from a registered buffer posts
+ * them. Both go on where the connection stands, so that launches can follow each other.
  */
 #ifndef GANTRY_DEVICE_K_FIFO_H
 #define GANTRY_DEVICE_K_FIFO_H
@@ -35,7 +35,7 @@ DEV void k_fifo(const struct gantry_fifo_args *a)
 	uint64_t *tail = c->tail; /* locals: each acquire empties a GPU's L1 */
 	const uint64_t *head = c->head;
 	struct gantry_slot *slots = c->slots;
-	struct gantry_door *door = c->door;
+	struct gantry_eventcount *eventcount = c->eventcount;
 	int aborted = 0;
 
 	if (dev_block() != 0 || dev_lane() != 0)
@@ -49,7 +49,7 @@ DEV void k_fifo(const struct gantry_fifo_args *a)
 				 gantry_slot_where(step, 0x1000 + step % GANTRY_STEPS * 8));
 		dev_store_relaxed(tail, step + 1);
 		if (!a->bare)
-			dev_ring(door);
+			dev_notify(eventcount);
 	}
 	k_fifo_wait(head, step, &aborted);
 	c->step = step;

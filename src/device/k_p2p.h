@@ -7,8 +7,9 @@
  *
  * Lane 0 thinks, all lanes carry. Lane 0 goes round the transfers and does what is a matter of words (posts, offers,
  * completions) by itself. When one has bytes to move it makes a job of the step and shares it with the other lanes;
- * the others know nothing but jobs. When a whole round moved nothing lane 0 waits, with the block's one door for all
- * its connections, while the others stand at the barrier of dev_share. With one lane the sharing compiles to nothing.
+ * the others know nothing but jobs. When a whole round moved nothing lane 0 waits, with the block's one eventcount for
+ * all its connections, while the others stand at the barrier of dev_share. With one lane the sharing compiles to
+ * nothing.
  *
  *   lane 0   pick: try, try, ... wait, try  | share |  carry  | all | done: publish, count | pick ...
  *   others                                  | share |  carry  | all |                      | share
@@ -66,7 +67,7 @@ struct p2p_run {
 	uint32_t idle;	       /* tries in a row that came to nothing */
 	uint32_t waited;       /* dev_wait was called since something moved */
 	int proxied;	       /* all transfers are the proxy's to move on */
-	int quiet;	       /* connections have been told when to ring */
+	int quiet;	       /* connections have been told when to notify */
 	struct gantry_xfer *x; /* the job's */
 	struct gantry_xfer_time *times;
 	struct dev_wait wait;
@@ -124,7 +125,7 @@ DEV void p2p_consume(struct gantry_conn *c, uint64_t step, int offered)
 {
 	k_refresh_recv(c, step, offered);
 	dev_store(c->head, step + 1);
-	dev_ring(c->door);
+	dev_notify(c->eventcount);
 }
 
 DEV void p2p_fail(struct p2p_run *r, struct gantry_xfer *x, uint32_t error, uint64_t bytes)

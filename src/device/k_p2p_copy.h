@@ -59,7 +59,7 @@ DEV void p2p_sent(struct p2p_run *r, struct gantry_xfer *x, const struct p2p_job
 	} else {
 		dev_post_count(c->tail, job->step + 1);
 	}
-	dev_ring(c->door);
+	dev_notify(c->eventcount);
 	k_count(c, x->proto, (uint32_t)job->mode, job->bytes, 1);
 	c->step = job->step + 1;
 	x->begun += job->bytes;
@@ -149,7 +149,7 @@ DEV void p2p_received(struct p2p_run *r, struct gantry_xfer *x, const struct p2p
 	} else {
 		k_refresh_recv(c, job->step, 0);
 		dev_post_count(c->head, job->step + 1);
-		dev_ring(c->door);
+		dev_notify(c->eventcount);
 		x->ended = 0;
 	}
 	k_count(c, x->proto, (uint32_t)job->mode, job->bytes, 1);

@@ -30,7 +30,7 @@ DEV uint32_t p2p_send_ptr(struct p2p_run *r, struct gantry_xfer *x)
 		x->last = step++;
 	} while (x->begun < x->bytes && c->seen + GANTRY_STEPS > step);
 	dev_store_relaxed(c->tail, step);
-	dev_ring(c->door);
+	dev_notify(c->eventcount);
 	c->step = step;
 	p2p_stale(x);
 	if (x->begun == x->bytes) {
@@ -92,7 +92,7 @@ DEV uint32_t p2p_recv_ptr(struct p2p_run *r, struct gantry_xfer *x)
 		step++;
 		c->offered++;
 	} while (x->begun < x->bytes && c->offered < GANTRY_STEPS);
-	dev_ring(c->door);
+	dev_notify(c->eventcount);
 	c->step = step;
 	if (x->begun == x->bytes) {
 		c->turn++;

@@ -246,7 +246,7 @@ DEV void prim_publish(struct dev_prims *p, const struct prim_slice *s, const uin
 		dev_publish(&c->slots[step % GANTRY_STEPS], gantry_slot_meta(step, mode, s->bytes),
 			    gantry_slot_where(step, at));
 		dev_store_relaxed(c->tail, step + p->slice_steps);
-		dev_ring(c->door);
+		dev_notify(c->eventcount);
 		k_count(c, GANTRY_PROTO_SIMPLE, mode, s->bytes, 1);
 	}
 	for (uint32_t i = 0; s->what & PRIM_RECV && i < p->nrecv; i++) {
@@ -254,7 +254,7 @@ DEV void prim_publish(struct dev_prims *p, const struct prim_slice *s, const uin
 
 		prim_refresh_recv(p, i);
 		dev_store(c->head, prim_recv_step(p, i) + p->slice_steps);
-		dev_ring(c->door);
+		dev_notify(c->eventcount);
 		k_count(c, GANTRY_PROTO_SIMPLE, p->modes >> 2 * i & 3, s->bytes, 1);
 	}
 }

@@ -166,7 +166,7 @@ DEV void prim_lines_end(struct dev_prims *p, const struct prim_slice *s)
 			dev_post(&c->slots[step % GANTRY_STEPS], gantry_slot_meta(step, GANTRY_MODE_NORMAL, s->bytes),
 				 gantry_slot_where(step, 0));
 		dev_post_count(c->tail, step + 1);
-		dev_ring(c->door);
+		dev_notify(c->eventcount);
 		k_count(c, p->proto, GANTRY_MODE_NORMAL, s->bytes, 1);
 	}
 	for (uint32_t i = 0; s->what & PRIM_RECV && i < p->nrecv; i++) {
@@ -174,7 +174,7 @@ DEV void prim_lines_end(struct dev_prims *p, const struct prim_slice *s)
 
 		prim_refresh_recv(p, i);
 		dev_post_count(c->head, prim_recv_step(p, i) + 1);
-		dev_ring(c->door);
+		dev_notify(c->eventcount);
 		k_count(c, p->proto, GANTRY_MODE_NORMAL, s->bytes, 1);
 	}
 }

@@ -47,11 +47,12 @@
  * so nothing in there may depend on a lane that does not come (see dev_unpack_nothing in cuda/dev_unpack.h). No block
  * waits for another but for jobs, so none waits in vain for one that has left.
  *
- * Waiting: a block that finds nothing goes through dev_wait, on the host device down to sleeping at its door. Whoever
- * stores the word rings: the host at block 0's door after `posted`, block 0 at the other doors after `relayed`, the
- * host at all doors after the abort flag, a block at the host's door after done[b]. Each of these words is stored and
- * looked at in sequentially consistent order there, so no ring is lost (host/wait.c). On a GPU blocks only poll: block
- * 0 over PCIe, the others in L2, where they look so often that they ask for the abort flag more seldom by LOOKS.
+ * Waiting: a block that finds nothing goes through dev_wait, on the host device down to sleeping at its eventcount.
+ * Whoever stores the word rings: the host at block 0's eventcount after `posted`, block 0 at the other eventcounts
+ * after `relayed`, the host at all eventcounts after the abort flag, a block at the host's eventcount after done[b].
+ * Each of these words is stored and looked at in sequentially consistent order there, so no ring is lost (host/wait.c).
+ * On a GPU blocks only poll: block 0 over PCIe, the others in L2, where they look so often that they ask for the abort
+ * flag more seldom by LOOKS.
  *
  * The host may do anything while the kernel stays but wait for the whole device: no freeing of device memory, no
  * allocation of pinned memory, no loading of kernels nor the first launch of one that needs more stack than all before
@@ -127,8 +128,8 @@ DEV void dev_unpack_relay(const struct gantry_unpack_ring_args *a, uint64_t k, u
 	dev_barrier();
 	if (dev_lane() == 0) {
 		dev_store_device(a->relayed, posted);
-		for (uint32_t b = 1; a->doors && b < dev_blocks(); b++)
-			dev_ring(&a->doors[b]);
+		for (uint32_t b = 1; a->eventcounts && b < dev_blocks(); b++)
+			dev_notify(&a->eventcounts[b]);
 		if (a->marks)
 			dev_store_relaxed(&a->marks[0].relayed, dev_unpack_jobs(posted));
 	}
@@ -182,7 +183,7 @@ DEV void k_unpack_ring(const struct gantry_unpack_ring_args *a)
 		dev_barrier();
 		if (dev_lane() == 0) {
 			dev_store(&a->done[dev_block()].jobs, k + 1);
-			dev_ring(a->door);
+			dev_notify(a->eventcount);
 		}
 	}
 }

@@ -9,18 +9,18 @@
 
 #include "base/atomic.h"
 #include "base/clock.h"
+#include "base/eventcount.h"
 #include "base/log.h"
-#include "device/wait.h"
 
 enum { MAX_ENTRIES = 1 << 16, END_NAP_NS = 100000, LOOK_NS = 1000000, TOLD_BLOCKS = 4, RELAY_AT = 128 };
 
-/* Mapped memory: this, then `entries` jobs, then one gantry_unpack_done, one gantry_unpack_marks and one door per
+/* Mapped memory: this, then `entries` jobs, then one gantry_unpack_done, one gantry_unpack_marks and one eventcount per
  * block.
  */
 struct shared {
 	uint64_t posted;
 	char pad0[120];
-	struct gantry_door door; /* of the host, in gantry_unpack_ring_wait */
+	struct gantry_eventcount eventcount; /* of the host, in gantry_unpack_ring_wait */
 	uint32_t abort;
 	char pad1[124];
 };
@@ -33,7 +33,7 @@ struct gantry_unpack_ring {
 	struct gantry_unpack_job *jobs;
 	struct gantry_unpack_done *done;
 	struct gantry_unpack_marks *marks; /* NULL: none are made */
-	struct gantry_door *doors;
+	struct gantry_eventcount *eventcounts;
 	uint32_t blocks, entries;
 	uint64_t posted, seen; /* seen: what the slowest block had done at the last look */
 };
@@ -43,14 +43,14 @@ static gantry_result map(struct gantry_unpack_ring *ring, int marks, struct gant
 {
 	gantry_result r = GANTRY_OK;
 	size_t jobs = sizeof(struct shared), done = jobs + ring->entries * sizeof(struct gantry_unpack_job);
-	size_t marked, doors, size;
+	size_t marked, eventcounts, size;
 	void *host = NULL, *device = NULL;
 	char *h, *d;
 
 	done = (done + 127) / 128 * 128;
 	marked = done + ring->blocks * sizeof(struct gantry_unpack_done);
-	doors = marked + ring->blocks * sizeof(struct gantry_unpack_marks);
-	size = doors + ring->blocks * sizeof(struct gantry_door);
+	eventcounts = marked + ring->blocks * sizeof(struct gantry_unpack_marks);
+	size = eventcounts + ring->blocks * sizeof(struct gantry_eventcount);
 	TRY(ring->dev->ops->alloc_mapped(ring->dev, size, &host, &device));
 	h = host;
 	d = device;
@@ -58,14 +58,14 @@ static gantry_result map(struct gantry_unpack_ring *ring, int marks, struct gant
 	ring->jobs = (struct gantry_unpack_job *)(h + jobs);
 	ring->done = (struct gantry_unpack_done *)(h + done);
 	ring->marks = marks ? (struct gantry_unpack_marks *)(h + marked) : NULL;
-	ring->doors = (struct gantry_door *)(h + doors);
+	ring->eventcounts = (struct gantry_eventcount *)(h + eventcounts);
 	args->posted = &((struct shared *)d)->posted;
 	args->jobs = (const struct gantry_unpack_job *)(d + jobs);
 	args->done = (struct gantry_unpack_done *)(d + done);
 	args->marks = marks ? (struct gantry_unpack_marks *)(d + marked) : NULL;
 	args->mask = ring->entries - 1;
-	args->door = ring->dev->sleeps ? &((struct shared *)d)->door : NULL;
-	args->doors = ring->dev->sleeps ? (struct gantry_door *)(d + doors) : NULL;
+	args->eventcount = ring->dev->sleeps ? &((struct shared *)d)->eventcount : NULL;
+	args->eventcounts = ring->dev->sleeps ? (struct gantry_eventcount *)(d + eventcounts) : NULL;
 	*ret_abort = &((struct shared *)d)->abort;
 out:
 	return r;
@@ -121,7 +121,7 @@ static gantry_result create(struct gantry_device *dev, uint32_t blocks, uint32_t
 	TRY(map(ring, marks, &args, &l.abort));
 	TRY(make_relay(ring, &args));
 	TRY(dev->ops->stream_create(dev, &ring->stream));
-	l.doors = dev->sleeps ? ring->doors : NULL;
+	l.eventcounts = dev->sleeps ? ring->eventcounts : NULL;
 	TRY(dev->ops->launch(dev, ring->stream, &l));
 	*ret_ring = ring;
 	ring = NULL;
@@ -158,7 +158,7 @@ static void store_posted(struct gantry_unpack_ring *ring, uint64_t word)
 {
 	store_seq(&ring->shared->posted, word);
 	if (ring->dev->sleeps)
-		gantry_door_ring(&ring->doors[0]);
+		gantry_eventcount_notify(&ring->eventcounts[0]);
 }
 
 gantry_result gantry_unpack_ring_post(struct gantry_unpack_ring *ring, const struct gantry_unpack_job *job,
@@ -243,7 +243,7 @@ gantry_result gantry_unpack_ring_wait(struct gantry_unpack_ring *ring, uint64_t 
 	uint64_t start = gantry_now_ns(), looked = start, now;
 	struct gantry_waiter w;
 
-	gantry_waiter_init(&w, ring->dev->sleeps ? &ring->shared->door : NULL);
+	gantry_waiter_init(&w, ring->dev->sleeps ? &ring->shared->eventcount : NULL);
 	while (gantry_unpack_ring_done(ring) < number) {
 		now = gantry_now_ns();
 		if (now - looked > LOOK_NS || now - start > timeout_ns) {
@@ -263,7 +263,7 @@ void gantry_unpack_ring_abort(struct gantry_unpack_ring *ring)
 	store_seq(&ring->shared->abort, 1);
 	/* Each block looks at it for itself. */
 	for (uint32_t b = 0; ring->dev->sleeps && b < ring->blocks; b++)
-		gantry_door_ring(&ring->doors[b]);
+		gantry_eventcount_notify(&ring->eventcounts[b]);
 }
 
 /* Until the kernel has ended. */

@@ -177,9 +177,9 @@ struct gantry_unpack_ring_args {
 	struct gantry_unpack_relay *relay; /* device memory: as many as jobs */
 	struct gantry_unpack_done *done;   /* by block */
 	uint64_t mask;			   /* entries - 1 */
-	struct gantry_door *door;	   /* of the host that waits for done; NULL: it never sleeps */
-	struct gantry_door *doors;	   /* of the blocks, for block 0 to ring; NULL: they never sleep */
-	struct gantry_unpack_marks *marks; /* by block; NULL: nobody wants to know */
+	struct gantry_eventcount *eventcount;  /* of the host that waits for done; NULL: it never sleeps */
+	struct gantry_eventcount *eventcounts; /* of the blocks, for block 0 to ring; NULL: they never sleep */
+	struct gantry_unpack_marks *marks;     /* by block; NULL: nobody wants to know */
 };
 /* Mapped memory: how far a block has come, for the case that it comes no further. */
 enum { GANTRY_UNPACK_WARPS = 16 };

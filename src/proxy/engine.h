@@ -21,9 +21,9 @@
 #include <stdint.h>
 
 #include "base/atomic.h"
+#include "base/eventcount.h"
 #include "base/list.h"
 #include "device/dev.h"
-#include "device/wait.h"
 #include "proxy/proxy.h"
 
 enum { CACHE_LINE = 64 };
@@ -84,9 +84,9 @@ struct op_pool {
 };
 
 struct gantry_proxy {
-	_Alignas(128) struct gantry_door door; /* what the thread sleeps at */
-	struct gantry_proxy_op *inbox;	       /* newest first. Appenders push, the thread takes all; seq_cst */
-	uint32_t stop;			       /* seq_cst: looked at between announcing and sleeping */
+	_Alignas(128) struct gantry_eventcount eventcount; /* what the thread sleeps at */
+	struct gantry_proxy_op *inbox; /* newest first. Appenders push, the thread takes all; seq_cst */
+	uint32_t stop;		       /* seq_cst: looked at between announcing and sleeping */
 	_Alignas(64) struct op_pool pool;
 	/* The progress thread's. */
 	_Alignas(64) struct gantry_list active; /* groups with ready connections */

@@ -151,7 +151,7 @@ static void push(struct gantry_proxy *p, struct gantry_proxy_op *newest, struct 
 	do
 		oldest->next = top;
 	while (!cas_weak_seq(&p->inbox, &top, newest));
-	gantry_door_ring(&p->door);
+	gantry_eventcount_notify(&p->eventcount);
 }
 
 static struct gantry_proxy_op *reversed(struct gantry_proxy_op *first, const struct gantry_proxy_op *last)

@@ -6,9 +6,9 @@
  *   caller --append(batch)--> lock-free stack --taken whole, reversed--> per-connection queues --> ready list
  *
  * A connection is on the ready list while it has operations; idle ones cost nothing. The thread passes over the ready
- * list, calls each connection's proxy_progress, and backs off when nothing moved: spin, yield, then sleep at its door.
- * It sleeps without limit only when no operation is in flight; with operations in flight it looks again after at most
- * GANTRY_PROXY_SLEEP (sockets and GPUs do not ring).
+ * list, calls each connection's proxy_progress, and backs off when nothing moved: spin, yield, then sleep at its
+ * eventcount. It sleeps without limit only when no operation is in flight; with operations in flight it looks again
+ * after at most GANTRY_PROXY_SLEEP (sockets and GPUs do not ring).
  *
  * A group is a communicator's share: its connections, its abort flag and its first error. An error of one connection
  * ends the operations of its group and of no other.
@@ -28,13 +28,13 @@ struct gantry_proxy_group;
  * time. The thread is pinned to the CPUs of the device's NUMA node when hwloc is there and GANTRY_PROXY_PIN is on. */
 gantry_result gantry_proxy_get(struct gantry_device *dev, struct gantry_proxy **ret_proxy);
 void gantry_proxy_put(struct gantry_proxy *p);
-struct gantry_door *gantry_proxy_door(struct gantry_proxy *p);
+struct gantry_eventcount *gantry_proxy_eventcount(struct gantry_proxy *p);
 
 /* on_error: called once by the progress thread with the first error, the peer's rank (-1: unknown) and a line of text.
  * It may append operations, but neither wait for the thread nor destroy a group. */
 struct gantry_proxy_group_config {
 	/* Borrowed: nonzero ends all operations of the group with ERR_ABORTED. Seen within GANTRY_PROXY_SLEEP, or at
-	 * once if it is stored sequentially consistently and the engine's door is rung. */
+	 * once if it is stored sequentially consistently and the engine's eventcount is notified. */
 	const uint32_t *abort;
 	void (*on_error)(void *ctx, gantry_result r, int peer, const char *text);
 	void *ctx;

@@ -92,22 +92,22 @@ int gantry_proxy_posted(struct gantry_proxy_conn *pc, uint64_t step, uint32_t *r
 /* Steps below `reached` are done or here. A kernel that sleeps may have said that it waits for later ones. */
 static void ring_kernel(struct gantry_proxy_conn *pc, uint64_t reached)
 {
-	struct gantry_door *door = pc->kernel_door;
+	struct gantry_eventcount *eventcount = pc->kernel_eventcount;
 	struct gantry_conn_state *state = pc->connector ? pc->connector->state : NULL;
 
-	if (!door || !load_seq(&door->waiting))
+	if (!eventcount || !load_seq(&eventcount->waiting))
 		return;
 	/* Written before `waiting`, so this is the word of that sleep or of a later one, which looks before it sleeps.
 	 */
 	if (!state || reached >= dev_load_relaxed(&state->wake))
-		gantry_door_wake(door);
+		gantry_eventcount_wake(eventcount);
 }
 
 void gantry_proxy_offer(struct gantry_proxy_conn *pc, uint64_t step, uint64_t offset, uint64_t size)
 {
 	dev_publish(slot(pc->fifo->offers, step), gantry_slot_meta(step, GANTRY_MODE_OFFSET, size),
 		    gantry_slot_where(step, offset));
-	dev_ring(pc->kernel_door);
+	dev_notify(pc->kernel_eventcount);
 }
 
 void gantry_proxy_tell_head(struct gantry_proxy_conn *pc, uint64_t step)

@@ -4,11 +4,11 @@
  *
  * The loop: take what was appended, pass over what is ready, give back what is spent, and if nothing moved, back off.
  * gantry_waiter_idle announces the sleep and returns, so that one whole round is made between the announcement and the
- * sleep; everything that rings the door is looked at in that round by sequentially consistent loads: the inbox, the
- * stop and abort flags, and the words of FIFOs.
+ * sleep; everything that notifies the eventcount is looked at in that round by sequentially consistent loads: the
+ * inbox, the stop and abort flags, and the words of FIFOs.
  *
  * Waiting is idle. A connection that waits for its kernel or its peer does not keep the thread awake; it only bounds
- * the sleep, because sockets and GPUs do not ring.
+ * the sleep, because sockets and GPUs do not notify.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_PROXY
 #include <signal.h>
@@ -21,7 +21,10 @@
 #include "device/device.h"
 #include "proxy/engine.h"
 
-enum { NAP_MIN_NS = 50000, SLEEP_NS = 1000000000 }; /* without operations: a second, in case a ring is ever lost */
+enum {
+	NAP_MIN_NS = 50000,
+	SLEEP_NS = 1000000000
+}; /* without operations: a second, in case a notification is ever lost */
 
 /* Owned by `mu`. A handful at most. */
 static struct {
@@ -44,7 +47,7 @@ static void back_off(struct gantry_proxy *p)
 	if (!p->waiter.wait.announced)
 		ADD(p->stats.wakes, 1);
 	else if (busy && p->nap_ns < p->nap_max_ns)
-		p->nap_ns *= 2; /* nobody rang: look again after a longer while */
+		p->nap_ns *= 2; /* nobody notified: look again after a longer while */
 }
 
 static void give_back(struct gantry_proxy *p)
@@ -61,7 +64,7 @@ static void *progress(void *arg)
 
 	if (p->numa_node >= 0)
 		gantry_proxy_pin(p->numa_node);
-	gantry_waiter_init(&p->waiter, &p->door);
+	gantry_waiter_init(&p->waiter, &p->eventcount);
 	while (!load_seq(&p->stop)) {
 		int worked = gantry_proxy_arrivals(p);
 
@@ -71,7 +74,7 @@ static void *progress(void *arg)
 		if (worked) {
 			ADD(p->stats.worked, 1);
 			p->nap_ns = NAP_MIN_NS;
-			gantry_waiter_worked(&p->waiter);
+			gantry_waiter_done(&p->waiter);
 		} else {
 			back_off(p);
 		}
@@ -174,14 +177,14 @@ void gantry_proxy_put(struct gantry_proxy *p)
 	if (!last)
 		return;
 	store_seq(&p->stop, 1);
-	gantry_door_ring(&p->door);
+	gantry_eventcount_notify(&p->eventcount);
 	pthread_join(p->thread, NULL);
 	engine_free(p);
 }
 
-struct gantry_door *gantry_proxy_door(struct gantry_proxy *p)
+struct gantry_eventcount *gantry_proxy_eventcount(struct gantry_proxy *p)
 {
-	return &p->door;
+	return &p->eventcount;
 }
 
 void gantry_proxy_get_stats(struct gantry_proxy *p, struct gantry_proxy_stats *ret)

@@ -263,9 +263,9 @@ gantry_result gantry_rx_accept(struct gantry_rx_listener *listener, int64_t time
 	struct gantry_rx *rx = listener->rx;
 	uint64_t deadline = deadline_of(timeout_ns);
 	struct gantry_rx_conn *c;
-	struct rx_idle idle;
+	struct gantry_waiter idle;
 
-	rx_idle_reset(&idle);
+	gantry_waiter_init(&idle, NULL);
 	pthread_mutex_lock(&rx->mu);
 	for (;;) {
 		int moved = 0;
@@ -274,7 +274,7 @@ gantry_result gantry_rx_accept(struct gantry_rx_listener *listener, int64_t time
 		if (c || gantry_now_ns() >= deadline)
 			break;
 		if (rx_progress(rx) || moved)
-			rx_idle_reset(&idle);
+			gantry_waiter_done(&idle);
 		pthread_mutex_unlock(&rx->mu);
 		rx_idle(&idle, deadline);
 		pthread_mutex_lock(&rx->mu);
@@ -293,12 +293,12 @@ gantry_result gantry_rx_connect(struct gantry_rx *rx, const char *address, int64
 	uint64_t deadline;
 	struct gantry_addr to;
 	struct meeting *m = NULL;
-	struct rx_idle idle;
+	struct gantry_waiter idle;
 
 	memset(&to, 0, sizeof(to));
 	TRY(meeting_address(address, 0, &to));
 	deadline = deadline_of(timeout_ns);
-	rx_idle_reset(&idle);
+	gantry_waiter_init(&idle, NULL);
 	pthread_mutex_lock(&rx->mu);
 	r = meeting_create(rx, -1, &to, deadline, &m);
 	while (m && m->state < MEET_READY) {
@@ -306,7 +306,7 @@ gantry_result gantry_rx_connect(struct gantry_rx *rx, const char *address, int64
 
 		meeting_step(m);
 		if (rx_progress(rx) || m->state != before)
-			rx_idle_reset(&idle);
+			gantry_waiter_done(&idle);
 		pthread_mutex_unlock(&rx->mu);
 		rx_idle(&idle, deadline);
 		pthread_mutex_lock(&rx->mu);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ops: what the user posts, waits for, cancels and frees. */
 #define LOG_SUBSYS GANTRY_SUBSYS_RX
-#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,8 +9,6 @@
 #include "base/clock.h"
 #include "base/param.h"
 #include "rx/rx.h"
-
-enum { SLEEP_MIN_NS = 50000 };
 
 /* ---- life ---- */
 
@@ -189,33 +186,13 @@ size_t gantry_rx_poll(struct gantry_rx *rx, struct gantry_rx_op *const *ops, siz
 	return done;
 }
 
-void rx_idle_reset(struct rx_idle *idle)
+void rx_idle(struct gantry_waiter *w, uint64_t deadline)
 {
-	idle->since = gantry_now_ns();
-	idle->sleep = SLEEP_MIN_NS;
-}
+	uint64_t now = gantry_now_ns(), longest = gantry_params()->proxy_sleep;
 
-void rx_idle(struct rx_idle *idle, uint64_t deadline)
-{
-	const struct gantry_params *p = gantry_params();
-	uint64_t now = gantry_now_ns(), longest = p->proxy_sleep;
-	struct timespec t;
-
-	if (now - idle->since < p->spin) {
-		gantry_cpu_pause();
-		return;
-	}
-	if (now - idle->since < p->spin + p->yield || !longest) {
-		sched_yield();
-		return;
-	}
-	if (idle->sleep > longest)
-		idle->sleep = longest;
-	if (deadline && now + idle->sleep > deadline)
-		idle->sleep = deadline > now ? deadline - now : 1;
-	t = (struct timespec){(time_t)(idle->sleep / 1000000000), (long)(idle->sleep % 1000000000)};
-	nanosleep(&t, NULL);
-	idle->sleep *= 2;
+	if (deadline && longest && now + longest > deadline)
+		longest = deadline > now ? deadline - now : 1;
+	gantry_waiter_idle(w, longest);
 }
 
 /* Until the op is done. 0: it is not, and the time is over. mu held; let go in between. */
@@ -223,12 +200,12 @@ static int wait_done(struct gantry_rx_op *op, int64_t timeout_ns)
 {
 	struct gantry_rx *rx = op->rx;
 	uint64_t deadline = timeout_ns < 0 ? 0 : gantry_now_ns() + (uint64_t)timeout_ns;
-	struct rx_idle idle;
+	struct gantry_waiter idle;
 
-	rx_idle_reset(&idle);
+	gantry_waiter_init(&idle, NULL);
 	while (op->state != GANTRY_RX_DONE) {
 		if (rx_progress(rx))
-			rx_idle_reset(&idle);
+			gantry_waiter_done(&idle);
 		if (op->state == GANTRY_RX_DONE)
 			break;
 		if (deadline && gantry_now_ns() >= deadline)

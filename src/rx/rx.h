@@ -30,6 +30,7 @@
 #include <sys/uio.h>
 
 #include "abi/unpack.h"
+#include "base/eventcount.h"
 #include "base/list.h"
 #include "base/log.h"
 #include "device/device.h"
@@ -336,12 +337,8 @@ void rx_op_settle(struct gantry_rx_op *op);
 /* The first op of the queue that has messages to post now; NULL: none, or the one whose turn it is must wait. */
 struct gantry_rx_op *rx_op_next(struct rx_side *s);
 
-/* Waiting without an event to wait for: spins, yields, then sleeps, longer each time. deadline 0: none. */
-struct rx_idle {
-	uint64_t since, sleep;
-};
-void rx_idle_reset(struct rx_idle *idle);
-void rx_idle(struct rx_idle *idle, uint64_t deadline);
+/* A round of waiting for what notifies nobody, with naps no longer than GANTRY_PROXY_SLEEP. deadline 0: none. */
+void rx_idle(struct gantry_waiter *w, uint64_t deadline);
 
 /* open.c: never 0. */
 uint64_t rx_random(void);

@@ -53,7 +53,7 @@ gantry_result gantry_copy_engine_create(struct gantry_connector *c, struct gantr
 	e->fifo_dev = dev;
 	c->proxy->resources = e;
 	c->proxy->fifo = e->fifo;
-	c->proxy->kernel_door = c->door;
+	c->proxy->kernel_eventcount = c->eventcount;
 	*ret_engine = e;
 	e = NULL;
 out:
@@ -79,10 +79,10 @@ gantry_result gantry_copy_engine_connect(struct gantry_copy_engine *e, struct ga
 	conn->buffs[GANTRY_PROTO_SIMPLE] = e->staging;
 	conn->step_bytes[GANTRY_PROTO_SIMPLE] = (uint32_t)step_bytes;
 	conn->flags = GANTRY_CONN_PROXIED | (c->send ? GANTRY_CONN_SEND : 0);
-	conn->door = c->proxy_door;
+	conn->eventcount = c->proxy_eventcount;
 	conn->state = c->state;
 	c->max_step = step_bytes;
-	c->peer_rings = c->door != NULL;
+	c->peer_notifies = c->eventcount != NULL;
 	c->shares_memory = 1; /* "the other end" of this kernel is a proxy of its own process */
 out:
 	return r;
@@ -205,7 +205,7 @@ static gantry_result finish_sends(struct gantry_proxy_conn *pc, struct gantry_co
 			    gantry_slot_meta(step, GANTRY_MODE_NORMAL, e->steps[step % GANTRY_STEPS].size),
 			    gantry_slot_where(step, 0));
 		dev_store_relaxed(e->far.tail, step + op->slice_steps);
-		dev_ring(e->far.door);
+		dev_notify(e->far.eventcount);
 		count_copy(pc, op);
 		pc->flushed = pc->done += op->slice_steps;
 		gantry_proxy_done(pc, pc->done);
@@ -316,7 +316,7 @@ static void tell_far_head(struct gantry_proxy_conn *pc, struct gantry_copy_engin
 		return;
 	e->told = pc->flushed;
 	dev_store(e->far.head, e->told);
-	dev_ring(e->far.door);
+	dev_notify(e->far.eventcount);
 }
 
 static gantry_result finish_recvs(struct gantry_proxy_conn *pc, struct gantry_copy_engine *e)

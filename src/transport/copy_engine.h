@@ -22,9 +22,9 @@
 struct gantry_copy_far {
 	uint64_t *head, *tail;
 	struct gantry_slot *slots;
-	char *ring;		  /* as the device addresses it */
-	struct gantry_door *door; /* NULL: nobody sleeps there */
-	int takes_pointers;	  /* recv: the far producer posts addresses of this process */
+	char *ring;			      /* as the device addresses it */
+	struct gantry_eventcount *eventcount; /* NULL: nobody sleeps there */
+	int takes_pointers;		      /* recv: the far producer posts addresses of this process */
 };
 
 struct gantry_copy_engine;

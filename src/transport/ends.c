@@ -138,26 +138,26 @@ void gantry_sharing_end(struct gantry_sharing *s)
 	s->words = NULL;
 }
 
-void gantry_door_describe(const struct gantry_connector *c, struct gantry_door_info *ret_info)
+void gantry_eventcount_describe(const struct gantry_connector *c, struct gantry_eventcount_info *ret_info)
 {
 	memset(ret_info, 0, sizeof(*ret_info));
-	if (!c->door)
+	if (!c->eventcount)
 		return;
 	ret_info->there = 1;
-	ret_info->address = (uint64_t)(uintptr_t)c->door;
-	if (c->door_handle) {
+	ret_info->address = (uint64_t)(uintptr_t)c->eventcount;
+	if (c->eventcount_handle) {
 		ret_info->exported = 1;
-		ret_info->offset = c->door_offset;
-		memcpy(&ret_info->page, c->door_handle, sizeof(ret_info->page));
+		ret_info->offset = c->eventcount_offset;
+		memcpy(&ret_info->page, c->eventcount_handle, sizeof(ret_info->page));
 	}
 }
 
 /*
  * By the handle also within a process: then the page stays as long as it is open here, even if the communicator that it
- * belongs to is destroyed while this end's kernel is about to look at the door.
+ * belongs to is destroyed while this end's kernel is about to look at the eventcount.
  */
-gantry_result gantry_far_door_open(const struct gantry_connector *c, const struct gantry_door_info *info,
-				   struct gantry_far_door *d)
+gantry_result gantry_remote_eventcount_open(const struct gantry_connector *c, const struct gantry_eventcount_info *info,
+					    struct gantry_remote_eventcount *d)
 {
 	gantry_result r = GANTRY_OK;
 
@@ -167,21 +167,21 @@ gantry_result gantry_far_door_open(const struct gantry_connector *c, const struc
 		TRY(gantry_device_host(&d->host));
 		r = d->host->ops->ipc_open(d->host, &info->page, &d->page);
 		if (r == GANTRY_ERR_INVALID)
-			FAIL(GANTRY_ERR_PEER_LOST, "rank %d's end of a connection is gone, and its door with it",
+			FAIL(GANTRY_ERR_PEER_LOST, "rank %d's end of a connection is gone, and its eventcount with it",
 			     c->peer->rank);
 		TRY(r);
-		d->door = (struct gantry_door *)(void *)((char *)d->page + info->offset);
+		d->eventcount = (struct gantry_eventcount *)(void *)((char *)d->page + info->offset);
 	} else if (gantry_ends_same_process(c->me, c->peer)) {
-		d->door = (struct gantry_door *)(uintptr_t)info->address;
+		d->eventcount = (struct gantry_eventcount *)(uintptr_t)info->address;
 	}
 	d->looked = 1;
 out:
 	if (r != GANTRY_OK)
-		gantry_far_door_close(d);
+		gantry_remote_eventcount_close(d);
 	return r;
 }
 
-void gantry_far_door_close(struct gantry_far_door *d)
+void gantry_remote_eventcount_close(struct gantry_remote_eventcount *d)
 {
 	if (d->page)
 		d->host->ops->ipc_close(d->host, d->page);
@@ -189,12 +189,12 @@ void gantry_far_door_close(struct gantry_far_door *d)
 	memset(d, 0, sizeof(*d));
 }
 
-int gantry_door_is_rung(const struct gantry_connector *c, int peer_is_proxied)
+int gantry_eventcount_is_notified(const struct gantry_connector *c, int peer_is_proxied)
 {
-	if (!c->door || !(c->peer->sleeps || peer_is_proxied))
-		return 0; /* a GPU does not ring */
+	if (!c->eventcount || !(c->peer->sleeps || peer_is_proxied))
+		return 0; /* a GPU does not notify */
 	return gantry_ends_same_process(c->me, c->peer) ||
-	       (c->door_handle && gantry_ends_see_each_other(c->me, c->peer));
+	       (c->eventcount_handle && gantry_ends_see_each_other(c->me, c->peer));
 }
 
 void *gantry_end_get(struct gantry_connector *c, size_t size)

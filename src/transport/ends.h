@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the transports within a host have in common: who reaches whom, rings, and the doors of other processes. */
+/* What the transports within a host have in common: who reaches whom, rings, and the eventcounts of other processes. */
 #ifndef GANTRY_TRANSPORT_ENDS_H
 #define GANTRY_TRANSPORT_ENDS_H
 
@@ -22,7 +22,7 @@ int gantry_ends_same_process(const struct gantry_peer_info *a, const struct gant
 /* Whether each can open memory that the other one's host device exports (through /proc). */
 int gantry_ends_see_each_other(const struct gantry_peer_info *a, const struct gantry_peer_info *b);
 
-/* LL128 through host memory. A GPU reads it in pieces, so the order within a line is certain on the host device only. */
+/* LL128 through host memory. A GPU reads it in pieces: the order within a line is certain on the host device only. */
 int gantry_ends_keep_lines(const struct gantry_connector *c);
 
 /* Where the rings of a connection are within its memory, behind a page with the FIFO's words. */
@@ -61,36 +61,36 @@ gantry_result gantry_sharing_meet(struct gantry_sharing *s, const struct gantry_
 				  const struct gantry_share_address *address);
 void gantry_sharing_end(struct gantry_sharing *s);
 
-/* A door as it travels in a connect info. */
-struct gantry_door_info {
+/* A eventcount as it travels in a connect info. */
+struct gantry_eventcount_info {
 	uint32_t there;	   /* the end's kernels sleep */
 	uint32_t exported; /* the page can be opened by its handle */
 	uint64_t address;  /* within the process */
 	uint64_t offset;   /* within the page */
 	struct gantry_ipc_handle page;
 };
-void gantry_door_describe(const struct gantry_connector *c, struct gantry_door_info *ret_info);
+void gantry_eventcount_describe(const struct gantry_connector *c, struct gantry_eventcount_info *ret_info);
 
 /*
- * The door of the other end, held. Zeroed is one that was not opened yet; opening it again does nothing. A connect
- * opens it before it does what the peer's connect waits for: a peer that is connected may be through with everything
- * and free its door at once.
+ * The eventcount of the other end, held. Zeroed is one that was not opened yet; opening it again does nothing. A
+ * connect opens it before it does what the peer's connect waits for: a peer that is connected may be through with
+ * everything and free its eventcount at once.
  */
-struct gantry_far_door {
-	struct gantry_door *door;   /* NULL: it does not sleep, or cannot be reached */
-	struct gantry_device *host; /* counted */
+struct gantry_remote_eventcount {
+	struct gantry_eventcount *eventcount; /* NULL: it does not sleep, or cannot be reached */
+	struct gantry_device *host;	      /* counted */
 	void *page;
 	int looked;
 };
-gantry_result gantry_far_door_open(const struct gantry_connector *c, const struct gantry_door_info *info,
-				   struct gantry_far_door *d);
-void gantry_far_door_close(struct gantry_far_door *d);
+gantry_result gantry_remote_eventcount_open(const struct gantry_connector *c, const struct gantry_eventcount_info *info,
+					    struct gantry_remote_eventcount *d);
+void gantry_remote_eventcount_close(struct gantry_remote_eventcount *d);
 /*
  * What an end begins with, a connector's `resources`; the rest is its transport's. Owned by the thread that connects;
  * the engine by the proxy once connected.
  */
 struct gantry_end {
-	struct gantry_far_door door;
+	struct gantry_remote_eventcount eventcount;
 	struct gantry_copy_engine *engine; /* owned; of a proxied end */
 };
 /* The connector's end of that size: made, zeroed, when it is first asked for. NULL: no memory, and said so. */
@@ -100,7 +100,7 @@ gantry_result gantry_end_proxy_setup(struct gantry_connector *c, size_t size);
 gantry_result gantry_end_proxy_connect(struct gantry_connector *c);
 void gantry_end_proxy_free(struct gantry_connector *c);
 
-/* Whether the peer's end, proxied or not, will wake this end's kernels: gantry_connector's peer_rings. */
-int gantry_door_is_rung(const struct gantry_connector *c, int peer_is_proxied);
+/* Whether the peer's end, proxied or not, will wake this end's kernels: gantry_connector's peer_notifies. */
+int gantry_eventcount_is_notified(const struct gantry_connector *c, int peer_is_proxied);
 
 #endif

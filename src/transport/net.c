@@ -79,7 +79,7 @@ static gantry_result proxy_setup(struct gantry_connector *c)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a connection to rank %d", c->peer->rank);
 	c->resources = c->proxy->resources = nc;
 	c->proxy->fifo = host;
-	c->proxy->kernel_door = c->door;
+	c->proxy->kernel_eventcount = c->eventcount;
 	nc = NULL;
 out:
 	if (nc) {
@@ -207,8 +207,8 @@ static gantry_result connect_end(struct gantry_connector *c, const struct gantry
 		conn->flags |= GANTRY_CONN_OFFSET;
 	}
 	conn->offers = f->offers;
-	conn->door = c->proxy_door;
-	c->peer_rings = 1;
+	conn->eventcount = c->proxy_eventcount;
+	c->peer_notifies = 1;
 	c->shares_memory = 3;
 out:
 	return r;

@@ -20,9 +20,9 @@
  *
  * Copy mode (GANTRY_P2P_COPY, chosen by the sending end for itself): the proxy moves steps into the receiver's ring
  * with the device's copy engine (copy_engine.h). Its CPU cannot store into another process's GPU memory, so the FIFO's
- * words are in a segment of host memory then, which the sender makes and the receiver takes (device/share.h); the ring stays
- * where it is. The connect infos tell the receiver. Without a socket between the two (other network namespaces) there
- * is no copy mode.
+ * words are in a segment of host memory then, which the sender makes and the receiver takes (device/share.h); the ring
+ * stays where it is. The connect infos tell the receiver. Without a socket between the two (other network namespaces)
+ * there is no copy mode.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <stddef.h>
@@ -70,7 +70,7 @@ struct p2p_info {
 	uint64_t step; /* of the receiving end */
 	struct p2p_block_info block;
 	struct gantry_share_address words; /* of a sending end that is proxied */
-	struct gantry_door_info door;
+	struct gantry_eventcount_info eventcount;
 };
 _Static_assert(sizeof(struct p2p_info) <= GANTRY_CONNECT_INFO_SIZE, "travels in the connect info");
 
@@ -311,7 +311,7 @@ static gantry_result setup(struct gantry_connector *c, struct gantry_connect_inf
 	if (!end)
 		return GANTRY_ERR_NOMEM;
 	info.ll128 = c->device->ll128_local != 0;
-	gantry_door_describe(c, &info.door);
+	gantry_eventcount_describe(c, &info.eventcount);
 	if (!c->send) {
 		info.step = own_step(c);
 		lay_out(c, info.step, (int)info.ll128, &rings);
@@ -371,11 +371,11 @@ static void fill_direct(struct gantry_connector *c, const struct p2p_end *end, i
 	c->conn.slots = words ? words->slots : c->send ? theirs->slots : mine->slots;
 	c->conn.offers = NULL; /* neither a pool nor a producer that puts bytes into the receiver's buffer */
 	gantry_rings_fill(&c->conn, rings, c->send ? end->remote.base : end->block->base, copies);
-	c->conn.door = end->base.door.door;
+	c->conn.eventcount = end->base.eventcount.eventcount;
 	c->conn.state = c->state;
 	c->conn.flags = c->send ? GANTRY_CONN_SEND : 0;
 	c->max_step = copies ? rings->step_bytes[GANTRY_PROTO_SIMPLE] : 0;
-	c->peer_rings = gantry_door_is_rung(c, copies);
+	c->peer_notifies = gantry_eventcount_is_notified(c, copies);
 	c->shares_memory = copies ? 0 : gantry_ends_same_process(c->me, c->peer) ? 1 : 2;
 }
 
@@ -387,7 +387,7 @@ static gantry_result fill_proxied(struct gantry_connector *c, const struct p2p_e
 				      .tail = &f->tail,
 				      .slots = f->slots,
 				      .ring = end->remote.base + rings->at[GANTRY_PROTO_SIMPLE],
-				      .door = end->base.door.door};
+				      .eventcount = end->base.eventcount.eventcount};
 
 	return gantry_copy_engine_connect(end->base.engine, c, rings->step_bytes[GANTRY_PROTO_SIMPLE], &far);
 }
@@ -401,10 +401,10 @@ static gantry_result connect_end(struct gantry_connector *c, const struct gantry
 	struct p2p_info info;
 
 	TRY(check_info(c, peer, &info));
-	/* A kernel that rings, or the copy engine in its place, wants the door of a kernel that sleeps; a proxy polls.
-	 */
+	/* A kernel that notifies, or the copy engine in its place, wants the eventcount of a kernel that sleeps; a
+	 * proxy polls. */
 	if (!info.copies && (c->device->sleeps || end->base.engine))
-		TRY(gantry_far_door_open(c, &info.door, &end->base.door));
+		TRY(gantry_remote_eventcount_open(c, &info.eventcount, &end->base.eventcount));
 	TRY(meet(c, end, &info));
 	lay_out(c, info.step, c->send ? (int)info.ll128 : ll128, &rings);
 	if (!info.ll128 || !ll128)
@@ -427,7 +427,7 @@ static void free_end(struct gantry_connector *c)
 	if (!end)
 		return;
 	gantry_end_proxy_free(c);
-	gantry_far_door_close(&end->base.door);
+	gantry_remote_eventcount_close(&end->base.eventcount);
 	if (end->words_dev)
 		c->device->ops->unmap_host(c->device, end->words.words);
 	gantry_sharing_end(&end->words);

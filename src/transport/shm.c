@@ -14,8 +14,8 @@
  * steps have a largest size and that there is Simple only; the connect infos say so to both.
  *
  * States of an end's connect, each of which may say AGAIN:
- *   maker   segment made in setup -> door opened -> somebody has the segment -> mapped, filled in
- *   taker   door opened -> segment found or taken -> mapped, filled in
+ *   maker   segment made in setup -> eventcount opened -> somebody has the segment -> mapped, filled in
+ *   taker   eventcount opened -> segment found or taken -> mapped, filled in
  * So both are connected or none is, and an end that is freed early leaves the other one with AGAIN.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
@@ -39,7 +39,7 @@ struct shm_info {
 	uint32_t ll128;			     /* this end's device keeps the order of a line */
 	uint64_t step;			     /* of the maker */
 	struct gantry_share_address segment; /* the same */
-	struct gantry_door_info door;
+	struct gantry_eventcount_info eventcount;
 };
 _Static_assert(sizeof(struct shm_info) <= GANTRY_CONNECT_INFO_SIZE, "travels in the connect info");
 
@@ -106,7 +106,7 @@ static gantry_result setup(struct gantry_connector *c, struct gantry_connect_inf
 		return GANTRY_ERR_NOMEM;
 	info.maker = (uint32_t)gantry_params()->shm_locality;
 	info.ll128 = c->device->ll128_local != 0;
-	gantry_door_describe(c, &info.door);
+	gantry_eventcount_describe(c, &info.eventcount);
 	if (makes(c)) {
 		info.step = gantry_rings_round_step(gantry_params()->shm_step);
 		gantry_rings_layout(info.step, 1, gantry_ends_keep_lines(c), &rings);
@@ -160,11 +160,11 @@ static void fill_direct(struct gantry_connector *c, const struct shm_end *end, c
 	c->conn.slots = f->slots;
 	c->conn.offers = NULL; /* neither a pool nor a producer that puts bytes into the receiver's buffer */
 	gantry_rings_fill(&c->conn, rings, end->dev, info->proxied != 0);
-	c->conn.door = end->base.door.door;
+	c->conn.eventcount = end->base.eventcount.eventcount;
 	c->conn.state = c->state;
 	c->conn.flags = c->send ? GANTRY_CONN_SEND : 0;
 	c->max_step = info->proxied ? info->step : 0;
-	c->peer_rings = gantry_door_is_rung(c, info->proxied != 0);
+	c->peer_notifies = gantry_eventcount_is_notified(c, info->proxied != 0);
 	c->shares_memory = shares_memory(c, info);
 }
 
@@ -176,7 +176,7 @@ static gantry_result fill_proxied(struct gantry_connector *c, const struct shm_e
 				      .tail = &f->tail,
 				      .slots = f->slots,
 				      .ring = (char *)end->dev + rings->at[GANTRY_PROTO_SIMPLE],
-				      .door = end->base.door.door,
+				      .eventcount = end->base.eventcount.eventcount,
 				      .takes_pointers = both_on_host(c) && gantry_ends_same_process(c->me, c->peer)};
 
 	return gantry_copy_engine_connect(end->base.engine, c, info->step, &far);
@@ -191,10 +191,10 @@ static gantry_result connect_end(struct gantry_connector *c, const struct gantry
 
 	TRY(check_info(c, peer, &info));
 	gantry_rings_layout(info.step, 1, gantry_ends_keep_lines(c), &rings);
-	/* A kernel that rings, or the copy engine in its place, wants the door of a kernel that sleeps; a proxy polls.
-	 */
+	/* A kernel that notifies, or the copy engine in its place, wants the eventcount of a kernel that sleeps; a
+	 * proxy polls. */
 	if (!info.proxied && (c->device->sleeps || end->base.engine))
-		TRY(gantry_far_door_open(c, &info.door, &end->base.door));
+		TRY(gantry_remote_eventcount_open(c, &info.eventcount, &end->base.eventcount));
 	TRY(gantry_sharing_meet(&end->shared, c, rings.size, &info.segment));
 	if (!info.ll128 || !c->device->ll128_local)
 		rings.at[GANTRY_PROTO_LL128] = 0;
@@ -214,7 +214,7 @@ static void free_end(struct gantry_connector *c)
 	if (!end)
 		return;
 	gantry_end_proxy_free(c);
-	gantry_far_door_close(&end->base.door);
+	gantry_remote_eventcount_close(&end->base.eventcount);
 	if (end->dev)
 		c->device->ops->unmap_host(c->device, end->shared.words);
 	gantry_sharing_end(&end->shared);

@@ -1,6 +1,6 @@
 #!/bin/bash
 # labels: slow
-# The models of the connection FIFO and of its doors (models/*.pml) hold in their whole state space, and Spin finds each
+# The models of the connection FIFO and of its eventcounts (models/*.pml) hold in their whole state space, and Spin finds each
 # bug that is planted in them, by the property that it breaks.
 # Catches: a protocol that loses, repeats or overwrites steps, a wake-up that is lost, an end that does not come after
 # abort; and a model or a search that would not notice.
@@ -48,10 +48,10 @@ clean | fifo | LIVE RECV PTRS=1
 clean | fifo | LIVE SEND RECV SC OPS=1 !
 clean | fifo | LIVE SEND RECV SC OPS=1 POOL=1 !
 clean | fifo | LIVE SEND RECV SC OPS=2 PTRS=1 !
-clean | door | !
-clean | door | PAIR !
-clean | door | LIVE ROUNDS=1 !
-clean | door | LIVE PAIR ROUNDS=1 !
+clean | eventcount | !
+clean | eventcount | PAIR !
+clean | eventcount | LIVE ROUNDS=1 !
+clean | eventcount | LIVE PAIR ROUNDS=1 !
 $payload_a | fifo | SEND BUG_RELEASE
 $payload_b | fifo | RECV BUG_RELEASE
 $payload_b | fifo | RECV PTRS=1 BUG_RELEASE
@@ -67,11 +67,11 @@ assertion violated 0 | fifo | SEND PTRS=2 POOL=1 BUG_STALE=3
 $payload_b | fifo | RECV BUG_HEAD=1
 assertion violated 0 | fifo | SEND PTRS=2 POOL=1 BUG_HEAD=2 !
 assertion violated .*early==b_head\) | fifo | RECV BUG_ACQUIRE
-invalid end state | door | BUG_WAKE=1
-invalid end state | door | BUG_WAKE=2
-invalid end state | door | BUG_WAKE=3
-acceptance cycle | door | LIVE PAIR BUG_WAKE=1
-invalid end state | door | BUG_ABORT
+invalid end state | eventcount | BUG_WAKE=1
+invalid end state | eventcount | BUG_WAKE=2
+invalid end state | eventcount | BUG_WAKE=3
+acceptance cycle | eventcount | LIVE PAIR BUG_WAKE=1
+invalid end state | eventcount | BUG_ABORT
 "
 
 # run FOLDER WHAT MODEL DEFINITIONS: a line on stdout; fails if something else came out.

@@ -99,7 +99,7 @@ static gantry_result proxy_setup(struct gantry_connector *c)
 	memset(m->fifo, 0, sizeof(*m->fifo)); /* zeroed memory is an empty FIFO */
 	c->proxy->resources = m;
 	c->proxy->fifo = m->fifo;
-	c->proxy->kernel_door = c->door;
+	c->proxy->kernel_eventcount = c->eventcount;
 	return GANTRY_OK;
 }
 
@@ -151,11 +151,11 @@ static void fill_in(struct gantry_connector *c, struct mailbox *m)
 	c->conn.slots = m->fifo->slots;
 	c->conn.buffs[GANTRY_PROTO_SIMPLE] = m->ring; /* no LL, no LL128 */
 	c->conn.step_bytes[GANTRY_PROTO_SIMPLE] = STEP;
-	c->conn.door = c->proxy_door;
+	c->conn.eventcount = c->proxy_eventcount;
 	c->conn.state = c->state;
 	c->conn.flags = GANTRY_CONN_PROXIED | (c->send ? GANTRY_CONN_SEND : 0);
 	c->max_step = STEP;
-	c->peer_rings = c->door != NULL; /* the proxy does */
+	c->peer_notifies = c->eventcount != NULL; /* the proxy does */
 	c->shares_memory = 0;
 }
 

@@ -11,9 +11,9 @@
 
 #include <pthread.h>
 
+#include "base/eventcount.h"
 #include "device/host/host.h"
 #include "device/k_p2p.h"
-#include "device/wait.h"
 #include "random.h"
 #include "test.h"
 
@@ -45,7 +45,7 @@ struct message {
 };
 
 struct rank {
-	struct gantry_door doors[2];
+	struct gantry_eventcount eventcounts[2];
 	struct gantry_xfer xfers[MAX_MESSAGES];
 	uint32_t first[3];
 	uint32_t result;
@@ -59,7 +59,7 @@ struct world {
 	struct rank rank[MAX_RANKS];
 	struct link link[MAX_LINKS];
 	struct message msg[MAX_MESSAGES];
-	struct gantry_door proxy_door;
+	struct gantry_eventcount proxy_eventcount;
 	int nranks, nlinks, nmsgs;
 	uint32_t lanes, blocks, abort, stop;
 };
@@ -130,12 +130,12 @@ static struct link *world_link(struct world *w, int from, int to, uint32_t tx_fl
 	if (l->proxied) {
 		l->fifo[1] = world_alloc(sizeof(*l->fifo[1]));
 		make_end(&l->rx, l->fifo[1], start);
-		l->tx.door = l->rx.door = &w->proxy_door;
+		l->tx.eventcount = l->rx.eventcount = &w->proxy_eventcount;
 	} else {
 		l->tx.offers = NULL;
 		l->rx = l->tx;
-		l->tx.door = &w->rank[to].doors[block];
-		l->rx.door = &w->rank[from].doors[block];
+		l->tx.eventcount = &w->rank[to].eventcounts[block];
+		l->rx.eventcount = &w->rank[from].eventcounts[block];
 	}
 	l->tx.flags = tx_flags | GANTRY_CONN_SEND;
 	l->rx.flags = rx_flags;
@@ -355,11 +355,11 @@ static int proxy_step(struct world *w, struct link *l, const struct message *m)
 		memcpy(to, from, size);
 	dev_publish(&l->rx.slots[step % GANTRY_STEPS], gantry_slot_meta(step, mode, size),
 		    gantry_slot_where(step, place));
-	dev_ring(&w->rank[l->to].doors[(uint64_t)(l - w->link) % w->blocks]);
+	dev_notify(&w->rank[l->to].eventcounts[(uint64_t)(l - w->link) % w->blocks]);
 	l->step++;
 	l->done += size;
 	dev_store(l->tx.head, l->step);
-	dev_ring(&w->rank[l->from].doors[(uint64_t)(l - w->link) % w->blocks]);
+	dev_notify(&w->rank[l->from].eventcounts[(uint64_t)(l - w->link) % w->blocks]);
 	if (l->done == m->bytes) {
 		l->op++;
 		l->done = 0;
@@ -372,7 +372,7 @@ static void *proxy_main(void *arg)
 	struct world *w = arg;
 	struct gantry_waiter wait;
 
-	gantry_waiter_init(&wait, &w->proxy_door);
+	gantry_waiter_init(&wait, &w->proxy_eventcount);
 	while (!__atomic_load_n(&w->stop, __ATOMIC_SEQ_CST)) {
 		int moved = 0;
 
@@ -383,13 +383,13 @@ static void *proxy_main(void *arg)
 			if (!m)
 				continue;
 			if (proxy_offer(l, m)) {
-				dev_ring(&w->rank[l->from].doors[(uint64_t)i % w->blocks]);
+				dev_notify(&w->rank[l->from].eventcounts[(uint64_t)i % w->blocks]);
 				moved = 1;
 			}
 			moved |= proxy_step(w, l, m);
 		}
 		if (moved)
-			gantry_waiter_worked(&wait);
+			gantry_waiter_done(&wait);
 		else
 			gantry_waiter_idle(&wait, UINT64_MAX);
 	}
@@ -468,7 +468,7 @@ static void world_launch(struct world *w)
 							 .block = b,
 							 .blocks = w->blocks,
 							 .abort = &w->abort,
-							 .door = &k->doors[b],
+							 .eventcount = &k->eventcounts[b],
 							 .team = w->lanes > 1 ? &k->team[b] : NULL};
 			lane->args = (struct gantry_p2p_args){
 				.xfers = k->xfers, .first = k->first, .result = &k->result, .finished = &k->finished};
@@ -479,7 +479,7 @@ static void world_launch(struct world *w)
 		pthread_join(lanes[i].thread, NULL);
 	if (proxied) {
 		__atomic_store_n(&w->stop, 1, __ATOMIC_SEQ_CST);
-		dev_ring(&w->proxy_door);
+		dev_notify(&w->proxy_eventcount);
 		pthread_join(proxy, NULL);
 	}
 }

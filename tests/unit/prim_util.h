@@ -122,7 +122,7 @@ struct rank {
 	uint32_t nops, result;
 	char *input, *output;
 	void (*body)(struct rank *r); /* NULL: k_prim for each of ops */
-	struct gantry_door door;
+	struct gantry_eventcount eventcount;
 	struct dev_team team;
 	/* ring all-reduce */
 	uint32_t rank, ranks;
@@ -131,7 +131,7 @@ struct rank {
 static struct link links[LINKS];
 static struct rank ranks[RANKS];
 static uint32_t abort_flag;
-static struct gantry_door relay_door; /* nobody sleeps there; ringing it is harmless */
+static struct gantry_eventcount relay_eventcount; /* nobody sleeps there; ringing it is harmless */
 
 static void *room(void)
 {
@@ -141,7 +141,8 @@ static void *room(void)
 	memset(p, 0, SPACE);
 	return p;
 }
-static void link_make(struct link *l, struct gantry_door *producer, struct gantry_door *consumer, uint64_t step)
+static void link_make(struct link *l, struct gantry_eventcount *producer, struct gantry_eventcount *consumer,
+		      uint64_t step)
 {
 	memset(&l->fifo, 0, sizeof(l->fifo));
 	memset(&l->far, 0, sizeof(l->far));
@@ -166,10 +167,10 @@ static void link_make(struct link *l, struct gantry_door *producer, struct gantr
 	l->tx.slots = l->fifo.slots;
 	l->tx.step = step;
 	l->rx = l->tx;
-	l->tx.door = consumer;
+	l->tx.eventcount = consumer;
 	l->tx.flags = GANTRY_CONN_SEND;
 	l->tx.state = &l->tx_state;
-	l->rx.door = producer;
+	l->rx.eventcount = producer;
 	l->rx.state = &l->rx_state;
 }
 /* Puts a relay in between. offset: the producer takes its space from offers. */
@@ -178,7 +179,7 @@ static void link_relayed(struct link *l, int offset, uint32_t far_mode)
 	l->tx.flags |= GANTRY_CONN_PROXIED | (offset ? GANTRY_CONN_OFFSET : 0);
 	l->tx.offers = l->fifo.offers;
 	l->tx.pool = l->rx.pool = l->pool;
-	l->tx.door = l->rx.door = &relay_door;
+	l->tx.eventcount = l->rx.eventcount = &relay_eventcount;
 	l->rx.flags |= GANTRY_CONN_PROXIED;
 	l->rx.head = &l->far.head;
 	l->rx.tail = &l->far.tail;
@@ -219,7 +220,7 @@ static void start(struct lane *lanes, uint32_t n, uint32_t per_rank)
 					      .lanes = per_rank,
 					      .blocks = 1,
 					      .abort = &abort_flag,
-					      .door = &r->door,
+					      .eventcount = &r->eventcount,
 					      .team = per_rank > 1 ? &r->team : NULL};
 	}
 	for (uint32_t i = 0; i < n * per_rank; i++)
@@ -359,7 +360,7 @@ static void *relay_main(void *arg)
 		}
 		/* Rung by hand, as one that serves kernels does after each round of work. */
 		for (uint32_t i = 0; i < RANKS; i++)
-			dev_ring(&ranks[i].door);
+			dev_notify(&ranks[i].eventcount);
 		sched_yield();
 	}
 	return NULL;

@@ -7,10 +7,10 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/eventcount.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "device/device.h"
-#include "device/wait.h"
 #include "proxy/proxy.h"
 #include "random.h"
 #include "test.h"
@@ -156,7 +156,8 @@ static inline void wait_for_sleep(struct gantry_proxy *p)
 		gantry_proxy_get_stats(p, &before);
 		usleep(500);
 		gantry_proxy_get_stats(p, &after);
-	} while (!__atomic_load_n(&gantry_proxy_door(p)->waiting, __ATOMIC_SEQ_CST) || before.passes != after.passes);
+	} while (!__atomic_load_n(&gantry_proxy_eventcount(p)->waiting, __ATOMIC_SEQ_CST) ||
+		 before.passes != after.passes);
 }
 
 #endif

@@ -2,17 +2,17 @@
  * The host device: memory and its table, memory of other processes, streams and events. Bodies are the test's own,
  * through gantry_host_launch_body; test_device_host_launch.c has what they do with each other.
  *
- * Two processes ring each other's doors. A lost wake-up shows as a hang: they sleep without a limit, and an alarm ends
- * the test.
+ * Two processes ring each other's eventcounts. A lost wake-up shows as a hang: they sleep without a limit, and an alarm
+ * ends the test.
  */
 #include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/eventcount.h"
 #include "base/log.h"
 #include "device/host/host.h"
-#include "device/wait.h"
 #include "random.h"
 #include "test.h"
 #include "until.h"
@@ -93,18 +93,18 @@ static void check_child(pid_t pid)
 	CHECK_EQ(WEXITSTATUS(status), 0);
 }
 
-/* What two processes share: a word each way and the doors of both. */
+/* What two processes share: a word each way and the eventcounts of both. */
 struct shared {
-	struct gantry_door doors[2];
+	struct gantry_eventcount eventcounts[2];
 	uint64_t word[2];
 	uint64_t bytes[100];
 };
 
-static void wait_for(uint64_t *word, uint64_t value, struct gantry_door *door)
+static void wait_for(uint64_t *word, uint64_t value, struct gantry_eventcount *eventcount)
 {
 	struct gantry_waiter w;
 
-	gantry_waiter_init(&w, door);
+	gantry_waiter_init(&w, eventcount);
 	while (dev_load(word) < value)
 		gantry_waiter_idle(&w, UINT64_MAX);
 	gantry_waiter_done(&w);
@@ -118,18 +118,18 @@ static void play(struct shared *s, int me, uint64_t rounds)
 {
 	for (uint64_t i = 1; i <= rounds; i++) {
 		if (me)
-			wait_for(&s->word[0], i, &s->doors[1]);
+			wait_for(&s->word[0], i, &s->eventcounts[1]);
 		if (random_below(4) == 0)
 			usleep(random_below(1000));
 		else
 			for (uint64_t until = gantry_now_ns() + random_below(400000); gantry_now_ns() < until;)
 				gantry_cpu_pause();
 		if (!me && i == 1)
-			UNTIL(__atomic_load_n(&s->doors[1].waiting, __ATOMIC_SEQ_CST));
+			UNTIL(__atomic_load_n(&s->eventcounts[1].waiting, __ATOMIC_SEQ_CST));
 		dev_store(&s->word[me], i);
-		gantry_door_ring(&s->doors[!me]);
+		gantry_eventcount_notify(&s->eventcounts[!me]);
 		if (!me)
-			wait_for(&s->word[1], i, &s->doors[0]);
+			wait_for(&s->word[1], i, &s->eventcounts[0]);
 	}
 }
 
@@ -176,7 +176,7 @@ static void check_ipc(void)
 		child_part(&handle, s, &freed);
 	play(s, 0, ROUNDS);
 	check_child(pid);
-	CHECK(s->doors[1].seq); /* it did sleep */
+	CHECK(s->eventcounts[1].seq); /* it did sleep */
 	for (uint64_t i = 0; i < 100; i++)
 		CHECK_EQ(s->bytes[i], i * i + 7);
 

@@ -1,17 +1,17 @@
 /*
- * Kernels on the host device: several blocks that wait for each other, several lanes, sleeping at doors, abort, and
- * that no thread is left when the device is closed.
+ * Kernels on the host device: several blocks that wait for each other, several lanes, sleeping at eventcounts, abort,
+ * and that no thread is left when the device is closed.
  *
- * Lost wake-ups show as a hang where doors are slept at without a limit (an alarm ends the test), and in kernels as a
- * sleep that ran to its end, 100 ms, although the ring was over before that. How fast the machine is matters to
+ * Lost wake-ups show as a hang where eventcounts are slept at without a limit (an alarm ends the test), and in kernels
+ * as a sleep that ran to its end, 100 ms, although the ring was over before that. How fast the machine is matters to
  * neither.
  */
 #include <pthread.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/eventcount.h"
 #include "device/host/host.h"
-#include "device/wait.h"
 #include "held.h"
 #include "random.h"
 #include "test.h"
@@ -48,7 +48,7 @@ static int threads_now(void)
 struct meet_args {
 	uint64_t *arrived; /* one counter per round */
 	uint32_t *seen;	   /* per block */
-	struct gantry_door *doors;
+	struct gantry_eventcount *eventcounts;
 	int rounds;
 };
 
@@ -62,8 +62,8 @@ static void body_meet(const void *p)
 	a->seen[dev_block()]++;
 	for (int i = 0; i < a->rounds; i++) {
 		__atomic_fetch_add(&a->arrived[i], 1, __ATOMIC_SEQ_CST);
-		for (uint32_t b = 0; a->doors && b < dev_blocks(); b++)
-			dev_ring(&a->doors[b]);
+		for (uint32_t b = 0; a->eventcounts && b < dev_blocks(); b++)
+			dev_notify(&a->eventcounts[b]);
 		dev_wait_init(&w);
 		while (dev_load(&a->arrived[i]) < dev_blocks())
 			CHECK(!dev_wait(&w));
@@ -73,7 +73,7 @@ static void body_meet(const void *p)
 
 static void check_blocks(void)
 {
-	static struct gantry_door doors[BLOCKS];
+	static struct gantry_eventcount eventcounts[BLOCKS];
 	struct gantry_stream *s;
 	uint64_t arrived[20];
 	uint32_t seen[BLOCKS] = {0};
@@ -82,8 +82,8 @@ static void check_blocks(void)
 	CHECK_OK(gantry_stream_create(dev, &s));
 	for (int i = 0; i < 20; i++) {
 		memset(arrived, 0, sizeof(arrived));
-		a.doors = i % 2 ? doors : NULL;
-		CHECK_OK(gantry_host_launch_body(dev, s, BLOCKS, 1, body_meet, &a, sizeof(a), NULL, a.doors));
+		a.eventcounts = i % 2 ? eventcounts : NULL;
+		CHECK_OK(gantry_host_launch_body(dev, s, BLOCKS, 1, body_meet, &a, sizeof(a), NULL, a.eventcounts));
 		CHECK_OK(gantry_stream_sync(dev, s));
 	}
 	for (int i = 0; i < BLOCKS; i++)
@@ -140,7 +140,7 @@ static void check_lanes(void)
 /* Kernels that ping and pong across two streams, with dev.h's words. */
 struct ping_args {
 	uint64_t *mine, *other;
-	struct gantry_door *others_door;
+	struct gantry_eventcount *others_eventcount;
 	uint64_t *rung, *other_rung; /* when the round's ring was over: mine, the other's */
 	uint64_t *lost;		     /* sleeps that only the safety net ended */
 	uint32_t first;
@@ -154,9 +154,9 @@ static void store_and_ring(const struct ping_args *a, uint64_t round)
 	if (random_below(2))
 		usleep(random_below(800));
 	if (round == 1) /* so that each sleeps at least once */
-		UNTIL(__atomic_load_n(&a->others_door->waiting, __ATOMIC_SEQ_CST));
+		UNTIL(__atomic_load_n(&a->others_eventcount->waiting, __ATOMIC_SEQ_CST));
 	dev_store(a->mine, round);
-	dev_ring(a->others_door);
+	dev_notify(a->others_eventcount);
 	dev_store(&a->rung[round], gantry_now_ns());
 }
 
@@ -168,14 +168,14 @@ static void wait_for_round(const struct ping_args *a, uint64_t round)
 
 	dev_wait_init(&w);
 	while (dev_load(a->other) < round) {
-		int sleeps = w.announced != 0;
+		int sleeps = w.backoff.announced != 0;
 
 		from = gantry_now_ns();
 		CHECK(!dev_wait(&w));
-		slept_out = sleeps && w.announced; /* rung, it would have to announce itself anew */
+		slept_out = sleeps && w.backoff.announced; /* rung, it would have to announce itself anew */
 	}
 	dev_wait_done(&w);
-	CHECK_EQ(dev_self.door->waiting, 0);
+	CHECK_EQ(dev_self.eventcount->waiting, 0);
 	if (!slept_out)
 		return;
 	while (!(rung = dev_load(&a->other_rung[round])))
@@ -196,9 +196,9 @@ static void body_ping(const void *p)
 	}
 }
 
-/* Two threads, a word and a door each. */
+/* Two threads, a word and a eventcount each. */
 struct table {
-	struct gantry_door doors[2];
+	struct gantry_eventcount eventcounts[2];
 	uint64_t word[2];
 };
 
@@ -212,22 +212,22 @@ static void play_tight(struct table *s, int me)
 {
 	struct gantry_waiter w;
 
-	gantry_waiter_init(&w, &s->doors[me]);
+	gantry_waiter_init(&w, &s->eventcounts[me]);
 	w.spin = w.yield = 0;
 	for (uint64_t i = 1; i <= TIGHT; i++) {
 		if (!me) {
 			dev_store(&s->word[0], i);
-			gantry_door_ring(&s->doors[1]);
+			gantry_eventcount_notify(&s->eventcounts[1]);
 		}
 		while (dev_load(&s->word[!me]) < i) {
 			linger(); /* rings come between the last look and the sleep, too */
 			gantry_waiter_idle(&w, UINT64_MAX);
 		}
-		gantry_waiter_worked(&w);
+		gantry_waiter_done(&w);
 		linger();
 		if (me) {
 			dev_store(&s->word[1], i);
-			gantry_door_ring(&s->doors[0]);
+			gantry_eventcount_notify(&s->eventcounts[0]);
 		}
 	}
 	CHECK(w.sleeps > 0);
@@ -239,9 +239,9 @@ static void *play_tight_1(void *arg)
 	return NULL;
 }
 
-static void check_doors(void)
+static void check_eventcounts(void)
 {
-	static struct gantry_door doors[2];
+	static struct gantry_eventcount eventcounts[2];
 	static struct table s;
 	struct gantry_stream *streams[2];
 	static uint64_t rung[2][ROUNDS + 1];
@@ -249,14 +249,15 @@ static void check_doors(void)
 	pthread_t thread;
 
 	for (uint32_t i = 0; i < 2; i++) {
-		struct ping_args a = {&words[i], &words[!i], &doors[!i], rung[i], rung[!i], &lost[i], i};
+		struct ping_args a = {&words[i], &words[!i], &eventcounts[!i], rung[i], rung[!i], &lost[i], i};
 
 		CHECK_OK(gantry_stream_create(dev, &streams[i]));
-		CHECK_OK(gantry_host_launch_body(dev, streams[i], 1, 1, body_ping, &a, sizeof(a), NULL, &doors[i]));
+		CHECK_OK(gantry_host_launch_body(dev, streams[i], 1, 1, body_ping, &a, sizeof(a), NULL,
+						 &eventcounts[i]));
 	}
 	for (int i = 0; i < 2; i++)
 		CHECK_OK(gantry_stream_destroy(dev, streams[i]));
-	CHECK(doors[0].seq && doors[1].seq);
+	CHECK(eventcounts[0].seq && eventcounts[1].seq);
 	CHECK_EQ(lost[0] + lost[1], 0);
 
 	/* Straight to sleep, with hardly any delay: announcing and ringing meet in all orders. */
@@ -279,7 +280,7 @@ static void body_for_ever(const void *p)
 
 static void check_abort(void)
 {
-	static struct gantry_door doors[BLOCKS];
+	static struct gantry_eventcount eventcounts[BLOCKS];
 	struct gantry_stream *s;
 	uint64_t word = 0, *arg = &word, from;
 
@@ -288,17 +289,17 @@ static void check_abort(void)
 		uint32_t stop = 0;
 
 		CHECK_OK(gantry_host_launch_body(dev, s, BLOCKS, 1, body_for_ever, &arg, sizeof(arg), &stop,
-						 i % 2 ? doors : NULL));
+						 i % 2 ? eventcounts : NULL));
 		usleep(i < 2 ? 0 : 3000);
 		CHECK_EQ(gantry_stream_query(dev, s), GANTRY_AGAIN);
 		from = gantry_now_ns();
 		__atomic_store_n(&stop, 1, __ATOMIC_SEQ_CST);
 		for (int b = 0; b < BLOCKS; b++)
-			gantry_door_ring(&doors[b]);
+			gantry_eventcount_notify(&eventcounts[b]);
 		CHECK_OK(gantry_stream_sync(dev, s));
 		CHECK(gantry_now_ns() - from < UNTIL_SECONDS * 1000000000ull);
 		for (int b = 0; b < BLOCKS; b++)
-			CHECK_EQ(doors[b].waiting, 0);
+			CHECK_EQ(eventcounts[b].waiting, 0);
 	}
 	CHECK_OK(gantry_stream_destroy(dev, s));
 }
@@ -331,7 +332,7 @@ int main(void)
 	CHECK_OK(gantry_device_open(GANTRY_DEVICE_HOST, 0, &dev));
 	RUN(check_blocks());
 	RUN(check_lanes());
-	RUN(check_doors());
+	RUN(check_eventcounts());
 	RUN(check_abort());
 	RUN(check_end());
 	return 0;

@@ -331,7 +331,7 @@ static void check_old_lines(uint64_t lap, int proto, uint32_t flags)
 /* k_fifo against a consumer that answers: bare flags, one step at a time, as many as fit. */
 struct echo {
 	struct gantry_conn *c;
-	struct gantry_door *door;
+	struct gantry_eventcount *eventcount;
 	uint64_t from, n;
 	int bare;
 };
@@ -356,7 +356,7 @@ static void *echo_main(void *arg)
 			ahead = dev_load_relaxed(e->c->tail) - s > ahead ? dev_load_relaxed(e->c->tail) - s : ahead;
 		}
 		dev_store(e->c->head, s + 1);
-		dev_ring(e->door);
+		dev_notify(e->eventcount);
 	}
 	CHECK(ahead <= GANTRY_STEPS);
 	return NULL;
@@ -369,12 +369,12 @@ static void check_fifo(uint32_t window, uint32_t bare)
 	struct gantry_fifo_args args = {&l->tx, 2000, window, bare, &result};
 	pthread_t thread;
 
-	l->tx.door = NULL;
+	l->tx.eventcount = NULL;
 	for (int round = 0; round < 2; round++) {
-		struct echo e = {&l->tx, bare ? NULL : &w->rank[0].doors[0], l->tx.step, 2000, (int)bare};
+		struct echo e = {&l->tx, bare ? NULL : &w->rank[0].eventcounts[0], l->tx.step, 2000, (int)bare};
 
 		CHECK_EQ(pthread_create(&thread, NULL, echo_main, &e), 0);
-		dev_self = (struct dev_thread){.lanes = 1, .blocks = 1, .door = e.door};
+		dev_self = (struct dev_thread){.lanes = 1, .blocks = 1, .eventcount = e.eventcount};
 		gantry_host_kernels[GANTRY_KERNEL_FIFO](&args);
 		pthread_join(thread, NULL);
 		CHECK_EQ(result, GANTRY_OK);

@@ -37,7 +37,7 @@ static void rank_reset(struct rank *r)
 		r->output = room();
 	}
 	memset(r->output, 0x5a, SPACE);
-	memset(&r->door, 0, sizeof(r->door));
+	memset(&r->eventcount, 0, sizeof(r->eventcount));
 	memset(r->ops, 0, sizeof(r->ops));
 	r->result = GANTRY_OK;
 	r->nops = 0;
@@ -148,9 +148,9 @@ static void scene_begin(const struct scene *sc)
 		rank_reset(&ranks[r]);
 	for (uint32_t i = 0; i < nrecv + nsend; i++) {
 		if (i < nrecv)
-			link_make(&links[i], &ranks[1 + i].door, &ranks[0].door, sc->step);
+			link_make(&links[i], &ranks[1 + i].eventcount, &ranks[0].eventcount, sc->step);
 		else
-			link_make(&links[i], &ranks[0].door, &ranks[1 + i].door, sc->step);
+			link_make(&links[i], &ranks[0].eventcount, &ranks[1 + i].eventcount, sc->step);
 		if (sc->relayed)
 			link_relayed(&links[i], (sc->relayed + i) % 2, (sc->relayed + i) % GANTRY_MODES);
 	}
@@ -282,7 +282,7 @@ static void test_ring(uint32_t n, uint32_t proto, uint32_t type, uint32_t op, ui
 	for (uint32_t i = 0; i < n; i++)
 		rank_reset(&ranks[i]);
 	for (uint32_t i = 0; i < n; i++)
-		link_make(&links[i], &ranks[i].door, &ranks[(i + 1) % n].door, random_below(9));
+		link_make(&links[i], &ranks[i].eventcount, &ranks[(i + 1) % n].eventcount, random_below(9));
 	for (uint32_t i = 0; i < n; i++) {
 		struct gantry_prim_args *a = &ranks[i].ops[0];
 
@@ -341,7 +341,7 @@ static void check_abort(uint32_t kind, uint32_t proto, uint32_t lanes, int offse
 	start(all, 1, lanes); /* only the one in the middle */
 	nanosleep(&t, NULL);
 	__atomic_store_n(&abort_flag, 1, __ATOMIC_SEQ_CST);
-	gantry_door_wake(&ranks[0].door);
+	gantry_eventcount_wake(&ranks[0].eventcount);
 	join(all, 1, lanes);
 	__atomic_store_n(&abort_flag, 0, __ATOMIC_SEQ_CST);
 	CHECK_EQ(ranks[0].result, GANTRY_ERR_ABORTED);

@@ -181,13 +181,13 @@ static void test_idle(void)
 	gantry_proxy_get_stats(proxy, &before);
 	after = before;
 	for (uint64_t i = 0, end = until_hang(); rung < 40 || after.wakes - before.wakes < 10; i++) {
-		struct gantry_door *door = gantry_proxy_door(proxy);
+		struct gantry_eventcount *eventcount = gantry_proxy_eventcount(proxy);
 		uint32_t seq;
 
 		wait_for_sleep(proxy);
-		seq = __atomic_load_n(&door->seq, __ATOMIC_SEQ_CST);
+		seq = __atomic_load_n(&eventcount->seq, __ATOMIC_SEQ_CST);
 		append(proxy, &f[i % N], 1, 1, 1, 1, 0);
-		rung += __atomic_load_n(&door->seq, __ATOMIC_SEQ_CST) != seq;
+		rung += __atomic_load_n(&eventcount->seq, __ATOMIC_SEQ_CST) != seq;
 		drain(g);
 		gantry_proxy_get_stats(proxy, &after);
 		CHECK(gantry_now_ns() < end);

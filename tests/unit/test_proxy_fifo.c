@@ -3,6 +3,7 @@
  * kernel, one that plays the receiving kernel, and between them the progress engine with a network of one array.
  */
 #include "base/event.h"
+#include "device/dev.h"
 #include "proxy_util.h"
 
 enum { STEP = 512, WIRE = 4, LAST = 1 << 20 };
@@ -10,7 +11,7 @@ enum { STEP = 512, WIRE = 4, LAST = 1 << 20 };
 /* One connection, both ends. Kernels and proxy share a, b and the memory; the wire is the progress thread's. */
 static struct both {
 	struct gantry_fifo a, b;
-	struct gantry_door send_door, recv_door; /* of the kernels */
+	struct gantry_eventcount send_eventcount, recv_eventcount; /* of the kernels */
 	uint8_t a_ring[GANTRY_STEPS * STEP], b_ring[GANTRY_STEPS * STEP];
 	uint8_t a_pool[GANTRY_STEPS * STEP], b_pool[GANTRY_STEPS * STEP];
 	uint8_t src[LAST], dst[LAST]; /* the users' */
@@ -134,16 +135,16 @@ static uint64_t slices_of(const struct job *j)
 	do {                                                                                                           \
 		while (!(condition))                                                                                   \
 			gantry_waiter_idle(w, UINT64_MAX);                                                             \
-		gantry_waiter_worked(w);                                                                               \
+		gantry_waiter_done(w);                                                                                 \
 	} while (0)
 
 static void *send_kernel(void *arg)
 {
-	struct gantry_door *door = gantry_proxy_door(proxy);
+	struct gantry_eventcount *eventcount = gantry_proxy_eventcount(proxy);
 	struct gantry_waiter w;
 	uint64_t s = 0, at = 0;
 
-	gantry_waiter_init(&w, &x.send_door);
+	gantry_waiter_init(&w, &x.send_eventcount);
 	for (const struct job *j = jobs; j < jobs + njobs; j++) {
 		s = (s + j->chunk - 1) / j->chunk * j->chunk;
 		for (uint64_t i = 0, left = j->bytes; i < slices_of(j); i++, s += j->slice) {
@@ -165,7 +166,7 @@ static void *send_kernel(void *arg)
 			else
 				memcpy(to, x.src + at, size);
 			dev_publish(slot, gantry_slot_meta(s, mode, size), gantry_slot_where(s, place));
-			dev_ring(door);
+			dev_notify(eventcount);
 			left -= size;
 			at += size;
 		}
@@ -178,11 +179,11 @@ static void *send_kernel(void *arg)
 
 static void *recv_kernel(void *arg)
 {
-	struct gantry_door *door = gantry_proxy_door(proxy);
+	struct gantry_eventcount *eventcount = gantry_proxy_eventcount(proxy);
 	struct gantry_waiter w;
 	uint64_t s = 0, at = 0;
 
-	gantry_waiter_init(&w, &x.recv_door);
+	gantry_waiter_init(&w, &x.recv_eventcount);
 	for (const struct job *j = jobs; j < jobs + njobs; j++) {
 		s = (s + j->chunk - 1) / j->chunk * j->chunk;
 		for (uint64_t i = 0, left = j->bytes; i < slices_of(j); i++, s += j->slice) {
@@ -194,7 +195,7 @@ static void *recv_kernel(void *arg)
 			if (j->ptr) {
 				dev_publish(&x.b.offers[s % GANTRY_STEPS], gantry_slot_meta(s, mode, STEP * j->slice),
 					    gantry_slot_where(s, (uintptr_t)(x.dst + at)));
-				dev_ring(door);
+				dev_notify(eventcount);
 			}
 			WAIT_UNTIL(&w, gantry_slot_is(dev_load(&slot->meta), s) &&
 					       gantry_slot_is(dev_load(&slot->where), s));
@@ -205,7 +206,7 @@ static void *recv_kernel(void *arg)
 				memcpy(x.dst + at, j->id & 1 ? x.b_pool + place : x.b_ring + s % GANTRY_STEPS * STEP,
 				       size);
 			dev_store(&x.b.head, s + j->slice);
-			dev_ring(door);
+			dev_notify(eventcount);
 			left -= size;
 			at += size;
 		}
@@ -243,9 +244,9 @@ static void run_jobs(const char *what)
 	CHECK_OK(gantry_proxy_conn_create(proxy, g, &cs, &x.send));
 	CHECK_OK(gantry_proxy_conn_create(proxy, g, &cr, &x.recv));
 	x.send->fifo = &x.a;
-	x.send->kernel_door = &x.send_door;
+	x.send->kernel_eventcount = &x.send_eventcount;
 	x.recv->fifo = &x.b;
-	x.recv->kernel_door = &x.recv_door;
+	x.recv->kernel_eventcount = &x.recv_eventcount;
 	for (uint64_t i = 0; i < LAST; i++)
 		x.src[i] = byte_of(i);
 	CHECK_EQ(pthread_create(&kernels[0], NULL, send_kernel, NULL), 0);

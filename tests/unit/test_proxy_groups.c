@@ -80,7 +80,7 @@ static void test_abort(int ring)
 	CHECK_EQ(gantry_proxy_group_pending(a), 5);
 	__atomic_store_n(&flag, 1, __ATOMIC_SEQ_CST);
 	if (ring)
-		gantry_door_ring(gantry_proxy_door(proxy));
+		gantry_eventcount_notify(gantry_proxy_eventcount(proxy));
 	drain(a);
 	CHECK_EQ(gantry_proxy_group_error(a), GANTRY_ERR_ABORTED);
 	gantry_proxy_group_destroy(a);

@@ -81,8 +81,8 @@ static void check_pair(const struct gantry_transport *t, int tx_proxied, int rx_
 	CHECK_EQ(rx.c.proxy != NULL, rx_proxied);
 	connect_both(&tx, &rx);
 	CHECK_EQ(tx.c.shares_memory, on_gpu() && t == &gantry_transport_shm ? tx_proxied : shares);
-	CHECK_EQ(tx.c.peer_rings, device->sleeps);
-	CHECK_EQ(rx.c.peer_rings, device->sleeps);
+	CHECK_EQ(tx.c.peer_notifies, device->sleeps);
+	CHECK_EQ(rx.c.peer_notifies, device->sleeps);
 	CHECK_EQ(tx.c.max_step != 0, tx_proxied || rx_proxied);
 	CHECK_EQ(!!(tx.c.conn.flags & GANTRY_CONN_PROXIED), tx_proxied);
 	transfer_all(&tx, &rx);
@@ -96,8 +96,8 @@ static void check_pair(const struct gantry_transport *t, int tx_proxied, int rx_
 	/* Whoever is left may still store into what the other one made: the head of a sender that has long gone, say.
 	 */
 	__atomic_store_n(rx.c.conn.head, 12345, __ATOMIC_SEQ_CST);
-	if (rx.c.conn.door)
-		CHECK(__atomic_load_n(&rx.c.conn.door->waiting, __ATOMIC_SEQ_CST) <= 1);
+	if (rx.c.conn.eventcount)
+		CHECK(__atomic_load_n(&rx.c.conn.eventcount->waiting, __ATOMIC_SEQ_CST) <= 1);
 	side_close(&rx);
 	CHECK(held_at_most(HELD_FDS, fds));
 	UNTIL(count_maps() <= maps);

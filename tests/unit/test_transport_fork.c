@@ -67,7 +67,7 @@ static void one_rank(const struct gantry_transport *t, int send, int fd, int sha
 	put(fd, &s.info, sizeof(s.info));
 	get(fd, &info, sizeof(info));
 	CHECK_OK(side_connect_wait(&s, &info));
-	CHECK_EQ(s.c.peer_rings, dev->sleeps);
+	CHECK_EQ(s.c.peer_notifies, dev->sleeps);
 	if (send && !s.c.proxy)
 		CHECK_EQ(s.c.shares_memory, shares);
 	for (int p = 0; p < GANTRY_PROTOS; p++) {

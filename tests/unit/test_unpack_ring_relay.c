@@ -57,7 +57,8 @@ static void body(const void *args)
 static gantry_result launch_body(struct gantry_device *d, struct gantry_stream *s, const struct gantry_launch *l)
 {
 	CHECK_EQ(l->kernel, GANTRY_KERNEL_UNPACK_RING);
-	return gantry_host_launch_body(d, s, l->blocks, l->lanes, body, l->args, l->args_size, l->abort, l->doors);
+	return gantry_host_launch_body(d, s, l->blocks, l->lanes, body, l->args, l->args_size, l->abort,
+				       l->eventcounts);
 }
 
 /* What belongs to a job, and how both areas are to look when it is done. */

@@ -1,6 +1,6 @@
 /*
- * For tests of transports: one end of a connection with its own stream, doors and proxy, and transfers over it. On the
- * host device, or with GANTRY_TEST_DEVICE=cuda on GPU 0.
+ * For tests of transports: one end of a connection with its own stream, eventcounts and proxy, and transfers over it.
+ * On the host device, or with GANTRY_TEST_DEVICE=cuda on GPU 0.
  */
 #ifndef GANTRY_TESTS_TRANSPORT_UTIL_H
 #define GANTRY_TESTS_TRANSPORT_UTIL_H
@@ -33,8 +33,8 @@ struct side {
 	struct gantry_connect_info info;
 	struct gantry_device *dev;
 	struct gantry_stream *stream;
-	struct gantry_door *doors;
-	struct gantry_ipc_handle door_handle;
+	struct gantry_eventcount *eventcounts;
+	struct gantry_ipc_handle eventcount_handle;
 	struct gantry_proxy *proxy;
 	struct gantry_proxy_group *group;
 	struct seen *host, *seen; /* the same, as the CPU and as the device addresses it */
@@ -162,12 +162,12 @@ static inline void side_open(struct side *s, const struct gantry_transport *t, i
 					 .state = &s->host->state};
 	if (s->dev->sleeps) {
 		CHECK_OK(s->dev->ops->alloc(s->dev, 4096, &p));
-		s->doors = p;
-		CHECK_OK(s->dev->ops->ipc_export(s->dev, p, 4096, &s->door_handle));
-		s->c.door = &s->doors[2];
-		s->c.door_handle = &s->door_handle;
-		s->c.door_offset = 2 * sizeof(struct gantry_door);
-		s->c.proxy_door = gantry_proxy_door(s->proxy);
+		s->eventcounts = p;
+		CHECK_OK(s->dev->ops->ipc_export(s->dev, p, 4096, &s->eventcount_handle));
+		s->c.eventcount = &s->eventcounts[2];
+		s->c.eventcount_handle = &s->eventcount_handle;
+		s->c.eventcount_offset = 2 * sizeof(struct gantry_eventcount);
+		s->c.proxy_eventcount = gantry_proxy_eventcount(s->proxy);
 	}
 	if (t->proxied(&s->me, &s->peer) & bit) {
 		CHECK_OK(gantry_proxy_conn_create(s->proxy, s->group, &s->c, &s->c.proxy));
@@ -213,7 +213,7 @@ static inline void side_close(struct side *s)
 	gantry_proxy_conn_destroy(s->c.proxy);
 	gantry_proxy_put(s->proxy);
 	CHECK_OK(s->dev->ops->stream_destroy(s->dev, s->stream));
-	CHECK_OK(s->dev->ops->free(s->dev, s->doors));
+	CHECK_OK(s->dev->ops->free(s->dev, s->eventcounts));
 	CHECK_OK(s->dev->ops->free_mapped(s->dev, s->host));
 	gantry_device_close(s->dev);
 }
@@ -239,8 +239,7 @@ static inline void side_append(struct side *s, uint64_t bytes, uint64_t step, in
 	gantry_proxy_append(s->proxy, op, op);
 }
 
-/* Launches one transfer; place: buf as the other end sees it. It sleeps at its door, so a missing ring shows as a hang.
- */
+/* Launches one transfer; place: buf as the other end sees it. A lost wake-up shows as a hang. */
 static inline void side_start_at(struct side *s, char *buf, uint64_t place, uint64_t bytes, int proto, int ptr)
 {
 	struct gantry_p2p_args args = {.xfers = &s->seen->xfer, .first = s->seen->first, .result = &s->seen->result};
@@ -261,8 +260,8 @@ static inline void side_start_at(struct side *s, char *buf, uint64_t place, uint
 					     .ptr = (uint8_t)ptr};
 	s->host->first[1] = 1;
 	s->host->result = GANTRY_OK;
-	if (s->c.peer_rings)
-		launch.doors = &s->doors[2];
+	if (s->c.peer_notifies)
+		launch.eventcounts = &s->eventcounts[2];
 	if (s->c.proxy)
 		side_append(s, bytes, step, proto, ptr);
 	CHECK_OK(s->dev->ops->launch(s->dev, s->stream, &launch));

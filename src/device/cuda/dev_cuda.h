@@ -209,9 +209,9 @@ DEV void dev_publish(struct gantry_slot *s, uint64_t meta, uint64_t where)
 	dev_store2(&s->meta, meta, where);
 }
 /* A GPU cannot make a system call: whoever waits for one polls. */
-DEV void dev_ring(struct gantry_door *door)
+DEV void dev_notify(struct gantry_eventcount *eventcount)
 {
-	(void)door;
+	(void)eventcount;
 }
 
 /* Waiting. Polls of host memory cost about a microsecond each, so the abort flag is looked at about once in a

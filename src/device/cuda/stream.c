@@ -9,11 +9,11 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
 #include <stdlib.h>
 
+#include "base/eventcount.h"
 #include "base/log.h"
 #include "device/cuda/gpu.h"
-#include "device/wait.h"
 
-/* Nothing rings when a GPU is done: the longest nap is what a result may be late. */
+/* Nothing notifies when a GPU is done: the longest nap is what a result may be late. */
 enum { NAP_NS = 50000 };
 
 gantry_result gantry_cuda_wait(struct cuda_gpu *g, cu_stream stream)

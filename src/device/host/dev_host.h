@@ -8,10 +8,10 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "gantry/fifo.h"
+#include "base/eventcount.h"
 
 #define DEV static inline __attribute__((unused))
-#define DEV_SLEEPS 1			/* kernels sleep on doors */
+#define DEV_SLEEPS 1			/* kernels sleep on eventcounts */
 #define DEV_SHARED static _Thread_local /* never used with several lanes; see dev_bcast */
 #define DEV_TRIES 1			/* looks at a line before somebody else gets a chance */
 
@@ -41,7 +41,7 @@ struct dev_team {
 struct dev_thread {
 	uint32_t lane, lanes, block, blocks;
 	const uint32_t *abort;
-	struct gantry_door *door;
+	struct gantry_eventcount *eventcount;
 	struct dev_team *team; /* NULL: one lane */
 };
 extern _Thread_local struct dev_thread dev_self __attribute__((tls_model("initial-exec"), visibility("hidden")));
@@ -185,22 +185,17 @@ DEV void dev_fence(void)
 {
 }
 
-/* Wakes whoever sleeps at the door, in any process that maps it. */
-void gantry_door_wake(struct gantry_door *door);
-DEV void dev_ring(struct gantry_door *door)
+DEV void dev_notify(struct gantry_eventcount *eventcount)
 {
 	DEV_DELAY();
-	if (door && __atomic_load_n(&door->waiting, __ATOMIC_SEQ_CST))
-		gantry_door_wake(door);
+	gantry_eventcount_notify(eventcount);
 }
 
 /* Waiting. Below `spin` rounds it pauses inline, everything after that is in host/wait.c. */
 struct dev_wait {
 	uint32_t n;
-	uint32_t seq;
-	uint32_t announced;
 	uint32_t proxied;
-	uint64_t since; /* ticks at which spinning ended, 0: it has not */
+	struct gantry_backoff backoff;
 };
 extern uint32_t gantry_host_spin; /* rounds; 0 on one CPU */
 int gantry_host_wait(struct dev_wait *w);
@@ -208,8 +203,8 @@ void gantry_host_wait_done(struct dev_wait *w);
 
 DEV void dev_wait_init(struct dev_wait *w)
 {
-	w->n = w->announced = w->proxied = 0;
-	w->since = 0;
+	w->n = w->proxied = w->backoff.announced = 0;
+	w->backoff.since = 0;
 }
 DEV void dev_wait_proxied(struct dev_wait *w, int yes)
 {
@@ -225,7 +220,7 @@ DEV int dev_wait(struct dev_wait *w)
 }
 DEV void dev_wait_done(struct dev_wait *w)
 {
-	if (w->announced)
+	if (w->backoff.announced)
 		gantry_host_wait_done(w);
 }
 
@@ -261,7 +256,7 @@ DEV void dev_scatter8(char *p, uint64_t v, uint32_t n)
 
 /*
  * LL. The words of a line are valid by themselves, so relaxed stores do; a store that is sequentially consistent
- * (dev_post, dev_post_count) comes between the lines and dev_ring. A load that finds nothing looks once more in
+ * (dev_post, dev_post_count) comes between the lines and dev_notify. A load that finds nothing looks once more in
  * sequentially consistent order, for it may be the last one before a sleep.
  */
 DEV void dev_ll_store(uint64_t *line, uint64_t data, uint32_t flag)

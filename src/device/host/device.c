@@ -187,7 +187,7 @@ static gantry_result make_device(void)
 
 	TRY(gantry_params_load(0));
 	gantry_host_wait_setup();
-	cpus = gantry_host_cpus();
+	cpus = gantry_wait_limits()->cpus;
 	hd = calloc(1, sizeof(*hd));
 	if (!hd)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for the host device");

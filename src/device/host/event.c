@@ -16,9 +16,9 @@
 
 #include "base/atomic.h"
 #include "base/clock.h"
+#include "base/eventcount.h"
 #include "base/log.h"
 #include "device/host/host.h"
-#include "device/wait.h"
 
 enum { PENDING, REACHED, SLEPT_ON };
 
@@ -48,7 +48,7 @@ void gantry_host_mark_reach(struct host_mark *m)
 {
 	m->ns = gantry_now_ns();
 	if (exchange_acq_rel(&m->state, REACHED) == SLEPT_ON)
-		gantry_host_futex_wake(&m->state);
+		gantry_futex_wake(&m->state);
 	mark_put(m);
 }
 
@@ -63,7 +63,7 @@ void gantry_host_mark_await(struct host_mark *m)
 		if (!gantry_waiter_brief(&w))
 			continue;
 		if (cas_acq_rel(&m->state, &was, SLEPT_ON) || was == SLEPT_ON)
-			gantry_host_futex_wait(&m->state, SLEPT_ON);
+			gantry_futex_wait(&m->state, SLEPT_ON);
 	}
 	mark_put(m);
 }

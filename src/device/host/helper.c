@@ -3,8 +3,9 @@
  * Helper threads for launches of several blocks or lanes. Idle ones sleep; they are made when a stream first needs more
  * than there are and end with the device.
  *
- * A helper counts itself out of its launch and rings the stream's worker if it was the last; only then does it raise
- * `finished`. A stream gives its helpers back when they are all finished, so a ring never reaches into freed memory.
+ * A helper counts itself out of its launch and notifies the stream's worker if it was the last; only then does it raise
+ * `finished`. A stream gives its helpers back when they are all finished, so a notification never reaches into freed
+ * memory.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
 #include <sched.h>
@@ -12,17 +13,17 @@
 #include <string.h>
 
 #include "base/atomic.h"
+#include "base/eventcount.h"
 #include "base/log.h"
 #include "device/host/host.h"
-#include "device/wait.h"
 
 static void wait_for_job(struct host_helper *h, uint64_t seen)
 {
 	struct gantry_waiter w;
 
-	gantry_waiter_init(&w, &h->door);
+	gantry_waiter_init(&w, &h->eventcount);
 	/* More helpers than CPUs: those that spin would keep those that work from it. */
-	if ((int)load_relaxed(&h->hd->nhelpers) >= gantry_host_cpus())
+	if ((int)load_relaxed(&h->hd->nhelpers) >= gantry_wait_limits()->cpus)
 		w.spin = w.yield = 0;
 	while (load_seq(&h->given) == seen)
 		gantry_waiter_idle(&w, UINT64_MAX);
@@ -34,16 +35,16 @@ static void *helper(void *arg)
 	struct host_helper *h = arg;
 
 	for (uint64_t seen = 0;; seen++) {
-		struct gantry_door *door;
+		struct gantry_eventcount *eventcount;
 
 		wait_for_job(h, seen);
 		if (!h->fn)
 			return NULL;
-		door = h->done_door;
+		eventcount = h->done_eventcount;
 		dev_self = h->self;
 		h->fn(h->args);
 		if (fetch_sub_seq(h->pending, 1) == 1)
-			gantry_door_ring(door);
+			gantry_eventcount_notify(eventcount);
 		store_release(&h->finished, seen + 1);
 	}
 }
@@ -51,13 +52,13 @@ static void *helper(void *arg)
 void gantry_host_helper_start(struct host_helper *h)
 {
 	store_seq(&h->given, h->given + 1);
-	gantry_door_ring(&h->door);
+	gantry_eventcount_notify(&h->eventcount);
 }
 
 static void wait_finished(const struct host_helper *h)
 {
 	while (load_acquire(&h->finished) != h->given)
-		sched_yield(); /* it is between its last ring and the next line */
+		sched_yield(); /* it is between its last notification and the next line */
 }
 
 /* helpers_mu is held. */

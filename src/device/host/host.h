@@ -126,7 +126,7 @@ struct host_item {
 	};
 	size_t size; /* of the arguments, of the copy or of one row */
 	const uint32_t *abort;
-	struct gantry_door *doors;
+	struct gantry_eventcount *eventcounts;
 	size_t dst_stride, src_stride, rows; /* ROWS */
 	char inline_args[HOST_INLINE_ARGS];
 };
@@ -154,8 +154,8 @@ struct gantry_stream {
 	char pad2[120];
 	uint64_t wake_at; /* the lowest `done` that somebody sleeps for; written under done_mu, read by the worker */
 	char pad3[120];
-	struct gantry_door door; /* the worker's: for items and for the helpers of a launch */
-	struct dev_team team;	 /* block 0's, when it has several lanes */
+	struct gantry_eventcount eventcount; /* the worker's: for items and for the helpers of a launch */
+	struct dev_team team;		     /* block 0's, when it has several lanes */
 };
 gantry_result gantry_host_stream_new(struct host_device *hd, struct gantry_stream **ret_stream);
 void gantry_host_stream_release(struct gantry_stream *s); /* the last one waits for what is in it; NULL is fine */
@@ -195,7 +195,7 @@ gantry_result gantry_host_launch(struct gantry_device *dev, struct gantry_stream
  * in stream order. The arguments are copied. lanes 0: one. */
 gantry_result gantry_host_launch_body(struct gantry_device *dev, struct gantry_stream *s, uint32_t blocks,
 				      uint32_t lanes, gantry_host_body fn, const void *args, size_t args_size,
-				      const uint32_t *abort_flag, struct gantry_door *doors);
+				      const uint32_t *abort_flag, struct gantry_eventcount *eventcounts);
 void gantry_host_run(struct gantry_stream *s, const struct host_item *item); /* on the stream's thread */
 
 /* helper.c: threads for the further blocks and lanes of launches. */
@@ -205,12 +205,12 @@ struct host_helper {
 	struct dev_thread self;
 	gantry_host_body fn; /* NULL: end */
 	const void *args;
-	uint32_t *pending;	       /* of the launch: helpers still at work */
-	struct gantry_door *done_door; /* of the worker: rung by the last one */
-	uint64_t given;		       /* jobs; by the worker; seq_cst */
-	uint64_t finished;	       /* jobs whose stream the helper no longer touches; by the helper */
-	struct dev_team team;	       /* of the block whose lane 0 runs here */
-	struct gantry_door door;
+	uint32_t *pending;			   /* of the launch: helpers still at work */
+	struct gantry_eventcount *done_eventcount; /* of the worker: rung by the last one */
+	uint64_t given;				   /* jobs; by the worker; seq_cst */
+	uint64_t finished;			   /* jobs whose stream the helper no longer touches; by the helper */
+	struct dev_team team;			   /* of the block whose lane 0 runs here */
+	struct gantry_eventcount eventcount;
 	struct host_device *hd; /* borrowed */
 	pthread_t thread;
 	struct host_helper *next; /* in its stream or among the idle */
@@ -226,9 +226,6 @@ void gantry_host_helper_start(struct host_helper *h); /* on the job that was wri
 gantry_result gantry_host_thread(pthread_t *ret_thread, const char *name, void *(*fn)(void *), void *arg);
 
 /* wait.c */
-void gantry_host_wait_setup(void); /* reads the parameters, once */
-int gantry_host_cpus(void);
-void gantry_host_futex_wait(uint32_t *word, uint32_t expected);
-void gantry_host_futex_wake(uint32_t *word);
+void gantry_host_wait_setup(void);
 
 #endif

@@ -12,9 +12,9 @@
 #include <string.h>
 
 #include "base/atomic.h"
+#include "base/eventcount.h"
 #include "base/log.h"
 #include "device/host/host.h"
-#include "device/wait.h"
 
 static struct dev_thread make_thread(const struct host_item *item, uint32_t block, uint32_t lane, struct dev_team *team)
 {
@@ -23,7 +23,7 @@ static struct dev_thread make_thread(const struct host_item *item, uint32_t bloc
 				   .block = block,
 				   .blocks = item->blocks,
 				   .abort = item->abort,
-				   .door = item->doors ? &item->doors[block] : NULL,
+				   .eventcount = item->eventcounts ? &item->eventcounts[block] : NULL,
 				   .team = team};
 }
 
@@ -53,7 +53,7 @@ static void start_helpers(struct gantry_stream *s, const struct host_item *item,
 		h->fn = item->fn;
 		h->args = item->args;
 		h->pending = pending;
-		h->done_door = &s->door;
+		h->done_eventcount = &s->eventcount;
 		gantry_host_helper_start(h);
 	}
 }
@@ -67,7 +67,7 @@ static void run_many(struct gantry_stream *s, const struct host_item *item)
 	start_helpers(s, item, team, &pending);
 	dev_self = make_thread(item, 0, 0, team);
 	item->fn(item->args);
-	gantry_waiter_init(&w, &s->door);
+	gantry_waiter_init(&w, &s->eventcount);
 	while (load_seq(&pending))
 		gantry_waiter_idle(&w, UINT64_MAX);
 	gantry_waiter_done(&w);
@@ -107,11 +107,11 @@ out:
 
 gantry_result gantry_host_launch_body(struct gantry_device *dev, struct gantry_stream *s, uint32_t blocks,
 				      uint32_t lanes, gantry_host_body fn, const void *args, size_t args_size,
-				      const uint32_t *abort_flag, struct gantry_door *doors)
+				      const uint32_t *abort_flag, struct gantry_eventcount *eventcounts)
 {
 	gantry_result r = GANTRY_OK;
 	struct host_item item = {
-		.kind = HOST_ITEM_LAUNCH, .fn = fn, .size = args_size, .abort = abort_flag, .doors = doors};
+		.kind = HOST_ITEM_LAUNCH, .fn = fn, .size = args_size, .abort = abort_flag, .eventcounts = eventcounts};
 
 	(void)dev;
 	if (!lanes)
@@ -135,5 +135,5 @@ gantry_result gantry_host_launch(struct gantry_device *dev, struct gantry_stream
 	if ((unsigned)l->kernel >= GANTRY_KERNEL_COUNT)
 		FAIL_NOW(GANTRY_ERR_INVALID, "no kernel has the number %d", (int)l->kernel);
 	return gantry_host_launch_body(dev, s, l->blocks, l->lanes, gantry_host_kernels[l->kernel], l->args,
-				       l->args_size, l->abort, l->doors);
+				       l->args_size, l->abort, l->eventcounts);
 }

@@ -23,9 +23,9 @@
 #include <string.h>
 
 #include "base/atomic.h"
+#include "base/eventcount.h"
 #include "base/log.h"
 #include "device/host/host.h"
-#include "device/wait.h"
 
 enum { ITEMS = 256, MAGIC = 0x73747265 };
 
@@ -90,7 +90,7 @@ static void *worker(void *arg)
 	uint64_t at = 0;
 	int stop = 0;
 
-	gantry_waiter_init(&w, &s->door);
+	gantry_waiter_init(&w, &s->eventcount);
 	while (!stop) {
 		const struct host_item *item = &s->items[at % ITEMS];
 
@@ -98,7 +98,7 @@ static void *worker(void *arg)
 			gantry_waiter_idle(&w, UINT64_MAX);
 			continue;
 		}
-		gantry_waiter_worked(&w);
+		gantry_waiter_done(&w);
 		stop = item->kind == HOST_ITEM_STOP;
 		do_item(s, item);
 		at++;
@@ -164,7 +164,7 @@ gantry_result gantry_host_enqueue(struct gantry_stream *s, const struct host_ite
 out:
 	pthread_mutex_unlock(&s->mu);
 	if (r == GANTRY_OK)
-		gantry_door_ring(&s->door);
+		gantry_eventcount_notify(&s->eventcount);
 	free(copy);
 	return r;
 }

@@ -1,10 +1,10 @@
 /*
- * Sleeping and waking on doors: no wake-up is lost. Checked with Spin by tests/system/spin.sh.
+ * Sleeping and waking on eventcounts: no wake-up is lost. Checked with Spin by tests/system/spin.sh.
  *
- * What is modelled. The waiting side of include/gantry/fifo.h: struct gantry_door, and the order in which a waiter and
+ * What is modelled. The waiting side of include/gantry/fifo.h: struct gantry_eventcount, and the order in which a waiter and
  * those who publish touch it.
  *
- *   waiter                                       ringer
+ *   waiter                                       notifier
  *     look                                         publish
  *     old = seq                                    if waiting:
  *     waiting = 1                                      seq++
@@ -13,16 +13,16 @@
  *     waiting = 0, and from the start
  *
  * Two configurations:
- *   (none)   one sleeper, two ringers that publish when they like; it waits for a word of the one and a word of the
+ *   (none)   one sleeper, two notifiers that publish when they like; it waits for a word of the one and a word of the
  *            other in turn, so it is also woken for words that it does not wait for. A proxy serving two connections.
- *   -DPAIR   a producer and a consumer with doors of their own, each sleeping until the other publishes (slots one way,
+ *   -DPAIR   a producer and a consumer with eventcounts of their own, each sleeping until the other publishes (slots one way,
  *            head the other), with one slot, so that both sleep as often as possible. A kernel on CPU threads, a proxy.
  *
- * In both, somebody may set abort at any time, or never, and then rings every door in the same way; ringers may stop
+ * In both, somebody may set abort at any time, or never, and then notifies every eventcount in the same way; notifiers may stop
  * publishing as soon as abort is set. One spurious wake-up (a signal) may come at any time, or never.
  *
  *   model       fifo.h, code
- *   seq[d]      door->seq, the futex word            waiting[d]  door->waiting
+ *   seq[d]      eventcount->seq, the futex word            waiting[d]  eventcount->waiting
  *   asleep[d]   a thread is in the futex's queue     word[i]     a slot's meta, an offer's word or head
  *
  * Properties. No invalid end state: nobody sleeps for ever, since nothing here has a timeout. And under weak fairness
@@ -35,23 +35,23 @@
  *     accesses are sequentially consistent): a release store alone may become visible after the load that follows it.
  *     That reordering is what BUG_WAKE=1 and BUG_WAKE=2 plant.
  *   - futex_wait compares and sleeps in one step, and a wake-up cannot come between: the kernel promises it. Whether a
- *     wake-up is for one or for all does not matter with one sleeper per door.
- *   - seq does not wrap around. In the code it does after 2^32 rings; a waiter would have to be stopped between
- *     reading seq and sleeping for exactly that many, and a producer rings at most once per step that it publishes, of
+ *     wake-up is for one or for all does not matter with one sleeper per eventcount.
+ *   - seq does not wrap around. In the code it does after 2^32 wake-ups; a waiter would have to be stopped between
+ *     reading seq and sleeping for exactly that many, and a producer notifies at most once per step that it publishes, of
  *     which at most GANTRY_STEPS per connection pass while the waiter stands still.
  *   - Looking before announcing (spinning, yielding) is one look: more of them change no shared word.
  *
  * Planted bugs: each must be found.
- *   BUG_WAKE=1   the ringer reads `waiting` before it publishes
+ *   BUG_WAKE=1   the notifier reads `waiting` before it publishes
  *   BUG_WAKE=2   the waiter does not look again after announcing itself
  *   BUG_WAKE=3   the waiter reads seq after it has looked again
- *   BUG_ABORT    whoever sets abort does not ring
+ *   BUG_ABORT    whoever sets abort does not notify
  */
 #ifndef BUG_WAKE
 #define BUG_WAKE 0
 #endif
 #ifndef ROUNDS
-#define ROUNDS 2 /* words that each ringer publishes */
+#define ROUNDS 2 /* words that each notifier publishes */
 #endif
 
 byte seq[2];
@@ -68,7 +68,7 @@ byte ended;
 #define ENDS 3
 #endif
 
-/* `seen` is the ringer's own. */
+/* `seen` is the notifier's own. */
 inline ring_if_seen(d)
 {
 	if
@@ -125,7 +125,7 @@ inline wait_for(d, ready)
 }
 
 #ifdef PAIR
-proctype producer() /* sleeps on door 0, writes word 0 */
+proctype producer() /* sleeps on eventcount 0, writes word 0 */
 {
 	byte s, old;
 	bool seen;
@@ -144,7 +144,7 @@ proctype producer() /* sleeps on door 0, writes word 0 */
 	ended++
 }
 
-proctype consumer() /* sleeps on door 1, writes word 1 */
+proctype consumer() /* sleeps on eventcount 1, writes word 1 */
 {
 	byte s, old;
 	bool seen;
@@ -180,7 +180,7 @@ proctype sleeper()
 	ended++
 }
 
-proctype ringer(byte i)
+proctype notifier(byte i)
 {
 	bool seen;
 
@@ -228,8 +228,8 @@ init
 		run consumer();
 #else
 		run sleeper();
-		run ringer(0);
-		run ringer(1);
+		run notifier(0);
+		run notifier(1);
 #endif
 		run environment();
 		run signal()

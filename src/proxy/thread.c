@@ -11,13 +11,13 @@
  * the sleep, because sockets and GPUs do not notify.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_PROXY
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/atomic.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "base/thread.h"
 #include "device/device.h"
 #include "proxy/engine.h"
 
@@ -93,27 +93,11 @@ static void engine_free(struct gantry_proxy *p)
 	free(p);
 }
 
-/* Signals are the application's threads' business. */
-static int start_thread(struct gantry_proxy *p)
-{
-	sigset_t all, old;
-	int rc;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	rc = pthread_create(&p->thread, NULL, progress, p);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	if (rc == 0)
-		pthread_setname_np(p->thread, "gantry-proxy");
-	return rc;
-}
-
 static gantry_result engine_start(struct gantry_device *key, int numa_node, struct gantry_proxy **ret_proxy)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_proxy *p = aligned_alloc(_Alignof(struct gantry_proxy), sizeof(*p));
 	pthread_condattr_t attr;
-	int rc;
 
 	if (!p)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for the progress engine");
@@ -129,9 +113,7 @@ static gantry_result engine_start(struct gantry_device *key, int numa_node, stru
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&p->cond, &attr);
 	pthread_condattr_destroy(&attr);
-	rc = start_thread(p);
-	if (rc)
-		FAIL(GANTRY_ERR_SYSTEM, "no progress thread: %s", strerror(rc));
+	TRY(gantry_thread_start("gantry-proxy", progress, p, &p->thread));
 	*ret_proxy = p;
 	p = NULL; /* ownership moved */
 out:

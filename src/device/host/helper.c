@@ -15,6 +15,7 @@
 #include "base/atomic.h"
 #include "base/eventcount.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "device/host/host.h"
 
 static void wait_for_job(struct host_helper *h, uint64_t seen)
@@ -71,7 +72,7 @@ static gantry_result add_helper(struct host_device *hd)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a helper thread");
 	memset(h, 0, sizeof(*h));
 	h->hd = hd;
-	TRY(gantry_host_thread(&h->thread, "gantry-block", helper, h));
+	TRY(gantry_thread_start("gantry-block", helper, h, &h->thread));
 	h->next = hd->idle;
 	hd->idle = h;
 	h = NULL; /* the list's */

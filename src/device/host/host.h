@@ -222,9 +222,6 @@ void gantry_host_helpers_give(struct host_device *hd, struct host_helper *first)
 void gantry_host_helpers_end(struct host_device *hd);
 void gantry_host_helper_start(struct host_helper *h); /* on the job that was written into it */
 
-/* A thread with all signals blocked, so that handlers of the program never run on it. */
-gantry_result gantry_host_thread(pthread_t *ret_thread, const char *name, void *(*fn)(void *), void *arg);
-
 /* wait.c */
 void gantry_host_wait_setup(void);
 

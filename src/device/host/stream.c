@@ -17,34 +17,16 @@
  * The worker starts with the first item and ends with a STOP item, so destroying a stream waits for what is in it.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
-#include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/atomic.h"
 #include "base/eventcount.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "device/host/host.h"
 
 enum { ITEMS = 256, MAGIC = 0x73747265 };
-
-gantry_result gantry_host_thread(pthread_t *ret_thread, const char *name, void *(*fn)(void *), void *arg)
-{
-	gantry_result r = GANTRY_OK;
-	sigset_t all, old;
-	int rc;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	rc = pthread_create(ret_thread, NULL, fn, arg);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	if (rc)
-		FAIL(rc == EAGAIN ? GANTRY_ERR_LIMIT : GANTRY_ERR_SYSTEM, "thread %s: %s", name, strerror(rc));
-	pthread_setname_np(*ret_thread, name);
-out:
-	return r;
-}
 
 static void wake_sleepers(struct gantry_stream *s)
 {
@@ -146,7 +128,7 @@ gantry_result gantry_host_enqueue(struct gantry_stream *s, const struct host_ite
 	}
 	pthread_mutex_lock(&s->mu);
 	if (!s->started) {
-		TRY(gantry_host_thread(&s->thread, "gantry-stream", worker, s));
+		TRY(gantry_thread_start("gantry-stream", worker, s, &s->thread));
 		s->started = 1;
 	}
 	/* When it is full, half of it is let drain: one wait for many items. */

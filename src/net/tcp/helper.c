@@ -6,7 +6,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "base/thread.h"
 #include "net/tcp/engine.h"
 #include "net/tcp/stage.h"
 #include "net/tcp/txmem.h"
@@ -188,7 +188,6 @@ int tcp_helpers_wanted(void)
 void tcp_helpers_start(void)
 {
 	int wanted = tcp_helpers_wanted();
-	sigset_t all, old;
 
 	if (helpers.n || !wanted)
 		return;
@@ -198,19 +197,11 @@ void tcp_helpers_start(void)
 		return;
 	}
 	helpers.stopping = 0;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
 	for (int i = 0; i < wanted; i++) {
-		int rc = pthread_create(&helpers.threads[i], NULL, helper, (void *)(intptr_t)i);
-
-		if (rc) {
-			LOG_WARN(NET, "%d of %d helper threads: %s", i, wanted, strerror(rc));
-			break;
-		}
-		pthread_setname_np(helpers.threads[i], "gantry-helper");
+		if (gantry_thread_start("gantry-helper", helper, (void *)(intptr_t)i, &helpers.threads[i]) != GANTRY_OK)
+			break; /* it has said why; what there is will do */
 		store_release(&helpers.n, i + 1);
 	}
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
 void tcp_helpers_stop(void)

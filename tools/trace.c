@@ -178,7 +178,7 @@ static const char *take_event(struct trace_set *set, struct trace_file *f, const
 	return NULL;
 }
 
-static const char *take(void *ctx, const struct json_doc *line)
+const char *trace_take(void *ctx, const struct json_doc *line)
 {
 	struct trace_set *set = ctx;
 	const char *kind = json_get_text(line, "kind", "");
@@ -196,7 +196,7 @@ static const char *take(void *ctx, const struct json_doc *line)
 int trace_read(struct trace_set *set, const char *path, char *why, size_t len)
 {
 	set->here = 0;
-	return json_read_lines(path, take, set, why, len);
+	return json_read_lines(path, trace_take, set, why, len);
 }
 
 void trace_free(struct trace_set *set)

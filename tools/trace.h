@@ -62,6 +62,8 @@ struct trace_set {
 
 /* 0, or -1 with one line that names file and line. */
 int trace_read(struct trace_set *set, const char *path, char *why, size_t len);
+/* One line of a trace; NULL or what is wrong with it. ctx: a struct trace_set. */
+const char *trace_take(void *set, const struct json_doc *line);
 void trace_free(struct trace_set *set);
 /* NULL: it belongs to another communicator of the process. */
 const struct trace_conn *trace_conn_of(const struct trace_file *f, int64_t id);

@@ -3,12 +3,9 @@
  * whatever reports come of it, the verdict ends and names a rank of the communicator or nobody.
  */
 #include <stdlib.h>
+#include <string.h>
 
-#include "../../tools/json_read.c"
-#include "../../tools/stall_chain.c"
-#include "../../tools/stall_merge.c"
-#include "../../tools/stall_process.c"
-#include "../../tools/stall_read.c"
+#include "../../tools/stall.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

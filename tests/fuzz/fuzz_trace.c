@@ -1,9 +1,8 @@
 /* What `gantry trace` reads: a file that may be cut, damaged or made up becomes a reason, or a picture that is JSON. */
 #include <stdlib.h>
+#include <string.h>
 
-#include "../../tools/json_read.c"
-#include "../../tools/trace_chrome.c"
-#include "../../tools/trace_read.c"
+#include "../../tools/trace.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -12,14 +11,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 		if (!(cond))                                                                                           \
 			abort();                                                                                       \
 	} while (0)
-
-/* The lines come from memory here. */
-int json_read_lines(const char *path, const char *(*fn)(void *ctx, const struct json_doc *doc), void *ctx, char *why,
-		    size_t len)
-{
-	(void)path, (void)fn, (void)ctx, (void)why, (void)len;
-	return -1;
-}
 
 static int take_all(struct trace_set *set, const uint8_t *data, size_t size)
 {
@@ -34,7 +25,7 @@ static int take_all(struct trace_set *set, const uint8_t *data, size_t size)
 		MUST(line);
 		memcpy(line, data, n);
 		line[n] = 0;
-		good = json_parse(line, n, &doc) == 0 && doc.values[0].type == JSON_OBJECT && !take(set, &doc);
+		good = json_parse(line, n, &doc) == 0 && doc.values[0].type == JSON_OBJECT && !trace_take(set, &doc);
 		free(line);
 		data += n + (end != NULL);
 		size -= n + (end != NULL);

@@ -129,6 +129,7 @@ static gantry_result member_make(const struct gantry_ctl_config *config, struct 
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a membership");
 	m->config = *config;
 	m->config.id = NULL;
+	m->dial.fd = -1;
 	gantry_list_init(&m->node);
 	gantry_list_init(&m->outbox);
 	gantry_list_init(&m->calls);
@@ -172,7 +173,6 @@ void ctl_member_free(struct gantry_ctl *m)
 static gantry_result member_prepare(struct gantry_ctl *m, const struct gantry_unique_id *id)
 {
 	gantry_result r = GANTRY_OK;
-	const char *secret;
 
 	TRY(gantry_params_load(0));
 	m->timeout = gantry_params()->timeout;
@@ -183,9 +183,7 @@ static gantry_result member_prepare(struct gantry_ctl *m, const struct gantry_un
 	if (m->id.version != CTL_VERSION)
 		FAIL(GANTRY_ERR_VERSION, "rank %d: the unique id is of version %d, this library is of version %d",
 		     m->config.rank, m->id.version, CTL_VERSION);
-	TRY(gantry_secret(&secret));
-	TRY(ctl_key_mix(m->id.key, secret, m->key));
-	m->auth = secret ? CTL_AUTH_SECRET : GANTRY_HAVE_OPENSSL ? CTL_AUTH_HMAC : CTL_AUTH_KEY;
+	TRY(inet_mixed_key(m->id.key, m->key_bytes, &m->key));
 	if (m->config.addrs)
 		m->id.addr = m->config.addrs[0];
 	TRY(inet_candidates(&m->id.addr, m->addrs, &m->naddrs));

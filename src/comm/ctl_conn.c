@@ -177,7 +177,7 @@ void ctl_conns_flush(void)
 			continue;
 		if (c->fault) /* may soil others with the news */
 			c->ops->broken(c, GANTRY_ERR_PEER_LOST, c->fault);
-		else if (!c->connecting)
+		else
 			flush(c);
 	}
 }
@@ -211,8 +211,6 @@ static void read_failed(struct ctl_conn *c, int e)
 
 static void readable(struct ctl_conn *c) REQUIRES(loop_mu)
 {
-	if (c->ops->elsewhere && c->ops->elsewhere(c))
-		return;
 	for (int i = 0; i < READS_PER_EVENT && c->source.fd >= 0; i++) {
 		ssize_t n = recv(c->source.fd, ctl_service.scratch, sizeof(ctl_service.scratch), MSG_DONTWAIT);
 		gantry_result r;
@@ -242,17 +240,6 @@ static void conn_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
 {
 	struct ctl_conn *c = gantry_container(s, struct ctl_conn, source);
 
-	if (c->connecting) {
-		int e = 0;
-		socklen_t len = sizeof(e);
-
-		if (!(events & (EPOLLOUT | EPOLLERR | EPOLLHUP)))
-			return;
-		getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &e, &len);
-		c->connecting = 0;
-		c->ops->connected(c, e);
-		return;
-	}
 	if (events & (EPOLLIN | EPOLLERR | EPOLLHUP))
 		readable(c);
 	if (s->fd >= 0 && (events & EPOLLOUT))
@@ -261,8 +248,8 @@ static void conn_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
 
 /* ---- life ---- */
 
-static gantry_result conn_make(int fd, const struct gantry_addr *peer, const struct ctl_conn_ops *ops, void *owner,
-			       int connecting, struct ctl_conn **ret_conn) REQUIRES(loop_mu)
+gantry_result ctl_conn_make(int fd, const struct gantry_addr *peer, const struct ctl_conn_ops *ops, void *owner,
+			    struct ctl_conn **ret_conn)
 {
 	const struct sock_options o = {.traffic_class = -1, .timeout_ns = gantry_params()->timeout};
 	gantry_result r = GANTRY_OK;
@@ -274,13 +261,12 @@ static gantry_result conn_make(int fd, const struct gantry_addr *peer, const str
 	c->ops = ops;
 	c->owner = owner;
 	c->peer = *peer;
-	c->connecting = connecting;
 	c->heard = inet_loop.now;
-	c->in.max_body = CTL_STRANGER_MAX;
+	c->in.max_body = GANTRY_CTL_MESSAGE_MAX;
 	gantry_list_init(&c->dirty);
 	gantry_list_init(&c->out);
 	sock_tune(fd, &o);
-	TRY(inet_source_add(&c->source, connecting ? EPOLLOUT : EPOLLIN));
+	TRY(inet_source_add(&c->source, EPOLLIN));
 	gantry_list_append(&ctl_service.conns, &c->node);
 	*ret_conn = c;
 	c = NULL;
@@ -289,22 +275,6 @@ out:
 	if (r != GANTRY_OK)
 		close(fd);
 	return r;
-}
-
-gantry_result ctl_conn_make(int fd, const struct gantry_addr *peer, const struct ctl_conn_ops *ops, void *owner,
-			    struct ctl_conn **ret_conn)
-{
-	return conn_make(fd, peer, ops, owner, 0, ret_conn);
-}
-
-int ctl_conn_connect(const struct gantry_addr *to, const struct ctl_conn_ops *ops, void *owner,
-		     struct ctl_conn **ret_conn)
-{
-	int fd, e = sock_connect(NULL, NULL, to, &fd);
-
-	if (e)
-		return e;
-	return conn_make(fd, to, ops, owner, 1, ret_conn) == GANTRY_OK ? 0 : ENOMEM;
 }
 
 static int finish_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t *body)
@@ -338,7 +308,7 @@ void ctl_conn_finish(struct ctl_conn *c, uint64_t ns)
 {
 	if (!c || c->source.fd < 0)
 		return;
-	if (c->connecting || c->fault) {
+	if (c->fault) {
 		ctl_conn_close(c);
 		return;
 	}

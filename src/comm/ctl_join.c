@@ -9,12 +9,11 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 
-#include "base/build.h"
-#include "base/hmac.h"
 #include "base/log.h"
 #include "comm/ctl_member.h"
-#include "gantry/version.h"
+#include "comm/hub.h"
 #include "inet/sock.h"
 
 enum { ATTEMPT_MS = 5000, CANDIDATE_MS = 1000, MS = 1000000 };
@@ -30,8 +29,7 @@ static void retry_later(struct gantry_ctl *m, const char *cause) REQUIRES(loop_m
 		snprintf(m->cause, sizeof(m->cause), "%s", cause);
 	m->tries++;
 	m->step = STEP_PAUSE;
-	ctl_conn_close(m->conn);
-	m->conn = NULL;
+	inet_source_close(&m->dial);
 	if (m->tries > 6 && gantry_ratelimit_pass(&limit, &more))
 		LOG_INFO(COMM, "rank %d: still trying to reach the hub at %s: %s", m->config.rank, m->hub, m->cause);
 }
@@ -50,13 +48,11 @@ static void attempt_failed(struct gantry_ctl *m, int e) REQUIRES(loop_mu)
 
 /* ---- the hand-shake ---- */
 
-static void say_hello(struct gantry_ctl *m) REQUIRES(loop_mu)
+static void start_hello(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
-	const struct ctl_head head = {.kind = CTL_HELLO, .from = m->config.rank, .to = -1, .size = CTL_HELLO_SIZE};
 	uint64_t wait = m->deadline > inet_loop.now ? m->deadline - inet_loop.now : 0;
-	struct ctl_hello h = {
-		.version = CTL_VERSION,
-		.auth = m->auth,
+	uint8_t out[CTL_HELLO_SIZE];
+	const struct ctl_hello h = {
 		.comm_id = m->id.comm_id,
 		.process = ctl_service.process,
 		.rank = m->config.rank,
@@ -65,104 +61,90 @@ static void say_hello(struct gantry_ctl *m) REQUIRES(loop_mu)
 		.wait_ms = (uint32_t)(wait / MS),
 	};
 
-	if (gantry_random_bytes(h.nonce, sizeof(h.nonce)) != GANTRY_OK) {
-		ctl_member_over(m, GANTRY_ERR_SYSTEM, "rank %d: no random bytes", m->config.rank);
+	ctl_hello_encode(&h, out);
+	if (inet_handshake_start_client(&m->shake, &hub_service.protocol, &m->key, out, sizeof(out)) != GANTRY_OK) {
+		ctl_member_over(m, GANTRY_ERR_SYSTEM, "rank %d: %s", m->config.rank, gantry_last_error());
 		return;
 	}
-	snprintf(h.build, sizeof(h.build), "%s %.12s", GANTRY_VERSION, gantry_commit);
-	memcpy(h.who, ctl_service.who, sizeof(h.who));
-	ctl_hello_encode(&h, m->raw_hello);
-	ctl_conn_send(m->conn, &head, m->raw_hello);
-	m->step = STEP_SAID_HELLO;
+	m->step = STEP_SHAKING;
 	m->attempt_by = inet_loop.now + (uint64_t)ATTEMPT_MS * MS;
 	ctl_service_due(m->attempt_by);
+	inet_source_set(&m->dial, EPOLLIN);
 }
 
-static void on_challenge(struct gantry_ctl *m, const uint8_t *body, size_t n) REQUIRES(loop_mu)
+static void shake_done(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
-	const struct ctl_head head = {.kind = CTL_PROOF, .from = m->config.rank, .to = -1, .size = CTL_MAC_SIZE};
-	struct ctl_challenge c;
-	uint8_t mac[CTL_MAC_SIZE];
+	struct ctl_accepted a;
 
-	if (inet_loop.parting) {
-		ctl_member_over(m, GANTRY_ERR_ABORTED, "rank %d: the process exits", m->config.rank);
-		return;
-	}
-	if (ctl_challenge_decode(body, n, &c) != GANTRY_OK) {
+	if (ctl_accepted_decode(m->shake.payload, m->shake.payload_size, &a) != GANTRY_OK)
 		ctl_member_over(m, GANTRY_ERR_PROTOCOL, "rank %d: the hub at %s does not speak our protocol",
 				m->config.rank, m->hub);
-		return;
-	}
-	if (ctl_prove(m->key, 1, m->raw_hello, body, mac) != GANTRY_OK ||
-	    !gantry_equal_secret(mac, c.mac, CTL_MAC_SIZE)) {
-		ctl_member_over(m, GANTRY_ERR_AUTH,
-				"rank %d: the hub at %s does not know the key: GANTRY_SECRET differs, or it is not the "
-				"id's hub",
-				m->config.rank, m->hub);
-		return;
-	}
-	if (ctl_prove(m->key, 0, m->raw_hello, body, mac) != GANTRY_OK) {
-		ctl_member_over(m, GANTRY_ERR_UNSUPPORTED, "rank %d: no way to authenticate", m->config.rank);
-		return;
-	}
-	ctl_conn_send(m->conn, &head, mac);
-	m->step = STEP_PROVED;
+	else if (ctl_member_accepted(m, inet_source_release(&m->dial), &a) != GANTRY_OK)
+		ctl_member_over(m, GANTRY_ERR_NOMEM, "rank %d: %s", m->config.rank, gantry_last_error());
 }
 
-static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+static void shake_failed(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
-	struct gantry_ctl *m = c->owner;
-	struct ctl_accepted a;
-	char text[CTL_TEXT_MAX];
+	const struct inet_handshake *h = &m->shake;
+	char cause[128];
 
-	if (h->kind == CTL_REFUSED) {
-		ctl_get_text(text, sizeof(text), body, h->size);
-		ctl_member_over(m, h->result > GANTRY_AGAIN ? (gantry_result)h->result : GANTRY_ERR_REFUSED,
-				"rank %d: refused by the hub at %s: %s", m->config.rank, m->hub, text);
-	} else if (h->kind == CTL_CHALLENGE && m->step == STEP_SAID_HELLO) {
-		on_challenge(m, body, h->size);
-	} else if (h->kind == CTL_ACCEPTED && m->step == STEP_PROVED &&
-		   ctl_accepted_decode(body, h->size, &a) == GANTRY_OK) {
-		ctl_member_accepted(m, &a);
-	} else {
-		ctl_member_over(m, GANTRY_ERR_PROTOCOL, "rank %d: the hub at %s does not speak our protocol (%s)",
-				m->config.rank, m->hub, ctl_kind_name(h->kind));
-	}
-	return m->step == STEP_OVER;
-}
-
-static void on_broken(struct ctl_conn *c, gantry_result why, const char *cause) REQUIRES(loop_mu)
-{
-	(void)why;
-	retry_later(c->owner, cause);
-}
-
-static void on_connected(struct ctl_conn *c, int e) REQUIRES(loop_mu)
-{
-	struct gantry_ctl *m = c->owner;
-
-	if (e) {
-		attempt_failed(m, e);
+	if (!h->broken) {
+		ctl_member_over(m, h->error,
+				h->refused ? "rank %d: refused by the hub at %s: %s" : "rank %d: the hub at %s: %s",
+				m->config.rank, m->hub, h->text);
 		return;
 	}
-	m->reached = 1;
-	inet_source_set(&c->source, EPOLLIN);
-	say_hello(m);
+	if (h->broken_errno)
+		snprintf(cause, sizeof(cause), "the connection broke: %s", strerror(h->broken_errno));
+	else
+		snprintf(cause, sizeof(cause), "the connection was closed without a word");
+	retry_later(m, cause);
+}
+
+static void dial_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
+{
+	struct gantry_ctl *m = gantry_container(s, struct gantry_ctl, dial);
+	enum inet_event event;
+	socklen_t len = sizeof(int);
+	int e = 0;
+
+	if (m->step == STEP_CONNECTING) {
+		if (!(events & (EPOLLOUT | EPOLLERR | EPOLLHUP)))
+			return;
+		getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &e, &len);
+		if (e) {
+			attempt_failed(m, e);
+			return;
+		}
+		m->reached = 1;
+		start_hello(m);
+	}
+	if (inet_loop.parting && m->step == STEP_SHAKING)
+		ctl_member_over(m, GANTRY_ERR_ABORTED, "rank %d: the process exits", m->config.rank);
+	if (m->step != STEP_SHAKING)
+		return;
+	event = inet_handshake_move(&m->shake, s->fd);
+	if (event == INET_DONE)
+		shake_done(m);
+	else if (event == INET_FAILED)
+		shake_failed(m);
 }
 
 /* ---- the clock ---- */
 
 static void start(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
-	static const struct ctl_conn_ops join_ops = {.frame = on_frame, .broken = on_broken, .connected = on_connected};
 	const struct gantry_addr *to = &m->addrs[m->tries % (uint32_t)m->naddrs];
-	int e = ctl_conn_connect(to, &join_ops, m, &m->conn);
+	int e;
 
+	m->dial = (struct inet_source){.fd = -1, .ready = dial_ready};
+	e = sock_connect(NULL, NULL, to, &m->dial.fd);
+	if (!e && inet_source_add(&m->dial, EPOLLOUT) != GANTRY_OK)
+		e = ENOMEM;
 	if (e) {
 		attempt_failed(m, e);
 		return;
 	}
-	m->conn->in.max_body = CTL_TEXT_MAX; /* of a refusal */
 	m->step = STEP_CONNECTING;
 	m->attempt_by = inet_loop.now + (uint64_t)(m->naddrs > 1 ? CANDIDATE_MS : ATTEMPT_MS) * MS;
 	ctl_service_due(m->attempt_by);

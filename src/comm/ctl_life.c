@@ -48,6 +48,7 @@ void ctl_member_over(struct gantry_ctl *m, gantry_result why, const char *fmt, .
 	va_list ap;
 
 	m->step = STEP_OVER;
+	inet_source_close(&m->dial);
 	ctl_conn_close(m->conn);
 	m->conn = NULL;
 	pthread_mutex_lock(&m->mu);
@@ -119,6 +120,7 @@ static void farewell(struct gantry_ctl *m) REQUIRES(loop_mu)
 		ctl_conn_send(m->conn, &h, NULL);
 		ctl_conn_finish(m->conn, m->timeout < see_off_ns ? m->timeout : see_off_ns);
 	} else {
+		inet_source_close(&m->dial);
 		ctl_conn_close(m->conn);
 	}
 	ctl_service.nleaving--;

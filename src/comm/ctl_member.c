@@ -221,10 +221,12 @@ static void on_broken(struct ctl_conn *c, gantry_result why, const char *cause) 
 
 static const struct ctl_conn_ops member_ops = {.frame = on_frame, .broken = on_broken};
 
-void ctl_member_accepted(struct gantry_ctl *m, const struct ctl_accepted *a)
+gantry_result ctl_member_accepted(struct gantry_ctl *m, int fd, const struct ctl_accepted *a)
 {
-	m->conn->ops = &member_ops;
-	m->conn->in.max_body = GANTRY_CTL_MESSAGE_MAX;
+	gantry_result r = ctl_conn_make(fd, &m->addrs[m->tries % (uint32_t)m->naddrs], &member_ops, m, &m->conn);
+
+	if (r != GANTRY_OK)
+		return r;
 	m->conn->in.max_gathered = (uint32_t)m->config.nranks * GANTRY_CTL_MESSAGE_MAX;
 	m->step = STEP_WAITING;
 	m->best_trip = UINT64_MAX;
@@ -236,4 +238,5 @@ void ctl_member_accepted(struct gantry_ctl *m, const struct ctl_accepted *a)
 	m->deadline += CTL_ANSWER_NS;
 	ctl_service_due(m->deadline);
 	ctl_service_due(m->conn->heard + m->timeout);
+	return GANTRY_OK;
 }

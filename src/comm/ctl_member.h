@@ -3,11 +3,11 @@
  * A membership: one rank's side of the control plane (struct gantry_ctl). Two kinds of threads meet in it: the service
  * thread has the connection and its steps, the callers' threads wait for news and queue what is to be sent.
  *
- *   PAUSE <-> CONNECTING -> SAID_HELLO -> PROVED -> WAITING -> JOINED -> OVER
- *     ^            |            |           |          |                  ^
- *     +------------+------------+-----------+          +------------------+
- *     what may pass is tried again until               accepted: from here on a
- *     GANTRY_CONNECT_TIMEOUT, else OVER                broken connection is the end
+ *   PAUSE <-> CONNECTING -> SHAKING -> WAITING -> JOINED -> OVER
+ *     ^            |            |          |                  ^
+ *     +------------+------------+          +------------------+
+ *     what may pass is tried again until   accepted: from here on a
+ *     GANTRY_CONNECT_TIMEOUT, else OVER    broken connection is the end
  */
 #ifndef GANTRY_COMM_CTL_MEMBER_H
 #define GANTRY_COMM_CTL_MEMBER_H
@@ -15,7 +15,7 @@
 #include "comm/ctl_service.h"
 #include "inet/settings.h"
 
-enum ctl_step { STEP_PAUSE, STEP_CONNECTING, STEP_SAID_HELLO, STEP_PROVED, STEP_WAITING, STEP_JOINED, STEP_OVER };
+enum ctl_step { STEP_PAUSE, STEP_CONNECTING, STEP_SHAKING, STEP_WAITING, STEP_JOINED, STEP_OVER };
 
 /* Another rank, as this one knows it. Under the membership's mu. */
 struct ctl_peer {
@@ -45,8 +45,8 @@ struct gantry_ctl {
 	/* Fixed at joining. */
 	struct gantry_ctl_config config; /* its id is not kept */
 	struct ctl_id id;
-	uint8_t key[CTL_KEY_SIZE];
-	enum ctl_auth auth;
+	struct inet_key key;
+	uint8_t key_bytes[INET_KEY_SIZE];
 	uint64_t timeout, connect_timeout;
 	int forks; /* inet_forked */
 	struct gantry_addr addrs[INET_CANDIDATES];
@@ -58,12 +58,13 @@ struct gantry_ctl {
 	int leaving; /* the caller is gone: say goodbye and free it */
 	int calling; /* a callback runs, without the lock */
 	enum ctl_step step;
-	struct ctl_conn *conn; /* NULL while there is none */
+	struct inet_source dial; /* CONNECTING, SHAKING */
+	struct inet_handshake shake;
+	struct ctl_conn *conn; /* NULL before that is over */
 	uint64_t deadline, retry_at, attempt_by;
 	uint32_t tries;
 	int reached;	 /* somebody has answered there at least once */
 	char cause[160]; /* why the last attempt failed */
-	uint8_t raw_hello[CTL_HELLO_SIZE];
 	int trips, ready; /* round trips still to make; all ranks are here */
 	uint64_t best_trip;
 
@@ -91,8 +92,8 @@ struct gantry_ctl {
 /* How much later than its deadline a rank may hear from the hub who is missing. */
 enum { CTL_ANSWER_NS = 1000000000 };
 
-/* ctl_member.c. The service's mu is held. All ranks may be talked to, the connection is accepted. */
-void ctl_member_accepted(struct gantry_ctl *m, const struct ctl_accepted *a) REQUIRES(loop_mu);
+/* ctl_member.c. The hub has accepted us. Takes the descriptor. */
+gantry_result ctl_member_accepted(struct gantry_ctl *m, int fd, const struct ctl_accepted *a) REQUIRES(loop_mu);
 
 /* ctl_life.c. The service's mu is held. */
 void ctl_members_take(void) REQUIRES(loop_mu); /* what callers queued, and those who leave */

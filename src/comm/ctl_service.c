@@ -56,7 +56,6 @@ static void tick(void) REQUIRES(loop_mu)
 {
 	ctl_service.due = UINT64_MAX;
 	hub_tick();
-	hub_strangers_tick();
 	ctl_members_tick();
 	ctl_conns_tick();
 }
@@ -69,7 +68,6 @@ static void pass(void) REQUIRES(loop_mu)
 	if (s->exiting)
 		hub_bye();
 	ctl_members_take();
-	hub_take_given();
 	if (inet_due(s->due))
 		tick();
 	do {
@@ -87,7 +85,6 @@ static int busy(void)
 
 static void stop(void) REQUIRES(loop_mu)
 {
-	hub_strangers_drop();
 	ctl_conns_reap();
 }
 
@@ -112,8 +109,6 @@ static void init_lists(struct ctl_service *s)
 	gantry_list_init(&s->dead);
 	gantry_list_init(&s->dirty);
 	gantry_list_init(&s->hubs);
-	gantry_list_init(&s->listeners);
-	gantry_list_init(&s->strangers);
 	gantry_list_init(&s->members);
 	gantry_list_init(&s->events);
 }
@@ -126,11 +121,9 @@ static void in_child(void) REQUIRES(loop_mu)
 	inet_abandon(&s->finishing);
 	inet_abandon(&s->dead);
 	inet_abandon(&s->hubs);
-	inet_abandon(&s->listeners);
-	inet_abandon(&s->strangers);
 	inet_abandon(&s->members);
 	inet_abandon(&s->events);
-	s->nstrangers = s->nleaving = s->exiting = s->initialised = 0;
+	s->nleaving = s->exiting = s->initialised = 0;
 	pthread_cond_init(&s->quiet, NULL);
 }
 

@@ -59,10 +59,6 @@ struct ctl_conn_ops {
 	int (*frame)(struct ctl_conn *c, const struct ctl_head *h, const uint8_t *body);
 	/* The connection is of no use any more; the callee closes it. `cause` is half a sentence. */
 	void (*broken)(struct ctl_conn *c, gantry_result why, const char *cause);
-	/* Something can be read. Non-zero: not by us, or not yet. NULL: always by us. */
-	int (*elsewhere)(struct ctl_conn *c);
-	/* The outcome of ctl_conn_connect: 0, or an errno. */
-	void (*connected)(struct ctl_conn *c, int e);
 };
 
 struct ctl_conn {
@@ -72,7 +68,6 @@ struct ctl_conn {
 	const struct ctl_conn_ops *ops;
 	void *owner; /* borrowed */
 	struct gantry_addr peer;
-	int connecting;
 	struct ctl_parser in;
 	struct gantry_list out;	  /* of struct ctl_out */
 	size_t out_bytes, out_at; /* waiting; of the first one, already written */
@@ -87,9 +82,6 @@ struct ctl_conn {
 /* Takes the descriptor, also on failure. */
 gantry_result ctl_conn_make(int fd, const struct gantry_addr *peer, const struct ctl_conn_ops *ops, void *owner,
 			    struct ctl_conn **ret_conn) REQUIRES(loop_mu);
-/* errno or 0; the outcome comes by ops->connected. Never logs. */
-int ctl_conn_connect(const struct gantry_addr *to, const struct ctl_conn_ops *ops, void *owner,
-		     struct ctl_conn **ret_conn) REQUIRES(loop_mu);
 /* Queue for the end of the turn. Failures are reported by ops->broken, later. */
 void ctl_conn_write(struct ctl_conn *c, struct ctl_out *o); /* takes it over */
 void ctl_conn_share(struct ctl_conn *c, struct ctl_buf *b); /* takes a reference of its own */
@@ -110,11 +102,9 @@ struct ctl_service {
 
 	struct gantry_list conns GUARDED_BY(loop_mu), finishing GUARDED_BY(loop_mu); /* of connections */
 	struct gantry_list dead GUARDED_BY(loop_mu), dirty GUARDED_BY(loop_mu);
-	struct gantry_list hubs GUARDED_BY(loop_mu), listeners GUARDED_BY(loop_mu); /* hub.h */
-	struct gantry_list strangers GUARDED_BY(loop_mu);
+	struct gantry_list hubs GUARDED_BY(loop_mu);				    /* hub.h */
 	struct gantry_list members GUARDED_BY(loop_mu), events GUARDED_BY(loop_mu); /* ctl_member.h */
-	int nstrangers GUARDED_BY(loop_mu), nleaving GUARDED_BY(loop_mu);
-	uint64_t refused GUARDED_BY(loop_mu); /* strangers so far */
+	int nleaving GUARDED_BY(loop_mu);
 
 	/* ns: of the next look at the clock; by how much this pass came late */
 	uint64_t due GUARDED_BY(loop_mu), late GUARDED_BY(loop_mu);

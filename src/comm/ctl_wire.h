@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bytes of the control plane. All integers are little-endian. A connection between a rank and the hub carries
- * frames: a head of CTL_HEAD_SIZE bytes and `size` bytes of body.
+ * The bytes of the control plane. All integers are little-endian. A connection between a rank and the hub begins with
+ * the hand-shake of all connections (inet/handshake.h), whose payloads are below. Then it carries frames: a head of
+ * CTL_HEAD_SIZE bytes and `size` bytes of body.
  *
  *    rank                                       hub
- *     | HELLO: version, who, nonce --------------> |   a stranger until its proof: small bodies, one deadline
- *     | <-- CHALLENGE: nonce, MAC over both ------ |   the hub proves itself first
- *     | PROOF: MAC over all of that -------------> |
- *     | <-- ACCEPTED (or REFUSED: cause, text) --- |
+ *     | hello .. answer: both know the key ------> |   and the rank is told what the hub's deadline is
+ *     | <-- REFUSED: cause, text ----------------- |   known by its key, but it does not fit in
  *     | <-- TIME, a few times -------------------> |   the clock of the hub
  *     | <-- READY: all are here, who lives where - |
  *     | <-- LIFE, answered by LIFE --------------> |   the hub asks every timeout/32
@@ -15,8 +14,6 @@
  *     | GATHER ----------------------------------> |   <- GATHERED to all, once all gave theirs
  *     | <-- LOST, LEFT: news of other ranks ------ |
  *     | LEAVE -----------------------------------> |   or <- BYE: the hub's process ends
- *
- * Without OpenSSL there is no HMAC: hub and rank each show their half of the key instead.
  *
  * Everything here is a pure function over bytes: nothing touches a socket, so the fuzzer reaches all of it. Decoders
  * never trust a length; whatever they accept is in range.
@@ -28,35 +25,21 @@
 #include <stdint.h>
 
 #include "comm/ctl.h"
-#include "inet/nic.h"
-
-#define CTL_MAGIC "GCTL" /* every frame begins with it */
+#include "inet/settings.h"
 
 enum {
-	CTL_MAGIC_SIZE = 4,
-	CTL_VERSION = 1,
+	CTL_VERSION = 4,
 	CTL_HEAD_SIZE = 32,
-	CTL_HELLO_SIZE = 128,
-	CTL_CHALLENGE_SIZE = 64,
-	CTL_CHALLENGE_MAC = 32, /* where the hub's MAC stands; it covers what is before it */
+	CTL_HELLO_SIZE = 32,
 	CTL_ACCEPTED_SIZE = 8,
-	CTL_KEY_SIZE = 32,
-	CTL_NONCE_SIZE = 16,
-	CTL_MAC_SIZE = 32,
-	CTL_WHO_SIZE = 48,
-	CTL_BUILD_SIZE = 24,
+	CTL_WHO_SIZE = INET_SELF_SIZE,
 	CTL_TEXT_MAX = 512,
-	CTL_STRANGER_MAX = 256, /* the largest body taken from somebody who has not proved himself */
-	CTL_RANKS_MAX = 32768,	/* times the largest part of an allgather still fits 32 bits */
+	CTL_RANKS_MAX = 32768, /* times the largest part of an allgather still fits 32 bits */
 };
 
 /* X(NAME, largest body) */
 /* clang-format off */
 #define CTL_KINDS(X)                            \
-	X(HELLO,     CTL_STRANGER_MAX)          \
-	X(CHALLENGE, CTL_STRANGER_MAX)          \
-	X(PROOF,     CTL_MAC_SIZE)              \
-	X(ACCEPTED,  CTL_ACCEPTED_SIZE)         \
 	X(REFUSED,   CTL_TEXT_MAX)              \
 	X(TIME,      8)                         \
 	X(READY,     CTL_RANKS_MAX / 8)         \
@@ -73,7 +56,7 @@ enum {
 /* clang-format on */
 
 enum ctl_kind {
-	CTL_NONE,
+	CTL_NONE = 4, /* up to here: the hand-shake of versions before 4 */
 #define CTL_KIND_ENUM(name, max) CTL_##name,
 	CTL_KINDS(CTL_KIND_ENUM)
 #undef CTL_KIND_ENUM
@@ -117,38 +100,24 @@ struct ctl_id {
 	uint16_t version;
 	uint64_t comm_id;
 	struct gantry_addr addr; /* without a scope: that is local to a host */
-	uint8_t key[CTL_KEY_SIZE];
+	uint8_t key[INET_KEY_SIZE];
 };
 void ctl_id_encode(const struct ctl_id *id, struct gantry_unique_id *out);
 /* ERR_INVALID: not an id. Any version is decoded: the caller compares. */
 gantry_result ctl_id_decode(const struct gantry_unique_id *in, struct ctl_id *ret);
 
-/* ---- the hand-shake ---- */
-
-enum ctl_auth { CTL_AUTH_KEY, CTL_AUTH_HMAC, CTL_AUTH_SECRET, CTL_AUTHS };
+/* ---- the payloads of hello and answer ---- */
 
 struct ctl_hello {
-	uint32_t version; /* of another version nothing else is known */
-	uint32_t auth;	  /* enum ctl_auth */
 	uint64_t comm_id;
-	uint8_t nonce[CTL_NONCE_SIZE];
 	uint64_t process; /* random, the same for all ranks of one process */
 	int rank, nranks;
 	uint32_t timeout_ms; /* after which this rank gives up a silent hub */
 	uint32_t wait_ms;    /* how much longer it waits for the others to come */
-	char build[CTL_BUILD_SIZE];
-	char who[CTL_WHO_SIZE]; /* "hostname pid 123" */
 };
 void ctl_hello_encode(const struct ctl_hello *h, uint8_t out[CTL_HELLO_SIZE]);
-gantry_result ctl_hello_decode(const uint8_t *in, size_t n, struct ctl_hello *ret);
-
-struct ctl_challenge {
-	uint32_t version;
-	uint8_t nonce[CTL_NONCE_SIZE];
-	uint8_t mac[CTL_MAC_SIZE];
-};
-void ctl_challenge_encode(const struct ctl_challenge *c, uint8_t out[CTL_CHALLENGE_SIZE]);
-gantry_result ctl_challenge_decode(const uint8_t *in, size_t n, struct ctl_challenge *ret);
+/* ERR_PROTOCOL: it is none. Of another version only the communicator is known, which stays where it is. */
+gantry_result ctl_hello_decode(const uint8_t *in, size_t n, int version, struct ctl_hello *ret);
 
 struct ctl_accepted {
 	uint32_t timeout_ms; /* after which the hub gives up a silent rank */
@@ -156,11 +125,5 @@ struct ctl_accepted {
 };
 void ctl_accepted_encode(const struct ctl_accepted *a, uint8_t out[CTL_ACCEPTED_SIZE]);
 gantry_result ctl_accepted_decode(const uint8_t *in, size_t n, struct ctl_accepted *ret);
-
-/* The key that both sides prove: the id's, mixed with the secret if there is one. */
-gantry_result ctl_key_mix(const uint8_t key[CTL_KEY_SIZE], const char *secret, uint8_t ret_key[CTL_KEY_SIZE]);
-/* Over the bytes that went over the wire; `hub` picks the role, so that one proof cannot stand for the other. */
-gantry_result ctl_prove(const uint8_t key[CTL_KEY_SIZE], int hub, const uint8_t hello[CTL_HELLO_SIZE],
-			const uint8_t challenge[CTL_CHALLENGE_SIZE], uint8_t ret_mac[CTL_MAC_SIZE]);
 
 #endif

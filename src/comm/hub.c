@@ -8,70 +8,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/hmac.h"
 #include "base/log.h"
 #include "base/param.h"
-#include "base/secret.h"
 #include "inet/settings.h"
 
 /* How many times GANTRY_CONNECT_TIMEOUT an id waits for its first rank: programs make it well before they need it. */
 enum { PATIENCE = 10, HUB_REFUSED_TEXT = 128 };
-
-/* ---- listening ---- */
-
-struct port_user hub_port_user = {
-	.magic = CTL_MAGIC,
-	.magic_size = CTL_MAGIC_SIZE,
-	.wake = inet_loop_wake,
-};
-
-static void listener_put(struct hub_listener *l) REQUIRES(loop_mu)
-{
-	if (!l || --l->refs)
-		return;
-	inet_source_close(&l->source);
-	port_close(&hub_port_user, &l->addr);
-	gantry_list_remove(&l->node);
-	free(l);
-}
-
-static gantry_result listener_get(const struct gantry_addr *addr, struct hub_listener **ret_listener) REQUIRES(loop_mu)
-{
-	gantry_result r = GANTRY_OK;
-	struct hub_listener *l = NULL;
-
-	gantry_list_each (pos, &ctl_service.listeners) {
-		struct hub_listener *old = gantry_container(pos, struct hub_listener, node);
-
-		if (gantry_addr_same_host(&old->addr, addr) &&
-		    (!gantry_addr_port(addr) || gantry_addr_port(addr) == gantry_addr_port(&old->addr))) {
-			old->refs++;
-			*ret_listener = old;
-			return GANTRY_OK;
-		}
-	}
-	l = calloc(1, sizeof(*l));
-	if (!l)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a listening port");
-	l->source = (struct inet_source){.fd = -1, .ready = hub_accept};
-	l->refs = 1;
-	gantry_list_init(&l->node);
-	TRY(port_open(&hub_port_user, addr, &l->source.fd, &l->addr));
-	TRY(inet_source_add(&l->source, EPOLLIN));
-	gantry_list_append(&ctl_service.listeners, &l->node);
-	*ret_listener = l;
-	l = NULL;
-out:
-	if (l && l->source.fd >= 0)
-		listener_put(l);
-	else
-		free(l);
-	return r;
-}
 
 /* ---- life ---- */
 
@@ -92,34 +38,20 @@ static void hub_free(struct hub *hub) REQUIRES(loop_mu)
 		return;
 	gantry_list_remove(&hub->node);
 	hub_gather_free(hub);
-	listener_put(hub->listener);
+	inet_conns_drop(&hub_service, hub->comm_id); /* the key is this hub's */
+	inet_port_put(&hub_service, hub->port);
 	free(hub->ranks);
 	free(hub);
-}
-
-/* What this process makes of an id's key. */
-static gantry_result hub_keys(struct hub *hub, const struct ctl_id *id)
-{
-	gantry_result r = GANTRY_OK;
-	const char *secret;
-
-	TRY(gantry_secret(&secret));
-	TRY(ctl_key_mix(id->key, secret, hub->key));
-	hub->comm_id = id->comm_id;
-	hub->secrets = secret != NULL;
-	hub->auth = secret ? CTL_AUTH_SECRET : GANTRY_HAVE_OPENSSL ? CTL_AUTH_HMAC : CTL_AUTH_KEY;
-out:
-	return r;
 }
 
 /* From here on the hub is the service's, also when it fails: only that thread may free what epoll watches. */
 static gantry_result hub_open(struct hub *hub, const struct gantry_addr *addr, struct gantry_addr *ret_bound)
 	REQUIRES(loop_mu)
 {
-	gantry_result r = listener_get(addr, &hub->listener);
+	gantry_result r = inet_port_get(&hub_service, addr, &hub->port);
 
 	if (r == GANTRY_OK)
-		*ret_bound = hub->listener->addr;
+		*ret_bound = hub->port->addr;
 	else
 		hub->state = HUB_ENDED;
 	hub->until = gantry_now_ns() + (r == GANTRY_OK ? PATIENCE * hub->connect_timeout : 0);
@@ -140,7 +72,9 @@ static gantry_result hub_start(const struct ctl_id *id, const struct gantry_addr
 	gantry_list_init(&hub->node);
 	hub->timeout = gantry_params()->timeout;
 	hub->connect_timeout = gantry_params()->connect_timeout;
-	TRY(hub_keys(hub, id));
+	hub->comm_id = id->comm_id;
+	TRY(inet_mixed_key(id->key, hub->key_bytes, &hub->key));
+	hub->secrets = hub->key.auth == INET_AUTH_SECRET;
 	inet_loop_lock();
 	r = ctl_service_start();
 	if (r == GANTRY_OK) {
@@ -346,9 +280,5 @@ void hub_tick(void)
 		}
 		if (hub->state == HUB_ENDED)
 			hub_free(hub);
-	}
-	/* Those that were paused for want of descriptors try again. */
-	gantry_list_each (pos, &ctl_service.listeners) {
-		inet_source_set(&gantry_container(pos, struct hub_listener, node)->source, EPOLLIN);
 	}
 }

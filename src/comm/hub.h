@@ -11,25 +11,17 @@
  *
  * A FAILED hub stays for a while, so that ranks that come later hear the cause instead of a refused connection.
  *
- * All hubs of a process share a listening port, and share it with the data network (inet/port.h). A connection there
- * is a stranger's (hub_accept.c) until it has proved to know the key of one of the hubs; then it belongs to one of that
- * hub's ranks (hub_rank.c).
+ * All hubs of a process share a listening port, and share it with the data network (inet/listen.h). A connection that
+ * has proved to know the key of one of the hubs (hub_accept.c) belongs to one of that hub's ranks (hub_rank.c).
  */
 #ifndef GANTRY_COMM_HUB_H
 #define GANTRY_COMM_HUB_H
 
 #include "comm/ctl_service.h"
-#include "inet/port.h"
+#include "inet/listen.h"
 
 /* How long somebody who was told the last word may take to hear it. */
 enum { HUB_SEE_OFF_NS = 1000000000 };
-
-struct hub_listener {
-	struct gantry_list node;
-	struct inet_source source;
-	struct gantry_addr addr; /* bound */
-	int refs;		 /* hubs */
-};
 
 struct hub;
 enum hub_rank_state { HUB_ABSENT, HUB_HERE, HUB_LEFT, HUB_LOST };
@@ -59,10 +51,10 @@ struct hub_gather {
 enum hub_state { HUB_OPEN, HUB_RUNNING, HUB_FAILED, HUB_ENDED };
 struct hub {
 	struct gantry_list node;
-	struct hub_listener *listener; /* a reference */
+	struct inet_port *port; /* a reference */
 	uint64_t comm_id;
-	uint8_t key[CTL_KEY_SIZE];
-	enum ctl_auth auth;
+	struct inet_key key;
+	uint8_t key_bytes[INET_KEY_SIZE];
 	uint64_t timeout, connect_timeout; /* ns */
 
 	enum hub_state state;
@@ -90,14 +82,10 @@ void hub_tick(void) REQUIRES(loop_mu);
 void hub_bye(void) REQUIRES(loop_mu); /* the process ends */
 
 /* hub_accept.c */
-extern struct port_user hub_port_user;	     /* hub.c: the port is shared with the data network */
-void hub_take_given(void) REQUIRES(loop_mu); /* connections that it accepted */
-void hub_accept(struct inet_source *s, uint32_t events) REQUIRES(loop_mu);
-void hub_strangers_tick(void) REQUIRES(loop_mu);
-void hub_strangers_drop(void) REQUIRES(loop_mu);
+extern struct inet_service hub_service;
 
-/* hub_rank.c. admit: somebody who knows the key; takes the connection over. */
-void hub_admit(struct hub *hub, struct ctl_conn *c, const struct ctl_hello *h) REQUIRES(loop_mu);
+/* hub_rank.c. admit: one that knows the key and was answered; takes the connection over. */
+void hub_admit(struct hub *hub, struct inet_conn *from, const struct ctl_hello *h) REQUIRES(loop_mu);
 void hub_rank_lost(struct hub_rank *rank, gantry_result why, const char *cause) REQUIRES(loop_mu);
 /* "rank 2 (10.0.0.2:4000, node7 pid 12)" */
 enum { HUB_RANK_TEXT = 16 + GANTRY_ADDR_TEXT + CTL_WHO_SIZE };

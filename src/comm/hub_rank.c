@@ -262,24 +262,22 @@ static void all_here(struct hub *hub) REQUIRES(loop_mu)
 	LOG_INFO(COMM, "comm %016llx: all ranks are here, %d", (unsigned long long)hub->comm_id, hub->nranks);
 }
 
-void hub_admit(struct hub *hub, struct ctl_conn *c, const struct ctl_hello *h)
+void hub_admit(struct hub *hub, struct inet_conn *from, const struct ctl_hello *h)
 {
-	struct ctl_head head = {.kind = CTL_ACCEPTED, .from = -1, .to = h->rank, .size = CTL_ACCEPTED_SIZE};
-	struct ctl_accepted accepted = {.timeout_ms = (uint32_t)(hub->timeout / 1000000),
-					.same_process = h->process == ctl_service.process};
-	struct hub_rank newcomer = {.hub = hub, .state = HUB_HERE, .conn = c, .addr = c->peer, .process = h->process};
+	struct hub_rank newcomer = {.hub = hub, .state = HUB_HERE, .addr = from->addr, .process = h->process};
 	uint64_t wait = (uint64_t)h->wait_ms * 1000000, theirs = (uint64_t)h->timeout_ms * 1000000 / CTL_BEATS;
-	uint8_t body[CTL_ACCEPTED_SIZE];
 	char who[HUB_RANK_TEXT], addr[GANTRY_ADDR_TEXT];
+	struct ctl_conn *c;
 
-	snprintf(who, sizeof(who), "rank %d (%s, %s)", h->rank, gantry_addr_text(&c->peer, addr), h->who);
+	memcpy(newcomer.who, from->shake.peer, sizeof(newcomer.who));
+	snprintf(who, sizeof(who), "rank %d (%s, %s)", h->rank, gantry_addr_text(&from->addr, addr), newcomer.who);
+	if (ctl_conn_make(inet_conn_take(from), &newcomer.addr, &rank_ops, NULL, &c) != GANTRY_OK)
+		return; /* it finds the connection closed, and comes again */
+	newcomer.conn = c;
 	if (!fits(hub, c, h, who))
 		return;
-	memcpy(newcomer.who, h->who, sizeof(newcomer.who));
 	hub->ranks[h->rank] = newcomer;
-	c->ops = &rank_ops;
 	c->owner = &hub->ranks[h->rank];
-	c->in.max_body = GANTRY_CTL_MESSAGE_MAX;
 	hub->nhere++;
 	LOG_DEBUG(COMM, "comm %016llx: %s joined, %d of %d", (unsigned long long)hub->comm_id, who, hub->nhere,
 		  hub->nranks);
@@ -293,8 +291,6 @@ void hub_admit(struct hub *hub, struct ctl_conn *c, const struct ctl_hello *h)
 		hub->until = inet_loop.now + wait;
 	ctl_service_due(hub->until);
 	ctl_service_due(hub->next_beat);
-	ctl_accepted_encode(&accepted, body);
-	ctl_conn_send(c, &head, body);
 	if (hub->nhere == hub->nranks)
 		all_here(hub);
 }

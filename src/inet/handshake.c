@@ -272,9 +272,10 @@ static enum inet_event refuse_version(struct inet_handshake *h, int ours)
 {
 	const struct inet_protocol *p = h->protocol;
 
-	return inet_handshake_refuse(h, GANTRY_ERR_VERSION, "protocol version differs: %d (%s, gantry %s) and %d (%s)",
-				     ours, p ? p->accepting : "accepting side", GANTRY_VERSION, h->peer_version,
-				     p ? p->connecting : "connecting side");
+	return inet_handshake_refuse(h, GANTRY_ERR_VERSION,
+				     "protocol version differs: %d (%s) and %d (%s); gantry %s here", ours,
+				     p ? p->accepting : "accepting side", h->peer_version,
+				     p ? p->connecting : "connecting side", GANTRY_VERSION);
 }
 
 static enum inet_event refuse_former(struct inet_handshake *h, const struct former *f)

@@ -12,7 +12,7 @@
  * At a rank: it has joined only with a hub that has proved the key, accepted it and said READY; a rank is lost once;
  * buffers are written within their sizes (they are of that very size); when it leaves, nothing is left.
  *
- * wrap: sock_connect accept4 epoll_wait clock_gettime pthread_cond_wait pthread_cond_timedwait gantry_random_bytes gantry_thread_start
+ * wrap: sock_connect sock_listen accept4 epoll_wait clock_gettime pthread_cond_wait pthread_cond_timedwait gantry_random_bytes gantry_thread_start
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -35,14 +35,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { CONNS = 8, RANKS = 4, MAX_STEPS = 200, COMM_ID = 0x1234, BODY = 1024 };
 #define SECOND 1000000000ull
+enum { HELLO = INET_HELLO_SIZE + CTL_HELLO_SIZE, ANSWER = INET_ANSWER_SIZE + CTL_ACCEPTED_SIZE };
+enum { VERDICT_CHALLENGE = 7 };
 
 /* A connection, as the script's side knows it. */
 struct conn {
-	int fd; /* -1: none */
-	int proved, hello, challenged, refused, accepted;
-	int asked; /* TIMEs to answer */
+	int fd;						  /* -1: none */
+	int proved, hello, challenged, refused, accepted; /* accepted: frames follow */
+	int asked;					  /* TIMEs to answer */
 	uint64_t asked_tag;
-	uint8_t raw_hello[CTL_HELLO_SIZE], raw_challenge[CTL_CHALLENGE_SIZE];
+	uint8_t raw_hello[HELLO], raw_challenge[INET_CHALLENGE_SIZE];
+	size_t got; /* of a hello that comes */
 	struct ctl_parser in;
 };
 
@@ -54,9 +57,10 @@ static struct {
 	struct conn conns[CONNS];
 	int coming; /* what accept4 returns next; -1: nothing */
 	int refuse; /* errno of the next connect, or of accept4 */
-	uint8_t key[CTL_KEY_SIZE];
-	struct hub_listener listener;
-	uint8_t last_mac[CTL_MAC_SIZE]; /* a proof that was right once */
+	uint8_t key[INET_KEY_SIZE];
+	struct inet_key proves; /* it, and how */
+	struct inet_port *port;
+	uint8_t last_mac[GANTRY_MAC_SIZE]; /* a proof that was right once */
 	/* A rank's user. */
 	struct gantry_ctl *ctl;
 	int nranks, rank, waits, lost[RANKS], ready;
@@ -75,6 +79,8 @@ int __real_epoll_wait(int fd, struct epoll_event *ev, int n, int ms);
 int __wrap_epoll_wait(int fd, struct epoll_event *ev, int n, int ms);
 int __wrap_accept4(int fd, struct sockaddr *addr, socklen_t *len, int flags);
 int __wrap_sock_connect(const struct gantry_addr *from, const char *device, const struct gantry_addr *to, int *ret_fd);
+gantry_result __wrap_sock_listen(const struct gantry_addr *addr, uint16_t first, uint16_t last, int *ret_fd,
+				 struct gantry_addr *ret_bound);
 gantry_result __real_gantry_random_bytes(void *buf, size_t n);
 gantry_result __wrap_gantry_random_bytes(void *buf, size_t n);
 int __wrap_pthread_cond_wait(pthread_cond_t *c, pthread_mutex_t *mu);
@@ -133,7 +139,7 @@ static void conn_close(struct conn *c)
 	if (c->fd >= 0)
 		close(c->fd);
 	c->fd = -1;
-	c->proved = 0;
+	c->proved = c->accepted = 0;
 	ctl_parser_free(&c->in);
 	memset(&c->in, 0, sizeof(c->in));
 }
@@ -167,25 +173,96 @@ int __wrap_sock_connect(const struct gantry_addr *from, const char *device, cons
 	return 0;
 }
 
+gantry_result __wrap_sock_listen(const struct gantry_addr *addr, uint16_t first, uint16_t last, int *ret_fd,
+				 struct gantry_addr *ret_bound)
+{
+	(void)first, (void)last;
+	*ret_fd = eventfd(0, EFD_CLOEXEC);
+	*ret_bound = *addr;
+	gantry_addr_set_port(ret_bound, 7);
+	return GANTRY_OK;
+}
+
+/* ---- the hand-shake ---- */
+
+/* As docs/wire.md has it. */
+static void make_mac(int hub, const struct conn *c, const uint8_t *answer, uint8_t ret_mac[GANTRY_MAC_SIZE])
+{
+	uint8_t all[16 + HELLO + INET_CHALLENGE_SIZE + ANSWER] = {0};
+	size_t n = 16 + HELLO + INET_CHALLENGE_SIZE;
+
+	memset(ret_mac, 0, GANTRY_MAC_SIZE);
+	memcpy(ret_mac, run.key + (hub ? 0 : INET_KEY_SIZE / 2), INET_KEY_SIZE / 2);
+	if (run.proves.auth == INET_AUTH_SHOWN)
+		return;
+	memcpy(all, hub ? "gantry server" : "gantry client", 13);
+	memcpy(all + 16, c->raw_hello, HELLO);
+	memcpy(all + 16 + HELLO, c->raw_challenge, INET_CHALLENGE_SIZE);
+	if (answer)
+		memcpy(all + n, answer, ANSWER);
+	MUST(gantry_hmac_sha256(run.key, sizeof(run.key), all, n + (answer ? ANSWER : 0), ret_mac) == GANTRY_OK);
+}
+
+static void say_raw(struct conn *c, const void *bytes, size_t n)
+{
+	if (c->fd >= 0 && send(c->fd, bytes, n, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+		MUST(errno == EPIPE || errno == EAGAIN || errno == ECONNRESET);
+}
+
+/* From the hub. 1: there may be more. */
+static int hear_answer(struct conn *c)
+{
+	uint8_t in[ANSWER];
+	size_t size = INET_ANSWER_SIZE;
+
+	if (recv(c->fd, in, 16, MSG_DONTWAIT) != 16)
+		return 0;
+	if (memcmp(in, "GCTL", 4) == 0) { /* to a rank of an older build */
+		while (recv(c->fd, in, sizeof(in), MSG_DONTWAIT) > 0)
+			;
+		return 0;
+	}
+	MUST(memcmp(in, "GANTRY", 6) == 0 && in[10] <= VERDICT_CHALLENGE);
+	if (in[10] == VERDICT_CHALLENGE)
+		size = INET_CHALLENGE_SIZE;
+	if (in[10] == 0)
+		size = ANSWER;
+	MUST(recv(c->fd, in + 16, size - 16, MSG_DONTWAIT) == (ssize_t)size - 16);
+	if (in[10] == VERDICT_CHALLENGE) {
+		MUST(c->hello);
+		memcpy(c->raw_challenge, in, size);
+		c->challenged = 1;
+	}
+	c->refused |= in[10] >= 2 && in[10] < VERDICT_CHALLENGE;
+	c->accepted |= in[10] == 0;
+	return 1;
+}
+
+/* From a rank: its hello. What it says then, up to its acceptance, is its proof. */
+static int hear_hello(struct conn *c)
+{
+	uint8_t rest[256];
+	ssize_t n;
+
+	if (c->hello)
+		return recv(c->fd, rest, sizeof(rest), MSG_DONTWAIT) > 0;
+	n = recv(c->fd, c->raw_hello + c->got, HELLO - c->got, MSG_DONTWAIT);
+	c->got += n > 0 ? (size_t)n : 0;
+	c->hello = c->got == HELLO;
+	return n > 0;
+}
+
 /* ---- frames ---- */
 
 static int heard(void *ctx, const struct ctl_head *h, const uint8_t *body)
 {
 	struct conn *c = ctx;
 
-	if (h->kind == CTL_CHALLENGE) {
-		MUST(h->size == CTL_CHALLENGE_SIZE && c->hello);
-		memcpy(c->raw_challenge, body, h->size);
-		c->challenged = 1;
-	} else if (h->kind == CTL_HELLO) {
-		MUST(h->size == CTL_HELLO_SIZE);
-		memcpy(c->raw_hello, body, h->size);
-		c->hello = 1;
-	} else if (h->kind == CTL_TIME && !h->size) {
+	(void)body;
+	if (h->kind == CTL_TIME && !h->size) {
 		c->asked++;
 		c->asked_tag = h->tag;
 	}
-	c->accepted |= h->kind == CTL_ACCEPTED;
 	c->refused |= h->kind == CTL_REFUSED;
 	return 0;
 }
@@ -196,7 +273,9 @@ static void hear(struct conn *c)
 	static uint8_t bytes[64 << 10];
 	ssize_t n;
 
-	while (c->fd >= 0 && (n = recv(c->fd, bytes, sizeof(bytes), MSG_DONTWAIT)) > 0)
+	while (c->fd >= 0 && !c->accepted && (run.port ? hear_answer(c) : hear_hello(c)))
+		;
+	while (c->fd >= 0 && c->accepted && (n = recv(c->fd, bytes, sizeof(bytes), MSG_DONTWAIT)) > 0)
 		MUST(ctl_parse(&c->in, bytes, (size_t)n, heard, c) == GANTRY_OK);
 }
 
@@ -207,8 +286,7 @@ static void say(struct conn *c, const struct ctl_head *h, const void *body)
 	ctl_head_encode(h, raw);
 	if (h->size && body)
 		memcpy(raw + CTL_HEAD_SIZE, body, h->size);
-	if (c->fd >= 0 && send(c->fd, raw, CTL_HEAD_SIZE + h->size, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-		MUST(errno == EPIPE || errno == EAGAIN || errno == ECONNRESET);
+	say_raw(c, raw, CTL_HEAD_SIZE + h->size);
 }
 
 static void say_kind(struct conn *c, enum ctl_kind kind, const void *body, uint32_t size)
@@ -324,9 +402,9 @@ static void check_hub(void)
 	struct hub *hub = the_hub();
 	int n = 0, here = 0;
 
-	gantry_list_each (pos, &ctl_service.strangers)
-		n++;
-	MUST(n == ctl_service.nstrangers);
+	inet_loop_lock();
+	MUST(inet_conns_count(&n) == n); /* who is proved has become a rank, or is gone */
+	inet_loop_unlock();
 	for (int i = 0; hub && i < hub->nranks; i++) {
 		here += hub->ranks[i].state == HUB_HERE;
 		MUST((hub->ranks[i].state == HUB_HERE) == (hub->ranks[i].conn != NULL));
@@ -337,50 +415,59 @@ static void check_hub(void)
 
 static void hub_conn_open(struct conn *c)
 {
+	if (!the_hub())
+		return;
 	conn_close(c);
 	turn(); /* so that it is known to be gone */
 	conn_open(c, &run.coming);
 	inet_loop_lock();
-	hub_accept(&run.listener.source, EPOLLIN);
+	run.port->source.ready(&run.port->source, EPOLLIN);
 	inet_loop_unlock();
 }
 
 static void hub_hello(struct conn *c, uint8_t how, uint8_t ranks)
 {
-	struct hub *hub = the_hub();
-	struct ctl_hello h = {.version = how & 8 ? 2 : CTL_VERSION,
-			      .auth = (hub ? hub->auth : 0) + (how >> 4 & 1),
-			      .comm_id = COMM_ID + (how >> 5 & 1),
+	struct inet_protocol protocol = hub_service.protocol;
+	struct inet_key key = run.proves;
+	struct inet_handshake shake;
+	uint8_t payload[CTL_HELLO_SIZE];
+	struct ctl_hello h = {.comm_id = COMM_ID + (how >> 5 & 1),
 			      .process = how >> 6 & 1 ? ctl_service.process : 99,
 			      .rank = ranks & 3,
 			      .nranks = 1 + (ranks >> 2 & 3),
 			      .timeout_ms = 1000u << (how & 3),
-			      .wait_ms = 20000,
-			      .who = "script pid 1"};
+			      .wait_ms = 20000};
 
-	gantry_random_bytes(h.nonce, sizeof(h.nonce));
-	ctl_hello_encode(&h, c->raw_hello);
+	if (how & 8)
+		protocol.version = 9;
+	key.auth = (enum inet_auth)((key.auth + (how >> 4 & 1)) % INET_AUTHS);
+	ctl_hello_encode(&h, payload);
+	MUST(inet_handshake_start_client(&shake, &protocol, &key, payload, sizeof(payload)) == GANTRY_OK);
+	MUST(shake.out_size == HELLO);
+	memcpy(c->raw_hello, shake.out, HELLO);
 	c->hello = 1;
 	c->challenged = 0;
-	say_kind(c, CTL_HELLO, c->raw_hello, how & 0x80 ? CTL_HELLO_SIZE - 1 : CTL_HELLO_SIZE);
+	say_raw(c, c->raw_hello, how & 0x80 ? HELLO - 1 : HELLO);
 	turn();
 }
 
 /* how 0: right. Else that of another connection, the hub's own, or noise. */
 static void hub_proof(struct conn *c, uint8_t how)
 {
-	uint8_t mac[CTL_MAC_SIZE] = {how};
+	uint8_t out[INET_PROOF_SIZE] = "GANTRY\x03\n", *mac = out + 8;
 
+	mac[0] = how;
 	if (!(how & 3) && c->challenged) {
-		MUST(ctl_prove(run.key, 0, c->raw_hello, c->raw_challenge, mac) == GANTRY_OK);
-		memcpy(run.last_mac, mac, sizeof(mac));
+		make_mac(0, c, NULL, mac);
+		memcpy(run.last_mac, mac, GANTRY_MAC_SIZE);
 		c->proved = 1;
 	} else if ((how & 3) == 1) {
-		memcpy(mac, run.last_mac, sizeof(mac));
+		memcpy(mac, run.last_mac, GANTRY_MAC_SIZE);
+		c->proved |= c->challenged && run.proves.auth == INET_AUTH_SHOWN && mac[0];
 	} else if ((how & 3) == 2) {
-		memcpy(mac, c->raw_challenge + CTL_CHALLENGE_MAC, sizeof(mac));
+		make_mac(1, c, NULL, mac);
 	}
-	say_kind(c, CTL_PROOF, mac, sizeof(mac));
+	say_raw(c, out, sizeof(out));
 	turn();
 }
 
@@ -431,11 +518,11 @@ static void hub_step(void)
 		check_hub();
 		return;
 	}
-	if (op == HUB_FULL) {
+	if (op == HUB_FULL && the_hub()) {
 		run.refuse = next() & 1 ? EMFILE : ECONNABORTED;
 		run.coming = -1;
 		inet_loop_lock();
-		hub_accept(&run.listener.source, EPOLLIN);
+		run.port->source.ready(&run.port->source, EPOLLIN);
 		inet_loop_unlock();
 		return;
 	}
@@ -451,19 +538,25 @@ static void hub_step(void)
 	MUST(!c->accepted || c->proved || c->fd < 0);
 }
 
-static void run_hub(uint8_t how)
+/* UNCHECKED, as run_rank: there is one thread, and turn() takes the lock. */
+static void run_hub(uint8_t how) UNCHECKED
 {
+	struct gantry_addr at = {.in = {.sin_family = AF_INET, .sin_addr.s_addr = 0x0100007f}};
 	struct hub *hub = calloc(1, sizeof(*hub));
+	int strangers;
 
 	MUST(hub);
 	gantry_list_init(&hub->node);
-	gantry_list_init(&run.listener.node);
-	run.listener.source = (struct inet_source){.fd = eventfd(0, EFD_CLOEXEC), .ready = hub_accept};
-	run.listener.refs = 2;
-	hub->listener = &run.listener;
 	hub->comm_id = COMM_ID;
-	memcpy(hub->key, run.key, sizeof(hub->key));
-	hub->auth = (enum ctl_auth)(how >> 1 & 3) < CTL_AUTHS ? (enum ctl_auth)(how >> 1 & 3) : CTL_AUTH_SECRET;
+	memcpy(hub->key_bytes, run.key, sizeof(run.key));
+	run.proves.auth = !GANTRY_HAVE_OPENSSL || !(how & 6) ? INET_AUTH_SHOWN
+			  : how & 4			     ? INET_AUTH_SECRET
+							     : INET_AUTH_KEY;
+	hub->key = (struct inet_key){run.proves.auth, hub->key_bytes, sizeof(hub->key_bytes)};
+	inet_loop_lock();
+	MUST(inet_port_get(&hub_service, &at, &hub->port) == GANTRY_OK);
+	inet_loop_unlock();
+	run.port = hub->port;
 	hub->timeout = 8 * SECOND;
 	hub->connect_timeout = 20 * SECOND;
 	hub->until = run.now + 10 * hub->connect_timeout;
@@ -480,8 +573,9 @@ static void run_hub(uint8_t how)
 		conn_close(&run.conns[i]);
 	for (int i = 0; i < 4; i++)
 		pass_time(7);
-	MUST(!the_hub() && !ctl_service.nstrangers);
-	close(run.listener.source.fd);
+	inet_loop_lock();
+	MUST(!the_hub() && !inet_conns_count(&strangers));
+	inet_loop_unlock();
 }
 
 /* ---- a rank ---- */
@@ -507,26 +601,33 @@ enum {
 
 static void challenge(struct conn *c, uint8_t how)
 {
-	struct ctl_challenge ch = {.version = how & 4 ? 9 : CTL_VERSION};
+	uint8_t out[INET_CHALLENGE_SIZE] = "GANTRY\x02\n";
 
-	if (!c->hello)
+	if (!c->hello || c->accepted)
 		return;
-	gantry_random_bytes(ch.nonce, sizeof(ch.nonce));
-	ctl_challenge_encode(&ch, c->raw_challenge);
-	MUST(ctl_prove(run.key, !(how & 1), c->raw_hello, c->raw_challenge, ch.mac) == GANTRY_OK);
-	ctl_challenge_encode(&ch, c->raw_challenge);
-	c->proved |= !(how & 7);
-	say_kind(c, CTL_CHALLENGE, c->raw_challenge, how & 2 ? CTL_CHALLENGE_SIZE - 1 : CTL_CHALLENGE_SIZE);
+	out[8] = how & 4 ? 9 : CTL_VERSION;
+	out[10] = VERDICT_CHALLENGE;
+	gantry_random_bytes(out + 16, INET_NONCE_SIZE);
+	memcpy(c->raw_challenge, out, sizeof(out));
+	c->challenged |= !(how & 6);
+	say_raw(c, out, how & 2 ? sizeof(out) - 1 : sizeof(out));
 	turn();
 }
 
 static void accept_rank(struct conn *c, uint8_t how)
 {
-	uint8_t body[CTL_ACCEPTED_SIZE];
+	uint8_t out[ANSWER] = "GANTRY\x02\n";
 
-	put32(body, 1000);
-	put32(body + 4, how & 3); /* 2 and 3 make no sense */
-	say_kind(c, CTL_ACCEPTED, body, sizeof(body));
+	if (!c->hello || c->accepted)
+		return;
+	out[8] = CTL_VERSION;
+	out[12] = CTL_ACCEPTED_SIZE;
+	put32(out + INET_ANSWER_SIZE, 1000);
+	put32(out + INET_ANSWER_SIZE + 4, how & 3); /* 2 and 3 make no sense */
+	make_mac(!(how & 4), c, out, out + 16);
+	c->proved |= c->challenged && !(how & 4);
+	c->accepted |= c->proved;
+	say_raw(c, out, sizeof(out));
 	turn();
 }
 
@@ -676,7 +777,7 @@ static gantry_result on_call(void *ctx, int from, uint32_t kind, const void *dat
 	return GANTRY_OK;
 }
 
-static void run_rank(uint8_t how)
+static void run_rank(uint8_t how) UNCHECKED
 {
 	struct ctl_id id = {.version = CTL_VERSION, .comm_id = COMM_ID};
 	struct gantry_unique_id raw;
@@ -690,6 +791,7 @@ static void run_rank(uint8_t how)
 		config.on_call = NULL;
 	id.addr.in = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = 7, .sin_addr.s_addr = 0x0100007f};
 	memcpy(id.key, run.key, sizeof(id.key));
+	run.proves.auth = GANTRY_HAVE_OPENSSL ? INET_AUTH_KEY : INET_AUTH_SHOWN;
 	ctl_id_encode(&id, &raw);
 	r = gantry_ctl_join(&config, &run.ctl);
 	if (r == GANTRY_OK)

@@ -1,5 +1,5 @@
 /*
- * Foreign bytes to the decoders of handle, hello, welcome, proof and frame. The first byte picks one, the rest is its
+ * Foreign bytes to the decoders of handle, hello, welcome and frame. The first byte picks one, the rest is its
  * input, zeros behind it. What a decoder accepts is in range and survives being encoded and decoded again.
  */
 #include <endian.h>
@@ -16,15 +16,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 		if (!(cond))                                                                                           \
 			abort();                                                                                       \
 	} while (0)
-
-static void must_be_printable(const char *text, size_t room)
-{
-	size_t n = strnlen(text, room);
-
-	MUST(n < room);
-	for (size_t i = 0; i < n; i++)
-		MUST(text[i] >= 0x20 && text[i] < 0x7f);
-}
 
 static void must_be_addresses(const struct gantry_addr *addrs, int n)
 {
@@ -57,20 +48,12 @@ static void hello(const uint8_t *in)
 	struct wire_hello h, again;
 	uint8_t out[WIRE_HELLO_SIZE];
 
-	for (size_t have = 0; have <= WIRE_HELLO_SIZE; have++)
-		MUST(wire_hello_may_be(in, have) || !wire_hello_may_be(in, WIRE_HELLO_SIZE));
-	if (wire_hello_decode(in, &h) != GANTRY_OK)
+	MUST(wire_hello_decode(in, WIRE_HELLO_SIZE, WIRE_VERSION + 1, &h) == GANTRY_OK);
+	if (wire_hello_decode(in, WIRE_HELLO_SIZE, WIRE_VERSION, &h) != GANTRY_OK)
 		return;
-	MUST(h.version != WIRE_VERSION ||
-	     (h.lanes >= 2 && h.lanes <= WIRE_MAX_LANES && h.lane < h.lanes && h.unpack <= 2));
-	must_be_printable(h.build, sizeof(h.build));
-	must_be_printable(h.peer, sizeof(h.peer));
+	MUST(h.lanes >= 2 && h.lanes <= WIRE_MAX_LANES && h.lane < h.lanes && h.unpack <= 2);
 	wire_hello_encode(&h, out);
-	MUST(wire_hello_decode(out, &again) == GANTRY_OK);
-	/* Texts are compared as such: what stands behind their end does not count. */
-	MUST(strcmp(h.build, again.build) == 0 && strcmp(h.peer, again.peer) == 0);
-	memset(h.build, 0, sizeof(h.build) + sizeof(h.peer));
-	memset(again.build, 0, sizeof(h.build) + sizeof(h.peer));
+	MUST(wire_hello_decode(out, sizeof(out), WIRE_VERSION, &again) == GANTRY_OK);
 	MUST(memcmp(&h, &again, sizeof(h)) == 0);
 }
 
@@ -79,27 +62,13 @@ static void welcome(const uint8_t *in)
 	struct wire_welcome w, again;
 	uint8_t out[WIRE_WELCOME_SIZE];
 
-	if (wire_welcome_decode(in, &w) != GANTRY_OK)
+	if (wire_welcome_decode(in, WIRE_WELCOME_SIZE, &w) != GANTRY_OK)
 		return;
-	MUST(w.version == WIRE_VERSION ? w.verdict < WIRE_VERDICTS && w.unpack <= 2 : w.naddrs == 0);
-	must_be_printable(w.text, sizeof(w.text));
+	MUST(w.verdict < WIRE_VERDICTS && w.unpack <= 2);
 	must_be_addresses(w.addrs, w.naddrs);
 	wire_welcome_encode(&w, out);
-	MUST(wire_welcome_decode(out, &again) == GANTRY_OK);
-	MUST(strcmp(w.text, again.text) == 0);
-	memset(w.text, 0, sizeof(w.text));
-	memset(again.text, 0, sizeof(again.text));
+	MUST(wire_welcome_decode(out, sizeof(out), &again) == GANTRY_OK);
 	MUST(memcmp(&w, &again, sizeof(w)) == 0);
-}
-
-static void proof(const uint8_t *in)
-{
-	uint8_t mac[WIRE_MAC_SIZE], out[WIRE_PROOF_SIZE];
-
-	if (wire_proof_decode(in, mac) != GANTRY_OK)
-		return;
-	wire_proof_encode(mac, out);
-	MUST(memcmp(in, out, sizeof(out)) == 0);
 }
 
 static void frame_of(const uint8_t *in, int crc)
@@ -148,14 +117,13 @@ static void frame(const uint8_t *in)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static void (*const decoders[])(const uint8_t *) = {handle, hello, welcome, proof, frame};
-	static const size_t sizes[] = {GANTRY_NET_HANDLE_SIZE, WIRE_HELLO_SIZE, WIRE_WELCOME_SIZE, WIRE_PROOF_SIZE,
-				       WIRE_FRAME_SIZE};
+	static void (*const decoders[])(const uint8_t *) = {handle, hello, welcome, frame};
+	static const size_t sizes[] = {GANTRY_NET_HANDLE_SIZE, WIRE_HELLO_SIZE, WIRE_WELCOME_SIZE, WIRE_FRAME_SIZE};
 	uint8_t which, *in;
 
 	if (!size)
 		return 0;
-	which = data[0] % 5;
+	which = data[0] % 4;
 	/* A block of exactly the decoder's size, so that a read behind it is seen. */
 	in = calloc(1, sizes[which]);
 	if (!in)

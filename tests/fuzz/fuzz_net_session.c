@@ -27,8 +27,8 @@
 #include "inet/sock.h"
 #include "logs.h"
 #include "net/tcp/connect.h"
+#include "net/tcp/engine.h"
 #include "net/tcp/forget.h"
-#include "net/tcp/incoming.h"
 #include "script.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -57,10 +57,13 @@ enum {
 	OPS
 };
 
+enum { HELLO = INET_HELLO_SIZE + WIRE_HELLO_SIZE, ANSWER = INET_ANSWER_SIZE + WIRE_WELCOME_SIZE };
+enum { VERDICT_CHALLENGE = 7, VERDICTS = 10 }; /* OK with each of the network's own (0, 1, 8), refusals, and none */
+
 /* A connection to a listener; or one that was dialled, and the script answers. */
 struct conn {
-	int fd, peer, challenged, lane, listener; /* peer: it has proved to be one */
-	uint8_t hello[WIRE_HELLO_SIZE], welcome[WIRE_WELCOME_SIZE];
+	int fd, peer, challenged, listener; /* peer: it has proved to be one */
+	uint8_t hello[HELLO], challenge[INET_CHALLENGE_SIZE];
 	size_t got;
 };
 
@@ -79,7 +82,7 @@ static struct {
 	int ndials, coming, refuse;
 	uint8_t connects[CONNECTS][GANTRY_NET_HANDLE_SIZE];
 	int connecting[CONNECTS], trusted; /* trusted: some answer was right */
-	uint8_t last_mac[WIRE_MAC_SIZE];
+	uint8_t last_mac[GANTRY_MAC_SIZE];
 } run;
 
 static uint8_t next(void)
@@ -211,13 +214,31 @@ static int count(const struct gantry_list *list)
 	return n;
 }
 
-static void check_engine(void)
+static void check_engine(void) REQUIRES(loop_mu)
 {
-	int strangers = 0;
+	int strangers;
 
-	gantry_list_each (pos, &tcp_engine.incoming)
-		strangers += !gantry_container(pos, struct tcp_incoming, node)->proved;
-	MUST(strangers == tcp_engine.nstrangers && strangers <= STRANGERS);
+	MUST(inet_conns_count(&strangers) >= strangers && strangers >= 0 && strangers <= STRANGERS);
+}
+
+static int has_secret(void)
+{
+	return tcp_engine.key.auth == INET_AUTH_SECRET;
+}
+
+/* As docs/wire.md has it. */
+static void make_mac(const char *label, const struct conn *c, const uint8_t *answer, uint8_t ret_mac[GANTRY_MAC_SIZE])
+{
+	uint8_t all[16 + HELLO + INET_CHALLENGE_SIZE + ANSWER] = {0};
+	size_t n = 16 + HELLO + INET_CHALLENGE_SIZE;
+
+	memcpy(all, label, strlen(label));
+	memcpy(all + 16, c->hello, HELLO);
+	memcpy(all + 16 + HELLO, c->challenge, INET_CHALLENGE_SIZE);
+	if (answer)
+		memcpy(all + n, answer, ANSWER);
+	MUST(gantry_hmac_sha256(tcp_engine.key.bytes, tcp_engine.key.size, all, n + (answer ? ANSWER : 0), ret_mac) ==
+	     GANTRY_OK);
 }
 
 /* What the service thread does, without waiting, and with a tick that is always due. */
@@ -249,13 +270,16 @@ struct snapshot {
 static struct snapshot look(void)
 {
 	struct snapshot s;
+	int strangers;
 
 	memset(&s, 0, sizeof(s));
 	s.links = count(&tcp_engine.links);
 	s.opening = count(&tcp_engine.opening);
 	s.shareable = count(&tcp_engine.shareable);
 	s.lingering = count(&tcp_engine.lingering);
-	s.proved = count(&tcp_engine.incoming) - tcp_engine.nstrangers;
+	inet_loop_lock();
+	s.proved = inet_conns_count(&strangers) - strangers;
+	inet_loop_unlock();
 	for (int i = 0; i < LISTENERS; i++) {
 		const struct tcp_listener *l = run.listeners[i];
 
@@ -333,7 +357,7 @@ static void connect_one(int i)
 	r = run.net->ops->connect(run.net, run.ctx, 0, run.connects[i], &comm, &none);
 	run.connecting[i] = r == GANTRY_OK && !comm;
 	if (comm) {
-		MUST(run.trusted || !tcp_engine.secret);
+		MUST(run.trusted || !has_secret());
 		keep_comm(comm, 1);
 	}
 }
@@ -353,49 +377,62 @@ static void give(struct conn *c, const void *bytes, size_t n)
 		send(c->fd, bytes, n, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* A welcome, if it is there: it can be decoded. */
-static int read_welcome(struct conn *c, struct wire_welcome *w)
+/* The verdict of an answer, if it is there; -1. A stranger's has no payload. */
+static int read_answer(struct conn *c)
 {
-	if (c->fd < 0 || recv(c->fd, c->welcome, WIRE_WELCOME_SIZE, MSG_DONTWAIT) != WIRE_WELCOME_SIZE)
-		return 0;
-	MUST(wire_welcome_decode(c->welcome, w) == GANTRY_OK && w->verdict < WIRE_VERDICTS);
-	return 1;
+	uint8_t in[ANSWER];
+	size_t size;
+
+	if (c->fd < 0 || recv(c->fd, in, 16, MSG_DONTWAIT) != 16)
+		return -1;
+	MUST(memcmp(in, "GANTRY\x02\n\x04\0", 10) == 0 && in[10] <= VERDICT_CHALLENGE);
+	size = (in[10] == VERDICT_CHALLENGE ? (size_t)INET_CHALLENGE_SIZE : INET_ANSWER_SIZE) + in[12];
+	MUST(in[12] == (in[10] ? 0 : WIRE_WELCOME_SIZE) && (in[10] || c->peer));
+	MUST(recv(c->fd, in + 16, size - 16, MSG_DONTWAIT) == (ssize_t)size - 16);
+	if (in[10] == VERDICT_CHALLENGE)
+		memcpy(c->challenge, in, INET_CHALLENGE_SIZE);
+	return in[10];
 }
 
 static void come(struct conn *c)
 {
-	struct tcp_port *port;
+	struct tcp_listener *l = NULL;
 
-	if (gantry_list_empty(&tcp_engine.ports))
+	for (int i = 0; i < LISTENERS && !l; i++)
+		l = run.listeners[i];
+	if (!l)
 		return;
 	conn_close(c);
 	turn();
 	conn_open(c, &run.coming);
 	inet_loop_lock();
-	port = gantry_container(tcp_engine.ports.next, struct tcp_port, node);
-	tcp_port_ready(&port->source, EPOLLIN);
+	l->ports[0]->source.ready(&l->ports[0]->source, EPOLLIN);
 	inet_loop_unlock();
 	if (run.coming >= 0) /* no place */
 		close(run.coming);
 	run.coming = -1;
 }
 
+static void crc_differs(char out[INET_SETTINGS_SIZE])
+{
+	strcpy(out, "GANTRY_CRC=1");
+}
+
 static void say_hello(struct conn *c, uint8_t where, uint8_t who, uint8_t how)
 {
 	int i = where % LISTENERS, cookie = !(how & 1);
+	struct inet_protocol protocol = tcp_service.protocol;
+	const struct inet_key key = {has_secret() ^ (how >> 2 & 1) ? INET_AUTH_SECRET : INET_AUTH_NONE, "", 0};
+	uint8_t payload[WIRE_HELLO_SIZE];
+	struct inet_handshake shake;
 	struct wire_handle to = {0};
-	struct wire_hello h = {.version = how & 2 ? 9 : WIRE_VERSION,
-			       .auth = (tcp_engine.secret != NULL) ^ (how >> 2 & 1),
-			       .crc = how >> 3 & 1,
-			       .lane = where >> 2 & 3,
+	struct wire_hello h = {.lane = where >> 2 & 3,
 			       .lanes = 2 + (where >> 4 & 1),
 			       .process = 77,
 			       .comm_id = 9,
 			       .host = who >> 4 & 1 ? 1 : tcp_engine.host,
 			       .window = LINK_WINDOW,
-			       .eager_max = 65536,
-			       .peer = "script pid 1"};
-	struct wire_welcome w;
+			       .eager_max = 65536};
 
 	c->listener = i;
 	if (wire_handle_decode(run.handles[i], &to) != GANTRY_OK || !run.listeners[i])
@@ -404,39 +441,43 @@ static void say_hello(struct conn *c, uint8_t where, uint8_t who, uint8_t how)
 	memcpy(h.cookie, to.cookie, sizeof(h.cookie));
 	h.cookie[0] ^= how & 1;
 	h.session[0] = 1 + (who & 3);
-	gantry_random_bytes(h.nonce, sizeof(h.nonce));
-	wire_hello_encode(&h, c->hello);
-	if (cookie && !tcp_engine.secret) {
+	wire_hello_encode(&h, payload);
+	if (how & 2)
+		protocol.version = 9;
+	if (how & 8)
+		protocol.settings = crc_differs;
+	MUST(inet_handshake_start_client(&shake, &protocol, &key, payload, sizeof(payload)) == GANTRY_OK);
+	MUST(shake.out_size == HELLO);
+	memcpy(c->hello, shake.out, HELLO);
+	if (cookie && !has_secret()) {
 		c->peer = 1;
 		run.peers[i] = 1;
 	}
-	if (cookie && (how & (tcp_engine.secret ? 8 : 14)))
-		run.may_fail[i] |= c->peer || tcp_engine.secret;
-	c->challenged = 0;
-	give(c, c->hello, WIRE_HELLO_SIZE);
+	if (cookie && (how & (has_secret() ? 8 : 14)))
+		run.may_fail[i] |= c->peer || has_secret();
+	give(c, c->hello, HELLO);
 	turn();
-	if (read_welcome(c, &w))
-		c->challenged = w.verdict == WIRE_CHALLENGE;
-	MUST(!c->challenged || tcp_engine.secret);
+	c->challenged = read_answer(c) == VERDICT_CHALLENGE;
+	MUST(!c->challenged || has_secret());
 }
 
 /* how 0: right. Else one that was right before, the other side's, or noise. */
 static void prove(struct conn *c, uint8_t how)
 {
-	uint8_t mac[WIRE_MAC_SIZE] = {how}, out[WIRE_PROOF_SIZE];
+	uint8_t out[INET_PROOF_SIZE] = "GANTRY\x03\n", *mac = out + 8;
 
+	mac[0] = how;
 	how &= 3;
 	if (how == 1)
-		memcpy(mac, run.last_mac, sizeof(mac));
-	else if (how != 3 && c->challenged && tcp_engine.secret)
-		MUST(wire_mac(tcp_engine.secret, how == 0, c->hello, c->welcome, mac) == GANTRY_OK);
+		memcpy(mac, run.last_mac, GANTRY_MAC_SIZE);
+	else if (how != 3 && c->challenged && has_secret())
+		make_mac(how ? "gantry server" : "gantry client", c, NULL, mac);
 	if (how == 0 && c->challenged) {
-		memcpy(run.last_mac, mac, sizeof(mac));
+		memcpy(run.last_mac, mac, GANTRY_MAC_SIZE);
 		c->peer = 1;
 		run.peers[c->listener] = 1;
 	}
 	c->challenged = 0;
-	wire_proof_encode(mac, out);
 	give(c, out, sizeof(out));
 }
 
@@ -499,40 +540,51 @@ static void stranger_op(int op)
 
 /* ---- those we dial ---- */
 
-/* The hello, or the proof, that has come so far. */
+/* The hello that has come so far. */
 static void hear(struct conn *d)
 {
 	ssize_t n;
 
-	if (d->fd < 0 || d->got == WIRE_HELLO_SIZE)
+	if (d->fd < 0 || d->got == HELLO)
 		return;
-	n = recv(d->fd, d->hello + d->got, WIRE_HELLO_SIZE - d->got, MSG_DONTWAIT);
+	n = recv(d->fd, d->hello + d->got, HELLO - d->got, MSG_DONTWAIT);
 	d->got += n > 0 ? (size_t)n : 0;
 }
 
 static void answer(struct conn *d, uint8_t verdict, uint8_t how)
 {
-	struct wire_welcome w = {.version = how & 1 ? 9 : WIRE_VERSION,
-				 .verdict = verdict % (WIRE_VERDICTS + 1),
-				 .process = 77,
-				 .window = LINK_WINDOW,
-				 .eager_max = 65536,
-				 .naddrs = 1,
-				 .text = "script pid 1"};
+	static const uint8_t own[] = {[0] = WIRE_LANE, [1] = WIRE_USE_SESSION, [8] = WIRE_UNKNOWN_SESSION};
+	struct wire_welcome w = {.window = LINK_WINDOW, .eager_max = 65536, .naddrs = 1};
+	uint8_t out[ANSWER] = "GANTRY\x02\n";
+	size_t size = INET_ANSWER_SIZE;
+	int ok;
 
+	verdict %= VERDICTS;
+	ok = verdict < 2 || verdict == 8;
 	hear(d);
-	if (d->got < WIRE_HELLO_SIZE)
+	if (d->got < HELLO)
 		return;
-	w.session[0] = 1 + (how >> 2 & 3); /* of what may have come to us */
-	w.addrs[0].in = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = 7, .sin_addr.s_addr = 0x0100007f};
-	gantry_random_bytes(w.nonce, sizeof(w.nonce));
-	wire_welcome_encode(&w, d->welcome);
-	if (tcp_engine.secret && !(how & 2) && w.verdict <= WIRE_USE_SESSION) {
-		MUST(wire_mac(tcp_engine.secret, 0, d->hello, d->welcome, w.mac) == GANTRY_OK);
-		run.trusted = 1;
-		wire_welcome_encode(&w, d->welcome);
+	out[8] = how & 1 ? 9 : WIRE_VERSION;
+	out[10] = ok ? 0 : verdict;
+	if (ok) {
+		out[12] = WIRE_WELCOME_SIZE;
+		w.verdict = own[verdict];
+		w.session[0] = 1 + (how >> 2 & 3); /* of what may have come to us */
+		w.addrs[0].in =
+			(struct sockaddr_in){.sin_family = AF_INET, .sin_port = 7, .sin_addr.s_addr = 0x0100007f};
+		wire_welcome_encode(&w, out + INET_ANSWER_SIZE);
+		size = ANSWER;
+	} else if (verdict == VERDICT_CHALLENGE) {
+		gantry_random_bytes(out + 16, INET_NONCE_SIZE);
+		memcpy(d->challenge, out, INET_CHALLENGE_SIZE);
+		d->challenged = 1;
+		size = INET_CHALLENGE_SIZE;
 	}
-	give(d, d->welcome, WIRE_WELCOME_SIZE);
+	if (has_secret() && !(how & 2) && ok) {
+		make_mac("gantry server", d, out, out + 16);
+		run.trusted |= d->challenged;
+	}
+	give(d, out, size);
 	turn();
 }
 
@@ -540,9 +592,9 @@ static void answer(struct conn *d, uint8_t verdict, uint8_t how)
 static void welcome_all(void)
 {
 	for (int i = 0; i < DIALS; i++) {
-		if (tcp_engine.secret)
-			answer(&run.dials[i], WIRE_CHALLENGE, 0);
-		answer(&run.dials[i], WIRE_OK, 0);
+		if (has_secret())
+			answer(&run.dials[i], VERDICT_CHALLENGE, 0);
+		answer(&run.dials[i], 0, 0);
 	}
 }
 
@@ -612,7 +664,9 @@ static void begin(uint8_t how)
 	gantry_ticks_of_ns(1); /* some CPUs measure their counter against the clock, which stands still from here on */
 	run.on = 1;
 	run.now = 1000 * SECOND;
-	e->secret = how & 1 && GANTRY_HAVE_OPENSSL ? "a secret" : NULL;
+	e->key = (struct inet_key){INET_AUTH_NONE, NULL, 0};
+	if (how & 1 && GANTRY_HAVE_OPENSSL)
+		e->key = (struct inet_key){INET_AUTH_SECRET, "a secret", 8};
 	e->process = how & 2 ? 99 : 55; /* the peers' is 77 */
 	e->next_id = 0;
 	e->last_tick = e->opening_looked = 0;
@@ -622,6 +676,7 @@ static void begin(uint8_t how)
 static void finish(void)
 {
 	struct tcp_engine *e = &tcp_engine;
+	int strangers;
 
 	for (int i = 0; i < LISTENERS; i++)
 		if (run.listeners[i])
@@ -636,10 +691,13 @@ static void finish(void)
 		conn_close(&run.dials[i]);
 	for (int i = 0; i < 4; i++)
 		pass_time(5);
-	MUST(!e->users && !e->nburied && !e->nstrangers);
+	MUST(!e->users && !e->nburied);
 	MUST(!count(&e->links) && !count(&e->opening) && !count(&e->shareable) && !count(&e->lingering));
-	MUST(!count(&e->incoming) && !count(&e->connectors) && !count(&e->ports));
-	e->secret = NULL;
+	MUST(!count(&e->connectors));
+	inet_loop_lock();
+	MUST(!inet_conns_count(&strangers));
+	inet_loop_unlock();
+	e->key.auth = INET_AUTH_NONE;
 	run.on = 0;
 	MUST(run.net->ops->finalize(run.net, run.ctx) == GANTRY_OK);
 }

@@ -159,7 +159,7 @@ static inline void relay_start(struct relay *r, const struct gantry_unique_id *i
 	inet_loop_lock();
 	hub = hub_find(gantry_ctl_comm_id(id));
 	CHECK(hub != NULL);
-	r->to = hub->listener->addr;
+	r->to = hub->port->addr;
 	inet_loop_unlock();
 	CHECK_EQ(listen(r->listen_fd, 64), 0);
 	r->turned_ms = now_ms();

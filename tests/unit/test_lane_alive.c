@@ -161,7 +161,7 @@ static void rules(void)
 
 /* ---- the proxy ---- */
 
-enum { HELLO = 192, HELLO_LANE = 11, PROXY_LANES = 16, SWALLOW_AFTER = 100000 };
+enum { HELLO = 192 + 80, HELLO_LANE = 192 + 72, PROXY_LANES = 16, SWALLOW_AFTER = 100000 };
 
 /* One direction of one lane. */
 struct flow {
@@ -216,10 +216,11 @@ static int listening_port(struct gantry_addr *ret)
 	int found = 0;
 
 	inet_loop_lock();
-	if (!gantry_list_empty(&tcp_engine.ports)) {
-		*ret = gantry_container(tcp_engine.ports.next, struct tcp_port, node)->addr;
-		found = 1;
-	}
+	for (int i = 0; i < TCP_BUCKETS && !found; i++)
+		gantry_list_each (pos, &tcp_engine.listeners[i]) {
+			*ret = gantry_container(pos, struct tcp_listener, node)->ports[0]->addr;
+			found = 1;
+		}
 	inet_loop_unlock();
 	return found;
 }

@@ -55,7 +55,7 @@ static void expect_taken(const char *secret)
 
 	setenv("GANTRY_SECRET_FILE", path, 1);
 	start(&ctx, -1);
-	CHECK_STR(tcp_engine.secret, secret);
+	CHECK_STR(tcp_engine.key.bytes, secret);
 	CHECK_OK(ops->finalize(net, ctx));
 }
 
@@ -252,8 +252,8 @@ static void expect_undumped(void)
 {
 	int kept = 0;
 
-	CHECK(tcp_engine.secret && needle_at((const unsigned char *)tcp_engine.secret));
-	CHECK_EQ(count_dumped(tcp_engine.secret, &kept), 0);
+	CHECK(tcp_engine.key.bytes && needle_at(tcp_engine.key.bytes));
+	CHECK_EQ(count_dumped(tcp_engine.key.bytes, &kept), 0);
 	CHECK(kept);
 }
 

@@ -8,7 +8,6 @@
 #include <sys/socket.h>
 
 #include "base/clock.h"
-#include "base/hmac.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "inet/sock.h"
@@ -67,7 +66,7 @@ struct gantry_addr tcp_attempt_target(const struct tcp_attempt *a)
 	return to;
 }
 
-static void attempt_ready(struct inet_source *s, uint32_t events);
+static void attempt_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu);
 
 void tcp_attempt_start(struct tcp_attempt *a)
 {
@@ -94,85 +93,74 @@ void tcp_attempt_start(struct tcp_attempt *a)
 		tcp_connector_fail(a->connector, GANTRY_ERR_SYSTEM, "%s", gantry_last_error());
 }
 
-static void say_hello(struct tcp_attempt *a)
+static bool start_hello(struct tcp_attempt *a)
 {
 	struct tcp_connector *c = a->connector;
-	struct wire_hello h = {.lane = (uint8_t)a->lane, .lanes = (uint8_t)c->link->nlanes};
+	uint8_t out[WIRE_HELLO_SIZE];
+	struct wire_hello h = {
+		.listener = c->handle.listener,
+		.process = tcp_engine.process,
+		.comm_id = c->ctx.comm_id,
+		.host = tcp_engine.host,
+		.window = LINK_WINDOW,
+		.eager_max = (uint32_t)gantry_params()->eager_max,
+		.lane = (uint8_t)a->lane,
+		.lanes = (uint8_t)c->link->nlanes,
+		.unpack = (uint8_t)tcp_home_says(&c->home),
+		.dev = (uint16_t)c->dev,
+	};
 
-	tcp_hello_fill(&h);
-	h.dev = (uint16_t)c->dev;
-	h.listener = c->handle.listener;
-	h.comm_id = c->ctx.comm_id;
-	h.unpack = (uint8_t)tcp_home_says(&c->home);
 	memcpy(h.cookie, c->handle.cookie, WIRE_COOKIE_SIZE);
 	memcpy(h.session, c->link->session.key, WIRE_SESSION_SIZE);
-	gantry_random_bytes(h.nonce, sizeof(h.nonce));
-	wire_hello_encode(&h, a->hello);
-	if (send(a->source.fd, a->hello, WIRE_HELLO_SIZE, MSG_DONTWAIT | MSG_NOSIGNAL) != WIRE_HELLO_SIZE) {
-		tcp_attempt_failed(a, errno ? errno : EPIPE);
-		return;
+	wire_hello_encode(&h, out);
+	if (inet_handshake_start_client(&a->shake, &tcp_service.protocol, &tcp_engine.key, out, sizeof(out)) !=
+	    GANTRY_OK) {
+		tcp_connector_fail(c, GANTRY_ERR_SYSTEM, "%s", gantry_last_error());
+		return false;
 	}
 	/* From here on a slow peer is waited for: to dial again would only give it more to do. */
 	a->state = ATTEMPT_WELCOME;
 	a->deadline = UINT64_MAX;
 	inet_source_set(&a->source, EPOLLIN);
-	if (a->lane)
-		return;
 	/* This address answers: the others need not be tried. */
 	gantry_list_each_safe (pos, &c->attempts) {
 		struct tcp_attempt *other = gantry_container(pos, struct tcp_attempt, node);
 
-		if (other != a && other->state != ATTEMPT_WELCOME)
+		if (!a->lane && other != a && other->state != ATTEMPT_WELCOME)
 			tcp_attempt_free(other);
 	}
+	return true;
 }
 
-int tcp_attempt_prove(struct tcp_attempt *a)
-{
-	uint8_t mac[WIRE_MAC_SIZE], out[WIRE_PROOF_SIZE];
-
-	if (wire_mac(tcp_engine.secret, 1, a->hello, a->in, mac) != GANTRY_OK)
-		return -1;
-	wire_proof_encode(mac, out);
-	a->got = 0; /* another welcome follows */
-	a->proved = 1;
-	return send(a->source.fd, out, sizeof(out), MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof(out) ? 0 : -1;
-}
-
-int tcp_attempt_trusts(const struct tcp_attempt *a, const struct wire_welcome *w)
-{
-	uint8_t mac[WIRE_MAC_SIZE];
-
-	return !tcp_engine.secret || (a->proved && wire_mac(tcp_engine.secret, 0, a->hello, a->in, mac) == GANTRY_OK &&
-				      gantry_equal_secret(mac, w->mac, WIRE_MAC_SIZE));
-}
-
-static void attempt_ready(struct inet_source *s, uint32_t events)
+static void attempt_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
 {
 	struct tcp_attempt *a = gantry_container(s, struct tcp_attempt, source);
-	ssize_t n;
+	const struct inet_handshake *h = &a->shake;
+	socklen_t len = sizeof(int);
+	int e = 0;
 
 	(void)events;
 	if (a->state == ATTEMPT_CONNECTING) {
-		int e = 0;
-		socklen_t len = sizeof(e);
-
 		getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &e, &len);
 		if (e)
 			tcp_attempt_failed(a, e);
-		else
-			say_hello(a);
-		return;
+		if (e || !start_hello(a))
+			return;
 	}
-	n = recv(s->fd, a->in + a->got, WIRE_WELCOME_SIZE - a->got, MSG_DONTWAIT);
-	if (n < 0 && (errno == EAGAIN || errno == EINTR))
-		return;
-	if (n <= 0) {
-		/* It hung up on our hello: it is restarting, was crowded by strangers, or is not ours. */
-		tcp_attempt_failed(a, n ? errno : ECONNRESET);
-		return;
-	}
-	a->got += (uint32_t)n;
-	if (a->got == WIRE_WELCOME_SIZE)
+	switch (inet_loop.parting ? INET_AGAIN : inet_handshake_move(&a->shake, s->fd)) {
+	case INET_DONE:
 		tcp_attempt_welcomed(a);
+		break;
+	case INET_FAILED:
+		/* It hung up on our hello: it is restarting, was crowded by strangers, or is not ours. */
+		if (h->broken)
+			tcp_attempt_failed(a, h->broken_errno ? h->broken_errno : ECONNRESET);
+		else
+			tcp_connector_fail(a->connector, h->error, "%s%s", h->refused ? "refused by the peer: " : "",
+					   h->text);
+		break;
+	default:
+		return;
+	}
+	tcp_accept_reconsider();
 }

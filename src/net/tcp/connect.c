@@ -126,8 +126,6 @@ void tcp_attempt_failed(struct tcp_attempt *a, int e)
 		/* Another address of the peer may be the one this rail can reach. */
 		inet_source_close(&a->source);
 		a->state = ATTEMPT_WAITING;
-		a->got = 0;
-		a->proved = 0;
 		a->start_at = inet_retry_at(gantry_now_ns(), a->failures++);
 	} else if (only) {
 		tcp_connector_retry(c, e);
@@ -158,7 +156,8 @@ static void lane_up(struct tcp_attempt *a, const struct wire_welcome *w)
 		struct gantry_addr to = tcp_attempt_target(a);
 
 		c->welcome = *w;
-		snprintf(l->session.peer, sizeof(l->session.peer), "%s (%s)", gantry_addr_text(&to, text), w->text);
+		snprintf(l->session.peer, sizeof(l->session.peer), "%s (%s)", gantry_addr_text(&to, text),
+			 a->shake.peer);
 		tcp_link_meet(l, &c->home,
 			      &(struct tcp_peer){.host = w->host,
 						 .window = w->window,
@@ -186,30 +185,13 @@ static void lane_up(struct tcp_attempt *a, const struct wire_welcome *w)
 
 void tcp_attempt_welcomed(struct tcp_attempt *a)
 {
-	static const gantry_result results[WIRE_VERDICTS] = {
-		[WIRE_REFUSED_VERSION] = GANTRY_ERR_VERSION, [WIRE_REFUSED_SETTING] = GANTRY_ERR_SETTING,
-		[WIRE_REFUSED_AUTH] = GANTRY_ERR_AUTH,	     [WIRE_REFUSED_LISTENER] = GANTRY_ERR_REFUSED,
-		[WIRE_REFUSED_LIMIT] = GANTRY_ERR_REFUSED, /* the limit is the peer's */
-	};
 	struct tcp_connector *c = a->connector;
 	struct wire_welcome w;
 
-	if (wire_welcome_decode(a->in, &w) != GANTRY_OK) {
+	if (wire_welcome_decode(a->shake.payload, a->shake.payload_size, &w) != GANTRY_OK) {
 		tcp_connector_fail(c, GANTRY_ERR_PROTOCOL, "what answers there does not speak our protocol");
-	} else if (w.verdict > WIRE_USE_SESSION && w.verdict < WIRE_CHALLENGE) {
-		tcp_connector_fail(c, results[w.verdict], "refused by the peer: %s", w.text);
-	} else if (w.version != WIRE_VERSION) {
-		tcp_connector_fail(c, GANTRY_ERR_VERSION,
-				   "protocol version differs: %d (connecting side) and %d (accepting side)",
-				   WIRE_VERSION, w.version);
 	} else if (w.verdict == WIRE_UNKNOWN_SESSION) {
 		tcp_connector_retry(c, ECONNRESET);
-	} else if (w.verdict == WIRE_CHALLENGE && tcp_engine.secret && !a->proved) {
-		if (tcp_attempt_prove(a))
-			tcp_attempt_failed(a, ECONNRESET);
-		return; /* another welcome follows */
-	} else if (w.verdict == WIRE_CHALLENGE || !tcp_attempt_trusts(a, &w)) {
-		tcp_connector_fail(c, GANTRY_ERR_AUTH, "what answers there does not know the secret (GANTRY_SECRET)");
 	} else if (w.verdict == WIRE_USE_SESSION) {
 		memcpy(c->session, w.session, WIRE_SESSION_SIZE);
 		c->state = TCP_WAIT_SESSION;
@@ -219,7 +201,6 @@ void tcp_attempt_welcomed(struct tcp_attempt *a)
 	} else {
 		lane_up(a, &w);
 	}
-	tcp_incoming_reconsider();
 }
 
 /* The link that the peer told us to share. NULL: not up yet, or, with *ret_gone, it will never be ours. The peer

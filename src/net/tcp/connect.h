@@ -19,10 +19,7 @@ struct tcp_attempt {
 	enum attempt_state state;
 	uint64_t start_at, deadline; /* deadline: of TCP's own connecting; what follows has the connector's */
 	uint32_t failures;
-	int proved; /* the peer's challenge was answered */
-	uint32_t got;
-	uint8_t hello[WIRE_HELLO_SIZE];
-	uint8_t in[WIRE_WELCOME_SIZE];
+	struct inet_handshake shake;
 };
 
 /* attempt.c */
@@ -30,11 +27,6 @@ gantry_result tcp_attempt_add(struct tcp_connector *c, int lane, int candidate, 
 void tcp_attempt_free(struct tcp_attempt *a);
 void tcp_attempt_start(struct tcp_attempt *a);
 struct gantry_addr tcp_attempt_target(const struct tcp_attempt *a);
-/* The answer to a challenge. 0: it is sent. */
-int tcp_attempt_prove(struct tcp_attempt *a);
-/* With a secret: whether the welcome is from somebody who knows it too. */
-int tcp_attempt_trusts(const struct tcp_attempt *a, const struct wire_welcome *w);
-
 /* connect.c: what an attempt came to. Each may free it, and others. */
 void tcp_attempt_failed(struct tcp_attempt *a, int e);
 void tcp_attempt_welcomed(struct tcp_attempt *a);

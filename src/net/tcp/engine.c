@@ -3,7 +3,6 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include "net/tcp/engine.h"
 
-#include <stdio.h>
 #include <unistd.h>
 
 #include "base/atomic.h"
@@ -11,8 +10,8 @@
 #include "base/identity.h"
 #include "base/log.h"
 #include "base/param.h"
-#include "base/secret.h"
 #include "base/trace.h"
+#include "inet/settings.h"
 #include "net/tcp/helper.h"
 #include "net/tcp/stall.h"
 
@@ -22,8 +21,6 @@ static const uint64_t busy_tick_ns = 10000000, idle_tick_ns = 500000000;
 
 static void init_lists(struct tcp_engine *e)
 {
-	gantry_list_init(&e->ports);
-	gantry_list_init(&e->incoming);
 	gantry_list_init(&e->connectors);
 	gantry_list_init(&e->opening);
 	gantry_list_init(&e->shareable);
@@ -41,7 +38,6 @@ static void identify(struct tcp_engine *e)
 {
 	e->process = gantry_process_id();
 	e->host = gantry_host_id();
-	snprintf(e->self, sizeof(e->self), "%s", gantry_self());
 }
 
 gantry_result tcp_engine_init(void)
@@ -54,8 +50,8 @@ gantry_result tcp_engine_init(void)
 		goto out;
 	init_lists(e);
 	identify(e);
-	TRY(gantry_secret(&e->secret));
-	if (e->secret)
+	TRY(inet_secret_key(&e->key));
+	if (e->key.auth != INET_AUTH_NONE)
 		inet_loop_uses_hmac();
 	TRY(tcp_devices_scan());
 	e->initialised = 1;
@@ -67,11 +63,11 @@ out:
 /* ---- the loop's client ---- */
 
 /* Soon while connections are being set up or seen off, for a heartbeat's tick otherwise. */
-static uint64_t next_due(void)
+static uint64_t next_due(void) REQUIRES(loop_mu)
 {
 	const struct tcp_engine *e = &tcp_engine;
 
-	if (tcp_connectors_busy() || !gantry_list_empty(&e->lingering) || !gantry_list_empty(&e->incoming))
+	if (tcp_connectors_busy() || !gantry_list_empty(&e->lingering) || inet_conn_waiting(&tcp_service, NULL))
 		return e->ticked + busy_tick_ns;
 	return e->ticked + (gantry_list_empty(&e->links) ? idle_tick_ns : tcp_alive_interval());
 }
@@ -103,11 +99,10 @@ static void pass(void) REQUIRES(loop_mu)
 	struct tcp_engine *e = &tcp_engine;
 	uint64_t now = gantry_now_ns();
 
-	tcp_ports_take();
 	if (inet_due(next_due())) {
 		e->ticked = now;
 		tcp_connector_tick(now);
-		tcp_incoming_tick(now);
+		tcp_accept_tick(now);
 		tcp_alive_tick(now);
 		tcp_linger_tick(now);
 		if (tcp_stall_tick(now)) {
@@ -124,9 +119,9 @@ static int busy(void)
 	return tcp_engine.users || tcp_engine.nburied || !gantry_list_empty(&tcp_engine.lingering);
 }
 
-static void stop(void)
+static void stop(void) REQUIRES(loop_mu)
 {
-	tcp_incoming_drop_all();
+	tcp_accept_tick(UINT64_MAX);
 	tcp_helpers_stop();
 }
 
@@ -154,8 +149,6 @@ static void in_child(void) REQUIRES(loop_mu)
 
 	close_lanes(&e->links);
 	close_lanes(&e->lingering);
-	inet_abandon(&e->ports);
-	inet_abandon(&e->incoming);
 	inet_abandon(&e->connectors);
 	inet_abandon(&e->links);
 	inet_abandon(&e->lingering);
@@ -164,7 +157,7 @@ static void in_child(void) REQUIRES(loop_mu)
 		inet_abandon(&e->listeners[i]);
 	init_lists(e);
 	tcp_helpers_abandon();
-	e->users = e->nstrangers = e->nburied = 0;
+	e->users = e->nburied = 0;
 	e->process = 0;
 }
 

@@ -21,13 +21,12 @@
 
 #include "base/list.h"
 #include "base/log.h"
-#include "inet/loop.h"
+#include "inet/listen.h"
 #include "inet/nic.h"
-#include "inet/port.h"
 #include "net/net.h"
+#include "net/tcp/hello.h"
 #include "net/tcp/home.h"
 #include "net/tcp/link.h"
-#include "net/tcp/hello.h"
 
 enum { TCP_MAX_DEVICES = 2 * GANTRY_NIC_MAX, TCP_SERVED = 64, TCP_BUCKETS = 1024 };
 
@@ -51,15 +50,6 @@ struct tcp_device {
 	const struct gantry_nic *nic;	 /* of the first rail */
 };
 
-struct tcp_port {
-	struct inet_source source;
-	struct gantry_list node;
-	struct gantry_addr addr; /* bound */
-	int nic;
-	int refs; /* listeners */
-	int paused;
-};
-
 struct tcp_listener {
 	struct gantry_list node;
 	int forks; /* inet_forked */
@@ -69,7 +59,7 @@ struct tcp_listener {
 	struct tcp_home home; /* owned */
 	int dev;
 	int nports;
-	struct tcp_port *ports[GANTRY_NET_MAX_RAILS];
+	struct inet_port *ports[GANTRY_NET_MAX_RAILS];
 	int naddrs; /* what peers are told */
 	struct gantry_addr addrs[GANTRY_NET_MAX_RAILS];
 	int nopening; /* links for it that wait for their lanes */
@@ -77,7 +67,7 @@ struct tcp_listener {
 	struct tcp_link *ready[8]; /* links whose receiving direction is for this listener */
 	int served;		   /* some link was */
 	gantry_result error;	   /* a proved peer was refused: accept says so */
-	char error_text[256];
+	char error_text[384];
 };
 
 enum tcp_connector_state {
@@ -112,27 +102,23 @@ struct tcp_engine {
 
 	uint64_t process; /* 0: not known, as in a forked child */
 	uint64_t host;
-	char self[40];
-	const char *secret;	      /* borrowed from base/secret.h; NULL: none */
+	struct inet_key key;	      /* GANTRY_SECRET, or none */
 	struct gantry_nic_list *nics; /* owned */
 	int ndevs;
 	struct tcp_device devs[TCP_MAX_DEVICES];
 
 	uint64_t next_id;
-	struct gantry_list ports, incoming, connectors, links, lingering, buried;
+	struct gantry_list connectors, links, lingering, buried;
 	struct gantry_list opening;   /* links of peers that wait for their lanes, the oldest first */
 	struct gantry_list shareable; /* links of ours that are up and whose receiving direction nobody uses yet */
 	/* By id. A process with many ranks has thousands, and every call of connect and every hello looks one up. */
 	struct gantry_list listeners[TCP_BUCKETS], connectors_by_id[TCP_BUCKETS];
 	struct gantry_list sessions[TCP_BUCKETS]; /* links that peers have opened */
-	int nstrangers;				  /* of incoming: those that have not proved to be peers */
 	int nburied;				  /* links not freed yet, in the list or not */
 	uint64_t ticked;			  /* ns; the tick that all have, and that of heartbeats: */
 	uint64_t last_tick, opening_looked;
 	uint64_t served[TCP_SERVED]; /* listeners that were closed after they had their connection: a ring */
 	uint32_t nserved;
-
-	uint64_t strangers; /* connections refused before they proved to be peers; relaxed */
 };
 
 extern struct tcp_engine tcp_engine;
@@ -176,26 +162,18 @@ void tcp_link_deliver(struct tcp_link *l);
 /* This side closes one direction; a link that nobody uses any more is put down. */
 void tcp_link_drop_tx(struct tcp_link *l);
 void tcp_link_drop_rx(struct tcp_link *l);
-void tcp_hello_fill(struct wire_hello *h);
 
-/* listen.c. mu held. Takes over the home. */
+/* accept.c. Takes over the home. */
+extern struct inet_service tcp_service;
 gantry_result tcp_listener_open(const struct tcp_context *ctx, struct tcp_home *home, int dev, void *handle,
-				struct tcp_listener **ret);
-void tcp_listener_close(struct tcp_listener *l);
+				struct tcp_listener **ret) REQUIRES(loop_mu);
+void tcp_listener_close(struct tcp_listener *l) REQUIRES(loop_mu);
 struct tcp_listener *tcp_listener_find(uint64_t id);
 /* It was closed after it had its connection, not long ago. */
 int tcp_listener_served(uint64_t id);
-extern struct port_user tcp_port_user; /* our ports are shared with other protocols */
-/* The one that is bound to this address; NULL: none. */
-struct tcp_port *tcp_port_at(const struct gantry_addr *local);
-/* incoming.c and verdict.c. mu held. */
-void tcp_port_ready(struct inet_source *s, uint32_t events);
-/* Connections that another protocol on our ports has accepted, as far as there is room. */
-void tcp_ports_take(void);
-void tcp_incoming_tick(uint64_t now);
 /* A connector of ours has heard from its peer: hellos that waited for that are answered. */
-void tcp_incoming_reconsider(void);
-void tcp_incoming_drop_all(void);
+void tcp_accept_reconsider(void) REQUIRES(loop_mu);
+void tcp_accept_tick(uint64_t now) REQUIRES(loop_mu);
 
 /* connect.c. mu held. Takes over the home. */
 gantry_result tcp_connector_open(const struct tcp_context *ctx, struct tcp_home *home, int dev,

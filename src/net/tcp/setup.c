@@ -8,14 +8,12 @@
 #include <unistd.h>
 
 #include "base/atomic.h"
-#include "base/build.h"
 #include "base/clock.h"
 #include "base/event.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "base/trace.h"
-#include "gantry/version.h"
 #include "inet/sock.h"
 #include "net/tcp/engine.h"
 #include "net/tcp/flow.h"
@@ -109,19 +107,6 @@ void tcp_link_forget(struct tcp_link *l)
 	end_opening(l);
 	gantry_list_remove(&l->node);
 	gantry_list_remove(&l->by_session);
-}
-
-void tcp_hello_fill(struct wire_hello *h)
-{
-	h->version = WIRE_VERSION;
-	h->auth = tcp_engine.secret ? WIRE_AUTH_HMAC : WIRE_AUTH_COOKIE;
-	h->crc = (uint8_t)gantry_params()->crc;
-	h->process = tcp_engine.process;
-	h->host = tcp_engine.host;
-	h->window = LINK_WINDOW;
-	h->eager_max = (uint32_t)gantry_params()->eager_max;
-	snprintf(h->build, sizeof(h->build), "%s %.12s", GANTRY_VERSION, gantry_commit);
-	memcpy(h->peer, tcp_engine.self, sizeof(h->peer));
 }
 
 void tcp_lane_take(struct tcp_link *l, int index, int fd, const struct tcp_context *ctx, const char *device)

@@ -25,7 +25,7 @@ static int64_t share_at_a(const struct relay_conn *c, int way)
 {
 	if (!relay_hellos(&relay_b, 0))
 		return 0;
-	return __atomic_load_n(&stage, __ATOMIC_RELAXED) < 2 && c->lane == 0 && way == TO_SERVER ? WIRE_HELLO_SIZE
+	return __atomic_load_n(&stage, __ATOMIC_RELAXED) < 2 && c->lane == 0 && way == TO_SERVER ? RELAY_HELLO
 												 : RELAY_ALL;
 }
 
@@ -42,7 +42,7 @@ static int64_t slow_welcome(const struct relay_conn *c, int way)
 
 static int64_t slow_proof(const struct relay_conn *c, int way)
 {
-	return c->lane == 0 && c->nth == 0 && way == TO_SERVER && now_ms() - c->since < SLOW_MS ? WIRE_HELLO_SIZE
+	return c->lane == 0 && c->nth == 0 && way == TO_SERVER && now_ms() - c->since < SLOW_MS ? RELAY_HELLO
 												: RELAY_ALL;
 }
 
@@ -119,7 +119,7 @@ static void side(struct pair_side *s)
 	}
 	if (sends)
 		pair_wait(s, sent);
-	s->shared->number[s->self][0] = tcp_engine.strangers;
+	s->shared->number[s->self][0] = inet_strangers;
 	pair_step(s, 1);
 	pair_wait_step(s->shared, s->other, 1);
 	CHECK_OK(s->net->ops->close_send(s->net, e.send));

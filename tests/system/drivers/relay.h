@@ -11,10 +11,17 @@
 #include <pthread.h>
 #include <sys/socket.h>
 
+#include "inet/handshake.h"
 #include "net/tcp/hello.h"
 #include "pair.h"
 
-enum { RELAY_CONNS = 256, RELAY_FIRST = WIRE_HELLO_SIZE + WIRE_PROOF_SIZE, RELAY_ALL = 1 << 30 };
+enum {
+	RELAY_CONNS = 256,
+	RELAY_HELLO = INET_HELLO_SIZE + WIRE_HELLO_SIZE,
+	RELAY_LANE = INET_HELLO_SIZE + 72,
+	RELAY_FIRST = RELAY_HELLO + INET_PROOF_SIZE,
+	RELAY_ALL = 1 << 30
+};
 enum { TO_SERVER, TO_CLIENT };
 
 struct relay_conn {
@@ -111,14 +118,15 @@ static inline void relay_move(struct relay *r, struct relay_conn *c, int way)
 
 static inline void relay_hello(struct relay *r, struct relay_conn *c)
 {
-	uint8_t head[12];
+	uint8_t hello[RELAY_HELLO], lane;
 
-	if (recv(c->fd[0], head, sizeof(head), MSG_PEEK | MSG_DONTWAIT) < (ssize_t)sizeof(head))
+	if (recv(c->fd[0], hello, sizeof(hello), MSG_PEEK | MSG_DONTWAIT) < (ssize_t)sizeof(hello))
 		return;
-	CHECK(head[11] < WIRE_MAX_LANES);
-	c->nth = __atomic_fetch_add(&r->hellos[head[11]], 1, __ATOMIC_RELAXED);
+	lane = hello[RELAY_LANE];
+	CHECK(lane < WIRE_MAX_LANES);
+	c->nth = __atomic_fetch_add(&r->hellos[lane], 1, __ATOMIC_RELAXED);
 	c->since = now_ms();
-	c->lane = head[11];
+	c->lane = lane;
 	__atomic_store_n(&r->moved_ms, c->since, __ATOMIC_RELAXED);
 }
 

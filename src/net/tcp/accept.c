@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The accepting side: listeners, and what becomes of a connection whose hello names one of them. inet/listen.h has what
+ * comes before that: ports and strangers. The loop's lock is held throughout.
+ *
+ *   hello ── cookie ──> challenge, where there is a secret ──> proved ──> a lane, or a direction of a link that is there
+ *                                                                └──────> waits, until our own hello is answered
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/hmac.h"
+#include "base/log.h"
+#include "base/param.h"
+#include "inet/settings.h"
+#include "net/tcp/engine.h"
+
+enum { OPENING_MAX = 16, OPENING_NS = 50000000 };
+
+static void put_settings(char out[INET_SETTINGS_SIZE])
+{
+	snprintf(out, INET_SETTINGS_SIZE, "GANTRY_CRC=%d", gantry_params()->crc);
+}
+
+static void on_hello(struct inet_conn *c) REQUIRES(loop_mu);
+static void on_proved(struct inet_conn *c) REQUIRES(loop_mu);
+static void on_lost(struct inet_conn *c) REQUIRES(loop_mu);
+
+struct inet_service tcp_service = {
+	.protocol = {"tcp", WIRE_VERSION, "accepting side", "connecting side", put_settings},
+	.hello = on_hello,
+	.proved = on_proved,
+	.lost = on_lost,
+};
+
+/* ---- listeners ---- */
+
+/* What peers are told to connect to. */
+static gantry_result advertise(struct tcp_listener *l)
+{
+	l->naddrs = *gantry_params()->advertise ? 1 : l->nports;
+	for (int i = 1; i < l->naddrs; i++)
+		l->addrs[i] = l->ports[i]->addr;
+	return inet_advertised(&l->ports[0]->addr, &l->addrs[0]);
+}
+
+/* Ids are random, but for their last bit. */
+static struct gantry_list *bucket(uint64_t id)
+{
+	return &tcp_engine.listeners[(id >> 1) % TCP_BUCKETS];
+}
+
+struct tcp_listener *tcp_listener_find(uint64_t id)
+{
+	gantry_list_each (pos, bucket(id)) {
+		struct tcp_listener *l = gantry_container(pos, struct tcp_listener, node);
+
+		if (l->id == id)
+			return l;
+	}
+	return NULL;
+}
+
+int tcp_listener_served(uint64_t id)
+{
+	for (int i = 0; i < TCP_SERVED; i++)
+		if (id && tcp_engine.served[i] == id)
+			return 1;
+	return 0;
+}
+
+gantry_result tcp_listener_open(const struct tcp_context *ctx, struct tcp_home *home, int dev, void *handle,
+				struct tcp_listener **ret)
+{
+	const struct tcp_device *d = &tcp_engine.devs[dev];
+	struct wire_handle h = {.version = WIRE_VERSION, .dev = dev};
+	gantry_result r = GANTRY_OK;
+	struct tcp_listener *l = calloc(1, sizeof(*l));
+
+	if (!l)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a listener");
+	gantry_list_init(&l->node);
+	l->forks = inet_forks;
+	l->ctx = *ctx;
+	l->dev = dev;
+	TRY(gantry_random_bytes(&l->id, sizeof(l->id)));
+	l->id |= 1; /* 0 means none */
+	TRY(gantry_random_bytes(l->cookie, sizeof(l->cookie)));
+	for (int i = 0; i < d->nrails; i++) {
+		TRY(inet_port_get(&tcp_service, &tcp_engine.nics->nics[d->rails[i]].addrs[0], &l->ports[i]));
+		l->nports++;
+	}
+	h.process = tcp_engine.process;
+	h.listener = l->id;
+	h.comm_id = ctx->comm_id;
+	memcpy(h.cookie, l->cookie, WIRE_COOKIE_SIZE);
+	TRY(advertise(l));
+	h.naddrs = l->naddrs;
+	memcpy(h.addrs, l->addrs, sizeof(h.addrs));
+	wire_handle_encode(&h, handle);
+	gantry_list_append(bucket(l->id), &l->node);
+	l->home = tcp_home_take(home);
+	*ret = l;
+	l = NULL;
+out:
+	tcp_listener_close(l);
+	return r;
+}
+
+void tcp_listener_close(struct tcp_listener *l)
+{
+	if (!l)
+		return;
+	gantry_list_remove(&l->node);
+	if (l->served)
+		tcp_engine.served[tcp_engine.nserved++ % TCP_SERVED] = l->id;
+	for (int i = 0; i < l->nready; i++)
+		tcp_link_drop_rx(l->ready[i]);
+	for (int i = 0; i < l->nports; i++)
+		inet_port_put(&tcp_service, l->ports[i]);
+	tcp_home_close(&l->home);
+	free(l);
+}
+
+/* ---- what a hello is answered with ---- */
+
+/*
+ * Would the link do what a new one would? Payload must land where this listener wants it, and the peer must expect it
+ * where it does in what it says now. Before the peer has answered only our half is known.
+ */
+static int same_homes(const struct tcp_link *l, const struct wire_hello *h, const struct tcp_listener *listener)
+{
+	if (l->session.own_unpack != (int)tcp_home_says(&listener->home))
+		return 0;
+	return !l->lanes_here || (l->session.peer_unpack == h->unpack &&
+				  (!l->session.device_rx || l->devmem.pool == listener->home.pool));
+}
+
+/* Towards the same peer, for the same purpose, and our receiving direction is free. */
+static int may_share(const struct tcp_link *l, const struct wire_hello *h, const struct tcp_listener *listener)
+{
+	return l->session.peer_process == h->process && l->session.comm_id == h->comm_id &&
+	       l->session.dev == listener->dev && l->session.peer_dev == h->dev && l->rx_state == TCP_UNUSED &&
+	       !tcp_link_failed(l) && same_homes(l, h, listener);
+}
+
+/*
+ * A link of ours that the peer may share. Only one whose control lane the peer has accepted may be promised: before
+ * that the peer may still tell us to share a link of its own. If our hello is under way, the process with the smaller
+ * id waits with its answer until that is decided (*ret_wait); the other one never waits, so they cannot wait for each
+ * other.
+ */
+static struct tcp_link *link_to_share(const struct wire_hello *h, const struct tcp_listener *listener, int *ret_wait)
+{
+	*ret_wait = 0;
+	gantry_list_each (pos, &tcp_engine.shareable) {
+		struct tcp_link *l = gantry_container(pos, struct tcp_link, waiting);
+
+		if (may_share(l, h, listener))
+			return l;
+	}
+	if (tcp_engine.process >= h->process)
+		return NULL;
+	gantry_list_each (pos, &tcp_engine.connectors) {
+		struct tcp_connector *c = gantry_container(pos, struct tcp_connector, node);
+
+		if (c->state != TCP_CONNECTING || !c->link || !may_share(c->link, h, listener))
+			continue;
+		if (c->link->lanes_here)
+			return c->link;
+		*ret_wait = 1;
+	}
+	return NULL;
+}
+
+/* The link that the peer opens by this hello's session, and that is not up yet. */
+static struct tcp_link *link_opening(const struct wire_hello *h)
+{
+	struct tcp_link *l = tcp_link_of_session(h->session);
+
+	return l && !l->up && l->session.peer_process == h->process ? l : NULL;
+}
+
+/* A peer opens a link or two for a listener. One that begins many and ends none is at fault: its oldest goes. */
+static void limit_opening(const struct tcp_listener *listener)
+{
+	if (listener->nopening < OPENING_MAX)
+		return;
+	gantry_list_each (pos, &tcp_engine.opening) {
+		struct tcp_link *l = gantry_container(pos, struct tcp_link, waiting);
+
+		if (l->rx_listener != listener->id)
+			continue;
+		LOG_INFO(NET, "%s: %d connections to one listener wait for their lanes, the oldest goes",
+			 l->session.peer, listener->nopening);
+		tcp_link_forget(l);
+		tcp_link_bury(l);
+		return;
+	}
+}
+
+static struct tcp_link *new_link(const struct inet_conn *c, const struct wire_hello *h, struct tcp_listener *listener)
+{
+	char text[GANTRY_ADDR_TEXT];
+	struct tcp_link *l;
+
+	limit_opening(listener);
+	if (tcp_link_for_session(h->lanes, &l) != GANTRY_OK)
+		return NULL;
+	memcpy(l->session.key, h->session, WIRE_SESSION_SIZE);
+	l->session.peer_process = h->process;
+	l->session.comm_id = h->comm_id;
+	l->session.dev = listener->dev;
+	l->session.peer_dev = h->dev;
+	l->linger_until = gantry_now_ns() + gantry_params()->connect_timeout; /* until it is up: when to give up */
+	snprintf(l->session.peer, sizeof(l->session.peer), "%s (%s)", gantry_addr_text(&c->addr, text), c->shake.peer);
+	tcp_link_meet(l, &listener->home,
+		      &(struct tcp_peer){.host = h->host,
+					 .window = h->window,
+					 .eager_max = h->eager_max,
+					 .unpack = (enum wire_unpack)h->unpack});
+	tcp_link_opening(l, listener);
+	return l;
+}
+
+/* The interface whose port it has come to; NULL: that is not known. */
+static const struct gantry_nic *nic_of(const struct inet_conn *c)
+{
+	for (int i = 0; c->port && i < tcp_engine.nics->count; i++)
+		if (gantry_addr_same_host(&tcp_engine.nics->nics[i].addrs[0], &c->port->addr))
+			return &tcp_engine.nics->nics[i];
+	return NULL;
+}
+
+/* The hand-shake is over: the socket becomes a lane. One that the peer has dialled again takes the place of the first.
+ */
+static void become_lane(struct inet_conn *c, int lane, struct tcp_link *l, const struct tcp_listener *listener)
+	REQUIRES(loop_mu)
+{
+	const struct gantry_nic *nic = nic_of(c);
+	const char *device = NULL;
+
+	if (nic && gantry_params()->bind_device && gantry_nic_should_bind(nic, &c->addr))
+		device = nic->name;
+	tcp_lane_take(l, lane, inet_conn_take(c), &listener->ctx, device);
+	if (l->lanes_here == l->nlanes)
+		tcp_link_up(l);
+}
+
+static bool send_welcome(struct inet_conn *c, struct wire_welcome *w, enum wire_verdict verdict) REQUIRES(loop_mu)
+{
+	uint8_t out[WIRE_WELCOME_SIZE];
+
+	w->verdict = (uint8_t)verdict;
+	w->host = tcp_engine.host;
+	w->window = LINK_WINDOW;
+	w->eager_max = (uint32_t)gantry_params()->eager_max;
+	wire_welcome_encode(w, out);
+	return inet_conn_accept(c, out, sizeof(out));
+}
+
+/* The listener's direction is the free one of a link that is there: that is told, and this socket has served. */
+static void share(struct inet_conn *c, const struct tcp_listener *listener, struct tcp_link *l, struct wire_welcome *w)
+	REQUIRES(loop_mu)
+{
+	memcpy(w->session, l->session.key, WIRE_SESSION_SIZE);
+	if (!send_welcome(c, w, WIRE_USE_SESSION))
+		return;
+	close(inet_conn_take(c));
+	gantry_list_remove(&l->waiting);
+	l->rx_state = TCP_RESERVED;
+	l->rx_listener = listener->id;
+	if (l->up)
+		tcp_link_deliver(l);
+}
+
+/*
+ * Its answer waits until our own hello is answered. As with links that are opening, one listener's are bounded: the
+ * time of the oldest is over with the next tick. Not at once, since callers may be going through the list.
+ */
+static void limit_waiting(uint64_t listener) REQUIRES(loop_mu)
+{
+	struct inet_conn *oldest = NULL;
+	int n = 0;
+
+	for (struct inet_conn *c = NULL; (c = inet_conn_waiting(&tcp_service, c));)
+		if (c->tag == listener && c->deadline && n++ == 0)
+			oldest = c;
+	if (n > OPENING_MAX)
+		oldest->deadline = 0;
+}
+
+static void refuse_listener(struct inet_conn *c, uint64_t listener) REQUIRES(loop_mu)
+{
+	inet_conn_refuse(
+		c, GANTRY_ERR_REFUSED, "%s",
+		tcp_listener_served(listener)
+			? "this listener has accepted its connection and was closed; a second connect came too late"
+			: "no such listener here: it was closed, or the handle is not from this process");
+}
+
+/* It is a peer, and what must agree does. */
+static void on_proved(struct inet_conn *c)
+{
+	struct tcp_listener *listener = tcp_listener_find(c->tag);
+	struct wire_hello h;
+	struct wire_welcome w = {.naddrs = 0};
+	struct tcp_link *l, *shared = NULL;
+	int wait = 0;
+
+	if (!listener || wire_hello_decode(c->shake.payload, c->shake.payload_size, WIRE_VERSION, &h) != GANTRY_OK) {
+		refuse_listener(c, c->tag);
+		return;
+	}
+	w.unpack = (uint8_t)tcp_home_says(&listener->home);
+	w.naddrs = listener->naddrs;
+	memcpy(w.addrs, listener->addrs, sizeof(w.addrs));
+	l = link_opening(&h);
+	if (!l && h.lane == 0) {
+		shared = link_to_share(&h, listener, &wait);
+		if (shared)
+			share(c, listener, shared, &w);
+		if (wait)
+			limit_waiting(c->tag);
+		if (shared || wait)
+			return;
+		l = new_link(c, &h, listener);
+		if (!l) {
+			inet_conn_refuse(c, GANTRY_ERR_LIMIT,
+					 "the accepting side is out of file descriptors: raise `ulimit -n` there");
+			return;
+		}
+	}
+	if (!l || h.lane >= l->nlanes) { /* its session is not, or no longer, one that waits for lanes */
+		if (send_welcome(c, &w, WIRE_UNKNOWN_SESSION))
+			close(inet_conn_take(c));
+	} else if (send_welcome(c, &w, WIRE_LANE)) {
+		become_lane(c, h.lane, l, listener);
+	}
+}
+
+void tcp_accept_reconsider(void)
+{
+	for (struct inet_conn *next, *c = inet_conn_waiting(&tcp_service, NULL); c; c = next) {
+		next = inet_conn_waiting(&tcp_service, c);
+		on_proved(c);
+	}
+}
+
+static void on_hello(struct inet_conn *c)
+{
+	struct inet_handshake *s = &c->shake;
+	struct tcp_listener *l;
+	struct wire_hello h;
+
+	if (wire_hello_decode(s->payload, s->payload_size, s->peer_version, &h) != GANTRY_OK) {
+		inet_conn_refuse(c, GANTRY_ERR_PROTOCOL, "not a hello");
+		return;
+	}
+	l = tcp_listener_find(h.listener);
+	if (!l || !gantry_equal_secret(l->cookie, h.cookie, WIRE_COOKIE_SIZE)) {
+		refuse_listener(c, h.listener);
+		return;
+	}
+	c->tag = l->id;
+	inet_conn_challenge(c, &tcp_engine.key);
+}
+
+/* A proved peer was refused: accept fails with the same reason at once. */
+static void on_lost(struct inet_conn *c)
+{
+	struct tcp_listener *l = c->shake.proved && !c->shake.broken ? tcp_listener_find(c->tag) : NULL;
+	gantry_result r = c->shake.error;
+	char text[GANTRY_ADDR_TEXT];
+
+	if (!l || l->error != GANTRY_OK || r == GANTRY_ERR_REFUSED || r == GANTRY_ERR_PROTOCOL)
+		return;
+	l->error = r;
+	snprintf(l->error_text, sizeof(l->error_text), "refused %s (%s): %s", gantry_addr_text(&c->addr, text),
+		 c->shake.peer, c->shake.text);
+	gantry_fail(r, LOG_SUBSYS, __FILE__, __LINE__, "%s", l->error_text);
+}
+
+/* ---- the clock ---- */
+
+/* Links of peers that never finished. A call per lane: now and then. */
+static void drop_stale_links(uint64_t now)
+{
+	if (now - tcp_engine.opening_looked < OPENING_NS)
+		return;
+	tcp_engine.opening_looked = now;
+	gantry_list_each_safe (pos, &tcp_engine.opening) {
+		struct tcp_link *l = gantry_container(pos, struct tcp_link, waiting);
+		char c;
+		int gone = 0;
+
+		for (int i = 0; i < l->nlanes && !gone; i++)
+			gone = l->lanes[i].fd >= 0 && recv(l->lanes[i].fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+		if (gone || now > l->linger_until) {
+			LOG_INFO(NET, "%s: %d of %d lanes came, then %s", l->session.peer, l->lanes_here, l->nlanes,
+				 gone ? "the peer left" : "nothing more in time");
+			tcp_link_forget(l);
+			tcp_link_bury(l);
+		}
+	}
+}
+
+void tcp_accept_tick(uint64_t now)
+{
+	tcp_accept_reconsider();
+	drop_stale_links(now);
+}

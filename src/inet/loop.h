@@ -110,11 +110,11 @@ int inet_due(uint64_t when) REQUIRES(loop_mu);
 /* A client is about to use HMACs on the thread: see Exit. */
 void inet_loop_uses_hmac(void);
 
-gantry_result inet_source_add(struct inet_source *s, uint32_t events) UNCHECKED; /* with the lock */
-void inet_source_set(struct inet_source *s, uint32_t events) UNCHECKED;		 /* with the lock */
+gantry_result inet_source_add(struct inet_source *s, uint32_t events) REQUIRES(loop_mu);
+void inet_source_set(struct inet_source *s, uint32_t events) REQUIRES(loop_mu);
 /* It is not watched any more; the descriptor is the caller's. */
-int inet_source_release(struct inet_source *s) UNCHECKED; /* with the lock */
-void inet_source_close(struct inet_source *s) UNCHECKED;  /* with the lock */
+int inet_source_release(struct inet_source *s) REQUIRES(loop_mu);
+void inet_source_close(struct inet_source *s) REQUIRES(loop_mu);
 
 /* A child of the process that made this: its copy is of no use. */
 static inline int inet_forked(int forks)

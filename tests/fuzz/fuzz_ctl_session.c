@@ -71,6 +71,8 @@ static uint8_t next(void)
 	return script_next(&run.in);
 }
 
+/* There is one thread: what looks at the loop's things without its lock is UNCHECKED. */
+
 /* ---- in the place of the system ---- */
 
 int __real_clock_gettime(clockid_t id, struct timespec *t);

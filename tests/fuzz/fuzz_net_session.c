@@ -90,6 +90,8 @@ static uint8_t next(void)
 	return script_next(&run.in);
 }
 
+/* There is one thread: what looks at the loop's things without its lock is UNCHECKED. */
+
 /* ---- in the place of the system ---- */
 
 int __real_clock_gettime(clockid_t id, struct timespec *t);
@@ -649,7 +651,7 @@ static void step(void)
 
 /* ---- life ---- */
 
-static void begin(uint8_t how)
+static void begin(uint8_t how) UNCHECKED
 {
 	struct gantry_net_config config = {.traffic_class = GANTRY_NET_UNDEF};
 	struct tcp_engine *e = &tcp_engine;
@@ -673,7 +675,7 @@ static void begin(uint8_t how)
 	memset(e->served, 0, sizeof(e->served));
 }
 
-static void finish(void)
+static void finish(void) UNCHECKED
 {
 	struct tcp_engine *e = &tcp_engine;
 	int strangers;

@@ -353,7 +353,9 @@ static uint64_t service_cpu(void) UNCHECKED
 	struct timespec t;
 	clockid_t clock;
 
+	inet_loop_lock();
 	CHECK_EQ(pthread_getcpuclockid(inet_loop.thread, &clock), 0);
+	inet_loop_unlock();
 	CHECK_EQ(clock_gettime(clock, &t), 0);
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }

@@ -179,7 +179,7 @@ static struct tcp_link *link_to_share(const struct wire_hello *h, const struct t
 }
 
 /* The link that the peer opens by this hello's session, and that is not up yet. */
-static struct tcp_link *link_opening(const struct wire_hello *h)
+static struct tcp_link *link_opening(const struct wire_hello *h) REQUIRES(loop_mu)
 {
 	struct tcp_link *l = tcp_link_of_session(h->session);
 
@@ -187,7 +187,7 @@ static struct tcp_link *link_opening(const struct wire_hello *h)
 }
 
 /* A peer opens a link or two for a listener. One that begins many and ends none is at fault: its oldest goes. */
-static void limit_opening(const struct tcp_listener *listener)
+static void limit_opening(const struct tcp_listener *listener) REQUIRES(loop_mu)
 {
 	if (listener->nopening < OPENING_MAX)
 		return;
@@ -205,6 +205,7 @@ static void limit_opening(const struct tcp_listener *listener)
 }
 
 static struct tcp_link *new_link(const struct inet_conn *c, const struct wire_hello *h, struct tcp_listener *listener)
+	REQUIRES(loop_mu)
 {
 	char text[GANTRY_ADDR_TEXT];
 	struct tcp_link *l;
@@ -389,7 +390,7 @@ static void on_lost(struct inet_conn *c)
 /* ---- the clock ---- */
 
 /* Links of peers that never finished. A call per lane: now and then. */
-static void drop_stale_links(uint64_t now)
+static void drop_stale_links(uint64_t now) REQUIRES(loop_mu)
 {
 	if (now - tcp_engine.opening_looked < OPENING_NS)
 		return;

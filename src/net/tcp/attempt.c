@@ -93,7 +93,7 @@ void tcp_attempt_start(struct tcp_attempt *a)
 		tcp_connector_fail(a->connector, GANTRY_ERR_SYSTEM, "%s", gantry_last_error());
 }
 
-static bool start_hello(struct tcp_attempt *a)
+static bool start_hello(struct tcp_attempt *a) REQUIRES(loop_mu)
 {
 	struct tcp_connector *c = a->connector;
 	uint8_t out[WIRE_HELLO_SIZE];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The connecting side: from a handle to a link. All of it runs under the engine's mu, on the service thread's ticks and
+ * The connecting side: from a handle to a link. All of it runs under loop_mu, on the service thread's ticks and
  * events.
  *
  * Lane 0 first: the handle's addresses are tried side by side, each a little later than the one before; the first that
@@ -31,14 +31,14 @@
 
 enum { STAGGER_MS = 50, KEEP_RESULT_S = 600 };
 
-static void attempts_drop(struct tcp_connector *c)
+static void attempts_drop(struct tcp_connector *c) REQUIRES(loop_mu)
 {
 	gantry_list_each_safe (pos, &c->attempts) {
 		tcp_attempt_free(gantry_container(pos, struct tcp_attempt, node));
 	}
 }
 
-static void drop_link(struct tcp_connector *c)
+static void drop_link(struct tcp_connector *c) REQUIRES(loop_mu)
 {
 	if (c->link) {
 		tcp_link_forget(c->link);
@@ -65,7 +65,7 @@ void tcp_connector_fail(struct tcp_connector *c, gantry_result r, const char *fm
 }
 
 /* (Re)starts from lane 0. */
-static void begin(struct tcp_connector *c, uint64_t now)
+static void begin(struct tcp_connector *c, uint64_t now) REQUIRES(loop_mu)
 {
 	int nlanes = 1 + tcp_lanes_wanted(c->dev);
 	struct tcp_link *l;
@@ -134,7 +134,7 @@ void tcp_attempt_failed(struct tcp_attempt *a, int e)
 	}
 }
 
-static void connector_step(struct tcp_connector *c, uint64_t now);
+static void connector_step(struct tcp_connector *c, uint64_t now) REQUIRES(loop_mu);
 
 static void finish(struct tcp_connector *c, struct tcp_link *l)
 {
@@ -144,7 +144,7 @@ static void finish(struct tcp_connector *c, struct tcp_link *l)
 	c->deadline = gantry_now_ns() + (uint64_t)KEEP_RESULT_S * 1000000000;
 }
 
-static void lane_up(struct tcp_attempt *a, const struct wire_welcome *w)
+static void lane_up(struct tcp_attempt *a, const struct wire_welcome *w) REQUIRES(loop_mu)
 {
 	struct tcp_connector *c = a->connector;
 	struct tcp_link *l = c->link;
@@ -205,7 +205,7 @@ void tcp_attempt_welcomed(struct tcp_attempt *a)
 
 /* The link that the peer told us to share. NULL: not up yet, or, with *ret_gone, it will never be ours. The peer
  * promises only links whose control lane we have accepted, so one that is not here has failed. */
-static struct tcp_link *session_link(const struct tcp_connector *c, int *ret_gone)
+static struct tcp_link *session_link(const struct tcp_connector *c, int *ret_gone) REQUIRES(loop_mu)
 {
 	struct tcp_link *l = tcp_link_of_session(c->session);
 
@@ -227,7 +227,7 @@ static int waits_for_welcome(const struct tcp_connector *c)
 	return 0;
 }
 
-static void timed_out(struct tcp_connector *c)
+static void timed_out(struct tcp_connector *c) REQUIRES(loop_mu)
 {
 	double s = (double)gantry_params()->connect_timeout / 1e9;
 
@@ -249,7 +249,7 @@ static void timed_out(struct tcp_connector *c)
 				   sock_errno_hint(c->last_errno ? c->last_errno : ETIMEDOUT));
 }
 
-static void connector_step(struct tcp_connector *c, uint64_t now)
+static void connector_step(struct tcp_connector *c, uint64_t now) REQUIRES(loop_mu)
 {
 	int gone;
 
@@ -284,7 +284,7 @@ static void connector_step(struct tcp_connector *c, uint64_t now)
 }
 
 /* Nobody has come for the result in a long time. */
-static void abandon(struct tcp_connector *c)
+static void abandon(struct tcp_connector *c) REQUIRES(loop_mu)
 {
 	LOG_WARN(NET, "nobody asked for the outcome of a connect any more: dropping it");
 	if (c->state == TCP_CONNECTED)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The connecting side's parts: a connector (connect.c) is a connect() under way, and has attempts (attempt.c), each of
- * them one socket on its way to become a lane. The engine's mu is held in all of this.
+ * them one socket on its way to become a lane.
  */
 #ifndef GANTRY_NET_TCP_CONNECT_H
 #define GANTRY_NET_TCP_CONNECT_H
@@ -24,14 +24,14 @@ struct tcp_attempt {
 
 /* attempt.c */
 gantry_result tcp_attempt_add(struct tcp_connector *c, int lane, int candidate, uint64_t start_at);
-void tcp_attempt_free(struct tcp_attempt *a);
-void tcp_attempt_start(struct tcp_attempt *a);
+void tcp_attempt_free(struct tcp_attempt *a) REQUIRES(loop_mu);
+void tcp_attempt_start(struct tcp_attempt *a) REQUIRES(loop_mu);
 struct gantry_addr tcp_attempt_target(const struct tcp_attempt *a);
 /* connect.c: what an attempt came to. Each may free it, and others. */
-void tcp_attempt_failed(struct tcp_attempt *a, int e);
-void tcp_attempt_welcomed(struct tcp_attempt *a);
-void tcp_connector_retry(struct tcp_connector *c, int e); /* all of it, a little later */
+void tcp_attempt_failed(struct tcp_attempt *a, int e) REQUIRES(loop_mu);
+void tcp_attempt_welcomed(struct tcp_attempt *a) REQUIRES(loop_mu);
+void tcp_connector_retry(struct tcp_connector *c, int e) REQUIRES(loop_mu); /* all of it, a little later */
 void tcp_connector_fail(struct tcp_connector *c, gantry_result r, const char *fmt, ...)
-	__attribute__((format(printf, 3, 4)));
+	__attribute__((format(printf, 3, 4))) REQUIRES(loop_mu);
 
 #endif

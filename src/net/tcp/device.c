@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Devices: usable NICs, and NICs fused into one device with several rails. The engine's mu is held. */
+/* Devices: usable NICs, and NICs fused into one device with several rails. */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <sched.h>
 #include <stdio.h>

@@ -114,7 +114,7 @@ static void pass(void) REQUIRES(loop_mu)
 	free_buried(e);
 }
 
-static int busy(void)
+static int busy(void) REQUIRES(loop_mu)
 {
 	return tcp_engine.users || tcp_engine.nburied || !gantry_list_empty(&tcp_engine.lingering);
 }
@@ -125,7 +125,7 @@ static void stop(void) REQUIRES(loop_mu)
 	tcp_helpers_stop();
 }
 
-static int leaving(int last, int ms)
+static int leaving(int last, int ms) REQUIRES(loop_mu)
 {
 	(void)ms;
 	return last && (tcp_engine.nburied || !gantry_list_empty(&tcp_engine.lingering));
@@ -201,7 +201,7 @@ void tcp_engine_release(void)
 }
 
 /* NCCL closes nothing of some communicators. */
-__attribute__((destructor)) static void write_trace(void)
+__attribute__((destructor)) static void write_trace(void) UNCHECKED
 {
 	if (load_relaxed(&tcp_engine.users))
 		gantry_trace_write_process();

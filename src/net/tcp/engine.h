@@ -97,9 +97,10 @@ struct tcp_connector {
 };
 
 struct tcp_engine {
-	int initialised; /* devices are known */
-	int users;
+	int initialised GUARDED_BY(loop_mu); /* devices are known */
+	int users GUARDED_BY(loop_mu);
 
+	/* Constant once there is something to serve, but for devices that are fused later. */
 	uint64_t process; /* 0: not known, as in a forked child */
 	uint64_t host;
 	struct inet_key key;	      /* GANTRY_SECRET, or none */
@@ -107,39 +108,44 @@ struct tcp_engine {
 	int ndevs;
 	struct tcp_device devs[TCP_MAX_DEVICES];
 
-	uint64_t next_id;
-	struct gantry_list connectors, links, lingering, buried;
-	struct gantry_list opening;   /* links of peers that wait for their lanes, the oldest first */
-	struct gantry_list shareable; /* links of ours that are up and whose receiving direction nobody uses yet */
+	uint64_t next_id GUARDED_BY(loop_mu);
+	struct gantry_list connectors GUARDED_BY(loop_mu), links GUARDED_BY(loop_mu);
+	struct gantry_list lingering GUARDED_BY(loop_mu), buried GUARDED_BY(loop_mu);
+	/* Links of peers that wait for their lanes, the oldest first. */
+	struct gantry_list opening GUARDED_BY(loop_mu);
+	/* Links of ours that are up and whose receiving direction nobody uses yet. */
+	struct gantry_list shareable GUARDED_BY(loop_mu);
 	/* By id. A process with many ranks has thousands, and every call of connect and every hello looks one up. */
-	struct gantry_list listeners[TCP_BUCKETS], connectors_by_id[TCP_BUCKETS];
-	struct gantry_list sessions[TCP_BUCKETS]; /* links that peers have opened */
-	int nburied;				  /* links not freed yet, in the list or not */
-	uint64_t ticked;			  /* ns; the tick that all have, and that of heartbeats: */
-	uint64_t last_tick, opening_looked;
-	uint64_t served[TCP_SERVED]; /* listeners that were closed after they had their connection: a ring */
-	uint32_t nserved;
+	struct gantry_list listeners[TCP_BUCKETS] GUARDED_BY(loop_mu);
+	struct gantry_list connectors_by_id[TCP_BUCKETS] GUARDED_BY(loop_mu);
+	struct gantry_list sessions[TCP_BUCKETS] GUARDED_BY(loop_mu); /* links that peers have opened */
+	int nburied GUARDED_BY(loop_mu);			      /* links not freed yet, in the list or not */
+	/* ns: the last tick of all, that of heartbeats, and the last look at links that open. */
+	uint64_t ticked GUARDED_BY(loop_mu), last_tick GUARDED_BY(loop_mu), opening_looked GUARDED_BY(loop_mu);
+	/* Listeners that were closed after they had their connection: a ring. */
+	uint64_t served[TCP_SERVED] GUARDED_BY(loop_mu);
+	uint32_t nserved GUARDED_BY(loop_mu);
 };
 
 extern struct tcp_engine tcp_engine;
 
 /* engine.c */
-gantry_result tcp_engine_init(void);			/* devices, identity; idempotent */
-gantry_result tcp_engine_start(void) REQUIRES(loop_mu); /* for what becomes a user: there is a thread */
-void tcp_engine_release(void) EXCLUDES(loop_mu);	/* one user less */
-void tcp_link_put_down(struct tcp_link *l);		/* no user any more: see it off. mu held */
-/* Nobody knows it any more, it is in no list: the service thread frees it when it has let go of mu. mu held. */
-void tcp_link_bury(struct tcp_link *l);
+gantry_result tcp_engine_init(void);			      /* devices, identity; idempotent */
+gantry_result tcp_engine_start(void) REQUIRES(loop_mu);	      /* for what becomes a user: there is a thread */
+void tcp_engine_release(void) EXCLUDES(loop_mu);	      /* one user less */
+void tcp_link_put_down(struct tcp_link *l) REQUIRES(loop_mu); /* no user any more: see it off */
+/* Nobody knows it any more, it is in no list: the service thread frees it when it has let go of the lock. */
+void tcp_link_bury(struct tcp_link *l) REQUIRES(loop_mu);
 
 /* device.c */
-gantry_result tcp_devices_scan(void);
-void tcp_device_properties(int dev, struct gantry_net_properties *ret_props);
-gantry_result tcp_device_fuse(const struct gantry_net_vdevice *vdev, int *ret_dev);
+gantry_result tcp_devices_scan(void) REQUIRES(loop_mu);
+void tcp_device_properties(int dev, struct gantry_net_properties *ret_props) REQUIRES(loop_mu);
+gantry_result tcp_device_fuse(const struct gantry_net_vdevice *vdev, int *ret_dev) REQUIRES(loop_mu);
 int tcp_lanes_wanted(int dev);
 int tcp_cpus_usable(void);
 
-/* setup.c: what both sides of a hand-shake share. mu held. */
-gantry_result tcp_link_for_session(int nlanes, struct tcp_link **ret_link);
+/* setup.c: what both sides of a hand-shake share. */
+gantry_result tcp_link_for_session(int nlanes, struct tcp_link **ret_link) REQUIRES(loop_mu);
 /* What the peer said of itself in hello or welcome. */
 struct tcp_peer {
 	uint64_t host;
@@ -149,43 +155,44 @@ struct tcp_peer {
 /* Before the peer's lanes are taken. home: this side's. */
 void tcp_link_meet(struct tcp_link *l, const struct tcp_home *home, const struct tcp_peer *peer);
 /* A peer opens it, for this listener: it is known by its session from now on. */
-void tcp_link_opening(struct tcp_link *l, struct tcp_listener *listener);
+void tcp_link_opening(struct tcp_link *l, struct tcp_listener *listener) REQUIRES(loop_mu);
 /* The link with this session that a peer has opened; NULL: none. */
-struct tcp_link *tcp_link_of_session(const uint8_t session[WIRE_SESSION_SIZE]);
+struct tcp_link *tcp_link_of_session(const uint8_t session[WIRE_SESSION_SIZE]) REQUIRES(loop_mu);
 /* It is in none of the engine's lists any more. */
-void tcp_link_forget(struct tcp_link *l);
-void tcp_lane_take(struct tcp_link *l, int lane, int fd, const struct tcp_context *ctx, const char *device);
+void tcp_link_forget(struct tcp_link *l) REQUIRES(loop_mu);
+void tcp_lane_take(struct tcp_link *l, int lane, int fd, const struct tcp_context *ctx, const char *device)
+	REQUIRES(loop_mu);
 /* All lanes are there: hand the directions to who waits for them. */
-void tcp_link_up(struct tcp_link *l);
+void tcp_link_up(struct tcp_link *l) REQUIRES(loop_mu);
 /* Gives the receiving direction to its listener, or drops it if that is gone. */
-void tcp_link_deliver(struct tcp_link *l);
+void tcp_link_deliver(struct tcp_link *l) REQUIRES(loop_mu);
 /* This side closes one direction; a link that nobody uses any more is put down. */
-void tcp_link_drop_tx(struct tcp_link *l);
-void tcp_link_drop_rx(struct tcp_link *l);
+void tcp_link_drop_tx(struct tcp_link *l) REQUIRES(loop_mu);
+void tcp_link_drop_rx(struct tcp_link *l) REQUIRES(loop_mu);
 
 /* accept.c. Takes over the home. */
 extern struct inet_service tcp_service;
 gantry_result tcp_listener_open(const struct tcp_context *ctx, struct tcp_home *home, int dev, void *handle,
 				struct tcp_listener **ret) REQUIRES(loop_mu);
 void tcp_listener_close(struct tcp_listener *l) REQUIRES(loop_mu);
-struct tcp_listener *tcp_listener_find(uint64_t id);
+struct tcp_listener *tcp_listener_find(uint64_t id) REQUIRES(loop_mu);
 /* It was closed after it had its connection, not long ago. */
-int tcp_listener_served(uint64_t id);
+int tcp_listener_served(uint64_t id) REQUIRES(loop_mu);
 /* A connector of ours has heard from its peer: hellos that waited for that are answered. */
 void tcp_accept_reconsider(void) REQUIRES(loop_mu);
 void tcp_accept_tick(uint64_t now) REQUIRES(loop_mu);
 
-/* connect.c. mu held. Takes over the home. */
+/* connect.c. Takes over the home. */
 gantry_result tcp_connector_open(const struct tcp_context *ctx, struct tcp_home *home, int dev,
-				 const struct wire_handle *h, struct tcp_connector **ret);
-struct tcp_connector *tcp_connector_find(uint64_t id);
-void tcp_connector_free(struct tcp_connector *c);
-void tcp_connector_tick(uint64_t now);
-int tcp_connectors_busy(void);
+				 const struct wire_handle *h, struct tcp_connector **ret) REQUIRES(loop_mu);
+struct tcp_connector *tcp_connector_find(uint64_t id) REQUIRES(loop_mu);
+void tcp_connector_free(struct tcp_connector *c) REQUIRES(loop_mu);
+void tcp_connector_tick(uint64_t now) REQUIRES(loop_mu);
+int tcp_connectors_busy(void) REQUIRES(loop_mu);
 
-/* alive.c: heartbeats, silence, lingering. mu held. */
+/* alive.c: heartbeats, silence, lingering. */
 uint64_t tcp_alive_interval(void);
-void tcp_alive_tick(uint64_t now);
-void tcp_linger_tick(uint64_t now);
+void tcp_alive_tick(uint64_t now) REQUIRES(loop_mu);
+void tcp_linger_tick(uint64_t now) REQUIRES(loop_mu);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What both sides of a hand-shake share: making a link, filling its lanes, bringing it up. The engine's mu is held. */
+/* What both sides of a hand-shake share: making a link, filling its lanes, bringing it up. */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -29,7 +29,7 @@ enum { FD_RESERVE = 16, FD_COUNT_NS = 1000000000 };
  */
 static long fds_left(long need, long *ret_limit)
 {
-	static uint64_t counted; /* ns; the engine's mu, as for all of these */
+	static uint64_t counted; /* ns; loop_mu, as for all of these */
 	static long left, limit;
 	uint64_t now = gantry_now_ns();
 
@@ -93,7 +93,7 @@ void tcp_link_opening(struct tcp_link *l, struct tcp_listener *listener)
 }
 
 /* All lanes are there, or none will come any more. */
-static void end_opening(struct tcp_link *l)
+static void end_opening(struct tcp_link *l) REQUIRES(loop_mu)
 {
 	struct tcp_listener *listener = tcp_listener_find(l->rx_listener);
 

@@ -5,8 +5,10 @@
 
 #include <stdint.h>
 
-/* The service thread's, mu of the engine held: looks at all links. 1: there is something to tell. */
-int tcp_stall_tick(uint64_t now_ns);
+#include "inet/loop.h"
+
+/* The service thread's: looks at all links. 1: there is something to tell. */
+int tcp_stall_tick(uint64_t now_ns) REQUIRES(loop_mu);
 /* The service thread's, without a lock: writes what the last look has found. */
 void tcp_stall_tell(void);
 

@@ -70,7 +70,7 @@ static gantry_result tcp_devices(struct gantry_net *net, int *ret_count)
 	return GANTRY_OK;
 }
 
-static gantry_result check_dev(int dev)
+static gantry_result check_dev(int dev) REQUIRES(loop_mu)
 {
 	int n = tcp_engine.ndevs;
 

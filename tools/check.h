@@ -40,8 +40,8 @@ enum { CHECK_EXIT_SAID = 3, CHECK_EXIT_PEER_GONE = 4 };
 /* How a rule wants its processes. */
 enum check_flags {
 	CHECK_ALONE = 1 << 0,	/* one process, not two */
-	CHECK_RAW = 1 << 1,	/* neither lifted nor initialised: the rule looks at the table itself */
-	CHECK_NO_INIT = 1 << 2, /* lifted; the rule calls init itself */
+	CHECK_RAW = 1 << 1,	/* neither adapted nor initialised: the rule looks at the table itself */
+	CHECK_NO_INIT = 1 << 2, /* adapted; the rule calls init itself */
 };
 
 struct check_side;

@@ -226,7 +226,7 @@ static void open_plugin(struct check_side *s, const char *plugin)
 		check_fail(s, "cannot open: %s", gantry_last_error());
 	if (s->rule->flags & CHECK_RAW)
 		return;
-	if (gantry_loader_lift(s->loader, s->version, &s->net) != GANTRY_OK)
+	if (gantry_loader_net(s->loader, s->version, &s->net) != GANTRY_OK)
 		check_fail(s, "cannot use the table: %s", gantry_last_error());
 	if (s->rule->flags & CHECK_NO_INIT)
 		return;

@@ -286,7 +286,7 @@ static gantry_result choose_net(struct perf_rank *rk)
 	p->net = gantry_net_tcp();
 	if (rk->opts->plugin) {
 		TRY(gantry_loader_open(rk->opts->plugin, &p->loader));
-		TRY(gantry_loader_lift(p->loader, 0, &p->net));
+		TRY(gantry_loader_net(p->loader, 0, &p->net));
 	}
 	TRY(p->net->ops->init(p->net, 1, &config, &p->ctx));
 	p->inited = 1;

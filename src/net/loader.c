@@ -10,23 +10,28 @@
 #include "net/loader.h"
 
 #include <dlfcn.h>
+#include <elf.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <link.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/log.h"
-#include "net/lift.h"
-#include "net/loader_file.h"
+#include "base/mutex.h"
+#include "net/compat.h"
 
 enum { VERSIONS = GANTRY_NET_VERSION_MAX - GANTRY_NET_VERSION_MIN + 1 };
 
 struct gantry_loader {
 	void *dl; /* owned */
 	char path[PATH_MAX];
-	const void *tables[VERSIONS];	     /* borrowed from the library */
-	struct gantry_lift *lifts[VERSIONS]; /* owned */
+	const void *tables[VERSIONS];		 /* borrowed from the library */
+	struct gantry_compat *compats[VERSIONS]; /* owned */
 };
 
 static const char *file_name(const char *path)
@@ -34,6 +39,106 @@ static const char *file_name(const char *path)
 	const char *slash = strrchr(path, '/');
 
 	return slash ? slash + 1 : path;
+}
+
+#if defined(__aarch64__)
+#define OUR_MACHINE EM_AARCH64
+#elif defined(__x86_64__)
+#define OUR_MACHINE EM_X86_64
+#else
+#define OUR_MACHINE EM_NONE
+#endif
+
+static const char *machine_name(unsigned int machine)
+{
+	switch (machine) {
+	case EM_X86_64:
+		return "x86_64";
+	case EM_AARCH64:
+		return "aarch64";
+	case EM_386:
+		return "i386";
+	case EM_PPC64:
+		return "ppc64";
+	case EM_RISCV:
+		return "riscv";
+	default:
+		return "another processor";
+	}
+}
+
+/* The machine that an ELF file was made for; EM_NONE when it cannot be told. */
+static unsigned int elf_machine(const char *file)
+{
+	Elf64_Ehdr h; /* e_machine is at the same place in 32-bit files */
+	ssize_t n;
+	int fd = open(file, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return EM_NONE;
+	n = pread(fd, &h, sizeof(h), 0);
+	close(fd);
+	if (n < (ssize_t)offsetof(Elf64_Ehdr, e_version) || memcmp(h.e_ident, ELFMAG, SELFMAG) != 0)
+		return EM_NONE;
+	return h.e_machine;
+}
+
+/* The dynamic linker's texts are kept, with two cases made plain: a missing dependency reads
+ * as if the plugin itself were missing, and a library for another processor is reported as "no such file". */
+void gantry_loader_explain_open(const char *file, const char *error, char *why, size_t size)
+{
+	size_t len = strlen(file);
+	int is_path = strchr(file, '/') != NULL;
+	unsigned int machine = is_path ? elf_machine(file) : EM_NONE;
+
+	if (!error)
+		error = "dlopen gave no reason";
+	if (machine != EM_NONE && OUR_MACHINE != EM_NONE && machine != OUR_MACHINE)
+		snprintf(why, size, "the library is for %s (ELF machine %u), this process is %s (dlopen: %s)",
+			 machine_name(machine), machine, machine_name(OUR_MACHINE), error);
+	else if (strstr(error, "cannot open shared object file") && strncmp(error, file, len) != 0)
+		snprintf(why, size, "found, but a library that it needs is not: %s", error);
+	else
+		snprintf(why, size, "%s", error);
+}
+
+/* Appends the names of a family that the library exports, from version `first` to `last`. */
+static void list_symbols(void *dl, const char *family, int first, int last, char *text, size_t size)
+{
+	char symbol[64];
+
+	for (int v = first; v <= last; v++) {
+		size_t len = strlen(text);
+
+		snprintf(symbol, sizeof(symbol), "%s%d", family, v);
+		if (dlsym(dl, symbol))
+			snprintf(text + len, size - len, "%s%s", len ? " " : "", symbol);
+	}
+}
+
+/* The library is open, but has none of the tables that we know. */
+static void explain_symbols(void *dl, char *why, size_t size)
+{
+	char old[256] = "", new[256] = "", coll[256] = "";
+	size_t len;
+
+	list_symbols(dl, "ncclNet_v", 1, GANTRY_NET_VERSION_MAX, old, sizeof(old));
+	list_symbols(dl, "ncclNetPlugin_v", 1, GANTRY_NET_VERSION_MIN - 1, old, sizeof(old));
+	list_symbols(dl, "ncclNetPlugin_v", GANTRY_NET_VERSION_MAX + 1, GANTRY_NET_VERSION_MAX + 12, new, sizeof(new));
+	list_symbols(dl, "ncclCollNetPlugin_v", 1, GANTRY_NET_VERSION_MAX + 12, coll, sizeof(coll));
+	snprintf(why, size, "exports no ncclNetPlugin_v%d to _v%d", GANTRY_NET_VERSION_MIN, GANTRY_NET_VERSION_MAX);
+	len = strlen(why);
+	if (*old)
+		snprintf(why + len, size - len, ", only older ones: %s", old);
+	len = strlen(why);
+	if (*new)
+		snprintf(why + len, size - len, ", only newer ones: %s", new);
+	len = strlen(why);
+	if (*coll)
+		snprintf(why + len, size - len, ", collNet tables: %s", coll);
+	len = strlen(why);
+	if (!*old && !*new && !*coll)
+		snprintf(why + len, size - len, ", nor any other NCCL table: not a net plugin");
 }
 
 /* Looks for the tables; returns how many there are. `text` gets their list: "v6 v8". */
@@ -77,7 +182,7 @@ static gantry_result open_file(const char *file, char *why, size_t size, struct 
 		file = map->l_name;
 	snprintf(l->path, sizeof(l->path), "%s", file);
 	if (find_tables(l, found, sizeof(found)) == 0) {
-		gantry_loader_explain_symbols(l->dl, why, size);
+		explain_symbols(l->dl, why, size);
 		goto out;
 	}
 	LOG_INFO(LOADER, "%s: taken, with net interfaces %s", l->path, found);
@@ -152,12 +257,88 @@ out:
 	return r;
 }
 
+enum { LABELS = 16, LABEL_SIZE = 64, LINE_SIZE = 1024 };
+
+/* Written once under the lock, before its function is handed out; read without it. */
+static char labels[LABELS + 1][LABEL_SIZE] = {[LABELS] = "plugin"};
+MUTEX_KIND(loader_mu);
+static struct loader_mu labels_mu = MUTEX_INITIALIZER;
+static int nlabels GUARDED_BY(loader_mu);
+
+static enum gantry_log_level level_of(ncclDebugLogLevel level)
+{
+	switch (level) {
+	case NCCL_LOG_WARN:
+	case NCCL_LOG_ABORT:
+		return GANTRY_LOG_WARN;
+	case NCCL_LOG_TRACE:
+		return GANTRY_LOG_TRACE;
+	default:
+		return GANTRY_LOG_INFO;
+	}
+}
+
+static void forward(int k, ncclDebugLogLevel nccl_level, const char *file, int line, const char *fmt, va_list args)
+{
+	enum gantry_log_level level = level_of(nccl_level);
+	char text[LINE_SIZE];
+	size_t n;
+
+	if ((int)level > load_relaxed(&gantry_log_level_now))
+		return;
+	vsnprintf(text, sizeof(text), fmt, args);
+	n = strlen(text);
+	if (n && text[n - 1] == '\n')
+		text[n - 1] = 0;
+	gantry_log_write(level, GANTRY_SUBSYS_LOADER, file ? file : "?", line, "%s: %s", labels[k], text);
+}
+
+#define DEFINE_LOGGER(k)                                                                                               \
+	static void logger_##k(ncclDebugLogLevel level, unsigned long flags, const char *file, int line,               \
+			       const char *fmt, ...)                                                                   \
+	{                                                                                                              \
+		va_list args;                                                                                          \
+                                                                                                                       \
+		(void)flags;                                                                                           \
+		va_start(args, fmt);                                                                                   \
+		forward(k, level, file, line, fmt, args);                                                              \
+		va_end(args);                                                                                          \
+	}
+#define EACH_LABEL(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16)
+EACH_LABEL(DEFINE_LOGGER)
+
+#define LIST_LOGGER(k) logger_##k,
+static const ncclDebugLogger_t loggers[] = {EACH_LABEL(LIST_LOGGER)};
+_Static_assert(sizeof(loggers) / sizeof(loggers[0]) == LABELS + 1, "a function per label, and the shared one");
+
+/*
+ * A plugin's log lines go into our log with the library's name in front. NCCL's logger has no argument for its user, so
+ * each library gets a function of its own from a fixed set. It stays the library's for ever: a thread of a closed
+ * plugin may still log. When all are taken, one without a label.
+ */
+static ncclDebugLogger_t logger_for(const char *label)
+{
+	char cut[LABEL_SIZE];
+	int i;
+
+	snprintf(cut, sizeof(cut), "%.*s", LABEL_SIZE - 1, label);
+	loader_mu_lock(&labels_mu);
+	for (i = 0; i < nlabels && strcmp(labels[i], cut) != 0; i++)
+		;
+	if (i == nlabels && nlabels < LABELS) {
+		memcpy(labels[i], cut, sizeof(cut));
+		nlabels++;
+	}
+	loader_mu_unlock(&labels_mu);
+	return loggers[i];
+}
+
 void gantry_loader_close(struct gantry_loader *loader)
 {
 	if (!loader)
 		return;
 	for (int i = 0; i < VERSIONS; i++)
-		gantry_lift_destroy(loader->lifts[i]);
+		gantry_compat_destroy(loader->compats[i]);
 	if (loader->dl)
 		dlclose(loader->dl);
 	free(loader);
@@ -180,10 +361,10 @@ int gantry_loader_has(const struct gantry_loader *loader, int version)
 	return gantry_loader_table(loader, version) != NULL;
 }
 
-gantry_result gantry_loader_lift(struct gantry_loader *loader, int version, struct gantry_net **ret_net)
+gantry_result gantry_loader_net(struct gantry_loader *loader, int version, struct gantry_net **ret_net)
 {
 	const char *label = file_name(loader->path);
-	struct gantry_lift **lift;
+	struct gantry_compat **compat;
 	const void *table;
 	gantry_result r = GANTRY_OK;
 
@@ -194,10 +375,10 @@ gantry_result gantry_loader_lift(struct gantry_loader *loader, int version, stru
 	table = gantry_loader_table(loader, version);
 	if (!table)
 		FAIL(GANTRY_ERR_UNSUPPORTED, "%s: has no ncclNetPlugin_v%d", label, version);
-	lift = &loader->lifts[version - GANTRY_NET_VERSION_MIN];
-	if (!*lift)
-		TRY(gantry_lift_create(table, version, label, gantry_loader_logger(label), lift));
-	*ret_net = &(*lift)->net;
+	compat = &loader->compats[version - GANTRY_NET_VERSION_MIN];
+	if (!*compat)
+		TRY(gantry_compat_create(table, version, label, logger_for(label), compat));
+	*ret_net = gantry_compat_net(*compat);
 out:
 	return r;
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Foreign net plugins, opened by NCCL's rules and lifted to net.h.
+ * Foreign net plugins, opened by NCCL's rules, behind net.h (compat.h).
  *
  * gantry_loader_open takes what NCCL_NET_PLUGIN takes: a name ("gantry" opens
  * libnccl-net-gantry.so, or a library of that very name), a path, a comma-separated
  * list tried in order, or "none". Every candidate gets one log line that says
  * why it was or was not taken. Several plugins of one version can be open at
- * once: everything a lifted table needs hangs off its own struct gantry_net.
+ * once: everything that a table needs hangs off its own struct gantry_net.
  */
 #ifndef GANTRY_NET_LOADER_H
 #define GANTRY_NET_LOADER_H
@@ -28,7 +28,10 @@ int gantry_loader_has(const struct gantry_loader *loader, int version);
 /* The raw exported table (ncclNet_vN of src/abi), or NULL: for `gantry check`'s completeness rule. */
 const void *gantry_loader_table(const struct gantry_loader *loader, int version);
 
-/* Lifts one version (0: the highest there is). Owned by the loader; the same object for the same version. */
-gantry_result gantry_loader_lift(struct gantry_loader *loader, int version, struct gantry_net **ret_net);
+/* One version of it (0: the highest there is). Owned by the loader; the same object for the same version. */
+gantry_result gantry_loader_net(struct gantry_loader *loader, int version, struct gantry_net **ret_net);
+
+/* Why dlopen refused `file` with `error` (dlerror's text), in words that help: also for other libraries. */
+void gantry_loader_explain_open(const char *file, const char *error, char *why, size_t size);
 
 #endif

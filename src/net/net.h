@@ -3,7 +3,7 @@
  * The versionless net interface: NCCL's v12 semantics without its version.
  *
  * A `struct gantry_net` is one network: Gantry's own TCP network, or a foreign
- * plugin that the loader has lifted to this table. Everything above (plugin
+ * plugin that the loader has adapted to this table. Everything above (plugin
  * tables, tools, transports) sees only this.
  *
  * The contract, for implementers and callers alike:
@@ -153,7 +153,7 @@ struct gantry_net_ops {
 struct gantry_net {
 	const struct gantry_net_ops *ops; /* borrowed, const */
 	const char *name;		  /* borrowed: what NCCL_NET= would name */
-	int version;			  /* ABI version it was lifted from; 0 for Gantry's own core */
+	int version;			  /* ABI version of its plugin; 0 for Gantry's own core */
 	void *impl;			  /* the implementation's */
 };
 

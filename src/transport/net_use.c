@@ -35,7 +35,7 @@ static gantry_result find_network(struct gantry_net **ret_net)
 	if (!network && name[0]) {
 		if (!loader)
 			TRY(gantry_loader_open(name, &loader));
-		TRY(gantry_loader_lift(loader, 0, &network));
+		TRY(gantry_loader_net(loader, 0, &network));
 	} else if (!network) {
 		network = gantry_net_tcp();
 	}

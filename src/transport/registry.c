@@ -16,7 +16,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "base/param_check.h"
-#include "net/loader_file.h"
+#include "net/loader.h"
 #include "transport/transport.h"
 
 enum { MAX_ADDED = 16, BUILTINS = 4, MAX_ALL = MAX_ADDED + BUILTINS, MAX_LIBS = 16, NAME_MAX_LEN = 32, REASON = 160 };

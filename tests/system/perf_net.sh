@@ -61,7 +61,7 @@ check_json 1 $fields
 expect 0 -b 777 -e 777777 -f 31 $few --depth 32 --lanes 3 --json
 check_json 3 $fields
 
-# As a plugin, by path, lifted from its highest version.
+# As a plugin, by path, by its highest version.
 expect 0 -b 1 -e $largest -f 16 $few --plugin "$BUILD_DIR/lib/libnccl-net-gantry.so" --json
 check_json $(((rows + 1) / 2)) $fields
 grep -q '"version": 12' "$tmp/header" || die "the plugin was not used at v12"

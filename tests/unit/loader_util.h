@@ -1,4 +1,4 @@
-/* Finding the fixture plugins: shared by test_loader.c and test_lift.c. */
+/* Finding the fixture plugins: shared by test_loader.c and test_compat.c. */
 #ifndef GANTRY_TESTS_LOADER_UTIL_H
 #define GANTRY_TESTS_LOADER_UTIL_H
 

@@ -1,4 +1,4 @@
-/* Opening plugins by NCCL's rules, and the words for what cannot be opened. Lifted calls are in test_lift.c. */
+/* Opening plugins by NCCL's rules, and the words for what cannot be opened. Calls through them are in test_compat.c. */
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
@@ -26,7 +26,7 @@ static void taken(const char *spec, const char *file, const char *name)
 
 	CHECK_OK(gantry_loader_open(spec, &l));
 	CHECK_HAS(gantry_loader_path(l), file);
-	CHECK_OK(gantry_loader_lift(l, 0, &net));
+	CHECK_OK(gantry_loader_net(l, 0, &net));
 	CHECK_STR(net->name, name);
 	CHECK_EQ(net->version, 12);
 	gantry_loader_close(l);
@@ -116,7 +116,7 @@ static void check_log(void)
 	CHECK_HAS(logs_text(), "libnccl-net-old_only.so: not taken: exports no ncclNetPlugin_v6");
 	CHECK_HAS(logs_text(), "old_only: not taken: cannot open shared object file");
 	CHECK_HAS(logs_text(), "libnccl-net-fake_b.so: taken, with net interfaces v6 v7 v8 v9 v10 v11 v12");
-	CHECK_OK(gantry_loader_lift(l, 7, &net));
+	CHECK_OK(gantry_loader_net(l, 7, &net));
 	CHECK_OK(net->ops->init(net, 0, NULL, &ctx));
 	CHECK_HAS(logs_text(), "WARN fake_body.h libnccl-net-fake_b.so: hello from fake_b v7");
 	CHECK_OK(net->ops->finalize(net, ctx));
@@ -140,16 +140,16 @@ static void check_versions(void)
 	CHECK(gantry_loader_table(l, 12) == NULL);
 	CHECK_STR(*(const char *const *)gantry_loader_table(l, 11), "partial");
 	/* What is missing is named, all of it. */
-	CHECK_EQ(gantry_loader_lift(l, 8, &net), GANTRY_ERR_CONFIG);
+	CHECK_EQ(gantry_loader_net(l, 8, &net), GANTRY_ERR_CONFIG);
 	CHECK_HAS(gantry_last_error(),
 		  "libnccl-net-partial.so: ncclNetPlugin_v8 lacks what NCCL always calls: isend test");
-	CHECK_EQ(gantry_loader_lift(l, 12, &net), GANTRY_ERR_UNSUPPORTED);
+	CHECK_EQ(gantry_loader_net(l, 12, &net), GANTRY_ERR_UNSUPPORTED);
 	CHECK_HAS(gantry_last_error(), "has no ncclNetPlugin_v12");
-	CHECK_EQ(gantry_loader_lift(l, 99, &net), GANTRY_ERR_UNSUPPORTED);
+	CHECK_EQ(gantry_loader_net(l, 99, &net), GANTRY_ERR_UNSUPPORTED);
 	CHECK(net == NULL);
-	CHECK_OK(gantry_loader_lift(l, 0, &net));
+	CHECK_OK(gantry_loader_net(l, 0, &net));
 	CHECK_EQ(net->version, 11);
-	CHECK_OK(gantry_loader_lift(l, 11, &again));
+	CHECK_OK(gantry_loader_net(l, 11, &again));
 	CHECK(net == again);
 	gantry_loader_close(l);
 }

@@ -315,7 +315,7 @@ static void child(const struct combination *c, const char *plugin)
 	net = gantry_net_tcp();
 	if (c->version) {
 		CHECK_OK(gantry_loader_open(plugin, &loader));
-		CHECK_OK(gantry_loader_lift(loader, c->version, &net));
+		CHECK_OK(gantry_loader_net(loader, c->version, &net));
 		CHECK_EQ(net->version, c->version);
 	}
 	ops = net->ops;

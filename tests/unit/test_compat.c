@@ -317,7 +317,7 @@ static void check_all_versions(void)
 		struct gantry_net *net = NULL;
 		void *ctx;
 
-		CHECK_OK(gantry_loader_lift(l, v, &net));
+		CHECK_OK(gantry_loader_net(l, v, &net));
 		CHECK_EQ(net->version, v);
 		CHECK_STR(net->name, "fake_a");
 		rec->traffic_class = -99;
@@ -350,8 +350,8 @@ static void check_two(void)
 	ra = record_of(la, &da);
 	rb = record_of(lb, &db);
 	CHECK(ra != rb);
-	CHECK_OK(gantry_loader_lift(la, 10, &a));
-	CHECK_OK(gantry_loader_lift(lb, 10, &b));
+	CHECK_OK(gantry_loader_net(la, 10, &a));
+	CHECK_OK(gantry_loader_net(lb, 10, &b));
 	ra->inits = rb->inits = 0;
 	CHECK_OK(a->ops->init(a, 1, &(struct gantry_net_config){.traffic_class = 1}, &ca));
 	CHECK_OK(b->ops->init(b, 1, &(struct gantry_net_config){.traffic_class = 2}, &cb));
@@ -385,7 +385,7 @@ static void check_left_out(void)
 	int n = 0, sizes[1] = {0};
 
 	CHECK_OK(gantry_loader_open("partial", &l));
-	CHECK_OK(gantry_loader_lift(l, 0, &net));
+	CHECK_OK(gantry_loader_net(l, 0, &net));
 	CHECK_OK(net->ops->init(net, 1, NULL, &ctx));
 	CHECK_OK(net->ops->set_attr(net, ctx, &attr));
 	CHECK_OK(net->ops->irecv_consumed(net, PTR(1), 1, PTR(2)));

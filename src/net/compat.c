@@ -1,0 +1,639 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One plugin table of any version, behind net.h.
+ *
+ * Three facts about NCCL's tables make this short. Entries are only ever appended, so one list of names serves all
+ * versions. An entry that kept its signature is called through v12's type, whatever version it came from. And what a
+ * version lacks is NULL in the copy, as if the plugin had left it out. So there is one table of operations for all
+ * versions, and those whose signature changed look at the version:
+ *
+ *   v6        sizes of messages and registrations are int, no hint to irecv, no fused devices, no context
+ *   v7        device handles
+ *   v8        size_t for registrations
+ *   v9        size_t for messages, the hint, fused devices
+ *   v10       a configuration at connect, profiler handles
+ *   v11, v12  a context per communicator, attributes; v12 has larger fused devices
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_LOADER
+#include "net/compat.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mutex.h"
+#include "base/param.h"
+#include "net/loader.h"
+
+MUTEX_KIND(compat_mu);
+
+struct gantry_compat {
+	struct gantry_net net; /* net.impl is this object */
+	union {		       /* copy of the plugin's table, zero beyond its end */
+		ncclNet_v6_t v6;
+		ncclNet_v7_t v7;
+		ncclNet_v8_t v8;
+		ncclNet_v9_t v9;
+		ncclNet_v10_t v10;
+		ncclNet_v11_t v11;
+		ncclNet_v12_t v12;
+	} t;
+	const char *label; /* borrowed from the loader: the library's file name, for messages */
+	ncclDebugLogger_t logger;
+	struct compat_mu mu;
+	int users GUARDED_BY(compat_mu); /* contexts, up to v10: the plugin is initialised when the first one comes */
+};
+
+/* What init returns. The configuration stays in place as long as the context: a plugin may keep the pointer. */
+struct compat_ctx {
+	void *ctx; /* the plugin's, from v11 on */
+	ncclNetCommConfig_v11_t config;
+};
+
+/*
+ * All entries in the order of every version's table. Those that NCCL calls without a look must be there; the others
+ * become "unsupported", or success where NCCL skips a missing one (irecvConsumed, finalize, setNetAttr).
+ */
+static const struct {
+	const char *name;
+	int required;
+} entries[] = {
+	{"name", 1},	  {"init", 1},	      {"devices", 1},	  {"getProperties", 1}, {"listen", 1},
+	{"connect", 1},	  {"accept", 1},      {"regMr", 1},	  {"regMrDmaBuf", 0},	{"deregMr", 1},
+	{"isend", 1},	  {"irecv", 1},	      {"iflush", 0},	  {"test", 1},		{"closeSend", 1},
+	{"closeRecv", 1}, {"closeListen", 1}, {"getDeviceMr", 0}, {"irecvConsumed", 0}, {"makeVDevice", 0},
+	{"finalize", 0},  {"setNetAttr", 0},
+};
+_Static_assert(sizeof(entries) / sizeof(entries[0]) == sizeof(ncclNet_v12_t) / sizeof(void *), "one name per entry");
+
+#define SAME_PLACE(entry)                                                                                              \
+	_Static_assert(offsetof(ncclNet_v6_t, entry) == offsetof(ncclNet_v12_t, entry),                                \
+		       "an old table's " #entry " is called through v12's type")
+SAME_PLACE(devices);
+SAME_PLACE(regMrDmaBuf);
+SAME_PLACE(deregMr);
+SAME_PLACE(iflush);
+SAME_PLACE(test);
+SAME_PLACE(closeListen);
+
+static const size_t table_sizes[] = {
+	sizeof(ncclNet_v6_t),  sizeof(ncclNet_v7_t),  sizeof(ncclNet_v8_t),  sizeof(ncclNet_v9_t),
+	sizeof(ncclNet_v10_t), sizeof(ncclNet_v11_t), sizeof(ncclNet_v12_t),
+};
+_Static_assert(sizeof(table_sizes) / sizeof(table_sizes[0]) == GANTRY_NET_VERSION_MAX - GANTRY_NET_VERSION_MIN + 1,
+	       "a size per version");
+
+/* What a foreign result means. Failures are logged with the call's name. */
+static gantry_result result_of(const struct gantry_compat *c, const char *call, ncclResult_t nr)
+{
+	static const struct {
+		const char *name;
+		gantry_result result;
+	} known[] = {
+		[ncclSuccess] = {"ncclSuccess", GANTRY_OK},
+		[ncclUnhandledCudaError] = {"ncclUnhandledCudaError", GANTRY_ERR_INTERNAL},
+		[ncclSystemError] = {"ncclSystemError", GANTRY_ERR_SYSTEM},
+		[ncclInternalError] = {"ncclInternalError", GANTRY_ERR_INTERNAL},
+		[ncclInvalidArgument] = {"ncclInvalidArgument", GANTRY_ERR_INVALID},
+		[ncclInvalidUsage] = {"ncclInvalidUsage", GANTRY_ERR_USAGE},
+		[ncclRemoteError] = {"ncclRemoteError", GANTRY_ERR_PEER_LOST},
+		[ncclInProgress] = {"ncclInProgress", GANTRY_AGAIN},
+	};
+	unsigned int i = (unsigned int)nr; /* a foreign number: it may be anything */
+	int is_known = i < sizeof(known) / sizeof(known[0]);
+	gantry_result r = is_known ? known[i].result : GANTRY_ERR_INTERNAL;
+
+	if (r != GANTRY_OK && r != GANTRY_AGAIN)
+		FAIL(r, "%s: %s gave %s (%d)", c->label, call, is_known ? known[i].name : "an unknown result", (int)nr);
+out:
+	return r;
+}
+
+/* Calls an entry that is there, by the type of a version. */
+#define CALL(c, version, entry, ...) result_of((c), #entry, (c)->t.version.entry(__VA_ARGS__))
+/* For entries that a plugin may leave out. */
+#define NEED(c, entry)                                                                                                 \
+	do {                                                                                                           \
+		if (!(c)->t.v12.entry)                                                                                 \
+			FAIL(GANTRY_ERR_UNSUPPORTED, "%s: the plugin has no " #entry " (v%d)", (c)->label,             \
+			     (c)->net.version);                                                                        \
+	} while (0)
+/* The end of an operation with a pointer as its result, which is written only on success. */
+#define RETURN_WITH(ret, value)                                                                                        \
+	do {                                                                                                           \
+		if (r == GANTRY_OK)                                                                                    \
+			*(ret) = (value);                                                                              \
+		return r;                                                                                              \
+	} while (0)
+
+/* Up to v10 a plugin knows no communicators: NCCL calls init for the first one only, and has nothing to call for the
+ * last. */
+static gantry_result init_once(struct gantry_compat *c)
+{
+	gantry_result r = GANTRY_OK;
+
+	compat_mu_lock(&c->mu);
+	if (!c->users)
+		r = c->net.version == 10 ? CALL(c, v10, init, c->logger, NULL) : CALL(c, v6, init, c->logger);
+	c->users += r == GANTRY_OK;
+	compat_mu_unlock(&c->mu);
+	return r;
+}
+
+static gantry_result compat_init(struct gantry_net *net, uint64_t comm_id, const struct gantry_net_config *config,
+				 void **ret_ctx)
+{
+	struct gantry_compat *c = net->impl;
+	struct compat_ctx *ctx = calloc(1, sizeof(*ctx));
+	gantry_result r = GANTRY_OK;
+
+	if (!ctx)
+		FAIL(GANTRY_ERR_NOMEM, "%s: no memory for a context", c->label);
+	ctx->config.trafficClass = config ? config->traffic_class : NCCL_NET_TRAFFIC_CLASS_UNDEF;
+	TRY(net->version >= 11 ? CALL(c, v11, init, &ctx->ctx, comm_id, &ctx->config, c->logger, NULL) : init_once(c));
+	*ret_ctx = ctx;
+	ctx = NULL;
+out:
+	free(ctx);
+	return r;
+}
+
+/* Whatever the plugin says, the context is gone. */
+static gantry_result compat_finalize(struct gantry_net *net, void *arg)
+{
+	struct gantry_compat *c = net->impl;
+	struct compat_ctx *ctx = arg;
+	gantry_result r = GANTRY_OK;
+
+	if (!ctx)
+		return r;
+	if (net->version < 11) {
+		compat_mu_lock(&c->mu);
+		c->users--;
+		compat_mu_unlock(&c->mu);
+	} else if (c->t.v11.finalize) {
+		r = CALL(c, v11, finalize, ctx->ctx);
+	}
+	free(ctx);
+	return r;
+}
+
+static gantry_result need_ctx(const struct gantry_compat *c, const void *ctx, const char *call)
+{
+	gantry_result r = GANTRY_OK;
+
+	if (!ctx)
+		FAIL(GANTRY_ERR_INVALID, "%s: %s without a context from init", c->label, call);
+out:
+	return r;
+}
+
+static ncclNetCommAttr_v11_t attr_side(const struct gantry_net_attr_side *s)
+{
+	return (ncclNetCommAttr_v11_t){
+		.maxConcurrentPeers = s->max_concurrent_peers,
+		.minConcurrentPeers = s->min_concurrent_peers,
+		.maxFlowsPerPeer = s->max_flows_per_peer,
+		.minFlowsPerPeer = s->min_flows_per_peer,
+	};
+}
+
+/* Attributes are hints: a plugin that cannot hear them is not at fault. */
+static gantry_result compat_set_attr(struct gantry_net *net, void *arg, const struct gantry_net_attr *attr)
+{
+	struct gantry_compat *c = net->impl;
+	struct compat_ctx *ctx = arg;
+	ncclNetAttr_v11_t a = {
+		.sendCommAttr = attr_side(&attr->send),
+		.recvCommAttr = attr_side(&attr->recv),
+		.op = attr->op,
+		.algo = attr->algo,
+		.proto = attr->proto,
+	};
+	gantry_result r = GANTRY_OK;
+
+	if (net->version < 11)
+		return r;
+	TRY(need_ctx(c, ctx, "setNetAttr"));
+	if (c->t.v11.setNetAttr)
+		TRY(CALL(c, v11, setNetAttr, ctx->ctx, &a));
+out:
+	return r;
+}
+
+static gantry_result compat_devices(struct gantry_net *net, int *ret_count)
+{
+	int n = 0;
+	gantry_result r = CALL((struct gantry_compat *)net->impl, v12, devices, &n);
+
+	RETURN_WITH(ret_count, n);
+}
+
+/* A foreign count: never more than there is room for, and a device is at least itself. */
+static void take_devs(struct gantry_net_vdevice *to, int ndevs, const int *devs, int max)
+{
+	int n = ndevs < max ? ndevs : max;
+
+	if (n < 1)
+		return;
+	to->ndevs = n;
+	for (int i = 0; i < n; i++)
+		to->devs[i] = devs[i];
+}
+
+/* Each version added fields: each step takes over what its version added. */
+#define TAKE_V6(to, from)                                                                                              \
+	(to)->name = (from)->name ? (from)->name : "";                                                                 \
+	(to)->pci_path = (from)->pciPath;                                                                              \
+	(to)->guid = (from)->guid;                                                                                     \
+	(to)->ptr_support = (from)->ptrSupport;                                                                        \
+	(to)->speed = (from)->speed;                                                                                   \
+	(to)->port = (from)->port;                                                                                     \
+	(to)->latency = (from)->latency;                                                                               \
+	(to)->max_comms = (from)->maxComms;                                                                            \
+	(to)->max_recvs = (from)->maxRecvs
+#define TAKE_V7(to, from)                                                                                              \
+	TAKE_V6(to, from);                                                                                             \
+	(to)->device_type = (int)(from)->netDeviceType;                                                                \
+	(to)->device_version = (from)->netDeviceVersion
+#define TAKE_V8(to, from)                                                                                              \
+	TAKE_V7(to, from);                                                                                             \
+	(to)->reg_is_global = (from)->regIsGlobal
+#define TAKE_V9(to, from)                                                                                              \
+	TAKE_V8(to, from);                                                                                             \
+	(to)->force_flush = (from)->forceFlush;                                                                        \
+	take_devs(&(to)->vdev, (from)->vProps.ndevs, (from)->vProps.devs,                                              \
+		  (int)(sizeof((from)->vProps.devs) / sizeof(int)));                                                   \
+	(to)->max_p2p_bytes = (from)->maxP2pBytes;                                                                     \
+	(to)->max_coll_bytes = (from)->maxCollBytes
+#define TAKE_V11(to, from)                                                                                             \
+	TAKE_V9(to, from);                                                                                             \
+	(to)->max_multi_request_size = (from)->maxMultiRequestSize
+#define TAKE_V12(to, from)                                                                                             \
+	TAKE_V11(to, from);                                                                                            \
+	(to)->rail_id = (from)->railId;                                                                                \
+	(to)->plane_id = (from)->planeId
+#define ASK_PROPERTIES(version, take)                                                                                  \
+	do {                                                                                                           \
+		ncclNetProperties_##version##_t p = {0};                                                               \
+                                                                                                                       \
+		TRY(CALL(c, version, getProperties, dev, &p));                                                         \
+		take(&props, &p);                                                                                      \
+	} while (0)
+
+/* A field that the version lacks is what NCCL assumes then. */
+static gantry_result compat_get_properties(struct gantry_net *net, int dev, struct gantry_net_properties *ret_props)
+{
+	struct gantry_compat *c = net->impl;
+	struct gantry_net_properties props = {
+		.device_type = GANTRY_NET_DEVICE_HOST,
+		.device_version = NCCL_NET_DEVICE_INVALID_VERSION,
+		.vdev = {.ndevs = 1, .devs = {dev}},
+		.max_p2p_bytes = NCCL_MAX_NET_SIZE_BYTES_V8,
+		.max_coll_bytes = NCCL_MAX_COLLNET_SIZE_BYTES,
+		.max_multi_request_size = 1,
+		.rail_id = NCCL_NET_ID_UNDEF,
+		.plane_id = NCCL_NET_ID_UNDEF,
+	};
+	gantry_result r = GANTRY_OK;
+
+	switch (net->version) {
+	case 6:
+		ASK_PROPERTIES(v6, TAKE_V6);
+		break;
+	case 7:
+		ASK_PROPERTIES(v7, TAKE_V7);
+		break;
+	case 8:
+		ASK_PROPERTIES(v8, TAKE_V8);
+		break;
+	case 9:
+	case 10:
+		ASK_PROPERTIES(v9, TAKE_V9);
+		break;
+	case 11:
+		ASK_PROPERTIES(v11, TAKE_V11);
+		break;
+	default:
+		ASK_PROPERTIES(v12, TAKE_V12);
+	}
+	*ret_props = props;
+out:
+	return r;
+}
+
+static gantry_result compat_make_vdevice(struct gantry_net *net, const struct gantry_net_vdevice *vdev, int *ret_dev)
+{
+	struct gantry_compat *c = net->impl;
+	int max = net->version >= 12 ? NCCL_NET_MAX_DEVS_PER_NIC_V12 : NCCL_NET_MAX_DEVS_PER_NIC_V9, dev = -1;
+	ncclNetVDeviceProps_v9_t v9 = {.ndevs = vdev->ndevs};
+	ncclNetVDeviceProps_v12_t v12 = {.ndevs = vdev->ndevs};
+	gantry_result r;
+
+	if (net->version < 9)
+		FAIL(GANTRY_ERR_UNSUPPORTED, "%s: no fused devices before v9 (this is v%d)", c->label, net->version);
+	NEED(c, makeVDevice);
+	if (vdev->ndevs < 1 || vdev->ndevs > max)
+		FAIL(GANTRY_ERR_INVALID, "%s: a fused device of %d devices: v%d allows 1 to %d", c->label, vdev->ndevs,
+		     net->version, max);
+	for (int i = 0; i < vdev->ndevs; i++)
+		*(net->version >= 12 ? &v12.devs[i] : &v9.devs[i]) = vdev->devs[i];
+	r = net->version >= 12 ? CALL(c, v12, makeVDevice, &dev, &v12) : CALL(c, v9, makeVDevice, &dev, &v9);
+	RETURN_WITH(ret_dev, dev);
+out:
+	return r;
+}
+
+static gantry_result compat_listen(struct gantry_net *net, void *arg, int dev, void *handle, void **ret_listen)
+{
+	struct gantry_compat *c = net->impl;
+	struct compat_ctx *ctx = arg;
+	void *listen = NULL;
+	gantry_result r;
+
+	if (net->version >= 11)
+		TRY(need_ctx(c, ctx, "listen"));
+	r = net->version >= 11 ? CALL(c, v11, listen, ctx->ctx, dev, handle, &listen)
+			       : CALL(c, v6, listen, dev, handle, &listen);
+	RETURN_WITH(ret_listen, listen);
+out:
+	return r;
+}
+
+/* A caller without interest in device handles passes NULL; plugins expect a place that holds NULL. */
+static gantry_result compat_connect(struct gantry_net *net, void *arg, int dev, void *handle, void **ret_comm,
+				    struct gantry_net_device_handle **dev_handle)
+{
+	struct gantry_compat *c = net->impl;
+	struct compat_ctx *ctx = arg;
+	ncclNetDeviceHandle_v7_t *none = NULL, **to = dev_handle ? (ncclNetDeviceHandle_v7_t **)dev_handle : &none;
+	void *comm = NULL;
+	gantry_result r;
+
+	if (net->version >= 10)
+		TRY(need_ctx(c, ctx, "connect"));
+	if (net->version >= 11)
+		r = CALL(c, v11, connect, ctx->ctx, dev, handle, &comm, to);
+	else if (net->version == 10)
+		r = CALL(c, v10, connect, dev, &ctx->config, handle, &comm, to);
+	else if (net->version >= 7)
+		r = CALL(c, v7, connect, dev, handle, &comm, to);
+	else
+		r = CALL(c, v6, connect, dev, handle, &comm);
+	RETURN_WITH(ret_comm, comm);
+out:
+	return r;
+}
+
+static gantry_result compat_accept(struct gantry_net *net, void *listen, void **ret_comm,
+				   struct gantry_net_device_handle **dev_handle)
+{
+	struct gantry_compat *c = net->impl;
+	ncclNetDeviceHandle_v7_t *none = NULL, **to = dev_handle ? (ncclNetDeviceHandle_v7_t **)dev_handle : &none;
+	void *comm = NULL;
+	gantry_result r =
+		net->version >= 7 ? CALL(c, v12, accept, listen, &comm, to) : CALL(c, v6, accept, listen, &comm);
+
+	RETURN_WITH(ret_comm, comm);
+}
+
+static gantry_result compat_close_send(struct gantry_net *net, void *comm)
+{
+	return CALL((struct gantry_compat *)net->impl, v12, closeSend, comm);
+}
+
+static gantry_result compat_close_recv(struct gantry_net *net, void *comm)
+{
+	return CALL((struct gantry_compat *)net->impl, v12, closeRecv, comm);
+}
+
+static gantry_result compat_close_listen(struct gantry_net *net, void *listen)
+{
+	return CALL((struct gantry_compat *)net->impl, v12, closeListen, listen);
+}
+
+/* For versions whose sizes are int. */
+static gantry_result narrow(const struct gantry_compat *c, const char *call, size_t size, int *ret_size)
+{
+	gantry_result r = GANTRY_OK;
+
+	if (size > INT_MAX)
+		FAIL(GANTRY_ERR_INVALID, "%s: %s of %zu bytes: v%d takes at most %d", c->label, call, size,
+		     c->net.version, INT_MAX);
+	*ret_size = (int)size;
+out:
+	return r;
+}
+
+static gantry_result compat_reg_mr(struct gantry_net *net, void *comm, void *data, size_t size, int type, void **ret_mr)
+{
+	struct gantry_compat *c = net->impl;
+	void *mr = NULL;
+	gantry_result r;
+	int s = 0;
+
+	if (net->version < 8)
+		TRY(narrow(c, "regMr", size, &s));
+	r = net->version < 8 ? CALL(c, v6, regMr, comm, data, s, type, &mr)
+			     : CALL(c, v12, regMr, comm, data, size, type, &mr);
+	RETURN_WITH(ret_mr, mr);
+out:
+	return r;
+}
+
+static gantry_result compat_reg_mr_dmabuf(struct gantry_net *net, void *comm, void *data, size_t size, int type,
+					  uint64_t offset, int fd, void **ret_mr)
+{
+	struct gantry_compat *c = net->impl;
+	void *mr = NULL;
+	gantry_result r;
+
+	NEED(c, regMrDmaBuf);
+	r = CALL(c, v12, regMrDmaBuf, comm, data, size, type, offset, fd, &mr);
+	RETURN_WITH(ret_mr, mr);
+out:
+	return r;
+}
+
+static gantry_result compat_dereg_mr(struct gantry_net *net, void *comm, void *mr)
+{
+	return CALL((struct gantry_compat *)net->impl, v12, deregMr, comm, mr);
+}
+
+static gantry_result compat_get_device_mr(struct gantry_net *net, void *comm, void *mr, void **ret_dptr)
+{
+	struct gantry_compat *c = net->impl;
+	void *dptr = NULL;
+	gantry_result r;
+
+	NEED(c, getDeviceMr);
+	r = CALL(c, v12, getDeviceMr, comm, mr, &dptr);
+	RETURN_WITH(ret_dptr, dptr);
+out:
+	return r;
+}
+
+static gantry_result compat_isend(struct gantry_net *net, void *comm, void *data, size_t size, int tag, void *mr,
+				  void **ret_request)
+{
+	struct gantry_compat *c = net->impl;
+	void *request = NULL;
+	gantry_result r;
+	int s = 0;
+
+	if (net->version >= 10) {
+		r = CALL(c, v10, isend, comm, data, size, tag, mr, NULL, &request);
+	} else if (net->version == 9) {
+		r = CALL(c, v9, isend, comm, data, size, tag, mr, &request);
+	} else {
+		TRY(narrow(c, "isend", size, &s));
+		r = CALL(c, v6, isend, comm, data, s, tag, mr, &request);
+	}
+	RETURN_WITH(ret_request, request);
+out:
+	return r;
+}
+
+/* Plugins do not write to sizes and tags, though their types are not const. *request may be a hint, from v9 on. */
+static gantry_result compat_irecv(struct gantry_net *net, void *comm, int n, void **data, const size_t *sizes,
+				  const int *tags, void **mrs, void **request)
+{
+	struct gantry_compat *c = net->impl;
+	void *phandles[GANTRY_NET_MAX_RECVS] = {NULL}, *req = NULL;
+	int s[GANTRY_NET_MAX_RECVS];
+	gantry_result r;
+
+	if (n < 1 || n > GANTRY_NET_MAX_RECVS)
+		FAIL(GANTRY_ERR_INVALID, "%s: irecv of %d buffers: 1 to %d are possible", c->label, n,
+		     GANTRY_NET_MAX_RECVS);
+	if (net->version >= 9 && *request == GANTRY_NET_OPTIONAL_RECV_COMPLETION)
+		req = *request;
+	if (net->version >= 10) {
+		r = CALL(c, v10, irecv, comm, n, data, (size_t *)sizes, (int *)tags, mrs, phandles, &req);
+	} else if (net->version == 9) {
+		r = CALL(c, v9, irecv, comm, n, data, (size_t *)sizes, (int *)tags, mrs, &req);
+	} else {
+		for (int i = 0; i < n; i++)
+			TRY(narrow(c, "irecv", sizes[i], &s[i]));
+		r = CALL(c, v6, irecv, comm, n, data, s, (int *)tags, mrs, &req);
+	}
+	RETURN_WITH(request, req);
+out:
+	return r;
+}
+
+static gantry_result compat_iflush(struct gantry_net *net, void *comm, int n, void **data, const int *sizes, void **mrs,
+				   void **ret_request)
+{
+	struct gantry_compat *c = net->impl;
+	void *request = NULL;
+	gantry_result r;
+
+	NEED(c, iflush);
+	r = CALL(c, v12, iflush, comm, n, data, (int *)sizes, mrs, &request);
+	RETURN_WITH(ret_request, request);
+out:
+	return r;
+}
+
+static gantry_result compat_test(struct gantry_net *net, void *request, int *ret_done, int *sizes)
+{
+	int done = 0;
+	gantry_result r = CALL((struct gantry_compat *)net->impl, v12, test, request, &done, sizes);
+
+	RETURN_WITH(ret_done, done);
+}
+
+/* NCCL skips the call where the plugin has none. */
+static gantry_result compat_irecv_consumed(struct gantry_net *net, void *comm, int n, void *request)
+{
+	struct gantry_compat *c = net->impl;
+
+	return c->t.v12.irecvConsumed ? CALL(c, v12, irecvConsumed, comm, n, request) : GANTRY_OK;
+}
+
+static const struct gantry_net_ops compat_ops = {
+	.init = compat_init,
+	.finalize = compat_finalize,
+	.set_attr = compat_set_attr,
+	.devices = compat_devices,
+	.get_properties = compat_get_properties,
+	.make_vdevice = compat_make_vdevice,
+	.listen = compat_listen,
+	.connect = compat_connect,
+	.accept = compat_accept,
+	.close_send = compat_close_send,
+	.close_recv = compat_close_recv,
+	.close_listen = compat_close_listen,
+	.reg_mr = compat_reg_mr,
+	.reg_mr_dmabuf = compat_reg_mr_dmabuf,
+	.dereg_mr = compat_dereg_mr,
+	.get_device_mr = compat_get_device_mr,
+	.isend = compat_isend,
+	.irecv = compat_irecv,
+	.iflush = compat_iflush,
+	.test = compat_test,
+	.irecv_consumed = compat_irecv_consumed,
+};
+
+static gantry_result check_entries(const void *table, size_t size, int version, const char *label)
+{
+	gantry_result r = GANTRY_OK;
+	char missing[256] = "";
+	size_t len = 0;
+
+	for (size_t i = 0; i < size / sizeof(void *); i++) {
+		void *entry;
+
+		memcpy(&entry, (const char *)table + i * sizeof(void *), sizeof(entry));
+		if (!entry && entries[i].required)
+			len += (size_t)snprintf(missing + len, sizeof(missing) - len, " %s", entries[i].name);
+	}
+	if (len)
+		FAIL(GANTRY_ERR_CONFIG, "%s: ncclNetPlugin_v%d lacks what NCCL always calls:%s", label, version,
+		     missing);
+out:
+	return r;
+}
+
+gantry_result gantry_compat_create(const void *table, int version, const char *label, ncclDebugLogger_t logger,
+				   struct gantry_compat **ret_compat)
+{
+	size_t size = table_sizes[version - GANTRY_NET_VERSION_MIN];
+	gantry_result r = GANTRY_OK;
+	struct gantry_compat *c;
+
+	TRY(check_entries(table, size, version, label));
+	c = calloc(1, sizeof(*c));
+	if (!c)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for the plugin %s", label);
+	memcpy(&c->t, table, size);
+	c->net = (struct gantry_net){.ops = &compat_ops, .name = c->t.v12.name, .version = version, .impl = c};
+	c->label = label;
+	c->logger = logger;
+	if ((!c->net.name || strcmp(c->net.name, gantry_net_tcp()->name) != 0) &&
+	    (*gantry_params()->trace || *gantry_params()->stall_dir))
+		LOG_WARN(LOADER,
+			 "%s records nothing of its connections: no trace (GANTRY_TRACE) and no stall report "
+			 "(GANTRY_STALL_DIR) has them",
+			 label);
+	mutex_init(&c->mu);
+	*ret_compat = c;
+out:
+	return r;
+}
+
+void gantry_compat_destroy(struct gantry_compat *c)
+{
+	if (!c)
+		return;
+	mutex_destroy(&c->mu);
+	free(c);
+}
+
+struct gantry_net *gantry_compat_net(struct gantry_compat *c)
+{
+	return &c->net;
+}

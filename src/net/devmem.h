@@ -81,6 +81,7 @@ _Static_assert(sizeof(struct devmem_cmsg) == 24, "the kernel writes these");
 _Static_assert(sizeof(struct devmem_vec12) == 12, "the kernel writes these");
 _Static_assert(sizeof(struct devmem_token) == 8, "the kernel reads these");
 
+enum { DEVMEM_WHY = 320 }; /* room for a reason why not */
 enum devmem_kind {
 	DEVMEM_NONE,	 /* no fragments: receive into host memory and copy */
 	DEVMEM_EMULATED, /* a NIC in user space */
@@ -166,6 +167,6 @@ int devmem_kernel_usable(const char *nic, struct gantry_device *dev, char *why, 
  * reason; `auto` falls back to NONE and the reason stands in `why` (which is "" otherwise). Changes nothing.
  */
 gantry_result devmem_choose(enum gantry_net_unpack want, const char *nic, struct gantry_device *dev,
-			    enum devmem_kind *ret_kind, char *why, size_t len);
+			    enum devmem_kind *ret_kind, char why[DEVMEM_WHY]);
 
 #endif

@@ -6,12 +6,12 @@
 #ifndef GANTRY_NET_DEVMEM_RX_H
 #define GANTRY_NET_DEVMEM_RX_H
 
-#include <pthread.h>
 #include <stdint.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 
 #include "abi/unpack.h"
+#include "base/mutex.h"
 #include "gantry/device.h"
 #include "gantry/result.h"
 #include "net/devmem.h"
@@ -46,10 +46,10 @@ struct devmem_list {
 	struct devmem_frag frags[DEVMEM_LIST_MAX];
 };
 
-/* got: what receive returned, > 0; msg: as it was left; iov_bytes: size of the receive's own buffer. Only frags [0, n)
- * are written; n and bytes are valid whatever is returned. */
-gantry_result devmem_parse(const struct msghdr *msg, ssize_t got, uint32_t dmabuf_id, uint64_t memory_size,
-			   uint64_t iov_bytes, struct devmem_list *ret_list);
+/* got: what receive returned, > 0; msg: as it was left; b: of the flow; iov_bytes: size of the receive's own buffer.
+ * Only frags [0, n) are written; n and bytes are valid whatever is returned. */
+gantry_result devmem_parse(const struct msghdr *msg, ssize_t got, const struct devmem_binding *b, uint64_t iov_bytes,
+			   struct devmem_list *ret_list);
 
 /*
  * The tokens of one flow: who still needs the page, and giving them back in few calls.
@@ -60,18 +60,22 @@ gantry_result devmem_parse(const struct msghdr *msg, ssize_t got, uint32_t dmabu
  *
  * What is queued and below DEVMEM_FLUSH_AT stays queued until somebody flushes: whoever finds nothing to do should.
  *
- * Threads: any; a lock of its own, held while the kernel is called (which takes no lock of the socket).
+ * Threads: any. The mutex stays locked while the kernel is called, which takes no lock of the socket.
  */
 
+MUTEX_KIND(devmem_tokens_mu);
+
 struct devmem_tokens {
-	pthread_mutex_t lock;
+	struct devmem_tokens_mu mu;
 	struct devmem_flow *flow; /* borrowed */
-	uint32_t *users;	  /* owned: by token; DEVMEM_QUEUED: none left, in the queue */
-	uint32_t *queued;	  /* owned */
-	uint32_t room, nqueued;	  /* room: of both */
-	uint32_t held;		  /* tokens with users or queued */
-	uint64_t returned;	  /* for tests and the log */
-	uint64_t calls;
+	/* owned: by token; DEVMEM_QUEUED: none left, in the queue */
+	uint32_t *users GUARDED_BY(devmem_tokens_mu);
+	uint32_t *queued GUARDED_BY(devmem_tokens_mu); /* owned */
+	uint32_t room GUARDED_BY(devmem_tokens_mu);    /* of both */
+	uint32_t nqueued GUARDED_BY(devmem_tokens_mu);
+	uint32_t held GUARDED_BY(devmem_tokens_mu);  /* tokens with users or queued */
+	uint64_t calls GUARDED_BY(devmem_tokens_mu); /* for tests */
+	uint64_t returned;			     /* for the log; relaxed */
 };
 
 /* More tokens than pages of the largest pool have fragments: a number above is no token. */
@@ -117,6 +121,8 @@ struct devmem_part {
 	struct devmem_binding *binding; /* owned */
 };
 
+MUTEX_KIND(devmem_pool_mu); /* of a pool's landing pages: a few instructions */
+
 struct devmem_pool {
 	struct gantry_device *device; /* owned reference */
 	struct devmem_memory memory;  /* owned: all of it */
@@ -132,12 +138,13 @@ struct devmem_pool {
 	uint64_t parts_end;    /* parts grow up to here ... */
 	uint64_t landing_base; /* ... and landing pages are from here to the end */
 	/* Where the CPU cannot write; else NULL. */
-	uint8_t *twin;	      /* owned, pinned: of the landing pages */
-	pthread_mutex_t lock; /* of everything below */
-	uint32_t *free_pages; /* owned: stack of landing page numbers */
-	uint32_t nfree, npages;
-	uint32_t lowest;  /* nfree at its lowest */
-	uint64_t refused; /* takes that found too few */
+	uint8_t *twin; /* owned, pinned: of the landing pages */
+	struct devmem_pool_mu mu;
+	uint32_t npages;
+	uint32_t *free_pages GUARDED_BY(devmem_pool_mu); /* owned: stack of landing page numbers */
+	uint32_t nfree GUARDED_BY(devmem_pool_mu);
+	uint32_t lowest GUARDED_BY(devmem_pool_mu);  /* nfree at its lowest */
+	uint64_t refused GUARDED_BY(devmem_pool_mu); /* takes that found too few */
 };
 
 /* The pool of a device, made when it is first asked for. kind: DEVMEM_EMULATED or DEVMEM_KERNEL; a pool that exists
@@ -216,15 +223,21 @@ gantry_result devmem_table_init(struct devmem_table *t, struct devmem_pool *pool
 void devmem_table_free(struct devmem_table *t); /* gives back what it has; zeroed is fine */
 /* A message of exactly `total` bytes begins; the table must be empty (new or released). */
 gantry_result devmem_table_begin(struct devmem_table *t, uint64_t total, void *direct);
+/* Bytes [skip, skip + len) of a fragment are bytes [dst_off, dst_off + len) of the message. */
+struct devmem_piece {
+	struct devmem_frag *frag;
+	struct devmem_tokens *tokens; /* of its flow */
+	uint64_t base;		      /* of the part that the fragment's offset is relative to */
+	const uint8_t *linear;	      /* the receive's own buffer, for fragments that are not in the pool */
+	uint32_t skip, len;
+	uint64_t dst_off;
+};
 /*
- * Bytes [skip, skip + len) of a fragment are bytes [dst_off, dst_off + len) of the message, which come in any order and
- * each once. `base`: of the part that the fragment's offset is relative to; `linear`: the receive's own buffer, for
- * fragments that are not in the pool. If the table needs the fragment's token it becomes one more user; with the
- * fragment's last bytes, it takes over the caller's use instead, and frag->token is 0. AGAIN: nothing was done, too few
- * landing pages are free.
+ * Pieces come in any order and each byte once. If the table needs the fragment's token it becomes one more user; with
+ * the fragment's last bytes, it takes over the caller's use instead, and frag->token is 0. AGAIN: nothing was done, too
+ * few landing pages are free.
  */
-gantry_result devmem_table_add(struct devmem_table *t, struct devmem_tokens *tokens, struct devmem_frag *frag,
-			       uint64_t base, const uint8_t *linear, uint32_t skip, uint32_t len, uint64_t dst_off);
+gantry_result devmem_table_add(struct devmem_table *t, const struct devmem_piece *p);
 /* Bytes in host memory, of any length: small messages. `data` may change when this has returned. */
 gantry_result devmem_table_add_host(struct devmem_table *t, const void *data, uint64_t len, uint64_t dst_off);
 /* Is all of the message there? AGAIN while bytes are missing or copies to the pool are under way. */

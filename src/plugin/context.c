@@ -10,23 +10,21 @@
  * receives are LL or LL128.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_PLUGIN
-#include <pthread.h>
-
 #include "base/atomic.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/param.h"
 #include "plugin/plugin.h"
 
 enum { MAX_TRAFFIC_CLASSES = 65 }; /* the 64 DSCP levels, and "undefined" */
 
+MUTEX_KIND(plugin_shared_mu);
+static struct plugin_shared_mu shared_mu = MUTEX_INITIALIZER;
+static int nshared GUARDED_BY(plugin_shared_mu);
 static struct {
-	pthread_mutex_t lock; /* of everything here */
-	int count;
-	struct {
-		int traffic_class, unpack;
-		void *ctx; /* owned, never ended: these versions have no finalize */
-	} of[2 * MAX_TRAFFIC_CLASSES];
-} shared = {.lock = PTHREAD_MUTEX_INITIALIZER};
+	int traffic_class, unpack;
+	void *ctx; /* owned, never ended: these versions have no finalize */
+} shared[2 * MAX_TRAFFIC_CLASSES] GUARDED_BY(plugin_shared_mu);
 
 /* Written by init, read by whichever thread logs: relaxed is enough, a function's code does not change. */
 static ncclDebugLogger_t nccl_logger;
@@ -124,25 +122,25 @@ gantry_result gantry_plugin_shared_context(int traffic_class, int unpack, void *
 	void *ctx = NULL;
 	int i;
 
-	pthread_mutex_lock(&shared.lock);
-	for (i = 0; i < shared.count; i++)
-		if (shared.of[i].traffic_class == traffic_class && shared.of[i].unpack == unpack)
+	plugin_shared_mu_lock(&shared_mu);
+	for (i = 0; i < nshared; i++)
+		if (shared[i].traffic_class == traffic_class && shared[i].unpack == unpack)
 			break;
 	if (i == 2 * MAX_TRAFFIC_CLASSES)
 		FAIL(GANTRY_ERR_LIMIT, "traffic class %d is one more than the %d that a process may use", traffic_class,
 		     MAX_TRAFFIC_CLASSES - 1);
-	if (i == shared.count) {
+	if (i == nshared) {
 		TRY(net->ops->init(net, 0, &c, &ctx));
 		if (unpack != GANTRY_NET_UNPACK_OFF)
 			gantry_plugin_unpack_note(ctx);
-		shared.of[i].traffic_class = traffic_class;
-		shared.of[i].unpack = unpack;
-		shared.of[i].ctx = ctx;
-		shared.count++;
+		shared[i].traffic_class = traffic_class;
+		shared[i].unpack = unpack;
+		shared[i].ctx = ctx;
+		nshared++;
 	}
-	*ret_ctx = shared.of[i].ctx;
+	*ret_ctx = shared[i].ctx;
 out:
-	pthread_mutex_unlock(&shared.lock);
+	plugin_shared_mu_unlock(&shared_mu);
 	return r;
 }
 

@@ -20,7 +20,7 @@ static int said;			 /* atomic: 1 + mode of the last line */
 
 /*
  * The network copies through the CUDA driver while NCCL's kernels wait for the bytes. A program that loads a kernel for
- * the first time meanwhile makes the driver wait for the GPU, with its lock held: then nothing moves any more. And NCCL
+ * the first time meanwhile makes the driver, which has locked itself, wait for the GPU: then nothing moves any more. And NCCL
  * has a mind to take more channels for UNPACK, but does not (2.28).
  */
 static void look_at_settings(void)

@@ -79,7 +79,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	msg.msg_controllen = size - HEAD;
 	msg.msg_flags = in.flags;
 	for (int again = 0; again < 2; again++) {
-		gantry_result r = devmem_parse(&msg, (ssize_t)in.got, in.id, in.pages * page, in.iov_bytes, &list);
+		struct devmem_binding b = {.dmabuf_id = in.id, .memory = {.size = in.pages * page}};
+		gantry_result r = devmem_parse(&msg, (ssize_t)in.got, &b, in.iov_bytes, &list);
 
 		must(r == GANTRY_OK || r == GANTRY_ERR_PROTOCOL || (r == GANTRY_ERR_INVALID && in.got == 0));
 		check_list(&in, &list, page, r == GANTRY_OK);

@@ -162,7 +162,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		must(!m.users[i] == !m.out[i]);
 		used += m.users[i] != 0;
 	}
+	devmem_tokens_mu_lock(&t.mu);
 	must(t.held == used && m.nout == used);
+	devmem_tokens_mu_unlock(&t.mu);
 	devmem_tokens_free(&t);
 	return 0;
 }

@@ -15,6 +15,18 @@
 #include "random.h"
 #include "test.h"
 
+/* Guarded fields are looked at while no other thread runs. */
+#ifdef __clang__
+#pragma clang diagnostic ignored "-Wthread-safety-analysis"
+#endif
+
+#define PIECE(of, fragment, at, buffer, from, n, to)                                                                   \
+	&(struct devmem_piece)                                                                                         \
+	{                                                                                                              \
+		.tokens = (of), .frag = (fragment), .base = (at), .linear = (buffer), .skip = (from), .len = (n),      \
+		.dst_off = (to)                                                                                        \
+	}
+
 enum { FAKE_TOKENS = 1 << 16, FAKE_POISON = 0xdb, FAKE_ID = 7 };
 
 struct fake_binding {

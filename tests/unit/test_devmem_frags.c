@@ -6,7 +6,7 @@
 
 #define devmem_parse devmem_parse_vec12
 #define GANTRY_DEVMEM_VEC12 1
-gantry_result devmem_parse_vec12(const struct msghdr *msg, ssize_t got, uint32_t dmabuf_id, uint64_t memory_size,
+gantry_result devmem_parse_vec12(const struct msghdr *msg, ssize_t got, const struct devmem_binding *b,
 				 uint64_t iov_bytes, struct devmem_list *ret_list);
 #include "net/devmem/frags.c"
 #undef devmem_parse
@@ -16,6 +16,7 @@ enum { MEMORY = 1 << 20, IOV = 65536 };
 static uint8_t control[DEVMEM_CONTROL_SIZE + 4096];
 static struct msghdr msg;
 static struct devmem_list list;
+static const struct devmem_binding binding = {.dmabuf_id = FAKE_ID, .memory = {.size = MEMORY}};
 
 static void begin(void)
 {
@@ -50,7 +51,7 @@ static void linear(uint32_t size)
 
 static gantry_result parse(ssize_t got)
 {
-	return devmem_parse(&msg, got, FAKE_ID, MEMORY, IOV, &list);
+	return devmem_parse(&msg, got, &binding, IOV, &list);
 }
 
 static void is(uint32_t i, enum devmem_where where, uint64_t offset, uint32_t len, uint32_t token)
@@ -259,7 +260,7 @@ static void vec12(void)
 	put(SOL_SOCKET, DEVMEM_VEC12_OFFSET, &a, sizeof(a));
 	dmabuf(0, 10, 1); /* somebody else's here */
 	put(SOL_SOCKET, DEVMEM_VEC12_HEADER, &h, sizeof(h));
-	CHECK_OK(devmem_parse_vec12(&msg, 1132, FAKE_ID, MEMORY, IOV, &list));
+	CHECK_OK(devmem_parse_vec12(&msg, 1132, &binding, IOV, &list));
 	CHECK_EQ(list.n, 3);
 	is(0, DEVMEM_LINEAR, 0, 66, 0);
 	is(1, DEVMEM_IN_POOL, 4096, 1000, 5);
@@ -272,11 +273,11 @@ static void vec12(void)
 	begin();
 	put(SOL_SOCKET, DEVMEM_VEC12_OFFSET, &a, sizeof(a));
 	put(SOL_SOCKET, DEVMEM_VEC12_OFFSET, &bad, sizeof(bad));
-	CHECK_EQ(devmem_parse_vec12(&msg, 1002, FAKE_ID, MEMORY, IOV, &list), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(devmem_parse_vec12(&msg, 1002, &binding, IOV, &list), GANTRY_ERR_PROTOCOL);
 	CHECK_EQ(list.n, 1);
 	begin();
 	put(SOL_SOCKET, DEVMEM_VEC12_OFFSET, padded, sizeof(padded));
-	CHECK_EQ(devmem_parse_vec12(&msg, 1000, FAKE_ID, MEMORY, IOV, &list), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(devmem_parse_vec12(&msg, 1000, &binding, IOV, &list), GANTRY_ERR_PROTOCOL);
 }
 
 int main(void)

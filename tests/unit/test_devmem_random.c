@@ -172,7 +172,7 @@ static void add(struct lane *l, struct devmem_table *t, struct devmem_frag *f, u
 {
 	uint32_t n = t->n;
 	uint64_t added = t->added;
-	gantry_result r = devmem_table_add(t, &l->tokens, f, w.part->base, w.buffer, skip, len, dst_off);
+	gantry_result r = devmem_table_add(t, PIECE(&l->tokens, f, w.part->base, w.buffer, skip, len, dst_off));
 
 	if (r == GANTRY_AGAIN) {
 		/* Only because we have taken all landing pages, and only where nobody knows the destination. */
@@ -183,7 +183,7 @@ static void add(struct lane *l, struct devmem_table *t, struct devmem_frag *f, u
 		devmem_pool_give(w.pool, w.hostages, w.nhostages);
 		w.nhostages = 0;
 		w.again++;
-		r = devmem_table_add(t, &l->tokens, f, w.part->base, w.buffer, skip, len, dst_off);
+		r = devmem_table_add(t, PIECE(&l->tokens, f, w.part->base, w.buffer, skip, len, dst_off));
 	}
 	CHECK_OK(r);
 }
@@ -195,7 +195,7 @@ static void read_lane(struct lane *l)
 
 	if (got == 0)
 		return; /* the pool is dry */
-	CHECK_OK(devmem_parse(&msg, got, FAKE_ID, w.part->size, BUFFER, &w.list));
+	CHECK_OK(devmem_parse(&msg, got, w.part->binding, BUFFER, &w.list));
 	for (uint32_t i = 0; i < w.list.n; i++) {
 		struct devmem_frag *f = &w.list.frags[i];
 		uint32_t skip = 0;

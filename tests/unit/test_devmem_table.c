@@ -58,7 +58,7 @@ static gantry_result arrive(uint64_t offset, uint32_t len, uint64_t dst_off)
 		w.part->binding->memory.device_ptr[offset + i] = expected(dst_off + i);
 	f.token = fake_token(w.flow, (uint32_t)(offset / (uint64_t)sysconf(_SC_PAGESIZE)));
 	CHECK_OK(devmem_tokens_take(&w.tokens, &(uint32_t){f.token}, 1));
-	r = devmem_table_add(&w.t, &w.tokens, &f, w.part->base, NULL, 0, len, dst_off);
+	r = devmem_table_add(&w.t, PIECE(&w.tokens, &f, w.part->base, NULL, 0, len, dst_off));
 	if (f.token)
 		CHECK_OK(devmem_tokens_drop(&w.tokens, &f.token, 1));
 	CHECK_OK(devmem_tokens_flush(&w.tokens));
@@ -140,12 +140,12 @@ static void the_use_is_handed_over(void)
 	CHECK_OK(devmem_tokens_take(&w.tokens, &token, 1));
 	CHECK_OK(devmem_table_begin(&w.t, 3000, NULL));
 	CHECK_OK(devmem_table_begin(&other, 1000, NULL));
-	CHECK_OK(devmem_table_add(&w.t, &w.tokens, &f, w.part->base, NULL, 0, 1000, 0));
+	CHECK_OK(devmem_table_add(&w.t, PIECE(&w.tokens, &f, w.part->base, NULL, 0, 1000, 0)));
 	CHECK_EQ(f.token, token);
 	CHECK_EQ(w.tokens.users[token], 2);
-	CHECK_OK(devmem_table_add(&w.t, &w.tokens, &f, w.part->base, NULL, 1000, 2000, 1000));
+	CHECK_OK(devmem_table_add(&w.t, PIECE(&w.tokens, &f, w.part->base, NULL, 1000, 2000, 1000)));
 	CHECK_EQ(w.tokens.users[token], 2);
-	CHECK_OK(devmem_table_add(&other, &w.tokens, &f, w.part->base, NULL, 3000, 1000, 0));
+	CHECK_OK(devmem_table_add(&other, PIECE(&w.tokens, &f, w.part->base, NULL, 3000, 1000, 0)));
 	CHECK_EQ(f.token, 0);
 	CHECK_EQ(w.tokens.users[token], 2);
 	CHECK_OK(devmem_table_release(&w.t));
@@ -158,8 +158,8 @@ static void the_use_is_handed_over(void)
 	f.token = token = fake_token(w.flow, 0);
 	CHECK_OK(devmem_tokens_take(&w.tokens, &token, 1));
 	CHECK_OK(devmem_table_begin(&w.t, 4000, NULL));
-	CHECK_OK(devmem_table_add(&w.t, &w.tokens, &f, w.part->base, NULL, 0, 1000, 0));
-	CHECK_OK(devmem_table_add(&w.t, &w.tokens, &f, w.part->base, NULL, 1000, 3000, 1000));
+	CHECK_OK(devmem_table_add(&w.t, PIECE(&w.tokens, &f, w.part->base, NULL, 0, 1000, 0)));
+	CHECK_OK(devmem_table_add(&w.t, PIECE(&w.tokens, &f, w.part->base, NULL, 1000, 3000, 1000)));
 	CHECK_EQ(f.token, token);
 	CHECK_EQ(w.tokens.users[token], 2);
 	CHECK_OK(devmem_tokens_drop(&w.tokens, &token, 1));
@@ -209,7 +209,7 @@ static void linear_and_part_of_a_fragment(void)
 	CHECK_OK(devmem_table_begin(&w.t, 150, NULL));
 	for (uint32_t i = 0; i < 150; i++)
 		buffer[100 + 20 + i] = expected(i);
-	CHECK_OK(devmem_table_add(&w.t, NULL, &f, 0, buffer, 20, 150, 0));
+	CHECK_OK(devmem_table_add(&w.t, PIECE(NULL, &f, 0, buffer, 20, 150, 0)));
 	unpack_and_compare(150);
 	CHECK_OK(devmem_table_release(&w.t));
 	CHECK_OK(devmem_table_begin(&w.t, 0, NULL));
@@ -228,20 +228,20 @@ static void what_cannot_be(void)
 	CHECK_EQ(devmem_table_add_host(&w.t, &byte, 1, 50), GANTRY_ERR_PROTOCOL);
 	CHECK_EQ(devmem_table_add_host(&w.t, &byte, 1, UINT64_MAX), GANTRY_ERR_PROTOCOL);
 	CHECK_EQ(devmem_table_add_host(&w.t, &byte, UINT64_MAX, 1), GANTRY_ERR_PROTOCOL);
-	CHECK_EQ(devmem_table_add(&w.t, &w.tokens, &f, 0, NULL, 0, 100, 0), GANTRY_ERR_PROTOCOL);
-	CHECK_EQ(devmem_table_add(&w.t, &w.tokens, &f, 0, NULL, 99, 2, 0), GANTRY_ERR_INVALID);
-	CHECK_EQ(devmem_table_add(&w.t, &w.tokens, &f, 0, NULL, 101, 0, 0), GANTRY_ERR_INVALID);
-	CHECK_EQ(devmem_table_add(&w.t, &w.tokens, &f, POOL - 99, NULL, 0, 50, 0), GANTRY_ERR_INVALID);
-	CHECK_EQ(devmem_table_add(&w.t, &w.tokens, &f, UINT64_MAX - 10, NULL, 0, 50, 0), GANTRY_ERR_INVALID);
+	CHECK_EQ(devmem_table_add(&w.t, PIECE(&w.tokens, &f, 0, NULL, 0, 100, 0)), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(devmem_table_add(&w.t, PIECE(&w.tokens, &f, 0, NULL, 99, 2, 0)), GANTRY_ERR_INVALID);
+	CHECK_EQ(devmem_table_add(&w.t, PIECE(&w.tokens, &f, 0, NULL, 101, 0, 0)), GANTRY_ERR_INVALID);
+	CHECK_EQ(devmem_table_add(&w.t, PIECE(&w.tokens, &f, POOL - 99, NULL, 0, 50, 0)), GANTRY_ERR_INVALID);
+	CHECK_EQ(devmem_table_add(&w.t, PIECE(&w.tokens, &f, UINT64_MAX - 10, NULL, 0, 50, 0)), GANTRY_ERR_INVALID);
 	f.offset = UINT64_MAX - 10;
-	CHECK_EQ(devmem_table_add(&w.t, &w.tokens, &f, 0, NULL, 0, 50, 0), GANTRY_ERR_INVALID);
+	CHECK_EQ(devmem_table_add(&w.t, PIECE(&w.tokens, &f, 0, NULL, 0, 50, 0)), GANTRY_ERR_INVALID);
 	f.offset = (uint64_t)1 << 32;
-	CHECK_EQ(devmem_table_add(&w.t, &w.tokens, &f, 0, NULL, 0, 50, 0), GANTRY_ERR_INVALID);
+	CHECK_EQ(devmem_table_add(&w.t, PIECE(&w.tokens, &f, 0, NULL, 0, 50, 0)), GANTRY_ERR_INVALID);
 	CHECK_OK(devmem_table_release(&w.t));
 	CHECK_OK(devmem_table_begin(&w.t, 200, NULL));
 	f.offset = 0;
 	f.len = 200; /* nobody has this token */
-	CHECK_EQ(devmem_table_add(&w.t, &w.tokens, &f, 0, NULL, 0, 199, 0), GANTRY_ERR_INTERNAL);
+	CHECK_EQ(devmem_table_add(&w.t, PIECE(&w.tokens, &f, 0, NULL, 0, 199, 0)), GANTRY_ERR_INTERNAL);
 	CHECK_EQ(w.t.n, 0);
 	CHECK_OK(devmem_table_release(&w.t));
 }

@@ -60,6 +60,11 @@ void devmem_request_encode(const struct devmem_request *q, uint8_t bytes[DEVMEM_
 	put32(bytes + 20 + IFNAMSIZ, 0); /* reserved */
 }
 
+static int is_name(const char nic[IFNAMSIZ])
+{
+	return *nic && memchr(nic, 0, IFNAMSIZ) && !strchr(nic, '/') && strcmp(nic, "..") != 0 && strcmp(nic, ".") != 0;
+}
+
 const char *devmem_request_decode(const uint8_t *bytes, size_t len, int has_fd, struct devmem_request *ret_request)
 {
 	struct devmem_request q;
@@ -77,8 +82,7 @@ const char *devmem_request_decode(const uint8_t *bytes, size_t len, int has_fd, 
 	*ret_request = q;
 	switch (q.op) {
 	case DEVMEM_DAEMON_BIND:
-		if (!memchr(q.nic, 0, sizeof(q.nic)) || !*q.nic || strchr(q.nic, '/') || strcmp(q.nic, "..") == 0 ||
-		    strcmp(q.nic, ".") == 0)
+		if (!is_name(q.nic))
 			return "not a name of an interface";
 		if (!q.queues || q.queues > DEVMEM_QUEUES_MAX)
 			return "a number of queues out of range";
@@ -309,39 +313,51 @@ out:
 	return r;
 }
 
-/* A socket that only its owner can open. What a dead daemon left is removed; a living one is not robbed. */
+/* What a dead daemon left is removed; a living one is not robbed. */
+static gantry_result clear_path(const char *path, const struct sockaddr_un *a)
+{
+	gantry_result r = GANTRY_OK;
+	struct stat st;
+	int probe = -1;
+
+	if (lstat(path, &st) < 0)
+		return r;
+	if (!S_ISSOCK(st.st_mode))
+		FAIL(GANTRY_ERR_CONFIG, "%s exists and is no socket", path);
+	probe = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (probe < 0)
+		FAIL(GANTRY_ERR_SYSTEM, "socket: %s", strerror(errno));
+	if (connect(probe, (const struct sockaddr *)a, sizeof(*a)) == 0 || errno == EAGAIN)
+		FAIL(GANTRY_ERR_CONFIG, "another daemon serves %s", path);
+	if (unlink(path) < 0)
+		FAIL(GANTRY_ERR_SYSTEM, "%s: %s", path, strerror(errno));
+out:
+	if (probe >= 0)
+		close(probe);
+	return r;
+}
+
+/* A socket that only its owner can open. */
 static gantry_result listen_at(const struct devmem_daemon_config *c, int *ret_fd)
 {
 	gantry_result r = GANTRY_OK;
 	struct sockaddr_un a = {.sun_family = AF_UNIX};
-	struct stat st;
-	int fd = -1, probe = -1, bound = 0;
+	int fd = -1, bound = 0, e;
 	mode_t mask;
 
 	if (strlen(c->path) >= sizeof(a.sun_path))
 		FAIL(GANTRY_ERR_CONFIG, "the path is longer than %zu bytes: %s", sizeof(a.sun_path) - 1, c->path);
 	snprintf(a.sun_path, sizeof(a.sun_path), "%s", c->path);
+	TRY(clear_path(c->path, &a));
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	probe = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0 || probe < 0)
+	if (fd < 0)
 		FAIL(GANTRY_ERR_SYSTEM, "socket: %s", strerror(errno));
-	if (lstat(c->path, &st) == 0) {
-		if (!S_ISSOCK(st.st_mode))
-			FAIL(GANTRY_ERR_CONFIG, "%s exists and is no socket", c->path);
-		if (connect(probe, (struct sockaddr *)&a, sizeof(a)) == 0 || errno == EAGAIN)
-			FAIL(GANTRY_ERR_CONFIG, "another daemon serves %s", c->path);
-		if (unlink(c->path) < 0)
-			FAIL(GANTRY_ERR_SYSTEM, "%s: %s", c->path, strerror(errno));
-	}
 	mask = umask(0177);
-	if (bind(fd, (struct sockaddr *)&a, sizeof(a)) < 0) {
-		int e = errno;
-
-		umask(mask);
-		FAIL(GANTRY_ERR_SYSTEM, "bind to %s: %s", c->path, strerror(e));
-	}
+	bound = bind(fd, (struct sockaddr *)&a, sizeof(a)) == 0;
+	e = errno;
 	umask(mask);
-	bound = 1;
+	if (!bound)
+		FAIL(GANTRY_ERR_SYSTEM, "bind to %s: %s", c->path, strerror(e));
 	/* Mode 0600, and its owner is who may connect. */
 	if (c->has_uid && c->uid != geteuid())
 		TRY(give_socket(c->path, c->uid));
@@ -354,8 +370,6 @@ out:
 		unlink(c->path);
 	if (fd >= 0)
 		close(fd);
-	if (probe >= 0)
-		close(probe);
 	return r;
 }
 

@@ -348,7 +348,7 @@ out:
 }
 
 gantry_result devmem_choose(enum gantry_net_unpack want, const char *nic, struct gantry_device *dev,
-			    enum devmem_kind *ret_kind, char *why, size_t len)
+			    enum devmem_kind *ret_kind, char why[DEVMEM_WHY])
 {
 	gantry_result r = GANTRY_OK;
 	const struct devmem_source_ops *source;
@@ -357,7 +357,7 @@ gantry_result devmem_choose(enum gantry_net_unpack want, const char *nic, struct
 
 	if (want == GANTRY_NET_UNPACK_PARAM)
 		want = from_param(&forced);
-	snprintf(why, len, "%s", "");
+	why[0] = 0;
 	switch (want) {
 	case GANTRY_NET_UNPACK_OFF:
 		*ret_kind = DEVMEM_NONE;
@@ -377,7 +377,7 @@ gantry_result devmem_choose(enum gantry_net_unpack want, const char *nic, struct
 	}
 	if (forced)
 		FAIL(GANTRY_ERR_UNSUPPORTED, "devmem TCP was asked for but cannot be used with %s: %s", nic, reason);
-	snprintf(why, len, "%s: %s", nic, reason);
+	snprintf(why, DEVMEM_WHY, "%s: %s", nic, reason);
 	*ret_kind = DEVMEM_NONE;
 out:
 	return r;

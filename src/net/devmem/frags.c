@@ -22,8 +22,8 @@ struct walk {
 };
 
 struct parse {
-	uint32_t dmabuf_id;
-	uint64_t memory_size, iov_bytes, page;
+	const struct devmem_binding *binding;
+	uint64_t iov_bytes, page;
 	uint64_t linear; /* bytes so far */
 	struct devmem_list *list;
 };
@@ -103,12 +103,12 @@ static gantry_result check_in_pool(const struct parse *p, const struct devmem_cm
 
 	if (c->frag_token == 0)
 		FAIL(GANTRY_ERR_PROTOCOL, "a fragment without a token");
-	if (c->dmabuf_id != p->dmabuf_id)
+	if (c->dmabuf_id != p->binding->dmabuf_id)
 		FAIL(GANTRY_ERR_PROTOCOL, "a fragment of dma-buf %u on a flow of dma-buf %u", c->dmabuf_id,
-		     p->dmabuf_id);
-	if (c->frag_size > p->memory_size || c->frag_offset > p->memory_size - c->frag_size)
+		     p->binding->dmabuf_id);
+	if (c->frag_size > p->binding->memory.size || c->frag_offset > p->binding->memory.size - c->frag_size)
 		FAIL(GANTRY_ERR_PROTOCOL, "a fragment of %u bytes at %" PRIu64 " of memory of %" PRIu64, c->frag_size,
-		     c->frag_offset, p->memory_size);
+		     c->frag_offset, p->binding->memory.size);
 	if (c->frag_offset % p->page + c->frag_size > p->page)
 		FAIL(GANTRY_ERR_PROTOCOL, "a fragment of %u bytes at %" PRIu64 " is not within one page", c->frag_size,
 		     c->frag_offset);
@@ -140,12 +140,12 @@ out:
 	return r;
 }
 
-gantry_result devmem_parse(const struct msghdr *msg, ssize_t got, uint32_t dmabuf_id, uint64_t memory_size,
-			   uint64_t iov_bytes, struct devmem_list *ret_list)
+gantry_result devmem_parse(const struct msghdr *msg, ssize_t got, const struct devmem_binding *b, uint64_t iov_bytes,
+			   struct devmem_list *ret_list)
 {
 	gantry_result r = GANTRY_OK;
 	struct walk w = {.at = msg->msg_control, .left = msg->msg_controllen};
-	struct parse p = {.dmabuf_id = dmabuf_id, .memory_size = memory_size, .iov_bytes = iov_bytes, .list = ret_list};
+	struct parse p = {.binding = b, .iov_bytes = iov_bytes, .list = ret_list};
 	struct cmsghdr header;
 	struct devmem_cmsg chunk;
 	const uint8_t *data;
@@ -158,7 +158,8 @@ gantry_result devmem_parse(const struct msghdr *msg, ssize_t got, uint32_t dmabu
 		FAIL(GANTRY_ERR_INVALID, "control messages of a receive that returned %zd, %zu bytes at %p", got,
 		     w.left, msg->msg_control);
 	while ((more = next_cmsg(&w, &header, &data)) > 0) {
-		int ours = header.cmsg_level == SOL_SOCKET ? read_chunk(&header, data, dmabuf_id, &chunk, &linear) : 0;
+		int ours =
+			header.cmsg_level == SOL_SOCKET ? read_chunk(&header, data, b->dmabuf_id, &chunk, &linear) : 0;
 
 		if (ours < 0)
 			FAIL(GANTRY_ERR_PROTOCOL, "a control message of type %d with %zu bytes", header.cmsg_type,

@@ -117,7 +117,7 @@ int devmem_journal_create(struct devmem_journal *j)
 	int e;
 
 	/* The name may be taken: a PID is one process's only within its PID namespace, and a dead one's rules may have
-	 * to be kept. Nobody takes a new file for a dead one's before it is locked: the NIC's lock is held. */
+	 * to be kept. Nobody takes a new file for a dead one's before it is locked: whoever looks has the NIC's lock. */
 	for (int tries = 0; j->fd < 0 && tries < CREATE_TRIES; tries++) {
 		named(j, j->own, ".%d.%u", (int)getpid(), fetch_add_relaxed(&serial, 1));
 		j->fd = open(j->own, O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);

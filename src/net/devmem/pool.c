@@ -22,8 +22,9 @@
 
 enum { MEMORY_MAPPED, MEMORY_DEVICE }; /* GANTRY_UNPACK_MEMORY */
 
-static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct devmem_pool *list;
+MUTEX_KIND(devmem_pools_mu); /* of the list; before a pool's own */
+static struct devmem_pools_mu list_mu = MUTEX_INITIALIZER;
+static struct devmem_pool *list GUARDED_BY(devmem_pools_mu);
 
 static uint64_t round_up(uint64_t n, uint64_t to)
 {
@@ -53,7 +54,8 @@ out:
 	return r;
 }
 
-static gantry_result make_landing(struct devmem_pool *p)
+/* Nobody else knows the pool yet. */
+static gantry_result make_landing(struct devmem_pool *p) UNCHECKED
 {
 	gantry_result r = GANTRY_OK;
 	const struct gantry_device_ops *ops = p->device->ops;
@@ -81,7 +83,7 @@ static void unbind(struct devmem_part *part)
 	part->binding = NULL;
 }
 
-static void destroy(struct devmem_pool *p)
+static void destroy(struct devmem_pool *p) UNCHECKED /* nobody else knows it any more, or yet */
 {
 	const struct gantry_device_ops *ops;
 
@@ -100,7 +102,7 @@ static void destroy(struct devmem_pool *p)
 		gantry_device_close(p->device);
 	}
 	free(p->free_pages);
-	pthread_mutex_destroy(&p->lock);
+	mutex_destroy(&p->mu);
 	free(p);
 }
 
@@ -122,7 +124,7 @@ static gantry_result make(struct gantry_device *dev, const struct devmem_source_
 
 	if (!p)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a page pool");
-	pthread_mutex_init(&p->lock, NULL);
+	mutex_init(&p->mu);
 	p->source = source;
 	p->part_size = round_up(params->unpack_pool, page);
 	p->landing_base = p->part_size * (uint64_t)params->unpack_nics;
@@ -153,7 +155,7 @@ gantry_result devmem_pool_get_from(struct gantry_device *dev, const struct devme
 	gantry_result r = GANTRY_OK;
 	struct devmem_pool *p;
 
-	pthread_mutex_lock(&list_lock);
+	devmem_pools_mu_lock(&list_mu);
 	for (p = list; p && p->device != dev; p = p->next)
 		;
 	if (p && p->source != source)
@@ -168,7 +170,7 @@ gantry_result devmem_pool_get_from(struct gantry_device *dev, const struct devme
 	}
 	*ret_pool = p;
 out:
-	pthread_mutex_unlock(&list_lock);
+	devmem_pools_mu_unlock(&list_mu);
 	return r;
 }
 
@@ -196,8 +198,8 @@ static void describe_parts(const struct devmem_pool *p, char *text, size_t len)
 	}
 }
 
-/* One line: is everything back? The caller holds list_lock. */
-static int say_whole(struct devmem_pool *p, const char *when)
+/* One line: is everything back? */
+static int say_whole(struct devmem_pool *p, const char *when) REQUIRES(devmem_pools_mu)
 {
 	char text[512];
 	uint64_t abandoned = 0;
@@ -206,14 +208,14 @@ static int say_whole(struct devmem_pool *p, const char *when)
 	describe_parts(p, text, sizeof(text));
 	for (int i = 0; i < p->nparts; i++)
 		abandoned += load_relaxed(&p->parts[i].binding->abandoned);
-	pthread_mutex_lock(&p->lock);
+	devmem_pool_mu_lock(&p->mu);
 	out = p->npages - p->nfree;
 	LOG_INFO(NET,
 		 "page pool of %s%s: %s: %u of %u landing pages are out, %" PRIu64
 		 " fragments were never given back; most landing pages at a time %u, refused %" PRIu64 " times%s",
 		 p->device->name, when, out || abandoned ? "the pool is NOT whole" : "the pool is whole", out,
 		 p->npages, abandoned, p->npages - p->lowest, p->refused, text);
-	pthread_mutex_unlock(&p->lock);
+	devmem_pool_mu_unlock(&p->mu);
 	return !out && !abandoned;
 }
 
@@ -235,7 +237,7 @@ void devmem_pool_put(struct devmem_pool *p)
 {
 	if (!p)
 		return;
-	pthread_mutex_lock(&list_lock);
+	devmem_pools_mu_lock(&list_mu);
 	if (--p->refs == 0) {
 		for (struct devmem_pool **at = &list; *at; at = &(*at)->next) {
 			if (*at == p) {
@@ -246,10 +248,10 @@ void devmem_pool_put(struct devmem_pool *p)
 		say_whole(p, " ends");
 		destroy(p);
 	}
-	pthread_mutex_unlock(&list_lock);
+	devmem_pools_mu_unlock(&list_mu);
 }
 
-static gantry_result bind_part(struct devmem_pool *p, const char *nic)
+static gantry_result bind_part(struct devmem_pool *p, const char *nic) REQUIRES(devmem_pools_mu)
 {
 	gantry_result r = GANTRY_OK;
 	struct devmem_part *part = &p->parts[p->nparts];
@@ -279,7 +281,7 @@ gantry_result devmem_pool_part(struct devmem_pool *p, const char *nic, struct de
 	gantry_result r = GANTRY_OK;
 	int i;
 
-	pthread_mutex_lock(&list_lock);
+	devmem_pools_mu_lock(&list_mu);
 	if (!nic[0] || strlen(nic) >= sizeof(p->parts[0].nic))
 		FAIL(GANTRY_ERR_INVALID, "\"%s\" is no interface name", nic);
 	for (i = 0; i < p->nparts && strcmp(p->parts[i].nic, nic) != 0; i++)
@@ -288,7 +290,7 @@ gantry_result devmem_pool_part(struct devmem_pool *p, const char *nic, struct de
 		TRY(bind_part(p, nic));
 	*ret_part = &p->parts[i];
 out:
-	pthread_mutex_unlock(&list_lock);
+	devmem_pools_mu_unlock(&list_mu);
 	return r;
 }
 
@@ -296,7 +298,7 @@ int devmem_pool_take(struct devmem_pool *p, uint32_t n, uint32_t *ret_pages)
 {
 	int got = -1;
 
-	pthread_mutex_lock(&p->lock);
+	devmem_pool_mu_lock(&p->mu);
 	if (n <= p->nfree) {
 		for (uint32_t i = 0; i < n; i++)
 			ret_pages[i] = p->free_pages[--p->nfree];
@@ -306,25 +308,25 @@ int devmem_pool_take(struct devmem_pool *p, uint32_t n, uint32_t *ret_pages)
 	} else {
 		p->refused++;
 	}
-	pthread_mutex_unlock(&p->lock);
+	devmem_pool_mu_unlock(&p->mu);
 	return got;
 }
 
 void devmem_pool_give(struct devmem_pool *p, const uint32_t *pages, uint32_t n)
 {
-	pthread_mutex_lock(&p->lock);
+	devmem_pool_mu_lock(&p->mu);
 	/* Backwards: so the next take has them in the same order, neighbours where they were. */
 	for (uint32_t i = n; i > 0 && p->nfree < p->npages; i--)
 		p->free_pages[p->nfree++] = pages[i - 1];
-	pthread_mutex_unlock(&p->lock);
+	devmem_pool_mu_unlock(&p->mu);
 }
 
 int devmem_pool_is_whole(struct devmem_pool *p)
 {
 	int whole;
 
-	pthread_mutex_lock(&list_lock);
+	devmem_pools_mu_lock(&list_mu);
 	whole = say_whole(p, "");
-	pthread_mutex_unlock(&list_lock);
+	devmem_pools_mu_unlock(&list_mu);
 	return whole;
 }

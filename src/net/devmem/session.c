@@ -21,6 +21,20 @@ static const struct {
 	{"mlx5_core", "rx-gro-hw"},
 };
 
+static const struct devmem_queue *find_queue(const struct devmem_queues *all, uint32_t id)
+{
+	for (uint32_t i = 0; i < all->n; i++)
+		if (all->q[i].id == id)
+			return &all->q[i];
+	return NULL;
+}
+
+/* Queue 0 is left to others. */
+static int can_be_taken(const struct devmem_queue *q)
+{
+	return q->id && !q->dmabuf && !q->taken;
+}
+
 /* The last queues that nobody has; queue 0 is never taken. Also the lowest one that is bound then, by anybody. */
 static gantry_result choose_queues(struct devmem_session *s, uint32_t *ret_lowest)
 {
@@ -36,24 +50,23 @@ static gantry_result choose_queues(struct devmem_session *s, uint32_t *ret_lowes
 	if (e)
 		FAIL(GANTRY_ERR_SYSTEM, "queues of %s: %s%s%s", s->nic, devmem_strerror(e, text, sizeof(text)),
 		     *s->sys->said ? ": " : "", s->sys->said);
-	/* Highest first, whatever order the kernel lists them in. */
 	for (uint32_t i = 0; i < all->n; i++)
 		count = all->q[i].id >= count ? all->q[i].id + 1 : count;
-	for (uint32_t id = count; id-- > 1 && found < s->nqueues;)
-		for (uint32_t i = 0; i < all->n; i++)
-			if (all->q[i].id == id && !all->q[i].dmabuf && !all->q[i].taken)
-				s->queues[found++] = id;
+	/* Highest first, whatever order the kernel lists them in. */
+	for (uint32_t id = count; id-- > 0;) {
+		const struct devmem_queue *q = find_queue(all, id);
+		int takes = q && found < s->nqueues && can_be_taken(q);
+
+		if (takes)
+			s->queues[found++] = id;
+		if (takes || (q && q->dmabuf))
+			lowest = id;
+	}
 	if (found < s->nqueues)
 		FAIL(GANTRY_ERR_LIMIT,
 		     "%s: %u of its %u receive queues can be taken, GANTRY_DEVMEM_QUEUES is %u (queue 0 is left to "
-		     "others; "
-		     "ethtool -L %s combined N for more)",
+		     "others; ethtool -L %s combined N for more)",
 		     s->nic, found, all->n, s->nqueues, s->nic);
-	for (uint32_t i = 0; i < found; i++)
-		lowest = s->queues[i] < lowest ? s->queues[i] : lowest;
-	for (uint32_t i = 0; i < all->n; i++)
-		if (all->q[i].dmabuf && all->q[i].id < lowest)
-			lowest = all->q[i].id;
 	if (lowest == 0)
 		FAIL(GANTRY_ERR_LIMIT, "%s: queue 0 is bound to device memory: nothing is left for other traffic",
 		     s->nic);
@@ -315,12 +328,25 @@ static void say_stale(const struct stale *st, int dead, const char *rest, char *
 		 st->rules == 1 ? "" : "s", left, rest);
 }
 
+/* Nobody uses the NIC: it becomes what it was. 1: it is; 0: there is nothing to put back; -1: not everything was. */
+static int restore_from(struct devmem_sys *s, const char *nic, const struct devmem_journal *j)
+{
+	struct devmem_before *before = calloc(1, sizeof(*before));
+	int done = 0;
+
+	if (before && devmem_journal_load(j, before))
+		done = restore_nic(s, nic, before) ? -1 : 1;
+	if (done > 0)
+		devmem_journal_forget(j);
+	free(before);
+	return done;
+}
+
 int devmem_undo_stale(struct devmem_sys *s, const char *nic, char *text, size_t len)
 {
 	struct stale st = {.s = s, .nic = nic};
-	struct devmem_before *before = NULL;
 	struct devmem_journal j;
-	int dead = 0, live, lock, failed = 0, had = 0;
+	int dead = 0, live, lock, done;
 
 	if (len)
 		text[0] = 0;
@@ -330,23 +356,16 @@ int devmem_undo_stale(struct devmem_sys *s, const char *nic, char *text, size_t 
 	if (lock < 0)
 		return 0;
 	live = devmem_journal_others(&j, drop_rule, &st, &dead);
-	before = calloc(1, sizeof(*before));
-	if (!live && before && devmem_journal_load(&j, before)) {
-		had = 1;
-		failed = restore_nic(s, nic, before);
-		if (!failed)
-			devmem_journal_forget(&j);
-	}
-	if (dead || had)
-		say_stale(&st, dead,
-			  live	   ? "; others still use the NIC, so the rest stays"
-			  : failed ? "; not everything could be put back"
-			  : had	   ? "; header split, RSS and features are as before"
-				   : "",
-			  text, len);
-	free(before);
+	done = live ? 0 : restore_from(s, nic, &j);
 	close(lock);
-	return failed || st.left ? -1 : dead + (had && !dead);
+	if (dead || done)
+		say_stale(&st, dead,
+			  live	     ? "; others still use the NIC, so the rest stays"
+			  : done < 0 ? "; not everything could be put back"
+			  : done     ? "; header split, RSS and features are as before"
+				     : "",
+			  text, len);
+	return done < 0 || st.left ? -1 : dead + (done && !dead);
 }
 
 MUTEX_KIND(devmem_sessions_mu); /* of the list; before a session's own */

@@ -57,7 +57,7 @@ int devmem_journal_init(struct devmem_journal *j, const char *nic);
 /* The NIC's lock, or -1: could not be had. To be closed. */
 int devmem_journal_lock(const struct devmem_journal *j);
 
-/* With the lock held. */
+/* Only by who has the NIC's lock: */
 /* A file of its own; nobody's is taken over, alive or dead. 0 or errno. */
 int devmem_journal_create(struct devmem_journal *j);
 void devmem_journal_end(struct devmem_journal *j);   /* removes the own file */
@@ -81,7 +81,7 @@ int devmem_journal_nics(char names[][IFNAMSIZ], int max);
 /*
  * The NIC's configuration for a binding is a number of steps that can be taken back: ntuple filters on, what the driver
  * wants before header split, header split on with threshold 0, RSS away from the bound queues. How it was is written to
- * the journal before it is changed; undo goes backwards. All of it with the NIC's lock held.
+ * the journal before it is changed; undo goes backwards. All of it by who has the NIC's lock.
  */
 
 /* What dead processes left on this NIC: their rules go, and the rest if nobody is left. Takes the lock itself.

@@ -329,69 +329,58 @@ static void note_late(struct devmem_table *t, const struct devmem_tokens *tokens
 	t->recorded = 0;
 }
 
-/* A fragment that stays where it is. */
-static gantry_result add_entry(struct devmem_table *t, struct devmem_tokens *tokens, struct devmem_frag *frag,
-			       int is_last, uint64_t src_off, uint32_t len, uint64_t dst_off)
+static gantry_result add_in_pool(struct devmem_table *t, const struct devmem_piece *p)
 {
 	gantry_result r = GANTRY_OK;
+	uint64_t src_off = p->base + p->frag->offset + p->skip;
+	struct origin from = {.off = src_off};
+	int is_last = p->skip + p->len == p->frag->len, merges = follows(t, src_off, p->dst_off);
 
-	TRY(hold(t, tokens, frag, is_last));
-	describe(t, src_off, len, dst_off);
-	note_late(t, tokens);
+	/* Copying small ones is to save entries; without a free page they can have one. */
+	if (!t->compact && !merges && p->len < t->coalesce && t->pool->memory.host &&
+	    t->n + pages_of(p->dst_off, p->len) <= t->max && get_pages(t, p->dst_off, p->len) == 0)
+		return land(t, from, p->len, p->dst_off, 1);
+	if (!t->compact && (merges || t->n < t->max)) { /* it stays where it is */
+		TRY(hold(t, p->tokens, p->frag, is_last));
+		describe(t, src_off, p->len, p->dst_off);
+		note_late(t, p->tokens);
+		goto out;
+	}
+	if (!t->compact)
+		r = make_compact(t);
+	if (r == GANTRY_AGAIN) {
+		TRY(devmem_settle(p->tokens->flow->binding));
+		return go_direct(t, from, p->len, p->dst_off);
+	}
+	if (r == GANTRY_OK &&
+	    !t->pool->memory.host) /* a copy of the device reads the fragment after this has returned */
+		r = hold(t, p->tokens, p->frag, is_last);
+	if (r == GANTRY_OK)
+		r = land(t, from, p->len, p->dst_off, 0);
 out:
 	return r;
 }
 
-static gantry_result add_in_pool(struct devmem_table *t, struct devmem_tokens *tokens, struct devmem_frag *frag,
-				 uint64_t base, uint32_t skip, uint32_t len, uint64_t dst_off)
-{
-	uint64_t src_off = base + frag->offset + skip;
-	struct origin from = {.off = src_off};
-	int is_last = skip + len == frag->len;
-	gantry_result r;
-
-	if (!t->compact) {
-		int merges = follows(t, src_off, dst_off);
-
-		/* Copying small ones is to save entries; without a free page they can have one. */
-		if (!merges && len < t->coalesce && t->pool->memory.host && t->n + pages_of(dst_off, len) <= t->max &&
-		    get_pages(t, dst_off, len) == 0)
-			return land(t, from, len, dst_off, 1);
-		if (merges || t->n < t->max)
-			return add_entry(t, tokens, frag, is_last, src_off, len, dst_off);
-		r = make_compact(t);
-		if (r == GANTRY_AGAIN) {
-			r = devmem_settle(tokens->flow->binding);
-			return r == GANTRY_OK ? go_direct(t, from, len, dst_off) : r;
-		}
-		if (r != GANTRY_OK)
-			return r;
-	}
-	/* A copy of the device reads the fragment after this has returned. */
-	r = t->pool->memory.host ? GANTRY_OK : hold(t, tokens, frag, is_last);
-	return r == GANTRY_OK ? land(t, from, len, dst_off, 0) : r;
-}
-
-gantry_result devmem_table_add(struct devmem_table *t, struct devmem_tokens *tokens, struct devmem_frag *frag,
-			       uint64_t base, const uint8_t *linear, uint32_t skip, uint32_t len, uint64_t dst_off)
+gantry_result devmem_table_add(struct devmem_table *t, const struct devmem_piece *p)
 {
 	gantry_result r = GANTRY_OK;
 	uint64_t limit = t->pool->landing_base;
+	const struct devmem_frag *frag = p->frag;
 
-	if (skip > frag->len || len > frag->len - skip)
-		FAIL(GANTRY_ERR_INVALID, "bytes %u to %u of a fragment of %u", skip, skip + len, frag->len);
+	if (p->skip > frag->len || p->len > frag->len - p->skip)
+		FAIL(GANTRY_ERR_INVALID, "bytes %u to %u of a fragment of %u", p->skip, p->skip + p->len, frag->len);
 	if (frag->where != DEVMEM_IN_POOL) {
-		TRY(devmem_table_add_host(t, linear + frag->offset + skip, len, dst_off));
+		TRY(devmem_table_add_host(t, p->linear + frag->offset + p->skip, p->len, p->dst_off));
 	} else {
 		/* The parts end below 4 GiB, so what lies in them has an offset of 32 bits. */
-		if (base > limit || frag->offset > limit - base || frag->len > limit - base - frag->offset)
+		if (p->base > limit || frag->offset > limit - p->base || frag->len > limit - p->base - frag->offset)
 			FAIL(GANTRY_ERR_INVALID,
-			     "a fragment at %" PRIu64 " + %" PRIu64 " of parts of %" PRIu64 " bytes", base,
+			     "a fragment at %" PRIu64 " + %" PRIu64 " of parts of %" PRIu64 " bytes", p->base,
 			     frag->offset, limit);
-		TRY(check_place(t, len, dst_off));
-		if (len > 0)
-			TRY(add_in_pool(t, tokens, frag, base, skip, len, dst_off));
-		t->added += len;
+		TRY(check_place(t, p->len, p->dst_off));
+		if (p->len > 0)
+			TRY(add_in_pool(t, p));
+		t->added += p->len;
 	}
 	t->frags++;
 out:

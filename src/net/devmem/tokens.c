@@ -4,9 +4,9 @@
  *
  *   free --take--> users 1 --use/drop--> users n --last drop--> DEVMEM_QUEUED --flush--> free
  *
- * The kernel hands out the lowest free number, so users[] is a small dense array. The lock is held from before the
- * kernel frees a token until its users are 0 again: a receive on another thread may bring the same number at once, and
- * its take must not come in between. The queue has as much room as there are tokens: dropping never allocates.
+ * The kernel hands out the lowest free number, so users[] is a small dense array. The mutex stays locked from before
+ * the kernel frees a token until its users are 0 again: a receive on another thread may bring the same number at once,
+ * and its take must not come in between. The queue has as much room as there are tokens: dropping never allocates.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_DATA
 #include "net/devmem_rx.h"
@@ -21,10 +21,10 @@
 void devmem_tokens_init(struct devmem_tokens *t, struct devmem_flow *flow)
 {
 	*t = (struct devmem_tokens){.flow = flow};
-	pthread_mutex_init(&t->lock, NULL);
+	mutex_init(&t->mu);
 }
 
-void devmem_tokens_free(struct devmem_tokens *t)
+void devmem_tokens_free(struct devmem_tokens *t) UNCHECKED /* nobody else has it any more */
 {
 	if (t->nqueued)
 		devmem_tokens_flush(t); /* a failure has been said; then they count as abandoned */
@@ -32,11 +32,11 @@ void devmem_tokens_free(struct devmem_tokens *t)
 		fetch_add_relaxed(&t->flow->binding->abandoned, t->held);
 	free(t->users);
 	free(t->queued);
-	pthread_mutex_destroy(&t->lock);
+	mutex_destroy(&t->mu);
 	memset(t, 0, sizeof(*t));
 }
 
-static gantry_result grow(struct devmem_tokens *t, uint32_t token)
+static gantry_result grow_tables(struct devmem_tokens *t, uint32_t token) REQUIRES(devmem_tokens_mu)
 {
 	gantry_result r = GANTRY_OK;
 	uint32_t room = t->room ? t->room : 1024;
@@ -62,25 +62,25 @@ gantry_result devmem_tokens_take(struct devmem_tokens *t, const uint32_t *tokens
 {
 	gantry_result r = GANTRY_OK;
 
-	pthread_mutex_lock(&t->lock);
+	devmem_tokens_mu_lock(&t->mu);
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t token = tokens[i];
 
 		if (token == 0 || token >= DEVMEM_TOKENS_MAX)
 			FAIL(GANTRY_ERR_PROTOCOL, "%u is no token", token);
 		if (token >= t->room)
-			TRY(grow(t, token));
+			TRY(grow_tables(t, token));
 		if (t->users[token] != 0)
 			FAIL(GANTRY_ERR_PROTOCOL, "token %u came again before it was given back", token);
 		t->users[token] = 1;
 		t->held++;
 	}
 out:
-	pthread_mutex_unlock(&t->lock);
+	devmem_tokens_mu_unlock(&t->mu);
 	return r;
 }
 
-static int has_user(const struct devmem_tokens *t, uint32_t token)
+static int has_user(const struct devmem_tokens *t, uint32_t token) REQUIRES(devmem_tokens_mu)
 {
 	return token < t->room && t->users[token] != 0 && t->users[token] != DEVMEM_QUEUED;
 }
@@ -89,12 +89,12 @@ gantry_result devmem_tokens_use(struct devmem_tokens *t, uint32_t token)
 {
 	gantry_result r = GANTRY_OK;
 
-	pthread_mutex_lock(&t->lock);
+	devmem_tokens_mu_lock(&t->mu);
 	if (!has_user(t, token))
 		FAIL(GANTRY_ERR_INTERNAL, "token %u is used, but nobody has it", token);
 	t->users[token]++;
 out:
-	pthread_mutex_unlock(&t->lock);
+	devmem_tokens_mu_unlock(&t->mu);
 	return r;
 }
 
@@ -123,6 +123,7 @@ static void sort(uint32_t *v, uint32_t n)
 
 /* As many of the sorted tokens from `from` on as one call takes. */
 static uint32_t fill_ranges(const struct devmem_tokens *t, uint32_t from, struct devmem_token *ranges, uint32_t *ret_n)
+	REQUIRES(devmem_tokens_mu)
 {
 	uint32_t n = 0, i = from;
 
@@ -139,7 +140,7 @@ static uint32_t fill_ranges(const struct devmem_tokens *t, uint32_t from, struct
 	return i - from;
 }
 
-static gantry_result flush(struct devmem_tokens *t)
+static gantry_result flush(struct devmem_tokens *t) REQUIRES(devmem_tokens_mu)
 {
 	gantry_result r = GANTRY_OK;
 	struct devmem_token ranges[DEVMEM_MAX_RANGES];
@@ -158,7 +159,7 @@ static gantry_result flush(struct devmem_tokens *t)
 			t->users[t->queued[done + i]] = 0;
 		done += count;
 		t->held -= count;
-		t->returned += (uint32_t)freed;
+		fetch_add_relaxed(&t->returned, (uint32_t)freed);
 		if ((uint32_t)freed != count)
 			FAIL(GANTRY_ERR_INTERNAL, "%u tokens were given back on socket %d, %d were freed", count,
 			     t->flow->fd, freed);
@@ -175,7 +176,7 @@ gantry_result devmem_tokens_drop(struct devmem_tokens *t, const uint32_t *tokens
 	gantry_result r = GANTRY_OK;
 	uint32_t nobodys = 0, one = 0;
 
-	pthread_mutex_lock(&t->lock);
+	devmem_tokens_mu_lock(&t->mu);
 	for (uint32_t i = 0; i < n; i++) {
 		if (!has_user(t, tokens[i])) {
 			nobodys++;
@@ -190,7 +191,7 @@ gantry_result devmem_tokens_drop(struct devmem_tokens *t, const uint32_t *tokens
 	if (nobodys > 0)
 		FAIL(GANTRY_ERR_INTERNAL, "%u tokens are dropped that nobody has, token %u among them", nobodys, one);
 out:
-	pthread_mutex_unlock(&t->lock);
+	devmem_tokens_mu_unlock(&t->mu);
 	return r;
 }
 
@@ -198,9 +199,9 @@ gantry_result devmem_tokens_flush(struct devmem_tokens *t)
 {
 	gantry_result r = GANTRY_OK;
 
-	pthread_mutex_lock(&t->lock);
+	devmem_tokens_mu_lock(&t->mu);
 	if (t->nqueued > 0)
 		r = flush(t);
-	pthread_mutex_unlock(&t->lock);
+	devmem_tokens_mu_unlock(&t->mu);
 	return r;
 }

@@ -38,7 +38,7 @@ struct tcp_context {
 	int plugin;		      /* it was PARAM: NCCL is the user */
 	int watched;		      /* its requests are looked at for stalls: stall.h */
 	int standing_receives;	      /* see struct gantry_net_config */
-	char why[320];		      /* OFF: why */
+	char why[DEVMEM_WHY];	      /* OFF: why */
 	struct gantry_device *device; /* borrowed; NULL: what is current when it is needed */
 };
 

@@ -157,7 +157,7 @@ ssize_t tcp_flow_fill(struct tcp_lane *lane)
 		return n;
 	store_relaxed(&lane->rx.bytes, lane->rx.bytes + (uint64_t)n);
 	f->at = f->skip = 0;
-	r = devmem_parse(&msg, n, b->dmabuf_id, b->memory.size, FLOW_LINEAR, &f->list);
+	r = devmem_parse(&msg, n, b, FLOW_LINEAR, &f->list);
 	for (uint32_t i = 0; r == GANTRY_OK && i < f->list.n; i++) {
 		if (f->list.frags[i].where == DEVMEM_IN_POOL)
 			tokens[ntokens++] = f->list.frags[i].token;

@@ -34,7 +34,7 @@ gantry_result tcp_home_resolve(const struct gantry_net_config *config, struct tc
 	/* One answer for all NICs: NCCL asks only the first device for its type. */
 	for (int i = 0; i < tcp_engine.nics->count; i++) {
 		TRY(devmem_choose((enum gantry_net_unpack)config->unpack, tcp_engine.nics->nics[i].name, dev, &kind,
-				  ctx->why, sizeof(ctx->why)));
+				  ctx->why));
 		if (kind != DEVMEM_KERNEL)
 			break;
 	}

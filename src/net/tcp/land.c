@@ -86,7 +86,15 @@ int tcp_land_frag(struct tcp_lane *lane, struct tcp_recv *recv, struct tcp_slot 
 	gantry_result r;
 
 	if (tcp_land_needed(recv) && land->place != TCP_PLACE_DIRECT) {
-		r = devmem_table_add(&land->table, &f->tokens, frag, f->part->base, f->linear, skip, len, offset);
+		struct devmem_piece piece = {.frag = frag,
+					     .tokens = &f->tokens,
+					     .base = f->part->base,
+					     .linear = f->linear,
+					     .skip = skip,
+					     .len = len,
+					     .dst_off = offset};
+
+		r = devmem_table_add(&land->table, &piece);
 		return r == GANTRY_OK ? 0 : failed(l, r, "a fragment could not be described");
 	}
 	if (frag->where != DEVMEM_IN_POOL)
@@ -171,9 +179,9 @@ static void starved(struct tcp_link *l)
 	u->starved++;
 	if (!gantry_ratelimit_pass(&limit, &more))
 		return;
-	pthread_mutex_lock(&u->pool->lock);
+	devmem_pool_mu_lock(&u->pool->mu);
 	nfree = u->pool->nfree;
-	pthread_mutex_unlock(&u->pool->lock);
+	devmem_pool_mu_unlock(&u->pool->mu);
 	LOG_WARN(
 		DATA,
 		"UNPACK: no landing page is free for what came through host memory: %u of %u are free now; this "

@@ -159,7 +159,7 @@ static void report(const struct tcp_link *l, const struct tcp_unpack *u)
 		const struct tcp_flow *f = l->lanes[i].flow;
 
 		frags += f ? f->frags : 0;
-		tokens += f ? f->tokens.returned : 0;
+		tokens += f ? load_relaxed(&f->tokens.returned) : 0;
 	}
 	for (int k = 0; k < GANTRY_UNPACK_DEPTH; k++)
 		landed += u->slots[k].land.table.landed_bytes;

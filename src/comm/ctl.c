@@ -102,12 +102,12 @@ static gantry_result known(gantry_result r, const char *text)
 	return r;
 }
 
-/* mu held. 0: the deadline has passed. */
-static int wait_until(struct gantry_ctl *m, uint64_t deadline)
+/* 0: the deadline has passed. */
+static int wait_until(struct gantry_ctl *m, uint64_t deadline) REQUIRES(member_mu)
 {
 	struct timespec t = {(time_t)(deadline / 1000000000), (long)(deadline % 1000000000)};
 
-	return pthread_cond_timedwait(&m->news, &m->mu, &t) != ETIMEDOUT;
+	return mutex_timedwait(&m->news, &m->mu, &t) != ETIMEDOUT;
 }
 
 static uint64_t from_now(uint64_t ns)
@@ -119,7 +119,8 @@ static uint64_t from_now(uint64_t ns)
 
 /* ---- joining and leaving ---- */
 
-static gantry_result member_make(const struct gantry_ctl_config *config, struct gantry_ctl **ret_member)
+/* No other thread knows it yet. */
+static gantry_result member_make(const struct gantry_ctl_config *config, struct gantry_ctl **ret_member) UNCHECKED
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_ctl *m = calloc(1, sizeof(*m));
@@ -133,7 +134,7 @@ static gantry_result member_make(const struct gantry_ctl_config *config, struct 
 	gantry_list_init(&m->node);
 	gantry_list_init(&m->outbox);
 	gantry_list_init(&m->calls);
-	pthread_mutex_init(&m->mu, NULL);
+	mutex_init(&m->mu);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&m->news, &attr);
@@ -165,7 +166,7 @@ void ctl_member_free(struct gantry_ctl *m)
 		ctl_out_free(gantry_container(pos, struct ctl_out, node));
 	}
 	pthread_cond_destroy(&m->news);
-	pthread_mutex_destroy(&m->mu);
+	mutex_destroy(&m->mu);
 	free(m);
 }
 
@@ -227,11 +228,11 @@ gantry_result gantry_ctl_join(const struct gantry_ctl_config *config, struct gan
 		ctl_member_free(m);
 		goto out;
 	}
-	pthread_mutex_lock(&m->mu);
+	member_mu_lock(&m->mu);
 	while (!m->joined && m->over == GANTRY_OK)
-		pthread_cond_wait(&m->news, &m->mu); /* the service thread keeps the deadline */
+		mutex_wait(&m->news, &m->mu); /* the service thread keeps the deadline */
 	r = m->joined ? GANTRY_OK : m->over;
-	pthread_mutex_unlock(&m->mu);
+	member_mu_unlock(&m->mu);
 	if (r == GANTRY_OK) {
 		*ret_ctl = m;
 	} else {
@@ -257,8 +258,8 @@ void gantry_ctl_leave(struct gantry_ctl *ctl)
 
 /* ---- sending ---- */
 
-/* mu held. Why nothing can be sent to that rank, or OK. */
-static gantry_result obstacle(struct gantry_ctl *m, int to)
+/* Why nothing can be sent to that rank, or OK. */
+static gantry_result obstacle(struct gantry_ctl *m, int to) REQUIRES(member_mu)
 {
 	if (to >= 0 && m->peers[to].gone != GANTRY_OK)
 		return known(m->peers[to].gone, m->peers[to].text);
@@ -282,8 +283,7 @@ out:
 	return r;
 }
 
-/* mu held. */
-static gantry_result queue(struct gantry_ctl *m, struct ctl_head *h, const void *data, size_t size)
+static gantry_result queue(struct gantry_ctl *m, struct ctl_head *h, const void *data, size_t size) REQUIRES(member_mu)
 {
 	gantry_result r = GANTRY_OK;
 	struct ctl_out *out;
@@ -309,17 +309,17 @@ gantry_result gantry_ctl_send(struct gantry_ctl *ctl, int to, uint64_t tag, cons
 	gantry_result r = GANTRY_OK;
 
 	TRY(check(ctl, to, size));
-	pthread_mutex_lock(&ctl->mu);
+	member_mu_lock(&ctl->mu);
 	r = queue(ctl, &h, data, size);
-	pthread_mutex_unlock(&ctl->mu);
+	member_mu_unlock(&ctl->mu);
 	TRY(r);
 	inet_loop_wake();
 out:
 	return r;
 }
 
-/* mu held. */
 static gantry_result take(struct gantry_ctl *m, int from, struct ctl_message *msg, void *data, size_t size)
+	REQUIRES(member_mu)
 {
 	gantry_result r = GANTRY_OK;
 
@@ -340,7 +340,7 @@ gantry_result gantry_ctl_try_recv(struct gantry_ctl *ctl, int from, uint64_t tag
 	gantry_result r = GANTRY_OK;
 
 	TRY(check(ctl, from, size));
-	pthread_mutex_lock(&ctl->mu);
+	member_mu_lock(&ctl->mu);
 	r = GANTRY_AGAIN;
 	gantry_list_each (pos, &ctl->peers[from].inbox) {
 		struct ctl_message *msg = gantry_container(pos, struct ctl_message, node);
@@ -355,7 +355,7 @@ gantry_result gantry_ctl_try_recv(struct gantry_ctl *ctl, int from, uint64_t tag
 		if (r == GANTRY_OK)
 			r = GANTRY_AGAIN;
 	}
-	pthread_mutex_unlock(&ctl->mu);
+	member_mu_unlock(&ctl->mu);
 out:
 	return r;
 }
@@ -366,12 +366,12 @@ void gantry_ctl_wait(struct gantry_ctl *ctl, uint64_t timeout_ns)
 
 	if (inet_forked(ctl->forks))
 		return;
-	pthread_mutex_lock(&ctl->mu);
+	member_mu_lock(&ctl->mu);
 	start = ctl->seen;
 	while (ctl->arrivals == start && wait_until(ctl, deadline))
 		;
 	ctl->seen = ctl->arrivals;
-	pthread_mutex_unlock(&ctl->mu);
+	member_mu_unlock(&ctl->mu);
 }
 
 /* ---- asking and gathering ---- */
@@ -387,7 +387,7 @@ gantry_result gantry_ctl_call(struct gantry_ctl *ctl, int to, uint32_t kind, con
 
 	TRY(check(ctl, to, size));
 	deadline = from_now(ctl->timeout);
-	pthread_mutex_lock(&ctl->mu);
+	member_mu_lock(&ctl->mu);
 	call.tag = h.tag = ++ctl->last_call;
 	r = queue(ctl, &h, data, size);
 	if (r == GANTRY_OK) {
@@ -400,7 +400,7 @@ gantry_result gantry_ctl_call(struct gantry_ctl *ctl, int to, uint32_t kind, con
 		else if (call.result != GANTRY_OK)
 			r = obstacle(ctl, to); /* the reason, if it is that the rank is gone */
 	}
-	pthread_mutex_unlock(&ctl->mu);
+	member_mu_unlock(&ctl->mu);
 	TRY(r);
 	if (!call.done)
 		FAIL(GANTRY_ERR_TIMEOUT, "rank %d did not answer call %u of rank %d within %s (GANTRY_TIMEOUT)", to,
@@ -432,7 +432,7 @@ gantry_result gantry_ctl_allgather(struct gantry_ctl *ctl, const void *mine, siz
 		FAIL(GANTRY_ERR_INVALID, "an allgather of %zu bytes to nowhere", size);
 	/* The hub fails it in time, and knows why; this is for a hub that does not. */
 	deadline = from_now(ctl->connect_timeout + ctl->timeout);
-	pthread_mutex_lock(&ctl->mu);
+	member_mu_lock(&ctl->mu);
 	if (ctl->gather_into) {
 		r = GANTRY_ERR_USAGE;
 	} else {
@@ -450,7 +450,7 @@ gantry_result gantry_ctl_allgather(struct gantry_ctl *ctl, const void *mine, siz
 		ctl->gather_into = NULL;
 		r = done ? ctl->gather_result : GANTRY_ERR_TIMEOUT;
 	}
-	pthread_mutex_unlock(&ctl->mu);
+	member_mu_unlock(&ctl->mu);
 	if (done && r != GANTRY_OK)
 		FAIL(r, "rank %d: %s", ctl->config.rank, *ctl->gather_text ? ctl->gather_text : gantry_result_text(r));
 	if (r == GANTRY_ERR_USAGE)

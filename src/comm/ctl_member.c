@@ -1,37 +1,159 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a membership hears from the hub, once it is accepted. The service's mu is held throughout. */
+/*
+ * A membership on the service thread, from an id to its end.
+ *
+ * Joining: what may pass (nothing listens there yet, a network that comes up, a hub that was crowded by strangers) is
+ * tried again with growing, jittered pauses until GANTRY_CONNECT_TIMEOUT; what will not pass, and what the hub refuses,
+ * ends it at once.
+ */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include "comm/ctl_member.h"
 
+#include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
 
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "comm/hub.h"
+#include "inet/sock.h"
 
+static const uint64_t see_off_ns = 2000000000;
 enum { TRIPS = 5, INBOX_MAX = 256 << 20 };
+enum { ATTEMPT_MS = 5000, CANDIDATE_MS = 1000, MS = 1000000 };
 
-static void maybe_joined(struct gantry_ctl *m)
+/* ---- news for the callers ---- */
+
+static void tell_news(struct gantry_ctl *m) REQUIRES(member_mu)
+{
+	m->arrivals++;
+	pthread_cond_broadcast(&m->news);
+}
+
+static void call_done(struct ctl_call *call, gantry_result result) REQUIRES(member_mu)
+{
+	call->result = result;
+	call->done = 1;
+	gantry_list_remove(&call->node);
+}
+
+static void peer_gone(struct gantry_ctl *m, int rank, gantry_result why, const char *text) REQUIRES(member_mu)
+{
+	struct ctl_peer *peer = &m->peers[rank];
+
+	if (peer->gone != GANTRY_OK)
+		return;
+	peer->gone = why;
+	peer->text = strdup(text); /* NULL: the code alone has to do */
+	gantry_list_each_safe (pos, &m->calls) {
+		struct ctl_call *call = gantry_container(pos, struct ctl_call, node);
+
+		if (call->to == rank)
+			call_done(call, why);
+	}
+	tell_news(m);
+}
+
+/* No control plane for this rank any more: everybody who waits hears it. Closes the connection. */
+static void member_over(struct gantry_ctl *m, gantry_result why, const char *fmt, ...) REQUIRES(loop_mu)
+	__attribute__((format(printf, 3, 4)));
+static void member_over(struct gantry_ctl *m, gantry_result why, const char *fmt, ...) REQUIRES(loop_mu)
+{
+	va_list ap;
+
+	m->step = STEP_OVER;
+	inet_source_close(&m->dial);
+	ctl_conn_close(m->conn);
+	m->conn = NULL;
+	member_mu_lock(&m->mu);
+	if (m->over == GANTRY_OK) {
+		m->over = why;
+		va_start(ap, fmt);
+		vsnprintf(m->over_text, sizeof(m->over_text), fmt, ap);
+		va_end(ap);
+	}
+	gantry_list_each_safe (pos, &m->calls) {
+		call_done(gantry_container(pos, struct ctl_call, node), why);
+	}
+	if (m->gather_into) {
+		m->gather_into = NULL;
+		m->gather_result = m->over;
+		memcpy(m->gather_text, m->over_text, sizeof(m->gather_text));
+	}
+	tell_news(m);
+	member_mu_unlock(&m->mu);
+}
+
+/*
+ * The hub is gone. With it are the ranks of its process, unless they had left before: then it went as it should, and
+ * the others do without. If no rank lives there, it is nobody (-1) who is lost. properly: it has said goodbye.
+ */
+static void hub_gone(struct gantry_ctl *m, gantry_result why, const char *cause, int properly) REQUIRES(loop_mu)
+{
+	int was_joined = m->step == STEP_JOINED, lived = 0, lost = 0;
+	char text[CTL_TEXT_MAX];
+
+	if (!was_joined) {
+		member_over(m, why, "rank %d: the hub at %s was lost while the ranks were joining: %s", m->config.rank,
+			    m->hub, cause);
+		return;
+	}
+	for (int i = 0; i < m->config.nranks; i++) {
+		struct ctl_peer *peer = &m->peers[i];
+
+		if (!peer->with_hub || i == m->config.rank)
+			continue;
+		lived = 1;
+		if (peer->gone != GANTRY_OK) /* only this thread writes it */
+			continue;
+		lost = 1;
+		snprintf(text, sizeof(text), "rank %d (with the hub at %s): %s", i, m->hub, cause);
+		member_mu_lock(&m->mu);
+		peer_gone(m, i, why, text);
+		member_mu_unlock(&m->mu);
+		ctl_callback_lost(m, i, why, text);
+	}
+	properly |= lived && !lost;
+	member_over(m, properly && !lost ? GANTRY_ERR_PEER_CLOSED : why, "the hub at %s is gone: %s", m->hub, cause);
+	if (!lived && !properly) {
+		snprintf(text, sizeof(text), "the control plane (hub at %s): %s", m->hub, cause);
+		ctl_callback_lost(m, -1, why, text);
+	}
+}
+
+/* The hub counts this very rank as lost, and so do all others: we were stopped, or cut off. */
+static void self_lost(struct gantry_ctl *m, gantry_result why, const char *text) REQUIRES(loop_mu)
+{
+	member_over(m, why, "the hub at %s counts this rank as lost: %s", m->hub, text);
+	ctl_callback_lost(m, m->config.rank, why, m->over_text);
+}
+
+/* ---- what the hub says ---- */
+
+static void maybe_joined(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
 	if (!m->ready || m->trips || m->step != STEP_WAITING)
 		return;
 	m->step = STEP_JOINED;
-	pthread_mutex_lock(&m->mu);
+	member_mu_lock(&m->mu);
 	m->joined = 1;
-	ctl_member_news(m);
-	pthread_mutex_unlock(&m->mu);
+	tell_news(m);
+	member_mu_unlock(&m->mu);
 }
 
-static void ask_time(struct gantry_ctl *m)
+static void ask_time(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
 	const struct ctl_head h = {.kind = CTL_TIME, .from = m->config.rank, .to = -1, .tag = gantry_now_ns()};
 
 	ctl_conn_send(m->conn, &h, NULL);
 }
 
-static void on_time(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body)
+static void on_time(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
 {
 	uint64_t now = gantry_now_ns(), trip = now - h->tag;
 
@@ -53,7 +175,7 @@ static void on_message(struct gantry_ctl *m, const struct ctl_head *h, const uin
 	size_t waiting;
 	int fits = 0;
 
-	pthread_mutex_lock(&m->mu);
+	member_mu_lock(&m->mu);
 	waiting = m->inbox_bytes;
 	if (msg && waiting <= INBOX_MAX) {
 		msg->tag = h->tag;
@@ -62,22 +184,22 @@ static void on_message(struct gantry_ctl *m, const struct ctl_head *h, const uin
 			memcpy(msg->bytes, body, h->size);
 		m->inbox_bytes += sizeof(*msg) + h->size;
 		gantry_list_append(&m->peers[h->from].inbox, &msg->node);
-		ctl_member_news(m);
+		tell_news(m);
 		fits = 1;
 	}
-	pthread_mutex_unlock(&m->mu);
+	member_mu_unlock(&m->mu);
 	if (fits)
 		return;
-	ctl_member_over(m, msg ? GANTRY_ERR_LIMIT : GANTRY_ERR_NOMEM,
-			"rank %d: no room for a message of rank %d, %zu bytes of messages wait to be received",
-			m->config.rank, h->from, waiting);
+	member_over(m, msg ? GANTRY_ERR_LIMIT : GANTRY_ERR_NOMEM,
+		    "rank %d: no room for a message of rank %d, %zu bytes of messages wait to be received",
+		    m->config.rank, h->from, waiting);
 	free(msg);
 	ctl_callback_lost(m, -1, m->over, m->over_text);
 }
 
 static void on_reply(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body)
 {
-	pthread_mutex_lock(&m->mu);
+	member_mu_lock(&m->mu);
 	gantry_list_each_safe (pos, &m->calls) {
 		struct ctl_call *call = gantry_container(pos, struct ctl_call, node);
 
@@ -86,16 +208,16 @@ static void on_reply(struct gantry_ctl *m, const struct ctl_head *h, const uint8
 		call->size = h->size;
 		if (h->size && h->size <= call->room)
 			memcpy(call->reply, body, h->size);
-		ctl_call_done(call, (gantry_result)h->result);
+		call_done(call, (gantry_result)h->result);
 		break;
 	}
-	ctl_member_news(m);
-	pthread_mutex_unlock(&m->mu);
+	tell_news(m);
+	member_mu_unlock(&m->mu);
 }
 
 static void on_gathered(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body)
 {
-	pthread_mutex_lock(&m->mu);
+	member_mu_lock(&m->mu);
 	if (m->gather_into && h->tag == m->last_gather) {
 		m->gather_result = (gantry_result)h->result;
 		if (h->result != GANTRY_OK)
@@ -105,12 +227,12 @@ static void on_gathered(struct gantry_ctl *m, const struct ctl_head *h, const ui
 		else
 			m->gather_result = GANTRY_ERR_PROTOCOL;
 		m->gather_into = NULL;
-		ctl_member_news(m);
+		tell_news(m);
 	}
-	pthread_mutex_unlock(&m->mu);
+	member_mu_unlock(&m->mu);
 }
 
-static void on_gone(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body)
+static void on_gone(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
 {
 	char text[CTL_TEXT_MAX];
 	int lost = h->kind == CTL_LOST;
@@ -121,16 +243,16 @@ static void on_gone(struct gantry_ctl *m, const struct ctl_head *h, const uint8_
 		snprintf(text, sizeof(text), "rank %d has left", h->from);
 	if (m->peers[h->from].gone != GANTRY_OK)
 		return;
-	pthread_mutex_lock(&m->mu);
-	ctl_peer_gone(m, h->from, lost ? (gantry_result)h->result : GANTRY_ERR_PEER_CLOSED, text);
-	pthread_mutex_unlock(&m->mu);
+	member_mu_lock(&m->mu);
+	peer_gone(m, h->from, lost ? (gantry_result)h->result : GANTRY_ERR_PEER_CLOSED, text);
+	member_mu_unlock(&m->mu);
 	if (lost)
 		ctl_callback_lost(m, h->from, (gantry_result)h->result, text);
 	else if (m->config.tell_left)
 		ctl_callback_lost(m, h->from, GANTRY_ERR_PEER_CLOSED, text);
 }
 
-static int on_ready(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body)
+static int on_ready(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
 {
 	if (h->size != ((uint32_t)m->config.nranks + 7) / 8 || m->ready)
 		return 0;
@@ -163,7 +285,7 @@ static int on_rank_frame(struct gantry_ctl *m, const struct ctl_head *h, const u
 			char text[CTL_TEXT_MAX];
 
 			ctl_get_text(text, sizeof(text), body, h->size);
-			ctl_self_lost(m, (gantry_result)h->result, text);
+			self_lost(m, (gantry_result)h->result, text);
 		} else {
 			on_gone(m, h, body);
 		}
@@ -197,31 +319,32 @@ static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t 
 		break;
 	case CTL_REFUSED:
 		ctl_get_text(text, sizeof(text), body, h->size);
-		ctl_member_over(m, h->result > GANTRY_AGAIN ? (gantry_result)h->result : GANTRY_ERR_REFUSED,
-				"rank %d: refused by the hub at %s: %s", m->config.rank, m->hub, text);
+		member_over(m, h->result > GANTRY_AGAIN ? (gantry_result)h->result : GANTRY_ERR_REFUSED,
+			    "rank %d: refused by the hub at %s: %s", m->config.rank, m->hub, text);
 		break;
 	case CTL_GATHERED:
 		on_gathered(m, h, body);
 		break;
 	case CTL_BYE:
-		ctl_hub_gone(m, GANTRY_ERR_PEER_LOST, "its process ended", 1);
+		hub_gone(m, GANTRY_ERR_PEER_LOST, "its process ended", 1);
 		break;
 	default:
 		right = on_rank_frame(m, h, body);
 	}
 	if (!right)
-		ctl_hub_gone(m, GANTRY_ERR_PROTOCOL, "it broke the protocol", 0);
+		hub_gone(m, GANTRY_ERR_PROTOCOL, "it broke the protocol", 0);
 	return m->step == STEP_OVER;
 }
 
 static void on_broken(struct ctl_conn *c, gantry_result why, const char *cause) REQUIRES(loop_mu)
 {
-	ctl_hub_gone(c->owner, why, cause, 0);
+	hub_gone(c->owner, why, cause, 0);
 }
 
 static const struct ctl_conn_ops member_ops = {.frame = on_frame, .broken = on_broken};
 
-gantry_result ctl_member_accepted(struct gantry_ctl *m, int fd, const struct ctl_accepted *a)
+/* The hub has accepted us. Takes the descriptor. */
+static gantry_result member_accepted(struct gantry_ctl *m, int fd, const struct ctl_accepted *a) REQUIRES(loop_mu)
 {
 	gantry_result r = ctl_conn_make(fd, &m->addrs[m->tries % (uint32_t)m->naddrs], &member_ops, m, &m->conn);
 
@@ -239,4 +362,241 @@ gantry_result ctl_member_accepted(struct gantry_ctl *m, int fd, const struct ctl
 	ctl_service_due(m->deadline);
 	ctl_service_due(m->conn->heard + m->timeout);
 	return GANTRY_OK;
+}
+
+/* ---- joining ---- */
+
+static void retry_later(struct gantry_ctl *m, const char *cause) REQUIRES(loop_mu)
+{
+	static struct gantry_ratelimit limit;
+	uint32_t more;
+
+	m->retry_at = inet_retry_at(inet_loop.now, m->tries);
+	ctl_service_due(m->retry_at);
+	if (cause != m->cause)
+		snprintf(m->cause, sizeof(m->cause), "%s", cause);
+	m->tries++;
+	m->step = STEP_PAUSE;
+	inet_source_close(&m->dial);
+	if (m->tries > 6 && gantry_ratelimit_pass(&limit, &more))
+		LOG_INFO(COMM, "rank %d: still trying to reach the hub at %s: %s", m->config.rank, m->hub, m->cause);
+}
+
+static void attempt_failed(struct gantry_ctl *m, int e) REQUIRES(loop_mu)
+{
+	enum sock_errno_class class = sock_errno_class(e);
+
+	snprintf(m->cause, sizeof(m->cause), "%s (%s)", strerror(e), sock_errno_hint(e));
+	if (class == SOCK_RETRY || (class == SOCK_FATAL && m->naddrs > 1)) /* another interface may lead there */
+		retry_later(m, m->cause);
+	else
+		member_over(m, class == SOCK_LIMIT ? GANTRY_ERR_LIMIT : GANTRY_ERR_UNREACHABLE,
+			    "rank %d: connect to the hub at %s: %s", m->config.rank, m->hub, m->cause);
+}
+
+static void start_hello(struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	uint64_t wait = m->deadline > inet_loop.now ? m->deadline - inet_loop.now : 0;
+	uint8_t out[CTL_HELLO_SIZE];
+	const struct ctl_hello h = {
+		.comm_id = m->id.comm_id,
+		.process = ctl_service.process,
+		.rank = m->config.rank,
+		.nranks = m->config.nranks,
+		.timeout_ms = (uint32_t)(m->timeout / MS),
+		.wait_ms = (uint32_t)(wait / MS),
+	};
+
+	ctl_hello_encode(&h, out);
+	if (inet_handshake_start_client(&m->shake, &hub_service.protocol, &m->key, out, sizeof(out)) != GANTRY_OK) {
+		member_over(m, GANTRY_ERR_SYSTEM, "rank %d: %s", m->config.rank, gantry_last_error());
+		return;
+	}
+	m->step = STEP_SHAKING;
+	m->attempt_by = inet_loop.now + (uint64_t)ATTEMPT_MS * MS;
+	ctl_service_due(m->attempt_by);
+	inet_source_set(&m->dial, EPOLLIN);
+}
+
+static void shake_done(struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	struct ctl_accepted a;
+
+	if (ctl_accepted_decode(m->shake.payload, m->shake.payload_size, &a) != GANTRY_OK)
+		member_over(m, GANTRY_ERR_PROTOCOL, "rank %d: the hub at %s does not speak our protocol",
+			    m->config.rank, m->hub);
+	else if (member_accepted(m, inet_source_release(&m->dial), &a) != GANTRY_OK)
+		member_over(m, GANTRY_ERR_NOMEM, "rank %d: %s", m->config.rank, gantry_last_error());
+}
+
+static void shake_failed(struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	const struct inet_handshake *h = &m->shake;
+	char cause[128];
+
+	if (!h->broken) {
+		member_over(m, h->error,
+			    h->refused ? "rank %d: refused by the hub at %s: %s" : "rank %d: the hub at %s: %s",
+			    m->config.rank, m->hub, h->text);
+		return;
+	}
+	if (h->broken_errno)
+		snprintf(cause, sizeof(cause), "the connection broke: %s", strerror(h->broken_errno));
+	else
+		snprintf(cause, sizeof(cause), "the connection was closed without a word");
+	retry_later(m, cause);
+}
+
+static void dial_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
+{
+	struct gantry_ctl *m = gantry_container(s, struct gantry_ctl, dial);
+	enum inet_event event;
+	socklen_t len = sizeof(int);
+	int e = 0;
+
+	if (m->step == STEP_CONNECTING) {
+		if (!(events & (EPOLLOUT | EPOLLERR | EPOLLHUP)))
+			return;
+		getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &e, &len);
+		if (e) {
+			attempt_failed(m, e);
+			return;
+		}
+		m->reached = 1;
+		start_hello(m);
+	}
+	if (inet_loop.parting && m->step == STEP_SHAKING)
+		member_over(m, GANTRY_ERR_ABORTED, "rank %d: the process exits", m->config.rank);
+	if (m->step != STEP_SHAKING)
+		return;
+	event = inet_handshake_move(&m->shake, s->fd);
+	if (event == INET_DONE)
+		shake_done(m);
+	else if (event == INET_FAILED)
+		shake_failed(m);
+}
+
+static void start(struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	const struct gantry_addr *to = &m->addrs[m->tries % (uint32_t)m->naddrs];
+	int e;
+
+	m->dial = (struct inet_source){.fd = -1, .ready = dial_ready};
+	e = sock_connect(NULL, NULL, to, &m->dial.fd);
+	if (!e && inet_source_add(&m->dial, EPOLLOUT) != GANTRY_OK)
+		e = ENOMEM;
+	if (e) {
+		attempt_failed(m, e);
+		return;
+	}
+	m->step = STEP_CONNECTING;
+	m->attempt_by = inet_loop.now + (uint64_t)(m->naddrs > 1 ? CANDIDATE_MS : ATTEMPT_MS) * MS;
+	ctl_service_due(m->attempt_by);
+}
+
+/* Until it is accepted. */
+static void join_tick(struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	uint64_t now = inet_loop.now;
+	char seconds[16];
+
+	if (now >= m->deadline) {
+		member_over(m, m->reached ? GANTRY_ERR_TIMEOUT : GANTRY_ERR_UNREACHABLE,
+			    "rank %d: %s the hub at %s within %s (GANTRY_CONNECT_TIMEOUT) and %u tries: %s",
+			    m->config.rank, m->reached ? "no agreement with" : "no connection to", m->hub,
+			    ctl_seconds(m->connect_timeout, seconds), m->tries + 1,
+			    *m->cause ? m->cause : "no answer: a firewall may drop the packets");
+		return;
+	}
+	if (m->step != STEP_PAUSE && now >= m->attempt_by)
+		retry_later(m, m->step == STEP_CONNECTING ? "no answer: a firewall may drop the packets"
+							  : "it takes connections but says nothing");
+	if (m->step == STEP_PAUSE && now >= m->retry_at)
+		start(m);
+	if (m->step == STEP_OVER)
+		return;
+	ctl_service_due(m->deadline);
+	ctl_service_due(m->step == STEP_PAUSE ? m->retry_at : m->attempt_by);
+}
+
+/* ---- the callers' wishes, and the clock ---- */
+
+static void farewell(struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	const struct ctl_head h = {.kind = CTL_LEAVE, .from = m->config.rank, .to = -1};
+
+	if (m->conn && m->step == STEP_JOINED) {
+		ctl_conn_send(m->conn, &h, NULL);
+		ctl_conn_finish(m->conn, m->timeout < see_off_ns ? m->timeout : see_off_ns);
+	} else {
+		inet_source_close(&m->dial);
+		ctl_conn_close(m->conn);
+	}
+	ctl_service.nleaving--;
+	ctl_callbacks_drop(m);
+	gantry_list_remove(&m->node);
+	ctl_member_free(m);
+}
+
+void ctl_members_take(void)
+{
+	gantry_list_each_safe (pos, &ctl_service.members) {
+		struct gantry_ctl *m = gantry_container(pos, struct gantry_ctl, node);
+
+		member_mu_lock(&m->mu);
+		gantry_list_each_safe (o, &m->outbox) {
+			struct ctl_out *out = gantry_container(o, struct ctl_out, node);
+
+			gantry_list_remove(&out->node);
+			if (m->conn)
+				ctl_conn_write(m->conn, out);
+			else
+				ctl_out_free(out);
+		}
+		m->outbox_bytes = m->conn ? m->conn->out_bytes : 0;
+		member_mu_unlock(&m->mu);
+		if (m->leaving)
+			farewell(m);
+		else if (m->step < STEP_WAITING)
+			join_tick(m); /* a new one */
+	}
+}
+
+static void give_up_hub(struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	struct ctl_head h = {.kind = CTL_LEAVE, .from = m->config.rank, .to = -1, .result = GANTRY_ERR_PEER_SILENT};
+	char seconds[16], cause[96], word[128];
+
+	snprintf(cause, sizeof(cause), "no sign of life for %s (GANTRY_TIMEOUT)", ctl_seconds(m->timeout, seconds));
+	/* If it was only stopped, it shall know when it comes back. */
+	snprintf(word, sizeof(word), "it gave up the hub: %s", cause);
+	h.size = (uint32_t)strlen(word);
+	if (m->step == STEP_JOINED) {
+		ctl_conn_send(m->conn, &h, word);
+		ctl_conn_finish(m->conn, CTL_ANSWER_NS);
+		m->conn = NULL;
+	}
+	hub_gone(m, GANTRY_ERR_PEER_SILENT, cause, 0);
+}
+
+void ctl_members_tick(void)
+{
+	gantry_list_each (pos, &ctl_service.members) {
+		struct gantry_ctl *m = gantry_container(pos, struct gantry_ctl, node);
+		char seconds[16];
+
+		if (m->step < STEP_WAITING) {
+			join_tick(m);
+		} else if (m->step == STEP_WAITING && inet_loop.now >= m->deadline) {
+			member_over(m, GANTRY_ERR_TIMEOUT, "rank %d: not all ranks came to the hub at %s within %s",
+				    m->config.rank, m->hub, ctl_seconds(m->connect_timeout, seconds));
+		} else if (m->step < STEP_OVER) {
+			if (m->step == STEP_WAITING)
+				ctl_service_due(m->deadline);
+			if (ctl_silent(&m->conn->heard, m->timeout))
+				give_up_hub(m);
+			else
+				ctl_service_due(m->conn->heard + ctl_patience(m->timeout));
+		}
+	}
 }

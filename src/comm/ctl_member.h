@@ -15,9 +15,11 @@
 #include "comm/ctl_service.h"
 #include "inet/settings.h"
 
+MUTEX_KIND(member_mu); /* what callers and the service thread share of a membership; after loop_mu */
+
 enum ctl_step { STEP_PAUSE, STEP_CONNECTING, STEP_SHAKING, STEP_WAITING, STEP_JOINED, STEP_OVER };
 
-/* Another rank, as this one knows it. Under the membership's mu. */
+/* Another rank, as this one knows it. */
 struct ctl_peer {
 	struct gantry_list inbox; /* of struct ctl_message, in order of arrival */
 	gantry_result gone;	  /* OK: it is here. PEER_CLOSED: it left. Else it is lost */
@@ -53,73 +55,53 @@ struct gantry_ctl {
 	int naddrs;
 	char hub[GANTRY_ADDR_TEXT];
 
-	/* Under the service's mu. */
-	struct gantry_list node;
-	int leaving; /* the caller is gone: say goodbye and free it */
-	int calling; /* a callback runs, without the lock */
-	enum ctl_step step;
-	struct inet_source dial; /* CONNECTING, SHAKING */
-	struct inet_handshake shake;
-	struct ctl_conn *conn; /* NULL before that is over */
-	uint64_t deadline, retry_at, attempt_by;
-	uint32_t tries;
-	int reached;	 /* somebody has answered there at least once */
-	char cause[160]; /* why the last attempt failed */
-	int trips, ready; /* round trips still to make; all ranks are here */
-	uint64_t best_trip;
+	struct gantry_list node GUARDED_BY(loop_mu);
+	int leaving GUARDED_BY(loop_mu); /* the caller is gone: say goodbye and free it */
+	int calling GUARDED_BY(loop_mu); /* a callback runs, without the lock */
+	enum ctl_step step GUARDED_BY(loop_mu);
+	struct inet_source dial GUARDED_BY(loop_mu); /* CONNECTING, SHAKING */
+	struct inet_handshake shake GUARDED_BY(loop_mu);
+	struct ctl_conn *conn GUARDED_BY(loop_mu); /* NULL before that is over */
+	uint64_t deadline GUARDED_BY(loop_mu), retry_at GUARDED_BY(loop_mu), attempt_by GUARDED_BY(loop_mu);
+	uint32_t tries GUARDED_BY(loop_mu);
+	int reached GUARDED_BY(loop_mu);     /* somebody has answered there at least once */
+	char cause[160] GUARDED_BY(loop_mu); /* why the last attempt failed */
+	int trips GUARDED_BY(loop_mu);	     /* round trips still to make */
+	int ready GUARDED_BY(loop_mu);	     /* all ranks are here */
+	uint64_t best_trip GUARDED_BY(loop_mu);
 
-	/* Shared with the callers' threads, under mu. */
-	pthread_mutex_t mu;
+	/* Shared with the callers' threads. */
+	struct member_mu mu;
 	pthread_cond_t news; /* on CLOCK_MONOTONIC */
-	int joined;
+	int joined GUARDED_BY(member_mu);
+	/* Written by the service thread alone, under mu: it reads them without. clock_offset: constant once joined. */
 	gantry_result over; /* there is no control plane (any more): why */
 	char over_text[CTL_TEXT_MAX];
-	int64_t clock_offset;	/* constant once joined */
+	int64_t clock_offset;
 	struct ctl_peer *peers; /* [nranks] */
-	size_t inbox_bytes;
-	struct gantry_list outbox; /* of struct ctl_out */
-	size_t outbox_bytes;
-	struct gantry_list calls;
-	uint64_t last_call;
-	uint64_t last_gather;
-	void *gather_into; /* of the one that is waited for; NULL: none */
-	size_t gather_size;
-	gantry_result gather_result;
+	size_t inbox_bytes GUARDED_BY(member_mu);
+	struct gantry_list outbox GUARDED_BY(member_mu); /* of struct ctl_out */
+	size_t outbox_bytes GUARDED_BY(member_mu);
+	struct gantry_list calls GUARDED_BY(member_mu);
+	uint64_t last_call GUARDED_BY(member_mu), last_gather GUARDED_BY(member_mu);
+	void *gather_into GUARDED_BY(member_mu); /* of the one that is waited for; NULL: none */
+	size_t gather_size GUARDED_BY(member_mu);
+	gantry_result gather_result GUARDED_BY(member_mu);
 	char gather_text[CTL_TEXT_MAX];
-	uint64_t arrivals, seen; /* gantry_ctl_wait */
+	uint64_t arrivals GUARDED_BY(member_mu), seen GUARDED_BY(member_mu); /* gantry_ctl_wait */
 };
 
 /* How much later than its deadline a rank may hear from the hub who is missing. */
 enum { CTL_ANSWER_NS = 1000000000 };
 
-/* ctl_member.c. The hub has accepted us. Takes the descriptor. */
-gantry_result ctl_member_accepted(struct gantry_ctl *m, int fd, const struct ctl_accepted *a) REQUIRES(loop_mu);
-
-/* ctl_life.c. The service's mu is held. */
+/* ctl_member.c */
 void ctl_members_take(void) REQUIRES(loop_mu); /* what callers queued, and those who leave */
 void ctl_members_tick(void) REQUIRES(loop_mu);
-/* No control plane for this rank any more: everybody who waits hears it. Closes the connection. */
-void ctl_member_over(struct gantry_ctl *m, gantry_result why, const char *fmt, ...)
-	__attribute__((format(printf, 3, 4))) REQUIRES(loop_mu);
-/*
- * The hub is gone. With it are the ranks of its process, unless they had left before: then it went as it should, and
- * the others do without. If no rank lives there, it is nobody (-1) who is lost. properly: it has said goodbye.
- */
-void ctl_hub_gone(struct gantry_ctl *m, gantry_result why, const char *cause, int properly) REQUIRES(loop_mu);
-/* The hub counts this very rank as lost, and so do all others: we were stopped, or cut off. */
-void ctl_self_lost(struct gantry_ctl *m, gantry_result why, const char *text) REQUIRES(loop_mu);
-/* The membership's mu is held as well. */
-void ctl_member_news(struct gantry_ctl *m);
-void ctl_call_done(struct ctl_call *call, gantry_result result);
-void ctl_peer_gone(struct gantry_ctl *m, int rank, gantry_result why, const char *text);
-
-/* ctl_join.c: until it is accepted. */
-void ctl_join_tick(struct gantry_ctl *m) REQUIRES(loop_mu);
 
 /* ctl_callback.c */
-void ctl_callback_lost(struct gantry_ctl *m, int rank, gantry_result why, const char *text);
-void ctl_callback_call(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body);
-void ctl_callbacks_drop(const struct gantry_ctl *m);
+void ctl_callback_lost(struct gantry_ctl *m, int rank, gantry_result why, const char *text) REQUIRES(loop_mu);
+void ctl_callback_call(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu);
+void ctl_callbacks_drop(const struct gantry_ctl *m) REQUIRES(loop_mu);
 /* Runs what is queued, without the lock; 1 if there was something. */
 int ctl_members_call_back(void) REQUIRES(loop_mu);
 

@@ -19,7 +19,7 @@
 /* How many times GANTRY_CONNECT_TIMEOUT an id waits for its first rank: programs make it well before they need it. */
 enum { PATIENCE = 10, HUB_REFUSED_TEXT = 128 };
 
-/* ---- life ---- */
+/* ---- connections whose hello names a hub here: until they are proved no hub hears of them ---- */
 
 struct hub *hub_find(uint64_t comm_id)
 {
@@ -31,6 +31,62 @@ struct hub *hub_find(uint64_t comm_id)
 	}
 	return NULL;
 }
+
+static void on_hello(struct inet_conn *c) REQUIRES(loop_mu)
+{
+	struct ctl_hello h;
+	struct hub *hub;
+
+	if (ctl_hello_decode(c->shake.payload, c->shake.payload_size, c->shake.peer_version, &h) != GANTRY_OK) {
+		inet_conn_refuse(c, GANTRY_ERR_PROTOCOL, "not a hello");
+		return;
+	}
+	hub = hub_find(h.comm_id);
+	if (!hub) {
+		inet_conn_refuse(c, GANTRY_ERR_REFUSED,
+				 "no communicator of this id here: it has ended, or its process was started anew");
+		return;
+	}
+	c->tag = h.comm_id;
+	inet_conn_challenge(c, &hub->key);
+}
+
+static void on_proved(struct inet_conn *c) REQUIRES(loop_mu)
+{
+	struct hub *hub = hub_find(c->tag);
+	uint8_t answer[CTL_ACCEPTED_SIZE];
+	struct ctl_hello h;
+
+	if (!hub || ctl_hello_decode(c->shake.payload, c->shake.payload_size, c->shake.peer_version, &h) != GANTRY_OK) {
+		inet_conn_refuse(c, GANTRY_ERR_REFUSED, "the communicator has just ended");
+		return;
+	}
+	ctl_accepted_encode(&(struct ctl_accepted){.timeout_ms = (uint32_t)(hub->timeout / 1000000),
+						   .same_process = h.process == ctl_service.process},
+			    answer);
+	if (inet_conn_accept(c, answer, sizeof(answer)))
+		hub_admit(hub, c, &h);
+}
+
+/* The hub's own ranks will want to know. */
+static void on_lost(struct inet_conn *c) REQUIRES(loop_mu)
+{
+	struct hub *hub = c->tag && !c->shake.proved && c->shake.error != GANTRY_ERR_VERSION ? hub_find(c->tag) : NULL;
+
+	if (!hub)
+		return;
+	hub->refused++;
+	hub->secrets |= c->shake.peer_auth == INET_AUTH_SECRET;
+}
+
+struct inet_service hub_service = {
+	.protocol = {"ctl", CTL_VERSION, "hub's side", "rank's side", NULL},
+	.hello = on_hello,
+	.proved = on_proved,
+	.lost = on_lost,
+};
+
+/* ---- life ---- */
 
 static void hub_free(struct hub *hub) REQUIRES(loop_mu)
 {

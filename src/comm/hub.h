@@ -12,7 +12,7 @@
  * A FAILED hub stays for a while, so that ranks that come later hear the cause instead of a refused connection.
  *
  * All hubs of a process share a listening port, and share it with the data network (inet/listen.h). A connection that
- * has proved to know the key of one of the hubs (hub_accept.c) belongs to one of that hub's ranks (hub_rank.c).
+ * has proved to know the key of one of the hubs belongs to one of that hub's ranks (hub_rank.c).
  */
 #ifndef GANTRY_COMM_HUB_H
 #define GANTRY_COMM_HUB_H
@@ -70,33 +70,23 @@ struct hub {
 };
 
 /* hub.c */
+extern struct inet_service hub_service;
 struct hub *hub_find(uint64_t comm_id) REQUIRES(loop_mu);
 /* The join has failed: all who are here, and all who come, hear why. */
 void hub_fail(struct hub *hub, gantry_result why, const char *fmt, ...) __attribute__((format(printf, 3, 4)))
 REQUIRES(loop_mu);
 /* To all ranks that are here. Takes over the reference. */
-void hub_tell_all(struct hub *hub, struct ctl_buf *b);
+void hub_tell_all(struct hub *hub, struct ctl_buf *b) REQUIRES(loop_mu);
 /* Whom an open hub waits for: "ranks 1, 3-5", and whether somebody failed to prove the key; "" if for nobody. */
 void hub_awaits(const struct hub *hub, char *buf, size_t len);
 void hub_tick(void) REQUIRES(loop_mu);
 void hub_bye(void) REQUIRES(loop_mu); /* the process ends */
 
-/* hub_accept.c */
-extern struct inet_service hub_service;
-
 /* hub_rank.c. admit: one that knows the key and was answered; takes the connection over. */
 void hub_admit(struct hub *hub, struct inet_conn *from, const struct ctl_hello *h) REQUIRES(loop_mu);
 void hub_rank_lost(struct hub_rank *rank, gantry_result why, const char *cause) REQUIRES(loop_mu);
-/* "rank 2 (10.0.0.2:4000, node7 pid 12)" */
-enum { HUB_RANK_TEXT = 16 + GANTRY_ADDR_TEXT + CTL_WHO_SIZE };
-const char *hub_rank_text(const struct hub_rank *rank, char buf[HUB_RANK_TEXT]);
 /* "1, 3-5" of those for whom pick is true; cut with "..." when it does not fit. */
 void hub_list_ranks(const struct hub *hub, int (*pick)(const struct hub *hub, int rank), char *buf, size_t room);
-
-/* hub_gather.c */
-void hub_gather_take(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu);
-/* A rank is here no more. */
-void hub_gather_without(struct hub *hub, const struct hub_rank *rank);
 void hub_gather_tick(struct hub *hub) REQUIRES(loop_mu);
 void hub_gather_free(struct hub *hub);
 

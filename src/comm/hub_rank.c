@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ranks of a hub: coming, what they send each other, leaving, being lost. */
+/* The ranks of a hub: coming, what they send each other and gather, leaving, being lost. */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include "comm/hub.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +11,6 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "comm/hub.h"
 
 static const uint64_t beat_min = 10000000, beat_max = 10000000000;
 
@@ -18,7 +19,9 @@ static int index_of(const struct hub_rank *rank)
 	return (int)(rank - rank->hub->ranks);
 }
 
-const char *hub_rank_text(const struct hub_rank *rank, char buf[HUB_RANK_TEXT])
+/* "rank 2 (10.0.0.2:4000, node7 pid 12)" */
+enum { HUB_RANK_TEXT = 16 + GANTRY_ADDR_TEXT + CTL_WHO_SIZE };
+static const char *rank_text(const struct hub_rank *rank, char buf[HUB_RANK_TEXT])
 {
 	char addr[GANTRY_ADDR_TEXT];
 
@@ -52,6 +55,165 @@ void hub_list_ranks(const struct hub *hub, int (*pick)(const struct hub *hub, in
 	}
 }
 
+/*
+ * ---- allgather ----
+ *
+ * The hub puts the parts together and sends everybody the whole. A rank that is gone, parts of different sizes, or
+ * somebody who does not come in time fail it for all, by name; the failure is kept, because some ranks come to it only
+ * later. A rank that has heard of the failure may begin the next one meanwhile.
+ */
+
+static void tell_gathered(struct hub_rank *rank, uint64_t number, gantry_result why, const char *text)
+{
+	struct ctl_head h = {.kind = CTL_GATHERED, .from = -1, .to = -1, .tag = number, .result = why};
+
+	h.size = (uint32_t)strlen(text);
+	ctl_conn_send(rank->conn, &h, text);
+}
+
+static void drop_gather(struct hub_gather *g)
+{
+	ctl_buf_put(g->buf);
+	g->buf = NULL;
+	g->open = 0;
+}
+
+/* Those who gave are told; those who did not will be when they come. */
+static void fail_gather(struct hub *hub, gantry_result why, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static void fail_gather(struct hub *hub, gantry_result why, const char *fmt, ...)
+{
+	struct hub_gather *g = &hub->gather;
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(g->text, sizeof(g->text), fmt, ap);
+	va_end(ap);
+	g->error = why;
+	for (int i = 0; i < hub->nranks; i++)
+		if (hub->ranks[i].state == HUB_HERE && g->given[i])
+			tell_gathered(&hub->ranks[i], g->number, why, g->text);
+	drop_gather(g);
+}
+
+static int is_missing(const struct hub *hub, int rank)
+{
+	return !hub->gather.given[rank];
+}
+
+/* A rank is here no more. */
+static void gather_without(struct hub *hub, const struct hub_rank *rank) REQUIRES(loop_mu)
+{
+	struct hub_gather *g = &hub->gather;
+	char who[HUB_RANK_TEXT];
+
+	if (g->open && !g->given[rank - hub->ranks])
+		fail_gather(hub, rank->why, "allgather without %s, who %s", rank_text(rank, who),
+			    rank->why == GANTRY_ERR_PEER_CLOSED ? "has left" : "is lost");
+}
+
+void hub_gather_tick(struct hub *hub)
+{
+	struct hub_gather *g = &hub->gather;
+	char missing[256], seconds[16];
+
+	if (inet_loop.now < g->deadline) {
+		ctl_service_due(g->deadline);
+		return;
+	}
+	hub_list_ranks(hub, is_missing, missing, sizeof(missing));
+	fail_gather(hub, GANTRY_ERR_TIMEOUT,
+		    "%d of %d ranks came to an allgather within %s (GANTRY_CONNECT_TIMEOUT), missing: %s", g->count,
+		    hub->nranks, ctl_seconds(hub->connect_timeout, seconds), missing);
+}
+
+void hub_gather_free(struct hub *hub)
+{
+	drop_gather(&hub->gather);
+	free(hub->gather.given);
+}
+
+/* 0: no memory, and all have been told. */
+static int begin_gather(struct hub *hub, const struct ctl_head *h) REQUIRES(loop_mu)
+{
+	struct hub_gather *g = &hub->gather;
+	struct ctl_head whole = {.kind = CTL_GATHERED, .from = -1, .to = -1, .tag = h->tag};
+
+	whole.size = (uint32_t)hub->nranks * h->size;
+	if (!g->given)
+		g->given = calloc(1, (size_t)hub->nranks);
+	g->buf = g->given ? ctl_buf_make(&whole, NULL) : NULL;
+	g->number = h->tag;
+	g->size = h->size;
+	g->count = 0;
+	g->error = GANTRY_OK;
+	g->open = 1;
+	g->deadline = inet_loop.now + hub->connect_timeout;
+	ctl_service_due(g->deadline);
+	if (g->given)
+		memset(g->given, 0, (size_t)hub->nranks);
+	return g->buf != NULL;
+}
+
+static const struct hub_rank *somebody_gone(const struct hub *hub)
+{
+	for (int i = 0; i < hub->nranks && hub->nhere < hub->nranks; i++)
+		if (hub->ranks[i].state != HUB_HERE && !hub->gather.given[i])
+			return &hub->ranks[i];
+	return NULL;
+}
+
+static void give_part(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+{
+	struct hub *hub = rank->hub;
+	struct hub_gather *g = &hub->gather;
+	int index = (int)(rank - hub->ranks);
+	const struct hub_rank *missing = somebody_gone(hub);
+	char who[HUB_RANK_TEXT];
+
+	g->given[index] = 1;
+	if (missing) {
+		gather_without(hub, missing);
+		return;
+	}
+	if (h->size != g->size) {
+		fail_gather(hub, GANTRY_ERR_USAGE, "allgather of different sizes: %s gives %u bytes, others %u",
+			    rank_text(rank, who), h->size, g->size);
+		return;
+	}
+	if (h->size)
+		memcpy(g->buf->bytes + CTL_HEAD_SIZE + (size_t)index * h->size, body, h->size);
+	if (++g->count < hub->nranks)
+		return;
+	hub_tell_all(hub, g->buf);
+	g->buf = NULL;
+	g->open = 0;
+}
+
+static void gather_take(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+{
+	struct hub *hub = rank->hub;
+	struct hub_gather *g = &hub->gather;
+
+	if (h->tag < g->number || (h->tag == g->number && !g->open)) {
+		/* The others are through with it: it failed, or this rank does not count as they do. */
+		if (g->error == GANTRY_OK)
+			tell_gathered(rank, h->tag, GANTRY_ERR_USAGE, "the others are ahead in their allgathers");
+		else
+			tell_gathered(rank, h->tag, g->error, g->text);
+		return;
+	}
+	if (h->tag > g->number && g->open)
+		fail_gather(hub, GANTRY_ERR_USAGE, "rank %d is ahead in its allgathers", (int)(rank - hub->ranks));
+	if (h->tag > g->number && !begin_gather(hub, h)) {
+		drop_gather(g);
+		g->error = GANTRY_ERR_NOMEM;
+		snprintf(g->text, sizeof(g->text), "no memory at the hub for an allgather of %u bytes", h->size);
+		tell_gathered(rank, h->tag, g->error, g->text);
+		return;
+	}
+	give_part(rank, h, body);
+}
+
 /* ---- leaving and being lost ---- */
 
 static void gone(struct hub_rank *rank, enum hub_rank_state state) REQUIRES(loop_mu)
@@ -62,7 +224,7 @@ static void gone(struct hub_rank *rank, enum hub_rank_state state) REQUIRES(loop
 	rank->conn = NULL;
 	rank->state = state;
 	hub->nhere--;
-	hub_gather_without(hub, rank);
+	gather_without(hub, rank);
 	if (!hub->nhere) {
 		hub->state = HUB_ENDED;
 		ctl_service_due(inet_loop.now);
@@ -75,7 +237,7 @@ void hub_rank_lost(struct hub_rank *rank, gantry_result why, const char *cause)
 	struct ctl_head h = {.kind = CTL_LOST, .from = index_of(rank), .to = -1, .result = why};
 	char who[HUB_RANK_TEXT], text[CTL_TEXT_MAX];
 
-	snprintf(text, sizeof(text), "%s: %s", hub_rank_text(rank, who), cause);
+	snprintf(text, sizeof(text), "%s: %s", rank_text(rank, who), cause);
 	if (hub->state != HUB_RUNNING) {
 		ctl_conn_close(rank->conn);
 		rank->conn = NULL;
@@ -98,7 +260,7 @@ static void left(struct hub_rank *rank) REQUIRES(loop_mu)
 	struct hub *hub = rank->hub;
 	char who[HUB_RANK_TEXT];
 
-	LOG_DEBUG(COMM, "comm %016llx: %s left", (unsigned long long)hub->comm_id, hub_rank_text(rank, who));
+	LOG_DEBUG(COMM, "comm %016llx: %s left", (unsigned long long)hub->comm_id, rank_text(rank, who));
 	rank->why = GANTRY_ERR_PEER_CLOSED;
 	gone(rank, HUB_LEFT);
 	hub_tell_all(hub, ctl_buf_make(&h, NULL));
@@ -147,7 +309,7 @@ static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t 
 		return 1;
 	}
 	if (running && h->kind == CTL_GATHER && h->from == index_of(rank)) {
-		hub_gather_take(rank, h, body);
+		gather_take(rank, h, body);
 		return 0;
 	}
 	if (running && (h->kind == CTL_MESSAGE || h->kind == CTL_CALL || h->kind == CTL_REPLY) &&
@@ -234,11 +396,11 @@ static int fits(struct hub *hub, struct ctl_conn *c, const struct ctl_hello *h, 
 		return 0;
 	}
 	if (other)
-		hub_fail(hub, GANTRY_ERR_USAGE, "rank %d joined twice: %s and %s", h->rank, hub_rank_text(other, text),
+		hub_fail(hub, GANTRY_ERR_USAGE, "rank %d joined twice: %s and %s", h->rank, rank_text(other, text),
 			 who);
 	else
 		hub_fail(hub, GANTRY_ERR_SETTING, "the ranks count differently: %s counts %d ranks, %s %d", who,
-			 h->nranks, hub_rank_text(first_here(hub), text), hub->nranks);
+			 h->nranks, rank_text(first_here(hub), text), hub->nranks);
 failed:
 	turn_away(c, hub->error, "%s", hub->text);
 	return 0;

@@ -4,7 +4,7 @@
  *
  *   report_look.c  one end of a connection at a moment, whom it waits for; sums over all of them
  *   report.c       the same as JSON lines: gantry_comm_report; files
- *   watch.c        the watchdog: notices stalls; watch_signal.c: reports on a signal
+ *   watch.c        the watchdog: notices stalls, reports on a signal
  *   trace.c        the communicator's part of a trace (base/trace.h); times.c: events that kernels make
  *
  * Ends appear while others look: arrays of them are published by a release (peer.c, open_direction), an end by its
@@ -17,7 +17,6 @@
 
 #include "base/json.h"
 #include "comm/comm.h"
-#include "inet/loop.h"
 
 enum comm_waits {
 	COMM_WAITS_NONE,
@@ -60,15 +59,6 @@ const char *comm_waits_name(enum comm_waits w);
 void comm_json_steps(struct gantry_json *j, const uint64_t by[GANTRY_PROTOS][GANTRY_MODES]);
 /* gantry_comm_report for gantry_file_write: says nothing of a file that is full. */
 void comm_report_put(void *comm, FILE *f);
-
-/* watch_signal.c: GANTRY_STALL_SIGNAL wakes the loop from now on, if there is such a signal and it is not the
- * program's. */
-void comm_watch_signal_start(void) REQUIRES(loop_mu);
-void comm_watch_signal_stop(void) REQUIRES(loop_mu);
-/* Has it come since the last look? */
-int comm_watch_signal_came(void);
-/* In a forked child: it is the parent's. */
-void comm_watch_signal_abandon(void) REQUIRES(loop_mu);
 
 /* trace.c. The number of a connection in events and tables, the same for proxy and kernels, unique in the process: for
  * comm_conn.id, once the proxy half is made. */

@@ -13,17 +13,24 @@
  * down.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include "comm/report.h"
+
+#include <errno.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include "base/atomic.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "base/param_check.h"
 #include "base/trace.h"
-#include "comm/report.h"
 #include "inet/loop.h"
 
 enum { NAP_MAX_MS = 1000, NAP_MIN_MS = 5 };
@@ -162,6 +169,113 @@ static void attend(struct gantry_comm *comm, int signalled)
 		tell(comm, GANTRY_LOG_WARN, "was asked");
 }
 
+/*
+ * ---- reports on a signal ----
+ *
+ * The handler does nothing but count and write to an eventfd that the loop watches; the watchdog does the rest. The
+ * eventfd stays open for the life of the process: a handler that was interrupted between reading its number and writing
+ * must not find another file there.
+ */
+
+static int wake_fd = -1; /* the handler's; release by install, -1 in a forked child */
+static uint32_t came;	 /* the handler adds, the thread takes */
+
+static void on_signal_fd(struct inet_source *s, uint32_t events)
+{
+	uint64_t n;
+
+	(void)events;
+	if (read(s->fd, &n, sizeof(n)) < 0 && errno != EAGAIN)
+		LOG_DEBUG(COMM, "the eventfd of GANTRY_STALL_SIGNAL: %s", strerror(errno));
+}
+
+static struct inet_source signal_source = {.fd = -1, .ready = on_signal_fd};
+static int watched GUARDED_BY(loop_mu); /* the loop has the signal_source */
+
+static void on_signal(int number)
+{
+	int fd = load_acquire(&wake_fd), kept = errno;
+	uint64_t one = 1;
+	ssize_t n;
+
+	(void)number;
+	fetch_add_release(&came, 1);
+	if (fd >= 0) {
+		n = write(fd, &one, sizeof(one));
+		(void)n; /* full: then the thread is about to wake anyway */
+	}
+	errno = kept;
+}
+
+/* 1: the handler has the eventfd. 0: there is no such signal, or it is the program's. */
+static int install_handler(int fd)
+{
+	const char *text = gantry_params()->stall_signal;
+	struct sigaction act = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, old;
+	int number;
+
+	if (!*text || gantry_parse_signal(text, &number) != GANTRY_OK)
+		return 0; /* the parameter's check has refused anything else */
+	sigemptyset(&act.sa_mask);
+	if (sigaction(number, NULL, &old)) {
+		LOG_WARN(COMM, "GANTRY_STALL_SIGNAL=%s: %s", text, strerror(errno));
+		return 0;
+	}
+	if (old.sa_handler != on_signal && (old.sa_flags & SA_SIGINFO || old.sa_handler != SIG_DFL)) {
+		LOG_WARN(COMM, "GANTRY_STALL_SIGNAL=%s is left to the program, which handles it itself", text);
+		return 0;
+	}
+	store_release(&wake_fd, fd);
+	if (old.sa_handler != on_signal && sigaction(number, &act, NULL)) {
+		LOG_WARN(COMM, "GANTRY_STALL_SIGNAL=%s: %s", text, strerror(errno));
+		return 0;
+	}
+	return 1;
+}
+
+static void signal_start(void) REQUIRES(loop_mu)
+{
+	int fd = load_acquire(&wake_fd);
+
+	if (watched || !*gantry_params()->stall_signal)
+		return;
+	if (fd < 0)
+		fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	signal_source.fd = fd;
+	if (fd < 0 || inet_source_add(&signal_source, EPOLLIN) != GANTRY_OK)
+		LOG_WARN(COMM, "GANTRY_STALL_SIGNAL is not heard: %s", strerror(errno));
+	else
+		watched = install_handler(fd);
+	if (!watched && load_acquire(&wake_fd) < 0)
+		inet_source_close(&signal_source);
+	else if (!watched)
+		inet_source_release(&signal_source);
+}
+
+static void signal_stop(void) REQUIRES(loop_mu)
+{
+	inet_source_release(&signal_source);
+	watched = 0;
+}
+
+/* Has it come since the last look? */
+static int signal_came(void)
+{
+	return exchange_acquire(&came, 0) != 0;
+}
+
+/* In a forked child: it is the parent's. */
+static void signal_abandon(void) REQUIRES(loop_mu)
+{
+	int fd = load_acquire(&wake_fd);
+
+	if (fd >= 0 && !watched) /* else the loop has closed it */
+		close(fd);
+	watched = 0;
+	store_release(&wake_fd, -1);
+	store_relaxed(&came, 0);
+}
+
 /* ---- the loop's client ---- */
 
 static uint64_t nap_ns(void)
@@ -196,7 +310,7 @@ static void hold(struct gantry_comm *comm, int all, int signalled) REQUIRES(loop
 
 static void pass(void) REQUIRES(loop_mu)
 {
-	int signalled = comm_watch_signal_came(), all = signalled || inet_due(watch.next);
+	int signalled = signal_came(), all = signalled || inet_due(watch.next);
 
 	if (!all && !watch.causes)
 		return;
@@ -219,7 +333,7 @@ static int busy(void) REQUIRES(loop_mu)
 static void in_child(void) REQUIRES(loop_mu)
 {
 	pthread_cond_init(&watch.put_down, NULL);
-	comm_watch_signal_abandon();
+	signal_abandon();
 	watch.held = NULL;
 	gantry_list_each_safe (e, &watch.comms)
 		gantry_list_remove(e); /* so that destroying one here is harmless */
@@ -229,7 +343,7 @@ static struct inet_client client = {
 	.due = next_due,
 	.pass = pass,
 	.busy = busy,
-	.stop = comm_watch_signal_stop,
+	.stop = signal_stop,
 	.in_child = in_child,
 };
 
@@ -247,7 +361,7 @@ void comm_watch_add(struct gantry_comm *comm)
 	if (inet_loop_start(&client) != GANTRY_OK)
 		LOG_WARN(COMM, "stalls will not be noticed");
 	else
-		comm_watch_signal_start();
+		signal_start();
 	gantry_list_append(&watch.comms, &comm->node);
 	look_soon(); /* a report may be wanted already */
 	inet_loop_unlock();

@@ -7,10 +7,11 @@
  * it waits, so whoever holds it holds it for a moment and calls nothing that may block. Order: loop_mu, then the locks
  * of links, memberships and ports.
  *
- * A pass of the thread: wait for events or for the earliest due time of a client; tell sources that are ready; let every
- * client do its part (pass), in which a client may let go of the lock for what takes longer; clients that have nothing
- * more to do stop. When no client is active the thread ends by itself: closing never waits for it. The libraries are
- * linked with -z nodelete, so unloading one right after the last close cannot pull the code from under the thread.
+ * A pass of the thread: wait for events or for the earliest due time of a client; tell sources that are ready; let
+ * every client do its part (pass), in which a client may let go of the lock for what takes longer; clients that have
+ * nothing more to do stop. When no client is active the thread ends by itself: closing never waits for it. The
+ * libraries are linked with -z nodelete, so unloading one right after the last close cannot pull the code from under
+ * the thread.
  *
  * Events. epoll carries the number of a source and not its address, and numbers are never used again. So an event of a
  * source that was closed meanwhile, by another event of the same pass or by another thread, finds nothing: sources may

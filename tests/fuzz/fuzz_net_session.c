@@ -26,7 +26,7 @@
 #include "base/param.h"
 #include "inet/sock.h"
 #include "logs.h"
-#include "net/tcp/connect.h"
+#include "net/tcp/engine.h"
 #include "net/tcp/engine.h"
 #include "net/tcp/forget.h"
 #include "script.h"

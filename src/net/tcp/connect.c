@@ -27,14 +27,88 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "inet/sock.h"
-#include "net/tcp/connect.h"
+#include "net/tcp/engine.h"
 
-enum { STAGGER_MS = 50, KEEP_RESULT_S = 600 };
+/* ATTEMPT: for TCP to connect; then another address may be tried. */
+enum { STAGGER_MS = 50, ATTEMPT_MS = 5000, KEEP_RESULT_S = 600 };
+enum attempt_state { ATTEMPT_WAITING, ATTEMPT_CONNECTING, ATTEMPT_WELCOME };
+
+/* One socket on its way to become a lane. */
+struct tcp_attempt {
+	struct inet_source source;
+	struct gantry_list node;
+	struct tcp_connector *connector;
+	int lane, candidate, rail;
+	enum attempt_state state;
+	uint64_t start_at, deadline; /* deadline: of TCP's own connecting; what follows has the connector's */
+	uint32_t failures;
+	struct inet_handshake shake;
+};
+
+static void attempt_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu);
+static void connector_step(struct tcp_connector *c, uint64_t now) REQUIRES(loop_mu);
+static void connector_fail(struct tcp_connector *c, gantry_result r, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4))) REQUIRES(loop_mu);
+
+/* ---- attempts ---- */
+
+static void attempt_free(struct tcp_attempt *a) REQUIRES(loop_mu)
+{
+	inet_source_close(&a->source);
+	gantry_list_remove(&a->node);
+	free(a);
+}
+
+static gantry_result attempt_add(struct tcp_connector *c, int lane, int candidate, uint64_t start_at)
+{
+	struct tcp_attempt *a = calloc(1, sizeof(*a));
+	const struct tcp_device *d = &tcp_engine.devs[c->dev];
+
+	if (!a)
+		return GANTRY_ERR_NOMEM;
+	a->source.fd = -1;
+	a->connector = c;
+	a->lane = lane;
+	a->candidate = candidate;
+	a->rail = d->rails[lane ? (lane - 1) % d->nrails : 0];
+	a->start_at = start_at;
+	gantry_list_append(&c->attempts, &a->node);
+	return GANTRY_OK;
+}
+
+/* Where a lane goes: for a bulk lane, an address of the peer in the rail's own subnet if there is one. */
+static struct gantry_addr attempt_target(const struct tcp_attempt *a)
+{
+	const struct tcp_connector *c = a->connector;
+	const struct gantry_nic *nic = &tcp_engine.nics->nics[a->rail];
+	struct gantry_addr to;
+	int pick = -1, n = c->welcome.naddrs;
+
+	if (a->lane == 0 || n == 0) {
+		to = c->handle.addrs[a->candidate % c->handle.naddrs];
+	} else {
+		/* Several may be (NICs on one switch, link-local addresses): begin with our counterpart. */
+		for (int j = 0; j < n && pick < 0 && !a->failures; j++) {
+			int i = (a->lane - 1 + j) % n;
+
+			for (int k = 0; k < nic->naddrs && pick < 0; k++)
+				if (gantry_nic_same_subnet(nic, k, &c->welcome.addrs[i]))
+					pick = i;
+		}
+		to = c->welcome.addrs[pick >= 0 ? pick : (int)(((uint32_t)a->lane - 1 + a->failures) % (uint32_t)n)];
+	}
+	/* A link-local address means the link that our own interface is on. */
+	if (to.sa.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&to.in6.sin6_addr))
+		to.in6.sin6_scope_id = nic->ifindex;
+	return to;
+}
+
+/* ---- connectors ---- */
 
 static void attempts_drop(struct tcp_connector *c) REQUIRES(loop_mu)
 {
 	gantry_list_each_safe (pos, &c->attempts) {
-		tcp_attempt_free(gantry_container(pos, struct tcp_attempt, node));
+		attempt_free(gantry_container(pos, struct tcp_attempt, node));
 	}
 }
 
@@ -47,7 +121,7 @@ static void drop_link(struct tcp_connector *c) REQUIRES(loop_mu)
 	}
 }
 
-void tcp_connector_fail(struct tcp_connector *c, gantry_result r, const char *fmt, ...)
+static void connector_fail(struct tcp_connector *c, gantry_result r, const char *fmt, ...)
 {
 	char cause[256], text[GANTRY_ADDR_TEXT];
 	va_list ap;
@@ -73,7 +147,7 @@ static void begin(struct tcp_connector *c, uint64_t now) REQUIRES(loop_mu)
 	attempts_drop(c);
 	drop_link(c);
 	if (tcp_link_for_session(nlanes, &l) != GANTRY_OK) {
-		tcp_connector_fail(c, GANTRY_ERR_LIMIT, "%s", gantry_last_error());
+		connector_fail(c, GANTRY_ERR_LIMIT, "%s", gantry_last_error());
 		return;
 	}
 	c->link = l;
@@ -89,13 +163,13 @@ static void begin(struct tcp_connector *c, uint64_t now) REQUIRES(loop_mu)
 	l->tx.wanted = 1;
 	gantry_list_append(&tcp_engine.links, &l->node);
 	for (int i = 0; i < c->handle.naddrs; i++)
-		if (tcp_attempt_add(c, 0, i, now + (uint64_t)i * STAGGER_MS * 1000000) != GANTRY_OK) {
-			tcp_connector_fail(c, GANTRY_ERR_NOMEM, "no memory");
+		if (attempt_add(c, 0, i, now + (uint64_t)i * STAGGER_MS * 1000000) != GANTRY_OK) {
+			connector_fail(c, GANTRY_ERR_NOMEM, "no memory");
 			return;
 		}
 }
 
-void tcp_connector_retry(struct tcp_connector *c, int e)
+static void connector_retry(struct tcp_connector *c, int e) REQUIRES(loop_mu)
 {
 	c->last_errno = e;
 	c->retry_at = inet_retry_at(gantry_now_ns(), c->retries++);
@@ -103,18 +177,18 @@ void tcp_connector_retry(struct tcp_connector *c, int e)
 	drop_link(c);
 }
 
-void tcp_attempt_failed(struct tcp_attempt *a, int e)
+static void attempt_failed(struct tcp_attempt *a, int e) REQUIRES(loop_mu)
 {
 	struct tcp_connector *c = a->connector;
 	int only = c->attempts.next->next == &c->attempts;
 
 	switch (sock_errno_class(e)) {
 	case SOCK_LIMIT:
-		tcp_connector_fail(c, GANTRY_ERR_LIMIT, "%s (%s)", strerror(e), sock_errno_hint(e));
+		connector_fail(c, GANTRY_ERR_LIMIT, "%s (%s)", strerror(e), sock_errno_hint(e));
 		return;
 	case SOCK_FATAL:
 		if (only || a->lane) {
-			tcp_connector_fail(c, GANTRY_ERR_UNREACHABLE, "%s (%s)", strerror(e), sock_errno_hint(e));
+			connector_fail(c, GANTRY_ERR_UNREACHABLE, "%s (%s)", strerror(e), sock_errno_hint(e));
 			return;
 		}
 		break;
@@ -128,13 +202,11 @@ void tcp_attempt_failed(struct tcp_attempt *a, int e)
 		a->state = ATTEMPT_WAITING;
 		a->start_at = inet_retry_at(gantry_now_ns(), a->failures++);
 	} else if (only) {
-		tcp_connector_retry(c, e);
+		connector_retry(c, e);
 	} else {
-		tcp_attempt_free(a);
+		attempt_free(a);
 	}
 }
-
-static void connector_step(struct tcp_connector *c, uint64_t now) REQUIRES(loop_mu);
 
 static void finish(struct tcp_connector *c, struct tcp_link *l)
 {
@@ -153,7 +225,7 @@ static void lane_up(struct tcp_attempt *a, const struct wire_welcome *w) REQUIRE
 	uint64_t now = gantry_now_ns();
 
 	if (lane == 0) {
-		struct gantry_addr to = tcp_attempt_target(a);
+		struct gantry_addr to = attempt_target(a);
 
 		c->welcome = *w;
 		snprintf(l->session.peer, sizeof(l->session.peer), "%s (%s)", gantry_addr_text(&to, text),
@@ -165,13 +237,13 @@ static void lane_up(struct tcp_attempt *a, const struct wire_welcome *w) REQUIRE
 						 .unpack = (enum wire_unpack)w->unpack});
 	}
 	fd = inet_source_release(&a->source);
-	tcp_attempt_free(a);
+	attempt_free(a);
 	tcp_lane_take(l, lane, fd, &c->ctx, NULL);
 	if (lane == 0) {
 		attempts_drop(c);
 		for (int i = 1; i < l->nlanes; i++)
-			if (tcp_attempt_add(c, i, i, now) != GANTRY_OK) {
-				tcp_connector_fail(c, GANTRY_ERR_NOMEM, "no memory");
+			if (attempt_add(c, i, i, now) != GANTRY_OK) {
+				connector_fail(c, GANTRY_ERR_NOMEM, "no memory");
 				return;
 			}
 		connector_step(c, now);
@@ -183,15 +255,15 @@ static void lane_up(struct tcp_attempt *a, const struct wire_welcome *w) REQUIRE
 	}
 }
 
-void tcp_attempt_welcomed(struct tcp_attempt *a)
+static void attempt_welcomed(struct tcp_attempt *a) REQUIRES(loop_mu)
 {
 	struct tcp_connector *c = a->connector;
 	struct wire_welcome w;
 
 	if (wire_welcome_decode(a->shake.payload, a->shake.payload_size, &w) != GANTRY_OK) {
-		tcp_connector_fail(c, GANTRY_ERR_PROTOCOL, "what answers there does not speak our protocol");
+		connector_fail(c, GANTRY_ERR_PROTOCOL, "what answers there does not speak our protocol");
 	} else if (w.verdict == WIRE_UNKNOWN_SESSION) {
-		tcp_connector_retry(c, ECONNRESET);
+		connector_retry(c, ECONNRESET);
 	} else if (w.verdict == WIRE_USE_SESSION) {
 		memcpy(c->session, w.session, WIRE_SESSION_SIZE);
 		c->state = TCP_WAIT_SESSION;
@@ -202,6 +274,107 @@ void tcp_attempt_welcomed(struct tcp_attempt *a)
 		lane_up(a, &w);
 	}
 }
+
+/* ---- an attempt's way ---- */
+
+static void attempt_start(struct tcp_attempt *a) REQUIRES(loop_mu)
+{
+	const struct gantry_nic *nic = &tcp_engine.nics->nics[a->rail];
+	struct gantry_addr to = attempt_target(a);
+	const struct gantry_addr *from = NULL;
+	int local = gantry_addr_is_local(&to);
+	const char *device = gantry_params()->bind_device && gantry_nic_should_bind(nic, &to) ? nic->name : NULL;
+	int e;
+
+	for (int i = 0; i < nic->naddrs && !from; i++)
+		if (nic->addrs[i].sa.sa_family == to.sa.sa_family)
+			from = &nic->addrs[i];
+	/* Loopback can only talk to loopback. */
+	if (from && nic->is_loopback && !local)
+		from = NULL, device = NULL;
+	a->source.ready = attempt_ready;
+	a->state = ATTEMPT_CONNECTING;
+	a->deadline = gantry_now_ns() + (uint64_t)ATTEMPT_MS * 1000000;
+	e = sock_connect(from, device, &to, &a->source.fd);
+	if (e)
+		attempt_failed(a, e);
+	else if (inet_source_add(&a->source, EPOLLOUT) != GANTRY_OK)
+		connector_fail(a->connector, GANTRY_ERR_SYSTEM, "%s", gantry_last_error());
+}
+
+static bool start_hello(struct tcp_attempt *a) REQUIRES(loop_mu)
+{
+	struct tcp_connector *c = a->connector;
+	uint8_t out[WIRE_HELLO_SIZE];
+	struct wire_hello h = {
+		.listener = c->handle.listener,
+		.process = tcp_engine.process,
+		.comm_id = c->ctx.comm_id,
+		.host = tcp_engine.host,
+		.window = LINK_WINDOW,
+		.eager_max = (uint32_t)gantry_params()->eager_max,
+		.lane = (uint8_t)a->lane,
+		.lanes = (uint8_t)c->link->nlanes,
+		.unpack = (uint8_t)tcp_home_says(&c->home),
+		.dev = (uint16_t)c->dev,
+	};
+
+	memcpy(h.cookie, c->handle.cookie, WIRE_COOKIE_SIZE);
+	memcpy(h.session, c->link->session.key, WIRE_SESSION_SIZE);
+	wire_hello_encode(&h, out);
+	if (inet_handshake_start_client(&a->shake, &tcp_service.protocol, &tcp_engine.key, out, sizeof(out)) !=
+	    GANTRY_OK) {
+		connector_fail(c, GANTRY_ERR_SYSTEM, "%s", gantry_last_error());
+		return false;
+	}
+	/* From here on a slow peer is waited for: to dial again would only give it more to do. */
+	a->state = ATTEMPT_WELCOME;
+	a->deadline = UINT64_MAX;
+	inet_source_set(&a->source, EPOLLIN);
+	/* This address answers: the others need not be tried. */
+	gantry_list_each_safe (pos, &c->attempts) {
+		struct tcp_attempt *other = gantry_container(pos, struct tcp_attempt, node);
+
+		if (!a->lane && other != a && other->state != ATTEMPT_WELCOME)
+			attempt_free(other);
+	}
+	return true;
+}
+
+static void attempt_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
+{
+	struct tcp_attempt *a = gantry_container(s, struct tcp_attempt, source);
+	const struct inet_handshake *h = &a->shake;
+	socklen_t len = sizeof(int);
+	int e = 0;
+
+	(void)events;
+	if (a->state == ATTEMPT_CONNECTING) {
+		getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &e, &len);
+		if (e)
+			attempt_failed(a, e);
+		if (e || !start_hello(a))
+			return;
+	}
+	switch (inet_loop.parting ? INET_AGAIN : inet_handshake_move(&a->shake, s->fd)) {
+	case INET_DONE:
+		attempt_welcomed(a);
+		break;
+	case INET_FAILED:
+		/* It hung up on our hello: it is restarting, was crowded by strangers, or is not ours. */
+		if (h->broken)
+			attempt_failed(a, h->broken_errno ? h->broken_errno : ECONNRESET);
+		else
+			connector_fail(a->connector, h->error, "%s%s", h->refused ? "refused by the peer: " : "",
+				       h->text);
+		break;
+	default:
+		return;
+	}
+	tcp_accept_reconsider();
+}
+
+/* ---- the clock ---- */
 
 /* The link that the peer told us to share. NULL: not up yet, or, with *ret_gone, it will never be ours. The peer
  * promises only links whose control lane we have accepted, so one that is not here has failed. */
@@ -232,21 +405,21 @@ static void timed_out(struct tcp_connector *c) REQUIRES(loop_mu)
 	double s = (double)gantry_params()->connect_timeout / 1e9;
 
 	if (c->state == TCP_WAIT_SESSION)
-		tcp_connector_fail(c, GANTRY_ERR_TIMEOUT,
-				   "the peer's own connection to us did not come up within %.3g s", s);
+		connector_fail(c, GANTRY_ERR_TIMEOUT, "the peer's own connection to us did not come up within %.3g s",
+			       s);
 	else if (c->link && c->link->lanes_here)
-		tcp_connector_fail(c, GANTRY_ERR_TIMEOUT, "only %d of %d lanes came up within %.3g s, last error: %s",
-				   c->link->lanes_here, c->link->nlanes, s,
-				   c->last_errno ? strerror(c->last_errno) : "none");
+		connector_fail(c, GANTRY_ERR_TIMEOUT, "only %d of %d lanes came up within %.3g s, last error: %s",
+			       c->link->lanes_here, c->link->nlanes, s,
+			       c->last_errno ? strerror(c->last_errno) : "none");
 	else if (waits_for_welcome(c))
-		tcp_connector_fail(c, GANTRY_ERR_TIMEOUT,
-				   "the peer took the connection but did not answer within %.3g s: it is stopped or "
-				   "overloaded",
-				   s);
+		connector_fail(c, GANTRY_ERR_TIMEOUT,
+			       "the peer took the connection but did not answer within %.3g s: it is stopped or "
+			       "overloaded",
+			       s);
 	else
-		tcp_connector_fail(c, GANTRY_ERR_UNREACHABLE, "no connection within %.3g s and %u retries: %s (%s)", s,
-				   c->retries, c->last_errno ? strerror(c->last_errno) : "no answer",
-				   sock_errno_hint(c->last_errno ? c->last_errno : ETIMEDOUT));
+		connector_fail(c, GANTRY_ERR_UNREACHABLE, "no connection within %.3g s and %u retries: %s (%s)", s,
+			       c->retries, c->last_errno ? strerror(c->last_errno) : "no answer",
+			       sock_errno_hint(c->last_errno ? c->last_errno : ETIMEDOUT));
 }
 
 static void connector_step(struct tcp_connector *c, uint64_t now) REQUIRES(loop_mu)
@@ -270,12 +443,12 @@ static void connector_step(struct tcp_connector *c, uint64_t now) REQUIRES(loop_
 			struct tcp_attempt *a = gantry_container(pos, struct tcp_attempt, node);
 
 			if (a->state == ATTEMPT_WAITING && now >= a->start_at) {
-				tcp_attempt_start(a);
+				attempt_start(a);
 				again = 1;
 				break;
 			}
 			if (a->state != ATTEMPT_WAITING && now > a->deadline) {
-				tcp_attempt_failed(a, ETIMEDOUT);
+				attempt_failed(a, ETIMEDOUT);
 				again = 1;
 				break;
 			}

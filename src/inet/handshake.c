@@ -406,9 +406,9 @@ static size_t answer_size(const uint8_t *m, size_t got)
 	if (get16(m + AT_VERSION) < INET_FIRST_VERSION)
 		return INET_ANSWER_SIZE;
 	payload = get32(m + AT_PAYLOAD_SIZE);
-	if (payload > INET_PAYLOAD_MAX)
-		return 0;
-	return (m[AT_VERDICT] == CHALLENGE ? (size_t)INET_CHALLENGE_SIZE : INET_ANSWER_SIZE) + payload;
+	if (m[AT_VERDICT] == CHALLENGE) /* `said` has room for one without */
+		return payload ? 0 : INET_CHALLENGE_SIZE;
+	return payload > INET_PAYLOAD_MAX ? 0 : INET_ANSWER_SIZE + payload;
 }
 
 static enum inet_event prove(struct inet_handshake *h)
@@ -507,11 +507,11 @@ static uint8_t *message(struct inet_handshake *h)
 size_t inet_handshake_room(struct inet_handshake *h, uint8_t **ret_at)
 {
 	uint8_t *m = message(h);
+	size_t size = states[h->state].size ? states[h->state].size(m, h->got) : h->got;
 
-	if (!states[h->state].size)
-		return 0;
+	ASSERT(size <= (size_t)((m == h->proof ? h->proof + sizeof(h->proof) : h->said + sizeof(h->said)) - m));
 	*ret_at = m + h->got;
-	return states[h->state].size(m, h->got) - h->got;
+	return size - h->got;
 }
 
 enum inet_event inet_handshake_input(struct inet_handshake *h, size_t n)

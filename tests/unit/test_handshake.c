@@ -300,6 +300,29 @@ static void test_tampering(void)
 	}
 }
 
+/* The largest of everything, and what is larger: a challenge has no payload. */
+static void test_sizes(void)
+{
+	static const uint8_t payload[INET_PAYLOAD_MAX];
+	uint8_t challenge[INET_CHALLENGE_SIZE] = "GANTRY\x02\n\x07\0\x07\0\x01";
+	struct inet_handshake c, s;
+
+	CHECK_OK(inet_handshake_start_client(&c, &test, &secret, payload, sizeof(payload)));
+	inet_handshake_start_server(&s);
+	CHECK_EQ(carry(&c, &s, NULL), INET_HELLO);
+	s.protocol = &test;
+	CHECK_EQ(inet_handshake_challenge(&s, &secret), INET_AGAIN);
+	CHECK_EQ(carry(&s, &c, NULL), INET_AGAIN);
+	CHECK_EQ(carry(&c, &s, NULL), INET_PROVED);
+	CHECK_EQ(inet_handshake_accept(&s, payload, sizeof(payload)), INET_DONE);
+	CHECK(s.out + s.out_size <= s.said + sizeof(s.said));
+	CHECK_EQ(carry(&s, &c, NULL), INET_DONE);
+	CHECK_EQ(c.payload_size, INET_PAYLOAD_MAX);
+	CHECK_OK(inet_handshake_start_client(&c, &test, &secret, payload, sizeof(payload)));
+	CHECK_EQ(feed(&c, challenge, sizeof(challenge)), INET_FAILED);
+	CHECK_EQ(c.error, GANTRY_ERR_PROTOCOL);
+}
+
 static void test_strangers(void)
 {
 	static const char *const texts[] = {"GET / HTTP/1.0\r\n\r\n", "SSH-2.0-", "\x16\x03\x01", "GANTRY\x02\n",
@@ -397,6 +420,7 @@ int main(void)
 		test_replay();
 		test_tampering();
 		test_sockets();
+		test_sizes();
 	}
 	return 0;
 }

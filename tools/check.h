@@ -164,7 +164,7 @@ struct check_group {
 	int order[GANTRY_NET_MAX_RECVS]; /* order[k]: the buffer that the k-th send is for */
 };
 struct check_plan {
-	struct check_group *groups; /* owned */
+	struct check_group *groups; /* as long as the process lives, which is one rule long */
 	int count;
 	uint64_t seed;	 /* of the contents */
 	int window;	 /* groups a receiver has in flight */
@@ -174,7 +174,6 @@ struct check_plan {
 	int null_sizes;	 /* every second send passes no sizes to test */
 };
 void check_plan_make(struct check_side *s, struct check_plan *p, int count); /* groups of one buffer, size 0, tag 0 */
-void check_plan_free(struct check_plan *p);
 /* One buffer per group, sizes as given. */
 void check_plan_uniform(struct check_side *s, struct check_plan *p, int count, size_t send, size_t recv);
 
@@ -202,7 +201,7 @@ struct check_flow {
 	struct check_post ring[CHECK_WINDOW_MAX];
 };
 struct check_flow *check_flow_open(struct check_side *s, const struct check_plan *p, void *comm, int sending);
-void check_flow_close(struct check_flow *f); /* deregisters and frees; not the comm */
+void check_flow_close(struct check_flow *f); /* deregisters, closes the comm and frees */
 void check_flow_free(struct check_flow *f);  /* after the comm is gone */
 /* Posts one more if the window allows it; 1 when it was taken. */
 int check_flow_post(struct check_flow *f);

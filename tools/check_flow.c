@@ -82,12 +82,6 @@ void check_plan_make(struct check_side *s, struct check_plan *p, int count)
 	}
 }
 
-void check_plan_free(struct check_plan *p)
-{
-	free(p->groups);
-	p->groups = NULL;
-}
-
 void check_plan_uniform(struct check_side *s, struct check_plan *p, int count, size_t send, size_t recv)
 {
 	check_plan_make(s, p, count);
@@ -154,6 +148,7 @@ void check_flow_free(struct check_flow *f)
 void check_flow_close(struct check_flow *f)
 {
 	check_dereg(f->s, f->comm, f->mr);
+	check_close(f->s, f->sending ? CHECK_SEND_COMM : CHECK_RECV_COMM, f->comm);
 	check_flow_free(f);
 }
 
@@ -376,5 +371,4 @@ void check_flow_once(struct check_side *s, const struct check_plan *p)
 	check_meet(s);
 	check_phase(s, "closing");
 	check_flow_close(f);
-	check_close(s, sending ? CHECK_SEND_COMM : CHECK_RECV_COMM, comm);
 }

@@ -32,7 +32,6 @@ static void rule_handle_size(struct check_side *s)
 	check_service(s, listeners_job, NULL);
 	check_plan_uniform(s, &p, 4, 100, 100);
 	check_flow_once(s, &p); /* its listen and connect look at the guard bytes too */
-	check_plan_free(&p);
 	check_note(s, "listen and connect stay within %d bytes", GANTRY_NET_HANDLE_SIZE);
 }
 
@@ -106,8 +105,6 @@ static void lonely_transfer(struct check_side *s, int lonely_role)
 	check_flow_run(f, NULL);
 	check_meet(s);
 	check_flow_close(f);
-	check_plan_free(&p);
-	check_close(s, s->role ? CHECK_SEND_COMM : CHECK_RECV_COMM, comm);
 }
 
 static void rule_nonblocking(struct check_side *s)
@@ -142,8 +139,6 @@ static void late_transfer(struct check_side *s, unsigned connect_ms, unsigned ac
 	check_flow_run(f, NULL);
 	check_meet(s);
 	check_flow_close(f);
-	check_plan_free(&p);
-	check_close(s, s->role ? CHECK_SEND_COMM : CHECK_RECV_COMM, l.comm);
 }
 
 static void rule_late_peer(struct check_side *s)

@@ -39,7 +39,6 @@ static void rule_ordering(struct check_side *s)
 	p.misalign = 1;
 	check_flow_once(s, &p);
 	check_note(s, "%d messages of random sizes, %.1f MB, in posting order", p.count, (double)bytes / 1e6);
-	check_plan_free(&p);
 }
 
 /* Distinct tags within a group, from a small set so that groups reuse them; sends in another order than buffers. */
@@ -85,7 +84,6 @@ static void rule_grouped_tags(struct check_side *s)
 	}
 	check_flow_once(s, &p);
 	check_note(s, "%d groups of 1 to %d buffers, sends in shuffled order", p.count, max);
-	check_plan_free(&p);
 }
 
 static void rule_recv_larger(struct check_side *s)
@@ -100,7 +98,6 @@ static void rule_recv_larger(struct check_side *s)
 	}
 	check_flow_once(s, &p);
 	check_note(s, "%d messages into larger buffers: sizes right, the rest untouched", p.count);
-	check_plan_free(&p);
 }
 
 static void rule_zero_bytes(struct check_side *s)
@@ -114,7 +111,6 @@ static void rule_zero_bytes(struct check_side *s)
 	}
 	check_flow_once(s, &p);
 	check_note(s, "%d messages, two thirds of them empty", p.count);
-	check_plan_free(&p);
 }
 
 static void rule_test_sizes(struct check_side *s)
@@ -136,7 +132,6 @@ static void rule_test_sizes(struct check_side *s)
 	p.null_sizes = 1;
 	check_flow_once(s, &p);
 	check_note(s, "sends and receives of groups of 1 to %d report what was sent", s->props.max_recvs);
-	check_plan_free(&p);
 }
 
 /* The receiver of a message that does not fit: an error, soon, and not a byte past the buffer. */
@@ -244,11 +239,8 @@ static void rule_large(struct check_side *s)
 	check_phase(s, "sending and receiving %d bytes", LARGE);
 	check_flow_run(f[0], f[1]);
 	check_meet(s);
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < 2; i++)
 		check_flow_close(f[i]);
-		check_close(s, s->role != i ? CHECK_SEND_COMM : CHECK_RECV_COMM, comm[i]);
-	}
-	check_plan_free(&p);
 	check_note(s, "%d bytes from and to odd addresses, both ways at once", LARGE);
 }
 
@@ -263,7 +255,6 @@ static void rule_optional_recv(struct check_side *s)
 	p.optional = 1;
 	check_flow_once(s, &p);
 	check_note(s, "%d receives as for LL and LL128: the bytes arrive in the buffer given", p.count);
-	check_plan_free(&p);
 }
 
 const struct check_rule check_rules_data[] = {

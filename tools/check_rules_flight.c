@@ -58,8 +58,6 @@ static void rule_null_request(struct check_side *s)
 	check_note(s, "%d sends taken before the receiver came%s; %d messages arrived, each once", taken,
 		   taken < sends ? ", then a NULL request" : "", p.count);
 	check_flow_close(f);
-	check_plan_free(&p);
-	check_close(s, sending ? CHECK_SEND_COMM : CHECK_RECV_COMM, comm);
 }
 
 /* Posts without completing anything; a NULL request may be tried again, but not for long. */
@@ -105,8 +103,6 @@ static void rule_in_flight(struct check_side *s)
 	check_flow_run(f, NULL);
 	check_meet(s);
 	check_flow_close(f);
-	check_plan_free(&p);
-	check_close(s, sending ? CHECK_SEND_COMM : CHECK_RECV_COMM, comm);
 	check_note(s, "%d receives and %d sends in flight", groups, groups * s->props.max_recvs);
 }
 
@@ -156,8 +152,6 @@ static void rule_threads(struct check_side *s)
 	check_service_wait(s);
 	check_meet(s);
 	check_flow_close(f);
-	check_plan_free(&p);
-	check_close(s, sending ? CHECK_SEND_COMM : CHECK_RECV_COMM, comm);
 	check_note(s, "%d regMr and deregMr and %d connections beside a transfer", REG_REPEATS, EXTRA_LINKS);
 }
 

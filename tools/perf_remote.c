@@ -19,8 +19,8 @@
 #include "comm/ctl_wire.h"
 #include "gantry/version.h"
 #include "inet/settings.h"
-#include "perf_load.h"
 #include "perf_rendezvous.h"
+#include "perf_table.h"
 #include "perf_util.h"
 
 #define FOREVER_NS ((uint64_t)30 * 24 * 3600 * 1000000000u)

@@ -4,10 +4,10 @@
  *   perf_sendrecv.c       options, the environment that they become, the parent, table and JSON
  *   perf_sendrecv_rank.c  one rank: device, communicator, buffers; how ranks see each other's samples
  *   perf_sendrecv_move.c  patterns: which messages an iteration has, and what they carry
- *   perf_sendrecv_row.c   one size: iterations, repeats, a row; bandwidths, and names of what the counters say
+ *   perf_sendrecv_row.c   one size: iterations, repeats, a row; bandwidths, names of what the counters say;
+ *                         memcpy and a bare flag, to compare with
  *   perf_ranks.h          processes, and the parent that watches them
- *   perf_baseline.h       memcpy and a bare flag, to compare with
- *   perf_launcher.h       ranks that mpirun, srun or torchrun started, and how they find each other
+ *   perf_rendezvous.h     ranks that mpirun, srun or torchrun started, and how they find each other
  *
  * Ranks are processes, or threads of one child (--threads); started by a launcher there is one child, and rank 0's
  * parent prints. All ranks run the same program of phases in step: whatever they must agree on is computed by each of
@@ -22,9 +22,8 @@
 
 #include "device/device.h"
 #include "gantry/comm.h"
-#include "perf_baseline.h"
-#include "perf_launcher.h"
 #include "perf_ranks.h"
+#include "perf_rendezvous.h"
 #include "perf_util.h"
 
 enum {
@@ -73,6 +72,24 @@ struct sr_opts {
 	const char *type_text, *gpus_text; /* as given */
 };
 
+/* Two buffers, on huge pages where there are any. Zeroed is empty. */
+struct sr_memcpy {
+	char *from, *to; /* owned */
+	size_t size;
+};
+
+/* Two words, each on lines of its own, in memory that both sides see. Zeroed at the beginning. */
+struct sr_flags {
+	struct {
+		uint64_t word __attribute__((aligned(128))); /* written by that side (release), read by the other */
+	} side[2];
+	char pad[128];
+};
+/* Microseconds one way; NAN: not measured. */
+struct sr_flag_times {
+	double best, pinned, unpinned; /* best: the smaller of the two */
+};
+
 /* What one rank measured over one phase. Plain bytes: travels between hosts of one kind. */
 struct sr_sample {
 	uint64_t ns;
@@ -81,7 +98,7 @@ struct sr_sample {
 	struct gantry_comm_counters counters;
 	char transport[32];
 	double memcpy_gbs;
-	struct perf_flag_times flag;
+	struct sr_flag_times flag;
 	double cpu_seconds; /* of a whole rank, when it closes; and the machine it is on */
 	uint64_t machine;
 };
@@ -93,7 +110,7 @@ struct sr_row {
 	struct perf_spread us, algbw, busbw; /* GB/s */
 	double copies_send, copies_recv;
 	double memcpy_gbs, memcpy_ratio, flag_ratio; /* busbw and time, divided by them */
-	struct perf_flag_times flag;
+	struct sr_flag_times flag;
 	char transport[32], mode[32], proto[32];
 };
 
@@ -114,7 +131,7 @@ struct sr_shared {
 			      children */
 	uint32_t id_ready; /* release by rank 0 */
 	struct gantry_unique_id id;
-	struct perf_flags flags;
+	struct sr_flags flags;
 	struct sr_slot rank[]; /* nranks of them */
 };
 
@@ -148,7 +165,7 @@ struct sr_rank {
 	uint64_t round;			  /* checks begun; all ranks count alike, message numbers are made of it */
 	uint64_t *wrong_host, *wrong_dev; /* mapped: where VERIFY counts */
 	char *box;			  /* device memory for samples; only when started by a launcher */
-	struct perf_memcpy memcpy;
+	struct sr_memcpy memcpy;
 	uint64_t syncs;
 };
 
@@ -195,6 +212,9 @@ gantry_result sr_check(struct sr_rank *rk, uint64_t bytes, struct sr_sample *s);
 
 /* Measures one size; rank 0's row counts. */
 gantry_result sr_measure(struct sr_rank *rk, uint64_t bytes, struct sr_row *ret_row);
+/* The buffers that memcpy is measured with. -1: no memory. */
+int sr_memcpy_open(struct sr_memcpy *m, size_t largest);
+void sr_memcpy_close(struct sr_memcpy *m);
 /* us: the time of one message. GB/s as nccl-tests counts them. */
 void sr_bandwidth(enum sr_pattern pattern, int nranks, uint64_t bytes, double us, double *ret_alg, double *ret_bus);
 /* "ptr", "ptr+normal", "none": what steps were counted. */

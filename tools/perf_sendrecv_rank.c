@@ -15,9 +15,8 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "base/text.h"
-#include "perf_load.h"
-#include "perf_rendezvous.h"
 #include "perf_sendrecv.h"
+#include "perf_table.h"
 
 enum { PAGE = 4096 };
 
@@ -255,7 +254,7 @@ static gantry_result make_buffers(struct sr_rank *rk)
 		if (o->reg)
 			TRY(gantry_comm_register(rk->comm, p, rk->memory_size[d], &rk->handle[d]));
 	}
-	if (o->baseline && rk->rank == 0 && perf_memcpy_open(&rk->memcpy, largest) < 0)
+	if (o->baseline && rk->rank == 0 && sr_memcpy_open(&rk->memcpy, largest) < 0)
 		FAIL(GANTRY_ERR_NOMEM, "no memory to copy %s", gantry_size_text(largest, text, sizeof(text)));
 out:
 	return r;
@@ -357,7 +356,7 @@ static gantry_result close_all(struct sr_rank *rk)
 		gantry_stream_destroy(rk->dev, rk->stream);
 	if (rk->dev)
 		gantry_device_close(rk->dev);
-	perf_memcpy_close(&rk->memcpy);
+	sr_memcpy_close(&rk->memcpy);
 	free(rk->msgs);
 	return r;
 }

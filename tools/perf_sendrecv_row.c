@@ -4,8 +4,11 @@
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_TOOL
 #include <math.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -17,7 +20,7 @@
 #define REPEAT_NS 100000000u
 #define MEMCPY_NS 20000000u
 #define ITERS_MAX (1u << 20)
-enum { FLAG_ROUNDS = 10000 };
+enum { FLAG_ROUNDS = 10000, PAGE = 4096, SPINS_BEFORE_YIELD = 1 << 16 };
 
 /* Of all repeats of one size. */
 struct series {
@@ -112,6 +115,131 @@ double sr_copies(uint64_t copied, uint64_t bytes)
 	return bytes ? (double)copied / (double)bytes : NAN;
 }
 
+/* ---- what to compare with ---- */
+
+static char *map(size_t size)
+{
+	char *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		return NULL;
+	madvise(p, size, MADV_HUGEPAGE); /* without them it is slower, not wrong */
+	for (size_t at = 0; at < size; at += PAGE)
+		p[at] = 1;
+	return p;
+}
+
+int sr_memcpy_open(struct sr_memcpy *m, size_t largest)
+{
+	m->size = largest + PAGE;
+	m->from = map(m->size);
+	m->to = map(m->size);
+	if (m->from && m->to)
+		return 0;
+	sr_memcpy_close(m);
+	return -1;
+}
+
+void sr_memcpy_close(struct sr_memcpy *m)
+{
+	if (m->from)
+		munmap(m->from, m->size);
+	if (m->to)
+		munmap(m->to, m->size);
+	*m = (struct sr_memcpy){.size = 0};
+}
+
+/* Not inlined and the result escapes: every copy is made. */
+static __attribute__((noinline)) void copy_times(char *to, const char *from, size_t size, uint64_t n)
+{
+	while (n--) {
+		memcpy(to, from, size);
+		__asm__ volatile("" : : "r"(to), "r"(from) : "memory");
+	}
+}
+
+/* GB/s of one core between two buffers of `size` bytes, over about target_ns; NAN for size 0. */
+static double memcpy_gbs(const struct sr_memcpy *m, size_t size, uint64_t target_ns)
+{
+	uint64_t n = 1, start, ns;
+
+	if (!size || !m->from)
+		return NAN;
+	copy_times(m->to, m->from, size, 1);
+	for (;;) {
+		start = gantry_now_ns();
+		copy_times(m->to, m->from, size, n);
+		ns = gantry_now_ns() - start;
+		if (ns >= target_ns || n > (uint64_t)1 << 40)
+			return (double)size * (double)n / (double)(ns ? ns : 1);
+		/* Straight to the target once the clock can tell. */
+		n = ns > target_ns / 50 ? (uint64_t)((double)n * 1.2 * (double)target_ns / (double)ns) + 1 : n * 8;
+	}
+}
+
+/* No pause: what is measured is the wire between the CPUs. If the other side has lost its CPU it may have ours. */
+static void await(const uint64_t *word, uint64_t value)
+{
+	for (uint64_t n = 1; load_acquire(word) != value; n++)
+		if (n % SPINS_BEFORE_YIELD == 0)
+			sched_yield();
+}
+
+static double flag_pingpong(struct sr_flags *f, int side, uint64_t n)
+{
+	uint64_t mine = f->side[side].word, start = 0;
+
+	/* Once round first: both are here. */
+	for (uint64_t i = 0; i <= n; i++) {
+		if (i == 1)
+			start = gantry_now_ns();
+		if (side == 1)
+			await(&f->side[0].word, mine + 1);
+		store_release(&f->side[side].word, ++mine);
+		if (side == 0)
+			await(&f->side[1].word, mine);
+	}
+	return n ? (double)(gantry_now_ns() - start) / (double)n / 2e3 : NAN;
+}
+
+/* The nth of them. */
+static int nth_cpu(const cpu_set_t *all, int nth)
+{
+	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+		if (CPU_ISSET(cpu, all) && nth-- == 0)
+			return cpu;
+	return -1;
+}
+
+/* The CPUs of the tool that forked this rank: the rank itself may keep to its part of them. */
+static int all_cpus(cpu_set_t *ret_all)
+{
+	return sched_getaffinity(getppid(), sizeof(*ret_all), ret_all) < 0 ? 0 : CPU_COUNT(ret_all);
+}
+
+/*
+ * Both sides call it at the same time, with the same n: side 0 stores, side 1 answers, n times; nothing but loads and
+ * stores. Once with each side kept to a CPU of its own and once as the scheduler likes. NAN on one CPU: there the two
+ * would take turns.
+ */
+static struct sr_flag_times pass_flag(struct sr_flags *flags, int side, uint64_t n)
+{
+	struct sr_flag_times t = {NAN, NAN, NAN};
+	cpu_set_t mine, all, one;
+
+	if (sched_getaffinity(0, sizeof(mine), &mine) < 0 || all_cpus(&all) < 2)
+		return t;
+	sched_setaffinity(0, sizeof(all), &all);
+	t.unpinned = flag_pingpong(flags, side, n);
+	CPU_ZERO(&one);
+	CPU_SET(nth_cpu(&all, side), &one);
+	sched_setaffinity(0, sizeof(one), &one);
+	t.pinned = flag_pingpong(flags, side, n);
+	sched_setaffinity(0, sizeof(mine), &mine);
+	t.best = t.pinned < t.unpinned ? t.pinned : t.unpinned;
+	return t;
+}
+
 /* ---- measuring ---- */
 
 /* The ways to this rank's peers. */
@@ -177,16 +305,16 @@ out:
 static gantry_result baselines(struct sr_rank *rk, uint64_t bytes, struct series *se, int k)
 {
 	gantry_result r = GANTRY_OK;
-	struct perf_flag_times flag = {NAN, NAN, NAN};
+	struct sr_flag_times flag = {NAN, NAN, NAN};
 
 	perf_phase(&rk->me->state, "baselines", bytes);
 	if (rk->rank == 0)
-		se->memcpy_gbs[k] = perf_memcpy_gbs(&rk->memcpy, bytes, MEMCPY_NS);
+		se->memcpy_gbs[k] = memcpy_gbs(&rk->memcpy, bytes, MEMCPY_NS);
 	TRY(sr_sync(rk));
 	if (!rk->box && rk->nranks >= 2 && rk->rank < 2)
 		sr_pin(rk, 0); /* it pins itself, and does not */
 	if (!rk->box && rk->nranks >= 2 && rk->rank < 2)
-		flag = perf_flag_pingpong(&rk->shared->flags, rk->rank, FLAG_ROUNDS);
+		flag = pass_flag(&rk->shared->flags, rk->rank, FLAG_ROUNDS);
 	sr_pin(rk, 1);
 	se->flag_pinned[k] = flag.pinned;
 	se->flag_unpinned[k] = flag.unpinned;

@@ -3,8 +3,7 @@
  *
  *   report_read.c  lines -> series: what was measured (operation, group, name), of what (quantity), beside what (peer)
  *   report_plan.c  series -> sections, and plots in them: which lines stand together, ratios, two files compared
- *   report_axis.c  ranges -> logarithmic axes with ticks
- *   report_plot.c  a plot -> SVG
+ *   report_plot.c  ranges -> logarithmic axes with ticks; a plot -> SVG
  *   report_page.c  sections -> HTML with the plots, and a table of figures below each
  *   report_text.c  escaping of text that comes from the files, names of sizes and numbers
  *   report.c       the command

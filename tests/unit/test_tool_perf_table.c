@@ -5,7 +5,6 @@
 #include <math.h>
 
 #include "json_read.h"
-#include "perf_load.h"
 #include "perf_table.h"
 #include "perf_util.h"
 #include "test.h"

@@ -13,7 +13,7 @@
 
 static int files_in_dir(void)
 {
-	DIR *d = opendir(dir);
+	DIR *d = opendir(folder);
 	int n = 0;
 
 	CHECK(d != NULL);
@@ -506,7 +506,7 @@ static void test_bad_files(void)
 
 int main(void)
 {
-	CHECK(mkdtemp(dir) != NULL);
+	CHECK(mkdtemp(folder) != NULL);
 	test_axes();
 	test_numbers();
 	test_net();

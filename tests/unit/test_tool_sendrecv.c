@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "options.h"
-#include "perf_launcher.h"
 #include "perf_sendrecv.h"
 #include "perf_util.h"
 #include "test.h"

@@ -5,7 +5,7 @@
 #include "cmd.h"
 #include "comm/report.h"
 #include "stall.h"
-#include "test.h"
+#include "tool_folder.h"
 
 /* ---- reports by hand ---- */
 
@@ -76,208 +76,115 @@ static void expect(struct hand *h, const char *cause, int rank, int votes, const
 	stall_free(&h->set);
 }
 
-/* ---- rules ---- */
-
-static void ranks_that_are_gone(void)
-{
-	struct hand h = {.nranks = 4};
-
-	rank_says(&h, 0, "ERR_PEER_LOST", 2, 0);
-	rank_says(&h, 1, "ERR_PEER_LOST", 2, 0);
-	rank_says(&h, 3, "ERR_PEER_SILENT", 2, 0);
-	conn(&h, "send", 2, "peer", "wait head", 1);
-	expect(&h, "died", 2, 3,
-	       "rank 2 (node2, pid 1002): no report; others say: ERR_PEER_LOST (2 ranks), ERR_PEER_SILENT (1 rank)");
-
-	rank_says(&h, 0, "ERR_PEER_SILENT", 3, 0);
-	rank_says(&h, 1, "ERR_PEER_SILENT", 3, 0);
-	expect(&h, "stopped", 3, 2,
-	       "rank 3 (node3): no report; others say: ERR_PEER_SILENT (2 ranks): its process is stopped");
-
-	rank_says(&h, 1, "ERR_UNREACHABLE", 0, 0);
-	expect(&h, "unreachable", 0, 1, "rank 0 (node0): no report");
-}
-
-/* It writes a report, so it lives. */
-static void ranks_that_live_but_are_lost(void)
-{
-	struct hand h = {.nranks = 4};
-
-	rank_says(&h, 0, "ERR_PEER_SILENT", 2, 0);
-	rank_says(&h, 1, "ERR_PEER_SILENT", 2, 0);
-	rank_says(&h, 2, "ERR_PEER_SILENT", 0, 0);
-	expect(&h, "unreachable", 2, 2, "it lives, but could not be reached");
-
-	rank_says(&h, 0, "ERR_PEER_LOST", 1, 0);
-	rank_says(&h, 1, "ERR_PEER_SILENT", 0, 0);
-	expect(&h, "network", 0, 2, "network between rank 0 (node0, pid 1000) and rank 1 (node1, pid 1001)");
-
-	rank_says(&h, 0, "ERR_PEER_LOST", 1, 0);
-	rank_says(&h, 1, NULL, -1, 0);
-	expect(&h, "died", 1, 1, "its own report knows of no error");
-}
-
-static void ranks_that_failed(void)
-{
-	struct hand h = {.nranks = 3};
-
-	rank_says(&h, 0, "ERR_PEER_LOST", 1, 0);
-	rank_says(&h, 1, "ERR_NOMEM", 1, 0);
-	rank_says(&h, 2, "ERR_PEER_LOST", 1, 0);
-	expect(&h, "failed", 1, 3, "rank 1 (node1, pid 1001) failed by itself: ERR_NOMEM: because");
-
+/*
+ * ---- rules ----
+ *
+ * Reports with ";" between, each line of a connection after its rank's:
+ *
+ *   2:1             rank 2 has no error, and 1 launch that has not ended; +2:1: in another communicator
+ *   2!ERR_X 0       it has this error, about rank 0
+ *   >1 peer, p, 3   a send to rank 1 waits for its peer ("-": nothing is in flight), its kernel is in phase p, 3 calls
+ *   <1 peer, p, 3   a receive from rank 1
+ */
+static const struct rule {
+	int nranks;
+	const char *reports;
+	const char *cause;
+	int rank, votes;
+	const char *part; /* of the verdict */
+} rules[] = {
+	/* Ranks that are gone. */
+	{4, "0!ERR_PEER_LOST 2; 1!ERR_PEER_LOST 2; 3!ERR_PEER_SILENT 2; >2 peer, wait head, 1", "died", 2, 3,
+	 "rank 2 (node2, pid 1002): no report; others say: ERR_PEER_LOST (2 ranks), ERR_PEER_SILENT (1 rank)"},
+	{4, "0!ERR_PEER_SILENT 3; 1!ERR_PEER_SILENT 3", "stopped", 3, 2,
+	 "rank 3 (node3): no report; others say: ERR_PEER_SILENT (2 ranks): its process is stopped"},
+	{4, "1!ERR_UNREACHABLE 0", "unreachable", 0, 1, "rank 0 (node0): no report"},
+	/* They write a report, so they live. */
+	{4, "0!ERR_PEER_SILENT 2; 1!ERR_PEER_SILENT 2; 2!ERR_PEER_SILENT 0", "unreachable", 2, 2,
+	 "it lives, but could not be reached"},
+	{4, "0!ERR_PEER_LOST 1; 1!ERR_PEER_SILENT 0", "network", 0, 2,
+	 "network between rank 0 (node0, pid 1000) and rank 1 (node1, pid 1001)"},
+	{4, "0!ERR_PEER_LOST 1; 1:0", "died", 1, 1, "its own report knows of no error"},
+	/* Ranks that failed. */
+	{3, "0!ERR_PEER_LOST 1; 1!ERR_NOMEM 1; 2!ERR_PEER_LOST 1", "failed", 1, 3,
+	 "rank 1 (node1, pid 1001) failed by itself: ERR_NOMEM: because"},
 	/* Two of them: the first by the common clock. */
-	rank_says(&h, 2, "ERR_SIZE", 0, 0);
-	rank_says(&h, 1, "ERR_CORRUPT", -1, 0);
-	rank_says(&h, 0, NULL, -1, 1);
-	conn(&h, "recv", 2, "peer", "wait data", 1);
-	expect(&h, "failed", 1, 1, "ERR_CORRUPT");
-
+	{3, "2!ERR_SIZE 0; 1!ERR_CORRUPT -1; 0:1; <2 peer, wait data, 1", "failed", 1, 1, "ERR_CORRUPT"},
 	/* Somebody aborts, or a deadline passes: symptoms. */
-	rank_says(&h, 0, "ERR_TIMEOUT", 2, 0);
-	conn(&h, "send", 2, "peer", "connecting", 0);
-	rank_says(&h, 1, "ERR_ABORTED", 1, 0);
-	rank_says(&h, 2, NULL, -1, 0);
-	expect(&h, "missing call", 2, 1, "rank 2 (node2, pid 1002) has not called recv from rank 0");
-}
-
-static void calls_that_are_missing(void)
-{
-	struct hand h = {.nranks = 4};
-
+	{3, "0!ERR_TIMEOUT 2; >2 peer, connecting, 0; 1!ERR_ABORTED 1; 2:0", "missing call", 2, 1,
+	 "rank 2 (node2, pid 1002) has not called recv from rank 0"},
+	/* Calls that are missing. */
 	/* 0 waits for 1, 1 waits for 2, and 2 does nothing there. */
-	rank_says(&h, 0, NULL, -1, 1);
-	conn(&h, "recv", 1, "peer", "wait data", 3);
-	rank_says(&h, 1, NULL, -1, 2);
-	conn(&h, "send", 0, "", "idle", 3);
-	conn(&h, "send", 2, "peer", "wait head", 3);
-	rank_says(&h, 2, NULL, -1, 0);
-	conn(&h, "recv", 1, "", "idle", 2);
-	expect(&h, "missing call", 2, 2, "has not called recv from rank 1 (its matching call is missing)");
-
+	{4, "0:1; <1 peer, wait data, 3; 1:2; >0 -, idle, 3; >2 peer, wait head, 3; 2:0; <1 -, idle, 2", "missing call",
+	 2, 2, "has not called recv from rank 1 (its matching call is missing)"},
 	/* The same without a word from 2. */
-	rank_says(&h, 0, NULL, -1, 1);
-	conn(&h, "recv", 1, "peer", "wait data", 3);
-	rank_says(&h, 1, NULL, -1, 2);
-	conn(&h, "send", 2, "socket", "wait head", 3);
-	expect(&h, "missing call", 2, 2,
-	       "rank 2 (node2, pid 1002): no report; others wait for it and none has lost it");
-
+	{4, "0:1; <1 peer, wait data, 3; 1:2; >2 socket, wait head, 3", "missing call", 2, 2,
+	 "rank 2 (node2, pid 1002): no report; others wait for it and none has lost it"},
 	/* 1 has no such connection at all. */
-	rank_says(&h, 0, NULL, -1, 1);
-	conn(&h, "recv", 1, "peer", "connecting", 0);
-	rank_says(&h, 1, NULL, -1, 0);
-	expect(&h, "missing call", 1, 1, "has not called send to rank 0");
-}
-
-/* Its process is stuck elsewhere, and the verdict says where. */
-static void another_communicator(void)
-{
-	struct hand h = {.nranks = 2};
-
-	rank_says(&h, 0, NULL, -1, 1);
-	conn(&h, "recv", 1, "peer", "wait data", 1);
-	rank_says(&h, 1, NULL, -1, 0);
-	h.comm = "00000000000000c1";
-	rank_says(&h, 1, NULL, -1, 1);
-	conn(&h, "recv", 0, "peer", "wait data", 1);
-	expect(&h, "missing call", 1, 1, "its process waits as rank 1 of communicator 00000000000000c1");
-}
-
-static void deadlocks(void)
-{
-	struct hand h = {.nranks = 5};
-
-	rank_says(&h, 2, NULL, -1, 2);
-	conn(&h, "send", 0, "peer", "wait head", 1);
-	conn(&h, "recv", 1, "kernel", "idle", 1);
-	rank_says(&h, 1, NULL, -1, 2);
-	conn(&h, "send", 2, "peer", "wait head", 1);
-	rank_says(&h, 0, NULL, -1, 2);
-	conn(&h, "send", 1, "peer", "wait head", 1);
+	{4, "0:1; <1 peer, connecting, 0; 1:0", "missing call", 1, 1, "has not called send to rank 0"},
+	/* Its process is stuck elsewhere, and the verdict says where. */
+	{2, "0:1; <1 peer, wait data, 1; 1:0; +1:1; <0 peer, wait data, 1", "missing call", 1, 1,
+	 "its process waits as rank 1 of communicator 00000000000000c1"},
+	/* Deadlocks. */
 	/* 3 stands behind them and 4 behind 3. */
-	rank_says(&h, 3, NULL, -1, 1);
-	conn(&h, "recv", 2, "peer", "wait data", 1);
-	rank_says(&h, 4, NULL, -1, 1);
-	conn(&h, "recv", 3, "peer", "wait data", 1);
-	expect(&h, "deadlock", 0, 5,
-	       "deadlock: 0 -> 1 -> 2 -> 0 (rank 0 is in send to rank 1, rank 1 is in send to rank 2, rank 2 is in "
-	       "send to rank 0)");
-
+	{5,
+	 "2:2; >0 peer, wait head, 1; <1 kernel, idle, 1; 1:2; >2 peer, wait head, 1; 0:2; >1 peer, wait head, 1; 3:1; "
+	 "<2 peer, wait data, 1; 4:1; <3 peer, wait data, 1",
+	 "deadlock", 0, 5,
+	 "deadlock: 0 -> 1 -> 2 -> 0 (rank 0 is in send to rank 1, rank 1 is in send to rank 2, rank 2 is in send to "
+	 "rank 0)"},
 	/* Two ranks, each in a call that the other one answers only afterwards. */
-	rank_says(&h, 0, NULL, -1, 1);
-	conn(&h, "recv", 1, "peer", "wait data", 1);
-	rank_says(&h, 1, NULL, -1, 1);
-	conn(&h, "recv", 0, "peer", "wait data", 1);
-	expect(&h, "deadlock", 0, 2, "0 -> 1 -> 0");
-}
-
-static void networks(void)
-{
-	struct hand h = {.nranks = 3};
-
-	rank_says(&h, 0, NULL, -1, 1);
-	conn(&h, "send", 1, "socket", "wait head", 1);
-	rank_says(&h, 1, NULL, -1, 1);
-	conn(&h, "recv", 0, "peer", "wait data", 1);
-	expect(&h, "network", 0, 2, "network between rank 0 (node0, pid 1000) and rank 1 (node1, pid 1001)");
-
+	{5, "0:1; <1 peer, wait data, 1; 1:1; <0 peer, wait data, 1", "deadlock", 0, 2, "0 -> 1 -> 0"},
+	/* The network. */
+	{3, "0:1; >1 socket, wait head, 1; 1:1; <0 peer, wait data, 1", "network", 0, 2,
+	 "network between rank 0 (node0, pid 1000) and rank 1 (node1, pid 1001)"},
 	/* The call was made and counts as done there. */
-	rank_says(&h, 0, NULL, -1, 1);
-	conn(&h, "recv", 1, "peer", "wait data", 4);
-	rank_says(&h, 1, NULL, -1, 0);
-	conn(&h, "send", 0, "", "idle", 4);
-	expect(&h, "network", 1, 1, "counts them as done");
-}
-
-static void slow_ones(void)
-{
-	struct hand h = {.nranks = 3};
-
+	{3, "0:1; <1 peer, wait data, 4; 1:0; >0 -, idle, 4", "network", 1, 1, "counts them as done"},
+	/* Slow ones. */
 	/* The proxy of 1 has its operation, its kernel has not come to it. */
-	rank_says(&h, 0, NULL, -1, 1);
-	conn(&h, "recv", 1, "peer", "wait data", 1);
-	rank_says(&h, 1, NULL, -1, 3);
-	conn(&h, "send", 0, "kernel", "idle", 1);
-	expect(&h, "slow", 1, 2, "the kernel of rank 1 (node1, pid 1001) has not started: 3 launches have not ended");
-
+	{3, "0:1; <1 peer, wait data, 1; 1:3; >0 kernel, idle, 1", "slow", 1, 2,
+	 "the kernel of rank 1 (node1, pid 1001) has not started: 3 launches have not ended"},
 	/* The same without a proxy. */
-	rank_says(&h, 0, NULL, -1, 1);
-	conn(&h, "recv", 1, "peer", "wait data", 1);
-	rank_says(&h, 1, NULL, -1, 2);
-	conn(&h, "send", 0, "", "idle", 1);
-	expect(&h, "slow", 1, 2, "has not started: 2 launches");
-
-	rank_says(&h, 0, NULL, -1, 1);
-	conn(&h, "recv", 1, "peer", "wait data", 1);
-	rank_says(&h, 1, NULL, -1, 1);
-	conn(&h, "send", 0, "space", "wait offer", 1);
-	expect(&h, "slow", 1, 2, "waits for its own space (sending to rank 0");
-
-	rank_says(&h, 0, NULL, -1, 1);
-	conn(&h, "recv", 1, "peer", "wait data", 1);
-	rank_says(&h, 1, NULL, -1, 1);
-	conn(&h, "send", 0, "none", "copy", 1);
-	expect(&h, "slow", 1, 2, "is at it: kernel in phase copy at step 7");
-
+	{3, "0:1; <1 peer, wait data, 1; 1:2; >0 -, idle, 1", "slow", 1, 2, "has not started: 2 launches"},
+	{3, "0:1; <1 peer, wait data, 1; 1:1; >0 space, wait offer, 1", "slow", 1, 2,
+	 "waits for its own space (sending to rank 0"},
+	{3, "0:1; <1 peer, wait data, 1; 1:1; >0 none, copy, 1", "slow", 1, 2,
+	 "is at it: kernel in phase copy at step 7"},
 	/* Its own kernel stands at another end: the chain goes on there. */
-	rank_says(&h, 0, NULL, -1, 1);
-	conn(&h, "recv", 1, "peer", "wait data", 1);
-	rank_says(&h, 1, NULL, -1, 2);
-	conn(&h, "send", 0, "kernel", "idle", 1);
-	conn(&h, "recv", 2, "peer", "wait data", 1);
-	rank_says(&h, 2, NULL, -1, 0);
-	expect(&h, "missing call", 2, 2, "has not called send to rank 1");
+	{3, "0:1; <1 peer, wait data, 1; 1:2; >0 kernel, idle, 1; <2 peer, wait data, 1; 2:0", "missing call", 2, 2,
+	 "has not called send to rank 1"},
+	/* Nothing is wrong. */
+	{2, "0:0; >1 -, idle, 9; 1:0", "none", -1, 0, "nothing waits"},
+};
+
+static void take_report(struct hand *h, const char *report)
+{
+	char dir, error[32] = "", waits[16], phase[16];
+	int rank, about = -1, launches = 0, calls;
+
+	if (sscanf(report, "%c%d %15[^,], %15[^,], %d", &dir, &rank, waits, phase, &calls) == 5) {
+		conn(h, dir == '>' ? "send" : "recv", rank, strcmp(waits, "-") ? waits : "", phase, calls);
+		return;
+	}
+	h->comm = *report == '+' ? "00000000000000c1" : NULL;
+	report += *report == '+';
+	CHECK(sscanf(report, "%d!%31s %d", &rank, error, &about) == 3 ||
+	      sscanf(report, "%d:%d", &rank, &launches) == 2);
+	rank_says(h, rank, *error ? error : NULL, about, launches);
 }
 
-static void nothing_wrong(void)
+static void judge_rules(void)
 {
-	struct hand h = {.nranks = 2};
+	for (const struct rule *r = rules; r < rules + sizeof(rules) / sizeof(rules[0]); r++) {
+		struct hand h = {.nranks = r->nranks};
+		char text[1024], *rest = text, *report;
 
-	rank_says(&h, 0, NULL, -1, 0);
-	conn(&h, "send", 1, "", "idle", 9);
-	rank_says(&h, 1, NULL, -1, 0);
-	expect(&h, "none", -1, 0, "nothing waits");
+		printf("%s\n", r->reports);
+		snprintf(text, sizeof(text), "%s", r->reports);
+		while ((report = strsep(&rest, ";")))
+			take_report(&h, report + strspn(report, " "));
+		expect(&h, r->cause, r->rank, r->votes, r->part);
+	}
 }
 
 /* Of two reports of a rank the newer one counts, in whatever order they come. */
@@ -379,47 +286,25 @@ static void json(void)
 
 /* ---- the command ---- */
 
-static int command(const char *a, const char *b)
-{
-	char words[3][64];
-	char *argv[] = {words[0], words[1], words[2], NULL};
-
-	snprintf(words[0], sizeof(words[0]), "stall");
-	snprintf(words[1], sizeof(words[1]), "%s", a ? a : "");
-	snprintf(words[2], sizeof(words[2]), "%s", b ? b : "");
-	argv[1 + (a != NULL) + (b != NULL)] = NULL;
-	return cmd_stall(1 + (a != NULL) + (b != NULL), argv);
-}
-
-static void put(const char *path, const char *text)
-{
-	FILE *f = fopen(path, "w");
-
-	CHECK(f != NULL);
-	fputs(text, f);
-	fclose(f);
-}
+#define COMMAND(...) command(cmd_stall, (const char *const[]){"stall", __VA_ARGS__})
 
 static void statuses(void)
 {
-	char dir[] = "/tmp/gantry-test-stall-XXXXXX", file[64];
-
-	CHECK(mkdtemp(dir) != NULL);
-	CHECK_EQ(command(NULL, NULL), 2);
-	CHECK_EQ(command("--jsn", dir), 2);
-	CHECK_EQ(command("--help", NULL), 0);
-	CHECK_EQ(command(dir, NULL), 1); /* empty */
-	CHECK_EQ(command("/nowhere", NULL), 1);
-	snprintf(file, sizeof(file), "%s/stall-c0-0.jsonl", dir);
-	put(file, "{\"kind\":\"comm\",\"comm\":\"c0\",\"rank\":0,\"nranks\":2,\"error\":\"OK\"}\n\n"
-		  "{\"kind\":\"conn\",\"peer\":1,\"dir\":\"send\",\"pending\":1,\"waits_for\":\"peer\"}\n");
-	CHECK_EQ(command("--json", dir), 0);
-	CHECK_EQ(command(file, NULL), 0);
-	CHECK_EQ(command(file, "/nowhere"), 1);
-	put(file, "{\"kind\":\"comm\",\"comm\":\"c0\",\"ra");
-	CHECK_EQ(command(dir, NULL), 1);
-	CHECK_EQ(unlink(file), 0);
-	CHECK_EQ(rmdir(dir), 0);
+	CHECK(mkdtemp(folder) != NULL);
+	CHECK_EQ(COMMAND(NULL), 2);
+	CHECK_EQ(COMMAND("--jsn", folder, NULL), 2);
+	CHECK_EQ(COMMAND("--help", NULL), 0);
+	CHECK_EQ(COMMAND(folder, NULL), 1); /* empty */
+	CHECK_EQ(COMMAND("/nowhere", NULL), 1);
+	put("stall-c0-0.jsonl",
+	    "{\"kind\":\"comm\",\"comm\":\"c0\",\"rank\":0,\"nranks\":2,\"error\":\"OK\"}\n\n"
+	    "{\"kind\":\"conn\",\"peer\":1,\"dir\":\"send\",\"pending\":1,\"waits_for\":\"peer\"}\n");
+	CHECK_EQ(COMMAND("--json", folder, NULL), 0);
+	CHECK_EQ(COMMAND("%stall-c0-0.jsonl", NULL), 0);
+	CHECK_EQ(COMMAND("%stall-c0-0.jsonl", "/nowhere", NULL), 1);
+	put("stall-c0-0.jsonl", "{\"kind\":\"comm\",\"comm\":\"c0\",\"ra");
+	CHECK_EQ(COMMAND(folder, NULL), 1);
+	remove_dir();
 }
 
 /* ---- processes without a communicator ---- */
@@ -495,15 +380,7 @@ static void processes(void)
 
 int main(void)
 {
-	ranks_that_are_gone();
-	ranks_that_live_but_are_lost();
-	ranks_that_failed();
-	calls_that_are_missing();
-	another_communicator();
-	deadlocks();
-	networks();
-	slow_ones();
-	nothing_wrong();
+	judge_rules();
 	the_newer_report();
 	processes();
 	damaged_lines();

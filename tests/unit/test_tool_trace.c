@@ -493,7 +493,7 @@ static void paths(void)
 int main(void)
 {
 	setenv("GANTRY_IFNAME", "lo", 0);
-	CHECK(mkdtemp(dir) != NULL);
+	CHECK(mkdtemp(folder) != NULL);
 	by_hand();
 	bars_touch();
 	judged();

@@ -7,15 +7,15 @@
 
 #include "test.h"
 
-static char dir[] = "/tmp/gantry-test-tool-XXXXXX";
+static char folder[] = "/tmp/gantry-test-tool-XXXXXX";
 
-static const char *in_dir(const char *name, char buf[256])
+static inline const char *in_dir(const char *name, char buf[256])
 {
-	snprintf(buf, 256, "%s/%s", dir, name);
+	snprintf(buf, 256, "%s/%s", folder, name);
 	return buf;
 }
 
-static void put(const char *name, const char *text)
+static inline void put(const char *name, const char *text)
 {
 	char path[256];
 	FILE *f = fopen(in_dir(name, path), "w");
@@ -26,7 +26,7 @@ static void put(const char *name, const char *text)
 }
 
 /* Owned by the caller. */
-static char *slurp(const char *name)
+static inline char *slurp(const char *name)
 {
 	char path[256], *text;
 	FILE *f = fopen(in_dir(name, path), "r");
@@ -44,7 +44,7 @@ static char *slurp(const char *name)
 }
 
 /* The command with these words; "%" before a name puts the folder in front. */
-static int command(int (*cmd)(int argc, char **argv), const char *const *words)
+static inline int command(int (*cmd)(int argc, char **argv), const char *const *words)
 {
 	char all[16][256], *argv[17];
 	int n = 0;
@@ -60,11 +60,11 @@ static int command(int (*cmd)(int argc, char **argv), const char *const *words)
 	return cmd(n, argv);
 }
 
-static void remove_dir(void)
+static inline void remove_dir(void)
 {
 	char line[64];
 
-	snprintf(line, sizeof(line), "rm -rf %s", dir);
+	snprintf(line, sizeof(line), "rm -rf %s", folder);
 	CHECK_EQ(system(line), 0);
 }
 

@@ -38,13 +38,13 @@ static struct gantry_rx_conn *meet(int who, struct gantry_rx *rx)
 
 	if (who == SENDER) {
 		hear(address, sizeof(address));
-		CHECK(gantry_rx_connect(rx, address, -1, &conn)); /* -1: by GANTRY_CONNECT_TIMEOUT */
+		CHECK(gantry_rx_connect(rx, address, GANTRY_WAIT_DEFAULT, &conn)); /* GANTRY_CONNECT_TIMEOUT */
 		return conn;
 	}
 	CHECK(gantry_rx_listen(rx, NULL, &listener));
 	snprintf(address, sizeof(address), "%s", gantry_rx_listener_address(listener));
 	tell(address, sizeof(address));
-	CHECK(gantry_rx_accept(listener, -1, &conn));
+	CHECK(gantry_rx_accept(listener, GANTRY_WAIT_DEFAULT, &conn));
 	gantry_rx_listener_close(listener);
 	return conn;
 }
@@ -53,7 +53,7 @@ static struct gantry_rx_conn *meet(int who, struct gantry_rx *rx)
 static void transfer(int who, struct gantry_rx_conn *conn, void *tensor, size_t bytes)
 {
 	struct gantry_rx_piece piece = {.base = tensor, .piece_bytes = bytes, .count = 1};
-	struct gantry_rx_result result;
+	struct gantry_rx_result result = GANTRY_RX_RESULT_INIT;
 	struct gantry_rx_op *op;
 	gantry_result r;
 
@@ -61,7 +61,7 @@ static void transfer(int who, struct gantry_rx_conn *conn, void *tensor, size_t 
 		CHECK(gantry_rx_send(conn, &piece, 1, 0, &op));
 	else
 		CHECK(gantry_rx_recv(conn, &piece, 1, 0, &op));
-	r = gantry_rx_wait(op, -1); /* without end: a dead peer ends it */
+	r = gantry_rx_wait(op, GANTRY_WAIT_FOREVER); /* a dead peer ends it */
 	gantry_rx_op_result(op, &result);
 	if (r != GANTRY_OK || result.bytes != bytes)
 		end(1, "%s: %zu of %zu bytes: %s", names[who], (size_t)result.bytes, bytes, result.text);
@@ -70,7 +70,8 @@ static void transfer(int who, struct gantry_rx_conn *conn, void *tensor, size_t 
 
 static void run_side(int who, size_t bytes, int cuda)
 {
-	struct gantry_rx_config config = {0}; /* zero: the defaults, or what GANTRY_RX_* say */
+	struct gantry_rx_config config = {.struct_size =
+						  sizeof(config)}; /* zero: the defaults, or what GANTRY_RX_* say */
 	unsigned char *host = malloc(bytes);
 	struct gantry_rx_conn *conn;
 	struct gantry_rx *rx;

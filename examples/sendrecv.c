@@ -31,7 +31,7 @@ static unsigned char pattern(int rank, size_t i)
 static void exchange(const struct gantry_unique_id *id, int rank, enum gantry_device_kind kind,
 		     const unsigned char *mine, unsigned char *theirs, size_t bytes)
 {
-	struct gantry_comm_config config = {.id = *id, .rank = rank, .nranks = 2};
+	struct gantry_comm_config config = {.struct_size = sizeof(config), .id = *id, .rank = rank, .nranks = 2};
 	struct gantry_stream *stream;
 	struct gantry_comm *comm;
 	void *out, *in;

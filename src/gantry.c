@@ -4,7 +4,7 @@
 
 #include "base/build.h"
 
-__attribute__((visibility("default"))) const char *gantry_version(void)
+const char *gantry_version(void)
 {
 	return gantry_build;
 }

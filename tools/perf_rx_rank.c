@@ -157,9 +157,9 @@ static gantry_result meet(struct prx_rank *rk)
 	}
 	TRY(barrier(rk));
 	if (rk->rank == 1)
-		TRY(gantry_rx_accept(l, -1, &rk->conn));
+		TRY(gantry_rx_accept(l, GANTRY_WAIT_DEFAULT, &rk->conn));
 	else
-		TRY(gantry_rx_connect(rk->rx, rk->shared->address, -1, &rk->conn));
+		TRY(gantry_rx_connect(rk->rx, rk->shared->address, GANTRY_WAIT_DEFAULT, &rk->conn));
 	if (rk->rank == 1) {
 		snprintf(rk->shared->path, sizeof(rk->shared->path), "%s", gantry_rx_conn_path(rk->conn));
 		snprintf(rk->shared->device, sizeof(rk->shared->device), "%s", gantry_device_name(rk->dev));
@@ -192,7 +192,8 @@ static gantry_result open_all(struct prx_rank *rk)
 {
 	gantry_result r = GANTRY_OK;
 	const struct prx_opts *o = rk->opts;
-	struct gantry_rx_config config = {.path = (enum gantry_rx_path)(o->work.path + 1)};
+	struct gantry_rx_config config = {.struct_size = sizeof(config),
+					  .path = (enum gantry_rx_path)(o->work.path + 1)};
 	char text[GANTRY_TEXT_MAX];
 	void *dev;
 
@@ -301,7 +302,7 @@ static gantry_result move(struct prx_rank *rk, int pieces, uint64_t seq, uint64_
 	const struct prx_opts *o = rk->opts;
 	struct gantry_rx_piece p = {rk->plain, rk->bytes, 0, 1};
 	struct gantry_rx_op *op = NULL;
-	struct gantry_rx_result result;
+	struct gantry_rx_result result = GANTRY_RX_RESULT_INIT;
 	uint64_t start;
 
 	if (pieces)

@@ -158,8 +158,11 @@ static gantry_result join(struct sr_rank *rk)
 {
 	gantry_result r = GANTRY_OK;
 	const struct sr_opts *o = rk->opts;
-	struct gantry_comm_config config = {
-		.rank = rk->rank, .nranks = rk->nranks, .transport = o->transport, .channels = o->channels};
+	struct gantry_comm_config config = {.struct_size = sizeof(config),
+					    .rank = rk->rank,
+					    .nranks = rk->nranks,
+					    .transport = o->transport,
+					    .channels = o->channels};
 	struct perf_announcer *announcer = NULL;
 	int index = o->device == GANTRY_DEVICE_CUDA ? o->gpus[rk->rank % o->ngpus] : 0;
 

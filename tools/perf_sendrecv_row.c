@@ -87,7 +87,7 @@ void sr_proto_name(const struct gantry_comm_counters *c, char *buf, size_t len)
 }
 
 enum { WORDS = sizeof(struct gantry_comm_counters) / sizeof(uint64_t) };
-_Static_assert(sizeof(struct gantry_comm_counters) % sizeof(uint64_t) == 0, "counters are words and nothing else");
+_Static_assert(sizeof(struct gantry_comm_counters) % sizeof(uint64_t) == 0, "a size, and words");
 
 static void change(struct gantry_comm_counters *c, const struct gantry_comm_counters *d, int sign)
 {
@@ -95,7 +95,7 @@ static void change(struct gantry_comm_counters *c, const struct gantry_comm_coun
 
 	memcpy(a, c, sizeof(a));
 	memcpy(b, d, sizeof(b));
-	for (size_t i = 0; i < WORDS; i++)
+	for (size_t i = 1; i < WORDS; i++) /* the first is the size */
 		a[i] += sign > 0 ? b[i] : -b[i];
 	memcpy(c, a, sizeof(a));
 }
@@ -255,11 +255,12 @@ static void transports(const struct sr_rank *rk, char *buf, size_t len)
 static gantry_result timed(struct sr_rank *rk, uint64_t bytes, uint64_t n, uint64_t *ret_ns)
 {
 	gantry_result r = GANTRY_OK;
-	struct gantry_comm_counters before;
+	struct gantry_comm_counters before = GANTRY_COMM_COUNTERS_INIT;
 	struct sr_sample s;
 	uint64_t start;
 
 	memset(&s, 0, sizeof(s));
+	s.counters.struct_size = sizeof(s.counters);
 	TRY(sr_sync(rk));
 	gantry_comm_get_counters(rk->comm, &before);
 	start = gantry_now_ns();

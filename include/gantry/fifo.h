@@ -140,62 +140,10 @@ GANTRY_FN uint64_t gantry_ll128_bytes(uint64_t bytes)
 	return (bytes + GANTRY_LL128_DATA - 1) / GANTRY_LL128_DATA * GANTRY_LL128_LINE;
 }
 
-/* What a kernel last did on a connection: written by the kernel (relaxed), read by reports. In host memory. */
-enum gantry_kernel_phase {
-	GANTRY_KERNEL_IDLE = 0,
-	GANTRY_KERNEL_WAIT_HEAD = 1,  /* send: no free step, waits for the consumer */
-	GANTRY_KERNEL_WAIT_OFFER = 2, /* send, OFFSET: waits for the proxy's space */
-	GANTRY_KERNEL_WAIT_DONE = 3,  /* send, PTR: posted all, waits until the buffer is no longer needed */
-	GANTRY_KERNEL_WAIT_DATA = 4,  /* recv: waits for the producer */
-	GANTRY_KERNEL_COPY = 5,
-};
-struct gantry_conn_state {
-	uint64_t step;	/* the step that is worked on or waited for */
-	uint32_t phase; /* enum gantry_kernel_phase */
-	uint32_t reserved;
-	uint64_t bytes;				     /* payload moved since the connection was made */
-	uint64_t copies;			     /* copies of payload that the kernel made, in steps */
-	uint64_t copied;			     /* the same in bytes */
-	uint64_t steps[GANTRY_PROTOS][GANTRY_MODES]; /* steps by protocol and mode */
-	/* The kernel, before it sleeps: no need to notify before head, or the steps that are here, come to this; 0: for
-	 * anything. Read by whoever saw `waiting`. */
-	uint64_t wake;
-	char pad[8];
-};
-
-#define GANTRY_CONN_PROXIED 1u /* the other end is a proxy */
-#define GANTRY_CONN_OFFSET 2u  /* Simple steps that are not PTR live in the pool */
-#define GANTRY_CONN_SEND 4u    /* this end produces */
-
-/*
- * One end of a connection as a kernel sees it. Pointers are valid on the device. Filled in by the transport's connect,
- * then constant, but for `step` and what follows, which belongs to the kernels of this communicator (one at a time).
- */
-struct gantry_conn {
-	uint64_t *head;
-	uint64_t *tail;
-	struct gantry_slot *slots;
-	struct gantry_slot *offers; /* NULL: this connection has none (no OFFSET; on a receiving end no PTR) */
-	char *buffs[GANTRY_PROTOS]; /* rings of GANTRY_STEPS steps; NULL: the protocol is not there */
-	char *pool;		    /* base of the offsets */
-	struct gantry_eventcount *eventcount; /* of the other end; NULL: it never sleeps */
-	struct gantry_conn_state *state;
-	uint32_t step_bytes[GANTRY_PROTOS]; /* payload bytes a step holds (LL, LL128: data, not lines) */
-	uint32_t flags;
-	uint64_t step;	  /* next step */
-	uint64_t turn;	  /* transfers that have begun all their steps; the next one is number `turn` */
-	uint64_t seen;	  /* sending: head as last read. That line is the consumer's; a look at it costs a quarter of a
-			     round trip */
-	uint64_t offered; /* receiving: steps offered that have not arrived; head is this much behind step */
-	struct gantry_conn_state
-		shown; /* what `state` shows: counted here, stored there. Adding there takes a GPU 0.8 us */
-};
-
 #if defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
 _Static_assert(sizeof(struct gantry_slot) == 16, "a GPU posts a slot as one 16-byte store");
 _Static_assert(sizeof(struct gantry_fifo) == 512, "shared between processes of different builds");
 _Static_assert(sizeof(struct gantry_eventcount) == 128, "a line of its own");
-_Static_assert(sizeof(struct gantry_conn_state) == 128, "a line of its own");
 #endif
 
 #endif

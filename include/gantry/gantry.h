@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gantry: GPU-driven networking over plain TCP. This header is C99-clean and needs no CUDA headers. */
+/* Gantry: GPU-driven networking over plain TCP. C99-clean, no CUDA headers. All calls may be made by any thread. */
 #ifndef GANTRY_GANTRY_H
 #define GANTRY_GANTRY_H
 
+#include "gantry/api.h"
 #include "gantry/result.h"
 #include "gantry/version.h"
 
@@ -11,7 +12,7 @@ extern "C" {
 #endif
 
 /* The library's, "0.1.0 (commit)"; that of the headers is GANTRY_VERSION. Borrowed, static. */
-const char *gantry_version(void);
+GANTRY_API const char *gantry_version(void);
 
 #ifdef __cplusplus
 }

@@ -26,7 +26,8 @@
  * taken for dead (the network's own thread keeps the connection alive). Where GANTRY_HELPERS gives the network helper
  * threads, these move bytes of what is already under way.
  *
- * THREADS. All calls may be made by any thread; calls of one rx exclude one another. wait and accept let others in.
+ * THREADS. All calls may be made by any thread; calls of one rx exclude one another. wait and accept let others in. What
+ * is closed or freed is used by no other call any more.
  *
  * PATHS. How bytes come to device memory:
  *   unpack    they land in device memory as fragments (devmem TCP of Linux), a kernel puts them in place
@@ -64,14 +65,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "gantry/api.h"
 #include "gantry/device.h"
 #include "gantry/result.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-#pragma GCC visibility push(default)
 
 struct gantry_rx;
 struct gantry_rx_listener;
@@ -88,6 +88,7 @@ enum gantry_rx_path {
 
 /* Zero or NULL where the default is right. */
 struct gantry_rx_config {
+	size_t struct_size;
 	struct gantry_device *device; /* borrowed until close; NULL: the host device */
 	enum gantry_rx_path path;
 	const char *nic; /* name of the interface, as `gantry doctor` lists it; NULL: the fastest */
@@ -99,48 +100,52 @@ struct gantry_rx_config {
 	int debug;	 /* a log line for each step of each transfer; 0: GANTRY_RX_DEBUG */
 };
 
-gantry_result gantry_rx_open(const struct gantry_rx_config *config, struct gantry_rx **ret_rx);
+#define GANTRY_RX_CONFIG_INIT GANTRY_STRUCT_INIT(struct gantry_rx_config)
+
+/* config may be NULL: all defaults. The cause of a failure is in gantry_last_error(). */
+GANTRY_API gantry_result gantry_rx_open(const struct gantry_rx_config *config, struct gantry_rx **ret_rx);
 /* Closes what is still open: ops end with ERR_ABORTED (and must be freed before), listeners and connections go. */
-void gantry_rx_close(struct gantry_rx *rx);
+GANTRY_API void gantry_rx_close(struct gantry_rx *rx);
 /* Random, not 0: a restarted process has another one. */
-uint64_t gantry_rx_epoch(const struct gantry_rx *rx);
+GANTRY_API uint64_t gantry_rx_epoch(const struct gantry_rx *rx);
 
 /*
  * Meeting. Addresses are "host:port", "[v6]:port"; host names are looked up, which takes as long as the system's
- * resolver takes: timeouts begin after that, and numbers need none of it. Timeouts are in nanoseconds; negative ones
- * mean GANTRY_CONNECT_TIMEOUT. What does not speak the protocol, does not prove that it has the secret or comes to
+ * resolver takes: timeouts begin after that, and numbers need none of it. GANTRY_WAIT_DEFAULT is
+ * GANTRY_CONNECT_TIMEOUT. What does not speak the protocol, does not prove that it has the secret or comes to
  * nothing is turned away and counted, and disturbs nobody: accept does not fail because of it.
  */
 
 /* NULL: the address of the rx's interface and a port that the kernel chooses. Port 0 is a port that the kernel chooses.
  */
-gantry_result gantry_rx_listen(struct gantry_rx *rx, const char *address, struct gantry_rx_listener **ret_listener);
+GANTRY_API gantry_result gantry_rx_listen(struct gantry_rx *rx, const char *address,
+					  struct gantry_rx_listener **ret_listener);
 /* "10.0.0.1:4000", as bound: what peers connect to. Borrowed, lives as long as the listener. */
-const char *gantry_rx_listener_address(const struct gantry_rx_listener *listener);
+GANTRY_API const char *gantry_rx_listener_address(const struct gantry_rx_listener *listener);
 /* The next peer. ERR_TIMEOUT: none yet; call again, what is half-way there goes on then. */
-gantry_result gantry_rx_accept(struct gantry_rx_listener *listener, int64_t timeout_ns,
-			       struct gantry_rx_conn **ret_conn);
-void gantry_rx_listener_close(struct gantry_rx_listener *listener);
+GANTRY_API gantry_result gantry_rx_accept(struct gantry_rx_listener *listener, int64_t timeout_ns,
+					  struct gantry_rx_conn **ret_conn);
+GANTRY_API void gantry_rx_listener_close(struct gantry_rx_listener *listener);
 /* Tries again while nobody listens there, until the timeout. */
-gantry_result gantry_rx_connect(struct gantry_rx *rx, const char *address, int64_t timeout_ns,
-				struct gantry_rx_conn **ret_conn);
+GANTRY_API gantry_result gantry_rx_connect(struct gantry_rx *rx, const char *address, int64_t timeout_ns,
+					   struct gantry_rx_conn **ret_conn);
 /* Ends the connection's ops with ERR_ABORTED; their buffers are at rest when this returns. Bounded, never waits for the
  * peer. */
-void gantry_rx_conn_close(struct gantry_rx_conn *conn);
+GANTRY_API void gantry_rx_conn_close(struct gantry_rx_conn *conn);
 
 /* How bytes come to device memory, and why: "unpack (emulated NIC): asked for by GANTRY_RX_PATH", "host: eth0 has no
  * header split (driver virtio_net)". Borrowed, lives as long as the connection. */
-const char *gantry_rx_conn_path(const struct gantry_rx_conn *conn);
+GANTRY_API const char *gantry_rx_conn_path(const struct gantry_rx_conn *conn);
 /* "127.0.0.1:4000 epoch 3f2a...": borrowed. */
-const char *gantry_rx_conn_peer(const struct gantry_rx_conn *conn);
-uint64_t gantry_rx_conn_peer_epoch(const struct gantry_rx_conn *conn);
+GANTRY_API const char *gantry_rx_conn_peer(const struct gantry_rx_conn *conn);
+GANTRY_API uint64_t gantry_rx_conn_peer_epoch(const struct gantry_rx_conn *conn);
 /* OK, or why the connection is over; text may be NULL. Moves nothing. */
-gantry_result gantry_rx_conn_error(struct gantry_rx_conn *conn, char *text, size_t len);
+GANTRY_API gantry_result gantry_rx_conn_error(struct gantry_rx_conn *conn, char *text, size_t len);
 
 /* Memory that batches lie in: host memory, or memory of the rx's device. It must stay until it is deregistered, which
  * is ERR_USAGE while ops use it. Regions may overlap. */
-gantry_result gantry_rx_register(struct gantry_rx *rx, void *ptr, size_t size);
-gantry_result gantry_rx_deregister(struct gantry_rx *rx, void *ptr);
+GANTRY_API gantry_result gantry_rx_register(struct gantry_rx *rx, void *ptr, size_t size);
+GANTRY_API gantry_result gantry_rx_deregister(struct gantry_rx *rx, void *ptr);
 
 /* `count` pieces of `piece_bytes` each, the k-th at base + k * stride. stride 0: they follow one another. */
 struct gantry_rx_piece {
@@ -151,44 +156,47 @@ struct gantry_rx_piece {
 };
 
 /* The array is copied, the memory is not. n may be 0: an empty transfer. The op must be freed. */
-gantry_result gantry_rx_send(struct gantry_rx_conn *conn, const struct gantry_rx_piece *pieces, size_t n, uint64_t tag,
-			     struct gantry_rx_op **ret_op);
-gantry_result gantry_rx_recv(struct gantry_rx_conn *conn, const struct gantry_rx_piece *pieces, size_t n, uint64_t tag,
-			     struct gantry_rx_op **ret_op);
+GANTRY_API gantry_result gantry_rx_send(struct gantry_rx_conn *conn, const struct gantry_rx_piece *pieces, size_t n,
+					uint64_t tag, struct gantry_rx_op **ret_op);
+GANTRY_API gantry_result gantry_rx_recv(struct gantry_rx_conn *conn, const struct gantry_rx_piece *pieces, size_t n,
+					uint64_t tag, struct gantry_rx_op **ret_op);
 
 enum gantry_rx_state { GANTRY_RX_PENDING = 0, GANTRY_RX_ARRIVED, GANTRY_RX_DONE };
 
 /* Moves everything a little, then says how the op stands. */
-enum gantry_rx_state gantry_rx_test(struct gantry_rx_op *op);
+GANTRY_API enum gantry_rx_state gantry_rx_test(struct gantry_rx_op *op);
 /* The same once for all: the number of ops of the array that are DONE. NULL entries are left out. */
-size_t gantry_rx_poll(struct gantry_rx *rx, struct gantry_rx_op *const *ops, size_t n);
-/* Until the op is DONE: its result. ERR_TIMEOUT: it is not, and goes on. Negative: without end (dead peers end it).
+GANTRY_API size_t gantry_rx_poll(struct gantry_rx *rx, struct gantry_rx_op *const *ops, size_t n);
+/* Until the op is DONE: its result. ERR_TIMEOUT: it is not, and goes on. GANTRY_WAIT_DEFAULT is GANTRY_TIMEOUT.
  * Spins, yields, then sleeps in between (GANTRY_SPIN, GANTRY_YIELD, GANTRY_PROXY_SLEEP). */
-gantry_result gantry_rx_wait(struct gantry_rx_op *op, int64_t timeout_ns);
+GANTRY_API gantry_result gantry_rx_wait(struct gantry_rx_op *op, int64_t timeout_ns);
 /* What is put into the stream from now on sees the data; the CPU does not wait. AGAIN while the op is PENDING. */
-gantry_result gantry_rx_stream_wait(struct gantry_rx_op *op, struct gantry_stream *stream);
+GANTRY_API gantry_result gantry_rx_stream_wait(struct gantry_rx_op *op, struct gantry_stream *stream);
 
 /*
  * Ends the op early: the peer's op ends with ERR_CANCELLED, this one too unless it was complete already. A receive that
  * no send has met yet just goes: the peer is not told, and its send waits for the next receive of that tag. When this
  * returns, neither the network nor the device touches the buffer any more. Messages that are being written to the
  * buffer right now are let through first, and the peer is asked not to send the rest; if it has not reacted when the
- * timeout is over (negative: GANTRY_TIMEOUT), the connection is ended instead. Otherwise it stays usable. Returns the
+ * timeout is over (GANTRY_WAIT_DEFAULT: GANTRY_TIMEOUT), the connection is ended instead. Otherwise it stays usable. Returns the
  * op's result.
  */
-gantry_result gantry_rx_cancel(struct gantry_rx_op *op, int64_t timeout_ns);
+GANTRY_API gantry_result gantry_rx_cancel(struct gantry_rx_op *op, int64_t timeout_ns);
 
 struct gantry_rx_result {
+	size_t struct_size;
 	gantry_result result; /* AGAIN: not done */
 	uint64_t bytes;	      /* that were sent or received; after an error: those that are certain */
 	const char *text;     /* one line with the cause; "" if there is none. Borrowed from the op */
 };
-void gantry_rx_op_result(const struct gantry_rx_op *op, struct gantry_rx_result *ret_result);
+#define GANTRY_RX_RESULT_INIT GANTRY_STRUCT_INIT(struct gantry_rx_result)
+GANTRY_API gantry_result gantry_rx_op_result(const struct gantry_rx_op *op, struct gantry_rx_result *ret_result);
 /* NULL is fine. An op that is not done is cancelled first. Before gantry_rx_close. */
-void gantry_rx_op_free(struct gantry_rx_op *op);
+GANTRY_API void gantry_rx_op_free(struct gantry_rx_op *op);
 
 /* What an rx has done. */
 struct gantry_rx_counters {
+	size_t struct_size;
 	uint64_t sent_bytes, received_bytes;
 	uint64_t launches, descriptors; /* of unpack, scatter and gather kernels */
 	uint64_t unpacked_bytes;	/* that came as fragments */
@@ -197,9 +205,8 @@ struct gantry_rx_counters {
 	uint64_t stage_memory;		/* staging memory that is allocated now */
 	uint64_t strangers;		/* that were turned away by listeners */
 };
-void gantry_rx_get_counters(struct gantry_rx *rx, struct gantry_rx_counters *ret);
-
-#pragma GCC visibility pop
+#define GANTRY_RX_COUNTERS_INIT GANTRY_STRUCT_INIT(struct gantry_rx_counters)
+GANTRY_API gantry_result gantry_rx_get_counters(struct gantry_rx *rx, struct gantry_rx_counters *ret);
 
 #ifdef __cplusplus
 }

@@ -7,10 +7,10 @@
  *
  *   can_connect   may these two ranks use this transport? Both ends must answer alike, from the two peer infos alone.
  *   setup         makes what the peer must know (an address, a handle) and writes it into `info`
- *   connect       has the peer's info; called again while it says AGAIN; fills c->conn, what the kernels see
+ *   connect       has the peer's info; called again while it says AGAIN; hands in a gantry_kernel_end, what the kernels see
  *   free          undoes all of it, half-built too; never waits for the peer
  *
- * An end whose kernels cannot reach the other side by loads and stores is proxied: it sets GANTRY_CONN_PROXIED and the
+ * An end whose kernels cannot reach the other side by loads and stores is proxied: `proxied` says so, and the
  * progress thread moves its steps:
  *
  *   proxy_setup, proxy_connect     the proxy's part of the above, called before setup and after connect returned OK
@@ -18,9 +18,10 @@
  *   proxy_register, _deregister    user memory that PTR steps will name
  *   proxy_free
  *
- * Threads: can_connect, setup, connect, free and the proxy's setup, connect, register and free run on threads of the
+ * THREADS. can_connect, setup, connect, free and the proxy's setup, connect, register and free run on threads of the
  * caller, one at a time per connection; proxy_progress runs on the progress thread only, and never at the same time as
- * proxy_free. What a transport lacks is the function gantry_transport_unsupported_*, never NULL.
+ * proxy_free. Registering and unregistering may be done by any thread. What a transport lacks is the function
+ * gantry_transport_unsupported_*, never NULL.
  */
 #ifndef GANTRY_TRANSPORT_H
 #define GANTRY_TRANSPORT_H
@@ -28,6 +29,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "gantry/api.h"
 #include "gantry/device.h"
 #include "gantry/fifo.h"
 #include "gantry/result.h"
@@ -39,6 +41,7 @@ extern "C" {
 /* What every rank knows of every other. Plain bytes, the same on all hosts of one architecture family (little endian).
  */
 struct gantry_peer_info {
+	size_t struct_size;
 	int32_t rank;
 	int32_t device_kind; /* enum gantry_device_kind */
 	int32_t device_index;
@@ -57,52 +60,54 @@ struct gantry_connect_info {
 	unsigned char bytes[GANTRY_CONNECT_INFO_SIZE];
 };
 
-struct gantry_transport;
+struct gantry_connector;
 struct gantry_proxy_conn;
-struct gantry_comm;
+struct gantry_proxy_op;
 
-/* One end of a connection while it is made and as long as it lives. */
-struct gantry_connector {
-	/* Given. Borrowed. */
-	const struct gantry_transport *transport;
-	struct gantry_device *device;
-	const struct gantry_peer_info *me, *peer;
-	uint64_t comm_id; /* the same on all ranks */
-	int send;
-	int channel, nchannels;
-	struct gantry_eventcount *eventcount; /* what this end's kernels sleep on; NULL: they never sleep */
-	/* struct gantry_ipc_handle of the page that it lies in, with others; NULL if there is none */
-	const void *eventcount_handle;
-	uint64_t eventcount_offset;	 /* of `eventcount` within that page */
-	struct gantry_conn_state *state; /* host memory */
-	/* What the progress thread sleeps on: conn.eventcount of a proxied end on the host device. */
-	struct gantry_eventcount *proxy_eventcount;
-	/* Filled in. */
-	struct gantry_conn conn;
+/*
+ * One end of a connection while it is made and as long as it lives. What the core has given it is asked for by these
+ * functions. All that is returned is borrowed and lives as long as the end.
+ */
+GANTRY_API const struct gantry_peer_info *gantry_connector_me(const struct gantry_connector *c);
+GANTRY_API const struct gantry_peer_info *gantry_connector_peer(const struct gantry_connector *c);
+GANTRY_API struct gantry_device *gantry_connector_device(const struct gantry_connector *c);
+GANTRY_API uint64_t gantry_connector_comm_id(const struct gantry_connector *c); /* the same on all ranks */
+GANTRY_API int gantry_connector_sends(const struct gantry_connector *c);
+GANTRY_API int gantry_connector_channel(const struct gantry_connector *c, int *ret_nchannels); /* that may be NULL */
+/* What this end's kernels sleep on; NULL: they never sleep. */
+GANTRY_API struct gantry_eventcount *gantry_connector_eventcount(const struct gantry_connector *c);
+/* What the progress thread sleeps on; NULL if this end is not proxied. */
+GANTRY_API struct gantry_eventcount *gantry_connector_proxy_eventcount(const struct gantry_connector *c);
+/* The transport's own; of a proxied end gantry_proxy_resources is the same. */
+GANTRY_API void gantry_connector_set_resources(struct gantry_connector *c, void *resources);
+GANTRY_API void *gantry_connector_resources(const struct gantry_connector *c);
+/* proxy_setup: the words that this end's kernels and the progress thread share, as the CPU addresses them. */
+GANTRY_API void gantry_connector_set_fifo(struct gantry_connector *c, struct gantry_fifo *fifo);
+
+/* PTR: when is an address of this process good at the other end? */
+enum gantry_memory_sharing {
+	GANTRY_SHARES_NOTHING = 0,    /* never */
+	GANTRY_SHARES_ADDRESSES = 1,  /* always */
+	GANTRY_SHARES_EXPORTED = 2,   /* after the memory was exported to the peer's process */
+	GANTRY_SHARES_REGISTERED = 3, /* after proxy_register */
+};
+
+/* What kernels see of an end: connect fills it in when it is done. Pointers are valid on the device. */
+struct gantry_kernel_end {
+	size_t struct_size;
+	uint64_t *head, *tail;
+	struct gantry_slot *slots;
+	struct gantry_slot *offers; /* NULL: this end has none (no OFFSET; on a receiving end no PTR) */
+	char *buffs[GANTRY_PROTOS]; /* rings of GANTRY_STEPS steps; NULL: the protocol is not there */
+	char *pool;		    /* NULL, or where Simple steps live that are not PTR: the base of their offsets */
+	struct gantry_eventcount *eventcount; /* of the other end, or the progress thread's; NULL: it never sleeps */
 	uint64_t max_step; /* largest Simple step of this connection; both ends agree; 0: the sender chooses freely */
-	int peer_notifies; /* the other end wakes this end's eventcount */
-	int shares_memory; /* PTR: 0 no; 1 any address of this process is good at the other end too; 2 after the memory
-			      was exported to the peer's process; 3 after proxy_register */
-	struct gantry_proxy_conn *proxy; /* of a proxied end, made by the core before setup; else NULL */
-	void *resources;		 /* the transport's own */
+	uint32_t step_bytes[GANTRY_PROTOS]; /* payload bytes a step holds (LL, LL128: data, not lines) */
+	int peer_notifies;		    /* the other end, or the progress thread, wakes this end's eventcount */
+	enum gantry_memory_sharing sharing;
 };
-
-/* A proxied operation: the steps of one transfer on one connection. From a pool; owned by the proxy once appended. */
-struct gantry_proxy_op {
-	struct gantry_proxy_op *next;
-	struct gantry_proxy_conn *conn;
-	uint64_t bytes;
-	uint64_t step_bytes;
-	uint64_t nsteps;      /* a multiple of slice_steps */
-	uint64_t base;	      /* first step; set when the proxy takes the operation */
-	uint32_t slice_steps; /* progress goes in slices of this many steps; 1 for send and recv */
-	uint32_t chunk_steps; /* base is rounded up to a multiple of this */
-	uint8_t proto;	      /* enum gantry_proto */
-	uint8_t ptr;	      /* steps name the user's buffer */
-	uint8_t exact;	      /* sizes of steps follow from bytes and step_bytes; else only their maximum does */
-	uint8_t reserved;
-	uint32_t id; /* for the trace: the communicator's operation number */
-};
+#define GANTRY_KERNEL_END_INIT GANTRY_STRUCT_INIT(struct gantry_kernel_end)
+GANTRY_API gantry_result gantry_connector_fill(struct gantry_connector *c, const struct gantry_kernel_end *end);
 
 /* Where the time of a connection went: waiting for whom. */
 enum gantry_wait_cause {
@@ -114,36 +119,8 @@ enum gantry_wait_cause {
 	GANTRY_WAIT_CAUSES
 };
 
-/*
- * One proxied end. The first cache line is all that the poll loop touches. Steps are absolute;
- *   send: posted (space offered) >= moved (handed to the network) >= done (head told)
- *   recv: posted (receive posted) >= moved (arrived) >= flushed (kernel told) >= done (kernel has consumed)
- * and none is beyond `end`. Owned by the progress thread once connected.
- */
-struct gantry_proxy_conn {
-	uint64_t posted, moved, flushed, done;
-	uint64_t end;				  /* steps of all operations taken so far */
-	struct gantry_proxy_op *current;	  /* the operation that step `posted` belongs to */
-	void *resources;			  /* the transport's */
-	const struct gantry_transport_side *side; /* borrowed */
-	/* Second line and further. */
-	struct gantry_proxy_op *first, *last; /* operations not finished, in order */
-	struct gantry_fifo *fifo; /* as the CPU addresses it: what the kernel end uses, given by the transport */
-	struct gantry_eventcount *kernel_eventcount;	   /* rung after publishing; NULL: the kernel never sleeps */
-	struct gantry_connector *connector;		   /* borrowed */
-	struct gantry_proxy *proxy;			   /* borrowed: the engine */
-	struct gantry_proxy_group *group;		   /* borrowed: the communicator it belongs to */
-	struct gantry_proxy_conn *ready_next, *ready_prev; /* the list of connections with work */
-	int ready, send, waits_for;			   /* enum gantry_wait_cause while idle */
-	uint32_t id;					   /* for the trace */
-	uint64_t waits_since;				   /* ticks */
-	/* Counters: written by the progress thread, relaxed; read by anybody. */
-	uint64_t bytes, steps, ops, copies;
-	uint64_t wait_ticks[GANTRY_WAIT_CAUSES];
-	uint64_t progress_ns; /* when a step last moved (coarse clock) */
-};
-
 struct gantry_transport_side {
+	size_t struct_size;
 	gantry_result (*setup)(struct gantry_connector *c, struct gantry_connect_info *ret_info);
 	gantry_result (*connect)(struct gantry_connector *c, const struct gantry_connect_info *peer);
 	void (*free)(struct gantry_connector *c);
@@ -159,16 +136,15 @@ struct gantry_transport_side {
 #define GANTRY_TRANSPORT_PROXIED_RECV 2
 
 struct gantry_transport {
+	size_t struct_size;
 	const char *name; /* as in --transport and GANTRY_TRANSPORT */
 	/* Returns the GANTRY_TRANSPORT_PROXIED_* bits that this pair will need. */
 	int (*proxied)(const struct gantry_peer_info *me, const struct gantry_peer_info *peer);
 	/* why: one line, when the answer is no. */
 	gantry_result (*can_connect)(const struct gantry_peer_info *me, const struct gantry_peer_info *peer,
 				     int *ret_can, char *why, size_t len);
-	struct gantry_transport_side send, recv;
+	const struct gantry_transport_side *send, *recv;
 };
-
-#define GANTRY_API __attribute__((visibility("default")))
 
 /*
  * Registers a transport, before or after the built-in ones (p2p, shm, net, in this order); at most 16. The table is
@@ -176,9 +152,9 @@ struct gantry_transport {
  */
 GANTRY_API gantry_result gantry_transport_register(const struct gantry_transport *t, int before_builtin);
 GANTRY_API gantry_result gantry_transport_unregister(const struct gantry_transport *t);
-/* A library named in GANTRY_TRANSPORT_LIBS has this function; it registers what the library brings. */
-typedef gantry_result (*gantry_transport_init_fn)(void);
-#define GANTRY_TRANSPORT_INIT_SYMBOL "gantry_transport_init"
+/* A library named in GANTRY_TRANSPORT_LIBS has this function; it registers what the library brings. The name has the
+ * version of this interface, so a library that was built for another one is told from a broken one. */
+GANTRY_API gantry_result gantry_transport_init_v1(void);
 
 GANTRY_API gantry_result gantry_transport_unsupported_connector(struct gantry_connector *c);
 GANTRY_API void gantry_transport_unsupported_free(struct gantry_connector *c);
@@ -186,6 +162,21 @@ GANTRY_API gantry_result gantry_transport_unsupported_progress(struct gantry_pro
 GANTRY_API gantry_result gantry_transport_unsupported_register(struct gantry_proxy_conn *pc, void *ptr, size_t size,
 							       void **ret_handle);
 GANTRY_API gantry_result gantry_transport_unsupported_deregister(struct gantry_proxy_conn *pc, void *handle);
+
+/*
+ * A proxied end counts absolute steps:
+ *   send: POSTED (space offered) >= MOVED (handed to the network) >= DONE (head told)
+ *   recv: POSTED (receive posted) >= MOVED (arrived) >= FLUSHED (kernel told) >= DONE (kernel has consumed)
+ * advance: so far, and those before it in this order are at least as far. On the progress thread only.
+ */
+enum gantry_proxy_count { GANTRY_PROXY_POSTED, GANTRY_PROXY_MOVED, GANTRY_PROXY_FLUSHED, GANTRY_PROXY_DONE };
+GANTRY_API uint64_t gantry_proxy_steps(const struct gantry_proxy_conn *pc, enum gantry_proxy_count which);
+GANTRY_API void gantry_proxy_advance(struct gantry_proxy_conn *pc, enum gantry_proxy_count which, uint64_t to);
+GANTRY_API void *gantry_proxy_resources(const struct gantry_proxy_conn *pc);
+/* An operation, the steps of one transfer: progress goes in slices of so many steps; 1 for send and recv. */
+GANTRY_API uint32_t gantry_proxy_op_slice(const struct gantry_proxy_op *op);
+GANTRY_API enum gantry_proto gantry_proxy_op_proto(const struct gantry_proxy_op *op);
+GANTRY_API int gantry_proxy_op_ptr(const struct gantry_proxy_op *op); /* its steps name the user's buffer */
 
 /*
  * For proxy_progress. Sending end: has the kernel posted step s? Fills mode, size and the place (an offset or an

@@ -18,4 +18,11 @@
 #define GANTRY_VERSION_TEXT(major, minor, patch) GANTRY_VERSION_JOIN(major, minor, patch)
 #define GANTRY_VERSION_JOIN(major, minor, patch) #major "." #minor "." #patch
 
+/*
+ * The version of the interface: sizes and offsets of structs, result codes and other numbers, functions, symbols. It
+ * changes with every change of those and with nothing else (tests/system/api.sh sees to that). 1 is the candidate for
+ * 1.0; what is built for it runs with later libraries.
+ */
+#define GANTRY_API_VERSION 1
+
 #endif

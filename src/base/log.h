@@ -84,9 +84,7 @@ void gantry_log_failure(enum gantry_log_subsys subsys, const char *file, int lin
 #define LOG_FAILURE(subsys, ...) gantry_log_failure(GANTRY_SUBSYS_##subsys, __FILE__, __LINE__, __VA_ARGS__)
 /* For a tool that prints such failures itself: their lines go to a log file, and to stderr only from level info on. */
 void gantry_log_failures_are_told(int told);
-/* The text of the last gantry_fail on this thread, or "". */
-const char *gantry_last_error(void);
-void gantry_set_last_error(const char *text);
+void gantry_set_last_error(const char *text); /* for gantry_last_error() of this thread */
 
 /* FAIL and TRY end at the label `out`, with the code in `r`. LOG_SUBSYS is defined by each .c file before its includes. */
 #define FAIL(code, ...)                                                                                                \

@@ -4,17 +4,14 @@
 
 #include <stddef.h>
 
-/* Exported by libgantry.so's map file; every other library keeps them to itself. */
-#define PUBLIC __attribute__((visibility("default")))
-
 static const char *const names[] = {
-#define RESULT_NAME(name, text) [GANTRY_##name] = #name,
+#define RESULT_NAME(name, number, text) [GANTRY_##name] = #name,
 	GANTRY_RESULTS(RESULT_NAME)
 #undef RESULT_NAME
 };
 
 static const char *const texts[] = {
-#define RESULT_TEXT(name, text) [GANTRY_##name] = text,
+#define RESULT_TEXT(name, number, text) [GANTRY_##name] = text,
 	GANTRY_RESULTS(RESULT_TEXT)
 #undef RESULT_TEXT
 };
@@ -25,12 +22,12 @@ static int known(gantry_result r)
 	return (unsigned)r < GANTRY_RESULT_COUNT;
 }
 
-PUBLIC const char *gantry_result_name(gantry_result r)
+const char *gantry_result_name(gantry_result r)
 {
 	return known(r) ? names[r] : "UNKNOWN";
 }
 
-PUBLIC const char *gantry_result_text(gantry_result r)
+const char *gantry_result_text(gantry_result r)
 {
 	return known(r) ? texts[r] : "unknown result code";
 }

@@ -96,6 +96,7 @@ gantry_result comm_agree(struct gantry_comm *comm, int channels)
 		int wants = gantry_traits_of_kind(all[i].info.device_kind)->channels;
 
 		comm->infos[i] = all[i].info;
+		comm->infos[i].struct_size = sizeof(comm->infos[i]);
 		/* Automatic: the most that any rank's device wants. */
 		if (!channels && comm->nchannels < wants)
 			comm->nchannels = wants;

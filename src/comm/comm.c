@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/api.h"
 #include "base/atomic.h"
 #include "base/clock.h"
 #include "base/eventcount.h"
@@ -140,8 +141,8 @@ static gantry_result check_config(const struct gantry_comm_config *config)
 {
 	gantry_result r = GANTRY_OK;
 
-	if (!config || !config->device)
-		FAIL(GANTRY_ERR_INVALID, "gantry_comm_init: no config or no device");
+	if (!config->device)
+		FAIL(GANTRY_ERR_INVALID, "gantry_comm_init: no device");
 	if (config->nranks < 1 || config->nranks > 65536 || config->rank < 0 || config->rank >= config->nranks)
 		FAIL(GANTRY_ERR_INVALID, "gantry_comm_init: rank %d of %d", config->rank, config->nranks);
 	if (config->channels < 0 || config->channels > COMM_CHANNELS_MAX)
@@ -192,10 +193,13 @@ gantry_result gantry_comm_init(const struct gantry_comm_config *config, struct g
 	struct gantry_comm *comm = NULL;
 	struct gantry_ctl_config ctl = {.on_lost = on_lost, .tell_left = 1, .on_call = on_call};
 	struct gantry_proxy_group_config group = {.on_error = on_proxy_error};
+	struct gantry_comm_config own;
 	const char *transport;
 	int channels;
 
 	TRY(gantry_params_load(0));
+	TRY(STRUCT_TAKE(&own, config, gantry_comm_config));
+	config = &own;
 	TRY(check_config(config));
 	gantry_log_set_rank(config->rank);
 	transport = config->transport ? config->transport : gantry_params()->transport;

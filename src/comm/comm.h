@@ -27,7 +27,6 @@
 #include "device/device.h"
 #include "device/work.h"
 #include "gantry/comm.h"
-#include "gantry/transport.h"
 #include "proxy/proxy.h"
 
 enum {

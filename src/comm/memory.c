@@ -2,10 +2,10 @@
 /*
  * Registered buffers. What registering is good for depends on the connection:
  *
- *   shares_memory 1   nothing: the other end is in this process and can read any address
- *   shares_memory 2   the peer's process maps the memory (it must be exportable: from gantry_mem_alloc); asked for once
- *                     per peer, at the first transfer, through the control plane
- *   shares_memory 3   the network is told (proxy_register), once per connection, at the first transfer
+ *   ADDRESSES    nothing: the other end is in this process and can read any address
+ *   EXPORTED     the peer's process maps the memory (it must be exportable: from gantry_mem_alloc); asked for once
+ *                per peer, at the first transfer, through the control plane
+ *   REGISTERED   the network is told (proxy_register), once per connection, at the first transfer
  *
  * Where it cannot be done the transfer is copied through the connection's ring, silently: registering never breaks it.
  */
@@ -101,12 +101,12 @@ int comm_memory_place(struct gantry_comm *comm, struct comm_conn *cc, const stru
 	if (!gantry_slot_can_point(address, call->bytes))
 		return 0;
 	*ret_place = address;
-	if (cc->c.shares_memory == 1)
+	if (cc->c.sharing == GANTRY_SHARES_ADDRESSES)
 		return 1;
 	reg = find(comm, call->buf, call->bytes);
 	if (!reg)
 		return 0;
-	if (cc->c.shares_memory == 2) {
+	if (cc->c.sharing == GANTRY_SHARES_EXPORTED) {
 		if (!reg->peer_base[peer])
 			map_at_peer(comm, reg, peer);
 		*ret_place = reg->peer_base[peer] + (uint64_t)(call->buf - reg->base);
@@ -114,7 +114,7 @@ int comm_memory_place(struct gantry_comm *comm, struct comm_conn *cc, const stru
 	}
 	at = (size_t)(cc->c.state - comm->states_host);
 	if (!reg->handles[at]) {
-		const struct gantry_transport_side *side = cc->c.send ? &cc->c.transport->send : &cc->c.transport->recv;
+		const struct gantry_transport_side *side = cc->c.send ? cc->c.transport->send : cc->c.transport->recv;
 
 		if (side->proxy_register(cc->c.proxy, reg->base, reg->size, &reg->handles[at]) != GANTRY_OK)
 			reg->handles[at] = (void *)(uintptr_t)CANNOT;
@@ -132,7 +132,7 @@ static void reg_free(struct gantry_comm *comm, struct comm_reg *reg)
 
 			if (!handle || handle == (void *)(uintptr_t)CANNOT)
 				continue;
-			(send ? &all[ch].c.transport->send : &all[ch].c.transport->recv)
+			(send ? all[ch].c.transport->send : all[ch].c.transport->recv)
 				->proxy_deregister(all[ch].c.proxy, handle);
 		}
 	}

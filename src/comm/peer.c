@@ -24,6 +24,7 @@
 gantry_result comm_peer_info(struct gantry_comm *comm, struct gantry_peer_info *ret)
 {
 	memset(ret, 0, sizeof(*ret));
+	ret->struct_size = sizeof(*ret);
 	ret->rank = comm->rank;
 	ret->device_kind = comm->device->kind;
 	ret->device_index = comm->device->index;
@@ -42,7 +43,7 @@ gantry_result comm_peer_info(struct gantry_comm *comm, struct gantry_peer_info *
 
 static const struct gantry_transport_side *side_of(const struct comm_conn *cc)
 {
-	return cc->c.send ? &cc->c.transport->send : &cc->c.transport->recv;
+	return cc->c.send ? cc->c.transport->send : cc->c.transport->recv;
 }
 
 /* Reports look at it from another thread: report_look.c. */

@@ -45,7 +45,7 @@ static int may_ptr(struct gantry_comm *comm, struct comm_conn *cc, const struct 
 {
 	const struct gantry_params *p = gantry_params();
 
-	if (!p->ptr || proto != GANTRY_PROTO_SIMPLE || !call->bytes || call->bytes < p->ptr_min || !cc->c.shares_memory)
+	if (!p->ptr || proto != GANTRY_PROTO_SIMPLE || !call->bytes || call->bytes < p->ptr_min || !cc->c.sharing)
 		return 0;
 	/* Between kernels the receiver reads where the slot says. */
 	if (!call->send && !(cc->c.conn.flags & GANTRY_CONN_PROXIED && cc->c.conn.offers))

@@ -12,6 +12,7 @@
  * After an error the proxy has dropped its operations and kernels have ended, but where they stood can still be seen:
  * a kernel's last phase, the proxy's counters and its last cause. A report tells that.
  */
+#include "base/api.h"
 #include "base/atomic.h"
 #include "base/clock.h"
 #include "comm/report.h"
@@ -213,11 +214,11 @@ static void count_end(void *ctx, const struct comm_end *e)
 	}
 }
 
-void gantry_comm_get_counters(struct gantry_comm *comm, struct gantry_comm_counters *ret)
+gantry_result gantry_comm_get_counters(struct gantry_comm *comm, struct gantry_comm_counters *ret)
 {
-	if (!ret)
-		return;
-	*ret = (struct gantry_comm_counters){0};
+	struct gantry_comm_counters own = {0};
+
 	if (comm)
-		comm_ends_each(comm, count_end, ret);
+		comm_ends_each(comm, count_end, &own);
+	return STRUCT_GIVE(ret, &own, gantry_comm_counters);
 }

@@ -35,10 +35,7 @@ const struct gantry_device_traits *gantry_traits_of_kind(int kind)
 	return kind >= 0 && (size_t)kind < sizeof(kinds) / sizeof(*kinds) ? &kinds[kind] : &none;
 }
 
-/* Exported by libgantry.so's map file; every other library keeps them to itself. */
-#define PUBLIC __attribute__((visibility("default")))
-
-PUBLIC gantry_result gantry_device_open(enum gantry_device_kind kind, int index, struct gantry_device **ret_dev)
+gantry_result gantry_device_open(enum gantry_device_kind kind, int index, struct gantry_device **ret_dev)
 {
 	gantry_result r = GANTRY_OK;
 
@@ -55,53 +52,53 @@ out:
 	return r;
 }
 
-PUBLIC void gantry_device_close(struct gantry_device *dev)
+void gantry_device_close(struct gantry_device *dev)
 {
 	if (dev)
 		dev->ops->close(dev);
 }
 
-PUBLIC const char *gantry_device_name(const struct gantry_device *dev)
+const char *gantry_device_name(const struct gantry_device *dev)
 {
 	return dev->name;
 }
 
-PUBLIC gantry_result gantry_mem_alloc(struct gantry_device *dev, size_t size, void **ret_ptr)
+gantry_result gantry_mem_alloc(struct gantry_device *dev, size_t size, void **ret_ptr)
 {
 	return dev->ops->alloc(dev, size, ret_ptr);
 }
 
-PUBLIC gantry_result gantry_mem_free(struct gantry_device *dev, void *ptr)
+gantry_result gantry_mem_free(struct gantry_device *dev, void *ptr)
 {
 	return dev->ops->free(dev, ptr);
 }
 
-PUBLIC gantry_result gantry_mem_copy(struct gantry_device *dev, void *dst, const void *src, size_t size)
+gantry_result gantry_mem_copy(struct gantry_device *dev, void *dst, const void *src, size_t size)
 {
 	return dev->ops->copy(dev, dst, src, size);
 }
 
-PUBLIC gantry_result gantry_stream_create(struct gantry_device *dev, struct gantry_stream **ret_stream)
+gantry_result gantry_stream_create(struct gantry_device *dev, struct gantry_stream **ret_stream)
 {
 	return dev->ops->stream_create(dev, ret_stream);
 }
 
-PUBLIC gantry_result gantry_stream_wrap(struct gantry_device *dev, void *native, struct gantry_stream **ret_stream)
+gantry_result gantry_stream_wrap(struct gantry_device *dev, void *native, struct gantry_stream **ret_stream)
 {
 	return dev->ops->stream_wrap(dev, native, ret_stream);
 }
 
-PUBLIC gantry_result gantry_stream_sync(struct gantry_device *dev, struct gantry_stream *stream)
+gantry_result gantry_stream_sync(struct gantry_device *dev, struct gantry_stream *stream)
 {
 	return dev->ops->stream_sync(dev, stream);
 }
 
-PUBLIC gantry_result gantry_stream_query(struct gantry_device *dev, struct gantry_stream *stream)
+gantry_result gantry_stream_query(struct gantry_device *dev, struct gantry_stream *stream)
 {
 	return dev->ops->stream_query(dev, stream);
 }
 
-PUBLIC gantry_result gantry_stream_destroy(struct gantry_device *dev, struct gantry_stream *stream)
+gantry_result gantry_stream_destroy(struct gantry_device *dev, struct gantry_stream *stream)
 {
 	return dev->ops->stream_destroy(dev, stream);
 }

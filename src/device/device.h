@@ -19,6 +19,8 @@
 #include "gantry/fifo.h"
 #include "gantry/result.h"
 
+struct gantry_dev_event;
+
 /* Where a pointer leads. */
 enum gantry_mem_kind {
 	GANTRY_MEM_PAGEABLE, /* plain host memory; a GPU cannot read it */

@@ -15,6 +15,7 @@
 #ifndef GANTRY_DEVICE_K_CONN_H
 #define GANTRY_DEVICE_K_CONN_H
 
+#include "device/conn.h"
 #include "device/dev.h"
 #include "gantry/result.h"
 

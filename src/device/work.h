@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "abi/unpack.h"
-#include "gantry/fifo.h"
+#include "device/conn.h"
 
 /* One send or receive of a group. */
 struct gantry_xfer {

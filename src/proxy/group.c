@@ -98,7 +98,7 @@ gantry_result gantry_proxy_conn_create(struct gantry_proxy *p, struct gantry_pro
 	conn->pub.send = c->send;
 	conn->pub.id = fetch_add_relaxed(&last_id, 1) + 1;
 	if (c->transport)
-		conn->pub.side = c->send ? &c->transport->send : &c->transport->recv;
+		conn->pub.side = c->send ? c->transport->send : c->transport->recv;
 	pthread_mutex_lock(&g->mu);
 	gantry_list_append(&g->conns, &conn->in_group);
 	pthread_mutex_unlock(&g->mu);

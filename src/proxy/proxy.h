@@ -19,10 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "gantry/transport.h"
-
-struct gantry_proxy;
-struct gantry_proxy_group;
+#include "proxy/conn.h"
 
 /* The engine for a device: the process's, or the device's own. Counted; the last release ends the thread, in bounded
  * time. The thread is pinned to the CPUs of the device's NUMA node when hwloc is there and GANTRY_PROXY_PIN is on. */

@@ -12,9 +12,13 @@
  * words. So eight steps in a row out of 32,768 write theirs in any case, as device/k_conn.h does it for the kernel's
  * words.
  */
+#include <string.h>
+
+#include "base/api.h"
 #include "base/atomic.h"
 #include "base/clock.h"
 #include "base/event.h"
+#include "base/log.h"
 #include "proxy/engine.h"
 
 static struct gantry_slot *slot(struct gantry_slot *slots, uint64_t step)
@@ -247,4 +251,129 @@ void gantry_proxy_waits(struct gantry_proxy_conn *pc, enum gantry_wait_cause cau
 	gantry_proxy_waits_end(pc);
 	PUT(pc->waits_for, (int)cause);
 	PUT(pc->waits_since, gantry_ticks() | 1); /* 0 is "does not wait" */
+}
+
+/*
+ * What transports outside the tree ask of an end, and hand in: they do not know the structs. In this file because it is
+ * always linked where transports are.
+ */
+
+const struct gantry_peer_info *gantry_connector_me(const struct gantry_connector *c)
+{
+	return c->me;
+}
+
+const struct gantry_peer_info *gantry_connector_peer(const struct gantry_connector *c)
+{
+	return c->peer;
+}
+
+struct gantry_device *gantry_connector_device(const struct gantry_connector *c)
+{
+	return c->device;
+}
+
+uint64_t gantry_connector_comm_id(const struct gantry_connector *c)
+{
+	return c->comm_id;
+}
+
+int gantry_connector_sends(const struct gantry_connector *c)
+{
+	return c->send;
+}
+
+int gantry_connector_channel(const struct gantry_connector *c, int *ret_nchannels)
+{
+	if (ret_nchannels)
+		*ret_nchannels = c->nchannels;
+	return c->channel;
+}
+
+struct gantry_eventcount *gantry_connector_eventcount(const struct gantry_connector *c)
+{
+	return c->eventcount;
+}
+
+struct gantry_eventcount *gantry_connector_proxy_eventcount(const struct gantry_connector *c)
+{
+	return c->proxy_eventcount;
+}
+
+void gantry_connector_set_resources(struct gantry_connector *c, void *resources)
+{
+	c->resources = resources;
+	if (c->proxy)
+		c->proxy->resources = resources;
+}
+
+void *gantry_connector_resources(const struct gantry_connector *c)
+{
+	return c->resources;
+}
+
+void gantry_connector_set_fifo(struct gantry_connector *c, struct gantry_fifo *fifo)
+{
+	c->proxy->fifo = fifo;
+	c->proxy->kernel_eventcount = c->eventcount;
+}
+
+gantry_result gantry_connector_fill(struct gantry_connector *c, const struct gantry_kernel_end *end)
+{
+	struct gantry_kernel_end own;
+	gantry_result r = GANTRY_OK;
+
+	TRY(STRUCT_TAKE(&own, end, gantry_kernel_end));
+	c->conn.head = own.head;
+	c->conn.tail = own.tail;
+	c->conn.slots = own.slots;
+	c->conn.offers = own.offers;
+	c->conn.pool = own.pool;
+	c->conn.eventcount = own.eventcount;
+	c->conn.state = c->state;
+	memcpy(c->conn.buffs, own.buffs, sizeof(own.buffs));
+	memcpy(c->conn.step_bytes, own.step_bytes, sizeof(own.step_bytes));
+	c->conn.flags = (c->proxy ? GANTRY_CONN_PROXIED : 0) | (own.pool ? GANTRY_CONN_OFFSET : 0) |
+			(c->send ? GANTRY_CONN_SEND : 0);
+	c->max_step = own.max_step;
+	c->peer_notifies = own.peer_notifies;
+	c->sharing = own.sharing;
+out:
+	return r;
+}
+
+void *gantry_proxy_resources(const struct gantry_proxy_conn *pc)
+{
+	return pc->resources;
+}
+
+uint64_t gantry_proxy_steps(const struct gantry_proxy_conn *pc, enum gantry_proxy_count which)
+{
+	const uint64_t counts[] = {pc->posted, pc->moved, pc->flushed, pc->done};
+
+	return counts[which & 3];
+}
+
+void gantry_proxy_advance(struct gantry_proxy_conn *pc, enum gantry_proxy_count which, uint64_t to)
+{
+	uint64_t *counts[] = {&pc->posted, &pc->moved, &pc->flushed, &pc->done};
+
+	for (int i = 0; i <= (int)(which & 3); i++)
+		if (*counts[i] < to)
+			*counts[i] = to;
+}
+
+uint32_t gantry_proxy_op_slice(const struct gantry_proxy_op *op)
+{
+	return op->slice_steps;
+}
+
+enum gantry_proto gantry_proxy_op_proto(const struct gantry_proxy_op *op)
+{
+	return (enum gantry_proto)op->proto;
+}
+
+int gantry_proxy_op_ptr(const struct gantry_proxy_op *op)
+{
+	return op->ptr;
 }

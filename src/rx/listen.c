@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/api.h"
 #include "base/clock.h"
 #include "base/param.h"
 #include "inet/settings.h"
@@ -22,11 +23,6 @@
  */
 enum { MEETINGS_MAX = 256, PLACES_MAX = 128, ACCEPTS_PER_PASS = 16 };
 enum { YOUNG_NS = 100000000, PLACED_NS = 250000000, BEGUN_NS = 1000000000 };
-
-static uint64_t deadline_of(int64_t timeout_ns)
-{
-	return gantry_now_ns() + (timeout_ns < 0 ? gantry_params()->connect_timeout : (uint64_t)timeout_ns);
-}
 
 /* The address of the interface that the rx uses. */
 static gantry_result own_address(struct gantry_rx *rx, struct gantry_addr *ret_addr)
@@ -200,7 +196,7 @@ static int take_in(struct gantry_rx_listener *l)
 	}
 	if (oldest)
 		recycle(l, oldest, "has not said who it is");
-	if (meeting_create(l->rx, fd, &peer, deadline_of(-1), &m) != GANTRY_OK) {
+	if (meeting_create(l->rx, fd, &peer, gantry_now_ns() + gantry_params()->connect_timeout, &m) != GANTRY_OK) {
 		close(fd);
 		return 0;
 	}
@@ -261,10 +257,11 @@ gantry_result gantry_rx_accept(struct gantry_rx_listener *listener, int64_t time
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_rx *rx = listener->rx;
-	uint64_t deadline = deadline_of(timeout_ns);
+	uint64_t deadline;
 	struct gantry_rx_conn *c;
 	struct gantry_waiter idle;
 
+	TRY(gantry_deadline(timeout_ns, gantry_params()->connect_timeout, &deadline));
 	gantry_waiter_init(&idle, NULL);
 	pthread_mutex_lock(&rx->mu);
 	for (;;) {
@@ -283,6 +280,7 @@ gantry_result gantry_rx_accept(struct gantry_rx_listener *listener, int64_t time
 	if (!c)
 		return GANTRY_ERR_TIMEOUT; /* nobody came: no news */
 	*ret_conn = c;
+out:
 	return r;
 }
 
@@ -297,7 +295,7 @@ gantry_result gantry_rx_connect(struct gantry_rx *rx, const char *address, int64
 
 	memset(&to, 0, sizeof(to));
 	TRY(meeting_address(address, 0, &to));
-	deadline = deadline_of(timeout_ns);
+	TRY(gantry_deadline(timeout_ns, gantry_params()->connect_timeout, &deadline));
 	gantry_waiter_init(&idle, NULL);
 	pthread_mutex_lock(&rx->mu);
 	r = meeting_create(rx, -1, &to, deadline, &m);

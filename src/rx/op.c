@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/api.h"
 #include "base/clock.h"
 #include "base/param.h"
 #include "rx/rx.h"
@@ -190,16 +191,15 @@ void rx_idle(struct gantry_waiter *w, uint64_t deadline)
 {
 	uint64_t now = gantry_now_ns(), longest = gantry_params()->proxy_sleep;
 
-	if (deadline && longest && now + longest > deadline)
+	if (longest && now + longest > deadline)
 		longest = deadline > now ? deadline - now : 1;
 	gantry_waiter_idle(w, longest);
 }
 
 /* Until the op is done. 0: it is not, and the time is over. mu held; let go in between. */
-static int wait_done(struct gantry_rx_op *op, int64_t timeout_ns)
+static int wait_done(struct gantry_rx_op *op, uint64_t deadline)
 {
 	struct gantry_rx *rx = op->rx;
-	uint64_t deadline = timeout_ns < 0 ? 0 : gantry_now_ns() + (uint64_t)timeout_ns;
 	struct gantry_waiter idle;
 
 	gantry_waiter_init(&idle, NULL);
@@ -208,7 +208,7 @@ static int wait_done(struct gantry_rx_op *op, int64_t timeout_ns)
 			gantry_waiter_done(&idle);
 		if (op->state == GANTRY_RX_DONE)
 			break;
-		if (deadline && gantry_now_ns() >= deadline)
+		if (gantry_now_ns() >= deadline)
 			return 0;
 		pthread_mutex_unlock(&rx->mu);
 		rx_idle(&idle, deadline);
@@ -219,11 +219,14 @@ static int wait_done(struct gantry_rx_op *op, int64_t timeout_ns)
 
 gantry_result gantry_rx_wait(struct gantry_rx_op *op, int64_t timeout_ns)
 {
+	uint64_t deadline;
 	gantry_result r;
 
+	TRY(gantry_deadline(timeout_ns, gantry_params()->timeout, &deadline));
 	pthread_mutex_lock(&op->rx->mu);
-	r = wait_done(op, timeout_ns) ? op->result : GANTRY_ERR_TIMEOUT;
+	r = wait_done(op, deadline) ? op->result : GANTRY_ERR_TIMEOUT;
 	pthread_mutex_unlock(&op->rx->mu);
+out:
 	return r;
 }
 
@@ -257,9 +260,10 @@ out:
 /* ---- ending ---- */
 
 /* mu held. */
-static void cancel(struct gantry_rx_op *op, int64_t timeout_ns)
+static void cancel(struct gantry_rx_op *op, uint64_t deadline)
 {
 	struct gantry_rx_conn *c = op->conn;
+	uint64_t since = gantry_now_ns();
 	gantry_result r;
 
 	if (op->state == GANTRY_RX_DONE)
@@ -267,32 +271,38 @@ static void cancel(struct gantry_rx_op *op, int64_t timeout_ns)
 	r = op->send ? rx_send_cancel(op) : rx_recv_cancel(op);
 	if (r != GANTRY_OK)
 		rx_conn_fail(c, r, "%s: %s", c->peer, gantry_last_error());
-	if (timeout_ns < 0)
-		timeout_ns = (int64_t)gantry_params()->timeout;
-	if (!wait_done(op, timeout_ns))
+	if (!wait_done(op, deadline))
 		rx_conn_fail(op->conn, GANTRY_ERR_TIMEOUT,
 			     "%s did not let go of a cancelled transfer within %.1f s: the connection is ended",
-			     op->conn->peer, (double)timeout_ns / 1e9);
+			     op->conn->peer, (double)(gantry_now_ns() - since) / 1e9);
 }
 
 gantry_result gantry_rx_cancel(struct gantry_rx_op *op, int64_t timeout_ns)
 {
+	uint64_t deadline;
 	gantry_result r;
 
+	TRY(gantry_deadline(timeout_ns, gantry_params()->timeout, &deadline));
 	pthread_mutex_lock(&op->rx->mu);
-	cancel(op, timeout_ns);
+	cancel(op, deadline);
 	r = op->result;
 	pthread_mutex_unlock(&op->rx->mu);
+out:
 	return r;
 }
 
-void gantry_rx_op_result(const struct gantry_rx_op *op, struct gantry_rx_result *ret_result)
+gantry_result gantry_rx_op_result(const struct gantry_rx_op *op, struct gantry_rx_result *ret_result)
 {
+	struct gantry_rx_result own = {.result = GANTRY_AGAIN, .text = ""};
+
 	pthread_mutex_lock(&op->rx->mu);
-	*ret_result = (struct gantry_rx_result){op->state == GANTRY_RX_DONE ? op->result : GANTRY_AGAIN, op->bytes, ""};
-	if (op->state == GANTRY_RX_DONE)
-		ret_result->text = op->text;
+	own.bytes = op->bytes;
+	if (op->state == GANTRY_RX_DONE) {
+		own.result = op->result;
+		own.text = op->text;
+	}
 	pthread_mutex_unlock(&op->rx->mu);
+	return STRUCT_GIVE(ret_result, &own, gantry_rx_result);
 }
 
 void gantry_rx_op_free(struct gantry_rx_op *op)
@@ -303,7 +313,7 @@ void gantry_rx_op_free(struct gantry_rx_op *op)
 		return;
 	rx = op->rx;
 	pthread_mutex_lock(&rx->mu);
-	cancel(op, -1);
+	cancel(op, gantry_now_ns() + gantry_params()->timeout);
 	rx_op_unref(op);
 	pthread_mutex_unlock(&rx->mu);
 }

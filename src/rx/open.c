@@ -7,6 +7,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "base/api.h"
 #include "base/clock.h"
 #include "base/param.h"
 #include "base/param_text.h"
@@ -75,14 +76,15 @@ out:
 
 gantry_result gantry_rx_open(const struct gantry_rx_config *config, struct gantry_rx **ret_rx)
 {
-	static const struct gantry_rx_config none;
+	struct gantry_rx_config own = {0};
 	gantry_result r = GANTRY_OK;
 	struct gantry_rx *rx = NULL;
 	void *ctx = NULL;
 
-	if (!config)
-		config = &none;
 	TRY(gantry_params_load(0));
+	if (config)
+		TRY(STRUCT_TAKE(&own, config, gantry_rx_config));
+	config = &own;
 	rx = calloc(1, sizeof(*rx));
 	if (!rx)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a pipeline");
@@ -140,11 +142,14 @@ uint64_t gantry_rx_epoch(const struct gantry_rx *rx)
 	return rx->epoch;
 }
 
-void gantry_rx_get_counters(struct gantry_rx *rx, struct gantry_rx_counters *ret)
+gantry_result gantry_rx_get_counters(struct gantry_rx *rx, struct gantry_rx_counters *ret)
 {
+	gantry_result r;
+
 	pthread_mutex_lock(&rx->mu);
-	*ret = rx->counters;
+	r = STRUCT_GIVE(ret, &rx->counters, gantry_rx_counters);
 	pthread_mutex_unlock(&rx->mu);
+	return r;
 }
 
 /* ---- memory ---- */

@@ -337,7 +337,7 @@ void rx_op_settle(struct gantry_rx_op *op);
 /* The first op of the queue that has messages to post now; NULL: none, or the one whose turn it is must wait. */
 struct gantry_rx_op *rx_op_next(struct rx_side *s);
 
-/* A round of waiting for what notifies nobody, with naps no longer than GANTRY_PROXY_SLEEP. deadline 0: none. */
+/* A round of waiting for what notifies nobody, with naps no longer than GANTRY_PROXY_SLEEP. Not beyond the deadline. */
 void rx_idle(struct gantry_waiter *w, uint64_t deadline);
 
 /* open.c: never 0. */

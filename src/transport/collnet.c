@@ -41,21 +41,24 @@ static gantry_result connect_end(struct gantry_connector *c, const struct gantry
 	return gantry_transport_unsupported_connector(c);
 }
 
-#define SIDE                                                                                                           \
-	{                                                                                                              \
-		.setup = setup, .connect = connect_end, .free = gantry_transport_unsupported_free,                     \
-		.proxy_setup = gantry_transport_unsupported_connector,                                                 \
-		.proxy_connect = gantry_transport_unsupported_connector,                                               \
-		.proxy_progress = gantry_transport_unsupported_progress,                                               \
-		.proxy_register = gantry_transport_unsupported_register,                                               \
-		.proxy_deregister = gantry_transport_unsupported_deregister,                                           \
-		.proxy_free = gantry_transport_unsupported_free,                                                       \
-	}
+static const struct gantry_transport_side side = {
+	.struct_size = sizeof(struct gantry_transport_side),
+	.setup = setup,
+	.connect = connect_end,
+	.free = gantry_transport_unsupported_free,
+	.proxy_setup = gantry_transport_unsupported_connector,
+	.proxy_connect = gantry_transport_unsupported_connector,
+	.proxy_progress = gantry_transport_unsupported_progress,
+	.proxy_register = gantry_transport_unsupported_register,
+	.proxy_deregister = gantry_transport_unsupported_deregister,
+	.proxy_free = gantry_transport_unsupported_free,
+};
 
 const struct gantry_transport gantry_transport_collnet = {
+	.struct_size = sizeof(struct gantry_transport),
 	.name = "collnet",
 	.proxied = proxied,
 	.can_connect = can_connect,
-	.send = SIDE,
-	.recv = SIDE,
+	.send = &side,
+	.recv = &side,
 };

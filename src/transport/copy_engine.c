@@ -83,7 +83,7 @@ gantry_result gantry_copy_engine_connect(struct gantry_copy_engine *e, struct ga
 	conn->state = c->state;
 	c->max_step = step_bytes;
 	c->peer_notifies = c->eventcount != NULL;
-	c->shares_memory = 1; /* "the other end" of this kernel is a proxy of its own process */
+	c->sharing = GANTRY_SHARES_ADDRESSES; /* "the other end" of this kernel is a proxy of its own process */
 out:
 	return r;
 }

@@ -16,7 +16,7 @@
 #define GANTRY_TRANSPORT_COPY_ENGINE_H
 
 #include "device/device.h"
-#include "gantry/transport.h"
+#include "proxy/conn.h"
 
 /* The far side, as this process addresses it. Borrowed; outlives the engine. */
 struct gantry_copy_far {

@@ -209,7 +209,7 @@ static gantry_result connect_end(struct gantry_connector *c, const struct gantry
 	conn->offers = f->offers;
 	conn->eventcount = c->proxy_eventcount;
 	c->peer_notifies = 1;
-	c->shares_memory = 3;
+	c->sharing = GANTRY_SHARES_REGISTERED;
 out:
 	return r;
 }
@@ -242,26 +242,37 @@ static void nothing_to_free(struct gantry_connector *c)
 	(void)c; /* all of it is the proxy's */
 }
 
+static const struct gantry_transport_side send_side = {
+	.struct_size = sizeof(struct gantry_transport_side),
+	.setup = setup,
+	.connect = connect_end,
+	.free = nothing_to_free,
+	.proxy_setup = proxy_setup,
+	.proxy_connect = proxy_connect,
+	.proxy_progress = net_send_progress,
+	.proxy_register = net_register,
+	.proxy_deregister = net_deregister,
+	.proxy_free = proxy_free,
+};
+
+static const struct gantry_transport_side recv_side = {
+	.struct_size = sizeof(struct gantry_transport_side),
+	.setup = setup,
+	.connect = connect_end,
+	.free = nothing_to_free,
+	.proxy_setup = proxy_setup,
+	.proxy_connect = proxy_connect,
+	.proxy_progress = net_recv_progress,
+	.proxy_register = net_register,
+	.proxy_deregister = net_deregister,
+	.proxy_free = proxy_free,
+};
+
 const struct gantry_transport gantry_transport_net = {
+	.struct_size = sizeof(struct gantry_transport),
 	.name = "net",
 	.proxied = proxied,
 	.can_connect = can_connect,
-	.send = {.setup = setup,
-		 .connect = connect_end,
-		 .free = nothing_to_free,
-		 .proxy_setup = proxy_setup,
-		 .proxy_connect = proxy_connect,
-		 .proxy_progress = net_send_progress,
-		 .proxy_register = net_register,
-		 .proxy_deregister = net_deregister,
-		 .proxy_free = proxy_free},
-	.recv = {.setup = setup,
-		 .connect = connect_end,
-		 .free = nothing_to_free,
-		 .proxy_setup = proxy_setup,
-		 .proxy_connect = proxy_connect,
-		 .proxy_progress = net_recv_progress,
-		 .proxy_register = net_register,
-		 .proxy_deregister = net_deregister,
-		 .proxy_free = proxy_free},
+	.send = &send_side,
+	.recv = &recv_side,
 };

@@ -376,7 +376,9 @@ static void fill_direct(struct gantry_connector *c, const struct p2p_end *end, i
 	c->conn.flags = c->send ? GANTRY_CONN_SEND : 0;
 	c->max_step = copies ? rings->step_bytes[GANTRY_PROTO_SIMPLE] : 0;
 	c->peer_notifies = gantry_eventcount_is_notified(c, copies);
-	c->shares_memory = copies ? 0 : gantry_ends_same_process(c->me, c->peer) ? 1 : 2;
+	c->sharing = copies					? GANTRY_SHARES_NOTHING
+		     : gantry_ends_same_process(c->me, c->peer) ? GANTRY_SHARES_ADDRESSES
+								: GANTRY_SHARES_EXPORTED;
 }
 
 static gantry_result fill_proxied(struct gantry_connector *c, const struct p2p_end *end,
@@ -437,26 +439,37 @@ static void free_end(struct gantry_connector *c)
 	c->resources = NULL;
 }
 
+static const struct gantry_transport_side send_side = {
+	.struct_size = sizeof(struct gantry_transport_side),
+	.setup = setup,
+	.connect = connect_end,
+	.free = free_end,
+	.proxy_setup = proxy_setup,
+	.proxy_connect = gantry_end_proxy_connect,
+	.proxy_progress = gantry_copy_engine_send,
+	.proxy_register = gantry_transport_unsupported_register,
+	.proxy_deregister = gantry_transport_unsupported_deregister,
+	.proxy_free = gantry_end_proxy_free,
+};
+
+static const struct gantry_transport_side recv_side = {
+	.struct_size = sizeof(struct gantry_transport_side),
+	.setup = setup,
+	.connect = connect_end,
+	.free = free_end,
+	.proxy_setup = gantry_transport_unsupported_connector,
+	.proxy_connect = gantry_transport_unsupported_connector,
+	.proxy_progress = gantry_transport_unsupported_progress,
+	.proxy_register = gantry_transport_unsupported_register,
+	.proxy_deregister = gantry_transport_unsupported_deregister,
+	.proxy_free = gantry_transport_unsupported_free,
+};
+
 const struct gantry_transport gantry_transport_p2p = {
+	.struct_size = sizeof(struct gantry_transport),
 	.name = "p2p",
 	.proxied = proxied,
 	.can_connect = can_connect,
-	.send = {.setup = setup,
-		 .connect = connect_end,
-		 .free = free_end,
-		 .proxy_setup = proxy_setup,
-		 .proxy_connect = gantry_end_proxy_connect,
-		 .proxy_progress = gantry_copy_engine_send,
-		 .proxy_register = gantry_transport_unsupported_register,
-		 .proxy_deregister = gantry_transport_unsupported_deregister,
-		 .proxy_free = gantry_end_proxy_free},
-	.recv = {.setup = setup,
-		 .connect = connect_end,
-		 .free = free_end,
-		 .proxy_setup = gantry_transport_unsupported_connector,
-		 .proxy_connect = gantry_transport_unsupported_connector,
-		 .proxy_progress = gantry_transport_unsupported_progress,
-		 .proxy_register = gantry_transport_unsupported_register,
-		 .proxy_deregister = gantry_transport_unsupported_deregister,
-		 .proxy_free = gantry_transport_unsupported_free},
+	.send = &send_side,
+	.recv = &recv_side,
 };

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/api.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "base/param_check.h"
@@ -20,6 +21,8 @@
 #include "transport/transport.h"
 
 enum { MAX_ADDED = 16, BUILTINS = 4, MAX_ALL = MAX_ADDED + BUILTINS, MAX_LIBS = 16, NAME_MAX_LEN = 32, REASON = 160 };
+
+#define INIT_SYMBOL "gantry_transport_init_v1"
 
 static const struct gantry_transport *const builtins[BUILTINS] = {&gantry_transport_p2p, &gantry_transport_shm,
 								  &gantry_transport_net, &gantry_transport_collnet};
@@ -74,21 +77,27 @@ const struct gantry_transport *gantry_transport_find(const char *name)
 	return by_name(all, n, name);
 }
 
-static int side_is_whole(const struct gantry_transport_side *s)
+static int side_is_whole(const struct gantry_transport_side *theirs)
 {
-	return s->setup && s->connect && s->free && s->proxy_setup && s->proxy_connect && s->proxy_progress &&
-	       s->proxy_register && s->proxy_deregister && s->proxy_free;
+	struct gantry_transport_side s;
+
+	return STRUCT_TAKE(&s, theirs, gantry_transport_side) == GANTRY_OK && s.setup && s.connect && s.free &&
+	       s.proxy_setup && s.proxy_connect && s.proxy_progress && s.proxy_register && s.proxy_deregister &&
+	       s.proxy_free;
 }
 
 static gantry_result check_table(const struct gantry_transport *t)
 {
 	gantry_result r = GANTRY_OK;
+	struct gantry_transport own;
 
-	if (!t || !t->name || !*t->name)
+	TRY(STRUCT_TAKE(&own, t, gantry_transport));
+	t = &own;
+	if (!t->name || !*t->name)
 		FAIL(GANTRY_ERR_INVALID, "a transport without a name");
 	if (strlen(t->name) >= NAME_MAX_LEN || strpbrk(t->name, ", \t") || strcmp(t->name, "auto") == 0)
 		FAIL(GANTRY_ERR_INVALID, "\"%s\" cannot be the name of a transport", t->name);
-	if (!t->proxied || !t->can_connect || !side_is_whole(&t->send) || !side_is_whole(&t->recv))
+	if (!t->proxied || !t->can_connect || !side_is_whole(t->send) || !side_is_whole(t->recv))
 		FAIL(GANTRY_ERR_INVALID,
 		     "transport %s has empty entries: what it lacks is gantry_transport_unsupported_*, never NULL",
 		     t->name);
@@ -215,7 +224,7 @@ static gantry_result load_lib(const char *path)
 {
 	gantry_result r = GANTRY_OK;
 	char why[512];
-	gantry_transport_init_fn init;
+	gantry_result (*init)(void);
 	void *dl, *symbol;
 
 	for (int i = 0; i < nlibs; i++)
@@ -228,18 +237,19 @@ static gantry_result load_lib(const char *path)
 		gantry_loader_explain_open(path, dlerror(), why, sizeof(why));
 		FAIL(GANTRY_ERR_CONFIG, "GANTRY_TRANSPORT_LIBS: %s", why);
 	}
-	symbol = dlsym(dl, GANTRY_TRANSPORT_INIT_SYMBOL);
+	symbol = dlsym(dl, INIT_SYMBOL);
 	if (!symbol) {
+		int unversioned = dlsym(dl, "gantry_transport_init") != NULL;
+
 		dlclose(dl);
-		FAIL(GANTRY_ERR_CONFIG, "GANTRY_TRANSPORT_LIBS: %s has no function " GANTRY_TRANSPORT_INIT_SYMBOL,
-		     path);
+		FAIL(GANTRY_ERR_CONFIG, "GANTRY_TRANSPORT_LIBS: %s has no function " INIT_SYMBOL "%s", path,
+		     unversioned ? ": it was built for another version of Gantry" : "");
 	}
 	memcpy(&init, &symbol, sizeof(init)); /* ISO C has no cast for this */
 	r = init();
 	/* From here on the library stays: it may have registered something before it failed. */
 	if (r != GANTRY_OK)
-		FAIL(r, "GANTRY_TRANSPORT_LIBS: " GANTRY_TRANSPORT_INIT_SYMBOL " of %s: %s", path,
-		     gantry_result_text(r));
+		FAIL(r, "GANTRY_TRANSPORT_LIBS: " INIT_SYMBOL " of %s: %s", path, gantry_result_text(r));
 	libs[nlibs] = strdup(path);
 	if (!libs[nlibs])
 		FAIL(GANTRY_ERR_NOMEM, "no memory for the name of %s", path);

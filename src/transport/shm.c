@@ -141,13 +141,14 @@ out:
 }
 
 /* PTR from the sending end of a pair of kernels, or of a kernel and a copy engine. */
-static int shares_memory(const struct gantry_connector *c, const struct shm_info *info)
+static enum gantry_memory_sharing sharing_of(const struct gantry_connector *c, const struct shm_info *info)
 {
 	if (!both_on_host(c) || (info->proxied && !c->send))
-		return 0;
+		return GANTRY_SHARES_NOTHING;
 	if (gantry_ends_same_process(c->me, c->peer))
-		return 1;
-	return !info->proxied && gantry_ends_see_each_other(c->me, c->peer) ? 2 : 0;
+		return GANTRY_SHARES_ADDRESSES;
+	return !info->proxied && gantry_ends_see_each_other(c->me, c->peer) ? GANTRY_SHARES_EXPORTED
+									    : GANTRY_SHARES_NOTHING;
 }
 
 static void fill_direct(struct gantry_connector *c, const struct shm_end *end, const struct shm_info *info,
@@ -165,7 +166,7 @@ static void fill_direct(struct gantry_connector *c, const struct shm_end *end, c
 	c->conn.flags = c->send ? GANTRY_CONN_SEND : 0;
 	c->max_step = info->proxied ? info->step : 0;
 	c->peer_notifies = gantry_eventcount_is_notified(c, info->proxied != 0);
-	c->shares_memory = shares_memory(c, info);
+	c->sharing = sharing_of(c, info);
 }
 
 static gantry_result fill_proxied(struct gantry_connector *c, const struct shm_end *end, const struct shm_info *info,
@@ -222,26 +223,37 @@ static void free_end(struct gantry_connector *c)
 	c->resources = NULL;
 }
 
+static const struct gantry_transport_side send_side = {
+	.struct_size = sizeof(struct gantry_transport_side),
+	.setup = setup,
+	.connect = connect_end,
+	.free = free_end,
+	.proxy_setup = proxy_setup,
+	.proxy_connect = gantry_end_proxy_connect,
+	.proxy_progress = gantry_copy_engine_send,
+	.proxy_register = gantry_transport_unsupported_register,
+	.proxy_deregister = gantry_transport_unsupported_deregister,
+	.proxy_free = gantry_end_proxy_free,
+};
+
+static const struct gantry_transport_side recv_side = {
+	.struct_size = sizeof(struct gantry_transport_side),
+	.setup = setup,
+	.connect = connect_end,
+	.free = free_end,
+	.proxy_setup = proxy_setup,
+	.proxy_connect = gantry_end_proxy_connect,
+	.proxy_progress = gantry_copy_engine_recv,
+	.proxy_register = gantry_transport_unsupported_register,
+	.proxy_deregister = gantry_transport_unsupported_deregister,
+	.proxy_free = gantry_end_proxy_free,
+};
+
 const struct gantry_transport gantry_transport_shm = {
+	.struct_size = sizeof(struct gantry_transport),
 	.name = "shm",
 	.proxied = proxied,
 	.can_connect = can_connect,
-	.send = {.setup = setup,
-		 .connect = connect_end,
-		 .free = free_end,
-		 .proxy_setup = proxy_setup,
-		 .proxy_connect = gantry_end_proxy_connect,
-		 .proxy_progress = gantry_copy_engine_send,
-		 .proxy_register = gantry_transport_unsupported_register,
-		 .proxy_deregister = gantry_transport_unsupported_deregister,
-		 .proxy_free = gantry_end_proxy_free},
-	.recv = {.setup = setup,
-		 .connect = connect_end,
-		 .free = free_end,
-		 .proxy_setup = proxy_setup,
-		 .proxy_connect = gantry_end_proxy_connect,
-		 .proxy_progress = gantry_copy_engine_recv,
-		 .proxy_register = gantry_transport_unsupported_register,
-		 .proxy_deregister = gantry_transport_unsupported_deregister,
-		 .proxy_free = gantry_end_proxy_free},
+	.send = &send_side,
+	.recv = &recv_side,
 };

@@ -3,8 +3,8 @@
 #ifndef GANTRY_TRANSPORT_TRANSPORT_H
 #define GANTRY_TRANSPORT_TRANSPORT_H
 
-#include "gantry/transport.h"
 #include "net/net.h"
+#include "proxy/conn.h"
 
 extern const struct gantry_transport gantry_transport_p2p, gantry_transport_shm, gantry_transport_net,
 	gantry_transport_collnet;

@@ -417,7 +417,7 @@ static void fill_send(struct user *u)
 /* The memory is the user's again: it goes. */
 static void user_done(struct user *u)
 {
-	struct gantry_rx_result r;
+	struct gantry_rx_result r = GANTRY_RX_RESULT_INIT;
 
 	gantry_rx_op_result(u->op, &r);
 	MUST(r.result != GANTRY_AGAIN && (r.result != GANTRY_OK || !r.text[0]));

@@ -67,7 +67,7 @@ static gantry_result can_connect(const struct gantry_peer_info *me, const struct
 
 static void proxy_free(struct gantry_connector *c)
 {
-	struct mailbox *m = c->resources;
+	struct mailbox *m = gantry_connector_resources(c);
 
 	if (!m)
 		return;
@@ -78,7 +78,7 @@ static void proxy_free(struct gantry_connector *c)
 	free(m->fifo);
 	free(m->ring);
 	free(m);
-	c->resources = NULL;
+	gantry_connector_set_resources(c, NULL);
 }
 
 /* Kernels of the host device address all memory of the process, so any memory will do. */
@@ -88,7 +88,7 @@ static gantry_result proxy_setup(struct gantry_connector *c)
 
 	if (!m)
 		return GANTRY_ERR_NOMEM;
-	c->resources = m;
+	gantry_connector_set_resources(c, m);
 	m->listen_fd = m->fd = -1;
 	m->fifo = aligned_alloc(128, sizeof(*m->fifo));
 	m->ring = aligned_alloc(128, (size_t)GANTRY_STEPS * STEP);
@@ -97,9 +97,7 @@ static gantry_result proxy_setup(struct gantry_connector *c)
 		return GANTRY_ERR_NOMEM;
 	}
 	memset(m->fifo, 0, sizeof(*m->fifo)); /* zeroed memory is an empty FIFO */
-	c->proxy->resources = m;
-	c->proxy->fifo = m->fifo;
-	c->proxy->kernel_eventcount = c->eventcount;
+	gantry_connector_set_fifo(c, m->fifo);
 	return GANTRY_OK;
 }
 
@@ -125,7 +123,7 @@ static gantry_result setup_send(struct gantry_connector *c, struct gantry_connec
 
 static gantry_result setup_recv(struct gantry_connector *c, struct gantry_connect_info *ret_info)
 {
-	struct mailbox *m = c->resources;
+	struct mailbox *m = gantry_connector_resources(c);
 	struct mailbox_info info = {.magic = MAGIC};
 	struct sockaddr_un a;
 	uint64_t salt[2];
@@ -144,24 +142,25 @@ static gantry_result setup_recv(struct gantry_connector *c, struct gantry_connec
 }
 
 /* What the kernels see: the same for both ends. */
-static void fill_in(struct gantry_connector *c, struct mailbox *m)
+static gantry_result fill_in(struct gantry_connector *c, struct mailbox *m)
 {
-	c->conn.head = &m->fifo->head;
-	c->conn.tail = &m->fifo->tail;
-	c->conn.slots = m->fifo->slots;
-	c->conn.buffs[GANTRY_PROTO_SIMPLE] = m->ring; /* no LL, no LL128 */
-	c->conn.step_bytes[GANTRY_PROTO_SIMPLE] = STEP;
-	c->conn.eventcount = c->proxy_eventcount;
-	c->conn.state = c->state;
-	c->conn.flags = GANTRY_CONN_PROXIED | (c->send ? GANTRY_CONN_SEND : 0);
-	c->max_step = STEP;
-	c->peer_notifies = c->eventcount != NULL; /* the proxy does */
-	c->shares_memory = 0;
+	struct gantry_kernel_end end = GANTRY_KERNEL_END_INIT;
+
+	end.head = &m->fifo->head;
+	end.tail = &m->fifo->tail;
+	end.slots = m->fifo->slots;
+	end.buffs[GANTRY_PROTO_SIMPLE] = m->ring; /* no LL, no LL128 */
+	end.step_bytes[GANTRY_PROTO_SIMPLE] = STEP;
+	end.max_step = STEP;
+	end.eventcount = gantry_connector_proxy_eventcount(c);
+	end.peer_notifies = gantry_connector_eventcount(c) != NULL; /* the proxy does */
+	end.sharing = GANTRY_SHARES_NOTHING;
+	return gantry_connector_fill(c, &end);
 }
 
 static gantry_result connect_send(struct gantry_connector *c, const struct gantry_connect_info *peer)
 {
-	struct mailbox *m = c->resources;
+	struct mailbox *m = gantry_connector_resources(c);
 	struct mailbox_info info;
 	struct sockaddr_un a;
 	socklen_t len;
@@ -176,13 +175,12 @@ static gantry_result connect_send(struct gantry_connector *c, const struct gantr
 	len = address_of(&info, &a);
 	if (connect(m->fd, (struct sockaddr *)&a, len) < 0)
 		return errno == EAGAIN || errno == EINTR ? GANTRY_AGAIN : GANTRY_ERR_UNREACHABLE;
-	fill_in(c, m);
-	return GANTRY_OK;
+	return fill_in(c, m);
 }
 
 static gantry_result connect_recv(struct gantry_connector *c, const struct gantry_connect_info *peer)
 {
-	struct mailbox *m = c->resources;
+	struct mailbox *m = gantry_connector_resources(c);
 	struct mailbox_info info;
 
 	memcpy(&info, peer, sizeof(info));
@@ -193,8 +191,7 @@ static gantry_result connect_recv(struct gantry_connector *c, const struct gantr
 		return errno == EAGAIN || errno == EINTR ? GANTRY_AGAIN : GANTRY_ERR_SYSTEM;
 	close(m->listen_fd);
 	m->listen_fd = -1;
-	fill_in(c, m);
-	return GANTRY_OK;
+	return fill_in(c, m);
 }
 
 static gantry_result proxy_connect(struct gantry_connector *c)
@@ -244,27 +241,28 @@ static gantry_result put(struct mailbox *m, uint64_t step, uint64_t size)
 
 static gantry_result send_progress(struct gantry_proxy_conn *pc, int *ret_worked)
 {
-	struct mailbox *m = pc->resources;
+	struct mailbox *m = gantry_proxy_resources(pc);
+	uint64_t step = gantry_proxy_steps(pc, GANTRY_PROXY_MOVED);
 	struct gantry_proxy_op *op;
 
-	while ((op = gantry_proxy_op_of(pc, pc->moved))) {
+	while ((op = gantry_proxy_op_of(pc, step))) {
 		uint64_t size, place;
 		uint32_t mode;
 		gantry_result r;
 
-		if (!gantry_proxy_posted(pc, pc->moved, &mode, &size, &place)) {
+		if (!gantry_proxy_posted(pc, step, &mode, &size, &place)) {
 			gantry_proxy_waits(pc, GANTRY_WAIT_KERNEL);
 			break;
 		}
-		r = put(m, pc->moved, size);
+		r = put(m, step, size);
 		if (r == GANTRY_AGAIN)
 			gantry_proxy_waits(pc, GANTRY_WAIT_SOCKET);
 		if (r != GANTRY_OK)
 			return r == GANTRY_AGAIN ? GANTRY_OK : r;
 		/* The socket has a copy, so the kernel may fill the slot again. */
-		pc->posted = pc->moved += op->slice_steps;
-		pc->done = pc->moved;
-		gantry_proxy_done(pc, pc->done);
+		step += gantry_proxy_op_slice(op);
+		gantry_proxy_advance(pc, GANTRY_PROXY_DONE, step);
+		gantry_proxy_done(pc, step);
 		*ret_worked = 1;
 	}
 	return GANTRY_OK;
@@ -298,66 +296,77 @@ static gantry_result get(struct mailbox *m, uint64_t step, uint64_t max)
 /* Steps that the kernel has consumed. */
 static void count_consumed(struct gantry_proxy_conn *pc, int *ret_worked)
 {
-	uint64_t head = gantry_proxy_consumed(pc);
+	uint64_t head = gantry_proxy_consumed(pc), done = gantry_proxy_steps(pc, GANTRY_PROXY_DONE);
 	struct gantry_proxy_op *op;
 
-	while (pc->done < pc->flushed && (op = gantry_proxy_op_of(pc, pc->done)) &&
-	       head >= pc->done + op->slice_steps) {
-		pc->done += op->slice_steps;
+	while (done < gantry_proxy_steps(pc, GANTRY_PROXY_FLUSHED) && (op = gantry_proxy_op_of(pc, done)) &&
+	       head >= done + gantry_proxy_op_slice(op)) {
+		done += gantry_proxy_op_slice(op);
+		gantry_proxy_advance(pc, GANTRY_PROXY_DONE, done);
 		*ret_worked = 1;
 	}
 }
 
 static gantry_result recv_progress(struct gantry_proxy_conn *pc, int *ret_worked)
 {
-	struct mailbox *m = pc->resources;
+	struct mailbox *m = gantry_proxy_resources(pc);
+	uint64_t step = gantry_proxy_steps(pc, GANTRY_PROXY_MOVED), end;
 	struct gantry_proxy_op *op;
 	gantry_result r = GANTRY_OK;
 
 	count_consumed(pc, ret_worked);
 	/* Only into slots that the kernel is done with; what is too early waits in the socket. */
-	while (pc->moved < pc->done + GANTRY_STEPS && (op = gantry_proxy_op_of(pc, pc->moved))) {
-		uint64_t step = pc->moved;
-
-		r = get(m, step, (uint64_t)op->slice_steps * STEP);
+	end = gantry_proxy_steps(pc, GANTRY_PROXY_DONE) + GANTRY_STEPS;
+	while (step < end && (op = gantry_proxy_op_of(pc, step))) {
+		r = get(m, step, (uint64_t)gantry_proxy_op_slice(op) * STEP);
 		if (r == GANTRY_AGAIN)
 			gantry_proxy_waits(pc, GANTRY_WAIT_PEER);
 		if (r != GANTRY_OK)
 			break;
-		pc->posted = pc->moved = pc->flushed = step + op->slice_steps;
+		gantry_proxy_advance(pc, GANTRY_PROXY_FLUSHED, step + gantry_proxy_op_slice(op));
 		gantry_proxy_publish(pc, step, GANTRY_MODE_NORMAL, m->parcel.size, 0);
+		step += gantry_proxy_op_slice(op);
 		*ret_worked = 1;
 	}
 	return r == GANTRY_AGAIN ? GANTRY_OK : r;
 }
 
+static const struct gantry_transport_side send_side = {
+	.struct_size = sizeof(struct gantry_transport_side),
+	.setup = setup_send,
+	.connect = connect_send,
+	.free = free_end,
+	.proxy_setup = proxy_setup,
+	.proxy_connect = proxy_connect,
+	.proxy_progress = send_progress,
+	.proxy_register = gantry_transport_unsupported_register,
+	.proxy_deregister = gantry_transport_unsupported_deregister,
+	.proxy_free = proxy_free,
+};
+
+static const struct gantry_transport_side recv_side = {
+	.struct_size = sizeof(struct gantry_transport_side),
+	.setup = setup_recv,
+	.connect = connect_recv,
+	.free = free_end,
+	.proxy_setup = proxy_setup,
+	.proxy_connect = proxy_connect,
+	.proxy_progress = recv_progress,
+	.proxy_register = gantry_transport_unsupported_register,
+	.proxy_deregister = gantry_transport_unsupported_deregister,
+	.proxy_free = proxy_free,
+};
+
 static const struct gantry_transport mailbox = {
+	.struct_size = sizeof(mailbox),
 	.name = "mailbox",
 	.proxied = proxied,
 	.can_connect = can_connect,
-	.send = {.setup = setup_send,
-		 .connect = connect_send,
-		 .free = free_end,
-		 .proxy_setup = proxy_setup,
-		 .proxy_connect = proxy_connect,
-		 .proxy_progress = send_progress,
-		 .proxy_register = gantry_transport_unsupported_register,
-		 .proxy_deregister = gantry_transport_unsupported_deregister,
-		 .proxy_free = proxy_free},
-	.recv = {.setup = setup_recv,
-		 .connect = connect_recv,
-		 .free = free_end,
-		 .proxy_setup = proxy_setup,
-		 .proxy_connect = proxy_connect,
-		 .proxy_progress = recv_progress,
-		 .proxy_register = gantry_transport_unsupported_register,
-		 .proxy_deregister = gantry_transport_unsupported_deregister,
-		 .proxy_free = proxy_free},
+	.send = &send_side,
+	.recv = &recv_side,
 };
 
-GANTRY_API gantry_result gantry_transport_init(void);
-
-gantry_result gantry_transport_init(void)
+gantry_result gantry_transport_init_v1(void)
 {
 	return gantry_transport_register(&mailbox, 0);
 }

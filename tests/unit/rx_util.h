@@ -62,7 +62,7 @@ static inline void rx_pair_open_each(struct rx_pair *p, struct gantry_rx_config 
 
 static inline void rx_pair_open(struct rx_pair *p, const struct gantry_rx_config *config)
 {
-	struct gantry_rx_config c = {.path = GANTRY_RX_PATH_HOST};
+	struct gantry_rx_config c = {.struct_size = sizeof(c), .path = GANTRY_RX_PATH_HOST};
 
 	if (config)
 		c = *config;
@@ -137,7 +137,7 @@ static inline void rx_both(struct gantry_rx_op *x, struct gantry_rx_op *y)
 
 static inline gantry_result rx_result(struct gantry_rx_op *op)
 {
-	struct gantry_rx_result r;
+	struct gantry_rx_result r = GANTRY_RX_RESULT_INIT;
 
 	gantry_rx_op_result(op, &r);
 	return r.result;
@@ -145,7 +145,7 @@ static inline gantry_result rx_result(struct gantry_rx_op *op)
 
 static inline uint64_t rx_bytes(struct gantry_rx_op *op)
 {
-	struct gantry_rx_result r;
+	struct gantry_rx_result r = GANTRY_RX_RESULT_INIT;
 
 	gantry_rx_op_result(op, &r);
 	return r.bytes;
@@ -153,7 +153,7 @@ static inline uint64_t rx_bytes(struct gantry_rx_op *op)
 
 static inline const char *rx_text(struct gantry_rx_op *op)
 {
-	struct gantry_rx_result r;
+	struct gantry_rx_result r = GANTRY_RX_RESULT_INIT;
 
 	gantry_rx_op_result(op, &r);
 	return r.text;

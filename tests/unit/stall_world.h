@@ -116,8 +116,11 @@ static inline void world_judge(const struct world *w, struct stall_verdict *ret)
 
 static inline void world_rank(struct world *w, int rank)
 {
-	struct gantry_comm_config config = {
-		.id = w->id, .rank = rank, .nranks = WORLD_RANKS, .transport = w->transport};
+	struct gantry_comm_config config = {.struct_size = sizeof(config),
+					    .id = w->id,
+					    .rank = rank,
+					    .nranks = WORLD_RANKS,
+					    .transport = w->transport};
 	struct gantry_device *dev;
 	struct gantry_stream *s;
 	struct gantry_comm *comm;

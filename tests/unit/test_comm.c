@@ -28,7 +28,8 @@ static void *rank_main(void *arg)
 	struct gantry_device *dev;
 	struct gantry_stream *s;
 	struct gantry_comm *comm;
-	struct gantry_comm_config config = {.id = me->w->id,
+	struct gantry_comm_config config = {.struct_size = sizeof(config),
+					    .id = me->w->id,
 					    .rank = me->rank,
 					    .nranks = me->w->nranks,
 					    .transport = me->w->transport,

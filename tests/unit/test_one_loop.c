@@ -65,7 +65,8 @@ static void transfer(struct gantry_comm *comm, int rank, struct gantry_device *d
 static void *run_rank(void *arg)
 {
 	int rank = (int)(intptr_t)arg;
-	struct gantry_comm_config config = {.id = id, .rank = rank, .nranks = 2, .transport = "net"};
+	struct gantry_comm_config config = {
+		.struct_size = sizeof(config), .id = id, .rank = rank, .nranks = 2, .transport = "net"};
 	struct gantry_comm *comm;
 	struct gantry_stream *s;
 

@@ -111,8 +111,8 @@ static gantry_result recv_progress(struct gantry_proxy_conn *pc, int *ret_worked
 }
 
 static const struct gantry_transport transport = {
-	.send = {.proxy_progress = send_progress},
-	.recv = {.proxy_progress = recv_progress},
+	.send = &(const struct gantry_transport_side){.proxy_progress = send_progress},
+	.recv = &(const struct gantry_transport_side){.proxy_progress = recv_progress},
 };
 
 /* What both kernels and both proxies know of a transfer. */

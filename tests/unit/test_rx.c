@@ -197,7 +197,7 @@ static void refused_batches(void)
 	CHECK_EQ(gantry_rx_deregister(pair.a.rx, m), GANTRY_ERR_USAGE);
 	CHECK_EQ(gantry_rx_wait(op, 1000000), GANTRY_ERR_TIMEOUT);
 	CHECK_EQ(gantry_rx_test(op), GANTRY_RX_PENDING);
-	CHECK_EQ(gantry_rx_cancel(op, -1), GANTRY_ERR_CANCELLED);
+	CHECK_EQ(gantry_rx_cancel(op, GANTRY_WAIT_DEFAULT), GANTRY_ERR_CANCELLED);
 	gantry_rx_op_free(op);
 	rx_memory_free(&pair, &pair.a, m, device);
 }
@@ -239,7 +239,7 @@ static void stream(void)
 
 static void all(const struct gantry_rx_config *config, const char *path)
 {
-	struct gantry_rx_counters n;
+	struct gantry_rx_counters n = GANTRY_RX_COUNTERS_INIT;
 	uint64_t pinned;
 
 	rx_pair_open(&pair, config);
@@ -285,9 +285,9 @@ static void all(const struct gantry_rx_config *config, const char *path)
 static void in_place(const char *zerocopy, int crc)
 {
 	int by_reference = !strcmp(zerocopy, "msg");
-	struct gantry_rx_config config = {.path = GANTRY_RX_PATH_HOST};
+	struct gantry_rx_config config = {.struct_size = sizeof(config), .path = GANTRY_RX_PATH_HOST};
 	struct rx_layout from = {8192, 12290, 3000003}, to = {5000, 5007, 3000003};
-	struct gantry_rx_counters a, b;
+	struct gantry_rx_counters a = GANTRY_RX_COUNTERS_INIT, b = GANTRY_RX_COUNTERS_INIT;
 
 	setenv("GANTRY_CRC", crc ? "1" : "0", 1);
 	setenv("GANTRY_ZEROCOPY", zerocopy, 1);
@@ -310,24 +310,28 @@ static void in_place(const char *zerocopy, int crc)
 
 static void wrong_configs(void)
 {
-	struct gantry_rx_config c = {.message = 1000};
+	struct gantry_rx_config c = {.struct_size = sizeof(c), .message = 1000};
 	struct gantry_rx *rx;
 
 	CHECK_EQ(gantry_rx_open(&c, &rx), GANTRY_ERR_CONFIG);
-	c = (struct gantry_rx_config){.depth = 17};
+	c = (struct gantry_rx_config){.struct_size = sizeof(struct gantry_rx_config), .depth = 17};
 	CHECK_EQ(gantry_rx_open(&c, &rx), GANTRY_ERR_CONFIG);
-	c = (struct gantry_rx_config){.nic = "nosuchnic0"};
+	c = (struct gantry_rx_config){.struct_size = sizeof(struct gantry_rx_config), .nic = "nosuchnic0"};
 	CHECK_EQ(gantry_rx_open(&c, &rx), GANTRY_ERR_CONFIG);
-	c = (struct gantry_rx_config){.path = GANTRY_RX_PATH_UNPACK};
+	c = (struct gantry_rx_config){.struct_size = sizeof(struct gantry_rx_config), .path = GANTRY_RX_PATH_UNPACK};
 	CHECK_EQ(gantry_rx_open(&c, &rx), GANTRY_ERR_UNSUPPORTED);
 }
 
 int main(int argc, char **argv)
 {
-	struct gantry_rx_config host = {.path = GANTRY_RX_PATH_HOST};
-	struct gantry_rx_config narrow = {
-		.path = GANTRY_RX_PATH_HOST, .message = 65536, .depth = 2, .stage = 1 << 20, .max_frags = 16};
-	struct gantry_rx_config emulated = {.path = GANTRY_RX_PATH_EMULATED};
+	struct gantry_rx_config host = {.struct_size = sizeof(host), .path = GANTRY_RX_PATH_HOST};
+	struct gantry_rx_config narrow = {.struct_size = sizeof(narrow),
+					  .path = GANTRY_RX_PATH_HOST,
+					  .message = 65536,
+					  .depth = 2,
+					  .stage = 1 << 20,
+					  .max_frags = 16};
+	struct gantry_rx_config emulated = {.struct_size = sizeof(emulated), .path = GANTRY_RX_PATH_EMULATED};
 	const char *only = argc > 1 ? argv[1] : "";
 
 	setenv("GANTRY_IFNAME", "lo", 0);

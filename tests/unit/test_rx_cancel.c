@@ -120,9 +120,10 @@ static int one(const struct buffers *b, int strided, int by, unsigned moment)
 
 static void path(enum gantry_rx_path which, int device, int rounds)
 {
-	struct gantry_rx_config config = {.path = which, .message = 256 << 10, .depth = 4};
+	struct gantry_rx_config config = {
+		.struct_size = sizeof(config), .path = which, .message = 256 << 10, .depth = 4};
 	struct buffers b = {.dst_size = (size_t)(SIZE / PIECE + 2) * STRIDE};
-	struct gantry_rx_counters n;
+	struct gantry_rx_counters n = GANTRY_RX_COUNTERS_INIT;
 	pthread_t threads[2];
 	int early = 0;
 
@@ -159,8 +160,12 @@ static void path(enum gantry_rx_path which, int device, int rounds)
 static void both_when_all_is_out(void)
 {
 	enum { MESSAGE = 64 << 10, N = 16 };
-	struct gantry_rx_config a = {.path = GANTRY_RX_PATH_HOST, .message = MESSAGE, .depth = N}, b = a;
-	struct gantry_rx_counters n = {0};
+	struct gantry_rx_config a = {.struct_size = sizeof(a),
+				     .path = GANTRY_RX_PATH_HOST,
+				     .message = MESSAGE,
+				     .depth = N},
+				b = a;
+	struct gantry_rx_counters n = GANTRY_RX_COUNTERS_INIT;
 	struct gantry_rx_piece p;
 	struct gantry_rx_op *s, *r;
 	unsigned char *src, *dst;

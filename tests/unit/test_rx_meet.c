@@ -42,7 +42,7 @@ static void strangers(void)
 	struct gantry_rx *a, *b;
 	struct gantry_rx_listener *l;
 	struct gantry_rx_conn *ca, *cb, *nobody;
-	struct gantry_rx_counters n;
+	struct gantry_rx_counters n = GANTRY_RX_COUNTERS_INIT;
 	uint8_t offer[RX_OFFER_SIZE] = {1}, hello[INET_HELLO_SIZE + RX_OFFER_SIZE], answer[INET_ANSWER_SIZE];
 	struct inet_key key = rx_key(getenv("GANTRY_SECRET"));
 	struct inet_handshake h;
@@ -95,7 +95,7 @@ static void silent_crowd(void)
 	struct gantry_rx *a, *b;
 	struct gantry_rx_listener *l;
 	struct gantry_rx_conn *ca, *cb;
-	struct gantry_rx_counters n;
+	struct gantry_rx_counters n = GANTRY_RX_COUNTERS_INIT;
 	uint64_t began;
 	pthread_t t;
 	void *in[3];
@@ -334,7 +334,7 @@ static void restarts(void)
 {
 	unsigned char *m = malloc(SIZE), *back = malloc(SIZE);
 	struct gantry_rx *rx;
-	struct gantry_rx_counters n;
+	struct gantry_rx_counters n = GANTRY_RX_COUNTERS_INIT;
 	char address[64];
 	int fds = 0, threads = 0, keeper;
 	uint64_t memory = 0;

@@ -56,7 +56,7 @@ static void begin(void)
 	struct gantry_net *net = gantry_net_tcp();
 	struct gantry_net_device_handle *none = NULL;
 	uint8_t handle[GANTRY_NET_HANDLE_SIZE], ready = 1;
-	struct gantry_rx_config config = {.path = GANTRY_RX_PATH_HOST};
+	struct gantry_rx_config config = {.struct_size = sizeof(config), .path = GANTRY_RX_PATH_HOST};
 	struct gantry_rx_listener *l;
 	void *listen;
 	pthread_t t;

@@ -240,7 +240,8 @@ static struct gantry_rx_config some_config(enum gantry_rx_path path)
 {
 	static const int depths[] = {1, 2, 8, 16};
 
-	return (struct gantry_rx_config){.path = path,
+	return (struct gantry_rx_config){.struct_size = sizeof(struct gantry_rx_config),
+					 .path = path,
 					 .depth = depths[random_below(4)],
 					 .message = (uint64_t)65536 << random_below(5),
 					 .stage = (uint64_t)(1 + random_below(8)) << 20,

@@ -127,7 +127,7 @@ static void scene_close(struct scene *s)
 
 static uint64_t strangers(struct scene *s)
 {
-	struct gantry_rx_counters n;
+	struct gantry_rx_counters n = GANTRY_RX_COUNTERS_INIT;
 
 	gantry_rx_get_counters(s->rx, &n);
 	return n.strangers;

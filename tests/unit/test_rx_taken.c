@@ -51,7 +51,7 @@ struct both {
 /* What goes well is no error in the log: the receiver's goodbye meets receives of ours that always stand. */
 static void both_open(struct both *b, const struct way *way)
 {
-	struct gantry_rx_config config = {.path = way->path};
+	struct gantry_rx_config config = {.struct_size = sizeof(config), .path = way->path};
 	size_t piece = way->piece ? way->piece : way->total ? way->total : 1;
 
 	*b = (struct both){.way = way, .layout = {piece, way->piece ? 2 * piece : piece, way->total}};

@@ -48,7 +48,7 @@ static void expect(const struct world *w, const char *cause, int rank, const cha
 static void one_is_missing(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
 			   struct gantry_stream *s)
 {
-	struct gantry_comm_counters before, after;
+	struct gantry_comm_counters before = GANTRY_COMM_COUNTERS_INIT, after = GANTRY_COMM_COUNTERS_INIT;
 
 	world_warm_up(rank, buffers[rank], comm, dev, s);
 	gantry_comm_get_counters(comm, &before);
@@ -65,7 +65,8 @@ static void one_is_missing(struct world *w, int rank, struct gantry_comm *comm, 
 	CHECK_OK(gantry_stream_sync(dev, s));
 	CHECK_OK(gantry_comm_destroy(comm));
 	memset(&after, 0xff, sizeof(after));
-	gantry_comm_get_counters(NULL, &after);
+	after.struct_size = sizeof(after);
+	CHECK_OK(gantry_comm_get_counters(NULL, &after));
 	CHECK_EQ(after.recv_bytes, 0);
 }
 

@@ -130,6 +130,7 @@ static void check_registering(void)
 	struct gantry_peer_info a = info_of(0, 1), b = info_of(1, 1), far = info_of(2, 2);
 	struct gantry_transport first = fake("first", yes), last = fake("last", yes), sick = fake("sick", fails);
 	struct gantry_transport again = fake("shm", yes), hole = fake("hole", yes), many[20];
+	struct gantry_transport_side side = *hole.recv;
 	char names[20][8];
 	int n = 0;
 
@@ -146,9 +147,14 @@ static void check_registering(void)
 	CHECK_EQ(gantry_transport_register(&first, 0), GANTRY_ERR_INVALID);
 	CHECK_HAS(gantry_last_error(), "there is a transport first already");
 	CHECK_EQ(gantry_transport_register(&again, 1), GANTRY_ERR_INVALID);
-	hole.recv.proxy_register = NULL;
+	side.proxy_register = NULL;
+	hole.recv = &side;
 	CHECK_EQ(gantry_transport_register(&hole, 0), GANTRY_ERR_INVALID);
 	CHECK_HAS(gantry_last_error(), "hole has empty entries");
+	hole = fake("hole", yes);
+	hole.struct_size = 0;
+	CHECK_EQ(gantry_transport_register(&hole, 0), GANTRY_ERR_INVALID);
+	CHECK_HAS(gantry_last_error(), "struct gantry_transport: struct_size is 0");
 	hole = fake("a,b", yes);
 	CHECK_EQ(gantry_transport_register(&hole, 0), GANTRY_ERR_INVALID);
 	CHECK_EQ(gantry_transport_register(NULL, 0), GANTRY_ERR_INVALID);
@@ -187,10 +193,10 @@ static void check_stubs(void)
 	void *handle = NULL;
 	int worked = 0;
 
-	CHECK_EQ(gantry_transport_collnet.send.setup(&c, &info), GANTRY_ERR_UNSUPPORTED);
+	CHECK_EQ(gantry_transport_collnet.send->setup(&c, &info), GANTRY_ERR_UNSUPPORTED);
 	CHECK_HAS(gantry_last_error(), "transport collnet has no proxy for this end of a connection with rank 3");
-	CHECK_EQ(gantry_transport_collnet.recv.connect(&c, &info), GANTRY_ERR_UNSUPPORTED);
-	CHECK_EQ(gantry_transport_p2p.recv.proxy_setup(&c), GANTRY_ERR_UNSUPPORTED);
+	CHECK_EQ(gantry_transport_collnet.recv->connect(&c, &info), GANTRY_ERR_UNSUPPORTED);
+	CHECK_EQ(gantry_transport_p2p.recv->proxy_setup(&c), GANTRY_ERR_UNSUPPORTED);
 	CHECK_EQ(gantry_transport_unsupported_progress(&pc, &worked), GANTRY_ERR_UNSUPPORTED);
 	CHECK_EQ(gantry_transport_unsupported_register(&pc, NULL, 0, &handle), GANTRY_ERR_UNSUPPORTED);
 	CHECK_EQ(gantry_transport_unsupported_deregister(&pc, NULL), GANTRY_ERR_UNSUPPORTED);

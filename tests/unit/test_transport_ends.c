@@ -59,11 +59,11 @@ static void transfer_all(struct side *tx, struct side *rx)
 			transfer(tx, rx, p == GANTRY_PROTO_SIMPLE ? sizes[i] : sizes[i] % 70000, p, 0, 0);
 	}
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
-		if (tx->c.shares_memory == 1)
+		if (tx->c.sharing == GANTRY_SHARES_ADDRESSES)
 			transfer(tx, rx, sizes[i], GANTRY_PROTO_SIMPLE, 1, 0);
 		if (offers)
 			transfer(tx, rx, sizes[i], GANTRY_PROTO_SIMPLE, 0, 1);
-		if (offers && tx->c.shares_memory == 1)
+		if (offers && tx->c.sharing == GANTRY_SHARES_ADDRESSES)
 			transfer(tx, rx, sizes[i], GANTRY_PROTO_SIMPLE, 1, 1);
 	}
 }
@@ -80,7 +80,7 @@ static void check_pair(const struct gantry_transport *t, int tx_proxied, int rx_
 	CHECK_EQ(tx.c.proxy != NULL, tx_proxied);
 	CHECK_EQ(rx.c.proxy != NULL, rx_proxied);
 	connect_both(&tx, &rx);
-	CHECK_EQ(tx.c.shares_memory, on_gpu() && t == &gantry_transport_shm ? tx_proxied : shares);
+	CHECK_EQ(tx.c.sharing, on_gpu() && t == &gantry_transport_shm ? tx_proxied : shares);
 	CHECK_EQ(tx.c.peer_notifies, device->sleeps);
 	CHECK_EQ(rx.c.peer_notifies, device->sleeps);
 	CHECK_EQ(tx.c.max_step != 0, tx_proxied || rx_proxied);

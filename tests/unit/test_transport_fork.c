@@ -69,7 +69,7 @@ static void one_rank(const struct gantry_transport *t, int send, int fd, int sha
 	CHECK_OK(side_connect_wait(&s, &info));
 	CHECK_EQ(s.c.peer_notifies, dev->sleeps);
 	if (send && !s.c.proxy)
-		CHECK_EQ(s.c.shares_memory, shares);
+		CHECK_EQ(s.c.sharing, shares);
 	for (int p = 0; p < GANTRY_PROTOS; p++) {
 		for (uint64_t round = 0; side_has(&s, p) && round < 3; round++) {
 			uint64_t bytes = p ? 50000 + round : (uint64_t)BYTES >> (5 * round);

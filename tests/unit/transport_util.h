@@ -138,7 +138,7 @@ static inline void side_open(struct side *s, const struct gantry_transport *t, i
 			     struct gantry_peer_info peer)
 {
 	int bit = send ? GANTRY_TRANSPORT_PROXIED_SEND : GANTRY_TRANSPORT_PROXIED_RECV;
-	const struct gantry_transport_side *side = send ? &t->send : &t->recv;
+	const struct gantry_transport_side *side = send ? t->send : t->recv;
 	struct gantry_proxy_group_config config = {0};
 	void *p = NULL, *q = NULL;
 
@@ -178,7 +178,7 @@ static inline void side_open(struct side *s, const struct gantry_transport *t, i
 
 static inline gantry_result side_connect(struct side *s, const struct gantry_connect_info *peer)
 {
-	const struct gantry_transport_side *side = s->c.send ? &s->c.transport->send : &s->c.transport->recv;
+	const struct gantry_transport_side *side = s->c.send ? s->c.transport->send : s->c.transport->recv;
 	gantry_result r = side->connect(&s->c, peer);
 
 	if (r == GANTRY_OK && s->c.proxy)
@@ -203,7 +203,7 @@ static inline gantry_result side_connect_wait(struct side *s, const struct gantr
 
 static inline void side_close(struct side *s)
 {
-	const struct gantry_transport_side *side = s->c.send ? &s->c.transport->send : &s->c.transport->recv;
+	const struct gantry_transport_side *side = s->c.send ? s->c.transport->send : s->c.transport->recv;
 
 	gantry_proxy_group_destroy(s->group);
 	if (s->c.proxy)

@@ -41,7 +41,7 @@ static void be_rank(int rank, const char *transport, const char *path)
 {
 	static struct node nodes[COMMS_MAX];
 	size_t size = (size_t)channels * PER_CHANNEL;
-	struct gantry_comm_counters counters;
+	struct gantry_comm_counters counters = GANTRY_COMM_COUNTERS_INIT;
 
 	for (int i = 0; i < comms; i++) {
 		struct gantry_unique_id id;

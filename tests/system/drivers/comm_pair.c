@@ -14,7 +14,7 @@ static const char *transport, *path;
 static void be_rank(int rank)
 {
 	struct gantry_unique_id id;
-	struct gantry_comm_counters counters;
+	struct gantry_comm_counters counters = GANTRY_COMM_COUNTERS_INIT;
 	uint64_t bytes = 0, begun = now_ms();
 	struct node me;
 

@@ -34,8 +34,12 @@ static inline void node_raise_limits(void)
 static inline gantry_result node_try_open(struct node *me, const struct gantry_unique_id *id, int rank, int n,
 					  const char *transport, int channels, size_t room)
 {
-	struct gantry_comm_config config = {
-		.id = *id, .rank = rank, .nranks = n, .transport = transport, .channels = channels};
+	struct gantry_comm_config config = {.struct_size = sizeof(config),
+					    .id = *id,
+					    .rank = rank,
+					    .nranks = n,
+					    .transport = transport,
+					    .channels = channels};
 	gantry_result r;
 
 	memset(me, 0, sizeof(*me));

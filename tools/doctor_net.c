@@ -175,7 +175,7 @@ void doctor_interfaces(struct doctor *d)
 
 /* ---- devmem ---- */
 
-enum { GPUS_MAX = 16, UNPACK_KERNEL = 1 /* the index of GANTRY_UNPACK's choice */ };
+enum { GPUS_MAX = 16 };
 
 /* That a machine has no such NIC is nothing to mend, unless it was asked for. */
 static enum doctor_level level_of(enum devmem_verdict v, int wanted)
@@ -205,7 +205,7 @@ static const char *device_name(const struct gantry_device *dev, char *buf, size_
 static void say_steps(struct doctor *d, const struct devmem_step *steps, const char *nic, const char *of, int first_nic,
 		      int first_dev)
 {
-	int wanted = gantry_params()->unpack == UNPACK_KERNEL;
+	int wanted = gantry_params()->unpack == PARAM_UNPACK_KERNEL;
 
 	for (int i = 0; i < DEVMEM_QUESTIONS; i++) {
 		switch (i) {
@@ -250,7 +250,7 @@ static void examine(struct doctor *d, const char *nic, const struct gantry_devic
 	snprintf(name, sizeof(name), "%s to %s", nic, of);
 	snprintf(verdict, sizeof(verdict), "%s%s%s", can ? name : nic, can ? "" : ": ", can ? "" : why);
 	doctor_can(d, DOCTOR_DEVMEM, can, verdict);
-	doctor_say(d, "devmem", name, can ? DOCTOR_OK : level_of(DEVMEM_NO, p->unpack == UNPACK_KERNEL),
+	doctor_say(d, "devmem", name, can ? DOCTOR_OK : level_of(DEVMEM_NO, p->unpack == PARAM_UNPACK_KERNEL),
 		   can ? "usable" : "not usable", why,
 		   can ? "" : "GANTRY_UNPACK=emulated tries the same path without such a NIC; docs/devmem.md");
 }

@@ -381,7 +381,7 @@ gantry_result perf_remote_open(struct perf_remote *rm, const char *program, cons
 {
 	gantry_result r = GANTRY_OK;
 	struct perf_card mine, other;
-	int quiet = gantry_params()->log_level <= GANTRY_LOG_WARN;
+	int quiet = gantry_params()->log_level <= PARAM_LOG_LEVEL_WARN;
 
 	*rm = (struct perf_remote){.program = program, .opts = opts};
 	if (quiet)

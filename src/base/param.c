@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The parameters of this process: defaults, the environment over them, and the
- * listings. What the parameters are is in params.def, by way of param_table.h.
+ * listings. What the parameters are is in params.def.
  *
  * A set of values is one allocation, published by a pointer. Readers hold
  * pointers into a set for as long as they like, so a reload makes a new set and
@@ -11,48 +11,257 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_BASE
 #include "base/param.h"
 
-#include <pthread.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "base/atomic.h"
 #include "base/log.h"
-#include "base/param_check.h"
-#include "base/param_table.h"
+#include "base/mutex.h"
 #include "base/param_text.h"
 #include "base/secret.h"
 
+/* ---- the table that params.def makes, and how a value of each kind is set and shown ---- */
+
+enum param_kind {
+	KIND_INT,
+	KIND_SIZE,
+	KIND_DURATION,
+	KIND_BOOL,
+	KIND_STRING,
+	KIND_CHOICE,
+};
+
+union param_number {
+	int64_t i;  /* INT, BOOL, CHOICE */
+	uint64_t u; /* SIZE, DURATION */
+};
+
+struct param_desc {
+	const char *env;
+	const char *doc;
+	enum param_kind kind;
+	size_t offset; /* of the field in struct gantry_params */
+	union param_number def, min, max;
+	const char *def_text;		/* STRING */
+	const char *const *choices;	/* CHOICE: the words; NULL behind the last */
+	int (*check)(const char *text); /* STRING: is it allowed? NULL: any text is */
+	const char *allowed;		/* STRING: what the check allows, in words */
+};
+
+enum {
+	NPARAMS = 0
+#define P_INT(field, env, def, min, max, doc) +1
+#define P_SIZE(field, env, def, min, max, doc) +1
+#define P_DURATION(field, env, def, min, max, doc) +1
+#define P_BOOL(field, env, def, doc) +1
+#define P_STRING(field, env, def, doc) +1
+#define P_CHECKED(field, env, def, check, allowed, doc) +1
+#define P_CHOICE(field, env, def, words, doc) +1
+#include "base/params.def"
+	,
+	VALUE_TEXT = 160 /* enough for every default, bound and list of choices */
+};
+
+#define W(name, word) word,
+#define P_CHOICE(field, env, def, words, doc) const char *const param_##field##_words[] = {words NULL};
+#include "base/params.def"
+#undef W
+
+#define COMMON(field, name, text, type)                                                                                \
+	.env = name, .doc = text, .kind = type, .offset = offsetof(struct gantry_params, field)
+
+static const struct param_desc param_descs[NPARAMS] = {
+/* clang-format off */
+#define P_INT(field, env, d, lo, hi, doc) {COMMON(field, env, doc, KIND_INT), .def.i = d, .min.i = lo, .max.i = hi},
+#define P_SIZE(field, env, d, lo, hi, doc) {COMMON(field, env, doc, KIND_SIZE), .def.u = d, .min.u = lo, .max.u = hi},
+#define P_DURATION(field, env, d, lo, hi, doc) {COMMON(field, env, doc, KIND_DURATION), .def.u = d, .min.u = lo, .max.u = hi},
+#define P_BOOL(field, env, d, doc) {COMMON(field, env, doc, KIND_BOOL), .def.i = d},
+#define P_STRING(field, env, d, doc) {COMMON(field, env, doc, KIND_STRING), .def_text = d},
+#define P_CHECKED(field, env, d, fn, words, doc) {COMMON(field, env, doc, KIND_STRING), .def_text = d, .check = fn, .allowed = words},
+#define P_CHOICE(field, env, d, words, doc) {COMMON(field, env, doc, KIND_CHOICE), .def.i = d, .choices = param_##field##_words},
+#include "base/params.def"
+	/* clang-format on */
+};
+
+static void *field_of(struct gantry_params *p, const struct param_desc *d)
+{
+	return (char *)p + d->offset;
+}
+
+static const char *kind_name(enum param_kind kind)
+{
+	static const char *const names[] = {"int", "size", "duration", "bool", "string", "choice"};
+
+	return names[kind];
+}
+
+/* Upper and lower case alike: people who write NCCL_DEBUG=WARN write GANTRY_LOG=WARN. */
+static gantry_result parse_choice(const char *const *words, const char *text, int *ret)
+{
+	for (int i = 0; words[i]; i++) {
+		if (!strcasecmp(words[i], text)) {
+			*ret = i;
+			return GANTRY_OK;
+		}
+	}
+	return GANTRY_ERR_INVALID;
+}
+
+static void set_default(const struct param_desc *d, void *at)
+{
+	switch (d->kind) {
+	case KIND_INT:
+		*(int64_t *)at = d->def.i;
+		break;
+	case KIND_SIZE:
+	case KIND_DURATION:
+		*(uint64_t *)at = d->def.u;
+		break;
+	case KIND_BOOL:
+	case KIND_CHOICE:
+		*(int *)at = (int)d->def.i;
+		break;
+	case KIND_STRING:
+		*(const char **)at = d->def_text;
+		break;
+	}
+}
+
+/* 0 stands for a value that is chosen automatically; any other has a least one. */
+static int takes_zero(const struct param_desc *d)
+{
+	return d->kind != KIND_INT && d->def.u == 0 && d->min.u > 0;
+}
+
+static gantry_result parse_unsigned(const struct param_desc *d, const char *text, uint64_t *ret)
+{
+	uint64_t v;
+	gantry_result r = d->kind == KIND_SIZE ? gantry_parse_size(text, &v) : gantry_parse_duration(text, &v);
+
+	if (r == GANTRY_OK && (v < d->min.u || v > d->max.u) && !(v == 0 && takes_zero(d)))
+		r = GANTRY_ERR_INVALID;
+	if (r == GANTRY_OK)
+		*ret = v;
+	return r;
+}
+
+/* Writes the field only if the text is allowed, else ERR_INVALID; the caller logs. *ret_string: the copy of a STRING. */
+static gantry_result set_text(const struct param_desc *d, const char *text, void *at, char **ret_string)
+{
+	int64_t i;
+
+	switch (d->kind) {
+	case KIND_INT:
+		if (gantry_parse_int(text, &i) != GANTRY_OK || i < d->min.i || i > d->max.i)
+			return GANTRY_ERR_INVALID;
+		*(int64_t *)at = i;
+		return GANTRY_OK;
+	case KIND_SIZE:
+	case KIND_DURATION:
+		return parse_unsigned(d, text, at);
+	case KIND_BOOL:
+		return gantry_parse_bool(text, at);
+	case KIND_CHOICE:
+		return parse_choice(d->choices, text, at);
+	case KIND_STRING:
+		if (d->check && !d->check(text))
+			return GANTRY_ERR_INVALID;
+		*ret_string = strdup(text);
+		if (!*ret_string)
+			return GANTRY_ERR_NOMEM;
+		*(const char **)at = *ret_string;
+		return GANTRY_OK;
+	}
+	return GANTRY_ERR_INTERNAL;
+}
+
+static void value_text(const struct param_desc *d, const void *at, char *buf, size_t n)
+{
+	switch (d->kind) {
+	case KIND_INT:
+		snprintf(buf, n, "%" PRId64, *(const int64_t *)at);
+		break;
+	case KIND_SIZE:
+		gantry_format_size(*(const uint64_t *)at, buf, n);
+		break;
+	case KIND_DURATION:
+		gantry_format_duration(*(const uint64_t *)at, buf, n);
+		break;
+	case KIND_BOOL:
+		snprintf(buf, n, "%s", *(const int *)at ? "on" : "off");
+		break;
+	case KIND_STRING:
+		snprintf(buf, n, "%s", *(const char *const *)at);
+		break;
+	case KIND_CHOICE:
+		snprintf(buf, n, "%s", d->choices[*(const int *)at]);
+		break;
+	}
+}
+
+/* What is allowed: "1ms .. 1h", "auto|off", for strings the check's words or "". */
+static void range_text(const struct param_desc *d, char *buf, size_t n)
+{
+	char lo[24] = "", hi[24] = "";
+
+	switch (d->kind) {
+	case KIND_INT:
+	case KIND_SIZE:
+	case KIND_DURATION:
+		value_text(d, &d->min, lo, sizeof(lo));
+		value_text(d, &d->max, hi, sizeof(hi));
+		snprintf(buf, n, "%s%s .. %s", takes_zero(d) ? "0, " : "", lo, hi);
+		break;
+	case KIND_BOOL:
+		snprintf(buf, n, "on|off");
+		break;
+	case KIND_STRING:
+		snprintf(buf, n, "%s", d->allowed ? d->allowed : "");
+		break;
+	case KIND_CHOICE:
+		buf[0] = 0;
+		for (size_t i = 0; d->choices[i]; i++)
+			snprintf(buf + strlen(buf), n - strlen(buf), "%s%s", i ? "|" : "", d->choices[i]);
+		break;
+	}
+}
+
+/* ---- the values of this process ---- */
+
 struct set {
 	struct gantry_params params;
-	enum gantry_param_origin origin[GANTRY_NPARAMS];
-	char *strings[GANTRY_NPARAMS]; /* owned copies; NULL where the default stands, and for the secret */
-	struct set *previous;	       /* owned; see the top */
+	enum gantry_param_origin origin[NPARAMS];
+	char *strings[NPARAMS]; /* owned copies; NULL where the default stands, and for the secret */
+	struct set *previous;	/* owned; see the top */
 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct set defaults;
 /* Filled once, by `once`. */
-static char def_texts[GANTRY_NPARAMS][GANTRY_PARAM_TEXT], range_texts[GANTRY_NPARAMS][GANTRY_PARAM_TEXT];
+static char def_texts[NPARAMS][VALUE_TEXT], range_texts[NPARAMS][VALUE_TEXT];
 
 static struct set *current; /* release by load, acquire by readers; NULL before `once` */
-static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
-static int loaded; /* under load_lock */
+MUTEX_KIND(param_mu);	    /* whoever loads */
+static struct param_mu load_mu = MUTEX_INITIALIZER;
+static bool loaded GUARDED_BY(param_mu);
 
 /* Its value goes to its field and nowhere else: no listing, no message; and the copy is kept out of core dumps. */
-static int is_secret(const struct gantry_param_desc *d)
+static int is_secret(const struct param_desc *d)
 {
 	return d->offset == offsetof(struct gantry_params, secret);
 }
 
 static void init_once(void)
 {
-	for (size_t i = 0; i < GANTRY_NPARAMS; i++) {
-		void *at = gantry_param_field(&defaults.params, &gantry_param_descs[i]);
+	for (size_t i = 0; i < NPARAMS; i++) {
+		void *at = field_of(&defaults.params, &param_descs[i]);
 
-		gantry_param_set_default(&gantry_param_descs[i], at);
-		gantry_param_value_text(&gantry_param_descs[i], at, def_texts[i], GANTRY_PARAM_TEXT);
-		gantry_param_range_text(&gantry_param_descs[i], range_texts[i], GANTRY_PARAM_TEXT);
+		set_default(&param_descs[i], at);
+		value_text(&param_descs[i], at, def_texts[i], VALUE_TEXT);
+		range_text(&param_descs[i], range_texts[i], VALUE_TEXT);
 	}
 	store_release(&current, &defaults);
 }
@@ -77,7 +286,7 @@ static void free_set(struct set *s)
 {
 	if (!s)
 		return;
-	for (size_t i = 0; i < GANTRY_NPARAMS; i++)
+	for (size_t i = 0; i < NPARAMS; i++)
 		free(s->strings[i]);
 	free(s);
 }
@@ -107,8 +316,8 @@ static gantry_result read_environment(struct set *s)
 {
 	gantry_result first = GANTRY_OK;
 
-	for (size_t i = 0; i < GANTRY_NPARAMS; i++) {
-		const struct gantry_param_desc *d = &gantry_param_descs[i];
+	for (size_t i = 0; i < NPARAMS; i++) {
+		const struct param_desc *d = &param_descs[i];
 		const char *text = getenv(d->env);
 		gantry_result r;
 
@@ -117,7 +326,7 @@ static gantry_result read_environment(struct set *s)
 		if (is_secret(d))
 			r = set_secret(&s->params, text);
 		else
-			r = gantry_param_set_text(d, text, gantry_param_field(&s->params, d), &s->strings[i]);
+			r = set_text(d, text, field_of(&s->params, d), &s->strings[i]);
 		s->origin[i] = GANTRY_ORIGIN_ENV;
 		if (r == GANTRY_ERR_INVALID)
 			r = refuse(i, text);
@@ -139,17 +348,17 @@ static int is_ours_to_ignore(const char *name)
 static void warn_unknown(void)
 {
 	for (char **e = environ; e && *e; e++) {
-		const char *nearest = gantry_param_descs[0].env;
-		char name[GANTRY_PARAM_TEXT];
+		const char *nearest = param_descs[0].env;
+		char name[VALUE_TEXT];
 		int known = 0;
 
 		if (strncmp(*e, "GANTRY_", strlen("GANTRY_")) != 0)
 			continue;
 		snprintf(name, sizeof(name), "%.*s", (int)strcspn(*e, "="), *e); /* the value may be a secret */
-		for (size_t i = 0; i < GANTRY_NPARAMS; i++) {
-			known |= !strcmp(name, gantry_param_descs[i].env);
-			if (gantry_edit_distance(name, gantry_param_descs[i].env) < gantry_edit_distance(name, nearest))
-				nearest = gantry_param_descs[i].env;
+		for (size_t i = 0; i < NPARAMS; i++) {
+			known |= !strcmp(name, param_descs[i].env);
+			if (gantry_edit_distance(name, param_descs[i].env) < gantry_edit_distance(name, nearest))
+				nearest = param_descs[i].env;
 		}
 		if (!known && !is_ours_to_ignore(name))
 			LOG_WARN(BASE, "%s is set but unknown; the nearest known name is %s", name, nearest);
@@ -163,7 +372,7 @@ gantry_result gantry_params_load(int reload)
 	uint32_t mask = 0;
 
 	pthread_once(&once, init_once);
-	pthread_mutex_lock(&load_lock);
+	param_mu_lock(&load_mu);
 	if (loaded && !reload)
 		goto out;
 	s = calloc(1, sizeof(*s));
@@ -173,32 +382,34 @@ gantry_result gantry_params_load(int reload)
 	TRY(read_environment(s));
 	TRY(gantry_parse_subsys(s->params.log_subsys, &mask));
 
-	/* The choices of GANTRY_LOG stand in the order of enum gantry_log_level. */
+	_Static_assert((int)PARAM_LOG_LEVEL_ERROR == (int)GANTRY_LOG_ERROR &&
+			       (int)PARAM_LOG_LEVEL_TRACE == (int)GANTRY_LOG_TRACE,
+		       "the words of GANTRY_LOG stand in the order of the levels");
 	gantry_log_configure((enum gantry_log_level)s->params.log_level, mask, s->params.log_file);
 	s->previous = load_relaxed(&current);
 	store_release(&current, s);
 	s = NULL; /* ownership moved */
-	loaded = 1;
+	loaded = true;
 	warn_unknown();
 out:
-	pthread_mutex_unlock(&load_lock);
+	param_mu_unlock(&load_mu);
 	free_set(s);
 	return r;
 }
 
 size_t gantry_param_count(void)
 {
-	return GANTRY_NPARAMS;
+	return NPARAMS;
 }
 
 void gantry_param_describe(size_t i, struct gantry_param_info *ret_info)
 {
 	struct set *s = current_set();
-	const struct gantry_param_desc *d = &gantry_param_descs[i];
+	const struct param_desc *d = &param_descs[i];
 
 	*ret_info = (struct gantry_param_info){
 		.env = d->env,
-		.type = gantry_param_kind_name(d->kind),
+		.type = kind_name(d->kind),
 		.range = range_texts[i],
 		.def = def_texts[i],
 		.doc = d->doc,
@@ -207,29 +418,29 @@ void gantry_param_describe(size_t i, struct gantry_param_info *ret_info)
 	if (is_secret(d))
 		snprintf(ret_info->value, sizeof(ret_info->value), "%s", *s->params.secret ? "(set)" : "");
 	else
-		gantry_param_value_text(d, gantry_param_field(&s->params, d), ret_info->value, sizeof(ret_info->value));
+		value_text(d, field_of(&s->params, d), ret_info->value, sizeof(ret_info->value));
 }
 
 const char *gantry_param_refusal(size_t i, const char *text, char *buf, size_t len)
 {
-	const struct gantry_param_desc *d = &gantry_param_descs[i];
-	int is_text = d->kind == GANTRY_PARAM_STRING;
+	const struct param_desc *d = &param_descs[i];
+	int is_text = d->kind == KIND_STRING;
 
 	pthread_once(&once, init_once);
 	snprintf(buf, len, "%s=%.200s is not allowed; it takes: %s%s%s", d->env, text,
-		 is_text ? "" : gantry_param_kind_name(d->kind), is_text ? "" : ", ", range_texts[i]);
+		 is_text ? "" : kind_name(d->kind), is_text ? "" : ", ", range_texts[i]);
 	return buf;
 }
 
 int gantry_param_allows(size_t i, const char *text)
 {
-	const struct gantry_param_desc *d = &gantry_param_descs[i];
+	const struct param_desc *d = &param_descs[i];
 	struct gantry_params scratch;
 	char *string = NULL;
 	gantry_result r = GANTRY_OK;
 
 	if (*text && !is_secret(d))
-		r = gantry_param_set_text(d, text, gantry_param_field(&scratch, d), &string);
+		r = set_text(d, text, field_of(&scratch, d), &string);
 	free(string);
 	return r != GANTRY_ERR_INVALID;
 }
@@ -268,9 +479,9 @@ void gantry_params_write_markdown(FILE *f)
 		intro);
 	for (size_t i = 0; i < KINDS; i++)
 		fprintf(f, "- **%s**: %s\n", kinds[i][0], kinds[i][1]);
-	for (size_t i = 0; i < GANTRY_NPARAMS; i++) {
+	for (size_t i = 0; i < NPARAMS; i++) {
 		struct gantry_param_info info;
-		char values[3 * GANTRY_PARAM_TEXT];
+		char values[3 * VALUE_TEXT];
 
 		gantry_param_describe(i, &info);
 		describe_values(&info, values, sizeof(values));
@@ -312,9 +523,9 @@ void gantry_params_write_man(FILE *f)
 		fputc('\n', f);
 	}
 	fputs(".SH PARAMETERS\n", f);
-	for (size_t i = 0; i < GANTRY_NPARAMS; i++) {
+	for (size_t i = 0; i < NPARAMS; i++) {
 		struct gantry_param_info info;
-		char values[3 * GANTRY_PARAM_TEXT];
+		char values[3 * VALUE_TEXT];
 
 		gantry_param_describe(i, &info);
 		describe_values(&info, values, sizeof(values));

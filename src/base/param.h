@@ -17,9 +17,16 @@
 
 #include "gantry/result.h"
 
+/* CHOICE: enum param_zerocopy { PARAM_ZEROCOPY_AUTO, ... } and the like, in the order of their words. */
+#define W(name, word) name,
+#define P_CHOICE(field, env, def, words, doc)                                                                          \
+	enum param_##field{words};                                                                                     \
+	extern const char *const param_##field##_words[]; /* by the enum; NULL behind the last */
+#include "base/params.def"
+#undef W
+
 /* Types: INT int64_t; SIZE bytes "64k" "1M" "2GiB"; DURATION ns "500ms" "3s" "1m", a bare number is seconds;
- * BOOL "0/1/on/off/yes/no/true/false"; STRING a copy, CHECKED one with a syntax; CHOICE an index into a |-separated
- * list. */
+ * BOOL "0/1/on/off/yes/no/true/false"; STRING a copy, CHECKED one with a syntax; CHOICE one of several words. */
 struct gantry_params {
 #define P_INT(field, env, def, min, max, doc) int64_t field;
 #define P_SIZE(field, env, def, min, max, doc) uint64_t field;
@@ -27,7 +34,7 @@ struct gantry_params {
 #define P_BOOL(field, env, def, doc) int field;
 #define P_STRING(field, env, def, doc) const char *field;
 #define P_CHECKED(field, env, def, check, allowed, doc) const char *field;
-#define P_CHOICE(field, env, def, choices, doc) int field;
+#define P_CHOICE(field, env, def, words, doc) enum param_##field field;
 #include "base/params.def"
 };
 

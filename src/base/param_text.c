@@ -6,14 +6,19 @@
  */
 #include "base/param_text.h"
 
+#include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
+#include "base/log.h"
 #include "base/param.h"
 
 struct unit {
@@ -186,4 +191,198 @@ unsigned gantry_edit_distance(const char *a, const char *b)
 		}
 	}
 	return row[nb];
+}
+
+/* ---- texts with a syntax ---- */
+
+/* 0 is no port: whoever names one means one. */
+static int parse_port(const char *text, size_t len, uint16_t *ret_port)
+{
+	unsigned long n = 0;
+
+	if (!len || len > 5)
+		return 0;
+	for (size_t i = 0; i < len; i++) {
+		if (text[i] < '0' || text[i] > '9')
+			return 0;
+		n = n * 10 + (unsigned long)(text[i] - '0');
+	}
+	if (n == 0 || n > 65535)
+		return 0;
+	*ret_port = (uint16_t)n;
+	return 1;
+}
+
+gantry_result gantry_parse_port_range(const char *text, uint16_t *ret_first, uint16_t *ret_last)
+{
+	size_t n = strcspn(text, "-");
+	uint16_t first = 0, last = 0;
+
+	if (*text) {
+		if (!parse_port(text, n, &first))
+			return GANTRY_ERR_INVALID;
+		last = first;
+		if (text[n] && !parse_port(text + n + 1, strlen(text + n + 1), &last))
+			return GANTRY_ERR_INVALID;
+		if (first > last)
+			return GANTRY_ERR_INVALID;
+	}
+	*ret_first = first;
+	*ret_last = last;
+	return GANTRY_OK;
+}
+
+/* The part behind '%': an interface's name, or its number. */
+static int parse_scope(const char *text, uint32_t *ret_scope)
+{
+	char *end = NULL;
+	unsigned long n = if_nametoindex(text);
+
+	if (!n && *text >= '0' && *text <= '9') {
+		n = strtoul(text, &end, 10);
+		if (*end || n > UINT32_MAX)
+			return 0;
+	}
+	*ret_scope = (uint32_t)n;
+	return n != 0;
+}
+
+/* host is cut at '%'. */
+static int parse_v6(char *host, uint16_t port, struct sockaddr_storage *ret_addr)
+{
+	struct sockaddr_in6 a = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
+	char *scope = strchr(host, '%');
+
+	if (scope)
+		*scope++ = 0;
+	if (inet_pton(AF_INET6, host, &a.sin6_addr) != 1 || (scope && !parse_scope(scope, &a.sin6_scope_id)))
+		return 0;
+	memcpy(ret_addr, &a, sizeof(a));
+	return 1;
+}
+
+static int parse_v4(const char *host, uint16_t port, struct sockaddr_storage *ret_addr)
+{
+	struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port)};
+
+	if (inet_pton(AF_INET, host, &a.sin_addr) != 1)
+		return 0;
+	memcpy(ret_addr, &a, sizeof(a));
+	return 1;
+}
+
+gantry_result gantry_parse_addr(const char *text, struct sockaddr_storage *ret_addr)
+{
+	char buf[128], *host = buf, *port_text = NULL, *close, *colon;
+	int v6 = 1;
+	uint16_t port = 0;
+
+	if (strlen(text) >= sizeof(buf))
+		return GANTRY_ERR_INVALID;
+	strcpy(buf, text);
+	close = strchr(buf, ']');
+	colon = strchr(buf, ':');
+	if (buf[0] == '[' && close && (close[1] == 0 || close[1] == ':')) {
+		host = buf + 1;
+		port_text = close[1] ? close + 2 : NULL;
+		*close = 0;
+	} else if (!colon || colon == strrchr(buf, ':')) { /* two colons: IPv6 without a port */
+		v6 = 0;
+		port_text = colon ? colon + 1 : NULL;
+		if (colon)
+			*colon = 0;
+	}
+	if (port_text && !parse_port(port_text, strlen(port_text), &port))
+		return GANTRY_ERR_INVALID;
+	return (v6 ? parse_v6(host, port, ret_addr) : parse_v4(host, port, ret_addr)) ? GANTRY_OK : GANTRY_ERR_INVALID;
+}
+
+/* Those whose default is harmless or that are made for this. What ends or stops a process means something else. */
+static const struct {
+	const char *name;
+	int number;
+} signals[] = {{"USR1", SIGUSR1}, {"USR2", SIGUSR2},   {"HUP", SIGHUP}, {"QUIT", SIGQUIT},
+	       {"URG", SIGURG},	  {"WINCH", SIGWINCH}, {"IO", SIGIO},	{"PROF", SIGPROF}};
+
+gantry_result gantry_parse_signal(const char *text, int *ret_number)
+{
+	int64_t number = 0;
+
+	if (!strncasecmp(text, "SIG", 3))
+		text += 3;
+	if (gantry_parse_int(text, &number) == GANTRY_OK && number >= SIGRTMIN && number <= SIGRTMAX) {
+		*ret_number = (int)number;
+		return GANTRY_OK;
+	}
+	for (size_t i = 0; i < COUNT(signals); i++) {
+		if (!strcasecmp(text, signals[i].name) || number == signals[i].number) {
+			*ret_number = signals[i].number;
+			return GANTRY_OK;
+		}
+	}
+	return GANTRY_ERR_INVALID;
+}
+
+const char *gantry_next_entry(const char **pos, char *buf, size_t len)
+{
+	while (**pos) {
+		size_t n = strcspn(*pos, ","), lead = strspn(*pos, " \t"), end = n;
+		const char *from = *pos;
+
+		*pos += n + (from[n] == ',');
+		if (lead >= n)
+			continue;
+		while (from[end - 1] == ' ' || from[end - 1] == '\t')
+			end--;
+		snprintf(buf, len, "%.*s", (int)(end - lead), from + lead);
+		return buf;
+	}
+	return NULL;
+}
+
+gantry_result gantry_parse_subsys(const char *text, uint32_t *ret_mask)
+{
+	uint32_t mask = 0;
+	char entry[32];
+
+	while (gantry_next_entry(&text, entry, sizeof(entry))) {
+		uint32_t of_entry = strcasecmp(entry, "all") ? 0 : GANTRY_SUBSYS_ALL;
+
+		for (uint32_t bit = 1; bit & GANTRY_SUBSYS_ALL; bit <<= 1)
+			if (!strcasecmp(entry, gantry_log_subsys_name((enum gantry_log_subsys)bit)))
+				of_entry = bit;
+		if (!of_entry)
+			return GANTRY_ERR_INVALID;
+		mask |= of_entry;
+	}
+	*ret_mask = mask;
+	return GANTRY_OK;
+}
+
+int gantry_check_port_range(const char *text)
+{
+	uint16_t first, last;
+
+	return gantry_parse_port_range(text, &first, &last) == GANTRY_OK;
+}
+
+int gantry_check_addr(const char *text)
+{
+	struct sockaddr_storage a;
+
+	return gantry_parse_addr(text, &a) == GANTRY_OK;
+}
+
+int gantry_check_signal(const char *text)
+{
+	int number;
+
+	return gantry_parse_signal(text, &number) == GANTRY_OK;
+}
+
+int gantry_check_subsys(const char *text)
+{
+	uint32_t mask;
+
+	return gantry_parse_subsys(text, &mask) == GANTRY_OK;
 }

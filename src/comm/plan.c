@@ -12,16 +12,14 @@
 #include "base/param.h"
 #include "comm/report.h"
 
-enum { PROTO_AUTO = 0 }; /* GANTRY_PROTO's choices: auto, then the protocols in their order */
-
 static uint8_t choose_proto(const struct gantry_conn *conn, uint64_t bytes)
 {
 	const struct gantry_params *p = gantry_params();
-	uint8_t asked = (uint8_t)(p->proto - 1);
+	uint8_t asked = (uint8_t)(p->proto - PARAM_PROTO_SIMPLE);
 
 	if (!bytes)
 		return GANTRY_PROTO_SIMPLE;
-	if (p->proto != PROTO_AUTO)
+	if (p->proto != PARAM_PROTO_AUTO)
 		return conn->buffs[asked] ? asked : GANTRY_PROTO_SIMPLE;
 	if (bytes <= p->ll_max && conn->buffs[GANTRY_PROTO_LL])
 		return GANTRY_PROTO_LL;
@@ -136,6 +134,14 @@ static void count_calls(const struct comm_call *calls, size_t n, struct count *c
 	}
 }
 
+/* The first call from `at` on that is a rank's send to itself, or its receive; n: none. */
+static size_t next_to_self(const struct comm_call *calls, size_t at, size_t n, int send)
+{
+	while (at < n && !(calls[at].peer == calls[at].comm->rank && calls[at].send == send))
+		at++;
+	return at;
+}
+
 /* A rank's messages to itself: the k-th send goes to the k-th receive. */
 static gantry_result copy_to_self(struct gantry_comm *comm, const struct comm_call *calls, size_t n)
 {
@@ -144,10 +150,8 @@ static gantry_result copy_to_self(struct gantry_comm *comm, const struct comm_ca
 	size_t s = 0, v = 0;
 
 	for (;;) {
-		while (s < n && !(calls[s].peer == comm->rank && calls[s].send))
-			s++;
-		while (v < n && !(calls[v].peer == comm->rank && !calls[v].send))
-			v++;
+		s = next_to_self(calls, s, n, 1);
+		v = next_to_self(calls, v, n, 0);
 		if (s == n && v == n)
 			break;
 		if (s == n || v == n)

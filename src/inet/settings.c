@@ -8,7 +8,7 @@
 #include "base/hmac.h"
 #include "base/log.h"
 #include "base/param.h"
-#include "base/param_check.h"
+#include "base/param_text.h"
 #include "base/secret.h"
 
 /* ---- keys ---- */
@@ -80,12 +80,11 @@ const char *inet_wanted_interfaces(void)
 
 int inet_wanted_family(void)
 {
-	static const int families[] = {AF_UNSPEC, AF_INET, AF_INET6}; /* auto|inet|inet6 of params.def */
 	const char *nccl = getenv("NCCL_SOCKET_FAMILY");
-	int own = gantry_params()->family;
+	enum param_family own = gantry_params()->family;
 
-	if (own > 0 && own < (int)(sizeof(families) / sizeof(families[0])))
-		return families[own];
+	if (own != PARAM_FAMILY_AUTO)
+		return own == PARAM_FAMILY_INET ? AF_INET : AF_INET6;
 	if (nccl && strcmp(nccl, "AF_INET") == 0)
 		return AF_INET;
 	if (nccl && strcmp(nccl, "AF_INET6") == 0)

@@ -24,7 +24,7 @@ gantry_result rx_path_choose(struct gantry_rx *rx, enum gantry_rx_path asked)
 	char why[160] = "";
 
 	if (asked == GANTRY_RX_PATH_DEFAULT) {
-		asked = (enum gantry_rx_path)(GANTRY_RX_PATH_AUTO + gantry_params()->rx_path);
+		asked = (enum gantry_rx_path)(GANTRY_RX_PATH_AUTO + (int)gantry_params()->rx_path);
 		who = "asked for by GANTRY_RX_PATH";
 	}
 	rx->path = asked;

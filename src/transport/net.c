@@ -166,7 +166,7 @@ static gantry_result make_buffers(struct gantry_connector *c, struct net_conn *n
 
 	TRY(l->use->net->ops->reg_mr(l->use->net, l->comm, nc->stage, (size_t)GANTRY_STEPS * NET_STAGE_STEP,
 				     GANTRY_NET_PTR_HOST, &nc->stage_mr));
-	if (gantry_params()->net_buffers) { /* ring */
+	if (gantry_params()->net_buffers == PARAM_NET_BUFFERS_RING) {
 		nc->ring_size = GANTRY_STEPS * c->max_step;
 		TRY(net_link_alloc(l, nc->ring_size, &nc->ring_host, &nc->ring_dev, &nc->ring_mr));
 	} else {

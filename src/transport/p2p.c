@@ -38,8 +38,7 @@
 #include "transport/copy_engine.h"
 #include "transport/ends.h"
 
-enum { P2P_MAGIC = 0x70327031 };		   /* "p2p1" */
-enum { P2P_AUTO = 0, P2P_FORCE = 1, P2P_OFF = 2 }; /* as GANTRY_P2P counts them */
+enum { P2P_MAGIC = 0x70327031 }; /* "p2p1" */
 
 struct p2p_block {
 	struct gantry_list node; /* of all of the process; blocks_mu, as refs and found */
@@ -245,7 +244,8 @@ out:
 
 static int proxied(const struct gantry_peer_info *me, const struct gantry_peer_info *peer)
 {
-	if (!gantry_params()->p2p_copy || (!gantry_ends_same_process(me, peer) && me->net_ns != peer->net_ns))
+	if (gantry_params()->p2p_copy == PARAM_P2P_COPY_OFF ||
+	    (!gantry_ends_same_process(me, peer) && me->net_ns != peer->net_ns))
 		return 0;
 	return GANTRY_TRANSPORT_PROXIED_SEND;
 }
@@ -256,13 +256,13 @@ static gantry_result can_connect(const struct gantry_peer_info *me, const struct
 	int mode = gantry_params()->p2p;
 
 	*ret_can = 0;
-	if (mode == P2P_OFF)
+	if (mode == PARAM_P2P_OFF)
 		snprintf(why, len, "GANTRY_P2P=off");
 	else if (me->host != peer->host)
 		snprintf(why, len, "%.64s is another host", peer->host_name);
 	else if (me->device_kind != peer->device_kind)
 		snprintf(why, len, "a GPU and the host device do not address each other's memory");
-	else if (strncmp(me->bus_id, peer->bus_id, sizeof(me->bus_id)) != 0 && mode != P2P_FORCE)
+	else if (strncmp(me->bus_id, peer->bus_id, sizeof(me->bus_id)) != 0 && mode != PARAM_P2P_FORCE)
 		snprintf(why, len, "different GPUs (%.23s and %.23s; GANTRY_P2P=force tries them)", me->bus_id,
 			 peer->bus_id);
 	else if (me->process == peer->process)

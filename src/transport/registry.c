@@ -8,15 +8,15 @@
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/api.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/param.h"
-#include "base/param_check.h"
+#include "base/param_text.h"
 #include "net/loader.h"
 #include "transport/transport.h"
 
@@ -27,17 +27,20 @@ enum { MAX_ADDED = 16, BUILTINS = 4, MAX_ALL = MAX_ADDED + BUILTINS, MAX_LIBS = 
 static const struct gantry_transport *const builtins[BUILTINS] = {&gantry_transport_p2p, &gantry_transport_shm,
 								  &gantry_transport_net, &gantry_transport_collnet};
 
-static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
-/* Under mu. Those that come first, in order, then those that come last. */
-static const struct gantry_transport *added[MAX_ADDED];
-static int nadded, nbefore;
+MUTEX_KIND(registry_mu);
+static struct registry_mu mu = MUTEX_INITIALIZER;
+/* Those that come first, in order, then those that come last. */
+static const struct gantry_transport *added[MAX_ADDED] GUARDED_BY(registry_mu);
+static int nadded GUARDED_BY(registry_mu), nbefore GUARDED_BY(registry_mu);
 
-static pthread_mutex_t libs_mu = PTHREAD_MUTEX_INITIALIZER;
-static char *libs[MAX_LIBS]; /* paths already loaded, under libs_mu; libraries stay for the life of the process */
-static int nlibs;
+MUTEX_KIND(libs_mu); /* taken before the registry's, for a library registers while it is loaded */
+static struct libs_mu libs_loading = MUTEX_INITIALIZER;
+/* Paths already loaded; libraries stay for the life of the process. */
+static char *libs[MAX_LIBS] GUARDED_BY(libs_mu);
+static int nlibs GUARDED_BY(libs_mu);
 
-/* All transports in order of preference; returns how many. mu is held. */
-static int list_locked(const struct gantry_transport *ret[MAX_ALL])
+/* All transports in order of preference; returns how many. */
+static int list_locked(const struct gantry_transport *ret[MAX_ALL]) REQUIRES(registry_mu)
 {
 	int n = 0;
 
@@ -54,9 +57,9 @@ static int list_all(const struct gantry_transport *ret[MAX_ALL])
 {
 	int n;
 
-	pthread_mutex_lock(&mu);
+	registry_mu_lock(&mu);
 	n = list_locked(ret);
-	pthread_mutex_unlock(&mu);
+	registry_mu_unlock(&mu);
 	return n;
 }
 
@@ -111,7 +114,7 @@ gantry_result gantry_transport_register(const struct gantry_transport *t, int be
 	gantry_result r = GANTRY_OK;
 
 	TRY(check_table(t));
-	pthread_mutex_lock(&mu);
+	registry_mu_lock(&mu);
 	if (by_name(all, list_locked(all), t->name)) {
 		r = GANTRY_ERR_INVALID;
 	} else if (nadded < MAX_ADDED) {
@@ -124,7 +127,7 @@ gantry_result gantry_transport_register(const struct gantry_transport *t, int be
 	} else {
 		r = GANTRY_ERR_LIMIT;
 	}
-	pthread_mutex_unlock(&mu);
+	registry_mu_unlock(&mu);
 	if (r == GANTRY_ERR_INVALID)
 		FAIL(r, "there is a transport %s already", t->name);
 	if (r != GANTRY_OK)
@@ -139,7 +142,7 @@ gantry_result gantry_transport_unregister(const struct gantry_transport *t)
 	gantry_result r = GANTRY_OK;
 	int found = 0;
 
-	pthread_mutex_lock(&mu);
+	registry_mu_lock(&mu);
 	for (int i = 0; i < nadded && !found; i++) {
 		if (added[i] != t)
 			continue;
@@ -148,7 +151,7 @@ gantry_result gantry_transport_unregister(const struct gantry_transport *t)
 		nbefore -= i < nbefore;
 		memmove(&added[i], &added[i + 1], (size_t)(nadded - i) * sizeof(*added));
 	}
-	pthread_mutex_unlock(&mu);
+	registry_mu_unlock(&mu);
 	if (!found)
 		FAIL(GANTRY_ERR_INVALID, "a transport that is not registered, or built in, cannot be unregistered");
 out:
@@ -219,8 +222,7 @@ out:
 	return r;
 }
 
-/* libs_mu is held; the registry's lock is not, for the library will register. */
-static gantry_result load_lib(const char *path)
+static gantry_result load_lib(const char *path) REQUIRES(libs_mu) EXCLUDES(registry_mu)
 {
 	gantry_result r = GANTRY_OK;
 	char why[512];
@@ -264,11 +266,11 @@ gantry_result gantry_transport_load_libs(void)
 	const char *pos = gantry_params()->transport_libs;
 	char path[4096];
 
-	pthread_mutex_lock(&libs_mu);
+	libs_mu_lock(&libs_loading);
 	while (gantry_next_entry(&pos, path, sizeof(path)))
 		TRY(load_lib(path));
 out:
-	pthread_mutex_unlock(&libs_mu);
+	libs_mu_unlock(&libs_loading);
 	return r;
 }
 

@@ -28,9 +28,7 @@
 #include "transport/copy_engine.h"
 #include "transport/ends.h"
 
-enum { SHM_MAGIC = 0x73686d31 };	 /* "shm1" */
-enum { MAKER_SEND = 0, MAKER_RECV = 1 }; /* as GANTRY_SHM_LOCALITY counts them */
-enum { COPY_SEND = 1, COPY_RECV = 2 };	 /* bits of GANTRY_SHM_COPY */
+enum { SHM_MAGIC = 0x73686d31 }; /* "shm1" */
 
 struct shm_info {
 	uint32_t magic;
@@ -52,12 +50,16 @@ struct shm_end {
 
 static int proxied(const struct gantry_peer_info *me, const struct gantry_peer_info *peer)
 {
-	int copy = gantry_params()->shm_copy;
+	static const int bits[] = {
+		[PARAM_SHM_COPY_OFF] = 0,
+		[PARAM_SHM_COPY_SEND] = GANTRY_TRANSPORT_PROXIED_SEND,
+		[PARAM_SHM_COPY_RECV] = GANTRY_TRANSPORT_PROXIED_RECV,
+		[PARAM_SHM_COPY_BOTH] = GANTRY_TRANSPORT_PROXIED_SEND | GANTRY_TRANSPORT_PROXIED_RECV,
+	};
 
 	(void)me;
 	(void)peer;
-	return (copy & COPY_SEND ? GANTRY_TRANSPORT_PROXIED_SEND : 0) |
-	       (copy & COPY_RECV ? GANTRY_TRANSPORT_PROXIED_RECV : 0);
+	return bits[gantry_params()->shm_copy];
 }
 
 static gantry_result can_connect(const struct gantry_peer_info *me, const struct gantry_peer_info *peer, int *ret_can,
@@ -86,7 +88,7 @@ static gantry_result proxy_setup(struct gantry_connector *c)
 
 static int makes(const struct gantry_connector *c)
 {
-	return gantry_params()->shm_locality == (c->send ? MAKER_SEND : MAKER_RECV);
+	return gantry_params()->shm_locality == (c->send ? PARAM_SHM_LOCALITY_SEND : PARAM_SHM_LOCALITY_RECV);
 }
 
 static int both_on_host(const struct gantry_connector *c)
@@ -129,8 +131,8 @@ static gantry_result check_info(const struct gantry_connector *c, const struct g
 		FAIL(GANTRY_ERR_PROTOCOL, "rank %d chose another transport than shm", c->peer->rank);
 	if (ret_info->maker != mine)
 		FAIL(GANTRY_ERR_SETTING, "GANTRY_SHM_LOCALITY is %s on rank %d and %s on rank %d: all ranks must agree",
-		     mine == MAKER_SEND ? "send" : "recv", c->me->rank, ret_info->maker == MAKER_SEND ? "send" : "recv",
-		     c->peer->rank);
+		     mine == PARAM_SHM_LOCALITY_SEND ? "send" : "recv", c->me->rank,
+		     ret_info->maker == PARAM_SHM_LOCALITY_SEND ? "send" : "recv", c->peer->rank);
 	if (makes(c))
 		ret_info->step = gantry_rings_round_step(gantry_params()->shm_step);
 	if (!gantry_rings_step_is_good(ret_info->step))

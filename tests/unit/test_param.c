@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "base/param_check.h"
+#include "base/param_text.h"
 #include "logs.h"
 #include "test.h"
 

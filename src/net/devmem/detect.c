@@ -317,18 +317,18 @@ int devmem_kernel_usable(const char *nic, struct gantry_device *dev, char *why, 
 	return can;
 }
 
-enum { PARAM_AUTO, PARAM_KERNEL, PARAM_EMULATED, PARAM_OFF }; /* the choices of GANTRY_UNPACK */
-
 static enum gantry_net_unpack from_param(int *ret_forced)
 {
 	*ret_forced = 1;
 	switch (gantry_params()->unpack) {
-	case PARAM_KERNEL:
+	case PARAM_UNPACK_KERNEL:
 		return GANTRY_NET_UNPACK_KERNEL;
-	case PARAM_EMULATED:
+	case PARAM_UNPACK_EMULATED:
 		return GANTRY_NET_UNPACK_EMULATED;
-	case PARAM_OFF:
+	case PARAM_UNPACK_OFF:
 		return GANTRY_NET_UNPACK_OFF;
+	case PARAM_UNPACK_AUTO:
+		break;
 	}
 	*ret_forced = 0;
 	return GANTRY_NET_UNPACK_KERNEL;

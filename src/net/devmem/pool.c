@@ -20,7 +20,6 @@
 #include "base/param.h"
 #include "device/device.h"
 
-enum { MEMORY_MAPPED, MEMORY_DEVICE }; /* GANTRY_UNPACK_MEMORY */
 
 MUTEX_KIND(devmem_pools_mu); /* of the list; before a pool's own */
 static struct devmem_pools_mu list_mu = MUTEX_INITIALIZER;
@@ -39,7 +38,7 @@ static gantry_result allocate(struct devmem_pool *p, uint64_t page)
 	void *device_ptr = NULL;
 	uint64_t shift;
 
-	p->is_mapped = p->source->kind != DEVMEM_KERNEL && gantry_params()->unpack_memory == MEMORY_MAPPED;
+	p->is_mapped = p->source->kind != DEVMEM_KERNEL && gantry_params()->unpack_memory == PARAM_UNPACK_MEMORY_MAPPED;
 	if (p->is_mapped) {
 		TRY(ops->alloc_mapped(p->device, p->memory.size + page, &p->block, &device_ptr));
 	} else {

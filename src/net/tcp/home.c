@@ -50,15 +50,13 @@ out:
 
 int gantry_net_tcp_unpack(const void *ctx, char *text, size_t len)
 {
-	/* The choices of GANTRY_UNPACK_MEMORY and GANTRY_EMU_SHAPE. */
-	static const char *const memories[] = {"mapped", "device"};
-	static const char *const shapes[] = {"pages", "mtu1500", "mtu9000", "odd", "random", "bytes"};
 	const struct tcp_context *c = ctx;
 	const struct gantry_params *p = gantry_params();
 
 	if (c->unpack == GANTRY_NET_UNPACK_EMULATED)
-		snprintf(text, len, "emulated NIC (memory %s, shape %s, seed %lld)", memories[p->unpack_memory],
-			 shapes[p->emu_shape], (long long)p->emu_seed);
+		snprintf(text, len, "emulated NIC (memory %s, shape %s, seed %lld)",
+			 param_unpack_memory_words[p->unpack_memory], param_emu_shape_words[p->emu_shape],
+			 (long long)p->emu_seed);
 	else if (c->unpack == GANTRY_NET_UNPACK_KERNEL)
 		snprintf(text, len, "devmem TCP of the kernel");
 	else

@@ -19,7 +19,6 @@
 #include "net/tcp/flow.h"
 #include "net/tcp/helper.h"
 
-enum { ZEROCOPY_AUTO, ZEROCOPY_SPLICE, ZEROCOPY_MSG, ZEROCOPY_OFF }; /* the choices of GANTRY_ZEROCOPY */
 enum { FD_RESERVE = 16, FD_COUNT_NS = 1000000000 };
 
 /*
@@ -186,8 +185,8 @@ void tcp_link_meet(struct tcp_link *l, const struct tcp_home *home, const struct
 	if (l->session.eager_max > peer->window / 2)
 		l->session.eager_max = peer->window / 2;
 	meet_devices(l, home, peer->unpack);
-	l->tx.splice = p->zerocopy == ZEROCOPY_SPLICE || (p->zerocopy == ZEROCOPY_AUTO && l->session.same_host);
-	l->tx.msg_zerocopy = p->zerocopy == ZEROCOPY_MSG || (p->zerocopy == ZEROCOPY_AUTO && !l->session.same_host);
+	l->tx.splice = p->zerocopy == PARAM_ZEROCOPY_SPLICE || (p->zerocopy == PARAM_ZEROCOPY_AUTO && l->session.same_host);
+	l->tx.msg_zerocopy = p->zerocopy == PARAM_ZEROCOPY_MSG || (p->zerocopy == PARAM_ZEROCOPY_AUTO && !l->session.same_host);
 }
 
 void tcp_link_drop_rx(struct tcp_link *l)

@@ -14,7 +14,6 @@
 #include "device/device.h"
 #include "net/tcp/flow.h"
 
-enum { PARAM_AUTO, PARAM_OFF }; /* the choices of GANTRY_DEVMEM_TX */
 enum { DRAIN_MAX = 64 };
 
 static int unusable; /* binding has failed once: it is said once, and not tried again; relaxed */
@@ -24,7 +23,7 @@ const struct devmem_source_ops *tcp_txmem_source(const struct tcp_link *l, enum 
 {
 	const struct devmem_source_ops *source;
 
-	if (gantry_params()->devmem_tx == PARAM_OFF || !l->session.device_tx || load_relaxed(&unusable))
+	if (gantry_params()->devmem_tx == PARAM_DEVMEM_TX_OFF || !l->session.device_tx || load_relaxed(&unusable))
 		return NULL;
 	/* The emulated NIC reads with the CPU: from memory of a GPU that would be a copy to wait for. */
 	if (kind == DEVMEM_KERNEL ? l->session.same_host

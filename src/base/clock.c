@@ -14,6 +14,22 @@ static uint64_t fixed_rate(uint64_t ticks, uint64_t ns)
 	return (uint64_t)((((unsigned __int128)ticks << FIXED_SHIFT) + ns / 2) / ns);
 }
 
+/* Of several tries the one in which the least time passed: a thread may lose its CPU between the two reads. */
+void gantry_clock_read(uint64_t *ret_ticks, uint64_t *ret_ns)
+{
+	uint64_t best = UINT64_MAX;
+
+	for (int i = 0; i < 9; i++) {
+		uint64_t before = gantry_ticks(), ns = gantry_now_ns(), width = gantry_ticks() - before;
+
+		if (width >= best)
+			continue;
+		best = width;
+		*ret_ticks = before + width / 2;
+		*ret_ns = ns;
+	}
+}
+
 #if defined(__aarch64__)
 
 static uint64_t find_rate(void)
@@ -26,37 +42,16 @@ static uint64_t find_rate(void)
 
 #elif defined(__x86_64__)
 
-/*
- * Reads both clocks as one moment. A thread may lose its CPU between the two
- * reads; of several tries the one in which the least time passed is kept.
- */
-static void read_both(uint64_t *ret_ticks, uint64_t *ret_ns)
-{
-	uint64_t best = UINT64_MAX;
-
-	for (int i = 0; i < 8; i++) {
-		uint64_t before = gantry_ticks();
-		uint64_t ns = gantry_now_ns();
-		uint64_t width = gantry_ticks() - before;
-
-		if (width < best) {
-			best = width;
-			*ret_ticks = before + width / 2;
-			*ret_ns = ns;
-		}
-	}
-}
-
 /* 2 ms against an uncertainty of some 50 ns: good to 1 in 10,000, far better than pacing needs. */
 static uint64_t find_rate(void)
 {
 	uint64_t ticks0 = 0, ns0 = 0, ticks1 = 0, ns1 = 0;
 
-	read_both(&ticks0, &ns0);
+	gantry_clock_read(&ticks0, &ns0);
 	do {
 		gantry_cpu_pause();
 	} while (gantry_now_ns() - ns0 < 2000000u);
-	read_both(&ticks1, &ns1);
+	gantry_clock_read(&ticks1, &ns1);
 	return fixed_rate(ticks1 - ticks0, ns1 - ns0);
 }
 

@@ -32,6 +32,9 @@ static inline uint64_t gantry_ticks(void)
 #endif
 }
 
+/* Both clocks, as of one moment. */
+void gantry_clock_read(uint64_t *ret_ticks, uint64_t *ret_ns);
+
 /* Ticks in `ns` nanoseconds; measured once, on first use. */
 uint64_t gantry_ticks_of_ns(uint64_t ns);
 static inline double gantry_us_of_ticks(uint64_t ticks)

@@ -60,3 +60,38 @@ int gantry_file_write(const char *path, const char *meant, void (*fill)(void *ct
 	}
 	return !bad;
 }
+
+/* What stands for %letter; NULL: nothing does. */
+static const char *word_of(char letter, const char *const *more, char buf[256])
+{
+	for (size_t i = 0; more && more[i]; i++)
+		if (more[i][0] == letter)
+			return more[i] + 1;
+	switch (letter) {
+	case 'p':
+		snprintf(buf, 256, "%ld", (long)getpid());
+		return buf;
+	case 'h':
+		buf[255] = 0;
+		return gethostname(buf, 255) ? "unknown-host" : buf;
+	case '%':
+		return "%";
+	default:
+		return NULL;
+	}
+}
+
+void gantry_path_expand(const char *pattern, const char *const *more, char *ret_path, size_t len)
+{
+	char buf[256];
+
+	ret_path[0] = 0;
+	for (const char *c = pattern; *c; c++) {
+		const char *word = *c == '%' ? word_of(c[1], more, buf) : NULL;
+		size_t n = strlen(ret_path);
+
+		if (word)
+			c++;
+		snprintf(ret_path + n, len - n, word ? "%s" : "%.1s", word ? word : c);
+	}
+}

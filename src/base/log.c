@@ -13,7 +13,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +22,9 @@
 
 #include "base/atomic.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/launcher.h"
+#include "base/mutex.h"
 #include "base/param.h"
 
 enum { TEXT_SIZE = 1024, PREFIX_SIZE = 512, LINE_SIZE = TEXT_SIZE + PREFIX_SIZE };
@@ -38,8 +39,9 @@ enum { RANK_NOT_ASKED = -1, RANK_UNKNOWN = -2, RANK_SEVERAL = -3 };
 static int rank_of_launcher = RANK_NOT_ASKED; /* or RANK_UNKNOWN */
 static int rank_of_comms = RANK_UNKNOWN;      /* or RANK_SEVERAL: threads of one process are different ranks */
 
-static pthread_mutex_t configure_lock = PTHREAD_MUTEX_INITIALIZER;
-static int file_fd = -1; /* under configure_lock; opened once and never closed, see above */
+MUTEX_KIND(log_mu); /* whoever configures */
+static struct log_mu configure_mu = MUTEX_INITIALIZER;
+static int file_fd GUARDED_BY(log_mu) = -1; /* opened once and never closed, see above */
 
 static int failures_told; /* relaxed */
 
@@ -55,30 +57,14 @@ static const char *level_name(enum gantry_log_level level)
 const char *gantry_log_subsys_name(enum gantry_log_subsys subsys)
 {
 	switch (subsys) {
-	case GANTRY_SUBSYS_BASE:
-		return "base";
-	case GANTRY_SUBSYS_NET:
-		return "net";
-	case GANTRY_SUBSYS_DATA:
-		return "data";
-	case GANTRY_SUBSYS_LOADER:
-		return "loader";
-	case GANTRY_SUBSYS_PLUGIN:
-		return "plugin";
-	case GANTRY_SUBSYS_TOOL:
-		return "tool";
-	case GANTRY_SUBSYS_DEVICE:
-		return "device";
-	case GANTRY_SUBSYS_PROXY:
-		return "proxy";
-	case GANTRY_SUBSYS_COMM:
-		return "comm";
-	case GANTRY_SUBSYS_RX:
-		return "rx";
-	case GANTRY_SUBSYS_ALL:
-		break;
+#define SUBSYS_NAME(name, bit, text)                                                                                   \
+	case GANTRY_SUBSYS_##name:                                                                                     \
+		return text;
+		GANTRY_SUBSYSTEMS(SUBSYS_NAME)
+#undef SUBSYS_NAME
+	default:
+		return "?";
 	}
-	return "?";
 }
 
 static const char *base_name(const char *path)
@@ -272,30 +258,6 @@ void gantry_log_set_sink(gantry_log_sink sink)
 	store_release(&sink_now, sink);
 }
 
-/* %p: process id, %h: host name, %%: a percent sign; anything else stays as it is. Too long a name is cut. */
-static void expand_name(const char *name, char ret_path[PATH_MAX])
-{
-	size_t n = 0;
-
-	for (const char *c = name; *c && n < PATH_MAX - 1; c++) {
-		char part[256] = {*c, 0};
-
-		if (c[0] == '%' && c[1] == 'p') {
-			snprintf(part, sizeof(part), "%ld", (long)getpid());
-			c++;
-		} else if (c[0] == '%' && c[1] == 'h') {
-			if (gethostname(part, sizeof(part) - 1) != 0)
-				snprintf(part, sizeof(part), "unknown-host");
-			c++;
-		} else if (c[0] == '%' && c[1] == '%') {
-			c++;
-		}
-		snprintf(ret_path + n, PATH_MAX - n, "%s", part);
-		n += strlen(ret_path + n);
-	}
-	ret_path[n] = 0;
-}
-
 /*
  * A symbolic link is not followed: in a folder that others may write to, a link of theirs under the expected name would
  * have this process append to a file of their choice. /dev/stdout and /dev/stderr are links as well, and meant.
@@ -307,8 +269,8 @@ static int open_path(const char *path)
 	return open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644);
 }
 
-/* 0 when the file is open under file_fd's number, else an errno. Called with configure_lock held. */
-static int open_file(const char *path)
+/* 0 when the file is open under file_fd's number, else an errno. */
+static int open_file(const char *path) REQUIRES(log_mu)
 {
 	int fd = open_path(path);
 	int err = 0;
@@ -330,15 +292,15 @@ void gantry_log_configure(enum gantry_log_level level, uint32_t subsys_mask, con
 	int saved = errno, err = 0;
 	char path[PATH_MAX] = "";
 
-	pthread_mutex_lock(&configure_lock);
+	log_mu_lock(&configure_mu);
 	store_relaxed(&mask_now, subsys_mask);
 	store_relaxed(&gantry_log_level_now, (int)level);
 	if (file && *file) {
-		expand_name(file, path);
+		gantry_path_expand(file, NULL, path, sizeof(path));
 		err = open_file(path);
 	}
 	store_relaxed(&fd_now, *path && !err ? file_fd : STDERR_FILENO);
-	pthread_mutex_unlock(&configure_lock);
+	log_mu_unlock(&configure_mu);
 	if (err)
 		LOG_WARN(BASE, "cannot open the log file %s, logging to stderr: %s", path,
 			 err == ELOOP ? "it is a symbolic link, which is not followed" : strerror(err));

@@ -29,18 +29,24 @@ enum gantry_log_level {
 };
 
 /* Subsystems: bits of the mask that GANTRY_LOG_SUBSYS selects by name. */
+/* clang-format off */
+#define GANTRY_SUBSYSTEMS(X)                                                \
+	X(BASE, 0, "base")     /* parameters, files */                      \
+	X(NET, 1, "net")       /* interfaces, connecting, lanes */          \
+	X(DATA, 2, "data")     /* messages */                               \
+	X(LOADER, 3, "loader") /* foreign plugins */                        \
+	X(PLUGIN, 4, "plugin") /* the exported tables */                    \
+	X(TOOL, 5, "tool")                                                  \
+	X(DEVICE, 6, "device") /* GPUs, streams, kernels */                 \
+	X(PROXY, 7, "proxy")   /* the progress thread */                    \
+	X(COMM, 8, "comm")     /* bootstrap, transports, communicators */   \
+	X(RX, 9, "rx")         /* the pipeline of gantry/rx.h */
+/* clang-format on */
 enum gantry_log_subsys {
-	GANTRY_SUBSYS_BASE = 1 << 0,   /* "base": parameters, files */
-	GANTRY_SUBSYS_NET = 1 << 1,    /* "net": interfaces, connecting, lanes */
-	GANTRY_SUBSYS_DATA = 1 << 2,   /* "data": messages */
-	GANTRY_SUBSYS_LOADER = 1 << 3, /* "loader": foreign plugins */
-	GANTRY_SUBSYS_PLUGIN = 1 << 4, /* "plugin": the exported tables */
-	GANTRY_SUBSYS_TOOL = 1 << 5,   /* "tool" */
-	GANTRY_SUBSYS_DEVICE = 1 << 6, /* "device": GPUs, streams, kernels */
-	GANTRY_SUBSYS_PROXY = 1 << 7,  /* "proxy": the progress thread */
-	GANTRY_SUBSYS_COMM = 1 << 8,   /* "comm": bootstrap, transports, communicators */
-	GANTRY_SUBSYS_RX = 1 << 9,     /* "rx": the pipeline of gantry/rx.h */
-	GANTRY_SUBSYS_ALL = (1 << 10) - 1,
+#define GANTRY_SUBSYS_ENUM(name, bit, text) GANTRY_SUBSYS_##name = 1 << bit,
+	GANTRY_SUBSYSTEMS(GANTRY_SUBSYS_ENUM)
+#undef GANTRY_SUBSYS_ENUM
+		GANTRY_SUBSYS_ALL = (1 << 10) - 1,
 };
 
 /*

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -12,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/param.h"
 
 /* At the start of its own pages. */
@@ -21,12 +21,13 @@ struct kept {
 	char text[];
 };
 
-/* Protects everything below. Taken after param.c's lock, never before it. */
-static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
-static struct kept *all;
-static const struct gantry_params *loaded_for; /* the set of parameters that `loaded` belongs to */
-static const char *loaded;
-static int warned;
+MUTEX_KIND(secret_mu); /* taken after param.c's, never before it */
+static struct secret_mu mu = MUTEX_INITIALIZER;
+static struct kept *all GUARDED_BY(secret_mu);
+/* The set of parameters that `loaded` belongs to. */
+static const struct gantry_params *loaded_for GUARDED_BY(secret_mu);
+static const char *loaded GUARDED_BY(secret_mu);
+static bool warned GUARDED_BY(secret_mu);
 
 static struct kept *pages_get(size_t room)
 {
@@ -52,7 +53,7 @@ static void pages_put(struct kept *k)
 }
 
 /* The one with this text, or NULL. */
-static const char *find(const char *text)
+static const char *find(const char *text) REQUIRES(secret_mu)
 {
 	for (const struct kept *k = all; k; k = k->next)
 		if (strcmp(k->text, text) == 0)
@@ -60,7 +61,7 @@ static const char *find(const char *text)
 	return NULL;
 }
 
-static const char *list_add(struct kept *k)
+static const char *list_add(struct kept *k) REQUIRES(secret_mu)
 {
 	k->next = all;
 	all = k;
@@ -72,7 +73,7 @@ const char *gantry_secret_keep(const char *text)
 	const char *old;
 	struct kept *k = NULL;
 
-	pthread_mutex_lock(&mu);
+	secret_mu_lock(&mu);
 	old = find(text);
 	if (!old)
 		k = pages_get(strlen(text) + 1);
@@ -80,12 +81,12 @@ const char *gantry_secret_keep(const char *text)
 		strcpy(k->text, text);
 		old = list_add(k);
 	}
-	pthread_mutex_unlock(&mu);
+	secret_mu_unlock(&mu);
 	return old;
 }
 
 /* Whoever may write the file sets the secret; whoever may read it has it. */
-static gantry_result check_file(int fd, const char *path)
+static gantry_result check_file(int fd, const char *path) REQUIRES(secret_mu)
 {
 	gantry_result r = GANTRY_OK;
 	struct stat st;
@@ -102,7 +103,7 @@ static gantry_result check_file(int fd, const char *path)
 		FAIL(GANTRY_ERR_CONFIG, "GANTRY_SECRET_FILE %s can be written by other users (mode %04o): chmod 600 it",
 		     path, (unsigned)(st.st_mode & 07777));
 	if (st.st_mode & S_IROTH && !warned) {
-		warned = 1;
+		warned = true;
 		LOG_WARN(BASE, "GANTRY_SECRET_FILE %s can be read by all users (mode %04o): chmod 600 it", path,
 			 (unsigned)(st.st_mode & 07777));
 	}
@@ -135,7 +136,7 @@ out:
 	return r;
 }
 
-static gantry_result read_file(const char *path, const char **ret_secret)
+static gantry_result read_file(const char *path, const char **ret_secret) REQUIRES(secret_mu)
 {
 	gantry_result r = GANTRY_OK;
 	struct kept *k = NULL;
@@ -167,7 +168,7 @@ gantry_result gantry_secret(const char **ret_secret)
 	gantry_result r = GANTRY_OK;
 	const char *secret = NULL;
 
-	pthread_mutex_lock(&mu);
+	secret_mu_lock(&mu);
 	if (loaded_for != p) {
 		if ((*p->secret || *p->secret_file) && !GANTRY_HAVE_OPENSSL)
 			FAIL(GANTRY_ERR_CONFIG,
@@ -181,7 +182,7 @@ gantry_result gantry_secret(const char **ret_secret)
 	}
 	*ret_secret = loaded;
 out:
-	pthread_mutex_unlock(&mu);
+	secret_mu_unlock(&mu);
 	return r;
 }
 
@@ -189,7 +190,7 @@ out:
  * Overwritten by bytes that nobody knows and that are not zero: a service thread may be in the middle of a hand-shake,
  * and must not find a peer's proof right that was made with a known or an empty key.
  */
-__attribute__((destructor, no_sanitize("thread"))) static void overwrite_all(void)
+__attribute__((destructor, no_sanitize("thread"))) UNCHECKED static void overwrite_all(void)
 {
 	unsigned char noise[64];
 

@@ -4,7 +4,6 @@
 #include "base/trace.h"
 
 #include <limits.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -16,10 +15,11 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/param.h"
 #include "base/param_text.h"
 
-enum { EVENTS = 8192 /* the ring has no more */, LINKS = 4096, READS = 9 };
+enum { EVENTS = 8192 /* the ring has no more */, LINKS = 4096 };
 
 const char *const gantry_trace_proto_names[GANTRY_PROTOS] = {"simple", "ll", "ll128"};
 const char *const gantry_trace_mode_names[GANTRY_MODES] = {"normal", "offset", "ptr"};
@@ -29,37 +29,29 @@ int gantry_trace_state;
 struct point {
 	uint64_t ns, ticks;
 };
+MUTEX_KIND(trace_mu); /* of writers; what is here is set once, and read without it */
 static struct {
-	pthread_mutex_t mu; /* of writers; what is here is set once, and read without it */
+	struct trace_mu mu;
 	struct point first;
 	int owned;	    /* communicators write */
 	char *peers[LINKS]; /* owned: by link; release when set, never freed */
-} trace = {.mu = PTHREAD_MUTEX_INITIALIZER};
+} trace = {.mu = MUTEX_INITIALIZER};
 
-/* The reading with the fewest ticks around it: a thread that loses its CPU in between would bend the line. */
 static struct point now(void)
 {
-	struct point best = {0, 0};
-	uint64_t least = UINT64_MAX;
+	struct point p = {0, 0};
 
-	for (uint32_t i = 0; i < READS; i++) {
-		uint64_t before = gantry_ticks(), ns = gantry_now_ns(), after = gantry_ticks();
-
-		if (after - before >= least)
-			continue;
-		least = after - before;
-		best = (struct point){ns, before + least / 2};
-	}
-	return best;
+	gantry_clock_read(&p.ticks, &p.ns);
+	return p;
 }
 
 void gantry_trace_begin(void)
 {
-	pthread_mutex_lock(&trace.mu);
+	trace_mu_lock(&trace.mu);
 	if (!trace.first.ns)
 		trace.first = now();
 	store_relaxed(&gantry_trace_state, *gantry_params()->trace != 0);
-	pthread_mutex_unlock(&trace.mu);
+	trace_mu_unlock(&trace.mu);
 }
 
 void gantry_trace_own(void)
@@ -71,48 +63,25 @@ void gantry_trace_link(uint32_t link, const char *peer)
 {
 	if (!gantry_trace_on() || link >= LINKS)
 		return;
-	pthread_mutex_lock(&trace.mu);
+	trace_mu_lock(&trace.mu);
 	if (!trace.peers[link])
 		store_release(&trace.peers[link], strdup(peer));
-	pthread_mutex_unlock(&trace.mu);
+	trace_mu_unlock(&trace.mu);
 }
 
-/* What stands for "%" and this letter; 0: nothing does. */
-static int expand(char letter, const struct gantry_trace_who *who, char *buf, size_t len)
+/* %r (host and pid where there is no rank) and %c, beside what all file names know. */
+static void expand_path(const char *pattern, const struct gantry_trace_who *who, char *ret_path, size_t len)
 {
-	switch (letter) {
-	case 'r':
-		if (who->rank >= 0)
-			snprintf(buf, len, "%d", who->rank);
-		else
-			snprintf(buf, len, "%s-%d", who->host, (int)getpid());
-		return 1;
-	case 'c':
-		snprintf(buf, len, "%016llx", (unsigned long long)who->comm);
-		return 1;
-	case 'p':
-		snprintf(buf, len, "%d", (int)getpid());
-		return 1;
-	case 'h':
-		snprintf(buf, len, "%s", who->host);
-		return 1;
-	default:
-		return letter == '%'; /* itself */
-	}
-}
+	char rank[96], comm[24], host[96];
+	const char *const more[] = {rank, comm, host, NULL};
 
-void gantry_trace_path(const char *pattern, const struct gantry_trace_who *who, char *ret_path, size_t len)
-{
-	size_t n = 0;
-
-	ret_path[0] = 0;
-	for (const char *p = pattern; *p && n + 1 < len; p++) {
-		char piece[96] = {*p, 0};
-
-		if (*p == '%')
-			p += expand(p[1], who, piece, sizeof(piece));
-		n += (size_t)snprintf(ret_path + n, len - n, "%s", piece);
-	}
+	if (who->rank >= 0)
+		snprintf(rank, sizeof(rank), "r%d", who->rank);
+	else
+		snprintf(rank, sizeof(rank), "r%s-%d", who->host, (int)getpid());
+	snprintf(host, sizeof(host), "h%s", who->host);
+	snprintf(comm, sizeof(comm), "c%016llx", (unsigned long long)who->comm);
+	gantry_path_expand(pattern, more, ret_path, len);
 }
 
 static void put_pair(struct gantry_json *j, const char *key, uint64_t first, uint64_t last)
@@ -271,7 +240,7 @@ void gantry_trace_write(const struct gantry_trace_who *who)
 	}
 	w.n = gantry_event_snapshot(w.events, EVENTS);
 	sort_events(w.events, w.n);
-	gantry_trace_path(pattern, who, path, sizeof(path));
+	expand_path(pattern, who, path, sizeof(path));
 	if (gantry_file_write(path, "the trace", put_whole, &w))
 		LOG_INFO(BASE, "trace: %s in %s", COUNT_TEXT(w.n, "event"), path);
 	free(w.events);

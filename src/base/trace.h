@@ -56,7 +56,5 @@ struct gantry_trace_who {
 void gantry_trace_write(const struct gantry_trace_who *who);
 /* The same for a process in which nobody has a communicator; nothing otherwise. */
 void gantry_trace_write_process(void);
-/* The name of the file: %r (host and pid where there is no rank), %c, %p, %h, %%. */
-void gantry_trace_path(const char *pattern, const struct gantry_trace_who *who, char *ret_path, size_t len);
 
 #endif

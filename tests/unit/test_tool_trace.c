@@ -2,6 +2,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/file.h"
+#include "base/param.h"
 #include "base/trace.h"
 #include "cmd.h"
 #include "comm/report.h"
@@ -477,14 +479,20 @@ static void paths(void)
 {
 	struct gantry_trace_who who = {.rank = 5, .nranks = 6, .comm = 0xabc, .host = "node"},
 				none = {.rank = -1, .host = "node"};
-	char path[64], expected[64];
+	char path[256], expected[64];
 
-	gantry_trace_path("/x/%r-%c%%q%z%", &who, path, sizeof(path));
-	CHECK_STR(path, "/x/5-0000000000000abc%q%z%");
-	gantry_trace_path("/x/%r-%h", &none, path, sizeof(path));
-	snprintf(expected, sizeof(expected), "/x/node-%d-node", getpid());
-	CHECK_STR(path, expected);
-	gantry_trace_path("%p%p%p%p%p%p%p%p", &who, path, 6);
+	setenv("GANTRY_TRACE", in_dir("%r-%c%%q%z%", path), 1);
+	CHECK_OK(gantry_params_load(1));
+	gantry_trace_write(&who);
+	CHECK_EQ(access(in_dir("5-0000000000000abc%q%z%", path), R_OK), 0);
+	setenv("GANTRY_TRACE", in_dir("%r-%h", path), 1);
+	CHECK_OK(gantry_params_load(1));
+	gantry_trace_write(&none);
+	snprintf(expected, sizeof(expected), "node-%d-node", getpid());
+	CHECK_EQ(access(in_dir(expected, path), R_OK), 0);
+	unsetenv("GANTRY_TRACE");
+	CHECK_OK(gantry_params_load(1));
+	gantry_path_expand("%p%p%p%p%p%p%p%p", NULL, path, 6);
 	snprintf(expected, sizeof(expected), "%d%d%d%d%d", getpid(), getpid(), getpid(), getpid(), getpid());
 	expected[5] = 0;
 	CHECK_STR(path, expected);

@@ -20,7 +20,16 @@ static struct rx_region *region_of(struct gantry_rx *rx, const struct gantry_rx_
 	return NULL;
 }
 
-static gantry_result add(struct gantry_rx *rx, const struct gantry_rx_piece *in, size_t index, struct rx_batch *b)
+/* From the first byte of an entry to its last, and the batch's bytes with it. 0: they do not fit the address space. */
+static int measure(const struct gantry_rx_piece *p, uint64_t before, uint64_t *ret_span, uint64_t *ret_bytes)
+{
+	return !__builtin_mul_overflow((uint64_t)p->count - 1, (uint64_t)p->stride, ret_span) &&
+	       !__builtin_add_overflow(*ret_span, (uint64_t)p->piece_bytes, ret_span) &&
+	       !__builtin_mul_overflow((uint64_t)p->count, (uint64_t)p->piece_bytes, ret_bytes) &&
+	       !__builtin_add_overflow(before, *ret_bytes, ret_bytes);
+}
+
+static gantry_result add_entry(struct gantry_rx *rx, const struct gantry_rx_piece *in, size_t index, struct rx_batch *b)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_rx_piece p = *in;
@@ -34,14 +43,10 @@ static gantry_result add(struct gantry_rx *rx, const struct gantry_rx_piece *in,
 	if (p.stride < p.piece_bytes)
 		FAIL(GANTRY_ERR_INVALID, "entry %zu: a stride of %zu bytes is less than its pieces of %zu", index,
 		     p.stride, p.piece_bytes);
-	if (__builtin_mul_overflow((uint64_t)p.count - 1, (uint64_t)p.stride, &span) ||
-	    __builtin_add_overflow(span, (uint64_t)p.piece_bytes, &span) ||
-	    __builtin_mul_overflow((uint64_t)p.count, (uint64_t)p.piece_bytes, &bytes) ||
-	    __builtin_add_overflow(b->bytes, bytes, &bytes))
+	if (!measure(&p, b->bytes, &span, &bytes))
 		FAIL(GANTRY_ERR_INVALID,
-		     "entry %zu: %zu pieces of %zu bytes with a stride of %zu do not fit the address "
-		     "space",
-		     index, p.count, p.piece_bytes, p.stride);
+		     "entry %zu: %zu pieces of %zu bytes with a stride of %zu do not fit the address space", index,
+		     p.count, p.piece_bytes, p.stride);
 	g = region_of(rx, &p, span);
 	if (!g)
 		FAIL(GANTRY_ERR_INVALID, "entry %zu: %llu bytes at %p are not in registered memory", index,
@@ -74,7 +79,7 @@ gantry_result rx_batch_init(struct gantry_rx *rx, const struct gantry_rx_piece *
 	if (!b->pieces || !b->regions)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a batch of %zu entries", n);
 	for (size_t i = 0; i < n; i++)
-		TRY(add(rx, &pieces[i], i, b));
+		TRY(add_entry(rx, &pieces[i], i, b));
 out:
 	if (r != GANTRY_OK)
 		rx_batch_free(b);

@@ -125,7 +125,7 @@ void rx_flight_reset(struct rx_flight *f, struct gantry_rx_op *op, uint64_t len)
 /* ---- the end ---- */
 
 /* Whether one of them failed by that. */
-static int conclude(struct gantry_list *list, gantry_result r, const char *text)
+static int conclude(struct gantry_list *list, gantry_result r, const char *text) REQUIRES(rx_mu)
 {
 	int failed = 0;
 
@@ -255,7 +255,7 @@ void rx_conn_destroy(struct gantry_rx_conn *c)
 
 /* ---- progress ---- */
 
-static gantry_result step(struct gantry_rx_conn *c, int *ret_moved)
+static gantry_result step(struct gantry_rx_conn *c, int *ret_moved) REQUIRES(rx_mu)
 {
 	gantry_result r = GANTRY_OK;
 
@@ -268,7 +268,7 @@ out:
 }
 
 /* The peer has closed or is gone. Its goodbye in one direction may come before what it said in the other. */
-static int still_hearing(struct gantry_rx_conn *c, gantry_result r)
+static int still_hearing(struct gantry_rx_conn *c, gantry_result r) REQUIRES(rx_mu)
 {
 	if (r != GANTRY_ERR_PEER_CLOSED && r != GANTRY_ERR_PEER_LOST)
 		return 0;
@@ -316,7 +316,7 @@ int rx_progress(struct gantry_rx *rx)
 
 /* What the peer waits to hear, above all that its transfers were taken: the network takes it at once, unless a peer
  * that does nothing has filled its window. */
-static void say_last(struct gantry_rx_conn *c)
+static void say_last(struct gantry_rx_conn *c) REQUIRES(rx_mu)
 {
 	uint64_t end = gantry_now_ns() + LAST_WORDS_NS;
 	int moved;
@@ -333,10 +333,10 @@ void gantry_rx_conn_close(struct gantry_rx_conn *conn)
 	if (!conn)
 		return;
 	rx = conn->rx;
-	pthread_mutex_lock(&rx->mu);
+	rx_mu_lock(&rx->mu);
 	say_last(conn);
 	rx_conn_destroy(conn);
-	pthread_mutex_unlock(&rx->mu);
+	rx_mu_unlock(&rx->mu);
 }
 
 const char *gantry_rx_conn_path(const struct gantry_rx_conn *conn)
@@ -358,10 +358,10 @@ gantry_result gantry_rx_conn_error(struct gantry_rx_conn *conn, char *text, size
 {
 	gantry_result r;
 
-	pthread_mutex_lock(&conn->rx->mu);
+	rx_mu_lock(&conn->rx->mu);
 	r = conn->error;
 	if (text && len)
 		snprintf(text, len, "%s", conn->error_text);
-	pthread_mutex_unlock(&conn->rx->mu);
+	rx_mu_unlock(&conn->rx->mu);
 	return r;
 }

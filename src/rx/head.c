@@ -71,7 +71,7 @@ out:
 	return r;
 }
 
-static gantry_result handle(struct gantry_rx_conn *c, const uint8_t *data, int size)
+static gantry_result handle(struct gantry_rx_conn *c, const uint8_t *data, int size) REQUIRES(rx_mu)
 {
 	gantry_result r = GANTRY_OK;
 	struct rx_head h;

@@ -73,9 +73,9 @@ gantry_result gantry_rx_listen(struct gantry_rx *rx, const char *address, struct
 	fcntl(l->fd, F_SETFL, fcntl(l->fd, F_GETFL) | O_NONBLOCK);
 	gantry_addr_text(&bound, l->address);
 	l->rx = rx;
-	pthread_mutex_lock(&rx->mu);
+	rx_mu_lock(&rx->mu);
 	gantry_list_append(&rx->listeners, &l->node);
-	pthread_mutex_unlock(&rx->mu);
+	rx_mu_unlock(&rx->mu);
 	*ret_listener = l;
 	l = NULL;
 out:
@@ -97,16 +97,16 @@ void gantry_rx_listener_close(struct gantry_rx_listener *listener)
 	if (!listener)
 		return;
 	rx = listener->rx;
-	pthread_mutex_lock(&rx->mu);
+	rx_mu_lock(&rx->mu);
 	gantry_list_each_safe (pos, &listener->meetings)
 		meeting_destroy(gantry_container(pos, struct meeting, node));
 	gantry_list_remove(&listener->node);
 	close(listener->fd);
-	pthread_mutex_unlock(&rx->mu);
+	rx_mu_unlock(&rx->mu);
 	free(listener);
 }
 
-static void turn_away(struct gantry_rx_listener *l, struct meeting *m)
+static void turn_away(struct gantry_rx_listener *l, struct meeting *m) REQUIRES(rx_mu)
 {
 	uint32_t more = 0;
 
@@ -116,7 +116,7 @@ static void turn_away(struct gantry_rx_listener *l, struct meeting *m)
 		LOG_WARN(RX, "%s: %s%s", l->address, m->text, LEFT_OUT(more));
 }
 
-static void drop_meeting(struct gantry_rx_listener *l, struct meeting *m)
+static void drop_meeting(struct gantry_rx_listener *l, struct meeting *m) REQUIRES(rx_mu)
 {
 	l->nmeetings--;
 	l->nplaced -= meeting_placed(m);
@@ -124,7 +124,7 @@ static void drop_meeting(struct gantry_rx_listener *l, struct meeting *m)
 }
 
 /* What it holds is needed. A peer that this happens to tries again. */
-static void recycle(struct gantry_rx_listener *l, struct meeting *m, const char *why)
+static void recycle(struct gantry_rx_listener *l, struct meeting *m, const char *why) REQUIRES(rx_mu)
 {
 	char peer[GANTRY_ADDR_TEXT];
 
@@ -175,7 +175,7 @@ static struct meeting *unconnected(struct gantry_rx_listener *l)
 }
 
 /* New ones in; 1: something happened. */
-static int take_in(struct gantry_rx_listener *l)
+static int take_in(struct gantry_rx_listener *l) REQUIRES(rx_mu)
 {
 	struct gantry_addr peer;
 	struct meeting *m, *oldest = NULL;
@@ -206,7 +206,7 @@ static int take_in(struct gantry_rx_listener *l)
 }
 
 /* Places for those that wait for one, in the order of their coming. */
-static void give_places(struct gantry_rx_listener *l)
+static void give_places(struct gantry_rx_listener *l) REQUIRES(rx_mu)
 {
 	gantry_list_each (pos, &l->meetings) {
 		struct meeting *m = gantry_container(pos, struct meeting, node), *oldest;
@@ -225,7 +225,7 @@ static void give_places(struct gantry_rx_listener *l)
 }
 
 /* One round over all meetings: the first that is ready. */
-static struct gantry_rx_conn *attend(struct gantry_rx_listener *l, int *ret_moved)
+static struct gantry_rx_conn *attend(struct gantry_rx_listener *l, int *ret_moved) REQUIRES(rx_mu)
 {
 	struct gantry_rx_conn *ready = NULL;
 
@@ -263,7 +263,7 @@ gantry_result gantry_rx_accept(struct gantry_rx_listener *listener, int64_t time
 
 	TRY(gantry_deadline(timeout_ns, gantry_params()->connect_timeout, &deadline));
 	gantry_waiter_init(&idle, NULL);
-	pthread_mutex_lock(&rx->mu);
+	rx_mu_lock(&rx->mu);
 	for (;;) {
 		int moved = 0;
 
@@ -272,11 +272,11 @@ gantry_result gantry_rx_accept(struct gantry_rx_listener *listener, int64_t time
 			break;
 		if (rx_progress(rx) || moved)
 			gantry_waiter_done(&idle);
-		pthread_mutex_unlock(&rx->mu);
+		rx_mu_unlock(&rx->mu);
 		rx_idle(&idle, deadline);
-		pthread_mutex_lock(&rx->mu);
+		rx_mu_lock(&rx->mu);
 	}
-	pthread_mutex_unlock(&rx->mu);
+	rx_mu_unlock(&rx->mu);
 	if (!c)
 		return GANTRY_ERR_TIMEOUT; /* nobody came: no news */
 	*ret_conn = c;
@@ -297,7 +297,7 @@ gantry_result gantry_rx_connect(struct gantry_rx *rx, const char *address, int64
 	TRY(meeting_address(address, 0, &to));
 	TRY(gantry_deadline(timeout_ns, gantry_params()->connect_timeout, &deadline));
 	gantry_waiter_init(&idle, NULL);
-	pthread_mutex_lock(&rx->mu);
+	rx_mu_lock(&rx->mu);
 	r = meeting_create(rx, -1, &to, deadline, &m);
 	while (m && m->state < MEET_READY) {
 		enum meeting_state before = m->state;
@@ -305,9 +305,9 @@ gantry_result gantry_rx_connect(struct gantry_rx *rx, const char *address, int64
 		meeting_step(m);
 		if (rx_progress(rx) || m->state != before)
 			gantry_waiter_done(&idle);
-		pthread_mutex_unlock(&rx->mu);
+		rx_mu_unlock(&rx->mu);
 		rx_idle(&idle, deadline);
-		pthread_mutex_lock(&rx->mu);
+		rx_mu_lock(&rx->mu);
 	}
 	if (m && m->state == MEET_READY) {
 		*ret_conn = m->conn;
@@ -316,7 +316,7 @@ gantry_result gantry_rx_connect(struct gantry_rx *rx, const char *address, int64
 		r = gantry_fail(m->error, LOG_SUBSYS, __FILE__, __LINE__, "%s", m->text);
 	}
 	meeting_destroy(m);
-	pthread_mutex_unlock(&rx->mu);
+	rx_mu_unlock(&rx->mu);
 out:
 	return r;
 }

@@ -94,7 +94,7 @@ static void again(struct meeting *m, gantry_result r, const char *what, const ch
 }
 
 /* Everything of the network's that the meeting has made. */
-static void drop_net(struct meeting *m)
+static void drop_net(struct meeting *m) REQUIRES(rx_mu)
 {
 	struct gantry_net *net = m->rx->net;
 
@@ -152,7 +152,7 @@ int meeting_placed(const struct meeting *m)
 static const struct inet_protocol rx_protocol = {"rx", RX_VERSION, "accepting side", "connecting side", NULL};
 
 /* The connection, and the network's listener whose handle goes into our offer. */
-static gantry_result make_offer(struct meeting *m, uint8_t ret_offer[RX_OFFER_SIZE])
+static gantry_result make_offer(struct meeting *m, uint8_t ret_offer[RX_OFFER_SIZE]) REQUIRES(rx_mu)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_rx *rx = m->rx;
@@ -181,7 +181,7 @@ static void know_peer(struct meeting *m)
 		 (unsigned long long)m->peer_epoch);
 }
 
-static void dial(struct meeting *m)
+static void dial(struct meeting *m) REQUIRES(rx_mu)
 {
 	uint8_t offer[RX_OFFER_SIZE];
 	gantry_result r = GANTRY_OK;
@@ -302,7 +302,7 @@ static int peer_gone(struct meeting *m)
 	return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
 }
 
-static void make_net(struct meeting *m)
+static void make_net(struct meeting *m) REQUIRES(rx_mu)
 {
 	struct gantry_rx_conn *c = m->conn;
 	struct gantry_net *net = m->rx->net;

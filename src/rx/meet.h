@@ -54,10 +54,10 @@ gantry_result meeting_create(struct gantry_rx *rx, int fd, const struct gantry_a
 /* One step. Never blocks, never fails: state says. */
 void meeting_step(struct meeting *m);
 /* PLACE: it may have a connection and a listener of the network now, and is answered. */
-void meeting_place(struct meeting *m);
+void meeting_place(struct meeting *m) REQUIRES(rx_mu);
 /* Does it hold a place, i.e. more than a socket and its struct? */
 int meeting_placed(const struct meeting *m);
-void meeting_destroy(struct meeting *m); /* NULL is fine */
+void meeting_destroy(struct meeting *m) REQUIRES(rx_mu); /* NULL is fine */
 
 /* "host:port" to an address. listening: the host may be empty, and the port 0. */
 gantry_result meeting_address(const char *text, int listening, struct gantry_addr *ret_addr);

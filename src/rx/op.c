@@ -49,26 +49,74 @@ void rx_op_over(struct gantry_rx_op *op)
 	rx_op_unref(op);
 }
 
+/*
+ * What becomes of the user's op and of its transfer: the first row that fits counts.
+ *   touched   flights read or write the user's memory
+ *   through   all messages that there will be are finished
+ *   taken     the peer has said that it has all of it; a receive needs no word
+ */
+enum { NO, YES, ANY };
+enum outcome { OUTCOME_NONE, OUTCOME_UNMET, OUTCOME_CANCELLED, OUTCOME_GOOD };
+static const struct settle_row {
+	uint8_t waiting, ending, touched, through, taken;
+	enum outcome outcome; /* of the op */
+	bool over;	      /* the transfer is */
+} settle_rows[] = {
+	/* waiting ending touched through taken */
+	{YES, YES, ANY, ANY, ANY, OUTCOME_UNMET, false},  {NO, YES, NO, NO, ANY, OUTCOME_CANCELLED, false},
+	{NO, YES, NO, YES, ANY, OUTCOME_CANCELLED, true}, {NO, YES, YES, YES, ANY, OUTCOME_NONE, true},
+	{NO, NO, ANY, YES, YES, OUTCOME_GOOD, true},	  {ANY, ANY, ANY, ANY, ANY, OUTCOME_NONE, false},
+};
+
+static bool fits(uint8_t wanted, bool is)
+{
+	return wanted == ANY || (wanted == YES) == is;
+}
+
+static bool is_through(const struct gantry_rx_op *op)
+{
+	if (op->phase != RX_GRANTED && op->phase != RX_LOCAL)
+		return false;
+	if (op->posted == op->nmessages)
+		return op->finished == op->nmessages;
+	return op->told && op->heard && op->finished == op->limit;
+}
+
+static const struct settle_row *row_of(const struct gantry_rx_op *op)
+{
+	bool through = is_through(op);
+	const struct settle_row *row = settle_rows;
+
+	while (!fits(row->waiting, op->phase == RX_WAITING) || !fits(row->ending, op->ending) ||
+	       !fits(row->touched, op->touching) || !fits(row->through, through) ||
+	       !fits(row->taken, !op->send || op->taken))
+		row++;
+	return row;
+}
+
 void rx_op_settle(struct gantry_rx_op *op)
 {
-	int flowing = op->phase == RX_GRANTED || op->phase == RX_LOCAL;
-	int counted = op->posted == op->nmessages || (op->told && op->heard);
-	uint64_t last = op->posted == op->nmessages ? op->nmessages : op->limit;
+	const struct settle_row *row = row_of(op);
+	unsigned long long tag = op->tag;
 
-	if (op->ending && op->phase == RX_WAITING)
+	switch (row->outcome) {
+	case OUTCOME_UNMET:
 		rx_op_done(op, GANTRY_ERR_CANCELLED, "cancelled by the caller before %s (tag %llu): %s is not told",
-			   op->send ? "it was offered" : "a send met it", (unsigned long long)op->tag, op->conn->peer);
-	else if (op->ending && !op->touching)
+			   op->send ? "it was offered" : "a send met it", tag, op->conn->peer);
+		break;
+	case OUTCOME_CANCELLED:
 		rx_op_done(op, GANTRY_ERR_CANCELLED, "cancelled by %s after %llu of %llu bytes (tag %llu)",
 			   op->by_peer ? op->conn->peer : "the caller", (unsigned long long)op->bytes,
-			   (unsigned long long)op->total, (unsigned long long)op->tag);
-	if (!flowing || !counted || op->finished != last)
-		return;
-	if (!op->ending && op->send && !op->taken)
-		return;
-	if (!op->ending)
+			   (unsigned long long)op->total, tag);
+		break;
+	case OUTCOME_GOOD:
 		rx_op_done(op, GANTRY_OK, "%s", "");
-	rx_op_over(op);
+		break;
+	case OUTCOME_NONE:
+		break;
+	}
+	if (row->over)
+		rx_op_over(op);
 }
 
 struct gantry_rx_op *rx_op_next(struct rx_side *s)
@@ -89,7 +137,7 @@ struct gantry_rx_op *rx_op_next(struct rx_side *s)
 }
 
 static gantry_result create(struct gantry_rx_conn *c, const struct gantry_rx_piece *pieces, size_t n, uint64_t tag,
-			    int send, struct gantry_rx_op **ret_op)
+			    int send, struct gantry_rx_op **ret_op) REQUIRES(rx_mu)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_rx_op *op = NULL;
@@ -117,7 +165,7 @@ out:
 }
 
 /* An error while posting is the connection's; the op says it too. */
-static void started(struct gantry_rx_conn *c, gantry_result r)
+static void started(struct gantry_rx_conn *c, gantry_result r) REQUIRES(rx_mu)
 {
 	if (r != GANTRY_OK)
 		rx_conn_fail(c, r, "%s: %s", c->peer, gantry_last_error());
@@ -131,7 +179,7 @@ gantry_result gantry_rx_send(struct gantry_rx_conn *conn, const struct gantry_rx
 	gantry_result r;
 	struct gantry_rx_op *op = NULL;
 
-	pthread_mutex_lock(&conn->rx->mu);
+	rx_mu_lock(&conn->rx->mu);
 	r = create(conn, pieces, n, tag, 1, &op);
 	if (r == GANTRY_OK) {
 		op->transfer = conn->next_transfer++;
@@ -140,7 +188,7 @@ gantry_result gantry_rx_send(struct gantry_rx_conn *conn, const struct gantry_rx
 		*ret_op = op;
 		started(conn, GANTRY_OK);
 	}
-	pthread_mutex_unlock(&conn->rx->mu);
+	rx_mu_unlock(&conn->rx->mu);
 	return r;
 }
 
@@ -150,13 +198,13 @@ gantry_result gantry_rx_recv(struct gantry_rx_conn *conn, const struct gantry_rx
 	gantry_result r;
 	struct gantry_rx_op *op = NULL;
 
-	pthread_mutex_lock(&conn->rx->mu);
+	rx_mu_lock(&conn->rx->mu);
 	r = create(conn, pieces, n, tag, 0, &op);
 	if (r == GANTRY_OK) {
 		*ret_op = op;
 		started(conn, rx_recv_match(op));
 	}
-	pthread_mutex_unlock(&conn->rx->mu);
+	rx_mu_unlock(&conn->rx->mu);
 	return r;
 }
 
@@ -167,11 +215,11 @@ enum gantry_rx_state gantry_rx_test(struct gantry_rx_op *op)
 	struct gantry_rx *rx = op->rx;
 	enum gantry_rx_state state;
 
-	pthread_mutex_lock(&rx->mu);
+	rx_mu_lock(&rx->mu);
 	if (op->state != GANTRY_RX_DONE)
 		rx_progress(rx);
 	state = op->state;
-	pthread_mutex_unlock(&rx->mu);
+	rx_mu_unlock(&rx->mu);
 	return state;
 }
 
@@ -179,11 +227,11 @@ size_t gantry_rx_poll(struct gantry_rx *rx, struct gantry_rx_op *const *ops, siz
 {
 	size_t done = 0;
 
-	pthread_mutex_lock(&rx->mu);
+	rx_mu_lock(&rx->mu);
 	rx_progress(rx);
 	for (size_t i = 0; i < n; i++)
 		done += ops[i] && ops[i]->state == GANTRY_RX_DONE;
-	pthread_mutex_unlock(&rx->mu);
+	rx_mu_unlock(&rx->mu);
 	return done;
 }
 
@@ -196,8 +244,8 @@ void rx_idle(struct gantry_waiter *w, uint64_t deadline)
 	gantry_waiter_idle(w, longest);
 }
 
-/* Until the op is done. 0: it is not, and the time is over. mu held; let go in between. */
-static int wait_done(struct gantry_rx_op *op, uint64_t deadline)
+/* Until the op is done. 0: it is not, and the time is over. The mutex is let go in between. */
+static int wait_done(struct gantry_rx_op *op, uint64_t deadline) REQUIRES(rx_mu)
 {
 	struct gantry_rx *rx = op->rx;
 	struct gantry_waiter idle;
@@ -210,9 +258,9 @@ static int wait_done(struct gantry_rx_op *op, uint64_t deadline)
 			break;
 		if (gantry_now_ns() >= deadline)
 			return 0;
-		pthread_mutex_unlock(&rx->mu);
+		rx_mu_unlock(&rx->mu);
 		rx_idle(&idle, deadline);
-		pthread_mutex_lock(&rx->mu);
+		rx_mu_lock(&rx->mu);
 	}
 	return 1;
 }
@@ -223,9 +271,9 @@ gantry_result gantry_rx_wait(struct gantry_rx_op *op, int64_t timeout_ns)
 	gantry_result r;
 
 	TRY(gantry_deadline(timeout_ns, gantry_params()->timeout, &deadline));
-	pthread_mutex_lock(&op->rx->mu);
+	rx_mu_lock(&op->rx->mu);
 	r = wait_done(op, deadline) ? op->result : GANTRY_ERR_TIMEOUT;
-	pthread_mutex_unlock(&op->rx->mu);
+	rx_mu_unlock(&op->rx->mu);
 out:
 	return r;
 }
@@ -236,7 +284,7 @@ gantry_result gantry_rx_stream_wait(struct gantry_rx_op *op, struct gantry_strea
 	struct gantry_rx *rx = op->rx;
 	struct gantry_device *dev = rx->device;
 
-	pthread_mutex_lock(&rx->mu);
+	rx_mu_lock(&rx->mu);
 	if (op->state == GANTRY_RX_PENDING)
 		rx_progress(rx);
 	if (op->state == GANTRY_RX_PENDING) {
@@ -253,14 +301,13 @@ gantry_result gantry_rx_stream_wait(struct gantry_rx_op *op, struct gantry_strea
 	TRY(dev->ops->event_record(dev, op->event, rx->in_stream));
 	TRY(dev->ops->stream_wait(dev, stream, op->event));
 out:
-	pthread_mutex_unlock(&rx->mu);
+	rx_mu_unlock(&rx->mu);
 	return r;
 }
 
 /* ---- ending ---- */
 
-/* mu held. */
-static void cancel(struct gantry_rx_op *op, uint64_t deadline)
+static void cancel(struct gantry_rx_op *op, uint64_t deadline) REQUIRES(rx_mu)
 {
 	struct gantry_rx_conn *c = op->conn;
 	uint64_t since = gantry_now_ns();
@@ -283,10 +330,10 @@ gantry_result gantry_rx_cancel(struct gantry_rx_op *op, int64_t timeout_ns)
 	gantry_result r;
 
 	TRY(gantry_deadline(timeout_ns, gantry_params()->timeout, &deadline));
-	pthread_mutex_lock(&op->rx->mu);
+	rx_mu_lock(&op->rx->mu);
 	cancel(op, deadline);
 	r = op->result;
-	pthread_mutex_unlock(&op->rx->mu);
+	rx_mu_unlock(&op->rx->mu);
 out:
 	return r;
 }
@@ -295,13 +342,13 @@ gantry_result gantry_rx_op_result(const struct gantry_rx_op *op, struct gantry_r
 {
 	struct gantry_rx_result own = {.result = GANTRY_AGAIN, .text = ""};
 
-	pthread_mutex_lock(&op->rx->mu);
+	rx_mu_lock(&op->rx->mu);
 	own.bytes = op->bytes;
 	if (op->state == GANTRY_RX_DONE) {
 		own.result = op->result;
 		own.text = op->text;
 	}
-	pthread_mutex_unlock(&op->rx->mu);
+	rx_mu_unlock(&op->rx->mu);
 	return STRUCT_GIVE(ret_result, &own, gantry_rx_result);
 }
 
@@ -312,8 +359,8 @@ void gantry_rx_op_free(struct gantry_rx_op *op)
 	if (!op)
 		return;
 	rx = op->rx;
-	pthread_mutex_lock(&rx->mu);
+	rx_mu_lock(&rx->mu);
 	cancel(op, gantry_now_ns() + gantry_params()->timeout);
 	rx_op_unref(op);
-	pthread_mutex_unlock(&rx->mu);
+	rx_mu_unlock(&rx->mu);
 }

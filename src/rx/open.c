@@ -88,7 +88,7 @@ gantry_result gantry_rx_open(const struct gantry_rx_config *config, struct gantr
 	rx = calloc(1, sizeof(*rx));
 	if (!rx)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a pipeline");
-	pthread_mutex_init(&rx->mu, NULL);
+	mutex_init(&rx->mu);
 	gantry_list_init(&rx->regions);
 	gantry_list_init(&rx->conns);
 	gantry_list_init(&rx->listeners);
@@ -115,7 +115,8 @@ out:
 	return r;
 }
 
-void gantry_rx_close(struct gantry_rx *rx)
+/* Unchecked: nobody else uses the rx any more, and what is closed takes the mutex itself. */
+void gantry_rx_close(struct gantry_rx *rx) UNCHECKED
 {
 	if (!rx)
 		return;
@@ -133,7 +134,7 @@ void gantry_rx_close(struct gantry_rx *rx)
 		rx_stages_free(rx);
 		gantry_device_close(rx->device);
 	}
-	pthread_mutex_destroy(&rx->mu);
+	mutex_destroy(&rx->mu);
 	free(rx);
 }
 
@@ -146,9 +147,9 @@ gantry_result gantry_rx_get_counters(struct gantry_rx *rx, struct gantry_rx_coun
 {
 	gantry_result r;
 
-	pthread_mutex_lock(&rx->mu);
+	rx_mu_lock(&rx->mu);
 	r = STRUCT_GIVE(ret, &rx->counters, gantry_rx_counters);
-	pthread_mutex_unlock(&rx->mu);
+	rx_mu_unlock(&rx->mu);
 	return r;
 }
 
@@ -166,7 +167,7 @@ gantry_result gantry_rx_register(struct gantry_rx *rx, void *ptr, size_t size)
 	struct gantry_mem_info info;
 	struct rx_region *g = NULL;
 
-	pthread_mutex_lock(&rx->mu);
+	rx_mu_lock(&rx->mu);
 	if (!ptr || !size || (uintptr_t)ptr + size < (uintptr_t)ptr)
 		FAIL(GANTRY_ERR_INVALID, "a registration of %zu bytes at %p", size, ptr);
 	TRY(rx->device->ops->pointer(rx->device, ptr, &info));
@@ -182,7 +183,7 @@ gantry_result gantry_rx_register(struct gantry_rx *rx, void *ptr, size_t size)
 	g->device = is_device(rx, &info);
 	gantry_list_append(&rx->regions, &g->node);
 out:
-	pthread_mutex_unlock(&rx->mu);
+	rx_mu_unlock(&rx->mu);
 	return r;
 }
 
@@ -191,7 +192,7 @@ gantry_result gantry_rx_deregister(struct gantry_rx *rx, void *ptr)
 	gantry_result r = GANTRY_OK;
 	struct rx_region *g = NULL;
 
-	pthread_mutex_lock(&rx->mu);
+	rx_mu_lock(&rx->mu);
 	gantry_list_each (pos, &rx->regions) {
 		g = gantry_container(pos, struct rx_region, node);
 		if (g->base == ptr)
@@ -207,6 +208,6 @@ gantry_result gantry_rx_deregister(struct gantry_rx *rx, void *ptr)
 	gantry_list_remove(&g->node);
 	free(g);
 out:
-	pthread_mutex_unlock(&rx->mu);
+	rx_mu_unlock(&rx->mu);
 	return r;
 }

@@ -34,7 +34,7 @@ out:
 }
 
 /* A transfer and its receive. The op is in no list. */
-static gantry_result meet(struct gantry_rx_op *op, const struct rx_head *h, const uint8_t *data)
+static gantry_result meet(struct gantry_rx_op *op, const struct rx_head *h, const uint8_t *data) REQUIRES(rx_mu)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_rx_conn *c = op->conn;
@@ -200,6 +200,7 @@ out:
 
 /* Where the next message of an op is to land. AGAIN: nowhere now. */
 static gantry_result place(struct gantry_rx_conn *c, struct gantry_rx_op *op, struct rx_flight *f, void **ret_data)
+	REQUIRES(rx_mu)
 {
 	uint64_t run = 0;
 	uint8_t *at = rx_batch_run(&op->batch, &op->cursor, f->len, &run);
@@ -228,7 +229,7 @@ static gantry_result place(struct gantry_rx_conn *c, struct gantry_rx_op *op, st
 }
 
 /* Posts a receive for the next message of an op. AGAIN: not now. */
-static gantry_result post(struct gantry_rx_conn *c, struct gantry_rx_op *op)
+static gantry_result post(struct gantry_rx_conn *c, struct gantry_rx_op *op) REQUIRES(rx_mu)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_net *net = c->rx->net;
@@ -275,7 +276,7 @@ out:
 }
 
 /* A message is here. AGAIN: the device's work cannot be enqueued yet. */
-static gantry_result arrived(struct gantry_rx_conn *c, struct rx_flight *f)
+static gantry_result arrived(struct gantry_rx_conn *c, struct rx_flight *f) REQUIRES(rx_mu)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_rx_op *op = f->op;
@@ -315,7 +316,7 @@ out:
 }
 
 /* The flight at the head is through. */
-static gantry_result retire(struct gantry_rx_conn *c, struct rx_flight *f)
+static gantry_result retire(struct gantry_rx_conn *c, struct rx_flight *f) REQUIRES(rx_mu)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_rx_op *op = f->op;
@@ -339,13 +340,13 @@ static gantry_result retire(struct gantry_rx_conn *c, struct rx_flight *f)
 	return r;
 }
 
-gantry_result rx_recv_progress(struct gantry_rx_conn *c, int *ret_moved)
+/* What the network has received goes on to the device, or is in its place. */
+static gantry_result take_arrivals(struct gantry_rx_conn *c, int *ret_moved) REQUIRES(rx_mu)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_net *net = c->rx->net;
-	struct gantry_rx_op *op;
+	gantry_result r = GANTRY_OK;
 
-	for (uint32_t i = c->in.head; i != c->in.tail; i++) {
+	for (uint32_t i = c->in.head; i != c->in.tail && r == GANTRY_OK; i++) {
 		struct rx_flight *f = rx_flight_at(&c->in, i);
 		int done = 0, size = 0;
 
@@ -357,15 +358,17 @@ gantry_result rx_recv_progress(struct gantry_rx_conn *c, int *ret_moved)
 			f->state = RX_FLIGHT_HERE;
 			*ret_moved = 1;
 		}
-		if (f->state == RX_FLIGHT_HERE) {
+		if (f->state == RX_FLIGHT_HERE)
 			r = arrived(c, f);
-			if (r == GANTRY_AGAIN)
-				break;
-			if (r != GANTRY_OK)
-				goto out;
-		}
 	}
-	r = GANTRY_OK;
+out:
+	return r;
+}
+
+static gantry_result retire_spent(struct gantry_rx_conn *c, int *ret_moved) REQUIRES(rx_mu)
+{
+	gantry_result r = GANTRY_OK;
+
 	while (c->in.head != c->in.tail) {
 		struct rx_flight *f = rx_flight_at(&c->in, c->in.head);
 
@@ -376,16 +379,31 @@ gantry_result rx_recv_progress(struct gantry_rx_conn *c, int *ret_moved)
 		*ret_moved = 1;
 		TRY(retire(c, f));
 	}
-	if (r != GANTRY_OK)
-		goto out;
-	while (rx_flights(&c->in) < c->rx->depth && (op = rx_op_next(&c->in))) {
-		r = post(c, op);
-		if (r != GANTRY_OK)
-			break;
-		*ret_moved = 1;
-	}
-	if (r == GANTRY_AGAIN)
-		r = GANTRY_OK;
 out:
 	return r;
+}
+
+static gantry_result post_more(struct gantry_rx_conn *c, int *ret_moved) REQUIRES(rx_mu)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_rx_op *op;
+
+	while (rx_flights(&c->in) < c->rx->depth && (op = rx_op_next(&c->in))) {
+		TRY(post(c, op));
+		*ret_moved = 1;
+	}
+out:
+	return r;
+}
+
+/* AGAIN in one of them ends it for this time, and not the others. */
+gantry_result rx_recv_progress(struct gantry_rx_conn *c, int *ret_moved)
+{
+	gantry_result r = take_arrivals(c, ret_moved);
+
+	if (r == GANTRY_OK || r == GANTRY_AGAIN)
+		r = retire_spent(c, ret_moved);
+	if (r == GANTRY_OK)
+		r = post_more(c, ret_moved);
+	return r == GANTRY_AGAIN ? GANTRY_OK : r;
 }

@@ -20,12 +20,11 @@
  * that the peer has said, or the cause of the end. The network's word on a send is not needed for that: it may be "the
  * peer closed" for bytes that the peer has.
  *
- * One lock per rx, `mu`, protects everything here, listeners included.
+ * One mutex per rx protects everything here, listeners included.
  */
 #ifndef GANTRY_RX_RX_H
 #define GANTRY_RX_RX_H
 
-#include <pthread.h>
 #include <stdint.h>
 #include <sys/uio.h>
 
@@ -33,6 +32,7 @@
 #include "base/eventcount.h"
 #include "base/list.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "device/device.h"
 #include "device/pinned.h"
 #include "gantry/rx.h"
@@ -55,6 +55,8 @@ enum {
 	RX_TEXT = 384,
 };
 enum { RX_TAG_HEAD = 0, RX_TAG_DATA = 1 };
+
+MUTEX_KIND(rx_mu); /* one per rx */
 
 /* ---- memory ---- */
 
@@ -98,7 +100,7 @@ struct gantry_rx_op {
 	int inlined; /* a send whose bytes travel with its head */
 	struct rx_batch batch;
 	/* What the user sees. */
-	enum gantry_rx_state state;
+	enum gantry_rx_state state GUARDED_BY(rx_mu);
 	gantry_result result;
 	uint64_t bytes;
 	char text[RX_TEXT];
@@ -199,13 +201,13 @@ struct gantry_rx_conn {
 	gantry_result leaving;	/* not OK: the peer has gone, its last heads are waited for until leaving_until */
 	uint64_t leaving_until; /* ns */
 	char leaving_text[RX_TEXT];
-	gantry_result error; /* not OK: over */
+	gantry_result error GUARDED_BY(rx_mu); /* not OK: over */
 	char error_text[RX_TEXT];
 	char peer[160], path[256];
 };
 
 struct gantry_rx {
-	pthread_mutex_t mu;
+	struct rx_mu mu;
 	struct gantry_net *net;	      /* borrowed: the TCP network */
 	struct inet_key key;	      /* GANTRY_SECRET, or none */
 	struct gantry_device *device; /* owned reference */
@@ -217,10 +219,10 @@ struct gantry_rx {
 	uint32_t depth, max_descs;
 	int debug;
 	uint64_t next_region;
-	struct gantry_list regions, conns, listeners;
+	struct gantry_list regions GUARDED_BY(rx_mu), conns GUARDED_BY(rx_mu), listeners GUARDED_BY(rx_mu);
 	struct gantry_stream *in_stream, *out_stream; /* owned; made when first needed */
 	struct gantry_pinned stages, descs; /* one extent per message, and per buffer of max_descs descriptors */
-	struct gantry_rx_counters counters;
+	struct gantry_rx_counters counters GUARDED_BY(rx_mu);
 	struct {		/* stall.c; ticks */
 		uint64_t after; /* 0: nobody asks */
 		uint64_t since, looked;
@@ -228,11 +230,11 @@ struct gantry_rx {
 	} stall;
 };
 
-/* A log line about what a transfer does, if the user wants them. */
+/* A log line about what a transfer does: if the user wants them, whatever the log level. */
 #define RX_DEBUG(rx, ...)                                                                                              \
 	do {                                                                                                           \
 		if ((rx)->debug)                                                                                       \
-			gantry_log_write(GANTRY_LOG_WARN, GANTRY_SUBSYS_RX, __FILE__, __LINE__, __VA_ARGS__);          \
+			gantry_log_write(GANTRY_LOG_DEBUG, GANTRY_SUBSYS_RX, __FILE__, __LINE__, __VA_ARGS__);         \
 		else                                                                                                   \
 			LOG_TRACE(RX, __VA_ARGS__);                                                                    \
 	} while (0)
@@ -258,9 +260,9 @@ void rx_batch_scatter(const struct rx_batch *b, struct rx_cursor c, const uint8_
 /* stage.c. */
 void rx_stages_init(struct gantry_rx *rx); /* once message and max_descs are known */
 /* What the connections there are need if each is busy, as far as the limits go. More comes when it is needed. */
-void rx_stages_reserve(struct gantry_rx *rx);
+void rx_stages_reserve(struct gantry_rx *rx) REQUIRES(rx_mu);
 /* NULL: none is free now. */
-struct gantry_piece *rx_stage_get(struct gantry_rx *rx, struct rx_side *side);
+struct gantry_piece *rx_stage_get(struct gantry_rx *rx, struct rx_side *side) REQUIRES(rx_mu);
 /* Why there was none: AGAIN, or ERR_NOMEM: the one that every side may have could not be allocated. */
 gantry_result rx_stage_none(const struct rx_side *side);
 void rx_stage_put(struct gantry_rx *rx, struct rx_side *side, struct gantry_piece *s);
@@ -270,16 +272,16 @@ void rx_stages_free(struct gantry_rx *rx);
 gantry_result rx_stream_of(struct gantry_rx *rx, struct gantry_stream **s);
 
 /* conn.c */
-gantry_result rx_conn_create(struct gantry_rx *rx, uint64_t id, struct gantry_rx_conn **ret_conn);
+gantry_result rx_conn_create(struct gantry_rx *rx, uint64_t id, struct gantry_rx_conn **ret_conn) REQUIRES(rx_mu);
 /* Both comms are there: heads can come. */
-gantry_result rx_conn_start(struct gantry_rx_conn *c);
-void rx_conn_destroy(struct gantry_rx_conn *c); /* NULL is fine */
+gantry_result rx_conn_start(struct gantry_rx_conn *c) REQUIRES(rx_mu);
+void rx_conn_destroy(struct gantry_rx_conn *c) REQUIRES(rx_mu); /* NULL is fine */
 /* The first cause counts. All ops of the connection end; their memory is at rest. */
-void rx_conn_fail(struct gantry_rx_conn *c, gantry_result r, const char *fmt, ...)
+void rx_conn_fail(struct gantry_rx_conn *c, gantry_result r, const char *fmt, ...) REQUIRES(rx_mu)
 	__attribute__((format(printf, 3, 4)));
 /* 1: something moved. Failures end the connection, not the caller. */
-int rx_conn_progress(struct gantry_rx_conn *c);
-int rx_progress(struct gantry_rx *rx);
+int rx_conn_progress(struct gantry_rx_conn *c) REQUIRES(rx_mu);
+int rx_progress(struct gantry_rx *rx) REQUIRES(rx_mu);
 void rx_conn_forget_region(struct gantry_rx_conn *c, uint64_t region);
 /* The network's registration of device memory; NULL: it does not take it. */
 void *rx_conn_mr(struct gantry_rx_conn *c, struct rx_side *side, const struct rx_region *region);
@@ -292,35 +294,35 @@ void rx_stall_look(struct gantry_rx *rx, int moved);
 /* head.c: heads out and in. */
 gantry_result rx_head_send(struct gantry_rx_conn *c, const struct rx_head *h, const struct rx_batch *inlined);
 gantry_result rx_heads_out(struct gantry_rx_conn *c, int *ret_moved);
-gantry_result rx_heads_in(struct gantry_rx_conn *c, int *ret_moved);
+gantry_result rx_heads_in(struct gantry_rx_conn *c, int *ret_moved) REQUIRES(rx_mu);
 gantry_result rx_heads_post(struct gantry_rx_conn *c);
 gantry_result rx_heads_init(struct gantry_rx_conn *c); /* the receiving comm is there */
 /* The connection is about to fail: what the peer has said of this side's sends before. 0: more may come. */
-int rx_heads_last(struct gantry_rx_conn *c);
+int rx_heads_last(struct gantry_rx_conn *c) REQUIRES(rx_mu);
 
 /* send.c */
-gantry_result rx_send_progress(struct gantry_rx_conn *c, int *ret_moved);
+gantry_result rx_send_progress(struct gantry_rx_conn *c, int *ret_moved) REQUIRES(rx_mu);
 gantry_result rx_send_granted(struct gantry_rx_conn *c, const struct rx_head *h);
-gantry_result rx_send_answered(struct gantry_rx_conn *c, const struct rx_head *h); /* TAKEN, REJECT */
-gantry_result rx_send_stopped(struct gantry_rx_conn *c, const struct rx_head *h);
-gantry_result rx_send_cancel(struct gantry_rx_op *op);
+gantry_result rx_send_answered(struct gantry_rx_conn *c, const struct rx_head *h) REQUIRES(rx_mu); /* TAKEN, REJECT */
+gantry_result rx_send_stopped(struct gantry_rx_conn *c, const struct rx_head *h) REQUIRES(rx_mu);
+gantry_result rx_send_cancel(struct gantry_rx_op *op) REQUIRES(rx_mu);
 /* Is there a send that is out whole, and of which the peer has not said what became of it? */
 int rx_send_unanswered(struct gantry_rx_conn *c);
 /* The connection is over, and nothing touches the op's memory: its result, if the peer has said it; else r. */
-void rx_send_conclude(struct gantry_rx_op *op, gantry_result r, const char *text);
+void rx_send_conclude(struct gantry_rx_op *op, gantry_result r, const char *text) REQUIRES(rx_mu);
 
 /* recv.c */
-gantry_result rx_recv_progress(struct gantry_rx_conn *c, int *ret_moved);
-gantry_result rx_recv_offered(struct gantry_rx_conn *c, const struct rx_head *h, const uint8_t *data);
-gantry_result rx_recv_ended(struct gantry_rx_conn *c, const struct rx_head *h);
-gantry_result rx_recv_cancel(struct gantry_rx_op *op);
+gantry_result rx_recv_progress(struct gantry_rx_conn *c, int *ret_moved) REQUIRES(rx_mu);
+gantry_result rx_recv_offered(struct gantry_rx_conn *c, const struct rx_head *h, const uint8_t *data) REQUIRES(rx_mu);
+gantry_result rx_recv_ended(struct gantry_rx_conn *c, const struct rx_head *h) REQUIRES(rx_mu);
+gantry_result rx_recv_cancel(struct gantry_rx_op *op) REQUIRES(rx_mu);
 /* A receive was posted: is its transfer here already? */
-gantry_result rx_recv_match(struct gantry_rx_op *op);
+gantry_result rx_recv_match(struct gantry_rx_op *op) REQUIRES(rx_mu);
 
 /* work.c: what the device does for a flight. AGAIN: no descriptors are free now, call again. */
-gantry_result rx_work_gather(struct gantry_rx_conn *c, struct rx_flight *f);
-gantry_result rx_work_scatter(struct gantry_rx_conn *c, struct rx_flight *f);
-gantry_result rx_work_unpack(struct gantry_rx_conn *c, struct rx_flight *f);
+gantry_result rx_work_gather(struct gantry_rx_conn *c, struct rx_flight *f) REQUIRES(rx_mu);
+gantry_result rx_work_scatter(struct gantry_rx_conn *c, struct rx_flight *f) REQUIRES(rx_mu);
+gantry_result rx_work_unpack(struct gantry_rx_conn *c, struct rx_flight *f) REQUIRES(rx_mu);
 /* What has been enqueued so far is all there will be. */
 gantry_result rx_work_seal(struct gantry_rx_conn *c, struct rx_flight *f);
 /* 1: all of it is done. */
@@ -329,11 +331,12 @@ int rx_work_over(struct gantry_rx_conn *c, struct rx_flight *f, gantry_result *r
 /* op.c */
 void rx_op_unref(struct gantry_rx_op *op);
 /* The user's part is over; the first result counts. */
-void rx_op_done(struct gantry_rx_op *op, gantry_result r, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void rx_op_done(struct gantry_rx_op *op, gantry_result r, const char *fmt, ...) REQUIRES(rx_mu)
+	__attribute__((format(printf, 3, 4)));
 /* The transfer is over: the connection lets go. */
 void rx_op_over(struct gantry_rx_op *op);
 /* An op that is ending is done when nothing touches its memory; its transfer is over when all messages are through. */
-void rx_op_settle(struct gantry_rx_op *op);
+void rx_op_settle(struct gantry_rx_op *op) REQUIRES(rx_mu);
 /* The first op of the queue that has messages to post now; NULL: none, or the one whose turn it is must wait. */
 struct gantry_rx_op *rx_op_next(struct rx_side *s);
 

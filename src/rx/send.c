@@ -203,7 +203,7 @@ void rx_send_conclude(struct gantry_rx_op *op, gantry_result r, const char *text
 /* ---- data ---- */
 
 /* The bytes of a flight go through a staging buffer. AGAIN: none is free. */
-static gantry_result stage(struct gantry_rx_conn *c, struct rx_flight *f)
+static gantry_result stage(struct gantry_rx_conn *c, struct rx_flight *f) REQUIRES(rx_mu)
 {
 	f->stage = rx_stage_get(c->rx, &c->out);
 	if (!f->stage)
@@ -217,7 +217,7 @@ static gantry_result stage(struct gantry_rx_conn *c, struct rx_flight *f)
 }
 
 /* Prepares the next message of an op. AGAIN: no staging buffer is free. */
-static gantry_result prepare(struct gantry_rx_conn *c, struct gantry_rx_op *op)
+static gantry_result prepare(struct gantry_rx_conn *c, struct gantry_rx_op *op) REQUIRES(rx_mu)
 {
 	gantry_result r = GANTRY_OK;
 	struct rx_flight *f = rx_flight_at(&c->out, c->out.tail);
@@ -244,7 +244,7 @@ out:
 }
 
 /* Gives a flight to the network. AGAIN: not now. */
-static gantry_result post_one(struct gantry_rx_conn *c, struct rx_flight *f)
+static gantry_result post_one(struct gantry_rx_conn *c, struct rx_flight *f) REQUIRES(rx_mu)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_net *net = c->rx->net;
@@ -270,7 +270,7 @@ out:
 }
 
 /* Posts flights whose bytes are ready, in order. */
-static gantry_result post(struct gantry_rx_conn *c, int *ret_moved)
+static gantry_result post(struct gantry_rx_conn *c, int *ret_moved) REQUIRES(rx_mu)
 {
 	gantry_result r = GANTRY_OK;
 
@@ -305,7 +305,7 @@ static gantry_result post(struct gantry_rx_conn *c, int *ret_moved)
 	return r;
 }
 
-static void retire(struct gantry_rx_conn *c, struct rx_flight *f)
+static void retire(struct gantry_rx_conn *c, struct rx_flight *f) REQUIRES(rx_mu)
 {
 	struct gantry_rx_op *op = f->op;
 

@@ -23,7 +23,7 @@ void rx_stages_init(struct gantry_rx *rx)
 	gantry_pinned_init(&rx->descs, rx->device, descs_size(rx));
 }
 
-static gantry_result add_stage(struct gantry_rx *rx)
+static gantry_result add_stage(struct gantry_rx *rx) REQUIRES(rx_mu)
 {
 	gantry_result r = gantry_pinned_grow(&rx->stages, rx->message, 1);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ops that do not move. A pipeline has no thread of its own, so whoever waits for an op looks: after a pass that moved
- * nothing, with mu held. Time in which nobody called is nobody's stall.
+ * nothing. Time in which nobody called is nobody's stall.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_RX
 #include "base/stall.h"

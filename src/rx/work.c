@@ -33,7 +33,7 @@ struct plan {
 	int gather;
 };
 
-static gantry_result launch(const struct plan *p, struct rx_flight *f, struct list *l)
+static gantry_result launch(const struct plan *p, struct rx_flight *f, struct list *l) REQUIRES(rx_mu)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_device *dev = p->rx->device;
@@ -61,7 +61,7 @@ out:
 /* Bytes [src_off, + len) of bounce belong at the walk's place: as many descriptors as there are pieces, as long as
  * there is room. *ret_len: how far it got. AGAIN: no descriptor buffer is free. */
 static gantry_result cut(const struct plan *p, struct rx_flight *f, struct list *l, uint64_t src_off, uint64_t len,
-			 uint64_t *ret_len)
+			 uint64_t *ret_len) REQUIRES(rx_mu)
 {
 	gantry_result r = GANTRY_OK;
 	const struct rx_batch *b = &f->op->batch;
@@ -105,7 +105,7 @@ out:
 
 /* r: what cut said. After AGAIN the event covers what has been launched so far, so that its descriptors come back. */
 static gantry_result finish(struct gantry_rx_conn *c, const struct plan *p, struct rx_flight *f, struct list *l,
-			    gantry_result r)
+			    gantry_result r) REQUIRES(rx_mu)
 {
 	gantry_result done = GANTRY_OK;
 
@@ -167,6 +167,7 @@ out:
 
 /* Between staging and the pieces, [0, len) of the message. */
 static gantry_result staged(struct gantry_rx_conn *c, struct rx_flight *f, struct gantry_stream *stream, int gather)
+	REQUIRES(rx_mu)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_device *dev = c->rx->device;

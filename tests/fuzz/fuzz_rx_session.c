@@ -13,6 +13,8 @@
  *    the pieces is written.
  *  - A hello and a head that are accepted are written again as they came.
  *
+ * All of it is one thread, which looks at the insides without their mutex: such functions are UNCHECKED.
+ *
  * wrap: tcp_hold tcp_irecv_vec tcp_isend_vec tcp_isend_vec_pays
  */
 #include "base/param.h"
@@ -431,7 +433,7 @@ static void user_done(struct user *u)
 	u->over = 1;
 }
 
-static void look(void)
+static void look(void) UNCHECKED
 {
 	for (int i = 0; i < run.nusers; i++)
 		if (run.users[i].op && !run.users[i].over && run.users[i].op->state == GANTRY_RX_DONE)
@@ -463,7 +465,7 @@ static size_t make_pieces(struct user *u, uint8_t how, struct gantry_rx_piece pi
 	return n;
 }
 
-static void post(int send)
+static void post(int send) UNCHECKED
 {
 	uint8_t how = next(), size = next();
 	struct user *u = &run.users[run.nusers];
@@ -499,20 +501,20 @@ static struct user *pick_user(void)
 }
 
 /* What gantry_rx_cancel begins with; then the script goes on instead of waiting. */
-static void cancel(struct user *u)
+static void cancel(struct user *u) UNCHECKED
 {
 	gantry_result r;
 
 	if (!u || u->op->state == GANTRY_RX_DONE)
 		return;
-	pthread_mutex_lock(&run.rx->mu);
+	rx_mu_lock(&run.rx->mu);
 	r = u->send ? rx_send_cancel(u->op) : rx_recv_cancel(u->op);
 	if (r != GANTRY_OK)
 		rx_conn_fail(run.conn, r, "as posting failed");
-	pthread_mutex_unlock(&run.rx->mu);
+	rx_mu_unlock(&run.rx->mu);
 }
 
-static void cancel_at_once(struct user *u)
+static void cancel_at_once(struct user *u) UNCHECKED
 {
 	if (!u)
 		return;
@@ -529,7 +531,7 @@ static void free_user(struct user *u)
 	u->op = NULL;
 }
 
-static void misuse(struct user *u)
+static void misuse(struct user *u) UNCHECKED
 {
 	struct gantry_rx_piece p = {&run, 8, 0, 1};
 	struct gantry_rx_op *op = NULL;
@@ -675,9 +677,9 @@ static int drain_round(void)
 		moved = 1;
 	while (fake_stream_run(run.rx->in_stream) || fake_stream_run(run.rx->out_stream))
 		moved = 1;
-	pthread_mutex_lock(&run.rx->mu);
+	rx_mu_lock(&run.rx->mu);
 	moved |= rx_progress(run.rx);
-	pthread_mutex_unlock(&run.rx->mu);
+	rx_mu_unlock(&run.rx->mu);
 	look();
 	return moved;
 }
@@ -705,14 +707,14 @@ static void drain(void)
 
 /* ---- life ---- */
 
-static void begin(void)
+static void begin(void) UNCHECKED
 {
 	uint8_t how = next();
 	struct gantry_rx *rx = calloc(1, sizeof(*rx));
 
 	fake_begin();
 	MUST(rx);
-	pthread_mutex_init(&rx->mu, NULL);
+	mutex_init(&rx->mu);
 	gantry_list_init(&rx->regions);
 	gantry_list_init(&rx->conns);
 	gantry_list_init(&rx->listeners);
@@ -737,7 +739,7 @@ static void begin(void)
 	MUST(rx_conn_start(run.conn) == GANTRY_OK);
 }
 
-static void finish(void)
+static void finish(void) UNCHECKED
 {
 	set_network(0);
 	gantry_rx_conn_close(run.conn);

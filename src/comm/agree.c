@@ -83,7 +83,7 @@ gantry_result comm_agree(struct gantry_comm *comm, int channels)
 	const char *names[AGREE_MAX] = {NULL};
 	struct settings mine = {0}, *all = NULL;
 
-	TRY(comm_peer_info(comm, &mine.info));
+	comm_peer_info(comm, &mine.info);
 	TRY(collect(comm, channels, &mine, names));
 	all = calloc((size_t)comm->nranks, sizeof(*all));
 	comm->infos = calloc((size_t)comm->nranks, sizeof(*comm->infos));

@@ -96,8 +96,8 @@ static void fail_with(struct gantry_comm *comm, gantry_result heard, struct why 
 }
 
 /* 1: the caller is the one that looks for a cause. The first symptom is the nearest to it, and the reason is said once.
- * mu is held. */
-static int may_look(struct gantry_comm *comm, gantry_result r, int rank, const char *text)
+ */
+static int may_look(struct gantry_comm *comm, gantry_result r, int rank, const char *text) REQUIRES(comm_mu)
 {
 	if (comm->cause.looking)
 		return 0;
@@ -119,9 +119,9 @@ void comm_fail_for_cause(struct gantry_comm *comm, gantry_result r, int rank, co
 		comm_fail(comm, r, rank, text);
 		return;
 	}
-	pthread_mutex_lock(&comm->mu);
+	comm_mu_lock(&comm->mu);
 	looks = may_look(comm, r, rank, text);
-	pthread_mutex_unlock(&comm->mu);
+	comm_mu_unlock(&comm->mu);
 	if (looks) {
 		fail_with(comm, hear(comm, rank, &why), &why, r, rank, text);
 		return;
@@ -139,13 +139,13 @@ void comm_suspect(struct gantry_comm *comm, gantry_result r, int rank, const cha
 		comm_fail(comm, r, rank, text);
 		return;
 	}
-	pthread_mutex_lock(&comm->mu);
+	comm_mu_lock(&comm->mu);
 	if (!over(comm) && may_look(comm, r, rank, text)) {
 		comm->cause.until = gantry_now_ns() + patience_ns;
 		store_release(&comm->cause.waits, 1);
 		waits = 1;
 	}
-	pthread_mutex_unlock(&comm->mu);
+	comm_mu_unlock(&comm->mu);
 	if (waits)
 		comm_watch_cause();
 }
@@ -173,9 +173,9 @@ int comm_cause_look(struct gantry_comm *comm)
 
 void comm_cause_end(struct gantry_comm *comm)
 {
-	pthread_mutex_lock(&comm->mu);
+	comm_mu_lock(&comm->mu);
 	store_release(&comm->cause.stop, 1);
-	pthread_mutex_unlock(&comm->mu);
+	comm_mu_unlock(&comm->mu);
 	if (exchange_acq_rel(&comm->cause.waits, 0))
 		comm_fail(comm, comm->cause.result, comm->cause.rank, comm->cause.text);
 }
@@ -184,11 +184,11 @@ void comm_cause_tell(struct gantry_comm *comm)
 {
 	struct why why = {0};
 
-	pthread_mutex_lock(&comm->mu);
-	why.result = (int32_t)comm->error;
-	why.rank = comm->error_rank;
-	snprintf(why.text, sizeof(why.text), "%.*s", (int)sizeof(why.text) - 1, comm->error_text);
-	pthread_mutex_unlock(&comm->mu);
+	comm_mu_lock(&comm->mu);
+	why.result = (int32_t)comm->error.result;
+	why.rank = comm->error.rank;
+	snprintf(why.text, sizeof(why.text), "%.*s", (int)sizeof(why.text) - 1, comm->error.text);
+	comm_mu_unlock(&comm->mu);
 	/* The control plane has told the others of its own finds, at the same time as us. */
 	if (why.result == GANTRY_OK || why.result == GANTRY_ERR_ABORTED || why.rank < 0 ||
 	    load_relaxed(&comm->cause.of_ctl) || !comm->peers)

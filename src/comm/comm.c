@@ -46,15 +46,15 @@ void comm_fail(struct gantry_comm *comm, gantry_result r, int rank, const char *
 {
 	int first;
 
-	pthread_mutex_lock(&comm->mu);
-	first = comm->error == GANTRY_OK;
+	comm_mu_lock(&comm->mu);
+	first = comm->error.result == GANTRY_OK;
 	if (first) {
-		comm->error = r;
-		comm->error_rank = rank;
-		snprintf(comm->error_text, sizeof(comm->error_text), "%s", text ? text : "");
+		comm->error.result = r;
+		comm->error.rank = rank;
+		snprintf(comm->error.text, sizeof(comm->error.text), "%s", text ? text : "");
 		store_release(&comm->error_seen, (uint32_t)r);
 	}
-	pthread_mutex_unlock(&comm->mu);
+	comm_mu_unlock(&comm->mu);
 	if (!first)
 		return;
 	log_end(comm, r, rank, text ? text : "");
@@ -183,7 +183,7 @@ static void comm_free(struct gantry_comm *comm)
 	free(comm->infos);
 	free(comm->peers);
 	free(comm->transport);
-	pthread_mutex_destroy(&comm->mu);
+	mutex_destroy(&comm->mu);
 	free(comm);
 }
 
@@ -210,13 +210,15 @@ gantry_result gantry_comm_init(const struct gantry_comm_config *config, struct g
 	comm = calloc(1, sizeof(*comm));
 	if (!comm)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a communicator");
-	pthread_mutex_init(&comm->mu, NULL);
+	mutex_init(&comm->mu);
 	gantry_list_init(&comm->regs);
 	gantry_list_init(&comm->node);
 	comm->rank = config->rank;
 	comm->nranks = config->nranks;
 	comm->device = config->device;
-	comm->error_rank = -1;
+	comm_mu_lock(&comm->mu);
+	comm->error.rank = -1;
+	comm_mu_unlock(&comm->mu);
 	comm->all_notify = 1;
 	comm->id = gantry_ctl_comm_id(&config->id);
 	comm->transport = strdup(transport);
@@ -309,13 +311,13 @@ gantry_result gantry_comm_error(struct gantry_comm *comm, int *ret_rank, char *t
 	if (!comm)
 		return GANTRY_ERR_INVALID;
 	comm_check(comm);
-	pthread_mutex_lock(&comm->mu);
-	r = comm->error;
+	comm_mu_lock(&comm->mu);
+	r = comm->error.result;
 	if (ret_rank)
-		*ret_rank = comm->error_rank;
+		*ret_rank = comm->error.rank;
 	if (text && len)
-		snprintf(text, len, "%s", comm->error_text);
-	pthread_mutex_unlock(&comm->mu);
+		snprintf(text, len, "%s", comm->error.text);
+	comm_mu_unlock(&comm->mu);
 	return r;
 }
 

@@ -15,7 +15,7 @@
  *   ctl.h      the control plane
  *
  * Threads: the caller's (one at a time), the progress thread (on_proxy_error), the service thread (on_lost, on_call,
- * reports). What the last two touch is atomic or under `mu`.
+ * reports). What the last two touch is atomic or guarded by `mu`.
  */
 #ifndef GANTRY_COMM_COMM_H
 #define GANTRY_COMM_COMM_H
@@ -23,6 +23,7 @@
 #include <pthread.h>
 
 #include "base/list.h"
+#include "base/mutex.h"
 #include "comm/ctl.h"
 #include "device/device.h"
 #include "device/work.h"
@@ -78,6 +79,8 @@ struct comm_reg {
 	uint64_t *peer_base; /* by rank: where the peer has mapped it; 0: not asked, UINT64_MAX: it cannot */
 };
 
+MUTEX_KIND(comm_mu);
+
 struct gantry_comm {
 	struct gantry_list node; /* of all communicators of the process: watch.c */
 	int rank, nranks, nchannels;
@@ -109,20 +112,21 @@ struct gantry_comm {
 	struct gantry_list regs; /* the caller's thread */
 	void **mapped;		 /* memory of peers; the service thread's */
 	size_t nmapped;
-	/* Under mu. */
-	pthread_mutex_t mu;
-	gantry_result error;
-	int error_rank;
-	char error_text[COMM_ERROR_TEXT];
-	uint32_t error_seen;	      /* atomic copy of error, for the fast path */
-	int closing;		      /* atomic: in the last meeting of all ranks */
-	struct {		      /* cause.c */
-		int looking;	      /* under mu: somebody looks for the cause of the symptom below */
-		int waits;	      /* atomic: the watchdog does, until */
-		uint64_t until;	      /* ns */
-		int stop;	      /* atomic */
-		int of_ctl;	      /* atomic: the error is the control plane's news */
-		gantry_result result; /* the symptom */
+	struct comm_mu mu;
+	struct { /* the first error */
+		gantry_result result;
+		int rank; /* that it is about; -1: not known */
+		char text[COMM_ERROR_TEXT];
+	} error GUARDED_BY(comm_mu);
+	uint32_t error_seen;			 /* atomic copy of error.result, for the fast path */
+	int closing;				 /* atomic: in the last meeting of all ranks */
+	struct {				 /* cause.c */
+		int looking GUARDED_BY(comm_mu); /* somebody looks for the cause of the symptom below */
+		int waits;			 /* atomic: the watchdog does, until */
+		uint64_t until;			 /* ns */
+		int stop;			 /* atomic */
+		int of_ctl;			 /* atomic: the error is the control plane's news */
+		gantry_result result;		 /* the symptom */
 		int rank;
 		char text[COMM_ERROR_TEXT];
 	} cause;
@@ -168,7 +172,7 @@ struct comm_call {
 gantry_result comm_connect(const struct comm_call *calls, size_t n);
 void comm_peers_free(struct gantry_comm *comm);
 /* Fills a rank's own info. */
-gantry_result comm_peer_info(struct gantry_comm *comm, struct gantry_peer_info *ret);
+void comm_peer_info(struct gantry_comm *comm, struct gantry_peer_info *ret);
 
 /* All calls of one communicator, in order: plans, appends to the proxy, launches. */
 gantry_result comm_enqueue(struct gantry_comm *comm, const struct comm_call *calls, size_t n);

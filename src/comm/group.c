@@ -69,7 +69,6 @@ static gantry_result enqueue_all(struct comm_call *calls, size_t n)
 {
 	gantry_result r = GANTRY_OK, one;
 	struct comm_call *part;
-	size_t m, done = 0;
 	int same = 1;
 
 	for (size_t i = 1; i < n; i++)
@@ -79,24 +78,17 @@ static gantry_result enqueue_all(struct comm_call *calls, size_t n)
 	part = malloc(n * sizeof(*part));
 	if (!part)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a group of %zu calls", n);
-	for (size_t i = 0; done < n; i++) {
-		if (!calls[i].comm)
-			continue;
-		m = 0;
-		for (size_t k = n; k-- > i;) /* backwards: calls[i] names the communicator until the end */
-			m += calls[k].comm == calls[i].comm;
-		done += m;
-		m = 0;
-		for (size_t k = i; k < n; k++) {
-			if (calls[k].comm == calls[i].comm)
-				part[m++] = calls[k];
+	for (size_t i = 0; i < n; i++) {
+		struct gantry_comm *comm = calls[i].comm;
+		size_t m = 0;
+
+		for (size_t k = i; comm && k < n; k++) {
+			if (calls[k].comm != comm)
+				continue;
+			part[m++] = calls[k];
+			calls[k].comm = NULL; /* taken */
 		}
-		for (size_t k = i + 1; k < n; k++) {
-			if (calls[k].comm == calls[i].comm)
-				calls[k].comm = NULL;
-		}
-		one = comm_enqueue(part[0].comm, part, m);
-		calls[i].comm = NULL;
+		one = comm ? comm_enqueue(comm, part, m) : GANTRY_OK;
 		r = r == GANTRY_OK ? one : r;
 	}
 	free(part);

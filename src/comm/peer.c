@@ -21,7 +21,7 @@
 #include "gantry/gantry.h"
 #include "transport/transport.h"
 
-gantry_result comm_peer_info(struct gantry_comm *comm, struct gantry_peer_info *ret)
+void comm_peer_info(struct gantry_comm *comm, struct gantry_peer_info *ret)
 {
 	memset(ret, 0, sizeof(*ret));
 	ret->struct_size = sizeof(*ret);
@@ -38,7 +38,6 @@ gantry_result comm_peer_info(struct gantry_comm *comm, struct gantry_peer_info *
 	snprintf(ret->bus_id, sizeof(ret->bus_id), "%s", comm->device->bus_id);
 	gethostname(ret->host_name, sizeof(ret->host_name) - 1);
 	snprintf(ret->version, sizeof(ret->version), "%s", GANTRY_VERSION);
-	return GANTRY_OK;
 }
 
 static const struct gantry_transport_side *side_of(const struct comm_conn *cc)
@@ -214,38 +213,63 @@ static uint64_t poll_pause(uint64_t elapsed_ns)
 	return pause < 50000 ? 50000 : pause < 5000000 ? pause : 5000000;
 }
 
+/* Opens what is not connected. *ret_at: the call at which it failed. */
+static gantry_result open_all(const struct comm_call *calls, size_t n, size_t *ret_at)
+{
+	gantry_result r = GANTRY_OK;
+	size_t i;
+
+	for (i = 0; i < n; i++)
+		if (!is_ready(&calls[i]))
+			TRY(open_direction(calls[i].comm, calls[i].peer, calls[i].send));
+out:
+	*ret_at = i;
+	return r;
+}
+
+/* One step for each. *ret_waits: one that is not connected yet; NULL: all are. */
+static gantry_result advance_all(const struct comm_call *calls, size_t n, int poll, size_t *ret_at,
+				 const struct comm_call **ret_waits)
+{
+	gantry_result r = GANTRY_OK;
+	size_t i;
+
+	*ret_waits = NULL;
+	for (i = 0; i < n; i++) {
+		int ready = 1;
+
+		if (is_ready(&calls[i]))
+			continue;
+		TRY(advance_direction(calls[i].comm, calls[i].peer, calls[i].send, poll, &ready));
+		if (!ready)
+			*ret_waits = &calls[i];
+	}
+out:
+	*ret_at = i;
+	return r;
+}
+
 gantry_result comm_connect(const struct comm_call *calls, size_t n)
 {
 	gantry_result r = GANTRY_OK;
-	uint64_t start = 0, next_poll = 0;
-	size_t i;
-	int pending = 0;
+	const struct comm_call *waits = NULL, *failed;
+	uint64_t start, next_poll = 0;
+	size_t at = 0;
 
-	for (i = 0; i < n && is_ready(&calls[i]); i++)
-		;
-	if (i == n)
+	while (at < n && is_ready(&calls[at]))
+		at++;
+	if (at == n)
 		return GANTRY_OK;
 	start = gantry_now_ns();
-	for (i = 0; i < n; i++) {
-		if (!is_ready(&calls[i]))
-			TRY(open_direction(calls[i].comm, calls[i].peer, calls[i].send));
-	}
-	do {
-		const struct comm_call *waits = NULL;
+	TRY(open_all(calls, n, &at));
+	for (;;) {
 		uint64_t now = gantry_now_ns();
 		int poll = now >= next_poll;
 
-		pending = 0;
-		for (i = 0; i < n; i++) {
-			int ready = 1;
-
-			if (is_ready(&calls[i]))
-				continue;
-			TRY(advance_direction(calls[i].comm, calls[i].peer, calls[i].send, poll, &ready));
-			pending |= !ready;
-			waits = ready ? waits : &calls[i];
-		}
-		if (pending && now - start > gantry_params()->connect_timeout)
+		TRY(advance_all(calls, n, poll, &at, &waits));
+		if (!waits)
+			return GANTRY_OK;
+		if (now - start > gantry_params()->connect_timeout)
 			return give_up(waits, now - start);
 		/*
 		 * Infos ring the control plane; sockets do not: they are looked at again soon, and less often with
@@ -254,17 +278,12 @@ gantry_result comm_connect(const struct comm_call *calls, size_t n)
 		 */
 		if (poll)
 			next_poll = now + poll_pause(now - start);
-		if (pending)
-			gantry_ctl_wait(waits->comm->ctl, poll_pause(now - start));
-	} while (pending);
-out:
-	if (r != GANTRY_OK) {
-		const struct comm_call *c = &calls[i < n ? i : 0];
-
-		comm_fail_for_cause(c->comm, r, comm_error_about(c->comm, r, c->peer), gantry_last_error());
-		r = comm_check(c->comm);
+		gantry_ctl_wait(waits->comm->ctl, poll_pause(now - start));
 	}
-	return r;
+out:
+	failed = &calls[at];
+	comm_fail_for_cause(failed->comm, r, comm_error_about(failed->comm, r, failed->peer), gantry_last_error());
+	return comm_check(failed->comm);
 }
 
 static void free_direction(struct gantry_comm *comm, struct comm_conn *all)

@@ -195,9 +195,9 @@ int comm_look_launches(struct gantry_comm *comm)
 {
 	int n;
 
-	pthread_mutex_lock(&comm->mu);
+	comm_mu_lock(&comm->mu);
 	n = comm_works_busy(comm);
-	pthread_mutex_unlock(&comm->mu);
+	comm_mu_unlock(&comm->mu);
 	return n;
 }
 

@@ -143,9 +143,9 @@ static gantry_result grow(struct gantry_comm *comm, struct comm_work *w, uint32_
 	TRY(works_alloc(comm, &now, 1, capacity));
 	if (w->capacity > first_capacity(comm))
 		comm->outgrown[comm->noutgrown++] = *w;
-	pthread_mutex_lock(&comm->mu); /* the watchdog asks which works are busy */
+	comm_mu_lock(&comm->mu); /* the watchdog asks which works are busy */
 	*w = now;
-	pthread_mutex_unlock(&comm->mu);
+	comm_mu_unlock(&comm->mu);
 out:
 	return r;
 }

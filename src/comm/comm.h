@@ -7,7 +7,6 @@
  *   group.c    gantry_send, gantry_recv and groups of them
  *   plan.c     a transfer becomes xfers for the kernel and operations for the proxy
  *   work.c     argument memory of launches, launching
- *   times.c    when kernels began and ended transfers, for the trace
  *   memory.c   registered buffers
  *   cause.c    whose fault an error is
  *   agree.c    what all ranks must have alike

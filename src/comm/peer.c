@@ -45,7 +45,7 @@ static const struct gantry_transport_side *side_of(const struct comm_conn *cc)
 	return cc->c.send ? cc->c.transport->send : cc->c.transport->recv;
 }
 
-/* Reports look at it from another thread: report_look.c. */
+/* Reports look at it from another thread: report.c. */
 static void set_stage(struct comm_conn *cc, enum comm_stage stage)
 {
 	store_release(&cc->stage, stage);
@@ -148,7 +148,7 @@ static gantry_result open_direction(struct gantry_comm *comm, int peer, int send
 	if (!p->transport)
 		TRY(gantry_transport_choose(&comm->infos[comm->rank], &comm->infos[peer], comm->transport,
 					    &p->transport));
-	store_release(all, calloc((size_t)comm->nchannels, sizeof(**all))); /* reports look: report_look.c */
+	store_release(all, calloc((size_t)comm->nchannels, sizeof(**all))); /* reports look: report.c */
 	if (!*all)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for connections to rank %d", peer);
 	for (int ch = 0; ch < comm->nchannels; ch++)

@@ -1,18 +1,241 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The report: who waits for whom, as JSON lines. The first line is the communicator, each other one an end of a
- * connection. docs/stall.md has the fields; `gantry stall` puts the reports of all ranks together.
+ * What threads other than the caller's see of a communicator: an end of a connection at a moment, sums over all of
+ * them, and the report, who waits for whom as JSON lines. The first line is the communicator, each other one an end.
+ * docs/stall.md has the fields; `gantry stall` puts the reports of all ranks together.
+ *
+ * Whom an end waits for, by where its kernel and its proxy are:
+ *
+ *   kernel \ proxy      none          waits for X       busy, says nothing
+ *   not in a wait       none          X                 none
+ *   in a wait           peer          X                 proxy
+ *
+ * X "kernel" beside a kernel that waits is a contradiction: a progress pass looks at several things in turn and the
+ * last one that was not there stays. Then the counters decide: what is on its way waits for the peer.
+ *
+ * After an error the proxy has dropped its operations and kernels have ended, but where they stood can still be seen:
+ * a kernel's last phase, the proxy's counters and its last cause. A report tells that.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/api.h"
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/trace.h"
 #include "comm/report.h"
+
+#define READ(x) load_relaxed(&(x))
+
+static int kernel_in_wait(uint32_t phase)
+{
+	return phase == GANTRY_KERNEL_WAIT_HEAD || phase == GANTRY_KERNEL_WAIT_OFFER ||
+	       phase == GANTRY_KERNEL_WAIT_DONE || phase == GANTRY_KERNEL_WAIT_DATA;
+}
+
+static enum comm_waits of_cause(enum gantry_wait_cause cause)
+{
+	static const enum comm_waits waits[GANTRY_WAIT_CAUSES] = {
+		[GANTRY_WAIT_KERNEL] = COMM_WAITS_KERNEL, [GANTRY_WAIT_PEER] = COMM_WAITS_PEER,
+		[GANTRY_WAIT_SOCKET] = COMM_WAITS_SOCKET, [GANTRY_WAIT_FLUSH] = COMM_WAITS_FLUSH,
+		[GANTRY_WAIT_SPACE] = COMM_WAITS_SPACE,
+	};
+
+	return (unsigned)cause < GANTRY_WAIT_CAUSES ? waits[cause] : COMM_WAITS_PROXY;
+}
+
+static enum comm_waits waits_of(const struct comm_end *e)
+{
+	const struct gantry_proxy_conn_view *v = &e->proxy;
+	int kernel = kernel_in_wait(e->phase), cut = e->pending && !v->busy;
+	enum comm_waits w;
+
+	if (e->connecting)
+		return COMM_WAITS_PEER;
+	if (!e->proxied)
+		return kernel ? COMM_WAITS_PEER : COMM_WAITS_NONE;
+	if (!e->pending || !(v->waits || cut))
+		return kernel ? COMM_WAITS_PROXY : COMM_WAITS_NONE;
+	w = of_cause(v->waits_for);
+	if (w == COMM_WAITS_KERNEL && kernel)
+		return (e->send ? v->moved > v->done : v->posted > v->moved) ? COMM_WAITS_PEER : COMM_WAITS_PROXY;
+	return w;
+}
+
+static void look_kernel(const struct gantry_conn_state *s, struct comm_end *e)
+{
+	e->phase = READ(s->phase);
+	e->step = READ(s->step);
+	e->bytes = READ(s->bytes);
+	e->copies = READ(s->copies);
+	e->copied = READ(s->copied);
+	for (int p = 0; p < GANTRY_PROTOS; p++) {
+		for (int m = 0; m < GANTRY_MODES; m++)
+			e->by[p][m] = READ(s->steps[p][m]);
+	}
+}
+
+static void look_proxy(const struct gantry_proxy_conn *pc, struct comm_end *e)
+{
+	struct gantry_proxy_conn_view *v = &e->proxy;
+
+	e->proxied = 1;
+	gantry_proxy_conn_look(pc, v);
+	e->pending = v->busy || v->done < v->end;
+	/* The proxy counts its copies in steps only; where it copies, it copies all of them. */
+	e->copies += v->copies;
+	e->copied +=
+		v->copies >= v->steps ? v->bytes : (uint64_t)((double)v->bytes * (double)v->copies / (double)v->steps);
+}
+
+/* Only where the CPU can read them: conn has the device's addresses. */
+static void look_words(const struct gantry_comm *comm, struct comm_end *e)
+{
+	const struct gantry_connector *c = &e->conn->c;
+	const struct gantry_fifo *f = c->proxy ? c->proxy->fifo : NULL;
+	const uint64_t *head = f ? &f->head : NULL, *tail = f ? &f->tail : NULL;
+
+	if (!c->proxy && gantry_traits(comm->device)->cpu_reads_memory) {
+		head = c->conn.head;
+		tail = c->conn.tail;
+	}
+	e->has_words = head && tail;
+	if (!e->has_words)
+		return;
+	e->head = load_relaxed(head);
+	e->tail = load_relaxed(tail);
+}
+
+/* When something last moved: of a proxied end the progress thread knows, of others the watchdog. */
+static uint64_t waited(struct gantry_comm *comm, const struct comm_end *e)
+{
+	uint64_t since = e->proxied && e->pending ? e->proxy.progress_ns : READ(comm->stall_since),
+		 now = gantry_now_ns();
+
+	return since && since < now ? now - since : 0;
+}
+
+static struct comm_conn *conns_of(struct gantry_comm *comm, int peer, int send)
+{
+	struct comm_peer *p = &comm->peers[peer];
+
+	return load_acquire(send ? &p->send : &p->recv);
+}
+
+/* 0: there is nothing to see yet. */
+static int look(struct gantry_comm *comm, const struct comm_conn *cc, int peer, int send, int channel,
+		struct comm_end *e)
+{
+	int stage = (int)load_acquire(&cc->stage);
+
+	*e = (struct comm_end){.peer = peer, .send = send, .channel = channel};
+	if (stage == CONN_NONE)
+		return 0;
+	e->transport = comm->peers[peer].transport; /* chosen before the array was published */
+	e->calls = READ(cc->turns);
+	if (stage == CONN_READY) {
+		e->conn = cc;
+		look_kernel(comm_state_host(comm, peer, send, channel), e);
+		look_words(comm, e);
+		if (cc->c.proxy)
+			look_proxy(cc->c.proxy, e);
+		e->pending |= e->phase != GANTRY_KERNEL_IDLE;
+	} else {
+		e->pending = e->connecting = 1;
+	}
+	e->waits = waits_of(e);
+	if (e->pending)
+		e->wait_ns = waited(comm, e);
+	return 1;
+}
+
+void comm_ends_each(struct gantry_comm *comm, void (*fn)(void *ctx, const struct comm_end *e), void *ctx)
+{
+	struct comm_end e;
+
+	for (int i = 0; comm->peers && i < 2 * comm->nranks; i++) {
+		struct comm_conn *all = conns_of(comm, i / 2, i % 2);
+
+		for (int ch = 0; all && ch < comm->nchannels; ch++) {
+			if (look(comm, &all[ch], i / 2, i % 2, ch, &e))
+				fn(ctx, &e);
+		}
+	}
+}
+
+struct sum {
+	uint64_t sum;
+	int connecting;
+};
+
+/* Counters that only grow, so a sum that is the same says that none of them moved. */
+static void add_end(void *ctx, const struct comm_end *e)
+{
+	struct sum *s = ctx;
+
+	s->connecting += e->connecting;
+	s->sum += e->bytes + e->calls + !e->connecting;
+	s->sum += e->proxy.posted + e->proxy.moved + e->proxy.flushed + e->proxy.done + e->proxy.end;
+	for (int p = 0; p < GANTRY_PROTOS; p++) {
+		for (int m = 0; m < GANTRY_MODES; m++)
+			s->sum += e->by[p][m];
+	}
+}
+
+uint64_t comm_look_sum(struct gantry_comm *comm, int *ret_connecting)
+{
+	struct sum s = {0};
+
+	comm_ends_each(comm, add_end, &s);
+	*ret_connecting = s.connecting;
+	return s.sum;
+}
+
+uint64_t comm_progress_sum(struct gantry_comm *comm)
+{
+	int connecting;
+
+	return comm_look_sum(comm, &connecting);
+}
+
+/* Under mu: the caller's thread may be replacing the memory that is looked at. */
+int comm_look_launches(struct gantry_comm *comm)
+{
+	int n;
+
+	comm_mu_lock(&comm->mu);
+	n = comm_works_busy(comm);
+	comm_mu_unlock(&comm->mu);
+	return n;
+}
+
+static void count_end(void *ctx, const struct comm_end *e)
+{
+	struct gantry_comm_counters *c = ctx;
+
+	*(e->send ? &c->send_bytes : &c->recv_bytes) += e->bytes;
+	*(e->send ? &c->send_copies : &c->recv_copies) += e->copies;
+	*(e->send ? &c->send_copied : &c->recv_copied) += e->copied;
+	for (int p = 0; p < GANTRY_PROTOS; p++) {
+		for (int m = 0; m < GANTRY_MODES; m++)
+			c->steps[p][m] += e->by[p][m];
+	}
+}
+
+gantry_result gantry_comm_get_counters(struct gantry_comm *comm, struct gantry_comm_counters *ret)
+{
+	struct gantry_comm_counters own = {0};
+
+	if (comm)
+		comm_ends_each(comm, count_end, &own);
+	return STRUCT_GIVE(ret, &own, gantry_comm_counters);
+}
+
+/* ---- the report ---- */
 
 static const char *const phase_names[] = {
 	[GANTRY_KERNEL_IDLE] = "idle",

@@ -2,10 +2,9 @@
 /*
  * What threads other than the caller's may see of a communicator, and what they make of it:
  *
- *   report_look.c  one end of a connection at a moment, whom it waits for; sums over all of them
- *   report.c       the same as JSON lines: gantry_comm_report; files
+ *   report.c       one end of a connection at a moment, whom it waits for; sums; all of it as JSON lines
  *   watch.c        the watchdog: notices stalls, reports on a signal
- *   trace.c        the communicator's part of a trace (base/trace.h); times.c: events that kernels make
+ *   trace.c        the communicator's part of a trace (base/trace.h), and events that kernels make
  *
  * Ends appear while others look: arrays of them are published by a release (peer.c, open_direction), an end by its
  * stage. Until it is ready nothing but its stage, its peer and its transport is looked at.
@@ -65,7 +64,7 @@ void comm_report_put(void *comm, FILE *f);
 uint32_t comm_trace_conn_id(const struct gantry_connector *c);
 /* A transfer goes to the kernels: an event. */
 void comm_trace_xfer(const struct comm_conn *cc, uint32_t op, const struct gantry_xfer *x);
-/* times.c, with comm->traced only. What becomes of a transfer that is planned. */
+/* With comm->traced only. What becomes of a transfer that is planned. */
 void comm_times_plan(struct gantry_xfer_time *t, const struct comm_conn *cc, uint32_t op, const struct gantry_xfer *x);
 /* Puts the events of launches that have ended; all: also what others have begun. The caller's thread. */
 void comm_times_collect(struct gantry_comm *comm, int all);

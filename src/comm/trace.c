@@ -6,7 +6,11 @@
  * proxy half; others are numbered here, from 2^31 on, so that the two never meet.
  */
 #include "base/trace.h"
+
+#include <stdlib.h>
+
 #include "base/atomic.h"
+#include "base/clock.h"
 #include "base/event.h"
 #include "base/json.h"
 #include "comm/report.h"
@@ -34,6 +38,93 @@ void comm_trace_xfer(const struct comm_conn *cc, uint32_t op, const struct gantr
 
 	gantry_event_put(GANTRY_EV_XFER, id_of(cc), op,
 			 GANTRY_EV_BYTES(x->bytes) | (uint64_t)x->proto << 56 | mode << 60);
+}
+
+/*
+ * When kernels began and ended transfers: bars in a trace for connections that no progress thread serves.
+ *
+ * With GANTRY_TRACE set, a launch has a gantry_xfer_time for each of its transfers. The kernel stores when it began one
+ * and when it was done, and the CPU turns that into events some launches later, when it needs the memory again, or when
+ * the trace is written. Without it there is no such memory, and a kernel asks for one pointer twice per transfer.
+ *
+ * Clocks. On the host kernels store ticks, as events have them. A GPU has a clock of its own. No kernel begins before
+ * it was launched, so of a few hundred launches the one that began soonest gives the offset between the two, but for
+ * the few microseconds that the fastest launch takes. It is found anew for each lot, as the clocks drift.
+ */
+#define READ(x) load_relaxed(&(x))
+
+/* One moment on both clocks. */
+struct anchor {
+	uint64_t dev, ticks;
+	int found;
+};
+
+void comm_times_plan(struct gantry_xfer_time *t, const struct comm_conn *cc, uint32_t op, const struct gantry_xfer *x)
+{
+	uint64_t mode = !x->send ? GANTRY_EV_MODE_NONE : x->ptr ? (uint64_t)GANTRY_MODE_PTR << 60 : 0;
+
+	*t = (struct gantry_xfer_time){.conn = cc->c.proxy ? 0 : cc->id, .op = op};
+	t->packed = GANTRY_EV_BYTES(x->bytes) | (uint64_t)x->proto << 56 | mode;
+}
+
+static int64_t ns_of(int64_t ticks)
+{
+	return (int64_t)(gantry_us_of_ticks((uint64_t)llabs(ticks)) * 1e3) * (ticks < 0 ? -1 : 1);
+}
+
+/* A launch that began sooner after its call than the one that is known. */
+static void take_anchor(const struct comm_work *w, struct anchor *a)
+{
+	for (uint32_t i = 0; i < w->ntimes; i++) {
+		uint64_t dev = READ(w->times_host[i].begin);
+
+		if (dev && (!a->found || (int64_t)(dev - a->dev) < ns_of((int64_t)(w->launched - a->ticks))))
+			*a = (struct anchor){dev, w->launched, 1};
+	}
+}
+
+static uint64_t ticks_of(const struct anchor *a, uint64_t dev)
+{
+	if (!a->found)
+		return dev; /* the host's are ticks */
+	return dev >= a->dev ? a->ticks + gantry_ticks_of_ns(dev - a->dev)
+			     : a->ticks - gantry_ticks_of_ns(a->dev - dev);
+}
+
+static void put_events(const struct comm_work *w, const struct anchor *a)
+{
+	int over = !comm_work_busy(w);
+
+	for (uint32_t i = 0; i < w->ntimes; i++) {
+		const struct gantry_xfer_time *t = &w->times_host[i];
+		uint64_t begin = READ(t->begin), end = READ(t->end), b = t->op | READ(t->step) << 32;
+
+		if (!t->conn || !begin)
+			continue;
+		gantry_event_put_at(ticks_of(a, begin), GANTRY_EV_KERNEL_OP, t->conn, b, t->packed);
+		if (end)
+			gantry_event_put_at(ticks_of(a, end), GANTRY_EV_KERNEL_OP, t->conn, b,
+					    t->packed | GANTRY_EV_OP_END);
+		else if (over) /* the kernel left it behind: an abort, or an error */
+			gantry_event_put(GANTRY_EV_KERNEL_OP, t->conn, b,
+					 t->packed | GANTRY_EV_OP_END | GANTRY_EV_OP_CUT);
+	}
+}
+
+void comm_times_collect(struct gantry_comm *comm, int all)
+{
+	struct anchor a = {0};
+
+	for (int i = 0; i < COMM_WORKS && gantry_traits(comm->device)->has_own_clock; i++)
+		take_anchor(&comm->works[i], &a);
+	for (uint64_t i = 0; i < COMM_WORKS; i++) {
+		struct comm_work *w = &comm->works[(comm->launches + i) % COMM_WORKS];
+
+		if (!w->ntimes || (!all && comm_work_busy(w)))
+			continue;
+		put_events(w, &a);
+		w->ntimes = 0;
+	}
 }
 
 static void put_end(void *ctx, const struct comm_end *e)

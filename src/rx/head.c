@@ -98,7 +98,7 @@ out:
 }
 
 /* Keeps RX_HEADS_IN receives posted, in the order of the ring. */
-gantry_result rx_heads_post(struct gantry_rx_conn *c)
+static gantry_result post_heads(struct gantry_rx_conn *c)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_net *net = c->rx->net;
@@ -128,7 +128,7 @@ static gantry_result take_head(struct gantry_rx_conn *c, const uint8_t **ret_hea
 	int done = 0;
 
 	*ret_head = NULL;
-	TRY(rx_heads_post(c));
+	TRY(post_heads(c));
 	if (c->heads_next == c->heads_posted)
 		goto out;
 	TRY(net->ops->test(net, c->heads[i], &done, ret_size));
@@ -188,7 +188,7 @@ gantry_result rx_heads_init(struct gantry_rx_conn *c)
 	c->head_memory = malloc((size_t)RX_HEADS_IN * HEAD_ROOM);
 	if (!c->head_memory)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for the heads of a connection");
-	TRY(rx_heads_post(c));
+	TRY(post_heads(c));
 out:
 	return r;
 }

@@ -13,7 +13,7 @@
 
 /* ---- life ---- */
 
-void rx_op_unref(struct gantry_rx_op *op)
+static void op_unref(struct gantry_rx_op *op)
 {
 	if (--op->refs)
 		return;
@@ -46,7 +46,7 @@ void rx_op_over(struct gantry_rx_op *op)
 	gantry_list_remove(&op->node);
 	op->phase = RX_OVER;
 	op->conn = NULL;
-	rx_op_unref(op);
+	op_unref(op);
 }
 
 /*
@@ -361,6 +361,6 @@ void gantry_rx_op_free(struct gantry_rx_op *op)
 	rx = op->rx;
 	rx_mu_lock(&rx->mu);
 	cancel(op, gantry_now_ns() + gantry_params()->timeout);
-	rx_op_unref(op);
+	op_unref(op);
 	rx_mu_unlock(&rx->mu);
 }

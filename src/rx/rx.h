@@ -295,7 +295,6 @@ void rx_stall_look(struct gantry_rx *rx, int moved);
 gantry_result rx_head_send(struct gantry_rx_conn *c, const struct rx_head *h, const struct rx_batch *inlined);
 gantry_result rx_heads_out(struct gantry_rx_conn *c, int *ret_moved);
 gantry_result rx_heads_in(struct gantry_rx_conn *c, int *ret_moved) REQUIRES(rx_mu);
-gantry_result rx_heads_post(struct gantry_rx_conn *c);
 gantry_result rx_heads_init(struct gantry_rx_conn *c); /* the receiving comm is there */
 /* The connection is about to fail: what the peer has said of this side's sends before. 0: more may come. */
 int rx_heads_last(struct gantry_rx_conn *c) REQUIRES(rx_mu);
@@ -329,7 +328,6 @@ gantry_result rx_work_seal(struct gantry_rx_conn *c, struct rx_flight *f);
 int rx_work_over(struct gantry_rx_conn *c, struct rx_flight *f, gantry_result *ret_r);
 
 /* op.c */
-void rx_op_unref(struct gantry_rx_op *op);
 /* The user's part is over; the first result counts. */
 void rx_op_done(struct gantry_rx_op *op, gantry_result r, const char *fmt, ...) REQUIRES(rx_mu)
 	__attribute__((format(printf, 3, 4)));

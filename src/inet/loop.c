@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -227,7 +228,7 @@ static void *serve(void *arg)
 	close_epoll();
 	l->running = 0;
 	parting = l->parting;
-	l->ended = !parting;
+	l->ended = parting ? 0 : gettid();
 	inet_loop_unlock();
 	while (parting)
 		pause(); /* the process ends: rather with it than beside the exit handlers of libraries we have used */
@@ -239,9 +240,6 @@ static gantry_result start_thread(void) REQUIRES(loop_mu)
 	struct inet_loop *l = &inet_loop;
 	gantry_result r = GANTRY_OK;
 
-	if (l->ended)
-		pthread_join(l->thread, NULL);
-	l->ended = 0;
 	for (int i = 0; i < INET_BUCKETS; i++)
 		gantry_list_init(&l->sources[i]);
 	l->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -253,6 +251,7 @@ static gantry_result start_thread(void) REQUIRES(loop_mu)
 	store_seq(&l->woken, 0);
 	l->now = gantry_now_ns();
 	TRY(gantry_thread_start("gantry-service", serve, NULL, &l->thread));
+	pthread_detach(l->thread); /* nobody waits for its end, but for exit */
 	l->running = 1;
 	l->owner = getpid();
 out:
@@ -367,7 +366,8 @@ static void see_off(int last)
 	}
 }
 
-/* From here on the thread keeps away from OpenSSL, whose own exit handler comes next. */
+/* From here on the thread keeps away from OpenSSL, whose own exit handler comes next. One that has just ended may still
+ * be giving OpenSSL's memory of threads back. */
 static void part(void)
 {
 	struct inet_loop *l = &inet_loop;
@@ -378,14 +378,11 @@ static void part(void)
 	for (int ms = 0; !done && ms < EXIT_WAIT_MS; ms++) {
 		if (loop_mu_trylock(&l->mu)) {
 			l->parting = 1;
-			if (l->ended && l->owner == getpid())
-				pthread_join(l->thread, NULL);
-			l->ended = 0;
+			done = !l->ended || l->owner != getpid() || syscall(SYS_tgkill, getpid(), l->ended, 0);
 			inet_loop_unlock();
-			done = 1;
-		} else {
-			sleep_a_moment();
 		}
+		if (!done)
+			sleep_a_moment();
 	}
 }
 

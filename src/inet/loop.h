@@ -69,7 +69,7 @@ struct inet_client {
 struct inet_loop {
 	struct loop_mu mu;
 	int running GUARDED_BY(loop_mu);
-	int ended GUARDED_BY(loop_mu);	 /* the thread has nothing more to do, but was not joined yet */
+	pid_t ended GUARDED_BY(loop_mu); /* the thread that has ended last and may not be gone yet; 0: none */
 	int parting GUARDED_BY(loop_mu); /* exit has begun */
 	int watched GUARDED_BY(loop_mu); /* forks and exit are */
 	pid_t owner GUARDED_BY(loop_mu); /* the process that the thread is in */

@@ -27,6 +27,118 @@ static const uint64_t see_off_ns = 2000000000;
 enum { TRIPS = 5, INBOX_MAX = 256 << 20 };
 enum { ATTEMPT_MS = 5000, CANDIDATE_MS = 1000, MS = 1000000 };
 
+/*
+ * ---- callbacks into the user's code ----
+ *
+ * They are queued while a pass goes on and run at its end, without any lock: the user may hold one of his own that he
+ * also holds when he calls us. gantry_ctl_leave waits for the one that runs.
+ */
+
+struct callback {
+	struct gantry_list node; /* in the service's events */
+	struct gantry_ctl *member;
+	struct ctl_head head; /* LOST or CALL */
+	uint8_t bytes[];      /* a text with its end, or what the call brings */
+};
+
+static void queue_callback(struct gantry_ctl *m, const struct ctl_head *h, const void *bytes, size_t n)
+{
+	struct callback *cb = malloc(sizeof(*cb) + n);
+
+	if (!cb) {
+		LOG_ERROR(COMM, "no memory to tell rank %d of a %s of rank %d", m->config.rank, ctl_kind_name(h->kind),
+			  h->from);
+		return;
+	}
+	cb->member = m;
+	cb->head = *h;
+	if (n)
+		memcpy(cb->bytes, bytes, n);
+	gantry_list_append(&ctl_service.events, &cb->node);
+}
+
+static void callback_lost(struct gantry_ctl *m, int rank, gantry_result why, const char *text) REQUIRES(loop_mu)
+{
+	const struct ctl_head h = {.kind = CTL_LOST, .from = rank, .result = why};
+
+	LOG_INFO(COMM, "rank %d: lost %s", m->config.rank, text);
+	if (m->config.on_lost)
+		queue_callback(m, &h, text, strlen(text) + 1);
+}
+
+static void callback_call(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+{
+	queue_callback(m, h, body, h->size);
+}
+
+static void answer_call(struct callback *cb) REQUIRES(loop_mu)
+{
+	static uint8_t reply[GANTRY_CTL_MESSAGE_MAX]; /* the service thread's */
+	struct gantry_ctl *m = cb->member;
+	struct ctl_head h = {.kind = CTL_REPLY, .from = m->config.rank, .to = cb->head.from, .tag = cb->head.tag};
+	gantry_result r = GANTRY_ERR_UNSUPPORTED;
+	size_t size = sizeof(reply);
+
+	inet_loop_unlock();
+	if (m->config.on_call)
+		r = m->config.on_call(m->config.ctx, cb->head.from, cb->head.result, cb->bytes, cb->head.size, reply,
+				      &size);
+	inet_loop_lock();
+	if (r == GANTRY_OK && size > sizeof(reply))
+		r = GANTRY_ERR_SIZE;
+	if (r != GANTRY_OK)
+		size = 0; /* whoever fails need not have said how much he wrote */
+	h.size = (uint32_t)size;
+	h.result = (uint32_t)r;
+	if (m->conn)
+		ctl_conn_send(m->conn, &h, reply);
+}
+
+static void run_callback(struct callback *cb) REQUIRES(loop_mu)
+{
+	struct gantry_ctl *m = cb->member;
+
+	m->calling = 1;
+	if (cb->head.kind == CTL_CALL) {
+		answer_call(cb);
+	} else {
+		inet_loop_unlock();
+		m->config.on_lost(m->config.ctx, cb->head.from, (gantry_result)cb->head.result,
+				  (const char *)cb->bytes);
+		inet_loop_lock();
+	}
+	m->calling = 0;
+	pthread_cond_broadcast(&ctl_service.quiet);
+}
+
+int ctl_members_call_back(void)
+{
+	int ran = 0;
+
+	while (!gantry_list_empty(&ctl_service.events)) {
+		struct callback *cb = gantry_container(ctl_service.events.next, struct callback, node);
+
+		gantry_list_remove(&cb->node);
+		if (!cb->member->leaving)
+			run_callback(cb);
+		free(cb);
+		ran = 1;
+	}
+	return ran;
+}
+
+static void drop_callbacks(const struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	gantry_list_each_safe (pos, &ctl_service.events) {
+		struct callback *cb = gantry_container(pos, struct callback, node);
+
+		if (cb->member == m) {
+			gantry_list_remove(&cb->node);
+			free(cb);
+		}
+	}
+}
+
 /* ---- news for the callers ---- */
 
 static void tell_news(struct gantry_ctl *m) REQUIRES(member_mu)
@@ -116,13 +228,13 @@ static void hub_gone(struct gantry_ctl *m, gantry_result why, const char *cause,
 		member_mu_lock(&m->mu);
 		peer_gone(m, i, why, text);
 		member_mu_unlock(&m->mu);
-		ctl_callback_lost(m, i, why, text);
+		callback_lost(m, i, why, text);
 	}
 	properly |= lived && !lost;
 	member_over(m, properly && !lost ? GANTRY_ERR_PEER_CLOSED : why, "the hub at %s is gone: %s", m->hub, cause);
 	if (!lived && !properly) {
 		snprintf(text, sizeof(text), "the control plane (hub at %s): %s", m->hub, cause);
-		ctl_callback_lost(m, -1, why, text);
+		callback_lost(m, -1, why, text);
 	}
 }
 
@@ -130,7 +242,7 @@ static void hub_gone(struct gantry_ctl *m, gantry_result why, const char *cause,
 static void self_lost(struct gantry_ctl *m, gantry_result why, const char *text) REQUIRES(loop_mu)
 {
 	member_over(m, why, "the hub at %s counts this rank as lost: %s", m->hub, text);
-	ctl_callback_lost(m, m->config.rank, why, m->over_text);
+	callback_lost(m, m->config.rank, why, m->over_text);
 }
 
 /* ---- what the hub says ---- */
@@ -194,7 +306,7 @@ static void on_message(struct gantry_ctl *m, const struct ctl_head *h, const uin
 		    "rank %d: no room for a message of rank %d, %zu bytes of messages wait to be received",
 		    m->config.rank, h->from, waiting);
 	free(msg);
-	ctl_callback_lost(m, -1, m->over, m->over_text);
+	callback_lost(m, -1, m->over, m->over_text);
 }
 
 static void on_reply(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body)
@@ -247,9 +359,9 @@ static void on_gone(struct gantry_ctl *m, const struct ctl_head *h, const uint8_
 	peer_gone(m, h->from, lost ? (gantry_result)h->result : GANTRY_ERR_PEER_CLOSED, text);
 	member_mu_unlock(&m->mu);
 	if (lost)
-		ctl_callback_lost(m, h->from, (gantry_result)h->result, text);
+		callback_lost(m, h->from, (gantry_result)h->result, text);
 	else if (m->config.tell_left)
-		ctl_callback_lost(m, h->from, GANTRY_ERR_PEER_CLOSED, text);
+		callback_lost(m, h->from, GANTRY_ERR_PEER_CLOSED, text);
 }
 
 static int on_ready(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
@@ -273,7 +385,7 @@ static int on_rank_frame(struct gantry_ctl *m, const struct ctl_head *h, const u
 		on_message(m, h, body);
 		return 1;
 	case CTL_CALL:
-		ctl_callback_call(m, h, body);
+		callback_call(m, h, body);
 		return 1;
 	case CTL_REPLY:
 		on_reply(m, h, body);
@@ -533,7 +645,7 @@ static void farewell(struct gantry_ctl *m) REQUIRES(loop_mu)
 		ctl_conn_close(m->conn);
 	}
 	ctl_service.nleaving--;
-	ctl_callbacks_drop(m);
+	drop_callbacks(m);
 	gantry_list_remove(&m->node);
 	ctl_member_free(m);
 }

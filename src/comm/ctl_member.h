@@ -97,11 +97,6 @@ enum { CTL_ANSWER_NS = 1000000000 };
 /* ctl_member.c */
 void ctl_members_take(void) REQUIRES(loop_mu); /* what callers queued, and those who leave */
 void ctl_members_tick(void) REQUIRES(loop_mu);
-
-/* ctl_callback.c */
-void ctl_callback_lost(struct gantry_ctl *m, int rank, gantry_result why, const char *text) REQUIRES(loop_mu);
-void ctl_callback_call(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu);
-void ctl_callbacks_drop(const struct gantry_ctl *m) REQUIRES(loop_mu);
 /* Runs what is queued, without the lock; 1 if there was something. */
 int ctl_members_call_back(void) REQUIRES(loop_mu);
 

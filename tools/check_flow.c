@@ -17,6 +17,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 
 enum { SLOT_ALIGN = 64, BURST = 4, IDLE_SPINS = 64, IDLE_US = 20 };
@@ -288,7 +289,7 @@ static int optional_arrived(const struct check_flow *f, const struct check_post 
 	size_t size = f->plan->groups[p->index].send[0];
 	const uint8_t *data = p->data[0];
 
-	(void)__atomic_load_n(data + size - 1, __ATOMIC_ACQUIRE);
+	(void)load_acquire(data + size - 1);
 	return check_compare(data, size, f->plan->seed, message_id(p->index, 0)) == size;
 }
 

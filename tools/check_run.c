@@ -21,6 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/log.h"
 
@@ -136,7 +137,7 @@ static void kill_all(struct pair *p)
 
 static int said(const struct pair *p, int i)
 {
-	return __atomic_load_n(&p->shared->side[i].verdict, __ATOMIC_ACQUIRE);
+	return load_acquire(&p->shared->side[i].verdict);
 }
 
 /* Writes what became of process i if that alone decides; 1 if so. Call it before the processes are killed. */
@@ -168,8 +169,8 @@ static int stuck(const struct pair *p, uint64_t limit_ns, char detail[CHECK_DETA
 		const struct check_status *st = &p->shared->side[i];
 
 		for (int t = 0; t < CHECK_THREADS; t++) {
-			const char *call = __atomic_load_n(&st->call[t], __ATOMIC_ACQUIRE);
-			uint64_t since = __atomic_load_n(&st->call_ns[t], __ATOMIC_RELAXED);
+			const char *call = load_acquire(&st->call[t]);
+			uint64_t since = load_relaxed(&st->call_ns[t]);
 			uint64_t now = gantry_now_ns();
 
 			if (!p->alive[i] || !call || now < since || now - since < limit_ns)

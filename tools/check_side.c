@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/log.h"
 
@@ -27,10 +28,9 @@ static void say(struct check_side *s, enum check_verdict v, const char *fmt, va_
 
 	pthread_mutex_lock(&once); /* never unlocked: the process ends here, with the first thread's words */
 	vsnprintf(s->me->detail, CHECK_DETAIL, fmt, ap);
-	__atomic_store_n(&s->me->verdict, v, __ATOMIC_RELEASE);
+	store_release(&s->me->verdict, v);
 	if (v == CHECK_FAIL)
-		__atomic_compare_exchange_n(&s->shared->first_fail, &none, 1 + s->role, 0, __ATOMIC_ACQ_REL,
-					    __ATOMIC_RELAXED);
+		cas_acq_rel(&s->shared->first_fail, &none, 1 + s->role);
 	_exit(CHECK_EXIT_SAID);
 }
 
@@ -91,8 +91,8 @@ uint64_t check_enter(struct check_side *s, enum check_thread thread, const char 
 {
 	uint64_t now = gantry_now_ns();
 
-	__atomic_store_n(&s->me->call_ns[thread], now, __ATOMIC_RELAXED);
-	__atomic_store_n(&s->me->call[thread], call, __ATOMIC_RELEASE);
+	store_relaxed(&s->me->call_ns[thread], now);
+	store_release(&s->me->call[thread], call);
 	return now;
 }
 
@@ -106,7 +106,7 @@ void check_leave(struct check_side *s, enum check_thread thread, uint64_t since)
 	const char *call = s->me->call[thread];
 	uint64_t took = gantry_now_ns() - since;
 
-	__atomic_store_n(&s->me->call[thread], NULL, __ATOMIC_RELEASE);
+	store_release(&s->me->call[thread], NULL);
 	if (!s->slow_ns || took < s->slow_ns)
 		return;
 	slow[thread].times = slow[thread].call == call ? slow[thread].times + 1 : 1;
@@ -253,6 +253,6 @@ void check_side_main(struct check_side *s, const char *plugin)
 		check_phase(s, "finalising");
 		CHECK_MUST(s, CHECK_SERVICE, "finalize", s->net->ops->finalize(s->net, s->ctx));
 	}
-	__atomic_store_n(&s->me->verdict, CHECK_PASS, __ATOMIC_RELEASE);
+	store_release(&s->me->verdict, CHECK_PASS);
 	_exit(0);
 }

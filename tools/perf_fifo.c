@@ -18,6 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/param.h"
@@ -97,7 +98,7 @@ static uint32_t *abort_word;
 static void on_alarm(int sig)
 {
 	(void)sig;
-	__atomic_store_n(abort_word, 1, __ATOMIC_SEQ_CST);
+	store_seq(abort_word, 1);
 }
 
 static gantry_result open_conns(struct bench *b)
@@ -199,11 +200,10 @@ static gantry_result run_kernel(struct bench *b, const struct opts *o, enum way 
 	TRY(gantry_stream_sync(b->dev, b->stream));
 	*ret_ns = gantry_now_ns() - start;
 	alarm(0);
-	if (__atomic_load_n(&b->host->result, __ATOMIC_ACQUIRE))
+	if (load_acquire(&b->host->result))
 		FAIL(GANTRY_ERR_TIMEOUT, "%llu %s did not end within %.0f s; step %llu was the last that was answered",
 		     (unsigned long long)o->iters, way == BARE ? "bare round trips" : "steps",
-		     (double)o->timeout_ns / 1e9,
-		     (unsigned long long)__atomic_load_n(&b->host->fifo[way].head, __ATOMIC_RELAXED));
+		     (double)o->timeout_ns / 1e9, (unsigned long long)load_relaxed(&b->host->fifo[way].head));
 out:
 	return r;
 }
@@ -215,10 +215,10 @@ static void *bare_thread(void *arg)
 	struct gantry_fifo *f = &b->host->fifo[BARE];
 	uint64_t seen = f->head, tail, n = 0;
 
-	while (!__atomic_load_n(&b->bare_stop, __ATOMIC_RELAXED)) {
-		tail = __atomic_load_n(&f->tail, __ATOMIC_ACQUIRE);
+	while (!load_relaxed(&b->bare_stop)) {
+		tail = load_acquire(&f->tail);
 		if (tail != seen) {
-			__atomic_store_n(&f->head, tail, __ATOMIC_RELEASE);
+			store_release(&f->head, tail);
 			seen = tail;
 			n = 0;
 		} else if (++n % SPINS_BEFORE_YIELD == 0) {
@@ -237,7 +237,7 @@ static gantry_result bare(struct bench *b, const struct opts *o, uint64_t *ret_n
 	if (pthread_create(&thread, NULL, bare_thread, b))
 		FAIL(GANTRY_ERR_LIMIT, "no thread to play the bare flag's other side");
 	r = run_kernel(b, o, BARE, 1, ret_ns);
-	__atomic_store_n(&b->bare_stop, 1, __ATOMIC_RELAXED);
+	store_relaxed(&b->bare_stop, 1);
 	pthread_join(thread, NULL);
 out:
 	return r;

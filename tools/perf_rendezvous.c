@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/launcher.h"
 #include "base/log.h"
@@ -125,7 +126,7 @@ static void *announce(void *arg)
 	char said[512] = "", now[512];
 	int looks = 0, pause = LOOKS_PER_SECOND;
 
-	while (!__atomic_load_n(&a->stop, __ATOMIC_ACQUIRE)) {
+	while (!load_acquire(&a->stop)) {
 		nanosleep(&nap, NULL);
 		if (++looks < pause)
 			continue;
@@ -162,7 +163,7 @@ void perf_announce_stop(struct perf_announcer *a)
 {
 	if (!a)
 		return;
-	__atomic_store_n(&a->stop, 1, __ATOMIC_RELEASE);
+	store_release(&a->stop, 1);
 	pthread_join(a->thread, NULL);
 	free(a);
 }

@@ -283,7 +283,7 @@ out:
 	return r;
 }
 
-/* All ranks have measured. Those that a launcher started on this machine are no other processes, see perf_load.h. */
+/* All ranks have measured. Those that a launcher started on this machine are no other processes, see perf_table.h. */
 static gantry_result close_run(struct sr_rank *rk)
 {
 	gantry_result r = GANTRY_OK;

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -361,7 +362,7 @@ gantry_result unpack_verify(struct unpack_bench *b, const char *area, uint64_t *
 	if (b->l.span == b->l.bytes) {
 		TRY(launch(b, many(b), GANTRY_KERNEL_VERIFY, &a, sizeof(a)));
 		TRY(gantry_stream_sync(b->dev, b->stream));
-		wrong = __atomic_load_n(b->wrong, __ATOMIC_ACQUIRE);
+		wrong = load_acquire(b->wrong);
 	} else {
 		TRY(verify_gaps(b, area, &wrong));
 	}

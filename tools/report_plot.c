@@ -423,6 +423,15 @@ static void put_line(const struct report_plot *p, const struct report_line *l, c
 	fputs("</g>\n", f);
 }
 
+/* What was measured lies over what stands beside it. */
+static void put_lines(const struct report_plot *p, const struct frame *fr, FILE *f)
+{
+	for (int dashed = 1; dashed >= 0; dashed--)
+		for (size_t i = 0; i < p->nlines; i++)
+			if (p->lines[i].dashed == dashed)
+				put_line(p, &p->lines[i], fr, f);
+}
+
 static void put_open(const struct frame *fr, const struct report_plot *p, const char *more, FILE *f)
 {
 	fprintf(f, "<svg %sviewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"", more, fr->width, fr->height);
@@ -514,11 +523,7 @@ void report_write_svg(const struct report_plot *p, FILE *f)
 	}
 	put_open(&fr, p, "", f);
 	put_axes(p, &fr, f);
-	/* What was measured lies over what stands beside it. */
-	for (int dashed = 1; dashed >= 0; dashed--)
-		for (size_t i = 0; i < p->nlines; i++)
-			if (p->lines[i].dashed == dashed)
-				put_line(p, &p->lines[i], &fr, f);
+	put_lines(p, &fr, f);
 	fputs("</svg>\n", f);
 }
 
@@ -664,10 +669,7 @@ void report_write_svg_file(const struct report *r, const struct report_section *
 		fputs("</g>", f);
 	} else if (drawn) {
 		put_axes(p, &fr, f);
-		for (int dashed = 1; dashed >= 0; dashed--)
-			for (size_t i = 0; i < p->nlines; i++)
-				if (p->lines[i].dashed == dashed)
-					put_line(p, &p->lines[i], &fr, f);
+		put_lines(p, &fr, f);
 		put_labels(p, &fr, f);
 	}
 	fputs("</svg>\n", f);

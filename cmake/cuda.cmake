@@ -52,19 +52,19 @@ target_compile_definitions(gantry_flags INTERFACE GANTRY_HAVE_CUDA=${GANTRY_HAVE
 find_path(GANTRY_CUDA_INCLUDE cuda.h HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES include)
 mark_as_advanced(GANTRY_CUDA_INCLUDE)
 
-# gantry_embed_kernels(KERNELS.cu FILE.c): FILE.c is compiled with the path of the fatbin in GANTRY_FATBIN. Both are
+# gantry_embed_kernels(NAME KERNELS.cu FILE.c): FILE.c is compiled with the path of the fatbin in GANTRY_FATBIN. Both are
 # rebuilt when anything that the kernels include has changed.
-function(gantry_embed_kernels kernels file)
+function(gantry_embed_kernels name kernels file)
   if(NOT GANTRY_HAVE_CUDA)
     return()
   endif()
-  set(fatbin ${CMAKE_BINARY_DIR}/kernels.fatbin)
+  set(fatbin ${CMAKE_BINARY_DIR}/${name}.fatbin)
   add_custom_command(OUTPUT ${fatbin}
     COMMAND ${GANTRY_NVCC} ${GANTRY_NVCC_FLAGS} -fatbin --threads 2 -Xcompiler -Wall
-      -I${CMAKE_SOURCE_DIR}/include -I${CMAKE_SOURCE_DIR}/src -MD -MF ${fatbin}.d -MT ${fatbin}
+      -I${CMAKE_SOURCE_DIR}/include -I${CMAKE_SOURCE_DIR}/src -I${CMAKE_SOURCE_DIR}/tools -MD -MF ${fatbin}.d -MT ${fatbin}
       -o ${fatbin} ${CMAKE_SOURCE_DIR}/${kernels}
     DEPENDS ${CMAKE_SOURCE_DIR}/${kernels} DEPFILE ${fatbin}.d
-    COMMENT "Compiling the kernels for GPUs" VERBATIM)
+    COMMENT "Compiling the ${name} for GPUs" VERBATIM)
   set_source_files_properties(${file} PROPERTIES OBJECT_DEPENDS ${fatbin}
     COMPILE_DEFINITIONS "GANTRY_FATBIN=\"${fatbin}\"")
 endfunction()

@@ -24,7 +24,6 @@
 #include "base/param.h"
 #include "base/param_text.h"
 #include "base/secret.h"
-#include "device/cuda/gpu.h"
 #include "device/device.h"
 #include "doctor.h"
 #include "gantry/version.h"
@@ -35,11 +34,20 @@
 
 static const char no_kernels[] = "this build has no CUDA kernels";
 
+/* Bytes of kernels for GPUs. */
+static size_t embedded(void)
+{
+	size_t size = 0;
+
+	for (const struct gantry_kernel_set *set = gantry_kernel_sets; set; set = set->next)
+		size += (size_t)(set->fatbin_end - set->fatbin);
+	return size;
+}
+
 static void say_gpu(struct doctor *d, int index)
 {
 	struct gantry_device *dev;
 	char name[32], detail[192];
-	size_t size;
 
 	snprintf(name, sizeof(name), "gpu %d", index);
 	if (gantry_device_cuda(index, &dev) != GANTRY_OK) {
@@ -52,10 +60,7 @@ static void say_gpu(struct doctor *d, int index)
 	doctor_say(d, "gpu", name, dev->max_blocks ? DOCTOR_OK : DOCTOR_WARN, dev->name, detail,
 		   dev->max_blocks ? "" : "build with nvcc, for this GPU's compute capability (GANTRY_CUDA_ARCHS)");
 	snprintf(detail, sizeof(detail), "%s cannot run its kernels", dev->name);
-	doctor_can(d, DOCTOR_GPU, dev->max_blocks > 0,
-		   dev->max_blocks	       ? dev->name
-		   : gantry_cuda_fatbin(&size) ? detail
-					       : no_kernels);
+	doctor_can(d, DOCTOR_GPU, dev->max_blocks > 0, dev->max_blocks ? dev->name : embedded() ? detail : no_kernels);
 	gantry_device_close(dev);
 }
 
@@ -75,9 +80,9 @@ void doctor_gpu(struct doctor *d)
 
 static void say_kernels(struct doctor *d)
 {
-	size_t size;
+	size_t size = embedded();
 
-	if (gantry_cuda_fatbin(&size))
+	if (size)
 		doctor_say(d, "build", "cuda kernels", DOCTOR_OK, SIZE_TEXT(size),
 			   "embedded; run on GPUs of this machine", "");
 	else

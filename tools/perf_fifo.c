@@ -25,6 +25,7 @@
 #include "cmd.h"
 #include "device/device.h"
 #include "device/work.h"
+#include "kernels/bench.h"
 #include "options.h"
 #include "perf_table.h"
 #include "perf_util.h"
@@ -185,7 +186,7 @@ static gantry_result run_kernel(struct bench *b, const struct opts *o, enum way 
 					.window = window,
 					.bare = way == BARE,
 					.result = &b->mapped->result};
-	struct gantry_launch l = {.kernel = GANTRY_KERNEL_FIFO,
+	struct gantry_launch l = {.kernel = &gantry_kernel_fifo,
 				  .blocks = 1,
 				  .args = &args,
 				  .args_size = sizeof(args),

@@ -28,6 +28,7 @@
 #include "base/text.h"
 #include "comm/comm.h"
 #include "device/work.h"
+#include "kernels/bench.h"
 #include "perf_sendrecv.h"
 #include "perf_util.h"
 
@@ -160,7 +161,7 @@ gantry_result sr_echo(struct sr_rank *rk, uint64_t bytes, uint64_t n)
 	int peer = rk->rank ^ 1, channel;
 	const struct comm_conn *send, *recv;
 	struct gantry_echo_args args = {.bytes = bytes, .n = n, .first = rk->rank % 2 == 0, .result = comm->result_dev};
-	struct gantry_launch l = {.kernel = GANTRY_KERNEL_ECHO,
+	struct gantry_launch l = {.kernel = &gantry_kernel_echo,
 				  .blocks = 1,
 				  .args = &args,
 				  .args_size = sizeof(args),
@@ -189,7 +190,7 @@ out:
 
 /* ---- what messages carry ---- */
 
-static gantry_result launch(struct sr_rank *rk, enum gantry_kernel kernel, const void *args, size_t size)
+static gantry_result launch(struct sr_rank *rk, const struct gantry_kernel *kernel, const void *args, size_t size)
 {
 	const struct gantry_launch l = {.kernel = kernel, .blocks = BLOCKS, .args = args, .args_size = size};
 
@@ -203,7 +204,7 @@ static gantry_result fill(struct sr_rank *rk, char *p, uint64_t bytes, uint64_t 
 	if (!bytes)
 		return GANTRY_OK;
 	if (rk->dev->kind == GANTRY_DEVICE_CUDA)
-		return launch(rk, GANTRY_KERNEL_FILL, &args, sizeof(args));
+		return launch(rk, &gantry_kernel_fill, &args, sizeof(args));
 	perf_fill(p, bytes, seq);
 	return GANTRY_OK;
 }
@@ -216,7 +217,7 @@ static gantry_result verify(struct sr_rank *rk, const char *p, uint64_t bytes, u
 	if (!bytes)
 		return GANTRY_OK;
 	if (rk->dev->kind == GANTRY_DEVICE_CUDA)
-		return launch(rk, GANTRY_KERNEL_VERIFY, &args, sizeof(args));
+		return launch(rk, &gantry_kernel_verify, &args, sizeof(args));
 	*rk->wrong_host += perf_check(p, bytes, seq);
 	return GANTRY_OK;
 }

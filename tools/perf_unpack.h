@@ -9,6 +9,7 @@
 
 #include "device/device.h"
 #include "device/work.h"
+#include "kernels/bench.h"
 #include "perf_util.h"
 
 enum { UNPACK_REPEATS_MAX = 101, UNPACK_BLOCKS_MAX = 16, UNPACK_GUARD = 4096 };

@@ -13,10 +13,10 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "device/pattern.h"
 #include "device/unpack_launch.h"
-#include "device/unpack_ring.h"
 #include "gantry/types.h"
+#include "kernels/pattern.h"
+#include "kernels/unpack_ring.h"
 #include "perf_unpack.h"
 #include "perf_util.h"
 
@@ -28,19 +28,19 @@ enum { TIMES = 3 };
 enum unpack_way { UNPACK_OURS, UNPACK_SEED, UNPACK_COPY, UNPACK_FUSED, UNPACK_TWO_STEP, UNPACK_WAYS };
 
 /* Blocks and lanes of a kernel's launch. */
-static struct gantry_launch shape_of(const struct unpack_bench *b, enum gantry_kernel kernel, uint32_t blocks)
+static struct gantry_launch shape_of(const struct unpack_bench *b, const struct gantry_kernel *kernel, uint32_t blocks)
 {
 	struct gantry_launch l = {.kernel = kernel, .blocks = blocks == UNPACK_ALL ? b->dev->max_blocks : blocks};
 
-	if (kernel == GANTRY_KERNEL_UNPACK && blocks == UNPACK_ALL)
+	if (kernel == &gantry_kernel_unpack && blocks == UNPACK_ALL)
 		gantry_unpack_launch_shape(b->dev, GANTRY_UNPACK_WHOLE, b->l.n, b->l.bytes, &l);
 	if (!l.lanes)
 		l.lanes = b->dev->default_lanes;
 	return l;
 }
 
-static gantry_result launch(struct unpack_bench *b, uint32_t blocks, enum gantry_kernel kernel, const void *args,
-			    size_t size)
+static gantry_result launch(struct unpack_bench *b, uint32_t blocks, const struct gantry_kernel *kernel,
+			    const void *args, size_t size)
 {
 	struct gantry_launch l = shape_of(b, kernel, blocks);
 
@@ -77,17 +77,17 @@ static gantry_result enqueue(struct unpack_bench *b, enum unpack_way way, uint32
 		r = b->dev->ops->copy_async(b->dev, b->stream, tmp, dst, b->l.bytes);
 		break;
 	case UNPACK_SEED:
-		r = launch(b, blocks, GANTRY_KERNEL_UNPACK_SEED, &seed, sizeof(seed));
+		r = launch(b, blocks, &gantry_kernel_unpack_seed, &seed, sizeof(seed));
 		break;
 	case UNPACK_FUSED:
-		r = launch(b, blocks, GANTRY_KERNEL_UNPACK_REDUCE, &fused, sizeof(fused));
+		r = launch(b, blocks, &gantry_kernel_unpack_reduce, &fused, sizeof(fused));
 		break;
 	case UNPACK_TWO_STEP:
-		TRY(launch(b, blocks, GANTRY_KERNEL_UNPACK, &ours, sizeof(ours)));
-		TRY(launch(b, blocks, GANTRY_KERNEL_REDUCE, &sum, sizeof(sum)));
+		TRY(launch(b, blocks, &gantry_kernel_unpack, &ours, sizeof(ours)));
+		TRY(launch(b, blocks, &gantry_kernel_reduce, &sum, sizeof(sum)));
 		break;
 	default:
-		r = launch(b, blocks, GANTRY_KERNEL_UNPACK, &ours, sizeof(ours));
+		r = launch(b, blocks, &gantry_kernel_unpack, &ours, sizeof(ours));
 	}
 out:
 	return r;
@@ -254,7 +254,7 @@ gantry_result unpack_poison(struct unpack_bench *b, char *area)
 {
 	struct gantry_fill_args a = {.dst = area, .bytes = area_bytes(b), .seq = SEQ_POISON};
 
-	return launch(b, many(b), GANTRY_KERNEL_FILL, &a, sizeof(a));
+	return launch(b, many(b), &gantry_kernel_fill, &a, sizeof(a));
 }
 
 /* Bytes of a piece of the area, fetched from the device, that are not poison. */
@@ -360,7 +360,7 @@ gantry_result unpack_verify(struct unpack_bench *b, const char *area, uint64_t *
 	*b->wrong = 0;
 	TRY(gantry_stream_sync(b->dev, b->stream));
 	if (b->l.span == b->l.bytes) {
-		TRY(launch(b, many(b), GANTRY_KERNEL_VERIFY, &a, sizeof(a)));
+		TRY(launch(b, many(b), &gantry_kernel_verify, &a, sizeof(a)));
 		TRY(gantry_stream_sync(b->dev, b->stream));
 		wrong = load_acquire(b->wrong);
 	} else {
@@ -377,7 +377,7 @@ out:
 gantry_result unpack_measure(struct unpack_bench *b, enum unpack_shape shape, uint32_t blocks, struct unpack_row *ret)
 {
 	gantry_result r = GANTRY_OK;
-	struct gantry_launch l = shape_of(b, GANTRY_KERNEL_UNPACK, blocks);
+	struct gantry_launch l = shape_of(b, &gantry_kernel_unpack, blocks);
 	struct unpack_row row = {.kind = "unpack",
 				 .shape = unpack_shape_names[shape],
 				 .blocks = l.blocks,
@@ -462,7 +462,7 @@ gantry_result unpack_measure_reduce(struct unpack_bench *b, enum unpack_shape sh
 				    struct unpack_row *ret)
 {
 	gantry_result r = GANTRY_OK;
-	struct gantry_launch l = shape_of(b, GANTRY_KERNEL_UNPACK_REDUCE, blocks);
+	struct gantry_launch l = shape_of(b, &gantry_kernel_unpack_reduce, blocks);
 	struct unpack_row row = {.kind = "reduce",
 				 .shape = unpack_shape_names[shape],
 				 .blocks = l.blocks,
@@ -540,7 +540,7 @@ static gantry_result run_launches(struct ring_bench *t, uint32_t blocks, uint64_
 		struct gantry_unpack_job job = job_of(t, k);
 		struct gantry_unpack_args a = {.descs = job.descs, .n = job.n, .bounce = job.bounce, .dst = job.dst};
 
-		TRY(launch(t->b, blocks, GANTRY_KERNEL_UNPACK, &a, sizeof(a)));
+		TRY(launch(t->b, blocks, &gantry_kernel_unpack, &a, sizeof(a)));
 		TRY(gantry_stream_sync(t->b->dev, t->b->stream));
 	}
 	*ret_us = (double)(gantry_now_ns() - start) / 1e3 / (double)n;
@@ -600,7 +600,7 @@ gantry_result unpack_measure_ring(struct unpack_bench *b, uint32_t blocks, struc
 {
 	gantry_result r = GANTRY_OK, e;
 	struct ring_bench t = {.b = b, .jobs = (b->l.n + JOB_FRAGS - 1) / JOB_FRAGS};
-	struct gantry_launch l = shape_of(b, GANTRY_KERNEL_UNPACK_RING, blocks);
+	struct gantry_launch l = shape_of(b, &gantry_kernel_unpack_ring, blocks);
 	struct unpack_row row = {.kind = "ring",
 				 .shape = "aligned",
 				 .blocks = l.blocks,

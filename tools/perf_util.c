@@ -8,7 +8,7 @@
 #include <sys/utsname.h>
 
 #include "base/text.h"
-#include "device/pattern.h"
+#include "kernels/pattern.h"
 
 size_t perf_sizes(uint64_t begin, uint64_t end, uint64_t factor, uint64_t *ret_sizes, size_t max)
 {

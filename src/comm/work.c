@@ -188,7 +188,7 @@ gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, ui
 				       .result = comm->result_dev,
 				       .finished = w->finished_dev,
 				       .times = w->times_dev};
-	struct gantry_launch l = {.kernel = GANTRY_KERNEL_P2P,
+	struct gantry_launch l = {.kernel = &gantry_kernel_p2p,
 				  .blocks = blocks,
 				  .args = &args,
 				  .args_size = sizeof(args),

@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "device/kernels.h"
 #include "gantry/device.h"
 #include "gantry/fifo.h"
 #include "gantry/result.h"
@@ -42,15 +43,8 @@ struct gantry_ipc_handle {
 	unsigned char bytes[GANTRY_IPC_HANDLE_SIZE];
 };
 
-enum gantry_kernel {
-#define GANTRY_KERNEL_ENUM(name, args, lanes, together) GANTRY_KERNEL_##name,
-#include "device/kernels.def"
-#undef GANTRY_KERNEL_ENUM
-	GANTRY_KERNEL_COUNT
-};
-
 struct gantry_launch {
-	enum gantry_kernel kernel;
+	const struct gantry_kernel *kernel;
 	uint32_t blocks;  /* all of them run at the same time, unless they wait for nobody (kernels.def) */
 	uint32_t lanes;	  /* per block; 0: the kernel's default on this device (host: 1) */
 	const void *args; /* the kernel's argument struct, copied */

@@ -49,7 +49,7 @@ static void whole(const struct gantry_device *dev, uint64_t n, uint64_t bytes, s
 	warps = up(n, per_warp, INT32_MAX);
 	if (n && bytes / n > PAGE) /* few and long: they are split */
 		warps = pages;
-	l->kernel = GANTRY_KERNEL_UNPACK_GRID;
+	l->kernel = &gantry_kernel_unpack_grid;
 	l->lanes = GRID_LANES;
 	l->blocks = up(warps, GRID_LANES / WARP, INT32_MAX);
 }
@@ -57,7 +57,7 @@ static void whole(const struct gantry_device *dev, uint64_t n, uint64_t bytes, s
 void gantry_unpack_launch_shape(const struct gantry_device *dev, enum gantry_unpack_room room, uint64_t n,
 				uint64_t bytes, struct gantry_launch *l)
 {
-	l->kernel = GANTRY_KERNEL_UNPACK;
+	l->kernel = &gantry_kernel_unpack;
 	l->lanes = 0;
 	if (dev->kind == GANTRY_DEVICE_HOST) {
 		l->blocks = room == GANTRY_UNPACK_WHOLE ? dev->max_blocks : 1;

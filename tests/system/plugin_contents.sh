@@ -29,14 +29,14 @@ absent() {
 if nm "$plugin" 2>&1 | grep -q ' gantry_'; then
 	absent "the emulated NIC" 'emu_[a-z_]+|emulated_ops' libgantry-emulated.so
 	absent "host streams" 'gantry_host_(stream|event|enqueue|launch|run|helper|mark)[a-z_]*' libgantry.so
-	absent "kernels on the host" 'gantry_host_kernels|gantry_host_launch_body' libgantry.so
-	absent "kernels for GPUs" 'gantry_cuda_fatbin|find_kernel' libgantry.so
+	absent "kernels on the host" 'gantry_kernel_[a-z0-9_]+|gantry_host_launch_body' libgantry.so
+	absent "kernels for GPUs" 'register_kernels|find_kernel' libgantry.so
 	absent "the loader of plugins" 'gantry_loader_[a-z_]+' libgantry.so
 else
 	echo "the plugin is stripped: no look at its symbols"
 fi
-if nm "$lib/libgantry.so" 2>/dev/null | grep -q gantry_fatbin_begin && [ -z "${GANTRY_SANITIZED:-}" ]; then
-	fatbin=$(nm "$lib/libgantry.so" | awk '/gantry_fatbin_(begin|end)$/ { print $1 }' | sort | tr '\n' ' ')
+if nm "$lib/libgantry.so" 2>/dev/null | grep -q gantry_fatbin_product && [ -z "${GANTRY_SANITIZED:-}" ]; then
+	fatbin=$(nm "$lib/libgantry.so" | awk '/gantry_fatbin_product(_end)?$/ { print $1 }' | sort | tr '\n' ' ')
 	read -r begin end <<<"$fatbin"
 	kernels=$((16#$end - 16#$begin))
 	[ "$(stat -c %s "$plugin")" -lt $(($(stat -c %s "$lib/libgantry.so") - kernels)) ] || fail "the plugin is as large as if it had the kernels"

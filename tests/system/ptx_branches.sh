@@ -10,11 +10,15 @@ nvcc=$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc) || { echo "skipped: no nv
 command -v python3 >/dev/null || { echo "skipped: no python3 here"; exit 77; }
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
-"$nvcc" -std=c++17 -O3 -arch=sm_90 -ptx -I"$SOURCE_DIR/src" -I"$SOURCE_DIR/include" -o "$tmp/k.ptx" \
-	"$SOURCE_DIR/src/device/cuda/kernels.cu" >"$tmp/log" 2>&1 || {
-	echo "skipped: nvcc does not compile here: $(head -1 "$tmp/log")"
-	exit 77
+check() { # SOURCE DEF
+	"$nvcc" -std=c++17 -O3 -arch=sm_90 -ptx -I"$SOURCE_DIR/src" -I"$SOURCE_DIR/tools" -I"$SOURCE_DIR/include" -o "$tmp/k.ptx" \
+		"$SOURCE_DIR/$1" >"$tmp/log" 2>&1 || {
+		echo "skipped: nvcc does not compile here: $(head -1 "$tmp/log")"
+		exit 77
+	}
+	# shellcheck disable=SC2046 # one argument each
+	PYTHONDONTWRITEBYTECODE=1 python3 "$SOURCE_DIR/tests/system/ptx_flow.py" "$tmp/k.ptx" \
+		$(sed -n 's/^KERNEL(\([a-z0-9_]*\), .*/\1/p' "$SOURCE_DIR/$2") || exit 1
 }
-kernels=$(sed -n 's/^GANTRY_KERNEL_ENUM(\([A-Z0-9_]*\), .*/\1/p' "$SOURCE_DIR/src/device/kernels.def" | tr '[:upper:]' '[:lower:]')
-# shellcheck disable=SC2086 # one argument each
-PYTHONDONTWRITEBYTECODE=1 python3 "$SOURCE_DIR/tests/system/ptx_flow.py" "$tmp/k.ptx" $kernels
+check src/device/cuda/kernels.cu src/device/kernels.def
+check tools/kernels/bench.cu tools/kernels/bench.def

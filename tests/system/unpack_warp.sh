@@ -8,7 +8,7 @@ compiler=$(command -v "${CXX:-c++}" || command -v g++ || command -v clang++) || 
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 # Lanes leave by longjmp to another stack, which hardened headers take for an attack; the code's words are nvcc's.
-"$compiler" -std=c++17 -O1 -U_FORTIFY_SOURCE -D__CUDACC__ -w -I"$SOURCE_DIR/tests/warp" -I"$SOURCE_DIR/src" -I"$SOURCE_DIR/include" \
+"$compiler" -std=c++17 -O1 -U_FORTIFY_SOURCE -D__CUDACC__ -w -I"$SOURCE_DIR/tests/warp" -I"$SOURCE_DIR/src" -I"$SOURCE_DIR/tools" -I"$SOURCE_DIR/include" \
 	-o "$tmp/unpack" "$SOURCE_DIR/tests/warp/unpack.cc" "$SOURCE_DIR/tests/warp/warp.cc" >"$tmp/log" 2>&1 || {
 	head -n 5 "$tmp/log"
 	exit 1

@@ -8,6 +8,7 @@
 #include "base/param.h"
 #include "device/device.h"
 #include "device/work.h"
+#include "kernels/bench.h"
 #include "random.h"
 #include "test.h"
 
@@ -51,7 +52,8 @@ static inline void close_device(void)
 	gantry_device_close(dev);
 }
 
-static inline void run(enum gantry_kernel kernel, uint32_t blocks, uint32_t lanes, const void *args, size_t size)
+static inline void run(const struct gantry_kernel *kernel, uint32_t blocks, uint32_t lanes, const void *args,
+		       size_t size)
 {
 	struct gantry_launch l = {
 		.kernel = kernel, .blocks = blocks, .lanes = lanes, .args = args, .args_size = size, .abort = NULL};

@@ -11,6 +11,7 @@
 #include "device/device.h"
 #include "device/work.h"
 #include "fixtures/cuda/fake_load.h"
+#include "kernels/bench.h"
 #include "test.h"
 
 static struct fake_cuda *fake;
@@ -162,11 +163,11 @@ static void blocks_that_wait(struct gantry_stream *s)
 {
 	struct gantry_p2p_args none = {0};
 	struct gantry_unpack_args short_blocks = {0};
-	struct gantry_launch l = {.kernel = GANTRY_KERNEL_P2P, .blocks = 9, .args = &none, .args_size = sizeof(none)};
+	struct gantry_launch l = {.kernel = &gantry_kernel_p2p, .blocks = 9, .args = &none, .args_size = sizeof(none)};
 
 	CHECK_EQ(ops->launch(gpu, s, &l), GANTRY_ERR_LIMIT);
 	CHECK_HAS(gantry_last_error(), "takes 1 to 8, which run at the same time");
-	l = (struct gantry_launch){.kernel = GANTRY_KERNEL_UNPACK_GRID,
+	l = (struct gantry_launch){.kernel = &gantry_kernel_unpack_grid,
 				   .blocks = 1000,
 				   .args = &short_blocks,
 				   .args_size = sizeof(short_blocks)};
@@ -184,7 +185,7 @@ static void launches(void)
 {
 	struct gantry_fill_args args = {.dst = (char *)0x1000, .bytes = 77, .seq = 5};
 	uint32_t abort_flag = 0;
-	struct gantry_launch l = {.kernel = GANTRY_KERNEL_FILL,
+	struct gantry_launch l = {.kernel = &gantry_kernel_fill,
 				  .blocks = 8,
 				  .args = &args,
 				  .args_size = sizeof(args),

@@ -1,5 +1,6 @@
 /* Grouped sends and receives on the null machine of k_world.h: every way of moving a step, and what can go wrong. */
 #include "k_world.h"
+#include "kernels/bench.h"
 #include "until.h"
 
 #include <sched.h>
@@ -112,7 +113,7 @@ static void run_xfers(struct gantry_xfer *x, uint32_t n, uint32_t *abort_flag, u
 
 	dev_self = (struct dev_thread){.lanes = 1, .blocks = 1, .abort = abort_flag};
 	*result = GANTRY_OK;
-	gantry_host_kernels[GANTRY_KERNEL_P2P](&args);
+	gantry_kernel_p2p.body(&args);
 }
 
 /* A receive smaller than its send: both sizes are known, the step is consumed, nothing beyond the buffer is written. */
@@ -375,14 +376,14 @@ static void check_fifo(uint32_t window, uint32_t bare)
 
 		CHECK_EQ(pthread_create(&thread, NULL, echo_main, &e), 0);
 		dev_self = (struct dev_thread){.lanes = 1, .blocks = 1, .eventcount = e.eventcount};
-		gantry_host_kernels[GANTRY_KERNEL_FIFO](&args);
+		gantry_kernel_fifo.body(&args);
 		pthread_join(thread, NULL);
 		CHECK_EQ(result, GANTRY_OK);
 		CHECK_EQ(*l->tx.head, 2000 * (round + 1));
 		CHECK_EQ(*l->tx.tail, 2000 * (round + 1));
 	}
 	dev_self.abort = &abort_flag;
-	gantry_host_kernels[GANTRY_KERNEL_FIFO](&args);
+	gantry_kernel_fifo.body(&args);
 	CHECK_EQ(result, GANTRY_ERR_ABORTED);
 	world_free(w);
 }

@@ -9,7 +9,7 @@ enum { SPACE = 1 << 18, GRID_LANES = 128 };
 static struct area pool, dst;
 static struct list list;
 static char *want;
-static enum gantry_kernel kernel; /* UNPACK, and then UNPACK_GRID */
+static const struct gantry_kernel *kernel; /* UNPACK, and then UNPACK_GRID */
 
 static void launch(uint32_t blocks, uint32_t lanes, int gather)
 {
@@ -19,7 +19,7 @@ static void launch(uint32_t blocks, uint32_t lanes, int gather)
 				       .dst = dst.device,
 				       .gather = (uint32_t)gather};
 
-	if (kernel == GANTRY_KERNEL_UNPACK_GRID && lanes > GRID_LANES) {
+	if (kernel == &gantry_kernel_unpack_grid && lanes > GRID_LANES) {
 		blocks *= lanes / GRID_LANES;
 		lanes = GRID_LANES;
 	}
@@ -146,7 +146,7 @@ static void test_count_and_base(void)
 	for (uint64_t k = 0; k < 10; k++)
 		list_add(&list, 100 + 1000 * k, (uintptr_t)dst.device + 3000 * k + k, 900 + k);
 	*(uint64_t *)count.host = 8;
-	run(GANTRY_KERNEL_UNPACK, t->blocks, t->lanes, &a, sizeof(a));
+	run(&gantry_kernel_unpack, t->blocks, t->lanes, &a, sizeof(a));
 	for (uint64_t k = 0; k < 10; k++)
 		for (uint64_t i = 0; i < 3000; i++)
 			CHECK_EQ(dst.host[3000 * k + k + i] == (char)POISON || (k < 8 && i < 900 + k), 1);
@@ -177,7 +177,7 @@ static void test_seed(void)
 		}
 		a.n = list.n;
 		a.bytes = bytes;
-		run(GANTRY_KERNEL_UNPACK_SEED, t->blocks, t->lanes, &a, sizeof(a));
+		run(&gantry_kernel_unpack_seed, t->blocks, t->lanes, &a, sizeof(a));
 		CHECK(memcmp(dst.host, want, SPACE) == 0);
 	}
 }
@@ -191,7 +191,7 @@ int main(int argc, char **argv)
 	want = malloc(SPACE);
 	CHECK(want);
 	for (int grid = 0; grid < 2; grid++) {
-		kernel = grid ? GANTRY_KERNEL_UNPACK_GRID : GANTRY_KERNEL_UNPACK;
+		kernel = grid ? &gantry_kernel_unpack_grid : &gantry_kernel_unpack;
 		RUN(test_alignments());
 		RUN(test_few());
 		RUN(test_shapes());

@@ -115,7 +115,7 @@ static void check(const struct type *t, uint32_t op, uint64_t count, uint64_t in
 	}
 	for (uint64_t i = 0; i < list.n; i++)
 		memcpy(pool.host + list.d[i].src_off, arrived + list.d[i].dst_off, list.d[i].len);
-	run(GANTRY_KERNEL_UNPACK_REDUCE, team->blocks, team->lanes, &a, sizeof(a));
+	run(&gantry_kernel_unpack_reduce, team->blocks, team->lanes, &a, sizeof(a));
 	for (size_t i = 0; i < ROOM; i++)
 		if (output.host[i] != want[i]) {
 			fprintf(stderr,

@@ -3,15 +3,16 @@
 
 #include "device/host/host.h"
 #include "device/work.h"
+#include "kernels/bench.h"
 #include "perf_util.h"
 #include "test.h"
 
 /* Runs a kernel lane by lane: these two have no barriers. */
-static void run(enum gantry_kernel kernel, const void *args, uint32_t blocks, uint32_t lanes)
+static void run(const struct gantry_kernel *kernel, const void *args, uint32_t blocks, uint32_t lanes)
 {
 	for (uint32_t i = 0; i < blocks * lanes; i++) {
 		dev_self = (struct dev_thread){.lane = i % lanes, .lanes = lanes, .block = i / lanes, .blocks = blocks};
-		gantry_host_kernels[kernel](args);
+		kernel->body(args);
 	}
 }
 
@@ -26,15 +27,15 @@ static void check_same(uint64_t bytes, uint64_t seq, int off, uint32_t blocks, u
 	memset(want, 0x5a, bytes + 16);
 	memset(got, 0x5a, bytes + 16);
 	perf_fill(want + off, bytes, seq);
-	run(GANTRY_KERNEL_FILL, &fill, blocks, lanes);
+	run(&gantry_kernel_fill, &fill, blocks, lanes);
 	CHECK(memcmp(want, got, bytes + 16) == 0);
 	CHECK_EQ(perf_check(got + off, bytes, seq), 0);
-	run(GANTRY_KERNEL_VERIFY, &verify, blocks, lanes);
+	run(&gantry_kernel_verify, &verify, blocks, lanes);
 	CHECK_EQ(wrong, 5);
 	for (uint64_t i = 0; i < bytes; i += 1 + i / 2) {
 		got[off + (int)i] ^= 0x40;
 		wrong = 0;
-		run(GANTRY_KERNEL_VERIFY, &verify, blocks, lanes);
+		run(&gantry_kernel_verify, &verify, blocks, lanes);
 		CHECK_EQ(wrong, perf_check(got + off, bytes, seq));
 		CHECK(wrong > 0);
 	}
@@ -52,7 +53,7 @@ int main(void)
 	char buf[4096];
 	struct gantry_fill_args fill = {buf, 19, 7};
 
-	run(GANTRY_KERNEL_FILL, &fill, 1, 1);
+	run(&gantry_kernel_fill, &fill, 1, 1);
 	CHECK(memcmp(buf, nineteen, 19) == 0);
 	perf_fill(buf, 4096, 3);
 	CHECK(memcmp(buf + 4091, end, 5) == 0);

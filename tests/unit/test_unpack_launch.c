@@ -7,7 +7,7 @@ static const struct gantry_device gpu = {.kind = GANTRY_DEVICE_CUDA, .max_blocks
 static const struct gantry_device host = {.kind = GANTRY_DEVICE_HOST, .max_blocks = 64, .default_lanes = 1};
 
 static void check(const struct gantry_device *dev, enum gantry_unpack_room room, uint64_t n, uint64_t bytes,
-		  enum gantry_kernel kernel, uint32_t blocks, uint32_t lanes)
+		  const struct gantry_kernel *kernel, uint32_t blocks, uint32_t lanes)
 {
 	struct gantry_launch l = {.args_size = 77};
 
@@ -18,7 +18,7 @@ static void check(const struct gantry_device *dev, enum gantry_unpack_room room,
 	CHECK_EQ(l.args_size, 77);
 }
 
-static void whole(uint64_t n, uint64_t bytes, enum gantry_kernel kernel, uint32_t blocks, uint32_t lanes)
+static void whole(uint64_t n, uint64_t bytes, const struct gantry_kernel *kernel, uint32_t blocks, uint32_t lanes)
 {
 	check(&gpu, GANTRY_UNPACK_WHOLE, n, bytes, kernel, blocks, lanes);
 }
@@ -28,30 +28,30 @@ int main(void)
 	const uint64_t big = 512ull << 20;
 
 	/* Pages, and nearly pages: a warp each, also where they do not fill the GPU. */
-	whole(131072, big, GANTRY_KERNEL_UNPACK_GRID, 32768, 128);
-	whole(131105, big, GANTRY_KERNEL_UNPACK_GRID, 32777, 128);
-	whole(16, 65536, GANTRY_KERNEL_UNPACK_GRID, 4, 128);
+	whole(131072, big, &gantry_kernel_unpack_grid, 32768, 128);
+	whole(131105, big, &gantry_kernel_unpack_grid, 32777, 128);
+	whole(16, 65536, &gantry_kernel_unpack_grid, 4, 128);
 	/* Segments of 8948 bytes: two a warp, 4-KiB pages and shorter ones; random lengths: four. */
-	whole(179998, big, GANTRY_KERNEL_UNPACK_GRID, 22500, 128);
-	whole(262000, big, GANTRY_KERNEL_UNPACK_GRID, 16375, 128);
+	whole(179998, big, &gantry_kernel_unpack_grid, 22500, 128);
+	whole(262000, big, &gantry_kernel_unpack_grid, 16375, 128);
 	/* But one each of fewer than twice what runs at once, 2640. */
-	whole(5000, 5000 * 2048, GANTRY_KERNEL_UNPACK_GRID, 1250, 128);
-	whole(5280, 5280 * 2048, GANTRY_KERNEL_UNPACK_GRID, 660, 128);
+	whole(5000, 5000 * 2048, &gantry_kernel_unpack_grid, 1250, 128);
+	whole(5280, 5280 * 2048, &gantry_kernel_unpack_grid, 660, 128);
 	/* Short ones: blocks that stay, and no more than have something to do. */
-	whole(370768, big, GANTRY_KERNEL_UNPACK, 132, 0);
-	whole(33, 33 * 100, GANTRY_KERNEL_UNPACK, 3, 0);
+	whole(370768, big, &gantry_kernel_unpack, 132, 0);
+	whole(33, 33 * 100, &gantry_kernel_unpack, 3, 0);
 	/* Long ones are split; nothing at all, and too much. */
-	whole(2, 2 << 20, GANTRY_KERNEL_UNPACK_GRID, 128, 128);
-	whole(0, 0, GANTRY_KERNEL_UNPACK_GRID, 1, 128);
-	whole(1, 0, GANTRY_KERNEL_UNPACK, 1, 0);
-	whole(1, UINT64_MAX, GANTRY_KERNEL_UNPACK_GRID, INT32_MAX, 128);
+	whole(2, 2 << 20, &gantry_kernel_unpack_grid, 128, 128);
+	whole(0, 0, &gantry_kernel_unpack_grid, 1, 128);
+	whole(1, 0, &gantry_kernel_unpack, 1, 0);
+	whole(1, UINT64_MAX, &gantry_kernel_unpack_grid, INT32_MAX, 128);
 
-	check(&gpu, GANTRY_UNPACK_BESIDE, 256, 1 << 20, GANTRY_KERNEL_UNPACK, 32, 128);
-	check(&gpu, GANTRY_UNPACK_BESIDE, 8192, 32 << 20, GANTRY_KERNEL_UNPACK, 32, 128);
-	check(&gpu, GANTRY_UNPACK_BESIDE, 16, 65536, GANTRY_KERNEL_UNPACK, 2, 128);
-	check(&gpu, GANTRY_UNPACK_BESIDE, 1, 0, GANTRY_KERNEL_UNPACK, 1, 128);
+	check(&gpu, GANTRY_UNPACK_BESIDE, 256, 1 << 20, &gantry_kernel_unpack, 32, 128);
+	check(&gpu, GANTRY_UNPACK_BESIDE, 8192, 32 << 20, &gantry_kernel_unpack, 32, 128);
+	check(&gpu, GANTRY_UNPACK_BESIDE, 16, 65536, &gantry_kernel_unpack, 2, 128);
+	check(&gpu, GANTRY_UNPACK_BESIDE, 1, 0, &gantry_kernel_unpack, 1, 128);
 
-	check(&host, GANTRY_UNPACK_WHOLE, 131072, big, GANTRY_KERNEL_UNPACK, 64, 0);
-	check(&host, GANTRY_UNPACK_BESIDE, 131072, big, GANTRY_KERNEL_UNPACK, 1, 0);
+	check(&host, GANTRY_UNPACK_WHOLE, 131072, big, &gantry_kernel_unpack, 64, 0);
+	check(&host, GANTRY_UNPACK_BESIDE, 131072, big, &gantry_kernel_unpack, 1, 0);
 	return 0;
 }

@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "device/unpack_ring.h"
 #include "k_unpack_util.h"
+#include "kernels/unpack_ring.h"
 #include "until.h"
 
 enum { SPACE = 1 << 20 };

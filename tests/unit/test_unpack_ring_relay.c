@@ -16,9 +16,9 @@
 
 #include "base/clock.h"
 #include "device/host/host.h"
-#include "device/k_unpack_ring.h"
-#include "device/unpack_ring.h"
 #include "k_unpack_util.h"
+#include "kernels/k_unpack_ring.h"
+#include "kernels/unpack_ring.h"
 #include "no_timeouts.h"
 #include "until.h"
 
@@ -56,7 +56,7 @@ static void body(const void *args)
 }
 static gantry_result launch_body(struct gantry_device *d, struct gantry_stream *s, const struct gantry_launch *l)
 {
-	CHECK_EQ(l->kernel, GANTRY_KERNEL_UNPACK_RING);
+	CHECK_EQ(l->kernel, &gantry_kernel_unpack_ring);
 	return gantry_host_launch_body(d, s, l->blocks, l->lanes, body, l->args, l->args_size, l->abort,
 				       l->eventcounts);
 }

@@ -244,7 +244,7 @@ static inline void side_start_at(struct side *s, char *buf, uint64_t place, uint
 {
 	struct gantry_p2p_args args = {.xfers = &s->seen->xfer, .first = s->seen->first, .result = &s->seen->result};
 	struct gantry_launch launch = {
-		.kernel = GANTRY_KERNEL_P2P, .blocks = 1, .args = &args, .args_size = sizeof(args)};
+		.kernel = &gantry_kernel_p2p, .blocks = 1, .args = &args, .args_size = sizeof(args)};
 	uint64_t step = s->c.conn.step_bytes[bytes ? proto : GANTRY_PROTO_SIMPLE];
 
 	if (ptr && !s->c.max_step)

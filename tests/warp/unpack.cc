@@ -10,7 +10,7 @@
 #include "device/work.h"
 
 #include "device/k_unpack.h"
-#include "device/k_unpack_reduce.h"
+#include "kernels/k_unpack_reduce.h"
 
 enum { ROOM = 1 << 18, DESCS = 4096, GUARD = 64 };
 

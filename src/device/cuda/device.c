@@ -29,8 +29,7 @@ static void gpu_destroy(struct cuda_gpu *g)
 		was = g->ctx;
 		if (cuda_enter(g, &was) == CUE_SUCCESS) {
 			gantry_cuda_ipc_close_all(g);
-			if (g->module)
-				cu.module_unload(g->module);
+			cuda_unload_kernels(g);
 			if (g->side)
 				cu.stream_destroy(g->side);
 			gantry_cuda_ways_close(g);
@@ -166,7 +165,7 @@ static gantry_result gpu_create(int index, struct cuda_gpu **ret_gpu)
 	TRY(gantry_cuda_stream_apart(g, &g->side));
 	TRY(gantry_cuda_ways_open(g));
 	gantry_cuda_kernels_load(g);
-	g->base.max_blocks = g->module ? g->sms : 0;
+	g->base.max_blocks = g->nmodules ? g->sms : 0;
 	g->base.default_lanes = CUDA_MAX_LANES;
 	LOG_INFO(DEVICE, "gpu %d: %s at %s, numa node %d, %u multiprocessors", index, g->base.name, g->base.bus_id,
 		 g->base.numa_node, g->sms);

@@ -13,7 +13,8 @@
 
 enum {
 	CUDA_WARP = 32,
-	CUDA_MAX_LANES = 512, /* of any kernel in kernels.def */
+	CUDA_MAX_LANES = 512, /* of any kernel */
+	CUDA_MODULES = 4,
 	CUDA_MAX_BLOCKS = INT32_MAX,
 	CUDA_MAX_GPUS = 64, /* bits of `peers` */
 };
@@ -54,11 +55,12 @@ struct cuda_gpu {
 	int writes_ordering, flush_options; /* of NICs' writes: what the driver says */
 	uint64_t peers;			    /* atomic: GPUs whose memory kernels here may address */
 
-	cu_module module; /* NULL: `no_kernels` says why launches fail */
+	cu_module modules[CUDA_MODULES]; /* one per set of kernels; none: `no_kernels` says why launches fail */
+	uint32_t nmodules;
 	char no_kernels[128];
-	cu_function functions[GANTRY_KERNEL_COUNT];
+	cu_function functions[GANTRY_KERNELS_MAX];
 	/* atomic: how many blocks of so many warps run at the same time; 0: not asked yet */
-	uint32_t fit[GANTRY_KERNEL_COUNT][CUDA_MAX_LANES / CUDA_WARP + 1];
+	uint32_t fit[GANTRY_KERNELS_MAX][CUDA_MAX_LANES / CUDA_WARP + 1];
 
 	pthread_mutex_t lock;	 /* ipcs */
 	struct gantry_list ipcs; /* what ipc_open has mapped: ipc.c */
@@ -108,8 +110,11 @@ static inline void cuda_leave(struct cuda_gpu *g, cu_context was)
 
 /* launch.c: finds the kernels; that there are none is no error until something is launched. */
 void gantry_cuda_kernels_load(struct cuda_gpu *g);
-/* fatbin.c: the compiled kernels; NULL when this was built without nvcc. */
-const void *gantry_cuda_fatbin(size_t *ret_size);
+static inline void cuda_unload_kernels(struct cuda_gpu *g)
+{
+	while (g->nmodules)
+		cu.module_unload(g->modules[--g->nmodules]);
+}
 /* ipc.c: unmaps what was never closed. */
 void gantry_cuda_ipc_close_all(struct cuda_gpu *g);
 /* stream.c: returns when everything in the stream is done; the context is current. */

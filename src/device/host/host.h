@@ -26,9 +26,7 @@
 #include "device/dev.h"
 #include "device/device.h"
 
-/* Bodies by kernel number, in kernels.c. */
 typedef void (*gantry_host_body)(const void *args);
-extern void (*const gantry_host_kernels[GANTRY_KERNEL_COUNT])(const void *args);
 
 enum { GANTRY_HOST_MAX_BLOCKS = 256, GANTRY_HOST_MAX_LANES = 64, GANTRY_HOST_MAX_THREADS = 1024 };
 

@@ -132,8 +132,6 @@ out:
 
 gantry_result gantry_host_launch(struct gantry_device *dev, struct gantry_stream *s, const struct gantry_launch *l)
 {
-	if ((unsigned)l->kernel >= GANTRY_KERNEL_COUNT)
-		FAIL_NOW(GANTRY_ERR_INVALID, "no kernel has the number %d", (int)l->kernel);
-	return gantry_host_launch_body(dev, s, l->blocks, l->lanes, gantry_host_kernels[l->kernel], l->args,
-				       l->args_size, l->abort, l->eventcounts);
+	return gantry_host_launch_body(dev, s, l->blocks, l->lanes, l->kernel->body, l->args, l->args_size, l->abort,
+				       l->eventcounts);
 }

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "device/device.h"
 #include "device/work.h"
+#include "kernels/bench.h"
 #include "test.h"
 #include "tools/perf_util.h"
 
@@ -46,7 +47,7 @@ static void open_gpu(void)
 	CHECK(device == shared); /* one address for both: the FIFO's words are passed around as they are */
 }
 
-static void launch(enum gantry_kernel kernel, uint32_t blocks, const void *args, size_t size)
+static void launch(const struct gantry_kernel *kernel, uint32_t blocks, const void *args, size_t size)
 {
 	struct gantry_launch l = {
 		.kernel = kernel, .blocks = blocks, .args = args, .args_size = size, .abort = &shared->abort};
@@ -57,7 +58,7 @@ static void fill(void *dst, uint64_t bytes, uint64_t seq, uint32_t blocks)
 {
 	struct gantry_fill_args a = {.dst = dst, .bytes = bytes, .seq = seq};
 
-	launch(GANTRY_KERNEL_FILL, blocks, &a, sizeof(a));
+	launch(&gantry_kernel_fill, blocks, &a, sizeof(a));
 }
 /* Wrong bytes as a kernel counts them. */
 static uint64_t verify(const void *src, uint64_t bytes, uint64_t seq, uint32_t blocks)
@@ -65,7 +66,7 @@ static uint64_t verify(const void *src, uint64_t bytes, uint64_t seq, uint32_t b
 	struct gantry_verify_args a = {.src = src, .bytes = bytes, .seq = seq, .wrong = &shared->wrong};
 
 	shared->wrong = 0;
-	launch(GANTRY_KERNEL_VERIFY, blocks, &a, sizeof(a));
+	launch(&gantry_kernel_verify, blocks, &a, sizeof(a));
 	CHECK_OK(ops->stream_sync(gpu, stream));
 	return __atomic_load_n(&shared->wrong, __ATOMIC_ACQUIRE);
 }
@@ -183,9 +184,9 @@ static void test_streams(void)
 	struct gantry_stream *other;
 	struct gantry_dev_event *a, *b;
 	struct gantry_fill_args args = {.seq = 3, .bytes = ROOM};
-	struct gantry_launch l = {.kernel = GANTRY_KERNEL_FILL, .blocks = 1, .args = &args, .args_size = sizeof(args)};
+	struct gantry_launch l = {.kernel = &gantry_kernel_fill, .blocks = 1, .args = &args, .args_size = sizeof(args)};
 	struct gantry_p2p_args none = {0};
-	struct gantry_launch waits = {.kernel = GANTRY_KERNEL_P2P, .args = &none, .args_size = sizeof(none)};
+	struct gantry_launch waits = {.kernel = &gantry_kernel_p2p, .args = &none, .args_size = sizeof(none)};
 	enum { ROUNDS = 200 };
 	uint64_t start;
 	double us, sync_us;
@@ -308,7 +309,7 @@ static void test_fifo(uint32_t window)
 	CHECK_OK(ops->copy(gpu, args.conn, &conn, sizeof(conn)));
 	CHECK_EQ(pthread_create(&thread, NULL, consume, &c), 0);
 	start = gantry_now_ns();
-	launch(GANTRY_KERNEL_FIFO, 1, &args, sizeof(args));
+	launch(&gantry_kernel_fifo, 1, &args, sizeof(args));
 	CHECK_OK(ops->stream_sync(gpu, stream));
 	us = us_since(start);
 	pthread_join(thread, NULL);
@@ -318,7 +319,7 @@ static void test_fifo(uint32_t window)
 	CHECK_EQ(conn.step, args.n);
 
 	/* Nobody consumes: only the abort flag ends the kernel. */
-	launch(GANTRY_KERNEL_FIFO, 1, &args, sizeof(args));
+	launch(&gantry_kernel_fifo, 1, &args, sizeof(args));
 	usleep(20000);
 	CHECK_EQ(ops->stream_query(gpu, stream), GANTRY_AGAIN);
 	start = gantry_now_ns();

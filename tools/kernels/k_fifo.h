@@ -6,11 +6,11 @@
  * notifies, so it is launched without eventcounts. Otherwise steps are posted as a send from a registered buffer posts
  * them. Both go on where the connection stands, so that launches can follow each other.
  */
-#ifndef GANTRY_DEVICE_K_FIFO_H
-#define GANTRY_DEVICE_K_FIFO_H
+#ifndef GANTRY_KERNELS_K_FIFO_H
+#define GANTRY_KERNELS_K_FIFO_H
 
 #include "device/k_conn.h"
-#include "device/work.h"
+#include "kernels/args.h"
 
 /* Waits until the consumer's head is at least `want`; what it is then. */
 DEV uint64_t k_fifo_wait(const uint64_t *head, uint64_t want, int *aborted)

@@ -3,10 +3,11 @@
  * A message to and fro between two kernels, n times: what the steps themselves cost, without launches. The first one
  * sends its input and waits for the answer; the other answers with what it received. `perf sendrecv --pattern echo`.
  */
-#ifndef GANTRY_DEVICE_K_ECHO_H
-#define GANTRY_DEVICE_K_ECHO_H
+#ifndef GANTRY_KERNELS_K_ECHO_H
+#define GANTRY_KERNELS_K_ECHO_H
 
 #include "device/k_prim.h"
+#include "kernels/args.h"
 
 DEV void k_echo(const struct gantry_echo_args *a)
 {

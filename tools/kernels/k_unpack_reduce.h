@@ -6,11 +6,12 @@
  * that starts in it to the last, of which up to 7 bytes may lie in the fragments that follow: they are looked up there.
  * The bytes before its first element are somebody else's.
  */
-#ifndef GANTRY_DEVICE_K_UNPACK_REDUCE_H
-#define GANTRY_DEVICE_K_UNPACK_REDUCE_H
+#ifndef GANTRY_KERNELS_K_UNPACK_REDUCE_H
+#define GANTRY_KERNELS_K_UNPACK_REDUCE_H
 
 #include "device/k_reduce.h"
 #include "device/k_unpack.h"
+#include "kernels/args.h"
 
 struct dev_unpack_sum {
 	struct dev_frags f; /* dst: of the output */
@@ -34,7 +35,7 @@ DEV const char *dev_unpack_byte(const struct dev_frags *f, uint64_t i, uint64_t 
 }
 
 #ifdef __CUDACC__
-#include "device/cuda/dev_unpack_reduce.h"
+#include "kernels/dev_unpack_reduce.h"
 #else
 /* An element that ends in other fragments. */
 DEV void dev_unpack_cut(const struct dev_unpack_sum *r, uint64_t i, const char *src, uint64_t pos, uint64_t end)

@@ -4,8 +4,8 @@
  * message's number and size and on the position, so that a message in the wrong place, a stale one and a shifted one
  * are all seen. Filled and checked on the host by tools/perf_util.c and by kernels in k_fill.h.
  */
-#ifndef GANTRY_DEVICE_PATTERN_H
-#define GANTRY_DEVICE_PATTERN_H
+#ifndef GANTRY_KERNELS_PATTERN_H
+#define GANTRY_KERNELS_PATTERN_H
 
 #include "gantry/fifo.h"
 

@@ -62,10 +62,11 @@
  * has taken a job, one of each warp that is through, and one of block 0 when it has handed on. They order nothing and
  * are only read when something is wrong.
  */
-#ifndef GANTRY_DEVICE_K_UNPACK_RING_H
-#define GANTRY_DEVICE_K_UNPACK_RING_H
+#ifndef GANTRY_KERNELS_K_UNPACK_RING_H
+#define GANTRY_KERNELS_K_UNPACK_RING_H
 
 #include "device/k_unpack.h"
+#include "kernels/args.h"
 
 /* Lanes of block 0 that hand on a job together; and how often others look for one before they go through dev_wait. */
 enum { DEV_UNPACK_CREW = 32, DEV_UNPACK_LOOKS = DEV_SLEEPS ? 1 : 16 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See unpack_ring.h, and k_unpack_ring.h for who writes what in which order. */
 #define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
-#include "device/unpack_ring.h"
+#include "kernels/unpack_ring.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/eventcount.h"
 #include "base/log.h"
+#include "kernels/bench.h"
 
 enum { MAX_ENTRIES = 1 << 16, END_NAP_NS = 100000, LOOK_NS = 1000000, TOLD_BLOCKS = 4, RELAY_AT = 128 };
 
@@ -103,7 +104,7 @@ static gantry_result create(struct gantry_device *dev, uint32_t blocks, uint32_t
 	gantry_result r = GANTRY_OK;
 	struct gantry_unpack_ring *ring = calloc(1, sizeof(*ring));
 	struct gantry_unpack_ring_args args = {.posted = NULL};
-	struct gantry_launch l = {.kernel = GANTRY_KERNEL_UNPACK_RING,
+	struct gantry_launch l = {.kernel = &gantry_kernel_unpack_ring,
 				  .blocks = blocks,
 				  .lanes = lanes,
 				  .args = &args,

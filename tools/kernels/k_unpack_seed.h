@@ -7,11 +7,11 @@
  * that divides both offsets, with one load and one store of the warp at a time; the bytes behind the last whole 16 go
  * one per lane. On the host a lane stands for a warp.
  */
-#ifndef GANTRY_DEVICE_K_UNPACK_SEED_H
-#define GANTRY_DEVICE_K_UNPACK_SEED_H
+#ifndef GANTRY_KERNELS_K_UNPACK_SEED_H
+#define GANTRY_KERNELS_K_UNPACK_SEED_H
 
 #include "device/dev.h"
-#include "device/work.h"
+#include "kernels/args.h"
 
 enum { DEV_SEED_PAGES = 4, DEV_SEED_PAGE = 4096 };
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The pattern of pattern.h, written (fill) and checked (verify) by all lanes of all blocks. */
-#ifndef GANTRY_DEVICE_K_FILL_H
-#define GANTRY_DEVICE_K_FILL_H
+#ifndef GANTRY_KERNELS_K_FILL_H
+#define GANTRY_KERNELS_K_FILL_H
 
 #include "device/dev.h"
-#include "device/pattern.h"
-#include "device/work.h"
+#include "kernels/args.h"
+#include "kernels/pattern.h"
 
 DEV uint32_t k_fill_part(uint64_t bytes, uint64_t k)
 {

@@ -6,13 +6,13 @@
  * keep their multiprocessors (on the host device: sleep), and on a GPU nothing may be called that waits for the whole
  * device: it would wait for the ring.
  */
-#ifndef GANTRY_DEVICE_UNPACK_RING_H
-#define GANTRY_DEVICE_UNPACK_RING_H
+#ifndef GANTRY_KERNELS_UNPACK_RING_H
+#define GANTRY_KERNELS_UNPACK_RING_H
 
 #include <stdint.h>
 
 #include "device/device.h"
-#include "device/work.h"
+#include "kernels/args.h"
 
 struct gantry_unpack_ring;
 

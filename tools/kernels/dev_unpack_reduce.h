@@ -11,8 +11,8 @@
  * An input that does not agree with the output modulo 16 is loaded as wide as it allows, and steps other than sums of
  * the types that matter are a call for each vector (see types_cuda.h); both with less in flight.
  */
-#ifndef GANTRY_DEVICE_CUDA_DEV_UNPACK_REDUCE_H
-#define GANTRY_DEVICE_CUDA_DEV_UNPACK_REDUCE_H
+#ifndef GANTRY_KERNELS_DEV_UNPACK_REDUCE_H
+#define GANTRY_KERNELS_DEV_UNPACK_REDUCE_H
 
 struct dev_unpack_sums {
 	enum { ITEMS = 2, ROUNDS = 4, BATCH = 8 };

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The product's kernels. */
+#include "device/k_p2p.h"
+#include "device/k_prim.h"
+#include "device/k_unpack.h"
+#include "device/work.h"
+
+#define KERNELS_NAME "product"
+#define KERNELS_DEF "device/kernels.def"
+#include "device/kernel_set.h"

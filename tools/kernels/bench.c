@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The benchmarks' kernels. */
+#include "kernels/bench.h"
+
+#include "device/k_reduce.h"
+#include "kernels/k_echo.h"
+#include "kernels/k_fifo.h"
+#include "kernels/k_fill.h"
+#include "kernels/k_unpack_reduce.h"
+#include "kernels/k_unpack_ring.h"
+#include "kernels/k_unpack_seed.h"
+
+#define KERNELS_NAME "bench"
+#define KERNELS_DEF "kernels/bench.def"
+#include "device/kernel_set.h"

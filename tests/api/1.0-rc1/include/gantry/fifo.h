@@ -31,10 +31,10 @@
  *   PTR     the bytes are where `where` points: a registered user buffer. A sending kernel that posted it waits
  *           until head has passed the step before it ends; a receiving kernel offers its buffer, waits for the slot
  *
- * Waiting and waking. A waiter on the CPU may sleep on a door (futex). It announces itself, looks again, and only
+ * Waiting and waking. A waiter on the CPU may sleep on a eventcount (futex). It announces itself, looks again, and only
  * then sleeps; whoever publishes looks at `waiting` after publishing. Both sides use sequentially consistent
- * accesses, so one of them sees the other (the argument of Dekker's algorithm); models/door.pml checks it. GPUs
- * neither sleep nor ring: a proxy that serves one polls while operations are in flight.
+ * accesses, so one of them sees the other (the argument of Dekker's algorithm); models/eventcount.pml checks it. GPUs
+ * neither sleep nor notify: a proxy that serves one polls while operations are in flight.
  */
 #ifndef GANTRY_FIFO_H
 #define GANTRY_FIFO_H
@@ -106,10 +106,10 @@ struct gantry_fifo {
 	struct gantry_slot offers[GANTRY_STEPS];
 };
 
-/* One per sleeper. In memory shared by all processes that ring it. */
-struct gantry_door {
-	uint32_t seq;	  /* ringers add 1; the futex word */
-	uint32_t waiting; /* sleeper: 1 while it is about to sleep or sleeps; ringers only read it */
+/* One per sleeper. In memory shared by all processes that notify it. */
+struct gantry_eventcount {
+	uint32_t seq;	  /* notifiers add 1; the futex word */
+	uint32_t waiting; /* sleeper: 1 while it is about to sleep or sleeps; notifiers only read it */
 	char pad[120];
 };
 
@@ -143,7 +143,7 @@ GANTRY_FN uint64_t gantry_ll128_bytes(uint64_t bytes)
 #if defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
 _Static_assert(sizeof(struct gantry_slot) == 16, "a GPU posts a slot as one 16-byte store");
 _Static_assert(sizeof(struct gantry_fifo) == 512, "shared between processes of different builds");
-_Static_assert(sizeof(struct gantry_door) == 128, "a line of its own");
+_Static_assert(sizeof(struct gantry_eventcount) == 128, "a line of its own");
 #endif
 
 #endif

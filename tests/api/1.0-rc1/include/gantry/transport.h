@@ -45,7 +45,7 @@ struct gantry_peer_info {
 	int32_t rank;
 	int32_t device_kind; /* enum gantry_device_kind */
 	int32_t device_index;
-	int32_t sleeps;	  /* its kernels sleep on doors */
+	int32_t sleeps;	  /* its kernels sleep on eventcounts */
 	uint64_t host;	  /* same machine (boot id) */
 	uint64_t process; /* random: same process */
 	uint64_t pid;
@@ -75,9 +75,9 @@ GANTRY_API uint64_t gantry_connector_comm_id(const struct gantry_connector *c); 
 GANTRY_API int gantry_connector_sends(const struct gantry_connector *c);
 GANTRY_API int gantry_connector_channel(const struct gantry_connector *c, int *ret_nchannels); /* that may be NULL */
 /* What this end's kernels sleep on; NULL: they never sleep. */
-GANTRY_API struct gantry_door *gantry_connector_door(const struct gantry_connector *c);
+GANTRY_API struct gantry_eventcount *gantry_connector_eventcount(const struct gantry_connector *c);
 /* What the progress thread sleeps on; NULL if this end is not proxied. */
-GANTRY_API struct gantry_door *gantry_connector_proxy_door(const struct gantry_connector *c);
+GANTRY_API struct gantry_eventcount *gantry_connector_proxy_eventcount(const struct gantry_connector *c);
 /* The transport's own; of a proxied end gantry_proxy_resources is the same. */
 GANTRY_API void gantry_connector_set_resources(struct gantry_connector *c, void *resources);
 GANTRY_API void *gantry_connector_resources(const struct gantry_connector *c);
@@ -100,10 +100,10 @@ struct gantry_kernel_end {
 	struct gantry_slot *offers; /* NULL: this end has none (no OFFSET; on a receiving end no PTR) */
 	char *buffs[GANTRY_PROTOS]; /* rings of GANTRY_STEPS steps; NULL: the protocol is not there */
 	char *pool;		    /* NULL, or where Simple steps live that are not PTR: the base of their offsets */
-	struct gantry_door *door;   /* of the other end, or the progress thread's; NULL: it never sleeps */
+	struct gantry_eventcount *eventcount; /* of the other end, or the progress thread's; NULL: it never sleeps */
 	uint64_t max_step; /* largest Simple step of this connection; both ends agree; 0: the sender chooses freely */
 	uint32_t step_bytes[GANTRY_PROTOS]; /* payload bytes a step holds (LL, LL128: data, not lines) */
-	int peer_rings;			    /* the other end, or the progress thread, wakes this end's door */
+	int peer_notifies;		    /* the other end, or the progress thread, wakes this end's eventcount */
 	enum gantry_memory_sharing sharing;
 };
 #define GANTRY_KERNEL_END_INIT GANTRY_STRUCT_INIT(struct gantry_kernel_end)

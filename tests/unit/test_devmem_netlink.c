@@ -6,14 +6,14 @@
 #include <net/if.h>
 #include <unistd.h>
 
-#include "net/devmem/sys.h"
+#include "net/devmem/netlink.c" /* its functions are its own */
 #include "test.h"
 
 #if GANTRY_HAVE_LIBMNL
 #include <linux/netlink.h>
 
-static uint64_t words[DEVMEM_NL_MESSAGE / 8];
-static const struct devmem_nl_msg to = {
+static uint64_t words[NL_MESSAGE / 8];
+static const struct nl_msg to = {
 	.buf = words, .size = sizeof(words), .family = 0x1234, .seq = 0x01020304, .ifindex = 7};
 #define BIND(file, list, count)                                                                                        \
 	&(const struct devmem_bind)                                                                                    \
@@ -63,41 +63,41 @@ static void check_builders(void)
 	struct devmem_rings hds = {.has_hds = 1, .hds = 256};
 
 	/* The controller has number 16; GETFAMILY is 3, the name attribute 2. REQUEST|ACK is 5. */
-	SAME("CTRL_GETFAMILY", devmem_nl_build_family_get(&to, "netdev"), HEAD(32, 16, 0, 5, 0, 3), 11, 0, 2, 0, 'n',
-	     'e', 't', 'd', 'e', 'v', 0, 0);
-	SAME("BIND_RX, one queue", devmem_nl_build_bind_rx(&to, BIND(9, one, 1)), HEAD(56, 0x34, 0x12, 5, 0, 13), 8, 0,
-	     1, 0, 7, 0, 0, 0,				       /* IFINDEX */
+	SAME("CTRL_GETFAMILY", build_family_get(&to, "netdev"), HEAD(32, 16, 0, 5, 0, 3), 11, 0, 2, 0, 'n', 'e', 't',
+	     'd', 'e', 'v', 0, 0);
+	SAME("BIND_RX, one queue", build_bind_rx(&to, BIND(9, one, 1)), HEAD(56, 0x34, 0x12, 5, 0, 13), 8, 0, 1, 0, 7,
+	     0, 0, 0,					       /* IFINDEX */
 	     8, 0, 3, 0, 9, 0, 0, 0,			       /* FD */
 	     20, 0, 2, 0x80,				       /* QUEUES, nested */
 	     8, 0, 1, 0, 15, 0, 0, 0, 8, 0, 3, 0, 0, 0, 0, 0); /* ID, TYPE = RX */
-	SAME("BIND_RX, two queues", devmem_nl_build_bind_rx(&to, BIND(9, two, 2)), HEAD(76, 0x34, 0x12, 5, 0, 13), 8, 0,
-	     1, 0, 7, 0, 0, 0, 8, 0, 3, 0, 9, 0, 0, 0, 20, 0, 2, 0x80, 8, 0, 1, 0, 14, 0, 0, 0, 8, 0, 3, 0, 0, 0, 0, 0,
-	     20, 0, 2, 0x80, 8, 0, 1, 0, 15, 0, 0, 0, 8, 0, 3, 0, 0, 0, 0, 0);
-	SAME("BIND_TX", devmem_nl_build_bind_tx(&to, &(const int){9}), HEAD(36, 0x34, 0x12, 5, 0, 15), 8, 0, 1, 0, 7, 0,
-	     0, 0, 8, 0, 3, 0, 9, 0, 0, 0);
+	SAME("BIND_RX, two queues", build_bind_rx(&to, BIND(9, two, 2)), HEAD(76, 0x34, 0x12, 5, 0, 13), 8, 0, 1, 0, 7,
+	     0, 0, 0, 8, 0, 3, 0, 9, 0, 0, 0, 20, 0, 2, 0x80, 8, 0, 1, 0, 14, 0, 0, 0, 8, 0, 3, 0, 0, 0, 0, 0, 20, 0, 2,
+	     0x80, 8, 0, 1, 0, 15, 0, 0, 0, 8, 0, 3, 0, 0, 0, 0, 0);
+	SAME("BIND_TX", build_bind_tx(&to, &(const int){9}), HEAD(36, 0x34, 0x12, 5, 0, 15), 8, 0, 1, 0, 7, 0, 0, 0, 8,
+	     0, 3, 0, 9, 0, 0, 0);
 	/* REQUEST|DUMP is 0x301; IFINDEX is attribute 2 here. */
-	SAME("QUEUE_GET", devmem_nl_build_queue_get(&to, NULL), HEAD(28, 0x34, 0x12, 1, 3, 10), 8, 0, 2, 0, 7, 0, 0, 0);
+	SAME("QUEUE_GET", build_queue_get(&to, NULL), HEAD(28, 0x34, 0x12, 1, 3, 10), 8, 0, 2, 0, 7, 0, 0, 0);
 	/* Ethtool: HEADER is attribute 1, nested, DEV_INDEX 1 in it. */
-	SAME("RINGS_GET", devmem_nl_build_ethtool_get(&to, COMMAND(ETHNL_RINGS_GET)), HEAD(32, 0x34, 0x12, 5, 0, 15),
-	     12, 0, 1, 0x80, 8, 0, 1, 0, 7, 0, 0, 0);
-	SAME("CHANNELS_GET", devmem_nl_build_ethtool_get(&to, COMMAND(ETHNL_CHANNELS_GET)),
-	     HEAD(32, 0x34, 0x12, 5, 0, 17), 12, 0, 1, 0x80, 8, 0, 1, 0, 7, 0, 0, 0);
-	SAME("FEATURES_GET", devmem_nl_build_ethtool_get(&to, COMMAND(ETHNL_FEATURES_GET)),
-	     HEAD(32, 0x34, 0x12, 5, 0, 11), 12, 0, 1, 0x80, 8, 0, 1, 0, 7, 0, 0, 0);
-	SAME("RINGS_SET, split and threshold", devmem_nl_build_rings_set(&to, &both), HEAD(48, 0x34, 0x12, 5, 0, 16),
-	     12, 0, 1, 0x80, 8, 0, 1, 0, 7, 0, 0, 0, 5, 0, 11, 0, 2, 0, 0, 0, /* u8 */
+	SAME("RINGS_GET", build_ethtool_get(&to, COMMAND(ETHNL_RINGS_GET)), HEAD(32, 0x34, 0x12, 5, 0, 15), 12, 0, 1,
+	     0x80, 8, 0, 1, 0, 7, 0, 0, 0);
+	SAME("CHANNELS_GET", build_ethtool_get(&to, COMMAND(ETHNL_CHANNELS_GET)), HEAD(32, 0x34, 0x12, 5, 0, 17), 12, 0,
+	     1, 0x80, 8, 0, 1, 0, 7, 0, 0, 0);
+	SAME("FEATURES_GET", build_ethtool_get(&to, COMMAND(ETHNL_FEATURES_GET)), HEAD(32, 0x34, 0x12, 5, 0, 11), 12, 0,
+	     1, 0x80, 8, 0, 1, 0, 7, 0, 0, 0);
+	SAME("RINGS_SET, split and threshold", build_rings_set(&to, &both), HEAD(48, 0x34, 0x12, 5, 0, 16), 12, 0, 1,
+	     0x80, 8, 0, 1, 0, 7, 0, 0, 0, 5, 0, 11, 0, 2, 0, 0, 0, /* u8 */
 	     8, 0, 17, 0, 0, 0, 0, 0);
-	SAME("RINGS_SET, split", devmem_nl_build_rings_set(&to, &split), HEAD(40, 0x34, 0x12, 5, 0, 16), 12, 0, 1, 0x80,
-	     8, 0, 1, 0, 7, 0, 0, 0, 5, 0, 11, 0, 2, 0, 0, 0);
-	SAME("RINGS_SET, threshold", devmem_nl_build_rings_set(&to, &hds), HEAD(40, 0x34, 0x12, 5, 0, 16), 12, 0, 1,
-	     0x80, 8, 0, 1, 0, 7, 0, 0, 0, 8, 0, 17, 0, 0, 1, 0, 0);
+	SAME("RINGS_SET, split", build_rings_set(&to, &split), HEAD(40, 0x34, 0x12, 5, 0, 16), 12, 0, 1, 0x80, 8, 0, 1,
+	     0, 7, 0, 0, 0, 5, 0, 11, 0, 2, 0, 0, 0);
+	SAME("RINGS_SET, threshold", build_rings_set(&to, &hds), HEAD(40, 0x34, 0x12, 5, 0, 16), 12, 0, 1, 0x80, 8, 0,
+	     1, 0, 7, 0, 0, 0, 8, 0, 17, 0, 0, 1, 0, 0);
 	/* WANTED 3 { BITS 3 { BIT 1 { NAME 2, VALUE 3 } } } */
-	SAME("FEATURES_SET on", devmem_nl_build_feature_set(&to, FEATURE(1)), HEAD(64, 0x34, 0x12, 5, 0, 12), 12, 0, 1,
-	     0x80, 8, 0, 1, 0, 7, 0, 0, 0, 32, 0, 3, 0x80, 28, 0, 3, 0x80, 24, 0, 1, 0x80, 14, 0, 2, 0, 'r', 'x', '-',
-	     'g', 'r', 'o', '-', 'h', 'w', 0, 0, 0, 4, 0, 3, 0);
-	SAME("FEATURES_SET off", devmem_nl_build_feature_set(&to, FEATURE(0)), HEAD(60, 0x34, 0x12, 5, 0, 12), 12, 0, 1,
-	     0x80, 8, 0, 1, 0, 7, 0, 0, 0, 28, 0, 3, 0x80, 24, 0, 3, 0x80, 20, 0, 1, 0x80, 14, 0, 2, 0, 'r', 'x', '-',
-	     'g', 'r', 'o', '-', 'h', 'w', 0, 0, 0);
+	SAME("FEATURES_SET on", build_feature_set(&to, FEATURE(1)), HEAD(64, 0x34, 0x12, 5, 0, 12), 12, 0, 1, 0x80, 8,
+	     0, 1, 0, 7, 0, 0, 0, 32, 0, 3, 0x80, 28, 0, 3, 0x80, 24, 0, 1, 0x80, 14, 0, 2, 0, 'r', 'x', '-', 'g', 'r',
+	     'o', '-', 'h', 'w', 0, 0, 0, 4, 0, 3, 0);
+	SAME("FEATURES_SET off", build_feature_set(&to, FEATURE(0)), HEAD(60, 0x34, 0x12, 5, 0, 12), 12, 0, 1, 0x80, 8,
+	     0, 1, 0, 7, 0, 0, 0, 28, 0, 3, 0x80, 24, 0, 3, 0x80, 20, 0, 1, 0x80, 14, 0, 2, 0, 'r', 'x', '-', 'g', 'r',
+	     'o', '-', 'h', 'w', 0, 0, 0);
 }
 
 /* Whatever room there is: a message that fits, or 0, and nothing written behind the end. */
@@ -109,18 +109,18 @@ static void check_room(void)
 	int refused = 0;
 
 	for (size_t room = 0; room < 120; room++) {
-		struct devmem_nl_msg cut = to;
+		struct nl_msg cut = to;
 		size_t lens[7];
 
 		cut.size = room;
 		memset(words, 0xee, sizeof(words));
-		lens[0] = devmem_nl_build_bind_rx(&cut, BIND(1, queues, 3));
-		lens[1] = devmem_nl_build_bind_tx(&cut, &(const int){1});
-		lens[2] = devmem_nl_build_family_get(&cut, "netdev");
-		lens[3] = devmem_nl_build_queue_get(&cut, NULL);
-		lens[4] = devmem_nl_build_ethtool_get(&cut, COMMAND(ETHNL_RINGS_GET));
-		lens[5] = devmem_nl_build_rings_set(&cut, &rings);
-		lens[6] = devmem_nl_build_feature_set(&cut, FEATURE(1));
+		lens[0] = build_bind_rx(&cut, BIND(1, queues, 3));
+		lens[1] = build_bind_tx(&cut, &(const int){1});
+		lens[2] = build_family_get(&cut, "netdev");
+		lens[3] = build_queue_get(&cut, NULL);
+		lens[4] = build_ethtool_get(&cut, COMMAND(ETHNL_RINGS_GET));
+		lens[5] = build_rings_set(&cut, &rings);
+		lens[6] = build_feature_set(&cut, FEATURE(1));
 		for (int i = 0; i < 7; i++) {
 			CHECK(lens[i] <= room);
 			refused += lens[i] == 0;
@@ -148,70 +148,68 @@ static void check_replies(void)
 	uint32_t id = 0, n = 0;
 
 	/* NEWFAMILY 1: FAMILY_ID 1 = 0x22, OPS 6 { 1 { ID 1 = 13, FLAGS 2 }, 2 { ID = 15 } } */
-	CHECK_EQ(devmem_nl_read_family(MESSAGE(HEAD(64, 16, 0, 0, 0, 1), 6, 0, 1, 0, 0x22, 0, 0, 0, 36, 0, 6, 0, 20, 0,
-					       1, 0, 8, 0, 1, 0, 13, 0, 0, 0, 8, 0, 2, 0, 11, 0, 0, 0, 12, 0, 2, 0, 8,
-					       0, 1, 0, 15, 0, 0, 0),
-				       &family),
-		 0);
+	CHECK_EQ(
+		read_family(MESSAGE(HEAD(64, 16, 0, 0, 0, 1), 6, 0, 1, 0, 0x22, 0, 0, 0, 36, 0, 6, 0, 20, 0, 1, 0, 8, 0,
+				    1, 0, 13, 0, 0, 0, 8, 0, 2, 0, 11, 0, 0, 0, 12, 0, 2, 0, 8, 0, 1, 0, 15, 0, 0, 0),
+			    &family),
+		0);
 	CHECK_EQ(family.id, 0x22);
 	CHECK_EQ(family.commands, 1 << 13 | 1 << 15);
 	/* No number; a number of the wrong size. */
-	CHECK_EQ(devmem_nl_read_family(MESSAGE(HEAD(20, 16, 0, 0, 0, 1)), &family), -1);
-	CHECK_EQ(devmem_nl_read_family(MESSAGE(HEAD(28, 16, 0, 0, 0, 1), 8, 0, 1, 0, 1, 0, 0, 0), &family), -1);
+	CHECK_EQ(read_family(MESSAGE(HEAD(20, 16, 0, 0, 0, 1)), &family), -1);
+	CHECK_EQ(read_family(MESSAGE(HEAD(28, 16, 0, 0, 0, 1), 8, 0, 1, 0, 1, 0, 0, 0), &family), -1);
 	CHECK_EQ(family.id, 0x22);
 
-	CHECK_EQ(devmem_nl_read_dmabuf(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 13), 8, 0, 4, 0, 5, 0, 0, 0), &id), 0);
+	CHECK_EQ(read_dmabuf(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 13), 8, 0, 4, 0, 5, 0, 0, 0), &id), 0);
 	CHECK_EQ(id, 5);
-	CHECK_EQ(devmem_nl_read_dmabuf(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 15), 8, 0, 4, 0, 6, 0, 0, 0), &id), 0);
+	CHECK_EQ(read_dmabuf(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 15), 8, 0, 4, 0, 6, 0, 0, 0), &id), 0);
 	CHECK_EQ(id, 6);
-	CHECK_EQ(devmem_nl_read_dmabuf(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 13), 8, 0, 4, 0, 0, 0, 0, 0), &id), -1);
-	CHECK_EQ(devmem_nl_read_dmabuf(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 13), 6, 0, 4, 0, 1, 0, 0, 0), &id), -1);
+	CHECK_EQ(read_dmabuf(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 13), 8, 0, 4, 0, 0, 0, 0, 0), &id), -1);
+	CHECK_EQ(read_dmabuf(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 13), 6, 0, 4, 0, 1, 0, 0, 0), &id), -1);
 
 	queues->ifindex = 7;
 	/* A receive queue with NAPI and dma-buf; a sending one; one of another interface; one of io_uring. */
-	CHECK_EQ(devmem_nl_read_queue(MESSAGE(HEAD(60, 0x34, 0x12, 2, 0, 10), 8, 0, 1, 0, 3, 0, 0, 0, 8, 0, 2, 0, 7, 0,
-					      0, 0, 8, 0, 3, 0, 0, 0, 0, 0, 8, 0, 4, 0, 1, 2, 0, 0, 8, 0, 5, 0, 9, 0, 0,
-					      0),
-				      queues),
+	CHECK_EQ(read_queue(MESSAGE(HEAD(60, 0x34, 0x12, 2, 0, 10), 8, 0, 1, 0, 3, 0, 0, 0, 8, 0, 2, 0, 7, 0, 0, 0, 8,
+				    0, 3, 0, 0, 0, 0, 0, 8, 0, 4, 0, 1, 2, 0, 0, 8, 0, 5, 0, 9, 0, 0, 0),
+			    queues),
 		 0);
-	CHECK_EQ(devmem_nl_read_queue(MESSAGE(HEAD(44, 0x34, 0x12, 2, 0, 10), 8, 0, 1, 0, 3, 0, 0, 0, 8, 0, 2, 0, 7, 0,
-					      0, 0, 8, 0, 3, 0, 1, 0, 0, 0),
-				      queues),
+	CHECK_EQ(read_queue(MESSAGE(HEAD(44, 0x34, 0x12, 2, 0, 10), 8, 0, 1, 0, 3, 0, 0, 0, 8, 0, 2, 0, 7, 0, 0, 0, 8,
+				    0, 3, 0, 1, 0, 0, 0),
+			    queues),
 		 0);
-	CHECK_EQ(devmem_nl_read_queue(MESSAGE(HEAD(44, 0x34, 0x12, 2, 0, 10), 8, 0, 1, 0, 3, 0, 0, 0, 8, 0, 2, 0, 8, 0,
-					      0, 0, 8, 0, 3, 0, 0, 0, 0, 0),
-				      queues),
+	CHECK_EQ(read_queue(MESSAGE(HEAD(44, 0x34, 0x12, 2, 0, 10), 8, 0, 1, 0, 3, 0, 0, 0, 8, 0, 2, 0, 8, 0, 0, 0, 8,
+				    0, 3, 0, 0, 0, 0, 0),
+			    queues),
 		 0);
-	CHECK_EQ(devmem_nl_read_queue(MESSAGE(HEAD(48, 0x34, 0x12, 2, 0, 10), 8, 0, 1, 0, 4, 0, 0, 0, 8, 0, 2, 0, 7, 0,
-					      0, 0, 8, 0, 3, 0, 0, 0, 0, 0, 4, 0, 6, 0x80),
-				      queues),
+	CHECK_EQ(read_queue(MESSAGE(HEAD(48, 0x34, 0x12, 2, 0, 10), 8, 0, 1, 0, 4, 0, 0, 0, 8, 0, 2, 0, 7, 0, 0, 0, 8,
+				    0, 3, 0, 0, 0, 0, 0, 4, 0, 6, 0x80),
+			    queues),
 		 0);
 	CHECK_EQ(queues->n, 2);
 	CHECK(queues->q[0].id == 3 && queues->q[0].napi == 0x201 && queues->q[0].dmabuf == 9 && !queues->q[0].taken);
 	CHECK(queues->q[1].id == 4 && queues->q[1].taken);
 
-	CHECK_EQ(devmem_nl_read_rings(
-			 MESSAGE(HEAD(36, 0x34, 0x12, 0, 0, 16), 5, 0, 11, 0, 1, 0, 0, 0, 8, 0, 17, 0, 0, 1, 0, 0),
-			 &rings),
+	CHECK_EQ(read_rings(MESSAGE(HEAD(36, 0x34, 0x12, 0, 0, 16), 5, 0, 11, 0, 1, 0, 0, 0, 8, 0, 17, 0, 0, 1, 0, 0),
+			    &rings),
 		 0);
 	CHECK(rings.has_split && rings.split == 1 && rings.has_hds && rings.hds == 256);
-	CHECK_EQ(devmem_nl_read_rings(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 16), 8, 0, 6, 0, 0, 2, 0, 0), &rings), 0);
+	CHECK_EQ(read_rings(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 16), 8, 0, 6, 0, 0, 2, 0, 0), &rings), 0);
 	CHECK(!rings.has_split && !rings.has_hds);
-	CHECK_EQ(devmem_nl_read_rings(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 16), 8, 0, 11, 0, 0, 2, 0, 0), &rings), -1);
-	CHECK_EQ(devmem_nl_read_channels(
-			 MESSAGE(HEAD(36, 0x34, 0x12, 0, 0, 18), 8, 0, 6, 0, 2, 0, 0, 0, 8, 0, 9, 0, 14, 0, 0, 0), &n),
+	CHECK_EQ(read_rings(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 16), 8, 0, 11, 0, 0, 2, 0, 0), &rings), -1);
+	CHECK_EQ(read_channels(MESSAGE(HEAD(36, 0x34, 0x12, 0, 0, 18), 8, 0, 6, 0, 2, 0, 0, 0, 8, 0, 9, 0, 14, 0, 0, 0),
+			       &n),
 		 0);
 	CHECK_EQ(n, 16);
 
 	/* HW { BITS { BIT { NAME "gro", VALUE } } }, ACTIVE { NOMASK, BITS { BIT { NAME "gro" } } } */
-	CHECK_EQ(devmem_nl_read_features(MESSAGE(HEAD(68, 0x34, 0x12, 0, 0, 11), 24, 0, 2, 0x80, 20, 0, 3, 0x80, 16, 0,
-						 1, 0x80, 8, 0, 2, 0, 'g', 'r', 'o', 0, 4, 0, 3, 0, 24, 0, 4, 0x80, 4,
-						 0, 1, 0, 16, 0, 3, 0x80, 12, 0, 1, 0x80, 8, 0, 2, 0, 'g', 'r', 'o', 0),
-					 &gro),
+	CHECK_EQ(read_features(MESSAGE(HEAD(68, 0x34, 0x12, 0, 0, 11), 24, 0, 2, 0x80, 20, 0, 3, 0x80, 16, 0, 1, 0x80,
+				       8, 0, 2, 0, 'g', 'r', 'o', 0, 4, 0, 3, 0, 24, 0, 4, 0x80, 4, 0, 1, 0, 16, 0, 3,
+				       0x80, 12, 0, 1, 0x80, 8, 0, 2, 0, 'g', 'r', 'o', 0),
+			       &gro),
 		 0);
 	CHECK(gro.known && gro.on && !gro.fixed);
 	strcpy(gro.name, "lro");
-	CHECK_EQ(devmem_nl_read_features((const struct nlmsghdr *)(const void *)words, &gro), 0);
+	CHECK_EQ(read_features((const struct nlmsghdr *)(const void *)words, &gro), 0);
 	CHECK(!gro.known && !gro.on);
 	free(queues);
 }
@@ -221,35 +219,32 @@ static void check_errors(void)
 	char said[DEVMEM_SAID_MAX];
 
 	/* NLMSG_ERROR 2, flags CAPPED|ACK_TLVS: -95, the request's header, attribute 1 = "no". */
-	CHECK_EQ(devmem_nl_read_error(MESSAGE(44, 0, 0, 0, 2, 0, 0, 3, 4, 3, 2, 1, 0, 0, 0, 0, 0xa1, 0xff, 0xff, 0xff,
-					      56, 0, 0, 0, 0x34, 0x12, 5, 0, 4, 3, 2, 1, 0, 0, 0, 0, 7, 0, 1, 0, 'n',
-					      'o', 0, 0),
-				      said),
+	CHECK_EQ(read_error(MESSAGE(44, 0, 0, 0, 2, 0, 0, 3, 4, 3, 2, 1, 0, 0, 0, 0, 0xa1, 0xff, 0xff, 0xff, 56, 0, 0,
+				    0, 0x34, 0x12, 5, 0, 4, 3, 2, 1, 0, 0, 0, 0, 7, 0, 1, 0, 'n', 'o', 0, 0),
+			    said),
 		 EOPNOTSUPP);
 	CHECK_STR(said, "no");
 	/* The same with the request echoed (20 bytes of it) and attribute 5 = 3: something is missing. */
-	CHECK_EQ(devmem_nl_read_error(MESSAGE(48, 0, 0, 0, 2, 0, 0, 2, 4, 3, 2, 1, 0, 0, 0, 0, 0xea, 0xff, 0xff, 0xff,
-					      20, 0, 0, 0, 0x34, 0x12, 5, 0, 4, 3, 2, 1, 0, 0, 0, 0, 13, 1, 0, 0, 8, 0,
-					      5, 0, 3, 0, 0, 0),
-				      said),
+	CHECK_EQ(read_error(MESSAGE(48, 0, 0, 0, 2, 0, 0, 2, 4, 3, 2, 1, 0, 0, 0, 0, 0xea, 0xff, 0xff, 0xff, 20, 0, 0,
+				    0, 0x34, 0x12, 5, 0, 4, 3, 2, 1, 0, 0, 0, 0, 13, 1, 0, 0, 8, 0, 5, 0, 3, 0, 0, 0),
+			    said),
 		 EINVAL);
 	CHECK_STR(said, "attribute 3 is missing");
 	/* 524: a number that only the kernel has. */
-	CHECK_EQ(devmem_nl_read_error(MESSAGE(36, 0, 0, 0, 2, 0, 0, 1, 4, 3, 2, 1, 0, 0, 0, 0, 0xf4, 0xfd, 0xff, 0xff,
-					      56, 0, 0, 0, 0x34, 0x12, 5, 0, 4, 3, 2, 1, 0, 0, 0, 0),
-				      said),
+	CHECK_EQ(read_error(MESSAGE(36, 0, 0, 0, 2, 0, 0, 1, 4, 3, 2, 1, 0, 0, 0, 0, 0xf4, 0xfd, 0xff, 0xff, 56, 0, 0,
+				    0, 0x34, 0x12, 5, 0, 4, 3, 2, 1, 0, 0, 0, 0),
+			    said),
 		 524);
 	CHECK_STR(said, "");
 	/* An acknowledgement; a message that is too short; an echo that reaches beyond the end. */
-	CHECK_EQ(devmem_nl_read_error(MESSAGE(36, 0, 0, 0, 2, 0, 0, 1, 4, 3, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 56, 0, 0, 0,
-					      0x34, 0x12, 5, 0, 4, 3, 2, 1, 0, 0, 0, 0),
-				      said),
+	CHECK_EQ(read_error(MESSAGE(36, 0, 0, 0, 2, 0, 0, 1, 4, 3, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 56, 0, 0, 0, 0x34,
+				    0x12, 5, 0, 4, 3, 2, 1, 0, 0, 0, 0),
+			    said),
 		 0);
-	CHECK_EQ(devmem_nl_read_error(MESSAGE(20, 0, 0, 0, 2, 0, 0, 1, 4, 3, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0), said),
-		 EPROTO);
-	CHECK_EQ(devmem_nl_read_error(MESSAGE(36, 0, 0, 0, 2, 0, 0, 2, 4, 3, 2, 1, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff,
-					      0xff, 0xff, 0, 0, 0x34, 0x12, 5, 0, 4, 3, 2, 1, 0, 0, 0, 0),
-				      said),
+	CHECK_EQ(read_error(MESSAGE(20, 0, 0, 0, 2, 0, 0, 1, 4, 3, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0), said), EPROTO);
+	CHECK_EQ(read_error(MESSAGE(36, 0, 0, 0, 2, 0, 0, 2, 4, 3, 2, 1, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
+				    0, 0, 0x34, 0x12, 5, 0, 4, 3, 2, 1, 0, 0, 0, 0),
+			    said),
 		 EPERM);
 }
 
@@ -324,14 +319,14 @@ static void check_damage(void)
 				copy[at] ^= (uint8_t)(1 << bit);
 				if (bit == 7)
 					m->nlmsg_len = (uint32_t)at;
-				devmem_nl_read_features(m, &f);
-				devmem_nl_read_queue(m, queues);
-				devmem_nl_read_family(m, &family);
-				devmem_nl_read_rings(m, &rings);
-				devmem_nl_read_channels(m, &n);
-				devmem_nl_read_dmabuf(m, &n);
+				read_features(m, &f);
+				read_queue(m, queues);
+				read_family(m, &family);
+				read_rings(m, &rings);
+				read_channels(m, &n);
+				read_dmabuf(m, &n);
 				m->nlmsg_type = NLMSG_ERROR;
-				devmem_nl_read_error(m, said);
+				read_error(m, said);
 				free(copy);
 			}
 	free(queues);
@@ -351,13 +346,13 @@ static void check_kernel(void)
 	uint64_t commands = 0;
 	uint32_t rx = 0, lo = if_nametoindex("lo"), id;
 	struct devmem_feature f = {.name = "tx-checksum-ip-generic"};
-	struct devmem_nl_msg here = {.buf = words, .size = sizeof(words), .ifindex = lo};
+	struct nl_msg here = {.buf = words, .size = sizeof(words), .ifindex = lo};
 	int replies = 0, e;
 
 	devmem_sys_init(&s);
-	CHECK_EQ(devmem_nl_family(&s, "no-such-family", &none), ENOENT);
+	CHECK_EQ(find_family(&s, "no-such-family", &none), ENOENT);
 	CHECK_EQ(none.id, 0);
-	e = devmem_nl_family(&s, "ethtool", &s.ethtool);
+	e = find_family(&s, "ethtool", &s.ethtool);
 	if (e) {
 		printf("this kernel has no ethtool family: %s\n", strerror(e));
 	} else {
@@ -365,7 +360,7 @@ static void check_kernel(void)
 		here.family = s.ethtool.id;
 		here.seq = ++s.seq;
 		words[2] = 0;
-		e = devmem_nl_ask(&s, words, devmem_nl_build_ethtool_get(&here, COMMAND(200)), on_any, &replies);
+		e = ask_kernel(&s, words, build_ethtool_get(&here, COMMAND(200)), on_any, &replies);
 		CHECK_EQ(e, EOPNOTSUPP);
 		CHECK_EQ(replies, 0);
 	}

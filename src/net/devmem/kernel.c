@@ -31,7 +31,7 @@
 #include "inet/nic.h"
 #include "net/devmem.h"
 #include "net/devmem/daemon.h"
-#include "net/devmem/errors.h"
+#include "net/devmem/detect.h"
 
 enum { NAPIS_MAX = 2 * DEVMEM_QUEUES_MAX, RECEIVES_UNTIL_CHECK = 4 };
 
@@ -285,12 +285,10 @@ static ssize_t kernel_receive(struct devmem_flow *base, struct msghdr *msg, int 
 	} else if (got < 0 && *devmem_error_of(DEVMEM_CALL_RECVMSG, errno)->reason) {
 		static struct gantry_ratelimit limit;
 		uint32_t left_out;
-		char text[320];
 		int e = errno;
 
 		if (gantry_ratelimit_pass(&limit, &left_out))
-			LOG_WARN(NET, "%s: %s", b->nic,
-				 devmem_error_text(DEVMEM_CALL_RECVMSG, e, "", text, sizeof(text)));
+			LOG_WARN(NET, "%s: %s", b->nic, devmem_error_text(DEVMEM_CALL_RECVMSG, e, ""));
 		errno = e;
 	}
 	return got;
@@ -361,7 +359,6 @@ static gantry_result kernel_bind_tx(const struct devmem_memory *memory, const ch
 {
 	gantry_result r = GANTRY_OK;
 	struct kernel_tx *t = calloc(1, sizeof(*t));
-	char text[512];
 	int fd = -1, e;
 
 	if (!t)
@@ -379,7 +376,7 @@ static gantry_result kernel_bind_tx(const struct devmem_memory *memory, const ch
 	e = t->sys->ops->bind_tx(t->sys, nic, fd, &t->base.dmabuf_id);
 	if (e)
 		FAIL(devmem_error_of(DEVMEM_CALL_BIND_TX, e)->result, "%s: %s", nic,
-		     devmem_error_text(DEVMEM_CALL_BIND_TX, e, t->sys->said, text, sizeof(text)));
+		     devmem_error_text(DEVMEM_CALL_BIND_TX, e, t->sys->said));
 	*ret_tx = &t->base;
 	t = NULL;
 out:

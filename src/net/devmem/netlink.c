@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Netlink: messages as bytes, replies, the socket (one request at a time, each with a deadline), and the requests. */
+/*
+ * Netlink: messages as bytes, replies, the socket (one request at a time, each with a deadline), and the requests.
+ *
+ * Builders are pure: they write one message and return its length, or 0 if it does not fit. Readers are pure as well and
+ * trust no length: 0, or -1: malformed; replies to other requests leave the result as it was.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,6 +19,17 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+
+enum { NL_MESSAGE = 4096 };
+/* Where a message is written, and to whom. */
+struct nl_msg {
+	void *buf;
+	size_t size;
+	uint16_t family;
+	uint32_t seq, ifindex;
+};
+typedef size_t (*nl_builder)(const struct nl_msg *to, const void *what);
+typedef int (*nl_reader)(const struct nlmsghdr *m, void *ret);
 
 /* Attributes by family; see linux/netdev.h and linux/ethtool_netlink.h of a new kernel. */
 enum { DMABUF_IFINDEX = 1, DMABUF_QUEUES = 2, DMABUF_FD = 3, DMABUF_ID = 4 };
@@ -30,7 +46,7 @@ enum { ERROR_TEXT = 1, ERROR_OFFSET = 2, ERROR_MISS_TYPE = 5 };
 enum { FLAG_CAPPED = 0x100, FLAG_TLVS = 0x200 };
 
 /* The two headers. NULL: they do not fit. */
-static struct nlmsghdr *begin(const struct devmem_nl_msg *to, uint16_t type, uint16_t flags, uint8_t command)
+static struct nlmsghdr *begin(const struct nl_msg *to, uint16_t type, uint16_t flags, uint8_t command)
 {
 	struct nlmsghdr *m;
 	struct genlmsghdr *g;
@@ -48,14 +64,14 @@ static struct nlmsghdr *begin(const struct devmem_nl_msg *to, uint16_t type, uin
 	return m;
 }
 
-size_t devmem_nl_build_family_get(const struct devmem_nl_msg *to, const void *name)
+static size_t build_family_get(const struct nl_msg *to, const void *name)
 {
 	struct nlmsghdr *m = begin(to, GENL_ID_CTRL, NLM_F_ACK, CTRL_CMD_GETFAMILY);
 
 	return m && mnl_attr_put_strz_check(m, to->size, CTRL_ATTR_FAMILY_NAME, name) ? m->nlmsg_len : 0;
 }
 
-size_t devmem_nl_build_bind_rx(const struct devmem_nl_msg *to, const void *what)
+static size_t build_bind_rx(const struct nl_msg *to, const void *what)
 {
 	const struct devmem_bind *bind = what;
 	struct nlmsghdr *m = begin(to, to->family, NLM_F_ACK, NETDEV_BIND_RX);
@@ -73,7 +89,7 @@ size_t devmem_nl_build_bind_rx(const struct devmem_nl_msg *to, const void *what)
 	return fits ? m->nlmsg_len : 0;
 }
 
-size_t devmem_nl_build_bind_tx(const struct devmem_nl_msg *to, const void *fd)
+static size_t build_bind_tx(const struct nl_msg *to, const void *fd)
 {
 	struct nlmsghdr *m = begin(to, to->family, NLM_F_ACK, NETDEV_BIND_TX);
 	int fits = m && mnl_attr_put_u32_check(m, to->size, DMABUF_IFINDEX, to->ifindex) &&
@@ -82,7 +98,7 @@ size_t devmem_nl_build_bind_tx(const struct devmem_nl_msg *to, const void *fd)
 	return fits ? m->nlmsg_len : 0;
 }
 
-size_t devmem_nl_build_queue_get(const struct devmem_nl_msg *to, const void *none)
+static size_t build_queue_get(const struct nl_msg *to, const void *none)
 {
 	struct nlmsghdr *m = begin(to, to->family, NLM_F_DUMP, NETDEV_QUEUE_GET);
 
@@ -91,7 +107,7 @@ size_t devmem_nl_build_queue_get(const struct devmem_nl_msg *to, const void *non
 }
 
 /* Ethtool's messages begin with a nest that names the interface. */
-static struct nlmsghdr *begin_ethtool(const struct devmem_nl_msg *to, uint8_t command)
+static struct nlmsghdr *begin_ethtool(const struct nl_msg *to, uint8_t command)
 {
 	struct nlmsghdr *m = begin(to, to->family, NLM_F_ACK, command);
 	struct nlattr *nest = m ? mnl_attr_nest_start_check(m, to->size, EHEADER) : NULL;
@@ -102,14 +118,14 @@ static struct nlmsghdr *begin_ethtool(const struct devmem_nl_msg *to, uint8_t co
 	return m;
 }
 
-size_t devmem_nl_build_ethtool_get(const struct devmem_nl_msg *to, const void *command)
+static size_t build_ethtool_get(const struct nl_msg *to, const void *command)
 {
 	struct nlmsghdr *m = begin_ethtool(to, *(const uint8_t *)command);
 
 	return m ? m->nlmsg_len : 0;
 }
 
-size_t devmem_nl_build_rings_set(const struct devmem_nl_msg *to, const void *what)
+static size_t build_rings_set(const struct nl_msg *to, const void *what)
 {
 	const struct devmem_rings *rings = what;
 	struct nlmsghdr *m = begin_ethtool(to, ETHNL_RINGS_SET);
@@ -120,7 +136,7 @@ size_t devmem_nl_build_rings_set(const struct devmem_nl_msg *to, const void *wha
 }
 
 /* A bit set with a mask: the bits that are listed change, and are on where they have a value. */
-size_t devmem_nl_build_feature_set(const struct devmem_nl_msg *to, const void *what)
+static size_t build_feature_set(const struct nl_msg *to, const void *what)
 {
 	const struct devmem_feature *f = what;
 	struct nlmsghdr *m = begin_ethtool(to, ETHNL_FEATURES_SET);
@@ -174,7 +190,7 @@ static int read_ops(const struct nlattr *ops, uint64_t *commands)
 	return 0;
 }
 
-int devmem_nl_read_family(const struct nlmsghdr *m, void *ret_family)
+static int read_family(const struct nlmsghdr *m, void *ret_family)
 {
 	struct devmem_family family = {0};
 	const struct nlattr *a;
@@ -197,7 +213,7 @@ int devmem_nl_read_family(const struct nlmsghdr *m, void *ret_family)
 	return 0;
 }
 
-int devmem_nl_read_dmabuf(const struct nlmsghdr *m, void *ret_id)
+static int read_dmabuf(const struct nlmsghdr *m, void *ret_id)
 {
 	const struct nlattr *a;
 	uint32_t id = 0;
@@ -211,7 +227,7 @@ int devmem_nl_read_dmabuf(const struct nlmsghdr *m, void *ret_id)
 	return 0;
 }
 
-int devmem_nl_read_queue(const struct nlmsghdr *m, void *ret_queues)
+static int read_queue(const struct nlmsghdr *m, void *ret_queues)
 {
 	struct devmem_queues *queues = ret_queues;
 	struct devmem_queue q = {0};
@@ -239,7 +255,7 @@ int devmem_nl_read_queue(const struct nlmsghdr *m, void *ret_queues)
 	return 0;
 }
 
-int devmem_nl_read_rings(const struct nlmsghdr *m, void *ret_rings)
+static int read_rings(const struct nlmsghdr *m, void *ret_rings)
 {
 	struct devmem_rings rings = {0};
 	const struct nlattr *a;
@@ -263,7 +279,7 @@ int devmem_nl_read_rings(const struct nlmsghdr *m, void *ret_rings)
 	return 0;
 }
 
-int devmem_nl_read_channels(const struct nlmsghdr *m, void *ret_rx_queues)
+static int read_channels(const struct nlmsghdr *m, void *ret_rx_queues)
 {
 	uint32_t rx = 0, combined = 0;
 	const struct nlattr *a;
@@ -315,7 +331,7 @@ static int find_bit(const struct nlattr *set, const char *name, int *ret_value)
 
 /* HW lists what a user may change, NOCHANGE what nobody may; ACTIVE is how it is. Sets without a mask list only bits
  * that are on, sets with one (HW) list all bits. */
-int devmem_nl_read_features(const struct nlmsghdr *m, void *ret_feature)
+static int read_features(const struct nlmsghdr *m, void *ret_feature)
 {
 	struct devmem_feature *feature = ret_feature;
 	int known = 0, on = 0, fixed = 0, changeable = 0, value, there;
@@ -348,7 +364,8 @@ int devmem_nl_read_features(const struct nlmsghdr *m, void *ret_feature)
 	return 0;
 }
 
-int devmem_nl_read_error(const struct nlmsghdr *m, char said[DEVMEM_SAID_MAX])
+/* An acknowledgement or refusal: its errno, and the kernel's words. */
+static int read_error(const struct nlmsghdr *m, char said[DEVMEM_SAID_MAX])
 {
 	const struct nlmsgerr *e = mnl_nlmsg_get_payload(m);
 	const char *text = NULL;
@@ -434,7 +451,7 @@ static ssize_t receive(struct devmem_sys *s, void *buf, size_t size, uint64_t de
 }
 
 /* The messages of one datagram. The errno that the request ends with, 0 if all went well; -1: more to come. */
-static int consume(struct devmem_sys *s, const char *buf, int len, devmem_nl_reader on_reply, void *ret)
+static int consume(struct devmem_sys *s, const char *buf, int len, nl_reader on_reply, void *ret)
 {
 	const struct nlmsghdr *m = (const struct nlmsghdr *)(const void *)buf;
 
@@ -442,7 +459,7 @@ static int consume(struct devmem_sys *s, const char *buf, int len, devmem_nl_rea
 		if (m->nlmsg_seq != s->seq)
 			continue; /* what a request that timed out left behind */
 		if (m->nlmsg_type == NLMSG_ERROR)
-			return devmem_nl_read_error(m, s->said);
+			return read_error(m, s->said);
 		if (m->nlmsg_type == NLMSG_DONE) {
 			int32_t e = 0;
 
@@ -458,7 +475,9 @@ static int consume(struct devmem_sys *s, const char *buf, int len, devmem_nl_rea
 	return -1;
 }
 
-int devmem_nl_ask(struct devmem_sys *s, const void *message, size_t len, devmem_nl_reader on_reply, void *ret)
+/* Sends a message that was built with s->seq, gives its replies to the reader (NULL: none expected), and waits for its
+ * end. A reader that refuses makes it EPROTO. */
+static int ask_kernel(struct devmem_sys *s, const void *message, size_t len, nl_reader on_reply, void *ret)
 {
 	uint64_t deadline = gantry_now_ns() + deadline_ns;
 	int error = 0;
@@ -486,54 +505,55 @@ int devmem_nl_ask(struct devmem_sys *s, const void *message, size_t len, devmem_
 	return error;
 }
 
-int devmem_nl_family(struct devmem_sys *s, const char *name, struct devmem_family *family)
+/* The family's number and commands, asked for once. ENOENT: this kernel has no such family. */
+static int find_family(struct devmem_sys *s, const char *name, struct devmem_family *family)
 {
-	uint64_t words[DEVMEM_NL_MESSAGE / 8];
-	struct devmem_nl_msg to = {.buf = words, .size = sizeof(words), .seq = ++s->seq};
+	uint64_t words[NL_MESSAGE / 8];
+	struct nl_msg to = {.buf = words, .size = sizeof(words), .seq = ++s->seq};
 	int e;
 
 	s->said[0] = 0;
 	if (family->id)
 		return 0;
-	e = devmem_nl_ask(s, words, devmem_nl_build_family_get(&to, name), devmem_nl_read_family, family);
+	e = ask_kernel(s, words, build_family_get(&to, name), read_family, family);
 	return e ? e : family->id ? 0 : EPROTO;
 }
 
 /* A question about a NIC: to which family, and how it is written and its answer read. */
 struct question {
 	int of_netdev; /* else: of ethtool */
-	devmem_nl_builder build;
+	nl_builder build;
 	const void *what;
-	devmem_nl_reader read; /* NULL: only the acknowledgement */
+	nl_reader read; /* NULL: only the acknowledgement */
 	void *ret;
 };
 
 static int ask_nic(struct devmem_sys *s, const char *nic, const struct question *q)
 {
 	struct devmem_family *family = q->of_netdev ? &s->netdev : &s->ethtool;
-	uint64_t words[DEVMEM_NL_MESSAGE / 8];
-	struct devmem_nl_msg to = {.buf = words, .size = sizeof(words), .ifindex = if_nametoindex(nic)};
+	uint64_t words[NL_MESSAGE / 8];
+	struct nl_msg to = {.buf = words, .size = sizeof(words), .ifindex = if_nametoindex(nic)};
 	int e;
 
 	s->said[0] = 0;
 	if (!to.ifindex)
 		return ENODEV;
-	e = devmem_nl_family(s, q->of_netdev ? "netdev" : "ethtool", family);
+	e = find_family(s, q->of_netdev ? "netdev" : "ethtool", family);
 	if (e)
 		return e;
 	to.family = family->id;
 	to.seq = ++s->seq;
-	return devmem_nl_ask(s, words, q->build(&to, q->what), q->read, q->ret);
+	return ask_kernel(s, words, q->build(&to, q->what), q->read, q->ret);
 }
 
-static int ask_ethtool(struct devmem_sys *s, const char *nic, uint8_t command, devmem_nl_reader read, void *ret)
+static int ask_ethtool(struct devmem_sys *s, const char *nic, uint8_t command, nl_reader read, void *ret)
 {
-	return ask_nic(s, nic, &(struct question){0, devmem_nl_build_ethtool_get, &command, read, ret});
+	return ask_nic(s, nic, &(struct question){0, build_ethtool_get, &command, read, ret});
 }
 
 int devmem_nl_commands(struct devmem_sys *s, uint64_t *ret_commands)
 {
-	int e = devmem_nl_family(s, "netdev", &s->netdev);
+	int e = find_family(s, "netdev", &s->netdev);
 
 	if (!e)
 		*ret_commands = s->netdev.commands;
@@ -543,44 +563,42 @@ int devmem_nl_commands(struct devmem_sys *s, uint64_t *ret_commands)
 int devmem_nl_rings_get(struct devmem_sys *s, const char *nic, struct devmem_rings *ret_rings)
 {
 	memset(ret_rings, 0, sizeof(*ret_rings));
-	return ask_ethtool(s, nic, ETHNL_RINGS_GET, devmem_nl_read_rings, ret_rings);
+	return ask_ethtool(s, nic, ETHNL_RINGS_GET, read_rings, ret_rings);
 }
 
 int devmem_nl_rings_set(struct devmem_sys *s, const char *nic, const struct devmem_rings *rings)
 {
-	return ask_nic(s, nic, &(struct question){0, devmem_nl_build_rings_set, rings, NULL, NULL});
+	return ask_nic(s, nic, &(struct question){0, build_rings_set, rings, NULL, NULL});
 }
 
 int devmem_nl_channels(struct devmem_sys *s, const char *nic, uint32_t *ret_rx_queues)
 {
 	*ret_rx_queues = 0;
-	return ask_ethtool(s, nic, ETHNL_CHANNELS_GET, devmem_nl_read_channels, ret_rx_queues);
+	return ask_ethtool(s, nic, ETHNL_CHANNELS_GET, read_channels, ret_rx_queues);
 }
 
 int devmem_nl_queues(struct devmem_sys *s, const char *nic, struct devmem_queues *ret_queues)
 {
 	ret_queues->n = 0;
 	ret_queues->ifindex = if_nametoindex(nic);
-	return ask_nic(s, nic,
-		       &(struct question){1, devmem_nl_build_queue_get, NULL, devmem_nl_read_queue, ret_queues});
+	return ask_nic(s, nic, &(struct question){1, build_queue_get, NULL, read_queue, ret_queues});
 }
 
 int devmem_nl_feature_get(struct devmem_sys *s, const char *nic, struct devmem_feature *feature)
 {
 	feature->known = feature->on = feature->fixed = 0;
-	return ask_ethtool(s, nic, ETHNL_FEATURES_GET, devmem_nl_read_features, feature);
+	return ask_ethtool(s, nic, ETHNL_FEATURES_GET, read_features, feature);
 }
 
 int devmem_nl_feature_set(struct devmem_sys *s, const char *nic, const struct devmem_feature *feature)
 {
-	return ask_nic(s, nic, &(struct question){0, devmem_nl_build_feature_set, feature, NULL, NULL});
+	return ask_nic(s, nic, &(struct question){0, build_feature_set, feature, NULL, NULL});
 }
 
-static int ask_binding(struct devmem_sys *s, const char *nic, devmem_nl_builder build, const void *what,
-		       uint32_t *ret_id)
+static int ask_binding(struct devmem_sys *s, const char *nic, nl_builder build, const void *what, uint32_t *ret_id)
 {
 	uint32_t id = 0;
-	int e = ask_nic(s, nic, &(struct question){1, build, what, devmem_nl_read_dmabuf, &id});
+	int e = ask_nic(s, nic, &(struct question){1, build, what, read_dmabuf, &id});
 
 	if (!e && !id)
 		e = EPROTO; /* 0 would mean "no dma-buf" */
@@ -591,12 +609,12 @@ static int ask_binding(struct devmem_sys *s, const char *nic, devmem_nl_builder 
 
 int devmem_nl_bind_rx(struct devmem_sys *s, const char *nic, const struct devmem_bind *bind, uint32_t *ret_id)
 {
-	return ask_binding(s, nic, devmem_nl_build_bind_rx, bind, ret_id);
+	return ask_binding(s, nic, build_bind_rx, bind, ret_id);
 }
 
 int devmem_nl_bind_tx(struct devmem_sys *s, const char *nic, int fd, uint32_t *ret_id)
 {
-	return ask_binding(s, nic, devmem_nl_build_bind_tx, &fd, ret_id);
+	return ask_binding(s, nic, build_bind_tx, &fd, ret_id);
 }
 
 #else

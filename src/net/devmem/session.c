@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "net/devmem/errors.h"
+#include "net/devmem/detect.h"
 
 /* Features that a driver wants on before it splits headers. */
 static const struct {
@@ -41,15 +41,14 @@ static gantry_result choose_queues(struct devmem_session *s, uint32_t *ret_lowes
 	gantry_result r = GANTRY_OK;
 	struct devmem_queues *all = calloc(1, sizeof(*all));
 	uint32_t found = 0, lowest = UINT32_MAX, count = 0;
-	char text[128];
 	int e;
 
 	if (!all)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a list of queues");
 	e = s->sys->ops->queues(s->sys, s->nic, all);
 	if (e)
-		FAIL(GANTRY_ERR_SYSTEM, "queues of %s: %s%s%s", s->nic, devmem_strerror(e, text, sizeof(text)),
-		     *s->sys->said ? ": " : "", s->sys->said);
+		FAIL(GANTRY_ERR_SYSTEM, "queues of %s: %s%s%s", s->nic, devmem_strerror(e), *s->sys->said ? ": " : "",
+		     s->sys->said);
 	for (uint32_t i = 0; i < all->n; i++)
 		count = all->q[i].id >= count ? all->q[i].id + 1 : count;
 	/* Highest first, whatever order the kernel lists them in. */
@@ -101,13 +100,12 @@ static gantry_result turn_feature_on(struct devmem_session *s, const char *name)
 {
 	gantry_result r = GANTRY_OK;
 	struct devmem_feature f = {0};
-	char text[128];
 	int e;
 
 	snprintf(f.name, sizeof(f.name), "%s", name);
 	e = s->sys->ops->feature_get(s->sys, s->nic, &f);
 	if (e)
-		FAIL(GANTRY_ERR_SYSTEM, "features of %s: %s", s->nic, devmem_strerror(e, text, sizeof(text)));
+		FAIL(GANTRY_ERR_SYSTEM, "features of %s: %s", s->nic, devmem_strerror(e));
 	if (f.on)
 		goto out;
 	if (!f.known || f.fixed)
@@ -122,8 +120,7 @@ static gantry_result turn_feature_on(struct devmem_session *s, const char *name)
 	/* The kernel acknowledges what a driver then does not do. */
 	if (e || !f.on)
 		FAIL(GANTRY_ERR_UNSUPPORTED, "%s: %s cannot be turned on: %s%s%s", s->nic, name,
-		     e ? devmem_strerror(e, text, sizeof(text)) : "the driver leaves it off", *s->sys->said ? ": " : "",
-		     s->sys->said);
+		     e ? devmem_strerror(e) : "the driver leaves it off", *s->sys->said ? ": " : "", s->sys->said);
 out:
 	return r;
 }
@@ -132,12 +129,11 @@ static gantry_result turn_split_on(struct devmem_session *s)
 {
 	gantry_result r = GANTRY_OK;
 	struct devmem_rings now, want = {0};
-	char text[320];
 	int e = s->sys->ops->rings_get(s->sys, s->nic, &now);
 
 	if (e || !now.has_split)
 		FAIL(GANTRY_ERR_UNSUPPORTED, "%s: %s", s->nic,
-		     devmem_error_text(DEVMEM_CALL_RINGS, e ? e : EOPNOTSUPP, s->sys->said, text, sizeof(text)));
+		     devmem_error_text(DEVMEM_CALL_RINGS, e ? e : EOPNOTSUPP, s->sys->said));
 	want.has_split = now.split != DEVMEM_SPLIT_ON;
 	want.split = DEVMEM_SPLIT_ON;
 	want.has_hds = now.has_hds && now.hds != 0; /* a kernel that does not report it does not know it */
@@ -152,7 +148,7 @@ static gantry_result turn_split_on(struct devmem_session *s)
 	e = s->sys->ops->rings_set(s->sys, s->nic, &want);
 	if (e)
 		FAIL(devmem_error_of(DEVMEM_CALL_RINGS, e)->result, "%s: %s", s->nic,
-		     devmem_error_text(DEVMEM_CALL_RINGS, e, s->sys->said, text, sizeof(text)));
+		     devmem_error_text(DEVMEM_CALL_RINGS, e, s->sys->said));
 out:
 	return r;
 }
@@ -182,14 +178,13 @@ static gantry_result keep_rss_away(struct devmem_session *s, uint32_t lowest)
 {
 	gantry_result r = GANTRY_OK;
 	struct devmem_rss *rss = calloc(1, sizeof(*rss));
-	char text[128];
 	int e;
 
 	if (!rss)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for an RSS table");
 	e = s->sys->ops->rss_get(s->sys, s->nic, rss);
 	if (e && e != EOPNOTSUPP)
-		FAIL(GANTRY_ERR_SYSTEM, "RSS table of %s: %s", s->nic, devmem_strerror(e, text, sizeof(text)));
+		FAIL(GANTRY_ERR_SYSTEM, "RSS table of %s: %s", s->nic, devmem_strerror(e));
 	if (e || !rss->n) {
 		LOG_WARN(NET, "devmem: %s has no RSS table: other traffic may reach the bound queue and be lost",
 			 s->nic);
@@ -207,7 +202,7 @@ static gantry_result keep_rss_away(struct devmem_session *s, uint32_t lowest)
 	e = s->sys->ops->rss_set(s->sys, s->nic, rss);
 	if (e)
 		FAIL(e == EPERM ? GANTRY_ERR_CONFIG : GANTRY_ERR_SYSTEM, "RSS of %s over queues 0 to %u: %s", s->nic,
-		     lowest - 1, devmem_strerror(e, text, sizeof(text)));
+		     lowest - 1, devmem_strerror(e));
 out:
 	free(rss);
 	return r;
@@ -258,11 +253,9 @@ static int undo_rings(struct devmem_sys *s, const char *nic, const struct devmem
 
 static int undone(int e, const char *nic, const char *what)
 {
-	char text[128];
 
 	if (e)
-		LOG_WARN(NET, "devmem: %s of %s could not be put back: %s", what, nic,
-			 devmem_strerror(e, text, sizeof(text)));
+		LOG_WARN(NET, "devmem: %s of %s could not be put back: %s", what, nic, devmem_strerror(e));
 	else
 		LOG_INFO(NET, "devmem: %s of %s is as before", what, nic);
 	return e != 0;
@@ -289,13 +282,11 @@ static int restore_nic(struct devmem_sys *s, const char *nic, const struct devme
  * taken for still there. */
 static int remove_rule(struct devmem_sys *s, const char *nic, uint32_t location)
 {
-	char text[128];
 	int e = s->ops->rule_del(s, nic, location);
 
 	if (!e || e == ENOENT || e == ENODEV)
 		return 0;
-	LOG_WARN(NET, "devmem: flow rule %u of %s could not be removed: %s", location, nic,
-		 devmem_strerror(e, text, sizeof(text)));
+	LOG_WARN(NET, "devmem: flow rule %u of %s could not be removed: %s", location, nic, devmem_strerror(e));
 	return e;
 }
 
@@ -440,7 +431,6 @@ static gantry_result set_up(struct devmem_session *s, int dmabuf)
 	gantry_result r = GANTRY_OK;
 	struct devmem_bind bind = {.fd = dmabuf, .queues = s->queues, .nqueues = s->nqueues};
 	uint32_t lowest = 0;
-	char text[512];
 	int e;
 
 	devmem_journal_load(&s->journal, s->before);
@@ -452,7 +442,7 @@ static gantry_result set_up(struct devmem_session *s, int dmabuf)
 	e = s->sys->ops->bind_rx(s->sys, s->nic, &bind, &s->dmabuf_id);
 	if (e)
 		FAIL(devmem_error_of(DEVMEM_CALL_BIND_RX, e)->result, "%s, queue %u: %s", s->nic, s->queues[0],
-		     devmem_error_text(DEVMEM_CALL_BIND_RX, e, s->sys->said, text, sizeof(text)));
+		     devmem_error_text(DEVMEM_CALL_BIND_RX, e, s->sys->said));
 	LOG_INFO(NET, "devmem: %s: %u queue%s from %u up bound as dma-buf %u", s->nic, s->nqueues,
 		 s->nqueues == 1 ? "" : "s", lowest, s->dmabuf_id);
 out:
@@ -585,7 +575,7 @@ static gantry_result add_rule(struct devmem_session *s, const struct devmem_tupl
 {
 	gantry_result r = GANTRY_OK;
 	struct devmem_rule rule = {.tuple = *t, .narrow = 1, .queue = s->queues[s->next++ % s->nqueues]};
-	char text[512], flow[128];
+	char flow[128];
 	int e, first;
 	uint32_t i;
 
@@ -599,12 +589,11 @@ static gantry_result add_rule(struct devmem_session *s, const struct devmem_tupl
 		e = s->sys->ops->rule_add(s->sys, s->nic, &rule, ret_location);
 		if (!e)
 			LOG_INFO(NET, "devmem: %s matches destinations only (the whole way: %s)", s->nic,
-				 devmem_strerror(first, text, sizeof(text)));
+				 devmem_strerror(first));
 	}
 	if (e)
 		FAIL(devmem_error_of(DEVMEM_CALL_RULE, e)->result, "%s, %s to queue %u: %s", s->nic,
-		     tuple_text(t, flow, sizeof(flow)), rule.queue,
-		     devmem_error_text(DEVMEM_CALL_RULE, e, "", text, sizeof(text)));
+		     tuple_text(t, flow, sizeof(flow)), rule.queue, devmem_error_text(DEVMEM_CALL_RULE, e, ""));
 	/* A NIC that had removed a rule and said it had not gives its place away again. */
 	for (i = 0; i < s->nrules && s->rules[i] != *ret_location; i++)
 		;
@@ -635,7 +624,6 @@ out:
 gantry_result devmem_session_unsteer(struct devmem_session *s, uint32_t location)
 {
 	gantry_result r = GANTRY_OK;
-	char text[128];
 	uint32_t i = 0;
 	int e;
 
@@ -651,8 +639,7 @@ gantry_result devmem_session_unsteer(struct devmem_session *s, uint32_t location
 	/* What could not be removed stays one of this binding: the next try, or its end, has to do it. */
 	e = remove_rule(s->sys, s->nic, location);
 	if (e)
-		FAIL(GANTRY_ERR_SYSTEM, "%s: flow rule %u: %s", s->nic, location,
-		     devmem_strerror(e, text, sizeof(text)));
+		FAIL(GANTRY_ERR_SYSTEM, "%s: flow rule %u: %s", s->nic, location, devmem_strerror(e));
 	s->rules[i] = s->rules[--s->nrules];
 	devmem_journal_rule(&s->journal, location, 0);
 	devmem_journal_compact(&s->journal, s->rules, s->nrules);

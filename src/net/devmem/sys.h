@@ -139,46 +139,8 @@ void devmem_rss_equal(uint32_t n, uint32_t queues, struct devmem_rss *ret_rss);
 void devmem_rule_build(const struct devmem_rule *r, struct ethtool_rxnfc *ret_rule);
 void devmem_rule_build_delete(uint32_t location, struct ethtool_rxnfc *ret_rule);
 
-/*
- * netlink.c. Builders are pure: they write one message and return its length, or 0 if it does not fit. Readers are pure
- * as well and trust no length: 0, or -1: malformed; replies to other requests leave the result as it was.
- */
-enum { DEVMEM_NL_MESSAGE = 4096 };
-struct devmem_nl_msg {
-	void *buf;
-	size_t size;
-	uint16_t family;
-	uint32_t seq, ifindex;
-};
-typedef size_t (*devmem_nl_builder)(const struct devmem_nl_msg *to, const void *what);
-size_t devmem_nl_build_family_get(const struct devmem_nl_msg *to, const void *name);
-size_t devmem_nl_build_bind_rx(const struct devmem_nl_msg *to, const void *bind); /* struct devmem_bind */
-size_t devmem_nl_build_bind_tx(const struct devmem_nl_msg *to, const void *fd);	  /* int */
-size_t devmem_nl_build_queue_get(const struct devmem_nl_msg *to, const void *none);
-/* FEATURES_GET, RINGS_GET, CHANNELS_GET: they differ by the command, a uint8_t. */
-size_t devmem_nl_build_ethtool_get(const struct devmem_nl_msg *to, const void *command);
-size_t devmem_nl_build_rings_set(const struct devmem_nl_msg *to, const void *rings);
-size_t devmem_nl_build_feature_set(const struct devmem_nl_msg *to, const void *feature); /* name, on */
-
-struct nlmsghdr;
-typedef int (*devmem_nl_reader)(const struct nlmsghdr *m, void *ret);
-int devmem_nl_read_family(const struct nlmsghdr *m, void *ret_family);
-int devmem_nl_read_dmabuf(const struct nlmsghdr *m, void *ret_id); /* uint32_t */
-int devmem_nl_read_queue(const struct nlmsghdr *m, void *queues);  /* adds one, if it is of queues->ifindex */
-int devmem_nl_read_rings(const struct nlmsghdr *m, void *ret_rings);
-int devmem_nl_read_channels(const struct nlmsghdr *m, void *ret_rx_queues); /* uint32_t */
-int devmem_nl_read_features(const struct nlmsghdr *m, void *feature);
-/* An acknowledgement or refusal: its errno, and the kernel's words. */
-int devmem_nl_read_error(const struct nlmsghdr *m, char said[DEVMEM_SAID_MAX]);
-
+/* netlink.c: entries of the real one's table. */
 void devmem_nl_close(struct devmem_sys *s); /* ends what was bound through it; never opened is fine */
-/* Sends a message that was built with s->seq, gives its replies to the reader (NULL: none expected), and waits for its
- * end: 20 seconds at most. A reader that refuses makes it EPROTO. */
-int devmem_nl_ask(struct devmem_sys *s, const void *message, size_t len, devmem_nl_reader on_reply, void *ret);
-/* The family's number and commands, asked for once. ENOENT: this kernel has no such family. */
-int devmem_nl_family(struct devmem_sys *s, const char *name, struct devmem_family *family);
-
-/* Entries of the real one's table. */
 int devmem_nl_commands(struct devmem_sys *s, uint64_t *ret_commands);
 int devmem_nl_rings_get(struct devmem_sys *s, const char *nic, struct devmem_rings *ret_rings);
 int devmem_nl_rings_set(struct devmem_sys *s, const char *nic, const struct devmem_rings *rings);

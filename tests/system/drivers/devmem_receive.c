@@ -22,7 +22,7 @@
 #include "base/param.h"
 #include "device/device.h"
 #include "net/devmem.h"
-#include "net/devmem/errors.h"
+#include "net/devmem/detect.h"
 
 enum { PIECE = 1 << 20, CONTROL = 1024 * 40, SECONDS = 60 };
 

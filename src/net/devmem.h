@@ -63,22 +63,15 @@ enum { DEVMEM_ETOOSMALL = 525, DEVMEM_ENOTSUPP = 524 };
 /* Of one return call: ranges, and fragments looked at. */
 enum { DEVMEM_MAX_RANGES = 128, DEVMEM_MAX_RETURNED = 1024 };
 
-/* Before 6.12, in kernels with Google's patches: control messages of 12 bytes. */
-enum { DEVMEM_VEC12_HEADER = 98, DEVMEM_VEC12_OFFSET = 99 };
-
 /* struct dmabuf_cmsg and struct dmabuf_token of linux/uio.h, under names of our own: newer headers have those. */
 struct devmem_cmsg {
 	uint64_t frag_offset;
 	uint32_t frag_size, frag_token, dmabuf_id, flags;
 };
-struct devmem_vec12 {
-	uint32_t frag_offset, frag_size, frag_token;
-};
 struct devmem_token {
 	uint32_t token_start, token_count;
 };
 _Static_assert(sizeof(struct devmem_cmsg) == 24, "the kernel writes these");
-_Static_assert(sizeof(struct devmem_vec12) == 12, "the kernel writes these");
 _Static_assert(sizeof(struct devmem_token) == 8, "the kernel reads these");
 
 enum { DEVMEM_WHY = 320 }; /* room for a reason why not */

@@ -21,8 +21,6 @@
  * fragments in stream order. Nothing is trusted: what is out of range, adds up to something else, or belongs to another
  * binding is ERR_PROTOCOL with a text. Then the list has the fragments before the bad one: their tokens are held and
  * may be given back; nothing else of them may be used.
- *
- * With GANTRY_DEVMEM_VEC12 the 12-byte vectors of kernels before 6.12 (Google's) are read instead.
  */
 
 enum devmem_where {

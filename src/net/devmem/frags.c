@@ -51,30 +51,9 @@ static int next_cmsg(struct walk *w, struct cmsghdr *ret_header, const uint8_t *
 }
 
 /* Is it one of ours, and what does it say? 1, 0: somebody else's, -1: of the wrong length. */
-#ifdef GANTRY_DEVMEM_VEC12
-static int read_chunk(const struct cmsghdr *h, const uint8_t *data, uint32_t our_id, struct devmem_cmsg *ret_chunk,
-		      int *ret_linear)
+static int read_chunk(const struct cmsghdr *h, const uint8_t *data, struct devmem_cmsg *ret_chunk, int *ret_linear)
 {
-	struct devmem_vec12 v;
-
-	if (h->cmsg_type != DEVMEM_VEC12_HEADER && h->cmsg_type != DEVMEM_VEC12_OFFSET)
-		return 0;
-	if (h->cmsg_len != CMSG_LEN(sizeof(v)))
-		return -1;
-	memcpy(&v, data, sizeof(v));
-	*ret_linear = h->cmsg_type == DEVMEM_VEC12_HEADER;
-	*ret_chunk = (struct devmem_cmsg){.frag_offset = v.frag_offset,
-					  .frag_size = v.frag_size,
-					  .frag_token = v.frag_token,
-					  .dmabuf_id = *ret_linear ? 0 : our_id};
-	return 1;
-}
-#else
-static int read_chunk(const struct cmsghdr *h, const uint8_t *data, uint32_t our_id, struct devmem_cmsg *ret_chunk,
-		      int *ret_linear)
-{
-	(void)our_id;
-	if (h->cmsg_type != SCM_DEVMEM_LINEAR && h->cmsg_type != SCM_DEVMEM_DMABUF)
+	if (h->cmsg_level != SOL_SOCKET || (h->cmsg_type != SCM_DEVMEM_LINEAR && h->cmsg_type != SCM_DEVMEM_DMABUF))
 		return 0;
 	if (h->cmsg_len != CMSG_LEN(sizeof(*ret_chunk)))
 		return -1;
@@ -82,7 +61,6 @@ static int read_chunk(const struct cmsghdr *h, const uint8_t *data, uint32_t our
 	*ret_linear = h->cmsg_type == SCM_DEVMEM_LINEAR;
 	return 1;
 }
-#endif
 
 static gantry_result check_linear(const struct parse *p, const struct devmem_cmsg *c)
 {
@@ -158,8 +136,7 @@ gantry_result devmem_parse(const struct msghdr *msg, ssize_t got, const struct d
 		FAIL(GANTRY_ERR_INVALID, "control messages of a receive that returned %zd, %zu bytes at %p", got,
 		     w.left, msg->msg_control);
 	while ((more = next_cmsg(&w, &header, &data)) > 0) {
-		int ours =
-			header.cmsg_level == SOL_SOCKET ? read_chunk(&header, data, b->dmabuf_id, &chunk, &linear) : 0;
+		int ours = read_chunk(&header, data, &chunk, &linear);
 
 		if (ours < 0)
 			FAIL(GANTRY_ERR_PROTOCOL, "a control message of type %d with %zu bytes", header.cmsg_type,

@@ -26,6 +26,7 @@
 #include "base/mutex.h"
 #include "base/param.h"
 #include "net/loader.h"
+#include "net/props.h"
 
 MUTEX_KIND(compat_mu);
 
@@ -243,44 +244,16 @@ static void take_devs(struct gantry_net_vdevice *to, int ndevs, const int *devs,
 		to->devs[i] = devs[i];
 }
 
-/* Each version added fields: each step takes over what its version added. */
-#define TAKE_V6(to, from)                                                                                              \
-	(to)->name = (from)->name ? (from)->name : "";                                                                 \
-	(to)->pci_path = (from)->pciPath;                                                                              \
-	(to)->guid = (from)->guid;                                                                                     \
-	(to)->ptr_support = (from)->ptrSupport;                                                                        \
-	(to)->speed = (from)->speed;                                                                                   \
-	(to)->port = (from)->port;                                                                                     \
-	(to)->latency = (from)->latency;                                                                               \
-	(to)->max_comms = (from)->maxComms;                                                                            \
-	(to)->max_recvs = (from)->maxRecvs
-#define TAKE_V7(to, from)                                                                                              \
-	TAKE_V6(to, from);                                                                                             \
-	(to)->device_type = (int)(from)->netDeviceType;                                                                \
-	(to)->device_version = (from)->netDeviceVersion
-#define TAKE_V8(to, from)                                                                                              \
-	TAKE_V7(to, from);                                                                                             \
-	(to)->reg_is_global = (from)->regIsGlobal
-#define TAKE_V9(to, from)                                                                                              \
-	TAKE_V8(to, from);                                                                                             \
-	(to)->force_flush = (from)->forceFlush;                                                                        \
-	take_devs(&(to)->vdev, (from)->vProps.ndevs, (from)->vProps.devs,                                              \
-		  (int)(sizeof((from)->vProps.devs) / sizeof(int)));                                                   \
-	(to)->max_p2p_bytes = (from)->maxP2pBytes;                                                                     \
-	(to)->max_coll_bytes = (from)->maxCollBytes
-#define TAKE_V11(to, from)                                                                                             \
-	TAKE_V9(to, from);                                                                                             \
-	(to)->max_multi_request_size = (from)->maxMultiRequestSize
-#define TAKE_V12(to, from)                                                                                             \
-	TAKE_V11(to, from);                                                                                            \
-	(to)->rail_id = (from)->railId;                                                                                \
-	(to)->plane_id = (from)->planeId
-#define ASK_PROPERTIES(version, take)                                                                                  \
+#define TAKE(ours, nccls) props.ours = p.nccls;
+#define TAKE_DEVS take_devs(&props.vdev, p.vProps.ndevs, p.vProps.devs, (int)(sizeof(p.vProps.devs) / sizeof(int)))
+#define ASK_PROPERTIES(version, list, devs)                                                                            \
 	do {                                                                                                           \
 		ncclNetProperties_##version##_t p = {0};                                                               \
                                                                                                                        \
 		TRY(CALL(c, version, getProperties, dev, &p));                                                         \
-		take(&props, &p);                                                                                      \
+		props.name = p.name ? p.name : "";                                                                     \
+		props.pci_path = p.pciPath;                                                                            \
+		list(TAKE) devs;                                                                                       \
 	} while (0)
 
 /* A field that the version lacks is what NCCL assumes then. */
@@ -301,23 +274,23 @@ static gantry_result compat_get_properties(struct gantry_net *net, int dev, stru
 
 	switch (net->version) {
 	case 6:
-		ASK_PROPERTIES(v6, TAKE_V6);
+		ASK_PROPERTIES(v6, NET_PROPS_V6, );
 		break;
 	case 7:
-		ASK_PROPERTIES(v7, TAKE_V7);
+		ASK_PROPERTIES(v7, NET_PROPS_V7, );
 		break;
 	case 8:
-		ASK_PROPERTIES(v8, TAKE_V8);
+		ASK_PROPERTIES(v8, NET_PROPS_V8, );
 		break;
 	case 9:
 	case 10:
-		ASK_PROPERTIES(v9, TAKE_V9);
+		ASK_PROPERTIES(v9, NET_PROPS_V9, TAKE_DEVS);
 		break;
 	case 11:
-		ASK_PROPERTIES(v11, TAKE_V11);
+		ASK_PROPERTIES(v11, NET_PROPS_V11, TAKE_DEVS);
 		break;
 	default:
-		ASK_PROPERTIES(v12, TAKE_V12);
+		ASK_PROPERTIES(v12, NET_PROPS_V12, TAKE_DEVS);
 	}
 	*ret_props = props;
 out:

@@ -106,7 +106,7 @@ gantry_result devmem_tokens_flush(struct devmem_tokens *t);
  *
  * Memory: GANTRY_UNPACK_MEMORY. `mapped` is pinned host memory that kernels read over the bus; `device` is memory of
  * the device; devmem TCP always has the latter. Where the CPU can write (mapped, or the host device) landing is a
- * memcpy; else bytes are put into the landing page's twin in pinned memory and copied from there by the device:
+ * memcpy; else bytes are put into a bounce buffer in pinned memory and copied from there by the device:
  * all writes to landing pages are then in one queue, so a page may be given back and taken again while a copy to it
  * is under way.
  */
@@ -136,7 +136,7 @@ struct devmem_pool {
 	uint64_t parts_end;    /* parts grow up to here ... */
 	uint64_t landing_base; /* ... and landing pages are from here to the end */
 	/* Where the CPU cannot write; else NULL. */
-	uint8_t *twin; /* owned, pinned: of the landing pages */
+	uint8_t *bounce; /* owned, pinned: a buffer as large as the landing pages */
 	struct devmem_pool_mu mu;
 	uint32_t npages;
 	uint32_t *free_pages GUARDED_BY(devmem_pool_mu); /* owned: stack of landing page numbers */

@@ -2,6 +2,7 @@
 /* Result codes and properties, from the core's form to each version's. */
 #define LOG_SUBSYS GANTRY_SUBSYS_PLUGIN
 #include "base/log.h"
+#include "net/props.h"
 #include "plugin/plugin.h"
 
 ncclResult_t gantry_plugin_result(gantry_result r)
@@ -32,43 +33,6 @@ ncclResult_t gantry_plugin_result(gantry_result r)
 	}
 }
 
-/*
- * Every version kept the fields of the one before and added some, in other
- * places: so each step names its own fields only. NCCL's char pointers are not
- * const, but it does not write through them.
- */
-#define FILL_V6(to, from)                                                                                              \
-	(to)->name = (char *)(from)->name;                                                                             \
-	(to)->pciPath = (char *)(from)->pci_path;                                                                      \
-	(to)->guid = (from)->guid;                                                                                     \
-	(to)->ptrSupport = (from)->ptr_support;                                                                        \
-	(to)->speed = (from)->speed;                                                                                   \
-	(to)->port = (from)->port;                                                                                     \
-	(to)->latency = (from)->latency;                                                                               \
-	(to)->maxComms = (from)->max_comms;                                                                            \
-	(to)->maxRecvs = (from)->max_recvs
-#define FILL_V7(to, from)                                                                                              \
-	FILL_V6(to, from);                                                                                             \
-	(to)->netDeviceType = (ncclNetDeviceType)(from)->device_type;                                                  \
-	(to)->netDeviceVersion = (from)->device_version
-#define FILL_V8(to, from)                                                                                              \
-	FILL_V7(to, from);                                                                                             \
-	(to)->regIsGlobal = (from)->reg_is_global
-#define FILL_V9(to, from)                                                                                              \
-	FILL_V8(to, from);                                                                                             \
-	(to)->forceFlush = (from)->force_flush;                                                                        \
-	(to)->vProps.ndevs =                                                                                           \
-		copy_devs(&(from)->vdev, (to)->vProps.devs, (int)(sizeof((to)->vProps.devs) / sizeof(int)));           \
-	(to)->maxP2pBytes = (from)->max_p2p_bytes;                                                                     \
-	(to)->maxCollBytes = (from)->max_coll_bytes
-#define FILL_V11(to, from)                                                                                             \
-	FILL_V9(to, from);                                                                                             \
-	(to)->maxMultiRequestSize = (from)->max_multi_request_size
-#define FILL_V12(to, from)                                                                                             \
-	FILL_V11(to, from);                                                                                            \
-	(to)->railId = (from)->rail_id;                                                                                \
-	(to)->planeId = (from)->plane_id
-
 /* A device fused from more than `max` is shown with its first ones; entries not used are 0. Returns how many. */
 static int copy_devs(const struct gantry_net_vdevice *vdev, int *devs, int max)
 {
@@ -79,7 +43,11 @@ static int copy_devs(const struct gantry_net_vdevice *vdev, int *devs, int max)
 	return n;
 }
 
-#define DEFINE_PROPERTIES(version, fill, overlay)                                                                      \
+/* NCCL's char pointers are not const, but it does not write through them. */
+#define FILL(ours, nccls) props->nccls = p.ours;
+#define FILL_DEVS                                                                                                      \
+	props->vProps.ndevs = copy_devs(&p.vdev, props->vProps.devs, (int)(sizeof(props->vProps.devs) / sizeof(int)))
+#define DEFINE_PROPERTIES(version, list, devs, overlay)                                                                \
 	ncclResult_t gantry_plugin_properties_##version(int dev, ncclNetProperties_##version##_t *props)               \
 	{                                                                                                              \
 		struct gantry_net *net = gantry_net_tcp();                                                             \
@@ -88,14 +56,16 @@ static int copy_devs(const struct gantry_net_vdevice *vdev, int *devs, int max)
                                                                                                                        \
 		if (r == GANTRY_OK) {                                                                                  \
 			overlay(&p);                                                                                   \
-			fill(props, &p);                                                                               \
+			props->name = (char *)p.name;                                                                  \
+			props->pciPath = (char *)p.pci_path;                                                           \
+			list(FILL) devs;                                                                               \
 		}                                                                                                      \
 		return gantry_plugin_result(r);                                                                        \
 	}
 
-DEFINE_PROPERTIES(v6, FILL_V6, (void))
-DEFINE_PROPERTIES(v7, FILL_V7, (void))
-DEFINE_PROPERTIES(v8, FILL_V8, (void))
-DEFINE_PROPERTIES(v9, FILL_V9, gantry_plugin_unpack_overlay)
-DEFINE_PROPERTIES(v11, FILL_V11, gantry_plugin_unpack_overlay)
-DEFINE_PROPERTIES(v12, FILL_V12, gantry_plugin_unpack_overlay)
+DEFINE_PROPERTIES(v6, NET_PROPS_V6, , (void))
+DEFINE_PROPERTIES(v7, NET_PROPS_V7, , (void))
+DEFINE_PROPERTIES(v8, NET_PROPS_V8, , (void))
+DEFINE_PROPERTIES(v9, NET_PROPS_V9, FILL_DEVS, gantry_plugin_unpack_overlay)
+DEFINE_PROPERTIES(v11, NET_PROPS_V11, FILL_DEVS, gantry_plugin_unpack_overlay)
+DEFINE_PROPERTIES(v12, NET_PROPS_V12, FILL_DEVS, gantry_plugin_unpack_overlay)

@@ -76,7 +76,7 @@ static void landing_pages(void)
 	fake_params("1M", "1M", "device", "1");
 	CHECK_OK(devmem_pool_get_from(host, &fake_source, &p));
 	CHECK(p->memory.host != NULL); /* the host device: its memory is ours too */
-	CHECK(p->twin == NULL);
+	CHECK(p->bounce == NULL);
 	CHECK_EQ(devmem_pool_is_whole(p), 1);
 	CHECK_EQ(devmem_pool_take(p, 257, pages), -1);
 	CHECK_EQ(devmem_pool_take(p, 254, pages), 0);
@@ -151,17 +151,17 @@ static void on_a_gpu(void)
 	CHECK_OK(devmem_pool_get_from(gpu, &fake_source, &p));
 	CHECK_EQ(fake->pinned, own + 1);
 	CHECK_EQ(fake->allocations, 0);
-	CHECK(p->memory.host != NULL && p->twin == NULL);
+	CHECK(p->memory.host != NULL && p->bounce == NULL);
 	devmem_pool_put(p);
 	CHECK_EQ(fake->pinned, own);
 
-	/* What the CPU cannot touch: a twin of the landing pages. Devmem TCP has no other memory. */
+	/* What the CPU cannot touch: a bounce buffer for the landing pages. Devmem TCP has no other memory. */
 	for (int kernel = 0; kernel < 2; kernel++) {
 		fake_params("1M", "1M", kernel ? "mapped" : "device", "1");
 		CHECK_OK(devmem_pool_get_from(gpu, kernel ? &other_source : &fake_source, &p));
 		CHECK_EQ(fake->allocations, 1);
 		CHECK_EQ(fake->pinned, own + 1);
-		CHECK(p->memory.host == NULL && p->twin != NULL);
+		CHECK(p->memory.host == NULL && p->bounce != NULL);
 		CHECK_EQ((uintptr_t)p->memory.device_ptr % (uintptr_t)sysconf(_SC_PAGESIZE), 0);
 		devmem_pool_put(p);
 		CHECK_EQ(fake->allocations + fake->pinned, own);

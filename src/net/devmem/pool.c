@@ -58,7 +58,7 @@ static gantry_result make_landing(struct devmem_pool *p) UNCHECKED
 {
 	gantry_result r = GANTRY_OK;
 	const struct gantry_device_ops *ops = p->device->ops;
-	void *twin, *unused;
+	void *bounce, *unused;
 
 	p->npages = (uint32_t)((p->memory.size - p->landing_base) / DEVMEM_LANDING_PAGE);
 	p->free_pages = malloc(p->npages * sizeof(*p->free_pages));
@@ -68,8 +68,8 @@ static gantry_result make_landing(struct devmem_pool *p) UNCHECKED
 		p->free_pages[i] = p->npages - 1 - i;
 	p->nfree = p->lowest = p->npages;
 	if (!p->memory.host) {
-		TRY(ops->alloc_mapped(p->device, p->memory.size - p->landing_base, &twin, &unused));
-		p->twin = twin;
+		TRY(ops->alloc_mapped(p->device, p->memory.size - p->landing_base, &bounce, &unused));
+		p->bounce = bounce;
 	}
 out:
 	return r;
@@ -92,8 +92,8 @@ static void destroy(struct devmem_pool *p) UNCHECKED /* nobody else knows it any
 		unbind(&p->parts[i]);
 	if (p->device) {
 		ops = p->device->ops;
-		if (p->twin)
-			ops->free_mapped(p->device, p->twin);
+		if (p->bounce)
+			ops->free_mapped(p->device, p->bounce);
 		if (p->block && p->is_mapped)
 			ops->free_mapped(p->device, p->block);
 		else if (p->block)

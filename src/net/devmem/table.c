@@ -208,7 +208,7 @@ static gantry_result land_some(struct devmem_table *t, struct origin from, uint6
 		memcpy(p->memory.host + to, src ? src : p->memory.host + from.off, len);
 	} else {
 		if (src) {
-			src = memcpy(p->twin + (to - p->landing_base), src, len);
+			src = memcpy(p->bounce + (to - p->landing_base), src, len);
 		} else {
 			src = p->memory.device_ptr + from.off;
 		}

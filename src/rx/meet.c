@@ -12,11 +12,12 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "inet/loop.h"
 #include "inet/sock.h"
 #include "net/tcp/forget.h"
 #include "net/tcp/hello.h"
 
-enum { RETRY_NS = 20000000 };
+enum { LAST_NS = 20000000 }; /* before the deadline: for the last attempt */
 
 gantry_result meeting_address(const char *text, int listening, struct gantry_addr *ret_addr)
 {
@@ -79,18 +80,21 @@ static void fail_protocol(struct meeting *m)
 static void again(struct meeting *m, gantry_result r, const char *what, const char *why)
 {
 	char peer[GANTRY_ADDR_TEXT];
+	uint64_t now = gantry_now_ns();
 
 	if (m->fd >= 0)
 		close(m->fd);
 	m->fd = -1;
-	if (!m->dials || gantry_now_ns() + RETRY_NS >= m->deadline) {
+	if (!m->dials || now + LAST_NS >= m->deadline) {
 		fail(m, r, "%s with %s: %s", what, gantry_addr_text(&m->to, peer), why);
 		return;
 	}
 	m->state = MEET_DIAL;
 	m->error = r;
 	snprintf(m->text, sizeof(m->text), "%s with %s: %s", what, gantry_addr_text(&m->to, peer), why);
-	m->retry_at = gantry_now_ns() + RETRY_NS;
+	m->retry_at = inet_retry_at(now, m->failures++);
+	if (m->retry_at > m->deadline - LAST_NS)
+		m->retry_at = m->deadline - LAST_NS;
 }
 
 /* Everything of the network's that the meeting has made. */

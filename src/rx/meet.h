@@ -36,6 +36,7 @@ struct meeting {
 	int fd;	   /* -1 while there is none */
 	struct gantry_addr to;
 	uint64_t deadline, retry_at; /* ns */
+	uint32_t failures;	     /* attempts */
 	uint64_t since;		     /* ns: when it came, or got its place */
 	struct inet_handshake shake;
 	uint64_t id, peer_epoch;

@@ -342,7 +342,7 @@ static void on_one_host(void)
 	CHECK_HAS(logs_text(), "is on this host");
 }
 
-/* ---- memory of a device is never given back with the engine's lock held: that may wait for the device ---- */
+/* ---- memory of a device is never given back with the loop's lock held: that may wait for the device ---- */
 
 static const struct gantry_device_ops *true_ops;
 static uint32_t frees; /* atomic */

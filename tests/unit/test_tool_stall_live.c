@@ -1,5 +1,5 @@
 /*
- * Jobs that really hang: reports are written by the watch thread and put together by the tool. Each way to hang must be
+ * Jobs that really hang: reports are written by the watchdog and put together by the tool. Each way to hang must be
  * found out, with the right rank, whatever the transport.
  */
 #include <errno.h>
@@ -313,7 +313,7 @@ int main(void)
 
 	setenv("GANTRY_IFNAME", "lo", 0);
 	setenv("GANTRY_STALL_SIGNAL", "USR2", 1);
-	/* First those that fork: a process that has used the network cannot. */
+	/* First those that fork, while there are no other threads. */
 	for (size_t t = CAN_FORK ? 0 : 3; t < 6; t++) {
 		transport_now = transports[t % 3];
 		printf("--- %s, %s\n", transport_now, t < 3 ? "processes" : "threads");

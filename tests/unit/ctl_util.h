@@ -15,7 +15,9 @@
 #include "comm/ctl.h"
 #include "comm/ctl_member.h"
 #include "comm/ctl_service.h"
+#include "comm/hub.h"
 #include "held.h"
+#include "relay.h"
 #include "test.h"
 
 enum { RANKS_MAX = 64, ANSWER_KIND = 7 };
@@ -184,6 +186,39 @@ static inline int service_runs(void)
 static inline void until_quiet(void)
 {
 	UNTIL(!service_runs());
+}
+
+/*
+ * A relay between ranks and the hub, which stands where the id says (GANTRY_ADVERTISE). Frozen it is like a stopped peer
+ * or a network that loses packets.
+ */
+static inline void ctl_relay_make(struct relay *r)
+{
+	char text[64];
+
+	memset(r, 0, sizeof(*r));
+	relay_make(r, 0, 0);
+	snprintf(text, sizeof(text), "127.0.0.1:%d", r->port);
+	set_env("GANTRY_ADVERTISE", text);
+}
+
+/* After the id was made: finds out where the hub really is. */
+static inline void ctl_relay_start(struct relay *r, const struct gantry_unique_id *id)
+{
+	struct hub *hub;
+
+	inet_loop_lock();
+	hub = hub_find(gantry_ctl_comm_id(id));
+	CHECK(hub != NULL);
+	r->to = hub->port->addr.in;
+	inet_loop_unlock();
+	relay_start(r);
+}
+
+static inline void ctl_relay_stop(struct relay *r)
+{
+	relay_stop(r);
+	set_env("GANTRY_ADVERTISE", NULL);
 }
 
 #endif

@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <sys/resource.h>
 
-#include "ctl_relay.h"
+#include "ctl_util.h"
 #include "logs.h"
 
 /* Hubs that wait for somebody, and those that failed, need not be waited for. */
@@ -93,7 +93,7 @@ static int three_came(struct gantry_unique_id *id, int seconds, uint64_t *ret_un
 static int keep_port(const struct gantry_unique_id *id)
 {
 	struct ctl_id i;
-	int fd = relay_socket();
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
 	CHECK_OK(ctl_id_decode(id, &i));
 	if (bind(fd, &i.addr.sa, sizeof(i.addr.in)) == 0)
@@ -322,7 +322,7 @@ static void test_out_of_descriptors(void)
 	set_env("GANTRY_LOG", "warn");
 	CHECK_OK(gantry_ctl_create_id(&id));
 	CHECK_OK(ctl_id_decode(&id, &where));
-	fd = relay_socket();
+	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	logs_keep();
 	CHECK_EQ(getrlimit(RLIMIT_NOFILE, &was), 0);
 	none = (struct rlimit){0, was.rlim_max};
@@ -349,13 +349,13 @@ static void test_late_hub(void)
 	struct rank_state *s;
 	struct relay relay;
 
-	relay_make(&relay);
+	ctl_relay_make(&relay);
 	CHECK_OK(gantry_ctl_create_id(&id));
 	s = ranks_make(4, &id, NULL);
 	ranks_start(s, 2);
 	sleep_ms(150);
 	relay.cut = 1; /* it takes connections and breaks them */
-	relay_start(&relay, &id);
+	ctl_relay_start(&relay, &id);
 	sleep_ms(150);
 	__atomic_store_n(&relay.cut, 0, __ATOMIC_RELEASE);
 	ranks_start(s + 2, 2);
@@ -364,7 +364,7 @@ static void test_late_hub(void)
 		CHECK_OK(s[i].joined);
 	ranks_leave(s, 4);
 	end_hubs();
-	relay_stop(&relay);
+	ctl_relay_stop(&relay);
 }
 
 /* Whether n ranks are at the hub, and have heard that they are. */
@@ -392,15 +392,14 @@ static void test_lost_in_join(void)
 	CHECK_OK(gantry_ctl_create_id(&id));
 	s = ranks_make(3, &id, NULL);
 	ranks_start(s, 1);
-	relay_make(&relay);
-	relay_start(&relay, &id);
+	ctl_relay_make(&relay);
+	ctl_relay_start(&relay, &id);
 	{
 		struct gantry_unique_id by_relay = id;
 		struct ctl_id i;
-		socklen_t len = sizeof(i.addr);
 
 		CHECK_OK(ctl_id_decode(&id, &i));
-		CHECK_EQ(getsockname(relay.listen_fd, &i.addr.sa, &len), 0);
+		i.addr.in = lo_addr(relay.port);
 		ctl_id_encode(&i, &by_relay);
 		s[1].id = &by_relay;
 		ranks_start(s + 1, 1);
@@ -411,21 +410,14 @@ static void test_lost_in_join(void)
 	CHECK_EQ(s[0].joined, GANTRY_ERR_PEER_LOST); /* not GANTRY_CONNECT_TIMEOUT's, which takes 400 s */
 	CHECK_HAS(s[0].text, "while the ranks were joining, rank 1 (127.0.0.1:");
 	CHECK_EQ(s[1].joined, GANTRY_ERR_PEER_LOST);
-	relay_stop(&relay);
+	ctl_relay_stop(&relay);
 	free(s);
 }
 
 /* An id at a port that was free just now. 0: somebody was faster. */
 static int id_at_free_port(struct gantry_unique_id *id, char port[16])
 {
-	struct relay free_port;
-	struct ctl_id i;
-
-	relay_make(&free_port);
-	CHECK_OK(gantry_addr_parse(gantry_params()->advertise, &i.addr));
-	snprintf(port, 16, "%d", gantry_addr_port(&i.addr));
-	close(free_port.listen_fd);
-	set_env("GANTRY_ADVERTISE", NULL);
+	snprintf(port, 16, "%d", lo_free_port());
 	set_env("GANTRY_PORT_RANGE", port);
 	return gantry_ctl_create_id(id) == GANTRY_OK;
 }
@@ -487,17 +479,17 @@ static void test_addresses(void)
 		struct rank_state *s;
 
 		set_env("GANTRY_FAMILY", NULL);
-		relay_make(&relay);
-		close(relay.listen_fd);
-		relay.listen_fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-		CHECK(relay.listen_fd >= 0);
-		if (bind(relay.listen_fd, &local.sa, sizeof(local.in6)) == 0) {
+		ctl_relay_make(&relay);
+		close(relay.listen);
+		relay.listen = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		CHECK(relay.listen >= 0);
+		if (bind(relay.listen, &local.sa, sizeof(local.in6)) == 0) {
 			socklen_t len = sizeof(local);
 
-			CHECK_EQ(getsockname(relay.listen_fd, &local.sa, &len), 0);
+			CHECK_EQ(getsockname(relay.listen, &local.sa, &len), 0);
 			set_env("GANTRY_ADVERTISE", gantry_addr_text(&local, text));
 			CHECK_OK(gantry_ctl_create_id(&id));
-			relay_start(&relay, &id);
+			ctl_relay_start(&relay, &id);
 			snprintf(pattern, sizeof(pattern), "=%.15s", name);
 			set_env("GANTRY_IFNAME", pattern);
 			s = try_ranks(&id, 2, (int[]){0, 1}, (int[]){2, 2});
@@ -506,7 +498,7 @@ static void test_addresses(void)
 			gantry_ctl_id_text(&id, text, sizeof(text));
 			printf("link-local: %s\n", text);
 			ranks_leave(s, 2);
-			relay_stop(&relay);
+			ctl_relay_stop(&relay);
 			set_env("GANTRY_IFNAME", "lo");
 		}
 	}
@@ -517,17 +509,11 @@ static void test_addresses(void)
 /* An id of 127.0.0.1 and a port that was free a moment ago, served here on all addresses. */
 static void serve_fixed(const char *name, struct gantry_addr *ret_addr, struct gantry_unique_id *ret_id)
 {
-	struct gantry_addr a = {.in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}};
+	struct gantry_addr a;
 	gantry_result r = GANTRY_ERR_LIMIT;
 
 	for (int i = 0; i < 100 && r != GANTRY_OK; i++) { /* another process may be faster */
-		socklen_t len = sizeof(a.in);
-		int fd = relay_socket();
-
-		gantry_addr_set_port(&a, 0);
-		CHECK_EQ(bind(fd, &a.sa, len), 0);
-		CHECK_EQ(getsockname(fd, &a.sa, &len), 0);
-		close(fd);
+		a.in = lo_addr(lo_free_port());
 		gantry_ctl_fixed_id(&a, name, ret_id);
 		r = gantry_ctl_serve(ret_id, NULL);
 	}
@@ -573,16 +559,14 @@ static void test_fixed(void)
 static void test_fixed_alone(void)
 {
 	struct gantry_unique_id id;
-	struct gantry_addr a = {.in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}};
+	struct gantry_addr a;
 	struct rank_state *s;
 	struct gantry_ctl_config c;
 	struct gantry_ctl *ctl;
 	char text[256];
-	int fd = relay_socket();
-	socklen_t len = sizeof(a.in);
+	int port, fd = lo_bound(0, &port);
 
-	CHECK_EQ(bind(fd, &a.sa, len), 0);
-	CHECK_EQ(getsockname(fd, &a.sa, &len), 0);
+	a.in = lo_addr(port);
 	gantry_ctl_fixed_id(&a, "late", &id);
 	/* The caller's patience counts, if it has said how much it has. */
 	c = (struct gantry_ctl_config){.id = &id, .rank = 1, .nranks = 2, .patience_ns = 100000000};

@@ -5,7 +5,7 @@
  */
 #include <errno.h>
 
-#include "ctl_relay.h"
+#include "ctl_util.h"
 
 /* Breaks the connection of a membership under its feet. */
 static void kill_socket(struct gantry_ctl *ctl)
@@ -107,12 +107,12 @@ static void relayed_join(struct relayed *w)
 {
 	struct ctl_id i;
 
-	relay_make(&w->relay);
+	ctl_relay_make(&w->relay);
 	CHECK_OK(gantry_ctl_create_id(&w->by_relay));
-	relay_start(&w->relay, &w->by_relay);
+	ctl_relay_start(&w->relay, &w->by_relay);
 	w->id = w->by_relay;
 	CHECK_OK(ctl_id_decode(&w->id, &i));
-	i.addr = w->relay.to;
+	i.addr.in = w->relay.to;
 	ctl_id_encode(&i, &w->id);
 	w->s = ranks_make(3, &w->id, NULL);
 	w->s[1].id = &w->by_relay;
@@ -123,7 +123,7 @@ static void relayed_join(struct relayed *w)
 static void relayed_leave(struct relayed *w)
 {
 	ranks_leave(w->s, 3);
-	relay_stop(&w->relay);
+	ctl_relay_stop(&w->relay);
 }
 
 static int lost_rank(struct rank_state *s, int k, int rank, const char *text)
@@ -150,7 +150,7 @@ static int falls_silent(struct relayed *w, unsigned timeout_ms)
 	 * Whoever heard the last word has waited for the whole of it; or for half, if the service thread was held up
 	 * in the middle of a turn, which began before that word.
 	 */
-	took = now_ms() - __atomic_load_n(&w->relay.passed_ms, __ATOMIC_ACQUIRE);
+	took = now_ms() - __atomic_load_n(&w->relay.moved_ms, __ATOMIC_ACQUIRE);
 	printf("silence of %u ms noticed after %d ms\n", timeout_ms, (int)took);
 	snprintf(text, sizeof(text), "no sign of life for %.3g s", timeout_ms / 1e3);
 	return took + 5 >= timeout_ms / 2 && lost_rank(&s[0], 0, 1, text) && lost_rank(&s[2], 0, 1, text) &&

@@ -12,7 +12,6 @@
 #include "base/bytes.h"
 #include "base/hmac.h"
 #include "comm/hub.h"
-#include "ctl_relay.h"
 #include "ctl_util.h"
 
 enum { HELD = 300, PLACES = 256, RANKS = 3, JOINING = 6000, JOINED = 4000, FLOOD_MAX = 32 << 20 };
@@ -21,23 +20,14 @@ enum { HEAP_MOST = 2 << 20, CPU_US_MOST = 500 }; /* of all of them at once; of e
 static struct gantry_unique_id id;
 static struct ctl_id decoded;
 static struct gantry_addr hub_addr; /* where the hub listens; the id may name a relay */
-static const uint8_t *tape;	    /* what a genuine rank has said: hello, proof and more */
+static uint8_t tape[RELAY_TAPE];    /* what a genuine rank has said: hello, proof and more */
 static size_t ntape;
 static enum inet_auth auth;
 
 enum { HELLO = INET_HELLO_SIZE + CTL_HELLO_SIZE };
 enum verdict { VERSION = 2, AUTH = 4, NOBODY = 5, CHALLENGE = 7 }; /* of an answer: docs/wire.md */
 
-static int dial(void)
-{
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-	CHECK(fd >= 0);
-	CHECK_EQ(connect(fd, &hub_addr.sa, sizeof(hub_addr.in)), 0);
-	return fd;
-}
-
-static void send_all(int fd, const void *data, size_t n)
+static void tell(int fd, const void *data, size_t n)
 {
 	ssize_t sent = send(fd, data, n, MSG_NOSIGNAL);
 
@@ -51,7 +41,7 @@ static void send_frame(int fd, uint32_t kind, const void *body, uint32_t n)
 
 	ctl_head_encode(&h, raw);
 	memcpy(raw + CTL_HEAD_SIZE, body, n);
-	send_all(fd, raw, CTL_HEAD_SIZE + n);
+	tell(fd, raw, CTL_HEAD_SIZE + n);
 }
 
 static void send_hello(int fd, uint16_t version, uint64_t comm_id)
@@ -67,7 +57,7 @@ static void send_hello(int fd, uint16_t version, uint64_t comm_id)
 	CHECK_EQ(shake.out_size, HELLO);
 	memcpy(raw, shake.out, HELLO);
 	put16(raw + 8, version);
-	send_all(fd, raw, HELLO);
+	tell(fd, raw, HELLO);
 }
 
 static void send_proof(int fd)
@@ -75,7 +65,7 @@ static void send_proof(int fd)
 	uint8_t raw[INET_PROOF_SIZE] = "GANTRY\x03\n";
 
 	CHECK_OK(gantry_random_bytes(raw + 8, sizeof(raw) - 8));
-	send_all(fd, raw, sizeof(raw));
+	tell(fd, raw, sizeof(raw));
 }
 
 static int read_all(int fd, void *buf, size_t n)
@@ -108,7 +98,7 @@ static void noise(int fd, int i)
 	uint8_t bytes[200];
 
 	CHECK_OK(gantry_random_bytes(bytes, sizeof(bytes)));
-	send_all(fd, bytes, 1 + (size_t)i % sizeof(bytes));
+	tell(fd, bytes, 1 + (size_t)i % sizeof(bytes));
 }
 
 static void http(int fd, int i)
@@ -116,7 +106,7 @@ static void http(int fd, int i)
 	static const char text[] = "GET /metrics HTTP/1.1\r\nHost: gantry\r\n\r\n";
 
 	(void)i;
-	send_all(fd, text, sizeof(text) - 1);
+	tell(fd, text, sizeof(text) - 1);
 }
 
 static void reset(int fd, int i)
@@ -130,7 +120,7 @@ static void reset(int fd, int i)
 static void silent(int fd, int i)
 {
 	if (i & 1)
-		send_all(fd, i & 2 ? "GANTRY" : "GCTL", 4); /* the magic, then nothing */
+		tell(fd, i & 2 ? "GANTRY" : "GCTL", 4); /* the magic, then nothing */
 }
 
 /* Knows the id's number, not its key: no proof follows, or another one. */
@@ -178,7 +168,7 @@ static void replay(int fd, int i)
 		n = (size_t)i % ntape;
 	if (i % 3 == 2)
 		copy[(size_t)i % ntape] ^= (uint8_t)(1 << i % 8);
-	send_all(fd, copy, n);
+	tell(fd, copy, n);
 }
 
 /* The recorded hello, the hub's answer, the recorded proof; or another. */
@@ -187,13 +177,13 @@ static void replay_slowly(int fd, int i)
 	char text[INET_TEXT_SIZE];
 	int verdict;
 
-	send_all(fd, tape, HELLO);
+	tell(fd, tape, HELLO);
 	verdict = read_answer(fd, text);
 	if (!verdict) /* crowded out */
 		return;
 	CHECK_EQ(verdict, CHALLENGE);
 	if (i & 1)
-		send_all(fd, tape + HELLO, INET_PROOF_SIZE);
+		tell(fd, tape + HELLO, INET_PROOF_SIZE);
 	else
 		send_proof(fd);
 	verdict = read_answer(fd, text);
@@ -214,7 +204,7 @@ static void *come(void *arg)
 
 		if (*slot >= 0)
 			close(*slot);
-		*slot = dial();
+		*slot = dial_hard(&hub_addr.in);
 		kinds[i % 10](*slot, i / 10);
 	}
 	for (int i = 0; i < HELD; i++)
@@ -231,7 +221,8 @@ static int hello_answered(uint16_t version, uint64_t comm_id, int *ret_verdict, 
 {
 	int fd = -1;
 
-	UNTIL((close(fd), fd = dial(), send_hello(fd, version, comm_id), (*ret_verdict = read_answer(fd, text))));
+	UNTIL((close(fd), fd = dial_hard(&hub_addr.in), send_hello(fd, version, comm_id),
+	       (*ret_verdict = read_answer(fd, text))));
 	return fd;
 }
 
@@ -254,7 +245,7 @@ static int former_refused(void)
 	uint8_t body[128] = {1}, raw[CTL_HEAD_SIZE];
 	struct ctl_head h;
 	char text[CTL_TEXT_MAX + 1];
-	int fd = dial(), answered;
+	int fd = dial_hard(&hub_addr.in), answered;
 
 	send_frame(fd, 1, body, sizeof(body));
 	answered = read_all(fd, raw, sizeof(raw));
@@ -282,7 +273,7 @@ static void test_refusals(void)
 	CHECK_EQ(verdict, NOBODY);
 	CHECK_HAS(text, "no communicator of this id here");
 	close(fd);
-	fd = dial(); /* a proof of another time */
+	fd = dial_hard(&hub_addr.in); /* a proof of another time */
 	send_proof(fd);
 	CHECK(!read_answer(fd, text));
 	close(fd);
@@ -421,17 +412,16 @@ static void test_flood(void)
 	struct snapshot now;
 	int fds;
 
-	relay_make(&relay);
+	ctl_relay_make(&relay);
 	CHECK_OK(gantry_ctl_create_id(&id));
 	CHECK_OK(ctl_id_decode(&id, &decoded));
-	relay_start(&relay, &id);
-	hub_addr = relay.to;
+	ctl_relay_start(&relay, &id);
+	hub_addr.in = relay.to;
 	s = ranks_make(RANKS, &id, NULL);
 	fds = held(HELD_FDS);
 	ranks_start(s, 1);
 	UNTIL(hub_has(1));
-	ntape = __atomic_load_n(&relay.ntape, __ATOMIC_ACQUIRE);
-	tape = relay.tape;
+	ntape = relay_tape(&relay, TO_SERVER, tape);
 	CHECK(ntape >= HELLO + INET_PROOF_SIZE);
 	flood(JOINING, join_during, s);
 	look_at_hub(&now);
@@ -445,7 +435,7 @@ static void test_flood(void)
 		CHECK_EQ(lost_count(&s[i]), 0);
 	ranks_leave(s, RANKS);
 	until_quiet();
-	relay_stop(&relay);
+	ctl_relay_stop(&relay);
 	CHECK(held_at_most(HELD_FDS, fds));
 }
 
@@ -461,9 +451,9 @@ static void test_places(void)
 	for (; n < PLACES; n++)
 		fds[n] = hello_answered(CTL_VERSION, decoded.comm_id, &verdict, text);
 	inet_loop_lock();
-	genuine = dial();
+	genuine = dial_hard(&hub_addr.in);
 	for (; n < PLACES + 60; n++)
-		fds[n] = dial();
+		fds[n] = dial_hard(&hub_addr.in);
 	inet_loop_unlock();
 	send_hello(genuine, CTL_VERSION, decoded.comm_id);
 	CHECK_EQ(read_answer(genuine, text), CHALLENGE);
@@ -480,7 +470,7 @@ static void test_talker(void)
 	uint8_t frames[512 * CTL_HEAD_SIZE];
 	size_t sent = 0;
 	ssize_t n;
-	int fd = dial();
+	int fd = dial_hard(&hub_addr.in);
 
 	for (size_t i = 0; i < sizeof(frames); i += CTL_HEAD_SIZE)
 		ctl_head_encode(&life, frames + i);

@@ -12,6 +12,7 @@
 #include "base/param.h"
 #include "link_pair.h"
 #include "net/tcp/engine.h"
+#include "relay.h"
 #include "tcp_util.h"
 
 /* ---- the rules ---- */
@@ -161,138 +162,33 @@ static void rules(void)
 
 /* ---- the proxy ---- */
 
-enum { HELLO = 192 + 80, HELLO_LANE = 192 + 72, PROXY_LANES = 16, SWALLOW_AFTER = 100000 };
+enum { SWALLOW_AFTER = 100000 };
 
-/* One direction of one lane. */
-struct flow {
-	int from, to, lane;
-	int swallows; /* what comes after SWALLOW_AFTER bytes, if the proxy does so on this lane */
-};
+static struct relay proxy = {.lanes = 1};
+static int swallow_lane; /* 0: none */
 
-static struct {
-	int listen_fd;
-	int swallow_lane; /* 0: none */
-	int nlanes;	  /* atomic */
-	int resetting;	  /* atomic: an end is not passed on, the other side gets its own reset */
-	struct flow flows[PROXY_LANES][2];
-} proxy;
-
-static int read_all(int fd, uint8_t *p, size_t n)
-{
-	for (size_t at = 0; at < n;) {
-		ssize_t got = read(fd, p + at, n - at);
-
-		if (got <= 0)
-			return 0;
-		at += (size_t)got;
-	}
-	return 1;
-}
-
-static void *pass(void *arg)
-{
-	struct flow *f = arg;
-	uint8_t buf[16384];
-	uint64_t passed = 0;
-	ssize_t n;
-
-	while ((n = read(f->from, buf, sizeof(buf))) > 0) {
-		if (f->swallows && passed + (uint64_t)n > SWALLOW_AFTER)
-			n = SWALLOW_AFTER - (ssize_t)passed;
-		passed += (uint64_t)n;
-		for (ssize_t at = 0, w; at < n; at += w) {
-			w = send(f->to, buf + at, (size_t)(n - at), MSG_NOSIGNAL);
-			if (w <= 0)
-				return NULL;
-		}
-	}
-	if (!__atomic_load_n(&proxy.resetting, __ATOMIC_ACQUIRE))
-		shutdown(f->to, SHUT_WR);
-	return NULL;
-}
-
-static int listening_port(struct gantry_addr *ret)
+static int listening_port(struct sockaddr_in *ret)
 {
 	int found = 0;
 
 	inet_loop_lock();
 	for (int i = 0; i < TCP_BUCKETS && !found; i++)
 		gantry_list_each (pos, &tcp_engine.listeners[i]) {
-			*ret = gantry_container(pos, struct tcp_listener, node)->ports[0]->addr;
+			*ret = gantry_container(pos, struct tcp_listener, node)->ports[0]->addr.in;
 			found = 1;
 		}
 	inet_loop_unlock();
 	return found;
 }
 
-static void *serve(void *arg)
+static uint64_t swallow(const struct relay_conn *c, int way)
 {
-	(void)arg;
-	for (int n = 0; n < PROXY_LANES; n++) {
-		int one = 1, in = accept(proxy.listen_fd, NULL, NULL), out = socket(AF_INET, SOCK_STREAM, 0);
-		uint8_t hello[HELLO];
-		struct gantry_addr to;
-
-		CHECK(in >= 0 && out >= 0);
-		CHECK(read_all(in, hello, HELLO));
-		UNTIL(listening_port(&to));
-		CHECK_EQ(connect(out, &to.sa, sizeof(to.in)), 0);
-		setsockopt(in, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-		setsockopt(out, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-		CHECK_EQ(write(out, hello, HELLO), HELLO);
-		proxy.flows[n][0] =
-			(struct flow){.from = in,
-				      .to = out,
-				      .lane = hello[HELLO_LANE],
-				      .swallows = proxy.swallow_lane && hello[HELLO_LANE] == proxy.swallow_lane};
-		proxy.flows[n][1] = (struct flow){.from = out, .to = in, .lane = hello[HELLO_LANE]};
-		for (int i = 0; i < 2; i++) {
-			pthread_t thread;
-
-			CHECK_EQ(pthread_create(&thread, NULL, pass, &proxy.flows[n][i]), 0);
-			pthread_detach(thread);
-		}
-		__atomic_store_n(&proxy.nlanes, n + 1, __ATOMIC_RELEASE);
-	}
-	return NULL;
-}
-
-/* Before the parameters are read: peers are told to connect to the proxy. */
-static void proxy_start(int swallow_lane)
-{
-	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	socklen_t len = sizeof(a);
-	pthread_t thread;
-	char text[64];
-
-	proxy.swallow_lane = swallow_lane;
-	proxy.listen_fd = socket(AF_INET, SOCK_STREAM, 0);
-	CHECK_EQ(bind(proxy.listen_fd, (struct sockaddr *)&a, sizeof(a)), 0);
-	CHECK_EQ(listen(proxy.listen_fd, 16), 0);
-	CHECK_EQ(getsockname(proxy.listen_fd, (struct sockaddr *)&a, &len), 0);
-	snprintf(text, sizeof(text), "127.0.0.1:%d", ntohs(a.sin_port));
-	setenv("GANTRY_ADVERTISE", text, 1);
-	CHECK_EQ(pthread_create(&thread, NULL, serve, NULL), 0);
-	pthread_detach(thread);
-}
-
-/* Both ends of the lane hear of a reset, or of an end. */
-static void proxy_end(int lane, int reset)
-{
-	static const struct sockaddr nobody = {.sa_family = AF_UNSPEC};
-
-	__atomic_store_n(&proxy.resetting, reset, __ATOMIC_RELEASE);
-	for (int n = 0; n < __atomic_load_n(&proxy.nlanes, __ATOMIC_ACQUIRE); n++)
-		for (int i = 0; i < 2; i++)
-			if (proxy.flows[n][i].lane == lane)
-				CHECK_EQ(reset ? connect(proxy.flows[n][i].from, &nobody, sizeof(nobody))
-					       : shutdown(proxy.flows[n][i].from, SHUT_RDWR),
-					 0);
+	return swallow_lane && c->lane == swallow_lane && way == TO_SERVER ? RELAY_HELLO + SWALLOW_AFTER : UINT64_MAX;
 }
 
 static unsigned deadline_s;
 
-static void start_behind_proxy(int swallow_lane, void **ret_ctx)
+static void start_behind_proxy(int lane, void **ret_ctx)
 {
 	char text[16];
 
@@ -300,7 +196,12 @@ static void start_behind_proxy(int swallow_lane, void **ret_ctx)
 	setenv("GANTRY_TIMEOUT", text, 1);
 	setenv("GANTRY_LANES", "2", 1);
 	setenv("GANTRY_CONNECT_TIMEOUT", "200s", 1);
-	proxy_start(swallow_lane);
+	swallow_lane = lane;
+	proxy.find = listening_port;
+	proxy.swallow = swallow;
+	relay_make(&proxy, 0, 1);
+	relay_advertise(&proxy);
+	relay_start(&proxy);
 	start(ret_ctx, -1);
 }
 
@@ -368,7 +269,7 @@ static void lane_over(int reset)
 	send = post_send(w.send, out, MIB, 0);
 	CHECK_EQ(wait_two(recv, send, NULL), MIB);
 	recv = post_recv(w.recv, in, MIB, 0);
-	proxy_end(2, reset);
+	relay_end_lane(&proxy, 2, reset);
 	CHECK_EQ(failure(recv), GANTRY_ERR_PEER_LOST);
 	printf("%s\n", gantry_last_error());
 	CHECK_HAS(gantry_last_error(), "lane 2: ");

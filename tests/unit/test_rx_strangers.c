@@ -5,53 +5,21 @@
  * the address that their hello names, accept does not fail, peers get in before, among and after them, and memory and
  * CPU time have bounds. Then two sides whose secrets differ.
  */
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 
 #include "base/log.h"
+#include "child.h"
 #include "net/tcp/hello.h"
 #include "random.h"
+#include "relay.h"
 #include "rx_util.h"
 
-enum { STRANGERS = SANITIZED ? 2000 : 10000, BATCH = 50, HELLOS = 512, SILENT = 300, CHILD_S = 500 };
+enum { STRANGERS = SANITIZED ? 2000 : 10000, BATCH = 50, HELLOS = 512, SILENT = 300 };
 enum { KEPT = 256 /* meetings of a listener */ };
 
 static const char secret[] = "a secret of this test";
-
-static int listen_at(int *ret_port)
-{
-	struct sockaddr_in a = {.sin_family = AF_INET};
-	socklen_t len = sizeof(a);
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-
-	a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	CHECK_EQ(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
-	CHECK_EQ(listen(fd, 4096), 0);
-	CHECK_EQ(getsockname(fd, (struct sockaddr *)&a, &len), 0);
-	*ret_port = ntohs(a.sin_port);
-	return fd;
-}
-
-static int dial(int port)
-{
-	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-	to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	CHECK(fd >= 0);
-	CHECK_EQ(connect(fd, (struct sockaddr *)&to, sizeof(to)), 0);
-	return fd;
-}
-
-static int port_of(const char *address)
-{
-	return atoi(strrchr(address, ':') + 1);
-}
 
 /* ---- a listener with a thread that accepts, a trap that nobody may connect to, and peers ---- */
 
@@ -104,6 +72,14 @@ static void *serve(void *arg)
 	return NULL;
 }
 
+static void set_secret(const char *value)
+{
+	if (value)
+		setenv("GANTRY_SECRET", value, 1);
+	else
+		unsetenv("GANTRY_SECRET");
+}
+
 static void scene_open(struct scene *s)
 {
 	memset(s, 0, sizeof(*s));
@@ -111,7 +87,7 @@ static void scene_open(struct scene *s)
 	CHECK_OK(gantry_rx_open(NULL, &s->peer));
 	CHECK_OK(gantry_rx_listen(s->rx, "127.0.0.1:0", &s->listener));
 	s->port = port_of(gantry_rx_listener_address(s->listener));
-	s->trap = listen_at(&s->trap_port);
+	s->trap = lo_listen(0, &s->trap_port);
 	CHECK_EQ(pthread_create(&s->thread, NULL, serve, s), 0);
 }
 
@@ -119,7 +95,7 @@ static void scene_close(struct scene *s)
 {
 	__atomic_store_n(&s->stop, 1, __ATOMIC_RELEASE);
 	CHECK_EQ(pthread_join(s->thread, NULL), 0);
-	CHECK(accept(s->trap, NULL, NULL) < 0 && errno == EAGAIN); /* nobody was sent there */
+	CHECK_EQ(poll(&(struct pollfd){s->trap, POLLIN, 0}, 1, 0), 0); /* nobody was sent there */
 	close(s->trap);
 	gantry_rx_close(s->rx);
 	gantry_rx_close(s->peer);
@@ -176,9 +152,7 @@ static void hello_to_trap(const struct scene *s, enum inet_auth auth, uint8_t re
 	uint8_t offer[RX_OFFER_SIZE];
 	struct inet_handshake h;
 
-	handle.addrs[0].in.sin_family = AF_INET;
-	handle.addrs[0].in.sin_port = htons((uint16_t)s->trap_port);
-	handle.addrs[0].in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	handle.addrs[0].in = lo_addr(s->trap_port);
 	wire_handle_encode(&handle, own.handle);
 	rx_offer_encode(&own, offer);
 	CHECK_OK(inet_handshake_start_client(&h, &rx_by_hand, &key, offer, sizeof(offer)));
@@ -189,7 +163,7 @@ static void hello_to_trap(const struct scene *s, enum inet_auth auth, uint8_t re
 static void crowd(struct scene *s, int *fds, int n, const uint8_t *hello)
 {
 	for (int i = 0; i < n; i++) {
-		fds[i] = dial(s->port);
+		fds[i] = lo_dial(s->port);
 		if (hello)
 			CHECK_EQ(write(fds[i], hello, HELLO), HELLO);
 	}
@@ -223,59 +197,22 @@ static void hellos_without_secret(void)
 /* ---- with one ---- */
 
 struct record {
-	uint8_t said[HELLO + PROOF + 1]; /* by the connecting side: hello, proof, and that it is ready */
-	uint8_t heard[CHALLENGE + ANSWER];
+	uint8_t said[RELAY_TAPE]; /* by the connecting side: hello, proof, and that it is ready */
+	uint8_t heard[RELAY_TAPE];
 };
-
-struct relay {
-	int fd, to;
-	struct record record;
-};
-
-static void *relay_thread(void *arg)
-{
-	struct relay *relay = arg;
-	struct pollfd p[2] = {{relay->fd, POLLIN, 0}};
-	uint8_t buf[1024];
-	size_t at[2] = {0, 0};
-
-	CHECK_EQ(poll(p, 1, LONG_ENOUGH * 1000), 1);
-	p[0].fd = accept(relay->fd, NULL, NULL);
-	p[1] = (struct pollfd){dial(relay->to), POLLIN, 0};
-	for (;;) {
-		CHECK(poll(p, 2, LONG_ENOUGH * 1000) > 0);
-		for (int i = 0; i < 2; i++) {
-			uint8_t *to = i ? relay->record.heard : relay->record.said;
-			size_t room = i ? sizeof(relay->record.heard) : sizeof(relay->record.said);
-			ssize_t n = p[i].revents ? read(p[i].fd, buf, sizeof(buf)) : -1;
-
-			if (!p[i].revents)
-				continue;
-			if (n <= 0) {
-				close(p[0].fd);
-				close(p[1].fd);
-				return NULL;
-			}
-			for (ssize_t k = 0; k < n && at[i] < room; k++)
-				to[at[i]++] = buf[k];
-			CHECK_EQ(write(p[!i].fd, buf, (size_t)n), n);
-		}
-	}
-}
 
 /* A peer connects through a relay that writes down what is said. */
 static void record_session(struct scene *s, struct record *ret)
 {
-	struct relay relay = {.to = s->port};
-	pthread_t t;
-	int port;
+	static struct relay relay;
 
-	relay.fd = listen_at(&port);
-	CHECK_EQ(pthread_create(&t, NULL, relay_thread, &relay), 0);
-	genuine(s, port);
-	CHECK_EQ(pthread_join(t, NULL), 0);
-	close(relay.fd);
-	*ret = relay.record;
+	relay.to = lo_addr(s->port);
+	relay_make(&relay, 0, 1);
+	relay_start(&relay);
+	genuine(s, relay.port);
+	UNTIL(relay_tape(&relay, TO_SERVER, ret->said) >= HELLO + PROOF + 1);
+	UNTIL(relay_tape(&relay, TO_CLIENT, ret->heard) >= CHALLENGE + ANSWER);
+	relay_stop(&relay);
 	CHECK(memcmp(ret->said, "GANTRY\x01\n\x04\0\x03", 11) == 0);
 	CHECK(memcmp(ret->said + HELLO, "GANTRY\x03\n", 8) == 0);
 	CHECK(memcmp(ret->heard, "GANTRY\x02\n\x04\0\x07", 11) == 0);
@@ -323,7 +260,7 @@ static void write_script(struct script *t, const struct scene *s, const struct r
 		write_second(t, proof, PROOF);
 		return;
 	case 1: /* the same without waiting for the question */
-		write_first(t, seen->said, sizeof(seen->said));
+		write_first(t, seen->said, HELLO + PROOF + 1);
 		return;
 	case 2: /* its own hello and a proof that was sniffed */
 		write_first(t, hello, HELLO);
@@ -420,7 +357,7 @@ static void batch(struct scene *s, const struct record *seen, int first)
 
 	for (int i = 0; i < BATCH; i++) {
 		write_script(&scripts[i], s, seen, first + i);
-		fds[i] = dial(s->port);
+		fds[i] = lo_dial(s->port);
 		tell(fds[i], scripts[i].first, scripts[i].nfirst);
 	}
 	for (int i = 0; i < BATCH; i++)
@@ -451,6 +388,7 @@ static void everything_but_the_secret(void)
 	struct record seen;
 	double before = 0, after;
 
+	set_secret(secret);
 	scene_open(&s);
 	record_session(&s, &seen);
 	for (int i = 0; i < STRANGERS; i += BATCH) {
@@ -478,6 +416,7 @@ static void silence_with_secret(void)
 	uint8_t hello[HELLO];
 	int fds[2][SILENT];
 
+	set_secret(secret);
 	scene_open(&s);
 	hello_to_trap(&s, INET_AUTH_SECRET, hello);
 	crowd(&s, fds[0], SILENT, NULL);
@@ -493,14 +432,6 @@ static void silence_with_secret(void)
 }
 
 /* ---- two sides that do not agree ---- */
-
-static void set_secret(const char *value)
-{
-	if (value)
-		setenv("GANTRY_SECRET", value, 1);
-	else
-		unsetenv("GANTRY_SECRET");
-}
 
 /* The accepting side, in a process of its own: says its address, and in the end how many strangers it has counted. */
 static void accept_alone(const char *value, int out, int in)
@@ -524,7 +455,7 @@ static void accept_alone(const char *value, int out, int in)
 
 static void differ(const char *accepting, const char *connecting, const char *text)
 {
-	int to[2], from[2], status;
+	int to[2], from[2];
 	char address[64];
 	struct gantry_rx *rx;
 	struct gantry_rx_conn *c;
@@ -532,8 +463,7 @@ static void differ(const char *accepting, const char *connecting, const char *te
 	pid_t pid;
 
 	CHECK(!pipe(to) && !pipe(from));
-	pid = fork();
-	CHECK(pid >= 0);
+	pid = child_fork();
 	if (!pid)
 		accept_alone(accepting, from[1], to[0]);
 	set_secret(connecting);
@@ -548,8 +478,7 @@ static void differ(const char *accepting, const char *connecting, const char *te
 	CHECK_EQ(read(from[0], &n, sizeof(n)), (ssize_t)sizeof(n));
 	CHECK_EQ(n, 1);
 	gantry_rx_close(rx);
-	CHECK_EQ(waitpid(pid, &status, 0), pid);
-	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	child_wait(pid);
 }
 
 static void only_accepting(void)
@@ -567,46 +496,16 @@ static void both_differ(void)
 	differ("one", "another", "GANTRY_SECRET differs between the two sides");
 }
 
-/* Parameters are read once per process: each in one of its own. 1: it failed. */
-static int child(const char *name, void (*run)(void), const char *value, const char *only)
-{
-	uint64_t began = gantry_now_ns();
-	int status;
-	pid_t pid;
-
-	if (only && strcmp(only, name) != 0)
-		return 0;
-	fflush(stdout);
-	pid = fork();
-	CHECK(pid >= 0);
-	if (!pid) {
-		alarm(CHILD_S);
-		set_secret(value);
-		run();
-		if (SANITIZED && run != everything_but_the_secret)
-			_exit(0); /* a search for leaks takes seconds: one is enough */
-		exit(0);
-	}
-	CHECK_EQ(waitpid(pid, &status, 0), pid);
-	printf("%s: %.2f s\n", name, (double)(gantry_now_ns() - began) / 1e9);
-	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
-		return 0;
-	fprintf(stderr, "%s FAILED (status %#x)\n", name, status);
-	return 1;
-}
-
 int main(int argc, char **argv)
 {
-	const char *only = argc == 2 ? argv[1] : NULL;
-	int failed = 0;
+	static const struct test_row rows[] = {
+		{"hellos", hellos_without_secret},  {"silence", silence_with_secret},
+		{"only_accepting", only_accepting}, {"only_connecting", only_connecting},
+		{"both_differ", both_differ},	    {"everything", everything_but_the_secret},
+	};
 
 	setenv("GANTRY_IFNAME", "lo", 0);
 	setenv("GANTRY_LOG_FILE", "/dev/null", 0);
-	failed += child("hellos", hellos_without_secret, NULL, only);
-	failed += child("everything", everything_but_the_secret, secret, only);
-	failed += child("silence", silence_with_secret, secret, only);
-	failed += child("only_accepting", only_accepting, NULL, only);
-	failed += child("only_connecting", only_connecting, NULL, only);
-	failed += child("both_differ", both_differ, NULL, only);
-	return failed != 0;
+	unsetenv("GANTRY_SECRET");
+	return RUN_ROWS_ALONE(rows, argc, argv);
 }

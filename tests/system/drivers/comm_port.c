@@ -8,11 +8,7 @@
  */
 #include "comm_util.h"
 
-#include <arpa/inet.h>
-#include <netinet/tcp.h>
-#include <poll.h>
-#include <pthread.h>
-#include <sys/socket.h>
+#include "relay.h"
 
 enum { N = 3, SIZE = 1 << 20, FIRST_MS = 20 };
 
@@ -21,97 +17,12 @@ static int port, behind;
 
 /* ---- the relay ---- */
 
-static uint64_t *relayed; /* shared by the processes; atomic: bytes towards rank 0 */
+static struct relay relay;
 
-static void send_all(int fd, const char *data, size_t n)
+/* Of every connection the first byte goes alone, and is seen for a while before the rest. */
+static int64_t first_alone(const struct relay_conn *c, int way)
 {
-	while (n) {
-		ssize_t k = send(fd, data, n, MSG_NOSIGNAL);
-
-		if (k <= 0)
-			return;
-		data += k;
-		n -= (size_t)k;
-	}
-}
-
-/* fds: the peer's, and ours to rank 0. */
-static void *relay_one(void *arg)
-{
-	int *fds = arg, first = 1;
-	struct pollfd p[2] = {{fds[0], POLLIN, 0}, {fds[1], POLLIN, 0}};
-	char buf[65536];
-
-	while (poll(p, 2, -1) > 0) {
-		for (int i = 0; i < 2; i++) {
-			ssize_t n = p[i].revents ? recv(fds[i], buf, first && i == 0 ? 1 : sizeof(buf), 0) : -1;
-
-			if (n > 0)
-				send_all(fds[!i], buf, (size_t)n);
-			if (n > 0 && i == 0)
-				__atomic_fetch_add(relayed, (uint64_t)n, __ATOMIC_RELAXED);
-			if (n > 0 && i == 0 && first) {
-				first = 0;
-				sleep_ms(FIRST_MS);
-			}
-			if (n == 0 || (n < 0 && p[i].revents)) {
-				shutdown(fds[!i], SHUT_WR);
-				p[i].fd = -1;
-			}
-		}
-		if (p[0].fd < 0 && p[1].fd < 0)
-			break;
-	}
-	close(fds[0]);
-	close(fds[1]);
-	free(fds);
-	return NULL;
-}
-
-static struct sockaddr_in local(int at)
-{
-	return (struct sockaddr_in){
-		.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_port = htons((uint16_t)at)};
-}
-
-/* It is killed in the end. */
-static void relay_main(int listener)
-{
-	struct sockaddr_in to = local(port + 1);
-
-	for (;;) {
-		int one = 1, *fds = malloc(2 * sizeof(*fds));
-		pthread_t thread;
-
-		CHECK(fds != NULL);
-		fds[0] = accept(listener, NULL, NULL);
-		fds[1] = socket(AF_INET, SOCK_STREAM, 0);
-		setsockopt(fds[1], IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-		CHECK(fds[0] >= 0);
-		CHECK_EQ(connect(fds[1], (struct sockaddr *)&to, sizeof(to)), 0);
-		CHECK_EQ(pthread_create(&thread, NULL, relay_one, fds), 0);
-		pthread_detach(thread);
-	}
-}
-
-static pid_t relay_start(void)
-{
-	struct sockaddr_in a = local(port);
-	int one = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
-	pid_t pid;
-
-	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-	CHECK_EQ(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
-	CHECK_EQ(listen(fd, 64), 0);
-	pid = fork();
-	CHECK(pid >= 0);
-	if (pid == 0) {
-		alarm(PAIR_ALARM_S);
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		relay_main(fd);
-	}
-	close(fd);
-	return pid;
+	return way == TO_SERVER && now_ms() - c->since < FIRST_MS ? 1 : RELAY_ALL;
 }
 
 /* ---- ranks ---- */
@@ -188,31 +99,30 @@ static int rank_main(int rank)
 int main(int argc, char **argv)
 {
 	int failures = 0;
-	pid_t relay = 0, ranks[N];
+	pid_t ranks[N];
 
 	CHECK(argc == 4);
 	behind = strcmp(argv[1], "behind") == 0;
 	port = atoi(argv[2]);
 	folder = argv[3];
-	relayed = mmap(NULL, sizeof(*relayed), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	CHECK(relayed != MAP_FAILED);
-	if (behind)
-		relay = relay_start();
+	if (behind) {
+		relay = (struct relay){.to = lo_addr(port + 1), .allow = first_alone};
+		relay_make(&relay, port, 1);
+	}
 	for (int i = 0; i < N; i++) {
-		fflush(stdout);
-		ranks[i] = fork();
-		CHECK(ranks[i] >= 0);
+		ranks[i] = pair_child();
 		if (ranks[i] == 0) {
-			alarm(PAIR_ALARM_S);
+			if (behind)
+				close(relay.listen);
 			exit(rank_main(i));
 		}
 	}
+	if (behind)
+		relay_start(&relay);
 	for (int i = 0; i < N; i++)
 		failures += pair_reap(ranks[i], 0);
-	if (behind) {
-		kill(relay, SIGKILL);
-		failures += pair_reap(relay, SIGKILL);
-		printf("relayed %s\n", *relayed >= (uint64_t)(N - 1) * SIZE ? "all" : "too little");
-	}
+	if (behind)
+		printf("relayed %s\n",
+		       relay_passed(&relay, TO_SERVER) >= (uint64_t)(N - 1) * SIZE ? "all" : "too little");
 	return failures != 0;
 }

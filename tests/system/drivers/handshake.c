@@ -7,9 +7,10 @@
  *   proof        what A says after its hello on lane 0 is held back for 6 s: with a secret it is a stranger by then
  *   redial       lane 1 breaks before its answer has come; it is dialled again, and nothing else is
  */
-#include "relay.h"
-
 #include "net/tcp/engine.h"
+#include "net/tcp/hello.h"
+#include "pair.h"
+#include "relay.h"
 
 enum { SIZE = 1 << 20, QUIET_MS = 300, SLOW_MS = 6000 };
 
@@ -143,8 +144,11 @@ int main(int argc, char **argv)
 			: strcmp(which, "welcome") == 0 ? slow_welcome
 			: strcmp(which, "proof") == 0	? slow_proof
 							: redial;
-	relay_listen(&relay_a, relay_free_port());
-	relay_listen(&relay_b, relay_free_port());
+	relay_a.lanes = relay_b.lanes = 1;
+	relay_a.to = lo_addr(lo_free_port());
+	relay_b.to = lo_addr(lo_free_port());
+	relay_make(&relay_a, 0, 1);
+	relay_make(&relay_b, 0, 1);
 	a = pair_fork(side, shared, 0, NULL);
 	b = pair_fork(side, shared, 1, NULL);
 	relay_start(&relay_a);

@@ -101,17 +101,28 @@ static inline void pair_finish(struct pair_side *s)
 		sleep_ms(5);
 }
 
-/* Every test with two sides ends by itself, also when the code under test hangs. */
+/* fork: every test ends by itself, also when the code under test hangs. */
+static inline pid_t pair_child(void)
+{
+	pid_t pid;
+
+	fflush(stdout);
+	pid = fork();
+	CHECK(pid >= 0);
+	if (pid == 0) {
+		alarm(PAIR_ALARM_S);
+		prctl(PR_SET_PDEATHSIG, SIGKILL); /* nobody is left behind, least of all one that is stopped */
+	}
+	return pid;
+}
+
 static inline pid_t pair_fork(void (*run)(struct pair_side *), struct pair_shared *shared, int self, const char *netns)
 {
-	pid_t pid = fork();
+	pid_t pid = pair_child();
 
-	CHECK(pid >= 0);
 	if (pid == 0) {
 		struct pair_side side = {.self = self, .other = !self, .shared = shared, .net = gantry_net_tcp()};
 
-		alarm(PAIR_ALARM_S);
-		prctl(PR_SET_PDEATHSIG, SIGKILL); /* nobody is left behind, least of all one that is stopped */
 		if (netns) {
 			char path[256];
 			int fd;

@@ -10,12 +10,10 @@
  */
 #include "pair.h"
 
-#include <arpa/inet.h>
-#include <poll.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 
 #include "net/tcp/hello.h"
+#include "relay.h"
 
 enum { MANY = 64 };
 
@@ -175,55 +173,6 @@ static void nofile_peer(struct pair_side *s)
 
 /* ---- a port that opens late: what is advertised is a relay's port, which forwards to the real one ---- */
 
-/* 0: this direction has ended. */
-static int pump(int from, int to)
-{
-	char buf[16384];
-	ssize_t n = recv(from, buf, sizeof(buf), 0);
-
-	if (n <= 0) {
-		shutdown(to, SHUT_WR);
-		return 0;
-	}
-	for (ssize_t at = 0; at < n;) {
-		ssize_t k = send(to, buf + at, (size_t)(n - at), MSG_NOSIGNAL);
-
-		if (k <= 0)
-			return 0;
-		at += k;
-	}
-	return 1;
-}
-
-static void relay(int port, const struct gantry_addr *to)
-{
-	struct sockaddr_in a = {
-		.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_port = htons((uint16_t)port)};
-	struct pollfd p[1 + 2 * 16];
-	int ends[1 + 2 * 16], one = 1, n = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
-
-	sleep_ms((unsigned)late_ms);
-	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-	CHECK(bind(fd, (struct sockaddr *)&a, sizeof(a)) == 0 && listen(fd, 16) == 0);
-	p[0] = (struct pollfd){fd, POLLIN, 0};
-	while (poll(p, (nfds_t)n, -1) > 0) { /* it is killed in the end */
-		if (p[0].revents && n < 32) {
-			int in = accept(fd, NULL, NULL), out = socket(AF_INET, SOCK_STREAM, 0);
-
-			CHECK(in >= 0 && connect(out, &to->sa, sizeof(to->in)) == 0);
-			p[n] = (struct pollfd){ends[n] = in, POLLIN, 0};
-			p[n + 1] = (struct pollfd){ends[n + 1] = out, POLLIN, 0};
-			n += 2;
-		}
-		for (int i = 1; i < n; i++)
-			if (p[i].revents) {
-				if (!pump(p[i].fd, ends[((i - 1) ^ 1) + 1])) /* 1 and 2 belong together, 3 and 4, ... */
-					p[i].fd = -1;
-			}
-	}
-	exit(0);
-}
-
 static void late_side(struct pair_side *s)
 {
 	uint8_t handle[GANTRY_NET_HANDLE_SIZE], *data = malloc(1 << 20);
@@ -274,17 +223,16 @@ static void late_side(struct pair_side *s)
 
 static pid_t start_relay(struct pair_shared *shared)
 {
-	struct gantry_addr to = {.in = {.sin_family = AF_INET,
-					.sin_addr = {htonl(INADDR_LOOPBACK)},
-					.sin_port = htons((uint16_t)limit + 1)}};
+	static struct relay relay;
 	pid_t pid;
 
 	pair_wait_step(shared, 1, 1);
-	pid = fork();
+	pid = pair_child();
 	if (pid == 0) {
-		alarm(PAIR_ALARM_S);
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		relay(limit, &to);
+		sleep_ms((unsigned)late_ms);
+		relay.to = lo_addr(limit + 1);
+		relay_make(&relay, limit, 1);
+		relay_serve(&relay);
 	}
 	return pid;
 }

@@ -9,14 +9,9 @@
 #include <string.h>
 
 #include "comm/ctl_wire.h"
+#include "script.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define MUST(cond)                                                                                                     \
-	do {                                                                                                           \
-		if (!(cond))                                                                                           \
-			abort();                                                                                       \
-	} while (0)
 
 /* What a stream said, as a sum. */
 struct seen {

@@ -14,27 +14,18 @@
  *
  * wrap: sock_connect sock_listen accept4 epoll_wait clock_gettime pthread_cond_wait pthread_cond_timedwait gantry_random_bytes gantry_thread_start
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
-#include <string.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "base/bytes.h"
 #include "base/hmac.h"
 #include "base/param.h"
 #include "comm/ctl_member.h"
 #include "comm/hub.h"
-#include "logs.h"
-#include "script.h"
+#include "session.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { CONNS = 8, RANKS = 4, MAX_STEPS = 200, COMM_ID = 0x1234, BODY = 1024 };
-#define SECOND 1000000000ull
 enum { HELLO = INET_HELLO_SIZE + CTL_HELLO_SIZE, ANSWER = INET_ANSWER_SIZE + CTL_ACCEPTED_SIZE };
 enum { VERDICT_CHALLENGE = 7 };
 
@@ -50,13 +41,8 @@ struct conn {
 };
 
 static struct {
-	struct script in;
-	int on; /* the clock and the random numbers are the script's */
-	uint64_t now, random;
 	int steps;
 	struct conn conns[CONNS];
-	int coming; /* what accept4 returns next; -1: nothing */
-	int refuse; /* errno of the next connect, or of accept4 */
 	uint8_t key[INET_KEY_SIZE];
 	struct inet_key proves; /* it, and how */
 	struct inet_port *port;
@@ -66,74 +52,19 @@ static struct {
 	int nranks, rank, waits, lost[RANKS], ready;
 } run;
 
-static uint8_t next(void)
-{
-	return script_next(&run.in);
-}
-
 /* There is one thread: what looks at the loop's things without its lock is UNCHECKED. */
 
 /* ---- in the place of the system ---- */
 
-int __real_clock_gettime(clockid_t id, struct timespec *t);
-int __wrap_clock_gettime(clockid_t id, struct timespec *t);
-int __real_epoll_wait(int fd, struct epoll_event *ev, int n, int ms);
-int __wrap_epoll_wait(int fd, struct epoll_event *ev, int n, int ms);
-int __wrap_accept4(int fd, struct sockaddr *addr, socklen_t *len, int flags);
-int __wrap_sock_connect(const struct gantry_addr *from, const char *device, const struct gantry_addr *to, int *ret_fd);
-gantry_result __wrap_sock_listen(const struct gantry_addr *addr, uint16_t first, uint16_t last, int *ret_fd,
-				 struct gantry_addr *ret_bound);
-gantry_result __real_gantry_random_bytes(void *buf, size_t n);
-gantry_result __wrap_gantry_random_bytes(void *buf, size_t n);
 int __wrap_pthread_cond_wait(pthread_cond_t *c, pthread_mutex_t *mu);
 int __wrap_pthread_cond_timedwait(pthread_cond_t *c, pthread_mutex_t *mu, const struct timespec *t);
 
-gantry_result __wrap_gantry_thread_start(const char *name, void *(*thread)(void *), void *arg, pthread_t *ret_thread);
-
-/* The loop believes that it has its thread. */
-gantry_result __wrap_gantry_thread_start(const char *name, void *(*thread)(void *), void *arg, pthread_t *ret_thread)
-{
-	(void)name, (void)thread, (void)arg, (void)ret_thread;
-	return GANTRY_OK;
-}
-
-int __wrap_clock_gettime(clockid_t id, struct timespec *t)
-{
-	if (!run.on || id != CLOCK_MONOTONIC)
-		return __real_clock_gettime(id, t);
-	*t = (struct timespec){(time_t)(run.now / SECOND), (long)(run.now % SECOND)};
-	return 0;
-}
-
-int __wrap_epoll_wait(int fd, struct epoll_event *ev, int n, int ms)
-{
-	(void)ms;
-	return __real_epoll_wait(fd, ev, n, 0);
-}
-
-gantry_result __wrap_gantry_random_bytes(void *buf, size_t n)
-{
-	uint8_t *p = buf;
-
-	if (!run.on)
-		return __real_gantry_random_bytes(buf, n);
-	for (size_t i = 0; i < n; i++) {
-		run.random = run.random * 6364136223846793005u + 1442695040888963407u;
-		p[i] = (uint8_t)(run.random >> 56);
-	}
-	return GANTRY_OK;
-}
-
 static void conn_open(struct conn *c, int *ret_other)
 {
-	int fds[2];
-
-	MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds) == 0);
 	memset(c, 0, sizeof(*c));
 	c->in.max_body = GANTRY_CTL_MESSAGE_MAX;
 	c->in.max_gathered = RANKS * GANTRY_CTL_MESSAGE_MAX;
-	c->fd = fds[0];
-	*ret_other = fds[1];
+	c->fd = session_pair(ret_other);
 }
 
 static void conn_close(struct conn *c)
@@ -146,43 +77,10 @@ static void conn_close(struct conn *c)
 	memset(&c->in, 0, sizeof(c->in));
 }
 
-int __wrap_accept4(int fd, struct sockaddr *addr, socklen_t *len, int flags)
+static void session_dialled(int *ret_fd)
 {
-	struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = 7, .sin_addr.s_addr = 0x0100007f};
-	int came = run.coming;
-
-	(void)fd, (void)flags;
-	run.coming = -1;
-	errno = run.refuse ? run.refuse : EAGAIN;
-	run.refuse = 0;
-	if (came < 0)
-		return -1;
-	memcpy(addr, &a, sizeof(a));
-	*len = sizeof(a);
-	return came;
-}
-
-int __wrap_sock_connect(const struct gantry_addr *from, const char *device, const struct gantry_addr *to, int *ret_fd)
-{
-	int e = run.refuse;
-
-	(void)from, (void)device, (void)to;
-	run.refuse = 0;
-	if (e)
-		return e;
 	conn_close(&run.conns[0]);
 	conn_open(&run.conns[0], ret_fd);
-	return 0;
-}
-
-gantry_result __wrap_sock_listen(const struct gantry_addr *addr, uint16_t first, uint16_t last, int *ret_fd,
-				 struct gantry_addr *ret_bound)
-{
-	(void)first, (void)last;
-	*ret_fd = eventfd(0, EFD_CLOEXEC);
-	*ret_bound = *addr;
-	gantry_addr_set_port(ret_bound, 7);
-	return GANTRY_OK;
 }
 
 /* ---- the hand-shake ---- */
@@ -343,7 +241,7 @@ static void pass_time(uint8_t how)
 	static const uint64_t jumps[] = {1000000,    20000000,	  300000000,	SECOND,
 					 5 * SECOND, 21 * SECOND, 100 * SECOND, 300 * SECOND};
 
-	run.now += jumps[how & 7];
+	session.now += jumps[how & 7];
 	turn();
 }
 
@@ -421,7 +319,7 @@ static void hub_conn_open(struct conn *c)
 		return;
 	conn_close(c);
 	turn(); /* so that it is known to be gone */
-	conn_open(c, &run.coming);
+	conn_open(c, &session.coming);
 	inet_loop_lock();
 	run.port->source.ready(&run.port->source, EPOLLIN);
 	inet_loop_unlock();
@@ -521,8 +419,8 @@ static void hub_step(void)
 		return;
 	}
 	if (op == HUB_FULL && the_hub()) {
-		run.refuse = next() & 1 ? EMFILE : ECONNABORTED;
-		run.coming = -1;
+		session.refuse_accept = next() & 1 ? EMFILE : ECONNABORTED;
+		session.coming = -1;
 		inet_loop_lock();
 		run.port->source.ready(&run.port->source, EPOLLIN);
 		inet_loop_unlock();
@@ -561,10 +459,10 @@ static void run_hub(uint8_t how) UNCHECKED
 	run.port = hub->port;
 	hub->timeout = 8 * SECOND;
 	hub->connect_timeout = 20 * SECOND;
-	hub->until = run.now + 10 * hub->connect_timeout;
+	hub->until = session.now + 10 * hub->connect_timeout;
 	ctl_service_due(hub->until);
 	gantry_list_append(&ctl_service.hubs, &hub->node);
-	while (run.steps++ < MAX_STEPS && run.in.at < run.in.end)
+	while (run.steps++ < MAX_STEPS && session.in.at < session.in.end)
 		hub_step();
 	if (how & 0x40) { /* the process ends */
 		ctl_service.exiting = 1;
@@ -648,7 +546,7 @@ static void answer_time(struct conn *c)
 	for (int i = 0; c->asked && i < 8; i++) {
 		c->asked = 0;
 		h.tag = c->asked_tag;
-		put64(body, run.now + 77);
+		put64(body, session.now + 77);
 		say(c, &h, body);
 		turn();
 	}
@@ -714,7 +612,7 @@ static void rank_step(void)
 		conn_close(c);
 		break;
 	case RANK_REFUSES:
-		run.refuse = errors[next() & 3];
+		session.refuse = errors[next() & 3];
 		break;
 	case RANK_TIME:
 		pass_time(next() & 3);
@@ -729,11 +627,11 @@ static void rank_step(void)
 /* Somebody waits: the script goes on; when it is over, time does. */
 static void while_waiting(void)
 {
-	if (run.steps++ < MAX_STEPS && run.in.at < run.in.end) {
+	if (run.steps++ < MAX_STEPS && session.in.at < session.in.end) {
 		rank_step();
 		return;
 	}
-	run.now += SECOND;
+	session.now += SECOND;
 	turn();
 }
 
@@ -751,7 +649,7 @@ int __wrap_pthread_cond_timedwait(pthread_cond_t *c, pthread_mutex_t *mu, const 
 	uint64_t deadline = (uint64_t)t->tv_sec * SECOND + (uint64_t)t->tv_nsec;
 
 	(void)c;
-	if (run.now >= deadline)
+	if (session.now >= deadline)
 		return ETIMEDOUT;
 	pthread_mutex_unlock(mu);
 	while_waiting();
@@ -801,7 +699,7 @@ static void run_rank(uint8_t how) UNCHECKED
 	else
 		run.ctl = NULL;
 	MUST(r != GANTRY_AGAIN);
-	while (run.ctl && run.steps++ < MAX_STEPS && run.in.at < run.in.end)
+	while (run.ctl && run.steps++ < MAX_STEPS && session.in.at < session.in.end)
 		rank_step();
 	gantry_ctl_leave(run.ctl);
 	turn();
@@ -817,16 +715,16 @@ static void begin(void)
 {
 	struct ctl_service *s = &ctl_service;
 
-	run.on = 1;
-	run.now = 1000 * SECOND;
-	run.coming = -1;
+	session.on = 1;
+	session.now = 1000 * SECOND;
+	session.coming = -1;
 	for (int i = 0; i < CONNS; i++)
 		run.conns[i].fd = -1;
 	for (size_t i = 0; i < sizeof(run.key); i++)
 		run.key[i] = (uint8_t)(i * 7 + 1);
 	inet_loop_lock();
 	MUST(ctl_service_start() == GANTRY_OK);
-	inet_loop.now = run.now;
+	inet_loop.now = session.now;
 	s->due = UINT64_MAX;
 	inet_loop_unlock();
 }
@@ -837,19 +735,18 @@ static void finish(void)
 
 	MUST(gantry_list_empty(&s->conns) && gantry_list_empty(&s->finishing) && gantry_list_empty(&s->dead));
 	MUST(gantry_list_empty(&s->dirty) && gantry_list_empty(&s->events) && gantry_list_empty(&s->hubs));
-	run.on = 0;
+	session.on = 0;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	uint8_t how;
 
-	logs_drop();
+	session_begin(data, size);
 	setenv("GANTRY_CONNECT_TIMEOUT", "6s", 1);
 	setenv("GANTRY_TIMEOUT", "4s", 1);
 	MUST(gantry_params_load(0) == GANTRY_OK);
 	memset(&run, 0, sizeof(run));
-	run.in = (struct script){data, data + size};
 	begin();
 	how = next();
 	if (how & 1)

@@ -8,14 +8,9 @@
 
 #include "base/log.h"
 #include "inet/handshake.h"
+#include "script.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define MUST(cond)                                                                                                     \
-	do {                                                                                                           \
-		if (!(cond))                                                                                           \
-			abort();                                                                                       \
-	} while (0)
 
 static void settings(char out[INET_SETTINGS_SIZE])
 {

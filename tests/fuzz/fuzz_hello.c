@@ -8,14 +8,9 @@
 
 #include "base/crc32c.h"
 #include "net/tcp/hello.h"
+#include "script.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define MUST(cond)                                                                                                     \
-	do {                                                                                                           \
-		if (!(cond))                                                                                           \
-			abort();                                                                                       \
-	} while (0)
 
 static void must_be_addresses(const struct gantry_addr *addrs, int n)
 {

@@ -13,28 +13,18 @@
  *
  * wrap: sock_connect sock_listen accept4 epoll_wait clock_gettime gantry_random_bytes gantry_addr_is_local gantry_thread_start
  */
-#include <errno.h>
 #include <stdio.h>
-#include <string.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/hmac.h"
 #include "base/param.h"
-#include "inet/sock.h"
-#include "logs.h"
-#include "net/tcp/engine.h"
 #include "net/tcp/engine.h"
 #include "net/tcp/forget.h"
-#include "script.h"
+#include "session.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { LISTENERS = 3, COMMS = 8, CONNS = 8, DIALS = 8, CONNECTS = 3, MAX_STEPS = 200, STRANGERS = 256 };
-#define SECOND 1000000000ull
 
 enum {
 	OP_LISTEN,  /* which: opened, or closed */
@@ -68,9 +58,6 @@ struct conn {
 };
 
 static struct {
-	struct script in;
-	int on;
-	uint64_t now, random;
 	struct gantry_net *net;
 	void *ctx;
 	void *listeners[LISTENERS];
@@ -79,69 +66,17 @@ static struct {
 	void *comms[COMMS];
 	int sends[COMMS], ncomms;
 	struct conn conns[CONNS], dials[DIALS];
-	int ndials, coming, refuse;
+	int ndials;
 	uint8_t connects[CONNECTS][GANTRY_NET_HANDLE_SIZE];
 	int connecting[CONNECTS], trusted; /* trusted: some answer was right */
 	uint8_t last_mac[GANTRY_MAC_SIZE];
 } run;
 
-static uint8_t next(void)
-{
-	return script_next(&run.in);
-}
-
 /* There is one thread: what looks at the loop's things without its lock is UNCHECKED. */
 
 /* ---- in the place of the system ---- */
 
-int __real_clock_gettime(clockid_t id, struct timespec *t);
-int __wrap_clock_gettime(clockid_t id, struct timespec *t);
-int __wrap_accept4(int fd, struct sockaddr *addr, socklen_t *len, int flags);
-int __wrap_sock_connect(const struct gantry_addr *from, const char *device, const struct gantry_addr *to, int *ret_fd);
-gantry_result __wrap_sock_listen(const struct gantry_addr *addr, uint16_t first, uint16_t last, int *ret_fd,
-				 struct gantry_addr *ret_bound);
-gantry_result __real_gantry_random_bytes(void *buf, size_t n);
-gantry_result __wrap_gantry_random_bytes(void *buf, size_t n);
 int __wrap_gantry_addr_is_local(const struct gantry_addr *a);
-int __real_epoll_wait(int fd, struct epoll_event *ev, int n, int ms);
-int __wrap_epoll_wait(int fd, struct epoll_event *ev, int n, int ms);
-gantry_result __wrap_gantry_thread_start(const char *name, void *(*run_thread)(void *), void *arg,
-					 pthread_t *ret_thread);
-
-int __wrap_epoll_wait(int fd, struct epoll_event *ev, int n, int ms)
-{
-	(void)ms;
-	return __real_epoll_wait(fd, ev, n, 0);
-}
-
-/* The loop believes that it has its thread. */
-gantry_result __wrap_gantry_thread_start(const char *name, void *(*run_thread)(void *), void *arg,
-					 pthread_t *ret_thread)
-{
-	(void)name, (void)run_thread, (void)arg, (void)ret_thread;
-	return GANTRY_OK;
-}
-
-int __wrap_clock_gettime(clockid_t id, struct timespec *t)
-{
-	if (!run.on || id != CLOCK_MONOTONIC)
-		return __real_clock_gettime(id, t);
-	*t = (struct timespec){(time_t)(run.now / SECOND), (long)(run.now % SECOND)};
-	return 0;
-}
-
-gantry_result __wrap_gantry_random_bytes(void *buf, size_t n)
-{
-	uint8_t *p = buf;
-
-	if (!run.on)
-		return __real_gantry_random_bytes(buf, n);
-	for (size_t i = 0; i < n; i++) {
-		run.random = run.random * 6364136223846793005u + 1442695040888963407u;
-		p[i] = (uint8_t)(run.random >> 56);
-	}
-	return GANTRY_OK;
-}
 
 int __wrap_gantry_addr_is_local(const struct gantry_addr *a)
 {
@@ -149,26 +84,12 @@ int __wrap_gantry_addr_is_local(const struct gantry_addr *a)
 	return 1;
 }
 
-gantry_result __wrap_sock_listen(const struct gantry_addr *addr, uint16_t first, uint16_t last, int *ret_fd,
-				 struct gantry_addr *ret_bound)
-{
-	(void)first, (void)last;
-	*ret_fd = eventfd(0, EFD_CLOEXEC);
-	*ret_bound = *addr;
-	gantry_addr_set_port(ret_bound, 7);
-	return GANTRY_OK;
-}
-
 static void conn_open(struct conn *c, int *ret_other)
 {
-	int fds[2];
-
 	if (c->fd >= 0)
 		close(c->fd);
-	MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds) == 0);
 	memset(c, 0, sizeof(*c));
-	c->fd = fds[0];
-	*ret_other = fds[1];
+	c->fd = session_pair(ret_other);
 }
 
 static void conn_close(struct conn *c)
@@ -178,31 +99,9 @@ static void conn_close(struct conn *c)
 	c->fd = -1;
 }
 
-int __wrap_accept4(int fd, struct sockaddr *addr, socklen_t *len, int flags)
+static void session_dialled(int *ret_fd)
 {
-	struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = 7, .sin_addr.s_addr = 0x0100007f};
-	int came = run.coming;
-
-	(void)fd, (void)flags;
-	run.coming = -1;
-	errno = EAGAIN;
-	if (came < 0)
-		return -1;
-	memcpy(addr, &a, sizeof(a));
-	*len = sizeof(a);
-	return came;
-}
-
-int __wrap_sock_connect(const struct gantry_addr *from, const char *device, const struct gantry_addr *to, int *ret_fd)
-{
-	int e = run.refuse;
-
-	(void)from, (void)device, (void)to;
-	run.refuse = 0;
-	if (e)
-		return e;
 	conn_open(&run.dials[run.ndials++ % DIALS], ret_fd);
-	return 0;
 }
 
 /* ---- the engine ---- */
@@ -259,7 +158,7 @@ static void pass_time(uint8_t how)
 {
 	static const uint64_t jumps[] = {1000000, 60000000, 200000000, SECOND, 6 * SECOND, 30 * SECOND, 700 * SECOND};
 
-	run.now += jumps[how % 7];
+	session.now += jumps[how % 7];
 	turn();
 }
 
@@ -406,13 +305,13 @@ static void come(struct conn *c)
 		return;
 	conn_close(c);
 	turn();
-	conn_open(c, &run.coming);
+	conn_open(c, &session.coming);
 	inet_loop_lock();
 	l->ports[0]->source.ready(&l->ports[0]->source, EPOLLIN);
 	inet_loop_unlock();
-	if (run.coming >= 0) /* no place */
-		close(run.coming);
-	run.coming = -1;
+	if (session.coming >= 0) /* no place */
+		close(session.coming);
+	session.coming = -1;
 }
 
 static void crc_differs(char out[INET_SETTINGS_SIZE])
@@ -635,7 +534,7 @@ static void step(void)
 		conn_close(&run.dials[next() % DIALS]);
 		break;
 	case OP_REFUSE:
-		run.refuse = errors[next() & 3];
+		session.refuse = errors[next() & 3];
 		break;
 	case OP_COMM:
 		close_comm(next() % COMMS);
@@ -661,11 +560,10 @@ static void begin(uint8_t how) UNCHECKED
 		run.conns[i].fd = -1;
 	for (int i = 0; i < DIALS; i++)
 		run.dials[i].fd = -1;
-	run.coming = -1;
 	MUST(run.net->ops->init(run.net, 9, &config, &run.ctx) == GANTRY_OK);
 	gantry_ticks_of_ns(1); /* some CPUs measure their counter against the clock, which stands still from here on */
-	run.on = 1;
-	run.now = 1000 * SECOND;
+	session.on = 1;
+	session.now = 1000 * SECOND;
 	e->key = (struct inet_key){INET_AUTH_NONE, NULL, 0};
 	if (how & 1 && GANTRY_HAVE_OPENSSL)
 		e->key = (struct inet_key){INET_AUTH_SECRET, "a secret", 8};
@@ -700,22 +598,21 @@ static void finish(void) UNCHECKED
 	MUST(!inet_conns_count(&strangers));
 	inet_loop_unlock();
 	e->key.auth = INET_AUTH_NONE;
-	run.on = 0;
+	session.on = 0;
 	MUST(run.net->ops->finalize(run.net, run.ctx) == GANTRY_OK);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	logs_drop();
+	session_begin(data, size);
 	setenv("GANTRY_IFNAME", "lo", 1);
 	setenv("GANTRY_LANES", "1", 1);
 	setenv("GANTRY_HELPERS", "0", 1);
 	setenv("GANTRY_CONNECT_TIMEOUT", "20s", 1);
 	unsetenv("GANTRY_SECRET");
 	memset(&run, 0, sizeof(run));
-	run.in = (struct script){data, data + size};
 	begin(next());
-	for (int i = 0; i < MAX_STEPS && run.in.at < run.in.end; i++)
+	for (int i = 0; i < MAX_STEPS && session.in.at < session.in.end; i++)
 		step();
 	finish();
 	return 0;

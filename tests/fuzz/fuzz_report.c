@@ -7,14 +7,9 @@
 #include <string.h>
 
 #include "../../tools/report.h"
+#include "script.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define MUST(cond)                                                                                                     \
-	do {                                                                                                           \
-		if (!(cond))                                                                                           \
-			abort();                                                                                       \
-	} while (0)
 
 static int take_all(struct report *r, const char *name, const uint8_t *data, size_t size)
 {

@@ -6,14 +6,9 @@
 #include <string.h>
 
 #include "../../tools/stall.h"
+#include "script.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define MUST(cond)                                                                                                     \
-	do {                                                                                                           \
-		if (!(cond))                                                                                           \
-			abort();                                                                                       \
-	} while (0)
 
 static void check_values(const struct json_doc *doc, const char *text, size_t length)
 {

@@ -3,14 +3,9 @@
 #include <string.h>
 
 #include "../../tools/trace.h"
+#include "script.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define MUST(cond)                                                                                                     \
-	do {                                                                                                           \
-		if (!(cond))                                                                                           \
-			abort();                                                                                       \
-	} while (0)
 
 static int take_all(struct trace_set *set, const uint8_t *data, size_t size)
 {

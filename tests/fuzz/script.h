@@ -4,14 +4,15 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
-
-#include "base/log.h"
 
 #define MUST(cond)                                                                                                     \
 	do {                                                                                                           \
-		if (!(cond))                                                                                           \
+		if (!(cond)) {                                                                                         \
+			fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #cond);                           \
 			abort();                                                                                       \
+		}                                                                                                      \
 	} while (0)
 
 struct script {

@@ -28,6 +28,9 @@ enum { SANITIZED = 0 };
 void test_case(const char *format, ...) __attribute__((format(printf, 1, 2)));
 #define CASE(...) test_case(__VA_ARGS__)
 
+/* All rows of a table, each a case. */
+#define EACH_ROW(i, table) for (size_t i = 0; i < TEST_COUNT(table) && (test_case(#table "[%zu]", i), 1); i++)
+
 /* A part of the test, in the main thread: named with each of its cases. */
 void test_part(const char *name);
 #define RUN(call)                                                                                                      \

@@ -289,7 +289,7 @@ static void check_results(struct gantry_net *net, struct fake_record *rec)
 	int done = -5;
 	void *req = PTR(0xabc);
 
-	for (size_t i = 0; i < sizeof(map) / sizeof(map[0]); i++) {
+	EACH_ROW (i, map) {
 		rec->result = (ncclResult_t)map[i].nccl;
 		CHECK_EQ(net->ops->test(net, PTR(1), &done, NULL), map[i].ours);
 		CHECK_EQ(net->ops->isend(net, PTR(1), PTR(2), 1, 0, NULL, &req), map[i].ours);

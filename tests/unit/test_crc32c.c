@@ -52,7 +52,7 @@ static void check_lengths(crc_function crc)
 	static const size_t sizes[] = {1,    7,	   8,	 9,    63,   64,    255,   2047,  2048,	 2049,
 				       6143, 6144, 6145, 6151, 8192, 12287, 12288, 12289, 20000, 39990};
 
-	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+	EACH_ROW (i, sizes) {
 		for (size_t shift = 0; shift < 9; shift++)
 			CHECK_EQ(crc(0, data + shift, sizes[i]), crc_by_bits(data + shift, sizes[i]));
 	}

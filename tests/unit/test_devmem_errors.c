@@ -26,7 +26,7 @@ static void check_table(void)
 	const struct devmem_error *all = devmem_errors(&n);
 	const char *text;
 
-	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+	EACH_ROW (i, known)
 		for (const int *e = known[i].errors; *e; e++) {
 			const struct devmem_error *d = devmem_error_of(known[i].call, *e);
 

@@ -213,7 +213,7 @@ static void bad_lengths(void)
 {
 	static const size_t lens[] = {0, 1, 15, 41, 1000, SIZE_MAX, SIZE_MAX - 7, SIZE_MAX - 39, (size_t)1 << 63};
 
-	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+	EACH_ROW (i, lens) {
 		uint8_t *copy;
 
 		good();

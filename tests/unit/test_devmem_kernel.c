@@ -315,7 +315,7 @@ static void peer_main(int up, int down)
 	CHECK_EQ(system("ip addr add 192.0.2.2/24 dev vb && ip link set vb up && ip link set lo up"), 0);
 	/* Then packets go through the other end's NAPI instance. */
 	devmem_sys_init(&s);
-	for (size_t i = 0; i < sizeof(tso) / sizeof(tso[0]); i++)
+	EACH_ROW (i, tso)
 		CHECK_EQ(s.ops->feature_set(&s, "vb", &tso[i]), 0);
 	devmem_sys_close(&s);
 	say(up, 'u');

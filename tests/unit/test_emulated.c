@@ -95,7 +95,7 @@ static void shapes(void)
 		     {"odd", {page - 1, page - 1, page - 1}},
 		     {"bytes", {1, 1, 1}}};
 
-	for (size_t s = 0; s < sizeof(shape) / sizeof(*shape); s++) {
+	EACH_ROW (s, shape) {
 		const uint32_t *z = shape[s].size;
 		struct world w;
 		struct got *g;

@@ -162,7 +162,7 @@ static void test_refusals(void)
 					    GANTRY_ERR_LIMIT};
 	struct pair p;
 
-	for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) {
+	EACH_ROW (i, all) {
 		say_hello(&p, &none);
 		CHECK_EQ(inet_handshake_refuse(&p.server, all[i], "because %zu", i), INET_FAILED);
 		CHECK(!p.server.proved);
@@ -331,7 +331,7 @@ static void test_strangers(void)
 	struct inet_handshake h;
 	uint8_t *at;
 
-	for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
+	EACH_ROW (i, texts) {
 		inet_handshake_start_server(&h);
 		CHECK_EQ(feed(&h, texts[i], strlen(texts[i])), INET_FAILED);
 		CHECK_EQ(h.error, GANTRY_ERR_PROTOCOL);

@@ -279,7 +279,7 @@ static void every_bit(void)
 	size_t missed = 0;
 
 	pattern_fill(payload, SIZE, 3);
-	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++) {
+	EACH_ROW (i, kinds) {
 		const struct kind *k = &kinds[i];
 		struct capture c;
 		struct victim v;
@@ -308,7 +308,7 @@ static void every_bit(void)
 static void sums(void)
 {
 	pattern_fill(payload, SIZE, 3);
-	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++) {
+	EACH_ROW (i, kinds) {
 		const struct kind *k = &kinds[i];
 		struct capture c;
 		const uint8_t *b = c.bytes[k->lane];

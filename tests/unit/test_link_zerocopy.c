@@ -62,7 +62,7 @@ static void transfer(struct tcp_link *l[2])
 	static const size_t sizes[] = {4097, 8000, 65537, 100003, 1000000, 2097152, 3000001};
 	uint8_t *out = malloc(3000100), *in = malloc(3000100);
 
-	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+	EACH_ROW (i, sizes) {
 		uint8_t *from = out + i * 3 + 1, *to = in + i * 5 + 1;
 		void *r = irecv(l[1], to, sizes[i], A), *s;
 
@@ -94,7 +94,7 @@ static void transfer_pieces(struct tcp_link *l[2])
 	uint8_t *flat = malloc(PIECES_MAX), *out = malloc(PIECES_ROOM), *in = malloc(PIECES_MAX);
 	struct iovec *iov = calloc(2000, sizeof(*iov));
 
-	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+	EACH_ROW (i, sizes) {
 		size_t at = 0, place = 1;
 		uint32_t n = 0;
 		uint8_t small[100], got[2][100];

@@ -38,7 +38,7 @@ static void test_pattern(void)
 		{"mlx5_0:1,eth", "eth3", 1},
 	};
 
-	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+	EACH_ROW (i, rows)
 		if (gantry_nic_pattern_match(rows[i].pattern, rows[i].name) != rows[i].match) {
 			fprintf(stderr, "pattern '%s' name '%s': expected %d\n", rows[i].pattern, rows[i].name,
 				rows[i].match);
@@ -69,7 +69,7 @@ static void test_text(void)
 	char buf[GANTRY_ADDR_TEXT], lng[400];
 	struct gantry_addr a, before;
 
-	for (size_t i = 0; i < sizeof(same) / sizeof(same[0]); i++) {
+	EACH_ROW (i, same) {
 		a = parse(same[i]);
 		CHECK_STR(gantry_addr_text(&a, buf), same[i]);
 	}
@@ -82,7 +82,7 @@ static void test_text(void)
 
 	memset(&a, 0x5a, sizeof(a));
 	before = a;
-	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+	EACH_ROW (i, bad) {
 		CHECK_EQ(gantry_addr_parse(bad[i], &a), GANTRY_ERR_INVALID);
 		CHECK_EQ(memcmp(&a, &before, sizeof(a)), 0);
 	}
@@ -139,7 +139,7 @@ static void test_subnet(void)
 	};
 	struct gantry_nic nic = {.ifindex = 5, .naddrs = 1};
 
-	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+	EACH_ROW (i, rows) {
 		struct gantry_addr peer = parse(rows[i].peer);
 
 		nic.addrs[0] = parse(rows[i].own);
@@ -284,7 +284,7 @@ static void test_select(void)
 		{"ib", AF_UNSPEC, "error"},
 	};
 
-	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+	EACH_ROW (i, rows) {
 		make_machine();
 		CHECK_STR(choose(rows[i].pattern, rows[i].family), rows[i].names);
 	}

@@ -61,13 +61,13 @@ static void check_least_or_zero(void)
 	static const char *const good[] = {"0", "4096", "4k", "64M"}, *const bad[] = {"1", "4095", "65M"};
 	static const uint64_t values[] = {0, 4096, 4096, 64 << 20};
 
-	for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++) {
+	EACH_ROW (i, good) {
 		clear_environment();
 		setenv("GANTRY_NET_STEP", good[i], 1);
 		CHECK_OK(gantry_params_load(1));
 		CHECK_EQ(gantry_params()->net_step, values[i]);
 	}
-	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+	EACH_ROW (i, bad) {
 		clear_environment();
 		setenv("GANTRY_NET_STEP", bad[i], 1);
 		CHECK_EQ(gantry_params_load(1), GANTRY_ERR_CONFIG);
@@ -194,7 +194,7 @@ static void check_allows(void)
 	struct gantry_param_info info;
 
 	clear_environment();
-	for (size_t k = 0; k < sizeof(cases) / sizeof(*cases); k++)
+	EACH_ROW (k, cases)
 		for (size_t i = 0; i < gantry_param_count(); i++) {
 			gantry_param_describe(i, &info);
 			if (!strcmp(info.env, cases[k].env))
@@ -214,7 +214,7 @@ static void check_signals(void)
 	CHECK_EQ(number, SIGUSR1);
 	CHECK_OK(gantry_parse_signal("40", &number));
 	CHECK_EQ(number, 40);
-	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
+	EACH_ROW (i, bad)
 		CHECK_EQ(gantry_parse_signal(bad[i], &number), GANTRY_ERR_INVALID);
 	CHECK_EQ(number, 40);
 }

@@ -29,11 +29,11 @@ static void check_size(void)
 	};
 	uint64_t v;
 
-	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+	EACH_ROW (i, good) {
 		CHECK_OK(gantry_parse_size(good[i].text, &v));
 		CHECK_EQ(v, good[i].bytes);
 	}
-	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+	EACH_ROW (i, bad) {
 		v = 42;
 		CHECK_EQ(gantry_parse_size(bad[i], &v), GANTRY_ERR_INVALID);
 		CHECK_EQ(v, 42);
@@ -78,11 +78,11 @@ static void check_duration(void)
 	};
 	uint64_t v;
 
-	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+	EACH_ROW (i, good) {
 		CHECK_OK(gantry_parse_duration(good[i].text, &v));
 		CHECK_EQ(v, good[i].ns);
 	}
-	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+	EACH_ROW (i, bad) {
 		v = 42;
 		CHECK_EQ(gantry_parse_duration(bad[i], &v), GANTRY_ERR_INVALID);
 		CHECK_EQ(v, 42);
@@ -101,17 +101,17 @@ static void check_int_and_bool(void)
 	CHECK_EQ(v, INT64_MIN);
 	CHECK_OK(gantry_parse_int("010", &v));
 	CHECK_EQ(v, 10); /* decimal, not octal */
-	for (size_t i = 0; i < sizeof(bad_ints) / sizeof(bad_ints[0]); i++)
+	EACH_ROW (i, bad_ints)
 		CHECK_EQ(gantry_parse_int(bad_ints[i], &v), GANTRY_ERR_INVALID);
 	CHECK_EQ(v, 10);
-	for (size_t i = 0; i < sizeof(bad_bools) / sizeof(bad_bools[0]); i++)
+	EACH_ROW (i, bad_bools)
 		CHECK_EQ(gantry_parse_bool(bad_bools[i], &b), GANTRY_ERR_INVALID);
 	CHECK_EQ(b, 42);
-	for (size_t i = 0; i < sizeof(yes) / sizeof(yes[0]); i++) {
+	EACH_ROW (i, yes) {
 		CHECK_OK(gantry_parse_bool(yes[i], &b));
 		CHECK_EQ(b, 1);
 	}
-	for (size_t i = 0; i < sizeof(no) / sizeof(no[0]); i++) {
+	EACH_ROW (i, no) {
 		CHECK_OK(gantry_parse_bool(no[i], &b));
 		CHECK_EQ(b, 0);
 	}
@@ -138,7 +138,7 @@ static void check_format(void)
 	CHECK_STR(text, "1500us");
 	gantry_format_duration(7200000000000, text, sizeof(text));
 	CHECK_STR(text, "2h");
-	for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
+	EACH_ROW (i, values) {
 		gantry_format_size(values[i], text, sizeof(text));
 		CHECK_OK(gantry_parse_size(text, &back));
 		CHECK_EQ(back, values[i]);

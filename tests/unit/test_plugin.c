@@ -263,7 +263,7 @@ static void check_result_codes(void)
 	};
 
 	CHECK_EQ(sizeof(map) / sizeof(map[0]), GANTRY_RESULT_COUNT);
-	for (size_t i = 0; i < sizeof(map) / sizeof(map[0]); i++)
+	EACH_ROW (i, map)
 		CHECK_EQ(gantry_plugin_result(map[i].ours), map[i].nccl);
 }
 

@@ -52,7 +52,7 @@ static void sizes(void)
 	static const size_t all[] = {0,	    1,	   7,	  64,	  4095,	   32767,   32768,   32769,
 				     65536, 65537, 99999, 262143, 1048575, 1048576, 1048577, 8388608 + 13};
 
-	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+	EACH_ROW (i, all) {
 		struct rx_layout l = {all[i] ? all[i] : 1, all[i] ? all[i] : 1, all[i]};
 
 		move(&pair.a, &pair.b, &l, &l, i);

@@ -270,7 +270,7 @@ static void check_nofile_advice(void)
 		 "is at its hard limit, 64: raise that, by nofile in /etc/security/limits.conf or LimitNOFILE="},
 	};
 
-	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+	EACH_ROW (i, cases) {
 		struct rlimit l = {cases[i].soft, cases[i].hard};
 		int status;
 		pid_t child = fork();

@@ -283,7 +283,7 @@ static void choosing(void)
 	void *ctx = NULL;
 	int usable;
 
-	for (size_t i = 0; i < sizeof(fixed) / sizeof(*fixed); i++) {
+	EACH_ROW (i, fixed) {
 		setenv("GANTRY_UNPACK", fixed[i].value, 1);
 		CHECK_OK(gantry_params_load(1));
 		CHECK_OK(ops->init(net, 1, &config, &ctx));
@@ -324,7 +324,7 @@ static void on_one_host(void)
 
 	CHECK_OK(ops->finalize(net, context(GANTRY_NET_UNPACK_OFF)));
 	logs_forget(); /* it has room for so much */
-	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+	EACH_ROW (i, cases) {
 		struct tcp_peer peer = {.host = tcp_engine.host + !cases[i].host,
 					.window = LINK_WINDOW,
 					.eager_max = 4096,

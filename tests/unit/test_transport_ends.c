@@ -58,7 +58,7 @@ static void transfer_all(struct side *tx, struct side *rx)
 		for (size_t i = 0; side_has(tx, p) && i < sizeof(sizes) / sizeof(*sizes); i++)
 			transfer(tx, rx, p == GANTRY_PROTO_SIMPLE ? sizes[i] : sizes[i] % 70000, p, 0, 0);
 	}
-	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+	EACH_ROW (i, sizes) {
 		if (tx->c.sharing == GANTRY_SHARES_ADDRESSES)
 			transfer(tx, rx, sizes[i], GANTRY_PROTO_SIMPLE, 1, 0);
 		if (offers)

@@ -184,7 +184,7 @@ static void wrong_headers(void)
 	};
 	uint8_t *buf = malloc(200000);
 
-	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+	EACH_ROW (i, cases) {
 		struct world w;
 		void *request;
 

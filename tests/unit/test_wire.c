@@ -188,7 +188,7 @@ static void check_hello_refusals(void)
 	} lanes[] = {{0, 2, 1},	  {1, 2, 1},  {2, 2, 0},   {0, 0, 0},	{0, 1, 0},    {16, 17, 1},
 		     {17, 17, 0}, {0, 18, 0}, {17, 18, 0}, {0, 255, 0}, {255, 255, 0}};
 
-	for (size_t i = 0; i < sizeof(lanes) / sizeof(*lanes); i++) {
+	EACH_ROW (i, lanes) {
 		h.lane = lanes[i].lane;
 		h.lanes = lanes[i].lanes;
 		wire_hello_encode(&h, b);

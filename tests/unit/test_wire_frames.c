@@ -88,7 +88,7 @@ static void check_kind_layouts(void)
 		 {.kind = 7, .seq = 30, .offset = 4, .index = 8}},
 	};
 
-	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++) {
+	EACH_ROW (i, kinds) {
 		uint8_t b[WIRE_FRAME_SIZE], expected[WIRE_FRAME_SIZE], again[WIRE_FRAME_SIZE];
 		struct wire_frame back;
 

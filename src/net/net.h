@@ -115,6 +115,7 @@ struct gantry_net_device_handle {
 };
 
 struct gantry_net;
+struct iovec;
 
 struct gantry_net_ops {
 	gantry_result (*init)(struct gantry_net *net, uint64_t comm_id, const struct gantry_net_config *config,
@@ -148,6 +149,29 @@ struct gantry_net_ops {
 	/* sizes: NULL or one entry per buffer of the request, written when done. */
 	gantry_result (*test)(struct gantry_net *net, void *request, int *ret_done, int *sizes);
 	gantry_result (*irecv_consumed)(struct gantry_net *net, void *comm, int n, void *request);
+
+	/* Beyond NCCL's interface; optional: NULL where a network does not have them. */
+
+	/* isend and irecv of a message whose bytes lie in n pieces of host memory, none of them empty: the network
+	 * gathers or scatters while it moves them, without a copy in between. iov: borrowed until test says done, or
+	 * the comm is closed. Such a send waits for its receive, however small it is. irecvv: ERR_UNSUPPORTED, without
+	 * a word, on a connection that receives into device memory. */
+	gantry_result (*isendv)(struct gantry_net *net, void *comm, const struct iovec *iov, uint32_t n, int tag,
+				void **ret_request);
+	gantry_result (*irecvv)(struct gantry_net *net, void *comm, const struct iovec *iov, uint32_t n, int tag,
+				void **ret_request);
+	/* Is isendv faster than a copy to one place and isend? That may end while messages are on their way. */
+	int (*isendv_pays)(struct gantry_net *net, void *comm);
+	/* From now on messages of this tag wait for their receive even if they are small (not empty ones): so those
+	 * that nobody receives take none of the room that messages of other tags need. Of a send comm. */
+	gantry_result (*hold)(struct gantry_net *net, void *comm, int tag);
+	/* A handle has come from a peer that may lie: `connect` keeps in it which attempt of this process it belongs
+	 * to, and what a stranger has written there would name another one. To be called before the first connect.
+	 * ERR_PROTOCOL: it is no handle of this network. */
+	gantry_result (*take_handle)(struct gantry_net *net, void *handle);
+	/* Gives up on a connect that has returned neither a comm nor an error yet. Nothing happens if it was never
+	 * called. */
+	void (*cancel_connect)(struct gantry_net *net, void *handle);
 };
 
 struct gantry_net {

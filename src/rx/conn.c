@@ -8,7 +8,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "net/tcp/vec.h"
 #include "rx/rx.h"
 
 /* Closing: for the network to take what the peer waits to hear. And the peer has closed: for what it said before, which
@@ -61,7 +60,7 @@ gantry_result rx_conn_start(struct gantry_rx_conn *c)
 	}
 	/* Heads must get through whatever becomes of data: a receiver that is ending a transfer posts nothing until it
 	 * has heard how many messages there are. */
-	TRY(tcp_hold(c->out.comm, RX_TAG_DATA));
+	TRY(rx->net->ops->hold(rx->net, c->out.comm, RX_TAG_DATA));
 	c->vec = 1;
 	rx_path_of_conn(c);
 	TRY(rx_heads_init(c));

@@ -14,8 +14,6 @@
 #include "base/clock.h"
 #include "inet/loop.h"
 #include "inet/sock.h"
-#include "net/tcp/forget.h"
-#include "net/tcp/hello.h"
 
 enum { LAST_NS = 20000000 }; /* before the deadline: for the last attempt */
 
@@ -105,7 +103,7 @@ static void drop_net(struct meeting *m) REQUIRES(rx_mu)
 	if (m->listen)
 		net->ops->close_listen(net, m->listen);
 	m->listen = NULL;
-	tcp_connect_forget(m->handle);
+	net->ops->cancel_connect(net, m->handle);
 	rx_conn_destroy(m->conn);
 	m->conn = NULL;
 	m->peer_ready = 0;
@@ -169,11 +167,13 @@ out:
 	return r;
 }
 
-static void take_offer(struct meeting *m, const struct rx_offer *o)
+static gantry_result take_offer(struct meeting *m, const struct rx_offer *o)
 {
+	struct gantry_net *net = m->rx->net;
+
 	memcpy(m->handle, o->handle, sizeof(m->handle));
-	tcp_handle_received(m->handle);
 	m->peer_epoch = o->epoch;
+	return net->ops->take_handle(net, m->handle);
 }
 
 static void know_peer(struct meeting *m)
@@ -225,20 +225,17 @@ out:
 static enum inet_event heard_hello(struct meeting *m)
 {
 	struct inet_handshake *h = &m->shake;
-	struct wire_handle handle;
 	struct rx_offer o;
 
 	h->protocol = &rx_protocol;
 	if (strcmp(h->name, rx_protocol.name) != 0)
 		return inet_handshake_refuse(h, GANTRY_ERR_REFUSED, "an rx listens here, nobody speaks %s", h->name);
 	if (h->peer_version == RX_VERSION) { /* of others nothing is known */
-		if (rx_offer_decode(h->payload, h->payload_size, &o) != GANTRY_OK ||
-		    wire_handle_decode(o.handle, &handle) != GANTRY_OK) {
+		if (rx_offer_decode(h->payload, h->payload_size, &o) != GANTRY_OK || take_offer(m, &o) != GANTRY_OK) {
 			fail_protocol(m);
 			return INET_AGAIN;
 		}
 		m->id = o.id;
-		take_offer(m, &o);
 	}
 	return inet_handshake_challenge(h, &m->rx->key);
 }
@@ -247,11 +244,11 @@ static void heard_answer(struct meeting *m)
 {
 	struct rx_offer o;
 
-	if (rx_offer_decode(m->shake.payload, m->shake.payload_size, &o) != GANTRY_OK || o.id != m->id) {
+	if (rx_offer_decode(m->shake.payload, m->shake.payload_size, &o) != GANTRY_OK || o.id != m->id ||
+	    take_offer(m, &o) != GANTRY_OK) {
 		fail_protocol(m);
 		return;
 	}
-	take_offer(m, &o);
 	know_peer(m);
 	m->state = MEET_NET;
 }

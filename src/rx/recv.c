@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/param_text.h"
-#include "net/tcp/vec.h"
 #include "rx/rx.h"
 
 static gantry_result answer(struct gantry_rx_conn *c, enum rx_kind kind, uint64_t transfer, uint64_t bytes,
@@ -246,7 +245,7 @@ static gantry_result post(struct gantry_rx_conn *c, struct gantry_rx_op *op) REQ
 		f->got = op->total;
 		f->state = RX_FLIGHT_HERE;
 	} else if (f->niov) {
-		r = tcp_irecv_vec(c->in.comm, f->iov, f->niov, tag, &f->request);
+		r = net->ops->irecvv(net, c->in.comm, f->iov, f->niov, tag, &f->request);
 		if (r == GANTRY_ERR_UNSUPPORTED)
 			c->vec = 0;
 		if (r == GANTRY_ERR_UNSUPPORTED || (r == GANTRY_OK && !f->request))

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The sending side of a connection: offering transfers, and moving the granted ones message by message. */
 #define LOG_SUBSYS GANTRY_SUBSYS_RX
-#include "net/tcp/vec.h"
 #include "rx/rx.h"
 
 static struct gantry_rx_op *find(struct gantry_list *list, uint64_t transfer)
@@ -220,6 +219,7 @@ static gantry_result stage(struct gantry_rx_conn *c, struct rx_flight *f) REQUIR
 static gantry_result prepare(struct gantry_rx_conn *c, struct gantry_rx_op *op) REQUIRES(rx_mu)
 {
 	gantry_result r = GANTRY_OK;
+	struct gantry_net *net = c->rx->net;
 	struct rx_flight *f = rx_flight_at(&c->out, c->out.tail);
 	uint64_t len = op->ending ? 0 : rx_message_len(op, op->posted), run = 0;
 	uint8_t *at = len ? rx_batch_run(&op->batch, &op->cursor, len, &run) : NULL;
@@ -229,7 +229,7 @@ static gantry_result prepare(struct gantry_rx_conn *c, struct gantry_rx_op *op) 
 	    (!op->batch.device || (f->mr = rx_conn_mr(c, &c->out, op->batch.regions[op->cursor.entry])))) {
 		f->direct = at;
 		f->touches = 1;
-	} else if (len && !op->batch.device && tcp_isend_vec_pays(c->out.comm) && rx_flight_list(f)) {
+	} else if (len && !op->batch.device && net->ops->isendv_pays(net, c->out.comm) && rx_flight_list(f)) {
 		f->touches = 1;
 	} else if (len) {
 		TRY(stage(c, f));
@@ -251,7 +251,7 @@ static gantry_result post_one(struct gantry_rx_conn *c, struct rx_flight *f) REQ
 
 	/* No way back to a staging buffer here: flights behind this one may hold all there are. */
 	if (f->niov)
-		r = tcp_isend_vec(c->out.comm, f->iov, f->niov, RX_TAG_DATA, &f->request);
+		r = net->ops->isendv(net, c->out.comm, f->iov, f->niov, RX_TAG_DATA, &f->request);
 	else
 		r = net->ops->isend(net, c->out.comm,
 				    f->direct  ? f->direct

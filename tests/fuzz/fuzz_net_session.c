@@ -20,6 +20,7 @@
 #include "base/param.h"
 #include "net/tcp/engine.h"
 #include "net/tcp/forget.h"
+#include "script.h"
 #include "session.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -266,7 +267,7 @@ static void connect_one(int i)
 static void forget_one(int i)
 {
 	if (run.connecting[i])
-		tcp_connect_forget(run.connects[i]);
+		gantry_net_tcp()->ops->cancel_connect(gantry_net_tcp(), run.connects[i]);
 	run.connecting[i] = 0;
 }
 

@@ -14,8 +14,6 @@
  *  - A hello and a head that are accepted are written again as they came.
  *
  * All of it is one thread, which looks at the insides without their mutex: such functions are UNCHECKED.
- *
- * wrap: tcp_hold tcp_irecv_vec tcp_isend_vec tcp_isend_vec_pays
  */
 #include "base/param.h"
 #include "logs.h"

@@ -3,7 +3,7 @@
  * device's work is done, when the harness says so. Requests, registrations and work live in blocks of their own, so
  * that the sanitizer sees a use after their end.
  *
- * The network's rules are those of net.h and net/tcp/vec.h: per tag, the n-th message meets the n-th receive. Bytes
+ * The network's rules are those of net.h: per tag, the n-th message meets the n-th receive. Bytes
  * move at the earliest time there is (when both are there), and done is said at the latest (when test asks).
  */
 #ifndef GANTRY_TESTS_RX_FAKE_H
@@ -12,8 +12,6 @@
 #include <string.h>
 
 #include "device/work.h"
-#include "net/tcp/forget.h"
-#include "net/tcp/vec.h"
 #include "rx/rx.h"
 #include "script.h"
 
@@ -66,7 +64,7 @@ static struct {
 	int hold_heads;	     /* heads that are sent stay on their way */
 	int deny;	     /* so many isend and irecv say "later" */
 	int no_vec, no_mr;   /* not supported */
-	int pays;	     /* tcp_isend_vec_pays */
+	int pays;	     /* isendv_pays */
 	int device_memory;   /* what is registered next is the device's */
 	gantry_result error; /* of the connection: of all that is not done */
 	/* The table of an UNPACK connection. */
@@ -319,27 +317,9 @@ static gantry_result fake_consumed(struct gantry_net *net, void *comm, int n, vo
 	return GANTRY_OK;
 }
 
-static const struct gantry_net_ops fake_net_ops = {
-	.init = fake_init,
-	.finalize = fake_finalize,
-	.close_send = fake_close,
-	.close_recv = fake_close,
-	.reg_mr = fake_reg_mr,
-	.dereg_mr = fake_dereg_mr,
-	.isend = fake_isend,
-	.irecv = fake_irecv,
-	.test = fake_test,
-	.irecv_consumed = fake_consumed,
-};
-
-/* What rx asks of the TCP network beyond net.h; the linker puts these in its place (tests/CMakeLists.txt). */
-gantry_result __wrap_tcp_hold(void *comm, int tag);
-gantry_result __wrap_tcp_irecv_vec(void *comm, const struct iovec *iov, uint32_t n, int tag, void **ret_request);
-gantry_result __wrap_tcp_isend_vec(void *comm, const struct iovec *iov, uint32_t n, int tag, void **ret_request);
-int __wrap_tcp_isend_vec_pays(void *comm);
-
-gantry_result __wrap_tcp_hold(void *comm, int tag)
+static gantry_result fake_hold(struct gantry_net *net, void *comm, int tag)
 {
+	(void)net;
 	MUST(comm == &fake.out && tag == RX_TAG_DATA);
 	return GANTRY_OK;
 }
@@ -355,8 +335,10 @@ static void *fake_vec(struct fake_request *q, const struct iovec *iov, uint32_t 
 	return q;
 }
 
-gantry_result __wrap_tcp_irecv_vec(void *comm, const struct iovec *iov, uint32_t n, int tag, void **ret_request)
+static gantry_result fake_irecvv(struct gantry_net *net, void *comm, const struct iovec *iov, uint32_t n, int tag,
+				 void **ret_request)
 {
+	(void)net;
 	if (fake.no_vec)
 		return GANTRY_ERR_UNSUPPORTED;
 	*ret_request = fake_vec(fake_request(comm, tag), iov, n);
@@ -364,17 +346,37 @@ gantry_result __wrap_tcp_irecv_vec(void *comm, const struct iovec *iov, uint32_t
 	return GANTRY_OK;
 }
 
-gantry_result __wrap_tcp_isend_vec(void *comm, const struct iovec *iov, uint32_t n, int tag, void **ret_request)
+static gantry_result fake_isendv(struct gantry_net *net, void *comm, const struct iovec *iov, uint32_t n, int tag,
+				 void **ret_request)
 {
+	(void)net;
 	*ret_request = fake_vec(fake_request(comm, tag), iov, n);
 	return GANTRY_OK;
 }
 
-int __wrap_tcp_isend_vec_pays(void *comm)
+static int fake_isendv_pays(struct gantry_net *net, void *comm)
 {
+	(void)net;
 	(void)comm;
 	return fake.pays;
 }
+
+static const struct gantry_net_ops fake_net_ops = {
+	.init = fake_init,
+	.finalize = fake_finalize,
+	.close_send = fake_close,
+	.close_recv = fake_close,
+	.reg_mr = fake_reg_mr,
+	.dereg_mr = fake_dereg_mr,
+	.isend = fake_isend,
+	.irecv = fake_irecv,
+	.test = fake_test,
+	.irecv_consumed = fake_consumed,
+	.isendv = fake_isendv,
+	.irecvv = fake_irecvv,
+	.isendv_pays = fake_isendv_pays,
+	.hold = fake_hold,
+};
 
 /* ---- the device ---- */
 

@@ -157,7 +157,7 @@ static void ends_with_device_memory(void)
 		say_state(r, 0, MESSAGES, 0);
 		for (int i = 0; i < N; i++)
 			CHECK_OK(tcp_link_isend_txmem(l, m[i >= N / 2], data + i * SIZE, SIZE, 0, &requests[i]));
-		UNTIL((tcp_link_progress(l), l->lanes[1].tx.device_calls > 0));
+		UNTIL((tcp_link_progress(l), l->lanes[1].tx.calls > 0));
 		for (int i = 0; i < 100; i++)
 			tcp_link_progress(l);
 		if (how >= 2) {
@@ -241,16 +241,16 @@ static void headers_go_together(void)
 	void *request = NULL;
 
 	for (int i = 1; i < LANES; i++)
-		pthread_mutex_lock(&l->lanes[i].tx.lock);
+		lane_tx_mu_lock(&l->lanes[i].tx.lock);
 	say_state(r, 0, 1, 0);
 	CHECK_OK(tcp_link_isend(l, data, (LANES - 1) * PIECE, 0, &request));
-	UNTIL((tcp_link_progress(l), tcp_tag_of(&l->tx.tags, 0)->advertised));
+	UNTIL((tcp_link_progress(l), tcp_tag_of(&l->tx.tags, 0)->credit));
 	while (recv(r->raw[0], control, sizeof(control), MSG_DONTWAIT) > 0)
 		;
 	l->lanes[4].tx.dead = 1;
 	for (int i = 1; i < LANES; i++)
 		if (i != 3)
-			pthread_mutex_unlock(&l->lanes[i].tx.lock);
+			lane_tx_mu_unlock(&l->lanes[i].tx.lock);
 	tcp_bulk_tx(&l->lanes[1]); /* its socket is full before the piece is out */
 	CHECK(l->lanes[1].tx.send && l->lanes[2].tx.send);
 	CHECK(!l->lanes[3].tx.send && !l->lanes[4].tx.send);
@@ -263,7 +263,7 @@ static void headers_go_together(void)
 		CHECK_EQ(f.offset, i * PIECE);
 		CHECK_EQ(le_get(control + (size_t)i * 48 + 44, 4), i + 1);
 	}
-	pthread_mutex_unlock(&l->lanes[3].tx.lock);
+	lane_tx_mu_unlock(&l->lanes[3].tx.lock);
 	l->lanes[4].tx.dead = 0;
 	tcp_link_close_tx(l);
 	receiver_free(r, l);

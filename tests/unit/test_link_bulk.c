@@ -100,7 +100,7 @@ static void out_of_order(void)
 	int done = 0;
 
 	pair_links(&c, l);
-	pthread_mutex_lock(&l[1]->lanes[1].rx.lock);
+	lane_rx_mu_lock(&l[1]->lanes[1].rx.lock);
 	for (int i = 0; i < N; i++) {
 		out[i] = message(SIZE, (uint64_t)i);
 		in[i] = room(SIZE);
@@ -114,7 +114,7 @@ static void out_of_order(void)
 	/* Lane 1 took the first message, and one or two more while its socket had room. */
 	CHECK(!is_done(recvs[0]));
 	CHECK(done >= N / 2 && done < N);
-	pthread_mutex_unlock(&l[1]->lanes[1].rx.lock);
+	lane_rx_mu_unlock(&l[1]->lanes[1].rx.lock);
 	for (int i = 0; i < N; i++) {
 		wait_for(l, recvs[i], NULL);
 		wait_for(l, sends[i], NULL);
@@ -203,7 +203,7 @@ static void many_tags(void)
 		sends[i] = isend(l[0], out, 200, 1000 + i);
 	progress(l, 10); /* all are announced */
 	/* Somebody else is busy with the control lane while the receives are posted. */
-	pthread_mutex_lock(&l[1]->control.lock);
+	control_mu_lock(&l[1]->control_mu);
 	for (int g = 0; g < GROUPS; g++) {
 		void *data[TAGS];
 		size_t sizes[TAGS];
@@ -216,7 +216,7 @@ static void many_tags(void)
 		}
 		CHECK_OK(tcp_link_irecv(l[1], TAGS, data, sizes, tags, &recvs[g]));
 	}
-	pthread_mutex_unlock(&l[1]->control.lock);
+	control_mu_unlock(&l[1]->control_mu);
 	for (int i = 0; i < GROUPS * TAGS; i++)
 		wait_for(l, sends[i], NULL);
 	for (int g = 0; g < GROUPS; g++)
@@ -234,11 +234,11 @@ static void announcements_and_close(void)
 	uint8_t out[200] = {0};
 	size_t n;
 
-	pthread_mutex_lock(&l->control.lock);
+	control_mu_lock(&l->control_mu);
 	for (int i = 0; i < 20; i++)
 		isend(l, out, 100 + (size_t)i, A);
 	tcp_link_close_rx(l);
-	pthread_mutex_unlock(&l->control.lock);
+	control_mu_unlock(&l->control_mu);
 	for (int i = 0; i < 5; i++)
 		tcp_link_progress(l);
 	n = take_frames(raw[0], f, 40);

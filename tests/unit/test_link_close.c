@@ -134,7 +134,7 @@ static void sender_closes_bulk(enum mode mode, int nlanes, int crc, int before, 
 	r = irecv(l[1], in, BULK, A);
 	progress(l, 5);
 	for (int i = 1; i < nlanes; i++)
-		pthread_mutex_lock(&l[1]->lanes[i].rx.lock);
+		lane_rx_mu_lock(&l[1]->lanes[i].rx.lock);
 	isend(l[0], out, BULK, A);
 	UNTIL((progress(l, 10), l[0]->lanes[1].tx.send)); /* in the middle indeed */
 	tcp_link_close_tx(l[0]);
@@ -142,12 +142,12 @@ static void sender_closes_bulk(enum mode mode, int nlanes, int crc, int before, 
 	free(memory);
 	reuse_heap();
 	for (int i = 1; i < nlanes; i++)
-		pthread_mutex_unlock(&l[1]->lanes[i].rx.lock);
+		lane_rx_mu_unlock(&l[1]->lanes[i].rx.lock);
 	if (late_news) {
 		/* The bulk lanes overtake the goodbye on the control lane. */
-		pthread_mutex_lock(&l[1]->lanes[0].rx.lock);
+		lane_rx_mu_lock(&l[1]->lanes[0].rx.lock);
 		progress(l, 2000);
-		pthread_mutex_unlock(&l[1]->lanes[0].rx.lock);
+		lane_rx_mu_unlock(&l[1]->lanes[0].rx.lock);
 	}
 	result = outcome(l, r);
 	if (result == GANTRY_OK)
@@ -216,12 +216,12 @@ static void sender_closes_header(void)
 	pattern_fill(out, SIZE, 5);
 	r = irecv(l[1], in, SIZE, A);
 	progress(l, 5);
-	pthread_mutex_lock(&l[1]->lanes[1].rx.lock);
+	lane_rx_mu_lock(&l[1]->lanes[1].rx.lock);
 	isend(l[0], out, SIZE, A);
 	UNTIL((progress(l, 10), l[0]->lanes[1].tx.bytes > 0 || l[0]->lanes[1].tx.send));
 	tcp_link_close_tx(l[0]);
 	reuse_heap();
-	pthread_mutex_unlock(&l[1]->lanes[1].rx.lock);
+	lane_rx_mu_unlock(&l[1]->lanes[1].rx.lock);
 	if (outcome(l, r) == GANTRY_OK)
 		CHECK_PATTERN(in, SIZE, 5);
 	if (tcp_link_failed(l[1]))
@@ -245,7 +245,7 @@ static void sender_closes_eager(void)
 
 	pair_links(&c, l);
 	traffic(l, 1);
-	pthread_mutex_lock(&l[1]->lanes[0].rx.lock);
+	lane_rx_mu_lock(&l[1]->lanes[0].rx.lock);
 	for (int i = 0; i < N; i++) {
 		out[i] = malloc(EAGER);
 		pattern_fill(out[i], EAGER, (uint64_t)i);
@@ -261,7 +261,7 @@ static void sender_closes_eager(void)
 		free(out[i]);
 	}
 	reuse_heap();
-	pthread_mutex_unlock(&l[1]->lanes[0].rx.lock);
+	lane_rx_mu_unlock(&l[1]->lanes[0].rx.lock);
 	for (int i = 0; i < N && !ended; i++) {
 		size_t size = EAGER;
 		void *data = in, *r = NULL;

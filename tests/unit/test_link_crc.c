@@ -198,7 +198,7 @@ static int got_late(struct victim *v)
 
 static int rts_seen(struct victim *v)
 {
-	return v->l->rx.tags.count && v->l->rx.tags.items[0].announced;
+	return v->l->rx.tags.count && v->l->rx.tags.items[0].rts;
 }
 
 static int send_let_go(struct victim *v)

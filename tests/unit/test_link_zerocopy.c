@@ -151,13 +151,13 @@ static void waits_for_the_receiver(void)
 		pattern_fill(out, sizeof(out), 9);
 		r = irecv(l[1], in, sizeof(in), A);
 		progress(l, 3);
-		pthread_mutex_lock(&l[1]->lanes[1].rx.lock);
+		lane_rx_mu_lock(&l[1]->lanes[1].rx.lock);
 		s = isend(l[0], out, sizeof(out), A);
 		UNTIL((progress(l, 1), l[0]->lanes[1].tx.bytes >= sizeof(out)));
 		progress(l, 50);
 		CHECK_EQ(l[0]->lanes[1].tx.bytes, sizeof(out));
 		CHECK_EQ(((struct tcp_request *)s)->state, TCP_PENDING);
-		pthread_mutex_unlock(&l[1]->lanes[1].rx.lock);
+		lane_rx_mu_unlock(&l[1]->lanes[1].rx.lock);
 		wait_for(l, s);
 		wait_for(l, r);
 		CHECK_PATTERN(in, sizeof(in), 9);

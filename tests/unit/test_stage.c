@@ -303,7 +303,7 @@ static void refusals(void)
 	CHECK_HAS(gantry_last_error(), "GANTRY_UNPACK_STAGE");
 	/* Neither has used up a request or a number of its tag. */
 	CHECK_EQ(l[0]->tx.sends.nfree, l[0]->tx.sends.count);
-	CHECK_EQ(l[0]->tx.tags.items[0].posted, 0);
+	CHECK_EQ(l[0]->tx.tags.count, 0);
 	tcp_link_free(l[0]);
 	tcp_link_free(l[1]);
 	free(data);

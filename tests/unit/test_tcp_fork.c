@@ -8,7 +8,6 @@
 
 #include "child.h"
 #include "gone.h"
-#include "net/tcp/forget.h"
 #include "tcp_util.h"
 
 #if defined(__SANITIZE_THREAD__)
@@ -130,7 +129,7 @@ int main(void)
 	wait_two(pending_recv, post_send(way.send, buf, sizeof(buf), 2), NULL);
 	exchange(way);
 	close_way(way);
-	tcp_connect_forget(began);
+	ops->cancel_connect(net, began);
 	CHECK_OK(ops->close_listen(net, listener));
 	UNTIL(links_are_gone());
 	CHECK_OK(ops->finalize(net, ctx));

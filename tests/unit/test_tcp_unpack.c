@@ -10,7 +10,6 @@
 #include "held.h"
 #include "logs.h"
 #include "net/devmem.h"
-#include "net/tcp/forget.h"
 #include "unpack_util.h"
 
 enum { MIB = 1 << 20, ROOM = 2 * MIB, WINDOW = 8 };
@@ -181,7 +180,7 @@ static void every_pair(void)
 				uint32_t calls = 0;
 
 				for (int i = 1; i < l->nlanes; i++)
-					calls += __atomic_load_n(&l->lanes[i].tx.device_calls, __ATOMIC_RELAXED);
+					calls += __atomic_load_n(&l->lanes[i].tx.calls, __ATOMIC_RELAXED);
 				CHECK_EQ(calls > 0, l->session.initiator && from && to && !getenv("GANTRY_DEVMEM_TX"));
 			}
 			inet_loop_unlock();
@@ -383,7 +382,7 @@ static void freed_unlocked(void)
 	/* a connector that is given up (to an address where nobody is any more), ... */
 	CHECK_OK(ops->connect(net, ctx, 0, handle, &comm, NULL));
 	CHECK(!comm);
-	tcp_connect_forget(handle);
+	ops->cancel_connect(net, handle);
 	check_frees(1);
 	/* and closed links, after the last of their comms. Sent through a stage, received with a queue. */
 	setenv("GANTRY_DEVMEM_TX", "off", 1);

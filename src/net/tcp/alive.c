@@ -26,7 +26,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "net/tcp/engine.h"
-#include "net/tcp/helper.h"
+#include "net/tcp/worker.h"
 
 static const uint64_t linger_max_ns = 10000000000, linger_failed_ns = 100000000, slack_max_ns = 500000000;
 
@@ -151,14 +151,14 @@ void tcp_link_put_down(struct tcp_link *l)
 {
 	uint64_t tx = 0, rx = 0;
 
-	tcp_helpers_forget(l);
+	tcp_workers_forget(l);
 	for (int i = 0; i < l->nlanes; i++) {
 		tx += l->lanes[i].tx.bytes;
 		rx += l->lanes[i].rx.bytes;
 	}
 	LOG_INFO(NET, "link %u to %s closed: %llu bytes sent, %llu received%s%s", l->session.id, l->session.peer,
 		 (unsigned long long)tx, (unsigned long long)rx, tcp_link_failed(l) ? ", after " : "",
-		 tcp_link_failed(l) ? gantry_result_name(l->end.error) : "");
+		 tcp_link_failed(l) ? gantry_result_name(load_relaxed(&l->end.error)) : "");
 	tcp_link_forget(l);
 	gantry_list_append(&tcp_engine.lingering, &l->node);
 	l->linger_until = gantry_params()->timeout < linger_max_ns ? gantry_params()->timeout : linger_max_ns;

@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sending on bulk lanes. Lanes pull: one that has nothing takes the next piece of the oldest message whose receive is
- * posted. So a slow lane takes fewer pieces and slows nobody. A piece goes out in one of four ways:
- *   splice   vmsplice maps the user's pages into a pipe, splice moves them to the socket: no copy, also within a host.
- *            The kernel says nothing about when the pages are free again; STATE from the receiver does.
- *   zerocopy MSG_ZEROCOPY, for real NICs; completion by STATE as well, the error queue only tells whether it copied.
- *   copy     plain sendmsg.
- *   device   the NIC reads device memory: txmem.h.
- * A message that lies in pieces of memory (vec.h) goes by zerocopy or copy, never through the pipe: a piece takes two
- * or three slots there and as many fragments of a packet, and the receiver pays for those. It is for links with
+ * posted. So a slow lane takes fewer pieces and slows nobody. Which way a piece goes is in link.h.
+ *
+ * A message that lies in pieces of memory (vec.h) goes by zerocopy or copied, never through the pipe: a piece takes two
+ * or three entries there and as many fragments of a packet, and the receiver pays for those. It is for links with
  * zerocopy, where nothing is copied at all; where something is, gathering into a buffer that stays in the cache is
  * faster. Pieces of 8 KiB that begin anywhere, over loopback, two cores: gathered and spliced 7.1 GB/s, spliced in
  * pieces 4.9, sendmsg of the pieces 4.6; without splicing, gathered 5.1. On page borders: 7.3, 5.9, 4.8; 5.2.
@@ -16,9 +12,22 @@
  * Towards a side that receives into device memory a lane carries payload only: its CPU could not read a header there.
  * The headers go ahead on the control lane, at once, from whichever thread has pulled the piece, and with those of the
  * pieces that it has given to idle lanes.
+ *
+ * Rails: lanes over NICs of different speed. A socket buffer swallows far more than a slow rail can deliver soon, so
+ * "takes the next piece when its socket has room" is not enough: before a rail pulls, what it holds and how fast it
+ * drains is compared with what all rails together hold and deliver.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_DATA
 #include <errno.h>
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <time.h>
 
 #include "base/atomic.h"
 #include "base/clock.h"
@@ -27,9 +36,6 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "net/tcp/link.h"
-#include "net/tcp/rail.h"
-#include "net/tcp/sigpipe.h"
-#include "net/tcp/txmem.h"
 
 enum { CHUNK_UNIT = 64 << 10, CHUNK_SHARED_MAX = 512 << 10, CHUNK_CRC_MAX = 1 << 20 };
 enum { DEEP_WINDOW = 6, RTS_PACES = 40, TX_PACES = 1 };
@@ -63,8 +69,57 @@ static uint64_t chunk_size(const struct tcp_link *l, uint64_t total)
 	return chunk < max ? chunk : max;
 }
 
-/* The oldest message whose receive is posted, or NULL. Under mu. */
-static struct tcp_send *ready(struct tcp_link *l)
+/* ---- rails ---- */
+
+/*
+ * Several lanes: what this one holds, and how fast the kernel has lately seen it deliver. The kernel leaves samples out
+ * in which the lane had nothing to do, unless they were faster.
+ */
+static void weigh_rail(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
+{
+	struct tcp_info info;
+	socklen_t len = sizeof(info);
+	int out = 0;
+
+	memset(&info, 0, sizeof(info));
+	if (ioctl(lane->fd, SIOCOUTQ, &out) || out < 0 || getsockopt(lane->fd, IPPROTO_TCP, TCP_INFO, &info, &len))
+		return;
+	store_relaxed(&lane->tx.queued, (uint64_t)out);
+	store_relaxed(&lane->tx.rate, (uint64_t)info.tcpi_delivery_rate);
+}
+
+/*
+ * Would this lane deliver one more piece later than all lanes together deliver everything that waits? Then the piece is
+ * better left to the others, unless this is the lane that would be through with it first.
+ */
+static bool is_too_slow(const struct tcp_lane *lane, uint64_t chunk) REQUIRES(lane_tx_mu, link_mu)
+{
+	const struct tcp_link *l = lane->link;
+	double mine = ((double)lane->tx.queued + (double)chunk) / (double)lane->tx.rate, rates = 0,
+	       bytes = (double)l->tx.bulk_bytes;
+	int better = 0;
+
+	if (!lane->tx.rate)
+		return lane->tx.queued > 0; /* one piece to learn from */
+	for (int i = 1; i < l->nlanes; i++) {
+		const struct tcp_lane_tx *tx = &l->lanes[i].tx;
+		uint64_t rate = load_relaxed(&tx->rate), queued = load_relaxed(&tx->queued);
+
+		if (load_relaxed(&tx->dead))
+			continue;
+		if (!rate)
+			return 0;
+		rates += (double)rate;
+		bytes += (double)queued;
+		better |= ((double)queued + (double)chunk) / (double)rate < mine;
+	}
+	return better && mine > bytes / rates;
+}
+
+/* ---- pieces ---- */
+
+/* The oldest message whose receive is posted, or NULL. */
+static struct tcp_send *find_ready(struct tcp_link *l) REQUIRES(link_mu)
 {
 	gantry_list_each (pos, &l->tx.bulk) {
 		struct tcp_send *s = gantry_container(pos, struct tcp_send, head.node);
@@ -73,60 +128,49 @@ static struct tcp_send *ready(struct tcp_link *l)
 		/* The receiver keeps track of this many that may be done before an earlier one. */
 		if (s->seq - l->tx.peer_done >= LINK_DONE_BITS)
 			continue;
-		if (t && (int32_t)(t->advertised - s->index) > 0)
+		if (t && (int32_t)(t->credit - s->index) > 0)
 			return s;
-		if (s->announced)
+		if (s->rts_sent)
 			continue;
 		if (!s->blocked)
 			s->blocked = gantry_ticks() | 1;
-		s->announce |= (int64_t)(gantry_ticks() - s->blocked) > (int64_t)(RTS_PACES * l->session.pace_ticks);
-		if (s->announce) /* the control lane will ask for it */
+		s->rts_wanted |= (int64_t)(gantry_ticks() - s->blocked) > (int64_t)(RTS_PACES * l->session.pace_ticks);
+		if (s->rts_wanted) /* the control lane will ask for it */
 			store_relaxed(&l->tx.pending, 1);
 	}
 	return NULL;
 }
 
 /* Pieces are not spliced: see above. */
-static int sent_by_reference(const struct tcp_link *l, const struct tcp_send *s)
+static bool is_sent_by_reference(const struct tcp_link *l, const struct tcp_send *s)
 {
-	int splice = !s->vec.n && load_relaxed(&l->tx.splice);
+	bool splice = !s->vec.n && load_relaxed(&l->tx.splice);
 
-	return s->txmem || ((splice || load_relaxed(&l->tx.msg_zerocopy)) && s->size >= gantry_params()->zerocopy_min);
+	return s->push || ((splice || load_relaxed(&l->tx.msg_zerocopy)) && s->size >= gantry_params()->zerocopy_min);
 }
 
-/*
- * The lane gets the next piece of the oldest message whose receive is posted. 1 if there is one, 0 if not, -1: left to
- * other lanes. Under mu and the lane's lock. ret_piece: its header, which towards device memory waits on the control
- * lane already.
- */
-static int take_piece(struct tcp_lane *lane, struct wire_piece *ret_piece)
+static const struct tcp_push_ops *choose_push(const struct tcp_link *l, const struct tcp_send *s)
+{
+	if (s->push)
+		return s->push;
+	if (s->needs_ack && !s->vec.n && load_relaxed(&l->tx.splice))
+		return &tcp_push_spliced;
+	return s->needs_ack && load_relaxed(&l->tx.msg_zerocopy) ? &tcp_push_zerocopy : &tcp_push_copied;
+}
+
+/* The lane's next bytes are those of this message, from its `next` on. */
+static void give_piece(struct tcp_lane *lane, struct tcp_send *s, uint64_t chunk) REQUIRES(lane_tx_mu, link_mu)
 {
 	struct tcp_link *l = lane->link;
 	struct tcp_lane_tx *tx = &lane->tx;
-	struct wire_piece f = {0};
-	struct tcp_send *s = ready(l);
-	uint64_t chunk;
 
-	if (!s || l->tx.peer_closed || (l->session.device_tx && !tcp_descriptor_room(l)))
-		return 0;
-	if (!s->txmem && tcp_txmem_busy(lane)) /* bytes of another kind must not overtake */
-		return 0;
-	chunk = chunk_size(l, s->size);
-	if (chunk > s->size - s->next)
-		chunk = s->size - s->next;
-	if (l->session.rails > 1 && tcp_rail_too_slow(lane, chunk))
-		return -1;
+	ASSERT(!tx->send && !tx->left && !tx->in_pipe && chunk <= s->size - s->next);
 	store_relaxed(&l->tx.bulk_bytes, l->tx.bulk_bytes - chunk);
 	store_relaxed(&tx->queued, tx->queued + chunk);
 	if (s->next == 0)
-		s->needs_ack = sent_by_reference(l, s);
-	f.length = (uint32_t)chunk;
-	f.seq = s->seq;
-	f.offset = s->next;
-	f.total = s->size;
-	f.tag = s->tag;
-	f.index = s->index;
+		s->needs_ack = is_sent_by_reference(l, s);
 	tx->send = s;
+	tx->push = choose_push(l, s);
 	if (s->vec.n) {
 		tx->at = s->at;
 		tcp_vec_skip(&s->vec, &s->at, chunk);
@@ -135,66 +179,93 @@ static int take_piece(struct tcp_lane *lane, struct wire_piece *ret_piece)
 	}
 	tx->left = tx->length = chunk;
 	s->next += chunk;
-	if (s->next == s->size) {
+	if (s->next == s->size)
 		gantry_list_remove(&s->head.node);
-		/* Only a deep window can wait for its acknowledgements. */
-		if (load_relaxed(&l->tx.bulk_pending) >= DEEP_WINDOW)
-			f.deep = true;
-	}
-	if (s->needs_ack || s->seq - l->tx.peer_done >= LINK_DONE_BITS / 2)
-		f.ack = true;
+}
+
+/*
+ * The lane gets the next piece of the oldest message whose receive is posted. 1 if there is one, 0 if not, -1: left to
+ * other lanes. ret_piece: its header, which towards device memory waits on the control lane already.
+ */
+static int take_piece(struct tcp_lane *lane, struct wire_piece *ret_piece) REQUIRES(lane_tx_mu, link_mu)
+{
+	struct tcp_link *l = lane->link;
+	struct tcp_lane_tx *tx = &lane->tx;
+	struct tcp_send *s = find_ready(l);
+	uint64_t chunk;
+
+	if (!s || l->tx.peer_closed || (l->session.device_tx && !tcp_descriptor_room(l)))
+		return 0;
+	if (tx->late && tx->late != s->push && tcp_lane_busy(lane)) /* bytes of another way must not overtake */
+		return 0;
+	chunk = chunk_size(l, s->size);
+	if (chunk > s->size - s->next)
+		chunk = s->size - s->next;
+	if (l->session.rails > 1 && is_too_slow(lane, chunk))
+		return -1;
+	*ret_piece = (struct wire_piece){
+		.length = (uint32_t)chunk,
+		.seq = s->seq,
+		.offset = s->next,
+		.total = s->size,
+		.tag = s->tag,
+		.index = s->index,
+	};
+	give_piece(lane, s, chunk);
+	/* Only a deep window can wait for its acknowledgements. */
+	ret_piece->deep = s->next == s->size && load_relaxed(&l->tx.bulk_pending) >= DEEP_WINDOW;
+	ret_piece->ack = s->needs_ack || s->seq - l->tx.peer_done >= LINK_DONE_BITS / 2;
 	if (l->session.device_tx) {
-		f.lane = (uint32_t)lane->index;
-		tcp_descriptor_put(l, &f);
+		ret_piece->lane = (uint32_t)lane->index;
+		tcp_descriptor_put(l, ret_piece);
 		tx->header_left = 0;
 	}
-	tx->splicing = s->needs_ack && !s->txmem && !s->vec.n && load_relaxed(&l->tx.splice);
 	gantry_event_put(GANTRY_EV_CHUNK_TX, (uint32_t)lane->index, s->seq, chunk);
-	*ret_piece = f;
 	return 1;
 }
 
 /*
  * Headers that go ahead cost a call, here and there: so lanes that have nothing get their pieces now, and one call
- * takes all headers. Whoever comes to such a lane next finds what to send; 1: somebody should. Not where lanes differ
- * in speed. Under mu: locks of lanes come before it elsewhere, so none is waited for.
+ * takes all headers. Whoever comes to such a lane next finds what to send; true: somebody should. Not where lanes
+ * differ in speed. Locks of lanes come before link_mu elsewhere, so none is waited for; UNCHECKED: two of them.
  */
-static int take_for_others(const struct tcp_lane *lane)
+static bool take_for_others(const struct tcp_lane *lane) UNCHECKED
 {
 	struct tcp_link *l = lane->link;
 	struct wire_piece f;
-	int given = 0;
+	bool given = false;
 
+	ASSERT_HELD(&l->mu);
 	for (int i = 1; i < l->nlanes && l->tx.bulk_bytes; i++) {
 		struct tcp_lane *other = &l->lanes[i];
 
-		if (other == lane || pthread_mutex_trylock(&other->tx.lock))
+		if (other == lane || !lane_tx_mu_trylock(&other->tx.lock))
 			continue;
 		if (!other->tx.send && !other->tx.dead)
 			given |= take_piece(other, &f) > 0;
-		pthread_mutex_unlock(&other->tx.lock);
+		lane_tx_mu_unlock(&other->tx.lock);
 	}
 	return given;
 }
 
 /* What the lane sends next. As take_piece. *ret_given: other lanes have something now, too. */
-static int pull(struct tcp_lane *lane, int *ret_given)
+static int pull_piece(struct tcp_lane *lane, bool *ret_given) REQUIRES(lane_tx_mu)
 {
 	struct tcp_link *l = lane->link;
 	struct tcp_lane_tx *tx = &lane->tx;
 	struct wire_frame f = {.kind = WIRE_DATA};
 	int taken;
 
-	/* Helpers ask all the time while a message waits for its acknowledgement: not with the lock. */
+	/* Workers ask all the time while a message waits for its acknowledgement: not with the lock. */
 	if (!load_relaxed(&l->tx.bulk_bytes))
 		return 0;
 	if (l->session.rails > 1)
-		tcp_rail_weigh(lane);
-	pthread_mutex_lock(&l->mu);
+		weigh_rail(lane);
+	link_mu_lock(&l->mu);
 	taken = take_piece(lane, &f.piece);
 	if (taken > 0 && l->session.device_tx && l->session.rails == 1)
 		*ret_given = take_for_others(lane);
-	pthread_mutex_unlock(&l->mu);
+	link_mu_unlock(&l->mu);
 	if (taken < 0)
 		store_relaxed(&tx->next_try, gantry_ticks() + gantry_ticks_of_ns(SLOW_PAUSE_NS));
 	if (taken <= 0)
@@ -211,14 +282,17 @@ static int pull(struct tcp_lane *lane, int *ret_given)
 	return 1;
 }
 
-static void piece_sent(struct tcp_lane *lane)
+static void end_piece(struct tcp_lane *lane) REQUIRES(lane_tx_mu) EXCLUDES(link_mu)
 {
 	struct tcp_link *l = lane->link;
 	struct tcp_send *s = lane->tx.send;
 
-	pthread_mutex_lock(&l->mu);
+	ASSERT(!lane->tx.left && !lane->tx.in_pipe && !lane->tx.header_left);
+	lane->tx.bytes += lane->tx.length;
+	link_mu_lock(&l->mu);
 	lane->tx.send = NULL;
 	s->sent += lane->tx.length;
+	ASSERT(s->sent <= s->next);
 	if (s->sent == s->size) {
 		l->tx.bulk_sent++;
 		if (s->needs_ack && !tcp_send_acked(l, s->seq)) {
@@ -229,68 +303,128 @@ static void piece_sent(struct tcp_lane *lane)
 			tcp_request_done(&s->head);
 		}
 	}
-	pthread_mutex_unlock(&l->mu);
+	link_mu_unlock(&l->mu);
 }
 
 /*
  * The direction is closed and the message's memory goes back to its owner. Our half of a bulk lane carries nothing but
  * this direction, so nothing needs to follow, not even the rest of the piece: the peer hears of the close on the
- * control lane. The caller holds the lane's lock.
+ * control lane.
  */
 void tcp_lane_tx_abandon(struct tcp_lane *lane)
 {
+	ASSERT_HELD(&lane->tx.lock);
 	lane->tx.send = NULL;
 	lane->tx.left = 0;
 	store_relaxed(&lane->tx.dead, 1);
+}
+
+/* ---- a pass ---- */
+
+/*
+ * splice knows no MSG_NOSIGNAL: on a socket that the peer has reset it raises SIGPIPE, whose default ends the process.
+ * So the signal is blocked around a pass that may splice, and one that came of it is taken back; unless the program
+ * ignores or blocks it anyway, as most do.
+ */
+struct sigpipe_guard {
+	int on, was_pending;
+	sigset_t old;
+};
+
+static void guard_sigpipe(struct sigpipe_guard *g)
+{
+	static _Thread_local int needed; /* 0: not known, 1: yes, 2: no */
+	sigset_t set;
+
+	if (!needed) {
+		struct sigaction action;
+
+		pthread_sigmask(SIG_BLOCK, NULL, &set);
+		sigaction(SIGPIPE, NULL, &action);
+		needed = sigismember(&set, SIGPIPE) || action.sa_handler == SIG_IGN ? 2 : 1;
+	}
+	g->on = needed == 1;
+	if (!g->on)
+		return;
+	sigpending(&set);
+	g->was_pending = sigismember(&set, SIGPIPE);
+	sigemptyset(&set);
+	sigaddset(&set, SIGPIPE);
+	pthread_sigmask(SIG_BLOCK, &set, &g->old);
+}
+
+/* lost: a call on the socket has failed. Does nothing for a zeroed guard. */
+static void unguard_sigpipe(const struct sigpipe_guard *g, int lost)
+{
+	struct timespec none = {0, 0};
+	sigset_t set;
+
+	if (!g->on)
+		return;
+	sigemptyset(&set);
+	sigaddset(&set, SIGPIPE);
+	if (lost && !g->was_pending)
+		while (sigtimedwait(&set, NULL, &none) < 0 && errno == EINTR)
+			;
+	pthread_sigmask(SIG_SETMASK, &g->old, NULL);
+}
+
+struct pass {
+	int64_t moved;
+	int pulled; /* of the last pull: -1, it has said when to try again */
+	bool full;
+	struct sigpipe_guard guard;
+};
+
+/* Pieces, until there is none, the socket is full, or it was enough. */
+static void push_pieces(struct tcp_lane *lane, struct pass *p) REQUIRES(lane_tx_mu)
+{
+	struct tcp_lane_tx *tx = &lane->tx;
+	bool given = false;
+
+	/* What other lanes were given belongs to this message too, and comes before the next one's. */
+	while (p->moved < LINK_PASS_BYTES && !given && !tcp_link_failed(lane->link) && !tx->dead) {
+		uint64_t before;
+		int rc;
+
+		if (!tx->send && (p->pulled = pull_piece(lane, &given)) <= 0)
+			return;
+		if (tx->push->may_raise_sigpipe && !p->guard.on)
+			guard_sigpipe(&p->guard);
+		before = tx->left + tx->in_pipe;
+		rc = tx->push->push(lane);
+		if (rc < 0) {
+			tcp_lane_lost(lane);
+			return;
+		}
+		p->moved += (int64_t)(before - (tx->left + tx->in_pipe));
+		p->full = rc == 0;
+		if (p->full)
+			return;
+		end_piece(lane);
+	}
 }
 
 int tcp_bulk_tx(struct tcp_lane *lane)
 {
 	struct tcp_link *l = lane->link;
 	struct tcp_lane_tx *tx = &lane->tx;
-	struct sigpipe_guard guard = {0};
-	int64_t moved = 0;
-	int full = 0, pulled = 0, guarded = 0, given = 0;
+	struct pass pass = {0};
 
 	if (load_relaxed(&tx->dead) || (int64_t)(gantry_ticks() - load_relaxed(&tx->next_try)) < 0 ||
-	    pthread_mutex_trylock(&tx->lock))
+	    !lane_tx_mu_trylock(&tx->lock))
 		return 0;
-	if (tcp_txmem_busy(lane))
-		tcp_txmem_drain(lane);
-	/* What other lanes were given belongs to this message too, and comes before the next one's. */
-	while (moved < LINK_PASS_BYTES && !given && !tcp_link_failed(l) && !tx->dead) {
-		uint64_t before;
-		int rc;
-
-		if (!tx->send && (pulled = pull(lane, &given)) <= 0)
-			break;
-		if (tx->splicing && !guarded) {
-			sigpipe_guard(&guard);
-			guarded = 1;
-		}
-		before = tx->left + tx->in_pipe;
-		rc = tx->send->txmem ? tcp_txmem_push(lane)
-		     : tx->splicing  ? tcp_push_spliced(lane)
-				     : tcp_push_copied(lane);
-		if (rc < 0) {
-			tcp_lane_lost(lane);
-			break;
-		}
-		moved += (int64_t)(before - (tx->left + tx->in_pipe));
-		full = rc == 0;
-		if (full)
-			break;
-		tx->bytes += tx->length;
-		piece_sent(lane);
-	}
-	sigpipe_unguard(&guard, tx->dead);
-	if (moved > 0) {
+	if (tx->late && tcp_lane_busy(lane))
+		tx->late->drain(lane);
+	push_pieces(lane, &pass);
+	unguard_sigpipe(&pass.guard, tx->dead);
+	if (pass.moved > 0) {
 		store_relaxed(&l->last.told, gantry_ticks());
 		store_relaxed(&l->last.bulk_moved, gantry_ticks());
 	}
 	/* A socket that is full now has room for little in a moment: wait until a call is worth it. */
-	if (pulled >= 0) /* else pull has said when */
-		store_relaxed(&tx->next_try, full ? gantry_ticks() + TX_PACES * l->session.pace_ticks : 0);
-	pthread_mutex_unlock(&tx->lock);
-	return moved > 0;
+	if (pass.pulled >= 0)
+		store_relaxed(&tx->next_try, pass.full ? gantry_ticks() + TX_PACES * l->session.pace_ticks : 0);
+	lane_tx_mu_unlock(&tx->lock);
+	return pass.moved > 0;
 }

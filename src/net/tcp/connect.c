@@ -160,7 +160,7 @@ static void begin(struct tcp_connector *c, uint64_t now) REQUIRES(loop_mu)
 	l->session.peer_dev = c->handle.dev;
 	l->session.own_unpack = (int)tcp_home_says(&c->home);
 	l->tx_state = TCP_RESERVED;
-	l->tx.wanted = 1;
+	store_relaxed(&l->tx.wanted, true);
 	gantry_list_append(&tcp_engine.links, &l->node);
 	for (int i = 0; i < c->handle.naddrs; i++)
 		if (attempt_add(c, 0, i, now + (uint64_t)i * STAGGER_MS * 1000000) != GANTRY_OK) {
@@ -385,10 +385,10 @@ static struct tcp_link *session_link(const struct tcp_connector *c, int *ret_gon
 	*ret_gone = !l;
 	if (!l || !l->up)
 		return NULL;
-	pthread_mutex_lock(&l->mu);
+	link_mu_lock(&l->mu);
 	*ret_gone = l->tx_state != TCP_UNUSED || l->end.hung_up || tcp_link_failed(l);
 	l->tx.wanted |= !*ret_gone;
-	pthread_mutex_unlock(&l->mu);
+	link_mu_unlock(&l->mu);
 	return *ret_gone ? NULL : l;
 }
 

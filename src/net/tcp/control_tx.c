@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sending on the control lane. Whoever flushes collects all that waits (control frames first, among them the headers of
- * pieces towards device memory, then staged and queued eager messages within the peer's window) into one iovec and
+ * pieces towards device memory, then coalesced and queued eager messages within the peer's window) into one iovec and
  * sends it with one system call. A short write leaves the rest in the batch; nothing else is added before it is out.
  */
 #include <errno.h>
@@ -15,318 +15,341 @@
 #include "net/tcp/link.h"
 
 enum { DESCRIPTORS_PER_BATCH = LINK_CONTROL_FRAMES - 6 }; /* leaves room for counters, requests and ends */
+enum { ROOM_FOR_RTS = 4, ROOM_FOR_ENDS = 3 };		  /* frames at the end of a batch */
 
-static void add_iov(struct tcp_link *l, const void *base, size_t len)
+static void add_iov(struct tcp_control *c, const void *base, size_t len)
 {
-	l->control.iov[l->control.iov_n++] = (struct iovec){(void *)(uintptr_t)base, len};
+	c->iov[c->iov_n++] = (struct iovec){(void *)(uintptr_t)base, len};
 }
 
-static int add_control(struct tcp_link *l, int n, const struct wire_frame *f)
+static void add_frame(struct tcp_link *l, const struct wire_frame *f) REQUIRES(control_mu)
 {
-	wire_frame_encode(f, l->session.crc, l->control.frames[n]);
-	add_iov(l, l->control.frames[n], WIRE_FRAME_SIZE);
-	return n + 1;
+	struct tcp_control *c = &l->control;
+
+	ASSERT(c->nframes < LINK_CONTROL_FRAMES);
+	wire_frame_encode(f, l->session.crc, c->frames[c->nframes]);
+	add_iov(c, c->frames[c->nframes++], WIRE_FRAME_SIZE);
+}
+
+/* False: what is collected goes with the next batch. */
+static bool has_room(struct tcp_link *l, int reserved) REQUIRES(control_mu)
+{
+	if (l->control.nframes < LINK_CONTROL_FRAMES - reserved)
+		return true;
+	store_relaxed(&l->tx.pending, 1);
+	return false;
 }
 
 /* Bit k: bulk message done + 1 + k is done too, though one before it is not. */
-static uint32_t done_behind(const struct tcp_link *l)
+static uint32_t done_behind(const struct tcp_rx *rx)
 {
 	uint32_t bits = 0;
 
 	for (uint64_t k = 0; k < 32; k++) {
-		uint64_t seq = l->rx.done + 1 + k;
+		uint64_t seq = rx->done + 1 + k;
 
-		bits |= (uint32_t)(l->rx.done_bits[seq % LINK_DONE_BITS / 64] >> (seq % 64) & 1) << k;
+		bits |= (uint32_t)(rx->done_bits[seq % LINK_DONE_BITS / 64] >> (seq % 64) & 1) << k;
 	}
 	return bits;
 }
 
-static int add_state(struct tcp_link *l, int n, const struct tcp_tag *t)
+/* t: the tag whose receives it tells of, or NULL. */
+static void add_state(struct tcp_link *l, struct tcp_tag *t) REQUIRES(control_mu, link_mu)
 {
+	struct tcp_rx *rx = &l->rx;
 	struct wire_frame f = {
 		.kind = WIRE_STATE,
-		.state = {.done = l->rx.done,
-			  .done_bits = done_behind(l),
-			  .consumed = l->rx.consumed,
+		.state = {.done = rx->done,
+			  .done_bits = done_behind(rx),
+			  .consumed = rx->consumed,
 			  .has_tag = t != NULL,
 			  .tag = t ? t->tag : 0,
 			  .posted = t ? t->posted : 0},
 	};
 
 	gantry_event_put(GANTRY_EV_STATE_TX, l->session.id, f.state.posted, f.state.done);
-	l->rx.done_told = l->rx.done;
-	l->rx.consumed_told = l->rx.consumed;
-	l->rx.ack_now = 0;
-	l->rx.heartbeat_due = 0;
-	return add_control(l, n, &f);
+	ASSERT(rx->done >= rx->done_told && rx->consumed >= rx->consumed_told);
+	rx->done_told = rx->done;
+	rx->consumed_told = rx->consumed;
+	rx->ack_now = false;
+	rx->heartbeat_due = false;
+	if (t)
+		t->credit = t->posted;
+	add_frame(l, &f);
 }
 
 /* Counters that the peer should hear of. */
-static int collect_state(struct tcp_link *l, int n)
+static void collect_state(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 {
-	int first = n;
+	struct tcp_rx *rx = &l->rx;
+	int before = l->control.nframes;
 
-	for (int i = 0; i < l->rx.tags.count; i++) {
-		struct tcp_tag *t = &l->rx.tags.items[i];
-
-		if (!tcp_state_due(l, t))
+	for (int i = 0; i < rx->tags.count; i++) {
+		if (!tcp_state_due(l, &rx->tags.items[i]))
 			continue;
-		if (n >= LINK_CONTROL_FRAMES - 4) { /* the rest goes with the next batch */
-			store_relaxed(&l->tx.pending, 1);
+		if (!has_room(l, ROOM_FOR_RTS))
 			break;
-		}
-		n = add_state(l, n, t);
-		t->advertised = t->posted;
+		add_state(l, &rx->tags.items[i]);
 	}
-	if (n == first &&
-	    (l->rx.ack_now || l->rx.heartbeat_due || l->rx.consumed - l->rx.consumed_told >= LINK_WINDOW / 4)) {
-		struct tcp_tag *t = l->rx.tags.count ? &l->rx.tags.items[l->rx.tags.last] : NULL;
-
-		/* The frame goes out anyway: the receives of the tag in use ride along. */
-		n = add_state(l, n, t);
-		if (t)
-			t->advertised = t->posted;
-	}
-	return n;
+	/* The frame goes out anyway: the receives of the tag in use ride along. */
+	if (l->control.nframes == before &&
+	    (rx->ack_now || rx->heartbeat_due || rx->consumed - rx->consumed_told >= LINK_WINDOW / 4))
+		add_state(l, rx->tags.count ? &rx->tags.items[rx->tags.last] : NULL);
 }
 
 /* Tell the peer of messages that wait for a receive, once each: it may have posted it without saying so. */
-static int collect_rts(struct tcp_link *l, int n)
+static void collect_rts(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 {
 	gantry_list_each (pos, &l->tx.bulk) {
 		struct tcp_send *s = gantry_container(pos, struct tcp_send, head.node);
 		struct tcp_tag *t;
 
-		if (n >= LINK_CONTROL_FRAMES - 3) /* room for the ends */
+		if (l->control.nframes >= LINK_CONTROL_FRAMES - ROOM_FOR_ENDS)
 			break;
-		if (s->announced || !s->announce || s->next)
+		if (s->rts_sent || !s->rts_wanted || s->next)
 			continue;
 		t = tcp_tag_of(&l->tx.tags, s->tag);
-		if (!t || (int32_t)(t->advertised - s->index) > 0)
+		if (!t || (int32_t)(t->credit - s->index) > 0)
 			continue;
-		n = add_control(l, n,
-				&(struct wire_frame){
-					.kind = WIRE_RTS,
-					.rts = {.seq = s->seq, .total = s->size, .tag = s->tag, .index = s->index}});
-		s->announced = 1;
+		add_frame(l, &(struct wire_frame){
+				     .kind = WIRE_RTS,
+				     .rts = {.seq = s->seq, .total = s->size, .tag = s->tag, .index = s->index}});
+		s->rts_sent = true;
 	}
-	return n;
 }
 
 /* What has arrived on bulk lanes, where the service thread has found news. */
-static int collect_arrived(struct tcp_link *l, int n)
+static void collect_arrived(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 {
 	for (int i = 1; i < l->nlanes; i++) {
 		struct tcp_lane_rx *rx = &l->lanes[i].rx;
 
 		if (!rx->tell_arrived)
 			continue;
-		if (n >= LINK_CONTROL_FRAMES - 3) { /* the rest goes with the next batch */
-			store_relaxed(&l->tx.pending, 1);
+		if (!has_room(l, ROOM_FOR_ENDS))
 			break;
-		}
-		rx->tell_arrived = 0;
-		n = add_control(l, n,
-				&(struct wire_frame){
-					.kind = WIRE_ARRIVED,
-					.arrived = {.lane = (uint32_t)i, .bytes = rx->arrived, .unread = rx->unread}});
+		rx->tell_arrived = false;
+		add_frame(l, &(struct wire_frame){
+				     .kind = WIRE_ARRIVED,
+				     .arrived = {.lane = (uint32_t)i, .bytes = rx->arrived, .unread = rx->unread}});
 	}
-	return n;
 }
 
-int tcp_descriptor_room(const struct tcp_link *l)
+bool tcp_descriptor_room(const struct tcp_link *l)
 {
 	return l->tx.descriptors.n < LINK_DESCRIPTORS;
 }
 
 void tcp_descriptor_put(struct tcp_link *l, const struct wire_piece *f)
 {
+	struct tcp_descriptors *d = &l->tx.descriptors;
+
+	ASSERT_HELD(&l->mu);
+	ASSERT(d->n < LINK_DESCRIPTORS);
 	wire_frame_encode(&(struct wire_frame){.kind = WIRE_DESCRIPTOR, .piece = *f}, l->session.crc,
-			  l->tx.descriptors.frames[(l->tx.descriptors.head + l->tx.descriptors.n) % LINK_DESCRIPTORS]);
-	l->tx.descriptors.n++;
+			  d->frames[(d->head + d->n) % LINK_DESCRIPTORS]);
+	d->n++;
 	store_relaxed(&l->tx.pending, 1);
 }
 
 /* Headers of pieces that travel without: the first of all, because their payload waits for them. */
-static int collect_descriptors(struct tcp_link *l, int n)
+static void collect_descriptors(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 {
-	for (; l->tx.descriptors.n && n < DESCRIPTORS_PER_BATCH; n++) {
-		memcpy(l->control.frames[n], l->tx.descriptors.frames[l->tx.descriptors.head], WIRE_FRAME_SIZE);
-		add_iov(l, l->control.frames[n], WIRE_FRAME_SIZE);
-		l->tx.descriptors.head = (l->tx.descriptors.head + 1) % LINK_DESCRIPTORS;
-		l->tx.descriptors.n--;
+	struct tcp_descriptors *d = &l->tx.descriptors;
+	struct tcp_control *c = &l->control;
+
+	for (; d->n && c->nframes < DESCRIPTORS_PER_BATCH; d->n--) {
+		memcpy(c->frames[c->nframes], d->frames[d->head], WIRE_FRAME_SIZE);
+		add_iov(c, c->frames[c->nframes++], WIRE_FRAME_SIZE);
+		d->head = (d->head + 1) % LINK_DESCRIPTORS;
 	}
-	if (l->tx.descriptors.n) /* the rest goes with the next batch */
+	if (d->n) /* the rest goes with the next batch */
 		store_relaxed(&l->tx.pending, 1);
-	return n;
 }
 
-static int collect_ends(struct tcp_link *l, int n)
+static void collect_error(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 {
-	if (l->end.tell) {
-		size_t len = strnlen(l->end.text, WIRE_ERROR_TEXT_MAX);
+	struct tcp_control *c = &l->control;
+	size_t len = strnlen(l->end.text, WIRE_ERROR_TEXT_MAX);
 
-		l->end.tell = 0;
-		memcpy(l->control.text, l->end.text, len);
-		n = add_control(
-			l, n,
-			&(struct wire_frame){
-				.kind = WIRE_ERROR,
-				.error = {.result = l->end.error,
-					  .length = (uint32_t)len,
-					  .payload_crc = l->session.crc ? gantry_crc32c(0, l->control.text, len) : 0,
-					  .sent_bytes = l->end.sent_bytes,
-					  .recv_bytes = l->end.recv_bytes}});
-		add_iov(l, l->control.text, len);
-	}
+	l->end.tell = false;
+	memcpy(c->text, l->end.text, len);
+	add_frame(l, &(struct wire_frame){.kind = WIRE_ERROR,
+					  .error = {.result = l->end.error,
+						    .length = (uint32_t)len,
+						    .payload_crc = l->session.crc ? gantry_crc32c(0, c->text, len) : 0,
+						    .sent_bytes = l->end.sent_bytes,
+						    .recv_bytes = l->end.recv_bytes}});
+	add_iov(c, c->text, len);
+}
+
+static void collect_ends(struct tcp_link *l) REQUIRES(control_mu, link_mu)
+{
+	if (l->end.tell)
+		collect_error(l);
 	/* The receiver counts on the header of every message that CLOSE says was sent. */
 	if (l->tx.tell_close && (!l->tx.descriptors.n || tcp_link_failed(l))) {
-		l->tx.tell_close = 0;
-		n = add_control(l, n,
-				&(struct wire_frame){.kind = WIRE_CLOSE, .close = {.bulk_sent = l->tx.bulk_sent}});
+		l->tx.tell_close = false;
+		add_frame(l, &(struct wire_frame){.kind = WIRE_CLOSE, .close = {.bulk_sent = l->tx.bulk_sent}});
 	}
 	if (l->rx.tell_close) {
-		l->rx.tell_close = 0;
-		n = add_control(l, n, &(struct wire_frame){.kind = WIRE_CLOSE, .close = {.by_receiver = true}});
+		l->rx.tell_close = false;
+		add_frame(l, &(struct wire_frame){.kind = WIRE_CLOSE, .close = {.by_receiver = true}});
 	}
-	return n;
 }
 
-static void take_stage(struct tcp_link *l)
+static void collect_coalesced(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 {
-	if (!l->tx.coalesce.bytes)
+	struct tcp_coalesce *o = &l->tx.coalesce;
+	struct tcp_control *c = &l->control;
+
+	if (!o->bytes)
 		return;
-	add_iov(l, l->tx.coalesce.buffers[l->tx.coalesce.now], l->tx.coalesce.bytes);
-	if (l->tx.coalesce.newest)
-		l->control.batch[l->control.batch_n++] = l->tx.coalesce.newest;
-	l->tx.coalesce.newest = NULL;
-	l->tx.coalesce.bytes = l->tx.coalesce.count = 0;
-	l->tx.coalesce.now ^= 1;
+	add_iov(c, o->buffers[o->now], o->bytes);
+	if (o->newest)
+		c->batch[c->batch_n++] = o->newest;
+	o->newest = NULL;
+	o->bytes = o->count = 0;
+	o->now ^= 1;
 }
 
-/* Under mu and the lane's lock: what goes out next. Returns the number of iovec entries. */
-static int collect(struct tcp_link *l)
+/* Queued messages within the peer's window. */
+static void collect_eager(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 {
-	int n = 0;
+	struct tcp_control *c = &l->control;
+	struct tcp_tx *tx = &l->tx;
 
-	l->control.iov_at = l->control.iov_n = l->control.batch_n = 0;
+	tx->window_blocked = false;
+	while (c->batch_n < LINK_BATCH && !gantry_list_empty(&tx->eager)) {
+		struct tcp_send *s = gantry_container(tx->eager.next, struct tcp_send, head.node);
+		uint64_t bytes = s->size + WIRE_FRAME_SIZE;
+
+		if (tx->eager_out + bytes - tx->peer_consumed > l->session.peer_window) {
+			tx->window_blocked = true;
+			return;
+		}
+		tx->eager_out += bytes;
+		gantry_list_remove(&s->head.node);
+		c->batch[c->batch_n++] = s;
+		add_iov(c, s->header, WIRE_FRAME_SIZE);
+		if (s->size)
+			add_iov(c, s->data, s->size);
+	}
+	if (!gantry_list_empty(&tx->eager))
+		store_relaxed(&tx->pending, 1);
+}
+
+/* What goes out next. False: nothing. */
+static bool collect_batch(struct tcp_link *l) REQUIRES(control_mu) EXCLUDES(link_mu)
+{
+	struct tcp_control *c = &l->control;
+
+	ASSERT(c->iov_at == c->iov_n);
+	link_mu_lock(&l->mu);
+	c->iov_at = c->iov_n = c->batch_n = c->nframes = 0;
 	store_relaxed(&l->tx.pending, 0);
 	if (!tcp_link_failed(l)) {
-		n = collect_descriptors(l, n);
-		n = collect_state(l, n);
-		n = collect_rts(l, n);
-		n = collect_arrived(l, n);
-		l->tx.window_blocked = 0;
-		take_stage(l);
-		while (l->control.batch_n < LINK_BATCH && !gantry_list_empty(&l->tx.eager)) {
-			struct tcp_send *s = gantry_container(l->tx.eager.next, struct tcp_send, head.node);
-			uint64_t bytes = s->size + WIRE_FRAME_SIZE;
-
-			if (l->tx.eager_out + bytes - l->tx.peer_consumed > l->session.peer_window) {
-				l->tx.window_blocked = 1;
-				break;
-			}
-			l->tx.eager_out += bytes;
-			gantry_list_remove(&s->head.node);
-			l->control.batch[l->control.batch_n++] = s;
-			add_iov(l, s->header, WIRE_FRAME_SIZE);
-			if (s->size)
-				add_iov(l, s->data, s->size);
-		}
-		if (!gantry_list_empty(&l->tx.eager) && !l->tx.window_blocked)
-			store_relaxed(&l->tx.pending, 1);
+		collect_descriptors(l);
+		collect_state(l);
+		collect_rts(l);
+		collect_arrived(l);
+		collect_coalesced(l);
+		collect_eager(l);
 	}
-	collect_ends(l, n);
-	return l->control.iov_n;
+	collect_ends(l);
+	link_mu_unlock(&l->mu);
+	return c->iov_n > 0;
 }
 
-static void batch_sent(struct tcp_link *l)
+static void end_batch(struct tcp_link *l) REQUIRES(control_mu) EXCLUDES(link_mu)
 {
-	pthread_mutex_lock(&l->mu);
+	link_mu_lock(&l->mu);
 	for (int i = 0; i < l->control.batch_n; i++)
 		tcp_request_done(&l->control.batch[i]->head);
 	l->control.batch_n = 0;
-	pthread_mutex_unlock(&l->mu);
+	link_mu_unlock(&l->mu);
 }
 
-static void advance_batch(struct tcp_link *l, size_t n)
+static void advance_batch(struct tcp_control *c, size_t n)
 {
-	while (l->control.iov_at < l->control.iov_n && n >= l->control.iov[l->control.iov_at].iov_len)
-		n -= l->control.iov[l->control.iov_at++].iov_len;
-	if (l->control.iov_at < l->control.iov_n) {
-		l->control.iov[l->control.iov_at].iov_base = (uint8_t *)l->control.iov[l->control.iov_at].iov_base + n;
-		l->control.iov[l->control.iov_at].iov_len -= n;
+	while (c->iov_at < c->iov_n && n >= c->iov[c->iov_at].iov_len)
+		n -= c->iov[c->iov_at++].iov_len;
+	if (c->iov_at < c->iov_n) {
+		c->iov[c->iov_at].iov_base = (uint8_t *)c->iov[c->iov_at].iov_base + n;
+		c->iov[c->iov_at].iov_len -= n;
 	}
+}
+
+/* The batch to the socket. False: it is full, or lost. */
+static bool send_batch(struct tcp_link *l) REQUIRES(control_mu)
+{
+	struct tcp_lane *lane = &l->lanes[0];
+	struct tcp_control *c = &l->control;
+
+	while (c->iov_at < c->iov_n) {
+		struct msghdr msg = {.msg_iov = c->iov + c->iov_at, .msg_iovlen = (size_t)(c->iov_n - c->iov_at)};
+		ssize_t n = sendmsg(lane->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0) {
+			if (errno != EAGAIN && errno != ENOBUFS)
+				tcp_lane_lost(lane);
+			return false;
+		}
+		lane->tx.bytes += (uint64_t)n;
+		gantry_event_put(GANTRY_EV_CHUNK_TX, 0, (uint64_t)c->batch_n, (uint64_t)n);
+		store_relaxed(&l->last.told, gantry_ticks());
+		advance_batch(c, (size_t)n);
+	}
+	return true;
+}
+
+/* Batches until nothing waits. False: the socket is full. */
+static bool flush_batches(struct tcp_link *l) REQUIRES(control_mu)
+{
+	do {
+		if (l->control.iov_at == l->control.iov_n && !collect_batch(l))
+			break;
+		if (!send_batch(l)) {
+			store_relaxed(&l->tx.pending, 1);
+			return false;
+		}
+		end_batch(l);
+	} while (load_relaxed(&l->tx.pending));
+	return true;
 }
 
 void tcp_control_flush(struct tcp_link *l)
 {
-	struct tcp_lane *lane = &l->lanes[0];
-	int full;
+	bool more;
 
-again:
-	full = 0;
-	if (load_relaxed(&lane->tx.dead) || pthread_mutex_trylock(&l->control.lock))
-		return; /* the holder takes what waits, or the next test does */
-	for (;;) {
-		struct msghdr msg = {0};
-		ssize_t n;
-
-		if (l->control.iov_at == l->control.iov_n) {
-			int some;
-
-			pthread_mutex_lock(&l->mu);
-			some = collect(l);
-			pthread_mutex_unlock(&l->mu);
-			if (!some)
-				break;
-		}
-		msg.msg_iov = l->control.iov + l->control.iov_at;
-		msg.msg_iovlen = (size_t)(l->control.iov_n - l->control.iov_at);
-		n = sendmsg(lane->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
-		if (n < 0) {
-			if (errno == EINTR)
-				continue;
-			if (errno != EAGAIN && errno != ENOBUFS)
-				tcp_lane_lost(lane);
-			full = 1;
-			store_relaxed(&l->tx.pending, 1);
-			break;
-		}
-		lane->tx.bytes += (uint64_t)n;
-		gantry_event_put(GANTRY_EV_CHUNK_TX, 0, (uint64_t)l->control.batch_n, (uint64_t)n);
-		store_relaxed(&l->last.told, gantry_ticks());
-		advance_batch(l, (size_t)n);
-		if (l->control.iov_at < l->control.iov_n)
-			continue;
-		batch_sent(l);
-		if (!load_relaxed(&l->tx.pending))
-			break;
-	}
-	pthread_mutex_unlock(&l->control.lock);
-	/*
-	 * Whoever set the hint and then failed to get the lock relies on its holder. A read-modify-write here and the
-	 * lock's own ordering there: either he got the lock, or we see his hint.
-	 */
-	if (!full && fetch_or_seq(&l->tx.pending, 0))
-		goto again;
+	do {
+		if (load_relaxed(&l->lanes[0].tx.dead) || !control_mu_trylock(&l->control_mu))
+			return; /* the holder takes what waits, or the next test does */
+		more = flush_batches(l);
+		control_mu_unlock(&l->control_mu);
+		/*
+		 * Who set the hint and then failed to get the lock relies on its holder. A read-modify-write here and
+		 * the lock's own ordering there: either that thread got the lock, or we see its hint.
+		 */
+	} while (more && fetch_or_seq(&l->tx.pending, 0));
 	if (load_relaxed(&l->rx.peer_closed))
 		tcp_link_hang_up(l);
 }
 
-int tcp_control_idle(struct tcp_link *l)
+bool tcp_control_idle(struct tcp_link *l)
 {
-	struct tcp_lane *lane = &l->lanes[0];
-	int idle = 0;
+	bool idle;
 
-	if (load_relaxed(&lane->tx.dead))
-		return 1;
-	if (pthread_mutex_trylock(&l->control.lock))
-		return 0;
-	pthread_mutex_lock(&l->mu);
+	if (load_relaxed(&l->lanes[0].tx.dead))
+		return true;
+	if (!control_mu_trylock(&l->control_mu))
+		return false;
+	link_mu_lock(&l->mu);
 	idle = l->control.iov_at == l->control.iov_n && !l->tx.coalesce.bytes && !l->end.tell && !l->tx.tell_close &&
 	       !l->rx.tell_close;
-	pthread_mutex_unlock(&l->mu);
-	pthread_mutex_unlock(&l->control.lock);
+	link_mu_unlock(&l->mu);
+	control_mu_unlock(&l->control_mu);
 	return idle;
 }

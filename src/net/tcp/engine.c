@@ -12,8 +12,8 @@
 #include "base/param.h"
 #include "base/trace.h"
 #include "inet/settings.h"
-#include "net/tcp/helper.h"
 #include "net/tcp/stall.h"
+#include "net/tcp/worker.h"
 
 struct tcp_engine tcp_engine;
 
@@ -122,7 +122,7 @@ static int busy(void) REQUIRES(loop_mu)
 static void stop(void) REQUIRES(loop_mu)
 {
 	tcp_accept_tick(UINT64_MAX);
-	tcp_helpers_stop();
+	tcp_workers_stop();
 }
 
 static int leaving(int last, int ms) REQUIRES(loop_mu)
@@ -156,7 +156,7 @@ static void in_child(void) REQUIRES(loop_mu)
 	for (int i = 0; i < TCP_BUCKETS; i++)
 		inet_abandon(&e->listeners[i]);
 	init_lists(e);
-	tcp_helpers_abandon();
+	tcp_workers_abandon();
 	e->users = e->nburied = 0;
 	e->process = 0;
 }

@@ -25,8 +25,8 @@
 #include "inet/nic.h"
 #include "net/net.h"
 #include "net/tcp/hello.h"
-#include "net/tcp/home.h"
 #include "net/tcp/link.h"
+#include "net/tcp/unpack.h"
 
 enum { TCP_MAX_DEVICES = 2 * GANTRY_NIC_MAX, TCP_SERVED = 64, TCP_BUCKETS = 1024 };
 

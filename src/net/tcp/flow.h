@@ -7,7 +7,7 @@
  * Then the fragments of one receive wait, and the lane is not read before they are attributed: what the kernel has
  * brought is bounded by one batch, and linear bytes stay where they are until then.
  *
- * Locks: `chunks` belongs to the link's mu, because the control lane fills it; all else to the lane's receiving lock.
+ * Locks: `chunks` belongs to link_mu, because the control lane fills it; all else to the lane's lane_rx_mu.
  * Tokens have a lock of their own.
  */
 #ifndef GANTRY_NET_TCP_FLOW_H
@@ -21,16 +21,16 @@
 
 enum {
 	FLOW_LINEAR = 1 << 20, /* bytes of one receive, wherever they land: the kernel wants real memory behind them */
-	FLOW_CHUNKS = 64,      /* pieces announced and not complete, to begin with */
+	FLOW_CHUNKS = 64,      /* pieces described and not complete, to begin with */
 	FLOW_CHUNKS_MAX = 64 << 10,
 };
 
-/* A piece that was announced. */
+/* A piece that was described. */
 struct tcp_chunk {
 	struct wire_piece piece;
 	uint32_t left;
 	struct tcp_recv *recv;
-	struct tcp_slot *slot; /* NULL: nobody wants it any more */
+	struct tcp_buffer *buffer; /* NULL: nobody wants it any more */
 };
 
 struct tcp_flow {
@@ -43,8 +43,8 @@ struct tcp_flow {
 	struct devmem_list list;
 	uint32_t dropped[DEVMEM_LIST_MAX]; /* tokens of those that are: the lane itself needs them no more */
 	uint32_t ndropped;
-	struct tcp_chunk *chunks; /* owned: a ring of `room`, a power of two */
-	uint32_t room, head, n;
+	struct tcp_chunk *chunks GUARDED_BY(link_mu); /* owned: a ring of `room`, a power of two */
+	uint32_t room GUARDED_BY(link_mu), head GUARDED_BY(link_mu), n GUARDED_BY(link_mu);
 	uint64_t frags, plain_bytes; /* for the log */
 };
 
@@ -54,15 +54,9 @@ gantry_result tcp_flow_attach(struct tcp_lane *lane);
 const char *tcp_lane_nic(const struct tcp_lane *lane);
 void tcp_flow_free(struct tcp_lane *lane); /* before the socket is closed; NULL is fine */
 
-/* DESCRIPTOR came on the control lane. mu held. -1: the link has failed. */
-int tcp_flow_describe(struct tcp_link *l, const struct wire_piece *f);
-/* One receive. Bytes, 0 at the end of the stream, -1 with errno. The lane's lock is held, as for all that follow. */
-ssize_t tcp_flow_fill(struct tcp_lane *lane);
-/* Attributes what has come; what waits for its header leaves the lane parked. mu held. -1: the link has failed. */
-int tcp_flow_attribute(struct tcp_lane *lane);
-/* The lane's own use of what was attributed ends. Without mu. idle: everything goes back now. */
-void tcp_flow_drop(struct tcp_lane *lane, int idle);
-/* The receiving side is closed: nobody wants what was announced. mu held. */
-void tcp_flow_forget(struct tcp_lane *lane);
+/* DESCRIPTOR came on the control lane. -1: the link has failed. */
+int tcp_flow_describe(struct tcp_link *l, const struct wire_piece *f) REQUIRES(link_mu);
+/* The receiving side is closed: nobody wants what was described. */
+void tcp_flow_forget(struct tcp_lane *lane) REQUIRES(link_mu);
 
 #endif

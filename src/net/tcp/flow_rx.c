@@ -1,17 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Receiving on a lane whose payload lands in device memory. flow.h has the why. */
 #define LOG_SUBSYS GANTRY_SUBSYS_DATA
-#include "base/atomic.h"
 #include "net/tcp/flow.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
+#include "base/atomic.h"
+#include "base/clock.h"
 #include "base/event.h"
 #include "base/log.h"
 #include "net/tcp/engine.h"
 #include "net/tcp/unpack.h"
+
+enum { IDLE_PACES = 200 };
+
+static const struct tcp_receive_ops receive_flow;
 
 /* ---- life ---- */
 
@@ -27,7 +32,8 @@ const char *tcp_lane_nic(const struct tcp_lane *lane)
 	return nics && dev < tcp_engine.ndevs ? tcp_engine.devs[dev].nic->name : "lo";
 }
 
-gantry_result tcp_flow_attach(struct tcp_lane *lane)
+/* UNCHECKED: nobody else knows the lane yet. */
+gantry_result tcp_flow_attach(struct tcp_lane *lane) UNCHECKED
 {
 	gantry_result r = GANTRY_OK;
 	struct devmem_part *part;
@@ -46,6 +52,7 @@ gantry_result tcp_flow_attach(struct tcp_lane *lane)
 	f->part = part;
 	devmem_tokens_init(&f->tokens, f->flow);
 	lane->flow = f;
+	lane->rx.ops = &receive_flow;
 	f = NULL;
 out:
 	if (f) {
@@ -57,7 +64,8 @@ out:
 	return r;
 }
 
-void tcp_flow_free(struct tcp_lane *lane)
+/* UNCHECKED: nobody else knows the lane any more. */
+void tcp_flow_free(struct tcp_lane *lane) UNCHECKED
 {
 	struct tcp_flow *f = lane->flow;
 
@@ -70,11 +78,12 @@ void tcp_flow_free(struct tcp_lane *lane)
 	free(f->chunks);
 	free(f);
 	lane->flow = NULL;
+	lane->rx.ops = &tcp_receive_inline;
 }
 
-/* ---- what was announced ---- */
+/* ---- what was described ---- */
 
-static int grow(struct tcp_flow *f)
+static int grow_chunks(struct tcp_flow *f) REQUIRES(link_mu)
 {
 	struct tcp_chunk *chunks = malloc(2ul * f->room * sizeof(*chunks));
 
@@ -99,16 +108,16 @@ int tcp_flow_describe(struct tcp_link *l, const struct wire_piece *f)
 				     "a header went ahead for lane %u, which carries its own", f->lane);
 		return -1;
 	}
-	c.slot = l->rx.closed ? NULL : tcp_match_slot(l, f->tag, f->index, &c.recv);
-	if (!c.slot && !l->rx.closed) {
+	c.buffer = l->rx.closed ? NULL : tcp_match_buffer(l, f->tag, f->index, &c.recv);
+	if (!c.buffer && !l->rx.closed) {
 		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL,
 				     "lane %u: message %u of tag %u was announced for a receive that was not posted",
 				     f->lane, f->index, f->tag);
 		return -1;
 	}
-	if (tcp_match_begin(l, f, c.recv, c.slot))
+	if (tcp_match_begin(l, f, c.recv, c.buffer))
 		return -1;
-	if (flow->n == flow->room && (flow->room >= FLOW_CHUNKS_MAX || grow(flow))) {
+	if (flow->n == flow->room && (flow->room >= FLOW_CHUNKS_MAX || grow_chunks(flow))) {
 		tcp_link_fail_locked(l, 1, GANTRY_ERR_LIMIT, "lane %u: %u pieces were announced, none of them has come",
 				     f->lane, flow->n);
 		return -1;
@@ -125,7 +134,7 @@ void tcp_flow_forget(struct tcp_lane *lane)
 	struct tcp_flow *f = lane->flow;
 
 	for (uint32_t i = 0; f && i < f->n; i++)
-		f->chunks[(f->head + i) % f->room].slot = NULL;
+		f->chunks[(f->head + i) % f->room].buffer = NULL;
 }
 
 /* ---- what has come ---- */
@@ -142,7 +151,7 @@ static void note_plain(struct tcp_lane *lane, const struct devmem_frag *frag)
 		 l->session.peer, lane->index);
 }
 
-ssize_t tcp_flow_fill(struct tcp_lane *lane)
+static ssize_t fill_flow(struct tcp_lane *lane, bool *ret_drained) REQUIRES(lane_rx_mu)
 {
 	struct tcp_flow *f = lane->flow;
 	const struct devmem_binding *b = f->flow->binding;
@@ -153,6 +162,7 @@ ssize_t tcp_flow_fill(struct tcp_lane *lane)
 	uint32_t tokens[DEVMEM_LIST_MAX], ntokens = 0;
 	gantry_result r;
 
+	(void)ret_drained; /* how much there was to read is not known */
 	if (n <= 0)
 		return n;
 	store_relaxed(&lane->rx.bytes, lane->rx.bytes + (uint64_t)n);
@@ -175,8 +185,8 @@ ssize_t tcp_flow_fill(struct tcp_lane *lane)
 	return n;
 }
 
-/* The first announced piece has come whole. */
-static int end_chunk(struct tcp_lane *lane)
+/* The first described piece has come whole. */
+static int end_chunk(struct tcp_lane *lane) REQUIRES(link_mu)
 {
 	struct tcp_flow *f = lane->flow;
 	struct tcp_chunk *c = &f->chunks[f->head];
@@ -185,30 +195,32 @@ static int end_chunk(struct tcp_lane *lane)
 	f->n--;
 	lane->link->rx.described--;
 	gantry_event_put(GANTRY_EV_CHUNK_RX, (uint32_t)lane->index, c->piece.index, c->piece.length);
-	return c->slot ? tcp_match_end(lane->link, &c->piece, c->recv, c->slot) : 0;
+	return c->buffer ? tcp_match_end(lane->link, &c->piece, c->recv, c->buffer) : 0;
 }
 
-int tcp_flow_attribute(struct tcp_lane *lane)
+/* What has come, to the pieces that were described; what waits for its descriptor leaves the lane stalled. */
+static int attribute_flow(struct tcp_lane *lane, bool force) REQUIRES(lane_rx_mu, link_mu)
 {
 	struct tcp_flow *f = lane->flow;
 	uint32_t dropped = f->ndropped;
 	int rc = 0;
 
-	lane->rx.parked = 0;
+	(void)force;
+	lane->rx.stalled = false;
 	while (f->at < f->list.n && rc == 0) {
 		struct devmem_frag *frag = &f->list.frags[f->at];
 		struct tcp_chunk *c = &f->chunks[f->head];
 		uint32_t len = frag->len - f->skip;
 
 		if (!f->n) {
-			lane->rx.parked = 1;
+			lane->rx.stalled = true;
 			break;
 		}
 		if (len > c->left)
 			len = c->left;
-		if (c->slot)
-			rc = tcp_land_frag(lane, c->recv, c->slot, frag, f->skip, len,
-					   c->piece.offset + c->piece.length - c->left);
+		if (c->buffer)
+			rc = tcp_unpack_frag(lane, c->recv, c->buffer, frag, f->skip, len,
+					     c->piece.offset + c->piece.length - c->left);
 		f->skip += len;
 		c->left -= len;
 		if (f->skip == frag->len) {
@@ -224,14 +236,43 @@ int tcp_flow_attribute(struct tcp_lane *lane)
 	return rc;
 }
 
-void tcp_flow_drop(struct tcp_lane *lane, int idle)
+/* The lane's own use of what was attributed ends; where the socket is empty, everything goes back now. */
+static void drop_flow(struct tcp_lane *lane, bool drained) REQUIRES(lane_rx_mu)
 {
 	struct tcp_flow *f = lane->flow;
 	gantry_result r = devmem_tokens_drop(&f->tokens, f->dropped, f->ndropped);
 
 	f->ndropped = 0;
-	if (r == GANTRY_OK && idle)
+	if (r == GANTRY_OK && drained)
 		r = devmem_tokens_flush(&f->tokens);
 	if (r != GANTRY_OK)
 		tcp_link_fail(lane->link, 1, r, "lane %d: %s", lane->index, gantry_last_error());
 }
+
+static bool has_more_flow(const struct tcp_lane *lane) REQUIRES(link_mu)
+{
+	return lane->flow->n != 0;
+}
+
+/* A socket of whose payload nothing is described is looked at only to see whether it has ended: a descriptor makes it
+ * due. That is under link_mu, so it is not missed. */
+static void rest_flow(struct tcp_lane *lane) REQUIRES(lane_rx_mu)
+{
+	struct tcp_link *l = lane->link;
+	uint64_t next = gantry_ticks() + l->session.pace_ticks;
+
+	link_mu_lock(&l->mu);
+	if (!lane->flow->n)
+		next += IDLE_PACES * l->session.pace_ticks;
+	store_relaxed(&lane->rx.next_poll, next);
+	link_mu_unlock(&l->mu);
+}
+
+static const struct tcp_receive_ops receive_flow = {
+	.fill = fill_flow,
+	.digest = attribute_flow,
+	.settle = drop_flow,
+	.has_more = has_more_flow,
+	.rest = rest_flow,
+	.waits_for_control = true,
+};

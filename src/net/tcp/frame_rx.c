@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Frames off a lane, as far as they have been read (lane_rx.c): what each means, and where its payload goes. All of it
- * runs under mu, taken once for all that one read has brought.
+ * runs under link_mu, taken once for all that one read has brought.
  */
-#define LOG_SUBSYS GANTRY_SUBSYS_DATA
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,11 +14,10 @@
 #include "base/log.h"
 #include "net/tcp/flow.h"
 #include "net/tcp/link.h"
-#include "net/tcp/unpack.h"
 
-enum { EARLY_PER_LOOK = 16 };
+enum { UNEXPECTED_PER_LOOK = 16 };
 
-static int broken(struct tcp_lane *lane, const char *what)
+static int broken(struct tcp_lane *lane, const char *what) REQUIRES(link_mu)
 {
 	tcp_link_fail_locked(lane->link, 1, GANTRY_ERR_PROTOCOL, "lane %d: %s", lane->index, what);
 	return -1;
@@ -27,14 +25,14 @@ static int broken(struct tcp_lane *lane, const char *what)
 
 /* ---- control frames ---- */
 
-static void on_state(struct tcp_link *l, const struct wire_state *s)
+static void on_state(struct tcp_link *l, const struct wire_state *s) REQUIRES(link_mu)
 {
 	gantry_event_put(GANTRY_EV_STATE_RX, l->session.id, s->posted, s->done);
 	if (s->has_tag) {
 		struct tcp_tag *t = tcp_tag_of(&l->tx.tags, s->tag);
 
-		if (t && (int32_t)(s->posted - t->advertised) > 0)
-			t->advertised = s->posted;
+		if (t && (int32_t)(s->posted - t->credit) > 0)
+			t->credit = s->posted;
 	}
 	if (s->consumed > l->tx.peer_consumed && s->consumed <= l->tx.eager_out) {
 		l->tx.peer_consumed = s->consumed;
@@ -58,74 +56,81 @@ static void on_state(struct tcp_link *l, const struct wire_state *s)
 	}
 }
 
-static void on_rts(struct tcp_link *l, const struct wire_rts *m)
+static void on_rts(struct tcp_link *l, const struct wire_rts *m) REQUIRES(link_mu)
 {
 	struct tcp_tag *t = tcp_tag_of(&l->rx.tags, m->tag);
 	struct tcp_recv *recv;
-	struct tcp_slot *slot;
+	struct tcp_buffer *buffer;
 
 	store_relaxed(&l->rx.bulk_hint, 1);
-	if (t && (int32_t)(m->index + 1 - t->announced) > 0)
-		t->announced = m->index + 1;
+	if (t && (int32_t)(m->index + 1 - t->rts) > 0)
+		t->rts = m->index + 1;
 	if (t)
-		t->bulk = 1;
-	slot = tcp_match_slot(l, m->tag, m->index, &recv);
-	if (!slot || tcp_match_fits(l, m->total, slot))
+		t->bulk = true;
+	buffer = tcp_match_buffer(l, m->tag, m->index, &recv);
+	if (!buffer || tcp_match_fits(l, m->total, buffer))
 		store_relaxed(&l->tx.pending, 1);
 }
 
-static void on_close(struct tcp_link *l, const struct wire_close *c)
+static void on_close(struct tcp_link *l, const struct wire_close *c) REQUIRES(link_mu)
 {
 	if (c->by_receiver) {
-		l->tx.peer_closed = 1;
+		l->tx.peer_closed = true;
 	} else {
-		store_relaxed(&l->rx.peer_closed, 1);
+		store_relaxed(&l->rx.peer_closed, true);
 		l->rx.peer_bulk_sent = c->bulk_sent;
 	}
-}
-
-void tcp_link_check_peer_closed(struct tcp_link *l)
-{
-	if (tcp_link_peer_said_all(l))
-		tcp_link_end(l, &l->rx.end, "the peer closed its sending side");
-	if (l->tx.peer_closed)
-		tcp_link_end(l, &l->tx.end, "the peer closed its receiving side");
 }
 
 /* ---- data frames ---- */
 
 /* Not posted yet: an eager message is kept, within the window that the peer was promised. */
-static int begin_early(struct tcp_lane *lane)
+static int begin_unexpected(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu)
 {
 	struct tcp_link *l = lane->link;
 	struct tcp_lane_rx *rx = &lane->rx;
 	const struct wire_piece *f = &rx->frame.piece;
-	struct tcp_early *e;
+	struct tcp_unexpected *u;
 
-	if (!f->eager || f->total > LINK_WINDOW || l->rx.unexpected_bytes + f->total + WIRE_FRAME_SIZE > LINK_WINDOW) {
-		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "lane %d: data for a receive that was not posted",
-				     lane->index);
+	if (!f->eager || f->total > LINK_WINDOW || l->rx.unexpected_bytes + f->total + WIRE_FRAME_SIZE > LINK_WINDOW)
+		return broken(lane, "data for a receive that was not posted");
+	u = malloc(sizeof(*u) + f->total);
+	if (!u) {
+		tcp_link_fail_locked(l, 1, GANTRY_ERR_NOMEM, "no memory for %u unexpected bytes", f->length);
 		return -1;
 	}
-	e = malloc(sizeof(*e) + f->total);
-	if (!e) {
-		tcp_link_fail_locked(l, 1, GANTRY_ERR_NOMEM, "no memory for %u early bytes", f->length);
-		return -1;
-	}
-	e->tag = f->tag;
-	e->index = f->index;
-	e->total = f->total;
-	e->complete = 0;
-	gantry_list_append(&l->rx.unexpected, &e->node);
+	u->tag = f->tag;
+	u->index = f->index;
+	u->total = f->total;
+	u->complete = false;
+	gantry_list_append(&l->rx.unexpected, &u->node);
 	l->rx.unexpected_bytes += f->total + WIRE_FRAME_SIZE;
-	rx->early = e;
-	rx->target = TCP_TO_EARLY;
-	rx->dst = e->data;
+	rx->unexpected = u;
+	rx->target = &tcp_target_unexpected;
+	rx->dst = u->data;
 	return 0;
 }
 
+/* Where the payload for a posted receive goes. */
+static void begin_posted(struct tcp_lane_rx *rx) REQUIRES(lane_rx_mu, link_mu)
+{
+	const struct wire_piece *f = &rx->frame.piece;
+	struct tcp_recv *recv = rx->recv;
+
+	rx->target = recv->sink ? recv->sink->target(recv) : NULL;
+	if (rx->target)
+		return;
+	if (recv->vec.n) {
+		rx->target = &tcp_target_pieces;
+		tcp_vec_seek(&recv->vec, f->offset, &rx->vec);
+	} else {
+		rx->target = &tcp_target_buffer;
+		rx->dst = f->length ? rx->buffer->data + f->offset : NULL;
+	}
+}
+
 /* 1: not posted yet, and the frame may stay in the buffer for a moment. */
-static int begin_data(struct tcp_lane *lane, int force)
+static int begin_data(struct tcp_lane *lane, bool force) REQUIRES(lane_rx_mu, link_mu)
 {
 	struct tcp_link *l = lane->link;
 	struct tcp_lane_rx *rx = &lane->rx;
@@ -134,40 +139,25 @@ static int begin_data(struct tcp_lane *lane, int force)
 
 	rx->left = f->length;
 	rx->dst = NULL;
-	rx->slot = tcp_match_slot(l, f->tag, f->index, &rx->recv);
-	if (!rx->slot && !force && !l->rx.closed && f->eager)
+	rx->bounced = 0;
+	rx->buffer = tcp_match_buffer(l, f->tag, f->index, &rx->recv);
+	if (!rx->buffer && !force && !l->rx.closed && f->eager)
 		return 1;
-	rc = tcp_match_begin(l, f, rx->recv, l->rx.closed ? NULL : rx->slot);
+	rc = tcp_match_begin(l, f, rx->recv, l->rx.closed ? NULL : rx->buffer);
 	if (rc)
 		return rc;
-	if (l->rx.closed) { /* nobody wants it */
-		rx->target = TCP_TO_NOWHERE;
-	} else if (!rx->slot) {
-		rc = begin_early(lane);
-	} else if (tcp_land_needed(rx->recv)) {
-		rx->target = TCP_TO_LAND;
-		rx->unlanded = 0;
-	} else if (rx->recv->vec.n) {
-		rx->target = TCP_TO_VEC;
-		tcp_vec_seek(&rx->recv->vec, f->offset, &rx->vec);
-	} else {
-		rx->target = TCP_TO_SLOT;
-		rx->dst = f->length ? rx->slot->data + f->offset : NULL;
-	}
+	rx->state = TCP_RX_PAYLOAD;
+	if (l->rx.closed) /* nobody wants it */
+		rx->target = &tcp_target_nowhere;
+	else if (!rx->buffer)
+		rc = begin_unexpected(lane);
+	else
+		begin_posted(rx);
 	return rc;
 }
 
-/* The next n bytes of a piece whose place only the unpack queue knows. */
-int tcp_frames_land(struct tcp_lane *lane, const uint8_t *data, uint32_t n, uint64_t left)
-{
-	struct tcp_lane_rx *rx = &lane->rx;
-	const struct wire_piece *f = &rx->frame.piece;
-
-	return tcp_land_host(lane->link, rx->recv, rx->slot, data, n, f->offset + f->length - left);
-}
-
 /* All payload of the frame has come: is it what was sent? Before anything is said to be done. */
-static int check_crc(struct tcp_lane *lane)
+static int check_crc(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu)
 {
 	const struct wire_frame *frame = &lane->rx.frame;
 	const struct wire_piece *f = &frame->piece;
@@ -189,61 +179,45 @@ static int check_crc(struct tcp_lane *lane)
 	return -1;
 }
 
-static int end_early(struct tcp_lane *lane)
+int tcp_frames_end(struct tcp_lane *lane)
 {
-	struct tcp_link *l = lane->link;
-	struct tcp_early *e = lane->rx.early;
-	struct tcp_recv *recv;
-	struct tcp_slot *slot;
-
-	e->complete = 1;
-	/* Its receive may have been posted while it was arriving. */
-	slot = tcp_match_slot(l, e->tag, e->index, &recv);
-	if (slot)
-		tcp_match_early(l, recv, slot);
-	return 0;
-}
-
-static int end_data(struct tcp_lane *lane)
-{
-	struct tcp_link *l = lane->link;
 	struct tcp_lane_rx *rx = &lane->rx;
-	const struct wire_piece *f = &rx->frame.piece;
-	int rc = 0;
+	const struct wire_frame *f = &rx->frame;
+	int rc;
 
-	if (!f->eager)
-		gantry_event_put(GANTRY_EV_CHUNK_RX, (uint32_t)lane->index, f->index, f->length);
-	if (rx->target == TCP_TO_EARLY) {
-		rc = end_early(lane);
-	} else if (rx->target == TCP_TO_SLOT || rx->target == TCP_TO_LAND || rx->target == TCP_TO_VEC) {
-		rc = tcp_match_end(l, f, rx->recv, rx->slot);
-	} else if (f->eager) {
-		l->rx.consumed += f->length + WIRE_FRAME_SIZE;
-	}
+	ASSERT_HELD(&lane->link->mu);
+	ASSERT(rx->state == TCP_RX_PAYLOAD && !rx->left && !rx->bounced);
+	rx->state = TCP_RX_HEADER;
+	if (check_crc(lane))
+		return -1;
+	if (f->kind == WIRE_DATA && !f->piece.eager)
+		gantry_event_put(GANTRY_EV_CHUNK_RX, (uint32_t)lane->index, f->piece.index, f->piece.length);
+	rc = rx->target->end(lane);
 	rx->recv = NULL;
-	rx->slot = NULL;
-	rx->early = NULL;
+	rx->buffer = NULL;
+	rx->unexpected = NULL;
 	return rc;
 }
 
 /* ---- the stream ---- */
 
-static int bad_header(struct tcp_lane *lane, gantry_result r, const uint8_t *header)
+static int bad_header(struct tcp_lane *lane, gantry_result r, const uint8_t *header) REQUIRES(link_mu)
 {
+	int crc = lane->link->session.crc;
+
 	if (r == GANTRY_ERR_CORRUPT) {
 		tcp_link_fail_locked(lane->link, 1, r, "checksum mismatch on lane %d, in the header of a frame",
 				     lane->index);
 		return -1;
 	}
-	if (!(header[1] & WIRE_FLAG_CRC) != !lane->link->session.crc)
-		return broken(lane, lane->link->session.crc
-					    ? "a frame without the checksum that was agreed on (GANTRY_CRC)"
-					    : "not a frame, or one with a checksum, which was not agreed on");
+	if (!(header[1] & WIRE_FLAG_CRC) != !crc)
+		return broken(lane, crc ? "a frame without the checksum that was agreed on (GANTRY_CRC)"
+					: "not a frame, or one with a checksum, which was not agreed on");
 	return broken(lane, "not a frame");
 }
 
 /* -1: the link has failed. */
-static int on_control(struct tcp_lane *lane, const struct wire_frame *f)
+static int on_control(struct tcp_lane *lane, const struct wire_frame *f) REQUIRES(lane_rx_mu, link_mu)
 {
 	struct tcp_lane_rx *rx = &lane->rx;
 
@@ -259,7 +233,7 @@ static int on_control(struct tcp_lane *lane, const struct wire_frame *f)
 		break;
 	case WIRE_ERROR:
 		rx->state = TCP_RX_PAYLOAD;
-		rx->target = TCP_TO_TEXT;
+		rx->target = &tcp_target_text;
 		rx->dst = (uint8_t *)rx->text;
 		rx->left = f->error.length;
 		break;
@@ -275,116 +249,104 @@ static int on_control(struct tcp_lane *lane, const struct wire_frame *f)
 }
 
 /* A whole header is there. 0: go on; 1: leave it for now; -1: the link has failed. */
-static int begin_frame(struct tcp_lane *lane, const uint8_t *header, int force)
+static int begin_frame(struct tcp_lane *lane, const uint8_t *header, bool force) REQUIRES(lane_rx_mu, link_mu)
 {
 	struct tcp_lane_rx *rx = &lane->rx;
 	gantry_result r = wire_frame_decode(header, lane->link->session.crc, &rx->frame);
 
+	ASSERT(rx->state == TCP_RX_HEADER);
 	if (r != GANTRY_OK)
 		return bad_header(lane, r, header);
 	rx->crc = 0;
-	if (rx->frame.kind == WIRE_DATA) {
-		int rc = begin_data(lane, force);
-
-		if (rc == 0)
-			rx->state = TCP_RX_PAYLOAD;
-		return rc;
-	}
+	if (rx->frame.kind == WIRE_DATA)
+		return begin_data(lane, force);
 	if (lane->index != 0)
 		return broken(lane, "a control frame on a bulk lane");
 	return on_control(lane, &rx->frame);
 }
 
-static int peer_error(struct tcp_lane *lane)
+/* One look at the read-ahead buffer. */
+struct look {
+	int unexpected; /* so many more messages without a receive may be taken in */
+	bool consumed;	/* something was */
+};
+
+/* The next header. 1: go on; 0: there is none, or it is left for now; -1: the link has failed. */
+static int take_header(struct tcp_lane *lane, struct look *look) REQUIRES(lane_rx_mu, link_mu)
 {
 	struct tcp_lane_rx *rx = &lane->rx;
-	const struct wire_error *f = &rx->frame.error;
-	gantry_result r = f->result > GANTRY_AGAIN && f->result < GANTRY_RESULT_COUNT ? (gantry_result)f->result
-										      : GANTRY_ERR_PEER_LOST;
+	int rc;
 
-	rx->text[f->length] = 0;
-	for (char *c = rx->text; *c; c++)
-		if ((unsigned char)*c < 0x20 || (unsigned char)*c > 0x7e)
-			*c = '?';
-	if (r == GANTRY_ERR_SIZE)
-		tcp_link_fail_locked(lane->link, 0, r,
-				     "a send of %llu bytes met a receive of %llu bytes, says the peer",
-				     (unsigned long long)f->sent_bytes, (unsigned long long)f->recv_bytes);
-	else
-		tcp_link_fail_locked(lane->link, 0, r, "the peer gave up: %s", rx->text);
-	return -1;
-}
-
-int tcp_frames_end(struct tcp_lane *lane)
-{
-	lane->rx.state = TCP_RX_HEADER;
-	if (check_crc(lane))
-		return -1;
-	return lane->rx.target == TCP_TO_TEXT ? peer_error(lane) : end_data(lane);
-}
-
-/*
- * Consumes the read-ahead buffer as far as it goes. In a stream the buffer holds more messages than receives are
- * posted; they are best left there until they are. So a frame without a receive is parked on first sight. If it is
- * still without one on the next look, up to EARLY_PER_LOOK of them are taken in, because frames behind them must not
- * wait for a user.
- */
-int tcp_frames_parse(struct tcp_lane *lane, int force)
-{
-	struct tcp_lane_rx *rx = &lane->rx;
-	int early = force ? INT_MAX : 0, consumed = 0;
-
-	for (;;) {
-		uint32_t have = rx->tail - rx->head;
-
-		if (rx->state == TCP_RX_HEADER) {
-			int rc;
-
-			if (have < WIRE_FRAME_SIZE)
-				break;
-			rc = begin_frame(lane, rx->buf + rx->head, early > 0);
-			if (rc < 0)
-				return -1;
-			if (rc > 0) {
-				if (!consumed && rx->parked) {
-					early = EARLY_PER_LOOK;
-					continue;
-				}
-				rx->parked = 1;
-				break;
-			}
-			early -= early > 0;
-			rx->head += WIRE_FRAME_SIZE;
-		} else {
-			uint32_t n = have < rx->left ? have : (uint32_t)rx->left;
-
-			if (n && lane->link->session.crc)
-				rx->crc = gantry_crc32c(rx->crc, rx->buf + rx->head, n);
-			if (n && rx->target == TCP_TO_LAND) {
-				if (tcp_frames_land(lane, rx->buf + rx->head, n, rx->left))
-					return -1;
-			} else if (n && rx->target == TCP_TO_VEC) {
-				tcp_vec_put(&rx->recv->vec, &rx->vec, rx->buf + rx->head, n);
-			} else if (n && rx->target != TCP_TO_NOWHERE) {
-				memcpy(rx->dst, rx->buf + rx->head, n);
-				rx->dst += n;
-			}
-			rx->head += n;
-			rx->left -= n;
-			if (rx->left)
-				break;
-			if (tcp_frames_end(lane))
-				return -1;
-		}
-		consumed = 1;
-		rx->parked = 0;
+	if (rx->tail - rx->head < WIRE_FRAME_SIZE)
+		return 0;
+	rc = begin_frame(lane, rx->buf + rx->head, look->unexpected > 0);
+	if (rc > 0 && !look->consumed && rx->stalled) { /* for the second time */
+		look->unexpected = UNEXPECTED_PER_LOOK;
+		rc = begin_frame(lane, rx->buf + rx->head, true);
 	}
+	if (rc > 0)
+		rx->stalled = true;
+	if (rc)
+		return rc < 0 ? -1 : 0;
+	look->unexpected -= look->unexpected > 0;
+	rx->head += WIRE_FRAME_SIZE;
+	return 1;
+}
+
+/* Payload that was read ahead. As take_header; 0: the rest is to come. */
+static int take_payload(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu)
+{
+	struct tcp_lane_rx *rx = &lane->rx;
+	uint32_t have = rx->tail - rx->head, n = have < rx->left ? have : (uint32_t)rx->left;
+	const uint8_t *data = rx->buf + rx->head;
+
+	if (n) {
+		if (lane->link->session.crc)
+			rx->crc = gantry_crc32c(rx->crc, data, n);
+		if (rx->dst) { /* the usual case, without a call */
+			memcpy(rx->dst, data, n);
+			rx->dst += n;
+			rx->left -= n;
+		} else if (rx->target->put(lane, data, n)) {
+			return -1;
+		}
+		rx->head += n;
+	}
+	if (rx->left)
+		return 0;
+	return tcp_frames_end(lane) ? -1 : 1;
+}
+
+/* What is left in the buffer moves to its front, unless it is a message that waits for its receive. */
+static void compact(struct tcp_lane_rx *rx) REQUIRES(lane_rx_mu)
+{
 	if (rx->head == rx->tail) {
 		rx->head = rx->tail = 0;
-	} else if (rx->head && !rx->parked) {
+	} else if (rx->head && !rx->stalled) {
 		memmove(rx->buf, rx->buf + rx->head, rx->tail - rx->head);
 		rx->tail -= rx->head;
 		rx->head = 0;
 	}
-	return 0;
+}
+
+/*
+ * Consumes the read-ahead buffer as far as it goes. In a stream the buffer holds more messages than receives are
+ * posted; they are best left there until they are. So at the first frame without a receive the lane is stalled. If that
+ * is still without one on the next look, up to UNEXPECTED_PER_LOOK of them are taken in, because frames behind them
+ * must not wait for a user.
+ */
+int tcp_frames_parse(struct tcp_lane *lane, bool force)
+{
+	struct tcp_lane_rx *rx = &lane->rx;
+	struct look look = {.unexpected = force ? INT_MAX : 0};
+	int rc;
+
+	ASSERT_HELD(&lane->link->mu);
+	while ((rc = rx->state == TCP_RX_HEADER ? take_header(lane, &look) : take_payload(lane)) > 0) {
+		look.consumed = true;
+		rx->stalled = false;
+	}
+	if (rc == 0)
+		compact(rx);
+	return rc;
 }

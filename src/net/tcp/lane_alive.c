@@ -26,11 +26,11 @@ static void count_arrived(struct tcp_lane *lane, uint64_t *ret_arrived, uint64_t
 {
 	int unread = 0;
 
-	if (!pthread_mutex_trylock(&lane->rx.lock)) {
+	if (lane_rx_mu_trylock(&lane->rx.lock)) {
 		if (ioctl(lane->fd, SIOCINQ, &unread) || unread < 0)
 			unread = 0;
 		*ret_arrived = lane->rx.bytes + (uint64_t)unread;
-		pthread_mutex_unlock(&lane->rx.lock);
+		lane_rx_mu_unlock(&lane->rx.lock);
 	} else {
 		*ret_arrived = load_relaxed(&lane->rx.bytes);
 	}
@@ -46,7 +46,7 @@ int tcp_lanes_report(struct tcp_link *l)
 		uint64_t arrived, unread;
 
 		count_arrived(&l->lanes[i], &arrived, &unread);
-		pthread_mutex_lock(&l->mu);
+		link_mu_lock(&l->mu);
 		if (arrived > rx->arrived || (arrived == rx->arrived && !unread != !rx->unread)) {
 			rx->arrived = arrived;
 			rx->unread = unread;
@@ -54,7 +54,7 @@ int tcp_lanes_report(struct tcp_link *l)
 			store_relaxed(&l->tx.pending, 1);
 			news = 1;
 		}
-		pthread_mutex_unlock(&l->mu);
+		link_mu_unlock(&l->mu);
 	}
 	return news;
 }
@@ -115,9 +115,9 @@ void tcp_lanes_check(struct tcp_link *l, uint64_t now, uint64_t grace)
 	int64_t silence = (int64_t)(now - load_relaxed(&l->last.heard));
 	int closed;
 
-	pthread_mutex_lock(&l->mu);
+	link_mu_lock(&l->mu);
 	closed = l->tx.peer_closed;
-	pthread_mutex_unlock(&l->mu);
+	link_mu_unlock(&l->mu);
 	if (closed || tcp_link_failed(l) || load_relaxed(&l->end.ending))
 		return;
 	for (int i = 1; i < l->nlanes; i++)

@@ -25,15 +25,16 @@
 #include "net/tcp/txmem.h"
 #include "net/tcp/unpack.h"
 
-gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link)
+/* UNCHECKED: nobody else knows the link yet. */
+gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link) UNCHECKED
 {
 	gantry_result r = GANTRY_OK;
 	struct tcp_link *l = calloc(1, sizeof(*l));
 
 	if (!l)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a link");
-	pthread_mutex_init(&l->mu, NULL);
-	pthread_mutex_init(&l->control.lock, NULL);
+	mutex_init(&l->mu);
+	mutex_init(&l->control_mu);
 	gantry_list_init(&l->node);
 	gantry_list_init(&l->by_session);
 	gantry_list_init(&l->waiting);
@@ -56,9 +57,10 @@ gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link)
 		lane->fd = lane->tx.pipe[0] = lane->tx.pipe[1] = -1;
 		lane->index = i;
 		lane->link = l;
-		pthread_mutex_init(&lane->tx.lock, NULL);
-		pthread_mutex_init(&lane->rx.lock, NULL);
+		mutex_init(&lane->tx.lock);
+		mutex_init(&lane->rx.lock);
 		/* A bulk lane reads ahead just the next header: everything else goes straight to its place. */
+		lane->rx.ops = &tcp_receive_inline;
 		lane->rx.room = i == 0 ? LINK_READAHEAD : WIRE_FRAME_SIZE;
 		lane->rx.buf = malloc(lane->rx.room);
 		if (!lane->rx.buf)
@@ -71,15 +73,19 @@ out:
 	return r;
 }
 
-void tcp_link_free(struct tcp_link *l)
+/* UNCHECKED: nobody else knows the link any more. */
+void tcp_link_free(struct tcp_link *l) UNCHECKED
 {
 	if (!l)
 		return;
-	tcp_txmem_close(l);
-	tcp_stage_close(l);
-	tcp_stage_put(l->devmem.staging_left);
-	if (l->lanes)
+	link_mu_lock(&l->mu);
+	if (l->lanes) {
+		tcp_txmem_close(l);
 		tcp_unpack_detach(l);
+	}
+	tcp_stage_close(l);
+	link_mu_unlock(&l->mu);
+	tcp_stage_put(l->devmem.staging_left);
 	for (int i = 0; l->lanes && i < l->nlanes; i++) {
 		struct tcp_lane *lane = &l->lanes[i];
 
@@ -90,14 +96,14 @@ void tcp_link_free(struct tcp_link *l)
 			if (lane->tx.pipe[k] >= 0)
 				close(lane->tx.pipe[k]);
 		if (lane->link) {
-			pthread_mutex_destroy(&lane->tx.lock);
-			pthread_mutex_destroy(&lane->rx.lock);
+			mutex_destroy(&lane->tx.lock);
+			mutex_destroy(&lane->rx.lock);
 		}
 		free(lane->rx.buf);
-		free(lane->rx.land);
+		free(lane->rx.bounce);
 	}
 	gantry_list_each_safe (pos, &l->rx.unexpected) {
-		free(gantry_container(pos, struct tcp_early, node));
+		free(gantry_container(pos, struct tcp_unexpected, node));
 	}
 	free(l->lanes);
 	free(l->tx.tags.items);
@@ -108,8 +114,8 @@ void tcp_link_free(struct tcp_link *l)
 	gantry_pool_destroy(&l->tx.sends);
 	gantry_pool_destroy(&l->rx.recvs);
 	devmem_pool_put(l->devmem.pool);
-	pthread_mutex_destroy(&l->control.lock);
-	pthread_mutex_destroy(&l->mu);
+	mutex_destroy(&l->control_mu);
+	mutex_destroy(&l->mu);
 	free(l);
 }
 
@@ -118,7 +124,7 @@ gantry_result tcp_link_open_tx(struct tcp_link *l)
 	gantry_result r = GANTRY_OK;
 
 	for (int i = 0; i < 2; i++) {
-		l->tx.coalesce.buffers[i] = malloc(LINK_STAGE);
+		l->tx.coalesce.buffers[i] = malloc(LINK_COALESCE);
 		if (!l->tx.coalesce.buffers[i])
 			FAIL(GANTRY_ERR_NOMEM, "no memory for a staging buffer");
 	}
@@ -132,11 +138,8 @@ gantry_result tcp_link_open_rx(struct tcp_link *l)
 	return gantry_pool_init(&l->rx.recvs, sizeof(struct tcp_recv), LINK_RECVS);
 }
 
-struct tcp_tag *tcp_tag_of(struct tcp_tags *tags, uint32_t tag)
+struct tcp_tag *tcp_tag_find(struct tcp_tags *tags, uint32_t tag)
 {
-	/* Nearly always the tag of the last call. */
-	if (tags->count && tags->items[tags->last].tag == tag)
-		return &tags->items[tags->last];
 	for (int i = 0; i < tags->count; i++) {
 		if (tags->items[i].tag == tag) {
 			tags->last = i;
@@ -159,16 +162,11 @@ struct tcp_tag *tcp_tag_of(struct tcp_tags *tags, uint32_t tag)
 	return &tags->items[tags->last];
 }
 
-int tcp_link_failed(const struct tcp_link *l)
-{
-	return load_acquire(&l->end.failed);
-}
-
 gantry_result tcp_link_status(struct tcp_link *l, const struct tcp_end *end)
 {
 	if (tcp_link_failed(l)) {
 		gantry_set_last_error(l->end.text);
-		return l->end.error;
+		return load_relaxed(&l->end.error);
 	}
 	if (load_acquire(&end->over)) {
 		gantry_set_last_error(end->text);
@@ -186,10 +184,20 @@ void tcp_link_end(struct tcp_link *l, struct tcp_end *end, const char *why)
 	LOG_INFO(NET, "%s", end->text);
 }
 
-static void fail_v(struct tcp_link *l, int tell, gantry_result r, const char *fmt, va_list ap)
+/* Somebody waits for what the link carries. */
+static bool is_missed(const struct tcp_link *l) REQUIRES(link_mu)
+{
+	return (!gantry_list_empty(&l->rx.posted) && !load_relaxed(&l->standing_receives)) ||
+	       !gantry_list_empty(&l->devmem.copying_in) || !gantry_list_empty(&l->tx.eager) ||
+	       !gantry_list_empty(&l->tx.bulk) || !gantry_list_empty(&l->tx.unacked) ||
+	       !gantry_list_empty(&l->devmem.copying_out);
+}
+
+static void fail_v(struct tcp_link *l, int tell, gantry_result r, const char *fmt, va_list ap) REQUIRES(link_mu)
 {
 	char cause[256];
 
+	ASSERT_HELD(&l->mu);
 	if (tcp_link_failed(l))
 		return;
 	vsnprintf(cause, sizeof(cause), fmt, ap);
@@ -200,12 +208,7 @@ static void fail_v(struct tcp_link *l, int tell, gantry_result r, const char *fm
 	store_relaxed(&l->tx.pending, 1);
 	gantry_event_put(GANTRY_EV_LINK_DOWN, l->session.id, (uint64_t)r, 0);
 	/* A peer that leaves while nobody waits for it is no news. */
-	int standing = load_relaxed(&l->standing_receives);
-	int waiting = (!gantry_list_empty(&l->rx.posted) && !standing) || !gantry_list_empty(&l->devmem.copying_in) ||
-		      !gantry_list_empty(&l->tx.eager) || !gantry_list_empty(&l->tx.bulk) ||
-		      !gantry_list_empty(&l->tx.unacked) || !gantry_list_empty(&l->devmem.copying_out);
-
-	if (waiting || r != GANTRY_ERR_PEER_CLOSED)
+	if (is_missed(l) || r != GANTRY_ERR_PEER_CLOSED)
 		gantry_fail(r, LOG_SUBSYS, __FILE__, __LINE__, "%s (%s)", l->end.text, gantry_result_name(r));
 	else
 		LOG_DEBUG(NET, "%s (%s)", l->end.text, gantry_result_name(r));
@@ -225,9 +228,9 @@ void tcp_link_fail(struct tcp_link *l, int tell, gantry_result r, const char *fm
 	va_list ap;
 
 	va_start(ap, fmt);
-	pthread_mutex_lock(&l->mu);
+	link_mu_lock(&l->mu);
 	fail_v(l, tell, r, fmt, ap);
-	pthread_mutex_unlock(&l->mu);
+	link_mu_unlock(&l->mu);
 	va_end(ap);
 }
 
@@ -240,14 +243,14 @@ void tcp_link_ending(struct tcp_lane *lane, int e)
 {
 	struct tcp_link *l = lane->link;
 
-	pthread_mutex_lock(&l->mu);
+	link_mu_lock(&l->mu);
 	if (!load_relaxed(&l->end.ending)) { /* lanes that still deliver push it without mu */
 		l->end.ending_errno = e;
 		l->end.ending_lane = lane->index;
 		l->end.ending_since = gantry_ticks();
 		store_release(&l->end.ending, gantry_ticks() | 1);
 	}
-	pthread_mutex_unlock(&l->mu);
+	link_mu_unlock(&l->mu);
 }
 
 static int unreachable(int e)
@@ -259,7 +262,7 @@ static int unreachable(int e)
  * A peer that hears nothing of us gives us up with a reset (alive.c). It is not heard itself then, because its packets
  * are not acknowledged: not for three eighths of the deadline, where 1/32 is the usual most between healthy peers.
  */
-static int given_up(const struct tcp_link *l)
+static bool given_up(const struct tcp_link *l) REQUIRES(link_mu)
 {
 	int64_t silence = (int64_t)(l->end.ending_since - load_relaxed(&l->last.heard));
 
@@ -283,8 +286,8 @@ static int living_lanes(const struct tcp_link *l)
 }
 
 /* One lane has ended and others live, so the process does: something between the hosts, or its kernel, ended the lane.
- * mu held. */
-static void lane_lost(struct tcp_link *l, int living)
+ */
+static void fail_lane(struct tcp_link *l, int living) REQUIRES(link_mu)
 {
 	char why[64] = "it was closed without a goodbye";
 
@@ -309,7 +312,7 @@ void tcp_link_check_ending(struct tcp_link *l)
 	    (int64_t)(gantry_ticks() - load_relaxed(&l->end.ending)) < (int64_t)gantry_ticks_of_ns(LINK_END_GRACE_NS))
 		return;
 	living = all ? 0 : living_lanes(l);
-	pthread_mutex_lock(&l->mu);
+	link_mu_lock(&l->mu);
 	goodbye = l->rx.peer_closed || l->tx.peer_closed;
 	if (goodbye)
 		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_CLOSED, "the peer closed the connection");
@@ -321,43 +324,50 @@ void tcp_link_check_ending(struct tcp_link *l)
 				     "lane %d: %s: it heard nothing of us; our packets to it are lost",
 				     l->end.ending_lane, strerror(l->end.ending_errno));
 	else if (living)
-		lane_lost(l, living);
+		fail_lane(l, living);
 	else if (l->end.ending_errno)
 		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_LOST, "lane %d: %s", l->end.ending_lane,
 				     strerror(l->end.ending_errno));
 	else
 		tcp_link_fail_locked(l, 0, GANTRY_ERR_PEER_LOST,
 				     "the peer ended the connection without a goodbye: its process probably died");
-	pthread_mutex_unlock(&l->mu);
+	link_mu_unlock(&l->mu);
 }
 
-int tcp_link_peer_said_all(const struct tcp_link *l)
+bool tcp_link_peer_said_all(const struct tcp_link *l)
 {
 	return l->rx.peer_closed && l->rx.bulk_received >= l->rx.peer_bulk_sent;
+}
+
+void tcp_link_check_peer_closed(struct tcp_link *l)
+{
+	if (tcp_link_peer_said_all(l))
+		tcp_link_end(l, &l->rx.end, "the peer closed its sending side");
+	if (l->tx.peer_closed)
+		tcp_link_end(l, &l->tx.end, "the peer closed its receiving side");
 }
 
 void tcp_link_hang_up(struct tcp_link *l)
 {
 	int now = 0;
 
-	pthread_mutex_lock(&l->mu);
-	if (tcp_link_peer_said_all(l) && !l->tx.wanted && !l->end.hung_up && !pthread_mutex_trylock(&l->control.lock)) {
+	link_mu_lock(&l->mu);
+	if (tcp_link_peer_said_all(l) && !l->tx.wanted && !l->end.hung_up && control_mu_trylock(&l->control_mu)) {
 		now = l->control.iov_at == l->control.iov_n && (!l->tx.coalesce.bytes || tcp_link_failed(l)) &&
 		      !l->end.tell && !l->tx.tell_close && !l->rx.tell_close;
 		l->end.hung_up = now;
-		pthread_mutex_unlock(&l->control.lock);
+		control_mu_unlock(&l->control_mu);
 	}
-	pthread_mutex_unlock(&l->mu);
+	link_mu_unlock(&l->mu);
 	for (int i = 0; now && i < l->nlanes; i++)
 		shutdown(l->lanes[i].fd, SHUT_WR);
 }
 
 /*
  * The rest of a half-sent batch refers to buffers that go back to the user now. If the other direction lives on, the
- * bytes must still go out, or the stream would lose its framing: keep a copy of them. The caller holds
- * control.lock.
+ * bytes must still go out, or the stream would lose its framing: keep a copy of them.
  */
-static void adopt_batch(struct tcp_link *l)
+static void adopt_batch(struct tcp_link *l) REQUIRES(control_mu)
 {
 	size_t size = 0, at = 0;
 	uint8_t *copy;
@@ -384,15 +394,16 @@ static void adopt_batch(struct tcp_link *l)
 	l->control.iov_n = 1;
 }
 
-void tcp_link_close_tx(struct tcp_link *l)
+/* UNCHECKED: takes the locks of all lanes together. */
+void tcp_link_close_tx(struct tcp_link *l) UNCHECKED
 {
 	for (int i = 1; i < l->nlanes; i++)
-		pthread_mutex_lock(&l->lanes[i].tx.lock);
-	pthread_mutex_lock(&l->control.lock);
+		lane_tx_mu_lock(&l->lanes[i].tx.lock);
+	control_mu_lock(&l->control_mu);
 	adopt_batch(l);
 	for (int i = 1; i < l->nlanes; i++)
 		tcp_lane_tx_abandon(&l->lanes[i]);
-	pthread_mutex_lock(&l->mu);
+	link_mu_lock(&l->mu);
 	gantry_list_init(&l->tx.eager);
 	gantry_list_init(&l->tx.bulk);
 	store_relaxed(&l->tx.bulk_bytes, 0);
@@ -405,27 +416,28 @@ void tcp_link_close_tx(struct tcp_link *l)
 	l->tx.wanted = 0;
 	l->tx.tell_close = 1;
 	store_relaxed(&l->tx.pending, 1);
-	pthread_mutex_unlock(&l->mu);
-	pthread_mutex_unlock(&l->control.lock);
+	link_mu_unlock(&l->mu);
+	control_mu_unlock(&l->control_mu);
 	for (int i = 1; i < l->nlanes; i++)
-		pthread_mutex_unlock(&l->lanes[i].tx.lock);
+		lane_tx_mu_unlock(&l->lanes[i].tx.lock);
 	tcp_control_flush(l);
 }
 
-void tcp_link_close_rx(struct tcp_link *l)
+/* UNCHECKED, as close_tx. */
+void tcp_link_close_rx(struct tcp_link *l) UNCHECKED
 {
 	for (int i = 0; i < l->nlanes; i++) {
 		struct tcp_lane_rx *rx = &l->lanes[i].rx;
 
-		pthread_mutex_lock(&rx->lock);
+		lane_rx_mu_lock(&rx->lock);
 		/* The rest of this piece has no place to go any more. */
-		if (rx->state == TCP_RX_PAYLOAD &&
-		    (rx->target == TCP_TO_SLOT || rx->target == TCP_TO_LAND || rx->target == TCP_TO_VEC)) {
-			rx->target = TCP_TO_NOWHERE;
-			rx->unlanded = 0;
+		if (rx->state == TCP_RX_PAYLOAD && rx->target->posted) {
+			rx->target = &tcp_target_nowhere;
+			rx->dst = NULL;
+			ASSERT(!rx->bounced); /* it is emptied before the lock is let go of */
 		}
 	}
-	pthread_mutex_lock(&l->mu);
+	link_mu_lock(&l->mu);
 	for (int i = 0; i < l->nlanes; i++)
 		tcp_flow_forget(&l->lanes[i]);
 	tcp_unpack_detach(l);
@@ -436,8 +448,8 @@ void tcp_link_close_rx(struct tcp_link *l)
 	l->rx.ack_now = l->rx.done != l->rx.done_told; /* before the goodbye, not after it */
 	l->rx.tell_close = 1;
 	store_relaxed(&l->tx.pending, 1);
-	pthread_mutex_unlock(&l->mu);
+	link_mu_unlock(&l->mu);
 	for (int i = 0; i < l->nlanes; i++)
-		pthread_mutex_unlock(&l->lanes[i].rx.lock);
+		lane_rx_mu_unlock(&l->lanes[i].rx.lock);
 	tcp_control_flush(l);
 }

@@ -17,7 +17,7 @@
 #include "inet/sock.h"
 #include "net/tcp/engine.h"
 #include "net/tcp/flow.h"
-#include "net/tcp/helper.h"
+#include "net/tcp/worker.h"
 
 enum { FD_RESERVE = 16, FD_COUNT_NS = 1000000000 };
 
@@ -115,7 +115,7 @@ void tcp_lane_take(struct tcp_link *l, int index, int fd, const struct tcp_conte
 		.same_host = l->session.same_host,
 		.traffic_class = ctx->traffic_class,
 		.timeout_ns = gantry_params()->timeout,
-		.zerocopy = l->tx.msg_zerocopy,
+		.zerocopy = load_relaxed(&l->tx.msg_zerocopy),
 		.device = device,
 	};
 	socklen_t len = sizeof(lane->local);
@@ -185,8 +185,10 @@ void tcp_link_meet(struct tcp_link *l, const struct tcp_home *home, const struct
 	if (l->session.eager_max > peer->window / 2)
 		l->session.eager_max = peer->window / 2;
 	meet_devices(l, home, peer->unpack);
-	l->tx.splice = p->zerocopy == PARAM_ZEROCOPY_SPLICE || (p->zerocopy == PARAM_ZEROCOPY_AUTO && l->session.same_host);
-	l->tx.msg_zerocopy = p->zerocopy == PARAM_ZEROCOPY_MSG || (p->zerocopy == PARAM_ZEROCOPY_AUTO && !l->session.same_host);
+	store_relaxed(&l->tx.splice, p->zerocopy == PARAM_ZEROCOPY_SPLICE ||
+					     (p->zerocopy == PARAM_ZEROCOPY_AUTO && l->session.same_host));
+	store_relaxed(&l->tx.msg_zerocopy, p->zerocopy == PARAM_ZEROCOPY_MSG ||
+						   (p->zerocopy == PARAM_ZEROCOPY_AUTO && !l->session.same_host));
 }
 
 void tcp_link_drop_rx(struct tcp_link *l)
@@ -233,9 +235,9 @@ void tcp_link_up(struct tcp_link *l)
 	LOG_INFO(NET, "link %u up: %s %s -> %s, %d+%d lanes, %s%s%s", l->session.id,
 		 tcp_engine.devs[l->session.dev].name, gantry_addr_text(&l->lanes[0].local, local), l->session.peer, 1,
 		 l->nlanes - 1,
-		 l->tx.splice	      ? "splice"
-		 : l->tx.msg_zerocopy ? "zerocopy"
-				      : "copy",
+		 load_relaxed(&l->tx.splice)	     ? "splice"
+		 : load_relaxed(&l->tx.msg_zerocopy) ? "zerocopy"
+						     : "copy",
 		 l->session.device_tx ? ", to device memory there" : "",
 		 l->session.device_rx ? ", to device memory here" : "");
 	for (int i = 1; i < l->nlanes; i++)
@@ -243,7 +245,7 @@ void tcp_link_up(struct tcp_link *l)
 			  gantry_addr_text(&l->lanes[i].local, local), gantry_addr_text(&l->lanes[i].peer, peer));
 	gantry_trace_link(l->session.id, l->session.peer);
 	gantry_event_put(GANTRY_EV_LINK_UP, l->session.id, (uint64_t)l->nlanes, (uint64_t)l->session.dev);
-	tcp_helpers_know(l);
+	tcp_workers_know(l);
 	if (l->rx_state == TCP_RESERVED)
 		tcp_link_deliver(l);
 }

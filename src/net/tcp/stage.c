@@ -4,6 +4,8 @@
 
 #include <stdlib.h>
 
+#include "base/atomic.h"
+#include "base/clock.h"
 #include "base/list.h"
 #include "base/log.h"
 #include "base/mutex.h"
@@ -11,6 +13,7 @@
 #include "base/param_text.h"
 #include "device/device.h"
 #include "device/pinned.h"
+#include "net/tcp/worker.h"
 
 MUTEX_KIND(stage_mu);  /* the innermost lock of all */
 MUTEX_KIND(stages_mu); /* of the list of stages and their counts */
@@ -171,4 +174,128 @@ uint64_t tcp_stage_taken(struct tcp_stage *s)
 	taken = s->pool.taken;
 	stage_mu_unlock(&s->mu);
 	return taken;
+}
+
+/* ---- of a link ---- */
+
+gantry_result tcp_link_stage(struct tcp_link *l, struct gantry_device *dev)
+{
+	gantry_result r = GANTRY_OK;
+	struct tcp_stage *stage = NULL;
+
+	if (load_acquire(&l->devmem.staging))
+		return GANTRY_OK;
+	TRY(tcp_stage_get(dev, &stage));
+	link_mu_lock(&l->mu);
+	if (!l->devmem.staging) {
+		store_release(&l->devmem.staging, stage);
+		stage = NULL;
+	}
+	link_mu_unlock(&l->mu);
+out:
+	tcp_stage_put(stage);
+	return r;
+}
+
+static enum tcp_wake post_staged(struct tcp_link *l, struct tcp_send *s) REQUIRES(link_mu)
+{
+	s->staged = gantry_ticks();
+	gantry_list_append(&l->devmem.copying_out, &s->head.node);
+	store_relaxed(&l->devmem.copying_out_n, l->devmem.copying_out_n + 1);
+	return s->eager ? TCP_WAKE_NOBODY : TCP_WAKE_WORKERS;
+}
+
+const struct tcp_leave_ops tcp_leave_staged = {.trace = ", from device memory", .post = post_staged};
+
+gantry_result tcp_link_isend_device(struct tcp_link *l, const void *data, size_t size, int tag, void **ret_request)
+{
+	gantry_result r = GANTRY_OK;
+	struct tcp_stage *stage = load_acquire(&l->devmem.staging);
+	struct tcp_send *s;
+
+	TRY(tcp_link_status(l, &l->tx.end));
+	if (!size)
+		return tcp_link_isend(l, NULL, 0, tag, ret_request);
+	if (!stage)
+		FAIL(GANTRY_ERR_USAGE, "isend of device memory that was not registered with this comm");
+	*ret_request = NULL;
+	/* Pieces of what is already sent come back when it is tested; copies that are done must not wait for that. */
+	tcp_stage_progress(l);
+	s = tcp_send_take(l, NULL, size, tag);
+	if (!s)
+		return GANTRY_OK;
+	r = tcp_stage_copy(stage, data, size, &s->block);
+	if (r != GANTRY_OK) {
+		tcp_send_drop(l, s);
+		return r == GANTRY_AGAIN ? GANTRY_OK : r;
+	}
+	s->data = s->block->host;
+	r = tcp_send_post(l, s, &tcp_leave_staged, ret_request);
+out:
+	return r;
+}
+
+/* The oldest message that is being copied goes on its way. AGAIN: its bytes are not here yet. */
+static gantry_result finish_copy(struct tcp_link *l, bool *ret_flush) REQUIRES(link_mu)
+{
+	struct tcp_link_devmem *d = &l->devmem;
+	struct tcp_send *s = gantry_container(d->copying_out.next, struct tcp_send, head.node);
+	gantry_result r = tcp_stage_ready(d->staging, s->block);
+
+	if (r != GANTRY_OK)
+		return r;
+	gantry_list_remove(&s->head.node);
+	store_relaxed(&d->copying_out_n, d->copying_out_n - 1);
+	d->staged++;
+	d->staged_ticks += gantry_ticks() - s->staged;
+	(s->eager ? &tcp_leave_eager : &tcp_leave_bulk)->post(l, s);
+	*ret_flush |= s->eager;
+	return GANTRY_OK;
+}
+
+void tcp_stage_progress(struct tcp_link *l)
+{
+	gantry_result r = GANTRY_OK;
+	bool flush = false;
+
+	/* Whoever finds the lock taken leaves it to the next look. */
+	if (!load_relaxed(&l->devmem.copying_out_n) || tcp_link_failed(l) || !link_mu_trylock(&l->mu))
+		return;
+	while (r == GANTRY_OK && !gantry_list_empty(&l->devmem.copying_out))
+		r = finish_copy(l, &flush);
+	if (r != GANTRY_OK && r != GANTRY_AGAIN)
+		tcp_link_fail_locked(l, 1, r, "a copy from device memory failed: %s", gantry_last_error());
+	link_mu_unlock(&l->mu);
+	if (flush)
+		tcp_control_flush(l);
+}
+
+void tcp_stage_return(struct tcp_link *l, struct tcp_send *s)
+{
+	tcp_stage_give(l->devmem.staging, s->block);
+	s->block = NULL;
+}
+
+void tcp_stage_close(struct tcp_link *l)
+{
+	struct tcp_link_devmem *d = &l->devmem;
+	struct tcp_stage *stage = d->staging;
+
+	ASSERT_HELD(&l->mu);
+	gantry_list_init(&d->copying_out);
+	store_relaxed(&d->copying_out_n, 0);
+	for (size_t i = 0; stage && i < l->tx.sends.count; i++) {
+		struct tcp_send *s = (void *)((char *)l->tx.sends.memory + i * l->tx.sends.object_size);
+
+		if (s->block)
+			tcp_stage_return(l, s);
+	}
+	store_release(&d->staging, NULL);
+	if (stage)
+		d->staging_left = stage;
+	if (d->staged)
+		LOG_INFO(DATA, "%s sent from device memory, %.1f us each until in pinned memory (%s)",
+			 COUNT_TEXT(d->staged, "message"), gantry_us_of_ticks(d->staged_ticks) / (double)d->staged,
+			 l->session.peer);
+	d->staged = 0;
 }

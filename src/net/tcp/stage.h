@@ -15,10 +15,9 @@
 #include <stdint.h>
 
 #include "gantry/result.h"
+#include "net/tcp/link.h"
 
 struct gantry_device;
-struct gantry_piece;
-struct tcp_link;
 struct tcp_stage;
 
 enum { STAGE_PIECES = 1024, STAGE_UNIT = 4096 };
@@ -33,12 +32,16 @@ void tcp_stage_give(struct tcp_stage *s, struct gantry_piece *b);
 /* Bytes of pieces that are not free, for tests and the log. */
 uint64_t tcp_stage_taken(struct tcp_stage *s);
 
-/* link_send.c. The link will send memory of this device. */
+/* The link will send memory of this device. */
 gantry_result tcp_link_stage(struct tcp_link *l, struct gantry_device *dev);
-/* Messages whose bytes have come are queued, in posting order. Takes mu. */
-void tcp_stage_progress(struct tcp_link *l);
-/* The direction is closed: all pieces go back, and the stage is left in stage_left. mu held; what is in flight refers
- * to none of them any more. */
-void tcp_stage_close(struct tcp_link *l);
+/* data is memory of the device whose stage the link has. ERR_LIMIT: larger than that. */
+gantry_result tcp_link_isend_device(struct tcp_link *l, const void *data, size_t size, int tag, void **ret_request);
+/* Messages whose bytes have come are queued, in posting order. */
+void tcp_stage_progress(struct tcp_link *l) EXCLUDES(link_mu);
+/* The piece of a send that is over, or was never posted. */
+void tcp_stage_return(struct tcp_link *l, struct tcp_send *s);
+/* The direction is closed: all pieces go back, and the stage is left in staging_left. What is in flight refers to none
+ * of them any more. */
+void tcp_stage_close(struct tcp_link *l) REQUIRES(link_mu);
 
 #endif

@@ -52,16 +52,15 @@ static void see_send(struct look *k, const struct gantry_list *list, const char 
 }
 
 /* The first bulk message may go only when the peer has posted its receive. */
-static const char *bulk_waits(struct tcp_link *l)
+static const char *bulk_waits(struct tcp_link *l) REQUIRES(link_mu)
 {
 	const struct tcp_send *s = gantry_container(l->tx.bulk.next, struct tcp_send, head.node);
 	const struct tcp_tag *t = gantry_list_empty(&l->tx.bulk) ? NULL : tcp_tag_of(&l->tx.tags, s->tag);
 
-	return t && (int32_t)(t->advertised - s->index) <= 0 ? "peer" : "socket";
+	return t && (int32_t)(t->credit - s->index) <= 0 ? "peer" : "socket";
 }
 
-/* mu held, as for look_rx. */
-static void look_tx(struct tcp_link *l, struct look *k)
+static void look_tx(struct tcp_link *l, struct look *k) REQUIRES(link_mu)
 {
 	see_send(k, &l->tx.unacked, "peer");
 	see_send(k, &l->tx.bulk, bulk_waits(l));
@@ -73,7 +72,7 @@ static void look_tx(struct tcp_link *l, struct look *k)
 		k->sum += load_relaxed(&l->lanes[i].tx.given);
 }
 
-static void look_rx(struct tcp_link *l, struct look *k)
+static void look_rx(struct tcp_link *l, struct look *k) REQUIRES(link_mu)
 {
 	const struct tcp_recv *r = gantry_container(l->rx.posted.next, struct tcp_recv, head.node);
 
@@ -85,8 +84,8 @@ static void look_rx(struct tcp_link *l, struct look *k)
 		k->sum += load_relaxed(&l->lanes[i].rx.bytes);
 	k->waits_for = "peer";
 	if (k->requests) {
-		k->tag = r->slots[0].tag;
-		k->bytes = r->slots[0].size;
+		k->tag = r->buffers[0].tag;
+		k->bytes = r->buffers[0].size;
 	}
 }
 
@@ -117,12 +116,12 @@ static int look_at(struct tcp_link *l, int send, uint64_t now)
 	struct look k = {0};
 	int fresh = 0;
 
-	pthread_mutex_lock(&l->mu);
+	link_mu_lock(&l->mu);
 	if (send)
 		look_tx(l, &k);
 	else
 		look_rx(l, &k);
-	pthread_mutex_unlock(&l->mu);
+	link_mu_unlock(&l->mu);
 	if (!k.requests || k.sum != s->sum || !s->since) {
 		*s = (struct tcp_stall){.sum = k.sum, .since = now};
 		return 0;

@@ -1,17 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gantry's TCP network as a table of net.h: connections. Checks arguments, keeps counts of users, and calls the engine.
- * message.c and mr.c have the other entries. */
+/*
+ * Gantry's TCP network as a table of net.h: connections, memory that users register, messages. Checks arguments, keeps
+ * counts of users, and calls the engine and its links. What the user holds: a comm is one direction of a link, an mr a
+ * stretch of memory that its messages lie in.
+ */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/atomic.h"
+#include "base/log.h"
 #include "base/param.h"
 #include "base/trace.h"
-#include "net/tcp/comm.h"
+#include "device/device.h"
+#include "inet/loop.h"
+#include "net/devmem.h"
 #include "net/tcp/engine.h"
+#include "net/tcp/hello.h"
 #include "net/tcp/stage.h"
+#include "net/tcp/txmem.h"
 #include "net/tcp/unpack.h"
+
+enum comm_kind { COMM_SEND = 0x53454e44, COMM_RECV = 0x52454356, COMM_GONE = 0 };
+
+struct tcp_comm {
+	uint32_t kind; /* enum comm_kind */
+	struct tcp_link *link;
+	struct gantry_device *device; /* owned reference: whose memory may be registered; NULL: only host memory */
+	enum devmem_kind source;      /* how payload reaches, and leaves, that memory */
+	struct tcp_unpack *unpack;    /* owned; receiving with UNPACK */
+	int plugin;		      /* NCCL is the user, see check_own */
+	uint32_t regs;		      /* stretches of memory registered so far; by the thread that registers */
+	uint32_t in_use;	      /* a message was posted; relaxed */
+};
+
+struct tcp_mr {
+	uint8_t *data;
+	size_t size;
+	int type;   /* GANTRY_NET_PTR_HOST or PTR_CUDA */
+	int dmabuf; /* owned: the memory as a dma-buf, and where in it; -1 */
+	uint64_t dmabuf_offset;
+	struct tcp_txmem *txmem; /* owned: messages are sent from it without a copy; NULL: through the stage */
+};
 
 static gantry_result tcp_init(struct gantry_net *net, uint64_t comm_id, const struct gantry_net_config *config,
 			      void **ret_ctx)
@@ -194,9 +227,9 @@ static gantry_result comm_new(enum comm_kind kind, struct tcp_link *l, const str
 	if (home->device)
 		TRY(gantry_device_open(home->device->kind, home->device->index, &comm->device));
 	comm->source = home->kind;
-	pthread_mutex_lock(&l->mu);
+	link_mu_lock(&l->mu);
 	r = kind == COMM_SEND ? tcp_link_open_tx(l) : tcp_link_open_rx(l);
-	pthread_mutex_unlock(&l->mu);
+	link_mu_unlock(&l->mu);
 	if (r != GANTRY_OK)
 		goto out;
 	comm->kind = kind;
@@ -356,6 +389,324 @@ static gantry_result tcp_close_recv(struct gantry_net *net, void *comm)
 	return close_comm(comm, COMM_RECV);
 }
 
+/* ---- handles that are not NCCL's business: from a peer, and of a connect that is given up ---- */
+
+static gantry_result tcp_take_handle(struct gantry_net *net, void *handle)
+{
+	struct wire_handle h;
+
+	(void)net;
+	if (wire_handle_decode(handle, &h) != GANTRY_OK)
+		return GANTRY_ERR_PROTOCOL;
+	wire_handle_set_local(handle, 0);
+	return GANTRY_OK;
+}
+
+static void tcp_cancel_connect(struct gantry_net *net, void *handle)
+{
+	uint64_t id = wire_handle_local(handle);
+	struct tcp_home home = {.kind = DEVMEM_NONE};
+	struct tcp_connector *c;
+
+	(void)net;
+	if (!id)
+		return;
+	inet_loop_lock();
+	c = tcp_connector_find(id);
+	if (c && c->state == TCP_CONNECTED)
+		tcp_link_drop_tx(c->link);
+	if (c) {
+		home = tcp_home_take(&c->home);
+		tcp_connector_free(c);
+	}
+	wire_handle_set_local(handle, 0);
+	inet_loop_unlock();
+	tcp_home_close(&home);
+	if (c)
+		tcp_engine_release();
+}
+
+/* ---- memory ---- */
+
+/* How many NCCL has of its own, one per protocol. */
+enum { OWN_BUFFERS = 3 };
+
+static gantry_result check_type(const char *what, const struct tcp_comm *comm, int type)
+{
+	if (type == GANTRY_NET_PTR_HOST || (type == GANTRY_NET_PTR_CUDA && comm && comm->device))
+		return GANTRY_OK;
+	FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "%s of memory type %d: this network takes host memory%s", what, type,
+		 type == GANTRY_NET_PTR_CUDA ? " unless it receives into device memory (GANTRY_UNPACK)" : "");
+}
+
+/*
+ * NCCL registers its own buffers right after it has connected, one per protocol; that of LL is in host memory on the
+ * sending side and in device memory on the receiving side (seen with 2.28.9). Device memory that it registers later, or
+ * more of it, are buffers of its user: these would go around the unpack queue. NCCL goes on without when it is refused,
+ * but both ends must refuse, because they choose the size of messages by it. (Until 2.24 it did not even ask plugins
+ * that unpack.)
+ */
+static gantry_result check_own(const struct tcp_comm *c, int type)
+{
+	if (!c->plugin || type != GANTRY_NET_PTR_CUDA || (c->regs < OWN_BUFFERS && !load_relaxed(&c->in_use)))
+		return GANTRY_OK;
+	gantry_set_last_error("regMr of a user's buffer: with UNPACK messages go through NCCL's own buffers");
+	LOG_INFO(NET, "regMr of a user's buffer is refused: with UNPACK messages go through NCCL's own buffers (%s)",
+		 c->link->session.peer);
+	return GANTRY_ERR_UNSUPPORTED;
+}
+
+/* What sending from this memory of a device needs. */
+static gantry_result prepare_sends(struct tcp_comm *c, struct tcp_mr *mr)
+{
+	const struct devmem_source_ops *source;
+	gantry_result r = tcp_link_stage(c->link, c->device);
+
+	source = r == GANTRY_OK && mr->size ? tcp_txmem_source(c->link, c->source, c->device) : NULL;
+	/* It has said why not: through the stage then. */
+	if (source && tcp_txmem_bind(c->link, source, c->device, mr->data, mr->size, &mr->txmem) != GANTRY_OK)
+		mr->txmem = NULL;
+	return r;
+}
+
+static gantry_result tcp_reg_mr(struct gantry_net *net, void *comm, void *data, size_t size, int type, void **ret_mr)
+{
+	gantry_result r = GANTRY_OK;
+	struct tcp_comm *c = comm;
+	struct tcp_mr *mr = NULL;
+
+	(void)net;
+	TRY(check_type("regMr", c, type));
+	if (!data && size)
+		FAIL(GANTRY_ERR_INVALID, "regMr of %zu bytes at NULL", size);
+	if ((uintptr_t)data + size < (uintptr_t)data)
+		FAIL(GANTRY_ERR_INVALID, "regMr of %zu bytes at %p wraps around the address space", size, data);
+	if (type == GANTRY_NET_PTR_CUDA)
+		TRY(check_own(c, type));
+	mr = malloc(sizeof(*mr));
+	if (!mr)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a registration");
+	*mr = (struct tcp_mr){.data = data, .size = size, .type = type, .dmabuf = -1};
+	if (type == GANTRY_NET_PTR_CUDA && c->kind == COMM_SEND)
+		TRY(prepare_sends(c, mr));
+	if (c)
+		c->regs++;
+	*ret_mr = mr;
+	mr = NULL;
+out:
+	free(mr);
+	return r;
+}
+
+static gantry_result tcp_reg_mr_dmabuf(struct gantry_net *net, void *comm, void *data, size_t size, int type,
+				       uint64_t offset, int fd, void **ret_mr)
+{
+	gantry_result r = check_type("regMrDmaBuf", comm, type);
+	struct tcp_mr *mr;
+	void *reg;
+	int copy;
+
+	if (r != GANTRY_OK)
+		return r;
+	copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (copy < 0)
+		FAIL_NOW(GANTRY_ERR_INVALID, "regMrDmaBuf: file descriptor %d: %s", fd, strerror(errno));
+	r = tcp_reg_mr(net, comm, data, size, type, &reg);
+	if (r != GANTRY_OK) {
+		close(copy);
+		return r;
+	}
+	mr = reg;
+	mr->dmabuf = copy;
+	mr->dmabuf_offset = offset;
+	*ret_mr = mr;
+	return GANTRY_OK;
+}
+
+static gantry_result tcp_dereg_mr(struct gantry_net *net, void *comm, void *reg)
+{
+	struct tcp_mr *mr = reg;
+
+	(void)net;
+	(void)comm;
+	if (mr && mr->dmabuf >= 0)
+		close(mr->dmabuf);
+	if (mr)
+		tcp_txmem_free(mr->txmem);
+	free(mr);
+	return GANTRY_OK;
+}
+
+/* NCCL asks for it with every UNPACK connection and hands it to kernels, which do not use it. */
+static gantry_result tcp_get_device_mr(struct gantry_net *net, void *comm, void *mr, void **ret_dptr)
+{
+	struct tcp_mr *m = mr;
+
+	(void)net;
+	(void)comm;
+	if (!m)
+		FAIL_NOW(GANTRY_ERR_INVALID, "getDeviceMr of no registration");
+	*ret_dptr = m->data;
+	return GANTRY_OK;
+}
+
+/* NCCL always passes the registration; other callers may pass NULL. */
+static gantry_result check_mr(const char *what, const struct tcp_mr *mr, const void *data, size_t size)
+{
+	if (!data && size)
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s of %zu bytes at NULL", what, size);
+	if (mr && size &&
+	    ((const uint8_t *)data < mr->data || size > mr->size ||
+	     (size_t)((const uint8_t *)data - mr->data) > mr->size - size))
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s of %zu bytes at %p is outside its registration of %zu bytes at %p",
+			 what, size, data, mr->size, (void *)mr->data);
+	return GANTRY_OK;
+}
+
+/* ---- messages ---- */
+
+static void note_use(struct tcp_comm *c)
+{
+	if (!load_relaxed(&c->in_use))
+		store_relaxed(&c->in_use, 1);
+}
+
+/* Is it a comm of that kind, and of this process? */
+static inline gantry_result check_comm(const struct tcp_comm *c, enum comm_kind kind, const char *what)
+{
+	if (c->kind != kind)
+		FAIL_NOW(GANTRY_ERR_USAGE, "%s on something that is not a %s comm", what,
+			 kind == COMM_SEND ? "send" : "receive");
+	return inet_forked(c->link->session.forks) ? inet_refuse_forked(what) : GANTRY_OK;
+}
+
+static gantry_result tcp_isend(struct gantry_net *net, void *comm, void *data, size_t size, int tag, void *reg,
+			       void **ret_request)
+{
+	struct tcp_comm *c = comm;
+	const struct tcp_mr *mr = reg;
+	gantry_result r = check_comm(c, COMM_SEND, "isend");
+
+	(void)net;
+	if (r == GANTRY_OK)
+		r = check_mr("isend", mr, data, size);
+	if (r != GANTRY_OK)
+		return r;
+	note_use(c);
+	if (mr && mr->txmem && size > c->link->session.eager_max)
+		return tcp_link_isend_txmem(c->link, mr->txmem, data, size, tag, ret_request);
+	return mr && mr->type == GANTRY_NET_PTR_CUDA ? tcp_link_isend_device(c->link, data, size, tag, ret_request)
+						     : tcp_link_isend(c->link, data, size, tag, ret_request);
+}
+
+static gantry_result tcp_irecv(struct gantry_net *net, void *comm, int n, void **data, const size_t *sizes,
+			       const int *tags, void **mrs, void **request)
+{
+	struct tcp_comm *c = comm;
+	const struct tcp_mr *mr;
+	gantry_result r = check_comm(c, COMM_RECV, "irecv");
+
+	(void)net;
+	if (r == GANTRY_OK && (n < 1 || n > GANTRY_NET_MAX_RECVS))
+		FAIL_NOW(GANTRY_ERR_INVALID, "irecv of %d buffers, 1 to %d can be grouped", n, GANTRY_NET_MAX_RECVS);
+	for (int i = 0; r == GANTRY_OK && i < n; i++)
+		r = check_mr("irecv", mrs ? mrs[i] : NULL, data[i], sizes[i]);
+	if (r != GANTRY_OK)
+		return r;
+	note_use(c);
+	if (!c->unpack)
+		return tcp_link_irecv(c->link, n, data, sizes, tags, request);
+	if (n > 1)
+		FAIL_NOW(GANTRY_ERR_USAGE, "irecv of %d buffers: with UNPACK a receive has one", n);
+	mr = mrs ? mrs[0] : NULL;
+	return tcp_link_irecv_unpack(c->link, data[0], sizes[0], tags[0], mr && mr->type == GANTRY_NET_PTR_CUDA,
+				     *request == GANTRY_NET_OPTIONAL_RECV_COMPLETION, request);
+}
+
+static gantry_result tcp_hold(struct gantry_net *net, void *comm, int tag)
+{
+	struct tcp_comm *c = comm;
+	gantry_result r = check_comm(c, COMM_SEND, "hold");
+
+	(void)net;
+	return r == GANTRY_OK ? tcp_link_hold(c->link, tag) : r;
+}
+
+static gantry_result tcp_irecvv(struct gantry_net *net, void *comm, const struct iovec *iov, uint32_t n, int tag,
+				void **ret_request)
+{
+	struct tcp_comm *c = comm;
+	gantry_result r = check_comm(c, COMM_RECV, "irecv");
+
+	(void)net;
+	if (r != GANTRY_OK)
+		return r;
+	if (c->unpack || c->link->session.device_rx)
+		return GANTRY_ERR_UNSUPPORTED;
+	note_use(c);
+	return tcp_link_irecv_vec(c->link, iov, n, tag, ret_request);
+}
+
+/* With MSG_ZEROCOPY only; bulk_tx.c has figures. */
+static int tcp_isendv_pays(struct gantry_net *net, void *comm)
+{
+	const struct tcp_comm *c = comm;
+
+	(void)net;
+	return load_relaxed(&c->link->tx.msg_zerocopy);
+}
+
+static gantry_result tcp_isendv(struct gantry_net *net, void *comm, const struct iovec *iov, uint32_t n, int tag,
+				void **ret_request)
+{
+	struct tcp_comm *c = comm;
+	gantry_result r = check_comm(c, COMM_SEND, "isend");
+
+	(void)net;
+	if (r != GANTRY_OK)
+		return r;
+	note_use(c);
+	return tcp_link_isend_vec(c->link, iov, n, tag, ret_request);
+}
+
+static gantry_result tcp_iflush(struct gantry_net *net, void *comm, int n, void **data, const int *sizes, void **mrs,
+				void **ret_request)
+{
+	(void)net;
+	(void)comm;
+	(void)n;
+	(void)data;
+	(void)sizes;
+	(void)mrs;
+	*ret_request = NULL; /* host memory needs none */
+	return GANTRY_OK;
+}
+
+static gantry_result tcp_test(struct gantry_net *net, void *request, int *ret_done, int *sizes)
+{
+	struct tcp_request *req = request;
+	uint32_t state = TCP_FREE;
+
+	(void)net;
+	if (req && (req->kind == TCP_SEND || req->kind == TCP_RECV))
+		state = load_relaxed(&req->state);
+	if (state != TCP_PENDING && state != TCP_DONE)
+		FAIL_NOW(GANTRY_ERR_USAGE, "test of something that is not a pending request");
+	if (inet_forked(req->link->session.forks))
+		return inet_refuse_forked("test");
+	return tcp_link_test(req, ret_done, sizes);
+}
+
+static gantry_result tcp_irecv_consumed(struct gantry_net *net, void *comm, int n, void *request)
+{
+	struct tcp_comm *c = comm;
+	gantry_result r = check_comm(c, COMM_RECV, "irecvConsumed");
+
+	(void)net;
+	(void)n;
+	return r == GANTRY_OK && c->unpack ? tcp_unpack_consumed(c->link, request) : r;
+}
+
 static const struct gantry_net_ops ops = {
 	.init = tcp_init,
 	.finalize = tcp_finalize,
@@ -378,6 +729,12 @@ static const struct gantry_net_ops ops = {
 	.iflush = tcp_iflush,
 	.test = tcp_test,
 	.irecv_consumed = tcp_irecv_consumed,
+	.isendv = tcp_isendv,
+	.irecvv = tcp_irecvv,
+	.isendv_pays = tcp_isendv_pays,
+	.hold = tcp_hold,
+	.take_handle = tcp_take_handle,
+	.cancel_connect = tcp_cancel_connect,
 };
 
 const char *gantry_net_tcp_peer(const void *comm)

@@ -32,14 +32,14 @@ const struct devmem_source_ops *tcp_txmem_source(const struct tcp_link *l, enum 
 	return devmem_source_get(kind, &source) == GANTRY_OK ? source : NULL;
 }
 
-/* 0: a lane has calls of MSG_ZEROCOPY on its socket. */
-static int make_ready(struct tcp_link *l)
+/* 0: a lane has calls of MSG_ZEROCOPY on its socket. UNCHECKED: takes the locks of all lanes together. */
+static int make_ready(struct tcp_link *l) UNCHECKED
 {
 	int on = 1, fine = 1;
 
 	for (int i = 1; i < l->nlanes; i++) {
-		pthread_mutex_lock(&l->lanes[i].tx.lock);
-		fine &= !l->lanes[i].tx.zerocopy_calls;
+		lane_tx_mu_lock(&l->lanes[i].tx.lock);
+		fine &= !l->lanes[i].tx.calls || l->lanes[i].tx.late;
 	}
 	if (fine)
 		store_relaxed(&l->tx.msg_zerocopy, 0);
@@ -47,7 +47,7 @@ static int make_ready(struct tcp_link *l)
 		if (fine && setsockopt(l->lanes[i].fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof(on)))
 			LOG_DEBUG(DATA, "%s: SO_ZEROCOPY: %s", l->session.peer,
 				  strerror(errno)); /* the first send fails */
-		pthread_mutex_unlock(&l->lanes[i].tx.lock);
+		lane_tx_mu_unlock(&l->lanes[i].tx.lock);
 	}
 	return fine;
 }
@@ -93,10 +93,10 @@ gantry_result tcp_txmem_bind(struct tcp_link *l, const struct devmem_source_ops 
 		FAIL(GANTRY_ERR_UNSUPPORTED, "%s: the connection has sent with MSG_ZEROCOPY before", l->session.peer);
 	for (int i = 1; i < l->nlanes; i++)
 		TRY(bind_lane(m, ops, &memory, &l->lanes[i]));
-	pthread_mutex_lock(&l->mu);
+	link_mu_lock(&l->mu);
 	m->link = l;
 	gantry_list_append(&l->devmem.txmems, &m->node);
-	pthread_mutex_unlock(&l->mu);
+	link_mu_unlock(&l->mu);
 	*ret_mem = m;
 	m = NULL;
 out:
@@ -108,6 +108,18 @@ out:
 	return r;
 }
 
+static void drain_device(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
+{
+	struct tcp_lane_tx *tx = &lane->tx;
+	uint32_t lo, hi;
+
+	for (int i = 0; i < DRAIN_MAX && tx->device && tcp_lane_busy(lane); i++) {
+		if (tx->device->ops->completed(tx->device, lane->fd, &lo, &hi) <= 0)
+			return; /* what is wrong with a socket shows when it is written or read */
+		store_relaxed(&tx->completed, tx->completed + (hi - lo + 1));
+	}
+}
+
 /*
  * The memory goes while the connection lives: its messages are done. Completions are still to be read, with any other
  * memory's help; after the last one the sockets are forgotten, and nothing is queued on them any more.
@@ -117,7 +129,7 @@ static void leave_lanes(struct tcp_txmem *m)
 	struct tcp_link *l = m->link;
 	struct tcp_txmem *other = NULL;
 
-	pthread_mutex_lock(&l->mu);
+	link_mu_lock(&l->mu);
 	gantry_list_remove(&m->node);
 	/* After an error its owner does not wait for what is not done. */
 	gantry_list_each_safe (pos, &l->tx.bulk) {
@@ -126,23 +138,23 @@ static void leave_lanes(struct tcp_txmem *m)
 	}
 	if (!gantry_list_empty(&l->devmem.txmems))
 		other = gantry_container(l->devmem.txmems.next, struct tcp_txmem, node);
-	pthread_mutex_unlock(&l->mu);
+	link_mu_unlock(&l->mu);
 	for (int i = 1; i < l->nlanes; i++) {
 		struct tcp_lane_tx *tx = &l->lanes[i].tx;
 		struct devmem_tx *t = m->tx[m->of_lane[i]];
 
-		pthread_mutex_lock(&tx->lock);
+		lane_tx_mu_lock(&tx->lock);
 		if (tx->send && tx->send->txmem == m)
 			tcp_lane_tx_abandon(&l->lanes[i]);
-		tcp_txmem_drain(&l->lanes[i]);
+		drain_device(&l->lanes[i]);
 		if (other && tx->device == t) {
 			tx->device = other->tx[other->of_lane[i]];
 		} else if (!other) {
 			t->ops->forget(t, l->lanes[i].fd);
-			store_relaxed(&tx->device_done, tx->device_calls);
+			store_relaxed(&tx->completed, tx->calls);
 			tx->device = NULL;
 		}
-		pthread_mutex_unlock(&tx->lock);
+		lane_tx_mu_unlock(&tx->lock);
 	}
 }
 
@@ -157,8 +169,10 @@ void tcp_txmem_free(struct tcp_txmem *m)
 	free(m);
 }
 
-void tcp_txmem_close(struct tcp_link *l)
+/* UNCHECKED: the locks of all lanes. */
+void tcp_txmem_close(struct tcp_link *l) UNCHECKED
 {
+	ASSERT_HELD(&l->mu);
 	gantry_list_each_safe (pos, &l->devmem.txmems) {
 		struct tcp_txmem *m = gantry_container(pos, struct tcp_txmem, node);
 
@@ -170,19 +184,7 @@ void tcp_txmem_close(struct tcp_link *l)
 		gantry_list_remove(&m->node);
 	}
 	for (int i = 1; i < l->nlanes; i++)
-		store_relaxed(&l->lanes[i].tx.device_done, l->lanes[i].tx.device_calls);
-}
-
-void tcp_txmem_drain(struct tcp_lane *lane)
-{
-	struct tcp_lane_tx *tx = &lane->tx;
-	uint32_t lo, hi;
-
-	for (int i = 0; i < DRAIN_MAX && tx->device && tcp_txmem_busy(lane); i++) {
-		if (tx->device->ops->completed(tx->device, lane->fd, &lo, &hi) <= 0)
-			return; /* what is wrong with a socket shows when it is written or read */
-		store_relaxed(&tx->device_done, tx->device_done + (hi - lo + 1));
-	}
+		store_relaxed(&l->lanes[i].tx.completed, l->lanes[i].tx.calls);
 }
 
 /* The connection is at fault, not the memory. */
@@ -192,7 +194,9 @@ static int connection_error(int e)
 	       e == ENETDOWN || e == EHOSTDOWN || e == ECONNABORTED;
 }
 
-int tcp_txmem_push(struct tcp_lane *lane)
+static const struct tcp_push_ops push_ops;
+
+static int push_device(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 {
 	struct tcp_lane_tx *tx = &lane->tx;
 	struct tcp_txmem *m = tx->send->txmem;
@@ -204,7 +208,7 @@ int tcp_txmem_push(struct tcp_lane *lane)
 		int e = errno;
 
 		if (n < 0) {
-			tcp_txmem_drain(lane);
+			drain_device(lane);
 			if (e == EAGAIN || e == EINTR || e == ENOBUFS)
 				return 0;
 			if (!connection_error(e))
@@ -217,11 +221,31 @@ int tcp_txmem_push(struct tcp_lane *lane)
 			return -1;
 		}
 		tx->device = t;
+		tx->late = &push_ops;
 		tcp_lane_given(lane, n);
-		store_relaxed(&tx->device_calls, tx->device_calls + 1);
+		store_relaxed(&tx->calls, tx->calls + 1);
 		tx->data += n;
 		tx->left -= (uint64_t)n;
 	}
-	tcp_txmem_drain(lane);
+	drain_device(lane);
 	return 1;
+}
+
+static const struct tcp_push_ops push_ops = {.name = "device", .push = push_device, .drain = drain_device};
+
+gantry_result tcp_link_isend_txmem(struct tcp_link *l, struct tcp_txmem *m, const void *data, size_t size, int tag,
+				   void **ret_request)
+{
+	gantry_result r = tcp_link_status(l, &l->tx.end);
+	struct tcp_send *s;
+
+	if (r != GANTRY_OK)
+		return r;
+	*ret_request = NULL;
+	s = tcp_send_take(l, data, size, tag);
+	if (!s)
+		return GANTRY_OK;
+	s->push = &push_ops;
+	s->txmem = m;
+	return tcp_send_post(l, s, &tcp_leave_bulk, ret_request);
 }

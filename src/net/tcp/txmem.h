@@ -17,7 +17,6 @@
 
 #include <stdint.h>
 
-#include "base/atomic.h"
 #include "net/devmem.h"
 #include "net/tcp/link.h"
 
@@ -38,18 +37,11 @@ const struct devmem_source_ops *tcp_txmem_source(const struct tcp_link *l, enum 
 gantry_result tcp_txmem_bind(struct tcp_link *l, const struct devmem_source_ops *ops, struct gantry_device *dev,
 			     void *data, uint64_t size, struct tcp_txmem **ret_mem);
 void tcp_txmem_free(struct tcp_txmem *m); /* NULL is fine */
-/* link_send.c: a bulk message within the memory. */
+/* A bulk message within the memory. */
 gantry_result tcp_link_isend_txmem(struct tcp_link *l, struct tcp_txmem *m, const void *data, size_t size, int tag,
 				   void **ret_request);
 
-/* With the lane's lock. */
-int tcp_txmem_push(struct tcp_lane *lane); /* 1: all of the piece was taken; 0: full; -1: failed */
-void tcp_txmem_drain(struct tcp_lane *lane);
-static inline int tcp_txmem_busy(const struct tcp_lane *lane)
-{
-	return load_relaxed(&lane->tx.device_calls) != load_relaxed(&lane->tx.device_done);
-}
-/* The direction is closed. All lanes' sending locks and mu are held, or nobody else has the link. */
-void tcp_txmem_close(struct tcp_link *l);
+/* The direction is closed. All lanes' sending locks are taken, or nobody else has the link. */
+void tcp_txmem_close(struct tcp_link *l) REQUIRES(link_mu);
 
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The unpack queue: its memory, taking and freeing slots. land.c puts bytes into it. */
+/* The unpack queue: its memory, taking and freeing slots. unpack_rx.c puts bytes into it. */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include "net/tcp/unpack.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +13,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "device/device.h"
+#include "net/tcp/engine.h"
 #include "net/tcp/flow.h"
 
 static gantry_result make_memory(struct tcp_unpack *u)
@@ -49,8 +51,8 @@ gantry_result tcp_unpack_create(struct gantry_device *dev, enum devmem_kind kind
 	TRY(make_memory(u));
 	u->copies = !u->cpu_memory || !u->cpu_pool;
 	for (int k = 0; k < GANTRY_UNPACK_DEPTH; k++) {
-		u->slots[k].land.slot = k;
-		TRY(devmem_table_init(&u->slots[k].land.table, u->pool, u->meta->mem[k], (uint32_t)p->unpack_max_frags,
+		u->slots[k].side.slot = k;
+		TRY(devmem_table_init(&u->slots[k].side.table, u->pool, u->meta->mem[k], (uint32_t)p->unpack_max_frags,
 				      (uint32_t)p->unpack_coalesce));
 	}
 	for (int k = 0; k < UNPACK_SPARE; k++)
@@ -62,10 +64,10 @@ out:
 	return r;
 }
 
-static void land_free(struct tcp_land *land)
+static void free_recv(struct tcp_unpack_recv *ur)
 {
-	devmem_table_free(&land->table);
-	free(land->descs);
+	devmem_table_free(&ur->table);
+	free(ur->descs);
 }
 
 void tcp_unpack_destroy(struct tcp_unpack *u)
@@ -73,9 +75,9 @@ void tcp_unpack_destroy(struct tcp_unpack *u)
 	if (!u)
 		return;
 	for (int k = 0; u->pool && k < GANTRY_UNPACK_DEPTH; k++)
-		land_free(&u->slots[k].land);
+		free_recv(&u->slots[k].side);
 	for (int k = 0; u->pool && k < UNPACK_SPARE; k++)
-		land_free(&u->spare[k]);
+		free_recv(&u->spare[k]);
 	if (u->memory)
 		u->dev->ops->free_mapped(u->dev, u->memory);
 	if (u->bounces)
@@ -108,7 +110,8 @@ out:
 	return r;
 }
 
-gantry_result tcp_unpack_attach(struct tcp_link *l, struct tcp_unpack *u)
+/* UNCHECKED: the bounce buffers are for receives, of which none is posted yet. */
+gantry_result tcp_unpack_attach(struct tcp_link *l, struct tcp_unpack *u) UNCHECKED
 {
 	gantry_result r = GANTRY_OK;
 
@@ -116,19 +119,19 @@ gantry_result tcp_unpack_attach(struct tcp_link *l, struct tcp_unpack *u)
 		r = make_bounces(u, (l->session.eager_max + 4095u) & ~4095u);
 	if (r != GANTRY_OK)
 		return r;
-	pthread_mutex_lock(&l->mu);
+	link_mu_lock(&l->mu);
 	for (int i = 0; i < l->nlanes; i++) {
 		struct tcp_lane *lane = &l->lanes[i];
 
-		if (lane->flow || lane->rx.land)
+		if (lane->flow || lane->rx.bounce)
 			continue;
-		lane->rx.land = malloc(LINK_LAND);
-		if (!lane->rx.land)
+		lane->rx.bounce = malloc(LINK_BOUNCE);
+		if (!lane->rx.bounce)
 			FAIL(GANTRY_ERR_NOMEM, "no memory for a lane");
 	}
 	l->devmem.unpack = u;
 out:
-	pthread_mutex_unlock(&l->mu);
+	link_mu_unlock(&l->mu);
 	return r;
 }
 
@@ -143,11 +146,11 @@ void tcp_unpack_flush(struct tcp_link *l)
 }
 
 /* What it holds goes back. */
-static gantry_result land_release(struct tcp_land *land)
+static gantry_result release_recv(struct tcp_unpack_recv *ur)
 {
-	gantry_result r = devmem_table_release(&land->table);
+	gantry_result r = devmem_table_release(&ur->table);
 
-	land->busy = land->copying = land->landing = 0;
+	ur->busy = ur->copying = ur->finishing = false;
 	return r;
 }
 
@@ -162,7 +165,7 @@ static void report(const struct tcp_link *l, const struct tcp_unpack *u)
 		tokens += f ? load_relaxed(&f->tokens.returned) : 0;
 	}
 	for (int k = 0; k < GANTRY_UNPACK_DEPTH; k++)
-		landed += u->slots[k].land.table.landed_bytes;
+		landed += u->slots[k].side.table.landed_bytes;
 	for (int k = 0; k < UNPACK_SPARE; k++)
 		landed += u->spare[k].table.landed_bytes;
 	LOG_INFO(NET,
@@ -178,16 +181,17 @@ void tcp_unpack_detach(struct tcp_link *l)
 {
 	struct tcp_unpack *u = l->devmem.unpack;
 
+	ASSERT_HELD(&l->mu);
 	if (!u)
 		return;
 	/* Pages and buffers that copies refer to are not given away before those are over. */
 	if (u->copies && l->devmem.copying_in_n)
-		tcp_land_await(u);
+		tcp_unpack_await(u);
 	for (int k = 0; k < GANTRY_UNPACK_DEPTH; k++)
-		land_release(&u->slots[k].land);
+		release_recv(&u->slots[k].side);
 	for (int k = 0; k < UNPACK_SPARE; k++)
 		if (u->spare[k].descs)
-			land_release(&u->spare[k]);
+			release_recv(&u->spare[k]);
 	tcp_unpack_flush(l);
 	gantry_list_init(&l->devmem.copying_in);
 	store_relaxed(&l->devmem.copying_in_n, 0);
@@ -203,7 +207,7 @@ static void count(uint32_t *n, int change)
 	store_relaxed(n, *n + (uint32_t)change);
 }
 
-static enum tcp_place place_of(const struct tcp_link *l, int device, int optional)
+static enum tcp_place place_of(const struct tcp_link *l, bool device, bool optional)
 {
 	const struct tcp_unpack *u = l->devmem.unpack;
 
@@ -214,21 +218,21 @@ static enum tcp_place place_of(const struct tcp_link *l, int device, int optiona
 }
 
 /* A table of its own for a receive that takes no slot; kept for the next one. */
-static gantry_result need_table(struct tcp_unpack *u, struct tcp_land *land)
+static gantry_result need_table(struct tcp_unpack *u, struct tcp_unpack_recv *ur)
 {
 	gantry_result r = GANTRY_OK;
 	const struct gantry_params *p = gantry_params();
 	uint32_t max = (uint32_t)p->unpack_max_frags;
 
-	if (land->descs)
+	if (ur->descs)
 		return GANTRY_OK;
-	land->descs = calloc(max, sizeof(*land->descs));
-	if (!land->descs)
+	ur->descs = calloc(max, sizeof(*ur->descs));
+	if (!ur->descs)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for %u descriptors", max);
-	r = devmem_table_init(&land->table, u->pool, land->descs, max, (uint32_t)p->unpack_coalesce);
+	r = devmem_table_init(&ur->table, u->pool, ur->descs, max, (uint32_t)p->unpack_coalesce);
 	if (r != GANTRY_OK) {
-		free(land->descs);
-		land->descs = NULL;
+		free(ur->descs);
+		ur->descs = NULL;
 	}
 out:
 	return r;
@@ -239,11 +243,12 @@ static gantry_result take_slot(struct tcp_unpack *u, enum tcp_place place, struc
 	struct tcp_unpack_slot *slot = &u->slots[u->posted % GANTRY_UNPACK_DEPTH];
 
 	*ret_recv = NULL;
-	if (slot->land.busy)
+	if (slot->side.busy)
 		return GANTRY_OK;
-	slot->land.place = place;
-	slot->land.busy = 1;
-	slot->recv.land = &slot->land;
+	slot->side.place = place;
+	slot->side.busy = true;
+	slot->recv.unpack = &slot->side;
+	slot->recv.sink = &tcp_sink_unpack;
 	u->posted++;
 	count(&u->busy, 1);
 	*ret_recv = &slot->recv;
@@ -255,54 +260,55 @@ static gantry_result take_spare(struct tcp_link *l, enum tcp_place place, struct
 	gantry_result r = GANTRY_OK;
 	struct tcp_unpack *u = l->devmem.unpack;
 	struct tcp_recv *recv;
-	struct tcp_land *land = NULL;
+	struct tcp_unpack_recv *ur = NULL;
 
 	*ret_recv = NULL;
-	for (int k = 0; !land && k < UNPACK_SPARE && place != TCP_PLACE_BUFFER; k++)
-		land = u->spare[k].busy ? NULL : &u->spare[k];
-	if (!land && place != TCP_PLACE_BUFFER)
+	for (int k = 0; !ur && k < UNPACK_SPARE && place != TCP_PLACE_BUFFER; k++)
+		ur = u->spare[k].busy ? NULL : &u->spare[k];
+	if (!ur && place != TCP_PLACE_BUFFER)
 		return GANTRY_OK;
 	if (place == TCP_PLACE_GATHER)
-		TRY(need_table(u, land));
-	recv = gantry_pool_get(&l->rx.recvs);
+		TRY(need_table(u, ur));
+	recv = tcp_recv_take(l);
 	if (!recv)
 		return GANTRY_OK;
-	if (land) {
-		land->place = place;
-		land->busy = 1;
+	if (ur) {
+		ur->place = place;
+		ur->busy = true;
+		recv->sink = &tcp_sink_unpack;
+		recv->unpack = ur;
 	}
-	recv->land = land;
-	recv->vec.n = 0;
 	*ret_recv = recv;
 out:
 	return r;
 }
 
-gantry_result tcp_unpack_take(struct tcp_link *l, void *data, int device, int optional, struct tcp_recv **ret_recv)
+/* A request with its place; *ret_recv NULL: none is free now. */
+static gantry_result take_recv(struct tcp_link *l, void *data, bool device, bool optional, struct tcp_recv **ret_recv)
 {
 	gantry_result r = GANTRY_OK;
 	enum tcp_place place = place_of(l, device, optional);
 
 	TRY(optional ? take_spare(l, place, ret_recv) : take_slot(l->devmem.unpack, place, ret_recv));
-	if (*ret_recv && (*ret_recv)->land) {
-		(*ret_recv)->land->user = data;
-		(*ret_recv)->land->to_device = device && !l->devmem.unpack->cpu_memory;
-		(*ret_recv)->land->copying = 0;
+	if (*ret_recv && (*ret_recv)->unpack) {
+		(*ret_recv)->unpack->user = data;
+		(*ret_recv)->unpack->to_device = device && !l->devmem.unpack->cpu_memory;
+		(*ret_recv)->unpack->copying = false;
 	}
 out:
 	return r;
 }
 
-void tcp_unpack_untake(struct tcp_link *l, struct tcp_recv *recv)
+/* It was not posted after all. */
+static void give_back(struct tcp_link *l, struct tcp_recv *recv)
 {
 	struct tcp_unpack *u = l->devmem.unpack;
+	struct tcp_unpack_recv *ur = recv->unpack;
 
-	recv->head.state = TCP_FREE;
-	if (recv->land && recv->land->table.pool)
-		land_release(recv->land);
-	if (recv->land)
-		recv->land->busy = 0;
-	if (recv->land && recv->land->slot >= 0) {
+	if (ur->table.pool)
+		release_recv(ur);
+	ur->busy = false;
+	if (ur->slot >= 0) {
 		u->posted--;
 		count(&u->busy, -1);
 	} else {
@@ -310,20 +316,31 @@ void tcp_unpack_untake(struct tcp_link *l, struct tcp_recv *recv)
 	}
 }
 
-void tcp_unpack_tested(struct tcp_link *l, struct tcp_recv *recv)
+void tcp_unpack_release(struct tcp_link *l, struct tcp_recv *recv, bool tested)
 {
-	struct tcp_land *land = recv->land;
+	struct tcp_unpack_recv *ur = recv->unpack;
 
-	if (land->slot >= 0) {
-		recv->head.state = TCP_HELD;
-		count(&l->devmem.unpack->held, 1);
-		return;
+	ASSERT(recv->head.state == TCP_FREE && ur->busy);
+	if (!tested) {
+		give_back(l, recv);
+	} else if (ur->slot >= 0) { /* its user's until irecv_consumed */
+		recv->head.state = TCP_UNCONSUMED;
+		count(&l->devmem.unpack->unconsumed, 1);
+	} else {
+		if (ur->place == TCP_PLACE_GATHER && release_recv(ur) != GANTRY_OK)
+			LOG_ERROR(NET, "%s: fragments of a receive could not be given back", l->session.peer);
+		ur->busy = false;
+		gantry_pool_put(&l->rx.recvs, recv);
 	}
-	if (land->place == TCP_PLACE_GATHER && land_release(land) != GANTRY_OK)
-		LOG_ERROR(NET, "%s: fragments of a receive could not be given back", l->session.peer);
-	land->busy = 0;
-	recv->head.state = TCP_FREE;
-	gantry_pool_put(&l->rx.recvs, recv);
+}
+
+gantry_result tcp_link_irecv_unpack(struct tcp_link *l, void *data, size_t size, int tag, bool device, bool optional,
+				    void **ret_request)
+{
+	struct tcp_recv *recv;
+	gantry_result r = take_recv(l, data, device, optional, &recv);
+
+	return r == GANTRY_OK ? tcp_recv_post(l, recv, 1, &data, &size, &tag, ret_request) : r;
 }
 
 gantry_result tcp_unpack_consumed(struct tcp_link *l, struct tcp_request *req)
@@ -336,17 +353,118 @@ gantry_result tcp_unpack_consumed(struct tcp_link *l, struct tcp_request *req)
 		slot = &u->slots[k].recv.head == req ? &u->slots[k] : NULL;
 	if (!slot) /* LL, LL128, or no queue at all: test has recycled it */
 		return GANTRY_OK;
-	if (load_acquire(&req->state) != TCP_HELD)
+	if (load_acquire(&req->state) != TCP_UNCONSUMED)
 		FAIL(GANTRY_ERR_USAGE, "irecvConsumed of a receive of which test has not said that it is done");
 	req->state = TCP_FREE;
 	count(&u->busy, -1);
-	count(&u->held, -1);
+	count(&u->unconsumed, -1);
 	u->consumed++;
-	u->holding_ticks += gantry_ticks() - slot->land.since;
+	u->holding_ticks += gantry_ticks() - slot->side.since;
 	/* Nobody else has the slot: its table needs no lock. */
-	r = land_release(&slot->land);
+	r = release_recv(&slot->side);
 	if (u->busy == 0) /* maybe for long: nothing is kept back */
 		tcp_unpack_flush(l);
 out:
 	return r;
+}
+
+/* ---- where messages are ---- */
+
+static gantry_result device_of(struct gantry_device *wanted, struct gantry_device **ret_dev)
+{
+	return wanted ? gantry_device_open(wanted->kind, wanted->index, ret_dev) : gantry_device_current(ret_dev);
+}
+
+gantry_result tcp_home_resolve(const struct gantry_net_config *config, struct tcp_context *ctx)
+{
+	static const int unpack_of[] = {
+		[DEVMEM_NONE] = GANTRY_NET_UNPACK_OFF,
+		[DEVMEM_EMULATED] = GANTRY_NET_UNPACK_EMULATED,
+		[DEVMEM_KERNEL] = GANTRY_NET_UNPACK_KERNEL,
+	};
+	gantry_result r = GANTRY_OK;
+	struct gantry_device *dev = NULL;
+	enum devmem_kind kind = DEVMEM_NONE;
+
+	ctx->unpack = GANTRY_NET_UNPACK_OFF;
+	snprintf(ctx->why, sizeof(ctx->why), "it was not asked for");
+	if (config->unpack == GANTRY_NET_UNPACK_OFF)
+		return GANTRY_OK;
+	TRY(device_of(config->device, &dev));
+	/* One answer for all NICs: NCCL asks only the first device for its type. */
+	for (int i = 0; i < tcp_engine.nics->count; i++) {
+		TRY(devmem_choose((enum gantry_net_unpack)config->unpack, tcp_engine.nics->nics[i].name, dev, &kind,
+				  ctx->why));
+		if (kind != DEVMEM_KERNEL)
+			break;
+	}
+	if (ctx->why[0])
+		LOG_INFO(NET, "GANTRY_UNPACK=auto: messages go through host memory, no devmem TCP: %s", ctx->why);
+	else if (kind == DEVMEM_NONE)
+		snprintf(ctx->why, sizeof(ctx->why), "GANTRY_UNPACK=off");
+	ctx->unpack = unpack_of[kind];
+out:
+	gantry_device_close(dev);
+	return r;
+}
+
+int gantry_net_tcp_unpack(const void *ctx, char *text, size_t len)
+{
+	const struct tcp_context *c = ctx;
+	const struct gantry_params *p = gantry_params();
+
+	if (c->unpack == GANTRY_NET_UNPACK_EMULATED)
+		snprintf(text, len, "emulated NIC (memory %s, shape %s, seed %lld)",
+			 param_unpack_memory_words[p->unpack_memory], param_emu_shape_words[p->emu_shape],
+			 (long long)p->emu_seed);
+	else if (c->unpack == GANTRY_NET_UNPACK_KERNEL)
+		snprintf(text, len, "devmem TCP of the kernel");
+	else
+		snprintf(text, len, "off: %s", c->why);
+	return c->unpack;
+}
+
+gantry_result tcp_home_open(const struct tcp_context *ctx, struct tcp_home *ret_home)
+{
+	gantry_result r = GANTRY_OK;
+	struct tcp_home h = {.kind = DEVMEM_NONE};
+
+	if (ctx->unpack != GANTRY_NET_UNPACK_OFF) {
+		h.kind = ctx->unpack == GANTRY_NET_UNPACK_KERNEL ? DEVMEM_KERNEL : DEVMEM_EMULATED;
+		TRY(device_of(ctx->device, &h.device));
+		TRY(devmem_pool_get(h.device, h.kind, &h.pool));
+	}
+	*ret_home = h;
+	h = (struct tcp_home){.kind = DEVMEM_NONE};
+out:
+	tcp_home_close(&h);
+	return r;
+}
+
+struct tcp_home tcp_home_take(struct tcp_home *h)
+{
+	struct tcp_home taken = *h;
+
+	*h = (struct tcp_home){.kind = DEVMEM_NONE};
+	return taken;
+}
+
+void tcp_home_close(struct tcp_home *h)
+{
+	devmem_pool_put(h->pool);
+	gantry_device_close(h->device);
+	*h = (struct tcp_home){.kind = DEVMEM_NONE};
+}
+
+enum wire_unpack tcp_home_says(const struct tcp_home *h)
+{
+	switch (h->kind) {
+	case DEVMEM_EMULATED:
+		return WIRE_UNPACK_YES;
+	case DEVMEM_KERNEL:
+		return WIRE_UNPACK_BETWEEN_HOSTS;
+	case DEVMEM_NONE:
+		break;
+	}
+	return WIRE_UNPACK_NO;
 }

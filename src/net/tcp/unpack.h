@@ -26,13 +26,13 @@
  * While kernels run that wait for a receive, nothing may be done that waits for kernels: no memory is allocated or
  * freed after the queue is attached, and copies go through the device's own queues.
  *
- * A message that is whole is done when the copies it needs are: until then it is in the link's `landing` list. Order of
+ * A message that is whole is done when the copies it needs are: until then it is in the link's list `copying_in`. Order of
  * publication: payload, descriptors, count, done.
  *
  * No landing page is free: the table puts bytes into the buffer itself, by copies that are waited for. That is slow and
  * is said in the log, but nothing stands still: what holds the pages may be other messages that are not whole either.
  *
- * Threads: taking and consuming belong to the thread that posts and tests; landing runs under the link's mu.
+ * Threads: taking and consuming belong to the thread that posts and tests; what arrives is handled under link_mu.
  */
 #ifndef GANTRY_NET_TCP_UNPACK_H
 #define GANTRY_NET_TCP_UNPACK_H
@@ -42,31 +42,53 @@
 #include "abi/unpack.h"
 #include "net/devmem_rx.h"
 #include "net/net.h"
+#include "net/tcp/hello.h"
 #include "net/tcp/link.h"
+
+/* Where the messages of a listener or connector are: in memory of a device, whose pool payload lands in, or (kind NONE)
+ * in host memory. */
+struct tcp_context;
+
+struct tcp_home {
+	enum devmem_kind kind;
+	struct gantry_device *device; /* owned reference; NULL for NONE */
+	struct devmem_pool *pool;     /* the same */
+};
+
+/* How this context receives: ctx->unpack is OFF, EMULATED or KERNEL, PARAM resolved against all NICs; ctx->why says why
+ * it is OFF. */
+gantry_result tcp_home_resolve(const struct gantry_net_config *config, struct tcp_context *ctx);
+/* The context's device, or the current one, and its pool. Slow the first time: no lock held. */
+gantry_result tcp_home_open(const struct tcp_context *ctx, struct tcp_home *ret_home);
+/* Both leave it empty. close: the last reference to a pool waits for the device, so no lock held; those who have one
+ * take it out and close it later. */
+struct tcp_home tcp_home_take(struct tcp_home *h);
+void tcp_home_close(struct tcp_home *h);
+enum wire_unpack tcp_home_says(const struct tcp_home *h);
 
 enum { UNPACK_SPARE = 16 }; /* LL and LL128 receives with a place other than BUFFER */
 
 enum tcp_place { TCP_PLACE_TABLE, TCP_PLACE_BUFFER, TCP_PLACE_BOUNCE, TCP_PLACE_GATHER, TCP_PLACE_DIRECT };
 
 /* What a receive needs besides its buffer. */
-struct tcp_land {
+struct tcp_unpack_recv {
 	enum tcp_place place;
 	int slot; /* of the queue; -1: none */
-	int busy;
-	uint8_t *user; /* borrowed: the receive's buffer */
-	int to_device; /* which only the device writes */
+	bool busy;
+	uint8_t *user;	/* borrowed: the receive's buffer */
+	bool to_device; /* which only the device writes */
 	struct devmem_table table;
 	struct gantry_unpack_desc *descs; /* owned, of those without a slot */
 	uint8_t *bounce; /* part of the queue's: room for an eager message; NULL where the CPU writes everything */
-	int copying;	 /* copies to the buffer were begun */
+	bool copying;	 /* copies to the buffer were begun */
 	uint64_t ticket; /* ... and are over when this is reached */
-	int landing;	 /* in the link's list; mu */
+	bool finishing;	 /* in the link's list copying_in; link_mu */
 	uint64_t since;	 /* ticks: when it was whole; once test may say so, when that was */
 };
 
 struct tcp_unpack_slot {
 	struct tcp_recv recv;
-	struct tcp_land land;
+	struct tcp_unpack_recv side;
 };
 
 struct tcp_unpack {
@@ -81,10 +103,10 @@ struct tcp_unpack {
 	int cpu_memory, cpu_pool;	     /* the CPU writes memory of the device; it reads and writes the pool */
 	uint64_t table_max;		     /* bytes of a message that a table holds */
 	uint64_t posted;		     /* slots taken so far */
-	uint32_t busy, held; /* slots taken now; those of which test has said done. Relaxed, for the log */
+	uint32_t busy, unconsumed; /* slots taken now; those of which test has said done. Relaxed, for the log */
 	struct tcp_unpack_slot slots[GANTRY_UNPACK_DEPTH];
-	struct tcp_land spare[UNPACK_SPARE];
-	/* For the log; mu, but for the last two, which are the posting thread's. */
+	struct tcp_unpack_recv spare[UNPACK_SPARE];
+	/* For the log; link_mu, but for the last two, which are the posting thread's. */
 	uint64_t messages, descs, starved;
 	uint64_t landing_ticks;		  /* from whole to done, all messages */
 	uint64_t consumed, holding_ticks; /* slots that came back, and from done to there */
@@ -94,39 +116,27 @@ struct tcp_unpack {
 gantry_result tcp_unpack_create(struct gantry_device *dev, enum devmem_kind kind, struct tcp_unpack **ret_unpack);
 void tcp_unpack_destroy(struct tcp_unpack *u); /* may wait for the device: no lock held; NULL is fine */
 void tcp_unpack_describe(const struct tcp_unpack *u, struct gantry_net_device_handle *ret_handle);
-/* From now on receives of this link go through it. Takes mu. */
+/* From now on receives of this link go through it. */
 gantry_result tcp_unpack_attach(struct tcp_link *l, struct tcp_unpack *u);
-/* The link does without it again: everything goes back, l->devmem.unpack is NULL. All receiving locks and mu are held, or
- * nobody else has the link. */
-void tcp_unpack_detach(struct tcp_link *l);
-/* A request with its place; *ret_recv NULL: none is free now. */
-gantry_result tcp_unpack_take(struct tcp_link *l, void *data, int device, int optional, struct tcp_recv **ret_recv);
-/* It was not posted after all. */
-void tcp_unpack_untake(struct tcp_link *l, struct tcp_recv *recv);
-/* test says done: what is not the user's until irecv_consumed is free. */
-void tcp_unpack_tested(struct tcp_link *l, struct tcp_recv *recv);
+/* The link does without it again: everything goes back. All lanes' receiving locks are taken, or nobody else has the
+ * link. */
+void tcp_unpack_detach(struct tcp_link *l) REQUIRES(link_mu);
+/* device: data is memory of the queue's device; optional: LL or LL128. */
+gantry_result tcp_link_irecv_unpack(struct tcp_link *l, void *data, size_t size, int tag, bool device, bool optional,
+				    void **ret_request);
+void tcp_unpack_release(struct tcp_link *l, struct tcp_recv *recv, bool tested); /* of the sink */
 gantry_result tcp_unpack_consumed(struct tcp_link *l, struct tcp_request *req);
 /* Tokens that are collected go back now. */
 void tcp_unpack_flush(struct tcp_link *l);
 
-/* land.c. Under mu. -1: the link has failed. */
-/* Do its bytes go through tcp_land_host, whoever has them? Else the CPU may write them to the slot's data. */
-static inline int tcp_land_needed(const struct tcp_recv *recv)
-{
-	return recv->land && recv->land->place != TCP_PLACE_BUFFER && recv->land->place != TCP_PLACE_BOUNCE;
-}
-/* A message of this size begins to arrive; eager: all of it through host memory. */
-int tcp_land_begin(struct tcp_link *l, struct tcp_recv *recv, uint64_t total, int eager);
-int tcp_land_host(struct tcp_link *l, struct tcp_recv *recv, struct tcp_slot *slot, const void *data, uint64_t len,
-		  uint64_t offset);
-/* Bytes [skip, skip + len) of a fragment are those at `offset` of the message. */
-int tcp_land_frag(struct tcp_lane *lane, struct tcp_recv *recv, struct tcp_slot *slot, struct devmem_frag *frag,
-		  uint32_t skip, uint32_t len, uint64_t offset);
-/* The message is whole: the request is done, or will be when its copies are. */
-void tcp_land_complete(struct tcp_link *l, struct tcp_recv *recv);
+/* unpack_rx.c. */
+extern const struct tcp_sink_ops tcp_sink_unpack;
+/* Bytes [skip, skip + len) of a fragment are those at `offset` of the message. -1: the link has failed. */
+int tcp_unpack_frag(struct tcp_lane *lane, struct tcp_recv *recv, struct tcp_buffer *buffer, struct devmem_frag *frag,
+		    uint32_t skip, uint32_t len, uint64_t offset) REQUIRES(lane_rx_mu, link_mu);
 /* Until all copies that were begun are over, within bounds. */
-void tcp_land_await(struct tcp_unpack *u);
-/* Looks after copies. Takes mu. */
-void tcp_land_progress(struct tcp_link *l);
+void tcp_unpack_await(struct tcp_unpack *u);
+/* Looks after copies. */
+void tcp_unpack_progress(struct tcp_link *l) EXCLUDES(link_mu);
 
 #endif

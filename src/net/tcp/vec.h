@@ -1,32 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Beyond net.h, for Gantry's own users of the TCP network: tags that wait for their receives, and messages whose bytes
- * lie in pieces, so that the network gathers or scatters while it moves them, without a copy in between.
- */
+/* Messages whose bytes lie in pieces of memory: isendv and irecvv of net.h. */
 #ifndef GANTRY_NET_TCP_VEC_H
 #define GANTRY_NET_TCP_VEC_H
 
 #include <stdint.h>
 #include <sys/uio.h>
-
-#include "gantry/result.h"
-
-/* From now on messages of this tag wait for their receive even if they are small (not empty ones): so those that
- * nobody receives take none of the room that messages of other tags need. Of a send comm. */
-gantry_result tcp_hold(void *comm, int tag);
-
-/* irecv of gantry_net_tcp() into n pieces of host memory, none of them empty. iov: borrowed until test says done, or
- * the comm is closed. ERR_UNSUPPORTED, without a word: not on a link that receives into device memory.
- * *ret_request NULL: again later. */
-gantry_result tcp_irecv_vec(void *comm, const struct iovec *iov, uint32_t n, int tag, void **ret_request);
-
-/* The same for isend, from plain memory. The message waits for its receive, however small it is. */
-gantry_result tcp_isend_vec(void *comm, const struct iovec *iov, uint32_t n, int tag, void **ret_request);
-/* Is it faster than a copy to one place and isend? With MSG_ZEROCOPY only, which may end while messages are on their
- * way; bulk_tx.c has figures. */
-int tcp_isend_vec_pays(void *comm);
-
-/* ---- within the network ---- */
 
 /* Pieces, none of them empty. n 0: there are none, the bytes lie together. */
 struct tcp_vec {

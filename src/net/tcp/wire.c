@@ -40,6 +40,7 @@ static void put_piece(const struct wire_piece *p, bool data, uint8_t out[WIRE_FR
 	put64(out + FRAME_TOTAL, p->total);
 	put32(out + FRAME_TAG, p->tag);
 	put32(out + FRAME_INDEX, p->index);
+	put32(out + FRAME_SUM, 0);
 	put32(out + FRAME_LAST, data ? p->payload_crc : p->lane);
 }
 
@@ -62,16 +63,10 @@ static void put_error(const struct wire_error *e, uint8_t out[WIRE_FRAME_SIZE])
 	put32(out + FRAME_LAST, e->payload_crc);
 }
 
-void wire_frame_encode(const struct wire_frame *f, bool crc, uint8_t out[WIRE_FRAME_SIZE])
+/* All but pieces, which fill the whole header: the rest of it is zero. */
+static void put_fields(const struct wire_frame *f, uint8_t out[WIRE_FRAME_SIZE])
 {
-	memset(out, 0, WIRE_FRAME_SIZE);
-	out[FRAME_KIND] = (uint8_t)f->kind;
-	put16(out + FRAME_MARK, FRAME_MAGIC);
 	switch (f->kind) {
-	case WIRE_DATA:
-	case WIRE_DESCRIPTOR:
-		put_piece(&f->piece, f->kind == WIRE_DATA, out);
-		break;
 	case WIRE_STATE:
 		put_state(&f->state, out);
 		break;
@@ -93,44 +88,57 @@ void wire_frame_encode(const struct wire_frame *f, bool crc, uint8_t out[WIRE_FR
 		put64(out + FRAME_OFFSET, f->arrived.unread);
 		put32(out + FRAME_INDEX, f->arrived.lane);
 		break;
+	case WIRE_DATA:
+	case WIRE_DESCRIPTOR:
 	case WIRE_KINDS:
 		break;
 	}
+}
+
+void wire_frame_encode(const struct wire_frame *f, bool crc, uint8_t out[WIRE_FRAME_SIZE])
+{
+	bool piece = f->kind == WIRE_DATA || f->kind == WIRE_DESCRIPTOR;
+
+	if (!piece)
+		memset(out, 0, WIRE_FRAME_SIZE);
+	out[FRAME_KIND] = (uint8_t)f->kind;
+	put16(out + FRAME_MARK, FRAME_MAGIC);
+	if (piece)
+		put_piece(&f->piece, f->kind == WIRE_DATA, out);
+	else
+		put_fields(f, out);
 	if (crc) {
 		out[FRAME_FLAGS] |= WIRE_FLAG_CRC;
 		put32(out + FRAME_SUM, frame_sum(out));
 	}
 }
 
-static void get_piece(const uint8_t in[WIRE_FRAME_SIZE], struct wire_piece *p)
+/* A piece lies within its message, written so that no sum can wrap. Only an empty message has an empty piece; an eager
+ * one is one piece; eager and empty messages have no payload on a bulk lane. */
+static bool get_piece(const uint8_t in[WIRE_FRAME_SIZE], struct wire_piece *p)
 {
+	uint8_t flags = in[FRAME_FLAGS];
+	bool data = in[FRAME_KIND] == WIRE_DATA;
 	uint32_t last = get32(in + FRAME_LAST);
 
-	*p = (struct wire_piece){
-		.eager = in[FRAME_FLAGS] & WIRE_FLAG_EAGER,
-		.ack = in[FRAME_FLAGS] & WIRE_FLAG_ACK,
-		.deep = in[FRAME_FLAGS] & WIRE_FLAG_DEEP,
-		.length = get32(in + FRAME_LENGTH),
-		.seq = get64(in + FRAME_SEQ),
-		.offset = get64(in + FRAME_OFFSET),
-		.total = get64(in + FRAME_TOTAL),
-		.tag = get32(in + FRAME_TAG),
-		.index = get32(in + FRAME_INDEX),
-	};
-	if (in[FRAME_KIND] == WIRE_DATA)
-		p->payload_crc = last;
-	else
-		p->lane = last;
+	p->eager = flags & WIRE_FLAG_EAGER;
+	p->ack = flags & WIRE_FLAG_ACK;
+	p->deep = flags & WIRE_FLAG_DEEP;
+	p->length = get32(in + FRAME_LENGTH);
+	p->seq = get64(in + FRAME_SEQ);
+	p->offset = get64(in + FRAME_OFFSET);
+	p->total = get64(in + FRAME_TOTAL);
+	p->tag = get32(in + FRAME_TAG);
+	p->index = get32(in + FRAME_INDEX);
+	p->payload_crc = data ? last : 0;
+	p->lane = data ? 0 : last;
+	if (p->offset > p->total || p->length > p->total - p->offset || (p->length == 0 && p->total != 0) ||
+	    (p->eager && p->length != p->total))
+		return false;
+	return data || (p->length && !p->eager && p->lane > 0 && p->lane < WIRE_MAX_LANES);
 }
 
-/* Written so that no sum can wrap. Only an empty message has an empty piece; an eager one is one piece. */
-static bool piece_lies_within(const struct wire_piece *p)
-{
-	return p->offset <= p->total && p->length <= p->total - p->offset && (p->length != 0 || p->total == 0) &&
-	       (!p->eager || p->length == p->total);
-}
-
-/* The fields of each kind. False: this version does not send that. */
+/* The fields of the other kinds. False: this version does not send that. */
 static bool get_fields(const uint8_t in[WIRE_FRAME_SIZE], struct wire_frame *f)
 {
 	uint32_t length = get32(in + FRAME_LENGTH), tag = get32(in + FRAME_TAG), index = get32(in + FRAME_INDEX);
@@ -138,13 +146,9 @@ static bool get_fields(const uint8_t in[WIRE_FRAME_SIZE], struct wire_frame *f)
 	uint32_t last = get32(in + FRAME_LAST);
 
 	switch (f->kind) {
-	case WIRE_DATA:
-		get_piece(in, &f->piece);
-		return piece_lies_within(&f->piece);
-	case WIRE_DESCRIPTOR: /* eager and empty messages have no payload on a bulk lane */
-		get_piece(in, &f->piece);
-		return piece_lies_within(&f->piece) && f->piece.length && !f->piece.eager && last > 0 &&
-		       last < WIRE_MAX_LANES;
+	case WIRE_DATA: /* not here: get_piece */
+	case WIRE_DESCRIPTOR:
+		break;
 	case WIRE_STATE:
 		f->state = (struct wire_state){.done = seq,
 					       .done_bits = last,
@@ -177,12 +181,20 @@ static bool get_fields(const uint8_t in[WIRE_FRAME_SIZE], struct wire_frame *f)
 
 gantry_result wire_frame_decode(const uint8_t in[WIRE_FRAME_SIZE], bool crc, struct wire_frame *ret)
 {
-	struct wire_frame f = {.kind = (enum wire_kind)in[FRAME_KIND]};
+	struct wire_frame f;
+	bool fine;
 
 	if (crc && get32(in + FRAME_SUM) != frame_sum(in))
 		return GANTRY_ERR_CORRUPT;
 	if (get16(in + FRAME_MARK) != FRAME_MAGIC || (in[FRAME_FLAGS] & ~WIRE_FLAGS) ||
-	    !(in[FRAME_FLAGS] & WIRE_FLAG_CRC) != !crc || !get_fields(in, &f))
+	    !(in[FRAME_FLAGS] & WIRE_FLAG_CRC) != !crc)
+		return GANTRY_ERR_PROTOCOL;
+	f.kind = (enum wire_kind)in[FRAME_KIND];
+	if (f.kind == WIRE_DATA || f.kind == WIRE_DESCRIPTOR)
+		fine = get_piece(in, &f.piece);
+	else
+		fine = get_fields(in, &f);
+	if (!fine)
 		return GANTRY_ERR_PROTOCOL;
 	*ret = f;
 	return GANTRY_OK;

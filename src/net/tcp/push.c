@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How a piece of a bulk message gets into the kernel: through a pipe, or by sendmsg, by reference or copied; bulk_tx.c
- * says when.
+ * Ways of a piece of a bulk message into the kernel, from host memory: through a pipe, or by sendmsg, by reference or
+ * copied. link.h has the table; bulk_tx.c says which when.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_DATA
 #include <errno.h>
@@ -20,22 +20,22 @@
 #define MSG_ZEROCOPY 0x4000000
 #endif
 
-enum { SPLICE_TAIL = 16 << 10 };
-enum { VEC_MAX = 256 }; /* pieces of memory in one call */
+enum { SPLICE_TAIL = 16 << 10, DRAIN_AT = 8 };
 
 /* What is left of the piece, or the beginning of it: how many parts, and bytes. */
-static int list(const struct tcp_lane_tx *tx, struct iovec iov[VEC_MAX], uint64_t *ret_bytes)
+static int list_piece(const struct tcp_lane_tx *tx, struct iovec iov[LINK_VEC_MAX], uint64_t *ret_bytes)
+	REQUIRES(lane_tx_mu)
 {
 	const struct tcp_vec *v = &tx->send->vec;
 
 	if (v->n)
-		return tcp_vec_list(v, &tx->at, tx->left, iov, VEC_MAX, ret_bytes);
+		return tcp_vec_list(v, &tx->at, tx->left, iov, LINK_VEC_MAX, ret_bytes);
 	iov[0] = (struct iovec){(void *)(uintptr_t)tx->data, tx->left};
 	*ret_bytes = tx->left;
 	return tx->left != 0;
 }
 
-static void advance(struct tcp_lane_tx *tx, uint64_t n)
+static void advance_piece(struct tcp_lane_tx *tx, uint64_t n) REQUIRES(lane_tx_mu)
 {
 	tx->left -= n;
 	if (tx->send->vec.n)
@@ -44,7 +44,7 @@ static void advance(struct tcp_lane_tx *tx, uint64_t n)
 		tx->data += n;
 }
 
-static int open_pipe(struct tcp_lane *lane)
+static int open_pipe(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 {
 	int *p = lane->tx.pipe;
 
@@ -67,17 +67,24 @@ static int open_pipe(struct tcp_lane *lane)
 	return -1;
 }
 
-/* This memory or this kernel does not splice: from now on the link copies. Only called with an empty pipe. */
-static void stop_splicing(struct tcp_lane *lane, const char *what)
+/* What a call on a socket that failed means for a push. */
+static int full_or_lost(void)
 {
+	return errno == EAGAIN || errno == EINTR || errno == ENOBUFS ? 0 : -1;
+}
+
+/* This memory or this kernel does not splice: from now on the link copies. */
+static void stop_splicing(struct tcp_lane *lane, const char *what) REQUIRES(lane_tx_mu)
+{
+	ASSERT(!lane->tx.in_pipe);
 	LOG_INFO(DATA, "%s: %s: %s; large messages are copied from now on", lane->link->session.peer, what,
 		 strerror(errno));
 	store_relaxed(&lane->link->tx.splice, 0);
-	lane->tx.splicing = 0;
+	lane->tx.push = &tcp_push_copied;
 }
 
-/* The header, where it cannot be mapped with the payload. 1: it is out; 0, -1: as tcp_push_spliced. */
-static int send_header(struct tcp_lane *lane)
+/* The header alone, where it cannot go with the payload. 1: it is out; 0, -1: as a push. */
+static int send_header(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 {
 	struct tcp_lane_tx *tx = &lane->tx;
 	ssize_t n;
@@ -87,15 +94,14 @@ static int send_header(struct tcp_lane *lane)
 	n = send(lane->fd, tx->header + WIRE_FRAME_SIZE - tx->header_left, tx->header_left,
 		 MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE);
 	if (n < 0)
-		return errno == EAGAIN || errno == EINTR ? 0 : -1;
+		return full_or_lost();
 	tcp_lane_given(lane, n);
 	tx->header_left -= (uint32_t)n;
 	return !tx->header_left;
 }
 
-/* Maps what is left, or as much of it as there is room for, into the empty pipe. 1: some; 0, -1: as tcp_push_spliced.
- */
-static int fill_pipe(struct tcp_lane *lane)
+/* Maps what is left, or as much of it as there is room for, into the empty pipe. 1: some; 0, -1: as a push. */
+static int fill_pipe(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 {
 	struct tcp_lane_tx *tx = &lane->tx;
 	/* The request outlives the piece, so a header in it may be mapped like the payload. */
@@ -127,14 +133,15 @@ static int fill_pipe(struct tcp_lane *lane)
 		tx->header_left = 0;
 		n -= WIRE_FRAME_SIZE;
 	}
-	advance(tx, (uint64_t)n);
+	advance_piece(tx, (uint64_t)n);
 	return 1;
 }
 
-int tcp_push_spliced(struct tcp_lane *lane)
+static int push_spliced(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 {
 	struct tcp_lane_tx *tx = &lane->tx;
 
+	ASSERT_HELD(&tx->lock);
 	while (tx->left || tx->in_pipe) {
 		ssize_t n;
 		int rc;
@@ -143,9 +150,9 @@ int tcp_push_spliced(struct tcp_lane *lane)
 			/* A pipe of the usual size just misses a header and 1 MiB: one call for the tail, not two. */
 			n = send(lane->fd, tx->data, tx->left, MSG_DONTWAIT | MSG_NOSIGNAL);
 			if (n < 0)
-				return errno == EAGAIN || errno == EINTR ? 0 : -1;
+				return full_or_lost();
 			tcp_lane_given(lane, n);
-			advance(tx, (uint64_t)n);
+			advance_piece(tx, (uint64_t)n);
 			continue;
 		}
 		if (!tx->in_pipe && (rc = fill_pipe(lane)) <= 0)
@@ -153,20 +160,22 @@ int tcp_push_spliced(struct tcp_lane *lane)
 		n = splice(tx->pipe[0], NULL, lane->fd, NULL, tx->in_pipe,
 			   SPLICE_F_NONBLOCK | SPLICE_F_MOVE | (tx->left ? SPLICE_F_MORE : 0));
 		if (n < 0)
-			return errno == EAGAIN || errno == EINTR ? 0 : -1;
+			return full_or_lost();
 		tcp_lane_given(lane, n);
 		tx->in_pipe -= (uint64_t)n;
 	}
 	return 1;
 }
 
+const struct tcp_push_ops tcp_push_spliced = {.name = "splice", .push = push_spliced, .may_raise_sigpipe = true};
+
 /* Reads what the kernel has to say about MSG_ZEROCOPY calls: if it copied after all, stop asking. */
-static void drain_errors(struct tcp_lane *lane)
+static void drain_errors(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 {
 	struct tcp_lane_tx *tx = &lane->tx;
 	uint8_t control[128];
 
-	while (tx->zerocopy_seen != tx->zerocopy_calls) {
+	while (tx->completed != tx->calls) {
 		struct msghdr msg = {.msg_control = control, .msg_controllen = sizeof(control)};
 		struct cmsghdr *c;
 
@@ -180,7 +189,7 @@ static void drain_errors(struct tcp_lane *lane)
 			memcpy(&ee, CMSG_DATA(c), sizeof(ee));
 			if (ee.ee_origin != SO_EE_ORIGIN_ZEROCOPY)
 				continue;
-			store_relaxed(&tx->zerocopy_seen, ee.ee_data + 1);
+			store_relaxed(&tx->completed, ee.ee_data + 1);
 			if ((ee.ee_code & SO_EE_CODE_ZEROCOPY_COPIED) &&
 			    exchange_relaxed(&lane->link->tx.msg_zerocopy, 0))
 				LOG_INFO(DATA, "%s: the kernel copies despite MSG_ZEROCOPY; plain sends from now on",
@@ -189,50 +198,82 @@ static void drain_errors(struct tcp_lane *lane)
 	}
 }
 
-int tcp_push_copied(struct tcp_lane *lane)
+static int push_copied(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
 {
 	struct tcp_lane_tx *tx = &lane->tx;
-	struct iovec iov[VEC_MAX + 1];
+	struct iovec iov[LINK_VEC_MAX + 1];
 
+	ASSERT_HELD(&tx->lock);
 	while (tx->left || tx->header_left) {
-		int zerocopy = tx->send->needs_ack && load_relaxed(&lane->link->tx.msg_zerocopy);
-		/* A header must not be sent by reference: it is overwritten by the next piece's. */
-		int header_only = zerocopy && tx->header_left, header = tx->header_left != 0, parts = 0;
-		int flags = MSG_DONTWAIT | MSG_NOSIGNAL | (header_only ? MSG_MORE : zerocopy ? MSG_ZEROCOPY : 0);
-		struct msghdr msg = {.msg_iov = header ? iov : iov + 1};
+		uint64_t bytes = 0;
+		int header = tx->header_left != 0, parts = list_piece(tx, iov + 1, &bytes);
+		struct msghdr msg = {.msg_iov = header ? iov : iov + 1, .msg_iovlen = (size_t)(parts + header)};
+		uint32_t of_header = tx->header_left;
+		ssize_t n;
+
+		iov[0] = (struct iovec){tx->header + WIRE_FRAME_SIZE - of_header, of_header};
+		n = sendmsg(lane->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL | (bytes < tx->left ? MSG_MORE : 0));
+		if (n < 0)
+			return full_or_lost();
+		tcp_lane_given(lane, n);
+		if (n < of_header)
+			of_header = (uint32_t)n;
+		tx->header_left -= of_header;
+		advance_piece(tx, (uint64_t)n - of_header);
+	}
+	return 1;
+}
+
+const struct tcp_push_ops tcp_push_copied = {.name = "copy", .push = push_copied};
+
+/* One call by reference. Bytes, or -1 with errno; EFAULT: plain sends from now on. */
+static ssize_t send_by_reference(struct tcp_lane *lane, struct msghdr *msg, int flags) REQUIRES(lane_tx_mu)
+{
+	struct tcp_lane_tx *tx = &lane->tx;
+	ssize_t n = sendmsg(lane->fd, msg, flags | MSG_ZEROCOPY);
+
+	if (n >= 0) {
+		store_relaxed(&tx->calls, tx->calls + 1);
+	} else if (errno == ENOBUFS) {
+		drain_errors(lane);
+		n = sendmsg(lane->fd, msg, flags);
+	} else if (errno == EFAULT) {
+		LOG_INFO(DATA, "%s: this memory cannot be pinned; plain sends from now on", lane->link->session.peer);
+		store_relaxed(&lane->link->tx.msg_zerocopy, 0);
+		errno = EFAULT;
+	}
+	return n;
+}
+
+static int push_zerocopy(struct tcp_lane *lane) REQUIRES(lane_tx_mu)
+{
+	struct tcp_lane_tx *tx = &lane->tx;
+	struct iovec iov[LINK_VEC_MAX];
+	int rc;
+
+	ASSERT_HELD(&tx->lock);
+	while ((tx->left || tx->header_left) && load_relaxed(&lane->link->tx.msg_zerocopy)) {
+		struct msghdr msg = {.msg_iov = iov};
 		uint64_t bytes = 0;
 		ssize_t n;
 
-		iov[0] = (struct iovec){tx->header + WIRE_FRAME_SIZE - tx->header_left, tx->header_left};
-		if (!header_only)
-			parts = list(tx, iov + 1, &bytes);
-		if (bytes < tx->left)
-			flags |= MSG_MORE;
-		msg.msg_iovlen = (size_t)(parts + header);
-		n = sendmsg(lane->fd, &msg, flags);
-		if (n < 0 && errno == ENOBUFS && (flags & MSG_ZEROCOPY)) {
-			drain_errors(lane);
-			n = sendmsg(lane->fd, &msg, flags & ~MSG_ZEROCOPY);
-		} else if (n < 0 && errno == EFAULT && (flags & MSG_ZEROCOPY)) {
-			LOG_INFO(DATA, "%s: this memory cannot be pinned; plain sends from now on",
-				 lane->link->session.peer);
-			store_relaxed(&lane->link->tx.msg_zerocopy, 0);
-			continue;
-		} else if (n >= 0 && (flags & MSG_ZEROCOPY)) {
-			store_relaxed(&tx->zerocopy_calls, tx->zerocopy_calls + 1);
-		}
+		/* A header must not be sent by reference: it is overwritten by the next piece's. */
+		rc = send_header(lane);
+		if (rc <= 0)
+			return rc;
+		msg.msg_iovlen = (size_t)list_piece(tx, iov, &bytes);
+		n = send_by_reference(lane, &msg, MSG_DONTWAIT | MSG_NOSIGNAL | (bytes < tx->left ? MSG_MORE : 0));
+		if (n < 0 && errno == EFAULT)
+			break;
 		if (n < 0)
-			return errno == EAGAIN || errno == EINTR || errno == ENOBUFS ? 0 : -1;
+			return full_or_lost();
 		tcp_lane_given(lane, n);
-		if ((uint64_t)n <= tx->header_left) {
-			tx->header_left -= (uint32_t)n;
-		} else {
-			n -= tx->header_left;
-			tx->header_left = 0;
-			advance(tx, (uint64_t)n);
-		}
+		advance_piece(tx, (uint64_t)n);
 	}
-	if (tx->zerocopy_calls - tx->zerocopy_seen >= 8)
+	rc = tx->left ? push_copied(lane) : 1; /* some is left where the kernel has stopped to do it by reference */
+	if (rc > 0 && tx->calls - tx->completed >= DRAIN_AT)
 		drain_errors(lane);
-	return 1;
+	return rc;
 }
+
+const struct tcp_push_ops tcp_push_zerocopy = {.name = "zerocopy", .push = push_zerocopy};

@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a user does with a link: posts sends and receives, and tests requests.
+ *
+ * A message leaves in one of four ways, a table of its own each (link.h): eager, at once and by itself; coalesced with
+ * other small ones of a stream; in bulk, which waits for its receive and goes over the bulk lanes in pieces; and, from
+ * device memory, staged (stage.c): copied to pinned memory first, then in one of the other ways.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_DATA
+#include <limits.h>
+#include <string.h>
+
+#include "base/atomic.h"
+#include "base/clock.h"
+#include "base/crc32c.h"
+#include "base/event.h"
+#include "base/log.h"
+#include "base/trace.h"
+#include "net/tcp/link.h"
+#include "net/tcp/stage.h"
+#include "net/tcp/worker.h"
+
+enum { COALESCE_PACES = 4 };
+
+/* ---- how messages leave ---- */
+
+static void encode_eager(const struct tcp_link *l, const struct tcp_send *s, uint8_t header[WIRE_FRAME_SIZE])
+{
+	struct wire_frame f = {
+		.kind = WIRE_DATA,
+		.piece = {.eager = true,
+			  .length = (uint32_t)s->size,
+			  .total = s->size,
+			  .tag = s->tag,
+			  .index = s->index},
+	};
+
+	if (l->session.crc)
+		f.piece.payload_crc = gantry_crc32c(0, s->data, s->size);
+	wire_frame_encode(&f, l->session.crc, header);
+}
+
+/* By itself; if others are in flight, behind them. */
+static enum tcp_wake post_eager(struct tcp_link *l, struct tcp_send *s) REQUIRES(link_mu)
+{
+	bool alone = l->tx.sends.nfree + 1 == l->tx.sends.count;
+
+	store_relaxed(&l->tx.pending, 1);
+	encode_eager(l, s, s->header);
+	gantry_list_append(&l->tx.eager, &s->head.node);
+	return alone || l->tx.coalesce.bytes ? TCP_WAKE_CONTROL : TCP_WAKE_NOBODY;
+}
+
+const struct tcp_leave_ops tcp_leave_eager = {.trace = "", .post = post_eager};
+
+/* Others are in flight, and it may overtake none that waits: only then is a copy worth it. */
+static bool is_coalesced(const struct tcp_link *l, const struct tcp_send *s) REQUIRES(link_mu)
+{
+	const struct tcp_tx *tx = &l->tx;
+	uint32_t bytes = (uint32_t)s->size + WIRE_FRAME_SIZE;
+
+	return tx->sends.nfree + 1 != tx->sends.count && s->size <= LINK_COALESCE_MESSAGE &&
+	       tx->coalesce.bytes + bytes <= LINK_COALESCE && gantry_list_empty(&tx->eager) &&
+	       tx->eager_out + bytes - tx->peer_consumed <= l->session.peer_window;
+}
+
+/* Copied behind the others of the stream; the one before it is done. */
+static enum tcp_wake post_coalesced(struct tcp_link *l, struct tcp_send *s) REQUIRES(link_mu)
+{
+	struct tcp_coalesce *c = &l->tx.coalesce;
+	uint32_t bytes = (uint32_t)s->size + WIRE_FRAME_SIZE;
+	uint8_t *at = c->buffers[c->now] + c->bytes;
+
+	store_relaxed(&l->tx.pending, 1);
+	encode_eager(l, s, at);
+	if (s->size)
+		memcpy(at + WIRE_FRAME_SIZE, s->data, s->size);
+	if (!c->count++)
+		c->since = gantry_ticks();
+	c->bytes += bytes;
+	l->tx.eager_out += bytes;
+	if (c->newest)
+		tcp_request_done(&c->newest->head);
+	c->newest = s;
+	return c->bytes > LINK_COALESCE / 2 || gantry_ticks() - c->since > COALESCE_PACES * l->session.pace_ticks
+		       ? TCP_WAKE_CONTROL
+		       : TCP_WAKE_NOBODY;
+}
+
+const struct tcp_leave_ops tcp_leave_coalesced = {.trace = "", .post = post_coalesced};
+
+static enum tcp_wake post_bulk(struct tcp_link *l, struct tcp_send *s) REQUIRES(link_mu)
+{
+	gantry_list_append(&l->tx.bulk, &s->head.node);
+	store_relaxed(&l->tx.bulk_bytes, l->tx.bulk_bytes + s->size);
+	return TCP_WAKE_WORKERS;
+}
+
+const struct tcp_leave_ops tcp_leave_bulk = {.trace = ", bulk", .post = post_bulk};
+
+static const struct tcp_leave_ops *choose_leave(const struct tcp_link *l, const struct tcp_send *s) REQUIRES(link_mu)
+{
+	if (!s->eager)
+		return &tcp_leave_bulk;
+	return is_coalesced(l, s) ? &tcp_leave_coalesced : &tcp_leave_eager;
+}
+
+/* ---- sends ---- */
+
+/* The pool belongs to the thread that posts and tests: no lock. */
+struct tcp_send *tcp_send_take(struct tcp_link *l, const void *data, size_t size, int tag)
+{
+	struct tcp_send *s = gantry_pool_get(&l->tx.sends);
+
+	if (!s)
+		return NULL;
+	s->head.kind = TCP_SEND;
+	s->head.link = l;
+	s->head.state = TCP_PENDING;
+	s->data = data;
+	s->vec.n = 0;
+	s->size = size;
+	s->tag = (uint32_t)tag;
+	s->next = s->sent = 0;
+	s->needs_ack = s->rts_sent = false;
+	s->blocked = 0;
+	s->block = NULL;
+	s->push = NULL;
+	s->txmem = NULL;
+	s->eager = size <= l->session.eager_max;
+	return s;
+}
+
+void tcp_send_drop(struct tcp_link *l, struct tcp_send *s)
+{
+	s->head.state = TCP_FREE;
+	if (s->block)
+		tcp_stage_return(l, s);
+	gantry_pool_put(&l->tx.sends, s);
+}
+
+/* Which message of its tag, and which bulk message, it is. */
+static void number_send(struct tcp_link *l, struct tcp_send *s, struct tcp_tag *t) REQUIRES(link_mu)
+{
+	bool small = s->eager;
+
+	s->index = t->posted++;
+	if ((t->gated || s->vec.n) && s->size)
+		s->eager = false;
+	/* In a run of bulk messages the receiver says by itself what it posts; the first of them has to ask, and a
+	 * small one, which the receiver does not expect to be one of them. */
+	s->rts_wanted = !t->bulk || small;
+	t->bulk = !s->eager;
+	if (!s->eager || gantry_trace_on())
+		gantry_event_put(GANTRY_EV_SEND_POST, l->session.id, GANTRY_EV_MSG(s->tag, s->index), s->size);
+	if (s->eager)
+		return;
+	s->seq = l->tx.next_seq++;
+	fetch_add_relaxed(&l->tx.bulk_pending, 1);
+}
+
+gantry_result tcp_send_post(struct tcp_link *l, struct tcp_send *s, const struct tcp_leave_ops *how, void **ret_request)
+{
+	enum tcp_wake wake = TCP_WAKE_NOBODY;
+	struct tcp_tag *t;
+
+	link_mu_lock(&l->mu);
+	t = tcp_tag_of(&l->tx.tags, s->tag);
+	if (t) {
+		number_send(l, s, t);
+		if (!how)
+			how = choose_leave(l, s);
+		wake = how->post(l, s);
+	}
+	link_mu_unlock(&l->mu);
+	if (!t) {
+		tcp_send_drop(l, s);
+		*ret_request = NULL;
+		return GANTRY_OK;
+	}
+	LOG_TRACE(DATA, "link %u isend %u of tag %u: %llu bytes%s", l->session.id, s->index, s->tag,
+		  (unsigned long long)s->size, how->trace);
+	if (wake == TCP_WAKE_CONTROL)
+		tcp_control_flush(l);
+	else if (wake == TCP_WAKE_WORKERS)
+		tcp_workers_notify();
+	*ret_request = &s->head;
+	return GANTRY_OK;
+}
+
+gantry_result tcp_link_isend(struct tcp_link *l, const void *data, size_t size, int tag, void **ret_request)
+{
+	gantry_result r = tcp_link_status(l, &l->tx.end);
+	struct tcp_send *s;
+
+	if (r != GANTRY_OK)
+		return r;
+	*ret_request = NULL;
+	s = tcp_send_take(l, data, size, tag);
+	return s ? tcp_send_post(l, s, NULL, ret_request) : GANTRY_OK;
+}
+
+gantry_result tcp_link_isend_vec(struct tcp_link *l, const struct iovec *iov, uint32_t n, int tag, void **ret_request)
+{
+	struct tcp_vec vec = {iov, n};
+	gantry_result r = tcp_link_status(l, &l->tx.end);
+	struct tcp_send *s;
+
+	if (r != GANTRY_OK)
+		return r;
+	*ret_request = NULL;
+	s = tcp_send_take(l, NULL, tcp_vec_bytes(&vec), tag);
+	if (!s)
+		return GANTRY_OK;
+	s->vec = vec;
+	s->at = (struct tcp_vec_at){0, 0};
+	return tcp_send_post(l, s, NULL, ret_request);
+}
+
+gantry_result tcp_link_hold(struct tcp_link *l, int tag)
+{
+	struct tcp_tag *t;
+
+	link_mu_lock(&l->mu);
+	t = tcp_tag_of(&l->tx.tags, (uint32_t)tag);
+	if (t)
+		t->gated = true;
+	link_mu_unlock(&l->mu);
+	return t ? GANTRY_OK
+		 : gantry_fail(GANTRY_ERR_NOMEM, LOG_SUBSYS, __FILE__, __LINE__, "no memory for tag %d", tag);
+}
+
+/* ---- receives ---- */
+
+struct tcp_recv *tcp_recv_take(struct tcp_link *l)
+{
+	struct tcp_recv *recv = gantry_pool_get(&l->rx.recvs); /* as for sends: the posting thread's own */
+
+	if (recv) {
+		recv->sink = NULL;
+		recv->unpack = NULL;
+		recv->vec.n = 0;
+	}
+	return recv;
+}
+
+/* To where it was taken from. */
+static void put_recv(struct tcp_link *l, struct tcp_recv *recv, bool tested)
+{
+	recv->head.state = TCP_FREE;
+	if (recv->sink)
+		recv->sink->release(l, recv, tested);
+	else
+		gantry_pool_put(&l->rx.recvs, recv);
+}
+
+/* Makes room for new tags before anything is posted, so that posting cannot fail half-way. NCCL's buffers are large
+ * whatever it sends: what came last tells what to expect. */
+static bool has_tags(struct tcp_link *l, struct tcp_recv *recv, const size_t *sizes, const int *tags) REQUIRES(link_mu)
+{
+	recv->large = false;
+	for (int i = 0; i < recv->n; i++) {
+		const struct tcp_tag *t = tcp_tag_of(&l->rx.tags, (uint32_t)tags[i]);
+
+		if (!t)
+			return false;
+		recv->large |= t->bulk && sizes[i] > l->session.eager_max;
+	}
+	return true;
+}
+
+/* Its buffers get their numbers, and what came for them already. True: the sender should hear of them. */
+static bool queue_recv(struct tcp_link *l, struct tcp_recv *recv, void **data, const size_t *sizes, const int *tags)
+	REQUIRES(link_mu)
+{
+	bool due = false;
+
+	tcp_count_posted(l, recv, 1);
+	gantry_list_append(&l->rx.posted, &recv->head.node);
+	for (int i = 0; i < recv->n; i++) {
+		struct tcp_tag *t = tcp_tag_of(&l->rx.tags, (uint32_t)tags[i]);
+
+		recv->buffers[i] =
+			(struct tcp_buffer){.data = data[i], .size = sizes[i], .tag = t->tag, .index = t->posted++};
+		due |= tcp_state_due(l, t);
+	}
+	if (recv->large || gantry_trace_on())
+		gantry_event_put(GANTRY_EV_RECV_POST, l->session.id,
+				 GANTRY_EV_MSG(recv->buffers[0].tag, recv->buffers[0].index), recv->buffers[0].size);
+	for (int i = 0; i < recv->n && !gantry_list_empty(&l->rx.unexpected); i++)
+		tcp_match_unexpected(l, recv, &recv->buffers[i]);
+	return due || l->rx.consumed - l->rx.consumed_told >= LINK_WINDOW / 4;
+}
+
+gantry_result tcp_recv_post(struct tcp_link *l, struct tcp_recv *recv, int n, void **data, const size_t *sizes,
+			    const int *tags, void **ret_request)
+{
+	/* What the peer had sent before it left can still be received. */
+	gantry_result gone = tcp_link_status(l, &l->rx.end);
+	bool posted, due = false, large;
+
+	if (!recv) {
+		*ret_request = NULL;
+		return GANTRY_OK;
+	}
+	recv->head.kind = TCP_RECV;
+	recv->head.link = l;
+	recv->head.state = TCP_PENDING;
+	recv->n = n;
+	recv->ncomplete = 0;
+	link_mu_lock(&l->mu);
+	posted = has_tags(l, recv, sizes, tags);
+	if (posted) {
+		due = queue_recv(l, recv, data, sizes, tags);
+		if (gone != GANTRY_OK && recv->ncomplete < n) {
+			gantry_list_remove(&recv->head.node);
+			tcp_count_posted(l, recv, -1);
+			posted = false;
+		} else if (due) {
+			store_relaxed(&l->tx.pending, 1);
+		}
+	} else {
+		gone = GANTRY_OK;
+		*ret_request = NULL;
+	}
+	large = recv->large;
+	link_mu_unlock(&l->mu);
+	if (!posted) {
+		put_recv(l, recv, false);
+		return gone;
+	}
+	LOG_TRACE(DATA, "link %u irecv %u of tag %d: %zu bytes, %d buffers", l->session.id, recv->buffers[0].index,
+		  tags[0], sizes[0], n);
+	if (due)
+		tcp_control_flush(l);
+	if (large)
+		tcp_workers_notify();
+	*ret_request = &recv->head;
+	return GANTRY_OK;
+}
+
+gantry_result tcp_link_irecv(struct tcp_link *l, int n, void **data, const size_t *sizes, const int *tags,
+			     void **ret_request)
+{
+	return tcp_recv_post(l, tcp_recv_take(l), n, data, sizes, tags, ret_request);
+}
+
+gantry_result tcp_link_irecv_vec(struct tcp_link *l, const struct iovec *iov, uint32_t n, int tag, void **ret_request)
+{
+	struct tcp_recv *recv = tcp_recv_take(l);
+	struct tcp_vec vec = {iov, n};
+	void *data = NULL;
+	size_t size = tcp_vec_bytes(&vec);
+
+	if (recv)
+		recv->vec = vec;
+	return tcp_recv_post(l, recv, 1, &data, &size, &tag, ret_request);
+}
+
+/* ---- test ---- */
+
+/* The interface reports sizes as int, also for messages beyond 2 GiB. */
+static int reported(uint64_t size)
+{
+	return size > INT_MAX ? INT_MAX : (int)size;
+}
+
+/*
+ * The peer may have received, acknowledged and closed while a worker has not yet noted down that the last piece is out.
+ * Whoever holds a lane's lock finishes its notes before it lets go.
+ */
+static bool completed_meanwhile(struct tcp_request *req)
+{
+	struct tcp_link *l = req->link;
+
+	for (int i = 1; req->kind == TCP_SEND && i < l->nlanes; i++) {
+		lane_tx_mu_lock(&l->lanes[i].tx.lock);
+		lane_tx_mu_unlock(&l->lanes[i].tx.lock);
+	}
+	if (req->kind == TCP_SEND) {
+		control_mu_lock(&l->control_mu);
+		control_mu_unlock(&l->control_mu);
+	}
+	return load_acquire(&req->state) == TCP_DONE;
+}
+
+/* All bytes of a receive are here, copies are under way: the peer may be gone, that is no matter any more. */
+static bool is_copying(struct tcp_request *req)
+{
+	struct tcp_recv *recv = gantry_container(req, struct tcp_recv, head);
+	bool copying;
+
+	if (req->kind != TCP_RECV || !recv->sink)
+		return false;
+	link_mu_lock(&req->link->mu);
+	copying = recv->sink->is_copying(recv);
+	link_mu_unlock(&req->link->mu);
+	return copying;
+}
+
+/* It is not done yet: GANTRY_OK, or why it never will be. *ret_done: it was meanwhile. */
+static gantry_result test_pending(struct tcp_request *req, int *ret_done)
+{
+	struct tcp_link *l = req->link;
+	gantry_result r;
+
+	*ret_done = 0;
+	tcp_link_progress(l);
+	if (load_acquire(&req->state) == TCP_DONE) {
+		*ret_done = 1;
+		return GANTRY_OK;
+	}
+	r = tcp_link_status(l, req->kind == TCP_SEND ? &l->tx.end : &l->rx.end);
+	if (r == GANTRY_OK)
+		return r;
+	*ret_done = completed_meanwhile(req);
+	return *ret_done || is_copying(req) ? GANTRY_OK : r;
+}
+
+static void end_send(struct tcp_link *l, struct tcp_send *s, int *sizes)
+{
+	if (s->eager && gantry_trace_on())
+		gantry_event_put(GANTRY_EV_SEND_DONE, l->session.id, GANTRY_EV_MSG(s->tag, s->index), s->size);
+	if (sizes)
+		sizes[0] = reported(s->size);
+	tcp_send_drop(l, s);
+}
+
+gantry_result tcp_link_test(struct tcp_request *req, int *ret_done, int *sizes)
+{
+	struct tcp_link *l = req->link;
+
+	if (load_acquire(&req->state) != TCP_DONE) {
+		gantry_result r = test_pending(req, ret_done);
+
+		if (r != GANTRY_OK || !*ret_done)
+			return r;
+	}
+	LOG_TRACE(DATA, "link %u %s done", l->session.id, req->kind == TCP_SEND ? "send" : "receive");
+	if (req->kind == TCP_SEND) {
+		end_send(l, gantry_container(req, struct tcp_send, head), sizes);
+	} else {
+		struct tcp_recv *recv = gantry_container(req, struct tcp_recv, head);
+
+		for (int i = 0; sizes && i < recv->n; i++)
+			sizes[i] = reported(recv->buffers[i].total);
+		put_recv(l, recv, true);
+	}
+	*ret_done = 1;
+	return GANTRY_OK;
+}

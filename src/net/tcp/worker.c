@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define LOG_SUBSYS GANTRY_SUBSYS_NET
+#include "net/tcp/worker.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/atomic.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/param.h"
+#include "base/thread.h"
+#include "net/tcp/engine.h"
+#include "net/tcp/stage.h"
+
+enum { MAX_WORKERS = 32, MAX_LINKS = 512, SPIN_NS = 200000, SLEEP_MS = 100, MAX_POLL = 256 };
+
+static struct {
+	int n; /* running */
+	int wake_fd;
+	pthread_t threads[MAX_WORKERS];
+	uint32_t stopping;
+	uint32_t sleeping;		       /* workers in poll, or about to be */
+	uint32_t nlinks;		       /* upper bound of used table entries */
+	struct tcp_link *links[MAX_LINKS];     /* written with loop_mu, read by workers; seq_cst */
+	struct tcp_link *working[MAX_WORKERS]; /* hazard: written by its worker, read by forget; seq_cst */
+} workers = {.wake_fd = -1};
+
+static int bulk_expected(const struct tcp_link *l)
+{
+	return load_relaxed(&l->rx.large_posted) || load_relaxed(&l->rx.bulk_hint);
+}
+
+static int is_active(const struct tcp_link *l)
+{
+	return !tcp_link_failed(l) && (load_relaxed(&l->tx.bulk_pending) || bulk_expected(l));
+}
+
+/* 1: bytes moved. */
+static int serve_link(struct tcp_link *l, int first)
+{
+	int sending = load_relaxed(&l->tx.bulk_pending) != 0;
+	int receiving = bulk_expected(l);
+	int moved = 0, lanes = l->nlanes - 1;
+	uint64_t now = gantry_ticks();
+
+	tcp_stage_progress(l);
+	/* What comes on lanes to device memory is announced on the control lane. */
+	if (receiving && l->session.device_rx && tcp_lane_due(&l->lanes[0], now))
+		moved |= tcp_lane_rx(&l->lanes[0], 0);
+	/* Each worker starts at a lane of its own, so that they rarely meet. */
+	for (int k = 0; k < lanes; k++) {
+		struct tcp_lane *lane = &l->lanes[1 + (first + k) % lanes];
+
+		if (receiving && tcp_lane_due(lane, now))
+			moved |= tcp_lane_rx(lane, 0);
+		if (sending)
+			moved |= tcp_bulk_tx(lane);
+	}
+	if (moved && load_relaxed(&l->tx.pending))
+		tcp_control_flush(l);
+	return moved;
+}
+
+/* Takes link i of the table for this worker, or NULL. */
+static struct tcp_link *grab_link(int self, uint32_t i)
+{
+	struct tcp_link *l = load_seq(&workers.links[i]);
+
+	if (!l)
+		return NULL;
+	store_seq(&workers.working[self], l);
+	if (load_seq(&workers.links[i]) == l)
+		return l;
+	store_seq(&workers.working[self], NULL);
+	return NULL;
+}
+
+static void drop_link(int self)
+{
+	store_seq(&workers.working[self], NULL);
+}
+
+/* One round over all links. Returns 2 if bytes moved, 1 if large messages are outstanding, 0 if there is nothing. */
+static int look_around(int self)
+{
+	uint32_t n = load_acquire(&workers.nlinks);
+	int result = 0;
+
+	for (uint32_t k = 0; k < n; k++) {
+		struct tcp_link *l = grab_link(self, (k + (uint32_t)self) % n);
+
+		if (!l)
+			continue;
+		if (is_active(l)) {
+			if (result == 0)
+				result = 1;
+			if (serve_link(l, self))
+				result = 2;
+		}
+		drop_link(self);
+	}
+	return result;
+}
+
+static void sleep_until_needed(int self)
+{
+	struct pollfd fds[MAX_POLL] = {{.fd = workers.wake_fd, .events = POLLIN}};
+	uint32_t n = load_acquire(&workers.nlinks);
+	uint64_t count;
+	nfds_t nfds = 1;
+
+	fetch_add_seq(&workers.sleeping, 1);
+	for (uint32_t i = 0; i < n; i++) {
+		struct tcp_link *l = grab_link(self, i);
+
+		if (!l)
+			continue;
+		if (load_relaxed(&l->rx.large_posted) && !tcp_link_failed(l))
+			for (int k = 1; k < l->nlanes && nfds < MAX_POLL; k++) {
+				/* Completions that nobody has read would end the poll at once. */
+				if (!tcp_lane_busy(&l->lanes[k]))
+					fds[nfds++] = (struct pollfd){.fd = l->lanes[k].fd, .events = POLLIN};
+			}
+		drop_link(self);
+	}
+	if (!load_acquire(&workers.stopping) && poll(fds, nfds, SLEEP_MS) < 0 && errno != EINTR)
+		LOG_DEBUG(NET, "poll: %s", strerror(errno));
+	fetch_sub_seq(&workers.sleeping, 1);
+	if ((fds[0].revents & POLLIN) && read(workers.wake_fd, &count, sizeof(count)) < 0)
+		return; /* another worker took it */
+}
+
+static void *run_worker(void *arg)
+{
+	int self = (int)(intptr_t)arg;
+	uint64_t spin = gantry_ticks_of_ns(SPIN_NS), last = gantry_ticks();
+
+	while (!load_acquire(&workers.stopping)) {
+		int found = look_around(self);
+
+		if (found == 2) {
+			last = gantry_ticks();
+		} else if (gantry_ticks() - last > spin) {
+			sleep_until_needed(self);
+			last = gantry_ticks();
+		} else {
+			sched_yield(); /* where CPUs are short after all, somebody else has use for this one */
+		}
+	}
+	return NULL;
+}
+
+void tcp_workers_notify(void)
+{
+	uint64_t one = 1;
+
+	/* The post before this and the worker's look after it announced its sleep: one of the two sees the other. */
+	if (load_relaxed(&workers.n) == 0)
+		return;
+	if (fetch_add_seq(&workers.sleeping, 0) && write(workers.wake_fd, &one, sizeof(one)) < 0)
+		LOG_DEBUG(NET, "wake: %s", strerror(errno));
+}
+
+int tcp_workers_awake(void)
+{
+	return load_relaxed(&workers.n) > (int)load_relaxed(&workers.sleeping);
+}
+
+/* How many this process should have. */
+static int workers_wanted(void)
+{
+	int n = (int)gantry_params()->helpers, cpus = tcp_cpus_usable();
+
+	/* They spin, so some CPUs are left to others. Two ranks on 16 CPUs were faster with 6 each than with 4. */
+	if (n < 0)
+		n = cpus < 4 ? 0 : cpus < 8 ? 1 : cpus < 16 ? (cpus - 4) / 2 : 6;
+	return n < MAX_WORKERS ? n : MAX_WORKERS;
+}
+
+static void start_workers(void)
+{
+	int wanted = workers_wanted();
+
+	if (workers.n || !wanted)
+		return;
+	workers.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (workers.wake_fd < 0) {
+		LOG_WARN(NET, "no worker threads: eventfd: %s", strerror(errno));
+		return;
+	}
+	workers.stopping = 0;
+	for (int i = 0; i < wanted; i++) {
+		if (gantry_thread_start("gantry-helper", run_worker, (void *)(intptr_t)i, &workers.threads[i]) != GANTRY_OK)
+			break; /* it has said why; what there is will do */
+		store_release(&workers.n, i + 1);
+	}
+}
+
+void tcp_workers_stop(void)
+{
+	uint64_t many = 1;
+
+	if (workers.wake_fd < 0)
+		return;
+	store_seq(&workers.stopping, 1);
+	for (int i = 0; i < workers.n; i++) {
+		if (write(workers.wake_fd, &many, sizeof(many)) < 0)
+			LOG_DEBUG(NET, "wake: %s", strerror(errno));
+		pthread_join(workers.threads[i], NULL);
+	}
+	store_release(&workers.n, 0);
+	close(workers.wake_fd);
+	workers.wake_fd = -1;
+}
+
+void tcp_workers_abandon(void)
+{
+	if (workers.wake_fd >= 0)
+		close(workers.wake_fd);
+	memset(&workers, 0, sizeof(workers));
+	workers.wake_fd = -1;
+}
+
+void tcp_workers_know(struct tcp_link *l)
+{
+	start_workers();
+	if (!workers.n)
+		return;
+	for (uint32_t i = 0; i < MAX_LINKS; i++) {
+		if (workers.links[i])
+			continue;
+		store_seq(&workers.links[i], l);
+		if (i >= workers.nlinks)
+			store_release(&workers.nlinks, i + 1);
+		return;
+	}
+	LOG_DEBUG(NET, "more than %d links: this one does without workers", MAX_LINKS);
+}
+
+void tcp_workers_forget(struct tcp_link *l)
+{
+	for (uint32_t i = 0; i < workers.nlinks; i++)
+		if (workers.links[i] == l)
+			store_seq(&workers.links[i], NULL);
+	for (int i = 0; i < workers.n; i++)
+		while (load_seq(&workers.working[i]) == l)
+			sched_yield();
+}

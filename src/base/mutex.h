@@ -51,7 +51,9 @@ struct MUTEX_ATTRIBUTE(capability("mutex")) gantry_mutex_kind {
 struct gantry_mutex {
 	pthread_mutex_t m;
 #if GANTRY_CHECKED
-	pthread_t owner; /* relaxed, as held: only the owner itself can find its own name here */
+	/* Only the owner itself can find its own name here while it is held: so owner is stored before held, and loaded
+	 * after it. Else a thread that has let go might see that somebody else has the mutex, and still its own name. */
+	pthread_t owner;
 	bool held;
 #endif
 };
@@ -61,7 +63,7 @@ static inline void gantry_mutex_owned(struct gantry_mutex *m, bool held)
 #if GANTRY_CHECKED
 	if (held)
 		store_relaxed(&m->owner, pthread_self());
-	store_relaxed(&m->held, held);
+	store_release(&m->held, held);
 #else
 	(void)m, (void)held;
 #endif
@@ -70,7 +72,7 @@ static inline void gantry_mutex_owned(struct gantry_mutex *m, bool held)
 static inline bool gantry_mutex_mine(const struct gantry_mutex *m)
 {
 #if GANTRY_CHECKED
-	return load_relaxed(&m->held) && pthread_equal(load_relaxed(&m->owner), pthread_self());
+	return load_acquire(&m->held) && pthread_equal(load_relaxed(&m->owner), pthread_self());
 #else
 	(void)m;
 	return true;

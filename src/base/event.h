@@ -49,9 +49,12 @@ enum gantry_event_kind {
  *
  * The proxy's events pack more into c than bytes: c = bytes | proto << 56 | mode << 60 (enum gantry_proto,
  * gantry_mode). A PROXY_OP without END is the beginning of an operation; CUT says that it ended by an error, an abort
- * or a destroy. The step of the other three is the first of its slice: PROXY_POST  send: its space is the kernel's to
- * fill       recv: a receive was posted for it PROXY_MOVE  send: the kernel has posted it, the proxy saw recv: it is
- * here, the kernel was told PROXY_DONE  send: the peer has it, the kernel was told    recv: the kernel has consumed it
+ * or a destroy. The step of the other three is the first of its slice:
+ *
+ *   PROXY_POST  send: its space is the kernel's to fill          recv: a receive was posted for it
+ *   PROXY_MOVE  send: the kernel has posted it, the proxy saw    recv: it is here, the kernel was told
+ *   PROXY_DONE  send: the peer has it, the kernel was told       recv: the kernel has consumed it
+ *
  * XFER packs c alike: a part of a send or receive was handed to the kernels.
  *
  * KERNEL_OP is the same part from where a kernel began it to where it was done with it, with END and CUT as PROXY_OP;

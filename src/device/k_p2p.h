@@ -14,12 +14,13 @@
  *   lane 0   pick: try, try, ... wait, try  | share |  carry  | all | done: publish, count | pick ...
  *   others                                  | share |  carry  | all |                      | share
  *
- * A transfer's stages:
+ * A transfer's states:
  *
- *   NEW   until the connection's `turn` has come to it: those before it have begun all their steps (and, if they
- * receive into offered buffers and this one copies, have ended: head moves step by step) RUN   steps begin: copied
- * (send), copied out (receive), posted or offered (PTR). With the last one `turn` goes on DRAIN PTR only: waits for the
- * consumer's head (send) or for the producer's slots (receive) OVER
+ *   NEW     until the connection's `turn` has come to it: those before it have begun all their steps (and, if they
+ *           receive into offered buffers and this one copies, have ended: head moves step by step)
+ *   RUN     steps begin: copied (send), copied out (receive), posted or offered (PTR). With the last one `turn` goes on
+ *   DRAIN   PTR only: waits for the consumer's head (send) or for the producer's slots (receive)
+ *   OVER
  *
  * An empty transfer is one empty step of Simple; so both ends count alike.
  *

@@ -266,6 +266,7 @@ DEV uint32_t prim_simple(struct dev_prims *p, const struct prim_slice *s)
 	char *dsts[1 + GANTRY_PRIM_PEERS];
 	uint32_t nrecv = s->what & PRIM_RECV ? p->nrecv : 0, nsend = s->what & PRIM_SEND ? p->nsend : 0;
 	uint32_t nsrc = 0, ndst = 0;
+	struct dev_reduction r;
 
 	box[0] = GANTRY_OK; /* no compiler sees that the loop below overwrites it */
 	if (dev_lane() == 0)
@@ -282,7 +283,16 @@ DEV uint32_t prim_simple(struct dev_prims *p, const struct prim_slice *s)
 		dsts[ndst++] = s->out;
 	for (uint32_t i = 0; i < nsend; i++)
 		dsts[ndst++] = (char *)(uintptr_t)box[1 + nrecv + i];
-	dev_reduce_copy(p->type, p->op, srcs, nsrc, dsts, ndst, s->count, p->scalar, s->what & PRIM_IN, s->last);
+	r.srcs = srcs;
+	r.dsts = dsts;
+	r.nsrc = nsrc;
+	r.ndst = ndst;
+	r.type = p->type;
+	r.op = p->op;
+	r.scalar = p->scalar;
+	r.premul_first = s->what & PRIM_IN;
+	r.last = s->last;
+	dev_reduce_copy(&r, s->count);
 	dev_barrier();
 	if (dev_lane() == 0)
 		prim_publish(p, s, box + 1);

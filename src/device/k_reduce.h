@@ -32,6 +32,18 @@ DEV uint32_t dev_red_step(uint32_t op, uint32_t i, uint32_t nsrc, uint32_t premu
 		return DEV_RED_SUM;
 	}
 }
+
+/* Elements of all sources, reduced, in all destinations. */
+struct dev_reduction {
+	const char *const *srcs;
+	char *const *dsts;
+	uint32_t nsrc, ndst;
+	uint32_t type, op;
+	uint64_t scalar;
+	uint32_t premul_first; /* PREMUL scales source 0 */
+	uint32_t last;	       /* AVG divides */
+};
+
 /* What happens to a single source. */
 DEV uint32_t dev_red_single(uint32_t op, uint32_t premul_first, uint32_t last)
 {
@@ -44,33 +56,40 @@ DEV uint32_t dev_red_single(uint32_t op, uint32_t premul_first, uint32_t last)
 enum { DEV_PIECE = 16384 };
 
 #ifdef __CUDACC__
-DEV void dev_reduce_many(uint32_t type, uint32_t op, const char *const *srcs, uint32_t nsrc, char *const *dsts,
-			 uint32_t ndst, uint64_t bytes, uint64_t scalar, uint32_t premul_first, uint32_t last)
+DEV void dev_reduce_many(const struct dev_reduction *d, uint64_t bytes)
 {
-	const uint32_t single = dev_red_single(op, premul_first, last);
+	const uint32_t single = dev_red_single(d->op, d->premul_first, d->last), n = d->nsrc;
 	struct dev_plan p;
 
-	p.srcs = srcs;
-	p.dsts = dsts;
-	p.nsrc = nsrc;
-	p.ndst = ndst;
-	p.type = type;
-	p.first = nsrc == 1 && single != DEV_RED_NONE ? single : dev_red_step(op, 1, nsrc, premul_first, last);
-	p.mid = dev_red_step(op, 0, 0, premul_first, last);
-	p.last = dev_red_step(op, nsrc - 1, nsrc, premul_first, last);
-	p.s = dev_scalar_bits(type, p.first >= DEV_RED_PREMUL ? p.first : p.last, scalar);
+	p.srcs = d->srcs;
+	p.dsts = d->dsts;
+	p.nsrc = n;
+	p.ndst = d->ndst;
+	p.type = d->type;
+	p.first = n == 1 && single != DEV_RED_NONE ? single : dev_red_step(d->op, 1, n, d->premul_first, d->last);
+	p.mid = dev_red_step(d->op, 0, 0, d->premul_first, d->last);
+	p.last = dev_red_step(d->op, n - 1, n, d->premul_first, d->last);
+	p.s = dev_scalar_bits(d->type, p.first >= DEV_RED_PREMUL ? p.first : p.last, d->scalar);
 	dev_block_reduce(p, bytes);
 }
 
 /* One source. It is read once for all destinations if the pointers agree; dev_copy is better at those that do not. */
 DEV void dev_copy_all(const char *src, char *const *dsts, uint32_t ndst, uint64_t bytes)
 {
+	struct dev_reduction d;
 	uint32_t odd = 0;
 
 	for (uint32_t j = 0; j < ndst; j++)
 		odd |= (uint32_t)((uintptr_t)dsts[j] ^ (uintptr_t)src) & 15;
+	d.srcs = &src;
+	d.dsts = dsts;
+	d.nsrc = 1;
+	d.ndst = ndst;
+	d.type = GANTRY_TYPE_UINT8;
+	d.op = GANTRY_OP_SUM;
+	d.scalar = d.premul_first = d.last = 0;
 	if (ndst > 1 && !odd) /* a reduction without a step */
-		dev_reduce_many(GANTRY_TYPE_UINT8, GANTRY_OP_SUM, &src, 1, dsts, ndst, bytes, 0, 0, 0);
+		dev_reduce_many(&d, bytes);
 	else
 		for (uint32_t j = 0; j < ndst; j++)
 			if (dsts[j] != src)
@@ -78,37 +97,35 @@ DEV void dev_copy_all(const char *src, char *const *dsts, uint32_t ndst, uint64_
 }
 #else
 /* One piece, by one lane. Partial results are kept aside: a destination may be a source that is still to be read. */
-DEV void dev_reduce_piece(uint32_t type, uint32_t op, const char *const *srcs, uint32_t nsrc, char *const *dsts,
-			  uint32_t ndst, uint64_t at, uint64_t bytes, uint64_t scalar, uint32_t premul_first,
-			  uint32_t last)
+DEV void dev_reduce_piece(const struct dev_reduction *r, uint64_t at, uint64_t bytes)
 {
 	char part[DEV_PIECE] __attribute__((aligned(64)));
-	uint64_t n = bytes / dev_type_bytes(type);
-	const char *a = srcs[0] + at;
+	uint64_t n = bytes / dev_type_bytes(r->type);
+	const char *a = r->srcs[0] + at;
 
-	if (nsrc == 1)
-		dev_step(type, dev_red_single(op, premul_first, last), dsts[0] + at, a, a, n, scalar);
-	for (uint32_t k = 1; k < nsrc; k++) {
-		char *d = k + 1 == nsrc ? dsts[0] + at : part;
+	if (r->nsrc == 1)
+		dev_step(r->type, dev_red_single(r->op, r->premul_first, r->last), r->dsts[0] + at, a, a, n, r->scalar);
+	for (uint32_t k = 1; k < r->nsrc; k++) {
+		char *d = k + 1 == r->nsrc ? r->dsts[0] + at : part;
 
-		dev_step(type, dev_red_step(op, k, nsrc, premul_first, last), d, a, srcs[k] + at, n, scalar);
+		dev_step(r->type, dev_red_step(r->op, k, r->nsrc, r->premul_first, r->last), d, a, r->srcs[k] + at, n,
+			 r->scalar);
 		a = d;
 	}
-	for (uint32_t j = 1; j < ndst; j++)
-		if (dsts[j] != dsts[0])
-			memcpy(dsts[j] + at, dsts[0] + at, bytes);
+	for (uint32_t j = 1; j < r->ndst; j++)
+		if (r->dsts[j] != r->dsts[0])
+			memcpy(r->dsts[j] + at, r->dsts[0] + at, bytes);
 }
 
 /* Each lane has a contiguous part. */
-DEV void dev_reduce_many(uint32_t type, uint32_t op, const char *const *srcs, uint32_t nsrc, char *const *dsts,
-			 uint32_t ndst, uint64_t bytes, uint64_t scalar, uint32_t premul_first, uint32_t last)
+DEV void dev_reduce_many(const struct dev_reduction *r, uint64_t bytes)
 {
 	uint64_t part = (bytes / dev_lanes() + 64) & ~63ull, at = part * dev_lane(), end = at + part, n;
 
 	end = end < bytes ? end : bytes;
 	for (; at < end; at += n) {
-		n = (nsrc > 2 || ndst > 1) && end - at > DEV_PIECE ? (uint64_t)DEV_PIECE : end - at;
-		dev_reduce_piece(type, op, srcs, nsrc, dsts, ndst, at, n, scalar, premul_first, last);
+		n = (r->nsrc > 2 || r->ndst > 1) && end - at > DEV_PIECE ? (uint64_t)DEV_PIECE : end - at;
+		dev_reduce_piece(r, at, n);
 	}
 }
 
@@ -126,17 +143,16 @@ DEV void dev_copy_all(const char *src, char *const *dsts, uint32_t ndst, uint64_
 #endif
 
 /* block: ends without a barrier. */
-DEV void dev_reduce_copy(uint32_t type, uint32_t op, const char *const *srcs, uint32_t nsrc, char *const *dsts,
-			 uint32_t ndst, uint64_t count, uint64_t scalar, uint32_t premul_first, uint32_t last)
+DEV void dev_reduce_copy(const struct dev_reduction *r, uint64_t count)
 {
-	uint64_t bytes = count * dev_type_bytes(type);
+	uint64_t bytes = count * dev_type_bytes(r->type);
 
-	if (nsrc == 0 || ndst == 0 || bytes == 0)
+	if (r->nsrc == 0 || r->ndst == 0 || bytes == 0)
 		return;
-	if (nsrc == 1 && dev_red_single(op, premul_first, last) == DEV_RED_NONE)
-		dev_copy_all(srcs[0], dsts, ndst, bytes);
+	if (r->nsrc == 1 && dev_red_single(r->op, r->premul_first, r->last) == DEV_RED_NONE)
+		dev_copy_all(r->srcs[0], r->dsts, r->ndst, bytes);
 	else
-		dev_reduce_many(type, op, srcs, nsrc, dsts, ndst, bytes, scalar, premul_first, last);
+		dev_reduce_many(r, bytes);
 }
 
 /* Each block reduces a contiguous part of it. */
@@ -145,6 +161,7 @@ DEV void k_reduce(const struct gantry_reduce_args *a)
 	const char *srcs[GANTRY_PRIM_PEERS];
 	char *dsts[GANTRY_PRIM_PEERS];
 	uint64_t elem = dev_type_bytes(a->type), part, from;
+	struct dev_reduction r;
 
 	if (elem == 0 || a->nsrc > GANTRY_PRIM_PEERS || a->ndst > GANTRY_PRIM_PEERS)
 		return;
@@ -157,7 +174,16 @@ DEV void k_reduce(const struct gantry_reduce_args *a)
 		srcs[i] = a->src[i] + from * elem;
 	for (uint32_t i = 0; i < a->ndst; i++)
 		dsts[i] = a->dst[i] + from * elem;
-	dev_reduce_copy(a->type, a->op, srcs, a->nsrc, dsts, a->ndst, part, a->scalar, 1, a->last);
+	r.srcs = srcs;
+	r.dsts = dsts;
+	r.nsrc = a->nsrc;
+	r.ndst = a->ndst;
+	r.type = a->type;
+	r.op = a->op;
+	r.scalar = a->scalar;
+	r.premul_first = 1;
+	r.last = a->last;
+	dev_reduce_copy(&r, part);
 }
 
 #endif

@@ -514,6 +514,7 @@ static void check_reduce(uint32_t type, uint32_t op, uint32_t nsrc, uint32_t nds
 	uint64_t shift = 16 + random_next() % 3 * bytes, step_kind = op == GANTRY_OP_AVG ? DEV_RED_AVG : DEV_RED_PREMUL;
 	uint64_t scalar = scalar_for(type, (uint32_t)step_kind);
 	struct dev_team team = {.lanes = lanes};
+	struct dev_reduction r;
 	struct gantry_reduce_args args = {
 		.nsrc = nsrc, .ndst = ndst, .count = count, .type = type, .op = op, .scalar = scalar, .last = last};
 	uint32_t first = blocks ? 1 : (uint32_t)random_next() % 2;
@@ -527,6 +528,7 @@ static void check_reduce(uint32_t type, uint32_t op, uint32_t nsrc, uint32_t nds
 	memset(places, 0x5a, sizeof(places));
 	for (uint32_t k = 0; k < ndst; k++)
 		args.dst[k] = k == 0 && alias < nsrc ? sources[alias] + shift : places[k] + shift + k * bytes;
+	r = (struct dev_reduction){args.src, args.dst, nsrc, ndst, type, op, scalar, first, last};
 	/* Lanes and blocks do not talk to each other here, so one thread plays them all. */
 	for (uint32_t block = 0; block < (blocks ? blocks : 1); block++)
 		for (uint32_t lane = 0; lane < lanes; lane++) {
@@ -538,7 +540,7 @@ static void check_reduce(uint32_t type, uint32_t op, uint32_t nsrc, uint32_t nds
 			if (blocks)
 				k_reduce(&args);
 			else
-				dev_reduce_copy(type, op, args.src, nsrc, args.dst, ndst, count, scalar, first, last);
+				dev_reduce_copy(&r, count);
 		}
 	for (uint64_t i = 0; i < count; i++) {
 		uint64_t want = reduced(type, op, nsrc, shift + i * bytes, scalar, first, last, &step);

@@ -23,6 +23,7 @@
 #include "base/atomic.h"
 #include "base/eventcount.h"
 #include "base/list.h"
+#include "base/mutex.h"
 #include "device/dev.h"
 #include "proxy/proxy.h"
 
@@ -60,6 +61,11 @@ static inline struct conn *conn_of(const struct gantry_proxy_conn *pc)
 	return gantry_container(pc, struct conn, pub);
 }
 
+MUTEX_KIND(engines_mu); /* which engines there are, and their users */
+MUTEX_KIND(proxy_mu);	/* of an engine */
+MUTEX_KIND(group_mu);	/* taken by callers only */
+MUTEX_KIND(op_pool_mu);
+
 struct gantry_proxy_group {
 	struct gantry_proxy *proxy; /* borrowed */
 	struct gantry_proxy_group_config config;
@@ -69,16 +75,16 @@ struct gantry_proxy_group {
 	struct gantry_list in_active;	 /* in the engine's list while it has ready connections */
 	struct gantry_proxy_conn *ready; /* its connections with operations */
 	/* The end. */
-	struct gantry_proxy_op bye; /* conn == NULL tells it from an operation */
-	int gone;		    /* engine's mu: the thread will not touch it again */
-	pthread_mutex_t mu;	    /* protects conns; taken by callers only */
-	struct gantry_list conns;
+	struct gantry_proxy_op bye;    /* conn == NULL tells it from an operation */
+	int gone GUARDED_BY(proxy_mu); /* the thread will not touch it again */
+	struct group_mu mu;
+	struct gantry_list conns GUARDED_BY(group_mu);
 };
 
 struct op_pool {
-	pthread_mutex_t mu; /* those who take; short */
-	struct gantry_proxy_op *free;
-	uint64_t nfree;
+	struct op_pool_mu mu; /* those who take; short */
+	struct gantry_proxy_op *free GUARDED_BY(op_pool_mu);
+	uint64_t nfree GUARDED_BY(op_pool_mu);
 	void *slabs;				       /* owned: each begins with a pointer to the next */
 	_Alignas(64) struct gantry_proxy_op *returned; /* whoever gives back pushes; takers exchange */
 };
@@ -97,12 +103,12 @@ struct gantry_proxy {
 	uint64_t nap_max_ns;		 /* GANTRY_PROXY_SLEEP */
 	struct gantry_proxy_stats stats; /* relaxed */
 	/* Callers'. */
-	pthread_mutex_t mu; /* `gone` of groups */
+	struct proxy_mu mu; /* `gone` of groups */
 	pthread_cond_t cond;
-	struct gantry_device *key;     /* borrowed: the device it is for; NULL: all of the process */
-	int numa_node;		       /* to pin the thread to: of the device that started it, or -1 */
-	int users;		       /* engines' mutex */
-	struct gantry_list in_engines; /* engines' mutex */
+	struct gantry_device *key; /* borrowed: the device it is for; NULL: all of the process */
+	int numa_node;		   /* to pin the thread to: of the device that started it, or -1 */
+	int users GUARDED_BY(engines_mu);
+	struct gantry_list in_engines GUARDED_BY(engines_mu);
 	pthread_t thread;
 };
 

@@ -31,7 +31,7 @@ gantry_result gantry_proxy_group_create(struct gantry_proxy *p, const struct gan
 	g->error = GANTRY_OK;
 	gantry_list_init(&g->in_active);
 	gantry_list_init(&g->conns);
-	pthread_mutex_init(&g->mu, NULL);
+	mutex_init(&g->mu);
 	*ret_group = g;
 out:
 	return r;
@@ -43,15 +43,15 @@ static void wait_until_gone(struct gantry_proxy *p, struct gantry_proxy_group *g
 	struct timespec until;
 	int complained = 0;
 
-	pthread_mutex_lock(&p->mu);
+	proxy_mu_lock(&p->mu);
 	while (!g->gone) {
 		clock_gettime(CLOCK_MONOTONIC, &until);
 		until.tv_sec += COMPLAIN_S;
-		if (pthread_cond_timedwait(&p->cond, &p->mu, &until) == ETIMEDOUT && !complained++)
+		if (mutex_timedwait(&p->cond, &p->mu, &until) == ETIMEDOUT && !complained++)
 			LOG_WARN(PROXY, "the progress thread has not answered for %d s: a transport blocks in it",
 				 COMPLAIN_S);
 	}
-	pthread_mutex_unlock(&p->mu);
+	proxy_mu_unlock(&p->mu);
 }
 
 void gantry_proxy_group_destroy(struct gantry_proxy_group *g)
@@ -62,13 +62,13 @@ void gantry_proxy_group_destroy(struct gantry_proxy_group *g)
 	wait_until_gone(g->proxy, g);
 
 	/* Its connections live on for their owner to free. */
-	pthread_mutex_lock(&g->mu);
+	group_mu_lock(&g->mu);
 	gantry_list_each_safe (e, &g->conns) {
 		gantry_container(e, struct conn, in_group)->pub.group = NULL;
 		gantry_list_remove(e);
 	}
-	pthread_mutex_unlock(&g->mu);
-	pthread_mutex_destroy(&g->mu);
+	group_mu_unlock(&g->mu);
+	mutex_destroy(&g->mu);
 	free(g);
 }
 
@@ -99,9 +99,9 @@ gantry_result gantry_proxy_conn_create(struct gantry_proxy *p, struct gantry_pro
 	conn->pub.id = fetch_add_relaxed(&last_id, 1) + 1;
 	if (c->transport)
 		conn->pub.side = c->send ? c->transport->send : c->transport->recv;
-	pthread_mutex_lock(&g->mu);
+	group_mu_lock(&g->mu);
 	gantry_list_append(&g->conns, &conn->in_group);
-	pthread_mutex_unlock(&g->mu);
+	group_mu_unlock(&g->mu);
 	*ret_conn = &conn->pub;
 out:
 	return r;
@@ -112,9 +112,9 @@ void gantry_proxy_conn_destroy(struct gantry_proxy_conn *pc)
 	if (!pc)
 		return;
 	if (pc->group) {
-		pthread_mutex_lock(&pc->group->mu);
+		group_mu_lock(&pc->group->mu);
 		gantry_list_remove(&conn_of(pc)->in_group);
-		pthread_mutex_unlock(&pc->group->mu);
+		group_mu_unlock(&pc->group->mu);
 	}
 	free(conn_of(pc));
 }
@@ -122,11 +122,11 @@ void gantry_proxy_conn_destroy(struct gantry_proxy_conn *pc)
 void gantry_proxy_group_each(struct gantry_proxy_group *g, void (*fn)(void *ctx, const struct gantry_proxy_conn *pc),
 			     void *ctx)
 {
-	pthread_mutex_lock(&g->mu);
+	group_mu_lock(&g->mu);
 	gantry_list_each (e, &g->conns) {
 		fn(ctx, &gantry_container(e, struct conn, in_group)->pub);
 	}
-	pthread_mutex_unlock(&g->mu);
+	group_mu_unlock(&g->mu);
 }
 
 void gantry_proxy_conn_look(const struct gantry_proxy_conn *pc, struct gantry_proxy_conn_view *ret)

@@ -23,7 +23,7 @@ enum { SLAB_OPS = 255 }; /* and a line for the link: 16 KiB */
 void gantry_proxy_pool_init(struct op_pool *pool)
 {
 	memset(pool, 0, sizeof(*pool));
-	pthread_mutex_init(&pool->mu, NULL);
+	mutex_init(&pool->mu);
 }
 
 void gantry_proxy_pool_destroy(struct op_pool *pool)
@@ -34,11 +34,10 @@ void gantry_proxy_pool_destroy(struct op_pool *pool)
 		free(pool->slabs);
 		pool->slabs = next;
 	}
-	pthread_mutex_destroy(&pool->mu);
+	mutex_destroy(&pool->mu);
 }
 
-/* Under mu. */
-static gantry_result grow(struct op_pool *pool, uint64_t n)
+static gantry_result grow(struct op_pool *pool, uint64_t n) REQUIRES(op_pool_mu)
 {
 	gantry_result r = GANTRY_OK;
 	size_t size;
@@ -63,8 +62,8 @@ out:
 	return r;
 }
 
-/* Under mu: what was given back is free again. */
-static void collect(struct op_pool *pool)
+/* What was given back is free again. */
+static void collect(struct op_pool *pool) REQUIRES(op_pool_mu)
 {
 	struct gantry_proxy_op *op = exchange_acquire(&pool->returned, NULL);
 
@@ -84,7 +83,7 @@ gantry_result gantry_proxy_ops_get(struct gantry_proxy *p, uint32_t n, struct ga
 	struct gantry_proxy_op *first = NULL;
 	gantry_result r = GANTRY_OK;
 
-	pthread_mutex_lock(&pool->mu);
+	op_pool_mu_lock(&pool->mu);
 	if (pool->nfree < n)
 		collect(pool);
 	if (pool->nfree < n)
@@ -100,7 +99,7 @@ gantry_result gantry_proxy_ops_get(struct gantry_proxy *p, uint32_t n, struct ga
 	pool->nfree -= n;
 	*ret_first = first;
 out:
-	pthread_mutex_unlock(&pool->mu);
+	op_pool_mu_unlock(&pool->mu);
 	return r;
 }
 

@@ -223,10 +223,10 @@ static void fail_group(struct gantry_proxy *p, struct gantry_proxy_group *g, gan
 static void leave(struct gantry_proxy *p, struct gantry_proxy_group *g)
 {
 	drop_all(p, g);
-	pthread_mutex_lock(&p->mu);
+	proxy_mu_lock(&p->mu);
 	g->gone = 1;
 	pthread_cond_broadcast(&p->cond);
-	pthread_mutex_unlock(&p->mu);
+	proxy_mu_unlock(&p->mu);
 }
 
 int gantry_proxy_arrivals(struct gantry_proxy *p)

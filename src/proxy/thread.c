@@ -26,11 +26,8 @@ enum {
 	SLEEP_NS = 1000000000
 }; /* without operations: a second, in case a notification is ever lost */
 
-/* Owned by `mu`. A handful at most. */
-static struct {
-	pthread_mutex_t mu;
-	struct gantry_list list;
-} engines = {PTHREAD_MUTEX_INITIALIZER, {&engines.list, &engines.list}};
+static struct engines_mu engines_mu_one = MUTEX_INITIALIZER;
+static struct gantry_list engines GUARDED_BY(engines_mu) = {&engines, &engines}; /* a handful at most */
 
 static void back_off(struct gantry_proxy *p)
 {
@@ -89,7 +86,7 @@ static void engine_free(struct gantry_proxy *p)
 		return;
 	gantry_proxy_pool_destroy(&p->pool);
 	pthread_cond_destroy(&p->cond);
-	pthread_mutex_destroy(&p->mu);
+	mutex_destroy(&p->mu);
 	free(p);
 }
 
@@ -108,7 +105,7 @@ static gantry_result engine_start(struct gantry_device *key, int numa_node, stru
 	p->nap_max_ns = gantry_params()->proxy_sleep;
 	gantry_list_init(&p->active);
 	gantry_proxy_pool_init(&p->pool);
-	pthread_mutex_init(&p->mu, NULL);
+	mutex_init(&p->mu);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&p->cond, &attr);
@@ -127,8 +124,8 @@ gantry_result gantry_proxy_get(struct gantry_device *dev, struct gantry_proxy **
 	struct gantry_proxy *found = NULL;
 	gantry_result r = GANTRY_OK;
 
-	pthread_mutex_lock(&engines.mu);
-	gantry_list_each (e, &engines.list) {
+	engines_mu_lock(&engines_mu_one);
+	gantry_list_each (e, &engines) {
 		struct gantry_proxy *p = gantry_container(e, struct gantry_proxy, in_engines);
 
 		if (p->key == key)
@@ -136,12 +133,12 @@ gantry_result gantry_proxy_get(struct gantry_device *dev, struct gantry_proxy **
 	}
 	if (!found) {
 		TRY(engine_start(key, dev ? dev->numa_node : -1, &found));
-		gantry_list_append(&engines.list, &found->in_engines);
+		gantry_list_append(&engines, &found->in_engines);
 	}
 	found->users++;
 	*ret_proxy = found;
 out:
-	pthread_mutex_unlock(&engines.mu);
+	engines_mu_unlock(&engines_mu_one);
 	return r;
 }
 
@@ -151,11 +148,11 @@ void gantry_proxy_put(struct gantry_proxy *p)
 
 	if (!p)
 		return;
-	pthread_mutex_lock(&engines.mu);
+	engines_mu_lock(&engines_mu_one);
 	last = --p->users == 0;
 	if (last)
 		gantry_list_remove(&p->in_engines);
-	pthread_mutex_unlock(&engines.mu);
+	engines_mu_unlock(&engines_mu_one);
 	if (!last)
 		return;
 	store_seq(&p->stop, 1);

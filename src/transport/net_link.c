@@ -6,14 +6,17 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/param.h"
 #include "base/param_text.h"
 #include "transport/net_priv.h"
 
-static pthread_mutex_t links_mu = PTHREAD_MUTEX_INITIALIZER;
-static struct gantry_list links = {&links, &links}; /* those that are shared: only they are looked for */
+MUTEX_KIND(links_mu);
+static struct links_mu links_mu_one = MUTEX_INITIALIZER;
+/* Those that are shared: only they are looked for. */
+static struct gantry_list links GUARDED_BY(links_mu) = {&links, &links};
 
-static struct net_link *find(const struct gantry_connector *c)
+static struct net_link *find(const struct gantry_connector *c) REQUIRES(links_mu)
 {
 	gantry_list_each (pos, &links) {
 		struct net_link *l = gantry_container(pos, struct net_link, node);
@@ -35,7 +38,7 @@ static gantry_result create(struct gantry_connector *c, struct net_link **ret_li
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a link to rank %d", c->peer->rank);
 	gantry_list_init(&l->memory);
 	gantry_list_init(&l->node);
-	pthread_mutex_init(&l->mu, NULL);
+	mutex_init(&l->mu);
 	l->comm_id = c->comm_id;
 	l->me = c->me->rank;
 	l->peer = c->peer->rank;
@@ -61,7 +64,7 @@ gantry_result net_link_get(struct gantry_connector *c, struct net_link **ret_lin
 	gantry_result r = GANTRY_OK;
 	struct net_link *l;
 
-	pthread_mutex_lock(&links_mu);
+	links_mu_lock(&links_mu_one);
 	l = find(c);
 	if (!l) {
 		TRY(create(c, &l));
@@ -71,7 +74,7 @@ gantry_result net_link_get(struct gantry_connector *c, struct net_link **ret_lin
 	l->refs++;
 	*ret_link = l;
 out:
-	pthread_mutex_unlock(&links_mu);
+	links_mu_unlock(&links_mu_one);
 	return r;
 }
 
@@ -116,7 +119,7 @@ static void destroy(struct net_link *l)
 		free(nc);
 	}
 	gantry_net_use_put(l->use);
-	pthread_mutex_destroy(&l->mu);
+	mutex_destroy(&l->mu);
 	free(l);
 }
 
@@ -130,12 +133,12 @@ void net_link_put(struct net_link *l, int channel)
 		destroy(l);
 		return;
 	}
-	pthread_mutex_lock(&links_mu);
+	links_mu_lock(&links_mu_one);
 	l->subs[channel] = NULL;
 	last = --l->refs == 0;
 	if (last)
 		gantry_list_remove(&l->node);
-	pthread_mutex_unlock(&links_mu);
+	links_mu_unlock(&links_mu_one);
 	if (last)
 		destroy(l);
 }
@@ -145,10 +148,10 @@ void net_link_retire(struct net_conn *nc)
 	struct net_link *l = nc->link;
 	int channel = nc->channel;
 
-	pthread_mutex_lock(&links_mu);
+	links_mu_lock(&links_mu_one);
 	nc->next = l->gone;
 	l->gone = nc;
-	pthread_mutex_unlock(&links_mu);
+	links_mu_unlock(&links_mu_one);
 	net_link_put(l, channel);
 }
 
@@ -250,7 +253,7 @@ void *net_link_mr_of(struct net_link *l, const void *p, uint64_t size)
 {
 	void *mr = NULL;
 
-	pthread_mutex_lock(&l->mu);
+	net_link_mu_lock(&l->mu);
 	gantry_list_each (pos, &l->memory) {
 		struct net_mem *m = gantry_container(pos, struct net_mem, node);
 
@@ -259,7 +262,7 @@ void *net_link_mr_of(struct net_link *l, const void *p, uint64_t size)
 			break;
 		}
 	}
-	pthread_mutex_unlock(&l->mu);
+	net_link_mu_unlock(&l->mu);
 	return mr;
 }
 
@@ -270,7 +273,7 @@ gantry_result net_register(struct gantry_proxy_conn *pc, void *ptr, size_t size,
 	struct gantry_mem_info info;
 	struct net_mem *m = NULL;
 
-	pthread_mutex_lock(&l->mu);
+	net_link_mu_lock(&l->mu);
 	gantry_list_each (pos, &l->memory) { /* the channels of a link ask one after the other */
 		struct net_mem *it = gantry_container(pos, struct net_mem, node);
 
@@ -296,7 +299,7 @@ gantry_result net_register(struct gantry_proxy_conn *pc, void *ptr, size_t size,
 	*ret_handle = m;
 	m = NULL;
 out:
-	pthread_mutex_unlock(&l->mu);
+	net_link_mu_unlock(&l->mu);
 	free(m);
 	return r;
 }
@@ -307,12 +310,12 @@ gantry_result net_deregister(struct gantry_proxy_conn *pc, void *handle)
 	struct net_mem *m = handle;
 	gantry_result r = GANTRY_OK;
 
-	pthread_mutex_lock(&l->mu);
+	net_link_mu_lock(&l->mu);
 	if (--m->refs == 0) {
 		gantry_list_remove(&m->node);
 		r = l->use->net->ops->dereg_mr(l->use->net, l->comm, m->mr);
 		free(m);
 	}
-	pthread_mutex_unlock(&l->mu);
+	net_link_mu_unlock(&l->mu);
 	return r;
 }

@@ -13,9 +13,8 @@
 #ifndef GANTRY_TRANSPORT_NET_PRIV_H
 #define GANTRY_TRANSPORT_NET_PRIV_H
 
-#include <pthread.h>
-
 #include "base/list.h"
+#include "base/mutex.h"
 #include "device/device.h"
 #include "device/pinned.h"
 #include "transport/transport.h"
@@ -47,6 +46,7 @@ struct net_recv {
 	uint64_t number[GANTRY_NET_MAX_RECVS]; /* the how-manieth of its channel */
 };
 
+MUTEX_KIND(net_link_mu); /* of registered memory */
 struct net_link {
 	struct gantry_list node; /* of all links of the process */
 	int refs;		 /* under the lock of all links */
@@ -69,7 +69,7 @@ struct net_link {
 	struct net_recv recvs[NET_RECVS];
 	uint64_t recv_head, recv_tail;
 	/* User memory. */
-	pthread_mutex_t mu;
+	struct net_link_mu mu;
 	struct gantry_list memory;
 };
 

@@ -8,6 +8,7 @@
 
 #include "base/list.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/param.h"
 #include "base/param_text.h"
 #include "device/device.h"
@@ -22,7 +23,8 @@ struct use {
 	int refs;
 };
 
-static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+MUTEX_KIND(uses_mu);
+static struct uses_mu uses_mu_one = MUTEX_INITIALIZER;
 static struct gantry_list uses = {&uses, &uses};
 static struct gantry_loader *loader; /* opened once, for the life of the process */
 static struct gantry_net *network;
@@ -106,7 +108,7 @@ gantry_result gantry_net_use_get(uint64_t comm_id, struct gantry_device *device,
 	gantry_result r = GANTRY_OK;
 	struct use *u = NULL;
 
-	pthread_mutex_lock(&mu);
+	uses_mu_lock(&uses_mu_one);
 	gantry_list_each (pos, &uses) {
 		struct use *it = gantry_container(pos, struct use, node);
 
@@ -136,7 +138,7 @@ gantry_result gantry_net_use_get(uint64_t comm_id, struct gantry_device *device,
 	u = NULL;
 out:
 	free(u);
-	pthread_mutex_unlock(&mu);
+	uses_mu_unlock(&uses_mu_one);
 	return r;
 }
 
@@ -147,11 +149,11 @@ void gantry_net_use_put(const struct gantry_net_use *use)
 	if (!use)
 		return;
 	u = (struct use *)(void *)(uintptr_t)use; /* pub comes first */
-	pthread_mutex_lock(&mu);
+	uses_mu_lock(&uses_mu_one);
 	if (--u->refs == 0) {
 		gantry_list_remove(&u->node);
 		u->pub.net->ops->finalize(u->pub.net, u->pub.ctx);
 		free(u);
 	}
-	pthread_mutex_unlock(&mu);
+	uses_mu_unlock(&uses_mu_one);
 }

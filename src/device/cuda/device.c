@@ -15,7 +15,8 @@
 #include "base/param.h"
 #include "device/cuda/gpu.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+MUTEX_KIND(cuda_gpus_mu);
+static struct cuda_gpus_mu cuda_gpus_mu_one = MUTEX_INITIALIZER;
 static struct cuda_gpu *gpus[CUDA_MAX_GPUS]; /* under `lock` */
 
 static void gpu_destroy(struct cuda_gpu *g)
@@ -37,7 +38,7 @@ static void gpu_destroy(struct cuda_gpu *g)
 		cuda_leave(g, was);
 		cu.primary_ctx_release(g->device);
 	}
-	pthread_mutex_destroy(&g->lock);
+	mutex_destroy(&g->lock);
 	free(g);
 }
 
@@ -45,14 +46,14 @@ static void gpu_close(struct gantry_device *dev)
 {
 	struct cuda_gpu *g = cuda_gpu_of(dev), *gone = NULL;
 
-	pthread_mutex_lock(&lock);
+	cuda_gpus_mu_lock(&cuda_gpus_mu_one);
 	if (--g->refs == 0) {
 		gpus[dev->index] = NULL;
 		gone = g;
 	}
 	/* Within the lock: who opens this GPU again at once finds it closed, not half closed. */
 	gpu_destroy(gone);
-	pthread_mutex_unlock(&lock);
+	cuda_gpus_mu_unlock(&cuda_gpus_mu_one);
 }
 
 static const struct gantry_device_ops ops = {
@@ -153,7 +154,7 @@ static gantry_result gpu_create(int index, struct cuda_gpu **ret_gpu)
 
 	if (!g)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a device");
-	pthread_mutex_init(&g->lock, NULL);
+	mutex_init(&g->lock);
 	gantry_list_init(&g->ipcs);
 	g->base.ops = &ops;
 	g->base.kind = GANTRY_DEVICE_CUDA;
@@ -185,7 +186,7 @@ gantry_result gantry_device_cuda(int index, struct gantry_device **ret_dev)
 	char why[256];
 	int count = 0;
 
-	pthread_mutex_lock(&lock);
+	cuda_gpus_mu_lock(&cuda_gpus_mu_one);
 	TRY(gantry_params_load(0)); /* how waiting threads wait */
 	r = gantry_cuda_load(why, sizeof(why));
 	if (r != GANTRY_OK)
@@ -198,7 +199,7 @@ gantry_result gantry_device_cuda(int index, struct gantry_device **ret_dev)
 	gpus[index]->refs++;
 	*ret_dev = &gpus[index]->base;
 out:
-	pthread_mutex_unlock(&lock);
+	cuda_gpus_mu_unlock(&cuda_gpus_mu_one);
 	return r;
 }
 

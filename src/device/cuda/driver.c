@@ -11,11 +11,13 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/mutex.h"
 
 struct gantry_cuda_api cu;
 
 /* Under `lock`. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+MUTEX_KIND(cuda_driver_mu);
+static struct cuda_driver_mu cuda_driver_mu_one = MUTEX_INITIALIZER;
 static int loaded; /* 0: not tried yet */
 static pid_t loaded_by;
 static gantry_result load_result;
@@ -72,7 +74,7 @@ gantry_result gantry_cuda_load(char *why, size_t len)
 {
 	gantry_result r;
 
-	pthread_mutex_lock(&lock);
+	cuda_driver_mu_lock(&cuda_driver_mu_one);
 	if (!loaded) {
 		load_result = load();
 		loaded_by = getpid();
@@ -87,7 +89,7 @@ gantry_result gantry_cuda_load(char *why, size_t len)
 	} else if (r != GANTRY_OK && why) {
 		snprintf(why, len, "%s", load_why);
 	}
-	pthread_mutex_unlock(&lock);
+	cuda_driver_mu_unlock(&cuda_driver_mu_one);
 	return r;
 }
 

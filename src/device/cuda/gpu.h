@@ -3,11 +3,11 @@
 #ifndef GANTRY_DEVICE_CUDA_GPU_H
 #define GANTRY_DEVICE_CUDA_GPU_H
 
-#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/list.h"
+#include "base/mutex.h"
 #include "device/cuda/driver.h"
 #include "device/device.h"
 
@@ -28,8 +28,10 @@ struct cuda_note {
 };
 
 /* A queue of copies: move.c. */
+MUTEX_KIND(cuda_way_mu);
+MUTEX_KIND(cuda_gpu_mu);
 struct cuda_way {
-	pthread_mutex_t lock; /* of the notes */
+	struct cuda_way_mu lock; /* of the notes */
 	struct cuda_note notes[CUDA_NOTES];
 	uint64_t put, taken; /* notes so far, and those taken to the driver; atomic, written with the lock */
 	uint64_t bytes;	     /* of those that wait, or a little more; with the lock */
@@ -62,7 +64,7 @@ struct cuda_gpu {
 	/* atomic: how many blocks of so many warps run at the same time; 0: not asked yet */
 	uint32_t fit[GANTRY_KERNELS_MAX][CUDA_MAX_LANES / CUDA_WARP + 1];
 
-	pthread_mutex_t lock;	 /* ipcs */
+	struct cuda_gpu_mu lock; /* ipcs */
 	struct gantry_list ipcs; /* what ipc_open has mapped: ipc.c */
 };
 

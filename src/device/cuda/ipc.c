@@ -144,7 +144,7 @@ gantry_result gantry_cuda_ipc_open(struct gantry_device *dev, const struct gantr
 	cu_ptr p;
 
 	decode(handle, &h);
-	pthread_mutex_lock(&g->lock);
+	cuda_gpu_mu_lock(&g->lock);
 	if (h.offset >= h.size)
 		FAIL(GANTRY_ERR_INVALID, "open memory of another process: this is not a handle of a gpu's memory");
 	ENTER(g, was);
@@ -172,7 +172,7 @@ gantry_result gantry_cuda_ipc_open(struct gantry_device *dev, const struct gantr
 out:
 	free(fresh);
 	cuda_leave(g, was);
-	pthread_mutex_unlock(&g->lock);
+	cuda_gpu_mu_unlock(&g->lock);
 	return r;
 }
 
@@ -185,7 +185,7 @@ gantry_result gantry_cuda_ipc_close(struct gantry_device *dev, void *ptr)
 
 	if (!ptr)
 		return GANTRY_OK;
-	pthread_mutex_lock(&g->lock);
+	cuda_gpu_mu_lock(&g->lock);
 	gantry_list_each (pos, &g->ipcs) {
 		struct ipc *i = gantry_container(pos, struct ipc, link);
 
@@ -205,7 +205,7 @@ gantry_result gantry_cuda_ipc_close(struct gantry_device *dev, void *ptr)
 out:
 	free(gone);
 	cuda_leave(g, was);
-	pthread_mutex_unlock(&g->lock);
+	cuda_gpu_mu_unlock(&g->lock);
 	return r;
 }
 

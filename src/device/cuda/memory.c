@@ -143,7 +143,8 @@ struct map {
 	uint32_t refs;
 	int ours;
 };
-static pthread_mutex_t maps_lock = PTHREAD_MUTEX_INITIALIZER;
+MUTEX_KIND(cuda_maps_mu);
+static struct cuda_maps_mu cuda_maps_mu_one = MUTEX_INITIALIZER;
 static struct gantry_list maps = {&maps, &maps};
 
 static struct map *map_find(const void *host)
@@ -183,7 +184,7 @@ gantry_result gantry_cuda_map_host(struct gantry_device *dev, void *host, size_t
 	struct map *m, *fresh = NULL;
 	cu_ptr p;
 
-	pthread_mutex_lock(&maps_lock);
+	cuda_maps_mu_lock(&cuda_maps_mu_one);
 	if (!host || size == 0)
 		FAIL(GANTRY_ERR_INVALID, "map %zu bytes of host memory at %p", size, host);
 	ENTER(g, was);
@@ -209,7 +210,7 @@ out:
 		cu.mem_host_unregister(host);
 	free(fresh);
 	cuda_leave(g, was);
-	pthread_mutex_unlock(&maps_lock);
+	cuda_maps_mu_unlock(&cuda_maps_mu_one);
 	return r;
 }
 
@@ -222,7 +223,7 @@ gantry_result gantry_cuda_unmap_host(struct gantry_device *dev, void *host)
 
 	if (!host)
 		return GANTRY_OK;
-	pthread_mutex_lock(&maps_lock);
+	cuda_maps_mu_lock(&cuda_maps_mu_one);
 	ENTER(g, was);
 	m = map_find(host);
 	if (!m)
@@ -236,7 +237,7 @@ gantry_result gantry_cuda_unmap_host(struct gantry_device *dev, void *host)
 out:
 	free(gone);
 	cuda_leave(g, was);
-	pthread_mutex_unlock(&maps_lock);
+	cuda_maps_mu_unlock(&cuda_maps_mu_one);
 	return r;
 }
 

@@ -65,7 +65,7 @@ gantry_result gantry_cuda_ways_open(struct cuda_gpu *g)
 	void *device = NULL;
 
 	for (int i = 0; i < GANTRY_WAYS; i++)
-		pthread_mutex_init(&g->ways[i].lock, NULL);
+		mutex_init(&g->ways[i].lock);
 	TRY(gantry_cuda_alloc_mapped(&g->base, WORDS_SIZE, &g->words, &device));
 	for (int i = 0; i < GANTRY_WAYS; i++) {
 		struct cuda_way *w = &g->ways[i];
@@ -107,7 +107,7 @@ void gantry_cuda_ways_close(struct cuda_gpu *g)
 	if (!g->words)
 		return;
 	for (int i = 0; i < GANTRY_WAYS; i++)
-		pthread_mutex_destroy(&g->ways[i].lock);
+		mutex_destroy(&g->ways[i].lock);
 	if (dry)
 		cu.mem_free_host(g->words);
 	else
@@ -134,7 +134,7 @@ static uint32_t take(struct cuda_way *w, struct cuda_note *ret_notes)
 {
 	uint32_t n = 0;
 
-	pthread_mutex_lock(&w->lock);
+	cuda_way_mu_lock(&w->lock);
 	while (n < BATCH && w->taken + n < w->put) {
 		ret_notes[n] = w->notes[(w->taken + n) % CUDA_NOTES];
 		n++;
@@ -142,7 +142,7 @@ static uint32_t take(struct cuda_way *w, struct cuda_note *ret_notes)
 	store_seq(&w->taken, w->taken + n);
 	if (w->taken == w->put)
 		w->bytes = 0;
-	pthread_mutex_unlock(&w->lock);
+	cuda_way_mu_unlock(&w->lock);
 	return n;
 }
 
@@ -236,7 +236,7 @@ static int leave(struct cuda_way *w, const struct cuda_note *n, int *ret_enough)
 {
 	int left;
 
-	pthread_mutex_lock(&w->lock);
+	cuda_way_mu_lock(&w->lock);
 	left = widen(w, n);
 	if (!left && w->put - w->taken < CUDA_NOTES) {
 		w->notes[w->put % CUDA_NOTES] = *n;
@@ -245,7 +245,7 @@ static int leave(struct cuda_way *w, const struct cuda_note *n, int *ret_enough)
 	}
 	w->bytes += left ? n->size : 0;
 	*ret_enough = w->bytes >= ENOUGH;
-	pthread_mutex_unlock(&w->lock);
+	cuda_way_mu_unlock(&w->lock);
 	return left;
 }
 

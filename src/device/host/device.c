@@ -12,24 +12,25 @@
 #include "base/param.h"
 #include "device/host/host.h"
 
-static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
-static struct host_device *the_device; /* under mu; NULL: nobody has it open */
+MUTEX_KIND(host_device_mu);
+static struct host_device_mu host_device_mu_one = MUTEX_INITIALIZER;
+static struct host_device *the_device GUARDED_BY(host_device_mu); /* NULL: nobody has it open */
 
 void gantry_host_ref(struct host_device *hd)
 {
-	pthread_mutex_lock(&mu);
+	host_device_mu_lock(&host_device_mu_one);
 	hd->refs++;
-	pthread_mutex_unlock(&mu);
+	host_device_mu_unlock(&host_device_mu_one);
 }
 
 void gantry_host_unref(struct host_device *hd)
 {
-	pthread_mutex_lock(&mu);
+	host_device_mu_lock(&host_device_mu_one);
 	if (--hd->refs)
 		hd = NULL;
 	else
 		the_device = NULL;
-	pthread_mutex_unlock(&mu);
+	host_device_mu_unlock(&host_device_mu_one);
 	if (!hd)
 		return;
 	/* Without the lock: the default stream may be busy for a while, and whoever opens now gets a device of his own.
@@ -37,10 +38,10 @@ void gantry_host_unref(struct host_device *hd)
 	gantry_host_stream_release(hd->default_stream);
 	for (int i = 0; i < GANTRY_WAYS; i++) {
 		gantry_host_stream_release(hd->ways[i].stream);
-		pthread_mutex_destroy(&hd->ways[i].lock);
+		mutex_destroy(&hd->ways[i].lock);
 	}
 	gantry_host_helpers_end(hd);
-	pthread_mutex_destroy(&hd->helpers_mu);
+	mutex_destroy(&hd->helpers_mu);
 	free(hd);
 }
 
@@ -71,11 +72,11 @@ gantry_result gantry_host_stream_wrap(struct gantry_device *dev, void *native, s
 	if (s && !gantry_host_is_stream(s))
 		FAIL(GANTRY_ERR_INVALID, "%p is no stream of the host device", native);
 	if (!s) {
-		pthread_mutex_lock(&mu);
+		host_device_mu_lock(&host_device_mu_one);
 		if (!hd->default_stream)
 			r = gantry_host_stream_new(hd, &hd->default_stream);
 		s = hd->default_stream;
-		pthread_mutex_unlock(&mu);
+		host_device_mu_unlock(&host_device_mu_one);
 		if (r != GANTRY_OK)
 			goto out;
 	}
@@ -178,8 +179,7 @@ static int own_node(void)
 	return node_of_cpu(first) == node_of_cpu(last) ? node_of_cpu(first) : -1;
 }
 
-/* mu is held. */
-static gantry_result make_device(void)
+static gantry_result make_device(void) REQUIRES(host_device_mu)
 {
 	gantry_result r = GANTRY_OK;
 	struct host_device *hd;
@@ -200,9 +200,9 @@ static gantry_result make_device(void)
 					 .max_blocks = GANTRY_HOST_MAX_BLOCKS,
 					 .default_lanes = 1};
 	snprintf(hd->dev.name, sizeof(hd->dev.name), "host, %d CPU%s", cpus, cpus == 1 ? "" : "s");
-	pthread_mutex_init(&hd->helpers_mu, NULL);
+	mutex_init(&hd->helpers_mu);
 	for (int i = 0; i < GANTRY_WAYS; i++)
-		pthread_mutex_init(&hd->ways[i].lock, NULL);
+		mutex_init(&hd->ways[i].lock);
 	the_device = hd;
 out:
 	return r;
@@ -212,12 +212,12 @@ gantry_result gantry_device_host(struct gantry_device **ret_dev)
 {
 	gantry_result r = GANTRY_OK;
 
-	pthread_mutex_lock(&mu);
+	host_device_mu_lock(&host_device_mu_one);
 	if (!the_device)
 		TRY(make_device());
 	the_device->refs++;
 	*ret_dev = &the_device->dev;
 out:
-	pthread_mutex_unlock(&mu);
+	host_device_mu_unlock(&host_device_mu_one);
 	return r;
 }

@@ -28,9 +28,10 @@ struct host_mark {
 	uint64_t ns;	/* written before REACHED */
 };
 
+MUTEX_KIND(event_mu);
 struct gantry_dev_event {
-	pthread_mutex_t mu;
-	struct host_mark *mark; /* a reference; NULL: never recorded */
+	struct event_mu mu;
+	struct host_mark *mark GUARDED_BY(event_mu); /* a reference; NULL: never recorded */
 };
 
 static void mark_put(struct host_mark *m)
@@ -76,25 +77,26 @@ gantry_result gantry_host_event_create(struct gantry_device *dev, struct gantry_
 	(void)dev;
 	if (!e)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for an event");
-	pthread_mutex_init(&e->mu, NULL);
+	mutex_init(&e->mu);
 	*ret_event = e;
 out:
 	return r;
 }
 
-gantry_result gantry_host_event_destroy(struct gantry_device *dev, struct gantry_dev_event *e)
+/* UNCHECKED: nobody else knows the event any more. */
+gantry_result gantry_host_event_destroy(struct gantry_device *dev, struct gantry_dev_event *e) UNCHECKED
 {
 	(void)dev;
 	if (!e)
 		return GANTRY_OK;
 	mark_put(e->mark);
-	pthread_mutex_destroy(&e->mu);
+	mutex_destroy(&e->mu);
 	free(e);
 	return GANTRY_OK;
 }
 
-/* With the event locked: a pending mark with references for the event and for an item. */
-static struct host_mark *fresh_mark(struct gantry_dev_event *e)
+/* A pending mark with references for the event and for an item. */
+static struct host_mark *fresh_mark(struct gantry_dev_event *e) REQUIRES(event_mu)
 {
 	struct host_mark *m = e->mark;
 
@@ -119,9 +121,9 @@ gantry_result gantry_host_event_record(struct gantry_device *dev, struct gantry_
 
 	(void)dev;
 	/* Locked no longer than for the mark: the ring may be full, and a query must not wait for that. */
-	pthread_mutex_lock(&e->mu);
+	event_mu_lock(&e->mu);
 	item.mark = fresh_mark(e);
-	pthread_mutex_unlock(&e->mu);
+	event_mu_unlock(&e->mu);
 	if (!item.mark)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for an event");
 	r = gantry_host_enqueue(s, &item, NULL);
@@ -137,12 +139,12 @@ gantry_result gantry_host_stream_wait(struct gantry_device *dev, struct gantry_s
 	struct host_item item = {.kind = HOST_ITEM_WAIT};
 
 	(void)dev;
-	pthread_mutex_lock(&e->mu);
+	event_mu_lock(&e->mu);
 	if (e->mark && !mark_reached(e->mark)) {
 		item.mark = e->mark;
 		fetch_add_relaxed(&item.mark->refs, 1);
 	}
-	pthread_mutex_unlock(&e->mu);
+	event_mu_unlock(&e->mu);
 	if (!item.mark)
 		return GANTRY_OK;
 	r = gantry_host_enqueue(s, &item, NULL);
@@ -156,9 +158,9 @@ gantry_result gantry_host_event_query(struct gantry_device *dev, struct gantry_d
 	int reached;
 
 	(void)dev;
-	pthread_mutex_lock(&e->mu);
+	event_mu_lock(&e->mu);
 	reached = !e->mark || mark_reached(e->mark);
-	pthread_mutex_unlock(&e->mu);
+	event_mu_unlock(&e->mu);
 	return reached ? GANTRY_OK : GANTRY_AGAIN;
 }
 
@@ -167,7 +169,7 @@ static gantry_result event_time(struct gantry_dev_event *e, uint64_t *ret_ns)
 {
 	gantry_result r = GANTRY_OK;
 
-	pthread_mutex_lock(&e->mu);
+	event_mu_lock(&e->mu);
 	if (!e->mark)
 		FAIL(GANTRY_ERR_USAGE, "the time of an event that was never recorded");
 	if (mark_reached(e->mark))
@@ -175,7 +177,7 @@ static gantry_result event_time(struct gantry_dev_event *e, uint64_t *ret_ns)
 	else
 		r = GANTRY_AGAIN;
 out:
-	pthread_mutex_unlock(&e->mu);
+	event_mu_unlock(&e->mu);
 	return r;
 }
 

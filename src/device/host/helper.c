@@ -62,8 +62,7 @@ static void wait_finished(const struct host_helper *h)
 		sched_yield(); /* it is between its last notification and the next line */
 }
 
-/* helpers_mu is held. */
-static gantry_result add_helper(struct host_device *hd)
+static gantry_result add_helper(struct host_device *hd) REQUIRES(helpers_mu)
 {
 	gantry_result r = GANTRY_OK;
 	struct host_helper *h = aligned_alloc(128, (sizeof(*h) + 127) & ~(size_t)127);
@@ -89,7 +88,7 @@ gantry_result gantry_host_helpers_take(struct host_device *hd, uint32_t n, struc
 	struct host_helper *last;
 	uint32_t have = 0;
 
-	pthread_mutex_lock(&hd->helpers_mu);
+	helpers_mu_lock(&hd->helpers_mu);
 	for (struct host_helper *h = hd->idle; h && have < n; h = h->next)
 		have++;
 	for (; have < n; have++)
@@ -102,13 +101,13 @@ gantry_result gantry_host_helpers_take(struct host_device *hd, uint32_t n, struc
 	hd->idle = last->next;
 	last->next = NULL;
 out:
-	pthread_mutex_unlock(&hd->helpers_mu);
+	helpers_mu_unlock(&hd->helpers_mu);
 	return r;
 }
 
 void gantry_host_helpers_give(struct host_device *hd, struct host_helper *first)
 {
-	pthread_mutex_lock(&hd->helpers_mu);
+	helpers_mu_lock(&hd->helpers_mu);
 	while (first) {
 		struct host_helper *next = first->next;
 
@@ -117,7 +116,7 @@ void gantry_host_helpers_give(struct host_device *hd, struct host_helper *first)
 		hd->idle = first;
 		first = next;
 	}
-	pthread_mutex_unlock(&hd->helpers_mu);
+	helpers_mu_unlock(&hd->helpers_mu);
 }
 
 void gantry_host_helpers_end(struct host_device *hd)

@@ -31,10 +31,14 @@ typedef void (*gantry_host_body)(const void *args);
 enum { GANTRY_HOST_MAX_BLOCKS = 256, GANTRY_HOST_MAX_LANES = 64, GANTRY_HOST_MAX_THREADS = 1024 };
 
 struct host_helper;
+MUTEX_KIND(host_way_mu);
+MUTEX_KIND(helpers_mu);
+MUTEX_KIND(stream_mu);
+MUTEX_KIND(stream_done_mu);
 
 /* A queue of copies: move.c. */
 struct host_way {
-	pthread_mutex_t lock;	      /* of stream and tickets, and of the order of marks */
+	struct host_way_mu lock;      /* of stream and tickets, and of the order of marks */
 	struct gantry_stream *stream; /* owned; made on first use */
 	uint64_t tickets;	      /* given out */
 	uint64_t reached;	      /* release by the stream's thread, acquire by who waits */
@@ -46,8 +50,8 @@ struct host_device {
 	uint32_t refs;			      /* under device.c's lock */
 	struct gantry_stream *default_stream; /* owned; made on first use, under device.c's lock */
 	struct host_way ways[GANTRY_WAYS];
-	pthread_mutex_t helpers_mu;
-	struct host_helper *idle; /* owned; helpers that no stream has; under helpers_mu */
+	struct helpers_mu helpers_mu;
+	struct host_helper *idle; /* owned; block threads that no stream has; under helpers_mu while streams live */
 	uint32_t nhelpers;	  /* all there are; written under helpers_mu, read relaxed */
 };
 static inline struct host_device *host_device(struct gantry_device *dev)
@@ -135,14 +139,14 @@ struct gantry_stream {
 	uint32_t refs;		 /* creator and wrappers; fetch_add, fetch_sub */
 	struct host_device *hd;	 /* a reference, but for the default stream, which the device owns */
 	struct host_item *items; /* owned: the ring */
-	/* Producers, under mu. */
-	pthread_mutex_t mu;
+	/* Producers'. */
+	struct stream_mu mu;
 	pthread_t thread;
 	int started;
 	struct host_helper *helpers, *last_helper; /* owned while the stream lives; appended to, never taken from */
 	uint32_t nhelpers;
 	/* Sleepers in gantry_host_wait_until. */
-	pthread_mutex_t done_mu;
+	struct stream_done_mu done_mu;
 	pthread_cond_t done_cond;
 	/* Each on a line of its own. All seq_cst, because each end looks at the other's before it sleeps. */
 	char pad0[128];

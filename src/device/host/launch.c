@@ -89,7 +89,7 @@ static gantry_result have_helpers(struct gantry_stream *s, uint32_t n)
 	gantry_result r = GANTRY_OK;
 	struct host_helper *first, *last;
 
-	pthread_mutex_lock(&s->mu);
+	stream_mu_lock(&s->mu);
 	if (s->nhelpers >= n)
 		goto out;
 	TRY(gantry_host_helpers_take(s->hd, n - s->nhelpers, &first, &last));
@@ -101,7 +101,7 @@ static gantry_result have_helpers(struct gantry_stream *s, uint32_t n)
 	s->last_helper = last;
 	s->nhelpers = n;
 out:
-	pthread_mutex_unlock(&s->mu);
+	stream_mu_unlock(&s->mu);
 	return r;
 }
 

@@ -14,11 +14,11 @@ gantry_result gantry_host_move(struct gantry_device *dev, enum gantry_way way, v
 	struct host_way *w = way_of(dev, way);
 	struct gantry_stream *s;
 
-	pthread_mutex_lock(&w->lock);
+	host_way_mu_lock(&w->lock);
 	if (!w->stream)
 		r = gantry_host_stream_new(host_device(dev), &w->stream);
 	s = w->stream;
-	pthread_mutex_unlock(&w->lock);
+	host_way_mu_unlock(&w->lock);
 	return r == GANTRY_OK ? gantry_host_copy_async(dev, s, dst, src, size) : r;
 }
 
@@ -28,13 +28,13 @@ gantry_result gantry_host_move_ticket(struct gantry_device *dev, enum gantry_way
 	struct host_way *w = way_of(dev, way);
 	struct host_item item = {.kind = HOST_ITEM_MARK, .dst = &w->reached};
 
-	pthread_mutex_lock(&w->lock);
+	host_way_mu_lock(&w->lock);
 	item.size = (size_t)(w->tickets + 1);
 	if (w->stream)
 		r = gantry_host_enqueue(w->stream, &item, NULL);
 	if (r == GANTRY_OK)
 		*ret_ticket = w->stream ? ++w->tickets : 0;
-	pthread_mutex_unlock(&w->lock);
+	host_way_mu_unlock(&w->lock);
 	return r;
 }
 

@@ -30,11 +30,11 @@ enum { ITEMS = 256, MAGIC = 0x73747265 };
 
 static void wake_sleepers(struct gantry_stream *s)
 {
-	pthread_mutex_lock(&s->done_mu);
+	stream_done_mu_lock(&s->done_mu);
 	/* Those who are not there yet lower it again. */
 	store_seq(&s->wake_at, UINT64_MAX);
 	pthread_cond_broadcast(&s->done_cond);
-	pthread_mutex_unlock(&s->done_mu);
+	stream_done_mu_unlock(&s->done_mu);
 }
 
 static void do_item(struct gantry_stream *s, const struct host_item *item)
@@ -103,15 +103,15 @@ static void wait_until(struct gantry_stream *s, uint64_t target)
 		if (load_seq(&s->done) >= target)
 			return;
 	} while (!gantry_waiter_brief(&w));
-	pthread_mutex_lock(&s->done_mu);
+	stream_done_mu_lock(&s->done_mu);
 	for (;;) {
 		if (load_seq(&s->wake_at) > target)
 			store_seq(&s->wake_at, target);
 		if (load_seq(&s->done) >= target)
 			break;
-		pthread_cond_wait(&s->done_cond, &s->done_mu);
+		mutex_wait(&s->done_cond, &s->done_mu);
 	}
-	pthread_mutex_unlock(&s->done_mu);
+	stream_done_mu_unlock(&s->done_mu);
 }
 
 gantry_result gantry_host_enqueue(struct gantry_stream *s, const struct host_item *item, const void *args)
@@ -126,7 +126,7 @@ gantry_result gantry_host_enqueue(struct gantry_stream *s, const struct host_ite
 			FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for %zu bytes of arguments", item->size);
 		memcpy(copy, args, item->size);
 	}
-	pthread_mutex_lock(&s->mu);
+	stream_mu_lock(&s->mu);
 	if (!s->started) {
 		TRY(gantry_thread_start("gantry-stream", worker, s, &s->thread));
 		s->started = 1;
@@ -144,7 +144,7 @@ gantry_result gantry_host_enqueue(struct gantry_stream *s, const struct host_ite
 	copy = NULL; /* the item's */
 	store_seq(&s->tail, s->tail + 1);
 out:
-	pthread_mutex_unlock(&s->mu);
+	stream_mu_unlock(&s->mu);
 	if (r == GANTRY_OK)
 		gantry_eventcount_notify(&s->eventcount);
 	free(copy);
@@ -164,8 +164,8 @@ gantry_result gantry_host_stream_new(struct host_device *hd, struct gantry_strea
 	s->refs = 1;
 	s->hd = hd;
 	s->wake_at = UINT64_MAX;
-	pthread_mutex_init(&s->mu, NULL);
-	pthread_mutex_init(&s->done_mu, NULL);
+	mutex_init(&s->mu);
+	mutex_init(&s->done_mu);
 	pthread_cond_init(&s->done_cond, NULL);
 	*ret_stream = s;
 	s = NULL;
@@ -187,8 +187,8 @@ void gantry_host_stream_release(struct gantry_stream *s)
 	}
 	gantry_host_helpers_give(s->hd, s->helpers);
 	pthread_cond_destroy(&s->done_cond);
-	pthread_mutex_destroy(&s->done_mu);
-	pthread_mutex_destroy(&s->mu);
+	mutex_destroy(&s->done_mu);
+	mutex_destroy(&s->mu);
 	free(s->items);
 	free(s);
 }

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # On a GPU machine: all-reduce through stock NCCL over Gantry and over NCCL's own Socket (default, and 2 threads x 2
 # sockets, its best setting), interleaved in one run, with raw TCP as the limit. JSON lines on stdout or in a file.
 # usage: bench/gpu.sh [FILE] [ROUNDS]; EXTRA="NAME=VALUE ..." adds settings to a fourth series "gantry+"

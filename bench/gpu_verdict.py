@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Medians per series and size of a bench/gpu.sh file, and their ratios to NCCL's own Socket. usage: gpu_verdict.py FILE"""
 import collections
 import json

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Raw TCP over loopback, N streams in each direction between two processes, 1 MiB blocking sends, one thread per socket
  * end: the limit that a two-rank all-reduce over this machine's sockets can reach. Prints one JSON line.

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # Measures the TCP network against plain TCP on this machine and says which of the required ratios are met.
 #
 #   bench/run.sh [FILE] [OPTION of `gantry perf net`]...

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # Measures Gantry's communicator against what it is built on, side by side on this machine: the net transport against the
 # bare network (`gantry perf net`), the shm transport against one core's memcpy and against a bare flag. Says which of
 # the required ratios are met.

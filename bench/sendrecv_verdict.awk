@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The verdict on the JSON lines of bench/sendrecv.sh: medians over the rounds, one line per requirement and size. Only
 # the last run of the input counts; a line with "bench" begins one. Exit status 1 if any requirement is missed or a byte
 # was wrong, 2 if there was nothing to judge. A measurement whose last line has a warning, because other processes or the

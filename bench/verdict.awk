@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The verdict on the JSON lines of `gantry perf net --raw`: one line per requirement and size, against the ratios that
 # the TCP plugin has to reach (issue 2, "Done when" 3). Only the last run of the input counts. Exit status 1 if any
 # requirement is missed or a byte was wrong, 2 if there was nothing to judge. A run whose last line has a warning, because

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Measures and judges: `gantry perf net` against plain TCP on loopback and, where there is a GPU, stock NCCL over Gantry
 # against NCCL's own sockets. JSON lines, headed by machine, command and commit, go to FOLDER (default: build/bench); those
 # worth keeping are copied to bench/results/ by hand. What other processes or the hypervisor have disturbed is not judged,

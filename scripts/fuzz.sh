@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # scripts/fuzz.sh SECONDS|build: builds every tests/fuzz/fuzz_*.c with clang's libFuzzer, ASan and UBSan, and runs each
 # that long on its corpus. New inputs go to corpus-work/NAME, which is kept between runs; an input that crashes is
 # left in corpus-work/crash/NAME-*. `build` only builds them. Exit status: 0 fine, 77 skipped, else the target that

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # For a machine with a GPU: builds with what is there (gcc, CMake, make; nothing is installed) into build-gpu and runs
 # the tests that need one, which are all of tests/gpu/*.sh.
 #

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # On a GPU machine: builds, then tries the CUDA device, the FIFO and the communicator. Output to $OUT if set.
 #
 #   scripts/gpu_comm.sh [PART...]     parts: unit device transport fifo sendrecv unpack; none named: device fifo sendrecv

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # On a GPU machine: builds, checks stock NCCL over the plugin, and compares settings. Scratch output to $OUT if set.
 cd "$(dirname "$0")/.." || exit 1
 out=${OUT:-/tmp/gpu-out}

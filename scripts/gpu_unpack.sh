@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # On a GPU machine: builds, then tries UNPACK: copies, kernels, stock NCCL over the emulated NIC, the pipeline. Each part
 # has a time limit of its own, so that one that hangs does not cost the others their turn. Output to $OUT if set.
 #

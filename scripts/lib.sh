@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash disable=SC2034
 # Shared by the scripts of this folder: sourced, not run. Leaves the shell in the repository's root.
 # JOBS, V and CC come from the environment, as the Makefile sets them.

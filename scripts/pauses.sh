@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # scripts/pauses.sh [SEEDS [PATTERN]]: every unit test whose name matches, with random pauses in all of its threads
 # (tests/pauses/pauses.c), once for each of the seeds 1 to SEEDS; PAUSES_SCALE=N has more pauses. Not part of `make test`:
 # it takes minutes. Prints what failed; the output of that is in pauses.log/TEST.SEED of the build folder.

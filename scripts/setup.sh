@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Installs the Debian packages that a target needs, and only those that are missing.
 #
 #   scripts/setup.sh run        a compiler, CMake and make: all that building and running needs

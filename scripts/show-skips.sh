@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # scripts/show-skips.sh FILE: what a ctest run left out, each with its reason; FILE is its --output-junit.
 # A test that cannot run prints "skipped: reason" and exits with 77; one that leaves out only a part prints the same
 # line and goes on.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The suite, stage by stage; the first stage that fails ends it.
 #
 #   scripts/test.sh [STAGE...]     none named: plain; `all`: all of them

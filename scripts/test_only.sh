@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # scripts/test_only.sh [BUILD]: external functions and variables of src that nothing in the product uses.
 #
 #   tests FILE NAME (own N) TEST...   only these tests use it from outside its file

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks a trace in Chrome's JSON format against what Perfetto's importer does with it.
 
 usage: chrome_trace.py FILE

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Arrays that grow by one: a pointer, owned, and a count. Zeroed is empty. */
 #ifndef GANTRY_TOOLS_ARRAY_H
 #define GANTRY_TOOLS_ARRAY_H

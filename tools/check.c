@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `gantry check`: conformance of a net plugin library, rule by rule and version by version. */
 #include "check.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Traffic: a plan of grouped receives that both processes know, sent by one
  * and received by the other.

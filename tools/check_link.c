@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What NCCL's service thread does: init, connections, registration, close. */
 #include "check.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rules on making connections: the handle, nothing blocks, late peers. */
 #include "check.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rules on what arrives: order, tags, sizes and bytes. */
 #include "check.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rules on how things end: closing, the death of a peer, and what is left behind. */
 #include "check.h"
 

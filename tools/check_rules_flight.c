@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rules on requests in flight: NULL requests, how many there may be, and two threads at work. */
 #include "check.h"
 

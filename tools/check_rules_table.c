@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rules on the table and the network as a whole: no connection is made. */
 #include "check.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The tool's half of `gantry check`: forks the processes of a rule, watches
  * them and turns what became of them into a verdict.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One process of a rule, from inside: the service thread (which is the main
  * thread), the progress thread that runs the rule, the line to the other

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The subcommands of `gantry`. Each gets its own argc and argv (argv[0] is its name) and returns the exit status:
  * 0 fine, 1 the thing examined is not fine, 2 wrong usage. */
 #ifndef GANTRY_TOOLS_CMD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Functions with the names of libc's wrappers: each counts and enters the kernel.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `gantry devmem-helper`: binds NICs for processes that may not. The work is in net/devmem/daemon.c. */
 #include <pwd.h>
 #include <signal.h>

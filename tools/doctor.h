@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `gantry doctor`: the parts that examine and the one that speaks.
  *

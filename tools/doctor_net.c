@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `gantry doctor`: interfaces, the choice among them, and what gets in the way of several on one subnet; whether devmem TCP
  * would work, for every NIC and every GPU (the host's memory where there is none), by the questions of

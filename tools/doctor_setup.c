@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `gantry doctor`: GPUs, this build and its libraries, the plugin that NCCL would load, and the parameters. Whether a
  * parameter's text is allowed at all is in the table that a job reads it by; whether what it names can be used here is

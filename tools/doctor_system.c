@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `gantry doctor`: limits of this process and of the kernel that networking runs into; and what the kernel can do, found out
  * by doing it on a loopback connection. A version number says little: containers filter system calls and distributions

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A recursive descent over the text, at most DEPTH_MAX deep. Values are put into one array in the order in which they
  * begin and refer to each other by index, because the array moves when it grows. Strings lose their escapes in place.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reads JSON: one text becomes values that point into it. For lines of reports and traces, which come from other
  * machines and may be cut or damaged: whatever the bytes, the answer is values or a reason.

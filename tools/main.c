@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `gantry`: finds the command, and the operation of `gantry perf`, and hands over. */
 #include <errno.h>
 #include <stdio.h>

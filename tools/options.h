@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Command lines from a table: one line per option makes the parser, the messages about wrong values and the help text.
  * Fields of the caller's struct are filled in; what is not given keeps its value.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `gantry perf fifo`: what it costs that a kernel tells the proxy something and hears back.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `gantry perf net`: options, the parent and what it prints. The measuring is in perf_net_rank.c. */
 #include "perf_net.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Messages over a struct gantry_net, the way NCCL's proxy moves them: a window of requests, only the oldest is tested, the
  * next is posted when a slot is free.

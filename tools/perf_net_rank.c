@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One rank of `gantry perf net`: its buffers, the other machine, and size after size.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The processes of a measurement, and the parent that watches them; for `perf net`, `perf sendrecv` and `perf rx`.
  *

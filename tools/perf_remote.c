@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #define LOG_SUBSYS GANTRY_SUBSYS_TOOL
 #include "perf_remote.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `gantry perf net` and `perf rx` between two machines, as iperf3 has it: one listens, the other names its host. The
  * client is rank 0 and sends; it says what is measured. The side that listens is rank 1 and has the rendezvous

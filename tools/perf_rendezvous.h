@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Processes on several hosts find each other at a port: one of them serves it, the others come there. It is the control
  * plane's hub and hand-shake (comm/ctl.h) with an id that each of them makes for itself; authentication is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `gantry perf rx`: the pipeline of gantry/rx.h between two processes of this host, or between two hosts, beside plain
  * TCP and, on a GPU, beside the bus.

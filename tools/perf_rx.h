@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `gantry perf rx`: parts. Two forked ranks, or one on each of two machines (perf_remote.h); rank 0 sends, rank 1
  * receives. */
 #ifndef GANTRY_TOOLS_PERF_RX_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One rank of `gantry perf rx`. Ways to move the same number of bytes follow one another in each repeat, so that
  * whatever else the machine does hits them alike; every byte that the pipeline moved is checked.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `gantry perf sendrecv`: options, the variables that they become, the parent, and what it prints. */
 #include <signal.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Patterns: which messages a rank sends and receives in one iteration.
  *

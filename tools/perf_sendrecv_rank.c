@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks of `gantry perf sendrecv`: each opens its device, joins the communicator, measures size after size. */
 #define LOG_SUBSYS GANTRY_SUBSYS_TOOL
 #include <errno.h>

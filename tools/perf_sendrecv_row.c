@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One size: its bytes are checked, the number of iterations is found, and then repeats are timed and medians taken. The
  * baselines' repeats come between them, so that whatever else the machine does hits all of them alike.

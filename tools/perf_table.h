@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What `gantry perf` shows, the same for all of its operations; as a table for people or as JSON lines.
  *

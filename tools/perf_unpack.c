@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `gantry perf unpack`: the command line, which measurements there are, the table, and what fragments look like.
  * Each fragment lies on a page of its own, and pages come in random order, as a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `gantry perf unpack`: fragments of pages to where they belong. perf_unpack.c has the command and what fragments look
  * like, perf_unpack_run.c measures.

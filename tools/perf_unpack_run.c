@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `perf unpack`: memory, the ways that are compared, what they must leave behind and how long they take; and the kernel
  * that stays, against a launch for every message. Its messages are small, as they are when a launch is too much: 16

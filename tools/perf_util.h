@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Arithmetic of `gantry perf`: sizes, medians, iteration counts, and the bytes that messages carry. */
 #ifndef GANTRY_TOOLS_PERF_UTIL_H
 #define GANTRY_TOOLS_PERF_UTIL_H

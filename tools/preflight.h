@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Settings that every rank would refuse, looked at before any is started: one message, and the exit status of wrong
  * usage, instead of a failure of each.

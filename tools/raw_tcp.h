@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Plain TCP, the limit to measure against: for `perf net --raw`, `perf rx` and bench/raw_streams.c, which is compiled
  * with nothing else than this and libc. Functions return 0, or -1 and errno.

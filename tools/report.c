@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `gantry report`: a page with plots of what perf and bench/ measured, or one plot, or the figures. */
 #include "report.h"
 

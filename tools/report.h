@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `gantry report`: JSON lines of perf and of bench/ become a page with plots, or one plot, or the figures themselves.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The page: what was read, then a section per operation with plots and the figures below each. */
 #include <math.h>
 #include <stdlib.h>

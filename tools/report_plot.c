@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Plots as SVG. Colours, dashes and fonts are classes whose rules stand in the page, or in the file itself if there is
  * no page; coordinates are those of a viewBox, so that a plot is as wide as the place it is given.

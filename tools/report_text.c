@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Text and numbers as pages show them. */
 #include <math.h>
 #include <stdint.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `gantry stall`: who waits for whom, and who is to blame, from the reports of several ranks. */
 #include "stall.h"
 

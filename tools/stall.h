@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reports of who waits for whom (docs/stall.md), of several ranks, and what follows from them.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The verdict over the reports of a communicator's ranks. The first rule that applies decides:
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Lines of reports become communicators, ranks and connections, or processes and requests. Of two reports of one rank
  * or process the newer one counts. */
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `gantry trace`: the traces of all ranks, read and put on one clock, as one picture for Chrome or Perfetto, or as a summary. */
 #include "trace.h"
 

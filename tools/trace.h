@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Traces of ranks (docs/stall.md) and the picture made of them.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Chrome's trace format: a process per rank, a track per connection or link.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The words in which CPU threads share memory: the order is in the name, so a reader of a call knows what it promises.
  * Device code has its own in device/dev.h, with the same meanings. Fields that cross threads are touched by these only.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A small net plugin that is right, for the tests of `gantry check`: one
  * loopback TCP socket per comm, progress from the calling thread only.

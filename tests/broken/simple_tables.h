@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The tables over simple_net.h: v8 and v11. Included by it, at its end. */
 #ifndef GANTRY_TESTS_SIMPLE_TABLES_H
 #define GANTRY_TESTS_SIMPLE_TABLES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The control plane's parsers. First byte: 0 the stream of frames, as it comes from a socket; 1 a unique id; 2 a hello's
  * payload; 3 an answer's. The rest is what arrived.

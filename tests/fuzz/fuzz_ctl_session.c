@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The control plane's two state machines against a scripted peer, in one thread and with a clock of the script's.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A kernel gone mad: any bytes as control buffer of a receive. What is accepted must be what a kernel that copies
  * without asking may be told; what is refused must leave a list whose tokens can be given back.

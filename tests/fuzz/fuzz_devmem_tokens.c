@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Any sequence of calls on the tokens of a flow, against a model: what is refused must be what the model refuses, each
  * token is given back once and only when its last user has let go, within the kernel's limits of a call.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Foreign bytes to either side of the hand-shake, in pieces of foreign sizes. The first byte picks the side and how it
  * authenticates, the second the size of the pieces. Whoever does not know the key comes to nothing; texts are fit for a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Foreign bytes to the decoders of handle, hello, welcome and frame. The first byte picks one, the rest is its
  * input, zeros behind it. What a decoder accepts is in range and survives being encoded and decoded again.

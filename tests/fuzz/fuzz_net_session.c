@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The network's handshakes against scripted peers: listeners that are dialled, and connects that are answered, in one
  * thread and with a clock of the script's.
@@ -19,7 +20,6 @@
 #include "base/hmac.h"
 #include "base/param.h"
 #include "net/tcp/engine.h"
-#include "net/tcp/forget.h"
 #include "script.h"
 #include "session.h"
 

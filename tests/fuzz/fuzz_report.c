@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What `gantry report` reads: a file that may be cut, damaged or made up becomes a reason, or a page whose text and
  * figures do not leave their places, whatever they are.

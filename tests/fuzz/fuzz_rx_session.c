@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * An rx connection, its user and its peer, all three scripted. The peer is faithful unless the script says otherwise:
  * it keeps the protocol of src/rx/wire.h with a model of its own, which also says what must come of each transfer.

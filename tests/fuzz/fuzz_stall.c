@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What `gantry stall` reads: JSON lines that may be cut, damaged or made up. The reader stays within its text, and
  * whatever reports come of it, the verdict ends and names a rank of the communicator or nobody.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What `gantry trace` reads: a file that may be cut, damaged or made up becomes a reason, or a picture that is JSON. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A peer gone mad: a real link whose lanes carry whatever the input says, while receives are posted, sends wait and
  * requests are tested. The link may fail, that is its right. It must not crash, hang, write beside a receive buffer, or

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Runs a fuzz target over stored inputs, so that corpora are tests with any compiler and under every sanitizer.
  *

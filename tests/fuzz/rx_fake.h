@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The network and the device below an rx, in memory and in one thread: messages are delivered and taken, and the
  * device's work is done, when the harness says so. Requests, registrations and work live in blocks of their own, so

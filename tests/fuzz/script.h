@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A fuzz input read as a program: a byte says what to do, the bytes behind it with what. Its end reads as zeros. */
 #ifndef GANTRY_TESTS_SCRIPT_H
 #define GANTRY_TESTS_SCRIPT_H

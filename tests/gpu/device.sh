@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The CUDA device on a real GPU; see system/drivers/device_cuda.c. With CHECK=1 once more under compute-sanitizer.
 set -u
 SOURCE_DIR=${SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}

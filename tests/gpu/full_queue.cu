@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the driver does for other threads while one waits for room in a stream's queue.
  *

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Does a launch that waits for room in its queue keep other threads from copying? See full_queue.cu. Once as a process of its
 # own, once as a client of MPS.
 set -u

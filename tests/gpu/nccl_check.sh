@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Stock NCCL over the plugin, no tuning variables: every collective, 2 and 4 ranks, 4 B to 256 MiB and odd sizes.
 . "$(dirname "$0")/lib_gpu.sh"
 start_mps

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank of a stock-NCCL run through PyTorch: checks every element, or measures all-reduce times.
 
 Started by nccl_run.py, all ranks on GPU 0. The data differ by position and rank, so that a misplaced or repeated piece

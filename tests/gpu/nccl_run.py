@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Starts the ranks of nccl_rank.py, each as if on a host of its own, and passes their output on.
 
 usage: nccl_run.py --ranks N [--env NAME=VALUE]... -- MODE [options of nccl_rank.py]

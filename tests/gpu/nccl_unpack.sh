@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Stock NCCL over the plugin with UNPACK through the emulated NIC, no NCCL_PROTO: every collective, 2 and 4 ranks, 4 B to
 # 256 MiB and odd sizes, in several fragment shapes; then a soak after which every page and token is back; then bus
 # bandwidth beside the same plugin without UNPACK, both with the channels and threads that docs/unpack.md asks for.

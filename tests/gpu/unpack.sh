@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The unpack kernels on a real GPU: the unit tests of the host device once more there, every shape at a larger size, and
 # the rows of `gantry perf unpack` (QUICK=1: without). With CHECK=1 nothing of that, but all kernels except the ring at
 # small sizes under compute-sanitizer, within a minute: a kernel that waits for its host does not get on with a tool that

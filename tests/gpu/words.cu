@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The words of dev_cuda.h on a GPU, one by one: dev_copy at every alignment against the CPU, LL and LL128 lines between
  * two blocks, dev_bcast, dev_share and dev_all; and how fast dev_copy is. A program of its own, built by words.sh with

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The words that kernels are written in, on a real GPU; see words.cu. With CHECK=1 under compute-sanitizer, without times.
 set -u
 . "$(dirname "$0")/lib_nvcc.sh"

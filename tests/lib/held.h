@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a process holds, by /proc/self: descriptors, threads. Threads that have ended are listed for a moment still, and
  * what they close they close late, so counts are waited for and never compared at once. A count before is a good

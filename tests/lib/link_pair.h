@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Links without an engine, for unit tests and for the fuzzer of the wire: a tcp_link over socket pairs, whose other end
  * is another link or raw bytes. Frames are put together here byte by byte, not by the encoder under test.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Waiting in tests. A machine may be loaded, any thread may be off its CPU for seconds: what must happen is waited for,
  * and the limit is one that only a hang reaches.

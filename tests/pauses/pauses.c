@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Preloaded into a test by scripts/pauses.sh: any thread may pause before and after any lock and system call, mostly
  * for microseconds, now and then for tenths of a second, rarely for longer than a second. What a loaded machine does to

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # Two sides that cannot work together refuse each other, long before a deadline, and both say what differs and, unless it is secret,
 # both values. A side that has not proved that it knows the secret changes nothing at the other but a counter and a line in the log.
 # Catches: a check that is made on one side only or dropped, a refusal that leaves accept or connect waiting until its

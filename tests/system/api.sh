@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # The public interface changes only together with its version, and what was built for the first version of it runs.
 #

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # The verdicts of bench/: requirements met and missed, wrong bytes, and that a run which others have disturbed is not judged,
 # which is no failure of `make bench`. A stub plays `gantry`.
 # labels: beside

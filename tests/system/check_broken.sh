@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow beside
 # Each deliberately broken plugin fails by its own rule; the sound one that they are made of passes every rule.
 set -u

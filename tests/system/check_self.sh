@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow beside
 # also with: GANTRY_SECRET=alpha
 # Gantry's own plugin passes every rule at every version.

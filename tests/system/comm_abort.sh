@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # also with: GANTRY_SECRET=alpha
 # Ends of a communicator that nobody waits for: aborted from another thread while a transfer waits, its stream is free

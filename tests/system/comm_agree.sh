@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # Ranks whose settings differ refuse each other when they join, and each says which variable, both values and both ranks: for
 # every parameter of which docs/params.md says that all ranks must agree (params_doc.sh keeps that page true).
 # Catches: a parameter that is said to be compared and is not, an error without the variable's name or a value.

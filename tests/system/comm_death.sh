@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # also with: GANTRY_SECRET=alpha
 # Four ranks that exchange messages; one of them is killed, stopped or cut off. All others get a typed error that names it

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # also with: GANTRY_SECRET=alpha
 # Two processes with 256 connections between them that have nothing to do use next to no CPU.

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # also with: GANTRY_SECRET=alpha
 # Many ranks as threads of one process on few CPUs: all meet, everybody exchanges with everybody in a few sizes with every

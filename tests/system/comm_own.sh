@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # A rank that lacks something of its own (its plugin, descriptors) says so, and all other ranks hear that it is about that
 # rank and why.
 # Catches: an own error that is reported as about the peer of the moment, "rank 1 has left" without the reason, ranks without

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # Four processes joined by the control plane. One that is killed is known to all others at once, one that is stopped
 # within GANTRY_TIMEOUT + 1 s, each by its rank and the right cause, also if it is the hub's; one that comes back does

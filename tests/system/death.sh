@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # also with: GANTRY_SECRET=alpha
 # A peer that is killed, stopped or cut off gives every outstanding request one typed error that names it, within

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow beside
 # The Debian package of this build: it has its dependencies, no error by lintian (where that is), and a command that runs.
 set -u

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck disable=SC2016 # back-quotes are the pages'
 # labels: beside
 # What docs/architecture.md says of where things are is true: every file that it names exists, and every function that it

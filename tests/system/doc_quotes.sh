@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: beside
 # C in the pages below is quoted from code that is built and run: each quote is lines of that file, one after the other, as
 # they stand. So what people copy from a page checks its results and does not crash.

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # `gantry doctor` and the front of the tool: output that other programs can read, hints for wrong usage.
 set -u
 . "$SOURCE_DIR/tests/system/lib_tries.sh"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: beside
 # The Makefile and its scripts, as somebody meets them who builds for the first time.
 # Catches: a build folder that a failed configuration leaves half made, noise where there is nothing to do, a set-up that

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: beside
 # Handshakes whose messages come in rare orders, or late, end in a connection all the same; with and without a secret.
 # Catches: a direction that is given away before the peer has proved itself, a slow peer that is dialled again and refused,

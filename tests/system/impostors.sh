@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # Ten thousand connections that know everything but the secret: sniffed cookies, replayed hellos and proofs, every kind of message
 # in every state. They change a counter and nothing else.
 # Catches: a link, a promise or an error of accept for who has not proved itself; memory or CPU time that strangers can spend;

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow beside
 # The layer rule of the design. Layers are a tree: a file includes headers of its own folder and of the folders that
 # `below` lists for it. The parts of net, tcp/, devmem/ and emulated/, know each other by headers of net/ itself only.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # Sourced by the tests in which a peer counts as dead after GANTRY_TIMEOUT. That must be short, or the tests take minutes;
 # but on a loaded machine a process that is well may not run for longer than that. So a case that fails is tried again

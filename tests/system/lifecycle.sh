@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # also with: GANTRY_SECRET=alpha
 # What a communicator leaves behind when it is gone (nothing), how long closing takes (nobody is waited for), and what
 # it costs while nothing happens (next to nothing).

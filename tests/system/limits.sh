@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: beside
 # docs/limits.md says what the code has: each constant of its tables is defined in src or include with the value that
 # stands there, wherever it is defined more than once.

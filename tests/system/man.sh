@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow beside
 # Man pages render without a warning, name themselves rightly and refer to pages that exist; what they document is what
 # there is: every public function, every event of traces, every field of stall reports.

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: beside
 # What the tool says when something is wrong: one failure, one line, by the command's full name, with what to do; wrong
 # options and wrong parameters are exit status 2. And the lines of the log: when, where, which rank.

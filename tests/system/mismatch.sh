@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # A send that is larger than its receive: both sides learn both sizes.
 # Catches: a message cut to its buffer, bytes behind a buffer, an error on one side only, a sender that waits for ever.
 set -u

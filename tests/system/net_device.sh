@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # What a net plugin's device says of itself is kept by the communicator, or the device is refused by name.
 # Catches: messages larger than maxP2pBytes, a device type that nobody unpacks (it hung after 16 receives), a refusal that

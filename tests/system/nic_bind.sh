@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # Two interfaces on one subnet in each of two network namespaces, as in machines with several NICs on one switch: each
 # device carries its own traffic, in both directions, and fused they share it. With IPv4, with IPv6 only, with link-local

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # Which interface is chosen, in network namespaces that look like machines people have: containers with a docker bridge,
 # dead veths, macvlans, IPv6 only, link-local only. The expected choices are written down by hand.
 set -u

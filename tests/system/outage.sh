@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # The network between two hosts is out for 0.9 of GANTRY_TIMEOUT, twice: everything goes on afterwards, whatever was on
 # its way at that time. It is out for 1.5 of it: a typed error, in time.

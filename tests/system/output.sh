@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # Output that is lost, here on a disk that is full, is an error of every command: one message and exit status 1. And help is
 # found wherever one looks for it.
 # labels: beside

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # docs/params.md and man/gantry-params.7 are what `gantry doctor --params-markdown` and `--params-man` print, and every
 # parameter of params.def is in them. To mend them: make docs
 set -u

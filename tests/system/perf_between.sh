@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: beside
 # also with: GANTRY_SECRET=alpha
 # `gantry perf net` and `perf rx` between two hosts, which are two network namespaces here: --listen on one, its address on

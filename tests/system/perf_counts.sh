@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # The tool counts its system calls by functions of their names; strace counts the same run from outside. They agree,
 # but for the calls that libc makes on its own behalf while connecting and loading (netlink, files).
 # labels: slow

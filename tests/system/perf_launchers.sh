@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow beside
 # also with: GANTRY_SECRET=alpha
 # `gantry perf sendrecv` under mpirun, srun and torchrun: ranks find each other by what the launcher puts into their

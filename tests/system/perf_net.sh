@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # also with: GANTRY_SECRET=alpha
 # `gantry perf net`: zero wrong bytes at even and odd sizes, the promised JSON fields, wrong usage, and ranks that die.
 set -u

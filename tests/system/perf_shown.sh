@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # What `gantry perf` shows: the same header, units and closing line for all operations, heads before anything is measured,
 # one message for a failure, and a warning when others had the CPUs.
 set -u

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # `gantry perf unpack` on the host device: every shape and kind is right, rows have all their fields, and wrong usage is
 # told apart. Times are not looked at.
 set -u

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # The plugin holds what it calls: nothing of the emulated NIC, of host streams, of kernels. And the emulated NIC, a library
 # of its own, is found beside the plugin, behind a link, or where libraries are looked for; else both places are named.

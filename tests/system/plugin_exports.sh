@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # The plugin lives in NCCL's process: it exports its tables and not one symbol more.
 set -eu
 lib="$BUILD_DIR/lib/libnccl-net-gantry.so"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # Ports, addresses and descriptors: one port is enough for a process, listeners bind the chosen address only, and what
 # runs out says so before it does.
 # Catches: a port per listener, a port per protocol, a bind to all addresses, an advertised address that is ignored for the bulk lanes, EMFILE

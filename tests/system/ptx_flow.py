@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which branches of PTX depend on registers that nothing has written, along some way through the code.
 
 A register is garbage until it is written, and again when it is computed from garbage. What is found is a branch whose

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # Four rails between two network namespaces, one of them at an eighth of the others' rate: a fused device must carry at
 # least 0.9 of the sum of what the rails carry one by one. A static split would carry four times the slowest. Output: JSON

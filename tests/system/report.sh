@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: beside
 # `gantry report`: pages and pictures of all results in bench/results and of a fresh run are well-formed and refer to nothing
 # outside; lost output is an error; and where there is a browser, pages fit into the window of a desktop and of a phone,

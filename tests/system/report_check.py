@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks the pages and pictures of `gantry report`. usage: report_check.py FILE...
 
 Every file is well-formed: tags of a page are closed in order, and each SVG parses as XML. Nothing is fetched from elsewhere

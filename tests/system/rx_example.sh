@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # also with: GANTRY_SECRET=alpha
 # The examples and `gantry perf rx`, over all paths: every byte right, the path line says why, wrong arguments and a failed
 # start are named and leave no process behind, and IPv6 alone is enough.

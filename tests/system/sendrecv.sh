@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # also with: GANTRY_SECRET=alpha
 # `gantry perf sendrecv` over every transport, mode and protocol, ranks as processes and as threads: no wrong byte, and the
 # counters say that the mode and the protocol asked for were used. Then patterns, launchers, wrong usage, ranks that die,

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # The models of the connection FIFO and of its eventcounts (models/*.pml) hold in their whole state space, and Spin finds each
 # bug that is planted in them, by the property that it breaks.

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: beside
 # also with: GANTRY_SECRET=alpha
 # GANTRY_STALL_DIR in processes without a communicator: perf net with Gantry's network, and with the plugin as NCCL loads

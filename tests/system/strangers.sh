@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # Ten thousand strangers at the port of a running transfer: HTTP requests, random bytes, resets, connections that close at
 # once, stay silent or trickle. They change a counter and nothing else.
 # Catches: a blocking accept or read of the hello, strangers without a deadline or a cap, a stranger that reaches a

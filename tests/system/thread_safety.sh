@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: beside
 # clang's thread-safety analysis (base/mutex.h) finds a missing lock: planted violations are compiled, each must be
 # refused by its own warning, and the same code with the lock must pass. The clang stage compiles all of Gantry that way.

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: beside
 # also with: GANTRY_SECRET=alpha
 # GANTRY_TRACE in everything that moves bytes: communicators over p2p, shm and net, and processes without one: perf net

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # A transport outside the tree, built from the public headers alone and loaded from its library, carries every byte
 # between two processes and between two threads.
 # Catches: symbols that a library needs and nobody exports, a core that knows its transports by name, an interface that

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # Gantry's own plugin with the emulated NIC passes every rule as device type UNPACK, and perf moves every byte over it.
 set -u

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A transport outside the tree: steps travel as parcels over an AF_UNIX stream socket, both ends are proxied.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the tests of the control plane share: ranks as threads of this process, and what a rank hears. */
 #ifndef GANTRY_TESTS_CTL_UTIL_H
 #define GANTRY_TESTS_CTL_UTIL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * For tests of the CUDA device's copies: the fake driver, whose copies and marks run when the test lets them, threads
  * that are held up in it, and a clock that can be put forward.

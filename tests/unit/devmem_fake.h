@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A NIC with devmem that is not there: answers in the kernel's place (net/devmem/sys.h), as the drivers of
  * docs/devmem.md do, and keeps an account of what it was told.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A source of fragments for tests: it hands out tokens as the kernel does (per flow, the lowest free number from 1),
  * counts who holds a page, keeps the kernel's limits, and poisons a page as soon as nobody does.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The emulated NIC with faults that can be switched on (EMU_FAULT in emulated.h), as tests have it.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * For the emulated NIC's tests: loopback connections, memory, a stream that is known at every byte, and a receiver that
  * checks all that a receive says.

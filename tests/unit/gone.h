@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Closed links are seen off and freed by the service thread, some time after the close. */
 #ifndef GANTRY_TESTS_GONE_H
 #define GANTRY_TESTS_GONE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Memory and launches for tests of the unpack kernels, on the host device or, with the argument "cuda", on GPU 0. All
  * memory is mapped, so that the test reads and writes it like its own.

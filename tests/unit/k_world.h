@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A null machine for the bodies of k_*.h: ranks that are threads of one process, connections between them in plain
  * memory, and a small proxy. No streams, no devices.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The receiver written by hand: it reads lane 0 as a stream of frames and gives the bytes of each bulk lane to the
  * pieces that were announced for it, in that order, and to nobody else.

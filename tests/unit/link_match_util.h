@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Two links that talk to each other, and messages between them. */
 #ifndef GANTRY_TESTS_LINK_MATCH_UTIL_H
 #define GANTRY_TESTS_LINK_MATCH_UTIL_H

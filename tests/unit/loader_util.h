@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finding the fixture plugins: shared by test_loader.c and test_compat.c. */
 #ifndef GANTRY_TESTS_LOADER_UTIL_H
 #define GANTRY_TESTS_LOADER_UTIL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Takes the time-out of every sleep on a futex away: a lost wake-up is a hang then, which the alarm makes a failure. */
 #ifndef GANTRY_TESTS_NO_TIMEOUTS_H
 #define GANTRY_TESTS_NO_TIMEOUTS_H

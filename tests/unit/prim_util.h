@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A small world for tests of the primitives: numbers that every type holds exactly, connections in memory, ranks that
  * are threads, and a relay, a thread that stands between the ends of connections as proxies do.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* For tests of the progress engine: a transport whose progress is scripted, and what goes with it. */
 #ifndef GANTRY_TESTS_PROXY_UTIL_H
 #define GANTRY_TESTS_PROXY_UTIL_H

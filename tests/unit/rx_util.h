@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Two rx of one process, connected over the loopback interface, and the bytes that travel between them. */
 #ifndef GANTRY_TESTS_RX_UTIL_H
 #define GANTRY_TESTS_RX_UTIL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks of a communicator that hang in various ways: threads of this process, or processes that can be killed. */
 #ifndef GANTRY_TESTS_STALL_WORLD_H
 #define GANTRY_TESTS_STALL_WORLD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The TCP network through its table, in one process that connects to itself over lo: ways, posts and waits.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Layouts of NCCL's net interface as numbers, from a 64-bit build of NCCL 2.30.7: not from our headers. */
 #include "abi/collnet_v12.h"
 #include "test.h"

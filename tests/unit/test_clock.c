@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The two clocks agree. No deadlines: every check is a bracket that holds however long a thread is off its CPU. */
 #include "base/clock.h"
 #include "test.h"

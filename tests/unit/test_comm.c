@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The communicator: ranks as threads, all transports, groups, odd sizes, errors. Every byte is checked. */
 #include <pthread.h>
 #include <stdio.h>

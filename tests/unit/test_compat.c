@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every call of every version, through the fake plugin that records its arguments. */
 #include <dlfcn.h>
 

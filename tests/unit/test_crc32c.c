@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Vectors of RFC 3720 B.4, a bit-by-bit sum of our own, and the two implementations against both. */
 #include "base/crc32c.h"
 #include "random.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The control plane at work: ranks as threads join, gather, talk, call each other and leave.
  * Catches: messages out of order or mixed up between tags and senders, an allgather that mixes ranks or numbers, a call

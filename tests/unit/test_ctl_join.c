@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Joining that goes wrong: everybody hears who is to blame and why, within the deadline.
  * Catches: a join that hangs or names nobody, one side that fails while others wait, a key or secret that is not

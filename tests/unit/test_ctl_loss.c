@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ranks that go without a word: cut off, silent, stopped. ctl_death.sh does the same with processes and signals.
  * Catches: a loss told twice, to nobody, or about the wrong rank; calls and allgathers that wait for somebody who is

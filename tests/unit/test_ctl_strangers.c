@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Strangers at the hub's port, while ranks join and talk: with everything but the key, recordings of a genuine rank
  * included. They change counters and nothing else, with GANTRY_SECRET and without.

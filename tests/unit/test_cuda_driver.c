@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* GPUs asked for where there may be none: a count with a reason, and an error that says the same. */
 #include "base/log.h"
 #include "device/device.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The CUDA device over a driver that is not one (fixtures/cuda/fake_cuda.c): contexts, counts, errors, leaks. The fake
  * has the real one's soname, so once it is loaded the device finds it, with or without a GPU in the machine.

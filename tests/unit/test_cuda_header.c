@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* driver.h's declarations against NVIDIA's own header, where the build found one: numbers, and every prototype. */
 #include "test.h"
 

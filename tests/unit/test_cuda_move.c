@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The CUDA device's copies (device/cuda/move.c) over a driver whose copies and marks run late: bytes, order, tickets,
  * copies that become one, notes that nobody forgets. test_cuda_move_errors.c has what goes wrong.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The CUDA device's copies (device/cuda/move.c) when things go wrong: no room for notes, calls that fail, a GPU that is
  * broken, a device that is closed while it copies.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The host device: memory and its table, memory of other processes, streams and events. Bodies are the test's own,
  * through gantry_host_launch_body; test_device_host_launch.c has what they do with each other.

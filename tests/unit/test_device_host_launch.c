@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Kernels on the host device: several blocks that wait for each other, several lanes, sleeping at eventcounts, abort,
  * and that no thread is left when the device is closed.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The privileged daemon: a real process behind a real socket, with a fake NIC. Clients that behave, that die, that are
  * the wrong user, and that send nonsense.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The nine questions: every verdict of every one of them, from answers that a fake system gives; then the real system,
  * for every interface here, as who we are and as nobody.

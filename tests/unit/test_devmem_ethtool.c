@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Flow rules and RSS tables as the kernel's structs, and what a socket's way is. */
 #include <arpa/inet.h>
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Control messages to fragments: what a kernel may say, and what it may not. */
 #include "devmem_util.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The kernel source on a kernel without such a NIC: real sockets and system calls as far as they go, a fake NIC where
  * one has to be bound. In network namespaces of its own where flows need another host; without root that part is left

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Netlink messages byte for byte against layouts written out by hand (little-endian machines), replies read from bytes
  * written out by hand, damaged ones refused; then the real kernel, which changes nothing.

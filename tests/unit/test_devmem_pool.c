@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The page pool: one per device, parts of NICs, landing pages; on the host and on a GPU that is not one. */
 #include "device/cuda/driver.h"
 #include "device/device.h"

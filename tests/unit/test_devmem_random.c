@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * From control messages to the message, at random: messages are dealt over lanes, each lane's stream is cut into
  * fragments of some shape that lie anywhere in the pool, some bytes come through host memory, and lanes are read in any

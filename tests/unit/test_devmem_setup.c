@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A NIC is set up, bound, steered and put back: as different drivers want it, with errors at every place, by several
  * bindings at once, and after a process that died in the middle.

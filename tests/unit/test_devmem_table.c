@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The descriptors of a message: merging, landing, a full table, pages that are not free, a device the CPU cannot touch.
  */
 #include "device/device.h"

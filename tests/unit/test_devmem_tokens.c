@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tokens of a flow: counted, given back once, in few calls, never while somebody has them. */
 #include "devmem_util.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The emulated NIC keeps the invariants 1 to 6 of a devmem receive (numbered as in the design's facts about devmem TCP;
  * 7 to 12 are in test_emulated_more.c, 13 in test_emulated_tx.c), and each check finds a NIC that breaks it.

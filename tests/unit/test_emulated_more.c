@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The emulated NIC keeps the invariants 7 to 12, and each check finds a NIC that breaks it. See test_emulated.c. */
 #include "emulated_faults.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The emulated NIC as others use it: every shape, with linear and ordinary data in between, small and large buffers, in
  * memory that the CPU can write and in memory that it cannot. The bytes are those that were sent. How they are cut

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Several flows of one binding in threads of their own, tokens given back by another thread: under the thread sanitizer
  * this is also a check that a page is not written while somebody may still read it.

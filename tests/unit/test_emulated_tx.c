@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Invariant 13 of the emulated NIC: sending from memory; and the check finds a NIC that breaks it. See test_emulated.c.
  */
 #include "emulated_faults.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The event ring. Writers put records whose fields follow from one another, so
  * that a record made of two shows: the reader takes snapshots the whole time.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Random groups on random connections, for about three seconds, with delays thrown in before and inside every
  * publication, by ends that sleep as soon as they may. What is looked for: a byte that is seen before it is published,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Receiving into device memory, over real TCP and the emulated NIC. A hand-written sender puts headers on the control
  * lane and payload on bulk lanes, in random splits, either of them first. A kernel as NCCL's gathers what the queue

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The one hand-shake: its bytes at literal places, both roles against each other, and everything that must not work. */
 #include <sys/socket.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* HMAC-SHA256 against RFC 4231, the comparison, and random bytes. */
 #include "base/hmac.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* JSON lines: commas and brackets in both styles; strings are valid JSON whatever their bytes. */
 #include <math.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Grouped sends and receives on the null machine of k_world.h: every way of moving a step, and what can go wrong. */
 #include "k_world.h"
 #include "kernels/bench.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The primitives, run as they are: each rank is a thread (or a few, its lanes) that calls k_prim or the dev_prims_*
  * functions over connections in memory. In the middle is a rank with one to three peers on each side; the connections

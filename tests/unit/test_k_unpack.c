@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Unpacking and gathering: every alignment of source and destination, every short length, guards around every fragment,
  * blocks and lanes of several numbers. What is right is worked out byte by byte from the descriptors.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Unpacking into a reduction. Elements are small integers and halves, which every type here holds exactly, so what is
  * right is plain arithmetic in double. Fragments cut elements anywhere, down to one byte each.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A bulk lane that does not deliver is an error that names it, on both sides; one whose receiver does not read is none.
  *

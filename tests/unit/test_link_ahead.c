@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sending to a side that receives into device memory: bulk lanes carry payload only, their headers go ahead on lane 0.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Headers that go ahead and are not read: the ends of a link that is stuck with them, and that it goes on when they
  * are. */
 #include "link_ahead_util.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Large messages: they wait for their receives, overtake each other on their lanes, are announced and acknowledged,
  * once.

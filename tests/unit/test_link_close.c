@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One direction of a link ends, by either side, also in the middle of a message. The other direction goes on as if
  * nothing had happened; whoever waits in the closed direction hears of it; nobody is handed bytes that were not sent;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The pieces of a message must cover it exactly once, whatever their order and their lanes, with checksums or without:
  * a message is done if and only if they do. What they cover is counted byte by byte here.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * GANTRY_CRC: one flipped bit anywhere in a frame, header or payload, is an error, and nothing else comes of the frame.
  * The frames are those of a real sender; each is played to a receiver as it was, which must take effect, and once for

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Which message goes where: tags, groups, messages that come early, sizes that do not fit, a limited number of
  * requests.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Framing at every split point. NCCL's own Socket forgets a header whose payload is not there yet and then takes
  * payload for a header; so here a stream of frames is cut at every byte, and after the first part exactly the messages

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Who waits for whom: the window of eager messages. */
 #include "link_match_util.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sending without a copy, and what happens where that is not possible: memory that the kernel will not pin, a kernel
  * that copies despite MSG_ZEROCOPY, a peer that has not acknowledged. The bytes are right in every case.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A listening port that two protocols share: who gets which connection, by the name in its hello.
  * Catches: a connection that is given to the wrong one, lost or read too far; one that waits for a protocol that is not

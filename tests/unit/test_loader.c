@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opening plugins by NCCL's rules, and the words for what cannot be opened. Calls through them are in test_compat.c. */
 #include <fcntl.h>
 #include <limits.h>

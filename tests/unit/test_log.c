@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The line as written, the filters, the file, the sink, the last error and the rate limit. */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include "base/log.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Interfaces and addresses. Selection runs on made-up lists, so that the machine's own interfaces do not matter. */
 #include <arpa/inet.h>
 

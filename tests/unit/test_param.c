@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Loading from the environment: values, ranges, refusals, unknown names, secrets, reloads beside readers. */
 #include "base/param.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parsers, their counterparts, and the measure of misspelling. */
 #include "base/param_text.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pools of pinned memory: pieces never overlap, what is given back becomes whole again, extents are never mixed. */
 #include "device/device.h"
 #include "device/pinned.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The plugin's tables over a core of the test's own: what NCCL passes must
  * arrive, and what the core says must reach NCCL in NCCL's terms. The plugin's

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The built plugin as NCCL finds it: seven tables, nothing missing in them. */
 #include <dlfcn.h>
 #include <limits.h>

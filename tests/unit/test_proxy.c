@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The progress engine under a scripted transport: order, steps, queues, idling, counters. */
 #include <sched.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The proxy's words with a kernel's end of a connection. First by hand; then whole: a thread that plays the sending
  * kernel, one that plays the receiving kernel, and between them the progress engine with a network of one array.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Groups of the progress engine: an error, an abort or the end of one leaves the others alone. */
 #include "proxy_util.h"
 

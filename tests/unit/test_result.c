@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every code has a name and a text of its own; any integer is safe to ask for. */
 #include "gantry/result.h"
 #include "test.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The pipeline between two rx of one process: sizes, layouts, both directions, tags, and what does not fit. Everything
  * runs for host memory and for memory of the host device, over the host path and over the emulated NIC.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Cancelling at random moments, by either side, over both paths: when cancel returns, nothing touches the buffer any
  * more, the other side hears of it, and the connection goes on. Each rx has a thread that moves it, as its own process

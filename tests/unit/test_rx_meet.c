@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Meeting: strangers, timeouts, addresses; and a peer that is killed and started again at the same address, often. */
 #include <fcntl.h>
 #include <netinet/in.h>

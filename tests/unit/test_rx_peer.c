@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A peer that does not keep to the protocol of heads: played here with the network's own calls, below the pipeline. The
  * connection ends with ERR_PROTOCOL, a text that says what was wrong, and the peer's name in it.

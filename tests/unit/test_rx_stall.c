@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A pipeline that waits for what nobody sends reports it to GANTRY_STALL_DIR; one that merely has nothing to do does
  * not. */
 #include "base/param.h"

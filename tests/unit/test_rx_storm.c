@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Many transfers both ways at once between two sides that are set up differently, cancelled at random by either side,
  * and some connections closed in the middle. Whatever happens: every op ends, a receive that is OK has every byte of

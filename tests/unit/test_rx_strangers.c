@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Strangers at the listener of an rx: with a well-formed hello and without a secret, and with everything but the
  * secret: what a session says (recorded by a relay, replayed, cut, mixed), wrong proofs, all kinds of messages in all

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A receiver that closes right after its op is done, as gantry/rx.h allows: what it has answered counts on the sending
  * side, whatever else has come with the answer. The order is forced: the sender makes no call between the receiver's

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The secret: which files are taken, by the data network and by the control plane alike, and where its bytes lie.
  * Catches: a FIFO that is waited for, a device that is read until memory ends, a file that others can write, a line

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sockets: options that are set, port ranges that run out, what errnos mean. */
 #include <arpa/inet.h>
 #include <errno.h>

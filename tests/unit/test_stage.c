@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sending from device memory (here the host device's): the stage hands out blocks that never overlap, and takes them
  * all back; links keep posting order, whatever is copied when, and leave nothing behind when they close or fail.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The TCP network through its table (tcp_util.h): what is not about sizes and settings, each case for itself. */
 #include <netinet/in.h>
 #include <sys/socket.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The TCP network through its table (tcp_util.h): every size, odd addresses, both directions, under every way of
  * sending, with checksums, lanes and helpers.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Threads, mostly for TSan. Two sides, in one process: on each, one thread moves messages of mixed sizes both ways, and
  * another registers memory, connects, uses and closes other comms at the same time, as NCCL's two threads do. Helper

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Device memory through the network's table, in one process that connects to itself over lo, with the emulated NIC:
  * what each context asks for, what both sides agree on, which connections share a link, and that every byte arrives,

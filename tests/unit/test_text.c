@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers as people read them. */
 #include "base/text.h"
 #include "test.h"

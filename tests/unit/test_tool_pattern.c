@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels FILL and VERIFY write and expect the very bytes of perf_fill and perf_check. */
 #include <pthread.h>
 

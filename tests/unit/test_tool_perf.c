@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The arithmetic of `gantry perf`: sizes, medians, iteration counts, message contents. */
 #include <math.h>
 

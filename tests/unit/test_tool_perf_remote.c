@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `gantry perf` between two machines: hosts as users write them, options that a client tells, and two sides that do not
  * fit. Catches: a port that is cut off wrongly, options out of range that a listener would believe, a difference of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What `gantry perf` shows: header, columns, rows and closing line, for people and as JSON; and when the rest of the
  * machine makes the figures worthless.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `perf unpack` itself: its lists are what their names say, and its checks see what is wrong: a byte of the message, a
  * byte of a gap, a byte of a guard.

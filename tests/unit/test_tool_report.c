@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `gantry report`: figures whose points, ticks and ratios can be told beforehand; foreign text; files that are not
  * good. */
 #include <dirent.h>

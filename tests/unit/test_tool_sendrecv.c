@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `gantry perf sendrecv`: options, sizes, arithmetic, launchers; and that a damaged byte is seen. For the last a rank
  * sends to itself on a host device whose copies can be made to go wrong.

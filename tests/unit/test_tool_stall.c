@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The verdict of `gantry stall`, rule by rule, on reports written by hand. */
 #include <signal.h>
 #include <unistd.h>

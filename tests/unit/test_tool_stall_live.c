@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Jobs that really hang: reports are written by the watchdog and put together by the tool. Each way to hang must be
  * found out, with the right rank, whatever the transport.

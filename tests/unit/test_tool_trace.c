@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `gantry trace`: files written by hand, whose picture can be told beforehand, and those of a real communicator. */
 #include <sys/wait.h>
 #include <unistd.h>

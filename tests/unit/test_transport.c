@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The registry of transports: order, registering, the choice, its reasons, and libraries that bring more. */
 #include "transport_util.h"
 

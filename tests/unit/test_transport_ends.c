@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * p2p, shm and a transport from a library, connected within one process and used by the kernels that would use them:
  * every setting, protocol and mode, sizes around the steps. Across processes: test_transport_fork.c. On a GPU:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * p2p and shm between processes: two children of this one, which itself stays without threads. And what can go wrong
  * there: strangers at the socket, wrong tokens and users, a peer that is killed while it connects.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Element arithmetic against a reference that works differently: small floats are decoded by ldexp and encoded by
  * searching a table of all their values, sums and products are made in double and rounded by the compiler's cast,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * UNPACK end to end, in one process that connects to itself over lo: device memory is sent and received, LL-style
  * receives between, host memory too, and a kernel as NCCL's gathers. Through the core's own table, and through the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The unpack queue by itself: which receives take slots, when slots are free again, what is refused, and where bytes
  * end that are too many for a table. Messages come over a lane pair without fragments; test_flow_rx has those.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The kernel that stays: jobs in order, more of them than entries, stop with jobs left, abort, and that nothing of a
  * job is missing when `done` says that it is over.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How block 0 of the ring hands jobs on: nothing is told before it is there, nothing is overwritten while a block may
  * read it, no other block looks at what is in the host's memory, and no wake-up gets lost.

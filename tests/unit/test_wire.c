@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The bytes on the wire: handle and hello. The format is frozen: layouts are written here as literal bytes at literal
  * places, not taken from the encoder, and everything that a decoder must turn down is handed to it.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The bytes on the wire, as in test_wire.c: frames. */
 #include "link_pair.h"
 #include "wire_util.h"

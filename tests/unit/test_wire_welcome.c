@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The bytes on the wire, as in test_wire.c: the payload of the answer. */
 #include "wire_util.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A folder for tests of commands that read and write files, and a command line in it. */
 #ifndef GANTRY_TESTS_TOOL_FOLDER_H
 #define GANTRY_TESTS_TOOL_FOLDER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * For tests of transports: one end of a connection with its own stream, eventcounts and proxy, and transfers over it.
  * On the host device, or with GANTRY_TEST_DEVICE=cuda on GPU 0.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A link that receives into device memory, with a hand-written sender at the other ends of its sockets and a "kernel"
  * that walks the unpack queue as NCCL's does.

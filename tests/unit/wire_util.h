@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Addresses and bytes for tests of formats, which are written as literal bytes at literal places. */
 #ifndef GANTRY_TESTS_WIRE_UTIL_H
 #define GANTRY_TESTS_WIRE_UTIL_H

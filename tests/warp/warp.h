@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Warps on a CPU. A lane is a fiber; it runs until it comes to a shuffle or a vote and stays there until all 32 of its
  * warp have come to the same one. Warps take turns between two such places. A lane that comes to another place than the

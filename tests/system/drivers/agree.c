@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * agree pair LISTEN_ENV CONNECT_ENV: one process listens, one connects, each with settings of its own ("A=1;B=2").
  * Prints what each side got: "accept ERR_SETTING refused 127.0.0.1:...", "connect ERR_AUTH ...", "transfer OK", or

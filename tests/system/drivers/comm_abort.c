@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * comm_abort MODE TRANSPORT: ends of a communicator that nobody waits for, and what is left behind.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * comm_idle TRANSPORT FILE COMMS CHANNELS: two processes with so many communicators and channels between them, all of
  * them connected both ways, used once and then left alone for some seconds: each process may use 1 % of a CPU at most,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * comm_many TRANSPORT RANKS: all ranks of a communicator as threads of one process. Everybody exchanges with everybody
  * in a few sizes, every byte is checked, and afterwards the process is as it was. A JSON line says what it took.

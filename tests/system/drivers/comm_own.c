@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * comm_own CASE VICTIM TRANSPORT FOLDER: five processes, one rank each, that exchange messages in a ring. The victim
  * lacks something of its own when it connects:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * comm_pair TRANSPORT processes|threads FILE: two ranks exchange messages of many sizes in both directions, every byte
  * checked, over the transport of this name and no other. FILE: where the id is put for the other process.

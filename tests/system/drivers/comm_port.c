@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * comm_port MODE PORT FOLDER: a communicator of three processes over the net transport, each with a range of one port.
  * The id travels through a file in FOLDER. Prints where rank 0 listens, and what came of it; ports.sh judges.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * comm_ranks CASE VICTIM TRANSPORT FOLDER [NETNS [COMMAND]]: four processes, one rank each, that exchange messages in a
  * loop. The id travels through a file in FOLDER. NETNS: rank i runs in the network namespace of that name followed by

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the drivers of the communicator's system tests share: a rank with its device, stream and buffers, exchanges
  * whose every byte is checked, and an id that travels through a file.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ctl_death MODE [RANK]: four processes, one rank each, joined by the control plane; the hub is in rank 0's. Then:
  *

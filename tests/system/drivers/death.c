@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * death MODE [NETNS_A NETNS_B COMMAND]: two processes with requests of every kind outstanding, then something happens.
  *

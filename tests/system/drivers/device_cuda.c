@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The CUDA device on a real GPU: memory, streams, kernels, other processes. Prints one JSON line per part, with a few
  * times for orientation; the first thing that is wrong ends it with 1. Without a GPU: 77 and the reason.

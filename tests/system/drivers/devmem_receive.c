@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The smallest real use of devmem TCP, for a machine that has such a NIC: host memory through udmabuf, one connection
  * from another machine, every byte checked where the NIC has put it. docs/devmem.md says when to run it.

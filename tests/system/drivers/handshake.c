@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * handshake CASE: A and B connect through relays that hold some bytes back, so that things happen in an order that is
  * rare by itself. Then they send each other a megabyte.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * impostors N: B listens with a secret set; N connections come to its port that know everything but the secret: the
  * cookies of all of its listeners, and what a genuine peer has said, which they say again. They come in every kind and

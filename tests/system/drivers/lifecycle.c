@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * lifecycle MODE: what is left behind, and what it costs to be there.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * mismatch: sends that are larger than their receives, each on a connection of its own, A to B. Both sides must end
  * with ERR_SIZE and a text that has both sizes and the peer in it; connections beside them go on working.

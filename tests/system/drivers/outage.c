@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * outage EXPECT NETNS_A NETNS_B NETNS_BRIDGE FOLDER MS TIMES: pairs of processes, one of each pair in each namespace;
  * then the network is out for MS milliseconds, TIMES times: port p1 leaves the bridge br0 in the third namespace.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the drivers of the system tests share: two processes, a piece of shared memory between them, and the calls of
  * net.h in forms that wait. A side forks before it touches the network, so each has an engine, an environment and, if

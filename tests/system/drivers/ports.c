@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ports MODE: listening ports, addresses and limits, in one or two processes. Prints what it got; ports.sh judges.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Streams messages from one network namespace to another over named devices, fused into one when there are several,
  * checks every byte and prints one JSON line: the rate, and what each lane and each interface carried.

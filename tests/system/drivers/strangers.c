@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * strangers N: A sends to B without a pause and opens a new connection to it now and then, while N strangers of six
  * kinds come to B's listening port. The transfer goes on with right bytes, B's descriptors stay bounded, every stranger

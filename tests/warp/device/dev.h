@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A GPU's warps on a CPU: takes the place of device/dev.h for code that is written for nvcc (__CUDACC__ is defined), so
  * that what warps do can be checked where there is no GPU. See tests/warp/warp.h for how lanes run.

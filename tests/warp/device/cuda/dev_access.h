@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The words of src/device/cuda/dev_access.h for a CPU. What a lane does not load is random, as a register may be. */
 #ifndef GANTRY_DEVICE_CUDA_DEV_ACCESS_H
 #define GANTRY_DEVICE_CUDA_DEV_ACCESS_H

@@ -58,7 +58,8 @@ static void count_stranger(const struct inet_conn *c, const char *why)
 	uint32_t more;
 
 	gantry_event_put(GANTRY_EV_STRANGER, (uint32_t)n, 0, 0);
-	if (c->service && (r == GANTRY_ERR_AUTH || r == GANTRY_ERR_VERSION || r == GANTRY_ERR_SETTING) &&
+	if (c->service && c->service->warns &&
+	    (r == GANTRY_ERR_AUTH || r == GANTRY_ERR_VERSION || r == GANTRY_ERR_SETTING) &&
 	    gantry_ratelimit_pass(&warn_limit, &more))
 		LOG_WARN(NET, "refused %s (%s), which has not proved to be a peer: %s%s",
 			 gantry_addr_text(&c->addr, text), c->shake.peer, why, LEFT_OUT(more));
@@ -136,12 +137,15 @@ static void act(struct inet_conn *c, enum inet_event event) REQUIRES(loop_mu)
 	}
 }
 
-/* Whatever makes a peer of a stranger, or ends it, is counted here. */
+/* What makes a peer of a stranger is counted here. When exit has begun no proof is looked at: see loop.h. */
 static enum inet_event move(struct inet_conn *c) REQUIRES(loop_mu)
 {
 	bool was = c->shake.proved;
-	enum inet_event event = inet_handshake_move(&c->shake, c->source.fd);
+	enum inet_event event;
 
+	if (inet_loop.parting && c->shake.state == INET_HEAR_PROOF)
+		return INET_AGAIN;
+	event = inet_handshake_move(&c->shake, c->source.fd);
 	nstrangers -= !was && c->shake.proved;
 	return event;
 }
@@ -151,7 +155,6 @@ static void conn_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
 	struct inet_conn *c = gantry_container(s, struct inet_conn, source);
 
 	(void)events;
-	/* From here on the thread keeps away from OpenSSL: see loop.h. */
 	if (inet_loop.parting && c->shake.state == INET_HEAR_PROOF)
 		conn_drop(c, "the process exits");
 	else
@@ -185,9 +188,9 @@ bool inet_conn_accept(struct inet_conn *c, const void *payload, size_t size)
 {
 	ASSERT_HELD(&inet_loop.mu);
 	/* A fresh socket has room for this; one that has not is no peer. */
-	if (inet_handshake_accept(&c->shake, payload, size) == INET_DONE && move(c) == INET_DONE)
+	if (!inet_loop.parting && inet_handshake_accept(&c->shake, payload, size) == INET_DONE && move(c) == INET_DONE)
 		return true;
-	conn_drop(c, "it does not take the answer");
+	conn_drop(c, inet_loop.parting ? "the process exits" : "it does not take the answer");
 	return false;
 }
 

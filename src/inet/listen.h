@@ -33,6 +33,7 @@ struct inet_service {
 	/* It was refused, left, or was too late: shake.error and shake.text say why, shake.proved whether it was a
 	 * peer. It is freed after this. NULL: no matter. */
 	void (*lost)(struct inet_conn *c);
+	bool warns; /* of who fails to prove itself: the service has no other way to tell its user */
 	/* The module's. */
 	struct gantry_list node;
 	int refs; /* ports that are open for it */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The accepting side: listeners, and what becomes of a connection whose hello names one of them. inet/listen.h has what
- * comes before that: ports and strangers. The loop's lock is held throughout.
+ * comes before that: ports and strangers. All of it under loop_mu.
  *
  *   hello ── cookie ──> challenge, where there is a secret ──> proved ──> a lane, or a direction of a link that is there
  *                                                                └──────> waits, until our own hello is answered
@@ -36,6 +36,7 @@ struct inet_service tcp_service = {
 	.hello = on_hello,
 	.proved = on_proved,
 	.lost = on_lost,
+	.warns = true,
 };
 
 /* ---- listeners ---- */

@@ -316,10 +316,10 @@ static void check_hub(void)
 
 static void hub_conn_open(struct conn *c)
 {
-	if (!the_hub())
-		return;
 	conn_close(c);
 	turn(); /* so that it is known to be gone */
+	if (!the_hub())
+		return;
 	conn_open(c, &session.coming);
 	inet_loop_lock();
 	run.port->source.ready(&run.port->source, EPOLLIN);

@@ -54,6 +54,7 @@ enum { VERDICT_CHALLENGE = 7, VERDICTS = 10 }; /* OK with each of the network's 
 /* A connection to a listener; or one that was dialled, and the script answers. */
 struct conn {
 	int fd, peer, challenged, listener; /* peer: it has proved to be one */
+	int answered;			    /* what follows are frames of a lane */
 	uint8_t hello[HELLO], challenge[INET_CHALLENGE_SIZE];
 	size_t got;
 };
@@ -285,7 +286,7 @@ static int read_answer(struct conn *c)
 	uint8_t in[ANSWER];
 	size_t size;
 
-	if (c->fd < 0 || recv(c->fd, in, 16, MSG_DONTWAIT) != 16)
+	if (c->fd < 0 || c->answered || recv(c->fd, in, 16, MSG_DONTWAIT) != 16)
 		return -1;
 	MUST(memcmp(in, "GANTRY\x02\n\x04\0", 10) == 0 && in[10] <= VERDICT_CHALLENGE);
 	size = (in[10] == VERDICT_CHALLENGE ? (size_t)INET_CHALLENGE_SIZE : INET_ANSWER_SIZE) + in[12];
@@ -293,6 +294,7 @@ static int read_answer(struct conn *c)
 	MUST(recv(c->fd, in + 16, size - 16, MSG_DONTWAIT) == (ssize_t)size - 16);
 	if (in[10] == VERDICT_CHALLENGE)
 		memcpy(c->challenge, in, INET_CHALLENGE_SIZE);
+	c->answered = in[10] == 0;
 	return in[10];
 }
 

@@ -13,12 +13,12 @@
 
 #if defined(__aarch64__)
 #include <sys/auxv.h>
-
-#include "base/atomic.h"
 #ifndef HWCAP_CRC32
 #define HWCAP_CRC32 (1 << 7)
 #endif
 #endif
+
+#include "base/atomic.h"
 
 #define POLYNOMIAL 0x82f63b78u /* 0x1edc6f41, bits reversed */
 enum { BLOCK = 2048 };	       /* a multiple of 8; three of them fit in half of the smallest L1 */

@@ -39,7 +39,7 @@ static inline void must_fail(int n, void (*check)(void), int fault)
 		;
 	close(p[0]);
 	CHECK_EQ(waitpid(child, &status, 0), child);
-	snprintf(want, sizeof(want), "invariant %d\n", n);
+	snprintf(want, sizeof(want), "(invariant %d)", n);
 	if (!WIFEXITED(status) || WEXITSTATUS(status) != 1 || !strstr(said, want))
 		TEST_FAIL("fault %d was not found (status 0x%x): %s", fault, status, said);
 	said[strcspn(said, "\n")] = 0;
@@ -50,9 +50,12 @@ static inline void must_fail(int n, void (*check)(void), int fault)
 /* faults: ended by 0. */
 static inline void check_invariant(int n, const char *what, void (*check)(void), const int *faults)
 {
+	static char part[32];
+
 	printf("%d. %s\n", n, what);
 	logs_keep();
-	CASE("invariant %d", n);
+	snprintf(part, sizeof(part), "(invariant %d)", n);
+	test_part(part);
 	emu_fault = 0;
 	check();
 	for (; *faults; faults++)

@@ -286,42 +286,87 @@ static void tell_time(struct hub_rank *rank, const struct ctl_head *h)
 	ctl_conn_send(rank->conn, &reply, body);
 }
 
-static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+/* What a rank may say. Each answers whether the connection was closed or given away. */
+static int hear_life(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body)
 {
-	struct hub_rank *rank = c->owner;
-	struct hub *hub = rank->hub;
-	int running = hub->state == HUB_RUNNING;
+	(void)rank, (void)h, (void)body;
+	return 0;
+}
+
+static int hear_time(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body)
+{
+	(void)body;
+	tell_time(rank, h);
+	return 0;
+}
+
+static int hear_leave(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+{
 	char cause[CTL_TEXT_MAX];
 
-	if (h->kind == CTL_LIFE)
-		return 0;
-	if (h->kind == CTL_TIME && h->size == 0) {
-		tell_time(rank, h);
-		return 0;
-	}
-	if (running && h->kind == CTL_LEAVE && h->result == GANTRY_OK) {
+	if (h->result == GANTRY_OK) {
 		left(rank);
 		return 1;
 	}
-	if (running && h->kind == CTL_LEAVE) {
-		ctl_get_text(cause, sizeof(cause), body, h->size);
-		hub_rank_lost(rank, GANTRY_ERR_PEER_LOST, cause);
-		return 1;
-	}
-	if (running && h->kind == CTL_GATHER && h->from == index_of(rank)) {
-		gather_take(rank, h, body);
-		return 0;
-	}
-	if (running && (h->kind == CTL_MESSAGE || h->kind == CTL_CALL || h->kind == CTL_REPLY) &&
-	    h->from == index_of(rank) && h->to >= 0 && h->to < hub->nranks) {
-		struct hub_rank *to = &hub->ranks[h->to];
+	ctl_get_text(cause, sizeof(cause), body, h->size);
+	hub_rank_lost(rank, GANTRY_ERR_PEER_LOST, cause);
+	return 1;
+}
 
-		if (to->state == HUB_HERE)
-			ctl_conn_send(to->conn, h, body);
-		else
-			answer_for(to, rank, h);
-		return 0;
-	}
+static int hear_gather(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+{
+	gather_take(rank, h, body);
+	return 0;
+}
+
+static int hear_for_another(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body)
+{
+	struct hub_rank *to = &rank->hub->ranks[h->to];
+
+	if (to->state == HUB_HERE)
+		ctl_conn_send(to->conn, h, body);
+	else
+		answer_for(to, rank, h);
+	return 0;
+}
+
+/* When it may say it. */
+enum { ALWAYS = 0, RUNNING = 1, AS_ITSELF = 2, TO_A_RANK = 4, EMPTY = 8 };
+
+static const struct {
+	int (*hear)(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body);
+	unsigned rules;
+} hearing[CTL_KIND_COUNT] = {
+	[CTL_LIFE] = {hear_life, ALWAYS},
+	[CTL_TIME] = {hear_time, EMPTY},
+	[CTL_LEAVE] = {hear_leave, RUNNING},
+	[CTL_GATHER] = {hear_gather, RUNNING | AS_ITSELF},
+	[CTL_MESSAGE] = {hear_for_another, RUNNING | AS_ITSELF | TO_A_RANK},
+	[CTL_CALL] = {hear_for_another, RUNNING | AS_ITSELF | TO_A_RANK},
+	[CTL_REPLY] = {hear_for_another, RUNNING | AS_ITSELF | TO_A_RANK},
+};
+
+static bool may_say(const struct hub_rank *rank, const struct ctl_head *h)
+{
+	const struct hub *hub = rank->hub;
+	unsigned broken = 0;
+
+	if (h->kind >= CTL_KIND_COUNT || !hearing[h->kind].hear)
+		return false;
+	broken |= hub->state == HUB_RUNNING ? 0 : RUNNING;
+	broken |= h->from == index_of(rank) ? 0 : AS_ITSELF;
+	broken |= h->to >= 0 && h->to < hub->nranks ? 0 : TO_A_RANK;
+	broken |= h->size == 0 ? 0 : EMPTY;
+	return !(hearing[h->kind].rules & broken);
+}
+
+static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+{
+	struct hub_rank *rank = c->owner;
+	char cause[CTL_TEXT_MAX];
+
+	if (may_say(rank, h))
+		return hearing[h->kind].hear(rank, h, body);
 	snprintf(cause, sizeof(cause), "it broke the protocol (%s)", ctl_kind_name(h->kind));
 	hub_rank_lost(rank, GANTRY_ERR_PROTOCOL, cause);
 	return 1;

@@ -358,6 +358,14 @@ DEV uint32_t prim_step_bytes(const struct gantry_conn *c, uint32_t proto)
 	return c->buffs[proto] || (proto == GANTRY_PROTO_SIMPLE && c->pool) ? c->step_bytes[proto] : 0;
 }
 
+/* What the caller has set makes sense. */
+DEV int prim_valid(const struct dev_prims *p, uint32_t chunk_steps)
+{
+	return p->elem && p->proto < GANTRY_PROTOS && p->nrecv <= GANTRY_PRIM_PEERS && p->nsend <= GANTRY_PRIM_PEERS &&
+	       p->nrecv + p->nsend && p->slice_steps && chunk_steps && chunk_steps % p->slice_steps == 0 &&
+	       GANTRY_STEPS % chunk_steps == 0;
+}
+
 /*
  * Fields that the caller has set: recv, send, nrecv, nsend, proto, type, op, scalar, input, output. chunk is how many
  * elements the caller should move per call. Answers and keeps an error if the connections cannot do it.
@@ -371,9 +379,7 @@ DEV uint32_t dev_prims_init(struct dev_prims *p, uint32_t slice_steps, uint32_t 
 	p->elem = dev_type_bytes(p->type);
 	p->slice_steps = p->proto == GANTRY_PROTO_SIMPLE ? slice_steps : 1;
 	p->error = GANTRY_ERR_INVALID;
-	if (!p->elem || p->proto >= GANTRY_PROTOS || p->nrecv > GANTRY_PRIM_PEERS || p->nsend > GANTRY_PRIM_PEERS ||
-	    p->nrecv + p->nsend == 0 || !p->slice_steps || !chunk_steps || chunk_steps % p->slice_steps ||
-	    GANTRY_STEPS % chunk_steps)
+	if (!prim_valid(p, chunk_steps))
 		return p->error;
 	for (uint32_t i = 0; i < p->nrecv + p->nsend; i++) {
 		const struct gantry_conn *c = i < p->nrecv ? p->recv[i] : p->send[i - p->nrecv];

@@ -236,6 +236,23 @@ DEV_BIG void dev_reduce_rest(const struct dev_plan &p, uint32_t head, uint64_t f
 	}
 }
 
+/* By whole groups, with the reduction of the plan made at compile time where it is a usual one. */
+DEV void dev_block_reduce_groups(const struct dev_plan &p, uint64_t head, uint64_t end)
+{
+	const int sums = p.first == DEV_RED_SUM && p.mid == DEV_RED_SUM && p.last == DEV_RED_SUM;
+
+	if (p.nsrc == 1 && !dev_plan_single(p))
+		dev_reduce_groups(p, head, end, dev_u64_sum{0});
+	else if (sums && p.type == GANTRY_TYPE_FLOAT32)
+		dev_reduce_groups(p, head, end, dev_f32_sum{0});
+	else if (sums && p.type == GANTRY_TYPE_FLOAT16)
+		dev_reduce_groups(p, head, end, dev_f16_sum{0});
+	else if (sums && p.type == GANTRY_TYPE_BFLOAT16)
+		dev_reduce_groups(p, head, end, dev_bf16_sum{0});
+	else
+		dev_reduce_groups(p, head, end, dev_any());
+}
+
 /* block: the whole of it. Destination 0 is aligned behind `head`. */
 DEV void dev_block_reduce(const struct dev_plan &p, uint64_t bytes)
 {
@@ -250,20 +267,8 @@ DEV void dev_block_reduce(const struct dev_plan &p, uint64_t bytes)
 	for (uint32_t k = 0; k < p.ndst; k++)
 		odd |= (uint32_t)((uintptr_t)p.dsts[k] + head) & 15;
 	end = odd ? head : head + (bytes - head) / group * group;
-	if (end != head) {
-		const int sums = p.first == DEV_RED_SUM && p.mid == DEV_RED_SUM && p.last == DEV_RED_SUM;
-
-		if (p.nsrc == 1 && !dev_plan_single(p))
-			dev_reduce_groups(p, head, end, dev_u64_sum{0});
-		else if (sums && p.type == GANTRY_TYPE_FLOAT32)
-			dev_reduce_groups(p, head, end, dev_f32_sum{0});
-		else if (sums && p.type == GANTRY_TYPE_FLOAT16)
-			dev_reduce_groups(p, head, end, dev_f16_sum{0});
-		else if (sums && p.type == GANTRY_TYPE_BFLOAT16)
-			dev_reduce_groups(p, head, end, dev_bf16_sum{0});
-		else
-			dev_reduce_groups(p, head, end, dev_any());
-	}
+	if (end != head)
+		dev_block_reduce_groups(p, head, end);
 	dev_reduce_rest(p, head, end, bytes);
 }
 

@@ -11,6 +11,8 @@ tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 die() { echo "FAILED: $*" >&2; tail -n 30 "$tmp/log" >&2; exit 1; }
 umask 022
+# installed.sh may run beside this: the records of what is installed are one per build folder.
+exec 9>"$BUILD_DIR/installing.lock" && flock 9
 records() { cat /dev/null "$BUILD_DIR"/installed*.txt 2>/dev/null; }
 before=$(records)
 

@@ -8,6 +8,8 @@ set -u
 for command in cmake cc pkg-config; do
 	command -v $command >/dev/null || { echo "skipped: no $command"; exit 77; }
 done
+# deb.sh may run beside this: the records of what is installed are one per build folder.
+exec 9>"$BUILD_DIR/installing.lock" && flock 9
 tmp=$(mktemp -d)
 trap 'cd / && uninstall; uninstall DESTDIR="$tmp/stage"; rm -rf "$tmp"' EXIT # the records in BUILD_DIR go too
 die() { echo "FAILED: $*" >&2; tail -n 20 "$tmp/log" >&2; exit 1; }

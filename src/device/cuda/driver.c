@@ -95,34 +95,35 @@ gantry_result gantry_cuda_load(char *why, size_t len)
 
 gantry_result gantry_cuda_result(unsigned error)
 {
-	switch (error) {
-	case CUE_SUCCESS:
-		return GANTRY_OK;
-	case CUE_NOT_READY:
-		return GANTRY_AGAIN;
-	case CUE_OUT_OF_MEMORY:
-		return GANTRY_ERR_NOMEM;
-	case CUE_INVALID_VALUE:
-	case CUE_INVALID_DEVICE:
-		return GANTRY_ERR_INVALID;
-	case CUE_LAUNCH_OUT_OF_RESOURCES:
-		return GANTRY_ERR_LIMIT;
-	case CUE_STUB_LIBRARY:
-	case CUE_NO_DEVICE:
-	case CUE_INVALID_IMAGE:
-	case CUE_NO_BINARY_FOR_GPU:
-	case CUE_PEER_ACCESS_UNSUPPORTED:
-	case CUE_INVALID_PTX:
-	case CUE_JIT_COMPILER_NOT_FOUND:
-	case CUE_UNSUPPORTED_PTX_VERSION:
-	case CUE_NOT_PERMITTED:
-	case CUE_NOT_SUPPORTED:
-	case CUE_SYSTEM_DRIVER_MISMATCH:
-	case CUE_COMPAT_NOT_SUPPORTED_ON_DEVICE:
-		return GANTRY_ERR_UNSUPPORTED;
-	default: /* a kernel that crashed, a broken context, the hardware: what the caller asked for was fine */
-		return GANTRY_ERR_SYSTEM;
-	}
+	static const struct {
+		unsigned error;
+		gantry_result r;
+	} known[] = {
+		{CUE_SUCCESS, GANTRY_OK},
+		{CUE_NOT_READY, GANTRY_AGAIN},
+		{CUE_OUT_OF_MEMORY, GANTRY_ERR_NOMEM},
+		{CUE_INVALID_VALUE, GANTRY_ERR_INVALID},
+		{CUE_INVALID_DEVICE, GANTRY_ERR_INVALID},
+		{CUE_LAUNCH_OUT_OF_RESOURCES, GANTRY_ERR_LIMIT},
+		{CUE_STUB_LIBRARY, GANTRY_ERR_UNSUPPORTED},
+		{CUE_NO_DEVICE, GANTRY_ERR_UNSUPPORTED},
+		{CUE_INVALID_IMAGE, GANTRY_ERR_UNSUPPORTED},
+		{CUE_NO_BINARY_FOR_GPU, GANTRY_ERR_UNSUPPORTED},
+		{CUE_PEER_ACCESS_UNSUPPORTED, GANTRY_ERR_UNSUPPORTED},
+		{CUE_INVALID_PTX, GANTRY_ERR_UNSUPPORTED},
+		{CUE_JIT_COMPILER_NOT_FOUND, GANTRY_ERR_UNSUPPORTED},
+		{CUE_UNSUPPORTED_PTX_VERSION, GANTRY_ERR_UNSUPPORTED},
+		{CUE_NOT_PERMITTED, GANTRY_ERR_UNSUPPORTED},
+		{CUE_NOT_SUPPORTED, GANTRY_ERR_UNSUPPORTED},
+		{CUE_SYSTEM_DRIVER_MISMATCH, GANTRY_ERR_UNSUPPORTED},
+		{CUE_COMPAT_NOT_SUPPORTED_ON_DEVICE, GANTRY_ERR_UNSUPPORTED},
+	};
+
+	for (size_t i = 0; i < sizeof(known) / sizeof(*known); i++)
+		if (known[i].error == error)
+			return known[i].r;
+	/* A kernel that crashed, a broken context, the hardware: what the caller asked for was fine. */
+	return GANTRY_ERR_SYSTEM;
 }
 
 const char *gantry_cuda_text(unsigned error, char *buf, size_t len)

@@ -79,7 +79,7 @@ void tcp_link_bury(struct tcp_link *l)
 	inet_loop_wake();
 }
 
-/* The lock is held before and after, not meanwhile. */
+/* Lets go of the lock while it frees: that takes as long as devices and NICs want. */
 static void free_buried(struct tcp_engine *e) REQUIRES(loop_mu)
 {
 	struct tcp_link *l;

@@ -49,7 +49,8 @@ without_ranks() {
 	most=$(grep -c 'send message' "$tmp/seen")
 	[ "$most" = 2 ] || die "messages of $most processes in the picture of $name, expected 2"
 	grep -q '"name":"link [0-9]*, send to 127.0.0.1:[0-9]* (' "$tmp/$name.json" || die "$name: no track names its peer"
-	"$gantry" trace --summary "$tmp/$name"-*.jsonl | grep -q 'no communicator, 1 links' || die "$name: no summary"
+	"$gantry" trace --summary "$tmp/$name"-*.jsonl >"$tmp/summary" || die "$name: trace --summary gives $?"
+	grep -q 'no communicator, 1 links' "$tmp/summary" || { cat "$tmp/summary" >&2; die "$name: no summary"; }
 }
 without_ranks own net -b 1k -e 1M -f 1024 -n 20 --repeats 1
 without_ranks plugin net -b 1k -e 1M -f 1024 -n 20 --repeats 1 --plugin "$plugin"

@@ -151,10 +151,10 @@ static int may_share(const struct tcp_link *l, const struct wire_hello *h, const
 }
 
 /*
- * A link of ours that the peer may share. Only one whose control lane the peer has accepted may be promised: before
- * that the peer may still tell us to share a link of its own. If our hello is under way, the process with the smaller
- * id waits with its answer until that is decided (*ret_wait); the other one never waits, so they cannot wait for each
- * other.
+ * A link of ours that the peer may share. Only one whose control lane the peer has accepted may be promised, whether its
+ * other lanes are there or not: before that the peer may still tell us to share a link of its own. If our hello is
+ * under way, the process with the smaller id waits with its answer until that is decided (*ret_wait); the other one
+ * never waits, so they cannot wait for each other.
  */
 static struct tcp_link *link_to_share(const struct wire_hello *h, const struct tcp_listener *listener, int *ret_wait)
 {
@@ -165,8 +165,6 @@ static struct tcp_link *link_to_share(const struct wire_hello *h, const struct t
 		if (may_share(l, h, listener))
 			return l;
 	}
-	if (tcp_engine.process >= h->process)
-		return NULL;
 	gantry_list_each (pos, &tcp_engine.connectors) {
 		struct tcp_connector *c = gantry_container(pos, struct tcp_connector, node);
 
@@ -174,7 +172,7 @@ static struct tcp_link *link_to_share(const struct wire_hello *h, const struct t
 			continue;
 		if (c->link->lanes_here)
 			return c->link;
-		*ret_wait = 1;
+		*ret_wait = tcp_engine.process < h->process;
 	}
 	return NULL;
 }

@@ -548,7 +548,9 @@ void tcp_send_drop(struct tcp_link *l, struct tcp_send *s);
 /* how NULL: by its size. *ret_request NULL: again later. */
 gantry_result tcp_send_post(struct tcp_link *l, struct tcp_send *s, const struct tcp_leave_ops *how,
 			    void **ret_request);
-extern const struct tcp_leave_ops tcp_leave_eager, tcp_leave_coalesced, tcp_leave_bulk, tcp_leave_staged;
+extern const struct tcp_leave_ops tcp_leave_bulk, tcp_leave_staged;
+/* Encodes its header and puts it into the queue of eager messages. */
+void tcp_send_queue_eager(struct tcp_link *l, struct tcp_send *s) REQUIRES(link_mu);
 /* A receive that was taken from the link's pool, or from the unpack queue; NULL: none is free now. */
 struct tcp_recv *tcp_recv_take(struct tcp_link *l);
 gantry_result tcp_recv_post(struct tcp_link *l, struct tcp_recv *recv, int n, void **data, const size_t *sizes,

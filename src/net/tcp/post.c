@@ -40,18 +40,24 @@ static void encode_eager(const struct tcp_link *l, const struct tcp_send *s, uin
 	wire_frame_encode(&f, l->session.crc, header);
 }
 
+void tcp_send_queue_eager(struct tcp_link *l, struct tcp_send *s)
+{
+	ASSERT_HELD(&l->mu);
+	store_relaxed(&l->tx.pending, 1);
+	encode_eager(l, s, s->header);
+	gantry_list_append(&l->tx.eager, &s->head.node);
+}
+
 /* By itself; if others are in flight, behind them. */
 static enum tcp_wake post_eager(struct tcp_link *l, struct tcp_send *s) REQUIRES(link_mu)
 {
 	bool alone = l->tx.sends.nfree + 1 == l->tx.sends.count;
 
-	store_relaxed(&l->tx.pending, 1);
-	encode_eager(l, s, s->header);
-	gantry_list_append(&l->tx.eager, &s->head.node);
+	tcp_send_queue_eager(l, s);
 	return alone || l->tx.coalesce.bytes ? TCP_WAKE_CONTROL : TCP_WAKE_NOBODY;
 }
 
-const struct tcp_leave_ops tcp_leave_eager = {.trace = "", .post = post_eager};
+static const struct tcp_leave_ops tcp_leave_eager = {.trace = "", .post = post_eager};
 
 /* Others are in flight, and it may overtake none that waits: only then is a copy worth it. */
 static bool is_coalesced(const struct tcp_link *l, const struct tcp_send *s) REQUIRES(link_mu)
@@ -87,7 +93,7 @@ static enum tcp_wake post_coalesced(struct tcp_link *l, struct tcp_send *s) REQU
 		       : TCP_WAKE_NOBODY;
 }
 
-const struct tcp_leave_ops tcp_leave_coalesced = {.trace = "", .post = post_coalesced};
+static const struct tcp_leave_ops tcp_leave_coalesced = {.trace = "", .post = post_coalesced};
 
 static enum tcp_wake post_bulk(struct tcp_link *l, struct tcp_send *s) REQUIRES(link_mu)
 {

@@ -248,7 +248,11 @@ static gantry_result finish_copy(struct tcp_link *l, bool *ret_flush) REQUIRES(l
 	store_relaxed(&d->copying_out_n, d->copying_out_n - 1);
 	d->staged++;
 	d->staged_ticks += gantry_ticks() - s->staged;
-	(s->eager ? &tcp_leave_eager : &tcp_leave_bulk)->post(l, s);
+	/* Not as it would be posted: this may be a worker, and the pool of sends is the posting thread's. */
+	if (s->eager)
+		tcp_send_queue_eager(l, s);
+	else
+		tcp_leave_bulk.post(l, s);
 	*ret_flush |= s->eager;
 	return GANTRY_OK;
 }

@@ -426,7 +426,12 @@ gantry_result perf_remote_swap(struct perf_remote *rm, const void *mine, void *r
 
 	TRY(gantry_ctl_send(rm->ctl, other, tag, mine, size));
 	while ((r = gantry_ctl_try_recv(rm->ctl, other, tag, ret_other, size)) == GANTRY_AGAIN) {
-		TRY(perf_remote_alive(rm));
+		gantry_result left = perf_remote_alive(rm);
+
+		/* It may have answered, and left, since the look at the messages. */
+		if (left != GANTRY_OK && gantry_ctl_try_recv(rm->ctl, other, tag, ret_other, size) == GANTRY_OK)
+			return GANTRY_OK;
+		TRY(left);
 		if (idle) {
 			idle(ctx);
 			sched_yield();

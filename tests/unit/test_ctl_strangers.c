@@ -325,7 +325,7 @@ static uint64_t refused_so_far(int *ret_left)
 	uint64_t n;
 
 	inet_loop_lock();
-	n = inet_strangers;
+	n = load_relaxed(&inet_strangers);
 	inet_conns_count(ret_left);
 	inet_loop_unlock();
 	return n;

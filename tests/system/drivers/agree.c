@@ -68,7 +68,7 @@ static void pair_side_run(struct pair_side *s)
 		if (accept_or_none(s, listen, &comm, &r))
 			say("accept", r);
 		else
-			printf("accept none, %d strangers\n", (int)inet_strangers);
+			printf("accept none, %d strangers\n", (int)load_relaxed(&inet_strangers));
 		if (comm) {
 			pair_wait(s, pair_irecv(s, comm, data, sizeof(data), 7));
 			CHECK_PATTERN(data, sizeof(data), 5);

@@ -121,7 +121,7 @@ static void side(struct pair_side *s)
 	}
 	if (sends)
 		pair_wait(s, sent);
-	s->shared->number[s->self][0] = inet_strangers;
+	s->shared->number[s->self][0] = load_relaxed(&inet_strangers);
 	pair_step(s, 1);
 	pair_wait_step(s->shared, s->other, 1);
 	CHECK_OK(s->net->ops->close_send(s->net, e.send));

@@ -146,14 +146,14 @@ static int begin_data(struct tcp_lane *lane, bool force) REQUIRES(lane_rx_mu, li
 	rc = tcp_match_begin(l, f, rx->recv, l->rx.closed ? NULL : rx->buffer);
 	if (rc)
 		return rc;
-	rx->state = TCP_RX_PAYLOAD;
 	if (l->rx.closed) /* nobody wants it */
 		rx->target = &tcp_target_nowhere;
-	else if (!rx->buffer)
-		rc = begin_unexpected(lane);
-	else
+	else if (rx->buffer)
 		begin_posted(rx);
-	return rc;
+	else if (begin_unexpected(lane))
+		return -1;
+	rx->state = TCP_RX_PAYLOAD; /* now it has a target */
+	return 0;
 }
 
 /* All payload of the frame has come: is it what was sent? Before anything is said to be done. */

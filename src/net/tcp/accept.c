@@ -323,12 +323,14 @@ static void on_proved(struct inet_conn *c)
 	l = link_opening(&h);
 	if (!l && h.lane == 0) {
 		shared = link_to_share(&h, listener, &wait);
-		if (shared)
+		if (shared) {
 			share(c, listener, shared, &w);
-		if (wait)
-			limit_waiting(c->tag);
-		if (shared || wait)
 			return;
+		}
+		if (wait) {
+			limit_waiting(c->tag);
+			return;
+		}
 		l = new_link(c, &h, listener);
 		if (!l) {
 			inet_conn_refuse(c, GANTRY_ERR_LIMIT,

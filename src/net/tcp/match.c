@@ -191,6 +191,11 @@ void tcp_match_unexpected(struct tcp_link *l, struct tcp_recv *recv, struct tcp_
 
 		if (u->tag != buffer->tag || u->index != buffer->index)
 			continue;
+		if (buffer->complete) {
+			tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "message %u of tag %u came twice", u->index,
+					     u->tag);
+			return;
+		}
 		if (!tcp_match_fits(l, u->total, buffer))
 			return;
 		if (!u->complete) /* still arriving: whoever reads its last byte completes the buffer */

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 
-CC = os.environ.get("CC", "cc").split()
+CC = (os.environ.get("CC") or "cc").split()
 
 
 def run(*args, **kwargs):

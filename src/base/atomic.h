@@ -23,6 +23,7 @@
 /* All return the value from before. */
 #define exchange_relaxed(p, v) __atomic_exchange_n(p, v, __ATOMIC_RELAXED)
 #define exchange_acquire(p, v) __atomic_exchange_n(p, v, __ATOMIC_ACQUIRE)
+#define exchange_release(p, v) __atomic_exchange_n(p, v, __ATOMIC_RELEASE)
 #define exchange_acq_rel(p, v) __atomic_exchange_n(p, v, __ATOMIC_ACQ_REL)
 #define exchange_seq(p, v) __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST)
 #define fetch_add_relaxed(p, v) __atomic_fetch_add(p, v, __ATOMIC_RELAXED)
@@ -37,6 +38,7 @@
 
 /* True if *p was *expected and is v now; else *expected is what it was. `weak` may fail for no reason: for loops. */
 #define cas_relaxed(p, expected, v) __atomic_compare_exchange_n(p, expected, v, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)
+#define cas_acquire(p, expected, v) __atomic_compare_exchange_n(p, expected, v, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)
 #define cas_acq_rel(p, expected, v) __atomic_compare_exchange_n(p, expected, v, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)
 #define cas_seq(p, expected, v) __atomic_compare_exchange_n(p, expected, v, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
 #define cas_weak_release(p, expected, v)                                                                               \

@@ -41,9 +41,13 @@ static void make_tables(void)
 			slice[k][b] = slice[k - 1][b] >> 8 ^ slice[0][slice[k - 1][b] & 0xff];
 	}
 	for (int k = 0; k < 4; k++) {
-		for (uint32_t b = 0; b < 256; b++) {
+		for (uint32_t b = 1; b < 256; b++) {
 			uint32_t c = b << 8 * k;
 
+			if (b & (b - 1)) { /* linear: several bits are the sum of each */
+				skip[k][b] = skip[k][b & (b - 1)] ^ skip[k][b & -b];
+				continue;
+			}
 			for (int i = 0; i < BLOCK; i++)
 				c = c >> 8 ^ slice[0][c & 0xff];
 			skip[k][b] = c;

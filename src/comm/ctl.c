@@ -102,14 +102,6 @@ static gantry_result known(gantry_result r, const char *text)
 	return r;
 }
 
-/* 0: the deadline has passed. */
-static int wait_until(struct gantry_ctl *m, uint64_t deadline) REQUIRES(member_mu)
-{
-	struct timespec t = {(time_t)(deadline / 1000000000), (long)(deadline % 1000000000)};
-
-	return mutex_timedwait(&m->news, &m->mu, &t) != ETIMEDOUT;
-}
-
 static uint64_t from_now(uint64_t ns)
 {
 	uint64_t now = gantry_now_ns();
@@ -124,7 +116,6 @@ static gantry_result member_make(const struct gantry_ctl_config *config, struct 
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_ctl *m = calloc(1, sizeof(*m));
-	pthread_condattr_t attr;
 
 	if (!m)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a membership");
@@ -135,10 +126,6 @@ static gantry_result member_make(const struct gantry_ctl_config *config, struct 
 	gantry_list_init(&m->outbox);
 	gantry_list_init(&m->calls);
 	mutex_init(&m->mu);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&m->news, &attr);
-	pthread_condattr_destroy(&attr);
 	m->peers = calloc((size_t)config->nranks, sizeof(*m->peers));
 	if (!m->peers) {
 		ctl_member_free(m);
@@ -165,7 +152,6 @@ void ctl_member_free(struct gantry_ctl *m)
 	gantry_list_each_safe (pos, &m->outbox) {
 		ctl_out_free(gantry_container(pos, struct ctl_out, node));
 	}
-	pthread_cond_destroy(&m->news);
 	mutex_destroy(&m->mu);
 	free(m);
 }
@@ -368,7 +354,7 @@ void gantry_ctl_wait(struct gantry_ctl *ctl, uint64_t timeout_ns)
 		return;
 	member_mu_lock(&ctl->mu);
 	start = ctl->seen;
-	while (ctl->arrivals == start && wait_until(ctl, deadline))
+	while (ctl->arrivals == start && mutex_wait_until(&ctl->news, &ctl->mu, deadline))
 		;
 	ctl->seen = ctl->arrivals;
 	member_mu_unlock(&ctl->mu);
@@ -393,7 +379,7 @@ gantry_result gantry_ctl_call(struct gantry_ctl *ctl, int to, uint32_t kind, con
 	if (r == GANTRY_OK) {
 		gantry_list_append(&ctl->calls, &call.node);
 		inet_loop_wake();
-		while (!call.done && wait_until(ctl, deadline))
+		while (!call.done && mutex_wait_until(&ctl->news, &ctl->mu, deadline))
 			;
 		if (!call.done)
 			gantry_list_remove(&call.node);
@@ -444,7 +430,7 @@ gantry_result gantry_ctl_allgather(struct gantry_ctl *ctl, const void *mine, siz
 		ctl->gather_size = size;
 		ctl->gather_text[0] = 0;
 		inet_loop_wake();
-		while (ctl->gather_into && wait_until(ctl, deadline))
+		while (ctl->gather_into && mutex_wait_until(&ctl->news, &ctl->mu, deadline))
 			;
 		done = !ctl->gather_into;
 		ctl->gather_into = NULL;

@@ -108,7 +108,7 @@ static void run_callback(struct callback *cb) REQUIRES(loop_mu)
 		inet_loop_lock();
 	}
 	m->calling = 0;
-	pthread_cond_broadcast(&ctl_service.quiet);
+	gantry_cond_broadcast(&ctl_service.quiet);
 }
 
 int ctl_members_call_back(void)
@@ -144,7 +144,7 @@ static void drop_callbacks(const struct gantry_ctl *m) REQUIRES(loop_mu)
 static void tell_news(struct gantry_ctl *m) REQUIRES(member_mu)
 {
 	m->arrivals++;
-	pthread_cond_broadcast(&m->news);
+	gantry_cond_broadcast(&m->news);
 }
 
 static void call_done(struct ctl_call *call, gantry_result result) REQUIRES(member_mu)

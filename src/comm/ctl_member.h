@@ -72,7 +72,7 @@ struct gantry_ctl {
 
 	/* Shared with the callers' threads. */
 	struct member_mu mu;
-	pthread_cond_t news; /* on CLOCK_MONOTONIC */
+	struct gantry_cond news;
 	int joined GUARDED_BY(member_mu);
 	/* Written by the service thread alone, under mu: it reads them without. clock_offset: constant once joined. */
 	gantry_result over; /* there is no control plane (any more): why */

@@ -13,7 +13,7 @@
 enum { HUBS_WAIT_MS = 500 };
 static const uint64_t slack_max_ns = 500000000;
 
-struct ctl_service ctl_service = {.quiet = PTHREAD_COND_INITIALIZER};
+struct ctl_service ctl_service;
 static struct inet_client client;
 
 const char *ctl_seconds(uint64_t ns, char buf[16])
@@ -124,7 +124,6 @@ static void in_child(void) REQUIRES(loop_mu)
 	inet_abandon(&s->members);
 	inet_abandon(&s->events);
 	s->nleaving = s->exiting = s->initialised = 0;
-	pthread_cond_init(&s->quiet, NULL);
 }
 
 static struct inet_client client = {

@@ -94,7 +94,7 @@ void ctl_conn_finish(struct ctl_conn *c, uint64_t ns) REQUIRES(loop_mu);
 /* ---- the service ---- */
 
 struct ctl_service {
-	pthread_cond_t quiet; /* a callback has returned */
+	struct gantry_cond quiet; /* a callback has returned */
 	int initialised GUARDED_BY(loop_mu);
 	int exiting GUARDED_BY(loop_mu); /* the process is about to be over: hubs say goodbye */
 	uint64_t process;		 /* random; constant, as who, since before there was a thread */

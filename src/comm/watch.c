@@ -41,8 +41,8 @@ static struct {
 	struct gantry_comm *held GUARDED_BY(loop_mu); /* the thread looks at it */
 	uint64_t next GUARDED_BY(loop_mu);	      /* ns: the next look */
 	int causes GUARDED_BY(loop_mu);		      /* some wait for a cause, which any pass may bring */
-	pthread_cond_t put_down;
-} watch = {.comms = {&watch.comms, &watch.comms}, .put_down = PTHREAD_COND_INITIALIZER};
+	struct gantry_cond put_down;
+} watch = {.comms = {&watch.comms, &watch.comms}};
 
 /* ---- what it says ---- */
 
@@ -305,7 +305,7 @@ static void hold(struct gantry_comm *comm, int all, int signalled) REQUIRES(loop
 		watch.next = comm->cause.until;
 	watch.causes |= waits;
 	watch.held = NULL;
-	pthread_cond_broadcast(&watch.put_down); /* who wants to remove it has the lock when we are past it */
+	gantry_cond_broadcast(&watch.put_down); /* who wants to remove it has the lock when we are past it */
 }
 
 static void pass(void) REQUIRES(loop_mu)
@@ -332,7 +332,6 @@ static int busy(void) REQUIRES(loop_mu)
 
 static void in_child(void) REQUIRES(loop_mu)
 {
-	pthread_cond_init(&watch.put_down, NULL);
 	signal_abandon();
 	watch.held = NULL;
 	gantry_list_each_safe (e, &watch.comms)

@@ -104,7 +104,7 @@ struct gantry_proxy {
 	struct gantry_proxy_stats stats; /* relaxed */
 	/* Callers'. */
 	struct proxy_mu mu; /* `gone` of groups */
-	pthread_cond_t cond;
+	struct gantry_cond cond;
 	struct gantry_device *key; /* borrowed: the device it is for; NULL: all of the process */
 	int numa_node;		   /* to pin the thread to: of the device that started it, or -1 */
 	int users GUARDED_BY(engines_mu);

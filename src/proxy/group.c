@@ -40,14 +40,11 @@ out:
 /* The thread passes in microseconds. If it does not, a transport blocks in it, and the user should hear that. */
 static void wait_until_gone(struct gantry_proxy *p, struct gantry_proxy_group *g)
 {
-	struct timespec until;
 	int complained = 0;
 
 	proxy_mu_lock(&p->mu);
 	while (!g->gone) {
-		clock_gettime(CLOCK_MONOTONIC, &until);
-		until.tv_sec += COMPLAIN_S;
-		if (mutex_timedwait(&p->cond, &p->mu, &until) == ETIMEDOUT && !complained++)
+		if (!mutex_wait_until(&p->cond, &p->mu, gantry_now_ns() + COMPLAIN_S * 1000000000ull) && !complained++)
 			LOG_WARN(PROXY, "the progress thread has not answered for %d s: a transport blocks in it",
 				 COMPLAIN_S);
 	}

@@ -225,7 +225,7 @@ static void leave(struct gantry_proxy *p, struct gantry_proxy_group *g)
 	drop_all(p, g);
 	proxy_mu_lock(&p->mu);
 	g->gone = 1;
-	pthread_cond_broadcast(&p->cond);
+	gantry_cond_broadcast(&p->cond);
 	proxy_mu_unlock(&p->mu);
 }
 

@@ -85,7 +85,6 @@ static void engine_free(struct gantry_proxy *p)
 	if (!p)
 		return;
 	gantry_proxy_pool_destroy(&p->pool);
-	pthread_cond_destroy(&p->cond);
 	mutex_destroy(&p->mu);
 	free(p);
 }
@@ -94,7 +93,6 @@ static gantry_result engine_start(struct gantry_device *key, int numa_node, stru
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_proxy *p = aligned_alloc(_Alignof(struct gantry_proxy), sizeof(*p));
-	pthread_condattr_t attr;
 
 	if (!p)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for the progress engine");
@@ -106,10 +104,6 @@ static gantry_result engine_start(struct gantry_device *key, int numa_node, stru
 	gantry_list_init(&p->active);
 	gantry_proxy_pool_init(&p->pool);
 	mutex_init(&p->mu);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&p->cond, &attr);
-	pthread_condattr_destroy(&attr);
 	TRY(gantry_thread_start("gantry-proxy", progress, p, &p->thread));
 	*ret_proxy = p;
 	p = NULL; /* ownership moved */

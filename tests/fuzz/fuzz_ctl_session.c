@@ -13,7 +13,7 @@
  * At a rank: it has joined only with a hub that has proved the key, accepted it and said READY; a rank is lost once;
  * buffers are written within their sizes (they are of that very size); when it leaves, nothing is left.
  *
- * wrap: sock_connect sock_listen accept4 epoll_wait clock_gettime pthread_cond_wait pthread_cond_timedwait gantry_random_bytes gantry_thread_start
+ * wrap: sock_connect sock_listen accept4 epoll_wait clock_gettime gantry_cond_wait gantry_random_bytes gantry_thread_start
  */
 #include <stdio.h>
 
@@ -57,8 +57,7 @@ static struct {
 
 /* ---- in the place of the system ---- */
 
-int __wrap_pthread_cond_wait(pthread_cond_t *c, pthread_mutex_t *mu);
-int __wrap_pthread_cond_timedwait(pthread_cond_t *c, pthread_mutex_t *mu, const struct timespec *t);
+bool __wrap_gantry_cond_wait(struct gantry_cond *c, struct gantry_mutex *mu, uint64_t deadline);
 
 static void conn_open(struct conn *c, int *ret_other)
 {
@@ -636,26 +635,15 @@ static void while_waiting(void)
 	turn();
 }
 
-int __wrap_pthread_cond_wait(pthread_cond_t *c, pthread_mutex_t *mu)
+bool __wrap_gantry_cond_wait(struct gantry_cond *c, struct gantry_mutex *mu, uint64_t deadline)
 {
-	(void)c;
-	pthread_mutex_unlock(mu);
-	while_waiting();
-	pthread_mutex_lock(mu);
-	return 0;
-}
-
-int __wrap_pthread_cond_timedwait(pthread_cond_t *c, pthread_mutex_t *mu, const struct timespec *t)
-{
-	uint64_t deadline = (uint64_t)t->tv_sec * SECOND + (uint64_t)t->tv_nsec;
-
 	(void)c;
 	if (session.now >= deadline)
-		return ETIMEDOUT;
-	pthread_mutex_unlock(mu);
+		return false;
+	gantry_mutex_unlock(mu);
 	while_waiting();
-	pthread_mutex_lock(mu);
-	return 0;
+	gantry_mutex_lock(mu);
+	return true;
 }
 
 static void on_lost(void *ctx, int rank, gantry_result why, const char *text)

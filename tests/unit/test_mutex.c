@@ -1,18 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mutexes know their owner in checked builds, and an assertion that does not hold ends the process there. */
+/*
+ * Mutexes exclude, also threads that sleep for them, and conditions wake all who wait. In checked builds a mutex knows
+ * its owner, and an assertion that does not hold ends the process there.
+ */
 #include "base/mutex.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "test.h"
 
 MUTEX_KIND(test_mu);
 static struct test_mu mu = MUTEX_INITIALIZER;
-static pthread_cond_t cond = PTHREAD_COND_INITIALIZER;
+static struct gantry_cond cond;
 static int flag GUARDED_BY(test_mu);
 
 static void *raise_flag(void *arg)
@@ -20,7 +25,7 @@ static void *raise_flag(void *arg)
 	(void)arg;
 	test_mu_lock(&mu);
 	flag = 1;
-	pthread_cond_signal(&cond);
+	gantry_cond_broadcast(&cond);
 	test_mu_unlock(&mu);
 	return NULL;
 }
@@ -63,10 +68,81 @@ static void assert_wrong(void)
 	ASSERT(1 + 1 == 3);
 }
 
+/* ---- threads ---- */
+
+enum { THREADS = 4, ROUNDS = 20000, SLEEPS = 20 };
+static uint64_t counted GUARDED_BY(test_mu);
+
+/* Now and then it sleeps with the mutex, so that the others have to wait in the kernel. */
+static void *count_up(void *arg)
+{
+	for (int i = 0; i < ROUNDS; i++) {
+		if (arg && i % 2)
+			while (!test_mu_trylock(&mu))
+				sched_yield();
+		else
+			test_mu_lock(&mu);
+		counted++;
+		if (i % (ROUNDS / SLEEPS) == 0)
+			usleep(200);
+		test_mu_unlock(&mu);
+	}
+	return NULL;
+}
+
+static int waiting GUARDED_BY(test_mu);
+
+static void *wait_for_flag(void *arg)
+{
+	(void)arg;
+	test_mu_lock(&mu);
+	waiting++;
+	while (!flag)
+		mutex_wait(&cond, &mu);
+	waiting--;
+	test_mu_unlock(&mu);
+	return NULL;
+}
+
+static void check_threads(void)
+{
+	pthread_t t[THREADS];
+	uint64_t deadline;
+
+	for (long i = 0; i < THREADS; i++)
+		CHECK(!pthread_create(&t[i], NULL, count_up, (void *)(i % 2)));
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(t[i], NULL);
+	test_mu_lock(&mu);
+	CHECK_EQ(counted, THREADS * ROUNDS);
+	deadline = gantry_now_ns() + 20000000;
+	while (mutex_wait_until(&cond, &mu, deadline)) /* nobody broadcasts: a wait may end, but not for ever */
+		;
+	CHECK(gantry_now_ns() >= deadline);
+	test_mu_unlock(&mu);
+	for (int i = 0; i < THREADS; i++)
+		CHECK(!pthread_create(&t[i], NULL, wait_for_flag, NULL));
+	test_mu_lock(&mu);
+	while (waiting < THREADS) {
+		test_mu_unlock(&mu);
+		usleep(1000);
+		test_mu_lock(&mu);
+	}
+	flag = 1;
+	test_mu_unlock(&mu);
+	gantry_cond_broadcast(&cond);
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(t[i], NULL);
+	test_mu_lock(&mu);
+	CHECK_EQ(waiting, 0);
+	test_mu_unlock(&mu);
+}
+
 int main(void)
 {
 	pthread_t t;
 
+	check_threads();
 	test_mu_lock(&mu);
 	flag = 0;
 	CHECK(!pthread_create(&t, NULL, raise_flag, NULL));

@@ -147,7 +147,7 @@ struct gantry_stream {
 	uint32_t nhelpers;
 	/* Sleepers in gantry_host_wait_until. */
 	struct stream_done_mu done_mu;
-	pthread_cond_t done_cond;
+	struct gantry_cond done_cond;
 	/* Each on a line of its own. All seq_cst, because each end looks at the other's before it sleeps. */
 	char pad0[128];
 	uint64_t tail; /* items enqueued; written by producers, read by the worker */

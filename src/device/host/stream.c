@@ -33,7 +33,7 @@ static void wake_sleepers(struct gantry_stream *s)
 	stream_done_mu_lock(&s->done_mu);
 	/* Those who are not there yet lower it again. */
 	store_seq(&s->wake_at, UINT64_MAX);
-	pthread_cond_broadcast(&s->done_cond);
+	gantry_cond_broadcast(&s->done_cond);
 	stream_done_mu_unlock(&s->done_mu);
 }
 
@@ -166,7 +166,6 @@ gantry_result gantry_host_stream_new(struct host_device *hd, struct gantry_strea
 	s->wake_at = UINT64_MAX;
 	mutex_init(&s->mu);
 	mutex_init(&s->done_mu);
-	pthread_cond_init(&s->done_cond, NULL);
 	*ret_stream = s;
 	s = NULL;
 out:
@@ -186,7 +185,6 @@ void gantry_host_stream_release(struct gantry_stream *s)
 		pthread_join(s->thread, NULL);
 	}
 	gantry_host_helpers_give(s->hd, s->helpers);
-	pthread_cond_destroy(&s->done_cond);
 	mutex_destroy(&s->done_mu);
 	mutex_destroy(&s->mu);
 	free(s->items);

@@ -71,25 +71,26 @@ static void frame_of(const uint8_t *in, int crc)
 {
 	struct wire_frame f, again;
 	uint8_t out[WIRE_FRAME_SIZE], same[WIRE_FRAME_SIZE];
+	size_t size = wire_header_size(in[0]);
 
 	if (wire_frame_decode(in, crc, &f) != GANTRY_OK)
 		return;
 	MUST(f.kind >= WIRE_DATA && f.kind < WIRE_KINDS);
 	MUST(!(in[1] & ~WIRE_FLAGS) && !(in[1] & WIRE_FLAG_CRC) == !crc);
 	if (f.kind == WIRE_DESCRIPTOR)
-		MUST(f.piece.length && f.piece.lane >= 1 && f.piece.lane < WIRE_MAX_LANES && !f.piece.eager);
-	if (f.kind == WIRE_DATA && f.piece.eager)
-		MUST(f.piece.offset == 0 && f.piece.length == f.piece.total);
+		MUST(f.piece.lane >= 1 && f.piece.lane < WIRE_MAX_LANES);
+	if (f.kind == WIRE_EAGER)
+		MUST(f.piece.offset == 0 && f.piece.length == f.piece.total && f.piece.eager);
 	if (f.kind == WIRE_DATA || f.kind == WIRE_DESCRIPTOR)
-		MUST(f.piece.offset <= f.piece.total && f.piece.length <= f.piece.total &&
-		     f.piece.offset + f.piece.length <= f.piece.total);
+		MUST(f.piece.length && !f.piece.eager && f.piece.offset <= f.piece.total &&
+		     f.piece.length <= f.piece.total && f.piece.offset + f.piece.length <= f.piece.total);
 	if (f.kind == WIRE_ERROR)
 		MUST(f.error.length <= WIRE_ERROR_TEXT_MAX);
 	/* Fields that the kind does not have are lost, all others come back; those of a piece are the whole header. */
 	wire_frame_encode(&f, crc, out);
 	MUST(wire_frame_decode(out, crc, &again) == GANTRY_OK);
 	wire_frame_encode(&again, crc, same);
-	MUST(memcmp(same, out, WIRE_FRAME_SIZE) == 0);
+	MUST(memcmp(same, out, size) == 0);
 	MUST(memcmp(out, in, 1) == 0 && memcmp(out + 2, in + 2, 6) == 0);
 	if (f.kind == WIRE_DATA || f.kind == WIRE_DESCRIPTOR)
 		MUST(memcmp(out + 8, in + 8, 32) == 0 && memcmp(out + 44, in + 44, 4) == 0 &&
@@ -101,13 +102,15 @@ static void frame(const uint8_t *in)
 {
 	uint8_t summed[WIRE_FRAME_SIZE];
 	uint32_t sum;
+	size_t at;
 
 	frame_of(in, 0);
 	frame_of(in, 1);
 	memcpy(summed, in, sizeof(summed));
 	summed[1] |= WIRE_FLAG_CRC;
-	sum = htole32(gantry_crc32c(gantry_crc32c(0, summed, 40), summed + 44, 4));
-	memcpy(summed + 40, &sum, 4);
+	at = wire_header_size(summed[0]) - 8;
+	sum = htole32(gantry_crc32c(gantry_crc32c(0, summed, at), summed + at + 4, 4));
+	memcpy(summed + at, &sum, 4);
 	frame_of(summed, 1);
 }
 

@@ -72,21 +72,21 @@ static void give(int lane, const uint8_t *bytes, size_t n)
 static size_t put_sums(uint8_t *b, size_t n)
 {
 	struct pair_frame f;
-	size_t here = 0;
+	size_t here = 0, header = n ? pair_header(b) : 1;
 
-	if (n < WIRE_FRAME_SIZE || b[2] != 'G' || b[3] != 'T')
+	if (n < header || b[2] != 'G' || b[3] != 'T')
 		return n;
 	f = pair_frame_get(b);
 	f.flags |= WIRE_FLAG_CRC;
 	f.crc = 0;
-	if (f.kind == WIRE_DATA || f.kind == WIRE_ERROR) {
-		here = n - WIRE_FRAME_SIZE < f.length ? n - WIRE_FRAME_SIZE : f.length;
-		f.payload_crc = pair_crc(0, b + WIRE_FRAME_SIZE, here);
+	if (f.kind == WIRE_DATA || f.kind == WIRE_EAGER || f.kind == WIRE_ERROR) {
+		here = n - header < f.length ? n - header : f.length;
+		f.payload_crc = pair_crc(0, b + header, here);
 		if (f.length - here <= sizeof(filler)) /* the rest comes from step 5, if at all */
 			f.payload_crc = pair_crc(f.payload_crc, filler, f.length - here);
 	}
 	pair_frame_put(b, &f);
-	return WIRE_FRAME_SIZE + here;
+	return header + here;
 }
 
 static void give_summed(int lane, const uint8_t *bytes, size_t n)
@@ -104,8 +104,8 @@ static void give_frame(int lane)
 	struct pair_frame f = {0};
 	uint8_t b[48];
 
-	f.kind = (uint8_t)(next() % 7);
-	f.flags = next() & 15;
+	f.kind = (uint8_t)(1 + next() % (WIRE_KINDS - 1));
+	f.flags = next() & WIRE_FLAGS;
 	f.length = next();
 	f.seq = next() & 7;
 	f.offset = next();
@@ -117,8 +117,7 @@ static void give_frame(int lane)
 		f.total = f.offset + f.length;
 	if (f.kind == WIRE_DESCRIPTOR)
 		f.lane &= 3;
-	pair_frame_put(b, &f);
-	give_summed(lane, b, sizeof(b));
+	give_summed(lane, b, pair_frame_put(b, &f));
 }
 
 static void post(void)

@@ -142,6 +142,22 @@ static inline uint32_t pair_crc(uint32_t crc, const void *data, size_t n)
 	return ~crc;
 }
 
+enum { PAIR_EAGER = 8, PAIR_EAGER_SIZE = 24 };
+
+/* Of the header that begins here. */
+static inline size_t pair_header(const uint8_t *in)
+{
+	return in[0] == PAIR_EAGER ? PAIR_EAGER_SIZE : 48;
+}
+
+static inline uint32_t pair_header_crc(const uint8_t *in)
+{
+	size_t size = pair_header(in), sum = size - 8;
+
+	return pair_crc(pair_crc(0, in, sum), in + sum + 4, 4);
+}
+
+/* Returns the size of the header. */
 static inline size_t pair_frame_put(uint8_t *out, const struct pair_frame *f)
 {
 	out[0] = f->kind;
@@ -149,6 +165,15 @@ static inline size_t pair_frame_put(uint8_t *out, const struct pair_frame *f)
 	out[2] = 'G';
 	out[3] = 'T';
 	le_put(out + 4, f->length, 4);
+	if (f->kind == PAIR_EAGER) {
+		le_put(out + 8, f->tag, 4);
+		le_put(out + 12, f->index, 4);
+		le_put(out + 16, f->crc, 4);
+		le_put(out + 20, f->payload_crc, 4);
+		if ((f->flags & WIRE_FLAG_CRC) && !f->crc)
+			le_put(out + 16, pair_header_crc(out), 4);
+		return PAIR_EAGER_SIZE;
+	}
 	le_put(out + 8, f->seq, 8);
 	le_put(out + 16, f->offset, 8);
 	le_put(out + 24, f->total, 8);
@@ -157,12 +182,21 @@ static inline size_t pair_frame_put(uint8_t *out, const struct pair_frame *f)
 	le_put(out + 40, f->crc, 4);
 	le_put(out + 44, f->lane, 4);
 	if ((f->flags & WIRE_FLAG_CRC) && !f->crc)
-		le_put(out + 40, pair_crc(pair_crc(0, out, 40), out + 44, 4), 4);
+		le_put(out + 40, pair_header_crc(out), 4);
 	return 48;
 }
 
 static inline struct pair_frame pair_frame_get(const uint8_t *in)
 {
+	if (in[0] == PAIR_EAGER)
+		return (struct pair_frame){.kind = in[0],
+					   .flags = in[1],
+					   .length = (uint32_t)le_get(in + 4, 4),
+					   .total = le_get(in + 4, 4),
+					   .tag = (uint32_t)le_get(in + 8, 4),
+					   .index = (uint32_t)le_get(in + 12, 4),
+					   .crc = (uint32_t)le_get(in + 16, 4),
+					   .payload_crc = (uint32_t)le_get(in + 20, 4)};
 	return (struct pair_frame){.kind = in[0],
 				   .flags = in[1],
 				   .length = (uint32_t)le_get(in + 4, 4),

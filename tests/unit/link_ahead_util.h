@@ -155,14 +155,13 @@ static inline void on_frame(struct receiver *r, const uint8_t *b, const struct p
 
 	CHECK_EQ(r->ends, 0); /* nothing follows CLOSE */
 	CHECK_EQ(f->flags & WIRE_FLAG_CRC, r->config->crc ? WIRE_FLAG_CRC : 0);
-	CHECK_EQ(f->crc, r->config->crc ? pair_crc(pair_crc(0, b, 40), b + 44, 4) : 0);
+	CHECK_EQ(f->crc, r->config->crc ? pair_header_crc(b) : 0);
 	switch (f->kind) {
-	case WIRE_DATA:
-		CHECK(f->flags & WIRE_FLAG_EAGER);
+	case WIRE_EAGER:
 		CHECK(f->length <= r->config->eager_max);
 		m = message_of(r, f);
 		CHECK_EQ(m->got, 0);
-		memcpy(m->data, b + 48, f->length);
+		memcpy(m->data, b + pair_header(b), f->length);
 		m->got = f->length;
 		arrived(r, m, f->tag, f->index);
 		break;
@@ -200,15 +199,16 @@ static inline int read_control(struct receiver *r)
 	if (n <= 0)
 		return 0;
 	r->have += (size_t)n;
-	while (r->have - at >= 48) {
+	while (r->have > at && r->have - at >= pair_header(r->control + at)) {
 		struct pair_frame f = pair_frame_get(r->control + at);
-		size_t payload = f.kind == WIRE_DATA || f.kind == WIRE_ERROR ? f.length : 0;
+		size_t whole = pair_header(r->control + at);
 
+		whole += f.kind == WIRE_EAGER || f.kind == WIRE_ERROR ? f.length : 0;
 		CHECK(r->control[at + 2] == 'G' && r->control[at + 3] == 'T');
-		if (r->have - at < 48 + payload)
+		if (r->have - at < whole)
 			break;
 		on_frame(r, r->control + at, &f);
-		at += 48 + payload;
+		at += whole;
 	}
 	memmove(r->control, r->control + at, r->have - at);
 	r->have -= at;

@@ -139,9 +139,9 @@ static size_t take_frames(int fd, struct pair_frame *frames, size_t max)
 static void say(int fd, struct pair_frame f, const void *payload)
 {
 	uint8_t b[48];
+	size_t n = pair_frame_put(b, &f);
 
-	pair_frame_put(b, &f);
-	CHECK_EQ(send(fd, b, 48, 0), 48);
+	CHECK_EQ(send(fd, b, n, 0), n);
 	if (f.length)
 		CHECK_EQ(send(fd, payload, f.length, 0), f.length);
 }
@@ -260,7 +260,7 @@ static void announcements_and_close(void)
 /* A peer that says things twice breaks the protocol; a receive that lacks bytes is never done. */
 static void said_twice(void)
 {
-	static const struct pair_frame empty = {.kind = WIRE_DATA, .flags = WIRE_FLAG_EAGER, .tag = A};
+	static const struct pair_frame empty = {.kind = WIRE_EAGER, .tag = A};
 	static const struct pair_frame half = {.kind = WIRE_DATA, .length = 51, .total = 100, .tag = A};
 	struct pair_config c = {.nlanes = 3, .eager_max = 64};
 	uint8_t in[2][100], out[100] = {0};

@@ -53,10 +53,11 @@ static void cut(uint8_t *data, struct iovec iov[PIECES])
 static void say_to(int fd, struct pair_frame f)
 {
 	uint8_t b[48];
+	size_t n;
 
 	f.flags |= WIRE_FLAG_CRC;
-	pair_frame_put(b, &f);
-	CHECK_EQ(send(fd, b, 48, 0), 48);
+	n = pair_frame_put(b, &f);
+	CHECK_EQ(send(fd, b, n, 0), n);
 }
 
 /* ---- senders ---- */
@@ -149,7 +150,7 @@ static void capture(const struct kind *k, int device_tx, struct capture *ret)
 
 		ret->n[i] = n > 0 ? (size_t)n : 0;
 	}
-	CHECK(ret->n[k->lane] >= 48);
+	CHECK(ret->n[k->lane] >= pair_header(ret->bytes[k->lane]));
 	pair_raw_free(&config, l, raw);
 }
 
@@ -292,7 +293,7 @@ static void every_bit(void)
 		CHECK(k->effect(&v));
 		CHECK(!tcp_link_failed(v.l) || k->effect == error_heard);
 		if (k->effect == got || k->effect == got_late) {
-			size_t n = c.n[k->lane] - 48;
+			size_t n = c.n[k->lane] - pair_header(c.bytes[k->lane]);
 
 			CHECK_PATTERN(v.in, n, 3);
 		}
@@ -318,10 +319,10 @@ static void sums(void)
 		capture(k, 0, &c);
 		f = pair_frame_get(b);
 		CHECK(f.flags & WIRE_FLAG_CRC);
-		CHECK_EQ(c.n[k->lane], 48 + f.length);
-		CHECK_EQ(f.crc, pair_crc(pair_crc(0, b, 40), b + 44, 4));
-		if (f.kind == WIRE_DATA || f.kind == WIRE_ERROR)
-			CHECK_EQ(f.payload_crc, pair_crc(0, b + 48, f.length));
+		CHECK_EQ(c.n[k->lane], pair_header(b) + f.length);
+		CHECK_EQ(f.crc, pair_header_crc(b));
+		if (f.kind == WIRE_DATA || f.kind == WIRE_EAGER || f.kind == WIRE_ERROR)
+			CHECK_EQ(f.payload_crc, pair_crc(0, b + pair_header(b), f.length));
 	}
 }
 
@@ -335,16 +336,17 @@ static void flag_disagrees(void)
 			int raw[2];
 			struct tcp_link *l;
 			uint8_t b[48 + 1];
+			size_t n;
 
 			c.crc = crc;
 			l = pair_raw(&c, raw);
 			f.length = kind == WIRE_DESCRIPTOR;
 			f.total = f.length;
 			f.lane = kind == WIRE_DESCRIPTOR;
-			pair_frame_put(b, &f);
+			n = pair_frame_put(b, &f);
 			if (crc) /* a right sum, but no flag */
-				le_put(b + 40, pair_crc(pair_crc(0, b, 40), b + 44, 4), 4);
-			CHECK_EQ(send(raw[0], b, 48, 0), 48);
+				le_put(b + n - 8, pair_header_crc(b), 4);
+			CHECK_EQ(send(raw[0], b, n, 0), n);
 			passes(l);
 			CHECK(tcp_link_failed(l));
 			CHECK_EQ(l->end.error, GANTRY_ERR_PROTOCOL);

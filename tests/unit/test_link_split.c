@@ -12,7 +12,7 @@
 #include "random.h"
 #include "test.h"
 
-enum { DATA = 1, STATE = 2, RTS = 3, CLOSE = 4, CRC = 1, EAGER = 2, ACK = 8, GUARD = 16, MAX_MESSAGES = 16 };
+enum { DATA = 1, STATE = 2, RTS = 3, CLOSE = 4, EAGER = 8, CRC = 1, ACK = 8, GUARD = 16, MAX_MESSAGES = 16 };
 enum { TWO_CUT_STEP = SANITIZED ? 5 : 1 };
 enum when { POST_BEFORE, POST_AT_CUT, POST_AFTER };
 
@@ -50,8 +50,7 @@ static void put_frame(int lane, struct pair_frame f)
 {
 	uint8_t b[48];
 
-	pair_frame_put(b, &f);
-	put(lane, b, 48);
+	put(lane, b, pair_frame_put(b, &f));
 }
 
 static void start_streams(void)
@@ -69,19 +68,17 @@ static struct message *add_message(uint32_t tag, uint32_t index, size_t size)
 	return m;
 }
 
-static void put_piece(int lane, struct message *m, size_t offset, size_t length, uint8_t flags, uint64_t seq)
+static void put_part(int lane, struct message *m, size_t offset, size_t length, struct pair_frame f)
 {
 	uint64_t seed = (uint64_t)(m - messages);
 	uint8_t *payload = malloc(length + 1);
 
-	put_frame(lane, (struct pair_frame){.kind = DATA,
-					    .flags = flags,
-					    .length = (uint32_t)length,
-					    .seq = seq,
-					    .offset = offset,
-					    .total = m->size,
-					    .tag = m->tag,
-					    .index = m->index});
+	f.length = (uint32_t)length;
+	f.offset = offset;
+	f.total = m->size;
+	f.tag = m->tag;
+	f.index = m->index;
+	put_frame(lane, f);
 	for (size_t i = 0; i < length; i++)
 		payload[i] = pattern_byte(seed, offset + i);
 	put(lane, payload, length);
@@ -89,9 +86,14 @@ static void put_piece(int lane, struct message *m, size_t offset, size_t length,
 	m->end[lane] = lanes[lane].n;
 }
 
+static void put_piece(int lane, struct message *m, size_t offset, size_t length, uint8_t flags, uint64_t seq)
+{
+	put_part(lane, m, offset, length, (struct pair_frame){.kind = DATA, .flags = flags, .seq = seq});
+}
+
 static void put_eager(uint32_t tag, uint32_t index, size_t size)
 {
-	put_piece(0, add_message(tag, index, size), 0, size, EAGER, 0);
+	put_part(0, add_message(tag, index, size), 0, size, (struct pair_frame){.kind = EAGER});
 }
 
 static void write_all(struct tcp_link *l, int fd, const uint8_t *p, size_t n)

@@ -2,7 +2,7 @@
 /* Who waits for whom: the window of eager messages. */
 #include "link_match_util.h"
 
-/* 1 MiB of window takes 17 messages of 60000 + 48 bytes and no eighteenth until receives are posted. */
+/* 1 MiB of window takes 17 messages of 60000 + 24 bytes and no eighteenth until receives are posted. */
 static void window(void)
 {
 	enum { N = 60, SIZE = 60000 };
@@ -18,7 +18,7 @@ static void window(void)
 	progress(l, 200);
 	for (int i = 0; i < N; i++)
 		done += is_done(sends[i]);
-	CHECK_EQ(done, MIB / (SIZE + 48));
+	CHECK_EQ(done, MIB / (SIZE + 24));
 	for (int i = 0; i < N; i++) {
 		request = irecv(l[1], in, SIZE, A);
 		wait_for(l, request, NULL);
@@ -66,10 +66,10 @@ static void window_and_held(void)
 	done_with(l);
 }
 
-/* Empty messages take their headers' worth: 1 MiB / 48. They cannot fill the receiver's memory. */
+/* Empty messages take their headers' worth: 1 MiB / 24. They cannot fill the receiver's memory. */
 static void window_of_nothing(void)
 {
-	struct pair_config c = {.nlanes = 2, .window = 4800};
+	struct pair_config c = {.nlanes = 2, .window = 2400};
 	struct tcp_link *l[2];
 	void *sends[150];
 	int done = 0;
@@ -80,7 +80,7 @@ static void window_of_nothing(void)
 	progress(l, 100);
 	for (int i = 0; i < 150; i++)
 		done += is_done(sends[i]);
-	CHECK_EQ(done, 4800 / 48);
+	CHECK_EQ(done, 2400 / 24);
 	done_with(l);
 }
 

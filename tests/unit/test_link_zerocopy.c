@@ -301,8 +301,8 @@ static void checksum(void)
 		int raw[2], done = 0;
 		struct tcp_link *l = pair_raw(&c, raw);
 		/* CRC32C of "123456789" is 0xe3069283, as everywhere. */
-		struct pair_frame f = {.kind = WIRE_DATA,
-				       .flags = bulk ? WIRE_FLAG_CRC : WIRE_FLAG_CRC | WIRE_FLAG_EAGER,
+		struct pair_frame f = {.kind = bulk ? WIRE_DATA : WIRE_EAGER,
+				       .flags = WIRE_FLAG_CRC,
 				       .length = 9,
 				       .total = bulk ? 900 : 9,
 				       .offset = bulk ? 18 : 0,
@@ -311,11 +311,12 @@ static void checksum(void)
 		uint8_t b[48 + 9], in[900], out[1024];
 		gantry_result r = GANTRY_OK;
 		void *request = irecv(l, in, 900, 6);
+		size_t header;
 		ssize_t n;
 
-		pair_frame_put(b, &f);
-		memcpy(b + 48, "123456789", 9);
-		CHECK_EQ(send(raw[bulk], b, 57, 0), 57);
+		header = pair_frame_put(b, &f);
+		memcpy(b + header, "123456789", 9);
+		CHECK_EQ(send(raw[bulk], b, header + 9, 0), header + 9);
 		for (int i = 0; i < 5; i++)
 			tcp_link_progress(l);
 		CHECK(!tcp_link_failed(l));
@@ -327,8 +328,8 @@ static void checksum(void)
 		f.index += !bulk;
 		f.offset += bulk ? 9 : 0;
 		pair_frame_put(b, &f);
-		memcpy(b + 48, "123456788", 9);
-		CHECK_EQ(send(raw[bulk], b, 57, 0), 57);
+		memcpy(b + header, "123456788", 9);
+		CHECK_EQ(send(raw[bulk], b, header + 9, 0), header + 9);
 		for (int i = 0; i < 5 && r == GANTRY_OK; i++)
 			r = tcp_link_test(request, &done, NULL);
 		CHECK_EQ(r, GANTRY_ERR_CORRUPT);

@@ -158,7 +158,7 @@ static void check_hello_layout(void)
 	uint8_t b[WIRE_HELLO_SIZE];
 
 	CHECK_EQ(WIRE_HELLO_SIZE, 80);
-	CHECK_EQ(WIRE_VERSION, 4);
+	CHECK_EQ(WIRE_VERSION, 5);
 	memset(b, 0xee, sizeof(b));
 	wire_hello_encode(&h, b);
 	CHECK_BYTES(b, "\x18\x17\x16\x15\x14\x13\x12\x11");
@@ -169,7 +169,7 @@ static void check_hello_layout(void)
 	CHECK_BYTES(b + 40, "\x28\x27\x26\x25\x24\x23\x22\x21\x38\x37\x36\x35\x34\x33\x32\x31"
 			    "\x48\x47\x46\x45\x44\x43\x42\x41\0\0\x10\0\0\0\x01\0\x03\x04\x02\0\x07\x06\0\0");
 	memset(&back, 0xee, sizeof(back));
-	CHECK_OK(wire_hello_decode(b, sizeof(b), 4, &back));
+	CHECK_OK(wire_hello_decode(b, sizeof(b), 5, &back));
 	CHECK(memcmp(&back, &h, sizeof(h)) == 0);
 }
 
@@ -180,7 +180,7 @@ static void check_hello_refusals(void)
 
 	wire_hello_encode(&h, b);
 	for (size_t n = 0; n <= sizeof(b); n++)
-		CHECK_EQ(wire_hello_decode(b, n, 4, &back), n == 80 ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
+		CHECK_EQ(wire_hello_decode(b, n, 5, &back), n == 80 ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
 
 	/* Lanes: at least control and one bulk lane, at most 17, and this one among them. */
 	static const struct {
@@ -193,14 +193,14 @@ static void check_hello_refusals(void)
 		h.lane = lanes[i].lane;
 		h.lanes = lanes[i].lanes;
 		wire_hello_encode(&h, b);
-		CHECK_EQ(wire_hello_decode(b, 80, 4, &back), lanes[i].good ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
+		CHECK_EQ(wire_hello_decode(b, 80, 5, &back), lanes[i].good ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
 	}
 	/* Where payload lands: in host memory, in the device's, or there if it comes from another host. */
 	h = a_hello();
 	for (int unpack = 0; unpack < 256; unpack++) {
 		h.unpack = (uint8_t)unpack;
 		wire_hello_encode(&h, b);
-		CHECK_EQ(wire_hello_decode(b, 80, 4, &back), unpack <= 2 ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
+		CHECK_EQ(wire_hello_decode(b, 80, 5, &back), unpack <= 2 ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
 	}
 	CHECK_EQ(WIRE_UNPACK_NO, 0);
 	CHECK_EQ(WIRE_UNPACK_YES, 1);
@@ -211,7 +211,7 @@ static void check_hello_refusals(void)
 	h.unpack = 99;
 	wire_hello_encode(&h, b);
 	for (size_t n = 0; n <= sizeof(b); n++)
-		CHECK_EQ(wire_hello_decode(b, n, 5, &back), n >= 24 ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
+		CHECK_EQ(wire_hello_decode(b, n, 6, &back), n >= 24 ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
 	CHECK_EQ(back.listener, h.listener);
 	CHECK(memcmp(back.cookie, h.cookie, sizeof(h.cookie)) == 0);
 	CHECK_EQ(back.lanes, 0);

@@ -11,7 +11,6 @@
 #include "device/device.h"
 #include "link_pair.h"
 #include "net/emulated/emulated.h"
-#include "net/emulated/emulated.h"
 #include "net/tcp/flow.h"
 #include "net/tcp/unpack.h"
 #include "random.h"
@@ -22,7 +21,7 @@
 #pragma clang diagnostic ignored "-Wthread-safety-analysis"
 #endif
 
-enum { AHEAD = 6, DATA = 1, EAGER_FLAG = 2, ACK_FLAG = 8 };
+enum { AHEAD = 6, DATA = 1, ACK_FLAG = 8 };
 
 struct world {
 	struct pair_config config;
@@ -141,21 +140,16 @@ static inline void say_frame(struct world *w, struct pair_frame f, uint32_t lane
 	uint8_t header[48];
 
 	f.lane = lane;
-	pair_frame_put(header, &f);
-	say(w, 0, header, sizeof(header));
+	say(w, 0, header, pair_frame_put(header, &f));
 }
 
 /* A small message, inline. */
 static inline void say_eager(struct world *w, const uint8_t *data, size_t size, uint32_t tag)
 {
-	say_frame(w,
-		  (struct pair_frame){.kind = DATA,
-				      .flags = EAGER_FLAG,
-				      .length = (uint32_t)size,
-				      .total = size,
-				      .tag = tag,
-				      .index = w->index[tag]++},
-		  0);
+	say_frame(
+		w,
+		(struct pair_frame){.kind = PAIR_EAGER, .length = (uint32_t)size, .tag = tag, .index = w->index[tag]++},
+		0);
 	say(w, 0, data, size);
 }
 

@@ -222,7 +222,7 @@ static void collect_eager(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 	tx->window_blocked = false;
 	while (c->batch_n < LINK_BATCH && !gantry_list_empty(&tx->eager)) {
 		struct tcp_send *s = gantry_container(tx->eager.next, struct tcp_send, head.node);
-		uint64_t bytes = s->size + WIRE_FRAME_SIZE;
+		uint64_t bytes = s->size + WIRE_EAGER_SIZE;
 
 		if (tx->eager_out + bytes - tx->peer_consumed > l->session.peer_window) {
 			tx->window_blocked = true;
@@ -231,7 +231,7 @@ static void collect_eager(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 		tx->eager_out += bytes;
 		gantry_list_remove(&s->head.node);
 		c->batch[c->batch_n++] = s;
-		add_iov(c, s->header, WIRE_FRAME_SIZE);
+		add_iov(c, s->header, WIRE_EAGER_SIZE);
 		if (s->size)
 			add_iov(c, s->data, s->size);
 	}

@@ -92,7 +92,7 @@ static int begin_unexpected(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu)
 	const struct wire_piece *f = &rx->frame.piece;
 	struct tcp_unexpected *u;
 
-	if (!f->eager || f->total > LINK_WINDOW || l->rx.unexpected_bytes + f->total + WIRE_FRAME_SIZE > LINK_WINDOW)
+	if (!f->eager || f->total > LINK_WINDOW || l->rx.unexpected_bytes + f->total + WIRE_EAGER_SIZE > LINK_WINDOW)
 		return broken(lane, "data for a receive that was not posted");
 	u = malloc(sizeof(*u) + f->total);
 	if (!u) {
@@ -104,7 +104,7 @@ static int begin_unexpected(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu)
 	u->total = f->total;
 	u->complete = false;
 	gantry_list_append(&l->rx.unexpected, &u->node);
-	l->rx.unexpected_bytes += f->total + WIRE_FRAME_SIZE;
+	l->rx.unexpected_bytes += f->total + WIRE_EAGER_SIZE;
 	rx->unexpected = u;
 	rx->target = &tcp_target_unexpected;
 	rx->dst = u->data;
@@ -190,7 +190,7 @@ int tcp_frames_end(struct tcp_lane *lane)
 	rx->state = TCP_RX_HEADER;
 	if (check_crc(lane))
 		return -1;
-	if (f->kind == WIRE_DATA && !f->piece.eager)
+	if (f->kind == WIRE_DATA)
 		gantry_event_put(GANTRY_EV_CHUNK_RX, (uint32_t)lane->index, f->piece.index, f->piece.length);
 	rc = rx->target->end(lane);
 	rx->recv = NULL;
@@ -242,6 +242,7 @@ static int on_control(struct tcp_lane *lane, const struct wire_frame *f) REQUIRE
 	case WIRE_ARRIVED:
 		return tcp_lane_arrived(lane->link, &f->arrived);
 	case WIRE_DATA:
+	case WIRE_EAGER:
 	case WIRE_KINDS:
 		break;
 	}
@@ -261,8 +262,8 @@ static int begin_frame(struct tcp_lane *lane, const uint8_t *header, bool force)
 	if (rx->frame.kind == WIRE_DATA)
 		return begin_data(lane, force);
 	if (lane->index != 0)
-		return broken(lane, "a control frame on a bulk lane");
-	return on_control(lane, &rx->frame);
+		return broken(lane, "a frame of the control lane on a bulk lane");
+	return rx->frame.kind == WIRE_EAGER ? begin_data(lane, force) : on_control(lane, &rx->frame);
 }
 
 /* One look at the read-ahead buffer. */
@@ -275,9 +276,10 @@ struct look {
 static int take_header(struct tcp_lane *lane, struct look *look) REQUIRES(lane_rx_mu, link_mu)
 {
 	struct tcp_lane_rx *rx = &lane->rx;
+	uint32_t size;
 	int rc;
 
-	if (rx->tail - rx->head < WIRE_FRAME_SIZE)
+	if (rx->head == rx->tail || rx->tail - rx->head < (size = wire_header_size(rx->buf[rx->head])))
 		return 0;
 	rc = begin_frame(lane, rx->buf + rx->head, look->unexpected > 0);
 	if (rc > 0 && !look->consumed && rx->stalled) { /* for the second time */
@@ -289,7 +291,7 @@ static int take_header(struct tcp_lane *lane, struct look *look) REQUIRES(lane_r
 	if (rc)
 		return rc < 0 ? -1 : 0;
 	look->unexpected -= look->unexpected > 0;
-	rx->head += WIRE_FRAME_SIZE;
+	rx->head += size;
 	return 1;
 }
 

@@ -15,7 +15,7 @@
 #include "net/tcp/wire.h"
 
 enum {
-	WIRE_VERSION = 4,
+	WIRE_VERSION = 5,
 	WIRE_HELLO_SIZE = 80,
 	WIRE_WELCOME_SIZE = 224,
 	WIRE_COOKIE_SIZE = 16,

@@ -173,7 +173,7 @@ int tcp_match_end(struct tcp_link *l, const struct wire_piece *f, struct tcp_rec
 
 	buffer->got += f->length;
 	if (f->eager)
-		l->rx.consumed += f->length + WIRE_FRAME_SIZE;
+		l->rx.consumed += f->length + WIRE_EAGER_SIZE;
 	if (!whole)
 		buffer->cover += cover_of(l, f->offset, f->offset + f->length);
 	if (buffer->got != buffer->total)
@@ -206,8 +206,8 @@ void tcp_match_unexpected(struct tcp_link *l, struct tcp_recv *recv, struct tcp_
 			return;
 		buffer->total = buffer->begun = buffer->got = u->total;
 		buffer->started = true;
-		l->rx.unexpected_bytes -= u->total + WIRE_FRAME_SIZE;
-		l->rx.consumed += u->total + WIRE_FRAME_SIZE;
+		l->rx.unexpected_bytes -= u->total + WIRE_EAGER_SIZE;
+		l->rx.consumed += u->total + WIRE_EAGER_SIZE;
 		gantry_list_remove(&u->node);
 		free(u);
 		complete_buffer(l, recv, buffer);

@@ -24,20 +24,13 @@ enum { COALESCE_PACES = 4 };
 
 /* ---- how messages leave ---- */
 
-static void encode_eager(const struct tcp_link *l, const struct tcp_send *s, uint8_t header[WIRE_FRAME_SIZE])
+static void encode_eager(const struct tcp_link *l, const struct tcp_send *s, uint8_t header[WIRE_EAGER_SIZE])
 {
-	struct wire_frame f = {
-		.kind = WIRE_DATA,
-		.piece = {.eager = true,
-			  .length = (uint32_t)s->size,
-			  .total = s->size,
-			  .tag = s->tag,
-			  .index = s->index},
-	};
+	struct wire_piece f = {.length = (uint32_t)s->size, .tag = s->tag, .index = s->index};
 
 	if (l->session.crc)
-		f.piece.payload_crc = gantry_crc32c(0, s->data, s->size);
-	wire_frame_encode(&f, l->session.crc, header);
+		f.payload_crc = gantry_crc32c(0, s->data, s->size);
+	wire_eager_encode(&f, l->session.crc, header);
 }
 
 void tcp_send_queue_eager(struct tcp_link *l, struct tcp_send *s)
@@ -63,7 +56,7 @@ static const struct tcp_leave_ops tcp_leave_eager = {.trace = "", .post = post_e
 static bool is_coalesced(const struct tcp_link *l, const struct tcp_send *s) REQUIRES(link_mu)
 {
 	const struct tcp_tx *tx = &l->tx;
-	uint32_t bytes = (uint32_t)s->size + WIRE_FRAME_SIZE;
+	uint32_t bytes = (uint32_t)s->size + WIRE_EAGER_SIZE;
 
 	return tx->sends.nfree + 1 != tx->sends.count && s->size <= LINK_COALESCE_MESSAGE &&
 	       tx->coalesce.bytes + bytes <= LINK_COALESCE && gantry_list_empty(&tx->eager) &&
@@ -74,13 +67,13 @@ static bool is_coalesced(const struct tcp_link *l, const struct tcp_send *s) REQ
 static enum tcp_wake post_coalesced(struct tcp_link *l, struct tcp_send *s) REQUIRES(link_mu)
 {
 	struct tcp_coalesce *c = &l->tx.coalesce;
-	uint32_t bytes = (uint32_t)s->size + WIRE_FRAME_SIZE;
+	uint32_t bytes = (uint32_t)s->size + WIRE_EAGER_SIZE;
 	uint8_t *at = c->buffers[c->now] + c->bytes;
 
 	store_relaxed(&l->tx.pending, 1);
 	encode_eager(l, s, at);
 	if (s->size)
-		memcpy(at + WIRE_FRAME_SIZE, s->data, s->size);
+		memcpy(at + WIRE_EAGER_SIZE, s->data, s->size);
 	if (!c->count++)
 		c->since = gantry_ticks();
 	c->bytes += bytes;

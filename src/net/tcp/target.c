@@ -168,7 +168,7 @@ static int end_nowhere(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu)
 	const struct wire_piece *f = &lane->rx.frame.piece;
 
 	if (f->eager)
-		lane->link->rx.consumed += f->length + WIRE_FRAME_SIZE;
+		lane->link->rx.consumed += f->length + WIRE_EAGER_SIZE;
 	return 0;
 }
 

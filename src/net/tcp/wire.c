@@ -20,20 +20,22 @@ enum {
 	FRAME_INDEX = 36,
 	FRAME_SUM = 40,
 	FRAME_LAST = 44,
+	/* EAGER */
+	EAGER_TAG = 8,
+	EAGER_INDEX = 12,
+	EAGER_SUM = 16,
+	EAGER_PAYLOAD_CRC = 20,
 };
 
-/* Of all bytes of a header but those of the sum itself. */
-static uint32_t frame_sum(const uint8_t header[WIRE_FRAME_SIZE])
+/* Of all bytes of a header but the four of the sum itself. */
+static uint32_t header_sum(const uint8_t *header, size_t sum, size_t size)
 {
-	uint32_t before = gantry_crc32c(0, header, FRAME_SUM);
-
-	return gantry_crc32c(before, header + FRAME_LAST, WIRE_FRAME_SIZE - FRAME_LAST);
+	return gantry_crc32c(gantry_crc32c(0, header, sum), header + sum + 4, size - sum - 4);
 }
 
 static void put_piece(const struct wire_piece *p, bool data, uint8_t out[WIRE_FRAME_SIZE])
 {
-	out[FRAME_FLAGS] = (uint8_t)((p->eager ? WIRE_FLAG_EAGER : 0) | (p->ack ? WIRE_FLAG_ACK : 0) |
-				     (p->deep ? WIRE_FLAG_DEEP : 0));
+	out[FRAME_FLAGS] = (uint8_t)((p->ack ? WIRE_FLAG_ACK : 0) | (p->deep ? WIRE_FLAG_DEEP : 0));
 	put32(out + FRAME_LENGTH, p->length);
 	put64(out + FRAME_SEQ, p->seq);
 	put64(out + FRAME_OFFSET, p->offset);
@@ -90,15 +92,32 @@ static void put_fields(const struct wire_frame *f, uint8_t out[WIRE_FRAME_SIZE])
 		break;
 	case WIRE_DATA:
 	case WIRE_DESCRIPTOR:
+	case WIRE_EAGER:
 	case WIRE_KINDS:
 		break;
 	}
+}
+
+void wire_eager_encode(const struct wire_piece *p, bool crc, uint8_t out[WIRE_EAGER_SIZE])
+{
+	out[FRAME_KIND] = WIRE_EAGER;
+	out[FRAME_FLAGS] = crc ? WIRE_FLAG_CRC : 0;
+	put16(out + FRAME_MARK, FRAME_MAGIC);
+	put32(out + FRAME_LENGTH, p->length);
+	put32(out + EAGER_TAG, p->tag);
+	put32(out + EAGER_INDEX, p->index);
+	put32(out + EAGER_PAYLOAD_CRC, p->payload_crc);
+	put32(out + EAGER_SUM, crc ? header_sum(out, EAGER_SUM, WIRE_EAGER_SIZE) : 0);
 }
 
 void wire_frame_encode(const struct wire_frame *f, bool crc, uint8_t out[WIRE_FRAME_SIZE])
 {
 	bool piece = f->kind == WIRE_DATA || f->kind == WIRE_DESCRIPTOR;
 
+	if (f->kind == WIRE_EAGER) {
+		wire_eager_encode(&f->piece, crc, out);
+		return;
+	}
 	if (!piece)
 		memset(out, 0, WIRE_FRAME_SIZE);
 	out[FRAME_KIND] = (uint8_t)f->kind;
@@ -109,19 +128,18 @@ void wire_frame_encode(const struct wire_frame *f, bool crc, uint8_t out[WIRE_FR
 		put_fields(f, out);
 	if (crc) {
 		out[FRAME_FLAGS] |= WIRE_FLAG_CRC;
-		put32(out + FRAME_SUM, frame_sum(out));
+		put32(out + FRAME_SUM, header_sum(out, FRAME_SUM, WIRE_FRAME_SIZE));
 	}
 }
 
-/* A piece lies within its message, written so that no sum can wrap. Only an empty message has an empty piece; an eager
- * one is one piece; eager and empty messages have no payload on a bulk lane. */
+/* A piece lies within its message, written so that no sum can wrap, and is not empty. */
 static bool get_piece(const uint8_t in[WIRE_FRAME_SIZE], struct wire_piece *p)
 {
 	uint8_t flags = in[FRAME_FLAGS];
 	bool data = in[FRAME_KIND] == WIRE_DATA;
 	uint32_t last = get32(in + FRAME_LAST);
 
-	p->eager = flags & WIRE_FLAG_EAGER;
+	p->eager = false;
 	p->ack = flags & WIRE_FLAG_ACK;
 	p->deep = flags & WIRE_FLAG_DEEP;
 	p->length = get32(in + FRAME_LENGTH);
@@ -132,10 +150,21 @@ static bool get_piece(const uint8_t in[WIRE_FRAME_SIZE], struct wire_piece *p)
 	p->index = get32(in + FRAME_INDEX);
 	p->payload_crc = data ? last : 0;
 	p->lane = data ? 0 : last;
-	if (p->offset > p->total || p->length > p->total - p->offset || (p->length == 0 && p->total != 0) ||
-	    (p->eager && p->length != p->total))
+	if (p->offset > p->total || p->length > p->total - p->offset || !p->length)
 		return false;
-	return data || (p->length && !p->eager && p->lane > 0 && p->lane < WIRE_MAX_LANES);
+	return data || (p->lane > 0 && p->lane < WIRE_MAX_LANES);
+}
+
+static void get_eager(const uint8_t *in, struct wire_piece *p)
+{
+	uint32_t length = get32(in + FRAME_LENGTH);
+
+	*p = (struct wire_piece){.eager = true,
+				 .length = length,
+				 .total = length,
+				 .tag = get32(in + EAGER_TAG),
+				 .index = get32(in + EAGER_INDEX),
+				 .payload_crc = get32(in + EAGER_PAYLOAD_CRC)};
 }
 
 /* The fields of the other kinds. False: this version does not send that. */
@@ -146,8 +175,9 @@ static bool get_fields(const uint8_t in[WIRE_FRAME_SIZE], struct wire_frame *f)
 	uint32_t last = get32(in + FRAME_LAST);
 
 	switch (f->kind) {
-	case WIRE_DATA: /* not here: get_piece */
+	case WIRE_DATA: /* not here: get_piece, get_eager */
 	case WIRE_DESCRIPTOR:
+	case WIRE_EAGER:
 		break;
 	case WIRE_STATE:
 		f->state = (struct wire_state){.done = seq,
@@ -179,23 +209,24 @@ static bool get_fields(const uint8_t in[WIRE_FRAME_SIZE], struct wire_frame *f)
 	return false;
 }
 
-gantry_result wire_frame_decode(const uint8_t in[WIRE_FRAME_SIZE], bool crc, struct wire_frame *ret)
+gantry_result wire_frame_decode(const uint8_t *in, bool crc, struct wire_frame *ret)
 {
-	struct wire_frame f;
-	bool fine;
+	size_t size = wire_header_size(in[FRAME_KIND]), sum = size == WIRE_EAGER_SIZE ? EAGER_SUM : FRAME_SUM;
 
-	if (crc && get32(in + FRAME_SUM) != frame_sum(in))
+	if (crc && get32(in + sum) != header_sum(in, sum, size))
 		return GANTRY_ERR_CORRUPT;
 	if (get16(in + FRAME_MARK) != FRAME_MAGIC || (in[FRAME_FLAGS] & ~WIRE_FLAGS) ||
 	    !(in[FRAME_FLAGS] & WIRE_FLAG_CRC) != !crc)
 		return GANTRY_ERR_PROTOCOL;
-	f.kind = (enum wire_kind)in[FRAME_KIND];
-	if (f.kind == WIRE_DATA || f.kind == WIRE_DESCRIPTOR)
-		fine = get_piece(in, &f.piece);
-	else
-		fine = get_fields(in, &f);
-	if (!fine)
-		return GANTRY_ERR_PROTOCOL;
-	*ret = f;
-	return GANTRY_OK;
+	ret->kind = (enum wire_kind)in[FRAME_KIND];
+	switch (ret->kind) {
+	case WIRE_EAGER:
+		get_eager(in, &ret->piece);
+		return GANTRY_OK;
+	case WIRE_DATA:
+	case WIRE_DESCRIPTOR:
+		return get_piece(in, &ret->piece) ? GANTRY_OK : GANTRY_ERR_PROTOCOL;
+	default:
+		return size == WIRE_FRAME_SIZE && get_fields(in, ret) ? GANTRY_OK : GANTRY_ERR_PROTOCOL;
+	}
 }

@@ -202,7 +202,7 @@ enum { KINDS = 16 };
 
 static void come(int fd, int kind, int listener, const uint8_t *recorded)
 {
-	uint8_t hello[RELAY_HELLO], noise[4096], frame[WIRE_FRAME_SIZE];
+	uint8_t hello[RELAY_HELLO], noise[4096], frame[WIRE_FRAME_SIZE] = {0};
 	struct wire_frame f = {.kind = (enum wire_kind)(1 + rand() % (WIRE_KINDS - 1))};
 
 	forge(hello, listener, recorded);

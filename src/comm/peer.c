@@ -81,7 +81,6 @@ static gantry_result begin(struct gantry_comm *comm, struct comm_conn *cc, int p
 	set_stage(cc, CONN_SETUP);
 	if (bits & (send ? GANTRY_TRANSPORT_PROXIED_SEND : GANTRY_TRANSPORT_PROXIED_RECV)) {
 		TRY(gantry_proxy_conn_create(comm->proxy, comm->group, c, &c->proxy));
-		c->proxy->side = side_of(cc);
 		TRY(side_of(cc)->proxy_setup(c));
 	}
 	cc->id = comm_trace_conn_id(c);

@@ -6,6 +6,7 @@
 #ifndef GANTRY_PROXY_CONN_H
 #define GANTRY_PROXY_CONN_H
 
+#include "base/list.h"
 #include "device/conn.h"
 #include "gantry/transport.h"
 
@@ -69,18 +70,29 @@ struct gantry_proxy_conn {
 	/* Second line and further. */
 	struct gantry_proxy_op *first, *last; /* operations not finished, in order */
 	struct gantry_fifo *fifo; /* as the CPU addresses it: what the kernel end uses, given by the transport */
-	struct gantry_eventcount *kernel_eventcount;	   /* rung after publishing; NULL: the kernel never sleeps */
-	struct gantry_connector *connector;		   /* borrowed */
-	struct gantry_proxy *proxy;			   /* borrowed: the engine */
-	struct gantry_proxy_group *group;		   /* borrowed: the communicator it belongs to */
-	struct gantry_proxy_conn *ready_next, *ready_prev; /* the list of connections with work */
-	int ready, send, waits_for;			   /* enum gantry_wait_cause while idle */
-	uint32_t id;					   /* for the trace */
-	uint64_t waits_since;				   /* ticks */
+	struct gantry_eventcount *kernel_eventcount; /* rung after publishing; NULL: the kernel never sleeps */
+	struct gantry_connector *connector;	     /* borrowed */
+	struct gantry_proxy *proxy;		     /* borrowed: the engine */
+	struct gantry_proxy_group *group;	     /* borrowed: the communicator it belongs to */
+	struct gantry_list ready;		     /* in the group's list while it has operations */
+	int send, waits_for;			     /* enum gantry_wait_cause while idle */
+	uint32_t id;				     /* for the trace */
+	uint64_t waits_since;			     /* ticks */
 	/* Counters: written by the progress thread, relaxed; read by anybody. */
 	uint64_t bytes, steps, ops, copies;
 	uint64_t wait_ticks[GANTRY_WAIT_CAUSES];
 	uint64_t progress_ns; /* when a step last moved (coarse clock) */
+	/* The engine's own. */
+	uint64_t sum;	 /* of the four counters when they were last settled */
+	uint64_t told;	 /* head: send, as it was last stored; recv, as it was last seen */
+	uint64_t seen;	 /* send: steps below were seen posted; an event is put once */
+	uint64_t marked; /* steps whose slot (recv) or offer (send) was refreshed if it was their turn */
+	/* For other threads: copies of the words above, which transports write plainly; stored relaxed after movement. */
+	struct {
+		uint64_t posted, moved, flushed, done, end;
+		uint32_t op;
+		int busy;
+	} shown;
 };
 
 #endif

@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "base/param_text.h"
-#include "proxy/engine.h"
+#include "proxy/proxy.h"
 
 #if GANTRY_HAVE_HWLOC
 #include <hwloc.h>

@@ -53,14 +53,8 @@ void gantry_proxy_conn_destroy(struct gantry_proxy_conn *pc);
 
 /* Takes n operations from the pool (all or none; grows the pool when it is empty), chained through next. */
 gantry_result gantry_proxy_ops_get(struct gantry_proxy *p, uint32_t n, struct gantry_proxy_op **ret_first);
-/* Gives back a chain (ended by NULL) that was not appended after all. */
-void gantry_proxy_ops_put(struct gantry_proxy *p, struct gantry_proxy_op *first);
 /* Appends a chain in order and wakes the thread: one atomic exchange and at most one wake-up for all of it. */
 void gantry_proxy_append(struct gantry_proxy *p, struct gantry_proxy_op *first, struct gantry_proxy_op *last);
-
-/* Calls fn for each connection of a group, from any thread, with the connection safe from being freed. */
-void gantry_proxy_group_each(struct gantry_proxy_group *g, void (*fn)(void *ctx, const struct gantry_proxy_conn *pc),
-			     void *ctx);
 
 /* A connection as other threads may see it. Words are right each by itself; together they are a moment's blur. */
 struct gantry_proxy_conn_view {
@@ -73,7 +67,7 @@ struct gantry_proxy_conn_view {
 	enum gantry_wait_cause waits_for;
 	uint32_t op; /* id of the oldest operation, if busy */
 };
-/* From any thread while the connection lives: in gantry_proxy_group_each, say. */
+/* From any thread while the connection lives. */
 void gantry_proxy_conn_look(const struct gantry_proxy_conn *pc, struct gantry_proxy_conn_view *ret);
 
 /* How the thread spent its life; for perf and tests. */
@@ -81,5 +75,22 @@ struct gantry_proxy_stats {
 	uint64_t passes, worked, yields, sleeps, wakes, batches, ops;
 };
 void gantry_proxy_get_stats(struct gantry_proxy *p, struct gantry_proxy_stats *ret);
+
+/* ---- between proxy.c, steps.c and pin.c ---- */
+
+enum { CACHE_LINE = 64 };
+
+/* A word with one writer that others read: no order, no tearing. */
+#define GET(x) load_relaxed(&(x))
+#define PUT(x, v) store_relaxed(&(x), (v))
+#define ADD(x, v) PUT(x, (x) + (v))
+
+void gantry_proxy_tell_head(struct gantry_proxy_conn *pc, uint64_t step);
+void gantry_proxy_step_event(struct gantry_proxy_conn *pc, int kind, uint64_t step, const struct gantry_proxy_op *op,
+			     uint32_t mode, uint64_t bytes);
+/* The wait that gantry_proxy_waits began is over. */
+void gantry_proxy_waits_end(struct gantry_proxy_conn *pc);
+/* The calling thread; does nothing but log where it cannot. */
+void gantry_proxy_pin(int numa_node);
 
 #endif

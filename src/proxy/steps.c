@@ -18,8 +18,10 @@
 #include "base/atomic.h"
 #include "base/clock.h"
 #include "base/event.h"
+#include "base/eventcount.h"
 #include "base/log.h"
-#include "proxy/engine.h"
+#include "device/dev.h"
+#include "proxy/proxy.h"
 
 static struct gantry_slot *slot(struct gantry_slot *slots, uint64_t step)
 {
@@ -36,13 +38,12 @@ static struct gantry_slot *slot(struct gantry_slot *slots, uint64_t step)
 static void refresh(struct gantry_proxy_conn *pc, uint64_t to)
 {
 	struct gantry_slot *words = pc->send ? pc->fifo->offers : pc->fifo->slots;
-	struct conn *c = conn_of(pc);
 
-	if (c->marked + GANTRY_STEPS < to)
-		c->marked = to - GANTRY_STEPS;
-	for (; c->marked < to; c->marked++) {
-		struct gantry_slot *w = slot(words, c->marked);
-		uint64_t s = c->marked, meta;
+	if (pc->marked + GANTRY_STEPS < to)
+		pc->marked = to - GANTRY_STEPS;
+	for (; pc->marked < to; pc->marked++) {
+		struct gantry_slot *w = slot(words, pc->marked);
+		uint64_t s = pc->marked, meta;
 
 		if ((s & REFRESH) != REFRESH)
 			continue;
@@ -71,7 +72,6 @@ int gantry_proxy_posted(struct gantry_proxy_conn *pc, uint64_t step, uint32_t *r
 {
 	struct gantry_slot *s = slot(pc->fifo->slots, step);
 	uint64_t meta = dev_load(&s->meta), where = 0;
-	struct conn *c = conn_of(pc);
 	uint32_t mode;
 
 	if (!gantry_slot_is(meta, step))
@@ -86,8 +86,8 @@ int gantry_proxy_posted(struct gantry_proxy_conn *pc, uint64_t step, uint32_t *r
 	*ret_mode = mode;
 	*ret_size = gantry_slot_size(meta);
 	*ret_place = gantry_slot_place(where);
-	if (step >= c->seen) {
-		c->seen = step + 1;
+	if (step >= pc->seen) {
+		pc->seen = step + 1;
 		gantry_proxy_step_event(pc, GANTRY_EV_PROXY_MOVE, step, gantry_proxy_op_of(pc, step), mode, *ret_size);
 	}
 	return 1;
@@ -116,7 +116,7 @@ void gantry_proxy_offer(struct gantry_proxy_conn *pc, uint64_t step, uint64_t of
 
 void gantry_proxy_tell_head(struct gantry_proxy_conn *pc, uint64_t step)
 {
-	conn_of(pc)->told = step;
+	pc->told = step;
 	dev_store(&pc->fifo->head, step);
 	ring_kernel(pc, step);
 }
@@ -133,7 +133,7 @@ struct slices {
 
 static void find_slices(struct gantry_proxy_conn *pc, uint64_t step, struct slices *ret)
 {
-	uint64_t s = conn_of(pc)->told;
+	uint64_t s = pc->told;
 
 	ret->n = 0;
 	ret->steps = ret->bytes = 0;
@@ -164,7 +164,7 @@ void gantry_proxy_done(struct gantry_proxy_conn *pc, uint64_t step)
 {
 	struct slices found;
 
-	if (step <= conn_of(pc)->told)
+	if (step <= pc->told)
 		return;
 	find_slices(pc, step, &found); /* before the kernel may write them again */
 	refresh(pc, step);
@@ -208,9 +208,9 @@ uint64_t gantry_proxy_consumed(struct gantry_proxy_conn *pc)
 	uint64_t head = dev_load(&pc->fifo->head);
 	struct slices found;
 
-	if (head > conn_of(pc)->told) {
+	if (head > pc->told) {
 		find_slices(pc, head, &found);
-		conn_of(pc)->told = head;
+		pc->told = head;
 		put_done(pc, &found);
 	}
 	return head;
@@ -251,6 +251,30 @@ void gantry_proxy_waits(struct gantry_proxy_conn *pc, enum gantry_wait_cause cau
 	gantry_proxy_waits_end(pc);
 	PUT(pc->waits_for, (int)cause);
 	PUT(pc->waits_since, gantry_ticks() | 1); /* 0 is "does not wait" */
+}
+
+void gantry_proxy_conn_look(const struct gantry_proxy_conn *pc, struct gantry_proxy_conn_view *ret)
+{
+	uint64_t since = GET(pc->waits_since), now = gantry_ticks();
+
+	ret->posted = GET(pc->shown.posted);
+	ret->moved = GET(pc->shown.moved);
+	ret->flushed = GET(pc->shown.flushed);
+	ret->done = GET(pc->shown.done);
+	ret->end = GET(pc->shown.end);
+	ret->op = GET(pc->shown.op);
+	ret->busy = GET(pc->shown.busy);
+	ret->bytes = GET(pc->bytes);
+	ret->steps = GET(pc->steps);
+	ret->ops = GET(pc->ops);
+	ret->copies = GET(pc->copies);
+	ret->progress_ns = GET(pc->progress_ns);
+	ret->waits = since != 0;
+	ret->waits_for = (enum gantry_wait_cause)GET(pc->waits_for);
+	for (int i = 0; i < GANTRY_WAIT_CAUSES; i++)
+		ret->wait_ticks[i] = GET(pc->wait_ticks[i]);
+	if (since && now > since)
+		ret->wait_ticks[ret->waits_for] += now - since;
 }
 
 /*

@@ -53,7 +53,7 @@ static int can_post(struct gantry_proxy_conn *pc, uint32_t call)
 {
 	struct gantry_proxy_op *op = NULL;
 
-	if (!pc || !pc->ready)
+	if (!pc || !pc->first)
 		return 0;
 	if (pc->posted < pc->end)
 		op = gantry_proxy_op_of(pc, pc->posted);
@@ -74,7 +74,7 @@ static int oldest_call(const struct net_link *l, uint32_t *ret_call)
 		struct gantry_proxy_conn *pc = l->subs[i];
 		const struct gantry_proxy_op *op = NULL;
 
-		if (!pc || !pc->ready)
+		if (!pc || !pc->first)
 			continue;
 		while (pc->posted < pc->end && !(op = gantry_proxy_op_of(pc, pc->posted)))
 			pc->posted++; /* a gap left by aligning */
@@ -306,7 +306,7 @@ static void consume(struct gantry_proxy_conn *pc, struct net_conn *nc, int *work
 static int leads(const struct net_link *l, const struct gantry_proxy_conn *pc)
 {
 	for (int i = 0; i < l->nsubs; i++) {
-		if (l->subs[i] && l->subs[i]->ready)
+		if (l->subs[i] && l->subs[i]->first)
 			return l->subs[i] == pc;
 	}
 	return 1;

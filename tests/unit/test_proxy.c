@@ -321,8 +321,12 @@ static void test_waits(void)
 
 static void test_pool(void)
 {
-	struct gantry_proxy_op *first, *second;
+	static struct fake f;
+	struct gantry_proxy_group *g = make_group(proxy, NULL, NULL);
+	struct gantry_proxy_op *first, *last = NULL;
 	uint32_t n = 0;
+
+	fake_make(proxy, g, &f, 1, 0);
 
 	CHECK_OK(gantry_proxy_ops_get(proxy, 0, &first));
 	CHECK(!first);
@@ -331,14 +335,25 @@ static void test_pool(void)
 		CHECK_EQ((uintptr_t)op % 64, 0);
 		CHECK_EQ(op->bytes + op->nsteps + op->id + op->chunk_steps, 0);
 		op->id = 5;
+		op->nsteps = op->slice_steps = 1;
+		op->conn = f.pc;
+		last = op;
 	}
 	CHECK_EQ(n, 1000);
-	CHECK_OK(gantry_proxy_ops_get(proxy, 300, &second));
-	for (struct gantry_proxy_op *op = second; op; op = op->next)
-		CHECK_EQ(op->id, 0);
-	gantry_proxy_ops_put(proxy, first);
-	gantry_proxy_ops_put(proxy, second);
-	gantry_proxy_ops_put(proxy, NULL);
+	gantry_proxy_append(proxy, first, last);
+	drain(g);
+	/* Those that come back from the thread are zeroed as the new ones were. */
+	CHECK_OK(gantry_proxy_ops_get(proxy, 1300, &first));
+	for (struct gantry_proxy_op *op = first; op; op = op->next) {
+		CHECK_EQ(op->id + op->nsteps, 0);
+		op->nsteps = op->slice_steps = 1;
+		op->conn = f.pc;
+		last = op;
+	}
+	gantry_proxy_append(proxy, first, last);
+	drain(g);
+	gantry_proxy_group_destroy(g);
+	gantry_proxy_conn_destroy(f.pc);
 }
 
 /* The process's engine is one and counted; with GANTRY_PROXY_PER_DEVICE each device has its own. */

@@ -2,23 +2,22 @@
 /*
  * One pass of a direction is: start the copies that can start, finish those that are done, in order.
  *
- *   send   may start    the kernel has posted the step, and the far consumer has given its slot back
- *          is finished  far slot published, then this kernel's head
- *   recv   may start    the far producer has posted the step, and the staging slot (or the kernel's offer) is free
- *          is finished  far head stored, then this kernel's slot published; done when the kernel has consumed it
+ *   send   may start    the kernel has posted the step, and the remote consumer has given its slot back
+ *          is finished  remote slot published, then this kernel's head
+ *   recv   may start    the remote producer has posted the step, and the staging slot (or the kernel's offer) is free
+ *          is finished  remote head stored, then this kernel's slot published; done when the kernel has consumed it
  *
- * Order. The event of a copy is the acquire of its bytes; the far slot and the kernel's slot are releases after it.
+ * Order. The event of a copy is the acquire of its bytes; the remote slot and the kernel's slot are releases after it.
  * Steps are published in order because they are finished in order. Words are dev.h's, as in a kernel on the CPU.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
-#include "transport/copy_engine.h"
-
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/atomic.h"
 #include "base/log.h"
 #include "device/dev.h"
+#include "transport/ends.h"
 
 /* A step whose copy has begun. */
 struct step {
@@ -31,75 +30,15 @@ struct gantry_copy_engine {
 	struct gantry_fifo *fifo, *fifo_dev; /* the kernel's end: as the CPU and as the device addresses it */
 	char *staging;
 	uint64_t step_bytes;
-	struct gantry_copy_far far;
+	struct gantry_copy_remote remote;
 	/* The progress thread's. */
 	struct gantry_stream *stream;
 	struct gantry_dev_event *events[GANTRY_STEPS];
 	struct step steps[GANTRY_STEPS];
-	uint64_t told; /* recv: far head */
+	uint64_t told; /* recv: remote head */
 };
 
-gantry_result gantry_copy_engine_create(struct gantry_connector *c, struct gantry_copy_engine **ret_engine)
-{
-	gantry_result r = GANTRY_OK;
-	struct gantry_copy_engine *e = calloc(1, sizeof(*e));
-	void *host = NULL, *dev = NULL;
-
-	if (!e)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a connection to rank %d", c->peer->rank);
-	e->device = c->device;
-	TRY(c->device->ops->alloc_mapped(c->device, sizeof(struct gantry_fifo), &host, &dev));
-	e->fifo = host;
-	e->fifo_dev = dev;
-	c->proxy->resources = e;
-	c->proxy->fifo = e->fifo;
-	c->proxy->kernel_eventcount = c->eventcount;
-	*ret_engine = e;
-	e = NULL;
-out:
-	gantry_copy_engine_free(e);
-	return r;
-}
-
-gantry_result gantry_copy_engine_connect(struct gantry_copy_engine *e, struct gantry_connector *c, uint64_t step_bytes,
-					 const struct gantry_copy_far *far)
-{
-	gantry_result r = GANTRY_OK;
-	struct gantry_conn *conn = &c->conn;
-	void *staging = NULL;
-
-	TRY(c->device->ops->alloc(c->device, GANTRY_STEPS * step_bytes, &staging));
-	e->staging = staging;
-	e->step_bytes = step_bytes;
-	e->far = *far;
-	conn->head = &e->fifo_dev->head;
-	conn->tail = &e->fifo_dev->tail;
-	conn->slots = e->fifo_dev->slots;
-	conn->offers = c->send ? NULL : e->fifo_dev->offers;
-	conn->buffs[GANTRY_PROTO_SIMPLE] = e->staging;
-	conn->step_bytes[GANTRY_PROTO_SIMPLE] = (uint32_t)step_bytes;
-	conn->flags = GANTRY_CONN_PROXIED | (c->send ? GANTRY_CONN_SEND : 0);
-	conn->eventcount = c->proxy_eventcount;
-	conn->state = c->state;
-	c->max_step = step_bytes;
-	c->peer_notifies = c->eventcount != NULL;
-	c->sharing = GANTRY_SHARES_ADDRESSES; /* "the other end" of this kernel is a proxy of its own process */
-out:
-	return r;
-}
-
-gantry_result gantry_copy_engine_start(struct gantry_copy_engine *e)
-{
-	gantry_result r = GANTRY_OK;
-
-	TRY(e->device->ops->stream_create(e->device, &e->stream));
-	for (int i = 0; i < GANTRY_STEPS; i++)
-		TRY(e->device->ops->event_create(e->device, &e->events[i]));
-out:
-	return r;
-}
-
-void gantry_copy_engine_free(struct gantry_copy_engine *e)
+static void engine_free(struct gantry_copy_engine *e)
 {
 	if (!e)
 		return;
@@ -112,6 +51,78 @@ void gantry_copy_engine_free(struct gantry_copy_engine *e)
 	if (e->fifo)
 		e->device->ops->free_mapped(e->device, e->fifo);
 	free(e);
+}
+
+gantry_result gantry_end_proxy_setup(struct gantry_connector *c, size_t size)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_end *end = gantry_end_get(c, size);
+	struct gantry_copy_engine *e = NULL;
+	void *host = NULL, *dev = NULL;
+
+	if (!end)
+		return GANTRY_ERR_NOMEM;
+	e = calloc(1, sizeof(*e));
+	if (!e)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a connection to rank %d", c->peer->rank);
+	e->device = c->device;
+	TRY(c->device->ops->alloc_mapped(c->device, sizeof(struct gantry_fifo), &host, &dev));
+	e->fifo = host;
+	e->fifo_dev = dev;
+	c->proxy->resources = end->engine = e;
+	c->proxy->fifo = e->fifo;
+	c->proxy->kernel_eventcount = c->eventcount;
+	e = NULL;
+out:
+	engine_free(e);
+	return r;
+}
+
+gantry_result gantry_end_proxy_fill(struct gantry_connector *c, uint64_t step_bytes,
+				    const struct gantry_copy_remote *remote)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_copy_engine *e = ((struct gantry_end *)c->resources)->engine;
+	void *staging = NULL;
+
+	TRY(c->device->ops->alloc(c->device, GANTRY_STEPS * step_bytes, &staging));
+	e->staging = staging;
+	e->step_bytes = step_bytes;
+	e->remote = *remote;
+	gantry_end_fill_words(c, e->fifo_dev, GANTRY_CONN_PROXIED);
+	c->conn.offers = c->send ? NULL : e->fifo_dev->offers;
+	c->conn.buffs[GANTRY_PROTO_SIMPLE] = e->staging;
+	c->conn.step_bytes[GANTRY_PROTO_SIMPLE] = (uint32_t)step_bytes;
+	c->conn.eventcount = c->proxy_eventcount;
+	c->max_step = step_bytes;
+	c->peer_notifies = c->eventcount != NULL;
+	c->sharing = GANTRY_SHARES_ADDRESSES; /* "the other end" of this kernel is a proxy of its own process */
+out:
+	return r;
+}
+
+gantry_result gantry_end_proxy_connect(struct gantry_connector *c)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_copy_engine *e = ((struct gantry_end *)c->resources)->engine;
+
+	TRY(e->device->ops->stream_create(e->device, &e->stream));
+	for (int i = 0; i < GANTRY_STEPS; i++)
+		TRY(e->device->ops->event_create(e->device, &e->events[i]));
+out:
+	return r;
+}
+
+void gantry_end_proxy_free(struct gantry_connector *c)
+{
+	struct gantry_end *end = c->resources;
+
+	if (!end)
+		return;
+	engine_free(end->engine);
+	end->engine = NULL;
+	if (c->proxy)
+		c->proxy->resources = NULL;
 }
 
 /* Starts the copy of a step and remembers it. */
@@ -139,7 +150,7 @@ static void count_copy(struct gantry_proxy_conn *pc, const struct gantry_proxy_o
 	store_relaxed(&pc->copies, pc->copies + op->slice_steps);
 }
 
-/* Whether a far or near slot can hold the step: sizes come out of memory that others write. */
+/* Whether a remote or near slot can hold the step: sizes come out of memory that others write. */
 static gantry_result check_size(const struct gantry_proxy_conn *pc, const struct gantry_copy_engine *e,
 				const struct gantry_proxy_op *op, uint64_t step, uint64_t size)
 {
@@ -162,7 +173,7 @@ static gantry_result start_sends(struct gantry_proxy_conn *pc, struct gantry_cop
 		uint64_t step = pc->moved, place;
 		struct step s = {0};
 
-		if (dev_load(e->far.head) + GANTRY_STEPS < step + op->slice_steps) {
+		if (dev_load(&e->remote.fifo->head) + GANTRY_STEPS < step + op->slice_steps) {
 			gantry_proxy_waits(pc, GANTRY_WAIT_PEER);
 			break;
 		}
@@ -174,7 +185,7 @@ static gantry_result start_sends(struct gantry_proxy_conn *pc, struct gantry_cop
 			FAIL(GANTRY_ERR_INTERNAL, "a kernel posted step %llu in mode %u", (unsigned long long)step,
 			     s.mode);
 		TRY(check_size(pc, e, op, step, s.size));
-		TRY(start(e, step, &s, ring_slot(e, e->far.ring, step),
+		TRY(start(e, step, &s, ring_slot(e, e->remote.ring, step),
 			  s.mode == GANTRY_MODE_PTR ? (const char *)(uintptr_t)place : ring_slot(e, e->staging, step)));
 		pc->posted = pc->moved += op->slice_steps;
 	}
@@ -201,11 +212,11 @@ static gantry_result finish_sends(struct gantry_proxy_conn *pc, struct gantry_co
 		uint64_t step = pc->done;
 
 		TRY(look_at(pc, e, step));
-		dev_publish(&e->far.slots[step % GANTRY_STEPS],
+		dev_publish(&e->remote.fifo->slots[step % GANTRY_STEPS],
 			    gantry_slot_meta(step, GANTRY_MODE_NORMAL, e->steps[step % GANTRY_STEPS].size),
 			    gantry_slot_where(step, 0));
-		dev_store_relaxed(e->far.tail, step + op->slice_steps);
-		dev_notify(e->far.eventcount);
+		dev_store_relaxed(&e->remote.fifo->tail, step + op->slice_steps);
+		dev_notify(e->remote.eventcount);
 		count_copy(pc, op);
 		pc->flushed = pc->done += op->slice_steps;
 		gantry_proxy_done(pc, pc->done);
@@ -214,38 +225,25 @@ out:
 	return r == GANTRY_AGAIN ? GANTRY_OK : r;
 }
 
-gantry_result gantry_copy_engine_send(struct gantry_proxy_conn *pc, int *ret_worked)
-{
-	gantry_result r = GANTRY_OK;
-	struct gantry_copy_engine *e = pc->resources;
-	uint64_t before = pc->moved + pc->done;
-
-	TRY(start_sends(pc, e));
-	TRY(finish_sends(pc, e));
-	*ret_worked |= pc->moved + pc->done != before;
-out:
-	return r;
-}
-
-/* Where the bytes of a step are. AGAIN: the far producer has not posted it. */
+/* Where the bytes of a step are. AGAIN: the remote producer has not posted it. */
 static gantry_result find_source(struct gantry_proxy_conn *pc, struct gantry_copy_engine *e,
 				 const struct gantry_proxy_op *op, uint64_t step, const char **ret_from,
 				 uint64_t *ret_size)
 {
 	gantry_result r = GANTRY_OK;
-	struct gantry_slot *slot = &e->far.slots[step % GANTRY_STEPS];
+	struct gantry_slot *slot = &e->remote.fifo->slots[step % GANTRY_STEPS];
 	uint64_t meta = dev_load(&slot->meta), where;
 
 	if (!gantry_slot_is(meta, step))
 		return GANTRY_AGAIN;
 	*ret_size = gantry_slot_size(meta);
-	if (gantry_slot_mode(meta) == GANTRY_MODE_PTR && e->far.takes_pointers) {
+	if (gantry_slot_mode(meta) == GANTRY_MODE_PTR && e->remote.takes_pointers) {
 		where = dev_load(&slot->where);
 		if (!gantry_slot_is(where, step))
 			return GANTRY_AGAIN;
 		*ret_from = (const char *)(uintptr_t)gantry_slot_place(where);
 	} else if (gantry_slot_mode(meta) == GANTRY_MODE_NORMAL) {
-		*ret_from = ring_slot(e, e->far.ring, step);
+		*ret_from = ring_slot(e, e->remote.ring, step);
 	} else {
 		FAIL(GANTRY_ERR_PROTOCOL, "rank %d posted step %llu in mode %u", pc->connector->peer->rank,
 		     (unsigned long long)step, gantry_slot_mode(meta));
@@ -310,13 +308,13 @@ out:
 }
 
 /* Also when the engine's own counter has jumped over a gap between two operations: the producer needs that room too. */
-static void tell_far_head(struct gantry_proxy_conn *pc, struct gantry_copy_engine *e)
+static void tell_remote_head(struct gantry_proxy_conn *pc, struct gantry_copy_engine *e)
 {
 	if (e->told == pc->flushed)
 		return;
 	e->told = pc->flushed;
-	dev_store(e->far.head, e->told);
-	dev_notify(e->far.eventcount);
+	dev_store(&e->remote.fifo->head, e->told);
+	dev_notify(e->remote.eventcount);
 }
 
 static gantry_result finish_recvs(struct gantry_proxy_conn *pc, struct gantry_copy_engine *e)
@@ -330,7 +328,7 @@ static gantry_result finish_recvs(struct gantry_proxy_conn *pc, struct gantry_co
 
 		TRY(look_at(pc, e, step));
 		pc->flushed += op->slice_steps;
-		tell_far_head(pc, e);
+		tell_remote_head(pc, e);
 		gantry_proxy_publish(pc, step, s->mode, s->size, s->place);
 		count_copy(pc, op);
 	}
@@ -352,16 +350,21 @@ static void count_consumed(struct gantry_proxy_conn *pc)
 	}
 }
 
-gantry_result gantry_copy_engine_recv(struct gantry_proxy_conn *pc, int *ret_worked)
+gantry_result gantry_end_proxy_progress(struct gantry_proxy_conn *pc, int *ret_worked)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_copy_engine *e = pc->resources;
 	uint64_t before = pc->moved + pc->flushed + pc->done;
 
-	tell_far_head(pc, e);
-	TRY(start_recvs(pc, e));
-	TRY(finish_recvs(pc, e));
-	count_consumed(pc);
+	if (pc->send) {
+		TRY(start_sends(pc, e));
+		TRY(finish_sends(pc, e));
+	} else {
+		tell_remote_head(pc, e);
+		TRY(start_recvs(pc, e));
+		TRY(finish_recvs(pc, e));
+		count_consumed(pc);
+	}
 	*ret_worked |= pc->moved + pc->flushed + pc->done != before;
 out:
 	return r;

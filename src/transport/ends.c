@@ -53,6 +53,15 @@ void gantry_rings_layout(uint64_t simple_step, int ll, int ll128, struct gantry_
 	*ret_rings = g;
 }
 
+void gantry_end_fill_words(struct gantry_connector *c, struct gantry_fifo *fifo, uint32_t flags)
+{
+	c->conn.head = &fifo->head;
+	c->conn.tail = &fifo->tail;
+	c->conn.slots = fifo->slots;
+	c->conn.state = c->state;
+	c->conn.flags = flags | (c->send ? GANTRY_CONN_SEND : 0);
+}
+
 void gantry_rings_fill(struct gantry_conn *conn, const struct gantry_rings *rings, char *base, int without_lines)
 {
 	for (int p = 0; p < GANTRY_PROTOS; p++) {
@@ -205,28 +214,4 @@ void *gantry_end_get(struct gantry_connector *c, size_t size)
 		gantry_fail(GANTRY_ERR_NOMEM, LOG_SUBSYS, __FILE__, __LINE__, "no memory for a connection to rank %d",
 			    c->peer->rank);
 	return c->resources;
-}
-
-gantry_result gantry_end_proxy_setup(struct gantry_connector *c, size_t size)
-{
-	struct gantry_end *end = gantry_end_get(c, size);
-
-	return end ? gantry_copy_engine_create(c, &end->engine) : GANTRY_ERR_NOMEM;
-}
-
-gantry_result gantry_end_proxy_connect(struct gantry_connector *c)
-{
-	return gantry_copy_engine_start(((struct gantry_end *)c->resources)->engine);
-}
-
-void gantry_end_proxy_free(struct gantry_connector *c)
-{
-	struct gantry_end *end = c->resources;
-
-	if (!end)
-		return;
-	gantry_copy_engine_free(end->engine);
-	end->engine = NULL;
-	if (c->proxy)
-		c->proxy->resources = NULL;
 }

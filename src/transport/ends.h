@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the transports within a host have in common: who reaches whom, rings, and the eventcounts of other processes. */
+/* What the transports within a host have in common: who reaches whom, rings, the eventcounts of other processes (ends.c),
+ * and the copy engine that moves the steps of a proxied end (copy_engine.c). */
 #ifndef GANTRY_TRANSPORT_ENDS_H
 #define GANTRY_TRANSPORT_ENDS_H
 
@@ -8,7 +9,6 @@
 
 #include "device/device.h"
 #include "device/share.h"
-#include "transport/copy_engine.h"
 #include "transport/transport.h"
 
 enum {
@@ -24,6 +24,9 @@ int gantry_ends_see_each_other(const struct gantry_peer_info *a, const struct ga
 
 /* LL128 through host memory. A GPU reads it in pieces: the order within a line is certain on the host device only. */
 int gantry_ends_keep_lines(const struct gantry_connector *c);
+
+/* What kernels see of an end without its buffers: the FIFO's words as the device addresses them, and the flags. */
+void gantry_end_fill_words(struct gantry_connector *c, struct gantry_fifo *fifo, uint32_t flags);
 
 /* Where the rings of a connection are within its memory, behind a page with the FIFO's words. */
 struct gantry_rings {
@@ -85,22 +88,50 @@ struct gantry_remote_eventcount {
 gantry_result gantry_remote_eventcount_open(const struct gantry_connector *c, const struct gantry_eventcount_info *info,
 					    struct gantry_remote_eventcount *d);
 void gantry_remote_eventcount_close(struct gantry_remote_eventcount *d);
+
 /*
  * What an end begins with, a connector's `resources`; the rest is its transport's. Owned by the thread that connects;
  * the engine by the proxy once connected.
  */
+struct gantry_copy_engine;
 struct gantry_end {
 	struct gantry_remote_eventcount eventcount;
 	struct gantry_copy_engine *engine; /* owned; of a proxied end */
 };
 /* The connector's end of that size: made, zeroed, when it is first asked for. NULL: no memory, and said so. */
 void *gantry_end_get(struct gantry_connector *c, size_t size);
-gantry_result gantry_end_proxy_setup(struct gantry_connector *c, size_t size);
-/* As entries of a transport's table. */
-gantry_result gantry_end_proxy_connect(struct gantry_connector *c);
-void gantry_end_proxy_free(struct gantry_connector *c);
-
 /* Whether the peer's end, proxied or not, will wake this end's kernels: gantry_connector's peer_notifies. */
 int gantry_eventcount_is_notified(const struct gantry_connector *c, int peer_is_proxied);
+
+/*
+ * ---- a proxied end: steps moved with the device's copy engine, driven by the proxy ----
+ *
+ *   send    kernel --> staging ring --copy--> the remote ring, and the remote FIFO is told
+ *   recv    the remote ring --copy--> staging ring --> kernel
+ *
+ * The kernel's end is a FIFO in host memory that the device maps, and a staging ring in device memory; a PTR step takes
+ * the user's buffer in place of the ring. The remote side is words that the CPU reads and writes and a ring that the
+ * copy engine reaches; who is at its other end, a kernel or another copy engine, makes no difference.
+ *
+ * Steps keep their numbers on the way, so both ends agree about max_step, and about Simple alone: a copy engine copies
+ * no words whole, which the lines of LL depend on.
+ */
+
+/* The remote side, as this process addresses it. Borrowed; outlives the engine. */
+struct gantry_copy_remote {
+	struct gantry_fifo *fifo;
+	char *ring;			      /* as the device addresses it */
+	struct gantry_eventcount *eventcount; /* NULL: nobody sleeps there */
+	int takes_pointers;		      /* recv: the remote producer posts addresses of this process */
+};
+/* For proxy_setup: makes the engine and the kernel's FIFO. It is c->proxy's resources from here on. */
+gantry_result gantry_end_proxy_setup(struct gantry_connector *c, size_t size);
+/* For connect: makes the staging ring, fills in c->conn and the connector's results. */
+gantry_result gantry_end_proxy_fill(struct gantry_connector *c, uint64_t step_bytes,
+				    const struct gantry_copy_remote *remote);
+/* As entries of a transport's table. Freeing waits for copies that have begun, not for the peer. */
+gantry_result gantry_end_proxy_connect(struct gantry_connector *c);
+gantry_result gantry_end_proxy_progress(struct gantry_proxy_conn *pc, int *ret_worked);
+void gantry_end_proxy_free(struct gantry_connector *c);
 
 #endif

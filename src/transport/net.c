@@ -21,14 +21,8 @@
 #include "transport/net_priv.h"
 
 enum { NET_MAGIC = 0x6e657431 }; /* "net1" */
-#define BLOCK_LL sizeof(struct gantry_fifo)
-#define BLOCK_LL128 (BLOCK_LL + GANTRY_STEPS * (NET_LL_STEP / GANTRY_LL_DATA * GANTRY_LL_LINE))
-#define BLOCK_SIZE (BLOCK_LL128 + GANTRY_STEPS * (NET_LL128_STEP / GANTRY_LL128_DATA * GANTRY_LL128_LINE))
-
 _Static_assert(sizeof(struct net_info) <= GANTRY_CONNECT_INFO_SIZE, "travels in the connect info");
-_Static_assert((int)NET_STAGE_STEP <= (int)GANTRY_NET_USE_P2P_MIN,
-	       "any network that is taken carries steps of LL and LL128");
-_Static_assert(BLOCK_LL % 128 == 0 && BLOCK_LL128 % 128 == 0, "LL128 lines are cache lines");
+_Static_assert((int)NET_STAGE_STEP <= (int)NET_P2P_MIN, "any network that is taken carries steps of LL and LL128");
 
 static int proxied(const struct gantry_peer_info *me, const struct gantry_peer_info *peer)
 {
@@ -50,7 +44,7 @@ static uint64_t own_max_step(const struct gantry_connector *c)
 {
 	const struct net_conn *nc = c->resources;
 	/* The network's limit, in whole lines, so that steps of a ring begin at lines. */
-	uint64_t most = nc->link->use->props.max_p2p_bytes / GANTRY_LL128_LINE * GANTRY_LL128_LINE;
+	uint64_t most = nc->link->context->props.max_p2p_bytes / GANTRY_LL128_LINE * GANTRY_LL128_LINE;
 	uint64_t want = gantry_params()->net_step;
 
 	if (!want)
@@ -71,7 +65,8 @@ static gantry_result proxy_setup(struct gantry_connector *c)
 	nc->channel = c->channel;
 	nc->pc = c->proxy;
 	TRY(net_link_get(c, &nc->link));
-	TRY(c->device->ops->alloc_mapped(c->device, BLOCK_SIZE, &host, &dev));
+	gantry_rings_layout(0, 1, 1, &nc->rings);
+	TRY(c->device->ops->alloc_mapped(c->device, nc->rings.size, &host, &dev));
 	nc->block_host = host;
 	nc->block_dev = dev;
 	nc->stage = calloc(GANTRY_STEPS, NET_STAGE_STEP);
@@ -98,13 +93,14 @@ static gantry_result setup(struct gantry_connector *c, struct gantry_connect_inf
 	struct net_conn *nc = c->resources;
 	struct net_link *l = nc->link;
 	struct net_info info = {.magic = NET_MAGIC,
-				.max_recvs = (uint32_t)(l->shared ? l->use->props.max_recvs : 1),
+				.max_recvs = (uint32_t)(l->shared ? l->context->props.max_recvs : 1),
 				.max_step = own_max_step(c),
-				.ll_step = NET_LL_STEP,
-				.ll128_step = NET_LL128_STEP};
+				.ll_step = GANTRY_ENDS_LL_STEP,
+				.ll128_step = GANTRY_ENDS_LL128_STEP};
 
 	if (!c->send && !l->listen && !l->comm)
-		TRY(l->use->net->ops->listen(l->use->net, l->use->ctx, l->use->dev, l->handle, &l->listen));
+		TRY(l->context->net->ops->listen(l->context->net, l->context->ctx, l->context->dev, l->handle,
+						 &l->listen));
 	memcpy(info.handle, l->handle, sizeof(info.handle));
 	memset(ret_info, 0, sizeof(*ret_info));
 	memcpy(ret_info, &info, sizeof(info));
@@ -121,13 +117,14 @@ static gantry_result check_info(const struct gantry_connector *c, const struct g
 	memcpy(ret_info, peer, sizeof(*ret_info));
 	if (ret_info->magic != NET_MAGIC)
 		FAIL(GANTRY_ERR_PROTOCOL, "rank %d chose another transport than net", c->peer->rank);
-	if (ret_info->ll_step != NET_LL_STEP || ret_info->ll128_step != NET_LL128_STEP)
+	if (ret_info->ll_step != GANTRY_ENDS_LL_STEP || ret_info->ll128_step != GANTRY_ENDS_LL128_STEP)
 		FAIL(GANTRY_ERR_VERSION, "rank %d has LL steps of %u and %u bytes, this rank %d and %d", c->peer->rank,
-		     ret_info->ll_step, ret_info->ll128_step, NET_LL_STEP, NET_LL128_STEP);
+		     ret_info->ll_step, ret_info->ll128_step, GANTRY_ENDS_LL_STEP, GANTRY_ENDS_LL128_STEP);
 	if ((ret_info->max_recvs > 1) != (nc->link->shared != 0))
 		FAIL(GANTRY_ERR_SETTING,
 		     "rank %d groups %u receives, this rank's network %s %d; use one network on all ranks",
-		     c->peer->rank, ret_info->max_recvs, nc->link->use->net->name, nc->link->use->props.max_recvs);
+		     c->peer->rank, ret_info->max_recvs, nc->link->context->net->name,
+		     nc->link->context->props.max_recvs);
 out:
 	return r;
 }
@@ -136,14 +133,14 @@ out:
 static gantry_result link_connect(struct gantry_connector *c, struct net_link *l, struct net_info *info)
 {
 	gantry_result r = GANTRY_OK;
-	struct gantry_net *net = l->use->net;
+	struct gantry_net *net = l->context->net;
 
 	if (l->comm)
 		return GANTRY_OK;
 	if (c->send && !l->handle[0] && !memcmp(l->handle, l->handle + 1, sizeof(l->handle) - 1))
 		memcpy(l->handle, info->handle, sizeof(l->handle)); /* the network keeps its state in it */
 	if (c->send)
-		TRY(net->ops->connect(net, l->use->ctx, l->use->dev, l->handle, &l->comm, NULL));
+		TRY(net->ops->connect(net, l->context->ctx, l->context->dev, l->handle, &l->comm, NULL));
 	else
 		TRY(net->ops->accept(net, l->listen, &l->comm, NULL));
 	if (!l->comm)
@@ -164,8 +161,8 @@ static gantry_result make_buffers(struct gantry_connector *c, struct net_conn *n
 	size_t least = 2 * (size_t)l->nchannels * c->max_step;
 	size_t pool = gantry_params()->net_pool ? gantry_params()->net_pool : 4 * c->max_step;
 
-	TRY(l->use->net->ops->reg_mr(l->use->net, l->comm, nc->stage, (size_t)GANTRY_STEPS * NET_STAGE_STEP,
-				     GANTRY_NET_PTR_HOST, &nc->stage_mr));
+	TRY(l->context->net->ops->reg_mr(l->context->net, l->comm, nc->stage, (size_t)GANTRY_STEPS * NET_STAGE_STEP,
+					 GANTRY_NET_PTR_HOST, &nc->stage_mr));
 	if (gantry_params()->net_buffers == PARAM_NET_BUFFERS_RING) {
 		nc->ring_size = GANTRY_STEPS * c->max_step;
 		TRY(net_link_alloc(l, nc->ring_size, &nc->ring_host, &nc->ring_dev, &nc->ring_mr));
@@ -189,20 +186,13 @@ static gantry_result connect_end(struct gantry_connector *c, const struct gantry
 	c->max_step = own_max_step(c) < info.max_step ? own_max_step(c) : info.max_step;
 	if (!nc->stage_mr && !nc->ring_host)
 		TRY(make_buffers(c, nc));
-	conn->head = &f->head;
-	conn->tail = &f->tail;
-	conn->slots = f->slots;
-	conn->flags = GANTRY_CONN_PROXIED | (c->send ? GANTRY_CONN_SEND : 0);
-	conn->buffs[GANTRY_PROTO_LL] = nc->block_dev + BLOCK_LL;
-	conn->step_bytes[GANTRY_PROTO_LL] = NET_LL_STEP;
-	if (gantry_ends_keep_lines(c)) {
-		conn->buffs[GANTRY_PROTO_LL128] = nc->block_dev + BLOCK_LL128;
-		conn->step_bytes[GANTRY_PROTO_LL128] = NET_LL128_STEP;
-	}
+	gantry_end_fill_words(c, f, GANTRY_CONN_PROXIED);
+	if (!gantry_ends_keep_lines(c))
+		nc->rings.at[GANTRY_PROTO_LL128] = 0;
+	gantry_rings_fill(conn, &nc->rings, nc->block_dev, 0);
 	conn->step_bytes[GANTRY_PROTO_SIMPLE] = (uint32_t)c->max_step;
-	if (nc->ring_dev) {
-		conn->buffs[GANTRY_PROTO_SIMPLE] = nc->ring_dev;
-	} else {
+	conn->buffs[GANTRY_PROTO_SIMPLE] = nc->ring_dev;
+	if (!nc->ring_dev) {
 		conn->pool = nc->link->pool_dev;
 		conn->flags |= GANTRY_CONN_OFFSET;
 	}
@@ -237,32 +227,14 @@ static void proxy_free(struct gantry_connector *c)
 		c->proxy->resources = NULL;
 }
 
-static void nothing_to_free(struct gantry_connector *c)
-{
-	(void)c; /* all of it is the proxy's */
-}
-
-static const struct gantry_transport_side send_side = {
+static const struct gantry_transport_side side = {
 	.struct_size = sizeof(struct gantry_transport_side),
 	.setup = setup,
 	.connect = connect_end,
-	.free = nothing_to_free,
+	.free = gantry_transport_unsupported_free, /* all of it is the proxy's */
 	.proxy_setup = proxy_setup,
 	.proxy_connect = proxy_connect,
-	.proxy_progress = net_send_progress,
-	.proxy_register = net_register,
-	.proxy_deregister = net_deregister,
-	.proxy_free = proxy_free,
-};
-
-static const struct gantry_transport_side recv_side = {
-	.struct_size = sizeof(struct gantry_transport_side),
-	.setup = setup,
-	.connect = connect_end,
-	.free = nothing_to_free,
-	.proxy_setup = proxy_setup,
-	.proxy_connect = proxy_connect,
-	.proxy_progress = net_recv_progress,
+	.proxy_progress = net_progress,
 	.proxy_register = net_register,
 	.proxy_deregister = net_deregister,
 	.proxy_free = proxy_free,
@@ -273,6 +245,6 @@ const struct gantry_transport gantry_transport_net = {
 	.name = "net",
 	.proxied = proxied,
 	.can_connect = can_connect,
-	.send = &send_side,
-	.recv = &recv_side,
+	.send = &side,
+	.recv = &side,
 };

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links: network connections shared by channels, their pool and their registered memory. */
+/* Which network is used, and its context per communicator; links: network connections shared by channels, their pool
+ * and their registered memory. */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,7 +11,146 @@
 #include "base/mutex.h"
 #include "base/param.h"
 #include "base/param_text.h"
+#include "net/loader.h"
 #include "transport/net_priv.h"
+
+/* ---- contexts ---- */
+
+MUTEX_KIND(contexts_mu);
+static struct contexts_mu contexts_mu_one = MUTEX_INITIALIZER;
+static struct gantry_list contexts GUARDED_BY(contexts_mu) = {&contexts, &contexts};
+static struct gantry_loader *loader GUARDED_BY(contexts_mu); /* opened once, for the life of the process */
+static struct gantry_net *network GUARDED_BY(contexts_mu);
+
+static gantry_result find_network(struct gantry_net **ret_net) REQUIRES(contexts_mu)
+{
+	gantry_result r = GANTRY_OK;
+	const char *name = gantry_params()->net_plugin;
+
+	if (!network && name[0]) {
+		if (!loader)
+			TRY(gantry_loader_open(name, &loader));
+		TRY(gantry_loader_net(loader, 0, &network));
+	} else if (!network) {
+		network = gantry_net_tcp();
+	}
+	*ret_net = network;
+out:
+	return r;
+}
+
+/* The device of the network: as asked, else the fastest, the first of equals. */
+static gantry_result pick_device(struct gantry_net *net, int *ret_dev, struct gantry_net_properties *ret_props)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_net_properties p;
+	int n = 0, best = -1, asked = (int)gantry_params()->net_device;
+
+	TRY(net->ops->devices(net, &n));
+	if (n <= 0)
+		FAIL(GANTRY_ERR_UNSUPPORTED, "network %s has no device here", net->name);
+	if (asked >= n)
+		FAIL(GANTRY_ERR_CONFIG, "GANTRY_NET_DEVICE=%d: network %s has %s, numbered from 0", asked, net->name,
+		     COUNT_TEXT(n, "device"));
+	for (int i = asked >= 0 ? asked : 0; i < (asked >= 0 ? asked + 1 : n); i++) {
+		TRY(net->ops->get_properties(net, i, &p));
+		if (best < 0 || p.speed > ret_props->speed) {
+			best = i;
+			*ret_props = p;
+		}
+	}
+	*ret_dev = best;
+out:
+	return r;
+}
+
+/*
+ * What the communicator cannot do, or cannot do without, is refused before anything is connected. The table in
+ * docs/architecture.md has every property and what becomes of it.
+ */
+static gantry_result check_device(const struct gantry_net *net, int dev, const struct gantry_net_properties *p)
+	REQUIRES(contexts_mu)
+{
+	gantry_result r = GANTRY_OK;
+	char who[384];
+
+	snprintf(who, sizeof(who), "network %s (%s), device %d (%s)", net->name,
+		 loader ? gantry_loader_path(loader) : "Gantry's own", dev, p->name ? p->name : "");
+	if (p->device_type != GANTRY_NET_DEVICE_HOST)
+		FAIL(GANTRY_ERR_UNSUPPORTED,
+		     "%s is of device type %d (%s): a kernel has to put together what it receives, and the "
+		     "communicator's do not; set GANTRY_UNPACK=off if it is Gantry's plugin, else choose another "
+		     "GANTRY_NET_PLUGIN or GANTRY_NET_DEVICE",
+		     who, p->device_type, p->device_type == GANTRY_NET_DEVICE_UNPACK ? "UNPACK" : "unknown");
+	if (!(p->ptr_support & GANTRY_NET_PTR_HOST))
+		FAIL(GANTRY_ERR_UNSUPPORTED,
+		     "%s does not take host memory (ptrSupport %#x), which the communicator sends small messages from",
+		     who, (unsigned)p->ptr_support);
+	if (p->max_p2p_bytes < NET_P2P_MIN)
+		FAIL(GANTRY_ERR_UNSUPPORTED,
+		     "%s takes messages of %zu bytes at most (maxP2pBytes), the communicator "
+		     "needs %d",
+		     who, p->max_p2p_bytes, NET_P2P_MIN);
+	if (p->max_recvs < 1)
+		FAIL(GANTRY_ERR_UNSUPPORTED, "%s takes no receive (maxRecvs %d)", who, p->max_recvs);
+out:
+	return r;
+}
+
+/* ERR_UNSUPPORTED, naming network, device and property, when the communicator cannot use the device. */
+static gantry_result context_get(uint64_t comm_id, struct gantry_device *device, struct net_context **ret_context)
+{
+	gantry_result r = GANTRY_OK;
+	struct net_context *x = NULL;
+
+	contexts_mu_lock(&contexts_mu_one);
+	gantry_list_each (pos, &contexts) {
+		struct net_context *it = gantry_container(pos, struct net_context, node);
+
+		if (it->comm_id == comm_id && it->device == device) {
+			it->refs++;
+			*ret_context = it;
+			goto out;
+		}
+	}
+	x = calloc(1, sizeof(*x));
+	if (!x)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a network context");
+	TRY(find_network(&x->net));
+	TRY(x->net->ops->init(x->net, comm_id, NULL, &x->ctx));
+	x->comm_id = comm_id;
+	x->device = device;
+	r = pick_device(x->net, &x->dev, &x->props);
+	if (r == GANTRY_OK)
+		r = check_device(x->net, x->dev, &x->props);
+	if (r != GANTRY_OK) {
+		x->net->ops->finalize(x->net, x->ctx);
+		goto out;
+	}
+	x->refs = 1;
+	gantry_list_append(&contexts, &x->node);
+	*ret_context = x;
+	x = NULL;
+out:
+	free(x);
+	contexts_mu_unlock(&contexts_mu_one);
+	return r;
+}
+
+static void context_put(struct net_context *x)
+{
+	if (!x)
+		return;
+	contexts_mu_lock(&contexts_mu_one);
+	if (--x->refs == 0) {
+		gantry_list_remove(&x->node);
+		x->net->ops->finalize(x->net, x->ctx);
+		free(x);
+	}
+	contexts_mu_unlock(&contexts_mu_one);
+}
+
+/* ---- links ---- */
 
 MUTEX_KIND(links_mu);
 static struct links_mu links_mu_one = MUTEX_INITIALIZER;
@@ -44,11 +185,11 @@ static gantry_result create(struct gantry_connector *c, struct net_link **ret_li
 	l->peer = c->peer->rank;
 	l->send = c->send;
 	l->device = c->device;
-	TRY(gantry_net_use_get(c->comm_id, c->device, &l->use));
-	l->shared = l->use->props.max_recvs > 1 && c->nchannels > 1;
+	TRY(context_get(c->comm_id, c->device, &l->context));
+	l->shared = l->context->props.max_recvs > 1 && c->nchannels > 1;
 	l->nchannels = l->shared ? c->nchannels : 1;
 	can_gdr = !gantry_traits(c->device)->cpu_reads_memory &&
-		  (l->use->props.ptr_support & (GANTRY_NET_PTR_CUDA | GANTRY_NET_PTR_DMABUF));
+		  (l->context->props.ptr_support & (GANTRY_NET_PTR_CUDA | GANTRY_NET_PTR_DMABUF));
 	l->gdr = can_gdr && gantry_params()->net_gdr;
 	l->mem_type = l->gdr ? GANTRY_NET_PTR_CUDA : GANTRY_NET_PTR_HOST;
 	*ret_link = l;
@@ -78,10 +219,18 @@ out:
 	return r;
 }
 
+static void link_free(struct net_link *l, char *host)
+{
+	if (host && l->gdr)
+		l->device->ops->free(l->device, host);
+	else if (host)
+		l->device->ops->free_mapped(l->device, host);
+}
+
 static void dereg(struct net_link *l, void *mr)
 {
 	if (mr && l->comm)
-		l->use->net->ops->dereg_mr(l->use->net, l->comm, mr);
+		l->context->net->ops->dereg_mr(l->context->net, l->comm, mr);
 }
 
 /*
@@ -90,7 +239,7 @@ static void dereg(struct net_link *l, void *mr)
  */
 static void destroy(struct net_link *l)
 {
-	struct gantry_net *net = l->use ? l->use->net : NULL;
+	struct gantry_net *net = l->context ? l->context->net : NULL;
 
 	gantry_list_each_safe (pos, &l->memory) {
 		struct net_mem *m = gantry_container(pos, struct net_mem, node);
@@ -109,16 +258,16 @@ static void destroy(struct net_link *l)
 		net->ops->close_recv(net, l->comm);
 	if (l->listen)
 		net->ops->close_listen(net, l->listen);
-	net_link_free(l, l->pool_host);
+	link_free(l, l->pool_host);
 	for (struct net_conn *nc = l->gone, *next; nc; nc = next) {
 		next = nc->next;
-		net_link_free(l, nc->ring_host);
+		link_free(l, nc->ring_host);
 		l->device->ops->free_mapped(l->device, nc->block_host);
 		gantry_pinned_free(&nc->pool);
 		free(nc->stage);
 		free(nc);
 	}
-	gantry_net_use_put(l->use);
+	context_put(l->context);
 	mutex_destroy(&l->mu);
 	free(l);
 }
@@ -159,11 +308,11 @@ void net_link_retire(struct net_conn *nc)
 static gantry_result reg_mr(struct net_link *l, char *p, size_t size, int type, void **ret_mr)
 {
 	gantry_result r = GANTRY_OK;
-	struct gantry_net *net = l->use->net;
+	struct gantry_net *net = l->context->net;
 	uint64_t offset = 0;
 	int fd = -1;
 
-	if (type == GANTRY_NET_PTR_CUDA && (l->use->props.ptr_support & GANTRY_NET_PTR_DMABUF) &&
+	if (type == GANTRY_NET_PTR_CUDA && (l->context->props.ptr_support & GANTRY_NET_PTR_DMABUF) &&
 	    l->device->ops->dmabuf_export(l->device, p, size, &fd, &offset) == GANTRY_OK)
 		r = net->ops->reg_mr_dmabuf(net, l->comm, p, size, type, offset, fd, ret_mr);
 	else
@@ -186,7 +335,7 @@ gantry_result net_link_alloc(struct net_link *l, size_t size, char **ret_host, c
 	}
 	r = reg_mr(l, host, size, l->mem_type, &mr);
 	if (r != GANTRY_OK) {
-		net_link_free(l, host);
+		link_free(l, host);
 		goto out;
 	}
 	*ret_host = host;
@@ -194,14 +343,6 @@ gantry_result net_link_alloc(struct net_link *l, size_t size, char **ret_host, c
 	*ret_mr = mr;
 out:
 	return r;
-}
-
-void net_link_free(struct net_link *l, char *host)
-{
-	if (host && l->gdr)
-		l->device->ops->free(l->device, host);
-	else if (host)
-		l->device->ops->free_mapped(l->device, host);
 }
 
 /*
@@ -313,7 +454,7 @@ gantry_result net_deregister(struct gantry_proxy_conn *pc, void *handle)
 	net_link_mu_lock(&l->mu);
 	if (--m->refs == 0) {
 		gantry_list_remove(&m->node);
-		r = l->use->net->ops->dereg_mr(l->use->net, l->comm, m->mr);
+		r = l->context->net->ops->dereg_mr(l->context->net, l->comm, m->mr);
 		free(m);
 	}
 	net_link_mu_unlock(&l->mu);

@@ -2,10 +2,10 @@
 /*
  * The net transport's own structures.
  *
- *   use    one network and its context per communicator (net_use.c)
- *   link   one network connection per peer and direction, shared by the channels when the network has grouped
- *          receives; the pool that OFFSET steps live in; registered user memory (net_link.c)
- *   conn   one end of one channel: FIFO, rings of LL and LL128, requests in flight (net.c)
+ *   context  one network and its context per communicator (net_link.c)
+ *   link     one network connection per peer and direction, shared by the channels when the network has grouped
+ *            receives; the pool that OFFSET steps live in; registered user memory (net_link.c)
+ *   conn     one end of one channel: FIFO, rings of LL and LL128, requests in flight (net.c)
  *
  * The progress thread owns requests, pieces and counters; the callers' threads own connecting. Registered memory is
  * under the link's lock.
@@ -17,16 +17,28 @@
 #include "base/mutex.h"
 #include "device/device.h"
 #include "device/pinned.h"
-#include "transport/transport.h"
+#include "transport/ends.h"
 
 enum {
-	NET_LL_STEP = 8192,	/* data bytes of an LL step */
-	NET_LL128_STEP = 15360, /* of an LL128 step: 128 lines */
 	NET_STAGE_STEP = 16384, /* where the proxy packs and unpacks either */
 	NET_POOL_UNIT = 65536,
 	NET_POOL_MAX = 4096 * NET_POOL_UNIT,
 	NET_CHANNELS_MAX = 32,
-	NET_RECVS = 64, /* grouped receives in flight per link */
+	NET_RECVS = 64,	     /* grouped receives in flight per link */
+	NET_P2P_MIN = 16384, /* the least maxP2pBytes of a network: steps of LL and LL128 have a fixed size */
+};
+
+/* The network that the transport uses: Gantry's own unless GANTRY_NET_PLUGIN names one. Ranks of one process have
+ * contexts of their own. */
+struct net_context {
+	struct gantry_list node; /* of all of the process */
+	int refs;
+	uint64_t comm_id;
+	struct gantry_device *device; /* borrowed */
+	struct gantry_net *net;	      /* borrowed */
+	void *ctx;
+	int dev;
+	struct gantry_net_properties props;
 };
 
 struct net_mem {
@@ -52,10 +64,10 @@ struct net_link {
 	int refs;		 /* under the lock of all links */
 	uint64_t comm_id;
 	int me, peer, send, shared;
-	int nchannels;			  /* that share the pool */
-	struct gantry_device *device;	  /* borrowed */
-	const struct gantry_net_use *use; /* counted */
-	void *listen, *comm;		  /* the network's */
+	int nchannels;		      /* that share the pool */
+	struct gantry_device *device; /* borrowed */
+	struct net_context *context;  /* counted */
+	void *listen, *comm;	      /* the network's */
 	unsigned char handle[GANTRY_NET_HANDLE_SIZE];
 	int gdr; /* Simple buffers are in the device's own memory */
 	int mem_type;
@@ -87,7 +99,8 @@ struct net_conn {
 	struct net_link *link; /* counted */
 	struct net_conn *next; /* of link->gone */
 	struct gantry_proxy_conn *pc;
-	char *block_host, *block_dev; /* FIFO, rings of LL and LL128 */
+	char *block_host, *block_dev; /* FIFO, then the rings of LL and LL128 */
+	struct gantry_rings rings;    /* within it */
 	char *stage;		      /* host: STEPS pieces of NET_STAGE_STEP */
 	char *ring_host, *ring_dev;   /* NORMAL: Simple steps */
 	size_t ring_size;
@@ -112,7 +125,6 @@ void net_link_put(struct net_link *l, int channel);
 void net_link_retire(struct net_conn *nc);
 /* The memory the network moves data from and to, registered. */
 gantry_result net_link_alloc(struct net_link *l, size_t size, char **ret_host, char **ret_dev, void **ret_mr);
-void net_link_free(struct net_link *l, char *host); /* deregistered before */
 /* The link's pool, made when it is first asked for, and the channel's part of it. */
 gantry_result net_link_pool(struct net_conn *nc, size_t size);
 /* false: the channel's part of the pool is full. */
@@ -120,8 +132,7 @@ bool net_pool_take(struct net_conn *nc, uint64_t size, struct net_step *s);
 void net_pool_give(struct net_conn *nc, struct net_step *s);
 void *net_link_mr_of(struct net_link *l, const void *p, uint64_t size); /* NULL: not registered */
 
-gantry_result net_send_progress(struct gantry_proxy_conn *pc, int *ret_worked);
-gantry_result net_recv_progress(struct gantry_proxy_conn *pc, int *ret_worked);
+gantry_result net_progress(struct gantry_proxy_conn *pc, int *ret_worked);
 gantry_result net_register(struct gantry_proxy_conn *pc, void *ptr, size_t size, void **ret_handle);
 gantry_result net_deregister(struct gantry_proxy_conn *pc, void *handle);
 

@@ -19,7 +19,7 @@
  * process may end, before the other one begins.
  *
  * Copy mode (GANTRY_P2P_COPY, chosen by the sending end for itself): the proxy moves steps into the receiver's ring
- * with the device's copy engine (copy_engine.h). Its CPU cannot store into another process's GPU memory, so the FIFO's
+ * with the device's copy engine (copy_engine.c). Its CPU cannot store into another process's GPU memory, so the FIFO's
  * words are in a segment of host memory then, which the sender makes and the receiver takes (device/share.h); the ring
  * stays where it is. The connect infos tell the receiver. Without a socket between the two (other network namespaces)
  * there is no copy mode.
@@ -35,7 +35,6 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/param.h"
-#include "transport/copy_engine.h"
 #include "transport/ends.h"
 
 enum { P2P_MAGIC = 0x70327031 }; /* "p2p1" */
@@ -384,14 +383,11 @@ static void fill_direct(struct gantry_connector *c, const struct p2p_end *end, i
 static gantry_result fill_proxied(struct gantry_connector *c, const struct p2p_end *end,
 				  const struct gantry_rings *rings)
 {
-	struct gantry_fifo *f = &end->words.words->fifo;
-	struct gantry_copy_far far = {.head = &f->head,
-				      .tail = &f->tail,
-				      .slots = f->slots,
-				      .ring = end->remote.base + rings->at[GANTRY_PROTO_SIMPLE],
-				      .eventcount = end->base.eventcount.eventcount};
+	struct gantry_copy_remote remote = {.fifo = &end->words.words->fifo,
+					    .ring = end->remote.base + rings->at[GANTRY_PROTO_SIMPLE],
+					    .eventcount = end->base.eventcount.eventcount};
 
-	return gantry_copy_engine_connect(end->base.engine, c, rings->step_bytes[GANTRY_PROTO_SIMPLE], &far);
+	return gantry_end_proxy_fill(c, rings->step_bytes[GANTRY_PROTO_SIMPLE], &remote);
 }
 
 static gantry_result connect_end(struct gantry_connector *c, const struct gantry_connect_info *peer)
@@ -446,7 +442,7 @@ static const struct gantry_transport_side send_side = {
 	.free = free_end,
 	.proxy_setup = proxy_setup,
 	.proxy_connect = gantry_end_proxy_connect,
-	.proxy_progress = gantry_copy_engine_send,
+	.proxy_progress = gantry_end_proxy_progress,
 	.proxy_register = gantry_transport_unsupported_register,
 	.proxy_deregister = gantry_transport_unsupported_deregister,
 	.proxy_free = gantry_end_proxy_free,

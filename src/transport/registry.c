@@ -24,14 +24,12 @@ enum { MAX_ADDED = 16, BUILTINS = 4, MAX_ALL = MAX_ADDED + BUILTINS, MAX_LIBS = 
 
 #define INIT_SYMBOL "gantry_transport_init_v1"
 
-static const struct gantry_transport *const builtins[BUILTINS] = {&gantry_transport_p2p, &gantry_transport_shm,
-								  &gantry_transport_net, &gantry_transport_collnet};
-
 MUTEX_KIND(registry_mu);
 static struct registry_mu mu = MUTEX_INITIALIZER;
-/* Those that come first, in order, then those that come last. */
-static const struct gantry_transport *added[MAX_ADDED] GUARDED_BY(registry_mu);
-static int nadded GUARDED_BY(registry_mu), nbefore GUARDED_BY(registry_mu);
+/* In order of preference: those that come first, the built-in ones, those that come last. */
+static const struct gantry_transport *transports[MAX_ALL] GUARDED_BY(registry_mu) = {
+	&gantry_transport_p2p, &gantry_transport_shm, &gantry_transport_net, &gantry_transport_collnet};
+static int ntransports GUARDED_BY(registry_mu) = BUILTINS, nbefore GUARDED_BY(registry_mu);
 
 MUTEX_KIND(libs_mu); /* taken before the registry's, for a library registers while it is loaded */
 static struct libs_mu libs_loading = MUTEX_INITIALIZER;
@@ -39,26 +37,14 @@ static struct libs_mu libs_loading = MUTEX_INITIALIZER;
 static char *libs[MAX_LIBS] GUARDED_BY(libs_mu);
 static int nlibs GUARDED_BY(libs_mu);
 
-/* All transports in order of preference; returns how many. */
-static int list_locked(const struct gantry_transport *ret[MAX_ALL]) REQUIRES(registry_mu)
-{
-	int n = 0;
-
-	for (int i = 0; i < nbefore; i++)
-		ret[n++] = added[i];
-	for (int i = 0; i < BUILTINS; i++)
-		ret[n++] = builtins[i];
-	for (int i = nbefore; i < nadded; i++)
-		ret[n++] = added[i];
-	return n;
-}
-
+/* Returns how many. */
 static int list_all(const struct gantry_transport *ret[MAX_ALL])
 {
 	int n;
 
 	registry_mu_lock(&mu);
-	n = list_locked(ret);
+	n = ntransports;
+	memcpy(ret, transports, (size_t)n * sizeof(*ret));
 	registry_mu_unlock(&mu);
 	return n;
 }
@@ -70,14 +56,6 @@ static const struct gantry_transport *by_name(const struct gantry_transport *con
 		if (strcmp(all[i]->name, name) == 0)
 			return all[i];
 	return NULL;
-}
-
-const struct gantry_transport *gantry_transport_find(const char *name)
-{
-	const struct gantry_transport *all[MAX_ALL];
-	int n = list_all(all);
-
-	return by_name(all, n, name);
 }
 
 static int side_is_whole(const struct gantry_transport_side *theirs)
@@ -110,19 +88,18 @@ out:
 
 gantry_result gantry_transport_register(const struct gantry_transport *t, int before_builtin)
 {
-	const struct gantry_transport *all[MAX_ALL];
 	gantry_result r = GANTRY_OK;
 
 	TRY(check_table(t));
 	registry_mu_lock(&mu);
-	if (by_name(all, list_locked(all), t->name)) {
+	if (by_name(transports, ntransports, t->name)) {
 		r = GANTRY_ERR_INVALID;
-	} else if (nadded < MAX_ADDED) {
-		int at = before_builtin ? nbefore : nadded;
+	} else if (ntransports < MAX_ALL) {
+		int at = before_builtin ? nbefore : ntransports;
 
-		memmove(&added[at + 1], &added[at], (size_t)(nadded - at) * sizeof(*added));
-		added[at] = t;
-		nadded++;
+		memmove(&transports[at + 1], &transports[at], (size_t)(ntransports - at) * sizeof(*transports));
+		transports[at] = t;
+		ntransports++;
 		nbefore += before_builtin != 0;
 	} else {
 		r = GANTRY_ERR_LIMIT;
@@ -143,13 +120,13 @@ gantry_result gantry_transport_unregister(const struct gantry_transport *t)
 	int found = 0;
 
 	registry_mu_lock(&mu);
-	for (int i = 0; i < nadded && !found; i++) {
-		if (added[i] != t)
+	for (int i = 0; i < ntransports && !found; i++) {
+		if (transports[i] != t || (i >= nbefore && i < nbefore + BUILTINS))
 			continue;
 		found = 1;
-		nadded--;
+		ntransports--;
 		nbefore -= i < nbefore;
-		memmove(&added[i], &added[i + 1], (size_t)(nadded - i) * sizeof(*added));
+		memmove(&transports[i], &transports[i + 1], (size_t)(ntransports - i) * sizeof(*transports));
 	}
 	registry_mu_unlock(&mu);
 	if (!found)

@@ -10,7 +10,7 @@
  * maps it (map_host), so its kernels work on it by loads and stores over the bus.
  *
  * Copy mode (GANTRY_SHM_COPY), chosen by each end for itself: its kernels stay in device memory, and the proxy moves
- * steps between that and the segment with the device's copy engine (copy_engine.h). The peer notices nothing but that
+ * steps between that and the segment with the device's copy engine (copy_engine.c). The peer notices nothing but that
  * steps have a largest size and that there is Simple only; the connect infos say so to both.
  *
  * States of an end's connect, each of which may say AGAIN:
@@ -25,7 +25,6 @@
 
 #include "base/log.h"
 #include "base/param.h"
-#include "transport/copy_engine.h"
 #include "transport/ends.h"
 
 enum { SHM_MAGIC = 0x73686d31 }; /* "shm1" */
@@ -156,16 +155,10 @@ static enum gantry_memory_sharing sharing_of(const struct gantry_connector *c, c
 static void fill_direct(struct gantry_connector *c, const struct shm_end *end, const struct shm_info *info,
 			const struct gantry_rings *rings)
 {
-	struct gantry_fifo *f = end->dev;
-
-	c->conn.head = &f->head;
-	c->conn.tail = &f->tail;
-	c->conn.slots = f->slots;
+	gantry_end_fill_words(c, end->dev, 0);
 	c->conn.offers = NULL; /* neither a pool nor a producer that puts bytes into the receiver's buffer */
 	gantry_rings_fill(&c->conn, rings, end->dev, info->proxied != 0);
 	c->conn.eventcount = end->base.eventcount.eventcount;
-	c->conn.state = c->state;
-	c->conn.flags = c->send ? GANTRY_CONN_SEND : 0;
 	c->max_step = info->proxied ? info->step : 0;
 	c->peer_notifies = gantry_eventcount_is_notified(c, info->proxied != 0);
 	c->sharing = sharing_of(c, info);
@@ -174,15 +167,13 @@ static void fill_direct(struct gantry_connector *c, const struct shm_end *end, c
 static gantry_result fill_proxied(struct gantry_connector *c, const struct shm_end *end, const struct shm_info *info,
 				  const struct gantry_rings *rings)
 {
-	struct gantry_fifo *f = &end->shared.words->fifo;
-	struct gantry_copy_far far = {.head = &f->head,
-				      .tail = &f->tail,
-				      .slots = f->slots,
-				      .ring = (char *)end->dev + rings->at[GANTRY_PROTO_SIMPLE],
-				      .eventcount = end->base.eventcount.eventcount,
-				      .takes_pointers = both_on_host(c) && gantry_ends_same_process(c->me, c->peer)};
+	struct gantry_copy_remote remote = {.fifo = &end->shared.words->fifo,
+					    .ring = (char *)end->dev + rings->at[GANTRY_PROTO_SIMPLE],
+					    .eventcount = end->base.eventcount.eventcount,
+					    .takes_pointers =
+						    both_on_host(c) && gantry_ends_same_process(c->me, c->peer)};
 
-	return gantry_copy_engine_connect(end->base.engine, c, info->step, &far);
+	return gantry_end_proxy_fill(c, info->step, &remote);
 }
 
 static gantry_result connect_end(struct gantry_connector *c, const struct gantry_connect_info *peer)
@@ -225,27 +216,14 @@ static void free_end(struct gantry_connector *c)
 	c->resources = NULL;
 }
 
-static const struct gantry_transport_side send_side = {
+static const struct gantry_transport_side side = {
 	.struct_size = sizeof(struct gantry_transport_side),
 	.setup = setup,
 	.connect = connect_end,
 	.free = free_end,
 	.proxy_setup = proxy_setup,
 	.proxy_connect = gantry_end_proxy_connect,
-	.proxy_progress = gantry_copy_engine_send,
-	.proxy_register = gantry_transport_unsupported_register,
-	.proxy_deregister = gantry_transport_unsupported_deregister,
-	.proxy_free = gantry_end_proxy_free,
-};
-
-static const struct gantry_transport_side recv_side = {
-	.struct_size = sizeof(struct gantry_transport_side),
-	.setup = setup,
-	.connect = connect_end,
-	.free = free_end,
-	.proxy_setup = proxy_setup,
-	.proxy_connect = gantry_end_proxy_connect,
-	.proxy_progress = gantry_copy_engine_recv,
+	.proxy_progress = gantry_end_proxy_progress,
 	.proxy_register = gantry_transport_unsupported_register,
 	.proxy_deregister = gantry_transport_unsupported_deregister,
 	.proxy_free = gantry_end_proxy_free,
@@ -256,6 +234,6 @@ const struct gantry_transport gantry_transport_shm = {
 	.name = "shm",
 	.proxied = proxied,
 	.can_connect = can_connect,
-	.send = &send_side,
-	.recv = &recv_side,
+	.send = &side,
+	.recv = &side,
 };

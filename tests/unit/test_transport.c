@@ -142,8 +142,8 @@ static void check_registering(void)
 	CHECK_OK(gantry_transport_register(&first, 1));
 	CHECK_STR(chosen(&a, &b, "auto"), "first");
 	CHECK_STR(chosen(&a, &b, "last,shm"), "shm");
-	CHECK(gantry_transport_find("first") == &first);
-	CHECK(!gantry_transport_find("firs"));
+	CHECK_OK(gantry_transport_check("first"));
+	CHECK_EQ(gantry_transport_check("firs"), GANTRY_ERR_CONFIG);
 
 	CHECK_EQ(gantry_transport_register(&first, 0), GANTRY_ERR_INVALID);
 	CHECK_HAS(gantry_last_error(), "there is a transport first already");
@@ -206,6 +206,8 @@ static void check_stubs(void)
 
 static void check_libs(void)
 {
+	struct gantry_peer_info a = info_of(0, 1), b = info_of(1, 1);
+	const struct gantry_transport *mailbox;
 	const char *build = getenv("BUILD_DIR");
 	char path[4096], list[8300];
 
@@ -226,10 +228,10 @@ static void check_libs(void)
 	set_param("GANTRY_TRANSPORT_LIBS", list);
 	CHECK_OK(gantry_transport_load_libs());
 	CHECK_OK(gantry_transport_load_libs());
-	CHECK(gantry_transport_find("mailbox"));
-	CHECK_OK(gantry_transport_unregister(gantry_transport_find("mailbox")));
+	CHECK_OK(gantry_transport_choose(&a, &b, "mailbox", &mailbox));
+	CHECK_OK(gantry_transport_unregister(mailbox));
 	CHECK_OK(gantry_transport_load_libs()); /* once: it is not registered again */
-	CHECK(!gantry_transport_find("mailbox"));
+	CHECK_EQ(gantry_transport_check("mailbox"), GANTRY_ERR_CONFIG);
 	set_param("GANTRY_TRANSPORT_LIBS", "");
 }
 

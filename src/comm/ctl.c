@@ -3,28 +3,19 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include "comm/ctl.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
+#include "base/hmac.h"
 #include "base/log.h"
 #include "base/param.h"
-#include "base/secret.h"
 #include "comm/ctl_member.h"
 #include "comm/hub.h"
-
-void gantry_ctl_id_text(const struct gantry_unique_id *id, char *buf, size_t len)
-{
-	struct ctl_id i;
-	char text[GANTRY_ADDR_TEXT];
-
-	if (ctl_id_decode(id, &i) != GANTRY_OK)
-		snprintf(buf, len, "(not an id)");
-	else
-		snprintf(buf, len, "%s", gantry_addr_text(&i.addr, text));
-}
 
 uint64_t gantry_ctl_comm_id(const struct gantry_unique_id *id)
 {
@@ -50,20 +41,54 @@ void gantry_ctl_fixed_id(const struct gantry_addr *addr, const char *name, struc
 	ctl_id_encode(&id, ret_id);
 }
 
+gantry_result gantry_ctl_create_id(struct gantry_unique_id *ret_id)
+{
+	gantry_result r = GANTRY_OK;
+	struct ctl_id id = {.version = CTL_VERSION};
+	struct gantry_addr addr, bound;
+
+	TRY(gantry_params_load(0));
+	TRY(gantry_random_bytes(&id.comm_id, sizeof(id.comm_id)));
+	TRY(gantry_random_bytes(id.key, sizeof(id.key)));
+	TRY(inet_listen_addr(&addr));
+	TRY(inet_advertised(&addr, &id.addr));
+	TRY(hub_start(&id, &addr, &bound));
+	if (!gantry_addr_port(&id.addr))
+		gantry_addr_set_port(&id.addr, gantry_addr_port(&bound));
+	ctl_id_encode(&id, ret_id);
+out:
+	return r;
+}
+
+gantry_result gantry_ctl_serve(const struct gantry_unique_id *id, const struct gantry_addr *at)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_addr any = {.in6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_ANY_INIT}}, bound;
+	struct ctl_id decoded;
+
+	TRY(gantry_params_load(0));
+	if (ctl_id_decode(id, &decoded) != GANTRY_OK)
+		FAIL(GANTRY_ERR_INVALID, "this is not a unique id");
+	if (at)
+		any = *at;
+	else if (access("/proc/net/if_inet6", F_OK)) /* a kernel without IPv6 */
+		any = (struct gantry_addr){.in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)}};
+	gantry_addr_set_port(&any, gantry_addr_port(&decoded.addr));
+	TRY(hub_start(&decoded, &any, &bound));
+out:
+	return r;
+}
+
 void gantry_ctl_awaits(const struct gantry_unique_id *id, char *buf, size_t len)
 {
 	uint64_t comm_id = gantry_ctl_comm_id(id);
-	struct hub *hub;
 
 	buf[0] = 0;
 	inet_loop_lock();
 	if (!ctl_service.initialised)
 		goto out;
-	hub = hub_find(comm_id);
-	if (hub) {
-		hub_awaits(hub, buf, len);
+	if (hub_awaits(comm_id, buf, len))
 		goto out;
-	}
 	gantry_list_each (pos, &ctl_service.members) {
 		const struct gantry_ctl *m = gantry_container(pos, struct gantry_ctl, node);
 

@@ -43,8 +43,6 @@ gantry_result gantry_ctl_create_id(struct gantry_unique_id *ret_id);
 struct gantry_addr;
 void gantry_ctl_fixed_id(const struct gantry_addr *addr, const char *name, struct gantry_unique_id *ret_id);
 gantry_result gantry_ctl_serve(const struct gantry_unique_id *id, const struct gantry_addr *at);
-/* "10.0.0.1:4711", for messages. */
-void gantry_ctl_id_text(const struct gantry_unique_id *id, char *buf, size_t len);
 /* The same on all ranks: what net plugins and names of shared things are given. */
 uint64_t gantry_ctl_comm_id(const struct gantry_unique_id *id);
 

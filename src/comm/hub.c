@@ -1,23 +1,531 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A hub's life: making ids, listening, failing, ending; and the clock's part in it. */
+/* The bootstrap root of a communicator: hub.h has its states. */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include "comm/hub.h"
 
-#include <arpa/inet.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/clock.h"
-#include "base/hmac.h"
+#include "base/identity.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "inet/settings.h"
 
-/* How many times GANTRY_CONNECT_TIMEOUT an id waits for its first rank: programs make it well before they need it. */
-enum { PATIENCE = 10, HUB_REFUSED_TEXT = 128 };
+static const uint64_t beat_min = 10000000, beat_max = 10000000000;
+enum {
+	PATIENCE = 10, /* times GANTRY_CONNECT_TIMEOUT an id waits for its first rank: programs make it early */
+	LINGER_NS = 1000000000, /* how long a rank that was told the last word may take to hear it */
+	RANK_TEXT = 16 + GANTRY_ADDR_TEXT + CTL_WHO_SIZE,
+};
+
+/* ---- what the hub says ---- */
+
+static int index_of(const struct hub_rank *rank)
+{
+	return (int)(rank - rank->hub->ranks);
+}
+
+/* "rank 2 (10.0.0.2:4000, node7 pid 12)" */
+static const char *rank_text(const struct hub_rank *rank, char buf[RANK_TEXT])
+{
+	char addr[GANTRY_ADDR_TEXT];
+
+	snprintf(buf, RANK_TEXT, "rank %d (%s, %s)", index_of(rank), gantry_addr_text(&rank->addr, addr), rank->who);
+	return buf;
+}
+
+/* "1, 3-5" of those for whom pick is true; cut with "..." when it does not fit. */
+static void list_ranks(const struct hub *hub, int (*pick)(const struct hub *hub, int rank), char *buf, size_t room)
+{
+	size_t at = 0;
+
+	*buf = 0;
+	for (int i = 0; i < hub->nranks; i++) {
+		int end = i, n;
+
+		if (!pick(hub, i))
+			continue;
+		while (end + 1 < hub->nranks && pick(hub, end + 1))
+			end++;
+		if (end > i)
+			n = snprintf(buf + at, room - at, "%s%d-%d", at ? ", " : "", i, end);
+		else
+			n = snprintf(buf + at, room - at, "%s%d", at ? ", " : "", i);
+		if (n < 0 || at + (size_t)n + 1 > room) {
+			strcpy(buf + room - 4, "...");
+			return;
+		}
+		at += (size_t)n;
+		i = end;
+	}
+}
+
+/* A frame of the hub's own whose body is a text. */
+static struct ctl_buf *text_frame(struct ctl_head h, const char *text)
+{
+	h.to = -1;
+	h.size = (uint32_t)strlen(text);
+	return ctl_buf_make(&h, text);
+}
+
+/* To all ranks that are here. Takes over the reference. */
+static void tell_all(struct hub *hub, struct ctl_buf *b)
+{
+	for (int i = 0; i < hub->nranks; i++)
+		if (hub->ranks[i].state == HUB_HERE)
+			ctl_conn_share(hub->ranks[i].conn, b);
+	ctl_buf_put(b);
+}
+
+/* Closes the connections of all ranks, once they have what they were told. */
+static void linger_all(struct hub *hub) REQUIRES(loop_mu)
+{
+	for (int i = 0; i < hub->nranks; i++) {
+		struct hub_rank *rank = &hub->ranks[i];
+
+		if (rank->state != HUB_HERE)
+			continue;
+		ctl_conn_finish(rank->conn, LINGER_NS);
+		rank->conn = NULL;
+		rank->state = HUB_LEFT;
+	}
+	hub->nhere = 0;
+}
+
+/* The join has failed: all who are here, and all who come, hear why. */
+static void fail_join(struct hub *hub, gantry_result why, const char *fmt, ...) __attribute__((format(printf, 3, 4)))
+REQUIRES(loop_mu);
+static void fail_join(struct hub *hub, gantry_result why, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(hub->text, sizeof(hub->text), fmt, ap);
+	va_end(ap);
+	LOG_INFO(COMM, "comm %016llx: joining failed: %s", (unsigned long long)hub->comm_id, hub->text);
+	hub->error = why;
+	hub->state = HUB_FAILED;
+	tell_all(hub, text_frame((struct ctl_head){.kind = CTL_REFUSED, .from = -1, .result = why}, hub->text));
+	linger_all(hub);
+	hub->until = inet_loop.now + hub->connect_timeout;
+	ctl_service_due(hub->until);
+}
+
+/*
+ * ---- allgather ----
+ *
+ * The hub puts the parts together and sends everybody the whole. A rank that is gone, parts of different sizes, or
+ * somebody who does not come in time fail it for all, by name; the failure is kept, because some ranks come to it only
+ * later. A rank that has heard of the failure may begin the next one meanwhile.
+ */
+
+static void tell_gathered(struct hub_rank *rank, uint64_t number, gantry_result why, const char *text)
+{
+	const struct ctl_head h = {.kind = CTL_GATHERED, .from = -1, .tag = number, .result = why};
+
+	ctl_conn_write(rank->conn, ctl_out_make(text_frame(h, text)));
+}
+
+static void drop_gather(struct hub_gather *g)
+{
+	ctl_buf_put(g->buf);
+	g->buf = NULL;
+	g->open = 0;
+}
+
+/* Those who gave are told; those who did not will be when they come. */
+static void fail_gather(struct hub *hub, gantry_result why, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static void fail_gather(struct hub *hub, gantry_result why, const char *fmt, ...)
+{
+	struct hub_gather *g = &hub->gather;
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(g->text, sizeof(g->text), fmt, ap);
+	va_end(ap);
+	g->error = why;
+	for (int i = 0; i < hub->nranks; i++)
+		if (hub->ranks[i].state == HUB_HERE && hub->ranks[i].gave)
+			tell_gathered(&hub->ranks[i], g->number, why, g->text);
+	drop_gather(g);
+}
+
+static int is_missing(const struct hub *hub, int rank)
+{
+	return !hub->ranks[rank].gave;
+}
+
+/* A rank is here no more. */
+static void gather_without(struct hub *hub, const struct hub_rank *rank) REQUIRES(loop_mu)
+{
+	struct hub_gather *g = &hub->gather;
+	char who[RANK_TEXT];
+
+	if (g->open && !rank->gave)
+		fail_gather(hub, rank->why, "allgather without %s, who %s", rank_text(rank, who),
+			    rank->why == GANTRY_ERR_PEER_CLOSED ? "has left" : "is lost");
+}
+
+static void gather_tick(struct hub *hub) REQUIRES(loop_mu)
+{
+	struct hub_gather *g = &hub->gather;
+	char missing[256], seconds[16];
+
+	if (inet_loop.now < g->deadline) {
+		ctl_service_due(g->deadline);
+		return;
+	}
+	list_ranks(hub, is_missing, missing, sizeof(missing));
+	fail_gather(hub, GANTRY_ERR_TIMEOUT,
+		    "%d of %d ranks came to an allgather within %s (GANTRY_CONNECT_TIMEOUT), missing: %s", g->count,
+		    hub->nranks, ctl_seconds(hub->connect_timeout, seconds), missing);
+}
+
+/* 0: no memory. */
+static int begin_gather(struct hub *hub, const struct ctl_head *h) REQUIRES(loop_mu)
+{
+	struct hub_gather *g = &hub->gather;
+	struct ctl_head whole = {.kind = CTL_GATHERED, .from = -1, .to = -1, .tag = h->tag};
+
+	whole.size = (uint32_t)hub->nranks * h->size;
+	g->buf = ctl_buf_make(&whole, NULL);
+	g->number = h->tag;
+	g->size = h->size;
+	g->count = 0;
+	g->error = GANTRY_OK;
+	g->open = 1;
+	g->deadline = inet_loop.now + hub->connect_timeout;
+	ctl_service_due(g->deadline);
+	for (int i = 0; i < hub->nranks; i++)
+		hub->ranks[i].gave = 0;
+	return g->buf != NULL;
+}
+
+static const struct hub_rank *somebody_gone(const struct hub *hub)
+{
+	for (int i = 0; i < hub->nranks && hub->nhere < hub->nranks; i++)
+		if (hub->ranks[i].state != HUB_HERE && !hub->ranks[i].gave)
+			return &hub->ranks[i];
+	return NULL;
+}
+
+static void give_part(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+{
+	struct hub *hub = rank->hub;
+	struct hub_gather *g = &hub->gather;
+	const struct hub_rank *missing = somebody_gone(hub);
+	char who[RANK_TEXT];
+
+	rank->gave = 1;
+	if (missing) {
+		gather_without(hub, missing);
+		return;
+	}
+	if (h->size != g->size) {
+		fail_gather(hub, GANTRY_ERR_USAGE, "allgather of different sizes: %s gives %u bytes, others %u",
+			    rank_text(rank, who), h->size, g->size);
+		return;
+	}
+	if (h->size)
+		memcpy(g->buf->bytes + CTL_HEAD_SIZE + (size_t)index_of(rank) * h->size, body, h->size);
+	if (++g->count < hub->nranks)
+		return;
+	tell_all(hub, g->buf);
+	g->buf = NULL;
+	g->open = 0;
+}
+
+static int hear_gather(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+{
+	struct hub *hub = rank->hub;
+	struct hub_gather *g = &hub->gather;
+
+	if (h->tag < g->number || (h->tag == g->number && !g->open)) {
+		/* The others are through with it: it failed, or this rank does not count as they do. */
+		if (g->error == GANTRY_OK)
+			tell_gathered(rank, h->tag, GANTRY_ERR_USAGE, "the others are ahead in their allgathers");
+		else
+			tell_gathered(rank, h->tag, g->error, g->text);
+		return 0;
+	}
+	if (h->tag > g->number && g->open)
+		fail_gather(hub, GANTRY_ERR_USAGE, "rank %d is ahead in its allgathers", index_of(rank));
+	if (h->tag > g->number && !begin_gather(hub, h)) {
+		drop_gather(g);
+		g->error = GANTRY_ERR_NOMEM;
+		snprintf(g->text, sizeof(g->text), "no memory at the hub for an allgather of %u bytes", h->size);
+		tell_gathered(rank, h->tag, g->error, g->text);
+		return 0;
+	}
+	give_part(rank, h, body);
+	return 0;
+}
+
+/* ---- leaving and being lost ---- */
+
+static void rank_gone(struct hub_rank *rank, enum hub_rank_state state) REQUIRES(loop_mu)
+{
+	struct hub *hub = rank->hub;
+
+	ctl_conn_finish(rank->conn, LINGER_NS);
+	rank->conn = NULL;
+	rank->state = state;
+	hub->nhere--;
+	gather_without(hub, rank);
+	if (!hub->nhere) {
+		hub->state = HUB_ENDED;
+		ctl_service_due(inet_loop.now);
+	}
+}
+
+static void rank_lost(struct hub_rank *rank, gantry_result why, const char *cause) REQUIRES(loop_mu)
+{
+	struct hub *hub = rank->hub;
+	const struct ctl_head h = {.kind = CTL_LOST, .from = index_of(rank), .result = why};
+	char who[RANK_TEXT], text[CTL_TEXT_MAX];
+
+	snprintf(text, sizeof(text), "%s: %s", rank_text(rank, who), cause);
+	if (hub->state != HUB_RUNNING) {
+		ctl_conn_close(rank->conn);
+		rank->conn = NULL;
+		rank->state = HUB_LOST;
+		hub->nhere--;
+		fail_join(hub, why, "while the ranks were joining, %s", text);
+		return;
+	}
+	LOG_WARN(COMM, "comm %016llx: lost %s", (unsigned long long)hub->comm_id, text);
+	/* To itself as well: if it was only stopped, it learns what the others think of it. */
+	tell_all(hub, text_frame(h, text));
+	rank->why = why;
+	rank_gone(rank, HUB_LOST);
+}
+
+static void rank_left(struct hub_rank *rank) REQUIRES(loop_mu)
+{
+	struct ctl_head h = {.kind = CTL_LEFT, .from = index_of(rank), .to = -1};
+	struct hub *hub = rank->hub;
+	char who[RANK_TEXT];
+
+	LOG_DEBUG(COMM, "comm %016llx: %s left", (unsigned long long)hub->comm_id, rank_text(rank, who));
+	rank->why = GANTRY_ERR_PEER_CLOSED;
+	rank_gone(rank, HUB_LEFT);
+	tell_all(hub, ctl_buf_make(&h, NULL));
+}
+
+/* ---- frames: what a rank may say. Each answers whether the connection was closed or given away. ---- */
+
+static int hear_life(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body)
+{
+	(void)rank, (void)h, (void)body;
+	return 0;
+}
+
+static int hear_time(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *none)
+{
+	struct ctl_head reply = {.kind = CTL_TIME, .from = -1, .to = index_of(rank), .tag = h->tag, .size = 8};
+	uint8_t body[8];
+
+	(void)none;
+	put64(body, gantry_now_ns());
+	ctl_conn_send(rank->conn, &reply, body);
+	return 0;
+}
+
+static int hear_leave(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+{
+	char cause[CTL_TEXT_MAX];
+
+	if (h->result == GANTRY_OK) {
+		rank_left(rank);
+		return 1;
+	}
+	ctl_get_text(cause, sizeof(cause), body, h->size);
+	rank_lost(rank, GANTRY_ERR_PEER_LOST, cause);
+	return 1;
+}
+
+/* Whoever calls a rank that is gone is answered in its place. Messages to it are dropped: the sender has been told. */
+static int hear_for_another(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body)
+{
+	struct hub_rank *to = &rank->hub->ranks[h->to];
+	struct ctl_head reply = {.kind = CTL_REPLY, .from = h->to, .to = h->from, .tag = h->tag, .result = to->why};
+
+	if (to->state == HUB_HERE)
+		ctl_conn_send(to->conn, h, body);
+	else if (h->kind == CTL_CALL)
+		ctl_conn_send(rank->conn, &reply, NULL);
+	return 0;
+}
+
+/* When it may say it. */
+enum { ALWAYS = 0, RUNNING = 1, AS_ITSELF = 2, TO_A_RANK = 4, EMPTY = 8 };
+
+static const struct {
+	int (*hear)(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body);
+	unsigned rules;
+} hearing[CTL_KIND_COUNT] = {
+	[CTL_LIFE] = {hear_life, ALWAYS},
+	[CTL_TIME] = {hear_time, EMPTY},
+	[CTL_LEAVE] = {hear_leave, RUNNING},
+	[CTL_GATHER] = {hear_gather, RUNNING | AS_ITSELF},
+	[CTL_MESSAGE] = {hear_for_another, RUNNING | AS_ITSELF | TO_A_RANK},
+	[CTL_CALL] = {hear_for_another, RUNNING | AS_ITSELF | TO_A_RANK},
+	[CTL_REPLY] = {hear_for_another, RUNNING | AS_ITSELF | TO_A_RANK},
+};
+
+static bool may_say(const struct hub_rank *rank, const struct ctl_head *h)
+{
+	const struct hub *hub = rank->hub;
+	unsigned broken = 0;
+
+	if (h->kind >= CTL_KIND_COUNT || !hearing[h->kind].hear)
+		return false;
+	broken |= hub->state == HUB_RUNNING ? 0 : RUNNING;
+	broken |= h->from == index_of(rank) ? 0 : AS_ITSELF;
+	broken |= h->to >= 0 && h->to < hub->nranks ? 0 : TO_A_RANK;
+	broken |= h->size == 0 ? 0 : EMPTY;
+	return !(hearing[h->kind].rules & broken);
+}
+
+static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+{
+	struct hub_rank *rank = c->owner;
+	char cause[CTL_TEXT_MAX];
+
+	if (may_say(rank, h))
+		return hearing[h->kind].hear(rank, h, body);
+	snprintf(cause, sizeof(cause), "it broke the protocol (%s)", ctl_kind_name(h->kind));
+	rank_lost(rank, GANTRY_ERR_PROTOCOL, cause);
+	return 1;
+}
+
+static void on_broken(struct ctl_conn *c, gantry_result why, const char *cause) REQUIRES(loop_mu)
+{
+	rank_lost(c->owner, why, cause);
+}
+
+static const struct ctl_conn_ops rank_ops = {.frame = on_frame, .broken = on_broken};
+
+/* ---- coming ---- */
+
+/* Refused by name, after the proof: this one will go, so its connection lingers. */
+static void turn_away(struct ctl_conn *c, gantry_result why, const char *text) REQUIRES(loop_mu)
+{
+	const struct ctl_head h = {.kind = CTL_REFUSED, .from = -1, .result = why};
+
+	ctl_conn_write(c, ctl_out_make(text_frame(h, text)));
+	ctl_conn_finish(c, LINGER_NS);
+}
+
+static int make_ranks(struct hub *hub, int nranks)
+{
+	hub->ranks = calloc((size_t)nranks, sizeof(*hub->ranks));
+	if (!hub->ranks)
+		return 0;
+	hub->nranks = nranks;
+	for (int i = 0; i < nranks; i++)
+		hub->ranks[i].hub = hub;
+	/* From now on it is the ranks' patience that counts. */
+	hub->until = UINT64_MAX;
+	hub->beat = hub->timeout / CTL_BEATS < beat_max ? hub->timeout / CTL_BEATS : beat_max;
+	return 1;
+}
+
+static const struct hub_rank *first_here(const struct hub *hub)
+{
+	for (int i = 0; i < hub->nranks; i++)
+		if (hub->ranks[i].state == HUB_HERE)
+			return &hub->ranks[i];
+	return NULL;
+}
+
+/* 1 if the newcomer fits; otherwise everybody has been told why not. */
+static int fits(struct hub *hub, struct ctl_conn *c, const struct ctl_hello *h, const char *who) REQUIRES(loop_mu)
+{
+	const struct hub_rank *other = NULL;
+	char text[RANK_TEXT], late[CTL_TEXT_MAX];
+
+	if (hub->state == HUB_FAILED)
+		goto failed;
+	if (!hub->ranks && !make_ranks(hub, h->nranks)) {
+		fail_join(hub, GANTRY_ERR_NOMEM, "no memory for %d ranks", h->nranks);
+		goto failed;
+	}
+	if (h->nranks == hub->nranks && hub->ranks[h->rank].state != HUB_ABSENT)
+		other = &hub->ranks[h->rank];
+	if (h->nranks == hub->nranks && !other)
+		return 1;
+	if (hub->state == HUB_RUNNING) { /* the others are at work: it is the newcomer who is wrong */
+		snprintf(late, sizeof(late), "all %d ranks have joined already, here comes %s", hub->nranks, who);
+		turn_away(c, GANTRY_ERR_USAGE, late);
+		return 0;
+	}
+	if (other)
+		fail_join(hub, GANTRY_ERR_USAGE, "rank %d joined twice: %s and %s", h->rank, rank_text(other, text),
+			  who);
+	else
+		fail_join(hub, GANTRY_ERR_SETTING, "the ranks count differently: %s counts %d ranks, %s %d", who,
+			  h->nranks, rank_text(first_here(hub), text), hub->nranks);
+failed:
+	turn_away(c, hub->error, hub->text);
+	return 0;
+}
+
+static void all_here(struct hub *hub) REQUIRES(loop_mu)
+{
+	struct ctl_head h = {.kind = CTL_READY, .from = -1, .to = -1, .size = ((uint32_t)hub->nranks + 7) / 8};
+	uint8_t *bits = calloc(1, h.size);
+
+	if (!bits) {
+		fail_join(hub, GANTRY_ERR_NOMEM, "no memory for %d ranks", hub->nranks);
+		return;
+	}
+	for (int i = 0; i < hub->nranks; i++)
+		if (hub->ranks[i].process == gantry_process_id())
+			bits[i / 8] |= (uint8_t)(1 << i % 8);
+	hub->state = HUB_RUNNING;
+	tell_all(hub, ctl_buf_make(&h, bits));
+	free(bits);
+	LOG_INFO(COMM, "comm %016llx: all ranks are here, %d", (unsigned long long)hub->comm_id, hub->nranks);
+}
+
+/* One that knows the key and was answered; takes the connection over. */
+static void admit(struct hub *hub, struct inet_conn *from, const struct ctl_hello *h) REQUIRES(loop_mu)
+{
+	struct hub_rank newcomer = {.hub = hub, .state = HUB_HERE, .addr = from->addr, .process = h->process};
+	uint64_t wait = (uint64_t)h->wait_ms * 1000000, theirs = (uint64_t)h->timeout_ms * 1000000 / CTL_BEATS;
+	char who[RANK_TEXT], addr[GANTRY_ADDR_TEXT];
+	struct ctl_conn *c;
+
+	memcpy(newcomer.who, from->shake.peer, sizeof(newcomer.who));
+	snprintf(who, sizeof(who), "rank %d (%s, %s)", h->rank, gantry_addr_text(&from->addr, addr), newcomer.who);
+	if (ctl_conn_make(inet_conn_take(from), &newcomer.addr, &rank_ops, NULL, &c) != GANTRY_OK)
+		return; /* it finds the connection closed, and comes again */
+	newcomer.conn = c;
+	if (!fits(hub, c, h, who))
+		return;
+	hub->ranks[h->rank] = newcomer;
+	c->owner = &hub->ranks[h->rank];
+	hub->nhere++;
+	LOG_DEBUG(COMM, "comm %016llx: %s joined, %d of %d", (unsigned long long)hub->comm_id, who, hub->nhere,
+		  hub->nranks);
+	if (theirs < hub->beat)
+		hub->beat = theirs;
+	if (hub->beat < beat_min)
+		hub->beat = beat_min;
+	if (hub->nhere == 1 || hub->next_beat > inet_loop.now + hub->beat)
+		hub->next_beat = inet_loop.now + hub->beat;
+	if (inet_loop.now + wait < hub->until)
+		hub->until = inet_loop.now + wait;
+	ctl_service_due(hub->until);
+	ctl_service_due(hub->next_beat);
+	if (hub->nhere == hub->nranks)
+		all_here(hub);
+}
 
 /* ---- connections whose hello names a hub here: until they are proved no hub hears of them ---- */
 
@@ -62,10 +570,10 @@ static void on_proved(struct inet_conn *c) REQUIRES(loop_mu)
 		return;
 	}
 	ctl_accepted_encode(&(struct ctl_accepted){.timeout_ms = (uint32_t)(hub->timeout / 1000000),
-						   .same_process = h.process == ctl_service.process},
+						   .same_process = h.process == gantry_process_id()},
 			    answer);
 	if (inet_conn_accept(c, answer, sizeof(answer)))
-		hub_admit(hub, c, &h);
+		admit(hub, c, &h);
 }
 
 /* The hub's own ranks will want to know. */
@@ -90,34 +598,15 @@ struct inet_service hub_service = {
 
 static void hub_free(struct hub *hub) REQUIRES(loop_mu)
 {
-	if (!hub)
-		return;
 	gantry_list_remove(&hub->node);
-	hub_gather_free(hub);
+	drop_gather(&hub->gather);
 	inet_conns_drop(&hub_service, hub->comm_id); /* the key is this hub's */
 	inet_port_put(&hub_service, hub->port);
 	free(hub->ranks);
 	free(hub);
 }
 
-/* From here on the hub is the service's, also when it fails: only that thread may free what epoll watches. */
-static gantry_result hub_open(struct hub *hub, const struct gantry_addr *addr, struct gantry_addr *ret_bound)
-	REQUIRES(loop_mu)
-{
-	gantry_result r = inet_port_get(&hub_service, addr, &hub->port);
-
-	if (r == GANTRY_OK)
-		*ret_bound = hub->port->addr;
-	else
-		hub->state = HUB_ENDED;
-	hub->until = gantry_now_ns() + (r == GANTRY_OK ? PATIENCE * hub->connect_timeout : 0);
-	ctl_service_due(hub->until);
-	gantry_list_append(&ctl_service.hubs, &hub->node);
-	return r;
-}
-
-/* A hub with the id's number and key, at `addr`. */
-static gantry_result hub_start(const struct ctl_id *id, const struct gantry_addr *addr, struct gantry_addr *ret_bound)
+gantry_result hub_start(const struct ctl_id *id, const struct gantry_addr *addr, struct gantry_addr *ret_bound)
 {
 	gantry_result r = GANTRY_OK;
 	struct hub *hub = calloc(1, sizeof(*hub));
@@ -125,7 +614,6 @@ static gantry_result hub_start(const struct ctl_id *id, const struct gantry_addr
 
 	if (!hub)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a hub");
-	gantry_list_init(&hub->node);
 	hub->timeout = gantry_params()->timeout;
 	hub->connect_timeout = gantry_params()->connect_timeout;
 	hub->comm_id = id->comm_id;
@@ -134,9 +622,15 @@ static gantry_result hub_start(const struct ctl_id *id, const struct gantry_addr
 	inet_loop_lock();
 	r = ctl_service_start();
 	if (r == GANTRY_OK) {
-		r = hub_open(hub, addr, ret_bound);
-		hub = NULL;
-		inet_loop_wake();
+		r = inet_port_get(&hub_service, addr, &hub->port);
+		inet_loop_wake(); /* also if it failed: the service may have started for nothing */
+	}
+	if (r == GANTRY_OK) {
+		*ret_bound = hub->port->addr;
+		hub->until = gantry_now_ns() + PATIENCE * hub->connect_timeout;
+		ctl_service_due(hub->until);
+		gantry_list_append(&ctl_service.hubs, &hub->node);
+		hub = NULL; /* the service's */
 	}
 	inet_loop_unlock();
 	TRY(r);
@@ -147,85 +641,6 @@ out:
 	return r;
 }
 
-gantry_result gantry_ctl_create_id(struct gantry_unique_id *ret_id)
-{
-	gantry_result r = GANTRY_OK;
-	struct ctl_id id = {.version = CTL_VERSION};
-	struct gantry_addr addr, bound;
-
-	TRY(gantry_params_load(0));
-	TRY(gantry_random_bytes(&id.comm_id, sizeof(id.comm_id)));
-	TRY(gantry_random_bytes(id.key, sizeof(id.key)));
-	TRY(inet_listen_addr(&addr));
-	TRY(inet_advertised(&addr, &id.addr));
-	TRY(hub_start(&id, &addr, &bound));
-	if (!gantry_addr_port(&id.addr))
-		gantry_addr_set_port(&id.addr, gantry_addr_port(&bound));
-	ctl_id_encode(&id, ret_id);
-out:
-	return r;
-}
-
-gantry_result gantry_ctl_serve(const struct gantry_unique_id *id, const struct gantry_addr *at)
-{
-	gantry_result r = GANTRY_OK;
-	struct gantry_addr any = {.in6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_ANY_INIT}}, bound;
-	struct ctl_id decoded;
-
-	TRY(gantry_params_load(0));
-	if (ctl_id_decode(id, &decoded) != GANTRY_OK)
-		FAIL(GANTRY_ERR_INVALID, "this is not a unique id");
-	if (at)
-		any = *at;
-	else if (access("/proc/net/if_inet6", F_OK)) /* a kernel without IPv6 */
-		any = (struct gantry_addr){.in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)}};
-	gantry_addr_set_port(&any, gantry_addr_port(&decoded.addr));
-	TRY(hub_start(&decoded, &any, &bound));
-out:
-	return r;
-}
-
-void hub_tell_all(struct hub *hub, struct ctl_buf *b)
-{
-	for (int i = 0; i < hub->nranks; i++)
-		if (hub->ranks[i].state == HUB_HERE)
-			ctl_conn_share(hub->ranks[i].conn, b);
-	ctl_buf_put(b);
-}
-
-/* Sends all away with what they were told last. */
-static void see_off_all(struct hub *hub) REQUIRES(loop_mu)
-{
-	for (int i = 0; i < hub->nranks; i++) {
-		struct hub_rank *rank = &hub->ranks[i];
-
-		if (rank->state != HUB_HERE)
-			continue;
-		ctl_conn_finish(rank->conn, HUB_SEE_OFF_NS);
-		rank->conn = NULL;
-		rank->state = HUB_LEFT;
-	}
-	hub->nhere = 0;
-}
-
-void hub_fail(struct hub *hub, gantry_result why, const char *fmt, ...)
-{
-	struct ctl_head h = {.kind = CTL_REFUSED, .from = -1, .to = -1, .result = why};
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(hub->text, sizeof(hub->text), fmt, ap);
-	va_end(ap);
-	LOG_INFO(COMM, "comm %016llx: joining failed: %s", (unsigned long long)hub->comm_id, hub->text);
-	hub->error = why;
-	hub->state = HUB_FAILED;
-	h.size = (uint32_t)strlen(hub->text);
-	hub_tell_all(hub, ctl_buf_make(&h, hub->text));
-	see_off_all(hub);
-	hub->until = inet_loop.now + hub->connect_timeout;
-	ctl_service_due(hub->until);
-}
-
 void hub_bye(void)
 {
 	gantry_list_each (pos, &ctl_service.hubs) {
@@ -233,13 +648,13 @@ void hub_bye(void)
 		struct ctl_head h = {.kind = CTL_BYE, .from = -1, .to = -1};
 
 		if (hub->state == HUB_OPEN)
-			hub_fail(hub, GANTRY_ERR_PEER_LOST,
-				 "the process that made the id (%s) ended while the ranks "
-				 "were joining",
-				 ctl_service.who);
+			fail_join(hub, GANTRY_ERR_PEER_LOST,
+				  "the process that made the id (%s) ended while the ranks "
+				  "were joining",
+				  gantry_self());
 		else if (hub->state == HUB_RUNNING)
-			hub_tell_all(hub, ctl_buf_make(&h, NULL));
-		see_off_all(hub);
+			tell_all(hub, ctl_buf_make(&h, NULL));
+		linger_all(hub);
 		hub->state = HUB_ENDED;
 		ctl_service_due(inet_loop.now);
 	}
@@ -252,32 +667,32 @@ static int is_absent(const struct hub *hub, int rank)
 	return hub->ranks[rank].state == HUB_ABSENT;
 }
 
-/* "" or what to make of connections that proved nothing. */
-static const char *refused_text(const struct hub *hub, char buf[HUB_REFUSED_TEXT])
+/* Whom an open hub waits for: "ranks 1, 3-5", and what to make of connections that proved nothing. */
+static void absent_text(const struct hub *hub, char *buf, size_t len)
 {
-	buf[0] = 0;
-	if (hub->refused)
-		snprintf(buf, HUB_REFUSED_TEXT, "; %u connection%s knew the id but failed to prove the %s",
+	char absent[256];
+	int n;
+
+	list_ranks(hub, is_absent, absent, sizeof(absent));
+	n = snprintf(buf, len, "rank%s %s", hub->nranks - hub->nhere == 1 ? "" : "s", absent);
+	if (hub->refused && n >= 0 && (size_t)n < len)
+		snprintf(buf + n, len - (size_t)n, "; %u connection%s knew the id but failed to prove the %s",
 			 hub->refused, hub->refused == 1 ? "" : "s",
 			 hub->secrets ? "secret: does GANTRY_SECRET differ?" : "key in it");
-	return buf;
 }
 
-void hub_awaits(const struct hub *hub, char *buf, size_t len)
+int hub_awaits(uint64_t comm_id, char *buf, size_t len)
 {
-	char missing[256], refused[HUB_REFUSED_TEXT];
+	const struct hub *hub = hub_find(comm_id);
 
-	buf[0] = 0;
-	if (hub->state != HUB_OPEN || !hub->ranks)
-		return;
-	hub_list_ranks(hub, is_absent, missing, sizeof(missing));
-	snprintf(buf, len, "rank%s %s%s", hub->nranks - hub->nhere == 1 ? "" : "s", missing,
-		 refused_text(hub, refused));
+	if (hub && hub->state == HUB_OPEN && hub->ranks)
+		absent_text(hub, buf, len);
+	return hub != NULL;
 }
 
 static void waited_enough(struct hub *hub) REQUIRES(loop_mu)
 {
-	char missing[256], seconds[16], refused[HUB_REFUSED_TEXT];
+	char absent[400], seconds[16];
 
 	if (hub->state == HUB_FAILED || !hub->ranks) {
 		if (hub->state == HUB_OPEN)
@@ -285,11 +700,9 @@ static void waited_enough(struct hub *hub) REQUIRES(loop_mu)
 		hub->state = HUB_ENDED;
 		return;
 	}
-	hub_list_ranks(hub, is_absent, missing, sizeof(missing));
-	hub_fail(hub, GANTRY_ERR_TIMEOUT,
-		 "%d of %d ranks came within %s (GANTRY_CONNECT_TIMEOUT), missing: rank%s %s%s", hub->nhere,
-		 hub->nranks, ctl_seconds(hub->connect_timeout, seconds), hub->nranks - hub->nhere == 1 ? "" : "s",
-		 missing, refused_text(hub, refused));
+	absent_text(hub, absent, sizeof(absent));
+	fail_join(hub, GANTRY_ERR_TIMEOUT, "%d of %d ranks came within %s (GANTRY_CONNECT_TIMEOUT), missing: %s",
+		  hub->nhere, hub->nranks, ctl_seconds(hub->connect_timeout, seconds), absent);
 }
 
 /* Asks all for a sign of life, and counts those as lost that gave none. */
@@ -298,7 +711,7 @@ static void beat(struct hub *hub) REQUIRES(loop_mu)
 	const struct ctl_head h = {.kind = CTL_LIFE, .from = -1, .to = -1};
 
 	if (inet_loop.now >= hub->next_beat) {
-		hub_tell_all(hub, ctl_buf_make(&h, NULL));
+		tell_all(hub, ctl_buf_make(&h, NULL));
 		/* All hubs of a process at the same time: one turn of the service for all of them. */
 		hub->next_beat = (inet_loop.now / hub->beat + 1) * hub->beat;
 	}
@@ -314,7 +727,7 @@ static void beat(struct hub *hub) REQUIRES(loop_mu)
 		}
 		snprintf(cause, sizeof(cause), "no sign of life for %s (GANTRY_TIMEOUT)",
 			 ctl_seconds(hub->timeout, seconds));
-		hub_rank_lost(rank, GANTRY_ERR_PEER_SILENT, cause);
+		rank_lost(rank, GANTRY_ERR_PEER_SILENT, cause);
 	}
 	ctl_service_due(hub->next_beat);
 }
@@ -327,7 +740,7 @@ void hub_tick(void)
 		if (hub->nhere)
 			beat(hub);
 		if (hub->gather.open)
-			hub_gather_tick(hub);
+			gather_tick(hub);
 		if (hub->state == HUB_OPEN || hub->state == HUB_FAILED) {
 			if (inet_loop.now >= hub->until)
 				waited_enough(hub);

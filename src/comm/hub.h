@@ -12,16 +12,13 @@
  * A FAILED hub stays for a while, so that ranks that come later hear the cause instead of a refused connection.
  *
  * All hubs of a process share a listening port, and share it with the data network (inet/listen.h). A connection that
- * has proved to know the key of one of the hubs belongs to one of that hub's ranks (hub_rank.c).
+ * has proved to know the key of one of the hubs belongs to one of that hub's ranks.
  */
 #ifndef GANTRY_COMM_HUB_H
 #define GANTRY_COMM_HUB_H
 
 #include "comm/ctl_service.h"
 #include "inet/listen.h"
-
-/* How long somebody who was told the last word may take to hear it. */
-enum { HUB_SEE_OFF_NS = 1000000000 };
 
 struct hub;
 enum hub_rank_state { HUB_ABSENT, HUB_HERE, HUB_LEFT, HUB_LOST };
@@ -32,6 +29,7 @@ struct hub_rank {
 	struct gantry_addr addr;
 	uint64_t process;
 	char who[CTL_WHO_SIZE];
+	int gave;	   /* its part of the allgather that is open */
 	gantry_result why; /* LOST: told to whoever still asks for it */
 };
 
@@ -42,7 +40,6 @@ struct hub_gather {
 	int count;
 	uint32_t size;	     /* per rank */
 	struct ctl_buf *buf; /* the frame with everybody's part */
-	uint8_t *given;	     /* by rank */
 	uint64_t deadline;
 	gantry_result error; /* it failed: told to those that come to it later */
 	char text[CTL_TEXT_MAX];
@@ -69,25 +66,14 @@ struct hub {
 	struct hub_gather gather;
 };
 
-/* hub.c */
 extern struct inet_service hub_service;
 struct hub *hub_find(uint64_t comm_id) REQUIRES(loop_mu);
-/* The join has failed: all who are here, and all who come, hear why. */
-void hub_fail(struct hub *hub, gantry_result why, const char *fmt, ...) __attribute__((format(printf, 3, 4)))
-REQUIRES(loop_mu);
-/* To all ranks that are here. Takes over the reference. */
-void hub_tell_all(struct hub *hub, struct ctl_buf *b) REQUIRES(loop_mu);
-/* Whom an open hub waits for: "ranks 1, 3-5", and whether somebody failed to prove the key; "" if for nobody. */
-void hub_awaits(const struct hub *hub, char *buf, size_t len);
+/* A hub with the id's number and key, at `addr`. */
+gantry_result hub_start(const struct ctl_id *id, const struct gantry_addr *addr, struct gantry_addr *ret_bound);
+/* 1: the communicator's hub is here; whom it waits for: "ranks 1, 3-5", and whether somebody failed to prove the key; left
+ * as it is if for nobody. */
+int hub_awaits(uint64_t comm_id, char *buf, size_t len) REQUIRES(loop_mu);
 void hub_tick(void) REQUIRES(loop_mu);
 void hub_bye(void) REQUIRES(loop_mu); /* the process ends */
-
-/* hub_rank.c. admit: one that knows the key and was answered; takes the connection over. */
-void hub_admit(struct hub *hub, struct inet_conn *from, const struct ctl_hello *h) REQUIRES(loop_mu);
-void hub_rank_lost(struct hub_rank *rank, gantry_result why, const char *cause) REQUIRES(loop_mu);
-/* "1, 3-5" of those for whom pick is true; cut with "..." when it does not fit. */
-void hub_list_ranks(const struct hub *hub, int (*pick)(const struct hub *hub, int rank), char *buf, size_t room);
-void hub_gather_tick(struct hub *hub) REQUIRES(loop_mu);
-void hub_gather_free(struct hub *hub);
 
 #endif

@@ -83,13 +83,12 @@ static void id(const uint8_t *in, size_t n)
 	char text[GANTRY_ADDR_TEXT];
 
 	memcpy(&raw, in, n < sizeof(raw) ? n : sizeof(raw));
-	gantry_ctl_id_text(&raw, text, sizeof(text));
-	MUST(*text);
 	if (ctl_id_decode(&raw, &i) != GANTRY_OK) {
 		MUST(gantry_ctl_comm_id(&raw) == 0);
 		return;
 	}
 	MUST(i.addr.sa.sa_family == AF_INET || i.addr.sa.sa_family == AF_INET6);
+	MUST(*gantry_addr_text(&i.addr, text));
 	MUST(gantry_addr_port(&i.addr) != 0);
 	ctl_id_encode(&i, &out);
 	MUST(ctl_id_decode(&out, &again) == GANTRY_OK);

@@ -222,4 +222,13 @@ static inline void ctl_relay_stop(struct relay *r)
 	set_env("GANTRY_ADVERTISE", NULL);
 }
 
+/* "10.0.0.1:4711": where an id's hub is. */
+static inline const char *id_text(const struct gantry_unique_id *id, char buf[GANTRY_ADDR_TEXT])
+{
+	struct ctl_id i;
+
+	CHECK_OK(ctl_id_decode(id, &i));
+	return gantry_addr_text(&i.addr, buf);
+}
+
 #endif

@@ -265,7 +265,7 @@ static void test_clock(void)
 
 	CHECK_EQ(gantry_ctl_clock_offset(s->ctl), 0); /* one process, one clock; the system test has two */
 	CHECK(gantry_ctl_comm_id(&id) != 0);
-	gantry_ctl_id_text(&id, text, sizeof(text));
+	id_text(&id, text);
 	CHECK_HAS(text, "127.0.0.1:");
 	ranks_leave(s, 1);
 }

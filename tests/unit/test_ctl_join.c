@@ -434,7 +434,7 @@ static void test_port(void)
 	for (int k = 0; k < 2; k++) {
 		if (k)
 			CHECK_OK(gantry_ctl_create_id(&id[k]));
-		gantry_ctl_id_text(&id[k], text, sizeof(text));
+		id_text(&id[k], text);
 		CHECK_STR(strchr(text, ':') + 1, port);
 	}
 	CHECK(gantry_ctl_comm_id(&id[0]) != gantry_ctl_comm_id(&id[1]));
@@ -460,7 +460,7 @@ static void test_addresses(void)
 	CHECK(nics != NULL);
 	set_env("GANTRY_FAMILY", "inet6");
 	if (gantry_ctl_create_id(&id) == GANTRY_OK) {
-		gantry_ctl_id_text(&id, text, sizeof(text));
+		id_text(&id, text);
 		CHECK_HAS(text, "[::1]:");
 		ranks_leave(ranks_run(2, &id, NULL), 2);
 	}
@@ -496,7 +496,7 @@ static void test_addresses(void)
 			s = try_ranks(&id, 2, (int[]){0, 1}, (int[]){2, 2});
 			CHECK_OK(s[0].joined);
 			CHECK_OK(s[1].joined);
-			gantry_ctl_id_text(&id, text, sizeof(text));
+			id_text(&id, text);
 			printf("link-local: %s\n", text);
 			ranks_leave(s, 2);
 			ctl_relay_stop(&relay);

@@ -66,68 +66,8 @@ enum gantry_way { GANTRY_WAY_IN, GANTRY_WAY_OUT, GANTRY_WAYS }; /* to the device
 
 struct gantry_device_ops {
 	void (*close)(struct gantry_device *dev);
-
-	/* Device memory, zeroed. Mapped memory is host memory that the device addresses; zeroed, NUMA-near the device.
-	 */
-	gantry_result (*alloc)(struct gantry_device *dev, size_t size, void **ret_ptr);
-	gantry_result (*free)(struct gantry_device *dev, void *ptr); /* NULL is fine, like free() */
-	gantry_result (*alloc_mapped)(struct gantry_device *dev, size_t size, void **ret_host, void **ret_device);
-	gantry_result (*free_mapped)(struct gantry_device *dev, void *host);
-	/* Makes existing host memory (a shared mapping, say) addressable by the device. */
-	gantry_result (*map_host)(struct gantry_device *dev, void *host, size_t size, void **ret_device);
-	gantry_result (*unmap_host)(struct gantry_device *dev, void *host);
-	gantry_result (*pointer)(struct gantry_device *dev, const void *ptr, struct gantry_mem_info *ret_info);
-
-	/* Copies between any two places that the device reaches. copy returns when done. */
-	gantry_result (*copy)(struct gantry_device *dev, void *dst, const void *src, size_t size);
-	gantry_result (*copy_async)(struct gantry_device *dev, struct gantry_stream *s, void *dst, const void *src,
-				    size_t size);
-	gantry_result (*copy_rows_async)(struct gantry_device *dev, struct gantry_stream *s,
-					 const struct gantry_rows *rows);
-
-	/*
-	 * Copies that somebody's kernels may be waiting for: the device has a queue of its own for each way, in order,
-	 * apart from what streams run. What has been begun by `move` is over when `moved` says so of a ticket that was
-	 * taken afterwards; before that it may be kept back, to be copied with its neighbours. `moved` is a load and
-	 * calls no driver: any number of threads may poll.
-	 */
-	gantry_result (*move)(struct gantry_device *dev, enum gantry_way way, void *dst, const void *src, size_t size);
-	gantry_result (*move_ticket)(struct gantry_device *dev, enum gantry_way way, uint64_t *ret_ticket);
-	gantry_result (*moved)(struct gantry_device *dev, enum gantry_way way, uint64_t ticket); /* AGAIN: not yet */
-
-	gantry_result (*stream_create)(struct gantry_device *dev, struct gantry_stream **ret_stream);
-	/* For short kernels that somebody's kernels may be waiting for: not queued behind what other streams run. */
-	gantry_result (*stream_create_apart)(struct gantry_device *dev, struct gantry_stream **ret_stream);
-	/* The caller's own stream (a CUstream); `native` NULL is the device's default stream. */
-	gantry_result (*stream_wrap)(struct gantry_device *dev, void *native, struct gantry_stream **ret_stream);
-	/* Waits for what is in the stream. */
-	gantry_result (*stream_destroy)(struct gantry_device *dev, struct gantry_stream *s);
-	gantry_result (*stream_query)(struct gantry_device *dev, struct gantry_stream *s); /* AGAIN: not yet */
-	gantry_result (*stream_sync)(struct gantry_device *dev, struct gantry_stream *s);
-	gantry_result (*stream_wait)(struct gantry_device *dev, struct gantry_stream *s, struct gantry_dev_event *e);
-
-	gantry_result (*event_create)(struct gantry_device *dev, struct gantry_dev_event **ret_event);
-	gantry_result (*event_destroy)(struct gantry_device *dev, struct gantry_dev_event *e);
-	gantry_result (*event_record)(struct gantry_device *dev, struct gantry_dev_event *e, struct gantry_stream *s);
-	gantry_result (*event_query)(struct gantry_device *dev, struct gantry_dev_event *e); /* AGAIN: not yet */
-	gantry_result (*event_elapsed)(struct gantry_device *dev, struct gantry_dev_event *from,
-				       struct gantry_dev_event *to, double *ret_us);
-
-	gantry_result (*launch)(struct gantry_device *dev, struct gantry_stream *s, const struct gantry_launch *l);
-
-	/* Can kernels of `dev` address memory of `other` (same process)? Enables it. */
-	gantry_result (*peer_access)(struct gantry_device *dev, struct gantry_device *other, int *ret_can);
-	gantry_result (*ipc_export)(struct gantry_device *dev, void *base, size_t size,
-				    struct gantry_ipc_handle *ret_handle);
-	/* Maps it here; the exporter must keep its allocation until ipc_close. */
-	gantry_result (*ipc_open)(struct gantry_device *dev, const struct gantry_ipc_handle *handle, void **ret_ptr);
-	gantry_result (*ipc_close)(struct gantry_device *dev, void *ptr);
-	gantry_result (*dmabuf_export)(struct gantry_device *dev, void *ptr, size_t size, int *ret_fd,
-				       uint64_t *ret_offset);
-	/* What other devices (a NIC) have written to the device's memory is seen by kernels that are launched, and by
-	 * reads of kernels that are told, after this returns. The host, and GPUs that order such writes themselves,
-	 * have nothing to do. */
-	gantry_result (*flush_remote_writes)(struct gantry_device *dev);
+#define OP(name, params) gantry_result(*name) params;
+#include "device/ops.def"
 };
 
 /* What all devices of a kind have in common: what the layers above ask for in place of its name, peers' too. */

@@ -122,54 +122,13 @@ void gantry_cuda_ipc_close_all(struct cuda_gpu *g);
 /* stream.c: returns when everything in the stream is done; the context is current. */
 gantry_result gantry_cuda_wait(struct cuda_gpu *g, cu_stream stream);
 
-/* The table's entries, by file. */
-gantry_result gantry_cuda_alloc(struct gantry_device *dev, size_t size, void **ret_ptr);
-gantry_result gantry_cuda_free(struct gantry_device *dev, void *ptr);
-gantry_result gantry_cuda_alloc_mapped(struct gantry_device *dev, size_t size, void **ret_host, void **ret_device);
-gantry_result gantry_cuda_free_mapped(struct gantry_device *dev, void *host);
-gantry_result gantry_cuda_map_host(struct gantry_device *dev, void *host, size_t size, void **ret_device);
-gantry_result gantry_cuda_unmap_host(struct gantry_device *dev, void *host);
-gantry_result gantry_cuda_pointer(struct gantry_device *dev, const void *ptr, struct gantry_mem_info *ret_info);
-gantry_result gantry_cuda_copy(struct gantry_device *dev, void *dst, const void *src, size_t size);
-
-gantry_result gantry_cuda_copy_async(struct gantry_device *dev, struct gantry_stream *s, void *dst, const void *src,
-				     size_t size);
-gantry_result gantry_cuda_copy_rows_async(struct gantry_device *dev, struct gantry_stream *s,
-					  const struct gantry_rows *rows);
-gantry_result gantry_cuda_stream_create(struct gantry_device *dev, struct gantry_stream **ret_stream);
-gantry_result gantry_cuda_stream_create_apart(struct gantry_device *dev, struct gantry_stream **ret_stream);
+#define OP(name, params) gantry_result gantry_cuda_##name params;
+#include "device/ops.def"
 
 /* move.c. The context is current for those that take a cuda_gpu. */
 gantry_result gantry_cuda_stream_apart(struct cuda_gpu *g, cu_stream *ret_stream);
 gantry_result gantry_cuda_ways_open(struct cuda_gpu *g);
 void gantry_cuda_ways_close(struct cuda_gpu *g);
-gantry_result gantry_cuda_move(struct gantry_device *dev, enum gantry_way way, void *dst, const void *src, size_t size);
-gantry_result gantry_cuda_move_ticket(struct gantry_device *dev, enum gantry_way way, uint64_t *ret_ticket);
-gantry_result gantry_cuda_moved(struct gantry_device *dev, enum gantry_way way, uint64_t ticket);
-
-gantry_result gantry_cuda_stream_wrap(struct gantry_device *dev, void *native, struct gantry_stream **ret_stream);
-gantry_result gantry_cuda_stream_destroy(struct gantry_device *dev, struct gantry_stream *s);
-gantry_result gantry_cuda_stream_query(struct gantry_device *dev, struct gantry_stream *s);
-gantry_result gantry_cuda_stream_sync(struct gantry_device *dev, struct gantry_stream *s);
-gantry_result gantry_cuda_stream_wait(struct gantry_device *dev, struct gantry_stream *s, struct gantry_dev_event *e);
-gantry_result gantry_cuda_event_create(struct gantry_device *dev, struct gantry_dev_event **ret_event);
-gantry_result gantry_cuda_event_destroy(struct gantry_device *dev, struct gantry_dev_event *e);
-gantry_result gantry_cuda_event_record(struct gantry_device *dev, struct gantry_dev_event *e, struct gantry_stream *s);
-gantry_result gantry_cuda_event_query(struct gantry_device *dev, struct gantry_dev_event *e);
-gantry_result gantry_cuda_event_elapsed(struct gantry_device *dev, struct gantry_dev_event *from,
-					struct gantry_dev_event *to, double *ret_us);
-
-gantry_result gantry_cuda_launch(struct gantry_device *dev, struct gantry_stream *s, const struct gantry_launch *l);
-
-gantry_result gantry_cuda_peer_access(struct gantry_device *dev, struct gantry_device *other, int *ret_can);
-gantry_result gantry_cuda_ipc_export(struct gantry_device *dev, void *base, size_t size,
-				     struct gantry_ipc_handle *ret_handle);
-gantry_result gantry_cuda_ipc_open(struct gantry_device *dev, const struct gantry_ipc_handle *handle, void **ret_ptr);
-gantry_result gantry_cuda_ipc_close(struct gantry_device *dev, void *ptr);
-gantry_result gantry_cuda_dmabuf_export(struct gantry_device *dev, void *ptr, size_t size, int *ret_fd,
-					uint64_t *ret_offset);
-
-gantry_result gantry_cuda_flush_remote_writes(struct gantry_device *dev);
 
 /* memory.c: the allocation that a pointer of the device lies in. */
 gantry_result gantry_cuda_range(struct cuda_gpu *g, const void *ptr, uintptr_t *ret_base, size_t *ret_size);

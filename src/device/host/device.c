@@ -101,7 +101,7 @@ gantry_result gantry_host_stream_destroy(struct gantry_device *dev, struct gantr
 	return GANTRY_OK;
 }
 
-static gantry_result host_peer_access(struct gantry_device *dev, struct gantry_device *other, int *ret_can)
+gantry_result gantry_host_peer_access(struct gantry_device *dev, struct gantry_device *other, int *ret_can)
 {
 	(void)dev;
 	*ret_can = other->kind == GANTRY_DEVICE_HOST; /* CPU threads do not reach a GPU's memory */
@@ -109,7 +109,7 @@ static gantry_result host_peer_access(struct gantry_device *dev, struct gantry_d
 }
 
 /* A NIC's writes to host memory are in order with the completion that tells of them. */
-static gantry_result host_flush_remote_writes(struct gantry_device *dev)
+gantry_result gantry_host_flush_remote_writes(struct gantry_device *dev)
 {
 	(void)dev;
 	return GANTRY_OK;
@@ -117,38 +117,8 @@ static gantry_result host_flush_remote_writes(struct gantry_device *dev)
 
 static const struct gantry_device_ops host_ops = {
 	.close = host_close,
-	.alloc = gantry_host_alloc,
-	.free = gantry_host_free,
-	.alloc_mapped = gantry_host_alloc_mapped,
-	.free_mapped = gantry_host_free,
-	.map_host = gantry_host_map,
-	.unmap_host = gantry_host_unmap,
-	.pointer = gantry_host_pointer,
-	.copy = gantry_host_copy,
-	.copy_async = gantry_host_copy_async,
-	.copy_rows_async = gantry_host_copy_rows_async,
-	.move = gantry_host_move,
-	.move_ticket = gantry_host_move_ticket,
-	.moved = gantry_host_moved,
-	.stream_create = gantry_host_stream_create,
-	.stream_create_apart = gantry_host_stream_create, /* each has a thread of its own */
-	.stream_wrap = gantry_host_stream_wrap,
-	.stream_destroy = gantry_host_stream_destroy,
-	.stream_query = gantry_host_stream_query,
-	.stream_sync = gantry_host_stream_sync,
-	.stream_wait = gantry_host_stream_wait,
-	.event_create = gantry_host_event_create,
-	.event_destroy = gantry_host_event_destroy,
-	.event_record = gantry_host_event_record,
-	.event_query = gantry_host_event_query,
-	.event_elapsed = gantry_host_event_elapsed,
-	.launch = gantry_host_launch,
-	.peer_access = host_peer_access,
-	.ipc_export = gantry_host_ipc_export,
-	.ipc_open = gantry_host_ipc_open,
-	.ipc_close = gantry_host_ipc_close,
-	.dmabuf_export = gantry_host_dmabuf_export,
-	.flush_remote_writes = host_flush_remote_writes,
+#define OP(name, params) .name = gantry_host_##name,
+#include "device/ops.def"
 };
 
 static int node_of_cpu(int cpu)

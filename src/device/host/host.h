@@ -61,6 +61,11 @@ static inline struct host_device *host_device(struct gantry_device *dev)
 void gantry_host_ref(struct host_device *hd);
 void gantry_host_unref(struct host_device *hd); /* the last one ends the helpers and frees */
 
+#define gantry_host_free_mapped gantry_host_free		  /* all its memory is alike, */
+#define gantry_host_stream_create_apart gantry_host_stream_create /* and each stream has a thread of its own */
+#define OP(name, params) gantry_result gantry_host_##name params;
+#include "device/ops.def"
+
 /* memory.c: allocations and imports, found by address. The table is the process's, not the device's. */
 struct host_mem {
 	char *base;
@@ -72,15 +77,8 @@ struct host_mem {
 	dev_t st_dev;	/* of a memfd, imported or our own; st_ino 0: anonymous memory */
 	ino_t st_ino;
 };
-gantry_result gantry_host_alloc(struct gantry_device *dev, size_t size, void **ret_ptr);
 /* name: of the memfd, whose memory can be exported; NULL: anonymous. */
 gantry_result gantry_host_alloc_file(const char *name, size_t size, void **ret_ptr);
-gantry_result gantry_host_free(struct gantry_device *dev, void *ptr);
-gantry_result gantry_host_alloc_mapped(struct gantry_device *dev, size_t size, void **ret_host, void **ret_device);
-gantry_result gantry_host_map(struct gantry_device *dev, void *host, size_t size, void **ret_device);
-gantry_result gantry_host_unmap(struct gantry_device *dev, void *host);
-gantry_result gantry_host_pointer(struct gantry_device *dev, const void *ptr, struct gantry_mem_info *ret_info);
-gantry_result gantry_host_copy(struct gantry_device *dev, void *dst, const void *src, size_t size);
 /* For ipc.c and share.c. Pointers into the table are good until it is unlocked or something is added. */
 MUTEX_KIND(host_mem_mu);
 extern struct host_mem_mu gantry_host_mem_mu;				      /* of the table */
@@ -91,16 +89,7 @@ struct host_mem *gantry_host_mem_find_file(bool owned, dev_t dev, ino_t ino)
 gantry_result gantry_host_mem_import(int fd, size_t size, struct host_mem **ret_mem) REQUIRES(host_mem_mu);
 void gantry_host_mem_drop(struct host_mem *m) REQUIRES(host_mem_mu); /* unmaps it, if nobody has it any more */
 
-/* ipc.c */
-gantry_result gantry_host_ipc_export(struct gantry_device *dev, void *base, size_t size,
-				     struct gantry_ipc_handle *ret_handle);
-gantry_result gantry_host_ipc_open(struct gantry_device *dev, const struct gantry_ipc_handle *handle, void **ret_ptr);
-gantry_result gantry_host_ipc_close(struct gantry_device *dev, void *ptr);
-
-/* udmabuf.c */
-int gantry_host_can_dmabuf(void);
-gantry_result gantry_host_dmabuf_export(struct gantry_device *dev, void *ptr, size_t size, int *ret_fd,
-					uint64_t *ret_offset);
+int gantry_host_can_dmabuf(void); /* udmabuf.c */
 
 /* What a stream does, in order. Items are preallocated; arguments that fit travel inside. */
 enum host_item_kind {
@@ -165,34 +154,11 @@ int gantry_host_is_stream(const struct gantry_stream *s);
 /* Puts an item into the stream; args: item->size bytes, copied (LAUNCH), else NULL. Waits while the ring is full. */
 gantry_result gantry_host_enqueue(struct gantry_stream *s, const struct host_item *item, const void *args);
 
-gantry_result gantry_host_stream_create(struct gantry_device *dev, struct gantry_stream **ret_stream);
-gantry_result gantry_host_stream_wrap(struct gantry_device *dev, void *native, struct gantry_stream **ret_stream);
-gantry_result gantry_host_stream_destroy(struct gantry_device *dev, struct gantry_stream *s);
-gantry_result gantry_host_stream_query(struct gantry_device *dev, struct gantry_stream *s);
-gantry_result gantry_host_stream_sync(struct gantry_device *dev, struct gantry_stream *s);
-gantry_result gantry_host_copy_async(struct gantry_device *dev, struct gantry_stream *s, void *dst, const void *src,
-				     size_t size);
-gantry_result gantry_host_copy_rows_async(struct gantry_device *dev, struct gantry_stream *s,
-					  const struct gantry_rows *rows);
-
-/* move.c */
-gantry_result gantry_host_move(struct gantry_device *dev, enum gantry_way way, void *dst, const void *src, size_t size);
-gantry_result gantry_host_move_ticket(struct gantry_device *dev, enum gantry_way way, uint64_t *ret_ticket);
-gantry_result gantry_host_moved(struct gantry_device *dev, enum gantry_way way, uint64_t ticket);
-
-/* event.c; the first two run on the stream's thread and use up the item's reference. */
+/* event.c: both run on the stream's thread and use up the item's reference. */
 void gantry_host_mark_reach(struct host_mark *m);
 void gantry_host_mark_await(struct host_mark *m);
-gantry_result gantry_host_stream_wait(struct gantry_device *dev, struct gantry_stream *s, struct gantry_dev_event *e);
-gantry_result gantry_host_event_create(struct gantry_device *dev, struct gantry_dev_event **ret_event);
-gantry_result gantry_host_event_destroy(struct gantry_device *dev, struct gantry_dev_event *e);
-gantry_result gantry_host_event_record(struct gantry_device *dev, struct gantry_dev_event *e, struct gantry_stream *s);
-gantry_result gantry_host_event_query(struct gantry_device *dev, struct gantry_dev_event *e);
-gantry_result gantry_host_event_elapsed(struct gantry_device *dev, struct gantry_dev_event *from,
-					struct gantry_dev_event *to, double *ret_us);
 
 /* launch.c */
-gantry_result gantry_host_launch(struct gantry_device *dev, struct gantry_stream *s, const struct gantry_launch *l);
 /* What launch does once it knows the body; also how tests run bodies of their own and how others call a host function
  * in stream order. The arguments are copied. lanes 0: one. */
 gantry_result gantry_host_launch_body(struct gantry_device *dev, struct gantry_stream *s, uint32_t blocks,

@@ -229,7 +229,7 @@ gantry_result gantry_host_alloc_mapped(struct gantry_device *dev, size_t size, v
 }
 
 /* Kernels of this device address all memory of the process. */
-gantry_result gantry_host_map(struct gantry_device *dev, void *host, size_t size, void **ret_device)
+gantry_result gantry_host_map_host(struct gantry_device *dev, void *host, size_t size, void **ret_device)
 {
 	(void)dev;
 	(void)size;
@@ -237,7 +237,7 @@ gantry_result gantry_host_map(struct gantry_device *dev, void *host, size_t size
 	return GANTRY_OK;
 }
 
-gantry_result gantry_host_unmap(struct gantry_device *dev, void *host)
+gantry_result gantry_host_unmap_host(struct gantry_device *dev, void *host)
 {
 	(void)dev;
 	(void)host;

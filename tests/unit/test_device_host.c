@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The host device: memory and its table, memory of other processes, streams and events. Bodies are the test's own,
- * through gantry_host_launch_body; test_device_host_launch.c has what they do with each other.
+ * launched as kernels; test_device_host_launch.c has what they do with each other.
  *
  * Two processes ring each other's eventcounts. A lost wake-up shows as a hang: they sleep without a limit, and an alarm
  * ends the test.
@@ -22,9 +22,18 @@ enum { LIMIT_S = 500, MANY = 2000, ROUNDS = 300 };
 
 static struct gantry_device *dev;
 
-static gantry_result launch1(struct gantry_stream *s, gantry_host_body fn, const void *args, size_t size)
+static gantry_result launch_blocks(struct gantry_stream *s, uint32_t blocks, void (*fn)(const void *), const void *args,
+				   size_t size)
 {
-	return gantry_host_launch_body(dev, s, 1, 0, fn, args, size, NULL, NULL);
+	struct gantry_kernel kernel = {.body = fn};
+	struct gantry_launch l = {.kernel = &kernel, .blocks = blocks, .args = args, .args_size = size};
+
+	return dev->ops->launch(dev, s, &l);
+}
+
+static gantry_result launch1(struct gantry_stream *s, void (*fn)(const void *), const void *args, size_t size)
+{
+	return launch_blocks(s, 1, fn, args, size);
 }
 
 static void check_memory(void)
@@ -309,8 +318,8 @@ static void check_streams(void)
 		pthread_join(threads[i], NULL);
 	CHECK_OK(gantry_stream_destroy(dev, s)); /* waits */
 	CHECK_EQ(counter, 4 * MANY);
-	CHECK_EQ(gantry_host_launch_body(dev, NULL, 0, 0, body_add, NULL, 0, NULL, NULL), GANTRY_ERR_INVALID);
-	CHECK_EQ(gantry_host_launch_body(dev, NULL, 257, 0, body_add, NULL, 0, NULL, NULL), GANTRY_ERR_INVALID);
+	CHECK_EQ(launch_blocks(NULL, 0, body_add, NULL, 0), GANTRY_ERR_INVALID);
+	CHECK_EQ(launch_blocks(NULL, 257, body_add, NULL, 0), GANTRY_ERR_INVALID);
 }
 
 static void check_wrap(void)

@@ -21,6 +21,14 @@ enum { LIMIT_S = 500, BLOCKS = 6, LANES = 3, ROUNDS = 300, TIGHT = 10000 };
 
 static struct gantry_device *dev;
 
+/* A body of the test's own as a kernel; further members of the launch follow. */
+#define LAUNCH(stream, fn, arg, ...)                                                                                   \
+	dev->ops->launch(dev, stream,                                                                                  \
+			 &(struct gantry_launch){.kernel = &(struct gantry_kernel){.body = (fn)},                      \
+						 .args = &(arg),                                                       \
+						 .args_size = sizeof(arg),                                             \
+						 __VA_ARGS__})
+
 /* The device's own; sanitizers have threads too. */
 static int threads_now(void)
 {
@@ -84,7 +92,7 @@ static void check_blocks(void)
 	for (int i = 0; i < 20; i++) {
 		memset(arrived, 0, sizeof(arrived));
 		a.eventcounts = i % 2 ? eventcounts : NULL;
-		CHECK_OK(gantry_host_launch_body(dev, s, BLOCKS, 1, body_meet, &a, sizeof(a), NULL, a.eventcounts));
+		CHECK_OK(LAUNCH(s, body_meet, a, .blocks = BLOCKS, .eventcounts = a.eventcounts));
 		CHECK_OK(gantry_stream_sync(dev, s));
 	}
 	for (int i = 0; i < BLOCKS; i++)
@@ -131,8 +139,7 @@ static void check_lanes(void)
 	CHECK(from && to);
 	CHECK_OK(gantry_stream_create(dev, &s));
 	for (int i = 0; i < 3; i++)
-		CHECK_OK(
-			gantry_host_launch_body(dev, s, 1 + (uint32_t)i, LANES, body_lanes, &a, sizeof(a), NULL, NULL));
+		CHECK_OK(LAUNCH(s, body_lanes, a, .blocks = 1 + (uint32_t)i, .lanes = LANES));
 	CHECK_OK(gantry_stream_destroy(dev, s));
 	free(from);
 	free(to);
@@ -148,7 +155,7 @@ struct ping_args {
 };
 
 /* The net's time begins later than `from`: a ring that is over by then plus half of it must have ended the sleep. */
-enum { NET_NS = 100000000 }; /* SLEEP_NS in host/wait.c */
+enum { NET_NS = 100000000 }; /* SLEEP_NS in host/launch.c */
 
 static void store_and_ring(const struct ping_args *a, uint64_t round)
 {
@@ -253,8 +260,7 @@ static void check_eventcounts(void)
 		struct ping_args a = {&words[i], &words[!i], &eventcounts[!i], rung[i], rung[!i], &lost[i], i};
 
 		CHECK_OK(gantry_stream_create(dev, &streams[i]));
-		CHECK_OK(gantry_host_launch_body(dev, streams[i], 1, 1, body_ping, &a, sizeof(a), NULL,
-						 &eventcounts[i]));
+		CHECK_OK(LAUNCH(streams[i], body_ping, a, .blocks = 1, .eventcounts = &eventcounts[i]));
 	}
 	for (int i = 0; i < 2; i++)
 		CHECK_OK(gantry_stream_destroy(dev, streams[i]));
@@ -289,8 +295,8 @@ static void check_abort(void)
 	for (int i = 0; i < 6; i++) {
 		uint32_t stop = 0;
 
-		CHECK_OK(gantry_host_launch_body(dev, s, BLOCKS, 1, body_for_ever, &arg, sizeof(arg), &stop,
-						 i % 2 ? eventcounts : NULL));
+		CHECK_OK(LAUNCH(s, body_for_ever, arg, .blocks = BLOCKS, .abort = &stop,
+				.eventcounts = i % 2 ? eventcounts : NULL));
 		usleep(i < 2 ? 0 : 3000);
 		CHECK_EQ(gantry_stream_query(dev, s), GANTRY_AGAIN);
 		from = gantry_now_ns();
@@ -321,8 +327,8 @@ static void check_end(void)
 	CHECK_OK(gantry_stream_create(dev, &s));
 	CHECK(threads_now() > 0);
 	gantry_device_close(dev);
-	CHECK_OK(gantry_host_launch_body(dev, s, 1, 0, body_add, &counter, sizeof(counter), NULL, NULL));
-	CHECK_OK(gantry_host_stream_destroy(dev, s));
+	CHECK_OK(LAUNCH(s, body_add, counter, .blocks = 1));
+	CHECK_OK(gantry_stream_destroy(dev, s));
 	CHECK_EQ(n, 1);
 	UNTIL(!threads_now()); /* one that was joined may still be listed for a moment */
 }

@@ -332,22 +332,20 @@ static void check_silence(void)
 	gantry_share_put(s, true);
 }
 
-/* A file that could shrink, or is too small, is not mapped. UNCHECKED: this process has no other thread. */
-static void check_bad_files(void) UNCHECKED
+/* A file that could shrink, or is too small, is not mapped. */
+static void check_bad_files(void)
 {
-	struct host_mem *m = NULL;
+	void *at = NULL;
 	int fd = memfd_create("bad", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
 	CHECK(fd >= 0);
 	CHECK_EQ(ftruncate(fd, 8192), 0);
-	host_mem_mu_lock(&gantry_host_mem_mu);
-	CHECK_EQ(gantry_host_mem_import(fd, 8192, &m), GANTRY_ERR_PROTOCOL);
+	CHECK_EQ(gantry_host_import(fd, 8192, &at), GANTRY_ERR_PROTOCOL);
 	CHECK_HAS(gantry_last_error(), "could shrink");
 	CHECK_EQ(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
-	CHECK_EQ(gantry_host_mem_import(fd, 12288, &m), GANTRY_ERR_PROTOCOL);
-	CHECK_OK(gantry_host_mem_import(fd, 8192, &m));
-	gantry_host_mem_drop(m);
-	host_mem_mu_unlock(&gantry_host_mem_mu);
+	CHECK_EQ(gantry_host_import(fd, 12288, &at), GANTRY_ERR_PROTOCOL);
+	CHECK_OK(gantry_host_import(fd, 8192, &at));
+	gantry_share_put(at, false);
 	close(fd);
 }
 

@@ -50,7 +50,7 @@
  * Waiting: a block that finds nothing goes through dev_wait, on the host device down to sleeping at its eventcount.
  * Whoever stores the word rings: the host at block 0's eventcount after `posted`, block 0 at the other eventcounts
  * after `relayed`, the host at all eventcounts after the abort flag, a block at the host's eventcount after done[b].
- * Each of these words is stored and looked at in sequentially consistent order there, so no ring is lost (host/wait.c).
+ * Each of these words is stored and looked at in sequentially consistent order there, so no ring is lost (host/launch.c).
  * On a GPU blocks only poll: block 0 over PCIe, the others in L2, where they look so often that they ask for the abort
  * flag more seldom by LOOKS.
  *

@@ -191,7 +191,7 @@ DEV void dev_notify(struct gantry_eventcount *eventcount)
 	gantry_eventcount_notify(eventcount);
 }
 
-/* Waiting. Below `spin` rounds it pauses inline, everything after that is in host/wait.c. */
+/* Waiting. Below `spin` rounds it pauses inline, everything after that is in host/launch.c. */
 struct dev_wait {
 	uint32_t n;
 	uint32_t proxied;

@@ -1,5 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The host device: one counted object per process, and its table. */
+/*
+ * The host device: one counted object per process, its streams and events, and its queues of copies.
+ *
+ * A stream: a ring of items and one thread, the worker, that does them in order.
+ *
+ *   tail   items enqueued. Producers fill items[tail % ITEMS] and then raise it, under mu.
+ *   done   items done. The worker raises it after each; what lies between done and tail is still to be done, and
+ *          tail - done <= ITEMS, so an item is written again only when the worker has left it.
+ *
+ * An enqueue is a lock that is rarely contended, a copy of at most 256 bytes, one store and one load: the worker is
+ * woken by a system call only when it sleeps. It does so after it has spun and yielded for a while (base/eventcount.h),
+ * so a program that launches and waits in turn never pays for a wake-up.
+ *
+ * Waiting for the worker (sync, a full ring) goes by position: a waiter that is about to sleep lowers wake_at to the
+ * `done` it needs and looks at `done` again; the worker raises `done` and then looks at wake_at. Both sequentially
+ * consistent, so one sees the other. A thousand small items ahead of a sync cost it one wake-up, not a thousand.
+ *
+ * The worker starts with the first item and ends with a STOP item, so destroying a stream waits for what is in it.
+ */
 #define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
 #include <sched.h>
 #include <stdio.h>
@@ -8,23 +26,259 @@
 #include <unistd.h>
 
 #include "base/atomic.h"
+#include "base/clock.h"
+#include "base/eventcount.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "base/thread.h"
 #include "device/host/host.h"
 
 MUTEX_KIND(host_device_mu);
 static struct host_device_mu host_device_mu_one = MUTEX_INITIALIZER;
 static struct host_device *the_device GUARDED_BY(host_device_mu); /* NULL: nobody has it open */
 
-void gantry_host_ref(struct host_device *hd)
+/*
+ * Events: places in streams that have a time and can be waited for.
+ *
+ * A record makes a mark, which the stream reaches in its turn; the event holds its newest mark. Whoever waits for an
+ * event waits for the mark that it had at that moment, so recording it anew, even in another stream, changes nothing
+ * for it. A mark is counted: the event, the item that reaches it and every item that waits for it have a reference
+ * each. So an event may be destroyed at any time. An event that nobody else uses any more takes its mark again: no
+ * allocation.
+ *
+ * state: PENDING -> REACHED, or PENDING -> SLEPT_ON (by a waiter that then sleeps) -> REACHED. Whoever reaches it
+ * exchanges the word and so knows whether there is somebody to wake.
+ */
+enum { PENDING, REACHED, SLEPT_ON };
+
+struct host_mark {
+	uint32_t refs;
+	uint32_t state; /* the futex word */
+	uint64_t ns;	/* written before REACHED */
+};
+
+MUTEX_KIND(event_mu);
+struct gantry_dev_event {
+	struct event_mu mu;
+	struct host_mark *mark GUARDED_BY(event_mu); /* a reference; NULL: never recorded */
+};
+
+static void mark_put(struct host_mark *m)
+{
+	if (m && fetch_sub_acq_rel(&m->refs, 1) == 1)
+		free(m);
+}
+
+static int mark_reached(const struct host_mark *m)
+{
+	return load_acquire(&m->state) == REACHED;
+}
+
+/* These two use up the item's reference. */
+static void reach_mark(struct host_mark *m)
+{
+	m->ns = gantry_now_ns();
+	if (exchange_acq_rel(&m->state, REACHED) == SLEPT_ON)
+		gantry_futex_wake(&m->state);
+	mark_put(m);
+}
+
+static void await_mark(struct host_mark *m)
+{
+	struct gantry_waiter w;
+
+	gantry_waiter_init(&w, NULL);
+	while (!mark_reached(m)) {
+		uint32_t was = PENDING;
+
+		if (!gantry_waiter_brief(&w))
+			continue;
+		if (cas_acq_rel(&m->state, &was, SLEPT_ON) || was == SLEPT_ON)
+			gantry_futex_wait(&m->state, SLEPT_ON);
+	}
+	mark_put(m);
+}
+
+/* ---- streams ---- */
+
+enum { ITEMS = 256, MAGIC = 0x73747265 };
+
+static void wake_sleepers(struct gantry_stream *s)
+{
+	stream_done_mu_lock(&s->done_mu);
+	/* Those who are not there yet lower it again. */
+	store_seq(&s->wake_at, UINT64_MAX);
+	gantry_cond_broadcast(&s->done_cond);
+	stream_done_mu_unlock(&s->done_mu);
+}
+
+static void do_item(struct gantry_stream *s, const struct host_item *item)
+{
+	switch (item->kind) {
+	case HOST_ITEM_LAUNCH:
+		gantry_host_run(s, item);
+		if (item->args != item->inline_args)
+			free((void *)(uintptr_t)item->args);
+		break;
+	case HOST_ITEM_COPY:
+		memcpy(item->dst, item->src, item->size);
+		break;
+	case HOST_ITEM_ROWS:
+		for (size_t i = 0; i < item->rows; i++)
+			memcpy((char *)item->dst + i * item->dst_stride, (const char *)item->src + i * item->src_stride,
+			       item->size);
+		break;
+	case HOST_ITEM_MARK:
+		store_release((uint64_t *)item->dst, (uint64_t)item->size);
+		break;
+	case HOST_ITEM_RECORD:
+		reach_mark(item->mark);
+		break;
+	case HOST_ITEM_WAIT:
+		await_mark(item->mark);
+		break;
+	}
+}
+
+static void *worker(void *arg)
+{
+	struct gantry_stream *s = arg;
+	struct gantry_waiter w;
+	uint64_t at = 0;
+	int stop = 0;
+
+	gantry_waiter_init(&w, &s->eventcount);
+	while (!stop) {
+		const struct host_item *item = &s->items[at % ITEMS];
+
+		if (load_seq(&s->tail) == at) {
+			gantry_waiter_idle(&w, UINT64_MAX);
+			continue;
+		}
+		gantry_waiter_done(&w);
+		stop = item->kind == HOST_ITEM_STOP;
+		do_item(s, item);
+		at++;
+		store_seq(&s->done, at);
+		if (at >= load_seq(&s->wake_at))
+			wake_sleepers(s);
+	}
+	return NULL;
+}
+
+/* Until `target` items are done. */
+static void wait_until(struct gantry_stream *s, uint64_t target)
+{
+	struct gantry_waiter w;
+
+	if (load_seq(&s->done) >= target)
+		return;
+	gantry_waiter_init(&w, NULL);
+	do {
+		if (load_seq(&s->done) >= target)
+			return;
+	} while (!gantry_waiter_brief(&w));
+	stream_done_mu_lock(&s->done_mu);
+	for (;;) {
+		if (load_seq(&s->wake_at) > target)
+			store_seq(&s->wake_at, target);
+		if (load_seq(&s->done) >= target)
+			break;
+		mutex_wait(&s->done_cond, &s->done_mu);
+	}
+	stream_done_mu_unlock(&s->done_mu);
+}
+
+gantry_result gantry_host_enqueue(struct gantry_stream *s, const struct host_item *item, const void *args)
+{
+	gantry_result r = GANTRY_OK;
+	struct host_item *to;
+	void *copy = NULL;
+
+	if (args && item->size > HOST_INLINE_ARGS) {
+		copy = malloc(item->size);
+		if (!copy)
+			FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for %zu bytes of arguments", item->size);
+		memcpy(copy, args, item->size);
+	}
+	stream_mu_lock(&s->mu);
+	if (!s->started) {
+		TRY(gantry_thread_start("gantry-stream", worker, s, &s->thread));
+		s->started = 1;
+	}
+	/* When it is full, half of it is let drain: one wait for many items. */
+	if (s->tail - load_seq(&s->done) >= ITEMS)
+		wait_until(s, s->tail - ITEMS / 2);
+	to = &s->items[s->tail % ITEMS];
+	memcpy(to, item, offsetof(struct host_item, inline_args));
+	if (item->kind == HOST_ITEM_LAUNCH) {
+		to->args = copy ? copy : to->inline_args;
+		if (!copy && args)
+			memcpy(to->inline_args, args, item->size);
+	}
+	copy = NULL; /* the item's */
+	store_seq(&s->tail, s->tail + 1);
+out:
+	stream_mu_unlock(&s->mu);
+	if (r == GANTRY_OK)
+		gantry_eventcount_notify(&s->eventcount);
+	free(copy);
+	return r;
+}
+
+static gantry_result new_stream(struct host_device *hd, struct gantry_stream **ret_stream)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_stream *s = aligned_alloc(128, (sizeof(*s) + 127) & ~(size_t)127);
+
+	if (s)
+		memset(s, 0, sizeof(*s));
+	if (!s || !(s->items = aligned_alloc(128, ITEMS * sizeof(*s->items))))
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a stream");
+	s->magic = MAGIC;
+	s->refs = 1;
+	s->hd = hd;
+	s->wake_at = UINT64_MAX;
+	mutex_init(&s->mu);
+	mutex_init(&s->done_mu);
+	*ret_stream = s;
+	s = NULL;
+out:
+	free(s);
+	return r;
+}
+
+/* The last one waits for what is in it; NULL is fine. */
+static void release_stream(struct gantry_stream *s)
+{
+	struct host_item stop = {.kind = HOST_ITEM_STOP};
+
+	if (!s || fetch_sub_acq_rel(&s->refs, 1) != 1)
+		return;
+	s->magic = 0;
+	if (s->started) {
+		gantry_host_enqueue(s, &stop, NULL);
+		pthread_join(s->thread, NULL);
+	}
+	gantry_host_helpers_give(s->hd, s->helpers);
+	mutex_destroy(&s->done_mu);
+	mutex_destroy(&s->mu);
+	free(s->items);
+	free(s);
+}
+
+static void ref_device(struct host_device *hd)
 {
 	host_device_mu_lock(&host_device_mu_one);
 	hd->refs++;
 	host_device_mu_unlock(&host_device_mu_one);
 }
 
-void gantry_host_unref(struct host_device *hd)
+/* The last one ends the helpers and frees. */
+static void host_close(struct gantry_device *dev)
 {
+	struct host_device *hd = host_device(dev);
+
 	host_device_mu_lock(&host_device_mu_one);
 	if (--hd->refs)
 		hd = NULL;
@@ -33,11 +287,10 @@ void gantry_host_unref(struct host_device *hd)
 	host_device_mu_unlock(&host_device_mu_one);
 	if (!hd)
 		return;
-	/* Without the lock: the default stream may be busy for a while, and whoever opens now gets a device of his own.
-	 */
-	gantry_host_stream_release(hd->default_stream);
+	/* Without the lock: the default stream may be busy for a while. Who opens the device now gets a new one. */
+	release_stream(hd->default_stream);
 	for (int i = 0; i < GANTRY_WAYS; i++) {
-		gantry_host_stream_release(hd->ways[i].stream);
+		release_stream(hd->ways[i].stream);
 		mutex_destroy(&hd->ways[i].lock);
 	}
 	gantry_host_helpers_end(hd);
@@ -45,22 +298,17 @@ void gantry_host_unref(struct host_device *hd)
 	free(hd);
 }
 
-static void host_close(struct gantry_device *dev)
-{
-	gantry_host_unref(host_device(dev));
-}
-
 gantry_result gantry_host_stream_create(struct gantry_device *dev, struct gantry_stream **ret_stream)
 {
-	gantry_result r = gantry_host_stream_new(host_device(dev), ret_stream);
+	gantry_result r = new_stream(host_device(dev), ret_stream);
 
 	if (r == GANTRY_OK)
-		gantry_host_ref(host_device(dev));
+		ref_device(host_device(dev));
 	return r;
 }
 
 /*
- * The same object with one more reference: whoever has wrapped a stream destroys what he got and the stream stays. The
+ * The same object with one more reference: whoever has wrapped a stream destroys what it got and the stream stays. The
  * default stream has a reference of the device's from the beginning.
  */
 gantry_result gantry_host_stream_wrap(struct gantry_device *dev, void *native, struct gantry_stream **ret_stream)
@@ -69,18 +317,18 @@ gantry_result gantry_host_stream_wrap(struct gantry_device *dev, void *native, s
 	struct host_device *hd = host_device(dev);
 	struct gantry_stream *s = native;
 
-	if (s && !gantry_host_is_stream(s))
+	if (s && s->magic != MAGIC)
 		FAIL(GANTRY_ERR_INVALID, "%p is no stream of the host device", native);
 	if (!s) {
 		host_device_mu_lock(&host_device_mu_one);
 		if (!hd->default_stream)
-			r = gantry_host_stream_new(hd, &hd->default_stream);
+			r = new_stream(hd, &hd->default_stream);
 		s = hd->default_stream;
 		host_device_mu_unlock(&host_device_mu_one);
 		if (r != GANTRY_OK)
 			goto out;
 	}
-	gantry_host_ref(s->hd);
+	ref_device(s->hd);
 	fetch_add_relaxed(&s->refs, 1);
 	*ret_stream = s;
 out:
@@ -96,10 +344,217 @@ gantry_result gantry_host_stream_destroy(struct gantry_device *dev, struct gantr
 	if (!s)
 		return GANTRY_OK;
 	hd = s->hd;
-	gantry_host_stream_release(s);
-	gantry_host_unref(hd);
+	release_stream(s);
+	host_close(&hd->dev);
 	return GANTRY_OK;
 }
+
+gantry_result gantry_host_stream_query(struct gantry_device *dev, struct gantry_stream *s)
+{
+	uint64_t tail = load_seq(&s->tail);
+
+	(void)dev;
+	return load_seq(&s->done) >= tail ? GANTRY_OK : GANTRY_AGAIN;
+}
+
+gantry_result gantry_host_stream_sync(struct gantry_device *dev, struct gantry_stream *s)
+{
+	(void)dev;
+	wait_until(s, load_seq(&s->tail));
+	return GANTRY_OK;
+}
+
+gantry_result gantry_host_copy_async(struct gantry_device *dev, struct gantry_stream *s, void *dst, const void *src,
+				     size_t size)
+{
+	struct host_item item = {.kind = HOST_ITEM_COPY, .dst = dst, .src = src, .size = size};
+
+	(void)dev;
+	return size ? gantry_host_enqueue(s, &item, NULL) : GANTRY_OK;
+}
+
+gantry_result gantry_host_copy_rows_async(struct gantry_device *dev, struct gantry_stream *s,
+					  const struct gantry_rows *rows)
+{
+	struct host_item item = {.kind = HOST_ITEM_ROWS,
+				 .dst = rows->dst,
+				 .src = rows->src,
+				 .size = rows->width,
+				 .dst_stride = rows->dst_stride,
+				 .src_stride = rows->src_stride,
+				 .rows = rows->count};
+
+	(void)dev;
+	return rows->width && rows->count ? gantry_host_enqueue(s, &item, NULL) : GANTRY_OK;
+}
+
+/* ---- events ---- */
+
+gantry_result gantry_host_event_create(struct gantry_device *dev, struct gantry_dev_event **ret_event)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_dev_event *e = calloc(1, sizeof(*e));
+
+	(void)dev;
+	if (!e)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for an event");
+	mutex_init(&e->mu);
+	*ret_event = e;
+out:
+	return r;
+}
+
+/* UNCHECKED: nobody else knows the event any more. */
+gantry_result gantry_host_event_destroy(struct gantry_device *dev, struct gantry_dev_event *e) UNCHECKED
+{
+	(void)dev;
+	if (!e)
+		return GANTRY_OK;
+	mark_put(e->mark);
+	mutex_destroy(&e->mu);
+	free(e);
+	return GANTRY_OK;
+}
+
+/* A pending mark with references for the event and for an item. */
+static struct host_mark *fresh_mark(struct gantry_dev_event *e) REQUIRES(event_mu)
+{
+	struct host_mark *m = e->mark;
+
+	/* One reference is the event's own: the item that reached it is through with it too. */
+	if (!m || load_acquire(&m->refs) != 1) {
+		m = malloc(sizeof(*m));
+		if (!m)
+			return NULL;
+		mark_put(e->mark);
+		e->mark = m;
+	}
+	m->ns = 0;
+	m->state = PENDING;
+	m->refs = 2;
+	return m;
+}
+
+gantry_result gantry_host_event_record(struct gantry_device *dev, struct gantry_dev_event *e, struct gantry_stream *s)
+{
+	gantry_result r = GANTRY_OK;
+	struct host_item item = {.kind = HOST_ITEM_RECORD};
+
+	(void)dev;
+	/* Locked no longer than for the mark: the ring may be full, and a query must not wait for that. */
+	event_mu_lock(&e->mu);
+	item.mark = fresh_mark(e);
+	event_mu_unlock(&e->mu);
+	if (!item.mark)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for an event");
+	r = gantry_host_enqueue(s, &item, NULL);
+	if (r != GANTRY_OK)
+		reach_mark(item.mark); /* nobody else will */
+out:
+	return r;
+}
+
+gantry_result gantry_host_stream_wait(struct gantry_device *dev, struct gantry_stream *s, struct gantry_dev_event *e)
+{
+	gantry_result r = GANTRY_OK;
+	struct host_item item = {.kind = HOST_ITEM_WAIT};
+
+	(void)dev;
+	event_mu_lock(&e->mu);
+	if (e->mark && !mark_reached(e->mark)) {
+		item.mark = e->mark;
+		fetch_add_relaxed(&item.mark->refs, 1);
+	}
+	event_mu_unlock(&e->mu);
+	if (!item.mark)
+		return GANTRY_OK;
+	r = gantry_host_enqueue(s, &item, NULL);
+	if (r != GANTRY_OK)
+		mark_put(item.mark);
+	return r;
+}
+
+gantry_result gantry_host_event_query(struct gantry_device *dev, struct gantry_dev_event *e)
+{
+	int reached;
+
+	(void)dev;
+	event_mu_lock(&e->mu);
+	reached = !e->mark || mark_reached(e->mark);
+	event_mu_unlock(&e->mu);
+	return reached ? GANTRY_OK : GANTRY_AGAIN;
+}
+
+/* When the event was reached; AGAIN while it is not. */
+static gantry_result event_time(struct gantry_dev_event *e, uint64_t *ret_ns)
+{
+	gantry_result r = GANTRY_OK;
+
+	event_mu_lock(&e->mu);
+	if (!e->mark)
+		FAIL(GANTRY_ERR_USAGE, "the time of an event that was never recorded");
+	if (mark_reached(e->mark))
+		*ret_ns = e->mark->ns;
+	else
+		r = GANTRY_AGAIN;
+out:
+	event_mu_unlock(&e->mu);
+	return r;
+}
+
+gantry_result gantry_host_event_elapsed(struct gantry_device *dev, struct gantry_dev_event *from,
+					struct gantry_dev_event *to, double *ret_us)
+{
+	gantry_result r = GANTRY_OK;
+	uint64_t begin = 0, end = 0;
+
+	(void)dev;
+	TRY(event_time(from, &begin));
+	TRY(event_time(to, &end));
+	*ret_us = (double)(int64_t)(end - begin) / 1000.0;
+out:
+	return r;
+}
+
+/* ---- queues of copies ---- */
+
+/* A stream each, made on first use, and a word that its thread counts up. */
+gantry_result gantry_host_move(struct gantry_device *dev, enum gantry_way way, void *dst, const void *src, size_t size)
+{
+	gantry_result r = GANTRY_OK;
+	struct host_way *w = &host_device(dev)->ways[way];
+	struct gantry_stream *s;
+
+	host_way_mu_lock(&w->lock);
+	if (!w->stream)
+		r = new_stream(host_device(dev), &w->stream);
+	s = w->stream;
+	host_way_mu_unlock(&w->lock);
+	return r == GANTRY_OK ? gantry_host_copy_async(dev, s, dst, src, size) : r;
+}
+
+gantry_result gantry_host_move_ticket(struct gantry_device *dev, enum gantry_way way, uint64_t *ret_ticket)
+{
+	gantry_result r = GANTRY_OK;
+	struct host_way *w = &host_device(dev)->ways[way];
+	struct host_item item = {.kind = HOST_ITEM_MARK, .dst = &w->reached};
+
+	host_way_mu_lock(&w->lock);
+	item.size = (size_t)(w->tickets + 1);
+	if (w->stream)
+		r = gantry_host_enqueue(w->stream, &item, NULL);
+	if (r == GANTRY_OK)
+		*ret_ticket = w->stream ? ++w->tickets : 0;
+	host_way_mu_unlock(&w->lock);
+	return r;
+}
+
+gantry_result gantry_host_moved(struct gantry_device *dev, enum gantry_way way, uint64_t ticket)
+{
+	return load_acquire(&host_device(dev)->ways[way].reached) >= ticket ? GANTRY_OK : GANTRY_AGAIN;
+}
+
+/* ---- the device ---- */
 
 gantry_result gantry_host_peer_access(struct gantry_device *dev, struct gantry_device *other, int *ret_can)
 {

@@ -12,13 +12,10 @@
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
 #include <errno.h>
-#include <linux/mempolicy.h>
-#include <sched.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -28,7 +25,6 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/mutex.h"
-#include "base/param_text.h"
 #include "device/host/host.h"
 #include "device/share.h"
 
@@ -54,77 +50,6 @@ static int listen_fd GUARDED_BY(share_mu) = -1;
 static uint64_t name_now GUARDED_BY(share_mu);
 static struct visitor visitors[VISITORS] GUARDED_BY(share_mu);
 static struct gantry_ratelimit stranger_limit GUARDED_BY(share_mu);
-
-/* ---- memory ---- */
-
-/*
- * Pages come when they are first used, by whichever end: the policy belongs to the file and so holds for both. Without
- * it (a kernel without NUMA, a container that forbids it) they lie where they are used first.
- */
-static void prefer_own_node(void *ptr, size_t size)
-{
-	unsigned long nodes[16] = {0};
-	unsigned cpu, node;
-
-	if (getcpu(&cpu, &node) || node >= 8 * sizeof(nodes))
-		return;
-	nodes[node / (8 * sizeof(*nodes))] = 1ul << (node % (8 * sizeof(*nodes)));
-	if (syscall(SYS_mbind, ptr, size, MPOL_PREFERRED, nodes, 8 * sizeof(nodes), 0))
-		LOG_TRACE(DEVICE, "shared memory on node %u: %s", node, strerror(errno));
-}
-
-gantry_result gantry_share_create(size_t size, void **ret_ptr, struct gantry_share_address *ret_address)
-{
-	gantry_result r = GANTRY_OK;
-	size_t page = (size_t)sysconf(_SC_PAGESIZE);
-
-	TRY(gantry_host_alloc_file("gantry-shm", size, ret_ptr));
-	prefer_own_node(*ret_ptr, (size + page - 1) & ~(page - 1));
-	memset(ret_address, 0, sizeof(*ret_address));
-	host_mem_mu_lock(&gantry_host_mem_mu);
-	ret_address->id = gantry_host_mem_find(*ret_ptr)->st_ino;
-	host_mem_mu_unlock(&gantry_host_mem_mu);
-out:
-	return r;
-}
-
-void gantry_share_put(void *ptr, bool made)
-{
-	if (made)
-		gantry_host_free(NULL, ptr);
-	else
-		gantry_host_ipc_close(NULL, ptr);
-}
-
-void gantry_share_close_file(void *ptr)
-{
-	struct host_mem *m;
-
-	host_mem_mu_lock(&gantry_host_mem_mu);
-	m = gantry_host_mem_find(ptr);
-	if (m->fd >= 0)
-		close(m->fd);
-	m->fd = -1;
-	host_mem_mu_unlock(&gantry_host_mem_mu);
-}
-
-gantry_result gantry_share_find(uint64_t id, void **ret_ptr)
-{
-	gantry_result r = GANTRY_OK;
-	struct host_mem *m;
-
-	host_mem_mu_lock(&gantry_host_mem_mu);
-	m = gantry_host_mem_find_file(true, 0, (ino_t)id);
-	if (!m)
-		FAIL(GANTRY_ERR_PEER_LOST, "the other end of a connection within this process is gone");
-	m->opens++;
-	*ret_ptr = m->base;
-out:
-	host_mem_mu_unlock(&gantry_host_mem_mu);
-	return r;
-}
-
-/* ---- offering ---- */
 
 static socklen_t address_of(uint64_t name, struct sockaddr_un *ret)
 {
@@ -218,16 +143,6 @@ static struct gantry_offer *offer_for(const uint8_t *token, uint64_t user) REQUI
 	return NULL;
 }
 
-static int file_of(void *ptr)
-{
-	int fd;
-
-	host_mem_mu_lock(&gantry_host_mem_mu);
-	fd = gantry_host_mem_find(ptr)->fd;
-	host_mem_mu_unlock(&gantry_host_mem_mu);
-	return fd;
-}
-
 /* Reads a visitor's word: it leaves with the file, or is turned away, or may stay a little. */
 static void hear(struct visitor *v, uint64_t now) REQUIRES(share_mu)
 {
@@ -246,7 +161,7 @@ static void hear(struct visitor *v, uint64_t now) REQUIRES(share_mu)
 		return;
 	}
 	/* A taker that is gone already never got it: the offer stands. */
-	o->given = send_file(v->fd, file_of(o->memory));
+	o->given = send_file(v->fd, gantry_host_file_of(o->memory));
 	drop_visitor(v, NULL);
 }
 
@@ -349,21 +264,6 @@ static int file_in(struct msghdr *msg)
 	return fd;
 }
 
-static gantry_result map_file(int fd, size_t size, void **ret_ptr)
-{
-	gantry_result r = GANTRY_OK;
-	size_t page = (size_t)sysconf(_SC_PAGESIZE);
-	struct host_mem *m;
-
-	host_mem_mu_lock(&gantry_host_mem_mu);
-	TRY(gantry_host_mem_import(fd, (size + page - 1) & ~(page - 1), &m));
-	m->opens++;
-	*ret_ptr = m->base;
-out:
-	host_mem_mu_unlock(&gantry_host_mem_mu);
-	return r;
-}
-
 /* AGAIN with the socket closed: the offerer hung up, so start over. */
 static gantry_result receive_file(struct gantry_taker *t, size_t size, void **ret_ptr)
 {
@@ -391,7 +291,7 @@ static gantry_result receive_file(struct gantry_taker *t, size_t size, void **re
 		FAIL(GANTRY_ERR_LIMIT, "no descriptor for shared memory: %s", gantry_nofile_advice(advice));
 	if (n != (ssize_t)sizeof(word) || get64(word) != MAGIC || fd < 0)
 		FAIL(GANTRY_ERR_PROTOCOL, "a packet without a file of shared memory in it");
-	TRY(map_file(fd, size, ret_ptr));
+	TRY(gantry_host_import(fd, size, ret_ptr));
 	gantry_share_taker_close(t);
 out:
 	if (fd >= 0)

@@ -1,23 +1,164 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GPUs: one counted object for each, around its primary context.
+ * The driver, opened at run time, and results of its errors. GPUs: one counted object for each, around its primary
+ * context.
  *
  * The primary context is the one that the CUDA runtime uses, so memory and streams of PyTorch or of any program are
  * valid here as they are. Retaining it does not change its flags.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
 #include <ctype.h>
+#include <dlfcn.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "base/param.h"
 #include "device/cuda/gpu.h"
 
+struct gantry_cuda_api cu;
+
+MUTEX_KIND(cuda_driver_mu);
+static struct cuda_driver_mu cuda_driver_mu_one = MUTEX_INITIALIZER;
+static pid_t loaded_by GUARDED_BY(cuda_driver_mu); /* 0: not tried yet */
+static gantry_result load_result GUARDED_BY(cuda_driver_mu);
+static char load_why[256] GUARDED_BY(cuda_driver_mu);
+
+/* A missing function means a driver older than CUDA 11, or a library that only pretends to be it. */
+static gantry_result find_calls(void *lib) REQUIRES(cuda_driver_mu)
+{
+	const char *missing = NULL;
+
+	/* The detour over memcpy: ISO C has no cast from an object pointer to a function pointer. */
+#define FIND(field, symbol, params)                                                                                    \
+	{                                                                                                              \
+		void *p = dlsym(lib, #symbol);                                                                         \
+		memcpy(&cu.field, &p, sizeof(p));                                                                      \
+		if (!p && !missing)                                                                                    \
+			missing = #symbol;                                                                             \
+	}
+	GANTRY_CUDA_OPTIONAL(FIND)
+	missing = NULL;
+	GANTRY_CUDA_CALLS(FIND)
+#undef FIND
+	if (!missing)
+		return GANTRY_OK;
+	snprintf(load_why, sizeof(load_why), "the CUDA driver is too old: libcuda.so.1 has no %s", missing);
+	return GANTRY_ERR_UNSUPPORTED;
+}
+
+static gantry_result load_driver(void) REQUIRES(cuda_driver_mu)
+{
+	char text[128];
+	unsigned e;
+	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+
+	if (!lib) {
+		const char *said = dlerror();
+
+		snprintf(load_why, sizeof(load_why), "no CUDA driver: %s",
+			 said ? said : "libcuda.so.1 cannot be loaded");
+		return GANTRY_ERR_UNSUPPORTED;
+	}
+	/* Never closed: the driver has threads and exit handlers of its own. */
+	if (find_calls(lib) != GANTRY_OK)
+		return GANTRY_ERR_UNSUPPORTED;
+	e = cu.init(0);
+	if (e == CUE_SUCCESS)
+		return GANTRY_OK;
+	snprintf(load_why, sizeof(load_why), "the CUDA driver does not start: %s",
+		 gantry_cuda_text(e, text, sizeof(text)));
+	return GANTRY_ERR_UNSUPPORTED;
+}
+
+gantry_result gantry_cuda_load(char *why, size_t len)
+{
+	gantry_result r;
+
+	cuda_driver_mu_lock(&cuda_driver_mu_one);
+	if (!loaded_by) {
+		load_result = load_driver();
+		loaded_by = getpid();
+	}
+	r = load_result;
+	if (r == GANTRY_OK && getpid() != loaded_by) {
+		r = GANTRY_ERR_USAGE;
+		if (why)
+			snprintf(why, len, "CUDA was initialised in process %d, which then forked: fork first",
+				 (int)loaded_by);
+	} else if (r != GANTRY_OK && why) {
+		snprintf(why, len, "%s", load_why);
+	}
+	cuda_driver_mu_unlock(&cuda_driver_mu_one);
+	return r;
+}
+
+/* The result that stands for a driver error; NOT_READY is AGAIN. */
+static gantry_result result_of(unsigned error)
+{
+	static const struct {
+		unsigned error;
+		gantry_result r;
+	} known[] = {
+		{CUE_SUCCESS, GANTRY_OK},
+		{CUE_NOT_READY, GANTRY_AGAIN},
+		{CUE_OUT_OF_MEMORY, GANTRY_ERR_NOMEM},
+		{CUE_INVALID_VALUE, GANTRY_ERR_INVALID},
+		{CUE_INVALID_DEVICE, GANTRY_ERR_INVALID},
+		{CUE_LAUNCH_OUT_OF_RESOURCES, GANTRY_ERR_LIMIT},
+		{CUE_STUB_LIBRARY, GANTRY_ERR_UNSUPPORTED},
+		{CUE_NO_DEVICE, GANTRY_ERR_UNSUPPORTED},
+		{CUE_INVALID_IMAGE, GANTRY_ERR_UNSUPPORTED},
+		{CUE_NO_BINARY_FOR_GPU, GANTRY_ERR_UNSUPPORTED},
+		{CUE_PEER_ACCESS_UNSUPPORTED, GANTRY_ERR_UNSUPPORTED},
+		{CUE_INVALID_PTX, GANTRY_ERR_UNSUPPORTED},
+		{CUE_JIT_COMPILER_NOT_FOUND, GANTRY_ERR_UNSUPPORTED},
+		{CUE_UNSUPPORTED_PTX_VERSION, GANTRY_ERR_UNSUPPORTED},
+		{CUE_NOT_PERMITTED, GANTRY_ERR_UNSUPPORTED},
+		{CUE_NOT_SUPPORTED, GANTRY_ERR_UNSUPPORTED},
+		{CUE_SYSTEM_DRIVER_MISMATCH, GANTRY_ERR_UNSUPPORTED},
+		{CUE_COMPAT_NOT_SUPPORTED_ON_DEVICE, GANTRY_ERR_UNSUPPORTED},
+	};
+
+	for (size_t i = 0; i < sizeof(known) / sizeof(*known); i++)
+		if (known[i].error == error)
+			return known[i].r;
+	/* A kernel that crashed, a broken context, the hardware: what the caller asked for was fine. */
+	return GANTRY_ERR_SYSTEM;
+}
+
+const char *gantry_cuda_text(unsigned error, char *buf, size_t len)
+{
+	const char *name = NULL, *text = NULL;
+
+	if (cu.get_error_name(error, &name) != CUE_SUCCESS || !name)
+		name = "CUDA_ERROR_?";
+	if (cu.get_error_string(error, &text) != CUE_SUCCESS || !text)
+		text = "unknown error";
+	snprintf(buf, len, "%s (%s, %u)", text, name, error);
+	return buf;
+}
+
+gantry_result gantry_cuda_fail(unsigned error, const char *file, int line, const char *fmt, ...)
+{
+	char what[256], text[128];
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(what, sizeof(what), fmt, args);
+	va_end(args);
+	return gantry_fail(result_of(error), LOG_SUBSYS, file, line, "%s: %s", what,
+			   gantry_cuda_text(error, text, sizeof(text)));
+}
+
+/* ---- GPUs ---- */
+
 MUTEX_KIND(cuda_gpus_mu);
 static struct cuda_gpus_mu cuda_gpus_mu_one = MUTEX_INITIALIZER;
-static struct cuda_gpu *gpus[CUDA_MAX_GPUS]; /* under `lock` */
+static struct cuda_gpu *gpus[CUDA_MAX_GPUS] GUARDED_BY(cuda_gpus_mu);
 
 static void gpu_destroy(struct cuda_gpu *g)
 {
@@ -77,12 +218,19 @@ static int numa_node_of(const char *bus_id)
 	return node;
 }
 
+/* 0 also where an older driver does not know it: it cannot export, then, and writes must be flushed. */
+static int attribute_of(const struct cuda_gpu *g, unsigned attribute)
+{
+	int value = 0;
+
+	return cu.device_get_attribute(&value, attribute, g->device) == CUE_SUCCESS ? value : 0;
+}
+
 /* What the driver says about the GPU; needs no context. */
 static gantry_result describe(struct cuda_gpu *g)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_device *dev = &g->base;
-	int major, sms, unified, dmabuf = 0;
 
 	CU(cu.device_get(&g->device, dev->index), "gpu %d", dev->index);
 	CU(cu.device_get_name(dev->name, sizeof(dev->name), g->device), "name of gpu %d", dev->index);
@@ -90,28 +238,15 @@ static gantry_result describe(struct cuda_gpu *g)
 	for (char *p = dev->bus_id; *p; p++)
 		*p = (char)tolower((unsigned char)*p);
 	dev->numa_node = numa_node_of(dev->bus_id);
-	CU(cu.device_get_attribute(&major, CUV_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, g->device),
-	   "compute capability of gpu %d", dev->index);
-	CU(cu.device_get_attribute(&sms, CUV_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, g->device),
-	   "multiprocessors of gpu %d", dev->index);
-	CU(cu.device_get_attribute(&unified, CUV_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, g->device),
-	   "addressing of gpu %d", dev->index);
 	/* Pointers alone must say where they lead: copies, `pointer` and the FIFO's words rely on it. */
-	if (!unified)
+	if (!attribute_of(g, CUV_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING))
 		FAIL(GANTRY_ERR_UNSUPPORTED, "gpu %d (%s) has no unified addressing", dev->index, dev->name);
-	g->sms = (uint32_t)sms;
-	dev->ll128_local = major >= 7;
+	g->sms = (uint32_t)attribute_of(g, CUV_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+	dev->ll128_local = attribute_of(g, CUV_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) >= 7;
 	dev->sleeps = 0;
-	/* Attributes that an older driver does not know are 0: it cannot export, and its writes must be flushed. */
-	if (cu.device_get_attribute(&dmabuf, CUV_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, g->device) != CUE_SUCCESS)
-		dmabuf = 0;
-	dev->dmabuf = dmabuf && cu.mem_get_handle_for_address_range;
-	if (cu.device_get_attribute(&g->writes_ordering, CUV_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING,
-				    g->device) != CUE_SUCCESS)
-		g->writes_ordering = 0;
-	if (cu.device_get_attribute(&g->flush_options, CUV_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS,
-				    g->device) != CUE_SUCCESS)
-		g->flush_options = 0;
+	dev->dmabuf = attribute_of(g, CUV_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) && cu.mem_get_handle_for_address_range;
+	g->writes_ordering = attribute_of(g, CUV_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING);
+	g->flush_options = attribute_of(g, CUV_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS);
 out:
 	return r;
 }
@@ -133,7 +268,7 @@ static gantry_result gpu_create(int index, struct cuda_gpu **ret_gpu)
 	CU(cu.primary_ctx_retain(&g->ctx, g->device), "context of gpu %d (%s)", index, g->base.name);
 	was = g->ctx;
 	ENTER(g, was);
-	TRY(gantry_cuda_stream_apart(g, &g->side));
+	CU(gantry_cuda_stream_apart(&g->side), "create a stream on gpu %d", index);
 	TRY(gantry_cuda_ways_open(g));
 	gantry_cuda_kernels_load(g);
 	g->base.max_blocks = g->nmodules ? g->sms : 0;

@@ -82,7 +82,6 @@ struct cu_ipc_handle {
 	X(DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 16)            \
 	X(DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 41)              \
 	X(DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 75)        \
-	X(DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 76)        \
 	X(DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS, 117) \
 	X(DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING, 118) \
 	X(DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 124)              \
@@ -109,10 +108,8 @@ struct cu_ipc_handle {
 	X(IPC_MEM_LAZY_ENABLE_PEER_ACCESS, 1)                   \
 	X(MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 1)
 
-/* Numbers that cuda.h has only since 12.8 and 13.0. */
-#define GANTRY_CUDA_NEW_CONSTANTS(X)                     \
-	X(12080, MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE, 1) \
-	X(13000, DEVICE_ATTRIBUTE_HOST_ALLOC_DMA_BUF_SUPPORTED, 146)
+/* A number that cuda.h has only since 12.8. */
+#define GANTRY_CUDA_NEW_CONSTANTS(X) X(12080, MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE, 1)
 
 /*
  * X(field, symbol, parameters): the functions. The symbols of the library carry the versions that cuda.h hides behind
@@ -214,8 +211,6 @@ extern struct gantry_cuda_api cu;
  * failure `why` (may be NULL) says why. */
 gantry_result gantry_cuda_load(char *why, size_t len);
 
-/* The result that stands for a driver error, without a line in the log; NOT_READY is AGAIN. */
-gantry_result gantry_cuda_result(unsigned error);
 /* "out of memory (CUDA_ERROR_OUT_OF_MEMORY)" */
 const char *gantry_cuda_text(unsigned error, char *buf, size_t len);
 /* Logs "<what>: <text of the error>" as gantry_fail does. */

@@ -65,15 +65,12 @@ struct cuda_gpu {
 	uint32_t fit[GANTRY_KERNELS_MAX][CUDA_MAX_LANES / CUDA_WARP + 1];
 
 	struct cuda_gpu_mu lock; /* ipcs */
-	struct gantry_list ipcs; /* what ipc_open has mapped: ipc.c */
+	struct gantry_list ipcs; /* what ipc_open has mapped */
 };
 
 struct cuda_stream {
 	cu_stream native;
 	int owned;
-};
-struct cuda_event {
-	cu_event native;
 };
 
 static inline struct cuda_gpu *cuda_gpu_of(struct gantry_device *dev)
@@ -84,9 +81,10 @@ static inline struct cuda_stream *cuda_stream_of(struct gantry_stream *s)
 {
 	return (struct cuda_stream *)(void *)s;
 }
-static inline struct cuda_event *cuda_event_of(struct gantry_dev_event *e)
+/* An event is the driver's own. */
+static inline cu_event cuda_event_of(struct gantry_dev_event *e)
 {
-	return (struct cuda_event *)(void *)e;
+	return (cu_event)(void *)e;
 }
 
 /*
@@ -109,6 +107,18 @@ static inline void cuda_leave(struct cuda_gpu *g, cu_context was)
 }
 /* In functions with `r` and `out`; `was` starts as g->ctx, so that leaving without having entered does nothing. */
 #define ENTER(g, was) CU(cuda_enter((g), &(was)), "make gpu %d current", (g)->base.index)
+/* The end of an operation that is one call of the driver. NOT_READY is AGAIN, without a line in the log. */
+#define RETURN_CALL(g, call, ...)                                                                                      \
+	do {                                                                                                           \
+		cu_context cu_was = (g)->ctx;                                                                          \
+		unsigned cu_error = cuda_enter((g), &cu_was);                                                          \
+		if (cu_error == CUE_SUCCESS)                                                                           \
+			cu_error = (call);                                                                             \
+		cuda_leave((g), cu_was);                                                                               \
+		if (cu_error == CUE_SUCCESS || cu_error == CUE_NOT_READY)                                              \
+			return cu_error == CUE_SUCCESS ? GANTRY_OK : GANTRY_AGAIN;                                     \
+		return gantry_cuda_fail(cu_error, __FILE__, __LINE__, __VA_ARGS__);                                    \
+	} while (0)
 
 /* launch.c: finds the kernels; that there are none is no error until something is launched. */
 void gantry_cuda_kernels_load(struct cuda_gpu *g);
@@ -117,20 +127,17 @@ static inline void cuda_unload_kernels(struct cuda_gpu *g)
 	while (g->nmodules)
 		cu.module_unload(g->modules[--g->nmodules]);
 }
-/* ipc.c: unmaps what was never closed. */
+/* memory.c: unmaps what was never closed. */
 void gantry_cuda_ipc_close_all(struct cuda_gpu *g);
-/* stream.c: returns when everything in the stream is done; the context is current. */
-gantry_result gantry_cuda_wait(struct cuda_gpu *g, cu_stream stream);
+/* stream.c: returns when everything in the stream is done, as the driver's calls do; the context is current. */
+unsigned gantry_cuda_wait(cu_stream stream);
+unsigned gantry_cuda_stream_apart(cu_stream *ret_stream); /* for stream_create_apart and the device's own; the same */
 
 #define OP(name, params) gantry_result gantry_cuda_##name params;
 #include "device/ops.def"
 
-/* move.c. The context is current for those that take a cuda_gpu. */
-gantry_result gantry_cuda_stream_apart(struct cuda_gpu *g, cu_stream *ret_stream);
+/* move.c. The context is current. */
 gantry_result gantry_cuda_ways_open(struct cuda_gpu *g);
 void gantry_cuda_ways_close(struct cuda_gpu *g);
-
-/* memory.c: the allocation that a pointer of the device lies in. */
-gantry_result gantry_cuda_range(struct cuda_gpu *g, const void *ptr, uintptr_t *ret_base, size_t *ret_size);
 
 #endif

@@ -46,19 +46,6 @@
 enum { WORD_STRIDE = 128, WORDS_SIZE = 4096, LOOK_BACK = 8, BATCH = 64, LOOKS = 1 << 16, ENOUGH = 256 << 10 };
 #define LONG_NS 10000000000ull /* how long a note waits for room, and a stream that ends for its copies */
 
-gantry_result gantry_cuda_stream_apart(struct cuda_gpu *g, cu_stream *ret_stream)
-{
-	gantry_result r = GANTRY_OK;
-	int least = 0, greatest = 0;
-
-	CU(cu.ctx_get_stream_priority_range(&least, &greatest), "priorities of gpu %d", g->base.index);
-	CU(cu.stream_create_with_priority(ret_stream, CUV_STREAM_NON_BLOCKING,
-					  greatest + 1 < least ? greatest + 1 : greatest),
-	   "create a stream on gpu %d", g->base.index);
-out:
-	return r;
-}
-
 gantry_result gantry_cuda_ways_open(struct cuda_gpu *g)
 {
 	gantry_result r = GANTRY_OK;
@@ -72,7 +59,7 @@ gantry_result gantry_cuda_ways_open(struct cuda_gpu *g)
 
 		w->word = (uint32_t *)((char *)g->words + i * WORD_STRIDE);
 		w->word_dev = (uintptr_t)device + (cu_ptr)(i * WORD_STRIDE);
-		TRY(gantry_cuda_stream_apart(g, &w->stream));
+		CU(gantry_cuda_stream_apart(&w->stream), "create a stream on gpu %d", g->base.index);
 	}
 out:
 	return r;

@@ -16,21 +16,30 @@
 /* Nothing notifies when a GPU is done: the longest nap is what a result may be late. */
 enum { NAP_NS = 50000 };
 
-gantry_result gantry_cuda_wait(struct cuda_gpu *g, cu_stream stream)
+unsigned gantry_cuda_wait(cu_stream stream)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_waiter w;
 	unsigned e;
 
 	gantry_waiter_init(&w, NULL);
 	while ((e = cu.stream_query(stream)) == CUE_NOT_READY)
 		gantry_waiter_idle(&w, NAP_NS);
-	CU(e, "wait for a stream of gpu %d", g->base.index);
-out:
-	return r;
+	return e;
 }
 
-static gantry_result create(struct gantry_device *dev, int apart, struct gantry_stream **ret_stream)
+/* With a priority that nobody else is likely to use, next to the highest. */
+unsigned gantry_cuda_stream_apart(cu_stream *ret_stream)
+{
+	int least = 0, greatest = 0;
+	unsigned e = cu.ctx_get_stream_priority_range(&least, &greatest);
+
+	if (e != CUE_SUCCESS)
+		return e;
+	return cu.stream_create_with_priority(ret_stream, CUV_STREAM_NON_BLOCKING,
+					      greatest + 1 < least ? greatest + 1 : greatest);
+}
+
+static gantry_result create(struct gantry_device *dev, bool apart, struct gantry_stream **ret_stream)
 {
 	gantry_result r = GANTRY_OK;
 	struct cuda_gpu *g = cuda_gpu_of(dev);
@@ -40,10 +49,8 @@ static gantry_result create(struct gantry_device *dev, int apart, struct gantry_
 	if (!s)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a stream");
 	ENTER(g, was);
-	if (apart)
-		TRY(gantry_cuda_stream_apart(g, &s->native));
-	else
-		CU(cu.stream_create(&s->native, CUV_STREAM_NON_BLOCKING), "create a stream on gpu %d", dev->index);
+	CU(apart ? gantry_cuda_stream_apart(&s->native) : cu.stream_create(&s->native, CUV_STREAM_NON_BLOCKING),
+	   "create a stream on gpu %d", dev->index);
 	s->owned = 1;
 	*ret_stream = (struct gantry_stream *)(void *)s;
 	s = NULL;
@@ -55,12 +62,12 @@ out:
 
 gantry_result gantry_cuda_stream_create(struct gantry_device *dev, struct gantry_stream **ret_stream)
 {
-	return create(dev, 0, ret_stream);
+	return create(dev, false, ret_stream);
 }
 
 gantry_result gantry_cuda_stream_create_apart(struct gantry_device *dev, struct gantry_stream **ret_stream)
 {
-	return create(dev, 1, ret_stream);
+	return create(dev, true, ret_stream);
 }
 
 gantry_result gantry_cuda_stream_wrap(struct gantry_device *dev, void *native, struct gantry_stream **ret_stream)
@@ -77,97 +84,55 @@ out:
 	return r;
 }
 
+/* A stream that was wrapped is not ours to end. The first error is the one that is told. */
+static unsigned end_stream(const struct cuda_stream *s)
+{
+	unsigned e = gantry_cuda_wait(s->native), destroyed = s->owned ? cu.stream_destroy(s->native) : CUE_SUCCESS;
+
+	return e != CUE_SUCCESS ? e : destroyed;
+}
+
 gantry_result gantry_cuda_stream_destroy(struct gantry_device *dev, struct gantry_stream *stream)
 {
-	gantry_result r = GANTRY_OK;
-	struct cuda_gpu *g = cuda_gpu_of(dev);
-	struct cuda_stream *s = cuda_stream_of(stream);
-	cu_context was = g->ctx;
+	struct cuda_stream *s = cuda_stream_of(stream), ended;
 
 	if (!s)
 		return GANTRY_OK;
-	ENTER(g, was);
-	r = gantry_cuda_wait(g, s->native);
-	if (s->owned) {
-		unsigned e = cu.stream_destroy(s->native);
-
-		if (r == GANTRY_OK) /* else the first error has been told */
-			CU(e, "destroy a stream of gpu %d", dev->index);
-	}
-out:
-	cuda_leave(g, was);
+	ended = *s;
 	free(s);
-	return r;
+	RETURN_CALL(cuda_gpu_of(dev), end_stream(&ended), "destroy a stream of gpu %d", dev->index);
 }
 
 gantry_result gantry_cuda_stream_query(struct gantry_device *dev, struct gantry_stream *s)
 {
-	gantry_result r = GANTRY_OK;
-	struct cuda_gpu *g = cuda_gpu_of(dev);
-	cu_context was = g->ctx;
-	unsigned e;
-
-	ENTER(g, was);
-	e = cu.stream_query(cuda_stream_of(s)->native);
-	if (e == CUE_NOT_READY)
-		r = GANTRY_AGAIN;
-	else
-		CU(e, "look at a stream of gpu %d", dev->index);
-out:
-	cuda_leave(g, was);
-	return r;
+	RETURN_CALL(cuda_gpu_of(dev), cu.stream_query(cuda_stream_of(s)->native), "look at a stream of gpu %d",
+		    dev->index);
 }
 
 gantry_result gantry_cuda_stream_sync(struct gantry_device *dev, struct gantry_stream *s)
 {
-	gantry_result r = GANTRY_OK;
-	struct cuda_gpu *g = cuda_gpu_of(dev);
-	cu_context was = g->ctx;
-
-	ENTER(g, was);
-	TRY(gantry_cuda_wait(g, cuda_stream_of(s)->native));
-out:
-	cuda_leave(g, was);
-	return r;
+	RETURN_CALL(cuda_gpu_of(dev), gantry_cuda_wait(cuda_stream_of(s)->native), "wait for a stream of gpu %d",
+		    dev->index);
 }
 
 gantry_result gantry_cuda_stream_wait(struct gantry_device *dev, struct gantry_stream *s, struct gantry_dev_event *e)
 {
-	gantry_result r = GANTRY_OK;
-	struct cuda_gpu *g = cuda_gpu_of(dev);
-	cu_context was = g->ctx;
-
-	ENTER(g, was);
-	CU(cu.stream_wait_event(cuda_stream_of(s)->native, cuda_event_of(e)->native, 0),
-	   "let a stream of gpu %d wait for an event", dev->index);
-out:
-	cuda_leave(g, was);
-	return r;
+	RETURN_CALL(cuda_gpu_of(dev), cu.stream_wait_event(cuda_stream_of(s)->native, cuda_event_of(e), 0),
+		    "let a stream of gpu %d wait for an event", dev->index);
 }
 
 gantry_result gantry_cuda_copy_async(struct gantry_device *dev, struct gantry_stream *s, void *dst, const void *src,
 				     size_t size)
 {
-	gantry_result r = GANTRY_OK;
-	struct cuda_gpu *g = cuda_gpu_of(dev);
-	cu_context was = g->ctx;
-
 	if (size == 0)
 		return GANTRY_OK;
-	ENTER(g, was);
-	CU(cu.memcpy_async((uintptr_t)dst, (uintptr_t)src, size, cuda_stream_of(s)->native),
-	   "copy %zu bytes from %p to %p", size, src, dst);
-out:
-	cuda_leave(g, was);
-	return r;
+	RETURN_CALL(cuda_gpu_of(dev), cu.memcpy_async((uintptr_t)dst, (uintptr_t)src, size, cuda_stream_of(s)->native),
+		    "copy %zu bytes from %p to %p", size, src, dst);
 }
 
 gantry_result gantry_cuda_copy_rows_async(struct gantry_device *dev, struct gantry_stream *s,
 					  const struct gantry_rows *rows)
 {
-	gantry_result r = GANTRY_OK;
-	struct cuda_gpu *g = cuda_gpu_of(dev);
-	cu_context was = g->ctx;
 	struct cu_copy_2d copy = {
 		.src_type = CUV_MEMORYTYPE_UNIFIED,
 		.src = (uintptr_t)rows->src,
@@ -181,100 +146,48 @@ gantry_result gantry_cuda_copy_rows_async(struct gantry_device *dev, struct gant
 
 	if (!rows->width || !rows->count)
 		return GANTRY_OK;
-	ENTER(g, was);
-	CU(cu.memcpy_2d_async(&copy, cuda_stream_of(s)->native), "copy %zu rows of %zu bytes from %p to %p",
-	   rows->count, rows->width, (const void *)rows->src, (void *)rows->dst);
-out:
-	cuda_leave(g, was);
-	return r;
+	RETURN_CALL(cuda_gpu_of(dev), cu.memcpy_2d_async(&copy, cuda_stream_of(s)->native),
+		    "copy %zu rows of %zu bytes from %p to %p", rows->count, rows->width, (const void *)rows->src,
+		    (void *)rows->dst);
 }
 
 gantry_result gantry_cuda_event_create(struct gantry_device *dev, struct gantry_dev_event **ret_event)
 {
-	gantry_result r = GANTRY_OK;
-	struct cuda_gpu *g = cuda_gpu_of(dev);
-	cu_context was = g->ctx;
-	struct cuda_event *e = calloc(1, sizeof(*e));
-
-	if (!e)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for an event");
-	ENTER(g, was);
-	CU(cu.event_create(&e->native, CUV_EVENT_DEFAULT), "create an event on gpu %d", dev->index);
-	*ret_event = (struct gantry_dev_event *)(void *)e;
-	e = NULL;
-out:
-	cuda_leave(g, was);
-	free(e);
-	return r;
+	RETURN_CALL(cuda_gpu_of(dev), cu.event_create((cu_event *)(void *)ret_event, CUV_EVENT_DEFAULT),
+		    "create an event on gpu %d", dev->index);
 }
 
-gantry_result gantry_cuda_event_destroy(struct gantry_device *dev, struct gantry_dev_event *event)
+gantry_result gantry_cuda_event_destroy(struct gantry_device *dev, struct gantry_dev_event *e)
 {
-	gantry_result r = GANTRY_OK;
-	struct cuda_gpu *g = cuda_gpu_of(dev);
-	struct cuda_event *e = cuda_event_of(event);
-	cu_context was = g->ctx;
-
 	if (!e)
 		return GANTRY_OK;
-	ENTER(g, was);
-	CU(cu.event_destroy(e->native), "destroy an event of gpu %d", dev->index);
-out:
-	cuda_leave(g, was);
-	free(e);
-	return r;
+	RETURN_CALL(cuda_gpu_of(dev), cu.event_destroy(cuda_event_of(e)), "destroy an event of gpu %d", dev->index);
 }
 
 gantry_result gantry_cuda_event_record(struct gantry_device *dev, struct gantry_dev_event *e, struct gantry_stream *s)
 {
-	gantry_result r = GANTRY_OK;
-	struct cuda_gpu *g = cuda_gpu_of(dev);
-	cu_context was = g->ctx;
-
-	ENTER(g, was);
-	CU(cu.event_record(cuda_event_of(e)->native, cuda_stream_of(s)->native), "record an event on gpu %d",
-	   dev->index);
-out:
-	cuda_leave(g, was);
-	return r;
+	RETURN_CALL(cuda_gpu_of(dev), cu.event_record(cuda_event_of(e), cuda_stream_of(s)->native),
+		    "record an event on gpu %d", dev->index);
 }
 
 gantry_result gantry_cuda_event_query(struct gantry_device *dev, struct gantry_dev_event *e)
 {
-	gantry_result r = GANTRY_OK;
-	struct cuda_gpu *g = cuda_gpu_of(dev);
-	cu_context was = g->ctx;
-	unsigned error;
+	RETURN_CALL(cuda_gpu_of(dev), cu.event_query(cuda_event_of(e)), "look at an event of gpu %d", dev->index);
+}
 
-	ENTER(g, was);
-	error = cu.event_query(cuda_event_of(e)->native);
-	if (error == CUE_NOT_READY)
-		r = GANTRY_AGAIN;
-	else
-		CU(error, "look at an event of gpu %d", dev->index);
-out:
-	cuda_leave(g, was);
-	return r;
+static unsigned elapsed_us(cu_event from, cu_event to, double *ret_us)
+{
+	float ms = 0;
+	unsigned e = cu.event_elapsed_time(&ms, from, to);
+
+	if (e == CUE_SUCCESS)
+		*ret_us = 1000.0 * (double)ms;
+	return e;
 }
 
 gantry_result gantry_cuda_event_elapsed(struct gantry_device *dev, struct gantry_dev_event *from,
 					struct gantry_dev_event *to, double *ret_us)
 {
-	gantry_result r = GANTRY_OK;
-	struct cuda_gpu *g = cuda_gpu_of(dev);
-	cu_context was = g->ctx;
-	unsigned e;
-	float ms;
-
-	ENTER(g, was);
-	e = cu.event_elapsed_time(&ms, cuda_event_of(from)->native, cuda_event_of(to)->native);
-	if (e == CUE_NOT_READY) {
-		r = GANTRY_AGAIN;
-		goto out;
-	}
-	CU(e, "time between two events of gpu %d", dev->index);
-	*ret_us = 1000.0 * (double)ms;
-out:
-	cuda_leave(g, was);
-	return r;
+	RETURN_CALL(cuda_gpu_of(dev), elapsed_us(cuda_event_of(from), cuda_event_of(to), ret_us),
+		    "time between two events of gpu %d", dev->index);
 }

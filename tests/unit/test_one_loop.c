@@ -4,11 +4,7 @@
  * of them at work, and threads of Gantry counted by their names. The plugin's sources are compiled into this file, so
  * that all of it is one copy, as it would be in one library.
  */
-#include "plugin/calls.c"
-#include "plugin/context.c"
-#include "plugin/convert.c"
-#include "plugin/tables.c"
-#include "plugin/unpack.c"
+#include "plugin/plugin.c"
 
 #include <dirent.h>
 #include <pthread.h>
@@ -92,7 +88,7 @@ static void no_log(ncclDebugLogLevel level, unsigned long flags, const char *fil
 
 static void *send_comm, *recv_comm;
 
-static void plugin_connect(void)
+static void connect_plugin(void)
 {
 	char handle[NCCL_NET_HANDLE_MAXSIZE];
 	void *listen = NULL;
@@ -130,7 +126,7 @@ int main(void)
 
 	setenv("GANTRY_IFNAME", "lo", 1);
 	CHECK_EQ(count_threads("gantry-service"), 0);
-	plugin_connect();
+	connect_plugin();
 	CHECK_EQ(count_threads("gantry-service"), 1);
 	pthread_barrier_init(&together, NULL, 3);
 	CHECK_OK(gantry_unique_id_create(&id));

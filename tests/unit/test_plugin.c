@@ -6,11 +6,7 @@
  */
 #define gantry_net_tcp test_net_tcp
 #define gantry_net_tcp_unpack test_net_tcp_unpack
-#include "plugin/calls.c"
-#include "plugin/context.c"
-#include "plugin/convert.c"
-#include "plugin/tables.c"
-#include "plugin/unpack.c"
+#include "plugin/plugin.c"
 
 #include <stdarg.h>
 
@@ -265,7 +261,7 @@ static void check_result_codes(void)
 
 	CHECK_EQ(sizeof(map) / sizeof(map[0]), GANTRY_RESULT_COUNT);
 	EACH_ROW (i, map)
-		CHECK_EQ(gantry_plugin_result(map[i].ours), map[i].nccl);
+		CHECK_EQ(plugin_result(map[i].ours), map[i].nccl);
 }
 
 /* "Again" becomes the form that each call has for it, and never a code. */

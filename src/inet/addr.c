@@ -62,6 +62,16 @@ struct gantry_addr gantry_addr_of(const struct sockaddr *sa)
 	return a;
 }
 
+void gantry_addr_unmap(struct gantry_addr *a)
+{
+	struct gantry_addr v4 = {.in = {.sin_family = AF_INET, .sin_port = a->in6.sin6_port}};
+
+	if (a->sa.sa_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&a->in6.sin6_addr))
+		return;
+	memcpy(&v4.in.sin_addr, &a->in6.sin6_addr.s6_addr[12], 4);
+	*a = v4;
+}
+
 const char *gantry_addr_text(const struct gantry_addr *a, char buf[GANTRY_ADDR_TEXT])
 {
 	char host[INET6_ADDRSTRLEN], name[IFNAMSIZ], scope[IFNAMSIZ + 2] = "";

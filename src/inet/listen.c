@@ -262,17 +262,6 @@ static void accept_failed(struct inet_port *p, int e) REQUIRES(loop_mu)
 	pause_port(p); /* out of descriptors, most likely: instead of spinning */
 }
 
-/* 10.0.0.2 for ::ffff:10.0.0.2, which is how a port of all addresses shows peers of IPv4. */
-static void unmap(struct gantry_addr *addr)
-{
-	struct gantry_addr v4 = {.in = {.sin_family = AF_INET, .sin_port = addr->in6.sin6_port}};
-
-	if (addr->sa.sa_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&addr->in6.sin6_addr))
-		return;
-	memcpy(&v4.in.sin_addr, &addr->in6.sin6_addr.s6_addr[12], 4);
-	*addr = v4;
-}
-
 static void take_in(struct inet_port *p, int fd, const struct gantry_addr *addr) REQUIRES(loop_mu)
 {
 	struct inet_conn *c = calloc(1, sizeof(*c));
@@ -283,7 +272,7 @@ static void take_in(struct inet_port *p, int fd, const struct gantry_addr *addr)
 	}
 	c->source = (struct inet_source){.fd = fd, .ready = conn_ready};
 	c->addr = *addr;
-	unmap(&c->addr);
+	gantry_addr_unmap(&c->addr);
 	c->port = p;
 	c->since = inet_loop.now;
 	c->deadline = inet_loop.now + stranger_ns;

@@ -39,6 +39,8 @@ int gantry_addr_same_host(const struct gantry_addr *a, const struct gantry_addr 
 int gantry_addr_is_link_local(const struct gantry_addr *a);
 /* An IPv4 or IPv6 sockaddr, else family AF_UNSPEC. NULL is allowed. */
 struct gantry_addr gantry_addr_of(const struct sockaddr *sa);
+/* 10.0.0.2 for ::ffff:10.0.0.2, which is how a socket of both families shows peers of IPv4. */
+void gantry_addr_unmap(struct gantry_addr *a);
 /* "10.0.0.2:4000", "[fe80::1%eth0]:4000"; without a port if it is 0. Returns buf. */
 const char *gantry_addr_text(const struct gantry_addr *a, char buf[GANTRY_ADDR_TEXT]);
 /* "10.0.0.2", "10.0.0.2:4000", "fe80::1%eth0", "[::1]:4000". */

@@ -167,7 +167,7 @@ static void check_client(void)
 	CHECK_OK(devmem_daemon_steer(h, fds[1], &location));
 	CHECK_EQ(fake_rules(&shared->nic), 1);
 	CHECK_EQ(getpeername(fds[1], (struct sockaddr *)&a, &len), 0);
-	CHECK_EQ(shared->nic.rules[location].tuple.src_port, a.sin_port);
+	CHECK_EQ(shared->nic.rules[location].tuple.src.in.sin_port, a.sin_port);
 	/* Not a flow, not a rule of ours. */
 	CHECK_EQ(devmem_daemon_steer(h, udp, &location), GANTRY_ERR_INVALID);
 	CHECK_HAS(gantry_last_error(), "not a connected TCP socket");

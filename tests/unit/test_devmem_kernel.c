@@ -377,9 +377,9 @@ static void check_verified(int fd, int ours)
 	CHECK_OK(k->bind(&memory, "va", &b));
 	CHECK_OK(k->attach(b, fd, &f));
 	CHECK_EQ(fake_rules(&nic), 1);
-	CHECK(memcmp(nic.rules[0].tuple.src, (const uint8_t[]){192, 0, 2, 2}, 4) == 0);
-	CHECK(memcmp(nic.rules[0].tuple.dst, (const uint8_t[]){192, 0, 2, 1}, 4) == 0);
-	CHECK_EQ(ntohs(nic.rules[0].tuple.dst_port), 7777);
+	CHECK_EQ(nic.rules[0].tuple.src.in.sin_addr.s_addr, inet_addr("192.0.2.2"));
+	CHECK_EQ(nic.rules[0].tuple.dst.in.sin_addr.s_addr, inet_addr("192.0.2.1"));
+	CHECK_EQ(gantry_addr_port(&nic.rules[0].tuple.dst), 7777);
 	logs_keep();
 	receive_all(f, 50000);
 	logs_end();

@@ -7,7 +7,7 @@
 #include <net/if.h>
 #include <unistd.h>
 
-#include "net/devmem/netlink.c" /* its functions are its own */
+#include "net/devmem/sys.c" /* its functions are its own */
 #include "test.h"
 
 #if GANTRY_HAVE_LIBMNL
@@ -21,16 +21,20 @@ static const struct nl_msg to = {
 	{                                                                                                              \
 		.fd = (file), .queues = (list), .nqueues = (count)                                                     \
 	}
-#define COMMAND(number)                                                                                                \
-	&(const uint8_t)                                                                                               \
-	{                                                                                                              \
-		number                                                                                                 \
-	}
 #define FEATURE(is_on)                                                                                                 \
 	&(const struct devmem_feature)                                                                                 \
 	{                                                                                                              \
 		.name = "rx-gro-hw", .on = (is_on)                                                                     \
 	}
+
+/* The message of a request; of the controller, if it asks for a family. */
+static size_t build(struct nl_msg m, const struct nl_request *q, const void *what)
+{
+	m.family = q == &family_get ? GENL_ID_CTRL : m.family;
+	return build_message(&m, q, what);
+}
+#define NAME(of) FIELDS({CTRL_ATTR_FAMILY_NAME, sizeof(of), (char[]){of}, NULL})
+#define INDEX FIELDS({QUEUE_IFINDEX, 4, (void *)(uintptr_t)&to.ifindex, NULL})
 
 static void same(const char *what, size_t got, const uint8_t *want, size_t len)
 {
@@ -64,41 +68,41 @@ static void check_builders(void)
 	struct devmem_rings hds = {.has_hds = 1, .hds = 256};
 
 	/* The controller has number 16; GETFAMILY is 3, the name attribute 2. REQUEST|ACK is 5. */
-	SAME("CTRL_GETFAMILY", build_family_get(&to, "netdev"), HEAD(32, 16, 0, 5, 0, 3), 11, 0, 2, 0, 'n', 'e', 't',
-	     'd', 'e', 'v', 0, 0);
-	SAME("BIND_RX, one queue", build_bind_rx(&to, BIND(9, one, 1)), HEAD(56, 0x34, 0x12, 5, 0, 13), 8, 0, 1, 0, 7,
+	SAME("CTRL_GETFAMILY", build(to, &family_get, NAME("netdev")), HEAD(32, 16, 0, 5, 0, 3), 11, 0, 2, 0, 'n', 'e',
+	     't', 'd', 'e', 'v', 0, 0);
+	SAME("BIND_RX, one queue", build(to, &bind_rx, BIND(9, one, 1)), HEAD(56, 0x34, 0x12, 5, 0, 13), 8, 0, 1, 0, 7,
 	     0, 0, 0,					       /* IFINDEX */
 	     8, 0, 3, 0, 9, 0, 0, 0,			       /* FD */
 	     20, 0, 2, 0x80,				       /* QUEUES, nested */
 	     8, 0, 1, 0, 15, 0, 0, 0, 8, 0, 3, 0, 0, 0, 0, 0); /* ID, TYPE = RX */
-	SAME("BIND_RX, two queues", build_bind_rx(&to, BIND(9, two, 2)), HEAD(76, 0x34, 0x12, 5, 0, 13), 8, 0, 1, 0, 7,
+	SAME("BIND_RX, two queues", build(to, &bind_rx, BIND(9, two, 2)), HEAD(76, 0x34, 0x12, 5, 0, 13), 8, 0, 1, 0, 7,
 	     0, 0, 0, 8, 0, 3, 0, 9, 0, 0, 0, 20, 0, 2, 0x80, 8, 0, 1, 0, 14, 0, 0, 0, 8, 0, 3, 0, 0, 0, 0, 0, 20, 0, 2,
 	     0x80, 8, 0, 1, 0, 15, 0, 0, 0, 8, 0, 3, 0, 0, 0, 0, 0);
-	SAME("BIND_TX", build_bind_tx(&to, &(const int){9}), HEAD(36, 0x34, 0x12, 5, 0, 15), 8, 0, 1, 0, 7, 0, 0, 0, 8,
-	     0, 3, 0, 9, 0, 0, 0);
+	SAME("BIND_TX", build(to, &bind_tx, BIND(9, NULL, 0)), HEAD(36, 0x34, 0x12, 5, 0, 15), 8, 0, 1, 0, 7, 0, 0, 0,
+	     8, 0, 3, 0, 9, 0, 0, 0);
 	/* REQUEST|DUMP is 0x301; IFINDEX is attribute 2 here. */
-	SAME("QUEUE_GET", build_queue_get(&to, NULL), HEAD(28, 0x34, 0x12, 1, 3, 10), 8, 0, 2, 0, 7, 0, 0, 0);
+	SAME("QUEUE_GET", build(to, &queue_get, INDEX), HEAD(28, 0x34, 0x12, 1, 3, 10), 8, 0, 2, 0, 7, 0, 0, 0);
 	/* Ethtool: HEADER is attribute 1, nested, DEV_INDEX 1 in it. */
-	SAME("RINGS_GET", build_ethtool_get(&to, COMMAND(ETHNL_RINGS_GET)), HEAD(32, 0x34, 0x12, 5, 0, 15), 12, 0, 1,
-	     0x80, 8, 0, 1, 0, 7, 0, 0, 0);
-	SAME("CHANNELS_GET", build_ethtool_get(&to, COMMAND(ETHNL_CHANNELS_GET)), HEAD(32, 0x34, 0x12, 5, 0, 17), 12, 0,
-	     1, 0x80, 8, 0, 1, 0, 7, 0, 0, 0);
-	SAME("FEATURES_GET", build_ethtool_get(&to, COMMAND(ETHNL_FEATURES_GET)), HEAD(32, 0x34, 0x12, 5, 0, 11), 12, 0,
-	     1, 0x80, 8, 0, 1, 0, 7, 0, 0, 0);
-	SAME("RINGS_SET, split and threshold", build_rings_set(&to, &both), HEAD(48, 0x34, 0x12, 5, 0, 16), 12, 0, 1,
-	     0x80, 8, 0, 1, 0, 7, 0, 0, 0, 5, 0, 11, 0, 2, 0, 0, 0, /* u8 */
+	SAME("RINGS_GET", build(to, &rings_get, NULL), HEAD(32, 0x34, 0x12, 5, 0, 15), 12, 0, 1, 0x80, 8, 0, 1, 0, 7, 0,
+	     0, 0);
+	SAME("CHANNELS_GET", build(to, &channels_get, NULL), HEAD(32, 0x34, 0x12, 5, 0, 17), 12, 0, 1, 0x80, 8, 0, 1, 0,
+	     7, 0, 0, 0);
+	SAME("FEATURES_GET", build(to, &features_get, NULL), HEAD(32, 0x34, 0x12, 5, 0, 11), 12, 0, 1, 0x80, 8, 0, 1, 0,
+	     7, 0, 0, 0);
+	SAME("RINGS_SET, split and threshold", build(to, &rings_set, RINGS_FIELDS(&both)),
+	     HEAD(48, 0x34, 0x12, 5, 0, 16), 12, 0, 1, 0x80, 8, 0, 1, 0, 7, 0, 0, 0, 5, 0, 11, 0, 2, 0, 0, 0, /* u8 */
 	     8, 0, 17, 0, 0, 0, 0, 0);
-	SAME("RINGS_SET, split", build_rings_set(&to, &split), HEAD(40, 0x34, 0x12, 5, 0, 16), 12, 0, 1, 0x80, 8, 0, 1,
-	     0, 7, 0, 0, 0, 5, 0, 11, 0, 2, 0, 0, 0);
-	SAME("RINGS_SET, threshold", build_rings_set(&to, &hds), HEAD(40, 0x34, 0x12, 5, 0, 16), 12, 0, 1, 0x80, 8, 0,
-	     1, 0, 7, 0, 0, 0, 8, 0, 17, 0, 0, 1, 0, 0);
+	SAME("RINGS_SET, split", build(to, &rings_set, RINGS_FIELDS(&split)), HEAD(40, 0x34, 0x12, 5, 0, 16), 12, 0, 1,
+	     0x80, 8, 0, 1, 0, 7, 0, 0, 0, 5, 0, 11, 0, 2, 0, 0, 0);
+	SAME("RINGS_SET, threshold", build(to, &rings_set, RINGS_FIELDS(&hds)), HEAD(40, 0x34, 0x12, 5, 0, 16), 12, 0,
+	     1, 0x80, 8, 0, 1, 0, 7, 0, 0, 0, 8, 0, 17, 0, 0, 1, 0, 0);
 	/* WANTED 3 { BITS 3 { BIT 1 { NAME 2, VALUE 3 } } } */
-	SAME("FEATURES_SET on", build_feature_set(&to, FEATURE(1)), HEAD(64, 0x34, 0x12, 5, 0, 12), 12, 0, 1, 0x80, 8,
+	SAME("FEATURES_SET on", build(to, &features_set, FEATURE(1)), HEAD(64, 0x34, 0x12, 5, 0, 12), 12, 0, 1, 0x80, 8,
 	     0, 1, 0, 7, 0, 0, 0, 32, 0, 3, 0x80, 28, 0, 3, 0x80, 24, 0, 1, 0x80, 14, 0, 2, 0, 'r', 'x', '-', 'g', 'r',
 	     'o', '-', 'h', 'w', 0, 0, 0, 4, 0, 3, 0);
-	SAME("FEATURES_SET off", build_feature_set(&to, FEATURE(0)), HEAD(60, 0x34, 0x12, 5, 0, 12), 12, 0, 1, 0x80, 8,
-	     0, 1, 0, 7, 0, 0, 0, 28, 0, 3, 0x80, 24, 0, 3, 0x80, 20, 0, 1, 0x80, 14, 0, 2, 0, 'r', 'x', '-', 'g', 'r',
-	     'o', '-', 'h', 'w', 0, 0, 0);
+	SAME("FEATURES_SET off", build(to, &features_set, FEATURE(0)), HEAD(60, 0x34, 0x12, 5, 0, 12), 12, 0, 1, 0x80,
+	     8, 0, 1, 0, 7, 0, 0, 0, 28, 0, 3, 0x80, 24, 0, 3, 0x80, 20, 0, 1, 0x80, 14, 0, 2, 0, 'r', 'x', '-', 'g',
+	     'r', 'o', '-', 'h', 'w', 0, 0, 0);
 }
 
 /* Whatever room there is: a message that fits, or 0, and nothing written behind the end. */
@@ -115,13 +119,13 @@ static void check_room(void)
 
 		cut.size = room;
 		memset(words, 0xee, sizeof(words));
-		lens[0] = build_bind_rx(&cut, BIND(1, queues, 3));
-		lens[1] = build_bind_tx(&cut, &(const int){1});
-		lens[2] = build_family_get(&cut, "netdev");
-		lens[3] = build_queue_get(&cut, NULL);
-		lens[4] = build_ethtool_get(&cut, COMMAND(ETHNL_RINGS_GET));
-		lens[5] = build_rings_set(&cut, &rings);
-		lens[6] = build_feature_set(&cut, FEATURE(1));
+		lens[0] = build(cut, &bind_rx, BIND(1, queues, 3));
+		lens[1] = build(cut, &bind_tx, BIND(1, NULL, 0));
+		lens[2] = build(cut, &family_get, NAME("netdev"));
+		lens[3] = build(cut, &queue_get, INDEX);
+		lens[4] = build(cut, &rings_get, NULL);
+		lens[5] = build(cut, &rings_set, RINGS_FIELDS(&rings));
+		lens[6] = build(cut, &features_set, FEATURE(1));
 		for (int i = 0; i < 7; i++) {
 			CHECK(lens[i] <= room);
 			refused += lens[i] == 0;
@@ -146,71 +150,76 @@ static void check_replies(void)
 	struct devmem_rings rings;
 	struct devmem_queues *queues = calloc(1, sizeof(*queues));
 	struct devmem_feature gro = {.name = "gro"};
-	uint32_t id = 0, n = 0;
+	uint32_t id = 0, n = 0, combined = 0;
 
 	/* NEWFAMILY 1: FAMILY_ID 1 = 0x22, OPS 6 { 1 { ID 1 = 13, FLAGS 2 }, 2 { ID = 15 } } */
-	CHECK_EQ(
-		read_family(MESSAGE(HEAD(64, 16, 0, 0, 0, 1), 6, 0, 1, 0, 0x22, 0, 0, 0, 36, 0, 6, 0, 20, 0, 1, 0, 8, 0,
+	CHECK_EQ(read_reply(MESSAGE(HEAD(64, 16, 0, 0, 0, 1), 6, 0, 1, 0, 0x22, 0, 0, 0, 36, 0, 6, 0, 20, 0, 1, 0, 8, 0,
 				    1, 0, 13, 0, 0, 0, 8, 0, 2, 0, 11, 0, 0, 0, 12, 0, 2, 0, 8, 0, 1, 0, 15, 0, 0, 0),
-			    &family),
-		0);
+			    &family_get, &family),
+		 0);
 	CHECK_EQ(family.id, 0x22);
 	CHECK_EQ(family.commands, 1 << 13 | 1 << 15);
 	/* No number; a number of the wrong size. */
-	CHECK_EQ(read_family(MESSAGE(HEAD(20, 16, 0, 0, 0, 1)), &family), -1);
-	CHECK_EQ(read_family(MESSAGE(HEAD(28, 16, 0, 0, 0, 1), 8, 0, 1, 0, 1, 0, 0, 0), &family), -1);
+	CHECK_EQ(read_reply(MESSAGE(HEAD(20, 16, 0, 0, 0, 1)), &family_get, &family), -1);
+	CHECK_EQ(read_reply(MESSAGE(HEAD(28, 16, 0, 0, 0, 1), 8, 0, 1, 0, 1, 0, 0, 0), &family_get, &family), -1);
 	CHECK_EQ(family.id, 0x22);
 
-	CHECK_EQ(read_dmabuf(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 13), 8, 0, 4, 0, 5, 0, 0, 0), &id), 0);
+	CHECK_EQ(read_reply(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 13), 8, 0, 4, 0, 5, 0, 0, 0), &bind_rx, &id), 0);
 	CHECK_EQ(id, 5);
-	CHECK_EQ(read_dmabuf(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 15), 8, 0, 4, 0, 6, 0, 0, 0), &id), 0);
+	CHECK_EQ(read_reply(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 15), 8, 0, 4, 0, 6, 0, 0, 0), &bind_tx, &id), 0);
 	CHECK_EQ(id, 6);
-	CHECK_EQ(read_dmabuf(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 13), 8, 0, 4, 0, 0, 0, 0, 0), &id), -1);
-	CHECK_EQ(read_dmabuf(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 13), 6, 0, 4, 0, 1, 0, 0, 0), &id), -1);
+	CHECK_EQ(read_reply(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 13), 8, 0, 4, 0, 0, 0, 0, 0), &bind_rx, &id), -1);
+	CHECK_EQ(read_reply(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 13), 6, 0, 4, 0, 1, 0, 0, 0), &bind_rx, &id), -1);
 
 	queues->ifindex = 7;
 	/* A receive queue with NAPI and dma-buf; a sending one; one of another interface; one of io_uring. */
-	CHECK_EQ(read_queue(MESSAGE(HEAD(60, 0x34, 0x12, 2, 0, 10), 8, 0, 1, 0, 3, 0, 0, 0, 8, 0, 2, 0, 7, 0, 0, 0, 8,
+	CHECK_EQ(read_reply(MESSAGE(HEAD(60, 0x34, 0x12, 2, 0, 10), 8, 0, 1, 0, 3, 0, 0, 0, 8, 0, 2, 0, 7, 0, 0, 0, 8,
 				    0, 3, 0, 0, 0, 0, 0, 8, 0, 4, 0, 1, 2, 0, 0, 8, 0, 5, 0, 9, 0, 0, 0),
-			    queues),
+			    &queue_get, queues),
 		 0);
-	CHECK_EQ(read_queue(MESSAGE(HEAD(44, 0x34, 0x12, 2, 0, 10), 8, 0, 1, 0, 3, 0, 0, 0, 8, 0, 2, 0, 7, 0, 0, 0, 8,
+	CHECK_EQ(read_reply(MESSAGE(HEAD(44, 0x34, 0x12, 2, 0, 10), 8, 0, 1, 0, 3, 0, 0, 0, 8, 0, 2, 0, 7, 0, 0, 0, 8,
 				    0, 3, 0, 1, 0, 0, 0),
-			    queues),
+			    &queue_get, queues),
 		 0);
-	CHECK_EQ(read_queue(MESSAGE(HEAD(44, 0x34, 0x12, 2, 0, 10), 8, 0, 1, 0, 3, 0, 0, 0, 8, 0, 2, 0, 8, 0, 0, 0, 8,
+	CHECK_EQ(read_reply(MESSAGE(HEAD(44, 0x34, 0x12, 2, 0, 10), 8, 0, 1, 0, 3, 0, 0, 0, 8, 0, 2, 0, 8, 0, 0, 0, 8,
 				    0, 3, 0, 0, 0, 0, 0),
-			    queues),
+			    &queue_get, queues),
 		 0);
-	CHECK_EQ(read_queue(MESSAGE(HEAD(48, 0x34, 0x12, 2, 0, 10), 8, 0, 1, 0, 4, 0, 0, 0, 8, 0, 2, 0, 7, 0, 0, 0, 8,
+	CHECK_EQ(read_reply(MESSAGE(HEAD(48, 0x34, 0x12, 2, 0, 10), 8, 0, 1, 0, 4, 0, 0, 0, 8, 0, 2, 0, 7, 0, 0, 0, 8,
 				    0, 3, 0, 0, 0, 0, 0, 4, 0, 6, 0x80),
-			    queues),
+			    &queue_get, queues),
 		 0);
 	CHECK_EQ(queues->n, 2);
 	CHECK(queues->q[0].id == 3 && queues->q[0].napi == 0x201 && queues->q[0].dmabuf == 9 && !queues->q[0].taken);
 	CHECK(queues->q[1].id == 4 && queues->q[1].taken);
 
-	CHECK_EQ(read_rings(MESSAGE(HEAD(36, 0x34, 0x12, 0, 0, 16), 5, 0, 11, 0, 1, 0, 0, 0, 8, 0, 17, 0, 0, 1, 0, 0),
-			    &rings),
+	rings = (struct devmem_rings){0};
+	CHECK_EQ(read_reply(MESSAGE(HEAD(36, 0x34, 0x12, 0, 0, 16), 5, 0, 11, 0, 1, 0, 0, 0, 8, 0, 17, 0, 0, 1, 0, 0),
+			    &rings_get, RINGS_FIELDS(&rings)),
 		 0);
 	CHECK(rings.has_split && rings.split == 1 && rings.has_hds && rings.hds == 256);
-	CHECK_EQ(read_rings(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 16), 8, 0, 6, 0, 0, 2, 0, 0), &rings), 0);
-	CHECK(!rings.has_split && !rings.has_hds);
-	CHECK_EQ(read_rings(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 16), 8, 0, 11, 0, 0, 2, 0, 0), &rings), -1);
-	CHECK_EQ(read_channels(MESSAGE(HEAD(36, 0x34, 0x12, 0, 0, 18), 8, 0, 6, 0, 2, 0, 0, 0, 8, 0, 9, 0, 14, 0, 0, 0),
-			       &n),
+	rings = (struct devmem_rings){0};
+	CHECK_EQ(read_reply(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 16), 8, 0, 6, 0, 0, 2, 0, 0), &rings_get,
+			    RINGS_FIELDS(&rings)),
 		 0);
-	CHECK_EQ(n, 16);
+	CHECK(!rings.has_split && !rings.has_hds);
+	CHECK_EQ(read_reply(MESSAGE(HEAD(28, 0x34, 0x12, 0, 0, 16), 8, 0, 11, 0, 0, 2, 0, 0), &rings_get,
+			    RINGS_FIELDS(&rings)),
+		 -1);
+	CHECK_EQ(read_reply(MESSAGE(HEAD(36, 0x34, 0x12, 0, 0, 18), 8, 0, 6, 0, 2, 0, 0, 0, 8, 0, 9, 0, 14, 0, 0, 0),
+			    &channels_get, CHANNELS_FIELDS(&n, &combined)),
+		 0);
+	CHECK_EQ(n + combined, 16);
 
 	/* HW { BITS { BIT { NAME "gro", VALUE } } }, ACTIVE { NOMASK, BITS { BIT { NAME "gro" } } } */
-	CHECK_EQ(read_features(MESSAGE(HEAD(68, 0x34, 0x12, 0, 0, 11), 24, 0, 2, 0x80, 20, 0, 3, 0x80, 16, 0, 1, 0x80,
-				       8, 0, 2, 0, 'g', 'r', 'o', 0, 4, 0, 3, 0, 24, 0, 4, 0x80, 4, 0, 1, 0, 16, 0, 3,
-				       0x80, 12, 0, 1, 0x80, 8, 0, 2, 0, 'g', 'r', 'o', 0),
-			       &gro),
+	CHECK_EQ(read_reply(MESSAGE(HEAD(68, 0x34, 0x12, 0, 0, 11), 24, 0, 2, 0x80, 20, 0, 3, 0x80, 16, 0, 1, 0x80, 8,
+				    0, 2, 0, 'g', 'r', 'o', 0, 4, 0, 3, 0, 24, 0, 4, 0x80, 4, 0, 1, 0, 16, 0, 3, 0x80,
+				    12, 0, 1, 0x80, 8, 0, 2, 0, 'g', 'r', 'o', 0),
+			    &features_get, &gro),
 		 0);
 	CHECK(gro.known && gro.on && !gro.fixed);
 	strcpy(gro.name, "lro");
-	CHECK_EQ(read_features((const struct nlmsghdr *)(const void *)words, &gro), 0);
+	CHECK_EQ(read_reply((const struct nlmsghdr *)(const void *)words, &features_get, &gro), 0);
 	CHECK(!gro.known && !gro.on);
 	free(queues);
 }
@@ -320,12 +329,12 @@ static void check_damage(void)
 				copy[at] ^= (uint8_t)(1 << bit);
 				if (bit == 7)
 					m->nlmsg_len = (uint32_t)at;
-				read_features(m, &f);
-				read_queue(m, queues);
-				read_family(m, &family);
-				read_rings(m, &rings);
-				read_channels(m, &n);
-				read_dmabuf(m, &n);
+				read_reply(m, &features_get, &f);
+				read_reply(m, &queue_get, queues);
+				read_reply(m, &family_get, &family);
+				read_reply(m, &rings_get, RINGS_FIELDS(&rings));
+				read_reply(m, &channels_get, CHANNELS_FIELDS(&n, &n));
+				read_reply(m, &bind_rx, &n);
 				m->nlmsg_type = NLMSG_ERROR;
 				read_error(m, said);
 				free(copy);
@@ -333,9 +342,9 @@ static void check_damage(void)
 	free(queues);
 }
 
-static int on_any(const struct nlmsghdr *m, void *arg)
+static int on_any(const void *attrs, size_t len, void *arg)
 {
-	(void)m;
+	(void)attrs, (void)len;
 	++*(int *)arg;
 	return 0;
 }
@@ -347,7 +356,7 @@ static void check_kernel(void)
 	uint64_t commands = 0;
 	uint32_t rx = 0, lo = if_nametoindex("lo"), id;
 	struct devmem_feature f = {.name = "tx-checksum-ip-generic"};
-	struct nl_msg here = {.buf = words, .size = sizeof(words), .ifindex = lo};
+	static const struct nl_request unknown = {.command = 200, .of_ethtool = 1, .flags = NLM_F_ACK, .read = on_any};
 	int replies = 0, e;
 
 	devmem_sys_init(&s);
@@ -358,15 +367,12 @@ static void check_kernel(void)
 		printf("this kernel has no ethtool family: %s\n", strerror(e));
 	} else {
 		/* A request with an attribute of the wrong kind: the kernel's words come back. */
-		here.family = s.ethtool.id;
-		here.seq = ++s.seq;
-		words[2] = 0;
-		e = ask_kernel(&s, words, build_ethtool_get(&here, COMMAND(200)), on_any, &replies);
+		e = ask_kernel(&s, (struct nl_msg){.family = s.ethtool.id, .ifindex = lo}, &unknown, NULL, &replies);
 		CHECK_EQ(e, EOPNOTSUPP);
 		CHECK_EQ(replies, 0);
 	}
-	devmem_nl_close(&s);
-	devmem_nl_close(&s);
+	nl_close(&s);
+	nl_close(&s);
 
 	CHECK_EQ(s.ops->channels(&s, "no-such-nic", &rx), ENODEV);
 	e = s.ops->feature_get(&s, "lo", &f);

@@ -23,8 +23,7 @@
 static struct fake_nic *nic; /* shared with children */
 static struct fake_nic pristine;
 static char dir[] = "/tmp/test_devmem_setup.XXXXXX";
-static struct devmem_tuple tuple = {
-	.family = AF_INET, .src = {192, 0, 2, 2}, .dst = {192, 0, 2, 1}, .src_port = 1, .dst_port = 2};
+static struct devmem_tuple tuple; /* 192.0.2.2:256 to 192.0.2.1:512 */
 
 #define WANTED(nic_name, file, queues, sets_up)                                                                        \
 	&(struct devmem_session_config)                                                                                \
@@ -241,7 +240,7 @@ static void check_errors(void)
 	s = open_ok(1);
 	nic->rule_error = ENOSPC;
 	CHECK_EQ(devmem_session_steer(s, &tuple, &location), GANTRY_ERR_LIMIT);
-	CHECK_HAS(gantry_last_error(), "192.0.2.2 port 256 to 192.0.2.1 port 512");
+	CHECK_HAS(gantry_last_error(), "192.0.2.2:256 to 192.0.2.1:512");
 	nic->rule_error = 0;
 	nic->refuse_narrow = 1;
 	CHECK_OK(devmem_session_steer(s, &tuple, &location));
@@ -262,7 +261,7 @@ static void check_shared_port(void)
 
 	CHECK(bind(listener, (struct sockaddr *)&a, len) == 0 && listen(listener, 1) == 0);
 	CHECK_EQ(getsockname(listener, (struct sockaddr *)&a, &len), 0);
-	t.dst_port = a.sin_port;
+	t.dst.in.sin_port = a.sin_port;
 	reset();
 	s = open_ok(1);
 	nic->refuse_narrow = 1;
@@ -537,6 +536,8 @@ int main(void)
 	CHECK_OK(gantry_params_load(0));
 	CHECK(mkdtemp(dir) != NULL);
 	devmem_journal_set_dir(dir);
+	CHECK_OK(gantry_addr_parse("192.0.2.2:256", &tuple.src));
+	CHECK_OK(gantry_addr_parse("192.0.2.1:512", &tuple.dst));
 	nic = mmap(NULL, sizeof(*nic), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(nic != MAP_FAILED);
 	RUN(check_drivers());

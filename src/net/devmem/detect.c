@@ -185,7 +185,7 @@ __attribute__((format(printf, 4, 5))) static void say(struct devmem_step *step, 
 	step->verdict = v;
 }
 
-/* An errno that the question does not expect: reported as it is. ENOSYS is netlink.c's, without libmnl. */
+/* An errno that the question does not expect: reported as it is. ENOSYS is sys.c's, without libmnl. */
 static void say_errno(struct devmem_step *step, enum devmem_verdict v, const char *what, int e, const char *said)
 {
 

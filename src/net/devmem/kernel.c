@@ -152,42 +152,20 @@ out:
 	return r;
 }
 
-/* Packets to an address of this host go through lo and never reach a NIC. */
-static gantry_result refuse_local(int fd)
-{
-	gantry_result r = GANTRY_OK;
-	struct sockaddr_storage ss = {0};
-	char text[GANTRY_ADDR_TEXT];
-	struct gantry_addr peer;
-	socklen_t len = sizeof(ss);
-
-	if (getpeername(fd, (struct sockaddr *)&ss, &len) < 0)
-		FAIL(GANTRY_ERR_INVALID, "devmem: getpeername: %s", strerror(errno));
-	peer = gantry_addr_of((struct sockaddr *)&ss);
-	if (ss.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&peer.in6.sin6_addr)) {
-		struct sockaddr_in in = {.sin_family = AF_INET, .sin_port = peer.in6.sin6_port};
-
-		memcpy(&in.sin_addr, &peer.in6.sin6_addr.s6_addr[12], 4);
-		peer = gantry_addr_of((struct sockaddr *)&in);
-	}
-	if (gantry_addr_is_local(&peer))
-		FAIL(GANTRY_ERR_UNSUPPORTED, "%s: same host, devmem impossible", gantry_addr_text(&peer, text));
-out:
-	return r;
-}
-
 static gantry_result kernel_attach(struct devmem_binding *base, int fd, struct devmem_flow **ret_flow)
 {
 	gantry_result r = GANTRY_OK;
 	struct kernel_binding *b = binding_of(base);
 	struct kernel_flow *f = NULL;
+	char text[GANTRY_ADDR_TEXT];
 	struct devmem_tuple t;
-	int e;
+	int e = devmem_tuple_of(fd, &t);
 
-	TRY(refuse_local(fd));
-	e = devmem_tuple_of(fd, &t);
 	if (e)
 		FAIL(GANTRY_ERR_INVALID, "devmem: a socket that cannot be steered: %s", strerror(e));
+	/* Packets to an address of this host go through lo and never reach a NIC. */
+	if (gantry_addr_is_local(&t.src))
+		FAIL(GANTRY_ERR_UNSUPPORTED, "%s: same host, devmem impossible", gantry_addr_text(&t.src, text));
 	f = calloc(1, sizeof(*f));
 	if (!f)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a flow");
@@ -412,18 +390,27 @@ static int prepare_socket(struct kernel_tx *t, int fd) REQUIRES(kernel_tx_mu)
 	return 0;
 }
 
-static ssize_t kernel_send(struct devmem_tx *base, int fd, uint64_t offset, size_t len, int flags)
+ssize_t devmem_sendmsg(int fd, uint32_t dmabuf_id, void *from, size_t len, int flags)
 {
-	struct kernel_tx *t = tx_of(base);
 	union {
 		struct cmsghdr align;
 		char bytes[CMSG_SPACE(sizeof(uint32_t))];
 	} control = {.bytes = {0}};
-	/* Not an address: the offset, where the kernel looks for it. */
-	struct iovec iov = {.iov_base = (void *)(uintptr_t)offset, .iov_len = len};
+	struct iovec iov = {.iov_base = from, .iov_len = len};
 	struct msghdr msg = {
 		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
 	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_DEVMEM_DMABUF;
+	c->cmsg_len = CMSG_LEN(sizeof(dmabuf_id));
+	memcpy(CMSG_DATA(c), &dmabuf_id, sizeof(dmabuf_id));
+	return sendmsg(fd, &msg, flags | MSG_ZEROCOPY | MSG_NOSIGNAL);
+}
+
+static ssize_t kernel_send(struct devmem_tx *base, int fd, uint64_t offset, size_t len, int flags)
+{
+	struct kernel_tx *t = tx_of(base);
 	int e;
 
 	/* With id 0 the kernel would take the offset for an address and send what lies there. */
@@ -438,11 +425,7 @@ static ssize_t kernel_send(struct devmem_tx *base, int fd, uint64_t offset, size
 		errno = e;
 		return -1;
 	}
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_DEVMEM_DMABUF;
-	c->cmsg_len = CMSG_LEN(sizeof(uint32_t));
-	memcpy(CMSG_DATA(c), &base->dmabuf_id, sizeof(uint32_t));
-	return sendmsg(fd, &msg, flags | MSG_ZEROCOPY | MSG_NOSIGNAL);
+	return devmem_sendmsg(fd, base->dmabuf_id, (void *)(uintptr_t)offset, len, flags);
 }
 
 /* The error of one message of the error queue, or NULL. */

@@ -20,7 +20,6 @@
 #include "base/param.h"
 #include "device/device.h"
 
-
 MUTEX_KIND(devmem_pools_mu); /* of the list; before a pool's own */
 static struct devmem_pools_mu list_mu = MUTEX_INITIALIZER;
 static struct devmem_pool *list GUARDED_BY(devmem_pools_mu);

@@ -3,12 +3,12 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include "net/devmem/session.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -198,7 +198,8 @@ static gantry_result keep_rss_away(struct devmem_session *s, uint32_t lowest)
 		s->before->rss = *rss;
 	}
 	TRY(remember(s));
-	devmem_rss_equal(rss->n, lowest, rss);
+	for (uint32_t i = 0; i < rss->n; i++)
+		rss->queue[i] = i % lowest;
 	e = s->sys->ops->rss_set(s->sys, s->nic, rss);
 	if (e)
 		FAIL(e == EPERM ? GANTRY_ERR_CONFIG : GANTRY_ERR_SYSTEM, "RSS of %s over queues 0 to %u: %s", s->nic,
@@ -538,15 +539,27 @@ out:
 	return r;
 }
 
-/* "10.0.0.2:4000 to 10.0.0.1:5000" */
-static const char *tuple_text(const struct devmem_tuple *t, char *buf, size_t len)
+int devmem_tuple_of(int fd, struct devmem_tuple *ret_tuple)
 {
-	char src[INET6_ADDRSTRLEN] = "?", dst[INET6_ADDRSTRLEN] = "?";
+	struct sockaddr_storage local = {0}, peer = {0};
+	socklen_t local_len = sizeof(local), peer_len = sizeof(peer), len = sizeof(int);
+	struct devmem_tuple t;
+	int protocol = 0;
 
-	inet_ntop((int)t->family, t->src, src, sizeof(src));
-	inet_ntop((int)t->family, t->dst, dst, sizeof(dst));
-	snprintf(buf, len, "%s port %u to %s port %u", src, ntohs(t->src_port), dst, ntohs(t->dst_port));
-	return buf;
+	if (getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) < 0 ||
+	    getsockname(fd, (struct sockaddr *)&local, &local_len) < 0)
+		return errno;
+	if (protocol != IPPROTO_TCP)
+		return EPROTONOSUPPORT;
+	if (getpeername(fd, (struct sockaddr *)&peer, &peer_len) < 0)
+		return errno;
+	t = (struct devmem_tuple){gantry_addr_of((struct sockaddr *)&peer), gantry_addr_of((struct sockaddr *)&local)};
+	gantry_addr_unmap(&t.src);
+	gantry_addr_unmap(&t.dst);
+	if (t.src.sa.sa_family == AF_UNSPEC || t.src.sa.sa_family != t.dst.sa.sa_family)
+		return EAFNOSUPPORT;
+	*ret_tuple = t;
+	return 0;
 }
 
 /* Does anybody listen on this port? Then other connections have it as well. */
@@ -562,7 +575,7 @@ static int port_is_shared(uint16_t port)
 
 		while (f && fgets(line, sizeof(line), f))
 			if (sscanf(line, " %*u: %*[0-9A-Fa-f]:%x %*[0-9A-Fa-f]:%*x %x", &local, &state) == 2 &&
-			    local == ntohs(port) && state == 0x0a)
+			    local == port && state == 0x0a)
 				shared = 1;
 		if (f)
 			fclose(f);
@@ -575,7 +588,7 @@ static gantry_result add_rule(struct devmem_session *s, const struct devmem_tupl
 {
 	gantry_result r = GANTRY_OK;
 	struct devmem_rule rule = {.tuple = *t, .narrow = 1, .queue = s->queues[s->next++ % s->nqueues]};
-	char flow[128];
+	char src[GANTRY_ADDR_TEXT], dst[GANTRY_ADDR_TEXT];
 	int e, first;
 	uint32_t i;
 
@@ -584,7 +597,7 @@ static gantry_result add_rule(struct devmem_session *s, const struct devmem_tupl
 	e = first = s->sys->ops->rule_add(s->sys, s->nic, &rule, ret_location);
 	/* Some NICs match less. A rule for the whole local port would catch connections that do not expect device
 	 * memory, if there are any: those to a listener. */
-	if ((e == EINVAL || e == EOPNOTSUPP) && !port_is_shared(t->dst_port)) {
+	if ((e == EINVAL || e == EOPNOTSUPP) && !port_is_shared(gantry_addr_port(&t->dst))) {
 		rule.narrow = 0;
 		e = s->sys->ops->rule_add(s->sys, s->nic, &rule, ret_location);
 		if (!e)
@@ -592,8 +605,9 @@ static gantry_result add_rule(struct devmem_session *s, const struct devmem_tupl
 				 devmem_strerror(first));
 	}
 	if (e)
-		FAIL(devmem_error_of(DEVMEM_CALL_RULE, e)->result, "%s, %s to queue %u: %s", s->nic,
-		     tuple_text(t, flow, sizeof(flow)), rule.queue, devmem_error_text(DEVMEM_CALL_RULE, e, ""));
+		FAIL(devmem_error_of(DEVMEM_CALL_RULE, e)->result, "%s, %s to %s, queue %u: %s", s->nic,
+		     gantry_addr_text(&t->src, src), gantry_addr_text(&t->dst, dst), rule.queue,
+		     devmem_error_text(DEVMEM_CALL_RULE, e, ""));
 	/* A NIC that had removed a rule and said it had not gives its place away again. */
 	for (i = 0; i < s->nrules && s->rules[i] != *ret_location; i++)
 		;

@@ -116,6 +116,8 @@ struct devmem_session_config {
 	int configure;
 };
 gantry_result devmem_session_open(const struct devmem_session_config *c, struct devmem_session **ret_session);
+/* The way of what a connected TCP socket receives: 0 or errno. IPv4 in IPv6 is IPv4. */
+int devmem_tuple_of(int fd, struct devmem_tuple *ret_tuple);
 /* A rule that brings the flow to one of the queues; DEVMEM_NO_RULE where rules are not ours to make. */
 gantry_result devmem_session_steer(struct devmem_session *s, const struct devmem_tuple *t, uint32_t *ret_location);
 /* ERR_INVALID: not a rule of this session. ERR_SYSTEM: the NIC keeps it; it stays a rule of the session, whose end

@@ -2,7 +2,7 @@
 /*
  * What is asked of Linux and what it is told, outside the data path: one table, so that tests answer in the kernel's
  * place and every verdict, quirk and undo can be tried without such a NIC. The real one is generic netlink to the
- * families "netdev" and "ethtool", over libmnl (netlink.c), and ioctls (sys.c).
+ * families "netdev" and "ethtool", over libmnl, and ioctls.
  *
  * All calls return 0 or a positive errno; 524 and 525 are the kernel's own and have no name in libc. `said` holds what
  * the kernel added in words to the last refusal, or "". One thread at a time. Built without libmnl every request by
@@ -11,10 +11,12 @@
 #ifndef GANTRY_NET_DEVMEM_SYS_H
 #define GANTRY_NET_DEVMEM_SYS_H
 
-#include <linux/ethtool.h>
 #include <net/if.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
+
+#include "inet/nic.h"
 
 #ifndef GANTRY_HAVE_LIBMNL
 #define GANTRY_HAVE_LIBMNL 0
@@ -58,11 +60,9 @@ struct devmem_feature {
 	int fixed; /* it cannot be changed on this NIC */
 };
 
-/* The way of received packets, addresses and ports in network order. IPv4 uses the first four bytes. */
+/* The way of received packets: both ends of one family. */
 struct devmem_tuple {
-	uint32_t family; /* AF_INET or AF_INET6 */
-	uint8_t src[16], dst[16];
-	uint16_t src_port, dst_port;
+	struct gantry_addr src, dst;
 };
 /* A rule that sends TCP packets of this way to a queue. */
 struct devmem_rule {
@@ -131,24 +131,7 @@ struct devmem_sys *devmem_sys_new(void);
 void devmem_sys_free(struct devmem_sys *s); /* NULL is fine */
 extern struct devmem_sys *(*devmem_sys_for_tests)(void);
 
-/* The way of what a connected TCP socket receives: 0 or errno. IPv4 in IPv6 is IPv4. */
-int devmem_tuple_of(int fd, struct devmem_tuple *ret_tuple);
-/* The table that spreads n entries over the first `queues` queues. */
-void devmem_rss_equal(uint32_t n, uint32_t queues, struct devmem_rss *ret_rss);
-/* What the ioctls for rules are given. Pure. */
-void devmem_rule_build(const struct devmem_rule *r, struct ethtool_rxnfc *ret_rule);
-void devmem_rule_build_delete(uint32_t location, struct ethtool_rxnfc *ret_rule);
-
-/* netlink.c: entries of the real one's table. */
-void devmem_nl_close(struct devmem_sys *s); /* ends what was bound through it; never opened is fine */
-int devmem_nl_commands(struct devmem_sys *s, uint64_t *ret_commands);
-int devmem_nl_rings_get(struct devmem_sys *s, const char *nic, struct devmem_rings *ret_rings);
-int devmem_nl_rings_set(struct devmem_sys *s, const char *nic, const struct devmem_rings *rings);
-int devmem_nl_channels(struct devmem_sys *s, const char *nic, uint32_t *ret_rx_queues);
-int devmem_nl_queues(struct devmem_sys *s, const char *nic, struct devmem_queues *ret_queues);
-int devmem_nl_feature_get(struct devmem_sys *s, const char *nic, struct devmem_feature *feature);
-int devmem_nl_feature_set(struct devmem_sys *s, const char *nic, const struct devmem_feature *feature);
-int devmem_nl_bind_rx(struct devmem_sys *s, const char *nic, const struct devmem_bind *bind, uint32_t *ret_id);
-int devmem_nl_bind_tx(struct devmem_sys *s, const char *nic, int fd, uint32_t *ret_id);
+/* sendmsg of memory that a NIC reads by itself. `from` is an offset in it, not an address. (kernel.c) */
+ssize_t devmem_sendmsg(int fd, uint32_t dmabuf_id, void *from, size_t len, int flags);
 
 #endif

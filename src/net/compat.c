@@ -129,6 +129,38 @@ out:
 		return r;                                                                                              \
 	} while (0)
 
+/* Operations that are one entry of every version, called as it is: with a result of a type, or without one. */
+#define LIST(...) __VA_ARGS__
+#define PASS(op, parameters, entry, ...)                                                                               \
+	static gantry_result compat_##op(struct gantry_net *net, LIST parameters)                                      \
+	{                                                                                                              \
+		return CALL((struct gantry_compat *)net->impl, v12, entry, __VA_ARGS__);                               \
+	}
+#define PASS_WITH(op, parameters, entry, type, ret, ...)                                                               \
+	static gantry_result compat_##op(struct gantry_net *net, LIST parameters)                                      \
+	{                                                                                                              \
+		struct gantry_compat *c = net->impl;                                                                   \
+		gantry_result r = GANTRY_OK;                                                                           \
+		type value = 0;                                                                                        \
+                                                                                                                       \
+		NEED(c, entry);                                                                                        \
+		r = CALL(c, v12, entry, __VA_ARGS__);                                                                  \
+		RETURN_WITH(ret, value);                                                                               \
+	out:                                                                                                           \
+		return r;                                                                                              \
+	}
+PASS(close_send, (void *comm), closeSend, comm)
+PASS(close_recv, (void *comm), closeRecv, comm)
+PASS(close_listen, (void *listen), closeListen, listen)
+PASS(dereg_mr, (void *comm, void *mr), deregMr, comm, mr)
+PASS_WITH(devices, (int *ret_count), devices, int, ret_count, &value)
+PASS_WITH(reg_mr_dmabuf, (void *comm, void *data, size_t size, int type, uint64_t offset, int fd, void **ret_mr),
+	  regMrDmaBuf, void *, ret_mr, comm, data, size, type, offset, fd, &value)
+PASS_WITH(get_device_mr, (void *comm, void *mr, void **ret_dptr), getDeviceMr, void *, ret_dptr, comm, mr, &value)
+PASS_WITH(iflush, (void *comm, int n, void **data, const int *sizes, void **mrs, void **ret_request), iflush, void *,
+	  ret_request, comm, n, data, (int *)sizes, mrs, &value)
+PASS_WITH(test, (void *request, int *ret_done, int *sizes), test, int, ret_done, request, &value, sizes)
+
 /* Up to v10 a plugin knows no communicators: NCCL calls init for the first one only, and has nothing to call for the
  * last. */
 static gantry_result init_once(struct gantry_compat *c)
@@ -222,14 +254,6 @@ static gantry_result compat_set_attr(struct gantry_net *net, void *arg, const st
 		TRY(CALL(c, v11, setNetAttr, ctx->ctx, &a));
 out:
 	return r;
-}
-
-static gantry_result compat_devices(struct gantry_net *net, int *ret_count)
-{
-	int n = 0;
-	gantry_result r = CALL((struct gantry_compat *)net->impl, v12, devices, &n);
-
-	RETURN_WITH(ret_count, n);
 }
 
 /* A foreign count: never more than there is room for, and a device is at least itself. */
@@ -372,21 +396,6 @@ static gantry_result compat_accept(struct gantry_net *net, void *listen, void **
 	RETURN_WITH(ret_comm, comm);
 }
 
-static gantry_result compat_close_send(struct gantry_net *net, void *comm)
-{
-	return CALL((struct gantry_compat *)net->impl, v12, closeSend, comm);
-}
-
-static gantry_result compat_close_recv(struct gantry_net *net, void *comm)
-{
-	return CALL((struct gantry_compat *)net->impl, v12, closeRecv, comm);
-}
-
-static gantry_result compat_close_listen(struct gantry_net *net, void *listen)
-{
-	return CALL((struct gantry_compat *)net->impl, v12, closeListen, listen);
-}
-
 /* For versions whose sizes are int. */
 static gantry_result narrow(const struct gantry_compat *c, const char *call, size_t size, int *ret_size)
 {
@@ -412,38 +421,6 @@ static gantry_result compat_reg_mr(struct gantry_net *net, void *comm, void *dat
 	r = net->version < 8 ? CALL(c, v6, regMr, comm, data, s, type, &mr)
 			     : CALL(c, v12, regMr, comm, data, size, type, &mr);
 	RETURN_WITH(ret_mr, mr);
-out:
-	return r;
-}
-
-static gantry_result compat_reg_mr_dmabuf(struct gantry_net *net, void *comm, void *data, size_t size, int type,
-					  uint64_t offset, int fd, void **ret_mr)
-{
-	struct gantry_compat *c = net->impl;
-	void *mr = NULL;
-	gantry_result r;
-
-	NEED(c, regMrDmaBuf);
-	r = CALL(c, v12, regMrDmaBuf, comm, data, size, type, offset, fd, &mr);
-	RETURN_WITH(ret_mr, mr);
-out:
-	return r;
-}
-
-static gantry_result compat_dereg_mr(struct gantry_net *net, void *comm, void *mr)
-{
-	return CALL((struct gantry_compat *)net->impl, v12, deregMr, comm, mr);
-}
-
-static gantry_result compat_get_device_mr(struct gantry_net *net, void *comm, void *mr, void **ret_dptr)
-{
-	struct gantry_compat *c = net->impl;
-	void *dptr = NULL;
-	gantry_result r;
-
-	NEED(c, getDeviceMr);
-	r = CALL(c, v12, getDeviceMr, comm, mr, &dptr);
-	RETURN_WITH(ret_dptr, dptr);
 out:
 	return r;
 }
@@ -495,28 +472,6 @@ static gantry_result compat_irecv(struct gantry_net *net, void *comm, int n, voi
 	RETURN_WITH(request, req);
 out:
 	return r;
-}
-
-static gantry_result compat_iflush(struct gantry_net *net, void *comm, int n, void **data, const int *sizes, void **mrs,
-				   void **ret_request)
-{
-	struct gantry_compat *c = net->impl;
-	void *request = NULL;
-	gantry_result r;
-
-	NEED(c, iflush);
-	r = CALL(c, v12, iflush, comm, n, data, (int *)sizes, mrs, &request);
-	RETURN_WITH(ret_request, request);
-out:
-	return r;
-}
-
-static gantry_result compat_test(struct gantry_net *net, void *request, int *ret_done, int *sizes)
-{
-	int done = 0;
-	gantry_result r = CALL((struct gantry_compat *)net->impl, v12, test, request, &done, sizes);
-
-	RETURN_WITH(ret_done, done);
 }
 
 /* NCCL skips the call where the plugin has none. */
@@ -572,7 +527,7 @@ out:
 }
 
 gantry_result gantry_compat_create(const void *table, int version, const char *label, ncclDebugLogger_t logger,
-				   struct gantry_compat **ret_compat)
+				   struct gantry_net **ret_net)
 {
 	size_t size = table_sizes[version - GANTRY_NET_VERSION_MIN];
 	gantry_result r = GANTRY_OK;
@@ -593,20 +548,17 @@ gantry_result gantry_compat_create(const void *table, int version, const char *l
 			 "(GANTRY_STALL_DIR) has them",
 			 label);
 	mutex_init(&c->mu);
-	*ret_compat = c;
+	*ret_net = &c->net;
 out:
 	return r;
 }
 
-void gantry_compat_destroy(struct gantry_compat *c)
+void gantry_compat_destroy(struct gantry_net *net)
 {
+	struct gantry_compat *c = net ? net->impl : NULL;
+
 	if (!c)
 		return;
 	mutex_destroy(&c->mu);
 	free(c);
-}
-
-struct gantry_net *gantry_compat_net(struct gantry_compat *c)
-{
-	return &c->net;
 }

@@ -6,13 +6,10 @@
 #include "abi/net_v12.h"
 #include "net/net.h"
 
-struct gantry_compat;
-
 /* label: borrowed, the library's file name, for messages. ERR_CONFIG, naming the entry, when one is missing that NCCL
  * calls without looking. */
 gantry_result gantry_compat_create(const void *table, int version, const char *label, ncclDebugLogger_t logger,
-				   struct gantry_compat **ret_compat);
-void gantry_compat_destroy(struct gantry_compat *c); /* NULL is fine */
-struct gantry_net *gantry_compat_net(struct gantry_compat *c);
+				   struct gantry_net **ret_net);
+void gantry_compat_destroy(struct gantry_net *net); /* NULL is fine */
 
 #endif

@@ -30,8 +30,8 @@ enum { VERSIONS = GANTRY_NET_VERSION_MAX - GANTRY_NET_VERSION_MIN + 1 };
 struct gantry_loader {
 	void *dl; /* owned */
 	char path[PATH_MAX];
-	const void *tables[VERSIONS];		 /* borrowed from the library */
-	struct gantry_compat *compats[VERSIONS]; /* owned */
+	const void *tables[VERSIONS];	   /* borrowed from the library */
+	struct gantry_net *nets[VERSIONS]; /* owned */
 };
 
 static const char *file_name(const char *path)
@@ -51,20 +51,19 @@ static const char *file_name(const char *path)
 
 static const char *machine_name(unsigned int machine)
 {
-	switch (machine) {
-	case EM_X86_64:
-		return "x86_64";
-	case EM_AARCH64:
-		return "aarch64";
-	case EM_386:
-		return "i386";
-	case EM_PPC64:
-		return "ppc64";
-	case EM_RISCV:
-		return "riscv";
-	default:
-		return "another processor";
-	}
+	static const struct {
+		unsigned int machine;
+		const char *name;
+	} known[] = {{EM_X86_64, "x86_64"},
+		     {EM_AARCH64, "aarch64"},
+		     {EM_386, "i386"},
+		     {EM_PPC64, "ppc64"},
+		     {EM_RISCV, "riscv"}};
+
+	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+		if (known[i].machine == machine)
+			return known[i].name;
+	return "another processor";
 }
 
 /* The machine that an ELF file was made for; EM_NONE when it cannot be told. */
@@ -120,25 +119,15 @@ static void list_symbols(void *dl, const char *family, int first, int last, char
 static void explain_symbols(void *dl, char *why, size_t size)
 {
 	char old[256] = "", new[256] = "", coll[256] = "";
-	size_t len;
 
 	list_symbols(dl, "ncclNet_v", 1, GANTRY_NET_VERSION_MAX, old, sizeof(old));
 	list_symbols(dl, "ncclNetPlugin_v", 1, GANTRY_NET_VERSION_MIN - 1, old, sizeof(old));
 	list_symbols(dl, "ncclNetPlugin_v", GANTRY_NET_VERSION_MAX + 1, GANTRY_NET_VERSION_MAX + 12, new, sizeof(new));
 	list_symbols(dl, "ncclCollNetPlugin_v", 1, GANTRY_NET_VERSION_MAX + 12, coll, sizeof(coll));
-	snprintf(why, size, "exports no ncclNetPlugin_v%d to _v%d", GANTRY_NET_VERSION_MIN, GANTRY_NET_VERSION_MAX);
-	len = strlen(why);
-	if (*old)
-		snprintf(why + len, size - len, ", only older ones: %s", old);
-	len = strlen(why);
-	if (*new)
-		snprintf(why + len, size - len, ", only newer ones: %s", new);
-	len = strlen(why);
-	if (*coll)
-		snprintf(why + len, size - len, ", collNet tables: %s", coll);
-	len = strlen(why);
-	if (!*old && !*new && !*coll)
-		snprintf(why + len, size - len, ", nor any other NCCL table: not a net plugin");
+	snprintf(why, size, "exports no ncclNetPlugin_v%d to _v%d%s%s%s%s%s%s%s", GANTRY_NET_VERSION_MIN,
+		 GANTRY_NET_VERSION_MAX, *old ? ", only older ones: " : "", old, *new ? ", only newer ones: " : "", new,
+		 *coll ? ", collNet tables: " : "", coll,
+		 *old || *new || *coll ? "" : ", nor any other NCCL table: not a net plugin");
 }
 
 /* Looks for the tables; returns how many there are. `text` gets their list: "v6 v8". */
@@ -338,7 +327,7 @@ void gantry_loader_close(struct gantry_loader *loader)
 	if (!loader)
 		return;
 	for (int i = 0; i < VERSIONS; i++)
-		gantry_compat_destroy(loader->compats[i]);
+		gantry_compat_destroy(loader->nets[i]);
 	if (loader->dl)
 		dlclose(loader->dl);
 	free(loader);
@@ -364,7 +353,7 @@ int gantry_loader_has(const struct gantry_loader *loader, int version)
 gantry_result gantry_loader_net(struct gantry_loader *loader, int version, struct gantry_net **ret_net)
 {
 	const char *label = file_name(loader->path);
-	struct gantry_compat **compat;
+	struct gantry_net **net;
 	const void *table;
 	gantry_result r = GANTRY_OK;
 
@@ -375,10 +364,10 @@ gantry_result gantry_loader_net(struct gantry_loader *loader, int version, struc
 	table = gantry_loader_table(loader, version);
 	if (!table)
 		FAIL(GANTRY_ERR_UNSUPPORTED, "%s: has no ncclNetPlugin_v%d", label, version);
-	compat = &loader->compats[version - GANTRY_NET_VERSION_MIN];
-	if (!*compat)
-		TRY(gantry_compat_create(table, version, label, logger_for(label), compat));
-	*ret_net = gantry_compat_net(*compat);
+	net = &loader->nets[version - GANTRY_NET_VERSION_MIN];
+	if (!*net)
+		TRY(gantry_compat_create(table, version, label, logger_for(label), net));
+	*ret_net = *net;
 out:
 	return r;
 }

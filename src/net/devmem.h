@@ -75,11 +75,6 @@ _Static_assert(sizeof(struct devmem_cmsg) == 24, "the kernel writes these");
 _Static_assert(sizeof(struct devmem_token) == 8, "the kernel reads these");
 
 enum { DEVMEM_WHY = 320 }; /* room for a reason why not */
-enum devmem_kind {
-	DEVMEM_NONE,	 /* no fragments: receive into host memory and copy */
-	DEVMEM_EMULATED, /* a NIC in user space */
-	DEVMEM_KERNEL,	 /* devmem TCP */
-};
 
 /* A stretch of memory that fragments land in. */
 struct devmem_memory {
@@ -114,7 +109,7 @@ struct devmem_tx {
 };
 
 struct devmem_source_ops {
-	enum devmem_kind kind;
+	enum gantry_net_unpack kind;
 	const char *name;
 	/* nic: name of the interface. The binding ends with unbind, or with the process. */
 	gantry_result (*bind)(const struct devmem_memory *memory, const char *nic, struct devmem_binding **ret_binding);
@@ -146,8 +141,8 @@ gantry_result devmem_settle(const struct devmem_binding *b);
 extern const struct devmem_source_ops devmem_kernel;
 /* The emulated NIC: linked in, or from its library. ERR_CONFIG: that is not there. (emulated/) */
 gantry_result devmem_emulated_open(const struct devmem_source_ops **ret_ops);
-/* The source of a kind. ERR_UNSUPPORTED for NONE, else as devmem_emulated_open. (detect.c) */
-gantry_result devmem_source_get(enum devmem_kind kind, const struct devmem_source_ops **ret_source);
+/* The source of a kind. ERR_UNSUPPORTED for OFF, else as devmem_emulated_open. (detect.c) */
+gantry_result devmem_source_get(enum gantry_net_unpack kind, const struct devmem_source_ops **ret_source);
 
 /* Can devmem TCP of this kernel bring what arrives at `nic` to memory of `dev`? 1, or 0 with the first reason why not
  * and what to do about it. Changes nothing. (detect.c) */
@@ -157,9 +152,9 @@ int devmem_kernel_usable(const char *nic, struct gantry_device *dev, char *why, 
 
 /*
  * want: PARAM asks GANTRY_UNPACK. Devmem TCP that was asked for by name and cannot be used is ERR_UNSUPPORTED with the
- * reason; `auto` falls back to NONE and the reason stands in `why` (which is "" otherwise). Changes nothing.
+ * reason; `auto` falls back to OFF and the reason stands in `why` (which is "" otherwise). Changes nothing.
  */
 gantry_result devmem_choose(enum gantry_net_unpack want, const char *nic, struct gantry_device *dev,
-			    enum devmem_kind *ret_kind, char why[DEVMEM_WHY]);
+			    enum gantry_net_unpack *ret_kind, char why[DEVMEM_WHY]);
 
 #endif

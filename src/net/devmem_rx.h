@@ -145,9 +145,9 @@ struct devmem_pool {
 	uint64_t refused GUARDED_BY(devmem_pool_mu); /* takes that found too few */
 };
 
-/* The pool of a device, made when it is first asked for. kind: DEVMEM_EMULATED or DEVMEM_KERNEL; a pool that exists
+/* The pool of a device, made when it is first asked for. kind: GANTRY_NET_UNPACK_EMULATED or GANTRY_NET_UNPACK_KERNEL; a pool that exists
  * with another kind is ERR_CONFIG. */
-gantry_result devmem_pool_get(struct gantry_device *dev, enum devmem_kind kind, struct devmem_pool **ret_pool);
+gantry_result devmem_pool_get(struct gantry_device *dev, enum gantry_net_unpack kind, struct devmem_pool **ret_pool);
 /* The same by the source's table: for sources of other kinds. */
 gantry_result devmem_pool_get_from(struct gantry_device *dev, const struct devmem_source_ops *source,
 				   struct devmem_pool **ret_pool);

@@ -78,10 +78,10 @@ struct gantry_net_properties {
 
 /* Whether payload lands in device memory as fragments that a kernel gathers (device type UNPACK). */
 enum gantry_net_unpack {
-	GANTRY_NET_UNPACK_OFF = 0,
-	GANTRY_NET_UNPACK_PARAM, /* as GANTRY_UNPACK says: what the plugin asks for */
-	GANTRY_NET_UNPACK_EMULATED,
-	GANTRY_NET_UNPACK_KERNEL,
+	GANTRY_NET_UNPACK_OFF = 0,  /* receive into host memory and copy */
+	GANTRY_NET_UNPACK_PARAM,    /* as GANTRY_UNPACK says: what the plugin asks for */
+	GANTRY_NET_UNPACK_EMULATED, /* through a NIC in user space */
+	GANTRY_NET_UNPACK_KERNEL,   /* devmem TCP of Linux */
 };
 
 struct gantry_device;

@@ -63,7 +63,8 @@ static int give_back(struct devmem_flow *flow, const struct devmem_token *ranges
 	return (int)freed;
 }
 
-static const struct devmem_source_ops ops = {.kind = DEVMEM_EMULATED, .name = "fuzz", .give_back = give_back};
+static const struct devmem_source_ops ops = {
+	.kind = GANTRY_NET_UNPACK_EMULATED, .name = "fuzz", .give_back = give_back};
 
 /* A failure is expected exactly when a call into the kernel was to fail and one was made. */
 static void check(gantry_result r, uint32_t trouble, int refused)

@@ -113,7 +113,7 @@ static inline void fake_describe(const struct devmem_binding *b, char *text, siz
 }
 
 static const struct devmem_source_ops fake_source = {
-	.kind = DEVMEM_EMULATED,
+	.kind = GANTRY_NET_UNPACK_EMULATED,
 	.name = "fake",
 	.bind = fake_bind,
 	.unbind = fake_unbind,

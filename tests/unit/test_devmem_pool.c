@@ -5,7 +5,8 @@
 #include "devmem_util.h"
 #include "fixtures/cuda/fake_load.h"
 
-static const struct devmem_source_ops other_source = {.kind = DEVMEM_KERNEL, .name = "other", .bind = fake_bind};
+static const struct devmem_source_ops other_source = {
+	.kind = GANTRY_NET_UNPACK_KERNEL, .name = "other", .bind = fake_bind};
 static struct gantry_device *host;
 
 static void one_per_device(void)
@@ -55,7 +56,7 @@ static void what_cannot_be(void)
 	CHECK_EQ(devmem_pool_get_from(host, &fake_source, &p), GANTRY_ERR_CONFIG);
 	CHECK_HAS(gantry_last_error(), "4 GiB");
 	CHECK(p == NULL);
-	CHECK_EQ(devmem_pool_get(host, DEVMEM_NONE, &p), GANTRY_ERR_UNSUPPORTED);
+	CHECK_EQ(devmem_pool_get(host, GANTRY_NET_UNPACK_OFF, &p), GANTRY_ERR_UNSUPPORTED);
 	/* A NIC that cannot be bound may be tried again. */
 	fake_params("1M", "1M", "mapped", "1");
 	CHECK_OK(devmem_pool_get_from(host, &fake_source, &p));

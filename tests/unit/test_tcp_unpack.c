@@ -154,7 +154,7 @@ static void every_pair(void)
 {
 	struct devmem_pool *pool;
 
-	CHECK_OK(devmem_pool_get(host, DEVMEM_EMULATED, &pool));
+	CHECK_OK(devmem_pool_get(host, GANTRY_NET_UNPACK_EMULATED, &pool));
 	for (int from = 0; from < 2; from++)
 		for (int to = 0; to < 2; to++) {
 			void *a = context(from ? GANTRY_NET_UNPACK_EMULATED : GANTRY_NET_UNPACK_OFF);
@@ -316,7 +316,7 @@ static void choosing(void)
 /* Devmem TCP brings in what comes through a NIC: between processes of one host both sides fall back, without asking. */
 static void on_one_host(void)
 {
-	struct tcp_home kernel = {.kind = DEVMEM_KERNEL}, none = {.kind = DEVMEM_NONE};
+	struct tcp_home kernel = {.kind = GANTRY_NET_UNPACK_KERNEL}, none = {.kind = GANTRY_NET_UNPACK_OFF};
 	static const struct {
 		int host, unpack, device_tx;
 	} cases[] = {{1, WIRE_UNPACK_NO, 0}, {1, WIRE_UNPACK_YES, 1}, {1, WIRE_UNPACK_BETWEEN_HOSTS, 0},

@@ -233,7 +233,7 @@ static void pool_ends_whole(void) UNCHECKED
 {
 	struct devmem_pool *pool;
 
-	CHECK_OK(devmem_pool_get(dev, DEVMEM_EMULATED, &pool));
+	CHECK_OK(devmem_pool_get(dev, GANTRY_NET_UNPACK_EMULATED, &pool));
 	UNTIL(links_are_gone()); /* with what they had of the pool */
 	CHECK_EQ(pool->refs, 1);
 	CHECK(devmem_pool_is_whole(pool));

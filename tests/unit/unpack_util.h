@@ -62,13 +62,13 @@ static inline void world_open(struct world *w, int lanes, int device_rx)
 	CHECK_OK(gantry_device_host(&w->dev));
 	w->l = pair_raw(&w->config, w->raw);
 	w->l->session.device_rx = device_rx;
-	CHECK_OK(devmem_pool_get(w->dev, DEVMEM_EMULATED, &w->pool));
+	CHECK_OK(devmem_pool_get(w->dev, GANTRY_NET_UNPACK_EMULATED, &w->pool));
 	if (device_rx) {
-		CHECK_OK(devmem_pool_get(w->dev, DEVMEM_EMULATED, &w->l->devmem.pool));
+		CHECK_OK(devmem_pool_get(w->dev, GANTRY_NET_UNPACK_EMULATED, &w->l->devmem.pool));
 		for (int i = 1; i <= lanes; i++)
 			CHECK_OK(tcp_flow_attach(&w->l->lanes[i]));
 	}
-	CHECK_OK(tcp_unpack_create(w->dev, DEVMEM_EMULATED, &w->u));
+	CHECK_OK(tcp_unpack_create(w->dev, GANTRY_NET_UNPACK_EMULATED, &w->u));
 	CHECK_OK(tcp_unpack_attach(w->l, w->u));
 	tcp_unpack_describe(w->u, &h);
 	CHECK_EQ(h.type, GANTRY_NET_DEVICE_UNPACK);

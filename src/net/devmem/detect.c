@@ -461,30 +461,13 @@ int devmem_kernel_usable(const char *nic, struct gantry_device *dev, char *why, 
 	return can;
 }
 
-static enum gantry_net_unpack from_param(int *ret_forced)
-{
-	*ret_forced = 1;
-	switch (gantry_params()->unpack) {
-	case PARAM_UNPACK_KERNEL:
-		return GANTRY_NET_UNPACK_KERNEL;
-	case PARAM_UNPACK_EMULATED:
-		return GANTRY_NET_UNPACK_EMULATED;
-	case PARAM_UNPACK_OFF:
-		return GANTRY_NET_UNPACK_OFF;
-	case PARAM_UNPACK_AUTO:
-		break;
-	}
-	*ret_forced = 0;
-	return GANTRY_NET_UNPACK_KERNEL;
-}
-
-gantry_result devmem_source_get(enum devmem_kind kind, const struct devmem_source_ops **ret_source)
+gantry_result devmem_source_get(enum gantry_net_unpack kind, const struct devmem_source_ops **ret_source)
 {
 	gantry_result r = GANTRY_OK;
 
-	if (kind == DEVMEM_EMULATED)
+	if (kind == GANTRY_NET_UNPACK_EMULATED)
 		return devmem_emulated_open(ret_source);
-	if (kind != DEVMEM_KERNEL)
+	if (kind != GANTRY_NET_UNPACK_KERNEL)
 		FAIL(GANTRY_ERR_UNSUPPORTED, "there is no source of fragments of kind %d", (int)kind);
 	*ret_source = &devmem_kernel;
 out:
@@ -492,37 +475,34 @@ out:
 }
 
 gantry_result devmem_choose(enum gantry_net_unpack want, const char *nic, struct gantry_device *dev,
-			    enum devmem_kind *ret_kind, char why[DEVMEM_WHY])
+			    enum gantry_net_unpack *ret_kind, char why[DEVMEM_WHY])
 {
 	gantry_result r = GANTRY_OK;
+	static const enum gantry_net_unpack of_param[] = {
+		[PARAM_UNPACK_AUTO] = GANTRY_NET_UNPACK_KERNEL,
+		[PARAM_UNPACK_KERNEL] = GANTRY_NET_UNPACK_KERNEL,
+		[PARAM_UNPACK_EMULATED] = GANTRY_NET_UNPACK_EMULATED,
+		[PARAM_UNPACK_OFF] = GANTRY_NET_UNPACK_OFF,
+	};
 	const struct devmem_source_ops *source;
+	int is_auto = want == GANTRY_NET_UNPACK_PARAM && gantry_params()->unpack == PARAM_UNPACK_AUTO;
 	char reason[256] = "";
-	int forced = 1;
 
 	if (want == GANTRY_NET_UNPACK_PARAM)
-		want = from_param(&forced);
+		want = of_param[gantry_params()->unpack];
 	why[0] = 0;
-	switch (want) {
-	case GANTRY_NET_UNPACK_OFF:
-		*ret_kind = DEVMEM_NONE;
-		return GANTRY_OK;
-	case GANTRY_NET_UNPACK_EMULATED:
+	if (want == GANTRY_NET_UNPACK_EMULATED)
 		TRY(devmem_emulated_open(&source));
-		*ret_kind = DEVMEM_EMULATED;
-		return GANTRY_OK;
-	case GANTRY_NET_UNPACK_KERNEL:
-		break;
-	default:
+	else if (want != GANTRY_NET_UNPACK_OFF && want != GANTRY_NET_UNPACK_KERNEL)
 		FAIL(GANTRY_ERR_INVALID, "%d is no way to receive into device memory", (int)want);
-	}
-	if (devmem_kernel_usable(nic, dev, reason, sizeof(reason))) {
-		*ret_kind = DEVMEM_KERNEL;
+	if (want != GANTRY_NET_UNPACK_KERNEL || devmem_kernel_usable(nic, dev, reason, sizeof(reason))) {
+		*ret_kind = want;
 		return GANTRY_OK;
 	}
-	if (forced)
+	if (!is_auto)
 		FAIL(GANTRY_ERR_UNSUPPORTED, "devmem TCP was asked for but cannot be used with %s: %s", nic, reason);
 	snprintf(why, DEVMEM_WHY, "%s: %s", nic, reason);
-	*ret_kind = DEVMEM_NONE;
+	*ret_kind = GANTRY_NET_UNPACK_OFF;
 out:
 	return r;
 }

@@ -475,7 +475,7 @@ static void kernel_forget(struct devmem_tx *base, int fd)
 }
 
 const struct devmem_source_ops devmem_kernel = {
-	.kind = DEVMEM_KERNEL,
+	.kind = GANTRY_NET_UNPACK_KERNEL,
 	.name = "kernel",
 	.bind = kernel_bind,
 	.unbind = kernel_unbind,

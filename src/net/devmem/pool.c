@@ -37,7 +37,8 @@ static gantry_result allocate(struct devmem_pool *p, uint64_t page)
 	void *device_ptr = NULL;
 	uint64_t shift;
 
-	p->is_mapped = p->source->kind != DEVMEM_KERNEL && gantry_params()->unpack_memory == PARAM_UNPACK_MEMORY_MAPPED;
+	p->is_mapped = p->source->kind != GANTRY_NET_UNPACK_KERNEL &&
+		       gantry_params()->unpack_memory == PARAM_UNPACK_MEMORY_MAPPED;
 	if (p->is_mapped) {
 		TRY(ops->alloc_mapped(p->device, p->memory.size + page, &p->block, &device_ptr));
 	} else {
@@ -172,7 +173,7 @@ out:
 	return r;
 }
 
-gantry_result devmem_pool_get(struct gantry_device *dev, enum devmem_kind kind, struct devmem_pool **ret_pool)
+gantry_result devmem_pool_get(struct gantry_device *dev, enum gantry_net_unpack kind, struct devmem_pool **ret_pool)
 {
 	gantry_result r = GANTRY_OK;
 	const struct devmem_source_ops *source = NULL;

@@ -452,7 +452,7 @@ static void emu_describe(const struct devmem_binding *pub, char *text, size_t le
 }
 
 const struct devmem_source_ops emulated_ops = {
-	.kind = DEVMEM_EMULATED,
+	.kind = GANTRY_NET_UNPACK_EMULATED,
 	.name = "emulated",
 	.bind = emu_bind,
 	.unbind = emu_unbind,

@@ -145,7 +145,7 @@ static void note_plain(struct tcp_lane *lane, const struct devmem_frag *frag)
 	struct tcp_link *l = lane->link;
 
 	f->plain_bytes += frag->len;
-	if (f->flow->binding->ops->kind != DEVMEM_KERNEL || exchange_relaxed(&l->devmem.warned_plain, 1))
+	if (f->flow->binding->ops->kind != GANTRY_NET_UNPACK_KERNEL || exchange_relaxed(&l->devmem.warned_plain, 1))
 		return;
 	LOG_WARN(DATA, "%s: lane %d: data came through host memory: flow not steered to a queue with device memory",
 		 l->session.peer, lane->index);

@@ -29,12 +29,12 @@ enum comm_kind { COMM_SEND = 0x53454e44, COMM_RECV = 0x52454356, COMM_GONE = 0 }
 struct tcp_comm {
 	uint32_t kind; /* enum comm_kind */
 	struct tcp_link *link;
-	struct gantry_device *device; /* owned reference: whose memory may be registered; NULL: only host memory */
-	enum devmem_kind source;      /* how payload reaches, and leaves, that memory */
-	struct tcp_unpack *unpack;    /* owned; receiving with UNPACK */
-	int plugin;		      /* NCCL is the user, see check_own */
-	uint32_t regs;		      /* stretches of memory registered so far; by the thread that registers */
-	uint32_t in_use;	      /* a message was posted; relaxed */
+	struct gantry_device *device;  /* owned reference: whose memory may be registered; NULL: only host memory */
+	enum gantry_net_unpack source; /* how payload reaches, and leaves, that memory */
+	struct tcp_unpack *unpack;     /* owned; receiving with UNPACK */
+	int plugin;		       /* NCCL is the user, see check_own */
+	uint32_t regs;		       /* stretches of memory registered so far; by the thread that registers */
+	uint32_t in_use;	       /* a message was posted; relaxed */
 };
 
 struct tcp_mr {
@@ -146,7 +146,7 @@ static gantry_result tcp_listen(struct gantry_net *net, void *ctx, int dev, void
 {
 	gantry_result r = GANTRY_OK;
 	struct tcp_listener *l = NULL;
-	struct tcp_home home = {.kind = DEVMEM_NONE};
+	struct tcp_home home = {.kind = GANTRY_NET_UNPACK_OFF};
 
 	(void)net;
 	TRY(tcp_home_open(ctx, &home));
@@ -252,7 +252,7 @@ static gantry_result tcp_connect(struct gantry_net *net, void *ctx, int dev, voi
 	gantry_result r = GANTRY_OK;
 	struct tcp_connector *c;
 	struct tcp_comm *comm;
-	struct tcp_home home = {.kind = DEVMEM_NONE};
+	struct tcp_home home = {.kind = GANTRY_NET_UNPACK_OFF};
 	uint64_t id = wire_handle_local(handle);
 	int over = 0;
 
@@ -304,7 +304,7 @@ static gantry_result receiving_comm(const struct tcp_listener *listener, struct 
 	gantry_result r = GANTRY_OK;
 
 	TRY(comm_new(COMM_RECV, l, &listener->ctx, home, &comm));
-	if (home->kind != DEVMEM_NONE) {
+	if (home->kind != GANTRY_NET_UNPACK_OFF) {
 		TRY(tcp_unpack_create(home->device, home->kind, &comm->unpack));
 		TRY(tcp_unpack_attach(l, comm->unpack));
 	}
@@ -405,7 +405,7 @@ static gantry_result tcp_take_handle(struct gantry_net *net, void *handle)
 static void tcp_cancel_connect(struct gantry_net *net, void *handle)
 {
 	uint64_t id = wire_handle_local(handle);
-	struct tcp_home home = {.kind = DEVMEM_NONE};
+	struct tcp_home home = {.kind = GANTRY_NET_UNPACK_OFF};
 	struct tcp_connector *c;
 
 	(void)net;

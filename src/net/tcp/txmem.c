@@ -18,7 +18,7 @@ enum { DRAIN_MAX = 64 };
 
 static int unusable; /* binding has failed once: it is said once, and not tried again; relaxed */
 
-const struct devmem_source_ops *tcp_txmem_source(const struct tcp_link *l, enum devmem_kind kind,
+const struct devmem_source_ops *tcp_txmem_source(const struct tcp_link *l, enum gantry_net_unpack kind,
 						 const struct gantry_device *dev)
 {
 	const struct devmem_source_ops *source;
@@ -26,8 +26,9 @@ const struct devmem_source_ops *tcp_txmem_source(const struct tcp_link *l, enum 
 	if (gantry_params()->devmem_tx == PARAM_DEVMEM_TX_OFF || !l->session.device_tx || load_relaxed(&unusable))
 		return NULL;
 	/* The emulated NIC reads with the CPU: from memory of a GPU that would be a copy to wait for. */
-	if (kind == DEVMEM_KERNEL ? l->session.same_host
-				  : kind != DEVMEM_EMULATED || !gantry_traits(dev)->cpu_reads_memory)
+	if (kind == GANTRY_NET_UNPACK_KERNEL
+		    ? l->session.same_host
+		    : kind != GANTRY_NET_UNPACK_EMULATED || !gantry_traits(dev)->cpu_reads_memory)
 		return NULL;
 	return devmem_source_get(kind, &source) == GANTRY_OK ? source : NULL;
 }

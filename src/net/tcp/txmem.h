@@ -32,7 +32,7 @@ struct tcp_txmem {
 };
 
 /* A source that can send memory of `dev` on this link, or NULL: through the stage. */
-const struct devmem_source_ops *tcp_txmem_source(const struct tcp_link *l, enum devmem_kind kind,
+const struct devmem_source_ops *tcp_txmem_source(const struct tcp_link *l, enum gantry_net_unpack kind,
 						 const struct gantry_device *dev);
 gantry_result tcp_txmem_bind(struct tcp_link *l, const struct devmem_source_ops *ops, struct gantry_device *dev,
 			     void *data, uint64_t size, struct tcp_txmem **ret_mem);

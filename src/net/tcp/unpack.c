@@ -33,7 +33,7 @@ out:
 	return r;
 }
 
-gantry_result tcp_unpack_create(struct gantry_device *dev, enum devmem_kind kind, struct tcp_unpack **ret_unpack)
+gantry_result tcp_unpack_create(struct gantry_device *dev, enum gantry_net_unpack kind, struct tcp_unpack **ret_unpack)
 {
 	gantry_result r = GANTRY_OK;
 	const struct gantry_params *p = gantry_params();
@@ -377,14 +377,9 @@ static gantry_result device_of(struct gantry_device *wanted, struct gantry_devic
 
 gantry_result tcp_home_resolve(const struct gantry_net_config *config, struct tcp_context *ctx)
 {
-	static const int unpack_of[] = {
-		[DEVMEM_NONE] = GANTRY_NET_UNPACK_OFF,
-		[DEVMEM_EMULATED] = GANTRY_NET_UNPACK_EMULATED,
-		[DEVMEM_KERNEL] = GANTRY_NET_UNPACK_KERNEL,
-	};
 	gantry_result r = GANTRY_OK;
 	struct gantry_device *dev = NULL;
-	enum devmem_kind kind = DEVMEM_NONE;
+	enum gantry_net_unpack kind = GANTRY_NET_UNPACK_OFF;
 
 	ctx->unpack = GANTRY_NET_UNPACK_OFF;
 	snprintf(ctx->why, sizeof(ctx->why), "it was not asked for");
@@ -395,14 +390,14 @@ gantry_result tcp_home_resolve(const struct gantry_net_config *config, struct tc
 	for (int i = 0; i < tcp_engine.nics->count; i++) {
 		TRY(devmem_choose((enum gantry_net_unpack)config->unpack, tcp_engine.nics->nics[i].name, dev, &kind,
 				  ctx->why));
-		if (kind != DEVMEM_KERNEL)
+		if (kind != GANTRY_NET_UNPACK_KERNEL)
 			break;
 	}
 	if (ctx->why[0])
 		LOG_INFO(NET, "GANTRY_UNPACK=auto: messages go through host memory, no devmem TCP: %s", ctx->why);
-	else if (kind == DEVMEM_NONE)
+	else if (kind == GANTRY_NET_UNPACK_OFF)
 		snprintf(ctx->why, sizeof(ctx->why), "GANTRY_UNPACK=off");
-	ctx->unpack = unpack_of[kind];
+	ctx->unpack = (int)kind;
 out:
 	gantry_device_close(dev);
 	return r;
@@ -427,15 +422,15 @@ int gantry_net_tcp_unpack(const void *ctx, char *text, size_t len)
 gantry_result tcp_home_open(const struct tcp_context *ctx, struct tcp_home *ret_home)
 {
 	gantry_result r = GANTRY_OK;
-	struct tcp_home h = {.kind = DEVMEM_NONE};
+	struct tcp_home h = {.kind = GANTRY_NET_UNPACK_OFF};
 
 	if (ctx->unpack != GANTRY_NET_UNPACK_OFF) {
-		h.kind = ctx->unpack == GANTRY_NET_UNPACK_KERNEL ? DEVMEM_KERNEL : DEVMEM_EMULATED;
+		h.kind = (enum gantry_net_unpack)ctx->unpack;
 		TRY(device_of(ctx->device, &h.device));
 		TRY(devmem_pool_get(h.device, h.kind, &h.pool));
 	}
 	*ret_home = h;
-	h = (struct tcp_home){.kind = DEVMEM_NONE};
+	h = (struct tcp_home){.kind = GANTRY_NET_UNPACK_OFF};
 out:
 	tcp_home_close(&h);
 	return r;
@@ -445,7 +440,7 @@ struct tcp_home tcp_home_take(struct tcp_home *h)
 {
 	struct tcp_home taken = *h;
 
-	*h = (struct tcp_home){.kind = DEVMEM_NONE};
+	*h = (struct tcp_home){.kind = GANTRY_NET_UNPACK_OFF};
 	return taken;
 }
 
@@ -453,18 +448,12 @@ void tcp_home_close(struct tcp_home *h)
 {
 	devmem_pool_put(h->pool);
 	gantry_device_close(h->device);
-	*h = (struct tcp_home){.kind = DEVMEM_NONE};
+	*h = (struct tcp_home){.kind = GANTRY_NET_UNPACK_OFF};
 }
 
 enum wire_unpack tcp_home_says(const struct tcp_home *h)
 {
-	switch (h->kind) {
-	case DEVMEM_EMULATED:
-		return WIRE_UNPACK_YES;
-	case DEVMEM_KERNEL:
-		return WIRE_UNPACK_BETWEEN_HOSTS;
-	case DEVMEM_NONE:
-		break;
-	}
-	return WIRE_UNPACK_NO;
+	return h->kind == GANTRY_NET_UNPACK_EMULATED ? WIRE_UNPACK_YES
+	       : h->kind == GANTRY_NET_UNPACK_KERNEL ? WIRE_UNPACK_BETWEEN_HOSTS
+						     : WIRE_UNPACK_NO;
 }

@@ -45,13 +45,13 @@
 #include "net/tcp/hello.h"
 #include "net/tcp/link.h"
 
-/* Where the messages of a listener or connector are: in memory of a device, whose pool payload lands in, or (kind NONE)
+/* Where the messages of a listener or connector are: in memory of a device, whose pool payload lands in, or (kind OFF)
  * in host memory. */
 struct tcp_context;
 
 struct tcp_home {
-	enum devmem_kind kind;
-	struct gantry_device *device; /* owned reference; NULL for NONE */
+	enum gantry_net_unpack kind;
+	struct gantry_device *device; /* owned reference; NULL for OFF */
 	struct devmem_pool *pool;     /* the same */
 };
 
@@ -113,7 +113,7 @@ struct tcp_unpack {
 };
 
 /* unpack.c. kind: of the device's page pool. */
-gantry_result tcp_unpack_create(struct gantry_device *dev, enum devmem_kind kind, struct tcp_unpack **ret_unpack);
+gantry_result tcp_unpack_create(struct gantry_device *dev, enum gantry_net_unpack kind, struct tcp_unpack **ret_unpack);
 void tcp_unpack_destroy(struct tcp_unpack *u); /* may wait for the device: no lock held; NULL is fine */
 void tcp_unpack_describe(const struct tcp_unpack *u, struct gantry_net_device_handle *ret_handle);
 /* From now on receives of this link go through it. */

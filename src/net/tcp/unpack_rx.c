@@ -204,7 +204,7 @@ static gantry_result settle(struct tcp_unpack *u, struct tcp_recv *recv)
 			return r;
 	}
 	/* What a NIC has written to the device's memory must be there before anybody is told to read it. */
-	if (is_described(recv) && u->pool->source->kind == DEVMEM_KERNEL && !ur->copying)
+	if (is_described(recv) && u->pool->source->kind == GANTRY_NET_UNPACK_KERNEL && !ur->copying)
 		TRY(u->dev->ops->flush_remote_writes(u->dev));
 	if (ur->place == TCP_PLACE_BOUNCE || ur->place == TCP_PLACE_GATHER) {
 		if (!ur->copying && recv->buffers[0].total)

@@ -39,4 +39,16 @@ static inline void gantry_list_remove(struct gantry_list *e)
 	for (struct gantry_list *pos = (head)->next, *pos##_next = pos->next; pos != (head);                           \
 	     pos = pos##_next, pos##_next = pos->next)
 
+/* The same over the elements themselves: `e` is a type *, `member` its link. At the end `e` is none, and only its link,
+ * which is the head, is looked at. */
+#define gantry_list_node(e, type, member) ((struct gantry_list *)(void *)((char *)(e) + offsetof(type, member)))
+#define gantry_list_each_entry(e, head, type, member)                                                                  \
+	for (type *e = gantry_container((head)->next, type, member); gantry_list_node(e, type, member) != (head);      \
+	     e = gantry_container(gantry_list_node(e, type, member)->next, type, member))
+#define gantry_list_each_entry_safe(e, head, type, member)                                                             \
+	for (type *e = gantry_container((head)->next, type, member),                                                   \
+		  *e##_next = gantry_container(gantry_list_node(e, type, member)->next, type, member);                 \
+	     gantry_list_node(e, type, member) != (head);                                                              \
+	     e = e##_next, e##_next = gantry_container(gantry_list_node(e, type, member)->next, type, member))
+
 #endif

@@ -90,12 +90,9 @@ static void conn_drop(struct inet_conn *c, const char *why) REQUIRES(loop_mu)
 
 static struct inet_service *find_service(const char *name) REQUIRES(loop_mu)
 {
-	gantry_list_each (pos, &services) {
-		struct inet_service *s = gantry_container(pos, struct inet_service, node);
-
+	gantry_list_each_entry (s, &services, struct inet_service, node)
 		if (strcmp(s->protocol.name, name) == 0)
 			return s;
-	}
 	return NULL;
 }
 
@@ -209,12 +206,9 @@ struct inet_conn *inet_conn_waiting(const struct inet_service *s, const struct i
 
 void inet_conns_drop(const struct inet_service *s, uint64_t tag)
 {
-	gantry_list_each_safe (pos, &conns) {
-		struct inet_conn *c = gantry_container(pos, struct inet_conn, node);
-
+	gantry_list_each_entry_safe (c, &conns, struct inet_conn, node)
 		if (c->service == s && c->tag == tag)
 			conn_free(c);
-	}
 }
 
 int inet_conns_count(int *ret_strangers)
@@ -232,9 +226,7 @@ int inet_conns_count(int *ret_strangers)
 /* All places are taken: the oldest stranger goes, if it has had its time. */
 static bool make_room(void) REQUIRES(loop_mu)
 {
-	gantry_list_each (pos, &conns) {
-		struct inet_conn *c = gantry_container(pos, struct inet_conn, node);
-
+	gantry_list_each_entry (c, &conns, struct inet_conn, node) {
 		if (c->shake.proved)
 			continue;
 		if (inet_loop.now - c->since < crowd_ns)
@@ -337,15 +329,10 @@ static void pass(void) REQUIRES(loop_mu)
 	if (!inet_due(next_due()))
 		return;
 	ticked = inet_loop.now;
-	gantry_list_each_safe (pos, &conns) {
-		struct inet_conn *c = gantry_container(pos, struct inet_conn, node);
-
+	gantry_list_each_entry_safe (c, &conns, struct inet_conn, node)
 		if (inet_loop.now > c->deadline)
 			too_late(c);
-	}
-	gantry_list_each (pos, &ports) {
-		struct inet_port *p = gantry_container(pos, struct inet_port, node);
-
+	gantry_list_each_entry (p, &ports, struct inet_port, node) {
 		if (p->paused)
 			inet_source_set(&p->source, EPOLLIN);
 		p->paused = 0;
@@ -367,9 +354,7 @@ static void in_child(void) REQUIRES(loop_mu)
 {
 	inet_abandon(&ports);
 	inet_abandon(&conns);
-	gantry_list_each_safe (pos, &services) {
-		struct inet_service *s = gantry_container(pos, struct inet_service, node);
-
+	gantry_list_each_entry_safe (s, &services, struct inet_service, node) {
 		s->refs = 0;
 		gantry_list_remove(&s->node);
 	}
@@ -390,12 +375,9 @@ static struct inet_port *find_port(const struct gantry_addr *addr) REQUIRES(loop
 {
 	uint16_t wanted = gantry_addr_port(addr);
 
-	gantry_list_each (pos, &ports) {
-		struct inet_port *p = gantry_container(pos, struct inet_port, node);
-
+	gantry_list_each_entry (p, &ports, struct inet_port, node)
 		if (gantry_addr_same_host(&p->addr, addr) && (!wanted || wanted == gantry_addr_port(&p->addr)))
 			return p;
-	}
 	return NULL;
 }
 
@@ -452,21 +434,15 @@ void inet_port_put(struct inet_service *s, struct inet_port *p)
 		return;
 	if (!--s->refs) {
 		gantry_list_remove(&s->node);
-		gantry_list_each_safe (pos, &conns) {
-			struct inet_conn *c = gantry_container(pos, struct inet_conn, node);
-
+		gantry_list_each_entry_safe (c, &conns, struct inet_conn, node)
 			if (c->service == s)
 				conn_free(c);
-		}
 	}
 	if (--p->refs)
 		return;
-	gantry_list_each (pos, &conns) {
-		struct inet_conn *c = gantry_container(pos, struct inet_conn, node);
-
+	gantry_list_each_entry (c, &conns, struct inet_conn, node)
 		if (c->port == p)
 			c->port = NULL;
-	}
 	inet_source_close(&p->source);
 	gantry_list_remove(&p->node);
 	free(p);

@@ -49,12 +49,9 @@ static struct gantry_list *bucket(uint64_t id) REQUIRES(loop_mu)
 
 static struct inet_source *find_source(uint64_t id) REQUIRES(loop_mu)
 {
-	gantry_list_each (pos, bucket(id)) {
-		struct inet_source *s = gantry_container(pos, struct inet_source, by_id);
-
+	gantry_list_each_entry (s, bucket(id), struct inet_source, by_id)
 		if (s->id == id)
 			return s;
-	}
 	return NULL;
 }
 
@@ -141,9 +138,7 @@ static uint64_t plan_pass(void) REQUIRES(loop_mu)
 {
 	uint64_t due = UINT64_MAX;
 
-	gantry_list_each (pos, &inet_loop.clients) {
-		struct inet_client *c = gantry_container(pos, struct inet_client, node);
-
+	gantry_list_each_entry (c, &inet_loop.clients, struct inet_client, node) {
 		c->planned = c->active ? c->due() : UINT64_MAX;
 		if (c->planned < due)
 			due = c->planned;
@@ -161,9 +156,7 @@ int inet_due(uint64_t when)
 /* Clients are only ever appended, so the list may be walked while one of them has let go of the lock. */
 static void serve_clients(void) REQUIRES(loop_mu)
 {
-	gantry_list_each (pos, &inet_loop.clients) {
-		struct inet_client *c = gantry_container(pos, struct inet_client, node);
-
+	gantry_list_each_entry (c, &inet_loop.clients, struct inet_client, node) {
 		if (c->active)
 			c->pass();
 		ASSERT_HELD(&inet_loop.mu);
@@ -297,9 +290,7 @@ static void close_copies(void) REQUIRES(loop_mu)
 	struct inet_loop *l = &inet_loop;
 
 	for (int i = 0; l->epoll_fd >= 0 && i < INET_BUCKETS; i++) {
-		gantry_list_each_safe (pos, &l->sources[i]) {
-			struct inet_source *s = gantry_container(pos, struct inet_source, by_id);
-
+		gantry_list_each_entry_safe (s, &l->sources[i], struct inet_source, by_id) {
 			gantry_list_remove(&s->by_id);
 			close(s->fd);
 			s->fd = -1;
@@ -316,9 +307,7 @@ static void in_child(void) RELEASES(loop_mu)
 	struct inet_loop *l = &inet_loop;
 
 	close_copies();
-	gantry_list_each (pos, &l->clients) {
-		struct inet_client *c = gantry_container(pos, struct inet_client, node);
-
+	gantry_list_each_entry (c, &l->clients, struct inet_client, node) {
 		c->active = 0;
 		c->in_child();
 	}
@@ -336,11 +325,8 @@ static int anybody_leaves(int last, int ms) REQUIRES(loop_mu)
 
 	if (!inet_loop.running || inet_loop.owner != getpid())
 		return 0;
-	gantry_list_each (pos, &inet_loop.clients) {
-		struct inet_client *c = gantry_container(pos, struct inet_client, node);
-
+	gantry_list_each_entry (c, &inet_loop.clients, struct inet_client, node)
 		leaves |= c->active && c->leaving && c->leaving(last, ms);
-	}
 	return leaves;
 }
 

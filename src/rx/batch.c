@@ -11,12 +11,9 @@ static struct rx_region *region_of(struct gantry_rx *rx, const struct gantry_rx_
 {
 	uint8_t *base = p->base;
 
-	gantry_list_each (pos, &rx->regions) {
-		struct rx_region *g = gantry_container(pos, struct rx_region, node);
-
+	gantry_list_each_entry (g, &rx->regions, struct rx_region, node)
 		if (base >= g->base && span <= g->size && (size_t)(base - g->base) <= g->size - span)
 			return g;
-	}
 	return NULL;
 }
 

@@ -44,9 +44,7 @@ gantry_result rx_heads_out(struct gantry_rx_conn *c, int *ret_moved)
 	struct gantry_net *net = c->rx->net;
 	int done = 1;
 
-	gantry_list_each (pos, &c->outgoing) {
-		struct rx_out *o = gantry_container(pos, struct rx_out, node);
-
+	gantry_list_each_entry (o, &c->outgoing, struct rx_out, node) {
 		if (o->request)
 			continue;
 		TRY(net->ops->isend(net, c->out.comm, o->data, o->size, RX_TAG_HEAD, NULL, &o->request));

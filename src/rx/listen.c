@@ -141,9 +141,7 @@ static struct meeting *unproved(struct gantry_rx_listener *l)
 	uint64_t now = gantry_now_ns();
 	struct meeting *asked = NULL;
 
-	gantry_list_each (pos, &l->meetings) {
-		struct meeting *m = gantry_container(pos, struct meeting, node);
-
+	gantry_list_each_entry (m, &l->meetings, struct meeting, node) {
 		if (now - m->since < YOUNG_NS)
 			continue;
 		if (m->state == MEET_SHAKE && m->shake.state == INET_HEAR_HELLO)
@@ -161,9 +159,7 @@ static struct meeting *unconnected(struct gantry_rx_listener *l)
 	uint64_t now = gantry_now_ns();
 	struct meeting *begun = NULL;
 
-	gantry_list_each (pos, &l->meetings) {
-		struct meeting *m = gantry_container(pos, struct meeting, node);
-
+	gantry_list_each_entry (m, &l->meetings, struct meeting, node) {
 		if (l->rx->key.auth != INET_AUTH_NONE || !meeting_placed(m) || m->state >= MEET_READY)
 			continue;
 		if (!m->conn->in.comm && now - m->since >= PLACED_NS)
@@ -208,8 +204,8 @@ static int take_in(struct gantry_rx_listener *l) REQUIRES(rx_mu)
 /* Places for those that wait for one, in the order of their coming. */
 static void give_places(struct gantry_rx_listener *l) REQUIRES(rx_mu)
 {
-	gantry_list_each (pos, &l->meetings) {
-		struct meeting *m = gantry_container(pos, struct meeting, node), *oldest;
+	gantry_list_each_entry (m, &l->meetings, struct meeting, node) {
+		struct meeting *oldest;
 
 		if (m->state != MEET_PLACE)
 			continue;
@@ -232,8 +228,7 @@ static struct gantry_rx_conn *attend(struct gantry_rx_listener *l, int *ret_move
 	for (int n = 0; n < ACCEPTS_PER_PASS && take_in(l); n++)
 		*ret_moved = 1;
 	give_places(l);
-	gantry_list_each_safe (pos, &l->meetings) {
-		struct meeting *m = gantry_container(pos, struct meeting, node);
+	gantry_list_each_entry_safe (m, &l->meetings, struct meeting, node) {
 		enum meeting_state before = m->state;
 
 		meeting_step(m);

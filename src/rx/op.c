@@ -121,8 +121,7 @@ void rx_op_settle(struct gantry_rx_op *op)
 
 struct gantry_rx_op *rx_op_next(struct rx_side *s)
 {
-	gantry_list_each (pos, &s->data) {
-		struct gantry_rx_op *op = gantry_container(pos, struct gantry_rx_op, node);
+	gantry_list_each_entry (op, &s->data, struct gantry_rx_op, node) {
 		uint64_t target = op->nmessages;
 
 		if (op->ending && op->posted < op->nmessages) {

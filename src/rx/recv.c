@@ -78,9 +78,7 @@ gantry_result rx_recv_offered(struct gantry_rx_conn *c, const struct rx_head *h,
 
 	if (!(h->flags & RX_INLINE) && !h->bytes)
 		FAIL(GANTRY_ERR_PROTOCOL, "%s offered an empty transfer in messages", c->peer);
-	gantry_list_each (pos, &c->in.waiting) {
-		struct gantry_rx_op *op = gantry_container(pos, struct gantry_rx_op, node);
-
+	gantry_list_each_entry (op, &c->in.waiting, struct gantry_rx_op, node) {
 		if (op->tag != h->tag)
 			continue;
 		gantry_list_remove(&op->node);
@@ -104,8 +102,7 @@ gantry_result rx_recv_match(struct gantry_rx_op *op)
 {
 	struct gantry_rx_conn *c = op->conn;
 
-	gantry_list_each (pos, &c->early) {
-		struct rx_early *e = gantry_container(pos, struct rx_early, node);
+	gantry_list_each_entry (e, &c->early, struct rx_early, node) {
 		gantry_result r;
 
 		if (e->head.tag != op->tag)
@@ -123,20 +120,15 @@ gantry_result rx_recv_match(struct gantry_rx_op *op)
 
 static struct gantry_rx_op *find(struct gantry_rx_conn *c, uint64_t transfer)
 {
-	gantry_list_each (pos, &c->in.data) {
-		struct gantry_rx_op *op = gantry_container(pos, struct gantry_rx_op, node);
-
+	gantry_list_each_entry (op, &c->in.data, struct gantry_rx_op, node)
 		if (op->transfer == transfer)
 			return op;
-	}
 	return NULL;
 }
 
 static gantry_result drop_early(struct gantry_rx_conn *c, uint64_t transfer)
 {
-	gantry_list_each (pos, &c->early) {
-		struct rx_early *e = gantry_container(pos, struct rx_early, node);
-
+	gantry_list_each_entry (e, &c->early, struct rx_early, node) {
 		if (e->head.transfer != transfer)
 			continue;
 		gantry_list_remove(&e->node);

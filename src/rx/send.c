@@ -5,12 +5,9 @@
 
 static struct gantry_rx_op *find(struct gantry_list *list, uint64_t transfer)
 {
-	gantry_list_each (pos, list) {
-		struct gantry_rx_op *op = gantry_container(pos, struct gantry_rx_op, node);
-
+	gantry_list_each_entry (op, list, struct gantry_rx_op, node)
 		if (op->transfer == transfer)
 			return op;
-	}
 	return NULL;
 }
 
@@ -172,18 +169,12 @@ out:
 
 int rx_send_unanswered(struct gantry_rx_conn *c)
 {
-	gantry_list_each (pos, &c->out.data) {
-		struct gantry_rx_op *op = gantry_container(pos, struct gantry_rx_op, node);
-
+	gantry_list_each_entry (op, &c->out.data, struct gantry_rx_op, node)
 		if (!op->ending && !op->taken && op->posted == op->nmessages)
 			return 1;
-	}
-	gantry_list_each (pos, &c->out.offered) {
-		struct gantry_rx_op *op = gantry_container(pos, struct gantry_rx_op, node);
-
+	gantry_list_each_entry (op, &c->out.offered, struct gantry_rx_op, node)
 		if (!op->ending)
 			return 1;
-	}
 	return 0;
 }
 

@@ -19,9 +19,7 @@ void rx_stall_init(struct gantry_rx *rx)
 
 static void see_ops(struct gantry_stall_wait *w, const struct gantry_list *ops)
 {
-	gantry_list_each (pos, ops) {
-		const struct gantry_rx_op *op = gantry_container(pos, struct gantry_rx_op, node);
-
+	gantry_list_each_entry (op, ops, struct gantry_rx_op, node) {
 		if (!w->requests++) {
 			w->tag = op->tag;
 			w->bytes = op->batch.bytes;
@@ -35,9 +33,7 @@ static void tell(struct gantry_rx *rx, uint64_t now)
 	struct gantry_stall_wait waits[WAITS_MAX];
 	size_t n = 0;
 
-	gantry_list_each (pos, &rx->conns) {
-		struct gantry_rx_conn *c = gantry_container(pos, struct gantry_rx_conn, node);
-
+	gantry_list_each_entry (c, &rx->conns, struct gantry_rx_conn, node) {
 		for (int send = 0; send < 2 && n < WAITS_MAX; send++) {
 			struct rx_side *s = send ? &c->out : &c->in;
 			struct gantry_stall_wait *w = &waits[n];

@@ -28,21 +28,19 @@ static void keep_until_the_end(void)
 gantry_result gantry_hmac_sha256(const void *key, size_t key_len, const void *msg, size_t msg_len,
 				 uint8_t ret_mac[GANTRY_MAC_SIZE])
 {
-	gantry_result r = GANTRY_OK;
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	uint8_t mac[EVP_MAX_MD_SIZE];
 	unsigned mac_len = 0;
 
 	pthread_once(&once, keep_until_the_end);
 	if (key_len > INT_MAX)
-		FAIL(GANTRY_ERR_INVALID, "a key of %zu bytes is too long", key_len);
+		FAIL_NOW(GANTRY_ERR_INVALID, "a key of %zu bytes is too long", key_len);
 	/* A NULL key means "the last one" to OpenSSL; an empty key is a key too. */
 	if (!HMAC(EVP_sha256(), key_len ? key : "", (int)key_len, msg, msg_len, mac, &mac_len) ||
 	    mac_len != GANTRY_MAC_SIZE)
-		FAIL(GANTRY_ERR_UNSUPPORTED, "OpenSSL cannot compute HMAC-SHA256 here");
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "OpenSSL cannot compute HMAC-SHA256 here");
 	memcpy(ret_mac, mac, GANTRY_MAC_SIZE);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 #else
@@ -50,12 +48,8 @@ out:
 gantry_result gantry_hmac_sha256(const void *key, size_t key_len, const void *msg, size_t msg_len,
 				 uint8_t ret_mac[GANTRY_MAC_SIZE])
 {
-	gantry_result r = GANTRY_OK;
-
 	(void)key, (void)key_len, (void)msg, (void)msg_len, (void)ret_mac;
-	FAIL(GANTRY_ERR_UNSUPPORTED, "authentication needs a build with OpenSSL, this one has none");
-out:
-	return r;
+	FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "authentication needs a build with OpenSSL, this one has none");
 }
 
 #endif
@@ -73,7 +67,6 @@ int gantry_equal_secret(const void *a, const void *b, size_t n)
 
 gantry_result gantry_random_bytes(void *buf, size_t n)
 {
-	gantry_result r = GANTRY_OK;
 	unsigned char *p = buf;
 
 	while (n) {
@@ -82,10 +75,9 @@ gantry_result gantry_random_bytes(void *buf, size_t n)
 		if (got < 0 && errno == EINTR)
 			continue;
 		if (got < 0)
-			FAIL(GANTRY_ERR_SYSTEM, "getrandom: %s", strerror(errno));
+			FAIL_NOW(GANTRY_ERR_SYSTEM, "getrandom: %s", strerror(errno));
 		p += got;
 		n -= (size_t)got;
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }

@@ -98,13 +98,19 @@ void gantry_set_last_error(const char *text); /* for gantry_last_error() of this
 		r = gantry_fail((code), LOG_SUBSYS, __FILE__, __LINE__, __VA_ARGS__);                                  \
 		goto out;                                                                                              \
 	} while (0)
-/* For functions that own nothing yet: no label. */
-#define FAIL_NOW(code, ...) return gantry_fail((code), LOG_SUBSYS, __FILE__, __LINE__, __VA_ARGS__)
 #define TRY(call)                                                                                                      \
 	do {                                                                                                           \
 		r = (call);                                                                                            \
 		if (r != GANTRY_OK)                                                                                    \
 			goto out;                                                                                      \
+	} while (0)
+/* The same for functions that have nothing to clean up: they return at once. */
+#define FAIL_NOW(code, ...) return gantry_fail((code), LOG_SUBSYS, __FILE__, __LINE__, __VA_ARGS__)
+#define TRY_NOW(call)                                                                                                  \
+	do {                                                                                                           \
+		gantry_result tried = (call);                                                                          \
+		if (tried != GANTRY_OK)                                                                                \
+			return tried;                                                                                  \
 	} while (0)
 
 /*

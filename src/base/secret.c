@@ -88,27 +88,26 @@ const char *gantry_secret_keep(const char *text)
 /* Whoever may write the file sets the secret; whoever may read it has it. */
 static gantry_result check_file(int fd, const char *path) REQUIRES(secret_mu)
 {
-	gantry_result r = GANTRY_OK;
 	struct stat st;
 
 	if (fstat(fd, &st))
-		FAIL(GANTRY_ERR_CONFIG, "GANTRY_SECRET_FILE %s: %s", path, strerror(errno));
+		FAIL_NOW(GANTRY_ERR_CONFIG, "GANTRY_SECRET_FILE %s: %s", path, strerror(errno));
 	if (!S_ISREG(st.st_mode))
-		FAIL(GANTRY_ERR_CONFIG, "GANTRY_SECRET_FILE %s is not a regular file", path);
+		FAIL_NOW(GANTRY_ERR_CONFIG, "GANTRY_SECRET_FILE %s is not a regular file", path);
 	if (st.st_uid != geteuid() && st.st_uid != 0)
-		FAIL(GANTRY_ERR_CONFIG,
-		     "GANTRY_SECRET_FILE %s belongs to user %u: it must be this user's (%u) or root's", path,
-		     (unsigned)st.st_uid, (unsigned)geteuid());
+		FAIL_NOW(GANTRY_ERR_CONFIG,
+			 "GANTRY_SECRET_FILE %s belongs to user %u: it must be this user's (%u) or root's", path,
+			 (unsigned)st.st_uid, (unsigned)geteuid());
 	if (st.st_mode & (S_IWGRP | S_IWOTH))
-		FAIL(GANTRY_ERR_CONFIG, "GANTRY_SECRET_FILE %s can be written by other users (mode %04o): chmod 600 it",
-		     path, (unsigned)(st.st_mode & 07777));
+		FAIL_NOW(GANTRY_ERR_CONFIG,
+			 "GANTRY_SECRET_FILE %s can be written by other users (mode %04o): chmod 600 it", path,
+			 (unsigned)(st.st_mode & 07777));
 	if (st.st_mode & S_IROTH && !warned) {
 		warned = true;
 		LOG_WARN(BASE, "GANTRY_SECRET_FILE %s can be read by all users (mode %04o): chmod 600 it", path,
 			 (unsigned)(st.st_mode & 07777));
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* The first line, without its end, into text[GANTRY_SECRET_MAX + 2]. */

@@ -100,19 +100,17 @@ const char *gantry_addr_text(const struct gantry_addr *a, char buf[GANTRY_ADDR_T
 
 gantry_result gantry_addr_parse(const char *text, struct gantry_addr *ret_addr)
 {
-	gantry_result r = GANTRY_OK;
 	struct sockaddr_storage parsed;
 
 	if (strlen(text) >= GANTRY_ADDR_TEXT)
-		FAIL(GANTRY_ERR_INVALID, "'%.40s...' is too long for an address", text);
+		FAIL_NOW(GANTRY_ERR_INVALID, "'%.40s...' is too long for an address", text);
 	if (gantry_parse_addr(text, &parsed) != GANTRY_OK)
-		FAIL(GANTRY_ERR_INVALID,
-		     "'%s' is not an address: expected 10.0.0.2, 10.0.0.2:4000, fe80::1%%eth0 or [fe80::1%%eth0]:4000 "
-		     "with an interface of this machine and a port from 1 to 65535",
-		     text);
+		FAIL_NOW(GANTRY_ERR_INVALID,
+			 "'%s' is not an address: expected 10.0.0.2, 10.0.0.2:4000, fe80::1%%eth0 or "
+			 "[fe80::1%%eth0]:4000 with an interface of this machine and a port from 1 to 65535",
+			 text);
 	*ret_addr = gantry_addr_of((const struct sockaddr *)&parsed);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static int same_as_local(const struct gantry_addr *a, struct gantry_addr b)

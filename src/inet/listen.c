@@ -413,18 +413,16 @@ out:
 
 gantry_result inet_port_get(struct inet_service *s, const struct gantry_addr *addr, struct inet_port **ret_port)
 {
-	gantry_result r = GANTRY_OK;
 	struct inet_port *p = find_port(addr);
 
 	ASSERT_HELD(&inet_loop.mu);
 	if (!p)
-		TRY(open_port(addr, &p));
+		TRY_NOW(open_port(addr, &p));
 	p->refs++;
 	if (!s->refs++)
 		gantry_list_append(&services, &s->node);
 	*ret_port = p;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 void inet_port_put(struct inet_service *s, struct inet_port *p)

@@ -15,25 +15,22 @@
 
 gantry_result inet_secret_key(struct inet_key *ret_key)
 {
-	gantry_result r = GANTRY_OK;
 	const char *secret;
 
-	TRY(gantry_secret(&secret));
+	TRY_NOW(gantry_secret(&secret));
 	*ret_key = (struct inet_key){.auth = secret ? INET_AUTH_SECRET : INET_AUTH_NONE,
 				     .bytes = secret,
 				     .size = secret ? strlen(secret) : 0};
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result inet_mixed_key(const uint8_t id_key[INET_KEY_SIZE], uint8_t room[INET_KEY_SIZE], struct inet_key *ret_key)
 {
-	gantry_result r = GANTRY_OK;
 	struct inet_key secret;
 
-	TRY(inet_secret_key(&secret));
+	TRY_NOW(inet_secret_key(&secret));
 	if (secret.auth == INET_AUTH_SECRET)
-		TRY(gantry_hmac_sha256(secret.bytes, secret.size, id_key, INET_KEY_SIZE, room));
+		TRY_NOW(gantry_hmac_sha256(secret.bytes, secret.size, id_key, INET_KEY_SIZE, room));
 	else
 		memcpy(room, id_key, INET_KEY_SIZE);
 	*ret_key = (struct inet_key){.auth = secret.auth == INET_AUTH_SECRET ? INET_AUTH_SECRET
@@ -41,8 +38,7 @@ gantry_result inet_mixed_key(const uint8_t id_key[INET_KEY_SIZE], uint8_t room[I
 									     : INET_AUTH_SHOWN,
 				     .bytes = room,
 				     .size = INET_KEY_SIZE};
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* ---- ports and what peers are told ---- */
@@ -55,16 +51,14 @@ gantry_result inet_port_range(uint16_t *ret_first, uint16_t *ret_last)
 gantry_result inet_advertised(const struct gantry_addr *bound, struct gantry_addr *ret_addr)
 {
 	const char *text = gantry_params()->advertise;
-	gantry_result r = GANTRY_OK;
 	struct gantry_addr a = *bound;
 
 	if (*text)
-		TRY(gantry_addr_parse(text, &a));
+		TRY_NOW(gantry_addr_parse(text, &a));
 	if (!gantry_addr_port(&a))
 		gantry_addr_set_port(&a, gantry_addr_port(bound));
 	*ret_addr = a;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* ---- interfaces ---- */

@@ -28,7 +28,6 @@ static int measure(const struct gantry_rx_piece *p, uint64_t before, uint64_t *r
 
 static gantry_result add_entry(struct gantry_rx *rx, const struct gantry_rx_piece *in, size_t index, struct rx_batch *b)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_rx_piece p = *in;
 	struct rx_region *g;
 	uint64_t span, bytes;
@@ -38,19 +37,19 @@ static gantry_result add_entry(struct gantry_rx *rx, const struct gantry_rx_piec
 	if (!p.stride || p.count == 1)
 		p.stride = p.piece_bytes;
 	if (p.stride < p.piece_bytes)
-		FAIL(GANTRY_ERR_INVALID, "entry %zu: a stride of %zu bytes is less than its pieces of %zu", index,
-		     p.stride, p.piece_bytes);
+		FAIL_NOW(GANTRY_ERR_INVALID, "entry %zu: a stride of %zu bytes is less than its pieces of %zu", index,
+			 p.stride, p.piece_bytes);
 	if (!measure(&p, b->bytes, &span, &bytes))
-		FAIL(GANTRY_ERR_INVALID,
-		     "entry %zu: %zu pieces of %zu bytes with a stride of %zu do not fit the address space", index,
-		     p.count, p.piece_bytes, p.stride);
+		FAIL_NOW(GANTRY_ERR_INVALID,
+			 "entry %zu: %zu pieces of %zu bytes with a stride of %zu do not fit the address space", index,
+			 p.count, p.piece_bytes, p.stride);
 	g = region_of(rx, &p, span);
 	if (!g)
-		FAIL(GANTRY_ERR_INVALID, "entry %zu: %llu bytes at %p are not in registered memory", index,
-		     (unsigned long long)span, p.base);
+		FAIL_NOW(GANTRY_ERR_INVALID, "entry %zu: %llu bytes at %p are not in registered memory", index,
+			 (unsigned long long)span, p.base);
 	if (b->n && g->device != b->device)
-		FAIL(GANTRY_ERR_INVALID, "entry %zu is %s memory, those before it are %s memory: use two batches",
-		     index, g->device ? "device" : "host", b->device ? "device" : "host");
+		FAIL_NOW(GANTRY_ERR_INVALID, "entry %zu is %s memory, those before it are %s memory: use two batches",
+			 index, g->device ? "device" : "host", b->device ? "device" : "host");
 	if (p.stride == p.piece_bytes) { /* one long piece: nothing to cut */
 		p.piece_bytes = p.stride = (size_t)span;
 		p.count = 1;
@@ -60,8 +59,7 @@ static gantry_result add_entry(struct gantry_rx *rx, const struct gantry_rx_piec
 	b->pieces[b->n] = p;
 	b->regions[b->n++] = g;
 	g->users++;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result rx_batch_init(struct gantry_rx *rx, const struct gantry_rx_piece *pieces, size_t n, struct rx_batch *b)

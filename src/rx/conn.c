@@ -49,26 +49,24 @@ out:
 
 gantry_result rx_conn_start(struct gantry_rx_conn *c)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_rx *rx = c->rx;
 
 	if (c->device_handle.type == GANTRY_NET_DEVICE_UNPACK && c->device_handle.handle) {
 		c->unpack = c->device_handle.handle;
-		TRY(rx->device->ops->alloc(rx->device, rx->message, &c->landing));
-		TRY(rx->net->ops->reg_mr(rx->net, c->in.comm, c->landing, rx->message, GANTRY_NET_PTR_CUDA,
-					 &c->landing_mr));
+		TRY_NOW(rx->device->ops->alloc(rx->device, rx->message, &c->landing));
+		TRY_NOW(rx->net->ops->reg_mr(rx->net, c->in.comm, c->landing, rx->message, GANTRY_NET_PTR_CUDA,
+					     &c->landing_mr));
 	}
 	/* Heads must get through whatever becomes of data: a receiver that is ending a transfer posts nothing until it
 	 * has heard how many messages there are. */
-	TRY(rx->net->ops->hold(rx->net, c->out.comm, RX_TAG_DATA));
+	TRY_NOW(rx->net->ops->hold(rx->net, c->out.comm, RX_TAG_DATA));
 	c->vec = 1;
 	rx_path_of_conn(c);
-	TRY(rx_heads_init(c));
+	TRY_NOW(rx_heads_init(c));
 	gantry_list_append(&rx->conns, &c->node);
 	rx_stages_reserve(rx);
 	LOG_INFO(RX, "connected with %s, path %s", c->peer, c->path);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 void *rx_conn_mr(struct gantry_rx_conn *c, struct rx_side *side, const struct rx_region *region)
@@ -256,14 +254,10 @@ void rx_conn_destroy(struct gantry_rx_conn *c)
 
 static gantry_result step(struct gantry_rx_conn *c, int *ret_moved) REQUIRES(rx_mu)
 {
-	gantry_result r = GANTRY_OK;
-
-	TRY(rx_heads_in(c, ret_moved));
-	TRY(rx_recv_progress(c, ret_moved));
-	TRY(rx_send_progress(c, ret_moved));
-	TRY(rx_heads_out(c, ret_moved));
-out:
-	return r;
+	TRY_NOW(rx_heads_in(c, ret_moved));
+	TRY_NOW(rx_recv_progress(c, ret_moved));
+	TRY_NOW(rx_send_progress(c, ret_moved));
+	return rx_heads_out(c, ret_moved);
 }
 
 /* The peer has closed or is gone. Its goodbye in one direction may come before what it said in the other. */

@@ -10,18 +10,17 @@ enum { HEAD_ROOM = RX_HEAD_SIZE + RX_INLINE_MAX, HEADS_PER_PASS = 4 * RX_HEADS_I
 
 gantry_result rx_head_send(struct gantry_rx_conn *c, const struct rx_head *h, const struct rx_batch *inlined)
 {
-	gantry_result r = GANTRY_OK;
 	size_t payload = inlined ? (size_t)inlined->bytes : 0;
 	struct rx_out *o = malloc(sizeof(*o) + RX_HEAD_SIZE + payload);
 	struct rx_cursor start = {0, 0, 0};
 	int moved;
 
 	if (!o)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a head of %zu bytes", payload);
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a head of %zu bytes", payload);
 	if (c->answering && c->answers_out == RX_ANSWERS_OUT) {
 		free(o);
-		FAIL(GANTRY_ERR_PROTOCOL, "%s asks and does not listen: %d answers wait for it", c->peer,
-		     RX_ANSWERS_OUT);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s asks and does not listen: %d answers wait for it", c->peer,
+			 RX_ANSWERS_OUT);
 	}
 	o->request = NULL;
 	o->size = RX_HEAD_SIZE + payload;
@@ -33,21 +32,18 @@ gantry_result rx_head_send(struct gantry_rx_conn *c, const struct rx_head *h, co
 	if (inlined)
 		rx_batch_gather(inlined, start, o->data + RX_HEAD_SIZE, payload);
 	gantry_list_append(&c->outgoing, &o->node);
-	TRY(rx_heads_out(c, &moved));
-out:
-	return r;
+	return rx_heads_out(c, &moved);
 }
 
 gantry_result rx_heads_out(struct gantry_rx_conn *c, int *ret_moved)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_net *net = c->rx->net;
 	int done = 1;
 
 	gantry_list_each_entry (o, &c->outgoing, struct rx_out, node) {
 		if (o->request)
 			continue;
-		TRY(net->ops->isend(net, c->out.comm, o->data, o->size, RX_TAG_HEAD, NULL, &o->request));
+		TRY_NOW(net->ops->isend(net, c->out.comm, o->data, o->size, RX_TAG_HEAD, NULL, &o->request));
 		if (!o->request)
 			break;
 	}
@@ -56,7 +52,7 @@ gantry_result rx_heads_out(struct gantry_rx_conn *c, int *ret_moved)
 
 		if (!o->request)
 			break;
-		TRY(net->ops->test(net, o->request, &done, NULL));
+		TRY_NOW(net->ops->test(net, o->request, &done, NULL));
 		if (!done)
 			break;
 		c->inline_out -= o->inlined;
@@ -65,17 +61,15 @@ gantry_result rx_heads_out(struct gantry_rx_conn *c, int *ret_moved)
 		free(o);
 		*ret_moved = 1;
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static gantry_result handle(struct gantry_rx_conn *c, const uint8_t *data, int size) REQUIRES(rx_mu)
 {
-	gantry_result r = GANTRY_OK;
 	struct rx_head h;
 
 	if (rx_head_decode(data, (size_t)size, &h) != GANTRY_OK)
-		FAIL(GANTRY_ERR_PROTOCOL, "%s sent a head of %d bytes that makes no sense", c->peer, size);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s sent a head of %d bytes that makes no sense", c->peer, size);
 	switch ((enum rx_kind)h.kind) {
 	case RX_SEND:
 		return rx_recv_offered(c, &h, data + RX_HEAD_SIZE);
@@ -91,14 +85,12 @@ static gantry_result handle(struct gantry_rx_conn *c, const uint8_t *data, int s
 	case RX_KINDS:
 		break;
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* Keeps RX_HEADS_IN receives posted, in the order of the ring. */
 static gantry_result post_heads(struct gantry_rx_conn *c)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_net *net = c->rx->net;
 
 	while (c->heads_posted - c->heads_next < RX_HEADS_IN) {
@@ -108,34 +100,31 @@ static gantry_result post_heads(struct gantry_rx_conn *c)
 		int tag = RX_TAG_HEAD;
 
 		c->heads[i] = GANTRY_NET_OPTIONAL_RECV_COMPLETION; /* takes no slot of the unpack queue */
-		TRY(net->ops->irecv(net, c->in.comm, 1, &data, &size, &tag, &mr, &c->heads[i]));
+		TRY_NOW(net->ops->irecv(net, c->in.comm, 1, &data, &size, &tag, &mr, &c->heads[i]));
 		if (!c->heads[i])
 			break;
 		c->heads_posted++;
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* The next head, in a buffer that is valid until the next call. *ret_head NULL: none has come. */
 static gantry_result take_head(struct gantry_rx_conn *c, const uint8_t **ret_head, int *ret_size)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_net *net = c->rx->net;
 	uint32_t i = c->heads_next % RX_HEADS_IN;
 	int done = 0;
 
 	*ret_head = NULL;
-	TRY(post_heads(c));
+	TRY_NOW(post_heads(c));
 	if (c->heads_next == c->heads_posted)
-		goto out;
-	TRY(net->ops->test(net, c->heads[i], &done, ret_size));
+		return GANTRY_OK;
+	TRY_NOW(net->ops->test(net, c->heads[i], &done, ret_size));
 	if (!done)
-		goto out;
+		return GANTRY_OK;
 	c->heads_next++; /* whatever becomes of it: its request is gone */
 	*ret_head = c->head_memory + (size_t)i * HEAD_ROOM;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result rx_heads_in(struct gantry_rx_conn *c, int *ret_moved)
@@ -181,12 +170,8 @@ int rx_heads_last(struct gantry_rx_conn *c)
 
 gantry_result rx_heads_init(struct gantry_rx_conn *c)
 {
-	gantry_result r = GANTRY_OK;
-
 	c->head_memory = malloc((size_t)RX_HEADS_IN * HEAD_ROOM);
 	if (!c->head_memory)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for the heads of a connection");
-	TRY(post_heads(c));
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for the heads of a connection");
+	return post_heads(c);
 }

@@ -250,13 +250,12 @@ static struct gantry_rx_conn *attend(struct gantry_rx_listener *l, int *ret_move
 gantry_result gantry_rx_accept(struct gantry_rx_listener *listener, int64_t timeout_ns,
 			       struct gantry_rx_conn **ret_conn)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_rx *rx = listener->rx;
 	uint64_t deadline;
 	struct gantry_rx_conn *c;
 	struct gantry_waiter idle;
 
-	TRY(gantry_deadline(timeout_ns, gantry_params()->connect_timeout, &deadline));
+	TRY_NOW(gantry_deadline(timeout_ns, gantry_params()->connect_timeout, &deadline));
 	gantry_waiter_init(&idle, NULL);
 	rx_mu_lock(&rx->mu);
 	for (;;) {
@@ -275,8 +274,7 @@ gantry_result gantry_rx_accept(struct gantry_rx_listener *listener, int64_t time
 	if (!c)
 		return GANTRY_ERR_TIMEOUT; /* nobody came: no news */
 	*ret_conn = c;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result gantry_rx_connect(struct gantry_rx *rx, const char *address, int64_t timeout_ns,

@@ -113,11 +113,10 @@ static void drop_net(struct meeting *m) REQUIRES(rx_mu)
 gantry_result meeting_create(struct gantry_rx *rx, int fd, const struct gantry_addr *peer, uint64_t deadline,
 			     struct meeting **ret_meeting)
 {
-	gantry_result r = GANTRY_OK;
 	struct meeting *m = calloc(1, sizeof(*m));
 
 	if (!m)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a meeting");
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a meeting");
 	gantry_list_init(&m->node);
 	m->rx = rx;
 	m->fd = fd;
@@ -129,8 +128,7 @@ gantry_result meeting_create(struct gantry_rx *rx, int fd, const struct gantry_a
 	if (!m->dials)
 		inet_handshake_start_server(&m->shake);
 	*ret_meeting = m;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 void meeting_destroy(struct meeting *m)
@@ -156,15 +154,13 @@ static const struct inet_protocol rx_protocol = {"rx", RX_VERSION, "accepting si
 /* The connection, and the network's listener whose handle goes into our offer. */
 static gantry_result make_offer(struct meeting *m, uint8_t ret_offer[RX_OFFER_SIZE]) REQUIRES(rx_mu)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_rx *rx = m->rx;
 	struct rx_offer o = {.epoch = rx->epoch, .id = m->id};
 
-	TRY(rx_conn_create(rx, m->id, &m->conn));
-	TRY(rx->net->ops->listen(rx->net, m->conn->ctx, rx->net_dev, o.handle, &m->listen));
+	TRY_NOW(rx_conn_create(rx, m->id, &m->conn));
+	TRY_NOW(rx->net->ops->listen(rx->net, m->conn->ctx, rx->net_dev, o.handle, &m->listen));
 	rx_offer_encode(&o, ret_offer);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static gantry_result take_offer(struct meeting *m, const struct rx_offer *o)

@@ -26,15 +26,14 @@ uint64_t rx_random(void)
 /* The device of the network: by name, else GANTRY_NET_DEVICE, else the fastest. */
 static gantry_result pick_nic(struct gantry_rx *rx, const char *name)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_net_properties p;
 	int n = 0, asked = (int)gantry_params()->net_device, speed = -1;
 	char known[256] = "";
 
-	TRY(rx->net->ops->devices(rx->net, &n));
+	TRY_NOW(rx->net->ops->devices(rx->net, &n));
 	rx->net_dev = -1;
 	for (int i = 0; i < n; i++) {
-		TRY(rx->net->ops->get_properties(rx->net, i, &p));
+		TRY_NOW(rx->net->ops->get_properties(rx->net, i, &p));
 		snprintf(known + strlen(known), sizeof(known) - strlen(known), "%s%s", i ? ", " : "", p.name);
 		if (name ? strcmp(name, p.name) != 0 : asked >= 0 ? asked != i : p.speed <= speed)
 			continue;
@@ -43,17 +42,15 @@ static gantry_result pick_nic(struct gantry_rx *rx, const char *name)
 		snprintf(rx->nic, sizeof(rx->nic), "%s", p.name);
 	}
 	if (rx->net_dev < 0 && name)
-		FAIL(GANTRY_ERR_CONFIG, "there is no interface %s to use; there is %s", name,
-		     known[0] ? known : "none");
+		FAIL_NOW(GANTRY_ERR_CONFIG, "there is no interface %s to use; there is %s", name,
+			 known[0] ? known : "none");
 	if (rx->net_dev < 0)
-		FAIL(GANTRY_ERR_CONFIG, "GANTRY_NET_DEVICE=%d does not exist; there are %d: %s", asked, n, known);
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_CONFIG, "GANTRY_NET_DEVICE=%d does not exist; there are %d: %s", asked, n, known);
+	return GANTRY_OK;
 }
 
 static gantry_result configure(struct gantry_rx *rx, const struct gantry_rx_config *config)
 {
-	gantry_result r = GANTRY_OK;
 	const struct gantry_params *p = gantry_params();
 
 	rx->message = config->message ? config->message : p->rx_message;
@@ -62,16 +59,16 @@ static gantry_result configure(struct gantry_rx *rx, const struct gantry_rx_conf
 	rx->max_descs = (uint32_t)(config->max_frags ? config->max_frags : RX_DESCS);
 	rx->debug = config->debug || p->rx_debug;
 	if (rx->message < RX_MESSAGE_MIN || rx->message > RX_MESSAGE_MAX)
-		FAIL(GANTRY_ERR_CONFIG, "messages of %s: allowed are %s to %s (GANTRY_RX_MESSAGE)",
-		     SIZE_TEXT(rx->message), SIZE_TEXT(RX_MESSAGE_MIN), SIZE_TEXT(RX_MESSAGE_MAX));
+		FAIL_NOW(GANTRY_ERR_CONFIG, "messages of %s: allowed are %s to %s (GANTRY_RX_MESSAGE)",
+			 SIZE_TEXT(rx->message), SIZE_TEXT(RX_MESSAGE_MIN), SIZE_TEXT(RX_MESSAGE_MAX));
 	if (rx->depth < 1 || rx->depth > RX_DEPTH_MAX)
-		FAIL(GANTRY_ERR_CONFIG, "a depth of %d: allowed is 1 to %d", config->depth, RX_DEPTH_MAX);
+		FAIL_NOW(GANTRY_ERR_CONFIG, "a depth of %d: allowed is 1 to %d", config->depth, RX_DEPTH_MAX);
 	if (rx->max_descs < 16 || rx->max_descs > 1 << 20)
-		FAIL(GANTRY_ERR_CONFIG, "%d descriptors per launch: allowed are 16 to %d", config->max_frags, 1 << 20);
+		FAIL_NOW(GANTRY_ERR_CONFIG, "%d descriptors per launch: allowed are 16 to %d", config->max_frags,
+			 1 << 20);
 	if ((unsigned)config->path > GANTRY_RX_PATH_HOST)
-		FAIL(GANTRY_ERR_CONFIG, "path %d does not exist", (int)config->path);
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_CONFIG, "path %d does not exist", (int)config->path);
+	return GANTRY_OK;
 }
 
 gantry_result gantry_rx_open(const struct gantry_rx_config *config, struct gantry_rx **ret_rx)

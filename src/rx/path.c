@@ -19,7 +19,6 @@ static void objection(struct gantry_rx *rx, char *why, size_t len)
 
 gantry_result rx_path_choose(struct gantry_rx *rx, enum gantry_rx_path asked)
 {
-	gantry_result r = GANTRY_OK;
 	const char *who = "asked for by the program";
 	char why[160] = "";
 
@@ -30,16 +29,15 @@ gantry_result rx_path_choose(struct gantry_rx *rx, enum gantry_rx_path asked)
 	rx->path = asked;
 	snprintf(rx->path_reason, sizeof(rx->path_reason), "%s", who);
 	if (asked != GANTRY_RX_PATH_AUTO && asked != GANTRY_RX_PATH_UNPACK)
-		goto out;
+		return GANTRY_OK;
 	objection(rx, why, sizeof(why));
 	if (asked == GANTRY_RX_PATH_UNPACK && why[0])
-		FAIL(GANTRY_ERR_UNSUPPORTED, "path unpack was %s, but %s", who, why);
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "path unpack was %s, but %s", who, why);
 	rx->path = why[0] ? GANTRY_RX_PATH_HOST : GANTRY_RX_PATH_UNPACK;
 	if (asked == GANTRY_RX_PATH_AUTO)
 		snprintf(rx->path_reason, sizeof(rx->path_reason), "%s",
 			 why[0] ? why : "NIC, kernel and device can do it");
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 void rx_path_of_conn(struct gantry_rx_conn *c)

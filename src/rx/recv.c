@@ -18,18 +18,15 @@ static gantry_result answer(struct gantry_rx_conn *c, enum rx_kind kind, uint64_
 /* The bytes came with the head and go to device memory: the device has to do that. */
 static gantry_result keep_local(struct gantry_rx_op *op, const uint8_t *data)
 {
-	gantry_result r = GANTRY_OK;
-
 	op->phase = RX_LOCAL;
 	op->message = op->total;
 	op->nmessages = 1;
 	gantry_list_append(&op->conn->in.data, &op->node); /* first: what ends the connection finds its ops in lists */
 	op->local = malloc(op->total);
 	if (!op->local)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for %s that have arrived", SIZE_TEXT(op->total));
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for %s that have arrived", SIZE_TEXT(op->total));
 	memcpy(op->local, data, op->total);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* A transfer and its receive. The op is in no list. */
@@ -72,12 +69,11 @@ out:
 
 gantry_result rx_recv_offered(struct gantry_rx_conn *c, const struct rx_head *h, const uint8_t *data)
 {
-	gantry_result r = GANTRY_OK;
 	size_t payload = h->flags & RX_INLINE ? (size_t)h->bytes : 0, waiting = 0;
 	struct rx_early *e;
 
 	if (!(h->flags & RX_INLINE) && !h->bytes)
-		FAIL(GANTRY_ERR_PROTOCOL, "%s offered an empty transfer in messages", c->peer);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s offered an empty transfer in messages", c->peer);
 	gantry_list_each_entry (op, &c->in.waiting, struct gantry_rx_op, node) {
 		if (op->tag != h->tag)
 			continue;
@@ -87,15 +83,15 @@ gantry_result rx_recv_offered(struct gantry_rx_conn *c, const struct rx_head *h,
 	gantry_list_each (pos, &c->early)
 		waiting++;
 	if (waiting >= RX_WINDOW)
-		FAIL(GANTRY_ERR_PROTOCOL, "%s offered more than %d transfers without an answer", c->peer, RX_WINDOW);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s offered more than %d transfers without an answer", c->peer,
+			 RX_WINDOW);
 	e = malloc(sizeof(*e) + payload);
 	if (!e)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a transfer of %s that came early", c->peer);
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a transfer of %s that came early", c->peer);
 	e->head = *h;
 	memcpy(e->data, data, payload);
 	gantry_list_append(&c->early, &e->node);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result rx_recv_match(struct gantry_rx_op *op)
@@ -140,7 +136,6 @@ static gantry_result drop_early(struct gantry_rx_conn *c, uint64_t transfer)
 
 gantry_result rx_recv_ended(struct gantry_rx_conn *c, const struct rx_head *h)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_rx_op *op = find(c, h->transfer);
 	uint64_t sent;
 
@@ -155,17 +150,14 @@ gantry_result rx_recv_ended(struct gantry_rx_conn *c, const struct rx_head *h)
 	op->limit = sent > op->posted ? sent : op->posted;
 	if (!op->told) {
 		op->told = 1;
-		TRY(answer(c, RX_STOP, op->transfer, 0, op->posted));
+		TRY_NOW(answer(c, RX_STOP, op->transfer, 0, op->posted));
 	}
 	rx_op_settle(op);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result rx_recv_cancel(struct gantry_rx_op *op)
 {
-	gantry_result r = GANTRY_OK;
-
 	if (op->ending || op->phase == RX_OVER)
 		return GANTRY_OK;
 	if (op->phase == RX_LOCAL && op->touching)
@@ -181,10 +173,9 @@ gantry_result rx_recv_cancel(struct gantry_rx_op *op)
 		op->heard = 1;
 		op->limit = op->posted;
 	}
-	TRY(answer(op->conn, RX_STOP, op->transfer, 0, op->phase == RX_LOCAL ? 0 : op->posted));
+	TRY_NOW(answer(op->conn, RX_STOP, op->transfer, 0, op->phase == RX_LOCAL ? 0 : op->posted));
 	rx_op_settle(op);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* ---- data ---- */
@@ -269,12 +260,11 @@ out:
 /* A message is here. AGAIN: the device's work cannot be enqueued yet. */
 static gantry_result arrived(struct gantry_rx_conn *c, struct rx_flight *f) REQUIRES(rx_mu)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_rx_op *op = f->op;
 	struct gantry_rx_counters *n = &c->rx->counters;
 
 	if (op->ending && f->works) { /* a part of it is in the stream already */
-		TRY(rx_work_seal(c, f));
+		TRY_NOW(rx_work_seal(c, f));
 		f->state = RX_FLIGHT_DEVICE;
 		return GANTRY_OK;
 	}
@@ -283,9 +273,9 @@ static gantry_result arrived(struct gantry_rx_conn *c, struct rx_flight *f) REQU
 		return GANTRY_OK;
 	}
 	if (f->got != f->len)
-		FAIL(GANTRY_ERR_PROTOCOL, "message %llu of transfer %llu of %s has %llu bytes, expected %llu",
-		     (unsigned long long)f->index, (unsigned long long)op->transfer, c->peer,
-		     (unsigned long long)f->got, (unsigned long long)f->len);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "message %llu of transfer %llu of %s has %llu bytes, expected %llu",
+			 (unsigned long long)f->index, (unsigned long long)op->transfer, c->peer,
+			 (unsigned long long)f->got, (unsigned long long)f->len);
 	if (!op->batch.device) {
 		if (f->stage)
 			rx_batch_scatter(&op->batch, f->from, f->stage->host, f->len);
@@ -297,13 +287,12 @@ static gantry_result arrived(struct gantry_rx_conn *c, struct rx_flight *f) REQU
 		f->works = f->touches = 1;
 		op->touching++;
 	}
-	TRY(f->slot >= 0 ? rx_work_unpack(c, f) : rx_work_scatter(c, f));
+	TRY_NOW(f->slot >= 0 ? rx_work_unpack(c, f) : rx_work_scatter(c, f));
 	*(f->slot >= 0 ? &n->unpacked_bytes : &n->staged_bytes) += f->len;
 	f->state = RX_FLIGHT_DEVICE;
 	if (++op->launched == op->nmessages && op->state == GANTRY_RX_PENDING)
 		op->state = GANTRY_RX_ARRIVED;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* The flight at the head is through. */
@@ -376,15 +365,13 @@ out:
 
 static gantry_result post_more(struct gantry_rx_conn *c, int *ret_moved) REQUIRES(rx_mu)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_rx_op *op;
 
 	while (rx_flights(&c->in) < c->rx->depth && (op = rx_op_next(&c->in))) {
-		TRY(post(c, op));
+		TRY_NOW(post(c, op));
 		*ret_moved = 1;
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* AGAIN in one of them ends it for this time, and not the others. */

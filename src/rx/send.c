@@ -14,8 +14,6 @@ static struct gantry_rx_op *find(struct gantry_list *list, uint64_t transfer)
 /* Heads of those that wait, as far as the window goes. */
 static gantry_result offer(struct gantry_rx_conn *c, int *ret_moved)
 {
-	gantry_result r = GANTRY_OK;
-
 	while (!gantry_list_empty(&c->out.waiting) && c->out.noffered < RX_WINDOW) {
 		struct gantry_rx_op *op = gantry_container(c->out.waiting.next, struct gantry_rx_op, node);
 		struct rx_head h = {
@@ -37,10 +35,9 @@ static gantry_result offer(struct gantry_rx_conn *c, int *ret_moved)
 			 (unsigned long long)op->transfer, (unsigned long long)op->tag, (unsigned long long)op->total,
 			 op->inlined ? " with the head" : "");
 		*ret_moved = 1;
-		TRY(rx_head_send(c, &h, op->inlined ? &op->batch : NULL));
+		TRY_NOW(rx_head_send(c, &h, op->inlined ? &op->batch : NULL));
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static gantry_result tell_end(struct gantry_rx_conn *c, uint64_t transfer, uint64_t messages)
@@ -52,13 +49,12 @@ static gantry_result tell_end(struct gantry_rx_conn *c, uint64_t transfer, uint6
 
 gantry_result rx_send_granted(struct gantry_rx_conn *c, const struct rx_head *h)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_rx_op *op = find(&c->out.offered, h->transfer);
 
 	if (!op || op->inlined || h->arg > c->rx->message)
-		FAIL(GANTRY_ERR_PROTOCOL,
-		     "%s granted transfer %llu with messages of %llu bytes, which was not asked for", c->peer,
-		     (unsigned long long)h->transfer, (unsigned long long)h->arg);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL,
+			 "%s granted transfer %llu with messages of %llu bytes, which was not asked for", c->peer,
+			 (unsigned long long)h->transfer, (unsigned long long)h->arg);
 	gantry_list_remove(&op->node);
 	gantry_list_append(&c->out.data, &op->node);
 	c->out.noffered--;
@@ -67,30 +63,28 @@ gantry_result rx_send_granted(struct gantry_rx_conn *c, const struct rx_head *h)
 	op->nmessages = (op->total - 1) / op->message + 1;
 	RX_DEBUG(c->rx, "%s: transfer %llu granted, %llu messages of %llu bytes", c->peer,
 		 (unsigned long long)op->transfer, (unsigned long long)op->nmessages, (unsigned long long)op->message);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result rx_send_answered(struct gantry_rx_conn *c, const struct rx_head *h)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_rx_op *op = find(&c->out.offered, h->transfer);
 
 	if (!op && h->kind == RX_TAKEN) {
 		op = find(&c->out.data, h->transfer);
 		if (op && op->posted < op->nmessages && !op->ending)
-			FAIL(GANTRY_ERR_PROTOCOL, "%s has taken transfer %llu before it was sent", c->peer,
-			     (unsigned long long)h->transfer);
+			FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s has taken transfer %llu before it was sent", c->peer,
+				 (unsigned long long)h->transfer);
 		if (op) { /* else it was cancelled when all of it was out */
 			op->taken = 1;
 			rx_op_settle(op);
 		}
-		goto out;
+		return GANTRY_OK;
 	}
 	if (!op || (h->kind == RX_TAKEN && !op->inlined))
-		FAIL(GANTRY_ERR_PROTOCOL, "%s %s transfer %llu, which was not %s", c->peer,
-		     h->kind == RX_TAKEN ? "has taken" : "rejected", (unsigned long long)h->transfer,
-		     op ? "sent" : "offered");
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s %s transfer %llu, which was not %s", c->peer,
+			 h->kind == RX_TAKEN ? "has taken" : "rejected", (unsigned long long)h->transfer,
+			 op ? "sent" : "offered");
 	c->out.noffered--;
 	if (h->kind == RX_TAKEN) {
 		op->bytes = op->total;
@@ -102,52 +96,48 @@ gantry_result rx_send_answered(struct gantry_rx_conn *c, const struct rx_head *h
 			   c->peer);
 	}
 	rx_op_over(op);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result rx_send_stopped(struct gantry_rx_conn *c, const struct rx_head *h)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_rx_op *op = find(&c->out.data, h->transfer);
 
 	if (!op && (op = find(&c->out.offered, h->transfer))) {
 		if ((!op->told && !op->inlined) || h->arg)
-			FAIL(GANTRY_ERR_PROTOCOL, "%s stopped transfer %llu before it was granted", c->peer,
-			     (unsigned long long)h->transfer);
+			FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s stopped transfer %llu before it was granted", c->peer,
+				 (unsigned long long)h->transfer);
 		if (!op->ending)
 			op->ending = op->by_peer = 1;
 		c->out.noffered--;
 		rx_op_settle(op);
 		rx_op_over(op);
-		goto out;
+		return GANTRY_OK;
 	}
 	if (!op && h->transfer >= c->next_transfer)
-		FAIL(GANTRY_ERR_PROTOCOL, "%s stopped transfer %llu, which does not exist", c->peer,
-		     (unsigned long long)h->transfer);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s stopped transfer %llu, which does not exist", c->peer,
+			 (unsigned long long)h->transfer);
 	/* All of it is out: the receiver knows how many messages that is. */
 	if (!op)
 		return tell_end(c, h->transfer, UINT64_MAX);
 	if (h->arg > op->nmessages)
-		FAIL(GANTRY_ERR_PROTOCOL, "%s stopped transfer %llu at message %llu of %llu", c->peer,
-		     (unsigned long long)h->transfer, (unsigned long long)h->arg, (unsigned long long)op->nmessages);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s stopped transfer %llu at message %llu of %llu", c->peer,
+			 (unsigned long long)h->transfer, (unsigned long long)h->arg,
+			 (unsigned long long)op->nmessages);
 	if (!op->ending)
 		op->ending = op->by_peer = 1;
 	if (!op->told) { /* also if the caller has cancelled, but all of it was out: the receiver counts on an END */
 		op->told = 1;
-		TRY(tell_end(c, op->transfer, op->posted));
+		TRY_NOW(tell_end(c, op->transfer, op->posted));
 	}
 	op->heard = 1;
 	op->limit = h->arg > op->posted ? h->arg : op->posted;
 	rx_op_settle(op);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result rx_send_cancel(struct gantry_rx_op *op)
 {
-	gantry_result r = GANTRY_OK;
-
 	if (op->ending || op->phase == RX_OVER)
 		return GANTRY_OK;
 	op->ending = 1;
@@ -161,10 +151,9 @@ gantry_result rx_send_cancel(struct gantry_rx_op *op)
 		return GANTRY_OK;
 	}
 	op->told = 1;
-	TRY(tell_end(op->conn, op->transfer, op->posted));
+	TRY_NOW(tell_end(op->conn, op->transfer, op->posted));
 	rx_op_settle(op);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 int rx_send_unanswered(struct gantry_rx_conn *c)
@@ -209,7 +198,6 @@ static gantry_result stage(struct gantry_rx_conn *c, struct rx_flight *f) REQUIR
 /* Prepares the next message of an op. AGAIN: no staging buffer is free. */
 static gantry_result prepare(struct gantry_rx_conn *c, struct gantry_rx_op *op) REQUIRES(rx_mu)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_net *net = c->rx->net;
 	struct rx_flight *f = rx_flight_at(&c->out, c->out.tail);
 	uint64_t len = op->ending ? 0 : rx_message_len(op, op->posted), run = 0;
@@ -223,15 +211,14 @@ static gantry_result prepare(struct gantry_rx_conn *c, struct gantry_rx_op *op) 
 	} else if (len && !op->batch.device && net->ops->isendv_pays(net, c->out.comm) && rx_flight_list(f)) {
 		f->touches = 1;
 	} else if (len) {
-		TRY(stage(c, f));
+		TRY_NOW(stage(c, f));
 	}
 	f->state = RX_FLIGHT_GATHER;
 	op->touching += f->touches;
 	op->posted++;
 	rx_batch_skip(&op->batch, &op->cursor, len);
 	c->out.tail++;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* Gives a flight to the network. AGAIN: not now. */

@@ -35,7 +35,6 @@ struct plan {
 
 static gantry_result launch(const struct plan *p, struct rx_flight *f, struct list *l) REQUIRES(rx_mu)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_device *dev = p->rx->device;
 	struct gantry_unpack_args args = {
 		.descs = (struct gantry_unpack_desc *)(void *)l->descs->dev,
@@ -53,9 +52,7 @@ static gantry_result launch(const struct plan *p, struct rx_flight *f, struct li
 	p->rx->counters.descriptors += l->n;
 	l->n = 0;
 	l->bytes = 0;
-	TRY(dev->ops->launch(dev, p->stream, &launch));
-out:
-	return r;
+	return dev->ops->launch(dev, p->stream, &launch);
 }
 
 /* Bytes [src_off, + len) of bounce belong at the walk's place: as many descriptors as there are pieces, as long as
@@ -63,7 +60,6 @@ out:
 static gantry_result cut(const struct plan *p, struct rx_flight *f, struct list *l, uint64_t src_off, uint64_t len,
 			 uint64_t *ret_len) REQUIRES(rx_mu)
 {
-	gantry_result r = GANTRY_OK;
 	const struct rx_batch *b = &f->op->batch;
 	uint64_t run = 0;
 
@@ -72,13 +68,13 @@ static gantry_result cut(const struct plan *p, struct rx_flight *f, struct list 
 		uint8_t *at;
 
 		if (l->descs && l->n == p->rx->max_descs)
-			TRY(launch(p, f, l));
+			TRY_NOW(launch(p, f, l));
 		if (!l->descs && !(l->descs = rx_descs_get(p->rx)))
 			return p->rx->descs.memory ? GANTRY_AGAIN : GANTRY_ERR_NOMEM;
 		at = rx_batch_run(b, &f->walk, len - *ret_len, &run);
 		if (!at)
-			FAIL(GANTRY_ERR_INTERNAL, "a message goes beyond its batch of %llu bytes",
-			     (unsigned long long)b->bytes);
+			FAIL_NOW(GANTRY_ERR_INTERNAL, "a message goes beyond its batch of %llu bytes",
+				 (unsigned long long)b->bytes);
 		((struct gantry_unpack_desc *)(void *)l->descs->host)[l->n++] = (struct gantry_unpack_desc){
 			.src_off = (uint32_t)(src_off + *ret_len), .len = (uint32_t)run, .dst_off = (uintptr_t)at};
 		l->bytes += run;
@@ -86,21 +82,17 @@ static gantry_result cut(const struct plan *p, struct rx_flight *f, struct list 
 		f->walk_pos += run;
 		rx_batch_skip(b, &f->walk, run);
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result rx_work_seal(struct gantry_rx_conn *c, struct rx_flight *f)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_device *dev = c->rx->device;
 	struct gantry_stream *s = f->op->send ? c->rx->out_stream : c->rx->in_stream;
 
 	if (!f->event)
-		TRY(dev->ops->event_create(dev, &f->event));
-	TRY(dev->ops->event_record(dev, f->event, s));
-out:
-	return r;
+		TRY_NOW(dev->ops->event_create(dev, &f->event));
+	return dev->ops->event_record(dev, f->event, s);
 }
 
 /* r: what cut said. After AGAIN the event covers what has been launched so far, so that its descriptors come back. */
@@ -139,7 +131,6 @@ static uint32_t count_copies(const struct rx_flight *f, uint32_t most)
 static gantry_result copy_rows(struct gantry_device *dev, const struct rx_flight *f, struct gantry_stream *stream,
 			       int gather)
 {
-	gantry_result r = GANTRY_OK;
 	struct rx_cursor from = f->from;
 	struct rx_rows rows;
 	uint8_t *at, *stage = f->stage->host;
@@ -155,14 +146,13 @@ static gantry_result copy_rows(struct gantry_device *dev, const struct rx_flight
 					    .width = rows.width,
 					    .count = rows.count};
 		if (rows.count == 1)
-			TRY(dev->ops->copy_async(dev, stream, copy.dst, copy.src, copy.width));
+			TRY_NOW(dev->ops->copy_async(dev, stream, copy.dst, copy.src, copy.width));
 		else
-			TRY(dev->ops->copy_rows_async(dev, stream, &copy));
+			TRY_NOW(dev->ops->copy_rows_async(dev, stream, &copy));
 		rx_batch_skip(&f->op->batch, &from, rows.width * rows.count);
 		stage += rows.width * rows.count;
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* Between staging and the pieces, [0, len) of the message. */

@@ -93,8 +93,7 @@ void inet_nics_free(struct gantry_nic_list *list)
 	free(list);
 }
 
-/* All of them, on the heap: the list is large. */
-static gantry_result scan_nics(struct gantry_nic_list **ret_list)
+gantry_result inet_all_nics(struct gantry_nic_list **ret_list)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_nic_list *list = calloc(1, sizeof(*list));
@@ -114,7 +113,7 @@ gantry_result inet_wanted_nics(struct gantry_nic_list **ret_list)
 	gantry_result r = GANTRY_OK;
 	struct gantry_nic_list *list = NULL;
 
-	TRY(scan_nics(&list));
+	TRY(inet_all_nics(&list));
 	TRY(gantry_nic_select(list, inet_wanted_interfaces(), inet_wanted_family()));
 	*ret_list = list;
 	list = NULL;
@@ -158,7 +157,7 @@ gantry_result inet_candidates(const struct gantry_addr *to, struct gantry_addr r
 		return GANTRY_OK;
 	}
 	/* The peer may be on this very host: then only the interface that carries the address leads there. */
-	TRY(scan_nics(&all));
+	TRY(inet_all_nics(&all));
 	for (int i = 0; i < all->count; i++)
 		for (int k = 0; k < all->nics[i].naddrs; k++) {
 			struct gantry_addr own = all->nics[i].addrs[k];

@@ -25,7 +25,9 @@ gantry_result inet_advertised(const struct gantry_addr *bound, struct gantry_add
 /* GANTRY_IFNAME, else NCCL_SOCKET_IFNAME, else "" (borrowed); GANTRY_FAMILY, else NCCL_SOCKET_FAMILY, else AF_UNSPEC. */
 const char *inet_wanted_interfaces(void);
 int inet_wanted_family(void);
-/* The interfaces that these leave, the best first; at least one, with at least one address. To be freed by the second. */
+/* All interfaces, on the heap, because the list is large; or those that these leave, the best first, at least one, with at
+ * least one address. To be freed by the third. */
+gantry_result inet_all_nics(struct gantry_nic_list **ret_list);
 gantry_result inet_wanted_nics(struct gantry_nic_list **ret_list);
 void inet_nics_free(struct gantry_nic_list *list); /* NULL is fine */
 /* The first address of the first of them; no port. */

@@ -1,5 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A connection: its life, its progress, and its end. */
+/*
+ * A connection: its life, its progress, and its end.
+ *
+ * Heads travel with tag 0 of each direction. They are small, or inline, so the network takes them at once and keeps
+ * their order.
+ *
+ * A pipeline has no thread of its own, so whoever waits for an op looks for ops that do not move: after a pass that
+ * moved nothing. Time in which nobody called is nobody's stall.
+ */
 #define LOG_SUBSYS GANTRY_SUBSYS_RX
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,11 +16,187 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/stall.h"
 #include "rx/rx.h"
 
 /* Closing: for the network to take what the peer waits to hear. And the peer has closed: for what it said before, which
  * may be on another link than the goodbye. */
 enum { LAST_WORDS_NS = 100000000, LAST_HEADS_NS = 1000000000 };
+enum { HEAD_ROOM = RX_HEAD_SIZE + RX_INLINE_MAX, HEADS_PER_PASS = 4 * RX_HEADS_IN };
+enum { WAITS_MAX = 64, AWAY_NS = 1000000000 }; /* of stall reports */
+
+/* ---- heads ---- */
+
+static gantry_result heads_out(struct gantry_rx_conn *c, int *ret_moved)
+{
+	struct gantry_net *net = c->rx->net;
+	int done = 1;
+
+	gantry_list_each_entry (o, &c->outgoing, struct rx_out, node) {
+		if (o->request)
+			continue;
+		TRY_NOW(net->ops->isend(net, c->out.comm, o->data, o->size, RX_TAG_HEAD, NULL, &o->request));
+		if (!o->request)
+			break;
+	}
+	while (done && !gantry_list_empty(&c->outgoing)) {
+		struct rx_out *o = gantry_container(c->outgoing.next, struct rx_out, node);
+
+		if (!o->request)
+			break;
+		TRY_NOW(net->ops->test(net, o->request, &done, NULL));
+		if (!done)
+			break;
+		c->inline_out -= o->inlined;
+		c->answers_out -= o->answer;
+		gantry_list_remove(&o->node);
+		free(o);
+		*ret_moved = 1;
+	}
+	return GANTRY_OK;
+}
+
+gantry_result rx_head_send(struct gantry_rx_conn *c, const struct rx_head *h, const struct rx_batch *inlined)
+{
+	size_t payload = inlined ? (size_t)inlined->bytes : 0;
+	struct rx_out *o = malloc(sizeof(*o) + RX_HEAD_SIZE + payload);
+	struct rx_cursor start = {0, 0, 0};
+	int moved;
+
+	if (!o)
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a head of %zu bytes", payload);
+	if (c->answering && c->answers_out == RX_ANSWERS_OUT) {
+		free(o);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s asks and does not listen: %d answers wait for it", c->peer,
+			 RX_ANSWERS_OUT);
+	}
+	o->request = NULL;
+	o->size = RX_HEAD_SIZE + payload;
+	o->inlined = payload != 0;
+	c->inline_out += o->inlined;
+	o->answer = c->answering;
+	c->answers_out += o->answer;
+	rx_head_encode(h, o->data);
+	if (inlined)
+		rx_batch_gather(inlined, start, o->data + RX_HEAD_SIZE, payload);
+	gantry_list_append(&c->outgoing, &o->node);
+	return heads_out(c, &moved);
+}
+
+static gantry_result handle(struct gantry_rx_conn *c, const uint8_t *data, int size) REQUIRES(rx_mu)
+{
+	struct rx_head h;
+
+	if (rx_head_decode(data, (size_t)size, &h) != GANTRY_OK)
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s sent a head of %d bytes that makes no sense", c->peer, size);
+	switch ((enum rx_kind)h.kind) {
+	case RX_SEND:
+		return rx_recv_offered(c, &h, data + RX_HEAD_SIZE);
+	case RX_END:
+		return rx_recv_ended(c, &h);
+	case RX_GRANT:
+		return rx_send_granted(c, &h);
+	case RX_TAKEN:
+	case RX_REJECT:
+		return rx_send_answered(c, &h);
+	case RX_STOP:
+		return rx_send_stopped(c, &h);
+	case RX_KINDS:
+		break;
+	}
+	return GANTRY_OK;
+}
+
+/* Keeps RX_HEADS_IN receives posted, in the order of the ring. */
+static gantry_result post_heads(struct gantry_rx_conn *c)
+{
+	struct gantry_net *net = c->rx->net;
+
+	while (c->heads_posted - c->heads_next < RX_HEADS_IN) {
+		uint32_t i = c->heads_posted % RX_HEADS_IN;
+		void *data = c->head_memory + (size_t)i * HEAD_ROOM, *mr = NULL;
+		size_t size = HEAD_ROOM;
+		int tag = RX_TAG_HEAD;
+
+		c->heads[i] = GANTRY_NET_OPTIONAL_RECV_COMPLETION; /* takes no slot of the unpack queue */
+		TRY_NOW(net->ops->irecv(net, c->in.comm, 1, &data, &size, &tag, &mr, &c->heads[i]));
+		if (!c->heads[i])
+			break;
+		c->heads_posted++;
+	}
+	return GANTRY_OK;
+}
+
+/* The next head, in a buffer that is valid until the next call. *ret_head NULL: none has come. */
+static gantry_result take_head(struct gantry_rx_conn *c, const uint8_t **ret_head, int *ret_size)
+{
+	struct gantry_net *net = c->rx->net;
+	uint32_t i = c->heads_next % RX_HEADS_IN;
+	int done = 0;
+
+	*ret_head = NULL;
+	TRY_NOW(post_heads(c));
+	if (c->heads_next == c->heads_posted)
+		return GANTRY_OK;
+	TRY_NOW(net->ops->test(net, c->heads[i], &done, ret_size));
+	if (!done)
+		return GANTRY_OK;
+	c->heads_next++; /* whatever becomes of it: its request is gone */
+	*ret_head = c->head_memory + (size_t)i * HEAD_ROOM;
+	return GANTRY_OK;
+}
+
+static gantry_result heads_in(struct gantry_rx_conn *c, int *ret_moved) REQUIRES(rx_mu)
+{
+	gantry_result r = GANTRY_OK;
+	const uint8_t *head;
+	int size;
+
+	for (int n = 0; n < HEADS_PER_PASS; n++) {
+		TRY(take_head(c, &head, &size));
+		if (!head)
+			break;
+		*ret_moved = 1;
+		c->answering = 1;
+		r = handle(c, head, size);
+		c->answering = 0;
+		if (r != GANTRY_OK)
+			goto out;
+	}
+out:
+	return r;
+}
+
+/* The connection is about to fail: what the peer has said of this side's sends before. 0: more may come. */
+static int heads_last(struct gantry_rx_conn *c) REQUIRES(rx_mu)
+{
+	const uint8_t *head;
+	struct rx_head h;
+	int size;
+
+	for (int n = 0; c->head_memory && take_head(c, &head, &size) == GANTRY_OK; n++) {
+		if (!head || n == RX_ANSWERS_OUT) /* bounded, whatever a peer keeps on sending */
+			return 0;
+		if (rx_head_decode(head, (size_t)size, &h) != GANTRY_OK)
+			break;
+		/* Nothing can be answered any more: what a head asks for is not done, what it says of a send holds. */
+		if ((h.kind == RX_TAKEN || h.kind == RX_REJECT) && rx_send_answered(c, &h) != GANTRY_OK)
+			break;
+		if (h.kind == RX_STOP)
+			rx_send_stopped(c, &h);
+	}
+	return 1;
+}
+
+static gantry_result heads_init(struct gantry_rx_conn *c)
+{
+	c->head_memory = malloc((size_t)RX_HEADS_IN * HEAD_ROOM);
+	if (!c->head_memory)
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for the heads of a connection");
+	return post_heads(c);
+}
+
+/* ---- life ---- */
 
 gantry_result rx_conn_create(struct gantry_rx *rx, uint64_t id, struct gantry_rx_conn **ret_conn)
 {
@@ -47,6 +231,20 @@ out:
 	return r;
 }
 
+static void describe_path(struct gantry_rx_conn *c)
+{
+	struct gantry_rx *rx = c->rx;
+
+	if (rx->path == GANTRY_RX_PATH_HOST)
+		snprintf(c->path, sizeof(c->path), "host: %s", rx->path_reason);
+	else if (!c->unpack)
+		snprintf(c->path, sizeof(c->path), "host: the network could not use %s with %s",
+			 rx->path == GANTRY_RX_PATH_UNPACK ? "devmem TCP" : "the emulated NIC", c->peer);
+	else
+		snprintf(c->path, sizeof(c->path), "unpack (%s): %s",
+			 rx->path == GANTRY_RX_PATH_UNPACK ? "devmem TCP" : "emulated NIC", rx->path_reason);
+}
+
 gantry_result rx_conn_start(struct gantry_rx_conn *c)
 {
 	struct gantry_rx *rx = c->rx;
@@ -61,65 +259,41 @@ gantry_result rx_conn_start(struct gantry_rx_conn *c)
 	 * has heard how many messages there are. */
 	TRY_NOW(rx->net->ops->hold(rx->net, c->out.comm, RX_TAG_DATA));
 	c->vec = 1;
-	rx_path_of_conn(c);
-	TRY_NOW(rx_heads_init(c));
+	describe_path(c);
+	TRY_NOW(heads_init(c));
 	gantry_list_append(&rx->conns, &c->node);
 	rx_stages_reserve(rx);
 	LOG_INFO(RX, "connected with %s, path %s", c->peer, c->path);
 	return GANTRY_OK;
 }
 
-void *rx_conn_mr(struct gantry_rx_conn *c, struct rx_side *side, const struct rx_region *region)
-{
-	struct gantry_net *net = c->rx->net;
-	struct rx_mr *grown;
-	void *mr = NULL;
-
-	if (c->rx->path == GANTRY_RX_PATH_HOST)
-		return NULL; /* the network knows host memory only */
-	for (size_t i = 0; i < side->nmrs; i++)
-		if (side->mrs[i].region == region->id)
-			return side->mrs[i].mr;
-	grown = realloc(side->mrs, (side->nmrs + 1) * sizeof(*grown));
-	if (!grown)
-		return NULL;
-	side->mrs = grown;
-	/* What the network does not take goes through staging: remembered, so that it is asked once. */
-	if (net->ops->reg_mr(net, side->comm, region->base, region->size, GANTRY_NET_PTR_CUDA, &mr) != GANTRY_OK)
-		mr = NULL;
-	side->mrs[side->nmrs++] = (struct rx_mr){region->id, mr};
-	return mr;
-}
-
 void rx_conn_forget_region(struct gantry_rx_conn *c, uint64_t region)
 {
-	for (int k = 0; k < 2; k++) {
-		struct rx_side *s = k ? &c->in : &c->out;
+	struct rx_side *s = &c->out; /* what is received is never registered by the user's address */
 
-		for (size_t i = 0; i < s->nmrs; i++) {
-			if (s->mrs[i].region != region)
-				continue;
-			if (s->mrs[i].mr && s->comm)
-				c->rx->net->ops->dereg_mr(c->rx->net, s->comm, s->mrs[i].mr);
-			s->mrs[i] = s->mrs[--s->nmrs];
-			break;
-		}
+	for (size_t i = 0; i < s->nmrs; i++) {
+		if (s->mrs[i].region != region)
+			continue;
+		if (s->mrs[i].mr && s->comm)
+			c->rx->net->ops->dereg_mr(c->rx->net, s->comm, s->mrs[i].mr);
+		s->mrs[i] = s->mrs[--s->nmrs];
+		break;
 	}
 }
 
-/* What the ring's place owns stays. */
-void rx_flight_reset(struct rx_flight *f, struct gantry_rx_op *op, uint64_t len)
-{
-	struct rx_flight fresh = {.op = op, .index = op->posted, .len = len, .slot = -1};
-
-	fresh.event = f->event;
-	fresh.iov = f->iov;
-	fresh.iov_room = f->iov_room;
-	fresh.from = fresh.walk = op->cursor;
-	*f = fresh;
-}
-
 /* ---- the end ---- */
+
+/* Nothing touches its memory: its result, if the peer has said it. */
+static void conclude_send(struct gantry_rx_op *op) REQUIRES(rx_mu)
+{
+	if (op->taken && !op->ending) {
+		op->rx->counters.sent_bytes += op->total - op->bytes;
+		op->bytes = op->total;
+		rx_op_done(op, GANTRY_OK, "%s", "");
+	} else if (op->by_peer) {
+		rx_op_settle(op);
+	}
+}
 
 /* Whether one of them failed by that. */
 static int conclude(struct gantry_list *list, gantry_result r, const char *text) REQUIRES(rx_mu)
@@ -130,9 +304,8 @@ static int conclude(struct gantry_list *list, gantry_result r, const char *text)
 		struct gantry_rx_op *op = gantry_container(list->next, struct gantry_rx_op, node);
 
 		if (op->send)
-			rx_send_conclude(op, r, text);
-		else
-			rx_op_done(op, r, "%s", text);
+			conclude_send(op);
+		rx_op_done(op, r, "%s", text);
 		failed |= op->result == r;
 		rx_op_over(op);
 	}
@@ -211,7 +384,7 @@ void rx_conn_fail(struct gantry_rx_conn *c, gantry_result r, const char *fmt, ..
 	vsnprintf(c->error_text, sizeof(c->error_text), fmt, args);
 	va_end(args);
 	if (r != GANTRY_ERR_PROTOCOL) /* the word of a peer that is at fault counts for nothing */
-		rx_heads_last(c);
+		heads_last(c);
 	shut(c);
 	for (int i = 0; i < 2; i++) {
 		struct rx_side *s = i ? &c->in : &c->out;
@@ -254,10 +427,10 @@ void rx_conn_destroy(struct gantry_rx_conn *c)
 
 static gantry_result step(struct gantry_rx_conn *c, int *ret_moved) REQUIRES(rx_mu)
 {
-	TRY_NOW(rx_heads_in(c, ret_moved));
+	TRY_NOW(heads_in(c, ret_moved));
 	TRY_NOW(rx_recv_progress(c, ret_moved));
 	TRY_NOW(rx_send_progress(c, ret_moved));
-	return rx_heads_out(c, ret_moved);
+	return heads_out(c, ret_moved);
 }
 
 /* The peer has closed or is gone. Its goodbye in one direction may come before what it said in the other. */
@@ -268,7 +441,7 @@ static int still_hearing(struct gantry_rx_conn *c, gantry_result r) REQUIRES(rx_
 	if (c->leaving == GANTRY_OK)
 		c->leaving_until = gantry_now_ns() + LAST_HEADS_NS;
 	c->leaving = r;
-	return !rx_heads_last(c) && rx_send_unanswered(c) && gantry_now_ns() < c->leaving_until;
+	return !heads_last(c) && rx_send_unanswered(c) && gantry_now_ns() < c->leaving_until;
 }
 
 int rx_conn_progress(struct gantry_rx_conn *c)
@@ -295,13 +468,65 @@ int rx_conn_progress(struct gantry_rx_conn *c)
 	return moved;
 }
 
+static void see_ops(struct gantry_stall_wait *w, const struct gantry_list *ops)
+{
+	gantry_list_each_entry (op, ops, struct gantry_rx_op, node) {
+		if (!w->requests++) {
+			w->tag = op->tag;
+			w->bytes = op->batch.bytes;
+			w->waits_for = op->phase == RX_LOCAL ? "kernel" : "peer";
+		}
+	}
+}
+
+static void tell_stall(struct gantry_rx *rx, uint64_t now)
+{
+	struct gantry_stall_wait waits[WAITS_MAX];
+	size_t n = 0;
+
+	gantry_list_each_entry (c, &rx->conns, struct gantry_rx_conn, node) {
+		for (int send = 0; send < 2 && n < WAITS_MAX; send++) {
+			struct rx_side *s = send ? &c->out : &c->in;
+			struct gantry_stall_wait *w = &waits[n];
+
+			*w = (struct gantry_stall_wait){.send = send};
+			snprintf(w->peer, sizeof(w->peer), "%s", s->comm ? gantry_net_tcp_peer(s->comm) : c->peer);
+			w->wait_ns = (uint64_t)(gantry_us_of_ticks(now - rx->stall.since) * 1e3);
+			see_ops(w, &s->data);
+			see_ops(w, &s->offered);
+			see_ops(w, &s->waiting);
+			n += w->requests != 0;
+		}
+	}
+	if (n)
+		gantry_stall_tell("rx", waits, n);
+}
+
+/* After each pass: a report if ops have not moved for GANTRY_STALL, as far as somebody waits for them. */
+static void look_for_stall(struct gantry_rx *rx, int moved)
+{
+	uint64_t now;
+
+	if (!rx->stall.after)
+		return;
+	now = gantry_ticks();
+	if (moved || !rx->stall.since || now - rx->stall.looked > gantry_ticks_of_ns(AWAY_NS)) {
+		rx->stall.since = now;
+		rx->stall.told = 0;
+	} else if (now - rx->stall.since >= rx->stall.after && !rx->stall.told) {
+		rx->stall.told = 1;
+		tell_stall(rx, now);
+	}
+	rx->stall.looked = now;
+}
+
 int rx_progress(struct gantry_rx *rx)
 {
 	int moved = 0;
 
 	gantry_list_each (pos, &rx->conns)
 		moved |= rx_conn_progress(gantry_container(pos, struct gantry_rx_conn, node));
-	rx_stall_look(rx, moved);
+	look_for_stall(rx, moved);
 	return moved;
 }
 
@@ -315,7 +540,7 @@ static void say_last(struct gantry_rx_conn *c) REQUIRES(rx_mu)
 	int moved;
 
 	while (c->error == GANTRY_OK && !gantry_list_empty(&c->outgoing) && gantry_now_ns() < end)
-		if (rx_heads_out(c, &moved) != GANTRY_OK)
+		if (heads_out(c, &moved) != GANTRY_OK)
 			break;
 }
 

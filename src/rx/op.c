@@ -119,22 +119,6 @@ void rx_op_settle(struct gantry_rx_op *op)
 		rx_op_over(op);
 }
 
-struct gantry_rx_op *rx_op_next(struct rx_side *s)
-{
-	gantry_list_each_entry (op, &s->data, struct gantry_rx_op, node) {
-		uint64_t target = op->nmessages;
-
-		if (op->ending && op->posted < op->nmessages) {
-			if (!op->told || !op->heard)
-				return NULL; /* how many messages there are is being settled */
-			target = op->limit;
-		}
-		if (op->posted < target)
-			return op;
-	}
-	return NULL;
-}
-
 static gantry_result create(struct gantry_rx_conn *c, const struct gantry_rx_piece *pieces, size_t n, uint64_t tag,
 			    int send, struct gantry_rx_op **ret_op) REQUIRES(rx_mu)
 {
@@ -314,7 +298,7 @@ static void cancel(struct gantry_rx_op *op, uint64_t deadline) REQUIRES(rx_mu)
 
 	if (op->state == GANTRY_RX_DONE)
 		return;
-	r = op->send ? rx_send_cancel(op) : rx_recv_cancel(op);
+	r = rx_transfer_cancel(op);
 	if (r != GANTRY_OK)
 		rx_conn_fail(c, r, "%s: %s", c->peer, gantry_last_error());
 	if (!wait_done(op, deadline))

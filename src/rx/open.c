@@ -1,27 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An rx: its parameters, its network device, and its registered memory. */
+/* An rx: its parameters, its network device, its path, and its memory. */
 #define LOG_SUBSYS GANTRY_SUBSYS_RX
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#include <unistd.h>
 
 #include "base/api.h"
 #include "base/clock.h"
+#include "base/hmac.h"
 #include "base/param.h"
 #include "base/param_text.h"
-#include "rx/meet.h"
+#include "base/stall.h"
+#include "net/devmem.h"
 #include "rx/rx.h"
-
-uint64_t rx_random(void)
-{
-	uint64_t v = 0;
-
-	if (getrandom(&v, sizeof(v), 0) != sizeof(v))
-		v = gantry_now_ns() ^ (uint64_t)getpid() << 40;
-	return v ? v : 1;
-}
 
 /* The device of the network: by name, else GANTRY_NET_DEVICE, else the fastest. */
 static gantry_result pick_nic(struct gantry_rx *rx, const char *name)
@@ -71,6 +62,123 @@ static gantry_result configure(struct gantry_rx *rx, const struct gantry_rx_conf
 	return GANTRY_OK;
 }
 
+/* Which way bytes come to device memory, and why. Here: why devmem TCP cannot be used; "" if it can. */
+static void objection(struct gantry_rx *rx, char *why, size_t len)
+{
+	why[0] = 0;
+	if (gantry_traits(rx->device)->cpu_reads_memory)
+		snprintf(why, len, "the device is the host itself, no NIC needs help to reach its memory");
+	else if (!devmem_kernel_usable(rx->nic, rx->device, why, len) && !why[0])
+		snprintf(why, len, "devmem TCP cannot be used on %s", rx->nic);
+}
+
+static gantry_result choose_path(struct gantry_rx *rx, enum gantry_rx_path asked)
+{
+	const char *who = "asked for by the program";
+	char why[160] = "";
+
+	if (asked == GANTRY_RX_PATH_DEFAULT) {
+		asked = (enum gantry_rx_path)(GANTRY_RX_PATH_AUTO + (int)gantry_params()->rx_path);
+		who = "asked for by GANTRY_RX_PATH";
+	}
+	rx->path = asked;
+	snprintf(rx->path_reason, sizeof(rx->path_reason), "%s", who);
+	if (asked != GANTRY_RX_PATH_AUTO && asked != GANTRY_RX_PATH_UNPACK)
+		return GANTRY_OK;
+	objection(rx, why, sizeof(why));
+	if (asked == GANTRY_RX_PATH_UNPACK && why[0])
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "path unpack was %s, but %s", who, why);
+	rx->path = why[0] ? GANTRY_RX_PATH_HOST : GANTRY_RX_PATH_UNPACK;
+	if (asked == GANTRY_RX_PATH_AUTO)
+		snprintf(rx->path_reason, sizeof(rx->path_reason), "%s",
+			 why[0] ? why : "NIC, kernel and device can do it");
+	return GANTRY_OK;
+}
+
+/*
+ * ---- staging ----
+ *
+ * Staging buffers and descriptor buffers: pinned, made when a connection starts (allocating pinned memory later may
+ * wait for the program's kernels), more of them when they are needed, kept, and bounded.
+ *
+ * All connections share the staging memory, but each side of each connection may have one buffer whatever the others
+ * hold. Otherwise the sends of one process could hold all of its buffers while they wait for receives of another whose
+ * buffers are all held by sends to the first.
+ */
+enum { DESCS_MAX = 4 * RX_DEPTH_MAX };
+
+static size_t descs_size(const struct gantry_rx *rx)
+{
+	return rx->max_descs * sizeof(struct gantry_unpack_desc);
+}
+
+static gantry_result add_stage(struct gantry_rx *rx) REQUIRES(rx_mu)
+{
+	gantry_result r = gantry_pinned_grow(&rx->stages, rx->message, 1);
+
+	rx->counters.stage_memory = rx->stages.memory;
+	return r;
+}
+
+void rx_stages_reserve(struct gantry_rx *rx)
+{
+	uint64_t wanted = 0;
+
+	gantry_list_each (pos, &rx->conns)
+		wanted += 2 * rx->depth;
+	/* Whoever needs one that there is no memory for finds out whether it can do without. */
+	while (rx->stages.memory < wanted * rx->message && rx->stages.memory + rx->message <= rx->stage_limit)
+		if (add_stage(rx) != GANTRY_OK)
+			return;
+	wanted = wanted < DESCS_MAX ? wanted : DESCS_MAX;
+	while (rx->descs.memory < wanted * descs_size(rx))
+		if (gantry_pinned_grow(&rx->descs, descs_size(rx), 1) != GANTRY_OK)
+			return;
+}
+
+struct gantry_piece *rx_stage_get(struct gantry_rx *rx, struct rx_side *side)
+{
+	struct gantry_piece *s = gantry_pinned_take(&rx->stages, rx->message);
+
+	if (!s && (rx->stages.memory + rx->message <= rx->stage_limit || !side->staged) && add_stage(rx) == GANTRY_OK)
+		s = gantry_pinned_take(&rx->stages, rx->message);
+	if (s)
+		side->staged++;
+	return s;
+}
+
+gantry_result rx_stage_none(const struct rx_side *side)
+{
+	return side->staged ? GANTRY_AGAIN : GANTRY_ERR_NOMEM;
+}
+
+void rx_stage_put(struct gantry_rx *rx, struct rx_side *side, struct gantry_piece *s)
+{
+	if (s)
+		side->staged--;
+	gantry_pinned_give(&rx->stages, s);
+}
+
+struct gantry_piece *rx_descs_get(struct gantry_rx *rx)
+{
+	struct gantry_piece *d = gantry_pinned_take(&rx->descs, descs_size(rx));
+
+	if (!d && rx->descs.memory < DESCS_MAX * descs_size(rx) &&
+	    gantry_pinned_grow(&rx->descs, descs_size(rx), 1) == GANTRY_OK)
+		d = gantry_pinned_take(&rx->descs, descs_size(rx));
+	return d;
+}
+
+void rx_descs_put(struct gantry_rx *rx, struct gantry_piece *d)
+{
+	for (struct gantry_piece *next; d; d = next) {
+		next = d->next;
+		gantry_pinned_give(&rx->descs, d);
+	}
+}
+
+/* ---- life ---- */
+
 gantry_result gantry_rx_open(const struct gantry_rx_config *config, struct gantry_rx **ret_rx)
 {
 	struct gantry_rx_config own = {0};
@@ -90,19 +198,21 @@ gantry_result gantry_rx_open(const struct gantry_rx_config *config, struct gantr
 	gantry_list_init(&rx->conns);
 	gantry_list_init(&rx->listeners);
 	rx->net = gantry_net_tcp();
-	rx->epoch = rx_random();
+	TRY(gantry_random_bytes(&rx->epoch, sizeof(rx->epoch)));
+	rx->epoch |= !rx->epoch; /* never 0 */
 	/* A reference of our own, so that it stays. */
 	if (config->device)
 		TRY(gantry_device_open(config->device->kind, config->device->index, &rx->device));
 	else
 		TRY(gantry_device_open(GANTRY_DEVICE_HOST, 0, &rx->device));
 	TRY(configure(rx, config));
-	rx_stages_init(rx);
+	gantry_pinned_init(&rx->stages, rx->device, rx->message);
+	gantry_pinned_init(&rx->descs, rx->device, descs_size(rx));
 	TRY(rx->net->ops->init(rx->net, 0, NULL, &ctx)); /* the network learns its devices */
 	TRY(inet_secret_key(&rx->key));
 	TRY(pick_nic(rx, config->nic));
-	TRY(rx_path_choose(rx, config->path));
-	rx_stall_init(rx);
+	TRY(choose_path(rx, config->path));
+	rx->stall.after = gantry_stall_after() ? gantry_ticks_of_ns(gantry_stall_after()) : 0;
 	*ret_rx = rx;
 	rx = NULL;
 out:
@@ -128,7 +238,8 @@ void gantry_rx_close(struct gantry_rx *rx) UNCHECKED
 	if (rx->out_stream)
 		rx->device->ops->stream_destroy(rx->device, rx->out_stream);
 	if (rx->device) {
-		rx_stages_free(rx);
+		gantry_pinned_free(&rx->stages);
+		gantry_pinned_free(&rx->descs);
 		gantry_device_close(rx->device);
 	}
 	mutex_destroy(&rx->mu);

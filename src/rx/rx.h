@@ -74,10 +74,6 @@ struct rx_cursor {
 	size_t entry, k, at;
 };
 
-struct rx_rows {
-	uint64_t width, stride, count;
-};
-
 struct rx_batch {
 	struct gantry_rx_piece *pieces; /* owned; none is empty */
 	struct rx_region **regions;	/* owned array of borrowed regions, one per entry; NULL: released */
@@ -206,6 +202,16 @@ struct gantry_rx_conn {
 	char peer[160], path[256];
 };
 
+struct gantry_rx_listener {
+	struct gantry_list node; /* in rx->listeners */
+	struct gantry_rx *rx;	 /* borrowed */
+	int fd;
+	struct gantry_list meetings; /* the oldest first */
+	int nmeetings, nplaced;
+	struct gantry_ratelimit quiet;
+	char address[GANTRY_ADDR_TEXT];
+};
+
 struct gantry_rx {
 	struct rx_mu mu;
 	struct gantry_net *net;	      /* borrowed: the TCP network */
@@ -223,7 +229,7 @@ struct gantry_rx {
 	struct gantry_stream *in_stream, *out_stream; /* owned; made when first needed */
 	struct gantry_pinned stages, descs; /* one extent per message, and per buffer of max_descs descriptors */
 	struct gantry_rx_counters counters GUARDED_BY(rx_mu);
-	struct {		/* stall.c; ticks */
+	struct {		/* ticks */
 		uint64_t after; /* 0: nobody asks */
 		uint64_t since, looked;
 		int told;
@@ -239,11 +245,7 @@ struct gantry_rx {
 			LOG_TRACE(RX, __VA_ARGS__);                                                                    \
 	} while (0)
 
-/* path.c: which way, and why. */
-gantry_result rx_path_choose(struct gantry_rx *rx, enum gantry_rx_path asked);
-void rx_path_of_conn(struct gantry_rx_conn *c);
-
-/* batch.c */
+/* work.c */
 gantry_result rx_batch_init(struct gantry_rx *rx, const struct gantry_rx_piece *pieces, size_t n, struct rx_batch *b);
 /* Nothing reads or writes its memory any more: that may be deregistered. The layout stays. */
 void rx_batch_release(struct rx_batch *b);
@@ -251,14 +253,20 @@ void rx_batch_free(struct rx_batch *b);
 /* The contiguous bytes at the cursor, at most `max`; NULL at the end of the batch. */
 uint8_t *rx_batch_run(const struct rx_batch *b, const struct rx_cursor *c, uint64_t max, uint64_t *ret_len);
 void rx_batch_skip(const struct rx_batch *b, struct rx_cursor *c, uint64_t bytes);
-/* The same, but as many whole pieces as there are of an entry; or what is left of one, and that is one row. */
-uint8_t *rx_batch_rows(const struct rx_batch *b, const struct rx_cursor *c, uint64_t max, struct rx_rows *ret);
 /* With the CPU. */
 void rx_batch_gather(const struct rx_batch *b, struct rx_cursor c, uint8_t *to, uint64_t bytes);
 void rx_batch_scatter(const struct rx_batch *b, struct rx_cursor c, const uint8_t *from, uint64_t bytes);
+/* The pieces of its message in niov and iov. 0: not worth it, and niov is 0. */
+int rx_flight_list(struct rx_flight *f);
+/* What the device does for a flight. AGAIN: no descriptors are free now, call again. Staged: gather or scatter. */
+gantry_result rx_work_staged(struct gantry_rx_conn *c, struct rx_flight *f) REQUIRES(rx_mu);
+gantry_result rx_work_unpack(struct gantry_rx_conn *c, struct rx_flight *f) REQUIRES(rx_mu);
+/* What has been enqueued so far is all there will be. */
+gantry_result rx_work_seal(struct gantry_rx_conn *c, struct rx_flight *f);
+/* 1: all of it is done. */
+int rx_work_over(struct gantry_rx_conn *c, struct rx_flight *f, gantry_result *ret_r);
 
-/* stage.c. */
-void rx_stages_init(struct gantry_rx *rx); /* once message and max_descs are known */
+/* open.c: staging. */
 /* What the connections there are need if each is busy, as far as the limits go. More comes when it is needed. */
 void rx_stages_reserve(struct gantry_rx *rx) REQUIRES(rx_mu);
 /* NULL: none is free now. */
@@ -268,8 +276,6 @@ gantry_result rx_stage_none(const struct rx_side *side);
 void rx_stage_put(struct gantry_rx *rx, struct rx_side *side, struct gantry_piece *s);
 struct gantry_piece *rx_descs_get(struct gantry_rx *rx);
 void rx_descs_put(struct gantry_rx *rx, struct gantry_piece *d);
-void rx_stages_free(struct gantry_rx *rx);
-gantry_result rx_stream_of(struct gantry_rx *rx, struct gantry_stream **s);
 
 /* conn.c */
 gantry_result rx_conn_create(struct gantry_rx *rx, uint64_t id, struct gantry_rx_conn **ret_conn) REQUIRES(rx_mu);
@@ -283,49 +289,21 @@ void rx_conn_fail(struct gantry_rx_conn *c, gantry_result r, const char *fmt, ..
 int rx_conn_progress(struct gantry_rx_conn *c) REQUIRES(rx_mu);
 int rx_progress(struct gantry_rx *rx) REQUIRES(rx_mu);
 void rx_conn_forget_region(struct gantry_rx_conn *c, uint64_t region);
-/* The network's registration of device memory; NULL: it does not take it. */
-void *rx_conn_mr(struct gantry_rx_conn *c, struct rx_side *side, const struct rx_region *region);
-
-/* stall.c: GANTRY_STALL_DIR. */
-void rx_stall_init(struct gantry_rx *rx);
-/* After each pass: a report if ops have not moved for GANTRY_STALL, as far as somebody waits for them. */
-void rx_stall_look(struct gantry_rx *rx, int moved);
-
-/* head.c: heads out and in. */
 gantry_result rx_head_send(struct gantry_rx_conn *c, const struct rx_head *h, const struct rx_batch *inlined);
-gantry_result rx_heads_out(struct gantry_rx_conn *c, int *ret_moved);
-gantry_result rx_heads_in(struct gantry_rx_conn *c, int *ret_moved) REQUIRES(rx_mu);
-gantry_result rx_heads_init(struct gantry_rx_conn *c); /* the receiving comm is there */
-/* The connection is about to fail: what the peer has said of this side's sends before. 0: more may come. */
-int rx_heads_last(struct gantry_rx_conn *c) REQUIRES(rx_mu);
 
-/* send.c */
+/* transfer.c */
 gantry_result rx_send_progress(struct gantry_rx_conn *c, int *ret_moved) REQUIRES(rx_mu);
 gantry_result rx_send_granted(struct gantry_rx_conn *c, const struct rx_head *h);
 gantry_result rx_send_answered(struct gantry_rx_conn *c, const struct rx_head *h) REQUIRES(rx_mu); /* TAKEN, REJECT */
 gantry_result rx_send_stopped(struct gantry_rx_conn *c, const struct rx_head *h) REQUIRES(rx_mu);
-gantry_result rx_send_cancel(struct gantry_rx_op *op) REQUIRES(rx_mu);
 /* Is there a send that is out whole, and of which the peer has not said what became of it? */
 int rx_send_unanswered(struct gantry_rx_conn *c);
-/* The connection is over, and nothing touches the op's memory: its result, if the peer has said it; else r. */
-void rx_send_conclude(struct gantry_rx_op *op, gantry_result r, const char *text) REQUIRES(rx_mu);
-
-/* recv.c */
 gantry_result rx_recv_progress(struct gantry_rx_conn *c, int *ret_moved) REQUIRES(rx_mu);
 gantry_result rx_recv_offered(struct gantry_rx_conn *c, const struct rx_head *h, const uint8_t *data) REQUIRES(rx_mu);
 gantry_result rx_recv_ended(struct gantry_rx_conn *c, const struct rx_head *h) REQUIRES(rx_mu);
-gantry_result rx_recv_cancel(struct gantry_rx_op *op) REQUIRES(rx_mu);
 /* A receive was posted: is its transfer here already? */
 gantry_result rx_recv_match(struct gantry_rx_op *op) REQUIRES(rx_mu);
-
-/* work.c: what the device does for a flight. AGAIN: no descriptors are free now, call again. */
-gantry_result rx_work_gather(struct gantry_rx_conn *c, struct rx_flight *f) REQUIRES(rx_mu);
-gantry_result rx_work_scatter(struct gantry_rx_conn *c, struct rx_flight *f) REQUIRES(rx_mu);
-gantry_result rx_work_unpack(struct gantry_rx_conn *c, struct rx_flight *f) REQUIRES(rx_mu);
-/* What has been enqueued so far is all there will be. */
-gantry_result rx_work_seal(struct gantry_rx_conn *c, struct rx_flight *f);
-/* 1: all of it is done. */
-int rx_work_over(struct gantry_rx_conn *c, struct rx_flight *f, gantry_result *ret_r);
+gantry_result rx_transfer_cancel(struct gantry_rx_op *op) REQUIRES(rx_mu);
 
 /* op.c */
 /* The user's part is over; the first result counts. */
@@ -335,19 +313,9 @@ void rx_op_done(struct gantry_rx_op *op, gantry_result r, const char *fmt, ...) 
 void rx_op_over(struct gantry_rx_op *op);
 /* An op that is ending is done when nothing touches its memory; its transfer is over when all messages are through. */
 void rx_op_settle(struct gantry_rx_op *op) REQUIRES(rx_mu);
-/* The first op of the queue that has messages to post now; NULL: none, or the one whose turn it is must wait. */
-struct gantry_rx_op *rx_op_next(struct rx_side *s);
-
 /* A round of waiting for what notifies nobody, with naps no longer than GANTRY_PROXY_SLEEP. Not beyond the deadline. */
 void rx_idle(struct gantry_waiter *w, uint64_t deadline);
 
-/* open.c: never 0. */
-uint64_t rx_random(void);
-
-/* Flights. */
-void rx_flight_reset(struct rx_flight *f, struct gantry_rx_op *op, uint64_t len);
-/* batch.c: the pieces of its message in niov and iov. 0: not worth it, and niov is 0. */
-int rx_flight_list(struct rx_flight *f);
 static inline uint32_t rx_flights(const struct rx_side *s)
 {
 	return s->tail - s->head;
@@ -355,12 +323,6 @@ static inline uint32_t rx_flights(const struct rx_side *s)
 static inline struct rx_flight *rx_flight_at(struct rx_side *s, uint32_t i)
 {
 	return &s->flights[i % RX_DEPTH_MAX];
-}
-static inline uint64_t rx_message_len(const struct gantry_rx_op *op, uint64_t index)
-{
-	uint64_t at = index * op->message;
-
-	return op->total - at < op->message ? op->total - at : op->message;
 }
 
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the device does for a message: put fragments into place (unpack), bytes from staging into pieces (scatter), and
- * pieces into staging (gather). One kernel does all three: descriptors say what goes where. Where staging meets pieces
- * that lie at equal distances and are not small, the copy engine does it: that takes nothing from the program's
- * kernels, and processes that share a GPU do not wait for each other's turn to run one.
+ * Batches, i.e. pieces of registered memory, and walking over their bytes without ever searching. Then what the device
+ * does for a message: put fragments into place (unpack), bytes from staging into pieces (scatter), and pieces into
+ * staging (gather). One kernel does all three: descriptors say what goes where. Where staging meets pieces that lie at
+ * equal distances and are not small, the copy engine does it: that takes nothing from the program's kernels, and
+ * processes that share a GPU do not wait for each other's turn to run one.
  *
  * Descriptors are cut at the borders of pieces while walking along the batch. A message whose list is longer than one
  * launch takes several; the walk's place is kept in the flight, so a message can wait in the middle for a descriptor
@@ -12,9 +13,211 @@
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_RX
 #include "device/work.h"
+#include <stdlib.h>
+#include <string.h>
+
 #include "base/atomic.h"
 #include "device/unpack_launch.h"
 #include "rx/rx.h"
+
+/* ---- batches ---- */
+
+/* The region that holds all pieces of an entry; NULL: none. */
+static struct rx_region *region_of(struct gantry_rx *rx, const struct gantry_rx_piece *p, uint64_t span)
+{
+	uint8_t *base = p->base;
+
+	gantry_list_each_entry (g, &rx->regions, struct rx_region, node)
+		if (base >= g->base && span <= g->size && (size_t)(base - g->base) <= g->size - span)
+			return g;
+	return NULL;
+}
+
+/* From the first byte of an entry to its last, and the batch's bytes with it. 0: they do not fit the address space. */
+static int measure(const struct gantry_rx_piece *p, uint64_t before, uint64_t *ret_span, uint64_t *ret_bytes)
+{
+	return !__builtin_mul_overflow((uint64_t)p->count - 1, (uint64_t)p->stride, ret_span) &&
+	       !__builtin_add_overflow(*ret_span, (uint64_t)p->piece_bytes, ret_span) &&
+	       !__builtin_mul_overflow((uint64_t)p->count, (uint64_t)p->piece_bytes, ret_bytes) &&
+	       !__builtin_add_overflow(before, *ret_bytes, ret_bytes);
+}
+
+static gantry_result add_entry(struct gantry_rx *rx, const struct gantry_rx_piece *in, size_t index, struct rx_batch *b)
+{
+	struct gantry_rx_piece p = *in;
+	struct rx_region *g;
+	uint64_t span, bytes;
+
+	if (!p.piece_bytes || !p.count)
+		return GANTRY_OK;
+	if (!p.stride || p.count == 1)
+		p.stride = p.piece_bytes;
+	if (p.stride < p.piece_bytes)
+		FAIL_NOW(GANTRY_ERR_INVALID, "entry %zu: a stride of %zu bytes is less than its pieces of %zu", index,
+			 p.stride, p.piece_bytes);
+	if (!measure(&p, b->bytes, &span, &bytes))
+		FAIL_NOW(GANTRY_ERR_INVALID,
+			 "entry %zu: %zu pieces of %zu bytes with a stride of %zu do not fit the address space", index,
+			 p.count, p.piece_bytes, p.stride);
+	g = region_of(rx, &p, span);
+	if (!g)
+		FAIL_NOW(GANTRY_ERR_INVALID, "entry %zu: %llu bytes at %p are not in registered memory", index,
+			 (unsigned long long)span, p.base);
+	if (b->n && g->device != b->device)
+		FAIL_NOW(GANTRY_ERR_INVALID, "entry %zu is %s memory, those before it are %s memory: use two batches",
+			 index, g->device ? "device" : "host", b->device ? "device" : "host");
+	if (p.stride == p.piece_bytes) { /* one long piece: nothing to cut */
+		p.piece_bytes = p.stride = (size_t)span;
+		p.count = 1;
+	}
+	b->device = g->device;
+	b->bytes = bytes;
+	b->pieces[b->n] = p;
+	b->regions[b->n++] = g;
+	g->users++;
+	return GANTRY_OK;
+}
+
+gantry_result rx_batch_init(struct gantry_rx *rx, const struct gantry_rx_piece *pieces, size_t n, struct rx_batch *b)
+{
+	gantry_result r = GANTRY_OK;
+
+	memset(b, 0, sizeof(*b));
+	if (n && !pieces)
+		FAIL(GANTRY_ERR_INVALID, "%zu pieces at NULL", n);
+	b->pieces = calloc(n ? n : 1, sizeof(*b->pieces));
+	b->regions = calloc(n ? n : 1, sizeof(struct rx_region *));
+	if (!b->pieces || !b->regions)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a batch of %zu entries", n);
+	for (size_t i = 0; i < n; i++)
+		TRY(add_entry(rx, &pieces[i], i, b));
+out:
+	if (r != GANTRY_OK)
+		rx_batch_free(b);
+	return r;
+}
+
+void rx_batch_release(struct rx_batch *b)
+{
+	for (size_t i = 0; b->regions && i < b->n; i++)
+		b->regions[i]->users--;
+	free(b->regions);
+	b->regions = NULL;
+}
+
+void rx_batch_free(struct rx_batch *b)
+{
+	rx_batch_release(b);
+	free(b->pieces);
+	memset(b, 0, sizeof(*b));
+}
+
+uint8_t *rx_batch_run(const struct rx_batch *b, const struct rx_cursor *c, uint64_t max, uint64_t *ret_len)
+{
+	const struct gantry_rx_piece *p = &b->pieces[c->entry];
+	uint64_t left;
+
+	if (c->entry >= b->n)
+		return NULL;
+	left = p->piece_bytes - c->at;
+	*ret_len = left < max ? left : max;
+	return (uint8_t *)p->base + c->k * p->stride + c->at;
+}
+
+struct rows {
+	uint64_t width, stride, count;
+};
+
+/* As rx_batch_run, but as many whole pieces as there are of an entry; or what is left of one, and that is one row. */
+static uint8_t *batch_rows(const struct rx_batch *b, const struct rx_cursor *c, uint64_t max, struct rows *ret)
+{
+	const struct gantry_rx_piece *p = &b->pieces[c->entry];
+	uint64_t whole;
+	uint8_t *at = rx_batch_run(b, c, max, &ret->width);
+
+	if (!at)
+		return NULL;
+	whole = max / p->piece_bytes < p->count - c->k ? max / p->piece_bytes : p->count - c->k;
+	ret->stride = p->stride;
+	ret->count = c->at || !whole ? 1 : whole;
+	return at;
+}
+
+void rx_batch_skip(const struct rx_batch *b, struct rx_cursor *c, uint64_t bytes)
+{
+	while (bytes && c->entry < b->n) {
+		const struct gantry_rx_piece *p = &b->pieces[c->entry];
+		uint64_t at = c->at + bytes, whole = at / p->piece_bytes, left = p->count - c->k;
+
+		if (whole < left) {
+			c->k += (size_t)whole;
+			c->at = (size_t)(at % p->piece_bytes);
+			return;
+		}
+		bytes -= left * p->piece_bytes - c->at;
+		c->entry++;
+		c->k = c->at = 0;
+	}
+}
+
+void rx_batch_gather(const struct rx_batch *b, struct rx_cursor c, uint8_t *to, uint64_t bytes)
+{
+	uint64_t len = 0;
+
+	while (bytes) {
+		const uint8_t *from = rx_batch_run(b, &c, bytes, &len);
+
+		memcpy(to, from, len);
+		to += len;
+		bytes -= len;
+		rx_batch_skip(b, &c, len);
+	}
+}
+
+void rx_batch_scatter(const struct rx_batch *b, struct rx_cursor c, const uint8_t *from, uint64_t bytes)
+{
+	uint64_t len = 0;
+
+	while (bytes) {
+		uint8_t *to = rx_batch_run(b, &c, bytes, &len);
+
+		memcpy(to, from, len);
+		from += len;
+		bytes -= len;
+		rx_batch_skip(b, &c, len);
+	}
+}
+
+int rx_flight_list(struct rx_flight *f)
+{
+	const struct rx_batch *b = &f->op->batch;
+	struct rx_cursor at = f->from;
+	uint64_t left = f->len, run = 0;
+	uint32_t most = (uint32_t)(f->len / RX_VEC_PIECE + 2);
+
+	f->niov = 0;
+	if (f->iov_room < most) {
+		struct iovec *grown = realloc(f->iov, most * sizeof(*grown));
+
+		if (!grown)
+			return 0;
+		f->iov = grown;
+		f->iov_room = most;
+	}
+	for (; left; left -= run) {
+		uint8_t *p = rx_batch_run(b, &at, left, &run);
+
+		if (!p || f->niov == most) { /* small pieces: a copy of all of them together costs less */
+			f->niov = 0;
+			return 0;
+		}
+		f->iov[f->niov++] = (struct iovec){p, run};
+		rx_batch_skip(b, &at, run);
+	}
+	return 1;
+}
+
+/* ---- the device ---- */
 
 /* For the copy engine: so many copies a message at most, and rows that are worth it. */
 enum { COPIES_MAX = 4, ROW_MIN = 2048, ROW_STRIDE_MAX = 1 << 30 };
@@ -85,6 +288,12 @@ static gantry_result cut(const struct plan *p, struct rx_flight *f, struct list 
 	return GANTRY_OK;
 }
 
+/* Apart: the program's kernels may stay until what this puts in place has come. */
+static gantry_result stream_of(struct gantry_rx *rx, struct gantry_stream **s)
+{
+	return *s ? GANTRY_OK : rx->device->ops->stream_create_apart(rx->device, s);
+}
+
 gantry_result rx_work_seal(struct gantry_rx_conn *c, struct rx_flight *f)
 {
 	struct gantry_device *dev = c->rx->device;
@@ -114,12 +323,12 @@ static gantry_result finish(struct gantry_rx_conn *c, const struct plan *p, stru
 static uint32_t count_copies(const struct rx_flight *f, uint32_t most)
 {
 	struct rx_cursor at = f->from;
-	struct rx_rows rows;
+	struct rows rows;
 	uint64_t left = f->len;
 	uint32_t n = 0;
 
 	for (; left && n <= most; n++) {
-		if (!rx_batch_rows(&f->op->batch, &at, left, &rows) || rows.stride > ROW_STRIDE_MAX ||
+		if (!batch_rows(&f->op->batch, &at, left, &rows) || rows.stride > ROW_STRIDE_MAX ||
 		    (rows.width < ROW_MIN && rows.count > 1))
 			return most + 1;
 		left -= rows.width * rows.count;
@@ -132,13 +341,13 @@ static gantry_result copy_rows(struct gantry_device *dev, const struct rx_flight
 			       int gather)
 {
 	struct rx_cursor from = f->from;
-	struct rx_rows rows;
+	struct rows rows;
 	uint8_t *at, *stage = f->stage->host;
 
 	while (stage < f->stage->host + f->len) {
 		struct gantry_rows copy;
 
-		at = rx_batch_rows(&f->op->batch, &from, f->len - (uint64_t)(stage - f->stage->host), &rows);
+		at = batch_rows(&f->op->batch, &from, f->len - (uint64_t)(stage - f->stage->host), &rows);
 		copy = (struct gantry_rows){.dst = gather ? stage : at,
 					    .src = gather ? at : stage,
 					    .dst_stride = gather ? rows.width : rows.stride,
@@ -155,39 +364,23 @@ static gantry_result copy_rows(struct gantry_device *dev, const struct rx_flight
 	return GANTRY_OK;
 }
 
-/* Between staging and the pieces, [0, len) of the message. */
-static gantry_result staged(struct gantry_rx_conn *c, struct rx_flight *f, struct gantry_stream *stream, int gather)
-	REQUIRES(rx_mu)
+gantry_result rx_work_staged(struct gantry_rx_conn *c, struct rx_flight *f)
 {
 	gantry_result r = GANTRY_OK;
-	struct gantry_device *dev = c->rx->device;
-	struct plan p = {c->rx, stream, f->stage->dev, gather};
+	struct gantry_stream **stream = f->op->send ? &c->rx->out_stream : &c->rx->in_stream;
+	struct plan p = {.rx = c->rx, .bounce = f->stage->dev, .gather = f->op->send};
 	struct list l = {NULL, 0, 0};
 	uint64_t got;
 
+	TRY_NOW(stream_of(c->rx, stream));
+	p.stream = *stream;
 	if (!f->descs && !f->walk_pos && count_copies(f, COPIES_MAX) <= COPIES_MAX) {
-		TRY(copy_rows(dev, f, stream, gather));
+		TRY_NOW(copy_rows(c->rx->device, f, p.stream, p.gather));
 		return rx_work_seal(c, f);
 	}
 	if (f->descs && !rx_work_over(c, f, &r))
 		return r != GANTRY_OK ? r : GANTRY_AGAIN;
-	r = finish(c, &p, f, &l, cut(&p, f, &l, f->walk_pos, f->len - f->walk_pos, &got));
-out:
-	return r;
-}
-
-gantry_result rx_work_gather(struct gantry_rx_conn *c, struct rx_flight *f)
-{
-	gantry_result r = rx_stream_of(c->rx, &c->rx->out_stream);
-
-	return r == GANTRY_OK ? staged(c, f, c->rx->out_stream, 1) : r;
-}
-
-gantry_result rx_work_scatter(struct gantry_rx_conn *c, struct rx_flight *f)
-{
-	gantry_result r = rx_stream_of(c->rx, &c->rx->in_stream);
-
-	return r == GANTRY_OK ? staged(c, f, c->rx->in_stream, 0) : r;
+	return finish(c, &p, f, &l, cut(&p, f, &l, f->walk_pos, f->len - f->walk_pos, &got));
 }
 
 /* The walk's place for byte `pos` of the message. Lanes deliver out of order, but rarely: mostly it is there already.
@@ -213,7 +406,7 @@ gantry_result rx_work_unpack(struct gantry_rx_conn *c, struct rx_flight *f)
 
 	if (f->descs && !rx_work_over(c, f, &r))
 		return r != GANTRY_OK ? r : GANTRY_AGAIN;
-	TRY(rx_stream_of(c->rx, &c->rx->in_stream));
+	TRY(stream_of(c->rx, &c->rx->in_stream));
 	p.stream = c->rx->in_stream;
 	if (n > GANTRY_UNPACK_MAX_DESCS)
 		FAIL(GANTRY_ERR_INTERNAL, "slot %d of the table has %llu descriptors", f->slot, (unsigned long long)n);

@@ -507,7 +507,7 @@ static void cancel(struct user *u) UNCHECKED
 	if (!u || u->op->state == GANTRY_RX_DONE)
 		return;
 	rx_mu_lock(&run.rx->mu);
-	r = u->send ? rx_send_cancel(u->op) : rx_recv_cancel(u->op);
+	r = rx_transfer_cancel(u->op);
 	if (r != GANTRY_OK)
 		rx_conn_fail(run.conn, r, "as posting failed");
 	rx_mu_unlock(&run.rx->mu);
@@ -723,7 +723,8 @@ static void begin(void) UNCHECKED
 	rx->depth = 1u << (how & 3);
 	rx->stage_limit = (how >> 2 & 3) * rx->message;
 	rx->max_descs = how >> 4 & 1 ? 16 : 64;
-	rx_stages_init(rx);
+	gantry_pinned_init(&rx->stages, rx->device, rx->message);
+	gantry_pinned_init(&rx->descs, rx->device, rx->max_descs * sizeof(struct gantry_unpack_desc));
 	rx->path = how >> 5 & 1 ? GANTRY_RX_PATH_EMULATED : GANTRY_RX_PATH_HOST;
 	fake.no_vec = fake.pays = how >> 6 & 1;
 	fake.no_mr = how >> 7;

@@ -1,0 +1,703 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Listening, accepting and connecting: the rendezvous of two rx over a TCP connection of its own (wire.h), and then the
+ * network's connections. Many at a time, each with a deadline.
+ *
+ *   connecting:  DIAL -> SHAKE -> NET -> READY
+ *   accepting:   SHAKE -> PLACE -> SHAKE (what is left of the answer) -> NET -> READY
+ *
+ * Until PLACE a meeting of the accepting side is a socket and this struct: it has no connection, no listener of the
+ * network, and nothing of ours has been told to the peer. The accepting side connects back to the handle in the peer's
+ * offer only when the network has accepted the peer's own connection: one that says hello and nothing else makes it
+ * dial nowhere. docs/design/0011 has the reasons.
+ *
+ * Every state is non-blocking and has the meeting's deadline. A byte on the rendezvous connection says "I am ready", so
+ * that an end of it before that means that the peer is gone.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_RX
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/api.h"
+#include "base/clock.h"
+#include "base/hmac.h"
+#include "base/param.h"
+#include "inet/handshake.h"
+#include "inet/loop.h"
+#include "inet/sock.h"
+#include "rx/rx.h"
+
+/*
+ * Meetings of a listener: each is a socket and a small struct; so many of them may have a place, i.e. a connection and
+ * a listener of the network. When there is no room, the oldest goes that has come to nothing in the time that all have:
+ * peers need less, and where they need more they try again.
+ */
+enum { MEETINGS_MAX = 256, PLACES_MAX = 128, ACCEPTS_PER_PASS = 16 };
+enum { YOUNG_NS = 100000000, PLACED_NS = 250000000, BEGUN_NS = 1000000000 };
+
+enum { LAST_NS = 20000000 }; /* before the deadline: for the last attempt */
+
+enum meeting_state {
+	MEET_DIAL,
+	MEET_SHAKE,
+	MEET_PLACE, /* until its listener has a place for it */
+	MEET_NET,
+	MEET_READY,
+	MEET_FAILED,
+};
+
+struct meeting {
+	struct gantry_list node;
+	struct gantry_rx *rx; /* borrowed */
+	enum meeting_state state;
+	int dials; /* this side connects */
+	int fd;	   /* -1 while there is none */
+	struct gantry_addr to;
+	uint64_t deadline, retry_at; /* ns */
+	uint32_t failures;	     /* attempts */
+	uint64_t since;		     /* ns: when it came, or got its place */
+	struct inet_handshake shake;
+	uint64_t id, peer_epoch;
+	uint8_t handle[GANTRY_NET_HANDLE_SIZE]; /* the peer's; the network keeps its place in it */
+	struct gantry_rx_conn *conn;		/* owned until READY */
+	void *listen;				/* of the network, owned */
+	int peer_ready;
+	int stranger; /* FAILED: because of the peer */
+	gantry_result error;
+	char text[RX_TEXT];
+};
+
+/* "host:port" to an address. listening: the host may be empty, and the port 0. */
+static gantry_result parse_address(const char *text, int listening, struct gantry_addr *ret_addr)
+{
+	gantry_result r = GANTRY_OK;
+	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | (listening ? AI_PASSIVE : 0)};
+	struct addrinfo *found = NULL;
+	const char *colon = strrchr(text, ':');
+	char host[256];
+	int e;
+
+	if (!colon || !colon[1] || (size_t)(colon - text) >= sizeof(host) || (colon == text && !listening))
+		FAIL(GANTRY_ERR_INVALID, "\"%s\" is not an address: host:port, or [v6]:port", text);
+	snprintf(host, sizeof(host), "%.*s", (int)(colon - text), text);
+	if (host[0] == '[' && host[strlen(host) - 1] == ']') {
+		host[strlen(host) - 1] = 0;
+		memmove(host, host + 1, strlen(host));
+	} else if (strchr(host, ':')) {
+		FAIL(GANTRY_ERR_INVALID, "\"%s\" is not an address: write [v6]:port", text);
+	}
+	e = getaddrinfo(host[0] ? host : NULL, colon + 1, &hints, &found);
+	if (e)
+		FAIL(GANTRY_ERR_UNREACHABLE, "%s: %s", text, gai_strerror(e));
+	*ret_addr = gantry_addr_of(found->ai_addr);
+	if (ret_addr->sa.sa_family == AF_UNSPEC)
+		FAIL(GANTRY_ERR_UNREACHABLE, "%s is neither an IPv4 nor an IPv6 address", text);
+out:
+	if (found)
+		freeaddrinfo(found);
+	return r;
+}
+
+/* Errors of this side's own: they say nothing about the peer. */
+static int is_own(gantry_result r)
+{
+	return r == GANTRY_ERR_SYSTEM || r == GANTRY_ERR_NOMEM || r == GANTRY_ERR_LIMIT || r == GANTRY_ERR_CONFIG ||
+	       r == GANTRY_ERR_UNSUPPORTED || r == GANTRY_ERR_USAGE || r == GANTRY_ERR_INTERNAL;
+}
+
+static void fail(struct meeting *m, gantry_result r, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static void fail(struct meeting *m, gantry_result r, const char *fmt, ...)
+{
+	va_list args;
+
+	m->state = MEET_FAILED;
+	m->error = r;
+	m->stranger = !m->dials && !is_own(r);
+	va_start(args, fmt);
+	vsnprintf(m->text, sizeof(m->text), fmt, args);
+	va_end(args);
+}
+
+static void fail_protocol(struct meeting *m)
+{
+	char peer[GANTRY_ADDR_TEXT];
+
+	fail(m, GANTRY_ERR_PROTOCOL, "%s does not speak the protocol of gantry/rx.h", gantry_addr_text(&m->to, peer));
+}
+
+/* The side that connects makes another attempt while there is time; the one that accepts gives up. */
+static void again(struct meeting *m, gantry_result r, const char *what, const char *why)
+{
+	char peer[GANTRY_ADDR_TEXT];
+	uint64_t now = gantry_now_ns();
+
+	if (m->fd >= 0)
+		close(m->fd);
+	m->fd = -1;
+	if (!m->dials || now + LAST_NS >= m->deadline) {
+		fail(m, r, "%s with %s: %s", what, gantry_addr_text(&m->to, peer), why);
+		return;
+	}
+	m->state = MEET_DIAL;
+	m->error = r;
+	snprintf(m->text, sizeof(m->text), "%s with %s: %s", what, gantry_addr_text(&m->to, peer), why);
+	m->retry_at = inet_retry_at(now, m->failures++);
+	if (m->retry_at > m->deadline - LAST_NS)
+		m->retry_at = m->deadline - LAST_NS;
+}
+
+/* Everything of the network's that the meeting has made. */
+static void drop_net(struct meeting *m) REQUIRES(rx_mu)
+{
+	struct gantry_net *net = m->rx->net;
+
+	if (m->listen)
+		net->ops->close_listen(net, m->listen);
+	m->listen = NULL;
+	net->ops->cancel_connect(net, m->handle);
+	rx_conn_destroy(m->conn);
+	m->conn = NULL;
+	m->peer_ready = 0;
+	memset(m->handle, 0, sizeof(m->handle));
+}
+
+/* fd: of an accepted connection, owned then; -1: dial `to`. */
+static gantry_result create_meeting(struct gantry_rx *rx, int fd, const struct gantry_addr *peer, uint64_t deadline,
+				    struct meeting **ret_meeting)
+{
+	struct meeting *m = calloc(1, sizeof(*m));
+
+	if (!m)
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a meeting");
+	gantry_list_init(&m->node);
+	m->rx = rx;
+	m->fd = fd;
+	m->to = *peer;
+	m->dials = fd < 0;
+	m->deadline = deadline;
+	m->since = gantry_now_ns();
+	m->state = m->dials ? MEET_DIAL : MEET_SHAKE;
+	if (!m->dials)
+		inet_handshake_start_server(&m->shake);
+	*ret_meeting = m;
+	return GANTRY_OK;
+}
+
+/* NULL is fine. */
+static void destroy_meeting(struct meeting *m) REQUIRES(rx_mu)
+{
+	if (!m)
+		return;
+	if (m->fd >= 0)
+		close(m->fd);
+	drop_net(m);
+	gantry_list_remove(&m->node);
+	free(m);
+}
+
+/* Does it hold a place, i.e. more than a socket and its struct? */
+static int has_place(const struct meeting *m)
+{
+	return m->conn != NULL;
+}
+
+/* ---- the hand-shake ---- */
+
+static const struct inet_protocol rx_protocol = {"rx", RX_VERSION, "accepting side", "connecting side", NULL};
+
+/* The connection, and the network's listener whose handle goes into our offer. */
+static gantry_result make_offer(struct meeting *m, uint8_t ret_offer[RX_OFFER_SIZE]) REQUIRES(rx_mu)
+{
+	struct gantry_rx *rx = m->rx;
+	struct rx_offer o = {.epoch = rx->epoch, .id = m->id};
+
+	TRY_NOW(rx_conn_create(rx, m->id, &m->conn));
+	TRY_NOW(rx->net->ops->listen(rx->net, m->conn->ctx, rx->net_dev, o.handle, &m->listen));
+	rx_offer_encode(&o, ret_offer);
+	return GANTRY_OK;
+}
+
+static gantry_result take_offer(struct meeting *m, const struct rx_offer *o)
+{
+	struct gantry_net *net = m->rx->net;
+
+	memcpy(m->handle, o->handle, sizeof(m->handle));
+	m->peer_epoch = o->epoch;
+	return net->ops->take_handle(net, m->handle);
+}
+
+static void know_peer(struct meeting *m)
+{
+	char peer[GANTRY_ADDR_TEXT];
+
+	m->conn->peer_epoch = m->peer_epoch;
+	snprintf(m->conn->peer, sizeof(m->conn->peer), "%s epoch %016llx", gantry_addr_text(&m->to, peer),
+		 (unsigned long long)m->peer_epoch);
+}
+
+static void dial(struct meeting *m) REQUIRES(rx_mu)
+{
+	uint8_t offer[RX_OFFER_SIZE];
+	gantry_result r = GANTRY_OK;
+	int e;
+
+	if (gantry_now_ns() < m->retry_at)
+		return;
+	drop_net(m);
+	TRY(gantry_random_bytes(&m->id, sizeof(m->id)));
+	TRY(make_offer(m, offer));
+	TRY(inet_handshake_start_client(&m->shake, &rx_protocol, &m->rx->key, offer, sizeof(offer)));
+	m->state = MEET_SHAKE;
+	e = sock_connect(NULL, NULL, &m->to, &m->fd);
+	if (e && e != EINPROGRESS)
+		again(m, sock_errno_class(e) == SOCK_LIMIT ? GANTRY_ERR_LIMIT : GANTRY_ERR_UNREACHABLE, "connecting",
+		      strerror(e));
+out:
+	if (r != GANTRY_OK)
+		fail(m, r, "%s", gantry_last_error());
+}
+
+/* It may have a connection and a listener of the network now, and is answered. */
+static void give_place(struct meeting *m) REQUIRES(rx_mu)
+{
+	uint8_t offer[RX_OFFER_SIZE];
+	gantry_result r = GANTRY_OK;
+
+	TRY(make_offer(m, offer));
+	know_peer(m);
+	m->since = gantry_now_ns();
+	inet_handshake_accept(&m->shake, offer, sizeof(offer));
+	m->state = MEET_SHAKE;
+out:
+	if (r != GANTRY_OK)
+		fail(m, is_own(r) ? r : GANTRY_ERR_SYSTEM, "%s", gantry_last_error());
+}
+
+static enum inet_event heard_hello(struct meeting *m)
+{
+	struct inet_handshake *h = &m->shake;
+	struct rx_offer o;
+
+	h->protocol = &rx_protocol;
+	if (strcmp(h->name, rx_protocol.name) != 0)
+		return inet_handshake_refuse(h, GANTRY_ERR_REFUSED, "an rx listens here, nobody speaks %s", h->name);
+	if (h->peer_version == RX_VERSION) { /* of others nothing is known */
+		if (rx_offer_decode(h->payload, h->payload_size, &o) != GANTRY_OK || take_offer(m, &o) != GANTRY_OK) {
+			fail_protocol(m);
+			return INET_AGAIN;
+		}
+		m->id = o.id;
+	}
+	return inet_handshake_challenge(h, &m->rx->key);
+}
+
+static void heard_answer(struct meeting *m)
+{
+	struct rx_offer o;
+
+	if (rx_offer_decode(m->shake.payload, m->shake.payload_size, &o) != GANTRY_OK || o.id != m->id ||
+	    take_offer(m, &o) != GANTRY_OK) {
+		fail_protocol(m);
+		return;
+	}
+	know_peer(m);
+	m->state = MEET_NET;
+}
+
+static void shake_failed(struct meeting *m)
+{
+	const struct inet_handshake *h = &m->shake;
+	char peer[GANTRY_ADDR_TEXT];
+	int e = h->broken_errno;
+
+	if (h->broken && h->out_size)
+		again(m, e == ECONNREFUSED ? GANTRY_ERR_REFUSED : GANTRY_ERR_UNREACHABLE, "connecting", h->text);
+	else if (h->broken)
+		again(m, e ? GANTRY_ERR_PEER_LOST : GANTRY_ERR_PEER_CLOSED, "meeting",
+		      e ? h->text : "it closed the connection before it said anything");
+	else if (h->error == GANTRY_ERR_PROTOCOL)
+		fail_protocol(m);
+	else
+		fail(m, h->error, "meeting with %s: %s", gantry_addr_text(&m->to, peer), h->text);
+}
+
+static void shake(struct meeting *m)
+{
+	enum inet_event event = inet_handshake_move(&m->shake, m->fd);
+
+	if (event == INET_HELLO)
+		event = heard_hello(m);
+	if (event == INET_PROVED)
+		m->state = MEET_PLACE;
+	else if (event == INET_DONE && m->dials)
+		heard_answer(m);
+	else if (event == INET_DONE)
+		m->state = MEET_NET;
+	else if (event == INET_FAILED) {
+		inet_handshake_move(&m->shake, m->fd); /* it is told why, as far as its socket takes it */
+		shake_failed(m);
+	}
+}
+
+/* ---- the network ---- */
+
+/* Has the peer gone before it was ready? */
+static int peer_gone(struct meeting *m)
+{
+	uint8_t byte;
+	ssize_t n;
+
+	if (m->peer_ready)
+		return 0;
+	n = recv(m->fd, &byte, 1, MSG_DONTWAIT);
+	m->peer_ready = n == 1;
+	return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
+}
+
+static void make_net(struct meeting *m) REQUIRES(rx_mu)
+{
+	struct gantry_rx_conn *c = m->conn;
+	struct gantry_net *net = m->rx->net;
+	struct gantry_net_device_handle *filled = &c->device_handle, *none = NULL;
+	gantry_result r = GANTRY_OK;
+	uint8_t ready = 1;
+
+	if (!c->in.comm)
+		TRY(net->ops->accept(net, m->listen, &c->in.comm, &filled));
+	if (!c->out.comm && (m->dials || c->in.comm))
+		TRY(net->ops->connect(net, c->ctx, m->rx->net_dev, m->handle, &c->out.comm, &none));
+	if (!c->out.comm || !c->in.comm) {
+		if (peer_gone(m))
+			again(m, GANTRY_ERR_PEER_LOST, "meeting", "the peer went away");
+		return;
+	}
+	net->ops->close_listen(net, m->listen);
+	m->listen = NULL;
+	TRY(rx_conn_start(c));
+	if (send(m->fd, &ready, 1, MSG_NOSIGNAL | MSG_DONTWAIT) != 1)
+		LOG_DEBUG(RX, "%s: the rendezvous ended early: %s", c->peer, strerror(errno));
+	m->state = MEET_READY;
+out:
+	if (r == GANTRY_OK)
+		return;
+	if (gantry_result_is_remote(r))
+		again(m, r, "meeting", gantry_last_error());
+	else
+		fail(m, r, "%s", gantry_last_error());
+}
+
+static void (*const steps[])(struct meeting *m) = {
+	[MEET_DIAL] = dial,
+	[MEET_SHAKE] = shake,
+	[MEET_PLACE] = shake, /* while its answer is due a peer has nothing to say */
+	[MEET_NET] = make_net,
+};
+
+/* Never blocks, never fails: state says. */
+static void step_meeting(struct meeting *m)
+{
+	char peer[GANTRY_ADDR_TEXT], before[RX_TEXT];
+
+	if (m->state >= MEET_READY)
+		return;
+	steps[m->state](m);
+	if (m->state < MEET_READY && gantry_now_ns() >= m->deadline) {
+		snprintf(before, sizeof(before), "%s", m->text);
+		fail(m, GANTRY_ERR_TIMEOUT, "%s did not answer in time%s%s", gantry_addr_text(&m->to, peer),
+		     before[0] ? "; last: " : "", before);
+	}
+}
+
+/* ---- listeners ---- */
+
+/* The address of the interface that the rx uses. */
+static gantry_result own_address(struct gantry_rx *rx, struct gantry_addr *ret_addr)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_nic_list *list = NULL;
+	size_t first = strcspn(rx->nic, "+"); /* a fused device is named "a+b": the first of them */
+	int found = 0, family = inet_wanted_family();
+
+	TRY(inet_all_nics(&list));
+	for (int i = 0; i < list->count && !found; i++)
+		for (int k = 0; k < list->nics[i].naddrs && !found; k++) {
+			const struct gantry_addr *a = &list->nics[i].addrs[k];
+
+			found = strncmp(list->nics[i].name, rx->nic, first) == 0 && !list->nics[i].name[first] &&
+				(family == AF_UNSPEC || family == a->sa.sa_family);
+			if (found)
+				*ret_addr = *a;
+		}
+	gantry_addr_set_port(ret_addr, 0);
+	if (!found)
+		FAIL(GANTRY_ERR_CONFIG, "interface %s has no address to listen on", rx->nic);
+out:
+	inet_nics_free(list);
+	return r;
+}
+
+gantry_result gantry_rx_listen(struct gantry_rx *rx, const char *address, struct gantry_rx_listener **ret_listener)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_rx_listener *l = calloc(1, sizeof(*l));
+	struct gantry_addr a, bound;
+	uint16_t port;
+
+	memset(&a, 0, sizeof(a));
+	if (!l)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a listener");
+	l->fd = -1;
+	gantry_list_init(&l->meetings);
+	TRY(address ? parse_address(address, 1, &a) : own_address(rx, &a));
+	port = gantry_addr_port(&a);
+	TRY(sock_listen(&a, port, port, &l->fd, &bound));
+	fcntl(l->fd, F_SETFL, fcntl(l->fd, F_GETFL) | O_NONBLOCK);
+	gantry_addr_text(&bound, l->address);
+	l->rx = rx;
+	rx_mu_lock(&rx->mu);
+	gantry_list_append(&rx->listeners, &l->node);
+	rx_mu_unlock(&rx->mu);
+	*ret_listener = l;
+	l = NULL;
+out:
+	if (l && l->fd >= 0)
+		close(l->fd);
+	free(l);
+	return r;
+}
+
+const char *gantry_rx_listener_address(const struct gantry_rx_listener *listener)
+{
+	return listener->address;
+}
+
+void gantry_rx_listener_close(struct gantry_rx_listener *listener)
+{
+	struct gantry_rx *rx;
+
+	if (!listener)
+		return;
+	rx = listener->rx;
+	rx_mu_lock(&rx->mu);
+	gantry_list_each_safe (pos, &listener->meetings)
+		destroy_meeting(gantry_container(pos, struct meeting, node));
+	gantry_list_remove(&listener->node);
+	close(listener->fd);
+	rx_mu_unlock(&rx->mu);
+	free(listener);
+}
+
+static void turn_away(struct gantry_rx_listener *l, struct meeting *m) REQUIRES(rx_mu)
+{
+	uint32_t more = 0;
+
+	if (m->stranger)
+		l->rx->counters.strangers++;
+	if (gantry_ratelimit_pass(&l->quiet, &more))
+		LOG_WARN(RX, "%s: %s%s", l->address, m->text, LEFT_OUT(more));
+}
+
+static void drop_meeting(struct gantry_rx_listener *l, struct meeting *m) REQUIRES(rx_mu)
+{
+	l->nmeetings--;
+	l->nplaced -= has_place(m);
+	destroy_meeting(m);
+}
+
+/* What it holds is needed. A peer that this happens to tries again. */
+static void recycle(struct gantry_rx_listener *l, struct meeting *m, const char *why) REQUIRES(rx_mu)
+{
+	char peer[GANTRY_ADDR_TEXT];
+
+	m->stranger = 1;
+	snprintf(m->text, sizeof(m->text), "%s %s, and another one has come in its place",
+		 gantry_addr_text(&m->to, peer), why);
+	turn_away(l, m);
+	drop_meeting(l, m);
+}
+
+/* The oldest one that has not said who it is, then the oldest that has not proved it: if it has had its time. */
+static struct meeting *unproved(struct gantry_rx_listener *l)
+{
+	uint64_t now = gantry_now_ns();
+	struct meeting *asked = NULL;
+
+	gantry_list_each_entry (m, &l->meetings, struct meeting, node) {
+		if (now - m->since < YOUNG_NS)
+			continue;
+		if (m->state == MEET_SHAKE && m->shake.state == INET_HEAR_HELLO)
+			return m;
+		if (!asked && m->state == MEET_SHAKE && !m->shake.proved)
+			asked = m;
+	}
+	return asked;
+}
+
+/* The oldest one with a place whose connections the network has not begun, then the oldest of all: if it has had its
+ * time. With a secret all of them are proved, and stay until their deadline. */
+static struct meeting *unconnected(struct gantry_rx_listener *l)
+{
+	uint64_t now = gantry_now_ns();
+	struct meeting *begun = NULL;
+
+	gantry_list_each_entry (m, &l->meetings, struct meeting, node) {
+		if (l->rx->key.auth != INET_AUTH_NONE || !has_place(m) || m->state >= MEET_READY)
+			continue;
+		if (!m->conn->in.comm && now - m->since >= PLACED_NS)
+			return m;
+		if (!begun && m->conn->in.comm && now - m->since >= BEGUN_NS)
+			begun = m;
+	}
+	return begun;
+}
+
+/* New ones in; 1: something happened. */
+static int take_in(struct gantry_rx_listener *l) REQUIRES(rx_mu)
+{
+	struct gantry_addr peer;
+	struct meeting *m, *oldest = NULL;
+	socklen_t len = sizeof(peer);
+	int fd;
+
+	if (l->nmeetings >= MEETINGS_MAX && !(oldest = unproved(l)))
+		return 0; /* until then further ones wait in the kernel */
+	memset(&peer, 0, sizeof(peer));
+	fd = accept4(l->fd, &peer.sa, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	if (fd < 0) {
+		uint32_t more;
+
+		if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED &&
+		    gantry_ratelimit_pass(&l->quiet, &more))
+			LOG_WARN(RX, "%s: accept: %s", l->address, strerror(errno));
+		return 0;
+	}
+	if (oldest)
+		recycle(l, oldest, "has not said who it is");
+	if (create_meeting(l->rx, fd, &peer, gantry_now_ns() + gantry_params()->connect_timeout, &m) != GANTRY_OK) {
+		close(fd);
+		return 0;
+	}
+	gantry_list_append(&l->meetings, &m->node);
+	l->nmeetings++;
+	return 1;
+}
+
+/* Places for those that wait for one, in the order of their coming. */
+static void give_places(struct gantry_rx_listener *l) REQUIRES(rx_mu)
+{
+	gantry_list_each_entry (m, &l->meetings, struct meeting, node) {
+		struct meeting *oldest;
+
+		if (m->state != MEET_PLACE)
+			continue;
+		if (l->nplaced >= PLACES_MAX) {
+			oldest = unconnected(l);
+			if (!oldest)
+				return;
+			recycle(l, oldest, "has said hello and nothing else");
+		}
+		give_place(m);
+		l->nplaced += has_place(m);
+	}
+}
+
+/* One round over all meetings: the first that is ready. */
+static struct gantry_rx_conn *attend(struct gantry_rx_listener *l, int *ret_moved) REQUIRES(rx_mu)
+{
+	struct gantry_rx_conn *ready = NULL;
+
+	for (int n = 0; n < ACCEPTS_PER_PASS && take_in(l); n++)
+		*ret_moved = 1;
+	give_places(l);
+	gantry_list_each_entry_safe (m, &l->meetings, struct meeting, node) {
+		enum meeting_state before = m->state;
+
+		step_meeting(m);
+		*ret_moved |= m->state != before;
+		if (m->state == MEET_FAILED)
+			turn_away(l, m);
+		if (m->state == MEET_READY && !ready) {
+			ready = m->conn;
+			m->conn = NULL;
+			l->nplaced--;
+		} else if (m->state != MEET_FAILED) {
+			continue;
+		}
+		drop_meeting(l, m);
+	}
+	return ready;
+}
+
+gantry_result gantry_rx_accept(struct gantry_rx_listener *listener, int64_t timeout_ns,
+			       struct gantry_rx_conn **ret_conn)
+{
+	struct gantry_rx *rx = listener->rx;
+	uint64_t deadline;
+	struct gantry_rx_conn *c;
+	struct gantry_waiter idle;
+
+	TRY_NOW(gantry_deadline(timeout_ns, gantry_params()->connect_timeout, &deadline));
+	gantry_waiter_init(&idle, NULL);
+	rx_mu_lock(&rx->mu);
+	for (;;) {
+		int moved = 0;
+
+		c = attend(listener, &moved);
+		if (c || gantry_now_ns() >= deadline)
+			break;
+		if (rx_progress(rx) || moved)
+			gantry_waiter_done(&idle);
+		rx_mu_unlock(&rx->mu);
+		rx_idle(&idle, deadline);
+		rx_mu_lock(&rx->mu);
+	}
+	rx_mu_unlock(&rx->mu);
+	if (!c)
+		return GANTRY_ERR_TIMEOUT; /* nobody came: no news */
+	*ret_conn = c;
+	return GANTRY_OK;
+}
+
+gantry_result gantry_rx_connect(struct gantry_rx *rx, const char *address, int64_t timeout_ns,
+				struct gantry_rx_conn **ret_conn)
+{
+	gantry_result r = GANTRY_OK;
+	uint64_t deadline;
+	struct gantry_addr to;
+	struct meeting *m = NULL;
+	struct gantry_waiter idle;
+
+	memset(&to, 0, sizeof(to));
+	TRY(parse_address(address, 0, &to));
+	TRY(gantry_deadline(timeout_ns, gantry_params()->connect_timeout, &deadline));
+	gantry_waiter_init(&idle, NULL);
+	rx_mu_lock(&rx->mu);
+	r = create_meeting(rx, -1, &to, deadline, &m);
+	while (m && m->state < MEET_READY) {
+		enum meeting_state before = m->state;
+
+		step_meeting(m);
+		if (rx_progress(rx) || m->state != before)
+			gantry_waiter_done(&idle);
+		rx_mu_unlock(&rx->mu);
+		rx_idle(&idle, deadline);
+		rx_mu_lock(&rx->mu);
+	}
+	if (m && m->state == MEET_READY) {
+		*ret_conn = m->conn;
+		m->conn = NULL;
+	} else if (m) {
+		r = gantry_fail(m->error, LOG_SUBSYS, __FILE__, __LINE__, "%s", m->text);
+	}
+	destroy_meeting(m);
+	rx_mu_unlock(&rx->mu);
+out:
+	return r;
+}

@@ -61,6 +61,18 @@ int gantry_file_write(const char *path, const char *meant, void (*fill)(void *ct
 	return !bad;
 }
 
+int gantry_file_int(const char *path, int *ret_value)
+{
+	FILE *f = fopen(path, "re");
+	int value, ok = f && fscanf(f, "%d", &value) == 1;
+
+	if (f)
+		fclose(f);
+	if (ok)
+		*ret_value = value;
+	return ok;
+}
+
 /* What stands for %letter; NULL: nothing does. */
 static const char *word_of(char letter, const char *const *more, char buf[256])
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of JSON lines that tools and people read: reports and traces. */
+/* Files: those that tools and people read (reports, traces), their names, and those of the kernel. */
 #ifndef GANTRY_BASE_FILE_H
 #define GANTRY_BASE_FILE_H
 
@@ -9,6 +9,10 @@
 /* Puts a file in place whole or not at all. What goes wrong is a WARN line that says what it was `meant` for; then 0.
  */
 int gantry_file_write(const char *path, const char *meant, void (*fill)(void *ctx, FILE *f), void *ctx);
+
+/* The number that a file of /proc or /sys begins with. 0: there is no such file, or no number in it (the speed of a link
+ * that is down reads as EINVAL). */
+int gantry_file_int(const char *path, int *ret_value);
 
 /* A name as users write it: %p is the process id, %h the host name, %% a percent sign. Further letters are those of
  * `more`, a NULL-terminated list of texts that begin with their letter: "r5" makes %r 5. What is unknown stays as it

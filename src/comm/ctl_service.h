@@ -23,8 +23,8 @@
 
 #include "base/list.h"
 #include "comm/ctl_wire.h"
-#include "inet/backoff.h"
 #include "inet/loop.h"
+#include "inet/sock.h"
 
 /* ---- connections ---- */
 

@@ -1,55 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What interfaces there are.
+ * What interfaces there are, which of them to use, and why the others not.
  *
  * getifaddrs gives names, flags, link types and addresses of this network
  * namespace; /sys gives speed, PCI path, NUMA node and the bridge's marks. /sys
  * shows the namespace it was mounted in, which after a bare unshare is not ours:
  * an entry is believed only if its ifindex is the one we know. Tentative IPv6
  * addresses (duplicate detection still runs) cannot be bound and are skipped.
+ *
+ * Every interface gets a rank; those of the best rank that occurs are taken, all
+ * of them. RANK_NEVER cannot carry traffic or was not asked for. When the user
+ * names interfaces, what they are does not matter any more, only whether they
+ * work; an exclusion ("^...") is the automatic choice among the rest.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <errno.h>
 #include <ifaddrs.h>
 #include <limits.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
 #include <net/if_arp.h>
 #include <netpacket/packet.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
+#include "base/crc32c.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "inet/nic.h"
-#include "inet/route.h"
 
 enum { SPEED_ASSUMED = 10000 };
 /* ARPHRD_* that glibc's header does not have; the kernel's clashes with net/if.h. */
 enum { LINK_IP6GRE = 823, LINK_NONE = 0xfffe };
-/* IFA_F_* of linux/if_addr.h, as /proc/net/if_inet6 shows them. */
-enum { V6_TEMPORARY = 0x01, V6_DADFAILED = 0x08, V6_DEPRECATED = 0x20, V6_TENTATIVE = 0x40 };
-
-static int read_int(const char *path, int *ret_value)
-{
-	FILE *f = fopen(path, "re");
-	int ok, value;
-
-	if (!f)
-		return 0;
-	ok = fscanf(f, "%d", &value) == 1; /* speed of a link that is down reads as EINVAL */
-	fclose(f);
-	if (ok)
-		*ret_value = value;
-	return ok;
-}
 
 static int sys_int(const char *name, const char *what, int *ret_value)
 {
 	char path[96];
 
 	snprintf(path, sizeof(path), "/sys/class/net/%s/%s", name, what);
-	return read_int(path, ret_value);
+	return gantry_file_int(path, ret_value);
 }
 
 static int sys_exists(const char *name, const char *what)
@@ -130,7 +124,7 @@ static void fill_from_sys(struct gantry_nic *nic)
 	nic->pci_path = pci_path_of(nic->name);
 	if (nic->pci_path) {
 		snprintf(path, sizeof(path), "%s/numa_node", nic->pci_path);
-		if (read_int(path, &value) && value >= 0)
+		if (gantry_file_int(path, &value) && value >= 0)
 			nic->numa_node = value;
 	}
 }
@@ -193,7 +187,7 @@ static void add_nic(struct gantry_nic_list *list, const struct ifaddrs *ifa)
 	fill_from_sys(nic);
 }
 
-/* Flags of an IPv6 address, 0 if the kernel does not list it. */
+/* Flags (IFA_F_*) of an IPv6 address, 0 if the kernel does not list it. */
 static unsigned v6_flags(const struct in6_addr *a, unsigned ifindex)
 {
 	FILE *f = fopen("/proc/thread-self/net/if_inet6", "re");
@@ -221,7 +215,7 @@ static int addr_rank(const struct gantry_addr *a, unsigned ifindex)
 		return v6 ? 4 : 3;
 	if (!v6)
 		return 0;
-	return v6_flags(&a->in6.sin6_addr, ifindex) & (V6_TEMPORARY | V6_DEPRECATED) ? 2 : 1;
+	return v6_flags(&a->in6.sin6_addr, ifindex) & (IFA_F_TEMPORARY | IFA_F_DEPRECATED) ? 2 : 1;
 }
 
 static uint8_t mask_len(const struct sockaddr *mask, int family)
@@ -244,7 +238,8 @@ static void add_addr(struct gantry_nic *nic, const struct ifaddrs *ifa)
 	struct gantry_addr a = gantry_addr_of(ifa->ifa_addr);
 	int at = nic->naddrs, rank;
 
-	if (a.sa.sa_family == AF_INET6 && v6_flags(&a.in6.sin6_addr, nic->ifindex) & (V6_TENTATIVE | V6_DADFAILED)) {
+	if (a.sa.sa_family == AF_INET6 &&
+	    v6_flags(&a.in6.sin6_addr, nic->ifindex) & (IFA_F_TENTATIVE | IFA_F_DADFAILED)) {
 		LOG_DEBUG(NET, "%s: an IPv6 address that is tentative or a duplicate was left out", nic->name);
 		return;
 	}
@@ -279,17 +274,11 @@ static int by_index(const void *a, const void *b)
 
 static int arp_ignore(const char *name)
 {
-	char path[96], digit = '0';
-	FILE *f;
+	char path[96];
+	int value = 0;
 
 	snprintf(path, sizeof(path), "/proc/sys/net/ipv4/conf/%s/arp_ignore", name);
-	f = fopen(path, "re");
-	if (f) {
-		if (fread(&digit, 1, 1, f) != 1)
-			digit = '0';
-		fclose(f);
-	}
-	return digit != '0';
+	return gantry_file_int(path, &value) && value != 0;
 }
 
 /*
@@ -311,6 +300,79 @@ static void find_arp_flux(struct gantry_nic_list *list)
 	}
 }
 
+/* ---- which way the kernel would send packets, asked over rtnetlink ---- */
+
+struct request {
+	struct nlmsghdr head;
+	struct rtmsg route;
+	uint8_t attributes[128];
+};
+
+static void put_attribute(struct request *r, unsigned short type, const void *data, size_t size)
+{
+	struct rtattr *a = (struct rtattr *)(void *)((uint8_t *)r + NLMSG_ALIGN(r->head.nlmsg_len));
+
+	a->rta_type = type;
+	a->rta_len = (unsigned short)RTA_LENGTH(size);
+	memcpy(RTA_DATA(a), data, size);
+	r->head.nlmsg_len = NLMSG_ALIGN(r->head.nlmsg_len) + RTA_ALIGN(a->rta_len);
+}
+
+static void put_addr(struct request *r, unsigned short type, const struct gantry_addr *a)
+{
+	if (a->sa.sa_family == AF_INET6)
+		put_attribute(r, type, &a->in6.sin6_addr, 16);
+	else
+		put_attribute(r, type, &a->in.sin_addr, 4);
+}
+
+static unsigned answer_device(const struct nlmsghdr *head, size_t size)
+{
+	const struct rtmsg *route = NLMSG_DATA(head);
+	const struct rtattr *a = RTM_RTA(route);
+	int left = (int)RTM_PAYLOAD(head);
+	unsigned device = 0;
+
+	if (!NLMSG_OK(head, size) || head->nlmsg_type != RTM_NEWROUTE)
+		return 0;
+	for (; RTA_OK(a, left); a = RTA_NEXT(a, left))
+		if (a->rta_type == RTA_OIF && RTA_PAYLOAD(a) >= sizeof(device))
+			memcpy(&device, RTA_DATA(a), sizeof(device));
+	return device;
+}
+
+/* Index of the device that packets from `from` (NULL: any) to `to` leave by; 0 if there is no route or no answer. */
+static unsigned route_device(const struct gantry_addr *from, const struct gantry_addr *to)
+{
+	int v6 = to->sa.sa_family == AF_INET6;
+	struct request r = {
+		.head = {.nlmsg_len = NLMSG_LENGTH(sizeof(struct rtmsg)),
+			 .nlmsg_type = RTM_GETROUTE,
+			 .nlmsg_flags = NLM_F_REQUEST},
+		.route = {.rtm_family = to->sa.sa_family, .rtm_dst_len = v6 ? 128 : 32},
+	};
+	union {
+		struct nlmsghdr head;
+		uint8_t bytes[1024];
+	} in;
+	unsigned device = 0;
+	ssize_t n;
+	int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
+
+	if (fd < 0)
+		return 0;
+	put_addr(&r, RTA_DST, to);
+	if (from && from->sa.sa_family == to->sa.sa_family) {
+		put_addr(&r, RTA_SRC, from);
+		r.route.rtm_src_len = r.route.rtm_dst_len;
+	}
+	/* The kernel answers within the send: this never waits. */
+	if (send(fd, &r, r.head.nlmsg_len, 0) > 0 && (n = recv(fd, &in, sizeof(in), MSG_DONTWAIT)) > 0)
+		device = answer_device(&in.head, (size_t)n);
+	close(fd);
+	return device;
+}
+
 /*
  * Only where it changes anything: a bound socket skips part of the kernel's route lookup, so that for instance a
  * blackhole route would not be noticed.
@@ -325,7 +387,7 @@ int gantry_nic_should_bind(const struct gantry_nic *nic, const struct gantry_add
 	for (int i = 0; i < nic->naddrs && !from; i++)
 		if (nic->addrs[i].sa.sa_family == peer->sa.sa_family)
 			from = &nic->addrs[i];
-	device = gantry_route_device(from, peer);
+	device = route_device(from, peer);
 	return device != 0 && device != nic->ifindex;
 }
 
@@ -378,4 +440,287 @@ void gantry_nic_list_free(struct gantry_nic_list *list)
 	for (int i = 0; i < list->count; i++)
 		free(list->nics[i].pci_path);
 	list->count = 0;
+}
+
+/* ---- the choice ---- */
+
+enum rank {
+	RANK_GOOD,
+	RANK_TUNNEL,	 /* a routed address on a tunnel still beats an address of one link */
+	RANK_LINK_LOCAL, /* peers on the same link can be reached */
+	RANK_BRIDGE,	 /* docker0: its address is the same on every host */
+	RANK_TUNNEL_LINK_LOCAL,
+	RANK_LOOPBACK,
+	RANK_NO_CARRIER, /* only if named by the user */
+	RANK_NEVER,
+};
+
+struct verdict {
+	enum rank rank;
+	const char *why; /* static; "" for RANK_GOOD */
+};
+
+/* Text that grows in a fixed buffer and ends in "..." when it does not fit. */
+struct text {
+	char *buf;
+	size_t size, len;
+};
+
+static void add(struct text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void add(struct text *t, const char *fmt, ...)
+{
+	va_list ap;
+	int n;
+
+	va_start(ap, fmt);
+	n = vsnprintf(t->buf + t->len, t->size - t->len, fmt, ap);
+	va_end(ap);
+	if (n < 0 || t->len + (size_t)n >= t->size) {
+		t->len = t->size - 1;
+		memcpy(t->buf + t->size - 4, "...", 4);
+	} else {
+		t->len += (size_t)n;
+	}
+}
+
+int gantry_nic_pattern_match(const char *pattern, const char *name)
+{
+	int exclude = *pattern == '^', exact, entries = 0, hit = 0;
+
+	pattern += exclude;
+	exact = *pattern == '=';
+	pattern += exact;
+	while (*pattern) {
+		size_t whole = strcspn(pattern, ","), n = strcspn(pattern, ",:"); /* ":port" means nothing here */
+
+		if (n) {
+			entries++;
+			if (strncmp(name, pattern, n) == 0 && (!exact || name[n] == 0))
+				hit = 1;
+		}
+		pattern += whole + (pattern[whole] == ',');
+	}
+	if (!entries) /* NCCL: an empty list holds every name */
+		hit = 1;
+	return hit != exclude;
+}
+
+static int has_address(const struct gantry_nic *nic, int family, int wide)
+{
+	for (int i = 0; i < nic->naddrs; i++)
+		if ((family == AF_UNSPEC || nic->addrs[i].sa.sa_family == family) &&
+		    !(wide && gantry_addr_is_link_local(&nic->addrs[i])))
+			return 1;
+	return 0;
+}
+
+static const char *no_address_text(int family)
+{
+	return family == AF_INET ? "no IPv4 address" : family == AF_INET6 ? "no IPv6 address" : "no address";
+}
+
+static struct verdict judge(const struct gantry_nic *nic, const char *pattern, int family)
+{
+	int named = *pattern && *pattern != '^';
+	int carrier = (nic->flags & IFF_RUNNING) != 0;
+	int tunnel = nic->is_point_to_point_or_tunnel;
+
+	if (*pattern && !gantry_nic_pattern_match(pattern, nic->name))
+		return (struct verdict){RANK_NEVER, named ? "does not match" : "excluded"};
+	if (!(nic->flags & IFF_UP))
+		return (struct verdict){RANK_NEVER, "down"};
+	if (!carrier)
+		return (struct verdict){named && has_address(nic, family, 0) ? RANK_NO_CARRIER : RANK_NEVER,
+					"no carrier"};
+	if (!has_address(nic, family, 0))
+		return (struct verdict){RANK_NEVER, no_address_text(family)};
+	if (named)
+		return (struct verdict){RANK_GOOD, ""};
+	if (nic->is_port)
+		return (struct verdict){RANK_NEVER, "port of a bridge or bond"};
+	if (nic->is_loopback)
+		return (struct verdict){RANK_LOOPBACK, "loopback"};
+	if (nic->is_bridge_like)
+		return (struct verdict){RANK_BRIDGE, "bridge"};
+	if (!has_address(nic, family, 1))
+		return (struct verdict){tunnel ? RANK_TUNNEL_LINK_LOCAL : RANK_LINK_LOCAL, "only a link-local address"};
+	if (tunnel)
+		return (struct verdict){RANK_TUNNEL, "tunnel"};
+	return (struct verdict){RANK_GOOD, ""};
+}
+
+const char *gantry_nic_objection(const struct gantry_nic *nic, const char *pattern, int family)
+{
+	return judge(nic, pattern, family).why;
+}
+
+static void keep_family(struct gantry_nic *nic, int family)
+{
+	int n = 0;
+
+	for (int i = 0; i < nic->naddrs; i++) {
+		if (family != AF_UNSPEC && nic->addrs[i].sa.sa_family != family)
+			continue;
+		nic->addrs[n] = nic->addrs[i];
+		nic->prefix_len[n++] = nic->prefix_len[i];
+	}
+	nic->naddrs = n;
+}
+
+static void add_speed(struct text *t, const struct gantry_nic *nic)
+{
+	if (nic->speed_mbps % 1000)
+		add(t, "%d Mbit/s", nic->speed_mbps);
+	else
+		add(t, "%d Gbit/s", nic->speed_mbps / 1000);
+	if (!nic->speed_known)
+		add(t, " assumed");
+}
+
+/* "lo (loopback), docker0 (bridge)" for those of a worse rank than `best`. */
+static void add_left_out(struct text *t, const struct gantry_nic_list *list, const struct verdict *v, enum rank best)
+{
+	const char *before = "; left out ";
+
+	for (int i = 0; i < list->count; i++) {
+		if (v[i].rank == best)
+			continue;
+		add(t, "%s%s (%s)", before, list->nics[i].name, v[i].why);
+		before = ", ";
+		LOG_DEBUG(NET, "left out interface %s: %s", list->nics[i].name, v[i].why);
+	}
+}
+
+static void say_reason(struct gantry_nic_list *list, const struct verdict *v, enum rank best)
+{
+	struct text t = {list->reason, sizeof(list->reason), 0};
+	char text[GANTRY_ADDR_TEXT];
+	const char *before = "using ";
+
+	for (int i = 0; i < list->count; i++) {
+		const struct gantry_nic *nic = &list->nics[i];
+
+		if (v[i].rank != best)
+			continue;
+		add(&t, "%s%s %s (", before, nic->name, gantry_addr_text(&nic->addrs[0], text));
+		add_speed(&t, nic);
+		if (nic->numa_node >= 0)
+			add(&t, ", numa %d", nic->numa_node);
+		if (*v[i].why)
+			add(&t, ", %s", v[i].why);
+		add(&t, ")");
+		before = ", ";
+	}
+	add_left_out(&t, list, v, best);
+}
+
+/* "lo 127.0.0.1 ::1, eth1 (down), eth0 10.0.0.2" */
+static void add_all(struct text *t, const struct gantry_nic_list *list)
+{
+	char text[GANTRY_ADDR_TEXT];
+
+	for (int i = 0; i < list->count; i++) {
+		const struct gantry_nic *nic = &list->nics[i];
+
+		add(t, "%s%s", i ? ", " : "", nic->name);
+		for (int k = 0; k < nic->naddrs; k++)
+			add(t, " %s", gantry_addr_text(&nic->addrs[k], text));
+		if (!(nic->flags & IFF_UP))
+			add(t, " (down)");
+		else if (!(nic->flags & IFF_RUNNING))
+			add(t, " (no carrier)");
+		else if (!nic->naddrs)
+			add(t, " (no address)");
+	}
+}
+
+static gantry_result nothing_usable(const struct gantry_nic_list *list, const char *pattern, int family)
+{
+	char all[1024] = "none", what[256];
+	struct text t = {all, sizeof(all), 0}, w = {what, sizeof(what), 0};
+	int matches = 0;
+
+	add_all(&t, list);
+	for (int i = 0; i < list->count; i++)
+		matches += gantry_nic_pattern_match(pattern, list->nics[i].name);
+	if (!*pattern)
+		add(&w, "no interface can be used");
+	else if (matches)
+		add(&w, "no interface that matches '%s' can be used", pattern);
+	else
+		add(&w, "no interface matches '%s'", pattern);
+	if (family != AF_UNSPEC)
+		add(&w, " with %s", family == AF_INET ? "IPv4" : "IPv6");
+	/* The list comes last: it is what may be cut off. */
+	FAIL_NOW(GANTRY_ERR_CONFIG, "%s; %s%s: %s", what,
+		 *pattern ? "set GANTRY_IFNAME (or NCCL_SOCKET_IFNAME) to one of these, or unset it for "
+			    "automatic choice"
+			  : "bring one of these up and give it an address",
+		 family == AF_UNSPEC ? "" : ", or set GANTRY_FAMILY=auto", all);
+}
+
+/* Bootstrap and network both choose, and as a rule the same: one line. By a checksum, which needs no lock. */
+static void log_choice(const char *reason)
+{
+	static uint32_t logged;
+	uint32_t crc = gantry_crc32c(0, reason, strlen(reason));
+
+	if (load_relaxed(&gantry_log_level_now) >= (int)GANTRY_LOG_INFO && exchange_relaxed(&logged, crc) != crc)
+		LOG_INFO(NET, "%s", reason);
+}
+
+gantry_result gantry_nic_select(struct gantry_nic_list *list, const char *pattern, int family)
+{
+	struct verdict v[GANTRY_NIC_MAX];
+	enum rank best = RANK_NEVER;
+	int kept = 0;
+
+	for (int i = 0; i < list->count; i++) {
+		v[i] = judge(&list->nics[i], pattern, family);
+		if (v[i].rank < best)
+			best = v[i].rank;
+	}
+	if (best == RANK_NEVER)
+		return nothing_usable(list, pattern, family);
+	for (int i = 0; i < list->count; i++)
+		if (v[i].rank == best)
+			keep_family(&list->nics[i], family);
+	say_reason(list, v, best);
+	for (int i = 0; i < list->count; i++) {
+		if (v[i].rank == best)
+			list->nics[kept++] = list->nics[i];
+		else
+			free(list->nics[i].pci_path);
+	}
+	list->count = kept;
+	log_choice(list->reason);
+	return GANTRY_OK;
+}
+
+static int same_bits(const void *a, const void *b, unsigned bits)
+{
+	const unsigned char *x = a, *y = b;
+	unsigned whole = bits / 8, rest = bits % 8;
+
+	if (memcmp(x, y, whole) != 0)
+		return 0;
+	return !rest || ((x[whole] ^ y[whole]) >> (8 - rest)) == 0;
+}
+
+int gantry_nic_same_subnet(const struct gantry_nic *nic, int i, const struct gantry_addr *peer)
+{
+	const struct gantry_addr *own;
+
+	if (i < 0 || i >= nic->naddrs)
+		return 0;
+	own = &nic->addrs[i];
+	if (own->sa.sa_family != peer->sa.sa_family)
+		return 0;
+	if (own->sa.sa_family == AF_INET)
+		return same_bits(&own->in.sin_addr, &peer->in.sin_addr, nic->prefix_len[i]);
+	/* fe80:: is the same prefix on every link; only the scope tells them apart. */
+	if (gantry_addr_is_link_local(peer) && peer->in6.sin6_scope_id && peer->in6.sin6_scope_id != nic->ifindex)
+		return 0;
+	return same_bits(&own->in6.sin6_addr, &peer->in6.sin6_addr, nic->prefix_len[i]);
 }

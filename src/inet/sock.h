@@ -36,4 +36,41 @@ void sock_tune(int fd, const struct sock_options *o);
 /* File descriptors this process may still open, roughly. */
 long sock_fd_budget(long *ret_limit);
 
+/*
+ * TCP's back-off, bounded by a deadline.
+ *
+ * While packets are lost TCP waits twice as long before each retransmission: after an outage the next one comes up to
+ * as long again as the outage took, which may be past the deadline of whoever waits. Where the kernel can cap the
+ * waiting time finely enough (TCP_RTO_MAX_MS, Linux 6.15, not below 1 s) sock_tune does that and nothing is left to do
+ * here.
+ *
+ * Elsewhere TCP_USER_TIMEOUT serves. When the kernel sets its timer for the next retransmission, it sets it no later
+ * than the time-out; whether to abort instead is decided when the timer fires, by the time-out that is in force then.
+ * So a time-out that is set early and moved on before it is reached makes a retransmission go out at that very time.
+ * There are three such times; the first is there so that the timer is known to stand at the second, which is the one
+ * that counts, and the third is for machines where something was late. Each is moved on early, and whoever does so may
+ * be late by as much before the kernel aborts, in the middle of an outage. At all other times the time-out is so long
+ * that the kernel never decides: neither an outage nor a peer that does not read for a while is an error of TCP's.
+ */
+/* Belongs to whoever calls; zero to begin with. */
+struct sock_backoff {
+	uint64_t acked;	       /* bytes, as the kernel counts */
+	uint64_t since;	       /* ns: something is out, and nothing was acknowledged from then on; 0: nothing is out */
+	uint64_t resent;       /* ns: when retransmissions began; 0: there is none under way */
+	uint64_t recovered_at; /* as acked: when that has come to an end */
+	uint32_t user_ms;      /* TCP_USER_TIMEOUT as it was set; 0: as sock_tune left it */
+	enum { BACKOFF_UNKNOWN, BACKOFF_MOVED, BACKOFF_CAPPED } kind;
+};
+
+/* How often sock_backoff_tick is called, at least. */
+static inline uint64_t sock_backoff_interval(uint64_t timeout_ns)
+{
+	return timeout_ns / 64;
+}
+
+/* A look at the socket. 1: something is not acknowledged, call again after the interval. */
+int sock_backoff_tick(struct sock_backoff *b, int fd, uint64_t now_ns, uint64_t timeout_ns);
+/* Nobody waits for this socket any more: the kernel gives it up by itself after the deadline. */
+void sock_backoff_leave(int fd, uint64_t timeout_ns);
+
 #endif

@@ -219,7 +219,7 @@ static void check_tune(void)
 	CHECK(option(fd, IPPROTO_TCP, TCP_NODELAY));
 	CHECK(option(fd, SOL_SOCKET, SO_KEEPALIVE));
 	CHECK_EQ(option(fd, IPPROTO_TCP, TCP_KEEPIDLE), 4);
-	CHECK_EQ(option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT), 86400000); /* never before we do: backoff.h */
+	CHECK_EQ(option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT), 86400000); /* never before we do: sock.h */
 	CHECK_EQ(option(fd, IPPROTO_IP, IP_TOS), 46 * 4);
 	len = sizeof(name);
 	CHECK_EQ(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &len), 0);

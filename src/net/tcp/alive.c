@@ -10,7 +10,7 @@
  *
  * An outage of up to 0.9 of GANTRY_TIMEOUT is survived. The last that was heard before it may be 1/32 old. What waits
  * in TCP's back-off goes out at 0.91 and a tick of 1/64, or a second after the outage where that is 1/25 at most
- * (backoff.h); finding the peer's hardware address again may take another second. What is missing for that, and what
+ * (sock.h); finding the peer's hardware address again may take another second. What is missing for that, and what
  * comes late on a loaded machine, is added before silence counts as death: 1/16, half a second at most.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET

@@ -80,20 +80,49 @@ int run_row(const char *name, void (*run)(void), int leaks, const char *only)
 	return 1;
 }
 
-int run_rows(const struct test_row *rows, size_t n, int alone, const char *only)
-{
-	int failed = 0;
+static struct test_row *tests;
+static enum { TOGETHER, APART, ALONE } how_apart;
 
-	for (size_t i = 0; i < n; i++) {
-		if (!SANITIZED || alone) {
-			failed += run_row(rows[i].name, rows[i].run, i == n - 1, only);
-		} else if (!only || !strcmp(only, rows[i].name)) {
-			test_part(rows[i].name);
-			alarm(CHILD_SECONDS);
-			rows[i].run();
-			alarm(0);
-		}
+void test_add(struct test_row *row)
+{
+	struct test_row **at = &tests;
+
+	while (*at && (*at)->line < row->line)
+		at = &(*at)->next;
+	row->next = *at;
+	*at = row;
+}
+
+void tests_apart(int alone)
+{
+	how_apart = alone ? ALONE : APART;
+}
+
+static void run_here(const struct test_row *t)
+{
+	test_part(t->name);
+	if (how_apart != TOGETHER)
+		alarm(CHILD_SECONDS);
+	t->run();
+	if (how_apart != TOGETHER)
+		alarm(0);
+}
+
+int tests_run(const char *only)
+{
+	int failed = 0, found = 0;
+
+	for (const struct test_row *t = tests; t; t = t->next) {
+		if (only && strcmp(only, t->name) != 0)
+			continue;
+		found = 1;
+		if (how_apart == ALONE || (how_apart == APART && !SANITIZED))
+			failed += run_row(t->name, t->run, !t->next, only);
+		else
+			run_here(t);
 	}
+	test_part("");
+	CHECK(found);
 	if (!failed)
 		printf("ok\n");
 	return failed != 0;

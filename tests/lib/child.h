@@ -9,6 +9,15 @@
 
 #include "test.h"
 
+/* A child of a process with several threads may start none under ThreadSanitizer. */
+#if defined(__SANITIZE_THREAD__)
+enum { CAN_FORK = 0 };
+#elif defined(__has_feature)
+enum { CAN_FORK = !__has_feature(thread_sanitizer) };
+#else
+enum { CAN_FORK = 1 };
+#endif
+
 /* Whatever hangs ends: no test takes so long on whatever machine. */
 enum { CHILD_SECONDS = 500 };
 
@@ -24,19 +33,11 @@ void child_wait(pid_t pid);
 /* In a process of its own, which must end well. */
 void in_child(void (*run)(void));
 
-/* A table of cases: one that fails or hangs does not hide the others. */
-struct test_row {
-	const char *name;
-	void (*run)(void);
-};
-
 /*
- * Each in a process of its own, of which the last searches for leaks; under sanitizers those that are not `alone` share
- * this one, which does so at its end. `only` names the one that is wanted, or is NULL. Returns what main shall.
+ * For tests_begin: each test in a process of its own, of which the last searches for leaks. One that fails or hangs does
+ * not hide the others. Under sanitizers tests that are not `alone` share one process, which searches at its end.
  */
-int run_rows(const struct test_row *rows, size_t n, int alone, const char *only);
-#define RUN_ROWS(rows, argc, argv) run_rows(rows, TEST_COUNT(rows), 0, (argc) > 1 ? (argv)[1] : NULL)
-#define RUN_ROWS_ALONE(rows, argc, argv) run_rows(rows, TEST_COUNT(rows), 1, (argc) > 1 ? (argv)[1] : NULL)
+void tests_apart(int alone);
 
 /* One in a process of its own; 1 if it fails. */
 int run_row(const char *name, void (*run)(void), int leaks, const char *only);

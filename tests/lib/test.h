@@ -31,6 +31,40 @@ void test_case(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* All rows of a table, each a case. */
 #define EACH_ROW(i, table) for (size_t i = 0; i < TEST_COUNT(table) && (test_case(#table "[%zu]", i), 1); i++)
 
+/*
+ * A test: TEST(name) { ... }. It registers itself, and the main of tests/unit/main.c runs those of a program in the order
+ * in which they stand in its file, so that there is no list to keep.
+ */
+struct test_row {
+	const char *name;
+	void (*run)(void);
+	int line;
+	struct test_row *next;
+};
+void test_add(struct test_row *row);
+#define TEST(test)                                                                                                     \
+	static void test(void);                                                                                        \
+	__attribute__((constructor)) static void add_##test(void)                                                      \
+	{                                                                                                              \
+		static struct test_row row = {#test, test, __LINE__, NULL};                                            \
+		test_add(&row);                                                                                        \
+	}                                                                                                              \
+	static void test(void)
+
+/* A test that is the same steps as others, with values of its own. */
+#define TEST_CALL(test, call)                                                                                          \
+	TEST(test)                                                                                                     \
+	{                                                                                                              \
+		call;                                                                                                  \
+	}
+
+/* What a program does before its first test and behind its last: those that need nothing define none. */
+void tests_begin(void);
+void tests_end(void);
+
+/* All tests of the program, or the one with that name. Returns what main shall. */
+int tests_run(const char *only);
+
 /* A part of the test, in the main thread: named with each of its cases. */
 void test_part(const char *name);
 #define RUN(call)                                                                                                      \

@@ -3,7 +3,7 @@
 #include "abi/collnet_v12.h"
 #include "test.h"
 
-static void check_properties(void)
+TEST(check_properties)
 {
 	CHECK_EQ(sizeof(ncclNetProperties_v6_t), 48);
 	CHECK_EQ(sizeof(ncclNetProperties_v7_t), 56);
@@ -44,7 +44,7 @@ static void check_properties(void)
 	CHECK_EQ(offsetof(ncclNetProperties_v12_t, planeId), 126);
 }
 
-static void check_tables(void)
+TEST(check_tables)
 {
 	CHECK_EQ(sizeof(ncclNet_v6_t), 136);
 	CHECK_EQ(sizeof(ncclNet_v7_t), 152);
@@ -90,7 +90,7 @@ static void check_tables(void)
 	CHECK_EQ(offsetof(ncclNet_v12_t, setNetAttr), 21 * 8);
 }
 
-static void check_small_types(void)
+TEST(check_small_types)
 {
 	CHECK_EQ(sizeof(ncclNetDeviceHandle_v7_t), 32);
 	CHECK_EQ(sizeof(ncclNetDeviceHandle_v12_t), 32);
@@ -111,7 +111,7 @@ static void check_small_types(void)
 	CHECK_EQ(sizeof(((ncclNetSGE_v9_t *)0)->size), 8);
 }
 
-static void check_collnet(void)
+TEST(check_collnet)
 {
 	/* Entries times eight: 15, two more in v8, makeVDevice in v9, finalize in v11. */
 	CHECK_EQ(sizeof(ncclCollNet_v6_t), 120);
@@ -137,7 +137,7 @@ static void check_collnet(void)
 	CHECK_EQ(offsetof(ncclCollNet_v12_t, finalize), 18 * 8);
 }
 
-static void check_constants(void)
+TEST(check_constants)
 {
 	CHECK_EQ(ncclSuccess, 0);
 	CHECK_EQ(ncclUnhandledCudaError, 1);
@@ -157,14 +157,4 @@ static void check_constants(void)
 	CHECK_EQ(NCCL_MAX_NET_SIZE_BYTES_V8, 1073741824);
 	CHECK_EQ(NCCL_MAX_COLLNET_SIZE_BYTES, 536870912);
 	CHECK_EQ(NCCL_NET_DEVICE_UNPACK_VERSION, 7);
-}
-
-int main(void)
-{
-	RUN(check_properties());
-	RUN(check_tables());
-	RUN(check_small_types());
-	RUN(check_collnet());
-	RUN(check_constants());
-	return 0;
 }

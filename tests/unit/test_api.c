@@ -26,7 +26,7 @@ struct third {
 	uint64_t c, d;
 };
 
-static void take(void)
+TEST(take)
 {
 	struct first old = {sizeof(old), 7};
 	struct third new = {sizeof(new), 1, 2, 3, 0};
@@ -53,7 +53,7 @@ static void take(void)
 	CHECK_EQ(STRUCT_TAKE(&own, NULL, second), GANTRY_ERR_INVALID);
 }
 
-static void give(void)
+TEST(give)
 {
 	const struct second own = {0, 1, 2, 3};
 	struct third ask = {sizeof(struct first), -1, -1, 99, 99};
@@ -72,7 +72,7 @@ static void give(void)
 	CHECK_EQ(STRUCT_GIVE(&ask, &own, second), GANTRY_ERR_INVALID);
 }
 
-static void deadlines(void)
+TEST(deadlines)
 {
 	uint64_t at = 0, now = gantry_now_ns();
 
@@ -89,7 +89,7 @@ static void deadlines(void)
 }
 
 /* What a program sees of it. */
-static void calls(void)
+TEST(calls)
 {
 	struct {
 		struct gantry_rx_config known;
@@ -123,13 +123,4 @@ static void calls(void)
 	CHECK_EQ(n.sent_bytes, 0);
 	CHECK_EQ(n.launches, 42);
 	gantry_rx_close(rx);
-}
-
-int main(void)
-{
-	take();
-	give();
-	deadlines();
-	calls();
-	return 0;
 }

@@ -36,7 +36,7 @@ static void gather_body(struct rank_state *s)
 	free(all);
 }
 
-static void test_gather(void)
+TEST(test_gather)
 {
 	struct gantry_unique_id id;
 
@@ -44,7 +44,7 @@ static void test_gather(void)
 	ranks_leave(ranks_run(5, &id, gather_body), 5);
 }
 
-static void test_many(void)
+TEST(test_many)
 {
 	struct gantry_unique_id id;
 	uint64_t began = now_ms();
@@ -106,7 +106,7 @@ static void sizes_body(struct rank_state *s)
 	CHECK_OK(gantry_ctl_allgather(s->ctl, NULL, 0, NULL));
 }
 
-static void test_messages(void)
+TEST(test_messages)
 {
 	struct gantry_unique_id id;
 
@@ -156,7 +156,7 @@ static void *calling_thread(void *arg)
 	return NULL;
 }
 
-static void test_calls(void)
+TEST(test_calls)
 {
 	struct gantry_unique_id id;
 	struct rank_state *s;
@@ -181,7 +181,7 @@ static void test_calls(void)
 	ranks_leave(s, 1);
 }
 
-static void test_wait(void)
+TEST(test_wait)
 {
 	struct gantry_unique_id id;
 	struct rank_state *s = ranks_run(2, &id, NULL);
@@ -200,7 +200,7 @@ static void test_wait(void)
 }
 
 /* The hub's ranks are all of this process: whoever leaves first, the others go on. */
-static void test_leave(void)
+TEST(test_leave)
 {
 	struct gantry_unique_id id;
 	struct rank_state *s = ranks_run(3, &id, NULL);
@@ -241,7 +241,7 @@ static void come_and_go(int times)
 	until_quiet();
 }
 
-static void test_again(void)
+TEST(test_again)
 {
 	int fds, threads;
 	size_t heap;
@@ -257,7 +257,7 @@ static void test_again(void)
 	CHECK(SANITIZED || mallinfo2().uordblks < heap + 16384);
 }
 
-static void test_clock(void)
+TEST(test_clock)
 {
 	struct gantry_unique_id id;
 	struct rank_state *s = ranks_run(1, &id, NULL);
@@ -270,17 +270,12 @@ static void test_clock(void)
 	ranks_leave(s, 1);
 }
 
-int main(void)
+void tests_begin(void)
 {
 	setenv("GANTRY_IFNAME", "lo", 0);
-	RUN(test_gather());
-	RUN(test_many());
-	RUN(test_messages());
-	RUN(test_calls());
-	RUN(test_wait());
-	RUN(test_leave());
-	RUN(test_again());
-	RUN(test_clock());
+}
+
+void tests_end(void)
+{
 	until_quiet();
-	return 0;
 }

@@ -116,7 +116,7 @@ static int finds_nobody(const struct gantry_unique_id *id)
 	return tried;
 }
 
-static void test_missing(void)
+TEST(test_missing)
 {
 	struct gantry_unique_id id;
 	struct rank_state *s;
@@ -146,7 +146,7 @@ static void test_missing(void)
 	set_env("GANTRY_CONNECT_TIMEOUT", "400s"); /* whoever does not have to wait for it */
 }
 
-static void test_twice(void)
+TEST(test_twice)
 {
 	struct gantry_unique_id id;
 	struct rank_state *s;
@@ -173,7 +173,7 @@ static void test_twice(void)
 	ranks_leave(s, 2);
 }
 
-static void test_counts(void)
+TEST(test_counts)
 {
 	struct gantry_unique_id id;
 	struct rank_state *s;
@@ -188,7 +188,7 @@ static void test_counts(void)
 	free(s);
 }
 
-static void test_arguments(void)
+TEST(test_arguments)
 {
 	struct gantry_unique_id id;
 	struct rank_state *s;
@@ -211,7 +211,7 @@ static void test_arguments(void)
 }
 
 /* The key in the id is changed, or the secrets differ: refused on the rank's side; the others name who is missing. */
-static void test_keys(void)
+TEST(test_keys)
 {
 	struct gantry_unique_id id, wrong;
 	struct rank_state *s;
@@ -276,7 +276,7 @@ static int strangers_here(void)
 }
 
 /* The secret differs on rank 1, or one side has none: rank 0 hears of it too, when the time is over and not before. */
-static void test_secrets_told(void)
+TEST(test_secrets_told)
 {
 	static const char *const secrets[][2] = {{"alpha", "beta"}, {"alpha", NULL}, {NULL, "beta"}};
 
@@ -312,7 +312,7 @@ static void test_secrets_told(void)
 }
 
 /* No descriptor for a connection: tried again and again, and told once a second with a count of the rest. */
-static void test_out_of_descriptors(void)
+TEST(test_out_of_descriptors)
 {
 	struct gantry_unique_id id;
 	struct ctl_id where;
@@ -344,7 +344,7 @@ static void test_out_of_descriptors(void)
 }
 
 /* Ranks may come before the hub can be reached, and connections may break during the hand-shake. */
-static void test_late_hub(void)
+TEST(test_late_hub)
 {
 	struct gantry_unique_id id;
 	struct rank_state *s;
@@ -383,7 +383,7 @@ static int are_here(const struct gantry_unique_id *id, int n)
 }
 
 /* A rank that goes while the others wait: they hear it at once, and who. */
-static void test_lost_in_join(void)
+TEST(test_lost_in_join)
 {
 	struct gantry_unique_id id;
 	struct rank_state *s;
@@ -424,7 +424,7 @@ static int id_at_free_port(struct gantry_unique_id *id, char port[16])
 }
 
 /* The hubs of a process share one port, of the user's range if there is one. */
-static void test_port(void)
+TEST(test_port)
 {
 	struct gantry_unique_id id[2];
 	char text[GANTRY_ADDR_TEXT], port[16];
@@ -450,7 +450,7 @@ static void test_port(void)
 }
 
 /* IPv6, and a link-local address, whose scope does not travel. */
-static void test_addresses(void)
+TEST(test_addresses)
 {
 	struct gantry_unique_id id;
 	struct gantry_nic_list *nics = calloc(1, sizeof(*nics));
@@ -524,7 +524,7 @@ static void serve_fixed(const char *name, struct gantry_addr *ret_addr, struct g
 
 /* Ids that ranks make for themselves: of one name they meet, by whatever address; a hub of another name is not theirs.
  */
-static void test_fixed(void)
+TEST(test_fixed)
 {
 	struct gantry_unique_id id, v6, other;
 	struct gantry_addr a, loop6 = {.in6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT}};
@@ -557,7 +557,7 @@ static void test_fixed(void)
 }
 
 /* A hub that comes late, and one whose port somebody else has. */
-static void test_fixed_alone(void)
+TEST(test_fixed_alone)
 {
 	struct gantry_unique_id id;
 	struct gantry_addr a;
@@ -591,23 +591,13 @@ static void test_fixed_alone(void)
 	ranks_leave(s, 2);
 }
 
-int main(void)
+void tests_begin(void)
 {
 	setenv("GANTRY_LOG", "error", 0);
 	setenv("GANTRY_IFNAME", "lo", 1);
-	RUN(test_missing());
-	RUN(test_twice());
-	RUN(test_counts());
-	RUN(test_arguments());
-	RUN(test_keys());
-	RUN(test_secrets_told());
-	RUN(test_out_of_descriptors());
-	RUN(test_late_hub());
-	RUN(test_lost_in_join());
-	RUN(test_port());
-	RUN(test_addresses());
-	RUN(test_fixed());
-	RUN(test_fixed_alone());
+}
+
+void tests_end(void)
+{
 	end_hubs();
-	return 0;
 }

@@ -49,7 +49,7 @@ static void *gather_thread(void *arg)
 	return NULL;
 }
 
-static void test_killed(void)
+TEST(test_killed)
 {
 	struct gantry_unique_id id;
 	struct rank_state *s = ranks_run(4, &id, NULL);
@@ -187,7 +187,7 @@ static int silence_is_told(unsigned timeout_ms)
 	return fine;
 }
 
-static void test_silent(void)
+TEST(test_silent)
 {
 	unsigned timeout_ms = 400;
 
@@ -201,7 +201,7 @@ static void test_silent(void)
 }
 
 /* The service thread itself is held up for longer than the timeout: that is nobody's silence. */
-static void test_held_up(void)
+TEST(test_held_up)
 {
 	struct gantry_unique_id id;
 	struct rank_state *s;
@@ -248,7 +248,7 @@ static int hardly_turns(void)
  * A beat and a bit: with the hub and 16 ranks in it the process hardly wakes up. On a busy machine the end of joining
  * may be part of it, or answers come one by one: then the next beat tells.
  */
-static void test_idle(void)
+TEST(test_idle)
 {
 	struct gantry_unique_id id;
 	struct rank_state *s;
@@ -263,7 +263,7 @@ static void test_idle(void)
 }
 
 /* A rank that does not read: the hub's memory for it is bounded, the others go on. */
-static void test_slow_reader(void)
+TEST(test_slow_reader)
 {
 	static uint8_t data[GANTRY_CTL_MESSAGE_MAX];
 	struct relayed w;
@@ -303,7 +303,7 @@ static void test_slow_reader(void)
 }
 
 /* A user that is faster than the service thread is told so; what the service itself has to say still has room. */
-static void test_full(void)
+TEST(test_full)
 {
 	static uint8_t data[GANTRY_CTL_MESSAGE_MAX], got[GANTRY_CTL_MESSAGE_MAX];
 	struct gantry_unique_id id;
@@ -332,15 +332,8 @@ static void test_full(void)
 	until_quiet();
 }
 
-int main(void)
+void tests_begin(void)
 {
 	setenv("GANTRY_LOG", "error", 0);
 	setenv("GANTRY_IFNAME", "lo", 1);
-	RUN(test_killed());
-	RUN(test_silent());
-	RUN(test_held_up());
-	RUN(test_slow_reader());
-	RUN(test_idle());
-	RUN(test_full());
-	return 0;
 }

@@ -25,7 +25,7 @@ static void fail_next(const char *symbol, unsigned error)
 	fake->fail_error = error;
 }
 
-static void open_and_close(void)
+TEST(open_and_close)
 {
 	struct gantry_device *other;
 
@@ -54,7 +54,7 @@ static void open_and_close(void)
 	CHECK_EQ(gpu->default_lanes, 512);
 }
 
-static void memory(void)
+TEST(memory)
 {
 	void *p, *host, *device;
 	struct gantry_mem_info info;
@@ -123,7 +123,7 @@ static void memory(void)
 	CHECK_OK(ops->free(gpu, p));
 }
 
-static void streams(void)
+TEST(streams)
 {
 	struct gantry_stream *s, *wrapped;
 	struct gantry_dev_event *a, *b;
@@ -182,7 +182,7 @@ static void blocks_that_wait(struct gantry_stream *s)
 	fake->args_size = sizeof(struct gantry_fill_args);
 }
 
-static void launches(void)
+TEST(launches)
 {
 	struct gantry_fill_args args = {.dst = (char *)0x1000, .bytes = 77, .seq = 5};
 	uint32_t abort_flag = 0;
@@ -227,7 +227,7 @@ static void launches(void)
 	CHECK_OK(ops->stream_destroy(gpu, s));
 }
 
-static void sharing(void)
+TEST(sharing)
 {
 	struct gantry_ipc_handle own, foreign;
 	void *p, *a, *b;
@@ -283,7 +283,7 @@ static void sharing(void)
 	CHECK_OK(ops->free(gpu, p));
 }
 
-int main(void)
+void tests_begin(void)
 {
 	char why[256];
 
@@ -292,16 +292,13 @@ int main(void)
 	gantry_log_configure(GANTRY_LOG_ERROR, 0, "/dev/null"); /* errors are expected here */
 	CHECK_EQ(gantry_device_cuda_count(why, sizeof(why)), FAKE_GPUS);
 	CHECK_STR(why, "");
+}
 
-	RUN(open_and_close());
-	RUN(memory());
-	RUN(streams());
-	RUN(launches());
-	RUN(sharing());
+void tests_end(void)
+{
 	gantry_device_close(gpu);
 	gantry_device_close(gpu1);
 	CHECK_EQ(fake->contexts, 0);
 	CHECK_EQ(fake->allocations + fake->pinned + fake->registered, 0);
 	CHECK_EQ(fake->streams + fake->events + fake->modules + fake->ipcs, 0);
-	return 0;
 }

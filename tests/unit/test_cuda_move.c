@@ -7,7 +7,7 @@
 #include "random.h"
 
 /* A ticket is reached when the bytes are there and the mark after them has come, and not before. */
-static void tickets(void)
+TEST(tickets)
 {
 	uint64_t in, out;
 
@@ -37,7 +37,7 @@ static void tickets(void)
 }
 
 /* The word has 32 bits, tickets have more. Sets what would take half an hour. */
-static void many_notes(void)
+TEST(many_notes)
 {
 	struct cuda_way *w = &cuda_gpu_of(gpu)->ways[IN];
 	uint64_t start = (1ull << 33) - 50, old = ticket_of(IN);
@@ -58,7 +58,7 @@ static void many_notes(void)
 }
 
 /* Notes wait for their neighbours: for a ticket, or until 256 KiB have come together; and only tickets make marks. */
-static void patience(void)
+TEST(patience)
 {
 	int copies = FAKE(copies);
 	uint64_t ticket;
@@ -91,7 +91,7 @@ static void patience(void)
 }
 
 /* While somebody is at the driver, others only leave notes, and neighbours among these become one copy. */
-static void neighbours(void)
+TEST(neighbours)
 {
 	struct mover at_driver;
 	int before = FAKE(copies), first;
@@ -132,7 +132,7 @@ static void neighbours(void)
 }
 
 /* A copy does not become part of an older one past notes that it needs, or that need what it writes over. */
-static void order(void)
+TEST(order)
 {
 	uint8_t *pool = device, *landing = device + 4096, *other = device + 8192;
 	struct mover at_driver;
@@ -181,7 +181,7 @@ static void order(void)
 }
 
 /* Who has found no more notes, but has not left the driver yet, looks once more: the other one did not. */
-static void left_behind(void)
+TEST(left_behind)
 {
 	struct mover leaving, late;
 	int before = FAKE(copies);
@@ -215,7 +215,7 @@ static void *racer(void *arg)
 	return NULL;
 }
 
-static void nobody_is_forgotten(void)
+TEST(nobody_is_forgotten)
 {
 	pthread_t threads[RACERS];
 
@@ -303,7 +303,7 @@ static void *traveller(void *arg)
 	return NULL;
 }
 
-static void travel(void)
+TEST(travel)
 {
 	pthread_t threads[THREADS], runs;
 
@@ -317,18 +317,13 @@ static void travel(void)
 	CHECK(!pthread_join(runs, NULL));
 }
 
-int main(void)
+void tests_begin(void)
 {
 	load_fake();
 	gpu_open();
-	RUN(tickets());
-	RUN(patience());
-	RUN(neighbours());
-	RUN(order());
-	RUN(left_behind());
-	RUN(nobody_is_forgotten());
-	RUN(travel());
-	RUN(many_notes());
+}
+
+void tests_end(void)
+{
 	gpu_close();
-	return 0;
 }

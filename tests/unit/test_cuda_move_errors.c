@@ -23,7 +23,7 @@ static void one_more(struct mover *m)
 	mover_waits(m);
 }
 
-static void no_room(void)
+TEST(no_room)
 {
 	struct mover at_driver, waits;
 	int before = FAKE(copies);
@@ -96,9 +96,11 @@ static void a_call_fails(const char *symbol)
 	check_over(ticket);
 	gpu_close();
 }
+TEST_CALL(copy_fails, a_call_fails("cuMemcpyAsync"))
+TEST_CALL(write_fails, a_call_fails("cuStreamWriteValue32_v2"))
 
 /* Who waits for room is told as well. */
-static void fails_while_full(void)
+TEST(fails_while_full)
 {
 	struct mover at_driver, waits;
 
@@ -113,7 +115,7 @@ static void fails_while_full(void)
 }
 
 /* The error is told when the copies before it are over: who hears of it uses the memory again. */
-static void fails_behind_copies(void)
+TEST(fails_behind_copies)
 {
 	uint64_t ticket;
 	struct mover m;
@@ -146,7 +148,7 @@ static void fails_behind_copies(void)
 }
 
 /* The GPU stops: marks never come, and only the driver can say why. It is asked now and then. */
-static void broken(void)
+TEST(broken)
 {
 	gantry_result r = GANTRY_AGAIN;
 	uint64_t ticket, looks;
@@ -226,17 +228,10 @@ static void closed_early(int ends)
 	free(host);
 	free(device);
 }
+TEST_CALL(closed_early_ends, closed_early(1))
+TEST_CALL(closed_early_goes_on, closed_early(0))
 
-int main(void)
+void tests_begin(void)
 {
 	load_fake();
-	RUN(no_room());
-	RUN(a_call_fails("cuMemcpyAsync"));
-	RUN(a_call_fails("cuStreamWriteValue32_v2"));
-	RUN(fails_while_full());
-	RUN(fails_behind_copies());
-	RUN(broken());
-	RUN(closed_early(1));
-	RUN(closed_early(0));
-	return 0;
 }

@@ -36,7 +36,7 @@ static gantry_result launch1(struct gantry_stream *s, void (*fn)(const void *), 
 	return launch_blocks(s, 1, fn, args, size);
 }
 
-static void check_memory(void)
+TEST(check_memory)
 {
 	struct gantry_ipc_handle handle;
 	struct gantry_mem_info info;
@@ -166,7 +166,7 @@ static void child_part(const struct gantry_ipc_handle *handle, const struct shar
 	_exit(0);
 }
 
-static void check_ipc(void)
+TEST(check_ipc)
 {
 	struct gantry_ipc_handle handle, freed, part;
 	void *p, *q;
@@ -205,7 +205,7 @@ static void check_ipc(void)
 }
 
 /* Of a process that has ended, and of another pid namespace. */
-static void check_ipc_gone(void)
+TEST(check_ipc_gone)
 {
 	struct gantry_ipc_handle handle;
 	int pipes[2];
@@ -277,7 +277,7 @@ static void *produce(void *arg)
 	return NULL;
 }
 
-static void check_streams(void)
+TEST(check_streams)
 {
 	struct order_args a = {0};
 	struct gantry_stream *s;
@@ -322,7 +322,7 @@ static void check_streams(void)
 	CHECK_EQ(launch_blocks(NULL, 257, body_add, NULL, 0), GANTRY_ERR_INVALID);
 }
 
-static void check_wrap(void)
+TEST(check_wrap)
 {
 	struct gantry_stream *own, *same, *def, *def2;
 	uint64_t n = 0, *counter = &n;
@@ -374,7 +374,7 @@ static void *move_about(void *arg)
 	return NULL;
 }
 
-static void check_moves(void)
+TEST(check_moves)
 {
 	static uint8_t memory[4][2][4096];
 	struct mover m[4];
@@ -392,7 +392,7 @@ static void check_moves(void)
 		pthread_join(thread[i], NULL);
 }
 
-static void check_events(void)
+TEST(check_events)
 {
 	struct gantry_stream *a, *b;
 	struct gantry_dev_event *e, *f;
@@ -463,7 +463,7 @@ static void check_dmabuf(void)
 	CHECK_OK(gantry_mem_free(dev, p));
 }
 
-static void check_rest(void)
+TEST(check_rest)
 {
 	uint64_t offset;
 	int fd, can = 0;
@@ -477,7 +477,7 @@ static void check_rest(void)
 	CHECK_STR(dev->bus_id, "");
 }
 
-int main(void)
+void tests_begin(void)
 {
 	struct gantry_device *same;
 
@@ -488,15 +488,9 @@ int main(void)
 	gantry_device_close(same);
 	CHECK_EQ(gantry_device_open(GANTRY_DEVICE_HOST, 1, &same), GANTRY_ERR_INVALID);
 	CHECK_HAS(gantry_device_name(dev), "host, ");
+}
 
-	RUN(check_memory());
-	RUN(check_ipc());
-	RUN(check_ipc_gone());
-	RUN(check_streams());
-	RUN(check_wrap());
-	RUN(check_moves());
-	RUN(check_events());
-	RUN(check_rest());
+void tests_end(void)
+{
 	gantry_device_close(dev);
-	return 0;
 }

@@ -80,7 +80,7 @@ static void body_meet(const void *p)
 	}
 }
 
-static void check_blocks(void)
+TEST(check_blocks)
 {
 	static struct gantry_eventcount eventcounts[BLOCKS];
 	struct gantry_stream *s;
@@ -130,7 +130,7 @@ static void body_lanes(const void *p)
 	}
 }
 
-static void check_lanes(void)
+TEST(check_lanes)
 {
 	unsigned char *from = calloc(4, 4096), *to = calloc(4, 4096);
 	struct lanes_args a = {from, to};
@@ -247,7 +247,7 @@ static void *play_tight_1(void *arg)
 	return NULL;
 }
 
-static void check_eventcounts(void)
+TEST(check_eventcounts)
 {
 	static struct gantry_eventcount eventcounts[2];
 	static struct table s;
@@ -285,7 +285,7 @@ static void body_for_ever(const void *p)
 	CHECK(0);
 }
 
-static void check_abort(void)
+TEST(check_abort)
 {
 	static struct gantry_eventcount eventcounts[BLOCKS];
 	struct gantry_stream *s;
@@ -319,7 +319,7 @@ static void body_add(const void *p)
 }
 
 /* A stream keeps its device; with the last of both all threads are gone. */
-static void check_end(void)
+TEST(check_end)
 {
 	struct gantry_stream *s;
 	uint64_t n = 0, *counter = &n;
@@ -333,14 +333,8 @@ static void check_end(void)
 	UNTIL(!threads_now()); /* one that was joined may still be listed for a moment */
 }
 
-int main(void)
+void tests_begin(void)
 {
 	alarm(LIMIT_S);
 	CHECK_OK(gantry_device_open(GANTRY_DEVICE_HOST, 0, &dev));
-	RUN(check_blocks());
-	RUN(check_lanes());
-	RUN(check_eventcounts());
-	RUN(check_abort());
-	RUN(check_end());
-	return 0;
 }

@@ -148,7 +148,7 @@ static void tcp_pair(int fds[2])
 	close(listener);
 }
 
-static void check_client(void)
+TEST(check_client)
 {
 	pid_t pid = start(NULL, 0, 0);
 	struct devmem_daemon *h = NULL, *g = NULL;
@@ -233,7 +233,7 @@ static void foreign_client(void)
 	_exit(0);
 }
 
-static void check_foreign_client(void)
+TEST(check_foreign_client)
 {
 	pid_t pid = start(NULL, 0, 0), child = fork();
 	int status = 0;
@@ -247,7 +247,7 @@ static void check_foreign_client(void)
 	end(pid);
 }
 
-static void check_dying_client(void)
+TEST(check_dying_client)
 {
 	pid_t pid = start("fake0", 0, 0), client;
 	int status;
@@ -272,7 +272,7 @@ static void check_dying_client(void)
 }
 
 /* The administrator named one NIC and one user. */
-static void check_limits(void)
+TEST(check_limits)
 {
 	pid_t pid = start("fake0", geteuid() == 0, 12345), client;
 	struct devmem_daemon *h;
@@ -312,7 +312,7 @@ static void check_limits(void)
 }
 
 /* The socket changes hands, and nothing else does. */
-static void check_swapped(void)
+TEST(check_swapped)
 {
 	struct devmem_daemon_config config = {.path = path, .nic = "fake0", .uid = 12345, .has_uid = 1};
 	const int stop = 1;
@@ -416,7 +416,7 @@ static int open_files(pid_t pid)
 	return n;
 }
 
-static void check_nonsense(void)
+TEST(check_nonsense)
 {
 	struct raw_request good = {.magic = DEVMEM_DAEMON_MAGIC,
 				   .version = DEVMEM_DAEMON_VERSION,
@@ -497,7 +497,7 @@ static int lines_with(const char *file, const char *part)
 }
 
 /* No descriptors: a client waits, the daemon does not spin, says so once, and goes on when there are some. */
-static void check_no_descriptors(void)
+TEST(check_no_descriptors)
 {
 	char log[80];
 	struct raw_request q = {
@@ -526,7 +526,7 @@ static void check_no_descriptors(void)
 }
 
 /* Any bytes: a text or nothing, and nothing only for what can be done. */
-static void check_requests(void)
+TEST(check_requests)
 {
 	uint8_t bytes[sizeof(struct raw_request)];
 	struct devmem_request q;
@@ -547,10 +547,8 @@ static void check_requests(void)
 	}
 }
 
-int main(void)
+void tests_begin(void)
 {
-	char command[64];
-
 	CHECK_OK(gantry_params_load(0));
 	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(shared != MAP_FAILED);
@@ -561,15 +559,12 @@ int main(void)
 	devmem_journal_set_dir(state);
 	devmem_sys_for_tests = make_fake;
 	fake_nic_init(&shared->nic);
-	RUN(check_requests());
-	RUN(check_client());
-	RUN(check_dying_client());
-	RUN(check_foreign_client());
-	RUN(check_limits());
-	RUN(check_swapped());
-	RUN(check_nonsense());
-	RUN(check_no_descriptors());
+}
+
+void tests_end(void)
+{
+	char command[64];
+
 	snprintf(command, sizeof(command), "rm -r %s", dir);
 	CHECK_EQ(system(command), 0);
-	return 0;
 }

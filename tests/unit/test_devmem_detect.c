@@ -53,7 +53,7 @@ static void expect(enum devmem_question q, enum devmem_verdict verdict, const ch
 	wish = (struct devmem_wish){.nic = "fake0", .device = &gpu, .configure = 1, .daemon = ""};
 }
 
-static void check_kernel_questions(void)
+TEST(check_kernel_questions)
 {
 	expect(DEVMEM_ASK_OPTION, DEVMEM_YES, "SO_DEVMEM_DONTNEED", "");
 	nic.dontneed = ENOPROTOOPT;
@@ -83,7 +83,7 @@ static void check_kernel_questions(void)
 	expect(DEVMEM_ASK_FAMILY, DEVMEM_UNKNOWN, strerror(EFAULT), "");
 }
 
-static void check_peer(void)
+TEST(check_peer)
 {
 	struct gantry_addr local = {.in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}};
 	struct gantry_addr far = {.in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0xc0000201)}};
@@ -95,7 +95,7 @@ static void check_peer(void)
 	expect(DEVMEM_ASK_PEER, DEVMEM_YES, "192.0.2.1", "");
 }
 
-static void check_nic_questions(void)
+TEST(check_nic_questions)
 {
 	nic.rings.split = DEVMEM_SPLIT_ON;
 	nic.rings.hds = 0;
@@ -136,7 +136,7 @@ static void check_nic_questions(void)
 	expect(DEVMEM_ASK_STEER, DEVMEM_NO, "ntuple filters are off", "ethtool -K fake0 ntuple on");
 }
 
-static void check_bind_question(void)
+TEST(check_bind_question)
 {
 	nic.bind_error = EBADF;
 	expect(DEVMEM_ASK_BIND, DEVMEM_YES, "driver fake would bind queue 7", "");
@@ -166,7 +166,7 @@ static void check_bind_question(void)
 	expect(DEVMEM_ASK_BIND, DEVMEM_NO, "bound already", "XDP");
 }
 
-static void check_rest(void)
+TEST(check_rest)
 {
 	expect(DEVMEM_ASK_EXPORT, DEVMEM_YES, "test gpu can export", "");
 	gpu.dmabuf = 0;
@@ -189,7 +189,7 @@ static void check_rest(void)
 }
 
 /* After the first no nothing more is asked, if that is what the caller wants. */
-static void check_first_no(void)
+TEST(check_first_no)
 {
 	nic.rings.has_split = 0;
 	CHECK_EQ(detect(1), 0);
@@ -231,7 +231,7 @@ static void look(const char *name, int privileged)
 	}
 }
 
-static void check_real(void)
+TEST(check_real)
 {
 	struct if_nameindex *all = if_nameindex();
 	int status = 0, n = 0;
@@ -263,7 +263,7 @@ static void check_real(void)
 	CHECK(*why);
 }
 
-int main(void)
+void tests_begin(void)
 {
 	CHECK_OK(gantry_params_load(0));
 	gpu.kind = GANTRY_DEVICE_CUDA;
@@ -271,12 +271,4 @@ int main(void)
 	strcpy(gpu.name, "test gpu");
 	fake_nic_init(&nic);
 	wish = (struct devmem_wish){.nic = "fake0", .device = &gpu, .configure = 1, .daemon = ""};
-	RUN(check_kernel_questions());
-	RUN(check_peer());
-	RUN(check_nic_questions());
-	RUN(check_bind_question());
-	RUN(check_rest());
-	RUN(check_first_no());
-	RUN(check_real());
-	return 0;
 }

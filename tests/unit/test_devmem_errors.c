@@ -21,7 +21,7 @@ static const struct {
 	{DEVMEM_CALL_RINGS, {EPERM, EOPNOTSUPP, EINVAL}},
 };
 
-static void check_table(void)
+TEST(check_table)
 {
 	size_t n, expected = 0;
 	const struct devmem_error *all = devmem_errors(&n);
@@ -46,7 +46,7 @@ static void check_table(void)
 			CHECK(all[i].call != all[k].call || all[i].error != all[k].error);
 }
 
-static void check_text(void)
+TEST(check_text)
 {
 	static char said[1024];
 
@@ -70,7 +70,7 @@ static void check_text(void)
 }
 
 /* The page for people has a line for each. */
-static void check_page(void)
+TEST(check_page)
 {
 	const char *source = getenv("SOURCE_DIR");
 	char path[4096], line[2048], want[64];
@@ -97,12 +97,4 @@ static void check_page(void)
 		}
 	}
 	fclose(f);
-}
-
-int main(void)
-{
-	RUN(check_table());
-	RUN(check_text());
-	RUN(check_page());
-	return 0;
 }

@@ -46,7 +46,7 @@ static void same(const struct ethtool_rxnfc *rule)
 		}
 }
 
-static void check_v4(void)
+TEST(check_v4)
 {
 	struct devmem_rule r = {.narrow = 1, .queue = 15};
 	static const uint8_t narrow[] = {10, 0, 0, 2, 10, 0, 0, 1, 4000 >> 8, 4000 & 255, 5000 >> 8, 5000 & 255};
@@ -73,7 +73,7 @@ static void check_v4(void)
 	same(&rule);
 }
 
-static void check_v6(void)
+TEST(check_v6)
 {
 	struct devmem_rule r = {
 		.tuple = {.src = {.in6 = {.sin6_family = AF_INET6, .sin6_port = htons(4000)}},
@@ -146,7 +146,11 @@ static void check_socket(int family, int mapped)
 }
 
 /* Ioctls that the kernel refuses: as errno, without harm. */
-static void check_refusals(void)
+TEST_CALL(check_socket_v4, check_socket(AF_INET, 0))
+TEST_CALL(check_socket_v6, check_socket(AF_INET6, 0))
+TEST_CALL(check_socket_mapped, check_socket(AF_INET6, 1))
+
+TEST(check_refusals)
 {
 	struct devmem_rule r = {.narrow = 1};
 	struct devmem_sys s;
@@ -172,15 +176,4 @@ static void check_refusals(void)
 	CHECK(e == EOPNOTSUPP || e == EPERM);
 	devmem_sys_close(&s);
 	close(udp);
-}
-
-int main(void)
-{
-	RUN(check_v4());
-	RUN(check_v6());
-	RUN(check_socket(AF_INET, 0));
-	RUN(check_socket(AF_INET6, 0));
-	RUN(check_socket(AF_INET6, 1));
-	RUN(check_refusals());
-	return 0;
 }

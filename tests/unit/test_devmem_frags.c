@@ -54,7 +54,7 @@ static void is(uint32_t i, enum devmem_where where, uint64_t offset, uint32_t le
 	CHECK_EQ(list.frags[i].token, token);
 }
 
-static void what_may_come(void)
+TEST(what_may_come)
 {
 	uint32_t page = (uint32_t)sysconf(_SC_PAGESIZE);
 	int foreign = 12345;
@@ -121,7 +121,7 @@ static void good(void)
 	dmabuf(8192, 10, 3);
 }
 
-static void bad_fragments(void)
+TEST(bad_fragments)
 {
 	uint32_t page = (uint32_t)sysconf(_SC_PAGESIZE);
 	struct devmem_cmsg c = {.frag_offset = 0, .frag_size = 10, .frag_token = 4, .dmabuf_id = FAKE_ID};
@@ -173,7 +173,7 @@ static void bad_fragments(void)
 	refuse(10 + IOV + 1, "65537 linear bytes");
 }
 
-static void bad_receives(void)
+TEST(bad_receives)
 {
 	struct devmem_cmsg c = {.frag_size = 10, .frag_token = 4, .dmabuf_id = FAKE_ID};
 
@@ -210,7 +210,7 @@ static void bad_receives(void)
 }
 
 /* Lengths that cannot be: too short for a header, past the end, so large that adding to them wraps. */
-static void bad_lengths(void)
+TEST(bad_lengths)
 {
 	static const size_t lens[] = {0, 1, 15, 41, 1000, SIZE_MAX, SIZE_MAX - 7, SIZE_MAX - 39, (size_t)1 << 63};
 
@@ -241,7 +241,7 @@ static void bad_lengths(void)
 }
 
 /* Types that are not ours: those of the 12-byte vectors of older kernels, say. */
-static void others(void)
+TEST(others)
 {
 	uint32_t vector[3] = {4096, 1000, 5};
 
@@ -253,14 +253,8 @@ static void others(void)
 	}
 }
 
-int main(void)
+void tests_begin(void)
 {
 	CHECK_OK(gantry_params_load(0));
 	gantry_log_configure(GANTRY_LOG_ERROR, 0, "/dev/null"); /* errors are expected here */
-	RUN(what_may_come());
-	RUN(bad_fragments());
-	RUN(bad_receives());
-	RUN(bad_lengths());
-	RUN(others());
-	return 0;
 }

@@ -61,7 +61,7 @@ static void same(const char *what, size_t got, const uint8_t *want, size_t len)
 #define HEAD(len, type_lo, type_hi, flags_lo, flags_hi, command)                                                       \
 	len, 0, 0, 0, type_lo, type_hi, flags_lo, flags_hi, 4, 3, 2, 1, 0, 0, 0, 0, command, 1, 0, 0
 
-static void check_builders(void)
+TEST(check_builders)
 {
 	static const uint32_t one[] = {15}, two[] = {14, 15};
 	struct devmem_rings both = {.has_split = 1, .split = 2, .has_hds = 1}, split = {.has_split = 1, .split = 2};
@@ -106,7 +106,7 @@ static void check_builders(void)
 }
 
 /* Whatever room there is: a message that fits, or 0, and nothing written behind the end. */
-static void check_room(void)
+TEST(check_room)
 {
 	static const uint32_t queues[] = {1, 2, 3};
 	uint8_t *bytes = (uint8_t *)words;
@@ -144,7 +144,7 @@ static const struct nlmsghdr *message(const uint8_t *bytes, size_t len)
 }
 #define MESSAGE(...) message((const uint8_t[]){__VA_ARGS__}, sizeof((const uint8_t[]){__VA_ARGS__}))
 
-static void check_replies(void)
+TEST(check_replies)
 {
 	struct devmem_family family = {0};
 	struct devmem_rings rings;
@@ -224,7 +224,7 @@ static void check_replies(void)
 	free(queues);
 }
 
-static void check_errors(void)
+TEST(check_errors)
 {
 	char said[DEVMEM_SAID_MAX];
 
@@ -259,7 +259,7 @@ static void check_errors(void)
 }
 
 /* Every reply with every byte damaged in turn, and cut at every place: an answer or a refusal, never more. */
-static void check_damage(void)
+TEST(check_damage)
 {
 	static const uint8_t features[] = {HEAD(68, 0x34, 0x12, 0, 0, 11),
 					   24,
@@ -349,7 +349,7 @@ static int on_any(const void *attrs, size_t len, void *arg)
 	return 0;
 }
 
-static void check_kernel(void)
+TEST(check_kernel)
 {
 	struct devmem_family none = {0};
 	struct devmem_sys s;
@@ -391,19 +391,12 @@ static void check_kernel(void)
 	devmem_sys_close(&s);
 }
 
-int main(void)
+void tests_begin(void)
 {
 	uint16_t probe = 1;
 
 	if (*(uint8_t *)&probe != 1)
 		SKIP("the expected bytes are those of a little-endian machine");
-	RUN(check_builders());
-	RUN(check_room());
-	RUN(check_replies());
-	RUN(check_errors());
-	RUN(check_damage());
-	RUN(check_kernel());
-	return 0;
 }
 
 #else

@@ -9,7 +9,7 @@ static const struct devmem_source_ops other_source = {
 	.kind = GANTRY_NET_UNPACK_KERNEL, .name = "other", .bind = fake_bind};
 static struct gantry_device *host;
 
-static void one_per_device(void)
+TEST(one_per_device)
 {
 	struct devmem_pool *p, *q;
 	struct devmem_part *a, *b;
@@ -47,7 +47,7 @@ static void one_per_device(void)
 	devmem_pool_put(NULL);
 }
 
-static void what_cannot_be(void)
+TEST(what_cannot_be)
 {
 	struct devmem_pool *p = NULL;
 	struct devmem_part *part = NULL;
@@ -70,7 +70,7 @@ static void what_cannot_be(void)
 	devmem_pool_put(p);
 }
 
-static void landing_pages(void)
+TEST(landing_pages)
 {
 	struct devmem_pool *p;
 	uint32_t pages[256], more[4];
@@ -124,7 +124,7 @@ static void *taker(void *arg)
 	return NULL;
 }
 
-static void threads(void)
+TEST(threads)
 {
 	pthread_t id[4];
 
@@ -138,7 +138,7 @@ static void threads(void)
 	CHECK_EQ(fake_nic.unbinds, fake_nic.binds);
 }
 
-static void on_a_gpu(void)
+TEST(on_a_gpu)
 {
 	struct gantry_device *gpu;
 	struct devmem_pool *p;
@@ -180,14 +180,12 @@ static void on_a_gpu(void)
 	CHECK_EQ(fake->contexts + fake->streams, 0);
 }
 
-int main(void)
+void tests_begin(void)
 {
 	CHECK_OK(gantry_device_host(&host));
-	RUN(one_per_device());
-	RUN(what_cannot_be());
-	RUN(landing_pages());
-	RUN(threads());
-	RUN(on_a_gpu());
+}
+
+void tests_end(void)
+{
 	gantry_device_close(host);
-	return 0;
 }

@@ -81,6 +81,26 @@ static uint64_t cut(const char *seed, uint32_t before)
 	return sum;
 }
 
+TEST(streams)
+{
+	emu_set_poison(1);
+	for (int i = 0; i < 12; i++) {
+		const char *shape = shapes[i % 6];
+		uint64_t bytes = (i % 6 == 5 ? 20000 : 500000) / (i < 6 ? 1 : 8); /* each receive waits for a copy */
+
+		CASE("%s", shape);
+		stream(shape, "0", "0", bytes, i / 6);
+		stream(shape, "300", "0", bytes, i / 6);
+		stream(shape, "0", "300", bytes, i / 6);
+		stream(shape, "500", "500", bytes, i / 6);
+		stream(shape, "0", "1000", bytes, i / 6);
+	}
+	CHECK(cut("1", 0) == cut("1", 0));
+	CHECK(cut("1", 0) != cut("2", 0));
+	CHECK(cut("1", 0) != cut("1", 1));
+	emu_set_poison(0);
+}
+
 /* ---- memory that the CPU cannot write, and pages that come back in an order of chance ---- */
 
 enum { FLOWS = 3, HELD = 4096, RECEIVES = SANITIZED ? 100 : 300 };
@@ -180,9 +200,12 @@ static void few_copies(uint32_t flows, uint32_t most_out)
 	CHECK_HAS(text, copies);
 	mirrored_close(&w);
 }
+TEST_CALL(few_copies_of_10, few_copies(1, 10))
+TEST_CALL(few_copies_of_60, few_copies(1, 60))
+TEST_CALL(few_copies_of_flows, few_copies(FLOWS, 200))
 
 /* No page is free but a few: those are found, wherever they are, the last and smaller group included. */
-static void nearly_empty(void)
+TEST(nearly_empty)
 {
 	enum { PAGES = 2 * EMU_GROUP + 2 };
 	static struct mirrored w;
@@ -220,7 +243,7 @@ static void nearly_empty(void)
 }
 
 /* What bind and attach refuse. */
-static void refusals(void)
+TEST(refusals)
 {
 	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
 	struct devmem_binding *b = NULL;
@@ -250,29 +273,4 @@ static void refusals(void)
 	emulated_ops.unbind(NULL);
 	emulated_ops.detach(NULL);
 	memory_close(&m);
-}
-
-int main(void)
-{
-	emu_set_poison(1);
-	for (int i = 0; i < 12; i++) {
-		const char *shape = shapes[i % 6];
-		uint64_t bytes = (i % 6 == 5 ? 20000 : 500000) / (i < 6 ? 1 : 8); /* each receive waits for a copy */
-
-		RUN(stream(shape, "0", "0", bytes, i / 6));
-		RUN(stream(shape, "300", "0", bytes, i / 6));
-		RUN(stream(shape, "0", "300", bytes, i / 6));
-		RUN(stream(shape, "500", "500", bytes, i / 6));
-		RUN(stream(shape, "0", "1000", bytes, i / 6));
-	}
-	CHECK(cut("1", 0) == cut("1", 0));
-	CHECK(cut("1", 0) != cut("2", 0));
-	CHECK(cut("1", 0) != cut("1", 1));
-	emu_set_poison(0);
-	RUN(few_copies(1, 10));
-	RUN(few_copies(1, 60));
-	RUN(few_copies(FLOWS, 200));
-	RUN(nearly_empty());
-	RUN(refusals());
-	return 0;
 }

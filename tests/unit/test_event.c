@@ -20,7 +20,7 @@ static uint64_t expected_c(uint32_t writer, uint64_t round)
 	return (round + 1) * 0x9e3779b97f4a7c15u ^ writer;
 }
 
-static void check_empty_and_order(void)
+TEST(check_empty_and_order)
 {
 	CHECK_EQ(gantry_event_snapshot(events, 10), 0);
 	gantry_event_put(GANTRY_EV_SEND_POST, 7, 1ull << 40, UINT64_MAX);
@@ -41,7 +41,7 @@ static void check_empty_and_order(void)
 }
 
 /* The newest overwrite the oldest: of more than fit, exactly the last are left, in order. */
-static void check_wrap(void)
+TEST(check_wrap)
 {
 	size_t n;
 
@@ -84,7 +84,7 @@ static size_t check_snapshot(void)
 	return ours;
 }
 
-static void check_threads(void)
+TEST(check_threads)
 {
 	pthread_t threads[WRITERS];
 	size_t seen = 0;
@@ -123,7 +123,7 @@ static void *read_events(void *arg)
 }
 
 /* Threads alone rarely meet within the few loads of one record; a signal at the reader does so often. */
-static void check_interrupted_reader(void)
+TEST(check_interrupted_reader)
 {
 	struct sigaction action = {.sa_handler = overwrite_all};
 	pthread_t reader;
@@ -139,7 +139,7 @@ static void check_interrupted_reader(void)
 	pthread_join(reader, NULL);
 }
 
-static void check_names(void)
+TEST(check_names)
 {
 	CHECK_STR(gantry_event_name(GANTRY_EV_LINK_UP), "link up");
 	CHECK_STR(gantry_event_field(GANTRY_EV_LINK_UP, 0), "link");
@@ -152,14 +152,4 @@ static void check_names(void)
 	CHECK_STR(gantry_event_field((enum gantry_event_kind)99999, 0), "");
 	for (int i = 0; i < GANTRY_EV_COUNT; i++)
 		CHECK(*gantry_event_name((enum gantry_event_kind)i));
-}
-
-int main(void)
-{
-	RUN(check_names());
-	RUN(check_empty_and_order());
-	RUN(check_wrap());
-	RUN(check_threads());
-	RUN(check_interrupted_reader());
-	return 0;
 }

@@ -208,35 +208,23 @@ static void shape(const char *name, const char *linear, const char *plain, size_
 	whole_run(params, 3, 1, max, 1);
 }
 
-static void pages(void)
-{
-	shape("pages", "0", "0", 400000);
-}
-static void mtu1500(void)
+TEST_CALL(pages, shape("pages", "0", "0", 400000))
+TEST(mtu1500)
 {
 	shape("mtu1500", "0", "0", 300000);
 	shape("mtu1500", "200", "100", 300000);
 }
-static void mtu9000(void)
+TEST(mtu9000)
 {
 	shape("mtu9000", "0", "0", 400000);
 	shape("mtu9000", "300", "300", 400000);
 }
-static void odd(void)
-{
-	shape("odd", "100", "0", 400000);
-}
-static void random_cuts(void)
-{
-	shape("random", "100", "100", 200000);
-}
-static void bytes(void)
-{
-	shape("bytes", "0", "20", 70000);
-}
+TEST_CALL(odd, shape("odd", "100", "0", 400000))
+TEST_CALL(random_cuts, shape("random", "100", "100", 200000))
+TEST_CALL(bytes, shape("bytes", "0", "20", 70000))
 
 /* Nothing but ordinary packets; and lanes that carry their own headers. */
-static void all_plain(void)
+TEST(all_plain)
 {
 	const char *params[] = {"GANTRY_EMU_PLAIN", "1000", NULL};
 
@@ -245,7 +233,7 @@ static void all_plain(void)
 }
 
 /* Where the CPU cannot reach the device's memory (1), or the pool (2), the device copies what must be in the buffer. */
-static void blind(void)
+TEST(blind)
 {
 	const char *params[] = {"GANTRY_EMU_LINEAR", "100", "GANTRY_EMU_PLAIN", "100", NULL};
 
@@ -256,7 +244,7 @@ static void blind(void)
 }
 
 /* So few landing pages that messages must do without. */
-static void starving(void)
+TEST(starving)
 {
 	const char *params[] = {"GANTRY_UNPACK_LANDING", "1048576", "GANTRY_EMU_PLAIN", "900", NULL};
 
@@ -265,7 +253,7 @@ static void starving(void)
 }
 
 /* So few pages of the NIC that it runs dry, and fewer descriptors than fragments. */
-static void dry(void)
+TEST(dry)
 {
 	const char *params[] = {"GANTRY_UNPACK_POOL", "12582912", "GANTRY_EMU_RTO", "1ms", NULL};
 	const char *few[] = {"GANTRY_EMU_SHAPE", "mtu1500", "GANTRY_UNPACK_MAX_FRAGS", "1024", NULL};
@@ -293,7 +281,7 @@ static void *other_hand(void *arg)
 	return NULL;
 }
 
-static void threads(void)
+TEST(threads)
 {
 	struct run *r = calloc(1, sizeof(*r));
 	struct hand h = {0};
@@ -321,7 +309,7 @@ static void threads(void)
 
 /* ---- the middle ---- */
 
-static void close_midway(void)
+TEST(close_midway)
 {
 	for (int at = 1; at < MESSAGES / 2; at += 7) {
 		struct run *r = calloc(1, sizeof(*r));
@@ -356,7 +344,7 @@ static void close_midway(void)
 	}
 }
 
-static void peer_dies(void)
+TEST(peer_dies)
 {
 	struct run *r = calloc(1, sizeof(*r));
 	gantry_result result = GANTRY_OK;
@@ -395,14 +383,7 @@ static void peer_dies(void)
 	free(r);
 }
 
-int main(int argc, char **argv)
+void tests_begin(void)
 {
-	static const struct test_row rows[] = {
-		{"pages", pages},	 {"mtu1500", mtu1500}, {"mtu9000", mtu9000},	 {"odd", odd},
-		{"random", random_cuts}, {"bytes", bytes},     {"all_plain", all_plain}, {"blind", blind},
-		{"starving", starving},	 {"dry", dry},	       {"threads", threads},	 {"close", close_midway},
-		{"death", peer_dies},
-	};
-
-	return RUN_ROWS(rows, argc, argv);
+	tests_apart(0);
 }

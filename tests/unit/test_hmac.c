@@ -7,14 +7,45 @@
 #include <sched.h>
 #include <sys/random.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/log.h"
+#include "child.h"
 #include "logs.h"
-#include "test.h"
 
 #if GANTRY_HAVE_OPENSSL
+
+static int sums;
+
+static void *sum_on(void *arg)
+{
+	uint8_t mac[GANTRY_MAC_SIZE];
+
+	(void)arg;
+	for (;;) {
+		if (gantry_hmac_sha256("k", 1, "m", 1, mac) != GANTRY_OK)
+			_exit(3);
+		__atomic_fetch_add(&sums, 1, __ATOMIC_RELAXED);
+	}
+	return NULL;
+}
+
+/* A program may exit while a thread of ours is in the middle of a sum. First: OpenSSL is not initialised yet. */
+TEST(check_exit)
+{
+	for (int i = 0; i < (SANITIZED ? 3 : 20); i++) { /* ThreadSanitizer takes a second to exit */
+		pid_t pid = child_fork();
+
+		if (!pid) {
+			pthread_t t;
+
+			CHECK_EQ(pthread_create(&t, NULL, sum_on, NULL), 0);
+			while (__atomic_load_n(&sums, __ATOMIC_RELAXED) < 10)
+				sched_yield();
+			exit(0);
+		}
+		child_wait(pid);
+	}
+}
 
 static void check_mac(const void *key, size_t key_len, const void *msg, size_t msg_len, const char *expected_hex)
 {
@@ -27,7 +58,7 @@ static void check_mac(const void *key, size_t key_len, const void *msg, size_t m
 	CHECK_STR(hex, expected_hex);
 }
 
-static void check_vectors(void)
+TEST(check_vectors)
 {
 	static const char long_key_text[] = "Test Using Larger Than Block-Size Key - Hash Key First";
 	unsigned char key[131], msg[50];
@@ -47,7 +78,7 @@ static void check_vectors(void)
 	check_mac(NULL, 0, NULL, 0, "b613679a0814d9ec772f95d778c35fc5ff1697c493715653c6c712144292c5ad");
 }
 
-static void check_refusal(void)
+TEST(check_refusal)
 {
 	uint8_t mac[GANTRY_MAC_SIZE] = {1, 2, 3};
 
@@ -55,46 +86,9 @@ static void check_refusal(void)
 	CHECK_EQ(mac[2], 3); /* outputs are written only on success */
 }
 
-static int sums;
-
-static void *sum_on(void *arg)
-{
-	uint8_t mac[GANTRY_MAC_SIZE];
-
-	(void)arg;
-	for (;;) {
-		if (gantry_hmac_sha256("k", 1, "m", 1, mac) != GANTRY_OK)
-			_exit(3);
-		__atomic_fetch_add(&sums, 1, __ATOMIC_RELAXED);
-	}
-	return NULL;
-}
-
-/* A program may exit while a thread of ours is in the middle of a sum. First in main: OpenSSL is not initialised yet.
- */
-static void check_exit(void)
-{
-	for (int i = 0; i < (SANITIZED ? 3 : 20); i++) { /* ThreadSanitizer takes a second to exit */
-		pid_t pid = fork();
-		int status;
-
-		CHECK(pid >= 0);
-		if (pid == 0) {
-			pthread_t t;
-
-			CHECK_EQ(pthread_create(&t, NULL, sum_on, NULL), 0);
-			while (__atomic_load_n(&sums, __ATOMIC_RELAXED) < 10)
-				sched_yield();
-			exit(0);
-		}
-		CHECK_EQ(waitpid(pid, &status, 0), pid);
-		CHECK_EQ(status, 0);
-	}
-}
-
 #else
 
-static void check_vectors(void)
+TEST(check_vectors)
 {
 	uint8_t mac[GANTRY_MAC_SIZE] = {1, 2, 3};
 
@@ -103,17 +97,9 @@ static void check_vectors(void)
 	CHECK_EQ(mac[2], 3);
 }
 
-static void check_refusal(void)
-{
-}
-
-static void check_exit(void)
-{
-}
-
 #endif
 
-static void check_equal(void)
+TEST(check_equal)
 {
 	unsigned char a[32], b[32];
 
@@ -143,7 +129,7 @@ ssize_t getrandom(void *buf, size_t n, unsigned flags)
 }
 
 /* Two draws are equal once in 2^128 runs; 64 bytes of one value never. */
-static void check_random(void)
+TEST(check_random)
 {
 	unsigned char a[16], b[16], big[1000] = {0};
 	int same = 0;
@@ -164,13 +150,7 @@ static void check_random(void)
 	CHECK_HAS(gantry_last_error(), strerror(ENOSYS));
 }
 
-int main(void)
+void tests_begin(void)
 {
 	logs_drop();
-	RUN(check_exit());
-	RUN(check_vectors());
-	RUN(check_refusal());
-	RUN(check_equal());
-	RUN(check_random());
-	return 0;
 }

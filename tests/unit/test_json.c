@@ -39,7 +39,7 @@ static void one_string(const char *value, const char *want)
 	expect(line);
 }
 
-static void styles(void)
+TEST(styles)
 {
 	struct gantry_json j = begin(GANTRY_JSON_PEOPLE);
 
@@ -67,7 +67,7 @@ static void styles(void)
 	expect("{\"a\":[18446744073709551615,{},{\"n\":1.500}],\"b\":2}\n");
 }
 
-static void strings(void)
+TEST(strings)
 {
 	one_string("", "\"\"");
 	one_string("a\"b\\c", "\"a\\\"b\\\\c\"");
@@ -81,11 +81,4 @@ static void strings(void)
 	one_string("\xed\xa0\x80", "\"\\u00ed\\u00a0\\u0080\"");
 	one_string("\xf4\x90\x80\x80", "\"\\u00f4\\u0090\\u0080\\u0080\"");
 	one_string("\xff", "\"\\u00ff\"");
-}
-
-int main(void)
-{
-	styles();
-	strings();
-	return 0;
 }

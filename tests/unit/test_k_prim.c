@@ -356,7 +356,7 @@ static uint32_t one_alone(struct gantry_prim_args *op)
 	scene_op(&sc, 0, *op, 0);
 	return 0;
 }
-static void test_refusals(void)
+TEST(test_refusals)
 {
 	struct gantry_prim_args op = {.kind = GANTRY_PRIM_RECV_REDUCE_SEND,
 				      .type = GANTRY_TYPE_INT32,
@@ -398,7 +398,7 @@ static void test_refusals(void)
 }
 
 /* A sender and a receiver that do not agree on the count. */
-static void test_sizes_differ(void)
+TEST(test_sizes_differ)
 {
 	struct scene sc = {.kind = GANTRY_PRIM_RECV, .nrecv = 1, .lanes = 1};
 	struct gantry_prim_args op = {.type = GANTRY_TYPE_INT32, .slice_steps = 2, .chunk_steps = 2, .count = 10};
@@ -412,7 +412,7 @@ static void test_sizes_differ(void)
 }
 
 /* Slices of two steps write every second slot; around 0x7ff8 the others are written too, lest they look new later. */
-static void test_marks(void)
+TEST(test_marks)
 {
 	struct scene sc = {.kind = GANTRY_PRIM_SEND, .nsend = 1, .lanes = 1, .step = 0x7ff5};
 	struct gantry_prim_args op = {
@@ -439,31 +439,39 @@ static void test_marks(void)
 		CHECK(s % 8 == 0 || gantry_slot_is(links[0].fifo.slots[s % GANTRY_STEPS].meta, s));
 }
 
-int main(void)
-{
-	int rounds = SANITIZED ? 1 : 3;
+enum { ROUNDS = SANITIZED ? 1 : 3 };
 
-	gantry_host_wait_setup();
-	dev_delay = delay;
-	RUN(test_refusals());
-	RUN(test_sizes_differ());
-	RUN(test_marks());
+TEST(test_aborts)
+{
 	for (uint32_t proto = 0; proto < GANTRY_PROTOS; proto++)
 		for (uint32_t lanes = 1; lanes <= LANES; lanes += 2) {
-			RUN(check_abort(GANTRY_PRIM_RECV_REDUCE_COPY, proto, lanes, 0));
-			RUN(check_abort(GANTRY_PRIM_SEND, proto, lanes, 0));
+			check_abort(GANTRY_PRIM_RECV_REDUCE_COPY, proto, lanes, 0);
+			check_abort(GANTRY_PRIM_SEND, proto, lanes, 0);
 			if (proto == GANTRY_PROTO_SIMPLE)
-				RUN(check_abort(GANTRY_PRIM_SEND, proto, lanes, 1));
+				check_abort(GANTRY_PRIM_SEND, proto, lanes, 1);
 		}
-	for (int i = 0; i < rounds; i++)
+}
+
+TEST(test_random_scenes)
+{
+	for (int i = 0; i < ROUNDS; i++)
 		for (uint32_t kind = 0; kind < GANTRY_PRIMS; kind++)
 			for (uint32_t proto = 0; proto < GANTRY_PROTOS; proto++)
 				for (uint32_t type = 0; type < GANTRY_TYPE_COUNT; type++)
-					RUN(random_scene(kind, proto, type));
-	for (int i = 0; i < rounds; i++)
+					random_scene(kind, proto, type);
+}
+
+TEST(test_rings)
+{
+	for (int i = 0; i < ROUNDS; i++)
 		for (uint32_t n = 2; n <= 4; n++)
 			for (uint32_t proto = 0; proto < GANTRY_PROTOS; proto++)
 				for (uint32_t op = 0; op < GANTRY_OP_COUNT; op++)
-					RUN(test_ring(n, proto, random_below(GANTRY_TYPE_COUNT), op, random_below(2)));
-	return 0;
+					test_ring(n, proto, random_below(GANTRY_TYPE_COUNT), op, random_below(2));
+}
+
+void tests_begin(void)
+{
+	gantry_host_wait_setup();
+	dev_delay = delay;
 }

@@ -113,7 +113,7 @@ static void stream(const struct pair_config *c, int device)
 	receiver_free(r, l);
 }
 
-static void random_streams(void)
+TEST(random_streams)
 {
 	for (int nlanes = 2; nlanes <= 5; nlanes += SANITIZED ? 3 : 1)
 		for (int mode = 0; mode < 3; mode++) {
@@ -130,7 +130,7 @@ static void random_streams(void)
 }
 
 /* Some messages are read by the NIC itself, late; others are copied or spliced between them, in order on every lane. */
-static void from_device_memory(void)
+TEST(from_device_memory)
 {
 	for (int nlanes = 2; nlanes <= 4; nlanes++) {
 		struct pair_config c = {.nlanes = nlanes, .inet = 1, .eager_max = 700, .splice = nlanes == 3};
@@ -140,7 +140,7 @@ static void from_device_memory(void)
 }
 
 /* The link ends while messages wait, are half read, or are read and not acknowledged; memory goes before or after. */
-static void ends_with_device_memory(void)
+TEST(ends_with_device_memory)
 {
 	enum { SIZE = 300000, N = 6 };
 
@@ -182,7 +182,7 @@ static void ends_with_device_memory(void)
 }
 
 /* The other direction of the same link is ordinary: headers in line, into host memory. */
-static void mixed_directions(void)
+TEST(mixed_directions)
 {
 	enum { SIZE = 50000, ROUNDS = 20 };
 	struct pair_config c = {.nlanes = 3, .eager_max = 256};
@@ -232,7 +232,7 @@ static void mixed_directions(void)
 
 /* Who pulls a piece gives idle lanes theirs, so that one call takes all headers; not to lanes that are in use or dead.
  */
-static void headers_go_together(void)
+TEST(headers_go_together)
 {
 	enum { PIECE = 96 << 10, LANES = 5 }; /* GANTRY_CHUNK_MAX, see ahead_params */
 	struct pair_config c = {.nlanes = LANES, .inet = 1, .eager_max = 256, .buffer = 8192};
@@ -282,7 +282,7 @@ static void *pusher(void *arg)
 	return NULL;
 }
 
-static void threads(void)
+TEST(threads)
 {
 	enum { SIZE = 200000 };
 	struct pair_config c = {.nlanes = 5, .eager_max = 256, .buffer = 32768};
@@ -329,18 +329,9 @@ static void threads(void)
 	free(out);
 }
 
-int main(int argc, char **argv)
+void tests_begin(void)
 {
-	static const struct test_row rows[] = {
-		{"random_streams", random_streams},
-		{"from_device_memory", from_device_memory},
-		{"ends_with_device_memory", ends_with_device_memory},
-		{"mixed_directions", mixed_directions},
-		{"headers_go_together", headers_go_together},
-		{"threads", threads},
-	};
-
 	CHECK_OK(gantry_device_host(&host));
 	ahead_params();
-	return RUN_ROWS(rows, argc, argv);
+	tests_apart(0);
 }

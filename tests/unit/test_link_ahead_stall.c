@@ -68,7 +68,7 @@ static void drain_small(struct receiver *r, struct tcp_link *l, uint32_t *ret_wh
 	*ret_whole = whole;
 }
 
-static void closes_after_headers(void)
+TEST(closes_after_headers)
 {
 	struct pair_config c = {.nlanes = 3, .eager_max = 16, .buffer = 2048};
 	struct tcp_link *l;
@@ -94,7 +94,7 @@ static void closes_after_headers(void)
 	receiver_free(r, l);
 }
 
-static void goes_on_when_read(void)
+TEST(goes_on_when_read)
 {
 	struct pair_config c = {.nlanes = 2, .eager_max = 16, .buffer = 2048};
 	struct tcp_link *l;
@@ -127,7 +127,7 @@ static void goes_on_when_read(void)
 }
 
 /* A link that has failed says so, and does not send what it has announced to nobody. */
-static void fails_with_headers_waiting(void)
+TEST(fails_with_headers_waiting)
 {
 	struct pair_config c = {.nlanes = 2, .eager_max = 16, .buffer = 2048};
 	struct tcp_link *l;
@@ -153,14 +153,8 @@ static void fails_with_headers_waiting(void)
 	receiver_free(r, l);
 }
 
-int main(int argc, char **argv)
+void tests_begin(void)
 {
-	static const struct test_row rows[] = {
-		{"closes_after_headers", closes_after_headers},
-		{"goes_on_when_read", goes_on_when_read},
-		{"fails_with_headers_waiting", fails_with_headers_waiting},
-	};
-
 	ahead_params();
-	return RUN_ROWS(rows, argc, argv);
+	tests_apart(0);
 }

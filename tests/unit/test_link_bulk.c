@@ -5,7 +5,7 @@
  */
 #include "link_match_util.h"
 
-static void bulk_waits(void)
+TEST(bulk_waits)
 {
 	struct pair_config c = {.nlanes = 3, .eager_max = 4096};
 	struct tcp_link *l[2];
@@ -45,7 +45,7 @@ static void bulk_waits(void)
 }
 
 /* Bulk and eager messages of one tag, mixed, in a long stream both ways with few receives posted at a time. */
-static void mixed_stream(void)
+TEST(mixed_stream)
 {
 	enum { N = 200, DEPTH = 5 };
 	struct pair_config c = {.nlanes = 4, .eager_max = 2000};
@@ -91,7 +91,7 @@ static void mixed_stream(void)
 }
 
 /* A lane that stands still holds up only what it carries; later messages are done before earlier ones. */
-static void out_of_order(void)
+TEST(out_of_order)
 {
 	enum { N = 8, SIZE = 100000 };
 	struct pair_config c = {.nlanes = 4, .eager_max = 4096};
@@ -150,7 +150,7 @@ static void say(int fd, struct pair_frame f, const void *payload)
  * Message 1, which its sender waits to hear of, comes before message 0, whose sender does not; in between the receiver
  * has something else to say. When message 0 is there too, both are done and the sender must be told.
  */
-static void ack_after_gap(void)
+TEST(ack_after_gap)
 {
 	struct pair_config c = {.nlanes = 3, .eager_max = 64};
 	int raw[3];
@@ -190,7 +190,7 @@ static void ack_after_gap(void)
 }
 
 /* More tags to tell of than fit one call: none of them is forgotten. */
-static void many_tags(void)
+TEST(many_tags)
 {
 	enum { GROUPS = 4, TAGS = 8 };
 	struct pair_config c = {.nlanes = 2, .eager_max = 64};
@@ -226,7 +226,7 @@ static void many_tags(void)
 }
 
 /* Many announcements and the end of a direction in one call: every frame is sent once. */
-static void announcements_and_close(void)
+TEST(announcements_and_close)
 {
 	struct pair_config c = {.nlanes = 2, .eager_max = 64};
 	int raw[2], seen[20] = {0}, closes = 0;
@@ -258,7 +258,7 @@ static void announcements_and_close(void)
 }
 
 /* A peer that says things twice breaks the protocol; a receive that lacks bytes is never done. */
-static void said_twice(void)
+TEST(said_twice)
 {
 	static const struct pair_frame empty = {.kind = WIRE_EAGER, .tag = A};
 	static const struct pair_frame half = {.kind = WIRE_DATA, .length = 51, .total = 100, .tag = A};
@@ -297,15 +297,8 @@ static void said_twice(void)
 	}
 }
 
-int main(int argc, char **argv)
+void tests_begin(void)
 {
-	static const struct test_row rows[] = {
-		{"bulk_waits", bulk_waits},	{"mixed_stream", mixed_stream},
-		{"out_of_order", out_of_order}, {"ack_after_gap", ack_after_gap},
-		{"many_tags", many_tags},	{"announcements_and_close", announcements_and_close},
-		{"said_twice", said_twice},
-	};
-
 	logs_drop();
-	return RUN_ROWS(rows, argc, argv);
+	tests_apart(0);
 }

@@ -161,51 +161,20 @@ static void sender_closes_bulk(enum mode mode, int nlanes, int crc, int before, 
 	free(in);
 }
 
-static void sender_closes_bulk_copy(void)
-{
-	sender_closes_bulk(COPY, 2, 0, 1, 0);
-}
-
-static void sender_closes_late_news(void)
-{
-	sender_closes_bulk(COPY, 2, 0, 0, 1);
-}
-
-static void sender_closes_late_news_crc(void)
-{
-	sender_closes_bulk(COPY, 2, 1, 0, 1);
-}
-
-static void sender_closes_bulk_lanes(void)
-{
-	sender_closes_bulk(COPY, 4, 0, 0, 0);
-}
-
-static void sender_closes_bulk_crc(void)
-{
-	sender_closes_bulk(COPY, 2, 1, 0, 0);
-}
-
-static void sender_closes_bulk_splice(void)
-{
-	sender_closes_bulk(SPLICE, 2, 0, 1, 0);
-}
-
-static void sender_closes_bulk_splice_lanes(void)
-{
-	sender_closes_bulk(SPLICE, 4, 0, 0, 0);
-}
-
-static void sender_closes_bulk_zerocopy(void)
-{
-	sender_closes_bulk(ZEROCOPY, 2, 0, 0, 0);
-}
+TEST_CALL(sender_closes_bulk_copy, sender_closes_bulk(COPY, 2, 0, 1, 0))
+TEST_CALL(sender_closes_late_news, sender_closes_bulk(COPY, 2, 0, 0, 1))
+TEST_CALL(sender_closes_late_news_crc, sender_closes_bulk(COPY, 2, 1, 0, 1))
+TEST_CALL(sender_closes_bulk_lanes, sender_closes_bulk(COPY, 4, 0, 0, 0))
+TEST_CALL(sender_closes_bulk_crc, sender_closes_bulk(COPY, 2, 1, 0, 0))
+TEST_CALL(sender_closes_bulk_splice, sender_closes_bulk(SPLICE, 2, 0, 1, 0))
+TEST_CALL(sender_closes_bulk_splice_lanes, sender_closes_bulk(SPLICE, 4, 0, 0, 0))
+TEST_CALL(sender_closes_bulk_zerocopy, sender_closes_bulk(ZEROCOPY, 2, 0, 0, 0))
 
 /*
  * A whole message of one piece lies in the pipe or the socket, header and all, when its sender closes: the header must
  * not be lost with the sender's memory, or the stream loses its framing.
  */
-static void sender_closes_header(void)
+TEST(sender_closes_header)
 {
 	struct pair_config c = {.nlanes = 2, .inet = 1, .splice = 1};
 	struct tcp_link *l[2];
@@ -235,7 +204,7 @@ static void sender_closes_header(void)
 }
 
 /* The sender closes while eager messages wait for the socket: what it was told is done does arrive. */
-static void sender_closes_eager(void)
+TEST(sender_closes_eager)
 {
 	enum { N = 10 };
 	struct pair_config c = {.nlanes = 2, .buffer = 16384};
@@ -323,25 +292,10 @@ static void receiver_closes(enum mode mode, size_t size, int nlanes)
 	free(in);
 }
 
-static void receiver_closes_eager(void)
-{
-	receiver_closes(COPY, EAGER, 2);
-}
-
-static void receiver_closes_bulk_copy(void)
-{
-	receiver_closes(COPY, BULK, 2);
-}
-
-static void receiver_closes_bulk_splice(void)
-{
-	receiver_closes(SPLICE, BULK, 2);
-}
-
-static void receiver_closes_bulk_lanes(void)
-{
-	receiver_closes(SPLICE, BULK, 4);
-}
+TEST_CALL(receiver_closes_eager, receiver_closes(COPY, EAGER, 2))
+TEST_CALL(receiver_closes_bulk_copy, receiver_closes(COPY, BULK, 2))
+TEST_CALL(receiver_closes_bulk_splice, receiver_closes(SPLICE, BULK, 2))
+TEST_CALL(receiver_closes_bulk_lanes, receiver_closes(SPLICE, BULK, 4))
 
 static uint32_t helping;
 static struct tcp_link *helped;
@@ -359,7 +313,7 @@ static void *helper(void *arg)
  * The receiver has all and closes at once. Another thread has sent the last piece, and may not have come to say so when
  * the goodbye is read: that send is done, not closed.
  */
-static void closes_right_behind(void)
+TEST(closes_right_behind)
 {
 	enum { SIZE = 300000 };
 	struct pair_config c = {.nlanes = 3, .inet = 1};
@@ -397,7 +351,7 @@ static void closes_right_behind(void)
 }
 
 /* Nothing outstanding: a closed direction is nobody's news. */
-static void quiet_close(void)
+TEST(quiet_close)
 {
 	for (int who = 0; who < 2; who++) {
 		struct pair_config c = config_of(SPLICE, 3, 0);
@@ -420,7 +374,7 @@ static void quiet_close(void)
 }
 
 /* A request posted after the other side's goodbye hears of it at once, without another byte from the peer. */
-static void posted_after_close(void)
+TEST(posted_after_close)
 {
 	struct pair_config c = config_of(COPY, 2, 0);
 	struct tcp_link *l[2];
@@ -453,7 +407,7 @@ static void posted_after_close(void)
 }
 
 /* Eager messages that came before the goodbye are still there for receives posted after it; then the end is told. */
-static void early_before_close(void)
+TEST(early_before_close)
 {
 	struct pair_config c = config_of(COPY, 2, 0);
 	struct tcp_link *l[2];
@@ -490,7 +444,7 @@ static void early_before_close(void)
 }
 
 /* A peer that vanishes without a goodbye is lost, whatever it was doing; the text says so. */
-static void vanished(void)
+TEST(vanished)
 {
 	for (int lanes_first = 0; lanes_first < 2; lanes_first++) {
 		struct pair_config c = {.nlanes = 3};
@@ -515,30 +469,8 @@ static void vanished(void)
 	}
 }
 
-int main(int argc, char **argv)
+void tests_begin(void)
 {
-	static const struct test_row rows[] = {
-		{"quiet_close", quiet_close},
-		{"sender_closes_bulk_copy", sender_closes_bulk_copy},
-		{"sender_closes_late_news", sender_closes_late_news},
-		{"sender_closes_late_news_crc", sender_closes_late_news_crc},
-		{"sender_closes_bulk_lanes", sender_closes_bulk_lanes},
-		{"sender_closes_bulk_crc", sender_closes_bulk_crc},
-		{"sender_closes_bulk_splice", sender_closes_bulk_splice},
-		{"sender_closes_bulk_splice_lanes", sender_closes_bulk_splice_lanes},
-		{"sender_closes_bulk_zerocopy", sender_closes_bulk_zerocopy},
-		{"sender_closes_header", sender_closes_header},
-		{"sender_closes_eager", sender_closes_eager},
-		{"receiver_closes_eager", receiver_closes_eager},
-		{"receiver_closes_bulk_copy", receiver_closes_bulk_copy},
-		{"receiver_closes_bulk_splice", receiver_closes_bulk_splice},
-		{"receiver_closes_bulk_lanes", receiver_closes_bulk_lanes},
-		{"closes_right_behind", closes_right_behind},
-		{"posted_after_close", posted_after_close},
-		{"early_before_close", early_before_close},
-		{"vanished", vanished},
-	};
-
 	logs_drop();
-	return RUN_ROWS(rows, argc, argv);
+	tests_apart(0);
 }

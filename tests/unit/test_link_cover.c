@@ -106,7 +106,7 @@ static void each_of(struct pieces *p, uint32_t left, uint32_t room, uint32_t *ca
 		}
 }
 
-static void exhaustive(void)
+TEST(exhaustive)
 {
 	uint32_t cases = 0, wrong = 0;
 
@@ -140,7 +140,7 @@ static void random_cover(struct pieces *p)
 }
 
 /* Exact ones in a long stream. */
-static void covers(void)
+TEST(covers)
 {
 	int raw[3];
 	struct tcp_link *l = pair_raw(&config, raw);
@@ -160,7 +160,7 @@ static void covers(void)
 }
 
 /* An exact one of which one or two pieces are somewhere else: they overlap others, and leave a hole. */
-static void moved_pieces(void)
+TEST(moved_pieces)
 {
 	uint32_t cases = 0, wrong = 0;
 
@@ -199,7 +199,7 @@ static void say_numbered(int fd, uint32_t index, uint64_t seq, uint32_t offset, 
 }
 
 /* Pieces that disagree about the number; a number that another message has, complete in order or out of order. */
-static void numbers(void)
+TEST(numbers)
 {
 	for (int how = 0; how < 3; how++) {
 		int raw[3];
@@ -269,7 +269,7 @@ static int ahead_agrees(const struct pieces *p)
 	return fine;
 }
 
-static void ahead(void)
+TEST(ahead)
 {
 	int wrong = 0;
 
@@ -287,14 +287,9 @@ static void ahead(void)
 	CHECK_EQ(wrong, 0);
 }
 
-int main(int argc, char **argv)
+void tests_begin(void)
 {
-	static const struct test_row rows[] = {
-		{"exhaustive", exhaustive}, {"covers", covers}, {"moved_pieces", moved_pieces},
-		{"numbers", numbers},	    {"ahead", ahead},
-	};
-
 	pattern_fill(data, MAX_TOTAL, 9);
 	logs_drop();
-	return RUN_ROWS(rows, argc, argv);
+	tests_apart(0);
 }

@@ -276,7 +276,7 @@ static int caught(const struct kind *k, const struct capture *c, size_t bit)
 	return fine;
 }
 
-static void every_bit(void)
+TEST(every_bit)
 {
 	size_t missed = 0;
 
@@ -307,7 +307,7 @@ static void every_bit(void)
 }
 
 /* The sums themselves, after another implementation. */
-static void sums(void)
+TEST(sums)
 {
 	pattern_fill(payload, SIZE, 3);
 	EACH_ROW (i, kinds) {
@@ -327,7 +327,7 @@ static void sums(void)
 }
 
 /* A peer that does not do what was agreed on. */
-static void flag_disagrees(void)
+TEST(flag_disagrees)
 {
 	for (uint8_t kind = WIRE_DATA; kind < WIRE_KINDS; kind++)
 		for (int crc = 0; crc < 2; crc++) {
@@ -360,7 +360,7 @@ static void flag_disagrees(void)
  * The receiving side closes before a piece, or in its middle, when a part is in the user's memory, which is the user's
  * again. What is dropped is checked like anything else: the other direction of the link lives on beside it.
  */
-static void dropped(void)
+TEST(dropped)
 {
 	const struct kind *bulk = &kinds[3];
 	struct capture c;
@@ -392,7 +392,7 @@ static void dropped(void)
 }
 
 /* Messages in pieces of memory on both sides, large ones in several pieces on several lanes. */
-static void vec_to_vec(void)
+TEST(vec_to_vec)
 {
 	enum { LARGE = SANITIZED ? 300001 : 3000001, PARTS = 400 };
 	static struct iovec iov[2][PARTS];
@@ -451,7 +451,7 @@ static int ahead_outcome(struct world *w, void *request)
 }
 
 /* The header is summed; its payload, which the CPU does not see, is not. */
-static void ahead(void)
+TEST(ahead)
 {
 	const struct kind k = {"ahead", 0, send_bulk, NULL, NULL};
 	struct capture c;
@@ -495,13 +495,8 @@ static void ahead(void)
 	CHECK_EQ(le_get(c.bytes[0] + 40, 4), pair_crc(pair_crc(0, c.bytes[0], 40), c.bytes[0] + 44, 4));
 }
 
-int main(int argc, char **argv)
+void tests_begin(void)
 {
-	static const struct test_row rows[] = {
-		{"every_bit", every_bit},   {"sums", sums},   {"flag_disagrees", flag_disagrees}, {"dropped", dropped},
-		{"vec_to_vec", vec_to_vec}, {"ahead", ahead},
-	};
-
 	logs_drop();
-	return RUN_ROWS(rows, argc, argv);
+	tests_apart(0);
 }

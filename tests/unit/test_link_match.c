@@ -55,7 +55,7 @@ static void groups_of(size_t size, int posted_when, int nlanes)
 	done_with(l);
 }
 
-static void groups(void)
+TEST(groups)
 {
 	for (int when = 0; when <= 4; when++) {
 		groups_of(0, when, 2);
@@ -67,7 +67,7 @@ static void groups(void)
 }
 
 /* One tag three times in one group, and once more in the next: in order of posting within the group. */
-static void duplicate_tags(void)
+TEST(duplicate_tags)
 {
 	struct pair_config c = {.nlanes = 2, .eager_max = 100};
 	struct tcp_link *l[2];
@@ -111,7 +111,7 @@ static void duplicate_tags(void)
 }
 
 /* Negative tags are tags like any other; a receive of nothing at NULL is a receive. */
-static void odd_tags_and_null(void)
+TEST(odd_tags_and_null)
 {
 	struct pair_config c = {.nlanes = 2, .crc = 1};
 	struct tcp_link *l[2];
@@ -144,7 +144,7 @@ static void odd_tags_and_null(void)
 }
 
 /* Eager messages of three tags come before any receive; the receives are posted in every order of tags. */
-static void early_any_order(void)
+TEST(early_any_order)
 {
 	static const int perms[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
 	struct pair_config c = {.nlanes = 2};
@@ -237,7 +237,7 @@ static void mismatch(int how)
 	free(out);
 }
 
-static void mismatches(void)
+TEST(mismatches)
 {
 	for (int how = 0; how < MISMATCHES; how++)
 		mismatch(how);
@@ -245,7 +245,7 @@ static void mismatches(void)
 
 /* ---- how many ---- */
 
-static void requests_exhausted(void)
+TEST(requests_exhausted)
 {
 	struct pair_config c = {.nlanes = 2};
 	struct tcp_link *l[2];
@@ -284,17 +284,8 @@ static void requests_exhausted(void)
 	done_with(l);
 }
 
-int main(int argc, char **argv)
+void tests_begin(void)
 {
-	static const struct test_row rows[] = {
-		{"groups", groups},
-		{"duplicate_tags", duplicate_tags},
-		{"odd_tags_and_null", odd_tags_and_null},
-		{"early_any_order", early_any_order},
-		{"mismatches", mismatches},
-		{"requests_exhausted", requests_exhausted},
-	};
-
 	logs_drop();
-	return RUN_ROWS(rows, argc, argv);
+	tests_apart(0);
 }

@@ -256,7 +256,7 @@ static void small_at(const size_t *cuts, int ncuts, enum when when)
 	pair_raw_free(&config, l, raw);
 }
 
-static void small_every_cut(void)
+TEST(small_every_cut)
 {
 	make_small();
 	for (size_t cut = 0; cut <= lanes[0].n; cut++)
@@ -265,7 +265,7 @@ static void small_every_cut(void)
 }
 
 /* A byte at a time, and steps that drift through the frames. */
-static void small_many_cuts(void)
+TEST(small_many_cuts)
 {
 	make_small();
 	for (size_t step = 1; step <= 101; step += step < 8 ? 1 : 13) {
@@ -280,7 +280,7 @@ static void small_many_cuts(void)
 }
 
 /* Every pair of cuts in two messages of one and two bytes. */
-static void every_two_cuts(void)
+TEST(every_two_cuts)
 {
 	start_streams();
 	put_eager(1, 0, 1);
@@ -312,7 +312,7 @@ static void every_two_cuts(void)
  * A message of 1000 bytes in three pieces that come in the order middle, end, begin on the bulk lane, then a second
  * message behind it; every cut. A STATE with both done is owed in the end, because the sender waits for it.
  */
-static void bulk_every_cut(void)
+TEST(bulk_every_cut)
 {
 	uint8_t out[1024];
 
@@ -371,7 +371,7 @@ static void long_at(const size_t *cuts, int ncuts, enum when when)
 	pair_raw_free(&config, l, raw);
 }
 
-static void long_cuts(void)
+TEST(long_cuts)
 {
 	static const size_t sizes[] = {8191, 8192, 8193, 65536, 64, 8192, 0, 30000};
 	size_t ends[8];
@@ -402,7 +402,7 @@ static void long_cuts(void)
 }
 
 /* Large pieces on the bulk lane beside eager messages on the control lane, both cut at random. */
-static void both_lanes(void)
+TEST(both_lanes)
 {
 	for (int round = 0; round < 20; round++) {
 		size_t offset = 0, at[2] = {0, 0};
@@ -438,17 +438,8 @@ static void both_lanes(void)
 	}
 }
 
-int main(int argc, char **argv)
+void tests_begin(void)
 {
-	static const struct test_row rows[] = {
-		{"small_every_cut", small_every_cut},
-		{"small_many_cuts", small_many_cuts},
-		{"every_two_cuts", every_two_cuts},
-		{"bulk_every_cut", bulk_every_cut},
-		{"long_cuts", long_cuts},
-		{"both_lanes", both_lanes},
-	};
-
 	logs_drop();
-	return RUN_ROWS(rows, argc, argv);
+	tests_apart(0);
 }

@@ -3,7 +3,7 @@
 #include "link_match_util.h"
 
 /* 1 MiB of window takes 17 messages of 60000 + 24 bytes and no eighteenth until receives are posted. */
-static void window(void)
+TEST(window)
 {
 	enum { N = 60, SIZE = 60000 };
 	struct pair_config c = {.nlanes = 2};
@@ -32,7 +32,7 @@ static void window(void)
 }
 
 /* Messages of a held tag that nobody receives leave the window to others, and come when they are received. */
-static void window_and_held(void)
+TEST(window_and_held)
 {
 	enum { N = 60, SIZE = 60000 };
 	struct pair_config c = {.nlanes = 2};
@@ -67,7 +67,7 @@ static void window_and_held(void)
 }
 
 /* Empty messages take their headers' worth: 1 MiB / 24. They cannot fill the receiver's memory. */
-static void window_of_nothing(void)
+TEST(window_of_nothing)
 {
 	struct pair_config c = {.nlanes = 2, .window = 2400};
 	struct tcp_link *l[2];
@@ -85,7 +85,7 @@ static void window_of_nothing(void)
 }
 
 /* The largest eager message (half a window) behind small ones that were consumed: the window must come back. */
-static void window_and_largest(void)
+TEST(window_and_largest)
 {
 	struct pair_config c = {.nlanes = 2, .eager_max = MIB / 2};
 	struct tcp_link *l[2];
@@ -105,15 +105,8 @@ static void window_and_largest(void)
 	done_with(l);
 }
 
-int main(int argc, char **argv)
+void tests_begin(void)
 {
-	static const struct test_row rows[] = {
-		{"window", window},
-		{"window_and_held", window_and_held},
-		{"window_of_nothing", window_of_nothing},
-		{"window_and_largest", window_and_largest},
-	};
-
 	logs_drop();
-	return RUN_ROWS(rows, argc, argv);
+	tests_apart(0);
 }

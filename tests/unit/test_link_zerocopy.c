@@ -139,7 +139,7 @@ static void transfer_pieces(struct tcp_link *l[2])
 }
 
 /* Until the receiver has the whole message, a send without a copy is not done, though the kernel has every byte. */
-static void waits_for_the_receiver(void)
+TEST(waits_for_the_receiver)
 {
 	for (int mode = 0; mode < 2; mode++) {
 		struct pair_config c = {
@@ -167,7 +167,7 @@ static void waits_for_the_receiver(void)
 	}
 }
 
-static void all_ways(void)
+TEST(all_ways)
 {
 	for (int inet = 0; inet < 2; inet++)
 		for (int mode = 0; mode < 3; mode++)
@@ -193,7 +193,7 @@ static void all_ways(void)
 			}
 }
 
-static void pieces(void)
+TEST(pieces)
 {
 	for (int inet = 0; inet < 2; inet++)
 		for (int mode = 0; mode < 3; mode++) {
@@ -260,7 +260,7 @@ static void cannot_be_pinned(int splice, int nlanes)
 	free(in);
 }
 
-static void unpinnable_splice(void)
+TEST(unpinnable_splice)
 {
 	logs_forget();
 	cannot_be_pinned(1, 2);
@@ -268,13 +268,10 @@ static void unpinnable_splice(void)
 	cannot_be_pinned(1, 3);
 }
 
-static void unpinnable_zerocopy(void)
-{
-	cannot_be_pinned(0, 2);
-}
+TEST_CALL(unpinnable_zerocopy, cannot_be_pinned(0, 2))
 
 /* No pipe is to be had: copy. */
-static void no_pipe(void)
+TEST(no_pipe)
 {
 	struct pair_config c = {.nlanes = 2, .inet = 1, .eager_max = 256, .splice = 1};
 	struct tcp_link *l[2];
@@ -294,7 +291,7 @@ static void no_pipe(void)
 }
 
 /* A damaged byte is found, and the text says where; the sender hears of it too. */
-static void checksum(void)
+TEST(checksum)
 {
 	for (int bulk = 0; bulk < 2; bulk++) {
 		struct pair_config c = {.nlanes = 2, .eager_max = 64, .crc = 1};
@@ -350,23 +347,13 @@ static void checksum(void)
 	}
 }
 
-int main(int argc, char **argv)
+void tests_begin(void)
 {
-	static const struct test_row rows[] = {
-		{"waits_for_the_receiver", waits_for_the_receiver},
-		{"all_ways", all_ways},
-		{"pieces", pieces},
-		{"unpinnable_splice", unpinnable_splice},
-		{"unpinnable_zerocopy", unpinnable_zerocopy},
-		{"no_pipe", no_pipe},
-		{"checksum", checksum},
-	};
-
 	setenv("GANTRY_ZEROCOPY_MIN", "4096", 1);
 	setenv("GANTRY_CHUNK_MAX", "256k", 1);
 	setenv("GANTRY_LOG", "info", 1);
 	CHECK_OK(gantry_params_load(1));
 	gantry_log_configure(GANTRY_LOG_INFO, GANTRY_SUBSYS_ALL, "");
 	logs_keep();
-	return RUN_ROWS(rows, argc, argv);
+	tests_apart(0);
 }

@@ -10,20 +10,11 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/param.h"
+#include "child.h"
 #include "until.h"
-
-/* A child of several threads may start none under ThreadSanitizer. */
-#if defined(__SANITIZE_THREAD__)
-#define CAN_FORK 0
-#elif defined(__has_feature)
-#define CAN_FORK !__has_feature(thread_sanitizer)
-#else
-#define CAN_FORK 1
-#endif
 
 enum { CROWD = 300, PLACES = 256 };
 
@@ -143,7 +134,7 @@ static int conns(void)
 	return n;
 }
 
-static void test_shared(void)
+TEST(test_shared)
 {
 	struct inet_port *a = get(&first), *b = get(&second);
 	struct gantry_addr at = a->addr;
@@ -176,7 +167,7 @@ static void test_shared(void)
 }
 
 /* Kept waiting: until the peer leaves, what it is for goes, or the service does. */
-static void test_waiting(void)
+TEST(test_waiting)
 {
 	struct inet_port *p = get(&first), *q = get(&second);
 	struct inet_protocol protocol = {"first", 4, "there", "here", NULL};
@@ -213,7 +204,7 @@ static void test_waiting(void)
 }
 
 /* More who say nothing than there are places: they are bounded, counted, and delay a peer for a moment. */
-static void test_crowd(void)
+TEST(test_crowd)
 {
 	struct inet_port *p = get(&first);
 	uint64_t before = __atomic_load_n(&inet_strangers, __ATOMIC_RELAXED);
@@ -232,7 +223,7 @@ static void test_crowd(void)
 }
 
 /* Another one has the port. */
-static void test_taken(void)
+TEST(test_taken)
 {
 	struct gantry_addr at = {.in = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}}};
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -248,14 +239,16 @@ static void test_taken(void)
 	close(fd);
 }
 
-static void test_fork(void)
+TEST(test_fork)
 {
-	struct inet_port *p = get(&first);
+	struct inet_port *p;
 	struct inet_handshake h;
-	int status;
-	pid_t pid = fork();
+	pid_t pid;
 
-	CHECK(pid >= 0);
+	if (!CAN_FORK)
+		return;
+	p = get(&first);
+	pid = child_fork();
 	if (pid == 0) {
 		struct inet_port *own = get(&first);
 
@@ -265,21 +258,13 @@ static void test_fork(void)
 		put(&first, own);
 		_exit(0);
 	}
-	CHECK_EQ(waitpid(pid, &status, 0), pid);
-	CHECK_EQ(status, 0);
+	child_wait(pid);
 	CHECK_EQ(shake(&p->addr, "first", "abc", &h), INET_DONE);
 	put(&first, p);
 }
 
-int main(void)
+void tests_begin(void)
 {
 	setenv("GANTRY_LOG_FILE", "/dev/null", 0);
 	CHECK_OK(gantry_params_load(0));
-	RUN(test_shared());
-	RUN(test_waiting());
-	RUN(test_crowd());
-	RUN(test_taken());
-	if (CAN_FORK)
-		RUN(test_fork());
-	return 0;
 }

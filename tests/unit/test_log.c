@@ -7,12 +7,11 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "test.h"
+#include "child.h"
 
 static char folder[] = "/tmp/gantry-test-log-XXXXXX";
 static char path[256];
@@ -61,7 +60,30 @@ static const char *after_prefix(const char *text)
 	return text + skip;
 }
 
-static void check_line(void)
+/* Before the first line of this process: the environment is asked once. */
+TEST(check_launcher_rank)
+{
+	static const char *const of_launchers[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "RANK"};
+	pid_t child;
+
+	for (size_t i = 0; i < sizeof(of_launchers) / sizeof(of_launchers[0]); i++)
+		unsetenv(of_launchers[i]);
+	to_file(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL);
+	child = child_fork();
+	if (!child) {
+		setenv("RANK", "7", 1);
+		setenv("MASTER_ADDR", "node0", 1);
+		LOG_WARN(NET, "x");
+		CHECK_STR(after_prefix(take_file()), "rank 7 gantry WARN net: x\n");
+		gantry_log_set_rank(1); /* of a smaller communicator */
+		LOG_WARN(NET, "x");
+		CHECK_STR(after_prefix(take_file()), "rank 7 gantry WARN net: x\n");
+		_exit(0);
+	}
+	child_wait(child);
+}
+
+TEST(check_line)
 {
 	char expected[128];
 
@@ -82,33 +104,7 @@ static void check_line(void)
 	CHECK_STR(after_prefix(take_file()), "gantry TRACE base c.c:8: x\n");
 }
 
-/* Before the first line of this process: the environment is asked once. */
-static void check_launcher_rank(void)
-{
-	static const char *const of_launchers[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "RANK"};
-	int status;
-	pid_t child;
-
-	for (size_t i = 0; i < sizeof(of_launchers) / sizeof(of_launchers[0]); i++)
-		unsetenv(of_launchers[i]);
-	to_file(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL);
-	child = fork();
-	CHECK(child >= 0);
-	if (!child) {
-		setenv("RANK", "7", 1);
-		setenv("MASTER_ADDR", "node0", 1);
-		LOG_WARN(NET, "x");
-		CHECK_STR(after_prefix(take_file()), "rank 7 gantry WARN net: x\n");
-		gantry_log_set_rank(1); /* of a smaller communicator */
-		LOG_WARN(NET, "x");
-		CHECK_STR(after_prefix(take_file()), "rank 7 gantry WARN net: x\n");
-		_exit(0);
-	}
-	CHECK_EQ(waitpid(child, &status, 0), child);
-	CHECK_EQ(status, 0);
-}
-
-static void check_rank(void)
+TEST(check_rank)
 {
 	to_file(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL);
 	LOG_WARN(NET, "x");
@@ -123,7 +119,7 @@ static void check_rank(void)
 	CHECK_STR(after_prefix(take_file()), "gantry WARN net: x\n");
 }
 
-static void check_filters(void)
+TEST(check_filters)
 {
 	const char *text;
 
@@ -152,7 +148,7 @@ static void check_filters(void)
 }
 
 /* A name that a peer chose cannot start a line of its own, and a long one is cut visibly. */
-static void check_foreign_text(void)
+TEST(check_foreign_text)
 {
 	static char giant[5000];
 	const char *text;
@@ -200,7 +196,7 @@ static void *other_thread(void *arg)
 	return arg;
 }
 
-static void check_fail(void)
+TEST(check_fail)
 {
 	pthread_t thread;
 
@@ -224,7 +220,7 @@ static void check_fail(void)
 	CHECK_STR(gantry_last_error(), "");
 }
 
-static void check_errno(void)
+TEST(check_errno)
 {
 	to_file(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL);
 	errno = ECONNREFUSED;
@@ -262,7 +258,7 @@ static void check_link(void)
 }
 
 /* %p and %h in the name; a file that cannot be opened leaves stderr in force and says so there. */
-static void check_file_names(void)
+TEST(check_file_names)
 {
 	char name[128], expected[512], host[128];
 	int saved = dup(STDERR_FILENO), capture;
@@ -287,7 +283,7 @@ static void check_file_names(void)
 }
 
 /* A tool that prints failures itself has them once on stderr; a log file has them, and so has a curious user. */
-static void check_told(void)
+TEST(check_told)
 {
 	int saved = dup(STDERR_FILENO), capture = open(path, O_RDWR | O_TRUNC | O_APPEND);
 
@@ -325,7 +321,7 @@ static void sink(enum gantry_log_level level, enum gantry_log_subsys subsys, con
 	errno = EIO; /* NCCL's logger may do anything */
 }
 
-static void check_sink(void)
+TEST(check_sink)
 {
 	to_file(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL);
 	gantry_log_set_sink(sink);
@@ -343,7 +339,7 @@ static void check_sink(void)
 }
 
 /* Times are set by hand: nothing here depends on how fast the machine is. */
-static void check_ratelimit(void)
+TEST(check_ratelimit)
 {
 	struct gantry_ratelimit rl = {0};
 	const uint64_t second = 1000000000u;
@@ -392,7 +388,7 @@ static void *write_lines(void *arg)
 }
 
 /* No line is lost, mixed or out of its thread's order. */
-static void check_threads(void)
+TEST(check_threads)
 {
 	pthread_t threads[THREADS];
 	int next[THREADS] = {0}, thread, line, length;
@@ -415,23 +411,14 @@ static void check_threads(void)
 		CHECK_EQ(next[i], LINES);
 }
 
-int main(void)
+void tests_begin(void)
 {
 	CHECK(mkdtemp(folder));
 	snprintf(path, sizeof(path), "%s/log", folder);
-	RUN(check_launcher_rank());
-	RUN(check_line());
-	RUN(check_rank());
-	RUN(check_filters());
-	RUN(check_foreign_text());
-	RUN(check_fail());
-	RUN(check_errno());
-	RUN(check_file_names());
-	RUN(check_told());
-	RUN(check_sink());
-	RUN(check_ratelimit());
-	RUN(check_threads());
+}
+
+void tests_end(void)
+{
 	CHECK_EQ(unlink(path), 0);
 	CHECK_EQ(rmdir(folder), 0);
-	return 0;
 }

@@ -6,7 +6,7 @@
 #include "inet/nic.h"
 #include "test.h"
 
-static void test_pattern(void)
+TEST(test_pattern)
 {
 	static const struct {
 		const char *pattern, *name;
@@ -55,7 +55,7 @@ static struct gantry_addr parse(const char *text)
 	return a;
 }
 
-static void test_text(void)
+TEST(test_text)
 {
 	static const char *const same[] = {
 		"10.0.0.2",   "10.0.0.2:4000", "127.0.0.1:1",	     "255.255.255.255:65535", "::1",
@@ -94,7 +94,7 @@ static void test_text(void)
 	CHECK_STR(gantry_addr_text(&a, buf), "(no address)");
 }
 
-static void test_compare(void)
+TEST(test_compare)
 {
 	struct gantry_addr a = parse("10.0.0.2:1"), b = parse("10.0.0.2:2"), c = parse("10.0.0.3");
 	struct gantry_addr l1 = parse("fe80::1%1"), l2 = parse("fe80::1%2"), g1 = parse("2001:db8::1"), g2 = g1;
@@ -114,7 +114,7 @@ static void test_compare(void)
 	CHECK_EQ(a.sa.sa_family, AF_UNSPEC);
 }
 
-static void test_subnet(void)
+TEST(test_subnet)
 {
 	static const struct {
 		const char *own;
@@ -154,7 +154,7 @@ static void test_subnet(void)
 	}
 }
 
-static void test_scan(void)
+TEST(test_scan)
 {
 	struct gantry_nic_list *list = calloc(1, sizeof(*list));
 	struct gantry_addr home = parse("127.0.0.1");
@@ -185,7 +185,7 @@ static void test_scan(void)
 		SKIP("no loopback interface is up here");
 }
 
-static void test_is_local(void)
+TEST(test_is_local)
 {
 	struct gantry_addr a = parse("127.200.3.4:80");
 
@@ -260,7 +260,7 @@ static const char *choose(const char *pattern, int family)
 	return names;
 }
 
-static void test_select(void)
+TEST(test_select)
 {
 	static const struct {
 		const char *pattern;
@@ -291,7 +291,7 @@ static void test_select(void)
 	}
 }
 
-static void test_words(void)
+TEST(test_words)
 {
 	make_machine();
 	CHECK_STR(gantry_nic_objection(&made.nics[0], "", AF_UNSPEC), "loopback");
@@ -320,17 +320,4 @@ static void test_words(void)
 	choose("", AF_UNSPEC);
 	CHECK_EQ(strlen(made.reason), sizeof(made.reason) - 1);
 	CHECK_STR(made.reason + sizeof(made.reason) - 4, "...");
-}
-
-int main(void)
-{
-	RUN(test_pattern());
-	RUN(test_text());
-	RUN(test_compare());
-	RUN(test_subnet());
-	RUN(test_is_local());
-	RUN(test_select());
-	RUN(test_words());
-	RUN(test_scan());
-	return 0;
 }

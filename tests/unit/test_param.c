@@ -41,7 +41,7 @@ static struct gantry_param_info describe(const char *env)
 	exit(1);
 }
 
-static void check_defaults(void)
+TEST(check_defaults)
 {
 	const struct gantry_params *p = gantry_params();
 
@@ -57,7 +57,7 @@ static void check_defaults(void)
 }
 
 /* 0 means "chosen", and what is asked for has a least value all the same. */
-static void check_least_or_zero(void)
+TEST(check_least_or_zero)
 {
 	static const char *const good[] = {"0", "4096", "4k", "64M"}, *const bad[] = {"1", "4095", "65M"};
 	static const uint64_t values[] = {0, 4096, 4096, 64 << 20};
@@ -78,7 +78,7 @@ static void check_least_or_zero(void)
 	CHECK_STR(describe("GANTRY_NET_STEP").range, "0, 4k .. 64M");
 }
 
-static void check_values(void)
+TEST(check_values)
 {
 	const struct gantry_params *p;
 
@@ -135,7 +135,7 @@ static void refuse(const char *name, const char *value, const char *allowed)
 	CHECK_HAS(gantry_last_error(), name);
 }
 
-static void check_refusals(void)
+TEST(check_refusals)
 {
 	refuse("GANTRY_LANES", "17", "0 .. 16");
 	refuse("GANTRY_LANES", "-1", "0 .. 16");
@@ -182,7 +182,7 @@ static void check_refusals(void)
 }
 
 /* What the refusals rest on, and doctor asks before it loads anything. */
-static void check_allows(void)
+TEST(check_allows)
 {
 	static const struct {
 		const char *env, *text;
@@ -204,7 +204,7 @@ static void check_allows(void)
 	CHECK_EQ(logs_count(""), 0);
 }
 
-static void check_signals(void)
+TEST(check_signals)
 {
 	static const char *const bad[] = {"KILL", "11", "-1", "0", "x"};
 	int number = -1;
@@ -220,7 +220,7 @@ static void check_signals(void)
 	CHECK_EQ(number, 40);
 }
 
-static void check_unknown(void)
+TEST(check_unknown)
 {
 	clear_environment();
 	setenv("GANTRY_TIMOUT", "5s", 1);
@@ -250,7 +250,7 @@ static void check_unknown(void)
 	CHECK_EQ(logs_count(""), 1);
 }
 
-static void check_listing(void)
+TEST(check_listing)
 {
 	struct gantry_param_info info;
 
@@ -289,7 +289,7 @@ static void check_listing(void)
 }
 
 /* The page is about defaults: it is the same whatever is set, and it tells no secret. */
-static void check_markdown(void)
+TEST(check_markdown)
 {
 	char *with = NULL, *without = NULL;
 	size_t n;
@@ -330,7 +330,7 @@ static void *load_params(void *arg)
 	return arg;
 }
 
-static void check_threads(void)
+TEST(check_threads)
 {
 	pthread_t readers[2], loaders[2];
 
@@ -358,18 +358,7 @@ static void check_threads(void)
 		pthread_join(readers[i], NULL);
 }
 
-int main(void)
+void tests_begin(void)
 {
 	logs_keep();
-	RUN(check_defaults());
-	RUN(check_least_or_zero());
-	RUN(check_values());
-	RUN(check_refusals());
-	RUN(check_allows());
-	RUN(check_signals());
-	RUN(check_unknown());
-	RUN(check_listing());
-	RUN(check_markdown());
-	RUN(check_threads());
-	return 0;
 }

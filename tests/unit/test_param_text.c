@@ -5,7 +5,7 @@
 #include "base/param.h"
 #include "test.h"
 
-static void check_size(void)
+TEST(check_size)
 {
 	static const struct {
 		const char *text;
@@ -41,7 +41,7 @@ static void check_size(void)
 	}
 }
 
-static void check_duration(void)
+TEST(check_duration)
 {
 	static const struct {
 		const char *text;
@@ -90,7 +90,7 @@ static void check_duration(void)
 	}
 }
 
-static void check_int_and_bool(void)
+TEST(check_int_and_bool)
 {
 	static const char *const bad_ints[] = {"", "-", "+1", " 1", "1 ", "1x", "0x10", "--1", "9223372036854775808"};
 	static const char *const bad_bools[] = {"", "2", "o", "yess", " 1", "10"};
@@ -118,7 +118,7 @@ static void check_int_and_bool(void)
 	}
 }
 
-static void check_format(void)
+TEST(check_format)
 {
 	static const uint64_t values[] = {0,	   1,	       1000,	   1024,	  1025,		  65536,
 					  1500000, 1000000000, 1073741824, 3600000000000, 86400000000000, UINT64_MAX};
@@ -149,7 +149,7 @@ static void check_format(void)
 	}
 }
 
-static void check_distance(void)
+TEST(check_distance)
 {
 	char giant[300];
 
@@ -163,14 +163,4 @@ static void check_distance(void)
 	giant[sizeof(giant) - 1] = 0;
 	CHECK_EQ(gantry_edit_distance(giant, ""), 63); /* cut, not overrun */
 	CHECK_EQ(gantry_edit_distance("x", giant), 62);
-}
-
-int main(void)
-{
-	RUN(check_size());
-	RUN(check_duration());
-	RUN(check_int_and_bool());
-	RUN(check_format());
-	RUN(check_distance());
-	return 0;
 }

@@ -227,7 +227,22 @@ static void nccl_log(ncclDebugLogLevel level, unsigned long flags, const char *f
 	logged.count++;
 }
 
-static void check_result_codes(void)
+/* A parameter that does not parse stops init before the core, and the user reads why in NCCL's log. */
+TEST(check_bad_parameter)
+{
+	void *ctx = NULL;
+
+	setenv("GANTRY_LANES", "many", 1);
+	core.call = "";
+	CHECK_EQ(ncclNetPlugin_v12.init(&ctx, 1, NULL, nccl_log, NULL), ncclInvalidUsage);
+	CHECK_STR(core.call, "");
+	CHECK_HAS(logged.text, "GANTRY_LANES");
+	CHECK_EQ(ncclNetPlugin_v8.init(nccl_log), ncclInvalidUsage);
+	CHECK_STR(core.call, "");
+	unsetenv("GANTRY_LANES");
+}
+
+TEST(check_result_codes)
 {
 	static const struct {
 		gantry_result ours;
@@ -265,7 +280,7 @@ static void check_result_codes(void)
 }
 
 /* "Again" becomes the form that each call has for it, and never a code. */
-static void check_again(void)
+TEST(check_again)
 {
 	void *data[1] = {PTR(1)}, *mrs[1] = {PTR(2)}, *phs[1] = {NULL};
 	size_t sizes[1] = {10};
@@ -298,7 +313,7 @@ static void check_again(void)
  * v6 to v10 share a context per traffic class; a failed init leaves none behind. Those of v6 to v8 never unpack: nobody
  * tells them which receives are LL.
  */
-static void check_shared_contexts(void)
+TEST(check_shared_contexts)
 {
 	static const int classes[] = {-1, -1, 4, 5};
 	static const int unpack[] = {GANTRY_NET_UNPACK_OFF, GANTRY_NET_UNPACK_PARAM, GANTRY_NET_UNPACK_PARAM,
@@ -344,7 +359,7 @@ static void check_shared_contexts(void)
 	}
 }
 
-static void check_own_contexts(void)
+TEST(check_own_contexts)
 {
 	ncclNetCommConfig_v11_t config = {.trafficClass = 9};
 	ncclNetAttr_v11_t attr = {
@@ -371,7 +386,7 @@ static void check_own_contexts(void)
 	CHECK(core.ctx == PTR(0x778));
 }
 
-static void check_sizes(void)
+TEST(check_sizes)
 {
 	void *data[9] = {NULL}, *mrs[9] = {NULL}, *phs[9] = {NULL}, *out = PTR(0xdead);
 	int isizes[9] = {10, 2147483647, 30}, tags[9] = {0};
@@ -414,7 +429,7 @@ static void check_sizes(void)
 	core.answer = GANTRY_OK;
 }
 
-static void check_properties(void)
+TEST(check_properties)
 {
 	ncclNetProperties_v6_t p6;
 	ncclNetProperties_v8_t p8;
@@ -474,7 +489,7 @@ static void check_properties(void)
 }
 
 /* Device type UNPACK is for v9 and later; the log says what became of it, and how to live with NCCL's PAT. */
-static void check_unpack(void)
+TEST(check_unpack)
 {
 	ncclNetProperties_v8_t p8;
 	ncclNetProperties_v9_t p9;
@@ -516,7 +531,7 @@ static void check_unpack(void)
 	CHECK_STR(logged.text, "gantry: UNPACK: off: the test says so");
 }
 
-static void check_vdevices(void)
+TEST(check_vdevices)
 {
 	ncclNetVDeviceProps_v9_t v9 = {.ndevs = 5};
 	ncclNetVDeviceProps_v12_t v12 = {.ndevs = 8, .devs = {8, 7, 6, 5, 4, 3, 2, 1}};
@@ -535,7 +550,7 @@ static void check_vdevices(void)
 }
 
 /* Gantry's lines in NCCL's log: warnings pass NCCL's subsystem mask, whatever it is. */
-static void check_log(void)
+TEST(check_log)
 {
 	gantry_log_configure(GANTRY_LOG_TRACE, GANTRY_SUBSYS_ALL, NULL);
 	LOG_WARN(NET, "careful %d", 1);
@@ -555,34 +570,4 @@ static void check_log(void)
 	LOG_TRACE(DATA, "detail");
 	CHECK_EQ(logged.level, 5);
 	CHECK_EQ(logged.flags, 0x10);
-}
-
-/* A parameter that does not parse stops init before the core, and the user reads why in NCCL's log. */
-static void check_bad_parameter(void)
-{
-	void *ctx = NULL;
-
-	setenv("GANTRY_LANES", "many", 1);
-	core.call = "";
-	CHECK_EQ(ncclNetPlugin_v12.init(&ctx, 1, NULL, nccl_log, NULL), ncclInvalidUsage);
-	CHECK_STR(core.call, "");
-	CHECK_HAS(logged.text, "GANTRY_LANES");
-	CHECK_EQ(ncclNetPlugin_v8.init(nccl_log), ncclInvalidUsage);
-	CHECK_STR(core.call, "");
-	unsetenv("GANTRY_LANES");
-}
-
-int main(void)
-{
-	RUN(check_bad_parameter());
-	RUN(check_result_codes());
-	RUN(check_shared_contexts());
-	RUN(check_own_contexts());
-	RUN(check_again());
-	RUN(check_sizes());
-	RUN(check_properties());
-	RUN(check_unpack());
-	RUN(check_vdevices());
-	RUN(check_log());
-	return 0;
 }

@@ -5,7 +5,7 @@
 #include "test.h"
 
 /* 65 bytes take two lines; all objects are there, apart, aligned, zeroed and writable to their last byte. */
-static void check_objects(void)
+TEST(check_objects)
 {
 	struct gantry_pool p = {0};
 	unsigned char *object[5];
@@ -36,7 +36,7 @@ static void check_objects(void)
 	gantry_pool_destroy(&p);
 }
 
-static void check_foreign_pointers(void)
+TEST(check_foreign_pointers)
 {
 	struct gantry_pool p = {0};
 	char *object, other[64];
@@ -64,7 +64,7 @@ static void check_foreign_pointers(void)
 	gantry_pool_destroy(&p);
 }
 
-static void check_refusals(void)
+TEST(check_refusals)
 {
 	struct gantry_pool p = {0};
 
@@ -81,11 +81,7 @@ static void check_refusals(void)
 	gantry_pool_destroy(NULL);
 }
 
-int main(void)
+void tests_begin(void)
 {
 	logs_keep();
-	RUN(check_objects());
-	RUN(check_foreign_pointers());
-	RUN(check_refusals());
-	return 0;
 }

@@ -289,7 +289,7 @@ static void add_job(uint64_t bytes, uint32_t slice, uint32_t chunk, uint32_t mod
 	njobs++;
 }
 
-static void test_loop(void)
+TEST(test_loop)
 {
 	static const char *const names[] = {"normal", "offset", "ptr"};
 
@@ -313,7 +313,7 @@ static void test_loop(void)
 }
 
 /* The events of one operation of three steps. */
-static void test_events(void)
+TEST(test_events)
 {
 	static struct gantry_event events[256];
 	static const uint32_t kinds[] = {GANTRY_EV_PROXY_POST, GANTRY_EV_PROXY_MOVE, GANTRY_EV_PROXY_DONE};
@@ -346,7 +346,7 @@ static void test_events(void)
 }
 
 /* By hand: each word counts by itself, sizes follow from the operation, and marks do not come round. */
-static void test_words(void)
+TEST(test_words)
 {
 	struct gantry_connector c = {.send = 1};
 	struct gantry_proxy_group *g = make_group(proxy, NULL, NULL);
@@ -410,13 +410,13 @@ static void test_words(void)
 	gantry_proxy_conn_destroy(pc);
 }
 
-int main(void)
+void tests_begin(void)
 {
 	CHECK_OK(gantry_params_load(0));
 	CHECK_OK(gantry_proxy_get(NULL, &proxy));
-	RUN(test_words());
-	RUN(test_loop());
-	RUN(test_events());
+}
+
+void tests_end(void)
+{
 	gantry_proxy_put(proxy);
-	return 0;
 }

@@ -153,12 +153,15 @@ static void path(enum gantry_rx_path which, int device, int rounds)
 	rx_memory_free(&pair, &pair.b, b.sink, device);
 	rx_pair_close(&pair);
 }
+TEST_CALL(host, path(GANTRY_RX_PATH_HOST, 0, ROUNDS))
+TEST_CALL(host_to_device, path(GANTRY_RX_PATH_HOST, 1, ROUNDS / 2))
+TEST_CALL(emulated, path(GANTRY_RX_PATH_EMULATED, 1, ROUNDS))
 
 /*
  * The sender has posted all of a transfer and cancels it, the receiver has posted a part of its receives and cancels
  * too: the sender has no need to be told how many messages there are, but the receiver has.
  */
-static void both_when_all_is_out(void)
+TEST(both_when_all_is_out)
 {
 	enum { MESSAGE = 64 << 10, N = 16 };
 	struct gantry_rx_config a = {.struct_size = sizeof(a),
@@ -214,7 +217,7 @@ static int has_met(struct gantry_rx_op *r)
  * Bytes that came with their head, for device memory, behind a transfer that does not get on: nothing has begun to
  * write them, so their receive can be cancelled at once, and its memory let go.
  */
-static void behind_another(void)
+TEST(behind_another)
 {
 	enum { BIG = 4 << 20, SMALL = 5000 };
 	struct gantry_rx_op *s[2], *r[2];
@@ -256,7 +259,7 @@ static void behind_another(void)
 }
 
 /* The peer is alive but does nothing: cancel ends the connection when its time is over, and the buffer is at rest. */
-static void deaf_peer(void)
+TEST(deaf_peer)
 {
 	struct gantry_rx_piece p;
 	struct gantry_rx_op *s, *r;
@@ -286,15 +289,8 @@ static void deaf_peer(void)
 	free(dst);
 }
 
-int main(void)
+void tests_begin(void)
 {
 	setenv("GANTRY_IFNAME", "lo", 0);
 	setenv("GANTRY_LOG_FILE", "/dev/null", 0);
-	RUN(path(GANTRY_RX_PATH_HOST, 0, ROUNDS));
-	RUN(path(GANTRY_RX_PATH_HOST, 1, ROUNDS / 2));
-	RUN(path(GANTRY_RX_PATH_EMULATED, 1, ROUNDS));
-	RUN(both_when_all_is_out());
-	RUN(behind_another());
-	RUN(deaf_peer());
-	return 0;
 }

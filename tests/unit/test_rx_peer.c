@@ -173,8 +173,18 @@ static void nonsense(size_t bytes, struct rx_head h, const char *text)
 	finish(text);
 }
 
+TEST(all_nonsense)
+{
+	nonsense(RX_INLINE_MAX + 1, (struct rx_head){.kind = RX_TAKEN}, "has taken transfer 0, which was not sent");
+	nonsense(100, (struct rx_head){.kind = RX_GRANT, .arg = 65536}, "granted transfer 0");
+	nonsense(100, (struct rx_head){.kind = RX_REJECT, .transfer = 1}, "rejected transfer 1, which was not offered");
+	nonsense(100, (struct rx_head){.kind = RX_STOP, .transfer = 9}, "stopped transfer 9, which does not exist");
+	nonsense(100000, (struct rx_head){.kind = RX_STOP}, "stopped transfer 0 before it was granted");
+	nonsense(100000, (struct rx_head){.kind = RX_GRANT, .arg = 1u << 30}, "which was not asked for");
+}
+
 /* Asks the same again and again and never reads an answer: they do not pile up without end. */
-static void flood(void)
+TEST(flood)
 {
 	struct rx_head taken = {.kind = RX_TAKEN}, stop = {.kind = RX_STOP};
 	struct gantry_rx_op *op;
@@ -191,19 +201,8 @@ static void flood(void)
 	finish("answers wait for it");
 }
 
-int main(void)
+void tests_begin(void)
 {
 	setenv("GANTRY_IFNAME", "lo", 0);
 	setenv("GANTRY_LOG_FILE", "/dev/null", 0);
-	RUN(nonsense(RX_INLINE_MAX + 1, (struct rx_head){.kind = RX_TAKEN},
-		     "has taken transfer 0, which was not sent"));
-	RUN(nonsense(100, (struct rx_head){.kind = RX_GRANT, .arg = 65536}, "granted transfer 0"));
-	RUN(nonsense(100, (struct rx_head){.kind = RX_REJECT, .transfer = 1},
-		     "rejected transfer 1, which was not offered"));
-	RUN(nonsense(100, (struct rx_head){.kind = RX_STOP, .transfer = 9},
-		     "stopped transfer 9, which does not exist"));
-	RUN(nonsense(100000, (struct rx_head){.kind = RX_STOP}, "stopped transfer 0 before it was granted"));
-	RUN(nonsense(100000, (struct rx_head){.kind = RX_GRANT, .arg = 1u << 30}, "which was not asked for"));
-	RUN(flood());
-	return 0;
 }

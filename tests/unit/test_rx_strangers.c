@@ -178,7 +178,7 @@ static void leave(int *fds, int n)
 
 /* ---- without a secret ---- */
 
-static void hellos_without_secret(void)
+TEST(hellos_without_secret)
 {
 	struct scene s;
 	uint8_t hello[HELLO];
@@ -383,7 +383,7 @@ static double rss_mb(void)
 	return (double)pages * (double)sysconf(_SC_PAGESIZE) / 1e6;
 }
 
-static void everything_but_the_secret(void)
+TEST(everything_but_the_secret)
 {
 	struct scene s;
 	struct record seen;
@@ -411,7 +411,7 @@ static void everything_but_the_secret(void)
 }
 
 /* More than there is room for, that say nothing, or a hello and nothing: they hold nobody up. */
-static void silence_with_secret(void)
+TEST(silence_with_secret)
 {
 	struct scene s;
 	uint8_t hello[HELLO];
@@ -482,31 +482,14 @@ static void differ(const char *accepting, const char *connecting, const char *te
 	child_wait(pid);
 }
 
-static void only_accepting(void)
-{
-	differ("one", NULL, "GANTRY_SECRET is set only on the accepting side");
-}
+TEST_CALL(only_accepting, differ("one", NULL, "GANTRY_SECRET is set only on the accepting side"))
+TEST_CALL(only_connecting, differ(NULL, "one", "GANTRY_SECRET is set only on the connecting side"))
+TEST_CALL(both_differ, differ("one", "another", "GANTRY_SECRET differs between the two sides"))
 
-static void only_connecting(void)
+void tests_begin(void)
 {
-	differ(NULL, "one", "GANTRY_SECRET is set only on the connecting side");
-}
-
-static void both_differ(void)
-{
-	differ("one", "another", "GANTRY_SECRET differs between the two sides");
-}
-
-int main(int argc, char **argv)
-{
-	static const struct test_row rows[] = {
-		{"hellos", hellos_without_secret},  {"silence", silence_with_secret},
-		{"only_accepting", only_accepting}, {"only_connecting", only_connecting},
-		{"both_differ", both_differ},	    {"everything", everything_but_the_secret},
-	};
-
 	setenv("GANTRY_IFNAME", "lo", 0);
 	setenv("GANTRY_LOG_FILE", "/dev/null", 0);
 	unsetenv("GANTRY_SECRET");
-	return RUN_ROWS_ALONE(rows, argc, argv);
+	tests_apart(1);
 }

@@ -60,19 +60,24 @@ static void expect_taken(const char *secret)
 	CHECK_OK(ops->finalize(net, ctx));
 }
 
-static void writable_by_all(void)
+static void refused_file(const void *bytes, size_t n, mode_t mode, const char *why)
 {
-	file_make("alpha\n", 6, 0666);
-	expect_refused("chmod 600");
+	file_make(bytes, n, mode);
+	expect_refused(why);
+}
+TEST_CALL(writable_by_all, refused_file("alpha\n", 6, 0666, "chmod 600"))
+TEST_CALL(writable_by_group, refused_file("alpha\n", 6, 0620, "chmod 600"))
+TEST_CALL(empty, refused_file("", 0, 0600, "is empty"))
+TEST_CALL(empty_line, refused_file("\nalpha\n", 7, 0600, "is empty"))
+TEST_CALL(with_nul, refused_file("al\0pha\n", 7, 0600, "NUL"))
+
+TEST(no_line_end)
+{
+	file_make("alpha", 5, 0600);
+	expect_taken("alpha");
 }
 
-static void writable_by_group(void)
-{
-	file_make("alpha\n", 6, 0620);
-	expect_refused("chmod 600");
-}
-
-static void readable_by_all(void)
+TEST(readable_by_all)
 {
 	struct gantry_unique_id id;
 
@@ -83,14 +88,14 @@ static void readable_by_all(void)
 	CHECK_EQ(logs_count("can be read by all users"), 1);
 }
 
-static void readable_by_group(void)
+TEST(readable_by_group)
 {
 	file_make("alpha\n", 6, 0440);
 	expect_taken("alpha");
 	CHECK_EQ(logs_count("GANTRY_SECRET_FILE"), 0);
 }
 
-static void of_another_user(void)
+TEST(of_another_user)
 {
 	file_make("alpha\n", 6, 0600);
 	if (chown(path, OTHER_USER, (gid_t)-1)) {
@@ -100,21 +105,21 @@ static void of_another_user(void)
 	expect_refused("belongs to user 12345");
 }
 
-static void a_fifo(void)
+TEST(a_fifo)
 {
 	unlink(path);
 	CHECK_EQ(mkfifo(path, 0600), 0);
 	expect_refused("is not a regular file");
 }
 
-static void a_device(void)
+TEST(a_device)
 {
 	unlink(path);
 	CHECK_EQ(symlink("/dev/zero", path), 0);
 	expect_refused("is not a regular file");
 }
 
-static void a_folder(void)
+TEST(a_folder)
 {
 	unlink(path);
 	CHECK_EQ(mkdir(path, 0700), 0);
@@ -122,7 +127,7 @@ static void a_folder(void)
 	rmdir(path);
 }
 
-static void a_link(void)
+TEST(a_link)
 {
 	char to[sizeof(path) + 4];
 
@@ -135,31 +140,7 @@ static void a_link(void)
 	unlink(to);
 }
 
-static void no_line_end(void)
-{
-	file_make("alpha", 5, 0600);
-	expect_taken("alpha");
-}
-
-static void empty(void)
-{
-	file_make("", 0, 0600);
-	expect_refused("is empty");
-}
-
-static void empty_line(void)
-{
-	file_make("\nalpha\n", 7, 0600);
-	expect_refused("is empty");
-}
-
-static void with_nul(void)
-{
-	file_make("al\0pha\n", 7, 0600);
-	expect_refused("NUL");
-}
-
-static void longest(void)
+TEST(longest)
 {
 	char line[LONGEST + 2];
 
@@ -170,14 +151,13 @@ static void longest(void)
 	expect_taken(line);
 }
 
-static void too_long(void)
+TEST(too_long)
 {
 	char line[LONGEST + 2];
 
 	memset(line, 'a', LONGEST + 1);
 	line[LONGEST + 1] = '\n';
-	file_make(line, LONGEST + 2, 0600);
-	expect_refused("longer than 4096 bytes");
+	refused_file(line, LONGEST + 2, 0600, "longer than 4096 bytes");
 }
 
 /* ---- where its bytes lie ---- */
@@ -259,7 +239,7 @@ static void expect_undumped(void)
 }
 
 /* The search finds a copy that is there. */
-static void a_copy_is_found(void)
+TEST(a_copy_is_found)
 {
 	unsigned char *copy = malloc(NEEDLE);
 	int kept;
@@ -273,7 +253,7 @@ static void a_copy_is_found(void)
 	free(copy);
 }
 
-static void memory_of_a_file(void)
+TEST(memory_of_a_file)
 {
 	unsigned char *plain = undumped(NEEDLE);
 	struct gantry_unique_id id;
@@ -295,7 +275,7 @@ static void memory_of_a_file(void)
 }
 
 /* Of the environment only its own copy stays. */
-static void memory_of_the_environment(void)
+TEST(memory_of_the_environment)
 {
 	char *var = undumped(64);
 	void *ctx;
@@ -312,35 +292,16 @@ static void memory_of_the_environment(void)
 	CHECK_OK(ops->finalize(net, ctx));
 }
 
-int main(int argc, char **argv)
+void tests_begin(void)
 {
-	static const struct test_row rows[] = {
-		{"writable_by_all", writable_by_all},
-		{"writable_by_group", writable_by_group},
-		{"readable_by_all", readable_by_all},
-		{"readable_by_group", readable_by_group},
-		{"of_another_user", of_another_user},
-		{"fifo", a_fifo},
-		{"device", a_device},
-		{"folder", a_folder},
-		{"link", a_link},
-		{"no_line_end", no_line_end},
-		{"empty", empty},
-		{"empty_line", empty_line},
-		{"with_nul", with_nul},
-		{"longest", longest},
-		{"too_long", too_long},
-		{"a_copy_is_found", a_copy_is_found},
-		{"memory_of_a_file", memory_of_a_file},
-		{"memory_of_the_environment", memory_of_the_environment},
-	};
-	int failed;
-
 	if (!GANTRY_HAVE_OPENSSL)
 		SKIP("this build has no OpenSSL: a secret is refused");
 	unsetenv("GANTRY_SECRET");
 	snprintf(path, sizeof(path), "/tmp/gantry-secret.%d", (int)getpid());
-	failed = RUN_ROWS_ALONE(rows, argc, argv);
+	tests_apart(1);
+}
+
+void tests_end(void)
+{
 	unlink(path);
-	return failed;
 }

@@ -34,7 +34,7 @@ static int option(int fd, int level, int name)
 	return value;
 }
 
-static void check_errnos(void)
+TEST(check_errnos)
 {
 	CHECK_EQ(sock_errno_class(ECONNREFUSED), SOCK_RETRY);
 	CHECK_EQ(sock_errno_class(EINTR), SOCK_RETRY);
@@ -76,7 +76,7 @@ static int listens_again(void)
 	return 1;
 }
 
-static void check_listen(void)
+TEST(check_listen)
 {
 	struct gantry_addr a = loopback(), bound[3], again;
 	int fd[3], more = -1, mixed = 0;
@@ -107,7 +107,7 @@ static void check_listen(void)
 	SKIP("no three free ports in a row");
 }
 
-static void check_connect(void)
+TEST(check_connect)
 {
 	struct gantry_addr a = loopback(), bound, from = loopback(), peer;
 	socklen_t len = sizeof(peer);
@@ -151,7 +151,7 @@ static void check_connect(void)
  * Trying again and again at a port of the kernel's range where nobody listens: the kernel goes through all its ports as
  * sources, and comes to that one. From there it is refused too, and is not a connection of the socket to itself.
  */
-static void check_itself(void)
+TEST(check_itself)
 {
 	unsigned first = 0, last = 0;
 	FILE *f = fopen("/proc/sys/net/ipv4/ip_local_port_range", "r");
@@ -207,7 +207,7 @@ static void check_backoff(int fd)
 	CHECK_EQ(option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT), 86400000);
 }
 
-static void check_tune(void)
+TEST(check_tune)
 {
 	struct sock_options o = {.same_host = 1, .traffic_class = 46, .timeout_ns = 8000000000, .zerocopy = 1};
 	int fd = socket(AF_INET, SOCK_STREAM, 0), plain = socket(AF_INET, SOCK_STREAM, 0);
@@ -242,7 +242,7 @@ static void check_tune(void)
 	close(plain);
 }
 
-static void check_budget(void)
+TEST(check_budget)
 {
 	long limit = 0, before = sock_fd_budget(&limit), after;
 	struct rlimit r;
@@ -260,7 +260,7 @@ static void check_budget(void)
 }
 
 /* Advice that can be followed: what `ulimit -n` can reach, or where the hard limit is set. */
-static void check_nofile_advice(void)
+TEST(check_nofile_advice)
 {
 	static const struct {
 		rlim_t soft, hard;
@@ -300,7 +300,7 @@ static int low_ports_are_free(void)
 	return first <= 81;
 }
 
-static void check_low_port(void)
+TEST(check_low_port)
 {
 	struct gantry_addr a, bound;
 	int status, fd;
@@ -323,17 +323,7 @@ static void check_low_port(void)
 	CHECK_EQ(status, 0);
 }
 
-int main(void)
+void tests_begin(void)
 {
 	logs_drop();
-	RUN(check_errnos());
-	RUN(check_connect());
-	RUN(check_itself());
-	RUN(check_tune());
-	RUN(check_budget());
-	RUN(check_nofile_advice());
-	RUN(check_low_port());
-	RUN(check_listen());
-	printf("ok\n");
-	return 0;
 }

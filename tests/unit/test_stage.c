@@ -43,7 +43,7 @@ static void check_empty(struct tcp_stage *s)
 }
 
 /* Blocks come and go at random; each keeps its bytes until it is given back. */
-static void blocks(void)
+TEST(blocks)
 {
 	enum { HELD = 64, ROUNDS = 4000 };
 	struct held {
@@ -102,7 +102,7 @@ static void blocks(void)
 }
 
 /* The whole stage is one block; more than that is an error that names the parameter. */
-static void limits(void)
+TEST(limits)
 {
 	struct tcp_stage *s;
 	struct gantry_piece *b = NULL, *c = NULL;
@@ -137,7 +137,7 @@ static void limits(void)
 }
 
 /* A block that is given back while it is being copied to is not handed out before that is over. */
-static void draining(void)
+TEST(draining)
 {
 	struct tcp_stage *s;
 	uint8_t *from = malloc(STAGE);
@@ -179,7 +179,7 @@ static void *irecv(struct tcp_link *l, uint8_t *data, size_t size, int tag)
 }
 
 /* Many messages, larger in sum than the stage, from device and from host memory: each to its own receive. */
-static void order(void)
+TEST(order)
 {
 	enum { MESSAGES = 120, WINDOW = 24, ROOM = 600000 };
 	struct pair_config c = {.nlanes = 3, .eager_max = 2000};
@@ -247,7 +247,7 @@ static void order(void)
 }
 
 /* Sends in every state (being copied, waiting for a receive, half sent, done and not tested) when the link ends. */
-static void ends(void)
+TEST(ends)
 {
 	for (int how = 0; how < 4; how++) {
 		struct pair_config c = {.nlanes = 2, .eager_max = 2000, .buffer = 8192, .splice = how == 3};
@@ -290,7 +290,7 @@ static void ends(void)
 }
 
 /* No registration, no stage: said, not crashed. A message that no stage holds: the error names the parameter. */
-static void refusals(void)
+TEST(refusals)
 {
 	struct pair_config c = {.nlanes = 2};
 	struct tcp_link *l[2];
@@ -323,7 +323,7 @@ static void *pusher(void *arg)
 	return NULL;
 }
 
-static void threads(void)
+TEST(threads)
 {
 	enum { MESSAGES = 200, WINDOW = 8, SIZE = 40000 };
 	struct pair_config c = {.nlanes = 3, .eager_max = 2000};
@@ -385,21 +385,16 @@ static void threads(void)
 	free(in);
 }
 
-int main(void)
+void tests_begin(void)
 {
 	setenv("GANTRY_UNPACK_STAGE", "4194304", 1);
 	setenv("GANTRY_ZEROCOPY_MIN", "4096", 1);
 	CHECK_OK(gantry_params_load(1));
 	CHECK_OK(gantry_device_host(&dev));
 	alarm(500);
-	RUN(blocks());
-	RUN(limits());
-	RUN(draining());
-	RUN(order());
-	RUN(ends());
-	RUN(refusals());
-	RUN(threads());
+}
+
+void tests_end(void)
+{
 	gantry_device_close(dev);
-	printf("ok\n");
-	return 0;
 }

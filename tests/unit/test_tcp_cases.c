@@ -10,7 +10,7 @@
 #define AT_ONCE_NS 5000000000u
 
 /* What was sent before the other side got round to accepting is not lost. */
-static void late_accept(void)
+TEST(late_accept)
 {
 	uint8_t handle[GANTRY_NET_HANDLE_SIZE], out[3][100], in[100];
 	void *ctx, *listen, *send = NULL, *recv = NULL, *sends[3];
@@ -40,7 +40,7 @@ static void late_accept(void)
 }
 
 /* The same when the way back shares the link, and somebody is busy with its first direction meanwhile. */
-static void late_accept_of_shared(void)
+TEST(late_accept_of_shared)
 {
 	uint8_t handle[GANTRY_NET_HANDLE_SIZE], small[100], in[100], *out = calloc(2, MIB), *big = out + MIB;
 	void *ctx, *listen, *send = NULL, *recv = NULL, *s, *r;
@@ -71,7 +71,7 @@ static void late_accept_of_shared(void)
 	free(out);
 }
 
-static void registrations(void)
+TEST(registrations)
 {
 	static uint8_t block[1001];
 	uint8_t *memory = block + 1;
@@ -125,7 +125,7 @@ static void registrations(void)
 	CHECK_OK(ops->finalize(net, ctx));
 }
 
-static void devices(void)
+TEST(devices)
 {
 	struct gantry_net_vdevice v = {.ndevs = 1, .devs = {0}};
 	struct gantry_net_properties p;
@@ -195,7 +195,7 @@ static int connected_sockets(int wanted, int *ret_marked)
 }
 
 /* A traffic class is the upper six bits of the type of service, on every lane of both sides. */
-static void traffic_class(void)
+TEST(traffic_class)
 {
 	struct gantry_net_config bad = {.traffic_class = 64};
 	struct way w;
@@ -238,7 +238,7 @@ static uint64_t close_once(void *ctx, uint8_t *memory)
 }
 
 /* That waits for nobody. This thread itself may have been kept from running once, but not every time. */
-static void close_in_flight(void)
+TEST(close_in_flight)
 {
 	uint8_t *memory = calloc(2, MAX);
 	int slow = 0;
@@ -251,16 +251,7 @@ static void close_in_flight(void)
 	free(memory);
 }
 
-int main(int argc, char **argv)
+void tests_begin(void)
 {
-	static const struct test_row rows[] = {
-		{"devices", devices},
-		{"registrations", registrations},
-		{"traffic_class", traffic_class},
-		{"late_accept", late_accept},
-		{"late_accept_of_shared", late_accept_of_shared},
-		{"close_in_flight", close_in_flight},
-	};
-
-	return RUN_ROWS_ALONE(rows, argc, argv);
+	tests_apart(1);
 }

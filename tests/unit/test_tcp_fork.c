@@ -10,14 +10,6 @@
 #include "gone.h"
 #include "tcp_util.h"
 
-#if defined(__SANITIZE_THREAD__)
-#define CAN_FORK 0
-#elif defined(__has_feature)
-#define CAN_FORK !__has_feature(thread_sanitizer)
-#else
-#define CAN_FORK 1
-#endif
-
 static void *ctx, *listener, *pending_send, *pending_recv;
 static uint8_t handle[GANTRY_NET_HANDLE_SIZE], began[GANTRY_NET_HANDLE_SIZE];
 static struct way way;

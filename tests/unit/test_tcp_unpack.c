@@ -150,7 +150,7 @@ static void pool_is_back(struct devmem_pool *pool)
 }
 
 /* Both, either, or neither side in device memory: bytes, and what the link looks like. */
-static void every_pair(void)
+TEST(every_pair)
 {
 	struct devmem_pool *pool;
 
@@ -194,7 +194,7 @@ static void every_pair(void)
 }
 
 /* Without a copy where the emulated NIC can; else through the stage. */
-static void through_the_stage(void)
+TEST(through_the_stage)
 {
 	setenv("GANTRY_DEVMEM_TX", "off", 1);
 	CHECK_OK(gantry_params_load(1));
@@ -204,7 +204,7 @@ static void through_the_stage(void)
 }
 
 /* Helper threads pull, flush headers and look after copies beside the user's. */
-static void with_helpers(void)
+TEST(with_helpers)
 {
 	setenv("GANTRY_HELPERS", "2", 1);
 	CHECK_OK(gantry_params_load(1));
@@ -214,7 +214,7 @@ static void with_helpers(void)
 }
 
 /* The way back takes the other direction of the link only if both sides say what they said for it. */
-static void sharing(void)
+TEST(sharing)
 {
 	for (int off = 0; off < 4; off++) {
 		void *on = context(GANTRY_NET_UNPACK_EMULATED), *not = context(GANTRY_NET_UNPACK_OFF);
@@ -241,7 +241,7 @@ static int fds(void)
 	return held_named("memfd:dmabuf-of-the-test");
 }
 
-static void registrations(void)
+TEST(registrations)
 {
 	void *on = context(GANTRY_NET_UNPACK_EMULATED), *not = context(GANTRY_NET_UNPACK_OFF), *mr = NULL;
 	struct way w = connect_way(on, on), plain = connect_way(not, not );
@@ -271,7 +271,7 @@ static void registrations(void)
 }
 
 /* GANTRY_UNPACK decides where a context leaves it to that; what cannot be is said. */
-static void choosing(void)
+TEST(choosing)
 {
 	static const struct {
 		const char *value;
@@ -314,7 +314,7 @@ static void choosing(void)
 }
 
 /* Devmem TCP brings in what comes through a NIC: between processes of one host both sides fall back, without asking. */
-static void on_one_host(void)
+TEST(on_one_host)
 {
 	struct tcp_home kernel = {.kind = GANTRY_NET_UNPACK_KERNEL}, none = {.kind = GANTRY_NET_UNPACK_OFF};
 	static const struct {
@@ -366,7 +366,7 @@ static void check_frees(uint32_t n)
 	__atomic_store_n(&frees, 0, __ATOMIC_RELAXED);
 }
 
-static void freed_unlocked(void)
+TEST(freed_unlocked)
 {
 	struct gantry_device_ops watched = *host->ops;
 	void *ctx = context(GANTRY_NET_UNPACK_EMULATED), *listen = NULL, *comm = NULL;
@@ -400,14 +400,8 @@ static void freed_unlocked(void)
 	host->ops = true_ops;
 }
 
-int main(int argc, char **argv)
+void tests_begin(void)
 {
-	static const struct test_row rows[] = {
-		{"every_pair", every_pair}, {"through_the_stage", through_the_stage}, {"with_helpers", with_helpers},
-		{"sharing", sharing},	    {"registrations", registrations},	      {"on_one_host", on_one_host},
-		{"choosing", choosing},	    {"freed_unlocked", freed_unlocked},
-	};
-
 	setenv("GANTRY_IFNAME", "lo", 1);
 	setenv("GANTRY_LANES", "2", 1);
 	setenv("GANTRY_UNPACK_STAGE", "8388608", 1);
@@ -421,5 +415,5 @@ int main(int argc, char **argv)
 	CHECK_OK(gantry_device_host(&host));
 	net = gantry_net_tcp();
 	ops = net->ops;
-	return RUN_ROWS(rows, argc, argv);
+	tests_apart(0);
 }

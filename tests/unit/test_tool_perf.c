@@ -5,7 +5,7 @@
 #include "perf_util.h"
 #include "test.h"
 
-static void sizes(void)
+TEST(sizes)
 {
 	uint64_t s[8];
 
@@ -22,7 +22,7 @@ static void sizes(void)
 	CHECK_EQ(perf_sizes(UINT64_MAX / 2, UINT64_MAX, 4, s, 8), 1);
 }
 
-static void medians(void)
+TEST(medians)
 {
 	double odd[] = {5, 1, 3}, even[] = {4, 1, 3, 2}, one[] = {7}, bad[] = {1, NAN, 2};
 
@@ -33,7 +33,7 @@ static void medians(void)
 	CHECK(isnan(perf_median(one, 0)));
 }
 
-static void iterations(void)
+TEST(iterations)
 {
 	CHECK_EQ(perf_next_iters(100, 1000, 2000, 1, 1000), 200);
 	CHECK_EQ(perf_next_iters(100, 1000, 500, 1, 1000), 50);
@@ -44,7 +44,7 @@ static void iterations(void)
 }
 
 /* Every single wrong byte is one, whatever the size and the address. */
-static void contents(void)
+TEST(contents)
 {
 	unsigned char buf[128 + 16];
 
@@ -66,7 +66,7 @@ static void contents(void)
 }
 
 /* A message in another's place, an old one and a shifted one are seen as almost all wrong. */
-static void confusion(void)
+TEST(confusion)
 {
 	static unsigned char buf[4096 + 8], other[4096];
 
@@ -83,7 +83,7 @@ static void confusion(void)
 	CHECK(perf_check(buf, 64, 3) >= 8);
 }
 
-static void stamps(void)
+TEST(stamps)
 {
 	unsigned char buf[65];
 
@@ -112,18 +112,11 @@ static void stamps(void)
 	CHECK(perf_stamp_check(buf, 64, 2) > 8);
 }
 
-int main(void)
+TEST(machine)
 {
 	char text[256];
 
-	sizes();
-	medians();
-	iterations();
-	contents();
-	confusion();
-	stamps();
 	perf_machine(text, sizeof(text));
 	CHECK_HAS(text, "Linux");
 	printf("%s\n", text);
-	return 0;
 }

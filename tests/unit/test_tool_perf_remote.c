@@ -25,7 +25,7 @@ static const char *resolved(const char *text, int *ret_n)
 	return out;
 }
 
-static void hosts(void)
+TEST(hosts)
 {
 	int n;
 
@@ -48,7 +48,7 @@ static void hosts(void)
 	CHECK(!perf_host_valid("[::1]80"));
 }
 
-static void net_options(void)
+TEST(net_options)
 {
 	static const struct perf_net_work o = {.sizes = {1, 4096},
 					       .nsizes = 2,
@@ -82,7 +82,7 @@ static void net_options(void)
 #undef REFUSED
 }
 
-static void rx_options(void)
+TEST(rx_options)
 {
 	const struct prx_work o = {.path = -1, .end = 5, .piece_bytes = 8, .stride = 16, .repeats = 2, .timeout_ns = 1};
 	struct prx_work t = o;
@@ -109,7 +109,7 @@ static void rx_options(void)
 }
 
 /* What a listener makes of a client's card. */
-static void cards(void)
+TEST(cards)
 {
 	const struct perf_remote_opts client = {.host = "10.0.0.1"}, listener = {.listen = 1};
 	struct perf_remote c = {.program = "gantry perf net", .opts = &client},
@@ -142,13 +142,4 @@ static void cards(void)
 	CHECK_OK(perf_remote_read_card(&l, &card));
 	memset(&card, 'x', sizeof(card));
 	CHECK_EQ(perf_remote_read_card(&l, &card), GANTRY_ERR_PROTOCOL);
-}
-
-int main(void)
-{
-	hosts();
-	net_options();
-	rx_options();
-	cards();
-	return 0;
 }

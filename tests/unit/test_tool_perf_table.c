@@ -95,7 +95,7 @@ static const char *last_line(const char *text)
 	return last;
 }
 
-static void for_people(void)
+TEST(for_people)
 {
 	const struct row rows[] = {right, wrong};
 	int status, at = 5;
@@ -148,7 +148,7 @@ static void check_object(const char *text, int number)
 	free(copy);
 }
 
-static void as_json(void)
+TEST(as_json)
 {
 	const struct row rows[] = {right, wrong};
 	int status;
@@ -178,7 +178,7 @@ static void as_json(void)
 }
 
 /* An operation that fails before its header has said why on stderr: nothing follows. */
-static void without_header(void)
+TEST(without_header)
 {
 	struct perf_table t = {.op = "net"};
 	char *text = NULL;
@@ -192,7 +192,7 @@ static void without_header(void)
 	free(text);
 }
 
-static void spreads(void)
+TEST(spreads)
 {
 	double odd[] = {5, 1, 3}, even[] = {4, 1, 3, 2}, one[] = {7}, bad[] = {1, NAN, 2};
 	struct perf_spread s = perf_spread_of(odd, 3);
@@ -217,7 +217,7 @@ static const char stat_text[] = "cpu  100000 0 0 0 0 0 0 0 0 0\n"
 				"cpu2 7 7 7 7\n" /* as an old kernel has it */
 				"intr 12345 100 200\n";
 
-static void readings(void)
+TEST(readings)
 {
 	struct perf_cpu_times t;
 	cpu_set_t cpus;
@@ -264,7 +264,7 @@ static void warns(double busy, double steal, double ours, double wall, const cha
 	CHECK_STR(text, want);
 }
 
-static void loads(void)
+TEST(loads)
 {
 	struct perf_load load = load_of(20, 1, 15, 10);
 
@@ -286,15 +286,4 @@ static void loads(void)
 	      "other processes used 1.0 and the hypervisor took 0.5 of 2 CPUs while this was measured: the figures "
 	      "mean "
 	      "little");
-}
-
-int main(void)
-{
-	for_people();
-	as_json();
-	without_header();
-	spreads();
-	readings();
-	loads();
-	return 0;
 }

@@ -40,7 +40,7 @@ static void check_labels(const struct report_axis *a, const char *labels)
 #define MU "\302\265"
 #define TIMES "\303\227"
 
-static void test_axes(void)
+TEST(test_axes)
 {
 	const double kib = 1024, mib = 1048576;
 	struct report_axis a;
@@ -98,7 +98,7 @@ static void check_value(double v, enum report_kind kind, const char *name)
 	CHECK_STR(report_value(v, kind, buf), name);
 }
 
-static void test_numbers(void)
+TEST(test_numbers)
 {
 	check_size(0, 1, "0 B");
 	check_size(1023, 1, "1023 B");
@@ -196,7 +196,7 @@ static const struct report_line *find_line(const struct report_plot *p, const ch
 	exit(1);
 }
 
-static void test_net(void)
+TEST(test_net)
 {
 	const struct report_series *s;
 	const struct report_plot *p;
@@ -229,7 +229,7 @@ static void test_net(void)
 	report_free(&r);
 }
 
-static void test_bench(void)
+TEST(test_bench)
 {
 	const struct report_plot *p;
 	struct report_plan plan;
@@ -273,7 +273,7 @@ static void test_bench(void)
 }
 
 /* Names by options, groups by pattern; bars where there is one size; commits apart; wrong bytes, warnings. */
-static void test_kinds(void)
+TEST(test_kinds)
 {
 	const struct report_plot *p;
 	struct report_plan plan;
@@ -326,7 +326,7 @@ static void test_kinds(void)
 	report_free(&r);
 }
 
-static void test_compare(void)
+TEST(test_compare)
 {
 	const struct report_plot *p;
 	struct report_plan plan;
@@ -354,7 +354,7 @@ static void test_compare(void)
 /* ---- output ---- */
 
 /* Two points: the area goes from 58 to 458 and from 262 up to 30; sizes keep 1/42 of it clear at either end. */
-static void test_places(void)
+TEST(test_places)
 {
 	char *page;
 
@@ -388,7 +388,7 @@ static void check_text(const char *text, const char *expected)
 	free(out);
 }
 
-static void test_escape(void)
+TEST(test_escape)
 {
 	static const char evil[] = "{\"machine\": \"</dd><script>alert(1)</script>\", \"command\": \"x --lanes "
 				   "\\\"><img>\", \"commit\": \"'&\", "
@@ -420,7 +420,7 @@ static void test_escape(void)
 	free(page);
 }
 
-static void test_json(void)
+TEST(test_json)
 {
 	char *text;
 
@@ -439,7 +439,7 @@ static void test_json(void)
 	free(text);
 }
 
-static void test_usage(void)
+TEST(test_usage)
 {
 	CHECK_EQ(COMMAND("--help"), 0);
 	CHECK_EQ(COMMAND("-o", "%x.html"), 2);
@@ -455,7 +455,7 @@ static void test_usage(void)
 	CHECK_EQ(COMMAND("%kinds.jsonl", "--section", "none such", "-o", "%x.svg"), 1);
 }
 
-static void test_bad_files(void)
+TEST(test_bad_files)
 {
 	char path[256], *text;
 	struct stat st;
@@ -505,20 +505,12 @@ static void test_bad_files(void)
 	CHECK_EQ(files_in_dir(), before + 2);
 }
 
-int main(void)
+void tests_begin(void)
 {
 	CHECK(mkdtemp(folder) != NULL);
-	test_axes();
-	test_numbers();
-	test_net();
-	test_bench();
-	test_kinds();
-	test_compare();
-	test_places();
-	test_escape();
-	test_json();
-	test_usage();
-	test_bad_files();
+}
+
+void tests_end(void)
+{
 	remove_dir();
-	return 0;
 }

@@ -27,7 +27,7 @@ static int parse(const char *words)
 	return sr_parse(argc, argv, &o) - 1;
 }
 
-static void options(void)
+TEST(options)
 {
 	CHECK_EQ(parse(""), -1);
 	CHECK_EQ(o.begin, 8);
@@ -64,7 +64,7 @@ static void options(void)
 	CHECK_EQ(o.nsizes, 3);
 }
 
-static void wrong_options(void)
+TEST(wrong_options)
 {
 	static const char *const wrong[] = {"-b 2k -e 1k",
 					    "-f 1",
@@ -105,7 +105,7 @@ static void expect_sizes(const char *words, const uint64_t *want, size_t n)
 }
 #define SIZES(words, ...) expect_sizes(words, (const uint64_t[]){__VA_ARGS__}, sizeof((uint64_t[]){__VA_ARGS__}) / 8)
 
-static void sizes(void)
+TEST(sizes)
 {
 	SIZES("-b 8 -e 64 -f 2", 8, 16, 32, 64);
 	SIZES("-b 0 -e 100 -f 8", 0, 4, 32); /* after nothing comes one element */
@@ -117,7 +117,7 @@ static void sizes(void)
 	SIZES("-b 64 -e 64 --odd -d float", 60, 64);
 }
 
-static void bandwidths(void)
+TEST(bandwidths)
 {
 	double alg, bus;
 
@@ -136,7 +136,7 @@ static void bandwidths(void)
 	CHECK(sr_messages(&o) == 2);
 }
 
-static void names(void)
+TEST(names)
 {
 	struct gantry_comm_counters c, d;
 	char buf[32];
@@ -211,7 +211,7 @@ static const char *launcher(struct perf_launcher *l)
 	return l->name ? l->name : "none";
 }
 
-static void launchers(void)
+TEST(launchers)
 {
 	struct perf_launcher l;
 
@@ -271,7 +271,7 @@ static const char *root_of(const struct perf_launcher *l, const char *option, st
 	return text;
 }
 
-static void roots(void)
+TEST(roots)
 {
 	struct perf_launcher mpi = {.name = "mpirun", .rank = 1, .size = 4},
 			     slurm = {.name = "srun", .rank = 1, .size = 4},
@@ -317,7 +317,7 @@ static void roots(void)
 	no_launcher();
 }
 
-static void id_files(void)
+TEST(id_files)
 {
 	char path[] = "/tmp/test_tool_sendrecv.XXXXXX";
 	struct gantry_unique_id id, got;
@@ -379,7 +379,7 @@ static uint64_t wrong_bytes(int how)
 	return wrong;
 }
 
-static void damaged(void)
+TEST(damaged)
 {
 	CHECK_EQ(parse("-b 1000 -e 1000 --ranks 1 -n 1 -w 1 --repeats 1"), -1);
 	CHECK_EQ(wrong_bytes(RIGHT), 0);
@@ -388,18 +388,4 @@ static void damaged(void)
 	CHECK(wrong_bytes(SHIFTED) > 3 * 950);
 	o.check = 0;
 	CHECK_EQ(wrong_bytes(SHORT), 0);
-}
-
-int main(void)
-{
-	options();
-	wrong_options();
-	sizes();
-	bandwidths();
-	names();
-	launchers();
-	roots();
-	id_files();
-	damaged();
-	return 0;
 }

@@ -174,7 +174,7 @@ static void take_report(struct hand *h, const char *report)
 	rank_says(h, rank, *error ? error : NULL, about, launches);
 }
 
-static void judge_rules(void)
+TEST(judge_rules)
 {
 	for (const struct rule *r = rules; r < rules + sizeof(rules) / sizeof(rules[0]); r++) {
 		struct hand h = {.nranks = r->nranks};
@@ -189,7 +189,7 @@ static void judge_rules(void)
 }
 
 /* Of two reports of a rank the newer one counts, in whatever order they come. */
-static void the_newer_report(void)
+TEST(the_newer_report)
 {
 	static const char old[] =
 		"{\"kind\":\"comm\",\"comm\":\"c0\",\"rank\":1,\"nranks\":2,\"time_ns\":50,\"clock_offset_ns\":0}";
@@ -211,7 +211,7 @@ static void the_newer_report(void)
 	expect(&h, "missing call", 0, 1, "no report");
 }
 
-static void damaged_lines(void)
+TEST(damaged_lines)
 {
 	struct hand h = {.nranks = 2};
 
@@ -254,7 +254,7 @@ static void json_bad(const char *text, const char *why)
 	json_free(&doc);
 }
 
-static void json(void)
+TEST(json)
 {
 	char deep[128];
 
@@ -289,7 +289,7 @@ static void json(void)
 
 #define COMMAND(...) command(cmd_stall, (const char *const[]){"stall", __VA_ARGS__})
 
-static void statuses(void)
+TEST(statuses)
 {
 	CHECK(mkdtemp(folder) != NULL);
 	CHECK_EQ(COMMAND(NULL), 2);
@@ -332,7 +332,7 @@ static void waits_for_process(struct hand *h, int pid)
 	CHECK(take(h, line) == NULL);
 }
 
-static void processes(void)
+TEST(processes)
 {
 	struct hand h = {.nranks = 1};
 	struct stall_verdict v;
@@ -377,15 +377,4 @@ static void processes(void)
 	process_says(&h, 1, 1);
 	CHECK_HAS(take(&h, "{\"kind\":\"wait\",\"waits_for\":\"love\"}"), "unknown");
 	stall_free(&h.set);
-}
-
-int main(void)
-{
-	judge_rules();
-	the_newer_report();
-	processes();
-	damaged_lines();
-	json();
-	statuses();
-	return 0;
 }

@@ -6,16 +6,8 @@
 #include <errno.h>
 
 #include "base/log.h"
+#include "child.h"
 #include "stall_world.h"
-
-/* ThreadSanitizer does not follow a process with threads through a fork. */
-#if defined(__SANITIZE_THREAD__)
-#define CAN_FORK 0
-#elif defined(__has_feature)
-#define CAN_FORK !__has_feature(thread_sanitizer)
-#else
-#define CAN_FORK 1
-#endif
 
 static const char *transport_now;
 static char buffers[WORLD_RANKS][4 * WORLD_BYTES];

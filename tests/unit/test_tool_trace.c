@@ -142,7 +142,7 @@ static const char rank1[] = "{\"kind\":\"trace\",\"version\":1,\"comm\":\"c0\",\
 			    "{\"kind\":\"event\",\"ticks\":1950,\"name\":\"kernel op\",\"conn\":2147483649,\"op\":1,"
 			    "\"bytes\":10,\"proto\":\"ll\",\"step\":17,\"end\":1,\"cut\":0}\n";
 
-static void by_hand(void)
+TEST(by_hand)
 {
 	struct picture p;
 	const struct json_value *e;
@@ -193,7 +193,7 @@ static void put_op(FILE *f, int64_t ticks, int op, int end)
  * 500 operations begin at once and end one after the other, at times that are no whole nanoseconds (3 ticks each) and
  * hours after the machine started: 500 bars, each of which begins where the one before ends, to the nanosecond.
  */
-static void bars_touch(void)
+TEST(bars_touch)
 {
 	enum { OPS = 500 };
 	struct picture p;
@@ -226,7 +226,7 @@ static void bars_touch(void)
 }
 
 /* The judge is no rubber stamp. */
-static void judged(void)
+TEST(judged)
 {
 	static const char names[] =
 		"{\"traceEvents\":["
@@ -267,7 +267,7 @@ static void judged(void)
 	}
 }
 
-static void summaries(void)
+TEST(summaries)
 {
 	char path[256], text[4096] = "";
 	FILE *f = fopen(in_dir("summary", path), "w+");
@@ -288,7 +288,7 @@ static void summaries(void)
 	CHECK_HAS(text, "\"simple ptr\": 5");
 }
 
-static void bad_files(void)
+TEST(bad_files)
 {
 #define TRACE(ns)                                                                                                      \
 	"{\"kind\":\"trace\",\"version\":1,\"comm\":\"c0\",\"rank\":0,\"nranks\":2,\"ns\":" ns ",\"ticks\":[1,2]}\n"
@@ -415,9 +415,12 @@ static void live_bars(const char *transport)
 	CHECK(last < 600e6); /* microseconds since the first event */
 	unload(&p);
 }
+TEST_CALL(live_bars_net, live_bars("net"))
+TEST_CALL(live_bars_p2p, live_bars("p2p"))
+TEST_CALL(live_bars_shm, live_bars("shm"))
 
 /* Both ends of a transfer say the same step, and a receive does not end before its send has begun. */
-static void ends_agree(void)
+TEST(ends_agree)
 {
 	struct world w = {.transport = "p2p", .body = talk};
 	struct picture p;
@@ -445,7 +448,7 @@ static void ends_agree(void)
 }
 
 /* More launches than a communicator has memory for, so their times are collected on the way. */
-static void many_launches(void)
+TEST(many_launches)
 {
 	struct world w = {.transport = "p2p", .body = talk};
 	struct picture p;
@@ -459,7 +462,7 @@ static void many_launches(void)
 	unload(&p);
 }
 
-static void cut_off(void)
+TEST(cut_off)
 {
 	struct world w = {.transport = "p2p", .body = give_up};
 	struct picture p;
@@ -476,7 +479,7 @@ static void cut_off(void)
 	unload(&p);
 }
 
-static void paths(void)
+TEST(paths)
 {
 	struct gantry_trace_who who = {.rank = 5, .nranks = 6, .comm = 0xabc, .host = "node"},
 				none = {.rank = -1, .host = "node"};
@@ -499,22 +502,13 @@ static void paths(void)
 	CHECK_STR(path, expected);
 }
 
-int main(void)
+void tests_begin(void)
 {
 	setenv("GANTRY_IFNAME", "lo", 0);
 	CHECK(mkdtemp(folder) != NULL);
-	by_hand();
-	bars_touch();
-	judged();
-	summaries();
-	bad_files();
-	paths();
-	live_bars("net");
-	live_bars("p2p");
-	live_bars("shm");
-	ends_agree();
-	many_launches();
-	cut_off();
+}
+
+void tests_end(void)
+{
 	remove_dir();
-	return 0;
 }

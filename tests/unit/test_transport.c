@@ -56,7 +56,7 @@ static void refused(const struct gantry_peer_info *a, const struct gantry_peer_i
 	CHECK_HAS(gantry_last_error(), text);
 }
 
-static void check_choice(void)
+TEST(check_choice)
 {
 	struct gantry_peer_info a = info_of(0, 1), same = info_of(1, 1), other = info_of(2, 2), far = info_of(3, 3);
 	struct gantry_peer_info netns = other, pidns = other, user = other, both = other;
@@ -98,7 +98,7 @@ static void check_choice(void)
 		"\"smh\" is no transport (GANTRY_TRANSPORT); there are: auto p2p shm net");
 }
 
-static void check_gpus(void)
+TEST(check_gpus)
 {
 	struct gantry_peer_info a = info_of(0, 1), b = info_of(1, 1), host = info_of(2, 1);
 
@@ -126,7 +126,7 @@ static void check_gpus(void)
 	set_param("GANTRY_TRANSPORT", "auto");
 }
 
-static void check_registering(void)
+TEST(check_registering)
 {
 	struct gantry_peer_info a = info_of(0, 1), b = info_of(1, 1), far = info_of(2, 2);
 	struct gantry_transport first = fake("first", yes), last = fake("last", yes), sick = fake("sick", fails);
@@ -185,7 +185,7 @@ static void check_registering(void)
 	CHECK_STR(chosen(&a, &b, "auto"), "p2p");
 }
 
-static void check_stubs(void)
+TEST(check_stubs)
 {
 	struct gantry_peer_info peer = info_of(3, 1);
 	struct gantry_connector c = {.transport = &gantry_transport_collnet, .peer = &peer};
@@ -204,7 +204,7 @@ static void check_stubs(void)
 	gantry_transport_unsupported_free(&c);
 }
 
-static void check_libs(void)
+TEST(check_libs)
 {
 	struct gantry_peer_info a = info_of(0, 1), b = info_of(1, 1);
 	const struct gantry_transport *mailbox;
@@ -235,13 +235,7 @@ static void check_libs(void)
 	set_param("GANTRY_TRANSPORT_LIBS", "");
 }
 
-int main(void)
+void tests_begin(void)
 {
 	CHECK_OK(gantry_params_load(0));
-	RUN(check_choice());
-	RUN(check_gpus());
-	RUN(check_registering());
-	RUN(check_stubs());
-	RUN(check_libs());
-	return 0;
 }

@@ -359,7 +359,7 @@ static void test_conversions(const struct format *f)
 }
 
 /* Known by heart, so that reference and code cannot be wrong together. */
-static void test_landmarks(void)
+TEST(test_landmarks)
 {
 	CHECK_EQ(dev_f16_store_bits(1.0f), 0x3c00);
 	CHECK_EQ(dev_f16_store_bits(65504.0f), 0x7bff);
@@ -576,18 +576,25 @@ static void test_reduce(uint32_t type)
 	check_reduce(type, GANTRY_OP_SUM, 1, 3, most - 2, 2, 4, 1, 0);
 }
 
-int main(void)
+TEST(all_formats)
 {
 	for (int i = 0; i < FORMATS; i++)
-		RUN(make_format(&formats[i]));
-	RUN(test_landmarks());
-	for (int i = 0; i < FORMATS; i++)
-		RUN(test_conversions(&formats[i]));
+		test_conversions(&formats[i]);
+}
+
+TEST(all_types)
+{
 	for (uint32_t type = 0; type < GANTRY_TYPE_COUNT; type++) {
-		RUN(test_steps(type));
+		CASE("type %u", type);
+		test_steps(type);
 		if (dev_type_bytes(type) == 1)
-			RUN(test_all_pairs(type));
-		RUN(test_reduce(type));
+			test_all_pairs(type);
+		test_reduce(type);
 	}
-	return 0;
+}
+
+void tests_begin(void)
+{
+	for (int i = 0; i < FORMATS; i++)
+		make_format(&formats[i]);
 }

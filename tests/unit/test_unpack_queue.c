@@ -26,7 +26,7 @@ static void settle(struct world *w, void *request)
 }
 
 /* 16 receives, whatever their memory; the 17th waits for the oldest to be consumed, not just to be done. */
-static void depth(void)
+TEST(depth)
 {
 	struct world w;
 	uint8_t buf[17][100], data[100];
@@ -75,7 +75,7 @@ static void depth(void)
 }
 
 /* Counts are those of this message, not of the one that had the slot before. */
-static void counts(void)
+TEST(counts)
 {
 	struct world w;
 	size_t sizes[] = {10000, 0, 1, 4096, 65536, 0, 7};
@@ -139,7 +139,7 @@ static void too_large(int device_rx, int blind)
 	free(buf);
 }
 
-static void large_messages(void)
+TEST(large_messages)
 {
 	for (int i = 0; i < 4; i++)
 		too_large(i & 1, i & 2);
@@ -162,7 +162,7 @@ static gantry_result fate(struct world *w, void *request)
 }
 
 /* What a peer of ours never sends. */
-static void wrong_headers(void)
+TEST(wrong_headers)
 {
 	static const struct {
 		struct pair_frame f;
@@ -227,14 +227,7 @@ static void wrong_headers(void)
 	free(buf);
 }
 
-int main(int argc, char **argv)
+void tests_begin(void)
 {
-	static const struct test_row rows[] = {
-		{"depth", depth},
-		{"counts", counts},
-		{"large", large_messages},
-		{"wrong", wrong_headers},
-	};
-
-	return RUN_ROWS(rows, argc, argv);
+	tests_apart(0);
 }

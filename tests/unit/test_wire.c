@@ -25,7 +25,7 @@ static struct wire_handle a_handle(void)
 	return h;
 }
 
-static void check_handle_layout(void)
+TEST(check_handle_layout)
 {
 	struct wire_handle h = a_handle(), back;
 	uint8_t b[GANTRY_NET_HANDLE_SIZE];
@@ -51,7 +51,7 @@ static void check_handle_layout(void)
 	CHECK(memcmp(&back, &h, sizeof(h)) == 0);
 }
 
-static void check_handle_addresses(void)
+TEST(check_handle_addresses)
 {
 	struct wire_handle h = a_handle(), back;
 	uint8_t b[GANTRY_NET_HANDLE_SIZE];
@@ -98,7 +98,7 @@ static void refused_handle(const uint8_t *good, size_t at, uint8_t value)
 	CHECK(memcmp(&back, &untouched, sizeof(back)) == 0);
 }
 
-static void check_handle_refusals(void)
+TEST(check_handle_refusals)
 {
 	struct wire_handle h = a_handle();
 	uint8_t b[GANTRY_NET_HANDLE_SIZE];
@@ -152,7 +152,7 @@ static struct wire_hello a_hello(void)
 	return h;
 }
 
-static void check_hello_layout(void)
+TEST(check_hello_layout)
 {
 	struct wire_hello h = a_hello(), back;
 	uint8_t b[WIRE_HELLO_SIZE];
@@ -173,7 +173,7 @@ static void check_hello_layout(void)
 	CHECK(memcmp(&back, &h, sizeof(h)) == 0);
 }
 
-static void check_hello_refusals(void)
+TEST(check_hello_refusals)
 {
 	struct wire_hello h = a_hello(), back;
 	uint8_t b[WIRE_HELLO_SIZE + 1] = {0};
@@ -215,15 +215,4 @@ static void check_hello_refusals(void)
 	CHECK_EQ(back.listener, h.listener);
 	CHECK(memcmp(back.cookie, h.cookie, sizeof(h.cookie)) == 0);
 	CHECK_EQ(back.lanes, 0);
-}
-
-int main(void)
-{
-	RUN(check_handle_layout());
-	RUN(check_handle_addresses());
-	RUN(check_handle_refusals());
-	RUN(check_hello_layout());
-	RUN(check_hello_refusals());
-	printf("ok\n");
-	return 0;
 }

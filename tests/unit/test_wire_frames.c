@@ -3,7 +3,7 @@
 #include "link_pair.h"
 #include "wire_util.h"
 
-static void check_frame_layout(void)
+TEST(check_frame_layout)
 {
 	struct wire_frame f, back;
 	uint8_t b[WIRE_FRAME_SIZE];
@@ -51,7 +51,7 @@ static void check_frame_layout(void)
 }
 
 /* The short header. */
-static void check_eager_layout(void)
+TEST(check_eager_layout)
 {
 	struct wire_frame f = {.kind = WIRE_EAGER,
 			       .piece = {.length = 0x01020304,
@@ -82,7 +82,7 @@ static void check_eager_layout(void)
 }
 
 /* Each field of the other kinds at its place, after docs/wire.md. */
-static void check_kind_layouts(void)
+TEST(check_kind_layouts)
 {
 	const struct {
 		struct wire_frame f;
@@ -135,7 +135,7 @@ static void check_kind_layouts(void)
 }
 
 /* With checksums: the flag, and the sum of the other bytes; every bit of the header is covered. */
-static void check_sums(void)
+TEST(check_sums)
 {
 	uint8_t plain[WIRE_FRAME_SIZE], b[WIRE_FRAME_SIZE];
 
@@ -206,7 +206,7 @@ static gantry_result decoded_descriptor(uint8_t flags, uint32_t lane, uint32_t l
 						  .total = total});
 }
 
-static void check_descriptor(void)
+TEST(check_descriptor)
 {
 	for (uint32_t lane = 0; lane < 20; lane++)
 		CHECK_EQ(decoded_descriptor(0, lane, 1, 0, 1),
@@ -229,7 +229,7 @@ static gantry_result decoded_arrived(uint32_t lane, uint32_t length, uint64_t by
 		.kind = WIRE_ARRIVED, .index = lane, .length = length, .seq = bytes, .offset = unread});
 }
 
-static void check_arrived(void)
+TEST(check_arrived)
 {
 	for (uint32_t lane = 0; lane < 20; lane++)
 		CHECK_EQ(decoded_arrived(lane, 0, 5, 5), lane >= 1 && lane <= 16 ? GANTRY_OK : GANTRY_ERR_PROTOCOL);
@@ -240,7 +240,7 @@ static void check_arrived(void)
 	CHECK_OK(decoded_arrived(1, 0, 0, 0));
 }
 
-static void check_frame_refusals(void)
+TEST(check_frame_refusals)
 {
 	struct wire_frame f = {.kind = WIRE_STATE}, back;
 	uint8_t b[WIRE_FRAME_SIZE];
@@ -289,17 +289,4 @@ static void check_frame_refusals(void)
 		CHECK_EQ(decoded(kind, 1, 0, 9), GANTRY_ERR_PROTOCOL);
 		CHECK_EQ(decoded(kind, UINT32_MAX, 0, UINT64_MAX), GANTRY_ERR_PROTOCOL);
 	}
-}
-
-int main(void)
-{
-	RUN(check_frame_layout());
-	RUN(check_eager_layout());
-	RUN(check_kind_layouts());
-	RUN(check_sums());
-	RUN(check_frame_refusals());
-	RUN(check_arrived());
-	RUN(check_descriptor());
-	printf("ok\n");
-	return 0;
 }

@@ -19,7 +19,7 @@ static struct wire_welcome a_welcome(void)
 	return w;
 }
 
-static void check_welcome_layout(void)
+TEST(check_welcome_layout)
 {
 	struct wire_welcome w = a_welcome(), back;
 	uint8_t b[WIRE_WELCOME_SIZE];
@@ -57,7 +57,7 @@ static void refused_welcome(const uint8_t *good, size_t at, uint8_t value)
 	CHECK_EQ(wire_welcome_decode(b, sizeof(b), &back), GANTRY_ERR_PROTOCOL);
 }
 
-static void check_welcome_refusals(void)
+TEST(check_welcome_refusals)
 {
 	struct wire_welcome w = a_welcome(), back;
 	uint8_t b[WIRE_WELCOME_SIZE + 1] = {0};
@@ -85,12 +85,4 @@ static void check_welcome_refusals(void)
 	b[2] = 0;
 	CHECK_OK(wire_welcome_decode(b, 224, &back));
 	CHECK_EQ(back.naddrs, 0);
-}
-
-int main(void)
-{
-	RUN(check_welcome_layout());
-	RUN(check_welcome_refusals());
-	printf("ok\n");
-	return 0;
 }

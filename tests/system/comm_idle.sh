@@ -14,7 +14,7 @@ trap 'rm -rf "$tmp"' EXIT
 failed=0
 run()
 {
-	timeout 280 "$driver" $1 "$tmp/id-$1-$2" $2 $3 || { echo "FAILED: $* (exit status $?)"; failed=1; }
+	timeout 280 "$driver" $1 "$(mktemp -d -p "$tmp")" $2 $3 || { echo "FAILED: $* (exit status $?)"; failed=1; }
 }
 
 # Transport, communicators, channels.

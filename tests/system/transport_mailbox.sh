@@ -11,16 +11,15 @@ library=$BUILD_DIR/transports/libmailbox.so
 export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_CONNECT_TIMEOUT=100s GANTRY_TIMEOUT=100s
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
-failed=0 n=0
+failed=0
 
 run()
 {
-	n=$((n + 1))
-	timeout 250 "$driver" mailbox "$1" "$tmp/id-$n" || { echo "FAILED: two $1 (exit status $?)"; failed=1; }
+	timeout 250 "$driver" mailbox "$1" "$(mktemp -d -p "$tmp")" || { echo "FAILED: two $1 (exit status $?)"; failed=1; }
 }
 
 export GANTRY_TRANSPORT=mailbox
-timeout 250 "$driver" mailbox threads "$tmp/none" >"$tmp/out" 2>&1 && { echo "FAILED: it went without the library"; failed=1; }
+timeout 250 "$driver" mailbox threads "$tmp" >"$tmp/out" 2>&1 && { echo "FAILED: it went without the library"; failed=1; }
 grep -q mailbox "$tmp/out" || { echo "FAILED: the error does not name the transport:"; cat "$tmp/out"; failed=1; }
 export GANTRY_TRANSPORT_LIBS=$library
 run processes

@@ -8,12 +8,9 @@
  */
 #include "pair.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-
 #include "net/tcp/engine.h"
 #include "net/tcp/hello.h"
+#include "socks.h"
 
 static const char *env[2];
 
@@ -44,7 +41,7 @@ static int accept_or_none(struct pair_side *s, void *listen, void **ret_comm, ga
 	int over;
 
 	do {
-		over = __atomic_load_n(&s->shared->event, __ATOMIC_ACQUIRE) != 0;
+		over = load_acquire(&s->shared->event) != 0;
 		*ret_r = pair_try_accept(s, listen, 50, ret_comm);
 	} while (*ret_r == GANTRY_ERR_TIMEOUT && !over);
 	return *ret_r != GANTRY_ERR_TIMEOUT;
@@ -60,7 +57,7 @@ static void pair_side_run(struct pair_side *s)
 	r = s->net->ops->init(s->net, 42, NULL, &s->ctx);
 	if (r != GANTRY_OK) {
 		say("init", r);
-		__atomic_store_n(&s->shared->event, 1, __ATOMIC_RELEASE);
+		store_release(&s->shared->event, 1);
 		return;
 	}
 	if (s->self == 0) {
@@ -79,8 +76,8 @@ static void pair_side_run(struct pair_side *s)
 		s->net->ops->close_listen(s->net, listen);
 		return;
 	}
-	while (!__atomic_load_n(&s->shared->ready[0][0], __ATOMIC_ACQUIRE)) {
-		if (__atomic_load_n(&s->shared->event, __ATOMIC_ACQUIRE))
+	while (!load_acquire(&s->shared->ready[0][0])) {
+		if (load_acquire(&s->shared->event))
 			return;
 		sleep_ms(1);
 	}
@@ -88,24 +85,13 @@ static void pair_side_run(struct pair_side *s)
 	r = pair_try_connect(s, handle, &comm);
 	say("connect", r);
 	if (!comm)
-		__atomic_store_n(&s->shared->event, 1, __ATOMIC_RELEASE);
+		store_release(&s->shared->event, 1);
 	if (comm) {
 		pattern_fill(data, sizeof(data), 5);
 		pair_wait(s, pair_isend(s, comm, data, sizeof(data), 7));
 	}
 	pair_wait_step(s->shared, 0, 1);
 	s->net->ops->close_send(s->net, comm);
-}
-
-static void all(int fd, void *p, size_t n, int sending)
-{
-	for (size_t at = 0; at < n;) {
-		ssize_t k =
-			sending ? send(fd, (char *)p + at, n - at, MSG_NOSIGNAL) : recv(fd, (char *)p + at, n - at, 0);
-
-		CHECK(k > 0);
-		at += (size_t)k;
-	}
 }
 
 /* A peer of the next version at a real listener. */
@@ -130,10 +116,9 @@ static int hello(void)
 	wire_hello_encode(&h, payload);
 	CHECK_OK(inet_handshake_start_client(&shake, &next, &none, payload, sizeof(payload)));
 	memcpy((uint8_t *)shake.out + 64, "elsewhere pid 4711", 19); /* who is speaking */
-	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	CHECK(fd >= 0 && connect(fd, &wh.addrs[0].sa, sizeof(wh.addrs[0].in)) == 0);
-	all(fd, (void *)shake.out, shake.out_size, 1);
-	all(fd, in, sizeof(in), 0);
+	fd = dial_hard(&wh.addrs[0].in);
+	send_all(fd, shake.out, shake.out_size);
+	recv_all(fd, in, sizeof(in));
 	CHECK_EQ(in[10], 2); /* refused: the version */
 	printf("welcome %s\n", (char *)in + 104);
 	say("accept", pair_try_accept(&s, listen, PAIR_PATIENCE_MS, &comm));
@@ -149,30 +134,26 @@ static int hello(void)
 static int welcome(int verdict)
 {
 	struct pair_side s = {.net = gantry_net_tcp()};
-	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
 	struct wire_handle wh = {.version = WIRE_VERSION, .process = 1, .listener = 1, .naddrs = 1};
 	uint8_t handle[GANTRY_NET_HANDLE_SIZE], in[INET_HELLO_SIZE + WIRE_HELLO_SIZE];
 	uint8_t out[INET_ANSWER_SIZE] = "GANTRY\x02\n";
-	socklen_t len = sizeof(a);
 	void *comm = NULL;
 	gantry_result r;
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), peer;
+	int port, fd = lo_listen(0, &port), peer;
 
-	CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&a, sizeof(a)) == 0 && listen(fd, 8) == 0);
-	CHECK(getsockname(fd, (struct sockaddr *)&a, &len) == 0);
-	wh.addrs[0].in = a;
+	wh.addrs[0].in = lo_addr(port);
 	wire_handle_encode(&wh, handle);
 	pair_init(&s);
 	CHECK_OK(s.net->ops->connect(s.net, s.ctx, 0, handle, &comm, NULL));
 	CHECK(!comm);
 	peer = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
 	CHECK(peer >= 0);
-	all(peer, in, sizeof(in), 0);
+	recv_all(peer, in, sizeof(in));
 	out[8] = WIRE_VERSION + 1;
 	out[10] = (uint8_t)verdict;
 	snprintf((char *)out + 104, 96, "protocol version differs: %d (accepting side) and %d (connecting side)",
 		 WIRE_VERSION + 1, WIRE_VERSION);
-	all(peer, out, sizeof(out), 1);
+	send_all(peer, out, sizeof(out));
 	r = pair_try_connect(&s, handle, &comm);
 	say("connect", r);
 	close(peer);
@@ -184,8 +165,6 @@ static int welcome(int verdict)
 int main(int argc, char **argv)
 {
 	struct pair_shared *shared = pair_share();
-	int failures = 0;
-	pid_t a, b;
 
 	if (argc == 2 && strcmp(argv[1], "hello") == 0)
 		return hello();
@@ -194,9 +173,6 @@ int main(int argc, char **argv)
 	CHECK(argc == 4 && strcmp(argv[1], "pair") == 0);
 	env[0] = argv[2];
 	env[1] = argv[3];
-	a = pair_fork(pair_side_run, shared, 0, NULL);
-	b = pair_fork(pair_side_run, shared, 1, NULL);
-	failures += pair_reap(a, 0);
-	failures += pair_reap(b, 0);
-	return failures != 0;
+	pair_fork_both(shared, pair_side_run, pair_side_run);
+	return pair_reap_both(shared);
 }

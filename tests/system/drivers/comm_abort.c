@@ -33,27 +33,14 @@ static uint64_t abort_ms; /* release, acquire */
 static struct node nodes[2];
 static int in_time; /* the last run was as quick as is asked for */
 
-static uint64_t aborted_at(void)
-{
-	return __atomic_load_n(&abort_ms, __ATOMIC_ACQUIRE);
-}
-
 static void *abort_later(void *arg)
 {
 	struct node *me = arg;
 
 	sleep_ms(200);
-	__atomic_store_n(&abort_ms, now_ms(), __ATOMIC_RELEASE);
+	store_release(&abort_ms, now_ms());
 	CHECK_OK(gantry_comm_abort(me->comm));
 	return NULL;
-}
-
-static uint64_t now_us(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
 }
 
 /* Rank 0 waits; rank 1 is there and does nothing until rank 0 is through. */
@@ -62,7 +49,7 @@ static pthread_barrier_t both;
 static void wait_and_abort(struct node *me, int send)
 {
 	pthread_t other;
-	uint64_t sync_ms, begun, took;
+	uint64_t sync_ms, aborted, begun, took;
 	int rank = -2;
 	char text[256] = "";
 	gantry_result r;
@@ -80,18 +67,19 @@ static void wait_and_abort(struct node *me, int send)
 	CHECK_OK(gantry_stream_sync(me->dev, me->stream));
 	sync_ms = now_ms();
 	pthread_join(other, NULL);
-	CHECK(aborted_at() && sync_ms >= aborted_at());
+	aborted = load_acquire(&abort_ms);
+	CHECK(aborted && sync_ms >= aborted);
 	r = gantry_comm_error(me->comm, &rank, text, sizeof(text));
 	CHECK_STR(gantry_result_name(r), "ERR_ABORTED");
 	CHECK_EQ(gantry_send(me->out, 1, GANTRY_TYPE_UINT8, 1, me->comm, me->stream), GANTRY_ERR_ABORTED);
-	begun = now_us();
+	begun = gantry_now_ns();
 	CHECK_OK(gantry_comm_destroy(me->comm));
-	took = now_us() - begun;
+	took = (gantry_now_ns() - begun) / 1000;
 	printf("{\"mode\": \"%s\", \"transport\": \"%s\", \"waits\": \"%s\", \"sync_ms\": %llu, \"destroy_us\": "
 	       "%llu}\n",
-	       mode, transport, send ? "send" : "recv", (unsigned long long)(sync_ms - aborted_at()),
+	       mode, transport, send ? "send" : "recv", (unsigned long long)(sync_ms - aborted),
 	       (unsigned long long)took);
-	in_time = sync_ms - aborted_at() <= 100 && took < 1000000;
+	in_time = sync_ms - aborted <= 100 && took < 1000000;
 	me->comm = NULL;
 }
 
@@ -151,13 +139,13 @@ static void run_pair(int way)
 	pthread_barrier_destroy(&both);
 }
 
-struct shared {
+static struct shared {
 	struct gantry_unique_id id;
 	uint32_t have_id, rounds; /* release, acquire */
-};
+} * sh;
 
 /* Without pauses, so that there is always something on its way. */
-static void flood_rank(struct shared *sh, int rank)
+static void flood_rank(int rank)
 {
 	struct node me;
 	gantry_result r = GANTRY_OK;
@@ -165,9 +153,9 @@ static void flood_rank(struct shared *sh, int rank)
 
 	if (rank == 0) {
 		CHECK_OK(gantry_unique_id_create(&sh->id));
-		__atomic_store_n(&sh->have_id, 1, __ATOMIC_RELEASE);
+		store_release(&sh->have_id, 1);
 	}
-	while (!__atomic_load_n(&sh->have_id, __ATOMIC_ACQUIRE))
+	while (!load_acquire(&sh->have_id))
 		sleep_ms(1);
 	node_open(&me, &sh->id, rank, 2, transport, 0, DEPTH * FLOOD);
 	while (r == GANTRY_OK) {
@@ -179,7 +167,7 @@ static void flood_rank(struct shared *sh, int rank)
 		}
 		if (gantry_group_end() != GANTRY_OK || gantry_comm_error(me.comm, NULL, NULL, 0) != GANTRY_OK)
 			break;
-		__atomic_fetch_add(&sh->rounds, 1, __ATOMIC_RELAXED);
+		fetch_add_relaxed(&sh->rounds, 1);
 	}
 	CHECK_OK(gantry_stream_sync(me.dev, me.stream));
 	begun = now_ms();
@@ -189,25 +177,16 @@ static void flood_rank(struct shared *sh, int rank)
 
 static int flood(void)
 {
-	struct shared *sh = mmap(NULL, sizeof(*sh), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	uint64_t rounds = 0;
 	int failed = 0;
 
-	CHECK(sh != MAP_FAILED);
+	sh = share_memory(sizeof(*sh));
 	for (int i = 0; i < FLOODS; i++) {
 		pid_t pid[2];
 
 		memset(sh, 0, sizeof(*sh));
-		for (int k = 0; k < 2; k++) {
-			pid[k] = fork();
-			CHECK(pid[k] >= 0);
-			if (pid[k] == 0) {
-				alarm(PAIR_ALARM_S);
-				flood_rank(sh, k);
-				exit(0);
-			}
-		}
-		while (__atomic_load_n(&sh->rounds, __ATOMIC_RELAXED) < 4)
+		ranks_fork(2, flood_rank, pid);
+		while (load_relaxed(&sh->rounds) < 4)
 			sleep_ms(1);
 		sleep_ms((unsigned)(i % 10));
 		CHECK_EQ(kill(pid[i % 2], SIGKILL), 0);

@@ -13,20 +13,22 @@
 
 enum { N = 5 };
 
-static void be_rank(const char *what, int rank, int victim, const char *transport, const char *folder)
+static const char *what, *transport, *folder;
+static int victim;
+
+static void be_rank(int rank)
 {
 	int plugin = strcmp(what, "plugin") == 0, about = -1;
 	const char *want = plugin ? "/nonexistent/libnccl-net-x.so" : "Too many open files";
 	struct gantry_unique_id id;
-	char path[4096], text[256] = "";
+	char text[256] = "";
 	gantry_result r = GANTRY_OK;
 	struct node me;
 
 	alarm(PAIR_PATIENCE_MS / 1000);
 	if (plugin && rank == victim)
 		setenv("GANTRY_NET_PLUGIN", "/nonexistent/libnccl-net-x.so", 1);
-	snprintf(path, sizeof(path), "%s/id", folder);
-	id_meet(path, rank == 0, &id);
+	id_meet(folder, "id", rank == 0, &id);
 	node_open(&me, &id, rank, N, transport, 1, 4096);
 	if (!plugin && rank == victim) {
 		struct rlimit none = {.rlim_cur = 0, .rlim_max = 0};
@@ -48,23 +50,13 @@ static void be_rank(const char *what, int rank, int victim, const char *transpor
 
 int main(int argc, char **argv)
 {
-	int failed = 0;
+	pid_t pids[N];
 
 	CHECK_EQ(argc, 5);
-	for (int i = 0; i < N; i++) {
-		pid_t pid = fork();
-
-		CHECK(pid >= 0);
-		if (pid == 0) {
-			be_rank(argv[1], i, atoi(argv[2]), argv[3], argv[4]);
-			exit(0);
-		}
-	}
-	for (int i = 0; i < N; i++) {
-		int status;
-
-		CHECK(wait(&status) > 0);
-		failed |= status != 0;
-	}
-	return failed;
+	what = argv[1];
+	victim = atoi(argv[2]);
+	transport = argv[3];
+	folder = argv[4];
+	ranks_fork(N, be_rank, pids);
+	return ranks_reap(N, pids);
 }

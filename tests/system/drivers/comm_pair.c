@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comm_pair TRANSPORT processes|threads FILE: two ranks exchange messages of many sizes in both directions, every byte
- * checked, over the transport of this name and no other. FILE: where the id is put for the other process.
+ * comm_pair TRANSPORT processes|threads FOLDER: two ranks exchange messages of many sizes in both directions, every byte
+ * checked, over the transport of this name and no other. FOLDER: where the id is put for the other process.
  */
 #include "comm_util.h"
 
@@ -10,7 +10,7 @@
 static const size_t sizes[] = {0, 1, 3, 8, 1000, 4096, 65535, 65536, 65537, 700001, 5 << 20};
 enum { SIZES = sizeof(sizes) / sizeof(sizes[0]), ROOM = 5 << 20, ROUNDS = 3 };
 
-static const char *transport, *path;
+static const char *transport, *folder;
 
 static void be_rank(int rank)
 {
@@ -19,7 +19,7 @@ static void be_rank(int rank)
 	uint64_t bytes = 0, begun = now_ms();
 	struct node me;
 
-	id_meet(path, rank == 0, &id);
+	id_meet(folder, "id", rank == 0, &id);
 	node_open(&me, &id, rank, 2, NULL, 0, ROOM); /* GANTRY_TRANSPORT says which */
 	for (uint32_t i = 0; i < ROUNDS * SIZES; i++) {
 		CHECK_OK(node_exchange(&me, 1, sizes[i % SIZES], i));
@@ -44,11 +44,10 @@ int main(int argc, char **argv)
 {
 	pthread_t t[2];
 	pid_t pid[2];
-	int failed = 0;
 
 	CHECK(argc == 4);
 	transport = argv[1];
-	path = argv[3];
+	folder = argv[3];
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	alarm(PAIR_ALARM_S);
 	if (strcmp(argv[2], "threads") == 0) {
@@ -58,16 +57,6 @@ int main(int argc, char **argv)
 			CHECK_EQ(pthread_join(t[i], NULL), 0);
 		return 0;
 	}
-	for (int i = 0; i < 2; i++) {
-		pid[i] = fork();
-		CHECK(pid[i] >= 0);
-		if (pid[i] == 0) {
-			alarm(PAIR_ALARM_S);
-			be_rank(i);
-			exit(0);
-		}
-	}
-	for (int i = 0; i < 2; i++)
-		failed |= pair_reap(pid[i], 0);
-	return failed;
+	ranks_fork(2, be_rank, pid);
+	return ranks_reap(2, pid);
 }

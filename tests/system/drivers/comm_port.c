@@ -74,33 +74,34 @@ static gantry_result send_to_first(struct node *me)
 	return r;
 }
 
-static int rank_main(int rank)
+static void be_rank(int rank)
 {
 	struct gantry_unique_id id;
 	struct node me;
-	char text[64], path[4096];
+	char text[64];
 	gantry_result r;
 
+	if (behind)
+		close(relay.listen);
 	snprintf(text, sizeof(text), "%d", port + rank + behind);
 	setenv("GANTRY_PORT_RANGE", text, 1);
 	snprintf(text, sizeof(text), "127.0.0.1:%d", port);
 	if (behind && rank == 0)
 		setenv("GANTRY_ADVERTISE", text, 1);
-	snprintf(path, sizeof(path), "%s/id", folder);
-	id_meet(path, rank == 0, &id);
+	id_meet(folder, "id", rank == 0, &id);
 	node_open(&me, &id, rank, N, "net", 0, SIZE);
 	r = behind ? send_to_first(&me) : node_exchange(&me, N - 1, SIZE, 1);
 	printf("rank %d %s %s\n", rank, gantry_result_name(r), r == GANTRY_OK ? "" : gantry_last_error());
 	if (rank == 0)
 		print_listening();
 	node_close(&me);
-	return r != GANTRY_OK;
+	exit(r != GANTRY_OK);
 }
 
 int main(int argc, char **argv)
 {
-	int failures = 0;
 	pid_t ranks[N];
+	int failures;
 
 	CHECK(argc == 4);
 	behind = strcmp(argv[1], "behind") == 0;
@@ -110,18 +111,10 @@ int main(int argc, char **argv)
 		relay = (struct relay){.to = lo_addr(port + 1), .allow = first_alone};
 		relay_make(&relay, port, 1);
 	}
-	for (int i = 0; i < N; i++) {
-		ranks[i] = pair_child();
-		if (ranks[i] == 0) {
-			if (behind)
-				close(relay.listen);
-			exit(rank_main(i));
-		}
-	}
+	ranks_fork(N, be_rank, ranks);
 	if (behind)
 		relay_start(&relay);
-	for (int i = 0; i < N; i++)
-		failures += pair_reap(ranks[i], 0);
+	failures = ranks_reap(N, ranks);
 	if (behind)
 		printf("relayed %s\n",
 		       relay_passed(&relay, TO_SERVER) >= (uint64_t)(N - 1) * SIZE ? "all" : "too little");

@@ -44,14 +44,6 @@ static const char *what, *transport, *folder, *netns;
 static int victim, rank_here = -1;
 static uint64_t timeout_ms; /* all limits follow from it */
 
-static uint32_t get(const uint32_t *p)
-{
-	return __atomic_load_n(p, __ATOMIC_ACQUIRE);
-}
-static void set(uint32_t *p, uint32_t v)
-{
-	__atomic_store_n(p, v, __ATOMIC_RELEASE);
-}
 static int deadly(void)
 {
 	return strncmp(what, "missing", 7) != 0;
@@ -70,8 +62,8 @@ static void *watch_error(void *arg)
 {
 	struct watcher *w = arg;
 
-	while (!get(&w->stop)) {
-		if (rank_here == victim && get(&shared->abort))
+	while (!load_acquire(&w->stop)) {
+		if (rank_here == victim && load_acquire(&shared->abort))
 			CHECK_OK(gantry_comm_abort(w->comm));
 		w->r->error = gantry_comm_error(w->comm, &w->r->error_rank, w->r->text, sizeof(w->r->text));
 		if (w->r->error != GANTRY_OK) {
@@ -83,20 +75,6 @@ static void *watch_error(void *arg)
 	return NULL;
 }
 
-static void stay_in_namespace(int rank)
-{
-	char path[256];
-	int fd;
-
-	if (!netns)
-		return;
-	snprintf(path, sizeof(path), "/run/netns/%s%d", netns, rank);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	CHECK(fd >= 0);
-	CHECK_EQ(setns(fd, CLONE_NEWNET), 0);
-	close(fd);
-}
-
 /* The survivors' own communicator. Each message carries whether its sender would like to end; all see the same votes.
  */
 static void *side_main(void *arg)
@@ -106,16 +84,14 @@ static void *side_main(void *arg)
 	uint64_t last = 0, now;
 	struct gantry_unique_id id;
 	struct node side;
-	char path[4096];
 
-	snprintf(path, sizeof(path), "%s/side", folder);
-	id_meet(path, me == 0, &id);
+	id_meet(folder, "side", me == 0, &id);
 	node_open(&side, &id, me, N - 1, transport, 0, 70000);
 	for (uint32_t round = 0; !all; round++) {
 		static const size_t sizes[] = {8, 2000, 70000};
 
 		CHECK_OK(node_exchange(&side, N - 2, sizes[round % 3], round));
-		want = (int)get(&shared->end);
+		want = (int)load_acquire(&shared->end);
 		memset(side.out, want, (size_t)(N - 1) * side.room);
 		CHECK_OK(gantry_group_start());
 		for (int p = 0; p < N - 1; p++) {
@@ -132,7 +108,7 @@ static void *side_main(void *arg)
 		if (last && now - last > r->side_gap_ms)
 			r->side_gap_ms = now - last;
 		last = now;
-		set(&r->side_rounds, round + 1);
+		store_release(&r->side_rounds, round + 1);
 		sleep_ms(3);
 	}
 	CHECK_OK(gantry_comm_error(side.comm, NULL, NULL, 0));
@@ -148,12 +124,12 @@ static void exchange_loop(struct node *me, struct report *r)
 
 	for (; r->call == GANTRY_OK; round++) {
 		if (rank_here == victim && !deadly() && round == (strcmp(what, "missing") == 0 ? ROUNDS_BEFORE : 0))
-			while (get(&shared->hold))
+			while (load_acquire(&shared->hold))
 				sleep_ms(2);
 		if (!deadly() && round == 2 * ROUNDS_BEFORE)
 			break;
 		r->call = node_exchange(me, round % 2 ? N - 1 : 1, sizes[round / 2 % 4], round);
-		set(&r->rounds, round + (r->call == GANTRY_OK));
+		store_release(&r->rounds, round + (r->call == GANTRY_OK));
 		sleep_ms(1);
 	}
 }
@@ -165,14 +141,13 @@ static void be_rank(int rank)
 	struct gantry_unique_id id;
 	pthread_t side, watcher;
 	struct node me;
-	char path[4096];
+	char name[64];
 
 	rank_here = rank;
-	alarm(PAIR_ALARM_S);
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	stay_in_namespace(rank);
-	snprintf(path, sizeof(path), "%s/world", folder);
-	id_meet(path, rank == 0, &id);
+	snprintf(name, sizeof(name), "%s%d", netns ? netns : "", rank);
+	if (netns)
+		enter_netns(name);
+	id_meet(folder, "world", rank == 0, &id);
 	node_open(&me, &id, rank, N, transport, 0, ROOM);
 	if (rank != victim)
 		CHECK_EQ(pthread_create(&side, NULL, side_main, r), 0);
@@ -182,28 +157,18 @@ static void be_rank(int rank)
 	/* Whatever the call returned, the stream is free: nothing waits for the dead. */
 	CHECK_OK(gantry_stream_sync(me.dev, me.stream));
 	r->sync_ms = now_ms();
-	set(&w.stop, deadly() ? 0 : 1);
+	store_release(&w.stop, deadly() ? 0 : 1);
 	pthread_join(watcher, NULL);
 	r->destroy = gantry_comm_destroy(me.comm);
 	r->destroyed_ms = now_ms();
 	me.comm = NULL;
-	set(&r->done, 1);
+	store_release(&r->done, 1);
 	if (rank != victim)
 		pthread_join(side, NULL);
 	node_close(&me);
 }
 
 /* ---- the parent ---- */
-
-static void start(int rank)
-{
-	pids[rank] = fork();
-	CHECK(pids[rank] >= 0);
-	if (pids[rank] == 0) {
-		be_rank(rank);
-		exit(0);
-	}
-}
 
 /* 1: it has ended, though nobody told it to. */
 static int ended(int rank)
@@ -229,8 +194,8 @@ static void until(int rank, uint32_t rounds, uint32_t side_rounds, const char *w
 {
 	uint64_t limit = now_ms() + PAIR_PATIENCE_MS;
 
-	while (get(&shared->r[rank].rounds) < rounds ||
-	       (rank != victim && get(&shared->r[rank].side_rounds) < side_rounds)) {
+	while (load_acquire(&shared->r[rank].rounds) < rounds ||
+	       (rank != victim && load_acquire(&shared->r[rank].side_rounds) < side_rounds)) {
 		if (ended(rank) || now_ms() > limit)
 			end_with(why, rank);
 		sleep_ms(1);
@@ -246,10 +211,10 @@ static void act(const char *command)
 	else if (strcmp(what, "command") == 0)
 		CHECK_EQ(system(command), 0);
 	else if (strcmp(what, "abort") == 0)
-		set(&shared->abort, 1);
+		store_release(&shared->abort, 1);
 	else
 		sleep_ms((unsigned)(2 * timeout_ms));
-	set(&shared->hold, 0);
+	store_release(&shared->hold, 0);
 }
 
 /* Which errors say what happened. */
@@ -274,8 +239,8 @@ static void print(int rank, uint64_t since)
 	       "\"side_rounds\": %u, \"side_gap_ms\": %llu, \"text\": \"%s\"}\n",
 	       what, transport, victim, rank, gantry_result_name(r->error), r->error_rank,
 	       r->error_ms ? (long long)(r->error_ms - since) : -1, (long long)(r->sync_ms - since),
-	       (long long)(r->destroyed_ms - r->sync_ms), gantry_result_name(r->destroy), get(&r->rounds),
-	       get(&r->side_rounds), (unsigned long long)r->side_gap_ms, r->text);
+	       (long long)(r->destroyed_ms - r->sync_ms), gantry_result_name(r->destroy), load_acquire(&r->rounds),
+	       load_acquire(&r->side_rounds), (unsigned long long)r->side_gap_ms, r->text);
 }
 
 static int survivor_is_right(int rank, uint64_t since, uint32_t side_before)
@@ -289,7 +254,7 @@ static int survivor_is_right(int rank, uint64_t since, uint32_t side_before)
 	return fits(r->error) && r->error_rank == victim && r->call == r->error &&
 	       (int64_t)(r->error_ms - since) <= limit && (int64_t)(r->sync_ms - since) <= limit &&
 	       r->destroyed_ms - r->sync_ms <= timeout_ms / 2 && r->side_gap_ms <= timeout_ms * 3 / 4 &&
-	       get(&r->side_rounds) > side_before + 10;
+	       load_acquire(&r->side_rounds) > side_before + 10;
 }
 
 int main(int argc, char **argv)
@@ -307,28 +272,27 @@ int main(int argc, char **argv)
 	CHECK(victim >= 0 && victim < N);
 	CHECK_OK(gantry_params_load(0));
 	timeout_ms = gantry_params()->timeout / 1000000;
-	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	CHECK(shared != MAP_FAILED);
+	shared = share_memory(sizeof(*shared));
 	shared->hold = !deadly();
-	for (int i = 0; i < N; i++)
-		start(i);
+	ranks_fork(N, be_rank, pids);
 	for (int i = 0; i < N; i++)
 		until(i, strcmp(what, "missing_first") == 0 ? 0 : ROUNDS_BEFORE, ROUNDS_BEFORE, "does not begin");
 	for (int i = 0; i < N; i++)
-		side_before[i] = get(&shared->r[i].side_rounds);
+		side_before[i] = load_acquire(&shared->r[i].side_rounds);
 	since = now_ms();
 	act(argc > 6 ? argv[6] : "");
 	limit = now_ms() + PAIR_PATIENCE_MS + 3 * timeout_ms;
 	for (int i = 0; i < N; i++)
-		while (i != victim && !get(&shared->r[i].done)) {
+		while (i != victim && !load_acquire(&shared->r[i].done)) {
 			if (ended(i) || now_ms() > limit)
 				end_with("does not end its communicator", i);
 			sleep_ms(1);
 		}
 	for (int i = 0; i < N; i++)
 		if (i != victim)
-			until(i, 0, get(&shared->r[i].side_rounds) + 20, "its second communicator stands still");
-	set(&shared->end, 1);
+			until(i, 0, load_acquire(&shared->r[i].side_rounds) + 20,
+			      "its second communicator stands still");
+	store_release(&shared->end, 1);
 	if (strcmp(what, "stop") == 0)
 		kill(pids[victim], SIGKILL);
 	for (int i = 0; i < N; i++) {

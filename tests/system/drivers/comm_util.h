@@ -8,8 +8,6 @@
 
 #include "pair.h"
 
-#include <sys/resource.h>
-
 #include "gantry/comm.h"
 
 /* One rank of one communicator; its calls come from one thread. */
@@ -119,63 +117,25 @@ static inline gantry_result node_exchange(struct node *me, int reach, size_t siz
 	return r;
 }
 
-/* The id, for ranks that have nothing else in common. */
-static inline void id_write(const char *path, const struct gantry_unique_id *id)
+/* The id, in a file for ranks that have nothing else in common: the maker writes it, the others wait for it. */
+static inline void id_meet(const char *folder, const char *name, int maker, struct gantry_unique_id *ret_id)
 {
-	char aside[4200];
-	FILE *f;
-
-	snprintf(aside, sizeof(aside), "%s.new", path);
-	f = fopen(aside, "wb");
-	CHECK(f && fwrite(id, sizeof(*id), 1, f) == 1 && fclose(f) == 0);
-	CHECK_EQ(rename(aside, path), 0);
-}
-
-static inline void id_read(const char *path, struct gantry_unique_id *ret_id)
-{
+	char path[4200], aside[4300];
 	FILE *f = NULL;
 
+	snprintf(path, sizeof(path), "%s/%s", folder, name);
+	snprintf(aside, sizeof(aside), "%s.new", path);
+	if (maker) {
+		CHECK_OK(gantry_unique_id_create(ret_id));
+		f = fopen(aside, "wb");
+		CHECK(f && fwrite(ret_id, sizeof(*ret_id), 1, f) == 1 && fclose(f) == 0);
+		CHECK_EQ(rename(aside, path), 0);
+		return;
+	}
 	for (uint64_t end = now_ms() + PAIR_PATIENCE_MS; !(f = fopen(path, "rb")) && now_ms() < end;)
 		sleep_ms(1);
 	CHECK(f && fread(ret_id, sizeof(*ret_id), 1, f) == 1);
 	fclose(f);
-}
-
-static inline void id_meet(const char *path, int maker, struct gantry_unique_id *ret_id)
-{
-	if (maker) {
-		CHECK_OK(gantry_unique_id_create(ret_id));
-		id_write(path, ret_id);
-	} else {
-		id_read(path, ret_id);
-	}
-}
-
-/* User and system time of this process, in microseconds. */
-static inline uint64_t cpu_us(void)
-{
-	struct rusage u;
-
-	CHECK_EQ(getrusage(RUSAGE_SELF, &u), 0);
-	return (uint64_t)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000000u +
-	       (uint64_t)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
-}
-
-/*
- * Until fds and threads are what they were; what was closed is seen off in the background, and a thread that was joined
- * may still be listed. Only what never goes reaches the deadline.
- */
-static inline void settle(int fds, int threads, const char *when)
-{
-	uint64_t end = now_ms() + PAIR_PATIENCE_MS;
-
-	while ((pair_fds() != fds || pair_threads() != threads) && now_ms() < end)
-		sleep_ms(5);
-	if (pair_fds() != fds || pair_threads() != threads)
-		fprintf(stderr, "%s: %d fds (%d before), %d threads (%d before)\n", when, pair_fds(), fds,
-			pair_threads(), threads);
-	CHECK_EQ(pair_fds(), fds);
-	CHECK_EQ(pair_threads(), threads);
 }
 
 #endif

@@ -25,7 +25,7 @@ struct request {
 
 struct state {
 	struct pair_side *side;
-	void *listen[3], *send[3], *recv[3];
+	struct pair_ends e[3];
 	struct request req[PENDING_MAX];
 	int n;
 	uint8_t *small, *large, *into;
@@ -35,19 +35,9 @@ static const char *mode;
 
 static void connect_all(struct state *st)
 {
-	struct pair_side *s = st->side;
-
-	pair_init(s);
+	pair_init(st->side);
 	for (int i = 0; i < 3; i++)
-		st->listen[i] = pair_listen(s, i);
-	/* A first, so that the two directions share their links in a way that is the same each time. */
-	for (int i = 0; i < 3; i++) {
-		if (s->self == 0)
-			st->send[i] = pair_connect(s, i);
-		st->recv[i] = pair_accept(s, st->listen[i]);
-		if (s->self == 1)
-			st->send[i] = pair_connect(s, i);
-	}
+		st->e[i] = pair_open_ends(st->side, i);
 }
 
 static void add(struct state *st, void *handle, int moving, uint8_t *data)
@@ -68,21 +58,21 @@ static void post_all(struct state *st)
 		pattern_fill(st->small + i * SMALL, SMALL, i);
 	pattern_fill(st->large, LARGE, 99);
 	for (int i = 0; i < SMALLS; i++)
-		add(st, pair_isend(s, st->send[0], st->small + (size_t)i * SMALL, SMALL, 0), 0, NULL);
+		add(st, pair_isend(s, st->e[0].send, st->small + (size_t)i * SMALL, SMALL, 0), 0, NULL);
 	for (int i = 0; i < LARGES; i++)
-		add(st, pair_isend(s, st->send[0], st->large, LARGE, 0), 0, NULL);
+		add(st, pair_isend(s, st->e[0].send, st->large, LARGE, 0), 0, NULL);
 	for (int i = 0; i < LARGES; i++)
-		add(st, pair_irecv(s, st->recv[1], st->into + (size_t)i * LARGE, LARGE, 0), 0, NULL);
+		add(st, pair_irecv(s, st->e[1].recv, st->into + (size_t)i * LARGE, LARGE, 0), 0, NULL);
 	for (int i = 0; i < LARGES; i++) {
 		uint8_t *p = st->into + (size_t)LARGES * LARGE + (size_t)i * SMALL;
 
-		add(st, pair_irecv(s, st->recv[1], p, SMALL, 0), 0, p);
+		add(st, pair_irecv(s, st->e[1].recv, p, SMALL, 0), 0, p);
 	}
 	for (int i = 0; i < MOVING; i++) {
 		uint8_t *p = st->into + (size_t)LARGES * LARGE + (size_t)SMALLS * SMALL + (size_t)i * LARGE;
 
-		add(st, pair_irecv(s, st->recv[2], p, LARGE, 0), 'r', p);
-		add(st, pair_isend(s, st->send[2], st->large, LARGE, 0), 's', NULL);
+		add(st, pair_irecv(s, st->e[2].recv, p, LARGE, 0), 'r', p);
+		add(st, pair_isend(s, st->e[2].send, st->large, LARGE, 0), 's', NULL);
 	}
 }
 
@@ -101,12 +91,12 @@ static gantry_result poll_one(struct state *st, struct request *q, int *ret_move
 		return GANTRY_OK;
 	}
 	if (q->moving == 's')
-		return s->net->ops->isend(s->net, st->send[2], st->large, LARGE, 0, NULL, &q->handle);
+		return s->net->ops->isend(s->net, st->e[2].send, st->large, LARGE, 0, NULL, &q->handle);
 	void *data = q->data;
 	size_t size = LARGE;
 	int tag = 0;
 
-	return s->net->ops->irecv(s->net, st->recv[2], 1, &data, &size, &tag, NULL, &q->handle);
+	return s->net->ops->irecv(s->net, st->e[2].recv, 1, &data, &size, &tag, NULL, &q->handle);
 }
 
 /* Every request ends with the same code, which names the peer; none later than the deadline. */
@@ -158,7 +148,7 @@ static void until_all_failed(struct state *st)
 	printf("side %c: %d requests ended with %s (%s) after %d ms\n", 'A' + s->self, failed, gantry_result_name(code),
 	       text, (int)(last - s->shared->event_ms));
 	fflush(stdout);
-	CHECK(__atomic_load_n(&s->shared->event, __ATOMIC_ACQUIRE));
+	CHECK(load_acquire(&s->shared->event));
 	CHECK(gantry_result_is_remote(code));
 	CHECK((int64_t)(last - s->shared->event_ms) <= (int64_t)limit);
 	CHECK(failed >= LARGES * 3 + 2 * MOVING + 4); /* four and more small sends do not fit the window */
@@ -169,11 +159,8 @@ static void close_all(struct state *st)
 	struct pair_side *s = st->side;
 	uint64_t began = now_ms();
 
-	for (int i = 0; i < 3; i++) {
-		CHECK_OK(s->net->ops->close_send(s->net, st->send[i]));
-		CHECK_OK(s->net->ops->close_recv(s->net, st->recv[i]));
-		CHECK_OK(s->net->ops->close_listen(s->net, st->listen[i]));
-	}
+	for (int i = 0; i < 3; i++)
+		pair_close_ends(s, &st->e[i]);
 	CHECK_OK(s->net->ops->finalize(s->net, s->ctx));
 	s->ctx = NULL;
 	CHECK((now_ms() - began) * 1000000 < gantry_params()->timeout / 2); /* nobody is waited for */
@@ -187,8 +174,7 @@ static void dying_side(struct pair_side *s)
 	struct state st = {.side = s};
 
 	connect_all(&st);
-	pair_step(s, 1);
-	pair_wait_step(s->shared, s->other, 1);
+	pair_meet(s, 1);
 	post_all(&st);
 	pair_step(s, 2);
 	until_all_failed(&st);
@@ -198,7 +184,7 @@ static void dying_side(struct pair_side *s)
 	 * pending. That one gives up by itself, and if it ends badly, so does the test.
 	 */
 	for (uint64_t end = now_ms() + PAIR_PATIENCE_MS; strcmp(mode, "command") == 0 && now_ms() < end;) {
-		if (__atomic_load_n(&s->shared->step[s->other], __ATOMIC_ACQUIRE) >= 3)
+		if (load_acquire(&s->shared->step[s->other]) >= 3)
 			break;
 		sleep_ms(1);
 	}
@@ -214,18 +200,15 @@ static void living_side(struct pair_side *s)
 	connect_all(&st);
 	post_all(&st);
 	sleep_ms((unsigned)(3 * gantry_params()->timeout / 1000000));
-	pair_step(s, 1);
-	pair_wait_step(s->shared, s->other, 1);
+	pair_meet(s, 1);
 	fill = malloc((size_t)LARGE);
 	CHECK(fill);
 	for (int i = 0; i < SMALLS; i++)
-		add(&st, pair_irecv(s, st.recv[0], st.into + (size_t)i * SMALL, SMALL, 0), 0, NULL);
+		add(&st, pair_irecv(s, st.e[0].recv, st.into + (size_t)i * SMALL, SMALL, 0), 0, NULL);
 	for (int i = 0; i < LARGES; i++)
-		add(&st, pair_irecv(s, st.recv[0], fill, LARGE, 0), 0, NULL);
-	for (int i = 0; i < LARGES; i++)
-		add(&st, pair_isend(s, st.send[1], st.small, SMALL, 0), 0, NULL);
-	for (int i = 0; i < LARGES; i++)
-		add(&st, pair_isend(s, st.send[1], st.small, SMALL, 0), 0, NULL);
+		add(&st, pair_irecv(s, st.e[0].recv, fill, LARGE, 0), 0, NULL);
+	for (int i = 0; i < 2 * LARGES; i++)
+		add(&st, pair_isend(s, st.e[1].send, st.small, SMALL, 0), 0, NULL);
 	for (int i = 0; i < st.n; i++)
 		pair_wait(s, st.req[i].handle);
 	for (int i = 0; i < st.n; i++)
@@ -235,8 +218,7 @@ static void living_side(struct pair_side *s)
 		CHECK_PATTERN(st.into + (size_t)LARGES * LARGE + (size_t)i * SMALL, SMALL, 0);
 	printf("side %c: nothing failed in three deadlines of sleep\n", 'A' + s->self);
 	fflush(stdout);
-	pair_step(s, 2);
-	pair_wait_step(s->shared, s->other, 2);
+	pair_meet(s, 2);
 	close_all(&st);
 	free(fill);
 }
@@ -244,7 +226,7 @@ static void living_side(struct pair_side *s)
 static void happened(struct pair_shared *shared)
 {
 	shared->event_ms = now_ms();
-	__atomic_store_n(&shared->event, 1, __ATOMIC_RELEASE);
+	store_release(&shared->event, 1);
 }
 
 int main(int argc, char **argv)
@@ -260,7 +242,7 @@ int main(int argc, char **argv)
 	b = pair_fork(alive ? living_side : dying_side, shared, 1, argc == 5 ? argv[3] : NULL);
 	if (!alive) {
 		for (int i = 0; i < 2; i++)
-			while (__atomic_load_n(&shared->step[i], __ATOMIC_ACQUIRE) < 2) {
+			while (load_acquire(&shared->step[i]) < 2) {
 				CHECK(waitpid(i ? b : a, NULL, WNOHANG) == 0);
 				sleep_ms(5);
 			}

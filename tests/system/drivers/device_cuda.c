@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,8 +16,9 @@
 #include "device/device.h"
 #include "device/work.h"
 #include "kernels/bench.h"
+#include "perf_util.h"
+#include "socks.h"
 #include "test.h"
-#include "tools/perf_util.h"
 
 enum { ROOM = 3 << 20, GUARD = 64 };
 
@@ -332,15 +332,6 @@ static void test_fifo(uint32_t window)
 	shared->abort = shared->result = 0;
 	CHECK_OK(ops->free(gpu, args.conn));
 	CHECK_OK(ops->free_mapped(gpu, c.fifo));
-}
-
-static void send_all(int fd, const void *p, size_t n)
-{
-	CHECK_EQ(write(fd, p, n), (ssize_t)n);
-}
-static void recv_all(int fd, void *p, size_t n)
-{
-	CHECK_EQ(recv(fd, p, n, MSG_WAITALL), (ssize_t)n);
 }
 
 /* The other process: opens the memory twice, checks it, writes it. */

@@ -27,14 +27,13 @@ static int64_t share_at_a(const struct relay_conn *c, int way)
 {
 	if (!relay_hellos(&relay_b, 0))
 		return 0;
-	return __atomic_load_n(&stage, __ATOMIC_RELAXED) < 2 && c->lane == 0 && way == TO_SERVER ? RELAY_HELLO
-												 : RELAY_ALL;
+	return load_relaxed(&stage) < 2 && c->lane == 0 && way == TO_SERVER ? RELAY_HELLO : RELAY_ALL;
 }
 
 static int64_t share_at_b(const struct relay_conn *c, int way)
 {
 	(void)way;
-	return __atomic_load_n(&stage, __ATOMIC_RELAXED) < 1 && c->lane ? 0 : RELAY_ALL;
+	return load_relaxed(&stage) < 1 && c->lane ? 0 : RELAY_ALL;
 }
 
 static int64_t slow_welcome(const struct relay_conn *c, int way)
@@ -63,22 +62,18 @@ static int64_t redial(const struct relay_conn *c, int way)
 static void until_quiet(void)
 {
 	while (!relay_hellos(&relay_a, 0) || !relay_hellos(&relay_b, 0) ||
-	       now_ms() - __atomic_load_n(&relay_a.moved_ms, __ATOMIC_RELAXED) < QUIET_MS ||
-	       now_ms() - __atomic_load_n(&relay_b.moved_ms, __ATOMIC_RELAXED) < QUIET_MS)
+	       now_ms() - load_relaxed(&relay_a.moved_ms) < QUIET_MS ||
+	       now_ms() - load_relaxed(&relay_b.moved_ms) < QUIET_MS)
 		sleep_ms(1);
 }
 
 /* ---- the sides ---- */
 
-struct ends {
-	void *send, *recv;
-};
-
-static struct ends connect_both(struct pair_side *s, int sends, int receives)
+static struct pair_ends connect_both(struct pair_side *s, int sends, int receives)
 {
 	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
 	void *listen = receives ? pair_listen(s, 0) : NULL;
-	struct ends e = {0};
+	struct pair_ends e = {0};
 	uint64_t end = now_ms() + PAIR_PATIENCE_MS;
 
 	if (sends) {
@@ -103,7 +98,7 @@ static void side(struct pair_side *s)
 	uint8_t *out = malloc(SIZE), *in = malloc(SIZE);
 	int sends = two_way || s->self == 0, receives = two_way || s->self == 1;
 	void *sent = NULL, *received = NULL;
-	struct ends e;
+	struct pair_ends e;
 
 	CHECK(out && in);
 	relay_advertise(s->self ? &relay_b : &relay_a);
@@ -122,10 +117,8 @@ static void side(struct pair_side *s)
 	if (sends)
 		pair_wait(s, sent);
 	s->shared->number[s->self][0] = load_relaxed(&inet_strangers);
-	pair_step(s, 1);
-	pair_wait_step(s->shared, s->other, 1);
-	CHECK_OK(s->net->ops->close_send(s->net, e.send));
-	CHECK_OK(s->net->ops->close_recv(s->net, e.recv));
+	pair_meet(s, 1);
+	pair_close_ends(s, &e);
 	free(out);
 	free(in);
 }
@@ -133,8 +126,7 @@ static void side(struct pair_side *s)
 int main(int argc, char **argv)
 {
 	struct pair_shared *shared = pair_share();
-	int failures = 0;
-	pid_t a, b;
+	int failures;
 
 	CHECK_EQ(argc, 2);
 	which = argv[1];
@@ -150,17 +142,15 @@ int main(int argc, char **argv)
 	relay_b.to = lo_addr(lo_free_port());
 	relay_make(&relay_a, 0, 1);
 	relay_make(&relay_b, 0, 1);
-	a = pair_fork(side, shared, 0, NULL);
-	b = pair_fork(side, shared, 1, NULL);
+	pair_fork_both(shared, side, side);
 	relay_start(&relay_a);
 	relay_start(&relay_b);
-	while (two_way && __atomic_load_n(&stage, __ATOMIC_RELAXED) < 2) {
+	while (two_way && load_relaxed(&stage) < 2) {
 		until_quiet();
-		__atomic_store_n(&relay_b.moved_ms, now_ms(), __ATOMIC_RELAXED); /* what it lets pass takes a moment */
-		__atomic_fetch_add(&stage, 1, __ATOMIC_RELAXED);
+		store_relaxed(&relay_b.moved_ms, now_ms()); /* what it lets pass takes a moment */
+		fetch_add_relaxed(&stage, 1);
 	}
-	failures += pair_reap(a, 0);
-	failures += pair_reap(b, 0);
+	failures = pair_reap_both(shared);
 	printf("%s: hellos at A %d, at B %d + %d + %d; strangers %d + %d\n", which, relay_hellos(&relay_a, 0),
 	       relay_hellos(&relay_b, 0), relay_hellos(&relay_b, 1), relay_hellos(&relay_b, 2),
 	       (int)shared->number[0][0], (int)shared->number[1][0]);

@@ -6,8 +6,6 @@
  * made, memory, descriptors and CPU time per stranger are bounded, and A gets in before, in the middle of and after
  * them.
  */
-#include <sys/resource.h>
-
 #include "net/tcp/engine.h"
 #include "pair.h"
 #include "random.h"
@@ -21,15 +19,6 @@ static int impostors;
 static struct pair_shared *shared;
 
 /* ---- B ---- */
-
-static uint64_t cpu_us(void)
-{
-	struct rusage u;
-
-	CHECK(getrusage(RUSAGE_SELF, &u) == 0);
-	return ((uint64_t)u.ru_utime.tv_sec + (uint64_t)u.ru_stime.tv_sec) * 1000000 + (uint64_t)u.ru_utime.tv_usec +
-	       (uint64_t)u.ru_stime.tv_usec;
-}
 
 static uint64_t rss_kib(void)
 {
@@ -85,7 +74,7 @@ static void server(struct pair_side *s)
 	for (int i = 1; i < GENUINE; i++) {
 		uint64_t cpu0 = cpu_us(), rss0 = rss_kib(), count0 = load_relaxed(&inet_strangers);
 
-		while (__atomic_load_n(&shared->event, __ATOMIC_ACQUIRE) < (uint32_t)i) {
+		while (load_acquire(&shared->event) < (uint32_t)i) {
 			for (int k = i; k < LISTENERS; k++) {
 				CHECK_OK(s->net->ops->accept(s->net, listen[k], &comm, NULL));
 				CHECK(!comm);
@@ -133,7 +122,7 @@ static void client(struct pair_side *s)
 	for (int i = 0; i < GENUINE; i++) {
 		void *comm;
 
-		while (__atomic_load_n(&shared->event, __ATOMIC_ACQUIRE) < (uint32_t)i)
+		while (load_acquire(&shared->event) < (uint32_t)i)
 			sleep_ms(1);
 		comm = pair_connect(s, i);
 		pattern_fill(data, SIZE, (uint32_t)i);
@@ -306,9 +295,6 @@ static void come_all(int n)
 
 int main(int argc, char **argv)
 {
-	int failures = 0;
-	pid_t a, b;
-
 	if (!GANTRY_HAVE_OPENSSL)
 		SKIP("this build has no OpenSSL to authenticate with");
 	shared = pair_share();
@@ -316,15 +302,12 @@ int main(int argc, char **argv)
 	relay.lanes = 1;
 	relay.to = lo_addr(lo_free_port());
 	relay_make(&relay, 0, 1);
-	a = pair_fork(client, shared, 0, NULL);
-	b = pair_fork(server, shared, 1, NULL);
+	pair_fork_both(shared, client, server);
 	relay_start(&relay);
 	for (uint32_t i = 1; i < GENUINE; i++) {
 		pair_wait_step(shared, 1, i);
 		come_all(impostors / (GENUINE - 1));
-		__atomic_store_n(&shared->event, i, __ATOMIC_RELEASE);
+		store_release(&shared->event, i);
 	}
-	failures += pair_reap(a, 0);
-	failures += pair_reap(b, 0);
-	return failures != 0;
+	return pair_reap_both(shared);
 }

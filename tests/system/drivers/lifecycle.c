@@ -11,50 +11,27 @@
 #include "pair.h"
 
 #include <malloc.h>
-#include <sys/resource.h>
 
 #include "base/param.h"
 
-enum { LARGE = 512 << 10, CROSSING = 8, IDLE_MS = 2000, IDLE_TIMES = 6 };
+enum { LARGE = 512 << 10, CROSSING = 8, IDLE_MS = 2000 };
 
 static int rounds;
-
-/* Closed links are seen off in the background, and a thread that has ended may still be listed for a moment. */
-static void settle(int fds, const char *when)
-{
-	uint64_t end = now_ms() + PAIR_PATIENCE_MS;
-
-	while ((pair_fds() != fds || pair_threads() != 1) && now_ms() < end)
-		sleep_ms(5);
-	if (pair_fds() != fds || pair_threads() != 1)
-		fprintf(stderr, "%s: %d fds (%d before), %d threads (1 before)\n", when, pair_fds(), fds,
-			pair_threads());
-	CHECK_EQ(pair_fds(), fds);
-	CHECK_EQ(pair_threads(), 1);
-}
 
 static void self_cycle(uint32_t seed, uint8_t *from, uint8_t *into)
 {
 	struct pair_side s = {.net = gantry_net_tcp()};
-	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
-	void *listen = NULL, *send = NULL, *recv = NULL, *r[4];
 	const struct gantry_net_ops *ops = s.net->ops;
+	struct pair_ends e;
+	void *r[4];
 
 	pair_init(&s);
-	CHECK_OK(ops->listen(s.net, s.ctx, 0, handle, &listen));
-	while (!send || !recv) {
-		if (!send)
-			CHECK_OK(ops->connect(s.net, s.ctx, 0, handle, &send, NULL));
-		if (!recv)
-			CHECK_OK(ops->accept(s.net, listen, &recv, NULL));
-		if (!send || !recv)
-			sleep_ms(1);
-	}
+	CHECK_OK(pair_open_self(&s, &e));
 	pattern_fill(from, LARGE, seed);
-	r[0] = pair_irecv(&s, recv, into, 1000, 0);
-	r[1] = pair_irecv(&s, recv, into + 1000, LARGE, 0);
-	r[2] = pair_isend(&s, send, from, 1000, 0);
-	r[3] = pair_isend(&s, send, from, LARGE, 0);
+	r[0] = pair_irecv(&s, e.recv, into, 1000, 0);
+	r[1] = pair_irecv(&s, e.recv, into + 1000, LARGE, 0);
+	r[2] = pair_isend(&s, e.send, from, 1000, 0);
+	r[3] = pair_isend(&s, e.send, from, LARGE, 0);
 	for (int done = 0, over[4] = {0}; done < 4;) {
 		for (int i = 0; i < 4; i++) {
 			if (over[i])
@@ -65,9 +42,7 @@ static void self_cycle(uint32_t seed, uint8_t *from, uint8_t *into)
 	}
 	CHECK_PATTERN(into, 1000, seed);
 	CHECK_PATTERN(into + 1000, LARGE, seed);
-	CHECK_OK(ops->close_send(s.net, send));
-	CHECK_OK(ops->close_recv(s.net, recv));
-	CHECK_OK(ops->close_listen(s.net, listen));
+	pair_close_ends(&s, &e);
 	CHECK_OK(ops->finalize(s.net, s.ctx));
 }
 
@@ -81,11 +56,11 @@ static int cycles(void)
 	for (int i = 1; i <= rounds; i++) {
 		self_cycle((uint32_t)i, from, into);
 		if (i == rounds / 2) {
-			settle(fds, "half-way");
+			settle(fds, 1, "half-way");
 			middle = mallinfo2().uordblks;
 		}
 	}
-	settle(fds, "at the end");
+	settle(fds, 1, "at the end");
 	end = mallinfo2().uordblks;
 	printf("%d cycles: %d fds, 1 thread, %zu bytes in use half-way, %zu at the end\n", rounds, fds, middle, end);
 	CHECK(end <=
@@ -102,52 +77,48 @@ static int cycles(void)
 static void crossing_round(struct pair_side *s, int round)
 {
 	const struct gantry_net_ops *ops = s->net->ops;
-	void *listen[CROSSING], *send[CROSSING] = {0}, *recv[CROSSING] = {0}, *tx[CROSSING], *rx[CROSSING];
+	struct pair_ends e[CROSSING] = {{NULL}};
+	void *tx[CROSSING], *rx[CROSSING];
 	uint8_t handle[CROSSING][GANTRY_NET_HANDLE_SIZE];
 	int from[CROSSING], into[CROSSING], left = 2 * CROSSING, in_turn = round % 2;
 	uint64_t began;
 
 	pair_init(s);
 	for (int i = 0; i < CROSSING; i++)
-		CHECK_OK(ops->listen(s->net, s->ctx, 0, s->shared->handle[s->self][i], &listen[i]));
-	pair_step(s, (uint32_t)round * 3 + 1);
-	pair_wait_step(s->shared, s->other, (uint32_t)round * 3 + 1);
+		CHECK_OK(ops->listen(s->net, s->ctx, 0, s->shared->handle[s->self][i], &e[i].listen));
+	pair_meet(s, (uint32_t)round * 3 + 1);
 	memcpy(handle, s->shared->handle[s->other], sizeof(handle));
 	for (began = now_ms(); left && now_ms() - began < PAIR_PATIENCE_MS;) {
 		for (int i = 0; i < CROSSING; i++) {
-			if (!send[i] && (!in_turn || i == 0 || send[i - 1])) {
-				CHECK_OK(ops->connect(s->net, s->ctx, 0, handle[i], &send[i], NULL));
-				left -= send[i] != NULL;
+			if (!e[i].send && (!in_turn || i == 0 || e[i - 1].send)) {
+				CHECK_OK(ops->connect(s->net, s->ctx, 0, handle[i], &e[i].send, NULL));
+				left -= e[i].send != NULL;
 			}
-			if (!recv[i] && (!in_turn || send[CROSSING - 1])) {
-				CHECK_OK(ops->accept(s->net, listen[i], &recv[i], NULL));
-				left -= recv[i] != NULL;
+			if (!e[i].recv && (!in_turn || e[CROSSING - 1].send)) {
+				CHECK_OK(ops->accept(s->net, e[i].listen, &e[i].recv, NULL));
+				left -= e[i].recv != NULL;
 			}
 		}
 		sleep_ms(1);
 	}
 	for (int i = 0; i < CROSSING; i++)
-		if (!send[i] || !recv[i])
+		if (!e[i].send || !e[i].recv)
 			fprintf(stderr, "round %d, side %c, connection %d: %s%s\n", round, 'A' + s->self, i,
-				send[i] ? "" : "connect does not end ", recv[i] ? "" : "accept does not end");
+				e[i].send ? "" : "connect does not end ", e[i].recv ? "" : "accept does not end");
 	CHECK_EQ(left, 0);
 	for (int i = 0; i < CROSSING; i++) {
 		from[i] = round * 1000 + i * 10 + s->self;
-		rx[i] = pair_irecv(s, recv[i], &into[i], sizeof(into[i]), 0);
-		tx[i] = pair_isend(s, send[i], &from[i], sizeof(from[i]), 0);
+		rx[i] = pair_irecv(s, e[i].recv, &into[i], sizeof(into[i]), 0);
+		tx[i] = pair_isend(s, e[i].send, &from[i], sizeof(from[i]), 0);
 	}
 	for (int i = 0; i < CROSSING; i++) {
 		pair_wait(s, tx[i]);
 		pair_wait(s, rx[i]);
 		CHECK_EQ(into[i], round * 1000 + i * 10 + s->other);
 	}
-	pair_step(s, (uint32_t)round * 3 + 2);
-	pair_wait_step(s->shared, s->other, (uint32_t)round * 3 + 2);
-	for (int i = 0; i < CROSSING; i++) {
-		CHECK_OK(ops->close_send(s->net, send[i]));
-		CHECK_OK(ops->close_recv(s->net, recv[i]));
-		CHECK_OK(ops->close_listen(s->net, listen[i]));
-	}
+	pair_meet(s, (uint32_t)round * 3 + 2);
+	for (int i = 0; i < CROSSING; i++)
+		pair_close_ends(s, &e[i]);
 	CHECK_OK(ops->finalize(s->net, s->ctx));
 	s->ctx = NULL;
 }
@@ -158,43 +129,29 @@ static void crossing_side(struct pair_side *s)
 
 	for (int round = 0; round < rounds; round++) {
 		crossing_round(s, round);
-		settle(fds, "crossing");
-		pair_step(s, (uint32_t)round * 3 + 3);
-		pair_wait_step(s->shared, s->other, (uint32_t)round * 3 + 3);
+		settle(fds, 1, "crossing");
+		pair_meet(s, (uint32_t)round * 3 + 3);
 	}
-}
-
-/* Connected in both directions, A first. */
-static void connect_both(struct pair_side *s, void **listen, void **send, void **recv)
-{
-	pair_init(s);
-	*listen = pair_listen(s, 0);
-	if (s->self == 0)
-		*send = pair_connect(s, 0);
-	*recv = pair_accept(s, *listen);
-	if (s->self == 1)
-		*send = pair_connect(s, 0);
 }
 
 static void closing_side(struct pair_side *s)
 {
-	void *listen, *send, *recv;
+	struct pair_ends e;
 	uint8_t *data = calloc(16, LARGE);
 	uint64_t began, took;
 
 	CHECK(data);
-	connect_both(s, &listen, &send, &recv);
+	pair_init(s);
+	e = pair_open_ends(s, 0);
 	for (int i = 0; i < 8; i++) {
-		pair_irecv(s, recv, data + (size_t)i * LARGE, LARGE, 0);
-		pair_isend(s, send, data + (size_t)(8 + i) * LARGE, i % 2 ? LARGE : 60000, 0);
+		pair_irecv(s, e.recv, data + (size_t)i * LARGE, LARGE, 0);
+		pair_isend(s, e.send, data + (size_t)(8 + i) * LARGE, i % 2 ? LARGE : 60000, 0);
 	}
 	pair_step(s, 1);
-	while (!__atomic_load_n(&s->shared->event, __ATOMIC_ACQUIRE))
+	while (!load_acquire(&s->shared->event))
 		sleep_ms(1);
 	began = now_ms();
-	CHECK_OK(s->net->ops->close_send(s->net, send));
-	CHECK_OK(s->net->ops->close_recv(s->net, recv));
-	CHECK_OK(s->net->ops->close_listen(s->net, listen));
+	pair_close_ends(s, &e);
 	CHECK_OK(s->net->ops->finalize(s->net, s->ctx));
 	s->ctx = NULL;
 	took = now_ms() - began;
@@ -237,56 +194,20 @@ static void unaccepted_side(struct pair_side *s)
 	free(data);
 }
 
-static uint64_t cpu_us(void)
-{
-	struct rusage u;
-
-	CHECK(getrusage(RUSAGE_SELF, &u) == 0);
-	return (uint64_t)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000000 +
-	       (uint64_t)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
-}
-
-/* Others on this machine can only make it more: the other side may have come late, or page faults cost extra. */
-static void measure_idle(struct pair_side *s)
-{
-	uint64_t(*number)[8] = s->shared->number;
-
-	for (uint32_t i = 0; i < IDLE_TIMES && !(i && number[0][0] && number[1][0]); i++) {
-		uint64_t before, used;
-
-		pair_step(s, 2 * i + 1);
-		pair_wait_step(s->shared, s->other, 2 * i + 1);
-		sleep_ms(200);
-		before = cpu_us();
-		sleep_ms(IDLE_MS);
-		used = cpu_us() - before;
-		printf("side %c: idle for %d ms, %d us of CPU (%.2f %%)\n", 'A' + s->self, IDLE_MS, (int)used,
-		       (double)used / 10 / IDLE_MS);
-		fflush(stdout);
-		if (used < IDLE_MS * 1000 / 100)
-			number[s->self][0] = 1;
-		pair_step(s, 2 * i + 2);
-		pair_wait_step(s->shared, s->other, 2 * i + 2);
-	}
-	CHECK(number[s->self][0]);
-}
-
 static void idle_side(struct pair_side *s)
 {
 	static uint8_t small[100];
 	uint8_t *large = malloc(LARGE);
-	void *listen, *send, *recv;
+	struct pair_ends e;
 
 	CHECK(large);
-	connect_both(s, &listen, &send, &recv);
-	pair_irecv(s, recv, small, sizeof(small), 0);
-	pair_irecv(s, recv, large, LARGE, 0);
-	measure_idle(s);
-	pair_step(s, 1000);
-	pair_wait_step(s->shared, s->other, 1000);
-	s->net->ops->close_send(s->net, send);
-	s->net->ops->close_recv(s->net, recv);
-	s->net->ops->close_listen(s->net, listen);
+	pair_init(s);
+	e = pair_open_ends(s, 0);
+	pair_irecv(s, e.recv, small, sizeof(small), 0);
+	pair_irecv(s, e.recv, large, LARGE, 0);
+	pair_measure_idle(s, "receives posted", IDLE_MS);
+	pair_meet(s, 1000);
+	pair_close_ends(s, &e);
 	free(large);
 }
 
@@ -295,22 +216,20 @@ int main(int argc, char **argv)
 	struct pair_shared *shared = pair_share();
 	const char *mode = argc > 1 ? argv[1] : "";
 	void (*run)(struct pair_side *) = idle_side;
-	pid_t a, b;
-	int failures = 0;
+	int failures;
 
 	rounds = argc > 2 ? atoi(argv[2]) : 10;
 	if (strcmp(mode, "cycles") == 0)
 		return cycles();
 	if (strcmp(mode, "close") == 0) {
-		a = pair_fork(closing_side, shared, 0, NULL);
-		b = pair_fork(closing_side, shared, 1, NULL);
+		pair_fork_both(shared, closing_side, closing_side);
 		pair_wait_step(shared, 0, 1);
 		pair_wait_step(shared, 1, 1);
-		CHECK(kill(b, SIGSTOP) == 0);
-		__atomic_store_n(&shared->event, 1, __ATOMIC_RELEASE);
-		failures += pair_reap(a, 0);
-		CHECK(kill(b, SIGCONT) == 0);
-		return failures + pair_reap(b, 0) != 0;
+		CHECK(kill(shared->pid[1], SIGSTOP) == 0);
+		store_release(&shared->event, 1);
+		failures = pair_reap(shared->pid[0], 0);
+		CHECK(kill(shared->pid[1], SIGCONT) == 0);
+		return failures | pair_reap(shared->pid[1], 0);
 	}
 	if (strcmp(mode, "crossing") == 0)
 		run = crossing_side;
@@ -318,9 +237,6 @@ int main(int argc, char **argv)
 		run = unaccepted_side;
 	else
 		CHECK_STR(mode, "idle");
-	a = pair_fork(run, shared, 0, NULL);
-	b = pair_fork(run, shared, 1, NULL);
-	failures += pair_reap(a, 0);
-	failures += pair_reap(b, 0);
-	return failures != 0;
+	pair_fork_both(shared, run, run);
+	return pair_reap_both(shared);
 }

@@ -85,13 +85,12 @@ static void one(struct pair_side *s, int i, void *comm, uint8_t *data)
 	CHECK_HAS(gantry_last_error(), received);
 	CHECK_HAS(gantry_last_error(), pid);
 	CHECK(ms < PATIENCE_MS); /* it comes, and need not be waited for until somebody gives up */
-	pair_step(s, (uint32_t)i * 2 + 2);
-	pair_wait_step(s->shared, s->other, (uint32_t)i * 2 + 2);
+	pair_meet(s, (uint32_t)i * 2 + 2);
 }
 
 static void side(struct pair_side *s)
 {
-	void *listen[CASES + 1], *comm[CASES + 1];
+	void *listen[CASES + 1] = {NULL}, *comm[CASES + 1];
 	uint8_t *data = malloc(ROOM);
 
 	CHECK(data);
@@ -114,24 +113,16 @@ static void side(struct pair_side *s)
 		CHECK_EQ(size, 1 << 20);
 		CHECK_PATTERN(data, 1 << 20, 1);
 	}
-	pair_step(s, 1000);
-	pair_wait_step(s->shared, s->other, 1000);
-	for (int i = 0; i <= CASES; i++) {
-		if (s->self == 0) {
-			CHECK_OK(s->net->ops->close_send(s->net, comm[i]));
-		} else {
-			CHECK_OK(s->net->ops->close_recv(s->net, comm[i]));
-			CHECK_OK(s->net->ops->close_listen(s->net, listen[i]));
-		}
-	}
+	pair_meet(s, 1000);
+	for (int i = 0; i <= CASES; i++)
+		pair_close_ends(s, &(struct pair_ends){listen[i], s->self ? NULL : comm[i], s->self ? comm[i] : NULL});
 	free(data);
 }
 
 int main(void)
 {
 	struct pair_shared *shared = pair_share();
-	pid_t a = pair_fork(side, shared, 0, NULL), b = pair_fork(side, shared, 1, NULL);
-	int failures = pair_reap(a, 0);
 
-	return failures + pair_reap(b, 0) != 0;
+	pair_fork_both(shared, side, side);
+	return pair_reap_both(shared);
 }

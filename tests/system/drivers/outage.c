@@ -27,25 +27,16 @@ enum { ROUND, FAILED_MS, LAST };
 static int pair, die;
 static const char *folder;
 
-static uint64_t get(const uint64_t *p)
-{
-	return __atomic_load_n(p, __ATOMIC_ACQUIRE);
-}
-
-static void put(uint64_t *p, uint64_t value)
-{
-	__atomic_store_n(p, value, __ATOMIC_RELEASE);
-}
-
 struct net_pair {
 	struct pair_side *s;
-	void *send, *recv;
+	struct pair_ends e;
 	uint8_t *out, *in;
 	size_t size;
 };
 
-static gantry_result net_exchange(struct net_pair *n, uint32_t round)
+static gantry_result net_round(void *arg, uint32_t round)
 {
+	struct net_pair *n = arg;
 	const struct gantry_net_ops *ops = n->s->net->ops;
 	gantry_result r = GANTRY_OK;
 	void *in = n->in, *req[2] = {NULL, NULL};
@@ -54,11 +45,11 @@ static gantry_result net_exchange(struct net_pair *n, uint32_t round)
 	pattern_fill(n->out, n->size, 2 * round + (uint32_t)n->s->self);
 	while (r == GANTRY_OK && !(done[0] && done[1])) {
 		if (!req[0])
-			r = ops->isend(n->s->net, n->send, n->out, n->size, 0, NULL, &req[0]);
+			r = ops->isend(n->s->net, n->e.send, n->out, n->size, 0, NULL, &req[0]);
 		else if (!done[0])
 			r = ops->test(n->s->net, req[0], &done[0], NULL);
 		if (r == GANTRY_OK && !req[1])
-			r = ops->irecv(n->s->net, n->recv, 1, &in, &n->size, &tag, NULL, &req[1]);
+			r = ops->irecv(n->s->net, n->e.recv, 1, &in, &n->size, &tag, NULL, &req[1]);
 		else if (r == GANTRY_OK && !done[1])
 			r = ops->test(n->s->net, req[1], &done[1], NULL);
 		if (++spins > 1000)
@@ -80,15 +71,15 @@ static gantry_result rounds(struct pair_side *s, gantry_result (*exchange)(void 
 	gantry_result r = GANTRY_OK;
 
 	for (uint64_t i = 0; r == GANTRY_OK; i++) {
-		while (idle && i == 2 && !__atomic_load_n(&shared->event, __ATOMIC_ACQUIRE))
+		while (idle && i == 2 && !load_acquire(&shared->event))
 			sleep_ms(1);
-		if (s->self == 0 && __atomic_load_n(&shared->event, __ATOMIC_ACQUIRE) && !get(&shared->number[0][LAST]))
-			put(&shared->number[0][LAST], i + 2);
-		if (get(&shared->number[0][LAST]) && i > get(&shared->number[0][LAST]))
+		if (s->self == 0 && load_acquire(&shared->event) && !load_acquire(&shared->number[0][LAST]))
+			store_release(&shared->number[0][LAST], i + 2);
+		if (load_acquire(&shared->number[0][LAST]) && i > load_acquire(&shared->number[0][LAST]))
 			break;
 		r = exchange(arg, (uint32_t)i);
 		if (r == GANTRY_OK)
-			put(&shared->number[s->self][ROUND], i + 1);
+			store_release(&shared->number[s->self][ROUND], i + 1);
 		if (pair == SMALLS || pair == COMM)
 			sleep_ms(1);
 	}
@@ -96,38 +87,24 @@ static gantry_result rounds(struct pair_side *s, gantry_result (*exchange)(void 
 		fprintf(stderr, "%s, side %c: %s: %s\n", names[pair], 'A' + s->self, gantry_result_name(r),
 			gantry_last_error());
 		CHECK(die && gantry_result_is_remote(r));
-		put(&shared->number[s->self][FAILED_MS], now_ms());
-		while (!get(&shared->number[s->other][FAILED_MS])) /* its own silence, not this side's end */
+		store_release(&shared->number[s->self][FAILED_MS], now_ms());
+		while (!load_acquire(&shared->number[s->other][FAILED_MS])) /* its own silence, not this side's end */
 			sleep_ms(1);
 	}
 	return r;
 }
 
-static gantry_result net_round(void *arg, uint32_t i)
-{
-	return net_exchange(arg, i);
-}
-
 static void net_side(struct pair_side *s)
 {
 	struct net_pair n = {.s = s, .size = pair == BULK ? LARGE : SMALL};
-	const struct gantry_net_ops *ops = s->net->ops;
-	void *listen;
 
 	pair_init(s);
-	listen = pair_listen(s, 0);
-	if (s->self == 0)
-		n.send = pair_connect(s, 0);
-	n.recv = pair_accept(s, listen);
-	if (s->self == 1)
-		n.send = pair_connect(s, 0);
+	n.e = pair_open_ends(s, 0);
 	n.out = malloc(n.size);
 	n.in = malloc(n.size);
 	CHECK(n.out && n.in);
 	CHECK((rounds(s, net_round, &n) != GANTRY_OK) == die);
-	CHECK_OK(ops->close_send(s->net, n.send));
-	CHECK_OK(ops->close_recv(s->net, n.recv));
-	CHECK_OK(ops->close_listen(s->net, listen));
+	pair_close_ends(s, &n.e);
 	free(n.out);
 	free(n.in);
 }
@@ -141,11 +118,9 @@ static void comm_side(struct pair_side *s)
 {
 	struct gantry_unique_id id;
 	struct node me;
-	char path[4096];
 	gantry_result r;
 
-	snprintf(path, sizeof(path), "%s/%s", folder, names[pair]);
-	id_meet(path, s->self == 0, &id);
+	id_meet(folder, names[pair], s->self == 0, &id);
 	node_open(&me, &id, s->self, 2, "net", 1, COMM_BYTES);
 	r = rounds(s, comm_round, &me);
 	CHECK((r != GANTRY_OK) == die);
@@ -161,10 +136,10 @@ static void wait_rounds(struct pair_shared *const shared[], int npairs, uint64_t
 
 	for (int p = 0; p < npairs; p++)
 		for (int i = 0; i < 2; i++)
-			from[p][i] = p >= IDLE ? 0 : get(&shared[p]->number[i][ROUND]);
+			from[p][i] = p >= IDLE ? 0 : load_acquire(&shared[p]->number[i][ROUND]);
 	for (int p = 0; p < npairs; p++)
 		for (int i = 0; i < 2; i++)
-			while (get(&shared[p]->number[i][ROUND]) < (p >= IDLE ? 2 : from[p][i] + more)) {
+			while (load_acquire(&shared[p]->number[i][ROUND]) < (p >= IDLE ? 2 : from[p][i] + more)) {
 				if (now_ms() > end || waitpid(shared[p]->pid[i], NULL, WNOHANG) != 0) {
 					fprintf(stderr, "%s: side %c does not go on\n", names[p], 'A' + i);
 					exit(1);
@@ -185,14 +160,9 @@ static void set_port(int fd, unsigned long request)
 static int enter_bridge(const char *netns)
 {
 	struct sched_param first = {.sched_priority = 1};
-	char path[256];
 	int fd;
 
-	snprintf(path, sizeof(path), "/run/netns/%s", netns);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	CHECK(fd >= 0);
-	CHECK_EQ(setns(fd, CLONE_NEWNET), 0);
-	close(fd);
+	enter_netns(netns);
 	fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	CHECK(fd >= 0);
 	sched_setscheduler(0, SCHED_FIFO, &first); /* an outage that lasts longer proves nothing */
@@ -205,10 +175,10 @@ static uint64_t out_for(int bridge, unsigned ms, const struct pair_shared *busy)
 
 	set_port(bridge, SIOCBRDELIF);
 	sleep_ms(ms / 4);
-	before = get(&busy->number[0][ROUND]);
+	before = load_acquire(&busy->number[0][ROUND]);
 	while (now_ms() - began < ms)
 		sleep_ms(1);
-	CHECK_EQ(get(&busy->number[0][ROUND]), before); /* it really is out */
+	CHECK_EQ(load_acquire(&busy->number[0][ROUND]), before); /* it really is out */
 	set_port(bridge, SIOCBRADDIF);
 	printf("out for %d ms, asked for %u\n", (int)(now_ms() - began), ms);
 	fflush(stdout);
@@ -247,16 +217,15 @@ int main(int argc, char **argv)
 			sleep_ms(1);
 	}
 	for (int p = 0; p < npairs; p++) {
-		__atomic_store_n(&shared[p]->event, 1, __ATOMIC_RELEASE);
-		for (int i = 0; i < 2; i++)
-			failures += pair_reap(shared[p]->pid[i], 0);
+		store_release(&shared[p]->event, 1);
+		failures |= pair_reap_both(shared[p]);
 		for (int i = 0; die && i < 2; i++) {
-			uint64_t after = get(&shared[p]->number[i][FAILED_MS]) - began;
+			uint64_t after = load_acquire(&shared[p]->number[i][FAILED_MS]) - began;
 
 			printf("%s: side %c had its error after %llu ms\n", names[p], 'A' + i,
 			       (unsigned long long)after);
 			CHECK(after <= pair_silence_ms(timeout_ms));
 		}
 	}
-	return failures != 0;
+	return failures;
 }

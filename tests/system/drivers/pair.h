@@ -16,9 +16,11 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/log.h"
 #include "bytes.h"
 #include "held.h"
@@ -61,13 +63,19 @@ static inline uint64_t pair_silence_ms(uint64_t timeout_ms)
 	return timeout_ms + (late ? strtoull(late, NULL, 10) : 1000);
 }
 
-static inline struct pair_shared *pair_share(void)
+/* Zeroed, for this process and those that it forks. */
+static inline void *share_memory(size_t size)
 {
-	void *p = mmap(NULL, sizeof(struct pair_shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
 	CHECK(p != MAP_FAILED);
-	alarm(PAIR_ALARM_S + 20); /* this process; the sides have one of their own, and say more */
+	alarm(PAIR_ALARM_S + 20); /* this process; the others have one of their own, and say more */
 	return p;
+}
+
+static inline struct pair_shared *pair_share(void)
+{
+	return share_memory(sizeof(struct pair_shared));
 }
 
 static inline int pair_fds(void)
@@ -102,6 +110,46 @@ static inline void pair_finish(struct pair_side *s)
 		sleep_ms(5);
 }
 
+/*
+ * Until fds and threads are what they were; what was closed is seen off in the background, and a thread that was joined
+ * may still be listed. Only what never goes reaches the deadline.
+ */
+static inline void settle(int fds, int threads, const char *when)
+{
+	uint64_t end = now_ms() + PAIR_PATIENCE_MS;
+
+	while ((pair_fds() != fds || pair_threads() != threads) && now_ms() < end)
+		sleep_ms(5);
+	if (pair_fds() != fds || pair_threads() != threads)
+		fprintf(stderr, "%s: %d fds (%d before), %d threads (%d before)\n", when, pair_fds(), fds,
+			pair_threads(), threads);
+	CHECK_EQ(pair_fds(), fds);
+	CHECK_EQ(pair_threads(), threads);
+}
+
+/* User and system time of this process, in microseconds. */
+static inline uint64_t cpu_us(void)
+{
+	struct rusage u;
+
+	CHECK_EQ(getrusage(RUSAGE_SELF, &u), 0);
+	return (uint64_t)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000000u +
+	       (uint64_t)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+}
+
+/* This thread goes on in the network namespace of that name. */
+static inline void enter_netns(const char *name)
+{
+	char path[256];
+	int fd;
+
+	snprintf(path, sizeof(path), "/run/netns/%s", name);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	CHECK(fd >= 0);
+	CHECK_EQ(setns(fd, CLONE_NEWNET), 0);
+	close(fd);
+}
+
 /* fork: every test ends by itself, also when the code under test hangs. */
 static inline pid_t pair_child(void)
 {
@@ -124,16 +172,8 @@ static inline pid_t pair_fork(void (*run)(struct pair_side *), struct pair_share
 	if (pid == 0) {
 		struct pair_side side = {.self = self, .other = !self, .shared = shared, .net = gantry_net_tcp()};
 
-		if (netns) {
-			char path[256];
-			int fd;
-
-			snprintf(path, sizeof(path), "/run/netns/%s", netns);
-			fd = open(path, O_RDONLY | O_CLOEXEC);
-			CHECK(fd >= 0);
-			CHECK(setns(fd, CLONE_NEWNET) == 0);
-			close(fd);
-		}
+		if (netns)
+			enter_netns(netns);
 		run(&side);
 		pair_finish(&side);
 		exit(0);
@@ -156,6 +196,40 @@ static inline int pair_reap(pid_t pid, int expected_signal)
 	return 1;
 }
 
+/* Both sides, their pids in shared; and their ends: 0 if both ended well. */
+static inline void pair_fork_both(struct pair_shared *shared, void (*a)(struct pair_side *),
+				  void (*b)(struct pair_side *))
+{
+	pair_fork(a, shared, 0, NULL);
+	pair_fork(b, shared, 1, NULL);
+}
+
+static inline int pair_reap_both(const struct pair_shared *shared)
+{
+	return pair_reap(shared->pid[0], 0) | pair_reap(shared->pid[1], 0);
+}
+
+/* n processes, one for each rank. */
+static inline void ranks_fork(int n, void (*run)(int rank), pid_t *ret_pids)
+{
+	for (int i = 0; i < n; i++) {
+		ret_pids[i] = pair_child();
+		if (ret_pids[i] == 0) {
+			run(i);
+			exit(0);
+		}
+	}
+}
+
+static inline int ranks_reap(int n, const pid_t *pids)
+{
+	int failed = 0;
+
+	for (int i = 0; i < n; i++)
+		failed |= pair_reap(pids[i], 0);
+	return failed;
+}
+
 static inline void pair_init(struct pair_side *s)
 {
 	CHECK_OK(s->net->ops->init(s->net, 42, NULL, &s->ctx));
@@ -163,13 +237,48 @@ static inline void pair_init(struct pair_side *s)
 
 static inline void pair_step(struct pair_side *s, uint32_t step)
 {
-	__atomic_store_n(&s->shared->step[s->self], step, __ATOMIC_RELEASE);
+	store_release(&s->shared->step[s->self], step);
 }
 
 static inline void pair_wait_step(const struct pair_shared *shared, int side, uint32_t step)
 {
-	while (__atomic_load_n(&shared->step[side], __ATOMIC_ACQUIRE) < step)
+	while (load_acquire(&shared->step[side]) < step)
 		sleep_ms(1);
+}
+
+/* Neither goes on before both are here. */
+static inline void pair_meet(struct pair_side *s, uint32_t step)
+{
+	pair_step(s, step);
+	pair_wait_step(s->shared, s->other, step);
+}
+
+/*
+ * Both sides leave their connections alone for ms at a time: each may use 1 % of a CPU at most, in one of a few
+ * measurements. Others on this machine can only make it more: the other side may have come late, or page faults cost
+ * extra. A line for each.
+ */
+static inline void pair_measure_idle(struct pair_side *s, const char *what, unsigned ms)
+{
+	enum { TIMES = 6, SPIN_MS = 500 }; /* by then spinning and yielding are over */
+	uint64_t cpu, begun, used, took, (*good)[8] = s->shared->number;
+
+	for (uint32_t i = 0; i < TIMES && !(i && good[0][0] && good[1][0]); i++) {
+		pair_meet(s, 2 * i + 1);
+		sleep_ms(SPIN_MS);
+		cpu = cpu_us();
+		begun = now_ms();
+		sleep_ms(ms);
+		used = cpu_us() - cpu;
+		took = now_ms() - begun;
+		printf("%s, side %c: idle for %d ms, %d us of CPU (%.3f %%), %d threads, %d fds\n", what, 'A' + s->self,
+		       (int)took, (int)used, (double)used / (double)took / 10, pair_threads(), pair_fds());
+		fflush(stdout);
+		if (used * 100 < took * 1000)
+			good[s->self][0] = 1;
+		pair_meet(s, 2 * i + 2);
+	}
+	CHECK(good[s->self][0]);
 }
 
 static inline void *pair_listen(struct pair_side *s, int i)
@@ -177,13 +286,13 @@ static inline void *pair_listen(struct pair_side *s, int i)
 	void *l = NULL;
 
 	CHECK_OK(s->net->ops->listen(s->net, s->ctx, 0, s->shared->handle[s->self][i], &l));
-	__atomic_store_n(&s->shared->ready[s->self][i], 1, __ATOMIC_RELEASE);
+	store_release(&s->shared->ready[s->self][i], 1);
 	return l;
 }
 
 static inline void pair_wait_handle(struct pair_side *s, int i)
 {
-	while (!__atomic_load_n(&s->shared->ready[s->other][i], __ATOMIC_ACQUIRE))
+	while (!load_acquire(&s->shared->ready[s->other][i]))
 		sleep_ms(1);
 }
 
@@ -232,6 +341,50 @@ static inline void *pair_accept(struct pair_side *s, void *listen)
 
 	CHECK_OK(pair_try_accept(s, listen, PAIR_PATIENCE_MS, &comm));
 	return comm;
+}
+
+/* What one side has of a connection in each direction. */
+struct pair_ends {
+	void *listen, *send, *recv;
+};
+
+/* A first, so that the two directions share their links in a way that is the same each time. */
+static inline struct pair_ends pair_open_ends(struct pair_side *s, int i)
+{
+	struct pair_ends e = {.listen = pair_listen(s, i)};
+
+	if (s->self == 0)
+		e.send = pair_connect(s, i);
+	e.recv = pair_accept(s, e.listen);
+	if (s->self == 1)
+		e.send = pair_connect(s, i);
+	return e;
+}
+
+/* Both ends in this process. */
+static inline gantry_result pair_open_self(struct pair_side *s, struct pair_ends *e)
+{
+	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
+	gantry_result r = s->net->ops->listen(s->net, s->ctx, 0, handle, &e->listen);
+
+	e->send = e->recv = NULL;
+	while (r == GANTRY_OK && (!e->send || !e->recv)) {
+		if (!e->send)
+			r = s->net->ops->connect(s->net, s->ctx, 0, handle, &e->send, NULL);
+		if (r == GANTRY_OK && !e->recv)
+			r = s->net->ops->accept(s->net, e->listen, &e->recv, NULL);
+		if (!e->send || !e->recv)
+			sleep_ms(1);
+	}
+	return r;
+}
+
+/* What is NULL is not there. */
+static inline void pair_close_ends(struct pair_side *s, const struct pair_ends *e)
+{
+	CHECK_OK(s->net->ops->close_send(s->net, e->send));
+	CHECK_OK(s->net->ops->close_recv(s->net, e->recv));
+	CHECK_OK(s->net->ops->close_listen(s->net, e->listen));
 }
 
 static inline void *pair_isend(struct pair_side *s, void *comm, void *data, size_t size, int tag)

@@ -11,8 +11,6 @@
  */
 #include "pair.h"
 
-#include <sys/resource.h>
-
 #include "net/tcp/hello.h"
 #include "relay.h"
 
@@ -20,38 +18,21 @@ enum { MANY = 64 };
 
 static int limit, late_ms;
 
-/* Connects a new listener's handle from within the same process. */
-static gantry_result self_connect(struct pair_side *s, void **ret_listen, void **ret_send, void **ret_recv)
-{
-	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
-	gantry_result r = s->net->ops->listen(s->net, s->ctx, 0, handle, ret_listen);
-
-	*ret_send = *ret_recv = NULL;
-	while (r == GANTRY_OK && (!*ret_send || !*ret_recv)) {
-		if (!*ret_send)
-			r = s->net->ops->connect(s->net, s->ctx, 0, handle, ret_send, NULL);
-		if (r == GANTRY_OK && !*ret_recv)
-			r = s->net->ops->accept(s->net, *ret_listen, ret_recv, NULL);
-		if (!*ret_send || !*ret_recv)
-			sleep_ms(1);
-	}
-	return r;
-}
-
 static int many(int n)
 {
 	struct pair_side s = {.net = gantry_net_tcp()};
-	void *listen[MANY], *send[MANY], *recv[MANY], *rx[MANY], *tx[MANY];
+	struct pair_ends e[MANY];
+	void *rx[MANY], *tx[MANY];
 	int from[MANY], into[MANY];
 
 	CHECK(n <= MANY);
 	pair_init(&s);
 	for (int i = 0; i < n; i++)
-		CHECK_OK(self_connect(&s, &listen[i], &send[i], &recv[i]));
+		CHECK_OK(pair_open_self(&s, &e[i]));
 	for (int i = 0; i < n; i++) {
 		from[i] = i + 1000;
-		rx[i] = pair_irecv(&s, recv[i], &into[i], sizeof(into[i]), 0);
-		tx[i] = pair_isend(&s, send[i], &from[i], sizeof(from[i]), 0);
+		rx[i] = pair_irecv(&s, e[i].recv, &into[i], sizeof(into[i]), 0);
+		tx[i] = pair_isend(&s, e[i].send, &from[i], sizeof(from[i]), 0);
 	}
 	for (int i = 0; i < n; i++) {
 		pair_wait(&s, tx[i]);
@@ -61,11 +42,8 @@ static int many(int n)
 	printf("connected %d\n", n);
 	fflush(stdout);
 	getchar();
-	for (int i = 0; i < n; i++) {
-		s.net->ops->close_send(s.net, send[i]);
-		s.net->ops->close_recv(s.net, recv[i]);
-		s.net->ops->close_listen(s.net, listen[i]);
-	}
+	for (int i = 0; i < n; i++)
+		pair_close_ends(&s, &e[i]);
 	pair_finish(&s);
 	return 0;
 }
@@ -105,19 +83,19 @@ static void set_limit(int n)
 static int nofile(void)
 {
 	struct pair_side s = {.net = gantry_net_tcp()};
-	void *listen[MANY + 1] = {0}, *send[MANY + 1], *recv[MANY + 1];
+	struct pair_ends e[MANY + 1] = {{NULL}};
 	static uint8_t from[1 << 20], into[1 << 20];
 	gantry_result r = GANTRY_OK;
 	int n = 0;
 
 	set_limit(limit);
 	pair_init(&s);
-	while (n < MANY && (r = self_connect(&s, &listen[n], &send[n], &recv[n])) == GANTRY_OK)
+	while (n < MANY && (r = pair_open_self(&s, &e[n])) == GANTRY_OK)
 		n++;
 	printf("self %s after %d: %s\n", gantry_result_name(r), n, gantry_last_error());
 	for (int i = 0; i < n; i++) {
-		void *rx = pair_irecv(&s, recv[i], into, sizeof(into), 0);
-		void *tx = pair_isend(&s, send[i], from, sizeof(from), 0);
+		void *rx = pair_irecv(&s, e[i].recv, into, sizeof(into), 0);
+		void *tx = pair_isend(&s, e[i].send, from, sizeof(from), 0);
 
 		pattern_fill(from, sizeof(from), (uint32_t)i);
 		for (int a = 0, b = 0; !a || !b;) {
@@ -129,19 +107,16 @@ static int nofile(void)
 		CHECK_PATTERN(into, sizeof(into), (uint32_t)i);
 	}
 	printf("transfers %d\n", n);
-	s.net->ops->close_listen(s.net, listen[n]); /* of the one that was refused */
-	for (int i = 0; i < n; i++) {
-		s.net->ops->close_send(s.net, send[i]);
-		s.net->ops->close_recv(s.net, recv[i]);
-		s.net->ops->close_listen(s.net, listen[i]);
-	}
+	s.net->ops->close_listen(s.net, e[n].listen); /* of the one that was refused */
+	for (int i = 0; i < n; i++)
+		pair_close_ends(&s, &e[i]);
 	pair_finish(&s);
 	return 0;
 }
 
 static void nofile_peer(struct pair_side *s)
 {
-	void *listen[MANY], *comm[MANY];
+	void *listen[MANY] = {NULL}, *comm[MANY];
 	gantry_result r = GANTRY_OK;
 	int n = 0;
 
@@ -160,16 +135,9 @@ static void nofile_peer(struct pair_side *s)
 	printf("%s %s after %d: %s\n", s->self ? "connect" : "accept", gantry_result_name(r), n - 1,
 	       gantry_last_error());
 	fflush(stdout);
-	pair_step(s, 1);
-	pair_wait_step(s->shared, s->other, 1);
-	for (int i = 0; i < n; i++) {
-		if (s->self == 0) {
-			s->net->ops->close_recv(s->net, comm[i]);
-			s->net->ops->close_listen(s->net, listen[i]);
-		} else {
-			s->net->ops->close_send(s->net, comm[i]);
-		}
-	}
+	pair_meet(s, 1);
+	for (int i = 0; i < n; i++)
+		pair_close_ends(s, &(struct pair_ends){listen[i], s->self ? comm[i] : NULL, s->self ? NULL : comm[i]});
 }
 
 /* ---- a port that opens late: what is advertised is a relay's port, which forwards to the real one ---- */
@@ -195,8 +163,7 @@ static void late_side(struct pair_side *s)
 			printf("transfer OK\n");
 			fflush(stdout);
 		}
-		pair_step(s, 2);
-		pair_wait_step(s->shared, 1, 2);
+		pair_meet(s, 2);
 		s->net->ops->close_recv(s->net, comm);
 		s->net->ops->close_listen(s->net, listen);
 		free(data);
@@ -216,8 +183,7 @@ static void late_side(struct pair_side *s)
 		pattern_fill(data, 1 << 20, 3);
 		pair_wait(s, pair_isend(s, comm, data, 1 << 20, 0));
 	}
-	pair_step(s, 2);
-	pair_wait_step(s->shared, 0, 2);
+	pair_meet(s, 2);
 	s->net->ops->close_send(s->net, comm);
 	free(data);
 }
@@ -242,8 +208,8 @@ int main(int argc, char **argv)
 {
 	struct pair_shared *shared = pair_share();
 	const char *mode = argc > 1 ? argv[1] : "";
-	int failures = 0, late = strcmp(mode, "late") == 0;
-	pid_t a, b, c = 0;
+	int failures, late = strcmp(mode, "late") == 0;
+	pid_t c = 0;
 
 	limit = argc > 2 ? atoi(argv[2]) : 0;
 	late_ms = argc > 3 ? atoi(argv[3]) : -1;
@@ -254,12 +220,10 @@ int main(int argc, char **argv)
 	if (strcmp(mode, "nofile") == 0)
 		return nofile();
 	CHECK(late || strcmp(mode, "nofile_peer") == 0);
-	a = pair_fork(late ? late_side : nofile_peer, shared, 0, NULL);
-	b = pair_fork(late ? late_side : nofile_peer, shared, 1, NULL);
+	pair_fork_both(shared, late ? late_side : nofile_peer, late ? late_side : nofile_peer);
 	if (late && late_ms >= 0)
 		c = start_relay(shared);
-	failures += pair_reap(a, 0);
-	failures += pair_reap(b, 0);
+	failures = pair_reap_both(shared);
 	if (c > 0) {
 		kill(c, SIGKILL);
 		failures += pair_reap(c, SIGKILL);

@@ -32,6 +32,8 @@
 #include "base/log.h"
 #include "net/net.h"
 #include "net/tcp/engine.h"
+#include "perf_util.h"
+#include "socks.h"
 #include "test.h"
 
 enum { DEPTH_MAX = 32, COUNTED_MIN = 4, NAPPING_NS = 50000, DEADLINE_S = 240 };
@@ -65,34 +67,6 @@ static void nap(void)
 	nanosleep(&(struct timespec){0, NAPPING_NS}, NULL);
 }
 
-/* Every word of a message depends on its number and place. */
-static uint64_t word(uint64_t message, uint64_t i)
-{
-	return (message + 1) * 0x9e3779b97f4a7c15ull ^ i * 0xff51afd7ed558ccdull;
-}
-
-static void fill(uint8_t *p, size_t size, uint64_t message)
-{
-	for (size_t i = 0; i < size / 8; i++) {
-		uint64_t w = word(message, i);
-
-		memcpy(p + 8 * i, &w, 8);
-	}
-}
-
-static uint64_t wrong_words(const uint8_t *p, size_t size, uint64_t message)
-{
-	uint64_t wrong = 0;
-
-	for (size_t i = 0; i < size / 8; i++) {
-		uint64_t w;
-
-		memcpy(&w, p + 8 * i, 8);
-		wrong += w != word(message, i);
-	}
-	return wrong;
-}
-
 /* `ip netns exec` has mounted the namespace's own /sys. */
 static uint64_t counter(const char *device, const char *what)
 {
@@ -106,16 +80,6 @@ static uint64_t counter(const char *device, const char *what)
 	CHECK(fscanf(f, "%llu", &n) == 1);
 	fclose(f);
 	return n;
-}
-
-static void tell(int fd, const void *data, size_t size)
-{
-	CHECK_EQ(send(fd, data, size, MSG_NOSIGNAL), size);
-}
-
-static void hear(int fd, void *data, size_t size)
-{
-	CHECK_EQ(recv(fd, data, size, MSG_WAITALL), size);
 }
 
 static int find_device(struct gantry_net *net, const char *name)
@@ -151,14 +115,14 @@ static void open_side(struct side *s, int sending)
 	CHECK(s->memory);
 	memset(s->memory, 0xe7, room);
 	if (sending) {
-		hear(s->fd, handle, sizeof(handle));
+		recv_all(s->fd, handle, sizeof(handle));
 		while (!s->comm) {
 			CHECK_OK(net->ops->connect(net, s->ctx, s->dev, handle, &s->comm, NULL));
 			nap();
 		}
 	} else {
 		CHECK_OK(net->ops->listen(net, s->ctx, s->dev, handle, &s->listen));
-		tell(s->fd, handle, sizeof(handle));
+		send_all(s->fd, handle, sizeof(handle));
 		while (!s->comm) {
 			CHECK_OK(net->ops->accept(net, s->listen, &s->comm, NULL));
 			nap();
@@ -195,7 +159,7 @@ static int enough(struct side *s, int *heard)
  * Messages of one size for as long as asked, and until the receiver has counted some: either side may have been kept
  * from its CPU for all that time. Then one of 8 bytes that says how many there were.
  */
-static void send_all(struct side *s)
+static void send_messages(struct side *s)
 {
 	const struct options *o = s->o;
 	void *requests[DEPTH_MAX] = {0};
@@ -213,7 +177,7 @@ static void send_all(struct side *s)
 			if (ending)
 				memcpy(p, &posted, 8);
 			else
-				fill(p, o->size, posted);
+				perf_fill(p, o->size, posted);
 			while (!requests[k])
 				CHECK_OK(s->net->ops->isend(s->net, s->comm, p, ending ? 8 : o->size, 0, s->mr,
 							    &requests[k]));
@@ -237,7 +201,7 @@ static void send_all(struct side *s)
 	}
 }
 
-static void receive_all(struct side *s, struct report *ret)
+static void receive_messages(struct side *s, struct report *ret)
 {
 	const struct options *o = s->o;
 	void *requests[DEPTH_MAX] = {0};
@@ -272,10 +236,10 @@ static void receive_all(struct side *s, struct report *ret)
 		CHECK_EQ(size, o->size);
 		now = gantry_now_ns();
 		if (start && ++counted == COUNTED_MIN)
-			tell(s->fd, "", 1);
+			send_all(s->fd, "", 1);
 		else if (!start && now >= warm)
 			start = now;
-		wrong += wrong_words(p, o->size, done);
+		wrong += perf_check(p, o->size, done);
 		done++;
 	}
 	CHECK(counted >= COUNTED_MIN);
@@ -339,15 +303,15 @@ static int run_side(const struct options *o, int fd, int sending)
 		become_foreign(o->foreign, sending);
 	open_side(&s, sending);
 	if (sending)
-		send_all(&s);
+		send_messages(&s);
 	else
-		receive_all(&s, &r);
+		receive_messages(&s, &r);
 	for (int i = 0; i < o->ncounted; i++) {
 		tx[i] = counter(o->counted[i], "tx_bytes");
 		rx[i] = counter(o->counted[i], "rx_bytes");
 	}
 	if (sending) {
-		hear(fd, &r, sizeof(r));
+		recv_all(fd, &r, sizeof(r));
 		printf("{\"devices\": \"%s\", \"size\": %zu, \"depth\": %d, \"messages\": %llu, \"seconds\": %.3f, "
 		       "\"mbps\": %.1f, \"wrong\": %llu, ",
 		       o->devices, o->size, o->depth, (unsigned long long)r.messages, (double)r.ns / 1e9,
@@ -366,7 +330,7 @@ static int run_side(const struct options *o, int fd, int sending)
 			r.tx_bytes[i] = tx[i] - s.tx_before[i];
 			r.rx_bytes[i] = rx[i] - s.rx_before[i];
 		}
-		tell(fd, &r, sizeof(r));
+		send_all(fd, &r, sizeof(r));
 	}
 	close_side(&s, sending);
 	return 0;

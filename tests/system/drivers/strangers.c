@@ -31,7 +31,7 @@ static void sender(struct pair_side *s)
 	for (int last = 0; !last;) {
 		uint32_t head;
 
-		last = __atomic_load_n(&s->shared->event, __ATOMIC_ACQUIRE) && newcomers > 1;
+		last = load_acquire(&s->shared->event) && newcomers > 1;
 		head = last ? 0 : (uint32_t)++messages;
 		pattern_fill(data, SIZE, head);
 		memcpy(data, &head, sizeof(head));
@@ -120,7 +120,8 @@ static void receiver(struct pair_side *s)
 		sleep_ms(20);
 	}
 	pair_step(s, 1000);
-	printf("%d strangers counted, fds %d at the start, at most %d\n", (int)load_relaxed(&inet_strangers), fds, most);
+	printf("%d strangers counted, fds %d at the start, at most %d\n", (int)load_relaxed(&inet_strangers), fds,
+	       most);
 	fflush(stdout);
 	CHECK(most <= fds + FDS_MORE);
 	CHECK(load_relaxed(&inet_strangers) >= (uint64_t)strangers);
@@ -176,17 +177,12 @@ int main(int argc, char **argv)
 {
 	struct pair_shared *shared = pair_share();
 	struct wire_handle h;
-	int failures = 0;
-	pid_t a, b;
 
 	strangers = argc > 1 ? atoi(argv[1]) : 10000;
-	a = pair_fork(sender, shared, 0, NULL);
-	b = pair_fork(receiver, shared, 1, NULL);
+	pair_fork_both(shared, sender, receiver);
 	pair_wait_step(shared, 0, 1);
 	CHECK_OK(wire_handle_decode(shared->handle[1][0], &h));
 	come(strangers, &h.addrs[0]);
-	__atomic_store_n(&shared->event, 1, __ATOMIC_RELEASE);
-	failures += pair_reap(a, 0);
-	failures += pair_reap(b, 0);
-	return failures != 0;
+	store_release(&shared->event, 1);
+	return pair_reap_both(shared);
 }

@@ -4,14 +4,11 @@
 # both values. A side that has not proved that it knows the secret changes nothing at the other but a counter and a line in the log.
 # Catches: a check that is made on one side only or dropped, a refusal that leaves accept or connect waiting until its
 # deadline, a message without its values, a secret in a message.
-set -u
-export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # seconds per process; lifecycle.sh looks for leaks
+. "$(dirname "$0")/lib.sh"
+no_leaks
 driver=$BUILD_DIR/drivers/agree
 export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_CONNECT_TIMEOUT=100s GANTRY_TIMEOUT=100s
-failed=0
-out=$(mktemp)
-file=$(mktemp)
-trap 'rm -f "$out" "$file"' EXIT
+out=$tmp/out file=$tmp/file
 
 # try NAME ARGUMENTS... -- PATTERN...: each pattern must be found in the output.
 try()
@@ -23,19 +20,14 @@ try()
 		shift
 	done
 	shift
-	"$driver" "${args[@]}" >"$out" 2>"$out.err" || { echo "FAILED: $name: the driver ended badly"; failed=1; cat "$out.err"; }
+	"$driver" "${args[@]}" >"$out" 2>"$out.err" || { fail "$name: the driver ended badly"; cat "$out.err"; }
 	cat "$out.err" >>"$out"
 	for pattern in "$@"; do
 		grep -Eq -- "$pattern" "$out" && continue
-		echo "FAILED: $name: no line like '$pattern' in"
+		fail "$name: no line like '$pattern' in"
 		cat "$out"
-		failed=1
 	done
-	if grep -Eq 'alpha|omega' "$out"; then
-		echo "FAILED: $name: a secret is in the output"
-		failed=1
-	fi
-	rm -f "$out.err"
+	! grep -Eq 'alpha|omega' "$out" || fail "$name: a secret is in the output"
 	echo "-- $name"
 	sed 's/^/   /' "$out"
 }

@@ -9,15 +9,8 @@
 #
 # Catches: a member in the middle of a struct, a size that changed, a result code that another has become, a function
 # or a symbol that went or takes something else; a library that reads or writes beyond what an older program has.
-set -u
-SOURCE_DIR=${SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
-BUILD_DIR=${BUILD_DIR:-$SOURCE_DIR/build}
-for command in python3 cc nm; do
-	command -v $command >/dev/null || { echo "skipped: no $command"; exit 77; }
-done
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
-die() { echo "FAILED: $*" >&2; exit 1; }
+. "$(dirname "$0")/lib.sh"
+need python3 cc nm
 api=$SOURCE_DIR/tests/api first=$SOURCE_DIR/tests/api/1.0-rc1
 library=$BUILD_DIR/lib/libgantry.so
 list() { python3 "$api/list.py" "$@" || die "list.py $*"; }

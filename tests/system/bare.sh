@@ -3,24 +3,20 @@
 # labels: slow beside
 # `make run` as the first command on a minimal Debian: debootstrap's smallest system with make in it, and nothing else.
 # Catches: a tool that is looked for before it was installed, a package that the list of scripts/setup.sh lacks.
-set -u
+. "$(dirname "$0")/lib.sh"
 suite=bookworm
 target=${BARE_TARGET:-run} # by hand: BARE_TARGET=test
 limit=540
 [ $target = run ] || limit=1800
 
-skip() { echo "skipped: $*"; exit 77; }
 [ "$(id -u)" = 0 ] || skip "debootstrap needs root"
-command -v debootstrap >/dev/null || skip "debootstrap is not installed"
-command -v apt-get >/dev/null || skip "there is no apt-get, whose mirror debootstrap would take its packages from"
+need debootstrap apt-get # whose mirror debootstrap takes its packages from
 mirror=$(apt-get indextargets --format '$(SITE)' 2>/dev/null | head -n 1)
 [ -n "$mirror" ] || skip "apt-get names no mirror to take packages from"
 [ -z "${GANTRY_SANITIZED:-}" ] || skip "there is nothing in it that a sanitizer could see"
 
 unshare --mount --pid --fork true 2>/dev/null || skip "mount namespaces cannot be made here: $(unshare --mount --pid --fork true 2>&1)"
 
-tmp=$(mktemp -d)
-trap 'rm -rf --one-file-system "$tmp"' EXIT
 root=$tmp/root
 if ! timeout 300 debootstrap --variant=minbase --include=make "$suite" "$root" "$mirror" >"$tmp/log" 2>&1; then
 	skip "debootstrap does not work here: $(grep -m1 '^[EW]:' "$tmp/log" || tail -n 1 "$tmp/log")"
@@ -48,12 +44,6 @@ env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 \
 	mount -t proc proc "$0/proc" && exec chroot "$0" make -C /gantry "$1"' "$root" "$target" >"$tmp/log" 2>&1
 status=$?
 cat "$tmp/log"
-if [ $status != 0 ]; then
-	echo "FAILED: make $target ended with status $status"
-	exit 1
-fi
-if [ $target = run ] && ! grep -q 'wrong bytes: 0; OK$' "$tmp/log"; then
-	echo "FAILED: the closing line is not 'wrong bytes: 0; OK'"
-	exit 1
-fi
+[ $status = 0 ] || die "make $target ended with status $status"
+[ $target != run ] || grep -q 'wrong bytes: 0; OK$' "$tmp/log" || die "the closing line is not 'wrong bytes: 0; OK'"
 echo "make $target as the first command: done after $SECONDS s"

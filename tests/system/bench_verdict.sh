@@ -3,11 +3,7 @@
 # The verdicts of bench/: requirements met and missed, wrong bytes, and that a run which others have disturbed is not judged,
 # which is no failure of `make bench`. A stub plays `gantry`.
 # labels: beside
-set -u
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
-die() { echo "FAILED: $*" >&2; cat "$tmp/out" >&2; exit 1; }
-has() { grep -qE -- "$1" "$tmp/out" || die "the output lacks: $1"; }
+. "$(dirname "$0")/lib.sh"
 
 quiet='{"wrong_bytes": 0, "ok": true, "cpus": 2, "other_cpus": 0.01, "steal_cpus": 0, "warning": null}'
 busy='{"wrong_bytes": 0, "ok": true, "cpus": 2, "other_cpus": 1.7, "steal_cpus": 0, "warning": "other processes used 1.7 of 2 CPUs while this was measured: the figures mean little"}'
@@ -23,14 +19,14 @@ verdict() {
 	rc=$?
 	[ $rc = "$1" ] || die "exit status $rc, expected $1"
 }
-net 1.2 0 "$quiet" >"$tmp/lines"; verdict 0; has "^2 of 2 requirements met, 0 wrong bytes$"
-net 1.2 0 "" >"$tmp/lines"; verdict 0; has "^2 of 2 requirements met" # a file of earlier days
-net 0.5 0 "$quiet" >"$tmp/lines"; verdict 1; has "MISSED"
-net 1.2 3 "$quiet" >"$tmp/lines"; verdict 1; has ", 3 wrong bytes$"
-net 0.5 0 "$busy" >"$tmp/lines"; verdict 77; has "^not judged: other processes used 1.7 of 2 CPUs .*; 0 wrong bytes$"
+net 1.2 0 "$quiet" >"$tmp/lines"; verdict 0; like out "^2 of 2 requirements met, 0 wrong bytes$"
+net 1.2 0 "" >"$tmp/lines"; verdict 0; like out "^2 of 2 requirements met" # a file of earlier days
+net 0.5 0 "$quiet" >"$tmp/lines"; verdict 1; like out "MISSED"
+net 1.2 3 "$quiet" >"$tmp/lines"; verdict 1; like out ", 3 wrong bytes$"
+net 0.5 0 "$busy" >"$tmp/lines"; verdict 77; like out "^not judged: other processes used 1.7 of 2 CPUs .*; 0 wrong bytes$"
 grep -q "MISSED" "$tmp/out" && die "it is judged"
-net 0.5 3 "$busy" >"$tmp/lines"; verdict 1; has "^not judged: .*; 3 wrong bytes$"
-{ net 0.5 0 "$busy"; net 1.2 0 "$quiet"; } >"$tmp/lines"; verdict 0; has "^2 of 2 requirements met" # the last run counts
+net 0.5 3 "$busy" >"$tmp/lines"; verdict 1; like out "^not judged: .*; 3 wrong bytes$"
+{ net 0.5 0 "$busy"; net 1.2 0 "$quiet"; } >"$tmp/lines"; verdict 0; like out "^2 of 2 requirements met" # the last run counts
 { net 1.2 0 "$quiet"; net 0.5 0 "$busy"; } >"$tmp/lines"; verdict 77
 echo "ok: bench/verdict.awk"
 
@@ -51,18 +47,18 @@ run() {
 }
 net 0.5 0 "$quiet" >"$tmp/lines"
 run 0 bench/run.sh "$tmp/file.jsonl"
-has MISSED
+like out MISSED
 VERDICT=strict run 1 bench/run.sh "$tmp/file.jsonl"
 net 0.5 0 "$busy" >"$tmp/lines"
 run 77 bench/run.sh "$tmp/file.jsonl"
-has "^not judged: "
+like out "^not judged: "
 VERDICT=strict run 77 bench/run.sh "$tmp/file.jsonl"
 [ "$(grep -c '"machine"' "$tmp/file.jsonl")" = 4 ] || die "not all runs are kept"
 if command -v nvidia-smi >/dev/null; then
 	echo "left out: make bench itself, which would measure on the GPU"
 else
 	run 0 scripts/bench.sh "$tmp/bench"
-	has "^not judged: "
+	like out "^not judged: "
 fi
 echo "ok: bench/run.sh and make bench"
 
@@ -86,11 +82,11 @@ sendrecv() {
 	rc=$?
 }
 rounds 0.95 "$quiet" 0.95 "$quiet" >"$tmp/lines"; sendrecv
-has "perf net +1 MiB +0.950 .* ok"
+like out "perf net +1 MiB +0.950 .* ok"
 rounds 0.95 "$quiet" 0.95 "$quiet" 0.1 "$busy" >"$tmp/lines"; sendrecv
-has "perf net +1 MiB +0.950 .* ok"
-has "^1 of 6 measurements are left out"
+like out "perf net +1 MiB +0.950 .* ok"
+like out "^1 of 6 measurements are left out"
 rounds 0.95 "$quiet" 0.1 "$busy" 0.1 "$busy" >"$tmp/lines"; sendrecv
 [ $rc = 77 ] || die "exit status $rc, expected 77"
-has "^not judged: in 2 of 6 measurements the machine was busy, the last time other processes used 1.7 of 2 CPUs "
+like out "^not judged: in 2 of 6 measurements the machine was busy, the last time other processes used 1.7 of 2 CPUs "
 echo "ok: bench/sendrecv_verdict.awk"

@@ -7,12 +7,11 @@
 # leave behind when they are gone: nothing.
 # Catches: a wait of a kernel, the proxy or connecting that does not look at the abort flag, a destroy that waits for the
 # peer, memory that goes while the network still refers to it, descriptors, threads and memory that are not given back.
-set -u
+. "$(dirname "$0")/lib.sh"
 driver=$BUILD_DIR/drivers/comm_abort
 export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_CONNECT_TIMEOUT=100s
 # Free blocks that malloc keeps for a thread count as used, and how many there are depends on who ran when.
 export GLIBC_TUNABLES=glibc.malloc.tcache_count=0
-failed=0
 
 run()
 {
@@ -21,16 +20,10 @@ run()
 	# Where nobody may be waited for, the time for that is so long that it shows.
 	local -x GANTRY_TIMEOUT=100s
 	[ "$1" != destroy ] || GANTRY_TIMEOUT=1s
-	timeout 280 "$driver" "$@" 2>"$tmp/err" || { echo "FAILED: $* (exit status $?)"; cat "$tmp/err"; failed=1; }
+	timeout 280 "$driver" "$@" 2>"$tmp/err" || { fail "$* (exit status $?)"; cat "$tmp/err"; }
 }
 
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
 for transport in p2p shm net; do
-	run abort $transport
-	run connect $transport
-	run destroy $transport
-	run flood $transport
-	run cycles $transport
+	for mode in abort connect destroy flood cycles; do run $mode $transport; done
 done
 exit $failed

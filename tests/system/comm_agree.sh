@@ -3,21 +3,14 @@
 # Ranks whose settings differ refuse each other when they join, and each says which variable, both values and both ranks: for
 # every parameter of which docs/params.md says that all ranks must agree (params_doc.sh keeps that page true).
 # Catches: a parameter that is said to be compared and is not, an error without the variable's name or a value.
-set -u
-gantry=$BUILD_DIR/gantry
-export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # seconds per process; lifecycle.sh looks for leaks
-for name in $(env | sed -n 's/^\(GANTRY_[A-Z0-9_]*\)=.*/\1/p'); do
-	[ "$name" = GANTRY_SANITIZED ] || unset "$name"
-done
+. "$(dirname "$0")/lib.sh"
+no_leaks
+clean_environment
 export GANTRY_LOG=error RANK WORLD_SIZE=3 MASTER_ADDR=here
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
-failed=0
 
-fail() {
-	echo "FAILED: $*"
+wrong() {
+	fail "$*"
 	cat "$tmp"/out.?
-	failed=1
 }
 
 # together NAME VALUE-OF-RANKS-0-AND-2 VALUE-OF-RANK-1: exit statuses in $status.
@@ -41,7 +34,7 @@ awk '/^## /{gsub(/[#` ]/, ""); name = $0}
 		def = line; sub(/.*default /, "", def); sub(/,.*/, "", def); gsub(/`/, "", def)
 		range = ""; if (line ~ /allowed/) { range = line; sub(/.*allowed `/, "", range); sub(/`.*/, "", range) } }
 	/All ranks must agree\./{print name ";" type ";" def ";" range}' "$SOURCE_DIR/docs/params.md" >"$tmp/list"
-[ "$(wc -l <"$tmp/list")" -ge 8 ] || fail "only these parameters must agree: $(cat "$tmp/list")"
+[ "$(wc -l <"$tmp/list")" -ge 8 ] || wrong "only these parameters must agree: $(cat "$tmp/list")"
 
 while IFS=';' read -r name type def range; do
 	a=$def
@@ -50,17 +43,17 @@ while IFS=';' read -r name type def range; do
 	int) b=2 ;;
 	size) b=8k ;;
 	string) a=net b=shm,net ;;
-	*) fail "$name: no two values of type $type"; continue ;;
+	*) wrong "$name: no two values of type $type"; continue ;;
 	esac
 	together "$name" "$a" "$b"
 	echo "-- $name: $a and $b"
-	[ $status = 111 ] || fail "$name: exit statuses $status, expected 111"
-	grep -q "ERR_SETTING.*$name differs: $a on rank 0, $b on rank 1 (" "$tmp/out.0" || fail "$name on rank 0"
-	grep -q "ERR_SETTING.*$name differs: $b on rank 1, $a on rank 0 (" "$tmp/out.1" || fail "$name on rank 1"
-	grep -q "ERR_SETTING.*$name differs: $a on rank 2, $b on rank 1 (" "$tmp/out.2" || fail "$name on rank 2"
+	[ $status = 111 ] || wrong "$name: exit statuses $status, expected 111"
+	grep -q "ERR_SETTING.*$name differs: $a on rank 0, $b on rank 1 (" "$tmp/out.0" || wrong "$name on rank 0"
+	grep -q "ERR_SETTING.*$name differs: $b on rank 1, $a on rank 0 (" "$tmp/out.1" || wrong "$name on rank 1"
+	grep -q "ERR_SETTING.*$name differs: $a on rank 2, $b on rank 1 (" "$tmp/out.2" || wrong "$name on rank 2"
 done <"$tmp/list"
 
 # Those on which they need not agree.
 together GANTRY_PTR_MIN 16k 32k
-[ $status = 000 ] || fail "GANTRY_PTR_MIN may differ"
+[ $status = 000 ] || wrong "GANTRY_PTR_MIN may differ"
 exit $failed

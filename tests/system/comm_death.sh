@@ -8,24 +8,12 @@
 # lives and makes no call is no error: the reports name it.
 # Catches: kernels or calls that wait for the dead, errors that blame whoever left first because of them, a report that
 # is not written because the communicator is destroyed at once, one communicator's end in another one's way.
-set -u
-. "$SOURCE_DIR/tests/system/lib_tries.sh"
-. "$SOURCE_DIR/tests/system/lib_netns.sh"
-export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # seconds per process; comm_abort.sh looks for leaks
+. "$(dirname "$0")/lib.sh"
+no_leaks
 driver=$BUILD_DIR/drivers/comm_ranks
-tool=$BUILD_DIR/gantry
 export GANTRY_CONNECT_TIMEOUT=100s GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_IFNAME=lo
 ns=gtr$$
-tmp=$(mktemp -d)
-failed=0 n=0
-
-cleanup()
-{
-	for i in 0 1 2 3 b; do
-		ip netns del "$ns$i" 2>/dev/null
-	done
-}
-trap 'cleanup; rm -rf "$tmp"' EXIT
+n=0
 
 # try_once CAUSE REPORTS CASE VICTIM TRANSPORT [NETNS COMMAND]: what must come out, and the driver's arguments. CAUSE: may
 # be a pattern.
@@ -42,14 +30,14 @@ try_once()
 	files=$(find "$tmp/$n/stall" -name 'stall-*.jsonl' | wc -l)
 	[ "$files" = "$reports" ] ||
 		{ echo "$*: $files reports, expected $reports"; ls "$tmp/$n/stall"; bad=1; }
-	verdict=$("$tool" stall "$tmp/$n/stall" --json) || { echo "gantry stall: exit status $?"; bad=1; }
+	verdict=$("$gantry" stall "$tmp/$n/stall" --json) || { echo "gantry stall: exit status $?"; bad=1; }
 	echo "$verdict"
 	[[ $verdict == *"\"rank\": $2, \"cause\": \""$cause"\","* && $verdict != *$'\n'* ]] ||
 		{ echo "$*: expected one verdict: rank $2, $cause"; bad=1; }
 	return $bad
 }
 
-run() { with_deadlines try_once "$@" || { echo "FAILED: ${*:3}"; failed=1; }; }
+run() { with_deadlines try_once "$@" || fail "${*:3}"; }
 
 for transport in shm net p2p; do
 	run died 3 kill 2 $transport
@@ -65,24 +53,17 @@ run "missing call" 3 missing_first 2 p2p
 # A namespace for each rank, and one with a bridge between them.
 join()
 {
-	cleanup
-	ip netns add ${ns}b && ip -n ${ns}b link add br0 type bridge && ip -n ${ns}b link set br0 up || return 1
+	netns ${ns}{b,0,1,2,3} && ip -n ${ns}b link add br0 type bridge && ip -n ${ns}b link set br0 up || return 1
 	for i in 0 1 2 3; do
-		ip netns add $ns$i && ip -n $ns$i link add v0 type veth peer name p$i netns ${ns}b &&
+		ip -n $ns$i link add v0 type veth peer name p$i netns ${ns}b &&
 			ip -n ${ns}b link set p$i master br0 && ip -n ${ns}b link set p$i up &&
-			ip -n $ns$i addr add 10.98.0.$((i + 1))/24 dev v0 && ip -n $ns$i link set lo up &&
-			ip -n $ns$i link set v0 up || return 1
+			ip -n $ns$i addr add 10.98.0.$((i + 1))/24 dev v0 && ip -n $ns$i link set v0 up || return 1
 	done
 	await all_up # the kernel takes up to a second to notice
 }
 all_up() { [ "$(ip -n ${ns}b -br link show master br0 | grep -c ' UP ')" = 4 ]; }
 
-why=$(why_no_netns)
-if [ -n "$why" ]; then
-	echo "skipped: unplugging; $why"
-	[ $failed = 0 ] && exit 77
-	exit 1
-fi
+need_netns
 export GANTRY_IFNAME=v0
 run unreachable 4 command 2 net $ns "ip -n ${ns}b link set p2 down"
 run unreachable 4 command 0 net $ns "ip -n ${ns}0 link set v0 down"

@@ -4,17 +4,14 @@
 # also with: GANTRY_SECRET=alpha
 # Two processes with 256 connections between them that have nothing to do use next to no CPU.
 # Catches: a thread that polls, signs of life per connection, a sleep that is short because there are many connections.
-set -u
-export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
+. "$(dirname "$0")/lib.sh"
+no_leaks
 driver=$BUILD_DIR/drivers/comm_idle
 export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_SPLIT_MIN=65536 # so that every channel carries something
-[ -z "${GANTRY_SANITIZED:-}" ] || { echo "skipped: a measurement: means nothing under a sanitizer"; exit 77; }
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
-failed=0
+[ -z "${GANTRY_SANITIZED:-}" ] || skip "a measurement: means nothing under a sanitizer"
 run()
 {
-	timeout 280 "$driver" $1 "$(mktemp -d -p "$tmp")" $2 $3 || { echo "FAILED: $* (exit status $?)"; failed=1; }
+	timeout 280 "$driver" $1 "$(mktemp -d -p "$tmp")" $2 $3 || fail "$* (exit status $?)"
 }
 
 # Transport, communicators, channels.

@@ -4,22 +4,16 @@
 # rank and why.
 # Catches: an own error that is reported as about the peer of the moment, "rank 1 has left" without the reason, ranks without
 # a connection to it that hear nothing.
-set -u
-export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # seconds per process; lifecycle.sh looks for leaks
+. "$(dirname "$0")/lib.sh"
+no_leaks
 unset GANTRY_NET_PLUGIN GANTRY_TRANSPORT
 export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error}
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
-failed=0
 
 try()
 {
 	rm -f "$tmp/id"
 	echo "-- $*"
-	timeout 200 "$BUILD_DIR/drivers/comm_own" "$@" "$tmp" 2>"$tmp/err" && return
-	echo "FAILED: $*"
-	cat "$tmp/err"
-	failed=1
+	timeout 200 "$BUILD_DIR/drivers/comm_own" "$@" "$tmp" 2>"$tmp/err" || { fail "$*"; cat "$tmp/err"; }
 }
 
 try plugin 1 net

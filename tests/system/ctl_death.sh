@@ -6,25 +6,23 @@
 # not crash and blames nobody. Processes that merely get little of a CPU, nap, or leave are not lost.
 # Catches: signs of life from users' threads, a hub that is a single point of silence, one's own absence blamed on
 # others, descriptors that live on in forked children, a last word that is lost when a process exits.
-set -u
 DEADLINES="1 5 20"
-. "$SOURCE_DIR/tests/system/lib_tries.sh"
-export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # seconds per process; the unit tests look for leaks
+. "$(dirname "$0")/lib.sh"
+no_leaks
 driver=$BUILD_DIR/drivers/ctl_death
 export GANTRY_IFNAME=lo GANTRY_CONNECT_TIMEOUT=100s GANTRY_LOG=${GANTRY_LOG:-error}
-failed=0
 
 run()
 {
 	echo "-- $*"
-	with_deadlines timeout 280 "$driver" "$@" || { echo "FAILED: $*"; failed=1; }
+	with_deadlines timeout 280 "$driver" "$@" || fail "$*"
 }
 
 # Of an end the kernel tells: the deadline is so far away that whoever waits for it is found out.
 at_once()
 {
 	echo "-- $*"
-	GANTRY_TIMEOUT=60s timeout 280 "$driver" "$@" || { echo "FAILED: $*"; failed=1; }
+	GANTRY_TIMEOUT=60s timeout 280 "$driver" "$@" || fail "$*"
 }
 
 at_once kill 2

@@ -6,21 +6,11 @@
 # GANTRY_TIMEOUT + 1 s; one that lives and has nothing to say gives none.
 # Catches: heartbeats sent from user threads only, a liveness clock that data keeps fresh but heartbeats do not,
 # requests that are forgotten when a link fails, an error that is not kept, close that waits for the peer.
-set -u
-. "$SOURCE_DIR/tests/system/lib_tries.sh"
-. "$SOURCE_DIR/tests/system/lib_netns.sh"
-export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # seconds per process; lifecycle.sh looks for leaks
+. "$(dirname "$0")/lib.sh"
+no_leaks
 driver=$BUILD_DIR/drivers/death
 export GANTRY_CONNECT_TIMEOUT=100s GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_IFNAME=lo
-failed=0 a=gtda$$ b=gtdb$$
-tmp=$(mktemp -d)
-
-cleanup()
-{
-	ip netns del $a 2>/dev/null
-	ip netns del $b 2>/dev/null
-}
-trap 'cleanup; rm -rf "$tmp"' EXIT
+a=gtda$$ b=gtdb$$
 
 # run NAME COMMAND...: one that waits for the deadline.
 run()
@@ -28,20 +18,20 @@ run()
 	local name=$1
 	shift
 	echo "-- $name"
-	with_deadlines "$@" || { echo "FAILED: $name"; failed=1; }
+	with_deadlines "$@" || fail "$name"
 }
 
 killed()
 {
 	echo "-- $1"
-	GANTRY_TIMEOUT=100s "$driver" kill || { echo "FAILED: $1"; failed=1; }
+	GANTRY_TIMEOUT=100s "$driver" kill || fail "$1"
 }
 
 (with_deadlines "$driver" alive) >"$tmp/alive" 2>&1 &
 alive=$!
 killed "peer killed"
 run "peer stopped" "$driver" stop
-wait $alive || { echo "FAILED: alive"; failed=1; }
+wait $alive || fail "alive"
 echo "-- peer idle for three deadlines"
 cat "$tmp/alive"
 export GANTRY_HELPERS=2 GANTRY_LANES=2
@@ -55,22 +45,14 @@ is_up() { ip -n "$1" -br link show v0 | grep -q ' UP '; }
 # Two namespaces and a wire between them.
 join()
 {
-	cleanup
-	ip netns add $a && ip netns add $b || return 1
+	netns $a $b || return 1
 	ip -n $a link add v0 type veth peer name v0 netns $b || return 1
 	ip -n $a addr add 10.97.0.1/24 dev v0 && ip -n $b addr add 10.97.0.2/24 dev v0 || return 1
-	for ns in $a $b; do
-		ip -n $ns link set lo up && ip -n $ns link set v0 up || return 1
-	done
+	ip -n $a link set v0 up && ip -n $b link set v0 up || return 1
 	await is_up $a && await is_up $b # the kernel takes up to a second to say so
 }
 
-why=$(why_no_netns)
-if [ -n "$why" ]; then
-	echo "skipped: unplugging; $why"
-	[ $failed = 0 ] && exit 77
-	exit 1
-fi
+need_netns
 
 # cut COMMAND: what it does to the wire ends the connections.
 cut() { join && "$driver" command $a $b "$1"; }

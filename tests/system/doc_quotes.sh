@@ -3,8 +3,7 @@
 # labels: beside
 # C in the pages below is quoted from code that is built and run: each quote is lines of that file, one after the other, as
 # they stand. So what people copy from a page checks its results and does not crash.
-set -u
-SOURCE_DIR=${SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
+. "$(dirname "$0")/lib.sh"
 
 # quoted PAGE FILE ATLEAST: all quotes of the page, of which there are that many or more.
 quoted() {

@@ -1,28 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # `gantry doctor` and the front of the tool: output that other programs can read, hints for wrong usage.
-set -u
-. "$SOURCE_DIR/tests/system/lib_tries.sh"
-gantry=$BUILD_DIR/gantry
-unset NCCL_NET_PLUGIN NO_COLOR GANTRY_LANES GANTRY_TIMOUT GANTRY_SECRET GANTRY_PORT_RANGE GANTRY_TRANSPORT
+. "$(dirname "$0")/lib.sh"
+clean_environment
 export GANTRY_LOG=warn
 plugin=$BUILD_DIR/lib/libnccl-net-gantry.so
-
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
-die() { echo "FAILED: $*" >&2; cat "$tmp/out" "$tmp/err" >&2; exit 1; }
-
-# expect STATUS COMMAND...: output in $tmp/out and $tmp/err.
-expect() {
-	local want=$1 rc
-	shift
-	"$@" >"$tmp/out" 2>"$tmp/err"
-	rc=$?
-	[ $rc = "$want" ] || die "$*: exit status $rc, expected $want"
-	echo "ok: $* gives $rc"
-}
-has() { grep -qF -- "$2" "$tmp/$1" || die "std$1 lacks: $2"; }
-lacks() { ! grep -qF -- "$2" "$tmp/$1" || die "std$1 has: $2"; }
 
 # For people.
 expect 0 "$gantry" doctor
@@ -43,12 +25,9 @@ has out MSG_ZEROCOPY
 lacks out $'\033'
 [ -s "$tmp/err" ] && die "something on stderr"
 
-# Looking for leaks takes seconds per process on some machines: two runs of the whole doctor are enough.
-leaks_off() { [ -z "${GANTRY_SANITIZED:-}" ] || export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"; }
-
 # For programs: every line one object with exactly these fields, all of them strings.
 expect 0 "$gantry" doctor --json
-leaks_off
+no_leaks # two runs of the whole doctor are enough
 cp "$tmp/out" "$tmp/json"
 if command -v python3 >/dev/null && python3 -c 'import json' 2>/dev/null; then
 	python3 - "$tmp/json" <<'PY' || die "the JSON lines are not right"

@@ -4,13 +4,9 @@
 # The Makefile and its scripts, as somebody meets them who builds for the first time.
 # Catches: a build folder that a failed configuration leaves half made, noise where there is nothing to do, a set-up that
 # installs or asks for more than the target needs, an apt-get command that cannot be pasted.
-set -u
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
+. "$(dirname "$0")/lib.sh"
 cd "$SOURCE_DIR" || exit 1
 unset MAKEFLAGS MFLAGS MAKELEVEL CC BUILD CMAKE_ARGS V
-failures=0
-fail() { echo "FAILED: $*"; failures=$((failures + 1)); }
 
 # A compiler that is not there, and one that makes nothing: an error that names it, and no folder.
 for cc in /nowhere/cc false; do
@@ -57,5 +53,5 @@ setup run || fail "setup run fails where all is there: $(cat "$tmp/out")"
 [ ! -s "$tmp/out" ] || fail "setup run says something where all is there: $(cat "$tmp/out")"
 setup sideways && fail "setup takes any word"
 
-[ $failures = 0 ] && echo "configuring, building and set-up are well behaved"
-exit $((failures > 0))
+[ $failed = 0 ] && echo "configuring, building and set-up are well behaved"
+exit $failed

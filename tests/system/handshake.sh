@@ -4,13 +4,11 @@
 # Handshakes whose messages come in rare orders, or late, end in a connection all the same; with and without a secret.
 # Catches: a direction that is given away before the peer has proved itself, a slow peer that is dialled again and refused,
 # a lane that broke early and ends the whole connect.
-set -u
-export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # seconds per process; lifecycle.sh looks for leaks
+. "$(dirname "$0")/lib.sh"
+no_leaks
 export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_CONNECT_TIMEOUT=100s GANTRY_TIMEOUT=100s
 driver=$BUILD_DIR/drivers/handshake
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
-failed=0 jobs=()
+jobs=()
 
 # Side by side: each mostly waits.
 for secret in "" alpha; do
@@ -23,7 +21,7 @@ for secret in "" alpha; do
 done
 for job in "${jobs[@]}"; do
 	read -r pid name <<<"$job"
-	wait "$pid" || { echo "FAILED: $name"; failed=1; }
+	wait "$pid" || fail "$name"
 	cat "$tmp/$name"
 done
 exit $failed

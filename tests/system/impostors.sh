@@ -4,9 +4,9 @@
 # in every state. They change a counter and nothing else.
 # Catches: a link, a promise or an error of accept for who has not proved itself; memory or CPU time that strangers can spend;
 # a proof that can be said again; genuine peers that are locked out.
-set -u
-export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # seconds per process; lifecycle.sh looks for leaks
+. "$(dirname "$0")/lib.sh"
+no_leaks
 export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_CONNECT_TIMEOUT=100s GANTRY_TIMEOUT=100s
 n=10000
 [ -n "${GANTRY_SANITIZED:-}" ] && n=3000
-GANTRY_SECRET=alpha exec "$BUILD_DIR/drivers/impostors" $n
+GANTRY_SECRET=alpha "$BUILD_DIR/drivers/impostors" $n

@@ -3,16 +3,12 @@
 # labels: slow beside
 # The installed tree is enough to build upon: both examples, outside of the source tree, by pkg-config and by
 # find_package; the versions agree; headers, man pages and docs are there; `make uninstall` leaves nothing.
-set -u
-[ -z "${GANTRY_SANITIZED:-}" ] || { echo "skipped: what is built with a sanitizer is not for programs built without"; exit 77; }
-for command in cmake cc pkg-config; do
-	command -v $command >/dev/null || { echo "skipped: no $command"; exit 77; }
-done
+. "$(dirname "$0")/lib.sh"
+[ -z "${GANTRY_SANITIZED:-}" ] || skip "what is built with a sanitizer is not for programs built without"
+need cmake cc pkg-config
 # deb.sh may run beside this: the records of what is installed are one per build folder.
 exec 9>"$BUILD_DIR/installing.lock" && flock 9
-tmp=$(mktemp -d)
-trap 'cd / && uninstall; uninstall DESTDIR="$tmp/stage"; rm -rf "$tmp"' EXIT # the records in BUILD_DIR go too
-die() { echo "FAILED: $*" >&2; tail -n 20 "$tmp/log" >&2; exit 1; }
+at_exit() { cd / && uninstall; uninstall DESTDIR="$tmp/stage"; } # the records in BUILD_DIR go too
 unset DESTDIR LD_LIBRARY_PATH PKG_CONFIG_PATH CMAKE_PREFIX_PATH
 prefix=$tmp/prefix doc=$tmp/prefix/share/doc/gantry
 

@@ -8,8 +8,7 @@
 # above all its layers. An include counts by the file it reaches, so neither "../" nor <> is a way around.
 #
 # Before the tree is believed, the check is tried on copies of it with a planted violation each.
-set -u
-SOURCE_DIR=${SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
+. "$(dirname "$0")/lib.sh"
 
 declare -A below=(
 	[include]=""
@@ -88,37 +87,28 @@ check_tree() {
 	return $bad
 }
 
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-
 # A small tree with one header a layer, all of it allowed, and file $1 that includes $2.
 plant() {
 	local folder
-	rm -rf "$scratch/tree"
+	rm -rf "$tmp/tree"
 	for folder in include/gantry src/abi src/base src/net src/net/tcp src/comm src/plugin tools src/elsewhere; do
-		mkdir -p "$scratch/tree/$folder"
-		echo '/* empty */' >"$scratch/tree/$folder/h.h"
+		mkdir -p "$tmp/tree/$folder"
+		echo '/* empty */' >"$tmp/tree/$folder/h.h"
 	done
-	printf '#include "gantry/h.h"\n#include "base/h.h"\n#include "net/h.h"\n' >"$scratch/tree/src/net/tcp/fine.c"
-	printf '#include <stdio.h>\n#include "h.h"\n#include "comm/h.h"\n' >"$scratch/tree/tools/fine.c"
-	echo "#include $2" >"$scratch/tree/$1"
+	printf '#include "gantry/h.h"\n#include "base/h.h"\n#include "net/h.h"\n' >"$tmp/tree/src/net/tcp/fine.c"
+	printf '#include <stdio.h>\n#include "h.h"\n#include "comm/h.h"\n' >"$tmp/tree/tools/fine.c"
+	echo "#include $2" >"$tmp/tree/$1"
 }
 
 must_pass() {
 	plant "$1" "$2"
-	check_tree "$scratch/tree" && return
-	echo "FAILED: $2 in $1 is allowed, but the check refuses it"
-	exit 1
+	check_tree "$tmp/tree" || die "$2 in $1 is allowed, but the check refuses it"
 }
 
 must_fail() {
 	plant "$1" "$2"
-	if check_tree "$scratch/tree" >"$scratch/said" || ! grep -q "^$1:1 " "$scratch/said" ||
-		[ "$(wc -l <"$scratch/said")" -ne 1 ]; then
-		echo "FAILED: the check does not see, or misnames, $2 in $1:"
-		cat "$scratch/said"
-		exit 1
-	fi
+	! check_tree "$tmp/tree" >"$tmp/out" && grep -q "^$1:1 " "$tmp/out" && [ "$(wc -l <"$tmp/out")" = 1 ] ||
+		die "the check does not see, or misnames, $2 in $1"
 }
 
 must_pass src/base/x.c '"abi/h.h"'
@@ -135,12 +125,10 @@ must_fail include/gantry/x.h '"base/h.h"'
 must_fail tools/x.c '"elsewhere/h.h"'
 
 # The real tree, with one violation more than it has: found beside all that is allowed.
-cp -r "$SOURCE_DIR/include" "$SOURCE_DIR/src" "$SOURCE_DIR/tools" "$scratch/"
-echo '#include "net/net.h"' >"$scratch/src/base/planted.c"
-if check_tree "$scratch" >"$scratch/said" || ! grep -q '^src/base/planted.c:1 includes src/net/net.h' "$scratch/said"; then
-	echo "FAILED: a violation planted in a copy of the tree was not found"
-	exit 1
-fi
+cp -r "$SOURCE_DIR/include" "$SOURCE_DIR/src" "$SOURCE_DIR/tools" "$tmp/"
+echo '#include "net/net.h"' >"$tmp/src/base/planted.c"
+! check_tree "$tmp" >"$tmp/out" && grep -q '^src/base/planted.c:1 includes src/net/net.h' "$tmp/out" ||
+	die "a violation planted in a copy of the tree was not found"
 
 check_tree "$SOURCE_DIR" || exit 1
 echo "the layer rule holds"

@@ -6,16 +6,14 @@
 # Catches: an fd, thread, allocation or engine user that is not given back on close; a thread that polls; a close that
 # joins, drains or waits for a stopped peer; two processes that disagree about whose link they share;
 # messages that come before accept and are dropped.
-set -u
 DEADLINES="1 6 20"
-. "$SOURCE_DIR/tests/system/lib_tries.sh"
+. "$(dirname "$0")/lib.sh"
 driver=$BUILD_DIR/drivers/lifecycle
 export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_CONNECT_TIMEOUT=100s
 # Free blocks that malloc keeps for a thread count as used, and how many there are depends on who ran when.
 export GLIBC_TUNABLES=glibc.malloc.tcache_count=0
 cycles=1000
 [ -n "${GANTRY_SANITIZED:-}" ] && cycles=100
-failed=0
 
 run()
 {
@@ -24,7 +22,7 @@ run()
 	echo "-- $name"
 	# Looking for leaks costs seconds per process: once is enough.
 	[ "$1" = cycles ] || local -x ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
-	"$driver" "$@" || { echo "FAILED: $name"; failed=1; }
+	"$driver" "$@" || fail "$name"
 }
 
 # Its limit is a time, and others on this machine can only make it more: in one of three.
@@ -32,14 +30,14 @@ close_stopped()
 {
 	local -x ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
 	echo "-- $1"
-	"$driver" close || "$driver" close || "$driver" close || { echo "FAILED: $1"; failed=1; }
+	"$driver" close || "$driver" close || "$driver" close || fail "$1"
 }
 
 unaccepted()
 {
 	local -x ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 GANTRY_TIMEOUT GANTRY_STALL
 	echo "-- not accepted yet"
-	with_deadlines "$driver" unaccepted || { echo "FAILED: not accepted yet"; failed=1; }
+	with_deadlines "$driver" unaccepted || fail "not accepted yet"
 }
 
 run "cycles" cycles $cycles

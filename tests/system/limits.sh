@@ -3,9 +3,8 @@
 # labels: beside
 # docs/limits.md says what the code has: each constant of its tables is defined in src or include with the value that
 # stands there, wherever it is defined more than once.
-set -u
-SOURCE_DIR=${SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
-command -v python3 >/dev/null || { echo "skipped: no python3"; exit 77; }
+. "$(dirname "$0")/lib.sh"
+need python3
 python3 - "$SOURCE_DIR" <<'PYTHON'
 import glob, re, sys
 
@@ -14,7 +13,6 @@ units = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 code = "\n".join(open(f, encoding="utf-8", errors="replace").read()
                  for pattern in ("src/**/*.[ch]", "include/gantry/*.h") for f in glob.glob(f"{root}/{pattern}", recursive=True))
 code = re.sub(r"/\*.*?\*/", " ", code, flags=re.S)
-
 
 def values(name):
     """Of all definitions; names within a definition are looked up in turn."""
@@ -26,7 +24,6 @@ def values(name):
             raise SystemExit(f"FAILED: {name} is {enum or macro}, which this test cannot compute")
         yield_set.setdefault(name, set()).add(int(eval(text)))
     return yield_set.get(name, set())
-
 
 yield_set = {}
 rows = re.findall(r"^\| `(\w+)` \| (\d+)(?: (\w+))? \|", open(f"{root}/docs/limits.md", encoding="utf-8").read(), re.M)

@@ -3,10 +3,8 @@
 # labels: slow beside
 # Man pages render without a warning, name themselves rightly and refer to pages that exist; what they document is what
 # there is: every public function, every event of traces, every field of stall reports.
-set -u
-SOURCE_DIR=${SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
+. "$(dirname "$0")/lib.sh"
 cd "$SOURCE_DIR/man" || exit 1
-die() { echo "FAILED: $*" >&2; exit 1; }
 # The words of a page, without the escapes of roff.
 plain() { sed -E 's/\\f[A-Z]//g; s/\\\(dq/"/g; s/\\-/-/g; s/^\.[A-Z]+ //; s/"//g' "$@"; }
 
@@ -39,7 +37,7 @@ for field in $fields; do
 done
 echo "ok: events and fields"
 
-command -v groff >/dev/null || { echo "skipped: no groff to render the pages with"; exit 77; }
+command -v groff >/dev/null || skip "no groff to render the pages with"
 for page in *; do
 	said=$(groff -man -Tutf8 -ww -z "$page" 2>&1)
 	[ -z "$said" ] || die "$page does not render: $said"

@@ -3,14 +3,9 @@
 # labels: beside
 # What the tool says when something is wrong: one failure, one line, by the command's full name, with what to do; wrong
 # options and wrong parameters are exit status 2. And the lines of the log: when, where, which rank.
-set -u
-gantry=$BUILD_DIR/gantry
-unset $(env | grep -oE '^(GANTRY_|NCCL_|OMPI_|PMI_|SLURM_)[A-Z_]*' | grep -v '^GANTRY_SANITIZED') RANK 2>/dev/null
-# Looking for leaks takes seconds per process on some machines, and doctor.sh does it.
-[ -z "${GANTRY_SANITIZED:-}" ] || export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
-die() { echo "FAILED: $*" >&2; cat "$tmp/out" "$tmp/err" >&2; exit 1; }
+. "$(dirname "$0")/lib.sh"
+clean_environment
+no_leaks
 
 # once STATUS PATTERN COMMAND...: exactly one line on stderr, which is like PATTERN, and nothing on stdout.
 once() {

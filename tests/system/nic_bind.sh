@@ -5,36 +5,25 @@
 # device carries its own traffic, in both directions, and fused they share it. With IPv4, with IPv6 only, with link-local
 # addresses only, and with IPv4 as the kernel comes, where either interface answers for the other's address ("flux": then
 # connections must at least work). Each case runs twice: as one host, and with both sides believing to be two.
-set -u
-. "$SOURCE_DIR/tests/system/lib_tries.sh"
-. "$SOURCE_DIR/tests/system/lib_netns.sh"
+. "$(dirname "$0")/lib.sh"
 driver=$BUILD_DIR/drivers/rails
 a=gantry-ba-$$
 b=gantry-bb-$$
 sw=gantry-bs-$$
-for v in $(compgen -e | grep -E '^(GANTRY_|NCCL_)' | grep -v -e GANTRY_SANITIZED -e GANTRY_LOG); do unset "$v"; done
+clean_environment GANTRY_LOG
 export GANTRY_CONNECT_TIMEOUT=100s GANTRY_TIMEOUT=100s
-[ -z "${GANTRY_SANITIZED:-}" ] || export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
+no_leaks
 
-skip() { echo "skipped: $*"; exit 77; }
-die() { echo "FAILED: $*" >&2; failures=$((failures + 1)); }
-cleanup() { for n in "$a" "$b" "$sw"; do ip netns del "$n" 2>/dev/null; done; rm -rf "$tmp"; }
-
-failures=0
 need_netns exec
-tmp=$(mktemp -d)
-trap cleanup EXIT
 printf '%s\n' first second >"$tmp/hosts"
 
 # fresh KIND: both namespaces anew, eth0 and eth1 each, all four on one bridge in a third.
 fresh() {
-	cleanup_ns
-	for n in "$a" "$b" "$sw"; do ip netns add "$n" || exit 1; done
+	netns "$a" "$b" "$sw" || exit 1
 	ip -n "$sw" link add br0 type bridge
 	ip -n "$sw" link set br0 up
 	for n in "$a" "$b"; do
 		[ "$n" = "$a" ] && host=1 || host=2
-		ip -n "$n" link set lo up
 		ip netns exec "$n" sh -c 'echo 0 >/proc/sys/net/ipv6/conf/default/accept_dad; echo 0 >/proc/sys/net/ipv6/conf/all/accept_dad
 			echo 0 >/proc/sys/net/ipv6/conf/default/accept_ra' 2>/dev/null
 		# What several NICs on one subnet always need: an address is answered for by its own interface only.
@@ -53,7 +42,7 @@ fresh() {
 		done
 	done
 	for n in "$a" "$b"; do
-		await both_up "$n" "$1" || die "$n: its interfaces never came up"
+		await both_up "$n" "$1" || fail "$n: its interfaces never came up"
 	done
 }
 # both_up NAMESPACE KIND: they carry, and have the addresses that the kernel makes.
@@ -63,7 +52,6 @@ both_up() {
 	*) [ "$(ip -n "$1" -6 addr show scope link | grep 'inet6 fe80' | grep -vc tentative)" -ge 2 ] ;;
 	esac
 }
-cleanup_ns() { for n in "$a" "$b" "$sw"; do ip netns del "$n" 2>/dev/null; done; }
 
 # field SIDE DEVICE: a counter of the last run.
 field() { sed "s/.*\"$1\": {[^}]*\"$2\": \([0-9]*\).*/\1/" "$tmp/line"; }
@@ -78,11 +66,11 @@ stream() {
 	[ $rc -ne 77 ] || { echo "$what: not tested, $(tail -1 "$tmp/err")"; return 1; }
 	if [ $rc -ne 0 ]; then
 		tail -5 "$tmp/err" >&2
-		die "$what: no traffic"
+		fail "$what: no traffic"
 		return 1
 	fi
 	echo "$what: $(cat "$tmp/line")"
-	grep -q '"wrong": 0,' "$tmp/line" || die "$what: wrong bytes"
+	grep -q '"wrong": 0,' "$tmp/line" || fail "$what: wrong bytes"
 }
 
 # share CASE SIDE DEVICE LOW HIGH: percent of both interfaces' bytes that DEVICE carried; says so and fails if it is not
@@ -109,7 +97,7 @@ fused() {
 		for side in tx_side_tx rx_side_rx; do share "$what" $side eth0 30 70 || even=0; done
 		[ $even = 0 ] || return
 	done
-	die "$what: the interfaces never share the traffic"
+	fail "$what: the interfaces never share the traffic"
 }
 
 # Fused, both interfaces are needed only if one of them is not enough.
@@ -130,7 +118,7 @@ for kind in v4 v6 local flux; do
 			what="$kind, as $host, $dev"
 			stream "$what" $dev $foreign || continue
 			[ $kind != flux ] || continue
-			for side in tx_side_tx rx_side_rx rx_side_tx; do share "$what" $side $dev 97 100 || die "$what"; done
+			for side in tx_side_tx rx_side_rx rx_side_tx; do share "$what" $side $dev 97 100 || fail "$what"; done
 		done
 	done
 	limit || { echo "fused devices not tested, cannot limit a rate: $(cat "$tmp/why")"; continue; }
@@ -141,4 +129,4 @@ for kind in v4 v6 local flux; do
 		fused "$kind, as $host, fused" $foreign
 	done
 done
-exit $((failures > 0))
+exit $failed

@@ -2,34 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 # Which interface is chosen, in network namespaces that look like machines people have: containers with a docker bridge,
 # dead veths, macvlans, IPv6 only, link-local only. The expected choices are written down by hand.
-set -u
-. "$SOURCE_DIR/tests/system/lib_tries.sh"
-. "$SOURCE_DIR/tests/system/lib_netns.sh"
-gantry=$BUILD_DIR/gantry
+. "$(dirname "$0")/lib.sh"
 ns=gantry-nic-$$
 peer=gantry-nicp-$$
-unset GANTRY_IFNAME GANTRY_FAMILY NCCL_SOCKET_IFNAME NCCL_SOCKET_FAMILY NCCL_NET_PLUGIN
+clean_environment
 export GANTRY_LOG=warn
-# Leaks are looked for in test_nic and doctor.sh; here it would only take seconds per run.
-[ -z "${GANTRY_SANITIZED:-}" ] || export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
-
-die() { echo "FAILED: $*" >&2; exit 1; }
-cleanup() { ip netns del "$ns" 2>/dev/null; ip netns del "$peer" 2>/dev/null; rm -rf "$tmp"; }
+no_leaks
 
 need_netns exec
-tmp=$(mktemp -d)
-trap cleanup EXIT
 
 # A new pair of namespaces, with loopback only. No duplicate detection: addresses are usable at once.
 fresh() {
-	ip netns del "$ns" 2>/dev/null
-	ip netns del "$peer" 2>/dev/null
-	ip netns add "$ns" && ip netns add "$peer" || die "cannot make network namespaces"
+	netns "$ns" "$peer" || die "cannot make network namespaces"
 	for n in "$ns" "$peer"; do
 		ip netns exec "$n" sh -c 'for f in all default; do
 			echo 0 >/proc/sys/net/ipv6/conf/$f/accept_dad
 			echo 0 >/proc/sys/net/ipv6/conf/$f/accept_ra; done' 2>/dev/null
-		ip -n "$n" link set lo up
 	done
 }
 
@@ -56,16 +44,15 @@ make_dead() {
 doctor() {
 	ip netns exec "$ns" env "$@" "$gantry" doctor --json >"$tmp/json" 2>"$tmp/err"
 	rc=$?
-	[ $rc -le 1 ] || { cat "$tmp/err"; die "gantry doctor $*: exit status $rc"; }
-	[ -s "$tmp/err" ] && { cat "$tmp/err"; die "gantry doctor $* wrote to stderr"; }
-	return 0
+	[ $rc -le 1 ] || die "gantry doctor $*: exit status $rc"
+	[ ! -s "$tmp/err" ] || die "gantry doctor $* wrote to stderr"
 }
 
 # field SECTION NAME FIELD
 field() { grep -F "\"section\": \"$1\", \"name\": \"$2\"," "$tmp/json" | sed -n "s/.*\"$3\": \"\([^\"]*\)\".*/\1/p"; }
 
-# expect WHAT NAMES [VAR=VALUE]...
-expect() {
+# chooses WHAT NAMES [VAR=VALUE]...
+chooses() {
 	local what=$1 want=$2
 	shift 2
 	doctor "$@"
@@ -105,24 +92,24 @@ ip -n "$ns" addr add 2001:db8::2/64 dev eth0
 ip -n "$ns" addr add 10.0.0.3/24 dev eth0 label eth0:1
 wait_up docker0 veth1a2b3c eth0
 # veth reports 10 Gbit/s, and so no speed is assumed.
-expect "container host" eth0
+chooses "container host" eth0
 says "reason" "$(field choice tcp detail)" \
 	"using eth0 10.0.0.2 (10 Gbit/s); left out lo (loopback), docker0 (bridge), veth1a2b3c (port of a bridge or bond), dead0 (down)"
 case $(field interfaces eth0 value) in
 "10.0.0.2/24 10.0.0.3/24 2001:db8::2/64 fe80::"*) ;;
 *) die "addresses of eth0: $(field interfaces eth0 value)" ;;
 esac
-expect "IPv6 asked for" eth0 GANTRY_FAMILY=inet6
+chooses "IPv6 asked for" eth0 GANTRY_FAMILY=inet6
 case $(field choice tcp detail) in
 "using eth0 2001:db8::2 "*) ;;
 *) die "IPv6 reason: $(field choice tcp detail)" ;;
 esac
-expect "IPv6 asked for in NCCL's words" eth0 NCCL_SOCKET_FAMILY=AF_INET6
-expect "bridge asked for" docker0 GANTRY_IFNAME==docker0
-expect "prefixes" docker0,eth0 GANTRY_IFNAME=dock,eth
-expect "exclusion" docker0 GANTRY_IFNAME=^eth
-expect "NCCL's variable" lo NCCL_SOCKET_IFNAME=lo
-expect "ours wins over NCCL's" eth0 NCCL_SOCKET_IFNAME=lo GANTRY_IFNAME=eth
+chooses "IPv6 asked for in NCCL's words" eth0 NCCL_SOCKET_FAMILY=AF_INET6
+chooses "bridge asked for" docker0 GANTRY_IFNAME==docker0
+chooses "prefixes" docker0,eth0 GANTRY_IFNAME=dock,eth
+chooses "exclusion" docker0 GANTRY_IFNAME=^eth
+chooses "NCCL's variable" lo NCCL_SOCKET_IFNAME=lo
+chooses "ours wins over NCCL's" eth0 NCCL_SOCKET_IFNAME=lo GANTRY_IFNAME=eth
 
 doctor GANTRY_IFNAME=ib
 [ $rc = 1 ] || die "a pattern that matches nothing: exit status $rc"
@@ -144,7 +131,7 @@ if ip -n "$ns" link add mv0 link eth0 type macvlan mode bridge 2>/dev/null; then
 		echo 0 >/proc/sys/net/ipv4/conf/$f/rp_filter
 		echo 1 >/proc/sys/net/ipv4/conf/$f/arp_ignore
 		echo 2 >/proc/sys/net/ipv4/conf/$f/arp_announce; done'
-	expect "macvlan beside its parent" eth0,mv0
+	chooses "macvlan beside its parent" eth0,mv0
 	says "no warning" "$(grep '"section": "subnets"' "$tmp/json" | grep -c '"warn"')" 0
 	ip netns exec "$ns" sh -c 'echo 1 >/proc/sys/net/ipv4/conf/mv0/rp_filter
 		echo 0 >/proc/sys/net/ipv4/conf/all/arp_ignore; echo 0 >/proc/sys/net/ipv4/conf/eth0/arp_ignore'
@@ -159,12 +146,12 @@ fi
 # The cable is pulled at the other end: what is left is the bridge.
 ip -n "$peer" link set eth0p down
 await lost_carrier eth0 || die "eth0 keeps its carrier"
-expect "no carrier" docker0
+chooses "no carrier" docker0
 says "no carrier is the reason" "$(field interfaces eth0 detail | cut -d';' -f1)" "left out (no carrier)"
-expect "no carrier, but asked for" eth0 GANTRY_IFNAME==eth0
+chooses "no carrier, but asked for" eth0 GANTRY_IFNAME==eth0
 
 fresh
-expect "loopback only" lo
+chooses "loopback only" lo
 
 fresh
 ip -n "$ns" link set lo down
@@ -180,7 +167,7 @@ if [ -e /proc/sys/net/ipv6 ]; then
 	make_veth eth0
 	ip -n "$ns" addr add 2001:db8::2/64 dev eth0
 	wait_up eth0
-	expect "IPv6 only" eth0
+	chooses "IPv6 only" eth0
 	says "IPv6 only, reason" "$(field choice tcp detail)" "using eth0 2001:db8::2 (10 Gbit/s); left out lo (loopback)"
 	doctor GANTRY_IFNAME=eth GANTRY_FAMILY=inet
 	case $rc$(field choice tcp detail) in
@@ -192,7 +179,7 @@ if [ -e /proc/sys/net/ipv6 ]; then
 	make_docker
 	make_veth eth0
 	wait_up eth0 docker0 veth1a2b3c
-	expect "link-local only" eth0
+	chooses "link-local only" eth0
 	case $(field choice tcp detail) in
 	"using eth0 fe80::"*"%eth0 (10 Gbit/s, only a link-local address); left out lo (loopback), docker0 (bridge), "*) ;;
 	*) die "link-local reason: $(field choice tcp detail)" ;;

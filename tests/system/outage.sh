@@ -6,35 +6,22 @@
 # Catches: TCP's back-off that goes on longer than what is left of the deadline, heartbeats so seldom that the gap between
 # two makes the outage longer than it is, a kernel that gives up a connection before we do, a control plane with other
 # rules than the network.
-set -u
-. "$SOURCE_DIR/tests/system/lib_tries.sh"
-. "$SOURCE_DIR/tests/system/lib_netns.sh"
-export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
+. "$(dirname "$0")/lib.sh"
+no_leaks
 driver=$BUILD_DIR/drivers/outage
 export GANTRY_CONNECT_TIMEOUT=100s GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_IFNAME=v0
-a=gtoa$$ b=gtob$$ m=gtom$$ failed=0
-tmp=$(mktemp -d)
-
-cleanup()
-{
-	for ns in $a $b $m; do
-		ip netns del $ns 2>/dev/null
-	done
-}
-trap 'cleanup; rm -rf "$tmp"' EXIT
+a=gtoa$$ b=gtob$$ m=gtom$$
 
 # A namespace for each host and one with a bridge between them: the hosts' own interfaces stay up.
 join()
 {
-	cleanup
-	ip netns add $m && ip -n $m link add br0 type bridge && ip -n $m link set br0 up || return 1
+	netns $a $b $m && ip -n $m link add br0 type bridge && ip -n $m link set br0 up || return 1
 	local i=0 ns
 	for ns in $a $b; do
 		i=$((i + 1))
-		ip netns add $ns && ip -n $ns link add v0 type veth peer name p$i netns $m &&
+		ip -n $ns link add v0 type veth peer name p$i netns $m &&
 			ip -n $m link set p$i master br0 && ip -n $m link set p$i up &&
-			ip -n $ns addr add 10.96.0.$i/24 dev v0 && ip -n $ns link set lo up && ip -n $ns link set v0 up ||
-			return 1
+			ip -n $ns addr add 10.96.0.$i/24 dev v0 && ip -n $ns link set v0 up || return 1
 	done
 	await both_up
 }
@@ -55,6 +42,6 @@ deadlines=${DEADLINES:-5 10 25}
 for case in "survive 9 2" "die 15 1"; do
 	echo "-- $case"
 	# shellcheck disable=SC2086
-	with_deadlines try_once $case || { echo "FAILED: $case"; failed=1; }
+	with_deadlines try_once $case || fail "$case"
 done
 exit $failed

@@ -3,16 +3,10 @@
 # Output that is lost, here on a disk that is full, is an error of every command: one message and exit status 1. And help is
 # found wherever one looks for it.
 # labels: beside
-set -u
-gantry=$BUILD_DIR/gantry
-unset GANTRY_IFNAME NCCL_SOCKET_IFNAME NCCL_NET_PLUGIN GANTRY_TRANSPORT
-unset OMPI_COMM_WORLD_RANK PMI_RANK SLURM_PROCID RANK
+. "$(dirname "$0")/lib.sh"
+clean_environment
 export GANTRY_LOG=warn
-[ -c /dev/full ] || { echo "skipped: there is no /dev/full"; exit 77; }
-
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
-die() { echo "FAILED: $*" >&2; cat "$tmp/out" "$tmp/err" >&2; exit 1; }
+[ -c /dev/full ] || skip "there is no /dev/full"
 
 # Something for trace and stall to read.
 few="-n 2 -w 1 --repeats 1"
@@ -23,7 +17,7 @@ ls "$tmp"/trace-0.jsonl "$tmp"/stall-*-0.jsonl >/dev/null || die "no files to re
 # lost ARGUMENT...: exits with 0 when the output goes somewhere, and with 1 and one line when it is lost.
 lost() {
 	local rc
-	timeout 280 "$gantry" "$@" >"$tmp/out" 2>"$tmp/err" || die "gantry $*: exit status $?"
+	expect 0 "$gantry" "$@"
 	[ -s "$tmp/out" ] || die "gantry $* prints nothing"
 	timeout 280 "$gantry" "$@" >/dev/full 2>"$tmp/err"
 	rc=$?
@@ -63,8 +57,8 @@ lost trace --json "$tmp"/trace-*.jsonl
 [ $? = 1 ] && grep -q "the output is not complete" "$tmp/err" || die "doctor with a full disk"
 
 # A file of its own.
-"$gantry" trace -o /dev/full "$tmp"/trace-*.jsonl >"$tmp/out" 2>"$tmp/err"
-[ $? = 1 ] && grep -q "^gantry trace: /dev/full: No space left on device" "$tmp/err" || die "trace -o with a full disk"
+expect 1 "$gantry" trace -o /dev/full "$tmp"/trace-*.jsonl
+like err "^gantry trace: /dev/full: No space left on device"
 
 # A standard output that was closed: who prints nothing there does not mind.
 "$gantry" trace -o "$tmp/picture" "$tmp"/trace-*.jsonl >&- 2>"$tmp/err" || die "trace -o without a standard output"
@@ -79,8 +73,8 @@ done
 for form in "perf help net" "help perf net"; do
 	"$gantry" $form >"$tmp/out" 2>"$tmp/err" && cmp -s "$tmp/want" "$tmp/out" || die "gantry $form is not gantry perf net --help"
 done
-"$gantry" perf help nett >"$tmp/out" 2>"$tmp/err"
-[ $? = 2 ] && grep -q "did you mean 'net'" "$tmp/err" || die "perf help nett"
-"$gantry" perf hepl >"$tmp/out" 2>"$tmp/err"
-[ $? = 2 ] && grep -q "did you mean 'help'" "$tmp/err" || die "perf hepl"
+expect 2 "$gantry" perf help nett
+has err "did you mean 'net'"
+expect 2 "$gantry" perf hepl
+has err "did you mean 'help'"
 echo "ok: help is found"

@@ -2,28 +2,23 @@
 # SPDX-License-Identifier: Apache-2.0
 # docs/params.md and man/gantry-params.7 are what `gantry doctor --params-markdown` and `--params-man` print, and every
 # parameter of params.def is in them. To mend them: make docs
-set -u
-SOURCE_DIR=${SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
-tool=${BUILD_DIR:?the folder of the build}/gantry
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-fail() { echo "FAILED: $*"; exit 1; }
+. "$(dirname "$0")/lib.sh"
 
-[ -x "$tool" ] || fail "$tool was not built"
+[ -x "$gantry" ] || die "$gantry was not built"
 # By another way than the table's own: the names as they stand in params.def.
 names=$(sed -nE 's/^P_[A-Z]+\([a-z_0-9]+, "([A-Z_0-9]+)".*/\1/p' "$SOURCE_DIR/src/base/params.def")
-[ -n "$names" ] || fail "no names found in params.def"
+[ -n "$names" ] || die "no names found in params.def"
 
 # compare OPTION PAGE BEFORE AFTER: a parameter's heading is its name between BEFORE and AFTER, and nothing else is one.
 compare() {
 	local page=$SOURCE_DIR/$2
-	"$tool" doctor "$1" >"$scratch/now" || fail "gantry doctor $1 exits with $?"
-	diff -u "$page" "$scratch/now" || fail "$2 is out of date; see the top of this script"
+	"$gantry" doctor "$1" >"$tmp/now" || die "gantry doctor $1 exits with $?"
+	diff -u "$page" "$tmp/now" || die "$2 is out of date; see the top of this script"
 	# The page is about defaults: it does not depend on what is set, and it tells no secret.
-	GANTRY_LANES=3 GANTRY_SECRET=hunter2 "$tool" doctor "$1" >"$scratch/set" ||
-		fail "gantry doctor $1 with parameters set exits with $?"
-	diff -u "$page" "$scratch/set" || fail "$2 depends on the environment"
-	diff -u <(sed "s/.*/$3&$4/" <<<"$names") <(grep "^$3[A-Z_0-9]*$4\$" "$page") || fail "$2 has other parameters than params.def"
+	GANTRY_LANES=3 GANTRY_SECRET=hunter2 "$gantry" doctor "$1" >"$tmp/set" ||
+		die "gantry doctor $1 with parameters set exits with $?"
+	diff -u "$page" "$tmp/set" || die "$2 depends on the environment"
+	diff -u <(sed "s/.*/$3&$4/" <<<"$names") <(grep "^$3[A-Z_0-9]*$4\$" "$page") || die "$2 has other parameters than params.def"
 	echo "$2 has all $(wc -l <<<"$names") parameters"
 }
 compare --params-markdown docs/params.md '## `' '`'

@@ -5,30 +5,19 @@
 # `gantry perf net` and `perf rx` between two hosts, which are two network namespaces here: --listen on one, its address on
 # the other. Both print the same figures and no wrong byte, by IPv4, IPv6 and a port of one's own; and what goes wrong is
 # one clear line on each side, in time: a missing peer, a busy port, another secret, another operation, a peer that dies.
-set -u
-. "$SOURCE_DIR/tests/system/lib_tries.sh"
-. "$SOURCE_DIR/tests/system/lib_netns.sh"
-gantry=$BUILD_DIR/gantry
+. "$(dirname "$0")/lib.sh"
 a=gantry-pa-$$
 b=gantry-pb-$$
-secret=${GANTRY_SECRET:-}
-for v in $(compgen -e | grep -E '^(GANTRY_|NCCL_)' | grep -v -e GANTRY_SANITIZED -e GANTRY_SECRET); do unset "$v"; done
-[ -n "$secret" ] || unset GANTRY_SECRET
-[ -z "${GANTRY_SANITIZED:-}" ] || export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
-
-skip() { echo "skipped: $*"; exit 77; }
-die() { echo "FAILED: $*" >&2; head -n 30 "$tmp"/*.out "$tmp"/*.err >&2; exit 1; }
-cleanup() { ip netns del "$a" 2>/dev/null; ip netns del "$b" 2>/dev/null; rm -rf "$tmp"; }
+clean_environment GANTRY_SECRET
+[ -n "${GANTRY_SECRET:-}" ] || unset GANTRY_SECRET
+no_leaks
 
 need_netns exec
-tmp=$(mktemp -d)
-trap cleanup EXIT
-ip netns add "$a" && ip netns add "$b" || die "namespaces"
+netns "$a" "$b" || die "namespaces"
 ip -n "$a" link add wire0 type veth peer name wire0 netns "$b" || die "veth"
 have6=1
 for n in "$a" "$b"; do
 	[ "$n" = "$a" ] && host=1 || host=2
-	ip -n "$n" link set lo up
 	ip -n "$n" addr add "10.79.0.$host/24" dev wire0 && ip -n "$n" link set wire0 up || die "wire0"
 	ip -n "$n" addr add "fd79::$host/64" dev wire0 nodad 2>/dev/null || have6=0
 done
@@ -51,7 +40,6 @@ client() {
 	shift
 	ip netns exec "$b" timeout 280 "$gantry" perf "$@" >"$tmp/$name.out" 2>"$tmp/$name.err"
 }
-has() { grep -qF -- "$2" "$tmp/$1" || die "$1 lacks: $2"; }
 # one_error NAME: a line about what it waits for, and a single one about the failure.
 one_error() { [ "$(grep -vcE 'waiting for a client|connecting to|a client came with' "$tmp/$1.err")" = 1 ] || die "$1: not one line"; }
 
@@ -181,11 +169,8 @@ echo "ok: torchrun's variables on both"
 
 # Wrong usage.
 for args in "--listen 10.0.0.1" "--listen -b 4k" "--forever" "--port 5" "10.0.0.1:70000" "one two"; do
-	timeout 60 "$gantry" perf net $args >"$tmp/c.out" 2>"$tmp/c.err"
-	[ $? = 2 ] || die "perf net $args should be wrong usage"
+	expect 2 "$gantry" perf net $args
 done
 for args in "--listen 10.0.0.1" "--listen -e 4k" "--forever" "[::1" "one two"; do
-	timeout 60 "$gantry" perf rx $args >"$tmp/c.out" 2>"$tmp/c.err"
-	[ $? = 2 ] || die "perf rx $args should be wrong usage"
+	expect 2 "$gantry" perf rx $args
 done
-echo "ok: wrong usage"

@@ -3,18 +3,12 @@
 # The tool counts its system calls by functions of their names; strace counts the same run from outside. They agree,
 # but for the calls that libc makes on its own behalf while connecting and loading (netlink, files).
 # labels: slow
-set -u
-gantry=$BUILD_DIR/gantry
-unset GANTRY_IFNAME GANTRY_LANES NCCL_SOCKET_IFNAME NCCL_NET_PLUGIN
+. "$(dirname "$0")/lib.sh"
+clean_environment
 export GANTRY_LOG=warn
 
-skip() { echo "skipped: $*"; exit 77; }
-die() { echo "FAILED: $*" >&2; exit 1; }
-
 [ -z "${GANTRY_SANITIZED:-}" ] || skip "nothing is counted under sanitizers"
-command -v strace >/dev/null || skip "there is no strace"
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
+need strace
 strace -f -o "$tmp/probe" true 2>"$tmp/why" || skip "tracing is not permitted: $(head -n 1 "$tmp/why")"
 
 calls="sendto sendmsg sendmmsg writev recvfrom recvmsg recvmmsg readv splice vmsplice tee sendfile sched_yield"
@@ -24,7 +18,7 @@ compare() {
 	local call inside outside slack bad=0 total=0
 	strace -f -qq -o "$tmp/trace" -e "trace=$(echo $calls | tr ' ' ',')" -e signal=none \
 		"$gantry" perf net "$@" --calls --json >"$tmp/out" 2>"$tmp/err" ||
-		{ cat "$tmp/err" >&2; die "perf net $* under strace"; }
+		die "perf net $* under strace"
 	for call in $calls; do
 		# A call that another thread interrupted in the trace has a second line, "<... call resumed>".
 		outside=$(grep -cE "^[0-9]+ +$call\(" "$tmp/trace")

@@ -6,19 +6,11 @@
 # environment, also while torchrun's store has MASTER_PORT; with Open MPI or MPICH too, if they are here. A rank that waits
 # says for whom, --id-file keeps to GANTRY_CONNECT_TIMEOUT and leaves no file, and what makes no sense is wrong usage
 # instead of another measurement.
-set -u
-. "$SOURCE_DIR/tests/system/lib_tries.sh"
+. "$(dirname "$0")/lib.sh"
 own_network "$0"
-gantry=$BUILD_DIR/gantry
-for v in $(compgen -e | grep -E '^(GANTRY_|NCCL_|OMPI_|PMI|SLURM_|MASTER_|TORCH|RANK$|WORLD_SIZE$|LOCAL_)' | grep -v -e GANTRY_SANITIZED -e GANTRY_SECRET); do
-	unset "$v"
-done
-
-tmp=$(mktemp -d)
+clean_environment GANTRY_SECRET
 pids=
-trap 'kill $pids 2>/dev/null; rm -rf "$tmp"' EXIT
-die() { echo "FAILED: $*" >&2; head -n 30 "$tmp"/out* "$tmp"/err* >&2; exit 1; }
-has() { grep -qF -- "$2" "$tmp/$1" || die "$1 lacks: $2"; }
+at_exit() { kill $pids 2>/dev/null; }
 few="-b 0 -e 4k -f 16 -n 2 -w 1 --repeats 1 --timeout 200s"
 
 # ranks N ENVIRONMENT... -- ARGUMENT...: N ranks, the last first; R in the environment stands for the rank. All must end
@@ -29,21 +21,21 @@ ranks() {
 	while [ "$1" != -- ]; do env+=("$1"); shift; done
 	shift
 	for ((r = n - 1; r >= 0; r--)); do
-		env "${env[@]/%=R/=$r}" timeout 280 "$gantry" perf sendrecv $few "$@" >"$tmp/out.$r" 2>"$tmp/err.$r" &
+		env "${env[@]/%=R/=$r}" timeout 280 "$gantry" perf sendrecv $few "$@" >"$tmp/$r.out" 2>"$tmp/$r.err" &
 		ids+=($!)
 	done
 	for r in "${ids[@]}"; do wait "$r" || status=$?; done
 	[ $status = 0 ] || die "${env[*]}: exit status $status"
-	has out.0 "# wrong bytes: 0; OK"
-	has out.0 "ranks: $n;"
-	for ((r = 1; r < n; r++)); do [ ! -s "$tmp/out.$r" ] || die "${env[*]}: rank $r prints too"; done
+	has 0.out "# wrong bytes: 0; OK"
+	has 0.out "ranks: $n;"
+	for ((r = 1; r < n; r++)); do [ ! -s "$tmp/$r.out" ] || die "${env[*]}: rank $r prints too"; done
 	echo "ok: ${env[*]} $*"
 }
 ranks 4 RANK=R WORLD_SIZE=4 LOCAL_RANK=R MASTER_ADDR=127.0.0.1 MASTER_PORT=4600 --
 # Somebody listens on MASTER_PORT, as torchrun's own store does.
-"$gantry" perf net --listen --forever --port 4600 >/dev/null 2>"$tmp/err.store" &
+"$gantry" perf net --listen --forever --port 4600 >/dev/null 2>"$tmp/store.err" &
 pids=$!
-await grep -qs "waiting for a client" "$tmp/err.store" || die "nobody listens on MASTER_PORT"
+await grep -qs "waiting for a client" "$tmp/store.err" || die "nobody listens on MASTER_PORT"
 ranks 4 RANK=R WORLD_SIZE=4 LOCAL_RANK=R MASTER_ADDR=127.0.0.1 MASTER_PORT=4600 --
 kill $pids
 ranks 3 SLURM_PROCID=R SLURM_NTASKS=3 SLURM_STEP_NUM_TASKS=3 SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=127.0.0.1,n2 --
@@ -86,27 +78,24 @@ waits 2 "rank 2 waits for rank 0 at 127.0.0.1:4601: Connection refused"
 waits 0 "rank 0 waits for ranks 1-3" --id-file "$tmp/id" --ifname lo
 waits 2 "rank 2 waits for rank 0 to write $tmp/id" --id-file "$tmp/id"
 
-# expect STATUS TEXT ENVIRONMENT... -- ARGUMENT...
-expect() {
-	local want=$1 text=$2 env=() rc
+# refused STATUS TEXT ENVIRONMENT... -- ARGUMENT...
+refused() {
+	local want=$1 text=$2 env=()
 	shift 2
 	while [ "$1" != -- ]; do env+=("$1"); shift; done
 	shift
-	env "${env[@]}" timeout 280 "$gantry" perf sendrecv $few "$@" >"$tmp/out" 2>"$tmp/err"
-	rc=$?
-	[ $rc = "$want" ] || die "${env[*]} $*: exit status $rc, expected $want"
+	expect "$want" env "${env[@]}" "$gantry" perf sendrecv $few "$@"
 	has err "$text"
-	echo "ok: $text"
 }
 torch="RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1"
-expect 1 "within 1 s (GANTRY_CONNECT_TIMEOUT)" GANTRY_CONNECT_TIMEOUT=1s $torch -- --id-file "$tmp/id"
-expect 1 "missing: rank 1" GANTRY_CONNECT_TIMEOUT=1s RANK=0 WORLD_SIZE=2 MASTER_ADDR=x -- --id-file "$tmp/id" --ifname lo
+refused 1 "within 1 s (GANTRY_CONNECT_TIMEOUT)" GANTRY_CONNECT_TIMEOUT=1s $torch -- --id-file "$tmp/id"
+refused 1 "missing: rank 1" GANTRY_CONNECT_TIMEOUT=1s RANK=0 WORLD_SIZE=2 MASTER_ADDR=x -- --id-file "$tmp/id" --ifname lo
 [ ! -e "$tmp/id" ] || die "a failure leaves the id file"
-expect 1 "missing: rank 1" GANTRY_CONNECT_TIMEOUT=1s RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=4600 --
-expect 1 "give all ranks --root" OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 "OMPI_MCA_orte_hnp_uri=1.0;tcp://192.0.2.77:4000" --
-expect 2 "--id-file is for ranks that mpirun, srun or torchrun starts" -- --id-file "$tmp/id"
-expect 2 "--id-file is for ranks that mpirun, srun or torchrun starts" $torch -- --ranks 2 --id-file "$tmp/id"
-expect 2 "RANK=2 and WORLD_SIZE=2: there is no such rank" RANK=2 WORLD_SIZE=2 MASTER_ADDR=x --
-expect 2 "nothing says where rank 0 is" $torch --
-expect 2 "MASTER_PORT=http is not a port" $torch MASTER_PORT=http --
-expect 2 "exclude each other" $torch -- --root x --id-file "$tmp/id"
+refused 1 "missing: rank 1" GANTRY_CONNECT_TIMEOUT=1s RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=4600 --
+refused 1 "give all ranks --root" OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 "OMPI_MCA_orte_hnp_uri=1.0;tcp://192.0.2.77:4000" --
+refused 2 "--id-file is for ranks that mpirun, srun or torchrun starts" -- --id-file "$tmp/id"
+refused 2 "--id-file is for ranks that mpirun, srun or torchrun starts" $torch -- --ranks 2 --id-file "$tmp/id"
+refused 2 "RANK=2 and WORLD_SIZE=2: there is no such rank" RANK=2 WORLD_SIZE=2 MASTER_ADDR=x --
+refused 2 "nothing says where rank 0 is" $torch --
+refused 2 "MASTER_PORT=http is not a port" $torch MASTER_PORT=http --
+refused 2 "exclude each other" $torch -- --root x --id-file "$tmp/id"

@@ -2,49 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # also with: GANTRY_SECRET=alpha
 # `gantry perf net`: zero wrong bytes at even and odd sizes, the promised JSON fields, wrong usage, and ranks that die.
-set -u
-. "$SOURCE_DIR/tests/system/lib_tries.sh"
-gantry=$BUILD_DIR/gantry
-unset GANTRY_IFNAME GANTRY_LANES NCCL_SOCKET_IFNAME NCCL_NET_PLUGIN
+. "$(dirname "$0")/lib.sh"
+clean_environment GANTRY_SECRET
 export GANTRY_LOG=warn
-
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
-die() { echo "FAILED: $*" >&2; cat "$tmp/out" "$tmp/err" >&2; exit 1; }
-
-# expect STATUS ARGUMENT...: of `gantry perf net`; output in $tmp/out and $tmp/err.
-expect() {
-	local want=$1 rc
-	shift
-	timeout 280 "$gantry" perf net "$@" >"$tmp/out" 2>"$tmp/err"
-	rc=$?
-	[ $rc = "$want" ] || die "perf net $*: exit status $rc, expected $want"
-	echo "ok: perf net $* gives $rc"
-}
-has() { grep -qF -- "$2" "$tmp/$1" || die "std$1 lacks: $2"; }
+tested=("$gantry" perf net)
 
 fields="bytes bw_gbs lat_us cpu_s_per_gb syscalls_per_mib_tx syscalls_per_mib_rx calls_per_mib wrong msgs_per_s"
 raw_fields="raw_bw_gbs raw_lat_us raw_cpu_s_per_gb bw_ratio lat_ratio cpu_ratio"
-
-# check_json ROWS FIELD...: a header, then ROWS objects that have the fields as numbers (counts may be null under
-# sanitizers) and no wrong byte.
-check_json() {
-	local rows=$1 f
-	shift
-	head -n 1 "$tmp/out" >"$tmp/header"
-	for f in machine command commit; do
-		grep -q "^{.*\"$f\": \".*}\$" "$tmp/header" || die "the first line lacks $f"
-	done
-	grep '"bytes"' "$tmp/out" >"$tmp/rows"
-	[ "$(wc -l <"$tmp/rows")" = "$rows" ] || die "expected $rows rows"
-	for f in "$@"; do
-		case $f in
-		*calls*) [ -n "${GANTRY_SANITIZED:-}" ] && continue ;;
-		esac
-		[ "$(grep -cE "\"$f\": [0-9.e+-]+[,}]" "$tmp/rows")" = "$rows" ] || die "rows without a number $f"
-	done
-	[ "$(grep -c '"wrong": 0[,}]' "$tmp/rows")" = "$rows" ] || die "wrong bytes"
-}
 
 if [ -n "${GANTRY_SANITIZED:-}" ]; then
 	few="-n 16 --repeats 1" largest=65536 rows=9

@@ -2,26 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # What `gantry perf` shows: the same header, units and closing line for all operations, heads before anything is measured,
 # one message for a failure, and a warning when others had the CPUs.
-set -u
-. "$SOURCE_DIR/tests/system/lib_tries.sh"
-gantry=$BUILD_DIR/gantry
-unset GANTRY_IFNAME NCCL_SOCKET_IFNAME NCCL_NET_PLUGIN GANTRY_TRANSPORT GANTRY_NET_PLUGIN
-unset OMPI_COMM_WORLD_RANK PMI_RANK SLURM_PROCID RANK
+. "$(dirname "$0")/lib.sh"
+clean_environment
 export GANTRY_LOG=warn
-
-tmp=$(mktemp -d)
+tested=("$gantry" perf)
 hogs=
-trap 'kill $hogs 2>/dev/null; rm -rf "$tmp"' EXIT
-die() { echo "FAILED: $*" >&2; cat "$tmp/out" "$tmp/err" >&2; exit 1; }
-# expect STATUS ARGUMENT...: of `gantry perf`; output in $tmp/out and $tmp/err.
-expect() {
-	local want=$1 rc
-	shift
-	timeout 280 "$gantry" perf "$@" >"$tmp/out" 2>"$tmp/err"
-	rc=$?
-	[ $rc = "$want" ] || die "perf $*: exit status $rc, expected $want"
-}
-has() { grep -qE -- "$2" "$tmp/$1" || die "std$1 lacks: $2"; }
+at_exit() { kill $hogs 2>/dev/null; }
 
 few="-n 2 -w 1 --repeats 3"
 # same OP UNIT FIGURE ARGUMENT...: a table and JSON lines; FIGURE has min, median and max.
@@ -30,11 +16,11 @@ same() {
 	shift 3
 	expect 0 "$op" "$@"
 	[ "$(head -n 1 "$tmp/out")" = "# gantry perf $op $*" ] || die "perf $op: the first line is not the command"
-	has out "^# host: $(uname -n); machine: $(uname -m), .*Linux $(uname -r)"
-	has out "[#;] commit: [0-9a-z]+"
-	has out "[#;] repeats: [0-9]"
-	has out "^#.* min  median     max"
-	has out "^#.*$unit"
+	like out "^# host: $(uname -n); machine: $(uname -m), .*Linux $(uname -r)"
+	like out "[#;] commit: [0-9a-z]+"
+	like out "[#;] repeats: [0-9]"
+	like out "^#.* min  median     max"
+	like out "^#.*$unit"
 	[ "$(grep -vc '^#' "$tmp/out")" -ge 1 ] || die "perf $op: no rows"
 	awk '/median/ { heads = 1 } !/^#/ && !heads { bad = 1 } END { exit bad }' "$tmp/out" || die "perf $op: rows before the heads"
 	[ "$(tail -n 1 "$tmp/out")" = "# wrong bytes: 0; OK" ] || die "perf $op: another closing line"
@@ -78,7 +64,7 @@ echo "ok: heads before the first row"
 damage=$BUILD_DIR/broken/libnccl-net-broken_bytes.so
 for op in net "sendrecv --transport net --proto simple"; do
 	expect 1 $op --plugin "$damage" -b 64 -e 4k -f 64 $few
-	has err "^gantry perf ${op%% *}: [0-9]+ wrong bytes, the first at offset 100 of a message of 4 KiB .*rank 1"
+	like err "^gantry perf ${op%% *}: [0-9]+ wrong bytes, the first at offset 100 of a message of 4 KiB .*rank 1"
 	[ "$(grep -c . "$tmp/err")" = 1 ] || die "perf $op: more than one message"
 	tail -n 1 "$tmp/out" | grep -qE "^# wrong bytes: [1-9][0-9]*; FAILED$" || die "perf $op: another closing line"
 	expect 1 $op --plugin "$damage" -b 64 -e 4k -f 64 $few --json
@@ -91,7 +77,7 @@ for op in "net -b 1024G -e 1024G" "sendrecv -b 1024G -e 1024G -d int8" "sendrecv
 	expect 1 $op
 	[ ! -s "$tmp/out" ] || die "perf $op prints more than the error"
 	[ "$(grep -c . "$tmp/err")" = 1 ] || die "perf $op: more than one message"
-	has err "^gantry perf ${op%% *}: the buffers of (1 rank|2 ranks) take [0-9.]+ [TP]iB, and this machine has [0-9.]+ [A-Z]iB available: choose a smaller -e\$"
+	like err "^gantry perf ${op%% *}: the buffers of (1 rank|2 ranks) take [0-9.]+ [TP]iB, and this machine has [0-9.]+ [A-Z]iB available: choose a smaller -e\$"
 done
 echo "ok: what does not fit"
 
@@ -116,7 +102,7 @@ for _ in 1 2; do
 	hogs="$hogs $!"
 done
 taskset -c "$cpu" timeout 280 "$gantry" perf net -b 64 -e 64 --repeats 1 >"$tmp/out" 2>"$tmp/err" || die "perf net beside hogs" # about 0.2 s
-has out "^# other processes used [0-9.]+ (and the hypervisor took [0-9.]+ )?of 1 CPU while this was measured: the figures mean little$"
+like out "^# other processes used [0-9.]+ (and the hypervisor took [0-9.]+ )?of 1 CPU while this was measured: the figures mean little$"
 [ "$(tail -n 1 "$tmp/out")" = "# wrong bytes: 0; OK" ] || die "another closing line"
 kill $hogs
 hogs=

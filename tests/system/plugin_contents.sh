@@ -4,28 +4,19 @@
 # The plugin holds what it calls: nothing of the emulated NIC, of host streams, of kernels. And the emulated NIC, a library
 # of its own, is found beside the plugin, behind a link, or where libraries are looked for; else both places are named.
 # Catches: a plugin that is made of all objects again, a table that drags streams in, an error that does not help.
-set -u
+. "$(dirname "$0")/lib.sh"
 lib=$BUILD_DIR/lib
 plugin=$lib/libnccl-net-gantry.so
 for file in "$plugin" "$lib/libgantry.so" "$lib/libgantry-emulated.so"; do
-	[ -f "$file" ] || { echo "skipped: no $file"; exit 77; }
+	[ -f "$file" ] || skip "no $file"
 done
-command -v nm >/dev/null || { echo "skipped: no nm"; exit 77; }
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
-failed=0
-fail() {
-	echo "FAILED: $*"
-	failed=1
-}
+need nm
 
 # What must not be in it, as symbols; each has to be found where it belongs, or the pattern has gone stale.
 absent() {
 	local what=$1 pattern=$2 home=$3
 	nm "$lib/$home" | grep -qE " [A-Za-z] ($pattern)$" || fail "no symbol $pattern in $home: what of $what is looked for?"
-	nm "$plugin" | grep -E " [A-Za-z] ($pattern)$" >"$tmp/found" || { echo "ok: nothing of $what"; return; }
-	fail "the plugin has symbols of $what:"
-	cat "$tmp/found"
+	! nm "$plugin" | grep -E " [A-Za-z] ($pattern)$" || fail "the plugin has these symbols of $what"
 }
 if nm "$plugin" 2>&1 | grep -q ' gantry_'; then
 	absent "the emulated NIC" 'emu_[a-z_]+|emulated_ops' libgantry-emulated.so
@@ -47,7 +38,7 @@ fi
 moves() {
 	local name=$1 file=$2
 	shift 2
-	if env GANTRY_UNPACK=emulated GANTRY_IFNAME=lo NCCL_PAT_ENABLE=0 GANTRY_LOG=debug "$@" timeout 200 "$BUILD_DIR/gantry" perf net \
+	if env GANTRY_UNPACK=emulated GANTRY_IFNAME=lo NCCL_PAT_ENABLE=0 GANTRY_LOG=debug "$@" timeout 200 "$gantry" perf net \
 		--plugin "$file" -b 64k -e 64k -n 10 --repeats 1 --timeout 100s >"$tmp/out" 2>&1 && grep -q 'wrong bytes: 0; OK' "$tmp/out"; then
 		echo "ok: $name"
 	else
@@ -64,7 +55,7 @@ grep -q "emulated NIC: $tmp/both/libgantry-emulated.so" "$tmp/out" || fail "anot
 moves "beside the file that a link leads to" "$tmp/link/libnccl-net-linked.so"
 moves "by the search of libraries" "$tmp/alone/libnccl-net-gantry.so" LD_LIBRARY_PATH="$lib"
 
-GANTRY_UNPACK=emulated GANTRY_IFNAME=lo "$BUILD_DIR/gantry" perf net --plugin "$tmp/alone/libnccl-net-gantry.so" -b 8 -e 8 -n 1 \
+GANTRY_UNPACK=emulated GANTRY_IFNAME=lo "$gantry" perf net --plugin "$tmp/alone/libnccl-net-gantry.so" -b 8 -e 8 -n 1 \
 	--timeout 50s >"$tmp/out" 2>&1 && fail "it worked without the library"
 for words in "$tmp/alone/libgantry-emulated.so: cannot open" "libgantry-emulated.so: cannot open shared object file" "neither beside"; do
 	grep -qF "$words" "$tmp/out" && continue

@@ -5,9 +5,7 @@
 # least 0.9 of the sum of what the rails carry one by one. A static split would carry four times the slowest. Output: JSON
 # lines. RATES (Mbit/s), SECONDS_EACH, SIZE, DEPTH and FOREIGN
 # (both sides take themselves for different hosts) can be set for experiments.
-set -u
-. "$SOURCE_DIR/tests/system/lib_tries.sh"
-. "$SOURCE_DIR/tests/system/lib_netns.sh"
+. "$(dirname "$0")/lib.sh"
 driver=$BUILD_DIR/drivers/rails
 a=gantry-ra-$$
 b=gantry-rb-$$
@@ -16,25 +14,16 @@ seconds=${SECONDS_EACH:-4}
 size=${SIZE:-16777216}
 depth=${DEPTH:-8}
 foreign=
-for v in $(compgen -e | grep -E '^(GANTRY_|NCCL_)' | grep -v -e GANTRY_SANITIZED -e GANTRY_LOG); do
-	[ -n "${KEEP_ENV:-}" ] || unset "$v"
-done
-
-skip() { echo "skipped: $*"; exit 77; }
-die() { echo "FAILED: $*" >&2; exit 1; }
-cleanup() { ip netns del "$a" 2>/dev/null; ip netns del "$b" 2>/dev/null; rm -rf "$tmp"; }
+[ -n "${KEEP_ENV:-}" ] || clean_environment GANTRY_LOG
 
 [ -z "${GANTRY_SANITIZED:-}" ] || skip "a measurement: means nothing under a sanitizer"
-command -v tc >/dev/null || skip "there is no tc command (package iproute2)"
+need tc
 need_netns exec
-tmp=$(mktemp -d)
-trap cleanup EXIT
 if [ -n "${FOREIGN:-}" ]; then
 	printf '%s\n' first second >"$tmp/hosts"
 	foreign="--foreign $tmp/hosts"
 fi
-ip netns add "$a" || die "first namespace"
-ip netns add "$b" || die "second namespace"
+netns "$a" "$b" || die "namespaces"
 
 # tbf: a bucket of a few milliseconds, and a short queue behind it, as a NIC or a switch port has.
 limit() {
@@ -82,8 +71,8 @@ verdict() {
 			size, f, s, f / s, n * m, n * m / s
 		exit !(f >= limit * s) }'
 }
-# expect SECONDS SIZE LIMIT: in one of two measurements. Others on this machine can only make it less.
-expect() {
+# reaches SECONDS SIZE LIMIT: in one of two measurements. Others on this machine can only make it less.
+reaches() {
 	for _ in 1 2; do
 		measure "$names" "$1" "$2"
 		verdict "$2" "$3" && return
@@ -94,6 +83,6 @@ expect() {
 # be weighed. Where the CPUs cannot keep up with all rails at once, slower ones in the same proportion will do.
 for divisor in 1 2 4 8; do
 	one_by_one $divisor
-	expect "$seconds" $((size / divisor)) 0.9 && expect 2 $((1048576 / divisor)) 0.85 && exit 0
+	reaches "$seconds" $((size / divisor)) 0.9 && reaches 2 $((1048576 / divisor)) 0.85 && exit 0
 done
 die "the fused device carries less than 0.9 (or 0.85 in small messages) of the sum of its rails"

@@ -4,22 +4,10 @@
 # `gantry report`: pages and pictures of all results in bench/results and of a fresh run are well-formed and refer to nothing
 # outside; lost output is an error; and where there is a browser, pages fit into the window of a desktop and of a phone,
 # light and dark, with no text cut off or over another.
-set -u
-gantry=$BUILD_DIR/gantry
+. "$(dirname "$0")/lib.sh"
 results=$SOURCE_DIR/bench/results
-unset GANTRY_IFNAME GANTRY_LANES NCCL_SOCKET_IFNAME NCCL_NET_PLUGIN
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
-die() { echo "FAILED: $*" >&2; cat "$tmp/err" >&2; exit 1; }
-
-# expect STATUS ARGUMENT...: of `gantry report`; messages in $tmp/err.
-expect() {
-	local want=$1 rc
-	shift
-	timeout 60 "$gantry" report "$@" >"$tmp/out" 2>"$tmp/err"
-	rc=$?
-	[ $rc = "$want" ] || die "report $*: exit status $rc, expected $want"
-}
+clean_environment
+tested=("$gantry" report)
 
 for file in "$results"/*.jsonl; do
 	name=$(basename "$file" .jsonl)

@@ -3,23 +3,13 @@
 # also with: GANTRY_SECRET=alpha
 # The examples and `gantry perf rx`, over all paths: every byte right, the path line says why, wrong arguments and a failed
 # start are named and leave no process behind, and IPv6 alone is enough.
-set -u
-. "$SOURCE_DIR/tests/system/lib_tries.sh"
+. "$(dirname "$0")/lib.sh"
 own_network "$0"
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
-die() { echo "FAILED: $*" >&2; cat "$tmp/out" "$tmp/err" >&2; exit 1; }
-unset GANTRY_RX_PATH NCCL_SOCKET_IFNAME
+clean_environment GANTRY_SECRET
 export GANTRY_IFNAME=lo GANTRY_LOG=warn
 
 # run STATUS PROGRAM ARGUMENT...: an example, which must end with that.
-run() {
-	local want=$1 status=0
-	shift
-	timeout 280 "$BUILD_DIR/examples/$1" "${@:2}" >"$tmp/out" 2>"$tmp/err" || status=$?
-	[ $status = "$want" ] || die "$* gives $status, not $want"
-}
-says() { grep -qF -- "$2" "$tmp/$1" || die "$1 has no line with: $2"; }
+run() { expect "$1" "$BUILD_DIR/examples/$2" "${@:3}"; }
 
 # example PATH REASON: 0 wrong, and the line.
 example() {
@@ -35,7 +25,7 @@ example emulated "unpack (emulated NIC): asked for by GANTRY_RX_PATH"
 for transport in p2p shm net; do
 	GANTRY_TRANSPORT=$transport run 0 sendrecv 3000001
 	for rank in 0 1; do
-		says out "rank $rank: 3000001 bytes each way over $transport"
+		has out "rank $rank: 3000001 bytes each way over $transport"
 	done
 	grep -qxF "0 wrong" "$tmp/out" || die "wrong bytes over $transport"
 done
@@ -44,18 +34,18 @@ echo "ok: sendrecv"
 for program in rx_tensor sendrecv; do
 	for bytes in abc -5 0 12x '' 99999999999999999999; do
 		run 2 $program "$bytes"
-		says err "'$bytes' is no number of bytes above 0"
+		has err "'$bytes' is no number of bytes above 0"
 	done
 	run 2 $program 5 gpu
-	says err "'gpu' is no device; there are: host, cuda"
+	has err "'gpu' is no device; there are: host, cuda"
 	run 2 $program 5 host 7
-	says err "usage: "
+	has err "usage: "
 	# Sanitizers end a program that asks for too much, unless they are told not to.
 	ASAN_OPTIONS=${ASAN_OPTIONS:-}:allocator_may_return_null=1 TSAN_OPTIONS=${TSAN_OPTIONS:-}:allocator_may_return_null=1 \
 		run 1 $program 900000000000000000
-	says err "no memory for"
+	has err "no memory for"
 	GANTRY_IFNAME=nosuch run 1 $program 5
-	says err "a parameter or option is wrong"
+	has err "a parameter or option is wrong"
 	[ ! -s "$tmp/out" ] || die "$program goes on after a failure"
 done
 echo "ok: wrong arguments and failed starts"
@@ -85,7 +75,7 @@ if command -v ps >/dev/null && command -v setsid >/dev/null; then
 		for process in 2 3; do
 			kill_in $program $process
 			[ $status = 1 ] || die "$program gives $status when its process $process is killed"
-			says err ": ended by signal 9"
+			has err ": ended by signal 9"
 			await none_left $session $program || die "$program leaves a process behind when the other is killed"
 		done
 	done
@@ -93,7 +83,7 @@ if command -v ps >/dev/null && command -v setsid >/dev/null; then
 fi
 
 perf() {
-	timeout 280 "$BUILD_DIR/gantry" perf rx --json --repeats 1 "$@" >"$tmp/out" 2>"$tmp/err" || die "perf rx $* gives $?"
+	timeout 280 "$gantry" perf rx --json --repeats 1 "$@" >"$tmp/out" 2>"$tmp/err" || die "perf rx $* gives $?"
 	for f in bytes gbs raw_gbs ratio wrong pieces streams; do
 		grep -q "\"$f\": [0-9]" "$tmp/out" || die "perf rx $*: no number for $f"
 	done
@@ -106,16 +96,15 @@ perf --path host --memory device --pieces 700 --piece-bytes 4097 --stride 5001
 perf --path emulated --pieces 300 --piece-bytes 8k
 grep -q '"path": "unpack (emulated NIC): asked for by the program"' "$tmp/out" || die "the path is not told"
 grep -q '"piece_ratio": [0-9]' "$tmp/out" || die "no piece_ratio"
-"$BUILD_DIR/gantry" perf rx --pieces 3 --piece-bytes 100 --stride 50 >"$tmp/out" 2>"$tmp/err"
-[ $? = 2 ] || die "overlapping pieces are not refused"
+expect 2 "$gantry" perf rx --pieces 3 --piece-bytes 100 --stride 50 # they overlap
 
 # In a network of its own the IPv4 address goes last.
 if [ -n "${OWN_NETWORK:-}" ]; then
 	ip address del 127.0.0.1/8 dev lo || die "lo keeps its IPv4 address"
 	run 0 rx_tensor 3000001
-	says out "0 wrong"
+	has out "0 wrong"
 	GANTRY_TRANSPORT=net run 0 sendrecv 3000001
-	says out "0 wrong"
+	has out "0 wrong"
 	echo "ok: IPv6 alone"
 fi
 echo "the examples and the pipeline's measurement hold"

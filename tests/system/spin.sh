@@ -5,14 +5,9 @@
 # bug that is planted in them, by the property that it breaks.
 # Catches: a protocol that loses, repeats or overwrites steps, a wake-up that is lost, an end that does not come after
 # abort; and a model or a search that would not notice.
-set -u
-SOURCE_DIR=${SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
+. "$(dirname "$0")/lib.sh"
 cc=${CC:-cc}
-skip() { echo "skipped: $*"; exit 77; }
-command -v spin >/dev/null || skip "there is no spin (package spin)"
-command -v "$cc" >/dev/null || skip "there is no C compiler $cc"
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
+need spin "$cc"
 
 # What must come out | model | definitions. What: "clean" is no error; otherwise the report in which the bug shows.
 # SEND, RECV: a half of the chain with relaxed memory. SEND RECV SC: the chain. LIVE: with the ltl formula, under weak
@@ -118,7 +113,7 @@ run()
 	return 1
 }
 
-jobs=0 failed=0 n=0
+jobs=0 n=0
 while IFS='|' read -r what model words; do
 	[ -n "$what" ] || continue
 	read -r what <<<"$what" # without the blanks around it; a pattern is taken as it is

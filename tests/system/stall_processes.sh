@@ -5,13 +5,11 @@
 # GANTRY_STALL_DIR in processes without a communicator: perf net with Gantry's network, and with the plugin as NCCL loads
 # it. One of the two ranks is stopped; the other reports what it waits for, and `gantry stall` names the one that was
 # stopped. (tests/unit/test_rx_stall.c has the pipeline.)
-set -u
-gantry=$BUILD_DIR/gantry
-unset GANTRY_LANES NCCL_SOCKET_IFNAME NCCL_NET_PLUGIN GANTRY_TRACE
+. "$(dirname "$0")/lib.sh"
+clean_environment GANTRY_SECRET
 # Long enough for ranks that are alive on a loaded machine; the peer must not be taken for dead before.
 export GANTRY_LOG=warn GANTRY_IFNAME=lo GANTRY_STALL=1s GANTRY_TIMEOUT=300s
 
-tmp=$(mktemp -d)
 pid= stopped=
 over() {
 	[ -z "$stopped" ] || kill -CONT "$stopped" 2>/dev/null
@@ -19,8 +17,7 @@ over() {
 	[ -z "$pid" ] || wait "$pid" 2>/dev/null
 	pid= stopped=
 }
-trap 'over; rm -rf "$tmp"' EXIT
-die() { echo "FAILED: $*" >&2; cat "$tmp/out" "$tmp/err" >&2; ls "$tmp/dir" >&2; exit 1; }
+at_exit() { over; }
 # wait_for SECONDS COMMAND...: whether it becomes true in that time.
 wait_for() {
 	local tenths=$(($1 * 10))

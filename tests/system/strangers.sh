@@ -4,14 +4,13 @@
 # once, stay silent or trickle. They change a counter and nothing else.
 # Catches: a blocking accept or read of the hello, strangers without a deadline or a cap, a stranger that reaches a
 # listener, descriptors that pile up, genuine peers that are locked out.
-set -u
-export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # seconds per process; lifecycle.sh looks for leaks
+. "$(dirname "$0")/lib.sh"
+no_leaks
 export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_CONNECT_TIMEOUT=100s GANTRY_TIMEOUT=100s
 n=10000
 [ -n "${GANTRY_SANITIZED:-}" ] && n=3000
-failed=0
 for settings in "" GANTRY_SECRET=alpha; do
 	echo "-- ${settings:-no secret}"
-	env $settings "$BUILD_DIR/drivers/strangers" $n || { echo "FAILED"; failed=1; }
+	env $settings "$BUILD_DIR/drivers/strangers" $n || fail "${settings:-no secret}"
 done
 exit $failed

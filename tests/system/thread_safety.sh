@@ -3,15 +3,12 @@
 # labels: beside
 # clang's thread-safety analysis (base/mutex.h) finds a missing lock: planted violations are compiled, each must be
 # refused by its own warning, and the same code with the lock must pass. The clang stage compiles all of Gantry that way.
-set -u
-SOURCE_DIR=${SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
-CLANG=$(command -v clang || command -v clang-14) || { echo "skipped: there is no clang here"; exit 77; }
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+. "$(dirname "$0")/lib.sh"
+CLANG=$(command -v clang || command -v clang-14) || skip "there is no clang here"
 
 # compile BODY: of a function with an object `o` whose field `guarded` its mutex guards.
 compile() {
-	cat >"$scratch/a.c" <<EOF
+	cat >"$tmp/a.c" <<EOF
 #include "base/mutex.h"
 MUTEX_KIND(planted_mu);
 struct object { struct planted_mu mu; int guarded GUARDED_BY(planted_mu); };
@@ -22,24 +19,11 @@ static inline void takes(struct object *o) { planted_mu_lock(&o->mu); needs(o); 
 void f(struct object *o);
 void f(struct object *o) { $1 }
 EOF
-	"$CLANG" -std=gnu11 -Wall -Wno-unused-function -Wthread-safety -Werror -I"$SOURCE_DIR/src" -I"$SOURCE_DIR/include" -c "$scratch/a.c" \
-		-o "$scratch/a.o" 2>"$scratch/said"
+	"$CLANG" -std=gnu11 -Wall -Wno-unused-function -Wthread-safety -Werror -I"$SOURCE_DIR/src" -I"$SOURCE_DIR/include" -c "$tmp/a.c" \
+		-o "$tmp/a.o" 2>"$tmp/err"
 }
-
-must_pass() {
-	compile "$1" && return
-	echo "FAILED: this is right, and clang refuses it: $1"
-	cat "$scratch/said"
-	exit 1
-}
-
-must_fail() {
-	if compile "$1" || ! grep -q "$2" "$scratch/said"; then
-		echo "FAILED: clang does not find '$2' in: $1"
-		cat "$scratch/said"
-		exit 1
-	fi
-}
+must_pass() { compile "$1" || die "this is right, and clang refuses it: $1"; }
+must_fail() { ! compile "$1" && grep -q "$2" "$tmp/err" || die "clang does not find '$2' in: $1"; }
 
 must_pass 'planted_mu_lock(&o->mu); needs(o); o->guarded = 1; planted_mu_unlock(&o->mu);'
 must_pass 'takes(o);'

@@ -5,16 +5,12 @@
 # GANTRY_TRACE in everything that moves bytes: communicators over p2p, shm and net, and processes without one: perf net
 # with Gantry's network and with the plugin as NCCL loads it, and rx. Each run leaves a file per process; one picture
 # is made of them, with a bar for what was sent, and nothing in it that Perfetto would drop (tests/chrome_trace.py).
-set -u
-gantry=$BUILD_DIR/gantry
+. "$(dirname "$0")/lib.sh"
 plugin=$BUILD_DIR/lib/libnccl-net-gantry.so
-unset GANTRY_LANES NCCL_SOCKET_IFNAME NCCL_NET_PLUGIN GANTRY_STALL_DIR
+clean_environment GANTRY_SECRET
 export GANTRY_LOG=warn GANTRY_IFNAME=lo
 
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
-die() { echo "FAILED: $*" >&2; cat "$tmp/out" "$tmp/err" >&2; exit 1; }
-command -v python3 >/dev/null || { echo "skipped: there is no python3 to judge the pictures"; exit 77; }
+need python3 # to judge the pictures
 
 # picture NAME ARGUMENT...: of `gantry perf`. Two files and a picture; what is in it is left in $tmp/seen.
 picture() {

@@ -4,23 +4,20 @@
 # between two processes and between two threads.
 # Catches: symbols that a library needs and nobody exports, a core that knows its transports by name, an interface that
 # cannot be used without what src/ has.
-set -u
-export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
+. "$(dirname "$0")/lib.sh"
+no_leaks
 driver=$BUILD_DIR/drivers/comm_pair
 library=$BUILD_DIR/transports/libmailbox.so
 export GANTRY_IFNAME=lo GANTRY_LOG=${GANTRY_LOG:-error} GANTRY_CONNECT_TIMEOUT=100s GANTRY_TIMEOUT=100s
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
-failed=0
 
 run()
 {
-	timeout 250 "$driver" mailbox "$1" "$(mktemp -d -p "$tmp")" || { echo "FAILED: two $1 (exit status $?)"; failed=1; }
+	timeout 250 "$driver" mailbox "$1" "$(mktemp -d -p "$tmp")" || fail "two $1 (exit status $?)"
 }
 
 export GANTRY_TRANSPORT=mailbox
-timeout 250 "$driver" mailbox threads "$tmp" >"$tmp/out" 2>&1 && { echo "FAILED: it went without the library"; failed=1; }
-grep -q mailbox "$tmp/out" || { echo "FAILED: the error does not name the transport:"; cat "$tmp/out"; failed=1; }
+timeout 250 "$driver" mailbox threads "$tmp" >"$tmp/out" 2>&1 && fail "it went without the library"
+grep -q mailbox "$tmp/out" || { fail "the error does not name the transport"; cat "$tmp/out"; }
 export GANTRY_TRANSPORT_LIBS=$library
 run processes
 run threads

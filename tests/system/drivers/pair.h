@@ -54,7 +54,7 @@ struct pair_side {
 
 /*
  * When silence must have been noticed: GANTRY_TIMEOUT + 1 s is what is asked for. A second try gives more
- * (lib_tries.sh): that is for machines on which the one who notices may not run for seconds.
+ * (lib.sh): that is for machines on which the one who notices may not run for seconds.
  */
 static inline uint64_t pair_silence_ms(uint64_t timeout_ms)
 {

@@ -1,21 +1,352 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `gantry check`: conformance of a net plugin library, rule by rule and version by version. */
-#include "check.h"
-
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include "base/atomic.h"
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/param.h"
+#include "check.h"
 #include "cmd.h"
 #include "options.h"
 
+/*
+ * ---- the processes of a rule ----
+ *
+ * Forks the processes of a rule, watches
+ * them and turns what became of them into a verdict.
+ *
+ * In the order in which they count: a process that died of a signal or ended by
+ * itself, a plugin call longer than the rule's limit, the deadline, and what the
+ * processes themselves said. A crash counts first because the other process
+ * often sees a broken connection sooner than the tool sees the corpse.
+ */
+
+struct check_options {
+	const char *plugin;
+	uint64_t timeout_ns;
+	int verbose;
+};
+
+enum { REPLAY_MAX = 16384, GRACE_MS = 100 };
+
+struct pair {
+	const struct check_rule *rule;
+	struct check_shared *shared;
+	int n; /* processes */
+	pid_t pid[2];
+	int alive[2], status[2];
+	int log_fd;
+	uint64_t start_ns, timeout_ns;
+};
+
+/* sigabbrev_np is younger than some C libraries in use. */
+static const char *signal_name(int sig, char buf[16])
+{
+	static const struct {
+		int sig;
+		const char *name;
+	} names[] = {{SIGSEGV, "SIGSEGV"}, {SIGABRT, "SIGABRT"}, {SIGBUS, "SIGBUS"},   {SIGFPE, "SIGFPE"},
+		     {SIGILL, "SIGILL"},   {SIGPIPE, "SIGPIPE"}, {SIGKILL, "SIGKILL"}, {SIGTERM, "SIGTERM"},
+		     {SIGTRAP, "SIGTRAP"}, {SIGSYS, "SIGSYS"}};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (names[i].sig == sig)
+			return names[i].name;
+	snprintf(buf, 16, "signal %d", sig);
+	return buf;
+}
+
+static const char *side_name(const struct pair *p, int i)
+{
+	return p->n == 1 ? "the process" : i ? "process B" : "process A";
+}
+
+/* Everything the plugin prints goes to a file in memory, so that it can neither mix with the report nor be lost. */
+static void redirect_output(int log_fd)
+{
+	if (log_fd >= 0) {
+		dup2(log_fd, STDOUT_FILENO);
+		dup2(log_fd, STDERR_FILENO);
+	} else {
+		dup2(STDERR_FILENO, STDOUT_FILENO);
+	}
+}
+
+/* In the new process: its own group, so that helpers the plugin forks go with it, and no life without the tool. */
+static void become_child(pid_t tool, int log_fd)
+{
+	setpgid(0, 0);
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != tool)
+		_exit(1);
+	signal(SIGPIPE, SIG_IGN); /* as in most programs that run NCCL: Python ignores it */
+	redirect_output(log_fd);
+}
+
+static void start(struct pair *p, const char *plugin, int version)
+{
+	int fds[2] = {-1, -1};
+	pid_t tool = getpid();
+
+	if (p->n == 2 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0) {
+		perror("gantry check: socketpair");
+		exit(1);
+	}
+	fflush(NULL);
+	p->start_ns = gantry_now_ns();
+	for (int i = 0; i < p->n; i++) {
+		p->pid[i] = fork();
+		if (p->pid[i] < 0) {
+			perror("gantry check: fork");
+			exit(1);
+		}
+		if (p->pid[i] == 0) {
+			struct check_side s = {.rule = p->rule, .version = version, .role = i, .peer_fd = fds[i]};
+
+			if (p->n == 2)
+				close(fds[!i]);
+			become_child(tool, p->log_fd);
+			s.shared = p->shared;
+			s.me = &p->shared->side[i];
+			s.start_ns = p->start_ns;
+			/* A rule that gives up by itself says more than the tool can: leave it time for that. */
+			s.soft_ns = p->start_ns + p->timeout_ns - p->timeout_ns / 16;
+			check_side_main(&s, plugin);
+		}
+		p->alive[i] = 1;
+	}
+	for (int i = 0; i < 2 && p->n == 2; i++)
+		close(fds[i]);
+}
+
+static void reap(struct pair *p, int flags)
+{
+	for (int i = 0; i < p->n; i++)
+		if (p->alive[i] && waitpid(p->pid[i], &p->status[i], flags) == p->pid[i])
+			p->alive[i] = 0;
+}
+
+static void kill_all(struct pair *p)
+{
+	for (int i = 0; i < p->n; i++) {
+		/* Also the group of a process that has ended: it may have left others behind. */
+		kill(-p->pid[i], SIGKILL);
+		if (p->alive[i])
+			kill(p->pid[i], SIGKILL);
+	}
+	reap(p, 0);
+}
+
+static int said(const struct pair *p, int i)
+{
+	return load_acquire(&p->shared->side[i].verdict);
+}
+
+/* Writes what became of process i if that alone decides; 1 if so. Call it before the processes are killed. */
+static int died(const struct pair *p, int i, char detail[CHECK_DETAIL])
+{
+	const struct check_status *st = &p->shared->side[i];
+	const char *call = st->call[CHECK_PROGRESS] ? st->call[CHECK_PROGRESS] : st->call[CHECK_SERVICE];
+	const char *sep = call ? " in " : "";
+	char buf[16];
+
+	if (p->alive[i] || (i == 1 && p->shared->expect_death))
+		return 0;
+	call = call ? call : "";
+	if (WIFSIGNALED(p->status[i]))
+		snprintf(detail, CHECK_DETAIL, "%s crashed with %s%s%s, phase: %s", side_name(p, i),
+			 signal_name(WTERMSIG(p->status[i]), buf), sep, call, st->phase);
+	else if (said(p, i) == CHECK_NONE && WEXITSTATUS(p->status[i]) != CHECK_EXIT_PEER_GONE)
+		snprintf(detail, CHECK_DETAIL, "%s ended with exit status %d%s%s, phase: %s", side_name(p, i),
+			 WEXITSTATUS(p->status[i]), sep, call, st->phase);
+	else
+		return 0;
+	return 1;
+}
+
+/* A call that has been going on for longer than the limit; 1 and the detail if there is one. */
+static int stuck(const struct pair *p, uint64_t limit_ns, char detail[CHECK_DETAIL])
+{
+	for (int i = 0; i < p->n; i++) {
+		const struct check_status *st = &p->shared->side[i];
+
+		for (int t = 0; t < CHECK_THREADS; t++) {
+			const char *call = load_acquire(&st->call[t]);
+			uint64_t since = load_relaxed(&st->call_ns[t]);
+			uint64_t now = gantry_now_ns();
+
+			if (!p->alive[i] || !call || now < since || now - since < limit_ns)
+				continue;
+			snprintf(detail, CHECK_DETAIL, "%s has not returned after %.1f s in %s, phase: %s", call,
+				 (double)(now - since) / 1e9, side_name(p, i), st->phase);
+			return 1;
+		}
+	}
+	return 0;
+}
+
+static void hung(const struct pair *p, char detail[CHECK_DETAIL])
+{
+	size_t at = (size_t)snprintf(detail, CHECK_DETAIL, "hung for %.3g s;", (double)p->timeout_ns / 1e9);
+
+	for (int i = 0; i < p->n && at < CHECK_DETAIL; i++)
+		at += (size_t)snprintf(detail + at, CHECK_DETAIL - at, " %s: %s%s", side_name(p, i),
+				       p->alive[i] ? p->shared->side[i].phase : "ended", i + 1 < p->n ? "," : "");
+}
+
+/* What the processes said themselves. */
+static enum check_verdict conclude(const struct pair *p, char detail[CHECK_DETAIL])
+{
+	const struct check_status *st = p->shared->side;
+	int first = p->shared->first_fail;
+
+	if (first) {
+		snprintf(detail, CHECK_DETAIL, "%s%.250s", p->n == 2 ? first == 2 ? "B: " : "A: " : "",
+			 st[first - 1].detail);
+		return CHECK_FAIL;
+	}
+	for (int i = 0; i < p->n; i++)
+		if (said(p, i) == CHECK_SKIP) {
+			snprintf(detail, CHECK_DETAIL, "%s", st[i].detail);
+			return CHECK_SKIP;
+		}
+	for (int i = 0; i < p->n; i++)
+		if (said(p, i) != CHECK_PASS && !(i == 1 && p->shared->expect_death)) {
+			snprintf(detail, CHECK_DETAIL, "%s gave no verdict, phase: %s", side_name(p, i), st[i].phase);
+			return CHECK_FAIL;
+		}
+	snprintf(detail, CHECK_DETAIL, "%s", st[0].detail[0] ? st[0].detail : st[1].detail);
+	return CHECK_PASS;
+}
+
+/* A call longer than the rule's limit, or the deadline; 1 and the detail. */
+static int late(const struct pair *p, char detail[CHECK_DETAIL])
+{
+	uint64_t limit_ns = (uint64_t)p->rule->call_limit_ms * CHECK_MS;
+
+	if (limit_ns && stuck(p, limit_ns, detail))
+		return 1;
+	if (gantry_now_ns() - p->start_ns <= p->timeout_ns)
+		return 0;
+	if (!stuck(p, 1000 * (uint64_t)CHECK_MS, detail))
+		hung(p, detail);
+	return 1;
+}
+
+static enum check_verdict watch(struct pair *p, char detail[CHECK_DETAIL])
+{
+	uint64_t ended_ns = 0;
+
+	for (;;) {
+		uint64_t now = gantry_now_ns();
+
+		reap(p, WNOHANG);
+		if (died(p, 0, detail) || (p->n == 2 && died(p, 1, detail)))
+			return CHECK_FAIL;
+		if (!p->alive[0] && !p->alive[1])
+			return conclude(p, detail);
+		/* One has failed or skipped: the other has a moment to turn out to be the one that crashed. */
+		if (p->shared->first_fail || said(p, 0) == CHECK_SKIP || said(p, 1) == CHECK_SKIP) {
+			ended_ns = ended_ns ? ended_ns : now;
+			if (now - ended_ns > GRACE_MS * (uint64_t)CHECK_MS)
+				return conclude(p, detail);
+		} else if (late(p, detail)) {
+			return CHECK_FAIL;
+		}
+		usleep(2000);
+	}
+}
+
+/* The end of what the processes printed. */
+static void replay(int fd, const char *rule, int version)
+{
+	char text[REPLAY_MAX + 1];
+	off_t end = lseek(fd, 0, SEEK_END);
+	off_t from = end > REPLAY_MAX ? end - REPLAY_MAX : 0;
+	ssize_t got = end > 0 ? pread(fd, text, REPLAY_MAX, from) : 0;
+
+	if (got <= 0)
+		return;
+	text[got] = 0;
+	fprintf(stderr, "-- printed during %s", rule);
+	if (version)
+		fprintf(stderr, " at v%d", version);
+	fprintf(stderr, "%s:\n%s%s", from ? " (its end)" : "", text, text[got - 1] == '\n' ? "" : "\n");
+}
+
+static struct check_shared *shared_map(void)
+{
+	void *m = mmap(NULL, sizeof(struct check_shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	if (m == MAP_FAILED) {
+		perror("gantry check: mmap");
+		exit(1);
+	}
+	return m;
+}
+
+/* One rule of one version; the output of the processes is replayed to stderr if it fails. */
+static enum check_verdict check_run(const struct check_options *opt, int version, const struct check_rule *rule,
+				    char detail[CHECK_DETAIL])
+{
+	struct pair p = {.rule = rule, .n = rule->flags & CHECK_ALONE ? 1 : 2, .timeout_ns = opt->timeout_ns};
+	enum check_verdict v;
+
+	p.shared = shared_map();
+	p.log_fd = memfd_create("gantry-check", MFD_CLOEXEC);
+	start(&p, opt->plugin, version);
+	v = watch(&p, detail);
+	kill_all(&p);
+	if (p.log_fd >= 0) {
+		if (v == CHECK_FAIL || opt->verbose)
+			replay(p.log_fd, rule->name, version);
+		close(p.log_fd);
+	}
+	munmap(p.shared, sizeof(*p.shared));
+	return v;
+}
+
+static void probe_run(struct check_side *s)
+{
+	unsigned mask = 0;
+
+	for (int v = GANTRY_NET_VERSION_MIN; v <= GANTRY_NET_VERSION_MAX; v++)
+		if (gantry_loader_has(s->loader, v))
+			mask |= 1u << v;
+	check_note(s, "%x", mask);
+}
+
+/* Opens the library in a process of its own: a bit per exported version, or 0 and why not. */
+static unsigned check_probe(const struct check_options *opt, char detail[CHECK_DETAIL])
+{
+	static const struct check_rule probe = {"open", "the library opens", probe_run, CHECK_ALONE | CHECK_RAW, 0};
+	unsigned mask = 0;
+
+	if (check_run(opt, 0, &probe, detail) != CHECK_PASS || sscanf(detail, "%x", &mask) != 1)
+		return 0;
+	if (!mask)
+		snprintf(detail, CHECK_DETAIL, "exports no ncclNetPlugin_v%d to v%d", GANTRY_NET_VERSION_MIN,
+			 GANTRY_NET_VERSION_MAX);
+	return mask;
+}
+
+/* ---- the command ---- */
+
 enum { EXIT_FINE = 0, EXIT_NOT_FINE = 1, EXIT_USAGE = 2, DEFAULT_TIMEOUT_S = 10, RULES_MAX = 128 };
 
-static const struct check_rule *const tables[] = {check_rules_table, check_rules_connect, check_rules_flight,
-						  check_rules_data, check_rules_end};
+static const struct check_rule *const tables[] = {check_rules_connect, check_rules_data};
 static const char *const verdict_names[] = {"none", "pass", "fail", "skip"};
 
 struct request {

@@ -54,8 +54,7 @@ struct check_rule {
 	unsigned call_limit_ms; /* a single plugin call that takes longer fails the rule; 0: only the deadline counts */
 };
 /* Each ends with an entry without a name. */
-extern const struct check_rule check_rules_table[], check_rules_connect[], check_rules_data[], check_rules_flight[],
-	check_rules_end[];
+extern const struct check_rule check_rules_connect[], check_rules_data[];
 
 /* Shared with the tool; one writer per field (a thread of that side), the tool reads. */
 struct check_status {
@@ -94,17 +93,6 @@ struct check_side {
 	int job_busy, finished;
 };
 
-/* check_run.c: runs one rule of one version; the output of the processes is replayed to stderr if it fails. */
-struct check_options {
-	const char *plugin;
-	uint64_t timeout_ns;
-	int verbose;
-};
-enum check_verdict check_run(const struct check_options *opt, int version, const struct check_rule *rule,
-			     char detail[CHECK_DETAIL]);
-/* Opens the library in a process of its own: a bit per exported version, or 0 and why not. */
-unsigned check_probe(const struct check_options *opt, char detail[CHECK_DETAIL]);
-
 /* check_side.c: the inside of a process. */
 void check_side_main(struct check_side *s, const char *plugin) __attribute__((noreturn));
 void check_fail(struct check_side *s, const char *fmt, ...) __attribute__((noreturn, format(printf, 2, 3)));
@@ -140,7 +128,7 @@ void check_service(struct check_side *s, void (*job)(struct check_side *, void *
 void check_service_start(struct check_side *s, void (*job)(struct check_side *, void *), void *arg);
 void check_service_wait(struct check_side *s);
 
-/* check_link.c: what NCCL's service thread does. Unless said otherwise, called on the progress thread. */
+/* check_flow.c: what NCCL's service thread does. Unless said otherwise, called on the progress thread. */
 struct check_link {
 	int sending; /* this side has the send comm, the other one the receive comm */
 	unsigned connect_late_ms, accept_late_ms;
@@ -157,7 +145,7 @@ enum check_kind { CHECK_RECV_COMM, CHECK_SEND_COMM, CHECK_LISTEN_COMM };
 /* Fails the rule on an error or when it takes longer than a second; returns what it took. */
 uint64_t check_close(struct check_side *s, enum check_kind kind, void *comm);
 
-/* check_flow.c: traffic. Both processes make the same plan; one sends it, the other receives and checks it. */
+/* Traffic. Both processes make the same plan; one sends it, the other receives and checks it. */
 struct check_group {
 	int n; /* buffers in this grouped receive */
 	size_t send[GANTRY_NET_MAX_RECVS], recv[GANTRY_NET_MAX_RECVS];
@@ -215,9 +203,6 @@ void check_flow_run(struct check_flow *f, struct check_flow *g);
 /* Link, one plan in the direction A receives, everything closed: what most rules are. */
 void check_flow_once(struct check_side *s, const struct check_plan *p);
 
-void check_fill(uint8_t *data, size_t size, uint64_t seed, uint64_t message);
-/* The first position that differs, or size. */
-size_t check_compare(const uint8_t *data, size_t size, uint64_t seed, uint64_t message);
 size_t check_untouched(const uint8_t *data, size_t size); /* first byte that is not CHECK_POISON, or size */
 uint64_t check_random(uint64_t *state);
 

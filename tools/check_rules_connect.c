@@ -1,11 +1,159 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rules on making connections: the handle, nothing blocks, late peers. */
-#include "check.h"
-
+/* Rules on the table and the network as a whole, on making connections, and on requests in flight. */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "abi/unpack.h"
 #include "base/clock.h"
+#include "check.h"
+
+enum { INIT_REPEATS = 50, CONTEXTS = 3 };
+
+/* In the order of the tables; every entry is a pointer. NCCL looks before it calls those marked optional. */
+static const struct {
+	const char *name;
+	int since;
+	int optional;
+} entries[] = {
+	{"name", 6, 0},	       {"init", 6, 0},	      {"devices", 6, 0},       {"getProperties", 6, 0},
+	{"listen", 6, 0},      {"connect", 6, 0},     {"accept", 6, 0},	       {"regMr", 6, 0},
+	{"regMrDmaBuf", 6, 1}, {"deregMr", 6, 0},     {"isend", 6, 0},	       {"irecv", 6, 0},
+	{"iflush", 6, 1},      {"test", 6, 0},	      {"closeSend", 6, 0},     {"closeRecv", 6, 0},
+	{"closeListen", 6, 0}, {"getDeviceMr", 7, 1}, {"irecvConsumed", 7, 1}, {"makeVDevice", 9, 1},
+	{"finalize", 11, 0},   {"setNetAttr", 11, 1},
+};
+
+static const void *const *table_of(struct check_side *s)
+{
+	const void *t = gantry_loader_has(s->loader, s->version) ? gantry_loader_table(s->loader, s->version) : NULL;
+
+	if (!t)
+		check_fail(s, "ncclNetPlugin_v%d is not exported", s->version);
+	return t;
+}
+
+static void rule_symbols(struct check_side *s)
+{
+	const char *name = table_of(s)[0];
+
+	if (!name || !*name)
+		check_fail(s, "ncclNetPlugin_v%d has no name", s->version);
+	if (strnlen(name, 256) == 256)
+		check_fail(s, "the name of ncclNetPlugin_v%d does not end within 256 bytes", s->version);
+	check_note(s, "ncclNetPlugin_v%d is named \"%s\"", s->version, name);
+}
+
+static void rule_table(struct check_side *s)
+{
+	const void *const *t = table_of(s);
+	char missing[CHECK_DETAIL / 2] = "", absent[CHECK_DETAIL / 2] = "";
+	int n = 0;
+
+	for (size_t i = 0; i < sizeof(entries) / sizeof(entries[0]); i++) {
+		char *list = entries[i].optional ? absent : missing;
+		size_t at = strlen(list);
+
+		if (entries[i].since > s->version)
+			continue;
+		if (!t[n++])
+			snprintf(list + at, CHECK_DETAIL / 2 - at, " %s", entries[i].name);
+	}
+	if (*missing)
+		check_fail(s, "NULL, though NCCL calls without looking:%s", missing);
+	check_note(s, "%d entries%s%s", n, *absent ? ", NULL where NCCL looks first:" : ", none NULL", absent);
+}
+
+static void init_finalize_job(struct check_side *s, void *arg)
+{
+	const struct gantry_net_attr attr = {.send = {-1, -1, -1, -1}, .recv = {-1, -1, -1, -1}};
+	void *ctx[CONTEXTS] = {NULL};
+	gantry_result r;
+
+	(void)arg;
+	for (int i = 0; i < INIT_REPEATS; i++) {
+		check_phase(s, "init and finalize, round %d", i);
+		check_init(s, &ctx[0]);
+		CHECK_MUST(s, CHECK_SERVICE, "finalize", s->net->ops->finalize(s->net, ctx[0]));
+	}
+	/* As with several communicators: contexts overlap, and the first made need not be the last to go. */
+	check_phase(s, "several contexts at once");
+	for (int i = 0; i < CONTEXTS; i++)
+		check_init(s, &ctx[i]);
+	r = CHECK_CALL(s, CHECK_SERVICE, "setNetAttr", s->net->ops->set_attr(s->net, ctx[0], &attr));
+	if (r != GANTRY_ERR_UNSUPPORTED)
+		check_ok(s, r, "setNetAttr");
+	for (int i = 0; i < CONTEXTS; i++) {
+		int n = 0;
+
+		CHECK_MUST(s, CHECK_SERVICE, "devices", s->net->ops->devices(s->net, &n));
+		CHECK_MUST(s, CHECK_SERVICE, "finalize", s->net->ops->finalize(s->net, ctx[i]));
+	}
+}
+
+static void rule_init_finalize(struct check_side *s)
+{
+	check_service(s, init_finalize_job, NULL);
+	check_note(s, "%d times, and %d contexts at once%s", INIT_REPEATS, CONTEXTS,
+		   s->version < 11 ? " (init alone: no finalize before v11)" : "");
+}
+
+/* The devices that one is made of. */
+static void virtual_device(struct check_side *s, int dev, const struct gantry_net_properties *p, int devices)
+{
+	if (p->vdev.ndevs < 0 || p->vdev.ndevs > GANTRY_NET_MAX_RAILS)
+		check_fail(s, "device %d: vProps names %d devices", dev, p->vdev.ndevs);
+	for (int i = 0; i < p->vdev.ndevs; i++)
+		if (p->vdev.devs[i] < 0 || p->vdev.devs[i] >= devices)
+			check_fail(s, "device %d: vProps names device %d of %d", dev, p->vdev.devs[i], devices);
+}
+
+static void properties_of(struct check_side *s, int dev, int devices)
+{
+	struct gantry_net_properties p = {0};
+
+	CHECK_MUST(s, CHECK_SERVICE, "getProperties", s->net->ops->get_properties(s->net, dev, &p));
+	if (!p.name || !*p.name)
+		check_fail(s, "device %d has no name", dev);
+	if (p.speed <= 0)
+		check_fail(s, "device %d: speed is %d Mbit/s", dev, p.speed);
+	if (p.max_comms <= 0)
+		check_fail(s, "device %d: maxComms is %d", dev, p.max_comms);
+	if (p.max_recvs < 1 || p.max_recvs > GANTRY_NET_MAX_RECVS)
+		check_fail(s, "device %d: maxRecvs is %d, not 1 to %d", dev, p.max_recvs, GANTRY_NET_MAX_RECVS);
+	if (p.device_type == GANTRY_NET_DEVICE_UNPACK && p.max_recvs != 1)
+		check_fail(s, "device %d: maxRecvs is %d, but device type UNPACK allows only 1", dev, p.max_recvs);
+	if (!(p.ptr_support & GANTRY_NET_PTR_HOST))
+		check_fail(s, "device %d: ptrSupport is 0x%x, without host memory", dev, p.ptr_support);
+	if (!(p.latency >= 0))
+		check_fail(s, "device %d: latency is %g us", dev, (double)p.latency);
+	if (p.max_p2p_bytes < 1 || p.max_p2p_bytes > (size_t)1 << 40)
+		check_fail(s, "device %d: maxP2pBytes is %zu, not 1 to 2^40", dev, p.max_p2p_bytes);
+	virtual_device(s, dev, &p, devices);
+	if (dev == 0)
+		check_note(s, "%d device%s; device 0 is %s, %d Mbit/s, maxRecvs %d, ptrSupport 0x%x", devices,
+			   devices == 1 ? "" : "s", p.name, p.speed, p.max_recvs, p.ptr_support);
+}
+
+static void properties_job(struct check_side *s, void *arg)
+{
+	int n = 0;
+
+	(void)arg;
+	check_phase(s, "asking for properties");
+	CHECK_MUST(s, CHECK_SERVICE, "devices", s->net->ops->devices(s->net, &n));
+	for (int i = 0; i < n; i++)
+		properties_of(s, i, n);
+}
+
+static void rule_properties(struct check_side *s)
+{
+	check_service(s, properties_job, NULL);
+}
+
+/* ---- making connections: the handle, nothing blocks, late peers ---- */
 
 enum { LISTENERS = 4, TRIES = 20, TRY_PAUSE_MS = 3, BOUND_MS = 250, LATE_MS = 300, BIG = 1 << 20, POSTS = 8 };
 
@@ -149,9 +297,168 @@ static void rule_late_peer(struct check_side *s)
 	check_note(s, "connect, accept, the receiver and the sender each %d ms late", LATE_MS);
 }
 
+/* ---- requests in flight: NULL requests, how many there may be, and two threads at work ---- */
+
+enum { HOLD_MS = 100, ACCEPT_MS = 2000, REG_REPEATS = 200, EXTRA_LINKS = 3 };
+
+/* NCCL kept 8 requests in flight when v6 was current, 32 since. */
+static int max_requests(const struct check_side *s)
+{
+	return s->version < 7 ? 8 : GANTRY_NET_MAX_REQUESTS;
+}
+
+/* The queue that kernels read has 16 slots, one for each receive. */
+static int max_receives(const struct check_side *s)
+{
+	return s->props.device_type == GANTRY_NET_DEVICE_UNPACK ? GANTRY_UNPACK_DEPTH : max_requests(s);
+}
+
+/* Sends without receives, as many as are taken; after the receiver has come, the rest. */
+static void rule_null_request(struct check_side *s)
+{
+	int sends = max_requests(s) * s->props.max_recvs, sending = s->role == 1;
+	void *comm = check_link(s, sending);
+	struct check_flow *f;
+	struct check_plan p;
+	int taken = 0;
+
+	check_plan_uniform(s, &p, sends + 40, 16384, 16384);
+	p.send_window = sends;
+	f = check_flow_open(s, &p, comm, sending);
+	if (sending) {
+		uint64_t since = gantry_now_ns();
+
+		check_phase(s, "posting sends that nobody receives yet");
+		while (f->posted < sends && !f->nulls)
+			check_flow_post(f);
+		taken = f->posted;
+		while (gantry_now_ns() - since < HOLD_MS * (uint64_t)CHECK_MS) {
+			check_flow_test(f); /* NCCL keeps testing the oldest */
+			check_sleep_ms(1);
+		}
+	}
+	check_meet(s);
+	check_phase(s, "posting the rest");
+	check_flow_run(f, NULL);
+	check_meet(s);
+	/* B knows how many; A's words are the ones shown. */
+	if (sending)
+		check_tell(s, &taken, sizeof(taken));
+	else
+		check_hear(s, &taken, sizeof(taken));
+	check_note(s, "%d sends taken before the receiver came%s; %d messages arrived, each once", taken,
+		   taken < sends ? ", then a NULL request" : "", p.count);
+	check_flow_close(f);
+}
+
+/* Posts without completing anything; a NULL request may be tried again, but not for long. */
+static void post_all(struct check_side *s, struct check_flow *f, int want)
+{
+	uint64_t since = gantry_now_ns();
+
+	while (f->posted < want) {
+		if (check_flow_post(f))
+			continue;
+		if (gantry_now_ns() - since > ACCEPT_MS * (uint64_t)CHECK_MS)
+			check_fail(s, "%s gave NULL for %d ms with %d requests in flight, %d are required",
+				   f->sending ? "isend" : "irecv", ACCEPT_MS, f->posted, want);
+		sched_yield();
+	}
+}
+
+static void rule_in_flight(struct check_side *s)
+{
+	int groups = max_receives(s), sending = s->role == 1;
+	void *comm = check_link(s, sending);
+	struct check_flow *f;
+	struct check_plan p;
+
+	check_plan_make(s, &p, groups);
+	for (int i = 0; i < groups; i++) {
+		p.groups[i].n = s->props.max_recvs;
+		for (int k = 0; k < p.groups[i].n; k++) {
+			p.groups[i].tag[k] = k;
+			p.groups[i].send[k] = p.groups[i].recv[k] = 200;
+		}
+	}
+	p.window = groups;
+	f = check_flow_open(s, &p, comm, sending);
+	check_phase(s, "posting %d requests", f->total);
+	if (!sending)
+		post_all(s, f, f->total);
+	check_meet(s);
+	if (sending)
+		post_all(s, f, f->total);
+	check_meet(s);
+	check_phase(s, "completing %d requests", f->total);
+	check_flow_run(f, NULL);
+	check_meet(s);
+	check_flow_close(f);
+	check_note(s, "%d receives and %d sends in flight", groups, groups * s->props.max_recvs);
+}
+
+/* What the service thread does while the progress thread moves data on comm. */
+static void busy_service_job(struct check_side *s, void *comm)
+{
+	enum { BYTES = 1 << 16 };
+	uint8_t *buf = malloc(BYTES);
+
+	if (!buf)
+		check_fail(s, "no memory (a limit of this machine)");
+	for (int i = 0; i < REG_REPEATS; i++) {
+		void *mr = NULL;
+
+		CHECK_MUST(s, CHECK_SERVICE, "regMr",
+			   s->net->ops->reg_mr(s->net, comm, buf, BYTES, GANTRY_NET_PTR_HOST, &mr));
+		usleep(100);
+		CHECK_MUST(s, CHECK_SERVICE, "deregMr", s->net->ops->dereg_mr(s->net, comm, mr));
+	}
+	for (int i = 0; i < EXTRA_LINKS; i++) {
+		struct check_link l = {.sending = (s->role + i) & 1};
+
+		check_link_job(s, &l);
+		if (l.sending)
+			CHECK_MUST(s, CHECK_SERVICE, "closeSend", s->net->ops->close_send(s->net, l.comm));
+		else
+			CHECK_MUST(s, CHECK_SERVICE, "closeRecv", s->net->ops->close_recv(s->net, l.comm));
+		check_meet(s);
+	}
+	free(buf);
+}
+
+static void rule_threads(struct check_side *s)
+{
+	int sending = s->role == 1;
+	void *comm = check_link(s, sending);
+	struct check_flow *f;
+	struct check_plan p;
+
+	check_plan_uniform(s, &p, 300, 100000, 100000);
+	for (int i = 0; i < p.count; i += 2)
+		p.groups[i].send[0] = p.groups[i].recv[0] = 600;
+	f = check_flow_open(s, &p, comm, sending);
+	check_phase(s, "transferring while the other thread registers and connects");
+	check_service_start(s, busy_service_job, comm);
+	check_flow_run(f, NULL);
+	check_service_wait(s);
+	check_meet(s);
+	check_flow_close(f);
+	check_note(s, "%d regMr and deregMr and %d connections beside a transfer", REG_REPEATS, EXTRA_LINKS);
+}
+
 const struct check_rule check_rules_connect[] = {
+	{"symbols", "ncclNetPlugin_vN is exported and has a name", rule_symbols, CHECK_ALONE | CHECK_RAW, 0},
+	{"table", "no entry is NULL that NCCL calls without looking", rule_table, CHECK_ALONE | CHECK_RAW, 0},
+	{"init-finalize", "init and finalize can be repeated, and contexts can overlap", rule_init_finalize,
+	 CHECK_ALONE | CHECK_NO_INIT, 0},
+	{"properties", "every device has a name and values that NCCL accepts", rule_properties, CHECK_ALONE, 0},
 	{"handle-size", "listen and connect touch no more than the 128 bytes of the handle", rule_handle_size, 0, 0},
 	{"nonblocking", "no call waits for a peer that does nothing", rule_nonblocking, 0, 2000},
 	{"late-peer", "a peer that connects, accepts or posts late changes nothing", rule_late_peer, 0, 0},
+	{"null-request", "sends without receives are taken or put off, and none is lost or doubled", rule_null_request,
+	 0, 0},
+	{"in-flight", "32 receives and 32 * maxRecvs sends can be in flight (8 at v6)", rule_in_flight, 0, 0},
+	{"threads", "the service thread may register and connect while the progress thread moves data", rule_threads, 0,
+	 0},
 	{0},
 };

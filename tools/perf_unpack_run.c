@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "device/unpack_launch.h"
+#include "device/device.h"
 #include "gantry/types.h"
 #include "kernels/pattern.h"
 #include "kernels/unpack_ring.h"

@@ -104,6 +104,19 @@ static inline const struct gantry_device_traits *gantry_traits(const struct gant
 	return gantry_traits_of_kind((int)dev->kind);
 }
 
+/*
+ * Which launch unpacks a list: its kernel, blocks and lanes (unpack_launch.c). Both kernels unpack any list whatever the
+ * launch; this is about time only.
+ */
+enum gantry_unpack_room {
+	GANTRY_UNPACK_WHOLE,  /* the launch has the device for itself; descriptors are in device memory */
+	GANTRY_UNPACK_BESIDE, /* beside what the program runs; descriptors are in mapped memory */
+};
+
+/* n fragments with `bytes` in all. Sets kernel, blocks and lanes of *l and nothing else. */
+void gantry_unpack_launch_shape(const struct gantry_device *dev, enum gantry_unpack_room room, uint64_t n,
+				uint64_t bytes, struct gantry_launch *l);
+
 /* Until moved() says so: spins, then yields. ERR_TIMEOUT after ten seconds: copies take microseconds. */
 gantry_result gantry_move_await(struct gantry_device *dev, enum gantry_way way, uint64_t ticket);
 

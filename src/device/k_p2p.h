@@ -32,13 +32,12 @@
  *
  * Order. Send: all lanes' copies, the barrier in dev_all, dev_publish (release) of the slot by lane 0. Receive:
  * dev_load (acquire) of the slot by lane 0, the barrier in dev_share, the copies, the barrier in dev_all, dev_store
- * (release) of head. Lines of LL need none of it; their barrier is for the ring of the bell and for head.
+ * (release) of head. Lines of LL need none of it; their barrier is for dev_notify and for head.
  */
 #ifndef GANTRY_DEVICE_K_P2P_H
 #define GANTRY_DEVICE_K_P2P_H
 
 #include "device/k_conn.h"
-#include "device/k_ll.h"
 #include "device/work.h"
 
 enum { P2P_NEW = 0, P2P_RUN, P2P_DRAIN, P2P_OVER, P2P_STAGE = 255, P2P_STALE = 128 };
@@ -157,9 +156,268 @@ DEV int p2p_begin(struct p2p_run *r, struct gantry_xfer *x)
 	return 1;
 }
 
-#include "device/k_p2p_copy.h"
-#include "device/k_p2p_near.h"
-#include "device/k_p2p_ptr.h"
+/*
+ * ---- transfers that copy ----
+ *
+ * A step is a job for all lanes, between the user's buffer and the connection's ring or pool. What is here is lane 0's,
+ * before a job (send, recv, recv_lines) and after it (sent, received).
+ */
+
+DEV uint32_t p2p_send(struct gantry_xfer *x, struct p2p_job *job)
+{
+	struct gantry_conn *c = x->conn;
+	const struct gantry_slot *offer;
+	uint64_t step = c->step, where, meta;
+
+	if (!k_credit(c, step))
+		return p2p_waits(x, step, GANTRY_KERNEL_WAIT_HEAD);
+	job->bytes = p2p_step_bytes(x, x->begun);
+	job->mode = GANTRY_MODE_NORMAL;
+	if (x->proto == GANTRY_PROTO_SIMPLE && c->flags & GANTRY_CONN_OFFSET) {
+		offer = &c->offers[step % GANTRY_STEPS];
+		meta = dev_load(&offer->meta);
+		where = dev_load(&offer->where);
+		if (!gantry_slot_is(meta, step) || !gantry_slot_is(where, step))
+			return p2p_waits(x, step, GANTRY_KERNEL_WAIT_OFFER);
+		if (gantry_slot_size(meta) && gantry_slot_size(meta) < job->bytes)
+			job->bytes = gantry_slot_size(meta);
+		job->mode = GANTRY_MODE_OFFSET;
+		job->to = c->pool + gantry_slot_place(where);
+	} else {
+		job->to = k_ring(c, x->proto, step);
+	}
+	if (x->phase >> 8)
+		p2p_show(x, step, GANTRY_KERNEL_COPY);
+	k_refresh_send(c, step, x->proto == GANTRY_PROTO_SIMPLE || c->flags & GANTRY_CONN_PROXIED);
+	job->kind = x->proto == GANTRY_PROTO_SIMPLE ? P2P_COPY
+		    : x->proto == GANTRY_PROTO_LL   ? P2P_LL_PUT
+						    : P2P_LL128_PUT;
+	job->step = step;
+	job->from = p2p_place(x, x->begun);
+	return P2P_JOB;
+}
+
+/* A step is over. */
+DEV void p2p_copied(struct p2p_run *r, struct gantry_xfer *x, const struct p2p_job *job)
+{
+	k_count(x->conn, x->proto, (uint32_t)job->mode, job->bytes, 1);
+	x->conn->step = job->step + 1;
+	x->begun += job->bytes;
+	if (x->begun < x->bytes)
+		return;
+	x->conn->turn++;
+	p2p_over(r, x);
+}
+
+DEV void p2p_sent(struct p2p_run *r, struct gantry_xfer *x, const struct p2p_job *job)
+{
+	struct gantry_conn *c = x->conn;
+	struct gantry_slot *slot = &c->slots[job->step % GANTRY_STEPS];
+	uint64_t meta = gantry_slot_meta(job->step, (uint32_t)job->mode, job->bytes);
+	uint64_t place = job->mode == GANTRY_MODE_OFFSET ? (uint64_t)(job->to - c->pool) : 0;
+
+	if (x->proto == GANTRY_PROTO_SIMPLE) {
+		dev_publish(slot, meta, gantry_slot_where(job->step, place));
+		dev_store_relaxed(c->tail, job->step + 1);
+	} else if (c->flags & GANTRY_CONN_PROXIED) {
+		/* LL128 is for ends that see a line in order; LL's flags are looked at by the proxy itself. */
+		dev_post(slot, meta, gantry_slot_where(job->step, place));
+		dev_store_relaxed(c->tail, job->step + 1);
+	} else {
+		dev_post_count(c->tail, job->step + 1);
+	}
+	dev_notify(c->eventcount);
+	p2p_copied(r, x, job);
+}
+
+/* Receives of Simple that copy: mode, size and place are what the slot says. */
+DEV uint32_t p2p_recv(struct p2p_run *r, struct gantry_xfer *x, struct p2p_job *job)
+{
+	struct gantry_conn *c = x->conn;
+	uint64_t step = c->step, where = 0, meta;
+	const struct gantry_slot *slot = &c->slots[step % GANTRY_STEPS];
+
+	meta = dev_load(&slot->meta);
+	if (!gantry_slot_is(meta, step))
+		return p2p_waits(x, step, GANTRY_KERNEL_WAIT_DATA);
+	job->mode = gantry_slot_mode(meta);
+	job->bytes = gantry_slot_size(meta);
+	if (job->mode != GANTRY_MODE_NORMAL) {
+		where = dev_load(&slot->where);
+		if (!gantry_slot_is(where, step))
+			return p2p_waits(x, step, GANTRY_KERNEL_WAIT_DATA);
+	}
+	if (job->bytes > x->bytes - x->begun || job->mode >= GANTRY_MODES) {
+		p2p_fail(r, x, job->mode < GANTRY_MODES ? GANTRY_ERR_SIZE : GANTRY_ERR_PROTOCOL, x->begun + job->bytes);
+		p2p_consume(c, step, 0);
+		c->step = step + 1;
+		c->turn++;
+		p2p_over(r, x);
+		return P2P_MOVED;
+	}
+	if (x->phase >> 8)
+		p2p_show(x, step, GANTRY_KERNEL_COPY);
+	job->kind = P2P_COPY;
+	job->step = step;
+	job->to = p2p_place(x, x->begun);
+	if (job->mode == GANTRY_MODE_NORMAL)
+		job->from = k_ring(c, GANTRY_PROTO_SIMPLE, step);
+	else if (job->mode == GANTRY_MODE_OFFSET)
+		job->from = c->pool + gantry_slot_place(where);
+	else
+		job->from = (const char *)(uintptr_t)gantry_slot_place(where);
+	return P2P_JOB;
+}
+
+/*
+ * Receives of LL and LL128: whoever reads a line sees whether it is there. Where there is nothing else to do, or one
+ * lane does it, the job itself is the look; else lane 0 looks at the step's last line before it bothers the others.
+ */
+DEV uint32_t p2p_recv_lines(struct p2p_run *r, struct gantry_xfer *x, struct p2p_job *job)
+{
+	struct gantry_conn *c = x->conn;
+	uint64_t step = c->step, last, word;
+	int there = 1;
+
+	job->bytes = p2p_step_bytes(x, x->begun);
+	job->from = k_ring(c, x->proto, step);
+	job->kind = x->proto == GANTRY_PROTO_LL ? P2P_LL_GET : P2P_LL128_GET;
+	if (dev_lanes() > 1 && r->to - r->from > 1 && (x->proto != GANTRY_PROTO_LL || job->bytes > P2P_ALONE)) {
+		if (x->proto == GANTRY_PROTO_LL) {
+			last = gantry_ll_bytes(job->bytes) - GANTRY_LL_LINE;
+			there = dev_ll_load((const uint64_t *)(job->from + last), gantry_ll_flag(step), &word);
+		} else {
+			last = gantry_ll128_bytes(job->bytes) - 8;
+			there = dev_load((const uint64_t *)(job->from + last)) == gantry_ll128_flag(step);
+		}
+	}
+	if (!there)
+		return p2p_waits(x, step, GANTRY_KERNEL_WAIT_DATA);
+	job->mode = GANTRY_MODE_NORMAL;
+	job->step = step;
+	job->at = x->ended;
+	job->to = p2p_place(x, x->begun);
+	return P2P_JOB;
+}
+
+/* All of a step has been copied out. */
+DEV void p2p_received(struct p2p_run *r, struct gantry_xfer *x, const struct p2p_job *job)
+{
+	struct gantry_conn *c = x->conn;
+
+	if (job->kind == P2P_COPY) {
+		p2p_consume(c, job->step, 0);
+	} else {
+		k_refresh_recv(c, job->step, 0);
+		dev_post_count(c->head, job->step + 1);
+		dev_notify(c->eventcount);
+		x->ended = 0;
+	}
+	p2p_copied(r, x, job);
+}
+
+/*
+ * ---- transfers that copy nothing ----
+ *
+ * The user's buffer is posted (send) or offered (receive) and somebody else moves the bytes. All of it is lane 0's.
+ */
+
+/* Posts as many steps as there is credit for. The buffer is the consumer's until head has passed the last of them. */
+DEV uint32_t p2p_send_ptr(struct p2p_run *r, struct gantry_xfer *x)
+{
+	struct gantry_conn *c = x->conn;
+	uint64_t step = c->step, size;
+
+	if ((x->phase & P2P_STAGE) == P2P_DRAIN) {
+		if (dev_load(c->head) <= x->last)
+			return p2p_waits(x, x->last, GANTRY_KERNEL_WAIT_DONE);
+		p2p_over(r, x);
+		return P2P_MOVED;
+	}
+	if (!k_credit(c, step))
+		return p2p_waits(x, step, GANTRY_KERNEL_WAIT_HEAD);
+	do {
+		size = p2p_step_bytes(x, x->begun);
+		k_refresh_send(c, step, 1);
+		dev_post(&c->slots[step % GANTRY_STEPS], gantry_slot_meta(step, GANTRY_MODE_PTR, size),
+			 gantry_slot_where(step, x->place + x->begun));
+		k_count(c, GANTRY_PROTO_SIMPLE, GANTRY_MODE_PTR, size, 0);
+		x->begun += size;
+		x->last = step++;
+	} while (x->begun < x->bytes && c->seen + GANTRY_STEPS > step);
+	dev_store_relaxed(c->tail, step);
+	dev_notify(c->eventcount);
+	c->step = step;
+	p2p_stale(x);
+	if (x->begun == x->bytes) {
+		c->turn++;
+		p2p_stage(x, P2P_DRAIN);
+	}
+	return P2P_MOVED;
+}
+
+/* Steps that arrived, in order. */
+DEV uint32_t p2p_arrived(struct p2p_run *r, struct gantry_xfer *x)
+{
+	struct gantry_conn *c = x->conn;
+	uint64_t meta, size, want;
+	uint32_t did = P2P_NOTHING;
+
+	while (x->ended < x->begun || (!x->bytes && (x->phase & P2P_STAGE) == P2P_DRAIN)) {
+		if (c->step - c->offered != x->last)
+			return did; /* transfers before this one are still on their way */
+		meta = dev_load(&c->slots[x->last % GANTRY_STEPS].meta);
+		if (!gantry_slot_is(meta, x->last))
+			return did == P2P_NOTHING ? p2p_waits(x, x->last, GANTRY_KERNEL_WAIT_DATA) : did;
+		did = P2P_MOVED;
+		p2p_stale(x);
+		size = gantry_slot_size(meta);
+		want = p2p_step_bytes(x, x->ended);
+		p2p_consume(c, x->last, 1);
+		k_count(c, GANTRY_PROTO_SIMPLE, GANTRY_MODE_PTR, size, 0);
+		x->last++;
+		c->offered--;
+		x->ended += size;
+		if (size != want) {
+			p2p_fail(r, x, GANTRY_ERR_SIZE, x->ended);
+			if ((x->phase & P2P_STAGE) == P2P_RUN)
+				c->turn++;
+		}
+		if (x->error || x->ended == x->bytes) {
+			p2p_over(r, x);
+			break;
+		}
+	}
+	return did;
+}
+
+/* Offers the buffer step by step, at most STEPS ahead of what has arrived. */
+DEV uint32_t p2p_recv_ptr(struct p2p_run *r, struct gantry_xfer *x)
+{
+	struct gantry_conn *c = x->conn;
+	uint64_t step = c->step, size;
+	uint32_t did = p2p_arrived(r, x);
+
+	if ((x->phase & P2P_STAGE) != P2P_RUN || c->offered == GANTRY_STEPS)
+		return did;
+	do {
+		size = p2p_step_bytes(x, x->begun);
+		dev_post(&c->offers[step % GANTRY_STEPS], gantry_slot_meta(step, GANTRY_MODE_PTR, size),
+			 gantry_slot_where(step, x->place + x->begun));
+		x->begun += size;
+		step++;
+		c->offered++;
+	} while (x->begun < x->bytes && c->offered < GANTRY_STEPS);
+	dev_notify(c->eventcount);
+	c->step = step;
+	if (x->begun == x->bytes) {
+		c->turn++;
+		p2p_stage(x, P2P_DRAIN);
+	}
+	return P2P_MOVED;
+}
+
+/* ---- the round ---- */
 
 DEV uint32_t p2p_try(struct p2p_run *r, struct gantry_xfer *x, struct p2p_job *job)
 {
@@ -339,6 +597,72 @@ DEV int p2p_after(const struct gantry_p2p_args *a)
 	}
 	return (int)dev_bcast((uint64_t)aborted);
 }
+
+/*
+ * ---- near ----
+ *
+ * Transfers and connections brought near. On a GPU every acquire empties the L1 cache, so each look at a field in
+ * device memory takes a trip to L2, and lane 0 looks at a few dozen for each step. A block with few transfers copies
+ * them, and the connections they are on, into shared memory, and back at the end what belongs to kernels. Where
+ * DEV_NEAR is not defined (the host, whose caches do that by themselves) nothing of this exists.
+ */
+#ifdef DEV_NEAR
+
+enum { P2P_NEAR = 8 };
+
+struct p2p_near {
+	struct gantry_xfer xfers[P2P_NEAR];
+	struct gantry_conn conns[P2P_NEAR];
+	struct gantry_conn *home[P2P_NEAR]; /* of conns */
+	uint32_t nconns;
+};
+
+/* block: whole words, between the block's shared memory and the device's. */
+DEV void p2p_words(void *to, const void *from, uint64_t bytes)
+{
+	for (uint64_t i = dev_lane(); i < bytes / 8; i += dev_lanes())
+		((uint64_t *)to)[i] = ((const uint64_t *)from)[i];
+}
+
+DEV struct gantry_xfer *p2p_fetch(struct p2p_near *near, const struct gantry_xfer *xfers, uint32_t n)
+{
+	uint32_t i, k;
+
+	p2p_words(near->xfers, xfers, n * sizeof(*xfers));
+	dev_barrier();
+	if (dev_lane() == 0) {
+		near->nconns = 0;
+		for (i = 0; i < n; i++) {
+			for (k = 0; k < near->nconns && near->home[k] != near->xfers[i].conn; k++)
+				;
+			if (k == near->nconns)
+				near->home[near->nconns++] = near->xfers[i].conn;
+			near->xfers[i].conn = &near->conns[k];
+		}
+	}
+	dev_barrier();
+	for (k = 0; k < near->nconns; k++)
+		p2p_words(&near->conns[k], near->home[k], sizeof(near->conns[k]));
+	dev_barrier();
+	return near->xfers;
+}
+
+DEV void p2p_return(struct p2p_near *near, struct gantry_xfer *xfers, uint32_t n)
+{
+	uint32_t i;
+
+	if (dev_lane() == 0)
+		for (i = 0; i < n; i++)
+			near->xfers[i].conn = near->home[near->xfers[i].conn - near->conns];
+	dev_barrier();
+	p2p_words(xfers, near->xfers, n * sizeof(*xfers));
+	for (i = 0; i < near->nconns; i++)
+		p2p_words(&near->home[i]->step, &near->conns[i].step,
+			  sizeof(struct gantry_conn) - offsetof(struct gantry_conn, step));
+	dev_barrier();
+}
+
+#endif
 
 DEV void k_p2p(const struct gantry_p2p_args *a)
 {

@@ -4,7 +4,7 @@
  * gathered from there.
  *
  * A descriptor (abi/unpack.h) says which bytes; see gantry_unpack_args in work.h for what may be asked. On a GPU a warp
- * takes batches of descriptors (cuda/dev_unpack.h), on the host a lane takes one at a time. unpack_launch.h says which
+ * takes batches of descriptors (cuda/dev_unpack.h), on the host a lane takes one at a time. unpack_launch.c says which
  * of the two kernels a list should have; both unpack any list, with any number of blocks.
  */
 #ifndef GANTRY_DEVICE_K_UNPACK_H

@@ -11,7 +11,7 @@
  *
  * The numbers are measured, see docs/design/0007-unpack-kernel.md.
  */
-#include "device/unpack_launch.h"
+#include "device/device.h"
 
 enum { WARP = 32, PAGE = 4096, GRID_LANES = 128, GRID_WARPS = 20 /* that a multiprocessor runs at once */ };
 enum { BESIDE_LANES = 128, BESIDE_BYTES = 32 << 10, BESIDE_BLOCKS = 32 };

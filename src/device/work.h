@@ -50,15 +50,16 @@ struct gantry_p2p_args {
 	struct gantry_xfer_time *times; /* host memory: one per transfer; NULL: nobody asks */
 };
 
+/* What a primitive has a part in: its own input and output, data from peers and to peers. */
+enum { PRIM_IN = 1, PRIM_OUT = 2, PRIM_RECV = 4, PRIM_SEND = 8 };
 enum gantry_prim_kind {
-	GANTRY_PRIM_SEND,
-	GANTRY_PRIM_RECV,
-	GANTRY_PRIM_COPY_SEND,
-	GANTRY_PRIM_RECV_COPY_SEND,
-	GANTRY_PRIM_RECV_REDUCE_SEND,
-	GANTRY_PRIM_RECV_REDUCE_COPY,
-	GANTRY_PRIM_RECV_REDUCE_COPY_SEND,
-	GANTRY_PRIMS
+	GANTRY_PRIM_SEND = PRIM_IN | PRIM_SEND,
+	GANTRY_PRIM_RECV = PRIM_RECV | PRIM_OUT,
+	GANTRY_PRIM_COPY_SEND = PRIM_IN | PRIM_OUT | PRIM_SEND,
+	GANTRY_PRIM_RECV_COPY_SEND = PRIM_RECV | PRIM_OUT | PRIM_SEND,
+	GANTRY_PRIM_RECV_REDUCE_SEND = PRIM_IN | PRIM_RECV | PRIM_SEND,
+	GANTRY_PRIM_RECV_REDUCE_COPY = PRIM_IN | PRIM_RECV | PRIM_OUT,
+	GANTRY_PRIM_RECV_REDUCE_COPY_SEND = PRIM_IN | PRIM_RECV | PRIM_OUT | PRIM_SEND,
 };
 enum { GANTRY_PRIM_PEERS = 8 };
 struct gantry_prim_args {

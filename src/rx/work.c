@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "base/atomic.h"
-#include "device/unpack_launch.h"
+#include "device/device.h"
 #include "rx/rx.h"
 
 /* ---- batches ---- */

@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(512, 1) copy(char *dst, const char *src, uint6
 		dev_copy(dst + from, src + from, n - from < part ? n - from : part);
 }
 
-/* Block 0 sends what block 1 gets, through lines. Lanes wait in their own loops, as k_ll.h does. */
+/* Block 0 sends what block 1 gets, through lines. Lanes wait in their own loops, as k_conn.h does. */
 __global__ void __launch_bounds__(512, 1)
 	lines(uint64_t *ring, const char *src, char *dst, uint32_t n, uint64_t step, int ll128)
 {

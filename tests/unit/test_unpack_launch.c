@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which launch a list of fragments gets: the numbers that docs/design/0007-unpack-kernel.md has for a GPU. */
-#include "device/unpack_launch.h"
+#include "device/device.h"
 
 #include "test.h"
 

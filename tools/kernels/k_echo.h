@@ -7,7 +7,7 @@
 #define GANTRY_KERNELS_K_ECHO_H
 
 #include "device/k_prim.h"
-#include "kernels/args.h"
+#include "kernels/bench.h"
 
 DEV void k_echo(const struct gantry_echo_args *a)
 {
@@ -29,11 +29,11 @@ DEV void k_echo(const struct gantry_echo_args *a)
 	r = dev_prims_init(&p, 1, 1);
 	for (i = 0; i < a->n && r == GANTRY_OK; i++) {
 		if (a->first)
-			r = dev_prims_send(&p, 0, a->bytes);
+			r = dev_prims_move(&p, GANTRY_PRIM_SEND, 0, 0, a->bytes, 0);
 		if (r == GANTRY_OK)
-			r = dev_prims_recv(&p, 0, a->bytes, 0);
+			r = dev_prims_move(&p, GANTRY_PRIM_RECV, 0, 0, a->bytes, 0);
 		if (r == GANTRY_OK && !a->first)
-			r = dev_prims_send(&p, 0, a->bytes);
+			r = dev_prims_move(&p, GANTRY_PRIM_SEND, 0, 0, a->bytes, 0);
 	}
 	dev_prims_end(&p);
 	if (r != GANTRY_OK && dev_lane() == 0)

@@ -52,9 +52,9 @@ target_compile_definitions(gantry_flags INTERFACE GANTRY_HAVE_CUDA=${GANTRY_HAVE
 find_path(GANTRY_CUDA_INCLUDE cuda.h HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES include)
 mark_as_advanced(GANTRY_CUDA_INCLUDE)
 
-# gantry_embed_kernels(NAME KERNELS.cu FILE.c): FILE.c is compiled with the path of the fatbin in GANTRY_FATBIN. Both are
-# rebuilt when anything that the kernels include has changed.
-function(gantry_embed_kernels name kernels file)
+# gantry_embed_kernels(NAME FILE.c): nvcc makes a fatbin of FILE.c, which is then compiled as C with the path of it in
+# GANTRY_FATBIN. Both are rebuilt when anything that the kernels include has changed.
+function(gantry_embed_kernels name file)
   if(NOT GANTRY_HAVE_CUDA)
     return()
   endif()
@@ -62,8 +62,8 @@ function(gantry_embed_kernels name kernels file)
   add_custom_command(OUTPUT ${fatbin}
     COMMAND ${GANTRY_NVCC} ${GANTRY_NVCC_FLAGS} -fatbin --threads 2 -Xcompiler -Wall
       -I${CMAKE_SOURCE_DIR}/include -I${CMAKE_SOURCE_DIR}/src -I${CMAKE_SOURCE_DIR}/tools -MD -MF ${fatbin}.d -MT ${fatbin}
-      -o ${fatbin} ${CMAKE_SOURCE_DIR}/${kernels}
-    DEPENDS ${CMAKE_SOURCE_DIR}/${kernels} DEPFILE ${fatbin}.d
+      -o ${fatbin} -x cu ${CMAKE_SOURCE_DIR}/${file}
+    DEPENDS ${CMAKE_SOURCE_DIR}/${file} DEPFILE ${fatbin}.d
     COMMENT "Compiling the ${name} for GPUs" VERBATIM)
   set_source_files_properties(${file} PROPERTIES OBJECT_DEPENDS ${fatbin}
     COMPILE_DEFINITIONS "GANTRY_FATBIN=\"${fatbin}\"")

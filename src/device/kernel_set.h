@@ -1,9 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Makes a set of kernels of KERNELS_DEF, called KERNELS_NAME, in the C file that includes this after the bodies. The
- * fatbin (GANTRY_FATBIN, from cmake/cuda.cmake) is taken in by the assembler's .incbin as it is: no array of a million
- * numbers to compile, and the same for gcc and clang on every architecture.
+ * Makes a set of kernels of KERNELS_DEF, called KERNELS_NAME, in the C file that includes this after the bodies. That
+ * file is compiled twice.
+ *
+ * By nvcc, into a fatbin: each body of k_*.h in a __global__ function gantry_<name>. The argument struct travels as one
+ * parameter in constant memory (__grid_constant__: bodies take its address and no lane makes a copy of its own), the
+ * launch's abort flag as the second. 512 lanes with 128 registers each are what a multiprocessor has: smaller blocks
+ * get no more of them. Where nobody waits there is nothing to abort, and short blocks go without the barrier.
+ *
+ * By the C compiler, for CPU threads, with the fatbin (GANTRY_FATBIN, from cmake/cuda.cmake) taken in by the assembler's
+ * .incbin as it is: no array of a million numbers to compile, and the same for gcc and clang on every architecture.
  */
+#ifdef __CUDACC__
+#define KERNEL(name, args, lanes, together)                                                                            \
+	extern "C" __global__ void __launch_bounds__(lanes, 512 / lanes)                                               \
+		gantry_##name(const __grid_constant__ struct args a, const uint32_t *abort)                            \
+	{                                                                                                              \
+		if (together)                                                                                          \
+			dev_begin(abort);                                                                              \
+		k_##name(&a);                                                                                          \
+	}
+#include KERNELS_DEF
+#undef KERNEL
+
+#else
 #include "device/kernels.h"
 
 #if GANTRY_HAVE_CUDA
@@ -49,3 +69,4 @@ __attribute__((constructor)) static void register_kernels(void)
 	set.fatbin_end = kernels_fatbin_end;
 	gantry_kernels_register(&set);
 }
+#endif

@@ -10,10 +10,10 @@ nvcc=$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc) || skip "no nvcc here"
 need python3
 check() { # SOURCE DEF
 	"$nvcc" -std=c++17 -O3 -arch=sm_90 -ptx -I"$SOURCE_DIR/src" -I"$SOURCE_DIR/tools" -I"$SOURCE_DIR/include" -o "$tmp/k.ptx" \
-		"$SOURCE_DIR/$1" >"$tmp/log" 2>&1 || skip "nvcc does not compile here: $(head -1 "$tmp/log")"
+		-x cu "$SOURCE_DIR/$1" >"$tmp/log" 2>&1 || skip "nvcc does not compile here: $(head -1 "$tmp/log")"
 	# shellcheck disable=SC2046 # one argument each
 	PYTHONDONTWRITEBYTECODE=1 python3 "$SOURCE_DIR/tests/system/ptx_flow.py" "$tmp/k.ptx" \
 		$(sed -n 's/^KERNEL(\([a-z0-9_]*\), .*/\1/p' "$SOURCE_DIR/$2") || exit 1
 }
-check src/device/cuda/kernels.cu src/device/kernels.def
-check tools/kernels/bench.cu tools/kernels/bench.def
+check src/device/kernels.c src/device/kernels.def
+check tools/kernels/bench.c tools/kernels/bench.def

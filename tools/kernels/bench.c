@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The benchmarks' kernels. */
+/* The benchmarks' kernels, for CPU threads and for GPUs (device/kernel_set.h). */
 #include "kernels/bench.h"
 
 #include "device/k_reduce.h"

@@ -1,10 +1,117 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The benchmarks' kernels, for launches. */
+/* Kernels that only benchmarks launch: their argument structs, and their records for launches. */
 #ifndef GANTRY_KERNELS_BENCH_H
 #define GANTRY_KERNELS_BENCH_H
 
+#include <stddef.h>
+
 #include "device/kernels.h"
-#include "kernels/args.h"
+#include "device/work.h"
+
+struct gantry_fifo_args {
+	struct gantry_conn *conn;
+	uint64_t n;
+	uint32_t window; /* 1: ping-pong; STEPS: as many as fit */
+	uint32_t bare;	 /* use flag instead of the FIFO: store tail, wait for head, nothing else */
+	uint32_t *result;
+};
+
+struct gantry_echo_args {
+	struct gantry_conn *send, *recv; /* between kernels, not proxied */
+	const char *input;
+	char *output;
+	uint64_t bytes; /* at most a step */
+	uint64_t n;
+	uint32_t first, proto;
+	uint32_t *result;
+};
+
+/* The pattern of tools/perf_util.h: byte i of message seq. */
+struct gantry_fill_args {
+	char *dst;
+	uint64_t bytes, seq;
+};
+struct gantry_verify_args {
+	const char *src;
+	uint64_t bytes, seq;
+	uint64_t *wrong; /* host memory: added to */
+};
+
+/*
+ * output[i] = op(input[i], what arrived for element i). The unpacked elements are source 1 of a reduction of two (see
+ * types_dev.h), input is source 0. Both and dst_off are offsets into the same array: element i has the bytes
+ * i * size .. of it. Fragments may cut elements anywhere if the descriptors that share an element follow each other
+ * in the list, in the order of dst_off; otherwise the list has any order. A len is at most 2^32 - 64.
+ */
+struct gantry_unpack_reduce_args {
+	const struct gantry_unpack_desc *descs;
+	const uint64_t *count;
+	uint64_t n;
+	const char *bounce;
+	const char *input; /* aligned to the element, as output; may be output itself */
+	char *output;
+	uint64_t scalar;
+	uint32_t type, op, last;
+	uint32_t reserved; /* 0 */
+};
+
+/* Jobs for the blocks of a kernel that stays, see k_unpack_ring.h. In mapped memory; a host fills in one with each
+ * post. */
+struct gantry_unpack_job {
+	const struct gantry_unpack_desc *descs;
+	uint64_t n;
+	char *bounce;
+	char *dst;
+	uint64_t gather;
+	uint64_t reserved[3];
+};
+/* One per block. */
+struct gantry_unpack_done {
+	uint64_t jobs; /* written by the block: it has done its share of all jobs below this */
+	char pad[120];
+};
+/* In the device's memory: a job as block 0 hands it on. */
+enum { GANTRY_UNPACK_RELAYED = 64 };
+struct gantry_unpack_relay {
+	struct gantry_unpack_job job;
+	struct gantry_unpack_desc descs[GANTRY_UNPACK_RELAYED]; /* the job's, if it has no more than these */
+};
+struct gantry_unpack_ring_args {
+	const uint64_t *posted; /* jobs posted, and GANTRY_UNPACK_STOP */
+	const struct gantry_unpack_job *jobs;
+	uint64_t *relayed;		   /* device memory: jobs that block 0 has handed on, and GANTRY_UNPACK_STOP */
+	struct gantry_unpack_relay *relay; /* device memory: as many as jobs */
+	struct gantry_unpack_done *done;   /* by block */
+	uint64_t mask;			   /* entries - 1 */
+	struct gantry_eventcount *eventcount;  /* of the host that waits for done; NULL: it never sleeps */
+	struct gantry_eventcount *eventcounts; /* of the blocks, for block 0 to ring; NULL: they never sleep */
+	struct gantry_unpack_marks *marks;     /* by block; NULL: nobody wants to know */
+};
+/* Mapped memory: how far a block has come, for the case that it comes no further. */
+enum { GANTRY_UNPACK_WARPS = 16 };
+struct gantry_unpack_marks {
+	uint64_t took;	  /* all lanes have heard of jobs below it */
+	uint64_t relayed; /* block 0: it has handed on jobs below it */
+	char pad[112];
+	uint64_t left[GANTRY_UNPACK_WARPS]; /* warp w has ended its part of all jobs below it */
+};
+#define GANTRY_UNPACK_STOP (1ull << 63)
+
+#ifndef __cplusplus /* nvcc reads this as C++ */
+_Static_assert(sizeof(struct gantry_unpack_job) == 64, "jobs are copied in whole vectors, and do not straddle lines");
+_Static_assert(sizeof(struct gantry_unpack_relay) % 16 == 0, "descriptors are loaded 16 bytes at a time");
+_Static_assert(offsetof(struct gantry_unpack_job, bounce) == 16 && offsetof(struct gantry_unpack_job, gather) == 32,
+	       "a job is read in pairs of words: descs and n, bounce and dst, gather");
+#endif
+
+/* As NCCL's kernels unpack: for comparison. */
+struct gantry_unpack_seed_args {
+	const struct gantry_unpack_desc *descs;
+	uint64_t n;
+	const char *bounce;
+	char *dst;
+	uint64_t bytes; /* of all fragments */
+};
 
 #define KERNEL(name, args, most, wait) extern struct gantry_kernel gantry_kernel_##name;
 #include "kernels/bench.def"

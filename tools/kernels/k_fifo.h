@@ -10,7 +10,7 @@
 #define GANTRY_KERNELS_K_FIFO_H
 
 #include "device/k_conn.h"
-#include "kernels/args.h"
+#include "kernels/bench.h"
 
 /* Waits until the consumer's head is at least `want`; what it is then. */
 DEV uint64_t k_fifo_wait(const uint64_t *head, uint64_t want, int *aborted)

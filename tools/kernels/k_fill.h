@@ -4,7 +4,7 @@
 #define GANTRY_KERNELS_K_FILL_H
 
 #include "device/dev.h"
-#include "kernels/args.h"
+#include "kernels/bench.h"
 #include "kernels/pattern.h"
 
 DEV uint32_t k_fill_part(uint64_t bytes, uint64_t k)

@@ -11,7 +11,7 @@
 
 #include "device/k_reduce.h"
 #include "device/k_unpack.h"
-#include "kernels/args.h"
+#include "kernels/bench.h"
 
 struct dev_unpack_sum {
 	struct dev_frags f; /* dst: of the output */

@@ -66,7 +66,7 @@
 #define GANTRY_KERNELS_K_UNPACK_RING_H
 
 #include "device/k_unpack.h"
-#include "kernels/args.h"
+#include "kernels/bench.h"
 
 /* Lanes of block 0 that hand on a job together; and how often others look for one before they go through dev_wait. */
 enum { DEV_UNPACK_CREW = 32, DEV_UNPACK_LOOKS = DEV_SLEEPS ? 1 : 16 };

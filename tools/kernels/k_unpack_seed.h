@@ -11,7 +11,7 @@
 #define GANTRY_KERNELS_K_UNPACK_SEED_H
 
 #include "device/dev.h"
-#include "kernels/args.h"
+#include "kernels/bench.h"
 
 enum { DEV_SEED_PAGES = 4, DEV_SEED_PAGE = 4096 };
 

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #include "device/device.h"
-#include "kernels/args.h"
+#include "kernels/bench.h"
 
 struct gantry_unpack_ring;
 

@@ -28,7 +28,7 @@
 
 #define DEV static __device__ __forceinline__
 #define DEV_SHARED __shared__
-#define DEV_NEAR 1 /* see k_p2p_near.h */
+#define DEV_NEAR 1 /* see k_p2p.h */
 
 DEV uint32_t dev_lane(void)
 {
@@ -58,7 +58,7 @@ DEV struct dev_team *dev_my_team(void)
 
 	return &team;
 }
-/* block: first thing in a kernel (cuda/kernels.cu). */
+/* block: first thing in a kernel (kernel_set.h). */
 #define DEV_SLEEPS 0
 
 DEV void dev_begin(const uint32_t *abort)

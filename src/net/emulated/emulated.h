@@ -4,8 +4,7 @@
  * tests; others see struct devmem_source_ops.
  *
  *   nic.c      bindings: their memory, its pages, starving, ids; the table of the source
- *   flow.c     flows: how the stream is cut, tokens, the plan that a receive follows
- *   rx.c       receive
+ *   flow.c     flows: how the stream is cut, tokens, the plan that a receive follows, receive
  *   tx.c       sending from memory
  *   library.c  the entry of libgantry-emulated.so, and what the NIC needs of whoever opens it
  *   open.c     how libgantry.so and the plugin open that library (docs/design/0016-what-is-shipped.md)
@@ -64,9 +63,6 @@ enum {
 };
 #define EMU_NO_PAGE UINT32_MAX
 
-/* Choices of GANTRY_EMU_SHAPE, in its order. */
-enum emu_shape { EMU_PAGES, EMU_MTU1500, EMU_MTU9000, EMU_ODD, EMU_RANDOM, EMU_BYTES };
-
 struct emu_counts { /* added to with relaxed atomics, by any thread */
 	uint64_t receives, frags, page_bytes, linear_bytes, plain_bytes;
 	uint64_t returned, bad_returns; /* tokens; those that were not out */
@@ -75,13 +71,19 @@ struct emu_counts { /* added to with relaxed atomics, by any thread */
 	uint64_t copies;		/* from the mirror to the memory */
 };
 
+struct emu_id { /* while it is in use */
+	struct gantry_list link;
+	uint32_t id; /* 0: none */
+};
+
 struct emu_binding {
 	struct devmem_binding pub;
+	struct emu_id own;
 	char nic[IFNAMSIZ];
 	uint32_t page_size; /* bytes of a page */
 	uint32_t npages;    /* what is said about a page below is by its number */
 	/* The parameters, as they were at bind. */
-	enum emu_shape shape;
+	int shape; /* PARAM_EMU_SHAPE_* */
 	uint64_t seed, rto_ns;
 	uint32_t linear, plain; /* packets of 1000 */
 	int toosmall;		/* errno of a control buffer without room */
@@ -153,18 +155,15 @@ struct emu_flow {
 	uint32_t nout GUARDED_BY(emu_flow_mu);
 };
 
-static inline struct emu_piece *emu_piece(struct emu_flow *f, uint32_t i)
-{
-	return &f->plan[(f->head + i) & (EMU_PLAN - 1)];
-}
 #define EMU_COUNT(b, what, n) fetch_add_relaxed(&(b)->counts.what, (uint64_t)(n))
 #define EMU_COUNTED(b, what) load_relaxed(&(b)->counts.what)
 
 extern const struct devmem_source_ops emulated_ops;
 
 /* nic.c. ids are shared by bindings for receiving and for sending. Each is released once. */
-uint32_t emu_id_take(void); /* 0: no memory */
-void emu_id_release(uint32_t id);
+uint32_t emu_id_take(struct emu_id *own);
+void emu_id_release(struct emu_id *own);
+uint64_t emu_random(uint64_t *state);
 void emu_binding_put(struct emu_binding *b);
 /* Up to `want` pages; fewer than `least` are none: then the binding starves. */
 uint32_t emu_pages_take(struct emu_flow *f, uint32_t least, uint32_t want, uint32_t *ret_pages);
@@ -173,22 +172,10 @@ void emu_pages_group(struct emu_flow *f) REQUIRES(emu_binding_mu);
 void emu_pages_put(struct emu_flow *f, const uint32_t *pages, uint32_t n);
 
 /* flow.c */
-uint32_t emu_shape_pages(enum emu_shape shape); /* that a unit may need */
-uint64_t emu_random(uint64_t *state);
-int emu_tokens_reserve(struct emu_flow *f, uint32_t n); /* 0, or -1: no memory */
-uint32_t emu_tokens_take(struct emu_flow *f, uint32_t page) REQUIRES(emu_flow_mu);
-int emu_give_back(struct devmem_flow *pub, const struct devmem_token *ranges, size_t n);
 gantry_result emu_attach(struct devmem_binding *pub, int fd, struct devmem_flow **ret_flow);
 void emu_detach(struct devmem_flow *pub);
-/* Gives places to the first pieces of the plan, as far as bytes and fragments reach: how many fragments. 0: starved. */
-uint32_t emu_plan(struct emu_flow *f, uint64_t bytes, uint32_t frags);
-/* Makes sure that piece i is decided. 0: there is none, all that follows is ordinary. */
-int emu_plan_has(struct emu_flow *f, uint32_t i);
-/* The first `pieces` are done with; those after them that were not begun lose their places. */
-void emu_plan_drop(struct emu_flow *f, uint32_t pieces, uint32_t begun);
-
-/* rx.c */
 ssize_t emu_receive(struct devmem_flow *pub, struct msghdr *msg, int flags);
+int emu_give_back(struct devmem_flow *pub, const struct devmem_token *ranges, size_t n);
 
 /* tx.c */
 gantry_result emu_bind_tx(const struct devmem_memory *memory, const char *nic, struct devmem_tx **ret_tx);
@@ -206,7 +193,17 @@ void emu_set_poison(int on);
 ssize_t emu_receive_plain(struct devmem_flow *pub, struct msghdr *msg, int flags);
 #endif
 
-/* library.c and open.c: what the library needs of its opener. */
+/* library.c and open.c: what the library needs of its opener, as X(type, name, parameters, arguments). */
+/* clang-format off */
+#define EMULATED_NEEDS(X)                                                                                              \
+	X(int, gantry_ratelimit_pass, (struct gantry_ratelimit *rl, uint32_t *ret_suppressed), (rl, ret_suppressed))   \
+	X(const char *, gantry_result_name, (gantry_result r), (r))                                                    \
+	X(const struct gantry_params *, gantry_params, (void), ())                                                     \
+	X(struct gantry_addr, gantry_addr_of, (const struct sockaddr *sa), (sa))                                       \
+	X(const char *, gantry_addr_text, (const struct gantry_addr *a, char buf[GANTRY_ADDR_TEXT]), (a, buf))         \
+	X(gantry_result, devmem_settle, (const struct devmem_binding *b), (b))
+#define EMULATED_MEMBER(type, name, parameters, arguments) type (*name) parameters;
+/* clang-format on */
 struct emulated_opener {
 	size_t size; /* of this struct */
 	const char *build;
@@ -215,12 +212,7 @@ struct emulated_opener {
 		    const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 	gantry_result (*fail)(gantry_result r, enum gantry_log_subsys subsys, const char *file, int line,
 			      const char *fmt, ...) __attribute__((format(printf, 5, 6)));
-	int (*ratelimit_pass)(struct gantry_ratelimit *rl, uint32_t *ret_suppressed);
-	const char *(*result_name)(gantry_result r);
-	const struct gantry_params *(*params)(void);
-	struct gantry_addr (*addr_of)(const struct sockaddr *sa);
-	const char *(*addr_text)(const struct gantry_addr *a, char buf[GANTRY_ADDR_TEXT]);
-	gantry_result (*settle)(const struct devmem_binding *b);
+	EMULATED_NEEDS(EMULATED_MEMBER)
 };
 #define EMULATED_LIBRARY "libgantry-emulated.so"
 /* The library's only export. NULL: it is of another build than the opener; *ret_build says of which. */

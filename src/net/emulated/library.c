@@ -46,35 +46,12 @@ gantry_result gantry_fail(gantry_result r, enum gantry_log_subsys subsys, const 
 	return opener->fail(r, subsys, file, line, "%s", text);
 }
 
-int gantry_ratelimit_pass(struct gantry_ratelimit *rl, uint32_t *ret_suppressed)
-{
-	return opener->ratelimit_pass(rl, ret_suppressed);
-}
-
-const char *gantry_result_name(gantry_result r)
-{
-	return opener->result_name(r);
-}
-
-const struct gantry_params *gantry_params(void)
-{
-	return opener->params();
-}
-
-struct gantry_addr gantry_addr_of(const struct sockaddr *sa)
-{
-	return opener->addr_of(sa);
-}
-
-const char *gantry_addr_text(const struct gantry_addr *a, char buf[GANTRY_ADDR_TEXT])
-{
-	return opener->addr_text(a, buf);
-}
-
-gantry_result devmem_settle(const struct devmem_binding *b)
-{
-	return opener->settle(b);
-}
+#define FORWARD(type, name, parameters, arguments)                                                                     \
+	type name parameters                                                                                           \
+	{                                                                                                              \
+		return opener->name arguments;                                                                         \
+	}
+EMULATED_NEEDS(FORWARD)
 
 const struct devmem_source_ops *gantry_emulated_v1(const struct emulated_opener *by, const char **ret_build)
 {

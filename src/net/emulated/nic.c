@@ -48,6 +48,16 @@ void emu_set_poison(int on)
 #define POISON_ON() 0
 #endif
 
+/* Weyl sequence and a finalizer: any state is a good one. */
+uint64_t emu_random(uint64_t *state)
+{
+	uint64_t z = *state += 0x9E3779B97F4A7C15u;
+
+	z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+	z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+	return z ^ (z >> 31);
+}
+
 /* "flow 2 (10.0.0.1:4000) holds 60 of 64 pages, flow 1 (...) 4": the one that has most comes first. */
 static void describe_holders(struct emu_binding *b, char *text, size_t len) REQUIRES(emu_binding_mu)
 {
@@ -256,52 +266,32 @@ void emu_pages_put(struct emu_flow *f, const uint32_t *pages, uint32_t n)
 /* Ids that are in use; few. An id is not used again before all others were, as in the kernel. */
 MUTEX_KIND(emu_id_mu);
 static struct emu_id_mu id_mu = MUTEX_INITIALIZER;
-static uint32_t *ids GUARDED_BY(emu_id_mu);
-static uint32_t nids GUARDED_BY(emu_id_mu), id_room GUARDED_BY(emu_id_mu), next_id GUARDED_BY(emu_id_mu) = 1;
+static struct gantry_list ids GUARDED_BY(emu_id_mu) = {&ids, &ids};
+static uint32_t next_id GUARDED_BY(emu_id_mu) = 1;
 
 static int id_in_use(uint32_t id) REQUIRES(emu_id_mu)
 {
-	for (uint32_t i = 0; i < nids; i++)
-		if (ids[i] == id)
+	gantry_list_each (e, &ids)
+		if (gantry_container(e, struct emu_id, link)->id == id)
 			return 1;
 	return 0;
 }
 
-uint32_t emu_id_take(void)
+uint32_t emu_id_take(struct emu_id *own)
 {
-	uint32_t id = 0;
-
 	emu_id_mu_lock(&id_mu);
-	if (nids == id_room) {
-		uint32_t *more = realloc(ids, (id_room + 16) * sizeof(*ids));
-
-		if (!more)
-			goto out;
-		ids = more;
-		id_room += 16;
-	}
 	while (!EMU_FAULT(12) && (!next_id || id_in_use(next_id)))
 		next_id++;
-	id = next_id++;
-	ids[nids++] = id;
-out:
+	own->id = next_id++;
+	gantry_list_append(&ids, &own->link);
 	emu_id_mu_unlock(&id_mu);
-	return id;
+	return own->id;
 }
 
-void emu_id_release(uint32_t id)
+void emu_id_release(struct emu_id *own)
 {
 	emu_id_mu_lock(&id_mu);
-	for (uint32_t i = 0; i < nids; i++)
-		if (ids[i] == id) {
-			ids[i] = ids[--nids];
-			break;
-		}
-	if (!nids) {
-		free(ids);
-		ids = NULL;
-		id_room = 0;
-	}
+	gantry_list_remove(&own->link);
 	emu_id_mu_unlock(&id_mu);
 }
 
@@ -314,8 +304,8 @@ static void binding_free(struct emu_binding *b) UNCHECKED
 		devmem_settle(&b->pub); /* copies read it */
 		dev->ops->free_mapped(dev, b->bytes);
 	}
-	if (b->pub.dmabuf_id)
-		emu_id_release(b->pub.dmabuf_id);
+	if (b->own.id)
+		emu_id_release(&b->own);
 	mutex_destroy(&b->mu);
 	free(b->users);
 	free(b->poisoned);
@@ -348,12 +338,18 @@ static void binding_params(struct emu_binding *b)
 {
 	const struct gantry_params *p = gantry_params();
 
-	b->shape = (enum emu_shape)p->emu_shape;
+	b->shape = p->emu_shape;
 	b->seed = (uint64_t)p->emu_seed;
 	b->rto_ns = p->emu_rto;
 	b->linear = (uint32_t)p->emu_linear;
 	b->plain = (uint32_t)p->emu_plain;
 	b->toosmall = p->emu_old_errno ? EFAULT : DEVMEM_ETOOSMALL;
+}
+
+/* Pages that a packet may need. */
+static uint32_t shape_pages(int shape)
+{
+	return shape == PARAM_EMU_SHAPE_MTU9000 ? 3 : shape == PARAM_EMU_SHAPE_RANDOM ? EMU_UNIT_PAGES : 1;
 }
 
 static gantry_result binding_check(const struct emu_binding *b, const struct devmem_memory *m)
@@ -366,7 +362,7 @@ static gantry_result binding_check(const struct emu_binding *b, const struct dev
 	if (m->size / b->page_size >= EMU_NO_PAGE)
 		FAIL(GANTRY_ERR_INVALID, "emulated NIC %s: %llu bytes are too many pages", b->nic,
 		     (unsigned long long)m->size);
-	if (m->size / b->page_size < emu_shape_pages(b->shape))
+	if (m->size / b->page_size < shape_pages(b->shape))
 		FAIL(GANTRY_ERR_CONFIG, "emulated NIC %s: %llu bytes are less than a packet of GANTRY_EMU_SHAPE takes",
 		     b->nic, (unsigned long long)m->size);
 out:
@@ -400,9 +396,7 @@ static gantry_result emu_bind(const struct devmem_memory *memory, const char *ni
 		TRY(memory->device->ops->alloc_mapped(memory->device, memory->size, &host, &device));
 		b->bytes = host;
 	}
-	b->pub.dmabuf_id = emu_id_take();
-	if (!b->pub.dmabuf_id)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for an id of the emulated NIC");
+	b->pub.dmabuf_id = emu_id_take(&b->own);
 	LOG_INFO(NET, "emulated NIC %s: dmabuf %u, %u pages of %u bytes%s", b->nic, b->pub.dmabuf_id, b->npages,
 		 b->page_size, b->mirrored ? ", through pinned memory" : "");
 	*ret_binding = &b->pub;

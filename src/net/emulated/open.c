@@ -11,19 +11,13 @@
 #include "base/param.h"
 #include "net/emulated/emulated.h"
 
-static const struct emulated_opener opener = {
-	.size = sizeof(opener),
-	.build = gantry_build,
-	.log_level = &gantry_log_level_now,
-	.log = gantry_log_write,
-	.fail = gantry_fail,
-	.ratelimit_pass = gantry_ratelimit_pass,
-	.result_name = gantry_result_name,
-	.params = gantry_params,
-	.addr_of = gantry_addr_of,
-	.addr_text = gantry_addr_text,
-	.settle = devmem_settle,
-};
+static const struct emulated_opener opener = {.size = sizeof(opener),
+					      .build = gantry_build,
+					      .log_level = &gantry_log_level_now,
+					      .log = gantry_log_write,
+					      .fail = gantry_fail,
+#define GIVE(type, name, parameters, arguments) .name = name,
+					      EMULATED_NEEDS(GIVE)};
 
 MUTEX_KIND(emulated_open_mu);
 static struct emulated_open_mu open_mu = MUTEX_INITIALIZER;

@@ -31,7 +31,7 @@ MUTEX_KIND(emu_sock_mu); /* of one socket; inside tx_mu */
 
 struct emu_tx {
 	struct devmem_tx pub;
-	uint32_t id; /* what pub.dmabuf_id must still be */
+	struct emu_id own; /* what pub.dmabuf_id must still be */
 	struct gantry_list link;
 };
 
@@ -79,9 +79,7 @@ gantry_result emu_bind_tx(const struct devmem_memory *memory, const char *nic, s
 		FAIL(GANTRY_ERR_INVALID, "emulated NIC %s: no memory to send from", nic ? nic : "?");
 	t->pub.ops = &emulated_ops;
 	t->pub.memory = *memory;
-	t->pub.dmabuf_id = t->id = emu_id_take();
-	if (!t->id)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for an id of the emulated NIC");
+	t->pub.dmabuf_id = emu_id_take(&t->own);
 	emu_tx_mu_lock(&tx_mu);
 	gantry_list_append(&tx_all, &t->link);
 	emu_tx_mu_unlock(&tx_mu);
@@ -251,7 +249,7 @@ ssize_t emu_send(struct devmem_tx *pub, int fd, uint64_t offset, size_t len, int
 	emu_tx_mu_lock(&tx_mu);
 	t = tx_find(pub);
 	s = sock_find(fd);
-	if (t && t->pub.dmabuf_id != t->id &&
+	if (t && t->pub.dmabuf_id != t->own.id &&
 	    !EMU_FAULT(133)) /* 0 above all: the kernel would read offsets as addresses */
 		t = NULL;
 	if (!t)
@@ -385,7 +383,7 @@ void emu_unbind_tx(struct devmem_tx *pub)
 				sock_keep_copies(gantry_container(e, struct tx_sock, link), t);
 	if (t) {
 		gantry_list_remove(&t->link);
-		emu_id_release(t->id);
+		emu_id_release(&t->own);
 	}
 	emu_tx_mu_unlock(&tx_mu);
 	free(t);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The files. Text, a line each: "rings SPLIT HDS", "feature NAME 0|1", "rss default", "rss N Q Q ...", "rule N". */
+/* The files, text, a line each: "rings SPLIT HDS", "feature NAME 0|1", "rss default", "rss N Q Q ...", "rule N"; and what
+ * they are for: putting back. */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include "net/devmem/session.h"
 
@@ -17,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "net/devmem/detect.h"
 
 enum { CREATE_TRIES = 10000 };
 
@@ -267,17 +269,66 @@ int devmem_journal_load(const struct devmem_journal *j, struct devmem_before *re
 	return 1;
 }
 
-void devmem_journal_forget(const struct devmem_journal *j)
+static int undo_rings(struct devmem_sys *s, const char *nic, const struct devmem_rings *rings)
 {
-	char path[DEVMEM_PATH_MAX];
+	struct devmem_rings back = *rings;
+	int e = s->ops->rings_set(s, nic, &back);
 
-	if (*j->base)
-		unlink(named(j, path, ".before"));
+	/* bnxt refuses "off", also when that is what it had reported: auto is what it was. */
+	if (e && back.has_split && back.split == DEVMEM_SPLIT_OFF) {
+		back.split = DEVMEM_SPLIT_AUTO;
+		e = s->ops->rings_set(s, nic, &back);
+	}
+	return e;
 }
 
-/* The rules of a dead binding that were there at its end, to on_rule. Those that are gone then are noted down in the
- * file: by adding to it, so that a crash in between forgets none. Returns how many are left; -1: could not be read. */
-static int read_rules(int fd, int (*on_rule)(void *arg, uint32_t location), void *arg)
+static int undone(int e, const char *nic, const char *what)
+{
+
+	if (e)
+		LOG_WARN(NET, "devmem: %s of %s could not be put back: %s", what, nic, devmem_strerror(e));
+	else
+		LOG_INFO(NET, "devmem: %s of %s is as before", what, nic);
+	return e != 0;
+}
+
+int devmem_nic_restore(struct devmem_sys *s, const char *nic, const struct devmem_before *before)
+{
+	int failed = 0;
+
+	if (before->has_rss)
+		failed += undone(s->ops->rss_set(s, nic, before->rss_default ? NULL : &before->rss), nic, "RSS");
+	if (before->has_rings)
+		failed += undone(undo_rings(s, nic, &before->rings), nic, "header split");
+	for (uint32_t i = before->nfeatures; i-- > 0;) {
+		const struct devmem_feature *f = &before->features[i];
+
+		failed += undone(s->ops->feature_set(s, nic, f), nic, f->name);
+	}
+	return failed;
+}
+
+int devmem_rule_remove(struct devmem_sys *s, const char *nic, uint32_t location)
+{
+	int e = s->ops->rule_del(s, nic, location);
+
+	if (!e || e == ENOENT || e == ENODEV)
+		return 0;
+	LOG_WARN(NET, "devmem: flow rule %u of %s could not be removed: %s", location, nic, devmem_strerror(e));
+	return e;
+}
+
+/* What dead bindings have left on a NIC, and what became of it. */
+struct stale {
+	struct devmem_sys *s;
+	const char *nic;
+	int dead;	 /* bindings */
+	int rules, left; /* removed; those that could not be */
+};
+
+/* Removes the rules of a dead binding that were there at its end. Those that are gone then are noted down in the file:
+ * by adding to it, so that a crash in between forgets none. Returns how many are left; -1: could not be read. */
+static int remove_rules_of(int fd, struct stale *st)
 {
 	uint32_t *rules = calloc(DEVMEM_RULES_MAX, sizeof(*rules)), n = 0, location;
 	int copy = dup(fd); /* fclose must not close the one with the lock */
@@ -295,9 +346,11 @@ static int read_rules(int fd, int (*on_rule)(void *arg, uint32_t location), void
 		}
 	}
 	while (n) {
-		int e = on_rule(arg, rules[--n]);
+		int e = devmem_rule_remove(st->s, st->nic, rules[--n]);
 		int len = snprintf(line, sizeof(line), "gone %" PRIu32 "\n", rules[n]);
 
+		st->rules += !e;
+		st->left += !!e;
 		left += e || write(fd, line, (size_t)len) != len;
 	}
 	if (f)
@@ -319,17 +372,15 @@ static int is_binding(const char *name, const char *base)
 	return strncmp(name, base, n) == 0 && sscanf(name + n, ".%d.%u%c", &pid, &serial, &rest) == 2;
 }
 
-int devmem_journal_others(const struct devmem_journal *j, int (*on_rule)(void *arg, uint32_t location), void *arg,
-			  int *ret_dead)
+/* Files of other bindings: how many live. The file of a dead one is removed when all its rules are; else it stays with
+ * the rest. */
+static int undo_others(const struct devmem_journal *j, struct stale *st)
 {
 	char dir[DEVMEM_PATH_MAX], path[DEVMEM_PATH_MAX * 2], *name;
 	struct dirent *entry;
 	int live = 0;
 	DIR *d;
 
-	*ret_dead = 0;
-	if (!*j->base)
-		return 0;
 	snprintf(dir, sizeof(dir), "%s", j->base);
 	name = strrchr(dir, '/');
 	*name++ = 0;
@@ -348,8 +399,8 @@ int devmem_journal_others(const struct devmem_journal *j, int (*on_rule)(void *a
 		if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
 			live++;
 		} else {
-			++*ret_dead;
-			if (read_rules(fd, on_rule, arg) == 0)
+			st->dead++;
+			if (remove_rules_of(fd, st) == 0)
 				unlink(path);
 		}
 		close(fd);
@@ -357,6 +408,58 @@ int devmem_journal_others(const struct devmem_journal *j, int (*on_rule)(void *a
 	if (d)
 		closedir(d);
 	return live;
+}
+
+/* "1 dead binding: 2 flow rules removed; ..." */
+static void say_stale(const struct stale *st, const char *rest, char *text, size_t len)
+{
+	char left[48] = "";
+
+	if (st->left)
+		snprintf(left, sizeof(left), ", %d could not be", st->left);
+	snprintf(text, len, "%d dead binding%s: %d flow rule%s removed%s%s", st->dead, st->dead == 1 ? "" : "s",
+		 st->rules, st->rules == 1 ? "" : "s", left, rest);
+}
+
+/* Nobody uses the NIC: it becomes what it was. 1: it is; 0: there is nothing to put back; -1: not everything was. */
+static int restore_from(struct devmem_sys *s, const char *nic, const struct devmem_journal *j)
+{
+	struct devmem_before *before = calloc(1, sizeof(*before));
+	char path[DEVMEM_PATH_MAX];
+	int done = 0;
+
+	if (before && devmem_journal_load(j, before))
+		done = devmem_nic_restore(s, nic, before) ? -1 : 1;
+	if (done > 0)
+		unlink(named(j, path, ".before"));
+	free(before);
+	return done;
+}
+
+int devmem_undo_stale(struct devmem_sys *s, const char *nic, char *text, size_t len)
+{
+	struct stale st = {.s = s, .nic = nic};
+	struct devmem_journal j;
+	int live, lock, done;
+
+	if (len)
+		text[0] = 0;
+	if (devmem_journal_init(&j, nic))
+		return 0;
+	lock = devmem_journal_lock(&j);
+	if (lock < 0)
+		return 0;
+	live = undo_others(&j, &st);
+	done = live ? 0 : restore_from(s, nic, &j);
+	close(lock);
+	if (st.dead || done)
+		say_stale(&st,
+			  live	     ? "; others still use the NIC, so the rest stays"
+			  : done < 0 ? "; not everything could be put back"
+			  : done     ? "; header split, RSS and features are as before"
+				     : "",
+			  text, len);
+	return done < 0 || st.left ? -1 : st.dead + (done && !st.dead);
 }
 
 int devmem_journal_nics(char names[][IFNAMSIZ], int max)

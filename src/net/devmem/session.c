@@ -239,127 +239,6 @@ static void verify_rss(struct devmem_session *s, uint32_t lowest)
 	free(rss);
 }
 
-static int undo_rings(struct devmem_sys *s, const char *nic, const struct devmem_rings *rings)
-{
-	struct devmem_rings back = *rings;
-	int e = s->ops->rings_set(s, nic, &back);
-
-	/* bnxt refuses "off", also when that is what it had reported: auto is what it was. */
-	if (e && back.has_split && back.split == DEVMEM_SPLIT_OFF) {
-		back.split = DEVMEM_SPLIT_AUTO;
-		e = s->ops->rings_set(s, nic, &back);
-	}
-	return e;
-}
-
-static int undone(int e, const char *nic, const char *what)
-{
-
-	if (e)
-		LOG_WARN(NET, "devmem: %s of %s could not be put back: %s", what, nic, devmem_strerror(e));
-	else
-		LOG_INFO(NET, "devmem: %s of %s is as before", what, nic);
-	return e != 0;
-}
-
-/* Puts back what `before` has. Failures are warnings; returns how many. */
-static int restore_nic(struct devmem_sys *s, const char *nic, const struct devmem_before *before)
-{
-	int failed = 0;
-
-	if (before->has_rss)
-		failed += undone(s->ops->rss_set(s, nic, before->rss_default ? NULL : &before->rss), nic, "RSS");
-	if (before->has_rings)
-		failed += undone(undo_rings(s, nic, &before->rings), nic, "header split");
-	for (uint32_t i = before->nfeatures; i-- > 0;) {
-		const struct devmem_feature *f = &before->features[i];
-
-		failed += undone(s->ops->feature_set(s, nic, f), nic, f->name);
-	}
-	return failed;
-}
-
-/* 0: there is none any more, also where somebody else had removed it, or the NIC is gone; else errno, and it has to be
- * taken for still there. */
-static int remove_rule(struct devmem_sys *s, const char *nic, uint32_t location)
-{
-	int e = s->ops->rule_del(s, nic, location);
-
-	if (!e || e == ENOENT || e == ENODEV)
-		return 0;
-	LOG_WARN(NET, "devmem: flow rule %u of %s could not be removed: %s", location, nic, devmem_strerror(e));
-	return e;
-}
-
-struct stale {
-	struct devmem_sys *s;
-	const char *nic;
-	int rules, left;
-};
-
-static int drop_rule(void *arg, uint32_t location)
-{
-	struct stale *st = arg;
-	int e = remove_rule(st->s, st->nic, location);
-
-	if (e)
-		st->left++;
-	else
-		st->rules++;
-	return e;
-}
-
-/* "1 dead binding: 2 flow rules removed; ..." */
-static void say_stale(const struct stale *st, int dead, const char *rest, char *text, size_t len)
-{
-	char left[48] = "";
-
-	if (st->left)
-		snprintf(left, sizeof(left), ", %d could not be", st->left);
-	snprintf(text, len, "%d dead binding%s: %d flow rule%s removed%s%s", dead, dead == 1 ? "" : "s", st->rules,
-		 st->rules == 1 ? "" : "s", left, rest);
-}
-
-/* Nobody uses the NIC: it becomes what it was. 1: it is; 0: there is nothing to put back; -1: not everything was. */
-static int restore_from(struct devmem_sys *s, const char *nic, const struct devmem_journal *j)
-{
-	struct devmem_before *before = calloc(1, sizeof(*before));
-	int done = 0;
-
-	if (before && devmem_journal_load(j, before))
-		done = restore_nic(s, nic, before) ? -1 : 1;
-	if (done > 0)
-		devmem_journal_forget(j);
-	free(before);
-	return done;
-}
-
-int devmem_undo_stale(struct devmem_sys *s, const char *nic, char *text, size_t len)
-{
-	struct stale st = {.s = s, .nic = nic};
-	struct devmem_journal j;
-	int dead = 0, live, lock, done;
-
-	if (len)
-		text[0] = 0;
-	if (devmem_journal_init(&j, nic))
-		return 0;
-	lock = devmem_journal_lock(&j);
-	if (lock < 0)
-		return 0;
-	live = devmem_journal_others(&j, drop_rule, &st, &dead);
-	done = live ? 0 : restore_from(s, nic, &j);
-	close(lock);
-	if (dead || done)
-		say_stale(&st, dead,
-			  live	     ? "; others still use the NIC, so the rest stays"
-			  : done < 0 ? "; not everything could be put back"
-			  : done     ? "; header split, RSS and features are as before"
-				     : "",
-			  text, len);
-	return done < 0 || st.left ? -1 : dead + (done && !dead);
-}
-
 MUTEX_KIND(devmem_sessions_mu); /* of the list; before a session's own */
 static struct devmem_sessions_mu list_mu = MUTEX_INITIALIZER;
 static struct gantry_list sessions GUARDED_BY(devmem_sessions_mu) = {&sessions, &sessions};
@@ -370,7 +249,7 @@ static void remove_rules(struct devmem_session *s) REQUIRES(devmem_session_mu)
 	uint32_t left = 0;
 
 	for (uint32_t i = 0; i < s->nrules; i++) {
-		if (remove_rule(s->sys, s->nic, s->rules[i]))
+		if (devmem_rule_remove(s->sys, s->nic, s->rules[i]))
 			s->rules[left++] = s->rules[i];
 		else
 			devmem_journal_rule(&s->journal, s->rules[i], 0);
@@ -395,7 +274,7 @@ static void undo(struct devmem_session *s) REQUIRES(devmem_session_mu)
 	if (*s->journal.base)
 		devmem_undo_stale(s->sys, s->nic, text, sizeof(text));
 	else
-		restore_nic(s->sys, s->nic, s->before);
+		devmem_nic_restore(s->sys, s->nic, s->before);
 }
 
 static void undo_all(void)
@@ -651,7 +530,7 @@ gantry_result devmem_session_unsteer(struct devmem_session *s, uint32_t location
 	if (i == s->nrules)
 		FAIL(GANTRY_ERR_INVALID, "%s: flow rule %u is not one of this binding", s->nic, location);
 	/* What could not be removed stays one of this binding: the next try, or its end, has to do it. */
-	e = remove_rule(s->sys, s->nic, location);
+	e = devmem_rule_remove(s->sys, s->nic, location);
 	if (e)
 		FAIL(GANTRY_ERR_SYSTEM, "%s: flow rule %u: %s", s->nic, location, devmem_strerror(e));
 	s->rules[i] = s->rules[--s->nrules];

@@ -65,12 +65,6 @@ void devmem_journal_leave(struct devmem_journal *j); /* leaves it as a crash wou
 int devmem_journal_save(const struct devmem_journal *j, const struct devmem_before *before); /* 0 or errno */
 /* 1: there is one; 0: none, and *ret is zeroed. */
 int devmem_journal_load(const struct devmem_journal *j, struct devmem_before *ret_before);
-void devmem_journal_forget(const struct devmem_journal *j); /* removes .before */
-/* Files of other bindings: how many live. on_rule is called with each rule of a dead one, and returns 0 when that is
- * gone. A file whose rules all are is removed, another stays with the rest; *ret_dead counts both. */
-int devmem_journal_others(const struct devmem_journal *j, int (*on_rule)(void *arg, uint32_t location), void *arg,
-			  int *ret_dead);
-
 /* A rule is there, or gone again. No lock is needed: the file is one's own. */
 void devmem_journal_rule(struct devmem_journal *j, uint32_t location, int there);
 /* Only these: the file does not grow with every flow that has come and gone. Does it when there is reason to. */
@@ -84,6 +78,11 @@ int devmem_journal_nics(char names[][IFNAMSIZ], int max);
  * the journal before it is changed; undo goes backwards. All of it by who has the NIC's lock.
  */
 
+/* Puts back what `before` has. Failures are warnings; returns how many. */
+int devmem_nic_restore(struct devmem_sys *s, const char *nic, const struct devmem_before *before);
+/* 0: there is none any more, also where somebody else had removed it, or the NIC is gone; else errno, and it has to be
+ * taken for still there. */
+int devmem_rule_remove(struct devmem_sys *s, const char *nic, uint32_t location);
 /* What dead processes left on this NIC: their rules go, and the rest if nobody is left. Takes the lock itself.
  * Returns how many dead bindings there were, -1 if not everything could be put back; text says what was done, or "". */
 int devmem_undo_stale(struct devmem_sys *s, const char *nic, char *text, size_t len);

@@ -55,16 +55,19 @@ int devmem_detect(struct devmem_sys *s, const struct devmem_wish *w, int first_n
 		  struct devmem_step ret_steps[DEVMEM_QUESTIONS]);
 const char *devmem_verdict_name(enum devmem_verdict v); /* "yes", "no", "unknown", "skipped" */
 
-/* What an errno of devmem TCP means, call by call, and what to do about it. */
-enum devmem_call {
-	DEVMEM_CALL_BIND_RX,
-	DEVMEM_CALL_BIND_TX,
-	DEVMEM_CALL_RECVMSG,
-	DEVMEM_CALL_DONTNEED,
-	DEVMEM_CALL_SENDMSG,
-	DEVMEM_CALL_RULE,  /* inserting a flow rule */
-	DEVMEM_CALL_RINGS, /* header split */
-};
+/* What an errno of devmem TCP means, call by call, and what to do about it. X(call, its name in texts). */
+/* clang-format off */
+#define DEVMEM_CALLS(X)                                                                                                \
+	X(BIND_RX, "BIND_RX")                                                                                          \
+	X(BIND_TX, "BIND_TX")                                                                                          \
+	X(RECVMSG, "recvmsg MSG_SOCK_DEVMEM")                                                                          \
+	X(DONTNEED, "SO_DEVMEM_DONTNEED")                                                                              \
+	X(SENDMSG, "sendmsg SCM_DEVMEM_DMABUF")                                                                        \
+	X(RULE, "flow rule") /* inserting one */                                                                       \
+	X(RINGS, "header split")
+#define DEVMEM_CALL_ENUM(call, name) DEVMEM_CALL_##call,
+enum devmem_call { DEVMEM_CALLS(DEVMEM_CALL_ENUM) };
+/* clang-format on */
 
 struct devmem_error {
 	enum devmem_call call;
@@ -75,9 +78,6 @@ struct devmem_error {
 
 /* Never NULL: what the table lacks is a system call that failed, with reason "". */
 const struct devmem_error *devmem_error_of(enum devmem_call call, int error);
-/* The whole table, for tests and documentation. */
-const struct devmem_error *devmem_errors(size_t *ret_count);
-const char *devmem_call_name(enum devmem_call call);
 /* Texts: live as long as the calling thread; its next call overwrites them. */
 /* "Operation not supported (95)", also for the kernel's own numbers. */
 const char *devmem_strerror(int error);

@@ -90,6 +90,23 @@ out:
 	return r;
 }
 
+/* What both kinds of bindings begin with. */
+static gantry_result begin_binding(const struct devmem_memory *memory, const char *nic, char own_nic[IFNAMSIZ],
+				   struct devmem_sys **ret_sys, int *ret_fd)
+{
+	gantry_result r = GANTRY_OK;
+
+	*ret_sys = devmem_sys_new();
+	if (!*ret_sys)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a binding");
+	if (strlen(nic) >= IFNAMSIZ)
+		FAIL(GANTRY_ERR_INVALID, "'%s' is no name of an interface", nic);
+	snprintf(own_nic, IFNAMSIZ, "%s", nic);
+	TRY(export_memory(memory, ret_fd));
+out:
+	return r;
+}
+
 static void kernel_unbind(struct devmem_binding *base)
 {
 	struct kernel_binding *b = binding_of(base);
@@ -133,15 +150,9 @@ static gantry_result kernel_bind(const struct devmem_memory *memory, const char 
 	b->base.ops = &devmem_kernel;
 	b->base.memory = *memory;
 	mutex_init(&b->mu);
-	b->sys = devmem_sys_new();
-	if (!b->sys)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a binding");
 	if (!GANTRY_HAVE_LIBMNL)
 		FAIL(GANTRY_ERR_UNSUPPORTED, "devmem TCP on %s: built without libmnl", nic);
-	if (strlen(nic) >= sizeof(b->nic))
-		FAIL(GANTRY_ERR_INVALID, "'%s' is no name of an interface", nic);
-	snprintf(b->nic, sizeof(b->nic), "%s", nic);
-	TRY(export_memory(memory, &fd));
+	TRY(begin_binding(memory, nic, b->nic, &b->sys, &fd));
 	TRY(bind_queues(b, fd));
 	*ret_binding = &b->base;
 	b = NULL;
@@ -344,13 +355,7 @@ static gantry_result kernel_bind_tx(const struct devmem_memory *memory, const ch
 	t->base.ops = &devmem_kernel;
 	t->base.memory = *memory;
 	mutex_init(&t->mu);
-	t->sys = devmem_sys_new();
-	if (!t->sys)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a binding");
-	if (strlen(nic) >= sizeof(t->nic))
-		FAIL(GANTRY_ERR_INVALID, "'%s' is no name of an interface", nic);
-	snprintf(t->nic, sizeof(t->nic), "%s", nic);
-	TRY(export_memory(memory, &fd));
+	TRY(begin_binding(memory, nic, t->nic, &t->sys, &fd));
 	e = t->sys->ops->bind_tx(t->sys, nic, fd, &t->base.dmabuf_id);
 	if (e)
 		FAIL(devmem_error_of(DEVMEM_CALL_BIND_TX, e)->result, "%s: %s", nic,

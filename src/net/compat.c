@@ -107,8 +107,8 @@ static gantry_result result_of(const struct gantry_compat *c, const char *call, 
 	gantry_result r = is_known ? known[i].result : GANTRY_ERR_INTERNAL;
 
 	if (r != GANTRY_OK && r != GANTRY_AGAIN)
-		FAIL(r, "%s: %s gave %s (%d)", c->label, call, is_known ? known[i].name : "an unknown result", (int)nr);
-out:
+		FAIL_NOW(r, "%s: %s gave %s (%d)", c->label, call, is_known ? known[i].name : "an unknown result",
+			 (int)nr);
 	return r;
 }
 
@@ -118,8 +118,8 @@ out:
 #define NEED(c, entry)                                                                                                 \
 	do {                                                                                                           \
 		if (!(c)->t.v12.entry)                                                                                 \
-			FAIL(GANTRY_ERR_UNSUPPORTED, "%s: the plugin has no " #entry " (v%d)", (c)->label,             \
-			     (c)->net.version);                                                                        \
+			FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "%s: the plugin has no " #entry " (v%d)", (c)->label,         \
+				 (c)->net.version);                                                                    \
 	} while (0)
 /* The end of an operation with a pointer as its result, which is written only on success. */
 #define RETURN_WITH(ret, value)                                                                                        \
@@ -140,14 +140,12 @@ out:
 	static gantry_result compat_##op(struct gantry_net *net, LIST parameters)                                      \
 	{                                                                                                              \
 		struct gantry_compat *c = net->impl;                                                                   \
-		gantry_result r = GANTRY_OK;                                                                           \
+		gantry_result r;                                                                                       \
 		type value = 0;                                                                                        \
                                                                                                                        \
 		NEED(c, entry);                                                                                        \
 		r = CALL(c, v12, entry, __VA_ARGS__);                                                                  \
 		RETURN_WITH(ret, value);                                                                               \
-	out:                                                                                                           \
-		return r;                                                                                              \
 	}
 PASS(close_send, (void *comm), closeSend, comm)
 PASS(close_recv, (void *comm), closeRecv, comm)
@@ -215,12 +213,9 @@ static gantry_result compat_finalize(struct gantry_net *net, void *arg)
 
 static gantry_result need_ctx(const struct gantry_compat *c, const void *ctx, const char *call)
 {
-	gantry_result r = GANTRY_OK;
-
 	if (!ctx)
-		FAIL(GANTRY_ERR_INVALID, "%s: %s without a context from init", c->label, call);
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: %s without a context from init", c->label, call);
+	return GANTRY_OK;
 }
 
 static ncclNetCommAttr_v11_t attr_side(const struct gantry_net_attr_side *s)
@@ -245,15 +240,11 @@ static gantry_result compat_set_attr(struct gantry_net *net, void *arg, const st
 		.algo = attr->algo,
 		.proto = attr->proto,
 	};
-	gantry_result r = GANTRY_OK;
 
 	if (net->version < 11)
-		return r;
-	TRY(need_ctx(c, ctx, "setNetAttr"));
-	if (c->t.v11.setNetAttr)
-		TRY(CALL(c, v11, setNetAttr, ctx->ctx, &a));
-out:
-	return r;
+		return GANTRY_OK;
+	TRY_NOW(need_ctx(c, ctx, "setNetAttr"));
+	return c->t.v11.setNetAttr ? CALL(c, v11, setNetAttr, ctx->ctx, &a) : GANTRY_OK;
 }
 
 /* A foreign count: never more than there is room for, and a device is at least itself. */
@@ -274,7 +265,7 @@ static void take_devs(struct gantry_net_vdevice *to, int ndevs, const int *devs,
 	do {                                                                                                           \
 		ncclNetProperties_##version##_t p = {0};                                                               \
                                                                                                                        \
-		TRY(CALL(c, version, getProperties, dev, &p));                                                         \
+		TRY_NOW(CALL(c, version, getProperties, dev, &p));                                                     \
 		props.name = p.name ? p.name : "";                                                                     \
 		props.pci_path = p.pciPath;                                                                            \
 		list(TAKE) devs;                                                                                       \
@@ -294,7 +285,6 @@ static gantry_result compat_get_properties(struct gantry_net *net, int dev, stru
 		.rail_id = NCCL_NET_ID_UNDEF,
 		.plane_id = NCCL_NET_ID_UNDEF,
 	};
-	gantry_result r = GANTRY_OK;
 
 	switch (net->version) {
 	case 6:
@@ -317,8 +307,7 @@ static gantry_result compat_get_properties(struct gantry_net *net, int dev, stru
 		ASK_PROPERTIES(v12, NET_PROPS_V12, TAKE_DEVS);
 	}
 	*ret_props = props;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static gantry_result compat_make_vdevice(struct gantry_net *net, const struct gantry_net_vdevice *vdev, int *ret_dev)
@@ -330,17 +319,16 @@ static gantry_result compat_make_vdevice(struct gantry_net *net, const struct ga
 	gantry_result r;
 
 	if (net->version < 9)
-		FAIL(GANTRY_ERR_UNSUPPORTED, "%s: no fused devices before v9 (this is v%d)", c->label, net->version);
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "%s: no fused devices before v9 (this is v%d)", c->label,
+			 net->version);
 	NEED(c, makeVDevice);
 	if (vdev->ndevs < 1 || vdev->ndevs > max)
-		FAIL(GANTRY_ERR_INVALID, "%s: a fused device of %d devices: v%d allows 1 to %d", c->label, vdev->ndevs,
-		     net->version, max);
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: a fused device of %d devices: v%d allows 1 to %d", c->label,
+			 vdev->ndevs, net->version, max);
 	for (int i = 0; i < vdev->ndevs; i++)
 		*(net->version >= 12 ? &v12.devs[i] : &v9.devs[i]) = vdev->devs[i];
 	r = net->version >= 12 ? CALL(c, v12, makeVDevice, &dev, &v12) : CALL(c, v9, makeVDevice, &dev, &v9);
 	RETURN_WITH(ret_dev, dev);
-out:
-	return r;
 }
 
 static gantry_result compat_listen(struct gantry_net *net, void *arg, int dev, void *handle, void **ret_listen)
@@ -351,12 +339,10 @@ static gantry_result compat_listen(struct gantry_net *net, void *arg, int dev, v
 	gantry_result r;
 
 	if (net->version >= 11)
-		TRY(need_ctx(c, ctx, "listen"));
+		TRY_NOW(need_ctx(c, ctx, "listen"));
 	r = net->version >= 11 ? CALL(c, v11, listen, ctx->ctx, dev, handle, &listen)
 			       : CALL(c, v6, listen, dev, handle, &listen);
 	RETURN_WITH(ret_listen, listen);
-out:
-	return r;
 }
 
 /* A caller without interest in device handles passes NULL; plugins expect a place that holds NULL. */
@@ -370,7 +356,7 @@ static gantry_result compat_connect(struct gantry_net *net, void *arg, int dev, 
 	gantry_result r;
 
 	if (net->version >= 10)
-		TRY(need_ctx(c, ctx, "connect"));
+		TRY_NOW(need_ctx(c, ctx, "connect"));
 	if (net->version >= 11)
 		r = CALL(c, v11, connect, ctx->ctx, dev, handle, &comm, to);
 	else if (net->version == 10)
@@ -380,8 +366,6 @@ static gantry_result compat_connect(struct gantry_net *net, void *arg, int dev, 
 	else
 		r = CALL(c, v6, connect, dev, handle, &comm);
 	RETURN_WITH(ret_comm, comm);
-out:
-	return r;
 }
 
 static gantry_result compat_accept(struct gantry_net *net, void *listen, void **ret_comm,
@@ -399,14 +383,11 @@ static gantry_result compat_accept(struct gantry_net *net, void *listen, void **
 /* For versions whose sizes are int. */
 static gantry_result narrow(const struct gantry_compat *c, const char *call, size_t size, int *ret_size)
 {
-	gantry_result r = GANTRY_OK;
-
 	if (size > INT_MAX)
-		FAIL(GANTRY_ERR_INVALID, "%s: %s of %zu bytes: v%d takes at most %d", c->label, call, size,
-		     c->net.version, INT_MAX);
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: %s of %zu bytes: v%d takes at most %d", c->label, call, size,
+			 c->net.version, INT_MAX);
 	*ret_size = (int)size;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static gantry_result compat_reg_mr(struct gantry_net *net, void *comm, void *data, size_t size, int type, void **ret_mr)
@@ -417,12 +398,10 @@ static gantry_result compat_reg_mr(struct gantry_net *net, void *comm, void *dat
 	int s = 0;
 
 	if (net->version < 8)
-		TRY(narrow(c, "regMr", size, &s));
+		TRY_NOW(narrow(c, "regMr", size, &s));
 	r = net->version < 8 ? CALL(c, v6, regMr, comm, data, s, type, &mr)
 			     : CALL(c, v12, regMr, comm, data, size, type, &mr);
 	RETURN_WITH(ret_mr, mr);
-out:
-	return r;
 }
 
 static gantry_result compat_isend(struct gantry_net *net, void *comm, void *data, size_t size, int tag, void *mr,
@@ -438,12 +417,10 @@ static gantry_result compat_isend(struct gantry_net *net, void *comm, void *data
 	} else if (net->version == 9) {
 		r = CALL(c, v9, isend, comm, data, size, tag, mr, &request);
 	} else {
-		TRY(narrow(c, "isend", size, &s));
+		TRY_NOW(narrow(c, "isend", size, &s));
 		r = CALL(c, v6, isend, comm, data, s, tag, mr, &request);
 	}
 	RETURN_WITH(ret_request, request);
-out:
-	return r;
 }
 
 /* Plugins do not write to sizes and tags, though their types are not const. *request may be a hint, from v9 on. */
@@ -456,8 +433,8 @@ static gantry_result compat_irecv(struct gantry_net *net, void *comm, int n, voi
 	gantry_result r;
 
 	if (n < 1 || n > GANTRY_NET_MAX_RECVS)
-		FAIL(GANTRY_ERR_INVALID, "%s: irecv of %d buffers: 1 to %d are possible", c->label, n,
-		     GANTRY_NET_MAX_RECVS);
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: irecv of %d buffers: 1 to %d are possible", c->label, n,
+			 GANTRY_NET_MAX_RECVS);
 	if (net->version >= 9 && *request == GANTRY_NET_OPTIONAL_RECV_COMPLETION)
 		req = *request;
 	if (net->version >= 10) {
@@ -466,12 +443,10 @@ static gantry_result compat_irecv(struct gantry_net *net, void *comm, int n, voi
 		r = CALL(c, v9, irecv, comm, n, data, (size_t *)sizes, (int *)tags, mrs, &req);
 	} else {
 		for (int i = 0; i < n; i++)
-			TRY(narrow(c, "irecv", sizes[i], &s[i]));
+			TRY_NOW(narrow(c, "irecv", sizes[i], &s[i]));
 		r = CALL(c, v6, irecv, comm, n, data, s, (int *)tags, mrs, &req);
 	}
 	RETURN_WITH(request, req);
-out:
-	return r;
 }
 
 /* NCCL skips the call where the plugin has none. */
@@ -508,7 +483,6 @@ static const struct gantry_net_ops compat_ops = {
 
 static gantry_result check_entries(const void *table, size_t size, int version, const char *label)
 {
-	gantry_result r = GANTRY_OK;
 	char missing[256] = "";
 	size_t len = 0;
 
@@ -520,23 +494,21 @@ static gantry_result check_entries(const void *table, size_t size, int version, 
 			len += (size_t)snprintf(missing + len, sizeof(missing) - len, " %s", entries[i].name);
 	}
 	if (len)
-		FAIL(GANTRY_ERR_CONFIG, "%s: ncclNetPlugin_v%d lacks what NCCL always calls:%s", label, version,
-		     missing);
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_CONFIG, "%s: ncclNetPlugin_v%d lacks what NCCL always calls:%s", label, version,
+			 missing);
+	return GANTRY_OK;
 }
 
 gantry_result gantry_compat_create(const void *table, int version, const char *label, ncclDebugLogger_t logger,
 				   struct gantry_net **ret_net)
 {
 	size_t size = table_sizes[version - GANTRY_NET_VERSION_MIN];
-	gantry_result r = GANTRY_OK;
 	struct gantry_compat *c;
 
-	TRY(check_entries(table, size, version, label));
+	TRY_NOW(check_entries(table, size, version, label));
 	c = calloc(1, sizeof(*c));
 	if (!c)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for the plugin %s", label);
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for the plugin %s", label);
 	memcpy(&c->t, table, size);
 	c->net = (struct gantry_net){.ops = &compat_ops, .name = c->t.v12.name, .version = version, .impl = c};
 	c->label = label;
@@ -549,8 +521,7 @@ gantry_result gantry_compat_create(const void *table, int version, const char *l
 			 label);
 	mutex_init(&c->mu);
 	*ret_net = &c->net;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 void gantry_compat_destroy(struct gantry_net *net)

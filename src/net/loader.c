@@ -355,7 +355,6 @@ gantry_result gantry_loader_net(struct gantry_loader *loader, int version, struc
 	const char *label = file_name(loader->path);
 	struct gantry_net **net;
 	const void *table;
-	gantry_result r = GANTRY_OK;
 
 	for (int v = GANTRY_NET_VERSION_MAX; version == 0 && v >= GANTRY_NET_VERSION_MIN; v--) {
 		if (gantry_loader_has(loader, v))
@@ -363,11 +362,10 @@ gantry_result gantry_loader_net(struct gantry_loader *loader, int version, struc
 	}
 	table = gantry_loader_table(loader, version);
 	if (!table)
-		FAIL(GANTRY_ERR_UNSUPPORTED, "%s: has no ncclNetPlugin_v%d", label, version);
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "%s: has no ncclNetPlugin_v%d", label, version);
 	net = &loader->nets[version - GANTRY_NET_VERSION_MIN];
 	if (!*net)
-		TRY(gantry_compat_create(table, version, label, logger_for(label), net));
+		TRY_NOW(gantry_compat_create(table, version, label, logger_for(label), net));
 	*ret_net = *net;
-out:
-	return r;
+	return GANTRY_OK;
 }

@@ -383,12 +383,9 @@ out:
 
 static gantry_result check_size(const char *what, int size)
 {
-	gantry_result r = GANTRY_OK;
-
 	if (size < 0)
-		FAIL(GANTRY_ERR_INVALID, "%s of %d bytes", what, size);
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s of %d bytes", what, size);
+	return GANTRY_OK;
 }
 
 static ncclResult_t reg_mr_int(void *comm, void *data, int size, int type, void **mr)

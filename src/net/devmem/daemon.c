@@ -124,21 +124,19 @@ int devmem_reply_decode(const uint8_t *bytes, size_t len, struct devmem_reply *r
 
 static gantry_result do_bind(struct server *s, struct client *c, const struct devmem_request *q, int fd)
 {
-	gantry_result r = GANTRY_OK;
 	struct devmem_session_config config = {.nic = q->nic, .dmabuf = fd, .nqueues = q->queues, .configure = 1};
 
 	if (c->session)
-		FAIL(GANTRY_ERR_USAGE, "this connection has a binding already");
+		FAIL_NOW(GANTRY_ERR_USAGE, "this connection has a binding already");
 	if (s->config->nic && strcmp(s->config->nic, q->nic) != 0)
-		FAIL(GANTRY_ERR_CONFIG, "this daemon serves %s only, not %s", s->config->nic, q->nic);
+		FAIL_NOW(GANTRY_ERR_CONFIG, "this daemon serves %s only, not %s", s->config->nic, q->nic);
 	config.sys = devmem_sys_new();
 	if (!config.sys)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a binding");
-	TRY(devmem_session_open(&config, &c->session));
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a binding");
+	TRY_NOW(devmem_session_open(&config, &c->session));
 	LOG_INFO(TOOL, "process %d of user %u has %u queue%s of %s as dma-buf %u", (int)c->who.pid,
 		 (unsigned)c->who.uid, q->queues, q->queues == 1 ? "" : "s", q->nic, c->session->dmabuf_id);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* Is the socket of the network namespace that this process is in? 0 or errno. */
@@ -160,18 +158,15 @@ static int same_namespace(int fd)
 
 static gantry_result do_steer(struct client *c, int fd, uint32_t *ret_location)
 {
-	gantry_result r = GANTRY_OK;
 	struct devmem_tuple t;
 	int e = devmem_tuple_of(fd, &t);
 
 	if (e)
-		FAIL(GANTRY_ERR_INVALID, "not a connected TCP socket: %s", strerror(e));
+		FAIL_NOW(GANTRY_ERR_INVALID, "not a connected TCP socket: %s", strerror(e));
 	e = same_namespace(fd);
 	if (e)
-		FAIL(GANTRY_ERR_INVALID, "not a socket of the daemon's network namespace: %s", strerror(e));
-	TRY(devmem_session_steer(c->session, &t, ret_location));
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_INVALID, "not a socket of the daemon's network namespace: %s", strerror(e));
+	return devmem_session_steer(c->session, &t, ret_location);
 }
 
 static void answer(struct server *s, struct client *c, const struct devmem_request *q, int fd,
@@ -554,14 +549,12 @@ out:
 
 gantry_result devmem_daemon_steer(struct devmem_daemon *h, int fd, uint32_t *ret_location)
 {
-	gantry_result r = GANTRY_OK;
 	struct devmem_request q = {.op = DEVMEM_DAEMON_STEER};
 	struct devmem_reply a;
 
-	TRY(ask(h, &q, fd, &a));
+	TRY_NOW(ask(h, &q, fd, &a));
 	*ret_location = a.location;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result devmem_daemon_unsteer(struct devmem_daemon *h, uint32_t location)

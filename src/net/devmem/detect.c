@@ -442,21 +442,17 @@ int devmem_kernel_usable(const char *nic, struct gantry_device *dev, char *why, 
 
 gantry_result devmem_source_get(enum gantry_net_unpack kind, const struct devmem_source_ops **ret_source)
 {
-	gantry_result r = GANTRY_OK;
-
 	if (kind == GANTRY_NET_UNPACK_EMULATED)
 		return devmem_emulated_open(ret_source);
 	if (kind != GANTRY_NET_UNPACK_KERNEL)
-		FAIL(GANTRY_ERR_UNSUPPORTED, "there is no source of fragments of kind %d", (int)kind);
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "there is no source of fragments of kind %d", (int)kind);
 	*ret_source = &devmem_kernel;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result devmem_choose(enum gantry_net_unpack want, const char *nic, struct gantry_device *dev,
 			    enum gantry_net_unpack *ret_kind, char why[DEVMEM_WHY])
 {
-	gantry_result r = GANTRY_OK;
 	static const enum gantry_net_unpack of_param[] = {
 		[PARAM_UNPACK_AUTO] = GANTRY_NET_UNPACK_KERNEL,
 		[PARAM_UNPACK_KERNEL] = GANTRY_NET_UNPACK_KERNEL,
@@ -471,17 +467,17 @@ gantry_result devmem_choose(enum gantry_net_unpack want, const char *nic, struct
 		want = of_param[gantry_params()->unpack];
 	why[0] = 0;
 	if (want == GANTRY_NET_UNPACK_EMULATED)
-		TRY(devmem_emulated_open(&source));
+		TRY_NOW(devmem_emulated_open(&source));
 	else if (want != GANTRY_NET_UNPACK_OFF && want != GANTRY_NET_UNPACK_KERNEL)
-		FAIL(GANTRY_ERR_INVALID, "%d is no way to receive into device memory", (int)want);
+		FAIL_NOW(GANTRY_ERR_INVALID, "%d is no way to receive into device memory", (int)want);
 	if (want != GANTRY_NET_UNPACK_KERNEL || devmem_kernel_usable(nic, dev, reason, sizeof(reason))) {
 		*ret_kind = want;
 		return GANTRY_OK;
 	}
 	if (!is_auto)
-		FAIL(GANTRY_ERR_UNSUPPORTED, "devmem TCP was asked for but cannot be used with %s: %s", nic, reason);
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "devmem TCP was asked for but cannot be used with %s: %s", nic,
+			 reason);
 	snprintf(why, DEVMEM_WHY, "%s: %s", nic, reason);
 	*ret_kind = GANTRY_NET_UNPACK_OFF;
-out:
-	return r;
+	return GANTRY_OK;
 }

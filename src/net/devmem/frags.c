@@ -64,49 +64,42 @@ static int read_chunk(const struct cmsghdr *h, const uint8_t *data, struct devme
 
 static gantry_result check_linear(const struct parse *p, const struct devmem_cmsg *c)
 {
-	gantry_result r = GANTRY_OK;
-
 	if (c->frag_token != 0)
-		FAIL(GANTRY_ERR_PROTOCOL, "linear bytes with token %u", c->frag_token);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "linear bytes with token %u", c->frag_token);
 	if (c->frag_size > p->iov_bytes - p->linear)
-		FAIL(GANTRY_ERR_PROTOCOL, "%" PRIu64 " linear bytes in a buffer of %" PRIu64, p->linear + c->frag_size,
-		     p->iov_bytes);
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%" PRIu64 " linear bytes in a buffer of %" PRIu64,
+			 p->linear + c->frag_size, p->iov_bytes);
+	return GANTRY_OK;
 }
 
 static gantry_result check_in_pool(const struct parse *p, const struct devmem_cmsg *c)
 {
-	gantry_result r = GANTRY_OK;
-
 	if (c->frag_token == 0)
-		FAIL(GANTRY_ERR_PROTOCOL, "a fragment without a token");
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "a fragment without a token");
 	if (c->dmabuf_id != p->binding->dmabuf_id)
-		FAIL(GANTRY_ERR_PROTOCOL, "a fragment of dma-buf %u on a flow of dma-buf %u", c->dmabuf_id,
-		     p->binding->dmabuf_id);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "a fragment of dma-buf %u on a flow of dma-buf %u", c->dmabuf_id,
+			 p->binding->dmabuf_id);
 	if (c->frag_size > p->binding->memory.size || c->frag_offset > p->binding->memory.size - c->frag_size)
-		FAIL(GANTRY_ERR_PROTOCOL, "a fragment of %u bytes at %" PRIu64 " of memory of %" PRIu64, c->frag_size,
-		     c->frag_offset, p->binding->memory.size);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "a fragment of %u bytes at %" PRIu64 " of memory of %" PRIu64,
+			 c->frag_size, c->frag_offset, p->binding->memory.size);
 	if (c->frag_offset % p->page + c->frag_size > p->page)
-		FAIL(GANTRY_ERR_PROTOCOL, "a fragment of %u bytes at %" PRIu64 " is not within one page", c->frag_size,
-		     c->frag_offset);
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "a fragment of %u bytes at %" PRIu64 " is not within one page",
+			 c->frag_size, c->frag_offset);
+	return GANTRY_OK;
 }
 
 static gantry_result add_chunk(struct parse *p, const struct devmem_cmsg *c, int linear)
 {
-	gantry_result r = GANTRY_OK;
 	struct devmem_list *list = p->list;
 
 	if (list->n == DEVMEM_LIST_MAX)
-		FAIL(GANTRY_ERR_PROTOCOL, "more than %d fragments in one receive", DEVMEM_LIST_MAX);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "more than %d fragments in one receive", DEVMEM_LIST_MAX);
 	if (c->frag_size == 0)
-		FAIL(GANTRY_ERR_PROTOCOL, "an empty fragment, token %u", c->frag_token);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "an empty fragment, token %u", c->frag_token);
 	/* Nobody sets any yet. One that is new may change what the other fields mean. */
 	if (c->flags != 0)
-		FAIL(GANTRY_ERR_PROTOCOL, "a fragment with unknown flags 0x%x", c->flags);
-	TRY(linear ? check_linear(p, c) : check_in_pool(p, c));
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "a fragment with unknown flags 0x%x", c->flags);
+	TRY_NOW(linear ? check_linear(p, c) : check_in_pool(p, c));
 	list->frags[list->n++] = (struct devmem_frag){.offset = linear ? p->linear : c->frag_offset,
 						      .len = c->frag_size,
 						      .token = c->frag_token,
@@ -114,14 +107,12 @@ static gantry_result add_chunk(struct parse *p, const struct devmem_cmsg *c, int
 	list->bytes += c->frag_size;
 	if (linear)
 		p->linear += c->frag_size;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result devmem_parse(const struct msghdr *msg, ssize_t got, const struct devmem_binding *b, uint64_t iov_bytes,
 			   struct devmem_list *ret_list)
 {
-	gantry_result r = GANTRY_OK;
 	struct walk w = {.at = msg->msg_control, .left = msg->msg_controllen};
 	struct parse p = {.binding = b, .iov_bytes = iov_bytes, .list = ret_list};
 	struct cmsghdr header;
@@ -133,33 +124,33 @@ gantry_result devmem_parse(const struct msghdr *msg, ssize_t got, const struct d
 	ret_list->bytes = 0;
 	p.page = (uint64_t)sysconf(_SC_PAGESIZE);
 	if (got <= 0 || (!w.at && w.left > 0))
-		FAIL(GANTRY_ERR_INVALID, "control messages of a receive that returned %zd, %zu bytes at %p", got,
-		     w.left, msg->msg_control);
+		FAIL_NOW(GANTRY_ERR_INVALID, "control messages of a receive that returned %zd, %zu bytes at %p", got,
+			 w.left, msg->msg_control);
 	while ((more = next_cmsg(&w, &header, &data)) > 0) {
 		int ours = read_chunk(&header, data, &chunk, &linear);
 
 		if (ours < 0)
-			FAIL(GANTRY_ERR_PROTOCOL, "a control message of type %d with %zu bytes", header.cmsg_type,
-			     (size_t)header.cmsg_len);
+			FAIL_NOW(GANTRY_ERR_PROTOCOL, "a control message of type %d with %zu bytes", header.cmsg_type,
+				 (size_t)header.cmsg_len);
 		if (ours > 0)
-			TRY(add_chunk(&p, &chunk, linear));
+			TRY_NOW(add_chunk(&p, &chunk, linear));
 	}
 	if (more < 0)
-		FAIL(GANTRY_ERR_PROTOCOL, "a control message runs out of its buffer of %zu bytes",
-		     (size_t)msg->msg_controllen);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "a control message runs out of its buffer of %zu bytes",
+			 (size_t)msg->msg_controllen);
 	if (msg->msg_flags & MSG_CTRUNC)
-		FAIL(GANTRY_ERR_PROTOCOL, "control messages were cut off after %u fragments: their tokens are lost",
-		     ret_list->n);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "control messages were cut off after %u fragments: their tokens are lost",
+			 ret_list->n);
 	if ((uint64_t)got > iov_bytes)
-		FAIL(GANTRY_ERR_PROTOCOL, "a receive of %zd bytes into a buffer of %" PRIu64, got, iov_bytes);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "a receive of %zd bytes into a buffer of %" PRIu64, got, iov_bytes);
 	if (ret_list->n == 0) {
 		if ((uint64_t)got > UINT32_MAX)
-			FAIL(GANTRY_ERR_LIMIT, "an ordinary receive of %zd bytes", got);
+			FAIL_NOW(GANTRY_ERR_LIMIT, "an ordinary receive of %zd bytes", got);
 		ret_list->frags[ret_list->n++] = (struct devmem_frag){.len = (uint32_t)got, .where = DEVMEM_PLAIN};
 		ret_list->bytes = (uint64_t)got;
 	}
 	if (ret_list->bytes != (uint64_t)got)
-		FAIL(GANTRY_ERR_PROTOCOL, "fragments of %" PRIu64 " bytes in a receive of %zd", ret_list->bytes, got);
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "fragments of %" PRIu64 " bytes in a receive of %zd", ret_list->bytes,
+			 got);
+	return GANTRY_OK;
 }

@@ -94,17 +94,13 @@ out:
 static gantry_result begin_binding(const struct devmem_memory *memory, const char *nic, char own_nic[IFNAMSIZ],
 				   struct devmem_sys **ret_sys, int *ret_fd)
 {
-	gantry_result r = GANTRY_OK;
-
 	*ret_sys = devmem_sys_new();
 	if (!*ret_sys)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a binding");
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a binding");
 	if (strlen(nic) >= IFNAMSIZ)
-		FAIL(GANTRY_ERR_INVALID, "'%s' is no name of an interface", nic);
+		FAIL_NOW(GANTRY_ERR_INVALID, "'%s' is no name of an interface", nic);
 	snprintf(own_nic, IFNAMSIZ, "%s", nic);
-	TRY(export_memory(memory, ret_fd));
-out:
-	return r;
+	return export_memory(memory, ret_fd);
 }
 
 static void kernel_unbind(struct devmem_binding *base)
@@ -122,7 +118,6 @@ static void kernel_unbind(struct devmem_binding *base)
 
 static gantry_result bind_queues(struct kernel_binding *b, int fd)
 {
-	gantry_result r = GANTRY_OK;
 	const struct gantry_params *p = gantry_params();
 	struct devmem_session_config config = {
 		.nic = b->nic, .dmabuf = fd, .nqueues = (uint32_t)p->devmem_queues, .configure = p->devmem_configure};
@@ -131,11 +126,10 @@ static gantry_result bind_queues(struct kernel_binding *b, int fd)
 		return devmem_daemon_bind(p->devmem_helper, &config, &b->base.dmabuf_id, &b->daemon);
 	config.sys = devmem_sys_new();
 	if (!config.sys)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a binding");
-	TRY(devmem_session_open(&config, &b->session));
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a binding");
+	TRY_NOW(devmem_session_open(&config, &b->session));
 	b->base.dmabuf_id = b->session->dmabuf_id;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static gantry_result kernel_bind(const struct devmem_memory *memory, const char *nic,

@@ -32,7 +32,6 @@ static uint64_t round_up(uint64_t n, uint64_t to)
 /* Memory of p->memory.size bytes from a page border on: dma-bufs and the NIC know only whole pages. */
 static gantry_result allocate(struct devmem_pool *p, uint64_t page)
 {
-	gantry_result r = GANTRY_OK;
 	const struct gantry_device_ops *ops = p->device->ops;
 	void *device_ptr = NULL;
 	uint64_t shift;
@@ -40,39 +39,36 @@ static gantry_result allocate(struct devmem_pool *p, uint64_t page)
 	p->is_mapped = p->source->kind != GANTRY_NET_UNPACK_KERNEL &&
 		       gantry_params()->unpack_memory == PARAM_UNPACK_MEMORY_MAPPED;
 	if (p->is_mapped) {
-		TRY(ops->alloc_mapped(p->device, p->memory.size + page, &p->block, &device_ptr));
+		TRY_NOW(ops->alloc_mapped(p->device, p->memory.size + page, &p->block, &device_ptr));
 	} else {
-		TRY(ops->alloc(p->device, p->memory.size + page, &p->block));
+		TRY_NOW(ops->alloc(p->device, p->memory.size + page, &p->block));
 		device_ptr = p->block;
 	}
 	shift = round_up((uintptr_t)device_ptr, page) - (uintptr_t)device_ptr;
 	p->memory.device_ptr = (uint8_t *)device_ptr + shift;
 	if (p->is_mapped || gantry_traits(p->device)->cpu_reads_memory)
 		p->memory.host = (uint8_t *)p->block + shift;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* Nobody else knows the pool yet. */
 static gantry_result make_landing(struct devmem_pool *p) UNCHECKED
 {
-	gantry_result r = GANTRY_OK;
 	const struct gantry_device_ops *ops = p->device->ops;
 	void *bounce, *unused;
 
 	p->npages = (uint32_t)((p->memory.size - p->landing_base) / DEVMEM_LANDING_PAGE);
 	p->free_pages = malloc(p->npages * sizeof(*p->free_pages));
 	if (!p->free_pages)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a list of %u landing pages", p->npages);
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a list of %u landing pages", p->npages);
 	for (uint32_t i = 0; i < p->npages; i++)
 		p->free_pages[i] = p->npages - 1 - i;
 	p->nfree = p->lowest = p->npages;
 	if (!p->memory.host) {
-		TRY(ops->alloc_mapped(p->device, p->memory.size - p->landing_base, &bounce, &unused));
+		TRY_NOW(ops->alloc_mapped(p->device, p->memory.size - p->landing_base, &bounce, &unused));
 		p->bounce = bounce;
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static void unbind(struct devmem_part *part)
@@ -175,13 +171,10 @@ out:
 
 gantry_result devmem_pool_get(struct gantry_device *dev, enum gantry_net_unpack kind, struct devmem_pool **ret_pool)
 {
-	gantry_result r = GANTRY_OK;
 	const struct devmem_source_ops *source = NULL;
 
-	TRY(devmem_source_get(kind, &source));
-	TRY(devmem_pool_get_from(dev, source, ret_pool));
-out:
-	return r;
+	TRY_NOW(devmem_source_get(kind, &source));
+	return devmem_pool_get_from(dev, source, ret_pool);
 }
 
 /* What the source says of every part, for a line of the log. */
@@ -220,16 +213,13 @@ static int say_whole(struct devmem_pool *p, const char *when) REQUIRES(devmem_po
 
 gantry_result devmem_settle(const struct devmem_binding *b)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_device *dev = b->memory.device;
 	uint64_t ticket;
 
 	if (!b->late)
 		return GANTRY_OK;
-	TRY(dev->ops->move_ticket(dev, GANTRY_WAY_IN, &ticket));
-	TRY(gantry_move_await(dev, GANTRY_WAY_IN, ticket));
-out:
-	return r;
+	TRY_NOW(dev->ops->move_ticket(dev, GANTRY_WAY_IN, &ticket));
+	return gantry_move_await(dev, GANTRY_WAY_IN, ticket);
 }
 
 void devmem_pool_put(struct devmem_pool *p)
@@ -252,27 +242,25 @@ void devmem_pool_put(struct devmem_pool *p)
 
 static gantry_result bind_part(struct devmem_pool *p, const char *nic) REQUIRES(devmem_pools_mu)
 {
-	gantry_result r = GANTRY_OK;
 	struct devmem_part *part = &p->parts[p->nparts];
 	struct devmem_memory view = p->memory;
 
 	if (p->nparts == DEVMEM_POOL_PARTS || p->parts_end + p->part_size > p->landing_base)
-		FAIL(GANTRY_ERR_LIMIT,
-		     "the page pool of %s has no room for %s beside %d other NIC(s): raise GANTRY_UNPACK_NICS",
-		     p->device->name, nic, p->nparts);
+		FAIL_NOW(GANTRY_ERR_LIMIT,
+			 "the page pool of %s has no room for %s beside %d other NIC(s): raise GANTRY_UNPACK_NICS",
+			 p->device->name, nic, p->nparts);
 	*part = (struct devmem_part){.base = p->parts_end, .size = p->part_size};
 	snprintf(part->nic, sizeof(part->nic), "%s", nic);
 	if (view.host)
 		view.host += part->base;
 	view.device_ptr += part->base;
 	view.size = part->size;
-	TRY(p->source->bind(&view, nic, &part->binding));
+	TRY_NOW(p->source->bind(&view, nic, &part->binding));
 	p->parts_end += p->part_size;
 	p->nparts++;
 	LOG_INFO(NET, "page pool of %s: bytes %" PRIu64 " to %" PRIu64 " are bound to %s, dma-buf %u", p->device->name,
 		 part->base, part->base + part->size, nic, part->binding->dmabuf_id);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result devmem_pool_part(struct devmem_pool *p, const char *nic, struct devmem_part **ret_part)

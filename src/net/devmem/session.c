@@ -86,71 +86,65 @@ static int has_feature(const struct devmem_before *b, const char *name)
 /* Writes down before it changes: a crash in between costs an undo of nothing. */
 static gantry_result remember(const struct devmem_session *s)
 {
-	gantry_result r = GANTRY_OK;
 	int e = devmem_journal_save(&s->journal, s->before);
 
 	if (e)
-		FAIL(GANTRY_ERR_SYSTEM, "devmem: %s.before: %s (nothing is changed that could not be put back)",
-		     s->journal.base, strerror(e));
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_SYSTEM, "devmem: %s.before: %s (nothing is changed that could not be put back)",
+			 s->journal.base, strerror(e));
+	return GANTRY_OK;
 }
 
 static gantry_result turn_feature_on(struct devmem_session *s, const char *name)
 {
-	gantry_result r = GANTRY_OK;
 	struct devmem_feature f = {0};
 	int e;
 
 	snprintf(f.name, sizeof(f.name), "%s", name);
 	e = s->sys->ops->feature_get(s->sys, s->nic, &f);
 	if (e)
-		FAIL(GANTRY_ERR_SYSTEM, "features of %s: %s", s->nic, devmem_strerror(e));
+		FAIL_NOW(GANTRY_ERR_SYSTEM, "features of %s: %s", s->nic, devmem_strerror(e));
 	if (f.on)
-		goto out;
+		return GANTRY_OK;
 	if (!f.known || f.fixed)
-		FAIL(GANTRY_ERR_UNSUPPORTED, "%s: the driver does not have %s", s->nic, name);
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "%s: the driver does not have %s", s->nic, name);
 	if (!has_feature(s->before, name) && s->before->nfeatures < DEVMEM_FEATURES_MAX)
 		s->before->features[s->before->nfeatures++] = f;
-	TRY(remember(s));
+	TRY_NOW(remember(s));
 	f.on = 1;
 	e = s->sys->ops->feature_set(s->sys, s->nic, &f);
 	if (!e)
 		e = s->sys->ops->feature_get(s->sys, s->nic, &f);
 	/* The kernel acknowledges what a driver then does not do. */
 	if (e || !f.on)
-		FAIL(GANTRY_ERR_UNSUPPORTED, "%s: %s cannot be turned on: %s%s%s", s->nic, name,
-		     e ? devmem_strerror(e) : "the driver leaves it off", *s->sys->said ? ": " : "", s->sys->said);
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "%s: %s cannot be turned on: %s%s%s", s->nic, name,
+			 e ? devmem_strerror(e) : "the driver leaves it off", *s->sys->said ? ": " : "", s->sys->said);
+	return GANTRY_OK;
 }
 
 static gantry_result turn_split_on(struct devmem_session *s)
 {
-	gantry_result r = GANTRY_OK;
 	struct devmem_rings now, want = {0};
 	int e = s->sys->ops->rings_get(s->sys, s->nic, &now);
 
 	if (e || !now.has_split)
-		FAIL(GANTRY_ERR_UNSUPPORTED, "%s: %s", s->nic,
-		     devmem_error_text(DEVMEM_CALL_RINGS, e ? e : EOPNOTSUPP, s->sys->said));
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "%s: %s", s->nic,
+			 devmem_error_text(DEVMEM_CALL_RINGS, e ? e : EOPNOTSUPP, s->sys->said));
 	want.has_split = now.split != DEVMEM_SPLIT_ON;
 	want.split = DEVMEM_SPLIT_ON;
 	want.has_hds = now.has_hds && now.hds != 0; /* a kernel that does not report it does not know it */
 	if (!want.has_split && !want.has_hds)
-		goto out;
+		return GANTRY_OK;
 	if (!s->before->has_rings) {
 		s->before->has_rings = 1;
 		s->before->rings = (struct devmem_rings){
 			.has_split = want.has_split, .split = now.split, .has_hds = want.has_hds, .hds = now.hds};
 	}
-	TRY(remember(s));
+	TRY_NOW(remember(s));
 	e = s->sys->ops->rings_set(s->sys, s->nic, &want);
 	if (e)
-		FAIL(devmem_error_of(DEVMEM_CALL_RINGS, e)->result, "%s: %s", s->nic,
-		     devmem_error_text(DEVMEM_CALL_RINGS, e, s->sys->said));
-out:
-	return r;
+		FAIL_NOW(devmem_error_of(DEVMEM_CALL_RINGS, e)->result, "%s: %s", s->nic,
+			 devmem_error_text(DEVMEM_CALL_RINGS, e, s->sys->said));
+	return GANTRY_OK;
 }
 
 static int rss_reaches(const struct devmem_rss *rss, uint32_t lowest)
@@ -212,18 +206,15 @@ out:
 /* All steps. What is changed is in s->before first, in which another process may have put it already. */
 static gantry_result configure_nic(struct devmem_session *s, uint32_t lowest)
 {
-	gantry_result r = GANTRY_OK;
 	char driver[32] = "";
 
 	s->sys->ops->driver(s->sys, s->nic, driver, sizeof(driver));
-	TRY(turn_feature_on(s, "rx-ntuple-filter"));
+	TRY_NOW(turn_feature_on(s, "rx-ntuple-filter"));
 	for (size_t i = 0; i < sizeof(quirks) / sizeof(quirks[0]); i++)
 		if (strcmp(driver, quirks[i].driver) == 0)
-			TRY(turn_feature_on(s, quirks[i].feature));
-	TRY(turn_split_on(s));
-	TRY(keep_rss_away(s, lowest));
-out:
-	return r;
+			TRY_NOW(turn_feature_on(s, quirks[i].feature));
+	TRY_NOW(turn_split_on(s));
+	return keep_rss_away(s, lowest);
 }
 
 /* Without changing anything: does RSS stay away from the queues? Else a warning. */
@@ -308,25 +299,23 @@ static void session_free(struct devmem_session *s)
 /* With the NIC's lock, if there is one. */
 static gantry_result set_up(struct devmem_session *s, int dmabuf)
 {
-	gantry_result r = GANTRY_OK;
 	struct devmem_bind bind = {.fd = dmabuf, .queues = s->queues, .nqueues = s->nqueues};
 	uint32_t lowest = 0;
 	int e;
 
 	devmem_journal_load(&s->journal, s->before);
-	TRY(choose_queues(s, &lowest));
+	TRY_NOW(choose_queues(s, &lowest));
 	if (s->configure)
-		TRY(configure_nic(s, lowest));
+		TRY_NOW(configure_nic(s, lowest));
 	else
 		verify_rss(s, lowest);
 	e = s->sys->ops->bind_rx(s->sys, s->nic, &bind, &s->dmabuf_id);
 	if (e)
-		FAIL(devmem_error_of(DEVMEM_CALL_BIND_RX, e)->result, "%s, queue %u: %s", s->nic, s->queues[0],
-		     devmem_error_text(DEVMEM_CALL_BIND_RX, e, s->sys->said));
+		FAIL_NOW(devmem_error_of(DEVMEM_CALL_BIND_RX, e)->result, "%s, queue %u: %s", s->nic, s->queues[0],
+			 devmem_error_text(DEVMEM_CALL_BIND_RX, e, s->sys->said));
 	LOG_INFO(NET, "devmem: %s: %u queue%s from %u up bound as dma-buf %u", s->nic, s->nqueues,
 		 s->nqueues == 1 ? "" : "s", lowest, s->dmabuf_id);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static void enlist(struct devmem_session *s)
@@ -343,7 +332,6 @@ static void enlist(struct devmem_session *s)
 /* What a crash has left is put back first; then the NIC is ours alone, and so is a file of the journal. */
 static gantry_result lock_nic(struct devmem_session *s, int *ret_lock)
 {
-	gantry_result r = GANTRY_OK;
 	int e = devmem_journal_init(&s->journal, s->nic);
 	char text[160];
 
@@ -353,17 +341,16 @@ static gantry_result lock_nic(struct devmem_session *s, int *ret_lock)
 			 "may bind it",
 			 strerror(e), s->nic);
 	if (!*s->journal.base)
-		goto out;
+		return GANTRY_OK;
 	if (devmem_undo_stale(s->sys, s->nic, text, sizeof(text)))
 		LOG_WARN(NET, "devmem: %s: %s", s->nic, text);
 	*ret_lock = devmem_journal_lock(&s->journal);
 	if (*ret_lock < 0)
-		FAIL(GANTRY_ERR_TIMEOUT, "devmem: %s is being set up by another process", s->nic);
+		FAIL_NOW(GANTRY_ERR_TIMEOUT, "devmem: %s is being set up by another process", s->nic);
 	e = devmem_journal_create(&s->journal);
 	if (e)
-		FAIL(GANTRY_ERR_SYSTEM, "devmem: %s: %s", s->journal.own, strerror(e));
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_SYSTEM, "devmem: %s: %s", s->journal.own, strerror(e));
+	return GANTRY_OK;
 }
 
 static gantry_result session_new(const struct devmem_session_config *c, struct devmem_session **ret_session)
@@ -465,14 +452,13 @@ static int port_is_shared(uint16_t port)
 static gantry_result add_rule(struct devmem_session *s, const struct devmem_tuple *t, uint32_t *ret_location)
 	REQUIRES(devmem_session_mu)
 {
-	gantry_result r = GANTRY_OK;
 	struct devmem_rule rule = {.tuple = *t, .narrow = 1, .queue = s->queues[s->next++ % s->nqueues]};
 	char src[GANTRY_ADDR_TEXT], dst[GANTRY_ADDR_TEXT];
 	int e, first;
 	uint32_t i;
 
 	if (s->nrules == DEVMEM_RULES_MAX)
-		FAIL(GANTRY_ERR_LIMIT, "%s: %u flows are steered already", s->nic, s->nrules);
+		FAIL_NOW(GANTRY_ERR_LIMIT, "%s: %u flows are steered already", s->nic, s->nrules);
 	e = first = s->sys->ops->rule_add(s->sys, s->nic, &rule, ret_location);
 	/* Some NICs match less. A rule for the whole local port would catch connections that do not expect device
 	 * memory, if there are any: those to a listener. */
@@ -484,17 +470,16 @@ static gantry_result add_rule(struct devmem_session *s, const struct devmem_tupl
 				 devmem_strerror(first));
 	}
 	if (e)
-		FAIL(devmem_error_of(DEVMEM_CALL_RULE, e)->result, "%s, %s to %s, queue %u: %s", s->nic,
-		     gantry_addr_text(&t->src, src), gantry_addr_text(&t->dst, dst), rule.queue,
-		     devmem_error_text(DEVMEM_CALL_RULE, e, ""));
+		FAIL_NOW(devmem_error_of(DEVMEM_CALL_RULE, e)->result, "%s, %s to %s, queue %u: %s", s->nic,
+			 gantry_addr_text(&t->src, src), gantry_addr_text(&t->dst, dst), rule.queue,
+			 devmem_error_text(DEVMEM_CALL_RULE, e, ""));
 	/* A NIC that had removed a rule and said it had not gives its place away again. */
 	for (i = 0; i < s->nrules && s->rules[i] != *ret_location; i++)
 		;
 	if (i == s->nrules)
 		s->rules[s->nrules++] = *ret_location;
 	devmem_journal_rule(&s->journal, *ret_location, 1);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result devmem_session_steer(struct devmem_session *s, const struct devmem_tuple *t, uint32_t *ret_location)

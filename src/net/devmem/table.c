@@ -62,28 +62,25 @@ void devmem_table_free(struct devmem_table *t)
 
 gantry_result devmem_table_begin(struct devmem_table *t, uint64_t total, void *direct)
 {
-	gantry_result r = GANTRY_OK;
 	uint64_t pages = (total + DEVMEM_LANDING_PAGE - 1) / DEVMEM_LANDING_PAGE;
 
 	if (t->total != 0 || t->n != 0 || t->nheld != 0)
-		FAIL(GANTRY_ERR_INTERNAL, "a message begins in a table that still has one of %" PRIu64 " bytes",
-		     t->total);
+		FAIL_NOW(GANTRY_ERR_INTERNAL, "a message begins in a table that still has one of %" PRIu64 " bytes",
+			 t->total);
 	if (total > GANTRY_UNPACK_MAX_SLICE || pages > t->max)
-		FAIL(GANTRY_ERR_SIZE, "a message of %" PRIu64 " bytes for a table of %u entries, %d bytes at most",
-		     total, t->max, GANTRY_UNPACK_MAX_SLICE);
+		FAIL_NOW(GANTRY_ERR_SIZE, "a message of %" PRIu64 " bytes for a table of %u entries, %d bytes at most",
+			 total, t->max, GANTRY_UNPACK_MAX_SLICE);
 	t->total = total;
 	t->direct = direct;
 	t->npages = (uint32_t)pages;
 	for (uint32_t i = 0; i < t->npages; i++)
 		t->page_of[i] = NO_PAGE;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* The table needs the fragment's token. Its last bytes: then the caller needs it no more, and hands its use over. */
 static gantry_result hold(struct devmem_table *t, struct devmem_tokens *tokens, struct devmem_frag *frag, int is_last)
 {
-	gantry_result r = GANTRY_OK;
 	struct devmem_held *last = t->nheld ? &t->held[t->nheld - 1] : NULL, *held;
 
 	if (last && last->token == frag->token && last->tokens == tokens)
@@ -91,17 +88,16 @@ static gantry_result hold(struct devmem_table *t, struct devmem_tokens *tokens, 
 	if (t->nheld == t->held_room) {
 		held = realloc(t->held, 2 * (size_t)t->held_room * sizeof(*held));
 		if (!held)
-			FAIL(GANTRY_ERR_NOMEM, "no memory for %u tokens of a message", 2 * t->held_room);
+			FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for %u tokens of a message", 2 * t->held_room);
 		t->held = held;
 		t->held_room *= 2;
 	}
 	if (!is_last)
-		TRY(devmem_tokens_use(tokens, frag->token));
+		TRY_NOW(devmem_tokens_use(tokens, frag->token));
 	t->held[t->nheld++] = (struct devmem_held){.tokens = tokens, .token = frag->token};
 	if (is_last)
 		frag->token = 0;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static gantry_result let_go(struct devmem_table *t)
@@ -200,7 +196,6 @@ static uint64_t run_of(const struct devmem_table *t, uint64_t dst_off, uint64_t 
 /* Bytes to landing pages that follow each other. */
 static gantry_result land_some(struct devmem_table *t, struct origin from, uint64_t to, uint32_t len)
 {
-	gantry_result r = GANTRY_OK;
 	struct devmem_pool *p = t->pool;
 	const uint8_t *src = from.data;
 
@@ -212,25 +207,22 @@ static gantry_result land_some(struct devmem_table *t, struct origin from, uint6
 		} else {
 			src = p->memory.device_ptr + from.off;
 		}
-		TRY(p->device->ops->move(p->device, GANTRY_WAY_IN, p->memory.device_ptr + to, src, len));
+		TRY_NOW(p->device->ops->move(p->device, GANTRY_WAY_IN, p->memory.device_ptr + to, src, len));
 		t->copying = 1;
 		t->recorded = 0;
 	}
 	t->landed_bytes += len;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* Bytes to their landing pages, which are there; described unless all entries are made or will be. */
 static gantry_result land(struct devmem_table *t, struct origin from, uint64_t len, uint64_t dst_off, int described)
 {
-	gantry_result r = GANTRY_OK;
-
 	while (len > 0) {
 		uint64_t to = place_of(t, dst_off);
 		uint32_t some = (uint32_t)run_of(t, dst_off, len);
 
-		TRY(land_some(t, from, to, some));
+		TRY_NOW(land_some(t, from, to, some));
 		if (described)
 			describe(t, to, some, dst_off);
 		if (from.data)
@@ -240,14 +232,12 @@ static gantry_result land(struct devmem_table *t, struct origin from, uint64_t l
 		len -= some;
 		dst_off += some;
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* All that is described goes to landing pages. AGAIN: they are not there, nothing was done. */
 static gantry_result make_compact(struct devmem_table *t)
 {
-	gantry_result r = GANTRY_OK;
 	uint32_t n = t->n;
 
 	if (t->went_direct || get_pages(t, 0, t->total) != 0)
@@ -256,7 +246,7 @@ static gantry_result make_compact(struct devmem_table *t)
 		const struct gantry_unpack_desc *d = &t->descs[i];
 
 		if (d->src_off < t->pool->landing_base)
-			TRY(land(t, (struct origin){.off = d->src_off}, d->len, d->dst_off, 0));
+			TRY_NOW(land(t, (struct origin){.off = d->src_off}, d->len, d->dst_off, 0));
 	}
 	t->compact = 1;
 	t->compacted++;
@@ -268,36 +258,30 @@ static gantry_result make_compact(struct devmem_table *t)
 	}
 	/* Copies of the device still read the fragments. */
 	if (!t->copying)
-		TRY(let_go(t));
-out:
-	return r;
+		TRY_NOW(let_go(t));
+	return GANTRY_OK;
 }
 
 static gantry_result go_direct(struct devmem_table *t, struct origin from, uint64_t len, uint64_t dst_off)
 {
-	gantry_result r = GANTRY_OK;
 	struct devmem_pool *p = t->pool;
 
 	if (!t->direct)
 		return GANTRY_AGAIN;
-	TRY(p->device->ops->copy(p->device, t->direct + dst_off,
-				 from.data ? from.data : p->memory.device_ptr + from.off, len));
+	TRY_NOW(p->device->ops->copy(p->device, t->direct + dst_off,
+				     from.data ? from.data : p->memory.device_ptr + from.off, len));
 	t->went_direct = 1;
 	t->direct_bytes += len;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static gantry_result check_place(const struct devmem_table *t, uint64_t len, uint64_t dst_off)
 {
-	gantry_result r = GANTRY_OK;
-
 	if (len > t->total || dst_off > t->total - len || len > t->total - t->added)
-		FAIL(GANTRY_ERR_PROTOCOL,
-		     "%" PRIu64 " bytes at %" PRIu64 " of a message of %" PRIu64 ", of which %" PRIu64 " are there",
-		     len, dst_off, t->total, t->added);
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_PROTOCOL,
+			 "%" PRIu64 " bytes at %" PRIu64 " of a message of %" PRIu64 ", of which %" PRIu64 " are there",
+			 len, dst_off, t->total, t->added);
+	return GANTRY_OK;
 }
 
 gantry_result devmem_table_add_host(struct devmem_table *t, const void *data, uint64_t len, uint64_t dst_off)
@@ -363,33 +347,31 @@ out:
 
 gantry_result devmem_table_add(struct devmem_table *t, const struct devmem_piece *p)
 {
-	gantry_result r = GANTRY_OK;
 	uint64_t limit = t->pool->landing_base;
 	const struct devmem_frag *frag = p->frag;
 
 	if (p->skip > frag->len || p->len > frag->len - p->skip)
-		FAIL(GANTRY_ERR_INVALID, "bytes %u to %u of a fragment of %u", p->skip, p->skip + p->len, frag->len);
+		FAIL_NOW(GANTRY_ERR_INVALID, "bytes %u to %u of a fragment of %u", p->skip, p->skip + p->len,
+			 frag->len);
 	if (frag->where != DEVMEM_IN_POOL) {
-		TRY(devmem_table_add_host(t, p->linear + frag->offset + p->skip, p->len, p->dst_off));
+		TRY_NOW(devmem_table_add_host(t, p->linear + frag->offset + p->skip, p->len, p->dst_off));
 	} else {
 		/* The parts end below 4 GiB, so what lies in them has an offset of 32 bits. */
 		if (p->base > limit || frag->offset > limit - p->base || frag->len > limit - p->base - frag->offset)
-			FAIL(GANTRY_ERR_INVALID,
-			     "a fragment at %" PRIu64 " + %" PRIu64 " of parts of %" PRIu64 " bytes", p->base,
-			     frag->offset, limit);
-		TRY(check_place(t, p->len, p->dst_off));
+			FAIL_NOW(GANTRY_ERR_INVALID,
+				 "a fragment at %" PRIu64 " + %" PRIu64 " of parts of %" PRIu64 " bytes", p->base,
+				 frag->offset, limit);
+		TRY_NOW(check_place(t, p->len, p->dst_off));
 		if (p->len > 0)
-			TRY(add_in_pool(t, p));
+			TRY_NOW(add_in_pool(t, p));
 		t->added += p->len;
 	}
 	t->frags++;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result devmem_table_ready(struct devmem_table *t)
 {
-	gantry_result r = GANTRY_OK;
 	struct devmem_pool *p = t->pool;
 
 	if (t->added < t->total)
@@ -397,12 +379,11 @@ gantry_result devmem_table_ready(struct devmem_table *t)
 	if (!t->copying)
 		return GANTRY_OK;
 	if (!t->recorded)
-		TRY(p->device->ops->move_ticket(p->device, GANTRY_WAY_IN, &t->ticket));
+		TRY_NOW(p->device->ops->move_ticket(p->device, GANTRY_WAY_IN, &t->ticket));
 	t->recorded = 1;
-	TRY(p->device->ops->moved(p->device, GANTRY_WAY_IN, t->ticket));
+	TRY_NOW(p->device->ops->moved(p->device, GANTRY_WAY_IN, t->ticket));
 	t->copying = 0;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result devmem_table_release(struct devmem_table *t)

@@ -38,7 +38,6 @@ void devmem_tokens_free(struct devmem_tokens *t) UNCHECKED /* nobody else has it
 
 static gantry_result grow_tables(struct devmem_tokens *t, uint32_t token) REQUIRES(devmem_tokens_mu)
 {
-	gantry_result r = GANTRY_OK;
 	uint32_t room = t->room ? t->room : 1024;
 	uint32_t *users, *queued;
 
@@ -51,11 +50,10 @@ static gantry_result grow_tables(struct devmem_tokens *t, uint32_t token) REQUIR
 	if (queued)
 		t->queued = queued;
 	if (!users || !queued)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for %u tokens", room);
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for %u tokens", room);
 	memset(t->users + t->room, 0, (room - t->room) * sizeof(*t->users));
 	t->room = room;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result devmem_tokens_take(struct devmem_tokens *t, const uint32_t *tokens, uint32_t n)

@@ -391,20 +391,18 @@ static void flow_free(struct emu_flow *f) UNCHECKED
 
 static gantry_result peer_of(int fd, char text[GANTRY_ADDR_TEXT])
 {
-	gantry_result r = GANTRY_OK;
 	struct sockaddr_storage sa = {0};
 	socklen_t len = sizeof(sa);
 	struct gantry_addr a;
 
 	if (getpeername(fd, (struct sockaddr *)&sa, &len) < 0)
-		FAIL(GANTRY_ERR_INVALID, "a flow of the emulated NIC needs a connected socket; %d: %s", fd,
-		     strerror(errno));
+		FAIL_NOW(GANTRY_ERR_INVALID, "a flow of the emulated NIC needs a connected socket; %d: %s", fd,
+			 strerror(errno));
 	a = gantry_addr_of((struct sockaddr *)&sa);
 	if (a.sa.sa_family == AF_UNSPEC)
-		FAIL(GANTRY_ERR_INVALID, "a flow of the emulated NIC needs a TCP socket; %d is none", fd);
+		FAIL_NOW(GANTRY_ERR_INVALID, "a flow of the emulated NIC needs a TCP socket; %d is none", fd);
 	gantry_addr_text(&a, text);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result emu_attach(struct devmem_binding *pub, int fd, struct devmem_flow **ret_flow)

@@ -131,7 +131,6 @@ static uint32_t groups_of(const struct emu_binding *b)
 /* Nobody else knows the binding yet. All pages are free, in an order of the seed's choosing. */
 static gantry_result init_pages(struct emu_binding *b) UNCHECKED
 {
-	gantry_result r = GANTRY_OK;
 	uint64_t state = b->seed + 1;
 	uint32_t groups = groups_of(b);
 
@@ -140,7 +139,7 @@ static gantry_result init_pages(struct emu_binding *b) UNCHECKED
 	b->users = calloc(b->npages, sizeof(*b->users));
 	b->poisoned = calloc(b->npages, sizeof(*b->poisoned));
 	if (!b->free || (b->mirrored && !b->bits) || !b->users || !b->poisoned)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for %u pages of the emulated NIC", b->npages);
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for %u pages of the emulated NIC", b->npages);
 	for (uint32_t i = 0; i < groups; i++) {
 		uint32_t j = EMU_FAULT(22) ? i : (uint32_t)(emu_random(&state) % (i + 1));
 
@@ -152,8 +151,7 @@ static gantry_result init_pages(struct emu_binding *b) UNCHECKED
 	b->nfree = b->npages;
 	if (EMU_FAULT(11))
 		b->nfree--;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 void emu_pages_group(struct emu_flow *f)
@@ -354,19 +352,17 @@ static uint32_t shape_pages(int shape)
 
 static gantry_result binding_check(const struct emu_binding *b, const struct devmem_memory *m)
 {
-	gantry_result r = GANTRY_OK;
-
 	if ((!m->host && (!m->device_ptr || !m->device)) || !m->size || m->size % b->page_size)
-		FAIL(GANTRY_ERR_INVALID, "emulated NIC %s: %llu bytes are no whole pages of %u, or no memory", b->nic,
-		     (unsigned long long)m->size, b->page_size);
+		FAIL_NOW(GANTRY_ERR_INVALID, "emulated NIC %s: %llu bytes are no whole pages of %u, or no memory",
+			 b->nic, (unsigned long long)m->size, b->page_size);
 	if (m->size / b->page_size >= EMU_NO_PAGE)
-		FAIL(GANTRY_ERR_INVALID, "emulated NIC %s: %llu bytes are too many pages", b->nic,
-		     (unsigned long long)m->size);
+		FAIL_NOW(GANTRY_ERR_INVALID, "emulated NIC %s: %llu bytes are too many pages", b->nic,
+			 (unsigned long long)m->size);
 	if (m->size / b->page_size < shape_pages(b->shape))
-		FAIL(GANTRY_ERR_CONFIG, "emulated NIC %s: %llu bytes are less than a packet of GANTRY_EMU_SHAPE takes",
-		     b->nic, (unsigned long long)m->size);
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_CONFIG,
+			 "emulated NIC %s: %llu bytes are less than a packet of GANTRY_EMU_SHAPE takes", b->nic,
+			 (unsigned long long)m->size);
+	return GANTRY_OK;
 }
 
 static gantry_result emu_bind(const struct devmem_memory *memory, const char *nic,

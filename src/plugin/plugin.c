@@ -379,28 +379,24 @@ out:
 	return plugin_result(r);
 }
 
+/* What only some versions have, as an entry of theirs in terms of the others. */
+#define ADAPT(name, parameters, ...)                                                                                   \
+	static ncclResult_t name parameters                                                                            \
+	{                                                                                                              \
+		return __VA_ARGS__;                                                                                    \
+	}
+
 /* v6 to v8: sizes are int. */
-
-static gantry_result check_size(const char *what, int size)
+static ncclResult_t refuse_size(const char *what, int size)
 {
-	if (size < 0)
-		FAIL_NOW(GANTRY_ERR_INVALID, "%s of %d bytes", what, size);
-	return GANTRY_OK;
+	return plugin_result(
+		gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__, "%s of %d bytes", what, size));
 }
 
-static ncclResult_t reg_mr_int(void *comm, void *data, int size, int type, void **mr)
-{
-	gantry_result r = check_size("a registration", size);
-
-	return r ? plugin_result(r) : plugin_reg_mr(comm, data, (size_t)size, type, mr);
-}
-
-static ncclResult_t isend_int(void *comm, void *data, int size, int tag, void *mr, void **request)
-{
-	gantry_result r = check_size("a send", size);
-
-	return r ? plugin_result(r) : plugin_isend(comm, data, (size_t)size, tag, mr, request);
-}
+ADAPT(reg_mr_int, (void *comm, void *data, int size, int type, void **mr),
+      size < 0 ? refuse_size("a registration", size) : plugin_reg_mr(comm, data, (size_t)size, type, mr))
+ADAPT(isend_int, (void *comm, void *data, int size, int tag, void *mr, void **request),
+      size < 0 ? refuse_size("a send", size) : plugin_isend(comm, data, (size_t)size, tag, mr, request))
 
 static ncclResult_t irecv_int(void *comm, int n, void **data, int *sizes, int *tags, void **mrs, void **request)
 {
@@ -410,7 +406,8 @@ static ncclResult_t irecv_int(void *comm, int n, void **data, int *sizes, int *t
 	if (n < 1 || n > GANTRY_NET_MAX_RECVS)
 		FAIL(GANTRY_ERR_INVALID, "a receive of %d buffers: 1 to %d are possible", n, GANTRY_NET_MAX_RECVS);
 	for (int i = 0; i < n; i++) {
-		TRY(check_size("a receive", sizes[i]));
+		if (sizes[i] < 0)
+			return refuse_size("a receive", sizes[i]);
 		wide[i] = (size_t)sizes[i];
 	}
 	*request = NULL; /* no hint before v9 */
@@ -419,17 +416,7 @@ out:
 	return plugin_result(r);
 }
 
-/* v6: no device handles. */
-
-static ncclResult_t accept_v6(void *listen, void **comm)
-{
-	ncclNetDeviceHandle_v7_t *none = NULL;
-
-	return plugin_accept(listen, comm, &none);
-}
-
 /* v6 to v10: no context. v10's configuration comes with connect. */
-
 static ncclResult_t listen_in(int unpack, int dev, void *handle, void **listen)
 {
 	void *ctx;
@@ -447,96 +434,49 @@ static ncclResult_t connect_in(int unpack, int traffic_class, int dev, void *han
 	return r ? plugin_result(r) : plugin_connect(ctx, dev, handle, comm, dev_handle);
 }
 
-static ncclResult_t listen_v6(int dev, void *handle, void **listen)
-{
-	return listen_in(GANTRY_NET_UNPACK_OFF, dev, handle, listen);
-}
-
-static ncclResult_t listen_v9(int dev, void *handle, void **listen)
-{
-	return listen_in(GANTRY_NET_UNPACK_PARAM, dev, handle, listen);
-}
-
-static ncclResult_t connect_v10(int dev, ncclNetCommConfig_v10_t *config, void *handle, void **comm,
-				ncclNetDeviceHandle_v7_t **dev_handle)
-{
-	return connect_in(GANTRY_NET_UNPACK_PARAM, config ? config->trafficClass : GANTRY_NET_UNDEF, dev, handle, comm,
-			  dev_handle);
-}
-
-static ncclResult_t connect_v9(int dev, void *handle, void **comm, ncclNetDeviceHandle_v7_t **dev_handle)
-{
-	return connect_v10(dev, NULL, handle, comm, dev_handle);
-}
-
-static ncclResult_t connect_v7(int dev, void *handle, void **comm, ncclNetDeviceHandle_v7_t **dev_handle)
-{
-	return connect_in(GANTRY_NET_UNPACK_OFF, GANTRY_NET_UNDEF, dev, handle, comm, dev_handle);
-}
-
-static ncclResult_t connect_v6(int dev, void *handle, void **comm)
-{
-	ncclNetDeviceHandle_v7_t *none = NULL;
-
-	return connect_v7(dev, handle, comm, &none);
-}
-
-static ncclResult_t init_v6(ncclDebugLogger_t log)
-{
-	return init_shared(log, GANTRY_NET_UNPACK_OFF);
-}
-
-static ncclResult_t init_v9(ncclDebugLogger_t log)
-{
-	return init_shared(log, GANTRY_NET_UNPACK_PARAM);
-}
-
-static ncclResult_t init_v10(ncclDebugLogger_t log, ncclProfilerCallback_t profiler)
-{
-	(void)profiler;
-	return init_v9(log);
-}
-
+#define NO_HANDLE (&(ncclNetDeviceHandle_v7_t *){NULL}) /* v6: no device handles */
+ADAPT(init_v6, (ncclDebugLogger_t log), init_shared(log, GANTRY_NET_UNPACK_OFF))
+ADAPT(listen_v6, (int dev, void *handle, void **listen), listen_in(GANTRY_NET_UNPACK_OFF, dev, handle, listen))
+ADAPT(connect_v6, (int dev, void *handle, void **comm),
+      connect_in(GANTRY_NET_UNPACK_OFF, GANTRY_NET_UNDEF, dev, handle, comm, NO_HANDLE))
+ADAPT(accept_v6, (void *listen, void **comm), plugin_accept(listen, comm, NO_HANDLE))
+ADAPT(connect_v7, (int dev, void *handle, void **comm, ncclNetDeviceHandle_v7_t **dev_handle),
+      connect_in(GANTRY_NET_UNPACK_OFF, GANTRY_NET_UNDEF, dev, handle, comm, dev_handle))
+ADAPT(init_v9, (ncclDebugLogger_t log), init_shared(log, GANTRY_NET_UNPACK_PARAM))
+ADAPT(listen_v9, (int dev, void *handle, void **listen), listen_in(GANTRY_NET_UNPACK_PARAM, dev, handle, listen))
+ADAPT(connect_v9, (int dev, void *handle, void **comm, ncclNetDeviceHandle_v7_t **dev_handle),
+      connect_in(GANTRY_NET_UNPACK_PARAM, GANTRY_NET_UNDEF, dev, handle, comm, dev_handle))
+ADAPT(make_vdevice_v9, (int *dev, ncclNetVDeviceProps_v9_t *props),
+      plugin_make_vdevice(dev, props->ndevs, props->devs, NCCL_NET_MAX_DEVS_PER_NIC_V9))
+ADAPT(make_vdevice_v12, (int *dev, ncclNetVDeviceProps_v12_t *props),
+      plugin_make_vdevice(dev, props->ndevs, props->devs, NCCL_NET_MAX_DEVS_PER_NIC_V12))
 /* v10 on: handles for events of the profiler, which the core does not use. */
-
-static ncclResult_t isend_v10(void *comm, void *data, size_t size, int tag, void *mr, void *phandle, void **request)
-{
-	(void)phandle;
-	return plugin_isend(comm, data, size, tag, mr, request);
-}
-
-static ncclResult_t irecv_v10(void *comm, int n, void **data, size_t *sizes, int *tags, void **mrs, void **phandles,
-			      void **request)
-{
-	(void)phandles;
-	return plugin_irecv(comm, n, data, sizes, tags, mrs, request);
-}
-
-static ncclResult_t make_vdevice_v9(int *dev, ncclNetVDeviceProps_v9_t *props)
-{
-	return plugin_make_vdevice(dev, props->ndevs, props->devs, NCCL_NET_MAX_DEVS_PER_NIC_V9);
-}
-
-static ncclResult_t make_vdevice_v12(int *dev, ncclNetVDeviceProps_v12_t *props)
-{
-	return plugin_make_vdevice(dev, props->ndevs, props->devs, NCCL_NET_MAX_DEVS_PER_NIC_V12);
-}
+ADAPT(init_v10, (ncclDebugLogger_t log, ncclProfilerCallback_t profiler), (void)profiler, init_v9(log))
+ADAPT(connect_v10,
+      (int dev, ncclNetCommConfig_v10_t *config, void *handle, void **comm, ncclNetDeviceHandle_v7_t **dev_handle),
+      connect_in(GANTRY_NET_UNPACK_PARAM, config ? config->trafficClass : GANTRY_NET_UNDEF, dev, handle, comm,
+		 dev_handle))
+ADAPT(isend_v10, (void *comm, void *data, size_t size, int tag, void *mr, void *phandle, void **request), (void)phandle,
+      plugin_isend(comm, data, size, tag, mr, request))
+ADAPT(irecv_v10,
+      (void *comm, int n, void **data, size_t *sizes, int *tags, void **mrs, void **phandles, void **request),
+      (void)phandles, plugin_irecv(comm, n, data, sizes, tags, mrs, request))
 
 /* clang-format off */
 #define SINCE_V6                                         \
 	.name = "gantry",                                \
-	.devices = plugin_devices,                \
-	.regMrDmaBuf = plugin_reg_mr_dmabuf,      \
-	.deregMr = plugin_dereg_mr,               \
-	.iflush = plugin_iflush,                  \
-	.test = plugin_test,                      \
-	.closeSend = plugin_close_send,           \
-	.closeRecv = plugin_close_recv,           \
+	.devices = plugin_devices,                       \
+	.regMrDmaBuf = plugin_reg_mr_dmabuf,             \
+	.deregMr = plugin_dereg_mr,                      \
+	.iflush = plugin_iflush,                         \
+	.test = plugin_test,                             \
+	.closeSend = plugin_close_send,                  \
+	.closeRecv = plugin_close_recv,                  \
 	.closeListen = plugin_close_listen
 #define SINCE_V7                                         \
 	SINCE_V6,                                        \
-	.accept = plugin_accept,                  \
-	.getDeviceMr = plugin_get_device_mr,      \
+	.accept = plugin_accept,                         \
+	.getDeviceMr = plugin_get_device_mr,             \
 	.irecvConsumed = plugin_irecv_consumed
 #define SINCE_V8                                         \
 	SINCE_V7,                                        \
@@ -547,10 +487,10 @@ static ncclResult_t make_vdevice_v12(int *dev, ncclNetVDeviceProps_v12_t *props)
 	.irecv = irecv_v10
 #define SINCE_V11                                        \
 	SINCE_V10,                                       \
-	.init = plugin_init,                      \
-	.listen = plugin_listen,                  \
-	.connect = plugin_connect,                \
-	.finalize = plugin_finalize,              \
+	.init = plugin_init,                             \
+	.listen = plugin_listen,                         \
+	.connect = plugin_connect,                       \
+	.finalize = plugin_finalize,                     \
 	.setNetAttr = plugin_set_attr
 /* clang-format on */
 

@@ -88,7 +88,7 @@ struct devmem_binding {
 	const struct devmem_source_ops *ops; /* borrowed, const */
 	uint32_t dmabuf_id;		     /* never 0 */
 	struct devmem_memory memory;
-	uint64_t abandoned; /* fragments that were not given back before their flow ended; relaxed (tokens.c) */
+	uint64_t abandoned; /* fragments that were not given back before their flow ended; relaxed (frags.c) */
 	/*
 	 * Reported bytes may still be on their way to the memory: copies in the device's queue GANTRY_WAY_IN find them
 	 * there, everybody else when a ticket of that queue is reached that was taken after receive has returned.

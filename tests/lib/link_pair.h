@@ -93,6 +93,18 @@ static inline void pair_links(const struct pair_config *c, struct tcp_link *ret[
 	ret[1] = pair_link(c, fds[1], "left");
 }
 
+static inline void pair_free(struct tcp_link *l[2])
+{
+	tcp_link_free(l[0]);
+	tcp_link_free(l[1]);
+}
+
+static inline void pair_passes(struct tcp_link *l, int times)
+{
+	for (int i = 0; i < times; i++)
+		tcp_link_progress(l);
+}
+
 /* One link; the other ends of its lanes are raw. */
 static inline struct tcp_link *pair_raw(const struct pair_config *c, int *ret_raw)
 {
@@ -184,6 +196,16 @@ static inline size_t pair_frame_put(uint8_t *out, const struct pair_frame *f)
 	if ((f->flags & WIRE_FLAG_CRC) && !f->crc)
 		le_put(out + 40, pair_header_crc(out), 4);
 	return 48;
+}
+
+/* At a raw end: a frame and its payload, if any. */
+static inline void pair_say(int fd, const struct pair_frame *f, const void *payload)
+{
+	uint8_t b[48];
+
+	send_all(fd, b, pair_frame_put(b, f));
+	if (payload)
+		send_all(fd, payload, f->length);
 }
 
 static inline struct pair_frame pair_frame_get(const uint8_t *in)

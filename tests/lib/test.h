@@ -115,11 +115,13 @@ _Noreturn void test_fail(const char *file, int line, const char *function, const
 			TEST_FAIL("\"%s\" does not contain \"%s\"", check_t, check_p);                                 \
 	} while (0)
 
-#define CHECK_OK(call)                                                                                                 \
+#define CHECK_RESULT(call, expected)                                                                                   \
 	do {                                                                                                           \
 		gantry_result check_r = (call);                                                                        \
-		if (check_r != GANTRY_OK)                                                                              \
-			TEST_FAIL("%s gave %s", #call, gantry_result_name(check_r));                                   \
+		if (check_r != (expected))                                                                             \
+			TEST_FAIL("%s gave %s, expected %s", #call, gantry_result_name(check_r),                       \
+				  gantry_result_name(expected));                                                       \
 	} while (0)
+#define CHECK_OK(call) CHECK_RESULT(call, GANTRY_OK)
 
 #endif

@@ -81,8 +81,7 @@ static inline void done_with(struct tcp_link *l[2])
 {
 	CHECK(!tcp_link_failed(l[0]));
 	CHECK(!tcp_link_failed(l[1]));
-	tcp_link_free(l[0]);
-	tcp_link_free(l[1]);
+	pair_free(l);
 }
 
 #endif

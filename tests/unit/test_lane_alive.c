@@ -64,8 +64,7 @@ static void check_swallowed(void)
 	CHECK_EQ(l[1]->end.error, GANTRY_ERR_PEER_SILENT);
 	CHECK_HAS(l[1]->end.text, "the peer gave up: ");
 	CHECK_HAS(l[1]->end.text, "lane 2: 5000 bytes sent");
-	tcp_link_free(l[0]);
-	tcp_link_free(l[1]);
+	pair_free(l);
 }
 
 /* A message that is there and not read, for ten deadlines; then it is read. */
@@ -104,8 +103,7 @@ static void check_unread(void)
 	}
 	CHECK(l[0]->lanes[1].tx.given + l[0]->lanes[2].tx.given > MIB);
 	CHECK_EQ(l[0]->lanes[1].tx.unread, 0);
-	tcp_link_free(l[0]);
-	tcp_link_free(l[1]);
+	pair_free(l);
 	free(out);
 	free(in);
 }
@@ -131,8 +129,7 @@ static void check_clock(void)
 	CHECK(!fails_at(l, now + 6 * t - 10));
 	CHECK(fails_at(l, now + 6 * t + 10));
 	CHECK_HAS(l[0]->end.text, "lane 1: 5000 bytes sent, 100 arrived");
-	tcp_link_free(l[0]);
-	tcp_link_free(l[1]);
+	pair_free(l);
 }
 
 static void check_foreign_lane(void)

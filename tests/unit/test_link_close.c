@@ -6,40 +6,9 @@
  */
 #include <malloc.h>
 
-#include "base/log.h"
-#include "base/param.h"
-#include "link_pair.h"
-#include "logs.h"
-#include "test.h"
-#include "until.h"
+#include "link_match_util.h"
 
-enum { A = 1, B = 2, BULK = 3000001, EAGER = 60000, REVERSE = 12, RIGHT_BEHIND = SANITIZED ? 300 : 1500 };
-
-static void progress(struct tcp_link *l[2], int times)
-{
-	for (int i = 0; i < times; i++) {
-		tcp_link_progress(l[0]);
-		tcp_link_progress(l[1]);
-	}
-}
-
-static void *isend(struct tcp_link *l, const uint8_t *data, size_t size, int tag)
-{
-	void *request = NULL;
-
-	CHECK_OK(tcp_link_isend(l, data, size, tag, &request));
-	CHECK(request);
-	return request;
-}
-
-static void *irecv(struct tcp_link *l, uint8_t *data, size_t size, int tag)
-{
-	void *request = NULL, *p = data;
-
-	CHECK_OK(tcp_link_irecv(l, 1, &p, &size, &tag, &request));
-	CHECK(request);
-	return request;
-}
+enum { BULK = 3000001, EAGER = 60000, REVERSE = 12, RIGHT_BEHIND = SANITIZED ? 300 : 1500 };
 
 /* Progresses both sides until the request is done (GANTRY_OK), has failed, or it hangs (GANTRY_AGAIN). */
 static gantry_result outcome(struct tcp_link *l[2], void *request)
@@ -55,15 +24,15 @@ static gantry_result outcome(struct tcp_link *l[2], void *request)
 	return GANTRY_AGAIN;
 }
 
-#define CHECK_OUTCOME(call, expected)                                                                                  \
-	do {                                                                                                           \
-		gantry_result check_o = (call);                                                                        \
-		if (check_o != (expected)) {                                                                           \
-			fprintf(stderr, "%s:%d: %s gave %s (%s), expected %s\n", __FILE__, __LINE__, #call,            \
-				gantry_result_name(check_o), gantry_last_error(), gantry_result_name(expected));       \
-			exit(1);                                                                                       \
-		}                                                                                                      \
-	} while (0)
+/* Of a receive that may be refused at once. */
+static gantry_result recv_outcome(struct tcp_link *l[2], uint8_t *in, size_t size)
+{
+	void *data = in, *request = NULL;
+	int tag = A;
+	gantry_result r = tcp_link_irecv(l[1], 1, &data, &size, &tag, &request);
+
+	return r == GANTRY_OK ? outcome(l, request) : r;
+}
 
 /* Messages from l[from] to the other side, eager and bulk, in both modes of arrival. */
 static void traffic(struct tcp_link *l[2], int from)
@@ -83,8 +52,8 @@ static void traffic(struct tcp_link *l[2], int from)
 		progress(l, 3);
 		if (!r)
 			r = irecv(l[!from], in, sizes[i], B);
-		CHECK_OUTCOME(outcome(l, r), GANTRY_OK);
-		CHECK_OUTCOME(outcome(l, s), GANTRY_OK);
+		CHECK_OK(outcome(l, r));
+		CHECK_OK(outcome(l, s));
 		CHECK_PATTERN(in, sizes[i], count[from]);
 	}
 	free(in);
@@ -154,10 +123,9 @@ static void sender_closes_bulk(enum mode mode, int nlanes, int crc, int before, 
 	if (result == GANTRY_OK)
 		CHECK_PATTERN(in, BULK, 77);
 	else
-		CHECK_OUTCOME(result, GANTRY_ERR_PEER_CLOSED);
+		CHECK_RESULT(result, GANTRY_ERR_PEER_CLOSED);
 	traffic(l, 1);
-	tcp_link_free(l[0]);
-	tcp_link_free(l[1]);
+	pair_free(l);
 	free(in);
 }
 
@@ -195,10 +163,9 @@ TEST(sender_closes_header)
 	if (outcome(l, r) == GANTRY_OK)
 		CHECK_PATTERN(in, SIZE, 5);
 	if (tcp_link_failed(l[1]))
-		CHECK_OUTCOME(l[1]->end.error, GANTRY_ERR_PEER_CLOSED); /* and not a broken protocol */
+		CHECK_RESULT(l[1]->end.error, GANTRY_ERR_PEER_CLOSED); /* and not a broken protocol */
 	traffic(l, 1);
-	tcp_link_free(l[0]);
-	tcp_link_free(l[1]);
+	pair_free(l);
 	free(in);
 	free(out);
 }
@@ -233,24 +200,18 @@ TEST(sender_closes_eager)
 	reuse_heap();
 	lane_rx_mu_unlock(&l[1]->lanes[0].rx.lock);
 	for (int i = 0; i < N && !ended; i++) {
-		size_t size = EAGER;
-		void *data = in, *r = NULL;
-		int tag = A;
-		gantry_result result = tcp_link_irecv(l[1], 1, &data, &size, &tag, &r);
+		gantry_result result = recv_outcome(l, in, EAGER);
 
-		if (result == GANTRY_OK)
-			result = outcome(l, r);
 		if (result == GANTRY_OK) {
 			CHECK_PATTERN(in, EAGER, (uint64_t)i);
 			continue;
 		}
 		CHECK(i >= done);
-		CHECK_OUTCOME(result, GANTRY_ERR_PEER_CLOSED);
+		CHECK_RESULT(result, GANTRY_ERR_PEER_CLOSED);
 		ended = 1;
 	}
 	traffic(l, 1);
-	tcp_link_free(l[0]);
-	tcp_link_free(l[1]);
+	pair_free(l);
 	free(in);
 }
 
@@ -281,13 +242,11 @@ static void receiver_closes(enum mode mode, size_t size, int nlanes)
 
 		/* What was copied to the kernel is done; a message that the receiver did not take to its end is not. */
 		if (result != GANTRY_OK || size > 65536)
-			CHECK_OUTCOME(result, GANTRY_ERR_PEER_CLOSED);
+			CHECK_RESULT(result, GANTRY_ERR_PEER_CLOSED);
 	}
-	for (size_t i = 0; i < size; i++)
-		CHECK_EQ(in[i], 0x5a);
+	CHECK_FILLED(in, size, 0x5a);
 	traffic(l, 1);
-	tcp_link_free(l[0]);
-	tcp_link_free(l[1]);
+	pair_free(l);
 	free(out);
 	free(in);
 }
@@ -340,11 +299,10 @@ TEST(closes_right_behind)
 			tcp_lane_rx(&l[0]->lanes[0], 0); /* what the receiver says; the other thread sends */
 		}
 		tcp_link_close_rx(l[1]);
-		CHECK_OUTCOME(outcome(l, s), GANTRY_OK);
+		CHECK_OK(outcome(l, s));
 		__atomic_store_n(&helping, 0, __ATOMIC_RELEASE);
 		pthread_join(thread, NULL);
-		tcp_link_free(l[0]);
-		tcp_link_free(l[1]);
+		pair_free(l);
 	}
 	free(in);
 	free(out);
@@ -366,10 +324,7 @@ TEST(quiet_close)
 		who ? tcp_link_close_tx(l[0]) : tcp_link_close_rx(l[1]);
 		progress(l, 5);
 		traffic(l, 1);
-		CHECK(!tcp_link_failed(l[0]));
-		CHECK(!tcp_link_failed(l[1]));
-		tcp_link_free(l[0]);
-		tcp_link_free(l[1]);
+		done_with(l);
 	}
 }
 
@@ -379,20 +334,14 @@ TEST(posted_after_close)
 	struct pair_config c = config_of(COPY, 2, 0);
 	struct tcp_link *l[2];
 	uint8_t small[16], *big = calloc(1, BULK);
-	void *data = small, *request = NULL;
-	size_t size = sizeof(small);
-	int tag = A;
+	void *request = NULL;
 	gantry_result r;
 
 	pair_links(&c, l);
 	tcp_link_close_tx(l[0]);
 	progress(l, 5);
-	r = tcp_link_irecv(l[1], 1, &data, &size, &tag, &request);
-	if (r == GANTRY_OK)
-		r = outcome(l, request);
-	CHECK_OUTCOME(r, GANTRY_ERR_PEER_CLOSED);
-	tcp_link_free(l[0]);
-	tcp_link_free(l[1]);
+	CHECK_RESULT(recv_outcome(l, small, sizeof(small)), GANTRY_ERR_PEER_CLOSED);
+	pair_free(l);
 
 	pair_links(&c, l);
 	tcp_link_close_rx(l[1]);
@@ -400,9 +349,8 @@ TEST(posted_after_close)
 	r = tcp_link_isend(l[0], big, BULK, A, &request);
 	if (r == GANTRY_OK)
 		r = outcome(l, request);
-	CHECK_OUTCOME(r, GANTRY_ERR_PEER_CLOSED);
-	tcp_link_free(l[0]);
-	tcp_link_free(l[1]);
+	CHECK_RESULT(r, GANTRY_ERR_PEER_CLOSED);
+	pair_free(l);
 	free(big);
 }
 
@@ -412,10 +360,7 @@ TEST(early_before_close)
 	struct pair_config c = config_of(COPY, 2, 0);
 	struct tcp_link *l[2];
 	uint8_t out[5][100], in[100];
-	void *s[5], *r, *data = in;
-	size_t size = sizeof(in);
-	int tag = A;
-	gantry_result result;
+	void *s[5];
 
 	pair_links(&c, l);
 	for (int i = 0; i < 5; i++) {
@@ -423,24 +368,18 @@ TEST(early_before_close)
 		s[i] = isend(l[0], out[i], 100, A);
 	}
 	for (int i = 0; i < 5; i++)
-		CHECK_OUTCOME(outcome(l, s[i]), GANTRY_OK);
+		CHECK_OK(outcome(l, s[i]));
 	tcp_link_close_tx(l[0]);
 	tcp_link_close_rx(l[0]);
 	for (int i = 0; i < 2; i++)
 		shutdown(l[0]->lanes[i].fd, SHUT_WR);
-	for (int i = 0; i < 5; i++)
-		tcp_link_progress(l[1]);
+	pair_passes(l[1], 5);
 	for (int i = 0; i < 5; i++) {
-		r = irecv(l[1], in, 100, A);
-		CHECK_OUTCOME(outcome(l, r), GANTRY_OK);
+		CHECK_OK(recv_outcome(l, in, 100));
 		CHECK_PATTERN(in, 100, (uint64_t)i);
 	}
-	result = tcp_link_irecv(l[1], 1, &data, &size, &tag, &r);
-	if (result == GANTRY_OK)
-		result = outcome(l, r);
-	CHECK_OUTCOME(result, GANTRY_ERR_PEER_CLOSED);
-	tcp_link_free(l[0]);
-	tcp_link_free(l[1]);
+	CHECK_RESULT(recv_outcome(l, in, 100), GANTRY_ERR_PEER_CLOSED);
+	pair_free(l);
 }
 
 /* A peer that vanishes without a goodbye is lost, whatever it was doing; the text says so. */
@@ -463,7 +402,7 @@ TEST(vanished)
 		}
 		for (uint64_t until = until_hang(); result == GANTRY_OK && gantry_now_ns() < until;)
 			result = tcp_link_test(r, &done, NULL);
-		CHECK_OUTCOME(result, GANTRY_ERR_PEER_LOST);
+		CHECK_RESULT(result, GANTRY_ERR_PEER_LOST);
 		CHECK_HAS(gantry_last_error(), "raw peer");
 		pair_raw_free(&c, l, raw);
 	}

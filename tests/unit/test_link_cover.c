@@ -44,11 +44,8 @@ static void say_piece(int fd, const struct pieces *p, uint32_t i, uint32_t index
 			       .total = p->total,
 			       .tag = A,
 			       .index = index};
-	uint8_t b[48 + MAX_TOTAL];
 
-	pair_frame_put(b, &f);
-	memcpy(b + 48, data + f.offset, f.length);
-	CHECK_EQ(send(fd, b, 48 + f.length, 0), 48 + f.length);
+	pair_say(fd, &f, data + f.offset);
 }
 
 /* Message `index` of a link, in this order, over lanes that take turns or at random. 1: it is done. */
@@ -61,8 +58,7 @@ static int deliver(struct tcp_link *l, const int *raw, const struct pieces *p, u
 	for (uint32_t i = 0; i < p->n; i++) {
 		CHECK(!is_done(request));
 		say_piece(raw[1 + (lanes < 2 ? (i + (uint32_t)lanes) % 2 : random_below(2))], p, i, index);
-		for (int k = 0; k < 3; k++)
-			tcp_link_progress(l);
+		pair_passes(l, 3);
 	}
 	if (tcp_link_failed(l)) {
 		CHECK(!is_done(request));
@@ -192,10 +188,9 @@ static void say_numbered(int fd, uint32_t index, uint64_t seq, uint32_t offset, 
 			       .total = total,
 			       .tag = A,
 			       .index = index};
-	uint8_t b[48 + 100] = {0};
+	static const uint8_t zeros[100];
 
-	pair_frame_put(b, &f);
-	CHECK_EQ(send(fd, b, 48 + length, 0), 48 + length);
+	pair_say(fd, &f, zeros);
 }
 
 /* Pieces that disagree about the number; a number that another message has, complete in order or out of order. */
@@ -211,14 +206,12 @@ TEST(numbers)
 			say_numbered(raw[2], 0, 1, 50, 50, 100);
 		} else {
 			say_numbered(raw[1], 0, how == 1 ? 0 : 5, 0, 100, 100);
-			for (int i = 0; i < 5; i++)
-				tcp_link_progress(l);
+			pair_passes(l, 5);
 			CHECK(is_done(r[0]));
 			CHECK(!tcp_link_failed(l));
 			say_numbered(raw[2], 1, how == 1 ? 0 : 5, 0, 100, 100);
 		}
-		for (int i = 0; i < 5; i++)
-			tcp_link_progress(l);
+		pair_passes(l, 5);
 		CHECK(tcp_link_failed(l));
 		CHECK_EQ(l->end.error, GANTRY_ERR_PROTOCOL);
 		CHECK_HAS(l->end.text, how == 0 ? "message 0 of tag 11" : "message 1 of tag 11");

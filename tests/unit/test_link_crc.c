@@ -36,12 +36,6 @@ struct kind {
 
 static uint8_t payload[SIZE];
 
-static void passes(struct tcp_link *l)
-{
-	for (int i = 0; i < 8; i++)
-		tcp_link_progress(l);
-}
-
 static void cut(uint8_t *data, struct iovec iov[PIECES])
 {
 	static const size_t at[PIECES + 1] = {0, 7, 190, SIZE};
@@ -52,12 +46,8 @@ static void cut(uint8_t *data, struct iovec iov[PIECES])
 
 static void say_to(int fd, struct pair_frame f)
 {
-	uint8_t b[48];
-	size_t n;
-
 	f.flags |= WIRE_FLAG_CRC;
-	n = pair_frame_put(b, &f);
-	CHECK_EQ(send(fd, b, n, 0), n);
+	pair_say(fd, &f, NULL);
 }
 
 /* ---- senders ---- */
@@ -83,7 +73,7 @@ static void send_rts(struct tcp_link *l, const int *raw)
 static void invite(struct tcp_link *l, const int *raw)
 {
 	say_to(raw[0], (struct pair_frame){.kind = WIRE_STATE, .total = 1, .tag = A, .index = 1});
-	passes(l);
+	pair_passes(l, 8);
 }
 
 static void send_bulk(struct tcp_link *l, const int *raw)
@@ -107,7 +97,7 @@ static void send_state(struct tcp_link *l, const int *raw)
 	static uint8_t in[SIZE];
 
 	say_to(raw[0], (struct pair_frame){.kind = WIRE_RTS, .total = SIZE, .tag = A});
-	passes(l);
+	pair_passes(l, 8);
 	irecv(l, in, SIZE, A);
 }
 
@@ -144,7 +134,7 @@ static void capture(const struct kind *k, int device_tx, struct capture *ret)
 
 	l->session.device_tx = device_tx;
 	k->send(l, raw);
-	passes(l);
+	pair_passes(l, 8);
 	for (int i = 0; i < 2; i++) {
 		ssize_t n = recv(raw[i], ret->bytes[i], sizeof(ret->bytes[i]), MSG_DONTWAIT);
 
@@ -235,13 +225,13 @@ static void open_victim(const struct kind *k, struct victim *v)
 	memset(v, 0, sizeof(*v));
 	v->l = pair_raw(&config, v->raw);
 	k->prepare(v);
-	passes(v->l);
+	pair_passes(v->l, 8);
 }
 
 static void play(const struct kind *k, struct victim *v, const uint8_t *bytes, size_t n)
 {
 	CHECK_EQ(send(v->raw[k->lane], bytes, n, 0), n);
-	passes(v->l);
+	pair_passes(v->l, 8);
 }
 
 static const struct kind kinds[] = {
@@ -347,7 +337,7 @@ TEST(flag_disagrees)
 			if (crc) /* a right sum, but no flag */
 				le_put(b + n - 8, pair_header_crc(b), 4);
 			CHECK_EQ(send(raw[0], b, n, 0), n);
-			passes(l);
+			pair_passes(l, 8);
 			CHECK(tcp_link_failed(l));
 			CHECK_EQ(l->end.error, GANTRY_ERR_PROTOCOL);
 			CHECK_HAS(l->end.text, "lane 0");
@@ -385,8 +375,7 @@ TEST(dropped)
 				CHECK_EQ(tcp_link_failed(v.l), flip >= 0);
 				if (flip >= 0)
 					CHECK_EQ(v.l->end.error, GANTRY_ERR_CORRUPT);
-				for (size_t i = 0; i < SIZE; i++)
-					CHECK_EQ(v.in[i], 0xdd);
+				CHECK_FILLED(v.in, SIZE, 0xdd);
 				pair_raw_free(&config, v.l, v.raw);
 			}
 }

@@ -113,8 +113,7 @@ static void write_all(struct tcp_link *l, int fd, const uint8_t *p, size_t n)
 
 static void progress(struct tcp_link *l)
 {
-	for (int i = 0; i < 4; i++)
-		tcp_link_progress(l);
+	pair_passes(l, 4);
 	CHECK(!tcp_link_failed(l));
 }
 

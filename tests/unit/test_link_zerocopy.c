@@ -7,55 +7,9 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
-#include "base/log.h"
-#include "base/param.h"
-#include "link_pair.h"
-#include "logs.h"
-#include "test.h"
-#include "until.h"
+#include "link_match_util.h"
 
-enum { A = 1, PIECES_MAX = SANITIZED ? 300007 : 1000003, PIECES_ROOM = 2 * PIECES_MAX + 1000 };
-
-static void progress(struct tcp_link *l[2], int times)
-{
-	for (int i = 0; i < times; i++) {
-		tcp_link_progress(l[0]);
-		tcp_link_progress(l[1]);
-	}
-}
-
-static void *isend(struct tcp_link *l, const uint8_t *data, size_t size, int tag)
-{
-	void *request = NULL;
-
-	CHECK_OK(tcp_link_isend(l, data, size, tag, &request));
-	CHECK(request);
-	return request;
-}
-
-static void *irecv(struct tcp_link *l, uint8_t *data, size_t size, int tag)
-{
-	void *request = NULL, *p = data;
-
-	CHECK_OK(tcp_link_irecv(l, 1, &p, &size, &tag, &request));
-	CHECK(request);
-	return request;
-}
-
-static void wait_for(struct tcp_link *l[2], void *request)
-{
-	int done = 0;
-
-	for (uint64_t until = until_hang(); !done;) {
-		gantry_result r = tcp_link_test(request, &done, NULL);
-
-		if (r != GANTRY_OK)
-			fprintf(stderr, "test: %s (%s)\n", gantry_last_error(), gantry_result_name(r));
-		CHECK_EQ(r, GANTRY_OK);
-		progress(l, 1);
-		CHECK(gantry_now_ns() < until);
-	}
-}
+enum { PIECES_MAX = SANITIZED ? 300007 : 1000003, PIECES_ROOM = 2 * PIECES_MAX + 1000 };
 
 /* Messages of many sizes at odd addresses from l[0] to l[1]. */
 static void transfer(struct tcp_link *l[2])
@@ -69,10 +23,10 @@ static void transfer(struct tcp_link *l[2])
 
 		pattern_fill(from, sizes[i], i);
 		s = isend(l[0], from, sizes[i], A);
-		wait_for(l, s);
+		wait_for(l, s, NULL);
 		/* Done means that the memory is the sender's again, whatever is still on its way. */
 		memset(from, 0xff, sizes[i]);
-		wait_for(l, r);
+		wait_for(l, r, NULL);
 		CHECK_PATTERN(to, sizes[i], i);
 	}
 	free(in);
@@ -122,12 +76,12 @@ static void transfer_pieces(struct tcp_link *l[2])
 		s[0] = isend(l[0], small, 100, A);
 		s[1] = isend_vec(l[0], iov, n);
 		s[2] = isend(l[0], small, 100, A);
-		wait_for(l, s[0]);
-		wait_for(l, s[1]);
+		wait_for(l, s[0], NULL);
+		wait_for(l, s[1], NULL);
 		memset(out, 0xff, PIECES_ROOM); /* it is the sender's again */
-		wait_for(l, s[2]);
+		wait_for(l, s[2], NULL);
 		for (int k = 0; k < 3; k++)
-			wait_for(l, r[k]);
+			wait_for(l, r[k], NULL);
 		CHECK_PATTERN(in, sizes[i], 70 + i);
 		CHECK_PATTERN(got[0], 100, i);
 		CHECK_PATTERN(got[1], 100, i);
@@ -159,11 +113,10 @@ TEST(waits_for_the_receiver)
 		CHECK_EQ(l[0]->lanes[1].tx.bytes, sizeof(out));
 		CHECK_EQ(((struct tcp_request *)s)->state, TCP_PENDING);
 		lane_rx_mu_unlock(&l[1]->lanes[1].rx.lock);
-		wait_for(l, s);
-		wait_for(l, r);
+		wait_for(l, s, NULL);
+		wait_for(l, r, NULL);
 		CHECK_PATTERN(in, sizeof(in), 9);
-		tcp_link_free(l[0]);
-		tcp_link_free(l[1]);
+		pair_free(l);
 	}
 }
 
@@ -188,8 +141,7 @@ TEST(all_ways)
 					UNTIL((transfer(l), !l[0]->tx.msg_zerocopy));
 				}
 				CHECK_EQ(l[0]->tx.splice, mode == 0);
-				tcp_link_free(l[0]);
-				tcp_link_free(l[1]);
+				pair_free(l);
 			}
 }
 
@@ -208,8 +160,7 @@ TEST(pieces)
 			pair_links(&c, l);
 			transfer_pieces(l);
 			CHECK_EQ(l[0]->tx.splice, mode == 0);
-			tcp_link_free(l[0]);
-			tcp_link_free(l[1]);
+			pair_free(l);
 		}
 }
 
@@ -249,13 +200,12 @@ static void cannot_be_pinned(int splice, int nlanes)
 
 		pattern_fill(secret, SIZE, i);
 		s = isend(l[0], secret, SIZE, A);
-		wait_for(l, s);
-		wait_for(l, r);
+		wait_for(l, s, NULL);
+		wait_for(l, r, NULL);
 		CHECK_PATTERN(in, SIZE, i);
 	}
 	transfer(l);
-	tcp_link_free(l[0]);
-	tcp_link_free(l[1]);
+	pair_free(l);
 	munmap(secret, SIZE);
 	free(in);
 }
@@ -286,8 +236,7 @@ TEST(no_pipe)
 	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &old), 0);
 	CHECK_EQ(l[0]->tx.splice, 0);
 	CHECK_HAS(logs_text(), "pipe: Too many open files");
-	tcp_link_free(l[0]);
-	tcp_link_free(l[1]);
+	pair_free(l);
 }
 
 /* A damaged byte is found, and the text says where; the sender hears of it too. */
@@ -305,17 +254,13 @@ TEST(checksum)
 				       .offset = bulk ? 18 : 0,
 				       .tag = 6,
 				       .payload_crc = 0xe3069283};
-		uint8_t b[48 + 9], in[900], out[1024];
+		uint8_t in[900], out[1024];
 		gantry_result r = GANTRY_OK;
 		void *request = irecv(l, in, 900, 6);
-		size_t header;
 		ssize_t n;
 
-		header = pair_frame_put(b, &f);
-		memcpy(b + header, "123456789", 9);
-		CHECK_EQ(send(raw[bulk], b, header + 9, 0), header + 9);
-		for (int i = 0; i < 5; i++)
-			tcp_link_progress(l);
+		pair_say(raw[bulk], &f, "123456789");
+		pair_passes(l, 5);
 		CHECK(!tcp_link_failed(l));
 		if (!bulk) {
 			CHECK_OK(tcp_link_test(request, &done, NULL));
@@ -324,9 +269,7 @@ TEST(checksum)
 		}
 		f.index += !bulk;
 		f.offset += bulk ? 9 : 0;
-		pair_frame_put(b, &f);
-		memcpy(b + header, "123456788", 9);
-		CHECK_EQ(send(raw[bulk], b, header + 9, 0), header + 9);
+		pair_say(raw[bulk], &f, "123456788");
 		for (int i = 0; i < 5 && r == GANTRY_OK; i++)
 			r = tcp_link_test(request, &done, NULL);
 		CHECK_EQ(r, GANTRY_ERR_CORRUPT);

@@ -239,8 +239,7 @@ TEST(order)
 	}
 	CHECK_EQ(tcp_stage_taken(s), 0);
 	CHECK_EQ(l[0]->devmem.copying_out_n, 0);
-	tcp_link_free(l[0]);
-	tcp_link_free(l[1]);
+	pair_free(l);
 	tcp_stage_put(s);
 	free(out);
 	free(in);
@@ -281,8 +280,7 @@ TEST(ends)
 			tcp_link_close_tx(l[0]);
 		check_empty(s);
 		if (how != 1)
-			tcp_link_free(l[0]);
-		tcp_link_free(l[1]);
+			pair_free(l);
 		tcp_stage_put(s);
 		free(out);
 		free(in);
@@ -305,8 +303,7 @@ TEST(refusals)
 	/* Neither has used up a request or a number of its tag. */
 	CHECK_EQ(l[0]->tx.sends.nfree, l[0]->tx.sends.count);
 	CHECK_EQ(l[0]->tx.tags.count, 0);
-	tcp_link_free(l[0]);
-	tcp_link_free(l[1]);
+	pair_free(l);
 	free(data);
 }
 
@@ -379,8 +376,7 @@ TEST(threads)
 	__atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
 	for (int i = 0; i < 2; i++)
 		pthread_join(t[i], NULL);
-	tcp_link_free(l[0]);
-	tcp_link_free(l[1]);
+	pair_free(l);
 	free(out);
 	free(in);
 }

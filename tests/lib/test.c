@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/param.h"
 #include "random.h"
 
 enum { CASE_BYTES = 256 };
@@ -37,6 +38,23 @@ void test_case(const char *format, ...)
 		vsnprintf(thread_case, sizeof(thread_case), format, args);
 	}
 	va_end(args);
+}
+
+void set_params_of(const char *name, ...)
+{
+	va_list args;
+
+	va_start(args, name);
+	for (; name; name = va_arg(args, const char *)) {
+		const char *value = va_arg(args, const char *);
+
+		if (value)
+			setenv(name, value, 1);
+		else
+			unsetenv(name);
+	}
+	va_end(args);
+	CHECK_OK(gantry_params_load(1));
 }
 
 /* Puts text behind what is there already. */

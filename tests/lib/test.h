@@ -78,6 +78,10 @@ _Noreturn void test_fail(const char *file, int line, const char *function, const
 	__attribute__((format(printf, 4, 5)));
 #define TEST_FAIL(...) test_fail(__FILE__, __LINE__, __func__, __VA_ARGS__)
 
+/* Parameters as a user sets them, from here on: names, each with its value; NULL: not set. */
+void set_params_of(const char *name, ...);
+#define set_params(...) set_params_of(__VA_ARGS__, NULL)
+
 /* Leaves the test, or the rest of it, out. */
 #define SKIP(...)                                                                                                      \
 	do {                                                                                                           \
@@ -123,5 +127,12 @@ _Noreturn void test_fail(const char *file, int line, const char *function, const
 				  gantry_result_name(expected));                                                       \
 	} while (0)
 #define CHECK_OK(call) CHECK_RESULT(call, GANTRY_OK)
+
+/* An error whose text has the part. */
+#define CHECK_ERROR(call, expected, part)                                                                              \
+	do {                                                                                                           \
+		CHECK_RESULT(call, expected);                                                                          \
+		CHECK_HAS(gantry_last_error(), part);                                                                  \
+	} while (0)
 
 #endif

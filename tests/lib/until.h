@@ -45,17 +45,25 @@ static inline void until_pause(void)
 	sleep_ns(500000);
 }
 
-/* Asked again and again, also once more when time is over: the asking thread may have been away. */
+/* Whether there is time for another round: also for one when time is over, as the asking thread may have been away. */
+static inline int until_more(uint64_t *end, const char *file, int line, const char *function, const char *cond)
+{
+	if (!*end)
+		test_fail(file, line, function, "still so after %d s: %s", UNTIL_SECONDS, cond);
+	if (gantry_now_ns() >= *end)
+		*end = 0;
+	return 1;
+}
+#define UNTIL_LOOP(cond, text)                                                                                         \
+	for (uint64_t until_end = until_hang(); (cond) && until_more(&until_end, __FILE__, __LINE__, __func__, text);)
+
+/* A while loop that does something towards its end. */
+#define WAIT_WHILE(cond) UNTIL_LOOP(cond, #cond)
+
+/* Asked again and again. */
 #define UNTIL(cond)                                                                                                    \
 	do {                                                                                                           \
-		uint64_t until_end = until_hang();                                                                     \
-		int until_over = 0;                                                                                    \
-		while (!(cond)) {                                                                                      \
-			if (until_over)                                                                                \
-				TEST_FAIL("not true within %d s: %s", UNTIL_SECONDS, #cond);                           \
-			until_pause();                                                                                 \
-			until_over = gantry_now_ns() >= until_end;                                                     \
-		}                                                                                                      \
+		UNTIL_LOOP(!(cond), "not " #cond) until_pause();                                                       \
 	} while (0)
 
 #endif

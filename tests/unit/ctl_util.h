@@ -40,15 +40,6 @@ struct rank_state {
 	int calls;
 };
 
-static inline void set_env(const char *name, const char *value)
-{
-	if (value)
-		setenv(name, value, 1);
-	else
-		unsetenv(name);
-	CHECK_OK(gantry_params_load(1));
-}
-
 static inline void on_lost(void *ctx, int rank, gantry_result why, const char *text)
 {
 	struct rank_state *s = ctx;
@@ -200,7 +191,7 @@ static inline void ctl_relay_make(struct relay *r)
 	memset(r, 0, sizeof(*r));
 	relay_make(r, 0, 0);
 	snprintf(text, sizeof(text), "127.0.0.1:%d", r->port);
-	set_env("GANTRY_ADVERTISE", text);
+	set_params("GANTRY_ADVERTISE", text);
 }
 
 /* After the id was made: finds out where the hub really is. */
@@ -219,7 +210,7 @@ static inline void ctl_relay_start(struct relay *r, const struct gantry_unique_i
 static inline void ctl_relay_stop(struct relay *r)
 {
 	relay_stop(r);
-	set_env("GANTRY_ADVERTISE", NULL);
+	set_params("GANTRY_ADVERTISE", NULL);
 }
 
 /* "10.0.0.1:4711": where an id's hub is. */

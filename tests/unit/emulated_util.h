@@ -101,19 +101,16 @@ static inline uint64_t pair_send(struct pair *p, uint64_t n)
 /* All n bytes of the stream are at the receiving socket. */
 static inline void pair_arrive(struct pair *p, uint64_t n)
 {
-	uint64_t until = until_hang(), end = p->sent + n;
+	uint64_t end = p->sent + n;
 	static uint8_t seen[4 << 20];
+	ssize_t got = 0;
 
 	CHECK(n <= sizeof(seen));
-	for (;;) {
-		ssize_t got;
-
+	WAIT_WHILE (p->sent != end || got < (ssize_t)n || (uint64_t)got < p->sent - p->got) {
+		if (got)
+			usleep(100);
 		pair_send(p, end - p->sent); /* a socket may be full until its peer's kernel has had its turn */
 		got = recv(p->rx, seen, sizeof(seen), MSG_PEEK | MSG_DONTWAIT);
-		if (p->sent == end && got >= (ssize_t)n && (uint64_t)got >= p->sent - p->got)
-			return;
-		CHECK(gantry_now_ns() < until);
-		usleep(100);
 	}
 }
 
@@ -244,15 +241,14 @@ static inline void check_got(struct devmem_flow *f, const struct pair *p, const 
 /* Receives, checks and gives back until `n` bytes are through. The peer sends as it can. */
 static inline void pump(struct devmem_flow *f, struct pair *p, uint64_t n, size_t control, size_t iov_len)
 {
-	uint64_t until = until_hang(), end = p->got + n;
+	uint64_t end = p->got + n;
 
-	while (p->got < end) {
+	WAIT_WHILE (p->got < end) {
 		struct got *g;
 
 		if (p->sent < end)
 			pair_send(p, end - p->sent < 300000 ? end - p->sent : 300000);
 		g = receive_into(f, control, iov_len, MSG_DONTWAIT);
-		CHECK(gantry_now_ns() < until);
 		if (g->bytes < 0 && errno == EAGAIN)
 			continue;
 		check_got(f, p, g, p->got);

@@ -517,12 +517,9 @@ static void world_run(struct world *w)
 
 		int64_t at = pattern(m->dst, m->bytes, m->seed, 1);
 
-		if (at >= 0) {
-			fprintf(stderr,
-				"message %d (%" PRIu64 " bytes, proto %d, ptr %d %d) differs at byte %" PRId64 "\n", i,
-				m->bytes, m->proto, m->send_ptr, m->recv_ptr, at);
-			exit(1);
-		}
+		if (at >= 0)
+			TEST_FAIL("message %d (%" PRIu64 " bytes, proto %d, ptr %d %d) differs at byte %" PRId64 "", i,
+				  m->bytes, m->proto, m->send_ptr, m->recv_ptr, at);
 		check_guards(m->src, m->bytes, m->src_off);
 		check_guards(m->dst, m->bytes, m->dst_off);
 		free(m->src - GUARD - m->src_off);

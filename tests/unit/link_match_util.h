@@ -31,10 +31,8 @@ static inline int test(void *request, int *sizes)
 
 static inline void wait_for(struct tcp_link *l[2], void *request, int *sizes)
 {
-	for (uint64_t until = until_hang(); !test(request, sizes);) {
+	WAIT_WHILE (!test(request, sizes))
 		progress(l, 1);
-		CHECK(gantry_now_ns() < until);
-	}
 }
 
 static inline int is_done(void *request)

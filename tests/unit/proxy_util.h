@@ -138,12 +138,8 @@ static inline void append(struct gantry_proxy *p, struct fake *f, uint32_t n, ui
 /* Until nothing is pending; a minute at most. */
 static inline void drain(struct gantry_proxy_group *g)
 {
-	uint64_t until = until_hang();
-
-	while (gantry_proxy_group_pending(g)) {
-		CHECK(gantry_now_ns() < until);
+	WAIT_WHILE (gantry_proxy_group_pending(g))
 		usleep(50);
-	}
 }
 
 /* Until it has announced itself and passes no more; there are no operations. */

@@ -208,10 +208,8 @@ static inline void rx_check(const struct rx_layout *l, const unsigned char *base
 		for (; at < place; at++)
 			if (base[at] != guard)
 				CHECK_EQ(at, (size_t)-1); /* written outside of the pieces */
-		if (base[at] != rx_byte(i, seed)) {
-			fprintf(stderr, "byte %zu of %zu is wrong\n", i, l->total);
-			exit(1);
-		}
+		if (base[at] != rx_byte(i, seed))
+			TEST_FAIL("byte %zu of %zu is wrong", i, l->total);
 		at++;
 	}
 	for (; at < size; at++)

@@ -42,8 +42,7 @@ static inline void world_dir(struct world *w)
 {
 	snprintf(w->dir, sizeof(w->dir), "/tmp/gantry-test-stall-XXXXXX");
 	CHECK(mkdtemp(w->dir) != NULL);
-	setenv("GANTRY_STALL_DIR", w->dir, 1);
-	CHECK_OK(gantry_params_load(1));
+	set_params("GANTRY_STALL_DIR", w->dir);
 }
 
 /* Not one that is being written. */
@@ -101,10 +100,8 @@ static inline void world_judge(const struct world *w, struct stall_verdict *ret)
 			continue;
 		snprintf(path, sizeof(path), "%s/%s", w->dir, e->d_name);
 		stall_next_file(&set);
-		if (json_read_lines(path, stall_take, &set, why, sizeof(why))) {
-			fprintf(stderr, "%s\n", why);
-			exit(1);
-		}
+		if (json_read_lines(path, stall_take, &set, why, sizeof(why)))
+			TEST_FAIL("%s", why);
 	}
 	closedir(d);
 	CHECK_EQ(set.ncomms, 1);

@@ -68,7 +68,7 @@ static int three_came(struct gantry_unique_id *id, int seconds, uint64_t *ret_un
 	int came = 1;
 
 	snprintf(text, sizeof(text), "%ds", seconds);
-	set_env("GANTRY_CONNECT_TIMEOUT", text);
+	set_params("GANTRY_CONNECT_TIMEOUT", text);
 	CHECK_OK(gantry_ctl_create_id(id));
 	s = try_ranks(id, 3, (int[]){0, 2, 5}, (int[]){6, 6, 6});
 	took = now_ms() - began;
@@ -128,7 +128,7 @@ TEST(test_missing)
 		CHECK(seconds <= 16);
 	}
 	/* Who comes too late hears the same, and need not wait for it. */
-	set_env("GANTRY_CONNECT_TIMEOUT", "400s");
+	set_params("GANTRY_CONNECT_TIMEOUT", "400s");
 	s = try_ranks(&id, 1, (int[]){3}, (int[]){6});
 	CHECK_EQ(s->joined, GANTRY_ERR_TIMEOUT);
 	CHECK_HAS(s->text, "3 of 6 ranks came");
@@ -139,11 +139,11 @@ TEST(test_missing)
 	/* And who comes much too late finds nobody. */
 	port = keep_port(&id);
 	if (port >= 0) {
-		set_env("GANTRY_CONNECT_TIMEOUT", "500ms");
+		set_params("GANTRY_CONNECT_TIMEOUT", "500ms");
 		UNTIL(finds_nobody(&id));
 		close(port);
 	}
-	set_env("GANTRY_CONNECT_TIMEOUT", "400s"); /* whoever does not have to wait for it */
+	set_params("GANTRY_CONNECT_TIMEOUT", "400s"); /* whoever does not have to wait for it */
 }
 
 TEST(test_twice)
@@ -224,33 +224,33 @@ TEST(test_keys)
 	CHECK_HAS(s->text, "the key does not fit");
 	free(s);
 	if (!GANTRY_HAVE_OPENSSL) {
-		set_env("GANTRY_SECRET", "alpha");
+		set_params("GANTRY_SECRET", "alpha");
 		CHECK_EQ(gantry_ctl_create_id(&id), GANTRY_ERR_CONFIG);
-		set_env("GANTRY_SECRET", NULL);
+		set_params("GANTRY_SECRET", NULL);
 		return;
 	}
-	set_env("GANTRY_SECRET", "alpha");
+	set_params("GANTRY_SECRET", "alpha");
 	s = try_ranks(&id, 1, (int[]){1}, (int[]){2});
 	CHECK_EQ(s->joined, GANTRY_ERR_AUTH);
 	CHECK_HAS(s->text, "GANTRY_SECRET is set only on the rank's side");
 	free(s);
 	CHECK_OK(gantry_ctl_create_id(&id));
-	set_env("GANTRY_SECRET", "beta");
+	set_params("GANTRY_SECRET", "beta");
 	s = try_ranks(&id, 1, (int[]){1}, (int[]){2});
 	CHECK_EQ(s->joined, GANTRY_ERR_AUTH);
 	CHECK_HAS(s->text, "GANTRY_SECRET differs");
 	free(s);
-	set_env("GANTRY_SECRET", NULL);
+	set_params("GANTRY_SECRET", NULL);
 	s = try_ranks(&id, 1, (int[]){1}, (int[]){2});
 	CHECK_EQ(s->joined, GANTRY_ERR_AUTH);
 	CHECK_HAS(s->text, "only on the hub's side");
 	free(s);
-	set_env("GANTRY_SECRET", "alpha");
+	set_params("GANTRY_SECRET", "alpha");
 	s = try_ranks(&id, 2, (int[]){0, 1}, (int[]){2, 2});
 	CHECK_OK(s[0].joined);
 	CHECK_OK(s[1].joined);
 	ranks_leave(s, 2);
-	set_env("GANTRY_SECRET", NULL);
+	set_params("GANTRY_SECRET", NULL);
 }
 
 static int ranks_here(const struct gantry_unique_id *id)
@@ -282,17 +282,17 @@ TEST(test_secrets_told)
 
 	if (!GANTRY_HAVE_OPENSSL)
 		return;
-	set_env("GANTRY_CONNECT_TIMEOUT", "400s");
+	set_params("GANTRY_CONNECT_TIMEOUT", "400s");
 	for (int i = 0; i < 3; i++) {
 		struct gantry_unique_id id;
 		struct rank_state *s;
 
-		set_env("GANTRY_SECRET", secrets[i][0]);
+		set_params("GANTRY_SECRET", secrets[i][0]);
 		CHECK_OK(gantry_ctl_create_id(&id));
 		s = ranks_make(2, &id, NULL);
 		ranks_start(s, 1);
 		UNTIL(ranks_here(&id) == 1);
-		set_env("GANTRY_SECRET", secrets[i][1]);
+		set_params("GANTRY_SECRET", secrets[i][1]);
 		ranks_start(s + 1, 1);
 		ranks_wait(s + 1, 1);
 		CHECK_EQ(s[1].joined, GANTRY_ERR_AUTH);
@@ -306,8 +306,7 @@ TEST(test_secrets_told)
 				     "GANTRY_SECRET differ?");
 		free(s);
 	}
-	set_env("GANTRY_SECRET", NULL);
-	set_env("GANTRY_CONNECT_TIMEOUT", NULL);
+	set_params("GANTRY_SECRET", NULL, "GANTRY_CONNECT_TIMEOUT", NULL);
 	end_hubs();
 }
 
@@ -320,7 +319,7 @@ TEST(test_out_of_descriptors)
 	uint64_t began;
 	int fd, lines;
 
-	set_env("GANTRY_LOG", "warn");
+	set_params("GANTRY_LOG", "warn");
 	CHECK_OK(gantry_ctl_create_id(&id));
 	CHECK_OK(ctl_id_decode(&id, &where));
 	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -339,7 +338,7 @@ TEST(test_out_of_descriptors)
 	logs_end();
 	CHECK_HAS(logs_text(), "Too many open files");
 	CHECK_HAS(logs_text(), " such lines left out)");
-	set_env("GANTRY_LOG", NULL);
+	set_params("GANTRY_LOG", NULL);
 	end_hubs();
 }
 
@@ -419,7 +418,7 @@ TEST(test_lost_in_join)
 static int id_at_free_port(struct gantry_unique_id *id, char port[16])
 {
 	snprintf(port, 16, "%d", lo_free_port());
-	set_env("GANTRY_PORT_RANGE", port);
+	set_params("GANTRY_PORT_RANGE", port);
 	return gantry_ctl_create_id(id) == GANTRY_OK;
 }
 
@@ -445,7 +444,7 @@ TEST(test_port)
 		CHECK_OK(s[1].joined);
 		ranks_leave(s, 2);
 	}
-	set_env("GANTRY_PORT_RANGE", NULL);
+	set_params("GANTRY_PORT_RANGE", NULL);
 	end_hubs();
 }
 
@@ -458,7 +457,7 @@ TEST(test_addresses)
 	char text[GANTRY_ADDR_TEXT], name[IFNAMSIZ] = "";
 
 	CHECK(nics != NULL);
-	set_env("GANTRY_FAMILY", "inet6");
+	set_params("GANTRY_FAMILY", "inet6");
 	if (gantry_ctl_create_id(&id) == GANTRY_OK) {
 		id_text(&id, text);
 		CHECK_HAS(text, "[::1]:");
@@ -479,7 +478,7 @@ TEST(test_addresses)
 		struct relay relay;
 		struct rank_state *s;
 
-		set_env("GANTRY_FAMILY", NULL);
+		set_params("GANTRY_FAMILY", NULL);
 		ctl_relay_make(&relay);
 		close(relay.listen);
 		relay.listen = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -488,11 +487,11 @@ TEST(test_addresses)
 			socklen_t len = sizeof(local);
 
 			CHECK_EQ(getsockname(relay.listen, &local.sa, &len), 0);
-			set_env("GANTRY_ADVERTISE", gantry_addr_text(&local, text));
+			set_params("GANTRY_ADVERTISE", gantry_addr_text(&local, text));
 			CHECK_OK(gantry_ctl_create_id(&id));
 			ctl_relay_start(&relay, &id);
 			snprintf(pattern, sizeof(pattern), "=%.15s", name);
-			set_env("GANTRY_IFNAME", pattern);
+			set_params("GANTRY_IFNAME", pattern);
 			s = try_ranks(&id, 2, (int[]){0, 1}, (int[]){2, 2});
 			CHECK_OK(s[0].joined);
 			CHECK_OK(s[1].joined);
@@ -500,11 +499,10 @@ TEST(test_addresses)
 			printf("link-local: %s\n", text);
 			ranks_leave(s, 2);
 			ctl_relay_stop(&relay);
-			set_env("GANTRY_IFNAME", "lo");
+			set_params("GANTRY_IFNAME", "lo");
 		}
 	}
-	set_env("GANTRY_ADVERTISE", NULL);
-	set_env("GANTRY_FAMILY", NULL);
+	set_params("GANTRY_ADVERTISE", NULL, "GANTRY_FAMILY", NULL);
 }
 
 /* An id of 127.0.0.1 and a port that was free a moment ago, served here on all addresses. */
@@ -571,11 +569,9 @@ TEST(test_fixed_alone)
 	gantry_ctl_fixed_id(&a, "late", &id);
 	/* The caller's patience counts, if it has said how much it has. */
 	c = (struct gantry_ctl_config){.id = &id, .rank = 1, .nranks = 2, .patience_ns = 100000000};
-	CHECK_EQ(gantry_ctl_join(&c, &ctl), GANTRY_ERR_UNREACHABLE);
-	CHECK_HAS(gantry_last_error(), "within 0.1 s");
+	CHECK_ERROR(gantry_ctl_join(&c, &ctl), GANTRY_ERR_UNREACHABLE, "within 0.1 s");
 	CHECK_EQ(listen(fd, 1), 0);
-	CHECK_EQ(gantry_ctl_serve(&id, NULL), GANTRY_ERR_LIMIT);
-	CHECK_HAS(gantry_last_error(), "in use");
+	CHECK_ERROR(gantry_ctl_serve(&id, NULL), GANTRY_ERR_LIMIT, "in use");
 	close(fd);
 	s = ranks_make(2, &id, NULL);
 	ranks_start(s + 1, 1);

@@ -507,7 +507,7 @@ int main(void)
 	setenv("GANTRY_IFNAME", "lo", 1);
 	setenv("GANTRY_CONNECT_TIMEOUT", "400s", 1);
 	for (int secret = 0; secret <= GANTRY_HAVE_OPENSSL; secret++) {
-		set_env("GANTRY_SECRET", secret ? "a secret of the job" : NULL);
+		set_params("GANTRY_SECRET", secret ? "a secret of the job" : NULL);
 		auth = secret ? INET_AUTH_SECRET : GANTRY_HAVE_OPENSSL ? INET_AUTH_KEY : INET_AUTH_SHOWN;
 		RUN(test_flood());
 		RUN(test_alone());

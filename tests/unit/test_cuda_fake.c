@@ -31,8 +31,7 @@ TEST(open_and_close)
 
 	/* Nothing is left of an open that fails half way. */
 	fail_next("cuStreamCreate", CUE_OUT_OF_MEMORY);
-	CHECK_EQ(gantry_device_cuda(0, &gpu), GANTRY_ERR_NOMEM);
-	CHECK_HAS(gantry_last_error(), "out of memory (CUDA_ERROR_OUT_OF_MEMORY, 2)");
+	CHECK_ERROR(gantry_device_cuda(0, &gpu), GANTRY_ERR_NOMEM, "out of memory (CUDA_ERROR_OUT_OF_MEMORY, 2)");
 	CHECK_EQ(fake->contexts, 0);
 	CHECK_EQ(gantry_device_cuda(FAKE_GPUS, &gpu), GANTRY_ERR_INVALID);
 
@@ -166,8 +165,7 @@ static void blocks_that_wait(struct gantry_stream *s)
 	struct gantry_unpack_args short_blocks = {0};
 	struct gantry_launch l = {.kernel = &gantry_kernel_p2p, .blocks = 9, .args = &none, .args_size = sizeof(none)};
 
-	CHECK_EQ(ops->launch(gpu, s, &l), GANTRY_ERR_LIMIT);
-	CHECK_HAS(gantry_last_error(), "takes 1 to 8, which run at the same time");
+	CHECK_ERROR(ops->launch(gpu, s, &l), GANTRY_ERR_LIMIT, "takes 1 to 8, which run at the same time");
 	l = (struct gantry_launch){.kernel = &gantry_kernel_unpack_grid,
 				   .blocks = 1000,
 				   .args = &short_blocks,
@@ -177,8 +175,7 @@ static void blocks_that_wait(struct gantry_stream *s)
 	CHECK_EQ(fake->blocks, 1000);
 	CHECK_EQ(fake->lanes, 128);
 	l.lanes = 256;
-	CHECK_EQ(ops->launch(gpu, s, &l), GANTRY_ERR_INVALID);
-	CHECK_HAS(gantry_last_error(), "up to 128");
+	CHECK_ERROR(ops->launch(gpu, s, &l), GANTRY_ERR_INVALID, "up to 128");
 	fake->args_size = sizeof(struct gantry_fill_args);
 }
 
@@ -195,8 +192,7 @@ TEST(launches)
 
 	CHECK_OK(ops->stream_create(gpu, &s));
 	if (!GANTRY_HAVE_CUDA) {
-		CHECK_EQ(ops->launch(gpu, s, &l), GANTRY_ERR_UNSUPPORTED);
-		CHECK_HAS(gantry_last_error(), "built without nvcc: no kernels");
+		CHECK_ERROR(ops->launch(gpu, s, &l), GANTRY_ERR_UNSUPPORTED, "built without nvcc: no kernels");
 		CHECK_OK(ops->stream_destroy(gpu, s));
 		return;
 	}

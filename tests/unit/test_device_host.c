@@ -7,15 +7,14 @@
  * ends the test.
  */
 #include <pthread.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/eventcount.h"
 #include "base/log.h"
+#include "child.h"
 #include "device/host/host.h"
 #include "random.h"
-#include "test.h"
 #include "until.h"
 
 enum { LIMIT_S = 500, MANY = 2000, ROUNDS = 300 };
@@ -181,7 +180,7 @@ TEST(check_ipc)
 	for (uint64_t i = 0; i < 100; i++)
 		s->bytes[i] = i * i;
 	CHECK_OK(dev->ops->ipc_export(dev, s, sizeof(*s), &handle));
-	pid = fork();
+	pid = child_fork();
 	if (!pid)
 		child_part(&handle, s, &freed);
 	play(s, 0, ROUNDS);
@@ -213,7 +212,7 @@ TEST(check_ipc_gone)
 	void *p;
 
 	CHECK_EQ(pipe(pipes), 0);
-	pid = fork();
+	pid = child_fork();
 	if (!pid) {
 		CHECK_OK(gantry_mem_alloc(dev, 100, &p));
 		CHECK_OK(dev->ops->ipc_export(dev, p, 100, &handle));
@@ -457,8 +456,8 @@ static void check_dmabuf(void)
 		CHECK_EQ(offset, 100);
 		close(fd);
 	} else {
-		CHECK_EQ(dev->ops->dmabuf_export(dev, p, 1 << 16, &fd, &offset), GANTRY_ERR_UNSUPPORTED);
-		CHECK_HAS(gantry_last_error(), "/dev/udmabuf");
+		CHECK_ERROR(dev->ops->dmabuf_export(dev, p, 1 << 16, &fd, &offset), GANTRY_ERR_UNSUPPORTED,
+			    "/dev/udmabuf");
 	}
 	CHECK_OK(gantry_mem_free(dev, p));
 }

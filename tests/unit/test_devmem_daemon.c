@@ -17,16 +17,15 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "child.h"
 #include "devmem_fake.h"
 #include "net/devmem/daemon.h"
 #include "random.h"
-#include "test.h"
 #include "until.h"
 
 /* As they travel: what the daemon takes, written out by hand (little-endian machines). */
@@ -102,7 +101,7 @@ static pid_t start(const char *nic, int has_uid, uid_t uid)
 	pid_t pid;
 
 	__atomic_store_n(&shared->stop, 0, __ATOMIC_RELAXED);
-	pid = fork();
+	pid = child_fork();
 	if (pid == 0) {
 		alarm(500);
 		_exit(devmem_daemon_serve(&config, &shared->stop) == GANTRY_OK ? 0 : 1);
@@ -114,11 +113,8 @@ static pid_t start(const char *nic, int has_uid, uid_t uid)
 
 static void end(pid_t pid)
 {
-	int status;
-
 	__atomic_store_n(&shared->stop, 1, __ATOMIC_RELAXED);
-	CHECK_EQ(waitpid(pid, &status, 0), pid);
-	CHECK_EQ(status, 0);
+	child_wait(pid);
 	CHECK(access(path, F_OK) != 0);
 }
 
@@ -169,8 +165,7 @@ TEST(check_client)
 	CHECK_EQ(getpeername(fds[1], (struct sockaddr *)&a, &len), 0);
 	CHECK_EQ(shared->nic.rules[location].tuple.src.in.sin_port, a.sin_port);
 	/* Not a flow, not a rule of ours. */
-	CHECK_EQ(devmem_daemon_steer(h, udp, &location), GANTRY_ERR_INVALID);
-	CHECK_HAS(gantry_last_error(), "not a connected TCP socket");
+	CHECK_ERROR(devmem_daemon_steer(h, udp, &location), GANTRY_ERR_INVALID, "not a connected TCP socket");
 	CHECK_EQ(devmem_daemon_steer(h, file, &location), GANTRY_ERR_INVALID);
 	CHECK_EQ(devmem_daemon_unsteer(h, 12345), GANTRY_ERR_INVALID);
 	CHECK_OK(devmem_daemon_unsteer(h, DEVMEM_NO_RULE));
@@ -189,8 +184,7 @@ TEST(check_client)
 	wait_unbound();
 	/* The kernel's refusal arrives whole. */
 	shared->nic.bind_error = 524;
-	CHECK_EQ(bind_by("fake0", file, 1, &id, &h), GANTRY_ERR_UNSUPPORTED);
-	CHECK_HAS(gantry_last_error(), "PCI topology");
+	CHECK_ERROR(bind_by("fake0", file, 1, &id, &h), GANTRY_ERR_UNSUPPORTED, "PCI topology");
 	shared->nic.bind_error = 0;
 	CHECK_EQ(bind_by("fake0", file, FAKE_QUEUES, &id, &h), GANTRY_ERR_LIMIT);
 	wait_unbound();
@@ -199,12 +193,10 @@ TEST(check_client)
 	{
 		struct devmem_daemon_config config = {.path = path};
 
-		CHECK_EQ(devmem_daemon_serve(&config, &shared->stop), GANTRY_ERR_CONFIG);
-		CHECK_HAS(gantry_last_error(), "another daemon");
+		CHECK_ERROR(devmem_daemon_serve(&config, &shared->stop), GANTRY_ERR_CONFIG, "another daemon");
 	}
 	end(pid);
-	CHECK_EQ(bind_by("fake0", file, 1, &id, &h), GANTRY_ERR_CONFIG);
-	CHECK_HAS(gantry_last_error(), "gantry devmem-helper --socket");
+	CHECK_ERROR(bind_by("fake0", file, 1, &id, &h), GANTRY_ERR_CONFIG, "gantry devmem-helper --socket");
 	close(file);
 	close(udp);
 	close(fds[0]);
@@ -228,14 +220,13 @@ static void foreign_client(void)
 		_exit(77);
 	tcp_pair(fds);
 	CHECK_OK(bind_by("fake0", file, 1, &id, &h));
-	CHECK_EQ(devmem_daemon_steer(h, fds[0], &location), GANTRY_ERR_INVALID);
-	CHECK_HAS(gantry_last_error(), "network namespace");
+	CHECK_ERROR(devmem_daemon_steer(h, fds[0], &location), GANTRY_ERR_INVALID, "network namespace");
 	_exit(0);
 }
 
 TEST(check_foreign_client)
 {
-	pid_t pid = start(NULL, 0, 0), child = fork();
+	pid_t pid = start(NULL, 0, 0), child = child_fork();
 	int status = 0;
 
 	if (child == 0)
@@ -252,7 +243,7 @@ TEST(check_dying_client)
 	pid_t pid = start("fake0", 0, 0), client;
 	int status;
 
-	client = fork();
+	client = child_fork();
 	if (client == 0) {
 		struct devmem_daemon *h;
 		uint32_t id, location;
@@ -278,17 +269,16 @@ TEST(check_limits)
 	struct devmem_daemon *h;
 	struct stat st;
 	uint32_t id;
-	int status, file = some_file();
+	int file = some_file();
 
-	CHECK_EQ(bind_by("fake1", file, 1, &id, &h), GANTRY_ERR_CONFIG);
-	CHECK_HAS(gantry_last_error(), "serves fake0 only");
+	CHECK_ERROR(bind_by("fake1", file, 1, &id, &h), GANTRY_ERR_CONFIG, "serves fake0 only");
 	if (geteuid() == 0) {
 		CHECK_EQ(stat(path, &st), 0);
 		CHECK_EQ(st.st_uid, 12345);
 		/* Open to all by its mode, for once: the user is looked at all the same. */
 		CHECK_EQ(chmod(path, 0666), 0);
 		for (int right = 0; right < 2; right++) {
-			client = fork();
+			client = child_fork();
 			if (client == 0) {
 				uid_t uid = right ? 12345 : 65534;
 
@@ -300,8 +290,7 @@ TEST(check_limits)
 					      strstr(gantry_last_error(), "Broken pipe"));
 				_exit(0);
 			}
-			CHECK_EQ(waitpid(client, &status, 0), client);
-			CHECK_EQ(status, 0);
+			child_wait(client);
 			wait_unbound();
 		}
 	} else {
@@ -329,8 +318,7 @@ TEST(check_swapped)
 	CHECK(fd >= 0);
 	swap_to = file;
 	for (swap_hard = 0; swap_hard < 2; swap_hard++) {
-		CHECK_EQ(devmem_daemon_serve(&config, &stop), GANTRY_ERR_CONFIG);
-		CHECK_HAS(gantry_last_error(), "was replaced");
+		CHECK_ERROR(devmem_daemon_serve(&config, &stop), GANTRY_ERR_CONFIG, "was replaced");
 		CHECK_EQ(fstat(fd, &st), 0);
 		CHECK_EQ(st.st_uid, 0);
 	}

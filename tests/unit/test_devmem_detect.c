@@ -6,17 +6,16 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <net/if.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/log.h"
 #include "base/param.h"
+#include "child.h"
 #include "device/device.h"
 #include "devmem_fake.h"
 #include "inet/nic.h"
 #include "net/devmem.h"
 #include "net/devmem/detect.h"
-#include "test.h"
 
 static struct fake_nic nic;
 static struct fake_sys sys;
@@ -234,7 +233,7 @@ static void look(const char *name, int privileged)
 TEST(check_real)
 {
 	struct if_nameindex *all = if_nameindex();
-	int status = 0, n = 0;
+	int n = 0;
 	char why[512] = "";
 	pid_t pid;
 
@@ -244,15 +243,14 @@ TEST(check_real)
 			look(i->if_name, geteuid() == 0);
 	if (geteuid() == 0) {
 		fflush(stdout);
-		pid = fork();
+		pid = child_fork();
 		if (pid == 0) {
 			CHECK_EQ(setresuid(65534, 65534, 65534), 0);
 			look("lo", 0);
 			fflush(stdout);
 			_exit(0);
 		}
-		CHECK_EQ(waitpid(pid, &status, 0), pid);
-		CHECK_EQ(status, 0);
+		child_wait(pid);
 	}
 	if_freenameindex(all);
 	/* The short question, with the short answer. */

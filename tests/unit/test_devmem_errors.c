@@ -88,10 +88,8 @@ TEST(check_page)
 		rewind(f);
 		while (!found && fgets(line, sizeof(line), f))
 			found = strncmp(line, want, strlen(want)) == 0 && line[strlen(want)] == ' ';
-		if (!found) {
-			fprintf(stderr, "docs/devmem.md has no line \"%s ...\"\n", want);
-			exit(1);
-		}
+		if (!found)
+			TEST_FAIL("docs/devmem.md has no line \"%s ...\"", want);
 	}
 	fclose(f);
 }

@@ -40,10 +40,8 @@ static void same(const struct ethtool_rxnfc *rule)
 	const uint8_t *got = (const uint8_t *)rule;
 
 	for (int i = 0; i < RULE_SIZE; i++)
-		if (got[i] != want[i]) {
-			fprintf(stderr, "byte %d is %02x, expected %02x\n", i, got[i], want[i]);
-			exit(1);
-		}
+		if (got[i] != want[i])
+			TEST_FAIL("byte %d is %02x, expected %02x", i, got[i], want[i]);
 }
 
 TEST(check_v4)

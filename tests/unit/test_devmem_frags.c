@@ -109,8 +109,7 @@ TEST(what_may_come)
 /* A good fragment first: its token must be in the list whatever follows. */
 static void refuse(ssize_t got, const char *why)
 {
-	CHECK_EQ(parse(got), GANTRY_ERR_PROTOCOL);
-	CHECK_HAS(gantry_last_error(), why);
+	CHECK_ERROR(parse(got), GANTRY_ERR_PROTOCOL, why);
 	CHECK(list.n >= 1);
 	is(0, DEVMEM_IN_POOL, 8192, 10, 3);
 }

@@ -40,15 +40,11 @@ static void same(const char *what, size_t got, const uint8_t *want, size_t len)
 {
 	const uint8_t *bytes = (const uint8_t *)words;
 
-	if (got != len) {
-		fprintf(stderr, "%s: %zu bytes, expected %zu\n", what, got, len);
-		exit(1);
-	}
+	if (got != len)
+		TEST_FAIL("%s: %zu bytes, expected %zu", what, got, len);
 	for (size_t i = 0; i < len; i++)
-		if (bytes[i] != want[i]) {
-			fprintf(stderr, "%s: byte %zu is %02x, expected %02x\n", what, i, bytes[i], want[i]);
-			exit(1);
-		}
+		if (bytes[i] != want[i])
+			TEST_FAIL("%s: byte %zu is %02x, expected %02x", what, i, bytes[i], want[i]);
 	printf("ok: %s, %zu bytes\n", what, len);
 }
 #define SAME(what, call, ...)                                                                                          \

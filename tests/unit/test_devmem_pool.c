@@ -19,8 +19,7 @@ TEST(one_per_device)
 	CHECK_OK(devmem_pool_get_from(host, &fake_source, &p));
 	CHECK_OK(devmem_pool_get_from(host, &fake_source, &q));
 	CHECK(p == q);
-	CHECK_EQ(devmem_pool_get_from(host, &other_source, &q), GANTRY_ERR_CONFIG);
-	CHECK_HAS(gantry_last_error(), "the fake source");
+	CHECK_ERROR(devmem_pool_get_from(host, &other_source, &q), GANTRY_ERR_CONFIG, "the fake source");
 	CHECK_EQ(p->memory.size, 3 << 20);
 	CHECK(p->memory.host == p->memory.device_ptr);
 	CHECK_EQ((uintptr_t)p->memory.device_ptr % (uintptr_t)sysconf(_SC_PAGESIZE), 0);
@@ -36,8 +35,7 @@ TEST(one_per_device)
 	CHECK_EQ(p->parts[1].binding->memory.size, 1 << 20);
 	CHECK(p->parts[1].binding->memory.host == p->memory.host + (1 << 20));
 	CHECK(p->parts[1].binding->memory.device_ptr == p->memory.device_ptr + (1 << 20));
-	CHECK_EQ(devmem_pool_part(p, "eth2", &b), GANTRY_ERR_LIMIT);
-	CHECK_HAS(gantry_last_error(), "GANTRY_UNPACK_NICS");
+	CHECK_ERROR(devmem_pool_part(p, "eth2", &b), GANTRY_ERR_LIMIT, "GANTRY_UNPACK_NICS");
 	CHECK_EQ(devmem_pool_part(p, "", &b), GANTRY_ERR_INVALID);
 	CHECK_EQ(devmem_pool_part(p, "a-name-of-sixteen", &b), GANTRY_ERR_INVALID);
 	devmem_pool_put(p);
@@ -53,8 +51,7 @@ TEST(what_cannot_be)
 	struct devmem_part *part = NULL;
 
 	fake_params("3G", "512M", "mapped", "2");
-	CHECK_EQ(devmem_pool_get_from(host, &fake_source, &p), GANTRY_ERR_CONFIG);
-	CHECK_HAS(gantry_last_error(), "4 GiB");
+	CHECK_ERROR(devmem_pool_get_from(host, &fake_source, &p), GANTRY_ERR_CONFIG, "4 GiB");
 	CHECK(p == NULL);
 	CHECK_EQ(devmem_pool_get(host, GANTRY_NET_UNPACK_OFF, &p), GANTRY_ERR_UNSUPPORTED);
 	/* A NIC that cannot be bound may be tried again. */

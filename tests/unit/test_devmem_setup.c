@@ -11,14 +11,13 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/log.h"
 #include "base/param.h"
+#include "child.h"
 #include "devmem_fake.h"
 #include "net/devmem/session.h"
-#include "test.h"
 
 static struct fake_nic *nic; /* shared with children */
 static struct fake_nic pristine;
@@ -158,8 +157,7 @@ static void check_verify_only(void)
 	uint32_t location = 0;
 
 	reset();
-	CHECK_EQ(devmem_session_open(WANTED("fake0", 1, 1, 0), &s), GANTRY_ERR_CONFIG);
-	CHECK_HAS(gantry_last_error(), "tcp-data-split is off");
+	CHECK_ERROR(devmem_session_open(WANTED("fake0", 1, 1, 0), &s), GANTRY_ERR_CONFIG, "tcp-data-split is off");
 	CHECK_EQ(nic->changes, 0);
 	nic->rings = (struct devmem_rings){.has_split = 1, .split = DEVMEM_SPLIT_ON, .has_hds = 1};
 	for (uint32_t i = 0; i < FAKE_RSS; i++)
@@ -206,8 +204,7 @@ static void check_errors(void)
 	nic->rings.hds = 1;
 	nic->ntuple = 1;
 	pristine = *nic;
-	CHECK_EQ(devmem_session_open(WANTED("fake0", 1, 1, 1), &s), GANTRY_ERR_CONFIG);
-	CHECK_HAS(gantry_last_error(), "CAP_NET_ADMIN");
+	CHECK_ERROR(devmem_session_open(WANTED("fake0", 1, 1, 1), &s), GANTRY_ERR_CONFIG, "CAP_NET_ADMIN");
 	/* Putting back is refused as well: it stays on file until it works. */
 	CHECK_EQ(files(), 1);
 	nic->rings_set_error = 0;
@@ -239,8 +236,7 @@ static void check_errors(void)
 
 	s = open_ok(1);
 	nic->rule_error = ENOSPC;
-	CHECK_EQ(devmem_session_steer(s, &tuple, &location), GANTRY_ERR_LIMIT);
-	CHECK_HAS(gantry_last_error(), "192.0.2.2:256 to 192.0.2.1:512");
+	CHECK_ERROR(devmem_session_steer(s, &tuple, &location), GANTRY_ERR_LIMIT, "192.0.2.2:256 to 192.0.2.1:512");
 	nic->rule_error = 0;
 	nic->refuse_narrow = 1;
 	CHECK_OK(devmem_session_steer(s, &tuple, &location));
@@ -300,10 +296,9 @@ static void check_several(void)
 	CHECK_EQ(files(), 0);
 }
 
-static void in_child(void (*run)(void), int how)
+static void run_in_child(void (*run)(void), int how)
 {
-	int status;
-	pid_t pid = fork();
+	pid_t pid = child_fork();
 
 	if (pid == 0) {
 		run();
@@ -311,8 +306,7 @@ static void in_child(void (*run)(void), int how)
 			exit(0);
 		_exit(0);
 	}
-	CHECK_EQ(waitpid(pid, &status, 0), pid);
-	CHECK_EQ(status, 0);
+	child_wait(pid);
 }
 
 static void bind_and_steer(void)
@@ -341,13 +335,13 @@ static void check_exit_and_crash(void)
 	/* exit puts everything back; a child of fork does not do it in its parent's place. */
 	reset();
 	pristine = *nic;
-	in_child(bind_and_steer, 1);
+	run_in_child(bind_and_steer, 1);
 	check_as_before();
 	CHECK_EQ(files(), 0);
 	s = open_ok(1);
 	{
 		int status;
-		pid_t pid = fork();
+		pid_t pid = child_fork();
 
 		if (pid == 0)
 			exit(0); /* its exit handlers see the parent's session */
@@ -359,7 +353,7 @@ static void check_exit_and_crash(void)
 	check_as_before();
 
 	/* A crash leaves the NIC changed and two rules; somebody asks for it. */
-	in_child(bind_and_steer, 0);
+	run_in_child(bind_and_steer, 0);
 	unbind_like_the_kernel();
 	CHECK_EQ(fake_rules(nic), 2);
 	CHECK_EQ(nic->rings.split, DEVMEM_SPLIT_ON);
@@ -375,12 +369,12 @@ static void check_exit_and_crash(void)
 	CHECK_STR(text, "");
 
 	/* The same with the next binding, which then leaves the NIC as it was before the crash. */
-	in_child(bind_and_steer, 0);
+	run_in_child(bind_and_steer, 0);
 	unbind_like_the_kernel();
 	s = open_ok(1);
 	CHECK_EQ(fake_rules(nic), 0);
 	/* A second crash while this one lives: its rules go, the rest stays. */
-	in_child(bind_and_steer, 0);
+	run_in_child(bind_and_steer, 0);
 	nic->queue[FAKE_QUEUES - 2].dmabuf = 0;
 	nic->bound--;
 	CHECK_EQ(devmem_undo_stale(&sys.base, "fake0", text, sizeof(text)), 1);
@@ -442,8 +436,7 @@ static void check_rules_kept(void)
 	CHECK_OK(devmem_session_steer(s, &tuple, &a));
 	CHECK_OK(devmem_session_steer(s, &tuple, &b));
 	nic->rule_del_error = EBUSY;
-	CHECK_EQ(devmem_session_unsteer(s, a), GANTRY_ERR_SYSTEM);
-	CHECK_HAS(gantry_last_error(), strerror(EBUSY));
+	CHECK_ERROR(devmem_session_unsteer(s, a), GANTRY_ERR_SYSTEM, strerror(EBUSY));
 	nic->rule_del_error = 0;
 	CHECK_OK(devmem_session_unsteer(s, a)); /* a later try */
 	CHECK_EQ(nic->rules[a].used, 0);
@@ -466,7 +459,7 @@ static void check_rules_kept(void)
 	CHECK_EQ(files(), 0);
 
 	/* After a crash, without the right to change the NIC: nothing is forgotten. */
-	in_child(bind_and_steer, 0);
+	run_in_child(bind_and_steer, 0);
 	unbind_like_the_kernel();
 	nic->rule_del_error = EPERM;
 	CHECK_EQ(devmem_undo_stale(&sys.base, "fake0", text, sizeof(text)), -1);

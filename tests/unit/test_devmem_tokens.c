@@ -32,8 +32,7 @@ static void users_are_counted(void)
 	/* It is queued, so nobody has it, and receive cannot bring it. */
 	CHECK_EQ(devmem_tokens_use(&t, 1), GANTRY_ERR_INTERNAL);
 	CHECK_EQ(devmem_tokens_drop(&t, &one, 1), GANTRY_ERR_INTERNAL);
-	CHECK_EQ(devmem_tokens_take(&t, &(uint32_t){1}, 1), GANTRY_ERR_PROTOCOL);
-	CHECK_HAS(gantry_last_error(), "token 1 came again");
+	CHECK_ERROR(devmem_tokens_take(&t, &(uint32_t){1}, 1), GANTRY_ERR_PROTOCOL, "token 1 came again");
 	CHECK_EQ(t.held, 1);
 	CHECK_OK(devmem_tokens_flush(&t));
 	CHECK_EQ(f->out, 0);
@@ -68,8 +67,7 @@ static void what_is_no_token(void)
 	t.users[3] = t.users[4] = t.held = 0;
 	/* One bad one among others does not keep those. */
 	take_some(&t, f, 2);
-	CHECK_EQ(devmem_tokens_drop(&t, mixed, 3), GANTRY_ERR_INTERNAL);
-	CHECK_HAS(gantry_last_error(), "token 77");
+	CHECK_ERROR(devmem_tokens_drop(&t, mixed, 3), GANTRY_ERR_INTERNAL, "token 77");
 	CHECK_OK(devmem_tokens_flush(&t));
 	CHECK_EQ(f->out, 0);
 	devmem_tokens_free(&t);
@@ -125,16 +123,15 @@ static void failures(void)
 	take_some(&t, f, 3);
 	CHECK_OK(devmem_tokens_drop(&t, tokens, 3));
 	f->fail_errno = EBADF;
-	CHECK_EQ(devmem_tokens_flush(&t), GANTRY_ERR_SYSTEM);
-	CHECK_HAS(gantry_last_error(), "give 3 tokens back on socket 55: Bad file descriptor");
+	CHECK_ERROR(devmem_tokens_flush(&t), GANTRY_ERR_SYSTEM, "give 3 tokens back on socket 55: Bad file descriptor");
 	CHECK_EQ(t.held, 3); /* nothing is forgotten */
 	CHECK_OK(devmem_tokens_flush(&t));
 	CHECK_EQ(f->out, 0);
 	take_some(&t, f, 3);
 	CHECK_OK(devmem_tokens_drop(&t, tokens, 3));
 	f->swallow = 1;
-	CHECK_EQ(devmem_tokens_flush(&t), GANTRY_ERR_INTERNAL);
-	CHECK_HAS(gantry_last_error(), "3 tokens were given back on socket 55, 2 were freed");
+	CHECK_ERROR(devmem_tokens_flush(&t), GANTRY_ERR_INTERNAL,
+		    "3 tokens were given back on socket 55, 2 were freed");
 	f->swallow = 0;
 	CHECK_OK(devmem_tokens_flush(&t)); /* and not a second time */
 	devmem_tokens_free(&t);

@@ -190,11 +190,9 @@ static void few_copies(uint32_t flows, uint32_t most_out)
 	c = &gantry_container(w.b, struct emu_binding, pub)->counts;
 	CHECK_EQ(c->receives, RECEIVES);
 	CHECK(c->copies >= RECEIVES);
-	if (c->copies > 2 * RECEIVES) {
-		fprintf(stderr, "%u flows hold %u fragments: %" PRIu64 " copies of %d receives\n", flows, most_out,
-			c->copies, RECEIVES);
-		exit(1);
-	}
+	if (c->copies > 2 * RECEIVES)
+		TEST_FAIL("%u flows hold %u fragments: %" PRIu64 " copies of %d receives", flows, most_out, c->copies,
+			  RECEIVES);
 	emulated_ops.describe(w.b, text, sizeof(text));
 	snprintf(copies, sizeof(copies), "%d bytes in pages (%" PRIu64 " copies)", RECEIVES * 65536, c->copies);
 	CHECK_HAS(text, copies);

@@ -87,7 +87,6 @@ static void refusals(void)
 /* The bytes are read late: what is changed after the send, and before its completion, is what arrives. */
 static void read_late(void)
 {
-	uint64_t until = until_hang();
 	uint32_t lo = 7, hi = 7;
 	struct sender s;
 
@@ -95,14 +94,12 @@ static void read_late(void)
 	CHECK_EQ(emulated_ops.send(s.t, s.p.tx, MEMORY - 100, 500, MSG_DONTWAIT), 100); /* to the end of it */
 	for (int i = 0; i < 100; i++)
 		s.m.m.host[MEMORY - 100 + i] = stream_byte(2, (uint64_t)i);
-	while (!emulated_ops.completed(s.t, s.p.tx, &lo, &hi))
-		CHECK(gantry_now_ns() < until);
+	UNTIL(emulated_ops.completed(s.t, s.p.tx, &lo, &hi));
 	CHECK(lo == 0 && hi == 0);
 	memset(s.m.m.host, 0xEE, MEMORY); /* now it may change */
-	while (s.p.got < 100) {
+	WAIT_WHILE (s.p.got < 100) {
 		emulated_ops.completed(s.t, s.p.tx, &lo, &hi);
 		read_some(&s.p);
-		CHECK(gantry_now_ns() < until);
 	}
 	sender_close(&s);
 }
@@ -114,7 +111,6 @@ static void read_late(void)
 static void ring(uint32_t who)
 {
 	enum { PART = 4096, PARTS = MEMORY / PART };
-	uint64_t until = until_hang();
 	uint8_t complete[CALLS] = {0};
 	int busy[PARTS], merged = 0, early = 0, later = 0;
 	uint32_t calls = 0, done = 0, next = 0;
@@ -123,7 +119,7 @@ static void ring(uint32_t who)
 
 	sender_open(&s, who);
 	memset(busy, -1, sizeof(busy));
-	while (done < CALLS) {
+	WAIT_WHILE (done < CALLS) {
 		uint32_t lo, hi, part = calls % PARTS;
 		ssize_t n;
 
@@ -156,12 +152,9 @@ static void ring(uint32_t who)
 			later += calls > done && !told;
 		}
 		read_some(&s.p);
-		CHECK(gantry_now_ns() < until);
 	}
-	while (s.p.got < sent) {
+	WAIT_WHILE (s.p.got < sent)
 		read_some(&s.p);
-		CHECK(gantry_now_ns() < until);
-	}
 	CHECK(merged > 5 && early > 5 && later > 5);
 	sender_close(&s);
 }
@@ -169,7 +162,7 @@ static void ring(uint32_t who)
 /* A full queue says EAGAIN and takes part of a call; a broken connection completes all and says why. */
 static void full_and_broken(void)
 {
-	uint64_t until = until_hang(), taken = 0;
+	uint64_t taken = 0;
 	struct linger reset = {1, 0};
 	uint32_t calls = 0, done = 0, lo, hi;
 	struct sender s;
@@ -187,10 +180,9 @@ static void full_and_broken(void)
 	setsockopt(s.p.rx, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
 	close(s.p.rx);
 	s.p.rx = -1;
-	while (done < calls) {
+	WAIT_WHILE (done < calls) {
 		if (emulated_ops.completed(s.t, s.p.tx, &lo, &hi) == 1)
 			done += hi - lo + 1;
-		CHECK(gantry_now_ns() < until);
 	}
 	CHECK(emulated_ops.send(s.t, s.p.tx, 0, 1, MSG_DONTWAIT) == -1 && (errno == ECONNRESET || errno == EPIPE));
 	sender_close(&s);
@@ -199,7 +191,6 @@ static void full_and_broken(void)
 /* Memory that is unbound, and a socket that is forgotten, with bytes under way: they arrive. */
 static void early_ends(void)
 {
-	uint64_t until = until_hang();
 	struct gantry_device *dev;
 	struct devmem_tx *t;
 	void *memory;
@@ -217,14 +208,12 @@ static void early_ends(void)
 	CHECK_EQ(dev->ops->alloc(dev, 4096, &memory), GANTRY_OK);
 	memcpy(memory, s.m.m.host + 2000, 1000);
 	CHECK_EQ(emulated_ops.bind_tx(&(struct devmem_memory){.device = dev, .device_ptr = memory, .size = 4096},
-					 "emu0", &t),
+				      "emu0", &t),
 		 GANTRY_OK);
 	CHECK_EQ(emulated_ops.send(t, s.p.tx, 0, 1000, 0), 1000);
 	emulated_ops.forget(t, s.p.tx);
-	while (s.p.got < 3000) {
+	WAIT_WHILE (s.p.got < 3000)
 		read_some(&s.p);
-		CHECK(gantry_now_ns() < until);
-	}
 	emulated_ops.unbind_tx(t);
 	emulated_ops.unbind_tx(NULL);
 	CHECK_EQ(dev->ops->free(dev, memory), GANTRY_OK);

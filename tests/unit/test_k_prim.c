@@ -99,16 +99,13 @@ static void scene_check(const struct scene *sc, uint32_t k, uint32_t r, uint32_t
 			values[n++] = value(op->op, 1 + p, i);
 		}
 		put(want, op->type, expected(op->op, op->last, values, scaled, n, 2));
-		if (memcmp(want, a->output + i * bytes, bytes) != 0) {
-			fprintf(stderr,
-				"kind %u proto %u type %u op %u, %u in, %u out, %u lanes, slice %u chunk %u, relayed "
-				"%u: rank %u, "
-				"element %llu of %llu of operation %u is wrong\n",
-				sc->kind, op->proto, op->type, op->op, op->nrecv, op->nsend, sc->lanes, op->slice_steps,
-				op->chunk_steps, sc->relayed, r, (unsigned long long)i, (unsigned long long)op->count,
-				k);
-			exit(1);
-		}
+		if (memcmp(want, a->output + i * bytes, bytes) != 0)
+			TEST_FAIL("kind %u proto %u type %u op %u, %u in, %u out, %u lanes, slice %u chunk %u, relayed "
+				  "%u: rank %u, "
+				  "element %llu of %llu of operation %u is wrong",
+				  sc->kind, op->proto, op->type, op->op, op->nrecv, op->nsend, sc->lanes,
+				  op->slice_steps, op->chunk_steps, sc->relayed, r, (unsigned long long)i,
+				  (unsigned long long)op->count, k);
 	}
 	if (a->output != a->input && op->count)
 		CHECK_EQ(a->output[op->count * bytes], 0x5a);
@@ -313,14 +310,11 @@ static void test_ring(uint32_t n, uint32_t proto, uint32_t type, uint32_t op, ui
 				values[k] = value(op, k, e);
 			}
 			put(want, type, expected(op, 1, values, scaled, n, 2));
-			if (memcmp(want, ranks[i].ops[0].output + e * bytes, bytes) != 0) {
-				fprintf(stderr,
-					"ring of %u, proto %u type %u op %u slice %u chunk %u: rank %u, element %llu "
-					"of %llu\n",
-					n, proto, type, op, cut[0], cut[1], i, (unsigned long long)e,
-					(unsigned long long)count);
-				exit(1);
-			}
+			if (memcmp(want, ranks[i].ops[0].output + e * bytes, bytes) != 0)
+				TEST_FAIL("ring of %u, proto %u type %u op %u slice %u chunk %u: rank %u, element %llu "
+					  "of %llu",
+					  n, proto, type, op, cut[0], cut[1], i, (unsigned long long)e,
+					  (unsigned long long)count);
 		}
 	}
 }

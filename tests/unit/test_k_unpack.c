@@ -49,9 +49,8 @@ static void check(uint32_t blocks, uint32_t lanes, int gather, const char *what)
 
 		while (to->host[i] == want[i])
 			i++;
-		fprintf(stderr, "%s, %u blocks of %u lanes, gather %d: byte %zu is %d, expected %d\n", what, blocks,
-			lanes, gather, i, to->host[i], want[i]);
-		exit(1);
+		TEST_FAIL("%s, %u blocks of %u lanes, gather %d: byte %zu is %d, expected %d", what, blocks, lanes,
+			  gather, i, to->host[i], want[i]);
 	}
 	CHECK(memcmp(kept, from->host, from->size) == 0);
 	free(kept);

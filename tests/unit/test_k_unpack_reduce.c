@@ -118,16 +118,13 @@ static void check(const struct type *t, uint32_t op, uint64_t count, uint64_t in
 		memcpy(pool.host + list.d[i].src_off, arrived + list.d[i].dst_off, list.d[i].len);
 	run(&gantry_kernel_unpack_reduce, team->blocks, team->lanes, &a, sizeof(a));
 	for (size_t i = 0; i < ROOM; i++)
-		if (output.host[i] != want[i]) {
-			fprintf(stderr,
-				"type %u op %u, %llu elements in %llu fragments, %u blocks of %u lanes, offsets %llu "
-				"%llu: "
-				"byte %lld of the output is %d, expected %d\n",
-				t->type, op, (unsigned long long)count, (unsigned long long)list.n, team->blocks,
-				team->lanes, (unsigned long long)in_off, (unsigned long long)out_off,
-				(long long)i - (long long)out_off, output.host[i], want[i]);
-			exit(1);
-		}
+		if (output.host[i] != want[i])
+			TEST_FAIL("type %u op %u, %llu elements in %llu fragments, %u blocks of %u lanes, offsets %llu "
+				  "%llu: "
+				  "byte %lld of the output is %d, expected %d",
+				  t->type, op, (unsigned long long)count, (unsigned long long)list.n, team->blocks,
+				  team->lanes, (unsigned long long)in_off, (unsigned long long)out_off,
+				  (long long)i - (long long)out_off, output.host[i], want[i]);
 	free(arrived);
 	free(want);
 }

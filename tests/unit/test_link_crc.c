@@ -428,13 +428,11 @@ static int ahead_outcome(struct world *w, void *request)
 {
 	int done = 0;
 
-	for (uint64_t until = until_hang(); !done && !tcp_link_failed(w->l);) {
+	WAIT_WHILE (!done && !tcp_link_failed(w->l)) {
 		for (int i = 0; i < 2; i++)
 			utter(w, i, 1 << 20);
 		listen_away(w);
 		tcp_link_test(request, &done, NULL);
-		if (gantry_now_ns() > until)
-			return -1;
 	}
 	return done;
 }

@@ -148,11 +148,9 @@ static void check_done(const size_t at[2])
 		struct tcp_request *req = m->request;
 		int here = (!m->end[0] || at[0] >= m->end[0]) && (!m->end[1] || at[1] >= m->end[1]);
 
-		if ((__atomic_load_n(&req->state, __ATOMIC_ACQUIRE) == TCP_DONE) != here) {
-			fprintf(stderr, "cut at %zu, %zu: message %d of %zu bytes (whole at %zu, %zu) is %s\n", at[0],
-				at[1], i, m->size, m->end[0], m->end[1], here ? "not done" : "done too early");
-			exit(1);
-		}
+		if ((__atomic_load_n(&req->state, __ATOMIC_ACQUIRE) == TCP_DONE) != here)
+			TEST_FAIL("cut at %zu, %zu: message %d of %zu bytes (whole at %zu, %zu) is %s", at[0], at[1], i,
+				  m->size, m->end[0], m->end[1], here ? "not done" : "done too early");
 	}
 }
 

@@ -272,8 +272,7 @@ TEST(checksum)
 		pair_say(raw[bulk], &f, "123456788");
 		for (int i = 0; i < 5 && r == GANTRY_OK; i++)
 			r = tcp_link_test(request, &done, NULL);
-		CHECK_EQ(r, GANTRY_ERR_CORRUPT);
-		CHECK_HAS(gantry_last_error(), bulk ? "lane 1" : "lane 0");
+		CHECK_ERROR(r, GANTRY_ERR_CORRUPT, bulk ? "lane 1" : "lane 0");
 		CHECK_HAS(gantry_last_error(), bulk ? "message 0 of tag 6" : "message 1 of tag 6");
 		CHECK_HAS(gantry_last_error(), bulk ? "offset 27" : "offset 0");
 		tcp_link_progress(l);
@@ -292,10 +291,7 @@ TEST(checksum)
 
 void tests_begin(void)
 {
-	setenv("GANTRY_ZEROCOPY_MIN", "4096", 1);
-	setenv("GANTRY_CHUNK_MAX", "256k", 1);
-	setenv("GANTRY_LOG", "info", 1);
-	CHECK_OK(gantry_params_load(1));
+	set_params("GANTRY_ZEROCOPY_MIN", "4096", "GANTRY_CHUNK_MAX", "256k", "GANTRY_LOG", "info");
 	gantry_log_configure(GANTRY_LOG_INFO, GANTRY_SUBSYS_ALL, "");
 	logs_keep();
 	tests_apart(0);

@@ -40,11 +40,8 @@ TEST(test_pattern)
 	};
 
 	EACH_ROW (i, rows)
-		if (gantry_nic_pattern_match(rows[i].pattern, rows[i].name) != rows[i].match) {
-			fprintf(stderr, "pattern '%s' name '%s': expected %d\n", rows[i].pattern, rows[i].name,
-				rows[i].match);
-			exit(1);
-		}
+		if (gantry_nic_pattern_match(rows[i].pattern, rows[i].name) != rows[i].match)
+			TEST_FAIL("pattern '%s' name '%s': expected %d", rows[i].pattern, rows[i].name, rows[i].match);
 }
 
 static struct gantry_addr parse(const char *text)
@@ -145,11 +142,8 @@ TEST(test_subnet)
 
 		nic.addrs[0] = parse(rows[i].own);
 		nic.prefix_len[0] = (uint8_t)rows[i].prefix;
-		if (gantry_nic_same_subnet(&nic, 0, &peer) != rows[i].same) {
-			fprintf(stderr, "%s/%d and %s: expected %d\n", rows[i].own, rows[i].prefix, rows[i].peer,
-				rows[i].same);
-			exit(1);
-		}
+		if (gantry_nic_same_subnet(&nic, 0, &peer) != rows[i].same)
+			TEST_FAIL("%s/%d and %s: expected %d", rows[i].own, rows[i].prefix, rows[i].peer, rows[i].same);
 		CHECK(!gantry_nic_same_subnet(&nic, 1, &peer));
 	}
 }

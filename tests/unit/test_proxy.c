@@ -266,20 +266,19 @@ static void test_shown(void)
 	fake_make(proxy, g, &f, 0, 1);
 	f.pc->side = &side;
 	for (uint64_t end = OPS; end <= (uint64_t)OPS * ROUNDS; end += OPS) {
-		uint64_t pending, until = until_hang();
+		uint64_t pending = 1;
 
 		__atomic_store_n(&f.gate, end - OPS, __ATOMIC_SEQ_CST);
 		append(proxy, &f, OPS, 1, 1, 1, 0);
 		__atomic_store_n(&f.gate, end, __ATOMIC_SEQ_CST);
-		do {
+		WAIT_WHILE (pending) {
 			pending = gantry_proxy_group_pending(g);
 			gantry_proxy_conn_look(f.pc, &view);
 			CHECK(view.done + pending >= end);
 			CHECK(view.ops + pending >= end);
-			CHECK(gantry_now_ns() < until);
 			if (pending == OPS)
 				sched_yield();
-		} while (pending);
+		}
 		CHECK_EQ(view.busy, 0);
 	}
 	finish(g, &f, 1);
@@ -367,8 +366,7 @@ static void test_engines(void)
 	CHECK(p[0] == p[1]);
 	gantry_proxy_put(p[0]);
 	gantry_proxy_put(p[1]);
-	setenv("GANTRY_PROXY_PER_DEVICE", "1", 1);
-	CHECK_OK(gantry_params_load(1));
+	set_params("GANTRY_PROXY_PER_DEVICE", "1");
 	CHECK_OK(gantry_proxy_get(&a, &p[0]));
 	CHECK_OK(gantry_proxy_get(&b, &p[1]));
 	CHECK_OK(gantry_proxy_get(&c, &p[2]));
@@ -377,8 +375,7 @@ static void test_engines(void)
 	for (int i = 0; i < 4; i++)
 		gantry_proxy_put(p[i]);
 	gantry_proxy_put(NULL);
-	unsetenv("GANTRY_PROXY_PER_DEVICE");
-	CHECK_OK(gantry_params_load(1));
+	set_params("GANTRY_PROXY_PER_DEVICE", NULL);
 }
 
 int main(void)

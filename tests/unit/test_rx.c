@@ -290,9 +290,7 @@ static void in_place(const char *zerocopy, int crc)
 	struct rx_layout from = {8192, 12290, 3000003}, to = {5000, 5007, 3000003};
 	struct gantry_rx_counters a = GANTRY_RX_COUNTERS_INIT, b = GANTRY_RX_COUNTERS_INIT;
 
-	setenv("GANTRY_CRC", crc ? "1" : "0", 1);
-	setenv("GANTRY_ZEROCOPY", zerocopy, 1);
-	CHECK_OK(gantry_params_load(1));
+	set_params("GANTRY_CRC", crc ? "1" : "0", "GANTRY_ZEROCOPY", zerocopy);
 	rx_pair_open(&pair, &config);
 	device = 0;
 	move(&pair.a, &pair.b, &from, &to, 1);
@@ -304,9 +302,7 @@ static void in_place(const char *zerocopy, int crc)
 	CHECK_EQ(b.direct_bytes, 2 * from.total);
 	CHECK_EQ(b.staged_bytes, 0u);
 	rx_pair_close(&pair);
-	unsetenv("GANTRY_CRC");
-	unsetenv("GANTRY_ZEROCOPY");
-	CHECK_OK(gantry_params_load(1));
+	set_params("GANTRY_CRC", NULL, "GANTRY_ZEROCOPY", NULL);
 }
 
 static void wrong_configs(void)

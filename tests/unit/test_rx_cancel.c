@@ -52,10 +52,8 @@ static void still_fine(unsigned char *src, unsigned char *dst)
 static void check_all(const unsigned char *m, size_t size, unsigned char value, const char *what)
 {
 	for (size_t i = 0; i < size; i++)
-		if (m[i] != value) {
-			fprintf(stderr, "%s: byte %zu was written after cancel had returned\n", what, i);
-			exit(1);
-		}
+		if (m[i] != value)
+			TEST_FAIL("%s: byte %zu was written after cancel had returned", what, i);
 }
 
 struct buffers {

@@ -24,12 +24,8 @@ static void slurp(char *text, size_t len)
 /* The op is polled until there is a report that says this; on a slow machine others may come before. */
 static void wait_for_report(struct gantry_rx_op *op, const char *says, char *text, size_t len)
 {
-	uint64_t end = until_hang();
-
-	for (slurp(text, len); !strstr(text, says); slurp(text, len)) {
+	WAIT_WHILE ((slurp(text, len), !strstr(text, says)))
 		CHECK_EQ(gantry_rx_wait(op, SECOND / 1000), GANTRY_ERR_TIMEOUT);
-		CHECK(gantry_now_ns() < end);
-	}
 }
 
 int main(void)

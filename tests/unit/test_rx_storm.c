@@ -92,11 +92,9 @@ static void set_up(struct half *h, struct rx_end *at, size_t total)
 static void untouched(const struct slot *s)
 {
 	for (size_t i = 0; s->recv.seen && i < ROOM; i++)
-		if (s->recv.m[i] != GONE) {
-			fprintf(stderr, "byte %zu was written when the receive of tag %llu was done\n", i,
-				(unsigned long long)s->tag);
-			exit(1);
-		}
+		if (s->recv.m[i] != GONE)
+			TEST_FAIL("byte %zu was written when the receive of tag %llu was done", i,
+				  (unsigned long long)s->tag);
 }
 
 static void begin(struct slot *s, int index)
@@ -146,11 +144,9 @@ static void look(struct slot *s, struct half *h, int closing)
 		return;
 	h->seen = 1;
 	r = rx_result(h->op);
-	if (!closing && r != GANTRY_OK && r != GANTRY_ERR_CANCELLED) {
-		fprintf(stderr, "%s of %zu bytes: %s: %s\n", h == &s->send ? "send" : "receive", s->bytes,
-			gantry_result_name(r), rx_text(h->op));
-		exit(1);
-	}
+	if (!closing && r != GANTRY_OK && r != GANTRY_ERR_CANCELLED)
+		TEST_FAIL("%s of %zu bytes: %s: %s", h == &s->send ? "send" : "receive", s->bytes,
+			  gantry_result_name(r), rx_text(h->op));
 	if (h == &s->recv && r == GANTRY_OK)
 		arrived(s);
 	memset(h->m, GONE, ROOM);

@@ -42,11 +42,9 @@ static void expect_refused(const char *why)
 	setenv("GANTRY_SECRET_FILE", path, 1);
 	logs_keep();
 	net = gantry_net_tcp();
-	CHECK_EQ(net->ops->init(net, 7, &config, &ctx), GANTRY_ERR_CONFIG);
-	CHECK_HAS(gantry_last_error(), path);
+	CHECK_ERROR(net->ops->init(net, 7, &config, &ctx), GANTRY_ERR_CONFIG, path);
 	CHECK_HAS(gantry_last_error(), why);
-	CHECK_EQ(gantry_ctl_create_id(&id), GANTRY_ERR_CONFIG);
-	CHECK_HAS(gantry_last_error(), path);
+	CHECK_ERROR(gantry_ctl_create_id(&id), GANTRY_ERR_CONFIG, path);
 	CHECK_HAS(gantry_last_error(), why);
 }
 

@@ -5,14 +5,13 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/log.h"
 #include "base/param.h"
+#include "child.h"
 #include "inet/sock.h"
 #include "logs.h"
-#include "test.h"
 #include "until.h"
 
 static struct gantry_addr loopback(void)
@@ -273,17 +272,14 @@ TEST(check_nofile_advice)
 
 	EACH_ROW (i, cases) {
 		struct rlimit l = {cases[i].soft, cases[i].hard};
-		int status;
-		pid_t child = fork();
+		pid_t child = child_fork();
 
-		CHECK(child >= 0);
 		if (!child) {
 			CHECK_EQ(setrlimit(RLIMIT_NOFILE, &l), 0);
 			CHECK_HAS(sock_errno_hint(EMFILE), cases[i].advice);
 			_exit(0);
 		}
-		CHECK_EQ(waitpid(child, &status, 0), child);
-		CHECK_EQ(status, 0);
+		child_wait(child);
 	}
 }
 
@@ -303,14 +299,13 @@ static int low_ports_are_free(void)
 TEST(check_low_port)
 {
 	struct gantry_addr a, bound;
-	int status, fd;
+	int fd;
 	pid_t child;
 
 	CHECK_OK(gantry_addr_parse("127.0.0.1", &a));
 	if (low_ports_are_free())
 		return;
-	child = fork();
-	CHECK(child >= 0);
+	child = child_fork();
 	if (!child) {
 		if (getuid() == 0)
 			CHECK_EQ(setuid(65534), 0);
@@ -319,8 +314,7 @@ TEST(check_low_port)
 					       "CAP_NET_BIND_SERVICE: choose a higher one (GANTRY_PORT_RANGE)");
 		_exit(0);
 	}
-	CHECK_EQ(waitpid(child, &status, 0), child);
-	CHECK_EQ(status, 0);
+	child_wait(child);
 }
 
 void tests_begin(void)

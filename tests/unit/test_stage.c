@@ -20,26 +20,24 @@ enum { MIB = 1 << 20, STAGE = 4 * MIB };
 static struct gantry_device *dev;
 
 /* Between two looks: who copies wants a CPU too, and would wait for the end of our time slice. */
-static void check_time(uint64_t deadline)
+static void give_way(void)
 {
-	CHECK(gantry_now_ns() < deadline);
 	sched_yield();
 }
 
 static void wait_ready(struct tcp_stage *s, struct gantry_piece *b)
 {
-	uint64_t deadline = until_hang();
 	gantry_result r;
 
-	while ((r = tcp_stage_ready(s, b)) == GANTRY_AGAIN)
-		check_time(deadline);
+	WAIT_WHILE ((r = tcp_stage_ready(s, b)) == GANTRY_AGAIN)
+		give_way();
 	CHECK_OK(r);
 }
 
 static void check_empty(struct tcp_stage *s)
 {
-	for (uint64_t deadline = until_hang(); tcp_stage_taken(s);)
-		check_time(deadline);
+	WAIT_WHILE (tcp_stage_taken(s))
+		give_way();
 }
 
 /* Blocks come and go at random; each keeps its bytes until it is given back. */
@@ -116,8 +114,7 @@ TEST(limits)
 		/* Given back at once: the place is not free before the copy is over. */
 		tcp_stage_give(s, b);
 	}
-	CHECK_EQ(tcp_stage_copy(s, from, STAGE + 1, &b), GANTRY_ERR_LIMIT);
-	CHECK_HAS(gantry_last_error(), "GANTRY_UNPACK_STAGE");
+	CHECK_ERROR(tcp_stage_copy(s, from, STAGE + 1, &b), GANTRY_ERR_LIMIT, "GANTRY_UNPACK_STAGE");
 	check_empty(s);
 	tcp_stage_put(s);
 	/* More blocks than there are: again later. */
@@ -145,11 +142,10 @@ TEST(draining)
 	CHECK_OK(tcp_stage_get(dev, &s));
 	for (uint64_t k = 0; k < 30; k++) {
 		struct gantry_piece *b = NULL;
-		uint64_t deadline = until_hang();
 		gantry_result r;
 
-		while ((r = tcp_stage_copy(s, from, STAGE, &b)) == GANTRY_AGAIN)
-			check_time(deadline);
+		WAIT_WHILE ((r = tcp_stage_copy(s, from, STAGE, &b)) == GANTRY_AGAIN)
+			give_way();
 		CHECK_OK(r);
 		if (k % 3) {
 			tcp_stage_give(s, b);
@@ -187,7 +183,7 @@ TEST(order)
 	struct tcp_stage *s;
 	uint8_t *out = malloc((size_t)WINDOW * ROOM), *in = malloc((size_t)WINDOW * ROOM);
 	void *sends[WINDOW] = {0}, *recvs[WINDOW] = {0};
-	uint64_t sizes[MESSAGES], total = 0, deadline = until_hang();
+	uint64_t sizes[MESSAGES], total = 0;
 	uint32_t sent = 0, posted = 0, received = 0, finished = 0;
 
 	CHECK_OK(tcp_stage_get(dev, &s));
@@ -235,7 +231,7 @@ TEST(order)
 			recvs[at] = NULL;
 			received++;
 		}
-		check_time(deadline);
+		give_way();
 	}
 	CHECK_EQ(tcp_stage_taken(s), 0);
 	CHECK_EQ(l[0]->devmem.copying_out_n, 0);
@@ -298,8 +294,8 @@ TEST(refusals)
 	pair_links(&c, l);
 	CHECK_EQ(tcp_link_isend_device(l[0], data, 10, 0, &request), GANTRY_ERR_USAGE);
 	CHECK_OK(tcp_link_stage(l[0], dev));
-	CHECK_EQ(tcp_link_isend_device(l[0], data, STAGE + 4096, 0, &request), GANTRY_ERR_LIMIT);
-	CHECK_HAS(gantry_last_error(), "GANTRY_UNPACK_STAGE");
+	CHECK_ERROR(tcp_link_isend_device(l[0], data, STAGE + 4096, 0, &request), GANTRY_ERR_LIMIT,
+		    "GANTRY_UNPACK_STAGE");
 	/* Neither has used up a request or a number of its tag. */
 	CHECK_EQ(l[0]->tx.sends.nfree, l[0]->tx.sends.count);
 	CHECK_EQ(l[0]->tx.tags.count, 0);
@@ -328,7 +324,6 @@ TEST(threads)
 	uint8_t *out = malloc(WINDOW * SIZE), *in = malloc(WINDOW * SIZE);
 	void *sends[WINDOW] = {0}, *recvs[WINDOW] = {0};
 	uint32_t sent = 0, finished = 0, received = 0;
-	uint64_t deadline = until_hang();
 	pthread_t t[2];
 
 	pair_links(&c, l);
@@ -371,7 +366,7 @@ TEST(threads)
 			recvs[k] = NULL;
 			received++;
 		}
-		check_time(deadline);
+		give_way();
 	}
 	__atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
 	for (int i = 0; i < 2; i++)
@@ -383,9 +378,7 @@ TEST(threads)
 
 void tests_begin(void)
 {
-	setenv("GANTRY_UNPACK_STAGE", "4194304", 1);
-	setenv("GANTRY_ZEROCOPY_MIN", "4096", 1);
-	CHECK_OK(gantry_params_load(1));
+	set_params("GANTRY_UNPACK_STAGE", "4194304", "GANTRY_ZEROCOPY_MIN", "4096");
 	CHECK_OK(gantry_device_host(&dev));
 	alarm(500);
 }

@@ -92,10 +92,8 @@ static void make_all(void)
 /* Children, and children of children. */
 static void fork_deep(int depth)
 {
-	int status;
-	pid_t pid = fork();
+	pid_t pid = child_fork();
 
-	CHECK(pid >= 0);
 	if (!pid) {
 		alarm(CHILD_SECONDS);
 		use_in_child();
@@ -104,8 +102,7 @@ static void fork_deep(int depth)
 			fork_deep(depth - 1);
 		_exit(0);
 	}
-	CHECK_EQ(waitpid(pid, &status, 0), pid);
-	CHECK_EQ(status, 0);
+	child_wait(pid);
 }
 
 int main(void)

@@ -57,10 +57,8 @@ static int tested(void *request, int *size)
 	int done = 0;
 	gantry_result r = ops->test(net, request, &done, size);
 
-	if (r != GANTRY_OK) {
-		fprintf(stderr, "test: %s: %s\n", gantry_result_name(r), gantry_last_error());
-		exit(1);
-	}
+	if (r != GANTRY_OK)
+		TEST_FAIL("test: %s: %s", gantry_result_name(r), gantry_last_error());
 	return done;
 }
 
@@ -70,10 +68,8 @@ static void *mover(void *arg)
 	struct side *s = arg;
 	void *sends[DEPTH] = {0}, *recvs[DEPTH] = {0};
 	int sent = 0, posted = 0, got = 0, done = 0;
-	uint64_t until = until_hang();
 
-	while (got < MESSAGES || done < MESSAGES) {
-		CHECK(gantry_now_ns() < until);
+	WAIT_WHILE (got < MESSAGES || done < MESSAGES) {
 		if (sent < MESSAGES && sent - done < DEPTH) {
 			size_t size = size_of(s->number, sent);
 			uint8_t *data = s->out[sent % DEPTH] + sent % 5;
@@ -139,12 +135,11 @@ static void connect_sides(struct mailbox *mine, struct mailbox *theirs, void **r
 {
 	uint8_t handle[GANTRY_NET_HANDLE_SIZE], to[GANTRY_NET_HANDLE_SIZE];
 	void *listen, *send = NULL, *recv = NULL;
-	uint64_t until = until_hang();
 	int known = 0;
 
 	CHECK_OK(ops->listen(net, ctx, 0, handle, &listen));
 	give_handle(theirs, handle);
-	while (!send || !recv) {
+	WAIT_WHILE (!send || !recv) {
 		if (!known)
 			known = take_handle(mine, to);
 		if (known && !send)
@@ -152,7 +147,6 @@ static void connect_sides(struct mailbox *mine, struct mailbox *theirs, void **r
 		if (!recv)
 			CHECK_OK(ops->accept(net, listen, &recv, NULL));
 		maybe_pause();
-		CHECK(gantry_now_ns() < until);
 	}
 	CHECK_OK(ops->close_listen(net, listen));
 	*ret_send = send;

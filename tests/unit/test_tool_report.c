@@ -132,8 +132,7 @@ static const struct report_series *find(const struct report *r, size_t file, enu
 		    (peer ? s->peer && !strcmp(s->peer, peer) : !s->peer))
 			return s;
 	}
-	fprintf(stderr, "no series %s\n", name);
-	exit(1);
+	TEST_FAIL("no series %s", name);
 }
 
 static void check_point(const struct report_series *s, size_t i, double bytes, double min, double median, double max)
@@ -154,10 +153,8 @@ static void read_all(struct report *r, const char *const *names)
 
 	memset(r, 0, sizeof(*r));
 	for (int i = 0; names[i]; i++) {
-		if (report_read(r, in_dir(names[i], paths[i]), why, sizeof(why))) {
-			fprintf(stderr, "%s\n", why);
-			exit(1);
-		}
+		if (report_read(r, in_dir(names[i], paths[i]), why, sizeof(why)))
+			TEST_FAIL("%s", why);
 	}
 	CHECK_EQ(report_finish(r), 0);
 }
@@ -183,8 +180,7 @@ static const struct report_plot *find_plot(const struct report_plan *p, size_t s
 	for (size_t i = 0; i < p->sections[section].nplots; i++)
 		if (p->sections[section].plots[i].kind == kind)
 			return &p->sections[section].plots[i];
-	fprintf(stderr, "no plot of kind %d\n", kind);
-	exit(1);
+	TEST_FAIL("no plot of kind %d", kind);
 }
 
 static const struct report_line *find_line(const struct report_plot *p, const char *name)
@@ -192,8 +188,7 @@ static const struct report_line *find_line(const struct report_plot *p, const ch
 	for (size_t i = 0; i < p->nlines; i++)
 		if (!strcmp(p->lines[i].name, name))
 			return &p->lines[i];
-	fprintf(stderr, "no line %s\n", name);
-	exit(1);
+	TEST_FAIL("no line %s", name);
 }
 
 TEST(test_net)

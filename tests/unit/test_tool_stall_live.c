@@ -16,15 +16,9 @@ static char buffers[WORLD_RANKS][4 * WORLD_BYTES];
  * Times. On a busy machine anything may stand still for longer than a job that hangs would be given, so nothing counts
  * as stalled while ranks connect and warm up; when all are where the scenario wants them, it is looked for.
  */
-static void set_time(const char *name, const char *value)
-{
-	setenv(name, value, 1);
-	CHECK_OK(gantry_params_load(1));
-}
-
 static void look_for_stalls(int on)
 {
-	set_time("GANTRY_STALL", on ? "50ms" : "10m");
+	set_params("GANTRY_STALL", on ? "50ms" : "10m");
 }
 
 static void expect(const struct world *w, const char *cause, int rank, const char *part)
@@ -122,7 +116,7 @@ static void see_no_connection(struct world *w)
 	CHECK_EQ(raise(SIGUSR2), 0);
 	world_wait_files(w, 3);
 	expect(w, "missing call", 1, "has not called recv from rank 0");
-	set_time("GANTRY_CONNECT_TIMEOUT", "100ms");
+	set_params("GANTRY_CONNECT_TIMEOUT", "100ms");
 }
 
 /* An error, and a destroy at once: the report is there when destroy returns. */
@@ -165,7 +159,7 @@ static void threads(void (*body)(struct world *w, int rank, struct gantry_comm *
 
 	world_dir(&w);
 	look_for_stalls(0);
-	set_time("GANTRY_CONNECT_TIMEOUT", "400s");
+	set_params("GANTRY_CONNECT_TIMEOUT", "400s");
 	world_threads(&w, middle);
 	world_clean(&w);
 }
@@ -212,13 +206,11 @@ static int processes(int harm, const char *timeout, const char *cause, const cha
 	int status, fine = 1;
 
 	look_for_stalls(0);
-	set_time("GANTRY_TIMEOUT", timeout);
-	set_time("GANTRY_CONNECT_TIMEOUT", "400s");
+	set_params("GANTRY_TIMEOUT", timeout, "GANTRY_CONNECT_TIMEOUT", "400s");
 	world_dir(&w);
 	CHECK_OK(gantry_unique_id_create(&w.id));
 	for (int i = 0; i < WORLD_RANKS; i++) {
-		pids[i] = fork();
-		CHECK(pids[i] >= 0);
+		pids[i] = child_fork();
 		if (!pids[i]) {
 			world_rank(&w, i);
 			_exit(0);
@@ -293,8 +285,7 @@ static void no_folder(void)
 	struct world w = {.transport = "shm", .body = one_is_missing};
 
 	look_for_stalls(0);
-	set_time("GANTRY_CONNECT_TIMEOUT", "400s");
-	set_time("GANTRY_STALL_DIR", "/nowhere/at/all");
+	set_params("GANTRY_CONNECT_TIMEOUT", "400s", "GANTRY_STALL_DIR", "/nowhere/at/all");
 	gantry_log_set_sink(keep);
 	world_threads(&w, see_no_folder);
 	gantry_log_set_sink(NULL);
@@ -313,7 +304,7 @@ int main(void)
 		if (t < 3) {
 			killed_and_stopped();
 		} else {
-			set_time("GANTRY_TIMEOUT", "60s");
+			set_params("GANTRY_TIMEOUT", "60s");
 			threads(one_is_missing, see_missing);
 			threads(in_a_ring, see_ring);
 			threads(fails, see_failed);

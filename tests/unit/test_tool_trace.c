@@ -40,10 +40,8 @@ static void load(const char *name, struct picture *p)
 {
 	memset(p, 0, sizeof(*p));
 	p->text = slurp(name);
-	if (json_parse(p->text, strlen(p->text), &p->doc)) {
-		fprintf(stderr, "%s at byte %zu\n", p->doc.why, p->doc.at);
-		exit(1);
-	}
+	if (json_parse(p->text, strlen(p->text), &p->doc))
+		TEST_FAIL("%s at byte %zu", p->doc.why, p->doc.at);
 	p->events = json_get(&p->doc, &p->doc.values[0], "traceEvents");
 	CHECK(p->events && p->events->type == JSON_ARRAY);
 	CHECK(perfetto_takes(name) != 0);
@@ -85,8 +83,7 @@ static const struct json_value *find(const struct picture *p, const char *ph, co
 		if (has(p, e, "ph", ph) && has(p, e, "name", name) && !n--)
 			return e;
 	}
-	fprintf(stderr, "no %s %s\n", ph, name);
-	exit(1);
+	TEST_FAIL("no %s %s", ph, name);
 }
 
 static double number(const struct picture *p, const struct json_value *e, const char *key)
@@ -371,8 +368,7 @@ static void live(struct world *w, struct picture *p)
 {
 	char path[256];
 
-	setenv("GANTRY_TRACE", in_dir("live-%r-%p%%", path), 1);
-	CHECK_OK(gantry_params_load(1));
+	set_params("GANTRY_TRACE", in_dir("live-%r-%p%%", path));
 	world_threads(w, nothing);
 	for (int r = 0; r < WORLD_RANKS; r++) {
 		char name[64], plain[64], to[256], from[256];
@@ -485,17 +481,14 @@ TEST(paths)
 				none = {.rank = -1, .host = "node"};
 	char path[256], expected[64];
 
-	setenv("GANTRY_TRACE", in_dir("%r-%c%%q%z%", path), 1);
-	CHECK_OK(gantry_params_load(1));
+	set_params("GANTRY_TRACE", in_dir("%r-%c%%q%z%", path));
 	gantry_trace_write(&who);
 	CHECK_EQ(access(in_dir("5-0000000000000abc%q%z%", path), R_OK), 0);
-	setenv("GANTRY_TRACE", in_dir("%r-%h", path), 1);
-	CHECK_OK(gantry_params_load(1));
+	set_params("GANTRY_TRACE", in_dir("%r-%h", path));
 	gantry_trace_write(&none);
 	snprintf(expected, sizeof(expected), "node-%d-node", getpid());
 	CHECK_EQ(access(in_dir(expected, path), R_OK), 0);
-	unsetenv("GANTRY_TRACE");
-	CHECK_OK(gantry_params_load(1));
+	set_params("GANTRY_TRACE", NULL);
 	gantry_path_expand("%p%p%p%p%p%p%p%p", NULL, path, 6);
 	snprintf(expected, sizeof(expected), "%d%d%d%d%d", getpid(), getpid(), getpid(), getpid(), getpid());
 	expected[5] = 0;

@@ -114,16 +114,15 @@ TEST(check_gpus)
 	CHECK_STR(chosen(&a, &b, "auto"), "shm");
 	refused(&a, &b, "p2p", GANTRY_ERR_UNREACHABLE,
 		"different GPUs (0000:3b:00.0 and 0000:86:00.0; GANTRY_P2P=force");
-	set_param("GANTRY_P2P", "force");
+	set_params("GANTRY_P2P", "force");
 	CHECK_STR(chosen(&a, &b, "auto"), "p2p");
-	set_param("GANTRY_P2P", "off");
+	set_params("GANTRY_P2P", "off");
 	CHECK_STR(chosen(&a, &b, "auto"), "shm");
 	refused(&a, &b, "p2p", GANTRY_ERR_UNREACHABLE, "p2p: GANTRY_P2P=off");
-	set_param("GANTRY_P2P", "auto");
-	set_param("GANTRY_TRANSPORT", "net");
+	set_params("GANTRY_P2P", "auto", "GANTRY_TRANSPORT", "net");
 	CHECK_STR(chosen(&a, &b, NULL), "net");
 	CHECK_STR(chosen(&a, &b, "auto"), "shm");
-	set_param("GANTRY_TRANSPORT", "auto");
+	set_params("GANTRY_TRANSPORT", "auto");
 }
 
 TEST(check_registering)
@@ -145,17 +144,15 @@ TEST(check_registering)
 	CHECK_OK(gantry_transport_check("first"));
 	CHECK_EQ(gantry_transport_check("firs"), GANTRY_ERR_CONFIG);
 
-	CHECK_EQ(gantry_transport_register(&first, 0), GANTRY_ERR_INVALID);
-	CHECK_HAS(gantry_last_error(), "there is a transport first already");
+	CHECK_ERROR(gantry_transport_register(&first, 0), GANTRY_ERR_INVALID, "there is a transport first already");
 	CHECK_EQ(gantry_transport_register(&again, 1), GANTRY_ERR_INVALID);
 	side.proxy_register = NULL;
 	hole.recv = &side;
-	CHECK_EQ(gantry_transport_register(&hole, 0), GANTRY_ERR_INVALID);
-	CHECK_HAS(gantry_last_error(), "hole has empty entries");
+	CHECK_ERROR(gantry_transport_register(&hole, 0), GANTRY_ERR_INVALID, "hole has empty entries");
 	hole = fake("hole", yes);
 	hole.struct_size = 0;
-	CHECK_EQ(gantry_transport_register(&hole, 0), GANTRY_ERR_INVALID);
-	CHECK_HAS(gantry_last_error(), "struct gantry_transport: struct_size is 0");
+	CHECK_ERROR(gantry_transport_register(&hole, 0), GANTRY_ERR_INVALID,
+		    "struct gantry_transport: struct_size is 0");
 	hole = fake("a,b", yes);
 	CHECK_EQ(gantry_transport_register(&hole, 0), GANTRY_ERR_INVALID);
 	CHECK_EQ(gantry_transport_register(NULL, 0), GANTRY_ERR_INVALID);
@@ -194,8 +191,8 @@ TEST(check_stubs)
 	void *handle = NULL;
 	int worked = 0;
 
-	CHECK_EQ(gantry_transport_collnet.send->setup(&c, &info), GANTRY_ERR_UNSUPPORTED);
-	CHECK_HAS(gantry_last_error(), "transport collnet has no proxy for this end of a connection with rank 3");
+	CHECK_ERROR(gantry_transport_collnet.send->setup(&c, &info), GANTRY_ERR_UNSUPPORTED,
+		    "transport collnet has no proxy for this end of a connection with rank 3");
 	CHECK_EQ(gantry_transport_collnet.recv->connect(&c, &info), GANTRY_ERR_UNSUPPORTED);
 	CHECK_EQ(gantry_transport_p2p.recv->proxy_setup(&c), GANTRY_ERR_UNSUPPORTED);
 	CHECK_EQ(gantry_transport_unsupported_progress(&pc, &worked), GANTRY_ERR_UNSUPPORTED);
@@ -212,27 +209,27 @@ TEST(check_libs)
 	char path[4096], list[8300];
 
 	CHECK_OK(gantry_transport_load_libs()); /* none */
-	set_param("GANTRY_TRANSPORT_LIBS", "/nowhere/libx.so");
-	CHECK_EQ(gantry_transport_load_libs(), GANTRY_ERR_CONFIG);
-	CHECK_HAS(gantry_last_error(), "GANTRY_TRANSPORT_LIBS: /nowhere/libx.so: cannot open shared object file");
+	set_params("GANTRY_TRANSPORT_LIBS", "/nowhere/libx.so");
+	CHECK_ERROR(gantry_transport_load_libs(), GANTRY_ERR_CONFIG,
+		    "GANTRY_TRANSPORT_LIBS: /nowhere/libx.so: cannot open shared object file");
 	snprintf(path, sizeof(path), "%s/transports/libmailbox.so", build ? build : ".");
 	if (access(path, R_OK) != 0) {
 		printf("no %s: set BUILD_DIR to the build folder; loading is not tested\n", path);
 		return;
 	}
 	snprintf(list, sizeof(list), "%s/fixtures/libnccl-net-fake_a.so", build ? build : ".");
-	set_param("GANTRY_TRANSPORT_LIBS", list);
-	CHECK_EQ(gantry_transport_load_libs(), GANTRY_ERR_CONFIG);
-	CHECK_HAS(gantry_last_error(), "libnccl-net-fake_a.so has no function gantry_transport_init");
+	set_params("GANTRY_TRANSPORT_LIBS", list);
+	CHECK_ERROR(gantry_transport_load_libs(), GANTRY_ERR_CONFIG,
+		    "libnccl-net-fake_a.so has no function gantry_transport_init");
 	snprintf(list, sizeof(list), " %s , ,%s", path, path);
-	set_param("GANTRY_TRANSPORT_LIBS", list);
+	set_params("GANTRY_TRANSPORT_LIBS", list);
 	CHECK_OK(gantry_transport_load_libs());
 	CHECK_OK(gantry_transport_load_libs());
 	CHECK_OK(gantry_transport_choose(&a, &b, "mailbox", &mailbox));
 	CHECK_OK(gantry_transport_unregister(mailbox));
 	CHECK_OK(gantry_transport_load_libs()); /* once: it is not registered again */
 	CHECK_EQ(gantry_transport_check("mailbox"), GANTRY_ERR_CONFIG);
-	set_param("GANTRY_TRANSPORT_LIBS", "");
+	set_params("GANTRY_TRANSPORT_LIBS", "");
 }
 
 void tests_begin(void)

@@ -19,7 +19,7 @@ static void connect_both(struct side *tx, struct side *rx)
 {
 	gantry_result a = GANTRY_AGAIN, b = GANTRY_AGAIN;
 
-	for (uint64_t end = until_hang(); (a == GANTRY_AGAIN || b == GANTRY_AGAIN) && gantry_now_ns() < end;) {
+	WAIT_WHILE (a == GANTRY_AGAIN || b == GANTRY_AGAIN) {
 		if (a == GANTRY_AGAIN)
 			a = side_connect(tx, &rx->info);
 		if (b == GANTRY_AGAIN)
@@ -107,13 +107,13 @@ static void check_pair(const struct gantry_transport *t, int tx_proxied, int rx_
 static void check_p2p(void)
 {
 	check_pair(&gantry_transport_p2p, 0, 0, 1);
-	set_param("GANTRY_P2P_STEP", "5000"); /* rounded up to 8192 */
+	set_params("GANTRY_P2P_STEP", "5000"); /* rounded up to 8192 */
 	check_pair(&gantry_transport_p2p, 0, 0, 1);
-	set_param("GANTRY_P2P_COPY", "on");
+	set_params("GANTRY_P2P_COPY", "on");
 	check_pair(&gantry_transport_p2p, 1, 0, 1);
-	set_param("GANTRY_P2P_STEP", "0");
+	set_params("GANTRY_P2P_STEP", "0");
 	check_pair(&gantry_transport_p2p, 1, 0, 1);
-	set_param("GANTRY_P2P_COPY", "off");
+	set_params("GANTRY_P2P_COPY", "off");
 }
 
 static void check_shm(void)
@@ -121,15 +121,13 @@ static void check_shm(void)
 	static const char *const copies[] = {"off", "send", "recv", "both"};
 
 	for (int makes = 0; makes < 2; makes++) {
-		set_param("GANTRY_SHM_LOCALITY", makes ? "recv" : "send");
+		set_params("GANTRY_SHM_LOCALITY", makes ? "recv" : "send");
 		for (int i = 0; i < 4; i++) {
-			set_param("GANTRY_SHM_STEP", makes ? "128k" : "12k");
-			set_param("GANTRY_SHM_COPY", copies[i]);
+			set_params("GANTRY_SHM_STEP", makes ? "128k" : "12k", "GANTRY_SHM_COPY", copies[i]);
 			check_pair(&gantry_transport_shm, i & 1, i >> 1, 1);
 		}
 	}
-	set_param("GANTRY_SHM_STEP", "128k");
-	set_param("GANTRY_SHM_COPY", "off");
+	set_params("GANTRY_SHM_STEP", "128k", "GANTRY_SHM_COPY", "off");
 }
 
 /* Memory of a connection comes with its use: a rank that talks to hundreds has hundreds of rings of a megabyte. */
@@ -162,10 +160,10 @@ static void check_mixed(void)
 	static struct side tx, rx;
 	struct gantry_peer_info a = info_of(0, 1), b = info_of(1, 1);
 
-	set_param("GANTRY_SHM_COPY", "send");
+	set_params("GANTRY_SHM_COPY", "send");
 	side_open(&tx, &gantry_transport_shm, 1, a, b);
-	set_param("GANTRY_SHM_COPY", "off");
-	set_param("GANTRY_SHM_STEP", "8k"); /* the receiver makes it, so this counts */
+	set_params("GANTRY_SHM_COPY", "off");
+	set_params("GANTRY_SHM_STEP", "8k"); /* the receiver makes it, so this counts */
 	side_open(&rx, &gantry_transport_shm, 0, b, a);
 	connect_both(&tx, &rx);
 	CHECK_EQ(tx.c.max_step, 8192);
@@ -173,14 +171,14 @@ static void check_mixed(void)
 	transfer_all(&tx, &rx);
 	side_close(&rx);
 	side_close(&tx);
-	set_param("GANTRY_SHM_STEP", "128k");
+	set_params("GANTRY_SHM_STEP", "128k");
 
-	set_param("GANTRY_SHM_LOCALITY", "send");
+	set_params("GANTRY_SHM_LOCALITY", "send");
 	side_open(&tx, &gantry_transport_shm, 1, a, b);
-	set_param("GANTRY_SHM_LOCALITY", "recv");
+	set_params("GANTRY_SHM_LOCALITY", "recv");
 	side_open(&rx, &gantry_transport_shm, 0, b, a);
-	CHECK_EQ(side_connect(&rx, &tx.info), GANTRY_ERR_SETTING);
-	CHECK_HAS(gantry_last_error(), "GANTRY_SHM_LOCALITY is recv on rank 1 and send on rank 0");
+	CHECK_ERROR(side_connect(&rx, &tx.info), GANTRY_ERR_SETTING,
+		    "GANTRY_SHM_LOCALITY is recv on rank 1 and send on rank 0");
 	side_close(&rx);
 	side_close(&tx);
 }
@@ -242,8 +240,7 @@ static void check_slices(void)
 	struct gantry_proxy_op *op;
 	uint64_t base = 0, step;
 
-	set_param("GANTRY_SHM_COPY", "both");
-	set_param("GANTRY_SHM_STEP", "8k");
+	set_params("GANTRY_SHM_COPY", "both", "GANTRY_SHM_STEP", "8k");
 	side_open(&tx, &gantry_transport_shm, 1, a, b);
 	side_open(&rx, &gantry_transport_shm, 0, b, a);
 	connect_both(&tx, &rx);
@@ -261,15 +258,16 @@ static void check_slices(void)
 		}
 		for (step = base; step < base + 6; step += 2) {
 			struct gantry_fifo *from = tx.c.proxy->fifo, *to = rx.c.proxy->fifo;
-			uint64_t slot = step % GANTRY_STEPS, meta, until = until_hang();
+			uint64_t slot = step % GANTRY_STEPS, meta;
 
-			while (__atomic_load_n(&from->head, __ATOMIC_SEQ_CST) + GANTRY_STEPS < step + 2)
-				CHECK(gantry_now_ns() < until);
+			WAIT_WHILE (__atomic_load_n(&from->head, __ATOMIC_SEQ_CST) + GANTRY_STEPS < step + 2)
+				;
 			fill(tx.c.conn.buffs[0] + slot * 8192, 16000, step);
 			__atomic_store_n(&from->slots[slot].meta, gantry_slot_meta(step, GANTRY_MODE_NORMAL, 16000),
 					 __ATOMIC_SEQ_CST);
-			while (!gantry_slot_is(meta = __atomic_load_n(&to->slots[slot].meta, __ATOMIC_SEQ_CST), step))
-				CHECK(gantry_now_ns() < until);
+			WAIT_WHILE (
+				!gantry_slot_is(meta = __atomic_load_n(&to->slots[slot].meta, __ATOMIC_SEQ_CST), step))
+				;
 			CHECK_EQ(gantry_slot_size(meta), 16000);
 			verify(rx.c.conn.buffs[0] + slot * 8192, 16000, step);
 			__atomic_store_n(&to->head, step + 2, __ATOMIC_SEQ_CST);
@@ -281,8 +279,7 @@ static void check_slices(void)
 	CHECK_EQ(gantry_proxy_group_error(rx.group), GANTRY_OK);
 	side_close(&tx);
 	side_close(&rx);
-	set_param("GANTRY_SHM_COPY", "off");
-	set_param("GANTRY_SHM_STEP", "128k");
+	set_params("GANTRY_SHM_COPY", "off", "GANTRY_SHM_STEP", "128k");
 }
 
 /* Freed while steps are stuck half-way: it ends, and nothing is left. */
@@ -292,7 +289,7 @@ static void check_early_end(void)
 	struct gantry_peer_info a = info_of(0, 1), b = info_of(1, 1);
 	int fds = held(HELD_FDS), maps = count_maps();
 
-	set_param("GANTRY_SHM_COPY", "both");
+	set_params("GANTRY_SHM_COPY", "both");
 	side_open(&tx, &gantry_transport_shm, 1, a, b);
 	side_open(&rx, &gantry_transport_shm, 0, b, a);
 	connect_both(&tx, &rx);
@@ -308,7 +305,7 @@ static void check_early_end(void)
 	side_close(&rx);
 	CHECK(held_at_most(HELD_FDS, fds));
 	UNTIL(count_maps() <= maps);
-	set_param("GANTRY_SHM_COPY", "off");
+	set_params("GANTRY_SHM_COPY", "off");
 }
 
 static void check_library(void)
@@ -323,7 +320,7 @@ static void check_library(void)
 		printf("no %s: set BUILD_DIR to the build folder; it is not tested\n", path);
 		return;
 	}
-	set_param("GANTRY_TRANSPORT_LIBS", path);
+	set_params("GANTRY_TRANSPORT_LIBS", path);
 	CHECK_OK(gantry_transport_load_libs());
 	CHECK_OK(gantry_transport_choose(&me, &peer, "mailbox", &mailbox));
 	check_pair(mailbox, 1, 1, 0);
@@ -345,15 +342,15 @@ int main(void)
 	RUN(check_mixed());
 	if (!on_gpu()) { /* these look at things with the CPU */
 		RUN(check_gone(&gantry_transport_p2p));
-		set_param("GANTRY_P2P_COPY", "on");
+		set_params("GANTRY_P2P_COPY", "on");
 		RUN(check_gone(&gantry_transport_p2p));
-		set_param("GANTRY_P2P_COPY", "off");
+		set_params("GANTRY_P2P_COPY", "off");
 		RUN(check_gone(&gantry_transport_shm));
 		RUN(check_hasty(&gantry_transport_p2p));
 		RUN(check_hasty(&gantry_transport_shm));
-		set_param("GANTRY_P2P_COPY", "on");
+		set_params("GANTRY_P2P_COPY", "on");
 		RUN(check_hasty(&gantry_transport_p2p));
-		set_param("GANTRY_P2P_COPY", "off");
+		set_params("GANTRY_P2P_COPY", "off");
 		RUN(check_slices());
 		RUN(check_early_end());
 		RUN(check_library());

@@ -10,8 +10,8 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 
+#include "child.h"
 #include "device/host/host.h"
 #include "device/share.h"
 #include "transport_util.h"
@@ -98,13 +98,12 @@ static void one_rank(const struct gantry_transport *t, int send, int fd, int sha
 
 static void check_two(const struct gantry_transport *t, int shares)
 {
-	int fd[2], status;
+	int fd[2];
 	pid_t pids[2];
 
 	CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
 	for (int i = 0; i < 2; i++) {
-		pids[i] = fork();
-		CHECK(pids[i] >= 0);
+		pids[i] = child_fork();
 		if (pids[i] == 0) {
 			close(fd[!i]);
 			alarm(500); /* a child whose partner has failed would wait for ever */
@@ -115,8 +114,7 @@ static void check_two(const struct gantry_transport *t, int shares)
 	close(fd[0]);
 	close(fd[1]);
 	for (int i = 0; i < 2; i++) {
-		CHECK_EQ(waitpid(pids[i], &status, 0), pids[i]);
-		CHECK_EQ(status, 0);
+		child_wait(pids[i]);
 	}
 }
 
@@ -126,12 +124,11 @@ static void check_hasty(const struct gantry_transport *t, int round)
 	static struct side tx, rx;
 	struct gantry_connect_info info[2], mine[2];
 	gantry_result a = GANTRY_AGAIN, b = GANTRY_AGAIN;
-	int fd[2], me, status;
+	int fd[2], me;
 	pid_t pid;
 
 	CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
-	pid = fork();
-	CHECK(pid >= 0);
+	pid = child_fork();
 	me = pid == 0;
 	alarm(500);
 	side_open(&tx, t, 1, info_of(me, 30 + (uint64_t)me), info_of(!me, 31 - (uint64_t)me));
@@ -156,28 +153,26 @@ static void check_hasty(const struct gantry_transport *t, int round)
 	alarm(0);
 	if (pid == 0)
 		_exit(0);
-	CHECK_EQ(waitpid(pid, &status, 0), pid);
-	CHECK_EQ(status, 0);
+	child_wait(pid);
 }
 
 static void check_data(void)
 {
 	check_two(&gantry_transport_p2p, 2);
-	set_param("GANTRY_P2P_COPY", "on");
+	set_params("GANTRY_P2P_COPY", "on");
 	check_two(&gantry_transport_p2p, 0);
-	set_param("GANTRY_P2P_COPY", "off");
+	set_params("GANTRY_P2P_COPY", "off");
 	for (int makes = 0; makes < 2; makes++) {
-		set_param("GANTRY_SHM_LOCALITY", makes ? "recv" : "send");
-		set_param("GANTRY_SHM_COPY", "off");
+		set_params("GANTRY_SHM_LOCALITY", makes ? "recv" : "send", "GANTRY_SHM_COPY", "off");
 		check_two(&gantry_transport_shm, 2);
-		set_param("GANTRY_SHM_COPY", "send");
+		set_params("GANTRY_SHM_COPY", "send");
 		check_two(&gantry_transport_shm, 0);
-		set_param("GANTRY_SHM_COPY", "recv");
+		set_params("GANTRY_SHM_COPY", "recv");
 		check_two(&gantry_transport_shm, 0);
-		set_param("GANTRY_SHM_COPY", "both");
+		set_params("GANTRY_SHM_COPY", "both");
 		check_two(&gantry_transport_shm, 0);
 	}
-	set_param("GANTRY_SHM_COPY", "off");
+	set_params("GANTRY_SHM_COPY", "off");
 }
 
 static int knock(uint64_t name)
@@ -212,8 +207,7 @@ static void check_other_user(struct gantry_offer *o, const struct gantry_share_a
 		printf("not root: another user at the socket is not tested\n");
 		return;
 	}
-	pid = fork();
-	CHECK(pid >= 0);
+	pid = child_fork();
 	if (pid == 0) {
 		struct gantry_taker t = {0};
 		void *s = NULL;
@@ -258,14 +252,12 @@ static void *take_it(struct gantry_offer *o, const struct gantry_share_address *
 {
 	struct gantry_taker taker = {0};
 	void *mine = NULL;
-	uint64_t end = until_hang();
 
-	while (!mine) {
+	WAIT_WHILE (!mine) {
 		gantry_result r = gantry_share_take(&taker, at, getuid(), 5000, &mine);
 
 		CHECK(r == GANTRY_OK || r == GANTRY_AGAIN);
 		gantry_share_serve(o);
-		CHECK(gantry_now_ns() < end);
 	}
 	CHECK_OK(gantry_share_serve(o));
 	return mine;
@@ -340,8 +332,7 @@ static void check_bad_files(void)
 
 	CHECK(fd >= 0);
 	CHECK_EQ(ftruncate(fd, 8192), 0);
-	CHECK_EQ(gantry_host_import(fd, 8192, &at), GANTRY_ERR_PROTOCOL);
-	CHECK_HAS(gantry_last_error(), "could shrink");
+	CHECK_ERROR(gantry_host_import(fd, 8192, &at), GANTRY_ERR_PROTOCOL, "could shrink");
 	CHECK_EQ(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
 	CHECK_EQ(gantry_host_import(fd, 12288, &at), GANTRY_ERR_PROTOCOL);
 	CHECK_OK(gantry_host_import(fd, 8192, &at));
@@ -360,8 +351,7 @@ static void check_killed(const struct gantry_transport *t, int send)
 	pid_t pid;
 
 	CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
-	pid = fork();
-	CHECK(pid >= 0);
+	pid = child_fork();
 	if (pid == 0) {
 		alarm(500);
 		side_open(&s, t, !send, peer, me);
@@ -403,7 +393,7 @@ int main(void)
 	}
 	for (int send = 0; send < 2; send++) {
 		for (int makes = 0; makes < 2; makes++) {
-			set_param("GANTRY_SHM_LOCALITY", makes ? "recv" : "send");
+			set_params("GANTRY_SHM_LOCALITY", makes ? "recv" : "send");
 			RUN(check_killed(&gantry_transport_shm, send));
 		}
 		RUN(check_killed(&gantry_transport_p2p, send));

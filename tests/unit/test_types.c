@@ -264,11 +264,9 @@ static void from_float(uint32_t type, const float *f, uint64_t *ret)
 		      : type == GANTRY_TYPE_BFLOAT16   ? dev_bf16_store(f[i])
 		      : type == GANTRY_TYPE_FLOAT8E4M3 ? dev_e4m3_store(f[i])
 						       : dev_e5m2_store(f[i]);
-		if (!same(type, DEV_RED_SUM, one, ret[i])) {
-			fprintf(stderr, "%s of %a: a loop makes %#llx, one alone %#x\n", type_names[type], f[i],
-				(unsigned long long)ret[i], one);
-			exit(1);
-		}
+		if (!same(type, DEV_RED_SUM, one, ret[i]))
+			TEST_FAIL("%s of %a: a loop makes %#llx, one alone %#x", type_names[type], f[i],
+				  (unsigned long long)ret[i], one);
 	}
 }
 static void check_store(const struct format *f, const float *x)
@@ -279,11 +277,9 @@ static void check_store(const struct format *f, const float *x)
 	for (int i = 0; i < 16; i++) {
 		uint64_t want = encode(f, x[i]);
 
-		if (!same(f->type, DEV_RED_SUM, got[i], want)) {
-			fprintf(stderr, "%s of %a: %#llx, expected %#llx\n", type_names[f->type], x[i],
-				(unsigned long long)got[i], (unsigned long long)want);
-			exit(1);
-		}
+		if (!same(f->type, DEV_RED_SUM, got[i], want))
+			TEST_FAIL("%s of %a: %#llx, expected %#llx", type_names[f->type], x[i],
+				  (unsigned long long)got[i], (unsigned long long)want);
 	}
 }
 
@@ -414,10 +410,9 @@ static uint64_t scalar_for(uint32_t type, uint32_t step)
 
 static void wrong(uint32_t type, uint32_t step, uint64_t i, uint64_t a, uint64_t b, uint64_t got, uint64_t want)
 {
-	fprintf(stderr, "%s step %u, element %llu: of %#llx and %#llx %#llx, expected %#llx\n", type_names[type], step,
-		(unsigned long long)i, (unsigned long long)a, (unsigned long long)b, (unsigned long long)got,
-		(unsigned long long)want);
-	exit(1);
+	TEST_FAIL("%s step %u, element %llu: of %#llx and %#llx %#llx, expected %#llx", type_names[type], step,
+		  (unsigned long long)i, (unsigned long long)a, (unsigned long long)b, (unsigned long long)got,
+		  (unsigned long long)want);
 }
 
 /* n elements, `shift` elements off alignment. place 0: apart, 1: d is a, 2: d is b. */

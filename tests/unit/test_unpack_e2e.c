@@ -9,9 +9,9 @@
 #include <dlfcn.h>
 #include <limits.h>
 #include <pthread.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include "child.h"
 #include "fixtures/cuda/fake_load.h"
 #include "gone.h"
 #include "net/loader.h"
@@ -300,11 +300,8 @@ static void child(const struct combination *c, const char *plugin)
 	setenv("GANTRY_LANES", c->lanes, 1);
 	setenv("GANTRY_HELPERS", c->helpers, 1);
 	setenv("GANTRY_UNPACK", c->version ? "emulated" : "off", 1); /* the core is told by its user */
-	setenv("GANTRY_UNPACK_MEMORY", c->memory, 1);
-	setenv("GANTRY_EMU_SHAPE", c->shape, 1);
-	setenv("GANTRY_EMU_LINEAR", c->linear, 1);
-	setenv("GANTRY_EMU_PLAIN", c->plain, 1);
-	CHECK_OK(gantry_params_load(1));
+	set_params("GANTRY_UNPACK_MEMORY", c->memory, "GANTRY_EMU_SHAPE", c->shape, "GANTRY_EMU_LINEAR", c->linear,
+		   "GANTRY_EMU_PLAIN", c->plain);
 	if (!c->gpu) {
 		CHECK_OK(gantry_device_host(&dev));
 	} else if (gpu_open()) {
@@ -354,7 +351,7 @@ int main(void)
 			printf("no %s: set BUILD_DIR to the build folder\n", path);
 			continue;
 		}
-		pid = fork();
+		pid = child_fork();
 		if (pid == 0) {
 			RUN(child(&all[i], path));
 			/* Where a look for leaks takes seconds: without the plugin, and with it, is enough. */

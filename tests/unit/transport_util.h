@@ -90,12 +90,6 @@ static inline struct gantry_peer_info info_of(int rank, uint64_t process)
 	return i;
 }
 
-static inline void set_param(const char *name, const char *value)
-{
-	setenv(name, value, 1);
-	CHECK_OK(gantry_params_load(1));
-}
-
 /* Mappings of memfds that are ours. */
 static inline int count_maps(void)
 {
@@ -192,13 +186,10 @@ static inline gantry_result side_connect(struct side *s, const struct gantry_con
 /* Until it is done or fails; a minute at most. */
 static inline gantry_result side_connect_wait(struct side *s, const struct gantry_connect_info *peer)
 {
-	uint64_t until = until_hang();
 	gantry_result r;
 
-	while ((r = side_connect(s, peer)) == GANTRY_AGAIN) {
-		CHECK(gantry_now_ns() < until);
+	WAIT_WHILE ((r = side_connect(s, peer)) == GANTRY_AGAIN)
 		usleep(200);
-	}
 	return r;
 }
 
@@ -275,14 +266,10 @@ static inline void side_start(struct side *s, char *buf, uint64_t bytes, int pro
 
 static inline void side_finish(struct side *s)
 {
-	uint64_t until = until_hang();
-
 	CHECK_OK(s->dev->ops->stream_sync(s->dev, s->stream));
 	CHECK_EQ(s->host->result, GANTRY_OK);
-	while (gantry_proxy_group_pending(s->group)) {
-		CHECK(gantry_now_ns() < until);
+	WAIT_WHILE (gantry_proxy_group_pending(s->group))
 		usleep(100);
-	}
 	CHECK_EQ(gantry_proxy_group_error(s->group), GANTRY_OK);
 }
 
@@ -299,11 +286,9 @@ static inline void fill(char *p, uint64_t n, uint64_t seed)
 static inline void verify(const char *p, uint64_t n, uint64_t seed)
 {
 	for (uint64_t i = 0; i < n; i++)
-		if (p[i] != byte_of(i, seed)) {
-			fprintf(stderr, "byte %llu of %llu of message %llu is wrong\n", (unsigned long long)i,
-				(unsigned long long)n, (unsigned long long)seed);
-			exit(1);
-		}
+		if (p[i] != byte_of(i, seed))
+			TEST_FAIL("byte %llu of %llu of message %llu is wrong", (unsigned long long)i,
+				  (unsigned long long)n, (unsigned long long)seed);
 }
 
 /* The same in memory of the device. */

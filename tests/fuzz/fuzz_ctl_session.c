@@ -15,11 +15,8 @@
  *
  * wrap: sock_connect sock_listen accept4 epoll_wait clock_gettime gantry_cond_wait gantry_random_bytes gantry_thread_start
  */
-#include <stdio.h>
-
 #include "base/bytes.h"
 #include "base/hmac.h"
-#include "base/param.h"
 #include "comm/ctl_member.h"
 #include "comm/hub.h"
 #include "session.h"
@@ -158,7 +155,6 @@ static int heard(void *ctx, const struct ctl_head *h, const uint8_t *body)
 {
 	struct conn *c = ctx;
 
-	(void)body;
 	if (h->kind == CTL_TIME && !h->size) {
 		c->asked++;
 		c->asked_tag = h->tag;
@@ -637,7 +633,6 @@ static void while_waiting(void)
 
 bool __wrap_gantry_cond_wait(struct gantry_cond *c, struct gantry_mutex *mu, uint64_t deadline)
 {
-	(void)c;
 	if (session.now >= deadline)
 		return false;
 	gantry_mutex_unlock(mu);
@@ -648,7 +643,6 @@ bool __wrap_gantry_cond_wait(struct gantry_cond *c, struct gantry_mutex *mu, uin
 
 static void on_lost(void *ctx, int rank, gantry_result why, const char *text)
 {
-	(void)ctx;
 	MUST(why != GANTRY_OK && why != GANTRY_AGAIN && strlen(text) < 2 * CTL_TEXT_MAX && rank >= -1 &&
 	     rank < run.nranks);
 	MUST(rank < 0 || !run.lost[rank]++);
@@ -657,7 +651,6 @@ static void on_lost(void *ctx, int rank, gantry_result why, const char *text)
 static gantry_result on_call(void *ctx, int from, uint32_t kind, const void *data, size_t size, void *reply,
 			     size_t *reply_size)
 {
-	(void)ctx, (void)from;
 	if (kind & 1)
 		return GANTRY_ERR_UNSUPPORTED;
 	MUST(*reply_size >= size);

@@ -36,7 +36,6 @@ static int give_back(struct devmem_flow *flow, const struct devmem_token *ranges
 {
 	uint32_t freed = 0;
 
-	(void)flow;
 	must(n >= 1 && n <= DEVMEM_MAX_RANGES);
 	if (m.trouble == 1) {
 		m.trouble = 0;

@@ -17,8 +17,8 @@
  * All of it is one thread, which looks at the insides without their mutex: such functions are UNCHECKED.
  */
 #include "base/param.h"
-#include "logs.h"
 #include "rx_fake.h"
+#include "test.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -18,7 +18,6 @@
  */
 #include "base/log.h"
 #include "link_pair.h"
-#include "logs.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -206,14 +206,12 @@ static void fake_arrive(int tag, struct fake_message *m)
 
 static gantry_result fake_init(struct gantry_net *net, uint64_t id, const struct gantry_net_config *config, void **ret)
 {
-	(void)net, (void)id, (void)config;
 	*ret = &fake;
 	return GANTRY_OK;
 }
 
 static gantry_result fake_finalize(struct gantry_net *net, void *ctx)
 {
-	(void)net, (void)ctx;
 	return GANTRY_OK;
 }
 
@@ -221,7 +219,6 @@ static gantry_result fake_close(struct gantry_net *net, void *comm)
 {
 	struct fake_comm *c = comm;
 
-	(void)net;
 	gantry_list_each_safe (pos, &c->requests)
 		fake_request_free(c, gantry_container(pos, struct fake_request, node));
 	return GANTRY_OK;
@@ -229,7 +226,6 @@ static gantry_result fake_close(struct gantry_net *net, void *comm)
 
 static gantry_result fake_reg_mr(struct gantry_net *net, void *comm, void *data, size_t size, int type, void **ret_mr)
 {
-	(void)net, (void)comm, (void)data, (void)size;
 	MUST(type == GANTRY_NET_PTR_CUDA);
 	if (fake.no_mr && fake.mrs) /* not of the landing, without which there is no connection */
 		return GANTRY_ERR_UNSUPPORTED;
@@ -240,7 +236,6 @@ static gantry_result fake_reg_mr(struct gantry_net *net, void *comm, void *data,
 
 static gantry_result fake_dereg_mr(struct gantry_net *net, void *comm, void *mr)
 {
-	(void)net, (void)comm;
 	fake.mrs--;
 	free(mr);
 	return GANTRY_OK;
@@ -251,7 +246,6 @@ static gantry_result fake_isend(struct gantry_net *net, void *comm, void *data, 
 {
 	struct fake_request *q = fake_request(comm, tag);
 
-	(void)net, (void)mr;
 	*ret_request = q;
 	if (!q)
 		return GANTRY_OK;
@@ -269,7 +263,6 @@ static gantry_result fake_irecv(struct gantry_net *net, void *comm, int n, void 
 	int slot = (int)(fake.slots % GANTRY_UNPACK_DEPTH);
 	struct fake_request *q;
 
-	(void)net;
 	MUST(n == 1 && (!takes_slot || mrs[0]));
 	q = takes_slot && fake.slot_used[slot] ? NULL : fake_request(comm, tags[0]);
 	*request = q;
@@ -291,7 +284,6 @@ static gantry_result fake_test(struct gantry_net *net, void *request, int *ret_d
 	struct fake_request *q = request;
 	gantry_result r = q->error;
 
-	(void)net;
 	if (r == GANTRY_OK && !q->done)
 		r = fake.error;
 	if (r != GANTRY_OK)
@@ -310,7 +302,6 @@ static gantry_result fake_consumed(struct gantry_net *net, void *comm, int n, vo
 {
 	struct fake_request *q = request;
 
-	(void)net;
 	MUST(n == 1 && q->slot >= 0 && fake.slot_used[q->slot]);
 	memset(fake_bounce[q->slot], 0x77, q->size); /* the NIC's again */
 	fake.slot_used[q->slot] = 0;
@@ -320,7 +311,6 @@ static gantry_result fake_consumed(struct gantry_net *net, void *comm, int n, vo
 
 static gantry_result fake_hold(struct gantry_net *net, void *comm, int tag)
 {
-	(void)net;
 	MUST(comm == &fake.out && tag == RX_TAG_DATA);
 	return GANTRY_OK;
 }
@@ -339,7 +329,6 @@ static void *fake_vec(struct fake_request *q, const struct iovec *iov, uint32_t 
 static gantry_result fake_irecvv(struct gantry_net *net, void *comm, const struct iovec *iov, uint32_t n, int tag,
 				 void **ret_request)
 {
-	(void)net;
 	if (fake.no_vec)
 		return GANTRY_ERR_UNSUPPORTED;
 	*ret_request = fake_vec(fake_request(comm, tag), iov, n);
@@ -350,15 +339,12 @@ static gantry_result fake_irecvv(struct gantry_net *net, void *comm, const struc
 static gantry_result fake_isendv(struct gantry_net *net, void *comm, const struct iovec *iov, uint32_t n, int tag,
 				 void **ret_request)
 {
-	(void)net;
 	*ret_request = fake_vec(fake_request(comm, tag), iov, n);
 	return GANTRY_OK;
 }
 
 static int fake_isendv_pays(struct gantry_net *net, void *comm)
 {
-	(void)net;
-	(void)comm;
 	return fake.pays;
 }
 
@@ -424,7 +410,6 @@ static void fake_enqueue(struct gantry_stream *s, const struct gantry_rows *rows
 
 static gantry_result fake_alloc(struct gantry_device *dev, size_t size, void **ret_ptr)
 {
-	(void)dev;
 	*ret_ptr = calloc(1, size);
 	return *ret_ptr ? GANTRY_OK : GANTRY_ERR_NOMEM;
 }
@@ -439,14 +424,12 @@ static gantry_result fake_alloc_mapped(struct gantry_device *dev, size_t size, v
 
 static gantry_result fake_free(struct gantry_device *dev, void *ptr)
 {
-	(void)dev;
 	free(ptr);
 	return GANTRY_OK;
 }
 
 static gantry_result fake_pointer(struct gantry_device *dev, const void *ptr, struct gantry_mem_info *ret)
 {
-	(void)dev;
 	*ret = (struct gantry_mem_info){.kind = fake.device_memory ? GANTRY_MEM_DEVICE : GANTRY_MEM_PAGEABLE,
 					.device_ptr = (void *)(uintptr_t)ptr};
 	return GANTRY_OK;
@@ -454,7 +437,6 @@ static gantry_result fake_pointer(struct gantry_device *dev, const void *ptr, st
 
 static gantry_result fake_copy_rows(struct gantry_device *dev, struct gantry_stream *s, const struct gantry_rows *rows)
 {
-	(void)dev;
 	fake_enqueue(s, rows, NULL);
 	return GANTRY_OK;
 }
@@ -469,7 +451,6 @@ static gantry_result fake_copy(struct gantry_device *dev, struct gantry_stream *
 
 static gantry_result fake_launch(struct gantry_device *dev, struct gantry_stream *s, const struct gantry_launch *l)
 {
-	(void)dev;
 	MUST(l->args_size == sizeof(struct gantry_unpack_args));
 	fake_enqueue(s, NULL, l->args);
 	return GANTRY_OK;
@@ -477,7 +458,6 @@ static gantry_result fake_launch(struct gantry_device *dev, struct gantry_stream
 
 static gantry_result fake_stream_create(struct gantry_device *dev, struct gantry_stream **ret)
 {
-	(void)dev;
 	*ret = calloc(1, sizeof(**ret));
 	MUST(*ret);
 	gantry_list_init(&(*ret)->work);
@@ -486,7 +466,6 @@ static gantry_result fake_stream_create(struct gantry_device *dev, struct gantry
 
 static gantry_result fake_stream_sync(struct gantry_device *dev, struct gantry_stream *s)
 {
-	(void)dev;
 	while (fake_stream_run(s))
 		;
 	return GANTRY_OK;
@@ -501,41 +480,35 @@ static gantry_result fake_stream_destroy(struct gantry_device *dev, struct gantr
 
 static gantry_result fake_stream_wait(struct gantry_device *dev, struct gantry_stream *s, struct gantry_dev_event *e)
 {
-	(void)dev, (void)s;
 	MUST(e->stream);
 	return GANTRY_OK;
 }
 
 static gantry_result fake_event_create(struct gantry_device *dev, struct gantry_dev_event **ret)
 {
-	(void)dev;
 	*ret = calloc(1, sizeof(**ret));
 	return *ret ? GANTRY_OK : GANTRY_ERR_NOMEM;
 }
 
 static gantry_result fake_event_destroy(struct gantry_device *dev, struct gantry_dev_event *e)
 {
-	(void)dev;
 	free(e);
 	return GANTRY_OK;
 }
 
 static gantry_result fake_event_record(struct gantry_device *dev, struct gantry_dev_event *e, struct gantry_stream *s)
 {
-	(void)dev;
 	*e = (struct gantry_dev_event){s, s->queued};
 	return GANTRY_OK;
 }
 
 static gantry_result fake_event_query(struct gantry_device *dev, struct gantry_dev_event *e)
 {
-	(void)dev;
 	return e->stream->done >= e->at ? GANTRY_OK : GANTRY_AGAIN;
 }
 
 static void fake_device_close(struct gantry_device *dev)
 {
-	(void)dev;
 }
 
 static const struct gantry_device_ops fake_device_ops = {

@@ -6,18 +6,12 @@
 #ifndef GANTRY_TESTS_SESSION_H
 #define GANTRY_TESTS_SESSION_H
 
-#include <errno.h>
-#include <pthread.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "inet/sock.h"
-#include "logs.h"
-#include "random.h"
 #include "script.h"
+#include "test.h"
 
 #define SECOND 1000000000ull
 
@@ -79,14 +73,12 @@ int __wrap_clock_gettime(clockid_t id, struct timespec *t)
 
 int __wrap_epoll_wait(int fd, struct epoll_event *ev, int n, int ms)
 {
-	(void)ms;
 	return __real_epoll_wait(fd, ev, n, 0);
 }
 
 /* The loop believes that it has its thread. */
 gantry_result __wrap_gantry_thread_start(const char *name, void *(*thread)(void *), void *arg, pthread_t *ret_thread)
 {
-	(void)name, (void)thread, (void)arg, (void)ret_thread;
 	return GANTRY_OK;
 }
 
@@ -103,7 +95,6 @@ int __wrap_accept4(int fd, struct sockaddr *addr, socklen_t *len, int flags)
 	struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = 7, .sin_addr.s_addr = 0x0100007f};
 	int came = session.coming;
 
-	(void)fd, (void)flags;
 	session.coming = -1;
 	errno = session.refuse_accept ? session.refuse_accept : EAGAIN;
 	session.refuse_accept = 0;
@@ -118,7 +109,6 @@ int __wrap_sock_connect(const struct gantry_addr *from, const char *device, cons
 {
 	int e = session.refuse;
 
-	(void)from, (void)device, (void)to;
 	session.refuse = 0;
 	if (!e)
 		session_dialled(ret_fd);
@@ -128,7 +118,6 @@ int __wrap_sock_connect(const struct gantry_addr *from, const char *device, cons
 gantry_result __wrap_sock_listen(const struct gantry_addr *addr, uint16_t first, uint16_t last, int *ret_fd,
 				 struct gantry_addr *ret_bound)
 {
-	(void)first, (void)last;
 	*ret_fd = eventfd(0, EFD_CLOEXEC);
 	*ret_bound = *addr;
 	gantry_addr_set_port(ret_bound, 7);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bytes.h"
+#include "test.h"
 
 void pattern_fill(void *p, size_t n, uint64_t seed)
 {

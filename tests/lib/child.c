@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "child.h"
-
-#include <signal.h>
-
-#include "base/clock.h"
+#include "test.h"
 
 pid_t child_fork(void)
 {

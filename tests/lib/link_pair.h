@@ -6,20 +6,11 @@
 #ifndef GANTRY_TESTS_LINK_PAIR_H
 #define GANTRY_TESTS_LINK_PAIR_H
 
-#include <errno.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include "base/clock.h"
-#include "bytes.h"
-#include "child.h"
 #include "net/tcp/link.h"
-#include "socks.h"
+#include "test.h"
 
 /* Tests look into links that no other thread has, or whose locks they hold in ways that clang does not follow. */
 #ifdef __clang__

@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "random.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "test.h"
 
 static _Thread_local uint64_t state, stream_of; /* state 0: not seeded yet */
 

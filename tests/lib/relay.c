@@ -4,8 +4,6 @@
 #include <fcntl.h>
 #include <netinet/tcp.h>
 
-#include "test.h"
-
 static void drop_conn(struct relay_conn *c, int reset)
 {
 	struct linger hard = {1, 0};

@@ -7,12 +7,9 @@
 #ifndef GANTRY_TESTS_RELAY_H
 #define GANTRY_TESTS_RELAY_H
 
-#include <pthread.h>
-
 #include "inet/handshake.h"
 #include "net/tcp/hello.h"
-#include "socks.h"
-#include "until.h"
+#include "test.h"
 
 enum {
 	RELAY_CONNS = 256,

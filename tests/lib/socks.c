@@ -1,6 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "socks.h"
-
 #include "test.h"
 
 struct sockaddr_in lo_addr(int port)

@@ -1,14 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "test.h"
-
-#include <errno.h>
-#include <pthread.h>
 #include <stdarg.h>
-#include <unistd.h>
 
-#include "base/log.h"
-#include "base/param.h"
-#include "random.h"
+#include "test.h"
 
 enum { CASE_BYTES = 256 };
 
@@ -55,6 +48,28 @@ void set_params_of(const char *name, ...)
 	}
 	va_end(args);
 	CHECK_OK(gantry_params_load(1));
+}
+
+static char folder[] = "/tmp/gantry-test-XXXXXX";
+static pid_t folder_of; /* 0: it is not made yet */
+
+static void remove_folder(void)
+{
+	char line[64];
+
+	snprintf(line, sizeof(line), "rm -rf %s", folder);
+	if (getpid() == folder_of && system(line))
+		fprintf(stderr, "%s stays\n", folder);
+}
+
+const char *test_folder(void)
+{
+	if (!folder_of) {
+		CHECK(mkdtemp(folder) != NULL);
+		folder_of = getpid();
+		atexit(remove_folder);
+	}
+	return folder;
 }
 
 /* Puts text behind what is there already. */

@@ -3,23 +3,13 @@
 #ifndef GANTRY_TESTS_CTL_UTIL_H
 #define GANTRY_TESTS_CTL_UTIL_H
 
-#include <arpa/inet.h>
 #include <netinet/tcp.h>
-#include <pthread.h>
-#include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
 
-#include "base/clock.h"
-#include "base/log.h"
-#include "base/param.h"
 #include "comm/ctl.h"
 #include "comm/ctl_member.h"
 #include "comm/ctl_service.h"
 #include "comm/hub.h"
-#include "held.h"
 #include "relay.h"
-#include "test.h"
 
 enum { RANKS_MAX = 64, ANSWER_KIND = 7 };
 

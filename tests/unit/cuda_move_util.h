@@ -6,15 +6,11 @@
 #ifndef GANTRY_TESTS_CUDA_MOVE_UTIL_H
 #define GANTRY_TESTS_CUDA_MOVE_UTIL_H
 
-#include <pthread.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
-#include "base/log.h"
-#include "base/param.h"
 #include "device/cuda/gpu.h"
 #include "fixtures/cuda/fake_load.h"
-#include "until.h"
+#include "test.h"
 
 enum { ALL = 1 << 30, ARENA = 1 << 20 };
 #define IN GANTRY_WAY_IN

@@ -6,8 +6,6 @@
 #ifndef GANTRY_TESTS_DEVMEM_FAKE_H
 #define GANTRY_TESTS_DEVMEM_FAKE_H
 
-#include <errno.h>
-
 #include "net/devmem/sys.h"
 #include "test.h"
 
@@ -76,14 +74,12 @@ static inline int fake_sendmsg(struct devmem_sys *s)
 
 static inline int fake_driver(struct devmem_sys *s, const char *nic, char *ret_name, size_t len)
 {
-	(void)nic;
 	snprintf(ret_name, len, "%s", fake_of(s)->driver);
 	return 0;
 }
 
 static inline int fake_rings_get(struct devmem_sys *s, const char *nic, struct devmem_rings *ret_rings)
 {
-	(void)nic;
 	*ret_rings = fake_of(s)->rings;
 	return fake_answer(s, fake_of(s)->rings_error);
 }
@@ -92,7 +88,6 @@ static inline int fake_rings_set(struct devmem_sys *s, const char *nic, const st
 {
 	struct fake_nic *f = fake_of(s);
 
-	(void)nic;
 	f->changes++;
 	if (f->rings_set_error)
 		return fake_answer(s, f->rings_set_error);
@@ -113,7 +108,6 @@ static inline int fake_rings_set(struct devmem_sys *s, const char *nic, const st
 
 static inline int fake_channels(struct devmem_sys *s, const char *nic, uint32_t *ret_rx_queues)
 {
-	(void)nic;
 	*ret_rx_queues = fake_of(s)->queues;
 	return fake_answer(s, fake_of(s)->channels_error);
 }
@@ -122,7 +116,6 @@ static inline int fake_queues(struct devmem_sys *s, const char *nic, struct devm
 {
 	struct fake_nic *f = fake_of(s);
 
-	(void)nic;
 	ret_queues->n = f->queues;
 	for (uint32_t i = 0; i < f->queues; i++)
 		ret_queues->q[f->queues - 1 - i] = f->queue[i]; /* in no helpful order */
@@ -134,7 +127,6 @@ static inline int fake_feature_get(struct devmem_sys *s, const char *nic, struct
 	struct fake_nic *f = fake_of(s);
 	int ntuple = strcmp(feature->name, "rx-ntuple-filter") == 0;
 
-	(void)nic;
 	CHECK(ntuple || strcmp(feature->name, "rx-gro-hw") == 0);
 	feature->known = !(ntuple && f->ntuple_unknown);
 	feature->on = ntuple ? f->ntuple : f->gro_hw;
@@ -146,7 +138,6 @@ static inline int fake_feature_set(struct devmem_sys *s, const char *nic, const 
 {
 	struct fake_nic *f = fake_of(s);
 
-	(void)nic;
 	f->changes++;
 	if (strcmp(wanted->name, "rx-ntuple-filter") == 0) {
 		if (!f->ntuple_stuck)
@@ -160,7 +151,6 @@ static inline int fake_feature_set(struct devmem_sys *s, const char *nic, const 
 
 static inline int fake_rss_get(struct devmem_sys *s, const char *nic, struct devmem_rss *ret_rss)
 {
-	(void)nic;
 	*ret_rss = fake_of(s)->rss;
 	return fake_answer(s, fake_of(s)->rss_error);
 }
@@ -177,7 +167,6 @@ static inline int fake_rss_set(struct devmem_sys *s, const char *nic, const stru
 {
 	struct fake_nic *f = fake_of(s);
 
-	(void)nic;
 	f->changes++;
 	if (rss) {
 		CHECK_EQ(rss->n, FAKE_RSS);
@@ -194,7 +183,6 @@ static inline int fake_rule_add(struct devmem_sys *s, const char *nic, const str
 {
 	struct fake_nic *f = fake_of(s);
 
-	(void)nic;
 	f->changes++;
 	if (f->rule_error || (rule->narrow && f->refuse_narrow))
 		return fake_answer(s, f->rule_error ? f->rule_error : EINVAL);
@@ -214,7 +202,6 @@ static inline int fake_rule_del(struct devmem_sys *s, const char *nic, uint32_t 
 {
 	struct fake_nic *f = fake_of(s);
 
-	(void)nic;
 	f->changes++;
 	if (f->rule_del_error)
 		return fake_answer(s, f->rule_del_error);
@@ -238,7 +225,6 @@ static inline int fake_bind_rx(struct devmem_sys *s, const char *nic, const stru
 	struct fake_nic *f = fake_of(s);
 	const uint32_t *queues = bind->queues, n = bind->nqueues;
 
-	(void)nic;
 	if (f->bind_error)
 		return fake_answer(s, f->bind_error);
 	if (f->rings.split != DEVMEM_SPLIT_ON || (f->rings.has_hds && f->rings.hds))
@@ -261,8 +247,6 @@ static inline int fake_bind_rx(struct devmem_sys *s, const char *nic, const stru
 
 static inline int fake_bind_tx(struct devmem_sys *s, const char *nic, int fd, uint32_t *ret_id)
 {
-	(void)nic;
-	(void)fd;
 	*ret_id = 1;
 	return fake_answer(s, fake_of(s)->bind_tx_error);
 }

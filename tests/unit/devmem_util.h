@@ -6,14 +6,7 @@
 #ifndef GANTRY_TESTS_DEVMEM_UTIL_H
 #define GANTRY_TESTS_DEVMEM_UTIL_H
 
-#include <errno.h>
-#include <pthread.h>
-#include <unistd.h>
-
-#include "base/log.h"
-#include "base/param.h"
 #include "net/devmem_rx.h"
-#include "random.h"
 #include "test.h"
 
 /* Guarded fields are looked at while no other thread runs. */
@@ -126,7 +119,6 @@ static inline gantry_result fake_bind(const struct devmem_memory *memory, const 
 {
 	struct fake_binding *b;
 
-	(void)nic;
 	if (fake_nic.bind_result != GANTRY_OK)
 		return fake_nic.bind_result;
 	b = calloc(1, sizeof(*b));

@@ -8,10 +8,8 @@
 #ifndef GANTRY_TESTS_EMULATED_FAULTS_H
 #define GANTRY_TESTS_EMULATED_FAULTS_H
 
-#include "child.h"
 #include "device/device.h"
 #include "emulated_util.h"
-#include "logs.h"
 #include "net/emulated/emulated.h"
 
 static inline void must_fail(int n, void (*check)(void), int fault)

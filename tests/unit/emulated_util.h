@@ -6,21 +6,15 @@
 #ifndef GANTRY_TESTS_EMULATED_UTIL_H
 #define GANTRY_TESTS_EMULATED_UTIL_H
 
-#include <errno.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
-#include "base/clock.h"
-#include "base/param.h"
 #include "net/devmem.h"
-#include "socks.h"
 #include "test.h"
-#include "until.h"
 
 enum { UTIL_CONTROL = 1024 * 40, UTIL_IOV = 1 << 20 };
 

@@ -3,10 +3,8 @@
 #ifndef GANTRY_TESTS_GONE_H
 #define GANTRY_TESTS_GONE_H
 
-#include <pthread.h>
-
 #include "net/tcp/engine.h"
-#include "until.h"
+#include "test.h"
 
 static inline int links_are_gone(void)
 {

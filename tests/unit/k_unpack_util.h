@@ -10,7 +10,6 @@
 #include "device/device.h"
 #include "device/work.h"
 #include "kernels/bench.h"
-#include "random.h"
 #include "test.h"
 
 enum { GUARD = 64, POISON = 0xa5 };

@@ -10,12 +10,9 @@
 #ifndef GANTRY_TESTS_K_WORLD_H
 #define GANTRY_TESTS_K_WORLD_H
 
-#include <pthread.h>
-
 #include "base/eventcount.h"
 #include "device/host/host.h"
 #include "device/k_p2p.h"
-#include "random.h"
 #include "test.h"
 
 enum { MAX_RANKS = 6, MAX_LINKS = 40, MAX_MESSAGES = 128, MAX_LANES = 4, GUARD = 64, POOL_STEPS = 16 };

@@ -4,11 +4,7 @@
 #define GANTRY_TESTS_LINK_MATCH_UTIL_H
 
 #include "base/log.h"
-#include "base/param.h"
 #include "link_pair.h"
-#include "logs.h"
-#include "test.h"
-#include "until.h"
 
 enum { A = 11, B = 22, C = 33, MIB = 1 << 20 };
 

@@ -9,11 +9,7 @@
 #define GANTRY_TEST_DELAYS /* another thread may get its turn in the middle of everything that is published */
 #include "device/k_prim.h"
 
-#include <pthread.h>
-#include <sched.h>
-
 #include "device/host/host.h"
-#include "random.h"
 #include "test.h"
 
 enum { RANKS = 7, LINKS = 6, LANES = 3, OPS = 3, STEP = 240, SPACE = 1 << 16 };

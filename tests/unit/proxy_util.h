@@ -3,19 +3,10 @@
 #ifndef GANTRY_TESTS_PROXY_UTIL_H
 #define GANTRY_TESTS_PROXY_UTIL_H
 
-#include <pthread.h>
-#include <time.h>
-#include <unistd.h>
-
-#include "base/clock.h"
 #include "base/eventcount.h"
-#include "base/log.h"
-#include "base/param.h"
 #include "device/device.h"
 #include "proxy/proxy.h"
-#include "random.h"
 #include "test.h"
-#include "until.h"
 
 enum { MAX_SEEN = 8192 };
 

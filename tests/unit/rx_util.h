@@ -3,16 +3,10 @@
 #ifndef GANTRY_TESTS_RX_UTIL_H
 #define GANTRY_TESTS_RX_UTIL_H
 
-#include <pthread.h>
-#include <stdlib.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include "gantry/rx.h"
 #include "inet/handshake.h"
 #include "rx/wire.h"
 #include "test.h"
-#include "until.h"
 
 #define SECOND 1000000000ll
 enum { LONG_ENOUGH = UNTIL_SECONDS }; /* seconds: for what must happen, on a loaded machine */

@@ -3,20 +3,11 @@
 #ifndef GANTRY_TESTS_STALL_WORLD_H
 #define GANTRY_TESTS_STALL_WORLD_H
 
-#include <dirent.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
-#include "base/clock.h"
-#include "base/param.h"
 #include "gantry/comm.h"
 #include "stall.h"
 #include "test.h"
-#include "until.h"
 
 enum { WORLD_RANKS = 3, WORLD_BYTES = 100000 };
 

@@ -6,12 +6,8 @@
 #define GANTRY_TESTS_TCP_UTIL_H
 
 #include "base/clock.h"
-#include "base/log.h"
-#include "bytes.h"
-#include "child.h"
-#include "logs.h"
 #include "net/net.h"
-#include "until.h"
+#include "test.h"
 
 enum { MIB = 1 << 20, MAX = 8 * MIB };
 

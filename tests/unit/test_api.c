@@ -2,10 +2,6 @@
 /* The rules of gantry/api.h: structs of programs with older and newer headers, timeouts, the text of a failure. */
 #include "base/api.h"
 
-#include <stdint.h>
-#include <string.h>
-
-#include "base/clock.h"
 #include "gantry/comm.h"
 #include "gantry/rx.h"
 #include "test.h"

@@ -1,11 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The communicator: ranks as threads, all transports, groups, odd sizes, errors. Every byte is checked. */
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "gantry/comm.h"
 #include "test.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Vectors of RFC 3720 B.4, a bit-by-bit sum of our own, and the two implementations against both. */
 #include "base/crc32c.h"
-#include "random.h"
 #include "test.h"
 
 typedef uint32_t (*crc_function)(uint32_t crc, const void *data, size_t len);

@@ -4,7 +4,6 @@
  * Catches: messages out of order or mixed up between tags and senders, an allgather that mixes ranks or numbers, a call
  * answered to the wrong caller, a leave that waits, threads, descriptors or memory that stay behind.
  */
-#include <errno.h>
 #include <malloc.h>
 
 #include "ctl_util.h"

@@ -4,11 +4,9 @@
  * Catches: a join that hangs or names nobody, one side that fails while others wait, a key or secret that is not
  * checked, late ranks that find nobody to tell them why, retries that stop at the first refused connection.
  */
-#include <errno.h>
 #include <sys/resource.h>
 
 #include "ctl_util.h"
-#include "logs.h"
 
 /* Hubs that wait for somebody, and those that failed, need not be waited for. */
 static void end_hubs(void)

@@ -6,7 +6,6 @@
  * out; a hub that tells more than it should before the proof; versions that are not compared; a stranger who has the
  * service thread busy after it was refused.
  */
-#include <errno.h>
 #include <malloc.h>
 #include <poll.h>
 
@@ -106,7 +105,6 @@ static void http(int fd, int i)
 {
 	static const char text[] = "GET /metrics HTTP/1.1\r\nHost: gantry\r\n\r\n";
 
-	(void)i;
 	tell(fd, text, sizeof(text) - 1);
 }
 

@@ -2,7 +2,6 @@
 /* GPUs asked for where there may be none: a count with a reason, and an error that says the same. */
 #include "base/log.h"
 #include "device/device.h"
-#include "logs.h"
 #include "test.h"
 
 int main(void)

@@ -4,10 +4,7 @@
  * has the real one's soname, so once it is loaded the device finds it, with or without a GPU in the machine.
  */
 #include <fcntl.h>
-#include <unistd.h>
 
-#include "base/log.h"
-#include "base/param.h"
 #include "device/cuda/driver.h"
 #include "device/device.h"
 #include "device/work.h"

@@ -4,7 +4,6 @@
  * copies that become one, notes that nobody forgets. test_cuda_move_errors.c has what goes wrong.
  */
 #include "cuda_move_util.h"
-#include "random.h"
 
 /* A ticket is reached when the bytes are there and the mark after them has come, and not before. */
 TEST(tickets)
@@ -245,7 +244,6 @@ static int gpu_runs; /* atomic */
 /* Copies and marks come late, a few at a time. */
 static void *gpu_main(void *arg)
 {
-	(void)arg;
 	while (__atomic_load_n(&gpu_runs, __ATOMIC_SEQ_CST)) {
 		if (!fake->run((unsigned)random_below(40)) || random_below(4) == 0)
 			until_pause();

@@ -6,16 +6,9 @@
  * Two processes ring each other's eventcounts. A lost wake-up shows as a hang: they sleep without a limit, and an alarm
  * ends the test.
  */
-#include <pthread.h>
-#include <unistd.h>
-
-#include "base/clock.h"
 #include "base/eventcount.h"
-#include "base/log.h"
-#include "child.h"
 #include "device/host/host.h"
-#include "random.h"
-#include "until.h"
+#include "test.h"
 
 enum { LIMIT_S = 500, MANY = 2000, ROUNDS = 300 };
 

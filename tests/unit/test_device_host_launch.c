@@ -7,14 +7,8 @@
  * as a sleep that ran to its end, 100 ms, although the ring was over before that. How fast the machine is matters to
  * neither.
  */
-#include <pthread.h>
-#include <unistd.h>
-
-#include "base/clock.h"
 #include "base/eventcount.h"
 #include "device/host/host.h"
-#include "held.h"
-#include "random.h"
 #include "test.h"
 
 enum { LIMIT_S = 500, BLOCKS = 6, LANES = 3, ROUNDS = 300, TIGHT = 10000 };

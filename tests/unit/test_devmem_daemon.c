@@ -3,30 +3,17 @@
  * The privileged daemon: a real process behind a real socket, with a fake NIC. Clients that behave, that die, that are
  * the wrong user, and that send nonsense.
  */
-#include <arpa/inet.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <net/if.h>
-#include <netinet/in.h>
 #include <poll.h>
-#include <sched.h>
-#include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
-#include <unistd.h>
 
-#include "base/clock.h"
-#include "base/log.h"
-#include "base/param.h"
-#include "child.h"
 #include "devmem_fake.h"
 #include "net/devmem/daemon.h"
-#include "random.h"
-#include "until.h"
 
 /* As they travel: what the daemon takes, written out by hand (little-endian machines). */
 struct raw_request {
@@ -45,7 +32,8 @@ static struct {
 	int accept_error; /* errno of the next accepts; atomic, as their count */
 	int accepts;
 } * shared;
-static char dir[] = "/tmp/test_devmem_daemon.XXXXXX", path[64], state[64];
+static const char *dir;
+static char path[64], state[64];
 
 /* In libc's place: a stranger who is faster than what follows bind puts a link to a file of ours, by either name. */
 static const char *swap_to;
@@ -130,20 +118,6 @@ static int some_file(void)
 	return memfd_create("not-a-dma-buf", MFD_CLOEXEC);
 }
 
-static void tcp_pair(int fds[2])
-{
-	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	socklen_t len = sizeof(a);
-	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-	CHECK(bind(listener, (struct sockaddr *)&a, len) == 0 && listen(listener, 1) == 0 &&
-	      getsockname(listener, (struct sockaddr *)&a, &len) == 0);
-	fds[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	CHECK_EQ(connect(fds[0], (struct sockaddr *)&a, sizeof(a)), 0);
-	fds[1] = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-	close(listener);
-}
-
 TEST(check_client)
 {
 	pid_t pid = start(NULL, 0, 0);
@@ -156,7 +130,7 @@ TEST(check_client)
 
 	CHECK_EQ(stat(path, &st), 0);
 	CHECK_EQ(st.st_mode & 0777, 0600);
-	tcp_pair(fds);
+	lo_pair(fds);
 	CHECK_OK(bind_by("fake0", file, 2, &id, &h));
 	CHECK_EQ(shared->nic.bound, 2);
 	CHECK_EQ(id, shared->nic.queue[FAKE_QUEUES - 1].dmabuf);
@@ -203,7 +177,6 @@ TEST(check_client)
 	close(fds[1]);
 }
 
-/* Killed in the middle: the end of its connection is enough. */
 /* In a network namespace of one's own any connection can be made: it is not one of the NIC's. Exit 77: no such
  * namespaces here. */
 static void foreign_client(void)
@@ -218,7 +191,7 @@ static void foreign_client(void)
 	s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (ioctl(s, SIOCSIFFLAGS, &ifr) < 0)
 		_exit(77);
-	tcp_pair(fds);
+	lo_pair(fds);
 	CHECK_OK(bind_by("fake0", file, 1, &id, &h));
 	CHECK_ERROR(devmem_daemon_steer(h, fds[0], &location), GANTRY_ERR_INVALID, "network namespace");
 	_exit(0);
@@ -238,6 +211,7 @@ TEST(check_foreign_client)
 	end(pid);
 }
 
+/* Killed in the middle: the end of its connection is enough. */
 TEST(check_dying_client)
 {
 	pid_t pid = start("fake0", 0, 0), client;
@@ -249,7 +223,7 @@ TEST(check_dying_client)
 		uint32_t id, location;
 		int fds[2];
 
-		tcp_pair(fds);
+		lo_pair(fds);
 		CHECK_OK(bind_by("fake0", some_file(), 1, &id, &h));
 		for (int i = 0; i < 5; i++)
 			CHECK_OK(devmem_daemon_steer(h, fds[i % 2], &location));
@@ -540,19 +514,11 @@ void tests_begin(void)
 	CHECK_OK(gantry_params_load(0));
 	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(shared != MAP_FAILED);
-	CHECK(mkdtemp(dir) != NULL);
+	dir = test_folder();
 	CHECK_EQ(chmod(dir, 0755), 0); /* other users may reach the socket */
 	snprintf(path, sizeof(path), "%s/socket", dir);
 	snprintf(state, sizeof(state), "%s/state", dir);
 	devmem_journal_set_dir(state);
 	devmem_sys_for_tests = make_fake;
 	fake_nic_init(&shared->nic);
-}
-
-void tests_end(void)
-{
-	char command[64];
-
-	snprintf(command, sizeof(command), "rm -r %s", dir);
-	CHECK_EQ(system(command), 0);
 }

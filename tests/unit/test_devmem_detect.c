@@ -3,14 +3,8 @@
  * The nine questions: every verdict of every one of them, from answers that a fake system gives; then the real system,
  * for every interface here, as who we are and as nobody.
  */
-#include <arpa/inet.h>
-#include <errno.h>
 #include <net/if.h>
-#include <unistd.h>
 
-#include "base/log.h"
-#include "base/param.h"
-#include "child.h"
 #include "device/device.h"
 #include "devmem_fake.h"
 #include "inet/nic.h"

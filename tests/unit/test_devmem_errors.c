@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every errno that the kernel's devmem TCP is known to give, call by call, has a reason and a result. */
-#include <errno.h>
-
 #include "net/devmem/detect.c" /* the table is its own */
 #include "test.h"
 

@@ -1,11 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Flow rules as the kernel's structs, and what a socket's way is. */
-#include <arpa/inet.h>
-#include <errno.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include "net/devmem/session.h"
 #include "net/devmem/sys.c" /* its functions are its own */
 #include "test.h"

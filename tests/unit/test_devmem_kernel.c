@@ -4,24 +4,13 @@
  * one has to be bound. In network namespaces of its own where flows need another host; without root that part is left
  * out.
  */
-#include <arpa/inet.h>
-#include <errno.h>
 #include <net/if.h>
-#include <netinet/in.h>
-#include <sched.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include "base/log.h"
-#include "base/param.h"
-#include "child.h"
 #include "device/device.h"
 #include "devmem_fake.h"
-#include "logs.h"
 #include "net/devmem.h"
 #include "net/devmem/session.h"
-#include "until.h"
 
 static struct fake_nic nic;
 static struct gantry_device device;
@@ -40,9 +29,6 @@ static struct devmem_sys *make_fake(void)
 /* Stands for a GPU's driver: any file will do for a NIC that is not there. */
 static gantry_result fake_export(struct gantry_device *dev, void *ptr, size_t size, int *ret_fd, uint64_t *ret_offset)
 {
-	(void)dev;
-	(void)ptr;
-	(void)size;
 	if (export_result != GANTRY_OK)
 		return export_result;
 	exports++;
@@ -508,9 +494,6 @@ static void check_veth(void)
 
 int main(void)
 {
-	static char dir[] = "/tmp/test_devmem_kernel.XXXXXX";
-	char command[64];
-
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	CHECK_OK(gantry_params_load(0));
 #if !GANTRY_HAVE_LIBMNL
@@ -521,8 +504,7 @@ int main(void)
 		SKIP("built without libmnl");
 	}
 #endif
-	CHECK(mkdtemp(dir) != NULL);
-	devmem_journal_set_dir(dir);
+	devmem_journal_set_dir(test_folder());
 	fake_nic_init(&nic);
 	device_ops.dmabuf_export = fake_export;
 	device.ops = &device_ops;
@@ -537,8 +519,6 @@ int main(void)
 	if (has_ipv6())
 		RUN(check_completions(AF_INET6));
 	RUN(check_veth());
-	snprintf(command, sizeof(command), "rm -r %s", dir);
-	CHECK_EQ(system(command), 0);
 	RUN(check_probes());
 	return 0;
 }

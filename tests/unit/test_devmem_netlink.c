@@ -3,9 +3,7 @@
  * Netlink messages byte for byte against layouts written out by hand (little-endian machines), replies read from bytes
  * written out by hand, damaged ones refused; then the real kernel, which changes nothing.
  */
-#include <errno.h>
 #include <net/if.h>
-#include <unistd.h>
 
 #include "net/devmem/sys.c" /* its functions are its own */
 #include "test.h"

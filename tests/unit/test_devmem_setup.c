@@ -3,25 +3,17 @@
  * A NIC is set up, bound, steered and put back: as different drivers want it, with errors at every place, by several
  * bindings at once, and after a process that died in the middle.
  */
-#include <arpa/inet.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <sys/file.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include "base/log.h"
-#include "base/param.h"
-#include "child.h"
 #include "devmem_fake.h"
 #include "net/devmem/session.h"
 
 static struct fake_nic *nic; /* shared with children */
 static struct fake_nic pristine;
-static char dir[] = "/tmp/test_devmem_setup.XXXXXX";
+static const char *dir;
 static struct devmem_tuple tuple; /* 192.0.2.2:256 to 192.0.2.1:512 */
 
 #define WANTED(nic_name, file, queues, sets_up)                                                                        \
@@ -102,7 +94,7 @@ static void check_round(const char *driver)
 	printf("ok: %s\n", driver);
 }
 
-static void check_drivers(void)
+TEST(check_drivers)
 {
 	reset();
 	check_round("plain");
@@ -151,7 +143,7 @@ static void check_drivers(void)
 }
 
 /* Only looks: for those who set up the NIC themselves. */
-static void check_verify_only(void)
+TEST(check_verify_only)
 {
 	struct devmem_session *s = NULL;
 	uint32_t location = 0;
@@ -184,7 +176,7 @@ static void refuse(gantry_result result, const char *text)
 	reset();
 }
 
-static void check_errors(void)
+TEST(check_errors)
 {
 	struct devmem_session *s;
 	uint32_t location;
@@ -246,18 +238,14 @@ static void check_errors(void)
 }
 
 /* A rule for the whole port must not catch connections to a listener. */
-static void check_shared_port(void)
+TEST(check_shared_port)
 {
-	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	int port, listener = lo_listen(0, &port);
 	struct devmem_tuple t = tuple;
-	socklen_t len = sizeof(a);
 	struct devmem_session *s;
 	uint32_t location;
 
-	CHECK(bind(listener, (struct sockaddr *)&a, len) == 0 && listen(listener, 1) == 0);
-	CHECK_EQ(getsockname(listener, (struct sockaddr *)&a, &len), 0);
-	t.dst.in.sin_port = a.sin_port;
+	t.dst.in.sin_port = htons((uint16_t)port);
 	reset();
 	s = open_ok(1);
 	nic->refuse_narrow = 1;
@@ -269,7 +257,7 @@ static void check_shared_port(void)
 }
 
 /* Several bindings of one NIC: the first changes it, the last puts it back. */
-static void check_several(void)
+TEST(check_several)
 {
 	struct devmem_session *a, *b, *c;
 	uint32_t location;
@@ -326,7 +314,7 @@ static void unbind_like_the_kernel(void)
 	nic->bound = 0;
 }
 
-static void check_exit_and_crash(void)
+TEST(check_exit_and_crash)
 {
 	struct devmem_session *s;
 	struct fake_sys sys;
@@ -401,7 +389,7 @@ static void write_file(const char *name, const char *text)
 }
 
 /* A journal that is damaged does no harm: what can be read is done. */
-static void check_damaged(void)
+TEST(check_damaged)
 {
 	struct fake_sys sys;
 	char text[256];
@@ -422,7 +410,7 @@ static void check_damaged(void)
 }
 
 /* A rule that the NIC does not let go stays known: to the binding, then to the files, until it is gone. */
-static void check_rules_kept(void)
+TEST(check_rules_kept)
 {
 	struct devmem_session *s;
 	struct fake_sys sys;
@@ -473,7 +461,7 @@ static void check_rules_kept(void)
 }
 
 /* The next name for a file is another process's: in a PID namespace of its own it has the same number. */
-static void check_name_taken(void)
+TEST(check_name_taken)
 {
 	struct devmem_session *a, *b;
 	char path[DEVMEM_PATH_MAX], line[32] = "";
@@ -505,7 +493,7 @@ static void check_name_taken(void)
 	CHECK_EQ(files(), 0);
 }
 
-static void check_many_flows(void)
+TEST(check_many_flows)
 {
 	struct devmem_session *s;
 	struct stat st;
@@ -522,41 +510,27 @@ static void check_many_flows(void)
 	devmem_session_close(s);
 }
 
-int main(void)
+/* A folder that others may write to is not believed. Without a journal things are put back all the same. */
+TEST(check_no_journal)
 {
-	char command[64];
+	struct devmem_journal j;
 
+	CHECK_EQ(chmod(dir, 0777), 0);
+	CHECK_EQ(devmem_journal_init(&j, "fake0"), EPERM);
+	CHECK_STR(j.base, "");
+	reset();
+	pristine = *nic;
+	devmem_session_close(open_ok(1));
+	check_as_before();
+}
+
+void tests_begin(void)
+{
 	CHECK_OK(gantry_params_load(0));
-	CHECK(mkdtemp(dir) != NULL);
+	dir = test_folder();
 	devmem_journal_set_dir(dir);
 	CHECK_OK(gantry_addr_parse("192.0.2.2:256", &tuple.src));
 	CHECK_OK(gantry_addr_parse("192.0.2.1:512", &tuple.dst));
 	nic = mmap(NULL, sizeof(*nic), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(nic != MAP_FAILED);
-	RUN(check_drivers());
-	RUN(check_verify_only());
-	RUN(check_errors());
-	RUN(check_shared_port());
-	RUN(check_several());
-	RUN(check_exit_and_crash());
-	RUN(check_damaged());
-	RUN(check_rules_kept());
-	RUN(check_name_taken());
-	RUN(check_many_flows());
-	/* A folder that others may write to is not believed. */
-	CHECK_EQ(chmod(dir, 0777), 0);
-	{
-		struct devmem_journal j;
-
-		CHECK_EQ(devmem_journal_init(&j, "fake0"), EPERM);
-		CHECK_STR(j.base, "");
-	}
-	/* Without a journal things are put back all the same. */
-	reset();
-	pristine = *nic;
-	devmem_session_close(open_ok(1));
-	RUN(check_as_before());
-	snprintf(command, sizeof(command), "rm -r %s", dir);
-	CHECK_EQ(system(command), 0);
-	return 0;
 }

@@ -483,7 +483,6 @@ static int readable(int fd)
 
 static void on_alarm(int sig)
 {
-	(void)sig;
 }
 
 /* An iov that leads nowhere: EFAULT, nothing is consumed, and the pages that were meant for it are free again. */

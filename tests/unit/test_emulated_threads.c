@@ -7,8 +7,6 @@
  */
 #include "emulated_util.h"
 
-#include <pthread.h>
-
 #include "net/emulated/emulated.h"
 
 enum { FLOWS = 4, BYTES = 1500000, PAGES = 128 };
@@ -62,7 +60,6 @@ static void *returner(void *arg)
 	uint64_t returned = 0;
 	int busy = FLOWS;
 
-	(void)arg;
 	while (busy) {
 		CHECK(gantry_now_ns() < deadline);
 		busy = 0;

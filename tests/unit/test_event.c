@@ -3,10 +3,6 @@
  * The event ring. Writers put records whose fields follow from one another, so
  * that a record made of two shows: the reader takes snapshots the whole time.
  */
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-
 #include "base/event.h"
 #include "test.h"
 
@@ -106,7 +102,6 @@ static void overwrite_all(int sig)
 {
 	static uint64_t round; /* signals do not nest */
 
-	(void)sig;
 	for (int i = 0; i <= RING; i++, round++) {
 		uint32_t writer = (uint32_t)(round % WRITERS);
 

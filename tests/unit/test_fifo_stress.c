@@ -9,12 +9,7 @@
 #define DEV_NEAR (dev_lanes() == 1) /* as on a GPU; shared memory is a thread's own here */
 #include "k_world.h"
 
-#include <sched.h>
-#include <unistd.h>
-
-#include "base/clock.h"
 #include "no_timeouts.h"
-#include "random.h"
 
 /* One in `rarely` publications is held up: by another thread's turn, by some of the CPU's time, by some of the clock's.
  */

@@ -5,9 +5,6 @@
  * describes. Every byte is compared; slots, pages and tokens are all back at the end, also when somebody leaves in the
  * middle.
  */
-#include <pthread.h>
-#include <sched.h>
-
 #include "unpack_util.h"
 
 enum { MESSAGES = SANITIZED ? 36 : 120, HELD = 6, FAR = 24, EAGER = 65536 };

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The one hand-shake: its bytes at literal places, both roles against each other, and everything that must not work. */
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include "base/bytes.h"
 #include "base/hmac.h"
-#include "base/log.h"
 #include "inet/handshake.h"
 #include "test.h"
 

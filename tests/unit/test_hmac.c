@@ -2,15 +2,10 @@
 /* HMAC-SHA256 against RFC 4231, the comparison, and random bytes. */
 #include "base/hmac.h"
 
-#include <errno.h>
-#include <pthread.h>
-#include <sched.h>
 #include <sys/random.h>
 #include <sys/syscall.h>
 
-#include "base/log.h"
-#include "child.h"
-#include "logs.h"
+#include "test.h"
 
 #if GANTRY_HAVE_OPENSSL
 
@@ -20,7 +15,6 @@ static void *sum_on(void *arg)
 {
 	uint8_t mac[GANTRY_MAC_SIZE];
 
-	(void)arg;
 	for (;;) {
 		if (gantry_hmac_sha256("k", 1, "m", 1, mac) != GANTRY_OK)
 			_exit(3);

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* JSON lines: commas and brackets in both styles; strings are valid JSON whatever their bytes. */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #include "base/json.h"
 #include "test.h"

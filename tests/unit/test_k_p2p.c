@@ -2,10 +2,6 @@
 /* Grouped sends and receives on the null machine of k_world.h: every way of moving a step, and what can go wrong. */
 #include "k_world.h"
 #include "kernels/bench.h"
-#include "until.h"
-
-#include <sched.h>
-#include <unistd.h>
 
 #define LARGEST ((SANITIZED ? 128 : 1024) * 1024 + 3)
 static const uint64_t sizes[] = {0, 1, 7, 8, 9, 119, 120, 121, 4095, 4096, 65536, LARGEST};

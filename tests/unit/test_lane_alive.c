@@ -5,12 +5,9 @@
  * First the rules alone, on two links without an engine and with a clock of the test's own. Then whole connections,
  * through a proxy between their two ends that swallows what comes on one lane, resets it, or ends it.
  */
-#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/socket.h>
 
-#include "base/param.h"
 #include "link_pair.h"
 #include "net/tcp/engine.h"
 #include "relay.h"

@@ -4,14 +4,10 @@
  * When those are not read, a link is stuck with them: its ends, and that it goes on when they are.
  */
 #include "base/log.h"
-#include "base/param.h"
 #include "device/device.h"
 #include "link_pair.h"
 #include "net/emulated/emulated.h"
 #include "net/tcp/txmem.h"
-#include "random.h"
-#include "test.h"
-#include "until.h"
 
 /*
  * The receiver written by hand: it reads lane 0 as a stream of frames and gives the bytes of each bulk lane to the

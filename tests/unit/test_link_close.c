@@ -258,7 +258,6 @@ static struct tcp_link *helped;
 
 static void *helper(void *arg)
 {
-	(void)arg;
 	while (__atomic_load_n(&helping, __ATOMIC_ACQUIRE))
 		for (int i = 1; i < helped->nlanes; i++)
 			tcp_bulk_tx(&helped->lanes[i]);

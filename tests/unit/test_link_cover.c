@@ -4,7 +4,6 @@
  * a message is done if and only if they do. What they cover is counted byte by byte here.
  */
 #include "link_match_util.h"
-#include "random.h"
 #include "unpack_util.h"
 
 enum { MAX_TOTAL = 5000, MAX_PIECES = 64 };

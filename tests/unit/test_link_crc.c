@@ -54,19 +54,16 @@ static void say_to(int fd, struct pair_frame f)
 
 static void send_eager(struct tcp_link *l, const int *raw)
 {
-	(void)raw;
 	isend(l, payload, SMALL, A);
 }
 
 static void send_empty(struct tcp_link *l, const int *raw)
 {
-	(void)raw;
 	isend(l, NULL, 0, A);
 }
 
 static void send_rts(struct tcp_link *l, const int *raw)
 {
-	(void)raw;
 	isend(l, payload, SIZE, A);
 }
 
@@ -110,19 +107,16 @@ static void send_arrived(struct tcp_link *l, const int *raw)
 
 static void send_tx_close(struct tcp_link *l, const int *raw)
 {
-	(void)raw;
 	tcp_link_close_tx(l);
 }
 
 static void send_rx_close(struct tcp_link *l, const int *raw)
 {
-	(void)raw;
 	tcp_link_close_rx(l);
 }
 
 static void send_error(struct tcp_link *l, const int *raw)
 {
-	(void)raw;
 	tcp_link_fail(l, 1, GANTRY_ERR_NOMEM, "enough of this");
 	tcp_control_flush(l);
 }
@@ -170,7 +164,6 @@ static void post_send(struct victim *v)
 
 static void nothing(struct victim *v)
 {
-	(void)v;
 }
 
 static int got(struct victim *v)

@@ -4,13 +4,7 @@
  * payload for a header; so here a stream of frames is cut at every byte, and after the first part exactly the messages
  * that have come whole are done, with the right bytes, and nothing around them is touched.
  */
-#include <signal.h>
-
-#include "base/log.h"
 #include "link_pair.h"
-#include "logs.h"
-#include "random.h"
-#include "test.h"
 
 enum { DATA = 1, STATE = 2, RTS = 3, CLOSE = 4, EAGER = 8, CRC = 1, ACK = 8, GUARD = 16, MAX_MESSAGES = 16 };
 enum { TWO_CUT_STEP = SANITIZED ? 5 : 1 };

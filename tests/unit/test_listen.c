@@ -7,14 +7,7 @@
  */
 #include "inet/listen.h"
 
-#include <arpa/inet.h>
-#include <errno.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include "base/param.h"
-#include "child.h"
-#include "until.h"
+#include "test.h"
 
 enum { CROWD = 300, PLACES = 256 };
 
@@ -49,7 +42,6 @@ static void on_proved(struct inet_conn *c) REQUIRES(loop_mu)
 
 static void on_lost(struct inet_conn *c)
 {
-	(void)c;
 	lost++;
 }
 
@@ -76,24 +68,13 @@ static void put(struct inet_service *s, struct inet_port *p)
 	inet_loop_unlock();
 }
 
-static int dial(const struct gantry_addr *to)
-{
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-	CHECK(fd >= 0);
-	if (connect(fd, &to->sa, sizeof(to->in)) == 0)
-		return fd;
-	close(fd);
-	return -1;
-}
-
 /* What comes of a hello for this protocol with this payload. */
 static enum inet_event shake(const struct gantry_addr *to, const char *name, const char *payload,
 			     struct inet_handshake *h)
 {
 	struct inet_protocol p = {"", 4, "there", "here", NULL};
 	enum inet_event event = INET_AGAIN;
-	int fd = dial(to);
+	int fd = dial(&to->in);
 
 	CHECK(fd >= 0);
 	memcpy(p.name, name, strlen(name));
@@ -162,7 +143,7 @@ TEST(test_shared)
 	CHECK_EQ(seen(&lost), 1);
 	lost = 0;
 	put(&first, a);
-	CHECK_EQ(dial(&at), -1);
+	CHECK_EQ(dial(&at.in), -1);
 	CHECK_EQ(errno, ECONNREFUSED);
 }
 
@@ -176,7 +157,7 @@ TEST(test_waiting)
 	int fd[3];
 
 	for (int i = 0; i < 3; i++) {
-		fd[i] = dial(&p->addr);
+		fd[i] = dial(&p->addr.in);
 		CHECK_OK(inet_handshake_start_client(&h[i], &protocol, &none, "w", 1));
 		CHECK_EQ(inet_handshake_move(&h[i], fd[i]), INET_AGAIN);
 	}
@@ -212,7 +193,7 @@ TEST(test_crowd)
 	int fds[CROWD];
 
 	for (int i = 0; i < CROWD; i++)
-		fds[i] = dial(&p->addr);
+		fds[i] = dial(&p->addr.in);
 	CHECK_EQ(shake(&p->addr, "first", "abc", &h), INET_DONE);
 	CHECK(strangers() <= PLACES);
 	for (int i = 0; i < CROWD; i++)
@@ -225,13 +206,10 @@ TEST(test_crowd)
 /* Another one has the port. */
 TEST(test_taken)
 {
-	struct gantry_addr at = {.in = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}}};
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	socklen_t len = sizeof(at);
+	int port, fd = lo_listen(0, &port);
+	struct gantry_addr at = {.in = lo_addr(port)};
 	struct inet_port *p;
 
-	CHECK(bind(fd, &at.sa, sizeof(at.in)) == 0 && listen(fd, 1) == 0);
-	CHECK_EQ(getsockname(fd, &at.sa, &len), 0);
 	inet_loop_lock();
 	CHECK_EQ(inet_port_get(&first, &at, &p), GANTRY_ERR_LIMIT);
 	CHECK_EQ(first.refs, 0);

@@ -3,12 +3,8 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <pthread.h>
-#include <unistd.h>
 
 #include "../fixtures/fake.h"
-#include "base/log.h"
-#include "logs.h"
 #include "net/loader.h"
 #include "test.h"
 
@@ -582,7 +578,6 @@ TEST(check_left_out)
 
 int main(int argc, char **argv)
 {
-	(void)argc;
 	fixtures_on_search_path(argv);
 	return tests_run(NULL);
 }

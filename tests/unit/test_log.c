@@ -3,17 +3,12 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include "base/log.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
 
-#include "base/clock.h"
-#include "child.h"
+#include "test.h"
 
-static char folder[] = "/tmp/gantry-test-log-XXXXXX";
+static const char *folder;
 static char path[256];
 
 /* The file's text, up to the buffer's size; the file is emptied. */
@@ -413,12 +408,12 @@ TEST(check_threads)
 
 void tests_begin(void)
 {
-	CHECK(mkdtemp(folder));
+	folder = test_folder();
 	snprintf(path, sizeof(path), "%s/log", folder);
 }
 
 void tests_end(void)
 {
 	CHECK_EQ(unlink(path), 0);
-	CHECK_EQ(rmdir(folder), 0);
+	CHECK_EQ(rmdir(folder), 0); /* nothing else was written there */
 }

@@ -5,14 +5,8 @@
  */
 #include "base/mutex.h"
 
-#include <sched.h>
-#include <signal.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "base/clock.h"
 #include "test.h"
 
 MUTEX_KIND(test_mu);
@@ -22,7 +16,6 @@ static int flag GUARDED_BY(test_mu);
 
 static void *raise_flag(void *arg)
 {
-	(void)arg;
 	test_mu_lock(&mu);
 	flag = 1;
 	gantry_cond_broadcast(&cond);
@@ -94,7 +87,6 @@ static int waiting GUARDED_BY(test_mu);
 
 static void *wait_for_flag(void *arg)
 {
-	(void)arg;
 	test_mu_lock(&mu);
 	waiting++;
 	while (!flag)

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Interfaces and addresses. Selection runs on made-up lists, so that the machine's own interfaces do not matter. */
-#include <arpa/inet.h>
-
-#include "base/log.h"
 #include "inet/nic.h"
 #include "test.h"
 

@@ -6,16 +6,6 @@
 
 enum { UNIT = 64, EXTENT = 64 * UNIT, HELD = 24 };
 
-static uint32_t random_below(uint32_t n)
-{
-	static uint64_t x = 88172645463325252u;
-
-	x ^= x << 13;
-	x ^= x >> 7;
-	x ^= x << 17;
-	return (uint32_t)(x >> 11) % n;
-}
-
 static void check_apart(struct gantry_piece *const *held)
 {
 	for (int i = 0; i < HELD; i++)

@@ -40,7 +40,6 @@ static struct {
 
 static gantry_result c_init(struct gantry_net *net, uint64_t id, const struct gantry_net_config *config, void **ret_ctx)
 {
-	(void)net;
 	core.call = "init";
 	if (!core.answer && core.inits < 8) {
 		core.asked_unpack[core.inits] = config->unpack;
@@ -56,38 +55,31 @@ int test_net_tcp_unpack(const void *ctx, char *text, size_t len)
 }
 static gantry_result c_finalize(struct gantry_net *net, void *ctx)
 {
-	(void)net;
 	core.ctx = ctx;
 	return core.answer;
 }
 static gantry_result c_set_attr(struct gantry_net *net, void *ctx, const struct gantry_net_attr *attr)
 {
-	(void)net;
 	core.ctx = ctx;
 	core.attr = *attr;
 	return core.answer;
 }
 static gantry_result c_devices(struct gantry_net *net, int *ret_count)
 {
-	(void)net;
 	GIVE(ret_count, 3);
 }
 static gantry_result c_properties(struct gantry_net *net, int dev, struct gantry_net_properties *ret_props)
 {
-	(void)net;
 	core.dev = dev;
 	GIVE(ret_props, core.props);
 }
 static gantry_result c_make_vdevice(struct gantry_net *net, const struct gantry_net_vdevice *vdev, int *ret_dev)
 {
-	(void)net;
 	core.vdev = *vdev;
 	GIVE(ret_dev, 11);
 }
 static gantry_result c_listen(struct gantry_net *net, void *ctx, int dev, void *handle, void **ret_listen)
 {
-	(void)net;
-	(void)handle;
 	core.ctx = ctx;
 	core.dev = dev;
 	GIVE(ret_listen, core.out);
@@ -95,8 +87,6 @@ static gantry_result c_listen(struct gantry_net *net, void *ctx, int dev, void *
 static gantry_result c_connect(struct gantry_net *net, void *ctx, int dev, void *handle, void **ret_comm,
 			       struct gantry_net_device_handle **dev_handle)
 {
-	(void)net;
-	(void)handle;
 	core.ctx = ctx;
 	core.dev = dev;
 	core.dev_handle = *dev_handle;
@@ -105,20 +95,17 @@ static gantry_result c_connect(struct gantry_net *net, void *ctx, int dev, void 
 static gantry_result c_accept(struct gantry_net *net, void *listen, void **ret_comm,
 			      struct gantry_net_device_handle **dev_handle)
 {
-	(void)net;
 	core.comm = listen;
 	core.dev_handle = *dev_handle;
 	GIVE(ret_comm, core.out);
 }
 static gantry_result c_close(struct gantry_net *net, void *comm)
 {
-	(void)net;
 	core.comm = comm;
 	return core.answer;
 }
 static gantry_result c_reg_mr(struct gantry_net *net, void *comm, void *data, size_t size, int type, void **ret_mr)
 {
-	(void)net, (void)data, (void)type;
 	core.comm = comm;
 	core.size[0] = size;
 	GIVE(ret_mr, core.out);
@@ -126,23 +113,19 @@ static gantry_result c_reg_mr(struct gantry_net *net, void *comm, void *data, si
 static gantry_result c_reg_dmabuf(struct gantry_net *net, void *comm, void *data, size_t size, int type,
 				  uint64_t offset, int fd, void **ret_mr)
 {
-	(void)offset, (void)fd;
 	return c_reg_mr(net, comm, data, size, type, ret_mr);
 }
 static gantry_result c_dereg(struct gantry_net *net, void *comm, void *mr)
 {
-	(void)mr;
 	return c_close(net, comm);
 }
 static gantry_result c_device_mr(struct gantry_net *net, void *comm, void *mr, void **ret_dptr)
 {
-	(void)net, (void)comm, (void)mr;
 	GIVE(ret_dptr, core.out);
 }
 static gantry_result c_isend(struct gantry_net *net, void *comm, void *data, size_t size, int tag, void *mr,
 			     void **ret_request)
 {
-	(void)net, (void)data, (void)tag, (void)mr;
 	core.call = "isend";
 	core.comm = comm;
 	core.size[0] = size;
@@ -151,7 +134,6 @@ static gantry_result c_isend(struct gantry_net *net, void *comm, void *data, siz
 static gantry_result c_irecv(struct gantry_net *net, void *comm, int n, void **data, const size_t *sizes,
 			     const int *tags, void **mrs, void **request)
 {
-	(void)net, (void)data, (void)tags, (void)mrs;
 	core.call = "irecv";
 	core.comm = comm;
 	core.n = n;
@@ -163,17 +145,14 @@ static gantry_result c_irecv(struct gantry_net *net, void *comm, int n, void **d
 static gantry_result c_iflush(struct gantry_net *net, void *comm, int n, void **data, const int *sizes, void **mrs,
 			      void **ret_request)
 {
-	(void)net, (void)comm, (void)n, (void)data, (void)sizes, (void)mrs;
 	GIVE(ret_request, core.out);
 }
 static gantry_result c_test(struct gantry_net *net, void *request, int *ret_done, int *sizes)
 {
-	(void)net, (void)request, (void)sizes;
 	GIVE(ret_done, core.done);
 }
 static gantry_result c_consumed(struct gantry_net *net, void *comm, int n, void *request)
 {
-	(void)n, (void)request;
 	return c_close(net, comm);
 }
 
@@ -218,7 +197,6 @@ static void nccl_log(ncclDebugLogLevel level, unsigned long flags, const char *f
 {
 	va_list args;
 
-	(void)file, (void)line;
 	va_start(args, fmt);
 	vsnprintf(logged.text, sizeof(logged.text), fmt, args);
 	va_end(args);

@@ -2,7 +2,6 @@
 /* The built plugin as NCCL finds it: seven tables, nothing missing in them. */
 #include <dlfcn.h>
 #include <limits.h>
-#include <unistd.h>
 
 #include "test.h"
 

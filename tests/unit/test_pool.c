@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/log.h"
 #include "base/pool.h"
-#include "logs.h"
 #include "test.h"
 
 /* 65 bytes take two lines; all objects are there, apart, aligned, zeroed and writable to their last byte. */

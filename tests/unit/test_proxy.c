@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The progress engine under a scripted transport: order, steps, queues, idling, counters. */
-#include <sched.h>
-
 #include "proxy_util.h"
 
 static struct gantry_proxy *proxy;

@@ -4,9 +4,7 @@
  * runs for host memory and for memory of the host device, over the host path and over the emulated NIC.
  */
 #include <fcntl.h>
-#include <time.h>
 
-#include "base/param.h"
 #include "rx_util.h"
 
 static struct rx_pair pair;

@@ -4,13 +4,8 @@
  * more, the other side hears of it, and the connection goes on. Each rx has a thread that moves it, as its own process
  * would.
  */
-#include <sched.h>
-#include <time.h>
-
-#include "random.h"
 #include "rx/rx.h"
 #include "rx_util.h"
-#include "until.h"
 
 enum { SIZE = SANITIZED ? 2 << 20 : 6 << 20, PIECE = 5000, STRIDE = 5500, ROUNDS = SANITIZED ? 24 : 42 };
 

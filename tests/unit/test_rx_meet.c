@@ -1,33 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Meeting: strangers, timeouts, addresses; and a peer that is killed and started again at the same address, often. */
 #include <fcntl.h>
-#include <netinet/in.h>
-#include <signal.h>
 #include <spawn.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <time.h>
 
-#include "held.h"
 #include "net/net.h"
-#include "random.h"
 #include "rx/wire.h"
 #include "rx_util.h"
 
 extern char **environ;
 
 enum { RESTARTS = SANITIZED ? 20 : 50, SIZE = 8 << 20 };
-
-static int dial(const char *address)
-{
-	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(strrchr(address, ':') + 1))};
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-	to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	CHECK(fd >= 0);
-	CHECK_EQ(connect(fd, (struct sockaddr *)&to, sizeof(to)), 0);
-	return fd;
-}
 
 static void *connect_thread(void *arg)
 {
@@ -56,7 +38,7 @@ static void strangers(void)
 	CHECK_OK(gantry_rx_listen(b, "127.0.0.1:0", &l));
 	CHECK_EQ(gantry_rx_accept(l, 0, &cb), GANTRY_ERR_TIMEOUT);
 	for (int i = 0; i < 6; i++)
-		fds[i] = dial(gantry_rx_listener_address(l));
+		fds[i] = lo_dial(port_of(gantry_rx_listener_address(l)));
 	CHECK(write(fds[0], garbage, sizeof(garbage)) > 0); /* another protocol */
 	close(fds[1]);					    /* nothing at all */
 	CHECK_OK(inet_handshake_start_client(&h, &rx_by_hand, &key, offer, sizeof(offer)));
@@ -106,7 +88,7 @@ static void silent_crowd(void)
 	CHECK_OK(gantry_rx_open(NULL, &b));
 	CHECK_OK(gantry_rx_listen(b, "127.0.0.1:0", &l));
 	for (int i = 0; i < CROWD; i++)
-		fds[i] = dial(gantry_rx_listener_address(l));
+		fds[i] = lo_dial(port_of(gantry_rx_listener_address(l)));
 	began = gantry_now_ns();
 	in[0] = a;
 	in[1] = (void *)(uintptr_t)gantry_rx_listener_address(l);
@@ -162,9 +144,8 @@ static void stolen(void)
 {
 	struct gantry_net *net = gantry_net_tcp();
 	struct gantry_net_config config = {.traffic_class = GANTRY_NET_UNDEF};
-	struct sockaddr_in at = {.sin_family = AF_INET};
-	socklen_t len = sizeof(at);
-	struct liar liar = {.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+	int port;
+	struct liar liar = {.fd = lo_listen(0, &port)};
 	void *ctx, *listener, *out = NULL, *in = NULL;
 	struct gantry_net_device_handle *none = NULL;
 	struct gantry_rx_conn *c;
@@ -172,11 +153,7 @@ static void stolen(void)
 	char address[64];
 	pthread_t t;
 
-	at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	CHECK_EQ(bind(liar.fd, (struct sockaddr *)&at, sizeof(at)), 0);
-	CHECK_EQ(listen(liar.fd, 1), 0);
-	CHECK_EQ(getsockname(liar.fd, (struct sockaddr *)&at, &len), 0);
-	snprintf(address, sizeof(address), "127.0.0.1:%d", ntohs(at.sin_port));
+	snprintf(address, sizeof(address), "127.0.0.1:%d", port);
 	CHECK_OK(gantry_rx_open(NULL, &rx));
 	CHECK_OK(net->ops->init(net, 1, &config, &ctx));
 	CHECK_OK(net->ops->listen(net, ctx, 0, liar.handle, &listener));

@@ -3,10 +3,6 @@
  * A peer that does not keep to the protocol of heads: played here with the network's own calls, below the pipeline. The
  * connection ends with ERR_PROTOCOL, a text that says what was wrong, and the peer's name in it.
  */
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <time.h>
-
 #include "net/net.h"
 #include "rx/rx.h"
 #include "rx_util.h"

@@ -4,7 +4,7 @@
 #include "base/param.h"
 #include "rx_util.h"
 
-static char dir[] = "/tmp/gantry-test-rx-stall-XXXXXX", path[512];
+static char path[512];
 
 static int is_there(void)
 {
@@ -39,11 +39,10 @@ int main(void)
 
 	setenv("GANTRY_IFNAME", "lo", 0);
 	setenv("GANTRY_LOG_FILE", "/dev/null", 0);
-	CHECK(mkdtemp(dir) != NULL);
-	setenv("GANTRY_STALL_DIR", dir, 1);
+	setenv("GANTRY_STALL_DIR", test_folder(), 1);
 	setenv("GANTRY_STALL", "100ms", 1);
 	gethostname(host, sizeof(host) - 1);
-	snprintf(path, sizeof(path), "%s/stall-%s-%d.jsonl", dir, host, (int)getpid());
+	snprintf(path, sizeof(path), "%s/stall-%s-%d.jsonl", test_folder(), host, (int)getpid());
 	rx_pair_open(&p, NULL);
 	from = rx_memory(&p, &p.a, 100000, 0);
 	to = rx_memory(&p, &p.b, 100000, 0);
@@ -84,6 +83,6 @@ int main(void)
 	rx_memory_free(&p, &p.b, to, 0);
 	rx_pair_close(&p);
 	CHECK_EQ(unlink(path), 0);
-	CHECK_EQ(rmdir(dir), 0);
+	CHECK_EQ(rmdir(test_folder()), 0); /* one report at a time */
 	return 0;
 }

@@ -7,11 +7,6 @@
  *
  * argv: a seed, and a number of rounds, to try more than the usual ones.
  */
-#include <sched.h>
-#include <time.h>
-
-#include "base/clock.h"
-#include "random.h"
 #include "rx_util.h"
 
 enum { SLOTS = 12, BIGGEST = 700000, ROOM = 2 * BIGGEST + 4096, TRANSFERS = SANITIZED ? 60 : 120, ROUNDS = 6 };

@@ -6,14 +6,10 @@
  * the address that their hello names, accept does not fail, peers get in before, among and after them, and memory and
  * CPU time have bounds. Then two sides whose secrets differ.
  */
-#include <errno.h>
 #include <poll.h>
 #include <sys/resource.h>
 
-#include "base/log.h"
-#include "child.h"
 #include "net/tcp/hello.h"
-#include "random.h"
 #include "relay.h"
 #include "rx_util.h"
 

@@ -7,10 +7,6 @@
  *
  * "test_rx_taken N": N rounds of each.
  */
-#include <time.h>
-
-#include "base/log.h"
-#include "logs.h"
 #include "rx_util.h"
 
 enum { SMALL = 20000, INLINE = 100, MB = 1 << 20 };

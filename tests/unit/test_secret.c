@@ -8,7 +8,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include "base/param.h"
 #include "comm/ctl.h"
 #include "net/tcp/engine.h"
 #include "tcp_util.h"

@@ -1,18 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sockets: options that are set, port ranges that run out, what errnos mean. */
-#include <arpa/inet.h>
-#include <errno.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
-#include "base/log.h"
-#include "base/param.h"
-#include "child.h"
 #include "inet/sock.h"
-#include "logs.h"
-#include "until.h"
+#include "test.h"
 
 static struct gantry_addr loopback(void)
 {

@@ -3,17 +3,10 @@
  * Sending from device memory (here the host device's): the stage hands out blocks that never overlap, and takes them
  * all back; links keep posting order, whatever is copied when, and leave nothing behind when they close or fail.
  */
-#include <sched.h>
-
-#include "base/log.h"
-#include "base/param.h"
 #include "device/device.h"
 #include "device/pinned.h"
 #include "link_pair.h"
 #include "net/tcp/stage.h"
-#include "random.h"
-#include "test.h"
-#include "until.h"
 
 enum { MIB = 1 << 20, STAGE = 4 * MIB };
 

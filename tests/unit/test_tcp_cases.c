@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The TCP network through its table (tcp_util.h): what is not about sizes and settings, each case for itself. */
-#include <netinet/in.h>
-#include <sys/socket.h>
-
-#include "held.h"
 #include "tcp_util.h"
 
 /* Who waited for the peer in a close would wait for 10 s, the time for which a link lingers. */

@@ -4,18 +4,8 @@
  * another registers memory, connects, uses and closes other comms at the same time, as NCCL's two threads do. Helper
  * threads and the service thread are at it too.
  */
-#include <pthread.h>
-#include <signal.h>
-#include <unistd.h>
-
-#include "base/clock.h"
-#include "base/log.h"
-#include "bytes.h"
-#include "child.h"
 #include "net/net.h"
-#include "random.h"
 #include "test.h"
-#include "until.h"
 
 enum { DEPTH = 6, MAX = 600000, MESSAGES = SANITIZED ? 150 : 250, ROUNDS = 12 };
 

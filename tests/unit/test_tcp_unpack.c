@@ -4,12 +4,9 @@
  * what each context asks for, what both sides agree on, which connections share a link, and that every byte arrives,
  * whichever of the two sides has its messages in device memory.
  */
-#include <errno.h>
 #include <sys/mman.h>
 
 #include "gone.h"
-#include "held.h"
-#include "logs.h"
 #include "net/devmem.h"
 #include "unpack_util.h"
 

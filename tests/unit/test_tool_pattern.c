@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels FILL and VERIFY write and expect the very bytes of perf_fill and perf_check. */
-#include <pthread.h>
-
 #include "device/host/host.h"
 #include "device/work.h"
 #include "kernels/bench.h"

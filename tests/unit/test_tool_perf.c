@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The arithmetic of `gantry perf`: sizes, medians, iteration counts, message contents. */
 #include <math.h>
-#include <string.h>
 
-#include "base/log.h"
 #include "json_read.h"
 #include "perf_net.h"
 #include "perf_rendezvous.h"

@@ -5,7 +5,6 @@
  */
 #include "perf_unpack.h"
 
-#include "base/param.h"
 #include "test.h"
 
 enum { BYTES = 200000 };

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `gantry report`: figures whose points, ticks and ratios can be told beforehand; foreign text; files that are not
  * good. */
-#include <dirent.h>
 #include <math.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "cmd.h"
 #include "report.h"
@@ -14,7 +12,7 @@
 
 static int files_in_dir(void)
 {
-	DIR *d = opendir(folder);
+	DIR *d = opendir(test_folder());
 	int n = 0;
 
 	CHECK(d != NULL);
@@ -498,14 +496,4 @@ TEST(test_bad_files)
 	CHECK(stat(in_dir("new.html", path), &st) == 0);
 	CHECK_EQ(st.st_mode & 0777, 0644);
 	CHECK_EQ(files_in_dir(), before + 2);
-}
-
-void tests_begin(void)
-{
-	CHECK(mkdtemp(folder) != NULL);
-}
-
-void tests_end(void)
-{
-	remove_dir();
 }

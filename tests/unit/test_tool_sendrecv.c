@@ -4,7 +4,6 @@
  * sends to itself on a host device whose copies can be made to go wrong.
  */
 #include <math.h>
-#include <unistd.h>
 
 #include "options.h"
 #include "perf_sendrecv.h"

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The verdict of `gantry stall`, rule by rule, on reports written by hand. */
-#include <signal.h>
-#include <unistd.h>
-
 #include "cmd.h"
 #include "comm/report.h"
 #include "stall.h"
@@ -291,7 +288,8 @@ TEST(json)
 
 TEST(statuses)
 {
-	CHECK(mkdtemp(folder) != NULL);
+	const char *folder = test_folder();
+
 	CHECK_EQ(COMMAND(NULL), 2);
 	CHECK_EQ(COMMAND("--jsn", folder, NULL), 2);
 	CHECK_EQ(COMMAND("--help", NULL), 0);
@@ -305,7 +303,6 @@ TEST(statuses)
 	CHECK_EQ(COMMAND("%stall-c0-0.jsonl", "/nowhere", NULL), 1);
 	put("stall-c0-0.jsonl", "{\"kind\":\"comm\",\"comm\":\"c0\",\"ra");
 	CHECK_EQ(COMMAND(folder, NULL), 1);
-	remove_dir();
 }
 
 /* ---- processes without a communicator ---- */

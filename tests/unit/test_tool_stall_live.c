@@ -3,10 +3,6 @@
  * Jobs that really hang: reports are written by the watchdog and put together by the tool. Each way to hang must be
  * found out, with the right rank, whatever the transport.
  */
-#include <errno.h>
-
-#include "base/log.h"
-#include "child.h"
 #include "stall_world.h"
 
 static const char *transport_now;
@@ -97,7 +93,6 @@ static void no_connection(struct world *w, int rank, struct gantry_comm *comm, s
 {
 	gantry_result r = GANTRY_ERR_ABORTED;
 
-	(void)dev;
 	pthread_barrier_wait(&w->all);
 	if (rank == 2)
 		r = gantry_recv(buffers[2], 1, GANTRY_TYPE_UINT8, 0, comm, s);
@@ -252,7 +247,6 @@ static char last_warning[1024];
 static void keep(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
 		 const char *text)
 {
-	(void)subsys;
 	pthread_mutex_lock(&warning_lock);
 	if (level == GANTRY_LOG_WARN && strstr(text, "is not written"))
 		snprintf(last_warning, sizeof(last_warning), "%s", text);
@@ -273,7 +267,6 @@ static void see_no_folder(struct world *w)
 {
 	char got[sizeof(last_warning)] = "";
 
-	(void)w;
 	CHECK_EQ(raise(SIGUSR2), 0);
 	UNTIL(was_warned(got));
 	CHECK_HAS(got, "/nowhere/at/all");

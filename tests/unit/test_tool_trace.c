@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `gantry trace`: files written by hand, whose picture can be told beforehand, and those of a real communicator. */
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "base/file.h"
-#include "base/param.h"
 #include "base/trace.h"
 #include "cmd.h"
 #include "comm/report.h"
@@ -360,7 +356,6 @@ static void give_up(struct world *w, int rank, struct gantry_comm *comm, struct 
 
 static void nothing(struct world *w)
 {
-	(void)w;
 }
 
 /* Runs a world and loads the picture of its three ranks. */
@@ -498,10 +493,4 @@ TEST(paths)
 void tests_begin(void)
 {
 	setenv("GANTRY_IFNAME", "lo", 0);
-	CHECK(mkdtemp(folder) != NULL);
-}
-
-void tests_end(void)
-{
-	remove_dir();
 }

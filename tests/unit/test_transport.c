@@ -5,10 +5,6 @@
 static gantry_result yes(const struct gantry_peer_info *me, const struct gantry_peer_info *peer, int *ret_can,
 			 char *why, size_t len)
 {
-	(void)me;
-	(void)peer;
-	(void)why;
-	(void)len;
 	*ret_can = 1;
 	return GANTRY_OK;
 }
@@ -16,11 +12,6 @@ static gantry_result yes(const struct gantry_peer_info *me, const struct gantry_
 static gantry_result fails(const struct gantry_peer_info *me, const struct gantry_peer_info *peer, int *ret_can,
 			   char *why, size_t len)
 {
-	(void)me;
-	(void)peer;
-	(void)ret_can;
-	(void)why;
-	(void)len;
 	return gantry_fail(GANTRY_ERR_SYSTEM, GANTRY_SUBSYS_COMM, __FILE__, __LINE__, "its daemon does not answer");
 }
 

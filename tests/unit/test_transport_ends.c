@@ -5,7 +5,6 @@
  * tests/gpu/transport.sh.
  */
 #include <limits.h>
-#include <pthread.h>
 
 #include "transport_util.h"
 

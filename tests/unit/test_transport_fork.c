@@ -3,15 +3,10 @@
  * p2p and shm between processes: two children of this one, which itself stays without threads. And what can go wrong
  * there: strangers at the socket, wrong tokens and users, a peer that is killed while it connects.
  */
-#include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
-#include <stddef.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/un.h>
 
-#include "child.h"
 #include "device/host/host.h"
 #include "device/share.h"
 #include "transport_util.h"

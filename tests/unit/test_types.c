@@ -8,7 +8,6 @@
 
 #include <math.h>
 
-#include "random.h"
 #include "test.h"
 
 static const char *const type_names[] = {

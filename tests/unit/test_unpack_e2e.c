@@ -8,14 +8,10 @@
  */
 #include <dlfcn.h>
 #include <limits.h>
-#include <pthread.h>
-#include <unistd.h>
 
-#include "child.h"
 #include "fixtures/cuda/fake_load.h"
 #include "gone.h"
 #include "net/loader.h"
-#include "random.h"
 #include "unpack_util.h"
 
 enum { WINDOW = 7, MAX = (5 << 20) + 3 };
@@ -261,7 +257,6 @@ static pthread_t gpu_thread;
 /* Copies and marks come late, a few at a time. */
 static void *gpu_main(void *arg)
 {
-	(void)arg;
 	while (__atomic_load_n(&gpu_runs, __ATOMIC_SEQ_CST)) {
 		if (!fake->run((unsigned)random_below(600)) || random_below(8) == 0)
 			until_pause();

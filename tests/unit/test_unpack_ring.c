@@ -3,12 +3,8 @@
  * The kernel that stays: jobs in order, more of them than entries, stop with jobs left, abort, and that nothing of a
  * job is missing when `done` says that it is over.
  */
-#include <unistd.h>
-
-#include "base/clock.h"
 #include "k_unpack_util.h"
 #include "kernels/unpack_ring.h"
-#include "until.h"
 
 enum { SPACE = 1 << 20 };
 #define LONG (UNTIL_SECONDS * 1000000000ull)

@@ -12,16 +12,12 @@
  * failure.
  */
 #define GANTRY_TEST_DELAYS
-#include <sched.h>
-#include <unistd.h>
 
-#include "base/clock.h"
 #include "device/host/host.h"
 #include "k_unpack_util.h"
 #include "kernels/k_unpack_ring.h"
 #include "kernels/unpack_ring.h"
 #include "no_timeouts.h"
-#include "until.h"
 
 enum {
 	MAX_ENTRIES = 8,

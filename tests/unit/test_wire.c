@@ -3,9 +3,6 @@
  * The bytes on the wire: handle, hello, its answer, frames. The format is frozen: layouts are written here as literal
  * bytes at literal places, not taken from the encoder, and everything that a decoder must turn down is handed to it.
  */
-#include <arpa/inet.h>
-
-#include "base/log.h"
 #include "link_pair.h"
 #include "net/tcp/hello.h"
 

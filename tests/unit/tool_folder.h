@@ -3,16 +3,11 @@
 #ifndef GANTRY_TESTS_TOOL_FOLDER_H
 #define GANTRY_TESTS_TOOL_FOLDER_H
 
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "test.h"
-
-static char folder[] = "/tmp/gantry-test-tool-XXXXXX";
 
 static inline const char *in_dir(const char *name, char buf[256])
 {
-	snprintf(buf, 256, "%s/%s", folder, name);
+	snprintf(buf, 256, "%s/%s", test_folder(), name);
 	return buf;
 }
 
@@ -59,14 +54,6 @@ static inline int command(int (*cmd)(int argc, char **argv), const char *const *
 	}
 	argv[n] = NULL;
 	return cmd(n, argv);
-}
-
-static inline void remove_dir(void)
-{
-	char line[64];
-
-	snprintf(line, sizeof(line), "rm -rf %s", folder);
-	CHECK_EQ(system(line), 0);
 }
 
 #endif

@@ -8,14 +8,9 @@
 
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include "base/clock.h"
-#include "base/log.h"
-#include "base/param.h"
 #include "device/device.h"
 #include "device/work.h"
-#include "held.h"
 #include "proxy/proxy.h"
 #include "test.h"
 #include "transport/transport.h"

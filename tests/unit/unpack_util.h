@@ -7,14 +7,11 @@
 #define GANTRY_TESTS_UNPACK_UTIL_H
 
 #include "base/log.h"
-#include "base/param.h"
 #include "device/device.h"
 #include "link_pair.h"
 #include "net/emulated/emulated.h"
 #include "net/tcp/flow.h"
 #include "net/tcp/unpack.h"
-#include "random.h"
-#include "until.h"
 
 /* Guarded fields are looked at while no other thread runs. */
 #ifdef __clang__

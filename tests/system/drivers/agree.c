@@ -10,7 +10,6 @@
 
 #include "net/tcp/engine.h"
 #include "net/tcp/hello.h"
-#include "socks.h"
 
 static const char *env[2];
 

@@ -14,7 +14,6 @@
 #include "comm_util.h"
 
 #include <malloc.h>
-#include <pthread.h>
 
 enum {
 	LARGE = 64 << 20,

@@ -5,8 +5,6 @@
  */
 #include "comm_util.h"
 
-#include <pthread.h>
-
 static const size_t sizes[] = {1, 1000, 4000, 20000};
 enum { SIZES = sizeof(sizes) / sizeof(sizes[0]), ROOM = 20000, RANKS_MAX = 256 };
 

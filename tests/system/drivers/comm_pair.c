@@ -5,8 +5,6 @@
  */
 #include "comm_util.h"
 
-#include <pthread.h>
-
 static const size_t sizes[] = {0, 1, 3, 8, 1000, 4096, 65535, 65536, 65537, 700001, 5 << 20};
 enum { SIZES = sizeof(sizes) / sizeof(sizes[0]), ROOM = 5 << 20, ROUNDS = 3 };
 

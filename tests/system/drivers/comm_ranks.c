@@ -16,10 +16,6 @@
  */
 #include "comm_util.h"
 
-#include <pthread.h>
-
-#include "base/param.h"
-
 enum {
 	N = 4,
 	ROOM = 1 << 20,

@@ -15,7 +15,6 @@
  */
 #include "pair.h"
 
-#include "base/param.h"
 #include "comm/ctl.h"
 
 enum { N = 4, LOSSES = 8 };

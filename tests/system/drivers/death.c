@@ -12,8 +12,6 @@
  */
 #include "pair.h"
 
-#include "base/param.h"
-
 enum { SMALL = 60000, LARGE = 4 << 20, SMALLS = 24, LARGES = 4, MOVING = 4, PENDING_MAX = 80 };
 
 struct request {

@@ -6,18 +6,12 @@
  * A child for the IPC part is forked before anything touches CUDA, and waits on a socket.
  */
 #include <fcntl.h>
-#include <pthread.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "base/clock.h"
-#include "base/log.h"
 #include "device/device.h"
 #include "device/work.h"
 #include "kernels/bench.h"
 #include "perf_util.h"
-#include "socks.h"
 #include "test.h"
 
 enum { ROOM = 3 << 20, GUARD = 64 };

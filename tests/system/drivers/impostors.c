@@ -8,7 +8,6 @@
  */
 #include "net/tcp/engine.h"
 #include "pair.h"
-#include "random.h"
 #include "relay.h"
 
 enum { LISTENERS = 4, GENUINE = 3, SIZE = 100000, HELD = 300, FDS_MORE = 300 };

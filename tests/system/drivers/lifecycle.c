@@ -12,8 +12,6 @@
 
 #include <malloc.h>
 
-#include "base/param.h"
-
 enum { LARGE = 512 << 10, CROSSING = 8, IDLE_MS = 2000 };
 
 static int rounds;

@@ -15,8 +15,6 @@
 #include <net/if.h>
 #include <sys/ioctl.h>
 
-#include "base/param.h"
-
 enum { LARGE = 4 << 20, SMALL = 100, COMM_BYTES = 1 << 20, ROUNDS = 3 };
 enum { BULK, SMALLS, COMM, IDLE, COMM_IDLE, PAIRS };
 static const char *const names[PAIRS] = {"bulk", "small", "communicator", "idle", "idle communicator"};

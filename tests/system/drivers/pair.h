@@ -10,21 +10,14 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/atomic.h"
-#include "base/log.h"
-#include "bytes.h"
-#include "held.h"
 #include "net/net.h"
+#include "test.h"
 
 enum { PAIR_HANDLES = 80 };
 

@@ -16,24 +16,13 @@
  * prints. The rate is taken at the receiver, from the first completion after the warm-up to the last of all, so a
  * straggling lane counts. A side that finds nothing to do sleeps for a moment: this measures lanes, not CPUs.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mount.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
-#include "base/clock.h"
-#include "base/log.h"
 #include "net/net.h"
 #include "net/tcp/engine.h"
 #include "perf_util.h"
-#include "socks.h"
 #include "test.h"
 
 enum { DEPTH_MAX = 32, COUNTED_MIN = 4, NAPPING_NS = 50000, DEADLINE_S = 240 };

@@ -6,9 +6,6 @@
  */
 #include "pair.h"
 
-#include <arpa/inet.h>
-#include <sys/socket.h>
-
 #include "net/tcp/engine.h"
 #include "net/tcp/hello.h"
 

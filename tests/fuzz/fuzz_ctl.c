@@ -6,13 +6,8 @@
  * Nothing read may leave the input; what is accepted is in range and survives being encoded and decoded again; a stream
  * means the same whatever the pieces it arrives in.
  */
-#include <stdlib.h>
-#include <string.h>
-
 #include "comm/ctl_wire.h"
 #include "script.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* What a stream said, as a sum. */
 struct seen {
@@ -53,11 +48,8 @@ static gantry_result parse(const uint8_t *in, size_t n, size_t piece, struct see
 	memset(s, 0, sizeof(*s));
 	for (size_t at = 0; at < n && r == GANTRY_OK && s->frames < 100; at += piece) {
 		size_t m = n - at < piece ? n - at : piece;
-		uint8_t *copy = malloc(m); /* of exactly that size, so that a read behind it is seen */
+		uint8_t *copy = script_copy(in + at, m, 0);
 
-		if (!copy)
-			break;
-		memcpy(copy, in + at, m);
 		r = ctl_parse(&p, copy, m, frame, s);
 		free(copy);
 	}
@@ -126,10 +118,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (size < 2)
 		return 0;
-	in = malloc(size - 1);
-	if (!in)
-		return 0;
-	memcpy(in, data + 1, size - 1);
+	in = script_copy(data + 1, size - 1, 0);
 	parsers[data[0] % 4](in, size - 1);
 	free(in);
 	return 0;

@@ -21,8 +21,6 @@
 #include "comm/hub.h"
 #include "session.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 enum { CONNS = 8, RANKS = 4, MAX_STEPS = 200, COMM_ID = 0x1234, BODY = 1024 };
 enum { HELLO = INET_HELLO_SIZE + CTL_HELLO_SIZE, ANSWER = INET_ANSWER_SIZE + CTL_ACCEPTED_SIZE };
 enum { VERDICT_CHALLENGE = 7 };
@@ -214,10 +212,8 @@ static void say_any(struct conn *c)
 static void say_bytes(struct conn *c)
 {
 	uint8_t bytes[64];
-	size_t n = next() % sizeof(bytes);
+	size_t n = script_bytes(&session.in, bytes);
 
-	for (size_t i = 0; i < n; i++)
-		bytes[i] = next();
 	if (c->fd >= 0 && n)
 		send(c->fd, bytes, n, MSG_NOSIGNAL | MSG_DONTWAIT);
 }

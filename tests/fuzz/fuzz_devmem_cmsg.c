@@ -6,14 +6,11 @@
  * The input: got (4 bytes), size of the receive's own buffer (4), of the memory in pages (2), dma-buf id (1), msg_flags
  * (1), then the control buffer. If the fragments do not add up to `got`, it is tried again with a `got` that they do.
  */
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/log.h"
 #include "net/devmem_rx.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "script.h"
 
 enum { HEAD = 12 };
 
@@ -23,36 +20,30 @@ struct input {
 	uint8_t id, flags;
 };
 
-static void must(int cond)
-{
-	if (!cond)
-		abort();
-}
-
 static void check_list(const struct input *in, const struct devmem_list *list, uint64_t page, int accepted)
 {
 	uint64_t sum = 0, linear = 0, memory = in->pages * page;
 
-	must(list->n <= DEVMEM_LIST_MAX);
+	MUST(list->n <= DEVMEM_LIST_MAX);
 	for (uint32_t i = 0; i < list->n; i++) {
 		const struct devmem_frag *f = &list->frags[i];
 
-		must(f->len > 0);
-		must((f->where == DEVMEM_IN_POOL) == (f->token != 0));
+		MUST(f->len > 0);
+		MUST((f->where == DEVMEM_IN_POOL) == (f->token != 0));
 		if (f->where == DEVMEM_IN_POOL) {
-			must(f->offset < memory && f->len <= memory - f->offset);
-			must(f->offset / page == (f->offset + f->len - 1) / page);
+			MUST(f->offset < memory && f->len <= memory - f->offset);
+			MUST(f->offset / page == (f->offset + f->len - 1) / page);
 		} else {
-			must(f->offset == linear);
-			must(f->where == DEVMEM_LINEAR || list->n == 1);
+			MUST(f->offset == linear);
+			MUST(f->where == DEVMEM_LINEAR || list->n == 1);
 			linear += f->len;
-			must(linear <= in->iov_bytes);
+			MUST(linear <= in->iov_bytes);
 		}
 		sum += f->len;
 	}
-	must(sum == list->bytes);
+	MUST(sum == list->bytes);
 	if (accepted)
-		must(list->n > 0 && sum == in->got && sum <= in->iov_bytes && !(in->flags & MSG_CTRUNC));
+		MUST(list->n > 0 && sum == in->got && sum <= in->iov_bytes && !(in->flags & MSG_CTRUNC));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -72,10 +63,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	in.id = data[10];
 	in.flags = data[11];
 	in.got &= INT32_MAX;
-	/* A block of its very size: a read past it is seen. */
-	control = malloc(size - HEAD + 1);
-	memcpy(control, data + HEAD, size - HEAD);
-	control = realloc(control, size > HEAD ? size - HEAD : 1);
+	control = script_copy(data + HEAD, size - HEAD, 0);
 	msg.msg_control = control;
 	msg.msg_controllen = size - HEAD;
 	msg.msg_flags = in.flags;
@@ -83,7 +71,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		struct devmem_binding b = {.dmabuf_id = in.id, .memory = {.size = in.pages * page}};
 		gantry_result r = devmem_parse(&msg, (ssize_t)in.got, &b, in.iov_bytes, &list);
 
-		must(r == GANTRY_OK || r == GANTRY_ERR_PROTOCOL || (r == GANTRY_ERR_INVALID && in.got == 0));
+		MUST(r == GANTRY_OK || r == GANTRY_ERR_PROTOCOL || (r == GANTRY_ERR_INVALID && in.got == 0));
 		check_list(&in, &list, page, r == GANTRY_OK);
 		if (r == GANTRY_OK || list.bytes == 0 || list.bytes > INT32_MAX)
 			break;

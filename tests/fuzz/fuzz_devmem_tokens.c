@@ -9,13 +9,10 @@
  *   7 take many
  */
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/log.h"
 #include "net/devmem_rx.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "script.h"
 
 enum { TOKENS = 4096 };
 
@@ -26,29 +23,23 @@ static struct {
 	uint32_t nout, trouble;
 } m;
 
-static void must(int cond)
-{
-	if (!cond)
-		abort();
-}
-
 static int give_back(struct devmem_flow *flow, const struct devmem_token *ranges, size_t n)
 {
 	uint32_t freed = 0;
 
-	must(n >= 1 && n <= DEVMEM_MAX_RANGES);
+	MUST(n >= 1 && n <= DEVMEM_MAX_RANGES);
 	if (m.trouble == 1) {
 		m.trouble = 0;
 		errno = ENOMEM;
 		return -1;
 	}
 	for (size_t i = 0; i < n; i++) {
-		must(ranges[i].token_count >= 1);
+		MUST(ranges[i].token_count >= 1);
 		for (uint32_t k = 0; k < ranges[i].token_count; k++) {
 			uint32_t token = ranges[i].token_start + k;
 
-			must(token > 0 && token < TOKENS && m.out[token] && m.users[token] == 0);
-			must(++freed <= DEVMEM_MAX_RETURNED);
+			MUST(token > 0 && token < TOKENS && m.out[token] && m.users[token] == 0);
+			MUST(++freed <= DEVMEM_MAX_RETURNED);
 			m.out[token] = 0;
 			m.nout--;
 			if (token < m.lowest)
@@ -69,11 +60,11 @@ static const struct devmem_source_ops ops = {
 static void check(gantry_result r, uint32_t trouble, int refused)
 {
 	if (refused)
-		must(r == GANTRY_ERR_INTERNAL);
+		MUST(r == GANTRY_ERR_INTERNAL);
 	else if (trouble != 0 && m.trouble == 0)
-		must(r == (trouble == 1 ? GANTRY_ERR_SYSTEM : GANTRY_ERR_INTERNAL));
+		MUST(r == (trouble == 1 ? GANTRY_ERR_SYSTEM : GANTRY_ERR_INTERNAL));
 	else
-		must(r == GANTRY_OK);
+		MUST(r == GANTRY_OK);
 }
 
 static void take(struct devmem_tokens *t, uint32_t n)
@@ -84,7 +75,7 @@ static void take(struct devmem_tokens *t, uint32_t n)
 			continue;
 		m.out[token] = 1;
 		m.nout++;
-		must(devmem_tokens_take(t, &(uint32_t){token}, 1) == GANTRY_OK);
+		MUST(devmem_tokens_take(t, &(uint32_t){token}, 1) == GANTRY_OK);
 		m.users[token] = 1;
 		n--;
 	}
@@ -118,11 +109,11 @@ static void step(struct devmem_tokens *t, uint32_t op, uint32_t arg)
 		break;
 	case 1:
 		if (m.out[token] || token == 0)
-			must(devmem_tokens_take(t, &(uint32_t){token}, 1) == GANTRY_ERR_PROTOCOL);
+			MUST(devmem_tokens_take(t, &(uint32_t){token}, 1) == GANTRY_ERR_PROTOCOL);
 		break;
 	case 2:
 		r = devmem_tokens_use(t, token);
-		must(r == (m.users[token] ? GANTRY_OK : GANTRY_ERR_INTERNAL));
+		MUST(r == (m.users[token] ? GANTRY_OK : GANTRY_ERR_INTERNAL));
 		m.users[token] += r == GANTRY_OK;
 		break;
 	case 3:
@@ -158,13 +149,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		step(&t, data[i] % 8, data[i + 1]);
 	/* In the end everything that has no user goes back, and what has one does not. */
 	m.trouble = 0;
-	must(devmem_tokens_flush(&t) == GANTRY_OK);
+	MUST(devmem_tokens_flush(&t) == GANTRY_OK);
 	for (uint32_t i = 0; i < TOKENS; i++) {
-		must(!m.users[i] == !m.out[i]);
+		MUST(!m.users[i] == !m.out[i]);
 		used += m.users[i] != 0;
 	}
 	devmem_tokens_mu_lock(&t.mu);
-	must(t.held == used && m.nout == used);
+	MUST(t.held == used && m.nout == used);
 	devmem_tokens_mu_unlock(&t.mu);
 	devmem_tokens_free(&t);
 	return 0;

@@ -4,14 +4,9 @@
  * authenticates, the second the size of the pieces. Whoever does not know the key comes to nothing; texts are fit for a
  * log line; no more is taken than belongs to the hand-shake.
  */
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/log.h"
 #include "inet/handshake.h"
 #include "script.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void settings(char out[INET_SETTINGS_SIZE])
 {

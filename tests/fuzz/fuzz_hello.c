@@ -4,14 +4,10 @@
  * input, zeros behind it. What a decoder accepts is in range and survives being encoded and decoded again.
  */
 #include <endian.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/crc32c.h"
 #include "net/tcp/hello.h"
 #include "script.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void must_be_addresses(const struct gantry_addr *addrs, int n)
 {
@@ -123,11 +119,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (!size)
 		return 0;
 	which = data[0] % 4;
-	/* A block of exactly the decoder's size, so that a read behind it is seen. */
-	in = calloc(1, sizes[which]);
-	if (!in)
-		return 0;
-	memcpy(in, data + 1, size - 1 < sizes[which] ? size - 1 : sizes[which]);
+	size = size - 1 < sizes[which] ? size - 1 : sizes[which];
+	in = script_copy(data + 1, size, sizes[which] - size);
 	decoders[which](in);
 	free(in);
 	return 0;

@@ -16,10 +16,7 @@
  */
 #include "base/hmac.h"
 #include "net/tcp/engine.h"
-#include "script.h"
 #include "session.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { LISTENERS = 3, COMMS = 8, CONNS = 8, DIALS = 8, CONNECTS = 3, MAX_STEPS = 200, STRANGERS = 256 };
 
@@ -383,10 +380,8 @@ static void prove(struct conn *c, uint8_t how)
 static void some_bytes(struct conn *c)
 {
 	uint8_t bytes[64];
-	size_t n = next() % sizeof(bytes);
+	size_t n = script_bytes(&session.in, bytes);
 
-	for (size_t i = 0; i < n; i++)
-		bytes[i] = next();
 	give(c, bytes, n);
 }
 

@@ -4,33 +4,21 @@
  * figures do not leave their places, whatever they are.
  */
 #include <ctype.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "../../tools/report.h"
 #include "script.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static int take_all(struct report *r, const char *name, const uint8_t *data, size_t size)
 {
+	struct script in = {data, data + size};
 	struct json_doc doc = {0};
-	size_t number = 0;
+	size_t number = 0, n;
 	int good = !report_add_file(r, name);
 
-	while (size && good) {
-		const uint8_t *end = memchr(data, '\n', size);
-		size_t n = end ? (size_t)(end - data) : size;
-		char *line = malloc(n + 1);
-
-		MUST(line);
-		memcpy(line, data, n);
-		line[n] = 0;
+	for (char *line; good && (line = script_line(&in, &n));) {
 		good = json_parse(line, n, &doc) == 0 && doc.values[0].type == JSON_OBJECT &&
 		       !report_take(r, &doc, ++number);
 		free(line);
-		data += n + (end != NULL);
-		size -= n + (end != NULL);
 	}
 	json_free(&doc);
 	return good;

@@ -20,8 +20,6 @@
 #include "rx_fake.h"
 #include "test.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 enum { USERS = 24, TRANSFERS = 32, GUARD = 16, FILL = 0xd6, MAX_STEPS = 300, DRAIN = 4000 };
 
 enum op {
@@ -92,10 +90,8 @@ static const uint8_t *bytes_of(int own, uint64_t transfer)
 {
 	static uint8_t noise[(2 * TRANSFERS) * 1009 + 40000];
 
-	for (uint32_t i = 0, x = 1; !noise[0] && i < sizeof(noise); i++) {
-		x = x * 1664525 + 1013904223;
-		noise[sizeof(noise) - 1 - i] = (uint8_t)(x >> 24 | 1); /* the first one is set last, and not 0 */
-	}
+	for (size_t i = sizeof(noise); !noise[0] && i > 0; i--)
+		noise[i - 1] = (uint8_t)(random_at(i) | 1); /* the first one is set last, and not 0 */
 	return noise + (2 * (transfer % TRANSFERS) + (own ? 1 : 0)) * 1009;
 }
 

@@ -3,13 +3,8 @@
  * What `gantry stall` reads: JSON lines that may be cut, damaged or made up. The reader stays within its text, and
  * whatever reports come of it, the verdict ends and names a rank of the communicator or nobody.
  */
-#include <stdlib.h>
-#include <string.h>
-
 #include "../../tools/stall.h"
 #include "script.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_values(const struct json_doc *doc, const char *text, size_t length)
 {
@@ -40,25 +35,18 @@ static void judge_all(const struct stall_set *set)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+	struct script in = {data, data + size};
 	struct stall_set set = {0};
 	struct json_doc doc = {0};
+	size_t n;
 
-	while (size) {
-		const uint8_t *end = memchr(data, '\n', size);
-		size_t n = end ? (size_t)(end - data) : size;
-		char *line = malloc(n + 1); /* of its own, so that a step beyond it is seen */
-
-		MUST(line);
-		memcpy(line, data, n);
-		line[n] = 0;
+	for (char *line; (line = script_line(&in, &n));) {
 		if (json_parse(line, n, &doc) == 0) {
 			check_values(&doc, line, n);
 			if (doc.values[0].type == JSON_OBJECT)
 				stall_take(&set, &doc);
 		}
 		free(line);
-		data += n + (end != NULL);
-		size -= n + (end != NULL);
 	}
 	judge_all(&set);
 	stall_free(&set);

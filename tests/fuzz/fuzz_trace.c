@@ -1,30 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What `gantry trace` reads: a file that may be cut, damaged or made up becomes a reason, or a picture that is JSON. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "../../tools/trace.h"
 #include "script.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static int take_all(struct trace_set *set, const uint8_t *data, size_t size)
 {
+	struct script in = {data, data + size};
 	struct json_doc doc = {0};
 	int good = 1;
+	size_t n;
 
-	while (size && good) {
-		const uint8_t *end = memchr(data, '\n', size);
-		size_t n = end ? (size_t)(end - data) : size;
-		char *line = malloc(n + 1);
-
-		MUST(line);
-		memcpy(line, data, n);
-		line[n] = 0;
+	for (char *line; good && (line = script_line(&in, &n));) {
 		good = json_parse(line, n, &doc) == 0 && doc.values[0].type == JSON_OBJECT && !trace_take(set, &doc);
 		free(line);
-		data += n + (end != NULL);
-		size -= n + (end != NULL);
 	}
 	json_free(&doc);
 	return good;

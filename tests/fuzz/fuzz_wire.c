@@ -18,8 +18,7 @@
  */
 #include "base/log.h"
 #include "link_pair.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "script.h"
 
 enum { LANES = 2, RECVS = 24, SLOT = 96, GUARD = 16, FILL = 0xd6, DONE_FILL = 0x3c, MAX_STEPS = 400 };
 
@@ -31,7 +30,7 @@ struct box {
 };
 
 static struct {
-	const uint8_t *at, *end;
+	struct script in;
 	struct tcp_link *l;
 	int raw[LANES];
 	struct box boxes[RECVS];
@@ -46,13 +45,7 @@ static uint8_t send_data[256], filler[256];
 
 static uint8_t next(void)
 {
-	return run.at < run.end ? *run.at++ : 0;
-}
-
-static void must(int cond)
-{
-	if (!cond)
-		abort();
+	return script_next(&run.in);
 }
 
 static void give(int lane, const uint8_t *bytes, size_t n)
@@ -149,11 +142,11 @@ static void check_box(const struct box *box)
 		size_t size = i < box->n ? box->sizes[i] : 0;
 
 		for (size_t k = 0; k < GUARD; k++)
-			must(b[k] == FILL);
+			MUST(b[k] == FILL);
 		for (size_t k = GUARD + size; k < sizeof(box->bytes[i]); k++)
-			must(b[k] == FILL);
+			MUST(b[k] == FILL);
 		for (size_t k = GUARD; box->done && k < GUARD + size; k++)
-			must(b[k] == DONE_FILL);
+			MUST(b[k] == DONE_FILL);
 	}
 }
 
@@ -171,7 +164,7 @@ static void work(void)
 			continue;
 		box->done = 1;
 		for (int k = 0; k < box->n; k++) {
-			must(sizes[k] >= 0 && (size_t)sizes[k] <= box->sizes[k]);
+			MUST(sizes[k] >= 0 && (size_t)sizes[k] <= box->sizes[k]);
 			memset(box->bytes[k] + GUARD, DONE_FILL, box->sizes[k]);
 		}
 	}
@@ -221,10 +214,10 @@ static void step(void)
 	case 0:
 		lane = next() % LANES;
 		n = next();
-		if (n > (size_t)(run.end - run.at))
-			n = (size_t)(run.end - run.at);
-		give_summed(lane, run.at, n);
-		run.at += n;
+		if (n > (size_t)(run.in.end - run.in.at))
+			n = (size_t)(run.in.end - run.in.at);
+		give_summed(lane, run.in.at, n);
+		run.in.at += n;
 		break;
 	case 1:
 		give_frame(next() % LANES);
@@ -255,8 +248,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	logs_drop();
 	memset(&run, 0, sizeof(run));
-	run.at = data;
-	run.end = data + size;
+	run.in = (struct script){data, data + size};
 	run.config = (struct pair_config){.nlanes = LANES, .eager_max = 32};
 	memset(filler, 0x41, sizeof(filler));
 	if (size && data[0] >= 0x80) {
@@ -264,7 +256,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		run.sums = next() >= 0xc0;
 	}
 	run.l = pair_raw(&run.config, run.raw);
-	for (int i = 0; i < MAX_STEPS && run.at < run.end; i++)
+	for (int i = 0; i < MAX_STEPS && run.in.at < run.in.end; i++)
 		step();
 	for (int i = 0; i < 4; i++)
 		work();

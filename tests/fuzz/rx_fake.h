@@ -10,8 +10,6 @@
 #ifndef GANTRY_TESTS_RX_FAKE_H
 #define GANTRY_TESTS_RX_FAKE_H
 
-#include <string.h>
-
 #include "device/work.h"
 #include "rx/rx.h"
 #include "script.h"

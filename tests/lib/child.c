@@ -49,6 +49,18 @@ void in_child(void (*run)(void))
 	child_wait(pid);
 }
 
+void threads_start(pthread_t *t, int n, void *(*run)(void *), const void *args, size_t step)
+{
+	for (int i = 0; i < n; i++)
+		CHECK_EQ(pthread_create(&t[i], NULL, run, (void *)((uintptr_t)args + (size_t)i * step)), 0);
+}
+
+void threads_join(const pthread_t *t, int n)
+{
+	for (int i = 0; i < n; i++)
+		CHECK_EQ(pthread_join(t[i], NULL), 0);
+}
+
 int run_row(const char *name, void (*run)(void), int leaks, const char *only)
 {
 	uint64_t before = gantry_now_ns();

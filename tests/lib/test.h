@@ -199,6 +199,10 @@ void tests_apart(int alone);
 /* One in a process of its own; 1 if it fails. */
 int run_row(const char *name, void (*run)(void), int leaks, const char *only);
 
+/* Threads: the i-th is given what lies i times `step` behind `args`, its number with NULL and 1, the same with 0. */
+void threads_start(pthread_t *t, int n, void *(*run)(void *), const void *args, size_t step);
+void threads_join(const pthread_t *t, int n);
+
 /* ---- waiting ---- */
 
 /*

@@ -164,10 +164,8 @@ TEST(test_calls)
 	ranks_leave(ranks_run(3, &id, call_body), 3);
 	/* Several threads of one rank at a time; a rank without on_call. */
 	s = ranks_run(2, &id, NULL);
-	for (int i = 0; i < 4; i++)
-		CHECK_EQ(pthread_create(&t[i], NULL, calling_thread, &s[0]), 0);
-	for (int i = 0; i < 4; i++)
-		pthread_join(t[i], NULL);
+	threads_start(t, 4, calling_thread, &s[0], 0);
+	threads_join(t, 4);
 	CHECK_EQ(s[1].calls, 40);
 	ranks_leave(s, 2);
 	s = ranks_make(1, &id, NULL);

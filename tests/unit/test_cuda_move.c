@@ -219,8 +219,7 @@ TEST(nobody_is_forgotten)
 	pthread_t threads[RACERS];
 
 	CHECK(!pthread_barrier_init(&start, NULL, RACERS + 1) && !pthread_barrier_init(&end, NULL, RACERS + 1));
-	for (uintptr_t i = 0; i < RACERS; i++)
-		CHECK(!pthread_create(&threads[i], NULL, racer, (void *)i));
+	threads_start(threads, RACERS, racer, NULL, 1);
 	for (int i = 0; i < ROUNDS; i++) {
 		memset(device, 0, RACERS * 100);
 		pthread_barrier_wait(&start);
@@ -230,8 +229,7 @@ TEST(nobody_is_forgotten)
 		for (int k = 0; k < RACERS; k++)
 			CHECK(memcmp(device + k * 100, host + k * 100, 50) == 0);
 	}
-	for (int i = 0; i < RACERS; i++)
-		CHECK(!pthread_join(threads[i], NULL));
+	threads_join(threads, RACERS);
 	pthread_barrier_destroy(&start);
 	pthread_barrier_destroy(&end);
 }
@@ -307,10 +305,8 @@ TEST(travel)
 
 	gpu_runs = 1;
 	CHECK(!pthread_create(&runs, NULL, gpu_main, NULL));
-	for (uintptr_t i = 0; i < THREADS; i++)
-		CHECK(!pthread_create(&threads[i], NULL, traveller, (void *)i));
-	for (int i = 0; i < THREADS; i++)
-		CHECK(!pthread_join(threads[i], NULL));
+	threads_start(threads, THREADS, traveller, NULL, 1);
+	threads_join(threads, THREADS);
 	__atomic_store_n(&gpu_runs, 0, __ATOMIC_SEQ_CST);
 	CHECK(!pthread_join(runs, NULL));
 }

@@ -304,10 +304,8 @@ TEST(check_streams)
 
 	both[0] = s;
 	both[1] = &counter;
-	for (int i = 0; i < 4; i++)
-		CHECK_EQ(pthread_create(&threads[i], NULL, produce, both), 0);
-	for (int i = 0; i < 4; i++)
-		pthread_join(threads[i], NULL);
+	threads_start(threads, 4, produce, both, 0);
+	threads_join(threads, 4);
 	CHECK_OK(gantry_stream_destroy(dev, s)); /* waits */
 	CHECK_EQ(counter, 4 * MANY);
 	CHECK_EQ(launch_blocks(NULL, 0, body_add, NULL, 0), GANTRY_ERR_INVALID);
@@ -380,8 +378,7 @@ TEST(check_moves)
 		m[i] = (struct mover){memory[i][0], memory[i][1], 200};
 		CHECK_EQ(pthread_create(&thread[i], NULL, move_about, &m[i]), 0);
 	}
-	for (int i = 0; i < 4; i++)
-		pthread_join(thread[i], NULL);
+	threads_join(thread, 4);
 }
 
 TEST(check_events)

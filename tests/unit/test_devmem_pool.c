@@ -127,10 +127,8 @@ TEST(threads)
 
 	fake_params("1M", "1M", "mapped", "1");
 	fake_nic.binds = fake_nic.unbinds = 0;
-	for (uintptr_t i = 0; i < 4; i++)
-		CHECK_EQ(pthread_create(&id[i], NULL, taker, (void *)i), 0);
-	for (int i = 0; i < 4; i++)
-		pthread_join(id[i], NULL);
+	threads_start(id, 4, taker, NULL, 1);
+	threads_join(id, 4);
 	CHECK(fake_nic.binds > 0);
 	CHECK_EQ(fake_nic.unbinds, fake_nic.binds);
 }

@@ -228,8 +228,7 @@ static void threads(void)
 	race.f = fake_flow_new(binding);
 	devmem_tokens_init(&race.t, &race.f->base);
 	pthread_mutex_init(&race.lock, NULL);
-	for (uintptr_t i = 0; i < WORKERS; i++)
-		CHECK_EQ(pthread_create(&id[i], NULL, worker, (void *)i), 0);
+	threads_start(id, WORKERS, worker, NULL, 1);
 	for (uint32_t i = 0; i < ROUNDS;) {
 		int full;
 
@@ -251,8 +250,7 @@ static void threads(void)
 	pthread_mutex_lock(&race.lock);
 	race.end = 1;
 	pthread_mutex_unlock(&race.lock);
-	for (int i = 0; i < WORKERS; i++)
-		pthread_join(id[i], NULL);
+	threads_join(id, WORKERS);
 	CHECK_OK(devmem_tokens_flush(&race.t));
 	CHECK_EQ(race.f->out, 0);
 	CHECK_EQ(race.t.returned, ROUNDS);

@@ -126,8 +126,7 @@ int main(void)
 	UNTIL(has_starved(b));
 	usleep(20000);
 	emulated_ops.detach(hoarder);
-	for (int i = 0; i < FLOWS; i++)
-		CHECK(!pthread_join(threads[i], NULL));
+	threads_join(threads, FLOWS);
 	CHECK(!pthread_join(back, NULL));
 	emulated_ops.describe(b, text, sizeof(text));
 	printf("%s\n", text);

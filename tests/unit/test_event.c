@@ -85,12 +85,10 @@ TEST(check_threads)
 	pthread_t threads[WRITERS];
 	size_t seen = 0;
 
-	for (uintptr_t i = 0; i < WRITERS; i++)
-		CHECK_EQ(pthread_create(&threads[i], NULL, write_events, (void *)i), 0);
+	threads_start(threads, WRITERS, write_events, NULL, 1);
 	while (__atomic_load_n(&writers_running, __ATOMIC_ACQUIRE))
 		seen += check_snapshot();
-	for (int i = 0; i < WRITERS; i++)
-		pthread_join(threads[i], NULL);
+	threads_join(threads, WRITERS);
 	seen = check_snapshot();
 	CHECK(seen >= 1024);
 }

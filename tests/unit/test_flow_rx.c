@@ -289,12 +289,10 @@ TEST(threads)
 	r->lane0 = 3;
 	plan(r, MESSAGES, 600000);
 	h.l = r->w.l;
-	for (int i = 0; i < 2; i++)
-		CHECK_EQ(pthread_create(&t[i], NULL, other_hand, &h), 0);
+	threads_start(t, 2, other_hand, &h, 0);
 	run_all(r, r->n);
 	__atomic_store_n(&h.stop, 1, __ATOMIC_RELEASE);
-	for (int i = 0; i < 2; i++)
-		pthread_join(t[i], NULL);
+	threads_join(t, 2);
 	while (r->nheld)
 		consume(r, 0);
 	tcp_unpack_flush(r->w.l);

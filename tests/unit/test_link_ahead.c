@@ -529,8 +529,7 @@ TEST(threads)
 	uint32_t next = 0, done = 0;
 
 	stop = 0;
-	for (int i = 0; i < 2; i++)
-		CHECK_EQ(pthread_create(&t[i], NULL, pusher, l), 0);
+	threads_start(t, 2, pusher, l, 0);
 	say_state(r, 0, MESSAGES, 0);
 	WAIT_WHILE (done < MESSAGES) {
 		uint32_t k = next % 8;
@@ -556,8 +555,7 @@ TEST(threads)
 		look(r, 1);
 	CHECK_EQ(r->done, MESSAGES);
 	__atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
-	for (int i = 0; i < 2; i++)
-		pthread_join(t[i], NULL);
+	threads_join(t, 2);
 	receiver_free(r, l);
 	free(out);
 }

@@ -390,10 +390,8 @@ TEST(check_threads)
 	const char *at;
 
 	to_file(GANTRY_LOG_WARN, GANTRY_SUBSYS_ALL);
-	for (uintptr_t i = 0; i < THREADS; i++)
-		CHECK_EQ(pthread_create(&threads[i], NULL, write_lines, (void *)i), 0);
-	for (int i = 0; i < THREADS; i++)
-		pthread_join(threads[i], NULL);
+	threads_start(threads, THREADS, write_lines, NULL, 1);
+	threads_join(threads, THREADS);
 	for (at = take_file(); *at; at += length) {
 		length = 0;
 		at = after_prefix(at);

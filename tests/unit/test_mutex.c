@@ -103,8 +103,7 @@ static void check_threads(void)
 
 	for (long i = 0; i < THREADS; i++)
 		CHECK(!pthread_create(&t[i], NULL, count_up, (void *)(i % 2)));
-	for (int i = 0; i < THREADS; i++)
-		pthread_join(t[i], NULL);
+	threads_join(t, THREADS);
 	test_mu_lock(&mu);
 	CHECK_EQ(counted, THREADS * ROUNDS);
 	deadline = gantry_now_ns() + 20000000;
@@ -112,8 +111,7 @@ static void check_threads(void)
 		;
 	CHECK(gantry_now_ns() >= deadline);
 	test_mu_unlock(&mu);
-	for (int i = 0; i < THREADS; i++)
-		CHECK(!pthread_create(&t[i], NULL, wait_for_flag, NULL));
+	threads_start(t, THREADS, wait_for_flag, NULL, 0);
 	test_mu_lock(&mu);
 	while (waiting < THREADS) {
 		test_mu_unlock(&mu);
@@ -123,8 +121,7 @@ static void check_threads(void)
 	flag = 1;
 	test_mu_unlock(&mu);
 	gantry_cond_broadcast(&cond);
-	for (int i = 0; i < THREADS; i++)
-		pthread_join(t[i], NULL);
+	threads_join(t, THREADS);
 	test_mu_lock(&mu);
 	CHECK_EQ(waiting, 0);
 	test_mu_unlock(&mu);

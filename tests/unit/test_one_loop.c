@@ -126,8 +126,7 @@ int main(void)
 	CHECK_EQ(count_threads("gantry-service"), 1);
 	pthread_barrier_init(&together, NULL, 3);
 	CHECK_OK(gantry_unique_id_create(&id));
-	for (int i = 0; i < 2; i++)
-		CHECK_EQ(pthread_create(&ranks[i], NULL, run_rank, (void *)(intptr_t)i), 0);
+	threads_start(ranks, 2, run_rank, NULL, 1);
 	rx_pair_open(&pipeline, NULL);
 	pthread_barrier_wait(&together);
 	plugin_transfer();
@@ -141,8 +140,7 @@ int main(void)
 	rx_pair_close(&pipeline);
 	CHECK_EQ(count_threads("gantry-service"), 1);
 	pthread_barrier_wait(&together);
-	for (int i = 0; i < 2; i++)
-		pthread_join(ranks[i], NULL);
+	threads_join(ranks, 2);
 	plugin_transfer();
 	CHECK_EQ(count_threads("gantry-service"), 1);
 	CHECK_EQ(plugin->closeSend(send_comm), ncclSuccess);

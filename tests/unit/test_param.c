@@ -312,8 +312,7 @@ TEST(check_threads)
 		CHECK_EQ(pthread_create(&readers[i], NULL, read_params, NULL), 0);
 		CHECK_EQ(pthread_create(&loaders[i], NULL, load_params, NULL), 0);
 	}
-	for (int i = 0; i < 2; i++)
-		pthread_join(loaders[i], NULL);
+	threads_join(loaders, 2);
 	for (long i = 0; i < 17; i++) {
 		char text[24];
 
@@ -322,8 +321,7 @@ TEST(check_threads)
 		CHECK_EQ(gantry_params()->lanes, i);
 	}
 	__atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
-	for (int i = 0; i < 2; i++)
-		pthread_join(readers[i], NULL);
+	threads_join(readers, 2);
 }
 
 /* Parsers, their counterparts, and the measure of misspelling. */

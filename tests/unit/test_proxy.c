@@ -71,10 +71,8 @@ static void test_threads(void)
 		fake_make(proxy, g, &own[i], i & 1, 1);
 		own[i].per_pass = (uint32_t)i;
 	}
-	for (uintptr_t i = 0; i < APPENDERS; i++)
-		CHECK_EQ(pthread_create(&threads[i], NULL, appender, (void *)i), 0);
-	for (int i = 0; i < APPENDERS; i++)
-		pthread_join(threads[i], NULL);
+	threads_start(threads, APPENDERS, appender, NULL, 1);
+	threads_join(threads, APPENDERS);
 	drain(g);
 	for (int i = 0; i < APPENDERS; i++) {
 		CHECK_EQ(own[i].nseen, appended[i]);

@@ -210,8 +210,7 @@ static void test_visitors(void)
 
 	for (uintptr_t i = 0; i < 3; i++)
 		CHECK_EQ(pthread_create(&threads[i], NULL, visitor, (void *)(i + 1)), 0);
-	for (int i = 0; i < 3; i++)
-		pthread_join(threads[i], NULL);
+	threads_join(threads, 3);
 }
 
 int main(void)

@@ -362,8 +362,7 @@ TEST(threads)
 		give_way();
 	}
 	__atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
-	for (int i = 0; i < 2; i++)
-		pthread_join(t[i], NULL);
+	threads_join(t, 2);
 	pair_free(l);
 	free(out);
 	free(in);

@@ -228,18 +228,15 @@ static void run(const char *zerocopy)
 			CHECK(sides[i].out[k] && sides[i].in[k]);
 		}
 	}
-	for (int i = 0; i < 2; i++)
-		CHECK_EQ(pthread_create(&threads[i], NULL, connect_thread, &sides[i]), 0);
-	for (int i = 0; i < 2; i++)
-		pthread_join(threads[i], NULL);
+	threads_start(threads, 2, connect_thread, sides, sizeof(sides[0]));
+	threads_join(threads, 2);
 	for (int i = 0; i < 2; i++) {
 		sides[i].mine = &boxes[2 + i];
 		sides[i].theirs = &boxes[2 + !i];
 		CHECK_EQ(pthread_create(&threads[i], NULL, mover, &sides[i]), 0);
 		CHECK_EQ(pthread_create(&threads[2 + i], NULL, connector, &sides[i]), 0);
 	}
-	for (int i = 0; i < 4; i++)
-		pthread_join(threads[i], NULL);
+	threads_join(threads, 4);
 	for (int i = 0; i < 2; i++) {
 		CHECK_OK(ops->close_send(net, sides[i].send));
 		CHECK_OK(ops->close_recv(net, sides[i].recv));

@@ -280,7 +280,7 @@ static int read_answer(struct conn *c)
 
 	if (c->fd < 0 || c->answered || recv(c->fd, in, 16, MSG_DONTWAIT) != 16)
 		return -1;
-	MUST(memcmp(in, "GANTRY\x02\n\x04\0", 10) == 0 && in[10] <= VERDICT_CHALLENGE);
+	MUST(memcmp(in, "GANTRY\x02\n\x05\0", 10) == 0 && in[10] <= VERDICT_CHALLENGE);
 	size = (in[10] == VERDICT_CHALLENGE ? (size_t)INET_CHALLENGE_SIZE : INET_ANSWER_SIZE) + in[12];
 	MUST(in[12] == (in[10] ? 0 : WIRE_WELCOME_SIZE) && (in[10] || c->peer));
 	MUST(recv(c->fd, in + 16, size - 16, MSG_DONTWAIT) == (ssize_t)size - 16);

@@ -58,11 +58,11 @@ try "crc differs, with a secret" pair "GANTRY_CRC=1;GANTRY_SECRET=alpha" "GANTRY
 	'^accept ERR_SETTING .*GANTRY_CRC differs: 1 \(accepting side\) and 0 \(connecting side\)' \
 	'^connect ERR_SETTING .*GANTRY_CRC differs: 1 \(accepting side\) and 0 \(connecting side\)'
 try "version of the connecting side" hello -- \
-	'^welcome protocol version differs: 4 \(accepting side\) and 5 \(connecting side\)' \
-	'^accept ERR_VERSION .*elsewhere pid 4711.*protocol version differs: 4 \(accepting side\) and 5 \(connecting side\)'
+	'^welcome protocol version differs: 5 \(accepting side\) and 6 \(connecting side\)' \
+	'^accept ERR_VERSION .*elsewhere pid 4711.*protocol version differs: 5 \(accepting side\) and 6 \(connecting side\)'
 try "version of the accepting side, which refuses" welcome 2 -- \
-	'^connect ERR_VERSION .*protocol version differs: 5 \(accepting side\) and 4 \(connecting side\)'
+	'^connect ERR_VERSION .*protocol version differs: 6 \(accepting side\) and 5 \(connecting side\)'
 try "version of the accepting side, which does not" welcome 0 -- \
-	'^connect ERR_VERSION .*protocol version differs: 4 \(connecting side\) and 5 \(accepting side\)'
-try "version of the accepting side, with a verdict of its own" welcome 99 -- '^connect ERR_VERSION .*version differs: 4 .*and 5 '
+	'^connect ERR_VERSION .*protocol version differs: 5 \(connecting side\) and 6 \(accepting side\)'
+try "version of the accepting side, with a verdict of its own" welcome 99 -- '^connect ERR_VERSION .*version differs: 5 .*and 6 '
 exit $failed

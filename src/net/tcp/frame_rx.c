@@ -129,33 +129,6 @@ static void begin_posted(struct tcp_lane_rx *rx) REQUIRES(lane_rx_mu, link_mu)
 	}
 }
 
-/* 1: not posted yet, and the frame may stay in the buffer for a moment. */
-static int begin_data(struct tcp_lane *lane, bool force) REQUIRES(lane_rx_mu, link_mu)
-{
-	struct tcp_link *l = lane->link;
-	struct tcp_lane_rx *rx = &lane->rx;
-	const struct wire_piece *f = &rx->frame.piece;
-	int rc;
-
-	rx->left = f->length;
-	rx->dst = NULL;
-	rx->bounced = 0;
-	rx->buffer = tcp_match_buffer(l, f->tag, f->index, &rx->recv);
-	if (!rx->buffer && !force && !l->rx.closed && f->eager)
-		return 1;
-	rc = tcp_match_begin(l, f, rx->recv, l->rx.closed ? NULL : rx->buffer);
-	if (rc)
-		return rc;
-	if (l->rx.closed) /* nobody wants it */
-		rx->target = &tcp_target_nowhere;
-	else if (rx->buffer)
-		begin_posted(rx);
-	else if (begin_unexpected(lane))
-		return -1;
-	rx->state = TCP_RX_PAYLOAD; /* now it has a target */
-	return 0;
-}
-
 /* All payload of the frame has come: is it what was sent? Before anything is said to be done. */
 static int check_crc(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu)
 {
@@ -177,6 +150,52 @@ static int check_crc(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu)
 				     lane->index, f->index, f->tag, (unsigned long long)f->offset, f->length, sent,
 				     crc);
 	return -1;
+}
+
+/* An eager message of which all bytes are in the read-ahead buffer, for a posted receive: no state is needed. */
+static int take_eager(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu)
+{
+	struct tcp_lane_rx *rx = &lane->rx;
+	const struct wire_piece *f = &rx->frame.piece;
+	const uint8_t *data = rx->buf + rx->head + WIRE_EAGER_SIZE;
+
+	if (lane->link->session.crc)
+		rx->crc = gantry_crc32c(0, data, f->length);
+	if (check_crc(lane) || tcp_match_eager(lane->link, f, data, rx->recv, rx->buffer))
+		return -1;
+	rx->head += f->length; /* and, by the caller, its header */
+	rx->recv = NULL;
+	rx->buffer = NULL;
+	return 0;
+}
+
+/* 1: not posted yet, and the frame may stay in the buffer for a moment. */
+static int begin_data(struct tcp_lane *lane, bool force) REQUIRES(lane_rx_mu, link_mu)
+{
+	struct tcp_link *l = lane->link;
+	struct tcp_lane_rx *rx = &lane->rx;
+	const struct wire_piece *f = &rx->frame.piece;
+	int rc;
+
+	rx->left = f->length;
+	rx->dst = NULL;
+	rx->bounced = 0;
+	rx->buffer = tcp_match_buffer(l, f->tag, f->index, &rx->recv);
+	if (!rx->buffer && !force && !l->rx.closed && f->eager)
+		return 1;
+	if (f->eager && rx->buffer && !l->rx.closed && rx->tail - rx->head >= (uint64_t)WIRE_EAGER_SIZE + f->length)
+		return take_eager(lane);
+	rc = tcp_match_begin(l, f, rx->recv, l->rx.closed ? NULL : rx->buffer);
+	if (rc)
+		return rc;
+	if (l->rx.closed) /* nobody wants it */
+		rx->target = &tcp_target_nowhere;
+	else if (rx->buffer)
+		begin_posted(rx);
+	else if (begin_unexpected(lane))
+		return -1;
+	rx->state = TCP_RX_PAYLOAD; /* now it has a target */
+	return 0;
 }
 
 int tcp_frames_end(struct tcp_lane *lane)

@@ -603,6 +603,9 @@ bool tcp_match_fits(struct tcp_link *l, uint64_t total, const struct tcp_buffer 
 /* A piece begins to arrive for this buffer (NULL: nobody wants it). -1: it does not fit, the link has failed. */
 int tcp_match_begin(struct tcp_link *l, const struct wire_piece *f, struct tcp_recv *recv, struct tcp_buffer *buffer)
 	REQUIRES(link_mu);
+/* An eager message that is here whole. */
+int tcp_match_eager(struct tcp_link *l, const struct wire_piece *f, const uint8_t *data, struct tcp_recv *recv,
+		    struct tcp_buffer *buffer) REQUIRES(link_mu);
 int tcp_match_end(struct tcp_link *l, const struct wire_piece *f, struct tcp_recv *recv, struct tcp_buffer *buffer)
 	REQUIRES(link_mu);
 /* A message that came before its receive, if there is one. */

@@ -74,7 +74,8 @@ static int check_cover(struct tcp_link *l, const struct tcp_buffer *buffer) REQU
 	return -1;
 }
 
-int tcp_match_begin(struct tcp_link *l, const struct wire_piece *f, struct tcp_recv *recv, struct tcp_buffer *buffer)
+/* -1: the link has failed. */
+static int note_arrival(struct tcp_link *l, const struct wire_piece *f) REQUIRES(link_mu)
 {
 	struct tcp_tag *t = tcp_tag_of(&l->rx.tags, f->tag);
 
@@ -85,6 +86,13 @@ int tcp_match_begin(struct tcp_link *l, const struct wire_piece *f, struct tcp_r
 	if ((int32_t)(f->index + 1 - t->arrived) > 0)
 		t->arrived = f->index + 1;
 	t->bulk = !f->eager;
+	return 0;
+}
+
+int tcp_match_begin(struct tcp_link *l, const struct wire_piece *f, struct tcp_recv *recv, struct tcp_buffer *buffer)
+{
+	if (note_arrival(l, f))
+		return -1;
 	if (!buffer)
 		return 0;
 	if (!tcp_match_fits(l, f->total, buffer))
@@ -184,6 +192,34 @@ int tcp_match_end(struct tcp_link *l, const struct wire_piece *f, struct tcp_rec
 	return 0;
 }
 
+/* An eager message, all of which is here. False: the link has failed. */
+static bool take_whole(struct tcp_link *l, struct tcp_recv *recv, struct tcp_buffer *buffer, const uint8_t *data,
+		       uint64_t total) REQUIRES(link_mu)
+{
+	if (buffer->complete || buffer->started) {
+		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "message %u of tag %u came twice", buffer->index,
+				     buffer->tag);
+		return false;
+	}
+	if (!tcp_match_fits(l, total, buffer))
+		return false;
+	if (!recv->sink)
+		tcp_recv_write(recv, buffer, data, total, 0);
+	else if (recv->sink->begin(l, recv, total, true) || recv->sink->write(l, recv, data, total, 0))
+		return false;
+	buffer->total = buffer->begun = buffer->got = total;
+	buffer->started = true;
+	l->rx.consumed += total + WIRE_EAGER_SIZE;
+	complete_buffer(l, recv, buffer);
+	return true;
+}
+
+int tcp_match_eager(struct tcp_link *l, const struct wire_piece *f, const uint8_t *data, struct tcp_recv *recv,
+		    struct tcp_buffer *buffer)
+{
+	return note_arrival(l, f) || !take_whole(l, recv, buffer, data, f->length) ? -1 : 0;
+}
+
 void tcp_match_unexpected(struct tcp_link *l, struct tcp_recv *recv, struct tcp_buffer *buffer)
 {
 	gantry_list_each (pos, &l->rx.unexpected) {
@@ -191,26 +227,15 @@ void tcp_match_unexpected(struct tcp_link *l, struct tcp_recv *recv, struct tcp_
 
 		if (u->tag != buffer->tag || u->index != buffer->index)
 			continue;
-		if (buffer->complete) {
-			tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "message %u of tag %u came twice", u->index,
-					     u->tag);
+		if (!u->complete) { /* still arriving: whoever reads its last byte completes the buffer */
+			tcp_match_fits(l, u->total, buffer);
 			return;
 		}
-		if (!tcp_match_fits(l, u->total, buffer))
+		if (!take_whole(l, recv, buffer, u->data, u->total))
 			return;
-		if (!u->complete) /* still arriving: whoever reads its last byte completes the buffer */
-			return;
-		if (!recv->sink)
-			tcp_recv_write(recv, buffer, u->data, u->total, 0);
-		else if (recv->sink->begin(l, recv, u->total, true) || recv->sink->write(l, recv, u->data, u->total, 0))
-			return;
-		buffer->total = buffer->begun = buffer->got = u->total;
-		buffer->started = true;
 		l->rx.unexpected_bytes -= u->total + WIRE_EAGER_SIZE;
-		l->rx.consumed += u->total + WIRE_EAGER_SIZE;
 		gantry_list_remove(&u->node);
 		free(u);
-		complete_buffer(l, recv, buffer);
 		return;
 	}
 }

@@ -37,19 +37,15 @@ const struct gantry_device_traits *gantry_traits_of_kind(int kind)
 
 gantry_result gantry_device_open(enum gantry_device_kind kind, int index, struct gantry_device **ret_dev)
 {
-	gantry_result r = GANTRY_OK;
-
 	switch (kind) {
 	case GANTRY_DEVICE_HOST:
 		if (index != 0)
-			FAIL(GANTRY_ERR_INVALID, "there is one host device, number 0, not %d", index);
+			FAIL_NOW(GANTRY_ERR_INVALID, "there is one host device, number 0, not %d", index);
 		return gantry_device_host(ret_dev);
 	case GANTRY_DEVICE_CUDA:
 		return gantry_device_cuda(index, ret_dev);
 	}
-	FAIL(GANTRY_ERR_INVALID, "%d is no kind of device", (int)kind);
-out:
-	return r;
+	FAIL_NOW(GANTRY_ERR_INVALID, "%d is no kind of device", (int)kind);
 }
 
 void gantry_device_close(struct gantry_device *dev)

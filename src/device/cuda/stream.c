@@ -72,16 +72,14 @@ gantry_result gantry_cuda_stream_create_apart(struct gantry_device *dev, struct 
 
 gantry_result gantry_cuda_stream_wrap(struct gantry_device *dev, void *native, struct gantry_stream **ret_stream)
 {
-	gantry_result r = GANTRY_OK;
 	struct cuda_stream *s = calloc(1, sizeof(*s));
 
 	(void)dev;
 	if (!s)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a stream");
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a stream");
 	s->native = native; /* NULL is the driver's own name for the default stream of the current context */
 	*ret_stream = (struct gantry_stream *)(void *)s;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* A stream that was wrapped is not ours to end. The first error is the one that is told. */

@@ -19,11 +19,9 @@
  * The worker starts with the first item and ends with a STOP item, so destroying a stream waits for what is in it.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/atomic.h"
 #include "base/clock.h"
@@ -32,6 +30,8 @@
 #include "base/param.h"
 #include "base/thread.h"
 #include "device/host/host.h"
+
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* operations are given a device that few of them need */
 
 MUTEX_KIND(host_device_mu);
 static struct host_device_mu host_device_mu_one = MUTEX_INITIALIZER;
@@ -340,7 +340,6 @@ gantry_result gantry_host_stream_destroy(struct gantry_device *dev, struct gantr
 {
 	struct host_device *hd;
 
-	(void)dev;
 	if (!s)
 		return GANTRY_OK;
 	hd = s->hd;
@@ -353,13 +352,11 @@ gantry_result gantry_host_stream_query(struct gantry_device *dev, struct gantry_
 {
 	uint64_t tail = load_seq(&s->tail);
 
-	(void)dev;
 	return load_seq(&s->done) >= tail ? GANTRY_OK : GANTRY_AGAIN;
 }
 
 gantry_result gantry_host_stream_sync(struct gantry_device *dev, struct gantry_stream *s)
 {
-	(void)dev;
 	wait_until(s, load_seq(&s->tail));
 	return GANTRY_OK;
 }
@@ -369,7 +366,6 @@ gantry_result gantry_host_copy_async(struct gantry_device *dev, struct gantry_st
 {
 	struct host_item item = {.kind = HOST_ITEM_COPY, .dst = dst, .src = src, .size = size};
 
-	(void)dev;
 	return size ? gantry_host_enqueue(s, &item, NULL) : GANTRY_OK;
 }
 
@@ -384,7 +380,6 @@ gantry_result gantry_host_copy_rows_async(struct gantry_device *dev, struct gant
 				 .src_stride = rows->src_stride,
 				 .rows = rows->count};
 
-	(void)dev;
 	return rows->width && rows->count ? gantry_host_enqueue(s, &item, NULL) : GANTRY_OK;
 }
 
@@ -392,22 +387,18 @@ gantry_result gantry_host_copy_rows_async(struct gantry_device *dev, struct gant
 
 gantry_result gantry_host_event_create(struct gantry_device *dev, struct gantry_dev_event **ret_event)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_dev_event *e = calloc(1, sizeof(*e));
 
-	(void)dev;
 	if (!e)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for an event");
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for an event");
 	mutex_init(&e->mu);
 	*ret_event = e;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* UNCHECKED: nobody else knows the event any more. */
 gantry_result gantry_host_event_destroy(struct gantry_device *dev, struct gantry_dev_event *e) UNCHECKED
 {
-	(void)dev;
 	if (!e)
 		return GANTRY_OK;
 	mark_put(e->mark);
@@ -440,7 +431,6 @@ gantry_result gantry_host_event_record(struct gantry_device *dev, struct gantry_
 	gantry_result r = GANTRY_OK;
 	struct host_item item = {.kind = HOST_ITEM_RECORD};
 
-	(void)dev;
 	/* Locked no longer than for the mark: the ring may be full, and a query must not wait for that. */
 	event_mu_lock(&e->mu);
 	item.mark = fresh_mark(e);
@@ -459,7 +449,6 @@ gantry_result gantry_host_stream_wait(struct gantry_device *dev, struct gantry_s
 	gantry_result r = GANTRY_OK;
 	struct host_item item = {.kind = HOST_ITEM_WAIT};
 
-	(void)dev;
 	event_mu_lock(&e->mu);
 	if (e->mark && !mark_reached(e->mark)) {
 		item.mark = e->mark;
@@ -478,7 +467,6 @@ gantry_result gantry_host_event_query(struct gantry_device *dev, struct gantry_d
 {
 	int reached;
 
-	(void)dev;
 	event_mu_lock(&e->mu);
 	reached = !e->mark || mark_reached(e->mark);
 	event_mu_unlock(&e->mu);
@@ -505,15 +493,12 @@ out:
 gantry_result gantry_host_event_elapsed(struct gantry_device *dev, struct gantry_dev_event *from,
 					struct gantry_dev_event *to, double *ret_us)
 {
-	gantry_result r = GANTRY_OK;
 	uint64_t begin = 0, end = 0;
 
-	(void)dev;
-	TRY(event_time(from, &begin));
-	TRY(event_time(to, &end));
+	TRY_NOW(event_time(from, &begin));
+	TRY_NOW(event_time(to, &end));
 	*ret_us = (double)(int64_t)(end - begin) / 1000.0;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* ---- queues of copies ---- */
@@ -558,7 +543,6 @@ gantry_result gantry_host_moved(struct gantry_device *dev, enum gantry_way way, 
 
 gantry_result gantry_host_peer_access(struct gantry_device *dev, struct gantry_device *other, int *ret_can)
 {
-	(void)dev;
 	*ret_can = other->kind == GANTRY_DEVICE_HOST; /* CPU threads do not reach a GPU's memory */
 	return GANTRY_OK;
 }
@@ -566,7 +550,6 @@ gantry_result gantry_host_peer_access(struct gantry_device *dev, struct gantry_d
 /* A NIC's writes to host memory are in order with the completion that tells of them. */
 gantry_result gantry_host_flush_remote_writes(struct gantry_device *dev)
 {
-	(void)dev;
 	return GANTRY_OK;
 }
 
@@ -576,49 +559,20 @@ static const struct gantry_device_ops host_ops = {
 #include "device/ops.def"
 };
 
-static int node_of_cpu(int cpu)
-{
-	char path[64];
-
-	for (int node = 0; node < 64; node++) {
-		snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%d/node%d", cpu, node);
-		if (access(path, F_OK) == 0)
-			return node;
-	}
-	return -1;
-}
-
-/* The node of this process's CPUs; -1 when they are of several. CPU numbers run through the nodes, so the ends tell. */
-static int own_node(void)
-{
-	int first = -1, last = -1;
-	cpu_set_t set;
-
-	if (sched_getaffinity(0, sizeof(set), &set) < 0)
-		return -1;
-	for (int i = 0; i < CPU_SETSIZE; i++)
-		if (CPU_ISSET(i, &set)) {
-			first = first < 0 ? i : first;
-			last = i;
-		}
-	return node_of_cpu(first) == node_of_cpu(last) ? node_of_cpu(first) : -1;
-}
-
 static gantry_result make_device(void) REQUIRES(host_device_mu)
 {
-	gantry_result r = GANTRY_OK;
 	struct host_device *hd;
 	int cpus;
 
-	TRY(gantry_params_load(0));
+	TRY_NOW(gantry_params_load(0));
 	gantry_host_wait_setup();
 	cpus = gantry_wait_limits()->cpus;
 	hd = calloc(1, sizeof(*hd));
 	if (!hd)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for the host device");
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for the host device");
 	hd->dev = (struct gantry_device){.ops = &host_ops,
 					 .kind = GANTRY_DEVICE_HOST,
-					 .numa_node = own_node(),
+					 .numa_node = -1, /* where its CPUs are, threads are anyway */
 					 .dmabuf = gantry_host_can_dmabuf(),
 					 .sleeps = 1,
 					 .ll128_local = 1,
@@ -629,8 +583,7 @@ static gantry_result make_device(void) REQUIRES(host_device_mu)
 	for (int i = 0; i < GANTRY_WAYS; i++)
 		mutex_init(&hd->ways[i].lock);
 	the_device = hd;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result gantry_device_host(struct gantry_device **ret_dev)

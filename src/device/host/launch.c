@@ -319,7 +319,6 @@ out:
 
 gantry_result gantry_host_launch(struct gantry_device *dev, struct gantry_stream *s, const struct gantry_launch *l)
 {
-	gantry_result r = GANTRY_OK;
 	const uint32_t lanes = l->lanes ? l->lanes : 1;
 	struct host_item item = {.kind = HOST_ITEM_LAUNCH,
 				 .blocks = (uint16_t)l->blocks,
@@ -332,12 +331,10 @@ gantry_result gantry_host_launch(struct gantry_device *dev, struct gantry_stream
 	(void)dev;
 	if (!l->blocks || l->blocks > GANTRY_HOST_MAX_BLOCKS || lanes > GANTRY_HOST_MAX_LANES ||
 	    l->blocks * lanes > GANTRY_HOST_MAX_THREADS)
-		FAIL(GANTRY_ERR_INVALID,
-		     "a launch of %u blocks of %u lanes; the host takes 1 to %d of up to %d, %d in all", l->blocks,
-		     lanes, GANTRY_HOST_MAX_BLOCKS, GANTRY_HOST_MAX_LANES, GANTRY_HOST_MAX_THREADS);
+		FAIL_NOW(GANTRY_ERR_INVALID,
+			 "a launch of %u blocks of %u lanes; the host takes 1 to %d of up to %d, %d in all", l->blocks,
+			 lanes, GANTRY_HOST_MAX_BLOCKS, GANTRY_HOST_MAX_LANES, GANTRY_HOST_MAX_THREADS);
 	if (l->blocks * lanes > 1)
-		TRY(have_helpers(s, l->blocks * lanes - 1));
-	r = gantry_host_enqueue(s, &item, l->args);
-out:
-	return r;
+		TRY_NOW(have_helpers(s, l->blocks * lanes - 1));
+	return gantry_host_enqueue(s, &item, l->args);
 }

@@ -33,6 +33,8 @@
 #include "device/host/host.h"
 #include "device/share.h"
 
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* operations are given a device that few of them need */
+
 enum { HUGE_PAGE = 2 << 20 };
 
 MUTEX_KIND(host_mem_mu);
@@ -107,7 +109,6 @@ static struct host_mem *find_exportable(const void *ptr, size_t size) REQUIRES(h
 
 static gantry_result add_entry(const struct host_mem *m) REQUIRES(host_mem_mu)
 {
-	gantry_result r = GANTRY_OK;
 	size_t at = entries_up_to(m->base);
 
 	if (table.n == table.room) {
@@ -115,15 +116,14 @@ static gantry_result add_entry(const struct host_mem *m) REQUIRES(host_mem_mu)
 		struct host_mem *bigger = realloc(table.entries, room * sizeof(*bigger));
 
 		if (!bigger)
-			FAIL(GANTRY_ERR_NOMEM, "no memory for a table of %zu allocations", room);
+			FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a table of %zu allocations", room);
 		table.entries = bigger;
 		table.room = room;
 	}
 	memmove(&table.entries[at + 1], &table.entries[at], (table.n - at) * sizeof(*m));
 	table.entries[at] = *m;
 	table.n++;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* Unmaps it, if nobody has it any more. */
@@ -176,25 +176,24 @@ out:
 /* A sealed memfd of m->mapped bytes. */
 static gantry_result make_file(struct host_mem *m, const char *name)
 {
-	gantry_result r = GANTRY_OK;
 	struct stat st;
 	char advice[GANTRY_ADVICE_TEXT];
 
 	m->fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (m->fd < 0)
-		FAIL(errno == EMFILE || errno == ENFILE ? GANTRY_ERR_LIMIT : GANTRY_ERR_SYSTEM,
-		     "memfd_create for %s: %s (an allocation keeps a file open)%s%s", SIZE_TEXT(m->size),
-		     strerror(errno), errno == EMFILE ? "; " : "", errno == EMFILE ? gantry_nofile_advice(advice) : "");
+		FAIL_NOW(errno == EMFILE || errno == ENFILE ? GANTRY_ERR_LIMIT : GANTRY_ERR_SYSTEM,
+			 "memfd_create for %s: %s (an allocation keeps a file open)%s%s", SIZE_TEXT(m->size),
+			 strerror(errno), errno == EMFILE ? "; " : "",
+			 errno == EMFILE ? gantry_nofile_advice(advice) : "");
 	if (ftruncate(m->fd, (off_t)m->mapped) < 0)
-		FAIL(GANTRY_ERR_NOMEM, "ftruncate of a memfd to %s: %s", SIZE_TEXT(m->mapped), strerror(errno));
+		FAIL_NOW(GANTRY_ERR_NOMEM, "ftruncate of a memfd to %s: %s", SIZE_TEXT(m->mapped), strerror(errno));
 	if (fcntl(m->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
-		FAIL(GANTRY_ERR_SYSTEM, "sealing a memfd: %s", strerror(errno));
+		FAIL_NOW(GANTRY_ERR_SYSTEM, "sealing a memfd: %s", strerror(errno));
 	if (fstat(m->fd, &st) < 0)
-		FAIL(GANTRY_ERR_SYSTEM, "fstat of a memfd: %s", strerror(errno));
+		FAIL_NOW(GANTRY_ERR_SYSTEM, "fstat of a memfd: %s", strerror(errno));
 	m->st_dev = st.st_dev;
 	m->st_ino = st.st_ino;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* name: of the memfd, whose memory can be exported; NULL: anonymous. */
@@ -233,7 +232,6 @@ out:
 
 gantry_result gantry_host_alloc(struct gantry_device *dev, size_t size, void **ret_ptr)
 {
-	(void)dev;
 	return alloc_file("gantry", size, ret_ptr);
 }
 
@@ -242,7 +240,6 @@ gantry_result gantry_host_free(struct gantry_device *dev, void *ptr)
 	gantry_result r = GANTRY_OK;
 	struct host_mem *m;
 
-	(void)dev;
 	if (!ptr)
 		return GANTRY_OK;
 	host_mem_mu_lock(&table_mu);
@@ -261,7 +258,6 @@ gantry_result gantry_host_alloc_mapped(struct gantry_device *dev, size_t size, v
 {
 	gantry_result r = alloc_file(NULL, size, ret_host);
 
-	(void)dev;
 	if (r == GANTRY_OK)
 		*ret_device = *ret_host;
 	return r;
@@ -270,16 +266,12 @@ gantry_result gantry_host_alloc_mapped(struct gantry_device *dev, size_t size, v
 /* Kernels of this device address all memory of the process. */
 gantry_result gantry_host_map_host(struct gantry_device *dev, void *host, size_t size, void **ret_device)
 {
-	(void)dev;
-	(void)size;
 	*ret_device = host;
 	return GANTRY_OK;
 }
 
 gantry_result gantry_host_unmap_host(struct gantry_device *dev, void *host)
 {
-	(void)dev;
-	(void)host;
 	return GANTRY_OK;
 }
 
@@ -287,7 +279,6 @@ gantry_result gantry_host_pointer(struct gantry_device *dev, const void *ptr, st
 {
 	const struct host_mem *m;
 
-	(void)dev;
 	*ret_info =
 		(struct gantry_mem_info){.kind = GANTRY_MEM_HOST, .device = -1, .device_ptr = (void *)(uintptr_t)ptr};
 	host_mem_mu_lock(&table_mu);
@@ -303,7 +294,6 @@ gantry_result gantry_host_pointer(struct gantry_device *dev, const void *ptr, st
 
 gantry_result gantry_host_copy(struct gantry_device *dev, void *dst, const void *src, size_t size)
 {
-	(void)dev;
 	if (size)
 		memcpy(dst, src, size);
 	return GANTRY_OK;
@@ -353,7 +343,6 @@ static void encode(const struct handle *h, struct gantry_ipc_handle *ret)
 
 static gantry_result decode(const struct gantry_ipc_handle *handle, struct handle *h)
 {
-	gantry_result r = GANTRY_OK;
 	const uint8_t *p = handle->bytes;
 
 	*h = (struct handle){.pid_ns = get64(p + 8),
@@ -366,17 +355,17 @@ static gantry_result decode(const struct gantry_ipc_handle *handle, struct handl
 			     .size = get64(p + 56),
 			     .mapped = get64(p + 64)};
 	if (get64(p) != MAGIC)
-		FAIL(GANTRY_ERR_INVALID, "this is no handle of host memory");
+		FAIL_NOW(GANTRY_ERR_INVALID, "this is no handle of host memory");
 	if (h->host != gantry_host_id())
-		FAIL(GANTRY_ERR_UNSUPPORTED, "memory of process %d is on another host", h->pid);
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "memory of process %d is on another host", h->pid);
 	if (h->pid_ns != gantry_namespace_id("pid"))
-		FAIL(GANTRY_ERR_UNSUPPORTED,
-		     "memory of process %d cannot be mapped: it is in another pid namespace (%llu, this one is %llu)",
-		     h->pid, (unsigned long long)h->pid_ns, (unsigned long long)gantry_namespace_id("pid"));
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED,
+			 "memory of process %d cannot be mapped: it is in another pid namespace (%llu, this one is "
+			 "%llu)",
+			 h->pid, (unsigned long long)h->pid_ns, (unsigned long long)gantry_namespace_id("pid"));
 	if (h->pid <= 0 || h->fd < 0 || !h->mapped || h->offset >= h->mapped || h->size > h->mapped - h->offset)
-		FAIL(GANTRY_ERR_INVALID, "a handle of host memory with impossible numbers (process %d)", h->pid);
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_INVALID, "a handle of host memory with impossible numbers (process %d)", h->pid);
+	return GANTRY_OK;
 }
 
 gantry_result gantry_host_ipc_export(struct gantry_device *dev, void *base, size_t size,
@@ -387,7 +376,6 @@ gantry_result gantry_host_ipc_export(struct gantry_device *dev, void *base, size
 		.pid_ns = gantry_namespace_id("pid"), .host = gantry_host_id(), .pid = getpid(), .size = size};
 	const struct host_mem *m;
 
-	(void)dev;
 	host_mem_mu_lock(&table_mu);
 	m = find_exportable(base, size);
 	if (!m)
@@ -454,7 +442,6 @@ gantry_result gantry_host_ipc_open(struct gantry_device *dev, const struct gantr
 	struct handle h;
 	int fd = -1;
 
-	(void)dev;
 	host_mem_mu_lock(&table_mu);
 	TRY(decode(handle, &h));
 	m = find_file(h.pid == getpid(), (dev_t)h.st_dev, (ino_t)h.st_ino);
@@ -478,7 +465,6 @@ gantry_result gantry_host_ipc_close(struct gantry_device *dev, void *ptr)
 	gantry_result r = GANTRY_OK;
 	struct host_mem *m;
 
-	(void)dev;
 	if (!ptr)
 		return GANTRY_OK;
 	host_mem_mu_lock(&table_mu);
@@ -512,16 +498,13 @@ static void prefer_own_node(void *ptr, size_t size)
 
 gantry_result gantry_share_create(size_t size, void **ret_ptr, struct gantry_share_address *ret_address)
 {
-	gantry_result r = GANTRY_OK;
-
-	TRY(alloc_file("gantry-shm", size, ret_ptr));
+	TRY_NOW(alloc_file("gantry-shm", size, ret_ptr));
 	prefer_own_node(*ret_ptr, whole_pages(size));
 	memset(ret_address, 0, sizeof(*ret_address));
 	host_mem_mu_lock(&table_mu);
 	ret_address->id = find_mem(*ret_ptr)->st_ino;
 	host_mem_mu_unlock(&table_mu);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 void gantry_share_put(void *ptr, bool made)
@@ -607,7 +590,6 @@ gantry_result gantry_host_dmabuf_export(struct gantry_device *dev, void *ptr, si
 	const struct host_mem *m;
 	int fd = -1, dmabuf;
 
-	(void)dev;
 	host_mem_mu_lock(&table_mu);
 	m = size ? find_exportable(ptr, size) : NULL;
 	if (!m)

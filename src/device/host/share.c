@@ -335,18 +335,15 @@ out:
 gantry_result gantry_share_take(struct gantry_taker *t, const struct gantry_share_address *from, uint64_t user,
 				size_t size, void **ret_ptr)
 {
-	gantry_result r = GANTRY_OK;
 	uint64_t now = gantry_now_ns();
 
 	if (!t->open) {
 		if (now < t->again_ns)
 			return GANTRY_AGAIN;
 		t->again_ns = now + PACE_NS;
-		TRY(call_on(t, from, user));
+		TRY_NOW(call_on(t, from, user));
 	}
-	r = receive_file(t, size, ret_ptr);
-out:
-	return r;
+	return receive_file(t, size, ret_ptr);
 }
 
 void gantry_share_taker_close(struct gantry_taker *t)

@@ -70,4 +70,10 @@
 #include "device/host/dev_host.h"
 #endif
 
+DEV uint64_t dev_bcast(uint64_t v)
+{
+	dev_share(&v, sizeof(v));
+	return v;
+}
+
 #endif

@@ -94,6 +94,48 @@ DEV void k_count(struct gantry_conn *c, uint32_t proto, uint32_t mode, uint64_t 
 	}
 }
 
+/*
+ * A step that was copied is told to the consumer, with those up to `next`; lane 0, after the barrier behind the copies.
+ * Lines vouch for themselves: their slot is for a proxy. LL128 is for ends that see a line in order; LL's flags are
+ * looked at by the proxy itself. On the host the stores here stand between the lines and dev_notify.
+ */
+DEV void k_publish(struct gantry_conn *c, uint32_t proto, uint64_t step, uint64_t next, uint32_t mode, uint64_t place,
+		   uint64_t bytes)
+{
+	struct gantry_slot *slot = &c->slots[step % GANTRY_STEPS];
+	uint64_t meta = gantry_slot_meta(step, mode, bytes), where = gantry_slot_where(step, place);
+
+	if (proto == GANTRY_PROTO_SIMPLE)
+		dev_publish(slot, meta, where);
+	else if (c->flags & GANTRY_CONN_PROXIED)
+		dev_post(slot, meta, where);
+	if (proto == GANTRY_PROTO_SIMPLE || c->flags & GANTRY_CONN_PROXIED)
+		dev_store_relaxed(c->tail, next);
+	else
+		dev_post_count(c->tail, next);
+	dev_notify(c->eventcount);
+	k_count(c, proto, mode, bytes, 1);
+}
+
+/* Steps below `next` are consumed; lane 0. */
+DEV void k_consume(struct gantry_conn *c, uint32_t proto, uint64_t next)
+{
+	if (proto == GANTRY_PROTO_SIMPLE)
+		dev_store(c->head, next);
+	else
+		dev_post_count(c->head, next);
+	dev_notify(c->eventcount);
+}
+
+/* Where a step of Simple lies that says so: of the ring, of the pool, or anywhere. */
+DEV char *k_place(const struct gantry_conn *c, uint32_t mode, uint64_t step, uint64_t where)
+{
+	if (mode == GANTRY_MODE_NORMAL)
+		return k_ring(c, GANTRY_PROTO_SIMPLE, step);
+	return mode == GANTRY_MODE_OFFSET ? c->pool + gantry_slot_place(where)
+					  : (char *)(uintptr_t)gantry_slot_place(where);
+}
+
 /* The first error of a launch. */
 DEV void k_fail(uint32_t *result, uint32_t error)
 {

@@ -120,14 +120,6 @@ DEV char *p2p_place(const struct gantry_xfer *x, uint64_t done)
 	return done ? x->buf + done : x->buf;
 }
 
-/* A step of a receiving end is consumed. */
-DEV void p2p_consume(struct gantry_conn *c, uint64_t step, int offered)
-{
-	k_refresh_recv(c, step, offered);
-	dev_store(c->head, step + 1);
-	dev_notify(c->eventcount);
-}
-
 DEV void p2p_fail(struct p2p_run *r, struct gantry_xfer *x, uint32_t error, uint64_t bytes)
 {
 	x->error = error;
@@ -200,7 +192,6 @@ DEV uint32_t p2p_send(struct gantry_xfer *x, struct p2p_job *job)
 /* A step is over. */
 DEV void p2p_copied(struct p2p_run *r, struct gantry_xfer *x, const struct p2p_job *job)
 {
-	k_count(x->conn, x->proto, (uint32_t)job->mode, job->bytes, 1);
 	x->conn->step = job->step + 1;
 	x->begun += job->bytes;
 	if (x->begun < x->bytes)
@@ -211,22 +202,9 @@ DEV void p2p_copied(struct p2p_run *r, struct gantry_xfer *x, const struct p2p_j
 
 DEV void p2p_sent(struct p2p_run *r, struct gantry_xfer *x, const struct p2p_job *job)
 {
-	struct gantry_conn *c = x->conn;
-	struct gantry_slot *slot = &c->slots[job->step % GANTRY_STEPS];
-	uint64_t meta = gantry_slot_meta(job->step, (uint32_t)job->mode, job->bytes);
-	uint64_t place = job->mode == GANTRY_MODE_OFFSET ? (uint64_t)(job->to - c->pool) : 0;
+	uint64_t place = job->mode == GANTRY_MODE_OFFSET ? (uint64_t)(job->to - x->conn->pool) : 0;
 
-	if (x->proto == GANTRY_PROTO_SIMPLE) {
-		dev_publish(slot, meta, gantry_slot_where(job->step, place));
-		dev_store_relaxed(c->tail, job->step + 1);
-	} else if (c->flags & GANTRY_CONN_PROXIED) {
-		/* LL128 is for ends that see a line in order; LL's flags are looked at by the proxy itself. */
-		dev_post(slot, meta, gantry_slot_where(job->step, place));
-		dev_store_relaxed(c->tail, job->step + 1);
-	} else {
-		dev_post_count(c->tail, job->step + 1);
-	}
-	dev_notify(c->eventcount);
+	k_publish(x->conn, x->proto, job->step, job->step + 1, (uint32_t)job->mode, place, job->bytes);
 	p2p_copied(r, x, job);
 }
 
@@ -249,7 +227,8 @@ DEV uint32_t p2p_recv(struct p2p_run *r, struct gantry_xfer *x, struct p2p_job *
 	}
 	if (job->bytes > x->bytes - x->begun || job->mode >= GANTRY_MODES) {
 		p2p_fail(r, x, job->mode < GANTRY_MODES ? GANTRY_ERR_SIZE : GANTRY_ERR_PROTOCOL, x->begun + job->bytes);
-		p2p_consume(c, step, 0);
+		k_refresh_recv(c, step, 0);
+		k_consume(c, GANTRY_PROTO_SIMPLE, step + 1);
 		c->step = step + 1;
 		c->turn++;
 		p2p_over(r, x);
@@ -260,12 +239,7 @@ DEV uint32_t p2p_recv(struct p2p_run *r, struct gantry_xfer *x, struct p2p_job *
 	job->kind = P2P_COPY;
 	job->step = step;
 	job->to = p2p_place(x, x->begun);
-	if (job->mode == GANTRY_MODE_NORMAL)
-		job->from = k_ring(c, GANTRY_PROTO_SIMPLE, step);
-	else if (job->mode == GANTRY_MODE_OFFSET)
-		job->from = c->pool + gantry_slot_place(where);
-	else
-		job->from = (const char *)(uintptr_t)gantry_slot_place(where);
+	job->from = k_place(c, (uint32_t)job->mode, step, where);
 	return P2P_JOB;
 }
 
@@ -305,14 +279,11 @@ DEV void p2p_received(struct p2p_run *r, struct gantry_xfer *x, const struct p2p
 {
 	struct gantry_conn *c = x->conn;
 
-	if (job->kind == P2P_COPY) {
-		p2p_consume(c, job->step, 0);
-	} else {
-		k_refresh_recv(c, job->step, 0);
-		dev_post_count(c->head, job->step + 1);
-		dev_notify(c->eventcount);
+	k_refresh_recv(c, job->step, 0);
+	k_consume(c, x->proto, job->step + 1);
+	if (job->kind != P2P_COPY)
 		x->ended = 0;
-	}
+	k_count(c, x->proto, (uint32_t)job->mode, job->bytes, 1);
 	p2p_copied(r, x, job);
 }
 
@@ -373,7 +344,8 @@ DEV uint32_t p2p_arrived(struct p2p_run *r, struct gantry_xfer *x)
 		p2p_stale(x);
 		size = gantry_slot_size(meta);
 		want = p2p_step_bytes(x, x->ended);
-		p2p_consume(c, x->last, 1);
+		k_refresh_recv(c, x->last, 1);
+		k_consume(c, GANTRY_PROTO_SIMPLE, x->last + 1);
 		k_count(c, GANTRY_PROTO_SIMPLE, GANTRY_MODE_PTR, size, 0);
 		x->last++;
 		c->offered--;

@@ -59,7 +59,7 @@ struct dev_prims {
 	char *output;
 	uint64_t received, sent; /* steps, of this operation, on each connection */
 	uint64_t recv_base[GANTRY_PRIM_PEERS], send_base[GANTRY_PRIM_PEERS];
-	uint32_t modes; /* of the slice's sources, two bits each */
+	uint32_t modes; /* of the slice's sources, two bits each; 0 for LL and LL128 */
 };
 
 /* What a call works on: a slice. */
@@ -131,10 +131,7 @@ DEV uint32_t prim_wait_data(struct dev_prims *p, uint32_t i, uint64_t bytes, uin
 	if (gantry_slot_size(meta) != bytes)
 		return GANTRY_ERR_SIZE;
 	p->modes |= mode << 2 * i;
-	where = gantry_slot_place(where);
-	*ret_place = mode == GANTRY_MODE_PTR	  ? where
-		     : mode == GANTRY_MODE_OFFSET ? (uint64_t)(uintptr_t)(c->pool + where)
-						  : (uint64_t)(uintptr_t)k_ring(c, GANTRY_PROTO_SIMPLE, step);
+	*ret_place = (uint64_t)(uintptr_t)k_place(c, mode, step, where);
 	return GANTRY_OK;
 }
 
@@ -208,6 +205,32 @@ DEV void prim_refresh_recv(const struct dev_prims *p, uint32_t i)
 
 	for (; s < first + p->slice_steps; s++)
 		k_refresh_recv(c, s, 0);
+}
+
+/* Lane 0: the slice is where it belongs. What others wait for comes first. places: of Simple. */
+DEV void prim_publish(struct dev_prims *p, const struct prim_slice *s, const uint64_t *places)
+{
+	const int simple = p->proto == GANTRY_PROTO_SIMPLE;
+	const uint64_t *to = simple && s->what & PRIM_RECV ? places + p->nrecv : places;
+
+	for (uint32_t i = 0; s->what & PRIM_SEND && i < p->nsend; i++) {
+		struct gantry_conn *c = p->send[i];
+		uint64_t step = prim_send_step(p, i), at = 0;
+		uint32_t mode = GANTRY_MODE_NORMAL;
+
+		if (simple && c->flags & GANTRY_CONN_OFFSET) {
+			mode = GANTRY_MODE_OFFSET;
+			at = to[i] - (uint64_t)(uintptr_t)c->pool;
+		}
+		if (simple)
+			prim_refresh_send(p, i, 1);
+		k_publish(c, p->proto, step, step + p->slice_steps, mode, at, s->bytes);
+	}
+	for (uint32_t i = 0; s->what & PRIM_RECV && i < p->nrecv; i++) {
+		prim_refresh_recv(p, i);
+		k_consume(p->recv[i], p->proto, prim_recv_step(p, i) + p->slice_steps);
+		k_count(p->recv[i], p->proto, p->modes >> 2 * i & 3, s->bytes, 1);
+	}
 }
 
 /*
@@ -364,30 +387,6 @@ DEV uint32_t prim_lines_begin(struct dev_prims *p, const struct prim_slice *s)
 	return r;
 }
 
-/* Lane 0: all lines are there. On the host the stores here stand between the lines and dev_notify. */
-DEV void prim_lines_end(struct dev_prims *p, const struct prim_slice *s)
-{
-	for (uint32_t i = 0; s->what & PRIM_SEND && i < p->nsend; i++) {
-		struct gantry_conn *c = p->send[i];
-		uint64_t step = prim_send_step(p, i);
-
-		if (c->flags & GANTRY_CONN_PROXIED)
-			dev_post(&c->slots[step % GANTRY_STEPS], gantry_slot_meta(step, GANTRY_MODE_NORMAL, s->bytes),
-				 gantry_slot_where(step, 0));
-		dev_post_count(c->tail, step + 1);
-		dev_notify(c->eventcount);
-		k_count(c, p->proto, GANTRY_MODE_NORMAL, s->bytes, 1);
-	}
-	for (uint32_t i = 0; s->what & PRIM_RECV && i < p->nrecv; i++) {
-		struct gantry_conn *c = p->recv[i];
-
-		prim_refresh_recv(p, i);
-		dev_post_count(c->head, prim_recv_step(p, i) + 1);
-		dev_notify(c->eventcount);
-		k_count(c, p->proto, GANTRY_MODE_NORMAL, s->bytes, 1);
-	}
-}
-
 /* Lane 0, the first time that lines are late. Whose they are is not known; the first peer shows it. */
 DEV void prim_lines_late(struct dev_prims *p, struct dev_wait *w, uint32_t phase)
 {
@@ -425,7 +424,7 @@ DEV uint32_t prim_lines(struct dev_prims *p, const struct prim_slice *s)
 	if (dev_lane() == 0) {
 		if (late)
 			prim_lines_late(p, &w, GANTRY_KERNEL_COPY);
-		prim_lines_end(p, s);
+		prim_publish(p, s, NULL);
 	}
 	return GANTRY_OK;
 }
@@ -443,37 +442,6 @@ DEV uint32_t prim_wait_all(struct dev_prims *p, const struct prim_slice *s, uint
 	for (uint32_t i = 0; s->what & PRIM_SEND && i < p->nsend && !r; i++)
 		r = prim_wait_space(p, i, s->bytes, &ret_places[n++]);
 	return r;
-}
-
-/* Lane 0. What others wait for comes first. */
-DEV void prim_publish(struct dev_prims *p, const struct prim_slice *s, const uint64_t *places)
-{
-	const uint64_t *to = places + (s->what & PRIM_RECV ? p->nrecv : 0);
-
-	for (uint32_t i = 0; s->what & PRIM_SEND && i < p->nsend; i++) {
-		struct gantry_conn *c = p->send[i];
-		uint64_t step = prim_send_step(p, i), at = 0;
-		uint32_t mode = GANTRY_MODE_NORMAL;
-
-		if (c->flags & GANTRY_CONN_OFFSET) {
-			mode = GANTRY_MODE_OFFSET;
-			at = to[i] - (uint64_t)(uintptr_t)c->pool;
-		}
-		prim_refresh_send(p, i, 1);
-		dev_publish(&c->slots[step % GANTRY_STEPS], gantry_slot_meta(step, mode, s->bytes),
-			    gantry_slot_where(step, at));
-		dev_store_relaxed(c->tail, step + p->slice_steps);
-		dev_notify(c->eventcount);
-		k_count(c, GANTRY_PROTO_SIMPLE, mode, s->bytes, 1);
-	}
-	for (uint32_t i = 0; s->what & PRIM_RECV && i < p->nrecv; i++) {
-		struct gantry_conn *c = p->recv[i];
-
-		prim_refresh_recv(p, i);
-		dev_store(c->head, prim_recv_step(p, i) + p->slice_steps);
-		dev_notify(c->eventcount);
-		k_count(c, GANTRY_PROTO_SIMPLE, p->modes >> 2 * i & 3, s->bytes, 1);
-	}
 }
 
 DEV uint32_t prim_simple(struct dev_prims *p, const struct prim_slice *s)
@@ -562,7 +530,7 @@ DEV uint32_t dev_prims_init(struct dev_prims *p, uint32_t slice_steps, uint32_t 
 {
 	uint32_t bytes = 0, n;
 
-	p->received = p->sent = 0;
+	p->received = p->sent = p->modes = 0;
 	p->slice = p->chunk = 0;
 	p->elem = dev_type_bytes(p->type);
 	p->slice_steps = p->proto == GANTRY_PROTO_SIMPLE ? slice_steps : 1;

@@ -34,12 +34,7 @@
 		}                                                                                                      \
 	};
 
-DEV_RED_INT(i8, int8_t, uint32_t, int32_t)
-DEV_RED_INT(u8, uint8_t, uint32_t, uint32_t)
-DEV_RED_INT(i32, int32_t, uint32_t, int32_t)
-DEV_RED_INT(u32, uint32_t, uint32_t, uint32_t)
-DEV_RED_INT(i64, int64_t, uint64_t, int64_t)
-DEV_RED_INT(u64, uint64_t, uint64_t, uint64_t)
+DEV_INTS(DEV_RED_INT)
 DEV_RED_FLOAT(f16, uint16_t, float, f32, dev_f16_load, dev_f16_store)
 DEV_RED_FLOAT(f32, float, float, f32, DEV_AS_IT_IS, DEV_AS_IT_IS)
 DEV_RED_FLOAT(f64, double, double, f64, DEV_AS_IT_IS, DEV_AS_IT_IS)
@@ -66,6 +61,18 @@ DEV_ELEM uint64_t dev_word(const F &f, uint64_t a, uint64_t b)
 struct dev_pack {
 	uint64_t lo, hi;
 };
+DEV_ELEM struct dev_pack dev_pack_of(uint4 v)
+{
+	struct dev_pack p;
+
+	p.lo = v.x | (uint64_t)v.y << 32;
+	p.hi = v.z | (uint64_t)v.w << 32;
+	return p;
+}
+DEV_ELEM uint4 dev_vec_of(struct dev_pack p)
+{
+	return make_uint4((uint32_t)p.lo, (uint32_t)(p.lo >> 32), (uint32_t)p.hi, (uint32_t)(p.hi >> 32));
+}
 template <class F>
 DEV_ELEM struct dev_pack dev_pack_step(const F &f, struct dev_pack a, struct dev_pack b)
 {
@@ -80,28 +87,17 @@ DEV_ELEM struct dev_pack dev_pack_load(const char *p, uint32_t n)
 {
 	struct dev_pack v;
 
-	if (FULL) {
-		uint4 q = dev_load16_once(p);
-
-		v.lo = q.x | (uint64_t)q.y << 32;
-		v.hi = q.z | (uint64_t)q.w << 32;
-	} else {
-		v.lo = dev_gather8(p, n < 8 ? n : 8);
-		v.hi = dev_gather8(p + 8, n < 8 ? 0 : n - 8);
-	}
+	if (FULL)
+		return dev_pack_of(dev_load16_once(p));
+	v.lo = dev_gather8(p, n < 8 ? n : 8);
+	v.hi = dev_gather8(p + 8, n < 8 ? 0 : n - 8);
 	return v;
 }
 template <bool FULL>
 DEV_ELEM void dev_pack_store(char *p, struct dev_pack v, uint32_t n)
 {
 	if (FULL) {
-		uint4 q;
-
-		q.x = (uint32_t)v.lo;
-		q.y = (uint32_t)(v.lo >> 32);
-		q.z = (uint32_t)v.hi;
-		q.w = (uint32_t)(v.hi >> 32);
-		dev_store16(p, q);
+		dev_store16(p, dev_vec_of(v));
 	} else {
 		dev_scatter8(p, v.lo, n < 8 ? n : 8);
 		dev_scatter8(p + 8, v.hi, n < 8 ? 0 : n - 8);

@@ -238,6 +238,15 @@ DEV_ELEM uint32_t dev_type_bytes(uint32_t type)
 	DEV_RED(tag, T, C, div, ST(DEV_MUL_##c(LD(a), s)))
 #define DEV_AS_IT_IS(x) (x)
 
+/* X(tag, T, U, D), as DEV_RED_INT has them. */
+#define DEV_INTS(X)                                                                                                    \
+	X(i8, int8_t, uint32_t, int32_t)                                                                               \
+	X(u8, uint8_t, uint32_t, uint32_t)                                                                             \
+	X(i32, int32_t, uint32_t, int32_t)                                                                             \
+	X(u32, uint32_t, uint32_t, uint32_t)                                                                           \
+	X(i64, int64_t, uint64_t, int64_t)                                                                             \
+	X(u64, uint64_t, uint64_t, uint64_t)
+
 /* For switches over steps: X(NAME, name, type's tag). */
 #define DEV_STEPS(X, tag)                                                                                              \
 	X(SUM, sum, tag)                                                                                               \

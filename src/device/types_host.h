@@ -20,30 +20,13 @@
 
 #define DEV_ADD_f32(a, b) ((a) + (b))
 #define DEV_MUL_f32(a, b) ((a) * (b))
-#define DEV_MAX_f32(a, b) dev_max_f32(a, b)
-#define DEV_MIN_f32(a, b) dev_min_f32(a, b)
-#define DEV_ADD_f64(a, b) ((a) + (b))
-#define DEV_MUL_f64(a, b) ((a) * (b))
-#define DEV_MAX_f64(a, b) dev_max_f64(a, b)
-#define DEV_MIN_f64(a, b) dev_min_f64(a, b)
 /* Not fmaxf: on x86 that is a call per element. The bitwise or keeps branches out. */
-DEV_ELEM float dev_max_f32(float a, float b)
-{
-	return ((a > b) | (b != b)) ? a : b;
-}
-DEV_ELEM float dev_min_f32(float a, float b)
-{
-	return ((a < b) | (b != b)) ? a : b;
-}
-DEV_ELEM double dev_max_f64(double a, double b)
-{
-	return ((a > b) | (b != b)) ? a : b;
-}
-DEV_ELEM double dev_min_f64(double a, double b)
-{
-	return ((a < b) | (b != b)) ? a : b;
-}
-
+#define DEV_MAX_f32(a, b) ((((a) > (b)) | ((b) != (b))) ? (a) : (b))
+#define DEV_MIN_f32(a, b) ((((a) < (b)) | ((b) != (b))) ? (a) : (b))
+#define DEV_ADD_f64 DEV_ADD_f32
+#define DEV_MUL_f64 DEV_MUL_f32
+#define DEV_MAX_f64 DEV_MAX_f32
+#define DEV_MIN_f64 DEV_MIN_f32
 #ifdef __clang__
 #define DEV_LOOP static __attribute__((noinline, unused))
 #define DEV_IVDEP _Pragma("clang loop vectorize(assume_safety)")
@@ -71,22 +54,14 @@ DEV_ELEM double dev_min_f64(double a, double b)
 	}
 
 /* The same memory also holds other types, whatever the build's flags say. */
-typedef int8_t dev_i8 __attribute__((may_alias));
-typedef uint8_t dev_u8 __attribute__((may_alias));
-typedef int32_t dev_i32 __attribute__((may_alias));
-typedef uint32_t dev_u32 __attribute__((may_alias));
-typedef int64_t dev_i64 __attribute__((may_alias));
-typedef uint64_t dev_u64 __attribute__((may_alias));
-typedef float dev_f32 __attribute__((may_alias));
-typedef double dev_f64 __attribute__((may_alias));
-typedef uint16_t dev_u16 __attribute__((may_alias));
+#define DEV_ALIAS(tag, T, U, D) typedef T dev_##tag __attribute__((may_alias));
+DEV_INTS(DEV_ALIAS)
+DEV_ALIAS(f32, float, , )
+DEV_ALIAS(f64, double, , )
+DEV_ALIAS(u16, uint16_t, , )
 
-DEV_RED_INT(i8, dev_i8, uint32_t, int32_t)
-DEV_RED_INT(u8, dev_u8, uint32_t, uint32_t)
-DEV_RED_INT(i32, dev_i32, uint32_t, int32_t)
-DEV_RED_INT(u32, dev_u32, uint32_t, uint32_t)
-DEV_RED_INT(i64, dev_i64, uint64_t, int64_t)
-DEV_RED_INT(u64, dev_u64, uint64_t, uint64_t)
+#define DEV_RED_ALIAS(tag, T, U, D) DEV_RED_INT(tag, dev_##tag, U, D)
+DEV_INTS(DEV_RED_ALIAS)
 DEV_RED_FLOAT(f32, dev_f32, float, f32, DEV_AS_IT_IS, DEV_AS_IT_IS)
 DEV_RED_FLOAT(f64, dev_f64, double, f64, DEV_AS_IT_IS, DEV_AS_IT_IS)
 
@@ -95,7 +70,7 @@ DEV_RED_FLOAT(f64, dev_f64, double, f64, DEV_AS_IT_IS, DEV_AS_IT_IS)
 	case DEV_RED_##STEP:                                                                                           \
 		dev_##tag##_##step(d, a, b, n, s);                                                                     \
 		break;
-#define DEV_STEP_OF(tag)                                                                                               \
+#define DEV_STEP_OF(tag, T, U, D)                                                                                      \
 	static inline void dev_##tag##_step(uint32_t step, void *d, const void *a, const void *b, uint64_t n,          \
 					    uint64_t scalar)                                                           \
 	{                                                                                                              \
@@ -104,14 +79,9 @@ DEV_RED_FLOAT(f64, dev_f64, double, f64, DEV_AS_IT_IS, DEV_AS_IT_IS)
 			DEV_STEPS(DEV_STEP_CASE, tag)                                                                  \
 		}                                                                                                      \
 	}
-DEV_STEP_OF(i8)
-DEV_STEP_OF(u8)
-DEV_STEP_OF(i32)
-DEV_STEP_OF(u32)
-DEV_STEP_OF(i64)
-DEV_STEP_OF(u64)
-DEV_STEP_OF(f32)
-DEV_STEP_OF(f64)
+DEV_INTS(DEV_STEP_OF)
+DEV_STEP_OF(f32, , , )
+DEV_STEP_OF(f64, , , )
 
 #define DEV_CONVERT(tag, suffix, T)                                                                                    \
 	DEV_LOOP void dev_##tag##_widen##suffix(float *d, const void *sp, uint64_t n)                                  \

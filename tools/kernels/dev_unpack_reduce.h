@@ -146,19 +146,6 @@ DEV int dev_unpack_sum_load(struct dev_unpack_walk *w, struct dev_unpack_into &i
 	return 1;
 }
 
-DEV struct dev_pack dev_pack_of(uint4 v)
-{
-	struct dev_pack p;
-
-	p.lo = v.x | (uint64_t)v.y << 32;
-	p.hi = v.z | (uint64_t)v.w << 32;
-	return p;
-}
-DEV uint4 dev_vec_of(struct dev_pack p)
-{
-	return make_uint4((uint32_t)p.lo, (uint32_t)(p.lo >> 32), (uint32_t)p.hi, (uint32_t)(p.hi >> 32));
-}
-
 /* The bytes of this lane and of the seven after it, this one's lowest. */
 DEV uint64_t dev_unpack_eight(uint32_t byte)
 {

@@ -50,7 +50,7 @@ DEV uint32_t dev_blocks(void)
 /* What a block keeps for these words. A shared variable of a function is one per kernel, wherever it is inlined. */
 struct dev_team {
 	const uint32_t *abort; /* of the launch; NULL: none */
-	uint64_t box[8];       /* lane 0's, for dev_bcast and dev_share */
+	uint64_t box[8];       /* lane 0's, for dev_share */
 };
 DEV struct dev_team *dev_my_team(void)
 {
@@ -76,17 +76,8 @@ DEV void dev_barrier(void)
 {
 	__syncthreads();
 }
-/* The second barrier keeps lane 0 from overwriting the value, in the next call, before all have read this one. */
-DEV uint64_t dev_bcast(uint64_t v)
-{
-	if (dev_lane() == 0)
-		dev_my_team()->box[0] = v;
-	__syncthreads();
-	v = dev_my_team()->box[0];
-	__syncthreads();
-	return v;
-}
-/* Unrolled, and by memcpy, so that what p points to stays in registers. */
+/* Unrolled, and by memcpy, so that what p points to stays in registers. The second barrier keeps lane 0 from overwriting
+ * the value, in the next call, before all have read this one. */
 DEV void dev_share(void *p, uint32_t bytes)
 {
 	uint64_t w;
@@ -157,10 +148,7 @@ DEV void dev_store_device(uint64_t *p, uint64_t v)
 {
 	asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
-DEV void dev_post_count(uint64_t *p, uint64_t v)
-{
-	dev_store_relaxed(p, v);
-}
+#define dev_post_count dev_store_relaxed
 /*
  * Additions leave without waiting for an answer. A load and a store would stall the lane for a round trip over PCIe
  * where the counter is in host memory. Scope gpu: atomic among the lanes of this GPU, which is all that writes there.

@@ -12,7 +12,7 @@
 
 #define DEV static inline __attribute__((unused))
 #define DEV_SLEEPS 1			/* kernels sleep on eventcounts */
-#define DEV_SHARED static _Thread_local /* never used with several lanes; see dev_bcast */
+#define DEV_SHARED static _Thread_local /* never used with several lanes; see dev_share */
 #define DEV_TRIES 1			/* looks at a line before somebody else gets a chance */
 
 /* Tests that compile the bodies themselves may stretch the moments before and inside each publication. */
@@ -32,7 +32,6 @@ struct dev_team {
 	uint32_t arrived;    /* fetch_add by lanes */
 	uint32_t generation; /* written by the last lane to arrive; the futex word of those that sleep */
 	uint32_t sleeping;   /* lanes asleep, or about to be */
-	uint64_t value;	     /* lane 0's, for dev_bcast */
 	uint64_t box[8];     /* lane 0's, for dev_share */
 	uint32_t no;	     /* lanes that said no, for dev_all; fetch_add by lanes, reset by lane 0 */
 };
@@ -68,19 +67,6 @@ DEV void dev_barrier(void)
 {
 	if (dev_self.team)
 		gantry_host_team_barrier(dev_self.team);
-}
-DEV uint64_t dev_bcast(uint64_t v)
-{
-	struct dev_team *t = dev_self.team;
-
-	if (!t)
-		return v;
-	if (dev_self.lane == 0)
-		t->value = v;
-	gantry_host_team_barrier(t);
-	v = t->value;
-	gantry_host_team_barrier(t);
-	return v;
 }
 DEV void dev_share(void *p, uint32_t bytes)
 {
@@ -150,18 +136,9 @@ DEV void dev_store_relaxed32(uint32_t *p, uint32_t v)
 {
 	__atomic_store_n(p, v, __ATOMIC_RELAXED);
 }
-DEV uint64_t dev_load_device(const uint64_t *p)
-{
-	return dev_load(p);
-}
-DEV void dev_store_device(uint64_t *p, uint64_t v)
-{
-	dev_store(p, v);
-}
-DEV void dev_post_count(uint64_t *p, uint64_t v)
-{
-	dev_store(p, v);
-}
+#define dev_load_device dev_load
+#define dev_store_device dev_store
+#define dev_post_count dev_store
 DEV uint64_t dev_clock(void)
 {
 	return gantry_ticks();
@@ -177,10 +154,7 @@ DEV void dev_publish(struct gantry_slot *s, uint64_t meta, uint64_t where)
 	DEV_DELAY();
 	__atomic_store_n(&s->meta, meta, __ATOMIC_SEQ_CST);
 }
-DEV void dev_post(struct gantry_slot *s, uint64_t meta, uint64_t where)
-{
-	dev_publish(s, meta, where);
-}
+#define dev_post dev_publish
 DEV void dev_fence(void)
 {
 }

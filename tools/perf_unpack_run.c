@@ -558,7 +558,7 @@ static gantry_result measure_ring(struct ring_bench *t, uint32_t blocks, struct 
 	/* Launches first: while the ring lives its blocks are taken. */
 	for (int k = -1; k < n; k++)
 		TRY(run_launches(t, blocks, JOBS, &launch[k < 0 ? 0 : k]));
-	TRY(gantry_unpack_ring_create(t->b->dev, blocks, 0, ENTRIES, &t->ring));
+	TRY(gantry_unpack_ring_create(t->b->dev, blocks, 0, ENTRIES, false, &t->ring));
 	for (int k = -1; k < n; k++) {
 		TRY(run_jobs(t, 0, JOBS, 1, &one[k < 0 ? 0 : k]));
 		TRY(run_jobs(t, 0, JOBS, ENTRIES, &full[k < 0 ? 0 : k]));
@@ -589,7 +589,7 @@ static gantry_result check_ring(struct ring_bench *t, uint32_t blocks, struct un
 
 	TRY(unpack_poison(t->b, t->b->dst));
 	TRY(gantry_stream_sync(t->b->dev, t->b->stream));
-	TRY(gantry_unpack_ring_create_marked(t->b->dev, blocks, 0, ENTRIES, &t->ring));
+	TRY(gantry_unpack_ring_create(t->b->dev, blocks, 0, ENTRIES, true, &t->ring));
 	TRY(run_jobs(t, 0, t->jobs, ENTRIES, &us));
 	TRY(destroy(t));
 	TRY(unpack_verify(t->b, t->b->dst, &row->wrong));

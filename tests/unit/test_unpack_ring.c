@@ -41,7 +41,7 @@ static struct gantry_unpack_ring *ring_of(uint32_t blocks, uint32_t gpu_lanes, u
 {
 	struct gantry_unpack_ring *ring = NULL;
 
-	CHECK_EQ(gantry_unpack_ring_create(dev, blocks, on_gpu ? gpu_lanes : 0, entries, &ring), GANTRY_OK);
+	CHECK_EQ(gantry_unpack_ring_create(dev, blocks, on_gpu ? gpu_lanes : 0, entries, false, &ring), GANTRY_OK);
 	return ring;
 }
 static struct gantry_unpack_ring *ring_new(uint32_t blocks, uint32_t entries)
@@ -206,7 +206,7 @@ static void test_marks(void)
 	struct gantry_unpack_ring *ring = NULL;
 	struct gantry_unpack_job job;
 
-	CHECK_EQ(gantry_unpack_ring_create_marked(dev, 3, on_gpu ? 512 : 0, 8, &ring), GANTRY_OK);
+	CHECK_EQ(gantry_unpack_ring_create(dev, 3, on_gpu ? 512 : 0, 8, true, &ring), GANTRY_OK);
 	list.n = 0;
 	memset(dst.host, POISON, SPACE);
 	for (uint64_t k = 0; k < 40; k++)
@@ -226,9 +226,9 @@ static void test_arguments(void)
 {
 	struct gantry_unpack_ring *ring = NULL;
 
-	CHECK_EQ(gantry_unpack_ring_create(dev, 0, 0, 4, &ring), GANTRY_ERR_INVALID);
-	CHECK_EQ(gantry_unpack_ring_create(dev, 1, 0, 0, &ring), GANTRY_ERR_INVALID);
-	CHECK_EQ(gantry_unpack_ring_create(dev, 1, 0, 6, &ring), GANTRY_ERR_INVALID);
+	CHECK_EQ(gantry_unpack_ring_create(dev, 0, 0, 4, false, &ring), GANTRY_ERR_INVALID);
+	CHECK_EQ(gantry_unpack_ring_create(dev, 1, 0, 0, false, &ring), GANTRY_ERR_INVALID);
+	CHECK_EQ(gantry_unpack_ring_create(dev, 1, 0, 6, false, &ring), GANTRY_ERR_INVALID);
 	CHECK(!ring);
 	CHECK_EQ(gantry_unpack_ring_destroy(NULL, 0), GANTRY_OK);
 	ring = ring_new(1, 2);

@@ -128,7 +128,7 @@ static void test_reuse(uint32_t blocks, uint32_t lanes, uint32_t gpu_lanes, uint
 	struct gantry_unpack_ring *ring = NULL;
 	struct gantry_unpack_job job;
 
-	CHECK_EQ(gantry_unpack_ring_create(dev, blocks, on_gpu ? gpu_lanes : lanes, entries, &ring), GANTRY_OK);
+	CHECK_EQ(gantry_unpack_ring_create(dev, blocks, on_gpu ? gpu_lanes : lanes, entries, false, &ring), GANTRY_OK);
 	for (uint64_t k = 0; k < jobs; k++) {
 		struct slot *s = &slots[k % nslots];
 
@@ -151,7 +151,7 @@ static void test_abort(uint32_t jobs)
 	struct gantry_unpack_ring *ring = NULL;
 	struct gantry_unpack_job job;
 
-	CHECK_EQ(gantry_unpack_ring_create(dev, 3, on_gpu ? 64 : 1, MAX_ENTRIES, &ring), GANTRY_OK);
+	CHECK_EQ(gantry_unpack_ring_create(dev, 3, on_gpu ? 64 : 1, MAX_ENTRIES, false, &ring), GANTRY_OK);
 	for (uint32_t k = 0; k < jobs; k++) {
 		make_job(&slots[k], &job);
 		CHECK_EQ(gantry_unpack_ring_post(ring, &job, NULL), GANTRY_OK);

@@ -11,48 +11,12 @@
  *
  * Each word has one writer; posted, relayed and each done[b] stand on a line of their own.
  *
- * Why a relay: strong loads of one line of host memory are served one after the other, about 1 us each. When every
- * block looked at `posted` and the job itself, a job took 6 us for each block (measured on an H200, see
- * docs/design/0007-unpack-kernel.md). Now what is read over PCIe for a job is the same with any number of blocks, as
- * long as it has no more than GANTRY_UNPACK_RELAYED descriptors; those of a longer job every warp reads for itself,
- * where they are.
+ * Block 0 looks at `posted` when it has done all that it has handed on, and then hands on all that is posted, at once,
+ * 32 lanes for each job: strong loads of host memory are served one after the other, so only one block makes them.
+ * Descriptors go along if there are at most GANTRY_UNPACK_RELAYED; those of a longer job every warp reads for itself.
  *
- * Block 0 has a share of each job like the others. It looks at `posted` when it has done all that it has handed on, and
- * then hands on all that is posted, at once: 32 lanes for each job, so that all the jobs cost two answers of the host's
- * memory, one for the jobs and one for their descriptors. To look more often would not help: a job that is handed on
- * while block 0 has shares to do is not over before block 0 comes to it.
- *
- * Why a block sees a job, its descriptors and the pages: the host writes all of them (or has heard from their writer)
- * before it stores `posted`, a release. Lane 0 of block 0 loads it with an acquire, and the barriers of dev_bcast order
- * the other lanes' reads behind it: they are plain. What these lanes write to relay[] comes before the barrier that
- * follows, and lane 0's store of `relayed` after it, a release to the device. Lane 0 of another block acquires it, and
- * dev_bcast is the barrier for its lanes. Order is handed on along that chain, so what the host wrote before `posted`
- * is seen there as well. A block that has heard of several jobs does not look again before it has done them: that one
- * acquire was for all of them.
- *
- * Why the host sees the bytes: all lanes' stores come before the barrier that follows dev_unpack, and lane 0's release
- * store of done[b], to the system, after it. A host that has acquired done[b] > k from every block therefore sees all
- * of job k; and since blocks take jobs in order, all jobs before.
- *
- * Why an entry is not overwritten while a block may read it: the host posts job k only when all done[b] > k - entries,
- * which it has acquired. Every lane of block b has read its entry of relay[], and all of its descriptors, before the
- * barrier that comes before done[b]; block 0 its entry of jobs[] even earlier. So the host overwrites jobs[k % entries]
- * after all reads of the job that was there; and block 0 overwrites relay[k % entries] only after it has acquired
- * posted > k, which the host stored after it had acquired those done[b].
- *
- * Stop: jobs that were posted before it are handed on and done; `relayed` then has the bit too. Abort: every block
- * looks at the flag itself while it waits, and leaves; jobs that it has not done stay undone. Block 0 tells the others
- * as if it were a stop after the last job that it has handed on, which is only faster: a block that is told, or finds
- * out, leaves at the same place. Only waits for jobs are ended that way: what dev_unpack does has no end but its own,
- * so nothing in there may depend on a lane that does not come (see dev_unpack_nothing in cuda/dev_unpack.h). No block
- * waits for another but for jobs, so none waits in vain for one that has left.
- *
- * Waiting: a block that finds nothing goes through dev_wait, on the host device down to sleeping at its eventcount.
- * Whoever stores the word rings: the host at block 0's eventcount after `posted`, block 0 at the other eventcounts
- * after `relayed`, the host at all eventcounts after the abort flag, a block at the host's eventcount after done[b].
- * Each of these words is stored and looked at in sequentially consistent order there, so no ring is lost (host/launch.c).
- * On a GPU blocks only poll: block 0 over PCIe, the others in L2, where they look so often that they ask for the abort
- * flag more seldom by LOOKS.
+ * docs/design/0007-unpack-kernel.md ("The ring") has the measurements, and the proof: why blocks see what was posted,
+ * why the host sees the bytes, why no entry is overwritten while it is read, and how stop, abort and waiting go.
  *
  * The host may do anything while the kernel stays but wait for the whole device: no freeing of device memory, no
  * allocation of pinned memory, no loading of kernels nor the first launch of one that needs more stack than all before

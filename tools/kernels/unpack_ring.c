@@ -39,10 +39,9 @@ struct gantry_unpack_ring {
 	uint64_t posted, seen; /* seen: what the slowest block had done at the last look */
 };
 
-static gantry_result map(struct gantry_unpack_ring *ring, int marks, struct gantry_unpack_ring_args *args,
+static gantry_result map(struct gantry_unpack_ring *ring, bool marks, struct gantry_unpack_ring_args *args,
 			 const uint32_t **ret_abort)
 {
-	gantry_result r = GANTRY_OK;
 	size_t jobs = sizeof(struct shared), done = jobs + ring->entries * sizeof(struct gantry_unpack_job);
 	size_t marked, eventcounts, size;
 	void *host = NULL, *device = NULL;
@@ -52,7 +51,7 @@ static gantry_result map(struct gantry_unpack_ring *ring, int marks, struct gant
 	marked = done + ring->blocks * sizeof(struct gantry_unpack_done);
 	eventcounts = marked + ring->blocks * sizeof(struct gantry_unpack_marks);
 	size = eventcounts + ring->blocks * sizeof(struct gantry_eventcount);
-	TRY(ring->dev->ops->alloc_mapped(ring->dev, size, &host, &device));
+	TRY_NOW(ring->dev->ops->alloc_mapped(ring->dev, size, &host, &device));
 	h = host;
 	d = device;
 	ring->shared = host;
@@ -68,38 +67,34 @@ static gantry_result map(struct gantry_unpack_ring *ring, int marks, struct gant
 	args->eventcount = ring->dev->sleeps ? &((struct shared *)d)->eventcount : NULL;
 	args->eventcounts = ring->dev->sleeps ? (struct gantry_eventcount *)(d + eventcounts) : NULL;
 	*ret_abort = &((struct shared *)d)->abort;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* It comes zeroed: nothing has been handed on. */
 static gantry_result make_relay(struct gantry_unpack_ring *ring, struct gantry_unpack_ring_args *args)
 {
-	gantry_result r = GANTRY_OK;
 	void *relay = NULL;
 
-	TRY(ring->dev->ops->alloc(ring->dev, RELAY_AT + ring->entries * sizeof(*args->relay), &relay));
+	TRY_NOW(ring->dev->ops->alloc(ring->dev, RELAY_AT + ring->entries * sizeof(*args->relay), &relay));
 	ring->relay = relay;
 	args->relayed = relay;
 	args->relay = (struct gantry_unpack_relay *)(ring->relay + RELAY_AT);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* The kernel has ended, or was never launched. */
 static void release(struct gantry_unpack_ring *ring)
 {
-	if (ring && ring->stream)
+	if (ring && ring->dev) {
 		ring->dev->ops->stream_destroy(ring->dev, ring->stream);
-	if (ring && ring->shared)
 		ring->dev->ops->free_mapped(ring->dev, ring->shared);
-	if (ring && ring->relay)
 		ring->dev->ops->free(ring->dev, ring->relay);
+	}
 	free(ring);
 }
 
-static gantry_result create(struct gantry_device *dev, uint32_t blocks, uint32_t lanes, uint32_t entries, int marks,
-			    struct gantry_unpack_ring **ret_ring)
+gantry_result gantry_unpack_ring_create(struct gantry_device *dev, uint32_t blocks, uint32_t lanes, uint32_t entries,
+					bool marks, struct gantry_unpack_ring **ret_ring)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_unpack_ring *ring = calloc(1, sizeof(*ring));
@@ -129,17 +124,6 @@ static gantry_result create(struct gantry_device *dev, uint32_t blocks, uint32_t
 out:
 	release(ring);
 	return r;
-}
-
-gantry_result gantry_unpack_ring_create(struct gantry_device *dev, uint32_t blocks, uint32_t lanes, uint32_t entries,
-					struct gantry_unpack_ring **ret_ring)
-{
-	return create(dev, blocks, lanes, entries, 0, ret_ring);
-}
-gantry_result gantry_unpack_ring_create_marked(struct gantry_device *dev, uint32_t blocks, uint32_t lanes,
-					       uint32_t entries, struct gantry_unpack_ring **ret_ring)
-{
-	return create(dev, blocks, lanes, entries, 1, ret_ring);
 }
 
 uint64_t gantry_unpack_ring_done(struct gantry_unpack_ring *ring)
@@ -177,27 +161,22 @@ gantry_result gantry_unpack_ring_post(struct gantry_unpack_ring *ring, const str
 	return GANTRY_OK;
 }
 
-static uint64_t look(const uint64_t *word)
-{
-	return load_seq(word);
-}
-
 /* Where a block is. A warp that has not left while others have, in a job that the block has taken, has stopped there.
  */
 static void tell_block(const struct gantry_unpack_ring *ring, uint32_t b, char *text, size_t len)
 {
 	const struct gantry_unpack_marks *m = ring->marks ? &ring->marks[b] : NULL;
-	size_t n =
-		(size_t)snprintf(text, len, "block %u has done %llu", b, (unsigned long long)look(&ring->done[b].jobs));
+	size_t n = (size_t)snprintf(text, len, "block %u has done %llu", b,
+				    (unsigned long long)load_seq(&ring->done[b].jobs));
 
 	if (!m)
 		return;
 	if (b == 0)
-		n += (size_t)snprintf(text + n, len - n, ", handed on %llu", (unsigned long long)look(&m->relayed));
+		n += (size_t)snprintf(text + n, len - n, ", handed on %llu", (unsigned long long)load_seq(&m->relayed));
 	n += (size_t)snprintf(text + n, len - n, ", taken %llu, its warps have left",
-			      (unsigned long long)look(&m->took));
+			      (unsigned long long)load_seq(&m->took));
 	for (uint32_t w = 0; w < GANTRY_UNPACK_WARPS && n < len; w++)
-		n += (size_t)snprintf(text + n, len - n, " %llu", (unsigned long long)look(&m->left[w]));
+		n += (size_t)snprintf(text + n, len - n, " %llu", (unsigned long long)load_seq(&m->left[w]));
 }
 
 /* What there is to know when something that should have happened has not: the first blocks that are behind. */
@@ -207,13 +186,13 @@ static void tell(const struct gantry_unpack_ring *ring)
 	char text[512];
 
 	for (uint32_t b = 0; b < ring->blocks; b++) {
-		if (look(&ring->done[b].jobs) >= ring->posted || behind++ >= TOLD_BLOCKS)
+		if (load_seq(&ring->done[b].jobs) >= ring->posted || behind++ >= TOLD_BLOCKS)
 			continue;
 		tell_block(ring, b, text, sizeof(text));
 		LOG_WARN(DEVICE, "unpack ring of %s: %s", ring->dev->name, text);
 	}
 	LOG_WARN(DEVICE, "unpack ring of %s: posted %llu (the word says %#llx), abort %u; %u of %u blocks are behind",
-		 ring->dev->name, (unsigned long long)ring->posted, (unsigned long long)look(&ring->shared->posted),
+		 ring->dev->name, (unsigned long long)ring->posted, (unsigned long long)load_seq(&ring->shared->posted),
 		 load_seq(&ring->shared->abort), behind, ring->blocks);
 }
 

@@ -9,6 +9,7 @@
 #ifndef GANTRY_KERNELS_UNPACK_RING_H
 #define GANTRY_KERNELS_UNPACK_RING_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "device/device.h"
@@ -17,13 +18,10 @@
 struct gantry_unpack_ring;
 
 /* Launches the kernel. entries: a power of two; so many jobs may be posted and not done. lanes: 0 for the device's
- * default. */
+ * default. With marks (k_unpack_ring.h) a wait that times out tells how far each warp has come, and a job takes a little
+ * longer. */
 gantry_result gantry_unpack_ring_create(struct gantry_device *dev, uint32_t blocks, uint32_t lanes, uint32_t entries,
-					struct gantry_unpack_ring **ret_ring);
-/* The same, with marks (k_unpack_ring.h): a wait that times out then tells how far each warp has come. A job takes a
- * little longer. */
-gantry_result gantry_unpack_ring_create_marked(struct gantry_device *dev, uint32_t blocks, uint32_t lanes,
-					       uint32_t entries, struct gantry_unpack_ring **ret_ring);
+					bool marks, struct gantry_unpack_ring **ret_ring);
 /* The job's pointers are the device's; descriptors and pages have been written. Its number is 1 more than that of the
  * job before, the first is 0. GANTRY_AGAIN: no entry is free. */
 gantry_result gantry_unpack_ring_post(struct gantry_unpack_ring *ring, const struct gantry_unpack_job *job,

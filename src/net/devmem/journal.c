@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "net/devmem/detect.h"
 
@@ -167,8 +168,10 @@ void devmem_journal_compact(struct devmem_journal *j, const uint32_t *rules, uin
 		devmem_journal_rule(j, rules[i], 1);
 }
 
-static void write_before(FILE *f, const struct devmem_before *b)
+static void write_before(void *before, FILE *f)
 {
+	const struct devmem_before *b = before;
+
 	if (b->has_rings) {
 		fprintf(f, "rings %d ", b->rings.has_split ? b->rings.split : -1);
 		fprintf(f, b->rings.has_hds ? "%" PRIu32 "\n" : "-\n", b->rings.hds);
@@ -187,26 +190,12 @@ static void write_before(FILE *f, const struct devmem_before *b)
 	fprintf(f, "\n");
 }
 
-/* Whole or not at all: a new file takes the old one's name. */
-int devmem_journal_save(const struct devmem_journal *j, const struct devmem_before *before)
+int devmem_journal_save(const struct devmem_journal *j, struct devmem_before *before)
 {
-	char path[DEVMEM_PATH_MAX], fresh[DEVMEM_PATH_MAX];
-	FILE *f;
-	int e;
+	char path[DEVMEM_PATH_MAX];
 
-	if (!*j->base)
-		return 0;
-	named(j, path, ".before");
-	f = fopen(named(j, fresh, ".new"), "we");
-	if (!f)
-		return errno;
-	write_before(f, before);
-	e = fflush(f) != 0 || fsync(fileno(f)) < 0 ? errno : 0;
-	if (fclose(f) != 0 && !e)
-		e = errno;
-	if (!e && rename(fresh, path) < 0)
-		e = errno;
-	return e;
+	return !*j->base ||
+	       gantry_file_write(named(j, path, ".before"), "how the NIC was before", write_before, before);
 }
 
 static void read_rss(const char *text, struct devmem_before *b)

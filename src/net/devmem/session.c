@@ -86,11 +86,10 @@ static int has_feature(const struct devmem_before *b, const char *name)
 /* Writes down before it changes: a crash in between costs an undo of nothing. */
 static gantry_result remember(const struct devmem_session *s)
 {
-	int e = devmem_journal_save(&s->journal, s->before);
-
-	if (e)
-		FAIL_NOW(GANTRY_ERR_SYSTEM, "devmem: %s.before: %s (nothing is changed that could not be put back)",
-			 s->journal.base, strerror(e));
+	if (!devmem_journal_save(&s->journal, s->before))
+		FAIL_NOW(GANTRY_ERR_SYSTEM,
+			 "devmem: %s.before is not written: nothing is changed that could not be put back",
+			 s->journal.base);
 	return GANTRY_OK;
 }
 

@@ -62,7 +62,7 @@ int devmem_journal_lock(const struct devmem_journal *j);
 int devmem_journal_create(struct devmem_journal *j);
 void devmem_journal_end(struct devmem_journal *j);   /* removes the own file */
 void devmem_journal_leave(struct devmem_journal *j); /* leaves it as a crash would: rules are still to be removed */
-int devmem_journal_save(const struct devmem_journal *j, const struct devmem_before *before); /* 0 or errno */
+int devmem_journal_save(const struct devmem_journal *j, struct devmem_before *before); /* 0: failed, and said why */
 /* 1: there is one; 0: none, and *ret is zeroed. */
 int devmem_journal_load(const struct devmem_journal *j, struct devmem_before *ret_before);
 /* A rule is there, or gone again. No lock is needed: the file is one's own. */

@@ -5,7 +5,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdint.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -71,6 +73,43 @@ int gantry_file_int(const char *path, int *ret_value)
 	if (ok)
 		*ret_value = value;
 	return ok;
+}
+
+union one_file {
+	struct cmsghdr header; /* for its alignment */
+	char bytes[CMSG_SPACE(sizeof(int))];
+};
+
+ssize_t gantry_file_send(int fd, const void *bytes, size_t len, int flags, int file)
+{
+	struct iovec iov = {(void *)(uintptr_t)bytes, len};
+	union one_file control = {.bytes = {0}};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+
+	if (file >= 0) {
+		control.header = (struct cmsghdr){
+			.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(file))};
+		memcpy(CMSG_DATA(&control.header), &file, sizeof(file));
+		msg.msg_control = &control;
+		msg.msg_controllen = sizeof(control);
+	}
+	return sendmsg(fd, &msg, flags | MSG_NOSIGNAL);
+}
+
+ssize_t gantry_file_receive(int fd, void *bytes, size_t len, int flags, int *ret_file)
+{
+	struct iovec iov = {bytes, len};
+	union one_file control;
+	/* Room for one, without the padding, which would hold another. */
+	struct msghdr msg = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_LEN(sizeof(int))};
+	ssize_t n = recvmsg(fd, &msg, flags | MSG_CMSG_CLOEXEC);
+	struct cmsghdr *c = n >= 0 ? CMSG_FIRSTHDR(&msg) : NULL;
+
+	*ret_file = n >= 0 && msg.msg_flags & MSG_CTRUNC ? -2 : -1;
+	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof(int)))
+		memcpy(ret_file, CMSG_DATA(c), sizeof(*ret_file));
+	return n;
 }
 
 /* What stands for %letter; NULL: nothing does. */

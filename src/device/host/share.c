@@ -21,6 +21,7 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/hmac.h"
 #include "base/limits.h"
 #include "base/log.h"
@@ -115,21 +116,9 @@ static void stop_listening(void) REQUIRES(share_mu)
 static int send_file(int to, int file)
 {
 	uint8_t word[WORD] = {0};
-	struct iovec iov = {word, sizeof(word)};
-	union {
-		struct cmsghdr header; /* for its alignment */
-		char bytes[CMSG_SPACE(sizeof(int))];
-	} control = {.bytes = {0}};
-	struct msghdr msg = {
-		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control.bytes)};
-	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
 
 	put64(word, MAGIC);
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(c), &file, sizeof(int));
-	return sendmsg(to, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof(word);
+	return gantry_file_send(to, word, sizeof(word), MSG_DONTWAIT, file) == (ssize_t)sizeof(word);
 }
 
 static struct gantry_offer *offer_for(const uint8_t *token, uint64_t user) REQUIRES(share_mu)
@@ -253,32 +242,13 @@ void gantry_share_withdraw(struct gantry_offer *o)
 	share_mu_unlock(&share_mu_one);
 }
 
-/* The file out of a packet, or -1. */
-static int file_in(struct msghdr *msg)
-{
-	int fd = -1;
-
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c))
-		if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof(int)))
-			memcpy(&fd, CMSG_DATA(c), sizeof(int));
-	return fd;
-}
-
 /* AGAIN with the socket closed: the offerer hung up, so start over. */
 static gantry_result receive_file(struct gantry_taker *t, size_t size, void **ret_ptr)
 {
 	gantry_result r = GANTRY_OK;
 	uint8_t word[WORD] = {0};
-	struct iovec iov = {word, sizeof(word)};
-	union {
-		struct cmsghdr header;
-		char bytes[CMSG_SPACE(sizeof(int))];
-	} control;
-	/* Room for one: the rest of a heap of files is closed by the kernel. */
-	struct msghdr msg = {
-		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_LEN(sizeof(int))};
-	ssize_t n = recvmsg(t->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	int fd = n >= 0 ? file_in(&msg) : -1;
+	int fd;
+	ssize_t n = gantry_file_receive(t->fd, word, sizeof(word), MSG_DONTWAIT, &fd);
 	char advice[GANTRY_ADVICE_TEXT];
 
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -287,7 +257,7 @@ static gantry_result receive_file(struct gantry_taker *t, size_t size, void **re
 		gantry_share_taker_close(t);
 		return GANTRY_AGAIN;
 	}
-	if (fd < 0 && (msg.msg_flags & MSG_CTRUNC))
+	if (fd == -2)
 		FAIL(GANTRY_ERR_LIMIT, "no descriptor for shared memory: %s", gantry_nofile_advice(advice));
 	if (n != (ssize_t)sizeof(word) || get64(word) != MAGIC || fd < 0)
 		FAIL(GANTRY_ERR_PROTOCOL, "a packet without a file of shared memory in it");

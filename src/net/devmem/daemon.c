@@ -24,6 +24,7 @@
 #include "base/atomic.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 
 #ifndef SO_NETNS_COOKIE
@@ -189,50 +190,19 @@ out:
 		snprintf(ret_reply->text, sizeof(ret_reply->text), "%s", gantry_last_error());
 }
 
-/* All files that came: the first is kept, others are closed at once. Returns it, or -1. */
-static int take_fds(struct msghdr *msg)
-{
-	int first = -1;
-
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
-		size_t n = c->cmsg_len > CMSG_LEN(0) ? (c->cmsg_len - CMSG_LEN(0)) / sizeof(int) : 0;
-
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-			continue;
-		for (size_t i = 0; i < n; i++) {
-			int fd;
-
-			memcpy(&fd, CMSG_DATA(c) + i * sizeof(fd), sizeof(fd));
-			if (first < 0)
-				first = fd;
-			else
-				close(fd);
-		}
-	}
-	return first;
-}
-
 /* One request. 0: the connection goes on; -1: it has ended, or said something that no client of ours says. */
 static int serve_one(struct server *s, struct client *c)
 {
-	union {
-		struct cmsghdr align;
-		char bytes[CMSG_SPACE(4 * sizeof(int))];
-	} control;
 	uint8_t bytes[DEVMEM_REQUEST_SIZE + 1]; /* one more, to see that it was longer */
 	uint8_t answered[DEVMEM_REPLY_SIZE];
-	struct iovec iov = {.iov_base = bytes, .iov_len = sizeof(bytes)};
-	struct msghdr msg = {
-		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
 	struct devmem_reply reply = {0};
 	struct devmem_request q;
 	const char *wrong;
-	ssize_t n = recvmsg(c->fd, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
 	int fd;
+	ssize_t n = gantry_file_receive(c->fd, bytes, sizeof(bytes), MSG_DONTWAIT, &fd);
 
 	if (n < 0)
 		return errno == EAGAIN || errno == EINTR ? 0 : -1;
-	fd = take_fds(&msg);
 	if (n == 0 && fd < 0)
 		return -1; /* the end */
 	wrong = devmem_request_decode(bytes, (size_t)n, fd >= 0, &q);
@@ -463,40 +433,11 @@ out:
 	return r;
 }
 
-static ssize_t send_request(int fd, const struct devmem_request *q, int pass)
-{
-	union {
-		struct cmsghdr align;
-		char bytes[CMSG_SPACE(sizeof(int))];
-	} control = {.bytes = {0}};
-	uint8_t bytes[DEVMEM_REQUEST_SIZE];
-	struct iovec iov = {.iov_base = bytes, .iov_len = sizeof(bytes)};
-	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
-	ssize_t n;
-
-	devmem_request_encode(q, bytes);
-	if (pass >= 0) {
-		struct cmsghdr *c;
-
-		msg.msg_control = &control;
-		msg.msg_controllen = sizeof(control);
-		c = CMSG_FIRSTHDR(&msg);
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(c), &pass, sizeof(int));
-	}
-	do
-		n = sendmsg(fd, &msg, MSG_NOSIGNAL);
-	while (n < 0 && errno == EINTR);
-	return n;
-}
-
 static gantry_result ask(struct devmem_daemon *h, const struct devmem_request *q, int pass,
 			 struct devmem_reply *ret_reply)
 {
 	gantry_result r = GANTRY_OK;
-	uint8_t bytes[DEVMEM_REPLY_SIZE];
+	uint8_t request[DEVMEM_REQUEST_SIZE], bytes[DEVMEM_REPLY_SIZE];
 	struct devmem_reply a;
 	ssize_t n;
 
@@ -504,7 +445,11 @@ static gantry_result ask(struct devmem_daemon *h, const struct devmem_request *q
 	if (h->broken)
 		FAIL(GANTRY_ERR_PEER_LOST, "devmem daemon at %s did not answer an earlier request", h->path);
 	h->broken = 1;
-	if (send_request(h->fd, q, pass) < 0)
+	devmem_request_encode(q, request);
+	do
+		n = gantry_file_send(h->fd, request, sizeof(request), 0, pass);
+	while (n < 0 && errno == EINTR);
+	if (n < 0)
 		FAIL(GANTRY_ERR_PEER_LOST, "devmem daemon at %s: %s", h->path, strerror(errno));
 	do
 		n = recv(h->fd, bytes, sizeof(bytes), 0);

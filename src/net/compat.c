@@ -30,16 +30,14 @@
 
 MUTEX_KIND(compat_mu);
 
+#define EACH_VERSION(X) X(6) X(7) X(8) X(9) X(10) X(11) X(12)
+#define TABLE_MEMBER(version) ncclNet_v##version##_t v##version;
+#define TABLE_SIZE(version) sizeof(ncclNet_v##version##_t),
+
 struct gantry_compat {
 	struct gantry_net net; /* net.impl is this object */
 	union {		       /* copy of the plugin's table, zero beyond its end */
-		ncclNet_v6_t v6;
-		ncclNet_v7_t v7;
-		ncclNet_v8_t v8;
-		ncclNet_v9_t v9;
-		ncclNet_v10_t v10;
-		ncclNet_v11_t v11;
-		ncclNet_v12_t v12;
+		EACH_VERSION(TABLE_MEMBER)
 	} t;
 	const char *label; /* borrowed from the loader: the library's file name, for messages */
 	ncclDebugLogger_t logger;
@@ -79,10 +77,7 @@ SAME_PLACE(iflush);
 SAME_PLACE(test);
 SAME_PLACE(closeListen);
 
-static const size_t table_sizes[] = {
-	sizeof(ncclNet_v6_t),  sizeof(ncclNet_v7_t),  sizeof(ncclNet_v8_t),  sizeof(ncclNet_v9_t),
-	sizeof(ncclNet_v10_t), sizeof(ncclNet_v11_t), sizeof(ncclNet_v12_t),
-};
+static const size_t table_sizes[] = {EACH_VERSION(TABLE_SIZE)};
 _Static_assert(sizeof(table_sizes) / sizeof(table_sizes[0]) == GANTRY_NET_VERSION_MAX - GANTRY_NET_VERSION_MIN + 1,
 	       "a size per version");
 
@@ -262,14 +257,15 @@ static void take_devs(struct gantry_net_vdevice *to, int ndevs, const int *devs,
 #define TAKE(ours, nccls) props.ours = p.nccls;
 #define TAKE_DEVS take_devs(&props.vdev, p.vProps.ndevs, p.vProps.devs, (int)(sizeof(p.vProps.devs) / sizeof(int)))
 #define ASK_PROPERTIES(version, list, devs)                                                                            \
-	do {                                                                                                           \
-		ncclNetProperties_##version##_t p = {0};                                                               \
+	case version: {                                                                                                \
+		ncclNetProperties_v##version##_t p = {0};                                                              \
                                                                                                                        \
-		TRY_NOW(CALL(c, version, getProperties, dev, &p));                                                     \
+		TRY_NOW(CALL(c, v##version, getProperties, dev, &p));                                                  \
 		props.name = p.name ? p.name : "";                                                                     \
 		props.pci_path = p.pciPath;                                                                            \
 		list(TAKE) devs;                                                                                       \
-	} while (0)
+		break;                                                                                                 \
+	}
 
 /* A field that the version lacks is what NCCL assumes then. */
 static gantry_result compat_get_properties(struct gantry_net *net, int dev, struct gantry_net_properties *ret_props)
@@ -287,24 +283,13 @@ static gantry_result compat_get_properties(struct gantry_net *net, int dev, stru
 	};
 
 	switch (net->version) {
-	case 6:
-		ASK_PROPERTIES(v6, NET_PROPS_V6, );
-		break;
-	case 7:
-		ASK_PROPERTIES(v7, NET_PROPS_V7, );
-		break;
-	case 8:
-		ASK_PROPERTIES(v8, NET_PROPS_V8, );
-		break;
-	case 9:
-	case 10:
-		ASK_PROPERTIES(v9, NET_PROPS_V9, TAKE_DEVS);
-		break;
-	case 11:
-		ASK_PROPERTIES(v11, NET_PROPS_V11, TAKE_DEVS);
-		break;
-	default:
-		ASK_PROPERTIES(v12, NET_PROPS_V12, TAKE_DEVS);
+		ASK_PROPERTIES(6, NET_PROPS_V6, )
+		ASK_PROPERTIES(7, NET_PROPS_V7, )
+		ASK_PROPERTIES(8, NET_PROPS_V8, )
+		ASK_PROPERTIES(9, NET_PROPS_V9, TAKE_DEVS)
+		ASK_PROPERTIES(10, NET_PROPS_V9, TAKE_DEVS)
+		ASK_PROPERTIES(11, NET_PROPS_V11, TAKE_DEVS)
+		ASK_PROPERTIES(12, NET_PROPS_V12, TAKE_DEVS)
 	}
 	*ret_props = props;
 	return GANTRY_OK;

@@ -11,6 +11,7 @@
 #include <sys/types.h>
 
 #include "abi/unpack.h"
+#include "base/list.h"
 #include "base/mutex.h"
 #include "gantry/device.h"
 #include "gantry/result.h"
@@ -128,7 +129,7 @@ struct devmem_pool {
 	void *block;   /* what was allocated; memory begins at its first page border */
 	int is_mapped; /* by alloc_mapped; else by alloc */
 	/* Setting up: under the lock of the list of pools. */
-	struct devmem_pool *next;
+	struct gantry_list link;
 	int refs;
 	int nparts;
 	struct devmem_part parts[DEVMEM_POOL_PARTS];

@@ -22,7 +22,7 @@
 
 MUTEX_KIND(devmem_pools_mu); /* of the list; before a pool's own */
 static struct devmem_pools_mu list_mu = MUTEX_INITIALIZER;
-static struct devmem_pool *list GUARDED_BY(devmem_pools_mu);
+static struct gantry_list pools GUARDED_BY(devmem_pools_mu) = {&pools, &pools};
 
 static uint64_t round_up(uint64_t n, uint64_t to)
 {
@@ -148,11 +148,12 @@ gantry_result devmem_pool_get_from(struct gantry_device *dev, const struct devme
 				   struct devmem_pool **ret_pool)
 {
 	gantry_result r = GANTRY_OK;
-	struct devmem_pool *p;
+	struct devmem_pool *p = NULL;
 
 	devmem_pools_mu_lock(&list_mu);
-	for (p = list; p && p->device != dev; p = p->next)
-		;
+	gantry_list_each_entry (e, &pools, struct devmem_pool, link)
+		if (e->device == dev)
+			p = e;
 	if (p && p->source != source)
 		FAIL(GANTRY_ERR_CONFIG, "%s has a page pool of the %s source: there is no second one for the %s source",
 		     dev->name, p->source->name, source->name);
@@ -160,8 +161,7 @@ gantry_result devmem_pool_get_from(struct gantry_device *dev, const struct devme
 		p->refs++;
 	} else {
 		TRY(make(dev, source, &p));
-		p->next = list;
-		list = p;
+		gantry_list_append(&pools, &p->link);
 	}
 	*ret_pool = p;
 out:
@@ -228,12 +228,7 @@ void devmem_pool_put(struct devmem_pool *p)
 		return;
 	devmem_pools_mu_lock(&list_mu);
 	if (--p->refs == 0) {
-		for (struct devmem_pool **at = &list; *at; at = &(*at)->next) {
-			if (*at == p) {
-				*at = p->next;
-				break;
-			}
-		}
+		gantry_list_remove(&p->link);
 		say_whole(p, " ends");
 		destroy(p);
 	}

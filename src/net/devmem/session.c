@@ -270,9 +270,7 @@ static void undo(struct devmem_session *s) REQUIRES(devmem_session_mu)
 static void undo_all(void)
 {
 	devmem_sessions_mu_lock(&list_mu);
-	gantry_list_each (pos, &sessions) {
-		struct devmem_session *s = gantry_container(pos, struct devmem_session, link);
-
+	gantry_list_each_entry (s, &sessions, struct devmem_session, link) {
 		if (s->pid != getpid())
 			continue;
 		devmem_session_mu_lock(&s->mu);

@@ -10,6 +10,7 @@
 #include "net/emulated/emulated.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,8 +66,7 @@ static void describe_holders(struct emu_binding *b, char *text, size_t len) REQU
 	uint32_t held = 0;
 	size_t n;
 
-	gantry_list_each (e, &b->flows) {
-		struct emu_flow *f = gantry_container(e, struct emu_flow, link);
+	gantry_list_each_entry (f, &b->flows, struct emu_flow, link) {
 		uint32_t h = load_relaxed(&f->held);
 
 		if (!most || h > held) {
@@ -79,13 +79,10 @@ static void describe_holders(struct emu_binding *b, char *text, size_t len) REQU
 		return;
 	}
 	n = (size_t)snprintf(text, len, "flow %u (%s) holds %u of %u pages", most->number, most->peer, held, b->npages);
-	gantry_list_each (e, &b->flows) {
-		struct emu_flow *f = gantry_container(e, struct emu_flow, link);
-
+	gantry_list_each_entry (f, &b->flows, struct emu_flow, link)
 		if (f != most && n < len)
 			n += (size_t)snprintf(text + n, len - n, ", flow %u (%s) %u", f->number, f->peer,
 					      load_relaxed(&f->held));
-	}
 }
 
 /* Writes the line to be logged, if any, to `text`. */
@@ -269,8 +266,8 @@ static uint32_t next_id GUARDED_BY(emu_id_mu) = 1;
 
 static int id_in_use(uint32_t id) REQUIRES(emu_id_mu)
 {
-	gantry_list_each (e, &ids)
-		if (gantry_container(e, struct emu_id, link)->id == id)
+	gantry_list_each_entry (e, &ids, struct emu_id, link)
+		if (e->id == id)
 			return 1;
 	return 0;
 }
@@ -428,17 +425,15 @@ static void emu_describe(const struct devmem_binding *pub, char *text, size_t le
 		nflows++;
 	emu_binding_mu_unlock(&b->mu);
 	snprintf(text, len,
-		 "emulated NIC %s: dmabuf %u, shape %s, %u of %u pages of %u bytes free, %u flows%s; %llu receives, "
-		 "%llu fragments, %llu bytes in pages (%llu copies), %llu linear, %llu plain, %llu tokens returned, "
-		 "%llu bad returns, "
-		 "starved %llu times, %llu pages written after return",
+		 "emulated NIC %s: dmabuf %u, shape %s, %u of %u pages of %u bytes free, %u flows%s; %" PRIu64
+		 " receives, %" PRIu64 " fragments, %" PRIu64 " bytes in pages (%" PRIu64 " copies), %" PRIu64
+		 " linear, %" PRIu64 " plain, %" PRIu64 " tokens returned, %" PRIu64 " bad returns, starved %" PRIu64
+		 " times, %" PRIu64 " pages written after return",
 		 b->nic, b->pub.dmabuf_id, shapes[b->shape], nfree, b->npages, b->page_size, nflows,
-		 starved ? ", starved" : "", (unsigned long long)EMU_COUNTED(b, receives),
-		 (unsigned long long)EMU_COUNTED(b, frags), (unsigned long long)EMU_COUNTED(b, page_bytes),
-		 (unsigned long long)EMU_COUNTED(b, copies), (unsigned long long)EMU_COUNTED(b, linear_bytes),
-		 (unsigned long long)EMU_COUNTED(b, plain_bytes), (unsigned long long)EMU_COUNTED(b, returned),
-		 (unsigned long long)EMU_COUNTED(b, bad_returns), (unsigned long long)EMU_COUNTED(b, starved),
-		 (unsigned long long)EMU_COUNTED(b, written_after));
+		 starved ? ", starved" : "", EMU_COUNTED(b, receives), EMU_COUNTED(b, frags),
+		 EMU_COUNTED(b, page_bytes), EMU_COUNTED(b, copies), EMU_COUNTED(b, linear_bytes),
+		 EMU_COUNTED(b, plain_bytes), EMU_COUNTED(b, returned), EMU_COUNTED(b, bad_returns),
+		 EMU_COUNTED(b, starved), EMU_COUNTED(b, written_after));
 }
 
 const struct devmem_source_ops emulated_ops = {

@@ -24,7 +24,7 @@
 #include "base/param.h"
 #include "device/device.h"
 
-enum { TX_CALLS = 64, TX_BYTES = 4 << 20, TX_RANGES = 16, TX_BOUNCE = 64 << 10, TX_BUCKETS = 64, TX_LAST_MS = 100 };
+enum { TX_CALLS = 64, TX_BYTES = 4 << 20, TX_RANGES = 16, TX_BOUNCE = 64 << 10, TX_LAST_MS = 100 };
 
 MUTEX_KIND(emu_tx_mu);	 /* of the lists of memories and sockets */
 MUTEX_KIND(emu_sock_mu); /* of one socket; inside tx_mu */
@@ -66,7 +66,7 @@ struct tx_sock {
 
 static struct emu_tx_mu tx_mu = MUTEX_INITIALIZER;
 static struct gantry_list tx_all GUARDED_BY(emu_tx_mu) = {&tx_all, &tx_all};
-static struct gantry_list tx_socks[TX_BUCKETS] GUARDED_BY(emu_tx_mu); /* by fd; next is NULL: never used */
+static struct gantry_list tx_socks GUARDED_BY(emu_tx_mu) = {&tx_socks, &tx_socks};
 
 gantry_result emu_bind_tx(const struct devmem_memory *memory, const char *nic, struct devmem_tx **ret_tx)
 {
@@ -93,23 +93,17 @@ out:
 /* The kernel looks the id up; here the handle is, without touching it: a stale one is EINVAL as well. */
 static struct emu_tx *tx_find(const struct devmem_tx *pub) REQUIRES(emu_tx_mu)
 {
-	struct emu_tx *found = NULL;
-
-	gantry_list_each (e, &tx_all)
-		if (&gantry_container(e, struct emu_tx, link)->pub == pub)
-			found = gantry_container(e, struct emu_tx, link);
-	return found;
+	gantry_list_each_entry (t, &tx_all, struct emu_tx, link)
+		if (&t->pub == pub)
+			return t;
+	return NULL;
 }
 
 static struct tx_sock *sock_find(int fd) REQUIRES(emu_tx_mu)
 {
-	struct gantry_list *l = &tx_socks[(unsigned)fd % TX_BUCKETS];
-
-	if (!l->next)
-		gantry_list_init(l);
-	gantry_list_each (e, l)
-		if (gantry_container(e, struct tx_sock, link)->fd == fd)
-			return gantry_container(e, struct tx_sock, link);
+	gantry_list_each_entry (s, &tx_socks, struct tx_sock, link)
+		if (s->fd == fd)
+			return s;
 	return NULL;
 }
 
@@ -134,7 +128,7 @@ static struct tx_sock *sock_new(int fd) REQUIRES(emu_tx_mu)
 	s->random = (uint64_t)gantry_params()->emu_seed;
 	s->next = EMU_FAULT(134);
 	emu_sock_mu_unlock(&s->mu);
-	gantry_list_append(&tx_socks[(unsigned)fd % TX_BUCKETS], &s->link);
+	gantry_list_append(&tx_socks, &s->link);
 	return s;
 }
 
@@ -377,11 +371,9 @@ void emu_unbind_tx(struct devmem_tx *pub)
 
 	emu_tx_mu_lock(&tx_mu);
 	t = pub ? tx_find(pub) : NULL;
-	for (int i = 0; t && i < TX_BUCKETS; i++)
-		if (tx_socks[i].next)
-			gantry_list_each (e, &tx_socks[i])
-				sock_keep_copies(gantry_container(e, struct tx_sock, link), t);
 	if (t) {
+		gantry_list_each_entry (s, &tx_socks, struct tx_sock, link)
+			sock_keep_copies(s, t);
 		gantry_list_remove(&t->link);
 		emu_id_release(&t->own);
 	}

@@ -30,19 +30,9 @@
 #define MSG_SOCK_DEVMEM 0x2000000
 #endif
 #ifndef SO_DEVMEM_LINEAR
-#if defined(__sparc__)
-#define SO_DEVMEM_LINEAR 0x57
-#define SO_DEVMEM_DMABUF 0x58
-#define SO_DEVMEM_DONTNEED 0x59
-#elif defined(__hppa__)
-#define SO_DEVMEM_LINEAR 0x404E
-#define SO_DEVMEM_DMABUF 0x404F
-#define SO_DEVMEM_DONTNEED 0x4050
-#else
-#define SO_DEVMEM_LINEAR 78
+#define SO_DEVMEM_LINEAR 78 /* but for sparc and hppa, which have numbers of their own */
 #define SO_DEVMEM_DMABUF 79
 #define SO_DEVMEM_DONTNEED 80
-#endif
 #endif
 #ifndef SCM_DEVMEM_LINEAR
 #define SCM_DEVMEM_LINEAR SO_DEVMEM_LINEAR

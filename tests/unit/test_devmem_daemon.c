@@ -13,7 +13,7 @@
 #include <sys/un.h>
 
 #include "devmem_fake.h"
-#include "net/devmem/daemon.h"
+#include "net/devmem/daemon.c" /* its messages are its own */
 
 /* As they travel: what the daemon takes, written out by hand (little-endian machines). */
 struct raw_request {
@@ -498,10 +498,10 @@ TEST(check_requests)
 		for (size_t k = 0; !(i & 1) && k < sizeof(bytes); k++)
 			bytes[k] &= 3;
 		/* The magic number is never right. */
-		CHECK(devmem_request_decode(bytes, sizeof(bytes), i & 2, &q) != NULL);
+		CHECK(decode_request(bytes, sizeof(bytes), i & 2, &q) != NULL);
 		memcpy(bytes, &(uint32_t){DEVMEM_DAEMON_MAGIC}, 4);
 		memcpy(bytes + 4, &(uint32_t){DEVMEM_DAEMON_VERSION}, 4);
-		if (!devmem_request_decode(bytes, sizeof(bytes), i & 2, &q)) {
+		if (!decode_request(bytes, sizeof(bytes), i & 2, &q)) {
 			CHECK(q.op >= DEVMEM_DAEMON_BIND && q.op <= DEVMEM_DAEMON_UNSTEER);
 			CHECK(!bytes[36] && !bytes[37] && !bytes[38] && !bytes[39]);
 			CHECK(q.op != DEVMEM_DAEMON_BIND || memchr(q.nic, 0, sizeof(q.nic)));

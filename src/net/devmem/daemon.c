@@ -31,6 +31,29 @@
 #define SO_NETNS_COOKIE 71 /* since 5.14 */
 #endif
 
+enum { DEVMEM_DAEMON_VERSION = 1, DEVMEM_DAEMON_CLIENTS = 64, DEVMEM_DAEMON_TEXT = 256 };
+#define DEVMEM_DAEMON_MAGIC 0x47445648u /* "GDVH" */
+enum devmem_daemon_op { DEVMEM_DAEMON_BIND = 1, DEVMEM_DAEMON_STEER, DEVMEM_DAEMON_UNSTEER };
+
+/* On the wire: all integers little-endian, in the order of the fields, texts in fields of fixed size. */
+struct devmem_request {
+	uint32_t op;	    /* enum devmem_daemon_op */
+	uint32_t queues;    /* BIND */
+	uint32_t location;  /* UNSTEER */
+	char nic[IFNAMSIZ]; /* BIND */
+};
+struct devmem_reply {
+	gantry_result result;
+	uint32_t dmabuf_id;	       /* BIND */
+	uint32_t location;	       /* STEER */
+	char text[DEVMEM_DAEMON_TEXT]; /* of an error */
+};
+enum {
+	DEVMEM_REQUEST_SIZE = 5 * 4 + IFNAMSIZ + 4, /* magic, version, op, queues, location, nic, 0 */
+	DEVMEM_REPLY_SIZE = 5 * 4 + DEVMEM_DAEMON_TEXT,
+};
+_Static_assert(DEVMEM_REQUEST_SIZE == 40 && DEVMEM_REPLY_SIZE == 276, "both ends are of one build or of two");
+
 struct client {
 	int fd;
 	struct ucred who;
@@ -50,7 +73,7 @@ struct server {
 	struct client clients[DEVMEM_DAEMON_CLIENTS];
 };
 
-void devmem_request_encode(const struct devmem_request *q, uint8_t bytes[DEVMEM_REQUEST_SIZE])
+static void encode_request(const struct devmem_request *q, uint8_t bytes[DEVMEM_REQUEST_SIZE])
 {
 	put32(bytes, DEVMEM_DAEMON_MAGIC);
 	put32(bytes + 4, DEVMEM_DAEMON_VERSION);
@@ -66,7 +89,8 @@ static int is_name(const char nic[IFNAMSIZ])
 	return *nic && memchr(nic, 0, IFNAMSIZ) && !strchr(nic, '/') && strcmp(nic, "..") != 0 && strcmp(nic, ".") != 0;
 }
 
-const char *devmem_request_decode(const uint8_t *bytes, size_t len, int has_fd, struct devmem_request *ret_request)
+/* NULL: fine; else what is wrong with these bytes (static text). has_fd: a file came with them. */
+static const char *decode_request(const uint8_t *bytes, size_t len, int has_fd, struct devmem_request *ret_request)
 {
 	struct devmem_request q;
 
@@ -96,7 +120,7 @@ const char *devmem_request_decode(const uint8_t *bytes, size_t len, int has_fd, 
 	return "an unknown request";
 }
 
-void devmem_reply_encode(const struct devmem_reply *a, uint8_t bytes[DEVMEM_REPLY_SIZE])
+static void encode_reply(const struct devmem_reply *a, uint8_t bytes[DEVMEM_REPLY_SIZE])
 {
 	put32(bytes, DEVMEM_DAEMON_MAGIC);
 	put32(bytes + 4, DEVMEM_DAEMON_VERSION);
@@ -106,7 +130,8 @@ void devmem_reply_encode(const struct devmem_reply *a, uint8_t bytes[DEVMEM_REPL
 	put_text(bytes + 20, DEVMEM_DAEMON_TEXT, a->text);
 }
 
-int devmem_reply_decode(const uint8_t *bytes, size_t len, struct devmem_reply *ret_reply)
+/* 0, or -1: not a reply, or of another version. */
+static int decode_reply(const uint8_t *bytes, size_t len, struct devmem_reply *ret_reply)
 {
 	uint32_t result;
 
@@ -205,7 +230,7 @@ static int serve_one(struct server *s, struct client *c)
 		return errno == EAGAIN || errno == EINTR ? 0 : -1;
 	if (n == 0 && fd < 0)
 		return -1; /* the end */
-	wrong = devmem_request_decode(bytes, (size_t)n, fd >= 0, &q);
+	wrong = decode_request(bytes, (size_t)n, fd >= 0, &q);
 	if (wrong) {
 		LOG_WARN(TOOL, "process %d of user %u: %s", (int)c->who.pid, (unsigned)c->who.uid, wrong);
 		reply.result = GANTRY_ERR_PROTOCOL;
@@ -215,7 +240,7 @@ static int serve_one(struct server *s, struct client *c)
 	}
 	if (fd >= 0)
 		close(fd);
-	devmem_reply_encode(&reply, answered);
+	encode_reply(&reply, answered);
 	n = send(c->fd, answered, sizeof(answered), MSG_NOSIGNAL | MSG_DONTWAIT);
 	return n == (ssize_t)sizeof(answered) && !wrong ? 0 : -1;
 }
@@ -445,7 +470,7 @@ static gantry_result ask(struct devmem_daemon *h, const struct devmem_request *q
 	if (h->broken)
 		FAIL(GANTRY_ERR_PEER_LOST, "devmem daemon at %s did not answer an earlier request", h->path);
 	h->broken = 1;
-	devmem_request_encode(q, request);
+	encode_request(q, request);
 	do
 		n = gantry_file_send(h->fd, request, sizeof(request), 0, pass);
 	while (n < 0 && errno == EINTR);
@@ -460,7 +485,7 @@ static gantry_result ask(struct devmem_daemon *h, const struct devmem_request *q
 	if (n == 0)
 		FAIL(GANTRY_ERR_PEER_LOST,
 		     "devmem daemon at %s closed the connection (another user than the one it serves?)", h->path);
-	if (devmem_reply_decode(bytes, (size_t)n, &a) < 0)
+	if (decode_reply(bytes, (size_t)n, &a) < 0)
 		FAIL(GANTRY_ERR_VERSION, "devmem daemon at %s is of another version", h->path);
 	h->broken = 0;
 	if (a.result != GANTRY_OK)

@@ -13,42 +13,11 @@
 #ifndef GANTRY_NET_DEVMEM_DAEMON_H
 #define GANTRY_NET_DEVMEM_DAEMON_H
 
-#include <net/if.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 #include "gantry/result.h"
 #include "net/devmem/session.h"
-
-enum { DEVMEM_DAEMON_VERSION = 1, DEVMEM_DAEMON_CLIENTS = 64, DEVMEM_DAEMON_TEXT = 256 };
-#define DEVMEM_DAEMON_MAGIC 0x47445648u /* "GDVH" */
-enum devmem_daemon_op { DEVMEM_DAEMON_BIND = 1, DEVMEM_DAEMON_STEER, DEVMEM_DAEMON_UNSTEER };
-
-/* On the wire: all integers little-endian, in the order of the fields, texts in fields of fixed size. */
-struct devmem_request {
-	uint32_t op;	    /* enum devmem_daemon_op */
-	uint32_t queues;    /* BIND */
-	uint32_t location;  /* UNSTEER */
-	char nic[IFNAMSIZ]; /* BIND */
-};
-struct devmem_reply {
-	gantry_result result;
-	uint32_t dmabuf_id;	       /* BIND */
-	uint32_t location;	       /* STEER */
-	char text[DEVMEM_DAEMON_TEXT]; /* of an error */
-};
-enum {
-	DEVMEM_REQUEST_SIZE = 5 * 4 + IFNAMSIZ + 4, /* magic, version, op, queues, location, nic, 0 */
-	DEVMEM_REPLY_SIZE = 5 * 4 + DEVMEM_DAEMON_TEXT,
-};
-_Static_assert(DEVMEM_REQUEST_SIZE == 40 && DEVMEM_REPLY_SIZE == 276, "both ends are of one build or of two");
-
-void devmem_request_encode(const struct devmem_request *q, uint8_t bytes[DEVMEM_REQUEST_SIZE]);
-/* NULL: fine; else what is wrong with these bytes (static text). has_fd: a file came with them. */
-const char *devmem_request_decode(const uint8_t *bytes, size_t len, int has_fd, struct devmem_request *ret_request);
-void devmem_reply_encode(const struct devmem_reply *a, uint8_t bytes[DEVMEM_REPLY_SIZE]);
-/* 0, or -1: not a reply, or of another version. */
-int devmem_reply_decode(const uint8_t *bytes, size_t len, struct devmem_reply *ret_reply);
 
 /* The client's side. */
 struct devmem_daemon; /* a connection */

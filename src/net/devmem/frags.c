@@ -53,18 +53,6 @@ static int next_cmsg(struct walk *w, struct cmsghdr *ret_header, const uint8_t *
 	return 1;
 }
 
-/* Is it one of ours, and what does it say? 1, 0: somebody else's, -1: of the wrong length. */
-static int read_chunk(const struct cmsghdr *h, const uint8_t *data, struct devmem_cmsg *ret_chunk, int *ret_linear)
-{
-	if (h->cmsg_level != SOL_SOCKET || (h->cmsg_type != SCM_DEVMEM_LINEAR && h->cmsg_type != SCM_DEVMEM_DMABUF))
-		return 0;
-	if (h->cmsg_len != CMSG_LEN(sizeof(*ret_chunk)))
-		return -1;
-	memcpy(ret_chunk, data, sizeof(*ret_chunk));
-	*ret_linear = h->cmsg_type == SCM_DEVMEM_LINEAR;
-	return 1;
-}
-
 static gantry_result check_linear(const struct parse *p, const struct devmem_cmsg *c)
 {
 	if (c->frag_token != 0)
@@ -91,10 +79,19 @@ static gantry_result check_in_pool(const struct parse *p, const struct devmem_cm
 	return GANTRY_OK;
 }
 
-static gantry_result add_chunk(struct parse *p, const struct devmem_cmsg *c, int linear)
+/* One control message; somebody else's are passed over. */
+static gantry_result add_message(struct parse *p, const struct cmsghdr *h, const uint8_t *data)
 {
+	int linear = h->cmsg_type == SCM_DEVMEM_LINEAR;
 	struct devmem_list *list = p->list;
+	struct devmem_cmsg chunk, *c = &chunk;
 
+	if (h->cmsg_level != SOL_SOCKET || (!linear && h->cmsg_type != SCM_DEVMEM_DMABUF))
+		return GANTRY_OK;
+	if (h->cmsg_len != CMSG_LEN(sizeof(chunk)))
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "a control message of type %d with %zu bytes", h->cmsg_type,
+			 (size_t)h->cmsg_len);
+	memcpy(&chunk, data, sizeof(chunk));
 	if (list->n == DEVMEM_LIST_MAX)
 		FAIL_NOW(GANTRY_ERR_PROTOCOL, "more than %d fragments in one receive", DEVMEM_LIST_MAX);
 	if (c->frag_size == 0)
@@ -119,9 +116,8 @@ gantry_result devmem_parse(const struct msghdr *msg, ssize_t got, const struct d
 	struct walk w = {.at = msg->msg_control, .left = msg->msg_controllen};
 	struct parse p = {.binding = b, .iov_bytes = iov_bytes, .list = ret_list};
 	struct cmsghdr header;
-	struct devmem_cmsg chunk;
 	const uint8_t *data;
-	int more, linear = 0;
+	int more;
 
 	ret_list->n = 0;
 	ret_list->bytes = 0;
@@ -129,15 +125,8 @@ gantry_result devmem_parse(const struct msghdr *msg, ssize_t got, const struct d
 	if (got <= 0 || (!w.at && w.left > 0))
 		FAIL_NOW(GANTRY_ERR_INVALID, "control messages of a receive that returned %zd, %zu bytes at %p", got,
 			 w.left, msg->msg_control);
-	while ((more = next_cmsg(&w, &header, &data)) > 0) {
-		int ours = read_chunk(&header, data, &chunk, &linear);
-
-		if (ours < 0)
-			FAIL_NOW(GANTRY_ERR_PROTOCOL, "a control message of type %d with %zu bytes", header.cmsg_type,
-				 (size_t)header.cmsg_len);
-		if (ours > 0)
-			TRY_NOW(add_chunk(&p, &chunk, linear));
-	}
+	while ((more = next_cmsg(&w, &header, &data)) > 0)
+		TRY_NOW(add_message(&p, &header, data));
 	if (more < 0)
 		FAIL_NOW(GANTRY_ERR_PROTOCOL, "a control message runs out of its buffer of %zu bytes",
 			 (size_t)msg->msg_controllen);

@@ -58,12 +58,9 @@ static struct gantry_list *bucket(uint64_t id)
 
 struct tcp_listener *tcp_listener_find(uint64_t id)
 {
-	gantry_list_each (pos, bucket(id)) {
-		struct tcp_listener *l = gantry_container(pos, struct tcp_listener, node);
-
+	gantry_list_each_entry (l, bucket(id), struct tcp_listener, node)
 		if (l->id == id)
 			return l;
-	}
 	return NULL;
 }
 
@@ -159,15 +156,10 @@ static int may_share(const struct tcp_link *l, const struct wire_hello *h, const
 static struct tcp_link *link_to_share(const struct wire_hello *h, const struct tcp_listener *listener, int *ret_wait)
 {
 	*ret_wait = 0;
-	gantry_list_each (pos, &tcp_engine.shareable) {
-		struct tcp_link *l = gantry_container(pos, struct tcp_link, waiting);
-
+	gantry_list_each_entry (l, &tcp_engine.shareable, struct tcp_link, waiting)
 		if (may_share(l, h, listener))
 			return l;
-	}
-	gantry_list_each (pos, &tcp_engine.connectors) {
-		struct tcp_connector *c = gantry_container(pos, struct tcp_connector, node);
-
+	gantry_list_each_entry (c, &tcp_engine.connectors, struct tcp_connector, node) {
 		if (c->state != TCP_CONNECTING || !c->link || !may_share(c->link, h, listener))
 			continue;
 		if (c->link->lanes_here)
@@ -190,9 +182,7 @@ static void limit_opening(const struct tcp_listener *listener) REQUIRES(loop_mu)
 {
 	if (listener->nopening < OPENING_MAX)
 		return;
-	gantry_list_each (pos, &tcp_engine.opening) {
-		struct tcp_link *l = gantry_container(pos, struct tcp_link, waiting);
-
+	gantry_list_each_entry (l, &tcp_engine.opening, struct tcp_link, waiting) {
 		if (l->rx_listener != listener->id)
 			continue;
 		LOG_INFO(NET, "%s: %d connections to one listener wait for their lanes, the oldest goes",
@@ -396,8 +386,7 @@ static void drop_stale_links(uint64_t now) REQUIRES(loop_mu)
 	if (now - tcp_engine.opening_looked < OPENING_NS)
 		return;
 	tcp_engine.opening_looked = now;
-	gantry_list_each_safe (pos, &tcp_engine.opening) {
-		struct tcp_link *l = gantry_container(pos, struct tcp_link, waiting);
+	gantry_list_each_entry_safe (l, &tcp_engine.opening, struct tcp_link, waiting) {
 		char c;
 		int gone = 0;
 

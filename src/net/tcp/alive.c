@@ -121,9 +121,7 @@ void tcp_alive_tick(uint64_t now_ns)
 	if (e->last_tick && now_ns - e->last_tick > gantry_params()->timeout / 8 + interval)
 		grace = gantry_ticks_of_ns(now_ns - e->last_tick - interval);
 	e->last_tick = now_ns;
-	gantry_list_each (pos, &e->links) {
-		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
-
+	gantry_list_each_entry (l, &e->links, struct tcp_link, node) {
 		if (l->up) {
 			bound_backoff(l, now_ns);
 			check(l, now, grace);
@@ -189,9 +187,7 @@ static int drained(struct tcp_link *l)
 
 void tcp_linger_tick(uint64_t now)
 {
-	gantry_list_each_safe (pos, &tcp_engine.lingering) {
-		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
-
+	gantry_list_each_entry_safe (l, &tcp_engine.lingering, struct tcp_link, node) {
 		shut_when_said(l, now >= l->linger_until);
 		if (drained(l) || now >= l->linger_until) {
 			gantry_list_remove(&l->node);

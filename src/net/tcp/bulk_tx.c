@@ -121,8 +121,7 @@ static bool is_too_slow(const struct tcp_lane *lane, uint64_t chunk) REQUIRES(la
 /* The oldest message whose receive is posted, or NULL. */
 static struct tcp_send *find_ready(struct tcp_link *l) REQUIRES(link_mu)
 {
-	gantry_list_each (pos, &l->tx.bulk) {
-		struct tcp_send *s = gantry_container(pos, struct tcp_send, head.node);
+	gantry_list_each_entry (s, &l->tx.bulk, struct tcp_send, head.node) {
 		struct tcp_tag *t = tcp_tag_of(&l->tx.tags, s->tag);
 
 		/* The receiver keeps track of this many that may be done before an earlier one. */

@@ -100,8 +100,7 @@ static void collect_state(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 /* Tell the peer of messages that wait for a receive, once each: it may have posted it without saying so. */
 static void collect_rts(struct tcp_link *l) REQUIRES(control_mu, link_mu)
 {
-	gantry_list_each (pos, &l->tx.bulk) {
-		struct tcp_send *s = gantry_container(pos, struct tcp_send, head.node);
+	gantry_list_each_entry (s, &l->tx.bulk, struct tcp_send, head.node) {
 		struct tcp_tag *t;
 
 		if (l->control.nframes >= LINK_CONTROL_FRAMES - ROOM_FOR_ENDS)

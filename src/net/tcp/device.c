@@ -15,9 +15,8 @@ gantry_result tcp_devices_scan(void)
 {
 	struct tcp_engine *e = &tcp_engine;
 	struct gantry_nic_list *nics = NULL;
-	gantry_result r = GANTRY_OK;
 
-	TRY(inet_wanted_nics(&nics));
+	TRY_NOW(inet_wanted_nics(&nics));
 	e->ndevs = 0;
 	for (int i = 0; i < nics->count; i++) {
 		struct tcp_device *d = &e->devs[e->ndevs++];
@@ -32,8 +31,7 @@ gantry_result tcp_devices_scan(void)
 				 d->name);
 	}
 	e->nics = nics;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 void tcp_device_properties(int dev, struct gantry_net_properties *ret_props)
@@ -66,22 +64,21 @@ void tcp_device_properties(int dev, struct gantry_net_properties *ret_props)
 gantry_result tcp_device_fuse(const struct gantry_net_vdevice *vdev, int *ret_dev)
 {
 	struct tcp_engine *e = &tcp_engine;
-	gantry_result r = GANTRY_OK;
 	struct tcp_device d = {0};
 	size_t at = 0;
 
 	if (vdev->ndevs < 1 || vdev->ndevs > GANTRY_NET_MAX_RAILS)
-		FAIL(GANTRY_ERR_INVALID, "makeVDevice: %d devices, 1 to %d can be fused", vdev->ndevs,
-		     GANTRY_NET_MAX_RAILS);
+		FAIL_NOW(GANTRY_ERR_INVALID, "makeVDevice: %d devices, 1 to %d can be fused", vdev->ndevs,
+			 GANTRY_NET_MAX_RAILS);
 	for (int i = 0; i < vdev->ndevs; i++) {
 		int k = vdev->devs[i];
 
 		if (k < 0 || k >= e->ndevs || e->devs[k].nrails != 1)
-			FAIL(GANTRY_ERR_INVALID, "makeVDevice: %d is not a physical device (there are %d)", k,
-			     e->nics->count);
+			FAIL_NOW(GANTRY_ERR_INVALID, "makeVDevice: %d is not a physical device (there are %d)", k,
+				 e->nics->count);
 		for (int j = 0; j < i; j++)
 			if (d.rails[j] == e->devs[k].rails[0])
-				FAIL(GANTRY_ERR_INVALID, "makeVDevice: device %d is named twice", k);
+				FAIL_NOW(GANTRY_ERR_INVALID, "makeVDevice: device %d is named twice", k);
 		d.rails[d.nrails++] = e->devs[k].rails[0];
 		at += (size_t)snprintf(d.name + at, sizeof(d.name) - at, "%s%s", i ? "+" : "", e->devs[k].name);
 		if (at >= sizeof(d.name))
@@ -92,16 +89,15 @@ gantry_result tcp_device_fuse(const struct gantry_net_vdevice *vdev, int *ret_de
 	for (int i = 0; i < e->ndevs; i++) {
 		if (e->devs[i].nrails == d.nrails && memcmp(e->devs[i].rails, d.rails, sizeof(d.rails)) == 0) {
 			*ret_dev = i;
-			goto out;
+			return GANTRY_OK;
 		}
 	}
 	if (e->ndevs == TCP_MAX_DEVICES)
-		FAIL(GANTRY_ERR_LIMIT, "makeVDevice: no more than %d devices", TCP_MAX_DEVICES);
+		FAIL_NOW(GANTRY_ERR_LIMIT, "makeVDevice: no more than %d devices", TCP_MAX_DEVICES);
 	LOG_INFO(NET, "device %d: %s, %d rails", e->ndevs, d.name, d.nrails);
 	*ret_dev = e->ndevs;
 	e->devs[e->ndevs++] = d;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* Launchers say how many ranks share this host, and so its CPUs. */

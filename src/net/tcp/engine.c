@@ -133,9 +133,7 @@ static int leaving(int last, int ms) REQUIRES(loop_mu)
 
 static void close_lanes(const struct gantry_list *links)
 {
-	gantry_list_each (pos, links) {
-		const struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
-
+	gantry_list_each_entry (l, links, struct tcp_link, node) {
 		for (int i = 0; i < l->nlanes; i++)
 			if (l->lanes[i].fd >= 0)
 				close(l->lanes[i].fd);
@@ -173,19 +171,17 @@ static struct inet_client client = {
 gantry_result tcp_engine_start(void)
 {
 	struct tcp_engine *e = &tcp_engine;
-	gantry_result r = GANTRY_OK;
 	int began = !client.active;
 
-	TRY(inet_loop_start(&client));
+	TRY_NOW(inet_loop_start(&client));
 	if (!began)
-		goto out;
+		return GANTRY_OK;
 	if (!e->process)
 		identify(e);
 	e->ticked = e->last_tick = 0;
 	if (gantry_trace_on())
 		LOG_INFO(NET, "events are recorded for GANTRY_TRACE=%s", gantry_params()->trace);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 void tcp_engine_release(void)

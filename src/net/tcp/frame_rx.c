@@ -44,9 +44,7 @@ static void on_state(struct tcp_link *l, const struct wire_state *s) REQUIRES(li
 		return;
 	l->tx.peer_done = s->done;
 	l->tx.peer_done_bits = s->done_bits;
-	gantry_list_each_safe (pos, &l->tx.unacked) {
-		struct tcp_send *send = gantry_container(pos, struct tcp_send, head.node);
-
+	gantry_list_each_entry_safe (send, &l->tx.unacked, struct tcp_send, head.node) {
 		if (!tcp_send_acked(l, send->seq))
 			continue;
 		gantry_list_remove(&send->head.node);

@@ -121,16 +121,12 @@ void tcp_link_free(struct tcp_link *l) UNCHECKED
 
 gantry_result tcp_link_open_tx(struct tcp_link *l)
 {
-	gantry_result r = GANTRY_OK;
-
 	for (int i = 0; i < 2; i++) {
 		l->tx.coalesce.buffers[i] = malloc(LINK_COALESCE);
 		if (!l->tx.coalesce.buffers[i])
-			FAIL(GANTRY_ERR_NOMEM, "no memory for a staging buffer");
+			FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a staging buffer");
 	}
-	TRY(gantry_pool_init(&l->tx.sends, sizeof(struct tcp_send), LINK_SENDS));
-out:
-	return r;
+	return gantry_pool_init(&l->tx.sends, sizeof(struct tcp_send), LINK_SENDS);
 }
 
 gantry_result tcp_link_open_rx(struct tcp_link *l)

@@ -9,9 +9,7 @@
 
 struct tcp_buffer *tcp_match_buffer(struct tcp_link *l, uint32_t tag, uint32_t index, struct tcp_recv **ret_recv)
 {
-	gantry_list_each (pos, &l->rx.posted) {
-		struct tcp_recv *recv = gantry_container(pos, struct tcp_recv, head.node);
-
+	gantry_list_each_entry (recv, &l->rx.posted, struct tcp_recv, head.node) {
 		for (int i = 0; i < recv->n; i++) {
 			if (recv->buffers[i].index == index && recv->buffers[i].tag == tag) {
 				*ret_recv = recv;
@@ -222,9 +220,7 @@ int tcp_match_eager(struct tcp_link *l, const struct wire_piece *f, const uint8_
 
 void tcp_match_unexpected(struct tcp_link *l, struct tcp_recv *recv, struct tcp_buffer *buffer)
 {
-	gantry_list_each (pos, &l->rx.unexpected) {
-		struct tcp_unexpected *u = gantry_container(pos, struct tcp_unexpected, node);
-
+	gantry_list_each_entry (u, &l->rx.unexpected, struct tcp_unexpected, node) {
 		if (u->tag != buffer->tag || u->index != buffer->index)
 			continue;
 		if (!u->complete) { /* still arriving: whoever reads its last byte completes the buffer */

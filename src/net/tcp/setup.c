@@ -43,25 +43,23 @@ static long fds_left(long need, long *ret_limit)
 
 gantry_result tcp_link_for_session(int nlanes, struct tcp_link **ret_link)
 {
-	gantry_result r = GANTRY_OK;
 	struct tcp_link *l;
 	char advice[GANTRY_ADVICE_TEXT];
 	/* A socket per lane, and a pipe for each bulk lane. */
 	long limit, need = 3 * nlanes + FD_RESERVE, left = fds_left(need, &limit);
 
 	if (left < need)
-		FAIL(GANTRY_ERR_LIMIT,
-		     "%ld of %ld file descriptors are left, a connection of %d lanes needs %d: %s, or "
-		     "lower GANTRY_LANES",
-		     left, limit, nlanes, (int)need, gantry_nofile_advice(advice));
-	TRY(tcp_link_create(nlanes, &l));
+		FAIL_NOW(GANTRY_ERR_LIMIT,
+			 "%ld of %ld file descriptors are left, a connection of %d lanes needs %d: %s, or lower "
+			 "GANTRY_LANES",
+			 left, limit, nlanes, (int)need, gantry_nofile_advice(advice));
+	TRY_NOW(tcp_link_create(nlanes, &l));
 	l->session.id = (uint32_t)++tcp_engine.next_id;
 	l->session.forks = inet_forks;
 	l->session.crc = gantry_params()->crc;
 	l->session.pace_ticks = gantry_ticks_of_ns(gantry_params()->poll_pace);
 	*ret_link = l;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* Sessions are random. */
@@ -72,12 +70,9 @@ static struct gantry_list *bucket(const uint8_t session[WIRE_SESSION_SIZE])
 
 struct tcp_link *tcp_link_of_session(const uint8_t session[WIRE_SESSION_SIZE])
 {
-	gantry_list_each (pos, bucket(session)) {
-		struct tcp_link *l = gantry_container(pos, struct tcp_link, by_session);
-
+	gantry_list_each_entry (l, bucket(session), struct tcp_link, by_session)
 		if (memcmp(l->session.key, session, WIRE_SESSION_SIZE) == 0)
 			return l;
-	}
 	return NULL;
 }
 

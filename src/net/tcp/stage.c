@@ -69,9 +69,7 @@ gantry_result tcp_stage_get(struct gantry_device *dev, struct tcp_stage **ret_st
 	gantry_result r = GANTRY_OK;
 
 	stages_mu_lock(&stages_mu_one);
-	gantry_list_each (pos, &stages) {
-		struct tcp_stage *s = gantry_container(pos, struct tcp_stage, node);
-
+	gantry_list_each_entry (s, &stages, struct tcp_stage, node) {
 		if (s->device == dev) {
 			s->refs++;
 			*ret_stage = s;

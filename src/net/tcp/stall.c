@@ -140,9 +140,7 @@ int tcp_stall_tick(uint64_t now_ns)
 		return 0;
 	stall.looked = now_ns;
 	stall.n = 0;
-	gantry_list_each (pos, &tcp_engine.links) {
-		struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
-
+	gantry_list_each_entry (l, &tcp_engine.links, struct tcp_link, node) {
 		if (!l->up || tcp_link_failed(l) || !load_relaxed(&l->watched))
 			continue;
 		fresh |= look_at(l, 0, now_ns);

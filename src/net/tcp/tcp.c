@@ -198,22 +198,20 @@ static void comm_free(struct tcp_comm *comm)
 static gantry_result start_connecting(struct tcp_context *ctx, struct tcp_home *home, int dev, void *handle)
 	REQUIRES(loop_mu)
 {
-	gantry_result r = GANTRY_OK;
 	struct tcp_connector *c;
 	struct wire_handle h;
 
-	TRY(check_dev(dev));
+	TRY_NOW(check_dev(dev));
 	if (wire_handle_decode(handle, &h) != GANTRY_OK)
-		FAIL(GANTRY_ERR_INVALID, "this handle was not made by gantry: do all ranks use the same plugin?");
+		FAIL_NOW(GANTRY_ERR_INVALID, "this handle was not made by gantry: do all ranks use the same plugin?");
 	if (h.version != WIRE_VERSION)
-		FAIL(GANTRY_ERR_VERSION, "protocol version differs: %d here, %d on the listening side", WIRE_VERSION,
-		     h.version);
-	TRY(tcp_engine_start());
-	TRY(tcp_connector_open(ctx, home, dev, &h, &c));
+		FAIL_NOW(GANTRY_ERR_VERSION, "protocol version differs: %d here, %d on the listening side",
+			 WIRE_VERSION, h.version);
+	TRY_NOW(tcp_engine_start());
+	TRY_NOW(tcp_connector_open(ctx, home, dev, &h, &c));
 	wire_handle_set_local(handle, c->id);
 	tcp_engine.users++;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static gantry_result comm_new(enum comm_kind kind, struct tcp_link *l, const struct tcp_context *ctx,

@@ -57,7 +57,6 @@ static int make_ready(struct tcp_link *l) UNCHECKED
 static gantry_result bind_lane(struct tcp_txmem *m, const struct devmem_source_ops *ops,
 			       const struct devmem_memory *memory, const struct tcp_lane *lane)
 {
-	gantry_result r = GANTRY_OK;
 	const char *nic = tcp_lane_nic(lane);
 	int i = 0;
 
@@ -65,14 +64,13 @@ static gantry_result bind_lane(struct tcp_txmem *m, const struct devmem_source_o
 		i++;
 	if (i == m->n) {
 		if (m->n == GANTRY_NET_MAX_RAILS)
-			FAIL(GANTRY_ERR_LIMIT, "lanes over more than %d NICs", GANTRY_NET_MAX_RAILS);
-		TRY(ops->bind_tx(memory, nic, &m->tx[i]));
+			FAIL_NOW(GANTRY_ERR_LIMIT, "lanes over more than %d NICs", GANTRY_NET_MAX_RAILS);
+		TRY_NOW(ops->bind_tx(memory, nic, &m->tx[i]));
 		m->nics[i] = nic;
 		m->n++;
 	}
 	m->of_lane[lane->index] = (uint8_t)i;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result tcp_txmem_bind(struct tcp_link *l, const struct devmem_source_ops *ops, struct gantry_device *dev,
@@ -174,9 +172,7 @@ void tcp_txmem_free(struct tcp_txmem *m)
 void tcp_txmem_close(struct tcp_link *l) UNCHECKED
 {
 	ASSERT_HELD(&l->mu);
-	gantry_list_each_safe (pos, &l->devmem.txmems) {
-		struct tcp_txmem *m = gantry_container(pos, struct tcp_txmem, node);
-
+	gantry_list_each_entry_safe (m, &l->devmem.txmems, struct tcp_txmem, node) {
 		for (int i = 1; i < l->nlanes; i++) {
 			m->tx[m->of_lane[i]]->ops->forget(m->tx[m->of_lane[i]], l->lanes[i].fd);
 			l->lanes[i].tx.device = NULL;

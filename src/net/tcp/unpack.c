@@ -18,19 +18,17 @@
 
 static gantry_result make_memory(struct tcp_unpack *u)
 {
-	gantry_result r = GANTRY_OK;
 	size_t size = sizeof(struct gantry_unpack_meta) + sizeof(struct gantry_unpack_handle);
 	void *device = NULL;
 
-	TRY(u->dev->ops->alloc_mapped(u->dev, size, &u->memory, &device));
+	TRY_NOW(u->dev->ops->alloc_mapped(u->dev, size, &u->memory, &device));
 	u->meta = u->memory;
 	u->handle = (void *)(u->meta + 1);
 	u->device_handle = (uint8_t *)device + sizeof(*u->meta);
 	u->handle->meta = device;
 	u->handle->bounce_buf = u->pool->memory.device_ptr;
 	u->handle->head = UINT64_MAX; /* the kernel increments it before it looks */
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result tcp_unpack_create(struct gantry_device *dev, enum gantry_net_unpack kind, struct tcp_unpack **ret_unpack)
@@ -100,14 +98,12 @@ void tcp_unpack_describe(const struct tcp_unpack *u, struct gantry_net_device_ha
 /* What copies of the device need; see unpack.h for why it is made here. */
 static gantry_result make_bounces(struct tcp_unpack *u, size_t each)
 {
-	gantry_result r = GANTRY_OK;
 	void *device;
 
-	TRY(u->dev->ops->alloc_mapped(u->dev, UNPACK_SPARE * each, &u->bounces, &device));
+	TRY_NOW(u->dev->ops->alloc_mapped(u->dev, UNPACK_SPARE * each, &u->bounces, &device));
 	for (int k = 0; k < UNPACK_SPARE; k++)
 		u->spare[k].bounce = (uint8_t *)u->bounces + (size_t)k * each;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* UNCHECKED: the bounce buffers are for receives, of which none is posted yet. */
@@ -257,7 +253,6 @@ static gantry_result take_slot(struct tcp_unpack *u, enum tcp_place place, struc
 
 static gantry_result take_spare(struct tcp_link *l, enum tcp_place place, struct tcp_recv **ret_recv)
 {
-	gantry_result r = GANTRY_OK;
 	struct tcp_unpack *u = l->devmem.unpack;
 	struct tcp_recv *recv;
 	struct tcp_unpack_recv *ur = NULL;
@@ -268,7 +263,7 @@ static gantry_result take_spare(struct tcp_link *l, enum tcp_place place, struct
 	if (!ur && place != TCP_PLACE_BUFFER)
 		return GANTRY_OK;
 	if (place == TCP_PLACE_GATHER)
-		TRY(need_table(u, ur));
+		TRY_NOW(need_table(u, ur));
 	recv = tcp_recv_take(l);
 	if (!recv)
 		return GANTRY_OK;
@@ -279,24 +274,21 @@ static gantry_result take_spare(struct tcp_link *l, enum tcp_place place, struct
 		recv->unpack = ur;
 	}
 	*ret_recv = recv;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* A request with its place; *ret_recv NULL: none is free now. */
 static gantry_result take_recv(struct tcp_link *l, void *data, bool device, bool optional, struct tcp_recv **ret_recv)
 {
-	gantry_result r = GANTRY_OK;
 	enum tcp_place place = place_of(l, device, optional);
 
-	TRY(optional ? take_spare(l, place, ret_recv) : take_slot(l->devmem.unpack, place, ret_recv));
+	TRY_NOW(optional ? take_spare(l, place, ret_recv) : take_slot(l->devmem.unpack, place, ret_recv));
 	if (*ret_recv && (*ret_recv)->unpack) {
 		(*ret_recv)->unpack->user = data;
 		(*ret_recv)->unpack->to_device = device && !l->devmem.unpack->cpu_memory;
 		(*ret_recv)->unpack->copying = false;
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* It was not posted after all. */

@@ -175,20 +175,18 @@ void tcp_unpack_await(struct tcp_unpack *u)
 /* Begins what is left to copy. */
 static gantry_result begin_copies(struct tcp_unpack *u, struct tcp_recv *recv)
 {
-	gantry_result r = GANTRY_OK;
 	struct tcp_unpack_recv *ur = recv->unpack;
 
 	if (ur->place == TCP_PLACE_BOUNCE)
-		TRY(copy(u, ur->user, ur->bounce, recv->buffers[0].total));
+		TRY_NOW(copy(u, ur->user, ur->bounce, recv->buffers[0].total));
 	for (uint32_t i = 0; ur->place == TCP_PLACE_GATHER && i < ur->table.n; i++) {
 		const struct gantry_unpack_desc *d = &ur->table.descs[i];
 
-		TRY(copy(u, ur->user + d->dst_off, u->pool->memory.device_ptr + d->src_off, d->len));
+		TRY_NOW(copy(u, ur->user + d->dst_off, u->pool->memory.device_ptr + d->src_off, d->len));
 	}
-	TRY(u->dev->ops->move_ticket(u->dev, GANTRY_WAY_IN, &ur->ticket));
+	TRY_NOW(u->dev->ops->move_ticket(u->dev, GANTRY_WAY_IN, &ur->ticket));
 	ur->copying = 1;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* AGAIN: not yet. */

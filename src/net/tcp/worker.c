@@ -196,7 +196,8 @@ static void start_workers(void)
 	}
 	workers.stopping = 0;
 	for (int i = 0; i < wanted; i++) {
-		if (gantry_thread_start("gantry-helper", run_worker, (void *)(intptr_t)i, &workers.threads[i]) != GANTRY_OK)
+		if (gantry_thread_start("gantry-helper", run_worker, (void *)(intptr_t)i, &workers.threads[i]) !=
+		    GANTRY_OK)
 			break; /* it has said why; what there is will do */
 		store_release(&workers.n, i + 1);
 	}

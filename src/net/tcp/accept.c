@@ -64,7 +64,8 @@ struct tcp_listener *tcp_listener_find(uint64_t id)
 	return NULL;
 }
 
-int tcp_listener_served(uint64_t id)
+/* It was closed after it had its connection, not long ago. */
+static int was_served(uint64_t id) REQUIRES(loop_mu)
 {
 	for (int i = 0; i < TCP_SERVED; i++)
 		if (id && tcp_engine.served[i] == id)
@@ -289,7 +290,7 @@ static void refuse_listener(struct inet_conn *c, uint64_t listener) REQUIRES(loo
 {
 	inet_conn_refuse(
 		c, GANTRY_ERR_REFUSED, "%s",
-		tcp_listener_served(listener)
+		was_served(listener)
 			? "this listener has accepted its connection and was closed; a second connect came too late"
 			: "no such listener here: it was closed, or the handle is not from this process");
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who is alive: heartbeats, silence, and seeing closed links off. lane_alive.c looks at the single lanes.
+ * Who is alive: heartbeats, silence, and seeing closed links off. Then single lanes, and stalls.
  *
  * A link on which nothing was said for 1/32 of GANTRY_TIMEOUT carries a heartbeat, from this thread, whatever the
  * user's threads do. A peer that was not heard of for GANTRY_TIMEOUT is dead: stopped, unreachable or gone. A peer that
@@ -15,8 +15,11 @@
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <errno.h>
+#include <linux/sockios.h>
 #include <netinet/tcp.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -25,8 +28,282 @@
 #include "base/event.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "base/stall.h"
 #include "net/tcp/engine.h"
+#include "net/tcp/link.h"
 #include "net/tcp/worker.h"
+
+/* ---- stalls ---- */
+
+/*
+ * A direction of a link is stalled when it has requests and none of its counters has moved for GANTRY_STALL. The
+ * service thread looks; heartbeats are not among the counters, so a peer that lives and does not send is a stall too.
+ * It is told once, until something moves.
+ */
+
+static struct {
+	uint64_t looked;		 /* ns */
+	struct gantry_stall_wait *waits; /* owned; between a look that found something and tcp_stall_tell */
+	size_t n, room;
+} stall;
+
+/* One direction at a moment. */
+struct look {
+	uint32_t requests;
+	uint64_t sum; /* changes whenever something moves */
+	uint64_t tag, bytes;
+	const char *waits_for;
+};
+
+static uint32_t count(const struct gantry_list *list)
+{
+	uint32_t n = 0;
+
+	gantry_list_each (pos, list)
+		n++;
+	return n;
+}
+
+static void see_send(struct look *k, const struct gantry_list *list, const char *waits_for)
+{
+	const struct tcp_send *s;
+
+	if (gantry_list_empty(list))
+		return;
+	s = gantry_container(list->next, struct tcp_send, head.node);
+	if (!k->requests) {
+		k->tag = s->tag;
+		k->bytes = s->size;
+		k->waits_for = waits_for;
+	}
+	k->requests += count(list);
+}
+
+/* The first bulk message may go only when the peer has posted its receive. */
+static const char *bulk_waits(struct tcp_link *l) REQUIRES(link_mu)
+{
+	const struct tcp_send *s = gantry_container(l->tx.bulk.next, struct tcp_send, head.node);
+	const struct tcp_tag *t = gantry_list_empty(&l->tx.bulk) ? NULL : tcp_tag_of(&l->tx.tags, s->tag);
+
+	return t && (int32_t)(t->credit - s->index) <= 0 ? "peer" : "socket";
+}
+
+static void look_tx(struct tcp_link *l, struct look *k) REQUIRES(link_mu)
+{
+	see_send(k, &l->tx.unacked, "peer");
+	see_send(k, &l->tx.bulk, bulk_waits(l));
+	see_send(k, &l->tx.eager, l->tx.window_blocked ? "peer" : "socket");
+	see_send(k, &l->devmem.copying_out, "flush");
+	k->sum = k->requests + l->tx.next_seq + l->tx.peer_done + l->tx.bulk_sent + l->tx.eager_out +
+		 l->tx.peer_consumed;
+	for (int i = 1; i < l->nlanes; i++)
+		k->sum += load_relaxed(&l->lanes[i].tx.given);
+}
+
+static void look_rx(struct tcp_link *l, struct look *k) REQUIRES(link_mu)
+{
+	const struct tcp_recv *r = gantry_container(l->rx.posted.next, struct tcp_recv, head.node);
+
+	k->requests = count(&l->rx.posted);
+	k->sum = k->requests + l->rx.done + l->rx.consumed + l->rx.bulk_received + l->rx.unexpected_bytes;
+	for (int i = 0; i < l->rx.tags.count; i++)
+		k->sum += l->rx.tags.items[i].posted;
+	for (int i = 1; i < l->nlanes; i++)
+		k->sum += load_relaxed(&l->lanes[i].rx.bytes);
+	k->waits_for = "peer";
+	if (k->requests) {
+		k->tag = r->buffers[0].tag;
+		k->bytes = r->buffers[0].size;
+	}
+}
+
+static void add_wait(const struct tcp_link *l, int send, const struct look *k, uint64_t wait_ns)
+{
+	struct gantry_stall_wait *grown = stall.waits;
+
+	if (stall.n == stall.room) {
+		grown = realloc(stall.waits, (stall.room + 16) * sizeof(*grown));
+		if (!grown)
+			return;
+		stall.waits = grown;
+		stall.room += 16;
+	}
+	stall.waits[stall.n] = (struct gantry_stall_wait){.waits_for = k->waits_for,
+							  .send = send,
+							  .requests = k->requests,
+							  .tag = k->tag,
+							  .bytes = k->bytes,
+							  .wait_ns = wait_ns};
+	memcpy(stall.waits[stall.n++].peer, l->session.peer, sizeof(l->session.peer));
+}
+
+/* 1: it has become a stall. */
+static int look_at(struct tcp_link *l, int send, uint64_t now)
+{
+	struct tcp_stall *s = &l->stall[send];
+	struct look k = {0};
+	int fresh = 0;
+
+	link_mu_lock(&l->mu);
+	if (send)
+		look_tx(l, &k);
+	else
+		look_rx(l, &k);
+	link_mu_unlock(&l->mu);
+	if (!k.requests || k.sum != s->sum || !s->since) {
+		*s = (struct tcp_stall){.sum = k.sum, .since = now};
+		return 0;
+	}
+	if (now - s->since >= gantry_stall_after() && !s->told)
+		fresh = s->told = 1;
+	add_wait(l, send, &k, now - s->since);
+	return fresh;
+}
+
+int tcp_stall_tick(uint64_t now_ns)
+{
+	int fresh = 0;
+
+	if (!gantry_stall_after() || now_ns - stall.looked < gantry_stall_interval())
+		return 0;
+	stall.looked = now_ns;
+	stall.n = 0;
+	gantry_list_each_entry (l, &tcp_engine.links, struct tcp_link, node) {
+		if (!l->up || tcp_link_failed(l) || !load_relaxed(&l->watched))
+			continue;
+		fresh |= look_at(l, 0, now_ns);
+		fresh |= look_at(l, 1, now_ns);
+	}
+	return fresh;
+}
+
+void tcp_stall_tell(void)
+{
+	gantry_stall_tell("net", stall.waits, stall.n);
+	free(stall.waits);
+	stall.waits = NULL;
+	stall.n = stall.room = 0;
+}
+
+/* ---- single lanes ---- */
+
+/*
+ * Whether what is sent on a bulk lane arrives.
+ *
+ * Heartbeats travel on lane 0 and tell nothing about the other lanes: something between the hosts may acknowledge the
+ * bytes of one of them and drop them, or lose its packets alone. So each side tells the other how many bytes have
+ * arrived on each bulk lane, when that has changed, and the sender compares that with what it has given to the socket.
+ * Bytes that are missing, and no news of any that have arrived, for GANTRY_TIMEOUT during which the peer was heard, are
+ * an error. Whether the receiver reads its socket is not the question: what waits there has arrived, and while
+ * something waits, what does not arrive says nothing about the lane.
+ *
+ * All of it is done by the service thread, a few times in GANTRY_TIMEOUT.
+ */
+
+/* Bytes that have arrived, those in the socket included. While another thread reads the lane, only what it has read. */
+static void count_arrived(struct tcp_lane *lane, uint64_t *ret_arrived, uint64_t *ret_unread)
+{
+	int unread = 0;
+
+	if (lane_rx_mu_trylock(&lane->rx.lock)) {
+		if (ioctl(lane->fd, SIOCINQ, &unread) || unread < 0)
+			unread = 0;
+		*ret_arrived = lane->rx.bytes + (uint64_t)unread;
+		lane_rx_mu_unlock(&lane->rx.lock);
+	} else {
+		*ret_arrived = load_relaxed(&lane->rx.bytes);
+	}
+	*ret_unread = (uint64_t)unread;
+}
+
+int tcp_lanes_report(struct tcp_link *l)
+{
+	int news = 0;
+
+	for (int i = 1; i < l->nlanes; i++) {
+		struct tcp_lane_rx *rx = &l->lanes[i].rx;
+		uint64_t arrived, unread;
+
+		count_arrived(&l->lanes[i], &arrived, &unread);
+		link_mu_lock(&l->mu);
+		if (arrived > rx->arrived || (arrived == rx->arrived && !unread != !rx->unread)) {
+			rx->arrived = arrived;
+			rx->unread = unread;
+			rx->tell_arrived = 1;
+			store_relaxed(&l->tx.pending, 1);
+			news = 1;
+		}
+		link_mu_unlock(&l->mu);
+	}
+	return news;
+}
+
+int tcp_lane_arrived(struct tcp_link *l, const struct wire_arrived *a)
+{
+	struct tcp_lane_tx *tx;
+
+	if (a->lane >= (uint32_t)l->nlanes) {
+		tcp_link_fail_locked(l, 1, GANTRY_ERR_PROTOCOL, "the peer counts bytes of lane %u, of %d lanes",
+				     a->lane, l->nlanes);
+		return -1;
+	}
+	tx = &l->lanes[a->lane].tx;
+	store_relaxed(&tx->arrived, a->bytes);
+	store_relaxed(&tx->unread, a->unread);
+	return 0;
+}
+
+static void lane_stands_still(struct tcp_lane *lane, uint64_t given, uint64_t arrived)
+{
+	int queued = 0;
+	/* Not acknowledged: nobody has them. Otherwise somebody does, who is not the peer. */
+	int lost = !ioctl(lane->fd, SIOCOUTQ, &queued) && queued > 0;
+
+	tcp_link_fail(
+		lane->link, 1, GANTRY_ERR_PEER_SILENT,
+		"lane %d: %llu bytes sent, %llu arrived, none of the others for %.3g s (GANTRY_TIMEOUT) while the "
+		"peer is heard on lane 0: %s",
+		lane->index, (unsigned long long)given, (unsigned long long)arrived,
+		(double)gantry_params()->timeout / 1e9,
+		lost ? "packets of this lane are lost" : "something between the hosts swallows them");
+}
+
+/* The peer being silent on all lanes is another matter: the time is not counted. */
+static void check_lane(struct tcp_lane *lane, uint64_t now, uint64_t grace, int silent)
+{
+	struct tcp_lane_tx *tx = &lane->tx;
+	uint64_t arrived = load_relaxed(&tx->arrived), given = load_relaxed(&tx->given),
+		 timeout = gantry_ticks_of_ns(gantry_params()->timeout);
+	int moved = arrived != tx->arrived_seen;
+
+	tx->arrived_seen = arrived;
+	if ((int64_t)(given - arrived) <= 0 || load_relaxed(&tx->dead)) {
+		tx->still_since = 0;
+	} else if (!tx->still_since || moved || silent || load_relaxed(&tx->unread)) {
+		tx->still_since = now | 1;
+	} else {
+		tx->still_since += grace;
+		if ((int64_t)(now - tx->still_since) > (int64_t)timeout)
+			lane_stands_still(lane, given, arrived);
+	}
+}
+
+void tcp_lanes_check(struct tcp_link *l, uint64_t now, uint64_t grace)
+{
+	uint64_t quiet = gantry_ticks_of_ns(gantry_params()->timeout) / 8;
+	int64_t silence = (int64_t)(now - load_relaxed(&l->last.heard));
+	int closed;
+
+	link_mu_lock(&l->mu);
+	closed = l->tx.peer_closed;
+	link_mu_unlock(&l->mu);
+	if (closed || tcp_link_failed(l) || load_relaxed(&l->end.ending))
+		return;
+	for (int i = 1; i < l->nlanes; i++)
+		check_lane(&l->lanes[i], now, grace, silence > (int64_t)quiet);
+	if (tcp_link_failed(l))
+		tcp_link_service(l, 0); /* says so to the peer */
+}
 
 static const uint64_t linger_max_ns = 10000000000, linger_failed_ns = 100000000, slack_max_ns = 500000000;
 

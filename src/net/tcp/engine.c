@@ -12,7 +12,6 @@
 #include "base/param.h"
 #include "base/trace.h"
 #include "inet/settings.h"
-#include "net/tcp/stall.h"
 #include "net/tcp/worker.h"
 
 struct tcp_engine tcp_engine;

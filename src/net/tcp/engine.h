@@ -176,8 +176,6 @@ gantry_result tcp_listener_open(const struct tcp_context *ctx, struct tcp_home *
 				struct tcp_listener **ret) REQUIRES(loop_mu);
 void tcp_listener_close(struct tcp_listener *l) REQUIRES(loop_mu);
 struct tcp_listener *tcp_listener_find(uint64_t id) REQUIRES(loop_mu);
-/* It was closed after it had its connection, not long ago. */
-int tcp_listener_served(uint64_t id) REQUIRES(loop_mu);
 /* A connector of ours has heard from its peer: hellos that waited for that are answered. */
 void tcp_accept_reconsider(void) REQUIRES(loop_mu);
 void tcp_accept_tick(uint64_t now) REQUIRES(loop_mu);
@@ -190,9 +188,12 @@ void tcp_connector_free(struct tcp_connector *c) REQUIRES(loop_mu);
 void tcp_connector_tick(uint64_t now) REQUIRES(loop_mu);
 int tcp_connectors_busy(void) REQUIRES(loop_mu);
 
-/* alive.c: heartbeats, silence, lingering. */
+/* alive.c: heartbeats, silence, lingering, stalls. */
 uint64_t tcp_alive_interval(void);
 void tcp_alive_tick(uint64_t now) REQUIRES(loop_mu);
 void tcp_linger_tick(uint64_t now) REQUIRES(loop_mu);
+/* Looks at all links for GANTRY_STALL_DIR. 1: there is something to tell, without a lock. */
+int tcp_stall_tick(uint64_t now_ns) REQUIRES(loop_mu);
+void tcp_stall_tell(void);
 
 #endif

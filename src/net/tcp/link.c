@@ -171,7 +171,8 @@ gantry_result tcp_link_status(struct tcp_link *l, const struct tcp_end *end)
 	return GANTRY_OK;
 }
 
-void tcp_link_end(struct tcp_link *l, struct tcp_end *end, const char *why)
+/* The peer has closed one direction. */
+static void end_direction(struct tcp_link *l, struct tcp_end *end, const char *why) REQUIRES(link_mu)
 {
 	if (end->over)
 		return;
@@ -330,17 +331,18 @@ void tcp_link_check_ending(struct tcp_link *l)
 	link_mu_unlock(&l->mu);
 }
 
-bool tcp_link_peer_said_all(const struct tcp_link *l)
+/* Everything the peer had sent before it closed has been taken. */
+static bool peer_said_all(const struct tcp_link *l) REQUIRES(link_mu)
 {
 	return l->rx.peer_closed && l->rx.bulk_received >= l->rx.peer_bulk_sent;
 }
 
 void tcp_link_check_peer_closed(struct tcp_link *l)
 {
-	if (tcp_link_peer_said_all(l))
-		tcp_link_end(l, &l->rx.end, "the peer closed its sending side");
+	if (peer_said_all(l))
+		end_direction(l, &l->rx.end, "the peer closed its sending side");
 	if (l->tx.peer_closed)
-		tcp_link_end(l, &l->tx.end, "the peer closed its receiving side");
+		end_direction(l, &l->tx.end, "the peer closed its receiving side");
 }
 
 void tcp_link_hang_up(struct tcp_link *l)
@@ -348,7 +350,7 @@ void tcp_link_hang_up(struct tcp_link *l)
 	int now = 0;
 
 	link_mu_lock(&l->mu);
-	if (tcp_link_peer_said_all(l) && !l->tx.wanted && !l->end.hung_up && control_mu_trylock(&l->control_mu)) {
+	if (peer_said_all(l) && !l->tx.wanted && !l->end.hung_up && control_mu_trylock(&l->control_mu)) {
 		now = l->control.iov_at == l->control.iov_n && (!l->tx.coalesce.bytes || tcp_link_failed(l)) &&
 		      !l->end.tell && !l->tx.tell_close && !l->rx.tell_close;
 		l->end.hung_up = now;

@@ -149,7 +149,7 @@ struct tcp_buffer {
 	uint64_t total;
 	uint64_t begun, got; /* bytes of pieces that have begun to arrive, and that have arrived */
 	uint64_t seq;	     /* among bulk messages, as the first piece said */
-	uint64_t cover;	     /* of the pieces that have arrived: match.c */
+	uint64_t cover;	     /* of the pieces that have arrived: frame_rx.c */
 	uint32_t tag, index;
 	bool started, complete;
 };
@@ -207,11 +207,11 @@ struct tcp_tags {
 
 /*
  * How the bytes of a piece get into a bulk lane's socket; lane_tx_mu is held. A way is chosen for each piece:
- *   spliced   push.c. vmsplice maps the user's pages into a pipe, splice moves them to the socket: no copy, also within
+ *   spliced   bulk_tx.c. vmsplice maps the user's pages into a pipe, splice moves them to the socket: no copy, also within
  *             a host. The kernel says nothing about when the pages are free again; STATE from the receiver does.
- *   zerocopy  push.c. MSG_ZEROCOPY, for real NICs; completion by STATE as well, the error queue only tells whether the
+ *   zerocopy  bulk_tx.c. MSG_ZEROCOPY, for real NICs; completion by STATE as well, the error queue only tells whether the
  *             kernel has copied.
- *   copied    push.c. Plain sendmsg.
+ *   copied    bulk_tx.c. Plain sendmsg.
  *   device    txmem.c. The NIC reads device memory.
  */
 struct tcp_push_ops {
@@ -247,7 +247,7 @@ struct tcp_lane_tx {
 	uint64_t next_try;     /* ticks: when a full socket is tried again; written under the lock, read relaxed */
 	uint64_t bytes;	       /* payload, for the log and for tests */
 	struct sock_backoff backoff; /* the service thread's */
-	/* lane_alive.c. Bytes given to the socket, headers included; written under the lock, read relaxed. */
+	/* alive.c. Bytes given to the socket, headers included; written under the lock, read relaxed. */
 	uint64_t given;
 	uint64_t arrived, unread; /* what the peer says of them; written under link_mu, read relaxed */
 	uint64_t arrived_seen;	  /* the service thread's: of its last look */
@@ -263,7 +263,7 @@ struct tcp_span {
 	uint8_t nowhere[LINK_NOWHERE]; /* no thread-local variable: a plugin has little room for those */
 };
 
-/* Where the payload of a frame goes; lane_rx_mu is held, and link_mu for put and end. target.c, unpack_rx.c. */
+/* Where the payload of a frame goes; lane_rx_mu is held, and link_mu for put and end. lane_rx.c, unpack_rx.c. */
 struct tcp_target_ops {
 	bool posted; /* to a posted receive: nowhere once that is closed */
 	void (*list)(struct tcp_lane_rx *rx, struct tcp_span *span); /* where its next bytes may be read to */
@@ -343,7 +343,7 @@ enum tcp_direction_state {
 	TCP_CLOSED, /* by this side */
 };
 
-/* The service thread's: what it last saw of a direction. stall.c */
+/* The service thread's: what it last saw of a direction. alive.c */
 struct tcp_stall {
 	uint64_t sum, since; /* ns */
 	int told;
@@ -366,7 +366,7 @@ struct tcp_session {
 	int device_tx, device_rx;    /* the peer, this side */
 	int own_unpack, peer_unpack; /* what both said in the hand-shake: enum wire_unpack */
 	int rails;		     /* of our device: 1 is the usual one NIC */
-	uint64_t cover_key;	     /* random: match.c */
+	uint64_t cover_key;	     /* random: frame_rx.c */
 	uint64_t pace_ticks;
 };
 
@@ -523,13 +523,9 @@ void tcp_link_fail_locked(struct tcp_link *l, int tell, gantry_result r, const c
 /* A lane has ended (e 0) or broken: the link fails when all have, or a moment later. */
 void tcp_link_ending(struct tcp_lane *lane, int e) EXCLUDES(link_mu);
 void tcp_link_check_ending(struct tcp_link *l) EXCLUDES(link_mu);
-/* Everything the peer had sent before it closed has been taken. */
-bool tcp_link_peer_said_all(const struct tcp_link *l) REQUIRES(link_mu);
 void tcp_link_check_peer_closed(struct tcp_link *l) REQUIRES(link_mu);
 /* If both sides have said all: shuts our side of the sockets, which the peer waits for. */
 void tcp_link_hang_up(struct tcp_link *l) EXCLUDES(control_mu, link_mu);
-/* The peer has closed one direction. */
-void tcp_link_end(struct tcp_link *l, struct tcp_end *end, const char *why) REQUIRES(link_mu);
 /* GANTRY_OK, or why requests of this direction fail, with the text as this thread's last error. */
 gantry_result tcp_link_status(struct tcp_link *l, const struct tcp_end *end);
 struct tcp_tag *tcp_tag_find(struct tcp_tags *tags, uint32_t tag) REQUIRES(link_mu);
@@ -548,7 +544,7 @@ void tcp_send_drop(struct tcp_link *l, struct tcp_send *s);
 /* how NULL: by its size. *ret_request NULL: again later. */
 gantry_result tcp_send_post(struct tcp_link *l, struct tcp_send *s, const struct tcp_leave_ops *how,
 			    void **ret_request);
-extern const struct tcp_leave_ops tcp_leave_bulk, tcp_leave_staged;
+extern const struct tcp_leave_ops tcp_leave_bulk;
 /* Encodes its header and puts it into the queue of eager messages. */
 void tcp_send_queue_eager(struct tcp_link *l, struct tcp_send *s) REQUIRES(link_mu);
 /* A receive that was taken from the link's pool, or from the unpack queue; NULL: none is free now. */
@@ -556,12 +552,12 @@ struct tcp_recv *tcp_recv_take(struct tcp_link *l);
 gantry_result tcp_recv_post(struct tcp_link *l, struct tcp_recv *recv, int n, void **data, const size_t *sizes,
 			    const int *tags, void **ret_request);
 
-/* progress.c: one pass over all lanes. */
+/* worker.c: one pass over all lanes. */
 void tcp_link_progress(struct tcp_link *l);
 /* The service thread's: drain the control lane, send a heartbeat if it is due. */
 void tcp_link_service(struct tcp_link *l, int heartbeat);
 
-/* lane_alive.c: the service thread's, and what the peer says. now: ticks. */
+/* alive.c: the service thread's, and what the peer says. now: ticks. */
 int tcp_lanes_report(struct tcp_link *l); /* 1: there is something to tell */
 void tcp_lanes_check(struct tcp_link *l, uint64_t now, uint64_t grace);
 int tcp_lane_arrived(struct tcp_link *l, const struct wire_arrived *a) REQUIRES(link_mu); /* -1: the link has failed */
@@ -573,8 +569,6 @@ bool tcp_control_idle(struct tcp_link *l) EXCLUDES(control_mu, link_mu);
 bool tcp_descriptor_room(const struct tcp_link *l) REQUIRES(link_mu);
 /* The header of a piece whose payload, and nothing else, goes on bulk lane f->lane. There is room. */
 void tcp_descriptor_put(struct tcp_link *l, const struct wire_piece *f) REQUIRES(link_mu);
-/* push.c */
-extern const struct tcp_push_ops tcp_push_copied, tcp_push_spliced, tcp_push_zerocopy;
 /* bulk_tx.c */
 int tcp_bulk_tx(struct tcp_lane *lane) EXCLUDES(lane_tx_mu, link_mu); /* 1: bytes moved */
 void tcp_lane_tx_abandon(struct tcp_lane *lane) REQUIRES(lane_tx_mu);
@@ -586,26 +580,18 @@ extern const struct tcp_receive_ops tcp_receive_inline;
 /* frame_rx.c. -1: the link has failed. */
 /* What is in the read-ahead buffer. */
 int tcp_frames_parse(struct tcp_lane *lane, bool force) REQUIRES(lane_rx_mu, link_mu);
-/* All payload of the current one is there. */
-int tcp_frames_end(struct tcp_lane *lane) REQUIRES(lane_rx_mu, link_mu);
-/* target.c */
+/* lane_rx.c */
 extern const struct tcp_target_ops tcp_target_buffer, tcp_target_pieces, tcp_target_unexpected, tcp_target_text,
 	tcp_target_nowhere;
-void tcp_target_nothing(struct tcp_lane_rx *rx, uint64_t n);
 /* Bytes that are here, to a receive's own memory. */
 void tcp_recv_write(const struct tcp_recv *recv, const struct tcp_buffer *buffer, const void *data, uint64_t len,
 		    uint64_t offset) REQUIRES(link_mu);
-/* match.c */
+/* frame_rx.c */
 struct tcp_buffer *tcp_match_buffer(struct tcp_link *l, uint32_t tag, uint32_t index, struct tcp_recv **ret_recv)
 	REQUIRES(link_mu);
-/* False: the send is larger, and the link has failed. */
-bool tcp_match_fits(struct tcp_link *l, uint64_t total, const struct tcp_buffer *buffer) REQUIRES(link_mu);
 /* A piece begins to arrive for this buffer (NULL: nobody wants it). -1: it does not fit, the link has failed. */
 int tcp_match_begin(struct tcp_link *l, const struct wire_piece *f, struct tcp_recv *recv, struct tcp_buffer *buffer)
 	REQUIRES(link_mu);
-/* An eager message that is here whole. */
-int tcp_match_eager(struct tcp_link *l, const struct wire_piece *f, const uint8_t *data, struct tcp_recv *recv,
-		    struct tcp_buffer *buffer) REQUIRES(link_mu);
 int tcp_match_end(struct tcp_link *l, const struct wire_piece *f, struct tcp_recv *recv, struct tcp_buffer *buffer)
 	REQUIRES(link_mu);
 /* A message that came before its receive, if there is one. */
@@ -649,12 +635,6 @@ static inline void tcp_lane_given(struct tcp_lane *lane, ssize_t n) REQUIRES(lan
 static inline bool tcp_lane_busy(const struct tcp_lane *lane)
 {
 	return load_relaxed(&lane->tx.calls) != load_relaxed(&lane->tx.completed);
-}
-
-/* Is it worth a call to look at this socket? */
-static inline bool tcp_lane_due(const struct tcp_lane *lane, uint64_t now)
-{
-	return (int64_t)(now - load_relaxed(&lane->rx.next_poll)) >= 0;
 }
 
 static inline void tcp_request_done(struct tcp_request *req)

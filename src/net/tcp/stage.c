@@ -203,7 +203,7 @@ static enum tcp_wake post_staged(struct tcp_link *l, struct tcp_send *s) REQUIRE
 	return s->eager ? TCP_WAKE_NOBODY : TCP_WAKE_WORKERS;
 }
 
-const struct tcp_leave_ops tcp_leave_staged = {.trace = ", from device memory", .post = post_staged};
+static const struct tcp_leave_ops leave_staged = {.trace = ", from device memory", .post = post_staged};
 
 gantry_result tcp_link_isend_device(struct tcp_link *l, const void *data, size_t size, int tag, void **ret_request)
 {
@@ -228,7 +228,7 @@ gantry_result tcp_link_isend_device(struct tcp_link *l, const void *data, size_t
 		return r == GANTRY_AGAIN ? GANTRY_OK : r;
 	}
 	s->data = s->block->host;
-	r = tcp_send_post(l, s, &tcp_leave_staged, ret_request);
+	r = tcp_send_post(l, s, &leave_staged, ret_request);
 out:
 	return r;
 }

@@ -59,45 +59,24 @@ const char *gantry_device_name(const struct gantry_device *dev)
 	return dev->name;
 }
 
-gantry_result gantry_mem_alloc(struct gantry_device *dev, size_t size, void **ret_ptr)
-{
-	return dev->ops->alloc(dev, size, ret_ptr);
-}
-
-gantry_result gantry_mem_free(struct gantry_device *dev, void *ptr)
-{
-	return dev->ops->free(dev, ptr);
-}
-
-gantry_result gantry_mem_copy(struct gantry_device *dev, void *dst, const void *src, size_t size)
-{
-	return dev->ops->copy(dev, dst, src, size);
-}
-
-gantry_result gantry_stream_create(struct gantry_device *dev, struct gantry_stream **ret_stream)
-{
-	return dev->ops->stream_create(dev, ret_stream);
-}
-
-gantry_result gantry_stream_wrap(struct gantry_device *dev, void *native, struct gantry_stream **ret_stream)
-{
-	return dev->ops->stream_wrap(dev, native, ret_stream);
-}
-
-gantry_result gantry_stream_sync(struct gantry_device *dev, struct gantry_stream *stream)
-{
-	return dev->ops->stream_sync(dev, stream);
-}
-
-gantry_result gantry_stream_query(struct gantry_device *dev, struct gantry_stream *stream)
-{
-	return dev->ops->stream_query(dev, stream);
-}
-
-gantry_result gantry_stream_destroy(struct gantry_device *dev, struct gantry_stream *stream)
-{
-	return dev->ops->stream_destroy(dev, stream);
-}
+/* clang-format off */
+#define PASS_ON(function, op, params, args)                                                                            \
+	gantry_result function params                                                                                  \
+	{                                                                                                              \
+		return dev->ops->op args;                                                                              \
+	}
+PASS_ON(gantry_mem_alloc, alloc, (struct gantry_device *dev, size_t size, void **ret_ptr), (dev, size, ret_ptr))
+PASS_ON(gantry_mem_free, free, (struct gantry_device *dev, void *ptr), (dev, ptr))
+PASS_ON(gantry_mem_copy, copy, (struct gantry_device *dev, void *dst, const void *src, size_t size),
+	(dev, dst, src, size))
+PASS_ON(gantry_stream_create, stream_create, (struct gantry_device *dev, struct gantry_stream **ret_stream),
+	(dev, ret_stream))
+PASS_ON(gantry_stream_wrap, stream_wrap, (struct gantry_device *dev, void *native, struct gantry_stream **ret_stream),
+	(dev, native, ret_stream))
+PASS_ON(gantry_stream_sync, stream_sync, (struct gantry_device *dev, struct gantry_stream *stream), (dev, stream))
+PASS_ON(gantry_stream_query, stream_query, (struct gantry_device *dev, struct gantry_stream *stream), (dev, stream))
+PASS_ON(gantry_stream_destroy, stream_destroy, (struct gantry_device *dev, struct gantry_stream *stream), (dev, stream))
+/* clang-format on */
 
 gantry_result gantry_move_await(struct gantry_device *dev, enum gantry_way way, uint64_t ticket)
 {

@@ -121,9 +121,6 @@ static void do_item(struct gantry_stream *s, const struct host_item *item)
 			free((void *)(uintptr_t)item->args);
 		break;
 	case HOST_ITEM_COPY:
-		memcpy(item->dst, item->src, item->size);
-		break;
-	case HOST_ITEM_ROWS:
 		for (size_t i = 0; i < item->rows; i++)
 			memcpy((char *)item->dst + i * item->dst_stride, (const char *)item->src + i * item->src_stride,
 			       item->size);
@@ -364,7 +361,7 @@ gantry_result gantry_host_stream_sync(struct gantry_device *dev, struct gantry_s
 gantry_result gantry_host_copy_async(struct gantry_device *dev, struct gantry_stream *s, void *dst, const void *src,
 				     size_t size)
 {
-	struct host_item item = {.kind = HOST_ITEM_COPY, .dst = dst, .src = src, .size = size};
+	struct host_item item = {.kind = HOST_ITEM_COPY, .dst = dst, .src = src, .size = size, .rows = 1};
 
 	return size ? gantry_host_enqueue(s, &item, NULL) : GANTRY_OK;
 }
@@ -372,7 +369,7 @@ gantry_result gantry_host_copy_async(struct gantry_device *dev, struct gantry_st
 gantry_result gantry_host_copy_rows_async(struct gantry_device *dev, struct gantry_stream *s,
 					  const struct gantry_rows *rows)
 {
-	struct host_item item = {.kind = HOST_ITEM_ROWS,
+	struct host_item item = {.kind = HOST_ITEM_COPY,
 				 .dst = rows->dst,
 				 .src = rows->src,
 				 .size = rows->width,

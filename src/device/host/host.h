@@ -65,7 +65,6 @@ int gantry_host_can_dmabuf(void);
 enum host_item_kind {
 	HOST_ITEM_LAUNCH,
 	HOST_ITEM_COPY,
-	HOST_ITEM_ROWS,
 	HOST_ITEM_MARK, /* stores `size` at the 64-bit word `dst` */
 	HOST_ITEM_RECORD,
 	HOST_ITEM_WAIT,
@@ -79,16 +78,16 @@ struct host_item {
 	union {
 		void (*fn)(const void *args); /* LAUNCH */
 		struct host_mark *mark;	      /* RECORD, WAIT: a reference */
-		void *dst;		      /* COPY, ROWS */
+		void *dst;		      /* COPY */
 	};
 	union {
 		const void *args; /* LAUNCH: inline_args or owned */
 		const void *src;
 	};
-	size_t size; /* of the arguments, of the copy or of one row */
+	size_t size; /* of the arguments or of one row */
 	const uint32_t *abort;
 	struct gantry_eventcount *eventcounts;
-	size_t dst_stride, src_stride, rows; /* ROWS */
+	size_t dst_stride, src_stride, rows; /* COPY */
 	char inline_args[HOST_INLINE_ARGS];
 };
 _Static_assert(sizeof(struct host_item) == 256, "items of a ring start on cache lines");

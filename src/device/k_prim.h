@@ -43,7 +43,19 @@
 #include "device/dev.h"
 #include "device/k_conn.h"
 #include "device/k_reduce.h"
-#include "device/work.h"
+
+enum { GANTRY_PRIM_PEERS = 8 };
+/* What a primitive has a part in: its own input and output, data from peers and to peers. */
+enum { PRIM_IN = 1, PRIM_OUT = 2, PRIM_RECV = 4, PRIM_SEND = 8 };
+enum gantry_prim_kind {
+	GANTRY_PRIM_SEND = PRIM_IN | PRIM_SEND,
+	GANTRY_PRIM_RECV = PRIM_RECV | PRIM_OUT,
+	GANTRY_PRIM_COPY_SEND = PRIM_IN | PRIM_OUT | PRIM_SEND,
+	GANTRY_PRIM_RECV_COPY_SEND = PRIM_RECV | PRIM_OUT | PRIM_SEND,
+	GANTRY_PRIM_RECV_REDUCE_SEND = PRIM_IN | PRIM_RECV | PRIM_SEND,
+	GANTRY_PRIM_RECV_REDUCE_COPY = PRIM_IN | PRIM_RECV | PRIM_OUT,
+	GANTRY_PRIM_RECV_REDUCE_COPY_SEND = PRIM_IN | PRIM_RECV | PRIM_OUT | PRIM_SEND,
+};
 
 /* Each lane has its own, all with the same values, but for `modes`, which is lane 0's. */
 struct dev_prims {
@@ -573,34 +585,6 @@ DEV void dev_prims_end(struct dev_prims *p)
 		}
 	}
 	dev_barrier();
-}
-
-/* One primitive over `count` elements, by one block: connections have one user. */
-DEV void k_prim(const struct gantry_prim_args *a)
-{
-	uint64_t at, n;
-	struct dev_prims p;
-
-	if (dev_block() != 0)
-		return;
-	p.recv = a->recv;
-	p.send = a->send;
-	p.nrecv = a->kind & PRIM_RECV ? a->nrecv : 0;
-	p.nsend = a->kind & PRIM_SEND ? a->nsend : 0;
-	p.proto = a->proto;
-	p.type = a->type;
-	p.op = a->op;
-	p.scalar = a->scalar;
-	p.input = a->input;
-	p.output = a->output;
-	dev_prims_init(&p, a->slice_steps, a->chunk_steps);
-	for (at = 0; at < a->count && !p.error; at += n) {
-		n = a->count - at < p.chunk ? a->count - at : p.chunk;
-		dev_prims_move(&p, a->kind, at, at, n, a->last);
-	}
-	dev_prims_end(&p);
-	if (p.error && dev_lane() == 0)
-		k_fail(a->result, p.error);
 }
 
 #endif

@@ -12,7 +12,6 @@
 
 #include "device/dev.h"
 #include "device/types_dev.h"
-#include "device/work.h"
 
 /* The step that joins source i > 0, of nsrc, to the ones before. */
 DEV uint32_t dev_red_step(uint32_t op, uint32_t i, uint32_t nsrc, uint32_t premul_first, uint32_t last)
@@ -153,37 +152,6 @@ DEV void dev_reduce_copy(const struct dev_reduction *r, uint64_t count)
 		dev_copy_all(r->srcs[0], r->dsts, r->ndst, bytes);
 	else
 		dev_reduce_many(r, bytes);
-}
-
-/* Each block reduces a contiguous part of it. */
-DEV void k_reduce(const struct gantry_reduce_args *a)
-{
-	const char *srcs[GANTRY_PRIM_PEERS];
-	char *dsts[GANTRY_PRIM_PEERS];
-	uint64_t elem = dev_type_bytes(a->type), part, from;
-	struct dev_reduction r;
-
-	if (elem == 0 || a->nsrc > GANTRY_PRIM_PEERS || a->ndst > GANTRY_PRIM_PEERS)
-		return;
-	part = (a->count / dev_blocks() + 128) & ~127ull;
-	from = part * dev_block();
-	if (from >= a->count)
-		return;
-	part = a->count - from < part ? a->count - from : part;
-	for (uint32_t i = 0; i < a->nsrc; i++)
-		srcs[i] = a->src[i] + from * elem;
-	for (uint32_t i = 0; i < a->ndst; i++)
-		dsts[i] = a->dst[i] + from * elem;
-	r.srcs = srcs;
-	r.dsts = dsts;
-	r.nsrc = a->nsrc;
-	r.ndst = a->ndst;
-	r.type = a->type;
-	r.op = a->op;
-	r.scalar = a->scalar;
-	r.premul_first = 1;
-	r.last = a->last;
-	dev_reduce_copy(&r, part);
 }
 
 #endif

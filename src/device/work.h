@@ -50,43 +50,6 @@ struct gantry_p2p_args {
 	struct gantry_xfer_time *times; /* host memory: one per transfer; NULL: nobody asks */
 };
 
-/* What a primitive has a part in: its own input and output, data from peers and to peers. */
-enum { PRIM_IN = 1, PRIM_OUT = 2, PRIM_RECV = 4, PRIM_SEND = 8 };
-enum gantry_prim_kind {
-	GANTRY_PRIM_SEND = PRIM_IN | PRIM_SEND,
-	GANTRY_PRIM_RECV = PRIM_RECV | PRIM_OUT,
-	GANTRY_PRIM_COPY_SEND = PRIM_IN | PRIM_OUT | PRIM_SEND,
-	GANTRY_PRIM_RECV_COPY_SEND = PRIM_RECV | PRIM_OUT | PRIM_SEND,
-	GANTRY_PRIM_RECV_REDUCE_SEND = PRIM_IN | PRIM_RECV | PRIM_SEND,
-	GANTRY_PRIM_RECV_REDUCE_COPY = PRIM_IN | PRIM_RECV | PRIM_OUT,
-	GANTRY_PRIM_RECV_REDUCE_COPY_SEND = PRIM_IN | PRIM_RECV | PRIM_OUT | PRIM_SEND,
-};
-enum { GANTRY_PRIM_PEERS = 8 };
-struct gantry_prim_args {
-	uint32_t kind, proto, type, op;
-	uint32_t nrecv, nsend;
-	struct gantry_conn *recv[GANTRY_PRIM_PEERS], *send[GANTRY_PRIM_PEERS];
-	const char *input;
-	char *output;
-	uint64_t count;	      /* elements */
-	uint32_t slice_steps; /* a slice is this many steps; a chunk is chunk_steps, a multiple of it; both divide STEPS
-			       */
-	uint32_t chunk_steps;
-	uint64_t scalar; /* PREMUL: the scalar's bits; AVG: the divisor, applied by the last reduction */
-	uint32_t last;	 /* this reduction is the last one: AVG divides */
-	uint32_t *result;
-};
-
-struct gantry_reduce_args {
-	const char *src[GANTRY_PRIM_PEERS];
-	char *dst[GANTRY_PRIM_PEERS];
-	uint32_t nsrc, ndst;
-	uint64_t count;
-	uint32_t type, op;
-	uint64_t scalar;
-	uint32_t last;
-};
-
 /*
  * Copies len bytes from bounce + src_off to dst + dst_off for each descriptor; gather: from dst + dst_off to
  * bounce + src_off. Either base may be 0, with addresses for offsets. Ranges that are written do not overlap each other

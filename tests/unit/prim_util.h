@@ -14,6 +14,50 @@
 
 enum { RANKS = 7, LINKS = 6, LANES = 3, OPS = 3, STEP = 240, SPACE = 1 << 16 };
 
+/* One primitive, as a rank's kernel runs it. */
+struct prim_args {
+	uint32_t kind, proto, type, op;
+	uint32_t nrecv, nsend;
+	struct gantry_conn *recv[GANTRY_PRIM_PEERS], *send[GANTRY_PRIM_PEERS];
+	const char *input;
+	char *output;
+	uint64_t count;	      /* elements */
+	uint32_t slice_steps; /* a slice is this many steps; a chunk is chunk_steps, a multiple of it; both divide STEPS
+			       */
+	uint32_t chunk_steps;
+	uint64_t scalar; /* PREMUL: the scalar's bits; AVG: the divisor, applied by the last reduction */
+	uint32_t last;	 /* this reduction is the last one: AVG divides */
+	uint32_t *result;
+};
+
+/* One primitive over `count` elements, by one block: connections have one user. */
+static void run_prim(const struct prim_args *a)
+{
+	uint64_t at, n;
+	struct dev_prims p;
+
+	if (dev_block() != 0)
+		return;
+	p.recv = a->recv;
+	p.send = a->send;
+	p.nrecv = a->kind & PRIM_RECV ? a->nrecv : 0;
+	p.nsend = a->kind & PRIM_SEND ? a->nsend : 0;
+	p.proto = a->proto;
+	p.type = a->type;
+	p.op = a->op;
+	p.scalar = a->scalar;
+	p.input = a->input;
+	p.output = a->output;
+	dev_prims_init(&p, a->slice_steps, a->chunk_steps);
+	for (at = 0; at < a->count && !p.error; at += n) {
+		n = a->count - at < p.chunk ? a->count - at : p.chunk;
+		dev_prims_move(&p, a->kind, at, at, n, a->last);
+	}
+	dev_prims_end(&p);
+	if (p.error && dev_lane() == 0)
+		k_fail(a->result, p.error);
+}
+
 void (*dev_delay)(void);
 static void delay(void)
 {
@@ -115,7 +159,7 @@ struct link {
 	uint32_t far_mode; /* of what the relay hands on */
 };
 struct rank {
-	struct gantry_prim_args ops[OPS];
+	struct prim_args ops[OPS];
 	uint32_t nops, result;
 	char *input, *output;
 	void (*body)(struct rank *r); /* NULL: k_prim for each of ops */
@@ -201,7 +245,7 @@ static void *lane_main(void *arg)
 		r->body(r);
 	else
 		for (uint32_t i = 0; i < r->nops; i++)
-			k_prim(&r->ops[i]);
+			run_prim(&r->ops[i]);
 	return NULL;
 }
 static void start(struct lane *lanes, uint32_t n, uint32_t per_rank)
@@ -245,7 +289,7 @@ struct relay {
 	uint64_t offered;      /* the step after the one whose offer was written */
 	uint64_t before, base; /* where the operation before ended, where this one began */
 	uint32_t slice_steps, proto, op;
-	const struct gantry_prim_args *ops;
+	const struct prim_args *ops;
 	uint32_t nops;
 };
 
@@ -253,7 +297,7 @@ struct relay {
 static void relay_begin(struct relay *r)
 {
 	while (r->op < r->nops && r->step == r->end) {
-		const struct gantry_prim_args *a = &r->ops[r->op++];
+		const struct prim_args *a = &r->ops[r->op++];
 		uint32_t steps = a->proto == GANTRY_PROTO_SIMPLE ? a->slice_steps : 1;
 		uint64_t per = steps * (uint64_t)STEP / dev_type_bytes(a->type), base;
 

@@ -46,12 +46,12 @@ static void rank_reset(struct rank *r)
 }
 
 /* Operation k of all ranks: rank 0 in the middle, then those who send to it, then those it sends to. */
-static void scene_op(const struct scene *sc, uint32_t k, struct gantry_prim_args op, uint64_t offset)
+static void scene_op(const struct scene *sc, uint32_t k, struct prim_args op, uint64_t offset)
 {
 	uint32_t nrecv = takes(sc->kind) ? sc->nrecv : 0, nsend = gives(sc->kind) ? sc->nsend : 0;
 
 	for (uint32_t r = 0; r < 1 + nrecv + nsend; r++) {
-		struct gantry_prim_args *a = &ranks[r].ops[k];
+		struct prim_args *a = &ranks[r].ops[k];
 
 		*a = op;
 		a->result = &ranks[r].result;
@@ -84,7 +84,7 @@ static void scene_op(const struct scene *sc, uint32_t k, struct gantry_prim_args
 
 static void scene_check(const struct scene *sc, uint32_t k, uint32_t r, uint32_t nrecv)
 {
-	const struct gantry_prim_args *op = &ranks[0].ops[k], *a = &ranks[r].ops[k];
+	const struct prim_args *op = &ranks[0].ops[k], *a = &ranks[r].ops[k];
 	uint32_t bytes = dev_type_bytes(op->type), values[RANKS], scaled[RANKS], n;
 	char want[8];
 
@@ -112,12 +112,12 @@ static void scene_check(const struct scene *sc, uint32_t k, uint32_t r, uint32_t
 }
 
 /* Both ends counted the same steps, from an aligned base. */
-static void link_check(const struct link *l, uint64_t from, const struct gantry_prim_args *ops, uint32_t nops)
+static void link_check(const struct link *l, uint64_t from, const struct prim_args *ops, uint32_t nops)
 {
 	uint64_t step = from, bytes = 0;
 
 	for (uint32_t k = 0; k < nops; k++) {
-		const struct gantry_prim_args *a = &ops[k];
+		const struct prim_args *a = &ops[k];
 		uint64_t steps = a->proto == GANTRY_PROTO_SIMPLE ? a->slice_steps : 1;
 		uint64_t per = steps * STEP / dev_type_bytes(a->type);
 
@@ -211,12 +211,12 @@ static void random_scene(uint32_t kind, uint32_t proto, uint32_t type)
 	scene_begin(&sc);
 	for (uint32_t k = 0; k < OPS; k++) {
 		const uint32_t *cut = cuts[random_below(sizeof(cuts) / sizeof(cuts[0]))];
-		struct gantry_prim_args op = {.proto = k ? random_below(GANTRY_PROTOS) : proto,
-					      .type = k ? random_below(GANTRY_TYPE_COUNT) : type,
-					      .op = random_below(GANTRY_OP_COUNT),
-					      .slice_steps = cut[0],
-					      .chunk_steps = cut[1],
-					      .last = random_below(2)};
+		struct prim_args op = {.proto = k ? random_below(GANTRY_PROTOS) : proto,
+				       .type = k ? random_below(GANTRY_TYPE_COUNT) : type,
+				       .op = random_below(GANTRY_OP_COUNT),
+				       .slice_steps = cut[0],
+				       .chunk_steps = cut[1],
+				       .last = random_below(2)};
 
 		op.count = some_count(op.type, cut[1]);
 		op.scalar = scalar_of(op.type, op.op, 2);
@@ -229,7 +229,7 @@ static void random_scene(uint32_t kind, uint32_t proto, uint32_t type)
 
 static void ring_body(struct rank *r)
 {
-	const struct gantry_prim_args *a = &r->ops[0];
+	const struct prim_args *a = &r->ops[0];
 	struct dev_prims p = {.recv = a->recv,
 			      .send = a->send,
 			      .nrecv = 1,
@@ -282,7 +282,7 @@ static void test_ring(uint32_t n, uint32_t proto, uint32_t type, uint32_t op, ui
 	for (uint32_t i = 0; i < n; i++)
 		link_make(&links[i], &ranks[i].eventcount, &ranks[(i + 1) % n].eventcount, random_below(9));
 	for (uint32_t i = 0; i < n; i++) {
-		struct gantry_prim_args *a = &ranks[i].ops[0];
+		struct prim_args *a = &ranks[i].ops[0];
 
 		a->proto = proto;
 		a->type = type;
@@ -323,7 +323,7 @@ static void test_ring(uint32_t n, uint32_t proto, uint32_t type, uint32_t op, ui
 static void check_abort(uint32_t kind, uint32_t proto, uint32_t lanes, int offset)
 {
 	struct scene sc = {.kind = kind, .nrecv = 1, .nsend = 1, .lanes = lanes};
-	struct gantry_prim_args op = {
+	struct prim_args op = {
 		.proto = proto, .type = GANTRY_TYPE_FLOAT32, .slice_steps = 1, .chunk_steps = 2, .count = 2000};
 	struct lane all[LANES];
 	struct timespec t = {0, 3000000};
@@ -342,7 +342,7 @@ static void check_abort(uint32_t kind, uint32_t proto, uint32_t lanes, int offse
 	CHECK_EQ(ranks[0].result, GANTRY_ERR_ABORTED);
 }
 
-static uint32_t one_alone(struct gantry_prim_args *op)
+static uint32_t one_alone(struct prim_args *op)
 {
 	struct scene sc = {.kind = op->kind, .nrecv = 2, .nsend = 2, .lanes = 1};
 
@@ -352,11 +352,11 @@ static uint32_t one_alone(struct gantry_prim_args *op)
 }
 TEST(test_refusals)
 {
-	struct gantry_prim_args op = {.kind = GANTRY_PRIM_RECV_REDUCE_SEND,
-				      .type = GANTRY_TYPE_INT32,
-				      .slice_steps = 1,
-				      .chunk_steps = 2,
-				      .count = 10};
+	struct prim_args op = {.kind = GANTRY_PRIM_RECV_REDUCE_SEND,
+			       .type = GANTRY_TYPE_INT32,
+			       .slice_steps = 1,
+			       .chunk_steps = 2,
+			       .count = 10};
 
 	one_alone(&op);
 	ranks[0].ops[0].chunk_steps = 3;
@@ -395,7 +395,7 @@ TEST(test_refusals)
 TEST(test_sizes_differ)
 {
 	struct scene sc = {.kind = GANTRY_PRIM_RECV, .nrecv = 1, .lanes = 1};
-	struct gantry_prim_args op = {.type = GANTRY_TYPE_INT32, .slice_steps = 2, .chunk_steps = 2, .count = 10};
+	struct prim_args op = {.type = GANTRY_TYPE_INT32, .slice_steps = 2, .chunk_steps = 2, .count = 10};
 
 	scene_begin(&sc);
 	scene_op(&sc, 0, op, 0);
@@ -409,8 +409,7 @@ TEST(test_sizes_differ)
 TEST(test_marks)
 {
 	struct scene sc = {.kind = GANTRY_PRIM_SEND, .nsend = 1, .lanes = 1, .step = 0x7ff5};
-	struct gantry_prim_args op = {
-		.type = GANTRY_TYPE_INT32, .slice_steps = 2, .chunk_steps = 2, .count = 10 * STEP / 4};
+	struct prim_args op = {.type = GANTRY_TYPE_INT32, .slice_steps = 2, .chunk_steps = 2, .count = 10 * STEP / 4};
 
 	scene_begin(&sc);
 	links[0].rx.offers = links[0].fifo.offers;

@@ -4,7 +4,7 @@
  * searching a table of all their values, sums and products are made in double and rounded by the compiler's cast,
  * integers in 128 bits modulo 2^n.
  */
-#include "device/k_reduce.h"
+#include "kernels/k_perf.h"
 
 #include <math.h>
 

@@ -2,10 +2,7 @@
 /* The benchmarks' kernels, for CPU threads and for GPUs (device/kernel_set.h). */
 #include "kernels/bench.h"
 
-#include "device/k_reduce.h"
-#include "kernels/k_echo.h"
-#include "kernels/k_fifo.h"
-#include "kernels/k_fill.h"
+#include "kernels/k_perf.h"
 #include "kernels/k_unpack_reduce.h"
 #include "kernels/k_unpack_ring.h"
 #include "kernels/k_unpack_seed.h"

@@ -37,6 +37,17 @@ struct gantry_verify_args {
 	uint64_t *wrong; /* host memory: added to */
 };
 
+enum { GANTRY_REDUCE_MOST = 8 };
+struct gantry_reduce_args {
+	const char *src[GANTRY_REDUCE_MOST];
+	char *dst[GANTRY_REDUCE_MOST];
+	uint32_t nsrc, ndst;
+	uint64_t count;
+	uint32_t type, op;
+	uint64_t scalar;
+	uint32_t last;
+};
+
 /*
  * output[i] = op(input[i], what arrived for element i). The unpacked elements are source 1 of a reduction of two (see
  * types_dev.h), input is source 0. Both and dst_off are offsets into the same array: element i has the bytes

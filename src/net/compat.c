@@ -213,31 +213,16 @@ static gantry_result need_ctx(const struct gantry_compat *c, const void *ctx, co
 	return GANTRY_OK;
 }
 
-static ncclNetCommAttr_v11_t attr_side(const struct gantry_net_attr_side *s)
-{
-	return (ncclNetCommAttr_v11_t){
-		.maxConcurrentPeers = s->max_concurrent_peers,
-		.minConcurrentPeers = s->min_concurrent_peers,
-		.maxFlowsPerPeer = s->max_flows_per_peer,
-		.minFlowsPerPeer = s->min_flows_per_peer,
-	};
-}
-
 /* Attributes are hints: a plugin that cannot hear them is not at fault. */
 static gantry_result compat_set_attr(struct gantry_net *net, void *arg, const struct gantry_net_attr *attr)
 {
 	struct gantry_compat *c = net->impl;
 	struct compat_ctx *ctx = arg;
-	ncclNetAttr_v11_t a = {
-		.sendCommAttr = attr_side(&attr->send),
-		.recvCommAttr = attr_side(&attr->recv),
-		.op = attr->op,
-		.algo = attr->algo,
-		.proto = attr->proto,
-	};
+	ncclNetAttr_v11_t a;
 
 	if (net->version < 11)
 		return GANTRY_OK;
+	memcpy(&a, attr, sizeof(a));
 	TRY_NOW(need_ctx(c, ctx, "setNetAttr"));
 	return c->t.v11.setNetAttr ? CALL(c, v11, setNetAttr, ctx->ctx, &a) : GANTRY_OK;
 }

@@ -208,26 +208,11 @@ out:
 	return plugin_result(r);
 }
 
-static struct gantry_net_attr_side side(const ncclNetCommAttr_v11_t *a)
-{
-	return (struct gantry_net_attr_side){
-		.max_concurrent_peers = a->maxConcurrentPeers,
-		.min_concurrent_peers = a->minConcurrentPeers,
-		.max_flows_per_peer = a->maxFlowsPerPeer,
-		.min_flows_per_peer = a->minFlowsPerPeer,
-	};
-}
-
 static ncclResult_t plugin_set_attr(void *ctx, ncclNetAttr_v11_t *attr)
 {
-	struct gantry_net_attr a = {
-		.send = side(&attr->sendCommAttr),
-		.recv = side(&attr->recvCommAttr),
-		.op = attr->op,
-		.algo = attr->algo,
-		.proto = attr->proto,
-	};
+	struct gantry_net_attr a;
 
+	memcpy(&a, attr, sizeof(a));
 	return plugin_result(CALL(set_attr, ctx, &a));
 }
 

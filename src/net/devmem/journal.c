@@ -130,19 +130,14 @@ int devmem_journal_create(struct devmem_journal *j)
 	if (j->fd >= 0 && flock(j->fd, LOCK_EX | LOCK_NB) == 0)
 		return 0;
 	e = errno;
-	devmem_journal_end(j);
+	devmem_journal_end(j, 0);
 	return e;
 }
 
-void devmem_journal_end(struct devmem_journal *j)
+void devmem_journal_end(struct devmem_journal *j, int leaves_rules)
 {
-	if (j->fd >= 0)
+	if (j->fd >= 0 && !leaves_rules)
 		unlink(j->own);
-	devmem_journal_leave(j);
-}
-
-void devmem_journal_leave(struct devmem_journal *j)
-{
 	if (j->fd >= 0)
 		close(j->fd);
 	j->fd = -1;
@@ -413,16 +408,15 @@ static void say_stale(const struct stale *st, const char *rest, char *text, size
 /* Nobody uses the NIC: it becomes what it was. 1: it is; 0: there is nothing to put back; -1: not everything was. */
 static int restore_from(struct devmem_sys *s, const char *nic, const struct devmem_journal *j)
 {
-	struct devmem_before *before = calloc(1, sizeof(*before));
 	char path[DEVMEM_PATH_MAX];
-	int done = 0;
+	struct devmem_before before;
 
-	if (before && devmem_journal_load(j, before))
-		done = devmem_nic_restore(s, nic, before) ? -1 : 1;
-	if (done > 0)
-		unlink(named(j, path, ".before"));
-	free(before);
-	return done;
+	if (!devmem_journal_load(j, &before))
+		return 0;
+	if (devmem_nic_restore(s, nic, &before))
+		return -1;
+	unlink(named(j, path, ".before"));
+	return 1;
 }
 
 int devmem_undo_stale(struct devmem_sys *s, const char *nic, char *text, size_t len)

@@ -215,14 +215,13 @@ static int is_ours(const struct kernel_binding *b, uint32_t napi) REQUIRES(kerne
 /* Which NAPI instances serve queues of this binding now: they change when a queue restarts. */
 static void read_queues(struct kernel_binding *b) REQUIRES(kernel_binding_mu)
 {
-	struct devmem_queues *all = calloc(1, sizeof(*all));
+	struct devmem_queues all;
 
 	b->nnapis = 0;
-	if (all && b->sys->ops->queues(b->sys, b->nic, all) == 0)
-		for (uint32_t i = 0; i < all->n && b->nnapis < NAPIS_MAX; i++)
-			if (all->q[i].dmabuf == b->base.dmabuf_id && all->q[i].napi)
-				b->napis[b->nnapis++] = all->q[i].napi;
-	free(all);
+	if (b->sys->ops->queues(b->sys, b->nic, &all) == 0)
+		for (uint32_t i = 0; i < all.n && b->nnapis < NAPIS_MAX; i++)
+			if (all.q[i].dmabuf == b->base.dmabuf_id && all.q[i].napi)
+				b->napis[b->nnapis++] = all.q[i].napi;
 }
 
 /* Has the flow come through a queue of ours? Only the first receives are looked at: the rule takes a moment to work. */

@@ -38,22 +38,18 @@ static int can_be_taken(const struct devmem_queue *q)
 /* The last queues that nobody has; queue 0 is never taken. Also the lowest one that is bound then, by anybody. */
 static gantry_result choose_queues(struct devmem_session *s, uint32_t *ret_lowest)
 {
-	gantry_result r = GANTRY_OK;
-	struct devmem_queues *all = calloc(1, sizeof(*all));
+	struct devmem_queues all = {0};
 	uint32_t found = 0, lowest = UINT32_MAX, count = 0;
-	int e;
+	int e = s->sys->ops->queues(s->sys, s->nic, &all);
 
-	if (!all)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a list of queues");
-	e = s->sys->ops->queues(s->sys, s->nic, all);
 	if (e)
-		FAIL(GANTRY_ERR_SYSTEM, "queues of %s: %s%s%s", s->nic, devmem_strerror(e), *s->sys->said ? ": " : "",
-		     s->sys->said);
-	for (uint32_t i = 0; i < all->n; i++)
-		count = all->q[i].id >= count ? all->q[i].id + 1 : count;
+		FAIL_NOW(GANTRY_ERR_SYSTEM, "queues of %s: %s%s%s", s->nic, devmem_strerror(e),
+			 *s->sys->said ? ": " : "", s->sys->said);
+	for (uint32_t i = 0; i < all.n; i++)
+		count = all.q[i].id >= count ? all.q[i].id + 1 : count;
 	/* Highest first, whatever order the kernel lists them in. */
 	for (uint32_t id = count; id-- > 0;) {
-		const struct devmem_queue *q = find_queue(all, id);
+		const struct devmem_queue *q = find_queue(&all, id);
 		int takes = q && found < s->nqueues && can_be_taken(q);
 
 		if (takes)
@@ -62,17 +58,15 @@ static gantry_result choose_queues(struct devmem_session *s, uint32_t *ret_lowes
 			lowest = id;
 	}
 	if (found < s->nqueues)
-		FAIL(GANTRY_ERR_LIMIT,
-		     "%s: %u of its %u receive queues can be taken, GANTRY_DEVMEM_QUEUES is %u (queue 0 is left to "
-		     "others; ethtool -L %s combined N for more)",
-		     s->nic, found, all->n, s->nqueues, s->nic);
+		FAIL_NOW(GANTRY_ERR_LIMIT,
+			 "%s: %u of its %u receive queues can be taken, GANTRY_DEVMEM_QUEUES is %u (queue 0 is left to "
+			 "others; ethtool -L %s combined N for more)",
+			 s->nic, found, all.n, s->nqueues, s->nic);
 	if (lowest == 0)
-		FAIL(GANTRY_ERR_LIMIT, "%s: queue 0 is bound to device memory: nothing is left for other traffic",
-		     s->nic);
+		FAIL_NOW(GANTRY_ERR_LIMIT, "%s: queue 0 is bound to device memory: nothing is left for other traffic",
+			 s->nic);
 	*ret_lowest = lowest;
-out:
-	free(all);
-	return r;
+	return GANTRY_OK;
 }
 
 static int has_feature(const struct devmem_before *b, const char *name)
@@ -167,43 +161,53 @@ static int rss_is_default(const struct devmem_rss *rss)
 	return 1;
 }
 
-static gantry_result keep_rss_away(struct devmem_session *s, uint32_t lowest)
+/* The table as it is, if it spreads over the bound queues as well; else its n is 0. */
+static gantry_result find_rss(struct devmem_session *s, uint32_t lowest, struct devmem_rss *ret_rss)
 {
-	gantry_result r = GANTRY_OK;
-	struct devmem_rss *rss = calloc(1, sizeof(*rss));
-	int e;
+	int e = s->sys->ops->rss_get(s->sys, s->nic, ret_rss);
 
-	if (!rss)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for an RSS table");
-	e = s->sys->ops->rss_get(s->sys, s->nic, rss);
-	if (e && e != EOPNOTSUPP)
-		FAIL(GANTRY_ERR_SYSTEM, "RSS table of %s: %s", s->nic, devmem_strerror(e));
-	if (e || !rss->n) {
+	if (e && e != EOPNOTSUPP && s->configure)
+		FAIL_NOW(GANTRY_ERR_SYSTEM, "RSS table of %s: %s", s->nic, devmem_strerror(e));
+	if ((e || !ret_rss->n) && s->configure)
 		LOG_WARN(NET, "devmem: %s has no RSS table: other traffic may reach the bound queue and be lost",
 			 s->nic);
-		goto out;
-	}
-	if (!rss_reaches(rss, lowest))
-		goto out;
-	if (!s->before->has_rss) {
-		s->before->has_rss = 1;
-		s->before->rss_default = rss_is_default(rss);
-		s->before->rss = *rss;
-	}
-	TRY(remember(s));
-	for (uint32_t i = 0; i < rss->n; i++)
-		rss->queue[i] = i % lowest;
-	e = s->sys->ops->rss_set(s->sys, s->nic, rss);
-	if (e)
-		FAIL(e == EPERM ? GANTRY_ERR_CONFIG : GANTRY_ERR_SYSTEM, "RSS of %s over queues 0 to %u: %s", s->nic,
-		     lowest - 1, devmem_strerror(e));
-out:
-	free(rss);
-	return r;
+	if (e || !rss_reaches(ret_rss, lowest))
+		ret_rss->n = 0;
+	return GANTRY_OK;
 }
 
-/* All steps. What is changed is in s->before first, in which another process may have put it already. */
-static gantry_result configure_nic(struct devmem_session *s, uint32_t lowest)
+static gantry_result keep_rss_away(struct devmem_session *s, uint32_t lowest)
+{
+	struct devmem_rss rss = {0};
+	int e;
+
+	TRY_NOW(find_rss(s, lowest, &rss));
+	if (!rss.n)
+		return GANTRY_OK;
+	if (!s->configure) {
+		LOG_WARN(NET,
+			 "devmem: RSS of %s reaches queue %u, which is bound: other traffic there is lost "
+			 "(ethtool -X %s equal %u)",
+			 s->nic, lowest, s->nic, lowest);
+		return GANTRY_OK;
+	}
+	if (!s->before->has_rss) {
+		s->before->has_rss = 1;
+		s->before->rss_default = rss_is_default(&rss);
+		s->before->rss = rss;
+	}
+	TRY_NOW(remember(s));
+	for (uint32_t i = 0; i < rss.n; i++)
+		rss.queue[i] = i % lowest;
+	e = s->sys->ops->rss_set(s->sys, s->nic, &rss);
+	if (e)
+		FAIL_NOW(e == EPERM ? GANTRY_ERR_CONFIG : GANTRY_ERR_SYSTEM, "RSS of %s over queues 0 to %u: %s",
+			 s->nic, lowest - 1, devmem_strerror(e));
+	return GANTRY_OK;
+}
+
+/* All steps but RSS. What is changed is in s->before first, in which another process may have put it already. */
+static gantry_result configure_nic(struct devmem_session *s)
 {
 	char driver[32] = "";
 
@@ -212,21 +216,7 @@ static gantry_result configure_nic(struct devmem_session *s, uint32_t lowest)
 	for (size_t i = 0; i < sizeof(quirks) / sizeof(quirks[0]); i++)
 		if (strcmp(driver, quirks[i].driver) == 0)
 			TRY_NOW(turn_feature_on(s, quirks[i].feature));
-	TRY_NOW(turn_split_on(s));
-	return keep_rss_away(s, lowest);
-}
-
-/* Without changing anything: does RSS stay away from the queues? Else a warning. */
-static void verify_rss(struct devmem_session *s, uint32_t lowest)
-{
-	struct devmem_rss *rss = calloc(1, sizeof(*rss));
-
-	if (rss && s->sys->ops->rss_get(s->sys, s->nic, rss) == 0 && rss_reaches(rss, lowest))
-		LOG_WARN(NET,
-			 "devmem: RSS of %s reaches queue %u, which is bound: other traffic there is lost "
-			 "(ethtool -X %s equal %u)",
-			 s->nic, lowest, s->nic, lowest);
-	free(rss);
+	return turn_split_on(s);
 }
 
 MUTEX_KIND(devmem_sessions_mu); /* of the list; before a session's own */
@@ -257,10 +247,7 @@ static void undo(struct devmem_session *s) REQUIRES(devmem_session_mu)
 	s->closed = 1;
 	remove_rules(s);
 	s->sys->ops->unbind(s->sys); /* before header split: the kernel refuses that while a queue is bound */
-	if (s->nrules)
-		devmem_journal_leave(&s->journal); /* for whoever comes next */
-	else
-		devmem_journal_end(&s->journal);
+	devmem_journal_end(&s->journal, s->nrules != 0);
 	if (*s->journal.base)
 		devmem_undo_stale(s->sys, s->nic, text, sizeof(text));
 	else
@@ -303,9 +290,8 @@ static gantry_result set_up(struct devmem_session *s, int dmabuf)
 	devmem_journal_load(&s->journal, s->before);
 	TRY_NOW(choose_queues(s, &lowest));
 	if (s->configure)
-		TRY_NOW(configure_nic(s, lowest));
-	else
-		verify_rss(s, lowest);
+		TRY_NOW(configure_nic(s));
+	TRY_NOW(keep_rss_away(s, lowest));
 	e = s->sys->ops->bind_rx(s->sys, s->nic, &bind, &s->dmabuf_id);
 	if (e)
 		FAIL_NOW(devmem_error_of(DEVMEM_CALL_BIND_RX, e)->result, "%s, queue %u: %s", s->nic, s->queues[0],

@@ -60,8 +60,8 @@ int devmem_journal_lock(const struct devmem_journal *j);
 /* Only by who has the NIC's lock: */
 /* A file of its own; nobody's is taken over, alive or dead. 0 or errno. */
 int devmem_journal_create(struct devmem_journal *j);
-void devmem_journal_end(struct devmem_journal *j);   /* removes the own file */
-void devmem_journal_leave(struct devmem_journal *j); /* leaves it as a crash would: rules are still to be removed */
+/* Removes the own file, or leaves it as a crash would, for whoever comes next: rules are still to be removed. */
+void devmem_journal_end(struct devmem_journal *j, int leaves_rules);
 int devmem_journal_save(const struct devmem_journal *j, struct devmem_before *before); /* 0: failed, and said why */
 /* 1: there is one; 0: none, and *ret is zeroed. */
 int devmem_journal_load(const struct devmem_journal *j, struct devmem_before *ret_before);

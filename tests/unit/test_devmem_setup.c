@@ -19,8 +19,7 @@ static struct devmem_tuple tuple; /* 192.0.2.2:256 to 192.0.2.1:512 */
 #define WANTED(nic_name, file, queues, sets_up)                                                                        \
 	&(struct devmem_session_config)                                                                                \
 	{                                                                                                              \
-		.sys = fake_sys_new(nic), .nic = (nic_name), .dmabuf = (file), .nqueues = (queues),                    \
-		.configure = (sets_up)                                                                                 \
+		.nic = (nic_name), .dmabuf = (file), .nqueues = (queues), .configure = (sets_up)                       \
 	}
 
 static void reset(void)
@@ -52,6 +51,11 @@ static int files(void)
 	CHECK(f && fscanf(f, "%d", &n) == 1);
 	pclose(f);
 	return n;
+}
+
+static struct devmem_sys *make_fake(void)
+{
+	return fake_sys_new(nic);
 }
 
 static struct devmem_session *open_ok(uint32_t queues)
@@ -529,6 +533,7 @@ void tests_begin(void)
 	CHECK_OK(gantry_params_load(0));
 	dir = test_folder();
 	devmem_journal_set_dir(dir);
+	devmem_sys_for_tests = make_fake;
 	CHECK_OK(gantry_addr_parse("192.0.2.2:256", &tuple.src));
 	CHECK_OK(gantry_addr_parse("192.0.2.1:512", &tuple.dst));
 	nic = mmap(NULL, sizeof(*nic), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

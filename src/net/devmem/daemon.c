@@ -156,9 +156,6 @@ static gantry_result do_bind(struct server *s, struct client *c, const struct de
 		FAIL_NOW(GANTRY_ERR_USAGE, "this connection has a binding already");
 	if (s->config->nic && strcmp(s->config->nic, q->nic) != 0)
 		FAIL_NOW(GANTRY_ERR_CONFIG, "this daemon serves %s only, not %s", s->config->nic, q->nic);
-	config.sys = devmem_sys_new();
-	if (!config.sys)
-		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a binding");
 	TRY_NOW(devmem_session_open(&config, &c->session));
 	LOG_INFO(TOOL, "process %d of user %u has %u queue%s of %s as dma-buf %u", (int)c->who.pid,
 		 (unsigned)c->who.uid, q->queues, q->queues == 1 ? "" : "s", q->nic, c->session->dmabuf_id);

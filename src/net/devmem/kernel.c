@@ -124,9 +124,6 @@ static gantry_result bind_queues(struct kernel_binding *b, int fd)
 
 	if (*p->devmem_helper)
 		return devmem_daemon_bind(p->devmem_helper, &config, &b->base.dmabuf_id, &b->daemon);
-	config.sys = devmem_sys_new();
-	if (!config.sys)
-		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a binding");
 	TRY_NOW(devmem_session_open(&config, &b->session));
 	b->base.dmabuf_id = b->session->dmabuf_id;
 	return GANTRY_OK;

@@ -341,13 +341,16 @@ static gantry_result session_new(const struct devmem_session_config *c, struct d
 	gantry_result r = GANTRY_OK;
 	struct devmem_session *s = calloc(1, sizeof(*s));
 
-	if (!s || !(s->before = calloc(1, sizeof(*s->before))))
+	if (!s)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a binding of %s", c->nic);
+	mutex_init(&s->mu);
+	s->journal.fd = -1;
+	s->sys = devmem_sys_new();
+	s->before = calloc(1, sizeof(*s->before));
+	if (!s->sys || !s->before)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a binding of %s", c->nic);
 	if (!c->nqueues || c->nqueues > DEVMEM_QUEUES_MAX || strlen(c->nic) >= sizeof(s->nic))
 		FAIL(GANTRY_ERR_INVALID, "binding of %u queues of interface '%s'", c->nqueues, c->nic);
-	mutex_init(&s->mu);
-	s->journal.fd = -1;
-	s->sys = c->sys;
 	s->pid = getpid();
 	s->configure = c->configure;
 	s->nqueues = c->nqueues;
@@ -355,11 +358,7 @@ static gantry_result session_new(const struct devmem_session_config *c, struct d
 	*ret_session = s;
 	s = NULL;
 out:
-	if (s)
-		free(s->before);
-	free(s);
-	if (r != GANTRY_OK)
-		devmem_sys_free(c->sys);
+	session_free(s);
 	return r;
 }
 

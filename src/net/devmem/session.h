@@ -108,7 +108,6 @@ struct devmem_session {
 };
 
 struct devmem_session_config {
-	struct devmem_sys *sys; /* initialised; the session's from now on, also after an error */
 	const char *nic;
 	int dmabuf; /* stays the caller's */
 	uint32_t nqueues;

@@ -268,14 +268,14 @@ static void accept_one(struct server *s)
 	    (c.who.uid != 0 && c.who.uid != geteuid() && !(s->config->has_uid && c.who.uid == s->config->uid))) {
 		LOG_WARN(TOOL, "process %d of user %u was turned away: not a user that is served", (int)c.who.pid,
 			 (unsigned)c.who.uid);
-		close(c.fd);
 	} else if (s->nclients == DEVMEM_DAEMON_CLIENTS) {
 		LOG_WARN(TOOL, "process %d was turned away: %d connections are the most", (int)c.who.pid,
 			 DEVMEM_DAEMON_CLIENTS);
-		close(c.fd);
 	} else {
 		s->clients[s->nclients++] = c;
+		return;
 	}
+	close(c.fd);
 }
 
 /*

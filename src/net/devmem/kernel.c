@@ -12,6 +12,7 @@
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
 #include <errno.h>
+#include <inttypes.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -61,11 +62,6 @@ struct kernel_flow {
 static struct kernel_binding *binding_of(const struct devmem_binding *b)
 {
 	return (struct kernel_binding *)(uintptr_t)b;
-}
-
-static void count(uint64_t *counter, uint64_t n)
-{
-	fetch_add_relaxed(counter, n);
 }
 
 static gantry_result export_memory(const struct devmem_memory *memory, int *ret_fd)
@@ -178,7 +174,7 @@ static gantry_result kernel_attach(struct devmem_binding *base, int fd, struct d
 		TRY(devmem_session_steer(b->session, &t, &f->location));
 	else
 		TRY(devmem_daemon_steer(b->daemon, fd, &f->location));
-	count(&b->flows, 1);
+	fetch_add_relaxed(&b->flows, 1);
 	*ret_flow = &f->base;
 	f = NULL;
 out:
@@ -257,8 +253,8 @@ static ssize_t kernel_receive(struct devmem_flow *base, struct msghdr *msg, int 
 	ssize_t got = recvmsg(base->fd, msg, flags | MSG_SOCK_DEVMEM);
 
 	if (got > 0) {
-		count(&b->receives, 1);
-		count(&b->bytes, (uint64_t)got);
+		fetch_add_relaxed(&b->receives, 1);
+		fetch_add_relaxed(&b->bytes, (uint64_t)got);
 		if (f->checks)
 			verify(b, f);
 	} else if (got < 0 && *devmem_error_of(DEVMEM_CALL_RECVMSG, errno)->reason) {
@@ -278,7 +274,7 @@ static int kernel_give_back(struct devmem_flow *base, const struct devmem_token 
 	int freed = setsockopt(base->fd, SOL_SOCKET, SO_DEVMEM_DONTNEED, ranges, (socklen_t)(n * sizeof(*ranges)));
 
 	if (freed > 0)
-		count(&binding_of(base->binding)->returned, (uint64_t)freed);
+		fetch_add_relaxed(&binding_of(base->binding)->returned, (uint64_t)freed);
 	return freed;
 }
 
@@ -291,11 +287,10 @@ static void kernel_describe(const struct devmem_binding *base, char *text, size_
 		snprintf(queues, sizeof(queues), "%u queue%s, highest %u", b->session->nqueues,
 			 b->session->nqueues == 1 ? "" : "s", b->session->queues[0]);
 	snprintf(text, len,
-		 "devmem TCP on %s (%s), dma-buf %u, %llu MiB: %llu flows, %llu bytes in %llu receives, %llu fragments "
-		 "given back",
-		 b->nic, queues, base->dmabuf_id, (unsigned long long)(base->memory.size >> 20),
-		 (unsigned long long)load_relaxed(&b->flows), (unsigned long long)load_relaxed(&b->bytes),
-		 (unsigned long long)load_relaxed(&b->receives), (unsigned long long)load_relaxed(&b->returned));
+		 "devmem TCP on %s (%s), dma-buf %u, %" PRIu64 " MiB: %" PRIu64 " flows, %" PRIu64 " bytes in %" PRIu64
+		 " receives, %" PRIu64 " fragments given back",
+		 b->nic, queues, base->dmabuf_id, base->memory.size >> 20, load_relaxed(&b->flows),
+		 load_relaxed(&b->bytes), load_relaxed(&b->receives), load_relaxed(&b->returned));
 }
 
 /*

@@ -101,13 +101,6 @@ static void destroy(struct devmem_pool *p) UNCHECKED /* nobody else knows it any
 	free(p);
 }
 
-static const char *memory_name(const struct devmem_pool *p)
-{
-	if (p->is_mapped)
-		return "mapped";
-	return p->memory.host ? "host" : "device";
-}
-
 static gantry_result make(struct gantry_device *dev, const struct devmem_source_ops *source,
 			  struct devmem_pool **ret_pool)
 {
@@ -136,7 +129,11 @@ static gantry_result make(struct gantry_device *dev, const struct devmem_source_
 	TRY(make_landing(p));
 	p->refs = 1;
 	LOG_INFO(NET, "page pool of %s: %" PRIu64 " bytes of %s memory, %s source, %u landing pages", p->device->name,
-		 p->memory.size, memory_name(p), source->name, p->npages);
+		 p->memory.size,
+		 p->is_mapped	  ? "mapped"
+		 : p->memory.host ? "host"
+				  : "device",
+		 source->name, p->npages);
 	*ret_pool = p;
 	p = NULL;
 out:

@@ -193,6 +193,13 @@ static uint64_t run_of(const struct devmem_table *t, uint64_t dst_off, uint64_t 
 	return n < len ? n : len;
 }
 
+/* A copy to the pool is under way. */
+static void note_copy(struct devmem_table *t)
+{
+	t->copying = 1;
+	t->recorded = 0;
+}
+
 /* Bytes to landing pages that follow each other. */
 static gantry_result land_some(struct devmem_table *t, struct origin from, uint64_t to, uint32_t len)
 {
@@ -208,8 +215,7 @@ static gantry_result land_some(struct devmem_table *t, struct origin from, uint6
 			src = p->memory.device_ptr + from.off;
 		}
 		TRY_NOW(p->device->ops->move(p->device, GANTRY_WAY_IN, p->memory.device_ptr + to, src, len));
-		t->copying = 1;
-		t->recorded = 0;
+		note_copy(t);
 	}
 	t->landed_bytes += len;
 	return GANTRY_OK;
@@ -304,15 +310,6 @@ out:
 	return r;
 }
 
-/* A fragment of the pool is used: is it there already? */
-static void note_late(struct devmem_table *t, const struct devmem_tokens *tokens)
-{
-	if (!tokens->flow->binding->late)
-		return;
-	t->copying = 1;
-	t->recorded = 0;
-}
-
 static gantry_result add_in_pool(struct devmem_table *t, const struct devmem_piece *p)
 {
 	gantry_result r = GANTRY_OK;
@@ -325,24 +322,22 @@ static gantry_result add_in_pool(struct devmem_table *t, const struct devmem_pie
 	    t->n + pages_of(p->dst_off, p->len) <= t->max && get_pages(t, p->dst_off, p->len) == 0)
 		return land(t, from, p->len, p->dst_off, 1);
 	if (!t->compact && (merges || t->n < t->max)) { /* it stays where it is */
-		TRY(hold(t, p->tokens, p->frag, is_last));
+		TRY_NOW(hold(t, p->tokens, p->frag, is_last));
 		describe(t, src_off, p->len, p->dst_off);
-		note_late(t, p->tokens);
-		goto out;
+		if (p->tokens->flow->binding->late) /* it may not be there yet */
+			note_copy(t);
+		return GANTRY_OK;
 	}
 	if (!t->compact)
 		r = make_compact(t);
 	if (r == GANTRY_AGAIN) {
-		TRY(devmem_settle(p->tokens->flow->binding));
+		TRY_NOW(devmem_settle(p->tokens->flow->binding));
 		return go_direct(t, from, p->len, p->dst_off);
 	}
-	if (r == GANTRY_OK &&
-	    !t->pool->memory.host) /* a copy of the device reads the fragment after this has returned */
-		r = hold(t, p->tokens, p->frag, is_last);
-	if (r == GANTRY_OK)
-		r = land(t, from, p->len, p->dst_off, 0);
-out:
-	return r;
+	TRY_NOW(r);
+	if (!t->pool->memory.host) /* a copy of the device reads the fragment after this has returned */
+		TRY_NOW(hold(t, p->tokens, p->frag, is_last));
+	return land(t, from, p->len, p->dst_off, 0);
 }
 
 gantry_result devmem_table_add(struct devmem_table *t, const struct devmem_piece *p)

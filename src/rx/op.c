@@ -49,30 +49,7 @@ void rx_op_over(struct gantry_rx_op *op)
 	op_unref(op);
 }
 
-/*
- * What becomes of the user's op and of its transfer: the first row that fits counts.
- *   touched   flights read or write the user's memory
- *   through   all messages that there will be are finished
- *   taken     the peer has said that it has all of it; a receive needs no word
- */
-enum { NO, YES, ANY };
-enum outcome { OUTCOME_NONE, OUTCOME_UNMET, OUTCOME_CANCELLED, OUTCOME_GOOD };
-static const struct settle_row {
-	uint8_t waiting, ending, touched, through, taken;
-	enum outcome outcome; /* of the op */
-	bool over;	      /* the transfer is */
-} settle_rows[] = {
-	/* waiting ending touched through taken */
-	{YES, YES, ANY, ANY, ANY, OUTCOME_UNMET, false},  {NO, YES, NO, NO, ANY, OUTCOME_CANCELLED, false},
-	{NO, YES, NO, YES, ANY, OUTCOME_CANCELLED, true}, {NO, YES, YES, YES, ANY, OUTCOME_NONE, true},
-	{NO, NO, ANY, YES, YES, OUTCOME_GOOD, true},	  {ANY, ANY, ANY, ANY, ANY, OUTCOME_NONE, false},
-};
-
-static bool fits(uint8_t wanted, bool is)
-{
-	return wanted == ANY || (wanted == YES) == is;
-}
-
+/* All messages that there will be are finished. */
 static bool is_through(const struct gantry_rx_op *op)
 {
 	if (op->phase != RX_GRANTED && op->phase != RX_LOCAL)
@@ -82,40 +59,25 @@ static bool is_through(const struct gantry_rx_op *op)
 	return op->told && op->heard && op->finished == op->limit;
 }
 
-static const struct settle_row *row_of(const struct gantry_rx_op *op)
-{
-	bool through = is_through(op);
-	const struct settle_row *row = settle_rows;
-
-	while (!fits(row->waiting, op->phase == RX_WAITING) || !fits(row->ending, op->ending) ||
-	       !fits(row->touched, op->touching) || !fits(row->through, through) ||
-	       !fits(row->taken, !op->send || op->taken))
-		row++;
-	return row;
-}
-
 void rx_op_settle(struct gantry_rx_op *op)
 {
-	const struct settle_row *row = row_of(op);
 	unsigned long long tag = op->tag;
+	bool through = is_through(op);
 
-	switch (row->outcome) {
-	case OUTCOME_UNMET:
-		rx_op_done(op, GANTRY_ERR_CANCELLED, "cancelled by the caller before %s (tag %llu): %s is not told",
-			   op->send ? "it was offered" : "a send met it", tag, op->conn->peer);
-		break;
-	case OUTCOME_CANCELLED:
+	if (op->phase == RX_WAITING) {
+		if (op->ending)
+			rx_op_done(op, GANTRY_ERR_CANCELLED,
+				   "cancelled by the caller before %s (tag %llu): %s is not told",
+				   op->send ? "it was offered" : "a send met it", tag, op->conn->peer);
+		return;
+	}
+	if (op->ending && !op->touching)
 		rx_op_done(op, GANTRY_ERR_CANCELLED, "cancelled by %s after %llu of %llu bytes (tag %llu)",
 			   op->by_peer ? op->conn->peer : "the caller", (unsigned long long)op->bytes,
 			   (unsigned long long)op->total, tag);
-		break;
-	case OUTCOME_GOOD:
+	if (!op->ending && through && (op->taken || !op->send)) /* a receive needs no word of the peer */
 		rx_op_done(op, GANTRY_OK, "%s", "");
-		break;
-	case OUTCOME_NONE:
-		break;
-	}
-	if (row->over)
+	if (through && (op->ending || op->taken || !op->send))
 		rx_op_over(op);
 }
 
@@ -147,48 +109,43 @@ out:
 	return r;
 }
 
-/* An error while posting is the connection's; the op says it too. */
-static void started(struct gantry_rx_conn *c, gantry_result r) REQUIRES(rx_mu)
+static gantry_result post(struct gantry_rx_conn *c, const struct gantry_rx_piece *pieces, size_t n, uint64_t tag,
+			  int send, struct gantry_rx_op **ret_op)
 {
-	if (r != GANTRY_OK)
-		rx_conn_fail(c, r, "%s: %s", c->peer, gantry_last_error());
-	else
-		rx_conn_progress(c);
+	gantry_result r, posted = GANTRY_OK;
+	struct gantry_rx_op *op = NULL;
+
+	rx_mu_lock(&c->rx->mu);
+	r = create(c, pieces, n, tag, send, &op);
+	if (r == GANTRY_OK) {
+		*ret_op = op;
+		if (send) {
+			op->transfer = c->next_transfer++;
+			op->inlined = !op->batch.device && op->total <= RX_INLINE_MAX;
+			gantry_list_append(&c->out.waiting, &op->node);
+		} else {
+			posted = rx_recv_match(op);
+		}
+		/* An error while posting is the connection's; the op says it too. */
+		if (posted != GANTRY_OK)
+			rx_conn_fail(c, posted, "%s: %s", c->peer, gantry_last_error());
+		else
+			rx_conn_progress(c);
+	}
+	rx_mu_unlock(&c->rx->mu);
+	return r;
 }
 
 gantry_result gantry_rx_send(struct gantry_rx_conn *conn, const struct gantry_rx_piece *pieces, size_t n, uint64_t tag,
 			     struct gantry_rx_op **ret_op)
 {
-	gantry_result r;
-	struct gantry_rx_op *op = NULL;
-
-	rx_mu_lock(&conn->rx->mu);
-	r = create(conn, pieces, n, tag, 1, &op);
-	if (r == GANTRY_OK) {
-		op->transfer = conn->next_transfer++;
-		op->inlined = !op->batch.device && op->total <= RX_INLINE_MAX;
-		gantry_list_append(&conn->out.waiting, &op->node);
-		*ret_op = op;
-		started(conn, GANTRY_OK);
-	}
-	rx_mu_unlock(&conn->rx->mu);
-	return r;
+	return post(conn, pieces, n, tag, 1, ret_op);
 }
 
 gantry_result gantry_rx_recv(struct gantry_rx_conn *conn, const struct gantry_rx_piece *pieces, size_t n, uint64_t tag,
 			     struct gantry_rx_op **ret_op)
 {
-	gantry_result r;
-	struct gantry_rx_op *op = NULL;
-
-	rx_mu_lock(&conn->rx->mu);
-	r = create(conn, pieces, n, tag, 0, &op);
-	if (r == GANTRY_OK) {
-		*ret_op = op;
-		started(conn, rx_recv_match(op));
-	}
-	rx_mu_unlock(&conn->rx->mu);
-	return r;
+	return post(conn, pieces, n, tag, 0, ret_op);
 }
 
 /* ---- waiting ---- */
@@ -218,13 +175,17 @@ size_t gantry_rx_poll(struct gantry_rx *rx, struct gantry_rx_op *const *ops, siz
 	return done;
 }
 
-void rx_idle(struct gantry_waiter *w, uint64_t deadline)
+void rx_idle(struct gantry_rx *rx, struct gantry_waiter *w, int moved, uint64_t deadline)
 {
 	uint64_t now = gantry_now_ns(), longest = gantry_params()->proxy_sleep;
 
+	rx_mu_unlock(&rx->mu);
+	if (moved)
+		gantry_waiter_done(w);
 	if (longest && now + longest > deadline)
 		longest = deadline > now ? deadline - now : 1;
 	gantry_waiter_idle(w, longest);
+	rx_mu_lock(&rx->mu);
 }
 
 /* Until the op is done. 0: it is not, and the time is over. The mutex is let go in between. */
@@ -235,15 +196,13 @@ static int wait_done(struct gantry_rx_op *op, uint64_t deadline) REQUIRES(rx_mu)
 
 	gantry_waiter_init(&idle, NULL);
 	while (op->state != GANTRY_RX_DONE) {
-		if (rx_progress(rx))
-			gantry_waiter_done(&idle);
+		int moved = rx_progress(rx);
+
 		if (op->state == GANTRY_RX_DONE)
 			break;
 		if (gantry_now_ns() >= deadline)
 			return 0;
-		rx_mu_unlock(&rx->mu);
-		rx_idle(&idle, deadline);
-		rx_mu_lock(&rx->mu);
+		rx_idle(rx, &idle, moved, deadline);
 	}
 	return 1;
 }

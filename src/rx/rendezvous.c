@@ -60,6 +60,7 @@ struct meeting {
 	int dials; /* this side connects */
 	int fd;	   /* -1 while there is none */
 	struct gantry_addr to;
+	char peer[GANTRY_ADDR_TEXT]; /* the same, as text */
 	uint64_t deadline, retry_at; /* ns */
 	uint32_t failures;	     /* attempts */
 	uint64_t since;		     /* ns: when it came, or got its place */
@@ -127,27 +128,24 @@ static void fail(struct meeting *m, gantry_result r, const char *fmt, ...)
 
 static void fail_protocol(struct meeting *m)
 {
-	char peer[GANTRY_ADDR_TEXT];
-
-	fail(m, GANTRY_ERR_PROTOCOL, "%s does not speak the protocol of gantry/rx.h", gantry_addr_text(&m->to, peer));
+	fail(m, GANTRY_ERR_PROTOCOL, "%s does not speak the protocol of gantry/rx.h", m->peer);
 }
 
 /* The side that connects makes another attempt while there is time; the one that accepts gives up. */
 static void again(struct meeting *m, gantry_result r, const char *what, const char *why)
 {
-	char peer[GANTRY_ADDR_TEXT];
 	uint64_t now = gantry_now_ns();
 
 	if (m->fd >= 0)
 		close(m->fd);
 	m->fd = -1;
 	if (!m->dials || now + LAST_NS >= m->deadline) {
-		fail(m, r, "%s with %s: %s", what, gantry_addr_text(&m->to, peer), why);
+		fail(m, r, "%s with %s: %s", what, m->peer, why);
 		return;
 	}
 	m->state = MEET_DIAL;
 	m->error = r;
-	snprintf(m->text, sizeof(m->text), "%s with %s: %s", what, gantry_addr_text(&m->to, peer), why);
+	snprintf(m->text, sizeof(m->text), "%s with %s: %s", what, m->peer, why);
 	m->retry_at = inet_retry_at(now, m->failures++);
 	if (m->retry_at > m->deadline - LAST_NS)
 		m->retry_at = m->deadline - LAST_NS;
@@ -180,6 +178,7 @@ static gantry_result create_meeting(struct gantry_rx *rx, int fd, const struct g
 	m->rx = rx;
 	m->fd = fd;
 	m->to = *peer;
+	gantry_addr_text(peer, m->peer);
 	m->dials = fd < 0;
 	m->deadline = deadline;
 	m->since = gantry_now_ns();
@@ -235,11 +234,8 @@ static gantry_result take_offer(struct meeting *m, const struct rx_offer *o)
 
 static void know_peer(struct meeting *m)
 {
-	char peer[GANTRY_ADDR_TEXT];
-
 	m->conn->peer_epoch = m->peer_epoch;
-	snprintf(m->conn->peer, sizeof(m->conn->peer), "%s epoch %016llx", gantry_addr_text(&m->to, peer),
-		 (unsigned long long)m->peer_epoch);
+	snprintf(m->conn->peer, sizeof(m->conn->peer), "%s epoch %016llx", m->peer, (unsigned long long)m->peer_epoch);
 }
 
 static void dial(struct meeting *m) REQUIRES(rx_mu)
@@ -314,7 +310,6 @@ static void heard_answer(struct meeting *m)
 static void shake_failed(struct meeting *m)
 {
 	const struct inet_handshake *h = &m->shake;
-	char peer[GANTRY_ADDR_TEXT];
 	int e = h->broken_errno;
 
 	if (h->broken && h->out_size)
@@ -325,7 +320,7 @@ static void shake_failed(struct meeting *m)
 	else if (h->error == GANTRY_ERR_PROTOCOL)
 		fail_protocol(m);
 	else
-		fail(m, h->error, "meeting with %s: %s", gantry_addr_text(&m->to, peer), h->text);
+		fail(m, h->error, "meeting with %s: %s", m->peer, h->text);
 }
 
 static void shake(struct meeting *m)
@@ -403,15 +398,15 @@ static void (*const steps[])(struct meeting *m) = {
 /* Never blocks, never fails: state says. */
 static void step_meeting(struct meeting *m)
 {
-	char peer[GANTRY_ADDR_TEXT], before[RX_TEXT];
+	char before[RX_TEXT];
 
 	if (m->state >= MEET_READY)
 		return;
 	steps[m->state](m);
 	if (m->state < MEET_READY && gantry_now_ns() >= m->deadline) {
 		snprintf(before, sizeof(before), "%s", m->text);
-		fail(m, GANTRY_ERR_TIMEOUT, "%s did not answer in time%s%s", gantry_addr_text(&m->to, peer),
-		     before[0] ? "; last: " : "", before);
+		fail(m, GANTRY_ERR_TIMEOUT, "%s did not answer in time%s%s", m->peer, before[0] ? "; last: " : "",
+		     before);
 	}
 }
 
@@ -425,7 +420,7 @@ static gantry_result own_address(struct gantry_rx *rx, struct gantry_addr *ret_a
 	size_t first = strcspn(rx->nic, "+"); /* a fused device is named "a+b": the first of them */
 	int found = 0, family = inet_wanted_family();
 
-	TRY(inet_all_nics(&list));
+	TRY(gantry_nic_scan(&list));
 	for (int i = 0; i < list->count && !found; i++)
 		for (int k = 0; k < list->nics[i].naddrs && !found; k++) {
 			const struct gantry_addr *a = &list->nics[i].addrs[k];
@@ -439,7 +434,7 @@ static gantry_result own_address(struct gantry_rx *rx, struct gantry_addr *ret_a
 	if (!found)
 		FAIL(GANTRY_ERR_CONFIG, "interface %s has no address to listen on", rx->nic);
 out:
-	inet_nics_free(list);
+	gantry_nic_list_free(list);
 	return r;
 }
 
@@ -514,11 +509,8 @@ static void drop_meeting(struct gantry_rx_listener *l, struct meeting *m) REQUIR
 /* What it holds is needed. A peer that this happens to tries again. */
 static void recycle(struct gantry_rx_listener *l, struct meeting *m, const char *why) REQUIRES(rx_mu)
 {
-	char peer[GANTRY_ADDR_TEXT];
-
 	m->stranger = 1;
-	snprintf(m->text, sizeof(m->text), "%s %s, and another one has come in its place",
-		 gantry_addr_text(&m->to, peer), why);
+	snprintf(m->text, sizeof(m->text), "%s %s, and another one has come in its place", m->peer, why);
 	turn_away(l, m);
 	drop_meeting(l, m);
 }
@@ -652,11 +644,7 @@ gantry_result gantry_rx_accept(struct gantry_rx_listener *listener, int64_t time
 		c = attend(listener, &moved);
 		if (c || gantry_now_ns() >= deadline)
 			break;
-		if (rx_progress(rx) || moved)
-			gantry_waiter_done(&idle);
-		rx_mu_unlock(&rx->mu);
-		rx_idle(&idle, deadline);
-		rx_mu_lock(&rx->mu);
+		rx_idle(rx, &idle, rx_progress(rx) | moved, deadline);
 	}
 	rx_mu_unlock(&rx->mu);
 	if (!c)
@@ -684,11 +672,7 @@ gantry_result gantry_rx_connect(struct gantry_rx *rx, const char *address, int64
 		enum meeting_state before = m->state;
 
 		step_meeting(m);
-		if (rx_progress(rx) || m->state != before)
-			gantry_waiter_done(&idle);
-		rx_mu_unlock(&rx->mu);
-		rx_idle(&idle, deadline);
-		rx_mu_lock(&rx->mu);
+		rx_idle(rx, &idle, rx_progress(rx) | (m->state != before), deadline);
 	}
 	if (m && m->state == MEET_READY) {
 		*ret_conn = m->conn;

@@ -313,8 +313,9 @@ void rx_op_done(struct gantry_rx_op *op, gantry_result r, const char *fmt, ...) 
 void rx_op_over(struct gantry_rx_op *op);
 /* An op that is ending is done when nothing touches its memory; its transfer is over when all messages are through. */
 void rx_op_settle(struct gantry_rx_op *op) REQUIRES(rx_mu);
-/* A round of waiting for what notifies nobody, with naps no longer than GANTRY_PROXY_SLEEP. Not beyond the deadline. */
-void rx_idle(struct gantry_waiter *w, uint64_t deadline);
+/* A round of waiting for what notifies nobody, with naps no longer than GANTRY_PROXY_SLEEP. Not beyond the deadline. The
+ * mutex is let go in between. moved: something did since the last round. */
+void rx_idle(struct gantry_rx *rx, struct gantry_waiter *w, int moved, uint64_t deadline) REQUIRES(rx_mu);
 
 static inline uint32_t rx_flights(const struct rx_side *s)
 {

@@ -143,7 +143,7 @@ static void say_subnets(struct doctor *d, const struct gantry_nic_list *chosen)
 
 void doctor_interfaces(struct doctor *d)
 {
-	struct gantry_nic_list all = {.count = 0}, chosen = {.count = 0};
+	struct gantry_nic_list *all = NULL, *chosen = NULL;
 	const char *pattern = d->ifname ? d->ifname : inet_wanted_interfaces();
 	int family = inet_wanted_family();
 	gantry_result r = gantry_nic_scan(&all);
@@ -153,25 +153,25 @@ void doctor_interfaces(struct doctor *d)
 	if (r != GANTRY_OK) {
 		doctor_say(d, "interfaces", "scan", DOCTOR_FAIL, "", gantry_last_error(), "");
 		doctor_block(d, gantry_last_error());
-		gantry_nic_list_free(&all);
+		gantry_nic_list_free(all);
 		return;
 	}
-	r = gantry_nic_select(&chosen, pattern, family);
-	for (int i = 0; i < all.count; i++) {
-		const struct gantry_nic *nic = &all.nics[i];
+	r = gantry_nic_select(chosen, pattern, family);
+	for (int i = 0; i < all->count; i++) {
+		const struct gantry_nic *nic = &all->nics[i];
 
-		say_nic(d, nic, r == GANTRY_OK && find(&chosen, nic->ifindex) != NULL,
+		say_nic(d, nic, r == GANTRY_OK && find(chosen, nic->ifindex) != NULL,
 			gantry_nic_objection(nic, pattern, family));
 	}
 	if (r != GANTRY_OK) {
 		doctor_say(d, "choice", "tcp", DOCTOR_FAIL, "", gantry_last_error(), "");
 		doctor_block(d, gantry_last_error());
 	} else {
-		say_choice(d, &chosen, pattern);
-		say_subnets(d, &chosen);
+		say_choice(d, chosen, pattern);
+		say_subnets(d, chosen);
 	}
-	gantry_nic_list_free(&all);
-	gantry_nic_list_free(&chosen);
+	gantry_nic_list_free(all);
+	gantry_nic_list_free(chosen);
 }
 
 /* ---- devmem ---- */
@@ -296,15 +296,13 @@ static void say_leftovers(struct doctor *d)
 
 void doctor_devmem(struct doctor *d)
 {
-	struct gantry_nic_list *list = calloc(1, sizeof(*list));
+	struct gantry_nic_list *list = NULL;
 	char why[256];
 	int gpus = gantry_device_cuda_count(why, sizeof(why)), opened = 0;
 	struct gantry_device *dev;
 
-	if (!list || gantry_nic_scan(list) != GANTRY_OK) {
-		free(list);
+	if (gantry_nic_scan(&list) != GANTRY_OK)
 		return;
-	}
 	for (int i = 0; i < gpus && i < GPUS_MAX; i++) {
 		if (gantry_device_cuda(i, &dev) != GANTRY_OK)
 			continue;
@@ -317,7 +315,6 @@ void doctor_devmem(struct doctor *d)
 	}
 	say_leftovers(d);
 	gantry_nic_list_free(list);
-	free(list);
 }
 
 void doctor_undo_devmem(struct doctor *d)

@@ -159,13 +159,11 @@ out:
 /* The one that carries the address, "" if none does: behind NAT it is another host's. */
 static void interface_of(const struct gantry_addr *a, char name[IFNAMSIZ])
 {
-	struct gantry_nic_list *list = calloc(1, sizeof(*list));
+	struct gantry_nic_list *list = NULL;
 
 	name[0] = 0;
-	if (!list || gantry_nic_scan(list) != GANTRY_OK) {
-		free(list);
+	if (gantry_nic_scan(&list) != GANTRY_OK)
 		return;
-	}
 	for (int i = 0; i < list->count && !name[0]; i++)
 		for (int k = 0; k < list->nics[i].naddrs && !name[0]; k++) {
 			struct gantry_addr own = list->nics[i].addrs[k];
@@ -176,7 +174,6 @@ static void interface_of(const struct gantry_addr *a, char name[IFNAMSIZ])
 				memcpy(name, list->nics[i].name, IFNAMSIZ);
 		}
 	gantry_nic_list_free(list);
-	free(list);
 }
 
 static gantry_result choose_interface(const struct perf_remote *rm)
@@ -241,20 +238,17 @@ static void say_listening(void *ctx)
 {
 	struct listening *l = ctx;
 	const char *program = l->rm->program;
-	struct gantry_nic_list *list = calloc(1, sizeof(*list));
+	struct gantry_nic_list *list = NULL;
 	char text[GANTRY_ADDR_TEXT];
 
 	l->rm->served = 1;
 	if (l->only)
 		add_address(l, l->only);
-	else if (list && gantry_nic_scan(list) == GANTRY_OK &&
-		 gantry_nic_select(list, inet_wanted_interfaces(), inet_wanted_family()) == GANTRY_OK)
+	else if (inet_wanted_nics(&list) == GANTRY_OK)
 		for (int i = 0; i < list->count; i++)
 			for (int k = 0; k < list->nics[i].naddrs; k++)
 				add_address(l, &list->nics[i].addrs[k]);
-	if (list)
-		gantry_nic_list_free(list);
-	free(list);
+	gantry_nic_list_free(list);
 	fprintf(stderr, "%s: waiting for a client on %s, run: %s %s", program, gantry_addr_text(&l->addr, text),
 		program, l->first);
 	if (l->others[0])

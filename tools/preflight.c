@@ -21,7 +21,7 @@ static gantry_result interfaces(void)
 	struct gantry_nic_list *list = NULL;
 	gantry_result r = inet_wanted_nics(&list);
 
-	inet_nics_free(list);
+	gantry_nic_list_free(list);
 	return r;
 }
 

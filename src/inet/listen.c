@@ -14,7 +14,7 @@
 #include "base/event.h"
 #include "base/log.h"
 #include "base/param.h"
-#include "inet/settings.h"
+#include "base/param_text.h"
 #include "inet/sock.h"
 
 enum { STRANGERS_MAX = 256, ACCEPTS_PER_EVENT = 64, MS = 1000000 };
@@ -394,7 +394,7 @@ static gantry_result open_port(const struct gantry_addr *addr, struct inet_port 
 	p->source = (struct inet_source){.fd = -1, .ready = port_ready};
 	p->forks = inet_forks;
 	if (!first) /* the range was checked when it was loaded */
-		TRY(inet_port_range(&first, &last));
+		TRY(gantry_parse_port_range(gantry_params()->port_range, &first, &last));
 	TRY(sock_listen(addr, first, last, &p->source.fd, &p->addr));
 	gantry_list_append(&ports, &p->node);
 	TRY(inet_loop_start(&client));

@@ -391,7 +391,7 @@ int gantry_nic_should_bind(const struct gantry_nic *nic, const struct gantry_add
 	return device != 0 && device != nic->ifindex;
 }
 
-gantry_result gantry_nic_scan(struct gantry_nic_list *ret_list)
+gantry_result gantry_nic_scan(struct gantry_nic_list **ret_list)
 {
 	gantry_result r = GANTRY_OK;
 	struct ifaddrs *all = NULL, *i;
@@ -425,9 +425,10 @@ gantry_result gantry_nic_scan(struct gantry_nic_list *ret_list)
 		}
 	}
 	find_arp_flux(list);
-	*ret_list = *list;
+	*ret_list = list;
+	list = NULL;
 out:
-	free(list);
+	gantry_nic_list_free(list);
 	if (all)
 		freeifaddrs(all);
 	return r;
@@ -439,7 +440,7 @@ void gantry_nic_list_free(struct gantry_nic_list *list)
 		return;
 	for (int i = 0; i < list->count; i++)
 		free(list->nics[i].pci_path);
-	list->count = 0;
+	free(list);
 }
 
 /* ---- the choice ---- */

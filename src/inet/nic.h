@@ -71,9 +71,9 @@ struct gantry_nic_list {
 	char reason[256]; /* after select: why these */
 };
 
-gantry_result gantry_nic_scan(struct gantry_nic_list *ret_list);
-void gantry_nic_list_free(
-	struct gantry_nic_list *list); /* frees what the entries own; the list itself is the caller's */
+/* On the heap: the list is large. */
+gantry_result gantry_nic_scan(struct gantry_nic_list **ret_list);
+void gantry_nic_list_free(struct gantry_nic_list *list); /* NULL is fine */
 
 /*
  * Keeps in `list` only what may be used. pattern: NCCL_SOCKET_IFNAME's syntax, "" for automatic; family: AF_UNSPEC,

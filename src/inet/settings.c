@@ -43,11 +43,6 @@ gantry_result inet_mixed_key(const uint8_t id_key[INET_KEY_SIZE], uint8_t room[I
 
 /* ---- ports and what peers are told ---- */
 
-gantry_result inet_port_range(uint16_t *ret_first, uint16_t *ret_last)
-{
-	return gantry_parse_port_range(gantry_params()->port_range, ret_first, ret_last);
-}
-
 gantry_result inet_advertised(const struct gantry_addr *bound, struct gantry_addr *ret_addr)
 {
 	const char *text = gantry_params()->advertise;
@@ -86,39 +81,17 @@ int inet_wanted_family(void)
 	return AF_UNSPEC;
 }
 
-void inet_nics_free(struct gantry_nic_list *list)
-{
-	if (list)
-		gantry_nic_list_free(list);
-	free(list);
-}
-
-gantry_result inet_all_nics(struct gantry_nic_list **ret_list)
-{
-	gantry_result r = GANTRY_OK;
-	struct gantry_nic_list *list = calloc(1, sizeof(*list));
-
-	if (!list)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a list of interfaces");
-	TRY(gantry_nic_scan(list));
-	*ret_list = list;
-	list = NULL;
-out:
-	inet_nics_free(list);
-	return r;
-}
-
 gantry_result inet_wanted_nics(struct gantry_nic_list **ret_list)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_nic_list *list = NULL;
 
-	TRY(inet_all_nics(&list));
+	TRY(gantry_nic_scan(&list));
 	TRY(gantry_nic_select(list, inet_wanted_interfaces(), inet_wanted_family()));
 	*ret_list = list;
 	list = NULL;
 out:
-	inet_nics_free(list);
+	gantry_nic_list_free(list);
 	return r;
 }
 
@@ -130,7 +103,7 @@ gantry_result inet_listen_addr(struct gantry_addr *ret_addr)
 	TRY(inet_wanted_nics(&list));
 	*ret_addr = list->nics[0].addrs[0];
 out:
-	inet_nics_free(list);
+	gantry_nic_list_free(list);
 	return r;
 }
 
@@ -157,7 +130,7 @@ gantry_result inet_candidates(const struct gantry_addr *to, struct gantry_addr r
 		return GANTRY_OK;
 	}
 	/* The peer may be on this very host: then only the interface that carries the address leads there. */
-	TRY(inet_all_nics(&all));
+	TRY(gantry_nic_scan(&all));
 	for (int i = 0; i < all->count; i++)
 		for (int k = 0; k < all->nics[i].naddrs; k++) {
 			struct gantry_addr own = all->nics[i].addrs[k];
@@ -171,7 +144,7 @@ gantry_result inet_candidates(const struct gantry_addr *to, struct gantry_addr r
 		add_candidate(to, list->nics[i].ifindex, ret_addrs, &n);
 	*ret_n = n;
 out:
-	inet_nics_free(all);
-	inet_nics_free(list);
+	gantry_nic_list_free(all);
+	gantry_nic_list_free(list);
 	return r;
 }

@@ -17,19 +17,14 @@ enum { INET_KEY_SIZE = 32 };
 gantry_result inet_mixed_key(const uint8_t id_key[INET_KEY_SIZE], uint8_t room[INET_KEY_SIZE],
 			     struct inet_key *ret_key);
 
-/* The ports that may be listened on; 0 and 0: any. */
-gantry_result inet_port_range(uint16_t *ret_first, uint16_t *ret_last);
 /* What peers are told to connect to: the bound address, or GANTRY_ADVERTISE with, if that has none, the bound port. */
 gantry_result inet_advertised(const struct gantry_addr *bound, struct gantry_addr *ret_addr);
 
 /* GANTRY_IFNAME, else NCCL_SOCKET_IFNAME, else "" (borrowed); GANTRY_FAMILY, else NCCL_SOCKET_FAMILY, else AF_UNSPEC. */
 const char *inet_wanted_interfaces(void);
 int inet_wanted_family(void);
-/* All interfaces, on the heap, because the list is large; or those that these leave, the best first, at least one, with at
- * least one address. To be freed by the third. */
-gantry_result inet_all_nics(struct gantry_nic_list **ret_list);
+/* The interfaces that these leave, the best first; at least one, with at least one address. */
 gantry_result inet_wanted_nics(struct gantry_nic_list **ret_list);
-void inet_nics_free(struct gantry_nic_list *list); /* NULL is fine */
 /* The first address of the first of them; no port. */
 gantry_result inet_listen_addr(struct gantry_addr *ret_addr);
 /* The addresses to try for one that came with an id: itself, or, if it is link-local, itself on each interface that may

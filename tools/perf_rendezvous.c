@@ -15,7 +15,7 @@
 
 #include "base/atomic.h"
 #include "base/clock.h"
-#include "base/launcher.h"
+#include "base/identity.h"
 #include "base/log.h"
 #include "base/param.h"
 

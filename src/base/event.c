@@ -75,15 +75,6 @@ static void fill(struct slot *s, uint64_t position, uint64_t ticks, enum gantry_
 	store_release(&s->seq, position + 1);
 }
 
-void gantry_event_put(enum gantry_event_kind kind, uint32_t a, uint64_t b, uint64_t c)
-{
-	uint64_t position = fetch_add_relaxed(&next_position, 1);
-	struct slot *s = claim(position);
-
-	if (s)
-		fill(s, position, gantry_ticks(), kind, a, b, c);
-}
-
 void gantry_event_put_at(uint64_t ticks, enum gantry_event_kind kind, uint32_t a, uint64_t b, uint64_t c)
 {
 	uint64_t position = fetch_add_relaxed(&next_position, 1);

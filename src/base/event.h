@@ -13,6 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/clock.h"
+
 /* clang-format off */
 #define GANTRY_EVENTS(X)                                                          \
 	X(NONE,           "none",           "",        "",       "")              \
@@ -77,9 +79,9 @@ struct gantry_event {
 	uint64_t c;
 };
 
-void gantry_event_put(enum gantry_event_kind kind, uint32_t a, uint64_t b, uint64_t c);
-/* What happened at some other time: kernels keep their times until the CPU comes by. Such events are not in order. */
+/* What happened at some other time than now: kernels keep theirs until the CPU comes by. Such events are not in order. */
 void gantry_event_put_at(uint64_t ticks, enum gantry_event_kind kind, uint32_t a, uint64_t b, uint64_t c);
+#define gantry_event_put(kind, a, b, c) gantry_event_put_at(gantry_ticks(), kind, a, b, c)
 /* Copies at most n of the newest events, oldest first; returns how many. */
 size_t gantry_event_snapshot(struct gantry_event *out, size_t n);
 const char *gantry_event_name(enum gantry_event_kind kind);

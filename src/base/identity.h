@@ -14,4 +14,21 @@ const char *gantry_self(void);
 /* which: "pid", "net". 0: not to be found out. */
 uint64_t gantry_namespace_id(const char *which);
 
+/* What mpirun, mpiexec, srun and torchrun tell the processes they start, in their environment. */
+struct gantry_launcher {
+	const char *name;	 /* "mpirun" */
+	const char *rank, *size; /* variables */
+	const char *local_size;	 /* ranks on this host; NULL: it does not say */
+	const char *also[3];	 /* names that are too common: one of these must be there too; none: nothing */
+};
+
+/* In the order in which they are asked: Open MPI sets PMI's variables too, and a job of Slurm may run mpirun. Ends with
+ * an entry without a name. */
+extern const struct gantry_launcher gantry_launchers[];
+
+/* The value of a variable; NULL: there is none, or it is empty. name may be NULL. */
+const char *gantry_variable(const char *name);
+/* Whether its rank is there and can be believed. */
+int gantry_launcher_speaks(const struct gantry_launcher *l);
+
 #endif

@@ -23,7 +23,7 @@
 #include "base/atomic.h"
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/launcher.h"
+#include "base/identity.h"
 #include "base/mutex.h"
 #include "base/param.h"
 
@@ -211,19 +211,6 @@ static void emit_failure(enum gantry_log_subsys subsys, const char *file, int li
 	emit(GANTRY_LOG_ERROR, subsys, file, line, text);
 }
 
-void gantry_log_failure(enum gantry_log_subsys subsys, const char *file, int line, const char *fmt, ...)
-{
-	int saved = errno;
-	char text[TEXT_SIZE];
-	va_list args;
-
-	va_start(args, fmt);
-	format_text(text, fmt, args);
-	va_end(args);
-	emit_failure(subsys, file, line, text);
-	errno = saved;
-}
-
 gantry_result gantry_fail(gantry_result r, enum gantry_log_subsys subsys, const char *file, int line, const char *fmt,
 			  ...)
 {
@@ -234,7 +221,8 @@ gantry_result gantry_fail(gantry_result r, enum gantry_log_subsys subsys, const 
 	va_start(args, fmt);
 	format_text(text, fmt, args);
 	va_end(args);
-	gantry_set_last_error(text);
+	if (r != GANTRY_OK)
+		gantry_set_last_error(text);
 	emit_failure(subsys, file, line, text);
 	errno = saved;
 	return r;
@@ -328,4 +316,25 @@ const char *gantry_left_out_text(uint32_t suppressed, char buf[GANTRY_LEFT_OUT_T
 		snprintf(buf, GANTRY_LEFT_OUT_TEXT, " (%u such line%s left out)", suppressed,
 			 suppressed == 1 ? "" : "s");
 	return buf;
+}
+
+/* ---- result codes, from the one list in gantry/result.h ---- */
+
+static const struct {
+	const char *name, *text;
+} results[] = {
+#define RESULT_TEXTS(name, number, text) [GANTRY_##name] = {#name, text},
+	GANTRY_RESULTS(RESULT_TEXTS)
+#undef RESULT_TEXTS
+};
+
+/* Codes also come from foreign plugins and from the wire, so any integer must be safe here. */
+const char *gantry_result_name(gantry_result r)
+{
+	return (unsigned)r < GANTRY_RESULT_COUNT ? results[r].name : "UNKNOWN";
+}
+
+const char *gantry_result_text(gantry_result r)
+{
+	return (unsigned)r < GANTRY_RESULT_COUNT ? results[r].text : "unknown result code";
 }

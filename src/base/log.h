@@ -79,15 +79,11 @@ extern int gantry_log_level_now;
 void gantry_log_write(enum gantry_log_level level, enum gantry_log_subsys subsys, const char *file, int line,
 		      const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 
-/* Logs at ERROR and keeps the text for gantry_last_error() of this thread. Returns r. */
+/* Logs at ERROR and, unless r is OK, keeps the text for gantry_last_error() of this thread. Returns r. */
 gantry_result gantry_fail(gantry_result r, enum gantry_log_subsys subsys, const char *file, int line, const char *fmt,
 			  ...) __attribute__((format(printf, 5, 6)));
-/*
- * The same line for a failure that the program can ask about (gantry_comm_error); the thread's last error stays.
- */
-void gantry_log_failure(enum gantry_log_subsys subsys, const char *file, int line, const char *fmt, ...)
-	__attribute__((format(printf, 4, 5)));
-#define LOG_FAILURE(subsys, ...) gantry_log_failure(GANTRY_SUBSYS_##subsys, __FILE__, __LINE__, __VA_ARGS__)
+/* The same line for a failure that the program can ask about (gantry_comm_error); the thread's last error stays. */
+#define LOG_FAILURE(subsys, ...) ((void)gantry_fail(GANTRY_OK, GANTRY_SUBSYS_##subsys, __FILE__, __LINE__, __VA_ARGS__))
 /* For a tool that prints such failures itself: their lines go to a log file, and to stderr only from level info on. */
 void gantry_log_failures_are_told(int told);
 void gantry_set_last_error(const char *text); /* for gantry_last_error() of this thread */

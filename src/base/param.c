@@ -30,8 +30,8 @@ enum param_kind {
 	KIND_SIZE,
 	KIND_DURATION,
 	KIND_BOOL,
-	KIND_STRING,
 	KIND_CHOICE,
+	KIND_STRING,
 };
 
 union param_number {
@@ -51,19 +51,7 @@ struct param_desc {
 	const char *allowed;		/* STRING: what the check allows, in words */
 };
 
-enum {
-	NPARAMS = 0
-#define P_INT(field, env, def, min, max, doc) +1
-#define P_SIZE(field, env, def, min, max, doc) +1
-#define P_DURATION(field, env, def, min, max, doc) +1
-#define P_BOOL(field, env, def, doc) +1
-#define P_STRING(field, env, def, doc) +1
-#define P_CHECKED(field, env, def, check, allowed, doc) +1
-#define P_CHOICE(field, env, def, words, doc) +1
-#include "base/params.def"
-	,
-	VALUE_TEXT = 160 /* enough for every default, bound and list of choices */
-};
+enum { VALUE_TEXT = sizeof(((struct gantry_param_info *)0)->range) };
 
 #define W(name, word) word,
 #define P_CHOICE(field, env, def, words, doc) const char *const param_##field##_words[] = {words NULL};
@@ -73,7 +61,7 @@ enum {
 #define COMMON(field, name, text, type)                                                                                \
 	.env = name, .doc = text, .kind = type, .offset = offsetof(struct gantry_params, field)
 
-static const struct param_desc param_descs[NPARAMS] = {
+static const struct param_desc param_descs[] = {
 /* clang-format off */
 #define P_INT(field, env, d, lo, hi, doc) {COMMON(field, env, doc, KIND_INT), .def.i = d, .min.i = lo, .max.i = hi},
 #define P_SIZE(field, env, d, lo, hi, doc) {COMMON(field, env, doc, KIND_SIZE), .def.u = d, .min.u = lo, .max.u = hi},
@@ -85,17 +73,22 @@ static const struct param_desc param_descs[NPARAMS] = {
 #include "base/params.def"
 	/* clang-format on */
 };
+enum { NPARAMS = sizeof(param_descs) / sizeof(param_descs[0]) };
+
+/* By enum param_kind: the name, and what the pages say of it. */
+static const char *const kinds[][2] = {
+	{"int", "a decimal number."},
+	{"size", "bytes, or with a unit `k`, `M`, `G`, `T` (powers of 1024: `64k` is 65536)."},
+	{"duration", "a number with a unit `ns`, `us`, `ms`, `s`, `m`, `h`; without one, seconds."},
+	{"bool", "`on`, `yes`, `true`, `1` or `off`, `no`, `false`, `0`."},
+	{"choice", "one of the words listed, in upper or lower case."},
+	{"string", "any text."},
+};
+enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
 static void *field_of(struct gantry_params *p, const struct param_desc *d)
 {
 	return (char *)p + d->offset;
-}
-
-static const char *kind_name(enum param_kind kind)
-{
-	static const char *const names[] = {"int", "size", "duration", "bool", "string", "choice"};
-
-	return names[kind];
 }
 
 /* Upper and lower case alike: people who write NCCL_DEBUG=WARN write GANTRY_LOG=WARN. */
@@ -112,22 +105,12 @@ static gantry_result parse_choice(const char *const *words, const char *text, in
 
 static void set_default(const struct param_desc *d, void *at)
 {
-	switch (d->kind) {
-	case KIND_INT:
-		*(int64_t *)at = d->def.i;
-		break;
-	case KIND_SIZE:
-	case KIND_DURATION:
-		*(uint64_t *)at = d->def.u;
-		break;
-	case KIND_BOOL:
-	case KIND_CHOICE:
-		*(int *)at = (int)d->def.i;
-		break;
-	case KIND_STRING:
+	if (d->kind == KIND_STRING)
 		*(const char **)at = d->def_text;
-		break;
-	}
+	else if (d->kind == KIND_BOOL || d->kind == KIND_CHOICE)
+		*(int *)at = (int)d->def.i;
+	else
+		*(uint64_t *)at = d->def.u; /* the same bytes for an INT */
 }
 
 /* 0 stands for a value that is chosen automatically; any other has a least one. */
@@ -239,9 +222,7 @@ struct set {
 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static struct set defaults;
-/* Filled once, by `once`. */
-static char def_texts[NPARAMS][VALUE_TEXT], range_texts[NPARAMS][VALUE_TEXT];
+static struct set defaults; /* filled by `once` */
 
 static struct set *current; /* release by load, acquire by readers; NULL before `once` */
 MUTEX_KIND(param_mu);	    /* whoever loads */
@@ -256,13 +237,8 @@ static int is_secret(const struct param_desc *d)
 
 static void init_once(void)
 {
-	for (size_t i = 0; i < NPARAMS; i++) {
-		void *at = field_of(&defaults.params, &param_descs[i]);
-
-		set_default(&param_descs[i], at);
-		value_text(&param_descs[i], at, def_texts[i], VALUE_TEXT);
-		range_text(&param_descs[i], range_texts[i], VALUE_TEXT);
-	}
+	for (size_t i = 0; i < NPARAMS; i++)
+		set_default(&param_descs[i], field_of(&defaults.params, &param_descs[i]));
 	store_release(&current, &defaults);
 }
 
@@ -409,12 +385,12 @@ void gantry_param_describe(size_t i, struct gantry_param_info *ret_info)
 
 	*ret_info = (struct gantry_param_info){
 		.env = d->env,
-		.type = kind_name(d->kind),
-		.range = range_texts[i],
-		.def = def_texts[i],
+		.type = kinds[d->kind][0],
 		.doc = d->doc,
 		.origin = s->origin[i],
 	};
+	range_text(d, ret_info->range, sizeof(ret_info->range));
+	value_text(d, field_of(&defaults.params, d), ret_info->def, sizeof(ret_info->def));
 	if (is_secret(d))
 		snprintf(ret_info->value, sizeof(ret_info->value), "%s", *s->params.secret ? "(set)" : "");
 	else
@@ -425,10 +401,11 @@ const char *gantry_param_refusal(size_t i, const char *text, char *buf, size_t l
 {
 	const struct param_desc *d = &param_descs[i];
 	int is_text = d->kind == KIND_STRING;
+	char range[VALUE_TEXT];
 
-	pthread_once(&once, init_once);
-	snprintf(buf, len, "%s=%.200s is not allowed; it takes: %s%s%s", d->env, text,
-		 is_text ? "" : kind_name(d->kind), is_text ? "" : ", ", range_texts[i]);
+	range_text(d, range, sizeof(range));
+	snprintf(buf, len, "%s=%.200s is not allowed; it takes: %s%s%s", d->env, text, is_text ? "" : kinds[d->kind][0],
+		 is_text ? "" : ", ", range);
 	return buf;
 }
 
@@ -450,15 +427,6 @@ static const char intro[] =
 	"Gantry is set up by environment variables, read once. An empty variable counts as not set. A value\n"
 	"that is not allowed is an error; an unknown `GANTRY_` variable is a warning that names the nearest\n"
 	"known one. `gantry doctor --params` lists what is in force and where it comes from.\n";
-static const char *const kinds[][2] = {
-	{"int", "a decimal number."},
-	{"size", "bytes, or with a unit `k`, `M`, `G`, `T` (powers of 1024: `64k` is 65536)."},
-	{"duration", "a number with a unit `ns`, `us`, `ms`, `s`, `m`, `h`; without one, seconds."},
-	{"bool", "`on`, `yes`, `true`, `1` or `off`, `no`, `false`, `0`."},
-	{"choice", "one of the words listed, in upper or lower case."},
-	{"string", "any text."},
-};
-enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
 /* "int, default `0`, allowed `0 .. 16`" */
 static void describe_values(const struct gantry_param_info *info, char *ret_text, size_t len)

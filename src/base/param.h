@@ -46,12 +46,12 @@ gantry_result gantry_params_load(int reload);
 
 enum gantry_param_origin { GANTRY_ORIGIN_DEFAULT, GANTRY_ORIGIN_ENV };
 struct gantry_param_info {
-	const char *env;   /* "GANTRY_TIMEOUT" */
-	const char *type;  /* "duration" */
-	const char *range; /* "1ms .. 1h", "auto|splice|msg|off", a sentence or "" for strings */
-	const char *def;   /* default, as text */
-	const char *doc;   /* one sentence or more */
-	char value[128];   /* current value, as text */
+	const char *env;  /* "GANTRY_TIMEOUT" */
+	const char *type; /* "duration" */
+	const char *doc;  /* one sentence or more */
+	char range[160];  /* "1ms .. 1h", "auto|splice|msg|off", a sentence or "" for strings */
+	char def[160];	  /* default, as text */
+	char value[128];  /* current value, as text */
 	enum gantry_param_origin origin;
 };
 size_t gantry_param_count(void);

@@ -3,6 +3,7 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_BASE
 #include "base/pool.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,23 +58,21 @@ void *gantry_pool_get(struct gantry_pool *p)
 	return p->nfree ? p->free[--p->nfree] : NULL;
 }
 
+static bool owns(const struct gantry_pool *p, const void *object)
+{
+	/* Integers, because comparing pointers into different objects is undefined. */
+	uintptr_t base = (uintptr_t)p->memory, at = (uintptr_t)object;
+
+	return at >= base && at - base < p->object_size * p->count && (at - base) % p->object_size == 0;
+}
+
 void gantry_pool_put(struct gantry_pool *p, void *object)
 {
 	/* A bug of the caller must not become a write past the stack or an object owned twice by strangers. */
-	if (gantry_pool_index(p, object) < 0 || p->nfree == p->count) {
+	if (!owns(p, object) || p->nfree == p->count) {
 		LOG_ERROR(BASE, "%p was returned to a pool that %s", object,
 			  p->nfree == p->count ? "has all its objects" : "does not own it");
 		return;
 	}
 	p->free[p->nfree++] = object;
-}
-
-long gantry_pool_index(const struct gantry_pool *p, const void *object)
-{
-	/* Integers, because comparing pointers into different objects is undefined. */
-	uintptr_t base = (uintptr_t)p->memory, at = (uintptr_t)object;
-
-	if (!p->memory || at < base || at - base >= p->object_size * p->count || (at - base) % p->object_size)
-		return -1;
-	return (long)((at - base) / p->object_size);
 }

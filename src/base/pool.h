@@ -24,7 +24,5 @@ void gantry_pool_destroy(struct gantry_pool *p); /* accepts a zeroed pool */
 /* NULL when empty. Objects come zeroed only the first time. */
 void *gantry_pool_get(struct gantry_pool *p);
 void gantry_pool_put(struct gantry_pool *p, void *object);
-/* Index of an object that belongs to the pool, or -1: validates pointers from callers. */
-long gantry_pool_index(const struct gantry_pool *p, const void *object);
 
 #endif

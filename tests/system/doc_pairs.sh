@@ -46,9 +46,9 @@ done < <(grep -noE '[A-Za-z_0-9][A-Za-z_0-9./-]*\.(c|h|cu|def)\b' "$page" | sort
 [ "$page" != docs/architecture.md ] || [ $npairs -ge 20 ] || false_at 1 "only $npairs functions with their files: is the page written otherwise now?"
 # Falsehoods are found, and the message says where the function is.
 if [ $# = 0 ]; then
-	printf '`gantry_result_name` (`log.c`)\n`gantry_result_name` in `nowhere.c`\n' >"$tmp/page.md"
+	printf '`gantry_result_name` (`pool.c`)\n`gantry_result_name` in `nowhere.c`\n' >"$tmp/page.md"
 	bash "$self" "$tmp/page.md" &>"$tmp/out" && false_at 1 "a page with two falsehoods passes"
-	grep -q ':1: `gantry_result_name` is not defined in log.c; it is in .*result\.' "$tmp/out" &&
+	grep -q ':1: `gantry_result_name` is not defined in pool.c; it is in .*log\.' "$tmp/out" &&
 		grep -q ':2: there is no file nowhere.c' "$tmp/out" || { cat "$tmp/out"; false_at 1 "the messages are wrong"; }
 fi
 [ $failed = 0 ] && echo "$page: $npairs functions are where it says, and $nfiles files exist"

@@ -83,30 +83,6 @@ gantry_result rx_head_send(struct gantry_rx_conn *c, const struct rx_head *h, co
 	return heads_out(c, &moved);
 }
 
-static gantry_result handle(struct gantry_rx_conn *c, const uint8_t *data, int size) REQUIRES(rx_mu)
-{
-	struct rx_head h;
-
-	if (rx_head_decode(data, (size_t)size, &h) != GANTRY_OK)
-		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s sent a head of %d bytes that makes no sense", c->peer, size);
-	switch ((enum rx_kind)h.kind) {
-	case RX_SEND:
-		return rx_recv_offered(c, &h, data + RX_HEAD_SIZE);
-	case RX_END:
-		return rx_recv_ended(c, &h);
-	case RX_GRANT:
-		return rx_send_granted(c, &h);
-	case RX_TAKEN:
-	case RX_REJECT:
-		return rx_send_answered(c, &h);
-	case RX_STOP:
-		return rx_send_stopped(c, &h);
-	case RX_KINDS:
-		break;
-	}
-	return GANTRY_OK;
-}
-
 /* Keeps RX_HEADS_IN receives posted, in the order of the ring. */
 static gantry_result post_heads(struct gantry_rx_conn *c)
 {
@@ -158,7 +134,7 @@ static gantry_result heads_in(struct gantry_rx_conn *c, int *ret_moved) REQUIRES
 			break;
 		*ret_moved = 1;
 		c->answering = 1;
-		r = handle(c, head, size);
+		r = rx_transfer_hear(c, head, (size_t)size, false);
 		c->answering = 0;
 		if (r != GANTRY_OK)
 			goto out;
@@ -171,29 +147,15 @@ out:
 static int heads_last(struct gantry_rx_conn *c) REQUIRES(rx_mu)
 {
 	const uint8_t *head;
-	struct rx_head h;
 	int size;
 
 	for (int n = 0; c->head_memory && take_head(c, &head, &size) == GANTRY_OK; n++) {
 		if (!head || n == RX_ANSWERS_OUT) /* bounded, whatever a peer keeps on sending */
 			return 0;
-		if (rx_head_decode(head, (size_t)size, &h) != GANTRY_OK)
+		if (rx_transfer_hear(c, head, (size_t)size, true) != GANTRY_OK)
 			break;
-		/* Nothing can be answered any more: what a head asks for is not done, what it says of a send holds. */
-		if ((h.kind == RX_TAKEN || h.kind == RX_REJECT) && rx_send_answered(c, &h) != GANTRY_OK)
-			break;
-		if (h.kind == RX_STOP)
-			rx_send_stopped(c, &h);
 	}
 	return 1;
-}
-
-static gantry_result heads_init(struct gantry_rx_conn *c)
-{
-	c->head_memory = malloc((size_t)RX_HEADS_IN * HEAD_ROOM);
-	if (!c->head_memory)
-		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for the heads of a connection");
-	return post_heads(c);
 }
 
 /* ---- life ---- */
@@ -260,7 +222,10 @@ gantry_result rx_conn_start(struct gantry_rx_conn *c)
 	TRY_NOW(rx->net->ops->hold(rx->net, c->out.comm, RX_TAG_DATA));
 	c->vec = 1;
 	describe_path(c);
-	TRY_NOW(heads_init(c));
+	c->head_memory = malloc((size_t)RX_HEADS_IN * HEAD_ROOM);
+	if (!c->head_memory)
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for the heads of a connection");
+	TRY_NOW(post_heads(c));
 	gantry_list_append(&rx->conns, &c->node);
 	rx_stages_reserve(rx);
 	LOG_INFO(RX, "connected with %s, path %s", c->peer, c->path);

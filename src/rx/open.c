@@ -136,20 +136,17 @@ void rx_stages_reserve(struct gantry_rx *rx)
 			return;
 }
 
-struct gantry_piece *rx_stage_get(struct gantry_rx *rx, struct rx_side *side)
+gantry_result rx_stage_get(struct gantry_rx *rx, struct rx_side *side, struct gantry_piece **ret_stage)
 {
 	struct gantry_piece *s = gantry_pinned_take(&rx->stages, rx->message);
 
 	if (!s && (rx->stages.memory + rx->message <= rx->stage_limit || !side->staged) && add_stage(rx) == GANTRY_OK)
 		s = gantry_pinned_take(&rx->stages, rx->message);
-	if (s)
-		side->staged++;
-	return s;
-}
-
-gantry_result rx_stage_none(const struct rx_side *side)
-{
-	return side->staged ? GANTRY_AGAIN : GANTRY_ERR_NOMEM;
+	if (!s)
+		return side->staged ? GANTRY_AGAIN : GANTRY_ERR_NOMEM;
+	side->staged++;
+	*ret_stage = s;
+	return GANTRY_OK;
 }
 
 void rx_stage_put(struct gantry_rx *rx, struct rx_side *side, struct gantry_piece *s)

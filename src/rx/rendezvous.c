@@ -113,8 +113,7 @@ static int is_own(gantry_result r)
 	       r == GANTRY_ERR_UNSUPPORTED || r == GANTRY_ERR_USAGE || r == GANTRY_ERR_INTERNAL;
 }
 
-static void fail(struct meeting *m, gantry_result r, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-static void fail(struct meeting *m, gantry_result r, const char *fmt, ...)
+__attribute__((format(printf, 3, 4))) static void fail(struct meeting *m, gantry_result r, const char *fmt, ...)
 {
 	va_list args;
 
@@ -139,13 +138,10 @@ static void again(struct meeting *m, gantry_result r, const char *what, const ch
 	if (m->fd >= 0)
 		close(m->fd);
 	m->fd = -1;
-	if (!m->dials || now + LAST_NS >= m->deadline) {
-		fail(m, r, "%s with %s: %s", what, m->peer, why);
+	fail(m, r, "%s with %s: %s", what, m->peer, why);
+	if (!m->dials || now + LAST_NS >= m->deadline)
 		return;
-	}
 	m->state = MEET_DIAL;
-	m->error = r;
-	snprintf(m->text, sizeof(m->text), "%s with %s: %s", what, m->peer, why);
 	m->retry_at = inet_retry_at(now, m->failures++);
 	if (m->retry_at > m->deadline - LAST_NS)
 		m->retry_at = m->deadline - LAST_NS;
@@ -223,19 +219,20 @@ static gantry_result make_offer(struct meeting *m, uint8_t ret_offer[RX_OFFER_SI
 	return GANTRY_OK;
 }
 
-static gantry_result take_offer(struct meeting *m, const struct rx_offer *o)
+static bool take_offer(struct meeting *m)
 {
 	struct gantry_net *net = m->rx->net;
+	struct rx_offer o;
 
-	memcpy(m->handle, o->handle, sizeof(m->handle));
-	m->peer_epoch = o->epoch;
-	return net->ops->take_handle(net, m->handle);
-}
-
-static void know_peer(struct meeting *m)
-{
-	m->conn->peer_epoch = m->peer_epoch;
-	snprintf(m->conn->peer, sizeof(m->conn->peer), "%s epoch %016llx", m->peer, (unsigned long long)m->peer_epoch);
+	if (rx_offer_decode(m->shake.payload, m->shake.payload_size, &o) == GANTRY_OK && (!m->dials || o.id == m->id)) {
+		m->id = o.id;
+		m->peer_epoch = o.epoch;
+		memcpy(m->handle, o.handle, sizeof(m->handle));
+		if (net->ops->take_handle(net, m->handle) == GANTRY_OK)
+			return true;
+	}
+	fail_protocol(m);
+	return false;
 }
 
 static void dial(struct meeting *m) REQUIRES(rx_mu)
@@ -267,7 +264,6 @@ static void give_place(struct meeting *m) REQUIRES(rx_mu)
 	gantry_result r = GANTRY_OK;
 
 	TRY(make_offer(m, offer));
-	know_peer(m);
 	m->since = gantry_now_ns();
 	inet_handshake_accept(&m->shake, offer, sizeof(offer));
 	m->state = MEET_SHAKE;
@@ -279,32 +275,13 @@ out:
 static enum inet_event heard_hello(struct meeting *m)
 {
 	struct inet_handshake *h = &m->shake;
-	struct rx_offer o;
 
 	h->protocol = &rx_protocol;
 	if (strcmp(h->name, rx_protocol.name) != 0)
 		return inet_handshake_refuse(h, GANTRY_ERR_REFUSED, "an rx listens here, nobody speaks %s", h->name);
-	if (h->peer_version == RX_VERSION) { /* of others nothing is known */
-		if (rx_offer_decode(h->payload, h->payload_size, &o) != GANTRY_OK || take_offer(m, &o) != GANTRY_OK) {
-			fail_protocol(m);
-			return INET_AGAIN;
-		}
-		m->id = o.id;
-	}
+	if (h->peer_version == RX_VERSION && !take_offer(m)) /* of other versions nothing is known */
+		return INET_AGAIN;
 	return inet_handshake_challenge(h, &m->rx->key);
-}
-
-static void heard_answer(struct meeting *m)
-{
-	struct rx_offer o;
-
-	if (rx_offer_decode(m->shake.payload, m->shake.payload_size, &o) != GANTRY_OK || o.id != m->id ||
-	    take_offer(m, &o) != GANTRY_OK) {
-		fail_protocol(m);
-		return;
-	}
-	know_peer(m);
-	m->state = MEET_NET;
 }
 
 static void shake_failed(struct meeting *m)
@@ -331,9 +308,7 @@ static void shake(struct meeting *m)
 		event = heard_hello(m);
 	if (event == INET_PROVED)
 		m->state = MEET_PLACE;
-	else if (event == INET_DONE && m->dials)
-		heard_answer(m);
-	else if (event == INET_DONE)
+	else if (event == INET_DONE && (!m->dials || take_offer(m)))
 		m->state = MEET_NET;
 	else if (event == INET_FAILED) {
 		inet_handshake_move(&m->shake, m->fd); /* it is told why, as far as its socket takes it */
@@ -375,6 +350,8 @@ static void make_net(struct meeting *m) REQUIRES(rx_mu)
 	}
 	net->ops->close_listen(net, m->listen);
 	m->listen = NULL;
+	c->peer_epoch = m->peer_epoch;
+	snprintf(c->peer, sizeof(c->peer), "%s epoch %016llx", m->peer, (unsigned long long)m->peer_epoch);
 	TRY(rx_conn_start(c));
 	if (send(m->fd, &ready, 1, MSG_NOSIGNAL | MSG_DONTWAIT) != 1)
 		LOG_DEBUG(RX, "%s: the rendezvous ended early: %s", c->peer, strerror(errno));

@@ -269,10 +269,8 @@ int rx_work_over(struct gantry_rx_conn *c, struct rx_flight *f, gantry_result *r
 /* open.c: staging. */
 /* What the connections there are need if each is busy, as far as the limits go. More comes when it is needed. */
 void rx_stages_reserve(struct gantry_rx *rx) REQUIRES(rx_mu);
-/* NULL: none is free now. */
-struct gantry_piece *rx_stage_get(struct gantry_rx *rx, struct rx_side *side) REQUIRES(rx_mu);
-/* Why there was none: AGAIN, or ERR_NOMEM: the one that every side may have could not be allocated. */
-gantry_result rx_stage_none(const struct rx_side *side);
+/* AGAIN: none is free now. ERR_NOMEM: the one that every side may have could not be allocated. */
+gantry_result rx_stage_get(struct gantry_rx *rx, struct rx_side *side, struct gantry_piece **ret_stage) REQUIRES(rx_mu);
 void rx_stage_put(struct gantry_rx *rx, struct rx_side *side, struct gantry_piece *s);
 struct gantry_piece *rx_descs_get(struct gantry_rx *rx);
 void rx_descs_put(struct gantry_rx *rx, struct gantry_piece *d);
@@ -292,15 +290,12 @@ void rx_conn_forget_region(struct gantry_rx_conn *c, uint64_t region);
 gantry_result rx_head_send(struct gantry_rx_conn *c, const struct rx_head *h, const struct rx_batch *inlined);
 
 /* transfer.c */
+/* A head has come. last: nothing can be answered any more; what it asks for is not done, what it says of a send holds. */
+gantry_result rx_transfer_hear(struct gantry_rx_conn *c, const uint8_t *data, size_t size, bool last) REQUIRES(rx_mu);
 gantry_result rx_send_progress(struct gantry_rx_conn *c, int *ret_moved) REQUIRES(rx_mu);
-gantry_result rx_send_granted(struct gantry_rx_conn *c, const struct rx_head *h);
-gantry_result rx_send_answered(struct gantry_rx_conn *c, const struct rx_head *h) REQUIRES(rx_mu); /* TAKEN, REJECT */
-gantry_result rx_send_stopped(struct gantry_rx_conn *c, const struct rx_head *h) REQUIRES(rx_mu);
 /* Is there a send that is out whole, and of which the peer has not said what became of it? */
 int rx_send_unanswered(struct gantry_rx_conn *c);
 gantry_result rx_recv_progress(struct gantry_rx_conn *c, int *ret_moved) REQUIRES(rx_mu);
-gantry_result rx_recv_offered(struct gantry_rx_conn *c, const struct rx_head *h, const uint8_t *data) REQUIRES(rx_mu);
-gantry_result rx_recv_ended(struct gantry_rx_conn *c, const struct rx_head *h) REQUIRES(rx_mu);
 /* A receive was posted: is its transfer here already? */
 gantry_result rx_recv_match(struct gantry_rx_op *op) REQUIRES(rx_mu);
 gantry_result rx_transfer_cancel(struct gantry_rx_op *op) REQUIRES(rx_mu);

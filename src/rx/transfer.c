@@ -147,7 +147,7 @@ static gantry_result offer(struct gantry_rx_conn *c, int *ret_moved)
 	return GANTRY_OK;
 }
 
-gantry_result rx_send_granted(struct gantry_rx_conn *c, const struct rx_head *h)
+static gantry_result send_granted(struct gantry_rx_conn *c, const struct rx_head *h)
 {
 	struct gantry_rx_op *op = find(&c->out.offered, h->transfer);
 
@@ -166,7 +166,7 @@ gantry_result rx_send_granted(struct gantry_rx_conn *c, const struct rx_head *h)
 	return GANTRY_OK;
 }
 
-gantry_result rx_send_answered(struct gantry_rx_conn *c, const struct rx_head *h)
+static gantry_result send_answered(struct gantry_rx_conn *c, const struct rx_head *h) REQUIRES(rx_mu)
 {
 	struct gantry_rx_op *op = find(&c->out.offered, h->transfer);
 
@@ -199,7 +199,7 @@ gantry_result rx_send_answered(struct gantry_rx_conn *c, const struct rx_head *h
 	return GANTRY_OK;
 }
 
-gantry_result rx_send_stopped(struct gantry_rx_conn *c, const struct rx_head *h)
+static gantry_result send_stopped(struct gantry_rx_conn *c, const struct rx_head *h) REQUIRES(rx_mu)
 {
 	struct gantry_rx_op *op = find(&c->out.data, h->transfer);
 
@@ -262,20 +262,6 @@ static void *mr_of(struct gantry_rx_conn *c, const struct rx_region *region)
 	return mr;
 }
 
-/* The bytes of a flight go through a staging buffer. AGAIN: none is free. */
-static gantry_result stage_send(struct gantry_rx_conn *c, struct rx_flight *f) REQUIRES(rx_mu)
-{
-	f->stage = rx_stage_get(c->rx, &c->out);
-	if (!f->stage)
-		return rx_stage_none(&c->out);
-	c->rx->counters.staged_bytes += f->len;
-	if (f->op->batch.device)
-		f->touches = f->works = 1;
-	else
-		rx_batch_gather(&f->op->batch, f->from, f->stage->host, f->len);
-	return GANTRY_OK;
-}
-
 /* Prepares the next message of an op. AGAIN: no staging buffer is free. */
 static gantry_result prepare_send(struct gantry_rx_conn *c, struct gantry_rx_op *op) REQUIRES(rx_mu)
 {
@@ -291,7 +277,12 @@ static gantry_result prepare_send(struct gantry_rx_conn *c, struct gantry_rx_op 
 	} else if (len && !op->batch.device && net->ops->isendv_pays(net, c->out.comm) && rx_flight_list(f)) {
 		f->touches = 1;
 	} else if (len) {
-		TRY_NOW(stage_send(c, f));
+		TRY_NOW(rx_stage_get(c->rx, &c->out, &f->stage));
+		c->rx->counters.staged_bytes += len;
+		if (op->batch.device)
+			f->touches = f->works = 1;
+		else
+			rx_batch_gather(&op->batch, f->from, f->stage->host, len);
 	}
 	f->state = RX_FLIGHT_GATHER;
 	op->touching += f->touches;
@@ -316,15 +307,12 @@ static gantry_result post_send(struct gantry_rx_conn *c, struct rx_flight *f) RE
 				    : f->stage ? f->stage->host
 					       : NULL,
 				    f->len, RX_TAG_DATA, f->mr, &f->request);
-	if (r == GANTRY_OK && !f->request)
-		r = GANTRY_AGAIN;
-	if (r != GANTRY_OK)
-		goto out;
+	if (r != GANTRY_OK || !f->request)
+		return r != GANTRY_OK ? r : GANTRY_AGAIN;
 	f->state = RX_FLIGHT_POSTED;
 	if (f->direct || f->niov)
 		c->rx->counters.direct_bytes += f->len;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* Posts flights whose bytes are ready, in order. */
@@ -340,10 +328,8 @@ static gantry_result post_ready_sends(struct gantry_rx_conn *c, int *ret_moved) 
 		if (f->works) {
 			if (f->works == 1) {
 				r = rx_work_staged(c, f);
-				if (r == GANTRY_AGAIN)
-					return GANTRY_OK;
 				if (r != GANTRY_OK)
-					return r;
+					return r == GANTRY_AGAIN ? GANTRY_OK : r;
 				f->works = 2;
 			}
 			if (!rx_work_over(c, f, &r))
@@ -354,10 +340,8 @@ static gantry_result post_ready_sends(struct gantry_rx_conn *c, int *ret_moved) 
 			rx_op_settle(f->op);
 		}
 		r = post_send(c, f);
-		if (r == GANTRY_AGAIN)
-			return GANTRY_OK;
 		if (r != GANTRY_OK)
-			return r;
+			return r == GANTRY_AGAIN ? GANTRY_OK : r;
 		*ret_moved = 1;
 	}
 	return r;
@@ -369,14 +353,14 @@ gantry_result rx_send_progress(struct gantry_rx_conn *c, int *ret_moved)
 	struct gantry_net *net = c->rx->net;
 	struct gantry_rx_op *op;
 
-	TRY(offer(c, ret_moved));
+	TRY_NOW(offer(c, ret_moved));
 	while (c->out.head != c->out.tail) {
 		struct rx_flight *f = rx_flight_at(&c->out, c->out.head);
 		int done = 0;
 
 		if (f->state != RX_FLIGHT_POSTED)
 			break;
-		TRY(net->ops->test(net, f->request, &done, NULL));
+		TRY_NOW(net->ops->test(net, f->request, &done, NULL));
 		if (!done)
 			break;
 		*ret_moved = 1;
@@ -390,14 +374,9 @@ gantry_result rx_send_progress(struct gantry_rx_conn *c, int *ret_moved)
 		r = prepare_send(c, op);
 		if (r != GANTRY_OK)
 			break;
-		TRY(post_ready_sends(c, ret_moved));
+		TRY_NOW(post_ready_sends(c, ret_moved));
 	}
-	if (r == GANTRY_AGAIN)
-		r = GANTRY_OK;
-	if (r == GANTRY_OK)
-		r = post_ready_sends(c, ret_moved);
-out:
-	return r;
+	return r == GANTRY_OK || r == GANTRY_AGAIN ? post_ready_sends(c, ret_moved) : r;
 }
 
 /* ---- receiving: transfers and receives ---- */
@@ -419,42 +398,40 @@ static gantry_result keep_local(struct gantry_rx_op *op, const uint8_t *data)
 /* A transfer and its receive. The op is in no list. */
 static gantry_result match(struct gantry_rx_op *op, const struct rx_head *h, const uint8_t *data) REQUIRES(rx_mu)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_rx_conn *c = op->conn;
 	struct rx_cursor start = {0, 0, 0};
+	uint64_t room = op->batch.bytes;
 
 	op->transfer = h->transfer;
 	op->total = h->bytes;
 	RX_DEBUG(c->rx, "%s: transfer %llu of tag %llu, %llu bytes, meets a receive of %llu", c->peer,
 		 (unsigned long long)h->transfer, (unsigned long long)h->tag, (unsigned long long)h->bytes,
-		 (unsigned long long)op->batch.bytes);
-	if (h->bytes > op->batch.bytes) {
+		 (unsigned long long)room);
+	if (h->bytes > room) {
 		rx_op_done(op, GANTRY_ERR_SIZE, "a send of %llu bytes met a receive of %llu bytes (tag %llu, %s)",
-			   (unsigned long long)h->bytes, (unsigned long long)op->batch.bytes,
-			   (unsigned long long)h->tag, c->peer);
-		r = tell(c, RX_REJECT, h->transfer, op->batch.bytes, 0);
+			   (unsigned long long)h->bytes, (unsigned long long)room, (unsigned long long)h->tag, c->peer);
 		rx_op_over(op);
-	} else if (!(h->flags & RX_INLINE)) {
+		return tell(c, RX_REJECT, h->transfer, room, 0);
+	}
+	if (!(h->flags & RX_INLINE)) {
 		op->phase = RX_GRANTED;
 		op->message = h->arg < c->rx->message ? h->arg : c->rx->message;
 		op->nmessages = (op->total - 1) / op->message + 1;
 		gantry_list_append(&c->in.data, &op->node);
-		r = tell(c, RX_GRANT, h->transfer, 0, op->message);
-	} else if (op->batch.device && op->total) {
-		TRY(keep_local(op, data)); /* TAKEN when the device has put them in place */
-	} else {
-		rx_batch_scatter(&op->batch, start, data, op->total);
-		c->rx->counters.received_bytes += op->total;
-		op->bytes = op->total;
-		rx_op_done(op, GANTRY_OK, "%s", "");
-		r = tell(c, RX_TAKEN, h->transfer, 0, 0);
-		rx_op_over(op);
+		return tell(c, RX_GRANT, h->transfer, 0, op->message);
 	}
-out:
-	return r;
+	if (op->batch.device && op->total)
+		return keep_local(op, data); /* TAKEN when the device has put them in place */
+	rx_batch_scatter(&op->batch, start, data, op->total);
+	c->rx->counters.received_bytes += op->total;
+	op->bytes = op->total;
+	rx_op_done(op, GANTRY_OK, "%s", "");
+	rx_op_over(op);
+	return tell(c, RX_TAKEN, h->transfer, 0, 0);
 }
 
-gantry_result rx_recv_offered(struct gantry_rx_conn *c, const struct rx_head *h, const uint8_t *data)
+static gantry_result recv_offered(struct gantry_rx_conn *c, const struct rx_head *h, const uint8_t *data)
+	REQUIRES(rx_mu)
 {
 	size_t payload = h->flags & RX_INLINE ? (size_t)h->bytes : 0, waiting = 0;
 	struct rx_early *e;
@@ -511,7 +488,7 @@ static gantry_result drop_early(struct gantry_rx_conn *c, uint64_t transfer)
 	return GANTRY_OK; /* it has been answered: the sender will see that */
 }
 
-gantry_result rx_recv_ended(struct gantry_rx_conn *c, const struct rx_head *h)
+static gantry_result recv_ended(struct gantry_rx_conn *c, const struct rx_head *h) REQUIRES(rx_mu)
 {
 	struct gantry_rx_op *op = find(&c->in.data, h->transfer);
 
@@ -520,6 +497,34 @@ gantry_result rx_recv_ended(struct gantry_rx_conn *c, const struct rx_head *h)
 	if (op->phase == RX_LOCAL)
 		return GANTRY_OK;
 	return hear_end(op, h->arg < op->nmessages ? h->arg : op->nmessages);
+}
+
+/* ---- heads ---- */
+
+gantry_result rx_transfer_hear(struct gantry_rx_conn *c, const uint8_t *data, size_t size, bool last)
+{
+	struct rx_head h;
+	gantry_result r;
+
+	if (rx_head_decode(data, size, &h) != GANTRY_OK)
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "%s sent a head of %zu bytes that makes no sense", c->peer, size);
+	switch ((enum rx_kind)h.kind) {
+	case RX_SEND:
+		return last ? GANTRY_OK : recv_offered(c, &h, data + RX_HEAD_SIZE);
+	case RX_END:
+		return last ? GANTRY_OK : recv_ended(c, &h);
+	case RX_GRANT:
+		return last ? GANTRY_OK : send_granted(c, &h);
+	case RX_TAKEN:
+	case RX_REJECT:
+		return send_answered(c, &h);
+	case RX_STOP:
+		r = send_stopped(c, &h);
+		return last ? GANTRY_OK : r; /* the answer may not get out; more heads may be there */
+	case RX_KINDS:
+		break;
+	}
+	return GANTRY_OK;
 }
 
 /* ---- receiving: messages ---- */
@@ -547,9 +552,7 @@ static gantry_result place_recv(struct gantry_rx_conn *c, struct gantry_rx_op *o
 		return GANTRY_OK;
 	}
 	f->niov = 0;
-	f->stage = rx_stage_get(c->rx, &c->in);
-	if (!f->stage)
-		return rx_stage_none(&c->in);
+	TRY_NOW(rx_stage_get(c->rx, &c->in, &f->stage));
 	*ret_data = f->stage->host;
 	return GANTRY_OK;
 }
@@ -565,7 +568,7 @@ static gantry_result post_recv(struct gantry_rx_conn *c, struct gantry_rx_op *op
 	int tag = RX_TAG_DATA;
 
 	reset_flight(f, op, message_len(op, op->posted));
-	TRY(place_recv(c, op, f, &data));
+	TRY_NOW(place_recv(c, op, f, &data));
 	size = (size_t)f->len;
 	if (op->local) {
 		memcpy(f->stage->host, op->local, op->total);
@@ -573,22 +576,21 @@ static gantry_result post_recv(struct gantry_rx_conn *c, struct gantry_rx_op *op
 		f->state = RX_FLIGHT_HERE;
 	} else if (f->niov) {
 		r = net->ops->irecvv(net, c->in.comm, f->iov, f->niov, tag, &f->request);
-		if (r == GANTRY_ERR_UNSUPPORTED)
+		if (r == GANTRY_ERR_UNSUPPORTED) {
 			c->vec = 0;
-		if (r == GANTRY_ERR_UNSUPPORTED || (r == GANTRY_OK && !f->request))
 			r = GANTRY_AGAIN;
-		if (r != GANTRY_OK)
-			goto out;
-		f->state = RX_FLIGHT_POSTED;
+		}
 	} else {
 		/* Only receives into device memory take slots of the unpack queue. */
 		f->request = f->slot < 0 ? GANTRY_NET_OPTIONAL_RECV_COMPLETION : NULL;
 		r = net->ops->irecv(net, c->in.comm, 1, &data, &size, &tag, &f->mr, &f->request);
+	}
+	if (!op->local) {
 		if (r == GANTRY_OK && !f->request)
 			r = GANTRY_AGAIN;
 		if (r != GANTRY_OK) {
 			rx_stage_put(c->rx, &c->in, f->stage);
-			goto out;
+			return r;
 		}
 		f->state = RX_FLIGHT_POSTED;
 	}
@@ -597,8 +599,7 @@ static gantry_result post_recv(struct gantry_rx_conn *c, struct gantry_rx_op *op
 	op->posted++;
 	rx_batch_skip(&op->batch, &op->cursor, f->len);
 	c->in.tail++;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* A message is here. AGAIN: the device's work cannot be enqueued yet. */
@@ -671,7 +672,7 @@ static gantry_result take_arrivals(struct gantry_rx_conn *c, int *ret_moved) REQ
 		int done = 0, size = 0;
 
 		if (f->state == RX_FLIGHT_POSTED) {
-			TRY(net->ops->test(net, f->request, &done, &size));
+			TRY_NOW(net->ops->test(net, f->request, &done, &size));
 			if (!done)
 				break;
 			f->got = (uint64_t)size;
@@ -681,7 +682,6 @@ static gantry_result take_arrivals(struct gantry_rx_conn *c, int *ret_moved) REQ
 		if (f->state == RX_FLIGHT_HERE)
 			r = arrived(c, f);
 	}
-out:
 	return r;
 }
 
@@ -697,9 +697,8 @@ static gantry_result retire_spent(struct gantry_rx_conn *c, int *ret_moved) REQU
 		if (r != GANTRY_OK || f->state != RX_FLIGHT_SPENT)
 			break;
 		*ret_moved = 1;
-		TRY(retire_recv(c, f));
+		TRY_NOW(retire_recv(c, f));
 	}
-out:
 	return r;
 }
 

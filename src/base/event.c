@@ -65,23 +65,18 @@ static struct slot *claim(uint64_t position)
 	return s;
 }
 
-static void fill(struct slot *s, uint64_t position, uint64_t ticks, enum gantry_event_kind kind, uint32_t a, uint64_t b,
-		 uint64_t c)
-{
-	store_release(&s->ticks, ticks);
-	store_release(&s->kind_and_a, (uint64_t)a << 32 | (uint32_t)kind);
-	store_release(&s->b, b);
-	store_release(&s->c, c);
-	store_release(&s->seq, position + 1);
-}
-
 void gantry_event_put_at(uint64_t ticks, enum gantry_event_kind kind, uint32_t a, uint64_t b, uint64_t c)
 {
 	uint64_t position = fetch_add_relaxed(&next_position, 1);
 	struct slot *s = claim(position);
 
-	if (s)
-		fill(s, position, ticks, kind, a, b, c);
+	if (!s)
+		return;
+	store_release(&s->ticks, ticks);
+	store_release(&s->kind_and_a, (uint64_t)a << 32 | (uint32_t)kind);
+	store_release(&s->b, b);
+	store_release(&s->c, c);
+	store_release(&s->seq, position + 1);
 }
 
 /* 1 if the record at `position` was there, whole, from the first to the last look. */

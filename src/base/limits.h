@@ -3,8 +3,6 @@
 #ifndef GANTRY_BASE_LIMITS_H
 #define GANTRY_BASE_LIMITS_H
 
-#include <stddef.h>
-
 enum { GANTRY_ADVICE_TEXT = 192 };
 
 /* How to have more open files than now: "raise it by `ulimit -n 65536`", or where the hard limit is set. Returns buf.

@@ -47,12 +47,7 @@ static int failures_told; /* relaxed */
 
 static __thread char last_error[TEXT_SIZE];
 
-static const char *level_name(enum gantry_log_level level)
-{
-	static const char *const names[] = {"ERROR", "WARN", "INFO", "DEBUG", "TRACE"};
-
-	return (unsigned)level < sizeof(names) / sizeof(names[0]) ? names[level] : "?";
-}
+static const char *const level_names[] = {"ERROR", "WARN", "INFO", "DEBUG", "TRACE"};
 
 const char *gantry_log_subsys_name(enum gantry_log_subsys subsys)
 {
@@ -159,7 +154,7 @@ static void format_prefix(enum gantry_log_level level, enum gantry_log_subsys su
 		snprintf(who, sizeof(who), "rank %d ", rank);
 	if (load_relaxed(&gantry_log_level_now) >= (int)GANTRY_LOG_DEBUG)
 		snprintf(where, sizeof(where), " %.100s:%d", base_name(file), line);
-	snprintf(buf, PREFIX_SIZE, "%s %s:%ld %sgantry %s %s%s: ", when, host, (long)getpid(), who, level_name(level),
+	snprintf(buf, PREFIX_SIZE, "%s %s:%ld %sgantry %s %s%s: ", when, host, (long)getpid(), who, level_names[level],
 		 gantry_log_subsys_name(subsys), where);
 }
 

@@ -51,9 +51,8 @@ static const struct {
 	{REFUSED_LIMIT, GANTRY_ERR_LIMIT, GANTRY_ERR_REFUSED}, /* the limit is the peer's */
 };
 
-static enum inet_event fail(struct inet_handshake *h, gantry_result r, const char *fmt, ...)
-	__attribute__((format(printf, 3, 4)));
-static enum inet_event fail(struct inet_handshake *h, gantry_result r, const char *fmt, ...)
+__attribute__((format(printf, 3, 4))) static enum inet_event fail(struct inet_handshake *h, gantry_result r,
+								  const char *fmt, ...)
 {
 	va_list ap;
 
@@ -527,19 +526,6 @@ enum inet_event inet_handshake_input(struct inet_handshake *h, size_t n)
 	return h->got < size ? INET_AGAIN : states[h->state].heard(h, m);
 }
 
-size_t inet_handshake_output(const struct inet_handshake *h, const uint8_t **ret_bytes)
-{
-	*ret_bytes = h->out;
-	return h->out_size;
-}
-
-void inet_handshake_sent(struct inet_handshake *h, size_t n)
-{
-	ASSERT(n <= h->out_size);
-	h->out += n;
-	h->out_size -= n;
-}
-
 /* ---- over a socket ---- */
 
 static enum inet_event broke(struct inet_handshake *h, int e)
@@ -557,7 +543,8 @@ static int flush_output(struct inet_handshake *h, int fd)
 
 		if (n < 0)
 			return errno == EAGAIN || errno == EINTR ? 0 : errno;
-		inet_handshake_sent(h, (size_t)n);
+		h->out += n;
+		h->out_size -= (size_t)n;
 	}
 	return 0;
 }

@@ -110,8 +110,8 @@ struct inet_handshake {
 	char text[INET_TEXT_SIZE];
 
 	/* The machine's. What was said so far, but for the proof: what the MACs cover. */
-	size_t at, got; /* where the message that is being heard begins, and how much of it is there */
-	const uint8_t *out;
+	size_t at, got;	    /* where the message that is being heard begins, and how much of it is there */
+	const uint8_t *out; /* what is to be sent */
 	size_t out_size;
 	uint8_t proof[INET_PROOF_SIZE];
 	uint8_t said[INET_LABEL_SIZE + INET_HELLO_SIZE + INET_PAYLOAD_MAX + INET_CHALLENGE_SIZE + INET_ANSWER_SIZE +
@@ -128,9 +128,6 @@ void inet_handshake_start_server(struct inet_handshake *h);
 size_t inet_handshake_room(struct inet_handshake *h, uint8_t **ret_at);
 /* So many of them came. */
 enum inet_event inet_handshake_input(struct inet_handshake *h, size_t n);
-/* What is to be sent, and: so many of them were. */
-size_t inet_handshake_output(const struct inet_handshake *h, const uint8_t **ret_bytes);
-void inet_handshake_sent(struct inet_handshake *h, size_t n);
 
 /* Answers to INET_HELLO. Version, authentication and settings are compared: AGAIN, PROVED or FAILED. */
 enum inet_event inet_handshake_challenge(struct inet_handshake *h, const struct inet_key *key);

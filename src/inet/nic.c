@@ -467,9 +467,7 @@ struct text {
 	size_t size, len;
 };
 
-static void add(struct text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-static void add(struct text *t, const char *fmt, ...)
+__attribute__((format(printf, 2, 3))) static void add(struct text *t, const char *fmt, ...)
 {
 	va_list ap;
 	int n;
@@ -516,11 +514,6 @@ static int has_address(const struct gantry_nic *nic, int family, int wide)
 	return 0;
 }
 
-static const char *no_address_text(int family)
-{
-	return family == AF_INET ? "no IPv4 address" : family == AF_INET6 ? "no IPv6 address" : "no address";
-}
-
 static struct verdict judge(const struct gantry_nic *nic, const char *pattern, int family)
 {
 	int named = *pattern && *pattern != '^';
@@ -535,7 +528,9 @@ static struct verdict judge(const struct gantry_nic *nic, const char *pattern, i
 		return (struct verdict){named && has_address(nic, family, 0) ? RANK_NO_CARRIER : RANK_NEVER,
 					"no carrier"};
 	if (!has_address(nic, family, 0))
-		return (struct verdict){RANK_NEVER, no_address_text(family)};
+		return (struct verdict){RANK_NEVER, family == AF_INET	 ? "no IPv4 address"
+						    : family == AF_INET6 ? "no IPv6 address"
+									 : "no address"};
 	if (named)
 		return (struct verdict){RANK_GOOD, ""};
 	if (nic->is_port)

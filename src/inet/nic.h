@@ -11,7 +11,6 @@
 
 #include <net/if.h>
 #include <netinet/in.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
 

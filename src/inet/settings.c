@@ -8,7 +8,6 @@
 #include "base/hmac.h"
 #include "base/log.h"
 #include "base/param.h"
-#include "base/param_text.h"
 #include "base/secret.h"
 
 /* ---- keys ---- */

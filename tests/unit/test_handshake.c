@@ -22,20 +22,17 @@ static const struct inet_key none, secret = {INET_AUTH_SECRET, "alpha", 5}, othe
 static enum inet_event carry(struct inet_handshake *from, struct inet_handshake *to, uint8_t *ret_said)
 {
 	enum inet_event event = INET_AGAIN;
-	const uint8_t *bytes;
-	size_t n = inet_handshake_output(from, &bytes);
 
-	for (size_t i = 0; i < n; i++) {
+	for (size_t i = 0; from->out_size; i++, from->out++, from->out_size--) {
 		uint8_t *at;
 
 		CHECK_EQ(event, INET_AGAIN);
 		if (ret_said)
-			ret_said[i] = bytes[i];
+			ret_said[i] = *from->out;
 		CHECK(inet_handshake_room(to, &at) > 0);
-		*at = bytes[i];
+		*at = *from->out;
 		event = inet_handshake_input(to, 1);
 	}
-	inet_handshake_sent(from, n);
 	return event;
 }
 

@@ -147,10 +147,9 @@ static inline void ranks_leave(struct rank_state *s, int n)
 /* Waits for a message, as long as only a hang takes. */
 static inline gantry_result recv_wait(struct gantry_ctl *ctl, int from, uint64_t tag, void *data, size_t size)
 {
-	uint64_t end = until_hang();
 	gantry_result r;
 
-	while ((r = gantry_ctl_try_recv(ctl, from, tag, data, size)) == GANTRY_AGAIN && gantry_now_ns() < end)
+	WAIT_WHILE ((r = gantry_ctl_try_recv(ctl, from, tag, data, size)) == GANTRY_AGAIN)
 		gantry_ctl_wait(ctl, 100000000);
 	return r;
 }

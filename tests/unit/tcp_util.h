@@ -5,39 +5,42 @@
 #ifndef GANTRY_TESTS_TCP_UTIL_H
 #define GANTRY_TESTS_TCP_UTIL_H
 
-#include "base/clock.h"
 #include "net/net.h"
+#include "net/tcp/engine.h"
 #include "test.h"
 
 enum { MIB = 1 << 20, MAX = 8 * MIB };
 
-/* Hangs end, and slow machines do not: 4 GiB take 10 s where ten others want the CPU. */
-#define PATIENCE_NS (UNTIL_SECONDS * 1000000000ull)
-
 static struct gantry_net *net;
 static const struct gantry_net_ops *ops;
-/* A send comm and the receive comm at its other end. */
+/* A send comm, and the receive comm at its other end with its handle for kernels. */
 struct way {
 	void *send, *recv;
+	struct gantry_net_device_handle handle;
 };
 
-static inline struct way connect_way(void *ctx)
+static inline struct way connect_ways(void *from, void *to)
 {
 	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
+	struct gantry_net_device_handle *none = NULL, *h;
 	void *listen = NULL;
 	struct way w = {0};
-	uint64_t until = gantry_now_ns() + PATIENCE_NS;
 
-	CHECK_OK(ops->listen(net, ctx, 0, handle, &listen));
-	while (!w.send || !w.recv) {
+	CHECK_OK(ops->listen(net, to, 0, handle, &listen));
+	WAIT_WHILE (!w.send || !w.recv) {
+		h = &w.handle;
 		if (!w.send)
-			CHECK_OK(ops->connect(net, ctx, 0, handle, &w.send, NULL));
+			CHECK_OK(ops->connect(net, from, 0, handle, &w.send, &none));
 		if (!w.recv)
-			CHECK_OK(ops->accept(net, listen, &w.recv, NULL));
-		CHECK(gantry_now_ns() < until);
+			CHECK_OK(ops->accept(net, listen, &w.recv, &h));
 	}
 	CHECK_OK(ops->close_listen(net, listen));
 	return w;
+}
+
+static inline struct way connect_way(void *ctx)
+{
+	return connect_ways(ctx, ctx);
 }
 
 static inline void close_way(struct way w)
@@ -55,13 +58,10 @@ static inline int wait_two(void *request, void *other, int *ret_other)
 	int done[2] = {0, !other}, size[2] = {-1, -1};
 	void *both[2] = {request, other};
 
-	for (uint64_t until = gantry_now_ns() + PATIENCE_NS; !done[0] || !done[1];) {
-		for (int i = 0; i < 2; i++) {
+	WAIT_WHILE (!done[0] || !done[1])
+		for (int i = 0; i < 2; i++)
 			if (!done[i])
 				CHECK_OK(ops->test(net, both[i], &done[i], &size[i]));
-		}
-		CHECK(gantry_now_ns() < until);
-	}
 	if (ret_other)
 		*ret_other = size[1];
 	return size[0];
@@ -99,6 +99,17 @@ static inline void start(void **ret_ctx, int traffic_class)
 	net = gantry_net_tcp();
 	ops = net->ops;
 	CHECK_OK(ops->init(net, 7, &config, ret_ctx));
+}
+
+/* Closed links are seen off and freed by the service thread, some time after the close. */
+static inline int links_are_gone(void)
+{
+	int gone;
+
+	inet_loop_lock();
+	gone = gantry_list_empty(&tcp_engine.links) && gantry_list_empty(&tcp_engine.lingering) && !tcp_engine.nburied;
+	inet_loop_unlock();
+	return gone;
 }
 
 #endif

@@ -10,7 +10,7 @@ static void take_some(struct devmem_tokens *t, struct fake_flow *f, uint32_t n)
 		CHECK_OK(devmem_tokens_take(t, &(uint32_t){fake_token(f, i % 16)}, 1));
 }
 
-static void users_are_counted(void)
+TEST(users_are_counted)
 {
 	struct fake_flow *f = fake_flow_new(binding);
 	struct devmem_tokens t;
@@ -47,7 +47,7 @@ static void users_are_counted(void)
 	free(f);
 }
 
-static void what_is_no_token(void)
+TEST(what_is_no_token)
 {
 	struct fake_flow *f = fake_flow_new(binding);
 	struct devmem_tokens t;
@@ -75,7 +75,7 @@ static void what_is_no_token(void)
 }
 
 /* Few calls: ranges where there are any, and the kernel's limits of a call where there are not. */
-static void limits_of_a_call(void)
+TEST(limits_of_a_call)
 {
 	struct fake_flow *f = fake_flow_new(binding);
 	struct devmem_tokens t;
@@ -113,7 +113,7 @@ static void limits_of_a_call(void)
 	free(f);
 }
 
-static void failures(void)
+TEST(failures)
 {
 	struct fake_flow *f = fake_flow_new(binding);
 	struct devmem_tokens t;
@@ -181,6 +181,12 @@ static void random_use(uint64_t seed)
 	free(f);
 }
 
+TEST(random_uses)
+{
+	for (uint64_t seed = 1; seed <= 5; seed++)
+		random_use(seed);
+}
+
 /* One thread receives, others let go: a number that the kernel brings again at once must not be mistaken. */
 enum { WORKERS = 3, ROUNDS = 20000, BOX = 256 };
 static struct {
@@ -221,7 +227,7 @@ static void *worker(void *arg)
 	}
 }
 
-static void threads(void)
+TEST(threads)
 {
 	pthread_t id[WORKERS];
 
@@ -258,18 +264,14 @@ static void threads(void)
 	free(race.f);
 }
 
-int main(void)
+void tests_begin(void)
 {
 	CHECK_OK(gantry_params_load(0));
 	gantry_log_configure(GANTRY_LOG_ERROR, 0, "/dev/null"); /* errors are expected here */
 	binding = fake_pages(16);
-	RUN(users_are_counted());
-	RUN(what_is_no_token());
-	RUN(limits_of_a_call());
-	RUN(failures());
-	for (uint64_t seed = 1; seed <= 5; seed++)
-		RUN(random_use(seed));
-	RUN(threads());
+}
+
+void tests_end(void)
+{
 	fake_unbind(binding);
-	return 0;
 }

@@ -222,7 +222,7 @@ static void one_swallows(void)
 	recv = post_recv(w.recv, in, MAX, 0);
 	send = post_send(w.send, out, MAX, 0);
 	began = gantry_now_ns();
-	while (1) { /* both ends are in this thread */
+	WAIT_WHILE (1) { /* both ends are in this thread */
 		int done = 0;
 
 		if (ops->test(net, recv, &done, NULL) != GANTRY_OK)
@@ -233,7 +233,6 @@ static void one_swallows(void)
 		CHECK(!done || gantry_params()->zerocopy);
 		if (done)
 			send = post_send(w.send, out, 1, 0); /* stays in the window */
-		CHECK(gantry_now_ns() - began < PATIENCE_NS);
 	}
 	CHECK_EQ(failure(recv), GANTRY_ERR_PEER_SILENT);
 	printf("%.2f s: %s\n", (double)(gantry_now_ns() - began) / 1e9, gantry_last_error());

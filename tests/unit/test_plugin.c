@@ -8,6 +8,8 @@
 #define gantry_net_tcp_unpack test_net_tcp_unpack
 #include "plugin/plugin.c"
 
+#include <dlfcn.h>
+#include <limits.h>
 #include <stdarg.h>
 
 #include "test.h"
@@ -548,4 +550,39 @@ TEST(check_log)
 	LOG_TRACE(DATA, "detail");
 	CHECK_EQ(logged.level, 5);
 	CHECK_EQ(logged.flags, 0x10);
+}
+
+/* The built plugin as NCCL finds it: seven tables, nothing missing in them. */
+TEST(check_built)
+{
+	/* Entries per version, the name included. */
+	static const int counts[] = {[6] = 17, [7] = 19, [8] = 19, [9] = 20, [10] = 20, [11] = 22, [12] = 22};
+	const char *build = getenv("BUILD_DIR");
+	char path[PATH_MAX], symbol[32];
+	void *dl;
+
+	snprintf(path, sizeof(path), "%s/lib/libnccl-net-gantry.so", build ? build : ".");
+	if (access(path, R_OK) != 0) {
+		printf("no %s: set BUILD_DIR to the build folder; it is not tested\n", path);
+		return;
+	}
+	dl = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	if (!dl)
+		TEST_FAIL("%s", dlerror());
+	for (int v = 0; v < 20; v++) {
+		void *const *table;
+
+		snprintf(symbol, sizeof(symbol), "ncclNetPlugin_v%d", v);
+		table = dlsym(dl, symbol);
+		if (v < 6 || v > 12) {
+			CHECK(table == NULL);
+			continue;
+		}
+		if (!table)
+			TEST_FAIL("no %s in %s", symbol, path);
+		for (int i = 0; i < counts[v]; i++)
+			if (!table[i])
+				TEST_FAIL("%s: entry %d is NULL", symbol, i);
+		CHECK_STR((const char *)table[0], "gantry");
+	}
 }

@@ -46,9 +46,10 @@ static void still_fine(unsigned char *src, unsigned char *dst)
 
 static void check_all(const unsigned char *m, size_t size, unsigned char value, const char *what)
 {
-	for (size_t i = 0; i < size; i++)
-		if (m[i] != value)
-			TEST_FAIL("%s: byte %zu was written after cancel had returned", what, i);
+	size_t i = filled_until(m, size, value);
+
+	if (i != size)
+		TEST_FAIL("%s: byte %zu was written after cancel had returned", what, i);
 }
 
 struct buffers {
@@ -166,7 +167,6 @@ TEST(both_when_all_is_out)
 	struct gantry_rx_piece p;
 	struct gantry_rx_op *s, *r;
 	unsigned char *src, *dst;
-	time_t end = time(NULL) + LONG_ENOUGH;
 
 	b.depth = 1;
 	rx_pair_open_each(&pair, a, b);
@@ -176,7 +176,7 @@ TEST(both_when_all_is_out)
 	CHECK_OK(gantry_rx_send(pair.a.conn, &p, 1, 1, &s));
 	p.base = dst;
 	CHECK_OK(gantry_rx_recv(pair.b.conn, &p, 1, 1, &r));
-	while (n.staged_bytes < (uint64_t)N * MESSAGE && time(NULL) < end) {
+	WAIT_WHILE (n.staged_bytes < (uint64_t)N * MESSAGE) {
 		if (!n.staged_bytes)
 			gantry_rx_poll(pair.b.rx, NULL, 0); /* until it has granted, and no longer */
 		gantry_rx_poll(pair.a.rx, NULL, 0);

@@ -206,7 +206,6 @@ static int alive(void)
 static void close_now(void)
 {
 	struct rx_end *e = random_below(2) ? &pair.a : &pair.b;
-	time_t patience = time(NULL) + LONG_ENOUGH;
 
 	for (int i = 0; i < SLOTS; i++) {
 		if (slots[i].live && !slots[i].send.op)
@@ -218,13 +217,12 @@ static void close_now(void)
 	gantry_rx_conn_close(e->conn);
 	e->conn = NULL;
 	for (int i = 0; i < SLOTS; i++)
-		while (slots[i].live) {
+		WAIT_WHILE (slots[i].live) {
 			look(&slots[i], &slots[i].send, 1);
 			look(&slots[i], &slots[i].recv, 1);
 			/* OK of a send is said by its peer, so it holds here too. */
 			if (slots[i].send.seen && slots[i].recv.seen)
 				end(&slots[i]);
-			CHECK(time(NULL) < patience);
 		}
 }
 
@@ -272,7 +270,7 @@ static void round_of(uint64_t seed, int closes)
 	stop = 0;
 	CHECK_EQ(pthread_create(&threads[0], NULL, mover, pair.a.rx), 0);
 	CHECK_EQ(pthread_create(&threads[1], NULL, mover, pair.b.rx), 0);
-	for (time_t patience = time(NULL) + LONG_ENOUGH; left > 0 || alive();) {
+	WAIT_WHILE (left > 0 || alive()) {
 		int i = (int)random_below(SLOTS);
 
 		if (enough())
@@ -286,11 +284,9 @@ static void round_of(uint64_t seed, int closes)
 			left--;
 		}
 		turn(&slots[i], 0);
-		CHECK(time(NULL) < patience);
 	}
 	__atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
-	pthread_join(threads[0], NULL);
-	pthread_join(threads[1], NULL);
+	threads_join(threads, 2);
 	for (int i = 0; i < 2; i++) {
 		struct gantry_rx_conn *c = i ? pair.b.conn : pair.a.conn;
 

@@ -78,58 +78,55 @@ static void reconnect(struct both *b)
 /* Both move, the sender first, until the receiver's op is done: from then on the sender has not moved. */
 static void until_received(struct gantry_rx_op *s, struct gantry_rx_op *r)
 {
-	time_t end = time(NULL) + LONG_ENOUGH;
-
-	do {
-		gantry_rx_test(s);
-		CHECK(time(NULL) < end);
-	} while (gantry_rx_test(r) != GANTRY_RX_DONE);
+	WAIT_WHILE ((gantry_rx_test(s), gantry_rx_test(r) != GANTRY_RX_DONE))
+		;
 }
 
 /* The receiver goes; its goodbye is in the sender's socket after a moment, now and then without one. */
 static void leave(struct rx_pair *p, int round)
 {
-	struct timespec moment = {0, round % 4 * 1000000};
-
 	gantry_rx_conn_close(p->b.conn);
 	p->b.conn = NULL;
-	nanosleep(&moment, NULL);
+	sleep_ms((uint64_t)round % 4);
 }
 
-static int told_wrong(const struct way *way, struct gantry_rx_op *op, gantry_result expected, uint64_t bytes)
+static void check_told(struct gantry_rx_op *op, gantry_result expected, uint64_t bytes)
 {
 	gantry_result r = gantry_rx_wait(op, LONG_ENOUGH * SECOND);
-	int wrong = r != expected || (expected == GANTRY_OK && rx_bytes(op) != bytes);
 
-	if (wrong)
-		fprintf(stderr, "%s: %s, %llu bytes: %s\n", way->name, gantry_result_name(r),
-			(unsigned long long)rx_bytes(op), rx_text(op));
+	if (r != expected || (expected == GANTRY_OK && rx_bytes(op) != bytes))
+		TEST_FAIL("%s, %llu bytes: %s", gantry_result_name(r), (unsigned long long)rx_bytes(op), rx_text(op));
 	gantry_rx_op_free(op);
-	return wrong;
 }
 
-static int forced(const struct way *way)
+/* A way, as often as it is to be tried, each time over new connections. */
+static void try_way(const struct way *way, void (*try)(struct both *b, int round))
 {
 	struct both b;
-	struct gantry_rx_op *s, *r;
-	int wrong = 0;
 
+	CASE("%s", way->name);
 	both_open(&b, way);
 	for (int i = 0; i < rounds; i++) {
-		rx_fill(&b.layout, b.from, (uint64_t)i);
-		memset(b.to, 0x11, rx_span(&b.layout));
-		CHECK_OK(gantry_rx_recv(b.pair.b.conn, b.recv, b.n, 5, &r));
-		CHECK_OK(gantry_rx_send(b.pair.a.conn, b.send, b.n, 5, &s));
-		until_received(s, r);
-		CHECK_OK(rx_result(r));
-		gantry_rx_op_free(r);
-		leave(&b.pair, i);
-		wrong += told_wrong(way, s, GANTRY_OK, way->total);
-		rx_check(&b.layout, b.to, rx_span(&b.layout), (uint64_t)i, 0x11);
+		try(&b, i);
 		reconnect(&b);
 	}
 	both_close(&b);
-	return wrong;
+}
+
+static void forced(struct both *b, int round)
+{
+	struct gantry_rx_op *s, *r;
+
+	rx_fill(&b->layout, b->from, (uint64_t)round);
+	memset(b->to, 0x11, rx_span(&b->layout));
+	CHECK_OK(gantry_rx_recv(b->pair.b.conn, b->recv, b->n, 5, &r));
+	CHECK_OK(gantry_rx_send(b->pair.a.conn, b->send, b->n, 5, &s));
+	until_received(s, r);
+	CHECK_OK(rx_result(r));
+	gantry_rx_op_free(r);
+	leave(&b->pair, round);
+	check_told(s, GANTRY_OK, b->way->total);
+	rx_check(&b->layout, b->to, rx_span(&b->layout), (uint64_t)round, 0x11);
 }
 
 static void *receive_thread(void *arg)
@@ -145,110 +142,76 @@ static void *receive_thread(void *arg)
 	return NULL;
 }
 
-static int threaded(const struct way *way)
+static void threaded(struct both *b, int round)
 {
-	struct both b;
 	struct gantry_rx_op *s;
 	pthread_t t;
-	int wrong = 0;
 
-	both_open(&b, way);
-	for (int i = 0; i < rounds; i++) {
-		CHECK_EQ(pthread_create(&t, NULL, receive_thread, &b), 0);
-		CHECK_OK(gantry_rx_send(b.pair.a.conn, b.send, b.n, 5, &s));
-		wrong += told_wrong(way, s, GANTRY_OK, way->total);
-		CHECK_EQ(pthread_join(t, NULL), 0);
-		reconnect(&b);
-	}
-	both_close(&b);
-	return wrong;
+	threads_start(&t, 1, receive_thread, b, 0);
+	CHECK_OK(gantry_rx_send(b->pair.a.conn, b->send, b->n, 5, &s));
+	check_told(s, GANTRY_OK, b->way->total);
+	threads_join(&t, 1);
 }
 
 /* Of four sends two are taken, one is rejected, and one never meets a receive: each sender is told the truth. */
-static int some_taken(const struct way *way)
+static void some_taken(struct both *b, int round)
 {
-	struct both b;
 	struct gantry_rx_op *s[4], *r[3];
-	struct gantry_rx_piece little;
-	int wrong = 0;
+	struct gantry_rx_piece little = {b->to, 1, 0, 1};
 
-	both_open(&b, way);
-	little = (struct gantry_rx_piece){b.to, 1, 0, 1};
-	for (int i = 0; i < rounds; i++) {
-		for (int k = 0; k < 4; k++)
-			CHECK_OK(gantry_rx_send(b.pair.a.conn, b.send, b.n, (uint64_t)k, &s[k]));
-		CHECK_OK(gantry_rx_recv(b.pair.b.conn, b.recv, b.n, 0, &r[0]));
-		until_received(s[0], r[0]);
-		CHECK_OK(gantry_rx_recv(b.pair.b.conn, &little, 1, 2, &r[1]));
-		until_received(s[2], r[1]);
-		CHECK_EQ(rx_result(r[1]), GANTRY_ERR_SIZE);
-		CHECK_OK(gantry_rx_recv(b.pair.b.conn, b.recv, b.n, 3, &r[2]));
-		until_received(s[3], r[2]);
-		for (int k = 0; k < 3; k++)
-			gantry_rx_op_free(r[k]);
-		leave(&b.pair, i);
-		wrong += told_wrong(way, s[0], GANTRY_OK, way->total);
-		wrong += told_wrong(way, s[1], GANTRY_ERR_PEER_CLOSED, 0);
-		wrong += told_wrong(way, s[2], GANTRY_ERR_SIZE, 0);
-		wrong += told_wrong(way, s[3], GANTRY_OK, way->total);
-		reconnect(&b);
-	}
-	both_close(&b);
-	return wrong;
+	for (int k = 0; k < 4; k++)
+		CHECK_OK(gantry_rx_send(b->pair.a.conn, b->send, b->n, (uint64_t)k, &s[k]));
+	CHECK_OK(gantry_rx_recv(b->pair.b.conn, b->recv, b->n, 0, &r[0]));
+	until_received(s[0], r[0]);
+	CHECK_OK(gantry_rx_recv(b->pair.b.conn, &little, 1, 2, &r[1]));
+	until_received(s[2], r[1]);
+	CHECK_EQ(rx_result(r[1]), GANTRY_ERR_SIZE);
+	CHECK_OK(gantry_rx_recv(b->pair.b.conn, b->recv, b->n, 3, &r[2]));
+	until_received(s[3], r[2]);
+	for (int k = 0; k < 3; k++)
+		gantry_rx_op_free(r[k]);
+	leave(&b->pair, round);
+	check_told(s[0], GANTRY_OK, b->way->total);
+	check_told(s[1], GANTRY_ERR_PEER_CLOSED, 0);
+	check_told(s[2], GANTRY_ERR_SIZE, 0);
+	check_told(s[3], GANTRY_OK, b->way->total);
 }
 
 /* The rejection and the goodbye come together. */
-static int rejected(const struct way *way)
+static void rejected(struct both *b, int round)
 {
-	struct both b;
 	struct gantry_rx_op *s, *r;
-	struct gantry_rx_piece little;
-	int wrong = 0;
+	struct gantry_rx_piece little = {b->to, 1, 0, 1};
 
-	both_open(&b, way);
-	little = (struct gantry_rx_piece){b.to, 1, 0, 1};
-	for (int i = 0; i < rounds; i++) {
-		CHECK_OK(gantry_rx_send(b.pair.a.conn, b.send, b.n, 1, &s));
-		CHECK_OK(gantry_rx_recv(b.pair.b.conn, &little, 1, 1, &r));
-		until_received(s, r);
-		CHECK_EQ(rx_result(r), GANTRY_ERR_SIZE);
-		gantry_rx_op_free(r);
-		leave(&b.pair, i);
-		wrong += told_wrong(way, s, GANTRY_ERR_SIZE, 0);
-		reconnect(&b);
-	}
-	both_close(&b);
-	return wrong;
+	CHECK_OK(gantry_rx_send(b->pair.a.conn, b->send, b->n, 1, &s));
+	CHECK_OK(gantry_rx_recv(b->pair.b.conn, &little, 1, 1, &r));
+	until_received(s, r);
+	CHECK_EQ(rx_result(r), GANTRY_ERR_SIZE);
+	gantry_rx_op_free(r);
+	leave(&b->pair, round);
+	check_told(s, GANTRY_ERR_SIZE, 0);
 }
 
 /* A receive through staging is cancelled, which waits for nothing, and then the receiver goes. */
-static int stopped(const struct way *way)
+static void stopped(struct both *b, int round)
 {
-	struct both b;
 	struct gantry_rx_op *s, *r;
-	int wrong = 0;
+	gantry_result cancelled;
 
-	both_open(&b, way);
-	for (int i = 0; i < rounds; i++) {
-		CHECK_OK(gantry_rx_send(b.pair.a.conn, b.send, b.n, 1, &s));
-		CHECK_OK(gantry_rx_recv(b.pair.b.conn, b.recv, b.n, 1, &r));
-		for (int k = 0; k < i % 3; k++) { /* some of it has come, or nothing */
-			gantry_rx_test(s);
-			gantry_rx_test(r);
-		}
-		if (gantry_rx_cancel(r, LONG_ENOUGH * SECOND) == GANTRY_OK) {
-			leave(&b.pair, i);
-			wrong += told_wrong(way, s, GANTRY_OK, way->total);
-		} else {
-			leave(&b.pair, i);
-			/* A cancelled receive that no send had met leaves no trace at the sender. */
-			wrong += told_wrong(way, s, i % 3 ? GANTRY_ERR_CANCELLED : GANTRY_ERR_PEER_CLOSED, 0);
-		}
-		gantry_rx_op_free(r);
-		reconnect(&b);
+	CHECK_OK(gantry_rx_send(b->pair.a.conn, b->send, b->n, 1, &s));
+	CHECK_OK(gantry_rx_recv(b->pair.b.conn, b->recv, b->n, 1, &r));
+	for (int k = 0; k < round % 3; k++) { /* some of it has come, or nothing */
+		gantry_rx_test(s);
+		gantry_rx_test(r);
 	}
-	both_close(&b);
-	return wrong;
+	cancelled = gantry_rx_cancel(r, LONG_ENOUGH * SECOND);
+	leave(&b->pair, round);
+	/* A cancelled receive that no send had met leaves no trace at the sender. */
+	if (cancelled == GANTRY_OK)
+		check_told(s, GANTRY_OK, b->way->total);
+	else
+		check_told(s, round % 3 ? GANTRY_ERR_CANCELLED : GANTRY_ERR_PEER_CLOSED, 0);
+	gantry_rx_op_free(r);
 }
 
 int main(int argc, char **argv)
@@ -256,7 +219,6 @@ int main(int argc, char **argv)
 	static const struct way large = {"stopped 8 MB", GANTRY_RX_PATH_HOST, 0, 512, 8 * MB};
 	static const struct way direct = {"several 1 MB", GANTRY_RX_PATH_HOST, 0, 0, MB};
 	static const struct way little = {"several inline", GANTRY_RX_PATH_HOST, 0, 0, INLINE};
-	int wrong = 0;
 
 	setenv("GANTRY_IFNAME", "lo", 0);
 	setenv("GANTRY_LOG_FILE", "/dev/null", 0);
@@ -264,16 +226,15 @@ int main(int argc, char **argv)
 		rounds = atoi(argv[1]);
 	logs_keep();
 	for (int i = 0; i < NWAYS; i++) {
-		int f = forced(&ways[i]), t = threaded(&ways[i]);
-
-		printf("%s: forced %d wrong of %d, threads %d wrong of %d\n", ways[i].name, f, rounds, t, rounds);
-		wrong += f + t;
+		try_way(&ways[i], forced);
+		try_way(&ways[i], threaded);
 	}
 	CHECK_EQ(logs_count("ERROR"), 0);
 	logs_end();
-	wrong += some_taken(&little) + some_taken(&direct);
-	wrong += rejected(&little) + rejected(&direct);
-	wrong += stopped(&large);
-	CHECK_EQ(wrong, 0);
+	try_way(&little, some_taken);
+	try_way(&direct, some_taken);
+	try_way(&little, rejected);
+	try_way(&direct, rejected);
+	try_way(&large, stopped);
 	return 0;
 }

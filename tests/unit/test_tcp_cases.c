@@ -223,7 +223,7 @@ static uint64_t close_once(void *ctx, uint8_t *memory)
 	before = gantry_now_ns();
 	CHECK_OK(ops->close_send(net, w.send));
 	took = gantry_now_ns() - before;
-	for (uint64_t until = gantry_now_ns() + PATIENCE_NS; result == GANTRY_OK && gantry_now_ns() < until;)
+	WAIT_WHILE (result == GANTRY_OK)
 		result = ops->test(net, r, &done, NULL);
 	CHECK_EQ(result, GANTRY_ERR_PEER_CLOSED);
 	before = gantry_now_ns();

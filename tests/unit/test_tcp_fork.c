@@ -3,7 +3,6 @@
  * A fork of a process that uses the network: what the parent made is refused in the child, what the child makes works,
  * and neither disturbs the other. The child holds no copy of the parent's sockets, which would hide its death.
  */
-#include "gone.h"
 #include "tcp_util.h"
 
 static void *ctx, *listener, *pending_send, *pending_recv;

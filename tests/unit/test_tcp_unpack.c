@@ -6,14 +6,12 @@
  */
 #include <sys/mman.h>
 
-#include "gone.h"
 #include "net/devmem.h"
+#include "tcp_util.h"
 #include "unpack_util.h"
 
-enum { MIB = 1 << 20, ROOM = 2 * MIB, WINDOW = 8 };
+enum { ROOM = 2 * MIB, WINDOW = 8 };
 
-static struct gantry_net *net;
-static const struct gantry_net_ops *ops;
 static struct gantry_device *host;
 static void *context(int unpack)
 {
@@ -23,35 +21,6 @@ static void *context(int unpack)
 
 	CHECK_OK(ops->init(net, 77, &config, &ctx));
 	return ctx;
-}
-
-struct way {
-	void *send, *recv;
-	struct gantry_net_device_handle handle;
-};
-
-static struct way connect_way(void *from, void *to)
-{
-	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
-	void *listen = NULL;
-	struct way w = {0};
-	struct gantry_net_device_handle *h = &w.handle;
-
-	CHECK_OK(ops->listen(net, to, 0, handle, &listen));
-	WAIT_WHILE (!w.send || !w.recv) {
-		if (!w.send)
-			CHECK_OK(ops->connect(net, from, 0, handle, &w.send, NULL));
-		if (!w.recv)
-			CHECK_OK(ops->accept(net, listen, &w.recv, &h));
-	}
-	CHECK_OK(ops->close_listen(net, listen));
-	return w;
-}
-
-static void close_way(struct way w)
-{
-	CHECK_OK(ops->close_send(net, w.send));
-	CHECK_OK(ops->close_recv(net, w.recv));
 }
 
 static int links(void)
@@ -153,7 +122,7 @@ TEST(every_pair)
 		for (int to = 0; to < 2; to++) {
 			void *a = context(from ? GANTRY_NET_UNPACK_EMULATED : GANTRY_NET_UNPACK_OFF);
 			void *b = context(to ? GANTRY_NET_UNPACK_EMULATED : GANTRY_NET_UNPACK_OFF);
-			struct way w = connect_way(a, b);
+			struct way w = connect_ways(a, b);
 			int seen = 0;
 
 			inet_loop_lock();
@@ -208,11 +177,11 @@ TEST(sharing)
 {
 	for (int off = 0; off < 4; off++) {
 		void *on = context(GANTRY_NET_UNPACK_EMULATED), *not = context(GANTRY_NET_UNPACK_OFF);
-		struct way w = connect_way(on, on), back;
+		struct way w = connect_ways(on, on), back;
 		int same = off == 0;
 
 		CHECK_EQ(links(), 2);
-		back = connect_way(off & 1 ? not : on, off & 2 ? not : on);
+		back = connect_ways(off & 1 ? not : on, off & 2 ? not : on);
 		CHECK_EQ(links(), same ? 2 : 4);
 		traffic(&w, 1, 1, 10, 5);
 		traffic(&back, !(off & 1), !(off & 2), 10, 6);
@@ -234,7 +203,7 @@ static int fds(void)
 TEST(registrations)
 {
 	void *on = context(GANTRY_NET_UNPACK_EMULATED), *not = context(GANTRY_NET_UNPACK_OFF), *mr = NULL;
-	struct way w = connect_way(on, on), plain = connect_way(not, not );
+	struct way w = connect_ways(on, on), plain = connect_ways(not, not );
 	uint8_t data[4096];
 	void *request = NULL;
 	int fd = memfd_create("dmabuf-of-the-test", MFD_CLOEXEC);
@@ -373,7 +342,7 @@ TEST(freed_unlocked)
 	check_frees(1);
 	/* and closed links, after the last of their comms. Sent through a stage, received with a queue. */
 	set_params("GANTRY_DEVMEM_TX", "off");
-	w = connect_way(ctx, ctx);
+	w = connect_ways(ctx, ctx);
 	traffic(&w, 1, 1, 10, 3);
 	CHECK_EQ(__atomic_load_n(&frees, __ATOMIC_RELAXED), 0);
 	close_way(w);

@@ -10,21 +10,18 @@
 #include <limits.h>
 
 #include "fixtures/cuda/fake_load.h"
-#include "gone.h"
 #include "net/loader.h"
+#include "tcp_util.h"
 #include "unpack_util.h"
 
-enum { WINDOW = 7, MAX = (5 << 20) + 3 };
+enum { WINDOW = 7, LARGEST = (5 << 20) + 3 };
 
-static struct gantry_net *net;
-static const struct gantry_net_ops *ops;
 static struct gantry_device *dev;
 static struct fake_cuda *fake; /* NULL: dev is the host */
 static int messages = SANITIZED ? 16 : 60;
 
-struct way {
-	void *send, *recv;
-	struct gantry_net_device_handle handle;
+struct flow {
+	struct way way;
 	void *send_mr[2], *recv_mr[2]; /* dev, device */
 	uint8_t *out[2], *in[2];       /* the same: WINDOW buffers each */
 	int posted, sent, done;
@@ -44,11 +41,11 @@ static enum kind kind_of(int i)
 
 static size_t size_of(int i)
 {
-	static const size_t sizes[] = {1000, 0,	   65537,  1 << 20, 1,	     4097, 300001, (4 << 20), 65536,
-				       MAX,  4095, 131072, 63,	    3000001, 8,	   70000,  2 << 20};
+	static const size_t sizes[] = {1000,	0,    65537,  1 << 20, 1,	4097, 300001, (4 << 20), 65536,
+				       LARGEST, 4095, 131072, 63,      3000001, 8,    70000,  2 << 20};
 
 	/* Where only the GPU writes, what no table holds is copied page by page, each of which is waited for. */
-	return fake && sizes[i % 17] == MAX ? 12345 : sizes[i % 17];
+	return fake && sizes[i % 17] == LARGEST ? 12345 : sizes[i % 17];
 }
 
 static int to_device(int i)
@@ -56,29 +53,17 @@ static int to_device(int i)
 	return kind_of(i) == DEVICE_SLOT || kind_of(i) == LL_DEVICE;
 }
 
-static struct way connect_way(void *ctx)
+static struct flow flow_open(void *ctx)
 {
-	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
-	struct gantry_net_device_handle *none = NULL, *h;
-	struct way w = {0};
-	void *listen = NULL;
+	struct flow w = {.way = connect_way(ctx)};
 
-	CHECK_OK(ops->listen(net, ctx, 0, handle, &listen));
-	while (!w.send || !w.recv) {
-		h = &w.handle;
-		if (!w.send)
-			CHECK_OK(ops->connect(net, ctx, 0, handle, &w.send, &none));
-		if (!w.recv)
-			CHECK_OK(ops->accept(net, listen, &w.recv, &h));
-	}
-	CHECK_OK(ops->close_listen(net, listen));
-	CHECK_EQ(w.handle.type, GANTRY_NET_DEVICE_UNPACK);
-	CHECK_EQ(w.handle.version, 7);
-	CHECK_EQ(w.handle.size, sizeof(struct gantry_unpack_handle));
-	CHECK_EQ(((struct gantry_unpack_handle *)w.handle.handle)->head, -1);
+	CHECK_EQ(w.way.handle.type, GANTRY_NET_DEVICE_UNPACK);
+	CHECK_EQ(w.way.handle.version, 7);
+	CHECK_EQ(w.way.handle.size, sizeof(struct gantry_unpack_handle));
+	CHECK_EQ(((struct gantry_unpack_handle *)w.way.handle.handle)->head, -1);
 	for (int k = 0; k < 2; k++) {
 		int type = k ? GANTRY_NET_PTR_CUDA : GANTRY_NET_PTR_HOST;
-		size_t size = (size_t)WINDOW * MAX;
+		size_t size = (size_t)WINDOW * LARGEST;
 
 		if (k) {
 			CHECK_OK(gantry_mem_alloc(dev, size, (void **)&w.out[k]));
@@ -87,57 +72,56 @@ static struct way connect_way(void *ctx)
 			w.out[k] = malloc(size);
 			w.in[k] = malloc(size);
 		}
-		CHECK_OK(ops->reg_mr(net, w.send, w.out[k], size, type, &w.send_mr[k]));
-		CHECK_OK(ops->reg_mr(net, w.recv, w.in[k], size, type, &w.recv_mr[k]));
+		CHECK_OK(ops->reg_mr(net, w.way.send, w.out[k], size, type, &w.send_mr[k]));
+		CHECK_OK(ops->reg_mr(net, w.way.recv, w.in[k], size, type, &w.recv_mr[k]));
 	}
 	return w;
 }
 
-static void close_way(struct way *w)
+static void flow_close(struct flow *w)
 {
 	for (int k = 0; k < 2; k++) {
-		CHECK_OK(ops->dereg_mr(net, w->send, w->send_mr[k]));
-		CHECK_OK(ops->dereg_mr(net, w->recv, w->recv_mr[k]));
+		CHECK_OK(ops->dereg_mr(net, w->way.send, w->send_mr[k]));
+		CHECK_OK(ops->dereg_mr(net, w->way.recv, w->recv_mr[k]));
 	}
-	CHECK_OK(ops->close_send(net, w->send));
-	CHECK_OK(ops->close_recv(net, w->recv));
+	close_way(w->way);
 	free(w->out[0]);
 	free(w->in[0]);
 	CHECK_OK(gantry_mem_free(dev, w->out[1]));
 	CHECK_OK(gantry_mem_free(dev, w->in[1]));
 }
 
-static void post_recv(struct way *w)
+static void next_recv(struct flow *w)
 {
 	int i = w->posted, k = to_device(i), ll = kind_of(i) == LL_HOST || kind_of(i) == LL_DEVICE, tag = 3;
-	void *data = w->in[k] + (size_t)(i % WINDOW) * MAX;
+	void *data = w->in[k] + (size_t)(i % WINDOW) * LARGEST;
 	void *request = ll ? GANTRY_NET_OPTIONAL_RECV_COMPLETION : NULL;
 	size_t size = size_of(i) + (i % 3 ? 0 : 1); /* may be larger than the send */
 
 	if (i == messages || i - w->done >= WINDOW)
 		return;
-	size = size > MAX ? MAX : size;
+	size = size > LARGEST ? LARGEST : size;
 	memset(data, 0x11, size_of(i));
-	CHECK_OK(ops->irecv(net, w->recv, 1, &data, &size, &tag, &w->recv_mr[k], &request));
+	CHECK_OK(ops->irecv(net, w->way.recv, 1, &data, &size, &tag, &w->recv_mr[k], &request));
 	CHECK(request != GANTRY_NET_OPTIONAL_RECV_COMPLETION);
 	w->recvs[i % WINDOW] = request;
 	w->posted += request != NULL;
 }
 
 /* Every third message is sent from host memory, whatever it goes to. */
-static void post_send(struct way *w, int way)
+static void next_send(struct flow *w, int way)
 {
 	int i = w->sent, k = i % 3 != 0;
-	uint8_t *data = w->out[k] + (size_t)(i % WINDOW) * MAX;
+	uint8_t *data = w->out[k] + (size_t)(i % WINDOW) * LARGEST;
 
 	if (i == messages || w->sends[i % WINDOW] || i - w->done >= WINDOW)
 		return;
 	pattern_fill(data, size_of(i), (uint64_t)(1000 * way + i));
-	CHECK_OK(ops->isend(net, w->send, data, size_of(i), 3, w->send_mr[k], &w->sends[i % WINDOW]));
+	CHECK_OK(ops->isend(net, w->way.send, data, size_of(i), 3, w->send_mr[k], &w->sends[i % WINDOW]));
 	w->sent += w->sends[i % WINDOW] != NULL;
 }
 
-static void test_sends(struct way *w)
+static void test_sends(struct flow *w)
 {
 	for (int i = 0; i < WINDOW; i++) {
 		int done = 0;
@@ -150,10 +134,10 @@ static void test_sends(struct way *w)
 	}
 }
 
-static void test_recv(struct way *w, int way)
+static void test_recv(struct flow *w, int way)
 {
 	int i = w->done, done = 0, size = -1;
-	uint8_t *data = w->in[to_device(i)] + (size_t)(i % WINDOW) * MAX;
+	uint8_t *data = w->in[to_device(i)] + (size_t)(i % WINDOW) * LARGEST;
 
 	if (i == w->posted)
 		return;
@@ -162,18 +146,18 @@ static void test_recv(struct way *w, int way)
 		return;
 	CHECK_EQ(size, size_of(i));
 	if (kind_of(i) == DEVICE_SLOT)
-		w->descs += kernel_unpack(w->handle.handle, data, size_of(i));
+		w->descs += kernel_unpack(w->way.handle.handle, data, size_of(i));
 	else if (kind_of(i) == HOST_SLOT)
-		CHECK_EQ(kernel_unpack(w->handle.handle, data, size_of(i)), 0);
+		CHECK_EQ(kernel_unpack(w->way.handle.handle, data, size_of(i)), 0);
 	CHECK_PATTERN(data, size_of(i), (uint64_t)(1000 * way + i));
-	CHECK_OK(ops->irecv_consumed(net, w->recv, 1, w->recvs[i % WINDOW]));
+	CHECK_OK(ops->irecv_consumed(net, w->way.recv, 1, w->recvs[i % WINDOW]));
 	w->done++;
 }
 
 /* NCCL's own buffers are registered; another one, and any after the first message, is a user's. */
-static void user_buffers(struct way *w, int plugin)
+static void user_buffers(struct flow *w, int plugin)
 {
-	void *comms[] = {w->send, w->recv}, *mr = NULL;
+	void *comms[] = {w->way.send, w->way.recv}, *mr = NULL;
 
 	for (int i = 0; i < 2; i++) {
 		gantry_result r = ops->reg_mr(net, comms[i], w->in[1], 4096, GANTRY_NET_PTR_CUDA, &mr);
@@ -191,7 +175,7 @@ static void both_ways(int plugin)
 	struct gantry_net_config config = {
 		.traffic_class = GANTRY_NET_UNDEF, .unpack = GANTRY_NET_UNPACK_EMULATED, .device = dev};
 	struct gantry_net_properties props;
-	struct way w[2];
+	struct flow w[2];
 	void *ctx = NULL, *two[2] = {NULL, NULL}, *request = NULL;
 	size_t sizes[2] = {1, 1};
 	int tags[2] = {1, 2};
@@ -200,11 +184,11 @@ static void both_ways(int plugin)
 	CHECK_OK(ops->get_properties(net, 0, &props));
 	CHECK_EQ(props.device_type, plugin ? GANTRY_NET_DEVICE_UNPACK : GANTRY_NET_DEVICE_HOST);
 	for (int i = 0; i < 2; i++)
-		w[i] = connect_way(ctx);
+		w[i] = flow_open(ctx);
 	while (w[0].done < messages || w[1].done < messages || w[0].sends[0]) {
 		for (int i = 0; i < 2; i++) {
-			post_recv(&w[i]);
-			post_send(&w[i], i);
+			next_recv(&w[i]);
+			next_send(&w[i], i);
 			test_sends(&w[i]);
 			test_recv(&w[i], i);
 		}
@@ -216,11 +200,11 @@ static void both_ways(int plugin)
 				test_sends(&w[i]);
 	}
 	two[0] = two[1] = w[0].in[0];
-	CHECK(ops->irecv(net, w[0].recv, 2, two, sizes, tags, (void *[]){w[0].recv_mr[0], w[0].recv_mr[0]}, &request) !=
-	      GANTRY_OK);
+	CHECK(ops->irecv(net, w[0].way.recv, 2, two, sizes, tags, (void *[]){w[0].recv_mr[0], w[0].recv_mr[0]},
+			 &request) != GANTRY_OK);
 	user_buffers(&w[0], plugin);
 	for (int i = 0; i < 2; i++)
-		close_way(&w[i]);
+		flow_close(&w[i]);
 	CHECK_OK(ops->finalize(net, ctx));
 }
 

@@ -28,13 +28,8 @@ static gantry_result spy_stream_create(struct gantry_device *d, struct gantry_st
 /* Aborts, and waits until the kernel has noticed. */
 static void abort_and_wait(struct gantry_unpack_ring *ring)
 {
-	uint64_t until = gantry_now_ns() + LONG;
-
 	gantry_unpack_ring_abort(ring);
-	while (gantry_stream_query(dev, ring_stream) == GANTRY_AGAIN) {
-		CHECK(gantry_now_ns() < until);
-		usleep(100);
-	}
+	UNTIL(gantry_stream_query(dev, ring_stream) != GANTRY_AGAIN);
 }
 
 static struct gantry_unpack_ring *ring_of(uint32_t blocks, uint32_t gpu_lanes, uint32_t entries)

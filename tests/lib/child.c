@@ -38,17 +38,6 @@ void child_wait(pid_t pid)
 			  WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 }
 
-void in_child(void (*run)(void))
-{
-	pid_t pid = child_fork();
-
-	if (!pid) {
-		run();
-		child_end(0);
-	}
-	child_wait(pid);
-}
-
 void threads_start(pthread_t *t, int n, void *(*run)(void *), const void *args, size_t step)
 {
 	for (int i = 0; i < n; i++)

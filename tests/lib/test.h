@@ -162,6 +162,13 @@ const char *test_folder(void);
 		CHECK_HAS(gantry_last_error(), part);                                                                  \
 	} while (0)
 
+/* A pointer whose memory goes with its scope. */
+static inline void free_at(void *pointer)
+{
+	free(*(void **)pointer);
+}
+#define FREED __attribute__((cleanup(free_at)))
+
 /* ---- children ---- */
 
 /* Processes that a test forks: because parameters are read once in each, or because a failure must not hide another. */
@@ -186,9 +193,6 @@ _Noreturn void child_end(int leaks);
 
 /* Waits; any end but a good one is the test's failure. */
 void child_wait(pid_t pid);
-
-/* In a process of its own, which must end well. */
-void in_child(void (*run)(void));
 
 /*
  * For tests_begin: each test in a process of its own, of which the last searches for leaks. One that fails or hangs does

@@ -123,6 +123,14 @@ static inline void ranks_wait(struct rank_state *s, int n)
 		pthread_join(s[i].thread, NULL);
 }
 
+/* Waits for all of them, which must have joined. */
+static inline void ranks_joined(struct rank_state *s, int n)
+{
+	ranks_wait(s, n);
+	for (int i = 0; i < n; i++)
+		CHECK_OK(s[i].joined);
+}
+
 /* Makes an id, joins n ranks as threads, runs body in each, and waits for all. The caller frees. */
 static inline struct rank_state *ranks_run(int n, struct gantry_unique_id *id, void (*body)(struct rank_state *s))
 {
@@ -131,9 +139,7 @@ static inline struct rank_state *ranks_run(int n, struct gantry_unique_id *id, v
 	CHECK_OK(gantry_ctl_create_id(id));
 	s = ranks_make(n, id, body);
 	ranks_start(s, n);
-	ranks_wait(s, n);
-	for (int i = 0; i < n; i++)
-		CHECK_OK(s[i].joined);
+	ranks_joined(s, n);
 	return s;
 }
 

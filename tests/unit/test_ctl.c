@@ -17,7 +17,7 @@ static uint32_t part(int rank, int round, int i)
 static void gather_body(struct rank_state *s)
 {
 	static const size_t counts[] = {1, 0, 5, 16384};
-	uint32_t *mine = malloc(16384 * 4), *all = malloc((size_t)s->nranks * 16384 * 4);
+	FREED uint32_t *mine = malloc(16384 * 4), *all = malloc((size_t)s->nranks * 16384 * 4);
 
 	CHECK(mine && all);
 	for (int round = 0; round < 12; round++) {
@@ -32,8 +32,6 @@ static void gather_body(struct rank_state *s)
 			for (size_t i = 0; i < n; i++)
 				CHECK_EQ(all[(size_t)r * n + i], part(r, round, (int)i));
 	}
-	free(mine);
-	free(all);
 }
 
 TEST(test_gather)
@@ -84,7 +82,7 @@ static void talk_body(struct rank_state *s)
 
 static void sizes_body(struct rank_state *s)
 {
-	uint8_t *data = malloc(GANTRY_CTL_MESSAGE_MAX), *got = malloc(GANTRY_CTL_MESSAGE_MAX);
+	FREED uint8_t *data = malloc(GANTRY_CTL_MESSAGE_MAX), *got = malloc(GANTRY_CTL_MESSAGE_MAX);
 	int other = 1 - s->rank;
 
 	CHECK(data && got);
@@ -99,8 +97,6 @@ static void sizes_body(struct rank_state *s)
 	CHECK_OK(recv_wait(s->ctl, other, 2, got, GANTRY_CTL_MESSAGE_MAX));
 	for (int i = 0; i < GANTRY_CTL_MESSAGE_MAX; i++)
 		CHECK_EQ(got[i], (uint8_t)(i * 7 + other));
-	free(data);
-	free(got);
 	CHECK_OK(gantry_ctl_allgather(s->ctl, NULL, 0, NULL));
 }
 

@@ -102,6 +102,16 @@ static int keep_port(const struct gantry_unique_id *id)
 	return -1;
 }
 
+/* One rank of so many tries to join: what comes of it, with which text. */
+static void refused(const struct gantry_unique_id *id, int rank, int nranks, gantry_result why, const char *part)
+{
+	struct rank_state *s = try_ranks(id, 1, &rank, &nranks);
+
+	CHECK_RESULT(s->joined, why);
+	CHECK_HAS(s->text, part);
+	free(s);
+}
+
 /* 0: its time was over before it could try. */
 static int finds_nobody(const struct gantry_unique_id *id)
 {
@@ -117,7 +127,6 @@ static int finds_nobody(const struct gantry_unique_id *id)
 TEST(test_missing)
 {
 	struct gantry_unique_id id;
-	struct rank_state *s;
 	uint64_t until;
 	int seconds = 1, port;
 
@@ -127,11 +136,8 @@ TEST(test_missing)
 	}
 	/* Who comes too late hears the same, and need not wait for it. */
 	set_params("GANTRY_CONNECT_TIMEOUT", "400s");
-	s = try_ranks(&id, 1, (int[]){3}, (int[]){6});
-	CHECK_EQ(s->joined, GANTRY_ERR_TIMEOUT);
-	CHECK_HAS(s->text, "3 of 6 ranks came");
-	CHECK_HAS(s->text, "missing: ranks 1, 3-4");
-	free(s);
+	refused(&id, 3, 6, GANTRY_ERR_TIMEOUT, "3 of 6 ranks came");
+	refused(&id, 3, 6, GANTRY_ERR_TIMEOUT, "missing: ranks 1, 3-4");
 	CHECK_EQ(hub_stays(&id, until), UINT64_MAX);
 	until_quiet(); /* it ends by itself */
 	/* And who comes much too late finds nobody. */
@@ -159,13 +165,7 @@ TEST(test_twice)
 	end_hubs();
 	/* Once all are there, it is only the newcomer's fault. */
 	s = ranks_run(2, &id, NULL);
-	{
-		struct rank_state *late = try_ranks(&id, 1, (int[]){1}, (int[]){2});
-
-		CHECK_EQ(late->joined, GANTRY_ERR_USAGE);
-		CHECK_HAS(late->text, "2 ranks have joined already");
-		free(late);
-	}
+	refused(&id, 1, 2, GANTRY_ERR_USAGE, "2 ranks have joined already");
 	CHECK_OK(gantry_ctl_send(s[0].ctl, 1, 1, "x", 1));
 	CHECK_OK(recv_wait(s[1].ctl, 0, 1, (char[1]){0}, 1));
 	ranks_leave(s, 2);
@@ -197,15 +197,10 @@ TEST(test_arguments)
 		CHECK_EQ(s[i].joined, GANTRY_ERR_INVALID);
 	free(s);
 	id.bytes[4]++;
-	s = try_ranks(&id, 1, (int[]){0}, (int[]){1});
-	CHECK_EQ(s->joined, GANTRY_ERR_VERSION);
-	CHECK_HAS(s->text, "of version 5, this library is of version 4");
-	free(s);
+	refused(&id, 0, 1, GANTRY_ERR_VERSION, "of version 5, this library is of version 4");
 	memset(&id, 0, sizeof(id));
-	s = try_ranks(&id, 1, (int[]){0}, (int[]){1});
-	CHECK_EQ(s->joined, GANTRY_ERR_INVALID);
+	refused(&id, 0, 1, GANTRY_ERR_INVALID, "");
 	CHECK_EQ(gantry_ctl_comm_id(&id), 0);
-	free(s);
 }
 
 /* The key in the id is changed, or the secrets differ: refused on the rank's side; the others name who is missing. */
@@ -217,10 +212,7 @@ TEST(test_keys)
 	CHECK_OK(gantry_ctl_create_id(&id));
 	wrong = id;
 	wrong.bytes[40] ^= 1;
-	s = try_ranks(&wrong, 1, (int[]){1}, (int[]){2});
-	CHECK_EQ(s->joined, GANTRY_ERR_AUTH);
-	CHECK_HAS(s->text, "the key does not fit");
-	free(s);
+	refused(&wrong, 1, 2, GANTRY_ERR_AUTH, "the key does not fit");
 	if (!GANTRY_HAVE_OPENSSL) {
 		set_params("GANTRY_SECRET", "alpha");
 		CHECK_EQ(gantry_ctl_create_id(&id), GANTRY_ERR_CONFIG);
@@ -228,21 +220,12 @@ TEST(test_keys)
 		return;
 	}
 	set_params("GANTRY_SECRET", "alpha");
-	s = try_ranks(&id, 1, (int[]){1}, (int[]){2});
-	CHECK_EQ(s->joined, GANTRY_ERR_AUTH);
-	CHECK_HAS(s->text, "GANTRY_SECRET is set only on the rank's side");
-	free(s);
+	refused(&id, 1, 2, GANTRY_ERR_AUTH, "GANTRY_SECRET is set only on the rank's side");
 	CHECK_OK(gantry_ctl_create_id(&id));
 	set_params("GANTRY_SECRET", "beta");
-	s = try_ranks(&id, 1, (int[]){1}, (int[]){2});
-	CHECK_EQ(s->joined, GANTRY_ERR_AUTH);
-	CHECK_HAS(s->text, "GANTRY_SECRET differs");
-	free(s);
+	refused(&id, 1, 2, GANTRY_ERR_AUTH, "GANTRY_SECRET differs");
 	set_params("GANTRY_SECRET", NULL);
-	s = try_ranks(&id, 1, (int[]){1}, (int[]){2});
-	CHECK_EQ(s->joined, GANTRY_ERR_AUTH);
-	CHECK_HAS(s->text, "only on the hub's side");
-	free(s);
+	refused(&id, 1, 2, GANTRY_ERR_AUTH, "only on the hub's side");
 	set_params("GANTRY_SECRET", "alpha");
 	s = try_ranks(&id, 2, (int[]){0, 1}, (int[]){2, 2});
 	CHECK_OK(s[0].joined);
@@ -357,9 +340,7 @@ TEST(test_late_hub)
 	sleep_ms(150);
 	__atomic_store_n(&relay.cut, 0, __ATOMIC_RELEASE);
 	ranks_start(s + 2, 2);
-	ranks_wait(s, 4);
-	for (int i = 0; i < 4; i++)
-		CHECK_OK(s[i].joined);
+	ranks_joined(s, 4);
 	ranks_leave(s, 4);
 	end_hubs();
 	ctl_relay_stop(&relay);
@@ -529,9 +510,7 @@ TEST(test_fixed)
 	gantry_addr_set_port(&loop6, gantry_addr_port(&a));
 	gantry_ctl_fixed_id(&loop6, "job 1", &v6);
 	gantry_ctl_fixed_id(&a, "job 2", &other);
-	s = try_ranks(&other, 1, (int[]){1}, (int[]){2});
-	CHECK_EQ(s->joined, GANTRY_ERR_REFUSED);
-	free(s);
+	refused(&other, 1, 2, GANTRY_ERR_REFUSED, "");
 
 	s = ranks_make(3, &id, NULL);
 	ranks_start(s, 1);
@@ -542,9 +521,7 @@ TEST(test_fixed)
 	if (gantry_addr_is_local(&loop6))
 		s[1].id = &v6;
 	ranks_start(s + 1, 2);
-	ranks_wait(s, 3);
-	for (int i = 0; i < 3; i++)
-		CHECK_OK(s[i].joined);
+	ranks_joined(s, 3);
 	gantry_ctl_awaits(&id, text, sizeof(text));
 	CHECK_STR(text, "");
 	ranks_leave(s, 3);
@@ -577,9 +554,7 @@ TEST(test_fixed_alone)
 	CHECK_HAS(text, "127.0.0.1:");
 	CHECK_OK(gantry_ctl_serve(&id, NULL));
 	ranks_start(s, 1);
-	ranks_wait(s, 2);
-	CHECK_OK(s[0].joined);
-	CHECK_OK(s[1].joined);
+	ranks_joined(s, 2);
 	ranks_leave(s, 2);
 }
 

@@ -426,9 +426,7 @@ static void test_flood(void)
 	look_at_hub(&now);
 	CHECK_EQ(now.state, HUB_OPEN);
 	ranks_start(s + 2, 1);
-	ranks_wait(s, RANKS);
-	for (int i = 0; i < RANKS; i++)
-		CHECK_OK(s[i].joined);
+	ranks_joined(s, RANKS);
 	flood(JOINED, NULL, s);
 	for (int i = 0; i < RANKS; i++)
 		CHECK_EQ(lost_count(&s[i]), 0);
@@ -493,8 +491,7 @@ static void test_alone(void)
 	test_talker();
 	s = ranks_make(1, &id, NULL);
 	ranks_start(s, 1);
-	ranks_wait(s, 1);
-	CHECK_OK(s->joined);
+	ranks_joined(s, 1);
 	ranks_leave(s, 1);
 	until_quiet();
 }

@@ -126,7 +126,7 @@ static void body_lanes(const void *p)
 
 TEST(check_lanes)
 {
-	unsigned char *from = calloc(4, 4096), *to = calloc(4, 4096);
+	FREED unsigned char *from = calloc(4, 4096), *to = calloc(4, 4096);
 	struct lanes_args a = {from, to};
 	struct gantry_stream *s;
 
@@ -135,8 +135,6 @@ TEST(check_lanes)
 	for (int i = 0; i < 3; i++)
 		CHECK_OK(LAUNCH(s, body_lanes, a, .blocks = 1 + (uint32_t)i, .lanes = LANES));
 	CHECK_OK(gantry_stream_destroy(dev, s));
-	free(from);
-	free(to);
 }
 
 /* Kernels that ping and pong across two streams, with dev.h's words. */

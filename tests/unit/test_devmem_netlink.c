@@ -142,7 +142,7 @@ TEST(check_replies)
 {
 	struct devmem_family family = {0};
 	struct devmem_rings rings;
-	struct devmem_queues *queues = calloc(1, sizeof(*queues));
+	FREED struct devmem_queues *queues = calloc(1, sizeof(*queues));
 	struct devmem_feature gro = {.name = "gro"};
 	uint32_t id = 0, n = 0, combined = 0;
 
@@ -215,7 +215,6 @@ TEST(check_replies)
 	strcpy(gro.name, "lro");
 	CHECK_EQ(read_reply((const struct nlmsghdr *)(const void *)words, &features_get, &gro), 0);
 	CHECK(!gro.known && !gro.on);
-	free(queues);
 }
 
 TEST(check_errors)
@@ -305,7 +304,7 @@ TEST(check_damage)
 					   'o',
 					   0};
 	struct devmem_feature f = {.name = "gro"};
-	struct devmem_queues *queues = calloc(1, sizeof(*queues));
+	FREED struct devmem_queues *queues = calloc(1, sizeof(*queues));
 	struct devmem_family family;
 	struct devmem_rings rings;
 	char said[DEVMEM_SAID_MAX];
@@ -315,7 +314,7 @@ TEST(check_damage)
 		for (size_t at = 20; at < sizeof(features); at++)
 			for (int bit = 0; bit < 8; bit++) {
 				/* As large as the message says it is: a sanitizer sees what is read behind. */
-				uint8_t *copy = malloc(sizeof(features));
+				FREED uint8_t *copy = malloc(sizeof(features));
 				struct nlmsghdr *m = (struct nlmsghdr *)(void *)copy;
 
 				memcpy(copy, features, sizeof(features));
@@ -331,9 +330,7 @@ TEST(check_damage)
 				read_reply(m, &bind_rx, &n);
 				m->nlmsg_type = NLMSG_ERROR;
 				read_error(m, said);
-				free(copy);
 			}
-	free(queues);
 }
 
 static int on_any(const void *attrs, size_t len, void *arg)

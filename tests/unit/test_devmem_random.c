@@ -259,7 +259,7 @@ static void begin_messages(uint32_t size)
 
 static void compare(struct message *m)
 {
-	uint8_t *out = malloc(m->size), *covered = calloc(1, m->size);
+	FREED uint8_t *out = malloc(m->size), *covered = calloc(1, m->size);
 	uint64_t sum = 0;
 
 	if (m->direct)
@@ -280,8 +280,6 @@ static void compare(struct message *m)
 	CHECK_EQ(sum + m->table.direct_bytes, m->size);
 	for (uint64_t i = 0; i < m->size; i++)
 		CHECK_EQ(out[i], expected(m, i));
-	free(out);
-	free(covered);
 }
 
 static void end_messages(void)

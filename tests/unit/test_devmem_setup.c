@@ -288,7 +288,7 @@ TEST(check_several)
 	CHECK_EQ(files(), 0);
 }
 
-static void run_in_child(void (*run)(void), int how)
+static void in_child(void (*run)(void), int how)
 {
 	pid_t pid = child_fork();
 
@@ -327,7 +327,7 @@ TEST(check_exit_and_crash)
 	/* exit puts everything back; a child of fork does not do it in its parent's place. */
 	reset();
 	pristine = *nic;
-	run_in_child(bind_and_steer, 1);
+	in_child(bind_and_steer, 1);
 	check_as_before();
 	CHECK_EQ(files(), 0);
 	s = open_ok(1);
@@ -345,7 +345,7 @@ TEST(check_exit_and_crash)
 	check_as_before();
 
 	/* A crash leaves the NIC changed and two rules; somebody asks for it. */
-	run_in_child(bind_and_steer, 0);
+	in_child(bind_and_steer, 0);
 	unbind_like_the_kernel();
 	CHECK_EQ(fake_rules(nic), 2);
 	CHECK_EQ(nic->rings.split, DEVMEM_SPLIT_ON);
@@ -361,12 +361,12 @@ TEST(check_exit_and_crash)
 	CHECK_STR(text, "");
 
 	/* The same with the next binding, which then leaves the NIC as it was before the crash. */
-	run_in_child(bind_and_steer, 0);
+	in_child(bind_and_steer, 0);
 	unbind_like_the_kernel();
 	s = open_ok(1);
 	CHECK_EQ(fake_rules(nic), 0);
 	/* A second crash while this one lives: its rules go, the rest stays. */
-	run_in_child(bind_and_steer, 0);
+	in_child(bind_and_steer, 0);
 	nic->queue[FAKE_QUEUES - 2].dmabuf = 0;
 	nic->bound--;
 	CHECK_EQ(devmem_undo_stale(&sys.base, "fake0", text, sizeof(text)), 1);
@@ -451,7 +451,7 @@ TEST(check_rules_kept)
 	CHECK_EQ(files(), 0);
 
 	/* After a crash, without the right to change the NIC: nothing is forgotten. */
-	run_in_child(bind_and_steer, 0);
+	in_child(bind_and_steer, 0);
 	unbind_like_the_kernel();
 	nic->rule_del_error = EPERM;
 	CHECK_EQ(devmem_undo_stale(&sys.base, "fake0", text, sizeof(text)), -1);

@@ -68,14 +68,13 @@ static gantry_result arrive(uint64_t offset, uint32_t len, uint64_t dst_off)
 
 static gantry_result arrive_host(uint32_t len, uint64_t dst_off)
 {
-	uint8_t *data = malloc(len);
+	FREED uint8_t *data = malloc(len);
 	gantry_result r;
 
 	for (uint32_t i = 0; i < len; i++)
 		data[i] = expected(dst_off + i);
 	r = devmem_table_add_host(&w.t, data, len, dst_off);
 	memset(data, 0x77, len); /* it may change */
-	free(data);
 	return r;
 }
 

@@ -170,24 +170,37 @@ static void free_messages(struct run *r)
 	}
 }
 
-static void blind_run(const char *const *params, int lanes, int lane0, size_t max, int device_rx, int blind)
+static struct run *run_open(const char *const *params, int lanes, int lane0, size_t max, int device_rx)
 {
 	struct run *r = calloc(1, sizeof(*r));
 
+	CHECK(r);
 	world_params(params);
 	world_open(&r->w, lanes, device_rx);
-	if (blind)
-		world_blind(&r->w, blind & 1, blind & 2);
 	r->lane0 = lane0;
 	plan(r, MESSAGES, max);
+	return r;
+}
+
+static void run_close(struct run *r)
+{
+	free_messages(r);
+	world_close(&r->w);
+	free(r);
+}
+
+static void blind_run(const char *const *params, int lanes, int lane0, size_t max, int device_rx, int blind)
+{
+	struct run *r = run_open(params, lanes, lane0, max, device_rx);
+
+	if (blind)
+		world_blind(&r->w, blind & 1, blind & 2);
 	run_all(r, r->n);
 	while (r->nheld)
 		consume(r, 0);
 	CHECK(r->descs > 0);
 	world_whole(&r->w);
-	free_messages(r);
-	world_close(&r->w);
-	free(r);
+	run_close(r);
 }
 
 static void whole_run(const char *const *params, int lanes, int lane0, size_t max, int device_rx)
@@ -280,15 +293,10 @@ static void *other_hand(void *arg)
 
 TEST(threads)
 {
-	struct run *r = calloc(1, sizeof(*r));
-	struct hand h = {0};
+	struct run *r = run_open(NULL, 3, 3, 600000, 1);
+	struct hand h = {.l = r->w.l};
 	pthread_t t[2];
 
-	world_params(NULL);
-	world_open(&r->w, 3, 1);
-	r->lane0 = 3;
-	plan(r, MESSAGES, 600000);
-	h.l = r->w.l;
 	threads_start(t, 2, other_hand, &h, 0);
 	run_all(r, r->n);
 	__atomic_store_n(&h.stop, 1, __ATOMIC_RELEASE);
@@ -297,9 +305,7 @@ TEST(threads)
 		consume(r, 0);
 	tcp_unpack_flush(r->w.l);
 	world_whole(&r->w);
-	free_messages(r);
-	world_close(&r->w);
-	free(r);
+	run_close(r);
 }
 
 /* ---- the middle ---- */
@@ -307,12 +313,8 @@ TEST(threads)
 TEST(close_midway)
 {
 	for (int at = 1; at < MESSAGES / 2; at += 7) {
-		struct run *r = calloc(1, sizeof(*r));
+		struct run *r = run_open(NULL, 2, 5, 600000, 1);
 
-		world_params(NULL);
-		world_open(&r->w, 2, 1);
-		r->lane0 = 5;
-		plan(r, MESSAGES, 600000);
 		run_all(r, at);
 		for (int i = 0; i < 2 * at; i++) {
 			post(r);
@@ -333,22 +335,16 @@ TEST(close_midway)
 		world_whole(&r->w);
 		for (int i = 0; i < r->nheld; i++)
 			free(r->m[r->held[i]].dst);
-		free_messages(r);
-		world_close(&r->w);
-		free(r);
+		run_close(r);
 	}
 }
 
 TEST(peer_dies)
 {
-	struct run *r = calloc(1, sizeof(*r));
+	struct run *r = run_open(NULL, 2, 5, 600000, 1);
 	gantry_result result = GANTRY_OK;
 	int done = 0;
 
-	world_params(NULL);
-	world_open(&r->w, 2, 1);
-	r->lane0 = 5;
-	plan(r, MESSAGES, 600000);
 	run_all(r, 20);
 	while (r->posted < r->done + 5 || all_said(&r->w))
 		post(r);
@@ -373,9 +369,7 @@ TEST(peer_dies)
 	CHECK_EQ(r->w.pool->nfree, r->w.pool->npages);
 	for (int i = 0; i < r->nheld; i++)
 		free(r->m[r->held[i]].dst);
-	free_messages(r);
-	world_close(&r->w);
-	free(r);
+	run_close(r);
 }
 
 void tests_begin(void)

@@ -31,7 +31,7 @@ static void launch(uint32_t blocks, uint32_t lanes, int gather)
 static void check(uint32_t blocks, uint32_t lanes, int gather, const char *what)
 {
 	struct area *to = gather ? &pool : &dst, *from = gather ? &dst : &pool;
-	char *kept = malloc(from->size);
+	FREED char *kept = malloc(from->size);
 
 	CHECK(kept);
 	memset(to->host, POISON, to->size);
@@ -53,7 +53,6 @@ static void check(uint32_t blocks, uint32_t lanes, int gather, const char *what)
 			  gather, i, to->host[i], want[i]);
 	}
 	CHECK(memcmp(kept, from->host, from->size) == 0);
-	free(kept);
 }
 
 static const uint32_t lengths[] = {255,	 256,  257,  511,  512,	 513,  1447, 1448, 1449,  2047, 2048,

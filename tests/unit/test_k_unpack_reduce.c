@@ -98,7 +98,7 @@ static void check(const struct type *t, uint32_t op, uint64_t count, uint64_t in
 					      .type = t->type,
 					      .op = op,
 					      .last = 1};
-	char *arrived = malloc(count * t->bytes + 1), *want = malloc(ROOM);
+	FREED char *arrived = malloc(count * t->bytes + 1), *want = malloc(ROOM);
 
 	CHECK(arrived && want);
 	in_off = in_place ? out_off : in_off;
@@ -125,8 +125,6 @@ static void check(const struct type *t, uint32_t op, uint64_t count, uint64_t in
 				  t->type, op, (unsigned long long)count, (unsigned long long)list.n, team->blocks,
 				  team->lanes, (unsigned long long)in_off, (unsigned long long)out_off,
 				  (long long)i - (long long)out_off, output.host[i], want[i]);
-	free(arrived);
-	free(want);
 }
 
 /* Descriptors of no length between the others. */

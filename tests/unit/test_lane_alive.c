@@ -68,7 +68,7 @@ static void check_swallowed(void)
 static void check_unread(void)
 {
 	uint64_t t = gantry_ticks_of_ns(gantry_params()->timeout), now = gantry_ticks();
-	uint8_t *out = calloc(1, MIB), *in = calloc(1, MIB);
+	FREED uint8_t *out = calloc(1, MIB), *in = calloc(1, MIB);
 	void *send = NULL, *recv = NULL, *data = in;
 	size_t size = MIB;
 	int tag = 0, done = 0;
@@ -100,8 +100,6 @@ static void check_unread(void)
 	CHECK(l[0]->lanes[1].tx.given + l[0]->lanes[2].tx.given > MIB);
 	CHECK_EQ(l[0]->lanes[1].tx.unread, 0);
 	pair_free(l);
-	free(out);
-	free(in);
 }
 
 /* Time in which the peer was not heard at all, or in which this side was held up, does not count; news starts anew. */
@@ -211,7 +209,7 @@ static gantry_result failure(void *request)
 
 static void one_swallows(void)
 {
-	uint8_t *out = calloc(1, MAX), *in = calloc(1, MAX);
+	FREED uint8_t *out = calloc(1, MAX), *in = calloc(1, MAX);
 	void *ctx, *send, *recv;
 	struct way w;
 	uint64_t began;
@@ -246,8 +244,6 @@ static void one_swallows(void)
 	CHECK(gantry_now_ns() - began >= deadline_s * 900000000ull);
 	close_way(w);
 	CHECK_OK(ops->finalize(net, ctx));
-	free(out);
-	free(in);
 }
 
 static void lane_over(int reset)
@@ -290,7 +286,7 @@ static void one_ends(void)
 /* Three deadlines in which nobody receives on one connection, and nobody looks after what was posted on another. */
 static void slow_user(void)
 {
-	uint8_t *out = calloc(1, MAX), *in = calloc(1, MAX);
+	FREED uint8_t *out = calloc(1, MAX), *in = calloc(1, MAX);
 	void *ctx, *send[2], *recv[2];
 	struct way w[2];
 
@@ -312,8 +308,6 @@ static void slow_user(void)
 	close_way(w[0]);
 	close_way(w[1]);
 	CHECK_OK(ops->finalize(net, ctx));
-	free(out);
-	free(in);
 }
 
 /* On a loaded machine the proxy may not run for longer than a deadline: what does not hold with any of them is wrong.

@@ -36,7 +36,7 @@ static void traffic(struct tcp_link *l[2], int from)
 {
 	static const size_t sizes[REVERSE] = {0, 1, 5000, 65536, 65537, 300000, 64, 1000000, 7, 262144, 48, 2000001};
 	static uint32_t count[2];
-	uint8_t *out = malloc(2000001), *in = malloc(2000001);
+	FREED uint8_t *out = malloc(2000001), *in = malloc(2000001);
 
 	for (int i = 0; i < REVERSE; i++, count[from]++) {
 		void *s, *r = NULL;
@@ -53,8 +53,6 @@ static void traffic(struct tcp_link *l[2], int from)
 		CHECK_OK(outcome(l, s));
 		CHECK_PATTERN(in, sizes[i], count[from]);
 	}
-	free(in);
-	free(out);
 }
 
 enum mode { COPY, SPLICE, ZEROCOPY };
@@ -144,7 +142,7 @@ TEST(sender_closes_header)
 	struct pair_config c = {.nlanes = 2, .inet = 1, .splice = 1};
 	struct tcp_link *l[2];
 	enum { SIZE = 300000 };
-	uint8_t *out = malloc(SIZE), *in = calloc(1, SIZE);
+	FREED uint8_t *out = malloc(SIZE), *in = calloc(1, SIZE);
 	void *r;
 
 	pair_links(&c, l);
@@ -163,8 +161,6 @@ TEST(sender_closes_header)
 		CHECK_RESULT(l[1]->end.error, GANTRY_ERR_PEER_CLOSED); /* and not a broken protocol */
 	traffic(l, 1);
 	pair_free(l);
-	free(in);
-	free(out);
 }
 
 /* The sender closes while eager messages wait for the socket: what it was told is done does arrive. */
@@ -217,7 +213,7 @@ static void receiver_closes(enum mode mode, size_t size, int nlanes)
 {
 	struct pair_config c = config_of(mode, nlanes, 0);
 	struct tcp_link *l[2];
-	uint8_t *out = malloc(size), *in = calloc(1, size);
+	FREED uint8_t *out = malloc(size), *in = calloc(1, size);
 	void *s[8];
 	int n = size > 65536 ? 1 : 8;
 
@@ -244,8 +240,6 @@ static void receiver_closes(enum mode mode, size_t size, int nlanes)
 	CHECK_FILLED(in, size, 0x5a);
 	traffic(l, 1);
 	pair_free(l);
-	free(out);
-	free(in);
 }
 
 TEST_CALL(receiver_closes_eager, receiver_closes(COPY, EAGER, 2))
@@ -272,7 +266,7 @@ TEST(closes_right_behind)
 {
 	enum { SIZE = 300000 };
 	struct pair_config c = {.nlanes = 3, .inet = 1};
-	uint8_t *out = malloc(SIZE), *in = malloc(SIZE);
+	FREED uint8_t *out = malloc(SIZE), *in = malloc(SIZE);
 	uint64_t until = gantry_now_ns() + 4000000000u;
 
 	pattern_fill(out, SIZE, 1);
@@ -300,8 +294,6 @@ TEST(closes_right_behind)
 		pthread_join(thread, NULL);
 		pair_free(l);
 	}
-	free(in);
-	free(out);
 }
 
 /* Nothing outstanding: a closed direction is nobody's news. */

@@ -290,7 +290,7 @@ TEST(window)
 	enum { N = 60, SIZE = 60000 };
 	struct pair_config c = {.nlanes = 2};
 	struct tcp_link *l[2];
-	uint8_t *out = message(SIZE + N, 0), *in = room(SIZE);
+	FREED uint8_t *out = message(SIZE + N, 0), *in = room(SIZE);
 	void *sends[N], *request;
 	int done = 0;
 
@@ -308,8 +308,6 @@ TEST(window)
 	}
 	for (int i = 0; i < N; i++)
 		wait_for(l, sends[i], NULL);
-	free(in);
-	free(out);
 	done_with(l);
 }
 
@@ -319,7 +317,7 @@ TEST(window_and_held)
 	enum { N = 60, SIZE = 60000 };
 	struct pair_config c = {.nlanes = 2};
 	struct tcp_link *l[2];
-	uint8_t *out = message(SIZE + N, 0), *in = room(SIZE);
+	FREED uint8_t *out = message(SIZE + N, 0), *in = room(SIZE);
 	void *sends[N], *s, *r;
 
 	pair_links(&c, l);
@@ -343,8 +341,6 @@ TEST(window_and_held)
 		wait_for(l, sends[i], NULL);
 		CHECK(memcmp(in, out + i, size) == 0);
 	}
-	free(in);
-	free(out);
 	done_with(l);
 }
 
@@ -371,7 +367,7 @@ TEST(window_and_largest)
 {
 	struct pair_config c = {.nlanes = 2, .eager_max = MIB / 2};
 	struct tcp_link *l[2];
-	uint8_t *out = message(MIB, 1), *in = room(MIB);
+	FREED uint8_t *out = message(MIB, 1), *in = room(MIB);
 
 	pair_links(&c, l);
 	for (int round = 0; round < 9; round++) {
@@ -382,8 +378,6 @@ TEST(window_and_largest)
 		wait_for(l, s, NULL);
 		CHECK_PATTERN(in, size, 1);
 	}
-	free(in);
-	free(out);
 	done_with(l);
 }
 
@@ -435,7 +429,7 @@ TEST(mixed_stream)
 	struct pair_config c = {.nlanes = 4, .eager_max = 2000};
 	struct tcp_link *l[2];
 	static uint8_t in[2][DEPTH][20000];
-	uint8_t *out = message(20000 + N, 9);
+	FREED uint8_t *out = message(20000 + N, 9);
 	void *sends[2][N], *recvs[2][N];
 	int sent[2] = {0}, posted[2] = {0}, got[2] = {0};
 
@@ -468,7 +462,6 @@ TEST(mixed_stream)
 	for (int d = 0; d < 2; d++)
 		for (int i = 0; i < N; i++)
 			wait_for(l, sends[d][i], NULL);
-	free(out);
 	done_with(l);
 }
 

@@ -65,7 +65,7 @@ static struct message *add_message(uint32_t tag, uint32_t index, size_t size)
 static void put_part(int lane, struct message *m, size_t offset, size_t length, struct pair_frame f)
 {
 	uint64_t seed = (uint64_t)(m - messages);
-	uint8_t *payload = malloc(length + 1);
+	FREED uint8_t *payload = malloc(length + 1);
 
 	f.length = (uint32_t)length;
 	f.offset = offset;
@@ -76,7 +76,6 @@ static void put_part(int lane, struct message *m, size_t offset, size_t length, 
 	for (size_t i = 0; i < length; i++)
 		payload[i] = pattern_byte(seed, offset + i);
 	put(lane, payload, length);
-	free(payload);
 	m->end[lane] = lanes[lane].n;
 }
 

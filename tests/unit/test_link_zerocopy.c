@@ -15,7 +15,7 @@ enum { PIECES_MAX = SANITIZED ? 300007 : 1000003, PIECES_ROOM = 2 * PIECES_MAX +
 static void transfer(struct tcp_link *l[2])
 {
 	static const size_t sizes[] = {4097, 8000, 65537, 100003, 1000000, 2097152, 3000001};
-	uint8_t *out = malloc(3000100), *in = malloc(3000100);
+	FREED uint8_t *out = malloc(3000100), *in = malloc(3000100);
 
 	EACH_ROW (i, sizes) {
 		uint8_t *from = out + i * 3 + 1, *to = in + i * 5 + 1;
@@ -29,8 +29,6 @@ static void transfer(struct tcp_link *l[2])
 		wait_for(l, r, NULL);
 		CHECK_PATTERN(to, sizes[i], i);
 	}
-	free(in);
-	free(out);
 }
 
 static void *isend_vec(struct tcp_link *l, const struct iovec *iov, uint32_t n)
@@ -46,8 +44,8 @@ static void *isend_vec(struct tcp_link *l, const struct iovec *iov, uint32_t n)
 static void transfer_pieces(struct tcp_link *l[2])
 {
 	static const size_t sizes[] = {1, 4096, 100000, PIECES_MAX};
-	uint8_t *flat = malloc(PIECES_MAX), *out = malloc(PIECES_ROOM), *in = malloc(PIECES_MAX);
-	struct iovec *iov = calloc(2000, sizeof(*iov));
+	FREED uint8_t *flat = malloc(PIECES_MAX), *out = malloc(PIECES_ROOM), *in = malloc(PIECES_MAX);
+	FREED struct iovec *iov = calloc(2000, sizeof(*iov));
 
 	EACH_ROW (i, sizes) {
 		size_t at = 0, place = 1;
@@ -86,10 +84,6 @@ static void transfer_pieces(struct tcp_link *l[2])
 		CHECK_PATTERN(got[0], 100, i);
 		CHECK_PATTERN(got[1], 100, i);
 	}
-	free(iov);
-	free(in);
-	free(out);
-	free(flat);
 }
 
 /* Until the receiver has the whole message, a send without a copy is not done, though the kernel has every byte. */

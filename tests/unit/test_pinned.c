@@ -21,7 +21,7 @@ static void random_pieces(struct gantry_device *dev)
 	struct gantry_pinned p;
 	uint64_t taken = 0;
 	uint32_t full = 0;
-	char *lent = calloc(1, EXTENT);
+	FREED char *lent = calloc(1, EXTENT);
 
 	gantry_pinned_init(&p, dev, UNIT);
 	CHECK(!gantry_pinned_take(&p, 1));
@@ -61,7 +61,6 @@ static void random_pieces(struct gantry_device *dev)
 		CHECK((whole[i] = gantry_pinned_take(&p, EXTENT)));
 	CHECK(!gantry_pinned_take(&p, 1));
 	gantry_pinned_free(&p);
-	free(lent);
 }
 
 /* Without a record for the rest a piece that fits exactly may still be had. */

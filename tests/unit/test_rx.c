@@ -203,7 +203,7 @@ static void stream(void)
 {
 	size_t size = 3000000;
 	unsigned char *src = rx_memory(&pair, &pair.a, size, device), *dst = rx_memory(&pair, &pair.b, size, device);
-	unsigned char *copy = calloc(1, size);
+	FREED unsigned char *copy = calloc(1, size);
 	struct gantry_rx_op *s, *r;
 	struct gantry_stream *st;
 	struct rx_layout l = {size, size, size};
@@ -225,7 +225,6 @@ static void stream(void)
 	gantry_rx_op_free(s);
 	gantry_rx_op_free(r);
 	CHECK_OK(gantry_stream_destroy(pair.dev, st));
-	free(copy);
 	rx_memory_free(&pair, &pair.a, src, device);
 	rx_memory_free(&pair, &pair.b, dst, device);
 }

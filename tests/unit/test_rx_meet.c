@@ -310,7 +310,7 @@ static void one_life(struct gantry_rx *rx, const char *address, unsigned char *m
 
 static void restarts(void)
 {
-	unsigned char *m = malloc(SIZE), *back = malloc(SIZE);
+	FREED unsigned char *m = malloc(SIZE), *back = malloc(SIZE);
 	struct gantry_rx *rx;
 	struct gantry_rx_counters n = GANTRY_RX_COUNTERS_INIT;
 	char address[64];
@@ -339,8 +339,6 @@ static void restarts(void)
 	CHECK_OK(gantry_rx_deregister(rx, back));
 	gantry_rx_close(rx);
 	close(keeper);
-	free(m);
-	free(back);
 }
 
 int main(int argc, char **argv)

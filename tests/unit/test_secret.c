@@ -238,7 +238,7 @@ static void expect_undumped(void)
 /* The search finds a copy that is there. */
 TEST(a_copy_is_found)
 {
-	unsigned char *copy = malloc(NEEDLE);
+	FREED unsigned char *copy = malloc(NEEDLE);
 	int kept;
 
 	CHECK(copy != NULL);
@@ -247,7 +247,6 @@ TEST(a_copy_is_found)
 	CHECK_EQ(count_dumped(NULL, &kept), 1);
 	explicit_bzero(copy, NEEDLE);
 	CHECK_EQ(count_dumped(NULL, &kept), 0);
-	free(copy);
 }
 
 TEST(memory_of_a_file)

@@ -41,7 +41,7 @@ TEST(blocks)
 		struct gantry_piece *b;
 		uint64_t size, seed;
 	} held[HELD] = {{0}};
-	uint8_t *from = malloc(STAGE + MIB);
+	FREED uint8_t *from = malloc(STAGE + MIB);
 	struct tcp_stage *s, *same;
 	uint32_t full = 0, given = 0;
 
@@ -89,7 +89,6 @@ TEST(blocks)
 			tcp_stage_give(s, held[i].b);
 	CHECK_EQ(tcp_stage_taken(s), 0);
 	tcp_stage_put(s);
-	free(from);
 }
 
 /* The whole stage is one block; more than that is an error that names the parameter. */
@@ -97,7 +96,7 @@ TEST(limits)
 {
 	struct tcp_stage *s;
 	struct gantry_piece *b = NULL, *c = NULL;
-	uint8_t *from = calloc(1, STAGE + 1);
+	FREED uint8_t *from = calloc(1, STAGE + 1);
 
 	CHECK_OK(tcp_stage_get(dev, &s));
 	for (int i = 0; i < 3; i++) {
@@ -123,14 +122,13 @@ TEST(limits)
 	}
 	check_empty(s);
 	tcp_stage_put(s);
-	free(from);
 }
 
 /* A block that is given back while it is being copied to is not handed out before that is over. */
 TEST(draining)
 {
 	struct tcp_stage *s;
-	uint8_t *from = malloc(STAGE);
+	FREED uint8_t *from = malloc(STAGE);
 
 	CHECK_OK(tcp_stage_get(dev, &s));
 	for (uint64_t k = 0; k < 30; k++) {
@@ -153,7 +151,6 @@ TEST(draining)
 	}
 	check_empty(s);
 	tcp_stage_put(s);
-	free(from);
 }
 
 /* ---- links ---- */
@@ -174,7 +171,7 @@ TEST(order)
 	struct pair_config c = {.nlanes = 3, .eager_max = 2000};
 	struct tcp_link *l[2];
 	struct tcp_stage *s;
-	uint8_t *out = malloc((size_t)WINDOW * ROOM), *in = malloc((size_t)WINDOW * ROOM);
+	FREED uint8_t *out = malloc((size_t)WINDOW * ROOM), *in = malloc((size_t)WINDOW * ROOM);
 	void *sends[WINDOW] = {0}, *recvs[WINDOW] = {0};
 	uint64_t sizes[MESSAGES], total = 0;
 	uint32_t sent = 0, posted = 0, received = 0, finished = 0;
@@ -230,8 +227,6 @@ TEST(order)
 	CHECK_EQ(l[0]->devmem.copying_out_n, 0);
 	pair_free(l);
 	tcp_stage_put(s);
-	free(out);
-	free(in);
 }
 
 /* Sends in every state (being copied, waiting for a receive, half sent, done and not tested) when the link ends. */
@@ -241,7 +236,7 @@ TEST(ends)
 		struct pair_config c = {.nlanes = 2, .eager_max = 2000, .buffer = 8192, .splice = how == 3};
 		struct tcp_link *l[2];
 		struct tcp_stage *s;
-		uint8_t *out = calloc(1, 2 * MIB), *in = malloc(2 * MIB);
+		FREED uint8_t *out = calloc(1, 2 * MIB), *in = malloc(2 * MIB);
 		void *sends[8] = {0};
 		int done = 0;
 
@@ -271,8 +266,6 @@ TEST(ends)
 		if (how != 1)
 			pair_free(l);
 		tcp_stage_put(s);
-		free(out);
-		free(in);
 	}
 }
 
@@ -281,7 +274,7 @@ TEST(refusals)
 {
 	struct pair_config c = {.nlanes = 2};
 	struct tcp_link *l[2];
-	uint8_t *data = calloc(1, STAGE + 4096);
+	FREED uint8_t *data = calloc(1, STAGE + 4096);
 	void *request = NULL;
 
 	pair_links(&c, l);
@@ -293,7 +286,6 @@ TEST(refusals)
 	CHECK_EQ(l[0]->tx.sends.nfree, l[0]->tx.sends.count);
 	CHECK_EQ(l[0]->tx.tags.count, 0);
 	pair_free(l);
-	free(data);
 }
 
 /* ---- several threads: helpers move messages on while the user posts ---- */
@@ -314,7 +306,7 @@ TEST(threads)
 	enum { MESSAGES = 200, WINDOW = 8, SIZE = 40000 };
 	struct pair_config c = {.nlanes = 3, .eager_max = 2000};
 	struct tcp_link *l[2];
-	uint8_t *out = malloc(WINDOW * SIZE), *in = malloc(WINDOW * SIZE);
+	FREED uint8_t *out = malloc(WINDOW * SIZE), *in = malloc(WINDOW * SIZE);
 	void *sends[WINDOW] = {0}, *recvs[WINDOW] = {0};
 	uint32_t sent = 0, finished = 0, received = 0;
 	pthread_t t[2];
@@ -364,8 +356,6 @@ TEST(threads)
 	__atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
 	threads_join(t, 2);
 	pair_free(l);
-	free(out);
-	free(in);
 }
 
 void tests_begin(void)

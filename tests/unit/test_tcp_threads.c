@@ -147,7 +147,7 @@ static void connect_sides(struct mailbox *mine, struct mailbox *theirs, void **r
 static void *connector(void *arg)
 {
 	struct side *s = arg;
-	uint8_t *memory = malloc(2 * MAX);
+	FREED uint8_t *memory = malloc(2 * MAX);
 
 	CHECK(memory);
 	for (int round = 0; round < ROUNDS; round++) {
@@ -188,7 +188,6 @@ static void *connector(void *arg)
 			CHECK_OK(ops->close_recv(net, recv));
 		}
 	}
-	free(memory);
 	return NULL;
 }
 

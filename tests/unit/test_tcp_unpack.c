@@ -37,7 +37,7 @@ static int links(void)
 /* Random messages one way; the kernel gathers what the queue describes. */
 static void traffic(const struct way *w, int from_device, int to_device, uint32_t messages, uint64_t seed)
 {
-	uint8_t *out = malloc((size_t)WINDOW * ROOM), *in = malloc((size_t)WINDOW * ROOM);
+	FREED uint8_t *out = malloc((size_t)WINDOW * ROOM), *in = malloc((size_t)WINDOW * ROOM);
 	void *sends[WINDOW] = {0}, *recvs[WINDOW] = {0}, *send_mr, *recv_mr;
 	uint64_t sizes[WINDOW];
 	uint32_t sent = 0, posted = 0, received = 0, finished = 0;
@@ -100,8 +100,6 @@ static void traffic(const struct way *w, int from_device, int to_device, uint32_
 	}
 	CHECK_OK(ops->dereg_mr(net, w->send, send_mr));
 	CHECK_OK(ops->dereg_mr(net, w->recv, recv_mr));
-	free(out);
-	free(in);
 }
 
 /* When the links have gone, the pool is the test's alone again, and nothing of it is out. */

@@ -322,7 +322,7 @@ static int rounds;
 static void talk(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
 		 struct gantry_stream *s)
 {
-	char *buf = calloc(4, WORLD_BYTES);
+	FREED char *buf = calloc(4, WORLD_BYTES);
 
 	CHECK(buf != NULL);
 	for (int i = 0; i < rounds; i++)
@@ -331,14 +331,13 @@ static void talk(struct world *w, int rank, struct gantry_comm *comm, struct gan
 	pthread_barrier_wait(&w->over);
 	comm_trace_write(comm);
 	CHECK_OK(gantry_comm_destroy(comm));
-	free(buf);
 }
 
 /* Rank 0 waits for what nobody sends, until all give up. */
 static void give_up(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
 		    struct gantry_stream *s)
 {
-	char *buf = calloc(4, WORLD_BYTES);
+	FREED char *buf = calloc(4, WORLD_BYTES);
 
 	CHECK(buf != NULL);
 	world_warm_up(rank, buf, comm, dev, s);
@@ -351,7 +350,6 @@ static void give_up(struct world *w, int rank, struct gantry_comm *comm, struct 
 	pthread_barrier_wait(&w->over);
 	CHECK_OK(gantry_comm_abort(comm));
 	CHECK_OK(gantry_comm_destroy(comm));
-	free(buf);
 }
 
 static void nothing(struct world *w)

@@ -79,7 +79,7 @@ TEST(counts)
 {
 	struct world w;
 	size_t sizes[] = {10000, 0, 1, 4096, 65536, 0, 7};
-	uint8_t *data = malloc(65536), *buf = malloc(65536);
+	FREED uint8_t *data = malloc(65536), *buf = malloc(65536);
 
 	world_params(NULL);
 	world_open(&w, 1, 0);
@@ -98,8 +98,6 @@ TEST(counts)
 	}
 	CHECK_EQ(w.u->messages, 16 * 7);
 	world_close(&w);
-	free(data);
-	free(buf);
 }
 
 /* Larger than any slice of NCCL's: the bytes are in the buffer, the slot says 0. */
@@ -107,7 +105,7 @@ static void too_large(int device_rx, int blind)
 {
 	struct world w;
 	size_t size = 5 << 20;
-	uint8_t *data = malloc(size), *buf = calloc(1, size);
+	FREED uint8_t *data = malloc(size), *buf = calloc(1, size);
 	void *request;
 
 	world_params(NULL);
@@ -135,8 +133,6 @@ static void too_large(int device_rx, int blind)
 	CHECK_OK(tcp_unpack_consumed(w.l, request));
 	world_whole(&w);
 	world_close(&w);
-	free(data);
-	free(buf);
 }
 
 TEST(large_messages)
@@ -183,7 +179,7 @@ TEST(wrong_headers)
 		 "not a frame",
 		 GANTRY_ERR_PROTOCOL},
 	};
-	uint8_t *buf = malloc(200000);
+	FREED uint8_t *buf = malloc(200000);
 
 	EACH_ROW (i, cases) {
 		struct world w;
@@ -223,7 +219,6 @@ TEST(wrong_headers)
 		CHECK_EQ(fate(&w, request), GANTRY_ERR_PROTOCOL);
 		world_close(&w);
 	}
-	free(buf);
 }
 
 void tests_begin(void)

@@ -98,7 +98,7 @@ static void test_order(void)
 static void test_shares(uint32_t blocks, uint32_t gpu_lanes)
 {
 	struct gantry_unpack_ring *ring = ring_of(blocks, gpu_lanes, 8);
-	char *want = malloc(SPACE);
+	FREED char *want = malloc(SPACE);
 
 	CHECK(want);
 	for (uint64_t k = 0; k < (SANITIZED ? 20 : 60); k++) {
@@ -116,7 +116,6 @@ static void test_shares(uint32_t blocks, uint32_t gpu_lanes)
 		CHECK(memcmp(dst.host, want, 100000) == 0);
 	}
 	CHECK_EQ(gantry_unpack_ring_destroy(ring, LONG), GANTRY_OK);
-	free(want);
 }
 
 /* Many small jobs in flight, of fewer fragments than a GPU's block has warps. */

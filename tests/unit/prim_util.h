@@ -10,6 +10,7 @@
 #include "device/k_prim.h"
 
 #include "device/host/host.h"
+#include "number_util.h"
 #include "test.h"
 
 enum { RANKS = 7, LINKS = 6, LANES = 3, OPS = 3, STEP = 240, SPACE = 1 << 16 };
@@ -67,54 +68,13 @@ static void delay(void)
 
 /* Numbers. */
 
-/* h halves, 0 <= h < 64, as a float of so many bits. */
-static uint64_t encode_float(uint32_t h, int exp, int man)
-{
-	int e = 0;
-	uint64_t bias = (1ull << (exp - 1)) - 1;
-
-	if (h == 0)
-		return 0;
-	while (h >> (e + 1))
-		e++;
-	CHECK(e <= man || (h & ((1u << (e - man)) - 1)) == 0); /* the test itself is wrong if it does not fit */
-	return (bias + (uint64_t)e - 1) << man |
-	       ((e <= man ? (uint64_t)h << (man - e) : h >> (e - man)) & ((1ull << man) - 1));
-}
 static void put(char *p, uint32_t type, uint32_t h)
 {
-	uint64_t v = h / 2;
-
-	switch (type) {
-	case GANTRY_TYPE_FLOAT16:
-		v = encode_float(h, 5, 10);
-		break;
-	case GANTRY_TYPE_FLOAT32:
-		v = encode_float(h, 8, 23);
-		break;
-	case GANTRY_TYPE_FLOAT64:
-		v = encode_float(h, 11, 52);
-		break;
-	case GANTRY_TYPE_BFLOAT16:
-		v = encode_float(h, 8, 7);
-		break;
-	case GANTRY_TYPE_FLOAT8E4M3:
-		v = encode_float(h, 4, 3);
-		break;
-	case GANTRY_TYPE_FLOAT8E5M2:
-		v = encode_float(h, 5, 2);
-		break;
-	}
-	memcpy(p, &v, dev_type_bytes(type));
+	number_put(p, type, dev_type_bytes(type), h);
 }
 static uint64_t scalar_of(uint32_t type, uint32_t op, uint32_t ranks)
 {
-	uint64_t v = 0;
-
-	if (op == GANTRY_OP_AVG)
-		return ranks;
-	put((char *)&v, type, 2 * 2);
-	return v;
+	return op == GANTRY_OP_AVG ? ranks : number_bits(type, 2 * 2);
 }
 /* Element i of rank r: 1 or 2 for products, else 0 to 2 (1 where the sum is doubled). */
 static uint32_t value(uint32_t op, uint32_t r, uint64_t i)

@@ -3,15 +3,19 @@
 #include "abi/collnet_v12.h"
 #include "test.h"
 
+/* Of versions 6 to 12. */
+#define CHECK_SIZES(type, v6, v7, v8, v9, v10, v11, v12)                                                               \
+	CHECK_EQ(sizeof(type##_v6_t), v6);                                                                             \
+	CHECK_EQ(sizeof(type##_v7_t), v7);                                                                             \
+	CHECK_EQ(sizeof(type##_v8_t), v8);                                                                             \
+	CHECK_EQ(sizeof(type##_v9_t), v9);                                                                             \
+	CHECK_EQ(sizeof(type##_v10_t), v10);                                                                           \
+	CHECK_EQ(sizeof(type##_v11_t), v11);                                                                           \
+	CHECK_EQ(sizeof(type##_v12_t), v12)
+
 TEST(check_properties)
 {
-	CHECK_EQ(sizeof(ncclNetProperties_v6_t), 48);
-	CHECK_EQ(sizeof(ncclNetProperties_v7_t), 56);
-	CHECK_EQ(sizeof(ncclNetProperties_v8_t), 64);
-	CHECK_EQ(sizeof(ncclNetProperties_v9_t), 104);
-	CHECK_EQ(sizeof(ncclNetProperties_v10_t), 104);
-	CHECK_EQ(sizeof(ncclNetProperties_v11_t), 112);
-	CHECK_EQ(sizeof(ncclNetProperties_v12_t), 128);
+	CHECK_SIZES(ncclNetProperties, 48, 56, 64, 104, 104, 112, 128);
 
 	/* v6: two pointers and a guid, then six words of four bytes. */
 	CHECK_EQ(offsetof(ncclNetProperties_v6_t, name), 0);
@@ -46,13 +50,7 @@ TEST(check_properties)
 
 TEST(check_tables)
 {
-	CHECK_EQ(sizeof(ncclNet_v6_t), 136);
-	CHECK_EQ(sizeof(ncclNet_v7_t), 152);
-	CHECK_EQ(sizeof(ncclNet_v8_t), 152);
-	CHECK_EQ(sizeof(ncclNet_v9_t), 160);
-	CHECK_EQ(sizeof(ncclNet_v10_t), 160);
-	CHECK_EQ(sizeof(ncclNet_v11_t), 176);
-	CHECK_EQ(sizeof(ncclNet_v12_t), 176);
+	CHECK_SIZES(ncclNet, 136, 152, 152, 160, 160, 176, 176);
 
 #define CHECK_ORDER(type)                                                                                              \
 	CHECK_EQ(offsetof(type, name), 0 * 8);                                                                         \
@@ -114,13 +112,7 @@ TEST(check_small_types)
 TEST(check_collnet)
 {
 	/* Entries times eight: 15, two more in v8, makeVDevice in v9, finalize in v11. */
-	CHECK_EQ(sizeof(ncclCollNet_v6_t), 120);
-	CHECK_EQ(sizeof(ncclCollNet_v7_t), 120);
-	CHECK_EQ(sizeof(ncclCollNet_v8_t), 136);
-	CHECK_EQ(sizeof(ncclCollNet_v9_t), 144);
-	CHECK_EQ(sizeof(ncclCollNet_v10_t), 144);
-	CHECK_EQ(sizeof(ncclCollNet_v11_t), 152);
-	CHECK_EQ(sizeof(ncclCollNet_v12_t), 152);
+	CHECK_SIZES(ncclCollNet, 120, 120, 136, 144, 144, 152, 152);
 	CHECK_EQ(offsetof(ncclCollNet_v6_t, iallreduce), 10 * 8);
 	CHECK_EQ(offsetof(ncclCollNet_v6_t, iflush), 11 * 8);
 	CHECK_EQ(offsetof(ncclCollNet_v7_t, closeListen), 14 * 8);

@@ -118,7 +118,7 @@ static void all_pairs(struct world *w, int rank, struct gantry_comm *comm, struc
 	}
 }
 
-int main(void)
+TEST(all_transports)
 {
 	static const char *const transports[] = {"p2p", "shm", "net", "auto", "shm", "net"};
 	struct world w = {.body = all_pairs};
@@ -129,10 +129,9 @@ int main(void)
 			w.nranks = n;
 			w.channels = t >= 3 ? 3 : 0;
 			w.transport = transports[t];
-			RUN(run(&w));
+			run(&w);
 			printf("%s, %d ranks: right\n", transports[t], n);
 			fflush(stdout);
 		}
 	}
-	return 0;
 }

@@ -4,7 +4,7 @@
 #include "device/device.h"
 #include "test.h"
 
-int main(void)
+TEST(driver)
 {
 	char why[256] = "left alone", again[256], tiny[8];
 	struct gantry_device *dev = NULL;
@@ -35,5 +35,4 @@ int main(void)
 	CHECK_EQ(gantry_device_cuda_count(NULL, 0), count);
 	CHECK_EQ(gantry_device_cuda_count(tiny, sizeof(tiny)), count);
 	CHECK(strlen(tiny) < sizeof(tiny));
-	return 0;
 }

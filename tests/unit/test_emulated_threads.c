@@ -91,7 +91,7 @@ static int has_starved(struct devmem_binding *b)
 	return !strstr(text, "starved 0 times");
 }
 
-int main(void)
+TEST(flows_in_threads)
 {
 	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
 	struct devmem_binding *b;
@@ -141,5 +141,4 @@ int main(void)
 	emulated_ops.unbind(b);
 	pair_close(&hoard);
 	memory_close(&m);
-	return 0;
 }

@@ -3,10 +3,8 @@
  * Unpacking into a reduction. Elements are small integers and halves, which every type here holds exactly, so what is
  * right is plain arithmetic in double. Fragments cut elements anywhere, down to one byte each.
  */
-#include <math.h>
-
-#include "gantry/types.h"
 #include "k_unpack_util.h"
+#include "number_util.h"
 
 enum { SPACE = 1 << 21, ELEMS = 1500, ROOM = ELEMS * 8 + 4 * GUARD };
 
@@ -23,36 +21,6 @@ static const struct type types[] = {
 	{GANTRY_TYPE_FLOAT32, 4, 1}, {GANTRY_TYPE_FLOAT64, 8, 1},
 };
 enum { TYPES = sizeof(types) / sizeof(types[0]) };
-
-/* A whole number, |v| <= 64, as an element. Floats by their definition: sign, exponent, fraction. */
-static uint64_t encode(const struct type *t, int64_t v)
-{
-	uint64_t bits = 0;
-	float f = (float)v;
-	double d = (double)v;
-	uint32_t w;
-
-	switch (t->type) {
-	case GANTRY_TYPE_FLOAT32:
-		memcpy(&bits, &f, 4);
-		return bits;
-	case GANTRY_TYPE_FLOAT64:
-		memcpy(&bits, &d, 8);
-		return bits;
-	case GANTRY_TYPE_BFLOAT16:
-		memcpy(&w, &f, 4);
-		return w >> 16;
-	case GANTRY_TYPE_FLOAT16: {
-		int e = v ? ilogb(fabs(d)) : 0;
-
-		if (v)
-			bits = (uint64_t)(e + 15) << 10 | (uint64_t)((fabs(d) / ldexp(1, e) - 1) * 1024);
-		return bits | (v < 0 ? 0x8000 : 0);
-	}
-	default:
-		return (uint64_t)v;
-	}
-}
 
 static int64_t combine(uint32_t op, int64_t a, int64_t b)
 {
@@ -81,9 +49,9 @@ static int64_t value(const struct type *t, uint32_t which, uint32_t i)
 	return t->is_signed && i % 3 == 0 ? -v : v;
 }
 
-static void put(char *p, const struct type *t, uint64_t bits)
+static void put(char *p, const struct type *t, int64_t v)
 {
-	memcpy(p, &bits, t->bytes); /* these machines have the low byte first */
+	number_put(p, t->type, t->bytes, 2 * v);
 }
 
 /* in_off and out_off: where the arrays begin, in bytes after an aligned address. */
@@ -103,16 +71,16 @@ static void check(const struct type *t, uint32_t op, uint64_t count, uint64_t in
 	CHECK(arrived && want);
 	in_off = in_place ? out_off : in_off;
 	a.input = in->device + in_off;
-	a.scalar = op == GANTRY_OP_AVG ? 2 : encode(t, 3);
+	a.scalar = op == GANTRY_OP_AVG ? 2 : number_bits(t->type, 2 * 3);
 	memset(input.host, POISON, ROOM);
 	memset(output.host, POISON, ROOM);
 	memset(want, POISON, ROOM);
 	for (uint32_t i = 0; i < count; i++) {
 		int64_t x = value(t, 0, i), y = value(t, 1, i);
 
-		put(in->host + in_off + (uint64_t)i * t->bytes, t, encode(t, x));
-		put(arrived + (uint64_t)i * t->bytes, t, encode(t, y));
-		put(want + out_off + (uint64_t)i * t->bytes, t, encode(t, combine(op, x, y)));
+		put(in->host + in_off + (uint64_t)i * t->bytes, t, x);
+		put(arrived + (uint64_t)i * t->bytes, t, y);
+		put(want + out_off + (uint64_t)i * t->bytes, t, combine(op, x, y));
 	}
 	for (uint64_t i = 0; i < list.n; i++)
 		memcpy(pool.host + list.d[i].src_off, arrived + list.d[i].dst_off, list.d[i].len);

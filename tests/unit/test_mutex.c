@@ -127,7 +127,7 @@ static void check_threads(void)
 	test_mu_unlock(&mu);
 }
 
-int main(void)
+TEST(mutexes)
 {
 	pthread_t t;
 
@@ -146,5 +146,4 @@ int main(void)
 	CHECK(ends_by(assert_wrong) == (GANTRY_CHECKED ? SIGABRT : 0));
 	if (GANTRY_CHECKED)
 		CHECK(ends_by(unlock_what_another_holds) == SIGABRT);
-	return 0;
 }

@@ -3,7 +3,7 @@
 #include "gantry/result.h"
 #include "test.h"
 
-int main(void)
+TEST(names_and_texts)
 {
 	CHECK_EQ(GANTRY_OK, 0); /* callers test for it with ! */
 	CHECK_STR(gantry_result_name(GANTRY_OK), "OK");
@@ -24,5 +24,4 @@ int main(void)
 	CHECK_STR(gantry_result_name((gantry_result)GANTRY_RESULT_COUNT), "UNKNOWN");
 	CHECK_STR(gantry_result_name((gantry_result)-1), "UNKNOWN");
 	CHECK_STR(gantry_result_text((gantry_result)1000000), "unknown result code");
-	return 0;
 }

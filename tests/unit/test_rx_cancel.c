@@ -281,9 +281,3 @@ TEST(deaf_peer)
 	free(src);
 	free(dst);
 }
-
-void tests_begin(void)
-{
-	setenv("GANTRY_IFNAME", "lo", 0);
-	setenv("GANTRY_LOG_FILE", "/dev/null", 0);
-}

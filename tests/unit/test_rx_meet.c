@@ -343,8 +343,6 @@ static void restarts(void)
 
 int main(int argc, char **argv)
 {
-	setenv("GANTRY_IFNAME", "lo", 0);
-	setenv("GANTRY_LOG_FILE", "/dev/null", 0);
 	if (argc == 3 && !strcmp(argv[1], "serve"))
 		return serve(argv[2]);
 	RUN(strangers());

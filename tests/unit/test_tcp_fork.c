@@ -100,7 +100,7 @@ static void fork_deep(int depth)
 	child_wait(pid);
 }
 
-int main(void)
+TEST(forks)
 {
 	if (!CAN_FORK)
 		SKIP("ThreadSanitizer does not follow a process with threads through a fork");
@@ -117,5 +117,4 @@ int main(void)
 	CHECK_OK(ops->close_listen(net, listener));
 	UNTIL(links_are_gone());
 	CHECK_OK(ops->finalize(net, ctx));
-	return 0;
 }

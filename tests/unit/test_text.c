@@ -17,7 +17,7 @@ static void count_is(uint64_t n, const char *want)
 	CHECK_STR(gantry_count_text(n, "rank", buf, sizeof(buf)), want);
 }
 
-int main(void)
+TEST(texts)
 {
 	size_is(0, "0 B");
 	size_is(64, "64 B");
@@ -36,5 +36,4 @@ int main(void)
 	count_is(0, "0 ranks");
 	count_is(1, "1 rank");
 	count_is(2, "2 ranks");
-	return 0;
 }

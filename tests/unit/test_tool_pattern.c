@@ -40,7 +40,7 @@ static void check_same(uint64_t bytes, uint64_t seq, int off, uint32_t blocks, u
 	}
 }
 
-int main(void)
+TEST(same_bytes)
 {
 	/* Computed by hand, so that the pattern stays what it is. */
 	static const unsigned char nineteen[] = {0x16, 0x02, 0x38, 0xea, 0x99, 0xa4, 0x43, 0x58, 0x0f, 0x3b,
@@ -60,5 +60,4 @@ int main(void)
 			check_same(sizes[s], s, off, 3, 1);
 			check_same(sizes[s], s, off, 2, 5);
 		}
-	return 0;
 }

@@ -24,7 +24,7 @@ static void whole(uint64_t n, uint64_t bytes, const struct gantry_kernel *kernel
 	check(&gpu, GANTRY_UNPACK_WHOLE, n, bytes, kernel, blocks, lanes);
 }
 
-int main(void)
+TEST(launches)
 {
 	const uint64_t big = 512ull << 20;
 
@@ -54,5 +54,4 @@ int main(void)
 
 	check(&host, GANTRY_UNPACK_WHOLE, 131072, big, &gantry_kernel_unpack, 64, 0);
 	check(&host, GANTRY_UNPACK_BESIDE, 131072, big, &gantry_kernel_unpack, 1, 0);
-	return 0;
 }

@@ -60,7 +60,7 @@ field() { sed "s/.*\"$1\": {[^}]*\"$2\": \([0-9]*\).*/\1/" "$tmp/line"; }
 stream() {
 	local what=$1 devices=$2
 	shift 2
-	timeout 280 "$driver" --size 1048576 --seconds 0.3 --warmup 0.1 --count eth0+eth1 "$@" "$a" "$b" "$devices" >"$tmp/line" 2>"$tmp/err"
+	timeout 280 "$driver" --size 1048576 --seconds 300ms --warmup 100ms --count eth0+eth1 "$@" "$a" "$b" "$devices" >"$tmp/line" 2>"$tmp/err"
 	rc=$?
 	# Not allowed to look like another host: nothing to say about this case.
 	[ $rc -ne 77 ] || { echo "$what: not tested, $(tail -1 "$tmp/err")"; return 1; }

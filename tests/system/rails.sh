@@ -47,7 +47,7 @@ done
 
 # measure DEVICES SECONDS SIZE: a JSON line on stdout, the rate in $mbps.
 measure() {
-	"$driver" --size "$3" --depth "$depth" --seconds "$2" $foreign "$a" "$b" "$1" >"$tmp/line" || die "$1: exit status $?"
+	"$driver" --size "$3" --depth "$depth" --seconds "$2s" $foreign "$a" "$b" "$1" >"$tmp/line" || die "$1: exit status $?"
 	cat "$tmp/line"
 	grep -q '"wrong": 0,' "$tmp/line" || die "$1: wrong bytes"
 	mbps=$(sed 's/.*"mbps": \([0-9.]*\).*/\1/' "$tmp/line")

@@ -10,7 +10,6 @@
  */
 #include <arpa/inet.h>
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -24,12 +23,14 @@
 #include "device/device.h"
 #include "net/devmem.h"
 #include "net/devmem/detect.h"
+#include "options.h"
+#include "raw_tcp.h"
 
 enum { PIECE = 1 << 20, CONTROL = 1024 * 40, SECONDS = 60 };
 
-static struct {
+static struct request {
 	const char *nic, *connect;
-	uint16_t port;
+	int port;
 	uint64_t bytes, pool;
 } opt = {.port = 5201, .bytes = 1 << 30, .pool = 64 << 20};
 
@@ -46,7 +47,7 @@ static int fail(const char *what)
 
 static int send_all(void)
 {
-	struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(opt.port)};
+	struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)opt.port)};
 	uint8_t *piece = malloc(PIECE);
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), r = 0;
 	char end;
@@ -58,18 +59,11 @@ static int send_all(void)
 	}
 	for (uint64_t done = 0; done < opt.bytes && !r;) {
 		uint64_t left = opt.bytes - done, n = left < PIECE ? left : PIECE;
-		size_t sent = 0;
 
 		for (uint64_t i = 0; i < n; i++)
 			piece[i] = pattern(done + i);
-		while (sent < n && !r) {
-			ssize_t s = send(fd, piece + sent, n - sent, MSG_NOSIGNAL);
-
-			if (s < 0)
-				r = fail("send");
-			else
-				sent += (size_t)s;
-		}
+		if (raw_tcp_move(fd, piece, n, 1))
+			r = fail("send");
 		done += n;
 	}
 	if (!r)
@@ -170,7 +164,7 @@ static int receive_from(struct devmem_binding *b, int fd)
 
 static int receive_all(void)
 {
-	struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(opt.port)};
+	struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)opt.port)};
 	struct timeval limit = {.tv_sec = SECONDS};
 	struct devmem_memory memory = {.size = opt.pool};
 	struct devmem_binding *b = NULL;
@@ -195,7 +189,7 @@ static int receive_all(void)
 		memory.device = dev;
 		memory.host = memory.device_ptr = p;
 		if (devmem_kernel.bind(&memory, opt.nic, &b) == GANTRY_OK) {
-			printf("waiting for a connection to port %u\n", opt.port);
+			printf("waiting for a connection to port %d\n", opt.port);
 			fflush(stdout);
 			fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 			if (fd < 0) {
@@ -214,36 +208,31 @@ static int receive_all(void)
 	return r;
 }
 
+/* clang-format off */
+#define AT(field) offsetof(struct request, field)
+static const struct option_spec specs[] = {
+	{0, OPTION_TEXT, "nic", AT(nic), 0, 0, NULL, "IF", "receive by this interface"},
+	{0, OPTION_TEXT, "connect", AT(connect), 0, 0, NULL, "ADDRESS", "or send there, by ordinary sends"},
+	{0, OPTION_INT, "port", AT(port), 1, 65535, NULL, "P", "(5201)"},
+	{0, OPTION_SIZE, "bytes", AT(bytes), 1, UINT64_MAX, NULL, "N", "(1G)"},
+	{0, OPTION_SIZE, "pool", AT(pool), 1, UINT64_MAX, NULL, "N", "(64M)"},
+};
+/* clang-format on */
+
+static const struct option_set set = {
+	.program = "devmem_receive",
+	.about = "",
+	.notes = "",
+	OPTION_SPECS(specs),
+};
+
 int main(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{"nic", required_argument, NULL, 'n'},	{"connect", required_argument, NULL, 'c'},
-		{"port", required_argument, NULL, 'p'}, {"bytes", required_argument, NULL, 'b'},
-		{"pool", required_argument, NULL, 'm'}, {NULL, 0, NULL, 0},
-	};
-	int64_t port;
-	int c, bad = 0;
+	int status = options_parse(&set, argc, argv, &opt);
 
-	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
-		if (c == 'n')
-			opt.nic = optarg;
-		else if (c == 'c')
-			opt.connect = optarg;
-		else if (c == 'p' && gantry_parse_int(optarg, &port) == GANTRY_OK && port > 0 && port < 65536)
-			opt.port = (uint16_t)port;
-		else if (c == 'b')
-			bad |= gantry_parse_size(optarg, &opt.bytes) != GANTRY_OK;
-		else if (c == 'm')
-			bad |= gantry_parse_size(optarg, &opt.pool) != GANTRY_OK;
-		else
-			bad = 1;
-	}
-	if (bad || optind < argc || !opt.nic == !opt.connect) {
-		fprintf(stderr, "usage: devmem_receive --nic IF --port P [--bytes N] [--pool N]\n"
-				"       devmem_receive --connect ADDRESS --port P [--bytes N]\n");
-		return 2;
-	}
-	if (gantry_params_load(0) != GANTRY_OK)
-		return 2;
+	if (status)
+		return status - 1;
+	if (!opt.nic == !opt.connect)
+		return options_wrong(&set, "either --nic or --connect");
 	return opt.connect ? send_all() : receive_all();
 }

@@ -3,35 +3,28 @@
  * Streams messages from one network namespace to another over named devices, fused into one when there are several,
  * checks every byte and prints one JSON line: the rate, and what each lane and each interface carried.
  *
- *   rails [options] NETNS_TX NETNS_RX DEVICE[+DEVICE...]
- *     --size N      bytes of a message (16777216)
- *     --depth N     messages in flight (8)
- *     --seconds S   measured time (4)
- *     --warmup S    time before that (1)
- *     --count D+D   interfaces whose counters are printed (those of the devices)
- *     --foreign F   a file with two lines; each side takes one for the identity of its host, so that both believe to be
- *                   on different machines
+ *   rails [OPTION]... NETNS_TX NETNS_RX DEVICE[+DEVICE...]
  *
  * The parent only starts the two sides, each by `ip netns exec`, with the two ends of a socket pair; the sending side
  * prints. The rate is taken at the receiver, from the first completion after the warm-up to the last of all, so a
  * straggling lane counts. A side that finds nothing to do sleeps for a moment: this measures lanes, not CPUs.
  */
 #include <fcntl.h>
-#include <getopt.h>
 #include <sys/mount.h>
 
 #include "net/net.h"
 #include "net/tcp/engine.h"
+#include "options.h"
 #include "perf_util.h"
 #include "test.h"
 
 enum { DEPTH_MAX = 32, COUNTED_MIN = 4, NAPPING_NS = 50000, DEADLINE_S = 240 };
 
 struct options {
-	size_t size;
-	int depth;
-	double seconds, warmup;
-	const char *foreign, *devices, *count;
+	uint64_t size, seconds_ns, warmup_ns;
+	int depth, fd; /* fd: the side's end of the socket pair */
+	const char *foreign, *devices, *count, *side;
+	struct option_words words;
 	char names[GANTRY_NET_MAX_RAILS][32], counted[GANTRY_NET_MAX_RAILS][32];
 	int ndevs, ncounted;
 };
@@ -152,7 +145,7 @@ static void send_messages(struct side *s)
 {
 	const struct options *o = s->o;
 	void *requests[DEPTH_MAX] = {0};
-	uint64_t posted = 0, done = 0, end = gantry_now_ns() + (uint64_t)((o->warmup + o->seconds) * 1e9);
+	uint64_t posted = 0, done = 0, end = gantry_now_ns() + o->warmup_ns + o->seconds_ns;
 	int last = 0, heard = 0;
 
 	while (!last || done < posted) {
@@ -195,7 +188,7 @@ static void receive_messages(struct side *s, struct report *ret)
 	const struct options *o = s->o;
 	void *requests[DEPTH_MAX] = {0};
 	uint64_t posted = 0, done = 0, start = 0, counted = 0, wrong = 0, now = 0;
-	uint64_t warm = gantry_now_ns() + (uint64_t)(o->warmup * 1e9);
+	uint64_t warm = gantry_now_ns() + o->warmup_ns;
 
 	for (;;) {
 		int complete = 0, size = -1, tag = 0, k = (int)(posted % (uint64_t)o->depth);
@@ -301,7 +294,8 @@ static int run_side(const struct options *o, int fd, int sending)
 	}
 	if (sending) {
 		recv_all(fd, &r, sizeof(r));
-		printf("{\"devices\": \"%s\", \"size\": %zu, \"depth\": %d, \"messages\": %llu, \"seconds\": %.3f, "
+		printf("{\"devices\": \"%s\", \"size\": %" PRIu64
+		       ", \"depth\": %d, \"messages\": %llu, \"seconds\": %.3f, "
 		       "\"mbps\": %.1f, \"wrong\": %llu, ",
 		       o->devices, o->size, o->depth, (unsigned long long)r.messages, (double)r.ns / 1e9,
 		       (double)r.bytes * 8e3 / (double)r.ns, (unsigned long long)r.wrong);
@@ -389,57 +383,49 @@ static int split(const char *list, char out[][32])
 	return n;
 }
 
+/* clang-format off */
+#define AT(field) offsetof(struct options, field)
+static const struct option_spec specs[] = {
+	{0, OPTION_SIZE, "size", AT(size), 16, INT32_MAX, NULL, "N", "bytes of a message, a multiple of 8 (16M)"},
+	{0, OPTION_INT, "depth", AT(depth), 1, DEPTH_MAX, NULL, "N", "messages in flight (8)"},
+	{0, OPTION_TIME, "seconds", AT(seconds_ns), 0, 0, NULL, "TIME", "measured time (4s)"},
+	{0, OPTION_TIME, "warmup", AT(warmup_ns), 0, 0, NULL, "TIME", "time before that (1s)"},
+	{0, OPTION_TEXT, "count", AT(count), 0, 0, NULL, "D+D", "interfaces whose counters are printed (those of the devices)"},
+	{0, OPTION_TEXT, "foreign", AT(foreign), 0, 0, NULL, "FILE", "two lines; each side takes one for the identity of its host"},
+	{0, OPTION_TEXT, "side", AT(side), 0, 0, NULL, "tx|rx", "by the parent: which this is"},
+	{0, OPTION_INT, "fd", AT(fd), 0, INT32_MAX, NULL, "N", "and its end of the socket pair"},
+};
+/* clang-format on */
+
+static const struct option_set set = {
+	.program = "rails",
+	.usage = "[OPTION]... NETNS_TX NETNS_RX DEVICE[+DEVICE...]",
+	.about = "",
+	.notes = "",
+	OPTION_SPECS(specs),
+	.operand_at = AT(words),
+	.many = 1,
+	.keep_params = 1,
+};
+
 int main(int argc, char **argv)
 {
-	static const struct option longs[] = {
-		{"size", 1, NULL, 's'},	  {"depth", 1, NULL, 'd'}, {"seconds", 1, NULL, 't'},
-		{"warmup", 1, NULL, 'w'}, {"side", 1, NULL, 'x'},  {"foreign", 1, NULL, 'b'},
-		{"fd", 1, NULL, 'f'},	  {"count", 1, NULL, 'c'}, {0},
-	};
-	struct options o = {.size = 16 << 20, .depth = 8, .seconds = 4, .warmup = 1};
-	const char *side = NULL;
-	int c, fd = -1;
+	struct options o = {.size = 16 << 20, .depth = 8, .seconds_ns = 4000000000, .warmup_ns = 1000000000};
+	char **words, **all = calloc((size_t)argc + 1, sizeof(*all));
+	int status;
 
-	while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
-		switch (c) {
-		case 's':
-			o.size = strtoul(optarg, NULL, 0);
-			break;
-		case 'd':
-			o.depth = atoi(optarg);
-			break;
-		case 't':
-			o.seconds = atof(optarg);
-			break;
-		case 'w':
-			o.warmup = atof(optarg);
-			break;
-		case 'b':
-			o.foreign = optarg;
-			break;
-		case 'c':
-			o.count = optarg;
-			break;
-		case 'x':
-			side = optarg;
-			break;
-		case 'f':
-			fd = atoi(optarg);
-			break;
-		default:
-			return 2;
-		}
-	}
-	if (argc - optind != 3 || o.size < 16 || o.size % 8 || o.size > INT32_MAX || o.depth < 1 ||
-	    o.depth > DEPTH_MAX) {
-		fprintf(stderr, "usage: rails [--size N] [--depth N] [--seconds S] [--warmup S] [--count D+D] "
-				"[--foreign FILE] NETNS_TX NETNS_RX DEVICE[+DEVICE...]\n");
-		return 2;
-	}
-	if (!side)
-		return run_parent(argv, argc, argv[optind], argv[optind + 1]);
-	o.devices = argv[optind + 2];
+	CHECK(all); /* as given: parsing puts what is no option last */
+	memcpy(all, argv, (size_t)argc * sizeof(*all));
+	status = options_parse(&set, argc, argv, &o);
+	words = o.words.word;
+	if (status)
+		return status - 1;
+	if (o.words.n != 3 || o.size % 8)
+		return options_wrong(&set, "two namespaces and devices, and a size that is a multiple of 8");
+	if (!o.side)
+		return run_parent(all, argc, words[0], words[1]);
+	o.devices = words[2];
 	o.ndevs = split(o.devices, o.names);
 	o.ncounted = split(o.count ? o.count : o.devices, o.counted);
-	return run_side(&o, fd, strcmp(side, "tx") == 0);
+	return run_side(&o, o.fd, strcmp(o.side, "tx") == 0);
 }

@@ -39,11 +39,11 @@ const char *options_choice_name(const char *choices, int index, char *buf)
 	return buf;
 }
 
-void options_join(const char *program, int argc, char **argv, char *buf, size_t len)
+static char command[1024];
+
+const char *options_command(void)
 {
-	snprintf(buf, len, "%s", program);
-	for (int i = 1; i < argc; i++)
-		snprintf(buf + strlen(buf), len - strlen(buf), " %s", argv[i]);
+	return command;
 }
 
 /* The name that takes the fewest edits, or NULL if none is near enough to be meant. */
@@ -304,6 +304,9 @@ int options_parse(const struct option_set *set, int argc, char **argv, void *fie
 	struct tables t;
 	int c;
 
+	snprintf(command, sizeof(command), "%s", set->program);
+	for (int i = 1; i < argc; i++)
+		snprintf(command + strlen(command), sizeof(command) - strlen(command), " %s", argv[i]);
 	make_tables(set, &t);
 	optind = 0; /* glibc: from the beginning, also the second time */
 	opterr = 0;

@@ -69,7 +69,7 @@ const char *options_choice_name(const char *choices, int index, char *buf);
 /* A line on stderr: "gantry: unknown command 'x'", and which one was meant, or what lists them. Returns 2. */
 int options_unknown(const char *what, const char *name, const char *const *names, size_t count, const char *lister);
 
-/* "gantry perf net -b 64": for headers. */
-void options_join(const char *program, int argc, char **argv, char *buf, size_t len);
+/* "gantry perf net -b 64": what options_parse was last given, for headers. */
+const char *options_command(void);
 
 #endif

@@ -304,7 +304,7 @@ static const struct perf_column columns[] = {
 };
 /* clang-format on */
 
-static gantry_result measure_and_print(struct bench *b, const struct opts *o, const char *command, struct perf_table *t)
+static gantry_result measure_and_print(struct bench *b, const struct opts *o, struct perf_table *t)
 {
 	gantry_result r = GANTRY_OK;
 	struct fifo_row row = {.device = o->device == GANTRY_DEVICE_CUDA ? "cuda" : "host",
@@ -312,7 +312,8 @@ static gantry_result measure_and_print(struct bench *b, const struct opts *o, co
 			       .iters = o->iters,
 			       .repeats = (uint64_t)o->repeats};
 
-	perf_table_begin(t, command, "a kernel posts steps without payload to the progress thread, and hears back");
+	perf_table_begin(t, options_command(),
+			 "a kernel posts steps without payload to the progress thread, and hears back");
 	perf_fact_text(t, "device", row.device);
 	perf_fact_text(t, "device_name", row.device_name);
 	perf_fact_int(t, "iters", (int64_t)o->iters);
@@ -348,18 +349,15 @@ int cmd_perf_fifo(int argc, char **argv)
 	struct opts o = {.iters = 20000, .repeats = 9, .timeout_ns = 60000000000};
 	struct perf_table t = {.op = "fifo", .out = stdout, .whole = 1};
 	static struct bench b;
-	char command[512];
+	int status = options_parse(&set, argc, argv, &o);
 	gantry_result r;
-	int status;
 
-	options_join(set.program, argc, argv, command, sizeof(command));
-	status = options_parse(&set, argc, argv, &o);
 	if (status)
 		return status - 1;
 	t.json = o.json;
 	r = open_all(&b, &o);
 	if (r == GANTRY_OK)
-		r = measure_and_print(&b, &o, command, &t);
+		r = measure_and_print(&b, &o, &t);
 	if (r != GANTRY_OK)
 		fprintf(stderr, "gantry perf fifo: %s: %s\n", gantry_result_name(r),
 			gantry_last_error()[0] ? gantry_last_error() : gantry_result_text(r));

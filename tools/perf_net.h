@@ -2,8 +2,7 @@
 /*
  * `gantry perf net`: what its files share.
  *
- *   perf_net.c       options, the parent, table and JSON
- *   perf_net_rank.c  a rank: its phases, and a size's repeats that become a row
+ *   perf_net.c       options, the parent, table and JSON; a rank: its phases, and a size's repeats that become a row
  *   perf_net_move.c  moves messages over a struct gantry_net, and over plain sockets: the limit
  *   perf_ranks.h     processes, and the parent that watches them
  *   perf_remote.h    two machines instead of two processes
@@ -73,8 +72,7 @@ struct perf_sample {
 
 /* One rank's part of the shared memory: written by that rank only, read by the other one and by the parent. */
 struct perf_slot {
-	struct perf_state state;
-	/* Below: plain fields, ordered by the barriers, or by the end of the process for the parent. */
+	/* Plain fields, ordered by the barriers, or by the end of the process for the parent. */
 	struct perf_sample sample;
 	uint64_t wrong;
 	char first_wrong[256]; /* where the first of them was */
@@ -85,17 +83,14 @@ struct perf_slot {
 };
 
 struct perf_shared {
+	struct perf_pair pair;
 	struct perf_slot rank[2];
 	uint64_t nrows; /* release by rank 0, acquire by the parent: rows (and what stands below) that can be printed */
 	struct perf_row rows[PERF_SIZES_MAX];
-	int info_ready; /* the same, for the strings */
 	char net_name[64], net_from[256], dev_name[64];
 	int net_version, dev_speed, ndevs;
 	struct perf_opts opts; /* the parent's; on two machines then, before info_ready, as the client wants them */
-	/* On two machines, by the one rank here, before that too. */
-	char peer[256], ifname[64];
-	int served;	   /* the port was open */
-	double others_cpu; /* CPU seconds of the other rank, if it is on this machine */
+	char ifname[64];       /* on two machines, before that too */
 };
 
 struct perf_peer;
@@ -105,9 +100,10 @@ struct perf_rank {
 	int rank;
 	const struct perf_opts *opts; /* borrowed */
 	struct perf_shared *shared;   /* borrowed */
-	struct perf_slot *me, *other; /* in shared */
-	unsigned char *memory;	      /* owned: nbufs buffers */
-	size_t stride;		      /* between buffers; room for the largest message, offsets and a guard */
+	struct perf_state *state;     /* in shared, as the next two */
+	struct perf_slot *me, *other;
+	unsigned char *memory; /* owned: nbufs buffers */
+	size_t stride;	       /* between buffers; room for the largest message, offsets and a guard */
 	size_t memory_size;
 	int nbufs;
 	uint64_t round; /* phases begun; both ranks count alike, message numbers are made of it */
@@ -131,11 +127,6 @@ static inline uint64_t perf_seq(const struct perf_rank *rk, uint64_t i)
  * never happens; fails only if the other one is on another host and is lost. */
 gantry_result perf_sync(struct perf_rank *rk);
 
-/* Of a rank's buffers. */
-double perf_net_bytes(const struct perf_opts *o);
-
-/* Its --lanes, for whatever network is opened later. */
-void perf_net_set_lanes(const struct perf_opts *o);
 /* 0 if that is what a client may say; then it is in *o. */
 int perf_net_take(const struct perf_net_work *told, struct perf_opts *o);
 
@@ -153,8 +144,5 @@ void perf_peer_close(struct perf_rank *rk); /* accepts what open left half-built
 gantry_result perf_peer_verify(struct perf_rank *rk, size_t size);
 
 gantry_result perf_raw_open(struct perf_rank *rk);
-
-/* A rank's whole life, in a process of its own. 0: it went well; else its state says why not. */
-int perf_net_rank(int rank, struct perf_shared *shared);
 
 #endif

@@ -134,7 +134,7 @@ static gantry_result stream(struct perf_rank *rk, size_t size, uint64_t iters)
 		if (!sending && check)
 			check_message(rk, perf_buf(rk, finished % depth), size, perf_seq(rk, finished), 0);
 		finished++;
-		perf_progress(&rk->me->state);
+		perf_progress(rk->state);
 	}
 out:
 	return r;
@@ -205,7 +205,7 @@ static gantry_result pingpong(struct perf_rank *rk, size_t size, uint64_t iters)
 			if (i + 1 < iters)
 				TRY(post_now(p, 0, &in_msg, &recv));
 		}
-		perf_progress(&rk->me->state);
+		perf_progress(rk->state);
 	}
 	TRY(wait_both(p, &send, &recv, size));
 out:
@@ -254,7 +254,7 @@ static gantry_result verify_window(struct perf_rank *rk, size_t size, size_t shi
 				FAIL(GANTRY_ERR_CORRUPT, "a receive of %s wrote beyond its buffer",
 				     gantry_size_text(size, text, sizeof(text)));
 		}
-		perf_progress(&rk->me->state);
+		perf_progress(rk->state);
 	}
 out:
 	return r;
@@ -307,7 +307,7 @@ static gantry_result choose_net(struct perf_rank *rk)
 		sh->net_version = p->net->version;
 		sh->dev_speed = props.speed;
 		sh->ndevs = ndevs;
-		store_release(&sh->info_ready, 1);
+		store_release(&sh->pair.info_ready, 1);
 	}
 out:
 	return r;
@@ -416,7 +416,7 @@ static gantry_result raw_stream(struct perf_rank *rk, int fd, size_t size, uint6
 		TRY(raw_move(fd, at, size, sending));
 		if (!sending && check)
 			rk->me->wrong += perf_stamp_check(at, size, perf_seq(rk, i));
-		perf_progress(&rk->me->state);
+		perf_progress(rk->state);
 	}
 out:
 	return r;
@@ -452,7 +452,7 @@ static gantry_result raw_pingpong(struct perf_rank *rk, size_t size, uint64_t it
 					rk->me->wrong += perf_stamp_check(in_buf, size, seq);
 			}
 		}
-		perf_progress(&rk->me->state);
+		perf_progress(rk->state);
 	}
 out:
 	return r;

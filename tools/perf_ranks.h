@@ -70,6 +70,13 @@ struct perf_ranks {
 	size_t printed; /* rows, by print */
 };
 
+/*
+ * Settings that every rank would refuse, looked at before any is started: one message, and the exit status of wrong
+ * usage, instead of a failure of each. The secret, the interfaces, the plugin's file, the transports. plugin: that of the
+ * network, NULL or "" for Gantry's own. transport: names that may be used, NULL: no communicator is made. 0, or -1 after
+ * a line on stderr.
+ */
+int perf_preflight(const char *program, const char *plugin, const char *transport);
 /* Forks, watches, reaps. Returns 0, or 1 after a line on stderr about the first failure. */
 int perf_ranks_run(struct perf_ranks *p);
 void perf_ranks_clear(struct perf_ranks *p);

@@ -46,15 +46,20 @@ int perf_remote_check(const char *program, const struct perf_remote_opts *o)
 	return wrong ? -1 : 0;
 }
 
-uint64_t perf_remote_patience(const struct perf_remote_opts *o)
+/* How long it may take until the other side is there, in ns. */
+static uint64_t patience(const struct perf_remote_opts *o)
 {
 	return o->forever ? FOREVER_NS : gantry_params()->connect_timeout;
 }
 
-int perf_remote_forever(int (*once)(void *ctx), void *ctx)
+int perf_remote_main(const struct perf_remote_opts *o, int (*once)(void *ctx), void *ctx)
 {
 	int status = 0;
 
+	if (!o->forever) {
+		status = once(ctx);
+		return status == PERF_REMOTE_CANNOT ? 1 : status;
+	}
 	while (status != PERF_REMOTE_CANNOT) {
 		pid_t parent = getpid(), pid;
 
@@ -254,8 +259,7 @@ static void say_listening(void *ctx)
 	if (l->others[0])
 		fprintf(stderr, " (or %s)", l->others);
 	if (!l->rm->opts->forever)
-		fprintf(stderr, ", within %.3g s (GANTRY_CONNECT_TIMEOUT)",
-			(double)perf_remote_patience(l->rm->opts) / 1e9);
+		fprintf(stderr, ", within %.3g s (GANTRY_CONNECT_TIMEOUT)", (double)patience(l->rm->opts) / 1e9);
 	fprintf(stderr, "\n");
 }
 
@@ -274,7 +278,7 @@ static int say_refused(void *ctx, const char *awaits)
 /* Sentences for the user, of what the control plane says about its hub and ranks. */
 static void explain_listener(const struct listening *l, gantry_result r, char *text, size_t len)
 {
-	double limit = (double)perf_remote_patience(l->rm->opts) / 1e9;
+	double limit = (double)patience(l->rm->opts) / 1e9;
 	const char *said = gantry_last_error(), *program = l->rm->program;
 
 	if (!l->rm->served && r == GANTRY_ERR_LIMIT)
@@ -301,7 +305,7 @@ static void explain_listener(const struct listening *l, gantry_result r, char *t
 
 static void explain_client(const struct listening *l, gantry_result r, const char *where, char *text, size_t len)
 {
-	double limit = (double)perf_remote_patience(l->rm->opts) / 1e9;
+	double limit = (double)patience(l->rm->opts) / 1e9;
 	const char *said = gantry_last_error(), *program = l->rm->program, *cause = strstr(said, " tries: ");
 	char port[24] = "";
 
@@ -340,7 +344,7 @@ static gantry_result join(struct perf_remote *rm)
 				     .serve = rm->opts->listen,
 				     .addrs = addrs,
 				     .naddrs = 1,
-				     .patience_ns = perf_remote_patience(rm->opts),
+				     .patience_ns = patience(rm->opts),
 				     .served = say_listening,
 				     .say = say_refused,
 				     .ctx = &l};
@@ -372,7 +376,13 @@ out:
 	return r;
 }
 
-gantry_result perf_remote_open(struct perf_remote *rm, const char *program, const struct perf_remote_opts *opts)
+/*
+ * Waits for the other side and says so on stderr. Then the two are known to be of one version and to want the same
+ * operation. Where the user has named no interface, GANTRY_IFNAME and GANTRY_FAMILY become those of the connection
+ * between the two: that is the network that the user has named. On failure gantry_last_error is a sentence for the
+ * user.
+ */
+static gantry_result meet(struct perf_remote *rm, const char *program, const struct perf_remote_opts *opts)
 {
 	gantry_result r = GANTRY_OK;
 	struct perf_card mine, other;
@@ -468,7 +478,8 @@ struct gantry_addr perf_remote_address(const struct perf_remote *rm)
 	return a;
 }
 
-void perf_remote_failed(struct perf_remote *rm, char *text, size_t len)
+/* This side has failed: tells the other one, and adds to the text what that one says within a moment. */
+static void tell_failure(struct perf_remote *rm, char *text, size_t len)
 {
 	const uint64_t nap_ns = 50000000, until = gantry_now_ns() + 500000000;
 	char mine[FAILED_TEXT] = "", other[FAILED_TEXT] = "";
@@ -491,4 +502,45 @@ void perf_remote_close(struct perf_remote *rm)
 {
 	gantry_ctl_leave(rm->ctl);
 	rm->ctl = NULL;
+}
+
+/* ---- both ranks ---- */
+
+int perf_pair_run(struct perf_pair *pair, const struct perf_remote_opts *o, struct perf_ranks *p)
+{
+	const int remote = perf_remote_wanted(o);
+	int status;
+
+	p->first = remote ? perf_remote_rank(o) : 0;
+	p->count = remote ? 1 : 2;
+	p->tidy = remote; /* its last words are on their way until then */
+	p->more_ns = remote ? patience(o) : 0;
+	p->states = pair->state;
+	p->stride = sizeof(pair->state[0]);
+	status = perf_ranks_run(p);
+	return o->listen && !pair->served ? PERF_REMOTE_CANNOT : status;
+}
+
+gantry_result perf_pair_meet(struct perf_pair *pair, struct perf_remote *rm, const char *program,
+			     const struct perf_remote_opts *o, const void *work, void *ret_other, size_t size)
+{
+	gantry_result r = GANTRY_OK;
+
+	store_relaxed(&pair->state[perf_remote_rank(o)].alone, 1);
+	r = meet(rm, program, o);
+	pair->served = rm->served;
+	TRY(r);
+	memcpy(pair->peer, rm->peer, sizeof(pair->peer));
+	TRY(perf_remote_swap(rm, work, ret_other, size, NULL, NULL));
+out:
+	return r;
+}
+
+void perf_pair_failed(struct perf_pair *pair, int rank, struct perf_remote *rm, gantry_result r)
+{
+	struct perf_state *s = &pair->state[rank];
+
+	perf_fail(s, r);
+	tell_failure(rm, s->error, sizeof(s->error));
+	store_release(&s->error_ns, gantry_now_ns());
 }

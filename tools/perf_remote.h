@@ -12,6 +12,7 @@
 
 #include "gantry/result.h"
 #include "inet/nic.h"
+#include "perf_ranks.h"
 
 /* Options of both operations. All 0: both ranks are here. */
 struct perf_remote_opts {
@@ -29,13 +30,10 @@ static inline int perf_remote_rank(const struct perf_remote_opts *o)
 {
 	return o->listen ? 1 : 0;
 }
-/* How long it may take until the other side is there, in ns. */
-uint64_t perf_remote_patience(const struct perf_remote_opts *o);
-
-/* --forever: calls `once` in a process of its own, client after client, until its exit status says that it cannot
+/* Calls `once`; with --forever in a process of its own, client after client, until its exit status says that it cannot
  * listen, or this process is ended. Returns the exit status. */
 enum { PERF_REMOTE_CANNOT = 3 };
-int perf_remote_forever(int (*once)(void *ctx), void *ctx);
+int perf_remote_main(const struct perf_remote_opts *o, int (*once)(void *ctx), void *ctx);
 
 struct perf_remote {
 	const char *program; /* "gantry perf net" */
@@ -48,13 +46,6 @@ struct perf_remote {
 	int differ; /* the two do not fit, which both have found out */
 };
 
-/*
- * Waits for the other side and says so on stderr. Then the two are known to be of one version and to want the same
- * operation. Where the user has named no interface, GANTRY_IFNAME and GANTRY_FAMILY become those of the connection
- * between the two: that is the network that the user has named. On failure gantry_last_error is a sentence for the
- * user.
- */
-gantry_result perf_remote_open(struct perf_remote *rm, const char *program, const struct perf_remote_opts *opts);
 /* Gives `size` bytes, gets as many; returns when the other side has come to the same call. `idle` is called meanwhile,
  * if it is not NULL. A failure of the other side is one here, with its reason. */
 gantry_result perf_remote_swap(struct perf_remote *rm, const void *mine, void *ret_other, size_t size,
@@ -70,9 +61,30 @@ void perf_remote_words(char *to, const char *from, size_t size);
 struct gantry_addr perf_remote_address(const struct perf_remote *rm);
 /* The other side's failure, while this one waits for something else. */
 gantry_result perf_remote_alive(struct perf_remote *rm);
-/* This side has failed: tells the other one, and adds to the text what that one says within a moment. */
-void perf_remote_failed(struct perf_remote *rm, char *text, size_t len);
 void perf_remote_close(struct perf_remote *rm);
+
+/*
+ * ---- both ranks ----
+ *
+ * What the two ranks share with their parent, whether both are here or one on each of two machines.
+ */
+struct perf_pair {
+	struct perf_state state[2];
+	int info_ready; /* release by a rank, acquire by the parent: what the header says is known */
+	/* On two machines, by the one rank here, before that. */
+	char peer[256];
+	int served;	   /* the port was open */
+	double others_cpu; /* CPU seconds of the other rank, if it is on this machine */
+};
+
+/* perf_ranks_run of those ranks that are here. Returns its status, or PERF_REMOTE_CANNOT. */
+int perf_pair_run(struct perf_pair *pair, const struct perf_remote_opts *o, struct perf_ranks *p);
+/* In a rank: waits for the other machine, says so on stderr, and gives its user's wishes for this one's; both have `size`
+ * bytes. Until the caller has taken back the rank's `alone`, what fails is no failure of a rank. */
+gantry_result perf_pair_meet(struct perf_pair *pair, struct perf_remote *rm, const char *program,
+			     const struct perf_remote_opts *o, const void *work, void *ret_other, size_t size);
+/* In a rank that has failed: keeps the reason, and tells the other one. */
+void perf_pair_failed(struct perf_pair *pair, int rank, struct perf_remote *rm, gantry_result r);
 
 /* What the two sides tell each other first. Its size never changes, so that any two versions understand each other this
  * far. */

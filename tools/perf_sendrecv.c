@@ -12,7 +12,6 @@
 #include "options.h"
 #include "perf_sendrecv.h"
 #include "perf_table.h"
-#include "preflight.h"
 
 #define AT(field) offsetof(struct sr_opts, field)
 #define SIZE_LIMIT ((uint64_t)1 << 40)
@@ -258,8 +257,8 @@ static int set_environment(struct sr_opts *o)
 	set_mode(o);
 	if (gantry_params_load(1) != GANTRY_OK)
 		return -1;
-	return preflight(set.program, gantry_params()->net_plugin,
-			 o->transport ? o->transport : gantry_params()->transport);
+	return perf_preflight(set.program, gantry_params()->net_plugin,
+			      o->transport ? o->transport : gantry_params()->transport);
 }
 
 /* ---- what is printed ---- */
@@ -269,8 +268,6 @@ struct run {
 	const struct sr_opts *opts;
 	struct sr_shared *shared;
 };
-
-static char command[1024]; /* the command line, for the header */
 
 /* What a line of the table has beside the figures: the options. */
 struct line {
@@ -316,7 +313,7 @@ static void print_header(const struct sr_opts *o, const struct sr_shared *sh)
 {
 	char name[32];
 
-	perf_table_begin(&table, command, "sends and receives of a communicator");
+	perf_table_begin(&table, options_command(), "sends and receives of a communicator");
 	perf_fact_int(&table, "ranks", o->ranks);
 	perf_fact_text(&table, "started_by", o->launcher ? o->launcher : "fork");
 	perf_fact_bool(&table, "threads", o->threads);
@@ -442,10 +439,8 @@ static int run_all(const struct sr_opts *o)
 int cmd_perf_sendrecv(int argc, char **argv)
 {
 	static struct sr_opts o;
-	int status;
+	int status = sr_parse(argc, argv, &o);
 
-	options_join(set.program, argc, argv, command, sizeof(command));
-	status = sr_parse(argc, argv, &o);
 	if (status)
 		return status - 1;
 	if (set_environment(&o) < 0)

@@ -190,22 +190,6 @@ out:
 	return r;
 }
 
-/* Ordinary memory, as a program without Gantry's allocator has it; contiguous, as pinned memory mostly is. */
-static gantry_result plain_alloc(size_t size, void **ret_p)
-{
-	gantry_result r = GANTRY_OK;
-	char *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), text[GANTRY_TEXT_MAX];
-
-	if (p == MAP_FAILED)
-		FAIL(GANTRY_ERR_NOMEM, "%s for buffers: %s", gantry_size_text(size, text, sizeof(text)),
-		     strerror(errno));
-	if (madvise(p, size, MADV_HUGEPAGE))
-		LOG_DEBUG(TOOL, "no huge pages: %s", strerror(errno));
-	*ret_p = p;
-out:
-	return r;
-}
-
 static size_t stride_of(const struct sr_opts *o)
 {
 	return (SR_FRONT + o->sizes[o->nsizes - 1] + SR_SKEW_MAX + SR_GUARD + PAGE - 1) / PAGE * PAGE;
@@ -246,10 +230,13 @@ static gantry_result make_buffers(struct sr_rank *rk)
 			FAIL(GANTRY_ERR_NOMEM, "%d buffers of %s do not fit", rk->nbufs[d],
 			     gantry_size_text(largest, text, sizeof(text)));
 		rk->memory_size[d] = rk->stride * (size_t)rk->nbufs[d];
-		if (o->buffers == SR_PLAIN)
-			TRY(plain_alloc(rk->memory_size[d], &p));
+		if (o->buffers == SR_PLAIN) /* as a program without Gantry's allocator has it */
+			p = perf_map(rk->memory_size[d], 1);
 		else
 			TRY(gantry_mem_alloc(rk->dev, rk->memory_size[d], &p));
+		if (!p)
+			FAIL(GANTRY_ERR_NOMEM, "%s for buffers: %s",
+			     gantry_size_text(rk->memory_size[d], text, sizeof(text)), strerror(errno));
 		rk->memory[d] = p;
 		/* Page faults are not what is measured. */
 		if (rk->dev->kind == GANTRY_DEVICE_HOST)
@@ -329,8 +316,7 @@ static void keep_error(struct sr_rank *rk, gantry_result r)
 	if (rk->comm && gantry_comm_error(rk->comm, &who, text, sizeof(text)) != GANTRY_OK && text[0])
 		snprintf(rk->me->state.error, sizeof(rk->me->state.error), "%s: %s", gantry_result_name(r), text);
 	else
-		snprintf(rk->me->state.error, sizeof(rk->me->state.error), "%s: %s", gantry_result_name(r),
-			 gantry_last_error()[0] ? gantry_last_error() : gantry_result_text(r));
+		perf_fail(&rk->me->state, r);
 	store_release(&rk->me->state.error_ns, gantry_now_ns());
 }
 

@@ -118,23 +118,11 @@ double sr_copies(uint64_t copied, uint64_t bytes)
 
 /* ---- what to compare with ---- */
 
-static char *map(size_t size)
-{
-	char *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	if (p == MAP_FAILED)
-		return NULL;
-	madvise(p, size, MADV_HUGEPAGE); /* without them it is slower, not wrong */
-	for (size_t at = 0; at < size; at += PAGE)
-		p[at] = 1;
-	return p;
-}
-
 int sr_memcpy_open(struct sr_memcpy *m, size_t largest)
 {
 	m->size = largest + PAGE;
-	m->from = map(m->size);
-	m->to = map(m->size);
+	m->from = perf_map(m->size, 1);
+	m->to = perf_map(m->size, 1);
 	if (m->from && m->to)
 		return 0;
 	sr_memcpy_close(m);

@@ -244,9 +244,9 @@ static const struct {
 	[KIND_RING] = {ring_columns, COUNT(ring_columns)},
 };
 
-static void print_header(const struct unpack_bench *b, const char *command, struct perf_table *t)
+static void print_header(const struct unpack_bench *b, struct perf_table *t)
 {
-	perf_table_begin(t, command,
+	perf_table_begin(t, options_command(),
 			 "fragments of received pages go to where they belong, beside NCCL's loop and a copy");
 	perf_fact_text(t, "device", b->o->device == GANTRY_DEVICE_CUDA ? "cuda" : "host");
 	perf_fact_text(t, "device_name", gantry_device_name(b->dev));
@@ -365,10 +365,8 @@ int cmd_perf_unpack(int argc, char **argv)
 	enum unpack_shape shapes[UNPACK_SHAPE_COUNT];
 	struct perf_table t = {.op = "unpack", .out = stdout};
 	int nshapes = 0, status;
-	char command[512];
 	gantry_result r;
 
-	options_join(set.program, argc, argv, command, sizeof(command));
 	status = parse(argc, argv, &o, &b, shapes, &nshapes);
 	if (status)
 		return status - 1;
@@ -377,7 +375,7 @@ int cmd_perf_unpack(int argc, char **argv)
 	if (r == GANTRY_OK)
 		r = check_blocks(&b);
 	if (r == GANTRY_OK) {
-		print_header(&b, command, &t);
+		print_header(&b, &t);
 		r = measure(&b, shapes, nshapes, &t);
 	}
 	if (r != GANTRY_OK)

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define LOG_SUBSYS GANTRY_SUBSYS_TOOL
 #include "perf_util.h"
 
+#include <errno.h>
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/utsname.h>
 
+#include "base/log.h"
 #include "base/text.h"
 #include "kernels/pattern.h"
 
@@ -219,6 +223,20 @@ int perf_memory_check(const char *op, int ranks, double each)
 		return 0;
 	fprintf(stderr, "gantry perf %s: %s\n", op, why);
 	return -1;
+}
+
+void *perf_map(size_t size, int huge)
+{
+	enum { PAGE = 4096 };
+	char *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		return NULL;
+	if (huge && madvise(p, size, MADV_HUGEPAGE))
+		LOG_DEBUG(TOOL, "no huge pages: %s", strerror(errno));
+	for (size_t at = 0; at < size; at += PAGE)
+		p[at] = 1;
+	return p;
 }
 
 /* ARM kernels give numbers in place of a model name; these are the servers one meets. */

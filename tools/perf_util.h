@@ -48,6 +48,10 @@ int perf_memory_check(const char *op, int ranks, double each);
 /* The same without the line: 1, or 0 and the sentence. */
 int perf_memory_fits(int ranks, double each, char *why, size_t len);
 
+/* Private memory, as pinned buffers mostly are: contiguous, on huge pages where the system has them and `huge` is not 0;
+ * every page is there. NULL, with errno. munmap ends it. */
+void *perf_map(size_t size, int huge);
+
 /* "aarch64, 2 x Neoverse-N1, Linux 6.1": architecture, CPUs this process may use, their model, kernel. */
 void perf_machine(char *buf, size_t len);
 

@@ -22,7 +22,6 @@ struct request {
 	int svg; /* enum report_kind, or -1 */
 	int json;
 	struct option_words files;
-	char command[1024];
 };
 
 /* clang-format off */
@@ -246,7 +245,7 @@ static int write_output(const struct report *r, const struct report_plan *p, con
 	if (q->json)
 		report_write_json(r, p, f);
 	else if (s)
-		report_write_svg_file(r, s, find_plot(s, q->svg), q->command, f);
+		report_write_svg_file(r, s, find_plot(s, q->svg), options_command(), f);
 	else
 		report_write_page(r, p, q->title, f);
 	why = ferror(f) ? ENOMEM : 0;
@@ -285,7 +284,6 @@ int cmd_report(int argc, char **argv)
 	struct request q = {.svg = -1};
 	int status;
 
-	options_join(set.program, argc, argv, q.command, sizeof(q.command));
 	status = options_parse(&set, argc, argv, &q);
 	if (status)
 		return status - 1;

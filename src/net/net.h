@@ -188,6 +188,8 @@ struct gantry_net *gantry_net_tcp(void);
 int gantry_net_tcp_unpack(const void *ctx, char *text, size_t len);
 /* Who is at the other end of a comm of it: "10.0.0.2:4000 (node7 pid 123)". Borrowed while it is open. */
 const char *gantry_net_tcp_peer(const void *comm);
+/* Bulk lanes that a new connection of one of its devices asks for. */
+int gantry_net_tcp_lanes(int dev);
 
 /* A peer died, a deadline passed and the like: what NCCL calls a remote error. */
 static inline int gantry_result_is_remote(gantry_result r)

@@ -26,7 +26,7 @@ declare -A below=(
 	[transport]="proxy net inet device base abi"
 	[comm]="transport proxy net inet device base abi"
 	[face]="comm rx transport proxy net inet device base abi"
-	[tools]="net/tcp net/devmem comm rx transport proxy net inet device base abi"
+	[tools]="net/devmem comm rx transport proxy net inet device base abi"
 )
 
 # The functions that are called for every include answer in REPLY: a process each would take most of the time.
@@ -121,6 +121,7 @@ must_fail src/abi/x.h '"base/h.h"'
 must_fail src/net/tcp/x.cu '"comm/h.h"'
 must_fail src/plugin/x.c '"../../tools/h.h"'
 must_fail tools/x.c '"plugin/h.h"'
+must_fail tools/x.c '"net/tcp/h.h"'
 must_fail include/gantry/x.h '"base/h.h"'
 must_fail tools/x.c '"elsewhere/h.h"'
 

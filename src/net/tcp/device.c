@@ -124,8 +124,8 @@ int tcp_cpus_usable(void)
 	return n > 1 ? n : 1;
 }
 
-/* Bulk lanes: one per rail at least; more only where there are CPUs to drive them. */
-int tcp_lanes_wanted(int dev)
+/* One per rail at least; more only where there are CPUs to drive them. */
+int gantry_net_tcp_lanes(int dev)
 {
 	int rails = tcp_engine.devs[dev].nrails, lanes = (int)gantry_params()->lanes;
 

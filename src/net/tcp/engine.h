@@ -141,7 +141,6 @@ void tcp_link_bury(struct tcp_link *l) REQUIRES(loop_mu);
 gantry_result tcp_devices_scan(void) REQUIRES(loop_mu);
 void tcp_device_properties(int dev, struct gantry_net_properties *ret_props) REQUIRES(loop_mu);
 gantry_result tcp_device_fuse(const struct gantry_net_vdevice *vdev, int *ret_dev) REQUIRES(loop_mu);
-int tcp_lanes_wanted(int dev);
 int tcp_cpus_usable(void);
 
 /* setup.c: what both sides of a hand-shake share. */

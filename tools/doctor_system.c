@@ -27,6 +27,8 @@
 #include "base/limits.h"
 #include "base/param_text.h"
 #include "doctor.h"
+#include "perf_util.h"
+#include "raw_tcp.h"
 
 enum { CAP_IPC_LOCK_BIT = 14, CAP_SYS_RESOURCE_BIT = 24 };
 
@@ -295,16 +297,15 @@ enum { ORIGIN_ZEROCOPY = 5, CODE_ZEROCOPY_COPIED = 1 };
 enum { PROBE_BYTES = 16384 };
 
 struct pair {
+	struct raw_tcp out, in;
 	int tx, rx;
 	unsigned char *page; /* PROBE_BYTES, page-aligned */
 };
 
 static void pair_close(struct pair *p)
 {
-	if (p->tx >= 0)
-		close(p->tx);
-	if (p->rx >= 0)
-		close(p->rx);
+	raw_tcp_close(&p->out);
+	raw_tcp_close(&p->in);
 	if (p->page)
 		munmap(p->page, PROBE_BYTES);
 }
@@ -312,37 +313,22 @@ static void pair_close(struct pair *p)
 /* 0, or the errno of what failed. */
 static int pair_open(struct pair *p)
 {
+	const uint64_t limit_ns = 2000000000;
 	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	struct timeval limit = {.tv_sec = 2};
-	socklen_t len = sizeof(a);
-	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), err = 0;
-	void *page;
+	struct sockaddr *at = (struct sockaddr *)&a;
+	uint16_t port;
 
-	p->tx = p->rx = -1;
-	p->page = NULL;
-	if (listener < 0 || bind(listener, (struct sockaddr *)&a, sizeof(a)) != 0 || listen(listener, 1) != 0 ||
-	    getsockname(listener, (struct sockaddr *)&a, &len) != 0)
-		goto failed;
-	p->tx = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (p->tx < 0 || setsockopt(p->tx, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) != 0 ||
-	    connect(p->tx, (struct sockaddr *)&a, sizeof(a)) != 0)
-		goto failed;
-	p->rx = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-	if (p->rx < 0 || setsockopt(p->rx, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) != 0)
-		goto failed;
-	page = mmap(NULL, PROBE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (page == MAP_FAILED)
-		goto failed;
-	p->page = page;
+	*p = (struct pair){.page = perf_map(PROBE_BYTES, 0)};
+	if (!p->page || raw_tcp_listen(&p->in, at, sizeof(a), limit_ns, &port))
+		return errno;
+	a.sin_port = htons(port);
+	if (raw_tcp_join(&p->out, 1, at, sizeof(a), limit_ns) || raw_tcp_join(&p->in, 1, NULL, 0, limit_ns))
+		return errno;
+	p->tx = p->out.fd[0];
+	p->rx = p->in.fd[0];
 	for (int i = 0; i < PROBE_BYTES; i++)
 		p->page[i] = (unsigned char)(i * 7 + i / 256);
-	close(listener);
 	return 0;
-failed:
-	err = errno;
-	if (listener >= 0)
-		close(listener);
-	return err;
 }
 
 /* Everything arrives and is what was sent? */

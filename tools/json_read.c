@@ -11,7 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEPTH_MAX = 32, VALUES_FIRST = 64 };
+#include "array.h"
+
+enum { DEPTH_MAX = 32 };
 
 struct reader {
 	char *text;
@@ -35,20 +37,12 @@ static void skip_space(struct reader *r)
 
 static int add(struct reader *r, enum json_type type, size_t *ret_index)
 {
-	struct json_doc *d = r->doc;
+	struct json_value *v = ARRAY_ADD(r->doc->values, r->doc->n);
 
-	if (d->n == d->capacity) {
-		size_t capacity = d->capacity ? d->capacity * 2 : VALUES_FIRST;
-		struct json_value *values = realloc(d->values, capacity * sizeof(*values));
-
-		if (!values)
-			return fail(r, "no memory");
-		d->values = values;
-		d->capacity = capacity;
-	}
-	memset(&d->values[d->n], 0, sizeof(d->values[0]));
-	d->values[d->n].type = type;
-	*ret_index = d->n++;
+	if (!v)
+		return fail(r, "no memory");
+	v->type = type;
+	*ret_index = r->doc->n - 1;
 	return 0;
 }
 

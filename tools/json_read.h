@@ -23,7 +23,7 @@ struct json_value {
 
 struct json_doc {
 	struct json_value *values; /* owned; [0] is the whole */
-	size_t n, capacity;
+	size_t n;
 	const char *why; /* after a failure: a few words; and where in the text */
 	size_t at;
 	size_t line; /* of the file, from 1: set by json_read_lines */

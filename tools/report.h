@@ -101,12 +101,12 @@ const char *report_add_file(struct report *r, const char *path);
 int report_finish(struct report *r);
 void report_free(struct report *r);
 
-const char *report_op_title(enum report_op op);
-const char *report_op_about(enum report_op op);
+extern const struct report_op_text {
+	const char *title, *about, *latency; /* the last: what its times are called */
+} report_ops[REPORT_OPS];
+extern const char *const report_quantity_keys[REPORT_QUANTITIES], *const report_units[REPORT_QUANTITIES];
 const char *report_quantity_title(enum report_op op, enum report_quantity q);
-const char *report_quantity_key(enum report_quantity q);
 const char *report_quantity_word(enum report_op op, enum report_quantity q);
-const char *report_unit(enum report_quantity q);
 
 /* ---- plots ---- */
 

@@ -238,7 +238,7 @@ static void put_heading(FILE *f, const char *text, const char *unit)
 static void put_size_table(FILE *f, const struct report_plot *p)
 {
 	int compared = p->kind == REPORT_PLOT_COMPARE;
-	const char *unit = p->kind == REPORT_PLOT_RATIO ? NULL : report_unit(p->quantity);
+	const char *unit = p->kind == REPORT_PLOT_RATIO ? NULL : report_units[p->quantity];
 	size_t n;
 	double *sizes = all_sizes(p, &n);
 	char letter[8], text[200];
@@ -313,7 +313,7 @@ static void put_bar_table(FILE *f, const struct report_plot *p)
 	      "scope=\"col\">size</th>",
 	      f);
 	for (size_t k = 0; k < n; k++)
-		put_heading(f, names[k], report_unit(p->quantity));
+		put_heading(f, names[k], report_units[p->quantity]);
 	for (size_t k = 1; k < n; k++) {
 		snprintf(text, sizeof(text), "to %.80s", names[k]);
 		put_heading(f, text, NULL);
@@ -436,7 +436,7 @@ static void put_section(FILE *f, const struct report_section *s, size_t number)
 {
 	fprintf(f, "<section id=\"s%zu\"><h2>", number);
 	report_put_text(f, s->title);
-	fprintf(f, "</h2><p class=\"mut\">%s</p>\n<div class=\"tiles\">", report_op_about(s->op));
+	fprintf(f, "</h2><p class=\"mut\">%s</p>\n<div class=\"tiles\">", report_ops[s->op].about);
 	for (int q = 0; q < REPORT_QUANTITIES; q++)
 		put_tile(f, s, (enum report_quantity)q);
 	fputs("</div><div class=\"plots\">\n", f);
@@ -456,7 +456,7 @@ static void put_title(FILE *f, const struct report *r, const struct report_plan 
 	}
 	for (size_t i = 0; i < p->nsections; i++)
 		if (!seen[p->sections[i].op]++)
-			fprintf(f, "%s%s", n++ ? ", " : "", report_op_title(p->sections[i].op));
+			fprintf(f, "%s%s", n++ ? ", " : "", report_ops[p->sections[i].op].title);
 	if (r->nfiles > 1)
 		fprintf(f, ": %zu files compared", r->nfiles);
 }
@@ -520,13 +520,13 @@ void report_write_json(const struct report *r, const struct report_plan *plan, F
 
 			gantry_json_begin(&j, f, GANTRY_JSON_PEOPLE);
 			gantry_json_str(&j, "file", r->files[s->file].path);
-			gantry_json_str(&j, "operation", report_op_title(s->op));
+			gantry_json_str(&j, "operation", report_ops[s->op].title);
 			gantry_json_str(&j, "group", s->group);
 			gantry_json_str(&j, "name", s->name);
 			gantry_json_str(&j, "commit", s->commit);
 			gantry_json_str(&j, "peer", s->peer);
-			gantry_json_str(&j, "quantity", report_quantity_key(s->quantity));
-			gantry_json_str(&j, "unit", report_unit(s->quantity));
+			gantry_json_str(&j, "quantity", report_quantity_keys[s->quantity]);
+			gantry_json_str(&j, "unit", report_units[s->quantity]);
 			if (isnan(p->bytes))
 				gantry_json_num(&j, "bytes", p->bytes);
 			else

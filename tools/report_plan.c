@@ -522,7 +522,7 @@ int report_plan(const struct report *r, const char *only, struct report_plan *re
 		const struct report_series *s = &r->series[i];
 		struct report_section made = {.op = s->op, .group = s->group}, *section;
 
-		snprintf(made.title, sizeof(made.title), "%s%s%s", report_op_title(s->op), *s->group ? ": " : "",
+		snprintf(made.title, sizeof(made.title), "%s%s%s", report_ops[s->op].title, *s->group ? ": " : "",
 			 s->group);
 		if (report_plan_has(&p, s) || (only && !strcasestr(made.title, only)))
 			continue;

@@ -361,7 +361,7 @@ static void put_axes(const struct report_plot *p, const struct frame *fr, FILE *
 		fr->bottom + 36);
 	if (!ratio && p->kind != REPORT_PLOT_LATENCY)
 		fprintf(f, "<text class=\"t e\" x=\"%.1f\" y=\"%.1f\">%s</text>", fr->left - 7, fr->top - 16,
-			report_unit(p->quantity));
+			report_units[p->quantity]);
 }
 
 static void put_tip(const struct report_plot *p, const struct report_line *l, const struct report_point *t, FILE *f)
@@ -661,7 +661,7 @@ void report_write_svg_file(const struct report *r, const struct report_section *
 	fputs(", ", f);
 	report_put_text(f, title);
 	fprintf(f, "</text><text class=\"t\" x=\"24\" y=\"55\">%s</text><text class=\"t\" x=\"24\" y=\"72\">",
-		report_op_about(s->op));
+		report_ops[s->op].about);
 	put_subtitle(r, p, f);
 	fputs("</text>\n", f);
 	if (p->bars) {

@@ -67,9 +67,7 @@ static const struct {
 	{"bw_gbs", REPORT_NET},	     {"unpack_gbs", REPORT_NCCL_UNPACK},
 };
 
-static const struct {
-	const char *title, *about, *latency;
-} ops[REPORT_OPS] = {
+const struct report_op_text report_ops[REPORT_OPS] = {
 	[REPORT_NET] = {"perf net", "A net plugin: messages streamed from one process to another, and ping-pong.",
 			"Latency, one way"},
 	[REPORT_SENDRECV] = {"perf sendrecv", "Sends and receives of Gantry's communicator.", "Time of a message"},
@@ -85,28 +83,11 @@ static const struct {
 				"Stock NCCL, received into GPU memory and through the host.", "Time of an all-reduce"},
 };
 
-const char *report_op_title(enum report_op op)
-{
-	return ops[op].title;
-}
-
-const char *report_op_about(enum report_op op)
-{
-	return ops[op].about;
-}
-
 const char *report_quantity_title(enum report_op op, enum report_quantity q)
 {
 	static const char *const titles[] = {[REPORT_BANDWIDTH] = "Bandwidth", [REPORT_CPU] = "CPU time per GB"};
 
-	return q == REPORT_LATENCY ? ops[op].latency : titles[q];
-}
-
-const char *report_quantity_key(enum report_quantity q)
-{
-	static const char *const keys[] = {"bandwidth", "latency", "cpu"};
-
-	return keys[q];
+	return q == REPORT_LATENCY ? report_ops[op].latency : titles[q];
 }
 
 const char *report_quantity_word(enum report_op op, enum report_quantity q)
@@ -117,12 +98,8 @@ const char *report_quantity_word(enum report_op op, enum report_quantity q)
 				     : "time";
 }
 
-const char *report_unit(enum report_quantity q)
-{
-	static const char *const units[] = {"GB/s", "\302\265s", "s/GB"};
-
-	return units[q];
-}
+const char *const report_quantity_keys[REPORT_QUANTITIES] = {"bandwidth", "latency", "cpu"};
+const char *const report_units[REPORT_QUANTITIES] = {"GB/s", "\302\265s", "s/GB"};
 
 /* One object of a line; strings that it has not may be those of the head before it. */
 struct row {

@@ -278,9 +278,9 @@ static gantry_result measure_shape(struct unpack_bench *b, enum kind kind, enum 
 		TRY(unpack_bench_load(b, shape));
 	for (int k = 0; k < b->nblocks; k++) {
 		if (kind == KIND_UNPACK)
-			TRY(unpack_measure(b, shape, b->blocks[k], &row));
+			TRY(unpack_measure(b, b->blocks[k], &row));
 		else if (kind == KIND_REDUCE)
-			TRY(unpack_measure_reduce(b, shape, b->blocks[k], &row));
+			TRY(unpack_measure_reduce(b, b->blocks[k], &row));
 		else
 			TRY(unpack_measure_ring(b, b->blocks[k], &row));
 		perf_table_row(t, &row);

@@ -97,9 +97,9 @@ void unpack_bench_close(struct unpack_bench *b);
 gantry_result unpack_bench_load(struct unpack_bench *b, enum unpack_shape shape);
 /* The same with numbers, for unpack_measure_reduce. */
 gantry_result unpack_bench_load_floats(struct unpack_bench *b, enum unpack_shape shape);
-gantry_result unpack_measure(struct unpack_bench *b, enum unpack_shape shape, uint32_t blocks, struct unpack_row *ret);
-gantry_result unpack_measure_reduce(struct unpack_bench *b, enum unpack_shape shape, uint32_t blocks,
-				    struct unpack_row *ret);
+/* Of the shape that was loaded. */
+gantry_result unpack_measure(struct unpack_bench *b, uint32_t blocks, struct unpack_row *ret);
+gantry_result unpack_measure_reduce(struct unpack_bench *b, uint32_t blocks, struct unpack_row *ret);
 gantry_result unpack_measure_ring(struct unpack_bench *b, uint32_t blocks, struct unpack_row *ret);
 /* An area of the device: filled with what nobody writes; what of it is not as the message wants it. */
 gantry_result unpack_poison(struct unpack_bench *b, char *area);

@@ -288,32 +288,6 @@ out:
 	return r;
 }
 
-/* The message with its gaps, byte for byte on the host. */
-static gantry_result verify_gaps(struct unpack_bench *b, const char *area, uint64_t *wrong)
-{
-	gantry_result r = GANTRY_OK;
-	uint64_t seed = gantry_pattern_seed(area_bytes(b), SEQ_POISON), at = 0, k;
-	char *got = malloc(b->l.span);
-	char size[GANTRY_TEXT_MAX];
-
-	if (!got)
-		FAIL(GANTRY_ERR_NOMEM, "no memory to check %s", gantry_size_text(b->l.span, size, sizeof(size)));
-	TRY(b->dev->ops->copy(b->dev, got, area + UNPACK_GUARD, b->l.span));
-	for (uint64_t i = 0; i < b->l.n; i++) {
-		const struct gantry_unpack_desc *d = &b->l.descs[i];
-
-		for (; at < d->dst_off; at++) {
-			k = at + UNPACK_GUARD;
-			*wrong += got[at] != (char)(gantry_pattern_word(seed, k / 8) >> k % 8 * 8);
-		}
-		for (uint64_t n = 0; n < d->len; n++, at++)
-			*wrong += got[at] != b->msg[at];
-	}
-out:
-	free(got);
-	return r;
-}
-
 static void note_first(struct unpack_bench *b, const char *where, uint64_t offset)
 {
 	char size[GANTRY_TEXT_MAX];
@@ -324,26 +298,30 @@ static void note_first(struct unpack_bench *b, const char *where, uint64_t offse
 			 unpack_shape_names[b->shape]);
 }
 
-/* Where the first wrong byte is. What there should be: the message's fragments, and poison in gaps and guards. */
-static gantry_result locate(struct unpack_bench *b, const char *area)
+/* All of the area, byte for byte on the host: the message's fragments, and poison in gaps and guards. */
+static gantry_result compare(struct unpack_bench *b, const char *area, uint64_t *ret_wrong)
 {
 	gantry_result r = GANTRY_OK;
-	uint64_t n = area_bytes(b), end = UNPACK_GUARD + b->l.span, at = 0;
+	uint64_t n = area_bytes(b), first = n;
 	char *want = malloc(n), *got = malloc(n);
 
 	if (!want || !got)
-		FAIL(GANTRY_ERR_NOMEM, "no memory to look for the first wrong byte");
+		FAIL(GANTRY_ERR_NOMEM, "no memory to look for wrong bytes");
 	TRY(b->dev->ops->copy(b->dev, got, area, n));
 	perf_fill(want, n, SEQ_POISON);
 	for (uint64_t i = 0; i < b->l.n; i++)
 		memcpy(want + UNPACK_GUARD + b->l.descs[i].dst_off, b->msg + b->l.descs[i].dst_off, b->l.descs[i].len);
-	while (at < n && got[at] == want[at])
-		at++;
-	if (at < UNPACK_GUARD)
+	*ret_wrong = 0;
+	for (uint64_t at = n; at-- > 0;)
+		if (got[at] != want[at]) {
+			++*ret_wrong;
+			first = at;
+		}
+	if (first < UNPACK_GUARD)
 		note_first(b, "in front of offset", 0);
-	else if (at < end)
-		note_first(b, "at offset", at - UNPACK_GUARD);
-	else
+	else if (first < UNPACK_GUARD + b->l.span)
+		note_first(b, "at offset", first - UNPACK_GUARD);
+	else if (first < n)
 		note_first(b, "behind the end at offset", b->l.span);
 out:
 	free(want);
@@ -356,35 +334,39 @@ gantry_result unpack_verify(struct unpack_bench *b, const char *area, uint64_t *
 	gantry_result r = GANTRY_OK;
 	struct gantry_verify_args a = {
 		.src = area + UNPACK_GUARD, .bytes = b->l.span, .seq = SEQ_MESSAGE, .wrong = b->wrong_dev};
+	const int gaps = b->l.span != b->l.bytes;
 	uint64_t wrong = 0;
 
 	*b->wrong = 0;
 	TRY(gantry_stream_sync(b->dev, b->stream));
-	if (b->l.span == b->l.bytes) {
+	if (!gaps) {
 		TRY(launch(b, many(b), &gantry_kernel_verify, &a, sizeof(a)));
 		TRY(gantry_stream_sync(b->dev, b->stream));
 		wrong = load_acquire(b->wrong);
-	} else {
-		TRY(verify_gaps(b, area, &wrong));
+		TRY(check_guards(b, area, &wrong));
 	}
-	TRY(check_guards(b, area, &wrong));
-	if (wrong)
-		TRY(locate(b, area));
+	if (gaps || wrong) /* the kernel does not know where, nor anything of gaps */
+		TRY(compare(b, area, &wrong));
 	*ret_wrong += wrong;
 out:
 	return r;
 }
 
-gantry_result unpack_measure(struct unpack_bench *b, enum unpack_shape shape, uint32_t blocks, struct unpack_row *ret)
+static struct unpack_row row_of(const struct unpack_bench *b, const char *kind, const struct gantry_launch *l)
+{
+	return (struct unpack_row){.kind = kind,
+				   .shape = unpack_shape_names[b->shape],
+				   .blocks = l->blocks,
+				   .lanes = l->lanes,
+				   .bytes = b->l.bytes,
+				   .frags = b->l.n};
+}
+
+gantry_result unpack_measure(struct unpack_bench *b, uint32_t blocks, struct unpack_row *ret)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_launch l = shape_of(b, &gantry_kernel_unpack, blocks);
-	struct unpack_row row = {.kind = "unpack",
-				 .shape = unpack_shape_names[shape],
-				 .blocks = l.blocks,
-				 .lanes = l.lanes,
-				 .bytes = b->l.bytes,
-				 .frags = b->l.n};
+	struct unpack_row row = row_of(b, "unpack", &l);
 	static const enum unpack_way ways[] = {UNPACK_OURS, UNPACK_SEED, UNPACK_COPY};
 	struct perf_spread gbs[3] = {not_measured, not_measured, not_measured};
 	uint64_t seed_wrong = 0;
@@ -459,17 +441,11 @@ out:
 	return r;
 }
 
-gantry_result unpack_measure_reduce(struct unpack_bench *b, enum unpack_shape shape, uint32_t blocks,
-				    struct unpack_row *ret)
+gantry_result unpack_measure_reduce(struct unpack_bench *b, uint32_t blocks, struct unpack_row *ret)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_launch l = shape_of(b, &gantry_kernel_unpack_reduce, blocks);
-	struct unpack_row row = {.kind = "reduce",
-				 .shape = unpack_shape_names[shape],
-				 .blocks = l.blocks,
-				 .lanes = l.lanes,
-				 .bytes = b->l.bytes,
-				 .frags = b->l.n};
+	struct unpack_row row = row_of(b, "reduce", &l);
 	static const enum unpack_way ways[] = {UNPACK_FUSED, UNPACK_TWO_STEP};
 	struct perf_spread gbs[2] = {not_measured, not_measured};
 

@@ -10,39 +10,41 @@
  * An error that a rank has of its own accord also explains why others lost it, so it is looked for first in the rank
  * that was voted for.
  */
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "array.h"
 #include "stall.h"
 
+struct name {
+	char text[128];
+};
+
 /* "rank 3 (node7, pid 4711)", with what is known of it from whatever report. */
-static void rank_name(const struct stall_comm *c, int rank, char *buf, size_t len)
+static struct name name_of(const struct stall_comm *c, int rank)
 {
 	const struct stall_rank *r = stall_find(c, rank);
+	const char *host = r ? r->host : "";
+	int64_t pid = r ? r->pid : 0;
+	struct name n;
 
-	if (r) {
-		snprintf(buf, len, "rank %d (%s, pid %lld)", rank, r->host, (long long)r->pid);
-		return;
-	}
-	for (size_t i = 0; i < c->nreports; i++) {
-		for (size_t k = 0; k < c->ranks[i].nconns; k++) {
+	for (size_t i = 0; !*host && i < c->nreports; i++) {
+		for (size_t k = 0; !*host && k < c->ranks[i].nconns; k++) {
 			const struct stall_conn *e = &c->ranks[i].conns[k];
 
-			if (e->peer == rank && *e->peer_host) {
-				snprintf(buf, len, "rank %d (%s, pid %lld)", rank, e->peer_host,
-					 (long long)e->peer_pid);
-				return;
-			}
+			host = e->peer == rank ? e->peer_host : "";
+			pid = *host ? e->peer_pid : pid;
 		}
 	}
-	for (size_t i = 0; i < c->nreports; i++) {
-		if (c->ranks[i].error_rank == rank && *c->ranks[i].error_host) {
-			snprintf(buf, len, "rank %d (%s)", rank, c->ranks[i].error_host);
-			return;
-		}
+	if (r || *host) {
+		snprintf(n.text, sizeof(n.text), "rank %d (%s, pid %lld)", rank, host, (long long)pid);
+		return n;
 	}
-	snprintf(buf, len, "rank %d", rank);
+	for (size_t i = 0; !*host && i < c->nreports; i++)
+		host = c->ranks[i].error_rank == rank ? c->ranks[i].error_host : "";
+	snprintf(n.text, sizeof(n.text), "rank %d%s%s%s", rank, *host ? " (" : "", host, *host ? ")" : "");
+	return n;
 }
 
 /*
@@ -118,9 +120,12 @@ static const struct stall_conn *other_end(const struct stall_rank *peer, const s
 	return NULL;
 }
 
-static void vote(struct walk *w, int rank, enum cause cause, const char *text)
+static void vote(struct walk *w, int rank, enum cause cause, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+static void vote(struct walk *w, int rank, enum cause cause, const char *fmt, ...)
 {
 	struct end *e = NULL;
+	va_list args;
 
 	for (size_t i = 0; i < w->nends && !e; i++)
 		e = w->ends[i].rank == rank && w->ends[i].cause == cause ? &w->ends[i] : NULL;
@@ -129,7 +134,9 @@ static void vote(struct walk *w, int rank, enum cause cause, const char *text)
 		if (!e)
 			return;
 		*e = (struct end){.rank = rank, .cause = cause, .last_voter = -1};
-		snprintf(e->text, sizeof(e->text), "%s", text);
+		va_start(args, fmt);
+		vsnprintf(e->text, sizeof(e->text), fmt, args);
+		va_end(args);
 	}
 	e->votes += e->last_voter != w->voter;
 	e->last_voter = w->voter;
@@ -157,68 +164,56 @@ static void end_missing(struct walk *w, int rank, const struct stall_conn *e, co
 {
 	const struct stall_rank *r = stall_find(w->c, rank);
 	const char *call = e->send ? "recv from" : "send to";
-	char name[128], text[960], hint[128] = "";
+	char hint[128] = "";
 
-	rank_name(w->c, rank, name, sizeof(name));
 	if (r)
 		elsewhere(w, r, hint, sizeof(hint));
 	if (r)
-		snprintf(text, sizeof(text), "%s has not called %s rank %d (its matching call is missing)%s", name,
-			 call, from->rank, hint);
+		vote(w, rank, MISSING, "%s has not called %s rank %d (its matching call is missing)%s",
+		     name_of(w->c, rank).text, call, from->rank, hint);
 	else
-		snprintf(text, sizeof(text),
-			 "%s: no report; others wait for it and none has lost it: it has not called %s "
-			 "rank %d (its matching call is missing), or writes no reports",
-			 name, call, from->rank);
-	vote(w, rank, MISSING, text);
+		vote(w, rank, MISSING,
+		     "%s: no report; others wait for it and none has lost it: it has not called %s "
+		     "rank %d (its matching call is missing), or writes no reports",
+		     name_of(w->c, rank).text, call, from->rank);
 }
 
 static void end_slow(struct walk *w, const struct stall_rank *r, const struct stall_conn *e)
 {
-	char name[128], text[960];
+	const struct name n = name_of(w->c, r->rank);
 
-	rank_name(w->c, r->rank, name, sizeof(name));
 	if (e && e->waits == STALL_KERNEL && strcmp(e->phase, "idle") != 0)
-		snprintf(text, sizeof(text), "the kernel of %s keeps others waiting: it is in phase %s at step %lld",
-			 name, e->phase, (long long)e->step);
+		vote(w, r->rank, SLOW, "the kernel of %s keeps others waiting: it is in phase %s at step %lld", n.text,
+		     e->phase, (long long)e->step);
 	else if (!e || e->waits == STALL_KERNEL || !e->pending)
-		snprintf(text, sizeof(text), "the kernel of %s has not started: %lld launches have not ended", name,
-			 (long long)r->launches);
+		vote(w, r->rank, SLOW, "the kernel of %s has not started: %lld launches have not ended", n.text,
+		     (long long)r->launches);
 	else if (e->waits == STALL_NONE)
-		snprintf(text, sizeof(text), "%s is at it: kernel in phase %s at step %lld", name, e->phase,
-			 (long long)e->step);
+		vote(w, r->rank, SLOW, "%s is at it: kernel in phase %s at step %lld", n.text, e->phase,
+		     (long long)e->step);
 	else
-		snprintf(text, sizeof(text), "%s waits for its own %s (%s rank %d, channel %d)", name,
-			 stall_waits_names[e->waits], e->send ? "sending to" : "receiving from", e->peer, e->channel);
-	vote(w, r->rank, SLOW, text);
+		vote(w, r->rank, SLOW, "%s waits for its own %s (%s rank %d, channel %d)", n.text,
+		     stall_waits_names[e->waits], e->send ? "sending to" : "receiving from", e->peer, e->channel);
 }
 
 static void end_network(struct walk *w, const struct stall_rank *a, const struct stall_rank *b,
 			const struct stall_conn *e)
 {
-	char one[128], two[128], text[960];
-	int low = a->rank < b->rank;
+	int low = a->rank < b->rank ? a->rank : b->rank, high = a->rank < b->rank ? b->rank : a->rank;
 
-	rank_name(w->c, low ? a->rank : b->rank, one, sizeof(one));
-	rank_name(w->c, low ? b->rank : a->rank, two, sizeof(two));
-	snprintf(text, sizeof(text),
-		 "network between %s and %s: both have called and wait for each other (%s, channel %d)", one, two,
-		 *e->transport ? e->transport : "?", e->channel);
-	vote(w, low ? a->rank : b->rank, NETWORK, text);
+	vote(w, low, NETWORK, "network between %s and %s: both have called and wait for each other (%s, channel %d)",
+	     name_of(w->c, low).text, name_of(w->c, high).text, *e->transport ? e->transport : "?", e->channel);
 }
 
 /* The call was made and has ended, and yet somebody waits for it. */
 static void end_done(struct walk *w, const struct stall_rank *r, const struct stall_conn *e,
 		     const struct stall_rank *from)
 {
-	char name[128], text[960];
-
-	rank_name(w->c, r->rank, name, sizeof(name));
-	snprintf(text, sizeof(text),
-		 "network: %s has made all %lld calls that rank %d waits for and counts them as done (%s, "
-		 "channel %d), unless its report is older",
-		 name, (long long)e->calls, from->rank, *e->transport ? e->transport : "?", e->channel);
-	vote(w, r->rank, NETWORK, text);
+	vote(w, r->rank, NETWORK,
+	     "network: %s has made all %lld calls that rank %d waits for and counts them as done (%s, "
+	     "channel %d), unless its report is older",
+	     name_of(w->c, r->rank).text, (long long)e->calls, from->rank, *e->transport ? e->transport : "?",
+	     e->channel);
 }
 
 /* path[from] .. path[depth - 1] and back. Told from the lowest rank on, so that all voters tell the same. */
@@ -242,7 +237,7 @@ static void end_deadlock(struct walk *w, int from)
 	}
 	if (at < sizeof(text))
 		snprintf(text + at, sizeof(text) - at, ")");
-	vote(w, w->path[lowest], DEADLOCK, text);
+	vote(w, w->path[lowest], DEADLOCK, "%s", text);
 }
 
 static int place_on_path(const struct walk *w, int rank)
@@ -434,10 +429,8 @@ static void list_kinds(const struct votes *v, char *buf, size_t len)
 
 static void say_failed(const struct stall_comm *c, const struct stall_rank *r, int votes, struct stall_verdict *ret)
 {
-	char name[128];
-
-	rank_name(c, r->rank, name, sizeof(name));
-	snprintf(ret->text, sizeof(ret->text), "%s failed by itself: %s: %s", name, r->error, r->text);
+	snprintf(ret->text, sizeof(ret->text), "%s failed by itself: %s: %s", name_of(c, r->rank).text, r->error,
+		 r->text);
 	ret->rank = r->rank;
 	ret->cause = "failed";
 	ret->votes = votes;
@@ -447,37 +440,36 @@ static void say_failed(const struct stall_comm *c, const struct stall_rank *r, i
 static void say_lost(const struct stall_comm *c, int rank, const struct votes *v, struct stall_verdict *ret)
 {
 	const struct stall_rank *r = stall_find(c, rank);
-	char name[128], kinds[256], other[128];
+	const struct name n = name_of(c, rank);
+	char kinds[256];
 	int kind = 0, its = 0, about;
 
 	for (int k = 1; k < LOST; k++)
 		kind = v->of_kind[k] > v->of_kind[kind] ? k : kind;
-	rank_name(c, rank, name, sizeof(name));
 	list_kinds(v, kinds, sizeof(kinds));
 	ret->rank = rank;
 	ret->votes = v->all;
 	ret->cause = lost[kind].cause;
 	if (!r) {
-		snprintf(ret->text, sizeof(ret->text), "%s: no report; others say: %s: %s", name, kinds,
+		snprintf(ret->text, sizeof(ret->text), "%s: no report; others say: %s: %s", n.text, kinds,
 			 lost[kind].means);
 		return;
 	}
 	about = blames(c, r, &its);
 	if (about >= 0 && v->all == 1 && stall_find(c, about) && stall_find(c, about)->error_rank == rank) {
-		rank_name(c, about, other, sizeof(other));
 		ret->cause = "network";
 		ret->votes = 2;
 		snprintf(ret->text, sizeof(ret->text), "network between %s and %s: each has lost the other (%s, %s)",
-			 name, other, r->error, stall_find(c, about)->error);
+			 n.text, name_of(c, about).text, r->error, stall_find(c, about)->error);
 	} else if (about >= 0) {
 		ret->cause = "unreachable";
 		snprintf(ret->text, sizeof(ret->text),
 			 "%s: others say: %s, and it has lost them too (%s): it lives, but could "
 			 "not be reached",
-			 name, kinds, r->error);
+			 n.text, kinds, r->error);
 	} else {
-		snprintf(ret->text, sizeof(ret->text), "%s: others say: %s: %s; its own report knows of no error", name,
-			 kinds, lost[kind].means);
+		snprintf(ret->text, sizeof(ret->text), "%s: others say: %s: %s; its own report knows of no error",
+			 n.text, kinds, lost[kind].means);
 	}
 }
 

@@ -5,8 +5,8 @@
  *   report_read.c  lines -> series: what was measured (operation, group, name), of what (quantity), beside what (peer)
  *   report_plan.c  series -> sections, and plots in them: which lines stand together, ratios, two files compared
  *   report_plot.c  ranges -> logarithmic axes with ticks; a plot -> SVG
- *   report_page.c  sections -> HTML with the plots, and a table of figures below each
- *   report_text.c  escaping of text that comes from the files, names of sizes and numbers
+ *   report_page.c  sections -> HTML with the plots, and a table of figures below each; escaping of text that comes from
+ *                  the files, names of sizes and numbers
  *   report.c       the command
  */
 #ifndef GANTRY_TOOLS_REPORT_H
@@ -205,8 +205,6 @@ const char *report_size_name(double bytes, int exact, char buf[32]);
 const char *report_number(double value, char buf[32]);
 /* With its unit: "3.42 µs", "13.3 ms", "11.9 GB/s", "2.42×" of a ratio. */
 const char *report_value(double value, enum report_kind kind, char buf[32]);
-/* A ratio in a table: "2.42×". */
-const char *report_times(double value, char buf[32]);
 
 /* ---- output ---- */
 

@@ -2,9 +2,8 @@
 /*
  * Reports of who waits for whom (docs/stall.md), of several ranks, and what follows from them.
  *
- *   stall_read.c   lines become communicators, ranks and connections
  *   stall_judge.c  the verdict over ranks, and over processes without a communicator
- *   stall.c        the command
+ *   stall.c        lines become communicators, ranks and connections; the command
  */
 #ifndef GANTRY_TOOLS_STALL_H
 #define GANTRY_TOOLS_STALL_H
@@ -106,7 +105,6 @@ void stall_judge(const struct stall_set *set, size_t comm, struct stall_verdict 
 void stall_judge_processes(const struct stall_set *set, struct stall_verdict *ret);
 void stall_print_processes(const struct stall_set *set, FILE *f);
 
-/* stall.c, for tests. */
 void stall_print_waits(const struct stall_comm *c, FILE *f);
 
 #endif

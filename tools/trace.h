@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Traces of ranks (docs/stall.md) and the picture made of them.
- *
- *   trace_chrome.c  Chrome's trace format, which Perfetto reads too
- *   trace.c         lines become files, connections and events with times on one clock; the command, the summary
  */
 #ifndef GANTRY_TOOLS_TRACE_H
 #define GANTRY_TOOLS_TRACE_H
@@ -66,12 +63,6 @@ int trace_read(struct trace_set *set, const char *path, char *why, size_t len);
 /* One line of a trace; NULL or what is wrong with it. ctx: a struct trace_set. */
 const char *trace_take(void *set, const struct json_doc *line);
 void trace_free(struct trace_set *set);
-/* NULL: it belongs to another communicator of the process. */
-const struct trace_conn *trace_conn_of(const struct trace_file *f, int64_t id);
-
-/* NULL: not known. */
-const char *trace_peer_of_link(const struct trace_file *f, int64_t id);
-
 void trace_write_chrome(const struct trace_set *set, FILE *out);
 /* A line per connection: transfers, bytes, steps by protocol and mode. */
 void trace_write_summary(const struct trace_set *set, int json, FILE *out);

@@ -4,6 +4,7 @@
 # sockets, its best setting), interleaved in one run, with raw TCP as the limit. JSON lines on stdout or in a file.
 # usage: bench/gpu.sh [FILE] [ROUNDS]; EXTRA="NAME=VALUE ..." adds settings to a fourth series "gantry+"
 . "$(dirname "$0")/../tests/gpu/lib_gpu.sh"
+need_nccl
 out=${1:-/dev/stdout}
 rounds=${2:-3}
 sizes=${SIZES:-1024,65536,1048576,16777216,134217728}

@@ -6,6 +6,7 @@
 old=$1 new=$2 rounds=${3:-5} out=${4:-/dev/stdout}
 BUILD_DIR=$new
 . "$(dirname "$0")/../tests/gpu/lib_gpu.sh"
+need_nccl
 sizes=${SIZES:-1024,1048576,16777216,134217728}
 lines=$scratch/lines
 start_mps

@@ -23,7 +23,7 @@ trap 'rm -f "$run"' EXIT
 status=$?
 cat "$run"
 cat "$run" >>"$file"
-awk -f "$source_dir/bench/verdict.awk" "$run"
+awk -f "$source_dir/bench/lib.awk" -f "$source_dir/bench/verdict.awk" "$run"
 verdict=$?
 echo "appended to $file"
 [ $status = 0 ] || exit $status

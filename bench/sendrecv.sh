@@ -60,7 +60,7 @@ for round in $(seq "$rounds"); do
 	fi
 done
 cat "$run" >>"$file"
-awk -f "$source_dir/bench/sendrecv_verdict.awk" "$run"
+awk -f "$source_dir/bench/lib.awk" -f "$source_dir/bench/sendrecv_verdict.awk" "$run"
 verdict=$?
 echo "appended to $file"
 [ $status = 0 ] || exit $status

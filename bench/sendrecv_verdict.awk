@@ -4,33 +4,7 @@
 # was wrong, 2 if there was nothing to judge. A measurement whose last line has a warning, because other processes or the
 # hypervisor had the CPUs, is left out; if those are a third or more, nothing is judged: 77, unless a byte was wrong.
 #
-#   awk -f bench/sendrecv_verdict.awk bench/results/2025-01-31-aarch64-sendrecv.jsonl
-
-# The number at "key" of the flat object in $0, or "" if it is null or not there.
-function field(key, at, text) {
-	at = index($0, "\"" key "\":")
-	if (!at)
-		return ""
-	text = substr($0, at + length(key) + 3)
-	sub(/^ */, "", text)
-	if (text !~ /^-?[0-9]/)
-		return ""
-	sub(/[,}].*/, "", text)
-	return text + 0
-}
-
-function word(key, at, text) {
-	at = index($0, "\"" key "\": \"")
-	if (!at)
-		return ""
-	text = substr($0, at + length(key) + 5)
-	sub(/".*/, "", text)
-	return text
-}
-
-function size_name(b) {
-	return b >= 1048576 ? b / 1048576 " MiB" : b >= 1024 ? b / 1024 " KiB" : b " B"
-}
+#   awk -f bench/lib.awk -f bench/sendrecv_verdict.awk bench/results/2025-01-31-aarch64-sendrecv.jsonl
 
 # A value of a series at a size, beside those of the other rounds: for the time being until the measurement has ended.
 function keep(series, b, what, value) {
@@ -63,22 +37,6 @@ function median(series, b, what, k, n, i, j, t, v) {
 			v[j - 1] = t
 		}
 	return n % 2 ? v[(n + 1) / 2] : (v[n / 2] + v[n / 2 + 1]) / 2
-}
-
-# sense: 1 if value must be at least limit, -1 at most, 0 exactly. aim: "" or the value to strive for.
-function judge(what, b, value, sense, limit, aim, detail, verdict, must) {
-	must = sense > 0 ? ">=" : sense < 0 ? "<=" : "=="
-	if (value == "")
-		verdict = busy ? "not judged" : "not measured"
-	else if ((sense && sense * value < sense * limit) || (!sense && value != limit))
-		verdict = "MISSED"
-	else
-		verdict = aim != "" && sense * value >= sense * aim ? "ok, aim reached" : "ok"
-	if (verdict == "MISSED" || verdict == "not measured")
-		missed++
-	judged++
-	printf "%-42s %8s %9s   %s %-5s %-10s %-16s %s\n", what, size_name(b), value == "" ? "-" : sprintf("%.3f", value), \
-		must, limit, aim == "" ? "" : "(aim " aim ")", verdict, detail
 }
 
 # The second of two medians by the first.
@@ -179,7 +137,6 @@ END {
 	}
 	if (busy)
 		printf "%d of %d measurements are left out: the machine was busy\n", busy, runs
-	printf "%-42s %8s %9s   %s\n", "requirement", "size", "measured", "verdict"
 	judge_net()
 	judge_shm("oneway")
 	judge_shm("ring")
@@ -188,6 +145,5 @@ END {
 	judge_copies("normal", "recv")
 	judge_copies("offset", "send")
 	judge_copies("offset", "recv")
-	printf "%d of %d requirements met, %d wrong bytes\n", judged - missed, judged, wrong
-	exit missed || wrong ? 1 : 0
+	exit conclude(wrong)
 }

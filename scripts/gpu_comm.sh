@@ -42,6 +42,7 @@ for part in "$@"; do
 	sendrecv)
 		rm -f "$out/sendrecv.jsonl"
 		. tests/gpu/lib_gpu.sh
+		need_nccl
 		start_mps
 		sleep 1
 		for who in "" --threads; do

@@ -17,6 +17,7 @@ for part in "$@"; do
 	perf2) taskset -c 2,3 build-gpu/gantry perf net --raw -b 64 -e 64M -f 4 --repeats 3 2>&1 | tail -n 13 ;;
 	settings)
 		. tests/gpu/lib_gpu.sh
+		need_nccl
 		start_mps
 		sleep 1
 		IFS="|" read -ra list <<<"${SETTINGS:-GANTRY_LANES=2 GANTRY_HELPERS=3}"

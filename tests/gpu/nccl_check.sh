@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Stock NCCL over the plugin, no tuning variables: every collective, 2 and 4 ranks, 4 B to 256 MiB and odd sizes.
 . "$(dirname "$0")/lib_gpu.sh"
+need_nccl
 start_mps
 status=0
 for ranks in 2 4; do

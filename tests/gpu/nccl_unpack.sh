@@ -6,6 +6,7 @@
 #
 #   nccl_unpack.sh [PART...]     parts: check shapes soak bench, none named: these; settings. SOAK=COUNT, ROUNDS=N, EXTRA
 . "$(dirname "$0")/lib_gpu.sh"
+need_nccl
 [ $# -gt 0 ] || set -- check shapes soak bench
 start_mps
 status=0

@@ -2,16 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # The transports within a host, with kernels and buffers on a real GPU: two ranks of one process, and of two.
 set -u
-SOURCE_DIR=${SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
-export BUILD_DIR=${BUILD_DIR:-$SOURCE_DIR/build} GANTRY_TEST_DEVICE=cuda
-nvidia-smi -L >/dev/null 2>&1 || { echo "skipped: no NVIDIA GPU here"; exit 77; }
-
-# Without MPS two processes share the GPU in time slices, and kernels that wait for each other are slow.
-scratch=$(mktemp -d)
-export CUDA_MPS_PIPE_DIRECTORY=$scratch/mps CUDA_MPS_LOG_DIRECTORY=$scratch/mpslog
-mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY"
-nvidia-cuda-mps-control -d || echo "no MPS: ranks share the GPU in time slices"
-trap 'echo quit | nvidia-cuda-mps-control >/dev/null 2>&1; rm -rf "$scratch"' EXIT
+. "$(dirname "$0")/lib_gpu.sh"
+export BUILD_DIR GANTRY_TEST_DEVICE=cuda
+start_mps # without it two processes share the GPU in time slices, and kernels that wait for each other are slow
 
 for test in test_transport_ends test_transport_fork; do
 	echo "$test"

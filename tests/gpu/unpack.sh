@@ -5,10 +5,7 @@
 # small sizes under compute-sanitizer, within a minute: a kernel that waits for its host does not get on with a tool that
 # waits for the kernel.
 set -u
-SOURCE_DIR=${SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
-BUILD_DIR=${BUILD_DIR:-$SOURCE_DIR/build}
-PATH=$PATH:/usr/local/cuda/bin
-command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1 || { echo "skipped: no NVIDIA GPU here"; exit 77; }
+. "$(dirname "$0")/lib_gpu.sh"
 status=0
 step() { # seconds, command...
 	local limit=$1
@@ -23,7 +20,7 @@ tool=$BUILD_DIR/gantry
 sanitize() {
 	local small="perf unpack --device cuda --check-only -e 256k" run log pids=() only=()
 	command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer here"; exit 1; }
-	log=$(mktemp -d) || exit 1
+	log=$scratch/log && mkdir "$log"
 	# Kernels that fill and verify are left as they are, where the tool can be told so.
 	compute-sanitizer --help 2>&1 | grep -q -- --kernel-name && only=(--kernel-name kns=unpack)
 	for run in "memcheck --kind unpack --blocks 2,all" "memcheck --kind reduce --blocks 2,33" \
@@ -36,7 +33,6 @@ sanitize() {
 	done
 	for run in "${pids[@]}"; do wait "$run" || status=1; done
 	[ $status = 0 ] && grep -h "ERROR SUMMARY\|RACECHECK SUMMARY" "$log"/* | sort | uniq -c
-	rm -rf "$log"
 }
 if [ "${CHECK:-}" = 1 ]; then
 	sanitize

@@ -15,7 +15,7 @@ net() { # bandwidth ratio, wrong bytes, closing line
 # verdict STATUS: of what stands in $tmp/lines.
 verdict() {
 	local rc
-	awk -f "$SOURCE_DIR/bench/verdict.awk" "$tmp/lines" >"$tmp/out"
+	awk -f "$SOURCE_DIR/bench/lib.awk" -f "$SOURCE_DIR/bench/verdict.awk" "$tmp/lines" >"$tmp/out"
 	rc=$?
 	[ $rc = "$1" ] || die "exit status $rc, expected $1"
 }
@@ -78,7 +78,7 @@ rounds() {
 	done
 }
 sendrecv() {
-	awk -f "$SOURCE_DIR/bench/sendrecv_verdict.awk" "$tmp/lines" >"$tmp/out"
+	awk -f "$SOURCE_DIR/bench/lib.awk" -f "$SOURCE_DIR/bench/sendrecv_verdict.awk" "$tmp/lines" >"$tmp/out"
 	rc=$?
 }
 rounds 0.95 "$quiet" 0.95 "$quiet" >"$tmp/lines"; sendrecv

@@ -489,6 +489,121 @@ static ncclResult_t simple_close_listen(void *listen_comm)
 	return ncclSuccess;
 }
 
-#include "simple_tables.h"
+/* ---- the tables: v8 and v11 ---- */
+
+static char simple_name[] = "simple";
+enum { SIMPLE_MBITS = 10000, SIMPLE_COMMS = 1024 };
+
+/* What the tables of all versions have. */
+/* clang-format off */
+#define SIMPLE_PROPERTIES_OF_ALL .name = simple_name, .ptrSupport = NCCL_PTR_HOST, .speed = SIMPLE_MBITS, \
+	.maxComms = SIMPLE_COMMS, .maxRecvs = MAX_RECVS, .netDeviceType = NCCL_NET_DEVICE_HOST
+#define SIMPLE_ENTRIES_OF_ALL .name = simple_name, .devices = simple_devices, .accept = simple_accept, \
+	.regMr = simple_reg, .deregMr = simple_dereg, .iflush = simple_flush, .test = simple_test, \
+	.closeSend = simple_close, .closeRecv = simple_close, .closeListen = simple_close_listen
+/* clang-format on */
+
+static ncclResult_t init_v8(ncclDebugLogger_t log)
+{
+	(void)log;
+	return ncclSuccess;
+}
+
+static ncclResult_t properties_v8(int dev, ncclNetProperties_v8_t *props)
+{
+	if (dev != 0)
+		return ncclInvalidArgument;
+	*props = (ncclNetProperties_v8_t){
+		SIMPLE_PROPERTIES_OF_ALL,
+	};
+	return ncclSuccess;
+}
+
+static ncclResult_t isend_v8(void *comm, void *data, int size, int tag, void *mhandle, void **request)
+{
+	(void)mhandle;
+	return post_send(comm, data, (size_t)size, tag, request);
+}
+
+static ncclResult_t irecv_v8(void *comm, int n, void **data, int *sizes, int *tags, void **mhandles, void **request)
+{
+	size_t wide[MAX_RECVS];
+
+	(void)mhandles;
+	for (int k = 0; k < n && k < MAX_RECVS; k++)
+		wide[k] = (size_t)sizes[k];
+	return post_recv(comm, n, data, wide, tags, request);
+}
+
+extern const ncclNet_v8_t ncclNetPlugin_v8;
+EXPORT const ncclNet_v8_t ncclNetPlugin_v8 = {
+	SIMPLE_ENTRIES_OF_ALL,	 .init = init_v8,	    .getProperties = properties_v8,
+	.listen = simple_listen, .connect = simple_connect, .isend = isend_v8,
+	.irecv = irecv_v8,
+};
+
+static ncclResult_t init_v11(void **ctx, uint64_t comm_id, ncclNetCommConfig_v11_t *config, ncclDebugLogger_t log,
+			     ncclProfilerCallback_t profiler)
+{
+	(void)comm_id, (void)config, (void)log, (void)profiler;
+	*ctx = malloc(1);
+	return *ctx ? ncclSuccess : ncclSystemError;
+}
+
+static ncclResult_t finalize_v11(void *ctx)
+{
+	free(ctx);
+	return ncclSuccess;
+}
+
+static ncclResult_t properties_v11(int dev, ncclNetProperties_v11_t *props)
+{
+	if (dev != 0)
+		return ncclInvalidArgument;
+	*props = (ncclNetProperties_v11_t){
+		SIMPLE_PROPERTIES_OF_ALL,
+		.vProps = {.ndevs = 1, .devs = {0}},
+		.maxP2pBytes = NCCL_MAX_NET_SIZE_BYTES,
+		.maxCollBytes = NCCL_MAX_COLLNET_SIZE_BYTES,
+		.maxMultiRequestSize = 1,
+	};
+#ifdef SIMPLE_PROPERTIES
+	SIMPLE_PROPERTIES(props);
+#endif
+	return ncclSuccess;
+}
+
+static ncclResult_t listen_v11(void *ctx, int dev, void *handle, void **listen_comm)
+{
+	(void)ctx;
+	return simple_listen(dev, handle, listen_comm);
+}
+
+static ncclResult_t connect_v11(void *ctx, int dev, void *handle, void **comm, ncclNetDeviceHandle_v11_t **dev_handle)
+{
+	(void)ctx;
+	return simple_connect(dev, handle, comm, dev_handle);
+}
+
+static ncclResult_t isend_v11(void *comm, void *data, size_t size, int tag, void *mhandle, void *phandle,
+			      void **request)
+{
+	(void)mhandle, (void)phandle;
+	return post_send(comm, data, size, tag, request);
+}
+
+static ncclResult_t irecv_v11(void *comm, int n, void **data, size_t *sizes, int *tags, void **mhandles,
+			      void **phandles, void **request)
+{
+	(void)mhandles, (void)phandles;
+	return post_recv(comm, n, data, sizes, tags, request);
+}
+
+extern const ncclNet_v11_t ncclNetPlugin_v11;
+EXPORT const ncclNet_v11_t ncclNetPlugin_v11 = {
+	SIMPLE_ENTRIES_OF_ALL, .init = init_v11,	 .getProperties = properties_v11,
+	.listen = listen_v11,  .connect = connect_v11,	 .isend = isend_v11,
+	.irecv = irecv_v11,    .finalize = finalize_v11,
+};
 
 #endif

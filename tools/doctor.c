@@ -7,6 +7,7 @@
  */
 #include "doctor.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,7 +76,7 @@ void doctor_say(struct doctor *d, const char *section, const char *name, enum do
 	}
 	*f = (struct doctor_finding){
 		.level = level,
-		.section = doctor_copy(section),
+		.section = section,
 		.name = doctor_copy(name),
 		.value = doctor_copy(value),
 		.detail = doctor_copy(detail),
@@ -97,6 +98,16 @@ void doctor_block(struct doctor *d, const char *why)
 {
 	if (!*d->blocked)
 		snprintf(d->blocked, sizeof(d->blocked), "%s", why);
+}
+
+const char *doctor_text(char buf[DOCTOR_TEXT], const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(buf, DOCTOR_TEXT, fmt, args);
+	va_end(args);
+	return buf;
 }
 
 const char *doctor_read_line(const char *path, char *buf, size_t size)
@@ -222,7 +233,6 @@ static void free_findings(struct doctor *d)
 	for (size_t i = 0; i < d->count; i++) {
 		struct doctor_finding *f = &d->findings[i];
 
-		free(f->section);
 		free(f->name);
 		free(f->value);
 		free(f->detail);

@@ -20,8 +20,9 @@ struct doctor {
 	const char *plugin; /* --plugin, else NCCL_NET_PLUGIN, else NULL. Borrowed. */
 	struct doctor_finding {
 		enum doctor_level level;
-		char *section, *name, *value, *detail, *advice; /* owned */
-	} * findings;						/* owned */
+		const char *section;		      /* a literal */
+		char *name, *value, *detail, *advice; /* owned */
+	} * findings;				      /* owned */
 	size_t count;
 	int counts[DOCTOR_LEVELS];
 	struct {
@@ -32,7 +33,7 @@ struct doctor {
 	char **bad;	   /* owned: of each parameter the text that is not allowed, or NULL */
 };
 
-/* Texts are copied; "" where there is nothing to say. advice: what to do, if anything. */
+/* Texts but for the section are copied; "" where there is nothing to say. advice: what to do, if anything. */
 void doctor_say(struct doctor *d, const char *section, const char *name, enum doctor_level level, const char *value,
 		const char *detail, const char *advice);
 /* Of several answers for one use the first yes counts, or else the first no. */
@@ -54,6 +55,11 @@ void doctor_plugin(struct doctor *d); /* the plugin that NCCL would load */
 void doctor_load_params(struct doctor *d);
 /* Those that are set, and whether their values are allowed and can be used here; or all of them. */
 void doctor_params(struct doctor *d, int all);
+
+/* A text for the arguments above. It lasts as long as the innermost block; the branch of an if is one. */
+#define TEXT(...) doctor_text((char[DOCTOR_TEXT]){0}, __VA_ARGS__)
+enum { DOCTOR_TEXT = 640 };
+const char *doctor_text(char buf[DOCTOR_TEXT], const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* A file's first line without the newline; NULL when it cannot be read. Returns buf. */
 const char *doctor_read_line(const char *path, char *buf, size_t size);

@@ -39,15 +39,14 @@ static void addresses(const struct gantry_nic *nic, char *buf, size_t size)
 
 static void say_nic(struct doctor *d, const struct gantry_nic *nic, int chosen, const char *why)
 {
-	char value[GANTRY_NIC_ADDRS * GANTRY_ADDR_TEXT], detail[512], numa[32] = "";
+	char value[GANTRY_NIC_ADDRS * GANTRY_ADDR_TEXT];
 
 	addresses(nic, value, sizeof(value));
-	if (nic->numa_node >= 0)
-		snprintf(numa, sizeof(numa), ", numa %d", nic->numa_node);
-	snprintf(detail, sizeof(detail), "%s%s%s%s; %d Mbit/s%s, mtu %d%s, %s", chosen ? "chosen" : "left out",
-		 *why ? " (" : "", why, *why ? ")" : "", nic->speed_mbps, nic->speed_known ? "" : " assumed", nic->mtu,
-		 numa, nic->pci_path ? nic->pci_path : "no PCI device");
-	doctor_say(d, "interfaces", nic->name, chosen ? DOCTOR_OK : DOCTOR_NOTE, *value ? value : "no address", detail,
+	doctor_say(d, "interfaces", nic->name, chosen ? DOCTOR_OK : DOCTOR_NOTE, *value ? value : "no address",
+		   TEXT("%s%s%s%s; %d Mbit/s%s, mtu %d%s, %s", chosen ? "chosen" : "left out", *why ? " (" : "", why,
+			*why ? ")" : "", nic->speed_mbps, nic->speed_known ? "" : " assumed", nic->mtu,
+			nic->numa_node >= 0 ? TEXT(", numa %d", nic->numa_node) : "",
+			nic->pci_path ? nic->pci_path : "no PCI device"),
 		   "");
 }
 
@@ -99,13 +98,8 @@ static int share_subnet(const struct gantry_nic *a, const struct gantry_nic *b)
 
 static void say_sysctl(struct doctor *d, const char *name, const char *what, int now, int want, const char *text)
 {
-	char label[64], value[16], advice[128];
-
-	snprintf(label, sizeof(label), "%s %s", what, name);
-	snprintf(value, sizeof(value), "%d", now);
-	snprintf(advice, sizeof(advice), "sysctl -w net.ipv4.conf.%s.%s=%d net.ipv4.conf.all.%s=%d", name, what, want,
-		 what, want);
-	doctor_say(d, "subnets", label, DOCTOR_WARN, value, text, advice);
+	doctor_say(d, "subnets", TEXT("%s %s", what, name), DOCTOR_WARN, TEXT("%d", now), text,
+		   TEXT("sysctl -w net.ipv4.conf.%s.%s=%d net.ipv4.conf.all.%s=%d", name, what, want, what, want));
 }
 
 /* Several NICs in one subnet: answers may come in by another NIC than the question went out by. */
@@ -113,7 +107,6 @@ static void say_subnets(struct doctor *d, const struct gantry_nic_list *chosen)
 {
 	for (int i = 0; i < chosen->count; i++) {
 		const struct gantry_nic *nic = &chosen->nics[i], *other = NULL;
-		char detail[128];
 		int now;
 
 		for (int k = 0; k < chosen->count && !other; k++)
@@ -121,8 +114,7 @@ static void say_subnets(struct doctor *d, const struct gantry_nic_list *chosen)
 				other = &chosen->nics[k];
 		if (!other)
 			continue;
-		snprintf(detail, sizeof(detail), "shares a subnet with %s", other->name);
-		doctor_say(d, "subnets", nic->name, DOCTOR_NOTE, "shared", detail,
+		doctor_say(d, "subnets", nic->name, DOCTOR_NOTE, "shared", TEXT("shares a subnet with %s", other->name),
 			   "leave GANTRY_BIND_DEVICE on, so that each interface carries its own traffic");
 		now = effective(nic->name, "rp_filter");
 		if (now == 1)
@@ -186,20 +178,8 @@ static enum doctor_level level_of(enum devmem_verdict v, int wanted)
 
 static void say_step(struct doctor *d, const char *of, const struct devmem_step *step, int wanted)
 {
-	char name[64];
-
-	snprintf(name, sizeof(name), "%s%s%s", of, *of ? ": " : "", step->name);
-	doctor_say(d, "devmem", name, level_of(step->verdict, wanted), devmem_verdict_name(step->verdict), step->reason,
-		   step->advice);
-}
-
-static const char *device_name(const struct gantry_device *dev, char *buf, size_t len)
-{
-	if (dev->kind == GANTRY_DEVICE_CUDA)
-		snprintf(buf, len, "gpu %d", dev->index);
-	else
-		snprintf(buf, len, "host");
-	return buf;
+	doctor_say(d, "devmem", TEXT("%s%s%s", of, *of ? ": " : "", step->name), level_of(step->verdict, wanted),
+		   devmem_verdict_name(step->verdict), step->reason, step->advice);
 }
 
 /* What does not depend on the NIC is said only with the first NIC, and the same of the device. */
@@ -234,23 +214,22 @@ static void examine(struct doctor *d, const char *nic, const struct gantry_devic
 	const struct gantry_params *p = gantry_params();
 	struct devmem_wish w = {
 		.nic = nic, .device = dev, .configure = p->devmem_configure, .daemon = p->devmem_helper};
-	struct devmem_step steps[DEVMEM_QUESTIONS];
+	struct devmem_step steps[DEVMEM_QUESTIONS], *first = NULL; /* the first that says no */
 	struct devmem_sys *sys = devmem_sys_new();
+	const char *of = dev->kind == GANTRY_DEVICE_CUDA ? TEXT("gpu %d", dev->index) : "host";
+	const char *name = TEXT("%s to %s", nic, of), *why = "payload can land in its memory";
 	int can;
-	char of[32], name[64], why[512] = "payload can land in its memory", verdict[640];
 
 	if (!sys)
 		return;
 	can = devmem_detect(sys, &w, 0, steps);
 	devmem_sys_free(sys);
-	device_name(dev, of, sizeof(of));
 	say_steps(d, steps, nic, of, first_nic, first_dev);
 	for (int i = DEVMEM_QUESTIONS - 1; !can && i >= 0; i--)
 		if (steps[i].verdict == DEVMEM_NO && i != DEVMEM_ASK_SEND)
-			snprintf(why, sizeof(why), "%s: %s", steps[i].name, steps[i].reason);
-	snprintf(name, sizeof(name), "%s to %s", nic, of);
-	snprintf(verdict, sizeof(verdict), "%s%s%s", can ? name : nic, can ? "" : ": ", can ? "" : why);
-	doctor_can(d, DOCTOR_DEVMEM, can, verdict);
+			first = &steps[i];
+	why = first ? TEXT("%s: %s", first->name, first->reason) : why;
+	doctor_can(d, DOCTOR_DEVMEM, can, can ? name : TEXT("%s: %s", nic, why));
 	doctor_say(d, "devmem", name, can ? DOCTOR_OK : level_of(DEVMEM_NO, p->unpack == PARAM_UNPACK_KERNEL),
 		   can ? "usable" : "not usable", why,
 		   can ? "" : "GANTRY_UNPACK=emulated tries the same path without such a NIC; docs/devmem.md");

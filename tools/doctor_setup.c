@@ -48,20 +48,21 @@ static size_t embedded(void)
 static void say_gpu(struct doctor *d, int index)
 {
 	struct gantry_device *dev;
-	char name[32], detail[192];
+	const char *name = TEXT("gpu %d", index);
 
-	snprintf(name, sizeof(name), "gpu %d", index);
 	if (gantry_device_cuda(index, &dev) != GANTRY_OK) {
 		doctor_say(d, "gpu", name, DOCTOR_WARN, "not usable", gantry_last_error(), "");
 		doctor_can(d, DOCTOR_GPU, 0, gantry_last_error());
 		return;
 	}
-	snprintf(detail, sizeof(detail), "at %s, numa node %d, %s", dev->bus_id, dev->numa_node,
-		 dev->max_blocks ? "runs the kernels of this build" : "cannot run the kernels of this build");
-	doctor_say(d, "gpu", name, dev->max_blocks ? DOCTOR_OK : DOCTOR_WARN, dev->name, detail,
+	doctor_say(d, "gpu", name, dev->max_blocks ? DOCTOR_OK : DOCTOR_WARN, dev->name,
+		   TEXT("at %s, numa node %d, %s", dev->bus_id, dev->numa_node,
+			dev->max_blocks ? "runs the kernels of this build" : "cannot run the kernels of this build"),
 		   dev->max_blocks ? "" : "build with nvcc, for this GPU's compute capability (GANTRY_CUDA_ARCHS)");
-	snprintf(detail, sizeof(detail), "%s cannot run its kernels", dev->name);
-	doctor_can(d, DOCTOR_GPU, dev->max_blocks > 0, dev->max_blocks ? dev->name : embedded() ? detail : no_kernels);
+	doctor_can(d, DOCTOR_GPU, dev->max_blocks > 0,
+		   dev->max_blocks ? dev->name
+		   : embedded()	   ? TEXT("%s cannot run its kernels", dev->name)
+				   : no_kernels);
 	gantry_device_close(dev);
 }
 
@@ -220,7 +221,6 @@ void doctor_plugin(struct doctor *d)
 void doctor_load_params(struct doctor *d)
 {
 	struct gantry_param_info p;
-	char why[256];
 
 	d->bad = calloc(gantry_param_count(), sizeof(*d->bad));
 	for (size_t i = 0; d->bad && i < gantry_param_count(); i++) {
@@ -230,8 +230,7 @@ void doctor_load_params(struct doctor *d)
 		text = getenv(p.env);
 		if (!text || gantry_param_allows(i, text))
 			continue;
-		snprintf(why, sizeof(why), "%s=%.64s is not allowed", p.env, text);
-		doctor_block(d, why);
+		doctor_block(d, TEXT("%s=%.64s is not allowed", p.env, text));
 		d->bad[i] = doctor_copy(text);
 		unsetenv(p.env);
 	}

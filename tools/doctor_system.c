@@ -48,27 +48,18 @@ static int has_capability(int bit)
 	return (caps >> bit) & 1;
 }
 
-static const char *amount(rlim_t n, char *buf, size_t size)
-{
-	if (n == RLIM_INFINITY)
-		snprintf(buf, size, "unlimited");
-	else
-		snprintf(buf, size, "%llu", (unsigned long long)n);
-	return buf;
-}
+#define AMOUNT(n) ((n) == RLIM_INFINITY ? "unlimited" : TEXT("%llu", (unsigned long long)(n)))
 
 static void open_files(struct doctor *d)
 {
 	struct rlimit l;
-	char soft[32], detail[128], hard[32], how[GANTRY_ADVICE_TEXT], advice[GANTRY_ADVICE_TEXT + 64];
+	char how[GANTRY_ADVICE_TEXT];
 
 	if (getrlimit(RLIMIT_NOFILE, &l) != 0)
 		return;
-	snprintf(advice, sizeof(advice), "%s; every lane is a socket", gantry_nofile_advice(how));
-	snprintf(detail, sizeof(detail), "soft limit of open files and sockets; the hard one is %s",
-		 amount(l.rlim_max, hard, sizeof(hard)));
-	doctor_say(d, "limits", "RLIMIT_NOFILE", l.rlim_cur < 4096 ? DOCTOR_WARN : DOCTOR_OK,
-		   amount(l.rlim_cur, soft, sizeof(soft)), detail, l.rlim_cur < 4096 ? advice : "");
+	doctor_say(d, "limits", "RLIMIT_NOFILE", l.rlim_cur < 4096 ? DOCTOR_WARN : DOCTOR_OK, AMOUNT(l.rlim_cur),
+		   TEXT("soft limit of open files and sockets; the hard one is %s", AMOUNT(l.rlim_max)),
+		   l.rlim_cur < 4096 ? TEXT("%s; every lane is a socket", gantry_nofile_advice(how)) : "");
 }
 
 /* `ulimit -l` counts in KiB. */
@@ -122,42 +113,41 @@ static void sysctl_number(struct doctor *d, const char *path, long enough, enum 
 static void port_range(struct doctor *d)
 {
 	int first = 0, last = 0, few;
-	char line[64], value[32], detail[96];
+	char line[64];
 
 	if (!doctor_read_line("/proc/sys/net/ipv4/ip_local_port_range", line, sizeof(line)) ||
 	    sscanf(line, "%d %d", &first, &last) != 2)
 		return;
 	few = last - first + 1 < 8192;
-	snprintf(value, sizeof(value), "%d-%d", first, last);
-	snprintf(detail, sizeof(detail), "%d ports for outgoing connections", last - first + 1);
-	doctor_say(d, "limits", "ip_local_port_range", few ? DOCTOR_WARN : DOCTOR_OK, value, detail,
+	doctor_say(d, "limits", "ip_local_port_range", few ? DOCTOR_WARN : DOCTOR_OK, TEXT("%d-%d", first, last),
+		   TEXT("%d ports for outgoing connections", last - first + 1),
 		   few ? "sysctl -w net.ipv4.ip_local_port_range='10240 65535'" : "");
 }
 
 /* tcp_rmem and tcp_wmem: least, initial, most. What counts is the most: it bounds the window. */
 static void tcp_memory(struct doctor *d, const char *name, const char *what)
 {
-	char path[64], line[96], detail[128], advice[96];
+	char line[96];
 	long least, initial, most;
 	int low;
 
-	snprintf(path, sizeof(path), "/proc/sys/net/ipv4/%s", name);
-	if (!doctor_read_line(path, line, sizeof(line)) || sscanf(line, "%ld %ld %ld", &least, &initial, &most) != 3)
+	if (!doctor_read_line(TEXT("/proc/sys/net/ipv4/%s", name), line, sizeof(line)) ||
+	    sscanf(line, "%ld %ld %ld", &least, &initial, &most) != 3)
 		return;
 	low = most < 4 << 20;
 	for (char *c = line; *c; c++)
 		if (*c == '\t')
 			*c = ' ';
-	snprintf(detail, sizeof(detail), "%s buffer per socket: at most %.1f MiB, which at 1 ms is %.0f Gbit/s", what,
-		 (double)most / (1 << 20), (double)most * 8 / 1e6);
-	snprintf(advice, sizeof(advice), "sysctl -w net.ipv4.%s='4096 131072 16777216'", name);
-	doctor_say(d, "limits", name, low ? DOCTOR_WARN : DOCTOR_OK, line, detail, low ? advice : "");
+	doctor_say(d, "limits", name, low ? DOCTOR_WARN : DOCTOR_OK, line,
+		   TEXT("%s buffer per socket: at most %.1f MiB, which at 1 ms is %.0f Gbit/s", what,
+			(double)most / (1 << 20), (double)most * 8 / 1e6),
+		   low ? TEXT("sysctl -w net.ipv4.%s='4096 131072 16777216'", name) : "");
 }
 
 static void pipes(struct doctor *d)
 {
-	int exempt = has_capability(CAP_SYS_RESOURCE_BIT);
-	char line[64], detail[128];
+	int exempt = has_capability(CAP_SYS_RESOURCE_BIT), fine;
+	char line[64];
 	long pages;
 
 	sysctl_number(d, "/proc/sys/fs/pipe-max-size", 1 << 20, DOCTOR_NOTE,
@@ -166,33 +156,24 @@ static void pipes(struct doctor *d)
 	if (!doctor_read_line("/proc/sys/fs/pipe-user-pages-soft", line, sizeof(line)))
 		return;
 	pages = atol(line);
-	if (pages == 0)
-		snprintf(detail, sizeof(detail), "pages in pipes per user: no limit");
-	else
-		snprintf(detail, sizeof(detail), "pages in pipes per user (%ld MiB)%s",
-			 pages * (sysconf(_SC_PAGESIZE) >> 10) >> 10,
-			 exempt ? "; does not bind this process (CAP_SYS_RESOURCE)" : "");
-	doctor_say(d, "limits", "pipe-user-pages-soft", !pages || pages >= 16384 || exempt ? DOCTOR_OK : DOCTOR_NOTE,
-		   line, detail,
-		   !pages || pages >= 16384 || exempt
-			   ? ""
-			   : "sysctl -w fs.pipe-user-pages-soft=16384, or pipes shrink to one page");
+	fine = !pages || pages >= 16384 || exempt;
+	doctor_say(d, "limits", "pipe-user-pages-soft", fine ? DOCTOR_OK : DOCTOR_NOTE, line,
+		   pages ? TEXT("pages in pipes per user (%ld MiB)%s", pages * (sysconf(_SC_PAGESIZE) >> 10) >> 10,
+				exempt ? "; does not bind this process (CAP_SYS_RESOURCE)" : "")
+			 : "pages in pipes per user: no limit",
+		   fine ? "" : "sysctl -w fs.pipe-user-pages-soft=16384, or pipes shrink to one page");
 }
 
 /* The quota of one cgroup directory in CPUs, 0 if it has none. v2: "max 100000" or "150000 100000". */
 static double quota_at(const char *dir)
 {
-	char path[640], line[64], period_line[64];
+	char line[64], period_line[64];
 	double quota, period;
 
-	snprintf(path, sizeof(path), "%s/cpu.max", dir);
-	if (doctor_read_line(path, line, sizeof(line)))
+	if (doctor_read_line(TEXT("%s/cpu.max", dir), line, sizeof(line)))
 		return sscanf(line, "%lf %lf", &quota, &period) == 2 && period > 0 ? quota / period : 0;
-	snprintf(path, sizeof(path), "%s/cpu.cfs_quota_us", dir);
-	if (!doctor_read_line(path, line, sizeof(line)))
-		return 0;
-	snprintf(path, sizeof(path), "%s/cpu.cfs_period_us", dir);
-	if (!doctor_read_line(path, period_line, sizeof(period_line)))
+	if (!doctor_read_line(TEXT("%s/cpu.cfs_quota_us", dir), line, sizeof(line)) ||
+	    !doctor_read_line(TEXT("%s/cpu.cfs_period_us", dir), period_line, sizeof(period_line)))
 		return 0;
 	quota = atof(line);
 	period = atof(period_line);
@@ -253,25 +234,17 @@ static void cpus(struct doctor *d)
 	size_t size = CPU_ALLOC_SIZE(8192);
 	long online = sysconf(_SC_NPROCESSORS_ONLN), allowed = online;
 	double quota = cgroup_quota(), usable;
-	char value[32], detail[160];
 
 	if (set && sched_getaffinity(0, size, set) == 0)
 		allowed = CPU_COUNT_S(size, set);
 	if (set)
 		CPU_FREE(set);
 	usable = quota > 0 && quota < (double)allowed ? quota : (double)allowed;
-	snprintf(value, sizeof(value), "%.3g", usable);
-	if (quota > 0)
-		snprintf(detail, sizeof(detail), "%ld online, %ld allowed by affinity, cgroup quota %.3g", online,
-			 allowed, quota);
-	else
-		snprintf(detail, sizeof(detail), "%ld online, %ld allowed by affinity, no cgroup quota", online,
-			 allowed);
-	if (usable < 2)
-		doctor_say(d, "limits", "cpus", DOCTOR_WARN, value, detail,
-			   "give the process at least two CPUs: sender and receiver of a host cannot run at once");
-	else
-		doctor_say(d, "limits", "cpus", DOCTOR_OK, value, detail, "");
+	doctor_say(d, "limits", "cpus", usable < 2 ? DOCTOR_WARN : DOCTOR_OK, TEXT("%.3g", usable),
+		   TEXT("%ld online, %ld allowed by affinity, %s", online, allowed,
+			quota > 0 ? TEXT("cgroup quota %.3g", quota) : "no cgroup quota"),
+		   usable < 2 ? "give the process at least two CPUs: sender and receiver of a host cannot run at once"
+			      : "");
 }
 
 void doctor_limits(struct doctor *d)
@@ -342,10 +315,7 @@ static int arrived(const struct pair *p, size_t bytes)
 static void errno_finding(struct doctor *d, const char *name, enum doctor_level level, const char *call, int err,
 			  const char *advice)
 {
-	char detail[160];
-
-	snprintf(detail, sizeof(detail), "%s: %s", call, strerror(err));
-	doctor_say(d, "kernel", name, level, "no", detail, advice);
+	doctor_say(d, "kernel", name, level, "no", TEXT("%s: %s", call, strerror(err)), advice);
 }
 
 static void probe_splice(struct doctor *d, const struct pair *p)
@@ -519,15 +489,15 @@ static void probe_devmem(struct doctor *d, const struct pair *p)
 void doctor_kernel(struct doctor *d)
 {
 	struct utsname u;
+	const char *detail;
 	struct pair p;
-	char detail[128];
 	int err;
 
 	if (uname(&u) == 0)
 		doctor_say(d, "kernel", "version", DOCTOR_OK, u.release, u.machine, "");
 	err = pair_open(&p);
 	if (err) {
-		snprintf(detail, sizeof(detail), "cannot connect over 127.0.0.1: %s", strerror(err));
+		detail = TEXT("cannot connect over 127.0.0.1: %s", strerror(err));
 		doctor_say(d, "kernel", "loopback", DOCTOR_WARN, "no", detail,
 			   "ip link set lo up; processes of one host cannot talk, and nothing could be tried here");
 		doctor_can(d, DOCTOR_LOOPBACK, 0, detail);

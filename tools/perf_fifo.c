@@ -105,7 +105,6 @@ static void on_alarm(int sig)
 
 static gantry_result open_conns(struct bench *b)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_conn conns[WAYS];
 	void *p = NULL;
 
@@ -121,42 +120,38 @@ static gantry_result open_conns(struct bench *b)
 		conns[way].flags = GANTRY_CONN_PROXIED | GANTRY_CONN_SEND;
 	}
 	conns[FIFO].eventcount = b->dev->sleeps ? gantry_proxy_eventcount(b->proxy) : NULL;
-	TRY(b->dev->ops->alloc(b->dev, sizeof(conns), &p));
+	TRY_NOW(b->dev->ops->alloc(b->dev, sizeof(conns), &p));
 	b->conns = p;
-	TRY(b->dev->ops->copy(b->dev, p, conns, sizeof(conns)));
-out:
-	return r;
+	return b->dev->ops->copy(b->dev, p, conns, sizeof(conns));
 }
 
 static gantry_result open_all(struct bench *b, const struct opts *o)
 {
-	gantry_result r = GANTRY_OK;
 	void *host = NULL, *mapped = NULL;
 	struct gantry_proxy_group_config config = {.abort = NULL};
 	struct gantry_proxy_conn *pc;
 
-	TRY(gantry_params_load(0));
-	TRY(gantry_device_open((enum gantry_device_kind)o->device, o->gpu, &b->dev));
-	TRY(gantry_stream_create(b->dev, &b->stream));
-	TRY(b->dev->ops->alloc_mapped(b->dev, sizeof(*b->host), &host, &mapped));
+	TRY_NOW(gantry_params_load(0));
+	TRY_NOW(gantry_device_open((enum gantry_device_kind)o->device, o->gpu, &b->dev));
+	TRY_NOW(gantry_stream_create(b->dev, &b->stream));
+	TRY_NOW(b->dev->ops->alloc_mapped(b->dev, sizeof(*b->host), &host, &mapped));
 	b->host = host;
 	b->mapped = mapped;
-	TRY(gantry_proxy_get(b->dev, &b->proxy));
+	TRY_NOW(gantry_proxy_get(b->dev, &b->proxy));
 	config.abort = &b->host->abort;
-	TRY(gantry_proxy_group_create(b->proxy, &config, &b->group));
+	TRY_NOW(gantry_proxy_group_create(b->proxy, &config, &b->group));
 	b->connector.send = 1;
 	b->connector.device = b->dev;
 	b->connector.peer = &b->peer;
-	TRY(gantry_proxy_conn_create(b->proxy, b->group, &b->connector, &pc));
+	TRY_NOW(gantry_proxy_conn_create(b->proxy, b->group, &b->connector, &pc));
 	b->connector.proxy = pc;
 	pc->side = &null_side;
 	pc->fifo = &b->host->fifo[FIFO];
 	pc->kernel_eventcount = b->dev->sleeps ? &b->host->eventcount : NULL;
-	TRY(open_conns(b));
+	TRY_NOW(open_conns(b));
 	abort_word = &b->host->abort;
 	signal(SIGALRM, on_alarm);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static void close_all(struct bench *b)
@@ -181,7 +176,6 @@ static void close_all(struct bench *b)
 /* The kernel with n steps, from launch to end. */
 static gantry_result run_kernel(struct bench *b, const struct opts *o, enum way way, uint32_t window, uint64_t *ret_ns)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_fifo_args args = {.conn = &b->conns[way],
 					.n = o->iters,
 					.window = window,
@@ -198,16 +192,16 @@ static gantry_result run_kernel(struct bench *b, const struct opts *o, enum way 
 		l.eventcounts = &b->host->eventcount;
 	alarm((unsigned)(o->timeout_ns / 1000000000u) + 1);
 	start = gantry_now_ns();
-	TRY(b->dev->ops->launch(b->dev, b->stream, &l));
-	TRY(gantry_stream_sync(b->dev, b->stream));
+	TRY_NOW(b->dev->ops->launch(b->dev, b->stream, &l));
+	TRY_NOW(gantry_stream_sync(b->dev, b->stream));
 	*ret_ns = gantry_now_ns() - start;
 	alarm(0);
 	if (load_acquire(&b->host->result))
-		FAIL(GANTRY_ERR_TIMEOUT, "%llu %s did not end within %.0f s; step %llu was the last that was answered",
-		     (unsigned long long)o->iters, way == BARE ? "bare round trips" : "steps",
-		     (double)o->timeout_ns / 1e9, (unsigned long long)load_relaxed(&b->host->fifo[way].head));
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_TIMEOUT,
+			 "%llu %s did not end within %.0f s; step %llu was the last that was answered",
+			 (unsigned long long)o->iters, way == BARE ? "bare round trips" : "steps",
+			 (double)o->timeout_ns / 1e9, (unsigned long long)load_relaxed(&b->host->fifo[way].head));
+	return GANTRY_OK;
 }
 
 /* The other side of the bare flag. It keeps its CPU, but for a machine that has none left. */
@@ -247,10 +241,9 @@ out:
 
 static gantry_result fifo(struct bench *b, const struct opts *o, uint32_t window, uint64_t *ret_ns)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_proxy_op *op;
 
-	TRY(gantry_proxy_ops_get(b->proxy, 1, &op));
+	TRY_NOW(gantry_proxy_ops_get(b->proxy, 1, &op));
 	op->conn = b->connector.proxy;
 	op->nsteps = o->iters;
 	op->step_bytes = STEP_BYTES;
@@ -258,15 +251,12 @@ static gantry_result fifo(struct bench *b, const struct opts *o, uint32_t window
 	op->slice_steps = op->chunk_steps = 1;
 	op->ptr = op->exact = 1;
 	gantry_proxy_append(b->proxy, op, op);
-	TRY(run_kernel(b, o, FIFO, window, ret_ns));
-	TRY(gantry_proxy_group_error(b->group));
-out:
-	return r;
+	TRY_NOW(run_kernel(b, o, FIFO, window, ret_ns));
+	return gantry_proxy_group_error(b->group);
 }
 
 static gantry_result measure(struct bench *b, const struct opts *o, struct fifo_row *row)
 {
-	gantry_result r = GANTRY_OK;
 	static double bare_rtt[REPEATS_MAX], rtt[REPEATS_MAX], rate[REPEATS_MAX];
 	double n = (double)o->iters;
 	uint64_t ns = 1;
@@ -275,19 +265,18 @@ static gantry_result measure(struct bench *b, const struct opts *o, struct fifo_
 	for (int k = -1; k < o->repeats; k++) {
 		int at = k < 0 ? 0 : k;
 
-		TRY(bare(b, o, &ns));
+		TRY_NOW(bare(b, o, &ns));
 		bare_rtt[at] = (double)ns / n / 1e3;
-		TRY(fifo(b, o, 1, &ns));
+		TRY_NOW(fifo(b, o, 1, &ns));
 		rtt[at] = (double)ns / n / 1e3;
-		TRY(fifo(b, o, GANTRY_STEPS, &ns));
+		TRY_NOW(fifo(b, o, GANTRY_STEPS, &ns));
 		rate[at] = n * 1e9 / (double)(ns ? ns : 1);
 	}
 	row->rtt = perf_spread_of(rtt, (size_t)o->repeats);
 	row->bare = perf_spread_of(bare_rtt, (size_t)o->repeats);
 	row->rate = perf_median(rate, (size_t)o->repeats);
 	row->ratio = row->rtt.median / row->bare.median;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* clang-format off */
@@ -306,7 +295,6 @@ static const struct perf_column columns[] = {
 
 static gantry_result measure_and_print(struct bench *b, const struct opts *o, struct perf_table *t)
 {
-	gantry_result r = GANTRY_OK;
 	struct fifo_row row = {.device = o->device == GANTRY_DEVICE_CUDA ? "cuda" : "host",
 			       .device_name = gantry_device_name(b->dev),
 			       .iters = o->iters,
@@ -319,10 +307,9 @@ static gantry_result measure_and_print(struct bench *b, const struct opts *o, st
 	perf_fact_int(t, "iters", (int64_t)o->iters);
 	perf_fact_int(t, "repeats", o->repeats);
 	perf_table_columns(t, columns, sizeof(columns) / sizeof(columns[0]));
-	TRY(measure(b, o, &row));
+	TRY_NOW(measure(b, o, &row));
 	perf_table_row(t, &row);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* clang-format off */

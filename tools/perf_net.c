@@ -173,20 +173,18 @@ struct far_slot {
 
 static gantry_result sync_far(struct perf_rank *rk)
 {
-	gantry_result r = GANTRY_OK;
 	struct far_slot mine = {.sample = rk->me->sample, .wrong = rk->me->wrong, .raw_port = rk->me->raw_port}, other;
 
 	memcpy(mine.first_wrong, rk->me->first_wrong, sizeof(mine.first_wrong));
 	memcpy(mine.handle, rk->me->handle, sizeof(mine.handle));
-	TRY(perf_remote_swap(rk->remote, &mine, &other, sizeof(mine), NULL, NULL));
+	TRY_NOW(perf_remote_swap(rk->remote, &mine, &other, sizeof(mine), NULL, NULL));
 	rk->other->sample = other.sample;
 	rk->other->wrong = other.wrong;
 	rk->other->raw_port = (uint16_t)other.raw_port;
 	perf_remote_words(rk->other->first_wrong, other.first_wrong, sizeof(other.first_wrong));
 	memcpy(rk->other->handle, other.handle, sizeof(other.handle));
 	perf_progress(rk->state);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result perf_sync(struct perf_rank *rk)
@@ -199,7 +197,6 @@ gantry_result perf_sync(struct perf_rank *rk)
 
 static gantry_result make_buffers(struct perf_rank *rk)
 {
-	gantry_result r = GANTRY_OK;
 	size_t page = (size_t)sysconf(_SC_PAGESIZE), largest = (size_t)largest_size(rk->opts);
 	char size[GANTRY_TEXT_MAX];
 
@@ -207,38 +204,35 @@ static gantry_result make_buffers(struct perf_rank *rk)
 	rk->stride = (largest + PERF_BUF_PAD + page - 1) / page * page;
 	rk->memory_size = rk->stride * (size_t)rk->nbufs;
 	if (largest > SIZE_MAX / 2 / (size_t)rk->nbufs)
-		FAIL(GANTRY_ERR_NOMEM, "%d buffers of %s do not fit", rk->nbufs,
-		     gantry_size_text(largest, size, sizeof(size)));
+		FAIL_NOW(GANTRY_ERR_NOMEM, "%d buffers of %s do not fit", rk->nbufs,
+			 gantry_size_text(largest, size, sizeof(size)));
 	rk->memory = perf_map(rk->memory_size, rk->opts->work.huge); /* the movers of --raw use it, too */
 	if (!rk->memory)
-		FAIL(GANTRY_ERR_NOMEM, "%d buffers of %s: %s; choose a smaller -e", rk->nbufs,
-		     gantry_size_text(largest, size, sizeof(size)), strerror(errno));
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_NOMEM, "%d buffers of %s: %s; choose a smaller -e", rk->nbufs,
+			 gantry_size_text(largest, size, sizeof(size)), strerror(errno));
+	return GANTRY_OK;
 }
 
 /* The other machine, and what its user or this one wants to have measured. */
 static gantry_result meet(struct perf_rank *rk, struct perf_remote *rm)
 {
-	gantry_result r = GANTRY_OK;
 	const struct perf_opts *own = rk->opts;
 	struct perf_shared *sh = rk->shared;
 	struct perf_net_work other;
 	char why[256];
 
-	TRY(perf_pair_meet(&sh->pair, rm, set.program, &own->remote, &own->work, &other, sizeof(other)));
+	TRY_NOW(perf_pair_meet(&sh->pair, rm, set.program, &own->remote, &own->work, &other, sizeof(other)));
 	rk->remote = rm;
 	snprintf(sh->ifname, sizeof(sh->ifname), "%s", inet_wanted_interfaces());
 	if (own->remote.listen && perf_net_take(&other, &sh->opts) < 0)
-		FAIL(GANTRY_ERR_PROTOCOL, "the client's options make no sense here");
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "the client's options make no sense here");
 	if (own->remote.listen && !perf_memory_fits(1, buffer_bytes(&sh->opts), why, sizeof(why)))
-		FAIL(GANTRY_ERR_NOMEM, "%s", why);
+		FAIL_NOW(GANTRY_ERR_NOMEM, "%s", why);
 	set_lanes(rk->opts);
-	TRY(gantry_params_load(1));
+	TRY_NOW(gantry_params_load(1));
 	store_relaxed(&rk->state->alone, 0);
 	perf_progress(rk->state);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* ---- one size ---- */
@@ -294,29 +288,27 @@ static uint64_t longer(const struct perf_sample *a, const struct perf_sample *b)
 static gantry_result timed(struct perf_rank *rk, const struct perf_mover *mv, enum kind kind, size_t size,
 			   uint64_t iters, uint64_t *ret_ns)
 {
-	gantry_result r = GANTRY_OK;
 	struct call_counts before = {.all = 0}, after = {.all = 0};
 	struct perf_sample s;
 	uint64_t cpu;
 
 	rk->round++;
 	perf_phase(rk->state, kind == STREAM ? mv->name : "ping-pong", size);
-	TRY(perf_sync(rk));
+	TRY_NOW(perf_sync(rk));
 	s.counted = calls_now(&before);
 	cpu = cpu_ns();
 	s.start_ns = gantry_now_ns();
-	TRY(kind == STREAM ? mv->stream(rk, size, iters) : mv->pingpong(rk, size, iters));
+	TRY_NOW(kind == STREAM ? mv->stream(rk, size, iters) : mv->pingpong(rk, size, iters));
 	s.end_ns = gantry_now_ns();
 	s.cpu_ns = cpu_ns() - cpu;
 	calls_now(&after);
 	s.all = after.all - before.all;
 	s.moved = after.moved - before.moved;
 	rk->me->sample = s;
-	TRY(perf_sync(rk));
+	TRY_NOW(perf_sync(rk));
 	/* The other rank writes its sample again only after the next barrier, where it waits for us. */
 	*ret_ns = rk->remote ? longer(&s, &rk->other->sample) : both(&s, &rk->other->sample);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* Both ranks come to the same count, because they see the same times. */
@@ -409,31 +401,29 @@ static gantry_result measure(struct perf_rank *rk, size_t size, struct perf_row 
 	const struct perf_opts *o = rk->opts;
 	int nmovers = o->work.raw ? MOVERS_MAX : 1;
 	uint64_t wrong_before;
-	gantry_result r = GANTRY_OK;
 
 	perf_phase(rk->state, "verified messages", size);
-	TRY(perf_sync(rk));
+	TRY_NOW(perf_sync(rk));
 	wrong_before = rk->me->wrong + rk->other->wrong;
-	TRY(perf_sync(rk));
+	TRY_NOW(perf_sync(rk));
 	if (o->work.check)
-		TRY(perf_peer_verify(rk, size));
+		TRY_NOW(perf_peer_verify(rk, size));
 	for (int kind = 0; kind < KINDS; kind++)
 		for (int m = 0; m < nmovers; m++) {
 			if (kind == PINGPONG && !movers[m]->pingpong)
 				continue;
-			TRY(calibrate(rk, movers[m], (enum kind)kind, size, &se[m].iters[kind]));
+			TRY_NOW(calibrate(rk, movers[m], (enum kind)kind, size, &se[m].iters[kind]));
 		}
 	for (int k = 0; k < o->work.repeats; k++)
 		for (int kind = 0; kind < KINDS; kind++)
 			for (int m = 0; m < nmovers; m++) {
 				if (kind == PINGPONG && !movers[m]->pingpong)
 					continue;
-				TRY(repeat(rk, movers[m], (enum kind)kind, size, &se[m], k));
+				TRY_NOW(repeat(rk, movers[m], (enum kind)kind, size, &se[m], k));
 			}
 	*ret_row = (struct perf_row){.bytes = size, .wrong = rk->me->wrong + rk->other->wrong - wrong_before};
 	make_row(o, se, size, ret_row);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* ---- a rank's life ---- */
@@ -441,30 +431,27 @@ out:
 /* Rank 0's row, for both to print. */
 static gantry_result keep_row(struct perf_rank *rk, size_t i, const struct perf_row *row)
 {
-	gantry_result r = GANTRY_OK;
 	struct perf_row *rows = rk->shared->rows;
 
 	if (!rk->remote && rk->rank == 1)
 		return GANTRY_OK;
 	if (rk->remote)
-		TRY(perf_remote_swap(rk->remote, row, &rows[i], sizeof(*row), NULL, NULL));
+		TRY_NOW(perf_remote_swap(rk->remote, row, &rows[i], sizeof(*row), NULL, NULL));
 	if (rk->rank == 0)
 		rows[i] = *row;
 	store_release(&rk->shared->nrows, i + 1);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static gantry_result rank_work(struct perf_rank *rk)
 {
-	gantry_result r = GANTRY_OK;
 	struct perf_row row;
 
-	TRY(make_buffers(rk));
+	TRY_NOW(make_buffers(rk));
 	perf_phase(rk->state, "connecting", 0);
-	TRY(perf_peer_open(rk));
+	TRY_NOW(perf_peer_open(rk));
 	if (rk->opts->work.raw)
-		TRY(perf_raw_open(rk));
+		TRY_NOW(perf_raw_open(rk));
 	/*
 	 * Otherwise the blocking mover's wake-ups leave both ranks on one CPU, and whatever is measured next begins
 	 * there, in turns of several milliseconds. After the network was opened, so that it and its threads see and may
@@ -473,15 +460,13 @@ static gantry_result rank_work(struct perf_rank *rk)
 	if (rk->opts->pin && !rk->remote)
 		perf_keep_to_part(rk->rank, 2);
 	for (size_t i = 0; i < rk->opts->work.nsizes; i++) {
-		TRY(measure(rk, rk->opts->work.sizes[i], &row));
-		TRY(keep_row(rk, i, &row));
+		TRY_NOW(measure(rk, rk->opts->work.sizes[i], &row));
+		TRY_NOW(keep_row(rk, i, &row));
 	}
 	perf_phase(rk->state, "closing", 0);
 	if (rk->remote)
-		TRY(perf_remote_load(rk->remote, &rk->shared->pair.others_cpu));
-	TRY(perf_sync(rk));
-out:
-	return r;
+		TRY_NOW(perf_remote_load(rk->remote, &rk->shared->pair.others_cpu));
+	return perf_sync(rk);
 }
 
 static void keep_calls(struct perf_slot *slot, const struct call_counts *before)

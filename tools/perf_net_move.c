@@ -71,16 +71,14 @@ static gantry_result post(struct perf_peer *p, int sending, const struct message
 static gantry_result poll_request(struct perf_peer *p, void *request, int sending, size_t want, int *ret_done)
 {
 	int size = -1, done = 0;
-	gantry_result r;
 
-	TRY(p->net->ops->test(p->net, request, &done, &size));
+	TRY_NOW(p->net->ops->test(p->net, request, &done, &size));
 	if (done && !sending && want <= INT_MAX && size != (int)want)
-		FAIL(GANTRY_ERR_CORRUPT, "a receive says that %d bytes came where %zu were sent", size, want);
+		FAIL_NOW(GANTRY_ERR_CORRUPT, "a receive says that %d bytes came where %zu were sent", size, want);
 	if (done && !sending && p->unpack) /* the bytes are in the buffer, as host memory always has them */
-		TRY(p->net->ops->irecv_consumed(p->net, p->recv, 1, request));
+		TRY_NOW(p->net->ops->irecv_consumed(p->net, p->recv, 1, request));
 	*ret_done = done;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* A message has arrived. Checks all of it, or its stamps. */
@@ -108,7 +106,6 @@ static struct message nth(const struct perf_rank *rk, uint64_t i, size_t size, i
 
 static gantry_result stream(struct perf_rank *rk, size_t size, uint64_t iters)
 {
-	gantry_result r = GANTRY_OK;
 	struct perf_peer *p = rk->peer;
 	uint64_t posted = 0, finished = 0, depth = (uint64_t)rk->opts->work.depth;
 	void *request[PERF_DEPTH_MAX] = {0};
@@ -121,14 +118,14 @@ static gantry_result stream(struct perf_rank *rk, size_t size, uint64_t iters)
 
 			if (sending && check)
 				perf_stamp(m.at, size, perf_seq(rk, posted));
-			TRY(post(p, sending, &m, &q));
+			TRY_NOW(post(p, sending, &m, &q));
 			if (!q)
 				break;
 			request[posted++ % depth] = q;
 		}
 		if (finished == posted)
 			continue;
-		TRY(poll_request(p, request[finished % depth], sending, size, &done));
+		TRY_NOW(poll_request(p, request[finished % depth], sending, size, &done));
 		if (!done)
 			continue;
 		if (!sending && check)
@@ -136,8 +133,7 @@ static gantry_result stream(struct perf_rank *rk, size_t size, uint64_t iters)
 		finished++;
 		perf_progress(rk->state);
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* Posts now, however often that takes. */
@@ -154,23 +150,21 @@ static gantry_result post_now(struct perf_peer *p, int sending, const struct mes
 
 static gantry_result wait_both(struct perf_peer *p, void **send, void **recv, size_t size)
 {
-	gantry_result r = GANTRY_OK;
 	int done;
 
 	while (*send || *recv) {
 		if (*recv) {
-			TRY(poll_request(p, *recv, 0, size, &done));
+			TRY_NOW(poll_request(p, *recv, 0, size, &done));
 			if (done)
 				*recv = NULL;
 		}
 		if (*send) {
-			TRY(poll_request(p, *send, 1, size, &done));
+			TRY_NOW(poll_request(p, *send, 1, size, &done));
 			if (done)
 				*send = NULL;
 		}
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /*
@@ -179,37 +173,34 @@ out:
  */
 static gantry_result pingpong(struct perf_rank *rk, size_t size, uint64_t iters)
 {
-	gantry_result r = GANTRY_OK;
 	struct perf_peer *p = rk->peer;
 	struct message out_msg = {perf_buf(rk, 0), size, p->send_mr[0]},
 		       in_msg = {perf_buf(rk, 1), size, p->recv_mr[1]};
 	void *send = NULL, *recv = NULL;
 	int check = rk->opts->work.check, answer = rk->rank == 1;
 
-	TRY(post_now(p, 0, &in_msg, &recv));
+	TRY_NOW(post_now(p, 0, &in_msg, &recv));
 	for (uint64_t i = 0; i < iters; i++) {
 		if (answer) {
-			TRY(wait_both(p, &send, &recv, size));
+			TRY_NOW(wait_both(p, &send, &recv, size));
 			if (check)
 				check_message(rk, in_msg.at, size, perf_seq(rk, 2 * i), 0);
 			if (i + 1 < iters)
-				TRY(post_now(p, 0, &in_msg, &recv));
+				TRY_NOW(post_now(p, 0, &in_msg, &recv));
 		}
 		if (check)
 			perf_stamp(out_msg.at, size, perf_seq(rk, 2 * i + (uint64_t)answer));
-		TRY(post_now(p, 1, &out_msg, &send));
+		TRY_NOW(post_now(p, 1, &out_msg, &send));
 		if (!answer) {
-			TRY(wait_both(p, &send, &recv, size));
+			TRY_NOW(wait_both(p, &send, &recv, size));
 			if (check)
 				check_message(rk, in_msg.at, size, perf_seq(rk, 2 * i + 1), 0);
 			if (i + 1 < iters)
-				TRY(post_now(p, 0, &in_msg, &recv));
+				TRY_NOW(post_now(p, 0, &in_msg, &recv));
 		}
 		perf_progress(rk->state);
 	}
-	TRY(wait_both(p, &send, &recv, size));
-out:
-	return r;
+	return wait_both(p, &send, &recv, size);
 }
 
 const struct perf_mover perf_mover_peer = {.name = "stream over the network", .stream = stream, .pingpong = pingpong};
@@ -223,7 +214,6 @@ static const unsigned char guard_bytes[GUARD] = "no byte beyond!";
  */
 static gantry_result verify_window(struct perf_rank *rk, size_t size, size_t shift_tx, size_t shift_rx, int shorter)
 {
-	gantry_result r = GANTRY_OK;
 	struct perf_peer *p = rk->peer;
 	void *request[PERF_DEPTH_MAX] = {0};
 	int sending = rk->rank == 0, done;
@@ -239,25 +229,24 @@ static gantry_result verify_window(struct perf_rank *rk, size_t size, size_t shi
 		} else {
 			memcpy(m.at + size, guard_bytes, GUARD);
 		}
-		TRY(post_now(p, sending, &m, &request[i]));
+		TRY_NOW(post_now(p, sending, &m, &request[i]));
 	}
 	for (uint64_t i = 0; i < (uint64_t)rk->opts->work.depth; i++) {
 		struct message m = nth(rk, i, size, sending);
 		size_t sent = size - (shorter && i < size ? i : 0);
 
 		do
-			TRY(poll_request(p, request[i], sending, sent, &done));
+			TRY_NOW(poll_request(p, request[i], sending, sent, &done));
 		while (!done);
 		if (!sending) {
 			check_message(rk, m.at + shift_rx, sent, perf_seq(rk, i), 1);
 			if (memcmp(m.at + shift_rx + size, guard_bytes, GUARD) != 0)
-				FAIL(GANTRY_ERR_CORRUPT, "a receive of %s wrote beyond its buffer",
-				     gantry_size_text(size, text, sizeof(text)));
+				FAIL_NOW(GANTRY_ERR_CORRUPT, "a receive of %s wrote beyond its buffer",
+					 gantry_size_text(size, text, sizeof(text)));
 		}
 		perf_progress(rk->state);
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result perf_peer_verify(struct perf_rank *rk, size_t size)
@@ -265,19 +254,16 @@ gantry_result perf_peer_verify(struct perf_rank *rk, size_t size)
 	static const struct {
 		unsigned char tx, rx, shorter;
 	} windows[] = {{0, 0, 0}, {1, 3, 0}, {13, 0, 1}, {0, 7, 0}};
-	gantry_result r = GANTRY_OK;
 
 	for (size_t w = 0; w < sizeof(windows) / sizeof(windows[0]); w++) {
 		rk->round++;
-		TRY(verify_window(rk, size, windows[w].tx, windows[w].rx, windows[w].shorter));
+		TRY_NOW(verify_window(rk, size, windows[w].tx, windows[w].rx, windows[w].shorter));
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static gantry_result choose_net(struct perf_rank *rk)
 {
-	gantry_result r = GANTRY_OK;
 	struct perf_peer *p = rk->peer;
 	struct perf_shared *sh = rk->shared;
 	struct gantry_net_properties props = {0};
@@ -286,19 +272,20 @@ static gantry_result choose_net(struct perf_rank *rk)
 
 	p->net = gantry_net_tcp();
 	if (rk->opts->plugin) {
-		TRY(gantry_loader_open(rk->opts->plugin, &p->loader));
-		TRY(gantry_loader_net(p->loader, 0, &p->net));
+		TRY_NOW(gantry_loader_open(rk->opts->plugin, &p->loader));
+		TRY_NOW(gantry_loader_net(p->loader, 0, &p->net));
 	}
-	TRY(p->net->ops->init(p->net, 1, &config, &p->ctx));
+	TRY_NOW(p->net->ops->init(p->net, 1, &config, &p->ctx));
 	p->inited = 1;
-	TRY(p->net->ops->devices(p->net, &ndevs));
+	TRY_NOW(p->net->ops->devices(p->net, &ndevs));
 	if (ndevs < 1)
-		FAIL(GANTRY_ERR_CONFIG, "%s has no device here", p->net->name);
-	TRY(p->net->ops->get_properties(p->net, 0, &props));
+		FAIL_NOW(GANTRY_ERR_CONFIG, "%s has no device here", p->net->name);
+	TRY_NOW(p->net->ops->get_properties(p->net, 0, &props));
 	p->unpack = props.device_type == GANTRY_NET_DEVICE_UNPACK;
 	if (p->unpack && rk->opts->work.depth > GANTRY_UNPACK_DEPTH)
-		FAIL(GANTRY_ERR_CONFIG, "--depth %d: %s is of device type UNPACK, which takes %d receives at a time",
-		     rk->opts->work.depth, p->net->name, GANTRY_UNPACK_DEPTH);
+		FAIL_NOW(GANTRY_ERR_CONFIG,
+			 "--depth %d: %s is of device type UNPACK, which takes %d receives at a time",
+			 rk->opts->work.depth, p->net->name, GANTRY_UNPACK_DEPTH);
 	if (rk->rank == 0 || rk->remote) {
 		snprintf(sh->net_name, sizeof(sh->net_name), "%s", p->net->name);
 		snprintf(sh->net_from, sizeof(sh->net_from), "%s",
@@ -309,60 +296,55 @@ static gantry_result choose_net(struct perf_rank *rk)
 		sh->ndevs = ndevs;
 		store_release(&sh->pair.info_ready, 1);
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* Both directions at once, connect and accept in turn: neither may depend on the other being there first. */
 static gantry_result connect_both(struct perf_rank *rk)
 {
-	gantry_result r = GANTRY_OK;
 	struct perf_peer *p = rk->peer;
 	const struct gantry_net_ops *ops = p->net->ops;
 	struct gantry_net_device_handle *send_dev = NULL, *recv_dev = NULL;
 	char handle[GANTRY_NET_HANDLE_SIZE] __attribute__((aligned(16)));
 	uint64_t deadline = gantry_now_ns() + rk->opts->work.timeout_ns;
 
-	TRY(ops->listen(p->net, p->ctx, 0, rk->me->handle, &p->listen));
-	TRY(perf_sync(rk));
+	TRY_NOW(ops->listen(p->net, p->ctx, 0, rk->me->handle, &p->listen));
+	TRY_NOW(perf_sync(rk));
 	memcpy(handle, rk->other->handle, sizeof(handle));
 	while (!p->send || !p->recv) {
 		if (!p->send)
-			TRY(ops->connect(p->net, p->ctx, 0, handle, &p->send, &send_dev));
+			TRY_NOW(ops->connect(p->net, p->ctx, 0, handle, &p->send, &send_dev));
 		if (!p->recv)
-			TRY(ops->accept(p->net, p->listen, &p->recv, &recv_dev));
+			TRY_NOW(ops->accept(p->net, p->listen, &p->recv, &recv_dev));
 		if (rk->remote)
-			TRY(perf_remote_alive(rk->remote));
+			TRY_NOW(perf_remote_alive(rk->remote));
 		if (gantry_now_ns() > deadline)
-			FAIL(GANTRY_ERR_TIMEOUT, "not connected after %.1f s: connect is %s, accept is %s",
-			     (double)rk->opts->work.timeout_ns / 1e9, p->send ? "done" : "waiting",
-			     p->recv ? "done" : "waiting");
+			FAIL_NOW(GANTRY_ERR_TIMEOUT, "not connected after %.1f s: connect is %s, accept is %s",
+				 (double)rk->opts->work.timeout_ns / 1e9, p->send ? "done" : "waiting",
+				 p->recv ? "done" : "waiting");
 		sched_yield();
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result perf_peer_open(struct perf_rank *rk)
 {
-	gantry_result r = GANTRY_OK;
 	struct perf_peer *p = calloc(1, sizeof(*p));
 
 	rk->peer = p;
 	if (!p)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a connection");
-	TRY(choose_net(rk));
-	TRY(connect_both(rk));
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a connection");
+	TRY_NOW(choose_net(rk));
+	TRY_NOW(connect_both(rk));
 	for (int i = 0; i < rk->nbufs; i++) {
 		unsigned char *at = perf_buf(rk, (uint64_t)i);
 
-		TRY(p->net->ops->reg_mr(p->net, p->send, at, rk->stride, GANTRY_NET_PTR_HOST, &p->send_mr[i]));
+		TRY_NOW(p->net->ops->reg_mr(p->net, p->send, at, rk->stride, GANTRY_NET_PTR_HOST, &p->send_mr[i]));
 		p->nsend_mr++;
-		TRY(p->net->ops->reg_mr(p->net, p->recv, at, rk->stride, GANTRY_NET_PTR_HOST, &p->recv_mr[i]));
+		TRY_NOW(p->net->ops->reg_mr(p->net, p->recv, at, rk->stride, GANTRY_NET_PTR_HOST, &p->recv_mr[i]));
 		p->nrecv_mr++;
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 void perf_peer_close(struct perf_rank *rk)
@@ -395,17 +377,13 @@ enum { SPIN, BLOCK, PING, PONG, RAW_SOCKETS }; /* the connections */
 
 static gantry_result raw_move(int fd, unsigned char *p, size_t size, int sending)
 {
-	gantry_result r = GANTRY_OK;
-
 	if (raw_tcp_move(fd, p, size, sending))
-		FAIL(GANTRY_ERR_SYSTEM, "raw mover: %s: %s", sending ? "send" : "recv", strerror(errno));
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_SYSTEM, "raw mover: %s: %s", sending ? "send" : "recv", strerror(errno));
+	return GANTRY_OK;
 }
 
 static gantry_result raw_stream(struct perf_rank *rk, int fd, size_t size, uint64_t iters)
 {
-	gantry_result r = GANTRY_OK;
 	int sending = rk->rank == 0, check = rk->opts->work.check;
 
 	for (uint64_t i = 0; i < iters; i++) {
@@ -413,13 +391,12 @@ static gantry_result raw_stream(struct perf_rank *rk, int fd, size_t size, uint6
 
 		if (sending && check)
 			perf_stamp(at, size, perf_seq(rk, i));
-		TRY(raw_move(fd, at, size, sending));
+		TRY_NOW(raw_move(fd, at, size, sending));
 		if (!sending && check)
 			rk->me->wrong += perf_stamp_check(at, size, perf_seq(rk, i));
 		perf_progress(rk->state);
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static gantry_result stream_spin(struct perf_rank *rk, size_t size, uint64_t iters)
@@ -433,7 +410,6 @@ static gantry_result stream_block(struct perf_rank *rk, size_t size, uint64_t it
 
 static gantry_result raw_pingpong(struct perf_rank *rk, size_t size, uint64_t iters)
 {
-	gantry_result r = GANTRY_OK;
 	int check = rk->opts->work.check, answer = rk->rank == 1;
 	int to = rk->raw.fd[answer ? PONG : PING], from = rk->raw.fd[answer ? PING : PONG];
 	unsigned char *out_buf = perf_buf(rk, 0), *in_buf = perf_buf(rk, 1);
@@ -445,17 +421,16 @@ static gantry_result raw_pingpong(struct perf_rank *rk, size_t size, uint64_t it
 			if (half == answer) {
 				if (check)
 					perf_stamp(out_buf, size, seq);
-				TRY(raw_move(to, out_buf, size, 1));
+				TRY_NOW(raw_move(to, out_buf, size, 1));
 			} else {
-				TRY(raw_move(from, in_buf, size, 0));
+				TRY_NOW(raw_move(from, in_buf, size, 0));
 				if (check)
 					rk->me->wrong += perf_stamp_check(in_buf, size, seq);
 			}
 		}
 		perf_progress(rk->state);
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 const struct perf_mover perf_mover_raw_spin = {
@@ -465,26 +440,24 @@ const struct perf_mover perf_mover_raw_block = {
 
 gantry_result perf_raw_open(struct perf_rank *rk)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_addr addr = perf_remote_address(rk->remote);
 	char text[GANTRY_ADDR_TEXT];
 	int on = 1, rank = rk->rank;
 
 	if (rank == 1 && raw_tcp_listen(&rk->raw, &addr.sa, gantry_addr_len(&addr), 0, &rk->me->raw_port))
-		FAIL(GANTRY_ERR_SYSTEM, "raw mover: listening on %s: %s", gantry_addr_text(&addr, text),
-		     strerror(errno));
-	TRY(perf_sync(rk));
+		FAIL_NOW(GANTRY_ERR_SYSTEM, "raw mover: listening on %s: %s", gantry_addr_text(&addr, text),
+			 strerror(errno));
+	TRY_NOW(perf_sync(rk));
 	gantry_addr_set_port(&addr, rk->shared->rank[1].raw_port);
 	if (raw_tcp_join(&rk->raw, RAW_SOCKETS, rank == 0 ? &addr.sa : NULL, gantry_addr_len(&addr), 0))
-		FAIL(GANTRY_ERR_SYSTEM, "raw mover: connecting to %s: %s", gantry_addr_text(&addr, text),
-		     strerror(errno));
+		FAIL_NOW(GANTRY_ERR_SYSTEM, "raw mover: connecting to %s: %s", gantry_addr_text(&addr, text),
+			 strerror(errno));
 	for (int i = 0; i < RAW_SOCKETS; i++) {
 		int fd = rk->raw.fd[i], plain = i < PING && !rk->opts->work.raw_nodelay;
 
 		if ((!plain && setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) < 0) ||
 		    (i != BLOCK && fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) < 0))
-			FAIL(GANTRY_ERR_SYSTEM, "raw mover: TCP_NODELAY or O_NONBLOCK: %s", strerror(errno));
+			FAIL_NOW(GANTRY_ERR_SYSTEM, "raw mover: TCP_NODELAY or O_NONBLOCK: %s", strerror(errno));
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }

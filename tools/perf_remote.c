@@ -131,22 +131,21 @@ static void clean(char *text, size_t size)
 
 gantry_result perf_remote_read_card(struct perf_remote *rm, struct perf_card *c)
 {
-	gantry_result r = GANTRY_OK;
 	char address[GANTRY_ADDR_TEXT];
 
 	rm->differ = 1;
 	if (memcmp(c->magic, "gantry perf", sizeof("gantry perf")) != 0)
-		FAIL(GANTRY_ERR_PROTOCOL, "the other side is not gantry perf");
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "the other side is not gantry perf");
 	clean(c->version, sizeof(c->version));
 	clean(c->operation, sizeof(c->operation));
 	clean(c->host, sizeof(c->host));
 	clean(c->machine, sizeof(c->machine));
 	if (strcmp(c->version, GANTRY_VERSION) != 0)
-		FAIL(GANTRY_ERR_VERSION, "%s has gantry %s, this side %s: install the same version on both", c->host,
-		     c->version, GANTRY_VERSION);
+		FAIL_NOW(GANTRY_ERR_VERSION, "%s has gantry %s, this side %s: install the same version on both",
+			 c->host, c->version, GANTRY_VERSION);
 	if (strcmp(c->operation, rm->program) != 0)
-		FAIL(GANTRY_ERR_SETTING, "%s runs %s, this side %s: run the same on both", c->host, c->operation,
-		     rm->program);
+		FAIL_NOW(GANTRY_ERR_SETTING, "%s runs %s, this side %s: run the same on both", c->host, c->operation,
+			 rm->program);
 	rm->differ = 0;
 	if (rm->opts->listen) { /* the client knows better from where to where its connection goes */
 		rm->local = address_from(c->family, c->other);
@@ -155,8 +154,7 @@ gantry_result perf_remote_read_card(struct perf_remote *rm, struct perf_card *c)
 	gantry_addr_set_port(&rm->other, 0);
 	snprintf(rm->peer, sizeof(rm->peer), "%s (%s); %.128s", c->host, gantry_addr_text(&rm->other, address),
 		 c->machine);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* ---- which interface ---- */
@@ -451,16 +449,14 @@ out:
 
 gantry_result perf_remote_load(struct perf_remote *rm, double *ret_seconds)
 {
-	gantry_result r = GANTRY_OK;
 	struct {
 		double seconds;
 		uint64_t host;
 	} mine = {perf_load_cpu_seconds(), gantry_host_id()}, other;
 
-	TRY(perf_remote_swap(rm, &mine, &other, sizeof(mine), NULL, NULL));
+	TRY_NOW(perf_remote_swap(rm, &mine, &other, sizeof(mine), NULL, NULL));
 	*ret_seconds = other.host == mine.host ? other.seconds : 0;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 struct gantry_addr perf_remote_address(const struct perf_remote *rm)

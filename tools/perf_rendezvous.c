@@ -383,17 +383,16 @@ static int say_waiting(void *ctx, const char *awaits)
 
 static gantry_result check_guess(const struct perf_root *root, const struct gantry_addr *addrs, int n)
 {
-	gantry_result r = GANTRY_OK;
 	char host[128] = "";
 
 	for (int i = 0; i < n; i++)
 		if (gantry_addr_is_local(&addrs[i]))
 			return GANTRY_OK;
 	gethostname(host, sizeof(host) - 1);
-	FAIL(GANTRY_ERR_CONFIG, "rank 0 runs on %s, but the others look for it at %s (%s): give all ranks --root %s",
-	     host, root->hosts, root->from, host);
-out:
-	return r;
+	FAIL_NOW(GANTRY_ERR_CONFIG,
+		 "rank 0 runs on %s, but the others look for it at %s (%s): give all ranks --root %s", host,
+		 root->hosts, root->from, host);
+	return GANTRY_OK;
 }
 
 gantry_result perf_id_exchange(const struct perf_launcher *l, const struct perf_root *root,
@@ -490,7 +489,6 @@ static int read_id(const char *path, struct gantry_unique_id *ret_id)
 
 gantry_result perf_id_await(const char *path, int rank, uint64_t timeout_ns, struct gantry_unique_id *ret_id)
 {
-	gantry_result r = GANTRY_OK;
 	const struct timespec nap = {0, 20000000};
 	const uint64_t began = gantry_now_ns();
 	int said = 0;
@@ -499,19 +497,18 @@ gantry_result perf_id_await(const char *path, int rank, uint64_t timeout_ns, str
 		uint64_t waited = gantry_now_ns() - began;
 
 		if (waited > timeout_ns)
-			FAIL(GANTRY_ERR_TIMEOUT,
-			     "rank 0 has not written the id file %s within %.3g s (GANTRY_CONNECT_TIMEOUT): is it "
-			     "running, "
-			     "and does this host see that file?",
-			     path, (double)timeout_ns / 1e9);
+			FAIL_NOW(GANTRY_ERR_TIMEOUT,
+				 "rank 0 has not written the id file %s within %.3g s (GANTRY_CONNECT_TIMEOUT): is it "
+				 "running, "
+				 "and does this host see that file?",
+				 path, (double)timeout_ns / 1e9);
 		if (!said && waited > SAY_AFTER_NS) {
 			fprintf(stderr, "gantry perf sendrecv: rank %d waits for rank 0 to write %s\n", rank, path);
 			said = 1;
 		}
 		nanosleep(&nap, NULL);
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 void perf_id_remove(const char *path, const struct gantry_unique_id *id)

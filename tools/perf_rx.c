@@ -192,45 +192,39 @@ out:
  * the time is over. */
 static gantry_result barrier(struct prx_rank *rk)
 {
-	gantry_result r = GANTRY_OK;
-
 	if (rk->remote)
 		return barrier_far(rk);
 	store_release(&rk->me->arrived, rk->me->arrived + 1);
 	while (load_acquire(&rk->other->arrived) < rk->me->arrived) {
 		if (load_acquire(&rk->other->error_ns) || gantry_now_ns() > rk->deadline)
-			FAIL(GANTRY_ERR_ABORTED, "the other rank has given up");
+			FAIL_NOW(GANTRY_ERR_ABORTED, "the other rank has given up");
 		poll_rx(rk);
 		sched_yield();
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* ---- plain TCP: as many streams as the pipeline has bulk lanes ---- */
 
 static gantry_result raw_open(struct prx_rank *rk)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_addr a = perf_remote_address(rk->remote);
 	const uint64_t limit = rk->opts->work.timeout_ns;
 	char text[GANTRY_ADDR_TEXT];
 
 	if (rk->rank == 1 && raw_tcp_listen(&rk->raw, &a.sa, gantry_addr_len(&a), limit, &rk->shared->raw_port))
-		FAIL(GANTRY_ERR_SYSTEM, "raw streams: listening on %s: %s", gantry_addr_text(&a, text),
-		     strerror(errno));
-	TRY(barrier(rk));
+		FAIL_NOW(GANTRY_ERR_SYSTEM, "raw streams: listening on %s: %s", gantry_addr_text(&a, text),
+			 strerror(errno));
+	TRY_NOW(barrier(rk));
 	gantry_addr_set_port(&a, rk->shared->raw_port);
 	if (raw_tcp_join(&rk->raw, rk->shared->streams, rk->rank == 0 ? &a.sa : NULL, gantry_addr_len(&a), limit))
-		FAIL(GANTRY_ERR_SYSTEM, "raw streams: connecting to %s: %s", gantry_addr_text(&a, text),
-		     strerror(errno));
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_SYSTEM, "raw streams: connecting to %s: %s", gantry_addr_text(&a, text),
+			 strerror(errno));
+	return GANTRY_OK;
 }
 
 static gantry_result raw_run(struct prx_rank *rk, uint64_t *ret_ns)
 {
-	gantry_result r = GANTRY_OK;
 	struct raw_tcp_stream s[RAW_TCP_MAX];
 	uint64_t start, left = rk->bytes;
 	int bad;
@@ -241,14 +235,13 @@ static gantry_result raw_run(struct prx_rank *rk, uint64_t *ret_ns)
 		s[i] = (struct raw_tcp_stream){.fd = rk->raw.fd[i], .sending = rk->rank == 0, .bytes = part};
 		left -= part;
 	}
-	TRY(barrier(rk));
+	TRY_NOW(barrier(rk));
 	start = gantry_now_ns();
 	bad = raw_tcp_run(s, rk->raw.n);
 	*ret_ns = gantry_now_ns() - start;
 	if (bad)
-		FAIL(GANTRY_ERR_SYSTEM, "raw streams: %s", strerror(errno));
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_SYSTEM, "raw streams: %s", strerror(errno));
+	return GANTRY_OK;
 }
 
 /* ---- the pipeline ---- */
@@ -282,53 +275,47 @@ out:
 
 static gantry_result alloc(struct prx_rank *rk, uint64_t size, unsigned char **ret)
 {
-	gantry_result r = GANTRY_OK;
 	char text[GANTRY_TEXT_MAX];
 	void *p = NULL;
 
 	if (rk->device_memory)
-		TRY(gantry_mem_alloc(rk->dev, size, &p));
+		TRY_NOW(gantry_mem_alloc(rk->dev, size, &p));
 	else
 		p = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
 	if (!p)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for %s", gantry_size_text(size, text, sizeof(text)));
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for %s", gantry_size_text(size, text, sizeof(text)));
 	*ret = p;
-	TRY(gantry_rx_register(rk->rx, p, size));
-out:
-	return r;
+	return gantry_rx_register(rk->rx, p, size);
 }
 
 static gantry_result open_all(struct prx_rank *rk)
 {
-	gantry_result r = GANTRY_OK;
 	const struct prx_opts *o = rk->opts;
 	struct gantry_rx_config config = {.struct_size = sizeof(config),
 					  .path = (enum gantry_rx_path)(o->work.path + 1)};
 	char text[GANTRY_TEXT_MAX];
 	void *dev;
 
-	TRY(gantry_params_load(0));
-	TRY(gantry_device_open((enum gantry_device_kind)o->work.device, o->gpu, &rk->dev));
+	TRY_NOW(gantry_params_load(0));
+	TRY_NOW(gantry_device_open((enum gantry_device_kind)o->work.device, o->gpu, &rk->dev));
 	config.device = rk->dev;
-	TRY(gantry_rx_open(&config, &rk->rx));
-	TRY(meet(rk));
+	TRY_NOW(gantry_rx_open(&config, &rk->rx));
+	TRY_NOW(meet(rk));
 	rk->device_memory =
 		o->work.memory == MEMORY_DEVICE ||
 		(o->work.memory == MEMORY_AUTO &&
 		 (o->work.device == GANTRY_DEVICE_CUDA || strncmp(gantry_rx_conn_path(rk->conn), "unpack", 6) == 0));
 	rk->bytes = o->work.pieces ? o->work.pieces * o->work.piece_bytes : o->work.end;
 	rk->span = o->work.pieces ? (o->work.pieces - 1) * o->work.stride + o->work.piece_bytes : 0;
-	TRY(alloc(rk, rk->bytes, &rk->plain));
+	TRY_NOW(alloc(rk, rk->bytes, &rk->plain));
 	if (rk->span)
-		TRY(alloc(rk, rk->span, &rk->strided));
+		TRY_NOW(alloc(rk, rk->span, &rk->strided));
 	rk->image = malloc(rk->span + rk->bytes);
 	if (!rk->image)
-		FAIL(GANTRY_ERR_NOMEM, "no memory to check %s", gantry_size_text(rk->bytes, text, sizeof(text)));
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory to check %s", gantry_size_text(rk->bytes, text, sizeof(text)));
 	if (o->work.device == GANTRY_DEVICE_CUDA)
-		TRY(rk->dev->ops->alloc_mapped(rk->dev, PINNED, &rk->pinned, &dev));
-	TRY(raw_open(rk));
-out:
-	return r;
+		TRY_NOW(rk->dev->ops->alloc_mapped(rk->dev, PINNED, &rk->pinned, &dev));
+	return raw_open(rk);
 }
 
 static void release(struct prx_rank *rk, unsigned char *p)
@@ -387,12 +374,11 @@ static void count_wrong(struct prx_rank *rk, uint64_t wrong, uint64_t offset, co
 
 static gantry_result check(struct prx_rank *rk, int pieces, uint64_t seq)
 {
-	gantry_result r = GANTRY_OK;
 	const struct prx_opts *o = rk->opts;
 	unsigned char *flat = pieces ? rk->image + rk->span : rk->image;
 	uint64_t wrong;
 
-	TRY(gantry_mem_copy(rk->dev, rk->image, pieces ? rk->strided : rk->plain, pieces ? rk->span : rk->bytes));
+	TRY_NOW(gantry_mem_copy(rk->dev, rk->image, pieces ? rk->strided : rk->plain, pieces ? rk->span : rk->bytes));
 	for (uint64_t i = 0; pieces && i < o->work.pieces; i++) {
 		memcpy(flat + i * o->work.piece_bytes, rk->image + i * o->work.stride, o->work.piece_bytes);
 		wrong = 0;
@@ -402,8 +388,7 @@ static gantry_result check(struct prx_rank *rk, int pieces, uint64_t seq)
 	}
 	wrong = perf_check(flat, rk->bytes, seq);
 	count_wrong(rk, wrong, wrong ? perf_first_wrong(flat, rk->bytes, seq) : 0, "at offset");
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static gantry_result move(struct prx_rank *rk, int pieces, uint64_t seq, uint64_t *ret_ns)
@@ -469,48 +454,44 @@ static double gbs(const struct prx_rank *rk, uint64_t ns)
 /* k < 0: to warm up. */
 static gantry_result round_of(struct prx_rank *rk, int k)
 {
-	gantry_result r = GANTRY_OK;
 	double(*out)[PRX_REPEATS_MAX] = rk->shared->gbs;
 	uint64_t ns = 1, seq = (uint64_t)(k + 1) * 2;
 	int at = k < 0 ? 0 : k, says = rk->rank == 1;
 
-	TRY(move(rk, 0, seq, &ns));
+	TRY_NOW(move(rk, 0, seq, &ns));
 	if (says)
 		out[RX][at] = gbs(rk, ns);
 	if (rk->span) {
-		TRY(move(rk, 1, seq + 1, &ns));
+		TRY_NOW(move(rk, 1, seq + 1, &ns));
 		if (says)
 			out[PIECES][at] = gbs(rk, ns);
 	}
-	TRY(raw_run(rk, &ns));
+	TRY_NOW(raw_run(rk, &ns));
 	if (says)
 		out[RAW][at] = gbs(rk, ns);
 	if (rk->pinned) {
-		TRY(pcie(rk, &ns));
+		TRY_NOW(pcie(rk, &ns));
 		rk->shared->pcie[rk->rank][at] = gbs(rk, ns);
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* The other machine, and what its user or this one wants to have measured. */
 static gantry_result meet_far(struct prx_rank *rk, struct perf_remote *rm)
 {
-	gantry_result r = GANTRY_OK;
 	struct prx_shared *s = rk->shared;
 	struct prx_work other;
 	char why[256];
 
-	TRY(perf_pair_meet(&s->pair, rm, set.program, &rk->opts->remote, &rk->opts->work, &other, sizeof(other)));
+	TRY_NOW(perf_pair_meet(&s->pair, rm, set.program, &rk->opts->remote, &rk->opts->work, &other, sizeof(other)));
 	rk->remote = rm;
 	if (rk->rank == 1 && prx_take(&other, &s->opts) < 0)
-		FAIL(GANTRY_ERR_PROTOCOL, "the client's options make no sense here");
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "the client's options make no sense here");
 	if (rk->rank == 1 && s->opts.work.device == GANTRY_DEVICE_HOST &&
 	    !perf_memory_fits(1, buffer_bytes(&s->opts), why, sizeof(why)))
-		FAIL(GANTRY_ERR_NOMEM, "%s", why);
+		FAIL_NOW(GANTRY_ERR_NOMEM, "%s", why);
 	store_relaxed(&rk->me->alone, 0);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* What each has measured, for both to print. */
@@ -522,7 +503,6 @@ struct far_result {
 
 static gantry_result share_results(struct prx_rank *rk)
 {
-	gantry_result r = GANTRY_OK;
 	static struct far_result mine, other;
 	struct prx_shared *s = rk->shared;
 
@@ -530,35 +510,31 @@ static gantry_result share_results(struct prx_rank *rk)
 	memcpy(mine.pcie, s->pcie[rk->rank], sizeof(mine.pcie));
 	mine.wrong = s->wrong;
 	memcpy(mine.first_wrong, s->first_wrong, sizeof(mine.first_wrong));
-	TRY(perf_remote_swap(rk->remote, &mine, &other, sizeof(mine), poll_rx, rk));
+	TRY_NOW(perf_remote_swap(rk->remote, &mine, &other, sizeof(mine), poll_rx, rk));
 	memcpy(s->pcie[!rk->rank], other.pcie, sizeof(other.pcie));
 	if (rk->rank == 0) {
 		memcpy(s->gbs, other.gbs, sizeof(other.gbs));
 		s->wrong = other.wrong;
 		perf_remote_words(s->first_wrong, other.first_wrong, sizeof(other.first_wrong));
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static gantry_result work(struct prx_rank *rk)
 {
-	gantry_result r = GANTRY_OK;
-
 	perf_phase(rk->me, "connecting", 0);
-	TRY(open_all(rk));
+	TRY_NOW(open_all(rk));
 	perf_phase(rk->me, "transfers", rk->bytes);
 	for (int k = -1; k < rk->opts->work.repeats; k++) {
 		rk->deadline = gantry_now_ns() + rk->opts->work.timeout_ns;
-		TRY(round_of(rk, k));
+		TRY_NOW(round_of(rk, k));
 	}
 	if (rk->remote) {
-		TRY(share_results(rk));
-		TRY(perf_remote_load(rk->remote, &rk->shared->pair.others_cpu));
+		TRY_NOW(share_results(rk));
+		TRY_NOW(perf_remote_load(rk->remote, &rk->shared->pair.others_cpu));
 	}
-	TRY(barrier(rk)); /* nobody closes while the other still reads */
-out:
-	return r;
+	TRY_NOW(barrier(rk)); /* nobody closes while the other still reads */
+	return GANTRY_OK;
 }
 
 /* In a process of its own. */

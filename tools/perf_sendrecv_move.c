@@ -53,12 +53,11 @@ static void next_group(struct sr_rank *rk)
 
 gantry_result sr_plan(struct sr_rank *rk)
 {
-	gantry_result r = GANTRY_OK;
 	int n = rk->nranks, me = rk->rank, even = me % 2 == 0, other = even ? me + 1 : me - 1;
 
 	rk->msgs = calloc(2 * (size_t)n * (size_t)rk->opts->inflight, sizeof(*rk->msgs));
 	if (!rk->msgs)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a list of messages");
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a list of messages");
 	switch ((enum sr_pattern)rk->opts->pattern) {
 	case SR_RING:
 		add(rk, 1, (me + 1) % n);
@@ -84,8 +83,7 @@ gantry_result sr_plan(struct sr_rank *rk)
 		break;
 	}
 	next_group(rk);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* Messages that follow one another in the time of an iteration: those of a group count as one after the other, as in
@@ -121,12 +119,9 @@ static gantry_result enqueue_group(struct sr_rank *rk, int g, uint64_t bytes)
 
 gantry_result sr_enqueue(struct sr_rank *rk, uint64_t bytes)
 {
-	gantry_result r = GANTRY_OK;
-
 	for (int g = 0; g < rk->ngroups; g++)
-		TRY(enqueue_group(rk, g, bytes));
-out:
-	return r;
+		TRY_NOW(enqueue_group(rk, g, bytes));
+	return GANTRY_OK;
 }
 
 gantry_result sr_finish(struct sr_rank *rk)
@@ -157,7 +152,6 @@ static uint32_t proto_of(const struct gantry_conn *conn, uint64_t bytes)
  */
 gantry_result sr_echo(struct sr_rank *rk, uint64_t bytes, uint64_t n)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_comm *comm = rk->comm;
 	int peer = rk->rank ^ 1, channel;
 	const struct comm_conn *send, *recv;
@@ -175,8 +169,9 @@ gantry_result sr_echo(struct sr_rank *rk, uint64_t bytes, uint64_t n)
 	send = &comm->peers[peer].send[channel];
 	recv = &comm->peers[peer].recv[channel];
 	if ((send->c.conn.flags | recv->c.conn.flags) & GANTRY_CONN_PROXIED)
-		FAIL(GANTRY_ERR_UNSUPPORTED, "--pattern echo needs kernels that reach each other (p2p or shm), not %s",
-		     send->c.transport->name);
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED,
+			 "--pattern echo needs kernels that reach each other (p2p or shm), not %s",
+			 send->c.transport->name);
 	args.send = send->dev;
 	args.recv = recv->dev;
 	args.proto = proto_of(&send->c.conn, bytes);
@@ -184,9 +179,7 @@ gantry_result sr_echo(struct sr_rank *rk, uint64_t bytes, uint64_t n)
 	args.output = rk->memory[0] + SR_FRONT;
 	l.eventcounts = comm->all_notify && comm->eventcounts ? &comm->eventcounts[channel]
 							      : NULL; /* block 0 sleeps at the channel's */
-	TRY(rk->dev->ops->launch(rk->dev, rk->stream, &l));
-out:
-	return r;
+	return rk->dev->ops->launch(rk->dev, rk->stream, &l);
 }
 
 /* ---- what messages carry ---- */
@@ -239,29 +232,25 @@ static uint64_t guard_seq(const struct sr_rank *rk, const struct sr_msg *m, int 
 
 static gantry_result prepare(struct sr_rank *rk, const struct sr_msg *m, uint64_t bytes)
 {
-	gantry_result r = GANTRY_OK;
 	char *at = place_of(rk, m);
 
-	TRY(fill(rk, at - SR_GUARD, SR_GUARD, guard_seq(rk, m, 0)));
-	TRY(fill(rk, at, bytes, m->send ? seq_of(rk, m) : POISON_SEQ + rk->round));
-	TRY(fill(rk, at + bytes, SR_GUARD, guard_seq(rk, m, 1)));
+	TRY_NOW(fill(rk, at - SR_GUARD, SR_GUARD, guard_seq(rk, m, 0)));
+	TRY_NOW(fill(rk, at, bytes, m->send ? seq_of(rk, m) : POISON_SEQ + rk->round));
+	TRY_NOW(fill(rk, at + bytes, SR_GUARD, guard_seq(rk, m, 1)));
 	perf_progress(&rk->me->state);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* Sent messages too: nobody may have written there. */
 static gantry_result compare(struct sr_rank *rk, const struct sr_msg *m, uint64_t bytes)
 {
-	gantry_result r = GANTRY_OK;
 	char *at = place_of(rk, m);
 
-	TRY(verify(rk, at - SR_GUARD, SR_GUARD, guard_seq(rk, m, 0)));
-	TRY(verify(rk, at, bytes, seq_of(rk, m)));
-	TRY(verify(rk, at + bytes, SR_GUARD, guard_seq(rk, m, 1)));
+	TRY_NOW(verify(rk, at - SR_GUARD, SR_GUARD, guard_seq(rk, m, 0)));
+	TRY_NOW(verify(rk, at, bytes, seq_of(rk, m)));
+	TRY_NOW(verify(rk, at + bytes, SR_GUARD, guard_seq(rk, m, 1)));
 	perf_progress(&rk->me->state);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* Says where the first wrong byte of a message or of its guards is; text stays "" if there is none. */
@@ -319,7 +308,6 @@ out:
 /* Each message at each of the addresses; large ones, whose filling takes longest, at two of them at least. */
 gantry_result sr_check(struct sr_rank *rk, uint64_t bytes, struct sr_sample *s)
 {
-	gantry_result r = GANTRY_OK;
 	uint64_t all = bytes * (uint64_t)rk->opts->inflight;
 	int rounds = all <= ROUNDS_ALL_BELOW ? 3 : rk->opts->inflight >= 2 ? 1 : 2;
 
@@ -328,7 +316,6 @@ gantry_result sr_check(struct sr_rank *rk, uint64_t bytes, struct sr_sample *s)
 	while ((rk->round + 1) % 3) /* every size begins at the even address */
 		rk->round++;
 	for (int i = 0; i < rounds; i++)
-		TRY(check_round(rk, bytes, s));
-out:
-	return r;
+		TRY_NOW(check_round(rk, bytes, s));
+	return GANTRY_OK;
 }

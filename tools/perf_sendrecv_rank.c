@@ -47,40 +47,35 @@ static void meet(struct sr_rank *rk)
 /* Rank 0's half of the exchange, or another's. The box holds a sample of each rank. */
 static gantry_result exchange(struct sr_rank *rk)
 {
-	gantry_result r = GANTRY_OK;
 	const size_t one = sizeof(struct sr_sample), all = one * (size_t)rk->nranks;
 
 	if (rk->rank == 0) {
 		gantry_group_start();
 		for (int i = 1; i < rk->nranks; i++)
 			gantry_recv(rk->box + one * (size_t)i, one, GANTRY_TYPE_INT8, i, rk->comm, rk->stream);
-		TRY(gantry_group_end());
+		TRY_NOW(gantry_group_end());
 		gantry_group_start();
 		for (int i = 1; i < rk->nranks; i++)
 			gantry_send(rk->box, all, GANTRY_TYPE_INT8, i, rk->comm, rk->stream);
-		TRY(gantry_group_end());
+		TRY_NOW(gantry_group_end());
 	} else {
-		TRY(gantry_send(rk->box + one * (size_t)rk->rank, one, GANTRY_TYPE_INT8, 0, rk->comm, rk->stream));
+		TRY_NOW(gantry_send(rk->box + one * (size_t)rk->rank, one, GANTRY_TYPE_INT8, 0, rk->comm, rk->stream));
 		/* What comes back is all of them: to the beginning, not where the own one still lies. */
-		TRY(gantry_recv(rk->box, all, GANTRY_TYPE_INT8, 0, rk->comm, rk->stream));
+		TRY_NOW(gantry_recv(rk->box, all, GANTRY_TYPE_INT8, 0, rk->comm, rk->stream));
 	}
-	TRY(sr_finish(rk));
-out:
-	return r;
+	return sr_finish(rk);
 }
 
 static gantry_result share_far(struct sr_rank *rk)
 {
-	gantry_result r = GANTRY_OK;
 	const size_t one = sizeof(struct sr_sample);
 
-	TRY(gantry_mem_copy(rk->dev, rk->box + one * (size_t)rk->rank, sample_at(rk, rk->rank), one));
-	TRY(exchange(rk));
+	TRY_NOW(gantry_mem_copy(rk->dev, rk->box + one * (size_t)rk->rank, sample_at(rk, rk->rank), one));
+	TRY_NOW(exchange(rk));
 	for (int i = 0; i < rk->nranks; i++)
 		if (i != rk->rank)
-			TRY(gantry_mem_copy(rk->dev, sample_at(rk, i), rk->box + one * (size_t)i, one));
-out:
-	return r;
+			TRY_NOW(gantry_mem_copy(rk->dev, sample_at(rk, i), rk->box + one * (size_t)i, one));
+	return GANTRY_OK;
 }
 
 gantry_result sr_share(struct sr_rank *rk, const struct sr_sample *mine)
@@ -108,27 +103,25 @@ gantry_result sr_sync(struct sr_rank *rk)
 /* Rank 0 makes it; the others wait. If rank 0 cannot, the parent ends them. */
 static gantry_result get_id(struct sr_rank *rk, struct gantry_unique_id *ret_id)
 {
-	gantry_result r = GANTRY_OK;
 	const struct timespec nap = {0, 1000000};
 	const struct sr_opts *o = rk->opts;
 
 	if (o->rank >= 0 && !o->id_file) {
-		TRY(perf_id_exchange(&o->launched, &o->meet, ret_id));
+		TRY_NOW(perf_id_exchange(&o->launched, &o->meet, ret_id));
 	} else if (rk->rank == 0) {
-		TRY(gantry_unique_id_create(ret_id));
+		TRY_NOW(gantry_unique_id_create(ret_id));
 		rk->shared->id = *ret_id;
 		store_release(&rk->shared->id_ready, 1);
 		if (o->rank >= 0)
-			TRY(perf_id_publish(o->id_file, ret_id));
+			TRY_NOW(perf_id_publish(o->id_file, ret_id));
 	} else if (o->rank >= 0) {
-		TRY(perf_id_await(o->id_file, rk->rank, gantry_params()->connect_timeout, ret_id));
+		TRY_NOW(perf_id_await(o->id_file, rk->rank, gantry_params()->connect_timeout, ret_id));
 	} else {
 		while (!load_acquire(&rk->shared->id_ready))
 			nanosleep(&nap, NULL);
 		*ret_id = rk->shared->id;
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* Rank 0's process has the hub, which knows who is missing. */
@@ -214,7 +207,6 @@ double sr_memory(const struct sr_opts *o)
 
 static gantry_result make_buffers(struct sr_rank *rk)
 {
-	gantry_result r = GANTRY_OK;
 	const struct sr_opts *o = rk->opts;
 	uint64_t largest = o->sizes[o->nsizes - 1];
 	char text[GANTRY_TEXT_MAX];
@@ -227,84 +219,76 @@ static gantry_result make_buffers(struct sr_rank *rk)
 		if (!rk->nbufs[d])
 			continue;
 		if (rk->stride > SIZE_MAX / 2 / (size_t)rk->nbufs[d])
-			FAIL(GANTRY_ERR_NOMEM, "%d buffers of %s do not fit", rk->nbufs[d],
-			     gantry_size_text(largest, text, sizeof(text)));
+			FAIL_NOW(GANTRY_ERR_NOMEM, "%d buffers of %s do not fit", rk->nbufs[d],
+				 gantry_size_text(largest, text, sizeof(text)));
 		rk->memory_size[d] = rk->stride * (size_t)rk->nbufs[d];
 		if (o->buffers == SR_PLAIN) /* as a program without Gantry's allocator has it */
 			p = perf_map(rk->memory_size[d], 1);
 		else
-			TRY(gantry_mem_alloc(rk->dev, rk->memory_size[d], &p));
+			TRY_NOW(gantry_mem_alloc(rk->dev, rk->memory_size[d], &p));
 		if (!p)
-			FAIL(GANTRY_ERR_NOMEM, "%s for buffers: %s",
-			     gantry_size_text(rk->memory_size[d], text, sizeof(text)), strerror(errno));
+			FAIL_NOW(GANTRY_ERR_NOMEM, "%s for buffers: %s",
+				 gantry_size_text(rk->memory_size[d], text, sizeof(text)), strerror(errno));
 		rk->memory[d] = p;
 		/* Page faults are not what is measured. */
 		if (rk->dev->kind == GANTRY_DEVICE_HOST)
 			for (size_t at = 0; at < rk->memory_size[d]; at += PAGE)
 				rk->memory[d][at] = 1;
 		if (o->reg)
-			TRY(gantry_comm_register(rk->comm, p, rk->memory_size[d], &rk->handle[d]));
+			TRY_NOW(gantry_comm_register(rk->comm, p, rk->memory_size[d], &rk->handle[d]));
 	}
 	if (o->baseline && rk->rank == 0 && sr_memcpy_open(&rk->memcpy, largest) < 0)
-		FAIL(GANTRY_ERR_NOMEM, "no memory to copy %s", gantry_size_text(largest, text, sizeof(text)));
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory to copy %s", gantry_size_text(largest, text, sizeof(text)));
+	return GANTRY_OK;
 }
 
 static gantry_result open_all(struct sr_rank *rk)
 {
-	gantry_result r = GANTRY_OK;
 	void *host = NULL, *dev = NULL, *box = NULL;
 
 	rk->type_bytes = sr_type_bytes(rk->opts->type);
-	TRY(sr_plan(rk));
-	TRY(join(rk));
-	TRY(make_buffers(rk));
-	TRY(rk->dev->ops->alloc_mapped(rk->dev, sizeof(*rk->wrong_host), &host, &dev));
+	TRY_NOW(sr_plan(rk));
+	TRY_NOW(join(rk));
+	TRY_NOW(make_buffers(rk));
+	TRY_NOW(rk->dev->ops->alloc_mapped(rk->dev, sizeof(*rk->wrong_host), &host, &dev));
 	rk->wrong_host = host;
 	rk->wrong_dev = dev;
 	if (rk->opts->rank >= 0) {
-		TRY(gantry_mem_alloc(rk->dev, sizeof(struct sr_sample) * (size_t)rk->nranks, &box));
+		TRY_NOW(gantry_mem_alloc(rk->dev, sizeof(struct sr_sample) * (size_t)rk->nranks, &box));
 		rk->box = box;
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* All ranks have measured. Those that a launcher started on this machine are no other processes, see perf_table.h. */
 static gantry_result close_run(struct sr_rank *rk)
 {
-	gantry_result r = GANTRY_OK;
 	struct sr_sample s;
 
 	perf_phase(&rk->me->state, "closing", 0);
 	memset(&s, 0, sizeof(s));
 	s.cpu_seconds = perf_load_cpu_seconds();
 	s.machine = gantry_host_id();
-	TRY(sr_share(rk, &s));
+	TRY_NOW(sr_share(rk, &s));
 	for (int i = 0; rk->opts->rank >= 0 && i < rk->nranks; i++)
 		if (i != rk->rank && sr_sample_of(rk, i)->machine == s.machine)
 			rk->shared->others_cpu += sr_sample_of(rk, i)->cpu_seconds;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static gantry_result work(struct sr_rank *rk)
 {
-	gantry_result r = GANTRY_OK;
 	struct sr_row row;
 
-	TRY(open_all(rk));
+	TRY_NOW(open_all(rk));
 	for (size_t i = 0; i < rk->opts->nsizes; i++) {
-		TRY(sr_measure(rk, rk->opts->sizes[i], &row));
+		TRY_NOW(sr_measure(rk, rk->opts->sizes[i], &row));
 		if (rk->rank == 0) {
 			rk->shared->rows[i] = row;
 			store_release(&rk->shared->nrows, i + 1);
 		}
 	}
-	TRY(close_run(rk));
-out:
-	return r;
+	return close_run(rk);
 }
 
 /* The communicator's reason, if it has one: it names the peer. */

@@ -243,43 +243,40 @@ static void transports(const struct sr_rank *rk, char *buf, size_t len)
 /* All ranks run n iterations; *ret_ns is the time of the slowest, on every rank. */
 static gantry_result timed(struct sr_rank *rk, uint64_t bytes, uint64_t n, uint64_t *ret_ns)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_comm_counters before = GANTRY_COMM_COUNTERS_INIT;
 	struct sr_sample s;
 	uint64_t start;
 
 	memset(&s, 0, sizeof(s));
 	s.counters.struct_size = sizeof(s.counters);
-	TRY(sr_sync(rk));
+	TRY_NOW(sr_sync(rk));
 	gantry_comm_get_counters(rk->comm, &before);
 	start = gantry_now_ns();
 	if (rk->opts->pattern == SR_ECHO)
-		TRY(sr_echo(rk, bytes, n));
+		TRY_NOW(sr_echo(rk, bytes, n));
 	for (uint64_t i = 0; i < n && rk->opts->pattern != SR_ECHO; i++)
-		TRY(sr_enqueue(rk, bytes));
-	TRY(sr_finish(rk));
+		TRY_NOW(sr_enqueue(rk, bytes));
+	TRY_NOW(sr_finish(rk));
 	s.ns = gantry_now_ns() - start;
 	gantry_comm_get_counters(rk->comm, &s.counters);
 	sr_counters_sub(&s.counters, &before);
 	transports(rk, s.transport, sizeof(s.transport));
-	TRY(sr_share(rk, &s));
+	TRY_NOW(sr_share(rk, &s));
 	*ret_ns = 1;
 	for (int i = 0; i < rk->nranks; i++)
 		*ret_ns = sr_sample_of(rk, i)->ns > *ret_ns ? sr_sample_of(rk, i)->ns : *ret_ns;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* All ranks come to the same count, because they see the same times. */
 static gantry_result warm_up(struct sr_rank *rk, uint64_t bytes, uint64_t *ret_iters)
 {
-	gantry_result r = GANTRY_OK;
 	const struct sr_opts *o = rk->opts;
 	uint64_t n = o->warmup ? o->warmup : 1, ns;
 
 	perf_phase(&rk->me->state, "warming up", bytes);
 	for (int round = 0; round < 20; round++) {
-		TRY(timed(rk, bytes, n, &ns));
+		TRY_NOW(timed(rk, bytes, n, &ns));
 		if (o->iters)
 			break;
 		n = perf_next_iters(n, ns, REPEAT_NS, 1, ITERS_MAX);
@@ -287,20 +284,18 @@ static gantry_result warm_up(struct sr_rank *rk, uint64_t bytes, uint64_t *ret_i
 			break;
 	}
 	*ret_iters = o->iters ? o->iters : n;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* Rank 0 alone copies; ranks 0 and 1 pass a flag, if they share memory. The others wait. */
 static gantry_result baselines(struct sr_rank *rk, uint64_t bytes, struct series *se, int k)
 {
-	gantry_result r = GANTRY_OK;
 	struct sr_flag_times flag = {NAN, NAN, NAN};
 
 	perf_phase(&rk->me->state, "baselines", bytes);
 	if (rk->rank == 0)
 		se->memcpy_gbs[k] = memcpy_gbs(&rk->memcpy, bytes, MEMCPY_NS);
-	TRY(sr_sync(rk));
+	TRY_NOW(sr_sync(rk));
 	if (!rk->box && rk->nranks >= 2 && rk->rank < 2)
 		sr_pin(rk, 0); /* it pins itself, and does not */
 	if (!rk->box && rk->nranks >= 2 && rk->rank < 2)
@@ -309,18 +304,15 @@ static gantry_result baselines(struct sr_rank *rk, uint64_t bytes, struct series
 	se->flag_pinned[k] = flag.pinned;
 	se->flag_unpinned[k] = flag.unpinned;
 	perf_progress(&rk->me->state);
-	TRY(sr_sync(rk));
-out:
-	return r;
+	return sr_sync(rk);
 }
 
 static gantry_result repeat(struct sr_rank *rk, uint64_t bytes, uint64_t iters, struct series *se, int k)
 {
-	gantry_result r = GANTRY_OK;
 	uint64_t ns = 0;
 
 	perf_phase(&rk->me->state, "timing", bytes);
-	TRY(timed(rk, bytes, iters, &ns));
+	TRY_NOW(timed(rk, bytes, iters, &ns));
 	se->us[k] = (double)ns / 1e3 / (double)iters / sr_messages(rk->opts);
 	for (int i = 0; i < rk->nranks; i++) {
 		const struct sr_sample *s = sr_sample_of(rk, i);
@@ -332,9 +324,8 @@ static gantry_result repeat(struct sr_rank *rk, uint64_t bytes, uint64_t iters, 
 			sr_join(se->transport, sizeof(se->transport), name);
 	}
 	if (rk->opts->baseline)
-		TRY(baselines(rk, bytes, se, k));
-out:
-	return r;
+		TRY_NOW(baselines(rk, bytes, se, k));
+	return GANTRY_OK;
 }
 
 static void make_row(const struct sr_rank *rk, uint64_t bytes, struct series *se, struct sr_row *row)
@@ -364,12 +355,11 @@ static void make_row(const struct sr_rank *rk, uint64_t bytes, struct series *se
 
 static gantry_result check(struct sr_rank *rk, uint64_t bytes, struct sr_row *row)
 {
-	gantry_result r = GANTRY_OK;
 	struct sr_sample s;
 
 	memset(&s, 0, sizeof(s));
-	TRY(sr_check(rk, bytes, &s));
-	TRY(sr_share(rk, &s));
+	TRY_NOW(sr_check(rk, bytes, &s));
+	TRY_NOW(sr_share(rk, &s));
 	for (int i = 0; i < rk->nranks; i++) {
 		const struct sr_sample *one = sr_sample_of(rk, i);
 
@@ -377,24 +367,21 @@ static gantry_result check(struct sr_rank *rk, uint64_t bytes, struct sr_row *ro
 		if (!row->first_wrong[0])
 			memcpy(row->first_wrong, one->first_wrong, sizeof(row->first_wrong));
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result sr_measure(struct sr_rank *rk, uint64_t bytes, struct sr_row *ret_row)
 {
-	gantry_result r = GANTRY_OK;
 	struct series se;
 	uint64_t iters = 1;
 
 	memset(&se, 0, sizeof(se));
 	memset(ret_row, 0, sizeof(*ret_row));
 	if (rk->opts->check)
-		TRY(check(rk, bytes, ret_row));
-	TRY(warm_up(rk, bytes, &iters));
+		TRY_NOW(check(rk, bytes, ret_row));
+	TRY_NOW(warm_up(rk, bytes, &iters));
 	for (int k = 0; k < rk->opts->repeats; k++)
-		TRY(repeat(rk, bytes, iters, &se, k));
+		TRY_NOW(repeat(rk, bytes, iters, &se, k));
 	make_row(rk, bytes, &se, ret_row);
-out:
-	return r;
+	return GANTRY_OK;
 }

@@ -188,14 +188,11 @@ static int read_blocks(struct unpack_bench *b, const char *list)
 
 static gantry_result check_blocks(const struct unpack_bench *b)
 {
-	gantry_result r = GANTRY_OK;
-
 	for (int i = 0; i < b->nblocks; i++)
 		if (b->blocks[i] > b->dev->max_blocks)
-			FAIL(GANTRY_ERR_LIMIT, "--blocks %u: %s runs %u at the same time", b->blocks[i],
-			     gantry_device_name(b->dev), b->dev->max_blocks);
-out:
-	return r;
+			FAIL_NOW(GANTRY_ERR_LIMIT, "--blocks %u: %s runs %u at the same time", b->blocks[i],
+				 gantry_device_name(b->dev), b->dev->max_blocks);
+	return GANTRY_OK;
 }
 
 /* clang-format off */
@@ -269,40 +266,35 @@ static int wanted(enum kind kind, enum unpack_shape shape)
 static gantry_result measure_shape(struct unpack_bench *b, enum kind kind, enum unpack_shape shape,
 				   struct perf_table *t)
 {
-	gantry_result r = GANTRY_OK;
 	struct unpack_row row;
 
 	if (kind == KIND_REDUCE)
-		TRY(unpack_bench_load_floats(b, shape));
+		TRY_NOW(unpack_bench_load_floats(b, shape));
 	else
-		TRY(unpack_bench_load(b, shape));
+		TRY_NOW(unpack_bench_load(b, shape));
 	for (int k = 0; k < b->nblocks; k++) {
 		if (kind == KIND_UNPACK)
-			TRY(unpack_measure(b, b->blocks[k], &row));
+			TRY_NOW(unpack_measure(b, b->blocks[k], &row));
 		else if (kind == KIND_REDUCE)
-			TRY(unpack_measure_reduce(b, b->blocks[k], &row));
+			TRY_NOW(unpack_measure_reduce(b, b->blocks[k], &row));
 		else
-			TRY(unpack_measure_ring(b, b->blocks[k], &row));
+			TRY_NOW(unpack_measure_ring(b, b->blocks[k], &row));
 		perf_table_row(t, &row);
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static gantry_result measure(struct unpack_bench *b, const enum unpack_shape *shapes, int nshapes, struct perf_table *t)
 {
-	gantry_result r = GANTRY_OK;
-
 	for (int kind = KIND_UNPACK; kind <= KIND_RING; kind++)
 		for (int i = 0; i < nshapes; i++) {
 			if ((b->o->kind != kind && b->o->kind != KIND_ALL) || !wanted((enum kind)kind, shapes[i]))
 				continue;
 			if (t->columns != tables[kind].columns)
 				perf_table_columns(t, tables[kind].columns, tables[kind].n);
-			TRY(measure_shape(b, (enum kind)kind, shapes[i], t));
+			TRY_NOW(measure_shape(b, (enum kind)kind, shapes[i], t));
 		}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* clang-format off */

@@ -97,34 +97,30 @@ out:
 /* GB/s of payload, a few in a row between two events. */
 static gantry_result time_once(struct unpack_bench *b, enum unpack_way way, uint32_t blocks, double *ret_gbs)
 {
-	gantry_result r = GANTRY_OK;
 	double us = 0;
 
-	TRY(b->dev->ops->event_record(b->dev, b->from, b->stream));
+	TRY_NOW(b->dev->ops->event_record(b->dev, b->from, b->stream));
 	for (int i = 0; i < TIMES; i++)
-		TRY(enqueue(b, way, blocks));
-	TRY(b->dev->ops->event_record(b->dev, b->to, b->stream));
-	TRY(gantry_stream_sync(b->dev, b->stream));
-	TRY(b->dev->ops->event_elapsed(b->dev, b->from, b->to, &us));
+		TRY_NOW(enqueue(b, way, blocks));
+	TRY_NOW(b->dev->ops->event_record(b->dev, b->to, b->stream));
+	TRY_NOW(gantry_stream_sync(b->dev, b->stream));
+	TRY_NOW(b->dev->ops->event_elapsed(b->dev, b->from, b->to, &us));
 	*ret_gbs = us > 0 ? (double)b->l.bytes * TIMES / us / 1e3 : NAN;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* Interleaved; one round to warm up. */
 static gantry_result time_ways(struct unpack_bench *b, const enum unpack_way *ways, int n, uint32_t blocks,
 			       struct perf_spread *ret_gbs)
 {
-	gantry_result r = GANTRY_OK;
 	static double v[UNPACK_WAYS][UNPACK_REPEATS_MAX];
 
 	for (int k = -1; k < b->o->repeats; k++)
 		for (int i = 0; i < n; i++)
-			TRY(time_once(b, ways[i], blocks, &v[i][k < 0 ? 0 : k]));
+			TRY_NOW(time_once(b, ways[i], blocks, &v[i][k < 0 ? 0 : k]));
 	for (int i = 0; i < n; i++)
 		ret_gbs[i] = perf_spread_of(v[i], (size_t)b->o->repeats);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* ---- checked ---- */
@@ -141,19 +137,19 @@ static uint64_t area_bytes(const struct unpack_bench *b)
 gantry_result unpack_bench_open(struct unpack_bench *b, const struct unpack_opts *o, const enum unpack_shape *shapes,
 				int nshapes)
 {
-	gantry_result r = GANTRY_OK;
 	char pool[GANTRY_TEXT_MAX], message[GANTRY_TEXT_MAX];
 	void *p = NULL, *q = NULL;
 	const char *why;
 
 	b->o = o;
-	TRY(gantry_device_open((enum gantry_device_kind)o->device, o->gpu, &b->dev));
+	TRY_NOW(gantry_device_open((enum gantry_device_kind)o->device, o->gpu, &b->dev));
 	for (int i = 0; i < nshapes; i++) {
 		struct unpack_list l;
 
 		if (!unpack_list_make(&l, shapes[i], o->bytes, o->seed, &why))
-			FAIL(GANTRY_ERR_LIMIT, "%s of shape %s: %s",
-			     gantry_size_text(o->bytes, message, sizeof(message)), unpack_shape_names[shapes[i]], why);
+			FAIL_NOW(GANTRY_ERR_LIMIT, "%s of shape %s: %s",
+				 gantry_size_text(o->bytes, message, sizeof(message)), unpack_shape_names[shapes[i]],
+				 why);
 		b->pool_bytes = l.pool_bytes > b->pool_bytes ? l.pool_bytes : b->pool_bytes;
 		b->dst_bytes = l.span > b->dst_bytes ? l.span : b->dst_bytes;
 		b->max_descs = l.n > b->max_descs ? l.n : b->max_descs;
@@ -163,28 +159,27 @@ gantry_result unpack_bench_open(struct unpack_bench *b, const struct unpack_opts
 	b->page = malloc(b->pool_bytes);
 	b->msg = malloc(area_bytes(b));
 	if (!b->page || !b->msg)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a pool of %s and a message of %s; choose a smaller -e",
-		     gantry_size_text(b->pool_bytes, pool, sizeof(pool)),
-		     gantry_size_text(b->dst_bytes, message, sizeof(message)));
-	TRY(gantry_stream_create(b->dev, &b->stream));
-	TRY(b->dev->ops->event_create(b->dev, &b->from));
-	TRY(b->dev->ops->event_create(b->dev, &b->to));
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a pool of %s and a message of %s; choose a smaller -e",
+			 gantry_size_text(b->pool_bytes, pool, sizeof(pool)),
+			 gantry_size_text(b->dst_bytes, message, sizeof(message)));
+	TRY_NOW(gantry_stream_create(b->dev, &b->stream));
+	TRY_NOW(b->dev->ops->event_create(b->dev, &b->from));
+	TRY_NOW(b->dev->ops->event_create(b->dev, &b->to));
 	if (o->pages)
-		TRY(b->dev->ops->alloc_mapped(b->dev, b->pool_bytes, &b->mapped, &p));
+		TRY_NOW(b->dev->ops->alloc_mapped(b->dev, b->pool_bytes, &b->mapped, &p));
 	else
-		TRY(b->dev->ops->alloc(b->dev, b->pool_bytes, &p));
+		TRY_NOW(b->dev->ops->alloc(b->dev, b->pool_bytes, &p));
 	b->pool = p;
-	TRY(b->dev->ops->alloc(b->dev, area_bytes(b), &p));
+	TRY_NOW(b->dev->ops->alloc(b->dev, area_bytes(b), &p));
 	b->dst = p;
-	TRY(b->dev->ops->alloc(b->dev, area_bytes(b), &p));
+	TRY_NOW(b->dev->ops->alloc(b->dev, area_bytes(b), &p));
 	b->tmp = p;
-	TRY(b->dev->ops->alloc(b->dev, b->max_descs * sizeof(*b->descs), &p));
+	TRY_NOW(b->dev->ops->alloc(b->dev, b->max_descs * sizeof(*b->descs), &p));
 	b->descs = p;
-	TRY(b->dev->ops->alloc_mapped(b->dev, sizeof(*b->wrong), &p, &q));
+	TRY_NOW(b->dev->ops->alloc_mapped(b->dev, sizeof(*b->wrong), &p, &q));
 	b->wrong = p;
 	b->wrong_dev = q;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 void unpack_bench_close(struct unpack_bench *b)
@@ -223,27 +218,20 @@ static gantry_result fill_pool(struct unpack_bench *b)
 
 static gantry_result make_list(struct unpack_bench *b, enum unpack_shape shape)
 {
-	gantry_result r = GANTRY_OK;
 	const char *why;
 
 	b->shape = shape;
 	unpack_list_free(&b->l);
 	if (!unpack_list_make(&b->l, shape, b->o->bytes, b->o->seed, &why))
-		FAIL(GANTRY_ERR_LIMIT, "shape %s: %s", unpack_shape_names[shape], why);
-	TRY(b->dev->ops->copy(b->dev, b->descs, b->l.descs, b->l.n * sizeof(*b->descs)));
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_LIMIT, "shape %s: %s", unpack_shape_names[shape], why);
+	return b->dev->ops->copy(b->dev, b->descs, b->l.descs, b->l.n * sizeof(*b->descs));
 }
 
 gantry_result unpack_bench_load(struct unpack_bench *b, enum unpack_shape shape)
 {
-	gantry_result r = GANTRY_OK;
-
-	TRY(make_list(b, shape));
+	TRY_NOW(make_list(b, shape));
 	perf_fill(b->msg, b->l.span, SEQ_MESSAGE);
-	TRY(fill_pool(b));
-out:
-	return r;
+	return fill_pool(b);
 }
 
 static uint32_t many(const struct unpack_bench *b)
@@ -279,13 +267,10 @@ out:
 /* The guard in front of the message, and what is behind it: the other guard or, after a short message, a part. */
 static gantry_result check_guards(struct unpack_bench *b, const char *area, uint64_t *wrong)
 {
-	gantry_result r = GANTRY_OK;
 	uint64_t end = UNPACK_GUARD + b->l.span, rest = area_bytes(b) - end;
 
-	TRY(not_poison(b, area, 0, UNPACK_GUARD, wrong));
-	TRY(not_poison(b, area, end, rest < BEHIND ? rest : BEHIND, wrong));
-out:
-	return r;
+	TRY_NOW(not_poison(b, area, 0, UNPACK_GUARD, wrong));
+	return not_poison(b, area, end, rest < BEHIND ? rest : BEHIND, wrong);
 }
 
 static void note_first(struct unpack_bench *b, const char *where, uint64_t offset)
@@ -331,25 +316,23 @@ out:
 
 gantry_result unpack_verify(struct unpack_bench *b, const char *area, uint64_t *ret_wrong)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_verify_args a = {
 		.src = area + UNPACK_GUARD, .bytes = b->l.span, .seq = SEQ_MESSAGE, .wrong = b->wrong_dev};
 	const int gaps = b->l.span != b->l.bytes;
 	uint64_t wrong = 0;
 
 	*b->wrong = 0;
-	TRY(gantry_stream_sync(b->dev, b->stream));
+	TRY_NOW(gantry_stream_sync(b->dev, b->stream));
 	if (!gaps) {
-		TRY(launch(b, many(b), &gantry_kernel_verify, &a, sizeof(a)));
-		TRY(gantry_stream_sync(b->dev, b->stream));
+		TRY_NOW(launch(b, many(b), &gantry_kernel_verify, &a, sizeof(a)));
+		TRY_NOW(gantry_stream_sync(b->dev, b->stream));
 		wrong = load_acquire(b->wrong);
-		TRY(check_guards(b, area, &wrong));
+		TRY_NOW(check_guards(b, area, &wrong));
 	}
 	if (gaps || wrong) /* the kernel does not know where, nor anything of gaps */
-		TRY(compare(b, area, &wrong));
+		TRY_NOW(compare(b, area, &wrong));
 	*ret_wrong += wrong;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static struct unpack_row row_of(const struct unpack_bench *b, const char *kind, const struct gantry_launch *l)
@@ -364,32 +347,30 @@ static struct unpack_row row_of(const struct unpack_bench *b, const char *kind, 
 
 gantry_result unpack_measure(struct unpack_bench *b, uint32_t blocks, struct unpack_row *ret)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_launch l = shape_of(b, &gantry_kernel_unpack, blocks);
 	struct unpack_row row = row_of(b, "unpack", &l);
 	static const enum unpack_way ways[] = {UNPACK_OURS, UNPACK_SEED, UNPACK_COPY};
 	struct perf_spread gbs[3] = {not_measured, not_measured, not_measured};
 	uint64_t seed_wrong = 0;
 
-	TRY(unpack_poison(b, b->dst));
-	TRY(enqueue(b, UNPACK_SEED, blocks));
-	TRY(unpack_verify(b, b->dst, &seed_wrong));
+	TRY_NOW(unpack_poison(b, b->dst));
+	TRY_NOW(enqueue(b, UNPACK_SEED, blocks));
+	TRY_NOW(unpack_verify(b, b->dst, &seed_wrong));
 	if (seed_wrong)
-		FAIL(GANTRY_ERR_CORRUPT, "NCCL's loop, which is compared with, got %llu bytes wrong, the first %s",
-		     (unsigned long long)seed_wrong, b->first_wrong);
-	TRY(unpack_poison(b, b->dst));
-	TRY(enqueue(b, UNPACK_OURS, blocks));
-	TRY(unpack_verify(b, b->dst, &row.wrong));
+		FAIL_NOW(GANTRY_ERR_CORRUPT, "NCCL's loop, which is compared with, got %llu bytes wrong, the first %s",
+			 (unsigned long long)seed_wrong, b->first_wrong);
+	TRY_NOW(unpack_poison(b, b->dst));
+	TRY_NOW(enqueue(b, UNPACK_OURS, blocks));
+	TRY_NOW(unpack_verify(b, b->dst, &row.wrong));
 	if (!b->o->check_only)
-		TRY(time_ways(b, ways, 3, blocks, gbs));
+		TRY_NOW(time_ways(b, ways, 3, blocks, gbs));
 	row.gbs = gbs[0];
 	row.seed_gbs = gbs[1].median;
 	row.copy_gbs = gbs[2].median;
 	row.ratio_seed = row.gbs.median / row.seed_gbs;
 	row.ratio_copy = row.gbs.median / row.copy_gbs;
 	*ret = row;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* Sums of two small whole numbers are exact in float. */
@@ -400,17 +381,15 @@ static float element(uint64_t i, int which)
 
 gantry_result unpack_bench_load_floats(struct unpack_bench *b, enum unpack_shape shape)
 {
-	gantry_result r = GANTRY_OK;
 	float *f = (float *)b->msg;
 
-	TRY(make_list(b, shape));
+	TRY_NOW(make_list(b, shape));
 	for (uint64_t i = 0; i < b->l.bytes / sizeof(float); i++)
 		f[i] = element(i, 0);
-	TRY(fill_pool(b));
+	TRY_NOW(fill_pool(b));
 	for (uint64_t i = 0; i < b->l.bytes / sizeof(float); i++)
 		f[i] = element(i, 1);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* What arrives is added to what is in dst. */
@@ -443,21 +422,19 @@ out:
 
 gantry_result unpack_measure_reduce(struct unpack_bench *b, uint32_t blocks, struct unpack_row *ret)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_launch l = shape_of(b, &gantry_kernel_unpack_reduce, blocks);
 	struct unpack_row row = row_of(b, "reduce", &l);
 	static const enum unpack_way ways[] = {UNPACK_FUSED, UNPACK_TWO_STEP};
 	struct perf_spread gbs[2] = {not_measured, not_measured};
 
-	TRY(check_reduce(b, blocks, &row.wrong));
+	TRY_NOW(check_reduce(b, blocks, &row.wrong));
 	if (!b->o->check_only)
-		TRY(time_ways(b, ways, 2, blocks, gbs));
+		TRY_NOW(time_ways(b, ways, 2, blocks, gbs));
 	row.fused_gbs = gbs[0];
 	row.two_step_gbs = gbs[1].median;
 	row.ratio_two_step = row.fused_gbs.median / row.two_step_gbs;
 	*ret = row;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* ---- the kernel that stays ---- */
@@ -491,60 +468,54 @@ static struct gantry_unpack_job job_of(const struct ring_bench *t, uint64_t k)
 /* n jobs; window: how many may be posted and not done. */
 static gantry_result run_jobs(struct ring_bench *t, uint64_t from, uint64_t n, uint64_t window, double *ret_us)
 {
-	gantry_result r = GANTRY_OK;
 	uint64_t start = gantry_now_ns(), number = 0;
 
 	for (uint64_t k = 0; k < n; k++) {
 		struct gantry_unpack_job job = job_of(t, from + k);
 
 		/* The window is no larger than the ring, so there is an entry. */
-		TRY(gantry_unpack_ring_post(t->ring, &job, &number));
+		TRY_NOW(gantry_unpack_ring_post(t->ring, &job, &number));
 		if (number + 1 >= window)
-			TRY(gantry_unpack_ring_wait(t->ring, number + 2 - window, long_ns(t->b)));
+			TRY_NOW(gantry_unpack_ring_wait(t->ring, number + 2 - window, long_ns(t->b)));
 	}
-	TRY(gantry_unpack_ring_wait(t->ring, number + 1, long_ns(t->b)));
+	TRY_NOW(gantry_unpack_ring_wait(t->ring, number + 1, long_ns(t->b)));
 	*ret_us = (double)(gantry_now_ns() - start) / 1e3 / (double)n;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static gantry_result run_launches(struct ring_bench *t, uint32_t blocks, uint64_t n, double *ret_us)
 {
-	gantry_result r = GANTRY_OK;
 	uint64_t start = gantry_now_ns();
 
 	for (uint64_t k = 0; k < n; k++) {
 		struct gantry_unpack_job job = job_of(t, k);
 		struct gantry_unpack_args a = {.descs = job.descs, .n = job.n, .bounce = job.bounce, .dst = job.dst};
 
-		TRY(launch(t->b, blocks, &gantry_kernel_unpack, &a, sizeof(a)));
-		TRY(gantry_stream_sync(t->b->dev, t->b->stream));
+		TRY_NOW(launch(t->b, blocks, &gantry_kernel_unpack, &a, sizeof(a)));
+		TRY_NOW(gantry_stream_sync(t->b->dev, t->b->stream));
 	}
 	*ret_us = (double)(gantry_now_ns() - start) / 1e3 / (double)n;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static gantry_result measure_ring(struct ring_bench *t, uint32_t blocks, struct unpack_row *row)
 {
-	gantry_result r = GANTRY_OK;
 	static double one[UNPACK_REPEATS_MAX], full[UNPACK_REPEATS_MAX], launch[UNPACK_REPEATS_MAX];
 	int n = t->b->o->repeats;
 
 	/* Launches first: while the ring lives its blocks are taken. */
 	for (int k = -1; k < n; k++)
-		TRY(run_launches(t, blocks, JOBS, &launch[k < 0 ? 0 : k]));
-	TRY(gantry_unpack_ring_create(t->b->dev, blocks, 0, ENTRIES, false, &t->ring));
+		TRY_NOW(run_launches(t, blocks, JOBS, &launch[k < 0 ? 0 : k]));
+	TRY_NOW(gantry_unpack_ring_create(t->b->dev, blocks, 0, ENTRIES, false, &t->ring));
 	for (int k = -1; k < n; k++) {
-		TRY(run_jobs(t, 0, JOBS, 1, &one[k < 0 ? 0 : k]));
-		TRY(run_jobs(t, 0, JOBS, ENTRIES, &full[k < 0 ? 0 : k]));
+		TRY_NOW(run_jobs(t, 0, JOBS, 1, &one[k < 0 ? 0 : k]));
+		TRY_NOW(run_jobs(t, 0, JOBS, ENTRIES, &full[k < 0 ? 0 : k]));
 	}
 	row->us_per_job = perf_spread_of(one, (size_t)n);
 	row->jobs = 1e6 / perf_median(full, (size_t)n);
 	row->launch_us = perf_median(launch, (size_t)n);
 	row->ratio_launch = row->us_per_job.median / row->launch_us;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* A kernel that does not even end when aborted: nothing more may be asked of the device. */
@@ -560,17 +531,14 @@ static gantry_result destroy(struct ring_bench *t)
 /* What the ring is told to do is the whole message in pieces. */
 static gantry_result check_ring(struct ring_bench *t, uint32_t blocks, struct unpack_row *row)
 {
-	gantry_result r = GANTRY_OK;
 	double us;
 
-	TRY(unpack_poison(t->b, t->b->dst));
-	TRY(gantry_stream_sync(t->b->dev, t->b->stream));
-	TRY(gantry_unpack_ring_create(t->b->dev, blocks, 0, ENTRIES, true, &t->ring));
-	TRY(run_jobs(t, 0, t->jobs, ENTRIES, &us));
-	TRY(destroy(t));
-	TRY(unpack_verify(t->b, t->b->dst, &row->wrong));
-out:
-	return r;
+	TRY_NOW(unpack_poison(t->b, t->b->dst));
+	TRY_NOW(gantry_stream_sync(t->b->dev, t->b->stream));
+	TRY_NOW(gantry_unpack_ring_create(t->b->dev, blocks, 0, ENTRIES, true, &t->ring));
+	TRY_NOW(run_jobs(t, 0, t->jobs, ENTRIES, &us));
+	TRY_NOW(destroy(t));
+	return unpack_verify(t->b, t->b->dst, &row->wrong);
 }
 
 gantry_result unpack_measure_ring(struct unpack_bench *b, uint32_t blocks, struct unpack_row *ret)

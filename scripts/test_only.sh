@@ -26,6 +26,7 @@ xargs -a "$work/src" nm -A -g --defined-only | awk '{ o = $1; sub(/:.*/, "", o);
 names "$work/product" -u | sort -u >"$work/used"
 names "$work/tests" -u | sort -u >"$work/tested"
 sed -n 's/^[[:space:]]*\([A-Za-z_][A-Za-z0-9_*]*\);.*/\1/p' src/*.map src/*/*.map >"$work/exported"
+sed -nE 's/^(KERNEL_)?OP\(([a-z_]+),.*/gantry_*_\2/p' src/device/ops.def >>"$work/exported" # entries of tables
 
 awk -v work="$work" '
 	FILENAME == work "/exported" { exported[$1]; next }

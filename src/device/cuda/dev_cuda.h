@@ -67,10 +67,6 @@ DEV void dev_begin(const uint32_t *abort)
 		dev_my_team()->abort = abort;
 	__syncthreads();
 }
-DEV const uint32_t *dev_abort_ptr(void)
-{
-	return dev_my_team()->abort;
-}
 
 DEV void dev_barrier(void)
 {
@@ -104,50 +100,26 @@ DEV int dev_all(int yes)
 	return __syncthreads_and(yes);
 }
 
-DEV uint64_t dev_load(const uint64_t *p)
-{
-	uint64_t v;
-
-	asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
-	return v;
-}
-DEV uint64_t dev_load_relaxed(const uint64_t *p)
-{
-	uint64_t v;
-
-	asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
-	return v;
-}
-DEV uint32_t dev_load_relaxed32(const uint32_t *p)
-{
-	uint32_t v;
-
-	asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-	return v;
-}
-DEV void dev_store(uint64_t *p, uint64_t v)
-{
-	asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
-}
-DEV void dev_store_relaxed(uint64_t *p, uint64_t v)
-{
-	asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
-}
-DEV void dev_store_relaxed32(uint32_t *p, uint32_t v)
-{
-	asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
-}
-DEV uint64_t dev_load_device(const uint64_t *p)
-{
-	uint64_t v;
-
-	asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
-	return v;
-}
-DEV void dev_store_device(uint64_t *p, uint64_t v)
-{
-	asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
-}
+#define DEV_LOAD(name, T, instruction, reg)                                                                            \
+	DEV T name(const T *p)                                                                                         \
+	{                                                                                                              \
+		T v;                                                                                                   \
+		asm volatile(instruction " %0, [%1];" : "=" reg(v) : "l"(p) : "memory");                               \
+		return v;                                                                                              \
+	}
+#define DEV_STORE(name, T, instruction, reg)                                                                           \
+	DEV void name(T *p, T v)                                                                                       \
+	{                                                                                                              \
+		asm volatile(instruction " [%0], %1;" ::"l"(p), reg(v) : "memory");                                    \
+	}
+DEV_LOAD(dev_load, uint64_t, "ld.acquire.sys.global.u64", "l")
+DEV_LOAD(dev_load_relaxed, uint64_t, "ld.relaxed.sys.global.u64", "l")
+DEV_LOAD(dev_load_relaxed32, uint32_t, "ld.relaxed.sys.global.u32", "r")
+DEV_LOAD(dev_load_device, uint64_t, "ld.acquire.gpu.global.u64", "l")
+DEV_STORE(dev_store, uint64_t, "st.release.sys.global.u64", "l")
+DEV_STORE(dev_store_relaxed, uint64_t, "st.relaxed.sys.global.u64", "l")
+DEV_STORE(dev_store_relaxed32, uint32_t, "st.relaxed.sys.global.u32", "r")
+DEV_STORE(dev_store_device, uint64_t, "st.release.gpu.global.u64", "l")
 #define dev_post_count dev_store_relaxed
 /*
  * Additions leave without waiting for an answer. A load and a store would stall the lane for a round trip over PCIe
@@ -226,7 +198,7 @@ DEV int dev_wait(struct dev_wait *w)
 		__nanosleep(DEV_WAIT_SLEEP_NS);
 	}
 	if (w->n % DEV_WAIT_ABORT == 0) {
-		const uint32_t *abort = dev_abort_ptr();
+		const uint32_t *abort = dev_my_team()->abort;
 
 		return abort && dev_load_relaxed32(abort) != 0;
 	}

@@ -74,7 +74,8 @@ static gantry_result load_driver(void) REQUIRES(cuda_driver_mu)
 	return GANTRY_ERR_UNSUPPORTED;
 }
 
-gantry_result gantry_cuda_load(char *why, size_t len)
+/* The first time; any thread. Does not log: a machine without a GPU is no error. On failure `why` says why. */
+static gantry_result load_once(char *why, size_t len)
 {
 	gantry_result r;
 
@@ -84,13 +85,11 @@ gantry_result gantry_cuda_load(char *why, size_t len)
 		loaded_by = getpid();
 	}
 	r = load_result;
-	if (r == GANTRY_OK && getpid() != loaded_by) {
-		r = GANTRY_ERR_USAGE;
-		if (why)
-			snprintf(why, len, "CUDA was initialised in process %d, which then forked: fork first",
-				 (int)loaded_by);
-	} else if (r != GANTRY_OK && why) {
+	if (r != GANTRY_OK) {
 		snprintf(why, len, "%s", load_why);
+	} else if (getpid() != loaded_by) {
+		r = GANTRY_ERR_USAGE;
+		snprintf(why, len, "CUDA was initialised in process %d, which then forked: fork first", (int)loaded_by);
 	}
 	cuda_driver_mu_unlock(&cuda_driver_mu_one);
 	return r;
@@ -293,7 +292,7 @@ gantry_result gantry_device_cuda(int index, struct gantry_device **ret_dev)
 
 	cuda_gpus_mu_lock(&cuda_gpus_mu_one);
 	TRY(gantry_params_load(0)); /* how waiting threads wait */
-	r = gantry_cuda_load(why, sizeof(why));
+	r = load_once(why, sizeof(why));
 	if (r != GANTRY_OK)
 		FAIL(r, "gpu %d: %s", index, why);
 	CU(cu.device_get_count(&count), "count gpus");
@@ -316,7 +315,7 @@ int gantry_device_cuda_count(char *why, size_t len)
 
 	if (len)
 		*why = '\0';
-	if (gantry_cuda_load(reason, sizeof(reason)) != GANTRY_OK) {
+	if (load_once(reason, sizeof(reason)) != GANTRY_OK) {
 		snprintf(why, len, "%s", reason);
 		return 0;
 	}

@@ -204,12 +204,8 @@ struct gantry_cuda_api {
 #undef GANTRY_CUDA_FIELD
 };
 
-/* Written once, by gantry_cuda_load; read-only after that. */
+/* Written once, when the driver is loaded (device.c); read-only after that. */
 extern struct gantry_cuda_api cu;
-
-/* Opens and initialises the driver, the first time. Any thread. Does not log: a machine without a GPU is no error. On
- * failure `why` (may be NULL) says why. */
-gantry_result gantry_cuda_load(char *why, size_t len);
 
 /* "out of memory (CUDA_ERROR_OUT_OF_MEMORY)" */
 const char *gantry_cuda_text(unsigned error, char *buf, size_t len);

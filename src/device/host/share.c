@@ -70,6 +70,15 @@ static uint64_t user_of(int fd)
 	return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0 ? UINT64_MAX : cred.uid;
 }
 
+static gantry_result open_socket(int *ret_fd)
+{
+	*ret_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (*ret_fd < 0)
+		FAIL_NOW(errno == EMFILE || errno == ENFILE ? GANTRY_ERR_LIMIT : GANTRY_ERR_SYSTEM,
+			 "socket for shared memory: %s", strerror(errno));
+	return GANTRY_OK;
+}
+
 static gantry_result start_listening(void) REQUIRES(share_mu)
 {
 	gantry_result r = GANTRY_OK;
@@ -78,10 +87,7 @@ static gantry_result start_listening(void) REQUIRES(share_mu)
 
 	TRY(gantry_random_bytes(&name_now, sizeof(name_now)));
 	name_now |= 1; /* 0 means none */
-	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	if (fd < 0)
-		FAIL(errno == EMFILE || errno == ENFILE ? GANTRY_ERR_LIMIT : GANTRY_ERR_SYSTEM,
-		     "socket for shared memory: %s", strerror(errno));
+	TRY(open_socket(&fd));
 	if (bind(fd, (struct sockaddr *)&a, address_of(name_now, &a)) || listen(fd, BACKLOG))
 		FAIL(GANTRY_ERR_SYSTEM, "listen for takers of shared memory: %s", strerror(errno));
 	listen_fd = fd;
@@ -275,11 +281,9 @@ static gantry_result call_on(struct gantry_taker *t, const struct gantry_share_a
 	uint8_t word[WORD];
 	struct sockaddr_un a;
 	socklen_t len = address_of(from->name, &a);
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	int fd = -1;
 
-	if (fd < 0)
-		FAIL(errno == EMFILE || errno == ENFILE ? GANTRY_ERR_LIMIT : GANTRY_ERR_SYSTEM,
-		     "socket for shared memory: %s", strerror(errno));
+	TRY(open_socket(&fd));
 	if (connect(fd, (struct sockaddr *)&a, len) < 0) {
 		r = GANTRY_AGAIN; /* a full queue, or nobody there */
 		goto out;

@@ -78,14 +78,14 @@ PASS_ON(gantry_stream_query, stream_query, (struct gantry_device *dev, struct ga
 PASS_ON(gantry_stream_destroy, stream_destroy, (struct gantry_device *dev, struct gantry_stream *stream), (dev, stream))
 /* clang-format on */
 
-gantry_result gantry_move_await(struct gantry_device *dev, enum gantry_way way, uint64_t ticket)
+gantry_result gantry_fence_await(struct gantry_device *dev, enum gantry_copy_queue queue, uint64_t fence)
 {
 	uint64_t deadline = gantry_now_ns() + AWAIT_NS;
 	struct gantry_waiter w;
 	gantry_result r;
 
 	gantry_waiter_init(&w, NULL);
-	while ((r = dev->ops->moved(dev, way, ticket)) == GANTRY_AGAIN) {
+	while ((r = dev->ops->fence_reached(dev, queue, fence)) == GANTRY_AGAIN) {
 		gantry_waiter_idle(&w, 0);
 		if (w.yields && gantry_now_ns() > deadline)
 			return GANTRY_ERR_TIMEOUT;

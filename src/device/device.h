@@ -62,7 +62,11 @@ struct gantry_rows {
 	size_t width, count;
 };
 
-enum gantry_way { GANTRY_WAY_IN, GANTRY_WAY_OUT, GANTRY_WAYS }; /* to the device, also within it; from it */
+enum gantry_copy_queue {
+	GANTRY_COPY_IN,
+	GANTRY_COPY_OUT,
+	GANTRY_COPY_QUEUES
+}; /* to the device, also within it; from it */
 
 struct gantry_device_ops {
 	void (*close)(struct gantry_device *dev);
@@ -117,8 +121,8 @@ enum gantry_unpack_room {
 void gantry_unpack_launch_shape(const struct gantry_device *dev, enum gantry_unpack_room room, uint64_t n,
 				uint64_t bytes, struct gantry_launch *l);
 
-/* Until moved() says so: spins, then yields. ERR_TIMEOUT after ten seconds: copies take microseconds. */
-gantry_result gantry_move_await(struct gantry_device *dev, enum gantry_way way, uint64_t ticket);
+/* Until the fence is reached: spins, then yields. ERR_TIMEOUT after ten seconds: copies take microseconds. */
+gantry_result gantry_fence_await(struct gantry_device *dev, enum gantry_copy_queue queue, uint64_t fence);
 
 /* One object per process and device, shared and counted. */
 gantry_result gantry_device_host(struct gantry_device **ret_dev);

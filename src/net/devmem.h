@@ -80,8 +80,8 @@ struct devmem_binding {
 	struct devmem_memory memory;
 	uint64_t abandoned; /* fragments that were not given back before their flow ended; relaxed (frags.c) */
 	/*
-	 * Reported bytes may still be on their way to the memory: copies in the device's queue GANTRY_WAY_IN find them
-	 * there, everybody else when a ticket of that queue is reached that was taken after receive has returned.
+	 * Reported bytes may still be on their way to the memory: copies in the device's queue GANTRY_COPY_IN find them
+	 * there, everybody else when a fence of that queue is reached that was taken after receive has returned.
 	 */
 	int late;
 };

@@ -211,8 +211,8 @@ struct devmem_table {
 	uint32_t *page_of; /* owned: the landing page of each page of the message */
 	uint32_t npages;   /* of them */
 	int copying;	   /* copies to the pool are under way, ours or those of a binding that is late */
-	int recorded;	   /* ... and `ticket` is behind all of them */
-	uint64_t ticket;
+	int recorded;	   /* ... and `fence` is behind all of them */
+	uint64_t fence;
 	/* What happened in its life, for the log. */
 	uint64_t frags, merged, landed_bytes, direct_bytes, compacted;
 };

@@ -28,22 +28,23 @@ static void host_close(struct gantry_device *dev)
 }
 
 /* Copies are over when they return: there is nothing to wait for. */
-gantry_result gantry_host_move(struct gantry_device *dev, enum gantry_way way, void *dst, const void *src, size_t size)
+gantry_result gantry_host_queue_copy(struct gantry_device *dev, enum gantry_copy_queue queue, void *dst,
+				     const void *src, size_t size)
 {
-	(void)way;
+	(void)queue;
 	return gantry_host_copy(dev, dst, src, size);
 }
 
-gantry_result gantry_host_move_ticket(struct gantry_device *dev, enum gantry_way way, uint64_t *ret_ticket)
+gantry_result gantry_host_queue_fence(struct gantry_device *dev, enum gantry_copy_queue queue, uint64_t *ret_fence)
 {
-	(void)dev, (void)way;
-	*ret_ticket = 0;
+	(void)dev, (void)queue;
+	*ret_fence = 0;
 	return GANTRY_OK;
 }
 
-gantry_result gantry_host_moved(struct gantry_device *dev, enum gantry_way way, uint64_t ticket)
+gantry_result gantry_host_fence_reached(struct gantry_device *dev, enum gantry_copy_queue queue, uint64_t fence)
 {
-	(void)dev, (void)way, (void)ticket;
+	(void)dev, (void)queue, (void)fence;
 	return GANTRY_OK;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For tests of the CUDA device's copies: the fake driver, whose copies and marks run when the test lets them, threads
+ * For tests of the CUDA device's copies: the fake driver, whose copies and writes run when the test lets them, threads
  * that are held up in it, and a clock that can be put forward.
  */
 #ifndef GANTRY_TESTS_CUDA_MOVE_UTIL_H
@@ -13,8 +13,8 @@
 #include "test.h"
 
 enum { ALL = 1 << 30, ARENA = 1 << 20 };
-#define IN GANTRY_WAY_IN
-#define OUT GANTRY_WAY_OUT
+#define IN GANTRY_COPY_IN
+#define OUT GANTRY_COPY_OUT
 
 static struct fake_cuda *fake;
 static struct gantry_device *gpu;
@@ -80,39 +80,39 @@ static inline void gpu_close(void)
 	CHECK_EQ(fake->pending + fake->unfinished, 0);
 }
 
-/* Leaves a note, which may wait. */
-static inline gantry_result note(enum gantry_way way, void *dst, const void *src, size_t size)
+/* Leaves a request, which may wait. */
+static inline gantry_result request_copy(enum gantry_copy_queue queue, void *dst, const void *src, size_t size)
 {
-	return gpu->ops->move(gpu, way, dst, src, size);
+	return gpu->ops->queue_copy(gpu, queue, dst, src, size);
 }
 
-static inline uint64_t ticket_of(enum gantry_way way)
+static inline uint64_t fence_of(enum gantry_copy_queue queue)
 {
 	uint64_t t = 0;
 
-	CHECK_OK(gpu->ops->move_ticket(gpu, way, &t));
+	CHECK_OK(gpu->ops->queue_fence(gpu, queue, &t));
 	return t;
 }
 
-static inline gantry_result moved(enum gantry_way way, uint64_t ticket)
+static inline gantry_result moved(enum gantry_copy_queue queue, uint64_t fence)
 {
-	return gpu->ops->moved(gpu, way, ticket);
+	return gpu->ops->fence_reached(gpu, queue, fence);
 }
 
-/* Leaves a note and asks for a ticket: it is begun, unless somebody is at the driver. */
-static inline gantry_result move(enum gantry_way way, void *dst, const void *src, size_t size)
+/* Leaves a request and asks for a fence: it is begun, unless somebody is at the driver. */
+static inline gantry_result move(enum gantry_copy_queue queue, void *dst, const void *src, size_t size)
 {
-	gantry_result r = note(way, dst, src, size);
+	gantry_result r = request_copy(queue, dst, src, size);
 
 	if (r == GANTRY_OK)
-		r = moved(way, ticket_of(way));
+		r = moved(queue, fence_of(queue));
 	return r == GANTRY_AGAIN ? GANTRY_OK : r;
 }
 
 /* One move by a thread of its own. */
 struct mover {
 	pthread_t thread;
-	enum gantry_way way;
+	enum gantry_copy_queue queue;
 	void *dst;
 	const void *src;
 	size_t size;
@@ -126,14 +126,14 @@ static inline void *mover_main(void *arg)
 	struct mover *m = arg;
 
 	asks = &m->asks;
-	m->result = move(m->way, m->dst, m->src, m->size);
+	m->result = move(m->queue, m->dst, m->src, m->size);
 	__atomic_store_n(&m->returned, 1, __ATOMIC_SEQ_CST);
 	return NULL;
 }
 
-static inline void mover_start(struct mover *m, enum gantry_way way, void *dst, const void *src, size_t size)
+static inline void mover_start(struct mover *m, enum gantry_copy_queue queue, void *dst, const void *src, size_t size)
 {
-	*m = (struct mover){.way = way, .dst = dst, .src = src, .size = size};
+	*m = (struct mover){.queue = queue, .dst = dst, .src = src, .size = size};
 	CHECK(!pthread_create(&m->thread, NULL, mover_main, m));
 }
 
@@ -152,11 +152,11 @@ static inline void mover_waits(struct mover *m)
 }
 
 /* A thread that is held up at a gate, on its way of moving these bytes. */
-static inline void hold_one(struct mover *m, enum fake_gate gate, enum gantry_way way, void *dst, const void *src,
-			    size_t size)
+static inline void hold_one(struct mover *m, enum fake_gate gate, enum gantry_copy_queue queue, void *dst,
+			    const void *src, size_t size)
 {
 	FAKE_SET(closed[gate], 1);
-	mover_start(m, way, dst, src, size);
+	mover_start(m, queue, dst, src, size);
 	UNTIL(FAKE(waiting[gate]) == 1);
 }
 

@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CUDA device's copies (device/cuda/move.c) over a driver whose copies and marks run late: bytes, order, tickets,
- * copies that become one, notes that nobody forgets. test_cuda_move_errors.c has what goes wrong.
+ * The CUDA device's copies (device/cuda/copy_queue.c) over a driver whose copies and writes run late: bytes, order, fences,
+ * copies that become one, requests that nobody forgets. test_cuda_move_errors.c has what goes wrong.
  */
 #include "cuda_move_util.h"
 
-/* A ticket is reached when the bytes are there and the mark after them has come, and not before. */
-TEST(tickets)
+/* A fence is reached when the bytes are there and the write after them has come, and not before. */
+TEST(fences)
 {
 	uint64_t in, out;
 
-	CHECK_OK(moved(IN, ticket_of(IN))); /* nothing was moved */
+	CHECK_OK(moved(IN, fence_of(IN))); /* nothing was moved */
 	for (int old = 0; old < 2; old++) {
 		if (old) /* a driver without stores in streams */
 			fail_next("cuStreamWriteValue32_v2", CUE_NOT_SUPPORTED);
 		memset(device, 0, 64);
 		CHECK_OK(move(IN, device, host, 64));
-		in = ticket_of(IN);
+		in = fence_of(IN);
 		CHECK_OK(move(OUT, host + 4096, device + 4096, 64));
-		out = ticket_of(OUT);
+		out = fence_of(OUT);
 		CHECK_EQ(moved(IN, in), GANTRY_AGAIN);
 		CHECK_EQ(moved(OUT, out), GANTRY_AGAIN);
-		CHECK_EQ(fake->run(2), 2); /* the copy of each way */
+		CHECK_EQ(fake->run(2), 2); /* the copy of each queue */
 		CHECK(memcmp(device, host, 64) == 0);
 		CHECK_EQ(moved(IN, in), GANTRY_AGAIN);
 		CHECK_EQ(fake->run(1), 1);
@@ -32,23 +32,23 @@ TEST(tickets)
 	}
 	CHECK_EQ(moved(IN, UINT64_MAX), GANTRY_AGAIN); /* nobody's */
 	CHECK_OK(move(IN, device, host, 0));
-	CHECK_EQ(ticket_of(IN), in); /* nothing to do, no note */
+	CHECK_EQ(fence_of(IN), in); /* nothing to do, no request */
 }
 
-/* The word has 32 bits, tickets have more. Sets what would take half an hour. */
-TEST(many_notes)
+/* The word has 32 bits, fences have more. Sets what would take half an hour. */
+TEST(many_requests)
 {
-	struct cuda_way *w = &cuda_gpu_of(gpu)->ways[IN];
-	uint64_t start = (1ull << 33) - 50, old = ticket_of(IN);
+	struct cuda_copy_queue *w = &cuda_gpu_of(gpu)->queues[IN];
+	uint64_t start = (1ull << 33) - 50, old = fence_of(IN);
 
 	CHECK_EQ(w->put, w->taken);
-	w->put = w->taken = w->marked = w->wanted = start;
+	w->put = w->taken = w->fenced = w->wanted = start;
 	__atomic_store_n(w->word, (uint32_t)start, __ATOMIC_SEQ_CST);
 	CHECK_OK(moved(IN, old));
 	CHECK_OK(moved(IN, start - (1ull << 31) - 5)); /* nobody looked for a long time */
 	for (uint64_t i = 0; i < 100; i++) {
 		CHECK_OK(move(IN, device + 2 * i, host + 2 * i, 1));
-		CHECK_EQ(ticket_of(IN), start + i + 1);
+		CHECK_EQ(fence_of(IN), start + i + 1);
 		CHECK_EQ(moved(IN, start + i + 1), GANTRY_AGAIN);
 		CHECK_OK(moved(IN, start + i));
 		CHECK_EQ(fake->run(ALL), 2);
@@ -56,45 +56,45 @@ TEST(many_notes)
 	}
 }
 
-/* Notes wait for their neighbours: for a ticket, or until 256 KiB have come together; and only tickets make marks. */
+/* Requests wait for their neighbours: for a fence, or until 256 KiB have come together; and only fences make the GPU write. */
 TEST(patience)
 {
 	int copies = FAKE(copies);
-	uint64_t ticket;
+	uint64_t fence;
 
 	memset(device, 0, ARENA);
 	for (uint64_t i = 0; i < 3; i++)
-		CHECK_OK(note(IN, device + i * 1000, host + i * 1000, 1000));
-	CHECK_OK(note(IN, device + 4000, host + 4000, 1000));
+		CHECK_OK(request_copy(IN, device + i * 1000, host + i * 1000, 1000));
+	CHECK_OK(request_copy(IN, device + 4000, host + 4000, 1000));
 	CHECK_EQ(FAKE(copies), copies);
-	ticket = ticket_of(IN);
+	fence = fence_of(IN);
 	CHECK_EQ(FAKE(copies), copies + 2);
-	CHECK_EQ(ticket_of(IN), ticket); /* the same, and no other mark */
+	CHECK_EQ(fence_of(IN), fence); /* the same, and no other write */
 	CHECK_EQ(fake->run(ALL), 3);
-	CHECK_OK(moved(IN, ticket));
+	CHECK_OK(moved(IN, fence));
 	CHECK(memcmp(device, host, 3000) == 0 && memcmp(device + 4000, host + 4000, 1000) == 0);
 
 	for (uint64_t i = 0; i < 4; i++) {
 		CHECK_EQ(FAKE(copies), copies + 2);
-		CHECK_OK(note(OUT, host + i * (64 << 10), device + i * (64 << 10), 64 << 10));
+		CHECK_OK(request_copy(OUT, host + i * (64 << 10), device + i * (64 << 10), 64 << 10));
 	}
 	CHECK_EQ(FAKE(copies), copies + 3);
 	CHECK_EQ(fake->run(ALL), 1);
-	CHECK_OK(note(OUT, host + (300 << 10), device, 1)); /* the sum has begun anew */
+	CHECK_OK(request_copy(OUT, host + (300 << 10), device, 1)); /* the sum has begun anew */
 	CHECK_EQ(FAKE(copies), copies + 3);
-	ticket = ticket_of(OUT);
+	fence = fence_of(OUT);
 	CHECK_EQ(fake->run(ALL), 2);
-	CHECK_OK(moved(OUT, ticket));
+	CHECK_OK(moved(OUT, fence));
 	for (int i = 0; i < ARENA; i++)
 		host[i] = byte_of((uint64_t)i);
 }
 
-/* While somebody is at the driver, others only leave notes, and neighbours among these become one copy. */
+/* While somebody is at the driver, others only leave requests, and neighbours among these become one copy. */
 TEST(neighbours)
 {
 	struct mover at_driver;
 	int before = FAKE(copies), first;
-	uint64_t ticket;
+	uint64_t fence;
 
 	memset(device, 0, ARENA);
 	hold_one(&at_driver, FAKE_GATE_COPY, IN, device, host, 16);
@@ -103,13 +103,13 @@ TEST(neighbours)
 			      64));
 	CHECK_OK(move(IN, device + 50000, host + 50000, 100));
 	CHECK_OK(move(IN, device + 50100, host + 60000, 100)); /* a neighbour where it goes, not where it comes from */
-	CHECK_OK(move(IN, device + 60000, host + 60100, 100)); /* and the other way round */
+	CHECK_OK(move(IN, device + 60000, host + 60100, 100)); /* and the other queue round */
 	CHECK_OK(move(IN, device + 49900, host + 49900, 100)); /* before, not behind */
 	CHECK_OK(move(IN, device + 70000, host + 70000, 100));
 	for (uint64_t i = 0; i < 8; i++) /* so many that a neighbour is not found */
 		CHECK_OK(move(IN, device + 80000 + i * 200, host + 80000 + i * 200, 100));
 	CHECK_OK(move(IN, device + 70100, host + 70100, 100));
-	ticket = ticket_of(IN);
+	fence = fence_of(IN);
 	CHECK_EQ(FAKE(copies), before);
 	CHECK_OK(let_go(&at_driver, FAKE_GATE_COPY));
 	CHECK_EQ(FAKE(copies) - before, 1 + 2 + 4 + 1 + 8 + 1);
@@ -118,9 +118,9 @@ TEST(neighbours)
 	CHECK_EQ(fake->sizes[(first + 1) % FAKE_SIZES], 250 * 64);
 	for (int i = 2; i < 16; i++)
 		CHECK_EQ(fake->sizes[(first + i) % FAKE_SIZES], 100);
-	CHECK_EQ(moved(IN, ticket), GANTRY_AGAIN);
+	CHECK_EQ(moved(IN, fence), GANTRY_AGAIN);
 	fake->run(ALL);
-	CHECK_OK(moved(IN, ticket));
+	CHECK_OK(moved(IN, fence));
 	CHECK(memcmp(device, host, 16) == 0);
 	CHECK(memcmp(device + 1000, host + 1000, 16000) == 0);
 	CHECK(memcmp(device + 21000, host + 21000, 16000) == 0);
@@ -130,7 +130,7 @@ TEST(neighbours)
 	CHECK(memcmp(device + 70000, host + 70000, 200) == 0);
 }
 
-/* A copy does not become part of an older one past notes that it needs, or that need what it writes over. */
+/* A copy does not become part of an older one past requests that it needs, or that need what it writes over. */
 TEST(order)
 {
 	uint8_t *pool = device, *landing = device + 4096, *other = device + 8192;
@@ -179,7 +179,7 @@ TEST(order)
 		CHECK(memcmp(pool + 100 * i, host, 100) == 0);
 }
 
-/* Who has found no more notes, but has not left the driver yet, looks once more: the other one did not. */
+/* Who has found no more requests, but has not left the driver yet, looks once more: the other one did not. */
 TEST(left_behind)
 {
 	struct mover leaving, late;
@@ -193,7 +193,7 @@ TEST(left_behind)
 	CHECK_OK(let_go(&leaving, FAKE_GATE_LEAVE));
 	CHECK_EQ(FAKE(copies), before + 2);
 	fake->run(ALL);
-	CHECK_OK(moved(OUT, ticket_of(OUT)));
+	CHECK_OK(moved(OUT, fence_of(OUT)));
 }
 
 /* The same with nothing but chance: threads that move at the same time, again and again. */
@@ -225,7 +225,7 @@ TEST(nobody_is_forgotten)
 		pthread_barrier_wait(&start);
 		pthread_barrier_wait(&end); /* all have returned: what was not begun now never will be */
 		fake->run(ALL);
-		CHECK_OK(moved(IN, ticket_of(IN)));
+		CHECK_OK(moved(IN, fence_of(IN)));
 		for (int k = 0; k < RACERS; k++)
 			CHECK(memcmp(device + k * 100, host + k * 100, 50) == 0);
 	}
@@ -239,7 +239,7 @@ TEST(nobody_is_forgotten)
 enum { THREADS = 6, SHARE = ARENA / THREADS / 4096 * 4096, PART = SHARE / 3 };
 static int gpu_runs; /* atomic */
 
-/* Copies and marks come late, a few at a time. */
+/* Copies and fences come late, a few at a time. */
 static void *gpu_main(void *arg)
 {
 	while (__atomic_load_n(&gpu_runs, __ATOMIC_SEQ_CST)) {
@@ -250,13 +250,13 @@ static void *gpu_main(void *arg)
 }
 
 /* A row of pieces, neighbours mostly, small and large. */
-static void move_row(enum gantry_way way, uint8_t *dst, const uint8_t *src, uint64_t size)
+static void move_row(enum gantry_copy_queue queue, uint8_t *dst, const uint8_t *src, uint64_t size)
 {
 	for (uint64_t at = 0; at < size;) {
 		uint64_t n = 1 + random_below(random_below(4) ? 300 : 20000);
 
 		n = n < size - at ? n : size - at;
-		CHECK_OK(note(way, dst + at, src + at, n));
+		CHECK_OK(request_copy(queue, dst + at, src + at, n));
 		at += n;
 	}
 }
@@ -268,7 +268,7 @@ static void *traveller(void *arg)
 	uint8_t *in = host + at, *back = host + at + PART, *pool = device + at, *landing = pool + PART;
 
 	for (int round = 0; round < (SANITIZED ? 10 : 40); round++) {
-		uint64_t size = 1 + random_below(PART), ticket;
+		uint64_t size = 1 + random_below(PART), fence;
 
 		for (uint64_t i = 0; i < size; i++) {
 			in[i] = byte_of(i + (uint64_t)round * 7919 + me);
@@ -276,10 +276,10 @@ static void *traveller(void *arg)
 		}
 		move_row(IN, pool, in, size);
 		if (round % 3 == 0) {
-			move_row(IN, landing, pool, size); /* without a ticket: in the same queue */
+			move_row(IN, landing, pool, size); /* without a fence: in the same queue */
 		} else if (round % 3 == 1) {
-			ticket = ticket_of(IN);
-			CHECK_OK(gantry_move_await(gpu, IN, ticket));
+			fence = fence_of(IN);
+			CHECK_OK(gantry_fence_await(gpu, IN, fence));
 			CHECK(memcmp(pool, in, size) == 0);
 			memcpy(landing, pool, size); /* a kernel of the GPU */
 		} else {
@@ -290,10 +290,10 @@ static void *traveller(void *arg)
 				move_row(IN, landing + k, pool + k, n);
 			}
 		}
-		CHECK_OK(gantry_move_await(gpu, IN, ticket_of(IN)));
+		CHECK_OK(gantry_fence_await(gpu, IN, fence_of(IN)));
 		CHECK(memcmp(landing, in, size) == 0);
 		move_row(OUT, back, landing, size);
-		CHECK_OK(gantry_move_await(gpu, OUT, ticket_of(OUT)));
+		CHECK_OK(gantry_fence_await(gpu, OUT, fence_of(OUT)));
 		CHECK(memcmp(back, in, size) == 0);
 	}
 	return NULL;

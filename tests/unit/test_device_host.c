@@ -341,22 +341,22 @@ struct mover {
 	int turns;
 };
 
-/* Copies bytes there and back, many times; each ticket must cover the copies before it. */
+/* Copies bytes there and back, many times; each fence must cover the copies before it. */
 static void *move_about(void *arg)
 {
 	struct mover *m = arg;
 	enum { SIZE = 4096 };
 
 	for (int i = 0; i < m->turns; i++) {
-		for (int way = 0; way < GANTRY_WAYS; way++) {
+		for (int way = 0; way < GANTRY_COPY_QUEUES; way++) {
 			uint8_t *src = way ? m->to : m->from, *dst = way ? m->from : m->to;
-			uint64_t ticket;
+			uint64_t fence;
 
 			memset(src, i + way + 1, SIZE);
-			CHECK_OK(dev->ops->move(dev, way, dst, src, SIZE / 2));
-			CHECK_OK(dev->ops->move(dev, way, dst + SIZE / 2, src + SIZE / 2, SIZE / 2));
-			CHECK_OK(dev->ops->move_ticket(dev, way, &ticket));
-			while (dev->ops->moved(dev, way, ticket) == GANTRY_AGAIN)
+			CHECK_OK(dev->ops->queue_copy(dev, way, dst, src, SIZE / 2));
+			CHECK_OK(dev->ops->queue_copy(dev, way, dst + SIZE / 2, src + SIZE / 2, SIZE / 2));
+			CHECK_OK(dev->ops->queue_fence(dev, way, &fence));
+			while (dev->ops->fence_reached(dev, way, fence) == GANTRY_AGAIN)
 				sched_yield();
 			CHECK(memcmp(dst, src, SIZE) == 0);
 		}
@@ -369,11 +369,11 @@ TEST(check_moves)
 	static uint8_t memory[4][2][4096];
 	struct mover m[4];
 	pthread_t thread[4];
-	uint64_t ticket;
+	uint64_t fence;
 
-	/* A ticket for nothing is reached at once. */
-	CHECK_OK(dev->ops->move_ticket(dev, GANTRY_WAY_IN, &ticket));
-	CHECK_OK(dev->ops->moved(dev, GANTRY_WAY_IN, ticket));
+	/* A fence for nothing is reached at once. */
+	CHECK_OK(dev->ops->queue_fence(dev, GANTRY_COPY_IN, &fence));
+	CHECK_OK(dev->ops->fence_reached(dev, GANTRY_COPY_IN, fence));
 	for (int i = 0; i < 4; i++) {
 		m[i] = (struct mover){memory[i][0], memory[i][1], 200};
 		CHECK_EQ(pthread_create(&thread[i], NULL, move_about, &m[i]), 0);

@@ -340,7 +340,7 @@ static void late(struct fake_cuda *fake)
 		uint8_t *page = w.pool->memory.device_ptr + w.part->base;
 
 		CHECK_OK(devmem_table_begin(&w.t, 5000, NULL));
-		CHECK_OK(w.dev->ops->move(w.dev, GANTRY_WAY_IN, page + 8192, page, 64)); /* as receive does */
+		CHECK_OK(w.dev->ops->queue_copy(w.dev, GANTRY_COPY_IN, page + 8192, page, 64)); /* as receive does */
 		CHECK_OK(arrive(0, 4096, 0));
 		CHECK_OK(arrive(4096, 904, 4096));
 		CHECK_EQ(w.t.n, 2);

@@ -72,8 +72,8 @@ DEV void dev_barrier(void)
 {
 	__syncthreads();
 }
-/* Unrolled, and by memcpy, so that what p points to stays in registers. The second barrier keeps lane 0 from overwriting
- * the value, in the next call, before all have read this one. */
+/* Unrolled, and by memcpy, so that what p points to stays in registers. The second barrier keeps lane 0 from
+ * overwriting the value, in the next call, before all have read this one. */
 DEV void dev_share(void *p, uint32_t bytes)
 {
 	uint64_t w;

@@ -173,7 +173,7 @@ static void gpu_destroy(struct cuda_gpu *g)
 			cuda_unload_kernels(g);
 			if (g->side)
 				cu.stream_destroy(g->side);
-			gantry_cuda_ways_close(g);
+			gantry_cuda_queues_close(g);
 		}
 		cuda_leave(g, was);
 		cu.primary_ctx_release(g->device);
@@ -268,7 +268,7 @@ static gantry_result gpu_create(int index, struct cuda_gpu **ret_gpu)
 	was = g->ctx;
 	ENTER(g, was);
 	CU(gantry_cuda_stream_apart(&g->side), "create a stream on gpu %d", index);
-	TRY(gantry_cuda_ways_open(g));
+	TRY(gantry_cuda_queues_open(g));
 	gantry_cuda_kernels_load(g);
 	g->base.max_blocks = g->nmodules ? g->sms : 0;
 	g->base.default_lanes = CUDA_MAX_LANES;

@@ -19,30 +19,30 @@ enum {
 	CUDA_MAX_GPUS = 64, /* bits of `peers` */
 };
 
-enum { CUDA_NOTES = 4096 };
+enum { CUDA_REQUESTS = 4096 };
 
 /* A copy that is wanted. */
-struct cuda_note {
+struct cuda_request {
 	cu_ptr dst, src;
 	size_t size;
 };
 
-/* A queue of copies: move.c. */
-MUTEX_KIND(cuda_way_mu);
+/* A copy queue: copy_queue.c. */
+MUTEX_KIND(cuda_queue_mu);
 MUTEX_KIND(cuda_gpu_mu);
-struct cuda_way {
-	struct cuda_way_mu lock; /* of the notes */
-	struct cuda_note notes[CUDA_NOTES];
-	uint64_t put, taken; /* notes so far, and those taken to the driver; atomic, written with the lock */
+struct cuda_copy_queue {
+	struct cuda_queue_mu lock; /* of the requests */
+	struct cuda_request requests[CUDA_REQUESTS];
+	uint64_t put, taken; /* requests so far, and those taken to the driver; atomic, written with the lock */
 	uint64_t bytes;	     /* of those that wait, or a little more; with the lock */
-	uint64_t wanted;     /* atomic: the highest ticket that was given out */
+	uint64_t wanted;     /* atomic: the highest fence that was given out */
 	int at_driver;	     /* atomic: somebody makes the calls, for all */
 	gantry_result error; /* atomic: nothing is copied any more */
 
 	cu_stream stream; /* owned */
-	uint32_t *word;	  /* in mapped memory: so many notes' copies are over; written by the GPU */
+	uint32_t *word;	  /* in mapped memory: so many requests' copies are over; written by the GPU */
 	cu_ptr word_dev;  /* the same for the GPU */
-	uint64_t marked;  /* atomic: what the word will be; written by who is at the driver */
+	uint64_t fenced;  /* atomic: what the word will be; written by who is at the driver */
 };
 
 struct cuda_gpu {
@@ -51,7 +51,7 @@ struct cuda_gpu {
 	cu_device device;
 	cu_context ctx; /* the primary context: the one that the CUDA runtime, PyTorch and NCCL use */
 	cu_stream side; /* non-blocking, for copies and clearing that must wait for nobody's kernels */
-	struct cuda_way ways[GANTRY_WAYS];
+	struct cuda_copy_queue queues[GANTRY_COPY_QUEUES];
 	void *words; /* owned, mapped: theirs */
 	uint32_t sms;
 	int writes_ordering, flush_options; /* of NICs' writes: what the driver says */
@@ -136,8 +136,8 @@ unsigned gantry_cuda_stream_apart(cu_stream *ret_stream); /* for stream_create_a
 #define OP(name, params) gantry_result gantry_cuda_##name params;
 #include "device/ops.def"
 
-/* move.c. The context is current. */
-gantry_result gantry_cuda_ways_open(struct cuda_gpu *g);
-void gantry_cuda_ways_close(struct cuda_gpu *g);
+/* copy_queue.c. The context is current. */
+gantry_result gantry_cuda_queues_open(struct cuda_gpu *g);
+void gantry_cuda_queues_close(struct cuda_gpu *g);
 
 #endif

@@ -125,7 +125,7 @@ static void do_item(struct gantry_stream *s, const struct host_item *item)
 			memcpy((char *)item->dst + i * item->dst_stride, (const char *)item->src + i * item->src_stride,
 			       item->size);
 		break;
-	case HOST_ITEM_MARK:
+	case HOST_ITEM_FENCE:
 		store_release((uint64_t *)item->dst, (uint64_t)item->size);
 		break;
 	case HOST_ITEM_RECORD:
@@ -286,9 +286,9 @@ static void host_close(struct gantry_device *dev)
 		return;
 	/* Without the lock: the default stream may be busy for a while. Who opens the device now gets a new one. */
 	release_stream(hd->default_stream);
-	for (int i = 0; i < GANTRY_WAYS; i++) {
-		release_stream(hd->ways[i].stream);
-		mutex_destroy(&hd->ways[i].lock);
+	for (int i = 0; i < GANTRY_COPY_QUEUES; i++) {
+		release_stream(hd->queues[i].stream);
+		mutex_destroy(&hd->queues[i].lock);
 	}
 	gantry_host_helpers_end(hd);
 	mutex_destroy(&hd->helpers_mu);
@@ -501,39 +501,40 @@ gantry_result gantry_host_event_elapsed(struct gantry_device *dev, struct gantry
 /* ---- queues of copies ---- */
 
 /* A stream each, made on first use, and a word that its thread counts up. */
-gantry_result gantry_host_move(struct gantry_device *dev, enum gantry_way way, void *dst, const void *src, size_t size)
+gantry_result gantry_host_queue_copy(struct gantry_device *dev, enum gantry_copy_queue queue, void *dst,
+				     const void *src, size_t size)
 {
 	gantry_result r = GANTRY_OK;
-	struct host_way *w = &host_device(dev)->ways[way];
+	struct host_copy_queue *q = &host_device(dev)->queues[queue];
 	struct gantry_stream *s;
 
-	host_way_mu_lock(&w->lock);
-	if (!w->stream)
-		r = new_stream(host_device(dev), &w->stream);
-	s = w->stream;
-	host_way_mu_unlock(&w->lock);
+	host_queue_mu_lock(&q->lock);
+	if (!q->stream)
+		r = new_stream(host_device(dev), &q->stream);
+	s = q->stream;
+	host_queue_mu_unlock(&q->lock);
 	return r == GANTRY_OK ? gantry_host_copy_async(dev, s, dst, src, size) : r;
 }
 
-gantry_result gantry_host_move_ticket(struct gantry_device *dev, enum gantry_way way, uint64_t *ret_ticket)
+gantry_result gantry_host_queue_fence(struct gantry_device *dev, enum gantry_copy_queue queue, uint64_t *ret_fence)
 {
 	gantry_result r = GANTRY_OK;
-	struct host_way *w = &host_device(dev)->ways[way];
-	struct host_item item = {.kind = HOST_ITEM_MARK, .dst = &w->reached};
+	struct host_copy_queue *q = &host_device(dev)->queues[queue];
+	struct host_item item = {.kind = HOST_ITEM_FENCE, .dst = &q->reached};
 
-	host_way_mu_lock(&w->lock);
-	item.size = (size_t)(w->tickets + 1);
-	if (w->stream)
-		r = gantry_host_enqueue(w->stream, &item, NULL);
+	host_queue_mu_lock(&q->lock);
+	item.size = (size_t)(q->fences + 1);
+	if (q->stream)
+		r = gantry_host_enqueue(q->stream, &item, NULL);
 	if (r == GANTRY_OK)
-		*ret_ticket = w->stream ? ++w->tickets : 0;
-	host_way_mu_unlock(&w->lock);
+		*ret_fence = q->stream ? ++q->fences : 0;
+	host_queue_mu_unlock(&q->lock);
 	return r;
 }
 
-gantry_result gantry_host_moved(struct gantry_device *dev, enum gantry_way way, uint64_t ticket)
+gantry_result gantry_host_fence_reached(struct gantry_device *dev, enum gantry_copy_queue queue, uint64_t fence)
 {
-	return load_acquire(&host_device(dev)->ways[way].reached) >= ticket ? GANTRY_OK : GANTRY_AGAIN;
+	return load_acquire(&host_device(dev)->queues[queue].reached) >= fence ? GANTRY_OK : GANTRY_AGAIN;
 }
 
 /* ---- the device ---- */
@@ -577,8 +578,8 @@ static gantry_result make_device(void) REQUIRES(host_device_mu)
 					 .default_lanes = 1};
 	snprintf(hd->dev.name, sizeof(hd->dev.name), "host, %d CPU%s", cpus, cpus == 1 ? "" : "s");
 	mutex_init(&hd->helpers_mu);
-	for (int i = 0; i < GANTRY_WAYS; i++)
-		mutex_init(&hd->ways[i].lock);
+	for (int i = 0; i < GANTRY_COPY_QUEUES; i++)
+		mutex_init(&hd->queues[i].lock);
 	the_device = hd;
 	return GANTRY_OK;
 }

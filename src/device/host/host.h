@@ -22,16 +22,16 @@
 enum { GANTRY_HOST_MAX_BLOCKS = 256, GANTRY_HOST_MAX_LANES = 64, GANTRY_HOST_MAX_THREADS = 1024 };
 
 struct host_helper;
-MUTEX_KIND(host_way_mu);
+MUTEX_KIND(host_queue_mu);
 MUTEX_KIND(helpers_mu);
 MUTEX_KIND(stream_mu);
 MUTEX_KIND(stream_done_mu);
 
 /* A queue of copies. */
-struct host_way {
-	struct host_way_mu lock;      /* of stream and tickets, and of the order of marks */
+struct host_copy_queue {
+	struct host_queue_mu lock;    /* of stream and fences, and of their order */
 	struct gantry_stream *stream; /* owned; made on first use */
-	uint64_t tickets;	      /* given out */
+	uint64_t fences;	      /* given out */
 	uint64_t reached;	      /* release by the stream's thread, acquire by who waits */
 };
 
@@ -40,7 +40,7 @@ struct host_device {
 	struct gantry_device dev;	      /* first: the ops cast back */
 	uint32_t refs;			      /* under device.c's lock */
 	struct gantry_stream *default_stream; /* owned; made on first use, under device.c's lock */
-	struct host_way ways[GANTRY_WAYS];
+	struct host_copy_queue queues[GANTRY_COPY_QUEUES];
 	struct helpers_mu helpers_mu;
 	struct host_helper *idle; /* owned; block threads that no stream has; under helpers_mu while streams live */
 	uint32_t nhelpers;	  /* all there are; written under helpers_mu, read relaxed */
@@ -65,7 +65,7 @@ int gantry_host_can_dmabuf(void);
 enum host_item_kind {
 	HOST_ITEM_LAUNCH,
 	HOST_ITEM_COPY,
-	HOST_ITEM_MARK, /* stores `size` at the 64-bit word `dst` */
+	HOST_ITEM_FENCE, /* stores `size` at the 64-bit word `dst` */
 	HOST_ITEM_RECORD,
 	HOST_ITEM_WAIT,
 	HOST_ITEM_STOP

@@ -211,12 +211,12 @@ static int say_whole(struct devmem_pool *p, const char *when) REQUIRES(devmem_po
 gantry_result devmem_settle(const struct devmem_binding *b)
 {
 	struct gantry_device *dev = b->memory.device;
-	uint64_t ticket;
+	uint64_t fence;
 
 	if (!b->late)
 		return GANTRY_OK;
-	TRY_NOW(dev->ops->move_ticket(dev, GANTRY_WAY_IN, &ticket));
-	return gantry_move_await(dev, GANTRY_WAY_IN, ticket);
+	TRY_NOW(dev->ops->queue_fence(dev, GANTRY_COPY_IN, &fence));
+	return gantry_fence_await(dev, GANTRY_COPY_IN, fence);
 }
 
 void devmem_pool_put(struct devmem_pool *p)

@@ -214,7 +214,7 @@ static gantry_result land_some(struct devmem_table *t, struct origin from, uint6
 		} else {
 			src = p->memory.device_ptr + from.off;
 		}
-		TRY_NOW(p->device->ops->move(p->device, GANTRY_WAY_IN, p->memory.device_ptr + to, src, len));
+		TRY_NOW(p->device->ops->queue_copy(p->device, GANTRY_COPY_IN, p->memory.device_ptr + to, src, len));
 		note_copy(t);
 	}
 	t->landed_bytes += len;
@@ -374,9 +374,9 @@ gantry_result devmem_table_ready(struct devmem_table *t)
 	if (!t->copying)
 		return GANTRY_OK;
 	if (!t->recorded)
-		TRY_NOW(p->device->ops->move_ticket(p->device, GANTRY_WAY_IN, &t->ticket));
+		TRY_NOW(p->device->ops->queue_fence(p->device, GANTRY_COPY_IN, &t->fence));
 	t->recorded = 1;
-	TRY_NOW(p->device->ops->moved(p->device, GANTRY_WAY_IN, t->ticket));
+	TRY_NOW(p->device->ops->fence_reached(p->device, GANTRY_COPY_IN, t->fence));
 	t->copying = 0;
 	return GANTRY_OK;
 }

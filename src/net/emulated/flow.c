@@ -612,8 +612,8 @@ static gantry_result copy_run(struct emu_binding *b, uint64_t from, uint64_t to)
 	struct gantry_device *dev = b->pub.memory.device;
 
 	EMU_COUNT(b, copies, 1);
-	return dev->ops->move(dev, GANTRY_WAY_IN, b->pub.memory.device_ptr + from, b->bytes + from,
-			      (size_t)(to - from));
+	return dev->ops->queue_copy(dev, GANTRY_COPY_IN, b->pub.memory.device_ptr + from, b->bytes + from,
+				    (size_t)(to - from));
 }
 
 /*

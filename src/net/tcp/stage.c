@@ -36,7 +36,7 @@ static void stage_free(struct tcp_stage *s) UNCHECKED
 	if (!s)
 		return;
 	for (struct gantry_piece *b = s->draining; b; b = b->next)
-		gantry_move_await(s->device, GANTRY_WAY_OUT, b->fence);
+		gantry_fence_await(s->device, GANTRY_COPY_OUT, b->fence);
 	gantry_pinned_free(&s->pool);
 	gantry_device_close(s->device);
 	mutex_destroy(&s->mu);
@@ -103,7 +103,7 @@ static void sweep(struct tcp_stage *s) REQUIRES(stage_mu)
 {
 	for (struct gantry_piece **at = &s->draining, *b; (b = *at);) {
 		/* After an error of the device nothing is copied any more. */
-		if (s->device->ops->moved(s->device, GANTRY_WAY_OUT, b->fence) == GANTRY_AGAIN) {
+		if (s->device->ops->fence_reached(s->device, GANTRY_COPY_OUT, b->fence) == GANTRY_AGAIN) {
 			at = &b->next;
 			continue;
 		}
@@ -129,11 +129,11 @@ gantry_result tcp_stage_copy(struct tcp_stage *s, const void *src, uint64_t size
 		     SIZE_TEXT(size), SIZE_TEXT(most));
 	if (!b)
 		return GANTRY_AGAIN;
-	TRY(dev->ops->move(dev, GANTRY_WAY_OUT, b->host, src, size));
+	TRY(dev->ops->queue_copy(dev, GANTRY_COPY_OUT, b->host, src, size));
 	/* Without a fence nobody can know when the piece is free: it is lost, and the error ends the link. */
 	b->fence = UINT64_MAX;
 	b->copying = true;
-	TRY(dev->ops->move_ticket(dev, GANTRY_WAY_OUT, &b->fence));
+	TRY(dev->ops->queue_fence(dev, GANTRY_COPY_OUT, &b->fence));
 	*ret_piece = b;
 	b = NULL;
 out:
@@ -144,7 +144,7 @@ out:
 
 gantry_result tcp_stage_ready(struct tcp_stage *s, struct gantry_piece *b)
 {
-	gantry_result r = s->device->ops->moved(s->device, GANTRY_WAY_OUT, b->fence);
+	gantry_result r = s->device->ops->fence_reached(s->device, GANTRY_COPY_OUT, b->fence);
 
 	if (r == GANTRY_OK)
 		b->copying = false;

@@ -81,7 +81,7 @@ struct tcp_unpack_recv {
 	struct gantry_unpack_desc *descs; /* owned, of those without a slot */
 	uint8_t *bounce; /* part of the queue's: room for an eager message; NULL where the CPU writes everything */
 	bool copying;	 /* copies to the buffer were begun */
-	uint64_t ticket; /* ... and are over when this is reached */
+	uint64_t fence; /* ... and are over when this is reached */
 	bool finishing;	 /* in the link's list copying_in; link_mu */
 	uint64_t since;	 /* ticks: when it was whole; once test may say so, when that was */
 };

@@ -161,15 +161,15 @@ int tcp_unpack_frag(struct tcp_lane *lane, struct tcp_recv *recv, struct tcp_buf
 
 static gantry_result copy(struct tcp_unpack *u, void *dst, const void *src, uint64_t len)
 {
-	return u->dev->ops->move(u->dev, GANTRY_WAY_IN, dst, src, len);
+	return u->dev->ops->queue_copy(u->dev, GANTRY_COPY_IN, dst, src, len);
 }
 
 void tcp_unpack_await(struct tcp_unpack *u)
 {
-	uint64_t ticket;
+	uint64_t fence;
 
-	if (u->dev->ops->move_ticket(u->dev, GANTRY_WAY_IN, &ticket) == GANTRY_OK)
-		gantry_move_await(u->dev, GANTRY_WAY_IN, ticket);
+	if (u->dev->ops->queue_fence(u->dev, GANTRY_COPY_IN, &fence) == GANTRY_OK)
+		gantry_fence_await(u->dev, GANTRY_COPY_IN, fence);
 }
 
 /* Begins what is left to copy. */
@@ -184,7 +184,7 @@ static gantry_result begin_copies(struct tcp_unpack *u, struct tcp_recv *recv)
 
 		TRY_NOW(copy(u, ur->user + d->dst_off, u->pool->memory.device_ptr + d->src_off, d->len));
 	}
-	TRY_NOW(u->dev->ops->move_ticket(u->dev, GANTRY_WAY_IN, &ur->ticket));
+	TRY_NOW(u->dev->ops->queue_fence(u->dev, GANTRY_COPY_IN, &ur->fence));
 	ur->copying = 1;
 	return GANTRY_OK;
 }
@@ -208,7 +208,7 @@ static gantry_result settle(struct tcp_unpack *u, struct tcp_recv *recv)
 		if (!ur->copying && recv->buffers[0].total)
 			TRY(begin_copies(u, recv));
 		if (ur->copying)
-			r = u->dev->ops->moved(u->dev, GANTRY_WAY_IN, ur->ticket);
+			r = u->dev->ops->fence_reached(u->dev, GANTRY_COPY_IN, ur->fence);
 	}
 out:
 	return r;

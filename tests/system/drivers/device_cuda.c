@@ -238,26 +238,26 @@ struct consumer {
 	struct gantry_fifo *fifo;
 	uint64_t n, wrong;
 };
-/* Copies in the device's own queues, while a kernel's stream is idle or not: bytes and tickets. */
+/* Copies in the device's own queues, while a kernel's stream is idle or not: bytes and fences. */
 static void test_moves(void)
 {
 	enum { SIZE = 1 << 20, TURNS = 200 };
 	uint8_t *out, *in, *there;
 	void *ignored;
-	uint64_t ticket, t0 = gantry_now_ns();
+	uint64_t fence, t0 = gantry_now_ns();
 
 	CHECK_OK(ops->alloc(gpu, SIZE, (void **)&there));
 	CHECK_OK(ops->alloc_mapped(gpu, SIZE, (void **)&out, &ignored));
 	CHECK_OK(ops->alloc_mapped(gpu, SIZE, (void **)&in, &ignored));
 	for (int i = 0; i < TURNS; i++) {
 		memset(out, i + 1, SIZE);
-		CHECK_OK(ops->move(gpu, GANTRY_WAY_IN, there, out, SIZE));
-		CHECK_OK(ops->move_ticket(gpu, GANTRY_WAY_IN, &ticket));
-		while (ops->moved(gpu, GANTRY_WAY_IN, ticket) == GANTRY_AGAIN)
+		CHECK_OK(ops->queue_copy(gpu, GANTRY_COPY_IN, there, out, SIZE));
+		CHECK_OK(ops->queue_fence(gpu, GANTRY_COPY_IN, &fence));
+		while (ops->fence_reached(gpu, GANTRY_COPY_IN, fence) == GANTRY_AGAIN)
 			;
-		CHECK_OK(ops->move(gpu, GANTRY_WAY_OUT, in, there, SIZE));
-		CHECK_OK(ops->move_ticket(gpu, GANTRY_WAY_OUT, &ticket));
-		while (ops->moved(gpu, GANTRY_WAY_OUT, ticket) == GANTRY_AGAIN)
+		CHECK_OK(ops->queue_copy(gpu, GANTRY_COPY_OUT, in, there, SIZE));
+		CHECK_OK(ops->queue_fence(gpu, GANTRY_COPY_OUT, &fence));
+		while (ops->fence_reached(gpu, GANTRY_COPY_OUT, fence) == GANTRY_AGAIN)
 			;
 		CHECK(memcmp(in, out, SIZE) == 0);
 	}

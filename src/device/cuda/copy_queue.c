@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copies that kernels of the GPU's users may be waiting for, and how it is known that they are over.
+ *
+ * There are only two streams for all copies of a process, with a priority of their own: a copy that shares the queue of
+ * a kernel which waits for that copy would wait for ever. Who wants a copy leaves a request, and whoever finds nobody
+ * at the driver, which has one lock per GPU and process, makes the calls for all requests that there are. The GPU
+ * itself says how far it is, by a store to host memory in stream order: who waits looks at that word. Requests about
+ * neighbours become one copy while they wait, and they wait until enough has come together or somebody asks for a
+ * fence; only then does the GPU write. docs/design/0010-copies-that-kernels-wait-for.md has the measurements.
+ *
+ * What is left: a program that makes the driver wait for the whole GPU while a kernel waits for a copy (loading a
+ * kernel for the first time does that, unless CUDA_MODULE_LOADING=EAGER). Then the driver holds its lock, and no copy
+ * begins. And who is at the driver stays there as long as others leave requests.
+ *
+ * Order. A fence is the number of requests that there were when it was taken; the word is the number of requests whose
+ * copies are over. A request that is widened by a neighbour after a fence was taken only makes that fence wait for
+ * more. Bytes that a request's source holds are visible to whoever makes the calls by the lock of the requests, and to
+ * the GPU by the calls. No fence is forgotten: who takes one looks afterwards whether somebody is at the driver, and
+ * who was there looks after leaving whether there are requests or fences; both in one order (sequentially consistent).
+ *
+ * Users rely on the order of the queue: bytes are copied to a page of the pool, and from there to where the message
+ * lies, without a fence in between; and a page gets new bytes while the copy of its old ones waits. So a copy that
+ * becomes part of an older request must not matter to the requests that it passes, nor to that request itself: none
+ * writes what it reads or writes, and none reads what it writes (`touches`). Then all are as if they had been made in
+ * order. A source holds its bytes until a fence is reached, or is a mirror, always copied to the same place: what a
+ * copy brings too early or half is brought again by the copy that is asked for after the bytes were written.
+ *
+ * Errors. The first one ends its queue, for all; it is told when nothing of that queue is copied any more, so that
+ * memory can be used again. Requests whose copies were not begun stay where they are.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_DEVICE
+#include <sched.h>
+
+#include "base/atomic.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "device/cuda/gpu.h"
+
+enum { WORD_STRIDE = 128, WORDS_SIZE = 4096, LOOK_BACK = 8, BATCH = 64, LOOKS = 1 << 16, ENOUGH = 256 << 10 };
+#define LONG_NS 10000000000ull /* how long a request waits for room, and a stream that ends for its copies */
+
+gantry_result gantry_cuda_queues_open(struct cuda_gpu *g)
+{
+	gantry_result r = GANTRY_OK;
+	void *device = NULL;
+
+	for (int i = 0; i < GANTRY_COPY_QUEUES; i++)
+		mutex_init(&g->queues[i].lock);
+	TRY(gantry_cuda_alloc_mapped(&g->base, WORDS_SIZE, &g->words, &device));
+	for (int i = 0; i < GANTRY_COPY_QUEUES; i++) {
+		struct cuda_copy_queue *q = &g->queues[i];
+
+		q->word = (uint32_t *)((char *)g->words + i * WORD_STRIDE);
+		q->word_dev = (uintptr_t)device + (cu_ptr)(i * WORD_STRIDE);
+		CU(gantry_cuda_stream_apart(&q->stream), "create a stream on gpu %d", g->base.index);
+	}
+out:
+	return r;
+}
+
+/* Waits until nothing of the stream runs any more, be it for an error. 0: it still does. */
+static int run_dry(cu_stream stream)
+{
+	uint64_t since = gantry_now_ns();
+
+	while (cu.stream_query(stream) == CUE_NOT_READY) {
+		if (gantry_now_ns() - since > LONG_NS)
+			return 0;
+		sched_yield();
+	}
+	return 1;
+}
+
+/* Nobody is at the driver any more. Requests are left only after an error, or where nobody has asked for a fence. But
+ * copies may run that nobody has waited for, and their fences are stores to `words`.
+ */
+void gantry_cuda_queues_close(struct cuda_gpu *g)
+{
+	int dry = 1;
+
+	for (int i = 0; i < GANTRY_COPY_QUEUES; i++) {
+		if (!g->queues[i].stream)
+			continue;
+		dry &= run_dry(g->queues[i].stream);
+		cu.stream_destroy(g->queues[i].stream);
+	}
+	if (!g->words)
+		return;
+	for (int i = 0; i < GANTRY_COPY_QUEUES; i++)
+		mutex_destroy(&g->queues[i].lock);
+	if (dry)
+		cu.mem_free_host(g->words);
+	else
+		LOG_WARN(DEVICE, "gpu %d is closed, but its copies are not over after 10 s: %d bytes are never freed",
+			 g->base.index, WORDS_SIZE);
+}
+
+/* ---- at the driver ---- */
+
+/* A store that everything before it in the stream is visible with. Older drivers: a memset of one word. */
+static unsigned write_fence(struct cuda_copy_queue *q, uint32_t value)
+{
+	if (cu.stream_write_value32) {
+		unsigned e = cu.stream_write_value32(q->stream, q->word_dev, value, 0);
+
+		if (e != CUE_NOT_SUPPORTED)
+			return e;
+	}
+	return cu.memset_d32_async(q->word_dev, value, 1, q->stream);
+}
+
+/* Takes the oldest requests. */
+static uint32_t take(struct cuda_copy_queue *q, struct cuda_request *ret_requests)
+{
+	uint32_t n = 0;
+
+	cuda_queue_mu_lock(&q->lock);
+	while (n < BATCH && q->taken + n < q->put) {
+		ret_requests[n] = q->requests[(q->taken + n) % CUDA_REQUESTS];
+		n++;
+	}
+	store_seq(&q->taken, q->taken + n);
+	if (q->taken == q->put)
+		q->bytes = 0;
+	cuda_queue_mu_unlock(&q->lock);
+	return n;
+}
+
+/* Does a fence wait to be written? */
+static int fence_wanted(const struct cuda_copy_queue *q)
+{
+	return load_seq(&q->wanted) > load_seq(&q->fenced);
+}
+
+/* Begins the copies of all requests, and has the GPU say so if somebody asks. Nobody else is at this queue's driver
+ * calls. */
+static gantry_result begin(struct cuda_gpu *g, struct cuda_copy_queue *q)
+{
+	gantry_result r = GANTRY_OK;
+	struct cuda_request requests[BATCH];
+	cu_context was = g->ctx;
+	uint64_t begun;
+	uint32_t n;
+
+	ENTER(g, was);
+	while ((n = take(q, requests)) != 0)
+		for (uint32_t i = 0; i < n; i++)
+			CU(cu.memcpy_async(requests[i].dst, requests[i].src, requests[i].size, q->stream),
+			   "copy %zu bytes from %#llx to %#llx", requests[i].size, (unsigned long long)requests[i].src,
+			   (unsigned long long)requests[i].dst);
+	begun = load_relaxed(&q->taken); /* nobody else takes */
+	if (fence_wanted(q)) {
+		CU(write_fence(q, (uint32_t)begun), "write a fence of gpu %d", g->base.index);
+		store_seq(&q->fenced, begun);
+	}
+out:
+	if (r != GANTRY_OK && !run_dry(q->stream))
+		LOG_WARN(DEVICE, "gpu %d: copies that were begun before this error are not over after 10 s",
+			 g->base.index);
+	cuda_leave(g, was);
+	return r;
+}
+
+static gantry_result error_of(struct cuda_copy_queue *q)
+{
+	return load_acquire(&q->error);
+}
+
+/* Makes the calls that are to be made, unless somebody is at it. */
+static void begin_all(struct cuda_gpu *g, struct cuda_copy_queue *q)
+{
+	while ((load_seq(&q->taken) != load_seq(&q->put) || fence_wanted(q)) && error_of(q) == GANTRY_OK &&
+	       !exchange_seq(&q->at_driver, 1)) {
+		gantry_result r = error_of(q); /* who was here before us may have left it since we looked */
+
+		if (r == GANTRY_OK)
+			r = begin(g, q);
+		if (r != GANTRY_OK)
+			store_release(&q->error, r);
+		store_seq(&q->at_driver, 0);
+	}
+}
+
+/* ---- requests ---- */
+
+static int overlap(cu_ptr a, size_t a_size, cu_ptr b, size_t b_size)
+{
+	return a < b + b_size && b < a + a_size;
+}
+
+/* Does it matter which one of the two is copied first? */
+static int touches(const struct cuda_request *a, const struct cuda_request *b)
+{
+	return overlap(a->dst, a->size, b->dst, b->size) || overlap(a->dst, a->size, b->src, b->size) ||
+	       overlap(a->src, a->size, b->dst, b->size);
+}
+
+/* Is it a neighbour of a request that still waits, and may pass those after it? With the lock. */
+static int widen(struct cuda_copy_queue *q, const struct cuda_request *n)
+{
+	for (uint64_t i = q->put; i > q->taken && q->put - i < LOOK_BACK; i--) {
+		struct cuda_request *old = &q->requests[(i - 1) % CUDA_REQUESTS];
+
+		if (touches(old, n))
+			break;
+		if (old->dst + old->size == n->dst && old->src + old->size == n->src) {
+			old->size += n->size;
+			return 1;
+		}
+	}
+	return 0;
+}
+
+/* 0: there is no room. *ret_enough: it is time to begin. */
+static int leave(struct cuda_copy_queue *q, const struct cuda_request *n, int *ret_enough)
+{
+	int left;
+
+	cuda_queue_mu_lock(&q->lock);
+	left = widen(q, n);
+	if (!left && q->put - q->taken < CUDA_REQUESTS) {
+		q->requests[q->put % CUDA_REQUESTS] = *n;
+		store_seq(&q->put, q->put + 1);
+		left = 1;
+	}
+	q->bytes += left ? n->size : 0;
+	*ret_enough = q->bytes >= ENOUGH;
+	cuda_queue_mu_unlock(&q->lock);
+	return left;
+}
+
+gantry_result gantry_cuda_queue_copy(struct gantry_device *dev, enum gantry_copy_queue queue, void *dst,
+				     const void *src, size_t size)
+{
+	gantry_result r = GANTRY_OK;
+	struct cuda_gpu *g = cuda_gpu_of(dev);
+	struct cuda_copy_queue *q = &g->queues[queue];
+	struct cuda_request n = {(uintptr_t)dst, (uintptr_t)src, size};
+	uint64_t since = 0;
+	int enough = 0;
+
+	if (size == 0)
+		return GANTRY_OK;
+	r = error_of(q);
+	while (r == GANTRY_OK && !leave(q, &n, &enough)) {
+		if (!since)
+			since = gantry_now_ns();
+		if (gantry_now_ns() - since > LONG_NS)
+			FAIL(GANTRY_ERR_TIMEOUT,
+			     "%d copies wait for gpu %d, and there is no room for one more for 10 s", CUDA_REQUESTS,
+			     dev->index);
+		begin_all(g, q);
+		sched_yield();
+		r = error_of(q);
+	}
+	if (r == GANTRY_OK && enough) {
+		begin_all(g, q);
+		r = error_of(q);
+	}
+out:
+	return r;
+}
+
+gantry_result gantry_cuda_queue_fence(struct gantry_device *dev, enum gantry_copy_queue queue, uint64_t *ret_fence)
+{
+	struct cuda_gpu *g = cuda_gpu_of(dev);
+	struct cuda_copy_queue *q = &g->queues[queue];
+	uint64_t fence = load_seq(&q->put);
+	uint64_t wanted = load_seq(&q->wanted);
+
+	while (wanted < fence && !cas_seq(&q->wanted, &wanted, fence))
+		;
+	begin_all(g, q);
+	*ret_fence = fence;
+	return GANTRY_OK; /* what went wrong `moved` says */
+}
+
+/* Requests whose copies are over: the word is the lower half of their number, which is near that of all requests. */
+static uint64_t over(struct cuda_copy_queue *q)
+{
+	uint32_t low = load_acquire(q->word);
+	uint64_t put = load_relaxed(&q->put);
+
+	return put + (uint64_t)(int64_t)(int32_t)(low - (uint32_t)put);
+}
+
+gantry_result gantry_cuda_fence_reached(struct gantry_device *dev, enum gantry_copy_queue queue, uint64_t fence)
+{
+	static _Thread_local uint32_t looks; /* one for all threads would go from CPU to CPU while they poll */
+	struct cuda_gpu *g = cuda_gpu_of(dev);
+	struct cuda_copy_queue *q = &g->queues[queue];
+	gantry_result r = GANTRY_OK;
+	cu_context was = g->ctx;
+	unsigned e;
+
+	if (over(q) >= fence)
+		return GANTRY_OK;
+	r = error_of(q);
+	if (r != GANTRY_OK)
+		return r;
+	/* After an error of the GPU the word stays as it is: the driver is asked now and then. */
+	if (++looks % LOOKS)
+		return GANTRY_AGAIN;
+	ENTER(g, was);
+	e = cu.stream_query(q->stream);
+	if (e != CUE_NOT_READY)
+		CU(e, "look at a stream of gpu %d", dev->index);
+	r = GANTRY_AGAIN;
+out:
+	cuda_leave(g, was);
+	if (r != GANTRY_AGAIN) /* such an error is the context's, and stays: the others need not ask */
+		store_release(&q->error, r);
+	return r;
+}

@@ -323,7 +323,7 @@ static void probe_run(struct check_side *s)
 	unsigned mask = 0;
 
 	for (int v = GANTRY_NET_VERSION_MIN; v <= GANTRY_NET_VERSION_MAX; v++)
-		if (gantry_loader_has(s->loader, v))
+		if (gantry_loader_table(s->loader, v))
 			mask |= 1u << v;
 	check_note(s, "%x", mask);
 }

@@ -28,7 +28,7 @@ static const struct {
 
 static const void *const *table_of(struct check_side *s)
 {
-	const void *t = gantry_loader_has(s->loader, s->version) ? gantry_loader_table(s->loader, s->version) : NULL;
+	const void *t = gantry_loader_table(s->loader, s->version);
 
 	if (!t)
 		check_fail(s, "ncclNetPlugin_v%d is not exported", s->version);

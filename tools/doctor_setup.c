@@ -209,7 +209,7 @@ void doctor_plugin(struct doctor *d)
 		return;
 	}
 	for (int v = GANTRY_NET_VERSION_MIN; v <= GANTRY_NET_VERSION_MAX; v++)
-		if (gantry_loader_has(loader, v))
+		if (gantry_loader_table(loader, v))
 			n += (size_t)snprintf(versions + n, sizeof(versions) - n, "%sv%d", n ? " " : "", v);
 	doctor_say(d, "plugin", d->plugin, DOCTOR_OK, versions, gantry_loader_path(loader), "");
 	doctor_can(d, DOCTOR_PLUGIN, 1, "");

@@ -345,11 +345,6 @@ const void *gantry_loader_table(const struct gantry_loader *loader, int version)
 	return loader->tables[version - GANTRY_NET_VERSION_MIN];
 }
 
-int gantry_loader_has(const struct gantry_loader *loader, int version)
-{
-	return gantry_loader_table(loader, version) != NULL;
-}
-
 gantry_result gantry_loader_net(struct gantry_loader *loader, int version, struct gantry_net **ret_net)
 {
 	const char *label = file_name(loader->path);
@@ -357,7 +352,7 @@ gantry_result gantry_loader_net(struct gantry_loader *loader, int version, struc
 	const void *table;
 
 	for (int v = GANTRY_NET_VERSION_MAX; version == 0 && v >= GANTRY_NET_VERSION_MIN; v--) {
-		if (gantry_loader_has(loader, v))
+		if (gantry_loader_table(loader, v))
 			version = v;
 	}
 	table = gantry_loader_table(loader, version);

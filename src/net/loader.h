@@ -23,9 +23,7 @@ void gantry_loader_close(struct gantry_loader *loader);
 
 /* The file that was opened, as the dynamic linker names it. Borrowed. */
 const char *gantry_loader_path(const struct gantry_loader *loader);
-/* 1 if the library exports ncclNetPlugin_v<version>. */
-int gantry_loader_has(const struct gantry_loader *loader, int version);
-/* The raw exported table (ncclNet_vN of src/abi), or NULL: for `gantry check`'s completeness rule. */
+/* The raw exported table ncclNetPlugin_v<version> (ncclNet_vN of src/abi); NULL: the library has none. */
 const void *gantry_loader_table(const struct gantry_loader *loader, int version);
 
 /* One version of it (0: the highest there is). Owned by the loader; the same object for the same version. */

@@ -19,12 +19,9 @@
 #include "base/atomic.h"
 #include "base/log.h"
 
-struct walk {
-	const uint8_t *at;
-	size_t left;
-};
-
 struct parse {
+	const uint8_t *at; /* the next control message ... */
+	size_t left;	   /* ... and the bytes from there to the end */
 	const struct devmem_binding *binding;
 	uint64_t iov_bytes, page;
 	uint64_t linear; /* bytes so far */
@@ -33,23 +30,23 @@ struct parse {
 
 /* The next control message: 1, 0 at the end, -1: its length is not to be believed. The buffer may lie anywhere: no
  * header is read in place. */
-static int next_cmsg(struct walk *w, struct cmsghdr *ret_header, const uint8_t **ret_data)
+static int next_cmsg(struct parse *p, struct cmsghdr *ret_header, const uint8_t **ret_data)
 {
 	size_t step;
 
-	if (w->left == 0)
+	if (p->left == 0)
 		return 0;
-	if (w->left < sizeof(*ret_header))
+	if (p->left < sizeof(*ret_header))
 		return -1;
-	memcpy(ret_header, w->at, sizeof(*ret_header));
-	if (ret_header->cmsg_len < CMSG_LEN(0) || ret_header->cmsg_len > w->left)
+	memcpy(ret_header, p->at, sizeof(*ret_header));
+	if (ret_header->cmsg_len < CMSG_LEN(0) || ret_header->cmsg_len > p->left)
 		return -1;
-	*ret_data = w->at + CMSG_LEN(0);
+	*ret_data = p->at + CMSG_LEN(0);
 	step = CMSG_ALIGN(ret_header->cmsg_len); /* no overflow: it was at most what is left */
-	if (step > w->left)
-		step = w->left; /* the last one's padding may be missing */
-	w->at += step;
-	w->left -= step;
+	if (step > p->left)
+		step = p->left; /* the last one's padding may be missing */
+	p->at += step;
+	p->left -= step;
 	return 1;
 }
 
@@ -113,19 +110,22 @@ static gantry_result add_message(struct parse *p, const struct cmsghdr *h, const
 gantry_result devmem_parse(const struct msghdr *msg, ssize_t got, const struct devmem_binding *b, uint64_t iov_bytes,
 			   struct devmem_list *ret_list)
 {
-	struct walk w = {.at = msg->msg_control, .left = msg->msg_controllen};
-	struct parse p = {.binding = b, .iov_bytes = iov_bytes, .list = ret_list};
+	struct parse p = {.at = msg->msg_control,
+			  .left = msg->msg_controllen,
+			  .binding = b,
+			  .iov_bytes = iov_bytes,
+			  .page = (uint64_t)sysconf(_SC_PAGESIZE),
+			  .list = ret_list};
 	struct cmsghdr header;
 	const uint8_t *data;
 	int more;
 
 	ret_list->n = 0;
 	ret_list->bytes = 0;
-	p.page = (uint64_t)sysconf(_SC_PAGESIZE);
-	if (got <= 0 || (!w.at && w.left > 0))
+	if (got <= 0 || (!p.at && p.left > 0))
 		FAIL_NOW(GANTRY_ERR_INVALID, "control messages of a receive that returned %zd, %zu bytes at %p", got,
-			 w.left, msg->msg_control);
-	while ((more = next_cmsg(&w, &header, &data)) > 0)
+			 p.left, msg->msg_control);
+	while ((more = next_cmsg(&p, &header, &data)) > 0)
 		TRY_NOW(add_message(&p, &header, data));
 	if (more < 0)
 		FAIL_NOW(GANTRY_ERR_PROTOCOL, "a control message runs out of its buffer of %zu bytes",

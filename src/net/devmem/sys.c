@@ -245,8 +245,8 @@ static int read_queue(const void *attrs, size_t len, void *ret_queues)
 	return 0;
 }
 
-/* Is the bit of this name listed in the set? 1, with its value; 0: it is not; -1: malformed. */
-static int find_bit(const struct nlattr *set, const char *name, int *ret_value)
+/* Is the bit of this name listed in the set? 2: with a value; 1: without one; 0: it is not; -1: malformed. */
+static int find_bit(const struct nlattr *set, const char *name)
 {
 	const struct nlattr *bits, *bit, *a;
 
@@ -268,10 +268,8 @@ static int find_bit(const struct nlattr *set, const char *name, int *ret_value)
 					value = 1;
 				}
 			}
-			if (same) {
-				*ret_value = value;
-				return 1;
-			}
+			if (same)
+				return 1 + value;
 		}
 	}
 	return 0;
@@ -282,7 +280,7 @@ static int find_bit(const struct nlattr *set, const char *name, int *ret_value)
 static int read_features(const void *attrs, size_t len, void *ret_feature)
 {
 	struct devmem_feature *feature = ret_feature;
-	int known = 0, on = 0, fixed = 0, changeable = 0, value, there;
+	int in[FEATURES_NOCHANGE + 1] = {0}; /* by set, as find_bit says */
 	const struct nlattr *attr;
 
 	mnl_attr_for_each_payload(attrs, len)
@@ -291,22 +289,13 @@ static int read_features(const void *attrs, size_t len, void *ret_feature)
 
 		if (type < FEATURES_HW || type > FEATURES_NOCHANGE)
 			continue;
-		there = find_bit(attr, feature->name, &value);
-		if (there < 0)
+		in[type] = find_bit(attr, feature->name);
+		if (in[type] < 0)
 			return -1;
-		if (!there)
-			continue;
-		known = 1;
-		if (type == FEATURES_HW)
-			changeable = value;
-		else if (type == FEATURES_ACTIVE)
-			on = 1;
-		else if (type == FEATURES_NOCHANGE)
-			fixed = 1;
 	}
-	feature->known = known;
-	feature->on = on;
-	feature->fixed = fixed || !changeable;
+	feature->known = in[FEATURES_HW] || in[FEATURES_WANTED] || in[FEATURES_ACTIVE] || in[FEATURES_NOCHANGE];
+	feature->on = in[FEATURES_ACTIVE] != 0;
+	feature->fixed = in[FEATURES_NOCHANGE] || in[FEATURES_HW] != 2;
 	return 0;
 }
 

@@ -55,6 +55,11 @@ static void same(const char *what, size_t got, const uint8_t *want, size_t len)
 #define HEAD(len, type_lo, type_hi, flags_lo, flags_hi, command)                                                       \
 	len, 0, 0, 0, type_lo, type_hi, flags_lo, flags_hi, 4, 3, 2, 1, 0, 0, 0, 0, command, 1, 0, 0
 
+/* FEATURES_GET's reply: HW { BITS { BIT { NAME "gro", VALUE } } }, ACTIVE { NOMASK, BITS { BIT { NAME "gro" } } } */
+#define FEATURES                                                                                                       \
+	HEAD(68, 0x34, 0x12, 0, 0, 11), 24, 0, 2, 0x80, 20, 0, 3, 0x80, 16, 0, 1, 0x80, 8, 0, 2, 0, 'g', 'r', 'o', 0,  \
+		4, 0, 3, 0, 24, 0, 4, 0x80, 4, 0, 1, 0, 16, 0, 3, 0x80, 12, 0, 1, 0x80, 8, 0, 2, 0, 'g', 'r', 'o', 0
+
 TEST(check_builders)
 {
 	static const uint32_t one[] = {15}, two[] = {14, 15};
@@ -205,12 +210,7 @@ TEST(check_replies)
 		 0);
 	CHECK_EQ(n + combined, 16);
 
-	/* HW { BITS { BIT { NAME "gro", VALUE } } }, ACTIVE { NOMASK, BITS { BIT { NAME "gro" } } } */
-	CHECK_EQ(read_reply(MESSAGE(HEAD(68, 0x34, 0x12, 0, 0, 11), 24, 0, 2, 0x80, 20, 0, 3, 0x80, 16, 0, 1, 0x80, 8,
-				    0, 2, 0, 'g', 'r', 'o', 0, 4, 0, 3, 0, 24, 0, 4, 0x80, 4, 0, 1, 0, 16, 0, 3, 0x80,
-				    12, 0, 1, 0x80, 8, 0, 2, 0, 'g', 'r', 'o', 0),
-			    &features_get, &gro),
-		 0);
+	CHECK_EQ(read_reply(MESSAGE(FEATURES), &features_get, &gro), 0);
 	CHECK(gro.known && gro.on && !gro.fixed);
 	strcpy(gro.name, "lro");
 	CHECK_EQ(read_reply((const struct nlmsghdr *)(const void *)words, &features_get, &gro), 0);
@@ -254,55 +254,7 @@ TEST(check_errors)
 /* Every reply with every byte damaged in turn, and cut at every place: an answer or a refusal, never more. */
 TEST(check_damage)
 {
-	static const uint8_t features[] = {HEAD(68, 0x34, 0x12, 0, 0, 11),
-					   24,
-					   0,
-					   2,
-					   0x80,
-					   20,
-					   0,
-					   3,
-					   0x80,
-					   16,
-					   0,
-					   1,
-					   0x80,
-					   8,
-					   0,
-					   2,
-					   0,
-					   'g',
-					   'r',
-					   'o',
-					   0,
-					   4,
-					   0,
-					   3,
-					   0,
-					   24,
-					   0,
-					   4,
-					   0x80,
-					   4,
-					   0,
-					   1,
-					   0,
-					   16,
-					   0,
-					   3,
-					   0x80,
-					   12,
-					   0,
-					   1,
-					   0x80,
-					   8,
-					   0,
-					   2,
-					   0,
-					   'g',
-					   'r',
-					   'o',
-					   0};
+	static const uint8_t features[] = {FEATURES};
 	struct devmem_feature f = {.name = "gro"};
 	FREED struct devmem_queues *queues = calloc(1, sizeof(*queues));
 	struct devmem_family family;

@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "cmd.h"
-#include "net/devmem/daemon.h"
+#include "net/devmem/session.h"
 #include "options.h"
 
 static int stop; /* atomic */

@@ -7,7 +7,7 @@
  * any two addresses, and would get the packets of whoever has it here.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
-#include "net/devmem/daemon.h"
+#include "net/devmem/session.h"
 
 #include <errno.h>
 #include <fcntl.h>

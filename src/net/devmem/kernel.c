@@ -31,8 +31,8 @@
 #include "device/device.h"
 #include "inet/nic.h"
 #include "net/devmem.h"
-#include "net/devmem/daemon.h"
 #include "net/devmem/detect.h"
+#include "net/devmem/session.h"
 
 enum { NAPIS_MAX = 2 * DEVMEM_QUEUES_MAX, RECEIVES_UNTIL_CHECK = 4 };
 

@@ -24,8 +24,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "base/limits.h"
-#include "base/param_text.h"
+#include "base/text.h"
 #include "doctor.h"
 #include "perf_util.h"
 #include "raw_tcp.h"

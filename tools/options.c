@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/param.h"
-#include "base/param_text.h"
+#include "base/text.h"
 
 enum { LONG_BASE = 256, CHOICES_MAX = 32, NAME_MAX = 32, LEFT_MAX = 26, WRONG = 2 };
 

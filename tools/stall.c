@@ -14,7 +14,7 @@
 
 #include "array.h"
 #include "base/json.h"
-#include "base/param_text.h"
+#include "base/text.h"
 #include "cmd.h"
 #include "options.h"
 #include "stall.h"

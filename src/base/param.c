@@ -20,8 +20,8 @@
 #include "base/atomic.h"
 #include "base/log.h"
 #include "base/mutex.h"
-#include "base/param_text.h"
 #include "base/secret.h"
+#include "base/text.h"
 
 /* ---- the table that params.def makes, and how a value of each kind is set and shown ---- */
 

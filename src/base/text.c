@@ -4,7 +4,7 @@
  * largest first. Parsers are strict: no blanks, nothing after the unit, no
  * overflow, because "10 0ms" is more likely a slip than an intention.
  */
-#include "base/param_text.h"
+#include "base/text.h"
 
 #include <arpa/inet.h>
 #include <ctype.h>
@@ -19,7 +19,6 @@
 #include <strings.h>
 #include <sys/resource.h>
 
-#include "base/limits.h"
 #include "base/log.h"
 #include "base/param.h"
 

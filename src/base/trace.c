@@ -17,7 +17,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/param.h"
-#include "base/param_text.h"
+#include "base/text.h"
 
 enum { EVENTS = 8192 /* the ring has no more */, LINKS = 4096 };
 

@@ -12,7 +12,7 @@
 #include "base/eventcount.h"
 #include "base/log.h"
 #include "base/param.h"
-#include "base/param_text.h"
+#include "base/text.h"
 #include "base/trace.h"
 #include "comm/report.h"
 #include "transport/transport.h"

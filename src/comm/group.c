@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "base/param_text.h"
+#include "base/text.h"
 #include "comm/comm.h"
 
 /* The calls of this thread's open group. The array is kept from group to group and ends with its thread. */

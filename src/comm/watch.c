@@ -29,7 +29,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/param.h"
-#include "base/param_text.h"
+#include "base/text.h"
 #include "base/trace.h"
 #include "inet/loop.h"
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "base/param_text.h"
+#include "base/text.h"
 #include "inet/nic.h"
 
 socklen_t gantry_addr_len(const struct gantry_addr *a)

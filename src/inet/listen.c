@@ -14,7 +14,7 @@
 #include "base/event.h"
 #include "base/log.h"
 #include "base/param.h"
-#include "base/param_text.h"
+#include "base/text.h"
 #include "inet/sock.h"
 
 enum { STRANGERS_MAX = 256, ACCEPTS_PER_EVENT = 64, MS = 1000000 };

@@ -16,9 +16,9 @@
 
 #include "base/atomic.h"
 #include "base/file.h"
-#include "base/limits.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "base/text.h"
 
 #ifndef IP_BIND_ADDRESS_NO_PORT
 #define IP_BIND_ADDRESS_NO_PORT 24

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "base/param_text.h"
+#include "base/text.h"
 #include "proxy/proxy.h"
 
 #if GANTRY_HAVE_HWLOC

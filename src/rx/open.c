@@ -9,8 +9,8 @@
 #include "base/clock.h"
 #include "base/hmac.h"
 #include "base/param.h"
-#include "base/param_text.h"
 #include "base/stall.h"
+#include "base/text.h"
 #include "net/devmem.h"
 #include "rx/rx.h"
 

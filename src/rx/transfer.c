@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/param_text.h"
+#include "base/text.h"
 #include "rx/rx.h"
 
 /* ---- both sides ---- */

@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/param.h"
-#include "base/param_text.h"
+#include "base/text.h"
 #include "net/loader.h"
 #include "transport/net_priv.h"
 

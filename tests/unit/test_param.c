@@ -2,7 +2,7 @@
 /* Loading from the environment: values, ranges, refusals, unknown names, secrets, reloads beside readers. */
 #include "base/param.h"
 
-#include "base/param_text.h"
+#include "base/text.h"
 #include "test.h"
 
 /* Only what a check sets is set: the caller's environment does not matter. */

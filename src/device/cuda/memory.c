@@ -20,7 +20,7 @@
 #include "base/bytes.h"
 #include "base/identity.h"
 #include "base/log.h"
-#include "base/param_text.h"
+#include "base/text.h"
 #include "device/cuda/gpu.h"
 
 static void *pointer_of(cu_ptr p)

@@ -27,9 +27,8 @@
 
 #include "base/bytes.h"
 #include "base/identity.h"
-#include "base/limits.h"
 #include "base/log.h"
-#include "base/param_text.h"
+#include "base/text.h"
 #include "device/host/host.h"
 #include "device/share.h"
 

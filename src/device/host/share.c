@@ -23,9 +23,9 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/hmac.h"
-#include "base/limits.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/text.h"
 #include "device/host/host.h"
 #include "device/share.h"
 

@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/param.h"
-#include "base/param_text.h"
+#include "base/text.h"
 #include "device/device.h"
 #include "device/pinned.h"
 #include "net/tcp/worker.h"

@@ -124,12 +124,12 @@ static gantry_result take_head(struct gantry_rx_conn *c, const uint8_t **ret_hea
 
 static gantry_result heads_in(struct gantry_rx_conn *c, int *ret_moved) REQUIRES(rx_mu)
 {
-	gantry_result r = GANTRY_OK;
+	gantry_result r;
 	const uint8_t *head;
 	int size;
 
 	for (int n = 0; n < HEADS_PER_PASS; n++) {
-		TRY(take_head(c, &head, &size));
+		TRY_NOW(take_head(c, &head, &size));
 		if (!head)
 			break;
 		*ret_moved = 1;
@@ -137,10 +137,9 @@ static gantry_result heads_in(struct gantry_rx_conn *c, int *ret_moved) REQUIRES
 		r = rx_transfer_hear(c, head, (size_t)size, false);
 		c->answering = 0;
 		if (r != GANTRY_OK)
-			goto out;
+			return r;
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* The connection is about to fail: what the peer has said of this side's sends before. 0: more may come. */
@@ -234,14 +233,12 @@ gantry_result rx_conn_start(struct gantry_rx_conn *c)
 
 void rx_conn_forget_region(struct gantry_rx_conn *c, uint64_t region)
 {
-	struct rx_side *s = &c->out; /* what is received is never registered by the user's address */
-
-	for (size_t i = 0; i < s->nmrs; i++) {
-		if (s->mrs[i].region != region)
+	for (size_t i = 0; i < c->nmrs; i++) {
+		if (c->mrs[i].region != region)
 			continue;
-		if (s->mrs[i].mr && s->comm)
-			c->rx->net->ops->dereg_mr(c->rx->net, s->comm, s->mrs[i].mr);
-		s->mrs[i] = s->mrs[--s->nmrs];
+		if (c->mrs[i].mr && c->out.comm)
+			c->rx->net->ops->dereg_mr(c->rx->net, c->out.comm, c->mrs[i].mr);
+		c->mrs[i] = c->mrs[--c->nmrs];
 		break;
 	}
 }
@@ -300,20 +297,6 @@ static void free_nodes(struct gantry_rx_conn *c)
 	gantry_list_init(&c->early);
 }
 
-static void close_side(struct gantry_rx_conn *c, struct rx_side *s, gantry_result (*close)(struct gantry_net *, void *))
-{
-	struct gantry_net *net = c->rx->net;
-
-	if (!s->comm)
-		return;
-	for (size_t i = 0; i < s->nmrs; i++)
-		if (s->mrs[i].mr)
-			net->ops->dereg_mr(net, s->comm, s->mrs[i].mr);
-	s->nmrs = 0;
-	close(net, s->comm);
-	s->comm = NULL;
-}
-
 /*
  * The device first: kernels end by themselves, and write to the user's memory until then. Then the network: closing a
  * comm gives all buffers back at once. After that nothing touches the memory of any op.
@@ -330,8 +313,14 @@ static void shut(struct gantry_rx_conn *c)
 	if (c->landing_mr)
 		net->ops->dereg_mr(net, c->in.comm, c->landing_mr);
 	c->landing_mr = NULL;
-	close_side(c, &c->out, net->ops->close_send);
-	close_side(c, &c->in, net->ops->close_recv);
+	for (; c->nmrs; c->nmrs--)
+		if (c->mrs[c->nmrs - 1].mr)
+			net->ops->dereg_mr(net, c->out.comm, c->mrs[c->nmrs - 1].mr);
+	if (c->out.comm)
+		net->ops->close_send(net, c->out.comm);
+	if (c->in.comm)
+		net->ops->close_recv(net, c->in.comm);
+	c->out.comm = c->in.comm = NULL;
 	drop_flights(c, &c->out);
 	drop_flights(c, &c->in);
 	free_nodes(c);
@@ -382,8 +371,7 @@ void rx_conn_destroy(struct gantry_rx_conn *c)
 		rx->net->ops->finalize(rx->net, c->ctx);
 	rx->device->ops->free(rx->device, c->landing);
 	gantry_list_remove(&c->node);
-	free(c->out.mrs);
-	free(c->in.mrs);
+	free(c->mrs);
 	free(c->head_memory);
 	free(c);
 }

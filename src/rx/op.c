@@ -212,11 +212,10 @@ gantry_result gantry_rx_wait(struct gantry_rx_op *op, int64_t timeout_ns)
 	uint64_t deadline;
 	gantry_result r;
 
-	TRY(gantry_deadline(timeout_ns, gantry_params()->timeout, &deadline));
+	TRY_NOW(gantry_deadline(timeout_ns, gantry_params()->timeout, &deadline));
 	rx_mu_lock(&op->rx->mu);
 	r = wait_done(op, deadline) ? op->result : GANTRY_ERR_TIMEOUT;
 	rx_mu_unlock(&op->rx->mu);
-out:
 	return r;
 }
 
@@ -271,12 +270,11 @@ gantry_result gantry_rx_cancel(struct gantry_rx_op *op, int64_t timeout_ns)
 	uint64_t deadline;
 	gantry_result r;
 
-	TRY(gantry_deadline(timeout_ns, gantry_params()->timeout, &deadline));
+	TRY_NOW(gantry_deadline(timeout_ns, gantry_params()->timeout, &deadline));
 	rx_mu_lock(&op->rx->mu);
 	cancel(op, deadline);
 	r = op->result;
 	rx_mu_unlock(&op->rx->mu);
-out:
 	return r;
 }
 

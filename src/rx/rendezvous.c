@@ -633,15 +633,15 @@ gantry_result gantry_rx_accept(struct gantry_rx_listener *listener, int64_t time
 gantry_result gantry_rx_connect(struct gantry_rx *rx, const char *address, int64_t timeout_ns,
 				struct gantry_rx_conn **ret_conn)
 {
-	gantry_result r = GANTRY_OK;
+	gantry_result r;
 	uint64_t deadline;
 	struct gantry_addr to;
 	struct meeting *m = NULL;
 	struct gantry_waiter idle;
 
 	memset(&to, 0, sizeof(to));
-	TRY(parse_address(address, 0, &to));
-	TRY(gantry_deadline(timeout_ns, gantry_params()->connect_timeout, &deadline));
+	TRY_NOW(parse_address(address, 0, &to));
+	TRY_NOW(gantry_deadline(timeout_ns, gantry_params()->connect_timeout, &deadline));
 	gantry_waiter_init(&idle, NULL);
 	rx_mu_lock(&rx->mu);
 	r = create_meeting(rx, -1, &to, deadline, &m);
@@ -659,6 +659,5 @@ gantry_result gantry_rx_connect(struct gantry_rx *rx, const char *address, int64
 	}
 	destroy_meeting(m);
 	rx_mu_unlock(&rx->mu);
-out:
 	return r;
 }

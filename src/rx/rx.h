@@ -170,10 +170,8 @@ struct rx_side {
 	struct rx_flight flights[RX_DEPTH_MAX];
 	uint32_t head, tail; /* flights [head, tail) modulo RX_DEPTH_MAX */
 	uint32_t noffered;
-	int staged;	   /* staging buffers this side holds */
-	uint64_t slots;	   /* receives that took a slot of the table so far */
-	struct rx_mr *mrs; /* owned */
-	size_t nmrs;
+	int staged;	/* staging buffers this side holds */
+	uint64_t slots; /* receives that took a slot of the table so far */
 };
 
 struct gantry_rx_conn {
@@ -181,6 +179,8 @@ struct gantry_rx_conn {
 	struct gantry_rx *rx;	 /* borrowed */
 	void *ctx;		 /* of the network, owned */
 	struct rx_side out, in;
+	struct rx_mr *mrs; /* owned: what the sending side has registered with the network */
+	size_t nmrs;
 	struct gantry_list outgoing; /* rx_out, in order */
 	int inline_out, answers_out;
 	int answering;		  /* a head of the peer is being handled */

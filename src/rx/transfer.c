@@ -241,24 +241,23 @@ int rx_send_unanswered(struct gantry_rx_conn *c)
 /* The network's registration of device memory; NULL: it does not take it. */
 static void *mr_of(struct gantry_rx_conn *c, const struct rx_region *region)
 {
-	struct rx_side *side = &c->out;
 	struct gantry_net *net = c->rx->net;
 	struct rx_mr *grown;
 	void *mr = NULL;
 
 	if (c->rx->path == GANTRY_RX_PATH_HOST)
 		return NULL; /* the network knows host memory only */
-	for (size_t i = 0; i < side->nmrs; i++)
-		if (side->mrs[i].region == region->id)
-			return side->mrs[i].mr;
-	grown = realloc(side->mrs, (side->nmrs + 1) * sizeof(*grown));
+	for (size_t i = 0; i < c->nmrs; i++)
+		if (c->mrs[i].region == region->id)
+			return c->mrs[i].mr;
+	grown = realloc(c->mrs, (c->nmrs + 1) * sizeof(*grown));
 	if (!grown)
 		return NULL;
-	side->mrs = grown;
+	c->mrs = grown;
 	/* What the network does not take goes through staging: remembered, so that it is asked once. */
-	if (net->ops->reg_mr(net, side->comm, region->base, region->size, GANTRY_NET_PTR_CUDA, &mr) != GANTRY_OK)
+	if (net->ops->reg_mr(net, c->out.comm, region->base, region->size, GANTRY_NET_PTR_CUDA, &mr) != GANTRY_OK)
 		mr = NULL;
-	side->mrs[side->nmrs++] = (struct rx_mr){region->id, mr};
+	c->mrs[c->nmrs++] = (struct rx_mr){region->id, mr};
 	return mr;
 }
 

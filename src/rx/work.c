@@ -406,16 +406,17 @@ gantry_result rx_work_unpack(struct gantry_rx_conn *c, struct rx_flight *f)
 
 	if (f->descs && !rx_work_over(c, f, &r))
 		return r != GANTRY_OK ? r : GANTRY_AGAIN;
-	TRY(stream_of(c->rx, &c->rx->in_stream));
+	TRY_NOW(stream_of(c->rx, &c->rx->in_stream));
 	p.stream = c->rx->in_stream;
 	if (n > GANTRY_UNPACK_MAX_DESCS)
-		FAIL(GANTRY_ERR_INTERNAL, "slot %d of the table has %llu descriptors", f->slot, (unsigned long long)n);
+		FAIL_NOW(GANTRY_ERR_INTERNAL, "slot %d of the table has %llu descriptors", f->slot,
+			 (unsigned long long)n);
 	for (; f->desc_at < n; f->desc_at++, f->desc_skip = 0) {
 		struct gantry_unpack_desc d = descs[f->desc_at];
 
 		if (d.dst_off > f->len || d.len > f->len - d.dst_off)
-			FAIL(GANTRY_ERR_INTERNAL, "descriptor %u of slot %d is outside its message", f->desc_at,
-			     f->slot);
+			FAIL_NOW(GANTRY_ERR_INTERNAL, "descriptor %u of slot %d is outside its message", f->desc_at,
+				 f->slot);
 		seek(f, d.dst_off + f->desc_skip);
 		done = f->desc_skip;
 		r = cut(&p, f, &l, d.src_off + done, d.len - done, &got);
@@ -424,12 +425,11 @@ gantry_result rx_work_unpack(struct gantry_rx_conn *c, struct rx_flight *f)
 		if (r != GANTRY_OK)
 			break;
 	}
-	TRY(finish(c, &p, f, &l, r));
+	TRY_NOW(finish(c, &p, f, &l, r));
 	if (f->unpacked != f->len)
-		FAIL(GANTRY_ERR_INTERNAL, "slot %d of the table describes %llu of %llu bytes", f->slot,
-		     (unsigned long long)f->unpacked, (unsigned long long)f->len);
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_INTERNAL, "slot %d of the table describes %llu of %llu bytes", f->slot,
+			 (unsigned long long)f->unpacked, (unsigned long long)f->len);
+	return GANTRY_OK;
 }
 
 int rx_work_over(struct gantry_rx_conn *c, struct rx_flight *f, gantry_result *ret_r)

@@ -113,26 +113,24 @@ static gantry_result check_file(int fd, const char *path) REQUIRES(secret_mu)
 /* The first line, without its end, into text[GANTRY_SECRET_MAX + 2]. */
 static gantry_result read_line(int fd, const char *path, char *text)
 {
-	gantry_result r = GANTRY_OK;
 	size_t got = 0, len;
 	ssize_t n;
 
 	while (got < GANTRY_SECRET_MAX + 1 && (n = read(fd, text + got, GANTRY_SECRET_MAX + 1 - got)) != 0) {
 		if (n < 0 && errno != EINTR)
-			FAIL(GANTRY_ERR_CONFIG, "GANTRY_SECRET_FILE %s: %s", path, strerror(errno));
+			FAIL_NOW(GANTRY_ERR_CONFIG, "GANTRY_SECRET_FILE %s: %s", path, strerror(errno));
 		got += n > 0 ? (size_t)n : 0;
 	}
 	for (len = 0; len < got && text[len] != '\n' && text[len] != '\r'; len++)
 		if (!text[len])
-			FAIL(GANTRY_ERR_CONFIG, "GANTRY_SECRET_FILE %s: its first line has a NUL byte", path);
+			FAIL_NOW(GANTRY_ERR_CONFIG, "GANTRY_SECRET_FILE %s: its first line has a NUL byte", path);
 	if (!len)
-		FAIL(GANTRY_ERR_CONFIG, "GANTRY_SECRET_FILE %s is empty, or its first line is", path);
+		FAIL_NOW(GANTRY_ERR_CONFIG, "GANTRY_SECRET_FILE %s is empty, or its first line is", path);
 	if (len > GANTRY_SECRET_MAX)
-		FAIL(GANTRY_ERR_CONFIG, "GANTRY_SECRET_FILE %s: its first line is longer than %d bytes", path,
-		     GANTRY_SECRET_MAX);
+		FAIL_NOW(GANTRY_ERR_CONFIG, "GANTRY_SECRET_FILE %s: its first line is longer than %d bytes", path,
+			 GANTRY_SECRET_MAX);
 	explicit_bzero(text + len, GANTRY_SECRET_MAX + 2 - len);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static gantry_result read_file(const char *path, const char **ret_secret) REQUIRES(secret_mu)

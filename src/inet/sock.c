@@ -141,23 +141,22 @@ static gantry_result cannot_listen(const struct gantry_addr *addr, const struct 
 	char text[GANTRY_ADDR_TEXT];
 
 	if (e == EADDRINUSE && !first)
-		FAIL(r, "%s: no port is free", gantry_addr_text(addr, text));
+		FAIL_NOW(r, "%s: no port is free", gantry_addr_text(addr, text));
 	if (e == EADDRINUSE && first == last)
-		FAIL(r, "%s: port %u is in use by another program; choose another one, or a wider GANTRY_PORT_RANGE",
-		     gantry_addr_text(addr, text), first);
+		FAIL_NOW(r,
+			 "%s: port %u is in use by another program; choose another one, or a wider GANTRY_PORT_RANGE",
+			 gantry_addr_text(addr, text), first);
 	if (e == EADDRINUSE)
-		FAIL(r,
-		     "%s: ports %u to %u are in use by other programs; each process needs one, choose a wider "
-		     "GANTRY_PORT_RANGE",
-		     gantry_addr_text(addr, text), first, last);
+		FAIL_NOW(r,
+			 "%s: ports %u to %u are in use by other programs; each process needs one, choose a wider "
+			 "GANTRY_PORT_RANGE",
+			 gantry_addr_text(addr, text), first, last);
 	if (e == EACCES && first && first < 1024)
-		FAIL(GANTRY_ERR_CONFIG,
-		     "listen on %s: %s; ports below 1024 need CAP_NET_BIND_SERVICE: choose a higher one "
-		     "(GANTRY_PORT_RANGE)",
-		     gantry_addr_text(at, text), strerror(e));
-	FAIL(r, "listen on %s: %s (%s)", gantry_addr_text(at, text), strerror(e), sock_errno_hint(e));
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_CONFIG,
+			 "listen on %s: %s; ports below 1024 need CAP_NET_BIND_SERVICE: choose a higher one "
+			 "(GANTRY_PORT_RANGE)",
+			 gantry_addr_text(at, text), strerror(e));
+	FAIL_NOW(r, "listen on %s: %s (%s)", gantry_addr_text(at, text), strerror(e), sock_errno_hint(e));
 }
 
 gantry_result sock_listen(const struct gantry_addr *addr, uint16_t first, uint16_t last, int *ret_fd,

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "test.h"
 
-void pattern_fill(void *p, size_t n, uint64_t seed)
+void pattern_fill_from(void *p, size_t n, uint64_t seed, uint64_t from)
 {
 	for (size_t i = 0; i < n; i++)
-		((uint8_t *)p)[i] = pattern_byte(seed, i);
+		((uint8_t *)p)[i] = pattern_byte(seed, from + i);
 }
 
-size_t pattern_wrong_at(const void *p, size_t n, uint64_t seed)
+size_t pattern_wrong_from(const void *p, size_t n, uint64_t seed, uint64_t from)
 {
 	for (size_t i = 0; i < n; i++)
-		if (((const uint8_t *)p)[i] != pattern_byte(seed, i))
+		if (((const uint8_t *)p)[i] != pattern_byte(seed, from + i))
 			return i;
 	return n;
 }

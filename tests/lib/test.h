@@ -371,26 +371,32 @@ int random_describe(char *text, size_t len);
 
 /* Bytes whose values tests know: patterns of messages, and little-endian numbers put together by hand. */
 
-/* Byte i of message `seed`: neighbours, pages and messages all differ. */
+/* Byte i of message `seed`: it depends on all of both. */
 static inline uint8_t pattern_byte(uint64_t seed, uint64_t i)
 {
-	return (uint8_t)(i * 131 + (i >> 8) * 17 + (i >> 16) * 5 + seed * 59 + 7);
+	uint64_t z = (i + 1) * 0x9e3779b97f4a7c15u + seed * 0xc2b2ae3d27d4eb4fu;
+
+	return (uint8_t)((z ^ (z >> 29)) >> 21);
 }
 
-void pattern_fill(void *p, size_t n, uint64_t seed);
+/* Bytes `from` and so on of message `seed`. */
+void pattern_fill_from(void *p, size_t n, uint64_t seed, uint64_t from);
+#define pattern_fill(p, n, seed) pattern_fill_from(p, n, seed, 0)
 
 /* The first place where the bytes are not those of message `seed`, or n. */
-size_t pattern_wrong_at(const void *p, size_t n, uint64_t seed);
+size_t pattern_wrong_from(const void *p, size_t n, uint64_t seed, uint64_t from);
+#define pattern_wrong_at(p, n, seed) pattern_wrong_from(p, n, seed, 0)
 
 /* All n bytes are those of message `seed`. */
-#define CHECK_PATTERN(p, n, seed)                                                                                      \
+#define CHECK_PATTERN_FROM(p, n, seed, from)                                                                           \
 	do {                                                                                                           \
 		const uint8_t *check_p = (const uint8_t *)(p);                                                         \
-		size_t check_n = (size_t)(n), check_at = pattern_wrong_at(check_p, check_n, (seed));                   \
+		size_t check_n = (size_t)(n), check_at = pattern_wrong_from(check_p, check_n, (seed), (from));         \
 		if (check_at != check_n)                                                                               \
 			TEST_FAIL("byte %zu of %zu of %s is %u, expected %u", check_at, check_n, #p,                   \
-				  check_p[check_at], pattern_byte((seed), check_at));                                  \
+				  check_p[check_at], pattern_byte((seed), (from) + check_at));                         \
 	} while (0)
+#define CHECK_PATTERN(p, n, seed) CHECK_PATTERN_FROM(p, n, seed, 0)
 
 /* All n bytes have this value: nothing was written there. */
 size_t filled_until(const void *p, size_t n, uint8_t value);

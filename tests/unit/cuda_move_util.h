@@ -50,11 +50,6 @@ static inline void load_fake(void)
 	gantry_log_configure(GANTRY_LOG_ERROR, 0, "/dev/null"); /* errors are expected here */
 }
 
-static inline uint8_t byte_of(uint64_t i)
-{
-	return (uint8_t)((i * 2654435761u + 12345) >> 13);
-}
-
 static inline void gpu_open(void)
 {
 	void *p;
@@ -63,8 +58,7 @@ static inline void gpu_open(void)
 	CHECK_OK(gpu->ops->alloc(gpu, ARENA, &p));
 	device = p;
 	host = malloc(ARENA);
-	for (int i = 0; i < ARENA; i++)
-		host[i] = byte_of((uint64_t)i);
+	pattern_fill(host, ARENA, 0);
 	FAKE_SET(late, 1);
 }
 

@@ -34,14 +34,7 @@ static inline void use_params(const char *first, ...)
 	CHECK_EQ(gantry_params_load(1), GANTRY_OK);
 }
 
-/* The stream that peers send: byte i depends on all of i and on who sends. */
-static inline uint8_t stream_byte(uint32_t who, uint64_t i)
-{
-	uint64_t z = (i + 1) * 0x9E3779B97F4A7C15u + who * 0xC2B2AE3D27D4EB4Fu;
-
-	return (uint8_t)((z ^ (z >> 29)) >> 21);
-}
-
+/* The peer sends the bytes of message `who`. */
 struct pair {
 	int tx, rx;
 	uint32_t who;
@@ -80,8 +73,7 @@ static inline uint64_t pair_send(struct pair *p, uint64_t n)
 		size_t k = n - done < sizeof(data) ? (size_t)(n - done) : sizeof(data);
 		ssize_t put;
 
-		for (size_t i = 0; i < k; i++)
-			data[i] = stream_byte(p->who, p->sent + i);
+		pattern_fill_from(data, k, p->who, p->sent);
 		put = send(p->tx, data, k, MSG_DONTWAIT | MSG_NOSIGNAL);
 		if (put < 0 && errno == EAGAIN)
 			break;
@@ -160,8 +152,7 @@ static inline struct got *receive_into(struct devmem_flow *f, size_t control, si
 	g.bytes = f->binding->ops->receive(f, &msg, flags);
 	g.flags = msg.msg_flags;
 	g.controllen = msg.msg_controllen;
-	for (int i = 0; i < 64; i++)
-		CHECK_EQ(controls[control + (size_t)i], 0x5A);
+	CHECK_FILLED(controls + control, 64, 0x5A);
 	if (g.bytes <= 0)
 		return &g;
 	CHECK(msg.msg_controllen <= control);
@@ -221,15 +212,13 @@ static inline void check_got(struct devmem_flow *f, const struct pair *p, const 
 			CHECK(c->frag_offset % page + c->frag_size <= page);
 			at = m->device_ptr + c->frag_offset;
 		}
-		for (uint32_t k = 0; k < c->frag_size; k++)
-			CHECK_EQ(at[k], stream_byte(p->who, from + sum + k));
+		CHECK_PATTERN_FROM(at, c->frag_size, p->who, from + sum);
 		sum += c->frag_size;
 	}
 	if (g->n)
 		CHECK_EQ(sum, g->bytes);
 	else
-		for (ssize_t k = 0; k < g->bytes; k++)
-			CHECK_EQ(g->iov[k], stream_byte(p->who, from + (uint64_t)k));
+		CHECK_PATTERN_FROM(g->iov, g->bytes, p->who, from);
 }
 
 /* Receives, checks and gives back until `n` bytes are through. The peer sends as it can. */

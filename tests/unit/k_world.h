@@ -142,21 +142,6 @@ static struct link *world_link(struct world *w, int from, int to, uint32_t tx_fl
 	return l;
 }
 
-/* Fills (check == 0), or answers the first 8 bytes that differ, or -1. Every word is different. */
-static int64_t pattern(char *p, uint64_t bytes, uint64_t seed, int check)
-{
-	for (uint64_t i = 0; i < bytes; i += 8) {
-		uint64_t x = (seed + i) * 0xd6e8feb86659fd93u;
-
-		x ^= x >> 32;
-		if (!check)
-			memcpy(p + i, &x, bytes - i < 8 ? bytes - i : 8);
-		else if (memcmp(p + i, &x, bytes - i < 8 ? bytes - i : 8) != 0)
-			return (int64_t)i;
-	}
-	return -1;
-}
-
 static char *guarded(uint64_t bytes, int off)
 {
 	char *p = malloc(bytes + 2 * GUARD + 16);
@@ -167,10 +152,8 @@ static char *guarded(uint64_t bytes, int off)
 }
 static void check_guards(char *p, uint64_t bytes, int off)
 {
-	for (int i = 1; i <= GUARD; i++)
-		CHECK_EQ((unsigned char)p[-i], 0xa5);
-	for (int i = 0; i < GUARD - off; i++)
-		CHECK_EQ((unsigned char)p[bytes + (uint64_t)i], 0xa5);
+	CHECK_FILLED(p - GUARD, GUARD, 0xa5);
+	CHECK_FILLED(p + bytes, GUARD - off, 0xa5);
 }
 
 static struct gantry_xfer *add_xfer(struct world *w, int r, struct message *m, int send)
@@ -222,7 +205,7 @@ static struct message *world_message(struct world *w, struct link *l, uint64_t b
 	m->dst_off = (int)(random_next() % 9);
 	m->src = guarded(bytes, m->src_off);
 	m->dst = guarded(bytes, m->dst_off);
-	pattern(m->src, bytes, m->seed, 0);
+	pattern_fill(m->src, bytes, m->seed);
 	add_xfer(w, l->from, m, 1);
 	add_xfer(w, l->to, m, 0);
 
@@ -512,11 +495,8 @@ static void world_run(struct world *w)
 	for (int i = 0; i < w->nmsgs; i++) {
 		struct message *m = &w->msg[i];
 
-		int64_t at = pattern(m->dst, m->bytes, m->seed, 1);
-
-		if (at >= 0)
-			TEST_FAIL("message %d (%" PRIu64 " bytes, proto %d, ptr %d %d) differs at byte %" PRId64 "", i,
-				  m->bytes, m->proto, m->send_ptr, m->recv_ptr, at);
+		CASE("message %d, proto %d, ptr %d %d", i, m->proto, m->send_ptr, m->recv_ptr);
+		CHECK_PATTERN(m->dst, m->bytes, m->seed);
 		check_guards(m->src, m->bytes, m->src_off);
 		check_guards(m->dst, m->bytes, m->dst_off);
 		free(m->src - GUARD - m->src_off);

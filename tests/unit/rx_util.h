@@ -158,14 +158,6 @@ static inline const char *rx_text(struct gantry_rx_op *op)
 	return r.text;
 }
 
-/* Byte i of a transfer: differs by position and by seed. */
-static inline unsigned char rx_byte(uint64_t i, uint64_t seed)
-{
-	uint64_t v = (i >> 3) * 0x9e3779b97f4a7c15u + seed * 0xbf58476d1ce4e5b9u;
-
-	return (unsigned char)(v >> (8 * (i & 7)) ^ v >> 56);
-}
-
 /* A layout in memory: pieces of `bytes`, every `stride`, `total` bytes in all (the last piece may be shorter). */
 struct rx_layout {
 	size_t bytes, stride, total;
@@ -191,7 +183,7 @@ static inline void rx_fill(const struct rx_layout *l, unsigned char *base, uint6
 {
 	memset(base, 0xee, rx_span(l));
 	for (size_t i = 0; i < l->total; i++)
-		base[i / l->bytes * l->stride + i % l->bytes] = rx_byte(i, seed);
+		base[i / l->bytes * l->stride + i % l->bytes] = pattern_byte(seed, i);
 }
 
 /* The first `total` bytes of the layout are there, and everything else of `size` bytes still is `guard`. */
@@ -206,7 +198,7 @@ static inline void rx_check(const struct rx_layout *l, const unsigned char *base
 		for (; at < place; at++)
 			if (base[at] != guard)
 				CHECK_EQ(at, (size_t)-1); /* written outside of the pieces */
-		if (base[at] != rx_byte(i, seed))
+		if (base[at] != pattern_byte(seed, i))
 			TEST_FAIL("byte %zu of %zu is wrong", i, l->total);
 		at++;
 	}

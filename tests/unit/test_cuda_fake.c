@@ -62,8 +62,7 @@ TEST(memory)
 	CHECK_EQ(cu.ctx_set_current(mine), 0);
 	fake->busy = 3;
 	CHECK_OK(ops->alloc(gpu, 1000, &p));
-	for (int i = 0; i < 1000; i++)
-		CHECK_EQ(((char *)p)[i], 0);
+	CHECK_FILLED(p, 1000, 0);
 	fail_next("cuMemsetD8Async", 700);
 	CHECK_EQ(ops->alloc(gpu, 1000, &host), GANTRY_ERR_SYSTEM);
 	CHECK_EQ(fake->allocations, 1);
@@ -91,8 +90,7 @@ TEST(memory)
 	CHECK(!info.device_ptr && !info.base && !info.size && !info.exportable);
 
 	CHECK_OK(ops->alloc_mapped(gpu, 500, &host, &device));
-	for (int i = 0; i < 500; i++)
-		CHECK_EQ(((char *)host)[i], 0);
+	CHECK_FILLED(host, 500, 0);
 	CHECK_OK(ops->pointer(gpu, host, &info));
 	CHECK_EQ(info.kind, GANTRY_MEM_HOST);
 	CHECK(info.device_ptr == device && info.device == -1);

@@ -85,8 +85,7 @@ TEST(patience)
 	fence = fence_of(OUT);
 	CHECK_EQ(fake->run(ALL), 2);
 	CHECK_OK(moved(OUT, fence));
-	for (int i = 0; i < ARENA; i++)
-		host[i] = byte_of((uint64_t)i);
+	pattern_fill(host, ARENA, 0);
 }
 
 /* While somebody is at the driver, others only leave requests, and neighbours among these become one copy. */
@@ -270,10 +269,8 @@ static void *traveller(void *arg)
 	for (int round = 0; round < (SANITIZED ? 10 : 40); round++) {
 		uint64_t size = 1 + random_below(PART), fence;
 
-		for (uint64_t i = 0; i < size; i++) {
-			in[i] = byte_of(i + (uint64_t)round * 7919 + me);
-			back[i] = 0;
-		}
+		pattern_fill(in, size, (uint64_t)round * 7919 + me);
+		memset(back, 0, size);
 		move_row(IN, pool, in, size);
 		if (round % 3 == 0) {
 			move_row(IN, landing, pool, size); /* without a fence: in the same queue */

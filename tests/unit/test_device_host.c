@@ -41,8 +41,7 @@ TEST(check_memory)
 
 		CHECK_OK(gantry_mem_alloc(dev, size, &p));
 		a[i] = p;
-		for (size_t k = 0; k < size; k++)
-			CHECK_EQ(a[i][k], 0);
+		CHECK_FILLED(a[i], size, 0);
 		memset(a[i], i, size);
 	}
 	for (int i = 0; i < 40; i++) {

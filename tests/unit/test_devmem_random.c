@@ -43,11 +43,6 @@ static struct {
 	uint64_t again, compacted, landed, merged, direct;
 } w;
 
-static uint8_t expected(const struct message *m, uint64_t i)
-{
-	return (uint8_t)(((i + m->seed) * 0x9e3779b97f4a7c15ull) >> 40);
-}
-
 static uint32_t fragment_size(void)
 {
 	switch (w.shape) {
@@ -101,7 +96,7 @@ static void copy_out(struct lane *l, uint32_t at, uint32_t used, uint8_t *to, ui
 			at++;
 			used = 0;
 		}
-		to[i] = expected(&w.messages[l->segments[at].message], l->segments[at].dst_off + used++);
+		to[i] = pattern_byte(w.messages[l->segments[at].message].seed, l->segments[at].dst_off + used++);
 	}
 }
 
@@ -278,8 +273,7 @@ static void compare(struct message *m)
 		sum += d->len;
 	}
 	CHECK_EQ(sum + m->table.direct_bytes, m->size);
-	for (uint64_t i = 0; i < m->size; i++)
-		CHECK_EQ(out[i], expected(m, i));
+	CHECK_PATTERN(out, m->size, m->seed);
 }
 
 static void end_messages(void)

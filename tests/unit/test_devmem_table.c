@@ -19,11 +19,6 @@ static struct {
 	uint8_t *dst; /* the message's destination */
 } w;
 
-static uint8_t expected(uint64_t i)
-{
-	return (uint8_t)((i * 2654435761u) >> 13);
-}
-
 static void set_up(struct gantry_device *dev, const char *memory, const char *landing, uint32_t max, uint32_t coalesce)
 {
 	fake_params("8M", landing, memory, "1");
@@ -55,8 +50,7 @@ static gantry_result arrive(uint64_t offset, uint32_t len, uint64_t dst_off)
 	struct devmem_frag f = {.offset = offset, .len = len, .where = DEVMEM_IN_POOL};
 	gantry_result r;
 
-	for (uint32_t i = 0; i < len; i++)
-		w.part->binding->memory.device_ptr[offset + i] = expected(dst_off + i);
+	pattern_fill_from(w.part->binding->memory.device_ptr + offset, len, 0, dst_off);
 	f.token = fake_token(w.flow, (uint32_t)(offset / (uint64_t)sysconf(_SC_PAGESIZE)));
 	CHECK_OK(devmem_tokens_take(&w.tokens, &(uint32_t){f.token}, 1));
 	r = devmem_table_add(&w.t, PIECE(&w.tokens, &f, w.part->base, NULL, 0, len, dst_off));
@@ -71,8 +65,7 @@ static gantry_result arrive_host(uint32_t len, uint64_t dst_off)
 	FREED uint8_t *data = malloc(len);
 	gantry_result r;
 
-	for (uint32_t i = 0; i < len; i++)
-		data[i] = expected(dst_off + i);
+	pattern_fill_from(data, len, 0, dst_off);
 	r = devmem_table_add_host(&w.t, data, len, dst_off);
 	memset(data, 0x77, len); /* it may change */
 	return r;
@@ -93,8 +86,7 @@ static void unpack_and_compare(uint64_t total)
 		sum += d->len;
 	}
 	CHECK(sum <= total);
-	for (uint64_t i = 0; i < total; i++)
-		CHECK_EQ(w.dst[i], expected(i));
+	CHECK_PATTERN(w.dst, total, 0);
 }
 
 static void neighbours_merge(void)
@@ -207,8 +199,7 @@ static void linear_and_part_of_a_fragment(void)
 	struct devmem_frag f = {.offset = 100, .len = 200, .where = DEVMEM_LINEAR};
 
 	CHECK_OK(devmem_table_begin(&w.t, 150, NULL));
-	for (uint32_t i = 0; i < 150; i++)
-		buffer[100 + 20 + i] = expected(i);
+	pattern_fill(buffer + 100 + 20, 150, 0);
 	CHECK_OK(devmem_table_add(&w.t, PIECE(NULL, &f, 0, buffer, 20, 150, 0)));
 	unpack_and_compare(150);
 	CHECK_OK(devmem_table_release(&w.t));

@@ -442,8 +442,7 @@ static void complete(void)
 	CHECK_EQ(g->iov[0], 0x77);
 	at = g->frags[2].c.frag_offset;
 	give_all_back(w.f[0], g);
-	for (uint64_t i = 0; i < w.m.m.size; i++)
-		CHECK_EQ(w.m.m.host[i], EMU_POISON);
+	CHECK_FILLED(w.m.m.host, w.m.m.size, EMU_POISON);
 	w.m.m.host[at + 17] = 1;
 	pair_arrive(&w.p[0], 4 * (uint64_t)w.page);
 	must_get(&w, 0);

@@ -38,9 +38,8 @@ static void read_some(struct pair *p)
 	uint8_t data[65536];
 	ssize_t got;
 
-	while ((got = recv(p->rx, data, sizeof(data), MSG_DONTWAIT)) > 0)
-		for (ssize_t i = 0; i < got; i++)
-			CHECK_EQ(data[i], stream_byte(p->who, p->got++));
+	for (; (got = recv(p->rx, data, sizeof(data), MSG_DONTWAIT)) > 0; p->got += (uint64_t)got)
+		CHECK_PATTERN_FROM(data, got, p->who, p->got);
 	CHECK(got == -1 && errno == EAGAIN);
 }
 
@@ -92,8 +91,7 @@ static void read_late(void)
 
 	sender_open(&s, 2);
 	CHECK_EQ(emulated_ops.send(s.t, s.p.tx, MEMORY - 100, 500, MSG_DONTWAIT), 100); /* to the end of it */
-	for (int i = 0; i < 100; i++)
-		s.m.m.host[MEMORY - 100 + i] = stream_byte(2, (uint64_t)i);
+	pattern_fill(s.m.m.host + MEMORY - 100, 100, 2);
 	UNTIL(emulated_ops.completed(s.t, s.p.tx, &lo, &hi));
 	CHECK(lo == 0 && hi == 0);
 	memset(s.m.m.host, 0xEE, MEMORY); /* now it may change */
@@ -124,8 +122,7 @@ static void ring(uint32_t who)
 		ssize_t n;
 
 		if (calls < CALLS && busy[part] < 0) {
-			for (uint32_t i = 0; i < PART; i++)
-				s.m.m.host[part * PART + i] = stream_byte(who, sent + i);
+			pattern_fill_from(s.m.m.host + part * PART, PART, who, sent);
 			n = emulated_ops.send(s.t, s.p.tx, part * PART, 1 + calls * 31 % PART, MSG_DONTWAIT);
 			CHECK(n > 0 || errno == EAGAIN);
 			if (n > 0) {
@@ -197,8 +194,7 @@ static void early_ends(void)
 	struct sender s;
 
 	sender_open(&s, 6);
-	for (uint32_t i = 0; i < 3000; i++)
-		s.m.m.host[i] = stream_byte(6, i);
+	pattern_fill(s.m.m.host, 3000, 6);
 	CHECK_EQ(emulated_ops.send(s.t, s.p.tx, 0, 1000, 0), 1000);
 	CHECK_EQ(emulated_ops.send(s.t, s.p.tx, 1000, 1000, 0), 1000);
 	emulated_ops.unbind_tx(s.t);

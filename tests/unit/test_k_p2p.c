@@ -134,8 +134,7 @@ static void check_too_large(void)
 	CHECK_EQ(x[0].error, GANTRY_OK);
 	CHECK_EQ(*l->rx.head, 1);
 	CHECK_EQ(l->rx.turn, 1);
-	for (int i = 0; i < 64; i++)
-		CHECK_EQ(small[i], 2);
+	CHECK_FILLED(small, 64, 2);
 	world_free(w);
 }
 

@@ -157,10 +157,8 @@ static void finish(void)
 		CHECK_EQ(done, 1);
 		CHECK_EQ(size, m->size);
 		CHECK_PATTERN(place(m), m->size, (uint64_t)i);
-		for (int k = 0; k <= GUARD; k++)
-			CHECK_EQ(m->memory[k], 0xdb);
-		for (int k = 0; k <= GUARD; k++)
-			CHECK_EQ(place(m)[m->size + (size_t)k], 0xdb);
+		CHECK_FILLED(m->memory, GUARD + 1, 0xdb);
+		CHECK_FILLED(place(m) + m->size, GUARD + 1, 0xdb);
 		free(m->memory);
 	}
 }

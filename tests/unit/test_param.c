@@ -326,12 +326,32 @@ TEST(check_threads)
 
 /* Parsers, their counterparts, and the measure of misspelling. */
 
+struct parsed {
+	const char *text;
+	uint64_t value;
+};
+
+static void check_parser(gantry_result (*parse)(const char *text, uint64_t *ret), const struct parsed *good,
+			 size_t ngood, const char *const *bad, size_t nbad)
+{
+	uint64_t v;
+
+	for (size_t i = 0; i < ngood; i++) {
+		CASE("%s", good[i].text);
+		CHECK_OK(parse(good[i].text, &v));
+		CHECK_EQ(v, good[i].value);
+	}
+	for (size_t i = 0; i < nbad; i++) {
+		CASE("%s", bad[i]);
+		v = 42;
+		CHECK_EQ(parse(bad[i], &v), GANTRY_ERR_INVALID);
+		CHECK_EQ(v, 42);
+	}
+}
+
 TEST(check_size)
 {
-	static const struct {
-		const char *text;
-		uint64_t bytes;
-	} good[] = {
+	static const struct parsed good[] = {
 		{"0", 0},
 		{"1", 1},
 		{"64k", 65536},
@@ -349,25 +369,13 @@ TEST(check_size)
 		"1Ki",	     "1kib", "1 k", "0x10", "1bytes", "BB", "1BB",  "18446744073709551616",
 		"16777216T",
 	};
-	uint64_t v;
 
-	EACH_ROW (i, good) {
-		CHECK_OK(gantry_parse_size(good[i].text, &v));
-		CHECK_EQ(v, good[i].bytes);
-	}
-	EACH_ROW (i, bad) {
-		v = 42;
-		CHECK_EQ(gantry_parse_size(bad[i], &v), GANTRY_ERR_INVALID);
-		CHECK_EQ(v, 42);
-	}
+	check_parser(gantry_parse_size, good, TEST_COUNT(good), bad, TEST_COUNT(bad));
 }
 
 TEST(check_duration)
 {
-	static const struct {
-		const char *text;
-		uint64_t ns;
-	} good[] = {
+	static const struct parsed good[] = {
 		{"0", 0},
 		{"3", 3000000000},
 		{"3s", 3000000000},
@@ -398,17 +406,8 @@ TEST(check_duration)
 		"18446744073709551615.5h",
 		"1e3",
 	};
-	uint64_t v;
 
-	EACH_ROW (i, good) {
-		CHECK_OK(gantry_parse_duration(good[i].text, &v));
-		CHECK_EQ(v, good[i].ns);
-	}
-	EACH_ROW (i, bad) {
-		v = 42;
-		CHECK_EQ(gantry_parse_duration(bad[i], &v), GANTRY_ERR_INVALID);
-		CHECK_EQ(v, 42);
-	}
+	check_parser(gantry_parse_duration, good, TEST_COUNT(good), bad, TEST_COUNT(bad));
 }
 
 TEST(check_int_and_bool)

@@ -16,8 +16,7 @@ TEST(check_objects)
 		CHECK(object[i]);
 		CHECK_EQ((uintptr_t)object[i] % 64, 0);
 		CHECK(object[i] == (unsigned char *)p.memory + i * 128);
-		for (int j = 0; j < 65; j++)
-			CHECK_EQ(object[i][j], 0);
+		CHECK_FILLED(object[i], 65, 0);
 		memset(object[i], i + 1, 65);
 	}
 	CHECK(!gantry_pool_get(&p));

@@ -32,11 +32,6 @@ static uint64_t offset_of(uint64_t step)
 	return (GANTRY_STEPS - 2 - step % GANTRY_STEPS / 2 * 2 + step % 2) * STEP;
 }
 
-static uint8_t byte_of(uint64_t i)
-{
-	return (uint8_t)(i * 131 + (i >> 8) * 17 + 7);
-}
-
 static gantry_result send_progress(struct gantry_proxy_conn *pc, int *ret_worked)
 {
 	for (;;) {
@@ -248,8 +243,7 @@ static void run_jobs(const char *what)
 	x.send->kernel_eventcount = &x.send_eventcount;
 	x.recv->fifo = &x.b;
 	x.recv->kernel_eventcount = &x.recv_eventcount;
-	for (uint64_t i = 0; i < LAST; i++)
-		x.src[i] = byte_of(i);
+	pattern_fill(x.src, LAST, 0);
 	CHECK_EQ(pthread_create(&kernels[0], NULL, send_kernel, NULL), 0);
 	CHECK_EQ(pthread_create(&kernels[1], NULL, recv_kernel, NULL), 0);
 	for (int i = 0; i < njobs; i++) {
@@ -263,8 +257,7 @@ static void run_jobs(const char *what)
 	pthread_join(kernels[1], NULL);
 	drain(g);
 	CHECK(bytes <= LAST);
-	for (uint64_t i = 0; i < bytes; i++)
-		CHECK_EQ(x.dst[i], byte_of(i));
+	CHECK_PATTERN(x.dst, bytes, 0);
 	gantry_proxy_conn_look(x.send, &view[0]);
 	gantry_proxy_conn_look(x.recv, &view[1]);
 	for (int i = 0; i < 2; i++) {

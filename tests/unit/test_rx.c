@@ -108,8 +108,7 @@ static void crowd(void)
 		m[i] = rx_memory(&pair, e, size, device);
 		l = (struct rx_layout){size, size, size};
 		if (send)
-			for (size_t k = 0; k < size; k++)
-				m[i][k] = rx_byte(k, (uint64_t)(i / N * 1000 + tag));
+			pattern_fill(m[i], size, (uint64_t)(i / N * 1000 + tag));
 		ops[i] = start(e, m[i], size, (uint64_t)tag, send);
 	}
 	WAIT_WHILE (gantry_rx_poll(pair.a.rx, ops, 4 * N) < 4 * N)
@@ -166,8 +165,7 @@ static void mismatch(size_t sent, size_t received)
 	CHECK_EQ(rx_result(r), GANTRY_ERR_SIZE);
 	CHECK_HAS(rx_text(s), both);
 	CHECK_HAS(rx_text(r), both);
-	for (size_t i = 0; i < sent; i++)
-		CHECK_EQ(dst[i], 0x11);
+	CHECK_FILLED(dst, sent, 0x11);
 	gantry_rx_op_free(s);
 	gantry_rx_op_free(r);
 	CHECK_OK(gantry_rx_conn_error(pair.a.conn, NULL, 0));
@@ -210,8 +208,7 @@ static void stream(void)
 	gantry_result got;
 
 	CHECK_OK(gantry_stream_create(pair.dev, &st));
-	for (size_t i = 0; i < size; i++)
-		src[i] = rx_byte(i, 3);
+	pattern_fill(src, size, 3);
 	r = start(&pair.b, dst, size, 1, 0);
 	CHECK_EQ(gantry_rx_stream_wait(r, st), GANTRY_AGAIN);
 	s = start(&pair.a, src, size, 1, 1);

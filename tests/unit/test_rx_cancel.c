@@ -127,8 +127,7 @@ static void path(enum gantry_rx_path which, int device, int rounds)
 	b.good = rx_memory(&pair, &pair.a, SIZE, device);
 	b.dst = rx_memory(&pair, &pair.b, b.dst_size, device);
 	b.sink = rx_memory(&pair, &pair.b, SIZE, device);
-	for (size_t i = 0; i < SIZE; i++)
-		b.good[i] = rx_byte(i, 4);
+	pattern_fill(b.good, SIZE, 4);
 	stop = 0;
 	CHECK_EQ(pthread_create(&threads[0], NULL, mover, pair.a.rx), 0);
 	CHECK_EQ(pthread_create(&threads[1], NULL, mover, pair.b.rx), 0);
@@ -221,8 +220,7 @@ TEST(behind_another)
 	src = rx_memory(&pair, &pair.a, BIG, 0);
 	dst = rx_memory(&pair, &pair.b, BIG, 1);
 	small = rx_memory(&pair, &pair.b, SMALL, 1);
-	for (size_t i = 0; i < BIG; i++)
-		src[i] = rx_byte(i, 8);
+	pattern_fill(src, BIG, 8);
 	p.base = src;
 	CHECK_OK(gantry_rx_send(pair.a.conn, &p, 1, 1, &s[0]));
 	p.piece_bytes = SMALL;

@@ -321,8 +321,7 @@ static void restarts(void)
 	CHECK_OK(gantry_rx_open(NULL, &rx));
 	CHECK_OK(gantry_rx_register(rx, m, SIZE));
 	CHECK_OK(gantry_rx_register(rx, back, SIZE));
-	for (size_t i = 0; i < SIZE; i++)
-		m[i] = rx_byte(i, 1);
+	pattern_fill(m, SIZE, 1);
 	for (int i = 0; i < RESTARTS; i++) {
 		one_life(rx, address, m, back, (unsigned)random_below(5000));
 		gantry_rx_get_counters(rx, &n);

@@ -116,8 +116,7 @@ static void genuine(struct scene *s, int port)
 	char address[64];
 	int before = __atomic_load_n(&s->peers, __ATOMIC_RELAXED);
 
-	for (size_t i = 0; i < sizeof(out); i++)
-		out[i] = rx_byte(i, (uint64_t)before);
+	pattern_fill(out, sizeof(out), (uint64_t)before);
 	memset(in, 0, sizeof(in));
 	CHECK_OK(gantry_rx_register(s->peer, out, sizeof(out)));
 	CHECK_OK(gantry_rx_register(s->peer, in, sizeof(in)));

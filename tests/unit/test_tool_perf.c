@@ -451,6 +451,14 @@ TEST(hosts)
 	CHECK(!perf_host_valid("[::1]80"));
 }
 
+/* With one field changed it is not taken. */
+#define REFUSED(take, field, value)                                                                                    \
+	do {                                                                                                           \
+		t = o;                                                                                                 \
+		t.field = (value);                                                                                     \
+		CHECK_EQ(take(&t, &got), -1);                                                                          \
+	} while (0)
+
 TEST(net_options)
 {
 	static const struct perf_net_work o = {.sizes = {1, 4096},
@@ -467,22 +475,15 @@ TEST(net_options)
 
 	CHECK_EQ(perf_net_take(&t, &got), 0);
 	CHECK_EQ(memcmp(&got.work, &o, sizeof(o)), 0);
-#define REFUSED(field, value)                                                                                          \
-	do {                                                                                                           \
-		t = o;                                                                                                 \
-		t.field = (value);                                                                                     \
-		CHECK_EQ(perf_net_take(&t, &got), -1);                                                                 \
-	} while (0)
-	REFUSED(nsizes, 0);
-	REFUSED(nsizes, PERF_SIZES_MAX + 1);
-	REFUSED(sizes[1], 0);
-	REFUSED(sizes[1], (uint64_t)2 << 40);
-	REFUSED(repeats, 0);
-	REFUSED(repeats, PERF_REPEATS_MAX + 1);
-	REFUSED(depth, PERF_DEPTH_MAX + 1);
-	REFUSED(lanes, 17);
-	REFUSED(timeout_ns, 0);
-#undef REFUSED
+	REFUSED(perf_net_take, nsizes, 0);
+	REFUSED(perf_net_take, nsizes, PERF_SIZES_MAX + 1);
+	REFUSED(perf_net_take, sizes[1], 0);
+	REFUSED(perf_net_take, sizes[1], (uint64_t)2 << 40);
+	REFUSED(perf_net_take, repeats, 0);
+	REFUSED(perf_net_take, repeats, PERF_REPEATS_MAX + 1);
+	REFUSED(perf_net_take, depth, PERF_DEPTH_MAX + 1);
+	REFUSED(perf_net_take, lanes, 17);
+	REFUSED(perf_net_take, timeout_ns, 0);
 }
 
 TEST(rx_options)
@@ -494,21 +495,14 @@ TEST(rx_options)
 	memset(&got, 0, sizeof(got));
 	CHECK_EQ(prx_take(&t, &got), 0);
 	CHECK_EQ(memcmp(&got.work, &o, sizeof(o)), 0);
-#define REFUSED(field, value)                                                                                          \
-	do {                                                                                                           \
-		t = o;                                                                                                 \
-		t.field = (value);                                                                                     \
-		CHECK_EQ(prx_take(&t, &got), -1);                                                                      \
-	} while (0)
-	REFUSED(end, 0);
-	REFUSED(end, (uint64_t)1 << 40);
-	REFUSED(stride, 7);
-	REFUSED(piece_bytes, 0);
-	REFUSED(device, 2);
-	REFUSED(path, 4);
-	REFUSED(memory, 3);
-	REFUSED(repeats, PRX_REPEATS_MAX + 1);
-#undef REFUSED
+	REFUSED(prx_take, end, 0);
+	REFUSED(prx_take, end, (uint64_t)1 << 40);
+	REFUSED(prx_take, stride, 7);
+	REFUSED(prx_take, piece_bytes, 0);
+	REFUSED(prx_take, device, 2);
+	REFUSED(prx_take, path, 4);
+	REFUSED(prx_take, memory, 3);
+	REFUSED(prx_take, repeats, PRX_REPEATS_MAX + 1);
 }
 
 /* What a listener makes of a client's card. */

@@ -261,14 +261,14 @@ static void check_slices(void)
 
 			WAIT_WHILE (__atomic_load_n(&from->head, __ATOMIC_SEQ_CST) + GANTRY_STEPS < step + 2)
 				;
-			fill(tx.c.conn.buffs[0] + slot * 8192, 16000, step);
+			pattern_fill(tx.c.conn.buffs[0] + slot * 8192, 16000, step);
 			__atomic_store_n(&from->slots[slot].meta, gantry_slot_meta(step, GANTRY_MODE_NORMAL, 16000),
 					 __ATOMIC_SEQ_CST);
 			WAIT_WHILE (
 				!gantry_slot_is(meta = __atomic_load_n(&to->slots[slot].meta, __ATOMIC_SEQ_CST), step))
 				;
 			CHECK_EQ(gantry_slot_size(meta), 16000);
-			verify(rx.c.conn.buffs[0] + slot * 8192, 16000, step);
+			CHECK_PATTERN(rx.c.conn.buffs[0] + slot * 8192, 16000, step);
 			__atomic_store_n(&to->head, step + 2, __ATOMIC_SEQ_CST);
 		}
 		base += 8;

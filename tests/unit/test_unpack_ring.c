@@ -159,8 +159,7 @@ static void test_stop(void)
 		if (k % 4 != 3)
 			CHECK(memcmp(dst.host + k * 4000, pool.host + k * 5000, 4000) == 0);
 		else
-			for (uint64_t i = 0; i < 4000; i++)
-				CHECK_EQ((unsigned char)dst.host[k * 4000 + i], POISON);
+			CHECK_FILLED(dst.host + k * 4000, 4000, POISON);
 }
 
 /* After an abort nothing more is done, and nobody waits for it. */

@@ -6,25 +6,15 @@
 #include "link_pair.h"
 #include "net/tcp/hello.h"
 
-static struct gantry_addr addr4(const char *text, uint16_t port)
+static struct gantry_addr addr(const char *text, uint16_t port)
 {
+	int family = strchr(text, ':') ? AF_INET6 : AF_INET;
 	struct gantry_addr a;
 
-	memset(&a, 0, sizeof(a));
-	a.in.sin_family = AF_INET;
-	a.in.sin_port = htons(port);
-	CHECK_EQ(inet_pton(AF_INET, text, &a.in.sin_addr), 1);
-	return a;
-}
-
-static struct gantry_addr addr6(const char *text, uint16_t port)
-{
-	struct gantry_addr a;
-
-	memset(&a, 0, sizeof(a));
-	a.in6.sin6_family = AF_INET6;
-	a.in6.sin6_port = htons(port);
-	CHECK_EQ(inet_pton(AF_INET6, text, &a.in6.sin6_addr), 1);
+	memset(&a, 0, sizeof(a)); /* addresses are compared as bytes */
+	a.sa.sa_family = (sa_family_t)family;
+	CHECK_EQ(inet_pton(family, text, family == AF_INET ? (void *)&a.in.sin_addr : &a.in6.sin6_addr), 1);
+	gantry_addr_set_port(&a, port);
 	return a;
 }
 
@@ -61,8 +51,8 @@ static struct wire_handle a_handle(void)
 	h.comm_id = 0x3132333435363738;
 	h.dev = 0x0405;
 	h.naddrs = 2;
-	h.addrs[0] = addr4("10.1.2.3", 0x4142);
-	h.addrs[1] = addr6("fe80::1234", 0x5152);
+	h.addrs[0] = addr("10.1.2.3", 0x4142);
+	h.addrs[1] = addr("fe80::1234", 0x5152);
 	return h;
 }
 
@@ -100,7 +90,7 @@ TEST(check_handle_addresses)
 	/* 60 bytes: seven IPv4 addresses of 8, or three IPv6 of 20. What does not fit is left out, in order. */
 	h.naddrs = 8;
 	for (int i = 0; i < 8; i++)
-		h.addrs[i] = addr4("10.0.0.9", (uint16_t)(100 + i));
+		h.addrs[i] = addr("10.0.0.9", (uint16_t)(100 + i));
 	wire_handle_encode(&h, b);
 	CHECK_EQ(b[48], 7);
 	check_zero(b + 112, b + 128);
@@ -110,7 +100,7 @@ TEST(check_handle_addresses)
 
 	h.naddrs = 4;
 	for (int i = 0; i < 4; i++)
-		h.addrs[i] = addr6("2001:db8::7", (uint16_t)(200 + i));
+		h.addrs[i] = addr("2001:db8::7", (uint16_t)(200 + i));
 	wire_handle_encode(&h, b);
 	CHECK_EQ(b[48], 3);
 	check_zero(b + 116, b + 128);
@@ -119,7 +109,7 @@ TEST(check_handle_addresses)
 
 	/* Scope ids are local to a host and do not travel. */
 	h.naddrs = 1;
-	h.addrs[0] = addr6("fe80::1", 1);
+	h.addrs[0] = addr("fe80::1", 1);
 	h.addrs[0].in6.sin6_scope_id = 7;
 	wire_handle_encode(&h, b);
 	CHECK_OK(wire_handle_decode(b, &back));
@@ -158,12 +148,12 @@ TEST(check_handle_refusals)
 	/* A fourth IPv6 address would end behind the room for addresses, and so would an eighth IPv4 one. */
 	h.naddrs = 3;
 	for (int i = 0; i < 3; i++)
-		h.addrs[i] = addr6("::1", 1);
+		h.addrs[i] = addr("::1", 1);
 	wire_handle_encode(&h, b);
 	refused_handle(b, 48, 4);
 	h.naddrs = 7;
 	for (int i = 0; i < 7; i++)
-		h.addrs[i] = addr4("1.2.3.4", 1);
+		h.addrs[i] = addr("1.2.3.4", 1);
 	wire_handle_encode(&h, b);
 	b[112] = 4;
 	refused_handle(b, 48, 8);
@@ -272,8 +262,8 @@ static struct wire_welcome a_welcome(void)
 	w.window = 0x01020304;
 	w.eager_max = 0x05060708;
 	w.naddrs = 2;
-	w.addrs[0] = addr6("::1", 0x4142);
-	w.addrs[1] = addr4("192.168.0.1", 0x5152);
+	w.addrs[0] = addr("::1", 0x4142);
+	w.addrs[1] = addr("192.168.0.1", 0x5152);
 	return w;
 }
 
@@ -286,8 +276,7 @@ TEST(check_welcome_layout)
 	memset(b, 0xee, sizeof(b));
 	wire_welcome_encode(&w, b);
 	CHECK_BYTES(b, "\x01\x01\x02\0\0\0\0\0");
-	for (int i = 0; i < 16; i++)
-		CHECK_EQ(b[8 + i], 0x5e);
+	CHECK_FILLED(b + 8, 16, 0x5e);
 	CHECK_BYTES(b + 24, "\x28\x27\x26\x25\x24\x23\x22\x21\x04\x03\x02\x01\x08\x07\x06\x05\0\0\0\0\0\0\0\0");
 	CHECK_BYTES(b + 48, "\x06\0\x42\x41\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01"
 			    "\x04\0\x52\x51\xc0\xa8\0\x01");
@@ -299,7 +288,7 @@ TEST(check_welcome_layout)
 	/* Eight addresses of either family fit. */
 	w.naddrs = 8;
 	for (int i = 0; i < 8; i++)
-		w.addrs[i] = addr6("2001:db8::1", (uint16_t)(1 + i));
+		w.addrs[i] = addr("2001:db8::1", (uint16_t)(1 + i));
 	wire_welcome_encode(&w, b);
 	CHECK_OK(wire_welcome_decode(b, sizeof(b), &back));
 	CHECK(memcmp(&back, &w, sizeof(w)) == 0);

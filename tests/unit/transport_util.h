@@ -268,42 +268,22 @@ static inline void side_finish(struct side *s)
 	CHECK_EQ(gantry_proxy_group_error(s->group), GANTRY_OK);
 }
 
-/* Byte i of message seed. */
-static inline char byte_of(uint64_t i, uint64_t seed)
-{
-	return (char)((i * 2654435761u + (i >> 11) + seed * 97) >> 5);
-}
-static inline void fill(char *p, uint64_t n, uint64_t seed)
-{
-	for (uint64_t i = 0; i < n; i++)
-		p[i] = byte_of(i, seed);
-}
-static inline void verify(const char *p, uint64_t n, uint64_t seed)
-{
-	for (uint64_t i = 0; i < n; i++)
-		if (p[i] != byte_of(i, seed))
-			TEST_FAIL("byte %llu of %llu of message %llu is wrong", (unsigned long long)i,
-				  (unsigned long long)n, (unsigned long long)seed);
-}
-
-/* The same in memory of the device. */
+/* Patterns in memory of the device. */
 static inline void put_bytes(struct gantry_device *dev, char *to, uint64_t n, uint64_t seed)
 {
-	char *host = malloc(n + 1);
+	FREED char *host = malloc(n + 1);
 
 	CHECK(host);
-	fill(host, n, seed);
+	pattern_fill(host, n, seed);
 	CHECK_OK(dev->ops->copy(dev, to, host, n));
-	free(host);
 }
 static inline void check_bytes(struct gantry_device *dev, const char *from, uint64_t n, uint64_t seed)
 {
-	char *host = malloc(n + 1);
+	FREED char *host = malloc(n + 1);
 
 	CHECK(host);
 	CHECK_OK(dev->ops->copy(dev, host, from, n));
-	verify(host, n, seed);
-	free(host);
+	CHECK_PATTERN(host, n, seed);
 }
 
 #endif

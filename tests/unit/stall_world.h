@@ -5,28 +5,10 @@
 
 #include <sys/stat.h>
 
-#include "gantry/comm.h"
+#include "comm_world.h"
 #include "stall.h"
-#include "test.h"
 
 enum { WORLD_RANKS = 3, WORLD_BYTES = 100000 };
-
-struct world {
-	struct gantry_unique_id id;
-	const char *transport;
-	void (*body)(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
-		     struct gantry_stream *s);
-	pthread_barrier_t all;	/* threads: everybody is where the scenario wants it */
-	pthread_barrier_t over; /* and may go on */
-	char dir[64];
-};
-
-static inline void world_nap(unsigned ms)
-{
-	struct timespec t = {ms / 1000, (long)(ms % 1000) * 1000000};
-
-	nanosleep(&t, NULL);
-}
 
 /* A folder of its own for the reports. */
 static inline void world_dir(struct world *w)
@@ -74,7 +56,7 @@ static inline void world_wait_files(const struct world *w, int n)
 {
 	UNTIL(world_files(w, 0) >= n);
 	CHECK_EQ(world_files(w, 0), n);
-	world_nap(50); /* nobody else writes one */
+	sleep_ms(50); /* nobody else writes one */
 	CHECK_EQ(world_files(w, 0), n);
 }
 
@@ -101,61 +83,6 @@ static inline void world_judge(const struct world *w, struct stall_verdict *ret)
 	printf("%s: %s (%d of %d)\n", ret->cause, ret->text, ret->votes, ret->reports);
 	fflush(stdout);
 	stall_free(&set);
-}
-
-static inline void world_rank(struct world *w, int rank)
-{
-	struct gantry_comm_config config = {.struct_size = sizeof(config),
-					    .id = w->id,
-					    .rank = rank,
-					    .nranks = WORLD_RANKS,
-					    .transport = w->transport};
-	struct gantry_device *dev;
-	struct gantry_stream *s;
-	struct gantry_comm *comm;
-
-	CHECK_OK(gantry_device_open(GANTRY_DEVICE_HOST, 0, &dev));
-	CHECK_OK(gantry_stream_create(dev, &s));
-	config.device = dev;
-	CHECK_OK(gantry_comm_init(&config, &comm));
-	w->body(w, rank, comm, dev, s);
-	gantry_stream_destroy(dev, s);
-	gantry_device_close(dev);
-}
-
-struct world_thread {
-	struct world *w;
-	int rank;
-	pthread_t thread;
-};
-
-static inline void *world_thread_main(void *arg)
-{
-	struct world_thread *t = arg;
-
-	world_rank(t->w, t->rank);
-	return NULL;
-}
-
-/* Ranks as threads; `middle` runs when all have come to `all`. */
-static inline void world_threads(struct world *w, void (*middle)(struct world *w))
-{
-	struct world_thread t[WORLD_RANKS];
-
-	CHECK_OK(gantry_unique_id_create(&w->id));
-	pthread_barrier_init(&w->all, NULL, WORLD_RANKS + 1);
-	pthread_barrier_init(&w->over, NULL, WORLD_RANKS + 1);
-	for (int i = 0; i < WORLD_RANKS; i++) {
-		t[i] = (struct world_thread){.w = w, .rank = i};
-		CHECK_EQ(pthread_create(&t[i].thread, NULL, world_thread_main, &t[i]), 0);
-	}
-	pthread_barrier_wait(&w->all);
-	middle(w);
-	pthread_barrier_wait(&w->over);
-	for (int i = 0; i < WORLD_RANKS; i++)
-		pthread_join(t[i].thread, NULL);
-	pthread_barrier_destroy(&w->all);
-	pthread_barrier_destroy(&w->over);
 }
 
 static inline void world_move(int send, char *buf, int peer, struct gantry_comm *comm, struct gantry_stream *s)

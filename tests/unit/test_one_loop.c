@@ -6,7 +6,7 @@
  */
 #include "plugin/plugin.c"
 
-#include "gantry/comm.h"
+#include "comm_world.h"
 #include "inet/loop.h"
 #include "rx_util.h"
 
@@ -41,9 +41,6 @@ static int count_threads(const char *name)
 
 /* ---- a communicator of two ranks over the network ---- */
 
-static struct gantry_unique_id id;
-static pthread_barrier_t together; /* two ranks and the main thread */
-
 static void transfer(struct gantry_comm *comm, int rank, struct gantry_device *dev, struct gantry_stream *s)
 {
 	void *buf = NULL;
@@ -55,25 +52,14 @@ static void transfer(struct gantry_comm *comm, int rank, struct gantry_device *d
 	CHECK_OK(gantry_mem_free(dev, buf));
 }
 
-static void *run_rank(void *arg)
+static void run_rank(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+		     struct gantry_stream *s)
 {
-	int rank = (int)(intptr_t)arg;
-	struct gantry_comm_config config = {
-		.struct_size = sizeof(config), .id = id, .rank = rank, .nranks = 2, .transport = "net"};
-	struct gantry_comm *comm;
-	struct gantry_stream *s;
-
-	CHECK_OK(gantry_device_open(GANTRY_DEVICE_HOST, 0, &config.device));
-	CHECK_OK(gantry_stream_create(config.device, &s));
-	CHECK_OK(gantry_comm_init(&config, &comm));
-	transfer(comm, rank, config.device, s);
-	pthread_barrier_wait(&together); /* all are there */
-	transfer(comm, rank, config.device, s);
-	pthread_barrier_wait(&together); /* all were counted */
+	transfer(comm, rank, dev, s);
+	pthread_barrier_wait(&w->all);
+	transfer(comm, rank, dev, s);
+	pthread_barrier_wait(&w->over);
 	CHECK_OK(gantry_comm_destroy(comm));
-	CHECK_OK(gantry_stream_destroy(config.device, s));
-	gantry_device_close(config.device);
-	return NULL;
 }
 
 /* ---- the plugin ---- */
@@ -114,21 +100,13 @@ static void plugin_transfer(void)
 	CHECK_STR(in, out);
 }
 
-TEST(one_loop)
+/* The ranks, the plugin and a pipeline. */
+static void all_at_work(struct world *w)
 {
-	pthread_t ranks[2];
 	struct rx_pair pipeline;
 	uint64_t passes;
 
-	setenv("GANTRY_IFNAME", "lo", 1);
-	CHECK_EQ(count_threads("gantry-service"), 0);
-	connect_plugin();
-	CHECK_EQ(count_threads("gantry-service"), 1);
-	pthread_barrier_init(&together, NULL, 3);
-	CHECK_OK(gantry_unique_id_create(&id));
-	threads_start(ranks, 2, run_rank, NULL, 1);
 	rx_pair_open(&pipeline, NULL);
-	pthread_barrier_wait(&together);
 	plugin_transfer();
 	CHECK_EQ(count_threads("gantry-service"), 1);
 	CHECK_EQ(count_threads(NULL), 1);
@@ -139,8 +117,16 @@ TEST(one_loop)
 	/* One goes after the other, and the thread with the last of them. */
 	rx_pair_close(&pipeline);
 	CHECK_EQ(count_threads("gantry-service"), 1);
-	pthread_barrier_wait(&together);
-	threads_join(ranks, 2);
+}
+
+TEST(one_loop)
+{
+	struct world w = {.nranks = 2, .transport = "net", .body = run_rank};
+
+	CHECK_EQ(count_threads("gantry-service"), 0);
+	connect_plugin();
+	CHECK_EQ(count_threads("gantry-service"), 1);
+	world_threads(&w, all_at_work);
 	plugin_transfer();
 	CHECK_EQ(count_threads("gantry-service"), 1);
 	CHECK_EQ(plugin->closeSend(send_comm), ncclSuccess);

@@ -125,7 +125,7 @@ static void fails(struct world *w, int rank, struct gantry_comm *comm, struct ga
 		CHECK_OK(gantry_recv(buffers[1], WORLD_BYTES, GANTRY_TYPE_UINT8, 0, comm, s));
 	gantry_stream_sync(dev, s);
 	while (rank == 1 && gantry_comm_error(comm, NULL, NULL, 0) == GANTRY_OK)
-		world_nap(1);
+		sleep_ms(1);
 	if (rank == 1)
 		CHECK(gantry_comm_destroy(comm) != GANTRY_OK);
 	pthread_barrier_wait(&w->all);
@@ -150,7 +150,7 @@ static void threads(void (*body)(struct world *w, int rank, struct gantry_comm *
 				 struct gantry_stream *s),
 		    void (*middle)(struct world *w))
 {
-	struct world w = {.transport = transport_now, .body = body};
+	struct world w = {.nranks = WORLD_RANKS, .transport = transport_now, .body = body};
 
 	world_dir(&w);
 	look_for_stalls(0);
@@ -176,7 +176,7 @@ static void waits_for_ever(struct world *w, int rank, struct gantry_comm *comm, 
 	CHECK(f != NULL);
 	fclose(f);
 	while (gantry_comm_error(comm, NULL, NULL, 0) == GANTRY_OK)
-		world_nap(5);
+		sleep_ms(5);
 	gantry_comm_destroy(comm);
 }
 
@@ -195,7 +195,7 @@ static int gets_ready(const struct world *w, int i, pid_t pid)
 /* 0: it was not found out. With a short timeout a rank that is well may have been taken for dead before the other. */
 static int processes(int harm, const char *timeout, const char *cause, const char *part)
 {
-	struct world w = {.transport = transport_now, .body = waits_for_ever};
+	struct world w = {.nranks = WORLD_RANKS, .transport = transport_now, .body = waits_for_ever};
 	struct stall_verdict v;
 	pid_t pids[WORLD_RANKS];
 	int status, fine = 1;
@@ -275,7 +275,7 @@ static void see_no_folder(struct world *w)
 
 static void no_folder(void)
 {
-	struct world w = {.transport = "shm", .body = one_is_missing};
+	struct world w = {.nranks = WORLD_RANKS, .transport = "shm", .body = one_is_missing};
 
 	look_for_stalls(0);
 	set_params("GANTRY_CONNECT_TIMEOUT", "400s", "GANTRY_STALL_DIR", "/nowhere/at/all");

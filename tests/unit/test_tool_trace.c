@@ -378,7 +378,7 @@ static void live(struct world *w, struct picture *p)
 /* A bar for every transfer, whoever moves it: the progress thread, or the kernels by themselves. */
 static void live_bars(const char *transport)
 {
-	struct world w = {.transport = transport, .body = talk};
+	struct world w = {.nranks = WORLD_RANKS, .transport = transport, .body = talk};
 	struct picture p;
 	double last = 0;
 
@@ -411,7 +411,7 @@ TEST_CALL(live_bars_shm, live_bars("shm"))
 /* Both ends of a transfer say the same step, and a receive does not end before its send has begun. */
 TEST(ends_agree)
 {
-	struct world w = {.transport = "p2p", .body = talk};
+	struct world w = {.nranks = WORLD_RANKS, .transport = "p2p", .body = talk};
 	struct picture p;
 	int pairs = 0;
 
@@ -439,7 +439,7 @@ TEST(ends_agree)
 /* More launches than a communicator has memory for, so their times are collected on the way. */
 TEST(many_launches)
 {
-	struct world w = {.transport = "p2p", .body = talk};
+	struct world w = {.nranks = WORLD_RANKS, .transport = "p2p", .body = talk};
 	struct picture p;
 
 	rounds = COMM_WORKS + 20;
@@ -453,7 +453,7 @@ TEST(many_launches)
 
 TEST(cut_off)
 {
-	struct world w = {.transport = "p2p", .body = give_up};
+	struct world w = {.nranks = WORLD_RANKS, .transport = "p2p", .body = give_up};
 	struct picture p;
 	const struct json_value *e;
 

@@ -4,9 +4,8 @@
  *
  *   perf_sendrecv.c       options, the environment that they become, the parent, table and JSON
  *   perf_sendrecv_rank.c  one rank: device, communicator, buffers; how ranks see each other's samples
- *   perf_sendrecv_move.c  patterns: which messages an iteration has, and what they carry
- *   perf_sendrecv_row.c   one size: iterations, repeats, a row; bandwidths, names of what the counters say;
- *                         memcpy and a bare flag, to compare with
+ *   perf_sendrecv_move.c  patterns: which messages an iteration has, and what they carry; one size: iterations, repeats, a
+ *                         row; bandwidths, names of what the counters say; memcpy and a bare flag, to compare with
  *   perf_ranks.h          processes, and the parent that watches them
  *   perf_rendezvous.h     ranks that mpirun, srun or torchrun started, and how they find each other
  *
@@ -196,21 +195,12 @@ void sr_pin(struct sr_rank *rk, int on);
 
 /* Fills in msgs, groups and nbufs. */
 gantry_result sr_plan(struct sr_rank *rk);
-/* Enqueues one iteration of messages of `bytes`. */
-gantry_result sr_enqueue(struct sr_rank *rk, uint64_t bytes);
 /* Until all that was enqueued is done; an error of the communicator is an error here. */
 gantry_result sr_finish(struct sr_rank *rk);
-/* --pattern echo: n round trips in one launch. */
-gantry_result sr_echo(struct sr_rank *rk, uint64_t bytes, uint64_t n);
 /* How many messages follow one another in an iteration's time. */
 double sr_messages(const struct sr_opts *o);
 /* In front of a message and behind it; the first of them begins a page before, so that messages begin at pages. */
 enum { SR_FRONT = 4096, SR_GUARD = 64, SR_SKEW_MAX = 3 };
-/* Fills in what was wrong, and where the first of it was. */
-gantry_result sr_check(struct sr_rank *rk, uint64_t bytes, struct sr_sample *s);
-
-/* perf_sendrecv_row.c */
-
 /* Measures one size; rank 0's row counts. */
 gantry_result sr_measure(struct sr_rank *rk, uint64_t bytes, struct sr_row *ret_row);
 /* The buffers that memcpy is measured with. -1: no memory. */
@@ -221,9 +211,8 @@ void sr_bandwidth(enum sr_pattern pattern, int nranks, uint64_t bytes, double us
 /* "ptr", "ptr+normal", "none": what steps were counted. */
 void sr_mode_name(const struct gantry_comm_counters *c, char *buf, size_t len);
 void sr_proto_name(const struct gantry_comm_counters *c, char *buf, size_t len);
-/* c = c + d, c = c - d, word by word. */
-void sr_counters_add(struct gantry_comm_counters *c, const struct gantry_comm_counters *d);
-void sr_counters_sub(struct gantry_comm_counters *c, const struct gantry_comm_counters *d);
+/* Adds or, with a sign of -1, subtracts d word by word. */
+void sr_counters_add(struct gantry_comm_counters *c, const struct gantry_comm_counters *d, int sign);
 /* How often a message was copied. Bytes, because messages may be cut into steps. */
 double sr_copies(uint64_t copied, uint64_t bytes);
 /* Adds a name to a list joined by "+", once. */

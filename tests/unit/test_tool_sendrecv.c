@@ -153,10 +153,10 @@ TEST(names)
 	CHECK_STR(buf, "simple+ll128");
 	d = c;
 	d.send_bytes = 100;
-	sr_counters_add(&c, &d);
+	sr_counters_add(&c, &d, 1);
 	CHECK_EQ(c.steps[GANTRY_PROTO_SIMPLE][GANTRY_MODE_PTR], 6);
 	CHECK_EQ(c.send_bytes, 100);
-	sr_counters_sub(&c, &d);
+	sr_counters_add(&c, &d, -1);
 	CHECK_EQ(c.steps[GANTRY_PROTO_LL128][GANTRY_MODE_NORMAL], 1);
 	CHECK_EQ(c.send_bytes, 0);
 	CHECK(sr_copies(1 << 20, 1 << 20) == 1);

@@ -263,12 +263,6 @@ static int set_environment(struct sr_opts *o)
 
 /* ---- what is printed ---- */
 
-/* What the parent works with. */
-struct run {
-	const struct sr_opts *opts;
-	struct sr_shared *shared;
-};
-
 /* What a line of the table has beside the figures: the options. */
 struct line {
 	struct sr_row row;
@@ -338,18 +332,18 @@ static void print_row(const struct sr_opts *o, const struct sr_row *row)
 }
 
 /* The header before anything is measured. */
-static void print_new(void *run, struct perf_ranks *p)
+static void print_new(void *shared, struct perf_ranks *p)
 {
-	const struct run *r = run;
-	size_t n = load_acquire(&r->shared->nrows);
-	int header = !table.open && load_acquire(&r->shared->info_ready);
+	const struct sr_shared *sh = shared;
+	size_t n = load_acquire(&sh->nrows);
+	int header = !table.open && load_acquire(&sh->info_ready);
 
 	if (header || p->printed < n)
 		perf_ranks_clear(p);
 	if (header)
-		print_header(r->opts, r->shared);
+		print_header(sh->opts, sh);
 	for (; p->printed < n; p->printed++)
-		print_row(r->opts, &r->shared->rows[p->printed]);
+		print_row(sh->opts, &sh->rows[p->printed]);
 }
 
 /* NULL: nothing was wrong. */
@@ -363,24 +357,17 @@ static const char *first_wrong(const struct sr_shared *sh)
 
 /* ---- the parent ---- */
 
-static int run_ranks(void *run, int first, int n)
+static uint64_t timeout_of(void *shared)
 {
-	const struct run *r = run;
-
-	return sr_ranks_run(r->opts, r->shared, first, n);
-}
-
-static uint64_t timeout_of(void *run)
-{
-	return ((const struct run *)run)->opts->timeout_ns;
+	return ((const struct sr_shared *)shared)->opts->timeout_ns;
 }
 
 /* A thread of each child answers with what its communicator knows. */
-static void ask_ranks(void *run)
+static void ask_ranks(void *shared)
 {
 	const struct timespec grace = {1, 0};
 
-	store_release(&((const struct run *)run)->shared->dump, 1);
+	store_release(&((struct sr_shared *)shared)->dump, 1);
 	nanosleep(&grace, NULL);
 }
 
@@ -401,7 +388,6 @@ static int run_all(const struct sr_opts *o)
 	const int launched = o->rank >= 0;
 	struct sr_shared *shared =
 		perf_ranks_map(set.program, sizeof(*shared) + (size_t)o->ranks * sizeof(shared->rank[0]));
-	struct run run = {.opts = o, .shared = shared};
 	struct perf_ranks ranks = {
 		.program = set.program,
 		.unit = "groups",
@@ -415,8 +401,8 @@ static int run_all(const struct sr_opts *o)
 		.more_ns = launched ? gantry_params()->connect_timeout : 0,
 		.rows = o->nsizes,
 		.stride = sizeof(struct sr_slot),
-		.ctx = &run,
-		.run = run_ranks,
+		.ctx = shared,
+		.run = sr_ranks_run,
 		.print = print_new,
 		.timeout = timeout_of,
 		.ask = ask_ranks,
@@ -425,6 +411,7 @@ static int run_all(const struct sr_opts *o)
 
 	if (!shared)
 		return 1;
+	shared->opts = o;
 	ranks.states = &shared->rank[0].state;
 	allow_descriptors();
 	status = perf_ranks_run(&ranks);

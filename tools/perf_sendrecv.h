@@ -122,8 +122,9 @@ struct sr_slot {
 };
 
 struct sr_shared {
-	uint32_t dump;	/* the parent: say where you hang, and end */
-	uint64_t nrows; /* release by rank 0, acquire by the parent: rows that can be printed */
+	const struct sr_opts *opts; /* the parent's; its forked children have it at the same place */
+	uint32_t dump;		    /* the parent: say where you hang, and end */
+	uint64_t nrows;		    /* release by rank 0, acquire by the parent: rows that can be printed */
 	struct sr_row rows[SR_SIZES_MAX];
 	int info_ready; /* the same, for what the header says */
 	char device[64];
@@ -181,8 +182,8 @@ size_t sr_type_bytes(int type);
 double sr_memory(const struct sr_opts *o);
 /* A rank's whole life; its error, if any, is in its state afterwards. */
 gantry_result sr_rank_run(struct sr_rank *rk);
-/* So many of them, in threads of this process. 0: all went well. */
-int sr_ranks_run(const struct sr_opts *o, struct sr_shared *shared, int first, int n);
+/* So many of them, in threads of this process; of a struct sr_shared. 0: all went well. */
+int sr_ranks_run(void *shared, int first, int n);
 /* Waits for all ranks. */
 gantry_result sr_sync(struct sr_rank *rk);
 /* The same, and afterwards sr_sample_of gives what each rank brought with it, until the next but one. */

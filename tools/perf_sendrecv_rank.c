@@ -404,8 +404,10 @@ static void *answer(void *arg)
 	return NULL;
 }
 
-int sr_ranks_run(const struct sr_opts *o, struct sr_shared *shared, int first, int n)
+int sr_ranks_run(void *ctx, int first, int n)
 {
+	struct sr_shared *shared = ctx;
+	const struct sr_opts *o = shared->opts;
 	struct team t = {.ranks = calloc((size_t)n, sizeof(*t.ranks)), .n = n};
 	pthread_t threads[SR_RANKS_MAX], helper;
 	int started = 0, failed = 0;

@@ -85,13 +85,9 @@ void gantry_ctl_awaits(const struct gantry_unique_id *id, char *buf, size_t len)
 
 	buf[0] = 0;
 	inet_loop_lock();
-	if (!ctl_service.initialised)
-		goto out;
 	if (hub_awaits(comm_id, buf, len))
 		goto out;
-	gantry_list_each (pos, &ctl_service.members) {
-		const struct gantry_ctl *m = gantry_container(pos, struct gantry_ctl, node);
-
+	gantry_list_each_entry (m, &ctl_service.members, const struct gantry_ctl, node) {
 		if (m->id.comm_id == comm_id && m->step < STEP_WAITING)
 			snprintf(buf, len, "%s: %s", m->hub, *m->cause ? m->cause : "no answer yet");
 	}
@@ -148,9 +144,7 @@ static gantry_result member_make(const struct gantry_ctl_config *config, struct 
 	m->config.id = NULL;
 	m->dial.fd = -1;
 	gantry_list_init(&m->node);
-	gantry_list_init(&m->outbox);
 	gantry_list_init(&m->calls);
-	mutex_init(&m->mu);
 	m->peers = calloc((size_t)config->nranks, sizeof(*m->peers));
 	if (!m->peers) {
 		ctl_member_free(m);
@@ -168,16 +162,11 @@ void ctl_member_free(struct gantry_ctl *m)
 	if (!m)
 		return;
 	for (int i = 0; i < m->config.nranks && m->peers; i++) {
-		gantry_list_each_safe (pos, &m->peers[i].inbox) {
-			free(gantry_container(pos, struct ctl_message, node));
-		}
+		gantry_list_each_entry_safe (msg, &m->peers[i].inbox, struct ctl_message, node)
+			free(msg);
 		free(m->peers[i].text);
 	}
 	free(m->peers);
-	gantry_list_each_safe (pos, &m->outbox) {
-		ctl_out_free(gantry_container(pos, struct ctl_out, node));
-	}
-	mutex_destroy(&m->mu);
 	free(m);
 }
 
@@ -239,11 +228,11 @@ gantry_result gantry_ctl_join(const struct gantry_ctl_config *config, struct gan
 		ctl_member_free(m);
 		goto out;
 	}
-	member_mu_lock(&m->mu);
+	inet_loop_lock();
 	while (!m->joined && m->over == GANTRY_OK)
-		mutex_wait(&m->news, &m->mu); /* the service thread keeps the deadline */
+		mutex_wait(&m->news, &inet_loop.mu); /* the service thread keeps the deadline */
 	r = m->joined ? GANTRY_OK : m->over;
-	member_mu_unlock(&m->mu);
+	inet_loop_unlock();
 	if (r == GANTRY_OK) {
 		*ret_ctl = m;
 	} else {
@@ -270,7 +259,7 @@ void gantry_ctl_leave(struct gantry_ctl *ctl)
 /* ---- sending ---- */
 
 /* Why nothing can be sent to that rank, or OK. */
-static gantry_result obstacle(struct gantry_ctl *m, int to) REQUIRES(member_mu)
+static gantry_result obstacle(struct gantry_ctl *m, int to) REQUIRES(loop_mu)
 {
 	if (to >= 0 && m->peers[to].gone != GANTRY_OK)
 		return known(m->peers[to].gone, m->peers[to].text);
@@ -294,22 +283,24 @@ out:
 	return r;
 }
 
-static gantry_result queue(struct gantry_ctl *m, struct ctl_head *h, const void *data, size_t size) REQUIRES(member_mu)
+static gantry_result queue_frame(struct gantry_ctl *m, struct ctl_head *h, const void *data, size_t size)
+	REQUIRES(loop_mu)
 {
 	gantry_result r = GANTRY_OK;
 	struct ctl_out *out;
 
-	TRY(obstacle(m, h->to));
-	if (m->outbox_bytes > CTL_USER_MAX)
+	if (m->over != GANTRY_OK || !m->callbacks) /* else the hub answers for a rank that is gone */
+		TRY(obstacle(m, h->to));
+	if (m->conn->out_bytes > CTL_USER_MAX)
 		FAIL(GANTRY_ERR_LIMIT, "rank %d: %zu bytes wait for the hub at %s, which does not take them",
-		     m->config.rank, m->outbox_bytes, m->hub);
+		     m->config.rank, m->conn->out_bytes, m->hub);
 	h->from = m->config.rank;
 	h->size = (uint32_t)size;
 	out = ctl_out_make(ctl_buf_make(h, data));
 	if (!out)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a message of %zu bytes", size);
-	m->outbox_bytes += out->buf->size;
-	gantry_list_append(&m->outbox, &out->node);
+	ctl_conn_write(m->conn, out);
+	inet_loop_wake();
 out:
 	return r;
 }
@@ -320,17 +311,15 @@ gantry_result gantry_ctl_send(struct gantry_ctl *ctl, int to, uint64_t tag, cons
 	gantry_result r = GANTRY_OK;
 
 	TRY(check(ctl, to, size));
-	member_mu_lock(&ctl->mu);
-	r = queue(ctl, &h, data, size);
-	member_mu_unlock(&ctl->mu);
-	TRY(r);
-	inet_loop_wake();
+	inet_loop_lock();
+	r = queue_frame(ctl, &h, data, size);
+	inet_loop_unlock();
 out:
 	return r;
 }
 
 static gantry_result take(struct gantry_ctl *m, int from, struct ctl_message *msg, void *data, size_t size)
-	REQUIRES(member_mu)
+	REQUIRES(loop_mu)
 {
 	gantry_result r = GANTRY_OK;
 
@@ -351,22 +340,20 @@ gantry_result gantry_ctl_try_recv(struct gantry_ctl *ctl, int from, uint64_t tag
 	gantry_result r = GANTRY_OK;
 
 	TRY(check(ctl, from, size));
-	member_mu_lock(&ctl->mu);
+	inet_loop_lock();
 	r = GANTRY_AGAIN;
-	gantry_list_each (pos, &ctl->peers[from].inbox) {
-		struct ctl_message *msg = gantry_container(pos, struct ctl_message, node);
-
+	gantry_list_each_entry (msg, &ctl->peers[from].inbox, struct ctl_message, node) {
 		if (msg->tag == tag) {
 			r = take(ctl, from, msg, data, size);
 			break;
 		}
 	}
-	if (r == GANTRY_AGAIN) {
+	if (r == GANTRY_AGAIN && !ctl->callbacks) {
 		r = obstacle(ctl, from);
 		if (r == GANTRY_OK)
 			r = GANTRY_AGAIN;
 	}
-	member_mu_unlock(&ctl->mu);
+	inet_loop_unlock();
 out:
 	return r;
 }
@@ -377,12 +364,12 @@ void gantry_ctl_wait(struct gantry_ctl *ctl, uint64_t timeout_ns)
 
 	if (inet_forked(ctl->forks))
 		return;
-	member_mu_lock(&ctl->mu);
+	inet_loop_lock();
 	start = ctl->seen;
-	while (ctl->arrivals == start && mutex_wait_until(&ctl->news, &ctl->mu, deadline))
+	while (ctl->arrivals == start && mutex_wait_until(&ctl->news, &inet_loop.mu, deadline))
 		;
 	ctl->seen = ctl->arrivals;
-	member_mu_unlock(&ctl->mu);
+	inet_loop_unlock();
 }
 
 /* ---- asking and gathering ---- */
@@ -398,20 +385,19 @@ gantry_result gantry_ctl_call(struct gantry_ctl *ctl, int to, uint32_t kind, con
 
 	TRY(check(ctl, to, size));
 	deadline = from_now(ctl->timeout);
-	member_mu_lock(&ctl->mu);
+	inet_loop_lock();
 	call.tag = h.tag = ++ctl->last_call;
-	r = queue(ctl, &h, data, size);
+	r = queue_frame(ctl, &h, data, size);
 	if (r == GANTRY_OK) {
 		gantry_list_append(&ctl->calls, &call.node);
-		inet_loop_wake();
-		while (!call.done && mutex_wait_until(&ctl->news, &ctl->mu, deadline))
+		while (!call.done && mutex_wait_until(&ctl->news, &inet_loop.mu, deadline))
 			;
 		if (!call.done)
 			gantry_list_remove(&call.node);
 		else if (call.result != GANTRY_OK)
 			r = obstacle(ctl, to); /* the reason, if it is that the rank is gone */
 	}
-	member_mu_unlock(&ctl->mu);
+	inet_loop_unlock();
 	TRY(r);
 	if (!call.done)
 		FAIL(GANTRY_ERR_TIMEOUT, "rank %d did not answer call %u of rank %d within %s (GANTRY_TIMEOUT)", to,
@@ -443,25 +429,24 @@ gantry_result gantry_ctl_allgather(struct gantry_ctl *ctl, const void *mine, siz
 		FAIL(GANTRY_ERR_INVALID, "an allgather of %zu bytes to nowhere", size);
 	/* The hub fails it in time, and knows why; this is for a hub that does not. */
 	deadline = from_now(ctl->connect_timeout + ctl->timeout);
-	member_mu_lock(&ctl->mu);
+	inet_loop_lock();
 	if (ctl->gather_into) {
 		r = GANTRY_ERR_USAGE;
 	} else {
 		h.tag = ++ctl->last_gather;
-		r = queue(ctl, &h, mine, size);
+		r = queue_frame(ctl, &h, mine, size);
 	}
 	if (r == GANTRY_OK) {
 		ctl->gather_into = all ? all : &nothing;
 		ctl->gather_size = size;
 		ctl->gather_text[0] = 0;
-		inet_loop_wake();
-		while (ctl->gather_into && mutex_wait_until(&ctl->news, &ctl->mu, deadline))
+		while (ctl->gather_into && mutex_wait_until(&ctl->news, &inet_loop.mu, deadline))
 			;
 		done = !ctl->gather_into;
 		ctl->gather_into = NULL;
 		r = done ? ctl->gather_result : GANTRY_ERR_TIMEOUT;
 	}
-	member_mu_unlock(&ctl->mu);
+	inet_loop_unlock();
 	if (done && r != GANTRY_OK)
 		FAIL(r, "rank %d: %s", ctl->config.rank, *ctl->gather_text ? ctl->gather_text : gantry_result_text(r));
 	if (r == GANTRY_ERR_USAGE)

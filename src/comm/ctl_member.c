@@ -23,7 +23,7 @@
 #include "comm/hub.h"
 #include "inet/sock.h"
 
-static const uint64_t see_off_ns = 2000000000;
+static const uint64_t linger_ns = 2000000000;
 enum { TRIPS = 5, INBOX_MAX = 256 << 20 };
 enum { ATTEMPT_MS = 5000, CANDIDATE_MS = 1000, MS = 1000000 };
 
@@ -41,7 +41,14 @@ struct callback {
 	uint8_t bytes[];      /* a text with its end, or what the call brings */
 };
 
+static void tell_news(struct gantry_ctl *m) REQUIRES(loop_mu)
+{
+	m->arrivals++;
+	gantry_cond_broadcast(&m->news);
+}
+
 static void queue_callback(struct gantry_ctl *m, const struct ctl_head *h, const void *bytes, size_t n)
+	REQUIRES(loop_mu)
 {
 	struct callback *cb = malloc(sizeof(*cb) + n);
 
@@ -50,6 +57,7 @@ static void queue_callback(struct gantry_ctl *m, const struct ctl_head *h, const
 			  h->from);
 		return;
 	}
+	m->callbacks++;
 	cb->member = m;
 	cb->head = *h;
 	if (n)
@@ -64,11 +72,6 @@ static void callback_lost(struct gantry_ctl *m, int rank, gantry_result why, con
 	LOG_INFO(COMM, "rank %d: lost %s", m->config.rank, text);
 	if (m->config.on_lost)
 		queue_callback(m, &h, text, strlen(text) + 1);
-}
-
-static void callback_call(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
-{
-	queue_callback(m, h, body, h->size);
 }
 
 static void answer_call(struct callback *cb) REQUIRES(loop_mu)
@@ -121,6 +124,8 @@ int ctl_members_call_back(void)
 		gantry_list_remove(&cb->node);
 		if (!cb->member->leaving)
 			run_callback(cb);
+		if (--cb->member->callbacks == 0)
+			tell_news(cb->member);
 		free(cb);
 		ran = 1;
 	}
@@ -129,9 +134,7 @@ int ctl_members_call_back(void)
 
 static void drop_callbacks(const struct gantry_ctl *m) REQUIRES(loop_mu)
 {
-	gantry_list_each_safe (pos, &ctl_service.events) {
-		struct callback *cb = gantry_container(pos, struct callback, node);
-
+	gantry_list_each_entry_safe (cb, &ctl_service.events, struct callback, node) {
 		if (cb->member == m) {
 			gantry_list_remove(&cb->node);
 			free(cb);
@@ -141,20 +144,14 @@ static void drop_callbacks(const struct gantry_ctl *m) REQUIRES(loop_mu)
 
 /* ---- news for the callers ---- */
 
-static void tell_news(struct gantry_ctl *m) REQUIRES(member_mu)
-{
-	m->arrivals++;
-	gantry_cond_broadcast(&m->news);
-}
-
-static void call_done(struct ctl_call *call, gantry_result result) REQUIRES(member_mu)
+static void call_done(struct ctl_call *call, gantry_result result) REQUIRES(loop_mu)
 {
 	call->result = result;
 	call->done = 1;
 	gantry_list_remove(&call->node);
 }
 
-static void peer_gone(struct gantry_ctl *m, int rank, gantry_result why, const char *text) REQUIRES(member_mu)
+static void peer_gone(struct gantry_ctl *m, int rank, gantry_result why, const char *text) REQUIRES(loop_mu)
 {
 	struct ctl_peer *peer = &m->peers[rank];
 
@@ -162,9 +159,7 @@ static void peer_gone(struct gantry_ctl *m, int rank, gantry_result why, const c
 		return;
 	peer->gone = why;
 	peer->text = strdup(text); /* NULL: the code alone has to do */
-	gantry_list_each_safe (pos, &m->calls) {
-		struct ctl_call *call = gantry_container(pos, struct ctl_call, node);
-
+	gantry_list_each_entry_safe (call, &m->calls, struct ctl_call, node) {
 		if (call->to == rank)
 			call_done(call, why);
 	}
@@ -182,23 +177,20 @@ static void member_over(struct gantry_ctl *m, gantry_result why, const char *fmt
 	inet_source_close(&m->dial);
 	ctl_conn_close(m->conn);
 	m->conn = NULL;
-	member_mu_lock(&m->mu);
 	if (m->over == GANTRY_OK) {
 		m->over = why;
 		va_start(ap, fmt);
 		vsnprintf(m->over_text, sizeof(m->over_text), fmt, ap);
 		va_end(ap);
 	}
-	gantry_list_each_safe (pos, &m->calls) {
-		call_done(gantry_container(pos, struct ctl_call, node), why);
-	}
+	gantry_list_each_entry_safe (call, &m->calls, struct ctl_call, node)
+		call_done(call, why);
 	if (m->gather_into) {
 		m->gather_into = NULL;
 		m->gather_result = m->over;
 		memcpy(m->gather_text, m->over_text, sizeof(m->gather_text));
 	}
 	tell_news(m);
-	member_mu_unlock(&m->mu);
 }
 
 /*
@@ -221,13 +213,11 @@ static void hub_gone(struct gantry_ctl *m, gantry_result why, const char *cause,
 		if (!peer->with_hub || i == m->config.rank)
 			continue;
 		lived = 1;
-		if (peer->gone != GANTRY_OK) /* only this thread writes it */
+		if (peer->gone != GANTRY_OK)
 			continue;
 		lost = 1;
 		snprintf(text, sizeof(text), "rank %d (with the hub at %s): %s", i, m->hub, cause);
-		member_mu_lock(&m->mu);
 		peer_gone(m, i, why, text);
-		member_mu_unlock(&m->mu);
 		callback_lost(m, i, why, text);
 	}
 	properly |= lived && !lost;
@@ -252,10 +242,8 @@ static void maybe_joined(struct gantry_ctl *m) REQUIRES(loop_mu)
 	if (!m->ready || m->trips || m->step != STEP_WAITING)
 		return;
 	m->step = STEP_JOINED;
-	member_mu_lock(&m->mu);
 	m->joined = 1;
 	tell_news(m);
-	member_mu_unlock(&m->mu);
 }
 
 static void ask_time(struct gantry_ctl *m) REQUIRES(loop_mu)
@@ -283,38 +271,27 @@ static void on_time(struct gantry_ctl *m, const struct ctl_head *h, const uint8_
 
 static void on_message(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
 {
-	struct ctl_message *msg = malloc(sizeof(*msg) + h->size);
-	size_t waiting;
-	int fits = 0;
+	struct ctl_message *msg = m->inbox_bytes <= INBOX_MAX ? malloc(sizeof(*msg) + h->size) : NULL;
 
-	member_mu_lock(&m->mu);
-	waiting = m->inbox_bytes;
-	if (msg && waiting <= INBOX_MAX) {
-		msg->tag = h->tag;
-		msg->size = h->size;
-		if (h->size)
-			memcpy(msg->bytes, body, h->size);
-		m->inbox_bytes += sizeof(*msg) + h->size;
-		gantry_list_append(&m->peers[h->from].inbox, &msg->node);
-		tell_news(m);
-		fits = 1;
-	}
-	member_mu_unlock(&m->mu);
-	if (fits)
+	if (!msg) {
+		member_over(m, m->inbox_bytes > INBOX_MAX ? GANTRY_ERR_LIMIT : GANTRY_ERR_NOMEM,
+			    "rank %d: no room for a message of rank %d, %zu bytes of messages wait to be received",
+			    m->config.rank, h->from, m->inbox_bytes);
+		callback_lost(m, -1, m->over, m->over_text);
 		return;
-	member_over(m, msg ? GANTRY_ERR_LIMIT : GANTRY_ERR_NOMEM,
-		    "rank %d: no room for a message of rank %d, %zu bytes of messages wait to be received",
-		    m->config.rank, h->from, waiting);
-	free(msg);
-	callback_lost(m, -1, m->over, m->over_text);
+	}
+	msg->tag = h->tag;
+	msg->size = h->size;
+	if (h->size)
+		memcpy(msg->bytes, body, h->size);
+	m->inbox_bytes += sizeof(*msg) + h->size;
+	gantry_list_append(&m->peers[h->from].inbox, &msg->node);
+	tell_news(m);
 }
 
-static void on_reply(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body)
+static void on_reply(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
 {
-	member_mu_lock(&m->mu);
-	gantry_list_each_safe (pos, &m->calls) {
-		struct ctl_call *call = gantry_container(pos, struct ctl_call, node);
-
+	gantry_list_each_entry_safe (call, &m->calls, struct ctl_call, node) {
 		if (call->tag != h->tag || call->to != h->from)
 			continue;
 		call->size = h->size;
@@ -324,44 +301,38 @@ static void on_reply(struct gantry_ctl *m, const struct ctl_head *h, const uint8
 		break;
 	}
 	tell_news(m);
-	member_mu_unlock(&m->mu);
 }
 
-static void on_gathered(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body)
+static void on_gathered(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
 {
-	member_mu_lock(&m->mu);
-	if (m->gather_into && h->tag == m->last_gather) {
-		m->gather_result = (gantry_result)h->result;
-		if (h->result != GANTRY_OK)
-			ctl_get_text(m->gather_text, sizeof(m->gather_text), body, h->size);
-		else if (h->size == m->gather_size * (size_t)m->config.nranks)
-			memcpy(m->gather_into, body, h->size);
-		else
-			m->gather_result = GANTRY_ERR_PROTOCOL;
-		m->gather_into = NULL;
-		tell_news(m);
-	}
-	member_mu_unlock(&m->mu);
+	if (!m->gather_into || h->tag != m->last_gather)
+		return;
+	m->gather_result = (gantry_result)h->result;
+	if (h->result != GANTRY_OK)
+		ctl_get_text(m->gather_text, sizeof(m->gather_text), body, h->size);
+	else if (h->size == m->gather_size * (size_t)m->config.nranks)
+		memcpy(m->gather_into, body, h->size);
+	else
+		m->gather_result = GANTRY_ERR_PROTOCOL;
+	m->gather_into = NULL;
+	tell_news(m);
 }
 
+/* News of another rank: it is lost, with a cause, or it has left. */
 static void on_gone(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
 {
+	gantry_result why = h->kind == CTL_LOST ? (gantry_result)h->result : GANTRY_ERR_PEER_CLOSED;
 	char text[CTL_TEXT_MAX];
-	int lost = h->kind == CTL_LOST;
 
-	if (lost)
+	if (m->peers[h->from].gone != GANTRY_OK)
+		return;
+	if (h->kind == CTL_LOST)
 		ctl_get_text(text, sizeof(text), body, h->size);
 	else
 		snprintf(text, sizeof(text), "rank %d has left", h->from);
-	if (m->peers[h->from].gone != GANTRY_OK)
-		return;
-	member_mu_lock(&m->mu);
-	peer_gone(m, h->from, lost ? (gantry_result)h->result : GANTRY_ERR_PEER_CLOSED, text);
-	member_mu_unlock(&m->mu);
-	if (lost)
-		callback_lost(m, h->from, (gantry_result)h->result, text);
-	else if (m->config.tell_left)
-		callback_lost(m, h->from, GANTRY_ERR_PEER_CLOSED, text);
+	peer_gone(m, h->from, why, text);
+	if (h->kind == CTL_LOST || m->config.tell_left)
+		callback_lost(m, h->from, why, text);
 }
 
 static int on_ready(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
@@ -385,7 +356,7 @@ static int on_rank_frame(struct gantry_ctl *m, const struct ctl_head *h, const u
 		on_message(m, h, body);
 		return 1;
 	case CTL_CALL:
-		callback_call(m, h, body);
+		queue_callback(m, h, body, h->size);
 		return 1;
 	case CTL_REPLY:
 		on_reply(m, h, body);
@@ -633,13 +604,13 @@ static void join_tick(struct gantry_ctl *m) REQUIRES(loop_mu)
 
 /* ---- the callers' wishes, and the clock ---- */
 
-static void farewell(struct gantry_ctl *m) REQUIRES(loop_mu)
+static void member_leave(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
 	const struct ctl_head h = {.kind = CTL_LEAVE, .from = m->config.rank, .to = -1};
 
 	if (m->conn && m->step == STEP_JOINED) {
 		ctl_conn_send(m->conn, &h, NULL);
-		ctl_conn_finish(m->conn, m->timeout < see_off_ns ? m->timeout : see_off_ns);
+		ctl_conn_finish(m->conn, m->timeout < linger_ns ? m->timeout : linger_ns);
 	} else {
 		inet_source_close(&m->dial);
 		ctl_conn_close(m->conn);
@@ -652,23 +623,9 @@ static void farewell(struct gantry_ctl *m) REQUIRES(loop_mu)
 
 void ctl_members_take(void)
 {
-	gantry_list_each_safe (pos, &ctl_service.members) {
-		struct gantry_ctl *m = gantry_container(pos, struct gantry_ctl, node);
-
-		member_mu_lock(&m->mu);
-		gantry_list_each_safe (o, &m->outbox) {
-			struct ctl_out *out = gantry_container(o, struct ctl_out, node);
-
-			gantry_list_remove(&out->node);
-			if (m->conn)
-				ctl_conn_write(m->conn, out);
-			else
-				ctl_out_free(out);
-		}
-		m->outbox_bytes = m->conn ? m->conn->out_bytes : 0;
-		member_mu_unlock(&m->mu);
+	gantry_list_each_entry_safe (m, &ctl_service.members, struct gantry_ctl, node) {
 		if (m->leaving)
-			farewell(m);
+			member_leave(m);
 		else if (m->step < STEP_WAITING)
 			join_tick(m); /* a new one */
 	}
@@ -693,8 +650,7 @@ static void give_up_hub(struct gantry_ctl *m) REQUIRES(loop_mu)
 
 void ctl_members_tick(void)
 {
-	gantry_list_each (pos, &ctl_service.members) {
-		struct gantry_ctl *m = gantry_container(pos, struct gantry_ctl, node);
+	gantry_list_each_entry (m, &ctl_service.members, struct gantry_ctl, node) {
 		char seconds[16];
 
 		if (m->step < STEP_WAITING) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A membership: one rank's side of the control plane (struct gantry_ctl). Two kinds of threads meet in it: the service
- * thread has the connection and its steps, the callers' threads wait for news and queue what is to be sent.
+ * A membership: one rank's side of the control plane (struct gantry_ctl). Two kinds of threads meet in it, under loop_mu:
+ * the service thread moves the connection along its steps, the callers' threads queue frames and wait for news.
  *
  *   PAUSE <-> CONNECTING -> SHAKING -> WAITING -> JOINED -> OVER
  *     ^            |            |          |                  ^
@@ -14,8 +14,6 @@
 
 #include "comm/ctl_service.h"
 #include "inet/settings.h"
-
-MUTEX_KIND(member_mu); /* what callers and the service thread share of a membership; after loop_mu */
 
 enum ctl_step { STEP_PAUSE, STEP_CONNECTING, STEP_SHAKING, STEP_WAITING, STEP_JOINED, STEP_OVER };
 
@@ -32,7 +30,7 @@ struct ctl_message {
 	size_t size;
 	uint8_t bytes[];
 };
-/* On the stack of whoever waits; in the membership's list of calls until it is done. Under mu. */
+/* On the stack of whoever waits; in the membership's list of calls until it is done. Under loop_mu. */
 struct ctl_call {
 	struct gantry_list node;
 	int to;
@@ -58,6 +56,9 @@ struct gantry_ctl {
 	struct gantry_list node GUARDED_BY(loop_mu);
 	int leaving GUARDED_BY(loop_mu); /* the caller is gone: say goodbye and free it */
 	int calling GUARDED_BY(loop_mu); /* a callback runs, without the lock */
+	/* Queued or running. Until none is left, callers hear of no loss: the order in which on_lost is told of several is
+	 * that of cause and consequence, and a caller that finds the last one first would take it for the cause. */
+	int callbacks GUARDED_BY(loop_mu);
 	enum ctl_step step GUARDED_BY(loop_mu);
 	struct inet_source dial GUARDED_BY(loop_mu); /* CONNECTING, SHAKING */
 	struct inet_handshake shake GUARDED_BY(loop_mu);
@@ -70,32 +71,29 @@ struct gantry_ctl {
 	int ready GUARDED_BY(loop_mu);	     /* all ranks are here */
 	uint64_t best_trip GUARDED_BY(loop_mu);
 
-	/* Shared with the callers' threads. */
-	struct member_mu mu;
+	/* What the callers' threads wait for. */
 	struct gantry_cond news;
-	int joined GUARDED_BY(member_mu);
-	/* Written by the service thread alone, under mu: it reads them without. clock_offset: constant once joined. */
+	int joined GUARDED_BY(loop_mu);
+	/* Final once set, and read without the lock then. clock_offset: constant once joined. */
 	gantry_result over; /* there is no control plane (any more): why */
 	char over_text[CTL_TEXT_MAX];
 	int64_t clock_offset;
 	struct ctl_peer *peers; /* [nranks] */
-	size_t inbox_bytes GUARDED_BY(member_mu);
-	struct gantry_list outbox GUARDED_BY(member_mu); /* of struct ctl_out */
-	size_t outbox_bytes GUARDED_BY(member_mu);
-	struct gantry_list calls GUARDED_BY(member_mu);
-	uint64_t last_call GUARDED_BY(member_mu), last_gather GUARDED_BY(member_mu);
-	void *gather_into GUARDED_BY(member_mu); /* of the one that is waited for; NULL: none */
-	size_t gather_size GUARDED_BY(member_mu);
-	gantry_result gather_result GUARDED_BY(member_mu);
+	size_t inbox_bytes GUARDED_BY(loop_mu);
+	struct gantry_list calls GUARDED_BY(loop_mu);
+	uint64_t last_call GUARDED_BY(loop_mu), last_gather GUARDED_BY(loop_mu);
+	void *gather_into GUARDED_BY(loop_mu); /* of the one that is waited for; NULL: none */
+	size_t gather_size GUARDED_BY(loop_mu);
+	gantry_result gather_result GUARDED_BY(loop_mu);
 	char gather_text[CTL_TEXT_MAX];
-	uint64_t arrivals GUARDED_BY(member_mu), seen GUARDED_BY(member_mu); /* gantry_ctl_wait */
+	uint64_t arrivals GUARDED_BY(loop_mu), seen GUARDED_BY(loop_mu); /* gantry_ctl_wait */
 };
 
 /* How much later than its deadline a rank may hear from the hub who is missing. */
 enum { CTL_ANSWER_NS = 1000000000 };
 
 /* ctl_member.c */
-void ctl_members_take(void) REQUIRES(loop_mu); /* what callers queued, and those who leave */
+void ctl_members_take(void) REQUIRES(loop_mu); /* those that are new, and those that leave */
 void ctl_members_tick(void) REQUIRES(loop_mu);
 /* Runs what is queued, without the lock; 1 if there was something. */
 int ctl_members_call_back(void) REQUIRES(loop_mu);

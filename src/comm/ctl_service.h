@@ -3,12 +3,10 @@
  * The control plane's part of the loop (inet/loop.h): hubs, memberships and their connections. The loop's thread alone
  * reads and writes the connections, and it alone frees things.
  *
- * Locks: loop_mu protects everything here, the hubs, and the service's half of the memberships. Other threads take it
- * only to add something or to mark it for removal, so lists do not change under the thread's feet. What the callers'
- * threads share with a membership day by day (inbox, outbox, news) stands under that membership's own lock. Order:
- * loop_mu, then a membership's.
+ * Lock: loop_mu protects everything here, the hubs and the memberships. Other threads take it to add something, to mark
+ * it for removal, to queue a frame and to look for news, so lists of objects do not change under the thread's feet.
  *
- * A pass: handle events (the loop); take what callers queued; do what is due by the clock; write what the pass has
+ * A pass: handle events (the loop); take who is new or leaves; do what is due by the clock; write what the pass has
  * produced, batched; run callbacks, without the lock; free what was closed.
  *
  * Time. `due` is when the thread must look at the clock next; things that are heard only move their deadlines later, so
@@ -64,7 +62,7 @@ struct ctl_conn_ops {
 struct ctl_conn {
 	struct inet_source source;
 	struct gantry_list node;  /* in conns, finishing or dead */
-	struct gantry_list dirty; /* in the service's dirty list: something to write at the end of the turn */
+	struct gantry_list dirty; /* in the service's dirty list: something to write at the end of the pass */
 	const struct ctl_conn_ops *ops;
 	void *owner; /* borrowed */
 	struct gantry_addr peer;
@@ -72,7 +70,7 @@ struct ctl_conn {
 	struct gantry_list out;	  /* of struct ctl_out */
 	size_t out_bytes, out_at; /* waiting; of the first one, already written */
 	int out_dead;		  /* errno of a write: what the peer said before is still read, then comes the end */
-	const char *fault;	  /* what went wrong here, found at the end of the turn */
+	const char *fault;	  /* what went wrong here, found at the end of the pass */
 	uint64_t heard;		  /* ns */
 	uint64_t look_by;	  /* ns: when the socket's back-off is looked at; 0: nothing is out */
 	struct sock_backoff backoff;
@@ -82,7 +80,7 @@ struct ctl_conn {
 /* Takes the descriptor, also on failure. */
 gantry_result ctl_conn_make(int fd, const struct gantry_addr *peer, const struct ctl_conn_ops *ops, void *owner,
 			    struct ctl_conn **ret_conn) REQUIRES(loop_mu);
-/* Queue for the end of the turn. Failures are reported by ops->broken, later. */
+/* Queue for the end of the pass. Failures are reported by ops->broken, later. */
 void ctl_conn_write(struct ctl_conn *c, struct ctl_out *o); /* takes it over */
 void ctl_conn_share(struct ctl_conn *c, struct ctl_buf *b); /* takes a reference of its own */
 void ctl_conn_send(struct ctl_conn *c, const struct ctl_head *h, const void *body);
@@ -97,8 +95,7 @@ struct ctl_service {
 	struct gantry_cond quiet; /* a callback has returned */
 	int initialised GUARDED_BY(loop_mu);
 	int exiting GUARDED_BY(loop_mu); /* the process is about to be over: hubs say goodbye */
-	uint64_t process;		 /* random; constant, as who, since before there was a thread */
-	char who[CTL_WHO_SIZE];
+	uint64_t process;		 /* random */
 
 	struct gantry_list conns GUARDED_BY(loop_mu), finishing GUARDED_BY(loop_mu); /* of connections */
 	struct gantry_list dead GUARDED_BY(loop_mu), dirty GUARDED_BY(loop_mu);
@@ -122,10 +119,5 @@ int ctl_silent(uint64_t *heard, uint64_t timeout) REQUIRES(loop_mu);
 uint64_t ctl_patience(uint64_t timeout);
 /* "0.5 s" of nanoseconds. */
 const char *ctl_seconds(uint64_t ns, char buf[16]);
-
-/* ctl_conn.c, for the thread. */
-void ctl_conns_flush(void) REQUIRES(loop_mu);
-void ctl_conns_tick(void) REQUIRES(loop_mu);
-void ctl_conns_reap(void);
 
 #endif

@@ -64,95 +64,59 @@ static int may_be(const struct ctl_parser *p)
 	return memcmp(p->raw, magic, p->have < sizeof(magic) ? p->have : sizeof(magic)) == 0;
 }
 
-/* Bytes of the head; 1 once it is whole. */
-static size_t take_head(struct ctl_parser *p, const uint8_t *in, size_t n)
+/* The head is whole: what it says, and room for the body. */
+static gantry_result begin_body(struct ctl_parser *p)
 {
-	size_t room = CTL_HEAD_SIZE - p->have;
+	if (ctl_head_decode(p->raw, &p->head) != GANTRY_OK ||
+	    p->head.size > (p->head.kind == CTL_GATHERED ? p->max_gathered : p->max_body))
+		return GANTRY_ERR_PROTOCOL;
+	p->body = malloc((size_t)p->head.size + 1); /* never NULL for want of bytes */
+	return p->body ? GANTRY_OK : GANTRY_ERR_NOMEM;
+}
 
-	if (n > room)
-		n = room;
-	memcpy(p->raw + p->have, in, n);
-	p->have += (uint32_t)n;
+/* As much as is missing up to `whole`. Returns how much that was. */
+static size_t take_bytes(struct ctl_parser *p, uint8_t *to, size_t whole, const uint8_t *in, size_t n)
+{
+	if (n > whole - p->have)
+		n = whole - p->have;
+	if (n)
+		memcpy(to, in, n);
+	p->have += n;
 	return n;
-}
-
-static gantry_result know_head(struct ctl_parser *p)
-{
-	if (ctl_head_decode(p->raw, &p->head) != GANTRY_OK)
-		return GANTRY_ERR_PROTOCOL;
-	if (p->head.size > (p->head.kind == CTL_GATHERED ? p->max_gathered : p->max_body))
-		return GANTRY_ERR_PROTOCOL;
-	return GANTRY_OK;
-}
-
-/* The next frame's share of the input: *ret_took bytes; *ret_body is set when the frame is whole. */
-static gantry_result take_body(struct ctl_parser *p, const uint8_t *in, size_t n, size_t *ret_took,
-			       const uint8_t **ret_body)
-{
-	uint32_t size = p->head.size;
-
-	*ret_body = NULL;
-	*ret_took = 0;
-	if (!p->body && n >= size) { /* whole in the input: no copy */
-		*ret_body = in;
-		*ret_took = size;
-		return GANTRY_OK;
-	}
-	if (!p->body) {
-		p->body = malloc(size);
-		if (!p->body)
-			return GANTRY_ERR_NOMEM;
-		p->have = 0;
-	}
-	if (n > size - p->have)
-		n = size - p->have;
-	memcpy(p->body + p->have, in, n);
-	p->have += (uint32_t)n;
-	*ret_took = n;
-	if (p->have == size)
-		*ret_body = p->body;
-	return GANTRY_OK;
 }
 
 gantry_result ctl_parse(struct ctl_parser *p, const uint8_t *in, size_t n, ctl_frame_fn frame, void *ctx)
 {
-	gantry_result r;
+	const uint8_t *end = in + n;
 
-	while (n) {
-		const uint8_t *body;
-		uint8_t *owned;
+	while (in < end) {
 		struct ctl_head head;
-		size_t took;
+		uint8_t *body;
 		int stop;
 
-		if (!p->body) {
-			took = take_head(p, in, n);
-			in += took;
-			n -= took;
+		if (p->have < CTL_HEAD_SIZE) {
+			in += take_bytes(p, p->raw + p->have, CTL_HEAD_SIZE, in, (size_t)(end - in));
 			if (!may_be(p))
 				return GANTRY_ERR_PROTOCOL;
-			if (p->have < CTL_HEAD_SIZE)
-				return GANTRY_OK;
-			r = know_head(p);
-			if (r != GANTRY_OK)
-				return r;
-			if (!n && p->head.size)
-				return GANTRY_OK; /* have stays: the head is kept in raw and known again */
+			if (p->have == CTL_HEAD_SIZE) {
+				gantry_result r = begin_body(p);
+
+				if (r != GANTRY_OK)
+					return r;
+			}
 		}
-		r = take_body(p, in, n, &took, &body);
-		if (r != GANTRY_OK)
-			return r;
-		in += took;
-		n -= took;
-		if (!body)
+		if (p->have >= CTL_HEAD_SIZE)
+			in += take_bytes(p, p->body + (p->have - CTL_HEAD_SIZE), CTL_HEAD_SIZE + (size_t)p->head.size,
+					 in, (size_t)(end - in));
+		if (p->have < CTL_HEAD_SIZE + (size_t)p->head.size)
 			return GANTRY_OK;
 		/* The frame's handler may change or free what is around the parser: leave it ready first. */
 		head = p->head;
-		owned = p->body;
+		body = p->body;
 		p->body = NULL;
 		p->have = 0;
 		stop = frame(ctx, &head, body);
-		free(owned);
+		free(body);
 		if (stop)
 			return GANTRY_OK;
 	}

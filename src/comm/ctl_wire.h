@@ -80,10 +80,10 @@ gantry_result ctl_head_decode(const uint8_t in[CTL_HEAD_SIZE], struct ctl_head *
 struct ctl_parser {
 	uint32_t max_body;     /* larger ones are an error */
 	uint32_t max_gathered; /* the same for GATHERED */
-	uint32_t have;	       /* bytes of the head, or of the body once there is one */
+	size_t have;	       /* bytes of the head and the body */
 	uint8_t raw[CTL_HEAD_SIZE];
 	struct ctl_head head;
-	uint8_t *body; /* owned; a body that came in pieces */
+	uint8_t *body; /* owned; once the head is whole */
 };
 /* A whole frame; the body is borrowed. Non-zero: take no more. */
 typedef int (*ctl_frame_fn)(void *ctx, const struct ctl_head *h, const uint8_t *body);

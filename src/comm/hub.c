@@ -38,8 +38,13 @@ static const char *rank_text(const struct hub_rank *rank, char buf[RANK_TEXT])
 	return buf;
 }
 
-/* "1, 3-5" of those for whom pick is true; cut with "..." when it does not fit. */
-static void list_ranks(const struct hub *hub, int (*pick)(const struct hub *hub, int rank), char *buf, size_t room)
+static bool is_missing(const struct hub_rank *rank, bool in_gather)
+{
+	return in_gather ? !rank->gave : rank->state == HUB_ABSENT;
+}
+
+/* "1, 3-5" of those that have not come, or not to the allgather; cut with "..." when it does not fit. */
+static void list_missing(const struct hub *hub, bool in_gather, char *buf, size_t room)
 {
 	size_t at = 0;
 
@@ -47,9 +52,9 @@ static void list_ranks(const struct hub *hub, int (*pick)(const struct hub *hub,
 	for (int i = 0; i < hub->nranks; i++) {
 		int end = i, n;
 
-		if (!pick(hub, i))
+		if (!is_missing(&hub->ranks[i], in_gather))
 			continue;
-		while (end + 1 < hub->nranks && pick(hub, end + 1))
+		while (end + 1 < hub->nranks && is_missing(&hub->ranks[end + 1], in_gather))
 			end++;
 		if (end > i)
 			n = snprintf(buf + at, room - at, "%s%d-%d", at ? ", " : "", i, end);
@@ -154,11 +159,6 @@ static void fail_gather(struct hub *hub, gantry_result why, const char *fmt, ...
 	drop_gather(g);
 }
 
-static int is_missing(const struct hub *hub, int rank)
-{
-	return !hub->ranks[rank].gave;
-}
-
 /* A rank is here no more. */
 static void gather_without(struct hub *hub, const struct hub_rank *rank) REQUIRES(loop_mu)
 {
@@ -179,7 +179,7 @@ static void gather_tick(struct hub *hub) REQUIRES(loop_mu)
 		ctl_service_due(g->deadline);
 		return;
 	}
-	list_ranks(hub, is_missing, missing, sizeof(missing));
+	list_missing(hub, true, missing, sizeof(missing));
 	fail_gather(hub, GANTRY_ERR_TIMEOUT,
 		    "%d of %d ranks came to an allgather within %s (GANTRY_CONNECT_TIMEOUT), missing: %s", g->count,
 		    hub->nranks, ctl_seconds(hub->connect_timeout, seconds), missing);
@@ -531,9 +531,7 @@ static void admit(struct hub *hub, struct inet_conn *from, const struct ctl_hell
 
 struct hub *hub_find(uint64_t comm_id)
 {
-	gantry_list_each (pos, &ctl_service.hubs) {
-		struct hub *hub = gantry_container(pos, struct hub, node);
-
+	gantry_list_each_entry (hub, &ctl_service.hubs, struct hub, node) {
 		if (hub->comm_id == comm_id && hub->state != HUB_ENDED && !inet_loop.parting)
 			return hub;
 	}
@@ -643,8 +641,7 @@ out:
 
 void hub_bye(void)
 {
-	gantry_list_each (pos, &ctl_service.hubs) {
-		struct hub *hub = gantry_container(pos, struct hub, node);
+	gantry_list_each_entry (hub, &ctl_service.hubs, struct hub, node) {
 		struct ctl_head h = {.kind = CTL_BYE, .from = -1, .to = -1};
 
 		if (hub->state == HUB_OPEN)
@@ -662,18 +659,13 @@ void hub_bye(void)
 
 /* ---- the clock ---- */
 
-static int is_absent(const struct hub *hub, int rank)
-{
-	return hub->ranks[rank].state == HUB_ABSENT;
-}
-
 /* Whom an open hub waits for: "ranks 1, 3-5", and what to make of connections that proved nothing. */
 static void absent_text(const struct hub *hub, char *buf, size_t len)
 {
 	char absent[256];
 	int n;
 
-	list_ranks(hub, is_absent, absent, sizeof(absent));
+	list_missing(hub, false, absent, sizeof(absent));
 	n = snprintf(buf, len, "rank%s %s", hub->nranks - hub->nhere == 1 ? "" : "s", absent);
 	if (hub->refused && n >= 0 && (size_t)n < len)
 		snprintf(buf + n, len - (size_t)n, "; %u connection%s knew the id but failed to prove the %s",
@@ -734,9 +726,7 @@ static void beat(struct hub *hub) REQUIRES(loop_mu)
 
 void hub_tick(void)
 {
-	gantry_list_each_safe (pos, &ctl_service.hubs) {
-		struct hub *hub = gantry_container(pos, struct hub, node);
-
+	gantry_list_each_entry_safe (hub, &ctl_service.hubs, struct hub, node) {
 		if (hub->nhere)
 			beat(hub);
 		if (hub->gather.open)

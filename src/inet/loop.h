@@ -5,7 +5,7 @@
  *
  * Lock: loop_mu protects the loop and all that its clients keep for it. The thread holds it while it works, never while
  * it waits, so whoever holds it holds it for a moment and calls nothing that may block. Order: loop_mu, then the locks
- * of links, memberships and ports.
+ * of links and ports.
  *
  * A pass of the thread: wait for events or for the earliest due time of a client; tell sources that are ready; let
  * every client do its part (pass), in which a client may let go of the lock for what takes longer; clients that have

@@ -558,6 +558,34 @@ TEST(test_slow_reader)
 	until_quiet();
 }
 
+/* A client of the loop that keeps the service thread busy, without its lock, until it is let go. */
+static uint32_t block_begun, block_over;
+
+static uint64_t block_due(void)
+{
+	return UINT64_MAX;
+}
+
+static void block_pass(void) REQUIRES(loop_mu)
+{
+	__atomic_store_n(&block_begun, 1, __ATOMIC_RELEASE);
+	while (!__atomic_load_n(&block_over, __ATOMIC_ACQUIRE)) {
+		inet_loop_unlock();
+		usleep(500);
+		inet_loop_lock();
+	}
+}
+
+static int block_busy(void)
+{
+	return !__atomic_load_n(&block_over, __ATOMIC_ACQUIRE);
+}
+
+static void block_in_child(void) {}
+
+static struct inet_client block = {
+	.due = block_due, .pass = block_pass, .busy = block_busy, .in_child = block_in_child};
+
 /* A user that is faster than the service thread is told so; what the service itself has to say still has room. */
 TEST(test_full)
 {
@@ -567,17 +595,22 @@ TEST(test_full)
 	gantry_result r;
 	uint32_t n = 0, k = 0;
 
-	inet_loop_lock(); /* it waits */
+	inet_loop_lock();
+	CHECK_OK(inet_loop_start(&block));
+	inet_loop_wake();
+	inet_loop_unlock();
+	UNTIL(__atomic_load_n(&block_begun, __ATOMIC_ACQUIRE));
 	do {
 		memcpy(data, &n, sizeof(n));
 		r = gantry_ctl_send(s[1].ctl, 0, 1, data, sizeof(data));
 	} while (r == GANTRY_OK && ++n < 100000);
 	CHECK_EQ(r, GANTRY_ERR_LIMIT);
-	ctl_members_take();
+	inet_loop_lock();
 	CHECK(s[1].ctl->conn->out_bytes >= (size_t)n * sizeof(data));
 	CHECK(s[1].ctl->conn->out_bytes + GANTRY_CTL_MESSAGE_MAX <= CTL_OUT_MAX);
 	CHECK(!s[1].ctl->conn->fault);
 	inet_loop_unlock();
+	__atomic_store_n(&block_over, 1, __ATOMIC_RELEASE);
 	for (uint32_t i = 0; i < n; i++) {
 		CHECK_OK(recv_wait(s[0].ctl, 1, 1, got, sizeof(got)));
 		memcpy(&k, got, sizeof(k));

@@ -175,8 +175,8 @@ static gantry_result sr_echo(struct sr_rank *rk, uint64_t bytes, uint64_t n)
 	if (peer >= rk->nranks)
 		return GANTRY_OK;
 	channel = (rk->rank + peer) % comm->nchannels;
-	send = &comm->peers[peer].send[channel];
-	recv = &comm->peers[peer].recv[channel];
+	send = &comm->peers[peer].conns[1][channel];
+	recv = &comm->peers[peer].conns[0][channel];
 	if ((send->c.conn.flags | recv->c.conn.flags) & GANTRY_CONN_PROXIED)
 		FAIL_NOW(GANTRY_ERR_UNSUPPORTED,
 			 "--pattern echo needs kernels that reach each other (p2p or shm), not %s",

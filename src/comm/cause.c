@@ -63,20 +63,6 @@ static int over(struct gantry_comm *comm)
 	return load_acquire(&comm->error_seen) || load_acquire(&comm->cause.stop);
 }
 
-/* Waits for what the rank says that has left. AGAIN: it has said nothing within a moment, or it is too late to ask. */
-static gantry_result hear(struct gantry_comm *comm, int rank, struct why *ret_why)
-{
-	uint64_t until = gantry_now_ns() + patience_ns;
-	gantry_result r = GANTRY_AGAIN;
-
-	while (r == GANTRY_AGAIN && !over(comm) && gantry_now_ns() < until) {
-		r = gantry_ctl_try_recv(comm->ctl, rank, why_tag, ret_why, sizeof(*ret_why));
-		if (r == GANTRY_AGAIN)
-			usleep(LOOK_US);
-	}
-	return r;
-}
-
 static void fail_with(struct gantry_comm *comm, gantry_result heard, struct why *why, gantry_result r, int rank,
 		      const char *text)
 {
@@ -95,59 +81,37 @@ static void fail_with(struct gantry_comm *comm, gantry_result heard, struct why 
 	comm_fail(comm, (gantry_result)why->result, why->rank, found);
 }
 
-/* 1: the caller is the one that looks for a cause. The first symptom is the nearest to it, and the reason is said once.
- */
-static int may_look(struct gantry_comm *comm, gantry_result r, int rank, const char *text) REQUIRES(comm_mu)
+void comm_suspect(struct gantry_comm *comm, gantry_result r, int rank, const char *text)
 {
-	if (comm->cause.looking)
-		return 0;
-	comm->cause.looking = 1;
-	comm->cause.result = r;
-	comm->cause.rank = rank;
-	snprintf(comm->cause.text, sizeof(comm->cause.text), "%s", text ? text : "");
-	return 1;
+	int first = 0;
+
+	if (!is_symptom(comm, r, rank)) {
+		comm_fail(comm, r, rank, text);
+		return;
+	}
+	comm_mu_lock(&comm->mu);
+	/* The first symptom is the nearest to the cause, and the reason is said once. */
+	if (!over(comm) && !comm->cause.looking) {
+		comm->cause.looking = first = 1;
+		comm->cause.result = r;
+		comm->cause.rank = rank;
+		snprintf(comm->cause.text, sizeof(comm->cause.text), "%s", text ? text : "");
+		comm->cause.until = gantry_now_ns() + patience_ns;
+		store_release(&comm->cause.waits, 1);
+	}
+	comm_mu_unlock(&comm->mu);
+	if (first)
+		comm_watch_cause();
 }
 
-/* Waits for the cause of a symptom and fails with it. Not on the threads of the proxy and the control plane. */
 void comm_fail_for_cause(struct gantry_comm *comm, gantry_result r, int rank, const char *text)
 {
 	uint64_t until = gantry_now_ns() + 2 * patience_ns;
-	struct why why;
-	int looks;
 
-	if (!is_symptom(comm, r, rank)) {
-		comm_fail(comm, r, rank, text);
-		return;
-	}
-	comm_mu_lock(&comm->mu);
-	looks = may_look(comm, r, rank, text);
-	comm_mu_unlock(&comm->mu);
-	if (looks) {
-		fail_with(comm, hear(comm, rank, &why), &why, r, rank, text);
-		return;
-	}
+	comm_suspect(comm, r, rank, text);
 	while (!over(comm) && gantry_now_ns() < until)
 		usleep(LOOK_US);
-	comm_fail(comm, r, rank, text);
-}
-
-void comm_suspect(struct gantry_comm *comm, gantry_result r, int rank, const char *text)
-{
-	int waits = 0;
-
-	if (!is_symptom(comm, r, rank)) {
-		comm_fail(comm, r, rank, text);
-		return;
-	}
-	comm_mu_lock(&comm->mu);
-	if (!over(comm) && may_look(comm, r, rank, text)) {
-		comm->cause.until = gantry_now_ns() + patience_ns;
-		store_release(&comm->cause.waits, 1);
-		waits = 1;
-	}
-	comm_mu_unlock(&comm->mu);
-	if (waits)
-		comm_watch_cause();
+	comm_fail(comm, r, rank, text); /* does nothing if the cause was found */
 }
 
 int comm_cause_waits(const struct gantry_comm *comm)
@@ -194,7 +158,7 @@ void comm_cause_tell(struct gantry_comm *comm)
 	    load_relaxed(&comm->cause.of_ctl) || !comm->peers)
 		return;
 	for (int i = 0; i < comm->nranks; i++) {
-		int knows_us = why.rank == comm->rank || comm->peers[i].send || comm->peers[i].recv;
+		int knows_us = why.rank == comm->rank || comm->peers[i].conns[0] || comm->peers[i].conns[1];
 
 		if (i != comm->rank && i != why.rank && knows_us)
 			gantry_ctl_send(comm->ctl, i, why_tag, &why, sizeof(why));

@@ -10,11 +10,13 @@
 #include "base/atomic.h"
 #include "base/clock.h"
 #include "base/eventcount.h"
+#include "base/identity.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "base/text.h"
 #include "base/trace.h"
 #include "comm/report.h"
+#include "gantry/gantry.h"
 #include "transport/transport.h"
 
 gantry_result gantry_unique_id_create(struct gantry_unique_id *ret_id)
@@ -102,11 +104,131 @@ static void on_lost(void *ctx, int rank, gantry_result why, const char *text)
 	comm_fail(comm, why, rank, text);
 }
 
-static gantry_result on_call(void *ctx, int from, uint32_t kind, const void *data, size_t size, void *reply,
-			     size_t *reply_size)
+/*
+ * ---- what all ranks must have alike, found out before it does harm ----
+ *
+ * The version, and every parameter whose description says "All ranks must agree." That sentence is the mark, so a
+ * parameter that has it is compared, and one that is compared says so to its users. Values travel as text, for the
+ * message; a hash of the whole text is what is compared.
+ */
+
+enum { AGREE_MAX = 24, TEXT_MAX = 40 };
+
+struct settings {
+	struct gantry_peer_info info;
+	uint64_t hash[AGREE_MAX];
+	char text[AGREE_MAX][TEXT_MAX];
+};
+_Static_assert(sizeof(struct settings) <= GANTRY_CTL_MESSAGE_MAX, "travels in an allgather");
+
+static int must_agree(const struct gantry_param_info *p)
 {
-	return comm_memory_call(ctx, from, kind, data, size, reply, reply_size);
+	return strstr(p->doc, "All ranks must agree.") != NULL;
 }
+
+static void put_setting(struct settings *s, size_t at, const char *value)
+{
+	s->hash[at] = 14695981039346656037u;
+	for (const char *p = value; *p; p++)
+		s->hash[at] = (s->hash[at] ^ (unsigned char)*p) * 1099511628211u;
+	snprintf(s->text[at], TEXT_MAX, "%.*s", TEXT_MAX - 1, value);
+}
+
+/* The values in force; the caller of gantry_comm_init may have asked for some of them. names: what stands where. */
+static gantry_result collect_settings(const struct gantry_comm *comm, int channels, struct settings *s,
+				      const char **names)
+{
+	gantry_result r = GANTRY_OK;
+	size_t n = 0;
+
+	for (size_t i = 0; i < gantry_param_count(); i++) {
+		struct gantry_param_info p;
+
+		gantry_param_describe(i, &p);
+		if (!must_agree(&p))
+			continue;
+		if (n == AGREE_MAX)
+			FAIL(GANTRY_ERR_INTERNAL, "more than %d parameters on which all ranks must agree", AGREE_MAX);
+		if (strcmp(p.env, "GANTRY_CHANNELS") == 0)
+			snprintf(p.value, sizeof(p.value), "%d", channels);
+		put_setting(s, n, strcmp(p.env, "GANTRY_TRANSPORT") == 0 ? comm->transport : p.value);
+		names[n++] = p.env;
+	}
+out:
+	return r;
+}
+
+static gantry_result compare_settings(const struct gantry_comm *comm, const struct settings *mine,
+				      struct settings *other, int rank, const char *const *names)
+{
+	gantry_result r = GANTRY_OK;
+
+	/* First: another version may have other parameters. */
+	if (strcmp(mine->info.version, other->info.version))
+		FAIL(GANTRY_ERR_VERSION, "rank %d (%s) runs gantry %s, rank %d %s", rank, other->info.host_name,
+		     other->info.version, comm->rank, mine->info.version);
+	for (size_t i = 0; i < AGREE_MAX && names[i]; i++) {
+		other->text[i][TEXT_MAX - 1] = 0;
+		if (mine->hash[i] != other->hash[i])
+			FAIL(GANTRY_ERR_SETTING, "%s differs: %s on rank %d, %s on rank %d (%s); all ranks must agree",
+			     names[i], mine->text[i], comm->rank, other->text[i], rank, other->info.host_name);
+	}
+out:
+	return r;
+}
+
+static void own_info(const struct gantry_comm *comm, struct gantry_peer_info *ret)
+{
+	memset(ret, 0, sizeof(*ret));
+	ret->struct_size = sizeof(*ret);
+	ret->rank = comm->rank;
+	ret->device_kind = comm->device->kind;
+	ret->device_index = comm->device->index;
+	ret->sleeps = comm->device->sleeps;
+	ret->host = gantry_host_id();
+	ret->process = gantry_process_id();
+	ret->pid = (uint64_t)getpid();
+	ret->pid_ns = gantry_namespace_id("pid");
+	ret->net_ns = gantry_namespace_id("net");
+	ret->user = geteuid();
+	snprintf(ret->bus_id, sizeof(ret->bus_id), "%s", comm->device->bus_id);
+	gethostname(ret->host_name, sizeof(ret->host_name) - 1);
+	snprintf(ret->version, sizeof(ret->version), "%s", GANTRY_VERSION);
+}
+
+/* All ranks: fills in infos, peers and nchannels. channels: as asked for, 0: automatic. ERR_SETTING names what differs,
+ * both values and both ranks. */
+static gantry_result agree(struct gantry_comm *comm, int channels)
+{
+	gantry_result r = GANTRY_OK;
+	const char *names[AGREE_MAX] = {NULL};
+	struct settings mine = {0}, *all = NULL;
+
+	own_info(comm, &mine.info);
+	TRY(collect_settings(comm, channels, &mine, names));
+	all = calloc((size_t)comm->nranks, sizeof(*all));
+	comm->infos = calloc((size_t)comm->nranks, sizeof(*comm->infos));
+	comm->peers = calloc((size_t)comm->nranks, sizeof(*comm->peers));
+	if (!all || !comm->infos || !comm->peers)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for %d ranks", comm->nranks);
+	TRY(gantry_ctl_allgather(comm->ctl, &mine, sizeof(mine), all));
+	comm->nchannels = channels;
+	for (int i = 0; i < comm->nranks; i++) {
+		int wants = gantry_traits_of_kind(all[i].info.device_kind)->channels;
+
+		comm->infos[i] = all[i].info;
+		comm->infos[i].struct_size = sizeof(comm->infos[i]);
+		/* Automatic: the most that any rank's device wants. */
+		if (!channels && comm->nchannels < wants)
+			comm->nchannels = wants;
+		TRY(compare_settings(comm, &mine, &all[i], i, names));
+	}
+out:
+	free(all);
+	return r;
+}
+
+/* ---- its life ---- */
 
 /* The words that kernels and CPU share. */
 static gantry_result make_shared(struct gantry_comm *comm)
@@ -191,7 +313,7 @@ gantry_result gantry_comm_init(const struct gantry_comm_config *config, struct g
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_comm *comm = NULL;
-	struct gantry_ctl_config ctl = {.on_lost = on_lost, .tell_left = 1, .on_call = on_call};
+	struct gantry_ctl_config ctl = {.on_lost = on_lost, .tell_left = 1, .on_call = comm_memory_call};
 	struct gantry_proxy_group_config group = {.on_error = on_proxy_error};
 	struct gantry_comm_config own;
 	const char *transport;
@@ -234,7 +356,7 @@ gantry_result gantry_comm_init(const struct gantry_comm_config *config, struct g
 	ctl.nranks = comm->nranks;
 	ctl.ctx = comm;
 	TRY(gantry_ctl_join(&ctl, &comm->ctl));
-	TRY(comm_agree(comm, channels));
+	TRY(agree(comm, channels));
 	group.abort = comm->abort_host;
 	group.ctx = comm;
 	TRY(gantry_proxy_group_create(comm->proxy, &group, &comm->group));
@@ -253,12 +375,14 @@ out:
 /* Until kernels and proxy are done with what was enqueued, or an error, or nothing has moved for the timeout. */
 static gantry_result drain(struct gantry_comm *comm)
 {
-	uint64_t last = gantry_now_ns(), sum = comm_progress_sum(comm), now_sum;
+	uint64_t last = gantry_now_ns(), sum, now_sum;
 	struct gantry_waiter wait;
+	int connecting;
 
+	sum = comm_look_sum(comm, &connecting);
 	gantry_waiter_init(&wait, NULL);
 	while (comm_check(comm) == GANTRY_OK && (comm_works_busy(comm) || gantry_proxy_group_pending(comm->group))) {
-		now_sum = comm_progress_sum(comm);
+		now_sum = comm_look_sum(comm, &connecting);
 		if (now_sum != sum) {
 			sum = now_sum;
 			last = gantry_now_ns();

@@ -2,14 +2,11 @@
 /*
  * A communicator's insides.
  *
- *   comm.c     its life: init, destroy, abort, errors
+ *   comm.c     its life: init, with what all ranks must have alike, destroy, abort, errors
  *   peer.c     connections: made lazily, all channels of a peer at once
- *   group.c    gantry_send, gantry_recv and groups of them
- *   plan.c     a transfer becomes xfers for the kernel and operations for the proxy
- *   work.c     argument memory of launches, launching
+ *   enqueue.c  gantry_send, gantry_recv and groups of them; plans; argument memory of launches, launching
  *   memory.c   registered buffers
  *   cause.c    whose fault an error is
- *   agree.c    what all ranks must have alike
  *   report.h   who waits for whom: reports, the watchdog, traces
  *   ctl.h      the control plane
  *
@@ -49,8 +46,8 @@ struct comm_conn {
 
 struct comm_peer {
 	const struct gantry_transport *transport; /* NULL: not chosen yet */
-	struct comm_conn *send, *recv;		  /* arrays of nchannels; NULL: not connected */
-	int send_ready, recv_ready;
+	struct comm_conn *conns[2];		  /* [send]: arrays of nchannels; NULL: not connected */
+	int ready[2];
 };
 
 /* Argument memory of one launch; free again when every block has added 1 to finished. */
@@ -133,6 +130,11 @@ struct gantry_comm {
 	uint64_t stall_sum, stall_since;   /* watch.c: progress as last seen */
 };
 
+static inline const struct gantry_transport_side *comm_side_of(const struct gantry_connector *c)
+{
+	return c->send ? c->transport->send : c->transport->recv;
+}
+
 static inline struct gantry_conn_state *comm_state_host(const struct gantry_comm *comm, int peer, int send, int channel)
 {
 	return &comm->states_host[(peer * 2 + send) * comm->nchannels + channel];
@@ -142,13 +144,10 @@ static inline struct gantry_conn_state *comm_state_host(const struct gantry_comm
 void comm_fail(struct gantry_comm *comm, gantry_result r, int rank, const char *text);
 /* Whom an error is about that came up while working with this peer: the peer, or this rank. */
 int comm_error_about(const struct gantry_comm *comm, gantry_result r, int peer);
-/* The same for an error that may be a symptom, once its cause is known or a moment has passed. comm_suspect returns at
- * once; comm_fail_for_cause waits. */
+/* comm_fail for an error that may be a symptom, once its cause is known or a moment has passed. comm_suspect returns at
+ * once; comm_fail_for_cause waits, and so does not run on the threads of the proxy and the control plane. */
 void comm_suspect(struct gantry_comm *comm, gantry_result r, int rank, const char *text);
 void comm_fail_for_cause(struct gantry_comm *comm, gantry_result r, int rank, const char *text);
-/* All ranks: fills in infos, peers and nchannels. channels: as asked for, 0: automatic. ERR_SETTING names what differs,
- * both values and both ranks. */
-gantry_result comm_agree(struct gantry_comm *comm, int channels);
 /* Before the communicator is freed: nobody looks for causes any more; and the peers hear why it goes. */
 void comm_cause_end(struct gantry_comm *comm);
 void comm_cause_tell(struct gantry_comm *comm);
@@ -170,19 +169,9 @@ struct comm_call {
 /* Makes the connections that the calls need, of all communicators among them at the same time. */
 gantry_result comm_connect(const struct comm_call *calls, size_t n);
 void comm_peers_free(struct gantry_comm *comm);
-/* Fills a rank's own info. */
-void comm_peer_info(struct gantry_comm *comm, struct gantry_peer_info *ret);
-
-/* All calls of one communicator, in order: plans, appends to the proxy, launches. */
-gantry_result comm_enqueue(struct gantry_comm *comm, const struct comm_call *calls, size_t n);
 
 gantry_result comm_works_init(struct gantry_comm *comm);
 void comm_works_free(struct gantry_comm *comm);
-/* The next argument memory with room for n transfers; waits until it is free. */
-gantry_result comm_work_get(struct gantry_comm *comm, uint32_t n, struct gantry_stream *stream,
-			    struct comm_work **ret_work);
-gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, uint32_t n, uint32_t blocks,
-			       struct gantry_stream *stream);
 /* Launches that have not ended. */
 int comm_works_busy(const struct gantry_comm *comm);
 int comm_work_busy(const struct comm_work *w);
@@ -193,8 +182,8 @@ int comm_memory_place(struct gantry_comm *comm, struct comm_conn *cc, const stru
 void comm_memory_free(struct gantry_comm *comm);
 /* The peer's half: calls that arrive on the service thread. */
 enum { COMM_CALL_MAP = 1, COMM_CALL_UNMAP = 2 };
-gantry_result comm_memory_call(struct gantry_comm *comm, int from, uint32_t kind, const void *data, size_t size,
-			       void *reply, size_t *reply_size);
+gantry_result comm_memory_call(void *ctx, int from, uint32_t kind, const void *data, size_t size, void *reply,
+			       size_t *reply_size);
 
 void comm_watch_add(struct gantry_comm *comm);
 void comm_watch_remove(struct gantry_comm *comm);
@@ -202,7 +191,5 @@ void comm_watch_remove(struct gantry_comm *comm);
 void comm_watch_want(struct gantry_comm *comm);
 /* A communicator waits for the cause of a symptom. Any thread. */
 void comm_watch_cause(void);
-/* A number that changes whenever anything of the communicator moves. */
-uint64_t comm_progress_sum(struct gantry_comm *comm);
 
 #endif

@@ -53,9 +53,7 @@ out:
 
 static struct comm_reg *find(struct gantry_comm *comm, const char *buf, uint64_t bytes)
 {
-	gantry_list_each (pos, &comm->regs) {
-		struct comm_reg *reg = gantry_container(pos, struct comm_reg, node);
-
+	gantry_list_each_entry (reg, &comm->regs, struct comm_reg, node) {
 		if (buf >= reg->base && buf + bytes <= reg->base + reg->size)
 			return reg;
 	}
@@ -113,12 +111,9 @@ int comm_memory_place(struct gantry_comm *comm, struct comm_conn *cc, const stru
 		return reg->peer_base[peer] != CANNOT;
 	}
 	at = (size_t)(cc->c.state - comm->states_host);
-	if (!reg->handles[at]) {
-		const struct gantry_transport_side *side = cc->c.send ? cc->c.transport->send : cc->c.transport->recv;
-
-		if (side->proxy_register(cc->c.proxy, reg->base, reg->size, &reg->handles[at]) != GANTRY_OK)
-			reg->handles[at] = (void *)(uintptr_t)CANNOT;
-	}
+	if (!reg->handles[at] &&
+	    comm_side_of(&cc->c)->proxy_register(cc->c.proxy, reg->base, reg->size, &reg->handles[at]) != GANTRY_OK)
+		reg->handles[at] = (void *)(uintptr_t)CANNOT;
 	return reg->handles[at] != (void *)(uintptr_t)CANNOT;
 }
 
@@ -128,12 +123,11 @@ static void reg_free(struct gantry_comm *comm, struct comm_reg *reg)
 		for (int i = 0; i < 2 * comm->nchannels; i++) {
 			void *handle = reg->handles[peer * 2 * comm->nchannels + i];
 			int send = i >= comm->nchannels, ch = i % comm->nchannels;
-			struct comm_conn *all = send ? comm->peers[peer].send : comm->peers[peer].recv;
+			struct gantry_connector *c = &comm->peers[peer].conns[send][ch].c;
 
 			if (!handle || handle == (void *)(uintptr_t)CANNOT)
 				continue;
-			(send ? all[ch].c.transport->send : all[ch].c.transport->recv)
-				->proxy_deregister(all[ch].c.proxy, handle);
+			comm_side_of(c)->proxy_deregister(c->proxy, handle);
 		}
 	}
 	gantry_list_remove(&reg->node);
@@ -166,18 +160,19 @@ out:
 
 void comm_memory_free(struct gantry_comm *comm)
 {
-	gantry_list_each_safe (pos, &comm->regs)
-		reg_free(comm, gantry_container(pos, struct comm_reg, node));
+	gantry_list_each_entry_safe (reg, &comm->regs, struct comm_reg, node)
+		reg_free(comm, reg);
 	for (size_t i = 0; i < comm->nmapped; i++) /* memory of peers */
 		comm->device->ops->ipc_close(comm->device, comm->mapped[i]);
 	free(comm->mapped);
 }
 
 /* On the service thread; `mapped` is its alone until the control plane has been left. */
-gantry_result comm_memory_call(struct gantry_comm *comm, int from, uint32_t kind, const void *data, size_t size,
-			       void *reply, size_t *reply_size)
+gantry_result comm_memory_call(void *ctx, int from, uint32_t kind, const void *data, size_t size, void *reply,
+			       size_t *reply_size)
 {
 	gantry_result r = GANTRY_OK;
+	struct gantry_comm *comm = ctx;
 	struct gantry_device *d = comm->device;
 	struct map_request request;
 	void *p = NULL, **grown;

@@ -9,47 +9,13 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "base/atomic.h"
 #include "base/clock.h"
-#include "base/identity.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "comm/report.h"
-#include "gantry/gantry.h"
 #include "transport/transport.h"
-
-void comm_peer_info(struct gantry_comm *comm, struct gantry_peer_info *ret)
-{
-	memset(ret, 0, sizeof(*ret));
-	ret->struct_size = sizeof(*ret);
-	ret->rank = comm->rank;
-	ret->device_kind = comm->device->kind;
-	ret->device_index = comm->device->index;
-	ret->sleeps = comm->device->sleeps;
-	ret->host = gantry_host_id();
-	ret->process = gantry_process_id();
-	ret->pid = (uint64_t)getpid();
-	ret->pid_ns = gantry_namespace_id("pid");
-	ret->net_ns = gantry_namespace_id("net");
-	ret->user = geteuid();
-	snprintf(ret->bus_id, sizeof(ret->bus_id), "%s", comm->device->bus_id);
-	gethostname(ret->host_name, sizeof(ret->host_name) - 1);
-	snprintf(ret->version, sizeof(ret->version), "%s", GANTRY_VERSION);
-}
-
-static const struct gantry_transport_side *side_of(const struct comm_conn *cc)
-{
-	return cc->c.send ? cc->c.transport->send : cc->c.transport->recv;
-}
-
-/* Reports look at it from another thread: report.c. */
-static void set_stage(struct comm_conn *cc, enum comm_stage stage)
-{
-	store_release(&cc->stage, stage);
-}
 
 /* Sender's and receiver's messages of one channel have tags of their own. */
 static uint64_t tag_of(const struct comm_conn *cc, int from_sender)
@@ -78,13 +44,13 @@ static gantry_result begin(struct gantry_comm *comm, struct comm_conn *cc, int p
 	c->state = comm_state_host(comm, peer, send, channel);
 	c->proxy_eventcount = comm->device->sleeps ? gantry_proxy_eventcount(comm->proxy) : NULL;
 	bits = c->transport->proxied(c->me, c->peer);
-	set_stage(cc, CONN_SETUP);
+	store_release(&cc->stage, CONN_SETUP); /* reports look at it: report.c */
 	if (bits & (send ? GANTRY_TRANSPORT_PROXIED_SEND : GANTRY_TRANSPORT_PROXIED_RECV)) {
 		TRY(gantry_proxy_conn_create(comm->proxy, comm->group, c, &c->proxy));
-		TRY(side_of(cc)->proxy_setup(c));
+		TRY(comm_side_of(&cc->c)->proxy_setup(c));
 	}
 	cc->id = comm_trace_conn_id(c);
-	TRY(side_of(cc)->setup(c, &info));
+	TRY(comm_side_of(&cc->c)->setup(c, &info));
 	TRY(gantry_ctl_send(comm->ctl, peer, tag_of(cc, send), &info, sizeof(info)));
 out:
 	return r;
@@ -98,7 +64,7 @@ static gantry_result finish(struct gantry_comm *comm, struct comm_conn *cc)
 	size_t at = (size_t)(c->state - comm->states_host);
 
 	if (c->proxy)
-		TRY(side_of(cc)->proxy_connect(c));
+		TRY(comm_side_of(&cc->c)->proxy_connect(c));
 	c->conn.state = &comm->states_dev[at];
 	if (c->send)
 		c->conn.flags |= GANTRY_CONN_SEND;
@@ -106,7 +72,7 @@ static gantry_result finish(struct gantry_comm *comm, struct comm_conn *cc)
 		comm->all_notify = 0;
 	cc->dev = &comm->conns_dev[at];
 	TRY(comm->device->ops->copy(comm->device, cc->dev, &c->conn, sizeof(c->conn)));
-	set_stage(cc, CONN_READY);
+	store_release(&cc->stage, CONN_READY);
 out:
 	return r;
 }
@@ -122,10 +88,10 @@ static gantry_result advance(struct gantry_comm *comm, struct comm_conn *cc, int
 	if (cc->stage == CONN_SETUP) {
 		TRY(gantry_ctl_try_recv(comm->ctl, cc->c.peer->rank, tag_of(cc, !cc->c.send), &cc->peer_info,
 					sizeof(cc->peer_info)));
-		set_stage(cc, CONN_HAVE_INFO);
+		store_release(&cc->stage, CONN_HAVE_INFO);
 	}
 	if (cc->stage == CONN_HAVE_INFO) {
-		TRY(side_of(cc)->connect(&cc->c, &cc->peer_info));
+		TRY(comm_side_of(&cc->c)->connect(&cc->c, &cc->peer_info));
 		TRY(finish(comm, cc));
 		LOG_DEBUG(COMM, "rank %d %s rank %d by %s, channel %d", comm->rank,
 			  cc->c.send ? "sends to" : "receives from", cc->c.peer->rank, cc->c.transport->name,
@@ -140,7 +106,7 @@ static gantry_result open_direction(struct gantry_comm *comm, int peer, int send
 {
 	gantry_result r = GANTRY_OK;
 	struct comm_peer *p = &comm->peers[peer];
-	struct comm_conn **all = send ? &p->send : &p->recv;
+	struct comm_conn **all = &p->conns[send];
 
 	if (*all)
 		return GANTRY_OK;
@@ -159,7 +125,7 @@ out:
 static gantry_result advance_direction(struct gantry_comm *comm, int peer, int send, int poll, int *ret_ready)
 {
 	struct comm_peer *p = &comm->peers[peer];
-	struct comm_conn *all = send ? p->send : p->recv;
+	struct comm_conn *all = p->conns[send];
 	int ready = 1;
 
 	for (int ch = 0; ch < comm->nchannels; ch++) {
@@ -170,7 +136,7 @@ static gantry_result advance_direction(struct gantry_comm *comm, int peer, int s
 		else if (r != GANTRY_OK)
 			return r;
 	}
-	*(send ? &p->send_ready : &p->recv_ready) = ready;
+	p->ready[send] = ready;
 	*ret_ready = ready;
 	return GANTRY_OK;
 }
@@ -179,7 +145,7 @@ static int is_ready(const struct comm_call *c)
 {
 	const struct comm_peer *p = &c->comm->peers[c->peer];
 
-	return c->peer == c->comm->rank || (c->send ? p->send_ready : p->recv_ready);
+	return c->peer == c->comm->rank || p->ready[c->send];
 }
 
 static gantry_result give_up(const struct comm_call *c, uint64_t waited_ns)
@@ -187,7 +153,7 @@ static gantry_result give_up(const struct comm_call *c, uint64_t waited_ns)
 	gantry_result r;
 	char text[COMM_ERROR_TEXT];
 	const struct comm_peer *p = &c->comm->peers[c->peer];
-	const struct comm_conn *all = c->send ? p->send : p->recv;
+	const struct comm_conn *all = p->conns[c->send];
 	int has_info = 1;
 
 	for (int ch = 0; ch < c->comm->nchannels; ch++)
@@ -285,28 +251,22 @@ out:
 	return comm_check(failed->comm);
 }
 
-static void free_direction(struct gantry_comm *comm, struct comm_conn *all)
-{
-	if (!all)
-		return;
-	for (int ch = 0; ch < comm->nchannels; ch++) {
-		struct comm_conn *cc = &all[ch];
-
-		if (cc->stage == CONN_NONE)
-			continue;
-		side_of(cc)->free(&cc->c);
-		if (cc->c.proxy) {
-			side_of(cc)->proxy_free(&cc->c);
-			gantry_proxy_conn_destroy(cc->c.proxy);
-		}
-	}
-	free(all);
-}
-
 void comm_peers_free(struct gantry_comm *comm)
 {
-	for (int i = 0; i < comm->nranks; i++) {
-		free_direction(comm, comm->peers[i].send);
-		free_direction(comm, comm->peers[i].recv);
+	for (int i = 0; i < 2 * comm->nranks; i++) {
+		struct comm_conn *all = comm->peers[i / 2].conns[i % 2];
+
+		for (int ch = 0; all && ch < comm->nchannels; ch++) {
+			struct gantry_connector *c = &all[ch].c;
+
+			if (all[ch].stage == CONN_NONE)
+				continue;
+			comm_side_of(c)->free(c);
+			if (c->proxy) {
+				comm_side_of(c)->proxy_free(c);
+				gantry_proxy_conn_destroy(c->proxy);
+			}
+		}
+		free(all);
 	}
 }

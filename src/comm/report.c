@@ -119,13 +119,6 @@ static uint64_t waited(struct gantry_comm *comm, const struct comm_end *e)
 	return since && since < now ? now - since : 0;
 }
 
-static struct comm_conn *conns_of(struct gantry_comm *comm, int peer, int send)
-{
-	struct comm_peer *p = &comm->peers[peer];
-
-	return load_acquire(send ? &p->send : &p->recv);
-}
-
 /* 0: there is nothing to see yet. */
 static int look(struct gantry_comm *comm, const struct comm_conn *cc, int peer, int send, int channel,
 		struct comm_end *e)
@@ -153,53 +146,38 @@ static int look(struct gantry_comm *comm, const struct comm_conn *cc, int peer, 
 	return 1;
 }
 
-void comm_ends_each(struct gantry_comm *comm, void (*fn)(void *ctx, const struct comm_end *e), void *ctx)
+int comm_next_end(struct gantry_comm *comm, struct comm_end *e)
 {
-	struct comm_end e;
+	int n = comm->peers ? 2 * comm->nranks * comm->nchannels : 0;
 
-	for (int i = 0; comm->peers && i < 2 * comm->nranks; i++) {
-		struct comm_conn *all = conns_of(comm, i / 2, i % 2);
+	for (int at = e->at; at < n; at++) {
+		int direction = at / comm->nchannels, channel = at % comm->nchannels;
+		struct comm_conn *all = load_acquire(&comm->peers[direction / 2].conns[direction % 2]);
 
-		for (int ch = 0; all && ch < comm->nchannels; ch++) {
-			if (look(comm, &all[ch], i / 2, i % 2, ch, &e))
-				fn(ctx, &e);
+		if (!all) {
+			at += comm->nchannels - 1;
+		} else if (look(comm, &all[channel], direction / 2, direction % 2, channel, e)) {
+			e->at = at + 1;
+			return 1;
 		}
 	}
+	return 0;
 }
-
-struct sum {
-	uint64_t sum;
-	int connecting;
-};
 
 /* Counters that only grow, so a sum that is the same says that none of them moved. */
-static void add_end(void *ctx, const struct comm_end *e)
-{
-	struct sum *s = ctx;
-
-	s->connecting += e->connecting;
-	s->sum += e->bytes + e->calls + !e->connecting;
-	s->sum += e->proxy.posted + e->proxy.moved + e->proxy.flushed + e->proxy.done + e->proxy.end;
-	for (int p = 0; p < GANTRY_PROTOS; p++) {
-		for (int m = 0; m < GANTRY_MODES; m++)
-			s->sum += e->by[p][m];
-	}
-}
-
 uint64_t comm_look_sum(struct gantry_comm *comm, int *ret_connecting)
 {
-	struct sum s = {0};
+	uint64_t sum = 0;
 
-	comm_ends_each(comm, add_end, &s);
-	*ret_connecting = s.connecting;
-	return s.sum;
-}
-
-uint64_t comm_progress_sum(struct gantry_comm *comm)
-{
-	int connecting;
-
-	return comm_look_sum(comm, &connecting);
+	*ret_connecting = 0;
+	COMM_EACH_END (comm, e) {
+		*ret_connecting += e.connecting;
+		sum += e.bytes + e.calls + !e.connecting;
+		sum += e.proxy.posted + e.proxy.moved + e.proxy.flushed + e.proxy.done + e.proxy.end;
+		for (int i = 0; i < GANTRY_PROTOS * GANTRY_MODES; i++)
+			sum += e.by[i / GANTRY_MODES][i % GANTRY_MODES];
+	}
+	return sum;
 }
 
 /* Under mu: the caller's thread may be replacing the memory that is looked at. */
@@ -213,25 +191,19 @@ int comm_look_launches(struct gantry_comm *comm)
 	return n;
 }
 
-static void count_end(void *ctx, const struct comm_end *e)
-{
-	struct gantry_comm_counters *c = ctx;
-
-	*(e->send ? &c->send_bytes : &c->recv_bytes) += e->bytes;
-	*(e->send ? &c->send_copies : &c->recv_copies) += e->copies;
-	*(e->send ? &c->send_copied : &c->recv_copied) += e->copied;
-	for (int p = 0; p < GANTRY_PROTOS; p++) {
-		for (int m = 0; m < GANTRY_MODES; m++)
-			c->steps[p][m] += e->by[p][m];
-	}
-}
-
 gantry_result gantry_comm_get_counters(struct gantry_comm *comm, struct gantry_comm_counters *ret)
 {
-	struct gantry_comm_counters own = {0};
+	struct gantry_comm_counters own = {0}, *c = &own;
 
-	if (comm)
-		comm_ends_each(comm, count_end, &own);
+	if (!comm)
+		return STRUCT_GIVE(ret, &own, gantry_comm_counters);
+	COMM_EACH_END (comm, e) {
+		*(e.send ? &c->send_bytes : &c->recv_bytes) += e.bytes;
+		*(e.send ? &c->send_copies : &c->recv_copies) += e.copies;
+		*(e.send ? &c->send_copied : &c->recv_copied) += e.copied;
+		for (int i = 0; i < GANTRY_PROTOS * GANTRY_MODES; i++)
+			c->steps[i / GANTRY_MODES][i % GANTRY_MODES] += e.by[i / GANTRY_MODES][i % GANTRY_MODES];
+	}
 	return STRUCT_GIVE(ret, &own, gantry_comm_counters);
 }
 
@@ -326,20 +298,14 @@ static void put_steps(struct gantry_json *j, const struct comm_end *e)
 	gantry_json_close(j, '}');
 }
 
-struct to {
-	struct gantry_comm *comm;
-	FILE *f;
-};
-
-static void put_end(void *ctx, const struct comm_end *e)
+static void put_end(struct gantry_comm *comm, FILE *f, const struct comm_end *e)
 {
-	const struct to *to = ctx;
 	struct gantry_json j;
 
-	begin_line(&j, to->comm, "conn", to->f);
+	begin_line(&j, comm, "conn", f);
 	gantry_json_int(&j, "peer", e->peer);
-	gantry_json_str(&j, "peer_host", host_of(to->comm, e->peer));
-	gantry_json_uint(&j, "peer_pid", to->comm->infos ? to->comm->infos[e->peer].pid : 0);
+	gantry_json_str(&j, "peer_host", host_of(comm, e->peer));
+	gantry_json_uint(&j, "peer_pid", comm->infos ? comm->infos[e->peer].pid : 0);
 	gantry_json_str(&j, "dir", e->send ? "send" : "recv");
 	gantry_json_int(&j, "channel", e->channel);
 	gantry_json_str(&j, "transport", e->transport ? e->transport->name : "");
@@ -369,10 +335,9 @@ static void put_end(void *ctx, const struct comm_end *e)
 
 void comm_report_put(void *comm, FILE *f)
 {
-	struct to to = {comm, f};
-
 	put_comm(comm, f);
-	comm_ends_each(comm, put_end, &to);
+	COMM_EACH_END (comm, e)
+		put_end(comm, f, &e);
 }
 
 gantry_result gantry_comm_report(struct gantry_comm *comm, FILE *f)

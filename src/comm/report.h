@@ -32,6 +32,7 @@ enum comm_waits {
 struct comm_end {
 	const struct comm_conn *conn; /* borrowed; NULL: not ready yet */
 	const struct gantry_transport *transport;
+	int at; /* of comm_next_end */
 	int peer, send, channel;
 	int connecting; /* a call waits until the peer's call comes, or the transports meet */
 	int proxied;
@@ -47,8 +48,10 @@ struct comm_end {
 	uint64_t bytes, copies, copied;	     /* copies: of kernel and proxy */
 	uint64_t by[GANTRY_PROTOS][GANTRY_MODES];
 };
-void comm_ends_each(struct gantry_comm *comm, void (*fn)(void *ctx, const struct comm_end *e), void *ctx);
-/* As comm_progress_sum, and how many ends are connecting. */
+/* The next one; 0: there is none. */
+int comm_next_end(struct gantry_comm *comm, struct comm_end *e);
+#define COMM_EACH_END(comm, e) for (struct comm_end e = {0}; comm_next_end(comm, &e);)
+/* A number that changes whenever anything of the communicator moves, and how many ends are connecting. */
 uint64_t comm_look_sum(struct gantry_comm *comm, int *ret_connecting);
 /* Launches that have not ended, from any thread. */
 int comm_look_launches(struct gantry_comm *comm);

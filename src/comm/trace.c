@@ -127,30 +127,27 @@ void comm_times_collect(struct gantry_comm *comm, int all)
 	}
 }
 
-static void put_end(void *ctx, const struct comm_end *e)
+static void put_conns(void *comm, FILE *f)
 {
 	struct gantry_json j;
 
-	if (!e->conn)
-		return;
-	gantry_json_begin(&j, ctx, GANTRY_JSON_TIGHT);
-	gantry_json_str(&j, "kind", "conn");
-	gantry_json_uint(&j, "conn", id_of(e->conn));
-	gantry_json_int(&j, "peer", e->peer);
-	gantry_json_str(&j, "dir", e->send ? "send" : "recv");
-	gantry_json_int(&j, "channel", e->channel);
-	gantry_json_str(&j, "transport", e->transport ? e->transport->name : "");
-	gantry_json_int(&j, "proxied", e->proxied);
-	gantry_json_uint(&j, "calls", e->calls);
-	gantry_json_uint(&j, "bytes", e->bytes);
-	gantry_json_uint(&j, "copies", e->copies);
-	comm_json_steps(&j, e->by);
-	gantry_json_end(&j);
-}
-
-static void put_conns(void *comm, FILE *f)
-{
-	comm_ends_each(comm, put_end, f);
+	COMM_EACH_END (comm, e) {
+		if (!e.conn)
+			continue;
+		gantry_json_begin(&j, f, GANTRY_JSON_TIGHT);
+		gantry_json_str(&j, "kind", "conn");
+		gantry_json_uint(&j, "conn", id_of(e.conn));
+		gantry_json_int(&j, "peer", e.peer);
+		gantry_json_str(&j, "dir", e.send ? "send" : "recv");
+		gantry_json_int(&j, "channel", e.channel);
+		gantry_json_str(&j, "transport", e.transport ? e.transport->name : "");
+		gantry_json_int(&j, "proxied", e.proxied);
+		gantry_json_uint(&j, "calls", e.calls);
+		gantry_json_uint(&j, "bytes", e.bytes);
+		gantry_json_uint(&j, "copies", e.copies);
+		comm_json_steps(&j, e.by);
+		gantry_json_end(&j);
+	}
 }
 
 void comm_trace_write(struct gantry_comm *comm)

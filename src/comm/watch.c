@@ -46,40 +46,31 @@ static struct {
 
 /* ---- what it says ---- */
 
-struct waiting {
-	struct comm_end first; /* the one to name */
-	int n;
-};
-
 /* Who waits for somebody else tells more than who waits for its own kernel, proxy or memory. */
 static int weight(enum comm_waits w)
 {
 	return w == COMM_WAITS_NONE ? 0 : w == COMM_WAITS_PEER || w == COMM_WAITS_SOCKET ? 2 : 1;
 }
 
-static void find_waiting(void *ctx, const struct comm_end *e)
-{
-	struct waiting *w = ctx;
-
-	w->n += weight(e->waits) != 0;
-	if (weight(e->waits) > weight(w->first.waits))
-		w->first = *e;
-}
-
 static void describe(struct gantry_comm *comm, char *text, size_t len)
 {
-	struct waiting w = {.n = 0};
-	const struct comm_end *e = &w.first;
+	struct comm_end named = {0}; /* of those that wait */
+	const struct comm_end *e = &named;
 	char more[48] = "";
+	int n = 0;
 
-	comm_ends_each(comm, find_waiting, &w);
-	if (!w.n) {
+	COMM_EACH_END (comm, end) {
+		n += weight(end.waits) != 0;
+		if (weight(end.waits) > weight(named.waits))
+			named = end;
+	}
+	if (!n) {
 		snprintf(text, len, "no connection waits; launches that have not started or still copy: %d",
 			 comm_look_launches(comm));
 		return;
 	}
-	if (w.n > 1)
-		snprintf(more, sizeof(more), "; %d more connection%s", w.n - 1, w.n == 2 ? " waits" : "s wait");
+	if (n > 1)
+		snprintf(more, sizeof(more), "; %d more connection%s", n - 1, n == 2 ? " waits" : "s wait");
 	if (e->connecting)
 		snprintf(text, len, "the %s rank %d (%s) waits for that rank's call, to connect by %s%s",
 			 e->send ? "send to" : "receive from", e->peer, comm->infos[e->peer].host_name,
@@ -177,7 +168,7 @@ static void attend(struct gantry_comm *comm, int signalled)
  * must not find another file there.
  */
 
-static int wake_fd = -1; /* the handler's; release by install, -1 in a forked child */
+static int wake_fd = -1; /* the handler's; release by install_handler, -1 in a forked child */
 static uint32_t came;	 /* the handler adds, the thread takes */
 
 static void on_signal_fd(struct inet_source *s, uint32_t events)
@@ -190,7 +181,6 @@ static void on_signal_fd(struct inet_source *s, uint32_t events)
 }
 
 static struct inet_source signal_source = {.fd = -1, .ready = on_signal_fd};
-static int watched GUARDED_BY(loop_mu); /* the loop has the signal_source */
 
 static void on_signal(int number)
 {
@@ -207,73 +197,46 @@ static void on_signal(int number)
 	errno = kept;
 }
 
-/* 1: the handler has the eventfd. 0: there is no such signal, or it is the program's. */
-static int install_handler(int fd)
+/* 1: the handler has the eventfd. 0: the signal is the program's, or it cannot be had. */
+static int install_handler(const char *name)
 {
-	const char *text = gantry_params()->stall_signal;
 	struct sigaction act = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, old;
 	int number;
 
-	if (!*text || gantry_parse_signal(text, &number) != GANTRY_OK)
-		return 0; /* the parameter's check has refused anything else */
+	if (gantry_parse_signal(name, &number) != GANTRY_OK)
+		return 0; /* the parameter's check has refused it */
 	sigemptyset(&act.sa_mask);
-	if (sigaction(number, NULL, &old)) {
-		LOG_WARN(COMM, "GANTRY_STALL_SIGNAL=%s: %s", text, strerror(errno));
+	if (wake_fd < 0)
+		store_release(&wake_fd, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	if (wake_fd < 0 || sigaction(number, NULL, &old))
+		goto failed;
+	if (old.sa_handler == on_signal)
+		return 1;
+	if (old.sa_flags & SA_SIGINFO || old.sa_handler != SIG_DFL) {
+		LOG_WARN(COMM, "GANTRY_STALL_SIGNAL=%s is left to the program, which handles it itself", name);
 		return 0;
 	}
-	if (old.sa_handler != on_signal && (old.sa_flags & SA_SIGINFO || old.sa_handler != SIG_DFL)) {
-		LOG_WARN(COMM, "GANTRY_STALL_SIGNAL=%s is left to the program, which handles it itself", text);
-		return 0;
-	}
-	store_release(&wake_fd, fd);
-	if (old.sa_handler != on_signal && sigaction(number, &act, NULL)) {
-		LOG_WARN(COMM, "GANTRY_STALL_SIGNAL=%s: %s", text, strerror(errno));
-		return 0;
-	}
-	return 1;
+	if (sigaction(number, &act, NULL) == 0)
+		return 1;
+failed:
+	LOG_WARN(COMM, "GANTRY_STALL_SIGNAL=%s: %s", name, strerror(errno));
+	return 0;
 }
 
 static void signal_start(void) REQUIRES(loop_mu)
 {
-	int fd = load_acquire(&wake_fd);
+	const char *name = gantry_params()->stall_signal;
 
-	if (watched || !*gantry_params()->stall_signal)
+	if (signal_source.id || !*name || !install_handler(name))
 		return;
-	if (fd < 0)
-		fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	signal_source.fd = fd;
-	if (fd < 0 || inet_source_add(&signal_source, EPOLLIN) != GANTRY_OK)
+	signal_source.fd = wake_fd;
+	if (inet_source_add(&signal_source, EPOLLIN) != GANTRY_OK)
 		LOG_WARN(COMM, "GANTRY_STALL_SIGNAL is not heard: %s", strerror(errno));
-	else
-		watched = install_handler(fd);
-	if (!watched && load_acquire(&wake_fd) < 0)
-		inet_source_close(&signal_source);
-	else if (!watched)
-		inet_source_release(&signal_source);
 }
 
 static void signal_stop(void) REQUIRES(loop_mu)
 {
 	inet_source_release(&signal_source);
-	watched = 0;
-}
-
-/* Has it come since the last look? */
-static int signal_came(void)
-{
-	return exchange_acquire(&came, 0) != 0;
-}
-
-/* In a forked child: it is the parent's. */
-static void signal_abandon(void) REQUIRES(loop_mu)
-{
-	int fd = load_acquire(&wake_fd);
-
-	if (fd >= 0 && !watched) /* else the loop has closed it */
-		close(fd);
-	watched = 0;
-	store_release(&wake_fd, -1);
-	store_relaxed(&came, 0);
 }
 
 /* ---- the loop's client ---- */
@@ -310,16 +273,14 @@ static void hold(struct gantry_comm *comm, int all, int signalled) REQUIRES(loop
 
 static void pass(void) REQUIRES(loop_mu)
 {
-	int signalled = signal_came(), all = signalled || inet_due(watch.next);
+	int signalled = exchange_acquire(&came, 0) != 0, all = signalled || inet_due(watch.next);
 
 	if (!all && !watch.causes)
 		return;
 	if (all)
 		watch.next = gantry_params()->stall ? gantry_now_ns() + nap_ns() : UINT64_MAX;
 	watch.causes = 0;
-	gantry_list_each (e, &watch.comms) {
-		struct gantry_comm *comm = gantry_container(e, struct gantry_comm, node);
-
+	gantry_list_each_entry (comm, &watch.comms, struct gantry_comm, node) {
 		if (all || comm_cause_waits(comm))
 			hold(comm, all, signalled);
 	}
@@ -332,7 +293,9 @@ static int busy(void) REQUIRES(loop_mu)
 
 static void in_child(void) REQUIRES(loop_mu)
 {
-	signal_abandon();
+	/* The loop has closed the eventfd if it watched it. Else a copy stays open, which misleads nobody. */
+	store_release(&wake_fd, -1);
+	store_relaxed(&came, 0);
 	watch.held = NULL;
 	gantry_list_each_safe (e, &watch.comms)
 		gantry_list_remove(e); /* so that destroying one here is harmless */

@@ -1,0 +1,614 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From gantry_send and gantry_recv to a launch, in the order of this file:
+ *
+ *   works    argument memory of launches; nothing is allocated per launch once the sizes have settled
+ *   plans    a transfer becomes xfers for the kernel's blocks and operations for the proxy. What both ends must agree on
+ *            (protocol, split over channels, step size) is computed from what both know: the size, the settings compared
+ *            at init, and what the connection settled. What is each end's own affair (copy or hand over) is not
+ *   groups   a group belongs to a thread, as in NCCL
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/atomic.h"
+#include "base/clock.h"
+#include "base/eventcount.h"
+#include "base/log.h"
+#include "base/param.h"
+#include "base/text.h"
+#include "comm/report.h"
+
+/* ---- works ---- */
+
+/*
+ * Transfers that a work holds from the start. On a GPU it is generous: memory is not got while kernels run there,
+ * because the driver may wait for them, and they may be waiting for this very launch.
+ */
+enum { XFERS_FIRST = 4, XFERS_FIRST_GPU = 64, XFERS_NEAR = 8 /* P2P_NEAR: a block copies so few to itself */ };
+
+static uint32_t first_capacity(const struct gantry_comm *comm)
+{
+	return gantry_traits(comm->device)->calls_may_wait ? XFERS_FIRST_GPU : XFERS_FIRST;
+}
+
+/* A work's memory: xfers, first[], on a line of its own finished, and behind it the times, if there is a trace. */
+static size_t xfers_size(uint32_t capacity)
+{
+	return (size_t)capacity * sizeof(struct gantry_xfer);
+}
+
+static size_t times_at(uint32_t capacity)
+{
+	return (xfers_size(capacity) + (COMM_CHANNELS_MAX + 1) * sizeof(uint32_t) + 127) / 128 * 128 + 128;
+}
+
+static size_t work_size(const struct gantry_comm *comm, uint32_t capacity)
+{
+	size_t times = comm->traced ? capacity * sizeof(struct gantry_xfer_time) : 0;
+
+	return times_at(capacity) + (times + 127) / 128 * 128;
+}
+
+static void work_place(const struct gantry_comm *comm, struct comm_work *w, uint32_t capacity, char *host, char *dev,
+		       char *own)
+{
+	size_t size = times_at(capacity);
+
+	w->times_host = comm->traced ? (void *)(host + size) : NULL;
+	w->times_dev = comm->traced ? (void *)(dev + size) : NULL;
+	w->xfers_host = (void *)host;
+	w->first_host = (void *)(host + xfers_size(capacity));
+	w->finished_host = (void *)(host + size - 128);
+	w->finished_dev = (void *)(dev + size - 128);
+	w->mapped_dev = (void *)dev;
+	w->xfers_dev = (void *)own;
+	w->first_dev = (void *)(own + xfers_size(capacity));
+	w->capacity = capacity;
+	w->expected = 0;
+}
+
+/* Memory for n works. On a GPU the kernel works on a copy in its own memory. */
+static gantry_result works_alloc(struct gantry_comm *comm, struct comm_work *w, uint32_t n, uint32_t capacity)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_device *d = comm->device;
+	size_t size = work_size(comm, capacity);
+	void *host = NULL, *dev = NULL, *own = NULL;
+
+	TRY(d->ops->alloc_mapped(d, n * size, &host, &dev));
+	own = dev;
+	if (gantry_traits(d)->needs_own_copy) {
+		r = d->ops->alloc(d, n * size, &own);
+		if (r != GANTRY_OK) {
+			d->ops->free_mapped(d, host);
+			goto out;
+		}
+	}
+	for (uint32_t i = 0; i < n; i++)
+		work_place(comm, &w[i], capacity, (char *)host + i * size, (char *)dev + i * size,
+			   (char *)own + i * size);
+out:
+	return r;
+}
+
+static void works_release(struct gantry_comm *comm, struct comm_work *w)
+{
+	struct gantry_device *d = comm->device;
+
+	if (w->xfers_dev && (void *)w->xfers_dev != (void *)w->xfers_host)
+		d->ops->free(d, w->xfers_dev);
+	if (w->xfers_host)
+		d->ops->free_mapped(d, w->xfers_host);
+}
+
+gantry_result comm_works_init(struct gantry_comm *comm)
+{
+	gantry_result r = GANTRY_OK;
+
+	comm->traced = *gantry_params()->trace != 0;
+	TRY(works_alloc(comm, comm->works, COMM_WORKS, first_capacity(comm)));
+	comm->works_first = comm->works[0];
+out:
+	return r;
+}
+
+int comm_work_busy(const struct comm_work *w)
+{
+	return w->finished_host && load_acquire(w->finished_host) != load_relaxed(&w->expected);
+}
+
+int comm_works_busy(const struct gantry_comm *comm)
+{
+	int n = 0;
+
+	for (int i = 0; i < COMM_WORKS; i++)
+		n += comm_work_busy(&comm->works[i]);
+	return n;
+}
+
+void comm_works_free(struct gantry_comm *comm)
+{
+	for (int i = 0; i < COMM_WORKS; i++) {
+		if (comm->works[i].capacity > first_capacity(comm))
+			works_release(comm, &comm->works[i]);
+	}
+	for (uint32_t i = 0; i < comm->noutgrown; i++)
+		works_release(comm, &comm->outgrown[i]);
+	free(comm->outgrown);
+	works_release(comm, &comm->works_first);
+}
+
+/* The memory that was too small is kept to the end: a kernel may wait for its counter, and freeing may wait for
+ * kernels. */
+static gantry_result grow_work(struct gantry_comm *comm, struct comm_work *w, uint32_t capacity)
+{
+	gantry_result r = GANTRY_OK;
+	struct comm_work now = {0}, *kept;
+
+	kept = realloc(comm->outgrown, (comm->noutgrown + 1) * sizeof(*kept));
+	if (!kept)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a launch of %u transfers", capacity);
+	comm->outgrown = kept;
+	TRY(works_alloc(comm, &now, 1, capacity));
+	if (w->capacity > first_capacity(comm))
+		comm->outgrown[comm->noutgrown++] = *w;
+	comm_mu_lock(&comm->mu); /* the watchdog asks which works are busy */
+	*w = now;
+	comm_mu_unlock(&comm->mu);
+out:
+	return r;
+}
+
+/* The next argument memory with room for n transfers; waits until it is free. */
+static gantry_result work_get(struct gantry_comm *comm, uint32_t n, struct gantry_stream *stream,
+			      struct comm_work **ret_work)
+{
+	gantry_result r = GANTRY_OK;
+	struct comm_work *w = &comm->works[comm->launches % COMM_WORKS];
+	uint32_t capacity = w->capacity;
+	struct gantry_waiter wait;
+
+	gantry_waiter_init(&wait, NULL);
+	/* All in use: let the whole of it drain, so that caller and kernels do not take turns on a small machine. */
+	while (comm_work_busy(w)) {
+		TRY(comm_check(comm));
+		TRY(comm->device->ops->stream_sync(comm->device, stream));
+		if (comm_work_busy(w))
+			gantry_waiter_idle(&wait, UINT64_MAX);
+	}
+	if (w->ntimes)
+		comm_times_collect(comm, 0);
+	if (n > capacity) {
+		while (capacity < n)
+			capacity *= 2;
+		TRY(grow_work(comm, w, capacity));
+	}
+	*ret_work = w;
+out:
+	return r;
+}
+
+static gantry_result work_launch(struct gantry_comm *comm, struct comm_work *w, uint32_t n, uint32_t blocks,
+				 struct gantry_stream *stream)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_device *d = comm->device;
+	struct gantry_p2p_args args = {.xfers = w->xfers_dev,
+				       .first = w->first_dev,
+				       .result = comm->result_dev,
+				       .finished = w->finished_dev,
+				       .times = w->times_dev};
+	struct gantry_launch l = {.kernel = &gantry_kernel_p2p,
+				  .blocks = blocks,
+				  .args = &args,
+				  .args_size = sizeof(args),
+				  .abort = comm->abort_dev,
+				  .eventcounts = comm->all_notify ? comm->eventcounts : NULL};
+	int near = 1;
+
+	if (comm->last_work && comm->last_stream != stream) {
+		args.after = comm->last_work->finished_dev;
+		args.after_value = comm->last_work->expected;
+	}
+	/* A GPU's kernel works on a copy in its own memory: made by itself, or here if there are many. */
+	for (uint32_t b = 0; b < blocks; b++)
+		near &= w->first_host[b + 1] - w->first_host[b] <= XFERS_NEAR;
+	if (near) {
+		args.xfers = w->mapped_dev;
+		args.first = (void *)((char *)w->mapped_dev + xfers_size(w->capacity));
+	} else if (w->xfers_dev != w->mapped_dev) {
+		TRY(d->ops->copy_async(d, stream, w->xfers_dev, w->xfers_host, n * sizeof(struct gantry_xfer)));
+		TRY(d->ops->copy_async(d, stream, w->first_dev, w->first_host, (blocks + 1) * sizeof(uint32_t)));
+	}
+	store_relaxed(&w->expected, w->expected + blocks); /* the watchdog looks */
+	comm->launches++;
+	if (comm->traced) {
+		w->ntimes = n;
+		w->launched = gantry_ticks();
+	}
+	r = d->ops->launch(d, stream, &l);
+	comm->last_stream = stream;
+	comm->last_work = w;
+	if (r != GANTRY_OK)
+		store_relaxed(&w->expected, w->expected - blocks);
+out:
+	return r;
+}
+
+/* ---- plans ---- */
+
+static uint8_t choose_proto(const struct gantry_conn *conn, uint64_t bytes)
+{
+	const struct gantry_params *p = gantry_params();
+	uint8_t asked = (uint8_t)(p->proto - PARAM_PROTO_SIMPLE);
+
+	if (!bytes)
+		return GANTRY_PROTO_SIMPLE;
+	if (p->proto != PARAM_PROTO_AUTO)
+		return conn->buffs[asked] ? asked : GANTRY_PROTO_SIMPLE;
+	if (bytes <= p->ll_max && conn->buffs[GANTRY_PROTO_LL])
+		return GANTRY_PROTO_LL;
+	if (bytes <= p->ll128_max && conn->buffs[GANTRY_PROTO_LL128])
+		return GANTRY_PROTO_LL128;
+	return GANTRY_PROTO_SIMPLE;
+}
+
+/* Simple over a proxy: both ends cut alike. Between kernels the sender cuts as it likes. */
+static uint64_t choose_step(const struct gantry_connector *c, uint8_t proto, int ptr)
+{
+	if (proto != GANTRY_PROTO_SIMPLE)
+		return c->conn.step_bytes[proto];
+	if (c->max_step)
+		return c->max_step;
+	return ptr ? gantry_params()->ptr_step : c->conn.step_bytes[proto];
+}
+
+static int may_ptr(struct gantry_comm *comm, struct comm_conn *cc, const struct comm_call *call, uint8_t proto,
+		   uint64_t *ret_place)
+{
+	const struct gantry_params *p = gantry_params();
+
+	if (!p->ptr || proto != GANTRY_PROTO_SIMPLE || !call->bytes || call->bytes < p->ptr_min || !cc->c.sharing)
+		return 0;
+	/* Between kernels the receiver reads where the slot says. */
+	if (!call->send && !(cc->c.conn.flags & GANTRY_CONN_PROXIED && cc->c.conn.offers))
+		return 0;
+	return comm_memory_place(comm, cc, call, ret_place);
+}
+
+/* One part of a call on one channel. op: NULL if the end is not proxied. */
+static void plan_part(struct gantry_comm *comm, struct comm_conn *cc, const struct comm_call *call, uint64_t from,
+		      uint64_t bytes, struct gantry_xfer *x, struct gantry_proxy_op *op)
+{
+	uint64_t place = 0;
+
+	memset(x, 0, sizeof(*x));
+	x->conn = cc->dev;
+	x->buf = call->buf + from;
+	x->bytes = bytes;
+	x->send = (uint8_t)call->send;
+	x->proto = choose_proto(&cc->c.conn, bytes);
+	x->ptr = (uint8_t)may_ptr(comm, cc, call, x->proto, &place);
+	x->place = place + from;
+	x->step_bytes = choose_step(&cc->c, x->proto, x->ptr);
+	x->turn = cc->turns;
+	store_relaxed(&cc->turns, x->turn + 1); /* reports look */
+	comm_trace_xfer(cc, comm->op_ids, x);
+	if (!op)
+		return;
+	op->conn = cc->c.proxy;
+	op->bytes = bytes;
+	op->step_bytes = x->step_bytes;
+	op->nsteps = bytes ? (bytes + x->step_bytes - 1) / x->step_bytes : 1;
+	op->slice_steps = op->chunk_steps = 1;
+	op->proto = x->proto;
+	op->ptr = x->ptr;
+	op->exact = 1;
+	op->id = comm->op_ids;
+}
+
+static uint32_t parts_of(const struct gantry_comm *comm, uint64_t bytes)
+{
+	uint64_t per = gantry_params()->split_min, n;
+
+	if (comm->nchannels == 1 || bytes < 2 * per)
+		return 1;
+	n = bytes / per;
+	return n < (uint64_t)comm->nchannels ? (uint32_t)n : (uint32_t)comm->nchannels;
+}
+
+/* Parts are multiples of 4 KiB, so that they stay aligned as the buffer is. */
+static uint64_t part_bytes(uint64_t bytes, uint32_t parts)
+{
+	return parts == 1 ? bytes : ((bytes + parts - 1) / parts + 4095) / 4096 * 4096;
+}
+
+/* The channel of a part: both ends count from the same one, and pairs differ. */
+static uint32_t channel_of(const struct comm_call *call, uint32_t part)
+{
+	return ((uint32_t)(call->comm->rank + call->peer) + part) % (uint32_t)call->comm->nchannels;
+}
+
+struct count {
+	uint32_t xfers, ops;
+	uint32_t per_channel[COMM_CHANNELS_MAX];
+};
+
+static void count_calls(const struct comm_call *calls, size_t n, struct count *c)
+{
+	memset(c, 0, sizeof(*c));
+	for (size_t i = 0; i < n; i++) {
+		uint32_t parts = parts_of(calls[i].comm, calls[i].bytes);
+
+		if (calls[i].peer == calls[i].comm->rank)
+			continue;
+		c->xfers += parts;
+		for (uint32_t p = 0; p < parts; p++) {
+			uint32_t ch = channel_of(&calls[i], p);
+
+			c->per_channel[ch]++;
+			c->ops += calls[i].comm->peers[calls[i].peer].conns[calls[i].send][ch].c.proxy != NULL;
+		}
+	}
+}
+
+/* The first call from `at` on that is a rank's send to itself, or its receive; n: none. */
+static size_t next_to_self(const struct comm_call *calls, size_t at, size_t n, int send)
+{
+	while (at < n && !(calls[at].peer == calls[at].comm->rank && calls[at].send == send))
+		at++;
+	return at;
+}
+
+/* A rank's messages to itself: the k-th send goes to the k-th receive. */
+static gantry_result copy_to_self(struct gantry_comm *comm, const struct comm_call *calls, size_t n)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_device *d = comm->device;
+	size_t s = 0, v = 0;
+
+	for (;;) {
+		s = next_to_self(calls, s, n, 1);
+		v = next_to_self(calls, v, n, 0);
+		if (s == n && v == n)
+			break;
+		if (s == n || v == n)
+			FAIL(GANTRY_ERR_USAGE, "rank %d %s itself without the other half in the same group", comm->rank,
+			     s < n ? "sends to" : "receives from");
+		if (calls[s].bytes > calls[v].bytes)
+			FAIL(GANTRY_ERR_SIZE, "rank %d sends itself %llu bytes and receives %llu", comm->rank,
+			     (unsigned long long)calls[s].bytes, (unsigned long long)calls[v].bytes);
+		if (calls[s].bytes && calls[s].buf != calls[v].buf)
+			TRY(d->ops->copy_async(d, calls[v].stream, calls[v].buf, calls[s].buf, calls[s].bytes));
+		s++;
+		v++;
+	}
+out:
+	return r;
+}
+
+static void fill(struct gantry_comm *comm, const struct comm_call *calls, size_t n, const struct count *c,
+		 struct comm_work *w, struct gantry_proxy_op *op)
+{
+	uint32_t at[COMM_CHANNELS_MAX], sum = 0;
+
+	for (int ch = 0; ch < comm->nchannels; ch++) {
+		w->first_host[ch] = at[ch] = sum;
+		sum += c->per_channel[ch];
+	}
+	w->first_host[comm->nchannels] = sum;
+	for (size_t i = 0; i < n; i++) {
+		uint32_t parts = parts_of(comm, calls[i].bytes);
+		uint64_t size = part_bytes(calls[i].bytes, parts), from = 0;
+
+		if (calls[i].peer == comm->rank)
+			continue;
+		comm->op_ids++;
+		for (uint32_t p = 0; p < parts; p++) {
+			uint32_t ch = channel_of(&calls[i], p);
+			struct comm_conn *cc = &calls[i].comm->peers[calls[i].peer].conns[calls[i].send][ch];
+			uint64_t left = calls[i].bytes - from, bytes = left < size ? left : size;
+			struct gantry_xfer *x = &w->xfers_host[at[ch]];
+
+			plan_part(comm, cc, &calls[i], from, bytes, x, cc->c.proxy ? op : NULL);
+			if (comm->traced)
+				comm_times_plan(&w->times_host[at[ch]], cc, comm->op_ids, x);
+			at[ch]++;
+			from += bytes;
+			op = cc->c.proxy && op ? op->next : op;
+		}
+	}
+}
+
+/* All calls of one communicator, in order: plans, appends to the proxy, launches. */
+static gantry_result enqueue(struct gantry_comm *comm, const struct comm_call *calls, size_t n)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_proxy_op *first = NULL, *last;
+	struct comm_work *w;
+	struct count c;
+
+	TRY(comm_check(comm));
+	for (size_t i = 1; i < n; i++) {
+		if (calls[i].stream != calls[0].stream)
+			FAIL(GANTRY_ERR_USAGE, "calls of one group and communicator use one stream");
+	}
+	count_calls(calls, n, &c);
+	TRY(copy_to_self(comm, calls, n));
+	if (!c.xfers)
+		goto out;
+	TRY(work_get(comm, c.xfers, calls[0].stream, &w));
+	if (c.ops)
+		TRY(gantry_proxy_ops_get(comm->proxy, c.ops, &first));
+	fill(comm, calls, n, &c, w, first);
+	if (first) {
+		for (last = first; last->next; last = last->next)
+			;
+		gantry_proxy_append(comm->proxy, first, last);
+	}
+	TRY(work_launch(comm, w, c.xfers, (uint32_t)comm->nchannels, calls[0].stream));
+out:
+	if (r != GANTRY_OK && r != GANTRY_ERR_USAGE && r != GANTRY_ERR_SIZE)
+		comm_fail(comm, r, comm->rank, gantry_last_error());
+	return r;
+}
+
+/* ---- groups ---- */
+
+/* The calls of this thread's open group. The array is kept from group to group and ends with its thread. */
+static _Thread_local struct {
+	struct comm_call *calls;
+	size_t n, capacity;
+	int depth;
+	gantry_result error; /* of a call within the group: the whole group fails */
+} group;
+
+static const uint8_t type_bytes[GANTRY_TYPE_COUNT] = {
+#define TYPE_BYTES(name, number, bytes, text) [number] = bytes,
+	GANTRY_TYPES(TYPE_BYTES)
+#undef TYPE_BYTES
+};
+
+static pthread_once_t key_once = PTHREAD_ONCE_INIT;
+static pthread_key_t key; /* its only use is to be destroyed when a thread ends */
+static int has_key;
+
+static void thread_ends(void *arg)
+{
+	(void)arg;
+	free(group.calls);
+	group.calls = NULL;
+	group.n = group.capacity = 0;
+}
+
+static void make_key(void)
+{
+	has_key = !pthread_key_create(&key, thread_ends);
+}
+
+/* If the library is unloaded, threads must not come back to thread_ends. */
+__attribute__((destructor)) static void delete_key(void)
+{
+	if (has_key)
+		pthread_key_delete(key);
+}
+
+static gantry_result grow_group(void)
+{
+	gantry_result r = GANTRY_OK;
+	size_t capacity = group.capacity ? group.capacity * 2 : 64;
+	struct comm_call *calls = realloc(group.calls, capacity * sizeof(*calls));
+
+	if (!calls)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a group of %zu calls", capacity);
+	group.calls = calls;
+	group.capacity = capacity;
+	pthread_once(&key_once, make_key);
+	if (has_key)
+		pthread_setspecific(key, &key);
+out:
+	return r;
+}
+
+/* The calls of one communicator in their order; few communicators per group, so the search is short. */
+static gantry_result enqueue_all(struct comm_call *calls, size_t n)
+{
+	gantry_result r = GANTRY_OK, one;
+	struct comm_call *part;
+	int same = 1;
+
+	for (size_t i = 1; i < n; i++)
+		same &= calls[i].comm == calls[0].comm;
+	if (same)
+		return enqueue(calls[0].comm, calls, n);
+	part = malloc(n * sizeof(*part));
+	if (!part)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a group of %zu calls", n);
+	for (size_t i = 0; i < n; i++) {
+		struct gantry_comm *comm = calls[i].comm;
+		size_t m = 0;
+
+		for (size_t k = i; comm && k < n; k++) {
+			if (calls[k].comm != comm)
+				continue;
+			part[m++] = calls[k];
+			calls[k].comm = NULL; /* taken */
+		}
+		one = comm ? enqueue(comm, part, m) : GANTRY_OK;
+		r = r == GANTRY_OK ? one : r;
+	}
+	free(part);
+out:
+	return r;
+}
+
+gantry_result gantry_group_start(void)
+{
+	group.depth++;
+	return GANTRY_OK;
+}
+
+gantry_result gantry_group_end(void)
+{
+	gantry_result r = GANTRY_OK;
+	size_t n = group.n;
+
+	if (!group.depth)
+		FAIL(GANTRY_ERR_USAGE, "gantry_group_end without gantry_group_start");
+	if (--group.depth)
+		return GANTRY_OK;
+	group.n = 0;
+	r = group.error;
+	group.error = GANTRY_OK;
+	if (r != GANTRY_OK || !n)
+		return r;
+	TRY(comm_connect(group.calls, n));
+	TRY(enqueue_all(group.calls, n));
+out:
+	return r;
+}
+
+static gantry_result transfer(char *buf, size_t count, enum gantry_type type, int peer, struct gantry_comm *comm,
+			      struct gantry_stream *stream, int send)
+{
+	gantry_result r = GANTRY_OK, end;
+	const char *what = send ? "gantry_send" : "gantry_recv";
+	struct comm_call call = {.comm = comm, .stream = stream, .buf = buf, .peer = peer, .send = send};
+
+	group.depth++;
+	if (!comm || !stream)
+		FAIL(GANTRY_ERR_INVALID, "%s: no communicator or no stream", what);
+	if ((unsigned)type >= GANTRY_TYPE_COUNT)
+		FAIL(GANTRY_ERR_INVALID, "%s: there is no type %d", what, (int)type);
+	if (peer < 0 || peer >= comm->nranks)
+		FAIL(GANTRY_ERR_INVALID, "%s: peer %d of %s", what, peer, COUNT_TEXT(comm->nranks, "rank"));
+	if (count && !buf)
+		FAIL(GANTRY_ERR_INVALID, "%s: %zu elements at NULL", what, count);
+	if (count > GANTRY_SLOT_SIZE / type_bytes[type])
+		FAIL(GANTRY_ERR_INVALID, "%s: %zu elements are too many", what, count);
+	TRY(comm_check(comm));
+	call.bytes = (uint64_t)count * type_bytes[type];
+	if (group.n == group.capacity)
+		TRY(grow_group());
+	group.calls[group.n++] = call;
+out:
+	if (r != GANTRY_OK && group.error == GANTRY_OK)
+		group.error = r;
+	end = gantry_group_end();
+	return r == GANTRY_OK ? end : r;
+}
+
+gantry_result gantry_send(const void *buf, size_t count, enum gantry_type type, int peer, struct gantry_comm *comm,
+			  struct gantry_stream *stream)
+{
+	return transfer((char *)(uintptr_t)buf, count, type, peer, comm, stream, 1);
+}
+
+gantry_result gantry_recv(void *buf, size_t count, enum gantry_type type, int peer, struct gantry_comm *comm,
+			  struct gantry_stream *stream)
+{
+	return transfer(buf, count, type, peer, comm, stream, 0);
+}

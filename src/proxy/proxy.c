@@ -404,8 +404,7 @@ static void arrive(struct gantry_proxy *p, struct gantry_proxy_op *op)
 /* All operations of a group end here, done or not. */
 static void drop_all(struct gantry_proxy *p, struct gantry_proxy_group *g)
 {
-	gantry_list_each_safe (e, &g->ready) {
-		struct gantry_proxy_conn *pc = gantry_container(e, struct gantry_proxy_conn, ready);
+	gantry_list_each_entry_safe (pc, &g->ready, struct gantry_proxy_conn, ready) {
 		uint64_t n = 0;
 
 		while (pc->first) {
@@ -488,8 +487,7 @@ static int pass_group(struct gantry_proxy *p, struct gantry_proxy_group *g)
 {
 	int worked = 0;
 
-	gantry_list_each_safe (e, &g->ready) {
-		struct gantry_proxy_conn *pc = gantry_container(e, struct gantry_proxy_conn, ready);
+	gantry_list_each_entry_safe (pc, &g->ready, struct gantry_proxy_conn, ready) {
 		int did = 0;
 		gantry_result r = pc->side->proxy_progress(pc, &did);
 
@@ -513,9 +511,7 @@ static int pass_all(struct gantry_proxy *p)
 {
 	int worked = 0;
 
-	gantry_list_each_safe (e, &p->active) {
-		struct gantry_proxy_group *g = gantry_container(e, struct gantry_proxy_group, in_active);
-
+	gantry_list_each_entry_safe (g, &p->active, struct gantry_proxy_group, in_active) {
 		/* Sequentially consistent: whoever sets it and rings is seen before the sleep. */
 		if (g->config.abort && load_seq(g->config.abort)) {
 			LOG_INFO(PROXY, "aborted: %llu operations end", (unsigned long long)GET(g->pending));
@@ -637,7 +633,6 @@ static void back_off(struct gantry_proxy *p)
 	if (busy)
 		max = p->nap_ns < p->nap_max_ns ? p->nap_ns : p->nap_max_ns;
 	gantry_waiter_idle(&p->waiter, max);
-	PUT(p->stats.yields, p->waiter.yields);
 	if (p->waiter.sleeps == sleeps)
 		return;
 	PUT(p->stats.sleeps, p->waiter.sleeps);
@@ -717,9 +712,7 @@ gantry_result gantry_proxy_get(struct gantry_device *dev, struct gantry_proxy **
 	gantry_result r = GANTRY_OK;
 
 	engines_mu_lock(&engines_mu_one);
-	gantry_list_each (e, &engines) {
-		struct gantry_proxy *p = gantry_container(e, struct gantry_proxy, in_engines);
-
+	gantry_list_each_entry (p, &engines, struct gantry_proxy, in_engines) {
 		if (p->key == key)
 			found = p;
 	}
@@ -762,7 +755,6 @@ void gantry_proxy_get_stats(struct gantry_proxy *p, struct gantry_proxy_stats *r
 {
 	ret->passes = GET(p->stats.passes);
 	ret->worked = GET(p->stats.worked);
-	ret->yields = GET(p->stats.yields);
 	ret->sleeps = GET(p->stats.sleeps);
 	ret->wakes = GET(p->stats.wakes);
 	ret->batches = GET(p->stats.batches);

@@ -72,7 +72,7 @@ void gantry_proxy_conn_look(const struct gantry_proxy_conn *pc, struct gantry_pr
 
 /* How the thread spent its life; for perf and tests. */
 struct gantry_proxy_stats {
-	uint64_t passes, worked, yields, sleeps, wakes, batches, ops;
+	uint64_t passes, worked, sleeps, wakes, batches, ops;
 };
 void gantry_proxy_get_stats(struct gantry_proxy *p, struct gantry_proxy_stats *ret);
 

@@ -161,16 +161,28 @@ void gantry_eventcount_describe(const struct gantry_connector *c, struct gantry_
 	}
 }
 
+static void close_eventcount(struct gantry_remote_eventcount *d)
+{
+	if (d->page)
+		d->host->ops->ipc_close(d->host, d->page);
+	gantry_device_close(d->host);
+	memset(d, 0, sizeof(*d));
+}
+
 /*
+ * A kernel that notifies, or the copy engine in its place, wants the eventcount of a kernel that sleeps; a proxy polls.
  * By the handle also within a process: then the page stays as long as it is open here, even if the communicator that it
  * belongs to is destroyed while this end's kernel is about to look at the eventcount.
  */
-gantry_result gantry_remote_eventcount_open(const struct gantry_connector *c, const struct gantry_eventcount_info *info,
-					    struct gantry_remote_eventcount *d)
+gantry_result gantry_end_open_eventcount(struct gantry_connector *c, const struct gantry_eventcount_info *info,
+					 int peer_is_proxied)
 {
 	gantry_result r = GANTRY_OK;
+	struct gantry_end *end = c->resources;
+	struct gantry_remote_eventcount *d = &end->eventcount;
 
-	if (d->looked || !info->there || !gantry_ends_see_each_other(c->me, c->peer))
+	if (d->looked || !info->there || peer_is_proxied || !(c->device->sleeps || end->engine) ||
+	    !gantry_ends_see_each_other(c->me, c->peer))
 		return GANTRY_OK;
 	if (info->exported) {
 		TRY(gantry_device_host(&d->host));
@@ -186,24 +198,32 @@ gantry_result gantry_remote_eventcount_open(const struct gantry_connector *c, co
 	d->looked = 1;
 out:
 	if (r != GANTRY_OK)
-		gantry_remote_eventcount_close(d);
+		close_eventcount(d);
 	return r;
 }
 
-void gantry_remote_eventcount_close(struct gantry_remote_eventcount *d)
+void gantry_end_close(struct gantry_connector *c)
 {
-	if (d->page)
-		d->host->ops->ipc_close(d->host, d->page);
-	gantry_device_close(d->host);
-	memset(d, 0, sizeof(*d));
+	gantry_end_proxy_free(c);
+	close_eventcount(&((struct gantry_end *)c->resources)->eventcount);
 }
 
-int gantry_eventcount_is_notified(const struct gantry_connector *c, int peer_is_proxied)
+/* Whether the peer's end, proxied or not, will wake this end's kernels: gantry_connector's peer_notifies. */
+static int is_notified(const struct gantry_connector *c, int peer_is_proxied)
 {
 	if (!c->eventcount || !(c->peer->sleeps || peer_is_proxied))
 		return 0; /* a GPU does not notify */
 	return gantry_ends_same_process(c->me, c->peer) ||
 	       (c->eventcount_handle && gantry_ends_see_each_other(c->me, c->peer));
+}
+
+void gantry_end_fill(struct gantry_connector *c, const struct gantry_rings *rings, char *base, int peer_is_proxied)
+{
+	c->conn.offers = NULL; /* neither a pool nor a producer that puts bytes into the receiver's buffer */
+	gantry_rings_fill(&c->conn, rings, base, peer_is_proxied);
+	c->conn.eventcount = ((struct gantry_end *)c->resources)->eventcount.eventcount;
+	c->max_step = peer_is_proxied ? rings->step_bytes[GANTRY_PROTO_SIMPLE] : 0;
+	c->peer_notifies = is_notified(c, peer_is_proxied);
 }
 
 void *gantry_end_get(struct gantry_connector *c, size_t size)

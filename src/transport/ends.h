@@ -85,9 +85,6 @@ struct gantry_remote_eventcount {
 	void *page;
 	int looked;
 };
-gantry_result gantry_remote_eventcount_open(const struct gantry_connector *c, const struct gantry_eventcount_info *info,
-					    struct gantry_remote_eventcount *d);
-void gantry_remote_eventcount_close(struct gantry_remote_eventcount *d);
 
 /*
  * What an end begins with, a connector's `resources`; the rest is its transport's. Owned by the thread that connects;
@@ -100,8 +97,13 @@ struct gantry_end {
 };
 /* The connector's end of that size: made, zeroed, when it is first asked for. NULL: no memory, and said so. */
 void *gantry_end_get(struct gantry_connector *c, size_t size);
-/* Whether the peer's end, proxied or not, will wake this end's kernels: gantry_connector's peer_notifies. */
-int gantry_eventcount_is_notified(const struct gantry_connector *c, int peer_is_proxied);
+/* For connect: opens the peer's eventcount, if this end's kernels or its engine are to notify it. */
+gantry_result gantry_end_open_eventcount(struct gantry_connector *c, const struct gantry_eventcount_info *info,
+					 int peer_is_proxied);
+/* For connect of an end that is not proxied, after its words: rings at `base`, and what follows from the peer. */
+void gantry_end_fill(struct gantry_connector *c, const struct gantry_rings *rings, char *base, int peer_is_proxied);
+/* What the above have made; the end itself and its memory are the transport's. */
+void gantry_end_close(struct gantry_connector *c);
 
 /*
  * ---- a proxied end: steps moved with the device's copy engine, driven by the proxy ----

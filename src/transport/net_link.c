@@ -104,9 +104,7 @@ static gantry_result context_get(uint64_t comm_id, struct gantry_device *device,
 	struct net_context *x = NULL;
 
 	contexts_mu_lock(&contexts_mu_one);
-	gantry_list_each (pos, &contexts) {
-		struct net_context *it = gantry_container(pos, struct net_context, node);
-
+	gantry_list_each_entry (it, &contexts, struct net_context, node) {
 		if (it->comm_id == comm_id && it->device == device) {
 			it->refs++;
 			*ret_context = it;
@@ -159,9 +157,7 @@ static struct gantry_list links GUARDED_BY(links_mu) = {&links, &links};
 
 static struct net_link *find(const struct gantry_connector *c) REQUIRES(links_mu)
 {
-	gantry_list_each (pos, &links) {
-		struct net_link *l = gantry_container(pos, struct net_link, node);
-
+	gantry_list_each_entry (l, &links, struct net_link, node) {
 		if (l->comm_id == c->comm_id && l->me == c->me->rank && l->peer == c->peer->rank &&
 		    l->send == c->send && l->device == c->device)
 			return l;
@@ -241,9 +237,7 @@ static void destroy(struct net_link *l)
 {
 	struct gantry_net *net = l->context ? l->context->net : NULL;
 
-	gantry_list_each_safe (pos, &l->memory) {
-		struct net_mem *m = gantry_container(pos, struct net_mem, node);
-
+	gantry_list_each_entry_safe (m, &l->memory, struct net_mem, node) {
 		net->ops->dereg_mr(net, l->comm, m->mr);
 		free(m);
 	}
@@ -395,9 +389,7 @@ void *net_link_mr_of(struct net_link *l, const void *p, uint64_t size)
 	void *mr = NULL;
 
 	net_link_mu_lock(&l->mu);
-	gantry_list_each (pos, &l->memory) {
-		struct net_mem *m = gantry_container(pos, struct net_mem, node);
-
+	gantry_list_each_entry (m, &l->memory, struct net_mem, node) {
 		if ((const char *)p >= m->base && (const char *)p + size <= m->base + m->size) {
 			mr = m->mr;
 			break;
@@ -415,9 +407,8 @@ gantry_result net_register(struct gantry_proxy_conn *pc, void *ptr, size_t size,
 	struct net_mem *m = NULL;
 
 	net_link_mu_lock(&l->mu);
-	gantry_list_each (pos, &l->memory) { /* the channels of a link ask one after the other */
-		struct net_mem *it = gantry_container(pos, struct net_mem, node);
-
+	/* The channels of a link ask one after the other. */
+	gantry_list_each_entry (it, &l->memory, struct net_mem, node) {
 		if (it->base == ptr && it->size == size) {
 			it->refs++;
 			*ret_handle = it;

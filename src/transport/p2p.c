@@ -140,9 +140,7 @@ static struct p2p_block *block_find(const unsigned char token[16])
 	struct p2p_block *found = NULL;
 
 	blocks_mu_lock(&blocks_mu_one);
-	gantry_list_each (pos, &blocks) {
-		struct p2p_block *b = gantry_container(pos, struct p2p_block, node);
-
+	gantry_list_each_entry (b, &blocks, struct p2p_block, node) {
 		if (memcmp(b->token, token, sizeof(b->token)) == 0)
 			found = b;
 	}
@@ -363,18 +361,11 @@ static void fill_direct(struct gantry_connector *c, const struct p2p_end *end, i
 			const struct gantry_rings *rings)
 {
 	struct gantry_fifo *mine = (void *)end->block->base, *theirs = (void *)end->remote.base;
-	struct gantry_fifo *words = copies ? end->words_dev : NULL;
 
-	c->conn.head = words ? &words->head : c->send ? &mine->head : &theirs->head;
-	c->conn.tail = words ? &words->tail : c->send ? &theirs->tail : &mine->tail;
-	c->conn.slots = words ? words->slots : c->send ? theirs->slots : mine->slots;
-	c->conn.offers = NULL; /* neither a pool nor a producer that puts bytes into the receiver's buffer */
-	gantry_rings_fill(&c->conn, rings, c->send ? end->remote.base : end->block->base, copies);
-	c->conn.eventcount = end->base.eventcount.eventcount;
-	c->conn.state = c->state;
-	c->conn.flags = c->send ? GANTRY_CONN_SEND : 0;
-	c->max_step = copies ? rings->step_bytes[GANTRY_PROTO_SIMPLE] : 0;
-	c->peer_notifies = gantry_eventcount_is_notified(c, copies);
+	gantry_end_fill_words(c, copies ? end->words_dev : c->send ? theirs : mine, 0);
+	if (!copies)
+		c->conn.head = c->send ? &mine->head : &theirs->head; /* the sender waits for it */
+	gantry_end_fill(c, rings, c->send ? end->remote.base : end->block->base, copies);
 	c->sharing = copies					? GANTRY_SHARES_NOTHING
 		     : gantry_ends_same_process(c->me, c->peer) ? GANTRY_SHARES_ADDRESSES
 								: GANTRY_SHARES_EXPORTED;
@@ -399,10 +390,7 @@ static gantry_result connect_end(struct gantry_connector *c, const struct gantry
 	struct p2p_info info;
 
 	TRY(check_info(c, peer, &info));
-	/* A kernel that notifies, or the copy engine in its place, wants the eventcount of a kernel that sleeps; a
-	 * proxy polls. */
-	if (!info.copies && (c->device->sleeps || end->base.engine))
-		TRY(gantry_remote_eventcount_open(c, &info.eventcount, &end->base.eventcount));
+	TRY(gantry_end_open_eventcount(c, &info.eventcount, info.copies != 0));
 	TRY(meet(c, end, &info));
 	lay_out(c, info.step, c->send ? (int)info.ll128 : ll128, &rings);
 	if (!info.ll128 || !ll128)
@@ -424,8 +412,7 @@ static void free_end(struct gantry_connector *c)
 
 	if (!end)
 		return;
-	gantry_end_proxy_free(c);
-	gantry_remote_eventcount_close(&end->base.eventcount);
+	gantry_end_close(c);
 	if (end->words_dev)
 		c->device->ops->unmap_host(c->device, end->words.words);
 	gantry_sharing_end(&end->words);

@@ -152,18 +152,6 @@ static enum gantry_memory_sharing sharing_of(const struct gantry_connector *c, c
 									    : GANTRY_SHARES_NOTHING;
 }
 
-static void fill_direct(struct gantry_connector *c, const struct shm_end *end, const struct shm_info *info,
-			const struct gantry_rings *rings)
-{
-	gantry_end_fill_words(c, end->dev, 0);
-	c->conn.offers = NULL; /* neither a pool nor a producer that puts bytes into the receiver's buffer */
-	gantry_rings_fill(&c->conn, rings, end->dev, info->proxied != 0);
-	c->conn.eventcount = end->base.eventcount.eventcount;
-	c->max_step = info->proxied ? info->step : 0;
-	c->peer_notifies = gantry_eventcount_is_notified(c, info->proxied != 0);
-	c->sharing = sharing_of(c, info);
-}
-
 static gantry_result fill_proxied(struct gantry_connector *c, const struct shm_end *end, const struct shm_info *info,
 				  const struct gantry_rings *rings)
 {
@@ -185,18 +173,18 @@ static gantry_result connect_end(struct gantry_connector *c, const struct gantry
 
 	TRY(check_info(c, peer, &info));
 	gantry_rings_layout(info.step, 1, gantry_ends_keep_lines(c), &rings);
-	/* A kernel that notifies, or the copy engine in its place, wants the eventcount of a kernel that sleeps; a
-	 * proxy polls. */
-	if (!info.proxied && (c->device->sleeps || end->base.engine))
-		TRY(gantry_remote_eventcount_open(c, &info.eventcount, &end->base.eventcount));
+	TRY(gantry_end_open_eventcount(c, &info.eventcount, info.proxied != 0));
 	TRY(gantry_sharing_meet(&end->shared, c, rings.size, &info.segment));
 	if (!info.ll128 || !c->device->ll128_local)
 		rings.at[GANTRY_PROTO_LL128] = 0;
 	TRY(c->device->ops->map_host(c->device, end->shared.words, rings.size, &end->dev));
-	if (end->base.engine)
+	if (end->base.engine) {
 		TRY(fill_proxied(c, end, &info, &rings));
-	else
-		fill_direct(c, end, &info, &rings);
+	} else {
+		gantry_end_fill_words(c, end->dev, 0);
+		gantry_end_fill(c, &rings, end->dev, info.proxied != 0);
+		c->sharing = sharing_of(c, &info);
+	}
 out:
 	return r;
 }
@@ -207,8 +195,7 @@ static void free_end(struct gantry_connector *c)
 
 	if (!end)
 		return;
-	gantry_end_proxy_free(c);
-	gantry_remote_eventcount_close(&end->base.eventcount);
+	gantry_end_close(c);
 	if (end->dev)
 		c->device->ops->unmap_host(c->device, end->shared.words);
 	gantry_sharing_end(&end->shared);

@@ -21,14 +21,10 @@
 
 gantry_result gantry_unique_id_create(struct gantry_unique_id *ret_id)
 {
-	gantry_result r = GANTRY_OK;
-
 	if (!ret_id)
-		FAIL(GANTRY_ERR_INVALID, "gantry_unique_id_create(NULL)");
-	TRY(gantry_params_load(0));
-	TRY(gantry_ctl_create_id(ret_id));
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_unique_id_create(NULL)");
+	TRY_NOW(gantry_params_load(0));
+	return gantry_ctl_create_id(ret_id);
 }
 
 /* What a function of this thread has failed with is in the log already, and what the caller wants is no failure. */
@@ -138,7 +134,6 @@ static void put_setting(struct settings *s, size_t at, const char *value)
 static gantry_result collect_settings(const struct gantry_comm *comm, int channels, struct settings *s,
 				      const char **names)
 {
-	gantry_result r = GANTRY_OK;
 	size_t n = 0;
 
 	for (size_t i = 0; i < gantry_param_count(); i++) {
@@ -148,33 +143,31 @@ static gantry_result collect_settings(const struct gantry_comm *comm, int channe
 		if (!must_agree(&p))
 			continue;
 		if (n == AGREE_MAX)
-			FAIL(GANTRY_ERR_INTERNAL, "more than %d parameters on which all ranks must agree", AGREE_MAX);
+			FAIL_NOW(GANTRY_ERR_INTERNAL, "more than %d parameters on which all ranks must agree",
+				 AGREE_MAX);
 		if (strcmp(p.env, "GANTRY_CHANNELS") == 0)
 			snprintf(p.value, sizeof(p.value), "%d", channels);
 		put_setting(s, n, strcmp(p.env, "GANTRY_TRANSPORT") == 0 ? comm->transport : p.value);
 		names[n++] = p.env;
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static gantry_result compare_settings(const struct gantry_comm *comm, const struct settings *mine,
 				      struct settings *other, int rank, const char *const *names)
 {
-	gantry_result r = GANTRY_OK;
-
 	/* First: another version may have other parameters. */
 	if (strcmp(mine->info.version, other->info.version))
-		FAIL(GANTRY_ERR_VERSION, "rank %d (%s) runs gantry %s, rank %d %s", rank, other->info.host_name,
-		     other->info.version, comm->rank, mine->info.version);
+		FAIL_NOW(GANTRY_ERR_VERSION, "rank %d (%s) runs gantry %s, rank %d %s", rank, other->info.host_name,
+			 other->info.version, comm->rank, mine->info.version);
 	for (size_t i = 0; i < AGREE_MAX && names[i]; i++) {
 		other->text[i][TEXT_MAX - 1] = 0;
 		if (mine->hash[i] != other->hash[i])
-			FAIL(GANTRY_ERR_SETTING, "%s differs: %s on rank %d, %s on rank %d (%s); all ranks must agree",
-			     names[i], mine->text[i], comm->rank, other->text[i], rank, other->info.host_name);
+			FAIL_NOW(GANTRY_ERR_SETTING,
+				 "%s differs: %s on rank %d, %s on rank %d (%s); all ranks must agree", names[i],
+				 mine->text[i], comm->rank, other->text[i], rank, other->info.host_name);
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static void own_info(const struct gantry_comm *comm, struct gantry_peer_info *ret)
@@ -233,13 +226,12 @@ out:
 /* The words that kernels and CPU share. */
 static gantry_result make_shared(struct gantry_comm *comm)
 {
-	gantry_result r = GANTRY_OK;
 	size_t n = (size_t)comm->nranks * 2 * (size_t)comm->nchannels;
 	size_t size = 256 + n * sizeof(struct gantry_conn_state);
 	void *host = NULL, *dev = NULL, *conns = NULL, *eventcounts = NULL;
 	struct gantry_device *d = comm->device;
 
-	TRY(d->ops->alloc_mapped(d, size, &host, &dev));
+	TRY_NOW(d->ops->alloc_mapped(d, size, &host, &dev));
 	comm->block_host = host;
 	comm->abort_host = host;
 	comm->abort_dev = dev;
@@ -247,31 +239,26 @@ static gantry_result make_shared(struct gantry_comm *comm)
 	comm->result_dev = (void *)((char *)dev + 128);
 	comm->states_host = (void *)((char *)host + 256);
 	comm->states_dev = (void *)((char *)dev + 256);
-	TRY(d->ops->alloc(d, n * sizeof(struct gantry_conn), &conns));
+	TRY_NOW(d->ops->alloc(d, n * sizeof(struct gantry_conn), &conns));
 	comm->conns_dev = conns;
 	if (!d->sleeps)
-		goto out;
+		return GANTRY_OK;
 	size = (size_t)comm->nchannels * sizeof(struct gantry_eventcount);
-	TRY(d->ops->alloc(d, size, &eventcounts));
+	TRY_NOW(d->ops->alloc(d, size, &eventcounts));
 	comm->eventcounts = eventcounts;
-	TRY(d->ops->ipc_export(d, eventcounts, size, &comm->eventcounts_handle));
-out:
-	return r;
+	return d->ops->ipc_export(d, eventcounts, size, &comm->eventcounts_handle);
 }
 
 static gantry_result check_config(const struct gantry_comm_config *config)
 {
-	gantry_result r = GANTRY_OK;
-
 	if (!config->device)
-		FAIL(GANTRY_ERR_INVALID, "gantry_comm_init: no device");
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_init: no device");
 	if (config->nranks < 1 || config->nranks > 65536 || config->rank < 0 || config->rank >= config->nranks)
-		FAIL(GANTRY_ERR_INVALID, "gantry_comm_init: rank %d of %d", config->rank, config->nranks);
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_init: rank %d of %d", config->rank, config->nranks);
 	if (config->channels < 0 || config->channels > COMM_CHANNELS_MAX)
-		FAIL(GANTRY_ERR_INVALID, "gantry_comm_init: %d channels, at most %d", config->channels,
-		     COMM_CHANNELS_MAX);
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_init: %d channels, at most %d", config->channels,
+			 COMM_CHANNELS_MAX);
+	return GANTRY_OK;
 }
 
 static void comm_free(struct gantry_comm *comm)

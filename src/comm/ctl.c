@@ -43,40 +43,35 @@ void gantry_ctl_fixed_id(const struct gantry_addr *addr, const char *name, struc
 
 gantry_result gantry_ctl_create_id(struct gantry_unique_id *ret_id)
 {
-	gantry_result r = GANTRY_OK;
 	struct ctl_id id = {.version = CTL_VERSION};
 	struct gantry_addr addr, bound;
 
-	TRY(gantry_params_load(0));
-	TRY(gantry_random_bytes(&id.comm_id, sizeof(id.comm_id)));
-	TRY(gantry_random_bytes(id.key, sizeof(id.key)));
-	TRY(inet_listen_addr(&addr));
-	TRY(inet_advertised(&addr, &id.addr));
-	TRY(hub_start(&id, &addr, &bound));
+	TRY_NOW(gantry_params_load(0));
+	TRY_NOW(gantry_random_bytes(&id.comm_id, sizeof(id.comm_id)));
+	TRY_NOW(gantry_random_bytes(id.key, sizeof(id.key)));
+	TRY_NOW(inet_listen_addr(&addr));
+	TRY_NOW(inet_advertised(&addr, &id.addr));
+	TRY_NOW(hub_start(&id, &addr, &bound));
 	if (!gantry_addr_port(&id.addr))
 		gantry_addr_set_port(&id.addr, gantry_addr_port(&bound));
 	ctl_id_encode(&id, ret_id);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result gantry_ctl_serve(const struct gantry_unique_id *id, const struct gantry_addr *at)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_addr any = {.in6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_ANY_INIT}}, bound;
 	struct ctl_id decoded;
 
-	TRY(gantry_params_load(0));
+	TRY_NOW(gantry_params_load(0));
 	if (ctl_id_decode(id, &decoded) != GANTRY_OK)
-		FAIL(GANTRY_ERR_INVALID, "this is not a unique id");
+		FAIL_NOW(GANTRY_ERR_INVALID, "this is not a unique id");
 	if (at)
 		any = *at;
 	else if (access("/proc/net/if_inet6", F_OK)) /* a kernel without IPv6 */
 		any = (struct gantry_addr){.in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)}};
 	gantry_addr_set_port(&any, gantry_addr_port(&decoded.addr));
-	TRY(hub_start(&decoded, &any, &bound));
-out:
-	return r;
+	return hub_start(&decoded, &any, &bound);
 }
 
 void gantry_ctl_awaits(const struct gantry_unique_id *id, char *buf, size_t len)
@@ -135,11 +130,10 @@ static uint64_t from_now(uint64_t ns)
 /* No other thread knows it yet. */
 static gantry_result member_make(const struct gantry_ctl_config *config, struct gantry_ctl **ret_member) UNCHECKED
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_ctl *m = calloc(1, sizeof(*m));
 
 	if (!m)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a membership");
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a membership");
 	m->config = *config;
 	m->config.id = NULL;
 	m->dial.fd = -1;
@@ -148,13 +142,12 @@ static gantry_result member_make(const struct gantry_ctl_config *config, struct 
 	m->peers = calloc((size_t)config->nranks, sizeof(*m->peers));
 	if (!m->peers) {
 		ctl_member_free(m);
-		FAIL(GANTRY_ERR_NOMEM, "no memory for %d ranks", config->nranks);
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for %d ranks", config->nranks);
 	}
 	for (int i = 0; i < config->nranks; i++)
 		gantry_list_init(&m->peers[i].inbox);
 	*ret_member = m;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 void ctl_member_free(struct gantry_ctl *m)
@@ -173,27 +166,25 @@ void ctl_member_free(struct gantry_ctl *m)
 /* What the id and the parameters say. */
 static gantry_result member_prepare(struct gantry_ctl *m, const struct gantry_unique_id *id)
 {
-	gantry_result r = GANTRY_OK;
-
-	TRY(gantry_params_load(0));
+	TRY_NOW(gantry_params_load(0));
 	m->timeout = gantry_params()->timeout;
 	m->connect_timeout = m->config.patience_ns ? m->config.patience_ns : gantry_params()->connect_timeout;
 	if (ctl_id_decode(id, &m->id) != GANTRY_OK)
-		FAIL(GANTRY_ERR_INVALID,
-		     "rank %d: this is not a unique id: it was not made by gantry, or cut on its way", m->config.rank);
+		FAIL_NOW(GANTRY_ERR_INVALID,
+			 "rank %d: this is not a unique id: it was not made by gantry, or cut on its way",
+			 m->config.rank);
 	if (m->id.version != CTL_VERSION)
-		FAIL(GANTRY_ERR_VERSION, "rank %d: the unique id is of version %d, this library is of version %d",
-		     m->config.rank, m->id.version, CTL_VERSION);
-	TRY(inet_mixed_key(m->id.key, m->key_bytes, &m->key));
+		FAIL_NOW(GANTRY_ERR_VERSION, "rank %d: the unique id is of version %d, this library is of version %d",
+			 m->config.rank, m->id.version, CTL_VERSION);
+	TRY_NOW(inet_mixed_key(m->id.key, m->key_bytes, &m->key));
 	if (m->config.addrs)
 		m->id.addr = m->config.addrs[0];
-	TRY(inet_candidates(&m->id.addr, m->addrs, &m->naddrs));
+	TRY_NOW(inet_candidates(&m->id.addr, m->addrs, &m->naddrs));
 	for (int i = 1; i < m->config.naddrs && m->naddrs < INET_CANDIDATES; i++)
 		m->addrs[m->naddrs++] = m->config.addrs[i];
 	m->config.addrs = NULL;
 	gantry_addr_text(&m->id.addr, m->hub);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* From here on it is the service's. */
@@ -270,39 +261,34 @@ static gantry_result obstacle(struct gantry_ctl *m, int to) REQUIRES(loop_mu)
 
 static gantry_result check(struct gantry_ctl *m, int rank, size_t size)
 {
-	gantry_result r = GANTRY_OK;
-
 	if (inet_forked(m->forks))
 		return inet_refuse_forked("a membership of a communicator");
 	if (rank < 0 || rank >= m->config.nranks)
-		FAIL(GANTRY_ERR_INVALID, "there is no rank %d, only 0 to %d", rank, m->config.nranks - 1);
+		FAIL_NOW(GANTRY_ERR_INVALID, "there is no rank %d, only 0 to %d", rank, m->config.nranks - 1);
 	if (size > GANTRY_CTL_MESSAGE_MAX)
-		FAIL(GANTRY_ERR_INVALID, "%zu bytes are too many for the control plane: at most %d", size,
-		     GANTRY_CTL_MESSAGE_MAX);
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_INVALID, "%zu bytes are too many for the control plane: at most %d", size,
+			 GANTRY_CTL_MESSAGE_MAX);
+	return GANTRY_OK;
 }
 
 static gantry_result queue_frame(struct gantry_ctl *m, struct ctl_head *h, const void *data, size_t size)
 	REQUIRES(loop_mu)
 {
-	gantry_result r = GANTRY_OK;
 	struct ctl_out *out;
 
 	if (m->over != GANTRY_OK || !m->callbacks) /* else the hub answers for a rank that is gone */
-		TRY(obstacle(m, h->to));
+		TRY_NOW(obstacle(m, h->to));
 	if (m->conn->out_bytes > CTL_USER_MAX)
-		FAIL(GANTRY_ERR_LIMIT, "rank %d: %zu bytes wait for the hub at %s, which does not take them",
-		     m->config.rank, m->conn->out_bytes, m->hub);
+		FAIL_NOW(GANTRY_ERR_LIMIT, "rank %d: %zu bytes wait for the hub at %s, which does not take them",
+			 m->config.rank, m->conn->out_bytes, m->hub);
 	h->from = m->config.rank;
 	h->size = (uint32_t)size;
 	out = ctl_out_make(ctl_buf_make(h, data));
 	if (!out)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a message of %zu bytes", size);
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a message of %zu bytes", size);
 	ctl_conn_write(m->conn, out);
 	inet_loop_wake();
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result gantry_ctl_send(struct gantry_ctl *ctl, int to, uint64_t tag, const void *data, size_t size)
@@ -321,18 +307,15 @@ out:
 static gantry_result take(struct gantry_ctl *m, int from, struct ctl_message *msg, void *data, size_t size)
 	REQUIRES(loop_mu)
 {
-	gantry_result r = GANTRY_OK;
-
 	if (msg->size != size)
-		FAIL(GANTRY_ERR_SIZE, "a message of rank %d, tag %llu, has %zu bytes, %zu were expected", from,
-		     (unsigned long long)msg->tag, msg->size, size);
+		FAIL_NOW(GANTRY_ERR_SIZE, "a message of rank %d, tag %llu, has %zu bytes, %zu were expected", from,
+			 (unsigned long long)msg->tag, msg->size, size);
 	if (size)
 		memcpy(data, msg->bytes, size);
 	gantry_list_remove(&msg->node);
 	m->inbox_bytes -= sizeof(*msg) + size;
 	free(msg);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result gantry_ctl_try_recv(struct gantry_ctl *ctl, int from, uint64_t tag, void *data, size_t size)

@@ -106,13 +106,10 @@ static void works_release(struct gantry_comm *comm, struct comm_work *w)
 
 gantry_result comm_works_init(struct gantry_comm *comm)
 {
-	gantry_result r = GANTRY_OK;
-
 	comm->traced = *gantry_params()->trace != 0;
-	TRY(works_alloc(comm, comm->works, COMM_WORKS, first_capacity(comm)));
+	TRY_NOW(works_alloc(comm, comm->works, COMM_WORKS, first_capacity(comm)));
 	comm->works_first = comm->works[0];
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 int comm_work_busy(const struct comm_work *w)
@@ -145,28 +142,25 @@ void comm_works_free(struct gantry_comm *comm)
  * kernels. */
 static gantry_result grow_work(struct gantry_comm *comm, struct comm_work *w, uint32_t capacity)
 {
-	gantry_result r = GANTRY_OK;
 	struct comm_work now = {0}, *kept;
 
 	kept = realloc(comm->outgrown, (comm->noutgrown + 1) * sizeof(*kept));
 	if (!kept)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a launch of %u transfers", capacity);
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a launch of %u transfers", capacity);
 	comm->outgrown = kept;
-	TRY(works_alloc(comm, &now, 1, capacity));
+	TRY_NOW(works_alloc(comm, &now, 1, capacity));
 	if (w->capacity > first_capacity(comm))
 		comm->outgrown[comm->noutgrown++] = *w;
 	comm_mu_lock(&comm->mu); /* the watchdog asks which works are busy */
 	*w = now;
 	comm_mu_unlock(&comm->mu);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* The next argument memory with room for n transfers; waits until it is free. */
 static gantry_result work_get(struct gantry_comm *comm, uint32_t n, struct gantry_stream *stream,
 			      struct comm_work **ret_work)
 {
-	gantry_result r = GANTRY_OK;
 	struct comm_work *w = &comm->works[comm->launches % COMM_WORKS];
 	uint32_t capacity = w->capacity;
 	struct gantry_waiter wait;
@@ -174,8 +168,8 @@ static gantry_result work_get(struct gantry_comm *comm, uint32_t n, struct gantr
 	gantry_waiter_init(&wait, NULL);
 	/* All in use: let the whole of it drain, so that caller and kernels do not take turns on a small machine. */
 	while (comm_work_busy(w)) {
-		TRY(comm_check(comm));
-		TRY(comm->device->ops->stream_sync(comm->device, stream));
+		TRY_NOW(comm_check(comm));
+		TRY_NOW(comm->device->ops->stream_sync(comm->device, stream));
 		if (comm_work_busy(w))
 			gantry_waiter_idle(&wait, UINT64_MAX);
 	}
@@ -184,11 +178,10 @@ static gantry_result work_get(struct gantry_comm *comm, uint32_t n, struct gantr
 	if (n > capacity) {
 		while (capacity < n)
 			capacity *= 2;
-		TRY(grow_work(comm, w, capacity));
+		TRY_NOW(grow_work(comm, w, capacity));
 	}
 	*ret_work = w;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static gantry_result work_launch(struct gantry_comm *comm, struct comm_work *w, uint32_t n, uint32_t blocks,
@@ -366,7 +359,6 @@ static size_t next_to_self(const struct comm_call *calls, size_t at, size_t n, i
 /* A rank's messages to itself: the k-th send goes to the k-th receive. */
 static gantry_result copy_to_self(struct gantry_comm *comm, const struct comm_call *calls, size_t n)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_device *d = comm->device;
 	size_t s = 0, v = 0;
 
@@ -376,18 +368,17 @@ static gantry_result copy_to_self(struct gantry_comm *comm, const struct comm_ca
 		if (s == n && v == n)
 			break;
 		if (s == n || v == n)
-			FAIL(GANTRY_ERR_USAGE, "rank %d %s itself without the other half in the same group", comm->rank,
-			     s < n ? "sends to" : "receives from");
+			FAIL_NOW(GANTRY_ERR_USAGE, "rank %d %s itself without the other half in the same group",
+				 comm->rank, s < n ? "sends to" : "receives from");
 		if (calls[s].bytes > calls[v].bytes)
-			FAIL(GANTRY_ERR_SIZE, "rank %d sends itself %llu bytes and receives %llu", comm->rank,
-			     (unsigned long long)calls[s].bytes, (unsigned long long)calls[v].bytes);
+			FAIL_NOW(GANTRY_ERR_SIZE, "rank %d sends itself %llu bytes and receives %llu", comm->rank,
+				 (unsigned long long)calls[s].bytes, (unsigned long long)calls[v].bytes);
 		if (calls[s].bytes && calls[s].buf != calls[v].buf)
-			TRY(d->ops->copy_async(d, calls[v].stream, calls[v].buf, calls[s].buf, calls[s].bytes));
+			TRY_NOW(d->ops->copy_async(d, calls[v].stream, calls[v].buf, calls[s].buf, calls[s].bytes));
 		s++;
 		v++;
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static void fill(struct gantry_comm *comm, const struct comm_call *calls, size_t n, const struct count *c,
@@ -498,19 +489,17 @@ __attribute__((destructor)) static void delete_key(void)
 
 static gantry_result grow_group(void)
 {
-	gantry_result r = GANTRY_OK;
 	size_t capacity = group.capacity ? group.capacity * 2 : 64;
 	struct comm_call *calls = realloc(group.calls, capacity * sizeof(*calls));
 
 	if (!calls)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a group of %zu calls", capacity);
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a group of %zu calls", capacity);
 	group.calls = calls;
 	group.capacity = capacity;
 	pthread_once(&key_once, make_key);
 	if (has_key)
 		pthread_setspecific(key, &key);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* The calls of one communicator in their order; few communicators per group, so the search is short. */

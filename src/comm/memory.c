@@ -138,12 +138,11 @@ static void reg_free(struct gantry_comm *comm, struct comm_reg *reg)
 
 gantry_result gantry_comm_deregister(struct gantry_comm *comm, void *handle)
 {
-	gantry_result r = GANTRY_OK;
 	struct comm_reg *reg = handle;
 	struct map_request request;
 
 	if (!comm || !handle)
-		FAIL(GANTRY_ERR_INVALID, "gantry_comm_deregister: nothing to deregister");
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_deregister: nothing to deregister");
 	memset(&request, 0, sizeof(request));
 	for (int peer = 0; peer < comm->nranks; peer++) {
 		size_t n = 0;
@@ -154,8 +153,7 @@ gantry_result gantry_comm_deregister(struct gantry_comm *comm, void *handle)
 		gantry_ctl_call(comm->ctl, peer, COMM_CALL_UNMAP, &request, sizeof(request), NULL, &n);
 	}
 	reg_free(comm, reg);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 void comm_memory_free(struct gantry_comm *comm)
@@ -171,7 +169,6 @@ void comm_memory_free(struct gantry_comm *comm)
 gantry_result comm_memory_call(void *ctx, int from, uint32_t kind, const void *data, size_t size, void *reply,
 			       size_t *reply_size)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_comm *comm = ctx;
 	struct gantry_device *d = comm->device;
 	struct map_request request;
@@ -179,14 +176,14 @@ gantry_result comm_memory_call(void *ctx, int from, uint32_t kind, const void *d
 	uint64_t address;
 
 	if (size != sizeof(request))
-		FAIL(GANTRY_ERR_PROTOCOL, "rank %d asked for something in %zu bytes", from, size);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d asked for something in %zu bytes", from, size);
 	memcpy(&request, data, sizeof(request));
 	if (kind == COMM_CALL_MAP && *reply_size >= sizeof(address)) {
 		grown = realloc(comm->mapped, (comm->nmapped + 1) * sizeof(*grown));
 		if (!grown)
-			FAIL(GANTRY_ERR_NOMEM, "no memory to map a buffer of rank %d", from);
+			FAIL_NOW(GANTRY_ERR_NOMEM, "no memory to map a buffer of rank %d", from);
 		comm->mapped = grown;
-		TRY(d->ops->ipc_open(d, &request.ipc, &p));
+		TRY_NOW(d->ops->ipc_open(d, &request.ipc, &p));
 		comm->mapped[comm->nmapped++] = p;
 		address = (uint64_t)(uintptr_t)p;
 		memcpy(reply, &address, sizeof(address));
@@ -199,12 +196,11 @@ gantry_result comm_memory_call(void *ctx, int from, uint32_t kind, const void *d
 			if (gantry_traits(d)->calls_may_wait) /* for kernels that wait for this one: at the end, then */
 				break;
 			comm->mapped[i] = comm->mapped[--comm->nmapped];
-			TRY(d->ops->ipc_close(d, (void *)(uintptr_t)request.address));
+			TRY_NOW(d->ops->ipc_close(d, (void *)(uintptr_t)request.address));
 			break;
 		}
 	} else {
-		FAIL(GANTRY_ERR_PROTOCOL, "rank %d asked for call %u", from, kind);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d asked for call %u", from, kind);
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }

@@ -25,7 +25,6 @@ static uint64_t tag_of(const struct comm_conn *cc, int from_sender)
 
 static gantry_result begin(struct gantry_comm *comm, struct comm_conn *cc, int peer, int send, int channel)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_connector *c = &cc->c;
 	struct gantry_connect_info info;
 	int bits;
@@ -46,80 +45,71 @@ static gantry_result begin(struct gantry_comm *comm, struct comm_conn *cc, int p
 	bits = c->transport->proxied(c->me, c->peer);
 	store_release(&cc->stage, CONN_SETUP); /* reports look at it: report.c */
 	if (bits & (send ? GANTRY_TRANSPORT_PROXIED_SEND : GANTRY_TRANSPORT_PROXIED_RECV)) {
-		TRY(gantry_proxy_conn_create(comm->proxy, comm->group, c, &c->proxy));
-		TRY(comm_side_of(&cc->c)->proxy_setup(c));
+		TRY_NOW(gantry_proxy_conn_create(comm->proxy, comm->group, c, &c->proxy));
+		TRY_NOW(comm_side_of(&cc->c)->proxy_setup(c));
 	}
 	cc->id = comm_trace_conn_id(c);
-	TRY(comm_side_of(&cc->c)->setup(c, &info));
-	TRY(gantry_ctl_send(comm->ctl, peer, tag_of(cc, send), &info, sizeof(info)));
-out:
-	return r;
+	TRY_NOW(comm_side_of(&cc->c)->setup(c, &info));
+	return gantry_ctl_send(comm->ctl, peer, tag_of(cc, send), &info, sizeof(info));
 }
 
 /* The device's copy; kernels see nothing of a connection before its first transfer. */
 static gantry_result finish(struct gantry_comm *comm, struct comm_conn *cc)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_connector *c = &cc->c;
 	size_t at = (size_t)(c->state - comm->states_host);
 
 	if (c->proxy)
-		TRY(comm_side_of(&cc->c)->proxy_connect(c));
+		TRY_NOW(comm_side_of(&cc->c)->proxy_connect(c));
 	c->conn.state = &comm->states_dev[at];
 	if (c->send)
 		c->conn.flags |= GANTRY_CONN_SEND;
 	if (!c->peer_notifies)
 		comm->all_notify = 0;
 	cc->dev = &comm->conns_dev[at];
-	TRY(comm->device->ops->copy(comm->device, cc->dev, &c->conn, sizeof(c->conn)));
+	TRY_NOW(comm->device->ops->copy(comm->device, cc->dev, &c->conn, sizeof(c->conn)));
 	store_release(&cc->stage, CONN_READY);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* OK: ready. AGAIN: not yet. poll: also ask a transport that has been asked before. */
 static gantry_result advance(struct gantry_comm *comm, struct comm_conn *cc, int poll)
 {
-	gantry_result r = GANTRY_OK;
-
-	TRY(comm_check(comm));
+	TRY_NOW(comm_check(comm));
 	if (cc->stage == CONN_HAVE_INFO && !poll)
 		return GANTRY_AGAIN;
 	if (cc->stage == CONN_SETUP) {
-		TRY(gantry_ctl_try_recv(comm->ctl, cc->c.peer->rank, tag_of(cc, !cc->c.send), &cc->peer_info,
-					sizeof(cc->peer_info)));
+		TRY_NOW(gantry_ctl_try_recv(comm->ctl, cc->c.peer->rank, tag_of(cc, !cc->c.send), &cc->peer_info,
+					    sizeof(cc->peer_info)));
 		store_release(&cc->stage, CONN_HAVE_INFO);
 	}
 	if (cc->stage == CONN_HAVE_INFO) {
-		TRY(comm_side_of(&cc->c)->connect(&cc->c, &cc->peer_info));
-		TRY(finish(comm, cc));
+		TRY_NOW(comm_side_of(&cc->c)->connect(&cc->c, &cc->peer_info));
+		TRY_NOW(finish(comm, cc));
 		LOG_DEBUG(COMM, "rank %d %s rank %d by %s, channel %d", comm->rank,
 			  cc->c.send ? "sends to" : "receives from", cc->c.peer->rank, cc->c.transport->name,
 			  cc->c.channel);
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* Starts connecting one direction; *ret_pending counts the ends that are not ready. */
 static gantry_result open_direction(struct gantry_comm *comm, int peer, int send)
 {
-	gantry_result r = GANTRY_OK;
 	struct comm_peer *p = &comm->peers[peer];
 	struct comm_conn **all = &p->conns[send];
 
 	if (*all)
 		return GANTRY_OK;
 	if (!p->transport)
-		TRY(gantry_transport_choose(&comm->infos[comm->rank], &comm->infos[peer], comm->transport,
-					    &p->transport));
+		TRY_NOW(gantry_transport_choose(&comm->infos[comm->rank], &comm->infos[peer], comm->transport,
+						&p->transport));
 	store_release(all, calloc((size_t)comm->nchannels, sizeof(**all))); /* reports look: report.c */
 	if (!*all)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for connections to rank %d", peer);
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for connections to rank %d", peer);
 	for (int ch = 0; ch < comm->nchannels; ch++)
-		TRY(begin(comm, &(*all)[ch], peer, send, ch));
-out:
-	return r;
+		TRY_NOW(begin(comm, &(*all)[ch], peer, send, ch));
+	return GANTRY_OK;
 }
 
 static gantry_result advance_direction(struct gantry_comm *comm, int peer, int send, int poll, int *ret_ready)

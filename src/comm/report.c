@@ -342,13 +342,10 @@ void comm_report_put(void *comm, FILE *f)
 
 gantry_result gantry_comm_report(struct gantry_comm *comm, FILE *f)
 {
-	gantry_result r = GANTRY_OK;
-
 	if (!comm || !f)
-		FAIL(GANTRY_ERR_INVALID, "gantry_comm_report: no communicator or no file");
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_report: no communicator or no file");
 	comm_report_put(comm, f);
 	if (fflush(f) || ferror(f))
-		FAIL(GANTRY_ERR_SYSTEM, "writing a report: %s", strerror(errno));
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_SYSTEM, "writing a report: %s", strerror(errno));
+	return GANTRY_OK;
 }

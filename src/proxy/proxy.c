@@ -100,7 +100,6 @@ struct gantry_proxy {
 
 static gantry_result grow(struct op_pool *pool, uint64_t n) REQUIRES(op_pool_mu)
 {
-	gantry_result r = GANTRY_OK;
 	size_t size;
 	char *slab;
 
@@ -108,7 +107,7 @@ static gantry_result grow(struct op_pool *pool, uint64_t n) REQUIRES(op_pool_mu)
 	size = (size_t)(n + 1) * CACHE_LINE;
 	slab = aligned_alloc(CACHE_LINE, size);
 	if (!slab)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for %llu proxy operations", (unsigned long long)n);
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for %llu proxy operations", (unsigned long long)n);
 	*(void **)(void *)slab = pool->slabs;
 	pool->slabs = slab;
 	/* From the end, so that the lowest address is handed out first. */
@@ -119,8 +118,7 @@ static gantry_result grow(struct op_pool *pool, uint64_t n) REQUIRES(op_pool_mu)
 		pool->free = op;
 	}
 	pool->nfree += n;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* What was given back is free again. */
@@ -534,18 +532,16 @@ static int pass_all(struct gantry_proxy *p)
 gantry_result gantry_proxy_group_create(struct gantry_proxy *p, const struct gantry_proxy_group_config *config,
 					struct gantry_proxy_group **ret_group)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_proxy_group *g = calloc(1, sizeof(*g));
 
 	if (!g)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a group of connections");
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a group of connections");
 	g->proxy = p;
 	g->config = *config;
 	gantry_list_init(&g->in_active);
 	gantry_list_init(&g->ready);
 	*ret_group = g;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* The thread passes in microseconds. If it does not, a transport blocks in it, and the user should hear that. */
@@ -584,13 +580,12 @@ uint64_t gantry_proxy_group_pending(const struct gantry_proxy_group *g)
 gantry_result gantry_proxy_conn_create(struct gantry_proxy *p, struct gantry_proxy_group *g, struct gantry_connector *c,
 				       struct gantry_proxy_conn **ret_conn)
 {
-	gantry_result r = GANTRY_OK;
 	static uint32_t last_id;
 	size_t size = (sizeof(struct gantry_proxy_conn) + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
 	struct gantry_proxy_conn *pc = aligned_alloc(CACHE_LINE, size);
 
 	if (!pc)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for a connection's proxy half");
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a connection's proxy half");
 	memset(pc, 0, size);
 	gantry_list_init(&pc->ready);
 	pc->connector = c;
@@ -601,8 +596,7 @@ gantry_result gantry_proxy_conn_create(struct gantry_proxy *p, struct gantry_pro
 	if (c->transport)
 		pc->side = c->send ? c->transport->send : c->transport->recv;
 	*ret_conn = pc;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 void gantry_proxy_conn_destroy(struct gantry_proxy_conn *pc)

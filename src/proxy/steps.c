@@ -345,9 +345,8 @@ void gantry_connector_set_fifo(struct gantry_connector *c, struct gantry_fifo *f
 gantry_result gantry_connector_fill(struct gantry_connector *c, const struct gantry_kernel_end *end)
 {
 	struct gantry_kernel_end own;
-	gantry_result r = GANTRY_OK;
 
-	TRY(STRUCT_TAKE(&own, end, gantry_kernel_end));
+	TRY_NOW(STRUCT_TAKE(&own, end, gantry_kernel_end));
 	c->conn.head = own.head;
 	c->conn.tail = own.tail;
 	c->conn.slots = own.slots;
@@ -362,8 +361,7 @@ gantry_result gantry_connector_fill(struct gantry_connector *c, const struct gan
 	c->max_step = own.max_step;
 	c->peer_notifies = own.peer_notifies;
 	c->sharing = own.sharing;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 void *gantry_proxy_resources(const struct gantry_proxy_conn *pc)

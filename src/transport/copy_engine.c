@@ -81,11 +81,10 @@ out:
 gantry_result gantry_end_proxy_fill(struct gantry_connector *c, uint64_t step_bytes,
 				    const struct gantry_copy_remote *remote)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_copy_engine *e = ((struct gantry_end *)c->resources)->engine;
 	void *staging = NULL;
 
-	TRY(c->device->ops->alloc(c->device, GANTRY_STEPS * step_bytes, &staging));
+	TRY_NOW(c->device->ops->alloc(c->device, GANTRY_STEPS * step_bytes, &staging));
 	e->staging = staging;
 	e->step_bytes = step_bytes;
 	e->remote = *remote;
@@ -97,20 +96,17 @@ gantry_result gantry_end_proxy_fill(struct gantry_connector *c, uint64_t step_by
 	c->max_step = step_bytes;
 	c->peer_notifies = c->eventcount != NULL;
 	c->sharing = GANTRY_SHARES_ADDRESSES; /* "the other end" of this kernel is a proxy of its own process */
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result gantry_end_proxy_connect(struct gantry_connector *c)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_copy_engine *e = ((struct gantry_end *)c->resources)->engine;
 
-	TRY(e->device->ops->stream_create(e->device, &e->stream));
+	TRY_NOW(e->device->ops->stream_create(e->device, &e->stream));
 	for (int i = 0; i < GANTRY_STEPS; i++)
-		TRY(e->device->ops->event_create(e->device, &e->events[i]));
-out:
-	return r;
+		TRY_NOW(e->device->ops->event_create(e->device, &e->events[i]));
+	return GANTRY_OK;
 }
 
 void gantry_end_proxy_free(struct gantry_connector *c)
@@ -129,14 +125,11 @@ void gantry_end_proxy_free(struct gantry_connector *c)
 static gantry_result start(struct gantry_copy_engine *e, uint64_t step, const struct step *s, char *to,
 			   const char *from)
 {
-	gantry_result r = GANTRY_OK;
-
 	if (s->size)
-		TRY(e->device->ops->copy_async(e->device, e->stream, to, from, s->size));
-	TRY(e->device->ops->event_record(e->device, e->events[step % GANTRY_STEPS], e->stream));
+		TRY_NOW(e->device->ops->copy_async(e->device, e->stream, to, from, s->size));
+	TRY_NOW(e->device->ops->event_record(e->device, e->events[step % GANTRY_STEPS], e->stream));
 	e->steps[step % GANTRY_STEPS] = *s;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static char *ring_slot(const struct gantry_copy_engine *e, char *ring, uint64_t step)
@@ -154,19 +147,15 @@ static void count_copy(struct gantry_proxy_conn *pc, const struct gantry_proxy_o
 static gantry_result check_size(const struct gantry_proxy_conn *pc, const struct gantry_copy_engine *e,
 				const struct gantry_proxy_op *op, uint64_t step, uint64_t size)
 {
-	gantry_result r = GANTRY_OK;
-
 	if (size > op->slice_steps * e->step_bytes || step % GANTRY_STEPS + op->slice_steps > GANTRY_STEPS)
-		FAIL(GANTRY_ERR_PROTOCOL, "step %llu of a connection with rank %d has %llu bytes, at most %llu fit",
-		     (unsigned long long)step, pc->connector->peer->rank, (unsigned long long)size,
-		     (unsigned long long)(op->slice_steps * e->step_bytes));
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "step %llu of a connection with rank %d has %llu bytes, at most %llu fit",
+			 (unsigned long long)step, pc->connector->peer->rank, (unsigned long long)size,
+			 (unsigned long long)(op->slice_steps * e->step_bytes));
+	return GANTRY_OK;
 }
 
 static gantry_result start_sends(struct gantry_proxy_conn *pc, struct gantry_copy_engine *e)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_proxy_op *op;
 
 	while (pc->moved < pc->done + GANTRY_STEPS && (op = gantry_proxy_op_of(pc, pc->moved))) {
@@ -182,15 +171,15 @@ static gantry_result start_sends(struct gantry_proxy_conn *pc, struct gantry_cop
 			break;
 		}
 		if (s.mode != GANTRY_MODE_NORMAL && s.mode != GANTRY_MODE_PTR)
-			FAIL(GANTRY_ERR_INTERNAL, "a kernel posted step %llu in mode %u", (unsigned long long)step,
-			     s.mode);
-		TRY(check_size(pc, e, op, step, s.size));
-		TRY(start(e, step, &s, ring_slot(e, e->remote.ring, step),
-			  s.mode == GANTRY_MODE_PTR ? (const char *)(uintptr_t)place : ring_slot(e, e->staging, step)));
+			FAIL_NOW(GANTRY_ERR_INTERNAL, "a kernel posted step %llu in mode %u", (unsigned long long)step,
+				 s.mode);
+		TRY_NOW(check_size(pc, e, op, step, s.size));
+		TRY_NOW(start(e, step, &s, ring_slot(e, e->remote.ring, step),
+			      s.mode == GANTRY_MODE_PTR ? (const char *)(uintptr_t)place
+							: ring_slot(e, e->staging, step)));
 		pc->posted = pc->moved += op->slice_steps;
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* AGAIN: the oldest copy is under way. */
@@ -230,7 +219,6 @@ static gantry_result find_source(struct gantry_proxy_conn *pc, struct gantry_cop
 				 const struct gantry_proxy_op *op, uint64_t step, const char **ret_from,
 				 uint64_t *ret_size)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_slot *slot = &e->remote.fifo->slots[step % GANTRY_STEPS];
 	uint64_t meta = dev_load(&slot->meta), where;
 
@@ -245,24 +233,22 @@ static gantry_result find_source(struct gantry_proxy_conn *pc, struct gantry_cop
 	} else if (gantry_slot_mode(meta) == GANTRY_MODE_NORMAL) {
 		*ret_from = ring_slot(e, e->remote.ring, step);
 	} else {
-		FAIL(GANTRY_ERR_PROTOCOL, "rank %d posted step %llu in mode %u", pc->connector->peer->rank,
-		     (unsigned long long)step, gantry_slot_mode(meta));
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d posted step %llu in mode %u", pc->connector->peer->rank,
+			 (unsigned long long)step, gantry_slot_mode(meta));
 	}
-	TRY(check_size(pc, e, op, step, *ret_size));
+	TRY_NOW(check_size(pc, e, op, step, *ret_size));
 	if (op->exact && *ret_size != gantry_proxy_step_bytes(op, step))
-		FAIL(GANTRY_ERR_SIZE, "rank %d sent %llu bytes where %llu were expected (step %llu, channel %d)",
-		     pc->connector->peer->rank, (unsigned long long)*ret_size,
-		     (unsigned long long)gantry_proxy_step_bytes(op, step), (unsigned long long)step,
-		     pc->connector->channel);
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_SIZE, "rank %d sent %llu bytes where %llu were expected (step %llu, channel %d)",
+			 pc->connector->peer->rank, (unsigned long long)*ret_size,
+			 (unsigned long long)gantry_proxy_step_bytes(op, step), (unsigned long long)step,
+			 pc->connector->channel);
+	return GANTRY_OK;
 }
 
 /* Where they are to go. AGAIN: the kernel has not offered its buffer. */
 static gantry_result find_target(struct gantry_proxy_conn *pc, struct gantry_copy_engine *e,
 				 const struct gantry_proxy_op *op, uint64_t step, struct step *s, char **ret_to)
 {
-	gantry_result r = GANTRY_OK;
 	uint64_t room;
 
 	*ret_to = ring_slot(e, e->staging, step);
@@ -271,13 +257,12 @@ static gantry_result find_target(struct gantry_proxy_conn *pc, struct gantry_cop
 	if (!gantry_proxy_offered(pc, step, &room, &s->place))
 		return GANTRY_AGAIN;
 	if (s->size > room)
-		FAIL(GANTRY_ERR_SIZE, "rank %d sent %llu bytes where %llu were expected (step %llu, channel %d)",
-		     pc->connector->peer->rank, (unsigned long long)s->size, (unsigned long long)room,
-		     (unsigned long long)step, pc->connector->channel);
+		FAIL_NOW(GANTRY_ERR_SIZE, "rank %d sent %llu bytes where %llu were expected (step %llu, channel %d)",
+			 pc->connector->peer->rank, (unsigned long long)s->size, (unsigned long long)room,
+			 (unsigned long long)step, pc->connector->channel);
 	s->mode = GANTRY_MODE_PTR;
 	*ret_to = (char *)(uintptr_t)s->place;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static gantry_result start_recvs(struct gantry_proxy_conn *pc, struct gantry_copy_engine *e)
@@ -352,20 +337,18 @@ static void count_consumed(struct gantry_proxy_conn *pc)
 
 gantry_result gantry_end_proxy_progress(struct gantry_proxy_conn *pc, int *ret_worked)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_copy_engine *e = pc->resources;
 	uint64_t before = pc->moved + pc->flushed + pc->done;
 
 	if (pc->send) {
-		TRY(start_sends(pc, e));
-		TRY(finish_sends(pc, e));
+		TRY_NOW(start_sends(pc, e));
+		TRY_NOW(finish_sends(pc, e));
 	} else {
 		tell_remote_head(pc, e);
-		TRY(start_recvs(pc, e));
-		TRY(finish_recvs(pc, e));
+		TRY_NOW(start_recvs(pc, e));
+		TRY_NOW(finish_recvs(pc, e));
 		count_consumed(pc);
 	}
 	*ret_worked |= pc->moved + pc->flushed + pc->done != before;
-out:
-	return r;
+	return GANTRY_OK;
 }

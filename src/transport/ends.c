@@ -75,18 +75,16 @@ void gantry_rings_fill(struct gantry_conn *conn, const struct gantry_rings *ring
 gantry_result gantry_sharing_make(struct gantry_sharing *s, const struct gantry_connector *c, size_t size,
 				  struct gantry_share_address *ret_address)
 {
-	gantry_result r = GANTRY_OK;
 	void *memory = NULL;
 
-	TRY(gantry_share_create(size, &memory, ret_address));
+	TRY_NOW(gantry_share_create(size, &memory, ret_address));
 	s->words = memory;
 	s->made = 1;
 	if (gantry_ends_same_process(c->me, c->peer))
 		gantry_share_close_file(memory);
 	else
-		TRY(gantry_share_offer(&s->offer, memory, c->peer->user, ret_address));
-out:
-	return r;
+		TRY_NOW(gantry_share_offer(&s->offer, memory, c->peer->user, ret_address));
+	return GANTRY_OK;
 }
 
 /* The maker may be freed before it is ready: so nobody holds what is not ready. */
@@ -111,7 +109,6 @@ out:
 gantry_result gantry_sharing_meet(struct gantry_sharing *s, const struct gantry_connector *c, size_t size,
 				  const struct gantry_share_address *address)
 {
-	gantry_result r = GANTRY_OK;
 	void *memory = NULL;
 
 	if (s->made) {
@@ -126,16 +123,15 @@ gantry_result gantry_sharing_meet(struct gantry_sharing *s, const struct gantry_
 		return GANTRY_OK;
 	}
 	if (!s->words && gantry_ends_same_process(c->me, c->peer)) {
-		TRY(find_ready(address, &s->words));
+		TRY_NOW(find_ready(address, &s->words));
 	} else if (!s->words) {
-		TRY(gantry_share_take(&s->taker, address, c->peer->user, size, &memory));
+		TRY_NOW(gantry_share_take(&s->taker, address, c->peer->user, size, &memory));
 		s->words = memory;
 	}
 	if (!load_acquire(&s->words->ready))
 		return GANTRY_AGAIN;
 	store_release(&s->words->opened, 1);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 void gantry_sharing_end(struct gantry_sharing *s)

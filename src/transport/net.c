@@ -89,7 +89,6 @@ out:
 
 static gantry_result setup(struct gantry_connector *c, struct gantry_connect_info *ret_info)
 {
-	gantry_result r = GANTRY_OK;
 	struct net_conn *nc = c->resources;
 	struct net_link *l = nc->link;
 	struct net_info info = {.magic = NET_MAGIC,
@@ -99,34 +98,32 @@ static gantry_result setup(struct gantry_connector *c, struct gantry_connect_inf
 				.ll128_step = GANTRY_ENDS_LL128_STEP};
 
 	if (!c->send && !l->listen && !l->comm)
-		TRY(l->context->net->ops->listen(l->context->net, l->context->ctx, l->context->dev, l->handle,
-						 &l->listen));
+		TRY_NOW(l->context->net->ops->listen(l->context->net, l->context->ctx, l->context->dev, l->handle,
+						     &l->listen));
 	memcpy(info.handle, l->handle, sizeof(info.handle));
 	memset(ret_info, 0, sizeof(*ret_info));
 	memcpy(ret_info, &info, sizeof(info));
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static gantry_result check_info(const struct gantry_connector *c, const struct gantry_connect_info *peer,
 				struct net_info *ret_info)
 {
-	gantry_result r = GANTRY_OK;
 	const struct net_conn *nc = c->resources;
 
 	memcpy(ret_info, peer, sizeof(*ret_info));
 	if (ret_info->magic != NET_MAGIC)
-		FAIL(GANTRY_ERR_PROTOCOL, "rank %d chose another transport than net", c->peer->rank);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d chose another transport than net", c->peer->rank);
 	if (ret_info->ll_step != GANTRY_ENDS_LL_STEP || ret_info->ll128_step != GANTRY_ENDS_LL128_STEP)
-		FAIL(GANTRY_ERR_VERSION, "rank %d has LL steps of %u and %u bytes, this rank %d and %d", c->peer->rank,
-		     ret_info->ll_step, ret_info->ll128_step, GANTRY_ENDS_LL_STEP, GANTRY_ENDS_LL128_STEP);
+		FAIL_NOW(GANTRY_ERR_VERSION, "rank %d has LL steps of %u and %u bytes, this rank %d and %d",
+			 c->peer->rank, ret_info->ll_step, ret_info->ll128_step, GANTRY_ENDS_LL_STEP,
+			 GANTRY_ENDS_LL128_STEP);
 	if ((ret_info->max_recvs > 1) != (nc->link->shared != 0))
-		FAIL(GANTRY_ERR_SETTING,
-		     "rank %d groups %u receives, this rank's network %s %d; use one network on all ranks",
-		     c->peer->rank, ret_info->max_recvs, nc->link->context->net->name,
-		     nc->link->context->props.max_recvs);
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_SETTING,
+			 "rank %d groups %u receives, this rank's network %s %d; use one network on all ranks",
+			 c->peer->rank, ret_info->max_recvs, nc->link->context->net->name,
+			 nc->link->context->props.max_recvs);
+	return GANTRY_OK;
 }
 
 /* The network's connection: made by whichever channel comes first, then there for all. */
@@ -155,37 +152,34 @@ out:
 
 static gantry_result make_buffers(struct gantry_connector *c, struct net_conn *nc)
 {
-	gantry_result r = GANTRY_OK;
 	struct net_link *l = nc->link;
 	/* Fragmentation: pieces of different sizes may leave holes, so a share is more than one step. */
 	size_t least = 2 * (size_t)l->nchannels * c->max_step;
 	size_t pool = gantry_params()->net_pool ? gantry_params()->net_pool : 4 * c->max_step;
 
-	TRY(l->context->net->ops->reg_mr(l->context->net, l->comm, nc->stage, (size_t)GANTRY_STEPS * NET_STAGE_STEP,
-					 GANTRY_NET_PTR_HOST, &nc->stage_mr));
+	TRY_NOW(l->context->net->ops->reg_mr(l->context->net, l->comm, nc->stage, (size_t)GANTRY_STEPS * NET_STAGE_STEP,
+					     GANTRY_NET_PTR_HOST, &nc->stage_mr));
 	if (gantry_params()->net_buffers == PARAM_NET_BUFFERS_RING) {
 		nc->ring_size = GANTRY_STEPS * c->max_step;
-		TRY(net_link_alloc(l, nc->ring_size, &nc->ring_host, &nc->ring_dev, &nc->ring_mr));
+		TRY_NOW(net_link_alloc(l, nc->ring_size, &nc->ring_host, &nc->ring_dev, &nc->ring_mr));
 	} else {
-		TRY(net_link_pool(nc, pool < least ? least : pool));
+		TRY_NOW(net_link_pool(nc, pool < least ? least : pool));
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static gantry_result connect_end(struct gantry_connector *c, const struct gantry_connect_info *peer)
 {
-	gantry_result r = GANTRY_OK;
 	struct net_conn *nc = c->resources;
 	struct gantry_conn *conn = &c->conn;
 	struct gantry_fifo *f = (void *)nc->block_dev;
 	struct net_info info;
 
-	TRY(check_info(c, peer, &info));
-	TRY(link_connect(c, nc->link, &info));
+	TRY_NOW(check_info(c, peer, &info));
+	TRY_NOW(link_connect(c, nc->link, &info));
 	c->max_step = own_max_step(c) < info.max_step ? own_max_step(c) : info.max_step;
 	if (!nc->stage_mr && !nc->ring_host)
-		TRY(make_buffers(c, nc));
+		TRY_NOW(make_buffers(c, nc));
 	gantry_end_fill_words(c, f, GANTRY_CONN_PROXIED);
 	if (!gantry_ends_keep_lines(c))
 		nc->rings.at[GANTRY_PROTO_LL128] = 0;
@@ -200,8 +194,7 @@ static gantry_result connect_end(struct gantry_connector *c, const struct gantry
 	conn->eventcount = c->proxy_eventcount;
 	c->peer_notifies = 1;
 	c->sharing = GANTRY_SHARES_REGISTERED;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* Only now may other channels of the link group with this one. */

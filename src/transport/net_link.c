@@ -24,44 +24,40 @@ static struct gantry_net *network GUARDED_BY(contexts_mu);
 
 static gantry_result find_network(struct gantry_net **ret_net) REQUIRES(contexts_mu)
 {
-	gantry_result r = GANTRY_OK;
 	const char *name = gantry_params()->net_plugin;
 
 	if (!network && name[0]) {
 		if (!loader)
-			TRY(gantry_loader_open(name, &loader));
-		TRY(gantry_loader_net(loader, 0, &network));
+			TRY_NOW(gantry_loader_open(name, &loader));
+		TRY_NOW(gantry_loader_net(loader, 0, &network));
 	} else if (!network) {
 		network = gantry_net_tcp();
 	}
 	*ret_net = network;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* The device of the network: as asked, else the fastest, the first of equals. */
 static gantry_result pick_device(struct gantry_net *net, int *ret_dev, struct gantry_net_properties *ret_props)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_net_properties p;
 	int n = 0, best = -1, asked = (int)gantry_params()->net_device;
 
-	TRY(net->ops->devices(net, &n));
+	TRY_NOW(net->ops->devices(net, &n));
 	if (n <= 0)
-		FAIL(GANTRY_ERR_UNSUPPORTED, "network %s has no device here", net->name);
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "network %s has no device here", net->name);
 	if (asked >= n)
-		FAIL(GANTRY_ERR_CONFIG, "GANTRY_NET_DEVICE=%d: network %s has %s, numbered from 0", asked, net->name,
-		     COUNT_TEXT(n, "device"));
+		FAIL_NOW(GANTRY_ERR_CONFIG, "GANTRY_NET_DEVICE=%d: network %s has %s, numbered from 0", asked,
+			 net->name, COUNT_TEXT(n, "device"));
 	for (int i = asked >= 0 ? asked : 0; i < (asked >= 0 ? asked + 1 : n); i++) {
-		TRY(net->ops->get_properties(net, i, &p));
+		TRY_NOW(net->ops->get_properties(net, i, &p));
 		if (best < 0 || p.speed > ret_props->speed) {
 			best = i;
 			*ret_props = p;
 		}
 	}
 	*ret_dev = best;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /*
@@ -71,30 +67,28 @@ out:
 static gantry_result check_device(const struct gantry_net *net, int dev, const struct gantry_net_properties *p)
 	REQUIRES(contexts_mu)
 {
-	gantry_result r = GANTRY_OK;
 	char who[384];
 
 	snprintf(who, sizeof(who), "network %s (%s), device %d (%s)", net->name,
 		 loader ? gantry_loader_path(loader) : "Gantry's own", dev, p->name ? p->name : "");
 	if (p->device_type != GANTRY_NET_DEVICE_HOST)
-		FAIL(GANTRY_ERR_UNSUPPORTED,
-		     "%s is of device type %d (%s): a kernel has to put together what it receives, and the "
-		     "communicator's do not; set GANTRY_UNPACK=off if it is Gantry's plugin, else choose another "
-		     "GANTRY_NET_PLUGIN or GANTRY_NET_DEVICE",
-		     who, p->device_type, p->device_type == GANTRY_NET_DEVICE_UNPACK ? "UNPACK" : "unknown");
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED,
+			 "%s is of device type %d (%s): a kernel has to put together what it receives, and the "
+			 "communicator's do not; set GANTRY_UNPACK=off if it is Gantry's plugin, else choose another "
+			 "GANTRY_NET_PLUGIN or GANTRY_NET_DEVICE",
+			 who, p->device_type, p->device_type == GANTRY_NET_DEVICE_UNPACK ? "UNPACK" : "unknown");
 	if (!(p->ptr_support & GANTRY_NET_PTR_HOST))
-		FAIL(GANTRY_ERR_UNSUPPORTED,
-		     "%s does not take host memory (ptrSupport %#x), which the communicator sends small messages from",
-		     who, (unsigned)p->ptr_support);
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED,
+			 "%s does not take host memory (ptrSupport %#x), which the communicator sends small messages "
+			 "from",
+			 who, (unsigned)p->ptr_support);
 	if (p->max_p2p_bytes < NET_P2P_MIN)
-		FAIL(GANTRY_ERR_UNSUPPORTED,
-		     "%s takes messages of %zu bytes at most (maxP2pBytes), the communicator "
-		     "needs %d",
-		     who, p->max_p2p_bytes, NET_P2P_MIN);
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED,
+			 "%s takes messages of %zu bytes at most (maxP2pBytes), the communicator needs %d", who,
+			 p->max_p2p_bytes, NET_P2P_MIN);
 	if (p->max_recvs < 1)
-		FAIL(GANTRY_ERR_UNSUPPORTED, "%s takes no receive (maxRecvs %d)", who, p->max_recvs);
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "%s takes no receive (maxRecvs %d)", who, p->max_recvs);
+	return GANTRY_OK;
 }
 
 /* ERR_UNSUPPORTED, naming network, device and property, when the communicator cannot use the device. */
@@ -346,24 +340,21 @@ out:
  */
 gantry_result net_link_pool(struct net_conn *nc, size_t size)
 {
-	gantry_result r = GANTRY_OK;
 	struct net_link *l = nc->link;
 	size_t share, from;
 
 	size = (size + NET_POOL_UNIT - 1) / NET_POOL_UNIT * NET_POOL_UNIT;
 	if (!l->pool_host && size > NET_POOL_MAX)
-		FAIL(GANTRY_ERR_CONFIG, "a pool of %s is too large, at most %s (GANTRY_NET_POOL)", SIZE_TEXT(size),
-		     SIZE_TEXT(NET_POOL_MAX));
+		FAIL_NOW(GANTRY_ERR_CONFIG, "a pool of %s is too large, at most %s (GANTRY_NET_POOL)", SIZE_TEXT(size),
+			 SIZE_TEXT(NET_POOL_MAX));
 	if (!l->pool_host) {
-		TRY(net_link_alloc(l, size, &l->pool_host, &l->pool_dev, &l->pool_mr));
+		TRY_NOW(net_link_alloc(l, size, &l->pool_host, &l->pool_dev, &l->pool_mr));
 		l->pool_size = size;
 	}
 	share = l->pool_size / (size_t)l->nchannels / NET_POOL_UNIT * NET_POOL_UNIT;
 	from = l->shared ? (size_t)nc->channel * share : 0;
 	gantry_pinned_init(&nc->pool, l->device, NET_POOL_UNIT);
-	TRY(gantry_pinned_add(&nc->pool, l->pool_host + from, l->pool_dev + from, share, 2 * GANTRY_STEPS + 1));
-out:
-	return r;
+	return gantry_pinned_add(&nc->pool, l->pool_host + from, l->pool_dev + from, share, 2 * GANTRY_STEPS + 1);
 }
 
 bool net_pool_take(struct net_conn *nc, uint64_t size, struct net_step *s)

@@ -83,7 +83,6 @@ static void offer(struct gantry_proxy_conn *pc, struct net_conn *nc, int *worked
 static gantry_result locate(struct gantry_proxy_conn *pc, struct net_conn *nc, const struct gantry_proxy_op *op,
 			    struct net_step *s)
 {
-	gantry_result r = GANTRY_OK;
 	uint64_t step = pc->moved, slot = step % GANTRY_STEPS, place;
 
 	if (!gantry_proxy_posted(pc, step, &s->mode, &s->size, &place))
@@ -92,25 +91,24 @@ static gantry_result locate(struct gantry_proxy_conn *pc, struct net_conn *nc, c
 		s->data = nc->stage + slot * NET_STAGE_STEP;
 		s->mr = nc->stage_mr;
 		if (s->size > NET_STAGE_STEP)
-			FAIL(GANTRY_ERR_INTERNAL, "a kernel posted %llu bytes in an LL step",
-			     (unsigned long long)s->size);
+			FAIL_NOW(GANTRY_ERR_INTERNAL, "a kernel posted %llu bytes in an LL step",
+				 (unsigned long long)s->size);
 		return pack_ll(nc, op, step, s->size, s->data) ? GANTRY_OK : GANTRY_AGAIN;
 	}
 	if (s->mode == GANTRY_MODE_PTR) {
 		s->data = (char *)(uintptr_t)place;
 		s->mr = net_link_mr_of(nc->link, s->data, s->size);
 		if (!s->mr)
-			FAIL(GANTRY_ERR_INTERNAL, "a kernel posted %llu bytes at %p, which are not registered",
-			     (unsigned long long)s->size, (void *)s->data);
+			FAIL_NOW(GANTRY_ERR_INTERNAL, "a kernel posted %llu bytes at %p, which are not registered",
+				 (unsigned long long)s->size, (void *)s->data);
 	} else if (s->mode == GANTRY_MODE_NORMAL && nc->ring_host) {
 		s->data = nc->ring_host + slot * (nc->ring_size / GANTRY_STEPS);
 		s->mr = nc->ring_mr;
 	} else if (s->mode != GANTRY_MODE_OFFSET || !s->piece || place != s->place) {
-		FAIL(GANTRY_ERR_INTERNAL, "a kernel posted step %llu in mode %u at %llu", (unsigned long long)step,
-		     s->mode, (unsigned long long)place);
+		FAIL_NOW(GANTRY_ERR_INTERNAL, "a kernel posted step %llu in mode %u at %llu", (unsigned long long)step,
+			 s->mode, (unsigned long long)place);
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static gantry_result transmit(struct gantry_proxy_conn *pc, struct net_conn *nc, int *worked)
@@ -256,7 +254,6 @@ static int oldest_call(const struct net_link *l, uint32_t *ret_call)
 /* One receive for as many channels as can take a step of that call now. */
 static gantry_result post_group(struct net_link *l, int *ret_posted)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_net *net = l->context->net;
 	struct net_recv *recv = &l->recvs[l->recv_tail % NET_RECVS];
 	int limit = l->shared ? l->context->props.max_recvs : 1, tags[GANTRY_NET_MAX_RECVS];
@@ -284,7 +281,7 @@ static gantry_result post_group(struct net_link *l, int *ret_posted)
 	}
 	if (!recv->n)
 		return GANTRY_OK;
-	TRY(net->ops->irecv(net, l->comm, recv->n, data, sizes, tags, mrs, &recv->request));
+	TRY_NOW(net->ops->irecv(net, l->comm, recv->n, data, sizes, tags, mrs, &recv->request));
 	if (!recv->request)
 		return GANTRY_OK; /* the steps stay prepared */
 	for (int i = 0; i < recv->n; i++) {
@@ -296,8 +293,7 @@ static gantry_result post_group(struct net_link *l, int *ret_posted)
 	}
 	l->recv_tail++;
 	*ret_posted = 1;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* Puts flags on, word by word. */
@@ -323,23 +319,21 @@ static void unpack_ll(struct net_conn *nc, uint8_t proto, uint64_t step, const c
 
 static gantry_result arrived(struct net_link *l, struct net_recv *recv, const int *sizes)
 {
-	gantry_result r = GANTRY_OK;
-
 	for (int i = 0; i < recv->n; i++) {
 		struct gantry_proxy_conn *pc = recv->pc[i];
 		struct net_step *s = &((struct net_conn *)pc->resources)->steps[recv->step[i] % GANTRY_STEPS];
 		struct gantry_proxy_op *op = gantry_proxy_op_of(pc, recv->step[i]);
 
 		if (op->exact && (uint64_t)sizes[i] != s->size)
-			FAIL(GANTRY_ERR_SIZE, "rank %d sent %d bytes where %llu were expected (step %llu, channel %d)",
-			     l->peer, sizes[i], (unsigned long long)s->size, (unsigned long long)recv->step[i],
-			     ((struct net_conn *)pc->resources)->channel);
+			FAIL_NOW(GANTRY_ERR_SIZE,
+				 "rank %d sent %d bytes where %llu were expected (step %llu, channel %d)", l->peer,
+				 sizes[i], (unsigned long long)s->size, (unsigned long long)recv->step[i],
+				 ((struct net_conn *)pc->resources)->channel);
 		s->size = (uint64_t)sizes[i];
 		pc->moved = recv->step[i] + op->slice_steps;
 	}
 	recv->arrived = 1;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /* Data that went to a device's memory is visible to its kernels only after a flush. */
@@ -395,29 +389,27 @@ static int is_next(const struct net_recv *recv)
 /* One receive: arrived, flushed, handed over, as far as it goes. */
 static gantry_result complete_one(struct net_link *l, struct net_recv *recv, int *worked)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_net *net = l->context->net;
 	int done, sizes[GANTRY_NET_MAX_RECVS];
 
 	do {
 		done = 1;
 		if (recv->request)
-			TRY(net->ops->test(net, recv->request, &done, sizes));
+			TRY_NOW(net->ops->test(net, recv->request, &done, sizes));
 		if (!done) {
 			for (int i = 0; i < recv->n; i++)
 				gantry_proxy_waits(recv->pc[i], recv->arrived ? GANTRY_WAIT_FLUSH : GANTRY_WAIT_PEER);
-			goto out;
+			return GANTRY_OK;
 		}
 		*worked = 1;
 		if (recv->arrived)
 			break;
-		TRY(arrived(l, recv, sizes));
-		TRY(start_flush(l, recv));
+		TRY_NOW(arrived(l, recv, sizes));
+		TRY_NOW(start_flush(l, recv));
 	} while (recv->request);
 	hand_over(recv);
 	recv->over = 1;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 /*
@@ -426,20 +418,17 @@ out:
  */
 static gantry_result complete_recvs(struct net_link *l, int *worked)
 {
-	gantry_result r = GANTRY_OK;
-
 	for (uint64_t i = l->recv_head; i < l->recv_tail; i++) {
 		struct net_recv *recv = &l->recvs[i % NET_RECVS];
 
 		if (!recv->over && is_next(recv))
-			TRY(complete_one(l, recv, worked));
+			TRY_NOW(complete_one(l, recv, worked));
 		if (!recv->over && !l->shared)
 			break;
 	}
 	while (l->recv_head < l->recv_tail && l->recvs[l->recv_head % NET_RECVS].over)
 		l->recv_head++;
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static void count_consumed(struct gantry_proxy_conn *pc, struct net_conn *nc, int *worked)
@@ -475,32 +464,27 @@ static int leads(const struct net_link *l, const struct gantry_proxy_conn *pc)
 
 static gantry_result recv_progress(struct gantry_proxy_conn *pc, int *ret_worked)
 {
-	gantry_result r = GANTRY_OK;
 	struct net_conn *nc = pc->resources;
 	struct net_link *l = nc->link;
 
 	if (leads(l, pc)) {
 		for (int posted = 1; posted && l->recv_tail - l->recv_head < NET_RECVS; *ret_worked |= posted) {
 			posted = 0;
-			TRY(post_group(l, &posted));
+			TRY_NOW(post_group(l, &posted));
 		}
-		TRY(complete_recvs(l, ret_worked));
+		TRY_NOW(complete_recvs(l, ret_worked));
 	}
 	count_consumed(pc, nc, ret_worked);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 gantry_result net_progress(struct gantry_proxy_conn *pc, int *ret_worked)
 {
-	gantry_result r = GANTRY_OK;
 	struct net_conn *nc = pc->resources;
 
 	if (!pc->send)
 		return recv_progress(pc, ret_worked);
 	offer(pc, nc, ret_worked);
-	TRY(transmit(pc, nc, ret_worked));
-	TRY(complete_sends(pc, nc, ret_worked));
-out:
-	return r;
+	TRY_NOW(transmit(pc, nc, ret_worked));
+	return complete_sends(pc, nc, ret_worked);
 }

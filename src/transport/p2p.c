@@ -185,16 +185,14 @@ out:
 /* Within a process: between two GPUs only if the hardware can. */
 static gantry_result check_access(const struct gantry_connector *c, const struct p2p_block *b)
 {
-	gantry_result r = GANTRY_OK;
 	int can = 0;
 
-	TRY(c->device->ops->peer_access(c->device, b->device, &can));
+	TRY_NOW(c->device->ops->peer_access(c->device, b->device, &can));
 	if (!can)
-		FAIL(GANTRY_ERR_UNREACHABLE,
-		     "%s (rank %d) cannot address memory of %s (rank %d), and GANTRY_P2P=force asked for it",
-		     c->device->name, c->me->rank, b->device->name, c->peer->rank);
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_UNREACHABLE,
+			 "%s (rank %d) cannot address memory of %s (rank %d), and GANTRY_P2P=force asked for it",
+			 c->device->name, c->me->rank, b->device->name, c->peer->rank);
+	return GANTRY_OK;
 }
 
 static void remote_close(const struct gantry_connector *c, struct p2p_remote *remote)
@@ -300,7 +298,6 @@ static void lay_out(const struct gantry_connector *c, uint64_t step, int ll128, 
 
 static gantry_result setup(struct gantry_connector *c, struct gantry_connect_info *ret_info)
 {
-	gantry_result r = GANTRY_OK;
 	struct p2p_info info = {.magic = P2P_MAGIC, .copies = c->proxy != NULL};
 	struct gantry_rings rings = {.size = GANTRY_ENDS_PAGE};
 	struct p2p_end *end = gantry_end_get(c, sizeof(*end));
@@ -314,47 +311,41 @@ static gantry_result setup(struct gantry_connector *c, struct gantry_connect_inf
 		lay_out(c, info.step, (int)info.ll128, &rings);
 	}
 	if (c->proxy) {
-		TRY(gantry_sharing_make(&end->words, c, sizeof(struct gantry_end_words), &info.words));
+		TRY_NOW(gantry_sharing_make(&end->words, c, sizeof(struct gantry_end_words), &info.words));
 	} else {
-		TRY(block_create(c, rings.size, &end->block));
-		TRY(block_describe(c, end->block, &info.block));
+		TRY_NOW(block_create(c, rings.size, &end->block));
+		TRY_NOW(block_describe(c, end->block, &info.block));
 	}
 	memset(ret_info, 0, sizeof(*ret_info));
 	memcpy(ret_info, &info, sizeof(info));
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static gantry_result check_info(const struct gantry_connector *c, const struct gantry_connect_info *peer,
 				struct p2p_info *ret_info)
 {
-	gantry_result r = GANTRY_OK;
-
 	memcpy(ret_info, peer, sizeof(*ret_info));
 	if (ret_info->magic != P2P_MAGIC)
-		FAIL(GANTRY_ERR_PROTOCOL, "rank %d chose another transport than p2p", c->peer->rank);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d chose another transport than p2p", c->peer->rank);
 	if (!c->send)
 		ret_info->step = own_step(c);
 	if (!gantry_rings_step_is_good(ret_info->step))
-		FAIL(GANTRY_ERR_PROTOCOL, "rank %d has a ring with steps of %llu bytes", c->peer->rank,
-		     (unsigned long long)ret_info->step);
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d has a ring with steps of %llu bytes", c->peer->rank,
+			 (unsigned long long)ret_info->step);
+	return GANTRY_OK;
 }
 
 static gantry_result meet(struct gantry_connector *c, struct p2p_end *end, const struct p2p_info *info)
 {
-	gantry_result r = GANTRY_OK;
 	int peer_has_block = c->send || !info->copies;
 
 	if (peer_has_block && !end->remote.base)
-		TRY(remote_open(c, &info->block, &end->remote));
+		TRY_NOW(remote_open(c, &info->block, &end->remote));
 	if (end->base.engine || !peer_has_block)
-		TRY(gantry_sharing_meet(&end->words, c, sizeof(struct gantry_end_words), &info->words));
+		TRY_NOW(gantry_sharing_meet(&end->words, c, sizeof(struct gantry_end_words), &info->words));
 	if (end->block)
-		TRY(block_is_opened(c, end->block));
-out:
-	return r;
+		TRY_NOW(block_is_opened(c, end->block));
+	return GANTRY_OK;
 }
 
 static void fill_direct(struct gantry_connector *c, const struct p2p_end *end, int copies,
@@ -383,27 +374,25 @@ static gantry_result fill_proxied(struct gantry_connector *c, const struct p2p_e
 
 static gantry_result connect_end(struct gantry_connector *c, const struct gantry_connect_info *peer)
 {
-	gantry_result r = GANTRY_OK;
 	struct p2p_end *end = c->resources;
 	int ll128 = c->device->ll128_local != 0;
 	struct gantry_rings rings;
 	struct p2p_info info;
 
-	TRY(check_info(c, peer, &info));
-	TRY(gantry_end_open_eventcount(c, &info.eventcount, info.copies != 0));
-	TRY(meet(c, end, &info));
+	TRY_NOW(check_info(c, peer, &info));
+	TRY_NOW(gantry_end_open_eventcount(c, &info.eventcount, info.copies != 0));
+	TRY_NOW(meet(c, end, &info));
 	lay_out(c, info.step, c->send ? (int)info.ll128 : ll128, &rings);
 	if (!info.ll128 || !ll128)
 		rings.at[GANTRY_PROTO_LL128] = 0;
 	if (!c->send && info.copies)
-		TRY(c->device->ops->map_host(c->device, end->words.words, sizeof(struct gantry_end_words),
-					     &end->words_dev));
+		TRY_NOW(c->device->ops->map_host(c->device, end->words.words, sizeof(struct gantry_end_words),
+						 &end->words_dev));
 	if (end->base.engine)
-		TRY(fill_proxied(c, end, &rings));
+		TRY_NOW(fill_proxied(c, end, &rings));
 	else
 		fill_direct(c, end, info.copies != 0, &rings);
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static void free_end(struct gantry_connector *c)

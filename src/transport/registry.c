@@ -69,21 +69,19 @@ static int side_is_whole(const struct gantry_transport_side *theirs)
 
 static gantry_result check_table(const struct gantry_transport *t)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_transport own;
 
-	TRY(STRUCT_TAKE(&own, t, gantry_transport));
+	TRY_NOW(STRUCT_TAKE(&own, t, gantry_transport));
 	t = &own;
 	if (!t->name || !*t->name)
-		FAIL(GANTRY_ERR_INVALID, "a transport without a name");
+		FAIL_NOW(GANTRY_ERR_INVALID, "a transport without a name");
 	if (strlen(t->name) >= NAME_MAX_LEN || strpbrk(t->name, ", \t") || strcmp(t->name, "auto") == 0)
-		FAIL(GANTRY_ERR_INVALID, "\"%s\" cannot be the name of a transport", t->name);
+		FAIL_NOW(GANTRY_ERR_INVALID, "\"%s\" cannot be the name of a transport", t->name);
 	if (!t->proxied || !t->can_connect || !side_is_whole(t->send) || !side_is_whole(t->recv))
-		FAIL(GANTRY_ERR_INVALID,
-		     "transport %s has empty entries: what it lacks is gantry_transport_unsupported_*, never NULL",
-		     t->name);
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_INVALID,
+			 "transport %s has empty entries: what it lacks is gantry_transport_unsupported_*, never NULL",
+			 t->name);
+	return GANTRY_OK;
 }
 
 gantry_result gantry_transport_register(const struct gantry_transport *t, int before_builtin)
@@ -116,7 +114,6 @@ out:
 
 gantry_result gantry_transport_unregister(const struct gantry_transport *t)
 {
-	gantry_result r = GANTRY_OK;
 	int found = 0;
 
 	registry_mu_lock(&mu);
@@ -130,9 +127,8 @@ gantry_result gantry_transport_unregister(const struct gantry_transport *t)
 	}
 	registry_mu_unlock(&mu);
 	if (!found)
-		FAIL(GANTRY_ERR_INVALID, "a transport that is not registered, or built in, cannot be unregistered");
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_INVALID, "a transport that is not registered, or built in, cannot be unregistered");
+	return GANTRY_OK;
 }
 
 static int is_wanted(const char *wanted, const char *name)
@@ -151,7 +147,6 @@ static int is_wanted(const char *wanted, const char *name)
 
 gantry_result gantry_transport_check(const char *wanted)
 {
-	gantry_result r = GANTRY_OK;
 	const struct gantry_transport *all[MAX_ALL];
 	char entry[NAME_MAX_LEN], names[512] = "auto";
 	const char *pos = wanted;
@@ -161,23 +156,21 @@ gantry_result gantry_transport_check(const char *wanted)
 		snprintf(names + strlen(names), sizeof(names) - strlen(names), " %s", all[i]->name);
 	while (gantry_next_entry(&pos, entry, sizeof(entry)))
 		if (strcmp(entry, "auto") != 0 && !by_name(all, n, entry))
-			FAIL(GANTRY_ERR_CONFIG, "\"%s\" is no transport (GANTRY_TRANSPORT); there are: %s", entry,
-			     names);
-out:
-	return r;
+			FAIL_NOW(GANTRY_ERR_CONFIG, "\"%s\" is no transport (GANTRY_TRANSPORT); there are: %s", entry,
+				 names);
+	return GANTRY_OK;
 }
 
 gantry_result gantry_transport_choose(const struct gantry_peer_info *me, const struct gantry_peer_info *peer,
 				      const char *wanted, const struct gantry_transport **ret_transport)
 {
-	gantry_result r = GANTRY_OK;
 	const struct gantry_transport *all[MAX_ALL];
 	char reasons[800] = "";
 	int n = list_all(all);
 
 	if (!wanted || !*wanted)
 		wanted = gantry_params()->transport;
-	TRY(gantry_transport_check(wanted));
+	TRY_NOW(gantry_transport_check(wanted));
 	for (int i = 0; i < n; i++) {
 		char why[REASON] = "";
 		size_t len = strlen(reasons);
@@ -193,10 +186,8 @@ gantry_result gantry_transport_choose(const struct gantry_peer_info *me, const s
 		}
 		snprintf(reasons + len, sizeof(reasons) - len, "%s%s: %s", len ? "; " : "", all[i]->name, why);
 	}
-	FAIL(GANTRY_ERR_UNREACHABLE, "no transport connects rank %d (%.64s) with rank %d (%.64s): %s", me->rank,
-	     me->host_name, peer->rank, peer->host_name, reasons);
-out:
-	return r;
+	FAIL_NOW(GANTRY_ERR_UNREACHABLE, "no transport connects rank %d (%.64s) with rank %d (%.64s): %s", me->rank,
+		 me->host_name, peer->rank, peer->host_name, reasons);
 }
 
 static gantry_result load_lib(const char *path) REQUIRES(libs_mu) EXCLUDES(registry_mu)

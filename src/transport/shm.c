@@ -98,7 +98,6 @@ static int both_on_host(const struct gantry_connector *c)
 
 static gantry_result setup(struct gantry_connector *c, struct gantry_connect_info *ret_info)
 {
-	gantry_result r = GANTRY_OK;
 	struct shm_info info = {.magic = SHM_MAGIC, .proxied = c->proxy != NULL};
 	struct gantry_rings rings;
 	struct shm_end *end = gantry_end_get(c, sizeof(*end));
@@ -111,34 +110,32 @@ static gantry_result setup(struct gantry_connector *c, struct gantry_connect_inf
 	if (makes(c)) {
 		info.step = gantry_rings_round_step(gantry_params()->shm_step);
 		gantry_rings_layout(info.step, 1, gantry_ends_keep_lines(c), &rings);
-		TRY(gantry_sharing_make(&end->shared, c, rings.size, &info.segment));
+		TRY_NOW(gantry_sharing_make(&end->shared, c, rings.size, &info.segment));
 	}
 	memset(ret_info, 0, sizeof(*ret_info));
 	memcpy(ret_info, &info, sizeof(info));
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static gantry_result check_info(const struct gantry_connector *c, const struct gantry_connect_info *peer,
 				struct shm_info *ret_info)
 {
-	gantry_result r = GANTRY_OK;
 	uint32_t mine = (uint32_t)gantry_params()->shm_locality;
 
 	memcpy(ret_info, peer, sizeof(*ret_info));
 	if (ret_info->magic != SHM_MAGIC)
-		FAIL(GANTRY_ERR_PROTOCOL, "rank %d chose another transport than shm", c->peer->rank);
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d chose another transport than shm", c->peer->rank);
 	if (ret_info->maker != mine)
-		FAIL(GANTRY_ERR_SETTING, "GANTRY_SHM_LOCALITY is %s on rank %d and %s on rank %d: all ranks must agree",
-		     mine == PARAM_SHM_LOCALITY_SEND ? "send" : "recv", c->me->rank,
-		     ret_info->maker == PARAM_SHM_LOCALITY_SEND ? "send" : "recv", c->peer->rank);
+		FAIL_NOW(GANTRY_ERR_SETTING,
+			 "GANTRY_SHM_LOCALITY is %s on rank %d and %s on rank %d: all ranks must agree",
+			 mine == PARAM_SHM_LOCALITY_SEND ? "send" : "recv", c->me->rank,
+			 ret_info->maker == PARAM_SHM_LOCALITY_SEND ? "send" : "recv", c->peer->rank);
 	if (makes(c))
 		ret_info->step = gantry_rings_round_step(gantry_params()->shm_step);
 	if (!gantry_rings_step_is_good(ret_info->step))
-		FAIL(GANTRY_ERR_PROTOCOL, "rank %d has shared memory with steps of %llu bytes", c->peer->rank,
-		     (unsigned long long)ret_info->step);
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d has shared memory with steps of %llu bytes", c->peer->rank,
+			 (unsigned long long)ret_info->step);
+	return GANTRY_OK;
 }
 
 /* PTR from the sending end of a pair of kernels, or of a kernel and a copy engine. */
@@ -166,27 +163,25 @@ static gantry_result fill_proxied(struct gantry_connector *c, const struct shm_e
 
 static gantry_result connect_end(struct gantry_connector *c, const struct gantry_connect_info *peer)
 {
-	gantry_result r = GANTRY_OK;
 	struct shm_end *end = c->resources;
 	struct gantry_rings rings;
 	struct shm_info info;
 
-	TRY(check_info(c, peer, &info));
+	TRY_NOW(check_info(c, peer, &info));
 	gantry_rings_layout(info.step, 1, gantry_ends_keep_lines(c), &rings);
-	TRY(gantry_end_open_eventcount(c, &info.eventcount, info.proxied != 0));
-	TRY(gantry_sharing_meet(&end->shared, c, rings.size, &info.segment));
+	TRY_NOW(gantry_end_open_eventcount(c, &info.eventcount, info.proxied != 0));
+	TRY_NOW(gantry_sharing_meet(&end->shared, c, rings.size, &info.segment));
 	if (!info.ll128 || !c->device->ll128_local)
 		rings.at[GANTRY_PROTO_LL128] = 0;
-	TRY(c->device->ops->map_host(c->device, end->shared.words, rings.size, &end->dev));
+	TRY_NOW(c->device->ops->map_host(c->device, end->shared.words, rings.size, &end->dev));
 	if (end->base.engine) {
-		TRY(fill_proxied(c, end, &info, &rings));
+		TRY_NOW(fill_proxied(c, end, &info, &rings));
 	} else {
 		gantry_end_fill_words(c, end->dev, 0);
 		gantry_end_fill(c, &rings, end->dev, info.proxied != 0);
 		c->sharing = sharing_of(c, &info);
 	}
-out:
-	return r;
+	return GANTRY_OK;
 }
 
 static void free_end(struct gantry_connector *c)

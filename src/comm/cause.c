@@ -38,17 +38,14 @@ struct why {
 	char text[248];
 };
 
-/* What is missing or wrong here. All else is a peer's doing, or something between the two. */
-static int is_own(gantry_result r)
-{
-	return r == GANTRY_ERR_SYSTEM || r == GANTRY_ERR_NOMEM || r == GANTRY_ERR_INVALID || r == GANTRY_ERR_USAGE ||
-	       r == GANTRY_ERR_CONFIG || r == GANTRY_ERR_UNSUPPORTED || r == GANTRY_ERR_LIMIT ||
-	       r == GANTRY_ERR_INTERNAL;
-}
-
 int comm_error_about(const struct gantry_comm *comm, gantry_result r, int peer)
 {
-	return is_own(r) ? comm->rank : peer;
+	/* What is missing or wrong here. All else is a peer's doing, or something between the two. */
+	int own = r == GANTRY_ERR_SYSTEM || r == GANTRY_ERR_NOMEM || r == GANTRY_ERR_INVALID || r == GANTRY_ERR_USAGE ||
+		  r == GANTRY_ERR_CONFIG || r == GANTRY_ERR_UNSUPPORTED || r == GANTRY_ERR_LIMIT ||
+		  r == GANTRY_ERR_INTERNAL;
+
+	return own ? comm->rank : peer;
 }
 
 static int is_symptom(const struct gantry_comm *comm, gantry_result r, int rank)

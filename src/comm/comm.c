@@ -117,11 +117,6 @@ struct settings {
 };
 _Static_assert(sizeof(struct settings) <= GANTRY_CTL_MESSAGE_MAX, "travels in an allgather");
 
-static int must_agree(const struct gantry_param_info *p)
-{
-	return strstr(p->doc, "All ranks must agree.") != NULL;
-}
-
 static void put_setting(struct settings *s, size_t at, const char *value)
 {
 	s->hash[at] = 14695981039346656037u;
@@ -140,7 +135,7 @@ static gantry_result collect_settings(const struct gantry_comm *comm, int channe
 		struct gantry_param_info p;
 
 		gantry_param_describe(i, &p);
-		if (!must_agree(&p))
+		if (!strstr(p.doc, "All ranks must agree."))
 			continue;
 		if (n == AGREE_MAX)
 			FAIL_NOW(GANTRY_ERR_INTERNAL, "more than %d parameters on which all ranks must agree",

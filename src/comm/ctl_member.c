@@ -228,13 +228,6 @@ static void hub_gone(struct gantry_ctl *m, gantry_result why, const char *cause,
 	}
 }
 
-/* The hub counts this very rank as lost, and so do all others: we were stopped, or cut off. */
-static void self_lost(struct gantry_ctl *m, gantry_result why, const char *text) REQUIRES(loop_mu)
-{
-	member_over(m, why, "the hub at %s counts this rank as lost: %s", m->hub, text);
-	callback_lost(m, m->config.rank, why, m->over_text);
-}
-
 /* ---- what the hub says ---- */
 
 static void maybe_joined(struct gantry_ctl *m) REQUIRES(loop_mu)
@@ -368,7 +361,10 @@ static int on_rank_frame(struct gantry_ctl *m, const struct ctl_head *h, const u
 			char text[CTL_TEXT_MAX];
 
 			ctl_get_text(text, sizeof(text), body, h->size);
-			self_lost(m, (gantry_result)h->result, text);
+			/* All others count this rank as lost too: it was stopped, or cut off. */
+			member_over(m, (gantry_result)h->result, "the hub at %s counts this rank as lost: %s", m->hub,
+				    text);
+			callback_lost(m, m->config.rank, m->over, m->over_text);
 		} else {
 			on_gone(m, h, body);
 		}

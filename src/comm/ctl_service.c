@@ -402,14 +402,6 @@ static uint64_t next_due(void) REQUIRES(loop_mu)
 	return ctl_service.due;
 }
 
-static void tick(void) REQUIRES(loop_mu)
-{
-	ctl_service.due = UINT64_MAX;
-	hub_tick();
-	ctl_members_tick();
-	tick_conns();
-}
-
 static void pass(void) REQUIRES(loop_mu)
 {
 	struct ctl_service *s = &ctl_service;
@@ -418,8 +410,12 @@ static void pass(void) REQUIRES(loop_mu)
 	if (s->exiting)
 		hub_bye();
 	ctl_members_take();
-	if (inet_due(s->due))
-		tick();
+	if (inet_due(s->due)) {
+		s->due = UINT64_MAX;
+		hub_tick();
+		ctl_members_tick();
+		tick_conns();
+	}
 	do {
 		flush_conns();
 	} while (ctl_members_call_back());

@@ -37,17 +37,6 @@ static int kernel_in_wait(uint32_t phase)
 	       phase == GANTRY_KERNEL_WAIT_DONE || phase == GANTRY_KERNEL_WAIT_DATA;
 }
 
-static enum comm_waits of_cause(enum gantry_wait_cause cause)
-{
-	static const enum comm_waits waits[GANTRY_WAIT_CAUSES] = {
-		[GANTRY_WAIT_KERNEL] = COMM_WAITS_KERNEL, [GANTRY_WAIT_PEER] = COMM_WAITS_PEER,
-		[GANTRY_WAIT_SOCKET] = COMM_WAITS_SOCKET, [GANTRY_WAIT_FLUSH] = COMM_WAITS_FLUSH,
-		[GANTRY_WAIT_SPACE] = COMM_WAITS_SPACE,
-	};
-
-	return (unsigned)cause < GANTRY_WAIT_CAUSES ? waits[cause] : COMM_WAITS_PROXY;
-}
-
 static enum comm_waits waits_of(const struct comm_end *e)
 {
 	const struct gantry_proxy_conn_view *v = &e->proxy;
@@ -60,7 +49,7 @@ static enum comm_waits waits_of(const struct comm_end *e)
 		return kernel ? COMM_WAITS_PEER : COMM_WAITS_NONE;
 	if (!e->pending || !(v->waits || cut))
 		return kernel ? COMM_WAITS_PROXY : COMM_WAITS_NONE;
-	w = of_cause(v->waits_for);
+	w = (enum comm_waits)(COMM_WAITS_KERNEL + v->waits_for);
 	if (w == COMM_WAITS_KERNEL && kernel)
 		return (e->send ? v->moved > v->done : v->posted > v->moved) ? COMM_WAITS_PEER : COMM_WAITS_PROXY;
 	return w;
@@ -221,8 +210,8 @@ enum { PHASES = sizeof(phase_names) / sizeof(phase_names[0]) };
 
 const char *comm_waits_name(enum comm_waits w)
 {
-	static const char *const names[COMM_WAITS_COUNT] = {"none",   "kernel", "proxy", "peer",
-							    "socket", "flush",	"space"};
+	static const char *const names[COMM_WAITS_COUNT] = {"none",   "proxy", "kernel", "peer",
+							    "socket", "flush", "space"};
 
 	return (unsigned)w < COMM_WAITS_COUNT ? names[w] : "?";
 }

@@ -19,8 +19,8 @@
 
 enum comm_waits {
 	COMM_WAITS_NONE,
-	COMM_WAITS_KERNEL, /* of this rank: it has not posted, offered or consumed */
 	COMM_WAITS_PROXY,  /* of this rank, and that says not why */
+	COMM_WAITS_KERNEL, /* of this rank: it has not posted, offered or consumed. From here on as gantry_wait_cause */
 	COMM_WAITS_PEER,
 	COMM_WAITS_SOCKET,
 	COMM_WAITS_FLUSH,

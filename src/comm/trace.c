@@ -24,20 +24,13 @@ uint32_t comm_trace_conn_id(const struct gantry_connector *c)
 	return c->proxy ? c->proxy->id : UNPROXIED | (fetch_add_relaxed(&last, 1) + 1);
 }
 
-/* Whatever comm_conn.id says, the proxy's events have the proxy's. */
-static uint32_t id_of(const struct comm_conn *cc)
-{
-	return cc->c.proxy ? cc->c.proxy->id : cc->id;
-}
-
 void comm_trace_xfer(const struct comm_conn *cc, uint32_t op, const struct gantry_xfer *x)
 {
 	uint64_t mode = x->ptr									   ? GANTRY_MODE_PTR
 			: x->proto == GANTRY_PROTO_SIMPLE && cc->c.conn.flags & GANTRY_CONN_OFFSET ? GANTRY_MODE_OFFSET
 												   : GANTRY_MODE_NORMAL;
 
-	gantry_event_put(GANTRY_EV_XFER, id_of(cc), op,
-			 GANTRY_EV_BYTES(x->bytes) | (uint64_t)x->proto << 56 | mode << 60);
+	gantry_event_put(GANTRY_EV_XFER, cc->id, op, GANTRY_EV_BYTES(x->bytes) | (uint64_t)x->proto << 56 | mode << 60);
 }
 
 /*
@@ -136,7 +129,7 @@ static void put_conns(void *comm, FILE *f)
 			continue;
 		gantry_json_begin(&j, f, GANTRY_JSON_TIGHT);
 		gantry_json_str(&j, "kind", "conn");
-		gantry_json_uint(&j, "conn", id_of(e.conn));
+		gantry_json_uint(&j, "conn", e.conn->id);
 		gantry_json_int(&j, "peer", e.peer);
 		gantry_json_str(&j, "dir", e.send ? "send" : "recv");
 		gantry_json_int(&j, "channel", e.channel);

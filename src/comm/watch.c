@@ -84,25 +84,19 @@ static void describe(struct gantry_comm *comm, char *text, size_t len)
 			 more);
 }
 
-/* 1 with the path, if it was written. */
-static int write_report(struct gantry_comm *comm, char *path, size_t len)
-{
-	const char *dir = gantry_params()->stall_dir;
-
-	if (!*dir)
-		return 0;
-	snprintf(path, len, "%s/stall-%016llx-%d.jsonl", dir, (unsigned long long)comm->id, comm->rank);
-	return gantry_file_write(path, "the report of who waits for whom", comm_report_put, comm);
-}
-
 /* `why` begins the line. */
 static void tell(struct gantry_comm *comm, enum gantry_log_level level, const char *why)
 {
+	const char *dir = gantry_params()->stall_dir;
 	char text[512], path[PATH_MAX];
-	int written;
+	int written = 0;
 
 	describe(comm, text, sizeof(text)); /* before the file: that may take its time */
-	written = write_report(comm, path, sizeof(path));
+	if (*dir) {
+		snprintf(path, sizeof(path), "%s/stall-%016llx-%d.jsonl", dir, (unsigned long long)comm->id,
+			 comm->rank);
+		written = gantry_file_write(path, "the report of who waits for whom", comm_report_put, comm);
+	}
 	GANTRY_LOG(level, COMM, "rank %d of communicator %016llx %s: %s%s%s", comm->rank, (unsigned long long)comm->id,
 		   why, text, written ? "; report in " : "", written ? path : "");
 }

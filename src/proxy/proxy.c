@@ -194,17 +194,6 @@ static void count_pending(const struct gantry_proxy_op *first, const struct gant
 	fetch_add_relaxed(&g->pending, n);
 }
 
-/* Sequentially consistent, like the thread's look at it: either it sees the push or we see that it sleeps. */
-static void push(struct gantry_proxy *p, struct gantry_proxy_op *newest, struct gantry_proxy_op *oldest)
-{
-	struct gantry_proxy_op *top = load_relaxed(&p->inbox);
-
-	do
-		oldest->next = top;
-	while (!cas_weak_seq(&p->inbox, &top, newest));
-	gantry_eventcount_notify(&p->eventcount);
-}
-
 static struct gantry_proxy_op *reversed(struct gantry_proxy_op *first, const struct gantry_proxy_op *last)
 {
 	struct gantry_proxy_op *before = NULL;
@@ -222,20 +211,20 @@ static struct gantry_proxy_op *reversed(struct gantry_proxy_op *first, const str
 
 void gantry_proxy_append(struct gantry_proxy *p, struct gantry_proxy_op *first, struct gantry_proxy_op *last)
 {
+	struct gantry_proxy_op *top;
+
 	if (!first)
 		return;
 	if (first->conn) /* before the push, so that it never falls below zero */
 		count_pending(first, last);
 	last->reserved = OP_BATCH_END;
 	reversed(first, last);
-	push(p, last, first);
-}
-
-/* For the thread: all that was appended, oldest first; NULL: nothing. */
-static struct gantry_proxy_op *take_inbox(struct gantry_proxy *p)
-{
-	/* A load first: the exchange would take the line from the appenders on every pass. */
-	return load_seq(&p->inbox) ? reversed(exchange_seq(&p->inbox, NULL), NULL) : NULL;
+	top = load_relaxed(&p->inbox);
+	/* Sequentially consistent, like the thread's look at it: either it sees the push or we see that it sleeps. */
+	do
+		first->next = top;
+	while (!cas_weak_seq(&p->inbox, &top, last));
+	gantry_eventcount_notify(&p->eventcount);
 }
 
 /*
@@ -285,24 +274,18 @@ static void ready_remove(struct gantry_proxy_conn *pc)
 		gantry_list_remove(&g->in_active);
 }
 
-/* Back to the pool, with all others of this pass. */
-static void spend(struct gantry_proxy *p, struct gantry_proxy_op *op)
-{
-	op->next = NULL;
-	if (p->spent)
-		p->spent_last->next = op;
-	else
-		p->spent = op;
-	p->spent_last = op;
-}
-
 /* The end of an operation that is on no queue any more; pending falls when the counters are shown. */
 static void end_op(struct gantry_proxy *p, struct gantry_proxy_op *op, uint64_t how)
 {
 	uint64_t c = GANTRY_EV_BYTES(op->bytes) | (uint64_t)op->proto << 56 | how;
 
 	gantry_event_put(GANTRY_EV_PROXY_OP, op->conn->id, op->id, c);
-	spend(p, op);
+	op->next = NULL; /* back to the pool, with all others of this pass */
+	if (p->spent)
+		p->spent_last->next = op;
+	else
+		p->spent = op;
+	p->spent_last = op;
 }
 
 /* Release, and after show(): who sees pending fall sees the counters. */
@@ -448,11 +431,12 @@ static void leave(struct gantry_proxy *p, struct gantry_proxy_group *g)
 /* 1: there were some. */
 static int take_arrivals(struct gantry_proxy *p)
 {
-	struct gantry_proxy_op *op = take_inbox(p), *next;
+	struct gantry_proxy_op *op, *next;
 
-	if (!op)
+	/* A load first: the exchange would take the line from the appenders on every pass. */
+	if (!load_seq(&p->inbox))
 		return 0;
-	for (; op; op = next) {
+	for (op = reversed(exchange_seq(&p->inbox, NULL), NULL); op; op = next) {
 		next = op->next;
 		if (op->conn)
 			arrive(p, op);

@@ -30,7 +30,12 @@ struct gantry_copy_engine {
 	struct gantry_fifo *fifo, *fifo_dev; /* the kernel's end: as the CPU and as the device addresses it */
 	char *staging;
 	uint64_t step_bytes;
-	struct gantry_copy_remote remote;
+	struct {
+		struct gantry_fifo *fifo;
+		char *ring;
+		struct gantry_eventcount *eventcount; /* NULL: nobody sleeps there */
+		int takes_pointers;
+	} remote;
 	/* The progress thread's. */
 	struct gantry_stream *stream;
 	struct gantry_dev_event *events[GANTRY_STEPS];
@@ -78,16 +83,20 @@ out:
 	return r;
 }
 
-gantry_result gantry_end_proxy_fill(struct gantry_connector *c, uint64_t step_bytes,
-				    const struct gantry_copy_remote *remote)
+gantry_result gantry_end_proxy_fill(struct gantry_connector *c, uint64_t step_bytes, struct gantry_fifo *remote,
+				    char *ring, int takes_pointers)
 {
-	struct gantry_copy_engine *e = ((struct gantry_end *)c->resources)->engine;
+	struct gantry_end *end = c->resources;
+	struct gantry_copy_engine *e = end->engine;
 	void *staging = NULL;
 
 	TRY_NOW(c->device->ops->alloc(c->device, GANTRY_STEPS * step_bytes, &staging));
 	e->staging = staging;
 	e->step_bytes = step_bytes;
-	e->remote = *remote;
+	e->remote.fifo = remote;
+	e->remote.ring = ring;
+	e->remote.eventcount = end->eventcount.eventcount;
+	e->remote.takes_pointers = takes_pointers;
 	gantry_end_fill_words(c, e->fifo_dev, GANTRY_CONN_PROXIED);
 	c->conn.offers = c->send ? NULL : e->fifo_dev->offers;
 	c->conn.buffs[GANTRY_PROTO_SIMPLE] = e->staging;

@@ -119,18 +119,13 @@ void gantry_end_close(struct gantry_connector *c);
  * no words whole, which the lines of LL depend on.
  */
 
-/* The remote side, as this process addresses it. Borrowed; outlives the engine. */
-struct gantry_copy_remote {
-	struct gantry_fifo *fifo;
-	char *ring;			      /* as the device addresses it */
-	struct gantry_eventcount *eventcount; /* NULL: nobody sleeps there */
-	int takes_pointers;		      /* recv: the remote producer posts addresses of this process */
-};
 /* For proxy_setup: makes the engine and the kernel's FIFO. It is c->proxy's resources from here on. */
 gantry_result gantry_end_proxy_setup(struct gantry_connector *c, size_t size);
-/* For connect: makes the staging ring, fills in c->conn and the connector's results. */
-gantry_result gantry_end_proxy_fill(struct gantry_connector *c, uint64_t step_bytes,
-				    const struct gantry_copy_remote *remote);
+/* For connect: makes the staging ring, fills in c->conn and the connector's results. remote: the other side's words, as this
+ * process addresses them; ring: its ring, as the device does; both outlive the engine. takes_pointers (recv): the remote
+ * producer posts addresses of this process. */
+gantry_result gantry_end_proxy_fill(struct gantry_connector *c, uint64_t step_bytes, struct gantry_fifo *remote,
+				    char *ring, int takes_pointers);
 /* As entries of a transport's table. Freeing waits for copies that have begun, not for the peer. */
 gantry_result gantry_end_proxy_connect(struct gantry_connector *c);
 gantry_result gantry_end_proxy_progress(struct gantry_proxy_conn *pc, int *ret_worked);

@@ -149,16 +149,6 @@ static struct links_mu links_mu_one = MUTEX_INITIALIZER;
 /* Those that are shared: only they are looked for. */
 static struct gantry_list links GUARDED_BY(links_mu) = {&links, &links};
 
-static struct net_link *find(const struct gantry_connector *c) REQUIRES(links_mu)
-{
-	gantry_list_each_entry (l, &links, struct net_link, node) {
-		if (l->comm_id == c->comm_id && l->me == c->me->rank && l->peer == c->peer->rank &&
-		    l->send == c->send && l->device == c->device)
-			return l;
-	}
-	return NULL;
-}
-
 static gantry_result create(struct gantry_connector *c, struct net_link **ret_link)
 {
 	gantry_result r = GANTRY_OK;
@@ -193,10 +183,14 @@ out:
 gantry_result net_link_get(struct gantry_connector *c, struct net_link **ret_link)
 {
 	gantry_result r = GANTRY_OK;
-	struct net_link *l;
+	struct net_link *l = NULL;
 
 	links_mu_lock(&links_mu_one);
-	l = find(c);
+	gantry_list_each_entry (it, &links, struct net_link, node) {
+		if (it->comm_id == c->comm_id && it->me == c->me->rank && it->peer == c->peer->rank &&
+		    it->send == c->send && it->device == c->device)
+			l = it;
+	}
 	if (!l) {
 		TRY(create(c, &l));
 		if (l->shared)

@@ -362,16 +362,6 @@ static void fill_direct(struct gantry_connector *c, const struct p2p_end *end, i
 								: GANTRY_SHARES_EXPORTED;
 }
 
-static gantry_result fill_proxied(struct gantry_connector *c, const struct p2p_end *end,
-				  const struct gantry_rings *rings)
-{
-	struct gantry_copy_remote remote = {.fifo = &end->words.words->fifo,
-					    .ring = end->remote.base + rings->at[GANTRY_PROTO_SIMPLE],
-					    .eventcount = end->base.eventcount.eventcount};
-
-	return gantry_end_proxy_fill(c, rings->step_bytes[GANTRY_PROTO_SIMPLE], &remote);
-}
-
 static gantry_result connect_end(struct gantry_connector *c, const struct gantry_connect_info *peer)
 {
 	struct p2p_end *end = c->resources;
@@ -389,9 +379,9 @@ static gantry_result connect_end(struct gantry_connector *c, const struct gantry
 		TRY_NOW(c->device->ops->map_host(c->device, end->words.words, sizeof(struct gantry_end_words),
 						 &end->words_dev));
 	if (end->base.engine)
-		TRY_NOW(fill_proxied(c, end, &rings));
-	else
-		fill_direct(c, end, info.copies != 0, &rings);
+		return gantry_end_proxy_fill(c, info.step, &end->words.words->fifo,
+					     end->remote.base + rings.at[GANTRY_PROTO_SIMPLE], 0);
+	fill_direct(c, end, info.copies != 0, &rings);
 	return GANTRY_OK;
 }
 

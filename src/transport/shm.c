@@ -149,18 +149,6 @@ static enum gantry_memory_sharing sharing_of(const struct gantry_connector *c, c
 									    : GANTRY_SHARES_NOTHING;
 }
 
-static gantry_result fill_proxied(struct gantry_connector *c, const struct shm_end *end, const struct shm_info *info,
-				  const struct gantry_rings *rings)
-{
-	struct gantry_copy_remote remote = {.fifo = &end->shared.words->fifo,
-					    .ring = (char *)end->dev + rings->at[GANTRY_PROTO_SIMPLE],
-					    .eventcount = end->base.eventcount.eventcount,
-					    .takes_pointers =
-						    both_on_host(c) && gantry_ends_same_process(c->me, c->peer)};
-
-	return gantry_end_proxy_fill(c, info->step, &remote);
-}
-
 static gantry_result connect_end(struct gantry_connector *c, const struct gantry_connect_info *peer)
 {
 	struct shm_end *end = c->resources;
@@ -174,13 +162,13 @@ static gantry_result connect_end(struct gantry_connector *c, const struct gantry
 	if (!info.ll128 || !c->device->ll128_local)
 		rings.at[GANTRY_PROTO_LL128] = 0;
 	TRY_NOW(c->device->ops->map_host(c->device, end->shared.words, rings.size, &end->dev));
-	if (end->base.engine) {
-		TRY_NOW(fill_proxied(c, end, &info, &rings));
-	} else {
-		gantry_end_fill_words(c, end->dev, 0);
-		gantry_end_fill(c, &rings, end->dev, info.proxied != 0);
-		c->sharing = sharing_of(c, &info);
-	}
+	if (end->base.engine)
+		return gantry_end_proxy_fill(c, info.step, &end->shared.words->fifo,
+					     (char *)end->dev + rings.at[GANTRY_PROTO_SIMPLE],
+					     both_on_host(c) && gantry_ends_same_process(c->me, c->peer));
+	gantry_end_fill_words(c, end->dev, 0);
+	gantry_end_fill(c, &rings, end->dev, info.proxied != 0);
+	c->sharing = sharing_of(c, &info);
 	return GANTRY_OK;
 }
 

@@ -357,34 +357,41 @@ void gantry_ctl_wait(struct gantry_ctl *ctl, uint64_t timeout_ns)
 
 /* ---- asking and gathering ---- */
 
+/* Queues the frame and waits for its answer, no longer than the timeout. OK: call->done says which. */
+static gantry_result ask(struct gantry_ctl *m, struct ctl_head *h, const void *data, size_t size, uint64_t timeout,
+			 struct ctl_call *call) REQUIRES(loop_mu)
+{
+	uint64_t deadline = from_now(timeout);
+
+	call->tag = h->tag;
+	TRY_NOW(queue_frame(m, h, data, size));
+	gantry_list_append(&m->calls, &call->node);
+	while (!call->done && mutex_wait_until(&m->news, &inet_loop.mu, deadline))
+		;
+	if (!call->done)
+		gantry_list_remove(&call->node);
+	return GANTRY_OK;
+}
+
 gantry_result gantry_ctl_call(struct gantry_ctl *ctl, int to, uint32_t kind, const void *data, size_t size, void *reply,
 			      size_t *reply_size)
 {
 	struct ctl_call call = {.to = to, .reply = reply, .room = reply_size ? *reply_size : 0};
 	struct ctl_head h = {.kind = CTL_CALL, .to = to, .result = kind};
-	gantry_result r = GANTRY_OK;
-	uint64_t deadline;
 	char seconds[16], text[160];
+	gantry_result r;
 
-	TRY(check(ctl, to, size));
-	deadline = from_now(ctl->timeout);
+	TRY_NOW(check(ctl, to, size));
 	inet_loop_lock();
-	call.tag = h.tag = ++ctl->last_call;
-	r = queue_frame(ctl, &h, data, size);
-	if (r == GANTRY_OK) {
-		gantry_list_append(&ctl->calls, &call.node);
-		while (!call.done && mutex_wait_until(&ctl->news, &inet_loop.mu, deadline))
-			;
-		if (!call.done)
-			gantry_list_remove(&call.node);
-		else if (call.result != GANTRY_OK)
-			r = obstacle(ctl, to); /* the reason, if it is that the rank is gone */
-	}
+	h.tag = ++ctl->last_call;
+	r = ask(ctl, &h, data, size, ctl->timeout, &call);
+	if (call.done && call.result != GANTRY_OK)
+		r = obstacle(ctl, to); /* the reason, if it is that the rank is gone */
 	inet_loop_unlock();
-	TRY(r);
+	TRY_NOW(r);
 	if (!call.done)
-		FAIL(GANTRY_ERR_TIMEOUT, "rank %d did not answer call %u of rank %d within %s (GANTRY_TIMEOUT)", to,
-		     kind, ctl->config.rank, ctl_seconds(ctl->timeout, seconds));
+		FAIL_NOW(GANTRY_ERR_TIMEOUT, "rank %d did not answer call %u of rank %d within %s (GANTRY_TIMEOUT)", to,
+			 kind, ctl->config.rank, ctl_seconds(ctl->timeout, seconds));
 	if (call.result != GANTRY_OK) { /* the other side knows the cause and has logged it */
 		snprintf(text, sizeof(text), "rank %d answers call %u of rank %d: %s", to, kind, ctl->config.rank,
 			 gantry_result_text(call.result));
@@ -393,49 +400,40 @@ gantry_result gantry_ctl_call(struct gantry_ctl *ctl, int to, uint32_t kind, con
 	if (reply_size)
 		*reply_size = call.size;
 	if (call.size > call.room)
-		FAIL(GANTRY_ERR_SIZE, "rank %d answers call %u with %zu bytes, %zu were expected at most", to, kind,
-		     call.size, call.room);
-out:
-	return r;
+		FAIL_NOW(GANTRY_ERR_SIZE, "rank %d answers call %u with %zu bytes, %zu were expected at most", to, kind,
+			 call.size, call.room);
+	return GANTRY_OK;
 }
 
 gantry_result gantry_ctl_allgather(struct gantry_ctl *ctl, const void *mine, size_t size, void *all)
 {
+	struct ctl_call call = {.to = -1, .reply = all, .room = size * (size_t)ctl->config.nranks};
 	struct ctl_head h = {.kind = CTL_GATHER, .to = -1};
 	gantry_result r = GANTRY_OK;
-	uint8_t nothing;
-	uint64_t deadline;
-	int done = 0;
+	int others = 0;
 
-	TRY(check(ctl, 0, size));
+	TRY_NOW(check(ctl, 0, size));
 	if (size && !all)
-		FAIL(GANTRY_ERR_INVALID, "an allgather of %zu bytes to nowhere", size);
-	/* The hub fails it in time, and knows why; this is for a hub that does not. */
-	deadline = from_now(ctl->connect_timeout + ctl->timeout);
+		FAIL_NOW(GANTRY_ERR_INVALID, "an allgather of %zu bytes to nowhere", size);
 	inet_loop_lock();
-	if (ctl->gather_into) {
-		r = GANTRY_ERR_USAGE;
-	} else {
+	gantry_list_each_entry (it, &ctl->calls, struct ctl_call, node)
+		others += it->to < 0;
+	if (!others) {
 		h.tag = ++ctl->last_gather;
-		r = queue_frame(ctl, &h, mine, size);
-	}
-	if (r == GANTRY_OK) {
-		ctl->gather_into = all ? all : &nothing;
-		ctl->gather_size = size;
-		ctl->gather_text[0] = 0;
-		while (ctl->gather_into && mutex_wait_until(&ctl->news, &inet_loop.mu, deadline))
-			;
-		done = !ctl->gather_into;
-		ctl->gather_into = NULL;
-		r = done ? ctl->gather_result : GANTRY_ERR_TIMEOUT;
+		/* The hub fails it in time, and knows why; the timeout is for a hub that does not. */
+		r = ask(ctl, &h, mine, size, ctl->connect_timeout + ctl->timeout, &call);
 	}
 	inet_loop_unlock();
-	if (done && r != GANTRY_OK)
-		FAIL(r, "rank %d: %s", ctl->config.rank, *ctl->gather_text ? ctl->gather_text : gantry_result_text(r));
-	if (r == GANTRY_ERR_USAGE)
-		FAIL(r, "rank %d: two allgathers at a time", ctl->config.rank);
-	if (r == GANTRY_ERR_TIMEOUT)
-		FAIL(r, "rank %d: the hub at %s does not answer an allgather", ctl->config.rank, ctl->hub);
-out:
-	return r;
+	TRY_NOW(r);
+	if (others)
+		FAIL_NOW(GANTRY_ERR_USAGE, "rank %d: two allgathers at a time", ctl->config.rank);
+	if (!call.done)
+		FAIL_NOW(GANTRY_ERR_TIMEOUT, "rank %d: the hub at %s does not answer an allgather", ctl->config.rank,
+			 ctl->hub);
+	if (call.result == GANTRY_OK && call.size != call.room)
+		call.result = GANTRY_ERR_PROTOCOL;
+	if (call.result != GANTRY_OK)
+		FAIL_NOW(call.result, "rank %d: %s", ctl->config.rank,
+			 *call.text ? call.text : gantry_result_text(call.result));
+	return GANTRY_OK;
 }

@@ -183,12 +183,9 @@ static void member_over(struct gantry_ctl *m, gantry_result why, const char *fmt
 		vsnprintf(m->over_text, sizeof(m->over_text), fmt, ap);
 		va_end(ap);
 	}
-	gantry_list_each_entry_safe (call, &m->calls, struct ctl_call, node)
+	gantry_list_each_entry_safe (call, &m->calls, struct ctl_call, node) {
+		memcpy(call->text, m->over_text, sizeof(call->text));
 		call_done(call, why);
-	if (m->gather_into) {
-		m->gather_into = NULL;
-		m->gather_result = m->over;
-		memcpy(m->gather_text, m->over_text, sizeof(m->gather_text));
 	}
 	tell_news(m);
 }
@@ -282,32 +279,20 @@ static void on_message(struct gantry_ctl *m, const struct ctl_head *h, const uin
 	tell_news(m);
 }
 
+/* Of another rank to a call, or of the hub to an allgather. */
 static void on_reply(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
 {
 	gantry_list_each_entry_safe (call, &m->calls, struct ctl_call, node) {
 		if (call->tag != h->tag || call->to != h->from)
 			continue;
 		call->size = h->size;
-		if (h->size && h->size <= call->room)
+		if (h->kind == CTL_GATHERED && h->result != GANTRY_OK)
+			ctl_get_text(call->text, sizeof(call->text), body, h->size);
+		else if (h->size && h->size <= call->room)
 			memcpy(call->reply, body, h->size);
 		call_done(call, (gantry_result)h->result);
 		break;
 	}
-	tell_news(m);
-}
-
-static void on_gathered(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
-{
-	if (!m->gather_into || h->tag != m->last_gather)
-		return;
-	m->gather_result = (gantry_result)h->result;
-	if (h->result != GANTRY_OK)
-		ctl_get_text(m->gather_text, sizeof(m->gather_text), body, h->size);
-	else if (h->size == m->gather_size * (size_t)m->config.nranks)
-		memcpy(m->gather_into, body, h->size);
-	else
-		m->gather_result = GANTRY_ERR_PROTOCOL;
-	m->gather_into = NULL;
 	tell_news(m);
 }
 
@@ -402,7 +387,7 @@ static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t 
 			    "rank %d: refused by the hub at %s: %s", m->config.rank, m->hub, text);
 		break;
 	case CTL_GATHERED:
-		on_gathered(m, h, body);
+		on_reply(m, h, body);
 		break;
 	case CTL_BYE:
 		hub_gone(m, GANTRY_ERR_PEER_LOST, "its process ended", 1);

@@ -33,12 +33,13 @@ struct ctl_message {
 /* On the stack of whoever waits; in the membership's list of calls until it is done. Under loop_mu. */
 struct ctl_call {
 	struct gantry_list node;
-	int to;
+	int to; /* -1: an allgather, which the hub answers */
 	uint64_t tag;
 	void *reply;
 	size_t room, size;
 	gantry_result result;
 	int done;
+	char text[CTL_TEXT_MAX]; /* why an allgather failed; "" if only the result says so */
 };
 
 struct gantry_ctl {
@@ -82,10 +83,6 @@ struct gantry_ctl {
 	size_t inbox_bytes GUARDED_BY(loop_mu);
 	struct gantry_list calls GUARDED_BY(loop_mu);
 	uint64_t last_call GUARDED_BY(loop_mu), last_gather GUARDED_BY(loop_mu);
-	void *gather_into GUARDED_BY(loop_mu); /* of the one that is waited for; NULL: none */
-	size_t gather_size GUARDED_BY(loop_mu);
-	gantry_result gather_result GUARDED_BY(loop_mu);
-	char gather_text[CTL_TEXT_MAX];
 	uint64_t arrivals GUARDED_BY(loop_mu), seen GUARDED_BY(loop_mu); /* gantry_ctl_wait */
 };
 

@@ -5,6 +5,7 @@
  */
 #include "json_read.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -48,18 +49,14 @@ static int add(struct reader *r, enum json_type type, size_t *ret_index)
 
 static int hex4(const char *p, unsigned *ret)
 {
-	unsigned v = 0;
+	char word[5] = "";
 
 	for (int i = 0; i < 4; i++) {
-		const char *digits = "0123456789abcdef", *d = p[i] ? strchr(digits, p[i] | 0x20) : NULL;
-
-		/* | 0x20 makes letters small and leaves digits; what it makes of other bytes must not count. */
-		if (!d ||
-		    !((p[i] >= '0' && p[i] <= '9') || (p[i] >= 'A' && p[i] <= 'F') || (p[i] >= 'a' && p[i] <= 'f')))
+		if (!isxdigit((unsigned char)p[i]))
 			return 0;
-		v = v << 4 | (unsigned)(d - digits);
+		word[i] = p[i];
 	}
-	*ret = v;
+	*ret = (unsigned)strtoul(word, NULL, 16);
 	return 1;
 }
 

@@ -264,6 +264,18 @@ def functions(text):
         yield m.group(1), m.group(2)
 
 
+FLAG = """
+        mov.u32 %r4, %tid.x; mov.u32 %r2, 0; setp.eq.s32 %p1, %r4, 0;
+        @%p1 bra $A;
+        ld.global.u32 %r1, [%r4]; mov.u32 %r2, 2;
+    $A:
+        setp.ne.s32 %p2, %r2, 2;
+        @%p2 bra $B;
+        setp.eq.s32 %p3, %r1, 0;
+        @%p3 bra $B;
+    $B:
+        ret;"""
+
 # Small functions, and the branches that are to be found in each, by their guards.
 SAMPLES = [
     ('a register that one way leaves unwritten', '%p2', """
@@ -284,28 +296,8 @@ SAMPLES = [
         @!%p5 bra $B;
     $B:
         ret;"""),
-    ('a flag that says whether it was written', '', """
-        mov.u32 %r4, %tid.x; mov.u32 %r2, 0; setp.eq.s32 %p1, %r4, 0;
-        @%p1 bra $A;
-        ld.global.u32 %r1, [%r4]; mov.u32 %r2, 2;
-    $A:
-        setp.ne.s32 %p2, %r2, 2;
-        @%p2 bra $B;
-        setp.eq.s32 %p3, %r1, 0;
-        @%p3 bra $B;
-    $B:
-        ret;"""),
-    ('the same flag, asked the wrong way round', '%p3', """
-        mov.u32 %r4, %tid.x; mov.u32 %r2, 0; setp.eq.s32 %p1, %r4, 0;
-        @%p1 bra $A;
-        ld.global.u32 %r1, [%r4]; mov.u32 %r2, 2;
-    $A:
-        setp.eq.s32 %p2, %r2, 2;
-        @%p2 bra $B;
-        setp.eq.s32 %p3, %r1, 0;
-        @%p3 bra $B;
-    $B:
-        ret;"""),
+    ('a flag that says whether it was written', '', FLAG),
+    ('the same flag, asked the wrong way round', '%p3', FLAG.replace("setp.ne", "setp.eq")),
     ('a loop whose first round has nothing from the round before', '', """
         mov.u32 %r4, %tid.x; mov.u32 %r2, 0;
     $A:

@@ -30,6 +30,7 @@ static struct gantry_unique_id id;
 static const char *transport, *mode;
 static uint64_t abort_ms; /* release, acquire */
 static struct node nodes[2];
+static int way;	    /* rank 0 waits in 1: a send, 0: a receive */
 static int in_time; /* the last run was as quick as is asked for */
 
 static void *abort_later(void *arg)
@@ -99,10 +100,9 @@ static void wait_for_nobody(struct node *me)
 
 static void *rank_main(void *arg)
 {
-	int rank = (int)(intptr_t)arg, way = rank >> 1;
-	struct node *me = &nodes[rank & 1];
+	int rank = (int)(intptr_t)arg;
+	struct node *me = &nodes[rank];
 
-	rank &= 1;
 	node_open(me, &id, rank, 2, transport, 0, LARGE);
 	if (strcmp(mode, "connect") != 0)
 		CHECK_OK(node_exchange(me, 1, 1000, 0));
@@ -124,17 +124,13 @@ static void *rank_main(void *arg)
 	return NULL;
 }
 
-static void run_pair(int way)
+static void run_pair(int send)
 {
-	pthread_t t[2];
-
+	way = send;
 	abort_ms = 0;
 	CHECK_EQ(pthread_barrier_init(&both, NULL, 2), 0);
 	CHECK_OK(gantry_unique_id_create(&id));
-	for (int i = 0; i < 2; i++)
-		CHECK_EQ(pthread_create(&t[i], NULL, rank_main, (void *)(intptr_t)(i | way << 1)), 0);
-	for (int i = 0; i < 2; i++)
-		CHECK_EQ(pthread_join(t[i], NULL), 0);
+	ranks_thread(2, rank_main);
 	pthread_barrier_destroy(&both);
 }
 
@@ -214,12 +210,8 @@ static void cycles(void)
 	size_t middle = 0, end;
 
 	for (int i = 1; i <= CYCLES; i++) {
-		pthread_t other;
-
 		CHECK_OK(gantry_unique_id_create(&id));
-		CHECK_EQ(pthread_create(&other, NULL, cycle_main, (void *)1), 0);
-		cycle_main(NULL);
-		pthread_join(other, NULL);
+		ranks_thread(2, cycle_main);
 		if (i == CYCLES / 2) {
 			settle(fds, threads, "half-way");
 			middle = mallinfo2().uordblks;
@@ -252,10 +244,10 @@ int main(int argc, char **argv)
 		run_pair(0);
 		return 0;
 	}
-	for (int way = 0; way < 2; way++) {
+	for (int send = 0; send < 2; send++) {
 		in_time = 0;
 		for (int i = 0; i < TRIES && !in_time; i++)
-			run_pair(way);
+			run_pair(send);
 		CHECK(in_time);
 	}
 	return 0;

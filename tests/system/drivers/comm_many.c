@@ -46,7 +46,6 @@ static uint64_t most(const uint64_t *of)
 
 int main(int argc, char **argv)
 {
-	pthread_t threads[RANKS_MAX];
 	int fds = pair_fds(), before = pair_threads();
 	uint64_t began = now_ms();
 
@@ -56,10 +55,7 @@ int main(int argc, char **argv)
 	CHECK(ranks > 1 && ranks <= RANKS_MAX);
 	node_raise_limits();
 	CHECK_OK(gantry_unique_id_create(&id));
-	for (int i = 0; i < ranks; i++)
-		CHECK_EQ(pthread_create(&threads[i], NULL, rank_main, (void *)(intptr_t)i), 0);
-	for (int i = 0; i < ranks; i++)
-		CHECK_EQ(pthread_join(threads[i], NULL), 0);
+	ranks_thread(ranks, rank_main);
 	settle(fds, before, "at the end");
 	printf("{\"transport\": \"%s\", \"ranks\": %d, \"init_ms\": %llu, \"first_exchange_ms\": %llu, "
 	       "\"last_exchange_ms\": %llu, \"all_ms\": %llu, \"cpu_ms\": %llu, \"fds\": %d, \"threads\": %d}\n",

@@ -40,7 +40,6 @@ static void *rank_thread(void *arg)
 
 int main(int argc, char **argv)
 {
-	pthread_t t[2];
 	pid_t pid[2];
 
 	CHECK(argc == 4);
@@ -49,10 +48,7 @@ int main(int argc, char **argv)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	alarm(PAIR_ALARM_S);
 	if (strcmp(argv[2], "threads") == 0) {
-		for (int i = 0; i < 2; i++)
-			CHECK_EQ(pthread_create(&t[i], NULL, rank_thread, (void *)(intptr_t)i), 0);
-		for (int i = 0; i < 2; i++)
-			CHECK_EQ(pthread_join(t[i], NULL), 0);
+		ranks_thread(2, rank_thread);
 		return 0;
 	}
 	ranks_fork(2, be_rank, pid);

@@ -117,6 +117,18 @@ static inline gantry_result node_exchange(struct node *me, int reach, size_t siz
 	return r;
 }
 
+/* n ranks as threads of this process, each given its number, to their end. */
+static inline void ranks_thread(int n, void *(*run)(void *rank))
+{
+	pthread_t threads[256];
+
+	CHECK(n <= 256);
+	for (int i = 0; i < n; i++)
+		CHECK_EQ(pthread_create(&threads[i], NULL, run, (void *)(intptr_t)i), 0);
+	for (int i = 0; i < n; i++)
+		CHECK_EQ(pthread_join(threads[i], NULL), 0);
+}
+
 /* The id, in a file for ranks that have nothing else in common: the maker writes it, the others wait for it. */
 static inline void id_meet(const char *folder, const char *name, int maker, struct gantry_unique_id *ret_id)
 {

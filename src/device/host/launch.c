@@ -299,7 +299,7 @@ void gantry_host_run(struct gantry_stream *s, const struct host_item *item)
 static gantry_result have_helpers(struct gantry_stream *s, uint32_t n)
 {
 	gantry_result r = GANTRY_OK;
-	struct host_helper *first, *last;
+	struct host_helper *first = NULL, *last = NULL;
 
 	stream_mu_lock(&s->mu);
 	if (s->nhelpers >= n)

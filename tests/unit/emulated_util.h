@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <stdarg.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
 
@@ -19,20 +18,9 @@
 enum { UTIL_CONTROL = 1024 * 40, UTIL_IOV = 1 << 20 };
 
 /* Parameters as a user sets them: "NAME", "value", ..., NULL. All others of the NIC have their defaults. */
-static inline void use_params(const char *first, ...)
-{
-	static const char *const all[] = {"GANTRY_EMU_SHAPE", "GANTRY_EMU_SEED",      "GANTRY_EMU_LINEAR",
-					  "GANTRY_EMU_PLAIN", "GANTRY_EMU_OLD_ERRNO", "GANTRY_EMU_RTO"};
-	va_list args;
-
-	for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
-		unsetenv(all[i]);
-	va_start(args, first);
-	for (const char *name = first; name; name = va_arg(args, const char *))
-		setenv(name, va_arg(args, const char *), 1);
-	va_end(args);
-	CHECK_EQ(gantry_params_load(1), GANTRY_OK);
-}
+#define use_params(...)                                                                                                \
+	set_params("GANTRY_EMU_SHAPE", NULL, "GANTRY_EMU_SEED", NULL, "GANTRY_EMU_LINEAR", NULL, "GANTRY_EMU_PLAIN",   \
+		   NULL, "GANTRY_EMU_OLD_ERRNO", NULL, "GANTRY_EMU_RTO", NULL, __VA_ARGS__)
 
 /* The peer sends the bytes of message `who`. */
 struct pair {

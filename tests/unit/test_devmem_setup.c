@@ -58,6 +58,13 @@ static struct devmem_sys *make_fake(void)
 	return fake_sys_new(nic);
 }
 
+/* As before, and nothing is left of its journal. */
+static void check_clean(void)
+{
+	check_as_before();
+	CHECK_EQ(files(), 0);
+}
+
 static struct devmem_session *open_ok(uint32_t queues)
 {
 	struct devmem_session *s = NULL;
@@ -93,8 +100,7 @@ static void check_round(const char *driver)
 	CHECK_EQ(devmem_session_unsteer(s, b), GANTRY_ERR_INVALID);
 	CHECK_OK(devmem_session_unsteer(s, DEVMEM_NO_RULE));
 	devmem_session_close(s);
-	check_as_before();
-	CHECK_EQ(files(), 0);
+	check_clean();
 	printf("ok: %s\n", driver);
 }
 
@@ -175,8 +181,7 @@ static void refuse(gantry_result result, const char *text)
 	CHECK_EQ(devmem_session_open(WANTED("fake0", 1, 1, 1), &s), result);
 	CHECK(s == NULL);
 	CHECK_HAS(gantry_last_error(), text);
-	check_as_before();
-	CHECK_EQ(files(), 0);
+	check_clean();
 	reset();
 }
 
@@ -284,8 +289,7 @@ TEST(check_several)
 	devmem_session_close(b);
 	CHECK_EQ(nic->rings.split, DEVMEM_SPLIT_ON);
 	devmem_session_close(c);
-	check_as_before();
-	CHECK_EQ(files(), 0);
+	check_clean();
 }
 
 static void in_child(void (*run)(void), int how)
@@ -328,8 +332,7 @@ TEST(check_exit_and_crash)
 	reset();
 	pristine = *nic;
 	in_child(bind_and_steer, 1);
-	check_as_before();
-	CHECK_EQ(files(), 0);
+	check_clean();
 	s = open_ok(1);
 	{
 		int status;
@@ -355,8 +358,7 @@ TEST(check_exit_and_crash)
 	fake_sys_init(&sys, nic);
 	CHECK_EQ(devmem_undo_stale(&sys.base, "fake0", text, sizeof(text)), 1);
 	CHECK_HAS(text, "1 dead binding: 2 flow rules removed; header split, RSS and features are as before");
-	check_as_before();
-	CHECK_EQ(files(), 0);
+	check_clean();
 	CHECK_EQ(devmem_undo_stale(&sys.base, "fake0", text, sizeof(text)), 0);
 	CHECK_STR(text, "");
 
@@ -447,8 +449,7 @@ TEST(check_rules_kept)
 	CHECK_EQ(files(), 1);
 	nic->rule_del_error = 0;
 	CHECK_EQ(devmem_undo_stale(&sys.base, "fake0", text, sizeof(text)), 1);
-	check_as_before();
-	CHECK_EQ(files(), 0);
+	check_clean();
 
 	/* After a crash, without the right to change the NIC: nothing is forgotten. */
 	in_child(bind_and_steer, 0);
@@ -459,8 +460,7 @@ TEST(check_rules_kept)
 	nic->rule_del_error = 0;
 	CHECK_EQ(devmem_undo_stale(&sys.base, "fake0", text, sizeof(text)), 1);
 	CHECK_HAS(text, "2 flow rules removed");
-	check_as_before();
-	CHECK_EQ(files(), 0);
+	check_clean();
 	devmem_sys_close(&sys.base);
 }
 
@@ -493,8 +493,7 @@ TEST(check_name_taken)
 	fclose(f); /* it dies */
 	nic->rules[60].used = 1;
 	devmem_session_close(a);
-	check_as_before();
-	CHECK_EQ(files(), 0);
+	check_clean();
 }
 
 TEST(check_many_flows)

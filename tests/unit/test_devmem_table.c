@@ -89,6 +89,12 @@ static void unpack_and_compare(uint64_t total)
 	CHECK_PATTERN(w.dst, total, 0);
 }
 
+static void check_message(uint64_t total)
+{
+	unpack_and_compare(total);
+	CHECK_OK(devmem_table_release(&w.t));
+}
+
 static void neighbours_merge(void)
 {
 	CHECK_OK(devmem_table_begin(&w.t, 20000, NULL));
@@ -169,8 +175,7 @@ static void border_of_landing(void)
 	CHECK_OK(arrive_host(4096, 4096));
 	CHECK_EQ(devmem_pool_page_offset(w.pool, 0), POOL);
 	CHECK_EQ(w.t.n, 2);
-	unpack_and_compare(8192);
-	CHECK_OK(devmem_table_release(&w.t));
+	check_message(8192);
 }
 
 static void small_ones_land(void)
@@ -182,15 +187,13 @@ static void small_ones_land(void)
 	}
 	CHECK_EQ(w.t.n, 1);
 	CHECK_EQ(w.t.landed_bytes, 1000 + 4096);
-	unpack_and_compare(1000);
-	CHECK_OK(devmem_table_release(&w.t));
+	check_message(1000);
 	/* Across a page of the message, and in no order. */
 	CHECK_OK(devmem_table_begin(&w.t, 4200, NULL));
 	CHECK_OK(arrive(0, 100, 4050));
 	CHECK_OK(arrive_host(4050, 0));
 	CHECK_OK(arrive(9000, 50, 4150));
-	unpack_and_compare(4200);
-	CHECK_OK(devmem_table_release(&w.t));
+	check_message(4200);
 }
 
 static void linear_and_part_of_a_fragment(void)
@@ -201,8 +204,7 @@ static void linear_and_part_of_a_fragment(void)
 	CHECK_OK(devmem_table_begin(&w.t, 150, NULL));
 	pattern_fill(buffer + 100 + 20, 150, 0);
 	CHECK_OK(devmem_table_add(&w.t, PIECE(NULL, &f, 0, buffer, 20, 150, 0)));
-	unpack_and_compare(150);
-	CHECK_OK(devmem_table_release(&w.t));
+	check_message(150);
 	CHECK_OK(devmem_table_begin(&w.t, 0, NULL));
 	CHECK_OK(devmem_table_ready(&w.t));
 	CHECK_OK(devmem_table_release(&w.t));
@@ -293,8 +295,7 @@ static void no_page_is_free(void)
 	deliver_backwards(MESSAGE, &at);
 	CHECK_EQ(at, MESSAGE);
 	CHECK_EQ(w.t.compacted, compacted + 1);
-	unpack_and_compare(MESSAGE);
-	CHECK_OK(devmem_table_release(&w.t));
+	check_message(MESSAGE);
 	devmem_pool_give(w.pool, pages + few, few);
 }
 
@@ -318,8 +319,7 @@ static void directly(int device_only)
 	CHECK_EQ(w.flow->out, MAX); /* the others have been copied, whoever copied them */
 	if (device_only)
 		CHECK_EQ(w.t.landed_bytes, 0);
-	unpack_and_compare(MESSAGE);
-	CHECK_OK(devmem_table_release(&w.t));
+	check_message(MESSAGE);
 }
 
 /* Bytes that a source reports while its copies to the pool are under way: described at once, ready when they are over.
@@ -337,8 +337,7 @@ static void late(struct fake_cuda *fake)
 		CHECK_EQ(w.t.n, 2);
 		CHECK_EQ(devmem_table_ready(&w.t), GANTRY_AGAIN);
 		*fake->held_word = fake->held_value;
-		unpack_and_compare(5000);
-		CHECK_OK(devmem_table_release(&w.t));
+		check_message(5000);
 	}
 	w.part->binding->late = 0;
 }
@@ -362,15 +361,13 @@ static void on_a_gpu(void)
 	CHECK_EQ(devmem_table_ready(&w.t), GANTRY_AGAIN);
 	CHECK_EQ(devmem_table_ready(&w.t), GANTRY_AGAIN);
 	*fake->held_word = fake->held_value; /* the copy is over */
-	unpack_and_compare(9000);
-	CHECK_OK(devmem_table_release(&w.t));
+	check_message(9000);
 	late(fake);
 	a_full_table(0);
 	CHECK_EQ(devmem_table_ready(&w.t), GANTRY_AGAIN);
 	*fake->held_word = fake->held_value;
 	fake->hold = 0;
-	unpack_and_compare(MESSAGE);
-	CHECK_OK(devmem_table_release(&w.t));
+	check_message(MESSAGE);
 	tear_down();
 	gantry_device_close(gpu);
 	CHECK_EQ(fake->allocations + fake->pinned + fake->streams + fake->events + fake->contexts, 0);
@@ -389,8 +386,7 @@ int main(void)
 	RUN(linear_and_part_of_a_fragment());
 	RUN(what_cannot_be());
 	RUN(a_full_table(1));
-	RUN(unpack_and_compare(MESSAGE));
-	CHECK_OK(devmem_table_release(&w.t));
+	RUN(check_message(MESSAGE));
 	RUN(no_page_is_free());
 	RUN(directly(0));
 	/* Ended in the middle: everything goes back. */

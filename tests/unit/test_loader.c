@@ -194,8 +194,10 @@ static struct fake_record *record_of(const struct gantry_loader *l, void **ret_d
 	return rec;
 }
 
-#define CALLED(rec, name, v)                                                                                           \
+/* The call goes well, and is that of the plugin. */
+#define CALLED(rec, name, v, call_it)                                                                                  \
 	do {                                                                                                           \
+		CHECK_OK(call_it);                                                                                     \
 		CHECK_STR((rec)->call, name);                                                                          \
 		CHECK_EQ((rec)->version, v);                                                                           \
 	} while (0)
@@ -206,8 +208,7 @@ static void check_properties(struct gantry_net *net, struct fake_record *rec)
 	struct gantry_net_properties p;
 
 	memset(&p, 0x5a, sizeof(p));
-	CHECK_OK(net->ops->get_properties(net, 2, &p));
-	CALLED(rec, "getProperties", v);
+	CALLED(rec, "getProperties", v, net->ops->get_properties(net, 2, &p));
 	CHECK_EQ(rec->dev, 2);
 	CHECK_HAS(p.name, "_dev");
 	CHECK_STR(p.pci_path, "/sys/fake");
@@ -246,8 +247,7 @@ static void check_vdevice(struct gantry_net *net, struct fake_record *rec)
 		CHECK_EQ(dev, -7);
 		return;
 	}
-	CHECK_OK(net->ops->make_vdevice(net, &four, &dev));
-	CALLED(rec, "makeVDevice", v);
+	CALLED(rec, "makeVDevice", v, net->ops->make_vdevice(net, &four, &dev));
 	CHECK_EQ(dev, 40 + v);
 	CHECK_EQ(rec->ndevs, 4);
 	for (int i = 0; i < 4; i++)
@@ -267,20 +267,19 @@ static void *check_context(struct gantry_net *net, struct fake_record *rec)
 	int v = net->version, before = rec->inits;
 	uintptr_t plugin_ctx = FAKE_CTX + (uintptr_t)v + 0x10 * (uintptr_t)before;
 
-	CHECK_OK(net->ops->init(net, 0x1122334455667788ull, &config, &ctx));
-	CALLED(rec, "init", v);
+	CALLED(rec, "init", v, net->ops->init(net, 0x1122334455667788ull, &config, &ctx));
 	CHECK_OK(net->ops->init(net, 2, NULL, &second));
 	CHECK_EQ(rec->inits - before, v >= 11 ? 2 : 1);
 	if (v >= 11)
 		CHECK_EQ(rec->traffic_class, -1); /* no config: undefined */
 	CHECK_OK(net->ops->finalize(net, second));
 	if (v >= 11) {
-		CALLED(rec, "finalize", v);
+		CALLED(rec, "finalize", v, GANTRY_OK);
 		CHECK(rec->ctx == PTR(plugin_ctx + 0x10));
 	}
 	CHECK_OK(net->ops->set_attr(net, ctx, &attr));
 	if (v >= 11) {
-		CALLED(rec, "setNetAttr", v);
+		CALLED(rec, "setNetAttr", v, GANTRY_OK);
 		CHECK(rec->ctx == PTR(plugin_ctx));
 		CHECK_EQ(rec->attr.sendCommAttr.maxConcurrentPeers, 1);
 		CHECK_EQ(rec->attr.sendCommAttr.minFlowsPerPeer, 4);
@@ -300,8 +299,7 @@ static void check_connecting(struct gantry_net *net, struct fake_record *rec, vo
 	int v = net->version;
 	void *comm = NULL;
 
-	CHECK_OK(net->ops->listen(net, ctx, 1, handle, &comm));
-	CALLED(rec, "listen", v);
+	CALLED(rec, "listen", v, net->ops->listen(net, ctx, 1, handle, &comm));
 	CHECK_EQ(rec->dev, 1);
 	CHECK_EQ(handle[127], v);
 	CHECK(comm == PTR(FAKE_LISTEN + v));
@@ -312,8 +310,7 @@ static void check_connecting(struct gantry_net *net, struct fake_record *rec, vo
 	CHECK_OK(net->ops->connect(net, ctx, 2, handle, &comm, NULL));
 	CHECK(comm == NULL);
 	rec->no_request = 0;
-	CHECK_OK(net->ops->connect(net, ctx, 2, handle, &comm, &dhp));
-	CALLED(rec, "connect", v);
+	CALLED(rec, "connect", v, net->ops->connect(net, ctx, 2, handle, &comm, &dhp));
 	CHECK_EQ(rec->dev, 2);
 	CHECK_EQ(rec->handle0, v);
 	CHECK(comm == PTR(FAKE_SEND + v));
@@ -322,20 +319,16 @@ static void check_connecting(struct gantry_net *net, struct fake_record *rec, vo
 
 	CHECK_OK(net->ops->accept(net, PTR(FAKE_LISTEN + v), &comm, NULL));
 	CHECK(rec->dev_handle == NULL);
-	CHECK_OK(net->ops->accept(net, PTR(FAKE_LISTEN + v), &comm, &dhp));
-	CALLED(rec, "accept", v);
+	CALLED(rec, "accept", v, net->ops->accept(net, PTR(FAKE_LISTEN + v), &comm, &dhp));
 	CHECK(comm == PTR(FAKE_RECV + v));
 	CHECK(rec->comm == PTR(FAKE_LISTEN + v));
 	CHECK(rec->dev_handle == (v >= 7 ? (void *)&dh : NULL));
 
-	CHECK_OK(net->ops->close_send(net, PTR(1)));
-	CALLED(rec, "closeSend", v);
+	CALLED(rec, "closeSend", v, net->ops->close_send(net, PTR(1)));
 	CHECK(rec->comm == PTR(1));
-	CHECK_OK(net->ops->close_recv(net, PTR(2)));
-	CALLED(rec, "closeRecv", v);
+	CALLED(rec, "closeRecv", v, net->ops->close_recv(net, PTR(2)));
 	CHECK(rec->comm == PTR(2));
-	CHECK_OK(net->ops->close_listen(net, PTR(3)));
-	CALLED(rec, "closeListen", v);
+	CALLED(rec, "closeListen", v, net->ops->close_listen(net, PTR(3)));
 	CHECK(rec->comm == PTR(3));
 }
 
@@ -345,8 +338,7 @@ static void check_memory(struct gantry_net *net, struct fake_record *rec)
 	int v = net->version;
 	void *mr = NULL;
 
-	CHECK_OK(net->ops->reg_mr(net, PTR(1), PTR(2), 4096, GANTRY_NET_PTR_CUDA, &mr));
-	CALLED(rec, "regMr", v);
+	CALLED(rec, "regMr", v, net->ops->reg_mr(net, PTR(1), PTR(2), 4096, GANTRY_NET_PTR_CUDA, &mr));
 	CHECK(rec->comm == PTR(1) && rec->data[0] == PTR(2) && mr == PTR(FAKE_MR + v));
 	CHECK_EQ(rec->size[0], 4096);
 	CHECK_EQ(rec->type, 2);
@@ -354,14 +346,12 @@ static void check_memory(struct gantry_net *net, struct fake_record *rec)
 	CHECK_EQ(net->ops->reg_mr(net, PTR(1), PTR(2), huge, 1, &mr), v <= 7 ? GANTRY_ERR_INVALID : GANTRY_OK);
 	CHECK_EQ(mr == NULL, v <= 7);
 	CHECK_EQ(rec->size[0], v <= 7 ? 4096 : (int64_t)huge);
-	CHECK_OK(net->ops->reg_mr_dmabuf(net, PTR(3), PTR(4), huge, 2, 0x123456789all, 17, &mr));
-	CALLED(rec, "regMrDmaBuf", v);
+	CALLED(rec, "regMrDmaBuf", v, net->ops->reg_mr_dmabuf(net, PTR(3), PTR(4), huge, 2, 0x123456789all, 17, &mr));
 	CHECK(rec->comm == PTR(3) && rec->data[0] == PTR(4) && mr == PTR(FAKE_MR + v + 0x100));
 	CHECK_EQ(rec->size[0], (int64_t)huge);
 	CHECK_EQ(rec->offset, 0x123456789all);
 	CHECK_EQ(rec->fd, 17);
-	CHECK_OK(net->ops->dereg_mr(net, PTR(5), PTR(6)));
-	CALLED(rec, "deregMr", v);
+	CALLED(rec, "deregMr", v, net->ops->dereg_mr(net, PTR(5), PTR(6)));
 	CHECK(rec->comm == PTR(5) && rec->mr[0] == PTR(6));
 	mr = NULL;
 	CHECK_EQ(net->ops->get_device_mr(net, PTR(7), PTR(8), &mr), v >= 7 ? GANTRY_OK : GANTRY_ERR_UNSUPPORTED);
@@ -374,8 +364,7 @@ static void check_send(struct gantry_net *net, struct fake_record *rec)
 	int v = net->version;
 	void *req = NULL;
 
-	CHECK_OK(net->ops->isend(net, PTR(1), PTR(2), most, 42, PTR(3), &req));
-	CALLED(rec, "isend", v);
+	CALLED(rec, "isend", v, net->ops->isend(net, PTR(1), PTR(2), most, 42, PTR(3), &req));
 	CHECK(rec->comm == PTR(1) && rec->data[0] == PTR(2) && rec->mr[0] == PTR(3) && rec->phandle == NULL);
 	CHECK_EQ(rec->size[0], 2147483647);
 	CHECK_EQ(rec->tag[0], 42);
@@ -401,8 +390,7 @@ static void check_receive(struct gantry_net *net, struct fake_record *rec)
 		tags[i] = 70 + i;
 	}
 	memset(rec->phandles, 0xff, sizeof(rec->phandles));
-	CHECK_OK(net->ops->irecv(net, PTR(9), 8, data, sizes, tags, mrs, &req));
-	CALLED(rec, "irecv", v);
+	CALLED(rec, "irecv", v, net->ops->irecv(net, PTR(9), 8, data, sizes, tags, mrs, &req));
 	CHECK(rec->comm == PTR(9) && rec->request_in == NULL && req == PTR(FAKE_REQUEST + v + 0x100));
 	CHECK_EQ(rec->n, 8);
 	for (int i = 0; i < 8; i++) {
@@ -434,19 +422,17 @@ static void check_completion(struct gantry_net *net, struct fake_record *rec)
 	void *data[2] = {PTR(1), PTR(2)}, *mrs[2] = {PTR(3), PTR(4)}, *req = NULL;
 	int sizes[2] = {55, 66}, got[2] = {0, 0}, done = 0, v = net->version;
 
-	CHECK_OK(net->ops->iflush(net, PTR(9), 2, data, sizes, mrs, &req));
-	CALLED(rec, "iflush", v);
+	CALLED(rec, "iflush", v, net->ops->iflush(net, PTR(9), 2, data, sizes, mrs, &req));
 	CHECK(rec->data[1] == PTR(2) && rec->mr[1] == PTR(4) && req == PTR(FAKE_REQUEST + v + 0x200));
 	CHECK_EQ(rec->size[1], 66);
-	CHECK_OK(net->ops->test(net, PTR(0x99), &done, got));
-	CALLED(rec, "test", v);
+	CALLED(rec, "test", v, net->ops->test(net, PTR(0x99), &done, got));
 	CHECK_EQ(done, 1);
 	CHECK_EQ(got[0], 1000 + v);
 	CHECK(rec->request == PTR(0x99));
 	CHECK_OK(net->ops->test(net, PTR(0x99), &done, NULL));
 	CHECK_OK(net->ops->irecv_consumed(net, PTR(8), 3, PTR(0x98)));
 	if (v >= 7) {
-		CALLED(rec, "irecvConsumed", v);
+		CALLED(rec, "irecvConsumed", v, GANTRY_OK);
 		CHECK(rec->comm == PTR(8) && rec->request == PTR(0x98));
 		CHECK_EQ(rec->n, 3);
 	}

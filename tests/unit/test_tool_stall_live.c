@@ -17,10 +17,12 @@ static void look_for_stalls(int on)
 	set_params("GANTRY_STALL", on ? "50ms" : "10m");
 }
 
-static void expect(const struct world *w, const char *cause, int rank, const char *part)
+/* Of so many reports this verdict comes. */
+static void expect(const struct world *w, int reports, const char *cause, int rank, const char *part)
 {
 	struct stall_verdict v;
 
+	world_wait_files(w, reports);
 	world_judge(w, &v);
 	CHECK_STR(v.cause, cause);
 	CHECK_EQ(v.rank, rank);
@@ -56,11 +58,9 @@ static void one_is_missing(struct world *w, int rank, struct gantry_comm *comm, 
 static void see_missing(struct world *w)
 {
 	look_for_stalls(1);
-	world_wait_files(w, 2);
-	expect(w, "missing call", 1, "no report");
+	expect(w, 2, "missing call", 1, "no report");
 	CHECK_EQ(raise(SIGUSR2), 0);
-	world_wait_files(w, 3);
-	expect(w, "missing call", 1, "has not called send to rank");
+	expect(w, 3, "missing call", 1, "has not called send to rank");
 }
 
 /* Each receives from its left before it sends to its right, on one stream. */
@@ -83,8 +83,7 @@ static void in_a_ring(struct world *w, int rank, struct gantry_comm *comm, struc
 static void see_ring(struct world *w)
 {
 	look_for_stalls(1);
-	world_wait_files(w, 3);
-	expect(w, "deadlock", 0, "0 -> 2 -> 1 -> 0");
+	expect(w, 3, "deadlock", 0, "0 -> 2 -> 1 -> 0");
 }
 
 /* The very first calls do not meet: rank 2 waits for rank 0, which calls for rank 1, which calls nobody. */
@@ -106,11 +105,9 @@ static void no_connection(struct world *w, int rank, struct gantry_comm *comm, s
 static void see_no_connection(struct world *w)
 {
 	look_for_stalls(1);
-	world_wait_files(w, 2);
-	expect(w, "missing call", 1, "has not called recv from rank 0");
+	expect(w, 2, "missing call", 1, "has not called recv from rank 0");
 	CHECK_EQ(raise(SIGUSR2), 0);
-	world_wait_files(w, 3);
-	expect(w, "missing call", 1, "has not called recv from rank 0");
+	expect(w, 3, "missing call", 1, "has not called recv from rank 0");
 	set_params("GANTRY_CONNECT_TIMEOUT", "100ms");
 }
 

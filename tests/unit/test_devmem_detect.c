@@ -46,17 +46,21 @@ static void expect(enum devmem_question q, enum devmem_verdict verdict, const ch
 	wish = (struct devmem_wish){.nic = "fake0", .device = &gpu, .configure = 1, .daemon = ""};
 }
 
+/* The same with something changed. */
+#define EXPECT_IF(change, ...)                                                                                         \
+	do {                                                                                                           \
+		change;                                                                                                \
+		expect(__VA_ARGS__);                                                                                   \
+	} while (0)
+
 TEST(check_kernel_questions)
 {
 	expect(DEVMEM_ASK_OPTION, DEVMEM_YES, "SO_DEVMEM_DONTNEED", "");
-	nic.dontneed = ENOPROTOOPT;
-	expect(DEVMEM_ASK_OPTION, DEVMEM_NO, "kernel older than 6.12", "6.12");
-	nic.dontneed = EACCES;
-	expect(DEVMEM_ASK_OPTION, DEVMEM_NO, strerror(EACCES), "");
+	EXPECT_IF(nic.dontneed = ENOPROTOOPT, DEVMEM_ASK_OPTION, DEVMEM_NO, "kernel older than 6.12", "6.12");
+	EXPECT_IF(nic.dontneed = EACCES, DEVMEM_ASK_OPTION, DEVMEM_NO, strerror(EACCES), "");
 
 	expect(DEVMEM_ASK_FAMILY, DEVMEM_YES, "built in", "");
-	nic.family = ENOENT;
-	expect(DEVMEM_ASK_FAMILY, DEVMEM_NO, "kernel too old", "6.12");
+	EXPECT_IF(nic.family = ENOENT, DEVMEM_ASK_FAMILY, DEVMEM_NO, "kernel too old", "6.12");
 	/* Without libmnl nothing is known about the kernel. */
 	nic.family = ENOSYS;
 	nic.commands = 0;
@@ -66,14 +70,10 @@ TEST(check_kernel_questions)
 	CHECK_HAS(steps[DEVMEM_ASK_SEND].advice, "libmnl-dev");
 	expect(DEVMEM_ASK_FAMILY, DEVMEM_NO, "this build lacks libmnl, so that the kernel could not be asked",
 	       "libmnl-dev");
-	nic.commands = 1 << NETDEV_QUEUE_GET;
-	expect(DEVMEM_ASK_FAMILY, DEVMEM_NO, "no BIND_RX", "");
-	nic.commands = 1 << NETDEV_BIND_RX;
-	expect(DEVMEM_ASK_FAMILY, DEVMEM_YES, "shows at binding", "");
-	nic.sendmsg = EOPNOTSUPP;
-	expect(DEVMEM_ASK_FAMILY, DEVMEM_NO, "not built into", "CONFIG_NET_DEVMEM");
-	nic.sendmsg = EFAULT;
-	expect(DEVMEM_ASK_FAMILY, DEVMEM_UNKNOWN, strerror(EFAULT), "");
+	EXPECT_IF(nic.commands = 1 << NETDEV_QUEUE_GET, DEVMEM_ASK_FAMILY, DEVMEM_NO, "no BIND_RX", "");
+	EXPECT_IF(nic.commands = 1 << NETDEV_BIND_RX, DEVMEM_ASK_FAMILY, DEVMEM_YES, "shows at binding", "");
+	EXPECT_IF(nic.sendmsg = EOPNOTSUPP, DEVMEM_ASK_FAMILY, DEVMEM_NO, "not built into", "CONFIG_NET_DEVMEM");
+	EXPECT_IF(nic.sendmsg = EFAULT, DEVMEM_ASK_FAMILY, DEVMEM_UNKNOWN, strerror(EFAULT), "");
 }
 
 TEST(check_peer)
@@ -82,10 +82,8 @@ TEST(check_peer)
 	struct gantry_addr far = {.in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0xc0000201)}};
 
 	expect(DEVMEM_ASK_PEER, DEVMEM_SKIPPED, "no peer", "");
-	wish.peer = &local;
-	expect(DEVMEM_ASK_PEER, DEVMEM_NO, "same host, devmem impossible", "staged");
-	wish.peer = &far;
-	expect(DEVMEM_ASK_PEER, DEVMEM_YES, "192.0.2.1", "");
+	EXPECT_IF(wish.peer = &local, DEVMEM_ASK_PEER, DEVMEM_NO, "same host, devmem impossible", "staged");
+	EXPECT_IF(wish.peer = &far, DEVMEM_ASK_PEER, DEVMEM_YES, "192.0.2.1", "");
 }
 
 TEST(check_nic_questions)
@@ -94,35 +92,23 @@ TEST(check_nic_questions)
 	nic.rings.hds = 0;
 	expect(DEVMEM_ASK_SPLIT, DEVMEM_YES, "hds-thresh is 0", "");
 	expect(DEVMEM_ASK_SPLIT, DEVMEM_YES, "Gantry turns it on", "");
-	nic.rings.split = DEVMEM_SPLIT_ON;
-	expect(DEVMEM_ASK_SPLIT, DEVMEM_YES, "hds-thresh is 256; Gantry", "");
-	wish.configure = 0;
-	expect(DEVMEM_ASK_SPLIT, DEVMEM_NO, "tcp-data-split is off", "ethtool -G fake0");
+	EXPECT_IF(nic.rings.split = DEVMEM_SPLIT_ON, DEVMEM_ASK_SPLIT, DEVMEM_YES, "hds-thresh is 256; Gantry", "");
+	EXPECT_IF(wish.configure = 0, DEVMEM_ASK_SPLIT, DEVMEM_NO, "tcp-data-split is off", "ethtool -G fake0");
 	wish.configure = 0;
 	nic.rings.split = DEVMEM_SPLIT_ON;
 	expect(DEVMEM_ASK_SPLIT, DEVMEM_NO, "hds-thresh is 256", "ethtool -G fake0");
-	nic.rings.has_split = 0;
-	expect(DEVMEM_ASK_SPLIT, DEVMEM_NO, "driver fake has no header split", "");
-	nic.rings_error = EOPNOTSUPP;
-	expect(DEVMEM_ASK_SPLIT, DEVMEM_NO, "no header split", "");
-	nic.rings_error = ENODEV;
-	expect(DEVMEM_ASK_SPLIT, DEVMEM_NO, strerror(ENODEV), "");
+	EXPECT_IF(nic.rings.has_split = 0, DEVMEM_ASK_SPLIT, DEVMEM_NO, "driver fake has no header split", "");
+	EXPECT_IF(nic.rings_error = EOPNOTSUPP, DEVMEM_ASK_SPLIT, DEVMEM_NO, "no header split", "");
+	EXPECT_IF(nic.rings_error = ENODEV, DEVMEM_ASK_SPLIT, DEVMEM_NO, strerror(ENODEV), "");
 
-	nic.ntuple = 1;
-	expect(DEVMEM_ASK_STEER, DEVMEM_YES, "8 receive queues; ntuple filters are on", "");
+	EXPECT_IF(nic.ntuple = 1, DEVMEM_ASK_STEER, DEVMEM_YES, "8 receive queues; ntuple filters are on", "");
 	expect(DEVMEM_ASK_STEER, DEVMEM_YES, "Gantry turns them on", "");
-	nic.queues = 1;
-	expect(DEVMEM_ASK_STEER, DEVMEM_NO, "no spare queue", "ethtool -L fake0");
-	nic.channels_error = EOPNOTSUPP;
-	expect(DEVMEM_ASK_STEER, DEVMEM_NO, "no spare queue", "");
-	nic.channels_error = EIO;
-	expect(DEVMEM_ASK_STEER, DEVMEM_NO, strerror(EIO), "");
-	nic.ntuple_fixed = 1;
-	expect(DEVMEM_ASK_STEER, DEVMEM_NO, "no flow steering", "");
-	nic.ntuple_unknown = 1;
-	expect(DEVMEM_ASK_STEER, DEVMEM_NO, "no flow steering", "");
-	nic.feature_error = EIO;
-	expect(DEVMEM_ASK_STEER, DEVMEM_NO, strerror(EIO), "");
+	EXPECT_IF(nic.queues = 1, DEVMEM_ASK_STEER, DEVMEM_NO, "no spare queue", "ethtool -L fake0");
+	EXPECT_IF(nic.channels_error = EOPNOTSUPP, DEVMEM_ASK_STEER, DEVMEM_NO, "no spare queue", "");
+	EXPECT_IF(nic.channels_error = EIO, DEVMEM_ASK_STEER, DEVMEM_NO, strerror(EIO), "");
+	EXPECT_IF(nic.ntuple_fixed = 1, DEVMEM_ASK_STEER, DEVMEM_NO, "no flow steering", "");
+	EXPECT_IF(nic.ntuple_unknown = 1, DEVMEM_ASK_STEER, DEVMEM_NO, "no flow steering", "");
+	EXPECT_IF(nic.feature_error = EIO, DEVMEM_ASK_STEER, DEVMEM_NO, strerror(EIO), "");
 	wish.configure = 0;
 	nic.rings.split = DEVMEM_SPLIT_ON;
 	nic.rings.hds = 0;
@@ -131,13 +117,12 @@ TEST(check_nic_questions)
 
 TEST(check_bind_question)
 {
-	nic.bind_error = EBADF;
-	expect(DEVMEM_ASK_BIND, DEVMEM_YES, "driver fake would bind queue 7", "");
+	EXPECT_IF(nic.bind_error = EBADF, DEVMEM_ASK_BIND, DEVMEM_YES, "driver fake would bind queue 7", "");
 	nic.bind_error = EBADF;
 	nic.commands = 1 << NETDEV_BIND_RX; /* 6.12 to 6.15 */
 	expect(DEVMEM_ASK_BIND, DEVMEM_UNKNOWN, "looks at the file first", "");
-	nic.bind_error = EPERM;
-	expect(DEVMEM_ASK_BIND, DEVMEM_NO, "CAP_NET_ADMIN in the initial user namespace", "devmem-helper");
+	EXPECT_IF(nic.bind_error = EPERM, DEVMEM_ASK_BIND, DEVMEM_NO, "CAP_NET_ADMIN in the initial user namespace",
+		  "devmem-helper");
 	nic.bind_error = EPERM;
 	wish.daemon = "/run/h";
 	expect(DEVMEM_ASK_BIND, DEVMEM_UNKNOWN, "left to the daemon at /run/h", "");
@@ -153,31 +138,26 @@ TEST(check_bind_question)
 	nic.ntuple = 1;
 	wish.configure = 0;
 	expect(DEVMEM_ASK_BIND, DEVMEM_NO, "BIND_RX: Invalid argument", "ethtool -G");
-	nic.bind_error = ENODATA;
-	expect(DEVMEM_ASK_BIND, DEVMEM_NO, "unreadable netmem", "newer kernel");
-	nic.bind_error = EEXIST;
-	expect(DEVMEM_ASK_BIND, DEVMEM_NO, "bound already", "XDP");
+	EXPECT_IF(nic.bind_error = ENODATA, DEVMEM_ASK_BIND, DEVMEM_NO, "unreadable netmem", "newer kernel");
+	EXPECT_IF(nic.bind_error = EEXIST, DEVMEM_ASK_BIND, DEVMEM_NO, "bound already", "XDP");
 }
 
 TEST(check_rest)
 {
 	expect(DEVMEM_ASK_EXPORT, DEVMEM_YES, "test gpu can export", "");
-	gpu.dmabuf = 0;
-	expect(DEVMEM_ASK_EXPORT, DEVMEM_NO, "the GPU driver cannot export dma-buf", "open kernel modules");
-	gpu.kind = GANTRY_DEVICE_HOST;
-	expect(DEVMEM_ASK_EXPORT, DEVMEM_NO, "/dev/udmabuf", "modprobe udmabuf");
+	EXPECT_IF(gpu.dmabuf = 0, DEVMEM_ASK_EXPORT, DEVMEM_NO, "the GPU driver cannot export dma-buf",
+		  "open kernel modules");
+	EXPECT_IF(gpu.kind = GANTRY_DEVICE_HOST, DEVMEM_ASK_EXPORT, DEVMEM_NO, "/dev/udmabuf", "modprobe udmabuf");
 	gpu.kind = GANTRY_DEVICE_CUDA;
 	gpu.dmabuf = 1;
 	wish.device = NULL;
 	expect(DEVMEM_ASK_EXPORT, DEVMEM_SKIPPED, "no device", "");
 
 	expect(DEVMEM_ASK_SEND, DEVMEM_YES, "can send", "");
-	nic.bind_tx_error = EOPNOTSUPP;
-	expect(DEVMEM_ASK_SEND, DEVMEM_NO, "cannot send from device memory", "pinned");
-	nic.bind_tx_error = 0;
-	expect(DEVMEM_ASK_SEND, DEVMEM_UNKNOWN, "not open", "");
-	nic.commands = 1 << NETDEV_BIND_RX;
-	expect(DEVMEM_ASK_SEND, DEVMEM_NO, "no devmem TX", "6.16");
+	EXPECT_IF(nic.bind_tx_error = EOPNOTSUPP, DEVMEM_ASK_SEND, DEVMEM_NO, "cannot send from device memory",
+		  "pinned");
+	EXPECT_IF(nic.bind_tx_error = 0, DEVMEM_ASK_SEND, DEVMEM_UNKNOWN, "not open", "");
+	EXPECT_IF(nic.commands = 1 << NETDEV_BIND_RX, DEVMEM_ASK_SEND, DEVMEM_NO, "no devmem TX", "6.16");
 	expect(DEVMEM_ASK_RUNTIME, DEVMEM_SKIPPED, "run time", "");
 }
 

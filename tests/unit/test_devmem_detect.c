@@ -78,7 +78,7 @@ TEST(check_kernel_questions)
 
 TEST(check_peer)
 {
-	struct gantry_addr local = {.in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}};
+	struct gantry_addr local = {.in = lo_addr(0)};
 	struct gantry_addr far = {.in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0xc0000201)}};
 
 	expect(DEVMEM_ASK_PEER, DEVMEM_SKIPPED, "no peer", "");

@@ -136,12 +136,11 @@ static void check_socket(int family, int mapped)
 	close(client);
 	close(listener);
 }
-
-/* Ioctls that the kernel refuses: as errno, without harm. */
 TEST_CALL(check_socket_v4, check_socket(AF_INET, 0))
 TEST_CALL(check_socket_v6, check_socket(AF_INET6, 0))
 TEST_CALL(check_socket_mapped, check_socket(AF_INET6, 1))
 
+/* Ioctls that the kernel refuses: as errno, without harm. */
 TEST(check_refusals)
 {
 	struct devmem_rule r = {.narrow = 1};

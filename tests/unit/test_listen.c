@@ -52,7 +52,7 @@ static struct inet_service second = {
 
 static struct inet_port *get(struct inet_service *s)
 {
-	const struct gantry_addr lo = {.in = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}}};
+	const struct gantry_addr lo = {.in = lo_addr(0)};
 	struct inet_port *p;
 
 	inet_loop_lock();

@@ -9,12 +9,7 @@
 
 static struct gantry_addr loopback(void)
 {
-	struct gantry_addr a;
-
-	memset(&a, 0, sizeof(a));
-	a.in.sin_family = AF_INET;
-	a.in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	return a;
+	return (struct gantry_addr){.in = lo_addr(0)};
 }
 
 static int option(int fd, int level, int name)

@@ -74,10 +74,10 @@ static inline void world_open(struct world *w, uint64_t pages)
 {
 	w->page = (uint32_t)sysconf(_SC_PAGESIZE);
 	memory_open(&w->m, pages * w->page);
-	CHECK_EQ(emulated_ops.bind(&w->m.m, "emu0", &w->b), GANTRY_OK);
+	CHECK_OK(emulated_ops.bind(&w->m.m, "emu0", &w->b));
 	for (uint32_t i = 0; i < 2; i++) {
 		pair_open(&w->p[i], i + 1);
-		CHECK_EQ(emulated_ops.attach(w->b, w->p[i].rx, &w->f[i]), GANTRY_OK);
+		CHECK_OK(emulated_ops.attach(w->b, w->p[i].rx, &w->f[i]));
 	}
 }
 

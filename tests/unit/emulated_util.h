@@ -182,7 +182,7 @@ static inline void check_got(struct devmem_flow *f, const struct pair *p, const 
 	uint64_t sum = 0, linear = 0;
 
 	CHECK(g->bytes > 0);
-	CHECK_EQ(devmem_settle(f->binding), GANTRY_OK);
+	CHECK_OK(devmem_settle(f->binding));
 	CHECK(!(g->flags & MSG_CTRUNC));
 	for (uint32_t i = 0; i < g->n; i++) {
 		const struct devmem_cmsg *c = &g->frags[i].c;

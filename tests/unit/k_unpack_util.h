@@ -29,26 +29,26 @@ static inline struct area area_new(size_t size)
 	struct area a = {.size = size};
 	void *h, *d;
 
-	CHECK_EQ(dev->ops->alloc_mapped(dev, size, &h, &d), GANTRY_OK);
+	CHECK_OK(dev->ops->alloc_mapped(dev, size, &h, &d));
 	a.host = h;
 	a.device = d;
 	return a;
 }
 static inline void area_free(struct area *a)
 {
-	CHECK_EQ(dev->ops->free_mapped(dev, a->host), GANTRY_OK);
+	CHECK_OK(dev->ops->free_mapped(dev, a->host));
 }
 
 static inline void open_device(int argc, char **argv)
 {
 	on_gpu = argc > 1 && strcmp(argv[1], "cuda") == 0;
-	CHECK_EQ(gantry_params_load(0), GANTRY_OK);
+	CHECK_OK(gantry_params_load(0));
 	CHECK_EQ(gantry_device_open(on_gpu ? GANTRY_DEVICE_CUDA : GANTRY_DEVICE_HOST, 0, &dev), GANTRY_OK);
-	CHECK_EQ(gantry_stream_create(dev, &stream), GANTRY_OK);
+	CHECK_OK(gantry_stream_create(dev, &stream));
 }
 static inline void close_device(void)
 {
-	CHECK_EQ(gantry_stream_destroy(dev, stream), GANTRY_OK);
+	CHECK_OK(gantry_stream_destroy(dev, stream));
 	gantry_device_close(dev);
 }
 
@@ -58,8 +58,8 @@ static inline void run(const struct gantry_kernel *kernel, uint32_t blocks, uint
 	struct gantry_launch l = {
 		.kernel = kernel, .blocks = blocks, .lanes = lanes, .args = args, .args_size = size, .abort = NULL};
 
-	CHECK_EQ(dev->ops->launch(dev, stream, &l), GANTRY_OK);
-	CHECK_EQ(gantry_stream_sync(dev, stream), GANTRY_OK);
+	CHECK_OK(dev->ops->launch(dev, stream, &l));
+	CHECK_OK(gantry_stream_sync(dev, stream));
 }
 
 /* Numbers of blocks and lanes that every kind of device takes; 0 ends the list. */

@@ -503,11 +503,11 @@ static void world_run(struct world *w)
 		free(m->dst - GUARD - m->dst_off);
 	}
 	for (int r = 0; r < w->nranks; r++) {
-		CHECK_EQ(w->rank[r].result, GANTRY_OK);
+		CHECK_OK(w->rank[r].result);
 		CHECK_EQ(w->rank[r].finished, w->blocks);
 		w->rank[r].finished = 0;
 		for (int i = 0; i < w->rank[r].nxfers; i++)
-			CHECK_EQ(w->rank[r].xfers[i].error, GANTRY_OK);
+			CHECK_OK(w->rank[r].xfers[i].error);
 		w->rank[r].nxfers = 0;
 	}
 	for (int i = 0; i < w->nlinks; i++) {

@@ -84,16 +84,6 @@ TEST(check_memory)
 	CHECK_OK(dev->ops->free_mapped(dev, host));
 }
 
-static void check_child(pid_t pid)
-{
-	int status;
-
-	CHECK(pid > 0);
-	CHECK_EQ(waitpid(pid, &status, 0), pid);
-	CHECK(WIFEXITED(status));
-	CHECK_EQ(WEXITSTATUS(status), 0);
-}
-
 /* What two processes share: a word each way and the eventcounts of both. */
 struct shared {
 	struct gantry_eventcount eventcounts[2];
@@ -176,7 +166,7 @@ TEST(check_ipc)
 	if (!pid)
 		child_part(&handle, s, &freed);
 	play(s, 0, ROUNDS);
-	check_child(pid);
+	child_wait(pid);
 	CHECK(s->eventcounts[1].seq); /* it did sleep */
 	for (uint64_t i = 0; i < 100; i++)
 		CHECK_EQ(s->bytes[i], i * i + 7);
@@ -212,7 +202,7 @@ TEST(check_ipc_gone)
 		_exit(0);
 	}
 	CHECK_EQ(read(pipes[0], &handle, sizeof(handle)), sizeof(handle));
-	check_child(pid);
+	child_wait(pid);
 	CHECK_EQ(dev->ops->ipc_open(dev, &handle, &p), GANTRY_ERR_PEER_LOST);
 	handle.bytes[8] ^= 1; /* the namespace's inode */
 	CHECK_EQ(dev->ops->ipc_open(dev, &handle, &p), GANTRY_ERR_UNSUPPORTED);

@@ -34,14 +34,14 @@ static void pool_and_ids(void)
 
 	emu_next_id(UINT32_MAX);
 	for (int i = 0; i < 3; i++)
-		CHECK_EQ(emulated_ops.bind(&w.m.m, "emu1", &b[i]), GANTRY_OK);
+		CHECK_OK(emulated_ops.bind(&w.m.m, "emu1", &b[i]));
 	CHECK_EQ(b[0]->dmabuf_id, UINT32_MAX);
 	for (int i = 0; i < 3; i++) {
 		CHECK(b[i]->dmabuf_id >= 1);
 		CHECK(b[i]->dmabuf_id != w.b->dmabuf_id && b[i]->dmabuf_id != b[(i + 1) % 3]->dmabuf_id);
 	}
 	emulated_ops.unbind(b[1]);
-	CHECK_EQ(emulated_ops.bind(&w.m.m, "emu1", &b[1]), GANTRY_OK);
+	CHECK_OK(emulated_ops.bind(&w.m.m, "emu1", &b[1]));
 	CHECK(b[1]->dmabuf_id > b[2]->dmabuf_id); /* not the one that has just become free */
 	for (int i = 0; i < 3; i++)
 		emulated_ops.unbind(b[i]);
@@ -453,18 +453,17 @@ static void complete(void)
 	emu_set_poison(0);
 
 	/* Memory that the CPU cannot write, as far as the NIC knows. */
-	CHECK_EQ(gantry_device_host(&dev), GANTRY_OK);
-	CHECK_EQ(dev->ops->alloc(dev, 16 * (size_t)w.page, &memory), GANTRY_OK);
-	CHECK_EQ(emulated_ops.bind(&(struct devmem_memory){.device = dev, .device_ptr = memory, .size = 16 * w.page},
-				   "emu1", &b),
-		 GANTRY_OK);
+	CHECK_OK(gantry_device_host(&dev));
+	CHECK_OK(dev->ops->alloc(dev, 16 * (size_t)w.page, &memory));
+	CHECK_OK(emulated_ops.bind(&(struct devmem_memory){.device = dev, .device_ptr = memory, .size = 16 * w.page},
+				   "emu1", &b));
 	emulated_ops.detach(w.f[1]);
 	w.f[1] = NULL;
-	CHECK_EQ(emulated_ops.attach(b, w.p[1].rx, &f), GANTRY_OK);
+	CHECK_OK(emulated_ops.attach(b, w.p[1].rx, &f));
 	pump(f, &w.p[1], 300000, UTIL_CONTROL, UTIL_IOV);
 	emulated_ops.detach(f);
 	emulated_ops.unbind(b);
-	CHECK_EQ(dev->ops->free(dev, memory), GANTRY_OK);
+	CHECK_OK(dev->ops->free(dev, memory));
 	gantry_device_close(dev);
 	world_close(&w);
 }

@@ -19,7 +19,7 @@ static void zerocopy(int fd, int on)
 static void sender_open(struct sender *s, uint32_t who)
 {
 	memory_open(&s->m, MEMORY);
-	CHECK_EQ(emulated_ops.bind_tx(&s->m.m, "emu0", &s->t), GANTRY_OK);
+	CHECK_OK(emulated_ops.bind_tx(&s->m.m, "emu0", &s->t));
 	pair_open(&s->p, who);
 	zerocopy(s->p.tx, 1);
 }
@@ -53,13 +53,13 @@ static void refusals(void)
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
 
 	sender_open(&s, 1);
-	CHECK_EQ(emulated_ops.bind_tx(&s.m.m, "emu0", &gone), GANTRY_OK);
+	CHECK_OK(emulated_ops.bind_tx(&s.m.m, "emu0", &gone));
 	CHECK(s.t->dmabuf_id && gone->dmabuf_id && s.t->dmabuf_id != gone->dmabuf_id);
 	emulated_ops.unbind_tx(gone);
 	CHECK(emulated_ops.send(gone, s.p.tx, 0, 10, 0) == -1 && errno == EINVAL);
 	CHECK(emulated_ops.completed(gone, s.p.tx, &lo, &hi) == -1 && errno == EINVAL);
 
-	CHECK_EQ(emulated_ops.bind(&s.m.m, "emu0", &b), GANTRY_OK);
+	CHECK_OK(emulated_ops.bind(&s.m.m, "emu0", &b));
 	CHECK(b->dmabuf_id != s.t->dmabuf_id);
 	for (int i = 0; i < 2; i++) { /* 0, and that of a binding to receive */
 		uint32_t id = s.t->dmabuf_id;
@@ -200,19 +200,18 @@ static void early_ends(void)
 	emulated_ops.unbind_tx(s.t);
 	memset(s.m.m.host, 0, 2000);
 	/* The rest from memory that the CPU cannot read, as far as the NIC knows, on the same socket. */
-	CHECK_EQ(gantry_device_host(&dev), GANTRY_OK);
-	CHECK_EQ(dev->ops->alloc(dev, 4096, &memory), GANTRY_OK);
+	CHECK_OK(gantry_device_host(&dev));
+	CHECK_OK(dev->ops->alloc(dev, 4096, &memory));
 	memcpy(memory, s.m.m.host + 2000, 1000);
-	CHECK_EQ(emulated_ops.bind_tx(&(struct devmem_memory){.device = dev, .device_ptr = memory, .size = 4096},
-				      "emu0", &t),
-		 GANTRY_OK);
+	CHECK_OK(emulated_ops.bind_tx(&(struct devmem_memory){.device = dev, .device_ptr = memory, .size = 4096},
+				      "emu0", &t));
 	CHECK_EQ(emulated_ops.send(t, s.p.tx, 0, 1000, 0), 1000);
 	emulated_ops.forget(t, s.p.tx);
 	WAIT_WHILE (s.p.got < 3000)
 		read_some(&s.p);
 	emulated_ops.unbind_tx(t);
 	emulated_ops.unbind_tx(NULL);
-	CHECK_EQ(dev->ops->free(dev, memory), GANTRY_OK);
+	CHECK_OK(dev->ops->free(dev, memory));
 	gantry_device_close(dev);
 	pair_close(&s.p);
 	memory_close(&s.m);

@@ -131,7 +131,7 @@ static void check_too_large(void)
 	CHECK_EQ(result, GANTRY_ERR_SIZE);
 	CHECK_EQ(x[1].error, GANTRY_ERR_SIZE);
 	CHECK_EQ(x[1].error_bytes, 256);
-	CHECK_EQ(x[0].error, GANTRY_OK);
+	CHECK_OK(x[0].error);
 	CHECK_EQ(*l->rx.head, 1);
 	CHECK_EQ(l->rx.turn, 1);
 	CHECK_FILLED(small, 64, 2);
@@ -276,7 +276,7 @@ static void check_old_marks(uint64_t start)
 	l->rx.offers = l->fifo[0]->offers;
 	dev_post(&l->rx.offers[start % 8], gantry_slot_meta(start, GANTRY_MODE_PTR, 8), gantry_slot_where(start, 0));
 	run_xfers(pair, 2, NULL, &result);
-	CHECK_EQ(result, GANTRY_OK);
+	CHECK_OK(result);
 	for (int i = 0; i < 2; i++) {
 		many[i].buf = data;
 		many[i].bytes = n * 8;
@@ -284,7 +284,7 @@ static void check_old_marks(uint64_t start)
 	}
 	l->tx.turn = l->rx.turn = 0;
 	run_xfers(many, 2, NULL, &result);
-	CHECK_EQ(result, GANTRY_OK);
+	CHECK_OK(result);
 	CHECK_EQ(l->rx.step, start + 65536);
 	l->rx.turn = 0;
 	run_xfers(late, 1, &abort_flag, &result);
@@ -374,7 +374,7 @@ static void check_fifo(uint32_t window, uint32_t bare)
 		dev_self = (struct dev_thread){.lanes = 1, .blocks = 1, .eventcount = e.eventcount};
 		gantry_kernel_fifo.body(&args);
 		pthread_join(thread, NULL);
-		CHECK_EQ(result, GANTRY_OK);
+		CHECK_OK(result);
 		CHECK_EQ(*l->tx.head, 2000 * (round + 1));
 		CHECK_EQ(*l->tx.tail, 2000 * (round + 1));
 	}

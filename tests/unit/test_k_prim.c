@@ -168,7 +168,7 @@ static void scene_run(const struct scene *sc)
 	if (sc->relayed)
 		pthread_join(relay, NULL);
 	for (uint32_t r = 0; r < 1 + nrecv + nsend; r++)
-		CHECK_EQ(ranks[r].result, GANTRY_OK);
+		CHECK_OK(ranks[r].result);
 	for (uint32_t k = 0; k < n; k++) {
 		if (has_output(sc->kind))
 			scene_check(sc, k, 0, nrecv);
@@ -303,7 +303,7 @@ static void test_ring(uint32_t n, uint32_t proto, uint32_t type, uint32_t op, ui
 	}
 	run(n, 1 + random_below(8) / 7);
 	for (uint32_t i = 0; i < n; i++) {
-		CHECK_EQ(ranks[i].result, GANTRY_OK);
+		CHECK_OK(ranks[i].result);
 		for (uint64_t e = 0; e < count; e++) {
 			for (uint32_t k = 0; k < n; k++) {
 				scaled[k] = 1;
@@ -402,7 +402,7 @@ TEST(test_sizes_differ)
 	ranks[1].ops[0].count = 9;
 	run(2, 1);
 	CHECK_EQ(ranks[0].result, GANTRY_ERR_SIZE);
-	CHECK_EQ(ranks[1].result, GANTRY_OK);
+	CHECK_OK(ranks[1].result);
 }
 
 /* Slices of two steps write every second slot; around 0x7ff8 the others are written too, lest they look new later. */

@@ -116,7 +116,7 @@ static void crowd(void)
 	for (int i = 0; i < 4 * N; i++) {
 		int send = i / N % 2 == 0, tag = send ? i % N : N - 1 - i % N;
 
-		CHECK_EQ(rx_result(ops[i]), GANTRY_OK);
+		CHECK_OK(rx_result(ops[i]));
 		if (!send) {
 			size_t size = sizes_of[tag % 4] + (size_t)tag;
 
@@ -142,7 +142,7 @@ static void order(void)
 	for (int i = 0; i < N; i++) {
 		r = start(&pair.b, dst + 4 * i, 4, 5, 0);
 		rx_both(ops[i], r);
-		CHECK_EQ(rx_result(r), GANTRY_OK);
+		CHECK_OK(rx_result(r));
 		CHECK_EQ(dst[4 * i + 3], (unsigned char)i);
 		gantry_rx_op_free(r);
 		gantry_rx_op_free(ops[i]);

@@ -37,8 +37,8 @@ static void still_fine(unsigned char *src, unsigned char *dst)
 	CHECK_OK(gantry_rx_recv(pair.b.conn, &to, 1, 99, &r));
 	await(s);
 	await(r);
-	CHECK_EQ(rx_result(s), GANTRY_OK);
-	CHECK_EQ(rx_result(r), GANTRY_OK);
+	CHECK_OK(rx_result(s));
+	CHECK_OK(rx_result(r));
 	CHECK(memcmp(src, dst, SIZE) == 0);
 	gantry_rx_op_free(s);
 	gantry_rx_op_free(r);
@@ -190,7 +190,7 @@ TEST(both_when_all_is_out)
 	p.base = src;
 	CHECK_OK(gantry_rx_send(pair.a.conn, &p, 1, 2, &s));
 	rx_both(s, r);
-	CHECK_EQ(rx_result(r), GANTRY_OK);
+	CHECK_OK(rx_result(r));
 	gantry_rx_op_free(s);
 	gantry_rx_op_free(r);
 	rx_memory_free(&pair, &pair.a, src, 1);
@@ -235,7 +235,7 @@ TEST(behind_another)
 	CHECK_STR(gantry_result_name(gantry_rx_cancel(r[1], LONG_ENOUGH * SECOND)), "ERR_CANCELLED");
 	rx_memory_free(&pair, &pair.b, small, 1);
 	rx_both(s[0], r[0]);
-	CHECK_EQ(rx_result(r[0]), GANTRY_OK);
+	CHECK_OK(rx_result(r[0]));
 	rx_both(s[1], r[1]);
 	CHECK_STR(gantry_result_name(rx_result(s[1])), "ERR_CANCELLED");
 	CHECK_HAS(rx_text(s[1]), "cancelled by 127.0.0.1:");

@@ -153,7 +153,7 @@ static void end(struct slot *s)
 	gantry_result sent = rx_result(s->send.op), got = rx_result(s->recv.op);
 
 	if (sent == GANTRY_OK)
-		CHECK_EQ(got, GANTRY_OK);
+		CHECK_OK(got);
 	done_ok += got == GANTRY_OK;
 	done_cancelled += got == GANTRY_ERR_CANCELLED;
 	gantry_rx_op_free(s->send.op);

@@ -90,7 +90,6 @@ static void fork_deep(int depth)
 	pid_t pid = child_fork();
 
 	if (!pid) {
-		alarm(CHILD_SECONDS);
 		use_in_child();
 		make_all();
 		if (depth)

@@ -24,8 +24,8 @@ static void connect_both(struct side *tx, struct side *rx)
 		if (b == GANTRY_AGAIN)
 			b = side_connect(rx, &tx->info);
 	}
-	CHECK_EQ(a, GANTRY_OK);
-	CHECK_EQ(b, GANTRY_OK);
+	CHECK_OK(a);
+	CHECK_OK(b);
 	for (int p = 0; p < GANTRY_PROTOS; p++) {
 		CHECK_EQ(side_has(tx, p), side_has(rx, p)); /* or they would choose differently */
 		CHECK_EQ(tx->c.conn.step_bytes[p], rx->c.conn.step_bytes[p]);
@@ -275,7 +275,7 @@ static void check_slices(void)
 	}
 	while (gantry_proxy_group_pending(tx.group) || gantry_proxy_group_pending(rx.group))
 		usleep(100);
-	CHECK_EQ(gantry_proxy_group_error(rx.group), GANTRY_OK);
+	CHECK_OK(gantry_proxy_group_error(rx.group));
 	side_close(&tx);
 	side_close(&rx);
 	set_params("GANTRY_SHM_COPY", "off", "GANTRY_SHM_STEP", "128k");

@@ -271,11 +271,13 @@ static void gpu_close(void)
 	CHECK_EQ(fake->contexts + fake->allocations + fake->pinned + fake->streams, 0);
 }
 
-static void child(const struct combination *c, const char *plugin)
+static const struct combination *c; /* that is tried */
+static char plugin[PATH_MAX];
+
+static void child(void)
 {
 	struct gantry_loader *loader = NULL;
 
-	alarm(500);
 	setenv("GANTRY_LANES", c->lanes, 1);
 	setenv("GANTRY_HELPERS", c->helpers, 1);
 	setenv("GANTRY_UNPACK", c->version ? "emulated" : "off", 1); /* the core is told by its user */
@@ -316,32 +318,22 @@ int main(void)
 		{0, "3", "random", "100", "50", "device", "0", 120}, {0, "1", "odd", "0", "50", "mapped", "1", 120},
 	};
 	const char *build = getenv("BUILD_DIR");
-	char path[PATH_MAX];
 	int failed = 0;
 
 	setenv("GANTRY_IFNAME", "lo", 1);
 	setenv("NCCL_PAT_ENABLE", "0", 1);
-	snprintf(path, sizeof(path), "%s/lib/libnccl-net-gantry.so", build ? build : ".");
-	for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) {
-		int status = 0;
-		pid_t pid;
+	snprintf(plugin, sizeof(plugin), "%s/lib/libnccl-net-gantry.so", build ? build : ".");
+	for (size_t i = 0; i < TEST_COUNT(all); i++) {
+		char name[64];
 
-		if (all[i].version && access(path, R_OK) != 0) {
-			printf("no %s: set BUILD_DIR to the build folder\n", path);
+		c = &all[i];
+		if (c->version && access(plugin, R_OK) != 0) {
+			printf("no %s: set BUILD_DIR to the build folder\n", plugin);
 			continue;
 		}
-		pid = child_fork();
-		if (pid == 0) {
-			RUN(child(&all[i], path));
-			/* Where a look for leaks takes seconds: without the plugin, and with it, is enough. */
-			SANITIZED &&i % 4 != 2 ? _exit(0) : exit(0);
-		}
-		CHECK(pid > 0 && waitpid(pid, &status, 0) == pid);
-		if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-			fprintf(stderr, "version %d, %s lanes, %s: status %x\n", all[i].version, all[i].lanes,
-				all[i].shape, (unsigned)status);
-			failed = 1;
-		}
+		snprintf(name, sizeof(name), "version %d, %s lanes, %s", c->version, c->lanes, c->shape);
+		/* Where a look for leaks takes seconds: without the plugin, and with it, is enough. */
+		failed |= run_row(name, child, i % 4 == 2, NULL);
 	}
 	return failed;
 }

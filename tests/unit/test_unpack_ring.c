@@ -62,7 +62,7 @@ static void post(struct gantry_unpack_ring *ring, uint32_t entries, const struct
 	uint64_t got = 0;
 
 	while (gantry_unpack_ring_post(ring, job, &got) == GANTRY_AGAIN)
-		CHECK_EQ(gantry_unpack_ring_wait(ring, number - entries + 1, LONG), GANTRY_OK);
+		CHECK_OK(gantry_unpack_ring_wait(ring, number - entries + 1, LONG));
 	CHECK_EQ(got, number);
 }
 
@@ -87,11 +87,11 @@ static void test_order(void)
 		post(ring, 4, &job, k);
 		CHECK(gantry_unpack_ring_done(ring) <= k + 1);
 	}
-	CHECK_EQ(gantry_unpack_ring_wait(ring, jobs, LONG), GANTRY_OK);
+	CHECK_OK(gantry_unpack_ring_wait(ring, jobs, LONG));
 	CHECK_EQ(gantry_unpack_ring_done(ring), jobs);
 	for (uint64_t k = 1; k <= (jobs < 400 ? jobs : 400) / 2; k++)
 		CHECK(memcmp(pool.host, pool.host + k * 1000, 900) == 0);
-	CHECK_EQ(gantry_unpack_ring_destroy(ring, LONG), GANTRY_OK);
+	CHECK_OK(gantry_unpack_ring_destroy(ring, LONG));
 }
 
 /* Several blocks, jobs of many fragments: all bytes are there when done says so. */
@@ -112,10 +112,10 @@ static void test_shares(uint32_t blocks, uint32_t gpu_lanes)
 			memcpy(want + list.d[i].dst_off, pool.host + list.d[i].src_off, list.d[i].len);
 		job = job_of(0, list.n, 0);
 		post(ring, 8, &job, k);
-		CHECK_EQ(gantry_unpack_ring_wait(ring, k + 1, LONG), GANTRY_OK);
+		CHECK_OK(gantry_unpack_ring_wait(ring, k + 1, LONG));
 		CHECK(memcmp(dst.host, want, 100000) == 0);
 	}
-	CHECK_EQ(gantry_unpack_ring_destroy(ring, LONG), GANTRY_OK);
+	CHECK_OK(gantry_unpack_ring_destroy(ring, LONG));
 }
 
 /* Many small jobs in flight, of fewer fragments than a GPU's block has warps. */
@@ -134,10 +134,10 @@ static void test_small(uint32_t gpu_lanes)
 
 		post(ring, 16, &job, k);
 	}
-	CHECK_EQ(gantry_unpack_ring_wait(ring, jobs / frags, LONG), GANTRY_OK);
+	CHECK_OK(gantry_unpack_ring_wait(ring, jobs / frags, LONG));
 	for (uint64_t k = 0; k < jobs; k++)
 		CHECK(memcmp(dst.host + k * part, pool.host + k * 600 + 1, part) == 0);
-	CHECK_EQ(gantry_unpack_ring_destroy(ring, LONG), GANTRY_OK);
+	CHECK_OK(gantry_unpack_ring_destroy(ring, LONG));
 }
 
 /* Jobs that are posted when the ring is told to stop are done all the same; an empty one too. */
@@ -152,9 +152,9 @@ static void test_stop(void)
 		list_add(&list, k * 5000, k * 4000, 4000);
 	for (uint64_t k = 0; k < 12; k++) {
 		job = job_of(k, k % 4 != 3, 0);
-		CHECK_EQ(gantry_unpack_ring_post(ring, &job, NULL), GANTRY_OK);
+		CHECK_OK(gantry_unpack_ring_post(ring, &job, NULL));
 	}
-	CHECK_EQ(gantry_unpack_ring_destroy(ring, LONG), GANTRY_OK);
+	CHECK_OK(gantry_unpack_ring_destroy(ring, LONG));
 	for (uint64_t k = 0; k < 12; k++)
 		if (k % 4 != 3)
 			CHECK(memcmp(dst.host + k * 4000, pool.host + k * 5000, 4000) == 0);
@@ -168,10 +168,10 @@ static void test_abort(void)
 	struct gantry_unpack_ring *ring = ring_new(2, 4);
 	struct gantry_unpack_job job = job_of(0, 1, 0);
 
-	CHECK_EQ(gantry_unpack_ring_post(ring, &job, NULL), GANTRY_OK);
-	CHECK_EQ(gantry_unpack_ring_wait(ring, 1, LONG), GANTRY_OK);
+	CHECK_OK(gantry_unpack_ring_post(ring, &job, NULL));
+	CHECK_OK(gantry_unpack_ring_wait(ring, 1, LONG));
 	abort_and_wait(ring);
-	CHECK_EQ(gantry_unpack_ring_post(ring, &job, NULL), GANTRY_OK);
+	CHECK_OK(gantry_unpack_ring_post(ring, &job, NULL));
 	CHECK_EQ(gantry_unpack_ring_wait(ring, 2, LONG), GANTRY_ERR_ABORTED);
 	CHECK_EQ(gantry_unpack_ring_destroy(ring, LONG), GANTRY_ERR_TIMEOUT);
 }
@@ -185,7 +185,7 @@ static void test_full(void)
 
 	abort_and_wait(ring);
 	for (uint64_t k = 0; k < 4; k++) {
-		CHECK_EQ(gantry_unpack_ring_post(ring, &job, &number), GANTRY_OK);
+		CHECK_OK(gantry_unpack_ring_post(ring, &job, &number));
 		CHECK_EQ(number, k);
 	}
 	CHECK_EQ(gantry_unpack_ring_post(ring, &job, &number), GANTRY_AGAIN);
@@ -206,13 +206,13 @@ static void test_marks(void)
 		list_add(&list, k * 2000 + 3, k * 1500, 1500);
 	for (uint64_t k = 0; k < 5; k++) {
 		job = job_of(k * 8, 8, 0);
-		CHECK_EQ(gantry_unpack_ring_post(ring, &job, NULL), GANTRY_OK);
+		CHECK_OK(gantry_unpack_ring_post(ring, &job, NULL));
 	}
-	CHECK_EQ(gantry_unpack_ring_wait(ring, 5, LONG), GANTRY_OK);
+	CHECK_OK(gantry_unpack_ring_wait(ring, 5, LONG));
 	for (uint64_t k = 0; k < 40; k++)
 		CHECK(memcmp(dst.host + k * 1500, pool.host + k * 2000 + 3, 1500) == 0);
 	CHECK_EQ(gantry_unpack_ring_wait(ring, 6, 1000), GANTRY_ERR_TIMEOUT); /* there is no such job */
-	CHECK_EQ(gantry_unpack_ring_destroy(ring, LONG), GANTRY_OK);
+	CHECK_OK(gantry_unpack_ring_destroy(ring, LONG));
 }
 
 static void test_arguments(void)
@@ -223,10 +223,10 @@ static void test_arguments(void)
 	CHECK_EQ(gantry_unpack_ring_create(dev, 1, 0, 0, false, &ring), GANTRY_ERR_INVALID);
 	CHECK_EQ(gantry_unpack_ring_create(dev, 1, 0, 6, false, &ring), GANTRY_ERR_INVALID);
 	CHECK(!ring);
-	CHECK_EQ(gantry_unpack_ring_destroy(NULL, 0), GANTRY_OK);
+	CHECK_OK(gantry_unpack_ring_destroy(NULL, 0));
 	ring = ring_new(1, 2);
 	CHECK_EQ(gantry_unpack_ring_wait(ring, 1, 1000), GANTRY_ERR_TIMEOUT); /* nothing is posted */
-	CHECK_EQ(gantry_unpack_ring_destroy(ring, LONG), GANTRY_OK);
+	CHECK_OK(gantry_unpack_ring_destroy(ring, LONG));
 }
 
 int main(int argc, char **argv)

@@ -116,7 +116,7 @@ static void post(struct gantry_unpack_ring *ring, uint32_t entries, const struct
 	uint64_t number = UINT64_MAX;
 
 	while (gantry_unpack_ring_post(ring, job, &number) == GANTRY_AGAIN)
-		CHECK_EQ(gantry_unpack_ring_wait(ring, k - entries + 1, LONG), GANTRY_OK);
+		CHECK_OK(gantry_unpack_ring_wait(ring, k - entries + 1, LONG));
 	CHECK_EQ(number, k);
 }
 
@@ -140,7 +140,7 @@ static void test_reuse(uint32_t blocks, uint32_t lanes, uint32_t gpu_lanes, uint
 		make_job(s, &job);
 		post(ring, entries, &job, k);
 	}
-	CHECK_EQ(gantry_unpack_ring_destroy(ring, LONG), GANTRY_OK);
+	CHECK_OK(gantry_unpack_ring_destroy(ring, LONG));
 	for (uint64_t k = jobs - nslots; k < jobs; k++)
 		check_job(&slots[k % nslots], k);
 }
@@ -154,11 +154,11 @@ static void test_abort(uint32_t jobs)
 	CHECK_EQ(gantry_unpack_ring_create(dev, 3, on_gpu ? 64 : 1, MAX_ENTRIES, false, &ring), GANTRY_OK);
 	for (uint32_t k = 0; k < jobs; k++) {
 		make_job(&slots[k], &job);
-		CHECK_EQ(gantry_unpack_ring_post(ring, &job, NULL), GANTRY_OK);
+		CHECK_OK(gantry_unpack_ring_post(ring, &job, NULL));
 	}
-	CHECK_EQ(gantry_unpack_ring_wait(ring, jobs, LONG), GANTRY_OK);
+	CHECK_OK(gantry_unpack_ring_wait(ring, jobs, LONG));
 	gantry_unpack_ring_abort(ring);
-	CHECK_EQ(gantry_unpack_ring_destroy(ring, LONG), GANTRY_OK); /* all that was posted is done */
+	CHECK_OK(gantry_unpack_ring_destroy(ring, LONG)); /* all that was posted is done */
 	for (uint32_t k = 0; k < jobs; k++)
 		check_job(&slots[k], k);
 }

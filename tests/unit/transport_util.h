@@ -262,10 +262,10 @@ static inline void side_start(struct side *s, char *buf, uint64_t bytes, int pro
 static inline void side_finish(struct side *s)
 {
 	CHECK_OK(s->dev->ops->stream_sync(s->dev, s->stream));
-	CHECK_EQ(s->host->result, GANTRY_OK);
+	CHECK_OK(s->host->result);
 	WAIT_WHILE (gantry_proxy_group_pending(s->group))
 		usleep(100);
-	CHECK_EQ(gantry_proxy_group_error(s->group), GANTRY_OK);
+	CHECK_OK(gantry_proxy_group_error(s->group));
 }
 
 /* Patterns in memory of the device. */

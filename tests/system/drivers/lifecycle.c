@@ -75,7 +75,7 @@ static int cycles(void)
 static void crossing_round(struct pair_side *s, int round)
 {
 	const struct gantry_net_ops *ops = s->net->ops;
-	struct pair_ends e[CROSSING] = {{NULL}};
+	struct pair_ends e[CROSSING] = {{.listen = NULL}};
 	void *tx[CROSSING], *rx[CROSSING];
 	uint8_t handle[CROSSING][GANTRY_NET_HANDLE_SIZE];
 	int from[CROSSING], into[CROSSING], left = 2 * CROSSING, in_turn = round % 2;

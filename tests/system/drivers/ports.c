@@ -83,7 +83,7 @@ static void set_limit(int n)
 static int nofile(void)
 {
 	struct pair_side s = {.net = gantry_net_tcp()};
-	struct pair_ends e[MANY + 1] = {{NULL}};
+	struct pair_ends e[MANY + 1] = {{.listen = NULL}};
 	static uint8_t from[1 << 20], into[1 << 20];
 	gantry_result r = GANTRY_OK;
 	int n = 0;

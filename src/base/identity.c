@@ -12,7 +12,7 @@
 #include "base/mutex.h"
 
 MUTEX_KIND(process_mu);
-static struct process_mu process_mu_of_all = MUTEX_INITIALIZER;
+static struct process_mu process_mu_of_all;
 
 uint64_t gantry_host_id(void)
 {

@@ -158,12 +158,6 @@ static inline void gantry_mutex_unlock(struct gantry_mutex *m)
 	struct kind
 
 /* Of any kind. */
-#define MUTEX_INITIALIZER                                                                                              \
-	{                                                                                                              \
-		.mutex = {.state = MUTEX_FREE }                                                                        \
-	}
-#define mutex_init(x) ((x)->mutex = (struct gantry_mutex){.state = MUTEX_FREE})
-#define mutex_destroy(x) MUTEX_TELL(destroy, &(x)->mutex, 0)
 #define ASSERT_HELD(x) ASSERT(gantry_mutex_mine(&(x)->mutex))
 #define ASSERT_NOT_HELD(x) ASSERT(!GANTRY_CHECKED || !gantry_mutex_mine(&(x)->mutex))
 

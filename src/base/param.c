@@ -226,7 +226,7 @@ static struct set defaults; /* filled by `once` */
 
 static struct set *current; /* release by load, acquire by readers; NULL before `once` */
 MUTEX_KIND(param_mu);	    /* whoever loads */
-static struct param_mu load_mu = MUTEX_INITIALIZER;
+static struct param_mu load_mu;
 static bool loaded GUARDED_BY(param_mu);
 
 /* Its value goes to its field and nowhere else: no listing, no message; and the copy is kept out of core dumps. */

@@ -22,7 +22,7 @@ struct kept {
 };
 
 MUTEX_KIND(secret_mu); /* taken after param.c's, never before it */
-static struct secret_mu mu = MUTEX_INITIALIZER;
+static struct secret_mu mu;
 static struct kept *all GUARDED_BY(secret_mu);
 /* The set of parameters that `loaded` belongs to. */
 static const struct gantry_params *loaded_for GUARDED_BY(secret_mu);

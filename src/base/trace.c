@@ -35,7 +35,7 @@ static struct {
 	struct point first;
 	int owned;	    /* communicators write */
 	char *peers[LINKS]; /* owned: by link; release when set, never freed */
-} trace = {.mu = MUTEX_INITIALIZER};
+} trace;
 
 static struct point now(void)
 {

@@ -287,7 +287,6 @@ static void comm_free(struct gantry_comm *comm)
 	free(comm->infos);
 	free(comm->peers);
 	free(comm->transport);
-	mutex_destroy(&comm->mu);
 	free(comm);
 }
 
@@ -314,7 +313,6 @@ gantry_result gantry_comm_init(const struct gantry_comm_config *config, struct g
 	comm = calloc(1, sizeof(*comm));
 	if (!comm)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a communicator");
-	mutex_init(&comm->mu);
 	gantry_list_init(&comm->regs);
 	gantry_list_init(&comm->node);
 	comm->rank = config->rank;

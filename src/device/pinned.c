@@ -86,9 +86,7 @@ static bool split_piece(struct gantry_pinned *p, struct gantry_piece *piece, siz
 struct gantry_piece *gantry_pinned_take(struct gantry_pinned *p, size_t size)
 {
 	size = ((size ? size : 1) + p->unit - 1) / p->unit * p->unit;
-	gantry_list_each (pos, &p->pieces) {
-		struct gantry_piece *piece = gantry_container(pos, struct gantry_piece, node);
-
+	gantry_list_each_entry (piece, &p->pieces, struct gantry_piece, node) {
 		if (piece->taken || piece->size < size || (piece->size > size && !split_piece(p, piece, size)))
 			continue;
 		piece->taken = true;

@@ -21,7 +21,6 @@ enum { EVENTS = 64, EXIT_WAIT_MS = 1000, RETRY_MIN_MS = 10, RETRY_MAX_MS = 500 }
 static const uint64_t backlog_ns = 20000000;
 
 struct inet_loop inet_loop = {
-	.mu = MUTEX_INITIALIZER,
 	.epoll_fd = -1,
 	.wake.fd = -1,
 	.clients = {&inet_loop.clients, &inet_loop.clients},

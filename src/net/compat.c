@@ -489,7 +489,6 @@ gantry_result gantry_compat_create(const void *table, int version, const char *l
 			 "%s records nothing of its connections: no trace (GANTRY_TRACE) and no stall report "
 			 "(GANTRY_STALL_DIR) has them",
 			 label);
-	mutex_init(&c->mu);
 	*ret_net = &c->net;
 	return GANTRY_OK;
 }
@@ -500,6 +499,5 @@ void gantry_compat_destroy(struct gantry_net *net)
 
 	if (!c)
 		return;
-	mutex_destroy(&c->mu);
 	free(c);
 }

@@ -251,7 +251,7 @@ enum { LABELS = 16, LABEL_SIZE = 64, LINE_SIZE = 1024 };
 /* Written once under the lock, before its function is handed out; read without it. */
 static char labels[LABELS + 1][LABEL_SIZE] = {[LABELS] = "plugin"};
 MUTEX_KIND(loader_mu);
-static struct loader_mu labels_mu = MUTEX_INITIALIZER;
+static struct loader_mu labels_mu;
 static int nlabels GUARDED_BY(loader_mu);
 
 static enum gantry_log_level level_of(ncclDebugLogLevel level)

@@ -145,7 +145,7 @@ static void overlay_unpack(struct gantry_net_properties *p)
 enum { MAX_TRAFFIC_CLASSES = 65 }; /* the 64 DSCP levels, and "undefined" */
 
 MUTEX_KIND(plugin_shared_mu);
-static struct plugin_shared_mu shared_mu = MUTEX_INITIALIZER;
+static struct plugin_shared_mu shared_mu;
 static int nshared GUARDED_BY(plugin_shared_mu);
 static struct {
 	int traffic_class, unpack;

@@ -600,7 +600,7 @@ void gantry_proxy_conn_destroy(struct gantry_proxy_conn *pc)
  * the sleep, because sockets and GPUs do not notify.
  */
 
-static struct engines_mu engines_mu_one = MUTEX_INITIALIZER;
+static struct engines_mu engines_mu_one;
 static struct gantry_list engines GUARDED_BY(engines_mu) = {&engines, &engines}; /* a handful at most */
 
 static void back_off(struct gantry_proxy *p)
@@ -655,8 +655,6 @@ static void engine_free(struct gantry_proxy *p)
 		free(p->pool.slabs);
 		p->pool.slabs = next;
 	}
-	mutex_destroy(&p->pool.mu);
-	mutex_destroy(&p->mu);
 	free(p);
 }
 
@@ -673,8 +671,6 @@ static gantry_result engine_start(struct gantry_device *key, int numa_node, stru
 	p->nap_ns = NAP_MIN_NS;
 	p->nap_max_ns = gantry_params()->proxy_sleep;
 	gantry_list_init(&p->active);
-	mutex_init(&p->pool.mu);
-	mutex_init(&p->mu);
 	TRY(gantry_thread_start("gantry-proxy", progress, p, &p->thread));
 	*ret_proxy = p;
 	p = NULL; /* ownership moved */

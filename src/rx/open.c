@@ -190,7 +190,6 @@ gantry_result gantry_rx_open(const struct gantry_rx_config *config, struct gantr
 	rx = calloc(1, sizeof(*rx));
 	if (!rx)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a pipeline");
-	mutex_init(&rx->mu);
 	gantry_list_init(&rx->regions);
 	gantry_list_init(&rx->conns);
 	gantry_list_init(&rx->listeners);
@@ -239,7 +238,6 @@ void gantry_rx_close(struct gantry_rx *rx) UNCHECKED
 		gantry_pinned_free(&rx->descs);
 		gantry_device_close(rx->device);
 	}
-	mutex_destroy(&rx->mu);
 	free(rx);
 }
 

@@ -17,7 +17,7 @@
 /* ---- contexts ---- */
 
 MUTEX_KIND(contexts_mu);
-static struct contexts_mu contexts_mu_one = MUTEX_INITIALIZER;
+static struct contexts_mu contexts_mu_one;
 static struct gantry_list contexts GUARDED_BY(contexts_mu) = {&contexts, &contexts};
 static struct gantry_loader *loader GUARDED_BY(contexts_mu); /* opened once, for the life of the process */
 static struct gantry_net *network GUARDED_BY(contexts_mu);
@@ -145,7 +145,7 @@ static void context_put(struct net_context *x)
 /* ---- links ---- */
 
 MUTEX_KIND(links_mu);
-static struct links_mu links_mu_one = MUTEX_INITIALIZER;
+static struct links_mu links_mu_one;
 /* Those that are shared: only they are looked for. */
 static struct gantry_list links GUARDED_BY(links_mu) = {&links, &links};
 
@@ -159,7 +159,6 @@ static gantry_result create(struct gantry_connector *c, struct net_link **ret_li
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a link to rank %d", c->peer->rank);
 	gantry_list_init(&l->memory);
 	gantry_list_init(&l->node);
-	mutex_init(&l->mu);
 	l->comm_id = c->comm_id;
 	l->me = c->me->rank;
 	l->peer = c->peer->rank;
@@ -250,7 +249,6 @@ static void destroy(struct net_link *l)
 		free(nc);
 	}
 	context_put(l->context);
-	mutex_destroy(&l->mu);
 	free(l);
 }
 

@@ -84,7 +84,7 @@ struct p2p_end {
 /* ---- blocks ---- */
 
 MUTEX_KIND(blocks_mu);
-static struct blocks_mu blocks_mu_one = MUTEX_INITIALIZER;
+static struct blocks_mu blocks_mu_one;
 static struct gantry_list blocks GUARDED_BY(blocks_mu) = {&blocks, &blocks};
 
 static void block_free(struct p2p_block *b)

@@ -25,14 +25,14 @@ enum { MAX_ADDED = 16, BUILTINS = 4, MAX_ALL = MAX_ADDED + BUILTINS, MAX_LIBS = 
 #define INIT_SYMBOL "gantry_transport_init_v1"
 
 MUTEX_KIND(registry_mu);
-static struct registry_mu mu = MUTEX_INITIALIZER;
+static struct registry_mu mu;
 /* In order of preference: those that come first, the built-in ones, those that come last. */
 static const struct gantry_transport *transports[MAX_ALL] GUARDED_BY(registry_mu) = {
 	&gantry_transport_p2p, &gantry_transport_shm, &gantry_transport_net, &gantry_transport_collnet};
 static int ntransports GUARDED_BY(registry_mu) = BUILTINS, nbefore GUARDED_BY(registry_mu);
 
 MUTEX_KIND(libs_mu); /* taken before the registry's, for a library registers while it is loaded */
-static struct libs_mu libs_loading = MUTEX_INITIALIZER;
+static struct libs_mu libs_loading;
 /* Paths already loaded; libraries stay for the life of the process. */
 static char *libs[MAX_LIBS] GUARDED_BY(libs_mu);
 static int nlibs GUARDED_BY(libs_mu);

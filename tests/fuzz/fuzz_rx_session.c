@@ -709,7 +709,6 @@ static void begin(void) UNCHECKED
 
 	fake_begin();
 	MUST(rx);
-	mutex_init(&rx->mu);
 	gantry_list_init(&rx->regions);
 	gantry_list_init(&rx->conns);
 	gantry_list_init(&rx->listeners);

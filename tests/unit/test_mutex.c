@@ -10,7 +10,7 @@
 #include "test.h"
 
 MUTEX_KIND(test_mu);
-static struct test_mu mu = MUTEX_INITIALIZER;
+static struct test_mu mu;
 static struct gantry_cond cond;
 static int flag GUARDED_BY(test_mu);
 

@@ -45,8 +45,6 @@ gantry_result gantry_cuda_queues_open(struct cuda_gpu *g)
 	gantry_result r = GANTRY_OK;
 	void *device = NULL;
 
-	for (int i = 0; i < GANTRY_COPY_QUEUES; i++)
-		mutex_init(&g->queues[i].lock);
 	TRY(gantry_cuda_alloc_mapped(&g->base, WORDS_SIZE, &g->words, &device));
 	for (int i = 0; i < GANTRY_COPY_QUEUES; i++) {
 		struct cuda_copy_queue *q = &g->queues[i];
@@ -87,8 +85,6 @@ void gantry_cuda_queues_close(struct cuda_gpu *g)
 	}
 	if (!g->words)
 		return;
-	for (int i = 0; i < GANTRY_COPY_QUEUES; i++)
-		mutex_destroy(&g->queues[i].lock);
 	if (dry)
 		cu.mem_free_host(g->words);
 	else

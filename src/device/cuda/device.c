@@ -22,7 +22,7 @@
 struct gantry_cuda_api cu;
 
 MUTEX_KIND(cuda_driver_mu);
-static struct cuda_driver_mu cuda_driver_mu_one = MUTEX_INITIALIZER;
+static struct cuda_driver_mu cuda_driver_mu_one;
 static pid_t loaded_by GUARDED_BY(cuda_driver_mu); /* 0: not tried yet */
 static gantry_result load_result GUARDED_BY(cuda_driver_mu);
 static char load_why[256] GUARDED_BY(cuda_driver_mu);
@@ -156,7 +156,7 @@ gantry_result gantry_cuda_fail(unsigned error, const char *file, int line, const
 /* ---- GPUs ---- */
 
 MUTEX_KIND(cuda_gpus_mu);
-static struct cuda_gpus_mu cuda_gpus_mu_one = MUTEX_INITIALIZER;
+static struct cuda_gpus_mu cuda_gpus_mu_one;
 static struct cuda_gpu *gpus[CUDA_MAX_GPUS] GUARDED_BY(cuda_gpus_mu);
 
 static void gpu_destroy(struct cuda_gpu *g)
@@ -178,7 +178,6 @@ static void gpu_destroy(struct cuda_gpu *g)
 		cuda_leave(g, was);
 		cu.primary_ctx_release(g->device);
 	}
-	mutex_destroy(&g->lock);
 	free(g);
 }
 
@@ -258,7 +257,6 @@ static gantry_result gpu_create(int index, struct cuda_gpu **ret_gpu)
 
 	if (!g)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a device");
-	mutex_init(&g->lock);
 	gantry_list_init(&g->ipcs);
 	g->base.ops = &ops;
 	g->base.kind = GANTRY_DEVICE_CUDA;

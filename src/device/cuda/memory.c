@@ -132,17 +132,14 @@ struct map {
 	int ours;
 };
 MUTEX_KIND(cuda_maps_mu);
-static struct cuda_maps_mu cuda_maps_mu_one = MUTEX_INITIALIZER;
+static struct cuda_maps_mu cuda_maps_mu_one;
 static struct gantry_list maps = {&maps, &maps};
 
 static struct map *map_find(const void *host)
 {
-	gantry_list_each (pos, &maps) {
-		struct map *m = gantry_container(pos, struct map, link);
-
+	gantry_list_each_entry (m, &maps, struct map, link)
 		if (m->host == host)
 			return m;
-	}
 	return NULL;
 }
 
@@ -425,9 +422,7 @@ out:
 
 static struct ipc *ipc_find(struct cuda_gpu *g, const struct wire_handle *h)
 {
-	gantry_list_each (pos, &g->ipcs) {
-		struct ipc *i = gantry_container(pos, struct ipc, link);
-
+	gantry_list_each_entry (i, &g->ipcs, struct ipc, link) {
 		/* The native handle too: the owner may have freed the memory and got the same address again. */
 		if (memcmp(&i->of, h, offsetof(struct wire_handle, offset)) == 0)
 			return i;
@@ -484,12 +479,9 @@ gantry_result gantry_cuda_ipc_close(struct gantry_device *dev, void *ptr)
 	if (!ptr)
 		return GANTRY_OK;
 	cuda_gpu_mu_lock(&g->lock);
-	gantry_list_each (pos, &g->ipcs) {
-		struct ipc *i = gantry_container(pos, struct ipc, link);
-
+	gantry_list_each_entry (i, &g->ipcs, struct ipc, link)
 		if ((uintptr_t)ptr >= i->mapped && (uintptr_t)ptr - i->mapped < i->of.size)
 			found = i;
-	}
 	if (!found)
 		FAIL(GANTRY_ERR_INVALID, "close %p, which was not opened from a handle", ptr);
 	if (--found->refs > 0)
@@ -509,9 +501,7 @@ out:
 
 void gantry_cuda_ipc_close_all(struct cuda_gpu *g)
 {
-	gantry_list_each_safe (pos, &g->ipcs) {
-		struct ipc *i = gantry_container(pos, struct ipc, link);
-
+	gantry_list_each_entry_safe (i, &g->ipcs, struct ipc, link) {
 		gantry_list_remove(&i->link);
 		if (!i->own)
 			cu.ipc_close_mem_handle(i->mapped);

@@ -34,7 +34,7 @@
 #pragma GCC diagnostic ignored "-Wunused-parameter" /* operations are given a device that few of them need */
 
 MUTEX_KIND(host_device_mu);
-static struct host_device_mu host_device_mu_one = MUTEX_INITIALIZER;
+static struct host_device_mu host_device_mu_one;
 static struct host_device *the_device GUARDED_BY(host_device_mu); /* NULL: nobody has it open */
 
 /*
@@ -236,8 +236,6 @@ static gantry_result new_stream(struct host_device *hd, struct gantry_stream **r
 	s->refs = 1;
 	s->hd = hd;
 	s->wake_at = UINT64_MAX;
-	mutex_init(&s->mu);
-	mutex_init(&s->done_mu);
 	*ret_stream = s;
 	s = NULL;
 out:
@@ -258,8 +256,6 @@ static void release_stream(struct gantry_stream *s)
 		pthread_join(s->thread, NULL);
 	}
 	gantry_host_helpers_give(s->hd, s->helpers);
-	mutex_destroy(&s->done_mu);
-	mutex_destroy(&s->mu);
 	free(s->items);
 	free(s);
 }
@@ -286,12 +282,9 @@ static void host_close(struct gantry_device *dev)
 		return;
 	/* Without the lock: the default stream may be busy for a while. Who opens the device now gets a new one. */
 	release_stream(hd->default_stream);
-	for (int i = 0; i < GANTRY_COPY_QUEUES; i++) {
+	for (int i = 0; i < GANTRY_COPY_QUEUES; i++)
 		release_stream(hd->queues[i].stream);
-		mutex_destroy(&hd->queues[i].lock);
-	}
 	gantry_host_helpers_end(hd);
-	mutex_destroy(&hd->helpers_mu);
 	free(hd);
 }
 
@@ -388,7 +381,6 @@ gantry_result gantry_host_event_create(struct gantry_device *dev, struct gantry_
 
 	if (!e)
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for an event");
-	mutex_init(&e->mu);
 	*ret_event = e;
 	return GANTRY_OK;
 }
@@ -399,7 +391,6 @@ gantry_result gantry_host_event_destroy(struct gantry_device *dev, struct gantry
 	if (!e)
 		return GANTRY_OK;
 	mark_put(e->mark);
-	mutex_destroy(&e->mu);
 	free(e);
 	return GANTRY_OK;
 }
@@ -577,9 +568,6 @@ static gantry_result make_device(void) REQUIRES(host_device_mu)
 					 .max_blocks = GANTRY_HOST_MAX_BLOCKS,
 					 .default_lanes = 1};
 	snprintf(hd->dev.name, sizeof(hd->dev.name), "host, %d CPU%s", cpus, cpus == 1 ? "" : "s");
-	mutex_init(&hd->helpers_mu);
-	for (int i = 0; i < GANTRY_COPY_QUEUES; i++)
-		mutex_init(&hd->queues[i].lock);
 	the_device = hd;
 	return GANTRY_OK;
 }

@@ -37,7 +37,7 @@
 enum { HUGE_PAGE = 2 << 20 };
 
 MUTEX_KIND(host_mem_mu);
-static struct host_mem_mu table_mu = MUTEX_INITIALIZER;
+static struct host_mem_mu table_mu;
 /* Pointers into the table are good until it is unlocked or something is added. */
 struct host_mem {
 	char *base;

@@ -45,7 +45,7 @@ struct visitor {
 
 /* The socket is there while there are offers that nobody has taken. */
 MUTEX_KIND(share_mu);
-static struct share_mu share_mu_one = MUTEX_INITIALIZER;
+static struct share_mu share_mu_one;
 static struct gantry_list offers GUARDED_BY(share_mu) = {&offers, &offers};
 static int listen_fd GUARDED_BY(share_mu) = -1;
 static uint64_t name_now GUARDED_BY(share_mu);
@@ -129,12 +129,9 @@ static int send_file(int to, int file)
 
 static struct gantry_offer *offer_for(const uint8_t *token, uint64_t user) REQUIRES(share_mu)
 {
-	gantry_list_each (pos, &offers) {
-		struct gantry_offer *o = gantry_container(pos, struct gantry_offer, node);
-
+	gantry_list_each_entry (o, &offers, struct gantry_offer, node)
 		if (!o->given && o->user == user && gantry_equal_secret(token, o->token, sizeof(o->token)))
 			return o;
-	}
 	return NULL;
 }
 

@@ -420,7 +420,6 @@ void devmem_daemon_close(struct devmem_daemon *h)
 		return;
 	if (h->fd >= 0)
 		close(h->fd);
-	mutex_destroy(&h->mu);
 	free(h);
 }
 
@@ -433,7 +432,6 @@ static gantry_result daemon_connect(const char *path, struct devmem_daemon **ret
 
 	if (!h)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a connection to the devmem daemon");
-	mutex_init(&h->mu);
 	h->fd = -1;
 	if (strlen(path) >= sizeof(a.sun_path))
 		FAIL(GANTRY_ERR_CONFIG, "GANTRY_DEVMEM_HELPER: the path is longer than %zu bytes: %s",

@@ -160,7 +160,6 @@ gantry_result devmem_parse(const struct msghdr *msg, ssize_t got, const struct d
 void devmem_tokens_init(struct devmem_tokens *t, struct devmem_flow *flow)
 {
 	*t = (struct devmem_tokens){.flow = flow};
-	mutex_init(&t->mu);
 }
 
 void devmem_tokens_free(struct devmem_tokens *t) UNCHECKED /* nobody else has it any more */
@@ -171,7 +170,6 @@ void devmem_tokens_free(struct devmem_tokens *t) UNCHECKED /* nobody else has it
 		fetch_add_relaxed(&t->flow->binding->abandoned, t->held);
 	free(t->users);
 	free(t->queued);
-	mutex_destroy(&t->mu);
 	memset(t, 0, sizeof(*t));
 }
 

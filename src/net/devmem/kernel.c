@@ -108,7 +108,6 @@ static void kernel_unbind(struct devmem_binding *base)
 	devmem_session_close(b->session);
 	devmem_daemon_close(b->daemon);
 	devmem_sys_free(b->sys);
-	mutex_destroy(&b->mu);
 	free(b);
 }
 
@@ -136,7 +135,6 @@ static gantry_result kernel_bind(const struct devmem_memory *memory, const char 
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a binding");
 	b->base.ops = &devmem_kernel;
 	b->base.memory = *memory;
-	mutex_init(&b->mu);
 	if (!GANTRY_HAVE_LIBMNL)
 		FAIL(GANTRY_ERR_UNSUPPORTED, "devmem TCP on %s: built without libmnl", nic);
 	TRY(begin_binding(memory, nic, b->nic, &b->sys, &fd));
@@ -324,7 +322,6 @@ static void kernel_unbind_tx(struct devmem_tx *base) UNCHECKED /* nobody else kn
 	if (!t)
 		return;
 	devmem_sys_free(t->sys);
-	mutex_destroy(&t->mu);
 	free(t->fds);
 	free(t);
 }
@@ -339,7 +336,6 @@ static gantry_result kernel_bind_tx(const struct devmem_memory *memory, const ch
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a binding");
 	t->base.ops = &devmem_kernel;
 	t->base.memory = *memory;
-	mutex_init(&t->mu);
 	TRY(begin_binding(memory, nic, t->nic, &t->sys, &fd));
 	e = t->sys->ops->bind_tx(t->sys, nic, fd, &t->base.dmabuf_id);
 	if (e)

@@ -21,7 +21,7 @@
 #include "device/device.h"
 
 MUTEX_KIND(devmem_pools_mu); /* of the list; before a pool's own */
-static struct devmem_pools_mu list_mu = MUTEX_INITIALIZER;
+static struct devmem_pools_mu list_mu;
 static struct gantry_list pools GUARDED_BY(devmem_pools_mu) = {&pools, &pools};
 
 static uint64_t round_up(uint64_t n, uint64_t to)
@@ -97,7 +97,6 @@ static void destroy(struct devmem_pool *p) UNCHECKED /* nobody else knows it any
 		gantry_device_close(p->device);
 	}
 	free(p->free_pages);
-	mutex_destroy(&p->mu);
 	free(p);
 }
 
@@ -112,7 +111,6 @@ static gantry_result make(struct gantry_device *dev, const struct devmem_source_
 
 	if (!p)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a page pool");
-	mutex_init(&p->mu);
 	p->source = source;
 	p->part_size = round_up(params->unpack_pool, page);
 	p->landing_base = p->part_size * (uint64_t)params->unpack_nics;

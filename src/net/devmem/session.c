@@ -220,7 +220,7 @@ static gantry_result configure_nic(struct devmem_session *s)
 }
 
 MUTEX_KIND(devmem_sessions_mu); /* of the list; before a session's own */
-static struct devmem_sessions_mu list_mu = MUTEX_INITIALIZER;
+static struct devmem_sessions_mu list_mu;
 static struct gantry_list sessions GUARDED_BY(devmem_sessions_mu) = {&sessions, &sessions};
 
 /* Those that the NIC keeps stay known. */
@@ -275,7 +275,6 @@ static void session_free(struct devmem_session *s)
 	if (s->journal.fd >= 0)
 		close(s->journal.fd); /* a child's copy: the file is its parent's */
 	devmem_sys_free(s->sys);
-	mutex_destroy(&s->mu);
 	free(s->before);
 	free(s);
 }
@@ -343,7 +342,6 @@ static gantry_result session_new(const struct devmem_session_config *c, struct d
 
 	if (!s)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a binding of %s", c->nic);
-	mutex_init(&s->mu);
 	s->journal.fd = -1;
 	s->sys = devmem_sys_new();
 	s->before = calloc(1, sizeof(*s->before));

@@ -381,7 +381,6 @@ static void drop_pieces(struct emu_flow *f, uint32_t pieces, uint32_t begun)
 /* Nobody else knows it any more, or yet. */
 static void flow_free(struct emu_flow *f) UNCHECKED
 {
-	mutex_destroy(&f->mu);
 	free(f->plan);
 	free(f->iov);
 	free(f->out);
@@ -415,7 +414,6 @@ gantry_result emu_attach(struct devmem_binding *pub, int fd, struct devmem_flow 
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a flow of the emulated NIC");
 	f->pub = (struct devmem_flow){.binding = pub, .fd = fd};
 	f->binding = b;
-	mutex_init(&f->mu);
 	TRY(peer_of(fd, f->peer));
 	f->plan = calloc(EMU_PLAN, sizeof(*f->plan));
 	f->iov = calloc(EMU_FRAGS_MAX, sizeof(*f->iov));

@@ -260,7 +260,7 @@ void emu_pages_put(struct emu_flow *f, const uint32_t *pages, uint32_t n)
 
 /* Ids that are in use; few. An id is not used again before all others were, as in the kernel. */
 MUTEX_KIND(emu_id_mu);
-static struct emu_id_mu id_mu = MUTEX_INITIALIZER;
+static struct emu_id_mu id_mu;
 static struct gantry_list ids GUARDED_BY(emu_id_mu) = {&ids, &ids};
 static uint32_t next_id GUARDED_BY(emu_id_mu) = 1;
 
@@ -301,7 +301,6 @@ static void binding_free(struct emu_binding *b) UNCHECKED
 	}
 	if (b->own.id)
 		emu_id_release(&b->own);
-	mutex_destroy(&b->mu);
 	free(b->users);
 	free(b->poisoned);
 	free(b->free);
@@ -370,7 +369,6 @@ static gantry_result emu_bind(const struct devmem_memory *memory, const char *ni
 
 	if (!b)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a binding of the emulated NIC");
-	mutex_init(&b->mu);
 	gantry_list_init(&b->flows);
 	b->refs = 1;
 	b->pub.ops = &emulated_ops;

@@ -20,7 +20,7 @@ static const struct emulated_opener opener = {.size = sizeof(opener),
 					      EMULATED_NEEDS(GIVE)};
 
 MUTEX_KIND(emulated_open_mu);
-static struct emulated_open_mu open_mu = MUTEX_INITIALIZER;
+static struct emulated_open_mu open_mu;
 static const struct devmem_source_ops *opened GUARDED_BY(emulated_open_mu);
 
 /* The library's name in the folder of the file that this code is in, links followed; "": that is not to be found out. */

@@ -64,7 +64,7 @@ struct tx_sock {
 	uint8_t bounce[TX_BOUNCE] GUARDED_BY(emu_sock_mu); /* for memory that the CPU cannot read */
 };
 
-static struct emu_tx_mu tx_mu = MUTEX_INITIALIZER;
+static struct emu_tx_mu tx_mu;
 static struct gantry_list tx_all GUARDED_BY(emu_tx_mu) = {&tx_all, &tx_all};
 static struct gantry_list tx_socks GUARDED_BY(emu_tx_mu) = {&tx_socks, &tx_socks};
 
@@ -123,7 +123,6 @@ static struct tx_sock *sock_new(int fd) REQUIRES(emu_tx_mu)
 	if (!s)
 		return NULL;
 	s->fd = fd;
-	mutex_init(&s->mu);
 	emu_sock_mu_lock(&s->mu);
 	s->random = (uint64_t)gantry_params()->emu_seed;
 	s->next = EMU_FAULT(134);
@@ -337,7 +336,6 @@ void emu_forget(struct devmem_tx *pub, int fd)
 	for (uint32_t i = 0; i < s->n; i++)
 		free(s->calls[(s->head + i) % TX_CALLS].copy);
 	emu_sock_mu_unlock(&s->mu);
-	mutex_destroy(&s->mu);
 	free(s);
 }
 

@@ -332,12 +332,9 @@ static bool start_hello(struct tcp_attempt *a) REQUIRES(loop_mu)
 	a->deadline = UINT64_MAX;
 	inet_source_set(&a->source, EPOLLIN);
 	/* This address answers: the others need not be tried. */
-	gantry_list_each_safe (pos, &c->attempts) {
-		struct tcp_attempt *other = gantry_container(pos, struct tcp_attempt, node);
-
+	gantry_list_each_entry_safe (other, &c->attempts, struct tcp_attempt, node)
 		if (!a->lane && other != a && other->state != ATTEMPT_WELCOME)
 			attempt_free(other);
-	}
 	return true;
 }
 
@@ -439,9 +436,7 @@ static void connector_step(struct tcp_connector *c, uint64_t now) REQUIRES(loop_
 	/* Starting one may end the connector's whole list: look again from the front each time. */
 	for (int again = 1; again && c->state == TCP_CONNECTING;) {
 		again = 0;
-		gantry_list_each (pos, &c->attempts) {
-			struct tcp_attempt *a = gantry_container(pos, struct tcp_attempt, node);
-
+		gantry_list_each_entry (a, &c->attempts, struct tcp_attempt, node) {
 			if (a->state == ATTEMPT_WAITING && now >= a->start_at) {
 				attempt_start(a);
 				again = 1;
@@ -479,9 +474,7 @@ int tcp_connectors_busy(void)
 
 void tcp_connector_tick(uint64_t now)
 {
-	gantry_list_each_safe (pos, &tcp_engine.connectors) {
-		struct tcp_connector *c = gantry_container(pos, struct tcp_connector, node);
-
+	gantry_list_each_entry_safe (c, &tcp_engine.connectors, struct tcp_connector, node) {
 		if (c->state == TCP_CONNECTED || c->state == TCP_CONNECT_FAILED) {
 			if (now > c->deadline)
 				abandon(c);
@@ -500,12 +493,9 @@ static struct gantry_list *bucket(uint64_t id)
 
 struct tcp_connector *tcp_connector_find(uint64_t id)
 {
-	gantry_list_each (pos, bucket(id)) {
-		struct tcp_connector *c = gantry_container(pos, struct tcp_connector, by_id);
-
+	gantry_list_each_entry (c, bucket(id), struct tcp_connector, by_id)
 		if (c->id == id)
 			return c;
-	}
 	return NULL;
 }
 

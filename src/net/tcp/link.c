@@ -33,8 +33,6 @@ gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link) UNCHECKED
 
 	if (!l)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a link");
-	mutex_init(&l->mu);
-	mutex_init(&l->control_mu);
 	gantry_list_init(&l->node);
 	gantry_list_init(&l->by_session);
 	gantry_list_init(&l->waiting);
@@ -57,8 +55,6 @@ gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link) UNCHECKED
 		lane->fd = lane->tx.pipe[0] = lane->tx.pipe[1] = -1;
 		lane->index = i;
 		lane->link = l;
-		mutex_init(&lane->tx.lock);
-		mutex_init(&lane->rx.lock);
 		/* A bulk lane reads ahead just the next header: everything else goes straight to its place. */
 		lane->rx.ops = &tcp_receive_inline;
 		lane->rx.room = i == 0 ? LINK_READAHEAD : WIRE_FRAME_SIZE;
@@ -96,8 +92,6 @@ void tcp_link_free(struct tcp_link *l) UNCHECKED
 			if (lane->tx.pipe[k] >= 0)
 				close(lane->tx.pipe[k]);
 		if (lane->link) {
-			mutex_destroy(&lane->tx.lock);
-			mutex_destroy(&lane->rx.lock);
 		}
 		free(lane->rx.buf);
 		free(lane->rx.bounce);
@@ -114,8 +108,6 @@ void tcp_link_free(struct tcp_link *l) UNCHECKED
 	gantry_pool_destroy(&l->tx.sends);
 	gantry_pool_destroy(&l->rx.recvs);
 	devmem_pool_put(l->devmem.pool);
-	mutex_destroy(&l->control_mu);
-	mutex_destroy(&l->mu);
 	free(l);
 }
 

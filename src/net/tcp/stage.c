@@ -27,7 +27,7 @@ struct tcp_stage {
 	struct gantry_piece *draining GUARDED_BY(stage_mu); /* given back while the copy was under way */
 };
 
-static struct stages_mu stages_mu_one = MUTEX_INITIALIZER;
+static struct stages_mu stages_mu_one;
 static struct gantry_list stages GUARDED_BY(stages_mu) = {&stages, &stages};
 
 /* UNCHECKED: nobody else knows the stage any more. */
@@ -39,7 +39,6 @@ static void stage_free(struct tcp_stage *s) UNCHECKED
 		gantry_fence_await(s->device, GANTRY_COPY_OUT, b->fence);
 	gantry_pinned_free(&s->pool);
 	gantry_device_close(s->device);
-	mutex_destroy(&s->mu);
 	free(s);
 }
 
@@ -51,7 +50,6 @@ static gantry_result stage_new(struct gantry_device *dev, struct tcp_stage **ret
 
 	if (!s)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a stage");
-	mutex_init(&s->mu);
 	s->refs = 1;
 	TRY(gantry_device_open(dev->kind, dev->index, &s->device));
 	gantry_pinned_init(&s->pool, dev, STAGE_UNIT);

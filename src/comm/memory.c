@@ -123,10 +123,11 @@ static void reg_free(struct gantry_comm *comm, struct comm_reg *reg)
 		for (int i = 0; i < 2 * comm->nchannels; i++) {
 			void *handle = reg->handles[peer * 2 * comm->nchannels + i];
 			int send = i >= comm->nchannels, ch = i % comm->nchannels;
-			struct gantry_connector *c = &comm->peers[peer].conns[send][ch].c;
+			struct gantry_connector *c;
 
 			if (!handle || handle == (void *)(uintptr_t)CANNOT)
 				continue;
+			c = &comm->peers[peer].conns[send][ch].c;
 			comm_side_of(c)->proxy_deregister(c->proxy, handle);
 		}
 	}

@@ -258,13 +258,14 @@ TEST(ends)
 			CHECK_EQ(tcp_link_test(sends[2], &done, NULL), GANTRY_ERR_CORRUPT); /* nobody receives it */
 			CHECK_EQ(tcp_link_isend_device(l[0], out, 10, 0, &sends[0]), GANTRY_ERR_CORRUPT);
 		}
-		if (how == 1)
+		if (how == 1) {
 			tcp_link_free(l[0]);
-		else
+			l[0] = NULL;
+		} else {
 			tcp_link_close_tx(l[0]);
+		}
 		check_empty(s);
-		if (how != 1)
-			pair_free(l);
+		pair_free(l);
 		tcp_stage_put(s);
 	}
 }

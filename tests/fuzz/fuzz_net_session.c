@@ -15,7 +15,7 @@
  * wrap: sock_connect sock_listen accept4 epoll_wait clock_gettime gantry_random_bytes gantry_addr_is_local gantry_thread_start
  */
 #include "base/hmac.h"
-#include "net/tcp/engine.h"
+#include "net/tcp/network.h"
 #include "session.h"
 
 enum { LISTENERS = 3, COMMS = 8, CONNS = 8, DIALS = 8, CONNECTS = 3, MAX_STEPS = 200, STRANGERS = 256 };
@@ -118,7 +118,7 @@ static void check_engine(void) REQUIRES(loop_mu)
 
 static int has_secret(void)
 {
-	return tcp_engine.key.auth == INET_AUTH_SECRET;
+	return tcp_network.key.auth == INET_AUTH_SECRET;
 }
 
 /* As docs/wire.md has it. */
@@ -132,7 +132,7 @@ static void make_mac(const char *label, const struct conn *c, const uint8_t *ans
 	memcpy(all + 16 + HELLO, c->challenge, INET_CHALLENGE_SIZE);
 	if (answer)
 		memcpy(all + n, answer, ANSWER);
-	MUST(gantry_hmac_sha256(tcp_engine.key.bytes, tcp_engine.key.size, all, n + (answer ? ANSWER : 0), ret_mac) ==
+	MUST(gantry_hmac_sha256(tcp_network.key.bytes, tcp_network.key.size, all, n + (answer ? ANSWER : 0), ret_mac) ==
 	     GANTRY_OK);
 }
 
@@ -141,7 +141,7 @@ static void turn(void)
 {
 	inet_loop_lock();
 	for (int i = 0, n = 1; i < 64 && n > 0; i++) {
-		tcp_engine.ticked = 0;
+		tcp_network.ticked = 0;
 		n = inet_loop_pass();
 	}
 	check_engine();
@@ -168,10 +168,10 @@ static struct snapshot look(void)
 	int strangers;
 
 	memset(&s, 0, sizeof(s));
-	s.links = count(&tcp_engine.links);
-	s.opening = count(&tcp_engine.opening);
-	s.shareable = count(&tcp_engine.shareable);
-	s.lingering = count(&tcp_engine.lingering);
+	s.links = count(&tcp_network.links);
+	s.opening = count(&tcp_network.opening);
+	s.shareable = count(&tcp_network.shareable);
+	s.lingering = count(&tcp_network.lingering);
 	inet_loop_lock();
 	s.proved = inet_conns_count(&strangers) - strangers;
 	inet_loop_unlock();
@@ -326,7 +326,7 @@ static void say_hello(struct conn *c, uint8_t where, uint8_t who, uint8_t how)
 			       .lanes = 2 + (where >> 4 & 1),
 			       .process = 77,
 			       .comm_id = 9,
-			       .host = who >> 4 & 1 ? 1 : tcp_engine.host,
+			       .host = who >> 4 & 1 ? 1 : tcp_network.host,
 			       .window = LINK_WINDOW,
 			       .eager_max = 65536};
 
@@ -546,7 +546,7 @@ static void step(void)
 static void begin(uint8_t how) UNCHECKED
 {
 	struct gantry_net_config config = {.traffic_class = GANTRY_NET_UNDEF};
-	struct tcp_engine *e = &tcp_engine;
+	struct tcp_network *e = &tcp_network;
 
 	run.net = gantry_net_tcp();
 	for (int i = 0; i < CONNS; i++)
@@ -568,7 +568,7 @@ static void begin(uint8_t how) UNCHECKED
 
 static void finish(void) UNCHECKED
 {
-	struct tcp_engine *e = &tcp_engine;
+	struct tcp_network *e = &tcp_network;
 	int strangers;
 
 	for (int i = 0; i < LISTENERS; i++)

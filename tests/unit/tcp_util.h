@@ -6,7 +6,7 @@
 #define GANTRY_TESTS_TCP_UTIL_H
 
 #include "net/net.h"
-#include "net/tcp/engine.h"
+#include "net/tcp/network.h"
 #include "test.h"
 
 enum { MIB = 1 << 20, MAX = 8 * MIB };
@@ -107,7 +107,7 @@ static inline int links_are_gone(void)
 	int gone;
 
 	inet_loop_lock();
-	gone = gantry_list_empty(&tcp_engine.links) && gantry_list_empty(&tcp_engine.lingering) && !tcp_engine.nburied;
+	gone = gantry_list_empty(&tcp_network.links) && gantry_list_empty(&tcp_network.lingering) && !tcp_network.nburied;
 	inet_loop_unlock();
 	return gone;
 }

@@ -9,7 +9,7 @@
 #include <poll.h>
 
 #include "link_pair.h"
-#include "net/tcp/engine.h"
+#include "net/tcp/network.h"
 #include "relay.h"
 #include "tcp_util.h"
 
@@ -165,7 +165,7 @@ static int listening_port(struct sockaddr_in *ret)
 
 	inet_loop_lock();
 	for (int i = 0; i < TCP_BUCKETS && !found; i++)
-		gantry_list_each (pos, &tcp_engine.listeners[i]) {
+		gantry_list_each (pos, &tcp_network.listeners[i]) {
 			*ret = gantry_container(pos, struct tcp_listener, node)->ports[0]->addr.in;
 			found = 1;
 		}

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 
 #include "comm/ctl.h"
-#include "net/tcp/engine.h"
+#include "net/tcp/network.h"
 #include "tcp_util.h"
 
 enum { LONGEST = 4096, MASK = 0x80, BLOCK = 1 << 20, OTHER_USER = 12345 };
@@ -53,7 +53,7 @@ static void expect_taken(const char *secret)
 
 	setenv("GANTRY_SECRET_FILE", path, 1);
 	start(&ctx, -1);
-	CHECK_STR(tcp_engine.key.bytes, secret);
+	CHECK_STR(tcp_network.key.bytes, secret);
 	CHECK_OK(ops->finalize(net, ctx));
 }
 
@@ -230,8 +230,8 @@ static void expect_undumped(void)
 {
 	int kept = 0;
 
-	CHECK(tcp_engine.key.bytes && needle_at(tcp_engine.key.bytes));
-	CHECK_EQ(count_dumped(tcp_engine.key.bytes, &kept), 0);
+	CHECK(tcp_network.key.bytes && needle_at(tcp_network.key.bytes));
+	CHECK_EQ(count_dumped(tcp_network.key.bytes, &kept), 0);
 	CHECK(kept);
 }
 

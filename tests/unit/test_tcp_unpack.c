@@ -28,7 +28,7 @@ static int links(void)
 	int n = 0;
 
 	inet_loop_lock();
-	gantry_list_each (pos, &tcp_engine.links)
+	gantry_list_each (pos, &tcp_network.links)
 		n++;
 	inet_loop_unlock();
 	return n;
@@ -124,7 +124,7 @@ TEST(every_pair)
 			int seen = 0;
 
 			inet_loop_lock();
-			gantry_list_each (pos, &tcp_engine.links) {
+			gantry_list_each (pos, &tcp_network.links) {
 				struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
 
 				CHECK_EQ(l->session.device_tx, l->session.initiator ? to : from);
@@ -137,7 +137,7 @@ TEST(every_pair)
 			CHECK_EQ(w.handle.type, to ? GANTRY_NET_DEVICE_UNPACK : GANTRY_NET_DEVICE_HOST);
 			traffic(&w, from, to, SANITIZED ? 20 : 40, (uint64_t)from * 2 + (uint64_t)to);
 			inet_loop_lock();
-			gantry_list_each (pos, &tcp_engine.links) {
+			gantry_list_each (pos, &tcp_network.links) {
 				struct tcp_link *l = gantry_container(pos, struct tcp_link, node);
 				uint32_t calls = 0;
 
@@ -269,7 +269,7 @@ TEST(choosing)
 /* Devmem TCP brings in what comes through a NIC: between processes of one host both sides fall back, without asking. */
 TEST(on_one_host)
 {
-	struct tcp_home kernel = {.kind = GANTRY_NET_UNPACK_KERNEL}, none = {.kind = GANTRY_NET_UNPACK_OFF};
+	struct tcp_rx_memory kernel = {.kind = GANTRY_NET_UNPACK_KERNEL}, none = {.kind = GANTRY_NET_UNPACK_OFF};
 	static const struct {
 		int host, unpack, device_tx;
 	} cases[] = {{1, WIRE_UNPACK_NO, 0}, {1, WIRE_UNPACK_YES, 1}, {1, WIRE_UNPACK_BETWEEN_HOSTS, 0},
@@ -278,7 +278,7 @@ TEST(on_one_host)
 	CHECK_OK(ops->finalize(net, context(GANTRY_NET_UNPACK_OFF)));
 	logs_forget(); /* it has room for so much */
 	EACH_ROW (i, cases) {
-		struct tcp_peer peer = {.host = tcp_engine.host + !cases[i].host,
+		struct tcp_peer peer = {.host = tcp_network.host + !cases[i].host,
 					.window = LINK_WINDOW,
 					.eager_max = 4096,
 					.unpack = (enum wire_unpack)cases[i].unpack};

@@ -18,7 +18,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "inet/settings.h"
-#include "net/tcp/engine.h"
+#include "net/tcp/network.h"
 
 enum { OPENING_MAX = 16, OPENING_NS = 50000000 };
 
@@ -53,7 +53,7 @@ static gantry_result advertise(struct tcp_listener *l)
 /* Ids are random, but for their last bit. */
 static struct gantry_list *bucket(uint64_t id)
 {
-	return &tcp_engine.listeners[(id >> 1) % TCP_BUCKETS];
+	return &tcp_network.listeners[(id >> 1) % TCP_BUCKETS];
 }
 
 struct tcp_listener *tcp_listener_find(uint64_t id)
@@ -68,15 +68,15 @@ struct tcp_listener *tcp_listener_find(uint64_t id)
 static int was_served(uint64_t id) REQUIRES(loop_mu)
 {
 	for (int i = 0; i < TCP_SERVED; i++)
-		if (id && tcp_engine.served[i] == id)
+		if (id && tcp_network.served[i] == id)
 			return 1;
 	return 0;
 }
 
-gantry_result tcp_listener_open(const struct tcp_context *ctx, struct tcp_home *home, int dev, void *handle,
+gantry_result tcp_listener_open(const struct tcp_context *ctx, struct tcp_rx_memory *rx_memory, int dev, void *handle,
 				struct tcp_listener **ret)
 {
-	const struct tcp_device *d = &tcp_engine.devs[dev];
+	const struct tcp_device *d = &tcp_network.devs[dev];
 	struct wire_handle h = {.version = WIRE_VERSION, .dev = dev};
 	gantry_result r = GANTRY_OK;
 	struct tcp_listener *l = calloc(1, sizeof(*l));
@@ -91,10 +91,10 @@ gantry_result tcp_listener_open(const struct tcp_context *ctx, struct tcp_home *
 	l->id |= 1; /* 0 means none */
 	TRY(gantry_random_bytes(l->cookie, sizeof(l->cookie)));
 	for (int i = 0; i < d->nrails; i++) {
-		TRY(inet_port_get(&tcp_service, &tcp_engine.nics->nics[d->rails[i]].addrs[0], &l->ports[i]));
+		TRY(inet_port_get(&tcp_service, &tcp_network.nics->nics[d->rails[i]].addrs[0], &l->ports[i]));
 		l->nports++;
 	}
-	h.process = tcp_engine.process;
+	h.process = tcp_network.process;
 	h.listener = l->id;
 	h.comm_id = ctx->comm_id;
 	memcpy(h.cookie, l->cookie, WIRE_COOKIE_SIZE);
@@ -103,7 +103,7 @@ gantry_result tcp_listener_open(const struct tcp_context *ctx, struct tcp_home *
 	memcpy(h.addrs, l->addrs, sizeof(h.addrs));
 	wire_handle_encode(&h, handle);
 	gantry_list_append(bucket(l->id), &l->node);
-	l->home = tcp_home_take(home);
+	l->rx_memory = tcp_rx_memory_take(rx_memory);
 	*ret = l;
 	l = NULL;
 out:
@@ -117,12 +117,12 @@ void tcp_listener_close(struct tcp_listener *l)
 		return;
 	gantry_list_remove(&l->node);
 	if (l->served)
-		tcp_engine.served[tcp_engine.nserved++ % TCP_SERVED] = l->id;
+		tcp_network.served[tcp_network.nserved++ % TCP_SERVED] = l->id;
 	for (int i = 0; i < l->nready; i++)
 		tcp_link_drop_rx(l->ready[i]);
 	for (int i = 0; i < l->nports; i++)
 		inet_port_put(&tcp_service, l->ports[i]);
-	tcp_home_close(&l->home);
+	tcp_rx_memory_close(&l->rx_memory);
 	free(l);
 }
 
@@ -132,20 +132,22 @@ void tcp_listener_close(struct tcp_listener *l)
  * Would the link do what a new one would? Payload must land where this listener wants it, and the peer must expect it
  * where it does in what it says now. Before the peer has answered only our half is known.
  */
-static int same_homes(const struct tcp_link *l, const struct wire_hello *h, const struct tcp_listener *listener)
+static int have_same_memory(const struct tcp_link *l, const struct wire_hello *h, const struct tcp_listener *listener)
+	REQUIRES(loop_mu)
 {
-	if (l->session.own_unpack != (int)tcp_home_says(&listener->home))
+	if (l->session.own_unpack != (int)tcp_rx_memory_says(&listener->rx_memory))
 		return 0;
 	return !l->lanes_here || (l->session.peer_unpack == h->unpack &&
-				  (!l->session.device_rx || l->devmem.pool == listener->home.pool));
+				  (!l->session.device_rx || l->devmem.pool == listener->rx_memory.pool));
 }
 
 /* Towards the same peer, for the same purpose, and our receiving direction is free. */
 static int may_share(const struct tcp_link *l, const struct wire_hello *h, const struct tcp_listener *listener)
+	REQUIRES(loop_mu)
 {
 	return l->session.peer_process == h->process && l->session.comm_id == h->comm_id &&
 	       l->session.dev == listener->dev && l->session.peer_dev == h->dev && l->rx_state == TCP_UNUSED &&
-	       !tcp_link_failed(l) && same_homes(l, h, listener);
+	       !tcp_link_failed(l) && have_same_memory(l, h, listener);
 }
 
 /*
@@ -155,17 +157,18 @@ static int may_share(const struct tcp_link *l, const struct wire_hello *h, const
  * never waits, so they cannot wait for each other.
  */
 static struct tcp_link *link_to_share(const struct wire_hello *h, const struct tcp_listener *listener, int *ret_wait)
+	REQUIRES(loop_mu)
 {
 	*ret_wait = 0;
-	gantry_list_each_entry (l, &tcp_engine.shareable, struct tcp_link, waiting)
+	gantry_list_each_entry (l, &tcp_network.shareable, struct tcp_link, waiting)
 		if (may_share(l, h, listener))
 			return l;
-	gantry_list_each_entry (c, &tcp_engine.connectors, struct tcp_connector, node) {
+	gantry_list_each_entry (c, &tcp_network.connectors, struct tcp_connector, node) {
 		if (c->state != TCP_CONNECTING || !c->link || !may_share(c->link, h, listener))
 			continue;
 		if (c->link->lanes_here)
 			return c->link;
-		*ret_wait = tcp_engine.process < h->process;
+		*ret_wait = tcp_network.process < h->process;
 	}
 	return NULL;
 }
@@ -183,7 +186,7 @@ static void limit_opening(const struct tcp_listener *listener) REQUIRES(loop_mu)
 {
 	if (listener->nopening < OPENING_MAX)
 		return;
-	gantry_list_each_entry (l, &tcp_engine.opening, struct tcp_link, waiting) {
+	gantry_list_each_entry (l, &tcp_network.opening, struct tcp_link, waiting) {
 		if (l->rx_listener != listener->id)
 			continue;
 		LOG_INFO(NET, "%s: %d connections to one listener wait for their lanes, the oldest goes",
@@ -210,7 +213,7 @@ static struct tcp_link *new_link(const struct inet_conn *c, const struct wire_he
 	l->session.peer_dev = h->dev;
 	l->linger_until = gantry_now_ns() + gantry_params()->connect_timeout; /* until it is up: when to give up */
 	snprintf(l->session.peer, sizeof(l->session.peer), "%s (%s)", gantry_addr_text(&c->addr, text), c->shake.peer);
-	tcp_link_meet(l, &listener->home,
+	tcp_link_meet(l, &listener->rx_memory,
 		      &(struct tcp_peer){.host = h->host,
 					 .window = h->window,
 					 .eager_max = h->eager_max,
@@ -222,9 +225,9 @@ static struct tcp_link *new_link(const struct inet_conn *c, const struct wire_he
 /* The interface whose port it has come to; NULL: that is not known. */
 static const struct gantry_nic *nic_of(const struct inet_conn *c)
 {
-	for (int i = 0; c->port && i < tcp_engine.nics->count; i++)
-		if (gantry_addr_same_host(&tcp_engine.nics->nics[i].addrs[0], &c->port->addr))
-			return &tcp_engine.nics->nics[i];
+	for (int i = 0; c->port && i < tcp_network.nics->count; i++)
+		if (gantry_addr_same_host(&tcp_network.nics->nics[i].addrs[0], &c->port->addr))
+			return &tcp_network.nics->nics[i];
 	return NULL;
 }
 
@@ -248,7 +251,7 @@ static bool send_welcome(struct inet_conn *c, struct wire_welcome *w, enum wire_
 	uint8_t out[WIRE_WELCOME_SIZE];
 
 	w->verdict = (uint8_t)verdict;
-	w->host = tcp_engine.host;
+	w->host = tcp_network.host;
 	w->window = LINK_WINDOW;
 	w->eager_max = (uint32_t)gantry_params()->eager_max;
 	wire_welcome_encode(w, out);
@@ -308,7 +311,7 @@ static void on_proved(struct inet_conn *c)
 		refuse_listener(c, c->tag);
 		return;
 	}
-	w.unpack = (uint8_t)tcp_home_says(&listener->home);
+	w.unpack = (uint8_t)tcp_rx_memory_says(&listener->rx_memory);
 	w.naddrs = listener->naddrs;
 	memcpy(w.addrs, listener->addrs, sizeof(w.addrs));
 	l = link_opening(&h);
@@ -361,7 +364,7 @@ static void on_hello(struct inet_conn *c)
 		return;
 	}
 	c->tag = l->id;
-	inet_conn_challenge(c, &tcp_engine.key);
+	inet_conn_challenge(c, &tcp_network.key);
 }
 
 /* A proved peer was refused: accept fails with the same reason at once. */
@@ -384,10 +387,10 @@ static void on_lost(struct inet_conn *c)
 /* Links of peers that never finished. A call per lane: now and then. */
 static void drop_stale_links(uint64_t now) REQUIRES(loop_mu)
 {
-	if (now - tcp_engine.opening_looked < OPENING_NS)
+	if (now - tcp_network.opening_looked < OPENING_NS)
 		return;
-	tcp_engine.opening_looked = now;
-	gantry_list_each_entry_safe (l, &tcp_engine.opening, struct tcp_link, waiting) {
+	tcp_network.opening_looked = now;
+	gantry_list_each_entry_safe (l, &tcp_network.opening, struct tcp_link, waiting) {
 		char c;
 		int gone = 0;
 

@@ -29,8 +29,8 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "base/stall.h"
-#include "net/tcp/engine.h"
 #include "net/tcp/link.h"
+#include "net/tcp/network.h"
 #include "net/tcp/worker.h"
 
 /* ---- stalls ---- */
@@ -168,7 +168,7 @@ int tcp_stall_tick(uint64_t now_ns)
 		return 0;
 	stall.looked = now_ns;
 	stall.n = 0;
-	gantry_list_each_entry (l, &tcp_engine.links, struct tcp_link, node) {
+	gantry_list_each_entry (l, &tcp_network.links, struct tcp_link, node) {
 		if (!l->up || tcp_link_failed(l) || !load_relaxed(&l->watched))
 			continue;
 		fresh |= look_at(l, 0, now_ns);
@@ -390,7 +390,7 @@ static void check(struct tcp_link *l, uint64_t now, uint64_t grace)
 
 void tcp_alive_tick(uint64_t now_ns)
 {
-	struct tcp_engine *e = &tcp_engine;
+	struct tcp_network *e = &tcp_network;
 	uint64_t interval = tcp_alive_interval(), grace = 0, now = gantry_ticks();
 
 	if (e->last_tick && now_ns - e->last_tick < interval)
@@ -407,7 +407,7 @@ void tcp_alive_tick(uint64_t now_ns)
 }
 
 /* Our side of the sockets is shut only when the last frame is out: goodbye, and what was reported sent before it. */
-static void shut_when_said(struct tcp_link *l, int now)
+static void shut_when_said(struct tcp_link *l, int now) REQUIRES(loop_mu)
 {
 	if (l->shut)
 		return;
@@ -435,7 +435,7 @@ void tcp_link_put_down(struct tcp_link *l)
 		 (unsigned long long)tx, (unsigned long long)rx, tcp_link_failed(l) ? ", after " : "",
 		 tcp_link_failed(l) ? gantry_result_name(load_relaxed(&l->end.error)) : "");
 	tcp_link_forget(l);
-	gantry_list_append(&tcp_engine.lingering, &l->node);
+	gantry_list_append(&tcp_network.lingering, &l->node);
 	l->linger_until = gantry_params()->timeout < linger_max_ns ? gantry_params()->timeout : linger_max_ns;
 	if (tcp_link_failed(l)) /* just long enough to say why */
 		l->linger_until = linger_failed_ns;
@@ -464,7 +464,7 @@ static int drained(struct tcp_link *l)
 
 void tcp_linger_tick(uint64_t now)
 {
-	gantry_list_each_entry_safe (l, &tcp_engine.lingering, struct tcp_link, node) {
+	gantry_list_each_entry_safe (l, &tcp_network.lingering, struct tcp_link, node) {
 		shut_when_said(l, now >= l->linger_until);
 		if (drained(l) || now >= l->linger_until) {
 			gantry_list_remove(&l->node);

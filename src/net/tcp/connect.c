@@ -27,7 +27,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "inet/sock.h"
-#include "net/tcp/engine.h"
+#include "net/tcp/network.h"
 
 /* ATTEMPT: for TCP to connect; then another address may be tried. */
 enum { STAGGER_MS = 50, ATTEMPT_MS = 5000, KEEP_RESULT_S = 600 };
@@ -62,7 +62,7 @@ static void attempt_free(struct tcp_attempt *a) REQUIRES(loop_mu)
 static gantry_result attempt_add(struct tcp_connector *c, int lane, int candidate, uint64_t start_at)
 {
 	struct tcp_attempt *a = calloc(1, sizeof(*a));
-	const struct tcp_device *d = &tcp_engine.devs[c->dev];
+	const struct tcp_device *d = &tcp_network.devs[c->dev];
 
 	if (!a)
 		return GANTRY_ERR_NOMEM;
@@ -80,7 +80,7 @@ static gantry_result attempt_add(struct tcp_connector *c, int lane, int candidat
 static struct gantry_addr attempt_target(const struct tcp_attempt *a)
 {
 	const struct tcp_connector *c = a->connector;
-	const struct gantry_nic *nic = &tcp_engine.nics->nics[a->rail];
+	const struct gantry_nic *nic = &tcp_network.nics->nics[a->rail];
 	struct gantry_addr to;
 	int pick = -1, n = c->welcome.naddrs;
 
@@ -158,10 +158,10 @@ static void begin(struct tcp_connector *c, uint64_t now) REQUIRES(loop_mu)
 	l->session.comm_id = c->ctx.comm_id;
 	l->session.dev = c->dev;
 	l->session.peer_dev = c->handle.dev;
-	l->session.own_unpack = (int)tcp_home_says(&c->home);
+	l->session.own_unpack = (int)tcp_rx_memory_says(&c->rx_memory);
 	l->tx_state = TCP_RESERVED;
 	store_relaxed(&l->tx.wanted, true);
-	gantry_list_append(&tcp_engine.links, &l->node);
+	gantry_list_append(&tcp_network.links, &l->node);
 	for (int i = 0; i < c->handle.naddrs; i++)
 		if (attempt_add(c, 0, i, now + (uint64_t)i * STAGGER_MS * 1000000) != GANTRY_OK) {
 			connector_fail(c, GANTRY_ERR_NOMEM, "no memory");
@@ -208,7 +208,7 @@ static void attempt_failed(struct tcp_attempt *a, int e) REQUIRES(loop_mu)
 	}
 }
 
-static void finish(struct tcp_connector *c, struct tcp_link *l)
+static void finish(struct tcp_connector *c, struct tcp_link *l) REQUIRES(loop_mu)
 {
 	l->tx_state = TCP_OPEN;
 	c->link = l;
@@ -230,7 +230,7 @@ static void lane_up(struct tcp_attempt *a, const struct wire_welcome *w) REQUIRE
 		c->welcome = *w;
 		snprintf(l->session.peer, sizeof(l->session.peer), "%s (%s)", gantry_addr_text(&to, text),
 			 a->shake.peer);
-		tcp_link_meet(l, &c->home,
+		tcp_link_meet(l, &c->rx_memory,
 			      &(struct tcp_peer){.host = w->host,
 						 .window = w->window,
 						 .eager_max = w->eager_max,
@@ -279,7 +279,7 @@ static void attempt_welcomed(struct tcp_attempt *a) REQUIRES(loop_mu)
 
 static void attempt_start(struct tcp_attempt *a) REQUIRES(loop_mu)
 {
-	const struct gantry_nic *nic = &tcp_engine.nics->nics[a->rail];
+	const struct gantry_nic *nic = &tcp_network.nics->nics[a->rail];
 	struct gantry_addr to = attempt_target(a);
 	const struct gantry_addr *from = NULL;
 	int local = gantry_addr_is_local(&to);
@@ -308,21 +308,21 @@ static bool start_hello(struct tcp_attempt *a) REQUIRES(loop_mu)
 	uint8_t out[WIRE_HELLO_SIZE];
 	struct wire_hello h = {
 		.listener = c->handle.listener,
-		.process = tcp_engine.process,
+		.process = tcp_network.process,
 		.comm_id = c->ctx.comm_id,
-		.host = tcp_engine.host,
+		.host = tcp_network.host,
 		.window = LINK_WINDOW,
 		.eager_max = (uint32_t)gantry_params()->eager_max,
 		.lane = (uint8_t)a->lane,
 		.lanes = (uint8_t)c->link->nlanes,
-		.unpack = (uint8_t)tcp_home_says(&c->home),
+		.unpack = (uint8_t)tcp_rx_memory_says(&c->rx_memory),
 		.dev = (uint16_t)c->dev,
 	};
 
 	memcpy(h.cookie, c->handle.cookie, WIRE_COOKIE_SIZE);
 	memcpy(h.session, c->link->session.key, WIRE_SESSION_SIZE);
 	wire_hello_encode(&h, out);
-	if (inet_handshake_start_client(&a->shake, &tcp_service.protocol, &tcp_engine.key, out, sizeof(out)) !=
+	if (inet_handshake_start_client(&a->shake, &tcp_service.protocol, &tcp_network.key, out, sizeof(out)) !=
 	    GANTRY_OK) {
 		connector_fail(c, GANTRY_ERR_SYSTEM, "%s", gantry_last_error());
 		return false;
@@ -458,12 +458,12 @@ static void abandon(struct tcp_connector *c) REQUIRES(loop_mu)
 	if (c->state == TCP_CONNECTED)
 		tcp_link_drop_tx(c->link);
 	tcp_connector_free(c);
-	tcp_engine.users--;
+	tcp_network.users--;
 }
 
 int tcp_connectors_busy(void)
 {
-	gantry_list_each (pos, &tcp_engine.connectors) {
+	gantry_list_each (pos, &tcp_network.connectors) {
 		enum tcp_connector_state state = gantry_container(pos, struct tcp_connector, node)->state;
 
 		if (state == TCP_CONNECTING || state == TCP_WAIT_SESSION)
@@ -474,7 +474,7 @@ int tcp_connectors_busy(void)
 
 void tcp_connector_tick(uint64_t now)
 {
-	gantry_list_each_entry_safe (c, &tcp_engine.connectors, struct tcp_connector, node) {
+	gantry_list_each_entry_safe (c, &tcp_network.connectors, struct tcp_connector, node) {
 		if (c->state == TCP_CONNECTED || c->state == TCP_CONNECT_FAILED) {
 			if (now > c->deadline)
 				abandon(c);
@@ -488,7 +488,7 @@ void tcp_connector_tick(uint64_t now)
 /* Ids are counted in their upper half. */
 static struct gantry_list *bucket(uint64_t id)
 {
-	return &tcp_engine.connectors_by_id[(id >> 32) % TCP_BUCKETS];
+	return &tcp_network.connectors_by_id[(id >> 32) % TCP_BUCKETS];
 }
 
 struct tcp_connector *tcp_connector_find(uint64_t id)
@@ -499,7 +499,7 @@ struct tcp_connector *tcp_connector_find(uint64_t id)
 	return NULL;
 }
 
-gantry_result tcp_connector_open(const struct tcp_context *ctx, struct tcp_home *home, int dev,
+gantry_result tcp_connector_open(const struct tcp_context *ctx, struct tcp_rx_memory *rx_memory, int dev,
 				 const struct wire_handle *h, struct tcp_connector **ret)
 {
 	struct tcp_connector *c = calloc(1, sizeof(*c));
@@ -509,11 +509,11 @@ gantry_result tcp_connector_open(const struct tcp_context *ctx, struct tcp_home 
 	gantry_list_init(&c->attempts);
 	c->handle = *h;
 	c->ctx = *ctx;
-	c->home = tcp_home_take(home);
+	c->rx_memory = tcp_rx_memory_take(rx_memory);
 	c->dev = dev;
-	c->id = ++tcp_engine.next_id << 32 | (tcp_engine.process & 0xffffffff);
+	c->id = ++tcp_network.next_id << 32 | (tcp_network.process & 0xffffffff);
 	c->deadline = gantry_now_ns() + gantry_params()->connect_timeout;
-	gantry_list_append(&tcp_engine.connectors, &c->node);
+	gantry_list_append(&tcp_network.connectors, &c->node);
 	gantry_list_append(bucket(c->id), &c->by_id);
 	inet_loop_wake();
 	*ret = c;
@@ -528,6 +528,6 @@ void tcp_connector_free(struct tcp_connector *c)
 		drop_link(c);
 	gantry_list_remove(&c->node);
 	gantry_list_remove(&c->by_id);
-	tcp_home_close(&c->home);
+	tcp_rx_memory_close(&c->rx_memory);
 	free(c);
 }

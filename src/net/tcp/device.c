@@ -9,11 +9,11 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "inet/settings.h"
-#include "net/tcp/engine.h"
+#include "net/tcp/network.h"
 
 gantry_result tcp_devices_scan(void)
 {
-	struct tcp_engine *e = &tcp_engine;
+	struct tcp_network *e = &tcp_network;
 	struct gantry_nic_list *nics = NULL;
 
 	TRY_NOW(inet_wanted_nics(&nics));
@@ -36,7 +36,7 @@ gantry_result tcp_devices_scan(void)
 
 void tcp_device_properties(int dev, struct gantry_net_properties *ret_props)
 {
-	const struct tcp_device *d = &tcp_engine.devs[dev];
+	const struct tcp_device *d = &tcp_network.devs[dev];
 	struct gantry_net_properties p = {
 		.name = d->name,
 		.pci_path = d->nic->pci_path,
@@ -55,7 +55,7 @@ void tcp_device_properties(int dev, struct gantry_net_properties *ret_props)
 	};
 
 	for (int i = 0; i < d->nrails; i++) {
-		p.speed += tcp_engine.nics->nics[d->rails[i]].speed_mbps;
+		p.speed += tcp_network.nics->nics[d->rails[i]].speed_mbps;
 		p.vdev.devs[p.vdev.ndevs++] = d->nrails == 1 ? dev : d->rails[i];
 	}
 	*ret_props = p;
@@ -63,7 +63,7 @@ void tcp_device_properties(int dev, struct gantry_net_properties *ret_props)
 
 gantry_result tcp_device_fuse(const struct gantry_net_vdevice *vdev, int *ret_dev)
 {
-	struct tcp_engine *e = &tcp_engine;
+	struct tcp_network *e = &tcp_network;
 	struct tcp_device d = {0};
 	size_t at = 0;
 
@@ -127,7 +127,7 @@ int tcp_cpus_usable(void)
 /* One per rail at least; more only where there are CPUs to drive them. */
 int gantry_net_tcp_lanes(int dev)
 {
-	int rails = tcp_engine.devs[dev].nrails, lanes = (int)gantry_params()->lanes;
+	int rails = tcp_network.devs[dev].nrails, lanes = (int)gantry_params()->lanes;
 
 	if (!lanes)
 		lanes = tcp_cpus_usable() >= 16 ? 4 : tcp_cpus_usable() >= 8 ? 2 : 1;

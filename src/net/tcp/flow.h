@@ -50,7 +50,7 @@ struct tcp_flow {
 
 /* The lane's socket is connected, the link has its pool; nothing was received on it yet. */
 gantry_result tcp_flow_attach(struct tcp_lane *lane);
-/* The NIC that the lane's packets go through. Borrowed: the engine's. */
+/* The NIC that the lane's packets go through. Borrowed: the network's. */
 const char *tcp_lane_nic(const struct tcp_lane *lane);
 void tcp_flow_free(struct tcp_lane *lane); /* before the socket is closed; NULL is fine */
 

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/event.h"
 #include "base/log.h"
-#include "net/tcp/engine.h"
+#include "net/tcp/network.h"
 #include "net/tcp/unpack.h"
 
 enum { IDLE_PACES = 200 };
@@ -22,14 +22,14 @@ static const struct tcp_receive_ops receive_flow;
 
 const char *tcp_lane_nic(const struct tcp_lane *lane)
 {
-	const struct gantry_nic_list *nics = tcp_engine.nics;
+	const struct gantry_nic_list *nics = tcp_network.nics;
 	int dev = lane->link->session.dev;
 
 	for (int i = 0; nics && i < nics->count; i++)
 		for (int k = 0; k < nics->nics[i].naddrs; k++)
 			if (gantry_addr_same_host(&nics->nics[i].addrs[k], &lane->local))
 				return nics->nics[i].name;
-	return nics && dev < tcp_engine.ndevs ? tcp_engine.devs[dev].nic->name : "lo";
+	return nics && dev < tcp_network.ndevs ? tcp_network.devs[dev].nic->name : "lo";
 }
 
 /* UNCHECKED: nobody else knows the lane yet. */

@@ -45,6 +45,7 @@
 #include "base/list.h"
 #include "base/mutex.h"
 #include "base/pool.h"
+#include "inet/loop.h"
 #include "inet/nic.h"
 #include "inet/sock.h"
 #include "net/net.h"
@@ -457,7 +458,7 @@ struct tcp_link_devmem {
 	struct tcp_unpack *unpack;	/* borrowed from the receiving comm; NULL unless with UNPACK */
 	struct tcp_stage *staging;	/* owned reference; NULL until memory of a device is to be sent; release */
 	struct tcp_stage *staging_left; /* owned reference: what it was when the direction closed, for whoever has let
-					   go of all locks; the engine's mu */
+					   go of all locks; the loop_mu */
 	int warned_plain;		/* that a flow is not steered; atomic */
 	uint32_t copying_in_n, copying_out_n;		    /* of the lists below; written under link_mu, hints */
 	struct gantry_list copying_in GUARDED_BY(link_mu);  /* receives whose bytes are here and still being copied */
@@ -484,18 +485,18 @@ struct tcp_link {
 	int nlanes;
 	struct tcp_lane *lanes; /* owned: nlanes */
 
-	/* Engine lock. In the engine's lists: of all links; of peers' sessions; and of those that are opening, or whose
-	 * other direction is free. engine.h */
+	/* In the network's lists, under loop_mu: of all links; of peers' sessions; and of those that are opening, or whose
+	 * other direction is free. network.h */
 	struct gantry_list node, by_session, waiting;
-	int up;					     /* all lanes are there; engine lock */
-	enum tcp_direction_state tx_state, rx_state; /* engine lock */
-	uint64_t rx_listener;	   /* who gets the receiving direction when the link is up; engine lock */
-	uint64_t linger_until;	   /* ns; engine lock */
-	int watched;		   /* atomic: a user of it does not look for stalls itself */
-	int standing_receives;	   /* atomic: posted receives are no reason to miss the peer */
-	struct tcp_stall stall[2]; /* receiving, sending */
-	int shut;		   /* our side of the sockets is shut; engine lock */
-	int lanes_here;		   /* during set-up; engine lock */
+	int up GUARDED_BY(loop_mu); /* all lanes are there */
+	enum tcp_direction_state tx_state GUARDED_BY(loop_mu), rx_state GUARDED_BY(loop_mu);
+	uint64_t rx_listener GUARDED_BY(loop_mu);  /* who gets the receiving direction when the link is up */
+	uint64_t linger_until GUARDED_BY(loop_mu); /* ns */
+	int watched;				   /* atomic: a user of it does not look for stalls itself */
+	int standing_receives;			   /* atomic: posted receives are no reason to miss the peer */
+	struct tcp_stall stall[2];		   /* receiving, sending */
+	int shut GUARDED_BY(loop_mu);		   /* our side of the sockets is shut */
+	int lanes_here GUARDED_BY(loop_mu);	   /* during set-up */
 
 	struct link_mu mu;
 	struct tcp_tx tx GUARDED_BY(link_mu);
@@ -507,7 +508,7 @@ struct tcp_link {
 	struct tcp_control control GUARDED_BY(control_mu);
 };
 
-/* link.c: life, failure. The caller holds a reference or the engine lock. */
+/* link.c: life, failure. The caller holds a reference or loop_mu. */
 gantry_result tcp_link_create(int nlanes, struct tcp_link **ret_link);
 void tcp_link_free(struct tcp_link *l); /* closes what is open; accepts NULL */
 gantry_result tcp_link_open_tx(struct tcp_link *l) REQUIRES(link_mu);

@@ -15,8 +15,8 @@
 #include "base/text.h"
 #include "base/trace.h"
 #include "inet/sock.h"
-#include "net/tcp/engine.h"
 #include "net/tcp/flow.h"
+#include "net/tcp/network.h"
 #include "net/tcp/worker.h"
 
 enum { FD_RESERVE = 16, FD_COUNT_NS = 1000000000 };
@@ -54,7 +54,7 @@ gantry_result tcp_link_for_session(int nlanes, struct tcp_link **ret_link)
 			 "GANTRY_LANES",
 			 left, limit, nlanes, (int)need, gantry_nofile_advice(advice));
 	TRY_NOW(tcp_link_create(nlanes, &l));
-	l->session.id = (uint32_t)++tcp_engine.next_id;
+	l->session.id = (uint32_t)++tcp_network.next_id;
 	l->session.forks = inet_forks;
 	l->session.crc = gantry_params()->crc;
 	l->session.pace_ticks = gantry_ticks_of_ns(gantry_params()->poll_pace);
@@ -65,7 +65,7 @@ gantry_result tcp_link_for_session(int nlanes, struct tcp_link **ret_link)
 /* Sessions are random. */
 static struct gantry_list *bucket(const uint8_t session[WIRE_SESSION_SIZE])
 {
-	return &tcp_engine.sessions[(session[0] | (uint32_t)session[1] << 8) % TCP_BUCKETS];
+	return &tcp_network.sessions[(session[0] | (uint32_t)session[1] << 8) % TCP_BUCKETS];
 }
 
 struct tcp_link *tcp_link_of_session(const uint8_t session[WIRE_SESSION_SIZE])
@@ -81,8 +81,8 @@ void tcp_link_opening(struct tcp_link *l, struct tcp_listener *listener)
 	l->rx_state = TCP_RESERVED;
 	l->rx_listener = listener->id;
 	listener->nopening++;
-	gantry_list_append(&tcp_engine.links, &l->node);
-	gantry_list_append(&tcp_engine.opening, &l->waiting);
+	gantry_list_append(&tcp_network.links, &l->node);
+	gantry_list_append(&tcp_network.opening, &l->waiting);
 	gantry_list_append(bucket(l->session.key), &l->by_session);
 }
 
@@ -147,11 +147,11 @@ static int lands_in_device(enum wire_unpack said, int same_host)
 }
 
 /* Which of the two directions ends in device memory. Both sides come to the same answers. */
-static void meet_devices(struct tcp_link *l, const struct tcp_home *home, enum wire_unpack peer)
+static void agree_on_devices(struct tcp_link *l, const struct tcp_rx_memory *rx_memory, enum wire_unpack peer)
 {
 	static int warned;
 
-	l->session.own_unpack = (int)tcp_home_says(home);
+	l->session.own_unpack = (int)tcp_rx_memory_says(rx_memory);
 	l->session.peer_unpack = (int)peer;
 	l->session.device_tx = lands_in_device(peer, l->session.same_host);
 	l->session.device_rx = lands_in_device((enum wire_unpack)l->session.own_unpack, l->session.same_host);
@@ -161,25 +161,25 @@ static void meet_devices(struct tcp_link *l, const struct tcp_home *home, enum w
 			 "bring it "
 			 "to device memory; it comes through host memory",
 			 l->session.peer);
-	if (l->session.device_rx && devmem_pool_get(home->device, home->kind, &l->devmem.pool) != GANTRY_OK)
+	if (l->session.device_rx && devmem_pool_get(rx_memory->device, rx_memory->kind, &l->devmem.pool) != GANTRY_OK)
 		tcp_link_fail(l, 1, GANTRY_ERR_NOMEM, "no pool of device memory: %s", gantry_last_error());
 	if (l->session.crc && (l->session.device_tx || l->session.device_rx) && !exchange_relaxed(&warned, 1))
 		LOG_WARN(NET, "GANTRY_CRC: messages above %u bytes that land in device memory are not checked",
 			 l->session.eager_max);
 }
 
-void tcp_link_meet(struct tcp_link *l, const struct tcp_home *home, const struct tcp_peer *peer)
+void tcp_link_meet(struct tcp_link *l, const struct tcp_rx_memory *rx_memory, const struct tcp_peer *peer)
 {
 	const struct gantry_params *p = gantry_params();
 
-	l->session.same_host = peer->host == tcp_engine.host;
-	l->session.rails = tcp_engine.devs[l->session.dev].nrails;
+	l->session.same_host = peer->host == tcp_network.host;
+	l->session.rails = tcp_network.devs[l->session.dev].nrails;
 	l->session.peer_window = peer->window;
 	l->session.eager_max = peer->eager_max < p->eager_max ? peer->eager_max : (uint32_t)p->eager_max;
 	/* The receiver reports every quarter of the window: what is left of it must hold an eager message whole. */
 	if (l->session.eager_max > peer->window / 2)
 		l->session.eager_max = peer->window / 2;
-	meet_devices(l, home, peer->unpack);
+	agree_on_devices(l, rx_memory, peer->unpack);
 	store_relaxed(&l->tx.splice, p->zerocopy == PARAM_ZEROCOPY_SPLICE ||
 					     (p->zerocopy == PARAM_ZEROCOPY_AUTO && l->session.same_host));
 	store_relaxed(&l->tx.msg_zerocopy, p->zerocopy == PARAM_ZEROCOPY_MSG ||
@@ -226,9 +226,9 @@ void tcp_link_up(struct tcp_link *l)
 	end_opening(l);
 	l->up = 1;
 	if (l->session.initiator && l->rx_state == TCP_UNUSED)
-		gantry_list_append(&tcp_engine.shareable, &l->waiting);
+		gantry_list_append(&tcp_network.shareable, &l->waiting);
 	LOG_INFO(NET, "link %u up: %s %s -> %s, %d+%d lanes, %s%s%s", l->session.id,
-		 tcp_engine.devs[l->session.dev].name, gantry_addr_text(&l->lanes[0].local, local), l->session.peer, 1,
+		 tcp_network.devs[l->session.dev].name, gantry_addr_text(&l->lanes[0].local, local), l->session.peer, 1,
 		 l->nlanes - 1,
 		 load_relaxed(&l->tx.splice)	     ? "splice"
 		 : load_relaxed(&l->tx.msg_zerocopy) ? "zerocopy"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Gantry's TCP network as a table of net.h: connections, memory that users register, messages. Checks arguments, keeps
- * counts of users, and calls the engine and its links. What the user holds: a comm is one direction of a link, an mr a
+ * counts of users, and calls the network and its links. What the user holds: a comm is one direction of a link, an mr a
  * stretch of memory that its messages lie in.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
@@ -18,8 +18,8 @@
 #include "device/device.h"
 #include "inet/loop.h"
 #include "net/devmem.h"
-#include "net/tcp/engine.h"
 #include "net/tcp/hello.h"
+#include "net/tcp/network.h"
 #include "net/tcp/stage.h"
 #include "net/tcp/txmem.h"
 #include "net/tcp/unpack.h"
@@ -55,7 +55,7 @@ static gantry_result tcp_init(struct gantry_net *net, uint64_t comm_id, const st
 	(void)net;
 	TRY(gantry_params_load(0));
 	gantry_trace_begin();
-	TRY(tcp_engine_init());
+	TRY(tcp_network_init());
 	ctx = calloc(1, sizeof(*ctx));
 	if (!ctx)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a communicator");
@@ -65,7 +65,7 @@ static gantry_result tcp_init(struct gantry_net *net, uint64_t comm_id, const st
 		FAIL(GANTRY_ERR_CONFIG, "traffic class %d is not a DSCP (0 to 63)", ctx->traffic_class);
 	if (config) {
 		ctx->device = config->device;
-		TRY(tcp_home_resolve(config, ctx));
+		TRY(tcp_rx_memory_resolve(config, ctx));
 		ctx->plugin = config->unpack == GANTRY_NET_UNPACK_PARAM;
 		ctx->watched = !config->own_reports;
 		ctx->standing_receives = config->standing_receives;
@@ -98,16 +98,16 @@ static gantry_result tcp_devices(struct gantry_net *net, int *ret_count)
 {
 	(void)net;
 	inet_loop_lock();
-	*ret_count = tcp_engine.ndevs;
+	*ret_count = tcp_network.ndevs;
 	inet_loop_unlock();
 	return GANTRY_OK;
 }
 
 static gantry_result check_dev(int dev) REQUIRES(loop_mu)
 {
-	int n = tcp_engine.ndevs;
+	int n = tcp_network.ndevs;
 
-	if (!tcp_engine.initialised)
+	if (!tcp_network.initialised)
 		FAIL_NOW(GANTRY_ERR_USAGE, "init was not called, or it failed");
 	if (dev < 0 || dev >= n)
 		FAIL_NOW(GANTRY_ERR_INVALID, "device %d does not exist, there are %d", dev, n);
@@ -146,30 +146,30 @@ static gantry_result tcp_listen(struct gantry_net *net, void *ctx, int dev, void
 {
 	gantry_result r = GANTRY_OK;
 	struct tcp_listener *l = NULL;
-	struct tcp_home home = {.kind = GANTRY_NET_UNPACK_OFF};
+	struct tcp_rx_memory rx_memory = {.kind = GANTRY_NET_UNPACK_OFF};
 
 	(void)net;
-	TRY(tcp_home_open(ctx, &home));
+	TRY(tcp_rx_memory_open(ctx, &rx_memory));
 	inet_loop_lock();
 	r = check_dev(dev);
 	if (r == GANTRY_OK)
-		r = tcp_engine_start();
+		r = tcp_network_start();
 	if (r == GANTRY_OK)
-		r = tcp_listener_open(ctx, &home, dev, handle, &l);
+		r = tcp_listener_open(ctx, &rx_memory, dev, handle, &l);
 	if (r == GANTRY_OK) {
-		tcp_engine.users++;
+		tcp_network.users++;
 		*ret_listen = l;
 	}
 	inet_loop_unlock();
 out:
-	tcp_home_close(&home);
+	tcp_rx_memory_close(&rx_memory);
 	return r;
 }
 
 static gantry_result tcp_close_listen(struct gantry_net *net, void *listen)
 {
 	struct tcp_listener *l = listen;
-	struct tcp_home home;
+	struct tcp_rx_memory rx_memory;
 
 	(void)net;
 	if (!l)
@@ -177,11 +177,11 @@ static gantry_result tcp_close_listen(struct gantry_net *net, void *listen)
 	if (inet_forked(l->forks))
 		return inet_refuse_forked("closeListen");
 	inet_loop_lock();
-	home = tcp_home_take(&l->home);
+	rx_memory = tcp_rx_memory_take(&l->rx_memory);
 	tcp_listener_close(l);
 	inet_loop_unlock();
-	tcp_home_close(&home);
-	tcp_engine_release();
+	tcp_rx_memory_close(&rx_memory);
+	tcp_network_release();
 	return GANTRY_OK;
 }
 
@@ -195,7 +195,7 @@ static void comm_free(struct tcp_comm *comm)
 }
 
 /* The first call for a handle. */
-static gantry_result start_connecting(struct tcp_context *ctx, struct tcp_home *home, int dev, void *handle)
+static gantry_result start_connecting(struct tcp_context *ctx, struct tcp_rx_memory *rx_memory, int dev, void *handle)
 	REQUIRES(loop_mu)
 {
 	struct tcp_connector *c;
@@ -207,24 +207,24 @@ static gantry_result start_connecting(struct tcp_context *ctx, struct tcp_home *
 	if (h.version != WIRE_VERSION)
 		FAIL_NOW(GANTRY_ERR_VERSION, "protocol version differs: %d here, %d on the listening side",
 			 WIRE_VERSION, h.version);
-	TRY_NOW(tcp_engine_start());
-	TRY_NOW(tcp_connector_open(ctx, home, dev, &h, &c));
+	TRY_NOW(tcp_network_start());
+	TRY_NOW(tcp_connector_open(ctx, rx_memory, dev, &h, &c));
 	wire_handle_set_local(handle, c->id);
-	tcp_engine.users++;
+	tcp_network.users++;
 	return GANTRY_OK;
 }
 
 static gantry_result comm_new(enum comm_kind kind, struct tcp_link *l, const struct tcp_context *ctx,
-			      const struct tcp_home *home, struct tcp_comm **ret_comm)
+			      const struct tcp_rx_memory *rx_memory, struct tcp_comm **ret_comm)
 {
 	struct tcp_comm *comm = calloc(1, sizeof(*comm));
 	gantry_result r = GANTRY_OK;
 
 	if (!comm)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a comm");
-	if (home->device)
-		TRY(gantry_device_open(home->device->kind, home->device->index, &comm->device));
-	comm->source = home->kind;
+	if (rx_memory->device)
+		TRY(gantry_device_open(rx_memory->device->kind, rx_memory->device->index, &comm->device));
+	comm->source = rx_memory->kind;
 	link_mu_lock(&l->mu);
 	r = kind == COMM_SEND ? tcp_link_open_tx(l) : tcp_link_open_rx(l);
 	link_mu_unlock(&l->mu);
@@ -250,7 +250,7 @@ static gantry_result tcp_connect(struct gantry_net *net, void *ctx, int dev, voi
 	gantry_result r = GANTRY_OK;
 	struct tcp_connector *c;
 	struct tcp_comm *comm;
-	struct tcp_home home = {.kind = GANTRY_NET_UNPACK_OFF};
+	struct tcp_rx_memory rx_memory = {.kind = GANTRY_NET_UNPACK_OFF};
 	uint64_t id = wire_handle_local(handle);
 	int over = 0;
 
@@ -258,11 +258,11 @@ static gantry_result tcp_connect(struct gantry_net *net, void *ctx, int dev, voi
 	(void)dev_handle;
 	*ret_comm = NULL;
 	if (!id)
-		TRY(tcp_home_open(ctx, &home));
+		TRY(tcp_rx_memory_open(ctx, &rx_memory));
 	inet_loop_lock();
 	if (!id) {
-		r = start_connecting(ctx, &home, dev, handle);
-	} else if ((uint32_t)id != (uint32_t)tcp_engine.process) {
+		r = start_connecting(ctx, &rx_memory, dev, handle);
+	} else if ((uint32_t)id != (uint32_t)tcp_network.process) {
 		r = inet_refuse_forked("connect");
 	} else if (!(c = tcp_connector_find(id))) {
 		r = gantry_fail(GANTRY_ERR_USAGE, LOG_SUBSYS, __FILE__, __LINE__,
@@ -270,40 +270,40 @@ static gantry_result tcp_connect(struct gantry_net *net, void *ctx, int dev, voi
 	} else if (c->state == TCP_CONNECT_FAILED) {
 		gantry_set_last_error(c->error_text);
 		r = c->error;
-		home = tcp_home_take(&c->home);
+		rx_memory = tcp_rx_memory_take(&c->rx_memory);
 		tcp_connector_free(c);
 		over = 1;
 	} else if (c->state == TCP_CONNECTED) {
-		r = comm_new(COMM_SEND, c->link, &c->ctx, &c->home, &comm);
+		r = comm_new(COMM_SEND, c->link, &c->ctx, &c->rx_memory, &comm);
 		if (r != GANTRY_OK) {
 			tcp_link_drop_tx(c->link);
 			over = 1;
 		} else {
 			*ret_comm = comm;
 		}
-		home = tcp_home_take(&c->home);
+		rx_memory = tcp_rx_memory_take(&c->rx_memory);
 		tcp_connector_free(c);
 	}
 	if (over || *ret_comm)
 		wire_handle_set_local(handle, 0);
 	inet_loop_unlock();
 	if (over)
-		tcp_engine_release();
+		tcp_network_release();
 out:
-	tcp_home_close(&home);
+	tcp_rx_memory_close(&rx_memory);
 	return r;
 }
 
 /* No lock held: mapped memory takes the driver a while. */
 static gantry_result receiving_comm(const struct tcp_listener *listener, struct tcp_link *l, struct tcp_comm **ret_comm)
 {
-	const struct tcp_home *home = &listener->home;
+	const struct tcp_rx_memory *rx_memory = &listener->rx_memory;
 	struct tcp_comm *comm = NULL;
 	gantry_result r = GANTRY_OK;
 
-	TRY(comm_new(COMM_RECV, l, &listener->ctx, home, &comm));
-	if (home->kind != GANTRY_NET_UNPACK_OFF) {
-		TRY(tcp_unpack_create(home->device, home->kind, &comm->unpack));
+	TRY(comm_new(COMM_RECV, l, &listener->ctx, rx_memory, &comm));
+	if (rx_memory->kind != GANTRY_NET_UNPACK_OFF) {
+		TRY(tcp_unpack_create(rx_memory->device, rx_memory->kind, &comm->unpack));
 		TRY(tcp_unpack_attach(l, comm->unpack));
 	}
 	*ret_comm = comm;
@@ -329,7 +329,7 @@ static gantry_result tcp_accept(struct gantry_net *net, void *listen, void **ret
 	if (l->nready) {
 		link = l->ready[0];
 		memmove(l->ready, l->ready + 1, (size_t)--l->nready * sizeof(*l->ready));
-		tcp_engine.users++; /* the listener keeps the thread running: no start needed */
+		tcp_network.users++; /* the listener keeps the thread running: no start needed */
 	} else if (l->error != GANTRY_OK) {
 		gantry_set_last_error(l->error_text);
 		r = l->error;
@@ -343,7 +343,7 @@ static gantry_result tcp_accept(struct gantry_net *net, void *listen, void **ret
 		inet_loop_lock();
 		tcp_link_drop_rx(link);
 		inet_loop_unlock();
-		tcp_engine_release();
+		tcp_network_release();
 		return r;
 	}
 	if (comm->unpack && dev_handle && *dev_handle)
@@ -371,7 +371,7 @@ static gantry_result close_comm(struct tcp_comm *comm, enum comm_kind kind)
 	tcp_stage_put(stage);
 	comm->kind = COMM_GONE;
 	comm_free(comm);
-	tcp_engine_release();
+	tcp_network_release();
 	return GANTRY_OK;
 }
 
@@ -403,7 +403,7 @@ static gantry_result tcp_take_handle(struct gantry_net *net, void *handle)
 static void tcp_cancel_connect(struct gantry_net *net, void *handle)
 {
 	uint64_t id = wire_handle_local(handle);
-	struct tcp_home home = {.kind = GANTRY_NET_UNPACK_OFF};
+	struct tcp_rx_memory rx_memory = {.kind = GANTRY_NET_UNPACK_OFF};
 	struct tcp_connector *c;
 
 	(void)net;
@@ -414,14 +414,14 @@ static void tcp_cancel_connect(struct gantry_net *net, void *handle)
 	if (c && c->state == TCP_CONNECTED)
 		tcp_link_drop_tx(c->link);
 	if (c) {
-		home = tcp_home_take(&c->home);
+		rx_memory = tcp_rx_memory_take(&c->rx_memory);
 		tcp_connector_free(c);
 	}
 	wire_handle_set_local(handle, 0);
 	inet_loop_unlock();
-	tcp_home_close(&home);
+	tcp_rx_memory_close(&rx_memory);
 	if (c)
-		tcp_engine_release();
+		tcp_network_release();
 }
 
 /* ---- memory ---- */

@@ -13,8 +13,8 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "device/device.h"
-#include "net/tcp/engine.h"
 #include "net/tcp/flow.h"
+#include "net/tcp/network.h"
 
 static gantry_result make_memory(struct tcp_unpack *u)
 {
@@ -367,7 +367,7 @@ static gantry_result device_of(struct gantry_device *wanted, struct gantry_devic
 	return wanted ? gantry_device_open(wanted->kind, wanted->index, ret_dev) : gantry_device_current(ret_dev);
 }
 
-gantry_result tcp_home_resolve(const struct gantry_net_config *config, struct tcp_context *ctx)
+gantry_result tcp_rx_memory_resolve(const struct gantry_net_config *config, struct tcp_context *ctx)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_device *dev = NULL;
@@ -379,8 +379,8 @@ gantry_result tcp_home_resolve(const struct gantry_net_config *config, struct tc
 		return GANTRY_OK;
 	TRY(device_of(config->device, &dev));
 	/* One answer for all NICs: NCCL asks only the first device for its type. */
-	for (int i = 0; i < tcp_engine.nics->count; i++) {
-		TRY(devmem_choose((enum gantry_net_unpack)config->unpack, tcp_engine.nics->nics[i].name, dev, &kind,
+	for (int i = 0; i < tcp_network.nics->count; i++) {
+		TRY(devmem_choose((enum gantry_net_unpack)config->unpack, tcp_network.nics->nics[i].name, dev, &kind,
 				  ctx->why));
 		if (kind != GANTRY_NET_UNPACK_KERNEL)
 			break;
@@ -411,39 +411,39 @@ int gantry_net_tcp_unpack(const void *ctx, char *text, size_t len)
 	return c->unpack;
 }
 
-gantry_result tcp_home_open(const struct tcp_context *ctx, struct tcp_home *ret_home)
+gantry_result tcp_rx_memory_open(const struct tcp_context *ctx, struct tcp_rx_memory *ret_memory)
 {
 	gantry_result r = GANTRY_OK;
-	struct tcp_home h = {.kind = GANTRY_NET_UNPACK_OFF};
+	struct tcp_rx_memory h = {.kind = GANTRY_NET_UNPACK_OFF};
 
 	if (ctx->unpack != GANTRY_NET_UNPACK_OFF) {
 		h.kind = (enum gantry_net_unpack)ctx->unpack;
 		TRY(device_of(ctx->device, &h.device));
 		TRY(devmem_pool_get(h.device, h.kind, &h.pool));
 	}
-	*ret_home = h;
-	h = (struct tcp_home){.kind = GANTRY_NET_UNPACK_OFF};
+	*ret_memory = h;
+	h = (struct tcp_rx_memory){.kind = GANTRY_NET_UNPACK_OFF};
 out:
-	tcp_home_close(&h);
+	tcp_rx_memory_close(&h);
 	return r;
 }
 
-struct tcp_home tcp_home_take(struct tcp_home *h)
+struct tcp_rx_memory tcp_rx_memory_take(struct tcp_rx_memory *h)
 {
-	struct tcp_home taken = *h;
+	struct tcp_rx_memory taken = *h;
 
-	*h = (struct tcp_home){.kind = GANTRY_NET_UNPACK_OFF};
+	*h = (struct tcp_rx_memory){.kind = GANTRY_NET_UNPACK_OFF};
 	return taken;
 }
 
-void tcp_home_close(struct tcp_home *h)
+void tcp_rx_memory_close(struct tcp_rx_memory *h)
 {
 	devmem_pool_put(h->pool);
 	gantry_device_close(h->device);
-	*h = (struct tcp_home){.kind = GANTRY_NET_UNPACK_OFF};
+	*h = (struct tcp_rx_memory){.kind = GANTRY_NET_UNPACK_OFF};
 }
 
-enum wire_unpack tcp_home_says(const struct tcp_home *h)
+enum wire_unpack tcp_rx_memory_says(const struct tcp_rx_memory *h)
 {
 	return h->kind == GANTRY_NET_UNPACK_EMULATED ? WIRE_UNPACK_YES
 	       : h->kind == GANTRY_NET_UNPACK_KERNEL ? WIRE_UNPACK_BETWEEN_HOSTS

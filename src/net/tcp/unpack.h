@@ -49,7 +49,7 @@
  * in host memory. */
 struct tcp_context;
 
-struct tcp_home {
+struct tcp_rx_memory {
 	enum gantry_net_unpack kind;
 	struct gantry_device *device; /* owned reference; NULL for OFF */
 	struct devmem_pool *pool;     /* the same */
@@ -57,14 +57,14 @@ struct tcp_home {
 
 /* How this context receives: ctx->unpack is OFF, EMULATED or KERNEL, PARAM resolved against all NICs; ctx->why says why
  * it is OFF. */
-gantry_result tcp_home_resolve(const struct gantry_net_config *config, struct tcp_context *ctx);
+gantry_result tcp_rx_memory_resolve(const struct gantry_net_config *config, struct tcp_context *ctx);
 /* The context's device, or the current one, and its pool. Slow the first time: no lock held. */
-gantry_result tcp_home_open(const struct tcp_context *ctx, struct tcp_home *ret_home);
+gantry_result tcp_rx_memory_open(const struct tcp_context *ctx, struct tcp_rx_memory *ret_memory);
 /* Both leave it empty. close: the last reference to a pool waits for the device, so no lock held; those who have one
  * take it out and close it later. */
-struct tcp_home tcp_home_take(struct tcp_home *h);
-void tcp_home_close(struct tcp_home *h);
-enum wire_unpack tcp_home_says(const struct tcp_home *h);
+struct tcp_rx_memory tcp_rx_memory_take(struct tcp_rx_memory *h);
+void tcp_rx_memory_close(struct tcp_rx_memory *h);
+enum wire_unpack tcp_rx_memory_says(const struct tcp_rx_memory *h);
 
 enum { UNPACK_SPARE = 16 }; /* LL and LL128 receives with a place other than BUFFER */
 
@@ -81,7 +81,7 @@ struct tcp_unpack_recv {
 	struct gantry_unpack_desc *descs; /* owned, of those without a slot */
 	uint8_t *bounce; /* part of the queue's: room for an eager message; NULL where the CPU writes everything */
 	bool copying;	 /* copies to the buffer were begun */
-	uint64_t fence; /* ... and are over when this is reached */
+	uint64_t fence;	 /* ... and are over when this is reached */
 	bool finishing;	 /* in the link's list copying_in; link_mu */
 	uint64_t since;	 /* ticks: when it was whole; once test may say so, when that was */
 };

@@ -15,8 +15,8 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "base/thread.h"
-#include "net/tcp/engine.h"
 #include "net/tcp/link.h"
+#include "net/tcp/network.h"
 #include "net/tcp/stage.h"
 #include "net/tcp/unpack.h"
 

@@ -8,7 +8,7 @@
  */
 #include "pair.h"
 
-#include "net/tcp/engine.h"
+#include "net/tcp/network.h"
 #include "net/tcp/hello.h"
 
 static const char *env[2];

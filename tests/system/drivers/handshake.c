@@ -8,7 +8,7 @@
  *   proof        what A says after its hello on lane 0 is held back for 6 s: with a secret it is a stranger by then
  *   redial       lane 1 breaks before its answer has come; it is dialled again, and nothing else is
  */
-#include "net/tcp/engine.h"
+#include "net/tcp/network.h"
 #include "net/tcp/hello.h"
 #include "pair.h"
 #include "relay.h"
@@ -103,7 +103,7 @@ static void side(struct pair_side *s)
 	CHECK(out && in);
 	relay_advertise(s->self ? &relay_b : &relay_a);
 	pair_init(s);
-	tcp_engine.process = (uint64_t)s->self + 1; /* A's is the smaller one */
+	tcp_network.process = (uint64_t)s->self + 1; /* A's is the smaller one */
 	e = connect_both(s, sends, receives);
 	pattern_fill(out, SIZE, (uint32_t)s->self);
 	if (receives)

@@ -6,7 +6,7 @@
  * made, memory, descriptors and CPU time per stranger are bounded, and A gets in before, in the middle of and after
  * them.
  */
-#include "net/tcp/engine.h"
+#include "net/tcp/network.h"
 #include "pair.h"
 #include "relay.h"
 
@@ -38,7 +38,7 @@ static int links(void)
 	int n = 0;
 
 	inet_loop_lock();
-	gantry_list_each (pos, &tcp_engine.links)
+	gantry_list_each (pos, &tcp_network.links)
 		n++;
 	inet_loop_unlock();
 	return n;

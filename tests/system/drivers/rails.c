@@ -13,7 +13,7 @@
 #include <sys/mount.h>
 
 #include "net/net.h"
-#include "net/tcp/engine.h"
+#include "net/tcp/network.h"
 #include "options.h"
 #include "perf_util.h"
 #include "test.h"
@@ -242,8 +242,8 @@ static void print_lanes(void)
 	struct tcp_link *l;
 
 	inet_loop_lock();
-	CHECK(!gantry_list_empty(&tcp_engine.links));
-	l = gantry_container(tcp_engine.links.next, struct tcp_link, node);
+	CHECK(!gantry_list_empty(&tcp_network.links));
+	l = gantry_container(tcp_network.links.next, struct tcp_link, node);
 	printf("\"lanes\": [");
 	for (int i = 0; i < l->nlanes; i++) {
 		char local[GANTRY_ADDR_TEXT], peer[GANTRY_ADDR_TEXT];

@@ -6,7 +6,7 @@
  */
 #include "pair.h"
 
-#include "net/tcp/engine.h"
+#include "net/tcp/network.h"
 #include "net/tcp/hello.h"
 
 enum { SIZE = 300000, HELD = 1000, FDS_MORE = 300, NEWCOMERS = 70, SLOW_MS = 40000, OVER = 100 };

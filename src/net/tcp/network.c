@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine's part of the loop, and the process's identity. engine.h has the why. */
+/* The network's part of the loop, and the process's identity. network.h has the why. */
 #define LOG_SUBSYS GANTRY_SUBSYS_NET
-#include "net/tcp/engine.h"
+#include "net/tcp/network.h"
 
 #include <unistd.h>
 
@@ -14,11 +14,11 @@
 #include "inet/settings.h"
 #include "net/tcp/worker.h"
 
-struct tcp_engine tcp_engine;
+struct tcp_network tcp_network;
 
 static const uint64_t busy_tick_ns = 10000000, idle_tick_ns = 500000000;
 
-static void init_lists(struct tcp_engine *e)
+static void init_lists(struct tcp_network *e)
 {
 	gantry_list_init(&e->connectors);
 	gantry_list_init(&e->opening);
@@ -33,15 +33,15 @@ static void init_lists(struct tcp_engine *e)
 	gantry_list_init(&e->buried);
 }
 
-static void identify(struct tcp_engine *e)
+static void identify(struct tcp_network *e)
 {
 	e->process = gantry_process_id();
 	e->host = gantry_host_id();
 }
 
-gantry_result tcp_engine_init(void)
+gantry_result tcp_network_init(void)
 {
-	struct tcp_engine *e = &tcp_engine;
+	struct tcp_network *e = &tcp_network;
 	gantry_result r = GANTRY_OK;
 
 	inet_loop_lock();
@@ -64,7 +64,7 @@ out:
 /* Soon while connections are being set up or seen off, for a heartbeat's tick otherwise. */
 static uint64_t next_due(void) REQUIRES(loop_mu)
 {
-	const struct tcp_engine *e = &tcp_engine;
+	const struct tcp_network *e = &tcp_network;
 
 	if (tcp_connectors_busy() || !gantry_list_empty(&e->lingering) || inet_conn_waiting(&tcp_service, NULL))
 		return e->ticked + busy_tick_ns;
@@ -73,13 +73,13 @@ static uint64_t next_due(void) REQUIRES(loop_mu)
 
 void tcp_link_bury(struct tcp_link *l)
 {
-	gantry_list_append(&tcp_engine.buried, &l->node);
-	tcp_engine.nburied++;
+	gantry_list_append(&tcp_network.buried, &l->node);
+	tcp_network.nburied++;
 	inet_loop_wake();
 }
 
 /* Lets go of the lock while it frees: that takes as long as devices and NICs want. */
-static void free_buried(struct tcp_engine *e) REQUIRES(loop_mu)
+static void free_buried(struct tcp_network *e) REQUIRES(loop_mu)
 {
 	struct tcp_link *l;
 
@@ -95,7 +95,7 @@ static void free_buried(struct tcp_engine *e) REQUIRES(loop_mu)
 
 static void pass(void) REQUIRES(loop_mu)
 {
-	struct tcp_engine *e = &tcp_engine;
+	struct tcp_network *e = &tcp_network;
 	uint64_t now = gantry_now_ns();
 
 	if (inet_due(next_due())) {
@@ -115,7 +115,7 @@ static void pass(void) REQUIRES(loop_mu)
 
 static int busy(void) REQUIRES(loop_mu)
 {
-	return tcp_engine.users || tcp_engine.nburied || !gantry_list_empty(&tcp_engine.lingering);
+	return tcp_network.users || tcp_network.nburied || !gantry_list_empty(&tcp_network.lingering);
 }
 
 static void stop(void) REQUIRES(loop_mu)
@@ -127,7 +127,7 @@ static void stop(void) REQUIRES(loop_mu)
 static int leaving(int last, int ms) REQUIRES(loop_mu)
 {
 	(void)ms;
-	return last && (tcp_engine.nburied || !gantry_list_empty(&tcp_engine.lingering));
+	return last && (tcp_network.nburied || !gantry_list_empty(&tcp_network.lingering));
 }
 
 static void close_lanes(const struct gantry_list *links)
@@ -142,7 +142,7 @@ static void close_lanes(const struct gantry_list *links)
 /* What the parent has open, and its identity. */
 static void in_child(void) REQUIRES(loop_mu)
 {
-	struct tcp_engine *e = &tcp_engine;
+	struct tcp_network *e = &tcp_network;
 
 	close_lanes(&e->links);
 	close_lanes(&e->lingering);
@@ -167,9 +167,9 @@ static struct inet_client client = {
 	.in_child = in_child,
 };
 
-gantry_result tcp_engine_start(void)
+gantry_result tcp_network_start(void)
 {
-	struct tcp_engine *e = &tcp_engine;
+	struct tcp_network *e = &tcp_network;
 	int began = !client.active;
 
 	TRY_NOW(inet_loop_start(&client));
@@ -183,12 +183,12 @@ gantry_result tcp_engine_start(void)
 	return GANTRY_OK;
 }
 
-void tcp_engine_release(void)
+void tcp_network_release(void)
 {
 	int last;
 
 	inet_loop_lock();
-	last = --tcp_engine.users == 0;
+	last = --tcp_network.users == 0;
 	inet_loop_wake();
 	inet_loop_unlock();
 	if (last)
@@ -198,6 +198,6 @@ void tcp_engine_release(void)
 /* NCCL closes nothing of some communicators. */
 __attribute__((destructor)) static void write_trace(void) UNCHECKED
 {
-	if (load_relaxed(&tcp_engine.users))
+	if (load_relaxed(&tcp_network.users))
 		gantry_trace_write_process();
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine: what a process has once, whatever the number of its communicators.
+ * The network: what a process has once, whatever the number of its communicators.
  *
  * It owns the devices, the listening ports (one per address, shared by all listeners) and all links, and is a client of
  * the loop (inet/loop.h). The loop's thread alone runs connection set-up, in both directions, as non-blocking state
@@ -10,11 +10,11 @@
  * Locks: loop_mu protects everything here. Order: loop_mu, then a link's locks. The thread does not hold it while it
  * frees a link: that gives device memory and flow rules back, which takes as long as the device and the NIC want.
  *
- * The engine is busy while there are users (listeners, connectors, open directions of links) and closed links that are
+ * The network is busy while there are users (listeners, connectors, open directions of links) and closed links that are
  * not freed yet.
  */
-#ifndef GANTRY_NET_TCP_ENGINE_H
-#define GANTRY_NET_TCP_ENGINE_H
+#ifndef GANTRY_NET_TCP_NETWORK_H
+#define GANTRY_NET_TCP_NETWORK_H
 
 #include <pthread.h>
 #include <stdint.h>
@@ -56,7 +56,7 @@ struct tcp_listener {
 	uint64_t id;
 	uint8_t cookie[WIRE_COOKIE_SIZE];
 	struct tcp_context ctx;
-	struct tcp_home home; /* owned */
+	struct tcp_rx_memory rx_memory; /* owned */
 	int dev;
 	int nports;
 	struct inet_port *ports[GANTRY_NET_MAX_RAILS];
@@ -82,7 +82,7 @@ struct tcp_connector {
 	uint64_t id;
 	struct wire_handle handle;
 	struct tcp_context ctx;
-	struct tcp_home home; /* owned */
+	struct tcp_rx_memory rx_memory; /* owned */
 	int dev;
 	enum tcp_connector_state state;
 	uint64_t deadline, retry_at; /* ns */
@@ -96,7 +96,7 @@ struct tcp_connector {
 	char error_text[384];
 };
 
-struct tcp_engine {
+struct tcp_network {
 	int initialised GUARDED_BY(loop_mu); /* devices are known */
 	int users GUARDED_BY(loop_mu);
 
@@ -127,12 +127,12 @@ struct tcp_engine {
 	uint32_t nserved GUARDED_BY(loop_mu);
 };
 
-extern struct tcp_engine tcp_engine;
+extern struct tcp_network tcp_network;
 
-/* engine.c */
-gantry_result tcp_engine_init(void);			      /* devices, identity; idempotent */
-gantry_result tcp_engine_start(void) REQUIRES(loop_mu);	      /* for what becomes a user: there is a thread */
-void tcp_engine_release(void) EXCLUDES(loop_mu);	      /* one user less */
+/* network.c */
+gantry_result tcp_network_init(void);			      /* devices, identity; idempotent */
+gantry_result tcp_network_start(void) REQUIRES(loop_mu);      /* for what becomes a user: there is a thread */
+void tcp_network_release(void) EXCLUDES(loop_mu);	      /* one user less */
 void tcp_link_put_down(struct tcp_link *l) REQUIRES(loop_mu); /* no user any more: see it off */
 /* Nobody knows it any more, it is in no list: the service thread frees it when it has let go of the lock. */
 void tcp_link_bury(struct tcp_link *l) REQUIRES(loop_mu);
@@ -151,13 +151,13 @@ struct tcp_peer {
 	uint32_t window, eager_max;
 	enum wire_unpack unpack;
 };
-/* Before the peer's lanes are taken. home: this side's. */
-void tcp_link_meet(struct tcp_link *l, const struct tcp_home *home, const struct tcp_peer *peer);
+/* Before the peer's lanes are taken. rx_memory: this side's. */
+void tcp_link_meet(struct tcp_link *l, const struct tcp_rx_memory *rx_memory, const struct tcp_peer *peer);
 /* A peer opens it, for this listener: it is known by its session from now on. */
 void tcp_link_opening(struct tcp_link *l, struct tcp_listener *listener) REQUIRES(loop_mu);
 /* The link with this session that a peer has opened; NULL: none. */
 struct tcp_link *tcp_link_of_session(const uint8_t session[WIRE_SESSION_SIZE]) REQUIRES(loop_mu);
-/* It is in none of the engine's lists any more. */
+/* It is in none of the network's lists any more. */
 void tcp_link_forget(struct tcp_link *l) REQUIRES(loop_mu);
 void tcp_lane_take(struct tcp_link *l, int lane, int fd, const struct tcp_context *ctx, const char *device)
 	REQUIRES(loop_mu);
@@ -169,9 +169,9 @@ void tcp_link_deliver(struct tcp_link *l) REQUIRES(loop_mu);
 void tcp_link_drop_tx(struct tcp_link *l) REQUIRES(loop_mu);
 void tcp_link_drop_rx(struct tcp_link *l) REQUIRES(loop_mu);
 
-/* accept.c. Takes over the home. */
+/* accept.c. Takes over the rx_memory. */
 extern struct inet_service tcp_service;
-gantry_result tcp_listener_open(const struct tcp_context *ctx, struct tcp_home *home, int dev, void *handle,
+gantry_result tcp_listener_open(const struct tcp_context *ctx, struct tcp_rx_memory *rx_memory, int dev, void *handle,
 				struct tcp_listener **ret) REQUIRES(loop_mu);
 void tcp_listener_close(struct tcp_listener *l) REQUIRES(loop_mu);
 struct tcp_listener *tcp_listener_find(uint64_t id) REQUIRES(loop_mu);
@@ -179,8 +179,8 @@ struct tcp_listener *tcp_listener_find(uint64_t id) REQUIRES(loop_mu);
 void tcp_accept_reconsider(void) REQUIRES(loop_mu);
 void tcp_accept_tick(uint64_t now) REQUIRES(loop_mu);
 
-/* connect.c. Takes over the home. */
-gantry_result tcp_connector_open(const struct tcp_context *ctx, struct tcp_home *home, int dev,
+/* connect.c. Takes over the rx_memory. */
+gantry_result tcp_connector_open(const struct tcp_context *ctx, struct tcp_rx_memory *rx_memory, int dev,
 				 const struct wire_handle *h, struct tcp_connector **ret) REQUIRES(loop_mu);
 struct tcp_connector *tcp_connector_find(uint64_t id) REQUIRES(loop_mu);
 void tcp_connector_free(struct tcp_connector *c) REQUIRES(loop_mu);

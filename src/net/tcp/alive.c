@@ -305,6 +305,8 @@ void tcp_lanes_check(struct tcp_link *l, uint64_t now, uint64_t grace)
 		tcp_link_service(l, 0); /* says so to the peer */
 }
 
+/* ---- links: heartbeats, silence, the end ---- */
+
 static const uint64_t linger_max_ns = 10000000000, linger_failed_ns = 100000000, slack_max_ns = 500000000;
 
 uint64_t tcp_alive_interval(void)

@@ -40,11 +40,11 @@
 #include "base/param.h"
 #include "net/tcp/link.h"
 
-/* ---- how a piece gets into the socket ---- */
-
 /*
+ * ---- how a piece gets into the socket ----
+ *
  * Ways of a piece of a bulk message into the kernel, from host memory: through a pipe, or by sendmsg, by reference or
- * copied. link.h has the table; bulk_tx.c says which when.
+ * copied. link.h has the table, "pieces" below says which when.
  */
 
 #ifndef MSG_ZEROCOPY

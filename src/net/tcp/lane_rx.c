@@ -18,9 +18,9 @@
 #include "base/log.h"
 #include "net/tcp/link.h"
 
-/* ---- where payload goes ---- */
-
 /*
+ * ---- where payload goes ----
+ *
  * Where the payload of a frame goes, and what its end means: the memory of a posted receive, in one piece or several; a
  * buffer of our own for a message whose receive is not posted yet; the text of an error; nowhere. unpack_rx.c has the
  * one that ends in device memory.

@@ -20,8 +20,6 @@
 #include "net/tcp/stage.h"
 #include "net/tcp/unpack.h"
 
-/* ---- one pass of a user ---- */
-
 /*
  * One pass over a link's lanes, made by whoever calls test.
  *
@@ -107,6 +105,8 @@ void tcp_link_service(struct tcp_link *l, int heartbeat)
 	if (heartbeat || load_relaxed(&l->tx.pending))
 		tcp_control_flush(l);
 }
+
+/* ---- worker threads ---- */
 
 enum { MAX_WORKERS = 32, MAX_LINKS = 512, SPIN_NS = 200000, SLEEP_MS = 100, MAX_POLL = 256 };
 

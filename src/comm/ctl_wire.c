@@ -89,6 +89,8 @@ gantry_result ctl_parse(struct ctl_parser *p, const uint8_t *in, size_t n, ctl_f
 {
 	const uint8_t *end = in + n;
 
+	if (p->have >= CTL_HEAD_SIZE && !p->body)
+		return GANTRY_ERR_PROTOCOL; /* its head was refused: a connection that lingers is still read */
 	while (in < end) {
 		struct ctl_head head;
 		uint8_t *body;

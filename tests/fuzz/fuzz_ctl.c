@@ -53,6 +53,8 @@ static gantry_result parse(const uint8_t *in, size_t n, size_t piece, struct see
 		r = ctl_parse(&p, copy, m, frame, s);
 		free(copy);
 	}
+	/* What is no frame stays none, whatever follows: connections that linger are read on. */
+	MUST(r == GANTRY_OK || ctl_parse(&p, in, 1, frame, s) == r);
 	ctl_parser_free(&p);
 	return r;
 }

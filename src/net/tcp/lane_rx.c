@@ -221,7 +221,7 @@ static uint32_t list_span(struct tcp_lane_rx *rx, struct tcp_span *span) REQUIRE
 		if (span->bytes < rx->left)
 			ahead = 0;
 		else if (rx->frame.piece.length > COPY_TWICE_MAX)
-			ahead = WIRE_FRAME_SIZE;
+			ahead = wire_header_size(rx->frame.kind); /* most likely one of the same kind follows */
 	}
 	if (ahead)
 		span->iov[span->n++] = (struct iovec){rx->buf + rx->tail, ahead};

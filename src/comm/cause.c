@@ -13,8 +13,8 @@
  * An error of this rank's own (a plugin that cannot be loaded, no descriptors) is about this rank, whichever peer it
  * was connecting to; all others are told, also those that have no connection to it.
  *
- * The wait ends with the news of a loss, with the closing rank's reason, with its goodbye without one (it has left:
- * that is the cause then), or after a moment.
+ * The wait ends with the news of a loss, with the reason that a rank tells, with the closing rank's goodbye without one
+ * (it has left: that is the cause then), or after a moment.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <stdio.h>
@@ -34,8 +34,8 @@ static const uint64_t why_tag = 2ull << 32; /* peer.c has those of 1 << 32 */
 /* What a rank that leaves because of another one, or of itself, says to others. Ranks of different byte order do not
  * meet. */
 struct why {
-	int32_t result, rank;
-	char text[248];
+	int32_t result, rank, teller;
+	char text[244];
 };
 
 int comm_error_about(const struct gantry_comm *comm, gantry_result r, int peer)
@@ -71,10 +71,12 @@ static void fail_with(struct gantry_comm *comm, gantry_result heard, struct why 
 		return;
 	}
 	why->text[sizeof(why->text) - 1] = 0;
-	if (why->rank == rank)
-		snprintf(found, sizeof(found), "rank %d has left because of an error of its own: %s", rank, why->text);
+	if (why->rank == why->teller)
+		snprintf(found, sizeof(found), "rank %d has left because of an error of its own: %s", why->rank,
+			 why->text);
 	else
-		snprintf(found, sizeof(found), "rank %d has left because of rank %d: %s", rank, why->rank, why->text);
+		snprintf(found, sizeof(found), "rank %d has left because of rank %d: %s", why->teller, why->rank,
+			 why->text);
 	comm_fail(comm, (gantry_result)why->result, why->rank, found);
 }
 
@@ -123,7 +125,10 @@ int comm_cause_look(struct gantry_comm *comm)
 
 	if (!comm_cause_waits(comm))
 		return 0;
+	/* Whoever tells: the hub may go, with what this rank waits for, before the one that it suspects says a word. */
 	if (!over(comm))
+		r = gantry_ctl_try_recv_any(comm->ctl, why_tag, &why, sizeof(why));
+	if (r == GANTRY_AGAIN && !over(comm))
 		r = gantry_ctl_try_recv(comm->ctl, comm->cause.rank, why_tag, &why, sizeof(why));
 	if (r == GANTRY_AGAIN && !over(comm) && gantry_now_ns() < comm->cause.until)
 		return 1;
@@ -148,6 +153,7 @@ void comm_cause_tell(struct gantry_comm *comm)
 	comm_mu_lock(&comm->mu);
 	why.result = (int32_t)comm->error.result;
 	why.rank = comm->error.rank;
+	why.teller = comm->rank;
 	snprintf(why.text, sizeof(why.text), "%.*s", (int)sizeof(why.text) - 1, comm->error.text);
 	comm_mu_unlock(&comm->mu);
 	/* The control plane has told the others of its own finds, at the same time as us. */

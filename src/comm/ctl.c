@@ -318,19 +318,35 @@ static gantry_result take(struct gantry_ctl *m, int from, struct ctl_message *ms
 	return GANTRY_OK;
 }
 
+static gantry_result take_tagged(struct gantry_ctl *m, int from, uint64_t tag, void *data, size_t size)
+	REQUIRES(loop_mu)
+{
+	gantry_list_each_entry (msg, &m->peers[from].inbox, struct ctl_message, node) {
+		if (msg->tag == tag)
+			return take(m, from, msg, data, size);
+	}
+	return GANTRY_AGAIN;
+}
+
+gantry_result gantry_ctl_try_recv_any(struct gantry_ctl *ctl, uint64_t tag, void *data, size_t size)
+{
+	gantry_result r = GANTRY_AGAIN;
+
+	TRY_NOW(check(ctl, 0, size));
+	inet_loop_lock();
+	for (int i = 0; i < ctl->config.nranks && r == GANTRY_AGAIN; i++)
+		r = take_tagged(ctl, i, tag, data, size);
+	inet_loop_unlock();
+	return r;
+}
+
 gantry_result gantry_ctl_try_recv(struct gantry_ctl *ctl, int from, uint64_t tag, void *data, size_t size)
 {
 	gantry_result r = GANTRY_OK;
 
 	TRY(check(ctl, from, size));
 	inet_loop_lock();
-	r = GANTRY_AGAIN;
-	gantry_list_each_entry (msg, &ctl->peers[from].inbox, struct ctl_message, node) {
-		if (msg->tag == tag) {
-			r = take(ctl, from, msg, data, size);
-			break;
-		}
-	}
+	r = take_tagged(ctl, from, tag, data, size);
 	if (r == GANTRY_AGAIN && !ctl->callbacks) {
 		r = obstacle(ctl, from);
 		if (r == GANTRY_OK)

@@ -81,6 +81,8 @@ gantry_result gantry_ctl_allgather(struct gantry_ctl *ctl, const void *mine, siz
 gantry_result gantry_ctl_send(struct gantry_ctl *ctl, int to, uint64_t tag, const void *data, size_t size);
 /* AGAIN when it is not there yet. A sender that is lost or has left: its error. size must match. */
 gantry_result gantry_ctl_try_recv(struct gantry_ctl *ctl, int from, uint64_t tag, void *data, size_t size);
+/* Of whichever rank has sent one. GANTRY_AGAIN if none has, also when ranks or the hub are gone. */
+gantry_result gantry_ctl_try_recv_any(struct gantry_ctl *ctl, uint64_t tag, void *data, size_t size);
 /* Waits until any message, reply or loss arrives since the last call, at most timeout_ns. */
 void gantry_ctl_wait(struct gantry_ctl *ctl, uint64_t timeout_ns);
 /* Asks another rank's on_call and waits for the answer, at most GANTRY_TIMEOUT. */

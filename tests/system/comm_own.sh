@@ -3,7 +3,7 @@
 # A rank that lacks something of its own (its plugin, descriptors) says so, and all other ranks hear that it is about that
 # rank and why.
 # Catches: an own error that is reported as about the peer of the moment, "rank 1 has left" without the reason, ranks without
-# a connection to it that hear nothing.
+# a connection to it, or that come late, that hear nothing.
 . "$(dirname "$0")/lib.sh"
 no_leaks
 unset GANTRY_NET_PLUGIN GANTRY_TRANSPORT
@@ -21,4 +21,5 @@ try plugin 0 net # whose process has the bootstrap root
 for transport in net shm p2p; do
 	try nofile 1 $transport
 done
+try late 1 net
 exit $failed

@@ -5,16 +5,35 @@
  *
  *   plugin   the net plugin that GANTRY_NET_PLUGIN names is not there
  *   nofile   it may open no further descriptor
+ *   late     the same; rank 4 is late, rank 3, which waits for it, is stopped until the hub has gone with rank 0, and so
+ *            hears in one moment why rank 1 has left, that it has, and that the hub is gone
  *
  * Every rank must be told that this is about the victim, with the victim's reason: the victim, its neighbours and those
  * who have no connection to it. A line for each says what it was told.
  */
+#include <signal.h>
+
 #include "comm_util.h"
 
 enum { N = 5 };
 
 static const char *what, *transport, *folder;
 static int victim;
+
+static void be_late(int rank)
+{
+	if (rank == victim)
+		usleep(300000);
+	if (rank == 4)
+		usleep(2500000);
+	if (rank == 3 && fork() == 0) {
+		usleep(150000);
+		kill(getppid(), SIGSTOP);
+		usleep(1500000);
+		kill(getppid(), SIGCONT);
+		_exit(0);
+	}
+}
 
 static void be_rank(int rank)
 {
@@ -35,6 +54,8 @@ static void be_rank(int rank)
 
 		CHECK_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
 	}
+	if (strcmp(what, "late") == 0)
+		be_late(rank);
 	for (uint32_t round = 0; r == GANTRY_OK; round++)
 		r = node_exchange(&me, 1, 4096, round);
 	CHECK_EQ(gantry_comm_error(me.comm, &about, text, sizeof(text)), r);

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gantry's communicator: point to point between ranks, on GPUs or on the host, over peer access, shared memory or the
- * network. C99-clean, no CUDA headers.
+ * Gantry's communicator: collectives and point to point between ranks, on GPUs or on the host, over peer access, shared
+ * memory or the network. C99-clean, no CUDA headers.
  *
  *   rank 0: gantry_unique_id_create(&id), and the id travels to all ranks by whatever way there is
  *   all:    gantry_comm_init(&config, &comm)
+ *           gantry_all_reduce(in, out, count, GANTRY_TYPE_FLOAT32, GANTRY_OP_SUM, comm, stream)
  *           gantry_group_start(); gantry_send(...); gantry_recv(...); gantry_group_end();
  *           gantry_stream_sync(dev, stream)
  *           gantry_comm_destroy(comm)
  *
  * Ranks may be processes or threads; several may share one GPU. Sends and receives between two ranks match in the order
- * in which they are called. Outside a group a call is a group of its own.
+ * in which they are called; collectives match in the order in which each rank calls them, and all ranks call the same
+ * ones. Outside a group a call is a group of its own.
  *
  * THREADS. Calls for one communicator come from one thread at a time, but for gantry_comm_abort, gantry_comm_error,
  * gantry_comm_get_counters, gantry_comm_report, gantry_comm_rank and gantry_comm_size, which any thread may call until
@@ -54,6 +56,9 @@ struct gantry_comm_config {
 	struct gantry_device *device; /* borrowed until destroy */
 	const char *transport;	      /* "auto", or a comma-separated list of those allowed; NULL: GANTRY_TRANSPORT */
 	int channels;		      /* 0: GANTRY_CHANNELS */
+	const char *name;	      /* for logs, reports and traces; NULL: none */
+	int nonblocking;	      /* 1: see gantry_comm_error */
+	int traffic_class;	      /* of its connections, as IP_TOS has it */
 };
 #define GANTRY_COMM_CONFIG_INIT GANTRY_STRUCT_INIT(struct gantry_comm_config)
 /* Returns when all ranks are there; fails by GANTRY_CONNECT_TIMEOUT, naming who is missing. The cause of a failure is
@@ -64,8 +69,77 @@ GANTRY_API gantry_result gantry_comm_destroy(struct gantry_comm *comm);
 /* Ends everything in flight on this rank, from any thread. The communicator can only be destroyed afterwards. */
 GANTRY_API gantry_result gantry_comm_abort(struct gantry_comm *comm);
 /* The first error of the communicator, OK if none; from any thread. text: one line with cause and peer, may be NULL.
- * ret_rank: who it is about, -1 if that is not known; may be NULL. */
+ * ret_rank: who it is about, -1 if that is not known; may be NULL. Never blocks.
+ * Of a non-blocking communicator: calls that would wait for other ranks return GANTRY_AGAIN, and so does this, until
+ * they are done; its memory is written by init, split, shrink and grow at once. */
 GANTRY_API gantry_result gantry_comm_error(struct gantry_comm *comm, int *ret_rank, char *text, size_t len);
+
+/*
+ * ---- the life of a communicator ----
+ *
+ * config (all of these): transport, channels, name, nonblocking and traffic_class are taken from it; NULL: as in the
+ * communicator that the new one is made from. All its ranks call these, in the same order, but for shrink.
+ */
+/* One new communicator for each color >= 0, its ranks ordered by key, then by their rank here. A negative color takes
+ * part and gets NULL. */
+GANTRY_API gantry_result gantry_comm_split(struct gantry_comm *comm, int color, int key,
+					   const struct gantry_comm_config *config, struct gantry_comm **ret_comm);
+/* A new communicator without the ranks of `exclude`, which do not call. abort: what is in flight here is ended first,
+ * and ranks of `exclude` may be dead; 0: it is waited for. */
+GANTRY_API gantry_result gantry_comm_shrink(struct gantry_comm *comm, const int *exclude, int nexclude, int abort,
+					    const struct gantry_comm_config *config, struct gantry_comm **ret_comm);
+/* For one rank of a communicator that will grow: the id by which the newcomers join. */
+GANTRY_API gantry_result gantry_comm_grow_id(struct gantry_comm *comm, struct gantry_unique_id *ret_id);
+/* A new communicator of nranks > the old number. Ranks of the old one keep theirs: comm, id (the one rank that made it;
+ * NULL on the others), rank -1. Newcomers: comm NULL, the id, their rank, and config with a device. */
+GANTRY_API gantry_result gantry_comm_grow(struct gantry_comm *comm, int nranks, const struct gantry_unique_id *id,
+					  int rank, const struct gantry_comm_config *config,
+					  struct gantry_comm **ret_comm);
+/* Waits for what was enqueued, with all ranks; no calls but destroy and abort afterwards. */
+GANTRY_API gantry_result gantry_comm_finalize(struct gantry_comm *comm);
+/* Ends what is in flight, here; afterwards only split, shrink, destroy and abort are right. */
+GANTRY_API gantry_result gantry_comm_revoke(struct gantry_comm *comm);
+
+/*
+ * ---- collectives ----
+ *
+ * count: elements of `in` (all_reduce, reduce, broadcast), or of one rank's part (the others). In place: `in` and `out`
+ * are the same, or the part of this rank in the larger one of them. Where a rank has no use for a buffer, NULL is fine
+ * (`out` of reduce and gather, `in` of broadcast and scatter, on ranks that are not the root). op: enum gantry_op, or
+ * what gantry_op_create_premul gave. Results of all ranks are equal bit by bit, and from run to run.
+ */
+GANTRY_API gantry_result gantry_all_reduce(const void *in, void *out, size_t count, enum gantry_type type, int op,
+					   struct gantry_comm *comm, struct gantry_stream *stream);
+GANTRY_API gantry_result gantry_reduce(const void *in, void *out, size_t count, enum gantry_type type, int op, int root,
+				       struct gantry_comm *comm, struct gantry_stream *stream);
+GANTRY_API gantry_result gantry_broadcast(const void *in, void *out, size_t count, enum gantry_type type, int root,
+					  struct gantry_comm *comm, struct gantry_stream *stream);
+GANTRY_API gantry_result gantry_all_gather(const void *in, void *out, size_t count, enum gantry_type type,
+					   struct gantry_comm *comm, struct gantry_stream *stream);
+GANTRY_API gantry_result gantry_reduce_scatter(const void *in, void *out, size_t count, enum gantry_type type, int op,
+					       struct gantry_comm *comm, struct gantry_stream *stream);
+GANTRY_API gantry_result gantry_all_to_all(const void *in, void *out, size_t count, enum gantry_type type,
+					   struct gantry_comm *comm, struct gantry_stream *stream);
+GANTRY_API gantry_result gantry_gather(const void *in, void *out, size_t count, enum gantry_type type, int root,
+				       struct gantry_comm *comm, struct gantry_stream *stream);
+GANTRY_API gantry_result gantry_scatter(const void *in, void *out, size_t count, enum gantry_type type, int root,
+					struct gantry_comm *comm, struct gantry_stream *stream);
+/* What follows on the stream begins when all ranks have come to it. */
+GANTRY_API gantry_result gantry_barrier(struct gantry_comm *comm, struct gantry_stream *stream);
+
+/* Each input is multiplied by the scalar, then summed. scalar: one element of the type, read now (on_device 0) or by the
+ * kernels of each collective that uses it. The op belongs to this communicator, and may be destroyed before collectives
+ * that use it have run. */
+GANTRY_API gantry_result gantry_op_create_premul(struct gantry_comm *comm, enum gantry_type type, const void *scalar,
+						 int on_device, int *ret_op);
+GANTRY_API gantry_result gantry_op_destroy(struct gantry_comm *comm, int op);
+
+/* Which algorithm, protocol, channels and chunk a collective of this size would take, and the costs of the others, as
+ * lines of text. what: "all_reduce", ... */
+GANTRY_API gantry_result gantry_comm_explain(struct gantry_comm *comm, const char *what, size_t count,
+					     enum gantry_type type, FILE *f);
+
+/* ---- point to point ---- */
 
 GANTRY_API gantry_result gantry_send(const void *buf, size_t count, enum gantry_type type, int peer,
 				     struct gantry_comm *comm, struct gantry_stream *stream);

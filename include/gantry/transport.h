@@ -53,6 +53,8 @@ struct gantry_peer_info {
 	char bus_id[24];	       /* the GPU's, "" for the host device */
 	char host_name[64];
 	char version[32];
+	uint32_t coll_step;   /* collectives: bytes of a step of Simple that the rings of its transports hold */
+	uint32_t coll_protos; /* 1 << enum gantry_proto: which all its connections have */
 };
 
 enum { GANTRY_CONNECT_INFO_SIZE = 512 };

@@ -182,6 +182,7 @@ static void own_info(const struct gantry_comm *comm, struct gantry_peer_info *re
 	snprintf(ret->bus_id, sizeof(ret->bus_id), "%s", comm->device->bus_id);
 	gethostname(ret->host_name, sizeof(ret->host_name) - 1);
 	snprintf(ret->version, sizeof(ret->version), "%s", GANTRY_VERSION);
+	comm_coll_describe(comm, ret);
 }
 
 /* All ranks: fills in infos, peers and nchannels. channels: as asked for, 0: automatic. ERR_SETTING names what differs,
@@ -274,6 +275,7 @@ static void comm_free(struct gantry_comm *comm)
 		return;
 	}
 	comm_memory_free(comm);
+	comm_coll_free(comm);
 	if (comm->peers)
 		comm_peers_free(comm);
 	comm_works_free(comm);
@@ -314,6 +316,8 @@ gantry_result gantry_comm_init(const struct gantry_comm_config *config, struct g
 	if (!comm)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a communicator");
 	gantry_list_init(&comm->regs);
+	gantry_list_init(&comm->coll.plans);
+	gantry_list_init(&comm->coll.ops);
 	gantry_list_init(&comm->node);
 	comm->rank = config->rank;
 	comm->nranks = config->nranks;
@@ -341,6 +345,7 @@ gantry_result gantry_comm_init(const struct gantry_comm_config *config, struct g
 	group.ctx = comm;
 	TRY(gantry_proxy_group_create(comm->proxy, &group, &comm->group));
 	TRY(comm_works_init(comm));
+	TRY(comm_coll_init(comm));
 	comm_watch_add(comm);
 	LOG_INFO(COMM, "rank %d of %d in communicator %016llx on %s, %s", comm->rank, comm->nranks,
 		 (unsigned long long)comm->id, comm->device->name, COUNT_TEXT(comm->nchannels, "channel"));

@@ -4,7 +4,8 @@
  *
  *   comm.c     its life: init, with what all ranks must have alike, destroy, abort, errors
  *   peer.c     connections: made lazily, all channels of a peer at once
- *   enqueue.c  gantry_send, gantry_recv and groups of them; plans; argument memory of launches, launching
+ *   enqueue.c  gantry_send, gantry_recv; groups; argument memory of launches, launching
+ *   coll.c     collectives: calls, the plans that they follow, operations for the proxy
  *   memory.c   registered buffers
  *   cause.c    whose fault an error is
  *   report.h   who waits for whom: reports, the watchdog, traces
@@ -20,6 +21,7 @@
 
 #include "base/list.h"
 #include "base/mutex.h"
+#include "coll/coll.h"
 #include "comm/ctl.h"
 #include "device/device.h"
 #include "device/work.h"
@@ -77,6 +79,24 @@ struct comm_reg {
 
 MUTEX_KIND(comm_mu);
 
+/* A reduction with a scalar, made by gantry_op_create_premul. */
+struct comm_op {
+	struct gantry_list node;
+	int number;
+	enum gantry_type type;
+	uint64_t scalar;
+	const void *at; /* on the device; NULL: `scalar` it is */
+};
+
+/* What a communicator does for collectives; coll.c's. */
+struct comm_coll {
+	struct coll_topo topo;
+	struct coll_limits limits;
+	struct gantry_list plans, ops;
+	uint64_t calls; /* collectives so far; the same on all ranks */
+	void *word;	/* the barrier's, device memory */
+};
+
 struct gantry_comm {
 	struct gantry_list node; /* of all communicators of the process: watch.c */
 	int rank, nranks, nchannels;
@@ -126,6 +146,7 @@ struct gantry_comm {
 		int rank;
 		char text[COMM_ERROR_TEXT];
 	} cause;
+	struct comm_coll coll;
 	int report_wanted, report_written; /* watch.c */
 	uint64_t stall_sum, stall_since;   /* watch.c: progress as last seen */
 };
@@ -157,21 +178,57 @@ int comm_cause_look(struct gantry_comm *comm);
 /* The latched error, or what a kernel has reported meanwhile. */
 gantry_result comm_check(struct gantry_comm *comm);
 
-/* A call of a group. */
+/* A call of a group: a transfer, or a collective if `coll` says so. */
 struct comm_call {
 	struct gantry_comm *comm;
 	struct gantry_stream *stream;
-	char *buf;
+	char *buf; /* of a collective: the output */
 	uint64_t bytes;
-	int peer, send;
+	int peer, send; /* of a collective: the root */
+	int coll;	/* 1 + enum coll_kind; 0: a transfer */
+	/* Of a collective. */
+	struct comm_plan *plan;
+	struct coll_choice choice;
+	const char *in;
+	uint64_t count, scalar;
+	const void *scalar_at;
+	uint8_t type, op;
 };
 
 /* Makes the connections that the calls need, of all communicators among them at the same time. */
 gantry_result comm_connect(const struct comm_call *calls, size_t n);
 void comm_peers_free(struct gantry_comm *comm);
 
+/* Adds a call to this thread's group, which it ends if it is a group of its own. r: what was wrong with it. */
+gantry_result comm_group_add(gantry_result r, const struct comm_call *call);
+
+/* What this rank can do, for its peer info; and with those of all ranks. */
+void comm_coll_describe(const struct gantry_comm *comm, struct gantry_peer_info *info);
+gantry_result comm_coll_init(struct gantry_comm *comm);
+void comm_coll_free(struct gantry_comm *comm);
+/* The connections that a call needs if it is a collective whose connections are not known to be made, as transfers:
+ * answers how many. ret: NULL, or room for all of them. */
+size_t comm_coll_needs(const struct comm_call *call, struct comm_call *ret);
+gantry_result comm_coll_enqueue(const struct comm_call *call);
+
 gantry_result comm_works_init(struct gantry_comm *comm);
 void comm_works_free(struct gantry_comm *comm);
+/* The next argument memory with room for so many bytes of the kernel's works; waits until it is free. */
+gantry_result comm_work_get(struct gantry_comm *comm, size_t bytes, struct gantry_stream *stream,
+			    struct comm_work **ret_work);
+/* Launches a kernel whose arguments refer to that memory, after what the communicator has launched before. ntimes: of
+ * its transfers. */
+struct comm_launch {
+	const struct gantry_kernel *kernel;
+	const void *args;
+	size_t args_size;
+	uint32_t blocks, ntimes;
+};
+gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, const struct comm_launch *launch,
+			       struct gantry_stream *stream);
+/* What a launch on this stream must wait for: *ret_after NULL: nothing. */
+void comm_work_after(const struct gantry_comm *comm, const struct gantry_stream *stream, const uint64_t **ret_after,
+		     uint64_t *ret_value);
 /* Launches that have not ended. */
 int comm_works_busy(const struct gantry_comm *comm);
 int comm_work_busy(const struct comm_work *w);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From gantry_send and gantry_recv to a launch, in the order of this file:
+ * From gantry_send and gantry_recv to a launch, and groups of calls, in the order of this file:
  *
  *   works    argument memory of launches; nothing is allocated per launch once the sizes have settled
  *   plans    a transfer becomes xfers for the kernel's blocks and operations for the proxy. What both ends must agree on
@@ -157,12 +157,11 @@ static gantry_result grow_work(struct gantry_comm *comm, struct comm_work *w, ui
 	return GANTRY_OK;
 }
 
-/* The next argument memory with room for n transfers; waits until it is free. */
-static gantry_result work_get(struct gantry_comm *comm, uint32_t n, struct gantry_stream *stream,
-			      struct comm_work **ret_work)
+gantry_result comm_work_get(struct gantry_comm *comm, size_t bytes, struct gantry_stream *stream,
+			    struct comm_work **ret_work)
 {
 	struct comm_work *w = &comm->works[comm->launches % COMM_WORKS];
-	uint32_t capacity = w->capacity;
+	uint32_t capacity = w->capacity, n = (uint32_t)((bytes + xfers_size(1) - 1) / xfers_size(1));
 	struct gantry_waiter wait;
 
 	gantry_waiter_init(&wait, NULL);
@@ -184,28 +183,55 @@ static gantry_result work_get(struct gantry_comm *comm, uint32_t n, struct gantr
 	return GANTRY_OK;
 }
 
-static gantry_result work_launch(struct gantry_comm *comm, struct comm_work *w, uint32_t n, uint32_t blocks,
-				 struct gantry_stream *stream)
+void comm_work_after(const struct gantry_comm *comm, const struct gantry_stream *stream, const uint64_t **ret_after,
+		     uint64_t *ret_value)
 {
-	gantry_result r = GANTRY_OK;
+	*ret_after = NULL;
+	if (comm->last_work && comm->last_stream != stream) {
+		*ret_after = comm->last_work->finished_dev;
+		*ret_value = comm->last_work->expected;
+	}
+}
+
+gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, const struct comm_launch *launch,
+			       struct gantry_stream *stream)
+{
+	gantry_result r;
+	struct gantry_launch l = {.kernel = launch->kernel,
+				  .blocks = launch->blocks,
+				  .args = launch->args,
+				  .args_size = launch->args_size,
+				  .abort = comm->abort_dev,
+				  .eventcounts = comm->all_notify ? comm->eventcounts : NULL};
+
+	store_relaxed(&w->expected, w->expected + launch->blocks); /* the watchdog looks */
+	comm->launches++;
+	if (comm->traced) {
+		w->ntimes = launch->ntimes;
+		w->launched = gantry_ticks();
+	}
+	r = comm->device->ops->launch(comm->device, stream, &l);
+	comm->last_stream = stream;
+	comm->last_work = w;
+	if (r != GANTRY_OK)
+		store_relaxed(&w->expected, w->expected - launch->blocks);
+	return r;
+}
+
+static gantry_result launch_transfers(struct gantry_comm *comm, struct comm_work *w, uint32_t n,
+				      struct gantry_stream *stream)
+{
 	struct gantry_device *d = comm->device;
+	uint32_t blocks = (uint32_t)comm->nchannels;
 	struct gantry_p2p_args args = {.xfers = w->xfers_dev,
 				       .first = w->first_dev,
 				       .result = comm->result_dev,
 				       .finished = w->finished_dev,
 				       .times = w->times_dev};
-	struct gantry_launch l = {.kernel = &gantry_kernel_p2p,
-				  .blocks = blocks,
-				  .args = &args,
-				  .args_size = sizeof(args),
-				  .abort = comm->abort_dev,
-				  .eventcounts = comm->all_notify ? comm->eventcounts : NULL};
+	const struct comm_launch launch = {&gantry_kernel_p2p, &args, sizeof(args), blocks, n};
 	int near = 1;
 
-	if (comm->last_work && comm->last_stream != stream) {
-		args.after = comm->last_work->finished_dev;
-		args.after_value = comm->last_work->expected;
-	}
+	comm_work_after(comm, stream, &args.after, &args.after_value);
 	/* A GPU's kernel works on a copy in its own memory: made by itself, or here if there are many. */
 	for (uint32_t b = 0; b < blocks; b++)
 		near &= w->first_host[b + 1] - w->first_host[b] <= XFERS_NEAR;
@@ -213,22 +239,10 @@ static gantry_result work_launch(struct gantry_comm *comm, struct comm_work *w, 
 		args.xfers = w->mapped_dev;
 		args.first = (void *)((char *)w->mapped_dev + xfers_size(w->capacity));
 	} else if (w->xfers_dev != w->mapped_dev) {
-		TRY(d->ops->copy_async(d, stream, w->xfers_dev, w->xfers_host, n * sizeof(struct gantry_xfer)));
-		TRY(d->ops->copy_async(d, stream, w->first_dev, w->first_host, (blocks + 1) * sizeof(uint32_t)));
+		TRY_NOW(d->ops->copy_async(d, stream, w->xfers_dev, w->xfers_host, n * sizeof(struct gantry_xfer)));
+		TRY_NOW(d->ops->copy_async(d, stream, w->first_dev, w->first_host, (blocks + 1) * sizeof(uint32_t)));
 	}
-	store_relaxed(&w->expected, w->expected + blocks); /* the watchdog looks */
-	comm->launches++;
-	if (comm->traced) {
-		w->ntimes = n;
-		w->launched = gantry_ticks();
-	}
-	r = d->ops->launch(d, stream, &l);
-	comm->last_stream = stream;
-	comm->last_work = w;
-	if (r != GANTRY_OK)
-		store_relaxed(&w->expected, w->expected - blocks);
-out:
-	return r;
+	return comm_work_launch(comm, w, &launch, stream);
 }
 
 /* ---- plans ---- */
@@ -414,33 +428,48 @@ static void fill(struct gantry_comm *comm, const struct comm_call *calls, size_t
 	}
 }
 
-/* All calls of one communicator, in order: plans, appends to the proxy, launches. */
-static gantry_result enqueue(struct gantry_comm *comm, const struct comm_call *calls, size_t n)
+/* The transfers among the calls of one communicator: plans, appends to the proxy, launches. */
+static gantry_result enqueue_transfers(struct gantry_comm *comm, const struct comm_call *calls, size_t n)
 {
-	gantry_result r = GANTRY_OK;
 	struct gantry_proxy_op *first = NULL, *last;
 	struct comm_work *w;
 	struct count c;
 
-	TRY(comm_check(comm));
-	for (size_t i = 1; i < n; i++) {
-		if (calls[i].stream != calls[0].stream)
-			FAIL(GANTRY_ERR_USAGE, "calls of one group and communicator use one stream");
-	}
 	count_calls(calls, n, &c);
-	TRY(copy_to_self(comm, calls, n));
+	TRY_NOW(copy_to_self(comm, calls, n));
 	if (!c.xfers)
-		goto out;
-	TRY(work_get(comm, c.xfers, calls[0].stream, &w));
+		return GANTRY_OK;
+	TRY_NOW(comm_work_get(comm, xfers_size(c.xfers), calls[0].stream, &w));
 	if (c.ops)
-		TRY(gantry_proxy_ops_get(comm->proxy, c.ops, &first));
+		TRY_NOW(gantry_proxy_ops_get(comm->proxy, c.ops, &first));
 	fill(comm, calls, n, &c, w, first);
 	if (first) {
 		for (last = first; last->next; last = last->next)
 			;
 		gantry_proxy_append(comm->proxy, first, last);
 	}
-	TRY(work_launch(comm, w, c.xfers, (uint32_t)comm->nchannels, calls[0].stream));
+	return launch_transfers(comm, w, c.xfers, calls[0].stream);
+}
+
+/* All calls of one communicator: its collectives in order, then its transfers. */
+static gantry_result enqueue(struct gantry_comm *comm, struct comm_call *calls, size_t n)
+{
+	gantry_result r = GANTRY_OK;
+	size_t transfers = 0;
+
+	TRY(comm_check(comm));
+	for (size_t i = 1; i < n; i++) {
+		if (calls[i].stream != calls[0].stream)
+			FAIL(GANTRY_ERR_USAGE, "calls of one group and communicator use one stream");
+	}
+	for (size_t i = 0; i < n; i++) {
+		if (calls[i].coll)
+			TRY(comm_coll_enqueue(&calls[i]));
+		else
+			calls[transfers++] = calls[i];
+	}
+	if (transfers)
+		TRY(enqueue_transfers(comm, calls, transfers));
 out:
 	if (r != GANTRY_OK && r != GANTRY_ERR_USAGE && r != GANTRY_ERR_SIZE)
 		comm_fail(comm, r, comm->rank, gantry_last_error());
@@ -456,12 +485,6 @@ static _Thread_local struct {
 	int depth;
 	gantry_result error; /* of a call within the group: the whole group fails */
 } group;
-
-static const uint8_t type_bytes[GANTRY_TYPE_COUNT] = {
-#define TYPE_BYTES(name, number, bytes, text) [number] = bytes,
-	GANTRY_TYPES(TYPE_BYTES)
-#undef TYPE_BYTES
-};
 
 static pthread_once_t key_once = PTHREAD_ONCE_INIT;
 static pthread_key_t key; /* its only use is to be destroyed when a thread ends */
@@ -534,6 +557,28 @@ out:
 	return r;
 }
 
+/* The connections that the group's collectives need. Most groups have none that is not made. */
+static gantry_result connect_collectives(const struct comm_call *calls, size_t n)
+{
+	gantry_result r = GANTRY_OK;
+	struct comm_call *needs = NULL;
+	size_t total = 0, at = 0;
+
+	for (size_t i = 0; i < n; i++)
+		total += comm_coll_needs(&calls[i], NULL);
+	if (!total)
+		return GANTRY_OK;
+	needs = malloc(total * sizeof(*needs));
+	if (!needs)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for %zu connections", total);
+	for (size_t i = 0; i < n; i++)
+		at += comm_coll_needs(&calls[i], needs + at);
+	TRY(comm_connect(needs, total));
+out:
+	free(needs);
+	return r;
+}
+
 gantry_result gantry_group_start(void)
 {
 	group.depth++;
@@ -554,50 +599,67 @@ gantry_result gantry_group_end(void)
 	group.error = GANTRY_OK;
 	if (r != GANTRY_OK || !n)
 		return r;
+	TRY(connect_collectives(group.calls, n));
 	TRY(comm_connect(group.calls, n));
 	TRY(enqueue_all(group.calls, n));
 out:
 	return r;
 }
 
-static gantry_result transfer(char *buf, size_t count, enum gantry_type type, int peer, struct gantry_comm *comm,
-			      struct gantry_stream *stream, int send)
+gantry_result comm_group_add(gantry_result r, const struct comm_call *call)
 {
-	gantry_result r = GANTRY_OK, end;
-	const char *what = send ? "gantry_send" : "gantry_recv";
-	struct comm_call call = {.comm = comm, .stream = stream, .buf = buf, .peer = peer, .send = send};
+	gantry_result end;
 
 	group.depth++;
-	if (!comm || !stream)
-		FAIL(GANTRY_ERR_INVALID, "%s: no communicator or no stream", what);
-	if ((unsigned)type >= GANTRY_TYPE_COUNT)
-		FAIL(GANTRY_ERR_INVALID, "%s: there is no type %d", what, (int)type);
-	if (peer < 0 || peer >= comm->nranks)
-		FAIL(GANTRY_ERR_INVALID, "%s: peer %d of %s", what, peer, COUNT_TEXT(comm->nranks, "rank"));
-	if (count && !buf)
-		FAIL(GANTRY_ERR_INVALID, "%s: %zu elements at NULL", what, count);
-	if (count > GANTRY_SLOT_SIZE / type_bytes[type])
-		FAIL(GANTRY_ERR_INVALID, "%s: %zu elements are too many", what, count);
-	TRY(comm_check(comm));
-	call.bytes = (uint64_t)count * type_bytes[type];
-	if (group.n == group.capacity)
-		TRY(grow_group());
-	group.calls[group.n++] = call;
-out:
-	if (r != GANTRY_OK && group.error == GANTRY_OK)
+	if (r == GANTRY_OK)
+		r = comm_check(call->comm);
+	if (r == GANTRY_OK && group.n == group.capacity)
+		r = grow_group();
+	if (r == GANTRY_OK)
+		group.calls[group.n++] = *call;
+	else if (group.error == GANTRY_OK)
 		group.error = r;
 	end = gantry_group_end();
 	return r == GANTRY_OK ? end : r;
 }
 
+static gantry_result check_transfer(const struct comm_call *call, size_t count, enum gantry_type type)
+{
+	const char *what = call->send ? "gantry_send" : "gantry_recv";
+
+	if (!call->comm || !call->stream)
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: no communicator or no stream", what);
+	if ((unsigned)type >= GANTRY_TYPE_COUNT)
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: there is no type %d", what, (int)type);
+	if (call->peer < 0 || call->peer >= call->comm->nranks)
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: peer %d of %s", what, call->peer,
+			 COUNT_TEXT(call->comm->nranks, "rank"));
+	if (count && !call->buf)
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: %zu elements at NULL", what, count);
+	if (count > GANTRY_SLOT_SIZE / coll_type_bytes(type))
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: %zu elements are too many", what, count);
+	return GANTRY_OK;
+}
+
+static gantry_result transfer(struct comm_call call, size_t count, enum gantry_type type)
+{
+	gantry_result r = check_transfer(&call, count, type);
+
+	call.bytes = r == GANTRY_OK ? (uint64_t)count * coll_type_bytes(type) : 0;
+	return comm_group_add(r, &call);
+}
+
 gantry_result gantry_send(const void *buf, size_t count, enum gantry_type type, int peer, struct gantry_comm *comm,
 			  struct gantry_stream *stream)
 {
-	return transfer((char *)(uintptr_t)buf, count, type, peer, comm, stream, 1);
+	return transfer(
+		(struct comm_call){
+			.comm = comm, .stream = stream, .buf = (char *)(uintptr_t)buf, .peer = peer, .send = 1},
+		count, type);
 }
 
 gantry_result gantry_recv(void *buf, size_t count, enum gantry_type type, int peer, struct gantry_comm *comm,
 			  struct gantry_stream *stream)
 {
-	return transfer(buf, count, type, peer, comm, stream, 0);
+	return transfer((struct comm_call){.comm = comm, .stream = stream, .buf = buf, .peer = peer}, count, type);
 }

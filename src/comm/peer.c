@@ -135,7 +135,7 @@ static int is_ready(const struct comm_call *c)
 {
 	const struct comm_peer *p = &c->comm->peers[c->peer];
 
-	return c->peer == c->comm->rank || p->ready[c->send];
+	return c->coll || c->peer == c->comm->rank || p->ready[c->send];
 }
 
 static gantry_result give_up(const struct comm_call *c, uint64_t waited_ns)

@@ -52,6 +52,9 @@ struct gantry_conn {
 	uint64_t seen;	  /* sending: head as last read. That line is the consumer's; a look at it costs a quarter of a
 			     round trip */
 	uint64_t offered; /* receiving: steps offered that have not arrived; head is this much behind step */
+	uint64_t coll;	  /* the collective that used it last: k_prim.h */
+	uint64_t ended;	  /* step at which the operation before that one ended */
+	uint64_t base;	  /* step at which that one began */
 	struct gantry_conn_state
 		shown; /* what `state` shows: counted here, stored there. Adding there takes a GPU 0.8 us */
 };

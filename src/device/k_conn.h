@@ -136,6 +136,22 @@ DEV char *k_place(const struct gantry_conn *c, uint32_t mode, uint64_t step, uin
 					  : (char *)(uintptr_t)gantry_slot_place(where);
 }
 
+/* Launches of a communicator on different streams stay in order: begins when the launch before has ended, that is when
+ * *after has come to `value`. Whether it was aborted. */
+DEV int k_after(const uint64_t *after, uint64_t value)
+{
+	struct dev_wait w;
+	int aborted = 0;
+
+	if (dev_lane() == 0) {
+		dev_wait_init(&w);
+		while (!aborted && dev_load(after) < value)
+			aborted = dev_wait(&w);
+		dev_wait_done(&w);
+	}
+	return (int)dev_bcast((uint64_t)aborted);
+}
+
 /* The first error of a launch. */
 DEV void k_fail(uint32_t *result, uint32_t error)
 {

@@ -555,21 +555,6 @@ DEV uint32_t p2p_group(struct gantry_xfer *xfers, struct gantry_xfer_time *times
 	return (uint32_t)job.kind;
 }
 
-/* Launches of a communicator on different streams stay in order. Whether it was aborted. */
-DEV int p2p_after(const struct gantry_p2p_args *a)
-{
-	struct dev_wait w;
-	int aborted = 0;
-
-	if (dev_lane() == 0) {
-		dev_wait_init(&w);
-		while (!aborted && dev_load(a->after) < a->after_value)
-			aborted = dev_wait(&w);
-		dev_wait_done(&w);
-	}
-	return (int)dev_bcast((uint64_t)aborted);
-}
-
 /*
  * ---- near ----
  *
@@ -644,7 +629,7 @@ DEV void k_p2p(const struct gantry_p2p_args *a)
 	DEV_SHARED struct p2p_near near;
 
 #endif
-	if (a->after && p2p_after(a))
+	if (a->after && k_after(a->after, a->after_value))
 		n = 0; /* the abort is seen below by whoever asks; nothing was begun */
 #ifdef DEV_NEAR
 	if (DEV_NEAR && n <= P2P_NEAR)

@@ -3,15 +3,18 @@
  * The primitives that collectives are made of: send, recv, copySend, recvCopySend, recvReduceSend, recvReduceCopy and
  * recvReduceCopySend, over nrecv connections that bring data and nsend that take it away. They block: all lanes of the
  * block call them together, lane 0 waits, in the order of the peers. Every source is reduced with the others (one alone
- * is copied), the local input first; every destination, the local output first, gets the result.
+ * is copied), in this order: the local output, if a partial result is there (PRIM_ACC); the received ones, with the
+ * local input among them at `in_at`, so that ranks that reduce the same sources in the order of ranks get the same
+ * bits. Every destination, the local output first, gets the result.
  *
  * How data lies on the steps of a connection. Both ends and the proxies between them follow these rules:
  *
- *   operation   begins, on each of its connections, at base = conn->step rounded up to a multiple of chunk_steps. Its
- *               steps follow each other from there without gaps; at its end conn->step is the next one. Steps that
- *               were left out below base carry nothing. Nobody stores head for them; the producer counts them as
- *               consumed as soon as head is where the operation before ended (without that, an operation whose slices
- *               fill the ring would wait for ever). An operation that moves nothing on a connection leaves no trace
+ *   operation   begins, on each of its connections, with the first slice there, at base = conn->step rounded up to a
+ *               multiple of chunk_steps. Its steps follow each other from there without gaps; conn->step is always the
+ *               next one. Steps that were left out below base carry nothing. Nobody stores head for them; the producer
+ *               counts them as consumed as soon as head is where the operation before ended (without that, an operation
+ *               whose slices fill the ring would wait for ever). An operation that moves nothing on a connection leaves
+ *               no trace
  *   chunk       what one call of a collective's loop moves, at most chunk_steps * step_bytes. Calls cut it into slices.
  *               Where all ranks send a chunk before they receive one, as in a ring, chunk_steps is at most STEPS / 2:
  *               the next call needs space to send before it consumes, and there would be none
@@ -28,7 +31,7 @@
  *               for a proxy, with the size of the data, not of the lines
  *
  * What a slot says must be what is expected, else both sides would drift apart: another size is GANTRY_ERR_SIZE.
- * All connections of an operation have the same step_bytes.
+ * All connections of an operation move steps of the same size, which may be less than a slot of a ring holds.
  *
  * Order, Simple. Lane 0: acquire of every source's slot and of every destination's head or offer. Barrier (dev_share).
  * All: read, reduce, write. Barrier. Lane 0: release of the slots of what is sent, then of the heads of what is
@@ -45,8 +48,8 @@
 #include "device/k_reduce.h"
 
 enum { GANTRY_PRIM_PEERS = 8 };
-/* What a primitive has a part in: its own input and output, data from peers and to peers. */
-enum { PRIM_IN = 1, PRIM_OUT = 2, PRIM_RECV = 4, PRIM_SEND = 8 };
+/* What a primitive has a part in: its own input and output, data from peers and to peers, a partial result in output. */
+enum { PRIM_IN = 1, PRIM_OUT = 2, PRIM_RECV = 4, PRIM_SEND = 8, PRIM_ACC = 16 };
 enum gantry_prim_kind {
 	GANTRY_PRIM_SEND = PRIM_IN | PRIM_SEND,
 	GANTRY_PRIM_RECV = PRIM_RECV | PRIM_OUT,
@@ -57,45 +60,43 @@ enum gantry_prim_kind {
 	GANTRY_PRIM_RECV_REDUCE_COPY_SEND = PRIM_IN | PRIM_RECV | PRIM_OUT | PRIM_SEND,
 };
 
-/* Each lane has its own, all with the same values, but for `modes`, which is lane 0's. */
+/* An operation. Each lane has its own, all with the same values, but for `modes`, which is lane 0's. */
 struct dev_prims {
-	struct gantry_conn *const *recv, *const *send; /* borrowed arrays */
-	uint32_t nrecv, nsend;
+	uint64_t id; /* gantry_coll's */
 	uint32_t proto, type, op;
-	uint32_t elem;	       /* bytes of an element */
-	uint32_t slice_steps;  /* 1 for LL and LL128 */
-	uint32_t error;	       /* gantry_result: the first one */
-	uint64_t slice, chunk; /* elements at most */
+	uint32_t elem;			   /* bytes of an element */
+	uint32_t slice_steps, chunk_steps; /* the former is 1 for LL and LL128 */
+	uint32_t error;			   /* gantry_result: the first one */
+	uint64_t slice;			   /* elements at most */
 	uint64_t scalar;
-	const char *input;
-	char *output;
-	uint64_t received, sent; /* steps, of this operation, on each connection */
-	uint64_t recv_base[GANTRY_PRIM_PEERS], send_base[GANTRY_PRIM_PEERS];
 	uint32_t modes; /* of the slice's sources, two bits each; 0 for LL and LL128 */
 };
 
 /* What a call works on: a slice. */
 struct prim_slice {
-	uint32_t what; /* enum gantry_prim_kind */
-	uint32_t last;
+	uint32_t what; /* PRIM_* */
+	uint32_t last, in_at;
+	uint32_t nrecv, nsend;
+	struct gantry_conn *const *recv, *const *send; /* borrowed arrays */
 	const char *in;
 	char *out;
 	uint64_t count, bytes;
 };
 
-DEV uint64_t prim_recv_step(const struct dev_prims *p, uint32_t i)
-{
-	return p->recv_base[i] + p->received;
-}
-DEV uint64_t prim_send_step(const struct dev_prims *p, uint32_t i)
-{
-	return p->send_base[i] + p->sent;
-}
-
 DEV void prim_show(struct gantry_conn *c, uint64_t step, uint32_t phase)
 {
 	dev_store_relaxed(&c->state->step, step);
 	dev_store_relaxed32(&c->state->phase, phase);
+}
+
+/* Lane 0: the operation's first use of a connection. */
+DEV void prim_open(const struct dev_prims *p, struct gantry_conn *c)
+{
+	if (c->coll == p->id)
+		return;
+	c->coll = p->id;
+	c->ended = c->step;
+	c->step = c->base = (c->step + p->chunk_steps - 1) / p->chunk_steps * p->chunk_steps;
 }
 
 /* Lane 0. Waits until meta, and where it matters `where`, are the step's. */
@@ -106,6 +107,7 @@ DEV uint32_t prim_wait_words(struct gantry_conn *c, const struct gantry_slot *s,
 	int shown = 0;
 
 	dev_wait_init(&w);
+	dev_wait_proxied(&w, (c->flags & GANTRY_CONN_PROXIED) != 0);
 	for (;;) {
 		*meta = dev_load(&s->meta);
 		if (gantry_slot_is(*meta, step)) {
@@ -127,68 +129,67 @@ DEV uint32_t prim_wait_words(struct gantry_conn *c, const struct gantry_slot *s,
 	return GANTRY_OK;
 }
 
-/* Lane 0: waits for a slice of Simple from peer i. */
-DEV uint32_t prim_wait_data(struct dev_prims *p, uint32_t i, uint64_t bytes, uint64_t *ret_place)
+/* Lane 0: waits for a slice of Simple from source i. */
+DEV uint32_t prim_wait_data(struct dev_prims *p, const struct prim_slice *s, uint32_t i, uint64_t *ret_place)
 {
-	struct gantry_conn *c = p->recv[i];
-	uint64_t step = prim_recv_step(p, i), meta = 0, where = 0;
+	struct gantry_conn *c = s->recv[i];
+	uint64_t meta = 0, where = 0;
 	uint32_t r, mode;
 
-	r = prim_wait_words(c, &c->slots[step % GANTRY_STEPS], step, GANTRY_KERNEL_WAIT_DATA, &meta, &where);
+	prim_open(p, c);
+	r = prim_wait_words(c, &c->slots[c->step % GANTRY_STEPS], c->step, GANTRY_KERNEL_WAIT_DATA, &meta, &where);
 	if (r)
 		return r;
 	mode = gantry_slot_mode(meta);
 	if (mode >= GANTRY_MODES)
 		return GANTRY_ERR_PROTOCOL;
-	if (gantry_slot_size(meta) != bytes)
+	if (gantry_slot_size(meta) != s->bytes)
 		return GANTRY_ERR_SIZE;
 	p->modes |= mode << 2 * i;
-	*ret_place = (uint64_t)(uintptr_t)k_place(c, mode, step, where);
+	*ret_place = (uint64_t)(uintptr_t)k_place(c, mode, c->step, where);
 	return GANTRY_OK;
 }
 
-/* Whether all steps of the next slice to peer i may be written. c->step is still where the operation before ended. */
-DEV int prim_credit(const struct dev_prims *p, uint32_t i)
+/* Whether all steps of the next slice may be written. Steps that were left out count as consumed with those before. */
+DEV int prim_credit(const struct dev_prims *p, struct gantry_conn *c)
 {
-	struct gantry_conn *c = p->send[i];
-	uint64_t end = prim_send_step(p, i) + p->slice_steps;
+	uint64_t end = c->step + p->slice_steps;
 
-	return k_credit(c, end - 1) || (c->seen >= c->step && p->send_base[i] + GANTRY_STEPS >= end);
+	return k_credit(c, end - 1) || (c->seen >= c->ended && c->base + GANTRY_STEPS >= end);
 }
 
 /* Lane 0: waits for that. */
-DEV uint32_t prim_wait_credit(struct dev_prims *p, uint32_t i)
+DEV uint32_t prim_wait_credit(struct dev_prims *p, struct gantry_conn *c)
 {
-	struct gantry_conn *c = p->send[i];
-	uint64_t step = prim_send_step(p, i);
 	struct dev_wait w;
 
-	if (prim_credit(p, i))
+	prim_open(p, c);
+	if (prim_credit(p, c))
 		return GANTRY_OK;
-	prim_show(c, step, GANTRY_KERNEL_WAIT_HEAD);
+	prim_show(c, c->step, GANTRY_KERNEL_WAIT_HEAD);
 	dev_wait_init(&w);
-	while (!prim_credit(p, i))
+	dev_wait_proxied(&w, (c->flags & GANTRY_CONN_PROXIED) != 0);
+	while (!prim_credit(p, c))
 		if (dev_wait(&w))
 			return GANTRY_ERR_ABORTED;
 	dev_wait_done(&w);
-	prim_show(c, step, GANTRY_KERNEL_COPY);
+	prim_show(c, c->step, GANTRY_KERNEL_COPY);
 	return GANTRY_OK;
 }
 
 /* Lane 0: the same for Simple, and where it goes. */
-DEV uint32_t prim_wait_space(struct dev_prims *p, uint32_t i, uint64_t bytes, uint64_t *ret_place)
+DEV uint32_t prim_wait_space(struct dev_prims *p, struct gantry_conn *c, uint64_t bytes, uint64_t *ret_place)
 {
-	struct gantry_conn *c = p->send[i];
-	uint64_t step = prim_send_step(p, i), meta = 0, where = 0;
-	uint32_t r = prim_wait_credit(p, i);
+	uint64_t meta = 0, where = 0;
+	uint32_t r = prim_wait_credit(p, c);
 
 	if (r)
 		return r;
 	if (!(c->flags & GANTRY_CONN_OFFSET)) {
-		*ret_place = (uint64_t)(uintptr_t)k_ring(c, GANTRY_PROTO_SIMPLE, step);
+		*ret_place = (uint64_t)(uintptr_t)k_ring(c, GANTRY_PROTO_SIMPLE, c->step);
 		return GANTRY_OK;
 	}
-	r = prim_wait_words(c, &c->offers[step % GANTRY_STEPS], step, GANTRY_KERNEL_WAIT_OFFER, &meta, &where);
+	r = prim_wait_words(c, &c->offers[c->step % GANTRY_STEPS], c->step, GANTRY_KERNEL_WAIT_OFFER, &meta, &where);
 	if (r)
 		return r;
 	if (gantry_slot_size(meta) && gantry_slot_size(meta) < bytes)
@@ -202,20 +203,18 @@ DEV uint32_t prim_wait_space(struct dev_prims *p, uint32_t i, uint64_t bytes, ui
  * The slice has credit (send) or was read (recv), so none of these words is still looked at. `slot`: the first step of
  * the slice has its slot written.
  */
-DEV void prim_refresh_send(const struct dev_prims *p, uint32_t i, int slot)
+DEV void prim_refresh_send(const struct dev_prims *p, const struct gantry_conn *c, int slot)
 {
-	const struct gantry_conn *c = p->send[i];
-	uint64_t first = prim_send_step(p, i), s = p->sent ? first : c->step;
+	uint64_t s = c->step == c->base ? c->ended : c->step;
 
-	for (; s < first + p->slice_steps; s++)
-		k_refresh_send(c, s, slot && s == first);
+	for (; s < c->step + p->slice_steps; s++)
+		k_refresh_send(c, s, slot && s == c->step);
 }
-DEV void prim_refresh_recv(const struct dev_prims *p, uint32_t i)
+DEV void prim_refresh_recv(const struct dev_prims *p, const struct gantry_conn *c)
 {
-	const struct gantry_conn *c = p->recv[i];
-	uint64_t first = prim_recv_step(p, i), s = p->received ? first : c->step;
+	uint64_t s = c->step == c->base ? c->ended : c->step;
 
-	for (; s < first + p->slice_steps; s++)
+	for (; s < c->step + p->slice_steps; s++)
 		k_refresh_recv(c, s, 0);
 }
 
@@ -223,26 +222,40 @@ DEV void prim_refresh_recv(const struct dev_prims *p, uint32_t i)
 DEV void prim_publish(struct dev_prims *p, const struct prim_slice *s, const uint64_t *places)
 {
 	const int simple = p->proto == GANTRY_PROTO_SIMPLE;
-	const uint64_t *to = simple && s->what & PRIM_RECV ? places + p->nrecv : places;
+	const uint64_t *to = simple ? places + s->nrecv : places;
 
-	for (uint32_t i = 0; s->what & PRIM_SEND && i < p->nsend; i++) {
-		struct gantry_conn *c = p->send[i];
-		uint64_t step = prim_send_step(p, i), at = 0;
+	for (uint32_t i = 0; i < s->nsend; i++) {
+		struct gantry_conn *c = s->send[i];
 		uint32_t mode = GANTRY_MODE_NORMAL;
+		uint64_t at = 0;
 
 		if (simple && c->flags & GANTRY_CONN_OFFSET) {
 			mode = GANTRY_MODE_OFFSET;
 			at = to[i] - (uint64_t)(uintptr_t)c->pool;
 		}
 		if (simple)
-			prim_refresh_send(p, i, 1);
-		k_publish(c, p->proto, step, step + p->slice_steps, mode, at, s->bytes);
+			prim_refresh_send(p, c, 1);
+		k_publish(c, p->proto, c->step, c->step + p->slice_steps, mode, at, s->bytes);
+		c->step += p->slice_steps;
 	}
-	for (uint32_t i = 0; s->what & PRIM_RECV && i < p->nrecv; i++) {
-		prim_refresh_recv(p, i);
-		k_consume(p->recv[i], p->proto, prim_recv_step(p, i) + p->slice_steps);
-		k_count(p->recv[i], p->proto, p->modes >> 2 * i & 3, s->bytes, 1);
+	for (uint32_t i = 0; i < s->nrecv; i++) {
+		struct gantry_conn *c = s->recv[i];
+
+		prim_refresh_recv(p, c);
+		k_consume(c, p->proto, c->step + p->slice_steps);
+		k_count(c, p->proto, p->modes >> 2 * i & 3, s->bytes, 1);
+		c->step += p->slice_steps;
 	}
+}
+
+/* Sources: the partial result, and where the local input stands among all of them. */
+DEV uint32_t prim_sources(const struct prim_slice *s)
+{
+	return (s->what & PRIM_ACC ? 1 : 0) + (s->what & PRIM_IN ? 1 : 0) + s->nrecv;
+}
+DEV uint32_t prim_input_at(const struct prim_slice *s)
+{
+	return s->what & PRIM_IN ? (s->what & PRIM_ACC ? 1 : 0) + s->in_at : UINT32_MAX;
 }
 
 /*
@@ -269,18 +282,16 @@ enum { PRIM_LL_BATCH = 1 };
 enum { PRIM_LL_BATCH = 64 };
 #endif
 
-DEV uint32_t prim_sources(const struct dev_prims *p, const struct prim_slice *s)
-{
-	return (s->what & PRIM_IN ? 1 : 0) + (s->what & PRIM_RECV ? p->nrecv : 0);
-}
-
 /* Joins source k to those before it: words [from, to) of acc and v. */
 DEV void prim_join(const struct dev_prims *p, const struct prim_slice *s, uint32_t k, uint64_t *acc, const uint64_t *v,
 		   uint32_t from, uint32_t to)
 {
-	uint32_t step = dev_red_step(p->op, k, prim_sources(p, s), s->what & PRIM_IN, s->last);
+	uint32_t at = prim_input_at(s), step = dev_red_step(p->op, k, prim_sources(s), at == 0, s->last);
 
-	dev_words_step(p->type, step, acc + from, acc + from, v + from, to - from, p->scalar);
+	if (p->op == GANTRY_OP_PREMUL && at == k && k)
+		dev_words_step(p->type, DEV_RED_PREMUL, acc + from, v + from, acc + from, to - from, p->scalar);
+	else
+		dev_words_step(p->type, step, acc + from, acc + from, v + from, to - from, p->scalar);
 }
 /* When there is only one. */
 DEV void prim_join_single(const struct dev_prims *p, const struct prim_slice *s, uint64_t *acc, uint32_t from,
@@ -288,7 +299,7 @@ DEV void prim_join_single(const struct dev_prims *p, const struct prim_slice *s,
 {
 	uint32_t step = dev_red_single(p->op, s->what & PRIM_IN, s->last);
 
-	if (prim_sources(p, s) == 1 && step != DEV_RED_NONE)
+	if (prim_sources(s) == 1 && step != DEV_RED_NONE)
 		dev_words_step(p->type, step, acc + from, acc + from, acc + from, to - from, p->scalar);
 }
 
@@ -304,44 +315,84 @@ DEV void prim_scatter(char *p, const uint64_t *words, uint64_t n, uint32_t from,
 		dev_scatter8(p + 8 * i, words[i], k_ll_part(n, 8 * i, 8));
 }
 
+/* Where source k is in this rank's own memory, or NULL: it is received, *ret_recv says by which connection. */
+DEV const char *prim_local(const struct prim_slice *s, uint32_t k, uint32_t *ret_recv)
+{
+	uint32_t acc = s->what & PRIM_ACC ? 1 : 0, at = prim_input_at(s);
+
+	*ret_recv = k - acc - (at < k);
+	return k < acc ? s->out : k == at ? s->in : NULL;
+}
+
+/* m lines of LL from line i on, of source k; 0: one is not there yet. */
+DEV int prim_ll_get(const struct prim_slice *s, uint32_t k, uint64_t i, uint32_t m, uint64_t *words, uint32_t *tries)
+{
+	uint32_t r;
+	const char *local = prim_local(s, k, &r), *line;
+	uint64_t step;
+
+	if (local) {
+		prim_gather(words, local + i * GANTRY_LL_DATA, s->bytes - i * GANTRY_LL_DATA, 0, m);
+		return 1;
+	}
+	step = s->recv[r]->step;
+	line = k_ring(s->recv[r], GANTRY_PROTO_LL, step) + i * GANTRY_LL_LINE;
+	for (uint32_t j = 0; j < m; j++, line += GANTRY_LL_LINE)
+		while (!dev_ll_load((const uint64_t *)line, gantry_ll_flag(step), &words[j]))
+			if (--*tries == 0)
+				return 0;
+	return 1;
+}
+
 /* One lane's lines from batch *at on; whether it has done them all. */
 DEV int prim_ll(const struct dev_prims *p, const struct prim_slice *s, uint64_t *at)
 {
 	const uint64_t lines = gantry_ll_bytes(s->bytes) / GANTRY_LL_LINE;
-	uint64_t acc[PRIM_LL_BATCH], v[PRIM_LL_BATCH], i, n;
-	uint32_t tries = DEV_TRIES, m, k;
+	uint64_t acc[PRIM_LL_BATCH], v[PRIM_LL_BATCH], i;
+	uint32_t tries = DEV_TRIES, m;
 
 	for (; *at * PRIM_LL_BATCH < lines; *at += dev_lanes()) {
 		i = *at * PRIM_LL_BATCH;
 		m = lines - i < PRIM_LL_BATCH ? (uint32_t)(lines - i) : PRIM_LL_BATCH;
-		n = s->bytes - i * GANTRY_LL_DATA;
-		k = 0;
-		if (s->what & PRIM_IN) {
-			prim_gather(acc, s->in + i * GANTRY_LL_DATA, n, 0, m);
-			k = 1;
-		}
-		for (uint32_t r = 0; s->what & PRIM_RECV && r < p->nrecv; r++, k++) {
-			uint64_t step = prim_recv_step(p, r);
-			const char *line = k_ring(p->recv[r], GANTRY_PROTO_LL, step) + i * GANTRY_LL_LINE;
-
-			for (uint32_t j = 0; j < m; j++, line += GANTRY_LL_LINE)
-				while (!dev_ll_load((const uint64_t *)line, gantry_ll_flag(step), k ? &v[j] : &acc[j]))
-					if (--tries == 0)
-						return 0;
+		for (uint32_t k = 0; k < prim_sources(s); k++) {
+			if (!prim_ll_get(s, k, i, m, k ? v : acc, &tries))
+				return 0;
 			if (k)
 				prim_join(p, s, k, acc, v, 0, m);
 		}
 		prim_join_single(p, s, acc, 0, m);
-		for (uint32_t r = 0; s->what & PRIM_SEND && r < p->nsend; r++) {
-			uint64_t step = prim_send_step(p, r);
-			char *line = k_ring(p->send[r], GANTRY_PROTO_LL, step) + i * GANTRY_LL_LINE;
+		for (uint32_t r = 0; r < s->nsend; r++) {
+			uint64_t step = s->send[r]->step;
+			char *line = k_ring(s->send[r], GANTRY_PROTO_LL, step) + i * GANTRY_LL_LINE;
 
 			for (uint32_t j = 0; j < m; j++, line += GANTRY_LL_LINE)
 				dev_ll_store((uint64_t *)line, acc[j], gantry_ll_flag(step));
 		}
 		if (s->what & PRIM_OUT)
-			prim_scatter(s->out + i * GANTRY_LL_DATA, acc, n, 0, m);
+			prim_scatter(s->out + i * GANTRY_LL_DATA, acc, s->bytes - i * GANTRY_LL_DATA, 0, m);
 	}
+	return 1;
+}
+
+/* Words [from, to) of line i of LL128, of source k; 0: it is not there yet. */
+DEV int prim_ll128_get(const struct prim_slice *s, uint32_t k, uint64_t i, uint64_t *words, uint32_t from, uint32_t to,
+		       uint32_t *tries)
+{
+	uint32_t r, n = k_ll_part(s->bytes, i * GANTRY_LL128_DATA, GANTRY_LL128_DATA);
+	const char *local = prim_local(s, k, &r), *line;
+	uint64_t step;
+
+	if (local) {
+		prim_gather(words, local + i * GANTRY_LL128_DATA, n, from, to);
+		return 1;
+	}
+	step = s->recv[r]->step;
+	line = k_ring(s->recv[r], GANTRY_PROTO_LL128, step) + i * GANTRY_LL128_LINE;
+	for (uint32_t j = from; j < to; j++)
+		words[j] = 0; /* what a short line does not have */
+	while (!dev_ll128_get((const uint64_t *)line, (char *)words, n, gantry_ll128_flag(step)))
+		if (--*tries == 0)
+			return 0;
 	return 1;
 }
 
@@ -352,31 +403,20 @@ DEV int prim_ll128(const struct dev_prims *p, const struct prim_slice *s, uint64
 	const uint32_t words = 16 / width, from = dev_lane() % width * words,
 		       to = from + words < 15 ? from + words : 15;
 	uint64_t acc[16], v[16];
-	uint32_t tries = DEV_TRIES, n, k;
+	uint32_t tries = DEV_TRIES, n;
 
 	for (; group < groups && *at * GANTRY_LL128_DATA < s->bytes; *at += groups) {
 		n = k_ll_part(s->bytes, *at * GANTRY_LL128_DATA, GANTRY_LL128_DATA);
-		k = 0;
-		if (s->what & PRIM_IN) {
-			prim_gather(acc, s->in + *at * GANTRY_LL128_DATA, n, from, to);
-			k = 1;
-		}
-		for (uint32_t r = 0; s->what & PRIM_RECV && r < p->nrecv; r++, k++) {
-			uint64_t step = prim_recv_step(p, r), *to_words = k ? v : acc;
-			const char *line = k_ring(p->recv[r], GANTRY_PROTO_LL128, step) + *at * GANTRY_LL128_LINE;
-
-			for (uint32_t j = from; j < to; j++)
-				to_words[j] = 0; /* what a short line does not have */
-			while (!dev_ll128_get((const uint64_t *)line, (char *)to_words, n, gantry_ll128_flag(step)))
-				if (--tries == 0)
-					return 0;
+		for (uint32_t k = 0; k < prim_sources(s); k++) {
+			if (!prim_ll128_get(s, k, *at, k ? v : acc, from, to, &tries))
+				return 0;
 			if (k)
 				prim_join(p, s, k, acc, v, from, to);
 		}
 		prim_join_single(p, s, acc, from, to);
-		for (uint32_t r = 0; s->what & PRIM_SEND && r < p->nsend; r++) {
-			uint64_t step = prim_send_step(p, r);
-			char *line = k_ring(p->send[r], GANTRY_PROTO_LL128, step) + *at * GANTRY_LL128_LINE;
+		for (uint32_t r = 0; r < s->nsend; r++) {
+			uint64_t step = s->send[r]->step;
+			char *line = k_ring(s->send[r], GANTRY_PROTO_LL128, step) + *at * GANTRY_LL128_LINE;
 
 			dev_ll128_put((uint64_t *)line, (const char *)acc, n, gantry_ll128_flag(step));
 		}
@@ -391,21 +431,24 @@ DEV uint32_t prim_lines_begin(struct dev_prims *p, const struct prim_slice *s)
 {
 	uint32_t r = GANTRY_OK;
 
-	for (uint32_t i = 0; s->what & PRIM_SEND && i < p->nsend && !r; i++) {
-		r = prim_wait_credit(p, i);
+	p->modes = 0;
+	for (uint32_t i = 0; i < s->nrecv; i++)
+		prim_open(p, s->recv[i]);
+	for (uint32_t i = 0; i < s->nsend && !r; i++) {
+		r = prim_wait_credit(p, s->send[i]);
 		if (!r)
-			prim_refresh_send(p, i, (p->send[i]->flags & GANTRY_CONN_PROXIED) != 0);
+			prim_refresh_send(p, s->send[i], (s->send[i]->flags & GANTRY_CONN_PROXIED) != 0);
 	}
 	return r;
 }
 
 /* Lane 0, the first time that lines are late. Whose they are is not known; the first peer shows it. */
-DEV void prim_lines_late(struct dev_prims *p, struct dev_wait *w, uint32_t phase)
+DEV void prim_lines_late(const struct prim_slice *s, struct dev_wait *w, uint32_t phase)
 {
 	if (phase != GANTRY_KERNEL_WAIT_DATA)
 		dev_wait_done(w);
-	if (p->nrecv)
-		prim_show(p->recv[0], prim_recv_step(p, 0), phase);
+	if (s->nrecv)
+		prim_show(s->recv[0], s->recv[0]->step, phase);
 }
 
 DEV uint32_t prim_lines(struct dev_prims *p, const struct prim_slice *s)
@@ -424,8 +467,10 @@ DEV uint32_t prim_lines(struct dev_prims *p, const struct prim_slice *s)
 		if (!late)
 			dev_wait_init(&w);
 		if (dev_lane() == 0) {
-			if (!late)
-				prim_lines_late(p, &w, GANTRY_KERNEL_WAIT_DATA);
+			if (!late) {
+				dev_wait_proxied(&w, s->nrecv && s->recv[0]->flags & GANTRY_CONN_PROXIED);
+				prim_lines_late(s, &w, GANTRY_KERNEL_WAIT_DATA);
+			}
 			error = dev_wait(&w) ? GANTRY_ERR_ABORTED : GANTRY_OK;
 		}
 		late = 1;
@@ -435,7 +480,7 @@ DEV uint32_t prim_lines(struct dev_prims *p, const struct prim_slice *s)
 	}
 	if (dev_lane() == 0) {
 		if (late)
-			prim_lines_late(p, &w, GANTRY_KERNEL_COPY);
+			prim_lines_late(s, &w, GANTRY_KERNEL_COPY);
 		prim_publish(p, s, NULL);
 	}
 	return GANTRY_OK;
@@ -449,37 +494,37 @@ DEV uint32_t prim_wait_all(struct dev_prims *p, const struct prim_slice *s, uint
 	uint32_t r = GANTRY_OK, n = 0;
 
 	p->modes = 0;
-	for (uint32_t i = 0; s->what & PRIM_RECV && i < p->nrecv && !r; i++)
-		r = prim_wait_data(p, i, s->bytes, &ret_places[n++]);
-	for (uint32_t i = 0; s->what & PRIM_SEND && i < p->nsend && !r; i++)
-		r = prim_wait_space(p, i, s->bytes, &ret_places[n++]);
+	for (uint32_t i = 0; i < s->nrecv && !r; i++)
+		r = prim_wait_data(p, s, i, &ret_places[n++]);
+	for (uint32_t i = 0; i < s->nsend && !r; i++)
+		r = prim_wait_space(p, s->send[i], s->bytes, &ret_places[n++]);
 	return r;
 }
 
 DEV uint32_t prim_simple(struct dev_prims *p, const struct prim_slice *s)
 {
 	uint64_t box[1 + 2 * GANTRY_PRIM_PEERS]; /* error, places */
-	const char *srcs[1 + GANTRY_PRIM_PEERS];
+	const char *srcs[2 + GANTRY_PRIM_PEERS];
 	char *dsts[1 + GANTRY_PRIM_PEERS];
-	uint32_t nrecv = s->what & PRIM_RECV ? p->nrecv : 0, nsend = s->what & PRIM_SEND ? p->nsend : 0;
-	uint32_t nsrc = 0, ndst = 0;
+	uint32_t nsrc = prim_sources(s), ndst = 0, n = 1 + s->nrecv + s->nsend, i;
 	struct dev_reduction r;
 
 	box[0] = GANTRY_OK; /* no compiler sees that the loop below overwrites it */
 	if (dev_lane() == 0)
 		box[0] = prim_wait_all(p, s, box + 1);
-	for (uint32_t i = 0; i < 1 + nrecv + nsend; i += 8)
-		dev_share(box + i, 1 + nrecv + nsend - i < 8 ? 8 * (1 + nrecv + nsend - i) : 64);
+	for (uint32_t k = 0; k < n; k += 8)
+		dev_share(box + k, n - k < 8 ? 8 * (n - k) : 64);
 	if (box[0])
 		return (uint32_t)box[0];
-	if (s->what & PRIM_IN)
-		srcs[nsrc++] = s->in;
-	for (uint32_t i = 0; i < nrecv; i++)
-		srcs[nsrc++] = (const char *)(uintptr_t)box[1 + i];
+	for (uint32_t k = 0; k < nsrc; k++) {
+		srcs[k] = prim_local(s, k, &i);
+		if (!srcs[k])
+			srcs[k] = (const char *)(uintptr_t)box[1 + i];
+	}
 	if (s->what & PRIM_OUT)
 		dsts[ndst++] = s->out;
-	for (uint32_t i = 0; i < nsend; i++)
-		dsts[ndst++] = (char *)(uintptr_t)box[1 + nrecv + i];
+	for (uint32_t k = 0; k < s->nsend; k++)
+		dsts[ndst++] = (char *)(uintptr_t)box[1 + s->nrecv + k];
 	r.srcs = srcs;
 	r.dsts = dsts;
 	r.nsrc = nsrc;
@@ -487,7 +532,7 @@ DEV uint32_t prim_simple(struct dev_prims *p, const struct prim_slice *s)
 	r.type = p->type;
 	r.op = p->op;
 	r.scalar = p->scalar;
-	r.premul_first = s->what & PRIM_IN;
+	r.premul_first = prim_input_at(s) == 0;
 	r.last = s->last;
 	dev_reduce_copy(&r, s->count);
 	dev_barrier();
@@ -496,95 +541,35 @@ DEV uint32_t prim_simple(struct dev_prims *p, const struct prim_slice *s)
 	return GANTRY_OK;
 }
 
-/* A primitive, what: enum gantry_prim_kind. n elements from element `in` of the input to element `out` of the output. */
-DEV_BIG uint32_t dev_prims_move(struct dev_prims *p, uint32_t what, uint64_t in, uint64_t out, uint64_t n,
-				uint32_t last)
+/* A primitive over s->count elements, at most a chunk: cuts it into slices. */
+DEV_BIG uint32_t dev_prims_move(struct dev_prims *p, struct prim_slice *s)
 {
-	struct prim_slice s;
-
-	s.what = what;
-	s.last = last;
-	s.in = what & PRIM_IN ? p->input + in * p->elem : p->input;
-	s.out = what & PRIM_OUT ? p->output + out * p->elem : p->output;
-	for (; n && !p->error; n -= s.count) {
-		s.count = n < p->slice ? n : p->slice;
-		s.bytes = s.count * p->elem;
-		p->error = p->proto == GANTRY_PROTO_SIMPLE ? prim_simple(p, &s) : prim_lines(p, &s);
-		if (what & PRIM_RECV)
-			p->received += p->slice_steps;
-		if (what & PRIM_SEND)
-			p->sent += p->slice_steps;
-		s.in += what & PRIM_IN ? s.bytes : 0;
-		s.out += what & PRIM_OUT ? s.bytes : 0;
+	for (uint64_t left = s->count; left && !p->error; left -= s->count) {
+		s->count = left < p->slice ? left : p->slice;
+		s->bytes = s->count * p->elem;
+		p->error = p->proto == GANTRY_PROTO_SIMPLE ? prim_simple(p, s) : prim_lines(p, s);
+		s->in += s->what & PRIM_IN ? s->bytes : 0;
+		s->out += s->what & (PRIM_OUT | PRIM_ACC) ? s->bytes : 0;
 	}
 	return p->error;
 }
 
-/* step_bytes of a connection, and 0 if it does not have the protocol. */
-DEV uint32_t prim_step_bytes(const struct gantry_conn *c, uint32_t proto)
+/* Fields that the caller has set: id, proto, type, op, scalar. Answers and keeps an error if they make no sense. */
+DEV uint32_t dev_prims_init(struct dev_prims *p, uint32_t step_bytes, uint32_t slice_steps, uint32_t chunk_steps)
 {
-	return c->buffs[proto] || (proto == GANTRY_PROTO_SIMPLE && c->pool) ? c->step_bytes[proto] : 0;
-}
-
-/* What the caller has set makes sense. */
-DEV int prim_valid(const struct dev_prims *p, uint32_t chunk_steps)
-{
-	return p->elem && p->proto < GANTRY_PROTOS && p->nrecv <= GANTRY_PRIM_PEERS && p->nsend <= GANTRY_PRIM_PEERS &&
-	       p->nrecv + p->nsend && p->slice_steps && chunk_steps && chunk_steps % p->slice_steps == 0 &&
-	       GANTRY_STEPS % chunk_steps == 0;
-}
-
-/*
- * Fields that the caller has set: recv, send, nrecv, nsend, proto, type, op, scalar, input, output. chunk is how many
- * elements the caller should move per call. Answers and keeps an error if the connections cannot do it.
- */
-DEV uint32_t dev_prims_init(struct dev_prims *p, uint32_t slice_steps, uint32_t chunk_steps)
-{
-	uint32_t bytes = 0, n;
-
-	p->received = p->sent = p->modes = 0;
-	p->slice = p->chunk = 0;
+	p->modes = 0;
 	p->elem = dev_type_bytes(p->type);
 	p->slice_steps = p->proto == GANTRY_PROTO_SIMPLE ? slice_steps : 1;
+	p->chunk_steps = chunk_steps;
+	p->slice = 0;
 	p->error = GANTRY_ERR_INVALID;
-	if (!prim_valid(p, chunk_steps))
+	if (!p->elem || p->proto >= GANTRY_PROTOS || !p->slice_steps || !chunk_steps || chunk_steps % p->slice_steps ||
+	    GANTRY_STEPS % chunk_steps)
 		return p->error;
-	for (uint32_t i = 0; i < p->nrecv + p->nsend; i++) {
-		const struct gantry_conn *c = i < p->nrecv ? p->recv[i] : p->send[i - p->nrecv];
-		uint64_t base = (c->step + chunk_steps - 1) / chunk_steps * chunk_steps;
-
-		if (i < p->nrecv)
-			p->recv_base[i] = base;
-		else
-			p->send_base[i - p->nrecv] = base;
-		n = prim_step_bytes(c, p->proto);
-		if (n == 0)
-			return p->error = GANTRY_ERR_UNSUPPORTED;
-		if (bytes && n != bytes)
-			return p->error = GANTRY_ERR_SETTING;
-		bytes = n;
-	}
-	p->slice = (uint64_t)bytes * p->slice_steps / p->elem;
-	p->chunk = p->slice * (chunk_steps / p->slice_steps);
+	p->slice = (uint64_t)step_bytes * p->slice_steps / p->elem;
 	if (p->slice)
 		p->error = GANTRY_OK;
 	return p->error;
-}
-
-/* The connections may be used otherwise from here on. */
-DEV void dev_prims_end(struct dev_prims *p)
-{
-	if (dev_lane() == 0) {
-		for (uint32_t i = 0; p->received && i < p->nrecv; i++) {
-			p->recv[i]->step = prim_recv_step(p, i);
-			prim_show(p->recv[i], p->recv[i]->step, GANTRY_KERNEL_IDLE);
-		}
-		for (uint32_t i = 0; p->sent && i < p->nsend; i++) {
-			p->send[i]->step = prim_send_step(p, i);
-			prim_show(p->send[i], p->send[i]->step, GANTRY_KERNEL_IDLE);
-		}
-	}
-	dev_barrier();
 }
 
 #endif

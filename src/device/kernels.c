@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The product's kernels, for CPU threads and for GPUs (kernel_set.h). */
+#include "device/k_coll.h"
 #include "device/k_p2p.h"
 #include "device/k_unpack.h"
 #include "device/work.h"

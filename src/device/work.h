@@ -51,6 +51,54 @@ struct gantry_p2p_args {
 };
 
 /*
+ * A step of a collective's plan: a primitive on one part of the buffers, chunk by chunk, with some peers. Peers are
+ * entries of the plan's table of connections.
+ */
+struct gantry_coll_step {
+	uint8_t what;  /* PRIM_*: k_prim.h */
+	uint8_t last;  /* what comes out of it is the result: AVG divides */
+	uint8_t in_at; /* how many of the received sources stand before the local input */
+	uint8_t nrecv, nsend;
+	uint8_t reserved;
+	uint16_t recv, send; /* first entry of each in the table */
+	uint16_t delay;	     /* works on the chunk this many before the one that steps without a delay work on */
+	uint32_t part;
+};
+
+/*
+ * A block's share of a collective. Buffers have parts, and a block has the elements [begin, begin + count) of each; or,
+ * where `whole` says so, the buffer is one piece of which the block has [begin, begin + whole), and parts are cut out of
+ * that: each of `count` elements, but for the last ones, which are shorter or empty.
+ */
+struct gantry_coll {
+	const struct gantry_coll_step *steps;
+	struct gantry_conn *const *conns;
+	const char *in;
+	char *out;
+	uint64_t in_stride, out_stride; /* elements from part to part */
+	uint64_t begin, count;
+	uint64_t whole;	       /* UINT64_MAX: parts have all their elements */
+	uint64_t chunk;	       /* elements of a part that a step moves at a time */
+	uint64_t scalar;       /* PREMUL: the scalar's bits; AVG: the divisor */
+	const void *scalar_at; /* PREMUL: where the scalar is, on the device; or NULL */
+	uint64_t id;	       /* never the same for two collectives of a communicator in a row; not 0 */
+	uint32_t nsteps, nconns;
+	uint32_t step_bytes; /* of Simple, LL or LL128; no more than each of the connections has */
+	uint16_t delay;	     /* the longest of the steps */
+	uint8_t slice_steps, chunk_steps;
+	uint8_t type, op, proto, reserved;
+};
+
+struct gantry_coll_args {
+	const struct gantry_coll *colls; /* sorted by block */
+	const uint32_t *first;		 /* as in gantry_p2p_args, and so are the others */
+	uint32_t *result;
+	uint64_t *finished;
+	const uint64_t *after;
+	uint64_t after_value;
+};
+
+/*
  * Copies len bytes from bounce + src_off to dst + dst_off for each descriptor; gather: from dst + dst_off to
  * bounce + src_off. Either base may be 0, with addresses for offsets. Ranges that are written do not overlap each other
  * or anything that is read. No alignment is asked for, and a len of 0 is fine.

@@ -24,9 +24,10 @@ declare -A below=(
 	[rx]="net/tcp net inet device base abi"
 	[proxy]="net inet device base abi"
 	[transport]="proxy net inet device base abi"
-	[comm]="transport proxy net inet device base abi"
-	[face]="comm rx transport proxy net inet device base abi"
-	[tools]="net/devmem comm rx transport proxy net inet device base abi"
+	[coll]="device base abi"
+	[comm]="coll transport proxy net inet device base abi"
+	[face]="comm coll rx transport proxy net inet device base abi"
+	[tools]="net/devmem comm coll rx transport proxy net inet device base abi"
 )
 
 # The functions that are called for every include answer in REPLY: a process each would take most of the time.

@@ -31,32 +31,62 @@ struct prim_args {
 	uint32_t *result;
 };
 
-/* One primitive over `count` elements, by one block: connections have one user. */
-static void run_prim(const struct prim_args *a)
+/* An operation of a rank: number `k` of those on its connections. Answers the elements of a chunk. */
+static uint64_t prim_begin(struct dev_prims *p, const struct prim_args *a, uint64_t k)
 {
-	uint64_t at, n;
+	p->id = k + 1;
+	p->proto = a->proto;
+	p->type = a->type;
+	p->op = a->op;
+	p->scalar = a->scalar;
+	dev_prims_init(p, STEP, a->slice_steps, a->chunk_steps);
+	return p->slice * (p->error ? 1 : a->chunk_steps / p->slice_steps);
+}
+
+/* n elements from element `in` of the input to element `out` of the output. */
+static void prim_move(struct dev_prims *p, const struct prim_args *a, uint32_t kind, uint64_t in, uint64_t out,
+		      uint64_t n, uint32_t last)
+{
+	struct prim_slice s = {.what = kind,
+			       .last = last,
+			       .nrecv = kind & PRIM_RECV ? a->nrecv : 0,
+			       .nsend = kind & PRIM_SEND ? a->nsend : 0,
+			       .recv = a->recv,
+			       .send = a->send,
+			       .in = a->input + in * p->elem,
+			       .out = a->output + out * p->elem,
+			       .count = n};
+
+	dev_prims_move(p, &s);
+}
+
+static void prim_end(const struct dev_prims *p, const struct prim_args *a)
+{
+	dev_barrier();
+	if (dev_lane() != 0)
+		return;
+	for (uint32_t i = 0; i < a->nrecv; i++)
+		prim_show(a->recv[i], a->recv[i]->step, GANTRY_KERNEL_IDLE);
+	for (uint32_t i = 0; i < a->nsend; i++)
+		prim_show(a->send[i], a->send[i]->step, GANTRY_KERNEL_IDLE);
+	if (p->error)
+		k_fail(a->result, p->error);
+}
+
+/* One primitive over `count` elements, by one block: connections have one user. */
+static void run_prim(const struct prim_args *a, uint64_t k)
+{
+	uint64_t at, n, chunk;
 	struct dev_prims p;
 
 	if (dev_block() != 0)
 		return;
-	p.recv = a->recv;
-	p.send = a->send;
-	p.nrecv = a->kind & PRIM_RECV ? a->nrecv : 0;
-	p.nsend = a->kind & PRIM_SEND ? a->nsend : 0;
-	p.proto = a->proto;
-	p.type = a->type;
-	p.op = a->op;
-	p.scalar = a->scalar;
-	p.input = a->input;
-	p.output = a->output;
-	dev_prims_init(&p, a->slice_steps, a->chunk_steps);
+	chunk = prim_begin(&p, a, k);
 	for (at = 0; at < a->count && !p.error; at += n) {
-		n = a->count - at < p.chunk ? a->count - at : p.chunk;
-		dev_prims_move(&p, a->kind, at, at, n, a->last);
+		n = a->count - at < chunk ? a->count - at : chunk;
+		prim_move(&p, a, a->kind, at, at, n, a->last);
 	}
-	dev_prims_end(&p);
-	if (p.error && dev_lane() == 0)
-		k_fail(a->result, p.error);
+	prim_end(&p, a);
 }
 
 void (*dev_delay)(void);
@@ -205,7 +235,7 @@ static void *lane_main(void *arg)
 		r->body(r);
 	else
 		for (uint32_t i = 0; i < r->nops; i++)
-			run_prim(&r->ops[i]);
+			run_prim(&r->ops[i], i);
 	return NULL;
 }
 static void start(struct lane *lanes, uint32_t n, uint32_t per_rank)

@@ -11,35 +11,50 @@
  * A message to and fro between two kernels, n times: what the steps themselves cost, without launches. The first one
  * sends its input and waits for the answer; the other answers with what it received. `perf sendrecv --pattern echo`.
  */
+DEV uint32_t echo_move(struct dev_prims *p, const struct gantry_echo_args *a, uint32_t what)
+{
+	struct prim_slice s;
+
+	s.what = what;
+	s.last = s.in_at = 0;
+	s.nrecv = what & PRIM_RECV ? 1 : 0;
+	s.nsend = what & PRIM_SEND ? 1 : 0;
+	s.recv = &a->recv;
+	s.send = &a->send;
+	s.in = a->first ? a->input : a->output;
+	s.out = a->output;
+	s.count = a->bytes;
+	return dev_prims_move(p, &s);
+}
+
 DEV void k_echo(const struct gantry_echo_args *a)
 {
 	struct dev_prims p;
-	uint64_t i;
 	uint32_t r;
 
 	if (dev_block() != 0)
 		return;
-	p.recv = &a->recv;
-	p.send = &a->send;
-	p.nrecv = p.nsend = 1;
+	p.id = UINT64_MAX;
 	p.proto = a->proto;
 	p.type = GANTRY_TYPE_INT8;
 	p.op = GANTRY_OP_SUM;
 	p.scalar = 0;
-	p.input = a->first ? a->input : a->output;
-	p.output = a->output;
-	r = dev_prims_init(&p, 1, 1);
-	for (i = 0; i < a->n && r == GANTRY_OK; i++) {
+	r = dev_prims_init(&p, a->send->step_bytes[a->proto], 1, 1);
+	for (uint64_t i = 0; i < a->n && r == GANTRY_OK; i++) {
 		if (a->first)
-			r = dev_prims_move(&p, GANTRY_PRIM_SEND, 0, 0, a->bytes, 0);
+			r = echo_move(&p, a, GANTRY_PRIM_SEND);
 		if (r == GANTRY_OK)
-			r = dev_prims_move(&p, GANTRY_PRIM_RECV, 0, 0, a->bytes, 0);
+			r = echo_move(&p, a, GANTRY_PRIM_RECV);
 		if (r == GANTRY_OK && !a->first)
-			r = dev_prims_move(&p, GANTRY_PRIM_SEND, 0, 0, a->bytes, 0);
+			r = echo_move(&p, a, GANTRY_PRIM_SEND);
 	}
-	dev_prims_end(&p);
-	if (r != GANTRY_OK && dev_lane() == 0)
-		k_fail(a->result, r);
+	dev_barrier();
+	if (dev_lane() == 0) {
+		prim_show(a->recv, a->recv->step, GANTRY_KERNEL_IDLE);
+		prim_show(a->send, a->send->step, GANTRY_KERNEL_IDLE);
+		if (r != GANTRY_OK)
+			k_fail(a->result, r);
+	}
 }
 
 /*

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a collective is made of, before anybody is connected or anything is launched.
+ *
+ *   plan.c      the table of algorithms; plans: what each rank does, as data that device/k_coll.h runs
+ *   choose.c    the cost model: which algorithm, protocol, how many channels, which chunk
+ *   ring.c ...  one algorithm each
+ *
+ * A plan follows from the kind, the root, the channel and the topology, not from sizes; so it is made once and used for
+ * every call. All ranks make theirs by themselves, from what all of them know: the same answers everywhere, or the ranks
+ * would wait for each other for ever.
+ */
+#ifndef GANTRY_COLL_COLL_H
+#define GANTRY_COLL_COLL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "device/work.h"
+#include "gantry/result.h"
+#include "gantry/types.h"
+
+static inline uint32_t coll_type_bytes(unsigned type)
+{
+	static const uint8_t bytes[GANTRY_TYPE_COUNT] = {
+#define COLL_TYPE_BYTES(name, number, size, text) [number] = size,
+		GANTRY_TYPES(COLL_TYPE_BYTES)
+#undef COLL_TYPE_BYTES
+	};
+
+	return type < GANTRY_TYPE_COUNT ? bytes[type] : 0;
+}
+
+enum coll_kind { COLL_ALL_REDUCE, COLL_REDUCE, COLL_BROADCAST, COLL_ALL_GATHER, COLL_REDUCE_SCATTER, COLL_KINDS };
+
+/* The ranks of a communicator and where they are. The same on all ranks, but for `rank`. */
+struct coll_topo {
+	int rank, nranks;
+	int nhosts;
+	const int *host; /* by rank: which host, counted from 0 in the order of first ranks */
+};
+
+/* One direction to or from a peer: what a plan is connected with. */
+struct coll_peer {
+	int32_t rank;
+	int32_t send;
+};
+
+struct coll_plan {
+	uint32_t nsteps, npeers;
+	uint32_t nparts; /* all_reduce, reduce and broadcast: the buffer is cut into so many */
+	uint32_t delay;	 /* the longest of the steps */
+	struct gantry_coll_step *steps;
+	struct coll_peer *peers; /* what `recv` and `send` of the steps count in */
+};
+
+/* A plan while an algorithm makes it. */
+struct coll_builder {
+	const struct coll_topo *topo;
+	enum coll_kind kind;
+	int root;
+	int channel;
+	struct coll_plan *plan;
+	uint32_t room_steps, room_peers;
+	bool no_memory;
+};
+
+/* A step as an algorithm says it. */
+struct coll_spec {
+	uint32_t what; /* PRIM_* */
+	uint32_t part;
+	const int *recv, *send; /* ranks */
+	uint32_t nrecv, nsend;
+	uint32_t in_at, last, delay;
+};
+void coll_add(struct coll_builder *b, const struct coll_spec *spec);
+/* The usual case: from at most one peer, to at most one; -1: none. */
+void coll_add_one(struct coll_builder *b, uint32_t what, uint32_t part, int from, int to, uint32_t last);
+
+struct coll_algo {
+	const char *name; /* as in GANTRY_ALGO */
+	bool (*supports)(const struct coll_topo *topo, enum coll_kind kind);
+	/* Adds the steps of topo->rank and sets plan->nparts. */
+	void (*plan)(struct coll_builder *b);
+};
+
+/* In the order of GANTRY_ALGO's words behind `auto`. */
+enum coll_algo_id { COLL_RING, COLL_ALGOS };
+extern const struct coll_algo *const coll_algos[COLL_ALGOS];
+extern const struct coll_algo coll_ring;
+
+const char *coll_kind_name(enum coll_kind kind);
+
+gantry_result coll_plan_make(const struct coll_topo *topo, enum coll_algo_id algo, enum coll_kind kind, int root,
+			     int channel, struct coll_plan **ret_plan);
+void coll_plan_free(struct coll_plan *plan);
+
+/* How a call is carried out. */
+struct coll_choice {
+	enum coll_algo_id algo;
+	enum gantry_proto proto;
+	uint32_t channels;
+	uint32_t step_bytes;
+	uint32_t slice_steps, chunk_steps;
+};
+
+/* What the choice depends on besides the topology; the same on all ranks. */
+struct coll_limits {
+	uint32_t channels;		    /* at most */
+	uint32_t step_bytes[GANTRY_PROTOS]; /* that every connection has; 0: the protocol is not there everywhere */
+};
+
+/* bytes: of the whole buffer (of all parts). GANTRY_ALGO and GANTRY_PROTO decide where they are set. */
+gantry_result coll_choose(const struct coll_topo *topo, const struct coll_limits *limits, enum coll_kind kind,
+			  uint64_t bytes, struct coll_choice *ret_choice);
+
+/* A call's buffers, for the share of one block. */
+struct coll_shape {
+	enum coll_kind kind;
+	uint64_t count; /* as in gantry/comm.h */
+	uint32_t elem;	/* bytes of an element */
+	int nranks;
+};
+/* Fills in strides, begin, count, whole and chunk of channel's share; nothing to do: count 0. */
+void coll_share(const struct coll_shape *shape, const struct coll_plan *plan, const struct coll_choice *choice,
+		uint32_t channel, struct gantry_coll *ret);
+/* Steps that this share moves on entry `peer` of the plan, a multiple of slice_steps. */
+uint64_t coll_steps_on(const struct coll_plan *plan, const struct gantry_coll *share, uint32_t peer);
+
+#endif

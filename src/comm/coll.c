@@ -1,0 +1,585 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Collectives: a call becomes a plan (coll/coll.h), shares of it for the kernel's blocks, and operations for the proxy.
+ * all_to_all, gather and scatter are groups of sends and receives.
+ *
+ * Plans are made when they are first needed and kept: their steps, and a table of the device's connections, in memory
+ * that the kernel reads. What all ranks must do alike follows from the arguments of the call, which are the same
+ * everywhere, and from what was exchanged at init.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/atomic.h"
+#include "base/log.h"
+#include "base/param.h"
+#include "base/text.h"
+#include "comm/comm.h"
+#include "device/k_prim.h"
+
+/* Of one kind, algorithm and root. */
+struct comm_plan {
+	struct gantry_list node;
+	enum coll_algo_id algo;
+	enum coll_kind kind;
+	int root;
+	struct {
+		struct coll_plan *plan; /* NULL: not made */
+		void *dev;		/* steps, then the table; NULL: its connections are not known to be made */
+	} channels[COMM_CHANNELS_MAX];
+};
+
+/* ---- what was agreed at init ---- */
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return b && b < a ? b : a;
+}
+
+void comm_coll_describe(const struct gantry_comm *comm, struct gantry_peer_info *info)
+{
+	const struct gantry_params *p = gantry_params();
+	uint64_t step = least(p->coll_step, p->shm_step);
+
+	(void)comm;
+	step = least(step, p->p2p_step);
+	step = least(step, p->net_step / 2); /* a slice of two steps is one message */
+	info->coll_step = (uint32_t)step;
+	info->coll_protos = 1u << GANTRY_PROTO_SIMPLE;
+	/* Copy engines have no lines, and of transports from elsewhere nothing is known. */
+	if (p->p2p_copy == PARAM_P2P_COPY_OFF && p->shm_copy == PARAM_SHM_COPY_OFF && !*p->transport_libs)
+		info->coll_protos |= 1u << GANTRY_PROTO_LL | 1u << GANTRY_PROTO_LL128;
+}
+
+static gantry_result make_topo(struct gantry_comm *comm)
+{
+	struct coll_topo *t = &comm->coll.topo;
+	int *host = calloc((size_t)comm->nranks, sizeof(*host));
+
+	if (!host)
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for the topology of %d ranks", comm->nranks);
+	for (int i = 0; i < comm->nranks; i++) {
+		int k;
+
+		for (k = 0; k < i && comm->infos[k].host != comm->infos[i].host; k++)
+			;
+		host[i] = k < i ? host[k] : t->nhosts++;
+	}
+	t->rank = comm->rank;
+	t->nranks = comm->nranks;
+	t->host = host;
+	return GANTRY_OK;
+}
+
+gantry_result comm_coll_init(struct gantry_comm *comm)
+{
+	struct coll_limits *l = &comm->coll.limits;
+	uint32_t step = UINT32_MAX, protos = UINT32_MAX;
+	int whole_lines = 1;
+
+	TRY_NOW(make_topo(comm));
+	for (int i = 0; i < comm->nranks; i++) {
+		const struct gantry_peer_info *a = &comm->infos[0], *b = &comm->infos[i];
+
+		step = b->coll_step < step ? b->coll_step : step;
+		protos &= b->coll_protos;
+		/* Lines of LL128 arrive whole between CPUs, and within a GPU. */
+		whole_lines &= a->device_kind == b->device_kind && strcmp(a->bus_id, b->bus_id) == 0 &&
+			       (a->device_kind == GANTRY_DEVICE_HOST || a->host == b->host);
+	}
+	l->channels = (uint32_t)comm->nchannels;
+	l->step_bytes[GANTRY_PROTO_SIMPLE] = step;
+	l->step_bytes[GANTRY_PROTO_LL] = protos & 1u << GANTRY_PROTO_LL ? 8192 : 0;
+	l->step_bytes[GANTRY_PROTO_LL128] = whole_lines && protos & 1u << GANTRY_PROTO_LL128 ? 15360 : 0;
+	return GANTRY_OK;
+}
+
+void comm_coll_free(struct gantry_comm *comm)
+{
+	struct gantry_device *d = comm->device;
+
+	gantry_list_each_entry_safe (p, &comm->coll.plans, struct comm_plan, node) {
+		for (int i = 0; i < COMM_CHANNELS_MAX; i++) {
+			coll_plan_free(p->channels[i].plan);
+			d->ops->free(d, p->channels[i].dev);
+		}
+		free(p);
+	}
+	gantry_list_each_entry_safe (op, &comm->coll.ops, struct comm_op, node)
+		free(op);
+	d->ops->free(d, comm->coll.word);
+	free((void *)(uintptr_t)comm->coll.topo.host);
+}
+
+/* ---- plans ---- */
+
+static gantry_result find_plan(struct gantry_comm *comm, enum coll_algo_id algo, enum coll_kind kind, int root,
+			       struct comm_plan **ret_plan)
+{
+	struct comm_plan *p;
+
+	gantry_list_each_entry (it, &comm->coll.plans, struct comm_plan, node) {
+		if (it->algo == algo && it->kind == kind && it->root == root) {
+			*ret_plan = it;
+			return GANTRY_OK;
+		}
+	}
+	p = calloc(1, sizeof(*p));
+	if (!p)
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a plan");
+	p->algo = algo;
+	p->kind = kind;
+	p->root = root;
+	gantry_list_append(&comm->coll.plans, &p->node);
+	*ret_plan = p;
+	return GANTRY_OK;
+}
+
+/* Of as many channels as the call uses. */
+static gantry_result make_plans(struct gantry_comm *comm, struct comm_plan *p, uint32_t channels)
+{
+	for (uint32_t i = 0; i < channels; i++)
+		if (!p->channels[i].plan)
+			TRY_NOW(coll_plan_make(&comm->coll.topo, p->algo, p->kind, p->root, (int)i,
+					       &p->channels[i].plan));
+	return GANTRY_OK;
+}
+
+/* Whether entry i of the plan's peers is the first of its connection. */
+static bool is_first(const struct coll_plan *plan, uint32_t i)
+{
+	for (uint32_t k = 0; k < i; k++)
+		if (plan->peers[k].rank == plan->peers[i].rank && plan->peers[k].send == plan->peers[i].send)
+			return false;
+	return true;
+}
+
+size_t comm_coll_needs(const struct comm_call *call, struct comm_call *ret)
+{
+	size_t n = 0;
+
+	for (uint32_t ch = 0; call->coll && ch < call->choice.channels; ch++) {
+		const struct coll_plan *plan = call->plan->channels[ch].plan;
+
+		if (call->plan->channels[ch].dev)
+			continue;
+		for (uint32_t i = 0; i < plan->npeers; i++) {
+			if (!is_first(plan, i))
+				continue;
+			if (ret)
+				ret[n] = (struct comm_call){.comm = call->comm,
+							    .stream = call->stream,
+							    .peer = plan->peers[i].rank,
+							    .send = plan->peers[i].send};
+			n++;
+		}
+	}
+	return n;
+}
+
+static struct comm_conn *conn_of(const struct gantry_comm *comm, const struct coll_peer *p, uint32_t channel)
+{
+	return &comm->peers[p->rank].conns[p->send][channel];
+}
+
+/* The connections have what the plans of all ranks count on. */
+static gantry_result check_conn(const struct comm_conn *cc, const struct coll_choice *choice)
+{
+	const struct gantry_conn *c = &cc->c.conn;
+	uint64_t slice = (uint64_t)choice->step_bytes * choice->slice_steps;
+
+	if (!c->buffs[choice->proto] && !(choice->proto == GANTRY_PROTO_SIMPLE && c->pool))
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED,
+			 "%s does not have the protocol of this collective (rank %d): GANTRY_PROTO",
+			 cc->c.transport->name, cc->c.peer->rank);
+	if (c->step_bytes[choice->proto] < choice->step_bytes || (cc->c.max_step && cc->c.max_step < slice))
+		FAIL_NOW(
+			GANTRY_ERR_UNSUPPORTED,
+			"steps of %s to rank %d hold %u bytes, the collective's slices have %llu: set GANTRY_COLL_STEP",
+			cc->c.transport->name, cc->c.peer->rank, c->step_bytes[choice->proto],
+			(unsigned long long)slice);
+	return GANTRY_OK;
+}
+
+/* The plan of a channel as the kernel reads it. */
+static gantry_result upload(struct gantry_comm *comm, struct comm_plan *p, uint32_t ch)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_device *d = comm->device;
+	const struct coll_plan *plan = p->channels[ch].plan;
+	size_t steps = plan->nsteps * sizeof(*plan->steps), table = plan->npeers * sizeof(struct gantry_conn *);
+	struct gantry_conn **conns;
+	void *dev = NULL;
+	char *host;
+
+	steps = (steps + 15) / 16 * 16;
+	host = calloc(1, steps + table + 1);
+	if (!host)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for a plan of %u steps", plan->nsteps);
+	memcpy(host, plan->steps, plan->nsteps * sizeof(*plan->steps));
+	conns = (struct gantry_conn **)(void *)(host + steps);
+	for (uint32_t i = 0; i < plan->npeers; i++)
+		conns[i] = conn_of(comm, &plan->peers[i], ch)->dev;
+	TRY(d->ops->alloc(d, steps + table + 1, &dev));
+	TRY(d->ops->copy(d, dev, host, steps + table));
+	p->channels[ch].dev = dev;
+	dev = NULL;
+out:
+	d->ops->free(d, dev);
+	free(host);
+	return r;
+}
+
+/* ---- enqueueing ---- */
+
+/* The share of one channel. */
+static void plan_share(const struct comm_call *call, uint32_t ch, struct gantry_coll *c)
+{
+	const struct coll_plan *plan = call->plan->channels[ch].plan;
+	const struct coll_shape shape = {.kind = call->plan->kind,
+					 .count = call->count,
+					 .elem = coll_type_bytes(call->type),
+					 .nranks = call->comm->nranks};
+	char *dev = call->plan->channels[ch].dev;
+
+	memset(c, 0, sizeof(*c));
+	c->type = call->type;
+	c->op = call->op;
+	coll_share(&shape, plan, &call->choice, ch, c);
+	c->steps = (const void *)dev;
+	c->conns = (void *)(dev + (plan->nsteps * sizeof(*plan->steps) + 15) / 16 * 16);
+	c->in = call->in;
+	c->out = call->buf;
+	c->scalar = call->op == GANTRY_OP_AVG ? (uint64_t)call->comm->nranks : call->scalar;
+	c->scalar_at = call->scalar_at;
+	c->id = call->comm->coll.calls;
+}
+
+/* One operation for each proxied connection that moves something. ops: a chain to be filled in, or NULL: only counts. */
+static uint32_t plan_ops(const struct comm_call *call, uint32_t ch, const struct gantry_coll *c,
+			 struct gantry_proxy_op **ops)
+{
+	const struct coll_plan *plan = call->plan->channels[ch].plan;
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < plan->npeers; i++) {
+		struct comm_conn *cc = conn_of(call->comm, &plan->peers[i], ch);
+		uint64_t steps = cc->c.proxy && is_first(plan, i) ? coll_steps_on(plan, c, i) : 0;
+		struct gantry_proxy_op *op;
+
+		if (!steps)
+			continue;
+		n++;
+		if (!ops)
+			continue;
+		op = *ops;
+		*ops = op->next;
+		op->conn = cc->c.proxy;
+		op->bytes = steps * c->step_bytes; /* at most */
+		op->step_bytes = c->step_bytes;
+		op->nsteps = steps;
+		op->slice_steps = c->slice_steps;
+		op->chunk_steps = c->chunk_steps;
+		op->proto = c->proto;
+		op->ptr = op->exact = 0;
+		op->id = call->comm->op_ids;
+	}
+	return n;
+}
+
+static gantry_result append_ops(const struct comm_call *call, const struct gantry_coll *shares)
+{
+	struct gantry_proxy_op *first, *next, *last;
+	uint32_t n = 0;
+
+	for (uint32_t ch = 0; ch < call->choice.channels; ch++)
+		n += plan_ops(call, ch, &shares[ch], NULL);
+	if (!n)
+		return GANTRY_OK;
+	TRY_NOW(gantry_proxy_ops_get(call->comm->proxy, n, &first));
+	next = first;
+	for (uint32_t ch = 0; ch < call->choice.channels; ch++)
+		plan_ops(call, ch, &shares[ch], &next);
+	for (last = first; last->next; last = last->next)
+		;
+	gantry_proxy_append(call->comm->proxy, first, last);
+	return GANTRY_OK;
+}
+
+gantry_result comm_coll_enqueue(const struct comm_call *call)
+{
+	struct gantry_comm *comm = call->comm;
+	struct comm_work *w;
+	struct gantry_coll *shares;
+	uint32_t channels = call->choice.channels;
+	struct gantry_coll_args args = {.result = comm->result_dev};
+	const struct comm_launch launch = {&gantry_kernel_coll, &args, sizeof(args), channels, 0};
+
+	for (uint32_t ch = 0; ch < channels; ch++) {
+		const struct coll_plan *plan = call->plan->channels[ch].plan;
+
+		for (uint32_t i = 0; i < plan->npeers; i++)
+			TRY_NOW(check_conn(conn_of(comm, &plan->peers[i], ch), &call->choice));
+		if (!call->plan->channels[ch].dev)
+			TRY_NOW(upload(comm, call->plan, ch));
+	}
+	TRY_NOW(comm_work_get(comm, channels * sizeof(*shares), call->stream, &w));
+	comm->coll.calls++;
+	comm->op_ids++;
+	shares = (void *)w->xfers_host;
+	for (uint32_t ch = 0; ch < channels; ch++) {
+		plan_share(call, ch, &shares[ch]);
+		w->first_host[ch] = ch;
+	}
+	w->first_host[channels] = channels;
+	TRY_NOW(append_ops(call, shares));
+	args.colls = (void *)w->mapped_dev;
+	args.first = (void *)((char *)w->mapped_dev + ((char *)w->first_host - (char *)w->xfers_host));
+	args.finished = w->finished_dev;
+	comm_work_after(comm, call->stream, &args.after, &args.after_value);
+	return comm_work_launch(comm, w, &launch, call->stream);
+}
+
+/* ---- calls ---- */
+
+static const struct comm_op *find_op(const struct gantry_comm *comm, int number)
+{
+	gantry_list_each_entry (op, &comm->coll.ops, struct comm_op, node) {
+		if (op->number == number)
+			return op;
+	}
+	return NULL;
+}
+
+static gantry_result take_op(struct comm_call *call, const char *what, int op)
+{
+	const struct comm_op *own = op >= GANTRY_OP_PREMUL ? find_op(call->comm, op) : NULL;
+
+	if (op >= 0 && op < GANTRY_OP_PREMUL) {
+		call->op = (uint8_t)op;
+		return GANTRY_OK;
+	}
+	if (!own)
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: there is no reduction %d in this communicator", what, op);
+	if (own->type != call->type)
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: the scalar of reduction %d is of another type than the data", what,
+			 op);
+	call->op = GANTRY_OP_PREMUL;
+	call->scalar = own->scalar;
+	call->scalar_at = own->at;
+	return GANTRY_OK;
+}
+
+static gantry_result check_buffers(const struct comm_call *call, const char *what)
+{
+	int at_root = call->peer == call->comm->rank;
+	int needs_in = call->coll - 1 != COLL_BROADCAST || at_root;
+	int needs_out = call->coll - 1 != COLL_REDUCE || at_root;
+
+	if (call->count && ((needs_in && !call->in) || (needs_out && !call->buf)))
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: %llu elements at NULL", what, (unsigned long long)call->count);
+	return GANTRY_OK;
+}
+
+static gantry_result check_call(struct comm_call *call, const char *what)
+{
+	uint32_t elem = coll_type_bytes(call->type);
+
+	if (!call->comm || !call->stream)
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: no communicator or no stream", what);
+	if (!elem)
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: there is no type %d", what, call->type);
+	if (call->peer < 0 || call->peer >= call->comm->nranks)
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: root %d of %s", what, call->peer,
+			 COUNT_TEXT(call->comm->nranks, "rank"));
+	if (call->count > GANTRY_SLOT_SIZE / elem / (uint64_t)call->comm->nranks)
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: %llu elements are too many", what, (unsigned long long)call->count);
+	return GANTRY_OK;
+}
+
+static gantry_result plan_call(struct comm_call *call)
+{
+	struct gantry_comm *comm = call->comm;
+	enum coll_kind kind = (enum coll_kind)(call->coll - 1);
+	uint64_t bytes = call->count * coll_type_bytes(call->type);
+
+	call->bytes = bytes;
+	if (kind == COLL_ALL_GATHER || kind == COLL_REDUCE_SCATTER)
+		bytes *= (uint64_t)comm->nranks;
+	TRY_NOW(coll_choose(&comm->coll.topo, &comm->coll.limits, kind, bytes, &call->choice));
+	TRY_NOW(find_plan(comm, call->choice.algo, kind, call->peer, &call->plan));
+	return make_plans(comm, call->plan, call->choice.channels);
+}
+
+/* op: -1 if nothing is reduced. */
+static gantry_result collective(struct comm_call call, const char *what, int op)
+{
+	gantry_result r = GANTRY_OK;
+
+	TRY(check_call(&call, what));
+	TRY(check_buffers(&call, what));
+	if (op >= 0 || op < -1)
+		TRY(take_op(&call, what, op));
+	if (!call.count) /* the same on all ranks: nobody waits for anybody */
+		return comm_check(call.comm);
+	TRY(plan_call(&call));
+out:
+	return comm_group_add(r, &call);
+}
+
+/* type: what the caller gave, also what is none. */
+static struct comm_call call_of(enum coll_kind kind, const void *in, void *out, size_t count, enum gantry_type type,
+				int root, struct gantry_comm *comm, struct gantry_stream *stream)
+{
+	return (struct comm_call){.comm = comm,
+				  .stream = stream,
+				  .buf = out,
+				  .peer = root,
+				  .coll = 1 + (int)kind,
+				  .in = in,
+				  .count = count,
+				  .type = (unsigned)type < GANTRY_TYPE_COUNT ? (uint8_t)type : GANTRY_TYPE_COUNT};
+}
+
+gantry_result gantry_all_reduce(const void *in, void *out, size_t count, enum gantry_type type, int op,
+				struct gantry_comm *comm, struct gantry_stream *stream)
+{
+	return collective(call_of(COLL_ALL_REDUCE, in, out, count, type, 0, comm, stream), "gantry_all_reduce", op);
+}
+
+gantry_result gantry_reduce(const void *in, void *out, size_t count, enum gantry_type type, int op, int root,
+			    struct gantry_comm *comm, struct gantry_stream *stream)
+{
+	return collective(call_of(COLL_REDUCE, in, out, count, type, root, comm, stream), "gantry_reduce", op);
+}
+
+gantry_result gantry_broadcast(const void *in, void *out, size_t count, enum gantry_type type, int root,
+			       struct gantry_comm *comm, struct gantry_stream *stream)
+{
+	return collective(call_of(COLL_BROADCAST, in, out, count, type, root, comm, stream), "gantry_broadcast", -1);
+}
+
+gantry_result gantry_all_gather(const void *in, void *out, size_t count, enum gantry_type type,
+				struct gantry_comm *comm, struct gantry_stream *stream)
+{
+	return collective(call_of(COLL_ALL_GATHER, in, out, count, type, 0, comm, stream), "gantry_all_gather", -1);
+}
+
+gantry_result gantry_reduce_scatter(const void *in, void *out, size_t count, enum gantry_type type, int op,
+				    struct gantry_comm *comm, struct gantry_stream *stream)
+{
+	return collective(call_of(COLL_REDUCE_SCATTER, in, out, count, type, 0, comm, stream), "gantry_reduce_scatter",
+			  op);
+}
+
+gantry_result gantry_barrier(struct gantry_comm *comm, struct gantry_stream *stream)
+{
+	if (!comm)
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_barrier: no communicator");
+	if (!comm->coll.word)
+		TRY_NOW(comm->device->ops->alloc(comm->device, 64, &comm->coll.word));
+	return collective(
+		call_of(COLL_ALL_REDUCE, comm->coll.word, comm->coll.word, 1, GANTRY_TYPE_UINT8, 0, comm, stream),
+		"gantry_barrier", GANTRY_OP_MAX);
+}
+
+/* ---- groups of sends and receives ---- */
+
+/* One of them, as the calls below say it: `out` and `in` hold a part for each rank that sends or receives here. */
+static gantry_result exchange(const char *what, const struct comm_call *call, int sends_all, int recvs_all)
+{
+	gantry_result r, end;
+	struct gantry_comm *comm = call->comm;
+	uint64_t part;
+
+	r = check_call((struct comm_call *)(uintptr_t)call, what);
+	if (r != GANTRY_OK || !call->count)
+		return r != GANTRY_OK ? comm_group_add(r, call) : comm_check(comm);
+	part = call->count * coll_type_bytes(call->type);
+	gantry_group_start();
+	for (int i = 0; i < comm->nranks && r == GANTRY_OK; i++) {
+		int at = sends_all ? i : 0, to = sends_all || i == call->peer, from = recvs_all || i == call->peer;
+
+		if (call->in && to)
+			r = gantry_send(call->in + (uint64_t)at * part, call->count, (enum gantry_type)call->type, i,
+					comm, call->stream);
+		if (call->buf && from && r == GANTRY_OK)
+			r = gantry_recv(call->buf + (recvs_all ? (uint64_t)i * part : 0), call->count,
+					(enum gantry_type)call->type, i, comm, call->stream);
+	}
+	end = gantry_group_end();
+	return r == GANTRY_OK ? end : r;
+}
+
+static gantry_result null_buffer(const char *what)
+{
+	FAIL_NOW(GANTRY_ERR_INVALID, "%s: elements at NULL", what);
+}
+
+gantry_result gantry_all_to_all(const void *in, void *out, size_t count, enum gantry_type type,
+				struct gantry_comm *comm, struct gantry_stream *stream)
+{
+	struct comm_call call = call_of(COLL_ALL_GATHER, in, out, count, type, 0, comm, stream);
+
+	if (count && (!in || !out))
+		return comm_group_add(null_buffer("gantry_all_to_all"), &call);
+	return exchange("gantry_all_to_all", &call, 1, 1);
+}
+
+gantry_result gantry_gather(const void *in, void *out, size_t count, enum gantry_type type, int root,
+			    struct gantry_comm *comm, struct gantry_stream *stream)
+{
+	int at_root = comm && root == comm->rank;
+	struct comm_call call = call_of(COLL_ALL_GATHER, in, at_root ? out : NULL, count, type, root, comm, stream);
+
+	if (count && (!in || (at_root && !out)))
+		return comm_group_add(null_buffer("gantry_gather"), &call);
+	return exchange("gantry_gather", &call, 0, at_root);
+}
+
+gantry_result gantry_scatter(const void *in, void *out, size_t count, enum gantry_type type, int root,
+			     struct gantry_comm *comm, struct gantry_stream *stream)
+{
+	int at_root = comm && root == comm->rank;
+	struct comm_call call = call_of(COLL_ALL_GATHER, at_root ? in : NULL, out, count, type, root, comm, stream);
+
+	if (count && (!out || (at_root && !in)))
+		return comm_group_add(null_buffer("gantry_scatter"), &call);
+	return exchange("gantry_scatter", &call, at_root, 0);
+}
+
+/* ---- reductions with a scalar ---- */
+
+gantry_result gantry_op_create_premul(struct gantry_comm *comm, enum gantry_type type, const void *scalar,
+				      int on_device, int *ret_op)
+{
+	static int numbers = GANTRY_OP_PREMUL; /* of the process: one communicator's is no other's */
+	struct comm_op *op;
+
+	if (!comm || !scalar || !ret_op || !coll_type_bytes((unsigned)type))
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_op_create_premul: no communicator, scalar, type or result");
+	op = calloc(1, sizeof(*op));
+	if (!op)
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a reduction");
+	op->number = fetch_add_relaxed(&numbers, 1) + 1;
+	op->type = type;
+	if (on_device)
+		op->at = scalar;
+	else
+		memcpy(&op->scalar, scalar, coll_type_bytes((unsigned)type));
+	gantry_list_append(&comm->coll.ops, &op->node);
+	*ret_op = op->number;
+	return GANTRY_OK;
+}
+
+gantry_result gantry_op_destroy(struct gantry_comm *comm, int op)
+{
+	struct comm_op *own = comm ? (struct comm_op *)(uintptr_t)find_op(comm, op) : NULL;
+
+	if (!own)
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_op_destroy: there is no reduction %d in this communicator", op);
+	gantry_list_remove(&own->node);
+	free(own);
+	return GANTRY_OK;
+}

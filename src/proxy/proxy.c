@@ -16,6 +16,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/assert.h"
 #include "base/atomic.h"
 #include "base/clock.h"
 #include "base/event.h"
@@ -363,7 +364,11 @@ static void arrive(struct gantry_proxy *p, struct gantry_proxy_op *op)
 	ADD(p->stats.ops, 1);
 	ADD(p->stats.batches, op->reserved == OP_BATCH_END);
 	op->next = NULL;
-	op->base = (pc->end + chunk - 1) / chunk * chunk;
+	if (!op->slice_steps || op->proto != GANTRY_PROTO_SIMPLE)
+		op->slice_steps = 1; /* a slice of lines is a step, whatever the collective says */
+	ASSERT(op->nsteps % op->slice_steps == 0 && chunk % op->slice_steps == 0);
+	/* One that moves nothing leaves no gap, as in device/k_prim.h. */
+	op->base = op->nsteps ? (pc->end + chunk - 1) / chunk * chunk : pc->end;
 	if (g->error != GANTRY_OK) {
 		end_op(p, op, GANTRY_EV_OP_END | GANTRY_EV_OP_CUT);
 		ended(g, 1);

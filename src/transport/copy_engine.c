@@ -171,6 +171,8 @@ static gantry_result start_sends(struct gantry_proxy_conn *pc, struct gantry_cop
 		uint64_t step = pc->moved, place;
 		struct step s = {0};
 
+		if (step + op->slice_steps > pc->done + GANTRY_STEPS)
+			break;
 		if (dev_load(&e->remote.fifo->head) + GANTRY_STEPS < step + op->slice_steps) {
 			gantry_proxy_waits(pc, GANTRY_WAIT_PEER);
 			break;
@@ -284,6 +286,11 @@ static gantry_result start_recvs(struct gantry_proxy_conn *pc, struct gantry_cop
 		const char *from = NULL;
 		char *to = NULL;
 
+		/* The last steps of the slice may lie where the kernel still reads. */
+		if (pc->moved + op->slice_steps > pc->done + GANTRY_STEPS) {
+			gantry_proxy_waits(pc, GANTRY_WAIT_KERNEL);
+			break;
+		}
 		r = find_source(pc, e, op, pc->moved, &from, &s.size);
 		if (r == GANTRY_AGAIN)
 			gantry_proxy_waits(pc, GANTRY_WAIT_PEER);

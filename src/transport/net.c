@@ -43,8 +43,9 @@ static gantry_result can_connect(const struct gantry_peer_info *me, const struct
 static uint64_t own_max_step(const struct gantry_connector *c)
 {
 	const struct net_conn *nc = c->resources;
-	/* The network's limit, in whole lines, so that steps of a ring begin at lines. */
-	uint64_t most = nc->link->context->props.max_p2p_bytes / GANTRY_LL128_LINE * GANTRY_LL128_LINE;
+	/* The network's limit, which a slice of all steps must keep to, in whole lines, so that steps of a ring begin at
+	 * lines. */
+	uint64_t most = nc->link->context->props.max_p2p_bytes / GANTRY_STEPS / GANTRY_LL128_LINE * GANTRY_LL128_LINE;
 	uint64_t want = gantry_params()->net_step;
 
 	if (!want)
@@ -153,8 +154,9 @@ out:
 static gantry_result make_buffers(struct gantry_connector *c, struct net_conn *nc)
 {
 	struct net_link *l = nc->link;
-	/* Fragmentation: pieces of different sizes may leave holes, so a share is more than one step. */
-	size_t least = 2 * (size_t)l->nchannels * c->max_step;
+	/* A channel has what a chunk needs that is sent before one is received: half a ring (device/k_prim.h). */
+	size_t step = (c->max_step + NET_POOL_UNIT - 1) / NET_POOL_UNIT * NET_POOL_UNIT;
+	size_t least = GANTRY_STEPS / 2 * (size_t)l->nchannels * step;
 	size_t pool = gantry_params()->net_pool ? gantry_params()->net_pool : 4 * c->max_step;
 
 	TRY_NOW(l->context->net->ops->reg_mr(l->context->net, l->comm, nc->stage, (size_t)GANTRY_STEPS * NET_STAGE_STEP,
@@ -201,7 +203,10 @@ static gantry_result connect_end(struct gantry_connector *c, const struct gantry
 static gantry_result proxy_connect(struct gantry_connector *c)
 {
 	struct net_conn *nc = c->resources;
+	struct gantry_net *net = nc->link->context->net;
 
+	if (c->send && nc->link->shared)
+		TRY_NOW(net->ops->hold(net, nc->link->comm, NET_TAG_GATED + c->channel));
 	if (nc->link->nsubs <= c->channel)
 		nc->link->nsubs = c->channel + 1;
 	nc->link->subs[c->channel] = c->proxy;

@@ -165,7 +165,8 @@ static gantry_result create(struct gantry_connector *c, struct net_link **ret_li
 	l->send = c->send;
 	l->device = c->device;
 	TRY(context_get(c->comm_id, c->device, &l->context));
-	l->shared = l->context->props.max_recvs > 1 && c->nchannels > 1;
+	/* Of a plugin's connection only posting order is certain: channels of a collective would wait for each other. */
+	l->shared = l->context->net == gantry_net_tcp() && l->context->props.max_recvs > 1 && c->nchannels > 1;
 	l->nchannels = l->shared ? c->nchannels : 1;
 	can_gdr = !gantry_traits(c->device)->cpu_reads_memory &&
 		  (l->context->props.ptr_support & (GANTRY_NET_PTR_CUDA | GANTRY_NET_PTR_DMABUF));

@@ -3,8 +3,9 @@
  * The net transport's own structures.
  *
  *   context  one network and its context per communicator (net_link.c)
- *   link     one network connection per peer and direction, shared by the channels when the network has grouped
- *            receives; the pool that OFFSET steps live in; registered user memory (net_link.c)
+ *   link     one network connection per peer and direction, shared by the channels on Gantry's own network, whose tags
+ *            are independent of each other; elsewhere each channel has one. The pool that OFFSET steps live in;
+ *            registered user memory (net_link.c)
  *   conn     one end of one channel: FIFO, rings of LL and LL128, requests in flight (net.c)
  *
  * The progress thread owns requests, pieces and counters; the callers' threads own connecting. Registered memory is
@@ -21,11 +22,15 @@
 
 enum {
 	NET_STAGE_STEP = 16384, /* where the proxy packs and unpacks either */
-	NET_POOL_UNIT = 65536,
-	NET_POOL_MAX = 4096 * NET_POOL_UNIT,
+	NET_POOL_UNIT = 4096,
+	NET_POOL_MAX = 65536 * NET_POOL_UNIT,
 	NET_CHANNELS_MAX = 32,
-	NET_RECVS = 64,	     /* grouped receives in flight per link */
-	NET_P2P_MIN = 16384, /* the least maxP2pBytes of a network: steps of LL and LL128 have a fixed size */
+	NET_RECVS = 64, /* grouped receives in flight per link */
+	/* Tags of channels that share a link (net_progress.c); those of send and recv are the channels' numbers. */
+	NET_TAG_EAGER = NET_CHANNELS_MAX,
+	NET_TAG_GATED = 2 * NET_CHANNELS_MAX,
+	NET_EAGER_MOST = 1 << 19, /* half of the network's window */
+	NET_P2P_MIN = 16384,	  /* the least maxP2pBytes of a network: steps of LL and LL128 have a fixed size */
 };
 
 /* The network that the transport uses: Gantry's own unless GANTRY_NET_PLUGIN names one. Ranks of one process have

@@ -16,6 +16,22 @@
 #include "device/dev.h"
 #include "transport/net_priv.h"
 
+/*
+ * Channels that share a link have tags of their own, three each, so that they do not wait for each other. The network
+ * sends small messages before their receive is posted, within a window that all tags share: a channel whose kernel is
+ * ahead could fill it and keep out the message that another channel's kernel waits for. Therefore small messages of a
+ * collective take the eager tag only if all of them, of all channels, fit in the window together. (Those of later calls
+ * are behind them, those of earlier calls have been received.) Others take a tag whose messages wait for their receive.
+ */
+static int tag_of(const struct net_link *l, const struct gantry_proxy_op *op, int channel)
+{
+	if (!l->shared || op->exact)
+		return channel;
+	if (op->nsteps * op->step_bytes <= NET_EAGER_MOST / (uint64_t)l->nchannels)
+		return NET_TAG_EAGER + channel;
+	return NET_TAG_GATED + channel;
+}
+
 /* ---- sending ---- */
 
 /* The lines of a step of LL or LL128. */
@@ -132,7 +148,8 @@ static gantry_result transmit(struct gantry_proxy_conn *pc, struct net_conn *nc,
 		if (r != GANTRY_OK)
 			return r;
 		s->request = NULL;
-		TRY(net->ops->isend(net, nc->link->comm, s->data, s->size, nc->channel, s->mr, &s->request));
+		TRY(net->ops->isend(net, nc->link->comm, s->data, s->size, tag_of(nc->link, op, nc->channel), s->mr,
+				    &s->request));
 		if (!s->request) {
 			gantry_proxy_waits(pc, GANTRY_WAIT_SOCKET);
 			return GANTRY_OK;
@@ -214,6 +231,12 @@ static int prepare(struct gantry_proxy_conn *pc, struct net_conn *nc)
 	return 1;
 }
 
+/* Requests are shared out: receives of one channel that wait must not keep those of another from being posted. */
+static int has_request(const struct net_conn *nc)
+{
+	return nc->numbers - nc->arrived < NET_RECVS / (uint64_t)nc->link->nchannels;
+}
+
 static int can_post(struct gantry_proxy_conn *pc, uint32_t call)
 {
 	struct gantry_proxy_op *op = NULL;
@@ -223,7 +246,18 @@ static int can_post(struct gantry_proxy_conn *pc, uint32_t call)
 	if (pc->posted < pc->end)
 		op = gantry_proxy_op_of(pc, pc->posted);
 	return op && op->id == call && pc->posted + op->slice_steps <= pc->done + GANTRY_STEPS &&
-	       prepare(pc, pc->resources);
+	       (op->exact || has_request(pc->resources)) && prepare(pc, pc->resources);
+}
+
+/*
+ * A receive of several channels is done when all of them have their data. Messages of send and recv depend on nothing
+ * but their launch. Those of a collective are made of what its ranks received before: a channel whose data waits for
+ * another channel's, on one rank in this order and on the next in the other, is a deadlock (two trees of opposite
+ * direction, say). So each of their receives is for one channel.
+ */
+static int may_group(struct gantry_proxy_conn *pc)
+{
+	return gantry_proxy_op_of(pc, pc->posted)->exact;
 }
 
 /*
@@ -269,12 +303,14 @@ static gantry_result post_group(struct net_link *l, int *ret_posted)
 	for (int i = 0; i < l->nsubs && recv->n < limit; i++) {
 		struct net_step *s;
 
-		if (!can_post(l->subs[i], call))
+		if (!can_post(l->subs[i], call) || (recv->n && !may_group(l->subs[i])))
 			continue;
+		if (!may_group(l->subs[i]))
+			limit = 1;
 		s = &((struct net_conn *)l->subs[i]->resources)->steps[l->subs[i]->posted % GANTRY_STEPS];
 		data[recv->n] = s->data;
 		sizes[recv->n] = s->size;
-		tags[recv->n] = i;
+		tags[recv->n] = tag_of(l, gantry_proxy_op_of(l->subs[i], l->subs[i]->posted), i);
 		mrs[recv->n] = s->mr;
 		recv->pc[recv->n] = l->subs[i];
 		recv->step[recv->n++] = l->subs[i]->posted;

@@ -253,7 +253,7 @@ static void name_job(const struct perf_launcher *l, char *buf, size_t len)
 	static const char *const names[] = {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "SLURM_JOB_ID",
 					    "SLURM_STEP_ID",  "TORCHELASTIC_RUN_ID",	 "MASTER_PORT"};
 
-	snprintf(buf, len, "gantry perf sendrecv %s %d", l->name, l->size);
+	snprintf(buf, len, "%s %s %d", l->program, l->name, l->size);
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		if (gantry_variable(names[i]))
 			snprintf(buf + strlen(buf), len - strlen(buf), " %s", gantry_variable(names[i]));
@@ -375,9 +375,9 @@ static int say_waiting(void *ctx, const char *awaits)
 
 	/* Which ranks are missing is known to rank 0; the others can only look for rank 0. */
 	if (l->rank == 0)
-		fprintf(stderr, "gantry perf sendrecv: rank 0 waits for %s\n", awaits);
+		fprintf(stderr, "%s: rank 0 waits for %s\n", l->program, awaits);
 	else
-		fprintf(stderr, "gantry perf sendrecv: rank %d waits for rank 0 at %s\n", l->rank, awaits);
+		fprintf(stderr, "%s: rank %d waits for rank 0 at %s\n", l->program, l->rank, awaits);
 	return 1;
 }
 
@@ -487,7 +487,8 @@ static int read_id(const char *path, struct gantry_unique_id *ret_id)
 	return 0;
 }
 
-gantry_result perf_id_await(const char *path, int rank, uint64_t timeout_ns, struct gantry_unique_id *ret_id)
+gantry_result perf_id_await(const struct perf_launcher *l, const char *path, uint64_t timeout_ns,
+			    struct gantry_unique_id *ret_id)
 {
 	const struct timespec nap = {0, 20000000};
 	const uint64_t began = gantry_now_ns();
@@ -503,7 +504,7 @@ gantry_result perf_id_await(const char *path, int rank, uint64_t timeout_ns, str
 				 "and does this host see that file?",
 				 path, (double)timeout_ns / 1e9);
 		if (!said && waited > SAY_AFTER_NS) {
-			fprintf(stderr, "gantry perf sendrecv: rank %d waits for rank 0 to write %s\n", rank, path);
+			fprintf(stderr, "%s: rank %d waits for rank 0 to write %s\n", l->program, l->rank, path);
 			said = 1;
 		}
 		nanosleep(&nap, NULL);

@@ -57,7 +57,8 @@ gantry_result perf_rendezvous_join(const struct perf_rendezvous *r, struct gantr
  */
 
 struct perf_launcher {
-	const char *name; /* NULL: nobody started this process, or as a single rank */
+	const char *program; /* "gantry perf sendrecv": what is started, for messages; set by the caller */
+	const char *name;    /* NULL: nobody started this process, or as a single rank */
 	int rank, size;
 	int one_host; /* it says that all ranks are on this host */
 };
@@ -86,7 +87,8 @@ gantry_result perf_id_exchange(const struct perf_launcher *l, const struct perf_
 /* Rank 0: puts the id into the file, whole or not at all. */
 gantry_result perf_id_publish(const char *path, const struct gantry_unique_id *id);
 /* The others: wait until it is there. */
-gantry_result perf_id_await(const char *path, int rank, uint64_t timeout_ns, struct gantry_unique_id *ret_id);
+gantry_result perf_id_await(const struct perf_launcher *l, const char *path, uint64_t timeout_ns,
+			    struct gantry_unique_id *ret_id);
 /* Removes the file if it is still the one with that id. */
 void perf_id_remove(const char *path, const struct gantry_unique_id *id);
 

@@ -2,36 +2,26 @@
 /*
  * `gantry perf sendrecv`: what its files share.
  *
- *   perf_sendrecv.c       options, the environment that they become, the parent, table and JSON
- *   perf_sendrecv_rank.c  one rank: device, communicator, buffers; how ranks see each other's samples
+ *   perf_sendrecv.c       options, the environment that they become, table and JSON
+ *   perf_sendrecv_rank.c  one rank: its buffers, size after size
  *   perf_sendrecv_move.c  patterns: which messages an iteration has, and what they carry; one size: iterations, repeats, a
  *                         row; bandwidths, names of what the counters say; memcpy and a bare flag, to compare with
- *   perf_ranks.h          processes, and the parent that watches them
- *   perf_rendezvous.h     ranks that mpirun, srun or torchrun started, and how they find each other
- *
- * Ranks are processes, or threads of one child (--threads); started by a launcher there is one child, and rank 0's
- * parent prints. All ranks run the same program of phases in step: whatever they must agree on is computed by each of
- * them from the same samples.
+ *   perf_comm.h           ranks of a communicator: who they are, how they join and wait for each other
  */
 #ifndef GANTRY_TOOLS_PERF_SENDRECV_H
 #define GANTRY_TOOLS_PERF_SENDRECV_H
 
-#include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "device/device.h"
 #include "gantry/comm.h"
-#include "perf_ranks.h"
-#include "perf_rendezvous.h"
+#include "perf_comm.h"
 #include "perf_util.h"
 
 enum {
-	SR_RANKS_MAX = 1024,
-	SR_SIZES_MAX = 4096,
 	SR_REPEATS_MAX = 101,
 	SR_INFLIGHT_MAX = 1024,
-	SR_GPUS_MAX = 64,
 };
 
 #define SR_PATTERNS "ring|oneway|pingpong|alltoall|echo"
@@ -39,37 +29,26 @@ enum sr_pattern { SR_RING, SR_ONEWAY, SR_PINGPONG, SR_ALLTOALL, SR_ECHO };
 #define SR_MODES "auto|normal|offset|ptr"
 enum sr_mode { SR_MODE_AUTO, SR_MODE_NORMAL, SR_MODE_OFFSET, SR_MODE_PTR };
 #define SR_PROTOS "auto|simple|ll|ll128"
-#define SR_DEVICES "host|cuda" /* in the order of enum gantry_device_kind */
 #define SR_BUFFERS "shared|plain"
 enum sr_buffers { SR_SHARED, SR_PLAIN };
 
 struct sr_opts {
 	/* Which sizes. */
-	uint64_t begin, end, factor, step; /* factor 0, step 0: not given */
-	int odd;
+	struct perf_size_opts size;
 	int type; /* enum gantry_type; -1: not given */
-	uint64_t sizes[SR_SIZES_MAX];
+	uint64_t sizes[PERF_SIZES_MAX];
 	size_t nsizes;
 	/* How often. */
-	uint64_t iters;	     /* 0: as many as fill a repeat of about 0.1 s */
-	uint64_t warmup;     /* 0: until the rate is known */
-	uint64_t timeout_ns; /* without progress this is a hang; 0 until the number of ranks is known */
+	uint64_t iters;	 /* 0: as many as fill a repeat of about 0.1 s */
+	uint64_t warmup; /* 0: until the rate is known */
 	int repeats, check;
 	/* Who and what. */
-	int ranks; /* 0: not given */
-	int rank;  /* -1: all of them are forked here; else a launcher started this one */
-	const char *launcher;
-	int threads;
-	int device; /* enum gantry_device_kind */
-	int gpus[SR_GPUS_MAX], ngpus;
+	struct perf_comm_opts c;
 	int pattern, mode, proto, buffers; /* indices into the lists above */
 	int reg;			   /* register the buffers; -1: not given */
-	int inflight, channels, pin;
-	const char *transport, *plugin, *ifname, *root, *id_file;
-	struct perf_launcher launched; /* by whom; and where its ranks meet, unless by the file */
-	struct perf_root meet;
+	int inflight;
 	int json, baseline;
-	const char *type_text, *gpus_text; /* as given */
+	const char *type_text; /* as given */
 };
 
 /* Two buffers, on huge pages where there are any. Zeroed is empty. */
@@ -92,6 +71,7 @@ struct sr_flag_times {
 
 /* What one rank measured over one phase. Plain bytes: travels between hosts of one kind. */
 struct sr_sample {
+	struct perf_sample base;
 	uint64_t ns;
 	uint64_t wrong;	       /* bytes, since the size began */
 	char first_wrong[256]; /* where the first of them was */
@@ -99,8 +79,6 @@ struct sr_sample {
 	char transport[32];
 	double memcpy_gbs;
 	struct sr_flag_times flag;
-	double cpu_seconds; /* of a whole rank, when it closes; and the machine it is on */
-	uint64_t machine;
 };
 
 /* One line of the table. NAN: not measured. */
@@ -114,26 +92,12 @@ struct sr_row {
 	char transport[32], mode[32], proto[32];
 };
 
-/* One rank's part of the shared memory: written by that rank only, read by the others and by the parent. */
-struct sr_slot {
-	struct perf_state state;
-	/* Ordered by the barriers. In turns: others may read one while the next is written. */
-	struct sr_sample samples[2];
-};
-
+/* In memory that parent and ranks share. */
 struct sr_shared {
 	const struct sr_opts *opts; /* the parent's; its forked children have it at the same place */
-	uint32_t dump;		    /* the parent: say where you hang, and end */
 	uint64_t nrows;		    /* release by rank 0, acquire by the parent: rows that can be printed */
-	struct sr_row rows[SR_SIZES_MAX];
-	int info_ready; /* the same, for what the header says */
-	char device[64];
-	double others_cpu; /* by rank 0, ordered by its end: CPU seconds of ranks on this machine that are not our
-			      children */
-	uint32_t id_ready; /* release by rank 0 */
-	struct gantry_unique_id id;
+	struct sr_row rows[PERF_SIZES_MAX];
 	struct sr_flags flags;
-	struct sr_slot rank[]; /* nranks of them */
 };
 
 /* A message of an iteration, as one rank sees it. */
@@ -146,15 +110,9 @@ struct sr_msg {
 
 /* One rank: a process or a thread. Owned by it. */
 struct sr_rank {
-	int rank, nranks;
+	struct perf_rank base;
 	const struct sr_opts *opts; /* borrowed */
 	struct sr_shared *shared;   /* borrowed */
-	struct sr_slot *me;	    /* in shared */
-	struct gantry_device *dev;
-	struct gantry_stream *stream;
-	struct gantry_comm *comm;
-	cpu_set_t all_cpus; /* before pinning */
-	int all_cpus_known;
 	/* Messages: group after group; first[g] .. first[g + 1] - 1 are in group g. */
 	struct sr_msg *msgs;
 	int nmsgs, ngroups, first[3];
@@ -165,39 +123,25 @@ struct sr_rank {
 	size_t type_bytes;
 	uint64_t round;			  /* checks begun; all ranks count alike, message numbers are made of it */
 	uint64_t *wrong_host, *wrong_dev; /* mapped: where VERIFY counts */
-	char *box;			  /* device memory for samples; only when started by a launcher */
 	struct sr_memcpy memcpy;
-	uint64_t syncs;
 };
 
 /* perf_sendrecv.c */
 
 /* 0: go on; otherwise the exit status plus 1, after a line on stderr. Does not look at the environment. */
 int sr_parse(int argc, char **argv, struct sr_opts *o);
-size_t sr_type_bytes(int type);
 
 /* perf_sendrecv_rank.c */
 
 /* Bytes of all buffers of a rank, of any rank the most. */
 double sr_memory(const struct sr_opts *o);
-/* A rank's whole life; its error, if any, is in its state afterwards. */
-gantry_result sr_rank_run(struct sr_rank *rk);
-/* So many of them, in threads of this process; of a struct sr_shared. 0: all went well. */
-int sr_ranks_run(void *shared, int first, int n);
-/* Waits for all ranks. */
-gantry_result sr_sync(struct sr_rank *rk);
-/* The same, and afterwards sr_sample_of gives what each rank brought with it, until the next but one. */
-gantry_result sr_share(struct sr_rank *rk, const struct sr_sample *mine);
-const struct sr_sample *sr_sample_of(const struct sr_rank *rk, int rank);
-/* This rank's threads from here on: on its part of the CPUs, or on all. */
-void sr_pin(struct sr_rank *rk, int on);
+/* What the ranks of this operation do. */
+extern const struct perf_comm_op sr_op;
 
 /* perf_sendrecv_move.c */
 
 /* Fills in msgs, groups and nbufs. */
 gantry_result sr_plan(struct sr_rank *rk);
-/* Until all that was enqueued is done; an error of the communicator is an error here. */
-gantry_result sr_finish(struct sr_rank *rk);
 /* How many messages follow one another in an iteration's time. */
 double sr_messages(const struct sr_opts *o);
 /* In front of a message and behind it; the first of them begins a page before, so that messages begin at pages. */

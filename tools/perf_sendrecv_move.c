@@ -61,7 +61,7 @@ static void next_group(struct sr_rank *rk)
 
 gantry_result sr_plan(struct sr_rank *rk)
 {
-	int n = rk->nranks, me = rk->rank, even = me % 2 == 0, other = even ? me + 1 : me - 1;
+	int n = rk->base.nranks, me = rk->base.rank, even = me % 2 == 0, other = even ? me + 1 : me - 1;
 
 	rk->msgs = calloc(2 * (size_t)n * (size_t)rk->opts->inflight, sizeof(*rk->msgs));
 	if (!rk->msgs)
@@ -117,11 +117,11 @@ static gantry_result enqueue_group(struct sr_rank *rk, int g, uint64_t bytes)
 		const struct sr_msg *m = &rk->msgs[i];
 		char *at = place_of(rk, m);
 
-		r = m->send ? gantry_send(at, count, type, m->peer, rk->comm, rk->stream)
-			    : gantry_recv(at, count, type, m->peer, rk->comm, rk->stream);
+		r = m->send ? gantry_send(at, count, type, m->peer, rk->base.comm, rk->base.stream)
+			    : gantry_recv(at, count, type, m->peer, rk->base.comm, rk->base.stream);
 	}
 	end = gantry_group_end(); /* in any case: a group that stays open would swallow all that follows */
-	perf_progress(&rk->me->state);
+	perf_progress(rk->base.state);
 	return r == GANTRY_OK ? end : r;
 }
 
@@ -131,16 +131,6 @@ static gantry_result sr_enqueue(struct sr_rank *rk, uint64_t bytes)
 	for (int g = 0; g < rk->ngroups; g++)
 		TRY_NOW(enqueue_group(rk, g, bytes));
 	return GANTRY_OK;
-}
-
-gantry_result sr_finish(struct sr_rank *rk)
-{
-	gantry_result r = gantry_stream_sync(rk->dev, rk->stream), error;
-
-	perf_progress(&rk->me->state);
-	/* Kernels that were aborted leave their stream in order. */
-	error = gantry_comm_error(rk->comm, NULL, NULL, 0);
-	return error == GANTRY_OK ? r : error;
 }
 
 /* ---- echo ---- */
@@ -161,10 +151,11 @@ static uint32_t proto_of(const struct gantry_conn *conn, uint64_t bytes)
  */
 static gantry_result sr_echo(struct sr_rank *rk, uint64_t bytes, uint64_t n)
 {
-	struct gantry_comm *comm = rk->comm;
-	int peer = rk->rank ^ 1, channel;
+	struct gantry_comm *comm = rk->base.comm;
+	int peer = rk->base.rank ^ 1, channel;
 	const struct comm_conn *send, *recv;
-	struct gantry_echo_args args = {.bytes = bytes, .n = n, .first = rk->rank % 2 == 0, .result = comm->result_dev};
+	struct gantry_echo_args args = {
+		.bytes = bytes, .n = n, .first = rk->base.rank % 2 == 0, .result = comm->result_dev};
 	struct gantry_launch l = {.kernel = &gantry_kernel_echo,
 				  .blocks = 1,
 				  .args = &args,
@@ -172,9 +163,9 @@ static gantry_result sr_echo(struct sr_rank *rk, uint64_t bytes, uint64_t n)
 				  .abort = comm->abort_dev,
 				  .eventcounts = NULL};
 
-	if (peer >= rk->nranks)
+	if (peer >= rk->base.nranks)
 		return GANTRY_OK;
-	channel = (rk->rank + peer) % comm->nchannels;
+	channel = (rk->base.rank + peer) % comm->nchannels;
 	send = &comm->peers[peer].conns[1][channel];
 	recv = &comm->peers[peer].conns[0][channel];
 	if ((send->c.conn.flags | recv->c.conn.flags) & GANTRY_CONN_PROXIED)
@@ -188,7 +179,7 @@ static gantry_result sr_echo(struct sr_rank *rk, uint64_t bytes, uint64_t n)
 	args.output = rk->memory[0] + SR_FRONT;
 	l.eventcounts = comm->all_notify && comm->eventcounts ? &comm->eventcounts[channel]
 							      : NULL; /* block 0 sleeps at the channel's */
-	return rk->dev->ops->launch(rk->dev, rk->stream, &l);
+	return rk->base.dev->ops->launch(rk->base.dev, rk->base.stream, &l);
 }
 
 /* ---- what messages carry ---- */
@@ -197,7 +188,7 @@ static gantry_result launch(struct sr_rank *rk, const struct gantry_kernel *kern
 {
 	const struct gantry_launch l = {.kernel = kernel, .blocks = BLOCKS, .args = args, .args_size = size};
 
-	return rk->dev->ops->launch(rk->dev, rk->stream, &l);
+	return rk->base.dev->ops->launch(rk->base.dev, rk->base.stream, &l);
 }
 
 static gantry_result fill(struct sr_rank *rk, char *p, uint64_t bytes, uint64_t seq)
@@ -206,7 +197,7 @@ static gantry_result fill(struct sr_rank *rk, char *p, uint64_t bytes, uint64_t 
 
 	if (!bytes)
 		return GANTRY_OK;
-	if (rk->dev->kind == GANTRY_DEVICE_CUDA)
+	if (rk->base.dev->kind == GANTRY_DEVICE_CUDA)
 		return launch(rk, &gantry_kernel_fill, &args, sizeof(args));
 	perf_fill(p, bytes, seq);
 	return GANTRY_OK;
@@ -219,7 +210,7 @@ static gantry_result verify(struct sr_rank *rk, const char *p, uint64_t bytes, u
 
 	if (!bytes)
 		return GANTRY_OK;
-	if (rk->dev->kind == GANTRY_DEVICE_CUDA)
+	if (rk->base.dev->kind == GANTRY_DEVICE_CUDA)
 		return launch(rk, &gantry_kernel_verify, &args, sizeof(args));
 	*rk->wrong_host += perf_check(p, bytes, seq);
 	return GANTRY_OK;
@@ -227,8 +218,8 @@ static gantry_result verify(struct sr_rank *rk, const char *p, uint64_t bytes, u
 
 static uint64_t seq_of(const struct sr_rank *rk, const struct sr_msg *m)
 {
-	uint64_t n = (uint64_t)rk->nranks, from = (uint64_t)(m->send ? rk->rank : m->peer),
-		 to = (uint64_t)(m->send ? m->peer : rk->rank);
+	uint64_t n = (uint64_t)rk->base.nranks, from = (uint64_t)(m->send ? rk->base.rank : m->peer),
+		 to = (uint64_t)(m->send ? m->peer : rk->base.rank);
 
 	return ((rk->round * n + from) * n + to) * SR_INFLIGHT_MAX + (uint64_t)m->number;
 }
@@ -236,7 +227,7 @@ static uint64_t seq_of(const struct sr_rank *rk, const struct sr_msg *m)
 /* Another one at every place: bytes copied beyond the end of a message must not look like the guard that they hit. */
 static uint64_t guard_seq(const struct sr_rank *rk, const struct sr_msg *m, int back)
 {
-	return GUARD_SEQ + (((uint64_t)rk->rank * 2 + (uint64_t)m->send) * 2 + (uint64_t)back) + rk->round * 4096;
+	return GUARD_SEQ + (((uint64_t)rk->base.rank * 2 + (uint64_t)m->send) * 2 + (uint64_t)back) + rk->round * 4096;
 }
 
 static gantry_result prepare(struct sr_rank *rk, const struct sr_msg *m, uint64_t bytes)
@@ -246,7 +237,7 @@ static gantry_result prepare(struct sr_rank *rk, const struct sr_msg *m, uint64_
 	TRY_NOW(fill(rk, at - SR_GUARD, SR_GUARD, guard_seq(rk, m, 0)));
 	TRY_NOW(fill(rk, at, bytes, m->send ? seq_of(rk, m) : POISON_SEQ + rk->round));
 	TRY_NOW(fill(rk, at + bytes, SR_GUARD, guard_seq(rk, m, 1)));
-	perf_progress(&rk->me->state);
+	perf_progress(rk->base.state);
 	return GANTRY_OK;
 }
 
@@ -258,7 +249,7 @@ static gantry_result compare(struct sr_rank *rk, const struct sr_msg *m, uint64_
 	TRY_NOW(verify(rk, at - SR_GUARD, SR_GUARD, guard_seq(rk, m, 0)));
 	TRY_NOW(verify(rk, at, bytes, seq_of(rk, m)));
 	TRY_NOW(verify(rk, at + bytes, SR_GUARD, guard_seq(rk, m, 1)));
-	perf_progress(&rk->me->state);
+	perf_progress(rk->base.state);
 	return GANTRY_OK;
 }
 
@@ -273,18 +264,18 @@ static gantry_result locate(struct sr_rank *rk, const struct sr_msg *m, uint64_t
 	if (!copy)
 		FAIL(GANTRY_ERR_NOMEM, "no memory to look for the first wrong byte");
 	at = copy + SR_GUARD;
-	TRY(gantry_mem_copy(rk->dev, copy, place_of(rk, m) - SR_GUARD, SR_GUARD + bytes + SR_GUARD));
+	TRY(gantry_mem_copy(rk->base.dev, copy, place_of(rk, m) - SR_GUARD, SR_GUARD + bytes + SR_GUARD));
 	snprintf(what, sizeof(what), "a message of %s from rank %d to rank %d",
-		 gantry_size_text(bytes, size, sizeof(size)), m->send ? rk->rank : m->peer,
-		 m->send ? m->peer : rk->rank);
+		 gantry_size_text(bytes, size, sizeof(size)), m->send ? rk->base.rank : m->peer,
+		 m->send ? m->peer : rk->base.rank);
 	first = perf_first_wrong(at, bytes, seq_of(rk, m));
 	if (first < bytes)
 		snprintf(text, len, "at offset %llu of %s%s", (unsigned long long)first, what,
 			 m->send ? ", in the sender's buffer" : "");
 	else if (perf_check(copy, SR_GUARD, guard_seq(rk, m, 0)))
-		snprintf(text, len, "in front of %s, at rank %d", what, rk->rank);
+		snprintf(text, len, "in front of %s, at rank %d", what, rk->base.rank);
 	else if (perf_check(at + bytes, SR_GUARD, guard_seq(rk, m, 1)))
-		snprintf(text, len, "behind %s, at rank %d", what, rk->rank);
+		snprintf(text, len, "behind %s, at rank %d", what, rk->base.rank);
 out:
 	free(copy);
 	return r;
@@ -301,10 +292,10 @@ static gantry_result check_round(struct sr_rank *rk, uint64_t bytes, struct sr_s
 		TRY(prepare(rk, &rk->msgs[i], bytes));
 	}
 	TRY(sr_enqueue(rk, bytes));
-	TRY(sr_finish(rk));
+	TRY(perf_rank_finish(&rk->base));
 	for (int i = 0; i < rk->nmsgs; i++)
 		TRY(compare(rk, &rk->msgs[i], bytes));
-	TRY(sr_finish(rk));
+	TRY(perf_rank_finish(&rk->base));
 	s->wrong = load_acquire(rk->wrong_host);
 	for (int i = 0; s->wrong && !s->first_wrong[0] && i < rk->nmsgs; i++)
 		TRY(locate(rk, &rk->msgs[i], bytes, s->first_wrong, sizeof(s->first_wrong)));
@@ -321,7 +312,7 @@ static gantry_result sr_check(struct sr_rank *rk, uint64_t bytes, struct sr_samp
 	uint64_t all = bytes * (uint64_t)rk->opts->inflight;
 	int rounds = all <= ROUNDS_ALL_BELOW ? 3 : rk->opts->inflight >= 2 ? 1 : 2;
 
-	perf_phase(&rk->me->state, "checking", bytes);
+	perf_phase(rk->base.state, "checking", bytes);
 	*rk->wrong_host = 0;
 	while ((rk->round + 1) % 3) /* every size begins at the even address */
 		rk->round++;
@@ -546,7 +537,13 @@ static void transports(const struct sr_rank *rk, char *buf, size_t len)
 	buf[0] = 0;
 	for (int i = 0; i < rk->nmsgs; i++)
 		sr_join(buf, len,
-			rk->msgs[i].peer == rk->rank ? "self" : gantry_comm_transport(rk->comm, rk->msgs[i].peer));
+			rk->msgs[i].peer == rk->base.rank ? "self"
+							  : gantry_comm_transport(rk->base.comm, rk->msgs[i].peer));
+}
+
+static const struct sr_sample *sample_of(const struct sr_rank *rk, int rank)
+{
+	return perf_sample_of(&rk->base, rank);
 }
 
 /* All ranks run n iterations; *ret_ns is the time of the slowest, on every rank. */
@@ -558,22 +555,22 @@ static gantry_result timed(struct sr_rank *rk, uint64_t bytes, uint64_t n, uint6
 
 	memset(&s, 0, sizeof(s));
 	s.counters.struct_size = sizeof(s.counters);
-	TRY_NOW(sr_sync(rk));
-	gantry_comm_get_counters(rk->comm, &before);
+	TRY_NOW(perf_rank_sync(&rk->base));
+	gantry_comm_get_counters(rk->base.comm, &before);
 	start = gantry_now_ns();
 	if (rk->opts->pattern == SR_ECHO)
 		TRY_NOW(sr_echo(rk, bytes, n));
 	for (uint64_t i = 0; i < n && rk->opts->pattern != SR_ECHO; i++)
 		TRY_NOW(sr_enqueue(rk, bytes));
-	TRY_NOW(sr_finish(rk));
+	TRY_NOW(perf_rank_finish(&rk->base));
 	s.ns = gantry_now_ns() - start;
-	gantry_comm_get_counters(rk->comm, &s.counters);
+	gantry_comm_get_counters(rk->base.comm, &s.counters);
 	sr_counters_add(&s.counters, &before, -1);
 	transports(rk, s.transport, sizeof(s.transport));
-	TRY_NOW(sr_share(rk, &s));
+	TRY_NOW(perf_rank_share(&rk->base, &s));
 	*ret_ns = 1;
-	for (int i = 0; i < rk->nranks; i++)
-		*ret_ns = sr_sample_of(rk, i)->ns > *ret_ns ? sr_sample_of(rk, i)->ns : *ret_ns;
+	for (int i = 0; i < rk->base.nranks; i++)
+		*ret_ns = sample_of(rk, i)->ns > *ret_ns ? sample_of(rk, i)->ns : *ret_ns;
 	return GANTRY_OK;
 }
 
@@ -583,7 +580,7 @@ static gantry_result warm_up(struct sr_rank *rk, uint64_t bytes, uint64_t *ret_i
 	const struct sr_opts *o = rk->opts;
 	uint64_t n = o->warmup ? o->warmup : 1, ns;
 
-	perf_phase(&rk->me->state, "warming up", bytes);
+	perf_phase(rk->base.state, "warming up", bytes);
 	for (int round = 0; round < 20; round++) {
 		TRY_NOW(timed(rk, bytes, n, &ns));
 		if (o->iters)
@@ -601,30 +598,30 @@ static gantry_result baselines(struct sr_rank *rk, uint64_t bytes, struct series
 {
 	struct sr_flag_times flag = {NAN, NAN, NAN};
 
-	perf_phase(&rk->me->state, "baselines", bytes);
-	if (rk->rank == 0)
+	perf_phase(rk->base.state, "baselines", bytes);
+	if (rk->base.rank == 0)
 		se->memcpy_gbs[k] = memcpy_gbs(&rk->memcpy, bytes, MEMCPY_NS);
-	TRY_NOW(sr_sync(rk));
-	if (!rk->box && rk->nranks >= 2 && rk->rank < 2)
-		sr_pin(rk, 0); /* it pins itself, and does not */
-	if (!rk->box && rk->nranks >= 2 && rk->rank < 2)
-		flag = pass_flag(&rk->shared->flags, rk->rank, FLAG_ROUNDS);
-	sr_pin(rk, 1);
+	TRY_NOW(perf_rank_sync(&rk->base));
+	if (!rk->base.box && rk->base.nranks >= 2 && rk->base.rank < 2)
+		perf_rank_pin(&rk->base, 0); /* it pins itself, and does not */
+	if (!rk->base.box && rk->base.nranks >= 2 && rk->base.rank < 2)
+		flag = pass_flag(&rk->shared->flags, rk->base.rank, FLAG_ROUNDS);
+	perf_rank_pin(&rk->base, 1);
 	se->flag_pinned[k] = flag.pinned;
 	se->flag_unpinned[k] = flag.unpinned;
-	perf_progress(&rk->me->state);
-	return sr_sync(rk);
+	perf_progress(rk->base.state);
+	return perf_rank_sync(&rk->base);
 }
 
 static gantry_result repeat(struct sr_rank *rk, uint64_t bytes, uint64_t iters, struct series *se, int k)
 {
 	uint64_t ns = 0;
 
-	perf_phase(&rk->me->state, "timing", bytes);
+	perf_phase(rk->base.state, "timing", bytes);
 	TRY_NOW(timed(rk, bytes, iters, &ns));
 	se->us[k] = (double)ns / 1e3 / (double)iters / sr_messages(rk->opts);
-	for (int i = 0; i < rk->nranks; i++) {
-		const struct sr_sample *s = sr_sample_of(rk, i);
+	for (int i = 0; i < rk->base.nranks; i++) {
+		const struct sr_sample *s = sample_of(rk, i);
 		char names[sizeof(s->transport) + 1], *rest = names, *name;
 
 		sr_counters_add(&se->counters, &s->counters, 1);
@@ -645,7 +642,7 @@ static void make_row(const struct sr_rank *rk, uint64_t bytes, struct series *se
 	row->bytes = bytes;
 	row->count = bytes / rk->type_bytes;
 	row->us = perf_spread_of(se->us, n);
-	bandwidths((enum sr_pattern)rk->opts->pattern, rk->nranks, bytes, row->us, &row->algbw, &row->busbw);
+	bandwidths((enum sr_pattern)rk->opts->pattern, rk->base.nranks, bytes, row->us, &row->algbw, &row->busbw);
 	row->copies_send = sr_copies(c->send_copied, c->send_bytes);
 	row->copies_recv = sr_copies(c->recv_copied, c->recv_bytes);
 	sr_mode_name(c, row->mode, sizeof(row->mode));
@@ -668,9 +665,9 @@ static gantry_result check(struct sr_rank *rk, uint64_t bytes, struct sr_row *ro
 
 	memset(&s, 0, sizeof(s));
 	TRY_NOW(sr_check(rk, bytes, &s));
-	TRY_NOW(sr_share(rk, &s));
-	for (int i = 0; i < rk->nranks; i++) {
-		const struct sr_sample *one = sr_sample_of(rk, i);
+	TRY_NOW(perf_rank_share(&rk->base, &s));
+	for (int i = 0; i < rk->base.nranks; i++) {
+		const struct sr_sample *one = sample_of(rk, i);
 
 		row->wrong += one->wrong;
 		if (!row->first_wrong[0])

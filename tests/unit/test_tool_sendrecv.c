@@ -29,12 +29,12 @@ static int parse(const char *words)
 TEST(options)
 {
 	CHECK_EQ(parse(""), -1);
-	CHECK_EQ(o.begin, 8);
-	CHECK_EQ(o.end, 32 << 20);
+	CHECK_EQ(o.size.begin, 8);
+	CHECK_EQ(o.size.end, 32 << 20);
 	CHECK_EQ(o.type, GANTRY_TYPE_FLOAT32);
 	CHECK_EQ(o.reg, 1);
 	CHECK_EQ(o.check, 1);
-	CHECK_EQ(o.rank, -1);
+	CHECK_EQ(o.c.rank, -1);
 	CHECK_EQ(parse("-b 0 -e 4k -f 8 -n 7 -w 3 -c 0 -d bfloat16 -m 8 --ranks 4 --threads --pattern alltoall --mode "
 		       "offset "
 		       "--proto ll128 --transport shm,net --channels 2 --repeats 9 --timeout 5s --json --baseline"),
@@ -44,18 +44,18 @@ TEST(options)
 	CHECK_EQ(o.check, 0);
 	CHECK_EQ(o.type, GANTRY_TYPE_BFLOAT16);
 	CHECK_EQ(o.inflight, 8);
-	CHECK_EQ(o.ranks, 4);
-	CHECK_EQ(o.threads, 1);
+	CHECK_EQ(o.c.ranks, 4);
+	CHECK_EQ(o.c.threads, 1);
 	CHECK_EQ(o.pattern, SR_ALLTOALL);
 	CHECK_EQ(o.mode, SR_MODE_OFFSET);
 	CHECK_EQ(o.proto, 3);
 	CHECK_EQ(o.reg, 0); /* that mode is for memory that is not registered */
-	CHECK_STR(o.transport, "shm,net");
-	CHECK_EQ(o.timeout_ns, 5000000000);
+	CHECK_STR(o.c.transport, "shm,net");
+	CHECK_EQ(o.c.timeout_ns, 5000000000);
 	CHECK_EQ(parse("--device cuda --gpus 0,2,1"), -1);
-	CHECK_EQ(o.device, GANTRY_DEVICE_CUDA);
-	CHECK_EQ(o.ngpus, 3);
-	CHECK_EQ(o.gpus[1], 2);
+	CHECK_EQ(o.c.device, GANTRY_DEVICE_CUDA);
+	CHECK_EQ(o.c.ngpus, 3);
+	CHECK_EQ(o.c.gpus[1], 2);
 	CHECK_EQ(parse("--mode normal --register 1"), -1);
 	CHECK_EQ(o.reg, 1);
 	/* The long names of nccl-tests. */
@@ -272,10 +272,14 @@ static const char *root_of(const struct perf_launcher *l, const char *option, st
 
 TEST(roots)
 {
-	struct perf_launcher mpi = {.name = "mpirun", .rank = 1, .size = 4},
-			     slurm = {.name = "srun", .rank = 1, .size = 4},
-			     torch = {.name = "torchrun", .rank = 1, .size = 4},
-			     here = {.name = "mpiexec", .rank = 1, .size = 4, .one_host = 1};
+	struct perf_launcher mpi = {.program = "gantry perf sendrecv", .name = "mpirun", .rank = 1, .size = 4},
+			     slurm = {.program = "gantry perf sendrecv", .name = "srun", .rank = 1, .size = 4},
+			     torch = {.program = "gantry perf sendrecv", .name = "torchrun", .rank = 1, .size = 4},
+			     here = {.program = "gantry perf sendrecv",
+				     .name = "mpiexec",
+				     .rank = 1,
+				     .size = 4,
+				     .one_host = 1};
 	struct perf_root a, b;
 
 	CHECK_STR(first_host("node7"), "node7");
@@ -319,14 +323,15 @@ TEST(roots)
 TEST(id_files)
 {
 	char path[] = "/tmp/test_tool_sendrecv.XXXXXX";
+	const struct perf_launcher l = {.program = "gantry perf sendrecv", .rank = 1};
 	struct gantry_unique_id id, got;
 
 	CHECK_EQ(close(mkstemp(path)), 0); /* it exists and is empty, as if another run had just begun to write it */
-	CHECK(perf_id_await(path, 1, 50000000, &got) == GANTRY_ERR_TIMEOUT);
+	CHECK(perf_id_await(&l, path, 50000000, &got) == GANTRY_ERR_TIMEOUT);
 	for (size_t i = 0; i < sizeof(id.bytes); i++)
 		id.bytes[i] = (unsigned char)(i * 37 + 5);
 	CHECK_OK(perf_id_publish(path, &id));
-	CHECK_OK(perf_id_await(path, 1, 200000000000, &got));
+	CHECK_OK(perf_id_await(&l, path, 200000000000, &got));
 	CHECK_EQ(memcmp(&id, &got, sizeof(id)), 0);
 	got.bytes[0]++;
 	perf_id_remove(path, &got); /* of another run by now: it stays */
@@ -352,14 +357,17 @@ static gantry_result copy(struct gantry_device *dev, struct gantry_stream *s, vo
 
 static uint64_t wrong_bytes(int how)
 {
-	struct sr_shared *shared = aligned_alloc(128, (sizeof(*shared) + sizeof(struct sr_slot) + 127) / 128 * 128);
-	struct sr_rank rk = {.nranks = 1, .opts = &o, .shared = shared, .me = &shared->rank[0]};
+	struct perf_comm_shared *all = perf_comm_map(&sr_op, &o.c, sizeof(struct sr_shared));
+	struct sr_shared *shared = all->own;
+	static struct sr_rank rk;
 	struct gantry_device *dev = NULL;
 	struct gantry_device_ops ops;
 	const struct gantry_device_ops *before;
 	uint64_t wrong;
 
-	memset(shared, 0, sizeof(*shared) + sizeof(struct sr_slot));
+	memset(&rk, 0, sizeof(rk));
+	shared->opts = &o;
+	perf_rank_init(&rk.base, all, 0);
 	CHECK_OK(gantry_device_open(GANTRY_DEVICE_HOST, 0, &dev));
 	before = dev->ops;
 	ops = *before;
@@ -367,14 +375,14 @@ static uint64_t wrong_bytes(int how)
 	ops.copy_async = copy;
 	damage = how;
 	dev->ops = &ops; /* one object per process: the rank gets the same */
-	CHECK_OK(sr_rank_run(&rk));
+	CHECK_OK(perf_rank_run(&rk.base));
 	dev->ops = before;
 	gantry_device_close(dev);
 	CHECK_EQ(shared->nrows, 1);
 	CHECK_EQ(shared->rows[0].bytes, 1000);
 	CHECK_STR(shared->rows[0].transport, "self");
 	wrong = shared->rows[0].wrong;
-	free(shared);
+	perf_comm_unmap(all);
 	return wrong;
 }
 

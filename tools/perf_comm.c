@@ -112,6 +112,8 @@ int perf_comm_check(const struct option_set *set, struct perf_comm_opts *o)
 	const char *p = o->gpus_text ? o->gpus_text : "0";
 	char *end;
 
+	if (o->hosts && o->threads)
+		return 1 + options_wrong(set, "--hosts and --threads exclude each other: a process is on one host");
 	if (o->gpus_text && o->device != GANTRY_DEVICE_CUDA)
 		return 1 + options_wrong(set, "--gpus needs --device cuda");
 	for (o->ngpus = 0;; p = end + 1) {
@@ -161,6 +163,11 @@ static int find_ranks(const struct option_set *set, struct perf_comm_opts *o)
 	if (why[0])
 		return -options_wrong(set, "%s", why);
 	o->ranks = o->ranks ? o->ranks : 2;
+	if (o->hosts && o->rank >= 0)
+		return -options_wrong(set, "--hosts is for ranks that are forked here, and %s started this one",
+				      o->launcher);
+	if (o->hosts > o->ranks)
+		return -options_wrong(set, "--hosts %d: there are %d ranks", o->hosts, o->ranks);
 	return 0;
 }
 
@@ -491,7 +498,7 @@ static gantry_result close_run(struct perf_rank *rk)
 	if (!s)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a sample");
 	s->cpu_seconds = perf_load_cpu_seconds();
-	s->machine = gantry_host_id();
+	s->machine = gantry_kernel_id();
 	TRY(perf_rank_share(rk, s));
 	for (int i = 0; rk->opts->rank >= 0 && i < rk->nranks; i++) {
 		other = perf_sample_of(rk, i);
@@ -625,6 +632,18 @@ static void *answer(void *arg)
 	return NULL;
 }
 
+/* In a child with one rank: neighbours are on the same host, as launchers place them. */
+static int play_host(const struct perf_comm_opts *o, int rank)
+{
+	char name[32];
+
+	if (!o->hosts)
+		return 0;
+	snprintf(name, sizeof(name), "perf-%d", (int)((int64_t)rank * o->hosts / o->ranks));
+	setenv("GANTRY_HOST_ID", name, 1);
+	return gantry_params_load(1) == GANTRY_OK ? 0 : -1;
+}
+
 static int run_ranks(void *ctx, int first, int n)
 {
 	struct perf_comm_shared *sh = ctx;
@@ -635,7 +654,7 @@ static int run_ranks(void *ctx, int first, int n)
 
 	for (int i = 0; t.ranks && i < n; i++)
 		perf_rank_init(rank_of(&t, i), sh, first + i);
-	if (!t.ranks || pthread_create(&helper, NULL, answer, &t))
+	if (!t.ranks || play_host(sh->opts, first) < 0 || pthread_create(&helper, NULL, answer, &t))
 		return 1;
 	/* The last rank on this thread: a process that is one rank has no thread too many. */
 	for (; started < n - 1; started++)

@@ -31,6 +31,7 @@ struct perf_comm_opts {
 	int rank;  /* -1: all of them are forked here; else a launcher started this one */
 	const char *launcher;
 	int threads;
+	int hosts;  /* 0: not given; else the forked ranks play so many */
 	int device; /* enum gantry_device_kind */
 	int gpus[PERF_GPUS_MAX], ngpus;
 	int channels, pin;
@@ -50,6 +51,7 @@ struct perf_comm_opts {
 #define PERF_COMM_AT(type, c, field) offsetof(type, c.field)
 #define PERF_COMM_OPTIONS(type, c) \
 	{0, OPTION_INT, "ranks", PERF_COMM_AT(type, c, ranks), 1, PERF_RANKS_MAX, NULL, "N", "ranks, forked here (2, or what mpirun, srun, torchrun say)"}, \
+	{0, OPTION_INT, "hosts", PERF_COMM_AT(type, c, hosts), 1, PERF_RANKS_MAX, NULL, "H", "forked ranks count as ranks of so many hosts, by GANTRY_HOST_ID (1)"}, \
 	{0, OPTION_FLAG, "threads", PERF_COMM_AT(type, c, threads), 0, 0, NULL, NULL, "ranks are threads of one process"}, \
 	{0, OPTION_CHOICE, "device", PERF_COMM_AT(type, c, device), 0, 0, PERF_DEVICES, NULL, "where the kernels run (host)"}, \
 	{0, OPTION_TEXT, "gpus", PERF_COMM_AT(type, c, gpus_text), 0, 0, NULL, "LIST", "GPUs, taken in turn by the ranks (0)"}, \

@@ -10,23 +10,38 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/param.h"
 
 MUTEX_KIND(process_mu);
 static struct process_mu process_mu_of_all;
 
-uint64_t gantry_host_id(void)
+static uint64_t hash_of(const char *text)
+{
+	uint64_t hash = 14695981039346656037u; /* FNV-1a */
+
+	for (; *text; text++)
+		hash = (hash ^ (unsigned char)*text) * 1099511628211u;
+	return hash;
+}
+
+uint64_t gantry_kernel_id(void)
 {
 	char text[64] = "";
-	uint64_t hash = 14695981039346656037u; /* FNV-1a */
 	int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
 
 	if (fd < 0 || read(fd, text, sizeof(text) - 1) <= 0)
 		gethostname(text, sizeof(text) - 1);
 	if (fd >= 0)
 		close(fd);
-	for (const char *c = text; *c; c++)
-		hash = (hash ^ (unsigned char)*c) * 1099511628211u;
-	return hash;
+	return hash_of(text);
+}
+
+uint64_t gantry_host_id(void)
+{
+	const char *named = gantry_params()->host_id;
+
+	/* Mixed with the kernel's: a name that two machines have by mistake does not make them one. */
+	return *named ? gantry_kernel_id() ^ hash_of(named) : gantry_kernel_id();
 }
 
 uint64_t gantry_process_id(void)

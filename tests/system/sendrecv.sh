@@ -76,6 +76,12 @@ for threads in "" --threads; do
 	check_rows 1
 	all_have ranks 100
 done
+# One machine plays two hosts: ranks 0 and 1, and 2 and 3, share memory, the others do not.
+expect 0 sendrecv --ranks 4 --hosts 2 --pattern alltoall -b 8 -e 64k -f 64 --json $few
+check_rows 3
+all_have transport '"self\+p2p\+net"'
+expect 2 sendrecv --ranks 2 --hosts 3
+expect 2 sendrecv --hosts 2 --threads
 expect 0 sendrecv --ranks 2 --channels 4 -b 4M -e 4M --odd --json $few # split over channels
 check_rows 4
 expect 0 sendrecv --ranks 1 -b 1k -e 1k --json $few # to itself

@@ -3,7 +3,8 @@
 """Measures Gantry's collectives against OpenMPI and gloo on this machine, interleaved in one run.
 
     bench/coll_compare.py [--build DIR] [--rounds N] [--ops LIST] [--ranks LIST] [--transports LIST] [--sizes LIST]
-                          [--required-only] [--peers-only] [--priority] [--install] [--others SHARE] [--json FILE]
+                          [--required-only] [--peers-only] [--buffers KIND] [--priority] [--install]
+                          [--others SHARE] [--json FILE]
 
 The peers are Debian's packages (libopenmpi-dev, openmpi-bin, libgloo-dev); --install has apt-get install what is
 missing. Their programs, bench/coll_peers/, are compiled into the build folder. A cell is an operation, a number of
@@ -180,12 +181,16 @@ class Gloo:
     def build(self, source):
         shared = self.program + "-peer.o"
         compile_c("gcc", ["-c", os.path.join(source, "peer.c")], shared)
-        check(["g++", "-std=c++14", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-o", self.program,
+        check(["g++", "-std=c++14", "-D_GNU_SOURCE", "-O3", "-Wall", "-Wextra", "-o", self.program,
                os.path.join(source, "gloo_coll.cc"), shared, "-lgloo", "-lpthread"])
 
     @staticmethod
     def settings(cell):
-        return {a or "default": None for a in GLOO.get(cell.op, [""])} if cell.transport == "net" else {}
+        if cell.transport != "net":
+            return {}
+        # Threads that poll need a CPU each; and with more than the sockets hold, both sides wait in their writes.
+        polls = cell.ranks <= os.cpu_count() and cell.bytes <= 16 << 20
+        return {a or "default": None for a in GLOO.get(cell.op, [""]) if polls or a != "hd_sync"}
 
     def command(self, cell, setting, seconds):
         algo = [] if setting == "default" else ["-a", setting]
@@ -195,12 +200,13 @@ class Gloo:
 class Gantry:
     name = "gantry"
 
-    def __init__(self, build):
+    def __init__(self, build, buffers):
         self.program = os.path.join(build, "gantry")
+        self.buffers = buffers
 
     def command(self, cell, _setting, _seconds):
         return [self.program, "perf", cell.op, "--ranks", str(cell.ranks), "--transport", cell.transport,
-                *sizes(cell), "--json"]
+                "--buffers", self.buffers, "--in-place", "no", "--timing", "call", *sizes(cell), "--json"]
 
 
 def check(command):
@@ -294,6 +300,8 @@ def options():
     p.add_argument("--sizes", default=",".join(SIZES))
     p.add_argument("--required-only", action="store_true", help="only cells of which something is required")
     p.add_argument("--peers-only", action="store_true", help="without Gantry: anchors")
+    p.add_argument("--buffers", default="shared", choices=["shared", "plain"],
+                   help="of Gantry: memory that other processes can map, as gantry perf has it (shared), or ordinary")
     p.add_argument("--priority", action="store_true", help="before other sessions' processes; needs root")
     p.add_argument("--others", type=float, default=0.25, help="most that others may have of the CPUs (0.25)")
     p.add_argument("--install", action="store_true", help="apt-get install the peers that are missing")
@@ -333,13 +341,13 @@ def head(a):
     load = " ".join(open("/proc/loadavg").read().split()[:3])
     return {"bench": "coll_compare", "date": time.strftime("%FT%TZ", time.gmtime()), "rounds": a.rounds, "load": load,
             "machine": f"{platform.machine()}, {os.cpu_count()} CPUs, Linux {platform.release()}",
-            "note": "before other sessions (autogroup)" if a.priority else ""}
+            "note": f"{a.buffers} buffers" + (", before other sessions (autogroup)" if a.priority else "")}
 
 
 def main():
     a = options()
     peers = find_peers(a)
-    gantry = None if a.peers_only else Gantry(a.build)
+    gantry = None if a.peers_only else Gantry(a.build, a.buffers)
     machine = Machine(a.priority, a.others)
     verdicts, wrong = collections.Counter(), 0
     with open(a.json or os.devnull, "a") as out:

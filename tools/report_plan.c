@@ -25,6 +25,8 @@ static const struct {
 	{REPORT_ALLREDUCE, REPORT_LATENCY, "Gantry, other settings", "NCCL Socket, 2 \303\227 2"},
 	{REPORT_ALLREDUCE, REPORT_LATENCY, "Gantry, UNPACK", "Gantry, through host memory"},
 	{REPORT_BENCH, REPORT_BANDWIDTH, "sendrecv over net", "perf net"},
+	{REPORT_LIBRARIES, REPORT_LATENCY, "Gantry", "OpenMPI"},
+	{REPORT_LIBRARIES, REPORT_LATENCY, "Gantry", "gloo"},
 };
 enum { BENCH_PEERS = sizeof(bench_peers) / sizeof(bench_peers[0]) };
 

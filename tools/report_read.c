@@ -61,10 +61,9 @@ static const struct {
 	const char *key;
 	enum report_op op;
 } op_keys[] = {
-	{"label", REPORT_ALLREDUCE}, {"series", REPORT_BENCH},
-	{"kind", REPORT_UNPACK},     {"rtt_us", REPORT_FIFO},
-	{"path", REPORT_RX},	     {"algbw_gbs", REPORT_SENDRECV},
-	{"bw_gbs", REPORT_NET},	     {"unpack_gbs", REPORT_NCCL_UNPACK},
+	{"library", REPORT_LIBRARIES},	{"label", REPORT_ALLREDUCE}, {"series", REPORT_BENCH},
+	{"kind", REPORT_UNPACK},	{"rtt_us", REPORT_FIFO},     {"path", REPORT_RX},
+	{"algbw_gbs", REPORT_SENDRECV}, {"bw_gbs", REPORT_NET},	     {"unpack_gbs", REPORT_NCCL_UNPACK},
 };
 
 const struct report_op_text report_ops[REPORT_OPS] = {
@@ -81,6 +80,9 @@ const struct report_op_text report_ops[REPORT_OPS] = {
 	[REPORT_FIFO] = {"perf fifo", "A kernel's post to the progress thread and its answer.", "Round trip"},
 	[REPORT_NCCL_UNPACK] = {"NCCL all-reduce with UNPACK",
 				"Stock NCCL, received into GPU memory and through the host.", "Time of an all-reduce"},
+	[REPORT_LIBRARIES] = {"bench/coll_compare",
+			      "Collectives of Gantry, OpenMPI and gloo; medians of single calls, bus bandwidth.",
+			      "Time of a call"},
 };
 
 const char *report_quantity_title(enum report_op op, enum report_quantity q)
@@ -218,6 +220,7 @@ static const char *bench_name(const char *label)
 	static const char *const known[][2] = {
 		{"gantry", "Gantry"},
 		{"gantry+", "Gantry, other settings"},
+		{"openmpi", "OpenMPI"},
 		{"socket", "NCCL Socket"},
 		{"socket2x2", "NCCL Socket, 2 \303\227 2"},
 		{"raw", "raw TCP"},
@@ -333,6 +336,12 @@ static void name_row(const struct row *w, enum report_op op, struct name *group,
 		break;
 	case REPORT_FIFO:
 		add_word(name, text_of(w, "device_name"), "");
+		break;
+	case REPORT_LIBRARIES:
+		add_word(group, text_of(w, "op"), "");
+		count_word(group, w, "ranks", "ranks");
+		add_word(group, text_of(w, "transport"), "");
+		add_word(name, bench_name(text_of(w, "library")), "");
 		break;
 	default:
 		break;

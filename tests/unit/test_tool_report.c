@@ -265,6 +265,42 @@ TEST(test_bench)
 	report_free(&r);
 }
 
+/* Lines of bench/coll_compare.py: a section for each operation, ranks and transport; Gantry beside each library. */
+TEST(test_libraries)
+{
+	const struct report_plot *p;
+	struct report_plan plan;
+	struct report r;
+
+#define ROW(library, op, bytes, time)                                                                                  \
+	"{\"library\": \"" library "\", \"op\": \"" op "\", \"ranks\": 2, \"transport\": \"net\", \"bytes\": " bytes   \
+	", "                                                                                                           \
+	"\"setting\": \"default\", \"time_us\": " time ", \"busbw_gbs\": 1, \"wrong\": 0, \"round\": 0}\n"
+	/* clang-format off */
+	put("libraries.jsonl",
+	    "{\"bench\": \"coll_compare\", \"machine\": \"m\", \"note\": \"\"}\n"
+	    ROW("openmpi", "all_reduce", "8", "8") ROW("gloo", "all_reduce", "8", "24")
+	    ROW("gantry", "all_reduce", "8", "6") ROW("gantry", "all_reduce", "8", "4") ROW("gantry", "all_reduce", "8", "2")
+	    ROW("openmpi", "all_reduce", "64", "9") ROW("gantry", "all_reduce", "64", "3")
+	    ROW("gantry", "broadcast", "8", "1"));
+	/* clang-format on */
+#undef ROW
+	READ(&r, "libraries.jsonl");
+	CHECK_EQ(r.files[0].rows, 8);
+	CHECK_EQ(r.files[0].unknown, 0);
+	CHECK_EQ(report_plan(&r, "coll_compare", &plan), 0);
+	CHECK_EQ(plan.nsections, 2);
+	CHECK_STR(plan.sections[0].group, "all_reduce, 2 ranks, net");
+	p = find_plot(&plan, 0, REPORT_PLOT_RATIO);
+	CHECK_EQ(p->nlines, 2);
+	CHECK_STR(p->lines[0].name, "Gantry to OpenMPI");
+	CHECK(fabs(p->lines[0].points[0].median - 2) < 1e-9);
+	CHECK(fabs(p->lines[0].points[1].median - 3) < 1e-9);
+	CHECK(fabs(find_line(p, "Gantry to gloo")->points[0].median - 6) < 1e-9);
+	report_plan_free(&plan);
+	report_free(&r);
+}
+
 /* Names by options, groups by pattern; bars where there is one size; commits apart; wrong bytes, warnings. */
 TEST(test_kinds)
 {

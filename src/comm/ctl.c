@@ -10,12 +10,15 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/hmac.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "comm/ctl_member.h"
 #include "comm/hub.h"
+
+static const uint64_t stop_look_ns = 20000000; /* how often gantry_ctl_config.stop is asked */
 
 uint64_t gantry_ctl_comm_id(const struct gantry_unique_id *id)
 {
@@ -74,6 +77,13 @@ gantry_result gantry_ctl_serve(const struct gantry_unique_id *id, const struct g
 	return hub_start(&decoded, &any, &bound);
 }
 
+void gantry_ctl_drop_id(const struct gantry_unique_id *id)
+{
+	inet_loop_lock();
+	hub_drop(gantry_ctl_comm_id(id));
+	inet_loop_unlock();
+}
+
 void gantry_ctl_awaits(const struct gantry_unique_id *id, char *buf, size_t len)
 {
 	uint64_t comm_id = gantry_ctl_comm_id(id);
@@ -104,6 +114,77 @@ gantry_result gantry_ctl_ends(struct gantry_ctl *ctl, struct gantry_addr *ret_lo
 	}
 	inet_loop_unlock();
 	return r;
+}
+
+gantry_result gantry_ctl_address(struct gantry_ctl *ctl, struct gantry_addr *ret_addr)
+{
+	gantry_result r = GANTRY_ERR_UNREACHABLE;
+	struct gantry_addr bound;
+
+	inet_loop_lock();
+	if (ctl->port) {
+		bound = ctl->port->addr;
+		r = GANTRY_OK;
+	}
+	inet_loop_unlock();
+	return r == GANTRY_OK ? inet_advertised(&bound, ret_addr) : r;
+}
+
+/* A sum that only who has the key can make; `use` tells several of the same bytes apart. */
+static gantry_result derive_bytes(const struct ctl_id *from, uint8_t use, const void *what, size_t size,
+				  uint8_t ret[GANTRY_MAC_SIZE])
+{
+	uint8_t msg[128];
+
+	if (size > sizeof(msg) - 9)
+		FAIL_NOW(GANTRY_ERR_INTERNAL, "%zu bytes to derive an id from", size);
+	msg[0] = use;
+	put64(msg + 1, from->comm_id);
+	memcpy(msg + 9, what, size);
+	if (GANTRY_HAVE_OPENSSL)
+		return gantry_hmac_sha256(from->key, sizeof(from->key), msg, size + 9, ret);
+	/* Without MACs keys are shown on the wire: this has to differ, and cannot hide anything. */
+	for (uint64_t i = 0, h = 0xcbf29ce484222325; i < GANTRY_MAC_SIZE; i += 8) {
+		for (size_t k = 0; k < sizeof(from->key); k++)
+			h = (h ^ from->key[k]) * 0x100000001b3;
+		for (size_t k = 0; k < size + 9; k++)
+			h = (h ^ msg[k]) * 0x100000001b3;
+		put64(ret + i, h);
+	}
+	return GANTRY_OK;
+}
+
+gantry_result gantry_ctl_derive_id(const struct gantry_ctl *ctl, const struct gantry_addr *at, const void *what,
+				   size_t size, struct gantry_unique_id *ret_id)
+{
+	struct ctl_id id = {.version = CTL_VERSION, .addr = *at};
+	uint8_t sum[GANTRY_MAC_SIZE];
+
+	_Static_assert(sizeof(sum) == sizeof(id.key), "a key is a sum");
+	TRY_NOW(derive_bytes(&ctl->id, 1, what, size, sum));
+	memcpy(id.key, sum, sizeof(sum));
+	TRY_NOW(derive_bytes(&ctl->id, 2, what, size, sum)); /* the number is no secret */
+	id.comm_id = get64(sum);
+	ctl_id_encode(&id, ret_id);
+	return GANTRY_OK;
+}
+
+gantry_result gantry_ctl_serve_derived(struct gantry_ctl *ctl, const struct gantry_unique_id *id)
+{
+	struct gantry_addr at, bound;
+	struct ctl_id decoded;
+	int listens;
+
+	if (ctl_id_decode(id, &decoded) != GANTRY_OK)
+		FAIL_NOW(GANTRY_ERR_INTERNAL, "an id was derived that is none");
+	inet_loop_lock();
+	listens = ctl->port != NULL;
+	if (listens)
+		at = ctl->port->addr;
+	inet_loop_unlock();
+	if (!listens)
+		FAIL_NOW(GANTRY_ERR_INTERNAL, "rank %d has no port for a further communicator", ctl->config.rank);
+	return hub_start(&decoded, &at, &bound);
 }
 
 int64_t gantry_ctl_clock_offset(const struct gantry_ctl *ctl)
@@ -187,19 +268,62 @@ static gantry_result member_prepare(struct gantry_ctl *m, const struct gantry_un
 	return GANTRY_OK;
 }
 
+/* That it cannot is no failure: others may, and most communicators have no successor. */
+static void member_listen(struct gantry_ctl *m, const struct gantry_addr *addr) REQUIRES(loop_mu)
+{
+	if (inet_port_get(&hub_service, addr, &m->port) != GANTRY_OK) {
+		m->port = NULL;
+		LOG_INFO(COMM, "rank %d: no communicator made from this one can meet here", m->config.rank);
+	}
+}
+
 /* From here on it is the service's. */
 static gantry_result member_begin(struct gantry_ctl *m)
 {
 	gantry_result r = GANTRY_OK;
+	struct gantry_addr addr;
+	int listens = m->config.listens && inet_listen_addr(&addr) == GANTRY_OK;
 
 	inet_loop_lock();
 	TRY(ctl_service_start());
 	m->deadline = from_now(m->connect_timeout);
 	m->forks = inet_forks;
 	gantry_list_append(&ctl_service.members, &m->node);
+	if (listens)
+		member_listen(m, &addr);
 	inet_loop_wake();
 out:
 	inet_loop_unlock();
+	return r;
+}
+
+/* For the news, until the deadline. False: the deadline has passed, or the caller does not want to wait any more, for the
+ * reason in *ret_stopped. */
+static bool wait_news(struct gantry_ctl *m, uint64_t deadline, gantry_result *ret_stopped) REQUIRES(loop_mu)
+{
+	uint64_t look = from_now(stop_look_ns);
+
+	if (!m->config.stop)
+		return mutex_wait_until(&m->news, &inet_loop.mu, deadline);
+	if (mutex_wait_until(&m->news, &inet_loop.mu, look < deadline ? look : deadline))
+		return true;
+	inet_loop_unlock();
+	*ret_stopped = m->config.stop(m->config.ctx);
+	inet_loop_lock();
+	return *ret_stopped == GANTRY_OK && gantry_now_ns() < deadline;
+}
+
+static gantry_result await_join(struct gantry_ctl *m)
+{
+	gantry_result r, stopped = GANTRY_OK;
+
+	inet_loop_lock();
+	while (!m->joined && m->over == GANTRY_OK && stopped == GANTRY_OK)
+		wait_news(m, UINT64_MAX, &stopped); /* the service thread keeps the deadline */
+	r = m->joined ? GANTRY_OK : m->over != GANTRY_OK ? m->over : stopped;
+	inet_loop_unlock();
+	if (r != GANTRY_OK && r == m->over)
+		FAIL_NOW(r, "%s", m->over_text);
 	return r;
 }
 
@@ -219,17 +343,11 @@ gantry_result gantry_ctl_join(const struct gantry_ctl_config *config, struct gan
 		ctl_member_free(m);
 		goto out;
 	}
-	inet_loop_lock();
-	while (!m->joined && m->over == GANTRY_OK)
-		mutex_wait(&m->news, &inet_loop.mu); /* the service thread keeps the deadline */
-	r = m->joined ? GANTRY_OK : m->over;
-	inet_loop_unlock();
-	if (r == GANTRY_OK) {
+	r = await_join(m);
+	if (r == GANTRY_OK)
 		*ret_ctl = m;
-	} else {
-		gantry_fail(r, LOG_SUBSYS, __FILE__, __LINE__, "%s", m->over_text);
+	else
 		gantry_ctl_leave(m);
-	}
 out:
 	return r;
 }
@@ -257,6 +375,17 @@ static gantry_result obstacle(struct gantry_ctl *m, int to) REQUIRES(loop_mu)
 	if (m->over != GANTRY_OK)
 		return known(m->over, m->over_text);
 	return GANTRY_OK;
+}
+
+gantry_result gantry_ctl_peer(struct gantry_ctl *ctl, int rank)
+{
+	gantry_result r = GANTRY_OK;
+
+	inet_loop_lock();
+	if (ctl->peers[rank].gone != GANTRY_OK)
+		r = known(ctl->peers[rank].gone, ctl->peers[rank].text);
+	inet_loop_unlock();
+	return r;
 }
 
 static gantry_result check(struct gantry_ctl *m, int rank, size_t size)
@@ -378,15 +507,17 @@ static gantry_result ask(struct gantry_ctl *m, struct ctl_head *h, const void *d
 			 struct ctl_call *call) REQUIRES(loop_mu)
 {
 	uint64_t deadline = from_now(timeout);
+	gantry_result stopped = GANTRY_OK;
 
 	call->tag = h->tag;
 	TRY_NOW(queue_frame(m, h, data, size));
 	gantry_list_append(&m->calls, &call->node);
-	while (!call->done && mutex_wait_until(&m->news, &inet_loop.mu, deadline))
+	while (!call->done && wait_news(m, deadline, &stopped))
 		;
-	if (!call->done)
-		gantry_list_remove(&call->node);
-	return GANTRY_OK;
+	if (call->done)
+		return GANTRY_OK;
+	gantry_list_remove(&call->node);
+	return stopped;
 }
 
 gantry_result gantry_ctl_call(struct gantry_ctl *ctl, int to, uint32_t kind, const void *data, size_t size, void *reply,

@@ -57,7 +57,12 @@ struct gantry_ctl_config {
 	 * control plane itself is gone without a word. */
 	void (*on_lost)(void *ctx, int rank, gantry_result why, const char *text);
 	uint64_t patience_ns; /* how long joining may take; 0: GANTRY_CONNECT_TIMEOUT */
-	int tell_left;	      /* on_lost also for ranks that leave properly: PEER_CLOSED */
+	int hub_comes; /* the hub may be made later than it is looked for: who knows no such hub is asked again */
+	int listens;   /* this process can have hubs of further communicators: gantry_ctl_address */
+	/* Asked now and then, without a lock, by a thread that waits in gantry_ctl_join or gantry_ctl_allgather: other
+	 * than OK ends the wait with it, and with gantry_last_error(). NULL: nothing ends it early. */
+	gantry_result (*stop)(void *ctx);
+	int tell_left; /* on_lost also for ranks that leave properly: PEER_CLOSED */
 	/* On the service thread: a call from another rank. Writes at most *reply_size bytes and the true size; its
 	 * result travels to the caller. Must not block. */
 	gantry_result (*on_call)(void *ctx, int from, uint32_t kind, const void *data, size_t size, void *reply,
@@ -72,6 +77,9 @@ gantry_result gantry_ctl_join(const struct gantry_ctl_config *config, struct gan
 /* What a join in this process still waits for, asked by another thread: "ranks 1, 3-5" if the hub is here,
  * "10.0.0.1:4711: Connection refused" while it is not reached; "" if for nothing that is known here. */
 void gantry_ctl_awaits(const struct gantry_unique_id *id, char *buf, size_t len);
+/* What a process that makes several ids for one communicator does with those that are not used: ends the hub of the id,
+ * if it is here and nobody has come to it. */
+void gantry_ctl_drop_id(const struct gantry_unique_id *id);
 /* Says goodbye and closes; bounded, never waits for a peer. NULL is fine. */
 void gantry_ctl_leave(struct gantry_ctl *ctl);
 
@@ -90,6 +98,22 @@ gantry_result gantry_ctl_call(struct gantry_ctl *ctl, int to, uint32_t kind, con
 			      size_t *reply_size);
 /* Both addresses of this rank's connection to the hub. ERR_PEER_CLOSED: there is none any more. */
 gantry_result gantry_ctl_ends(struct gantry_ctl *ctl, struct gantry_addr *ret_local, struct gantry_addr *ret_hub);
+/* OK, or why that rank is here no more: PEER_CLOSED if it has left, else its loss. Also when the hub is gone. */
+gantry_result gantry_ctl_peer(struct gantry_ctl *ctl, int rank);
+
+/*
+ * ---- communicators made from this one ----
+ *
+ * Every rank of a communicator that listens has an address, which the others are told when they agree. An id for some
+ * of them then needs no message: all derive the same one from this communicator's key, from what they do (`what`, the
+ * same bytes on all) and from the address of the rank that serves it. So it works without the hub of this one, too.
+ */
+/* Where hubs of this process are reached. ERR_UNREACHABLE: nowhere, it does not listen. */
+gantry_result gantry_ctl_address(struct gantry_ctl *ctl, struct gantry_addr *ret_addr);
+gantry_result gantry_ctl_derive_id(const struct gantry_ctl *ctl, const struct gantry_addr *at, const void *what,
+				   size_t size, struct gantry_unique_id *ret_id);
+/* By the rank at whose address it is. */
+gantry_result gantry_ctl_serve_derived(struct gantry_ctl *ctl, const struct gantry_unique_id *id);
 /* Difference of the hub's clock to this one's (gantry_now_ns), measured at joining by the shortest of several trips. */
 int64_t gantry_ctl_clock_offset(const struct gantry_ctl *ctl);
 

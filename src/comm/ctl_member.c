@@ -498,6 +498,10 @@ static void shake_failed(struct gantry_ctl *m) REQUIRES(loop_mu)
 	const struct inet_handshake *h = &m->shake;
 	char cause[128];
 
+	if (h->refused && h->error == GANTRY_ERR_REFUSED && m->config.hub_comes) {
+		retry_later(m, h->text);
+		return;
+	}
 	if (!h->broken) {
 		member_over(m, h->error,
 			    h->refused ? "rank %d: refused by the hub at %s: %s" : "rank %d: the hub at %s: %s",
@@ -597,6 +601,7 @@ static void member_leave(struct gantry_ctl *m) REQUIRES(loop_mu)
 		ctl_conn_close(m->conn);
 	}
 	ctl_service.nleaving--;
+	inet_port_put(&hub_service, m->port);
 	drop_callbacks(m);
 	gantry_list_remove(&m->node);
 	ctl_member_free(m);

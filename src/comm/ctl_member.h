@@ -13,6 +13,7 @@
 #define GANTRY_COMM_CTL_MEMBER_H
 
 #include "comm/ctl_service.h"
+#include "inet/listen.h"
 #include "inet/settings.h"
 
 enum ctl_step { STEP_PAUSE, STEP_CONNECTING, STEP_SHAKING, STEP_WAITING, STEP_JOINED, STEP_OVER };
@@ -55,8 +56,9 @@ struct gantry_ctl {
 	char hub[GANTRY_ADDR_TEXT];
 
 	struct gantry_list node GUARDED_BY(loop_mu);
-	int leaving GUARDED_BY(loop_mu); /* the caller is gone: say goodbye and free it */
-	int calling GUARDED_BY(loop_mu); /* a callback runs, without the lock */
+	struct inet_port *port GUARDED_BY(loop_mu); /* a reference: for hubs of further communicators; NULL: none */
+	int leaving GUARDED_BY(loop_mu);	    /* the caller is gone: say goodbye and free it */
+	int calling GUARDED_BY(loop_mu);	    /* a callback runs, without the lock */
 	/* Queued or running. Until none is left, callers hear of no loss: the order in which on_lost is told of several is
 	 * that of cause and consequence, and a caller that finds the last one first would take it for the cause. */
 	int callbacks GUARDED_BY(loop_mu);

@@ -639,6 +639,17 @@ out:
 	return r;
 }
 
+void hub_drop(uint64_t comm_id)
+{
+	struct hub *hub = hub_find(comm_id);
+
+	if (!hub || hub->ranks)
+		return;
+	hub->state = HUB_ENDED;
+	ctl_service_due(inet_loop.now);
+	inet_loop_wake();
+}
+
 void hub_bye(void)
 {
 	gantry_list_each_entry (hub, &ctl_service.hubs, struct hub, node) {

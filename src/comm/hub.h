@@ -73,6 +73,8 @@ gantry_result hub_start(const struct ctl_id *id, const struct gantry_addr *addr,
 /* 1: the communicator's hub is here; whom it waits for: "ranks 1, 3-5", and whether somebody failed to prove the key; left
  * as it is if for nobody. */
 int hub_awaits(uint64_t comm_id, char *buf, size_t len) REQUIRES(loop_mu);
+/* Nobody will come: it ends, unless somebody has. */
+void hub_drop(uint64_t comm_id) REQUIRES(loop_mu);
 void hub_tick(void) REQUIRES(loop_mu);
 void hub_bye(void) REQUIRES(loop_mu); /* the process ends */
 

@@ -57,8 +57,12 @@ struct gantry_comm_config {
 	const char *transport;	      /* "auto", or a comma-separated list of those allowed; NULL: GANTRY_TRANSPORT */
 	int channels;		      /* 0: GANTRY_CHANNELS */
 	const char *name;	      /* for logs, reports and traces; NULL: none */
-	int nonblocking;	      /* 1: see gantry_comm_error */
+	int nonblocking;	      /* 1: see gantry_comm_error; 2: only until the communicator is made */
 	int traffic_class;	      /* of its connections, as IP_TOS has it */
+	/* Several ids for one communicator, the same list on all ranks: `id` is not looked at then. Those that are not needed
+	 * are given back by the processes that made them. */
+	const struct gantry_unique_id *ids;
+	int nids; /* 0: `id` */
 };
 #define GANTRY_COMM_CONFIG_INIT GANTRY_STRUCT_INIT(struct gantry_comm_config)
 /* Returns when all ranks are there; fails by GANTRY_CONNECT_TIMEOUT, naming who is missing. The cause of a failure is
@@ -70,8 +74,10 @@ GANTRY_API gantry_result gantry_comm_destroy(struct gantry_comm *comm);
 GANTRY_API gantry_result gantry_comm_abort(struct gantry_comm *comm);
 /* The first error of the communicator, OK if none; from any thread. text: one line with cause and peer, may be NULL.
  * ret_rank: who it is about, -1 if that is not known; may be NULL. Never blocks.
- * Of a non-blocking communicator: calls that would wait for other ranks return GANTRY_AGAIN, and so does this, until
- * they are done; its memory is written by init, split, shrink and grow at once. */
+ * Of a non-blocking communicator: init, split, shrink, grow and finalize return GANTRY_AGAIN and go on by themselves; so
+ * does this, of the new communicator and of the one that it is made from, until they are done. A failure is then the
+ * error of the new one. The handle is written at once. Until then other calls on either of them are ERR_USAGE, but for
+ * gantry_comm_abort, which ends it, and gantry_comm_destroy, which waits for it. */
 GANTRY_API gantry_result gantry_comm_error(struct gantry_comm *comm, int *ret_rank, char *text, size_t len);
 
 /*
@@ -84,8 +90,9 @@ GANTRY_API gantry_result gantry_comm_error(struct gantry_comm *comm, int *ret_ra
  * part and gets NULL. */
 GANTRY_API gantry_result gantry_comm_split(struct gantry_comm *comm, int color, int key,
 					   const struct gantry_comm_config *config, struct gantry_comm **ret_comm);
-/* A new communicator without the ranks of `exclude`, which do not call. abort: what is in flight here is ended first,
- * and ranks of `exclude` may be dead; 0: it is waited for. */
+/* A new communicator without the ranks of `exclude`, which do not call; all others give the same ones. abort: what is in
+ * flight here is ended first, and this communicator with it (ERR_ABORTED, unless it has failed before); ranks of
+ * `exclude` may be dead. 0: it is waited for. */
 GANTRY_API gantry_result gantry_comm_shrink(struct gantry_comm *comm, const int *exclude, int nexclude, int abort,
 					    const struct gantry_comm_config *config, struct gantry_comm **ret_comm);
 /* For one rank of a communicator that will grow: the id by which the newcomers join. */
@@ -95,9 +102,11 @@ GANTRY_API gantry_result gantry_comm_grow_id(struct gantry_comm *comm, struct ga
 GANTRY_API gantry_result gantry_comm_grow(struct gantry_comm *comm, int nranks, const struct gantry_unique_id *id,
 					  int rank, const struct gantry_comm_config *config,
 					  struct gantry_comm **ret_comm);
-/* Waits for what was enqueued, with all ranks; no calls but destroy and abort afterwards. */
+/* Waits for what was enqueued, with all ranks; no calls but destroy and abort afterwards. Once: then ERR_INVALID. */
 GANTRY_API gantry_result gantry_comm_finalize(struct gantry_comm *comm);
-/* Ends what is in flight, here; afterwards only split, shrink, destroy and abort are right. */
+/* Ends what is in flight, here: also sends whose buffer is free already and that are on their way. Afterwards only split,
+ * shrink, destroy and abort are right; all else is ERR_USAGE. gantry_comm_error: GANTRY_AGAIN until its kernels have
+ * ended, then OK again, if nothing was wrong before. */
 GANTRY_API gantry_result gantry_comm_revoke(struct gantry_comm *comm);
 
 /*
@@ -153,6 +162,7 @@ GANTRY_API gantry_result gantry_group_end(void);
 GANTRY_API gantry_result gantry_comm_register(struct gantry_comm *comm, void *ptr, size_t size, void **ret_handle);
 GANTRY_API gantry_result gantry_comm_deregister(struct gantry_comm *comm, void *handle);
 
+/* -1 and 0 of a non-blocking split until it has asked the others. */
 GANTRY_API int gantry_comm_rank(const struct gantry_comm *comm);
 GANTRY_API int gantry_comm_size(const struct gantry_comm *comm);
 /* Which transport carries data to or from a peer: "shm", ...; "" before the first transfer. */

@@ -388,6 +388,7 @@ static gantry_result check_call(struct comm_call *call, const char *what)
 
 	if (!call->comm || !call->stream)
 		FAIL_NOW(GANTRY_ERR_INVALID, "%s: no communicator or no stream", what);
+	TRY_NOW(comm_ready(call->comm, what));
 	if (!elem)
 		FAIL_NOW(GANTRY_ERR_INVALID, "%s: there is no type %d", what, call->type);
 	if (call->peer < 0 || call->peer >= call->comm->nranks)

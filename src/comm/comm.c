@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A communicator's life: init, destroy, abort, errors. */
+/* How a communicator is made, and how it ends: init, destroy, abort, errors. */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +17,8 @@
 #include "base/trace.h"
 #include "comm/report.h"
 #include "gantry/gantry.h"
+#include "inet/loop.h"
+#include "inet/nic.h"
 #include "transport/transport.h"
 
 gantry_result gantry_unique_id_create(struct gantry_unique_id *ret_id)
@@ -27,20 +29,30 @@ gantry_result gantry_unique_id_create(struct gantry_unique_id *ret_id)
 	return gantry_ctl_create_id(ret_id);
 }
 
+const char *comm_text(const struct gantry_comm *comm, char buf[COMM_TEXT])
+{
+	const char *name = comm->life.name;
+
+	snprintf(buf, COMM_TEXT, "communicator %016llx%s%.*s%s", (unsigned long long)comm->id, *name ? " (" : "",
+		 COMM_NAME_MAX, name, *name ? ")" : "");
+	return buf;
+}
+
 /* What a function of this thread has failed with is in the log already, and what the caller wants is no failure. */
 static void log_end(const struct gantry_comm *comm, gantry_result r, int rank, const char *text)
 {
-	unsigned long long id = comm->id;
+	int own = load_relaxed(&comm->rank);
 
-	if (r == GANTRY_ERR_ABORTED || (*text && strcmp(text, gantry_last_error()) == 0))
-		LOG_INFO(COMM, "rank %d of communicator %016llx ends with %s (rank %d): %s", comm->rank, id,
+	if (r == GANTRY_ERR_ABORTED || comm_is_revoked(comm) || (*text && strcmp(text, gantry_last_error()) == 0))
+		LOG_INFO(COMM, "rank %d of %s ends with %s (rank %d): %s", own, COMM_TEXT_OF(comm),
 			 gantry_result_name(r), rank, text);
 	else
-		LOG_FAILURE(COMM, "rank %d of communicator %016llx ends with %s (rank %d): %s", comm->rank, id,
+		LOG_FAILURE(COMM, "rank %d of %s ends with %s (rank %d): %s", own, COMM_TEXT_OF(comm),
 			    gantry_result_name(r), rank, text);
 }
 
-void comm_fail(struct gantry_comm *comm, gantry_result r, int rank, const char *text)
+/* The first error. 0: there was one before. */
+static int latch_error(struct gantry_comm *comm, gantry_result r, int rank, const char *text, int revokes)
 {
 	int first;
 
@@ -50,19 +62,41 @@ void comm_fail(struct gantry_comm *comm, gantry_result r, int rank, const char *
 		comm->error.result = r;
 		comm->error.rank = rank;
 		snprintf(comm->error.text, sizeof(comm->error.text), "%s", text ? text : "");
-		store_release(&comm->error_seen, (uint32_t)r);
 	}
+	if (revokes)
+		store_release(&comm->life.revoked, first ? 2 : 1);
+	if (first)
+		store_release(&comm->error_seen, (uint32_t)r);
 	comm_mu_unlock(&comm->mu);
-	if (!first)
-		return;
-	log_end(comm, r, rank, text ? text : "");
+	return first;
+}
+
+/* Kernels and the proxy look at the flag; those that sleep are woken. */
+static void end_all(struct gantry_comm *comm)
+{
 	store_seq(comm->abort_host, 1);
 	/* All there are: the ranks may still be agreeing on how many are used. */
 	for (int i = 0; comm->eventcounts && i < COMM_CHANNELS_MAX; i++)
 		gantry_eventcount_notify(&comm->eventcounts[i]);
 	gantry_eventcount_notify(gantry_proxy_eventcount(comm->proxy));
+}
+
+void comm_fail(struct gantry_comm *comm, gantry_result r, int rank, const char *text)
+{
+	if (!latch_error(comm, r, rank, text, 0))
+		return;
+	log_end(comm, r, rank, text ? text : "");
+	end_all(comm);
 	if (r != GANTRY_ERR_ABORTED)
 		comm_watch_want(comm);
+}
+
+void comm_revoke(struct gantry_comm *comm)
+{
+	if (!latch_error(comm, GANTRY_ERR_USAGE, comm->rank, "the communicator was revoked", 1))
+		return;
+	log_end(comm, GANTRY_ERR_USAGE, comm->rank, "the communicator was revoked");
+	end_all(comm);
 }
 
 gantry_result comm_check(struct gantry_comm *comm)
@@ -112,6 +146,7 @@ enum { AGREE_MAX = 24, TEXT_MAX = 40 };
 
 struct settings {
 	struct gantry_peer_info info;
+	struct gantry_addr addr; /* at which its process can have a hub; not compared */
 	uint64_t hash[AGREE_MAX];
 	char text[AGREE_MAX][TEXT_MAX];
 };
@@ -185,20 +220,22 @@ static void own_info(const struct gantry_comm *comm, struct gantry_peer_info *re
 	comm_coll_describe(comm, ret);
 }
 
-/* All ranks: fills in infos, peers and nchannels. channels: as asked for, 0: automatic. ERR_SETTING names what differs,
- * both values and both ranks. */
-static gantry_result agree(struct gantry_comm *comm, int channels)
+/* All ranks: fills in infos, addrs, peers and nchannels. ERR_SETTING names what differs, both values and both ranks. */
+static gantry_result agree(struct gantry_comm *comm)
 {
 	gantry_result r = GANTRY_OK;
+	int channels = comm->life.channels;
 	const char *names[AGREE_MAX] = {NULL};
 	struct settings mine = {0}, *all = NULL;
 
 	own_info(comm, &mine.info);
+	gantry_ctl_address(comm->ctl, &mine.addr);
 	TRY(collect_settings(comm, channels, &mine, names));
 	all = calloc((size_t)comm->nranks, sizeof(*all));
 	comm->infos = calloc((size_t)comm->nranks, sizeof(*comm->infos));
 	comm->peers = calloc((size_t)comm->nranks, sizeof(*comm->peers));
-	if (!all || !comm->infos || !comm->peers)
+	comm->life.addrs = calloc((size_t)comm->nranks, sizeof(*comm->life.addrs));
+	if (!all || !comm->infos || !comm->peers || !comm->life.addrs)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for %d ranks", comm->nranks);
 	TRY(gantry_ctl_allgather(comm->ctl, &mine, sizeof(mine), all));
 	comm->nchannels = channels;
@@ -207,6 +244,7 @@ static gantry_result agree(struct gantry_comm *comm, int channels)
 
 		comm->infos[i] = all[i].info;
 		comm->infos[i].struct_size = sizeof(comm->infos[i]);
+		comm->life.addrs[i] = all[i].addr;
 		/* Automatic: the most that any rank's device wants. */
 		if (!channels && comm->nchannels < wants)
 			comm->nchannels = wants;
@@ -219,45 +257,60 @@ out:
 
 /* ---- its life ---- */
 
-/* The words that kernels and CPU share. */
-static gantry_result make_shared(struct gantry_comm *comm)
+/* The words that kernels and CPU share, and that comm_fail writes. */
+static gantry_result make_words(struct gantry_comm *comm)
 {
-	size_t n = (size_t)comm->nranks * 2 * (size_t)comm->nchannels;
-	size_t size = 256 + n * sizeof(struct gantry_conn_state);
-	void *host = NULL, *dev = NULL, *conns = NULL, *eventcounts = NULL;
+	void *host = NULL, *dev = NULL, *eventcounts = NULL;
+	size_t size = COMM_CHANNELS_MAX * sizeof(struct gantry_eventcount);
 	struct gantry_device *d = comm->device;
 
-	TRY_NOW(d->ops->alloc_mapped(d, size, &host, &dev));
-	comm->block_host = host;
+	TRY_NOW(gantry_proxy_get(d, &comm->proxy));
+	TRY_NOW(d->ops->alloc_mapped(d, 256, &host, &dev));
 	comm->abort_host = host;
 	comm->abort_dev = dev;
 	comm->result_host = (void *)((char *)host + 128);
 	comm->result_dev = (void *)((char *)dev + 128);
-	comm->states_host = (void *)((char *)host + 256);
-	comm->states_dev = (void *)((char *)dev + 256);
-	TRY_NOW(d->ops->alloc(d, n * sizeof(struct gantry_conn), &conns));
-	comm->conns_dev = conns;
 	if (!d->sleeps)
 		return GANTRY_OK;
-	size = (size_t)comm->nchannels * sizeof(struct gantry_eventcount);
 	TRY_NOW(d->ops->alloc(d, size, &eventcounts));
 	comm->eventcounts = eventcounts;
 	return d->ops->ipc_export(d, eventcounts, size, &comm->eventcounts_handle);
 }
 
-static gantry_result check_config(const struct gantry_comm_config *config)
+/* Of every end of every connection. */
+static gantry_result make_states(struct gantry_comm *comm)
 {
-	if (!config->device)
-		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_init: no device");
-	if (config->nranks < 1 || config->nranks > 65536 || config->rank < 0 || config->rank >= config->nranks)
-		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_init: rank %d of %d", config->rank, config->nranks);
-	if (config->channels < 0 || config->channels > COMM_CHANNELS_MAX)
-		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_init: %d channels, at most %d", config->channels,
-			 COMM_CHANNELS_MAX);
+	size_t n = (size_t)comm->nranks * 2 * (size_t)comm->nchannels;
+	void *host = NULL, *dev = NULL, *conns = NULL;
+	struct gantry_device *d = comm->device;
+
+	TRY_NOW(d->ops->alloc_mapped(d, n * sizeof(struct gantry_conn_state), &host, &dev));
+	comm->states_host = host;
+	comm->states_dev = dev;
+	TRY_NOW(d->ops->alloc(d, n * sizeof(struct gantry_conn), &conns));
+	comm->conns_dev = conns;
 	return GANTRY_OK;
 }
 
-static void comm_free(struct gantry_comm *comm)
+gantry_result comm_take_config(const struct gantry_comm_config *config, struct gantry_comm_config *ret_own)
+{
+	TRY_NOW(gantry_params_load(0));
+	TRY_NOW(STRUCT_TAKE(ret_own, config, gantry_comm_config));
+	if (ret_own->channels < 0 || ret_own->channels > COMM_CHANNELS_MAX)
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_config: %d channels, at most %d", ret_own->channels,
+			 COMM_CHANNELS_MAX);
+	if (ret_own->nids < 0 || (ret_own->nids && !ret_own->ids))
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_config: %d ids at %p", ret_own->nids,
+			 (const void *)ret_own->ids);
+	if (!ret_own->transport)
+		ret_own->transport = gantry_params()->transport;
+	if (!ret_own->channels)
+		ret_own->channels = (int)gantry_params()->channels;
+	TRY_NOW(gantry_transport_load_libs());
+	return gantry_transport_check(ret_own->transport);
+}
+
+void comm_free(struct gantry_comm *comm)
 {
 	struct gantry_device *d = comm->device;
 
@@ -283,36 +336,25 @@ static void comm_free(struct gantry_comm *comm)
 		d->ops->free(d, comm->eventcounts);
 	if (comm->conns_dev)
 		d->ops->free(d, comm->conns_dev);
-	if (comm->block_host)
-		d->ops->free_mapped(d, comm->block_host);
+	if (comm->states_host)
+		d->ops->free_mapped(d, comm->states_host);
+	if (comm->abort_host)
+		d->ops->free_mapped(d, comm->abort_host);
 	gantry_proxy_put(comm->proxy);
 	free(comm->infos);
 	free(comm->peers);
 	free(comm->transport);
+	free(comm->life.name);
+	free(comm->life.addrs);
+	free(comm->life.shrinks);
 	free(comm);
 }
 
-gantry_result gantry_comm_init(const struct gantry_comm_config *config, struct gantry_comm **ret_comm)
+gantry_result comm_make(const struct gantry_comm_config *config, struct gantry_comm **ret_comm)
 {
 	gantry_result r = GANTRY_OK;
-	struct gantry_comm *comm = NULL;
-	struct gantry_ctl_config ctl = {.on_lost = on_lost, .tell_left = 1, .on_call = comm_memory_call};
-	struct gantry_proxy_group_config group = {.on_error = on_proxy_error};
-	struct gantry_comm_config own;
-	const char *transport;
-	int channels;
+	struct gantry_comm *comm = calloc(1, sizeof(*comm));
 
-	TRY(gantry_params_load(0));
-	TRY(STRUCT_TAKE(&own, config, gantry_comm_config));
-	config = &own;
-	TRY(check_config(config));
-	gantry_log_set_rank(config->rank);
-	transport = config->transport ? config->transport : gantry_params()->transport;
-	TRY(gantry_transport_load_libs());
-	TRY(gantry_transport_check(transport));
-	gantry_trace_begin();
-	gantry_trace_own();
-	comm = calloc(1, sizeof(*comm));
 	if (!comm)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a communicator");
 	gantry_list_init(&comm->regs);
@@ -321,34 +363,22 @@ gantry_result gantry_comm_init(const struct gantry_comm_config *config, struct g
 	gantry_list_init(&comm->node);
 	comm->rank = config->rank;
 	comm->nranks = config->nranks;
+	comm->nchannels = COMM_CHANNELS_MAX;
 	comm->device = config->device;
 	comm_mu_lock(&comm->mu);
 	comm->error.rank = -1;
 	comm_mu_unlock(&comm->mu);
 	comm->all_notify = 1;
-	comm->id = gantry_ctl_comm_id(&config->id);
-	comm->transport = strdup(transport);
-	if (!comm->transport)
+	comm->life.starting = 1;
+	comm->life.forks = inet_forks;
+	comm->life.nonblocking = config->nonblocking == 1;
+	comm->life.channels = config->channels;
+	comm->life.traffic_class = config->traffic_class;
+	comm->transport = strdup(config->transport);
+	comm->life.name = strdup(config->name ? config->name : "");
+	if (!comm->transport || !comm->life.name)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a communicator");
-	channels = config->channels ? config->channels : (int)gantry_params()->channels;
-	/* Losses may be told from here on: what comm_fail needs comes first. */
-	TRY(gantry_proxy_get(comm->device, &comm->proxy));
-	comm->nchannels = COMM_CHANNELS_MAX;
-	TRY(make_shared(comm));
-	ctl.id = &config->id;
-	ctl.rank = comm->rank;
-	ctl.nranks = comm->nranks;
-	ctl.ctx = comm;
-	TRY(gantry_ctl_join(&ctl, &comm->ctl));
-	TRY(agree(comm, channels));
-	group.abort = comm->abort_host;
-	group.ctx = comm;
-	TRY(gantry_proxy_group_create(comm->proxy, &group, &comm->group));
-	TRY(comm_works_init(comm));
-	TRY(comm_coll_init(comm));
-	comm_watch_add(comm);
-	LOG_INFO(COMM, "rank %d of %d in communicator %016llx on %s, %s", comm->rank, comm->nranks,
-		 (unsigned long long)comm->id, comm->device->name, COUNT_TEXT(comm->nchannels, "channel"));
+	TRY(make_words(comm));
 	*ret_comm = comm;
 	comm = NULL;
 out:
@@ -357,8 +387,56 @@ out:
 	return r;
 }
 
-/* Until kernels and proxy are done with what was enqueued, or an error, or nothing has moved for the timeout. */
-static gantry_result drain(struct gantry_comm *comm)
+gantry_result comm_start(struct gantry_comm *comm, int hub_comes)
+{
+	struct gantry_ctl_config ctl = {.id = &comm->life.unique,
+					.rank = comm->rank,
+					.nranks = comm->nranks,
+					.on_lost = on_lost,
+					.tell_left = 1,
+					.hub_comes = hub_comes,
+					.listens = comm->nranks > 1,
+					.stop = comm_stopped,
+					.on_call = comm_memory_call,
+					.ctx = comm};
+	struct gantry_proxy_group_config group = {.on_error = on_proxy_error, .abort = comm->abort_host, .ctx = comm};
+
+	store_relaxed(&comm->id, gantry_ctl_comm_id(&comm->life.unique));
+	gantry_trace_begin();
+	gantry_trace_own();
+	TRY_NOW(gantry_ctl_join(&ctl, &comm->ctl));
+	TRY_NOW(agree(comm));
+	TRY_NOW(make_states(comm));
+	TRY_NOW(gantry_proxy_group_create(comm->proxy, &group, &comm->group));
+	TRY_NOW(comm_works_init(comm));
+	TRY_NOW(comm_coll_init(comm));
+	comm_watch_add(comm);
+	LOG_INFO(COMM, "rank %d of %d in %s on %s, %s", comm->rank, comm->nranks, COMM_TEXT_OF(comm),
+		 comm->device->name, COUNT_TEXT(comm->nchannels, "channel"));
+	return GANTRY_OK;
+}
+
+gantry_result gantry_comm_init(const struct gantry_comm_config *config, struct gantry_comm **ret_comm)
+{
+	struct gantry_comm_config own;
+	struct gantry_comm *comm;
+
+	if (!ret_comm)
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_init: nowhere to put the communicator");
+	TRY_NOW(comm_take_config(config, &own));
+	if (!own.device)
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_init: no device");
+	if (own.nranks < 1 || own.nranks > 65536 || own.rank < 0 || own.rank >= own.nranks)
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_init: rank %d of %d", own.rank, own.nranks);
+	gantry_log_set_rank(own.rank);
+	TRY_NOW(comm_make(&own, &comm));
+	comm->life.unique = own.nids ? own.ids[0] : own.id;
+	for (int i = 1; i < own.nids; i++)
+		gantry_ctl_drop_id(&own.ids[i]);
+	return comm_init_run(comm, own.nonblocking, ret_comm);
+}
+
+gantry_result comm_drain(struct gantry_comm *comm)
 {
 	uint64_t last = gantry_now_ns(), sum, now_sum;
 	struct gantry_waiter wait;
@@ -384,23 +462,37 @@ static gantry_result drain(struct gantry_comm *comm)
 	return comm_check(comm);
 }
 
+gantry_result comm_last_meeting(struct gantry_comm *comm)
+{
+	unsigned char *all;
+	gantry_result r;
+
+	if (comm->nranks == 1)
+		return GANTRY_OK;
+	store_release(&comm->closing, 1);
+	all = calloc((size_t)comm->nranks, 8);
+	if (!all)
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for %d ranks", comm->nranks);
+	r = gantry_ctl_allgather(comm->ctl, &comm->id, 8, all);
+	free(all);
+	return r;
+}
+
 gantry_result gantry_comm_destroy(struct gantry_comm *comm)
 {
 	gantry_result r;
-	unsigned char *all;
 
 	if (!comm)
 		return GANTRY_OK;
-	r = drain(comm);
-	if (r != GANTRY_OK)
+	comm_life_wait(comm);
+	r = comm_drain(comm);
+	if (comm_is_revoked(comm))
+		r = GANTRY_ERR_ABORTED; /* as wanted: there is nothing to tell */
+	else if (r != GANTRY_OK)
 		comm_cause_tell(comm);
 	/* Peers may still read memory of this rank: nobody frees before all are done. */
-	if (r == GANTRY_OK && comm->nranks > 1) {
-		store_release(&comm->closing, 1);
-		all = calloc((size_t)comm->nranks, 8);
-		r = all ? gantry_ctl_allgather(comm->ctl, &comm->id, 8, all) : GANTRY_ERR_NOMEM;
-		free(all);
-	}
+	if (r == GANTRY_OK && !comm->life.finalized)
+		r = comm_last_meeting(comm);
 	comm_free(comm);
 	return r == GANTRY_ERR_ABORTED ? GANTRY_OK : r;
 }
@@ -409,8 +501,17 @@ gantry_result gantry_comm_abort(struct gantry_comm *comm)
 {
 	if (!comm)
 		return GANTRY_ERR_INVALID;
-	comm_fail(comm, GANTRY_ERR_ABORTED, comm->rank, "aborted by the caller");
+	store_release(&comm->life.cancel, 1);
+	comm_fail(comm, GANTRY_ERR_ABORTED, load_relaxed(&comm->rank), "aborted by the caller");
 	return GANTRY_OK;
+}
+
+/* Something goes on in the background. */
+static int in_progress(struct gantry_comm *comm)
+{
+	if (load_acquire(&comm->life.starting) || load_acquire(&comm->life.running))
+		return 1;
+	return comm_is_revoked(comm) && comm_look_launches(comm);
 }
 
 gantry_result gantry_comm_error(struct gantry_comm *comm, int *ret_rank, char *text, size_t len)
@@ -419,7 +520,14 @@ gantry_result gantry_comm_error(struct gantry_comm *comm, int *ret_rank, char *t
 
 	if (!comm)
 		return GANTRY_ERR_INVALID;
-	comm_check(comm);
+	if (ret_rank)
+		*ret_rank = -1;
+	if (text && len)
+		*text = 0;
+	if (in_progress(comm))
+		return GANTRY_AGAIN;
+	if (comm_check(comm) == GANTRY_OK || comm_is_revoked(comm))
+		return GANTRY_OK;
 	comm_mu_lock(&comm->mu);
 	r = comm->error.result;
 	if (ret_rank)
@@ -432,17 +540,17 @@ gantry_result gantry_comm_error(struct gantry_comm *comm, int *ret_rank, char *t
 
 int gantry_comm_rank(const struct gantry_comm *comm)
 {
-	return comm->rank;
+	return load_relaxed(&comm->rank);
 }
 
 int gantry_comm_size(const struct gantry_comm *comm)
 {
-	return comm->nranks;
+	return load_relaxed(&comm->nranks);
 }
 
 const char *gantry_comm_transport(const struct gantry_comm *comm, int peer)
 {
-	if (peer < 0 || peer >= comm->nranks || !comm->peers[peer].transport)
+	if (load_acquire(&comm->life.starting) || peer < 0 || peer >= comm->nranks || !comm->peers[peer].transport)
 		return "";
 	return comm->peers[peer].transport->name;
 }

@@ -2,7 +2,8 @@
 /*
  * A communicator's insides.
  *
- *   comm.c     its life: init, with what all ranks must have alike, destroy, abort, errors
+ *   comm.c     how it is made, with what all ranks must have alike; init, destroy, abort, errors
+ *   life.c     communicators made from others: split, shrink, grow; finalize, revoke; what goes on in the background
  *   peer.c     connections: made lazily, all channels of a peer at once
  *   enqueue.c  gantry_send, gantry_recv; groups; argument memory of launches, launching
  *   coll.c     collectives: calls, the plans that they follow, operations for the proxy
@@ -12,13 +13,15 @@
  *   ctl.h      the control plane
  *
  * Threads: the caller's (one at a time), the progress thread (on_proxy_error), the service thread (on_lost, on_call,
- * reports). What the last two touch is atomic or guarded by `mu`.
+ * reports), and of a non-blocking communicator the one that makes or ends it (life.c). What the progress and the service
+ * thread touch is atomic or guarded by `mu`; what life.c's thread makes is published by life.starting and life.running.
  */
 #ifndef GANTRY_COMM_COMM_H
 #define GANTRY_COMM_COMM_H
 
 #include <pthread.h>
 
+#include "base/atomic.h"
 #include "base/list.h"
 #include "base/mutex.h"
 #include "coll/coll.h"
@@ -77,6 +80,36 @@ struct comm_reg {
 	uint64_t *peer_base; /* by rank: where the peer has mapped it; 0: not asked, UINT64_MAX: it cannot */
 };
 
+struct comm_shrink {
+	uint64_t members; /* a hash of who took part */
+	uint64_t count;	  /* how often */
+};
+
+/* What it came from and what may be made of it: life.c. The caller's thread has it, but for what is atomic. */
+struct comm_life {
+	struct gantry_unique_id unique;
+	char *name;	   /* owned; "" if it has none */
+	int nonblocking;   /* calls on it do not wait */
+	int channels;	   /* as asked for; 0: automatic */
+	int traffic_class; /* as config has it */
+	uint32_t starting; /* atomic, release: it is being made; what follows it is not there yet */
+	uint32_t running;  /* atomic, release: a thread works for it, or on one that is made from it */
+	uint32_t cancel;   /* atomic: it was aborted; whoever waits for other ranks leaves */
+	uint32_t revoked;  /* atomic: 1, and 2 if that is its first error */
+	int finalized;
+	int has_thread; /* one was started that has not been joined */
+	int forks;	/* of the process that made it */
+	pthread_t thread;
+	/* While it is being made from another one, which outlives that. */
+	struct gantry_comm *parent;
+	const int *members; /* by rank, their ranks there; borrowed */
+	int nmembers;
+	struct gantry_addr *addrs; /* by rank: where its process can be reached; of no family: nowhere */
+	uint64_t splits;
+	struct comm_shrink *shrinks;
+	size_t nshrinks;
+};
+
 MUTEX_KIND(comm_mu);
 
 /* A reduction with a scalar, made by gantry_op_create_premul. */
@@ -99,8 +132,10 @@ struct comm_coll {
 
 struct gantry_comm {
 	struct gantry_list node; /* of all communicators of the process: watch.c */
-	int rank, nranks, nchannels;
+	int rank, nranks;	 /* -1 and 0 while a split has not found out; relaxed, until life.starting is over */
+	int nchannels;
 	uint64_t id;
+	struct comm_life life;
 	char *transport;	      /* owned: which may be used */
 	struct gantry_device *device; /* borrowed */
 	struct gantry_ctl *ctl;
@@ -108,13 +143,12 @@ struct gantry_comm {
 	struct comm_peer *peers;
 	struct gantry_proxy *proxy;
 	struct gantry_proxy_group *group;
-	/* Shared with kernels: one mapped block. */
+	/* Shared with kernels: two mapped blocks. */
 	uint32_t *abort_host, *abort_dev, *result_host, *result_dev;
 	struct gantry_conn_state *states_host, *states_dev; /* 2 * nchannels per rank */
 	struct gantry_conn *conns_dev;			    /* likewise; device memory */
 	struct gantry_eventcount *eventcounts;		    /* COMM_CHANNELS_MAX; NULL: the device does not sleep */
 	struct gantry_ipc_handle eventcounts_handle;
-	void *block_host;
 	int all_notify; /* every connected peer wakes this rank's eventcounts */
 	/* Launching. */
 	struct comm_work works[COMM_WORKS], works_first; /* the last: whose memory holds all that have not grown */
@@ -161,6 +195,47 @@ static inline struct gantry_conn_state *comm_state_host(const struct gantry_comm
 	return &comm->states_host[(peer * 2 + send) * comm->nchannels + channel];
 }
 
+/* ---- making one ---- */
+
+/*
+ * First half, which waits for nobody: what comm_fail needs, so that from here on it can be aborted. config: a copy of our
+ * own; rank -1 and nranks 0 if they are not known yet. Second half: meets the others at life.unique. The hub may be
+ * one that is made later: hub_comes.
+ */
+gantry_result comm_make(const struct gantry_comm_config *config, struct gantry_comm **ret_comm);
+gantry_result comm_start(struct gantry_comm *comm, int hub_comes);
+void comm_free(struct gantry_comm *comm); /* also a half-made one */
+/* Of a program's config; ERR_INVALID with a line. NULL if it is none. */
+gantry_result comm_take_config(const struct gantry_comm_config *config, struct gantry_comm_config *ret_own);
+/* Until kernels and proxy are done with what was enqueued, or an error, or nothing has moved for the timeout. */
+gantry_result comm_drain(struct gantry_comm *comm);
+/* All ranks are here: none of them uses memory of another any more. */
+gantry_result comm_last_meeting(struct gantry_comm *comm);
+/* "communicator 0123456789abcdef (name)" */
+enum { COMM_NAME_MAX = 64, COMM_TEXT = 40 + COMM_NAME_MAX };
+const char *comm_text(const struct gantry_comm *comm, char buf[COMM_TEXT]);
+#define COMM_TEXT_OF(comm) comm_text((comm), (char[COMM_TEXT]){0})
+
+/* ---- life.c ---- */
+
+/* Makes the communicator, here or, if it does not block, in a thread: AGAIN. Blocking: frees it if that fails. */
+gantry_result comm_init_run(struct gantry_comm *comm, int nonblocking, struct gantry_comm **ret_comm);
+/* gantry_ctl_config.stop. */
+gantry_result comm_stopped(void *comm);
+/* Until nothing works for it in the background. */
+void comm_life_wait(struct gantry_comm *comm);
+/* May a call use it? ERR_USAGE: it is not ready yet, or finalized, or revoked. Else its error. what: the call. */
+gantry_result comm_ready(struct gantry_comm *comm, const char *what);
+/* The first error is that it was revoked. */
+static inline int comm_is_revoked(const struct gantry_comm *comm)
+{
+	return load_acquire(&comm->life.revoked) == 2;
+}
+
+/* ---- errors ---- */
+
+/* Ends it as an error does, but that this one is wanted: nobody is told, and split and shrink may follow. */
+void comm_revoke(struct gantry_comm *comm);
 /* Latches the first error, ends kernels and operations, wakes everybody. Any thread. */
 void comm_fail(struct gantry_comm *comm, gantry_result r, int rank, const char *text);
 /* Whom an error is about that came up while working with this peer: the peer, or this rank. */

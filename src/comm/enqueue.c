@@ -611,8 +611,6 @@ gantry_result comm_group_add(gantry_result r, const struct comm_call *call)
 	gantry_result end;
 
 	group.depth++;
-	if (r == GANTRY_OK)
-		r = comm_check(call->comm);
 	if (r == GANTRY_OK && group.n == group.capacity)
 		r = grow_group();
 	if (r == GANTRY_OK)
@@ -629,6 +627,7 @@ static gantry_result check_transfer(const struct comm_call *call, size_t count, 
 
 	if (!call->comm || !call->stream)
 		FAIL_NOW(GANTRY_ERR_INVALID, "%s: no communicator or no stream", what);
+	TRY_NOW(comm_ready(call->comm, what));
 	if ((unsigned)type >= GANTRY_TYPE_COUNT)
 		FAIL_NOW(GANTRY_ERR_INVALID, "%s: there is no type %d", what, (int)type);
 	if (call->peer < 0 || call->peer >= call->comm->nranks)

@@ -26,6 +26,8 @@ gantry_result gantry_comm_register(struct gantry_comm *comm, void *ptr, size_t s
 
 	if (!comm || !ptr || !size || !ret_handle)
 		FAIL(GANTRY_ERR_INVALID, "gantry_comm_register: %zu bytes at %p", size, ptr);
+	if (load_acquire(&comm->life.starting))
+		FAIL(GANTRY_ERR_USAGE, "gantry_comm_register: the communicator is not ready yet");
 	conns = (size_t)comm->nranks * 2 * (size_t)comm->nchannels;
 	reg = calloc(1, sizeof(*reg));
 	if (!reg)

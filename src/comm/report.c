@@ -137,7 +137,8 @@ static int look(struct gantry_comm *comm, const struct comm_conn *cc, int peer, 
 
 int comm_next_end(struct gantry_comm *comm, struct comm_end *e)
 {
-	int n = comm->peers ? 2 * comm->nranks * comm->nchannels : 0;
+	int ready = !load_acquire(&comm->life.starting) && comm->peers;
+	int n = ready ? 2 * comm->nranks * comm->nchannels : 0;
 
 	for (int at = e->at; at < n; at++) {
 		int direction = at / comm->nchannels, channel = at % comm->nchannels;
@@ -256,6 +257,7 @@ static void put_comm(struct gantry_comm *comm, FILE *f)
 	struct gantry_json j;
 
 	begin_line(&j, comm, "comm", f);
+	gantry_json_str(&j, "name", comm->life.name);
 	gantry_json_int(&j, "nranks", comm->nranks);
 	gantry_json_str(&j, "host", host_of(comm, comm->rank));
 	gantry_json_int(&j, "pid", getpid());
@@ -333,6 +335,8 @@ gantry_result gantry_comm_report(struct gantry_comm *comm, FILE *f)
 {
 	if (!comm || !f)
 		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_report: no communicator or no file");
+	if (load_acquire(&comm->life.starting))
+		FAIL_NOW(GANTRY_ERR_USAGE, "gantry_comm_report: the communicator is not ready yet");
 	comm_report_put(comm, f);
 	if (fflush(f) || ferror(f))
 		FAIL_NOW(GANTRY_ERR_SYSTEM, "writing a report: %s", strerror(errno));

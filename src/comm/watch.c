@@ -97,8 +97,8 @@ static void tell(struct gantry_comm *comm, enum gantry_log_level level, const ch
 			 comm->rank);
 		written = gantry_file_write(path, "the report of who waits for whom", comm_report_put, comm);
 	}
-	GANTRY_LOG(level, COMM, "rank %d of communicator %016llx %s: %s%s%s", comm->rank, (unsigned long long)comm->id,
-		   why, text, written ? "; report in " : "", written ? path : "");
+	GANTRY_LOG(level, COMM, "rank %d of %s %s: %s%s%s", comm->rank, COMM_TEXT_OF(comm), why, text,
+		   written ? "; report in " : "", written ? path : "");
 }
 
 /*
@@ -109,7 +109,7 @@ static int owes_report(struct gantry_comm *comm)
 {
 	uint32_t error = load_acquire(&comm->error_seen);
 
-	if (comm->report_written & TOLD_ERROR)
+	if (comm->report_written & TOLD_ERROR || comm_is_revoked(comm))
 		return 0;
 	return load_acquire(&comm->report_wanted) || (error != GANTRY_OK && error != GANTRY_ERR_ABORTED);
 }

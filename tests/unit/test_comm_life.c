@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Communicators made from others, and how they end: ranks as threads of this process. Every new communicator is used: a
+ * ring of messages whose bytes say from whom to whom they go, in the new one's numbers. What happens to processes is in
+ * tests/system/comm_life.sh.
+ */
+#include <pthread.h>
+#include <unistd.h>
+
+#include "comm_world.h"
+
+enum { RING_BYTES = 5000 };
+
+/* Everybody to its right neighbour, twice, so that connections are used again. */
+static void use_ring(struct gantry_comm *comm, struct gantry_device *dev, struct gantry_stream *s)
+{
+	int rank = gantry_comm_rank(comm), n = gantry_comm_size(comm);
+	unsigned char FREED *out = malloc(RING_BYTES), FREED *in = malloc(RING_BYTES);
+	int to = (rank + 1) % n, from = (rank + n - 1) % n;
+
+	for (uint64_t round = 0; round < 2; round++) {
+		pattern_fill(out, RING_BYTES, round * 1000 + (uint64_t)(rank * 20 + to));
+		memset(in, 0xee, RING_BYTES);
+		CHECK_OK(gantry_group_start());
+		CHECK_OK(gantry_send(out, RING_BYTES, GANTRY_TYPE_UINT8, to, comm, s));
+		CHECK_OK(gantry_recv(in, RING_BYTES, GANTRY_TYPE_UINT8, from, comm, s));
+		CHECK_OK(gantry_group_end());
+		CHECK_OK(gantry_stream_sync(dev, s));
+		CHECK_OK(gantry_comm_error(comm, NULL, NULL, 0));
+		CHECK_PATTERN(in, RING_BYTES, round * 1000 + (uint64_t)(from * 20 + rank));
+	}
+}
+
+/* Has this place in this size, works, and goes. */
+static void use_up(struct gantry_comm *comm, int rank, int n, struct gantry_device *dev, struct gantry_stream *s)
+{
+	CHECK(comm != NULL);
+	CHECK_EQ(gantry_comm_rank(comm), rank);
+	CHECK_EQ(gantry_comm_size(comm), n);
+	use_ring(comm, dev, s);
+	CHECK_OK(gantry_comm_destroy(comm));
+}
+
+/* As a program does that does not want to wait. */
+static gantry_result poll_error(struct gantry_comm *comm)
+{
+	gantry_result r;
+
+	WAIT_WHILE ((r = gantry_comm_error(comm, NULL, NULL, 0)) == GANTRY_AGAIN)
+		sleep_ms(1);
+	return r;
+}
+
+static pthread_barrier_t everybody; /* all ranks */
+
+static void run_world(int n, const char *transport,
+		      void (*body)(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+				   struct gantry_stream *s))
+{
+	struct world w = {.nranks = n, .transport = transport, .body = body};
+
+	pthread_barrier_init(&everybody, NULL, (unsigned)n);
+	world_threads(&w, NULL);
+	pthread_barrier_destroy(&everybody);
+}
+
+void tests_begin(void)
+{
+	setenv("GANTRY_IFNAME", "lo", 0);
+	setenv("GANTRY_LOG", "error", 0);
+}
+
+/* ---- split ---- */
+
+static void split_body(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+		       struct gantry_stream *s)
+{
+	int n = w->nranks, color = rank % 2, size = (n + 1 - color) / 2;
+	struct gantry_comm *half, *same, *inner = NULL, *alone;
+
+	/* By parity, in reverse order; the old one is used in between. */
+	CHECK_OK(gantry_comm_split(comm, color, -rank, NULL, &half));
+	use_ring(comm, dev, s);
+	CHECK_EQ(gantry_comm_size(half), size);
+	CHECK_EQ(gantry_comm_rank(half), size - 1 - rank / 2);
+	use_ring(half, dev, s);
+	/* The same keys: ranks stay in order. */
+	CHECK_OK(gantry_comm_split(comm, 7, 3, NULL, &same));
+	use_up(same, rank, n, dev, s);
+	/* One of a half stays out; the rest of it are a communicator in a communicator. */
+	CHECK_OK(gantry_comm_split(half, gantry_comm_rank(half) ? 0 : -1, 0, NULL, &inner));
+	if (gantry_comm_rank(half))
+		use_up(inner, gantry_comm_rank(half) - 1, size - 1, dev, s);
+	else
+		CHECK(inner == NULL);
+	CHECK_OK(gantry_comm_split(half, gantry_comm_rank(half), 0, NULL, &alone));
+	use_up(alone, 0, 1, dev, s);
+	CHECK_OK(gantry_comm_destroy(comm)); /* before what was made from it */
+	use_up(half, size - 1 - rank / 2, size, dev, s);
+}
+
+TEST(split_by_parity_and_reversed)
+{
+	for (int n = 2; n <= 7; n += n == 2 ? 3 : 2)
+		run_world(n, "shm,p2p", split_body);
+	run_world(4, "net", split_body);
+}
+
+/* ---- shrink ---- */
+
+static void shrink_body(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+			struct gantry_stream *s)
+{
+	static const int out[] = {1}, first[] = {0}, twice[] = {2, 1, 2};
+	struct gantry_comm *small = NULL;
+	int self = rank, n = w->nranks;
+
+	use_ring(comm, dev, s);
+	for (int i = 0; i < 2; i++) { /* the same list a second time is another communicator */
+		if (rank == 1)
+			break;
+		CHECK_OK(gantry_comm_shrink(comm, out, 1, 0, NULL, &small));
+		use_up(small, rank - (rank > 1), n - 1, dev, s);
+	}
+	/* Rank 1 has counted fewer calls than the others, and takes part. */
+	if (rank != 0) {
+		CHECK_OK(gantry_comm_shrink(comm, first, 1, 0, NULL, &small));
+		use_up(small, rank - 1, n - 1, dev, s);
+	}
+	CHECK_ERROR(gantry_comm_shrink(comm, &self, 1, 0, NULL, &small), GANTRY_ERR_INVALID, "excludes itself");
+	CHECK_ERROR(gantry_comm_shrink(comm, &n, 1, 0, NULL, &small), GANTRY_ERR_INVALID, "rank 4 of 4 ranks");
+	CHECK_RESULT(gantry_comm_shrink(comm, NULL, 1, 0, NULL, &small), GANTRY_ERR_INVALID);
+	use_ring(comm, dev, s); /* and the old one goes on */
+	pthread_barrier_wait(&everybody);
+	if (rank == 0 || rank == 3) {
+		CHECK_OK(gantry_comm_shrink(comm, twice, 3, 1, NULL, &small)); /* with abort */
+		CHECK_RESULT(gantry_comm_error(comm, NULL, NULL, 0), GANTRY_ERR_ABORTED);
+		use_up(small, rank == 3, 2, dev, s);
+	}
+	gantry_comm_destroy(comm); /* it was aborted by some */
+}
+
+TEST(shrink)
+{
+	run_world(4, "auto", shrink_body);
+	run_world(4, "net", shrink_body);
+}
+
+/* ---- grow ---- */
+
+struct grown {
+	struct gantry_unique_id id;
+	pthread_barrier_t known;
+	int nonblocking;
+};
+static struct grown grown;
+
+static void *newcomer_main(void *arg)
+{
+	struct gantry_comm_config config = GANTRY_COMM_CONFIG_INIT;
+	struct gantry_comm *comm = NULL;
+	struct gantry_stream *s;
+	gantry_result r;
+
+	CHECK_OK(gantry_device_open(GANTRY_DEVICE_HOST, 0, &config.device));
+	CHECK_OK(gantry_stream_create(config.device, &s));
+	config.nonblocking = grown.nonblocking;
+	pthread_barrier_wait(&grown.known);
+	r = gantry_comm_grow(NULL, 5, &grown.id, *(int *)arg, &config, &comm);
+	CHECK_EQ(r, grown.nonblocking ? GANTRY_AGAIN : GANTRY_OK);
+	CHECK_OK(poll_error(comm));
+	use_up(comm, *(int *)arg, 5, config.device, s);
+	gantry_stream_destroy(config.device, s);
+	gantry_device_close(config.device);
+	return NULL;
+}
+
+static void grow_body(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+		      struct gantry_stream *s)
+{
+	struct gantry_comm_config config = GANTRY_COMM_CONFIG_INIT;
+	struct gantry_comm *large = NULL, *none;
+	gantry_result r;
+
+	(void)w;
+	config.nonblocking = grown.nonblocking;
+	CHECK_ERROR(gantry_comm_grow(comm, 5, NULL, -1, NULL, &none), GANTRY_ERR_USAGE, "no rank has an id");
+	CHECK_ERROR(gantry_comm_grow(comm, 3, NULL, -1, NULL, &none), GANTRY_ERR_INVALID, "from 3 to 3 ranks");
+	CHECK_RESULT(gantry_comm_grow(comm, 5, NULL, !rank, NULL, &none), GANTRY_ERR_INVALID);
+	if (rank == 1) {
+		CHECK_OK(gantry_comm_grow_id(comm, &grown.id));
+		pthread_barrier_wait(&grown.known);
+	}
+	r = gantry_comm_grow(comm, 5, rank == 1 ? &grown.id : NULL, -1, &config, &large);
+	CHECK_EQ(r, grown.nonblocking ? GANTRY_AGAIN : GANTRY_OK);
+	CHECK_OK(poll_error(large));
+	CHECK_OK(poll_error(comm));
+	use_ring(comm, dev, s);
+	CHECK_OK(gantry_comm_destroy(comm));
+	use_up(large, rank, 5, dev, s);
+}
+
+static void grow_by_two(int nonblocking)
+{
+	int ranks[] = {3, 4};
+	pthread_t t[2];
+
+	grown.nonblocking = nonblocking;
+	pthread_barrier_init(&grown.known, NULL, 3);
+	threads_start(t, 2, newcomer_main, ranks, sizeof(ranks[0]));
+	run_world(3, "auto", grow_body);
+	threads_join(t, 2);
+	pthread_barrier_destroy(&grown.known);
+}
+
+TEST_CALL(grow, grow_by_two(0))
+TEST_CALL(grow_nonblocking, grow_by_two(1))
+
+/* ---- finalize, revoke ---- */
+
+static void finalize_body(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+			  struct gantry_stream *s)
+{
+	char FREED *buf = calloc(1, 1 << 20);
+	struct gantry_comm *none;
+
+	(void)w;
+	use_ring(comm, dev, s);
+	if (rank == 0)
+		CHECK_OK(gantry_send(buf, 1 << 20, GANTRY_TYPE_UINT8, 1, comm, s));
+	if (rank == 1)
+		CHECK_OK(gantry_recv(buf, 1 << 20, GANTRY_TYPE_UINT8, 0, comm, s));
+	CHECK_OK(gantry_comm_finalize(comm));
+	CHECK_OK(gantry_stream_query(dev, s)); /* nothing is in flight */
+	CHECK_ERROR(gantry_comm_finalize(comm), GANTRY_ERR_INVALID, "finalized already");
+	CHECK_ERROR(gantry_send(buf, 1, GANTRY_TYPE_UINT8, !rank, comm, s), GANTRY_ERR_USAGE, "finalized");
+	CHECK_RESULT(gantry_comm_split(comm, 0, 0, NULL, &none), GANTRY_ERR_USAGE);
+	if (rank)
+		sleep_ms(50); /* the others are gone: that is no loss */
+	CHECK_OK(gantry_comm_error(comm, NULL, NULL, 0));
+	CHECK_OK(gantry_comm_destroy(comm));
+}
+
+TEST_CALL(finalize, run_world(3, "shm", finalize_body))
+
+static void revoke_body(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+			struct gantry_stream *s)
+{
+	static const int out[] = {0};
+	char FREED *buf = calloc(1, 1 << 20);
+	struct gantry_comm *half, *small;
+
+	(void)w;
+	use_ring(comm, dev, s);
+	pthread_barrier_wait(
+		&everybody); /* a send is over when its buffer is free: revoking would end what is on its way */
+	/* It waits for what nobody sends. */
+	CHECK_OK(gantry_recv(buf, 1 << 20, GANTRY_TYPE_UINT8, (rank + 3) % 4, comm, s));
+	CHECK_RESULT(gantry_stream_query(dev, s), GANTRY_AGAIN);
+	CHECK_OK(gantry_comm_revoke(comm));
+	CHECK_OK(gantry_stream_sync(dev, s));
+	CHECK_OK(gantry_comm_error(comm, NULL, NULL, 0));
+	CHECK_ERROR(gantry_send(buf, 1, GANTRY_TYPE_UINT8, (rank + 1) % 4, comm, s), GANTRY_ERR_USAGE, "revoked");
+	CHECK_ERROR(gantry_comm_finalize(comm), GANTRY_ERR_USAGE, "revoked");
+	CHECK_OK(gantry_comm_split(comm, rank / 2, 0, NULL, &half));
+	use_up(half, rank % 2, 2, dev, s);
+	if (rank) {
+		CHECK_OK(gantry_comm_shrink(comm, out, 1, 0, NULL, &small));
+		use_up(small, rank - 1, 3, dev, s);
+	}
+	CHECK_OK(gantry_comm_destroy(comm));
+}
+
+TEST(revoke_then_split)
+{
+	run_world(4, "shm", revoke_body);
+	run_world(4, "net", revoke_body);
+}
+
+/* ---- non-blocking ---- */
+
+static void nonblocking_body(struct world *w, int rank, struct gantry_comm *given, struct gantry_device *dev,
+			     struct gantry_stream *s)
+{
+	static const int out[] = {2};
+	struct gantry_comm_config config = GANTRY_COMM_CONFIG_INIT;
+	struct gantry_comm *comm, *next = NULL, *none = (void *)&config;
+	int color = rank == 3 ? -1 : 0;
+
+	CHECK_OK(gantry_comm_destroy(given)); /* this one is better */
+	if (rank == 0)
+		CHECK_OK(gantry_unique_id_create(&w->id));
+	pthread_barrier_wait(&w->all);
+	config.id = w->id;
+	config.rank = rank;
+	config.nranks = 4;
+	config.device = dev;
+	config.nonblocking = 1;
+	config.transport = "shm";
+	if (rank == 3) { /* until it comes the others are not ready, and say so without waiting */
+		pthread_barrier_wait(&w->over);
+		CHECK_RESULT(gantry_comm_init(&config, &comm), GANTRY_AGAIN);
+	} else {
+		CHECK_RESULT(gantry_comm_init(&config, &comm), GANTRY_AGAIN);
+		CHECK_RESULT(gantry_comm_error(comm, NULL, NULL, 0), GANTRY_AGAIN);
+		CHECK_EQ(gantry_comm_rank(comm), rank);
+		CHECK_ERROR(gantry_send(&config, 1, GANTRY_TYPE_UINT8, 0, comm, s), GANTRY_ERR_USAGE, "not ready");
+		CHECK_ERROR(gantry_comm_split(comm, 0, 0, NULL, &next), GANTRY_ERR_USAGE, "not ready");
+		CHECK_ERROR(gantry_comm_finalize(comm), GANTRY_ERR_USAGE, "not ready");
+		pthread_barrier_wait(&w->over);
+	}
+	CHECK_OK(poll_error(comm));
+	use_ring(comm, dev, s);
+	if (color < 0) {
+		CHECK_RESULT(gantry_comm_split(comm, color, 0, NULL, &none), GANTRY_AGAIN);
+		CHECK(none == NULL);
+	} else {
+		CHECK_RESULT(gantry_comm_split(comm, color, -rank, NULL, &next), GANTRY_AGAIN);
+		CHECK(next != NULL);
+		CHECK_OK(poll_error(next));
+		use_up(next, 2 - rank, 3, dev, s);
+	}
+	CHECK_OK(poll_error(comm));
+	if (rank != 2) {
+		CHECK_RESULT(gantry_comm_shrink(comm, out, 1, 0, NULL, &next), GANTRY_AGAIN);
+		CHECK_OK(poll_error(comm));
+		CHECK_OK(poll_error(next));
+		use_ring(next, dev, s);
+		CHECK_RESULT(gantry_comm_finalize(next), GANTRY_AGAIN);
+		CHECK_OK(poll_error(next));
+		CHECK_OK(gantry_comm_destroy(next));
+	}
+	/* Destroyed while it is being made: it waits until it is. */
+	CHECK_RESULT(gantry_comm_split(comm, 0, 0, NULL, &next), GANTRY_AGAIN);
+	CHECK_OK(gantry_comm_destroy(next));
+	CHECK_OK(poll_error(comm));
+	CHECK_RESULT(gantry_comm_finalize(comm), GANTRY_AGAIN);
+	CHECK_OK(gantry_comm_destroy(comm));
+}
+
+static void let_go(struct world *w)
+{
+	(void)w; /* both barriers are the ranks' and this thread's */
+}
+
+TEST(nonblocking)
+{
+	struct world w = {.nranks = 4, .transport = "shm", .body = nonblocking_body};
+
+	world_threads(&w, let_go);
+}
+
+/* Nobody else comes: an abort ends it at once, whatever the deadline. */
+TEST(nonblocking_abort)
+{
+	struct gantry_comm_config config = GANTRY_COMM_CONFIG_INIT;
+	struct gantry_comm *comm;
+	uint64_t began = now_ms();
+
+	CHECK_OK(gantry_unique_id_create(&config.id));
+	CHECK_OK(gantry_device_open(GANTRY_DEVICE_HOST, 0, &config.device));
+	config.nranks = 2;
+	config.nonblocking = 1;
+	CHECK_RESULT(gantry_comm_init(&config, &comm), GANTRY_AGAIN);
+	sleep_ms(30);
+	CHECK_RESULT(gantry_comm_error(comm, NULL, NULL, 0), GANTRY_AGAIN);
+	CHECK_OK(gantry_comm_abort(comm));
+	CHECK_RESULT(poll_error(comm), GANTRY_ERR_ABORTED);
+	CHECK_OK(gantry_comm_destroy(comm));
+	CHECK(now_ms() - began < 20000); /* GANTRY_CONNECT_TIMEOUT is 60 s */
+	gantry_device_close(config.device);
+}
+
+/* What fails in the background is told with its text. */
+TEST(nonblocking_failure)
+{
+	struct gantry_comm_config config = GANTRY_COMM_CONFIG_INIT;
+	struct gantry_comm *comm;
+	char text[256];
+
+	set_params("GANTRY_CONNECT_TIMEOUT", "200ms");
+	CHECK_OK(gantry_unique_id_create(&config.id));
+	CHECK_OK(gantry_device_open(GANTRY_DEVICE_HOST, 0, &config.device));
+	config.nranks = 2;
+	config.nonblocking = 1;
+	CHECK_RESULT(gantry_comm_init(&config, &comm), GANTRY_AGAIN);
+	CHECK_RESULT(poll_error(comm), GANTRY_ERR_TIMEOUT);
+	CHECK_RESULT(gantry_comm_error(comm, NULL, text, sizeof(text)), GANTRY_ERR_TIMEOUT);
+	CHECK_HAS(text, "missing: rank 1");
+	CHECK_RESULT(gantry_comm_destroy(comm), GANTRY_ERR_TIMEOUT);
+	gantry_device_close(config.device);
+	set_params("GANTRY_CONNECT_TIMEOUT", NULL);
+}
+
+/* ---- many at once, ids, names ---- */
+
+enum { MANY = 8, EACH = 8 };
+static struct gantry_unique_id many_ids[MANY][3];
+
+static void *many_main(void *arg)
+{
+	int me = *(int *)arg;
+	struct gantry_comm_config config = GANTRY_COMM_CONFIG_INIT;
+	char name[32], line[4096] = "";
+	struct gantry_comm *comm;
+	struct gantry_stream *s;
+	FILE *f = fmemopen(line, sizeof(line) - 1, "w");
+
+	snprintf(name, sizeof(name), "number %d", me / EACH);
+	CHECK_OK(gantry_device_open(GANTRY_DEVICE_HOST, 0, &config.device));
+	CHECK_OK(gantry_stream_create(config.device, &s));
+	config.ids = many_ids[me / EACH];
+	config.nids = 3;
+	config.rank = me % EACH;
+	config.nranks = EACH;
+	config.name = name;
+	CHECK_OK(gantry_comm_init(&config, &comm));
+	use_ring(comm, config.device, s);
+	CHECK(f != NULL);
+	setvbuf(f, NULL, _IONBF, 0);
+	gantry_comm_report(comm, f);
+	fclose(f);
+	snprintf(line + 512, 64, "\"name\":\"number %d\"", me / EACH);
+	line[511] = 0;
+	CHECK_HAS(line, line + 512);
+	CHECK_OK(gantry_comm_destroy(comm));
+	gantry_stream_destroy(config.device, s);
+	gantry_device_close(config.device);
+	return NULL;
+}
+
+TEST(many_at_once)
+{
+	int args[MANY * EACH], fds = held(HELD_FDS), threads = held(HELD_THREADS);
+	pthread_t t[MANY * EACH];
+
+	for (int i = 0; i < MANY * EACH; i++)
+		args[i] = i;
+	for (int i = 0; i < MANY; i++)
+		for (int k = 0; k < 3; k++)
+			CHECK_OK(gantry_unique_id_create(&many_ids[i][k]));
+	threads_start(t, MANY * EACH, many_main, args, sizeof(args[0]));
+	threads_join(t, MANY * EACH);
+	/* Also the ids that were not used have given back what they held. */
+	UNTIL(held(HELD_FDS) <= fds && held(HELD_THREADS) <= threads);
+}

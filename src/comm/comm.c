@@ -371,6 +371,7 @@ gantry_result comm_make(const struct gantry_comm_config *config, struct gantry_c
 	comm->all_notify = 1;
 	comm->life.starting = 1;
 	comm->life.forks = inet_forks;
+	comm->life.blamed = -1;
 	comm->life.nonblocking = config->nonblocking == 1;
 	comm->life.channels = config->channels;
 	comm->life.traffic_class = config->traffic_class;

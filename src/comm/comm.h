@@ -104,6 +104,7 @@ struct comm_life {
 	struct gantry_comm *parent;
 	const int *members; /* by rank, their ranks there; borrowed */
 	int nmembers;
+	int blamed;		   /* the one whose loss ended it, by its rank here; -1: none */
 	struct gantry_addr *addrs; /* by rank: where its process can be reached; of no family: nowhere */
 	uint64_t splits;
 	struct comm_shrink *shrinks;

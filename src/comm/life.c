@@ -36,6 +36,8 @@
 #include "inet/loop.h"
 #include "inet/nic.h"
 
+enum { CAUSE_LOOKS = 200 }; /* a millisecond each */
+
 struct job {
 	gantry_result (*run)(struct job *job);
 	struct gantry_comm *parent; /* NULL: init */
@@ -79,7 +81,8 @@ static void *job_main(void *arg)
 	gantry_result r = job->run(job);
 
 	if (r != GANTRY_OK && (job->child || job->ends))
-		comm_fail(job->child ? job->child : job->parent, r, -1, gantry_last_error());
+		comm_fail(job->child ? job->child : job->parent, r, job->child ? job->child->life.blamed : -1,
+			  gantry_last_error());
 	if (job->child)
 		child_done(job->child);
 	job_free(job);
@@ -210,6 +213,7 @@ gantry_result comm_stopped(void *ctx)
 		if (r == GANTRY_OK || r == GANTRY_ERR_PEER_CLOSED)
 			continue;
 		snprintf(text, sizeof(text), "%s", gantry_last_error());
+		comm->life.blamed = i;
 		FAIL_NOW(r, "a communicator of %s is made from %s, which has lost one of them: %s",
 			 COUNT_TEXT(comm->life.nmembers, "rank"), COMM_TEXT_OF(parent), text);
 	}
@@ -260,12 +264,41 @@ static gantry_result serve_and_start(struct job *job)
 	return r;
 }
 
+/* "1-3, 5": the members in their order, as the old communicator numbers them; cut where it does not fit. */
+static void list_members(const struct job *job, char *buf, size_t room)
+{
+	const int *m = job->members;
+	size_t at = 0;
+
+	for (int i = 0, end; i < job->nmembers && at + 32 < room; i = end + 1) {
+		for (end = i; end + 1 < job->nmembers && m[end + 1] == m[end] + 1; end++)
+			;
+		at += (size_t)snprintf(buf + at, room - at, end > i ? "%s%d-%d" : "%s%d", i ? ", " : "", m[i], m[end]);
+		if (end + 1 < job->nmembers && at + 32 >= room)
+			snprintf(buf + at, room - at, ", ...");
+	}
+}
+
+/* Whoever could not be met has a number in the new communicator that its users have not seen yet. */
+static gantry_result explain_failure(const struct job *job, int leader, gantry_result r)
+{
+	char text[2 * COMM_ERROR_TEXT], list[128] = "";
+
+	if (r != GANTRY_ERR_UNREACHABLE && r != GANTRY_ERR_TIMEOUT && r != GANTRY_ERR_PEER_LOST)
+		return r;
+	list_members(job, list, sizeof(list));
+	if (job->child->life.blamed >= 0) /* comm_stopped has said it all */
+		return r;
+	snprintf(text, sizeof(text), "%s", gantry_last_error());
+	FAIL_NOW(r, "%s (the new communicator has ranks %s of %s, in this order, and meets at %d)", text, list,
+		 COMM_TEXT_OF(job->parent), job->members[leader]);
+}
+
 /* The members of the new communicator are known: it meets. */
 static gantry_result meet(struct job *job, const char *kind, uint64_t number, uint64_t which)
 {
 	struct gantry_comm *child = job->child, *parent = job->parent;
 	struct label label = {.number = number, .which = which};
-	char text[COMM_ERROR_TEXT];
 	int leader = leader_of(job), own = -1;
 	gantry_result r;
 
@@ -288,14 +321,8 @@ static gantry_result meet(struct job *job, const char *kind, uint64_t number, ui
 	snprintf(label.kind, sizeof(label.kind), "%s", kind);
 	TRY_NOW(gantry_ctl_derive_id(parent->ctl, &parent->life.addrs[job->members[leader]], &label, sizeof(label),
 				     &child->life.unique));
-	if (own == leader)
-		return serve_and_start(job);
-	r = comm_start(child, 1);
-	if (r != GANTRY_ERR_UNREACHABLE && r != GANTRY_ERR_TIMEOUT)
-		return r;
-	snprintf(text, sizeof(text), "%s", gantry_last_error());
-	FAIL_NOW(r, "rank %d of %s (%s), where the new communicator meets: %s", job->members[leader],
-		 COMM_TEXT_OF(parent), parent->infos[job->members[leader]].host_name, text);
+	r = own == leader ? serve_and_start(job) : comm_start(child, 1);
+	return r == GANTRY_OK ? r : explain_failure(job, leader, r);
 }
 
 /* The new communicator's config: the caller's, or as the old one's is. */
@@ -316,6 +343,31 @@ static gantry_result child_make(struct gantry_comm *parent, const struct gantry_
 	own.nranks = 0;
 	*ret_nonblocking = own.nonblocking;
 	return ret_child ? comm_make(&own, ret_child) : GANTRY_OK;
+}
+
+/* An allgather by the old one's control plane. If that has lost somebody, its error says whom, and the caller of the
+ * allgather may hear of the end of the hub before that is latched. */
+static gantry_result gather_in(struct gantry_comm *parent, const void *mine, size_t size, void *all)
+{
+	gantry_result r = gantry_ctl_allgather(parent->ctl, mine, size, all), error = GANTRY_OK;
+	char text[COMM_ERROR_TEXT];
+	int about;
+
+	if (r != GANTRY_ERR_PEER_LOST && r != GANTRY_ERR_PEER_SILENT && r != GANTRY_ERR_PEER_CLOSED)
+		return r;
+	for (int i = 0; i < CAUSE_LOOKS && !load_acquire(&parent->error_seen); i++)
+		usleep(1000);
+	comm_mu_lock(&parent->mu);
+	about = parent->error.rank;
+	if (about >= 0 && !comm_is_revoked(parent)) {
+		error = parent->error.result;
+		snprintf(text, sizeof(text), "%s", parent->error.text);
+	}
+	comm_mu_unlock(&parent->mu);
+	if (error == GANTRY_OK || error == GANTRY_ERR_ABORTED)
+		return r;
+	gantry_set_last_error(text);
+	return error;
 }
 
 /* ---- split ---- */
@@ -349,7 +401,7 @@ static gantry_result run_split(struct job *job)
 
 	if (!votes)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for %d ranks", job->parent->nranks);
-	TRY(gantry_ctl_allgather(job->parent->ctl, &mine, sizeof(mine), votes));
+	TRY(gather_in(job->parent, &mine, sizeof(mine), votes));
 	if (!job->child)
 		goto out;
 	choose_members(job, votes);
@@ -396,7 +448,7 @@ static gantry_result run_shrink(struct job *job)
 	if (job->abort)
 		comm_fail(job->parent, GANTRY_ERR_ABORTED, job->parent->rank, "ended by gantry_comm_shrink");
 	r = comm_drain(job->parent);
-	if (r != GANTRY_OK && !job->abort && !comm_is_revoked(job->parent))
+	if (r != GANTRY_OK && !job->abort && !load_acquire(&job->parent->life.revoked))
 		return r;
 	return meet(job, "shrink", job->number, hash_members(job));
 }
@@ -520,7 +572,7 @@ static gantry_result run_grow(struct job *job)
 
 	if (!parts)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for %d ranks", parent->nranks);
-	TRY(gantry_ctl_allgather(parent->ctl, &mine, sizeof(mine), parts));
+	TRY(gather_in(parent, &mine, sizeof(mine), parts));
 	TRY(find_id(job, parts, &child->life.unique));
 	child->life.parent = parent;
 	child->life.members = job->members;

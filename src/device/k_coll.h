@@ -74,6 +74,80 @@ DEV uint32_t coll_run(const struct gantry_coll *c)
 	return p.error;
 }
 
+/*
+ * Brought near, as in k_p2p.h: the share itself, which lies in host memory, and its connections, if they are few. Each
+ * connection once, however many entries of the table lead to it.
+ */
+#ifdef DEV_NEAR
+
+enum { COLL_NEAR = 16, COLL_NEAR_TABLE = 64 };
+
+struct coll_near {
+	struct gantry_coll c;
+	struct gantry_conn conns[COLL_NEAR];
+	struct gantry_conn *home[COLL_NEAR]; /* of conns */
+	struct gantry_conn *table[COLL_NEAR_TABLE];
+	uint32_t nconns;
+};
+
+/* Lane 0: the table that leads to `conns`; 0: there are too many. */
+DEV int coll_near_table(struct coll_near *near)
+{
+	near->nconns = 0;
+	if (near->c.nconns > COLL_NEAR_TABLE)
+		return 0;
+	for (uint32_t i = 0, k; i < near->c.nconns; i++) {
+		struct gantry_conn *home = near->c.conns[i];
+
+		for (k = 0; k < near->nconns && near->home[k] != home; k++)
+			;
+		if (k == COLL_NEAR) {
+			near->nconns = 0;
+			return 0;
+		}
+		near->home[k] = home;
+		near->nconns += k == near->nconns;
+		near->table[i] = &near->conns[k];
+	}
+	return 1;
+}
+
+DEV void coll_fetch(struct coll_near *near, const struct gantry_coll *home)
+{
+	k_words(&near->c, home, sizeof(*home));
+	dev_barrier();
+	if (dev_lane() == 0 && coll_near_table(near))
+		near->c.conns = near->table;
+	dev_barrier();
+	for (uint32_t k = 0; k < near->nconns; k++)
+		k_words(&near->conns[k], near->home[k], sizeof(near->conns[k]));
+	dev_barrier();
+}
+
+DEV void coll_return(struct coll_near *near)
+{
+	for (uint32_t k = 0; k < near->nconns; k++)
+		k_conn_return(near->home[k], &near->conns[k]);
+	dev_barrier();
+}
+
+#endif
+
+DEV uint32_t coll_do(const struct gantry_coll *c)
+{
+#ifdef DEV_NEAR
+	DEV_SHARED struct coll_near near;
+	uint32_t error;
+
+	coll_fetch(&near, c);
+	error = coll_run(&near.c);
+	coll_return(&near);
+	return error;
+#else
+	return coll_run(c);
+#endif
+}
+
 DEV void k_coll(const struct gantry_coll_args *a)
 {
 	uint32_t error = GANTRY_OK;
@@ -81,7 +155,7 @@ DEV void k_coll(const struct gantry_coll_args *a)
 	if (a->after && k_after(a->after, a->after_value))
 		error = GANTRY_ERR_ABORTED;
 	for (uint32_t i = a->first[dev_block()]; i < a->first[dev_block() + 1] && !error; i++)
-		error = coll_run(&a->colls[i]);
+		error = coll_do(&a->colls[i]);
 	if (dev_lane() != 0)
 		return;
 	if (error)

@@ -136,6 +136,20 @@ DEV char *k_place(const struct gantry_conn *c, uint32_t mode, uint64_t step, uin
 					  : (char *)(uintptr_t)gantry_slot_place(where);
 }
 
+#ifdef DEV_NEAR
+/* block: whole words, between the block's shared memory and the device's. */
+DEV void k_words(void *to, const void *from, uint64_t bytes)
+{
+	for (uint64_t i = dev_lane(); i < bytes / 8; i += dev_lanes())
+		((uint64_t *)to)[i] = ((const uint64_t *)from)[i];
+}
+/* What belongs to kernels, of a connection that a block has brought near. */
+DEV void k_conn_return(struct gantry_conn *home, const struct gantry_conn *near)
+{
+	k_words(&home->step, &near->step, sizeof(*home) - offsetof(struct gantry_conn, step));
+}
+#endif
+
 /* Launches of a communicator on different streams stay in order: begins when the launch before has ended, that is when
  * *after has come to `value`. Whether it was aborted. */
 DEV int k_after(const uint64_t *after, uint64_t value)

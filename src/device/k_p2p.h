@@ -574,18 +574,11 @@ struct p2p_near {
 	uint32_t nconns;
 };
 
-/* block: whole words, between the block's shared memory and the device's. */
-DEV void p2p_words(void *to, const void *from, uint64_t bytes)
-{
-	for (uint64_t i = dev_lane(); i < bytes / 8; i += dev_lanes())
-		((uint64_t *)to)[i] = ((const uint64_t *)from)[i];
-}
-
 DEV struct gantry_xfer *p2p_fetch(struct p2p_near *near, const struct gantry_xfer *xfers, uint32_t n)
 {
 	uint32_t i, k;
 
-	p2p_words(near->xfers, xfers, n * sizeof(*xfers));
+	k_words(near->xfers, xfers, n * sizeof(*xfers));
 	dev_barrier();
 	if (dev_lane() == 0) {
 		near->nconns = 0;
@@ -599,7 +592,7 @@ DEV struct gantry_xfer *p2p_fetch(struct p2p_near *near, const struct gantry_xfe
 	}
 	dev_barrier();
 	for (k = 0; k < near->nconns; k++)
-		p2p_words(&near->conns[k], near->home[k], sizeof(near->conns[k]));
+		k_words(&near->conns[k], near->home[k], sizeof(near->conns[k]));
 	dev_barrier();
 	return near->xfers;
 }
@@ -612,10 +605,9 @@ DEV void p2p_return(struct p2p_near *near, struct gantry_xfer *xfers, uint32_t n
 		for (i = 0; i < n; i++)
 			near->xfers[i].conn = near->home[near->xfers[i].conn - near->conns];
 	dev_barrier();
-	p2p_words(xfers, near->xfers, n * sizeof(*xfers));
+	k_words(xfers, near->xfers, n * sizeof(*xfers));
 	for (i = 0; i < near->nconns; i++)
-		p2p_words(&near->home[i]->step, &near->conns[i].step,
-			  sizeof(struct gantry_conn) - offsetof(struct gantry_conn, step));
+		k_conn_return(near->home[i], &near->conns[i]);
 	dev_barrier();
 }
 

@@ -89,6 +89,11 @@ struct gantry_coll {
 	uint8_t type, op, proto, reserved;
 };
 
+#if defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
+_Static_assert(sizeof(struct gantry_coll_step) == 16, "a plan's steps follow each other");
+_Static_assert(sizeof(struct gantry_coll) % 8 == 0, "a GPU copies it in words");
+#endif
+
 struct gantry_coll_args {
 	const struct gantry_coll *colls; /* sorted by block */
 	const uint32_t *first;		 /* as in gantry_p2p_args, and so are the others */

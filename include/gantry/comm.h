@@ -113,7 +113,8 @@ GANTRY_API gantry_result gantry_comm_revoke(struct gantry_comm *comm);
  * ---- collectives ----
  *
  * count: elements of `in` (all_reduce, reduce, broadcast), or of one rank's part (the others). In place: `in` and `out`
- * are the same, or the part of this rank in the larger one of them. Where a rank has no use for a buffer, NULL is fine
+ * are the same, or the part of this rank in the larger one of them; not for all_to_all, which then sends what it has
+ * received already. Where a rank has no use for a buffer, NULL is fine
  * (`out` of reduce and gather, `in` of broadcast and scatter, on ranks that are not the root). op: enum gantry_op, or
  * what gantry_op_create_premul gave. Results of all ranks are equal bit by bit, and from run to run.
  */

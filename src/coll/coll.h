@@ -83,6 +83,8 @@ struct coll_algo {
 	bool (*supports)(const struct coll_topo *topo, enum coll_kind kind);
 	/* Adds the steps of topo->rank and sets plan->nparts. */
 	void (*plan)(struct coll_builder *b);
+	/* In place, a rank may write its output before its peers have got all of its input from there. */
+	bool overwrites;
 };
 
 /* In the order of GANTRY_ALGO's words behind `auto`. */
@@ -125,7 +127,8 @@ struct coll_shape {
 /* Fills in strides, begin, count, whole and chunk of channel's share; nothing to do: count 0. */
 void coll_share(const struct coll_shape *shape, const struct coll_plan *plan, const struct coll_choice *choice,
 		uint32_t channel, struct gantry_coll *ret);
-/* Steps that this share moves on entry `peer` of the plan, a multiple of slice_steps. */
-uint64_t coll_steps_on(const struct coll_plan *plan, const struct gantry_coll *share, uint32_t peer);
+/* Steps that this share moves on entry `peer` of the plan, a multiple of slice_steps. *ret_lent: all of them are sent
+ * from where they lie (GANTRY_COLL_PTR_*). */
+uint64_t coll_steps_on(const struct coll_plan *plan, const struct gantry_coll *share, uint32_t peer, bool *ret_lent);
 
 #endif

@@ -187,18 +187,22 @@ static uint64_t slices_of(const struct gantry_coll *c, uint64_t n, uint64_t slic
 	return n / c->chunk * per + (rest + slice - 1) / slice;
 }
 
-uint64_t coll_steps_on(const struct coll_plan *plan, const struct gantry_coll *share, uint32_t peer)
+uint64_t coll_steps_on(const struct coll_plan *plan, const struct gantry_coll *share, uint32_t peer, bool *ret_lent)
 {
 	const struct coll_peer *p = &plan->peers[peer];
 	uint64_t slice = (uint64_t)share->step_bytes * share->slice_steps / coll_type_bytes(share->type), sum = 0;
 
+	*ret_lent = p->send;
 	for (uint32_t i = 0; i < plan->nsteps; i++) {
 		const struct gantry_coll_step *t = &plan->steps[i];
 		uint32_t first = p->send ? t->send : t->recv, n = p->send ? t->nsend : t->nrecv;
 
-		for (uint32_t k = first; k < first + n; k++)
-			if (plan->peers[k].rank == p->rank)
-				sum += slices_of(share, coll_part(share, t->part), slice);
+		for (uint32_t k = first; k < first + n; k++) {
+			if (plan->peers[k].rank != p->rank)
+				continue;
+			sum += slices_of(share, coll_part(share, t->part), slice);
+			*ret_lent &= prim_lends(t->what, t->nrecv, share->op, t->last, share->ptr) != 0;
+		}
 	}
 	return sum * share->slice_steps;
 }

@@ -233,8 +233,51 @@ out:
 
 /* ---- enqueueing ---- */
 
+/* Whether all connections of the call that move registered memory can do so here. */
+static int may_point(const struct comm_call *call, const char *buf, uint64_t bytes)
+{
+	struct comm_call part = {.comm = call->comm, .buf = (char *)(uintptr_t)buf, .bytes = bytes};
+	uint64_t place;
+	int some = 0;
+
+	for (uint32_t ch = 0; buf && ch < call->choice.channels; ch++) {
+		const struct coll_plan *plan = call->plan->channels[ch].plan;
+
+		for (uint32_t i = 0; i < plan->npeers; i++) {
+			struct comm_conn *cc = conn_of(call->comm, &plan->peers[i], ch);
+
+			if (!(cc->c.conn.flags & GANTRY_CONN_POINTS))
+				continue;
+			if (!comm_memory_place(call->comm, cc, &part, &place))
+				return 0;
+			some = 1;
+		}
+	}
+	return some;
+}
+
+/* GANTRY_COLL_PTR_*: which of the buffers connections read and write in place. */
+static uint8_t choose_ptr(const struct comm_call *call)
+{
+	const struct gantry_params *p = gantry_params();
+	enum coll_kind kind = call->plan->kind;
+	uint64_t all = call->bytes * (uint64_t)call->comm->nranks;
+	int in_place;
+	uint8_t ptr = 0;
+
+	if (!p->ptr || call->choice.proto != GANTRY_PROTO_SIMPLE || call->bytes < p->ptr_min)
+		return 0;
+	in_place = call->in && call->buf && call->in < call->buf + all && call->buf < call->in + all;
+	if (!(in_place && coll_algos[call->choice.algo]->overwrites) &&
+	    may_point(call, call->in, kind == COLL_REDUCE_SCATTER ? all : call->bytes))
+		ptr |= GANTRY_COLL_PTR_IN;
+	if (may_point(call, call->buf, kind == COLL_ALL_GATHER ? all : call->bytes))
+		ptr |= GANTRY_COLL_PTR_OUT;
+	return ptr;
+}
+
 /* The share of one channel. */
-static void plan_share(const struct comm_call *call, uint32_t ch, struct gantry_coll *c)
+static void plan_share(const struct comm_call *call, uint32_t ch, uint8_t ptr, struct gantry_coll *c)
 {
 	const struct coll_plan *plan = call->plan->channels[ch].plan;
 	const struct coll_shape shape = {.kind = call->plan->kind,
@@ -246,6 +289,7 @@ static void plan_share(const struct comm_call *call, uint32_t ch, struct gantry_
 	memset(c, 0, sizeof(*c));
 	c->type = call->type;
 	c->op = call->op;
+	c->ptr = ptr;
 	coll_share(&shape, plan, &call->choice, ch, c);
 	c->steps = (const void *)dev;
 	c->conns = (void *)(dev + (plan->nsteps * sizeof(*plan->steps) + 15) / 16 * 16);
@@ -265,7 +309,8 @@ static uint32_t plan_ops(const struct comm_call *call, uint32_t ch, const struct
 
 	for (uint32_t i = 0; i < plan->npeers; i++) {
 		struct comm_conn *cc = conn_of(call->comm, &plan->peers[i], ch);
-		uint64_t steps = cc->c.proxy && is_first(plan, i) ? coll_steps_on(plan, c, i) : 0;
+		bool lent = false;
+		uint64_t steps = cc->c.proxy && is_first(plan, i) ? coll_steps_on(plan, c, i, &lent) : 0;
 		struct gantry_proxy_op *op;
 
 		if (!steps)
@@ -282,7 +327,8 @@ static uint32_t plan_ops(const struct comm_call *call, uint32_t ch, const struct
 		op->slice_steps = c->slice_steps;
 		op->chunk_steps = c->chunk_steps;
 		op->proto = c->proto;
-		op->ptr = op->exact = 0;
+		op->ptr = cc->c.conn.flags & GANTRY_CONN_POINTS && (cc->c.send ? lent : c->ptr & GANTRY_COLL_PTR_OUT);
+		op->exact = 0;
 		op->id = call->comm->op_ids;
 	}
 	return n;
@@ -313,6 +359,7 @@ gantry_result comm_coll_enqueue(const struct comm_call *call)
 	struct comm_work *w;
 	struct gantry_coll *shares;
 	uint32_t channels = call->choice.channels;
+	uint8_t ptr;
 	struct gantry_coll_args args = {.result = comm->result_dev};
 	const struct comm_launch launch = {&gantry_kernel_coll, &args, sizeof(args), channels, 0};
 
@@ -328,8 +375,9 @@ gantry_result comm_coll_enqueue(const struct comm_call *call)
 	comm->coll.calls++;
 	comm->op_ids++;
 	shares = (void *)w->xfers_host;
+	ptr = choose_ptr(call);
 	for (uint32_t ch = 0; ch < channels; ch++) {
-		plan_share(call, ch, &shares[ch]);
+		plan_share(call, ch, ptr, &shares[ch]);
 		w->first_host[ch] = ch;
 	}
 	w->first_host[channels] = channels;

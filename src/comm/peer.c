@@ -64,6 +64,8 @@ static gantry_result finish(struct gantry_comm *comm, struct comm_conn *cc)
 	c->conn.state = &comm->states_dev[at];
 	if (c->send)
 		c->conn.flags |= GANTRY_CONN_SEND;
+	if (c->proxy && c->sharing == GANTRY_SHARES_REGISTERED && (c->send || c->conn.offers))
+		c->conn.flags |= GANTRY_CONN_POINTS;
 	if (!c->peer_notifies)
 		comm->all_notify = 0;
 	cc->dev = &comm->conns_dev[at];

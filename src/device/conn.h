@@ -31,6 +31,7 @@ struct gantry_conn_state {
 #define GANTRY_CONN_PROXIED 1u /* the other end is a proxy */
 #define GANTRY_CONN_OFFSET 2u  /* Simple steps that are not PTR live in the pool */
 #define GANTRY_CONN_SEND 4u    /* this end produces */
+#define GANTRY_CONN_POINTS 8u  /* the proxy moves steps from and to registered memory */
 
 /*
  * One end of a connection as a kernel sees it. Pointers are valid on the device. Filled in by the transport's connect,
@@ -55,6 +56,8 @@ struct gantry_conn {
 	uint64_t coll;	  /* the collective that used it last: k_prim.h */
 	uint64_t ended;	  /* step at which the operation before that one ended */
 	uint64_t base;	  /* step at which that one began */
+	uint64_t ahead;	  /* receiving: the next step to offer a buffer for */
+	uint64_t lent;	  /* sending: head must have come here before user memory is no longer read */
 	struct gantry_conn_state
 		shown; /* what `state` shows: counted here, stored there. Adding there takes a GPU 0.8 us */
 };

@@ -28,14 +28,61 @@ DEV uint64_t coll_part(const struct gantry_coll *c, uint32_t part)
 	return before < c->whole ? c->whole - before : 0;
 }
 
-DEV void coll_step(struct dev_prims *p, const struct gantry_coll *c, const struct gantry_coll_step *t, uint64_t at)
+/* Where a collective is: a step's slice of a chunk. */
+struct coll_at {
+	uint64_t turn; /* the chunk that steps without a delay work on */
+	uint32_t step;
+	uint64_t from;	      /* element of the part; UINT64_MAX: not at any step yet */
+	uint64_t count, left; /* elements of the slice, and of the chunk from there on */
+	uint32_t offered;     /* of its receives, by coll_offer */
+};
+
+/* To the next slice that moves something; 0: there is none. */
+DEV int coll_next(const struct dev_prims *p, const struct gantry_coll *c, struct coll_at *at)
 {
-	uint64_t n = coll_part(c, t->part);
+	uint64_t chunks = (c->count + c->chunk - 1) / c->chunk, n;
+
+	at->from += at->count;
+	at->left -= at->count;
+	while (!at->left) {
+		const struct gantry_coll_step *t;
+
+		if (++at->step >= c->nsteps) {
+			at->step = 0;
+			at->turn++;
+		}
+		if (at->turn >= chunks + c->delay)
+			return 0;
+		t = &c->steps[at->step];
+		if (at->turn < t->delay || at->turn - t->delay >= chunks)
+			continue;
+		n = coll_part(c, t->part);
+		at->from = (at->turn - t->delay) * c->chunk;
+		at->left = at->from >= n ? 0 : n - at->from < c->chunk ? n - at->from : c->chunk;
+	}
+	at->count = at->left < p->slice ? at->left : p->slice;
+	at->offered = 0;
+	return 1;
+}
+
+DEV void coll_begin(const struct gantry_coll *c, struct coll_at *at)
+{
+	at->turn = UINT64_MAX; /* the first step of turn 0 is next */
+	at->step = c->nsteps - 1;
+	at->from = at->count = at->left = 0;
+}
+
+DEV char *coll_out(const struct dev_prims *p, const struct gantry_coll *c, const struct coll_at *at)
+{
+	return c->out + (c->steps[at->step].part * c->out_stride + c->begin + at->from) * p->elem;
+}
+
+DEV uint32_t coll_slice(struct dev_prims *p, const struct gantry_coll *c, const struct coll_at *at)
+{
+	const struct gantry_coll_step *t = &c->steps[at->step];
 	struct prim_slice s;
 
-	if (at >= n)
-		return;
-	s.count = n - at < c->chunk ? n - at : c->chunk;
+	s.count = at->count;
 	s.what = t->what;
 	s.last = t->last;
 	s.in_at = t->in_at;
@@ -43,35 +90,64 @@ DEV void coll_step(struct dev_prims *p, const struct gantry_coll *c, const struc
 	s.nsend = t->nsend;
 	s.recv = c->conns + t->recv;
 	s.send = c->conns + t->send;
-	s.in = t->what & PRIM_IN ? c->in + (t->part * c->in_stride + c->begin + at) * p->elem : NULL;
-	s.out = t->what & (PRIM_OUT | PRIM_ACC) ? c->out + (t->part * c->out_stride + c->begin + at) * p->elem : NULL;
-	dev_prims_move(p, &s);
+	s.in = t->what & PRIM_IN ? c->in + (t->part * c->in_stride + c->begin + at->from) * p->elem : NULL;
+	s.out = t->what & (PRIM_OUT | PRIM_ACC) ? coll_out(p, c, at) : NULL;
+	return dev_prims_move(p, &s);
+}
+
+/*
+ * Lane 0: offers, as far ahead as there is room, for the receives to come on connections that write to user memory; for
+ * those that are reduced the proxy takes memory of its own. Early is safe: what arrives in the output depends on what
+ * this rank has sent from there before. more: whether `ahead` is at a slice.
+ */
+DEV void coll_offer(const struct dev_prims *p, const struct gantry_coll *c, struct coll_at *ahead, int *more)
+{
+	for (; *more; *more = coll_next(p, c, ahead)) {
+		const struct gantry_coll_step *t = &c->steps[ahead->step];
+		int lands = prim_lands(t->what, t->nrecv, p->op, t->last, p->ptr);
+
+		for (; ahead->offered < t->nrecv; ahead->offered++) {
+			struct gantry_conn *conn = c->conns[t->recv + ahead->offered];
+
+			if (conn->flags & GANTRY_CONN_POINTS &&
+			    !prim_offer(p, conn, lands ? coll_out(p, c, ahead) : NULL,
+					lands ? ahead->count * p->elem : 0))
+				return;
+		}
+	}
 }
 
 /* One collective; how it ended. */
 DEV uint32_t coll_run(const struct gantry_coll *c)
 {
-	uint64_t chunks = (c->count + c->chunk - 1) / c->chunk;
+	struct coll_at at, ahead;
 	struct dev_prims p;
+	uint64_t error;
+	int more;
 
 	p.id = c->id;
 	p.proto = c->proto;
 	p.type = c->type;
 	p.op = c->op;
+	p.ptr = c->ptr;
 	p.scalar = c->scalar_at ? dev_gather8((const char *)c->scalar_at, dev_type_bytes(c->type)) : c->scalar;
 	dev_prims_init(&p, c->step_bytes, c->slice_steps, c->chunk_steps);
-	for (uint64_t i = 0; i < chunks + c->delay && !p.error; i++)
-		for (uint32_t k = 0; k < c->nsteps && !p.error; k++) {
-			const struct gantry_coll_step *t = &c->steps[k];
-
-			if (i >= t->delay && i - t->delay < chunks)
-				coll_step(&p, c, t, (i - t->delay) * c->chunk);
-		}
+	coll_begin(c, &at);
+	coll_begin(c, &ahead);
+	more = (c->ptr & GANTRY_COLL_PTR_OUT) && dev_lane() == 0 && !p.error && coll_next(&p, c, &ahead);
+	while (!p.error && coll_next(&p, c, &at)) {
+		if (more)
+			coll_offer(&p, c, &ahead, &more);
+		coll_slice(&p, c, &at);
+	}
+	error = p.error;
 	if (dev_lane() == 0)
-		for (uint32_t k = 0; k < c->nconns; k++)
+		for (uint32_t k = 0; k < c->nconns; k++) {
+			if (c->ptr && !error)
+				error = prim_wait_lent(&p, c->conns[k]);
 			prim_show(c->conns[k], c->conns[k]->step, GANTRY_KERNEL_IDLE);
-	dev_barrier();
-	return p.error;
+		}
+	return (uint32_t)dev_bcast(error);
 }
 
 /*

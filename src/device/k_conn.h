@@ -114,7 +114,7 @@ DEV void k_publish(struct gantry_conn *c, uint32_t proto, uint64_t step, uint64_
 	else
 		dev_post_count(c->tail, next);
 	dev_notify(c->eventcount);
-	k_count(c, proto, mode, bytes, 1);
+	k_count(c, proto, mode, bytes, mode != GANTRY_MODE_PTR);
 }
 
 /* Steps below `next` are consumed; lane 0. */

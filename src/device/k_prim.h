@@ -46,6 +46,7 @@
 #include "device/dev.h"
 #include "device/k_conn.h"
 #include "device/k_reduce.h"
+#include "device/work.h"
 
 enum { GANTRY_PRIM_PEERS = 8 };
 /* What a primitive has a part in: its own input and output, data from peers and to peers, a partial result in output. */
@@ -60,6 +61,30 @@ enum gantry_prim_kind {
 	GANTRY_PRIM_RECV_REDUCE_COPY_SEND = PRIM_IN | PRIM_RECV | PRIM_OUT | PRIM_SEND,
 };
 
+/* A slice that is one source, as it is: nothing is reduced, scaled or divided. */
+DEV int prim_is_copy(uint32_t what, uint32_t nrecv, uint32_t op, uint32_t last)
+{
+	uint32_t sources = (what & PRIM_ACC ? 1 : 0) + (what & PRIM_IN ? 1 : 0) + nrecv;
+
+	return sources == 1 && dev_red_single(op, what & PRIM_IN, last) == DEV_RED_NONE;
+}
+
+/*
+ * User memory in the place of rings, on connections whose proxy moves registered memory (GANTRY_CONN_POINTS); ptr says
+ * which of input and output is registered. What a step sends can be read where it lies if it is a copy of the input, or
+ * has been written to the output anyway; what it only receives can go straight to the output.
+ */
+DEV int prim_lends(uint32_t what, uint32_t nrecv, uint32_t op, uint32_t last, uint32_t ptr)
+{
+	if (what & (PRIM_OUT | PRIM_ACC))
+		return (ptr & GANTRY_COLL_PTR_OUT) && (what & PRIM_OUT || prim_is_copy(what, nrecv, op, last));
+	return (ptr & GANTRY_COLL_PTR_IN) && what & PRIM_IN && prim_is_copy(what, nrecv, op, last);
+}
+DEV int prim_lands(uint32_t what, uint32_t nrecv, uint32_t op, uint32_t last, uint32_t ptr)
+{
+	return (ptr & GANTRY_COLL_PTR_OUT) && nrecv == 1 && what & PRIM_OUT && prim_is_copy(what, nrecv, op, last);
+}
+
 /* An operation. Each lane has its own, all with the same values, but for `modes`, which is lane 0's. */
 struct dev_prims {
 	uint64_t id; /* gantry_coll's */
@@ -69,6 +94,7 @@ struct dev_prims {
 	uint32_t error;			   /* gantry_result: the first one */
 	uint64_t slice;			   /* elements at most */
 	uint64_t scalar;
+	uint32_t ptr;	/* gantry_coll's */
 	uint32_t modes; /* of the slice's sources, two bits each; 0 for LL and LL128 */
 };
 
@@ -96,7 +122,8 @@ DEV void prim_open(const struct dev_prims *p, struct gantry_conn *c)
 		return;
 	c->coll = p->id;
 	c->ended = c->step;
-	c->step = c->base = (c->step + p->chunk_steps - 1) / p->chunk_steps * p->chunk_steps;
+	c->step = c->base = c->ahead = (c->step + p->chunk_steps - 1) / p->chunk_steps * p->chunk_steps;
+	c->lent = 0;
 }
 
 /* Lane 0. Waits until meta, and where it matters `where`, are the step's. */
@@ -177,13 +204,15 @@ DEV uint32_t prim_wait_credit(struct dev_prims *p, struct gantry_conn *c)
 	return GANTRY_OK;
 }
 
-/* Lane 0: the same for Simple, and where it goes. */
-DEV uint32_t prim_wait_space(struct dev_prims *p, struct gantry_conn *c, uint64_t bytes, uint64_t *ret_place)
+/* Lane 0: the same for Simple, and where it goes; 0: it stays where it is, and the consumer reads it there. */
+DEV uint32_t prim_wait_space(struct dev_prims *p, const struct prim_slice *s, struct gantry_conn *c,
+			     uint64_t *ret_place)
 {
 	uint64_t meta = 0, where = 0;
 	uint32_t r = prim_wait_credit(p, c);
 
-	if (r)
+	*ret_place = 0;
+	if (r || (c->flags & GANTRY_CONN_POINTS && prim_lends(s->what, s->nrecv, p->op, s->last, p->ptr)))
 		return r;
 	if (!(c->flags & GANTRY_CONN_OFFSET)) {
 		*ret_place = (uint64_t)(uintptr_t)k_ring(c, GANTRY_PROTO_SIMPLE, c->step);
@@ -192,7 +221,7 @@ DEV uint32_t prim_wait_space(struct dev_prims *p, struct gantry_conn *c, uint64_
 	r = prim_wait_words(c, &c->offers[c->step % GANTRY_STEPS], c->step, GANTRY_KERNEL_WAIT_OFFER, &meta, &where);
 	if (r)
 		return r;
-	if (gantry_slot_size(meta) && gantry_slot_size(meta) < bytes)
+	if (gantry_slot_size(meta) && gantry_slot_size(meta) < s->bytes)
 		return GANTRY_ERR_SIZE;
 	*ret_place = (uint64_t)(uintptr_t)(c->pool + gantry_slot_place(where));
 	return GANTRY_OK;
@@ -229,7 +258,11 @@ DEV void prim_publish(struct dev_prims *p, const struct prim_slice *s, const uin
 		uint32_t mode = GANTRY_MODE_NORMAL;
 		uint64_t at = 0;
 
-		if (simple && c->flags & GANTRY_CONN_OFFSET) {
+		if (simple && !to[i]) {
+			mode = GANTRY_MODE_PTR;
+			at = (uint64_t)(uintptr_t)(s->what & (PRIM_OUT | PRIM_ACC) ? s->out : s->in);
+			c->lent = c->step + p->slice_steps;
+		} else if (simple && c->flags & GANTRY_CONN_OFFSET) {
 			mode = GANTRY_MODE_OFFSET;
 			at = to[i] - (uint64_t)(uintptr_t)c->pool;
 		}
@@ -243,7 +276,7 @@ DEV void prim_publish(struct dev_prims *p, const struct prim_slice *s, const uin
 
 		prim_refresh_recv(p, c);
 		k_consume(c, p->proto, c->step + p->slice_steps);
-		k_count(c, p->proto, p->modes >> 2 * i & 3, s->bytes, 1);
+		k_count(c, p->proto, p->modes >> 2 * i & 3, s->bytes, (p->modes >> 2 * i & 3) != GANTRY_MODE_PTR);
 		c->step += p->slice_steps;
 	}
 }
@@ -497,7 +530,7 @@ DEV uint32_t prim_wait_all(struct dev_prims *p, const struct prim_slice *s, uint
 	for (uint32_t i = 0; i < s->nrecv && !r; i++)
 		r = prim_wait_data(p, s, i, &ret_places[n++]);
 	for (uint32_t i = 0; i < s->nsend && !r; i++)
-		r = prim_wait_space(p, s->send[i], s->bytes, &ret_places[n++]);
+		r = prim_wait_space(p, s, s->send[i], &ret_places[n++]);
 	return r;
 }
 
@@ -524,7 +557,8 @@ DEV uint32_t prim_simple(struct dev_prims *p, const struct prim_slice *s)
 	if (s->what & PRIM_OUT)
 		dsts[ndst++] = s->out;
 	for (uint32_t k = 0; k < s->nsend; k++)
-		dsts[ndst++] = (char *)(uintptr_t)box[1 + s->nrecv + k];
+		if (box[1 + s->nrecv + k])
+			dsts[ndst++] = (char *)(uintptr_t)box[1 + s->nrecv + k];
 	r.srcs = srcs;
 	r.dsts = dsts;
 	r.nsrc = nsrc;
@@ -554,7 +588,43 @@ DEV_BIG uint32_t dev_prims_move(struct dev_prims *p, struct prim_slice *s)
 	return p->error;
 }
 
-/* Fields that the caller has set: id, proto, type, op, scalar. Answers and keeps an error if they make no sense. */
+/* Lane 0: buffers for the receives of one slice ahead of time. 0: there is no room yet. place: NULL: the proxy's own. */
+DEV int prim_offer(const struct dev_prims *p, struct gantry_conn *c, const char *place, uint64_t bytes)
+{
+	struct gantry_slot *offer;
+	uint32_t mode = place ? GANTRY_MODE_PTR : GANTRY_MODE_NORMAL;
+
+	prim_open(p, c);
+	if (c->ahead + p->slice_steps > c->step + GANTRY_STEPS)
+		return 0;
+	offer = &c->offers[c->ahead % GANTRY_STEPS];
+	dev_post(offer, gantry_slot_meta(c->ahead, mode, bytes),
+		 gantry_slot_where(c->ahead, (uint64_t)(uintptr_t)place));
+	dev_notify(c->eventcount);
+	c->ahead += p->slice_steps;
+	return 1;
+}
+
+/* Lane 0: user memory that was lent to a consumer is no longer read. */
+DEV uint32_t prim_wait_lent(struct dev_prims *p, struct gantry_conn *c)
+{
+	struct dev_wait w;
+
+	if (!(c->flags & GANTRY_CONN_SEND) || c->coll != p->id || !c->lent)
+		return GANTRY_OK;
+	dev_wait_init(&w);
+	dev_wait_proxied(&w, (c->flags & GANTRY_CONN_PROXIED) != 0);
+	if (dev_load(c->head) < c->lent)
+		prim_show(c, c->lent - p->slice_steps, GANTRY_KERNEL_WAIT_DONE);
+	while (dev_load(c->head) < c->lent)
+		if (dev_wait(&w))
+			return GANTRY_ERR_ABORTED;
+	dev_wait_done(&w);
+	c->lent = 0;
+	return GANTRY_OK;
+}
+
+/* Fields that the caller has set: id, proto, type, op, scalar, ptr. Answers and keeps an error if they make no sense. */
 DEV uint32_t dev_prims_init(struct dev_prims *p, uint32_t step_bytes, uint32_t slice_steps, uint32_t chunk_steps)
 {
 	p->modes = 0;

@@ -86,8 +86,10 @@ struct gantry_coll {
 	uint32_t step_bytes; /* of Simple, LL or LL128; no more than each of the connections has */
 	uint16_t delay;	     /* the longest of the steps */
 	uint8_t slice_steps, chunk_steps;
-	uint8_t type, op, proto, reserved;
+	uint8_t type, op, proto;
+	uint8_t ptr; /* GANTRY_COLL_PTR_*: what connections with GANTRY_CONN_POINTS read and write in place */
 };
+enum { GANTRY_COLL_PTR_IN = 1, GANTRY_COLL_PTR_OUT = 2 };
 
 #if defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
 _Static_assert(sizeof(struct gantry_coll_step) == 16, "a plan's steps follow each other");

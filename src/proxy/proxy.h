@@ -85,6 +85,9 @@ enum { CACHE_LINE = 64 };
 #define PUT(x, v) store_relaxed(&(x), (v))
 #define ADD(x, v) PUT(x, (x) + (v))
 
+/* gantry_proxy_offered, with the mode: NORMAL if the step shall go to the proxy's own memory. */
+int gantry_proxy_offered_as(struct gantry_proxy_conn *pc, uint64_t step, uint32_t *ret_mode, uint64_t *ret_size,
+			    uint64_t *ret_place);
 void gantry_proxy_tell_head(struct gantry_proxy_conn *pc, uint64_t step);
 void gantry_proxy_step_event(struct gantry_proxy_conn *pc, int kind, uint64_t step, const struct gantry_proxy_op *op,
 			     uint32_t mode, uint64_t bytes);

@@ -176,6 +176,14 @@ void gantry_proxy_done(struct gantry_proxy_conn *pc, uint64_t step)
 
 int gantry_proxy_offered(struct gantry_proxy_conn *pc, uint64_t step, uint64_t *ret_size, uint64_t *ret_place)
 {
+	uint32_t mode;
+
+	return gantry_proxy_offered_as(pc, step, &mode, ret_size, ret_place);
+}
+
+int gantry_proxy_offered_as(struct gantry_proxy_conn *pc, uint64_t step, uint32_t *ret_mode, uint64_t *ret_size,
+			    uint64_t *ret_place)
+{
 	struct gantry_slot *s = slot(pc->fifo->offers, step);
 	uint64_t meta = dev_load(&s->meta), where;
 
@@ -184,6 +192,7 @@ int gantry_proxy_offered(struct gantry_proxy_conn *pc, uint64_t step, uint64_t *
 	where = dev_load(&s->where);
 	if (!gantry_slot_is(where, step))
 		return 0;
+	*ret_mode = gantry_slot_mode(meta);
 	*ret_size = gantry_slot_size(meta);
 	*ret_place = gantry_slot_place(where);
 	return 1;

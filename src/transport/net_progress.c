@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "device/dev.h"
+#include "proxy/proxy.h"
 #include "transport/net_priv.h"
 
 /*
@@ -197,24 +198,26 @@ out:
 /* Chooses where the next step goes. 0: it cannot be posted now. */
 static int prepare(struct gantry_proxy_conn *pc, struct net_conn *nc)
 {
-	uint64_t step = pc->posted, slot = step % GANTRY_STEPS, size, place;
+	uint64_t step = pc->posted, slot = step % GANTRY_STEPS, size, offered, place;
 	struct net_step *s = &nc->steps[slot];
 	struct gantry_proxy_op *op = gantry_proxy_op_of(pc, step);
+	uint32_t mode = GANTRY_MODE_NORMAL;
 
 	if (nc->prepared)
 		return 1;
 	size = gantry_proxy_step_bytes(op, step);
+	if (op->ptr && !gantry_proxy_offered_as(pc, step, &mode, &offered, &place)) {
+		gantry_proxy_waits(pc, GANTRY_WAIT_KERNEL);
+		return 0;
+	}
 	s->piece = NULL;
 	s->mode = GANTRY_MODE_NORMAL;
 	s->place = 0;
 	if (op->proto != GANTRY_PROTO_SIMPLE) {
 		s->data = nc->stage + slot * NET_STAGE_STEP;
 		s->mr = nc->stage_mr;
-	} else if (op->ptr) {
-		if (!gantry_proxy_offered(pc, step, &size, &place)) {
-			gantry_proxy_waits(pc, GANTRY_WAIT_KERNEL);
-			return 0;
-		}
+	} else if (op->ptr && mode == GANTRY_MODE_PTR) {
+		size = offered;
 		s->mode = GANTRY_MODE_PTR;
 		s->place = place;
 		s->data = (char *)(uintptr_t)place;

@@ -39,6 +39,7 @@ static uint64_t prim_begin(struct dev_prims *p, const struct prim_args *a, uint6
 	p->type = a->type;
 	p->op = a->op;
 	p->scalar = a->scalar;
+	p->ptr = 0;
 	dev_prims_init(p, STEP, a->slice_steps, a->chunk_steps);
 	return p->slice * (p->error ? 1 : a->chunk_steps / p->slice_steps);
 }

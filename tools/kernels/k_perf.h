@@ -39,6 +39,7 @@ DEV void k_echo(const struct gantry_echo_args *a)
 	p.type = GANTRY_TYPE_INT8;
 	p.op = GANTRY_OP_SUM;
 	p.scalar = 0;
+	p.ptr = 0;
 	r = dev_prims_init(&p, a->send->step_bytes[a->proto], 1, 1);
 	for (uint64_t i = 0; i < a->n && r == GANTRY_OK; i++) {
 		if (a->first)

@@ -106,11 +106,13 @@ class Machine:
                                  start_new_session=True, preexec_fn=self.prefer)
         try:
             out, err = child.communicate(timeout=TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            # mpirun ends its ranks when it is asked to; the others' ranks are of its group.
+        except BaseException as e:  # also when this script is ended
+            # mpirun ends its ranks when it is asked to; the others' ranks are of its group or die with it.
             os.killpg(child.pid, signal.SIGTERM)
             out, err = child.communicate()
             err += f"no end after {TIMEOUT_S} s"
+            if not isinstance(e, subprocess.TimeoutExpired):
+                raise
         others = (self.busy() - before) / (time.monotonic() - start) / os.cpu_count()
         rows = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
         error = None if child.returncode == 0 else f"exit status {child.returncode}: {err.strip()[-300:]}"
@@ -346,6 +348,7 @@ def head(a):
 
 def main():
     a = options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     peers = find_peers(a)
     gantry = None if a.peers_only else Gantry(a.build, a.buffers)
     machine = Machine(a.priority, a.others)

@@ -28,6 +28,7 @@
 #include <gloo/transport/tcp/device.h>
 #include <memory>
 #include <string>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <vector>
@@ -143,6 +144,7 @@ static int run_rank(peer *p, const char *folder)
 	gloo_rank rank;
 	int bad = 1;
 
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	p->ctx = &rank;
 	try {
 		gloo::transport::tcp::attr loopback("127.0.0.1");

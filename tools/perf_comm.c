@@ -2,6 +2,7 @@
 #define LOG_SUBSYS GANTRY_SUBSYS_TOOL
 #include "perf_comm.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -16,6 +17,8 @@
 #include "base/identity.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "base/trace.h"
+#include "gantry/fifo.h"
 #include "perf_table.h"
 
 #define TIMEOUT_NS ((uint64_t)60000000000)
@@ -671,4 +674,59 @@ static int run_ranks(void *ctx, int first, int n)
 	pthread_join(helper, NULL);
 	free(t.ranks);
 	return failed;
+}
+
+/* ---- what the counters say ---- */
+
+void perf_comm_join(char *list, size_t len, const char *name)
+{
+	size_t n = strlen(name);
+
+	if (!n)
+		return;
+	for (const char *p = list; *p; p += strcspn(p, "+"), p += *p == '+')
+		if (strcspn(p, "+") == n && strncmp(p, name, n) == 0)
+			return;
+	snprintf(list + strlen(list), len - strlen(list), "%s%s", list[0] ? "+" : "", name);
+}
+
+void perf_comm_mode_name(const struct gantry_comm_counters *c, char *buf, size_t len)
+{
+	/* The ones with fewer copies first. */
+	static const enum gantry_mode order[] = {GANTRY_MODE_PTR, GANTRY_MODE_OFFSET, GANTRY_MODE_NORMAL};
+	buf[0] = 0;
+	for (int i = 0; i < GANTRY_MODES; i++)
+		for (int p = 0; p < GANTRY_PROTOS; p++)
+			if (c->steps[p][order[i]])
+				perf_comm_join(buf, len, gantry_trace_mode_names[order[i]]);
+	perf_comm_join(buf, len, buf[0] ? "" : "none");
+}
+
+void perf_comm_proto_name(const struct gantry_comm_counters *c, char *buf, size_t len)
+{
+	buf[0] = 0;
+	for (int p = 0; p < GANTRY_PROTOS; p++)
+		for (int m = 0; m < GANTRY_MODES; m++)
+			if (c->steps[p][m])
+				perf_comm_join(buf, len, gantry_trace_proto_names[p]);
+	perf_comm_join(buf, len, buf[0] ? "" : "none");
+}
+
+enum { WORDS = sizeof(struct gantry_comm_counters) / sizeof(uint64_t) };
+_Static_assert(sizeof(struct gantry_comm_counters) % sizeof(uint64_t) == 0, "a size, and words");
+
+void perf_comm_counters_add(struct gantry_comm_counters *c, const struct gantry_comm_counters *d, int sign)
+{
+	uint64_t a[WORDS], b[WORDS];
+
+	memcpy(a, c, sizeof(a));
+	memcpy(b, d, sizeof(b));
+	for (size_t i = 1; i < WORDS; i++) /* the first is the size */
+		a[i] += sign > 0 ? b[i] : -b[i];
+	memcpy(c, a, sizeof(a));
+}
+
+double perf_comm_copies(uint64_t copied, uint64_t bytes)
+{
+	return bytes ? (double)copied / (double)bytes : NAN;
 }

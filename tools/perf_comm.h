@@ -156,4 +156,16 @@ void perf_rank_pin(struct perf_rank *rk, int on);
 /* Device memory that is there, page by page; NULL where size is 0. */
 gantry_result perf_rank_alloc(struct perf_rank *rk, size_t size, void **ret_ptr);
 
+/* ---- what the counters say ---- */
+
+/* "ptr", "ptr+normal", "none": what steps were counted. */
+void perf_comm_mode_name(const struct gantry_comm_counters *c, char *buf, size_t len);
+void perf_comm_proto_name(const struct gantry_comm_counters *c, char *buf, size_t len);
+/* Adds or, with a sign of -1, subtracts d word by word. */
+void perf_comm_counters_add(struct gantry_comm_counters *c, const struct gantry_comm_counters *d, int sign);
+/* How often a message was copied. Bytes, because messages may be cut into steps. */
+double perf_comm_copies(uint64_t copied, uint64_t bytes);
+/* Adds a name to a list joined by "+", once. */
+void perf_comm_join(char *list, size_t len, const char *name);
+
 #endif

@@ -153,14 +153,5 @@ int sr_memcpy_open(struct sr_memcpy *m, size_t largest);
 void sr_memcpy_close(struct sr_memcpy *m);
 /* us: the time of one message. GB/s as nccl-tests counts them. */
 void sr_bandwidth(enum sr_pattern pattern, int nranks, uint64_t bytes, double us, double *ret_alg, double *ret_bus);
-/* "ptr", "ptr+normal", "none": what steps were counted. */
-void sr_mode_name(const struct gantry_comm_counters *c, char *buf, size_t len);
-void sr_proto_name(const struct gantry_comm_counters *c, char *buf, size_t len);
-/* Adds or, with a sign of -1, subtracts d word by word. */
-void sr_counters_add(struct gantry_comm_counters *c, const struct gantry_comm_counters *d, int sign);
-/* How often a message was copied. Bytes, because messages may be cut into steps. */
-double sr_copies(uint64_t copied, uint64_t bytes);
-/* Adds a name to a list joined by "+", once. */
-void sr_join(char *list, size_t len, const char *name);
 
 #endif

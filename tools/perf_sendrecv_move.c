@@ -33,7 +33,6 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "base/text.h"
-#include "base/trace.h"
 #include "comm/comm.h"
 #include "device/work.h"
 #include "gantry/fifo.h"
@@ -363,59 +362,6 @@ static void bandwidths(enum sr_pattern pattern, int nranks, uint64_t bytes, stru
 	sr_bandwidth(pattern, nranks, bytes, us.min, &ret_alg->max, &ret_bus->max);
 }
 
-void sr_join(char *list, size_t len, const char *name)
-{
-	size_t n = strlen(name);
-
-	if (!n)
-		return;
-	for (const char *p = list; *p; p += strcspn(p, "+"), p += *p == '+')
-		if (strcspn(p, "+") == n && strncmp(p, name, n) == 0)
-			return;
-	snprintf(list + strlen(list), len - strlen(list), "%s%s", list[0] ? "+" : "", name);
-}
-
-void sr_mode_name(const struct gantry_comm_counters *c, char *buf, size_t len)
-{
-	/* The ones with fewer copies first. */
-	static const enum gantry_mode order[] = {GANTRY_MODE_PTR, GANTRY_MODE_OFFSET, GANTRY_MODE_NORMAL};
-	buf[0] = 0;
-	for (int i = 0; i < GANTRY_MODES; i++)
-		for (int p = 0; p < GANTRY_PROTOS; p++)
-			if (c->steps[p][order[i]])
-				sr_join(buf, len, gantry_trace_mode_names[order[i]]);
-	sr_join(buf, len, buf[0] ? "" : "none");
-}
-
-void sr_proto_name(const struct gantry_comm_counters *c, char *buf, size_t len)
-{
-	buf[0] = 0;
-	for (int p = 0; p < GANTRY_PROTOS; p++)
-		for (int m = 0; m < GANTRY_MODES; m++)
-			if (c->steps[p][m])
-				sr_join(buf, len, gantry_trace_proto_names[p]);
-	sr_join(buf, len, buf[0] ? "" : "none");
-}
-
-enum { WORDS = sizeof(struct gantry_comm_counters) / sizeof(uint64_t) };
-_Static_assert(sizeof(struct gantry_comm_counters) % sizeof(uint64_t) == 0, "a size, and words");
-
-void sr_counters_add(struct gantry_comm_counters *c, const struct gantry_comm_counters *d, int sign)
-{
-	uint64_t a[WORDS], b[WORDS];
-
-	memcpy(a, c, sizeof(a));
-	memcpy(b, d, sizeof(b));
-	for (size_t i = 1; i < WORDS; i++) /* the first is the size */
-		a[i] += sign > 0 ? b[i] : -b[i];
-	memcpy(c, a, sizeof(a));
-}
-
-double sr_copies(uint64_t copied, uint64_t bytes)
-{
-	return bytes ? (double)copied / (double)bytes : NAN;
-}
-
 /* ---- what to compare with ---- */
 
 int sr_memcpy_open(struct sr_memcpy *m, size_t largest)
@@ -536,9 +482,10 @@ static void transports(const struct sr_rank *rk, char *buf, size_t len)
 {
 	buf[0] = 0;
 	for (int i = 0; i < rk->nmsgs; i++)
-		sr_join(buf, len,
-			rk->msgs[i].peer == rk->base.rank ? "self"
-							  : gantry_comm_transport(rk->base.comm, rk->msgs[i].peer));
+		perf_comm_join(buf, len,
+			       rk->msgs[i].peer == rk->base.rank
+				       ? "self"
+				       : gantry_comm_transport(rk->base.comm, rk->msgs[i].peer));
 }
 
 static const struct sr_sample *sample_of(const struct sr_rank *rk, int rank)
@@ -565,7 +512,7 @@ static gantry_result timed(struct sr_rank *rk, uint64_t bytes, uint64_t n, uint6
 	TRY_NOW(perf_rank_finish(&rk->base));
 	s.ns = gantry_now_ns() - start;
 	gantry_comm_get_counters(rk->base.comm, &s.counters);
-	sr_counters_add(&s.counters, &before, -1);
+	perf_comm_counters_add(&s.counters, &before, -1);
 	transports(rk, s.transport, sizeof(s.transport));
 	TRY_NOW(perf_rank_share(&rk->base, &s));
 	*ret_ns = 1;
@@ -624,10 +571,10 @@ static gantry_result repeat(struct sr_rank *rk, uint64_t bytes, uint64_t iters, 
 		const struct sr_sample *s = sample_of(rk, i);
 		char names[sizeof(s->transport) + 1], *rest = names, *name;
 
-		sr_counters_add(&se->counters, &s->counters, 1);
+		perf_comm_counters_add(&se->counters, &s->counters, 1);
 		snprintf(names, sizeof(names), "%s", s->transport);
 		while ((name = strsep(&rest, "+")))
-			sr_join(se->transport, sizeof(se->transport), name);
+			perf_comm_join(se->transport, sizeof(se->transport), name);
 	}
 	if (rk->opts->baseline)
 		TRY_NOW(baselines(rk, bytes, se, k));
@@ -643,10 +590,10 @@ static void make_row(const struct sr_rank *rk, uint64_t bytes, struct series *se
 	row->count = bytes / rk->type_bytes;
 	row->us = perf_spread_of(se->us, n);
 	bandwidths((enum sr_pattern)rk->opts->pattern, rk->base.nranks, bytes, row->us, &row->algbw, &row->busbw);
-	row->copies_send = sr_copies(c->send_copied, c->send_bytes);
-	row->copies_recv = sr_copies(c->recv_copied, c->recv_bytes);
-	sr_mode_name(c, row->mode, sizeof(row->mode));
-	sr_proto_name(c, row->proto, sizeof(row->proto));
+	row->copies_send = perf_comm_copies(c->send_copied, c->send_bytes);
+	row->copies_recv = perf_comm_copies(c->recv_copied, c->recv_bytes);
+	perf_comm_mode_name(c, row->mode, sizeof(row->mode));
+	perf_comm_proto_name(c, row->proto, sizeof(row->proto));
 	memcpy(row->transport, se->transport, sizeof(row->transport));
 	row->memcpy_gbs = row->flag.best = row->flag.pinned = row->flag.unpinned = NAN;
 	if (rk->opts->baseline) {

@@ -141,30 +141,30 @@ TEST(names)
 	char buf[32];
 
 	memset(&c, 0, sizeof(c));
-	sr_mode_name(&c, buf, sizeof(buf));
+	perf_comm_mode_name(&c, buf, sizeof(buf));
 	CHECK_STR(buf, "none");
 	c.steps[GANTRY_PROTO_SIMPLE][GANTRY_MODE_PTR] = 3;
-	sr_mode_name(&c, buf, sizeof(buf));
+	perf_comm_mode_name(&c, buf, sizeof(buf));
 	CHECK_STR(buf, "ptr");
 	c.steps[GANTRY_PROTO_LL128][GANTRY_MODE_NORMAL] = 1;
-	sr_mode_name(&c, buf, sizeof(buf));
+	perf_comm_mode_name(&c, buf, sizeof(buf));
 	CHECK_STR(buf, "ptr+normal");
-	sr_proto_name(&c, buf, sizeof(buf));
+	perf_comm_proto_name(&c, buf, sizeof(buf));
 	CHECK_STR(buf, "simple+ll128");
 	d = c;
 	d.send_bytes = 100;
-	sr_counters_add(&c, &d, 1);
+	perf_comm_counters_add(&c, &d, 1);
 	CHECK_EQ(c.steps[GANTRY_PROTO_SIMPLE][GANTRY_MODE_PTR], 6);
 	CHECK_EQ(c.send_bytes, 100);
-	sr_counters_add(&c, &d, -1);
+	perf_comm_counters_add(&c, &d, -1);
 	CHECK_EQ(c.steps[GANTRY_PROTO_LL128][GANTRY_MODE_NORMAL], 1);
 	CHECK_EQ(c.send_bytes, 0);
-	CHECK(sr_copies(1 << 20, 1 << 20) == 1);
-	CHECK(sr_copies(0, 1 << 20) == 0);
-	CHECK(isnan(sr_copies(0, 0)));
+	CHECK(perf_comm_copies(1 << 20, 1 << 20) == 1);
+	CHECK(perf_comm_copies(0, 1 << 20) == 0);
+	CHECK(isnan(perf_comm_copies(0, 0)));
 	snprintf(buf, sizeof(buf), "shm+net");
-	sr_join(buf, sizeof(buf), "net");
-	sr_join(buf, sizeof(buf), "ne");
+	perf_comm_join(buf, sizeof(buf), "net");
+	perf_comm_join(buf, sizeof(buf), "ne");
 	CHECK_STR(buf, "shm+net+ne");
 }
 

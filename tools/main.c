@@ -9,7 +9,7 @@
 #include "cmd.h"
 #include "options.h"
 
-enum { ARGS_MAX = 16, NAMES_MAX = 16 };
+enum { ARGS_MAX = 16, NAMES_MAX = 24 };
 
 static int cmd_help(int argc, char **argv);
 static int cmd_perf(int argc, char **argv);
@@ -52,12 +52,22 @@ static const struct menu top = {
 static const struct menu perf = {
 	.head = "usage: gantry perf OP [OPTION]...\n\n",
 	.tail = "\ngantry perf OP --help lists the options of an OP.\n",
-	.width = 8,
+	.width = 14,
 	.unknown = "gantry perf: unknown OP",
 	.lister = "gantry perf --help",
 	.commands = {{"net", cmd_perf_net, "isend and irecv of a net plugin between two processes"},
 		     {"sendrecv", cmd_perf_sendrecv,
 		      "sends and receives of Gantry's own communicator, over any of its transports"},
+		     {"all_reduce", cmd_perf_coll, "collectives of the communicator, with nccl-tests' columns:"},
+		     {"reduce", cmd_perf_coll, "to one rank"},
+		     {"broadcast", cmd_perf_coll, "from one rank"},
+		     {"all_gather", cmd_perf_coll, "every rank's part, to all"},
+		     {"reduce_scatter", cmd_perf_coll, "a part of the result to each rank"},
+		     {"all_to_all", cmd_perf_coll, "a part from each rank to each"},
+		     {"gather", cmd_perf_coll, "every rank's part, to one rank"},
+		     {"scatter", cmd_perf_coll, "a part to each rank, from one rank"},
+		     {"barrier", cmd_perf_coll, "nothing but waiting for all ranks"},
+		     {"collectives", cmd_perf_coll, "all of these, one after the other"},
 		     {"fifo", cmd_perf_fifo, "what a kernel and the progress thread cost each other, without payload"},
 		     {"rx", cmd_perf_rx, "the pipeline of gantry/rx.h, beside plain TCP and the bus"},
 		     {"unpack", cmd_perf_unpack,

@@ -290,6 +290,25 @@ static void add_unit(struct row_text *r, const struct perf_column *c)
 		add(r, "%*s ", c->width, c->unit);
 }
 
+/* What stands over several columns begins where the first of them does. */
+static void print_over(const struct perf_table *t, const struct perf_column *columns, size_t n)
+{
+	struct row_text line = {.n = 0};
+	size_t at = 1, any = 0;
+
+	add(&line, "#");
+	for (size_t i = 0; i < n; i++) {
+		if (columns[i].kind == PERF_OVER) {
+			add(&line, "%*s%s", (int)(at > line.n ? at - line.n : 0), "", columns[i].head);
+			any++;
+		} else if (columns[i].head) {
+			at += (size_t)width_of(&columns[i]) + 1;
+		}
+	}
+	if (any)
+		print_line(t, &line);
+}
+
 void perf_table_columns(struct perf_table *t, const struct perf_column *columns, size_t n)
 {
 	struct row_text head = {.n = 0}, unit = {.n = 0};
@@ -308,12 +327,13 @@ void perf_table_columns(struct perf_table *t, const struct perf_column *columns,
 	add(&head, "#");
 	add(&unit, "#");
 	for (size_t i = 0; i < n; i++) {
-		if (!columns[i].head)
+		if (!columns[i].head || columns[i].kind == PERF_OVER)
 			continue;
 		add_head(&head, &columns[i]);
 		add_unit(&unit, &columns[i]);
 	}
 	fputs("#\n", t->out);
+	print_over(t, columns, n);
 	print_line(t, &head);
 	print_line(t, &unit);
 }
@@ -358,6 +378,8 @@ static void add_cell(const struct perf_table *t, struct row_text *r, const struc
 	case PERF_COUNT:
 		add(r, "%*" PRIu64 " ", c->width, *(const uint64_t *)field);
 		break;
+	case PERF_OVER:
+		break;
 	}
 }
 
@@ -390,6 +412,8 @@ static void put_field(struct gantry_json *j, const struct perf_column *c, const 
 	case PERF_WRONG:
 	case PERF_COUNT:
 		gantry_json_int(j, c->json, (int64_t) * (const uint64_t *)field);
+		break;
+	case PERF_OVER:
 		break;
 	}
 }
@@ -425,9 +449,11 @@ static void end_json(struct perf_table *t, const struct perf_load *load, const c
 {
 	gantry_json_begin(&t->line, t->out, GANTRY_JSON_PEOPLE);
 	if (t->unchecked)
-		gantry_json_str(&t->line, "wrong_bytes", NULL);
+		gantry_json_str(&t->line, t->elements ? "wrong_elements" : "wrong_bytes", NULL);
 	else
-		gantry_json_int(&t->line, "wrong_bytes", (int64_t)t->wrong);
+		gantry_json_int(&t->line, t->elements ? "wrong_elements" : "wrong_bytes", (int64_t)t->wrong);
+	if (t->has_busbw)
+		gantry_json_num(&t->line, "avg_busbw_gbs", t->busbw);
 	gantry_json_bool(&t->line, "ok", !bad);
 	gantry_json_int(&t->line, "cpus", load->cpus);
 	gantry_json_num(&t->line, "other_cpus", load->others);
@@ -444,8 +470,9 @@ int perf_table_end(struct perf_table *t, int failed, const char *where)
 	char warning[256];
 
 	if (t->wrong)
-		fprintf(stderr, "gantry perf %s: %" PRIu64 " wrong byte%s%s%s\n", t->op, t->wrong,
-			t->wrong == 1 ? "" : "s", where ? ", the first " : "", where ? where : "");
+		fprintf(stderr, "gantry perf %s: %" PRIu64 " wrong %s%s%s%s\n", t->op, t->wrong,
+			t->elements ? "element" : "byte", t->wrong == 1 ? "" : "s", where ? ", the first " : "",
+			where ? where : "");
 	if (!t->open)
 		return bad;
 	t->open = 0;
@@ -462,10 +489,13 @@ int perf_table_end(struct perf_table *t, int failed, const char *where)
 	}
 	if (warning[0] && !failed)
 		fprintf(t->out, "# %s\n", warning);
+	if (t->has_busbw && isfinite(t->busbw))
+		fprintf(t->out, "# Avg bus bandwidth    : %.6g\n", t->busbw);
+	fprintf(t->out, "# wrong %s: ", t->elements ? "elements" : "bytes");
 	if (t->unchecked)
-		fprintf(t->out, "# wrong bytes: not checked; %s\n", bad ? "FAILED" : "OK");
+		fprintf(t->out, "not checked; %s\n", bad ? "FAILED" : "OK");
 	else
-		fprintf(t->out, "# wrong bytes: %" PRIu64 "; %s\n", t->wrong, bad ? "FAILED" : "OK");
+		fprintf(t->out, "%" PRIu64 "; %s\n", t->wrong, bad ? "FAILED" : "OK");
 	fflush(t->out);
 	return bad;
 }

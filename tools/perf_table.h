@@ -13,9 +13,9 @@
  *   # other processes used 1.7 of 2 CPUs while this was measured: the figures mean little
  *   # wrong bytes: 0; OK
  *
- * In JSON the header is the first object, each row one, and the closing line the last: with "ok", "wrong_bytes" and
- * what else the machine did. A table of columns makes heads, rows and objects; names and units are those of nccl-tests
- * where it has them.
+ * In JSON the header is the first object, each row one, and the closing line the last: with "ok", "wrong_bytes" (or
+ * "wrong_elements") and what else the machine did. A table of columns makes heads, rows and objects; names and units
+ * are those of nccl-tests where it has them.
  */
 #ifndef GANTRY_TOOLS_PERF_TABLE_H
 #define GANTRY_TOOLS_PERF_TABLE_H
@@ -62,9 +62,10 @@ enum perf_kind {
 	PERF_COUNT,  /* uint64_t */
 	PERF_FIGURE, /* double; not finite: "-" and null */
 	PERF_SPREAD, /* struct perf_spread: three columns; in JSON x is the median, x_min and x_max are beside it */
-	PERF_WRONG,  /* uint64_t, wrong bytes: summed up for the closing line */
+	PERF_WRONG,  /* uint64_t, wrong bytes or elements: summed up for the closing line */
 	PERF_WORD,   /* an array of char */
 	PERF_NAME,   /* const char * */
+	PERF_OVER,   /* no field: stands above the heads, from the next column on */
 };
 
 struct perf_column {
@@ -82,7 +83,10 @@ struct perf_table {
 	FILE *out;
 	int json;
 	int unchecked; /* -c 0: nothing was compared */
-	int whole;     /* a row's object also says where and by which command it was measured */
+	int elements;  /* it is elements that are counted when they are wrong, not bytes */
+	int has_busbw; /* the closing lines have the average bus bandwidth, as those of nccl-tests; NAN: nothing has one */
+	double busbw;
+	int whole; /* a row's object also says where and by which command it was measured */
 	/* Its own. */
 	int open; /* the header has begun */
 	const struct perf_column *columns;

@@ -38,6 +38,8 @@ static const struct measure {
 	{"rtt_us", REPORT_LATENCY, NULL, 0, INFINITY},
 	{"us_per_job", REPORT_LATENCY, NULL, 0, INFINITY},
 	{"cpu_s_per_gb", REPORT_CPU, NULL, 0, INFINITY},
+	{"in_place_busbw_gbs", REPORT_BANDWIDTH, "in place", 0, INFINITY},
+	{"in_place_time_us", REPORT_LATENCY, "in place", 0, INFINITY},
 	{"raw_bw_gbs", REPORT_BANDWIDTH, "raw TCP", 0, INFINITY},
 	{"raw_gbs", REPORT_BANDWIDTH, "raw TCP", 0, INFINITY},
 	{"raw_lat_us", REPORT_LATENCY, "raw TCP", 0, INFINITY},
@@ -61,15 +63,19 @@ static const struct {
 	const char *key;
 	enum report_op op;
 } op_keys[] = {
-	{"library", REPORT_LIBRARIES},	{"label", REPORT_ALLREDUCE}, {"series", REPORT_BENCH},
-	{"kind", REPORT_UNPACK},	{"rtt_us", REPORT_FIFO},     {"path", REPORT_RX},
-	{"algbw_gbs", REPORT_SENDRECV}, {"bw_gbs", REPORT_NET},	     {"unpack_gbs", REPORT_NCCL_UNPACK},
+	{"library", REPORT_LIBRARIES}, {"label", REPORT_ALLREDUCE},
+	{"series", REPORT_BENCH},      {"kind", REPORT_UNPACK},
+	{"rtt_us", REPORT_FIFO},       {"path", REPORT_RX},
+	{"collective", REPORT_COLL},   {"algbw_gbs", REPORT_SENDRECV},
+	{"bw_gbs", REPORT_NET},	       {"unpack_gbs", REPORT_NCCL_UNPACK},
 };
 
 const struct report_op_text report_ops[REPORT_OPS] = {
 	[REPORT_NET] = {"perf net", "A net plugin: messages streamed from one process to another, and ping-pong.",
 			"Latency, one way"},
 	[REPORT_SENDRECV] = {"perf sendrecv", "Sends and receives of Gantry's communicator.", "Time of a message"},
+	[REPORT_COLL] = {"perf of collectives", "Collectives of Gantry's communicator; bus bandwidth.",
+			 "Time of a call"},
 	[REPORT_ALLREDUCE] = {"NCCL all-reduce",
 			      "Stock NCCL over Gantry and over its own Socket network; bus bandwidth.",
 			      "Time of an all-reduce"},
@@ -178,7 +184,8 @@ static const struct {
 	{"--pattern", 1, 0}, {"--ranks", 1, 0},	   {"--device", 1, 0},	  {"--gpus", 1, 0},
 	{"--plugin", 1, 0},  {"--threads", 0, 1},  {"--transport", 1, 2}, {"--proto", 1, 2},
 	{"--mode", 1, 2},    {"-d", 1, 2},	   {"--port", 1, 0},	  {"--root", 1, 0},
-	{"--listen", 0, 0},
+	{"--listen", 0, 0},  {"-o", 1, 0},	   {"-r", 1, 0},	  {"--in-place", 1, 0},
+	{"--timing", 1, 0},  {"--explain", 0, 0},  {"--algo", 1, 2},	  {"--hosts", 1, 1},
 };
 enum { VARIANTS = sizeof(variants) / sizeof(variants[0]) };
 
@@ -194,18 +201,19 @@ static void name_option(struct name *n, const char *option, const char *value)
 		add_word(n, value, "");
 }
 
-/* "gantry perf sendrecv --transport shm --threads -b 8": "shm, threads". */
-static void name_by_command(struct name *n, const char *command)
+/* "gantry perf sendrecv --transport shm --threads -b 8": "shm, threads". but: an option that is left out, or "". */
+static void name_by_command(struct name *n, const char *command, const char *but)
 {
 	char *copy = strdup(command), *rest = copy, *word, *option = NULL;
 
 	while (copy && (word = strsep(&rest, " "))) {
-		if (*word == '-') {
+		if (*word == '-' && !strchr("0123456789", word[1])) {
 			if (option)
 				name_option(n, option, "");
 			option = word;
 		} else if (*word && option) {
-			name_option(n, option, word);
+			if (strcmp(option, but) != 0)
+				name_option(n, option, word);
 			option = NULL;
 		}
 	}
@@ -260,7 +268,7 @@ static void count_word(struct name *n, const struct row *w, const char *key, con
 static void name_net(const struct row *w, struct name *name)
 {
 	add_word(name, head_of(w, REPORT_NETWORK), "");
-	name_by_command(name, head_of(w, REPORT_COMMAND));
+	name_by_command(name, head_of(w, REPORT_COMMAND), "");
 }
 
 static void name_sendrecv(const struct row *w, struct name *group, struct name *name)
@@ -268,9 +276,25 @@ static void name_sendrecv(const struct row *w, struct name *group, struct name *
 	add_word(group, text_of(w, "pattern"), "");
 	count_word(group, w, "ranks", "ranks");
 	add_word(group, text_of(w, "device"), "");
-	name_by_command(name, head_of(w, REPORT_COMMAND));
+	name_by_command(name, head_of(w, REPORT_COMMAND), "");
 	if (!*name->text)
 		add_word(name, text_of(w, "transport"), "");
+}
+
+/* Several types, operations and roots may stand in one table, so each row says them. */
+static void name_coll(const struct row *w, struct name *group, struct name *name)
+{
+	const char *redop = text_of(w, "redop");
+	char root[32];
+
+	add_word(group, text_of(w, "collective"), "");
+	count_word(group, w, "ranks", "ranks");
+	add_word(group, text_of(w, "device"), "");
+	add_word(name, text_of(w, "type"), strcmp(redop, "none") != 0 ? redop : "");
+	snprintf(root, sizeof(root), "%.15g", number_of(w, "root"));
+	if (number_of(w, "root") > 0)
+		add_word(name, "root", root);
+	name_by_command(name, head_of(w, REPORT_COMMAND), "-d");
 }
 
 static void name_rx(const struct row *w, struct name *name)
@@ -318,6 +342,9 @@ static void name_row(const struct row *w, enum report_op op, struct name *group,
 		break;
 	case REPORT_SENDRECV:
 		name_sendrecv(w, group, name);
+		break;
+	case REPORT_COLL:
+		name_coll(w, group, name);
 		break;
 	case REPORT_ALLREDUCE:
 		if (number_of(w, "ranks") > 2)
@@ -602,9 +629,9 @@ static int take_other(struct report_file *f, const struct row *w)
 	if (has(w, "error")) {
 		f->failures++;
 		append(f->failed, sizeof(f->failed), ", ", bench_name(text_of(w, "label")));
-	} else if (has(w, "wrong_bytes") && has(w, "ok")) {
+	} else if ((has(w, "wrong_bytes") || has(w, "wrong_elements")) && has(w, "ok")) {
 		take_end(f, w);
-	} else if (has(w, "test") || (has(w, "call") && has(w, "count"))) {
+	} else if (has(w, "test") || has(w, "collective") || (has(w, "call") && has(w, "count"))) {
 		f->checks++;
 	} else {
 		return 0;

@@ -301,6 +301,41 @@ TEST(test_libraries)
 	report_free(&r);
 }
 
+/* Lines of perf of collectives: a section for each; types, operations and roots tell series apart, and in place stands
+ * beside out of place. */
+TEST(test_collectives)
+{
+	struct report_plan plan;
+	struct report r;
+
+#define ROW(op, type, redop, root, bytes, time, in_place)                                                              \
+	"{\"collective\": \"" op "\", \"ranks\": 2, \"device\": \"host\", \"transport\": \"net\", \"bytes\": " bytes   \
+	", \"type\": \"" type "\", \"redop\": \"" redop "\", \"root\": " root ", \"time_us\": " time                   \
+	", \"algbw_gbs\": 1, \"busbw_gbs\": 1, \"in_place_time_us\": " in_place ", \"wrong\": 0}\n"
+	/* clang-format off */
+	put("collectives.jsonl",
+	    "{\"op\": \"collectives\", \"machine\": \"m\", \"command\": \"gantry perf collectives -d all -o sum -r -1 --algo ring -b 8\"}\n"
+	    ROW("all_reduce", "float", "sum", "-1", "8", "8", "4") ROW("all_reduce", "float", "sum", "-1", "64", "8", "2")
+	    ROW("broadcast", "half", "none", "1", "8", "8", "null")
+	    "{\"collective\": \"barrier\", \"time_us\": null, \"wrong\": 0}\n"
+	    "{\"wrong_elements\": 0, \"avg_busbw_gbs\": 1, \"ok\": true}\n");
+	/* clang-format on */
+#undef ROW
+	READ(&r, "collectives.jsonl");
+	CHECK_EQ(r.files[0].rows, 3);
+	CHECK_EQ(r.files[0].checks, 1);
+	CHECK_EQ(r.files[0].unknown, 0);
+	CHECK_EQ(report_plan(&r, "collectives", &plan), 0);
+	CHECK_EQ(plan.nsections, 2);
+	CHECK_STR(plan.sections[0].group, "all_reduce, 2 ranks, host");
+	CHECK_STR(plan.sections[1].group, "broadcast, 2 ranks, host");
+	CHECK_STR(r.series[0].name, "float sum, ring");
+	CHECK_STR(r.series[r.nseries - 1].name, "half, root 1, ring");
+	CHECK(fabs(find_plot(&plan, 0, REPORT_PLOT_RATIO)->lines[0].points[0].median - 0.5) < 1e-9);
+	report_plan_free(&plan);
+	report_free(&r);
+}
+
 /* Names by options, groups by pattern; bars where there is one size; commits apart; wrong bytes, warnings. */
 TEST(test_kinds)
 {

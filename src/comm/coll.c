@@ -334,11 +334,13 @@ static uint32_t plan_ops(const struct comm_call *call, uint32_t ch, const struct
 	return n;
 }
 
-static gantry_result append_ops(const struct comm_call *call, const struct gantry_coll *shares)
+/* *ret_drives: the kernel does the proxy's work (comm_drives). */
+static gantry_result append_ops(const struct comm_call *call, const struct gantry_coll *shares, int *ret_drives)
 {
-	struct gantry_proxy_op *first, *next, *last;
+	struct gantry_proxy_op *first, *next;
 	uint32_t n = 0;
 
+	*ret_drives = 0;
 	for (uint32_t ch = 0; ch < call->choice.channels; ch++)
 		n += plan_ops(call, ch, &shares[ch], NULL);
 	if (!n)
@@ -347,9 +349,8 @@ static gantry_result append_ops(const struct comm_call *call, const struct gantr
 	next = first;
 	for (uint32_t ch = 0; ch < call->choice.channels; ch++)
 		plan_ops(call, ch, &shares[ch], &next);
-	for (last = first; last->next; last = last->next)
-		;
-	gantry_proxy_append(call->comm->proxy, first, last);
+	*ret_drives = comm_drives(call->comm, call->bytes);
+	comm_append(call->comm, first, *ret_drives);
 	return GANTRY_OK;
 }
 
@@ -361,7 +362,7 @@ gantry_result comm_coll_enqueue(const struct comm_call *call)
 	uint32_t channels = call->choice.channels;
 	uint8_t ptr;
 	struct gantry_coll_args args = {.result = comm->result_dev};
-	const struct comm_launch launch = {&gantry_kernel_coll, &args, sizeof(args), channels, 0};
+	struct comm_launch launch = {&gantry_kernel_coll, &args, sizeof(args), channels, 0, 0};
 
 	for (uint32_t ch = 0; ch < channels; ch++) {
 		const struct coll_plan *plan = call->plan->channels[ch].plan;
@@ -381,7 +382,7 @@ gantry_result comm_coll_enqueue(const struct comm_call *call)
 		w->first_host[ch] = ch;
 	}
 	w->first_host[channels] = channels;
-	TRY_NOW(append_ops(call, shares));
+	TRY_NOW(append_ops(call, shares, &launch.drives));
 	args.colls = (void *)w->mapped_dev;
 	args.first = (void *)((char *)w->mapped_dev + ((char *)w->first_host - (char *)w->xfers_host));
 	args.finished = w->finished_dev;

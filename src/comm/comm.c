@@ -400,7 +400,10 @@ gantry_result comm_start(struct gantry_comm *comm, int hub_comes)
 					.stop = comm_stopped,
 					.on_call = comm_memory_call,
 					.ctx = comm};
-	struct gantry_proxy_group_config group = {.on_error = on_proxy_error, .abort = comm->abort_host, .ctx = comm};
+	struct gantry_proxy_group_config group = {.on_error = on_proxy_error,
+						  .abort = comm->abort_host,
+						  .ctx = comm,
+						  .any_thread = comm->device->kind == GANTRY_DEVICE_HOST};
 
 	store_relaxed(&comm->id, gantry_ctl_comm_id(&comm->life.unique));
 	gantry_trace_begin();
@@ -409,6 +412,10 @@ gantry_result comm_start(struct gantry_comm *comm, int hub_comes)
 	TRY_NOW(agree(comm));
 	TRY_NOW(make_states(comm));
 	TRY_NOW(gantry_proxy_group_create(comm->proxy, &group, &comm->group));
+	comm->help = (struct gantry_help){.drive = gantry_proxy_drive,
+					  .leave = gantry_proxy_leave,
+					  .ctx = comm->group,
+					  .eventcount = gantry_proxy_eventcount(comm->proxy)};
 	TRY_NOW(comm_works_init(comm));
 	TRY_NOW(comm_coll_init(comm));
 	comm_watch_add(comm);

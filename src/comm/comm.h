@@ -27,6 +27,7 @@
 #include "coll/coll.h"
 #include "comm/ctl.h"
 #include "device/device.h"
+#include "device/help.h"
 #include "device/work.h"
 #include "gantry/comm.h"
 #include "proxy/proxy.h"
@@ -144,6 +145,7 @@ struct gantry_comm {
 	struct comm_peer *peers;
 	struct gantry_proxy *proxy;
 	struct gantry_proxy_group *group;
+	struct gantry_help help; /* of kernels on CPU threads */
 	/* Shared with kernels: two mapped blocks. */
 	uint32_t *abort_host, *abort_dev, *result_host, *result_dev;
 	struct gantry_conn_state *states_host, *states_dev; /* 2 * nchannels per rank */
@@ -299,12 +301,17 @@ struct comm_launch {
 	const void *args;
 	size_t args_size;
 	uint32_t blocks, ntimes;
+	int drives; /* comm_drives said so */
 };
 gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, const struct comm_launch *launch,
 			       struct gantry_stream *stream);
 /* What a launch on this stream must wait for: *ret_after NULL: nothing. */
 void comm_work_after(const struct gantry_comm *comm, const struct gantry_stream *stream, const uint64_t **ret_after,
 		     uint64_t *ret_value);
+/* Whether the kernels of a launch that moves so many bytes do the proxy's work while they wait: its operations are
+ * appended by comm_append then, without waking the proxy. */
+int comm_drives(const struct gantry_comm *comm, uint64_t bytes);
+void comm_append(struct gantry_comm *comm, struct gantry_proxy_op *first, int drives);
 /* Launches that have not ended. */
 int comm_works_busy(const struct gantry_comm *comm);
 int comm_work_busy(const struct comm_work *w);

@@ -193,6 +193,29 @@ void comm_work_after(const struct gantry_comm *comm, const struct gantry_stream 
 	}
 }
 
+/*
+ * A thread that waits for the proxy may as well be the proxy: that saves waking one and waiting for its turn on a CPU.
+ * Where there are CPUs for both, and much to copy, they work side by side instead.
+ */
+enum { DRIVES_MAX = 65536, DRIVES_CPUS = 4 };
+
+int comm_drives(const struct gantry_comm *comm, uint64_t bytes)
+{
+	return comm->device->sleeps && (bytes <= DRIVES_MAX || gantry_wait_limits()->cpus <= DRIVES_CPUS);
+}
+
+void comm_append(struct gantry_comm *comm, struct gantry_proxy_op *first, int drives)
+{
+	struct gantry_proxy_op *last = first;
+
+	while (last->next)
+		last = last->next;
+	if (drives)
+		gantry_proxy_push(comm->proxy, first, last);
+	else
+		gantry_proxy_append(comm->proxy, first, last);
+}
+
 gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, const struct comm_launch *launch,
 			       struct gantry_stream *stream)
 {
@@ -202,6 +225,7 @@ gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, co
 				  .args = launch->args,
 				  .args_size = launch->args_size,
 				  .abort = comm->abort_dev,
+				  .help = launch->drives ? &comm->help : NULL,
 				  .eventcounts = comm->all_notify ? comm->eventcounts : NULL};
 
 	store_relaxed(&w->expected, w->expected + launch->blocks); /* the watchdog looks */
@@ -218,7 +242,7 @@ gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, co
 	return r;
 }
 
-static gantry_result launch_transfers(struct gantry_comm *comm, struct comm_work *w, uint32_t n,
+static gantry_result launch_transfers(struct gantry_comm *comm, struct comm_work *w, uint32_t n, int drives,
 				      struct gantry_stream *stream)
 {
 	struct gantry_device *d = comm->device;
@@ -228,7 +252,7 @@ static gantry_result launch_transfers(struct gantry_comm *comm, struct comm_work
 				       .result = comm->result_dev,
 				       .finished = w->finished_dev,
 				       .times = w->times_dev};
-	const struct comm_launch launch = {&gantry_kernel_p2p, &args, sizeof(args), blocks, n};
+	const struct comm_launch launch = {&gantry_kernel_p2p, &args, sizeof(args), blocks, n, drives};
 	int near = 1;
 
 	comm_work_after(comm, stream, &args.after, &args.after_value);
@@ -431,9 +455,11 @@ static void fill(struct gantry_comm *comm, const struct comm_call *calls, size_t
 /* The transfers among the calls of one communicator: plans, appends to the proxy, launches. */
 static gantry_result enqueue_transfers(struct gantry_comm *comm, const struct comm_call *calls, size_t n)
 {
-	struct gantry_proxy_op *first = NULL, *last;
+	struct gantry_proxy_op *first = NULL;
 	struct comm_work *w;
 	struct count c;
+	uint64_t bytes = 0;
+	int drives;
 
 	count_calls(calls, n, &c);
 	TRY_NOW(copy_to_self(comm, calls, n));
@@ -443,12 +469,12 @@ static gantry_result enqueue_transfers(struct gantry_comm *comm, const struct co
 	if (c.ops)
 		TRY_NOW(gantry_proxy_ops_get(comm->proxy, c.ops, &first));
 	fill(comm, calls, n, &c, w, first);
-	if (first) {
-		for (last = first; last->next; last = last->next)
-			;
-		gantry_proxy_append(comm->proxy, first, last);
-	}
-	return launch_transfers(comm, w, c.xfers, calls[0].stream);
+	for (size_t i = 0; i < n; i++)
+		bytes += calls[i].bytes;
+	drives = first && comm_drives(comm, bytes);
+	if (first)
+		comm_append(comm, first, drives);
+	return launch_transfers(comm, w, c.xfers, drives, calls[0].stream);
 }
 
 /* All calls of one communicator: its collectives in order, then its transfers. */

@@ -36,6 +36,8 @@
  *   dev_ll128_put(line, data, n, flag), dev_ll128_get(line, data, n, flag)
  *                              by all of them with the same arguments, n <= 120; the get answers 0 like the load
  *   dev_notify(eventcount)     after a store, post or publish: wakes the other end if it sleeps
+ *   dev_leave()                before the launch's owner is told that it has ended: what this thread did for others
+ *                              while it waited (device/help.h) is theirs from here on
  *   dev_fence()                payload of earlier kernels is visible to the system before a post
  *   dev_clock()                time that all blocks of the device share: CPU ticks on the host, nanoseconds on a GPU
  *

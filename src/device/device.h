@@ -43,6 +43,8 @@ struct gantry_ipc_handle {
 	unsigned char bytes[GANTRY_IPC_HANDLE_SIZE];
 };
 
+struct gantry_help;
+
 struct gantry_launch {
 	const struct gantry_kernel *kernel;
 	uint32_t blocks;  /* all of them run at the same time, unless they wait for nobody (kernels.def) */
@@ -52,6 +54,7 @@ struct gantry_launch {
 	const uint32_t *abort; /* borrowed, device-visible: nonzero ends every wait of the kernel; NULL: none */
 	struct gantry_eventcount
 		*eventcounts; /* borrowed: eventcounts[b] is what block b sleeps on; NULL: it only spins and yields */
+	const struct gantry_help *help; /* borrowed; used by CPU threads; NULL: none */
 };
 
 /* `count` rows of `width` bytes each. A stride is at least the width, and less than 2 GiB. */

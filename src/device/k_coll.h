@@ -236,6 +236,7 @@ DEV void k_coll(const struct gantry_coll_args *a)
 		return;
 	if (error)
 		k_fail(a->result, error);
+	dev_leave();
 	if (a->finished) {
 		dev_fence(); /* the memory of colls may be used again */
 		dev_add(a->finished, 1);

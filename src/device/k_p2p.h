@@ -636,6 +636,7 @@ DEV void k_p2p(const struct gantry_p2p_args *a)
 		return;
 	if (end == P2P_ABORT)
 		k_fail(a->result, GANTRY_ERR_ABORTED);
+	dev_leave();
 	if (a->finished) {
 		dev_fence(); /* the memory of xfers may be used again */
 		dev_add(a->finished, 1);

@@ -69,9 +69,11 @@ struct gantry_proxy {
 	struct gantry_proxy_op *inbox; /* newest first. Appenders push, the thread takes all; seq_cst */
 	uint32_t stop;		       /* seq_cst: looked at between announcing and sleeping */
 	_Alignas(64) struct op_pool pool;
-	/* The progress thread's. */
-	_Alignas(64) struct gantry_list active; /* groups with ready connections */
-	struct gantry_proxy_op *spent;		/* to be given back at the end of the pass */
+	/* Of the thread that makes a round: the progress thread, or one that drives. */
+	_Alignas(64) uint32_t driver;  /* 1: somebody is at it */
+	uint32_t nactive;	       /* groups in `active`; relaxed */
+	struct gantry_list active;     /* groups with ready connections */
+	struct gantry_proxy_op *spent; /* to be given back at the end of the pass */
 	struct gantry_proxy_op *spent_last;
 	struct gantry_waiter waiter;
 	uint64_t nap_ns;		 /* the next sleep with operations in flight */
@@ -212,6 +214,12 @@ static struct gantry_proxy_op *reversed(struct gantry_proxy_op *first, const str
 
 void gantry_proxy_append(struct gantry_proxy *p, struct gantry_proxy_op *first, struct gantry_proxy_op *last)
 {
+	gantry_proxy_push(p, first, last);
+	gantry_eventcount_notify(&p->eventcount);
+}
+
+void gantry_proxy_push(struct gantry_proxy *p, struct gantry_proxy_op *first, struct gantry_proxy_op *last)
+{
 	struct gantry_proxy_op *top;
 
 	if (!first)
@@ -225,7 +233,6 @@ void gantry_proxy_append(struct gantry_proxy *p, struct gantry_proxy_op *first, 
 	do
 		first->next = top;
 	while (!cas_weak_seq(&p->inbox, &top, last));
-	gantry_eventcount_notify(&p->eventcount);
 }
 
 /*
@@ -261,8 +268,10 @@ static void ready_add(struct gantry_proxy_conn *pc)
 {
 	struct gantry_proxy_group *g = pc->group;
 
-	if (gantry_list_empty(&g->ready))
+	if (gantry_list_empty(&g->ready)) {
 		gantry_list_append(&g->proxy->active, &g->in_active);
+		ADD(g->proxy->nactive, 1);
+	}
 	gantry_list_append(&g->ready, &pc->ready);
 }
 
@@ -271,8 +280,10 @@ static void ready_remove(struct gantry_proxy_conn *pc)
 	struct gantry_proxy_group *g = pc->group;
 
 	gantry_list_remove(&pc->ready);
-	if (gantry_list_empty(&g->ready))
+	if (gantry_list_empty(&g->ready)) {
 		gantry_list_remove(&g->in_active);
+		ADD(g->proxy->nactive, (uint32_t)-1);
+	}
 }
 
 /* The end of an operation that is on no queue any more; pending falls when the counters are shown. */
@@ -494,11 +505,13 @@ static int pass_group(struct gantry_proxy *p, struct gantry_proxy_group *g)
 }
 
 /* Over all ready connections. 1: something moved. */
-static int pass_all(struct gantry_proxy *p)
+static int pass_all(struct gantry_proxy *p, int own_thread)
 {
 	int worked = 0;
 
 	gantry_list_each_entry_safe (g, &p->active, struct gantry_proxy_group, in_active) {
+		if (!own_thread && !g->config.any_thread)
+			continue;
 		/* Sequentially consistent: whoever sets it and rings is seen before the sleep. */
 		if (g->config.abort && load_seq(g->config.abort)) {
 			LOG_INFO(PROXY, "aborted: %llu operations end", (unsigned long long)GET(g->pending));
@@ -596,7 +609,8 @@ void gantry_proxy_conn_destroy(struct gantry_proxy_conn *pc)
 /*
  * ---- the progress thread, and which engine serves whom ----
  *
- * The loop: take what was appended, pass over what is ready, give back what is spent, and if nothing moved, back off.
+ * The loop: a round, and if nothing moved, back off. A thread that drives makes rounds too; the progress thread, which
+ * then finds its place taken, may go to sleep with operations in flight: whoever drives wakes it when he leaves.
  * gantry_waiter_idle announces the sleep and returns, so that one whole round is made between the announcement and the
  * sleep; everything that notifies the eventcount is looked at in that round by sequentially consistent loads: the
  * inbox, the stop and abort flags, and the words of FIFOs.
@@ -610,7 +624,7 @@ static struct gantry_list engines GUARDED_BY(engines_mu) = {&engines, &engines};
 
 static void back_off(struct gantry_proxy *p)
 {
-	int busy = !gantry_list_empty(&p->active);
+	int busy = load_relaxed(&p->nactive) != 0;
 	uint64_t sleeps = p->waiter.sleeps, max = SLEEP_NS;
 
 	if (busy)
@@ -625,6 +639,38 @@ static void back_off(struct gantry_proxy *p)
 		p->nap_ns *= 2; /* nobody notified: look again after a longer while */
 }
 
+/* One round: take what was appended, pass over what is ready, give back what is spent. -1: somebody else is at it. */
+static int round_of(struct gantry_proxy *p, int own_thread)
+{
+	uint32_t nobody = 0;
+	int worked;
+
+	if (!cas_acq_rel(&p->driver, &nobody, 1))
+		return -1;
+	worked = take_arrivals(p);
+	worked |= pass_all(p, own_thread);
+	give_back(p);
+	ADD(p->stats.passes, 1);
+	ADD(p->stats.worked, (uint64_t)worked);
+	store_release(&p->driver, 0);
+	return worked;
+}
+
+int gantry_proxy_drive(void *group)
+{
+	struct gantry_proxy_group *g = group;
+
+	return round_of(g->proxy, 0) > 0;
+}
+
+void gantry_proxy_leave(void *group)
+{
+	struct gantry_proxy_group *g = group;
+
+	if (load_seq(&g->pending))
+		gantry_eventcount_notify(&g->proxy->eventcount);
+}
+
 static void *progress(void *arg)
 {
 	struct gantry_proxy *p = arg;
@@ -633,13 +679,7 @@ static void *progress(void *arg)
 		gantry_proxy_pin(p->numa_node);
 	gantry_waiter_init(&p->waiter, &p->eventcount);
 	while (!load_seq(&p->stop)) {
-		int worked = take_arrivals(p);
-
-		worked |= pass_all(p);
-		give_back(p);
-		ADD(p->stats.passes, 1);
-		if (worked) {
-			ADD(p->stats.worked, 1);
+		if (round_of(p, 1) > 0) {
 			p->nap_ns = NAP_MIN_NS;
 			gantry_waiter_done(&p->waiter);
 		} else {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The progress engine: one thread per process (or per device, GANTRY_PROXY_PER_DEVICE) that moves the steps of all
- * proxied connections of all communicators.
+ * proxied connections of all communicators. CPU threads that run kernels and wait for it do its work meanwhile, one
+ * thread at a time (gantry_proxy_drive).
  *
  *   caller --append(batch)--> lock-free stack --taken whole, reversed--> per-connection queues --> ready list
  *
@@ -35,6 +36,7 @@ struct gantry_proxy_group_config {
 	const uint32_t *abort;
 	void (*on_error)(void *ctx, gantry_result r, int peer, const char *text);
 	void *ctx;
+	int any_thread; /* its connections may be moved by whichever thread drives */
 };
 gantry_result gantry_proxy_group_create(struct gantry_proxy *p, const struct gantry_proxy_group_config *config,
 					struct gantry_proxy_group **ret_group);
@@ -55,6 +57,12 @@ void gantry_proxy_conn_destroy(struct gantry_proxy_conn *pc);
 gantry_result gantry_proxy_ops_get(struct gantry_proxy *p, uint32_t n, struct gantry_proxy_op **ret_first);
 /* Appends a chain in order and wakes the thread: one atomic exchange and at most one wake-up for all of it. */
 void gantry_proxy_append(struct gantry_proxy *p, struct gantry_proxy_op *first, struct gantry_proxy_op *last);
+/* Without a wake-up: for a kernel that drives (device/help.h), by gantry_proxy_drive, until gantry_proxy_leave. */
+void gantry_proxy_push(struct gantry_proxy *p, struct gantry_proxy_op *first, struct gantry_proxy_op *last);
+/* Of a group, as gantry_help has them: a pass in the place of the progress thread's, if nobody is at one; then wakes the
+ * thread if operations of the group are left. */
+int gantry_proxy_drive(void *group);
+void gantry_proxy_leave(void *group);
 
 /* A connection as other threads may see it. Words are right each by itself; together they are a moment's blur. */
 struct gantry_proxy_conn_view {

@@ -173,6 +173,9 @@ DEV void dev_notify(struct gantry_eventcount *eventcount)
 {
 	(void)eventcount;
 }
+DEV void dev_leave(void)
+{
+}
 
 /* Waiting. Polls of host memory cost about a microsecond each, so the abort flag is looked at about once in a
  * millisecond; a wait that has become long leaves the memory system to those who move data. */

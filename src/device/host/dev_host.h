@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/eventcount.h"
+#include "device/help.h"
 
 #define DEV static inline __attribute__((unused))
 #define DEV_SLEEPS 1			/* kernels sleep on eventcounts */
@@ -41,6 +42,7 @@ struct dev_thread {
 	uint32_t lane, lanes, block, blocks;
 	const uint32_t *abort;
 	struct gantry_eventcount *eventcount;
+	const struct gantry_help *help;
 	struct dev_team *team; /* NULL: one lane */
 };
 extern _Thread_local struct dev_thread dev_self __attribute__((tls_model("initial-exec"), visibility("hidden")));
@@ -162,7 +164,15 @@ DEV void dev_fence(void)
 DEV void dev_notify(struct gantry_eventcount *eventcount)
 {
 	DEV_DELAY();
-	gantry_eventcount_notify(eventcount);
+	/* What this thread drives itself need not be woken. */
+	if (!dev_self.help || dev_self.help->eventcount != eventcount)
+		gantry_eventcount_notify(eventcount);
+}
+
+DEV void dev_leave(void)
+{
+	if (dev_self.help)
+		dev_self.help->leave(dev_self.help->ctx);
 }
 
 /* Waiting. Below `spin` rounds it pauses inline, everything after that is in host/launch.c. */
@@ -186,7 +196,7 @@ DEV void dev_wait_proxied(struct dev_wait *w, int yes)
 }
 DEV int dev_wait(struct dev_wait *w)
 {
-	if (++w->n < gantry_host_spin && (w->n & 255)) {
+	if (++w->n < gantry_host_spin && (w->n & 255) && !w->proxied) {
 		gantry_cpu_pause();
 		return 0;
 	}

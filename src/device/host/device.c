@@ -2,18 +2,18 @@
 /*
  * The host device: one counted object per process, its streams and events, and its queues of copies.
  *
- * A stream: a ring of items and one thread, the worker, that does them in order.
+ * A stream: a ring of items that are done in order by its runner: one thread at a time, the stream's own, the worker,
+ * or one that waits for them (sync), which saves two changes of threads for a program that launches and waits in turn.
  *
  *   tail   items enqueued. Producers fill items[tail % ITEMS] and then raise it, under mu.
- *   done   items done. The worker raises it after each; what lies between done and tail is still to be done, and
- *          tail - done <= ITEMS, so an item is written again only when the worker has left it.
+ *   done   items done. The runner raises it after each; what lies between done and tail is still to be done, and
+ *          tail - done <= ITEMS, so an item is written again only when the runner has left it.
  *
  * An enqueue is a lock that is rarely contended, a copy of at most 256 bytes, one store and one load: the worker is
- * woken by a system call only when it sleeps. It does so after it has spun and yielded for a while (base/eventcount.h),
- * so a program that launches and waits in turn never pays for a wake-up.
+ * woken by a system call only when it sleeps and does not look by itself (`lazy`).
  *
- * Waiting for the worker (sync, a full ring) goes by position: a waiter that is about to sleep lowers wake_at to the
- * `done` it needs and looks at `done` again; the worker raises `done` and then looks at wake_at. Both sequentially
+ * Waiting for the runner (sync, a full ring) goes by position: a waiter that is about to sleep lowers wake_at to the
+ * `done` it needs and looks at `done` again; the runner raises `done` and then looks at wake_at. Both sequentially
  * consistent, so one sees the other. A thousand small items ahead of a sync cost it one wake-up, not a thousand.
  *
  * The worker starts with the first item and ends with a STOP item, so destroying a stream waits for what is in it.
@@ -101,7 +101,7 @@ static void await_mark(struct host_mark *m)
 
 /* ---- streams ---- */
 
-enum { ITEMS = 256, MAGIC = 0x73747265 };
+enum { ITEMS = 256, MAGIC = 0x73747265, LAZY_NS = 200000, LAZY_LOOKS = 100 };
 
 static void wake_sleepers(struct gantry_stream *s)
 {
@@ -137,28 +137,69 @@ static void do_item(struct gantry_stream *s, const struct host_item *item)
 	}
 }
 
+/* Does items up to `target`, if nobody else is at it. 1: something was done. *ret_stop: the last one was STOP. */
+static int run_items(struct gantry_stream *s, uint64_t target, int *ret_stop)
+{
+	uint32_t nobody = 0;
+	uint64_t at;
+	int did = 0;
+
+	if (load_seq(&s->done) >= target || !cas_acq_rel(&s->runner, &nobody, 1))
+		return 0;
+	for (at = load_seq(&s->done); at < target; did = 1) {
+		const struct host_item *item = &s->items[at % ITEMS];
+
+		*ret_stop = item->kind == HOST_ITEM_STOP;
+		do_item(s, item);
+		store_seq(&s->done, ++at);
+		if (at >= load_seq(&s->wake_at))
+			wake_sleepers(s);
+	}
+	store_seq(&s->runner, 0);
+	/* Whoever found the place taken meanwhile has gone to sleep, or will look again. */
+	if (load_seq(&s->tail) != at && !*ret_stop)
+		gantry_eventcount_notify(&s->eventcount);
+	return did;
+}
+
+/*
+ * While a program waits for what it launches, and so does it itself, the worker is not woken for each item: it looks by
+ * itself, LAZY_NS after the last time, until it finds something to do, or that nobody has done anything for a while.
+ */
+static void idle(struct gantry_stream *s, struct gantry_waiter *w, uint64_t *seen, int *looks)
+{
+	uint64_t done = load_seq(&s->done), sleeps = w->sleeps;
+	int lazy = (int)load_seq(&s->lazy);
+
+	if (done != *seen)
+		*looks = 0;
+	*seen = done;
+	if (lazy && *looks > LAZY_LOOKS) {
+		/* Before the next look at `tail`: a producer that saw the old value has stored it before. */
+		store_seq(&s->lazy, 0);
+		lazy = 0;
+	}
+	w->spin = lazy ? 0 : gantry_wait_limits()->spin_ticks;
+	w->yield = lazy ? 0 : gantry_wait_limits()->yield_ticks;
+	gantry_waiter_idle(w, lazy ? LAZY_NS : UINT64_MAX);
+	*looks += w->sleeps != sleeps;
+}
+
 static void *worker(void *arg)
 {
 	struct gantry_stream *s = arg;
 	struct gantry_waiter w;
-	uint64_t at = 0;
-	int stop = 0;
+	uint64_t seen = 0;
+	int stop = 0, looks = 0;
 
 	gantry_waiter_init(&w, &s->eventcount);
 	while (!stop) {
-		const struct host_item *item = &s->items[at % ITEMS];
-
-		if (load_seq(&s->tail) == at) {
-			gantry_waiter_idle(&w, UINT64_MAX);
-			continue;
+		if (run_items(s, load_seq(&s->tail), &stop)) {
+			store_seq(&s->lazy, 0);
+			gantry_waiter_done(&w);
+		} else {
+			idle(s, &w, &seen, &looks);
 		}
-		gantry_waiter_done(&w);
-		stop = item->kind == HOST_ITEM_STOP;
-		do_item(s, item);
-		at++;
-		store_seq(&s->done, at);
-		if (at >= load_seq(&s->wake_at))
-			wake_sleepers(s);
 	}
 	return NULL;
 }
@@ -167,11 +208,16 @@ static void *worker(void *arg)
 static void wait_until(struct gantry_stream *s, uint64_t target)
 {
 	struct gantry_waiter w;
+	int stop;
 
 	if (load_seq(&s->done) >= target)
 		return;
 	gantry_waiter_init(&w, NULL);
 	do {
+		if (run_items(s, target, &stop) && !load_seq(&s->lazy)) {
+			store_seq(&s->lazy, 1);
+			gantry_eventcount_notify(&s->eventcount); /* it may sleep without an end */
+		}
 		if (load_seq(&s->done) >= target)
 			return;
 	} while (!gantry_waiter_brief(&w));
@@ -217,7 +263,7 @@ gantry_result gantry_host_enqueue(struct gantry_stream *s, const struct host_ite
 	store_seq(&s->tail, s->tail + 1);
 out:
 	stream_mu_unlock(&s->mu);
-	if (r == GANTRY_OK)
+	if (r == GANTRY_OK && (item->kind == HOST_ITEM_STOP || !load_seq(&s->lazy)))
 		gantry_eventcount_notify(&s->eventcount);
 	free(copy);
 	return r;

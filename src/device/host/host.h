@@ -70,7 +70,7 @@ enum host_item_kind {
 	HOST_ITEM_WAIT,
 	HOST_ITEM_STOP
 };
-enum { HOST_INLINE_ARGS = 184 };
+enum { HOST_INLINE_ARGS = 176 };
 struct host_mark;
 struct host_item {
 	uint32_t kind;
@@ -87,6 +87,7 @@ struct host_item {
 	size_t size; /* of the arguments or of one row */
 	const uint32_t *abort;
 	struct gantry_eventcount *eventcounts;
+	const struct gantry_help *help;
 	size_t dst_stride, src_stride, rows; /* COPY */
 	char inline_args[HOST_INLINE_ARGS];
 };
@@ -108,20 +109,23 @@ struct gantry_stream {
 	struct gantry_cond done_cond;
 	/* Each on a line of its own. All seq_cst, because each end looks at the other's before it sleeps. */
 	char pad0[128];
-	uint64_t tail; /* items enqueued; written by producers, read by the worker */
+	uint64_t tail; /* items enqueued; written by producers, read by who does them */
 	char pad1[120];
-	uint64_t done; /* items done, so their places are free; written by the worker */
-	char pad2[120];
-	uint64_t wake_at; /* the lowest `done` that somebody sleeps for; written under done_mu, read by the worker */
+	uint64_t done;	 /* items done, so their places are free; written by who does them */
+	uint32_t runner; /* somebody does items: the worker, or a thread that waits for them */
+	uint32_t lazy;	 /* the worker looks by itself every now and then: producers need not wake it */
+	char pad2[112];
+	uint64_t wake_at; /* the lowest `done` that somebody sleeps for; written under done_mu, read by the runner */
 	char pad3[120];
-	struct gantry_eventcount eventcount; /* the worker's: for items and for the helpers of a launch */
+	struct gantry_eventcount eventcount; /* the worker's */
+	struct gantry_eventcount blocks;     /* the runner's: for the helpers of a launch */
 	struct dev_team team;		     /* block 0's, when it has several lanes */
 };
 /* Puts an item into the stream; args: item->size bytes, copied (LAUNCH), else NULL. Waits while the ring is full. */
 gantry_result gantry_host_enqueue(struct gantry_stream *s, const struct host_item *item, const void *args);
 
 /* launch.c */
-void gantry_host_run(struct gantry_stream *s, const struct host_item *item); /* on the stream's thread */
+void gantry_host_run(struct gantry_stream *s, const struct host_item *item); /* on the runner's thread */
 
 void gantry_host_helpers_give(struct host_device *hd, struct host_helper *first); /* waits until they are quiet */
 void gantry_host_helpers_end(struct host_device *hd);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Running a kernel. Block 0's lane 0 is the stream's own thread; each further lane of each block has a helper thread,
+ * Running a kernel. Block 0's lane 0 is the thread that does the stream's items; each further lane of each block has a helper thread,
  * so that all blocks of a launch really run at the same time, however much they wait for each other.
  *
  * A stream keeps as many helpers as its largest launch needed, from the moment that launch is enqueued: so running it
@@ -23,6 +23,7 @@
 #include "base/eventcount.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "device/help.h"
 #include "device/host/host.h"
 
 /* ---- how kernels wait: by base/eventcount.h's rules, but that an abort flag ends every wait ---- */
@@ -37,6 +38,20 @@ void gantry_host_wait_setup(void)
 	gantry_host_spin = gantry_wait_limits()->spin_rounds;
 }
 
+/* For as long as a waiting thread would spin and yield. 1: that was the wait's round. */
+static int drive_proxy(struct dev_wait *w, const struct gantry_wait_limits *l)
+{
+	const struct gantry_help *help = dev_self.help;
+
+	if (!gantry_backoff_within(&w->backoff, gantry_ticks(), l->spin_ticks + l->yield_ticks)) {
+		help->leave(help->ctx);
+		return 0;
+	}
+	if (!help->drive(help->ctx) && w->proxied && l->cpus <= FEW_CPUS)
+		sched_yield();
+	return (int)w->proxied;
+}
+
 int gantry_host_wait(struct dev_wait *w)
 {
 	const struct gantry_wait_limits *l = gantry_wait_limits();
@@ -47,6 +62,8 @@ int gantry_host_wait(struct dev_wait *w)
 		dev_wait_done(w);
 		return 1;
 	}
+	if (dev_self.help && !w->backoff.announced && drive_proxy(w, l))
+		return 0;
 	if (w->proxied && l->cpus <= FEW_CPUS)
 		gantry_backoff_sleep(&w->backoff, dev_self.eventcount, SLEEP_NS);
 	else if (w->n < gantry_host_spin)
@@ -236,6 +253,7 @@ static struct dev_thread make_thread(const struct host_item *item, uint32_t bloc
 				   .blocks = item->blocks,
 				   .abort = item->abort,
 				   .eventcount = item->eventcounts ? &item->eventcounts[block] : NULL,
+				   .help = item->help,
 				   .team = team};
 }
 
@@ -265,7 +283,7 @@ static void start_helpers(struct gantry_stream *s, const struct host_item *item,
 		h->fn = item->fn;
 		h->args = item->args;
 		h->pending = pending;
-		h->done_eventcount = &s->eventcount;
+		h->done_eventcount = &s->blocks;
 		start_helper(h);
 	}
 }
@@ -279,7 +297,7 @@ static void run_many(struct gantry_stream *s, const struct host_item *item)
 	start_helpers(s, item, team, &pending);
 	dev_self = make_thread(item, 0, 0, team);
 	item->fn(item->args);
-	gantry_waiter_init(&w, &s->eventcount);
+	gantry_waiter_init(&w, &s->blocks);
 	while (load_seq(&pending))
 		gantry_waiter_idle(&w, UINT64_MAX);
 	gantry_waiter_done(&w);
@@ -289,10 +307,11 @@ void gantry_host_run(struct gantry_stream *s, const struct host_item *item)
 {
 	if (item->blocks * item->lanes > 1) {
 		run_many(s, item);
-		return;
+	} else {
+		dev_self = make_thread(item, 0, 0, NULL);
+		item->fn(item->args);
 	}
-	dev_self = make_thread(item, 0, 0, NULL);
-	item->fn(item->args);
+	dev_self = (struct dev_thread){.lanes = 1, .blocks = 1}; /* this thread may be the caller's */
 }
 
 /* The stream has at least n helpers from here on. */
@@ -326,7 +345,8 @@ gantry_result gantry_host_launch(struct gantry_device *dev, struct gantry_stream
 				 .fn = l->kernel->body,
 				 .size = l->args_size,
 				 .abort = l->abort,
-				 .eventcounts = l->eventcounts};
+				 .eventcounts = l->eventcounts,
+				 .help = l->help};
 
 	(void)dev;
 	if (!l->blocks || l->blocks > GANTRY_HOST_MAX_BLOCKS || lanes > GANTRY_HOST_MAX_LANES ||

@@ -80,6 +80,8 @@ void coll_add_one(struct coll_builder *b, uint32_t what, uint32_t part, int from
 
 struct coll_algo {
 	const char *name; /* as in GANTRY_ALGO */
+	/* That a connection holds at least (GANTRY_STEPS / chunk_steps): with fewer, ranks would wait for each other. */
+	uint32_t chunks;
 	bool (*supports)(const struct coll_topo *topo, enum coll_kind kind);
 	/* Adds the steps of topo->rank and sets plan->nparts. */
 	void (*plan)(struct coll_builder *b);

@@ -73,4 +73,4 @@ static void plan(struct coll_builder *b)
 	}
 }
 
-const struct coll_algo coll_ring = {.name = "ring", .supports = supports, .plan = plan};
+const struct coll_algo coll_ring = {.name = "ring", .chunks = 2, .supports = supports, .plan = plan};

@@ -1,0 +1,772 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Plans of collectives, simulated: the plans of all ranks run over FIFOs with as few chunks as the algorithm allows, and
+ * with more; values are expressions of who contributed what, and in which order.
+ *
+ * A primitive here is one of device/k_prim.h: slice by slice, it waits until all of its sources are there and all of its
+ * destinations have room, then moves. Ranks take turns at random. That is more than is needed: no rank can take away
+ * what another one waits for, so if one interleaving comes to an end, all of them do.
+ *
+ * Found are: ranks that wait for each other, slices that are not what the receiver expects, contributions that are
+ * missing or there twice, inputs that were overwritten before they were read (in place), results that are divided twice
+ * or not at all, folds whose order differs between ranks, and steps that the proxy is not told of.
+ */
+#include "coll/coll.h"
+#include "device/k_coll.h"
+#include "test.h"
+
+enum {
+	RANKS_MAX = 64,
+	ELEM = 8,
+	STEP_ELEMS = 4,
+	SLICE_ELEMS = STEP_ELEMS * GANTRY_STEPS,
+	CHANNELS = 2,
+};
+
+/* ---- expressions ---- */
+
+enum op { NONE, LEAF, SCALED, FOLD, FINAL };
+
+/* Equal ones are the same entry. a, b: entries; of a leaf the rank and the element of its input. */
+struct expr {
+	enum op op;
+	uint32_t a, b;
+	uint32_t elem; /* of all leaves */
+	uint64_t who;  /* ranks of the leaves */
+};
+
+static struct expr *exprs;
+static uint32_t *buckets, nexprs, room; /* buckets: 2 * room */
+
+static uint32_t bucket_of(enum op op, uint32_t a, uint32_t b)
+{
+	uint64_t h = ((uint64_t)op * 0x9e3779b97f4a7c15u + a) * 0xbf58476d1ce4e5b9u + b;
+
+	h = (h ^ h >> 29) * 0x94d049bb133111ebu;
+	return (uint32_t)(h >> 20) & (2 * room - 1);
+}
+
+static void file_expr(uint32_t e)
+{
+	uint32_t at = bucket_of(exprs[e].op, exprs[e].a, exprs[e].b);
+
+	while (buckets[at])
+		at = (at + 1) & (2 * room - 1);
+	buckets[at] = e;
+}
+
+static void exprs_reset(void)
+{
+	if (!room) {
+		room = 1 << 16;
+		exprs = malloc(room * sizeof(*exprs));
+		buckets = malloc(2 * room * sizeof(*buckets));
+	}
+	memset(buckets, 0, 2 * room * sizeof(*buckets));
+	nexprs = 1; /* entry 0 is nothing */
+	exprs[0] = (struct expr){.op = NONE};
+}
+
+static uint32_t intern(struct expr e)
+{
+	uint32_t at = bucket_of(e.op, e.a, e.b);
+
+	for (; buckets[at]; at = (at + 1) & (2 * room - 1)) {
+		const struct expr *x = &exprs[buckets[at]];
+
+		if (x->op == e.op && x->a == e.a && x->b == e.b)
+			return buckets[at];
+	}
+	if (nexprs == room) {
+		room *= 2;
+		exprs = realloc(exprs, room * sizeof(*exprs));
+		free(buckets);
+		buckets = calloc(2 * room, sizeof(*buckets));
+		for (uint32_t i = 1; i < nexprs; i++)
+			file_expr(i);
+	}
+	exprs[nexprs] = e;
+	file_expr(nexprs);
+	return nexprs++;
+}
+
+static uint32_t leaf(int rank, uint64_t elem)
+{
+	return intern((struct expr){LEAF, (uint32_t)rank, (uint32_t)elem, (uint32_t)elem, 1ull << rank});
+}
+
+/* ---- the world ---- */
+
+struct message {
+	uint32_t steps, part, count;
+	uint64_t at; /* in the part */
+	uint32_t ids[SLICE_ELEMS];
+};
+
+struct fifo {
+	struct message slices[GANTRY_STEPS];
+	uint64_t sent, got; /* slices */
+	uint64_t tail, head;
+};
+
+struct rank {
+	struct coll_plan *plan;
+	struct gantry_coll share;
+	uint32_t *memory, *in, *out; /* NULL: it has none */
+	/* Where it is. */
+	uint64_t chunk, done; /* elements of the step's chunk */
+	uint32_t step;
+};
+
+struct world {
+	enum coll_algo_id algo;
+	enum coll_kind kind;
+	int n, root, in_place;
+	uint64_t count;
+	int host[RANKS_MAX], nhosts;
+	struct coll_choice choice;
+	struct rank ranks[RANKS_MAX];
+	struct fifo *fifos; /* n * n: from, to */
+	char fault[200];
+};
+
+static struct world w;
+
+#define FAULT(...)                                                                                                     \
+	do {                                                                                                           \
+		if (!w.fault[0])                                                                                       \
+			snprintf(w.fault, sizeof(w.fault), __VA_ARGS__);                                               \
+	} while (0)
+
+static int reduces(void)
+{
+	return w.kind == COLL_ALL_REDUCE || w.kind == COLL_REDUCE || w.kind == COLL_REDUCE_SCATTER;
+}
+
+static struct fifo *fifo(int from, int to)
+{
+	return &w.fifos[from * w.n + to];
+}
+
+/* Parts of the buffers that the caller gives. */
+static uint64_t in_parts(void)
+{
+	return w.kind == COLL_REDUCE_SCATTER ? (uint64_t)w.n : 1;
+}
+static uint64_t out_parts(void)
+{
+	return w.kind == COLL_ALL_GATHER ? (uint64_t)w.n : 1;
+}
+
+static void make_buffers(int rank)
+{
+	struct rank *r = &w.ranks[rank];
+	uint64_t nin = in_parts() * w.count, nout = out_parts() * w.count;
+	uint64_t own = (uint64_t)rank * w.count;
+
+	r->memory = calloc(nin + nout + 1, sizeof(*r->memory));
+	r->in = r->memory;
+	r->out = r->memory + nin;
+	if (w.in_place && w.kind == COLL_ALL_GATHER) {
+		r->out = r->memory;
+		r->in = r->out + own;
+	} else if (w.in_place) {
+		r->out = r->in + (w.kind == COLL_REDUCE_SCATTER ? own : 0);
+	}
+	for (uint64_t i = 0; i < nin; i++)
+		r->in[i] = leaf(rank, i);
+	/* What a program need not have. */
+	if (w.kind == COLL_REDUCE && rank != w.root && !w.in_place)
+		r->out = NULL;
+	if (w.kind == COLL_BROADCAST && rank != w.root && !w.in_place)
+		r->in = NULL;
+}
+
+static void world_free(void)
+{
+	for (int i = 0; i < w.n; i++) {
+		coll_plan_free(w.ranks[i].plan);
+		free(w.ranks[i].memory);
+	}
+	free(w.fifos);
+	memset(&w, 0, sizeof(w));
+}
+
+/* ---- a primitive ---- */
+
+/* A slice of the step that the rank is at. */
+struct move {
+	const struct gantry_coll_step *t;
+	uint64_t at;
+	uint32_t count;
+	int rank;
+};
+
+static int peer_of(const struct move *m, uint32_t k, int send)
+{
+	const struct coll_plan *plan = w.ranks[m->rank].plan;
+
+	return plan->peers[(send ? m->t->send : m->t->recv) + k].rank;
+}
+
+static uint32_t slice_steps(void)
+{
+	return w.choice.proto == GANTRY_PROTO_SIMPLE ? w.choice.slice_steps : 1;
+}
+
+/* Goes on to what the rank does next, as coll_run does; 0: it has done everything. */
+static int next_move(int rank, struct move *m)
+{
+	struct rank *r = &w.ranks[rank];
+	const struct gantry_coll *c = &r->share;
+	uint64_t chunks = (c->count + c->chunk - 1) / c->chunk;
+
+	for (; r->chunk < chunks + c->delay; r->chunk++, r->step = 0)
+		for (; r->step < r->plan->nsteps; r->step++, r->done = 0) {
+			const struct gantry_coll_step *t = &r->plan->steps[r->step];
+			uint64_t at = (r->chunk - t->delay) * c->chunk, n = coll_part(c, t->part), left;
+			uint32_t slice = STEP_ELEMS * slice_steps();
+
+			if (r->chunk < t->delay || r->chunk - t->delay >= chunks || at >= n)
+				continue;
+			left = (n - at < c->chunk ? n - at : c->chunk);
+			if (r->done == left)
+				continue;
+			left -= r->done;
+			*m = (struct move){t, at + r->done, left < slice ? (uint32_t)left : slice, rank};
+			return 1;
+		}
+	return 0;
+}
+
+static int can_move(const struct move *m)
+{
+	for (uint32_t k = 0; k < m->t->nrecv; k++) {
+		const struct fifo *f = fifo(peer_of(m, k, 0), m->rank);
+
+		if (f->sent == f->got)
+			return 0;
+	}
+	for (uint32_t k = 0; k < m->t->nsend; k++) {
+		const struct fifo *f = fifo(m->rank, peer_of(m, k, 1));
+
+		if (f->tail + slice_steps() > f->head + GANTRY_STEPS)
+			return 0;
+	}
+	return 1;
+}
+
+static uint32_t fold(const struct move *m, uint32_t a, uint32_t b)
+{
+	if (!b)
+		FAULT("rank %d step %u: reads what nobody wrote", m->rank, w.ranks[m->rank].step);
+	if (!a)
+		return b;
+	if (!reduces())
+		FAULT("rank %d: nothing is reduced here", m->rank);
+	if (exprs[a].op == FINAL || exprs[b].op == FINAL)
+		FAULT("rank %d step %u: reduces a result", m->rank, w.ranks[m->rank].step);
+	if (exprs[a].elem != exprs[b].elem)
+		FAULT("rank %d step %u: adds element %u to %u", m->rank, w.ranks[m->rank].step, exprs[b].elem,
+		      exprs[a].elem);
+	if (exprs[a].who & exprs[b].who)
+		FAULT("rank %d step %u: a contribution is there twice", m->rank, w.ranks[m->rank].step);
+	return intern((struct expr){FOLD, a, b, exprs[a].elem, exprs[a].who | exprs[b].who});
+}
+
+static uint32_t read_input(const struct move *m, uint64_t at)
+{
+	struct rank *r = &w.ranks[m->rank];
+	uint32_t e = r->in ? r->in[at] : 0;
+
+	if (!e) {
+		FAULT("rank %d step %u: has no input", m->rank, r->step);
+		return 0;
+	}
+	if (exprs[e].op != LEAF || (exprs[e].a != (uint32_t)m->rank && reduces()))
+		FAULT("rank %d step %u: its input was overwritten", m->rank, r->step);
+	if (!reduces())
+		return e;
+	return intern((struct expr){SCALED, e, 0, exprs[e].elem, exprs[e].who});
+}
+
+/* One element: all sources in order, then what `last` does. i: in the slice. */
+static uint32_t reduce_element(const struct move *m, uint32_t i)
+{
+	const struct gantry_coll_step *t = m->t;
+	const struct rank *r = &w.ranks[m->rank];
+	uint64_t at = r->share.begin + m->at + i;
+	uint32_t e = 0;
+
+	if (t->what & PRIM_ACC)
+		e = fold(m, e, r->out ? r->out[t->part * r->share.out_stride + at] : 0);
+	for (uint32_t k = 0; k <= t->nrecv; k++) {
+		if (k == t->in_at && t->what & PRIM_IN)
+			e = fold(m, e, read_input(m, t->part * r->share.in_stride + at));
+		if (k < t->nrecv) {
+			const struct fifo *f = fifo(peer_of(m, k, 0), m->rank);
+
+			e = fold(m, e, f->slices[f->got % GANTRY_STEPS].ids[i]);
+		}
+	}
+	if (!t->last || !reduces() || !e)
+		return e;
+	if (exprs[e].op == FINAL)
+		FAULT("rank %d step %u: a result is divided twice", m->rank, r->step);
+	return intern((struct expr){FINAL, e, 0, exprs[e].elem, exprs[e].who});
+}
+
+static void check_slice(const struct move *m, const struct fifo *f, int from)
+{
+	const struct message *s = &f->slices[f->got % GANTRY_STEPS];
+
+	if (s->part != m->t->part || s->at != m->at || s->count != m->count)
+		FAULT("rank %d expects %u of part %u at %llu, from rank %d come %u of part %u at %llu", m->rank,
+		      m->count, m->t->part, (unsigned long long)m->at, from, s->count, s->part,
+		      (unsigned long long)s->at);
+}
+
+static void do_move(const struct move *m)
+{
+	struct rank *r = &w.ranks[m->rank];
+	uint32_t values[SLICE_ELEMS];
+
+	for (uint32_t k = 0; k < m->t->nrecv; k++)
+		check_slice(m, fifo(peer_of(m, k, 0), m->rank), peer_of(m, k, 0));
+	for (uint32_t i = 0; i < m->count; i++)
+		values[i] = reduce_element(m, i);
+	for (uint32_t i = 0; m->t->what & PRIM_OUT && i < m->count; i++) {
+		if (!r->out)
+			FAULT("rank %d step %u: has no output", m->rank, r->step);
+		else
+			r->out[m->t->part * r->share.out_stride + r->share.begin + m->at + i] = values[i];
+	}
+	for (uint32_t k = 0; k < m->t->nsend; k++) {
+		struct fifo *f = fifo(m->rank, peer_of(m, k, 1));
+		struct message *s = &f->slices[f->sent++ % GANTRY_STEPS];
+
+		*s = (struct message){slice_steps(), m->t->part, m->count, m->at, {0}};
+		memcpy(s->ids, values, m->count * sizeof(*values));
+		f->tail += s->steps;
+	}
+	for (uint32_t k = 0; k < m->t->nrecv; k++) {
+		struct fifo *f = fifo(peer_of(m, k, 0), m->rank);
+
+		f->head += f->slices[f->got++ % GANTRY_STEPS].steps;
+	}
+	r->done += m->count;
+}
+
+/* ---- a run ---- */
+
+static void check_step(int rank, const struct gantry_coll_step *t)
+{
+	const struct coll_plan *plan = w.ranks[rank].plan;
+	uint32_t parts = plan->nparts > 1 || w.kind == COLL_ALL_GATHER || w.kind == COLL_REDUCE_SCATTER
+				 ? (plan->nparts > 1 ? plan->nparts : (uint32_t)w.n)
+				 : 1;
+
+	if (t->nrecv > GANTRY_PRIM_PEERS || t->nsend > GANTRY_PRIM_PEERS)
+		FAULT("rank %d: a step with %u and %u peers", rank, t->nrecv, t->nsend);
+	if (t->part >= parts)
+		FAULT("rank %d: part %u of %u", rank, t->part, parts);
+	if (!t->nrecv != !(t->what & PRIM_RECV) || !t->nsend != !(t->what & PRIM_SEND) || t->in_at > t->nrecv)
+		FAULT("rank %d: a step that is not what it says", rank);
+	for (uint32_t s = 0; s < 2; s++)
+		for (uint32_t k = 0; k < (s ? t->nsend : t->nrecv); k++) {
+			const struct coll_peer *p = &plan->peers[(s ? t->send : t->recv) + k];
+
+			if (p->send != (int32_t)s || p->rank == rank || p->rank < 0 || p->rank >= w.n)
+				FAULT("rank %d: a step with peer %d", rank, p->rank);
+		}
+}
+
+/* The proxy was told of as many steps as are moved. */
+static void check_steps_on(int rank, const struct coll_peer *p, uint32_t i)
+{
+	struct rank *r = &w.ranks[rank];
+	const struct fifo *f = p->send ? fifo(rank, p->rank) : fifo(p->rank, rank);
+	uint64_t steps = coll_steps_on(r->plan, &r->share, i);
+
+	if (steps != f->tail)
+		FAULT("rank %d: %llu steps on the connection with rank %d, not %llu", rank, (unsigned long long)f->tail,
+		      p->rank, (unsigned long long)steps);
+}
+
+static void run_channel(void)
+{
+	int left = w.n, turns = 0;
+	struct move m;
+
+	/* Somebody can always go on, or it is over. From a random rank on, a random number of slices. */
+	while (left && !w.fault[0]) {
+		int first = (int)random_below((uint32_t)w.n), moved = 0;
+
+		left = 0;
+		for (int i = 0; i < w.n; i++) {
+			int rank = (first + i) % w.n;
+
+			for (uint32_t k = random_between(1, 20); k && !w.fault[0] && next_move(rank, &m); k--) {
+				left++;
+				if (!can_move(&m))
+					break;
+				do_move(&m);
+				moved++;
+			}
+		}
+		turns++;
+		if (left && !moved)
+			FAULT("deadlock: rank %d waits at step %u of %u, turn %d", m.rank, w.ranks[m.rank].step,
+			      w.ranks[m.rank].plan->nsteps, turns);
+	}
+	for (int i = 0; i < w.n * w.n; i++)
+		if (w.fifos[i].sent != w.fifos[i].got)
+			FAULT("rank %d sent rank %d what it does not take", i / w.n, i % w.n);
+	for (int i = 0; i < w.n; i++)
+		for (uint32_t k = 0; k < w.ranks[i].plan->npeers; k++)
+			check_steps_on(i, &w.ranks[i].plan->peers[k], k);
+}
+
+static void check_outputs(void)
+{
+	uint64_t all = w.n == 64 ? UINT64_MAX : (1ull << w.n) - 1;
+
+	for (int rank = 0; rank < w.n; rank++) {
+		const struct rank *r = &w.ranks[rank];
+
+		if (w.kind == COLL_REDUCE && rank != w.root)
+			continue;
+		for (uint64_t i = 0; i < out_parts() * w.count && !w.fault[0]; i++) {
+			const struct expr *e = &exprs[r->out[i]];
+			uint64_t elem = i + (w.kind == COLL_REDUCE_SCATTER ? (uint64_t)rank * w.count : 0);
+			int from = w.kind == COLL_ALL_GATHER ? (int)(i / w.count) : w.root;
+
+			if (!reduces()) {
+				if (r->out[i] != leaf(from, w.kind == COLL_ALL_GATHER ? i % w.count : i))
+					FAULT("rank %d: wrong element %llu", rank, (unsigned long long)i);
+			} else if (e->op != FINAL || e->who != all || e->elem != elem) {
+				FAULT("rank %d: element %llu is no result", rank, (unsigned long long)i);
+			} else if (w.kind == COLL_ALL_REDUCE && r->out[i] != w.ranks[0].out[i]) {
+				FAULT("rank %d: element %llu is summed in another order", rank, (unsigned long long)i);
+			}
+		}
+	}
+}
+
+static void make_plans(int channel)
+{
+	for (int i = 0; i < w.n; i++) {
+		struct rank *r = &w.ranks[i];
+		const struct coll_topo topo = {i, w.n, w.nhosts, w.host};
+		const struct coll_shape shape = {w.kind, w.count, ELEM, w.n};
+
+		coll_plan_free(r->plan);
+		r->plan = NULL;
+		CHECK_OK(coll_plan_make(&topo, w.algo, w.kind, w.root, channel, &r->plan));
+		memset(&r->share, 0, sizeof(r->share));
+		r->share.type = GANTRY_TYPE_UINT64;
+		coll_share(&shape, r->plan, &w.choice, (uint32_t)channel, &r->share);
+		r->chunk = r->done = r->step = 0;
+	}
+}
+
+/* What is done to the plans before they run; NULL: nothing. */
+typedef void spoil_fn(void);
+
+/* All of w but what follows from it is set. Answers what is wrong, or NULL. */
+static const char *simulate(spoil_fn *spoil)
+{
+	static char text[sizeof(w.fault)];
+
+	exprs_reset();
+	w.fifos = calloc((size_t)w.n * (size_t)w.n, sizeof(*w.fifos));
+	for (int i = 0; i < w.n; i++)
+		make_buffers(i);
+	for (uint32_t c = 0; c < w.choice.channels && !w.fault[0]; c++) {
+		memset(w.fifos, 0, (size_t)w.n * (size_t)w.n * sizeof(*w.fifos));
+		make_plans((int)c);
+		if (spoil)
+			spoil();
+		for (int i = 0; i < w.n; i++)
+			for (uint32_t k = 0; k < w.ranks[i].plan->nsteps; k++)
+				check_step(i, &w.ranks[i].plan->steps[k]);
+		if (!w.fault[0])
+			run_channel();
+	}
+	if (!w.fault[0])
+		check_outputs();
+	memcpy(text, w.fault, sizeof(text));
+	world_free();
+	return text[0] ? text : NULL;
+}
+
+/* ---- what is run ---- */
+
+/* Hosts of equal size, or of random ones; ranks of a host need not be neighbours. */
+static void set_hosts(int n, int per_host, int mixed)
+{
+	w.n = n;
+	w.nhosts = 0;
+	for (int i = 0; i < n; i++) {
+		int hosts = (n + per_host - 1) / per_host;
+
+		w.host[i] = mixed ? i % hosts : i / per_host;
+		w.nhosts = w.host[i] + 1 > w.nhosts ? w.host[i] + 1 : w.nhosts;
+	}
+}
+
+static void set_random_hosts(int n)
+{
+	w.n = n;
+	w.nhosts = 0;
+	for (int i = 0; i < n; i++) {
+		int at = (int)random_below((uint32_t)w.nhosts + 1);
+
+		w.host[i] = w.nhosts > 5 ? at % 6 : at;
+		w.nhosts = w.host[i] + 1 > w.nhosts ? w.host[i] + 1 : w.nhosts;
+	}
+}
+
+static void set_choice(uint32_t slice, uint32_t chunk, enum gantry_proto proto)
+{
+	w.choice = (struct coll_choice){.algo = w.algo,
+					.proto = proto,
+					.channels = CHANNELS,
+					.step_bytes = STEP_ELEMS * ELEM,
+					.slice_steps = slice,
+					.chunk_steps = chunk};
+}
+
+/* One kind on the hosts that are set, for all chunks that the algorithm takes; among many ranks for some of them, but
+ * always for those that leave the FIFO the fewest. */
+static void run_kind(enum coll_algo_id algo, enum coll_kind kind, int root, uint64_t count)
+{
+	const struct world hosts = w;
+	uint32_t most = GANTRY_STEPS / coll_algos[algo]->chunks;
+
+	for (uint32_t chunk = most; chunk; chunk /= 2)
+		for (uint32_t slice = 1; slice <= chunk; slice *= 2) {
+			if (hosts.n > 6 && chunk != most && random_below(4))
+				continue;
+			int in_place = (int)random_below(2);
+			enum gantry_proto proto = slice == 1 && random_below(2) ? GANTRY_PROTO_LL : GANTRY_PROTO_SIMPLE;
+			const char *fault;
+
+			w = hosts;
+			w.algo = algo;
+			w.kind = kind;
+			w.root = root;
+			w.count = count;
+			w.in_place = in_place;
+			set_choice(slice, chunk, proto);
+			CASE("%s by %s, %d ranks on %d hosts, root %d, %llu elements, slices of %u, chunks of %u, %s",
+			     coll_kind_name(kind), coll_algos[algo]->name, w.n, w.nhosts, root,
+			     (unsigned long long)count, slice, chunk, in_place ? "in place" : "out of place");
+			fault = simulate(NULL);
+			if (fault)
+				TEST_FAIL("%s", fault);
+		}
+	w = hosts;
+}
+
+static int supported(enum coll_algo_id algo, enum coll_kind kind)
+{
+	const struct coll_topo topo = {0, w.n, w.nhosts, w.host};
+
+	return coll_algos[algo]->supports(&topo, kind);
+}
+
+/* Everything on the hosts that are set; how many combinations an algorithm can do. */
+static uint32_t run_all_kinds(enum coll_algo_id algo)
+{
+	uint32_t ran = 0;
+
+	for (int kind = 0; kind < COLL_KINDS; kind++) {
+		uint32_t parts = kind == COLL_ALL_GATHER || kind == COLL_REDUCE_SCATTER ? 1 : (uint32_t)w.n;
+
+		if (!supported(algo, (enum coll_kind)kind))
+			continue;
+		run_kind(algo, (enum coll_kind)kind, (int)random_below((uint32_t)w.n),
+			 random_between(1, (w.n > 9 ? 20 : 50) * parts));
+		ran++;
+	}
+	return ran;
+}
+
+static void run_sizes(enum coll_algo_id algo)
+{
+	uint32_t ran = 0;
+
+	for (int n = 1; n <= (SANITIZED ? 9 : 17); n++) {
+		set_hosts(n, 1, 0);
+		ran += run_all_kinds(algo);
+		set_hosts(n, n, 0);
+		ran += run_all_kinds(algo);
+		for (int per = 2; per < n && per <= 8; per += n > 9 ? 2 : 1) {
+			set_hosts(n, per, 0);
+			ran += run_all_kinds(algo);
+		}
+		set_hosts(n, 2, 1);
+		ran += run_all_kinds(algo);
+		set_random_hosts(n);
+		ran += run_all_kinds(algo);
+	}
+	CHECK(ran > 0); /* it can do something */
+}
+
+static void run_large(enum coll_algo_id algo)
+{
+	static const int sizes[] = {32, 40, 64};
+
+	for (size_t i = 0; i < (SANITIZED ? 1 : TEST_COUNT(sizes)); i++) {
+		set_hosts(sizes[i], 8, 0);
+		run_all_kinds(algo);
+		set_hosts(sizes[i], 1, 0);
+		run_all_kinds(algo);
+	}
+	for (int i = 0; i < (SANITIZED ? 2 : 6); i++) {
+		set_random_hosts((int)random_between(2, 48));
+		run_all_kinds(algo);
+	}
+}
+
+TEST(every_algorithm)
+{
+	for (int algo = 0; algo < COLL_ALGOS; algo++) {
+		run_sizes((enum coll_algo_id)algo);
+		run_large((enum coll_algo_id)algo);
+	}
+}
+
+/* Every rank once as the root. */
+TEST(every_root)
+{
+	for (int algo = 0; algo < COLL_ALGOS; algo++)
+		for (int n = 2; n <= 9; n++)
+			for (int root = 0; root < n; root++) {
+				set_hosts(n, 3, 0);
+				if (supported((enum coll_algo_id)algo, COLL_REDUCE))
+					run_kind((enum coll_algo_id)algo, COLL_REDUCE, root, 100);
+				if (supported((enum coll_algo_id)algo, COLL_BROADCAST))
+					run_kind((enum coll_algo_id)algo, COLL_BROADCAST, root, 100);
+			}
+}
+
+/* ---- planted faults ---- */
+
+static int victim = 2; /* rank whose plan is spoilt */
+static uint64_t spoilt_count = 800;
+
+static struct coll_plan *victims_plan(void)
+{
+	return w.ranks[victim].plan;
+}
+
+static void drop_step(void)
+{
+	victims_plan()->nsteps--;
+	w.ranks[victim].share.nsteps--;
+}
+
+static void drop_first_step(void)
+{
+	struct coll_plan *p = victims_plan();
+
+	memmove(p->steps, p->steps + 1, --p->nsteps * sizeof(*p->steps));
+}
+
+static void wrong_part(void)
+{
+	victims_plan()->steps[0].part ^= 1;
+}
+
+static void not_last(void)
+{
+	struct coll_plan *p = victims_plan();
+
+	for (uint32_t i = 0; i < p->nsteps; i++)
+		p->steps[i].last = 0;
+}
+
+static void all_last(void)
+{
+	struct coll_plan *p = victims_plan();
+
+	for (uint32_t i = 0; i < p->nsteps; i++)
+		p->steps[i].last = 1;
+}
+
+static void input_twice(void)
+{
+	struct coll_plan *p = victims_plan();
+
+	for (uint32_t i = 0; i < p->nsteps; i++)
+		p->steps[i].what |= PRIM_IN;
+}
+
+static void input_never(void)
+{
+	struct coll_plan *p = victims_plan();
+
+	for (uint32_t i = 0; i < p->nsteps; i++)
+		if (p->steps[i].nrecv && p->steps[i].what & PRIM_IN) {
+			p->steps[i].what &= (uint8_t)~PRIM_IN;
+			p->steps[i].in_at = 0;
+		}
+}
+
+static void other_way_round(void)
+{
+	struct coll_plan *p = victims_plan();
+	struct gantry_coll_step t = p->steps[0];
+
+	p->steps[0] = p->steps[p->nsteps - 1];
+	p->steps[p->nsteps - 1] = t;
+}
+
+static void late_for_ever(void)
+{
+	struct coll_plan *p = victims_plan();
+
+	p->steps[p->nsteps - 1].delay = 60;
+	w.ranks[victim].share.delay = 60;
+}
+
+static const char *spoilt(enum coll_algo_id algo, enum coll_kind kind, uint32_t chunk_steps, spoil_fn *spoil)
+{
+	set_hosts(5, 5, 0);
+	w.algo = algo;
+	w.kind = kind;
+	w.count = spoilt_count;
+	w.in_place = 1;
+	set_choice(1, chunk_steps, GANTRY_PROTO_SIMPLE);
+	return simulate(spoil);
+}
+
+#define FINDS(part, ...)                                                                                               \
+	do {                                                                                                           \
+		const char *fault_ = spoilt(__VA_ARGS__);                                                              \
+		CHECK_HAS(fault_ ? fault_ : "no fault", part);                                                         \
+	} while (0)
+
+TEST(planted_faults)
+{
+	CHECK(!spoilt(COLL_RING, COLL_ALL_REDUCE, 4, NULL));
+	/* A ring of chunks that fill the FIFO. */
+	FINDS("deadlock", COLL_RING, COLL_ALL_REDUCE, 8, NULL);
+	FINDS("deadlock", COLL_RING, COLL_BROADCAST, 4, drop_step);
+	victim = 4;
+	spoilt_count = 30; /* all of it fits into the FIFO */
+	FINDS("does not take", COLL_RING, COLL_BROADCAST, 4, drop_step);
+	victim = 2;
+	spoilt_count = 800;
+	FINDS("expects", COLL_RING, COLL_ALL_REDUCE, 4, late_for_ever);
+	FINDS("expects", COLL_RING, COLL_ALL_REDUCE, 4, drop_first_step);
+	FINDS("expects", COLL_RING, COLL_ALL_GATHER, 4, drop_step);
+	FINDS("expects", COLL_RING, COLL_ALL_REDUCE, 4, wrong_part);
+	FINDS("expects", COLL_RING, COLL_ALL_REDUCE, 4, other_way_round);
+	FINDS("is no result", COLL_RING, COLL_REDUCE_SCATTER, 4, not_last);
+	FINDS("is no result", COLL_RING, COLL_REDUCE_SCATTER, 4, input_never);
+	FINDS("reduces a result", COLL_RING, COLL_ALL_REDUCE, 4, all_last);
+	FINDS("reduces a result", COLL_RING, COLL_ALL_REDUCE, 4, input_twice);
+}

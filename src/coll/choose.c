@@ -44,6 +44,8 @@ gantry_result coll_choose(const struct coll_topo *topo, const struct coll_limits
 	ret_choice->channels = channels < 1 ? 1 : channels < limits->channels ? (uint32_t)channels : limits->channels;
 	/* Small steps are wasted on small buffers; chunks of several slices keep a connection busy. */
 	ret_choice->slice_steps = ret_choice->proto == GANTRY_PROTO_SIMPLE ? 2 : 1;
-	ret_choice->chunk_steps = 4;
+	ret_choice->chunk_steps = GANTRY_STEPS / coll_algos[ret_choice->algo]->chunks;
+	if (ret_choice->chunk_steps > 4)
+		ret_choice->chunk_steps = 4;
 	return GANTRY_OK;
 }

@@ -77,6 +77,10 @@ struct coll_spec {
 void coll_add(struct coll_builder *b, const struct coll_spec *spec);
 /* The usual case: from at most one peer, to at most one; -1: none. */
 void coll_add_one(struct coll_builder *b, uint32_t what, uint32_t part, int from, int to, uint32_t last);
+/* One source, `first` or (behind the first GANTRY_PRIM_PEERS) `more`, to all of these ranks. */
+void coll_add_sends(struct coll_builder *b, uint32_t first, uint32_t more, uint32_t part, const int *ranks, uint32_t n);
+/* The result of a part: own input, then what the ranks sent; with partial ones in the output, if they are many. */
+void coll_add_reduce(struct coll_builder *b, uint32_t part, const int *ranks, uint32_t n);
 
 struct coll_algo {
 	const char *name; /* as in GANTRY_ALGO */
@@ -90,9 +94,9 @@ struct coll_algo {
 };
 
 /* In the order of GANTRY_ALGO's words behind `auto`. */
-enum coll_algo_id { COLL_RING, COLL_ALGOS };
+enum coll_algo_id { COLL_RING, COLL_DIRECT, COLL_DIRECT2, COLL_ALGOS };
 extern const struct coll_algo *const coll_algos[COLL_ALGOS];
-extern const struct coll_algo coll_ring;
+extern const struct coll_algo coll_ring, coll_direct, coll_direct2;
 
 const char *coll_kind_name(enum coll_kind kind);
 

@@ -8,7 +8,8 @@
 #include "coll/coll.h"
 #include "device/k_coll.h"
 
-const struct coll_algo *const coll_algos[COLL_ALGOS] = {&coll_ring};
+const struct coll_algo *const coll_algos[COLL_ALGOS] = {
+	[COLL_RING] = &coll_ring, [COLL_DIRECT] = &coll_direct, [COLL_DIRECT2] = &coll_direct2};
 
 const char *coll_kind_name(enum coll_kind kind)
 {
@@ -98,6 +99,37 @@ void coll_add_one(struct coll_builder *b, uint32_t what, uint32_t part, int from
 				       .last = last};
 
 	coll_add(b, &spec);
+}
+
+void coll_add_sends(struct coll_builder *b, uint32_t first, uint32_t more, uint32_t part, const int *ranks, uint32_t n)
+{
+	uint32_t at = 0;
+
+	do {
+		const uint32_t k = n - at < GANTRY_PRIM_PEERS ? n - at : GANTRY_PRIM_PEERS;
+		const struct coll_spec spec = {
+			.what = at ? more | PRIM_SEND : first, .part = part, .send = ranks + at, .nsend = k};
+
+		coll_add(b, &spec);
+		at += k;
+	} while (at < n);
+}
+
+void coll_add_reduce(struct coll_builder *b, uint32_t part, const int *ranks, uint32_t n)
+{
+	uint32_t at = 0;
+
+	do {
+		const uint32_t k = n - at < GANTRY_PRIM_PEERS ? n - at : GANTRY_PRIM_PEERS;
+		const struct coll_spec spec = {.what = PRIM_RECV | PRIM_OUT | (at ? PRIM_ACC : PRIM_IN),
+					       .part = part,
+					       .recv = ranks + at,
+					       .nrecv = k,
+					       .last = at + k == n};
+
+		coll_add(b, &spec);
+		at += k;
+	} while (at < n);
 }
 
 gantry_result coll_plan_make(const struct coll_topo *topo, enum coll_algo_id algo, enum coll_kind kind, int root,

@@ -732,6 +732,23 @@ static void late_for_ever(void)
 	w.ranks[victim].share.delay = 60;
 }
 
+/* In place, the output is the input: a partial result is not there yet. */
+static void partial_result(void)
+{
+	struct coll_plan *p = victims_plan();
+
+	for (uint32_t i = 0; i < p->nsteps; i++)
+		if (p->steps[i].what & PRIM_OUT)
+			p->steps[i].what |= PRIM_ACC;
+}
+
+static void wrong_order(void)
+{
+	struct coll_plan *p = victims_plan();
+
+	p->steps[p->nsteps - 1].in_at = 0;
+}
+
 static const char *spoilt(enum coll_algo_id algo, enum coll_kind kind, uint32_t chunk_steps, spoil_fn *spoil)
 {
 	set_hosts(5, 5, 0);
@@ -769,4 +786,7 @@ TEST(planted_faults)
 	FINDS("is no result", COLL_RING, COLL_REDUCE_SCATTER, 4, input_never);
 	FINDS("reduces a result", COLL_RING, COLL_ALL_REDUCE, 4, all_last);
 	FINDS("reduces a result", COLL_RING, COLL_ALL_REDUCE, 4, input_twice);
+	FINDS("overwritten", COLL_DIRECT, COLL_ALL_REDUCE, 4, other_way_round);
+	FINDS("twice", COLL_DIRECT, COLL_ALL_REDUCE, 4, partial_result);
+	FINDS("another order", COLL_DIRECT, COLL_ALL_REDUCE, 4, wrong_order);
 }

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Direct: one hop, every rank with every other one.
+ *
+ * All-reduce: everybody sends everything to everybody, and each reduces for itself, in the order of ranks: the same bits
+ * everywhere, in the time of one message. That is n - 1 times the bytes, so for small buffers; and for no more ranks than
+ * a primitive has peers, for partial results would stand in the output, which in place is the input that is still to be
+ * added. The others are reduced at one place, own input first, and know no such limit.
+ *
+ * direct2: the same for larger all-reduces, in two hops with the bytes of a ring: rank p gets and reduces part p, and
+ * sends the result to all.
+ */
+#include "coll/coll.h"
+#include "device/k_prim.h"
+
+/* Connections of a rank in each direction, each with rings of its own. */
+enum { DIRECT_RANKS = 64 };
+
+static bool supports(const struct coll_topo *topo, enum coll_kind kind)
+{
+	return topo->nranks <= (kind == COLL_ALL_REDUCE ? GANTRY_PRIM_PEERS + 1 : DIRECT_RANKS);
+}
+
+static bool supports2(const struct coll_topo *topo, enum coll_kind kind)
+{
+	return kind == COLL_ALL_REDUCE && topo->nranks <= DIRECT_RANKS;
+}
+
+/* All ranks but this one, from the next one on: not all begin with the same. */
+static uint32_t others(const struct coll_builder *b, int *ret)
+{
+	int r = b->topo->rank, n = b->topo->nranks;
+
+	for (int i = 1; i < n; i++)
+		ret[i - 1] = (r + i) % n;
+	return (uint32_t)n - 1;
+}
+
+static void all_reduce(struct coll_builder *b)
+{
+	int peers[DIRECT_RANKS], r = b->topo->rank;
+	uint32_t n = others(b, peers);
+
+	coll_add_sends(b, GANTRY_PRIM_SEND, PRIM_IN, 0, peers, n);
+	for (int i = 0; i < (int)n; i++)
+		peers[i] = i < r ? i : i + 1;
+	coll_add(b, &(struct coll_spec){.what = GANTRY_PRIM_RECV_REDUCE_COPY,
+					.recv = peers,
+					.nrecv = n,
+					.in_at = (uint32_t)r,
+					.last = 1});
+}
+
+/* Each part to whose it is. */
+static void send_parts(struct coll_builder *b, const int *peers, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		coll_add_one(b, GANTRY_PRIM_SEND, (uint32_t)peers[i], -1, peers[i], 0);
+}
+
+/* Backwards: what the nearest rank below sent first comes first. */
+static void recv_parts(struct coll_builder *b, const int *peers, uint32_t n)
+{
+	for (uint32_t i = n; i-- > 0;)
+		coll_add_one(b, GANTRY_PRIM_RECV, (uint32_t)peers[i], peers[i], -1, 0);
+}
+
+static void plan(struct coll_builder *b)
+{
+	int peers[DIRECT_RANKS], r = b->topo->rank;
+	uint32_t n = others(b, peers);
+
+	switch (b->kind) {
+	case COLL_ALL_REDUCE:
+		all_reduce(b);
+		break;
+	case COLL_REDUCE_SCATTER:
+		send_parts(b, peers, n);
+		coll_add_reduce(b, (uint32_t)r, peers, n);
+		break;
+	case COLL_ALL_GATHER:
+		coll_add_sends(b, GANTRY_PRIM_COPY_SEND, PRIM_IN, (uint32_t)r, peers, n);
+		recv_parts(b, peers, n);
+		break;
+	case COLL_BROADCAST:
+		if (r == b->root)
+			coll_add_sends(b, GANTRY_PRIM_COPY_SEND, PRIM_IN, 0, peers, n);
+		else
+			coll_add_one(b, GANTRY_PRIM_RECV, 0, b->root, -1, 0);
+		break;
+	default: /* COLL_REDUCE */
+		if (r == b->root)
+			coll_add_reduce(b, 0, peers, n);
+		else
+			coll_add_one(b, GANTRY_PRIM_SEND, 0, -1, b->root, 0);
+	}
+}
+
+static void plan2(struct coll_builder *b)
+{
+	int peers[DIRECT_RANKS], r = b->topo->rank;
+	uint32_t n = others(b, peers);
+
+	b->plan->nparts = n + 1;
+	send_parts(b, peers, n);
+	coll_add_reduce(b, (uint32_t)r, peers, n);
+	coll_add_sends(b, PRIM_ACC | PRIM_SEND, PRIM_ACC, (uint32_t)r, peers, n);
+	recv_parts(b, peers, n);
+}
+
+const struct coll_algo coll_direct = {.name = "direct", .chunks = 1, .supports = supports, .plan = plan};
+const struct coll_algo coll_direct2 = {.name = "direct2", .chunks = 1, .supports = supports2, .plan = plan2};

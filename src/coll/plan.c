@@ -11,7 +11,8 @@
 const struct coll_algo *const coll_algos[COLL_ALGOS] = {[COLL_RING] = &coll_ring,
 							[COLL_DIRECT] = &coll_direct,
 							[COLL_DIRECT2] = &coll_direct2,
-							[COLL_TREE] = &coll_tree};
+							[COLL_TREE] = &coll_tree,
+							[COLL_HIER] = &coll_hier};
 
 const char *coll_kind_name(enum coll_kind kind)
 {

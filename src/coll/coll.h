@@ -94,9 +94,9 @@ struct coll_algo {
 };
 
 /* In the order of GANTRY_ALGO's words behind `auto`. */
-enum coll_algo_id { COLL_RING, COLL_DIRECT, COLL_DIRECT2, COLL_TREE, COLL_HIER, COLL_ALGOS };
+enum coll_algo_id { COLL_RING, COLL_DIRECT, COLL_DIRECT2, COLL_TREE, COLL_HIER, COLL_PAT, COLL_ALGOS };
 extern const struct coll_algo *const coll_algos[COLL_ALGOS];
-extern const struct coll_algo coll_ring, coll_direct, coll_direct2, coll_tree, coll_hier;
+extern const struct coll_algo coll_ring, coll_direct, coll_direct2, coll_tree, coll_hier, coll_pat;
 
 const char *coll_kind_name(enum coll_kind kind);
 

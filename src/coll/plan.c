@@ -8,11 +8,9 @@
 #include "coll/coll.h"
 #include "device/k_coll.h"
 
-const struct coll_algo *const coll_algos[COLL_ALGOS] = {[COLL_RING] = &coll_ring,
-							[COLL_DIRECT] = &coll_direct,
-							[COLL_DIRECT2] = &coll_direct2,
-							[COLL_TREE] = &coll_tree,
-							[COLL_HIER] = &coll_hier};
+const struct coll_algo *const coll_algos[COLL_ALGOS] = {
+	[COLL_RING] = &coll_ring, [COLL_DIRECT] = &coll_direct, [COLL_DIRECT2] = &coll_direct2,
+	[COLL_TREE] = &coll_tree, [COLL_HIER] = &coll_hier,	[COLL_PAT] = &coll_pat};
 
 const char *coll_kind_name(enum coll_kind kind)
 {

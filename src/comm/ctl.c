@@ -321,6 +321,8 @@ static gantry_result await_join(struct gantry_ctl *m)
 	while (!m->joined && m->over == GANTRY_OK && stopped == GANTRY_OK)
 		wait_news(m, UINT64_MAX, &stopped); /* the service thread keeps the deadline */
 	r = m->joined ? GANTRY_OK : m->over != GANTRY_OK ? m->over : stopped;
+	if (r != GANTRY_OK && r == stopped)
+		snprintf(m->gave_up, sizeof(m->gave_up), "it gave up joining: %s", gantry_last_error());
 	inet_loop_unlock();
 	if (r != GANTRY_OK && r == m->over)
 		FAIL_NOW(r, "%s", m->over_text);

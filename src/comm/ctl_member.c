@@ -591,10 +591,14 @@ static void join_tick(struct gantry_ctl *m) REQUIRES(loop_mu)
 
 static void member_leave(struct gantry_ctl *m) REQUIRES(loop_mu)
 {
-	const struct ctl_head h = {.kind = CTL_LEAVE, .from = m->config.rank, .to = -1};
+	struct ctl_head h = {.kind = CTL_LEAVE, .from = m->config.rank, .to = -1};
 
-	if (m->conn && m->step == STEP_JOINED) {
-		ctl_conn_send(m->conn, &h, NULL);
+	if (m->step == STEP_WAITING && *m->gave_up) { /* the others shall know why, not only that it is gone */
+		h.result = GANTRY_ERR_PEER_LOST;
+		h.size = (uint32_t)strlen(m->gave_up);
+	}
+	if (m->conn && (m->step == STEP_JOINED || h.size)) {
+		ctl_conn_send(m->conn, &h, m->gave_up);
 		ctl_conn_finish(m->conn, m->timeout < linger_ns ? m->timeout : linger_ns);
 	} else {
 		inet_source_close(&m->dial);

@@ -58,7 +58,9 @@ struct gantry_ctl {
 	struct gantry_list node GUARDED_BY(loop_mu);
 	struct inet_port *port GUARDED_BY(loop_mu); /* a reference: for hubs of further communicators; NULL: none */
 	int leaving GUARDED_BY(loop_mu);	    /* the caller is gone: say goodbye and free it */
-	int calling GUARDED_BY(loop_mu);	    /* a callback runs, without the lock */
+	/* Why it does not wait any longer for the others to join; "": it does. */
+	char gave_up[CTL_TEXT_MAX] GUARDED_BY(loop_mu);
+	int calling GUARDED_BY(loop_mu); /* a callback runs, without the lock */
 	/* Queued or running. Until none is left, callers hear of no loss: the order in which on_lost is told of several is
 	 * that of cause and consequence, and a caller that finds the last one first would take it for the cause. */
 	int callbacks GUARDED_BY(loop_mu);

@@ -13,7 +13,7 @@
  *     | <-- MESSAGE, CALL, REPLY ----------------> |   relayed to rank `to`
  *     | GATHER ----------------------------------> |   <- GATHERED to all, once all gave theirs
  *     | <-- LOST, LEFT: news of other ranks ------ |
- *     | LEAVE -----------------------------------> |   or <- BYE: the hub's process ends
+ *     | LEAVE -----------------------------------> |   with a cause if it gave up; or <- BYE: the hub's process ends
  *
  * Everything here is a pure function over bytes: nothing touches a socket, so the fuzzer reaches all of it. Decoders
  * never trust a length; whatever they accept is in range.

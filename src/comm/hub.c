@@ -339,12 +339,12 @@ static int hear_leave(struct hub_rank *rank, const struct ctl_head *h, const uin
 {
 	char cause[CTL_TEXT_MAX];
 
-	if (h->result == GANTRY_OK) {
+	if (h->result == GANTRY_OK && rank->hub->state == HUB_RUNNING) {
 		rank_left(rank);
 		return 1;
 	}
 	ctl_get_text(cause, sizeof(cause), body, h->size);
-	rank_lost(rank, GANTRY_ERR_PEER_LOST, cause);
+	rank_lost(rank, GANTRY_ERR_PEER_LOST, *cause ? cause : "it left");
 	return 1;
 }
 
@@ -370,7 +370,7 @@ static const struct {
 } hearing[CTL_KIND_COUNT] = {
 	[CTL_LIFE] = {hear_life, ALWAYS},
 	[CTL_TIME] = {hear_time, EMPTY},
-	[CTL_LEAVE] = {hear_leave, RUNNING},
+	[CTL_LEAVE] = {hear_leave, ALWAYS},
 	[CTL_GATHER] = {hear_gather, RUNNING | AS_ITSELF},
 	[CTL_MESSAGE] = {hear_for_another, RUNNING | AS_ITSELF | TO_A_RANK},
 	[CTL_CALL] = {hear_for_another, RUNNING | AS_ITSELF | TO_A_RANK},

@@ -204,7 +204,7 @@ gantry_result comm_stopped(void *ctx)
 	char text[COMM_ERROR_TEXT];
 
 	if (load_acquire(&comm->life.cancel) || (parent && load_acquire(&parent->life.cancel)))
-		FAIL_NOW(GANTRY_ERR_ABORTED, "aborted by the caller");
+		goto aborted;
 	for (int i = 0; parent && i < comm->life.nmembers; i++) {
 		int rank = comm->life.members[i];
 		gantry_result r = gantry_ctl_peer(parent->ctl, rank);
@@ -218,6 +218,9 @@ gantry_result comm_stopped(void *ctx)
 			 COUNT_TEXT(comm->life.nmembers, "rank"), COMM_TEXT_OF(parent), text);
 	}
 	return GANTRY_OK;
+aborted: /* as wanted: nothing for the log */
+	gantry_set_last_error("aborted by the caller");
+	return GANTRY_ERR_ABORTED;
 }
 
 /* ---- meeting ---- */

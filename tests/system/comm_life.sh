@@ -19,7 +19,7 @@ try_once()
 	# Where the deadline of connecting is not what ends it, it is so long that it shows. A hub at which ranks were missed
 	# stays as long.
 	local -x GANTRY_CONNECT_TIMEOUT=100s
-	[ "$1" != meet ] || GANTRY_CONNECT_TIMEOUT=$((3 * ${GANTRY_TIMEOUT%s}))s
+	[ "$1" != meet ] || GANTRY_CONNECT_TIMEOUT=$((15 + ${GANTRY_TIMEOUT%s}))s
 	[ "$1" != orphans ] || GANTRY_CONNECT_TIMEOUT=3s
 	# Looking for leaks costs seconds per process.
 	[ "$*" = "shrink 0 net" ] || local -x ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0

@@ -11,7 +11,22 @@
 
 enum { RING_BYTES = 5000 };
 
-/* Everybody to its right neighbour, twice, so that connections are used again. */
+/* Sums that say who took part: rank r gives r + 1 in the low half and 1 above it. */
+static void use_reduce(struct gantry_comm *comm, struct gantry_device *dev, struct gantry_stream *s)
+{
+	int rank = gantry_comm_rank(comm), n = gantry_comm_size(comm);
+	int32_t in[300], out[300];
+
+	for (int i = 0; i < 300; i++)
+		in[i] = (1 << 16) + (rank + 1) * (i + 1);
+	CHECK_OK(gantry_all_reduce(in, out, 300, GANTRY_TYPE_INT32, GANTRY_OP_SUM, comm, s));
+	CHECK_OK(gantry_stream_sync(dev, s));
+	CHECK_OK(gantry_comm_error(comm, NULL, NULL, 0));
+	for (int i = 0; i < 300; i++)
+		CHECK_EQ(out[i], (n << 16) + n * (n + 1) / 2 * (i + 1));
+}
+
+/* Everybody to its right neighbour, twice, so that connections are used again; then all with all. */
 static void use_ring(struct gantry_comm *comm, struct gantry_device *dev, struct gantry_stream *s)
 {
 	int rank = gantry_comm_rank(comm), n = gantry_comm_size(comm);
@@ -29,6 +44,7 @@ static void use_ring(struct gantry_comm *comm, struct gantry_device *dev, struct
 		CHECK_OK(gantry_comm_error(comm, NULL, NULL, 0));
 		CHECK_PATTERN(in, RING_BYTES, round * 1000 + (uint64_t)(from * 20 + rank));
 	}
+	use_reduce(comm, dev, s);
 }
 
 /* Has this place in this size, works, and goes. */
@@ -370,6 +386,51 @@ TEST(nonblocking_abort)
 	CHECK(now_ms() - began < 20000); /* GANTRY_CONNECT_TIMEOUT is 60 s */
 	gantry_device_close(config.device);
 }
+
+static void *abort_soon(void *comm)
+{
+	sleep_ms(50);
+	CHECK_OK(gantry_comm_abort(comm));
+	return NULL;
+}
+
+/* A call that waits for ranks that do not come, ended by another thread: by the old communicator, whether it still
+ * counts votes or the new one already meets; and by the new one. */
+static void abort_body(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+		       struct gantry_stream *s)
+{
+	static const int out[] = {2};
+	struct gantry_comm_config config = GANTRY_COMM_CONFIG_INIT;
+	struct gantry_comm *next = NULL, *half;
+	uint64_t began = now_ms();
+	pthread_t other;
+
+	(void)w, (void)dev, (void)s;
+	config.nonblocking = 1;
+	CHECK_OK(gantry_comm_split(comm, 0, 0, NULL, &half));
+	if (rank == 1) {
+		CHECK_RESULT(gantry_comm_shrink(half, out, 1, 0, &config, &next), GANTRY_AGAIN);
+		sleep_ms(30);
+		CHECK_RESULT(gantry_comm_error(half, NULL, NULL, 0), GANTRY_AGAIN);
+		CHECK_OK(gantry_comm_abort(next));
+		CHECK_RESULT(poll_error(next), GANTRY_ERR_ABORTED);
+		CHECK_OK(poll_error(half)); /* it goes on without */
+		CHECK_OK(gantry_comm_destroy(next));
+		threads_start(&other, 1, abort_soon, half, 0);
+		CHECK_RESULT(gantry_comm_shrink(half, out, 1, 0, NULL, &next), GANTRY_ERR_ABORTED);
+		threads_join(&other, 1);
+		threads_start(&other, 1, abort_soon, comm, 0);
+		CHECK_RESULT(gantry_comm_split(comm, 0, 0, NULL, &next), GANTRY_ERR_ABORTED);
+		threads_join(&other, 1);
+		CHECK(next == NULL);
+		CHECK(now_ms() - began < 20000); /* GANTRY_CONNECT_TIMEOUT is 60 s */
+	}
+	pthread_barrier_wait(&everybody);
+	gantry_comm_destroy(half);
+	gantry_comm_destroy(comm);
+}
+
+TEST_CALL(abort_while_it_waits, run_world(3, "shm", abort_body))
 
 /* What fails in the background is told with its text. */
 TEST(nonblocking_failure)

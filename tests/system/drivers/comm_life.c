@@ -17,7 +17,7 @@
  */
 #include "comm_util.h"
 
-enum { N = 4, ROOM = 100000, ROUNDS = 10 };
+enum { N = 4, ROOM = 100000, ROUNDS = 10, REDUCED = 10000 };
 
 static struct shared {
 	uint32_t rounds[N]; /* release, acquire: exchanged so far, in whatever communicator */
@@ -35,6 +35,24 @@ static int is(const char *name)
 
 /* ---- a rank ---- */
 
+/* Rank r of the communicator gives (r + 1) times a number, which all can compute. */
+static gantry_result reduce(struct node *me, uint32_t round)
+{
+	int64_t *in = (int64_t *)(void *)me->out, *out = (int64_t *)(void *)me->in, factor = me->n * (me->n + 1) / 2;
+	gantry_result r;
+
+	for (int64_t i = 0; i < REDUCED; i++)
+		in[i] = (me->rank + 1) * (i + round);
+	r = gantry_all_reduce(in, out, REDUCED, GANTRY_TYPE_INT64, GANTRY_OP_SUM, me->comm, me->stream);
+	if (r == GANTRY_OK)
+		r = gantry_stream_sync(me->dev, me->stream);
+	if (r == GANTRY_OK)
+		r = gantry_comm_error(me->comm, NULL, NULL, 0);
+	for (int64_t i = 0; r == GANTRY_OK && i < REDUCED; i++)
+		CHECK_EQ(out[i], factor * (i + round));
+	return r;
+}
+
 /* Until it fails; `rounds` > 0: so many. */
 static gantry_result exchange(struct node *me, int self, uint32_t rounds)
 {
@@ -43,6 +61,8 @@ static gantry_result exchange(struct node *me, int self, uint32_t rounds)
 
 	for (uint32_t i = 0; r == GANTRY_OK && (!rounds || i < rounds); i++) {
 		r = node_exchange(me, i % 2 ? me->n - 1 : 1, sizes[i / 2 % 3], i);
+		if (r == GANTRY_OK && i % 3 == 2)
+			r = reduce(me, i);
 		fetch_add_release(&shared->rounds[self], r == GANTRY_OK);
 		sleep_ms(1);
 	}

@@ -139,6 +139,12 @@ static void release(peer *p)
 	rank_of(p)->algorithm.reset();
 }
 
+static void remove_folder(const char *folder)
+{
+	if (system((std::string("rm -rf ") + folder).c_str()) != 0)
+		fprintf(stderr, "gloo: %s cannot be removed\n", folder);
+}
+
 static int run_rank(peer *p, const char *folder)
 {
 	gloo_rank rank;
@@ -156,6 +162,10 @@ static int run_rank(peer *p, const char *folder)
 		for (int i = 0; i < p->ranks && strcmp(p->algo, "hd_sync") == 0; i++)
 			if (i != p->rank)
 				rank.context->getPair(i)->setSync(true, true);
+		/* Now nobody needs the folder any more; whoever ends this early leaves nothing behind. */
+		peer_meet(p);
+		if (p->rank == 0)
+			remove_folder(folder);
 		bad = peer_run(p);
 	} catch (const std::exception &e) {
 		fprintf(stderr, "gloo: rank %d: %s\n", p->rank, e.what());
@@ -209,7 +219,6 @@ int main(int argc, char **argv)
 		children.push_back(child);
 	}
 	bad = wait_all(children);
-	if (system((std::string("rm -rf ") + folder).c_str()) != 0)
-		bad = 1;
+	remove_folder(folder);
 	return bad;
 }

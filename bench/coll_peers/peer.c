@@ -154,7 +154,7 @@ static void meet_once(struct peer *p, int poll)
 }
 
 /* First until all calls have returned, with the library polled; then again without, so that ranks leave together. */
-static void meet(struct peer *p)
+void peer_meet(struct peer *p)
 {
 	meet_once(p, 1);
 	meet_once(p, 0);
@@ -247,13 +247,13 @@ static int time_calls(struct peer *p)
 	for (uint64_t i = 0; i < n; i++) {
 		uint64_t start;
 
-		meet(p);
+		peer_meet(p);
 		start = now_ns();
 		if (p->call(p))
 			return -1;
 		p->shared->ns[p->rank][i] = now_ns() - start;
 	}
-	meet(p);
+	peer_meet(p);
 	return 0;
 }
 
@@ -262,13 +262,13 @@ static int time_loop(struct peer *p)
 {
 	uint64_t start;
 
-	meet(p);
+	peer_meet(p);
 	start = now_ns();
 	for (uint64_t i = 0; i < p->shared->calls; i++)
 		if (p->call(p))
 			return -1;
 	p->shared->loop_ns[p->rank] = now_ns() - start;
-	meet(p);
+	peer_meet(p);
 	return 0;
 }
 
@@ -303,22 +303,22 @@ static int measure(struct peer *p)
 	for (int pass = 0; pass < 2; pass++) {
 		if (p->rank == 0)
 			p->shared->calls = WARM_CALLS;
-		meet(p);
+		peer_meet(p);
 		if (time_calls(p))
 			return -1;
 	}
 	if (p->rank == 0)
 		choose_calls(p);
-	meet(p);
+	peer_meet(p);
 	if (time_loop(p) || time_calls(p))
 		return -1;
 	/* Not one of those that were timed, so that nothing in the buffers is left from them. */
 	fill(p);
-	meet(p);
+	peer_meet(p);
 	if (p->call(p))
 		return -1;
 	p->shared->wrong[p->rank] = count_wrong(p);
-	meet(p);
+	peer_meet(p);
 	return 0;
 }
 
@@ -379,7 +379,7 @@ static int run_size(struct peer *p, uint64_t bytes)
 	drop_buffer(p->recv, p->count);
 	/* Rank 0 has read everybody's row. */
 	if (!bad)
-		meet(p);
+		peer_meet(p);
 	return bad;
 }
 

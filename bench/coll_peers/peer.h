@@ -62,6 +62,8 @@ struct peer {
 int peer_options(struct peer *p, int argc, char **argv);
 /* NULL path: for processes that are forked afterwards. 0, or -1 after a line on stderr. */
 int peer_map(struct peer *p, const char *path);
+/* Returns when all ranks are here. */
+void peer_meet(struct peer *p);
 /* All sizes: measured, checked, printed by rank 0. The exit status: 0; 1: something is wrong. */
 int peer_run(struct peer *p);
 

@@ -22,6 +22,18 @@ before the processes of other sessions (autogroup), for a machine that is not id
 
 Settings: two ranks have a CPU each, on both sides (--bind-to core; gantry perf pins too); four ranks on two CPUs are
 not bound, and OpenMPI yields when idle. gloo's thread of its own makes it slow when small; hd_sync does without.
+
+Anchors of all_reduce on two Neoverse-N1 cores, us, best setting, with --priority (2026-11-16). gloo's at a load of 13
+to 44, where OpenMPI took 13900 and 219000 for the two largest with 2 ranks, and 40600 with 4; the others at 2 to 4:
+
+                             8 B    4 KiB   64 KiB    1 MiB   16 MiB   256 MiB
+    2 ranks, net: OpenMPI    7.9     10.7     46.8      634    10530    179700
+                  gloo      23.8     25.6     40.1      438    14000    210000
+    4 ranks, net: OpenMPI   60.9     84.6      276     2192    36400
+                  gloo       549              7340             34100
+    2 ranks, shm: OpenMPI    0.6      3.6     20.7      327     5180     93900
+
+docs/design/0021 says what is possible at all.
 """
 import argparse
 import collections
@@ -50,7 +62,8 @@ TUNED = {  # OpenMPI's coll/tuned: its name of the operation, and (number, segme
 GLOO = {"all_reduce": ["ring", "bcube", "hd", "hd_sync", "ring_chunked"], "reduce_scatter": ["hd", "hd_sync"]}
 SECONDS = {"tune": "0.15", "measure": "0.5"}
 TIMEOUT_S = 240
-FIGURES = ("iters", "time_us", "algbw_gbs", "busbw_gbs", "min_us", "p25_us", "p75_us", "p99_us", "loop_us")
+FIGURES = ("iters", "time_us", "algbw_gbs", "busbw_gbs", "min_us", "p25_us", "p75_us", "p99_us", "time_us_p99",
+           "loop_us")
 
 Cell = collections.namedtuple("Cell", "op ranks transport bytes")
 
@@ -190,8 +203,9 @@ class Gloo:
     def settings(cell):
         if cell.transport != "net":
             return {}
-        # Threads that poll need a CPU each; and with more than the sockets hold, both sides wait in their writes.
-        polls = cell.ranks <= os.cpu_count() and cell.bytes <= 16 << 20
+        # Threads that poll need a CPU each. With more than the sockets hold, both sides wait in their writes until gloo
+        # gives up: at 16 MiB one run in three.
+        polls = cell.ranks <= os.cpu_count() and cell.bytes <= 1 << 20
         return {a or "default": None for a in GLOO.get(cell.op, [""]) if polls or a != "hd_sync"}
 
     def command(self, cell, setting, seconds):
@@ -305,7 +319,7 @@ def options():
     p.add_argument("--buffers", default="shared", choices=["shared", "plain"],
                    help="of Gantry: memory that other processes can map, as gantry perf has it (shared), or ordinary")
     p.add_argument("--priority", action="store_true", help="before other sessions' processes; needs root")
-    p.add_argument("--others", type=float, default=0.25, help="most that others may have of the CPUs (0.25)")
+    p.add_argument("--others", type=float, help="most that others may have of the CPUs (0.25; with --priority 1)")
     p.add_argument("--install", action="store_true", help="apt-get install the peers that are missing")
     p.add_argument("--json", help="append every run to this file, as JSON lines")
     return p.parse_args()
@@ -351,7 +365,8 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     peers = find_peers(a)
     gantry = None if a.peers_only else Gantry(a.build, a.buffers)
-    machine = Machine(a.priority, a.others)
+    # With priority, others have what a library leaves over that sleeps: no reason to leave its run out.
+    machine = Machine(a.priority, a.others if a.others is not None else 1 if a.priority else 0.25)
     verdicts, wrong = collections.Counter(), 0
     with open(a.json or os.devnull, "a") as out:
         out.write(json.dumps(head(a)) + "\n")

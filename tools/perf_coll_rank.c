@@ -36,6 +36,8 @@ enum { FRONT = 4096, GUARD = 64, ELEMENT_MAX = 8, PAGE = 4096, TIMES_MAX = 1 << 
 
 /* The buffers: an input, and an output, which in place is both. */
 enum { IN, OUT, BUFFERS };
+/* What a part of them holds. */
+enum content { POISON, INPUT, RESULT, CONTENTS };
 
 struct pcoll_rank {
 	struct perf_rank base;
@@ -45,9 +47,13 @@ struct pcoll_rank {
 	char *image[BUFFERS]; /* where the CPU sees them: the same, or host memory for those of a GPU */
 	void *handle[BUFFERS];
 	size_t memory_size;
-	void *table;	  /* of a part: PCOLL_PERIOD elements */
-	void *scalar_dev; /* of mulsum */
-	double *times;	  /* us, of each call */
+	struct table {
+		void *elements; /* PCOLL_PERIOD of them */
+		uint64_t seed;	/* of whose input or result it is, and which part; seed 0: empty */
+		int part;
+	} tables[CONTENTS]; /* kept, because the same are needed for each of the rounds */
+	void *scalar_dev;   /* of mulsum */
+	double *times;	    /* us, of each call */
 	uint64_t ntimes, seed, barriers;
 };
 
@@ -61,8 +67,6 @@ struct run {
 };
 
 /* ---- what the buffers hold ---- */
-
-enum content { POISON, INPUT, RESULT };
 
 static int has_input(const struct pcoll_rank *rk, const struct pcoll_case *c)
 {
@@ -115,18 +119,26 @@ static enum content content_of(const struct pcoll_rank *rk, const struct run *u,
 	return POISON;
 }
 
-static void make_table(struct pcoll_rank *rk, const struct run *u, enum content what, int part)
+/* All parts are poisoned alike. */
+static const void *table_of(struct pcoll_rank *rk, const struct run *u, enum content what, int part)
 {
 	const struct pcoll_data poison = {
 		.what = PCOLL_BROADCAST, .type = u->data.type, .nranks = 1, .seed = POISON_SEED + u->data.seed};
 	uint64_t length = pcoll_table_length(u->c->count);
+	struct table *t = &rk->tables[what];
 
+	part = what == POISON ? 0 : part;
+	if (t->seed == u->data.seed && t->part == part)
+		return t->elements;
+	t->seed = u->data.seed;
+	t->part = part;
 	if (what == INPUT)
-		pcoll_input(&u->data, rk->base.rank, part, length, rk->table);
+		pcoll_input(&u->data, rk->base.rank, part, length, t->elements);
 	else if (what == RESULT)
-		pcoll_expected(&u->data, rk->base.rank, part, length, rk->table);
+		pcoll_expected(&u->data, rk->base.rank, part, length, t->elements);
 	else
-		pcoll_input(&poison, rk->base.rank, part, length, rk->table);
+		pcoll_input(&poison, rk->base.rank, part, length, t->elements);
+	return t->elements;
 }
 
 static char *data_at(const struct pcoll_rank *rk, const struct run *u, int buffer)
@@ -164,8 +176,9 @@ static gantry_result prepare(struct pcoll_rank *rk, const struct run *u, int buf
 	perf_fill(at - GUARD, GUARD, guard_seq(rk, buffer, 0));
 	perf_fill(at + n, GUARD, guard_seq(rk, buffer, 1));
 	for (int k = 0; k < parts_of(rk, u, buffer) && u->c->count; k++) {
-		make_table(rk, u, content_of(rk, u, buffer, k, 0, &part), part);
-		pcoll_fill(at + (size_t)k * part_bytes(u), u->c->count, size, rk->table);
+		enum content what = content_of(rk, u, buffer, k, 0, &part);
+
+		pcoll_fill(at + (size_t)k * part_bytes(u), u->c->count, size, table_of(rk, u, what, part));
 		perf_progress(rk->base.state);
 	}
 	return move_image(rk, u, buffer, 1);
@@ -237,6 +250,7 @@ static void compare_part(struct pcoll_rank *rk, const struct run *u, int buffer,
 	const char *got = data_at(rk, u, buffer) + (size_t)k * part_bytes(u);
 	size_t size = perf_comm_type_bytes(u->c->type);
 	uint64_t first = 0, wrong, a = 0, b = 0;
+	const char *table;
 	char where[128];
 
 	if (what == RESULT) {
@@ -245,14 +259,14 @@ static void compare_part(struct pcoll_rank *rk, const struct run *u, int buffer,
 	}
 	if (what == RESULT && u->data.bits && pcoll_traits[u->c->what].reduces)
 		return;
-	make_table(rk, u, what, part);
-	wrong = pcoll_compare(got, u->c->count, u->c->type, rk->table, what == RESULT ? pcoll_tolerance(&u->data) : 0,
+	table = table_of(rk, u, what, part);
+	wrong = pcoll_compare(got, u->c->count, u->c->type, table, what == RESULT ? pcoll_tolerance(&u->data) : 0,
 			      &first);
 	if (!wrong)
 		return;
 	s->wrong += wrong;
 	memcpy(&a, got + first * size, size);
-	memcpy(&b, (const char *)rk->table + first % PCOLL_PERIOD * size, size);
+	memcpy(&b, table + first % PCOLL_PERIOD * size, size);
 	snprintf(where, sizeof(where), "at element %llu of part %d of the %s: %#llx instead of %#llx",
 		 (unsigned long long)first, part,
 		 what == RESULT	 ? "result"
@@ -637,9 +651,13 @@ static gantry_result work(void *rank)
 	rk->opts = rk->shared->opts;
 	rk->memory_size = buffer_size(rk->opts);
 	perf_phase(rk->base.state, "allocating", rk->memory_size);
-	rk->table = malloc((size_t)PCOLL_PERIOD * ELEMENT_MAX);
 	rk->times = malloc(TIMES_MAX * sizeof(*rk->times));
-	if (!rk->table || !rk->times)
+	for (int i = 0; i < CONTENTS && rk->times; i++) {
+		rk->tables[i].elements = malloc((size_t)PCOLL_PERIOD * ELEMENT_MAX);
+		if (!rk->tables[i].elements)
+			break;
+	}
+	if (!rk->tables[CONTENTS - 1].elements)
 		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for tables");
 	TRY_NOW(perf_rank_alloc(&rk->base, ELEMENT_MAX, &rk->scalar_dev));
 	for (int buffer = 0; buffer < BUFFERS; buffer++)
@@ -672,7 +690,8 @@ static void free_all(void *rank)
 	}
 	if (rk->scalar_dev)
 		gantry_mem_free(rk->base.dev, rk->scalar_dev);
-	free(rk->table);
+	for (int i = 0; i < CONTENTS; i++)
+		free(rk->tables[i].elements);
 	free(rk->times);
 }
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # On a GPU machine: builds, then tries the CUDA device, the FIFO and the communicator. Output to $OUT if set.
 #
-#   scripts/gpu_comm.sh [PART...]     parts: unit device transport fifo sendrecv unpack; none named: device fifo sendrecv
+#   scripts/gpu_comm.sh [PART...]     parts: unit device transport fifo sendrecv coll unpack; none named: device fifo sendrecv
 cd "$(dirname "$0")/.." || exit 1
 out=${OUT:-/tmp/gpu-out}
 mkdir -p "$out"
@@ -12,11 +12,13 @@ export BUILD_DIR=$PWD/build-gpu SOURCE_DIR=$PWD
 tool=build-gpu/gantry
 [ $# -gt 0 ] || set -- device fifo sendrecv
 
-# One line per combination: what ran, how many sizes, wrong bytes, which modes and protocols the counters saw.
-sendrecv()
+# measure LOG OP ARGUMENT...: one line per combination: what ran, how many sizes, wrong bytes or elements, which modes and
+# protocols the counters saw.
+measure()
 {
-	local log=$out/sendrecv.jsonl
-	timeout 100 "$tool" perf sendrecv --device cuda --json --timeout 10s "$@" >"$out/one.jsonl" 2>"$out/one.err"
+	local log=$out/$1
+	shift
+	timeout 100 "$tool" perf "$@" --device cuda --json --timeout 10s >"$out/one.jsonl" 2>"$out/one.err"
 	local rc=$?
 	cat "$out/one.jsonl" >>"$log"
 	python3 - "$rc" "$out/one.jsonl" "$*" <<'PY'
@@ -24,12 +26,14 @@ import json, sys
 rows = [json.loads(l) for l in open(sys.argv[2]) if '"bytes"' in l]
 wrong = sum(r.get("wrong", 0) for r in rows)
 modes = sorted({m for r in rows for m in r["mode"].split("+")} | {p for r in rows for p in r["proto"].split("+")})
-best = max([r["busbw_gbs"] for r in rows] or [0])
-least = min([r["time_us"] for r in rows] or [0])
+best = max([r["busbw_gbs"] for r in rows if r["busbw_gbs"]] or [0])
+least = min([r["time_us"] for r in rows if r["time_us"]] or [0])
 print(f"rc {sys.argv[1]} sizes {len(rows):3} wrong {wrong} best {best:.2f} GB/s least {least:.1f} us {','.join(modes)}: {sys.argv[3]}")
 PY
 	[ $rc = 0 ] || tail -n 5 "$out/one.err"
 }
+sendrecv() { measure sendrecv.jsonl sendrecv "$@"; }
+coll() { measure coll.jsonl "$@"; }
 
 for part in "$@"; do
 	echo "== $part: $(date +%T)"
@@ -59,6 +63,29 @@ for part in "$@"; do
 		sendrecv --transport p2p --threads -b 64k -e 4M -f 8 --repeats 2 --mode ptr
 		sendrecv --ranks 4 --threads --transport net -b 64k -e 1M -f 4 --pattern alltoall --repeats 2
 		sendrecv --transport p2p --threads --pattern echo -b 8 -e 64 -f 8 --repeats 3
+		;;
+	coll)
+		rm -f "$out/coll.jsonl"
+		. tests/gpu/lib_gpu.sh
+		need_nccl
+		start_mps
+		sleep 1
+		algos=$("$tool" doctor --params-markdown | sed -n '/^## `GANTRY_ALGO`/,/allowed/ s/.*allowed `\(.*\)`$/\1/p' | tr '|' ' ')
+		for n in 2 4; do
+			for where in "--transport p2p" "--transport shm" "--transport net" "--hosts 2"; do
+				coll collectives --ranks $n $where -b 0 -e 64M -f 37 --check-only
+				for proto in simple ll ll128; do
+					for algo in $algos; do
+						coll collectives --ranks $n $where --proto $proto --algo $algo -b 0 -e 1M -f 37 --check-only
+					done
+				done
+			done
+			coll collectives --ranks $n -b 1000 -e 1000 -d all -o all -r -1 --check-only
+			coll all_reduce --ranks $n -b 100k -e 100k -d half,bfloat16,f8e4m3,f8e5m2,float,double -o all -c bits --check-only
+		done
+		for t in p2p net; do
+			coll all_reduce --ranks 2 --transport $t -b 1k -e 128M -f 8 -c 0
+		done
 		;;
 	esac
 done

@@ -12,9 +12,8 @@ only="--check-only --json --timeout 200s"
 types=(float int8 half uint64 bfloat16 int32 f8e4m3 double uint8 f8e5m2 int64 uint32)
 ops=(sum avg prod max mulsum min)
 # Those that there are, but auto.
-algos=$(sed -nE '/^P_CHOICE\(algo,/ { s/, "[^"]*"\)$//; s/W\([A-Z_0-9]+, "([a-z_0-9]+)"\)/\n@\1\n/g; p }' "$SOURCE_DIR/src/base/params.def" |
-	sed -n 's/^@//p' | grep -vx auto | xargs)
-[ -n "$algos" ] || die "no algorithms in params.def"
+algos=$("$gantry" doctor --params-markdown | sed -n '/^## `GANTRY_ALGO`/,/allowed/ s/.*allowed `auto|\(.*\)`$/\1/p' | tr '|' ' ')
+[ -n "$algos" ] || die "no algorithms"
 echo "algorithms: $algos"
 
 runs=0 total=0

@@ -46,7 +46,7 @@ struct gantry_peer_info {
 	int32_t device_kind; /* enum gantry_device_kind */
 	int32_t device_index;
 	int32_t sleeps;	  /* its kernels sleep on eventcounts */
-	uint64_t host;	  /* same machine (boot id) */
+	uint64_t host;	  /* same machine (boot id) and GANTRY_HOST_ID */
 	uint64_t process; /* random: same process */
 	uint64_t pid;
 	uint64_t pid_ns, net_ns, user; /* inodes and uid: what can be shared between two processes of a host */

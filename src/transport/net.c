@@ -2,7 +2,7 @@
 /*
  * The net transport: any network behind net.h, Gantry's own or a loaded plugin. Both ends are proxied.
  *
- * Simple steps live in a pool that the channels of a link share (OFFSET, the default) or in a ring of the connection
+ * Simple steps live in a pool that channels and peers share (OFFSET, the default) or in a ring of the connection
  * (GANTRY_NET_BUFFERS=ring, NORMAL), in host memory that the device maps, or in the device's memory when the network
  * can read that. Registered user memory is given to the network as it is (PTR). What travels is always the payload
  * alone, in steps whose sizes both ends compute alike; how either end stores it is its own affair.
@@ -154,20 +154,13 @@ out:
 static gantry_result make_buffers(struct gantry_connector *c, struct net_conn *nc)
 {
 	struct net_link *l = nc->link;
-	/* A channel has what a chunk needs that is sent before one is received: half a ring (device/k_prim.h). */
-	size_t step = (c->max_step + NET_POOL_UNIT - 1) / NET_POOL_UNIT * NET_POOL_UNIT;
-	size_t least = GANTRY_STEPS / 2 * (size_t)l->nchannels * step;
-	size_t pool = gantry_params()->net_pool ? gantry_params()->net_pool : 4 * c->max_step;
 
 	TRY_NOW(l->context->net->ops->reg_mr(l->context->net, l->comm, nc->stage, (size_t)GANTRY_STEPS * NET_STAGE_STEP,
 					     GANTRY_NET_PTR_HOST, &nc->stage_mr));
-	if (gantry_params()->net_buffers == PARAM_NET_BUFFERS_RING) {
-		nc->ring_size = GANTRY_STEPS * c->max_step;
-		TRY_NOW(net_link_alloc(l, nc->ring_size, &nc->ring_host, &nc->ring_dev, &nc->ring_mr));
-	} else {
-		TRY_NOW(net_link_pool(nc, pool < least ? least : pool));
-	}
-	return GANTRY_OK;
+	if (gantry_params()->net_buffers != PARAM_NET_BUFFERS_RING)
+		return net_pool_join(nc, c->nranks, own_max_step(c));
+	nc->ring_size = GANTRY_STEPS * c->max_step;
+	return net_link_alloc(l, nc->ring_size, &nc->ring_host, &nc->ring_dev, &nc->ring_mr);
 }
 
 static gantry_result connect_end(struct gantry_connector *c, const struct gantry_connect_info *peer)
@@ -180,7 +173,7 @@ static gantry_result connect_end(struct gantry_connector *c, const struct gantry
 	TRY_NOW(check_info(c, peer, &info));
 	TRY_NOW(link_connect(c, nc->link, &info));
 	c->max_step = own_max_step(c) < info.max_step ? own_max_step(c) : info.max_step;
-	if (!nc->stage_mr && !nc->ring_host)
+	if (!nc->pool_dev && !nc->ring_dev)
 		TRY_NOW(make_buffers(c, nc));
 	gantry_end_fill_words(c, f, GANTRY_CONN_PROXIED);
 	if (!gantry_ends_keep_lines(c))
@@ -189,7 +182,7 @@ static gantry_result connect_end(struct gantry_connector *c, const struct gantry
 	conn->step_bytes[GANTRY_PROTO_SIMPLE] = (uint32_t)c->max_step;
 	conn->buffs[GANTRY_PROTO_SIMPLE] = nc->ring_dev;
 	if (!nc->ring_dev) {
-		conn->pool = nc->link->pool_dev;
+		conn->pool = nc->pool_dev;
 		conn->flags |= GANTRY_CONN_OFFSET;
 	}
 	conn->offers = f->offers;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which network is used, and its context per communicator; links: network connections shared by channels, their pool
- * and their registered memory. */
+/* Which network is used, and its context per communicator; links: network connections shared by channels, and their
+ * registered memory. */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <stdio.h>
 #include <stdlib.h>
@@ -119,6 +119,10 @@ static gantry_result context_get(uint64_t comm_id, struct gantry_device *device,
 		x->net->ops->finalize(x->net, x->ctx);
 		goto out;
 	}
+	x->gdr = gantry_params()->net_gdr && !gantry_traits(device)->cpu_reads_memory &&
+		 (x->props.ptr_support & (GANTRY_NET_PTR_CUDA | GANTRY_NET_PTR_DMABUF));
+	x->mem_type = x->gdr ? GANTRY_NET_PTR_CUDA : GANTRY_NET_PTR_HOST;
+	gantry_list_init(&x->pools);
 	x->refs = 1;
 	gantry_list_append(&contexts, &x->node);
 	*ret_context = x;
@@ -153,7 +157,6 @@ static gantry_result create(struct gantry_connector *c, struct net_link **ret_li
 {
 	gantry_result r = GANTRY_OK;
 	struct net_link *l = calloc(1, sizeof(*l));
-	int can_gdr;
 
 	if (!l)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a link to rank %d", c->peer->rank);
@@ -167,11 +170,8 @@ static gantry_result create(struct gantry_connector *c, struct net_link **ret_li
 	TRY(context_get(c->comm_id, c->device, &l->context));
 	/* Of a plugin's connection only posting order is certain: channels of a collective would wait for each other. */
 	l->shared = l->context->net == gantry_net_tcp() && l->context->props.max_recvs > 1 && c->nchannels > 1;
+	l->channels = c->nchannels;
 	l->nchannels = l->shared ? c->nchannels : 1;
-	can_gdr = !gantry_traits(c->device)->cpu_reads_memory &&
-		  (l->context->props.ptr_support & (GANTRY_NET_PTR_CUDA | GANTRY_NET_PTR_DMABUF));
-	l->gdr = can_gdr && gantry_params()->net_gdr;
-	l->mem_type = l->gdr ? GANTRY_NET_PTR_CUDA : GANTRY_NET_PTR_HOST;
 	*ret_link = l;
 	l = NULL;
 out:
@@ -203,12 +203,27 @@ out:
 	return r;
 }
 
-static void link_free(struct net_link *l, char *host)
+gantry_result net_context_alloc(struct net_context *x, size_t size, char **ret_host, char **ret_dev)
 {
-	if (host && l->gdr)
-		l->device->ops->free(l->device, host);
+	void *host = NULL, *dev = NULL;
+
+	if (x->gdr) {
+		TRY_NOW(x->device->ops->alloc(x->device, size, &dev));
+		host = dev;
+	} else {
+		TRY_NOW(x->device->ops->alloc_mapped(x->device, size, &host, &dev));
+	}
+	*ret_host = host;
+	*ret_dev = dev;
+	return GANTRY_OK;
+}
+
+void net_context_free(struct net_context *x, char *host)
+{
+	if (host && x->gdr)
+		x->device->ops->free(x->device, host);
 	else if (host)
-		l->device->ops->free_mapped(l->device, host);
+		x->device->ops->free_mapped(x->device, host);
 }
 
 static void dereg(struct net_link *l, void *mr)
@@ -229,7 +244,7 @@ static void destroy(struct net_link *l)
 		net->ops->dereg_mr(net, l->comm, m->mr);
 		free(m);
 	}
-	dereg(l, l->pool_mr);
+	net_pool_deregister(l);
 	for (struct net_conn *nc = l->gone; nc; nc = nc->next) {
 		dereg(l, nc->stage_mr);
 		dereg(l, nc->ring_mr);
@@ -240,12 +255,12 @@ static void destroy(struct net_link *l)
 		net->ops->close_recv(net, l->comm);
 	if (l->listen)
 		net->ops->close_listen(net, l->listen);
-	link_free(l, l->pool_host);
+	net_pool_leave(l);
 	for (struct net_conn *nc = l->gone, *next; nc; nc = next) {
 		next = nc->next;
-		link_free(l, nc->ring_host);
+		net_context_free(l->context, nc->ring_host);
 		l->device->ops->free_mapped(l->device, nc->block_host);
-		gantry_pinned_free(&nc->pool);
+		gantry_pinned_free(&nc->reserve);
 		free(nc->stage);
 		free(nc);
 	}
@@ -286,7 +301,7 @@ void net_link_retire(struct net_conn *nc)
 }
 
 /* Device memory for a network that reads it: by dma-buf where the network and the device have that. */
-static gantry_result reg_mr(struct net_link *l, char *p, size_t size, int type, void **ret_mr)
+gantry_result net_link_register(struct net_link *l, char *p, size_t size, int type, void **ret_mr)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_net *net = l->context->net;
@@ -306,66 +321,16 @@ static gantry_result reg_mr(struct net_link *l, char *p, size_t size, int type, 
 gantry_result net_link_alloc(struct net_link *l, size_t size, char **ret_host, char **ret_dev, void **ret_mr)
 {
 	gantry_result r = GANTRY_OK;
-	void *host = NULL, *dev = NULL, *mr = NULL;
+	char *host = NULL, *dev = NULL;
 
-	if (l->gdr) {
-		TRY(l->device->ops->alloc(l->device, size, &dev));
-		host = dev;
-	} else {
-		TRY(l->device->ops->alloc_mapped(l->device, size, &host, &dev));
-	}
-	r = reg_mr(l, host, size, l->mem_type, &mr);
-	if (r != GANTRY_OK) {
-		link_free(l, host);
-		goto out;
-	}
+	TRY(net_context_alloc(l->context, size, &host, &dev));
+	TRY(net_link_register(l, host, size, l->context->mem_type, ret_mr));
 	*ret_host = host;
 	*ret_dev = dev;
-	*ret_mr = mr;
+	host = NULL;
 out:
+	net_context_free(l->context, host);
 	return r;
-}
-
-/*
- * Each channel has a part of its own. In a common pool, pieces of one side could be all in the hands of channel 0 and of
- * the other side in those of channel 1, each waiting for the other for ever; and holes left by small pieces could keep
- * a large one out.
- */
-gantry_result net_link_pool(struct net_conn *nc, size_t size)
-{
-	struct net_link *l = nc->link;
-	size_t share, from;
-
-	size = (size + NET_POOL_UNIT - 1) / NET_POOL_UNIT * NET_POOL_UNIT;
-	if (!l->pool_host && size > NET_POOL_MAX)
-		FAIL_NOW(GANTRY_ERR_CONFIG, "a pool of %s is too large, at most %s (GANTRY_NET_POOL)", SIZE_TEXT(size),
-			 SIZE_TEXT(NET_POOL_MAX));
-	if (!l->pool_host) {
-		TRY_NOW(net_link_alloc(l, size, &l->pool_host, &l->pool_dev, &l->pool_mr));
-		l->pool_size = size;
-	}
-	share = l->pool_size / (size_t)l->nchannels / NET_POOL_UNIT * NET_POOL_UNIT;
-	from = l->shared ? (size_t)nc->channel * share : 0;
-	gantry_pinned_init(&nc->pool, l->device, NET_POOL_UNIT);
-	return gantry_pinned_add(&nc->pool, l->pool_host + from, l->pool_dev + from, share, 2 * GANTRY_STEPS + 1);
-}
-
-bool net_pool_take(struct net_conn *nc, uint64_t size, struct net_step *s)
-{
-	s->piece = gantry_pinned_take(&nc->pool, size);
-	if (!s->piece)
-		return false;
-	s->data = (char *)s->piece->host;
-	s->place = (uint64_t)(s->data - nc->link->pool_host);
-	s->mr = nc->link->pool_mr;
-	s->mode = GANTRY_MODE_OFFSET;
-	return true;
-}
-
-void net_pool_give(struct net_conn *nc, struct net_step *s)
-{
-	gantry_pinned_give(&nc->pool, s->piece);
-	s->piece = NULL;
 }
 
 void *net_link_mr_of(struct net_link *l, const void *p, uint64_t size)
@@ -400,7 +365,7 @@ gantry_result net_register(struct gantry_proxy_conn *pc, void *ptr, size_t size,
 		}
 	}
 	TRY(l->device->ops->pointer(l->device, ptr, &info));
-	if (info.kind == GANTRY_MEM_DEVICE && !l->gdr) {
+	if (info.kind == GANTRY_MEM_DEVICE && !l->context->gdr) {
 		r = GANTRY_ERR_UNSUPPORTED; /* no news: the caller copies through a ring */
 		goto out;
 	}
@@ -410,7 +375,8 @@ gantry_result net_register(struct gantry_proxy_conn *pc, void *ptr, size_t size,
 	m->base = ptr;
 	m->size = size;
 	m->refs = 1;
-	TRY(reg_mr(l, ptr, size, info.kind == GANTRY_MEM_DEVICE ? GANTRY_NET_PTR_CUDA : GANTRY_NET_PTR_HOST, &m->mr));
+	TRY(net_link_register(l, ptr, size, info.kind == GANTRY_MEM_DEVICE ? GANTRY_NET_PTR_CUDA : GANTRY_NET_PTR_HOST,
+			      &m->mr));
 	gantry_list_append(&l->memory, &m->node);
 	*ret_handle = m;
 	m = NULL;

@@ -4,8 +4,8 @@
  *
  *   context  one network and its context per communicator (net_link.c)
  *   link     one network connection per peer and direction, shared by the channels on Gantry's own network, whose tags
- *            are independent of each other; elsewhere each channel has one. The pool that OFFSET steps live in;
- *            registered user memory (net_link.c)
+ *            are independent of each other; elsewhere each channel has one. Registered user memory (net_link.c)
+ *   pool     where OFFSET steps live, of all channels and peers (net_pool.c)
  *   conn     one end of one channel: FIFO, rings of LL and LL128, requests in flight (net.c)
  *
  * The progress thread owns requests, pieces and counters; the callers' threads own connecting. Registered memory is
@@ -23,7 +23,6 @@
 enum {
 	NET_STAGE_STEP = 16384, /* where the proxy packs and unpacks either */
 	NET_POOL_UNIT = 4096,
-	NET_POOL_MAX = 65536 * NET_POOL_UNIT,
 	NET_CHANNELS_MAX = 32,
 	NET_RECVS = 64, /* grouped receives in flight per link */
 	/* Tags of channels that share a link (net_progress.c); those of send and recv are the channels' numbers. */
@@ -44,6 +43,9 @@ struct net_context {
 	void *ctx;
 	int dev;
 	struct gantry_net_properties props;
+	int gdr; /* Simple buffers are in the device's own memory */
+	int mem_type;
+	struct gantry_list pools; /* net_pool.c's lock */
 };
 
 struct net_mem {
@@ -69,22 +71,23 @@ struct net_link {
 	int refs;		 /* under the lock of all links */
 	uint64_t comm_id;
 	int me, peer, send, shared;
-	int nchannels;		      /* that share the pool */
+	int channels, nchannels;      /* of the communicator, and of those on this link */
 	struct gantry_device *device; /* borrowed */
 	struct net_context *context;  /* counted */
 	void *listen, *comm;	      /* the network's */
 	unsigned char handle[GANTRY_NET_HANDLE_SIZE];
-	int gdr; /* Simple buffers are in the device's own memory */
-	int mem_type;
 	struct gantry_proxy_conn *subs[NET_CHANNELS_MAX];
-	int nsubs;		    /* highest channel + 1 */
-	struct net_conn *gone;	    /* freed ends; under the lock of all links */
-	char *pool_host, *pool_dev; /* shared out among the channels: net_conn's pool */
-	size_t pool_size;
+	int nsubs;	       /* highest channel + 1 */
+	struct net_conn *gone; /* freed ends; under the lock of all links */
+	struct net_pool *pool; /* counted */
 	void *pool_mr;
-	/* Receives in flight, oldest first. */
+	int pool_slot; /* the first of its reserves there */
+	/* Receives in flight, and their numbers in the order in which they were posted. Channels are at different places,
+	 * so receives end in any order. */
 	struct net_recv recvs[NET_RECVS];
-	uint64_t recv_head, recv_tail;
+	uint64_t recvs_used; /* a bit for each */
+	uint8_t recv_order[NET_RECVS];
+	int nrecvs;
 	/* User memory. */
 	struct net_link_mu mu;
 	struct gantry_list memory;
@@ -96,7 +99,8 @@ struct net_step {
 	char *data;
 	void *mr;
 	struct gantry_piece *piece; /* of the pool; NULL: none */
-	uint32_t mode, place_set;
+	bool shared;		    /* it is of the part that all connections share */
+	uint32_t mode;
 	uint64_t size, place;
 };
 
@@ -110,7 +114,9 @@ struct net_conn {
 	char *ring_host, *ring_dev;   /* NORMAL: Simple steps */
 	size_t ring_size;
 	void *ring_mr, *stage_mr;
-	struct gantry_pinned pool; /* OFFSET: this channel's part of the link's */
+	struct gantry_pinned reserve; /* OFFSET: of the pool, this connection's own */
+	char *pool_dev;		      /* base of the offsets; NULL: no pool */
+	uint64_t held;		      /* bytes of the pool's shared part */
 	struct net_step steps[GANTRY_STEPS];
 	uint64_t numbers, arrived; /* receives posted and handed over */
 	int prepared;		   /* recv: steps[posted % STEPS] is filled in, the receive is not posted yet */
@@ -128,13 +134,21 @@ gantry_result net_link_get(struct gantry_connector *c, struct net_link **ret_lin
 void net_link_put(struct net_link *l, int channel);
 /* The end of a conn: its memory goes when the link is closed, because requests that were cut short may refer to it. */
 void net_link_retire(struct net_conn *nc);
-/* The memory the network moves data from and to, registered. */
+/* The memory the network moves data from and to. */
+gantry_result net_context_alloc(struct net_context *x, size_t size, char **ret_host, char **ret_dev);
+void net_context_free(struct net_context *x, char *host);
+gantry_result net_link_register(struct net_link *l, char *p, size_t size, int type, void **ret_mr);
+/* The same, registered. */
 gantry_result net_link_alloc(struct net_link *l, size_t size, char **ret_host, char **ret_dev, void **ret_mr);
-/* The link's pool, made when it is first asked for, and the channel's part of it. */
-gantry_result net_link_pool(struct net_conn *nc, size_t size);
-/* false: the channel's part of the pool is full. */
-bool net_pool_take(struct net_conn *nc, uint64_t size, struct net_step *s);
+/* Gives a conn its reserve in a pool; step: the largest that this rank has. */
+gantry_result net_pool_join(struct net_conn *nc, int nranks, size_t step);
+/* The end of a link: before its connection is closed, and after. */
+void net_pool_deregister(struct net_link *l);
+void net_pool_leave(struct net_link *l);
+/* AGAIN: there is no room now. */
+gantry_result net_pool_take(struct net_conn *nc, uint64_t size, struct net_step *s);
 void net_pool_give(struct net_conn *nc, struct net_step *s);
+void net_count_recv(int buffers);
 void *net_link_mr_of(struct net_link *l, const void *p, uint64_t size); /* NULL: not registered */
 
 gantry_result net_progress(struct gantry_proxy_conn *pc, int *ret_worked);

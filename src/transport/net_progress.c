@@ -69,7 +69,7 @@ static int pack_ll(const struct net_conn *nc, const struct gantry_proxy_op *op, 
 }
 
 /* Space for the steps that the kernel will fill. */
-static void offer(struct gantry_proxy_conn *pc, struct net_conn *nc, int *worked)
+static gantry_result offer(struct gantry_proxy_conn *pc, struct net_conn *nc, int *worked)
 {
 	while (pc->posted < pc->end && pc->posted < pc->done + GANTRY_STEPS) {
 		struct gantry_proxy_op *op = gantry_proxy_op_of(pc, pc->posted);
@@ -80,20 +80,23 @@ static void offer(struct gantry_proxy_conn *pc, struct net_conn *nc, int *worked
 			continue;
 		}
 		if (pc->posted + op->slice_steps > pc->done + GANTRY_STEPS)
-			return;
+			break;
 		s->piece = NULL;
 		if (op->proto == GANTRY_PROTO_SIMPLE && !op->ptr && !nc->ring_host) {
 			uint64_t size = gantry_proxy_step_bytes(op, pc->posted);
+			gantry_result r = net_pool_take(nc, size, s);
 
-			if (!net_pool_take(nc, size, s)) {
+			if (r == GANTRY_AGAIN) {
 				gantry_proxy_waits(pc, GANTRY_WAIT_SPACE);
-				return;
+				break;
 			}
+			TRY_NOW(r);
 			gantry_proxy_offer(pc, pc->posted, s->place, size);
 		}
 		pc->posted += op->slice_steps;
 		*worked = 1;
 	}
+	return GANTRY_OK;
 }
 
 /* Where the step's bytes are. AGAIN: the kernel has not posted it, or its lines are not all there. */
@@ -121,7 +124,7 @@ static gantry_result locate(struct gantry_proxy_conn *pc, struct net_conn *nc, c
 	} else if (s->mode == GANTRY_MODE_NORMAL && nc->ring_host) {
 		s->data = nc->ring_host + slot * (nc->ring_size / GANTRY_STEPS);
 		s->mr = nc->ring_mr;
-	} else if (s->mode != GANTRY_MODE_OFFSET || !s->piece || place != s->place) {
+	} else if (s->mode != GANTRY_MODE_OFFSET || !s->piece || place != s->place || s->size > s->piece->size) {
 		FAIL_NOW(GANTRY_ERR_INTERNAL, "a kernel posted step %llu in mode %u at %llu", (unsigned long long)step,
 			 s->mode, (unsigned long long)place);
 	}
@@ -195,8 +198,8 @@ out:
 
 /* ---- receiving ---- */
 
-/* Chooses where the next step goes. 0: it cannot be posted now. */
-static int prepare(struct gantry_proxy_conn *pc, struct net_conn *nc)
+/* Chooses where the next step goes. AGAIN: it cannot be posted now. */
+static gantry_result prepare(struct gantry_proxy_conn *pc, struct net_conn *nc)
 {
 	uint64_t step = pc->posted, slot = step % GANTRY_STEPS, size, offered, place;
 	struct net_step *s = &nc->steps[slot];
@@ -204,11 +207,11 @@ static int prepare(struct gantry_proxy_conn *pc, struct net_conn *nc)
 	uint32_t mode = GANTRY_MODE_NORMAL;
 
 	if (nc->prepared)
-		return 1;
+		return GANTRY_OK;
 	size = gantry_proxy_step_bytes(op, step);
 	if (op->ptr && !gantry_proxy_offered_as(pc, step, &mode, &offered, &place)) {
 		gantry_proxy_waits(pc, GANTRY_WAIT_KERNEL);
-		return 0;
+		return GANTRY_AGAIN;
 	}
 	s->piece = NULL;
 	s->mode = GANTRY_MODE_NORMAL;
@@ -225,13 +228,17 @@ static int prepare(struct gantry_proxy_conn *pc, struct net_conn *nc)
 	} else if (nc->ring_host) {
 		s->data = nc->ring_host + slot * (nc->ring_size / GANTRY_STEPS);
 		s->mr = nc->ring_mr;
-	} else if (!net_pool_take(nc, size, s)) {
-		gantry_proxy_waits(pc, GANTRY_WAIT_SPACE);
-		return 0;
+	} else {
+		gantry_result r = net_pool_take(nc, size, s);
+
+		if (r == GANTRY_AGAIN)
+			gantry_proxy_waits(pc, GANTRY_WAIT_SPACE);
+		if (r != GANTRY_OK)
+			return r;
 	}
 	s->size = size;
 	nc->prepared = 1;
-	return 1;
+	return GANTRY_OK;
 }
 
 /* Requests are shared out: receives of one channel that wait must not keep those of another from being posted. */
@@ -240,16 +247,19 @@ static int has_request(const struct net_conn *nc)
 	return nc->numbers - nc->arrived < NET_RECVS / (uint64_t)nc->link->nchannels;
 }
 
-static int can_post(struct gantry_proxy_conn *pc, uint32_t call)
+/* AGAIN: the channel has no step of that call to post now. */
+static gantry_result find_step(struct gantry_proxy_conn *pc, uint32_t call)
 {
 	struct gantry_proxy_op *op = NULL;
 
 	if (!pc || !pc->first)
-		return 0;
+		return GANTRY_AGAIN;
 	if (pc->posted < pc->end)
 		op = gantry_proxy_op_of(pc, pc->posted);
-	return op && op->id == call && pc->posted + op->slice_steps <= pc->done + GANTRY_STEPS &&
-	       (op->exact || has_request(pc->resources)) && prepare(pc, pc->resources);
+	if (!op || op->id != call || pc->posted + op->slice_steps > pc->done + GANTRY_STEPS ||
+	    (!op->exact && !has_request(pc->resources)))
+		return GANTRY_AGAIN;
+	return prepare(pc, pc->resources);
 }
 
 /*
@@ -292,7 +302,8 @@ static int oldest_call(const struct net_link *l, uint32_t *ret_call)
 static gantry_result post_group(struct net_link *l, int *ret_posted)
 {
 	struct gantry_net *net = l->context->net;
-	struct net_recv *recv = &l->recvs[l->recv_tail % NET_RECVS];
+	int at = __builtin_ctzll(~l->recvs_used);
+	struct net_recv *recv = &l->recvs[at];
 	int limit = l->shared ? l->context->props.max_recvs : 1, tags[GANTRY_NET_MAX_RECVS];
 	void *data[GANTRY_NET_MAX_RECVS], *mrs[GANTRY_NET_MAX_RECVS];
 	size_t sizes[GANTRY_NET_MAX_RECVS];
@@ -304,10 +315,12 @@ static gantry_result post_group(struct net_link *l, int *ret_posted)
 	if (limit > GANTRY_NET_MAX_RECVS)
 		limit = GANTRY_NET_MAX_RECVS;
 	for (int i = 0; i < l->nsubs && recv->n < limit; i++) {
+		gantry_result r = find_step(l->subs[i], call);
 		struct net_step *s;
 
-		if (!can_post(l->subs[i], call) || (recv->n && !may_group(l->subs[i])))
+		if (r == GANTRY_AGAIN || (r == GANTRY_OK && recv->n && !may_group(l->subs[i])))
 			continue;
+		TRY_NOW(r);
 		if (!may_group(l->subs[i]))
 			limit = 1;
 		s = &((struct net_conn *)l->subs[i]->resources)->steps[l->subs[i]->posted % GANTRY_STEPS];
@@ -330,7 +343,9 @@ static gantry_result post_group(struct net_link *l, int *ret_posted)
 		recv->number[i] = ((struct net_conn *)pc->resources)->numbers++;
 		pc->posted += gantry_proxy_op_of(pc, pc->posted)->slice_steps;
 	}
-	l->recv_tail++;
+	l->recvs_used |= 1ull << at;
+	l->recv_order[l->nrecvs++] = (uint8_t)at;
+	net_count_recv(recv->n);
 	*ret_posted = 1;
 	return GANTRY_OK;
 }
@@ -383,7 +398,7 @@ static gantry_result start_flush(struct net_link *l, struct net_recv *recv)
 	int sizes[GANTRY_NET_MAX_RECVS], n = 0;
 
 	recv->request = NULL;
-	if (!l->gdr && !gantry_params()->net_flush)
+	if (!l->context->gdr && !gantry_params()->net_flush)
 		return GANTRY_OK;
 	for (int i = 0; i < recv->n; i++) {
 		struct net_step *s = &((struct net_conn *)recv->pc[i]->resources)->steps[recv->step[i] % GANTRY_STEPS];
@@ -457,16 +472,21 @@ static gantry_result complete_one(struct net_link *l, struct net_recv *recv, int
  */
 static gantry_result complete_recvs(struct net_link *l, int *worked)
 {
-	for (uint64_t i = l->recv_head; i < l->recv_tail; i++) {
-		struct net_recv *recv = &l->recvs[i % NET_RECVS];
+	int kept = 0, stuck = 0;
 
-		if (!recv->over && is_next(recv))
+	for (int i = 0; i < l->nrecvs; i++) {
+		int at = l->recv_order[i];
+		struct net_recv *recv = &l->recvs[at];
+
+		if (!stuck && is_next(recv))
 			TRY_NOW(complete_one(l, recv, worked));
-		if (!recv->over && !l->shared)
-			break;
+		stuck |= !recv->over && !l->shared;
+		if (recv->over)
+			l->recvs_used &= ~(1ull << at);
+		else
+			l->recv_order[kept++] = (uint8_t)at;
 	}
-	while (l->recv_head < l->recv_tail && l->recvs[l->recv_head % NET_RECVS].over)
-		l->recv_head++;
+	l->nrecvs = kept;
 	return GANTRY_OK;
 }
 
@@ -507,7 +527,7 @@ static gantry_result recv_progress(struct gantry_proxy_conn *pc, int *ret_worked
 	struct net_link *l = nc->link;
 
 	if (leads(l, pc)) {
-		for (int posted = 1; posted && l->recv_tail - l->recv_head < NET_RECVS; *ret_worked |= posted) {
+		for (int posted = 1; posted && l->nrecvs < NET_RECVS; *ret_worked |= posted) {
 			posted = 0;
 			TRY_NOW(post_group(l, &posted));
 		}
@@ -523,7 +543,7 @@ gantry_result net_progress(struct gantry_proxy_conn *pc, int *ret_worked)
 
 	if (!pc->send)
 		return recv_progress(pc, ret_worked);
-	offer(pc, nc, ret_worked);
+	TRY_NOW(offer(pc, nc, ret_worked));
 	TRY_NOW(transmit(pc, nc, ret_worked));
 	return complete_sends(pc, nc, ret_worked);
 }

@@ -17,6 +17,14 @@ gantry_result gantry_transport_choose(const struct gantry_peer_info *me, const s
 				      const char *wanted, const struct gantry_transport **ret_transport);
 /* ERR_CONFIG unless every name in the list exists: a slip of the pen must not silently leave a transport out. */
 gantry_result gantry_transport_check(const char *wanted);
+/* What the net transports of the process have done, since it began; for tests and reports. */
+struct gantry_net_counts {
+	uint64_t pool_pieces;	 /* of pools, for OFFSET steps */
+	uint64_t pool_shared;	 /* of these, from the part that all connections share */
+	uint64_t pool_mixed;	 /* of those, while two channels and two peers at least had some at once */
+	uint64_t recvs, grouped; /* receives, and those of several channels at once */
+};
+void gantry_transport_net_counts(struct gantry_net_counts *ret);
 /* Loads the libraries of GANTRY_TRANSPORT_LIBS, once. */
 gantry_result gantry_transport_load_libs(void);
 

@@ -34,6 +34,8 @@ struct block {
 	struct gantry_eventcount *eventcount;
 	uint32_t *data;
 	uint32_t result;
+	int from, to; /* operations that it runs */
+	uint64_t ids; /* of operations so far */
 	pthread_t thread;
 };
 
@@ -87,33 +89,34 @@ static uint64_t steps_sent(const struct op *op, const struct gantry_conn *conn, 
 static uint32_t run_op(struct block *b, const struct op *op, uint64_t first)
 {
 	struct gantry_conn *recv = &b->rx.c.conn, *send = &b->tx.c.conn;
-	struct dev_prims p = {.recv = &recv,
-			      .send = &send,
-			      .nrecv = 1,
-			      .nsend = 1,
-			      .proto = op->proto,
-			      .type = GANTRY_TYPE_UINT32,
-			      .op = GANTRY_OP_SUM,
-			      .input = (char *)(b->data + first),
-			      .output = (char *)(b->data + first)};
+	struct dev_prims p = {.id = ++b->ids, .proto = op->proto, .type = GANTRY_TYPE_UINT32, .op = GANTRY_OP_SUM};
 	int before = (b->rank + RANKS - 1) % RANKS;
+	uint64_t chunk;
 
-	dev_prims_init(&p, op->slice, op->chunk);
-	for (uint64_t at = 0; at < op->count && !p.error; at += RANKS * p.chunk) {
-		uint64_t from, n = part_of(op, at, p.chunk, part_sent(b->rank, 0), &from);
+	dev_prims_init(&p, send->step_bytes[op->proto], op->slice, op->chunk);
+	chunk = p.error ? 1 : p.slice * (op->chunk / p.slice_steps);
+	for (uint64_t at = 0; at < op->count && !p.error; at += RANKS * chunk) {
+		for (int k = -1; k < 2 * RANKS - 2; k++) {
+			uint64_t from,
+				n = part_of(op, at, chunk, part_sent(k < 0 ? b->rank : before, k < 0 ? 0 : k), &from);
+			uint32_t what = k < 0		    ? PRIM_IN | PRIM_SEND
+					: k < RANKS - 2	    ? PRIM_IN | PRIM_RECV | PRIM_SEND
+					: k == RANKS - 2    ? PRIM_IN | PRIM_RECV | PRIM_OUT | PRIM_SEND
+					: k < 2 * RANKS - 3 ? PRIM_RECV | PRIM_OUT | PRIM_SEND
+							    : PRIM_RECV | PRIM_OUT;
+			struct prim_slice s = {.what = what,
+					       .last = k == RANKS - 2,
+					       .nrecv = what & PRIM_RECV ? 1 : 0,
+					       .nsend = what & PRIM_SEND ? 1 : 0,
+					       .recv = &recv,
+					       .send = &send,
+					       .in = (const char *)(b->data + first + from),
+					       .out = (char *)(b->data + first + from),
+					       .count = n};
 
-		dev_prims_move(&p, GANTRY_PRIM_SEND, from, from, n, 0);
-		for (int k = 0; k < 2 * RANKS - 2; k++) {
-			uint32_t what = k < RANKS - 2	    ? GANTRY_PRIM_RECV_REDUCE_SEND
-					: k == RANKS - 2    ? GANTRY_PRIM_RECV_REDUCE_COPY_SEND
-					: k < 2 * RANKS - 3 ? GANTRY_PRIM_RECV_COPY_SEND
-							    : GANTRY_PRIM_RECV;
-
-			n = part_of(op, at, p.chunk, part_sent(before, k), &from);
-			dev_prims_move(&p, what, from, from, n, k == RANKS - 2);
+			dev_prims_move(&p, &s);
 		}
 	}
-	dev_prims_end(&p);
 	return p.error;
 }
 
@@ -124,8 +127,9 @@ static void *block_main(void *arg)
 
 	dev_self = (struct dev_thread){
 		.lanes = 1, .blocks = 1, .abort = &abort_flag, .eventcount = b->eventcount, .team = NULL};
-	for (int i = 0; i < nops && !b->result; first += ops[i++].count)
-		b->result = run_op(b, &ops[i], first);
+	for (int i = 0; i < b->to && !b->result; first += ops[i++].count)
+		if (i >= b->from)
+			b->result = run_op(b, &ops[i], first);
 	return NULL;
 }
 
@@ -174,8 +178,7 @@ static void check_data(const struct block *b)
 	}
 }
 
-/* All operations; early: the proxies know of all of them before the kernels begin, else of each a little later. */
-static void run_ops(int early)
+static void put_data(void)
 {
 	for (int r = 0; r < RANKS; r++) {
 		for (int ch = 0; ch < nchannels; ch++) {
@@ -183,28 +186,69 @@ static void run_ops(int early)
 				blocks[r][ch].data[i] = value(r, ch, i);
 		}
 	}
-	for (int i = 0; early && i < nops; i++)
-		append_all(i);
-	for (int i = 0; i < RANKS * nchannels; i++) {
+}
+
+/* The kernels of channels [first, end). */
+static void start_blocks(int first, int end, int from, int to)
+{
+	for (int i = RANKS * first; i < RANKS * end; i++) {
 		struct block *b = &blocks[i % RANKS][i / RANKS];
 
+		b->from = from;
+		b->to = to;
 		CHECK_EQ(pthread_create(&b->thread, NULL, block_main, b), 0);
 	}
-	for (int i = 0; !early && i < nops; i++) {
-		append_all(i);
-		usleep(500);
-	}
-	for (int i = 0; i < RANKS * nchannels; i++) {
+}
+
+static void join_blocks(int first, int end)
+{
+	for (int i = RANKS * first; i < RANKS * end; i++) {
 		struct block *b = &blocks[i % RANKS][i / RANKS];
 
 		pthread_join(b->thread, NULL);
 		CHECK_OK(b->result);
 	}
+}
+
+static void finish_ops(void)
+{
 	WAIT_WHILE (gantry_proxy_group_pending(group))
 		usleep(100);
 	CHECK_OK(gantry_proxy_group_error(group));
 	for (int i = 0; i < RANKS * nchannels; i++)
 		check_data(&blocks[i % RANKS][i / RANKS]);
+}
+
+/* All operations; early: the proxies know of all of them before the kernels begin, else of each a little later. */
+static void run_ops(int early)
+{
+	put_data();
+	for (int i = 0; early && i < nops; i++)
+		append_all(i);
+	start_blocks(0, nchannels, 0, nops);
+	for (int i = 0; !early && i < nops; i++) {
+		append_all(i);
+		usleep(500);
+	}
+	join_blocks(0, nchannels);
+	finish_ops();
+}
+
+/* The same, one channel after the other: those that wait hold what space they can get, and nobody may need it. */
+static void run_in_turn(int last_first)
+{
+	put_data();
+	for (int i = 0; i < nops; i++) {
+		append_all(i);
+		for (int k = 0; k < nchannels; k++) {
+			int ch = last_first ? nchannels - 1 - k : k;
+
+			usleep(2000); /* until the proxies have given out what they can */
+			start_blocks(ch, ch + 1, i, i + 1);
+			join_blocks(ch, ch + 1);
+		}
+	}
+	finish_ops();
 }
 
 /* ---- connections ---- */
@@ -222,6 +266,7 @@ static void end_open(struct end *e, const struct gantry_transport *t, int me, in
 					 .send = send,
 					 .channel = channel,
 					 .nchannels = nchannels,
+					 .nranks = RANKS,
 					 .eventcount = b->eventcount,
 					 .eventcount_handle = &eventcounts_handle,
 					 .eventcount_offset = (uint64_t)((char *)b->eventcount - (char *)eventcounts),
@@ -328,8 +373,10 @@ static void run_world(const struct gantry_transport *t, int channels, int lines)
 	CASE("%s, channels: %d", t->name, channels);
 	plan(lines);
 	world_open(t, channels);
-	for (int i = 0; i < 6; i++)
+	for (int i = 0; i < 4; i++)
 		run_ops(i % 2);
+	for (int i = 0; channels > 1 && i < 2; i++)
+		run_in_turn(i);
 	world_close();
 }
 
@@ -355,11 +402,19 @@ TEST(net_ring)
 
 TEST(net_pool)
 {
+	struct gantry_net_counts before, after;
+
 	set_params("GANTRY_NET_BUFFERS", "pool");
 	for (int ch = 1; ch <= CHANNELS_MOST; ch++) {
+		gantry_transport_net_counts(&before);
 		run_world(&gantry_transport_net, ch, 1);
+		gantry_transport_net_counts(&after);
 		CHECK(count_steps(GANTRY_MODE_OFFSET) > 0);
 		CHECK_EQ(count_steps(GANTRY_MODE_NORMAL), 0);
+		CHECK(after.pool_pieces > before.pool_pieces);
+		CHECK(after.pool_shared > before.pool_shared);
+		CHECK_EQ(after.pool_mixed > before.pool_mixed, ch > 1);
+		CHECK_EQ(after.grouped, before.grouped); /* they would wait for each other */
 	}
 }
 

@@ -38,6 +38,7 @@ static gantry_result begin(struct gantry_comm *comm, struct comm_conn *cc, int p
 	c->channel = channel;
 	c->nchannels = comm->nchannels;
 	c->nranks = comm->nranks;
+	c->traffic_class = comm->life.traffic_class;
 	c->eventcount = comm->eventcounts ? &comm->eventcounts[channel] : NULL;
 	c->eventcount_handle = comm->eventcounts ? &comm->eventcounts_handle : NULL;
 	c->eventcount_offset = (uint64_t)channel * sizeof(struct gantry_eventcount);

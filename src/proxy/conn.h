@@ -22,7 +22,8 @@ struct gantry_connector {
 	uint64_t comm_id; /* the same on all ranks */
 	int send;
 	int channel, nchannels;
-	int nranks; /* of the communicator */
+	int nranks;	   /* of the communicator */
+	int traffic_class; /* as IP_TOS has it; 0: none */
 	struct gantry_eventcount *eventcount; /* what this end's kernels sleep on; NULL: they never sleep */
 	/* struct gantry_ipc_handle of the page that it lies in, with others; NULL if there is none */
 	const void *eventcount_handle;

@@ -99,8 +99,9 @@ static gantry_result setup(struct gantry_connector *c, struct gantry_connect_inf
 				.ll128_step = GANTRY_ENDS_LL128_STEP};
 
 	if (!c->send && !l->listen && !l->comm)
-		TRY_NOW(l->context->net->ops->listen(l->context->net, l->context->ctx, l->context->dev, l->handle,
-						     &l->listen));
+		TRY_NOW(l->context->net->ops->listen(l->context->net, l->context->ctx, l->context->listen_dev,
+						     l->handle, &l->listen));
+	net_rails_describe(l->context, &info);
 	memcpy(info.handle, l->handle, sizeof(info.handle));
 	memset(ret_info, 0, sizeof(*ret_info));
 	memcpy(ret_info, &info, sizeof(info));
@@ -127,6 +128,12 @@ static gantry_result check_info(const struct gantry_connector *c, const struct g
 	return GANTRY_OK;
 }
 
+/* Its addresses are this rank's own. */
+static int is_here(const struct gantry_connector *c)
+{
+	return c->me->host == c->peer->host && c->me->net_ns == c->peer->net_ns;
+}
+
 /* The network's connection: made by whichever channel comes first, then there for all. */
 static gantry_result link_connect(struct gantry_connector *c, struct net_link *l, struct net_info *info)
 {
@@ -137,8 +144,10 @@ static gantry_result link_connect(struct gantry_connector *c, struct net_link *l
 		return GANTRY_OK;
 	if (c->send && !l->handle[0] && !memcmp(l->handle, l->handle + 1, sizeof(l->handle) - 1))
 		memcpy(l->handle, info->handle, sizeof(l->handle)); /* the network keeps its state in it */
+	if (c->send && l->dev < 0)
+		TRY(net_rails_choose(l->context, info, is_here(c), &l->dev));
 	if (c->send)
-		TRY(net->ops->connect(net, l->context->ctx, l->context->dev, l->handle, &l->comm, NULL));
+		TRY(net->ops->connect(net, l->context->ctx, l->dev, l->handle, &l->comm, NULL));
 	else
 		TRY(net->ops->accept(net, l->listen, &l->comm, NULL));
 	if (!l->comm)

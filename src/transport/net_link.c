@@ -92,10 +92,15 @@ static gantry_result check_device(const struct gantry_net *net, int dev, const s
 }
 
 /* ERR_UNSUPPORTED, naming network, device and property, when the communicator cannot use the device. */
-static gantry_result context_get(uint64_t comm_id, struct gantry_device *device, struct net_context **ret_context)
+static gantry_result context_get(const struct gantry_connector *c, struct net_context **ret_context)
 {
 	gantry_result r = GANTRY_OK;
 	struct net_context *x = NULL;
+	uint64_t comm_id = c->comm_id;
+	struct gantry_device *device = c->device;
+	/* The upper six bits of IP_TOS are the DSCP; 0 is what sockets have anyway. */
+	struct gantry_net_config config = {.traffic_class = c->traffic_class ? c->traffic_class >> 2 : GANTRY_NET_UNDEF,
+					   .own_reports = 1};
 
 	contexts_mu_lock(&contexts_mu_one);
 	gantry_list_each_entry (it, &contexts, struct net_context, node) {
@@ -109,10 +114,13 @@ static gantry_result context_get(uint64_t comm_id, struct gantry_device *device,
 	if (!x)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a network context");
 	TRY(find_network(&x->net));
-	TRY(x->net->ops->init(x->net, comm_id, NULL, &x->ctx));
+	TRY(x->net->ops->init(x->net, comm_id, &config, &x->ctx));
 	x->comm_id = comm_id;
 	x->device = device;
 	r = pick_device(x->net, &x->dev, &x->props);
+	x->listen_dev = x->dev;
+	if (r == GANTRY_OK)
+		r = net_rails_find(x);
 	if (r == GANTRY_OK)
 		r = check_device(x->net, x->dev, &x->props);
 	if (r != GANTRY_OK) {
@@ -166,8 +174,9 @@ static gantry_result create(struct gantry_connector *c, struct net_link **ret_li
 	l->me = c->me->rank;
 	l->peer = c->peer->rank;
 	l->send = c->send;
+	l->dev = -1;
 	l->device = c->device;
-	TRY(context_get(c->comm_id, c->device, &l->context));
+	TRY(context_get(c, &l->context));
 	/* Of a plugin's connection only posting order is certain: channels of a collective would wait for each other. */
 	l->shared = l->context->net == gantry_net_tcp() && l->context->props.max_recvs > 1 && c->nchannels > 1;
 	l->channels = c->nchannels;

@@ -5,6 +5,7 @@
  *   context  one network and its context per communicator (net_link.c)
  *   link     one network connection per peer and direction, shared by the channels on Gantry's own network, whose tags
  *            are independent of each other; elsewhere each channel has one. Registered user memory (net_link.c)
+ *   rails    the NICs that a context uses (net_rails.c)
  *   pool     where OFFSET steps live, of all channels and peers (net_pool.c)
  *   conn     one end of one channel: FIFO, rings of LL and LL128, requests in flight (net.c)
  *
@@ -18,6 +19,7 @@
 #include "base/mutex.h"
 #include "device/device.h"
 #include "device/pinned.h"
+#include "inet/nic.h"
 #include "transport/ends.h"
 
 enum {
@@ -32,6 +34,12 @@ enum {
 	NET_P2P_MIN = 16384,	  /* the least maxP2pBytes of a network: steps of LL and LL128 have a fixed size */
 };
 
+/* A NIC of Gantry's own network (net_rails.c). */
+struct net_rail {
+	int dev;
+	struct gantry_addr addr;
+};
+
 /* The network that the transport uses: Gantry's own unless GANTRY_NET_PLUGIN names one. Ranks of one process have
  * contexts of their own. */
 struct net_context {
@@ -41,7 +49,9 @@ struct net_context {
 	struct gantry_device *device; /* borrowed */
 	struct gantry_net *net;	      /* borrowed */
 	void *ctx;
-	int dev;
+	int dev, listen_dev; /* the best one, and the rails together if there are several */
+	struct net_rail rails[GANTRY_NET_MAX_RAILS];
+	int nrails;
 	struct gantry_net_properties props;
 	int gdr; /* Simple buffers are in the device's own memory */
 	int mem_type;
@@ -75,6 +85,7 @@ struct net_link {
 	struct gantry_device *device; /* borrowed */
 	struct net_context *context;  /* counted */
 	void *listen, *comm;	      /* the network's */
+	int dev;		      /* sending end: by which it connects; -1: not chosen yet */
 	unsigned char handle[GANTRY_NET_HANDLE_SIZE];
 	struct gantry_proxy_conn *subs[NET_CHANNELS_MAX];
 	int nsubs;	       /* highest channel + 1 */
@@ -123,13 +134,25 @@ struct net_conn {
 	int channel;
 };
 
+struct net_rail_info {
+	uint16_t family;
+	unsigned char addr[16]; /* as it travels in packets */
+};
+
 struct net_info {
 	uint32_t magic, max_recvs;
 	uint64_t max_step;
 	uint32_t ll_step, ll128_step;
 	unsigned char handle[GANTRY_NET_HANDLE_SIZE];
+	uint32_t nrails;
+	struct net_rail_info rails[GANTRY_NET_MAX_RAILS];
 };
 
+/* The context's rails, if there are several worth using, and with them its devices and properties. */
+gantry_result net_rails_find(struct net_context *x);
+void net_rails_describe(const struct net_context *x, struct net_info *info);
+/* The device by which to connect to a peer. is_here: it has the same interfaces. */
+gantry_result net_rails_choose(const struct net_context *x, const struct net_info *peer, int is_here, int *ret_dev);
 gantry_result net_link_get(struct gantry_connector *c, struct net_link **ret_link);
 void net_link_put(struct net_link *l, int channel);
 /* The end of a conn: its memory goes when the link is closed, because requests that were cut short may refer to it. */

@@ -44,7 +44,7 @@ static struct gantry_proxy *proxy;
 static struct gantry_proxy_group *group;
 static struct gantry_peer_info infos[RANKS];
 static struct block blocks[RANKS][CHANNELS_MOST];
-static int nchannels;
+static int nchannels, traffic_class;
 static struct op ops[OPS_MOST];
 static int nops;
 static uint32_t abort_flag;
@@ -267,6 +267,7 @@ static void end_open(struct end *e, const struct gantry_transport *t, int me, in
 					 .channel = channel,
 					 .nchannels = nchannels,
 					 .nranks = RANKS,
+					 .traffic_class = traffic_class,
 					 .eventcount = b->eventcount,
 					 .eventcount_handle = &eventcounts_handle,
 					 .eventcount_offset = (uint64_t)((char *)b->eventcount - (char *)eventcounts),
@@ -321,6 +322,22 @@ static void world_open(const struct gantry_transport *t, int channels)
 		}
 		usleep(100);
 	} while (waits);
+}
+
+/* Sockets of this process that have that IP_TOS. */
+static int count_tos(int tos)
+{
+	int n = 0;
+
+	for (int fd = 0; fd < 1024; fd++) {
+		int is = -1, tcp = 0;
+		socklen_t size = sizeof(is), type_size = sizeof(tcp);
+
+		if (getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &tcp, &type_size) == 0 && tcp == IPPROTO_TCP &&
+		    getsockopt(fd, IPPROTO_IP, IP_TOS, &is, &size) == 0)
+			n += is == tos;
+	}
+	return n;
 }
 
 static void world_close(void)
@@ -416,6 +433,20 @@ TEST(net_pool)
 		CHECK_EQ(after.pool_mixed > before.pool_mixed, ch > 1);
 		CHECK_EQ(after.grouped, before.grouped); /* they would wait for each other */
 	}
+}
+
+TEST(net_traffic_class)
+{
+	CHECK_EQ(count_tos(0x48), 0);
+	traffic_class = 0x48;
+	nops = 0;
+	add(5000, 2, 4, GANTRY_PROTO_SIMPLE);
+	world_open(&gantry_transport_net, 1);
+	run_ops(1);
+
+	UNTIL(count_tos(0x48) >= 2 * 2 * RANKS); /* both ends of a control lane and a bulk lane, per pair */
+	world_close();
+	traffic_class = 0;
 }
 
 TEST(shm_copied)

@@ -48,7 +48,7 @@
 #include "device/k_reduce.h"
 #include "device/work.h"
 
-enum { GANTRY_PRIM_PEERS = 8 };
+enum { GANTRY_PRIM_PEERS = 8, PRIM_SOURCES = 2 + GANTRY_PRIM_PEERS };
 /* What a primitive has a part in: its own input and output, data from peers and to peers, a partial result in output. */
 enum { PRIM_IN = 1, PRIM_OUT = 2, PRIM_RECV = 4, PRIM_SEND = 8, PRIM_ACC = 16 };
 enum gantry_prim_kind {
@@ -288,7 +288,7 @@ DEV uint32_t prim_sources(const struct prim_slice *s)
 }
 DEV uint32_t prim_input_at(const struct prim_slice *s)
 {
-	return s->what & PRIM_IN ? (s->what & PRIM_ACC ? 1 : 0) + s->in_at : UINT32_MAX;
+	return s->what & PRIM_IN ? (s->what & PRIM_ACC ? 1 : 0) + s->in_at : DEV_PREMUL_NONE;
 }
 
 /*
@@ -315,25 +315,28 @@ enum { PRIM_LL_BATCH = 1 };
 enum { PRIM_LL_BATCH = 64 };
 #endif
 
-/* Joins source k to those before it: words [from, to) of acc and v. */
-DEV void prim_join(const struct dev_prims *p, const struct prim_slice *s, uint32_t k, uint64_t *acc, const uint64_t *v,
-		   uint32_t from, uint32_t to)
+/* Words [from, to) of all sources, `apart` words from one source to the next, reduced into those of the first. */
+DEV void prim_reduce_words(const struct dev_prims *p, const struct prim_slice *s, uint64_t *words, uint32_t apart,
+			   uint32_t from, uint32_t to)
 {
-	uint32_t at = prim_input_at(s), step = dev_red_step(p->op, k, prim_sources(s), at == 0, s->last);
+	const char *srcs[PRIM_SOURCES];
+	char *dst = (char *)(words + from);
+	struct dev_reduction r;
 
-	if (p->op == GANTRY_OP_PREMUL && at == k && k)
-		dev_words_step(p->type, DEV_RED_PREMUL, acc + from, v + from, acc + from, to - from, p->scalar);
-	else
-		dev_words_step(p->type, step, acc + from, acc + from, v + from, to - from, p->scalar);
-}
-/* When there is only one. */
-DEV void prim_join_single(const struct dev_prims *p, const struct prim_slice *s, uint64_t *acc, uint32_t from,
-			  uint32_t to)
-{
-	uint32_t step = dev_red_single(p->op, s->what & PRIM_IN, s->last);
-
-	if (prim_sources(s) == 1 && step != DEV_RED_NONE)
-		dev_words_step(p->type, step, acc + from, acc + from, acc + from, to - from, p->scalar);
+	r.premul = prim_input_at(s);
+	r.nsrc = prim_sources(s);
+	if (r.nsrc == 1 && dev_red_single(p->op, r.premul, s->last) == DEV_RED_NONE)
+		return;
+	for (uint32_t k = 0; k < r.nsrc; k++)
+		srcs[k] = (const char *)(words + k * apart + from);
+	r.srcs = srcs;
+	r.dsts = &dst;
+	r.ndst = 1;
+	r.type = p->type;
+	r.op = p->op;
+	r.scalar = p->scalar;
+	r.last = s->last;
+	dev_words_reduce(&r, to - from);
 }
 
 /* Words [from, to) of a line, or of a batch of them, whose data is at p and has n bytes. */
@@ -381,28 +384,25 @@ DEV int prim_ll_get(const struct prim_slice *s, uint32_t k, uint64_t i, uint32_t
 DEV int prim_ll(const struct dev_prims *p, const struct prim_slice *s, uint64_t *at)
 {
 	const uint64_t lines = gantry_ll_bytes(s->bytes) / GANTRY_LL_LINE;
-	uint64_t acc[PRIM_LL_BATCH], v[PRIM_LL_BATCH], i;
+	uint64_t words[PRIM_SOURCES * PRIM_LL_BATCH], i;
 	uint32_t tries = DEV_TRIES, m;
 
 	for (; *at * PRIM_LL_BATCH < lines; *at += dev_lanes()) {
 		i = *at * PRIM_LL_BATCH;
 		m = lines - i < PRIM_LL_BATCH ? (uint32_t)(lines - i) : PRIM_LL_BATCH;
-		for (uint32_t k = 0; k < prim_sources(s); k++) {
-			if (!prim_ll_get(s, k, i, m, k ? v : acc, &tries))
+		for (uint32_t k = 0; k < prim_sources(s); k++)
+			if (!prim_ll_get(s, k, i, m, words + k * PRIM_LL_BATCH, &tries))
 				return 0;
-			if (k)
-				prim_join(p, s, k, acc, v, 0, m);
-		}
-		prim_join_single(p, s, acc, 0, m);
+		prim_reduce_words(p, s, words, PRIM_LL_BATCH, 0, m);
 		for (uint32_t r = 0; r < s->nsend; r++) {
 			uint64_t step = s->send[r]->step;
 			char *line = k_ring(s->send[r], GANTRY_PROTO_LL, step) + i * GANTRY_LL_LINE;
 
 			for (uint32_t j = 0; j < m; j++, line += GANTRY_LL_LINE)
-				dev_ll_store((uint64_t *)line, acc[j], gantry_ll_flag(step));
+				dev_ll_store((uint64_t *)line, words[j], gantry_ll_flag(step));
 		}
 		if (s->what & PRIM_OUT)
-			prim_scatter(s->out + i * GANTRY_LL_DATA, acc, s->bytes - i * GANTRY_LL_DATA, 0, m);
+			prim_scatter(s->out + i * GANTRY_LL_DATA, words, s->bytes - i * GANTRY_LL_DATA, 0, m);
 	}
 	return 1;
 }
@@ -433,28 +433,24 @@ DEV int prim_ll128_get(const struct prim_slice *s, uint32_t k, uint64_t i, uint6
 DEV int prim_ll128(const struct dev_prims *p, const struct prim_slice *s, uint64_t *at)
 {
 	const uint32_t width = dev_ll128_width(), groups = dev_lanes() / width, group = dev_lane() / width;
-	const uint32_t words = 16 / width, from = dev_lane() % width * words,
-		       to = from + words < 15 ? from + words : 15;
-	uint64_t acc[16], v[16];
+	const uint32_t each = 16 / width, from = dev_lane() % width * each, to = from + each < 15 ? from + each : 15;
+	uint64_t words[PRIM_SOURCES * 16];
 	uint32_t tries = DEV_TRIES, n;
 
 	for (; group < groups && *at * GANTRY_LL128_DATA < s->bytes; *at += groups) {
 		n = k_ll_part(s->bytes, *at * GANTRY_LL128_DATA, GANTRY_LL128_DATA);
-		for (uint32_t k = 0; k < prim_sources(s); k++) {
-			if (!prim_ll128_get(s, k, *at, k ? v : acc, from, to, &tries))
+		for (uint32_t k = 0; k < prim_sources(s); k++)
+			if (!prim_ll128_get(s, k, *at, words + k * 16, from, to, &tries))
 				return 0;
-			if (k)
-				prim_join(p, s, k, acc, v, from, to);
-		}
-		prim_join_single(p, s, acc, from, to);
+		prim_reduce_words(p, s, words, 16, from, to);
 		for (uint32_t r = 0; r < s->nsend; r++) {
 			uint64_t step = s->send[r]->step;
 			char *line = k_ring(s->send[r], GANTRY_PROTO_LL128, step) + *at * GANTRY_LL128_LINE;
 
-			dev_ll128_put((uint64_t *)line, (const char *)acc, n, gantry_ll128_flag(step));
+			dev_ll128_put((uint64_t *)line, (const char *)words, n, gantry_ll128_flag(step));
 		}
 		if (s->what & PRIM_OUT)
-			prim_scatter(s->out + *at * GANTRY_LL128_DATA, acc, n, from, to);
+			prim_scatter(s->out + *at * GANTRY_LL128_DATA, words, n, from, to);
 	}
 	return 1;
 }
@@ -537,7 +533,7 @@ DEV uint32_t prim_wait_all(struct dev_prims *p, const struct prim_slice *s, uint
 DEV uint32_t prim_simple(struct dev_prims *p, const struct prim_slice *s)
 {
 	uint64_t box[1 + 2 * GANTRY_PRIM_PEERS]; /* error, places */
-	const char *srcs[2 + GANTRY_PRIM_PEERS];
+	const char *srcs[PRIM_SOURCES];
 	char *dsts[1 + GANTRY_PRIM_PEERS];
 	uint32_t nsrc = prim_sources(s), ndst = 0, n = 1 + s->nrecv + s->nsend, i;
 	struct dev_reduction r;
@@ -566,7 +562,7 @@ DEV uint32_t prim_simple(struct dev_prims *p, const struct prim_slice *s)
 	r.type = p->type;
 	r.op = p->op;
 	r.scalar = p->scalar;
-	r.premul_first = prim_input_at(s) == 0;
+	r.premul = prim_input_at(s);
 	r.last = s->last;
 	dev_reduce_copy(&r, s->count);
 	dev_barrier();

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * types_dev.h's steps for GPUs. Part of types_dev.h.
+ * types_dev.h's reductions for GPUs. Part of types_dev.h.
  *
- * A block reduces in packs of 16 bytes: each lane loads four packs of every source, combines their elements in
- * registers and stores four packs to every destination. That needs all pointers to agree modulo 16; what comes before
- * the first and after the last aligned pack, and everything when they do not agree, goes a pack (or a part of one) at a
- * time with loads as wide as each pointer allows.
+ * A block reduces in packs of 16 bytes: each lane loads four packs of every source (two of 8-bit floats), combines their
+ * elements in registers and stores as many to every destination. That needs all pointers to agree modulo 16; what comes
+ * before the first and after the last aligned pack, and everything when they do not agree, goes a pack (or a part of
+ * one) at a time with loads as wide as each pointer allows.
  *
- * 96 loops, one per type and step, would be 4 MB of code in every kernel and minutes of ptxas (tried). So one function
- * knows all types and steps and is called for each pack; it costs some 30 instructions beside the arithmetic. Sums of
- * the types that matter have loops of their own with the addition in line.
+ * 96 loops, one per type and step, would be 4 MB of code in every kernel and minutes of ptxas (tried). So, for the types
+ * that round at every step, one function knows all types and steps and is called for each pack; it costs some 30
+ * instructions beside the arithmetic. Sums of float have a loop of their own with the addition in line. The small floats
+ * stay floats through all steps, which no function could hand on in registers: they have a loop per type with a branch
+ * on the operation in it, the same for all lanes.
  */
 #ifndef GANTRY_DEVICE_TYPES_CUDA_H
 #define GANTRY_DEVICE_TYPES_CUDA_H
@@ -123,7 +125,7 @@ DEV_BIG uint64_t dev_scalar_bits(uint32_t type, uint32_t step, uint64_t scalar)
 	return bits;
 }
 
-/* Any step of any type on one pack. SCALE and DIV do not look at b. */
+/* Any step of any type but the small floats on one pack. SCALE and DIV do not look at b. */
 #define DEV_PACK_CASE(STEP, step, tag)                                                                                 \
 	case DEV_RED_##STEP: {                                                                                         \
 		struct dev_##tag##_##step f;                                                                           \
@@ -139,41 +141,58 @@ DEV_BIG uint64_t dev_scalar_bits(uint32_t type, uint32_t step, uint64_t scalar)
 DEV_BIG struct dev_pack dev_pack_any(uint32_t type, uint32_t step, struct dev_pack a, struct dev_pack b, uint64_t s)
 {
 	switch (type) {
-		DEV_TYPES(DEV_PACK_CASES)
+		DEV_WIDE_TYPES(DEV_PACK_CASES)
 	}
 	return a;
 }
 
-/* A reduction: source 1 is joined by the step `first`, the last one by `last`, others by `mid`. A single source goes
- * through `first` if that is SCALE or DIV. */
+/* A reduction, with all that need not be worked out for each pack. */
 struct dev_plan {
 	const char *const *srcs;
 	char *const *dsts;
 	uint32_t nsrc, ndst;
-	uint32_t type, first, mid, last;
-	uint64_t s;
+	uint32_t type, mid; /* the step that joins most sources */
+	uint32_t premul;    /* the source that is scaled, or DEV_PREMUL_NONE */
+	uint32_t avg;	    /* the sum is divided */
+	uint64_t s;	    /* dev_scalar_bits for that */
 };
-DEV_ELEM uint32_t dev_plan_step(const struct dev_plan &p, uint32_t k)
+DEV_ELEM void dev_plan_steps(struct dev_plan *p, uint32_t op, uint32_t premul, uint32_t last, uint64_t scalar)
 {
-	return k == 1 ? p.first : k + 1 == p.nsrc ? p.last : p.mid;
+	p->mid = dev_red_step(op, 0, 0, DEV_PREMUL_NONE, 0);
+	p->premul = op == GANTRY_OP_PREMUL ? premul : DEV_PREMUL_NONE;
+	p->avg = op == GANTRY_OP_AVG && last;
+	p->s = p->avg || p->premul != DEV_PREMUL_NONE
+		       ? dev_scalar_bits(p->type, p->avg ? DEV_RED_AVG : DEV_RED_PREMUL, scalar)
+		       : 0;
 }
-DEV_ELEM int dev_plan_single(const struct dev_plan &p)
+/* One source, which is only copied. */
+DEV_ELEM int dev_plan_copies(const struct dev_plan &p)
 {
-	return p.nsrc == 1 && (p.first == DEV_RED_SCALE || p.first == DEV_RED_DIV);
+	return p.nsrc == 1 && p.premul != 0 && !p.avg;
 }
 
 struct dev_any {
 };
+/* Joins source k, b, to the ones before it. */
 template <class Mid>
 DEV_ELEM struct dev_pack dev_join(const struct dev_plan &, uint32_t, const Mid &mid, struct dev_pack a,
 				  struct dev_pack b)
 {
 	return dev_pack_step(mid, a, b);
 }
-DEV_ELEM struct dev_pack dev_join(const struct dev_plan &p, uint32_t step, const struct dev_any &, struct dev_pack a,
+DEV_ELEM struct dev_pack dev_join(const struct dev_plan &p, uint32_t k, const struct dev_any &, struct dev_pack a,
 				  struct dev_pack b)
 {
-	return dev_pack_any(p.type, step, a, b, p.s);
+	if (k == p.premul)
+		return dev_pack_any(p.type, DEV_RED_PREMUL, b, a, p.s);
+	if (k == 1 && p.premul == 0)
+		return dev_pack_any(p.type, DEV_RED_PREMUL, a, b, p.s);
+	return dev_pack_any(p.type, p.avg && k + 1 == p.nsrc ? DEV_RED_AVG : p.mid, a, b, p.s);
+}
+/* What happens to a single source. */
+DEV_ELEM struct dev_pack dev_single(const struct dev_plan &p, struct dev_pack a)
+{
+	return dev_plan_copies(p) ? a : dev_pack_any(p.type, p.avg ? DEV_RED_DIV : DEV_RED_SCALE, a, a, p.s);
 }
 
 /* block: whole groups of four packs per lane, from `from` on, all aligned. With a Mid that is not dev_any all steps are
@@ -188,10 +207,10 @@ DEV_BIG void dev_reduce_groups(const struct dev_plan &p, uint64_t from, uint64_t
 #pragma unroll
 		for (int u = 0; u < 4; u++)
 			acc[u] = dev_pack_load<true>(p.srcs[0] + at + u * apart, 16);
-		if (dev_plan_single(p)) {
+		if (p.nsrc == 1 && !dev_plan_copies(p)) {
 #pragma unroll
 			for (int u = 0; u < 4; u++)
-				acc[u] = dev_join(p, p.first, mid, acc[u], acc[u]);
+				acc[u] = dev_single(p, acc[u]);
 		}
 		for (uint32_t k = 1; k < p.nsrc; k++) {
 #pragma unroll
@@ -199,7 +218,7 @@ DEV_BIG void dev_reduce_groups(const struct dev_plan &p, uint64_t from, uint64_t
 				v[u] = dev_pack_load<true>(p.srcs[k] + at + u * apart, 16);
 #pragma unroll
 			for (int u = 0; u < 4; u++)
-				acc[u] = dev_join(p, dev_plan_step(p, k), mid, acc[u], v[u]);
+				acc[u] = dev_join(p, k, mid, acc[u], v[u]);
 		}
 		for (uint32_t k = 0; k < p.ndst; k++) {
 #pragma unroll
@@ -209,6 +228,179 @@ DEV_BIG void dev_reduce_groups(const struct dev_plan &p, uint64_t from, uint64_t
 	}
 }
 
+/* ---- small floats: dev_<tag>_small converts what is in 32 bits, N elements ---- */
+
+struct dev_f16_small {
+	enum { N = 2 };
+	static __device__ __forceinline__ void widen(uint32_t w, float *f)
+	{
+		f[0] = dev_f16_load((uint16_t)w);
+		f[1] = dev_f16_load((uint16_t)(w >> 16));
+	}
+	static __device__ __forceinline__ uint32_t narrow(const float *f)
+	{
+		return dev_f16_store(f[0]) | (uint32_t)dev_f16_store(f[1]) << 16;
+	}
+};
+struct dev_bf16_small {
+	enum { N = 2 };
+	static __device__ __forceinline__ void widen(uint32_t w, float *f)
+	{
+		f[0] = dev_bits_float(w << 16);
+		f[1] = dev_bits_float(w & 0xffff0000u);
+	}
+	static __device__ __forceinline__ uint32_t narrow(const float *f)
+	{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+		uint32_t w;
+
+		asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(f[1]), "f"(f[0]));
+		return w;
+#else
+		return dev_bf16_store(f[0]) | (uint32_t)dev_bf16_store(f[1]) << 16;
+#endif
+	}
+};
+#define DEV_FLOAT8_SMALL(tag)                                                                                          \
+	struct dev_##tag##_small {                                                                                     \
+		enum { N = 4 };                                                                                        \
+		static __device__ __forceinline__ void widen(uint32_t w, float *f)                                     \
+		{                                                                                                      \
+			for (int i = 0; i < 4; i++)                                                                    \
+				f[i] = dev_##tag##_load((uint8_t)(w >> 8 * i));                                        \
+		}                                                                                                      \
+		static __device__ __forceinline__ uint32_t narrow(const float *f)                                      \
+		{                                                                                                      \
+			uint32_t w = 0;                                                                                \
+			for (int i = 0; i < 4; i++)                                                                    \
+				w |= (uint32_t)dev_##tag##_store(f[i]) << 8 * i;                                       \
+			return w;                                                                                      \
+		}                                                                                                      \
+	};
+DEV_FLOAT8_SMALL(e4m3)
+DEV_FLOAT8_SMALL(e5m2)
+
+/* The floats of a pack, which are 4 * S::N. */
+template <class S>
+DEV_ELEM void dev_pack_widen(struct dev_pack p, float *f)
+{
+	const uint4 v = dev_vec_of(p);
+
+	S::widen(v.x, f);
+	S::widen(v.y, f + S::N);
+	S::widen(v.z, f + 2 * S::N);
+	S::widen(v.w, f + 3 * S::N);
+}
+template <class S>
+DEV_ELEM struct dev_pack dev_pack_narrow(const float *f)
+{
+	return dev_pack_of(
+		make_uint4(S::narrow(f), S::narrow(f + S::N), S::narrow(f + 2 * S::N), S::narrow(f + 3 * S::N)));
+}
+
+/* A step on N floats. */
+template <int N>
+DEV_ELEM void dev_small_scale(float *f, float s)
+{
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		f[i] = DEV_MUL_f32(f[i], s);
+}
+template <int N>
+DEV_ELEM void dev_small_step(uint32_t step, float *acc, const float *v)
+{
+#define DEV_SMALL_CASE(STEP, c)                                                                                        \
+	case DEV_RED_##STEP:                                                                                           \
+		_Pragma("unroll") for (int i = 0; i < N; i++) acc[i] = c(acc[i], v[i]);                                \
+		break;
+	switch (step) {
+		DEV_SMALL_CASE(SUM, DEV_ADD_f32)
+		DEV_SMALL_CASE(PROD, DEV_MUL_f32)
+		DEV_SMALL_CASE(MAX, DEV_MAX_f32)
+		DEV_SMALL_CASE(MIN, DEV_MIN_f32)
+	}
+#undef DEV_SMALL_CASE
+}
+
+/* U packs, `apart` bytes apart, from byte `at` on. FULL, n: as dev_pack_load. Floats of one pack at a time besides the
+ * sums: registers are few. */
+template <class S, int U, bool FULL>
+DEV_ELEM void dev_small_packs(const struct dev_plan &p, uint64_t at, uint64_t apart, uint32_t n)
+{
+	enum { PACK = 4 * S::N };
+	const float s = dev_bits_float((uint32_t)p.s);
+	struct dev_pack raw[U];
+	float acc[U * PACK], v[PACK];
+
+#pragma unroll
+	for (int u = 0; u < U; u++)
+		raw[u] = dev_pack_load<FULL>(p.srcs[0] + at + u * apart, n);
+#pragma unroll
+	for (int u = 0; u < U; u++)
+		dev_pack_widen<S>(raw[u], acc + u * PACK);
+	if (p.premul == 0)
+		dev_small_scale<U * PACK>(acc, s);
+#pragma unroll 1
+	for (uint32_t k = 1; k < p.nsrc; k++) {
+#pragma unroll
+		for (int u = 0; u < U; u++)
+			raw[u] = dev_pack_load<FULL>(p.srcs[k] + at + u * apart, n);
+#pragma unroll
+		for (int u = 0; u < U; u++) {
+			dev_pack_widen<S>(raw[u], v);
+			if (k == p.premul)
+				dev_small_scale<PACK>(v, s);
+			dev_small_step<PACK>(p.mid, acc + u * PACK, v);
+		}
+	}
+	if (p.avg)
+		dev_small_scale<U * PACK>(acc, s);
+#pragma unroll
+	for (int u = 0; u < U; u++)
+		raw[u] = dev_pack_narrow<S>(acc + u * PACK);
+#pragma unroll 1
+	for (uint32_t k = 0; k < p.ndst; k++) {
+#pragma unroll
+		for (int u = 0; u < U; u++)
+			dev_pack_store<FULL>(p.dsts[k] + at + u * apart, raw[u], n);
+	}
+}
+
+/* block: as dev_reduce_groups, also with groups of four packs per lane. */
+template <class S>
+DEV_BIG void dev_small_groups(const struct dev_plan &p, uint64_t from, uint64_t to)
+{
+	enum { U = 8 / S::N };
+	const uint64_t apart = 16 * dev_lanes();
+
+	for (uint64_t at = from + 16 * dev_lane(); at < to; at += U * apart)
+		dev_small_packs<S, U, true>(p, at, apart, 16);
+}
+
+/* n <= 16 bytes from byte `at` on, by one lane. */
+DEV_BIG void dev_reduce_pack(const struct dev_plan &p, uint64_t at, uint32_t n)
+{
+	struct dev_pack acc;
+
+	if (!dev_plan_copies(p)) {
+		switch (p.type) {
+#define DEV_CASE(NAME, tag)                                                                                            \
+	case GANTRY_TYPE_##NAME:                                                                                       \
+		dev_small_packs<struct dev_##tag##_small, 1, false>(p, at, 0, n);                                      \
+		return;
+			DEV_SMALL_TYPES(DEV_CASE)
+#undef DEV_CASE
+		}
+	}
+	acc = dev_pack_load<false>(p.srcs[0] + at, n);
+	if (p.nsrc == 1)
+		acc = dev_single(p, acc);
+	for (uint32_t k = 1; k < p.nsrc; k++)
+		acc = dev_join(p, k, dev_any(), acc, dev_pack_load<false>(p.srcs[k] + at, n));
+	for (uint32_t k = 0; k < p.ndst; k++)
+		dev_pack_store<false>(p.dsts[k] + at, acc, n);
+}
+
 /* block: bytes [0, head) and [from, bytes), a pack or less at a time. */
 DEV_BIG void dev_reduce_rest(const struct dev_plan &p, uint32_t head, uint64_t from, uint64_t bytes)
 {
@@ -216,37 +408,35 @@ DEV_BIG void dev_reduce_rest(const struct dev_plan &p, uint32_t head, uint64_t f
 
 	for (uint64_t i = dev_lane(); i < pieces; i += dev_lanes()) {
 		uint64_t at = i ? from + 16 * (i - 1) : 0, left = i ? bytes - at : head;
-		uint32_t n = left < 16 ? (uint32_t)left : 16;
-		struct dev_pack acc;
 
-		if (n == 0)
-			continue;
-		acc = dev_pack_load<false>(p.srcs[0] + at, n);
-		if (dev_plan_single(p))
-			acc = dev_pack_any(p.type, p.first, acc, acc, p.s);
-		for (uint32_t k = 1; k < p.nsrc; k++)
-			acc = dev_pack_any(p.type, dev_plan_step(p, k), acc, dev_pack_load<false>(p.srcs[k] + at, n),
-					   p.s);
-		for (uint32_t k = 0; k < p.ndst; k++)
-			dev_pack_store<false>(p.dsts[k] + at, acc, n);
+		if (left)
+			dev_reduce_pack(p, at, left < 16 ? (uint32_t)left : 16);
 	}
 }
 
 /* By whole groups, with the reduction of the plan made at compile time where it is a usual one. */
 DEV void dev_block_reduce_groups(const struct dev_plan &p, uint64_t head, uint64_t end)
 {
-	const int sums = p.first == DEV_RED_SUM && p.mid == DEV_RED_SUM && p.last == DEV_RED_SUM;
+	const int sums = p.mid == DEV_RED_SUM && !p.avg && p.premul == DEV_PREMUL_NONE;
 
-	if (p.nsrc == 1 && !dev_plan_single(p))
+	if (dev_plan_copies(p)) {
 		dev_reduce_groups(p, head, end, dev_u64_sum{0});
-	else if (sums && p.type == GANTRY_TYPE_FLOAT32)
-		dev_reduce_groups(p, head, end, dev_f32_sum{0});
-	else if (sums && p.type == GANTRY_TYPE_FLOAT16)
-		dev_reduce_groups(p, head, end, dev_f16_sum{0});
-	else if (sums && p.type == GANTRY_TYPE_BFLOAT16)
-		dev_reduce_groups(p, head, end, dev_bf16_sum{0});
-	else
-		dev_reduce_groups(p, head, end, dev_any());
+		return;
+	}
+	switch (p.type) {
+#define DEV_CASE(NAME, tag)                                                                                            \
+	case GANTRY_TYPE_##NAME:                                                                                       \
+		dev_small_groups<struct dev_##tag##_small>(p, head, end);                                              \
+		return;
+		DEV_SMALL_TYPES(DEV_CASE)
+#undef DEV_CASE
+	case GANTRY_TYPE_FLOAT32:
+		if (sums) {
+			dev_reduce_groups(p, head, end, dev_f32_sum{0});
+			return;
+		}
+	}
+	dev_reduce_groups(p, head, end, dev_any());
 }
 
 /* block: the whole of it. Destination 0 is aligned behind `head`. */
@@ -268,23 +458,24 @@ DEV void dev_block_reduce(const struct dev_plan &p, uint64_t bytes)
 	dev_reduce_rest(p, head, end, bytes);
 }
 
-/* One step over whole words, by one lane. */
-DEV void dev_words_step(uint32_t type, uint32_t step, uint64_t *d, const uint64_t *a, const uint64_t *b, uint32_t words,
-			uint64_t scalar)
+DEV_ELEM void dev_plan_of(struct dev_plan *p, const struct dev_reduction *r)
 {
-	uint64_t s = dev_scalar_bits(type, step, scalar);
-	struct dev_pack x, y;
+	p->srcs = r->srcs;
+	p->dsts = r->dsts;
+	p->nsrc = r->nsrc;
+	p->ndst = r->ndst;
+	p->type = r->type;
+	dev_plan_steps(p, r->op, r->premul, r->last, r->scalar);
+}
 
-	for (uint32_t i = 0; i < words; i += 2) {
-		x.lo = a[i];
-		y.lo = b[i];
-		x.hi = i + 1 < words ? a[i + 1] : 0;
-		y.hi = i + 1 < words ? b[i + 1] : 0;
-		x = dev_pack_any(type, step, x, y, s);
-		d[i] = x.lo;
-		if (i + 1 < words)
-			d[i + 1] = x.hi;
-	}
+/* Whole words in memory that only this lane has. */
+DEV void dev_words_reduce(const struct dev_reduction *r, uint32_t words)
+{
+	struct dev_plan p;
+
+	dev_plan_of(&p, r);
+	for (uint32_t i = 0; i < words; i += 2)
+		dev_reduce_pack(p, 8 * i, words - i == 1 ? 8 : 16);
 }
 
 #endif

@@ -2,22 +2,24 @@
 /*
  * Arithmetic on elements: every operation of a reduction for every type.
  *
- * A reduction over k sources is k - 1 steps in the sources' order, each of which takes the result so far and the next
- * source and stores an element of the type: rounding happens at every step, as in NCCL, and a GPU and a CPU agree bit
- * for bit (but for which NaN, and for the sign of zero in max and min). The rules:
+ * A reduction over k sources is k - 1 steps in the sources' order, strictly: ranks that reduce the same sources in the
+ * same order get the same bits. Types of 32 bits and more round at every step, as in NCCL. The smaller floats are
+ * widened to float, stay so through all steps, and are rounded once, when the result is stored. A GPU and a CPU agree
+ * bit for bit (but for which NaN, and for the sign of zero in max and min), and so do all protocols. The rules:
  *
  *   integers   wrap around
- *   float16, bfloat16, float8   are computed in float and rounded back. For one addition or multiplication that is the
- *              correctly rounded result
+ *   float16, bfloat16, float8   are computed in float. For two sources the result of an addition or a multiplication
+ *              is the correctly rounded one; for more it is that of the steps in float, rounded
  *   max, min   of a number and a NaN is the number, as with fmaxf and CUDA's __hmax; of two NaNs a NaN; of 0 and -0
  *              either
- *   avg        sums; the last step of the reduction marked `last` divides by the divisor, an integer >= 1 in `scalar`
- *              (0 counts as 1). Integers: the sum wraps, then the quotient is cut towards zero, as in NCCL. Floats:
- *              times 1/divisor, both in float (float64: double), between the addition and the rounding. (NCCL
- *              multiplies every float by 1/divisor beforehand: PREMUL with that scalar does just the same. It cannot
- *              overflow, but rounds more)
- *   premul     the local input, source 0, is multiplied by the scalar (its bits are in `scalar`) and rounded, then
- *              summed. No multiply-and-add in one rounding anywhere
+ *   avg        sums; a reduction marked `last` divides the sum by the divisor, an integer >= 1 in `scalar` (0 counts
+ *              as 1). Integers: the sum wraps, then the quotient is cut towards zero, as in NCCL. Floats: times
+ *              1/divisor, both in float (float64: double), before the small ones are rounded. (NCCL multiplies every
+ *              float by 1/divisor beforehand: PREMUL with that scalar does just the same. It cannot overflow, but
+ *              rounds more)
+ *   premul     one source, the local input, is multiplied by the scalar (its bits are in `scalar`), then all are
+ *              summed. The product is rounded as a result of float's (float64: double's) multiplication and not to a
+ *              smaller type. No multiply-and-add in one rounding anywhere
  *
  * Here are the words of it that both kinds of device share; the loops are in types_host.h and types_cuda.h.
  */
@@ -164,7 +166,10 @@ DEV_SMALL_FLOAT(e5m2, uint8_t, 5, 2, 65536.0f, 0x47600000, 0x7f)
 
 /* ---- steps ---- */
 
-/* Steps of a reduction. SCALE and DIV have one source: they are PREMUL and AVG of nothing but the local input. */
+/*
+ * Steps of a reduction, each of two operands. PREMUL scales the first of them. SCALE and DIV have one: they are PREMUL
+ * and AVG of nothing but the local input.
+ */
 enum dev_red {
 	DEV_RED_SUM,
 	DEV_RED_PROD,
@@ -178,13 +183,26 @@ enum dev_red {
 	DEV_RED_NONE = DEV_REDS /* a plain copy */
 };
 
-/* X(NAME of gantry/types.h, tag) */
+/* X(NAME of gantry/types.h, tag). The small ones are computed in float. */
 /* clang-format off */
-#define DEV_TYPES(X)                                                                                \
+#define DEV_SMALL_TYPES(X)                                                                          \
+	X(FLOAT16, f16) X(BFLOAT16, bf16) X(FLOAT8E4M3, e4m3) X(FLOAT8E5M2, e5m2)
+#define DEV_WIDE_TYPES(X)                                                                           \
 	X(INT8, i8) X(UINT8, u8) X(INT32, i32) X(UINT32, u32) X(INT64, i64) X(UINT64, u64)          \
-	X(FLOAT16, f16) X(FLOAT32, f32) X(FLOAT64, f64) X(BFLOAT16, bf16) X(FLOAT8E4M3, e4m3)       \
-	X(FLOAT8E5M2, e5m2)
+	X(FLOAT32, f32) X(FLOAT64, f64)
+#define DEV_TYPES(X) DEV_WIDE_TYPES(X) DEV_SMALL_TYPES(X)
 /* clang-format on */
+
+DEV_ELEM int dev_type_small(uint32_t type)
+{
+	switch (type) {
+#define DEV_CASE(NAME, tag) case GANTRY_TYPE_##NAME:
+		DEV_SMALL_TYPES(DEV_CASE)
+#undef DEV_CASE
+		return 1;
+	}
+	return 0;
+}
 
 /* 0 for what is no type. */
 DEV_ELEM uint32_t dev_type_bytes(uint32_t type)
@@ -197,6 +215,52 @@ DEV_ELEM uint32_t dev_type_bytes(uint32_t type)
 #undef DEV_CASE
 	}
 	return 0;
+}
+
+/* The local input is not among the sources of a reduction, or PREMUL is not to scale it. */
+#define DEV_PREMUL_NONE UINT32_MAX
+
+/* Elements of all sources, reduced, in all destinations: k_reduce.h. */
+struct dev_reduction {
+	const char *const *srcs;
+	char *const *dsts;
+	uint32_t nsrc, ndst;
+	uint32_t type, op;
+	uint64_t scalar;
+	uint32_t premul; /* which source PREMUL scales, or DEV_PREMUL_NONE */
+	uint32_t last;	 /* AVG divides */
+};
+
+/* The step that joins source k > 0, of nsrc, to the ones before. */
+DEV_ELEM uint32_t dev_red_step(uint32_t op, uint32_t k, uint32_t nsrc, uint32_t premul, uint32_t last)
+{
+	switch (op) {
+	case GANTRY_OP_PROD:
+		return DEV_RED_PROD;
+	case GANTRY_OP_MAX:
+		return DEV_RED_MAX;
+	case GANTRY_OP_MIN:
+		return DEV_RED_MIN;
+	case GANTRY_OP_AVG:
+		return last && k + 1 == nsrc ? DEV_RED_AVG : DEV_RED_SUM;
+	case GANTRY_OP_PREMUL:
+		return premul == k || (premul == 0 && k == 1) ? DEV_RED_PREMUL : DEV_RED_SUM;
+	default:
+		return DEV_RED_SUM;
+	}
+}
+/* Whether that step's first operand is source k itself and the second one the result so far. */
+DEV_ELEM int dev_red_swapped(uint32_t op, uint32_t k, uint32_t premul)
+{
+	return op == GANTRY_OP_PREMUL && premul == k;
+}
+
+/* What happens to a single source. */
+DEV_ELEM uint32_t dev_red_single(uint32_t op, uint32_t premul, uint32_t last)
+{
+	if (op == GANTRY_OP_PREMUL && premul == 0)
+		return DEV_RED_SCALE;
+	return op == GANTRY_OP_AVG && last ? DEV_RED_DIV : DEV_RED_NONE;
 }
 
 /*
@@ -232,7 +296,7 @@ DEV_ELEM uint32_t dev_type_bytes(uint32_t type)
 	DEV_RED(tag, T, C, prod, ST(DEV_MUL_##c(LD(a), LD(b))))                                                        \
 	DEV_RED(tag, T, C, max, ST(DEV_MAX_##c(LD(a), LD(b))))                                                         \
 	DEV_RED(tag, T, C, min, ST(DEV_MIN_##c(LD(a), LD(b))))                                                         \
-	DEV_RED(tag, T, C, premul, ST(DEV_ADD_##c(LD(ST(DEV_MUL_##c(LD(a), s))), LD(b))))                              \
+	DEV_RED(tag, T, C, premul, ST(DEV_ADD_##c(DEV_MUL_##c(LD(a), s), LD(b))))                                      \
 	DEV_RED(tag, T, C, avg, ST(DEV_MUL_##c(DEV_ADD_##c(LD(a), LD(b)), s)))                                         \
 	DEV_RED(tag, T, C, scale, ST(DEV_MUL_##c(LD(a), s)))                                                           \
 	DEV_RED(tag, T, C, div, ST(DEV_MUL_##c(LD(a), s)))

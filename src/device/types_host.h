@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * types_dev.h's steps as loops over contiguous memory, for one lane of a CPU. Part of types_dev.h.
+ * types_dev.h's reductions for one lane of a CPU. Part of types_dev.h. Three ways:
+ *
+ *   sums       of float, bfloat16 and float16, avg and premul with them: all sources pass through registers, 32 elements
+ *              at a time, and every destination is written from there
+ *   small      the small floats otherwise: in blocks that stay in L1, each source is widened and joined to a block of
+ *              floats, which is rounded at the end
+ *   wide       the other types: one loop per step. With more than two sources the results of all but the last step are
+ *              in a piece that stays in L1
  *
  * The loops are vectorised in every build: they alone are compiled with -O3 (clang needs no word), and a pragma says
  * that an element depends on no other, which is so in place as well but which a compiler cannot know. No fused
  * multiply-add: see types_dev.h. No traps: else gcc keeps branches around additions that might not be needed.
- *
- * The small floats go by way of float, in blocks that stay in L1: converting is most of their work, and where a CPU has
- * instructions for it (float16) those are used for all steps at once.
  */
 #ifndef GANTRY_DEVICE_TYPES_HOST_H
 #define GANTRY_DEVICE_TYPES_HOST_H
@@ -166,67 +170,332 @@ static inline void dev_f16_narrow(void *dp, const float *s, uint64_t n)
 #define dev_f16_narrow dev_f16_narrow_bits
 #endif
 
+/*
+ * ---- sums in registers ----
+ *
+ * GCC's vectors and not loops, because the sources' loop is inside that over the elements, and single ones and not an
+ * array of them, which gcc would keep in memory. dev_<tag>_get makes 8 floats, x and y, of 8 elements at p; _put rounds
+ * them. They are macros: a compiler takes no function into one of another target.
+ */
+typedef float dev_v4f __attribute__((vector_size(16)));
+typedef uint32_t dev_v4u __attribute__((vector_size(16)));
+typedef uint16_t dev_v8h __attribute__((vector_size(16)));
+/* In memory, at any address. (memcpy would do, but of a vector that it stores twice gcc makes two words.) */
+typedef float dev_v4f_mem __attribute__((vector_size(16), aligned(1), may_alias));
+typedef uint16_t dev_v8h_mem __attribute__((vector_size(16), aligned(1), may_alias));
+
+#ifdef __clang__
+#define DEV_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define DEV_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (dev_v8h){__VA_ARGS__})
+#endif
+
+#define dev_f32_get(x, y, p)                                                                                           \
+	do {                                                                                                           \
+		x = ((const dev_v4f_mem *)(p))[0];                                                                     \
+		y = ((const dev_v4f_mem *)(p))[1];                                                                     \
+	} while (0)
+#define dev_f32_put(x, y, p)                                                                                           \
+	do {                                                                                                           \
+		((dev_v4f_mem *)(p))[0] = x;                                                                           \
+		((dev_v4f_mem *)(p))[1] = y;                                                                           \
+	} while (0)
+
+/*
+ * A bfloat16 is the upper half of a float. No NaN needs care here, other than in dev_bf16_store: those that come out of
+ * sums and products of widened numbers are quiet and have no bits in the lower half that rounding could carry.
+ */
+#define dev_bf16_get(x, y, p)                                                                                          \
+	do {                                                                                                           \
+		const dev_v8h h_ = *(const dev_v8h_mem *)(p), zero_ = {0};                                             \
+		x = (dev_v4f)DEV_SHUFFLE(zero_, h_, 0, 8, 1, 9, 2, 10, 3, 11);                                         \
+		y = (dev_v4f)DEV_SHUFFLE(zero_, h_, 4, 12, 5, 13, 6, 14, 7, 15);                                       \
+	} while (0)
+#define dev_bf16_put(x, y, p)                                                                                          \
+	do {                                                                                                           \
+		dev_v4u x_ = (dev_v4u)(x), y_ = (dev_v4u)(y);                                                          \
+		x_ += 0x7fff - (dev_v4u)((x_ & 0x10000) != 0);                                                         \
+		y_ += 0x7fff - (dev_v4u)((y_ & 0x10000) != 0);                                                         \
+		*(dev_v8h_mem *)(p) = DEV_SHUFFLE((dev_v8h)x_, (dev_v8h)y_, 1, 3, 5, 7, 9, 11, 13, 15);                \
+	} while (0)
+
+#if defined(__aarch64__)
+#define DEV_F16_TARGET
+#define DEV_F16_SUMS 1
+#define dev_f16_get(x, y, p)                                                                                           \
+	do {                                                                                                           \
+		const float16x8_t h_ = (float16x8_t) * (const dev_v8h_mem *)(p);                                       \
+		x = (dev_v4f)vcvt_f32_f16(vget_low_f16(h_));                                                           \
+		y = (dev_v4f)vcvt_high_f32_f16(h_);                                                                    \
+	} while (0)
+#define dev_f16_put(x, y, p)                                                                                           \
+	do {                                                                                                           \
+		*(dev_v8h_mem *)(p) = (dev_v8h)vcvt_high_f16_f32(vcvt_f16_f32((float32x4_t)(x)), (float32x4_t)(y));    \
+	} while (0)
+#elif defined(__x86_64__)
+#define DEV_F16_TARGET __attribute__((target("avx2,f16c")))
+#define DEV_F16_SUMS __builtin_cpu_supports("avx2")
+#define dev_f16_get(x, y, p)                                                                                           \
+	do {                                                                                                           \
+		x = (dev_v4f)_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)(p)));                                      \
+		y = (dev_v4f)_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)((p) + 8)));                                \
+	} while (0)
+#define dev_f16_put(x, y, p)                                                                                           \
+	do {                                                                                                           \
+		_mm_storel_epi64((__m128i *)(p), _mm_cvtps_ph((__m128)(x), _MM_FROUND_TO_NEAREST_INT));                \
+		_mm_storel_epi64((__m128i *)((p) + 8), _mm_cvtps_ph((__m128)(y), _MM_FROUND_TO_NEAREST_INT));          \
+	} while (0)
+#endif
+
+/* 32 elements, and what is done with all of them. */
+enum { DEV_SUM_ELEMS = 32 };
+#define DEV_SUM_VECS(v) v##0, v##1, v##2, v##3, v##4, v##5, v##6, v##7
+#define DEV_SUM_PUT(tag, v, p, bytes)                                                                                  \
+	do {                                                                                                           \
+		char *p_ = p;                                                                                          \
+		dev_##tag##_put(v##0, v##1, p_);                                                                       \
+		dev_##tag##_put(v##2, v##3, p_ + 8 * bytes);                                                           \
+		dev_##tag##_put(v##4, v##5, p_ + 16 * bytes);                                                          \
+		dev_##tag##_put(v##6, v##7, p_ + 24 * bytes);                                                          \
+	} while (0)
+#define DEV_SUM_GET(tag, v, p, bytes)                                                                                  \
+	do {                                                                                                           \
+		const char *p_ = p;                                                                                    \
+		dev_##tag##_get(v##0, v##1, p_);                                                                       \
+		dev_##tag##_get(v##2, v##3, p_ + 8 * bytes);                                                           \
+		dev_##tag##_get(v##4, v##5, p_ + 16 * bytes);                                                          \
+		dev_##tag##_get(v##6, v##7, p_ + 24 * bytes);                                                          \
+	} while (0)
+#define DEV_SUM_ALL(a, op, b)                                                                                          \
+	a(0) op b(0), a(1) op b(1), a(2) op b(2), a(3) op b(3), a(4) op b(4), a(5) op b(5), a(6) op b(6), a(7) op b(7)
+#define DEV_SUM_A(i) a##i
+#define DEV_SUM_V(i) v##i
+#define DEV_SUM_S(i) s
+
+/*
+ * Two sources or more. How many elements it did: all but the last few. factor: what the source `scaled`, or the sum, is
+ * multiplied by, if this is not `plain`.
+ */
+#define DEV_SUMS_OF(tag, name, bytes, plain, target)                                                                   \
+	target DEV_LOOP uint64_t dev_##tag##_##name(const struct dev_reduction *r, uint64_t at, uint64_t n, float s)   \
+	{                                                                                                              \
+		DEV_NO_FMA                                                                                             \
+		const uint32_t nsrc = r->nsrc, ndst = r->ndst;                                                         \
+		const uint32_t scaled = !plain && r->op == GANTRY_OP_PREMUL ? r->premul : DEV_PREMUL_NONE;             \
+		const int avg = !plain && r->op == GANTRY_OP_AVG && r->last;                                           \
+		const char *const *srcs = r->srcs, *const s0 = srcs[0], *const s1 = srcs[1];                           \
+		char *const *dsts = r->dsts, *const d0 = dsts[0];                                                      \
+		dev_v4f DEV_SUM_VECS(a), DEV_SUM_VECS(v);                                                              \
+		uint64_t i;                                                                                            \
+                                                                                                                       \
+		for (i = 0; i + DEV_SUM_ELEMS <= n; i += DEV_SUM_ELEMS, at += DEV_SUM_ELEMS * bytes) {                 \
+			DEV_SUM_GET(tag, a, s0 + at, bytes);                                                           \
+			DEV_SUM_GET(tag, v, s1 + at, bytes);                                                           \
+			if (scaled == 0)                                                                               \
+				DEV_SUM_ALL(DEV_SUM_A, *=, DEV_SUM_S);                                                 \
+			if (scaled == 1)                                                                               \
+				DEV_SUM_ALL(DEV_SUM_V, *=, DEV_SUM_S);                                                 \
+			DEV_SUM_ALL(DEV_SUM_A, +=, DEV_SUM_V);                                                         \
+			for (uint32_t k = 2; k < nsrc; k++) {                                                          \
+				DEV_SUM_GET(tag, v, srcs[k] + at, bytes);                                              \
+				if (scaled == k)                                                                       \
+					DEV_SUM_ALL(DEV_SUM_V, *=, DEV_SUM_S);                                         \
+				DEV_SUM_ALL(DEV_SUM_A, +=, DEV_SUM_V);                                                 \
+			}                                                                                              \
+			if (avg)                                                                                       \
+				DEV_SUM_ALL(DEV_SUM_A, *=, DEV_SUM_S);                                                 \
+			DEV_SUM_PUT(tag, a, d0 + at, bytes);                                                           \
+			for (uint32_t k = 1; k < ndst; k++)                                                            \
+				DEV_SUM_PUT(tag, a, dsts[k] + at, bytes);                                              \
+		}                                                                                                      \
+		return i;                                                                                              \
+	}
+#define DEV_SUMS(tag, bytes, target)                                                                                   \
+	DEV_SUMS_OF(tag, plain_sums, bytes, 1, target)                                                                 \
+	DEV_SUMS_OF(tag, scaled_sums, bytes, 0, target)                                                                \
+	static inline uint64_t dev_##tag##_sums(const struct dev_reduction *r, uint64_t at, uint64_t n, float s)       \
+	{                                                                                                              \
+		const int plain = r->op == GANTRY_OP_SUM || (r->op == GANTRY_OP_AVG && !r->last) ||                    \
+				  (r->op == GANTRY_OP_PREMUL && r->premul >= r->nsrc);                                 \
+		return plain ? dev_##tag##_plain_sums(r, at, n, s) : dev_##tag##_scaled_sums(r, at, n, s);             \
+	}
+DEV_SUMS(f32, 4, )
+DEV_SUMS(bf16, 2, )
+#ifdef DEV_F16_SUMS
+DEV_SUMS(f16, 2, DEV_F16_TARGET)
+#endif
+
 #ifdef __clang__
 #pragma clang diagnostic pop
 #endif
 
 enum { DEV_SMALL_BLOCK = 512 };
-/* For float the scalar of PREMUL and SCALE becomes a float's bits; AVG and DIV divide by the same integer. */
-#define DEV_STEP_OF_SMALL(tag, bytes)                                                                                  \
-	static inline void dev_##tag##_step(uint32_t step, void *d, const void *a, const void *b, uint64_t n,          \
-					    uint64_t scalar)                                                           \
-	{                                                                                                              \
-		float x[2 * DEV_SMALL_BLOCK], *y;                                                                      \
-		uint64_t i, m, at;                                                                                     \
-                                                                                                                       \
-		if (step == DEV_RED_PREMUL || step == DEV_RED_SCALE)                                                   \
-			scalar = dev_float_bits(dev_##tag##_load((dev_##tag)scalar));                                  \
-		for (i = 0; i < n; i += m) {                                                                           \
-			m = n - i < DEV_SMALL_BLOCK ? n - i : DEV_SMALL_BLOCK;                                         \
-			at = i * bytes;                                                                                \
-			dev_##tag##_widen(x, (const char *)a + at, m);                                                 \
-			y = x;                                                                                         \
-			if (step != DEV_RED_SCALE && step != DEV_RED_DIV) {                                            \
-				y = x + DEV_SMALL_BLOCK;                                                               \
-				dev_##tag##_widen(y, (const char *)b + at, m);                                         \
-			}                                                                                              \
-			if (step == DEV_RED_PREMUL) {                                                                  \
-				dev_##tag half[DEV_SMALL_BLOCK];                                                       \
-				dev_f32_step(DEV_RED_SCALE, x, x, x, m, scalar);                                       \
-				dev_##tag##_narrow(half, x, m);                                                        \
-				dev_##tag##_widen(x, half, m);                                                         \
-			}                                                                                              \
-			dev_f32_step(step == DEV_RED_PREMUL ? DEV_RED_SUM : step, x, x, y, m, scalar);                 \
-			dev_##tag##_narrow((char *)d + at, x, m);                                                      \
-		}                                                                                                      \
-	}
-typedef dev_u16 dev_f16;
-typedef dev_u16 dev_bf16;
-typedef dev_u8 dev_e4m3;
-typedef dev_u8 dev_e5m2;
-DEV_STEP_OF_SMALL(f16, 2)
-DEV_STEP_OF_SMALL(bf16, 2)
-DEV_STEP_OF_SMALL(e4m3, 1)
-DEV_STEP_OF_SMALL(e5m2, 1)
 
-static __attribute__((noinline, unused)) void dev_step(uint32_t type, uint32_t step, void *d, const void *a,
-						       const void *b, uint64_t n, uint64_t scalar)
+/* Widens n <= DEV_SMALL_BLOCK elements to float, or rounds floats to them. */
+static inline void dev_small_widen(uint32_t type, float *d, const void *s, uint64_t n)
+{
+	switch (type) {
+#define DEV_CASE(NAME, tag)                                                                                            \
+	case GANTRY_TYPE_##NAME:                                                                                       \
+		dev_##tag##_widen(d, s, n);                                                                            \
+		break;
+		DEV_SMALL_TYPES(DEV_CASE)
+#undef DEV_CASE
+	}
+}
+static inline void dev_small_narrow(uint32_t type, void *d, const float *s, uint64_t n)
+{
+	switch (type) {
+#define DEV_CASE(NAME, tag)                                                                                            \
+	case GANTRY_TYPE_##NAME:                                                                                       \
+		dev_##tag##_narrow(d, s, n);                                                                           \
+		break;
+		DEV_SMALL_TYPES(DEV_CASE)
+#undef DEV_CASE
+	}
+}
+
+/* What PREMUL or AVG multiplies by, where that is a float. */
+static inline float dev_red_factor(const struct dev_reduction *r)
+{
+	float s;
+
+	if (r->op != GANTRY_OP_PREMUL)
+		return dev_f32_scalar_of(DEV_RED_AVG, r->scalar);
+	if (!dev_type_small(r->type))
+		return dev_f32_scalar_of(DEV_RED_PREMUL, r->scalar);
+	dev_small_widen(r->type, &s, &r->scalar, 1);
+	return s;
+}
+
+/* Destination 0 has the result from byte `at` on: the others get it. */
+static inline void dev_copy_result(const struct dev_reduction *r, uint64_t at, uint64_t bytes)
+{
+	for (uint32_t j = 1; j < r->ndst; j++)
+		if (r->dsts[j] != r->dsts[0])
+			memcpy(r->dsts[j] + at, r->dsts[0] + at, bytes);
+}
+
+/* A block of floats, to and fro. */
+static void dev_small_block(const struct dev_reduction *r, uint64_t at, uint64_t n, float s)
+{
+	float acc[DEV_SMALL_BLOCK], next[DEV_SMALL_BLOCK];
+	const uint32_t step = dev_red_step(r->op, 0, 0, DEV_PREMUL_NONE, 0);
+
+	for (uint32_t k = 0; k < r->nsrc; k++) {
+		float *x = k ? next : acc;
+
+		dev_small_widen(r->type, x, r->srcs[k] + at, n);
+		if (r->op == GANTRY_OP_PREMUL && r->premul == k)
+			dev_f32_scale(x, x, x, n, s);
+		if (k)
+			dev_f32_step(step, acc, acc, next, n, 0);
+	}
+	if (r->op == GANTRY_OP_AVG && r->last)
+		dev_f32_scale(acc, acc, acc, n, s);
+	dev_small_narrow(r->type, r->dsts[0] + at, acc, n);
+}
+static inline void dev_small_reduce(const struct dev_reduction *r, uint64_t at, uint64_t n, float s)
+{
+	const uint64_t bytes = dev_type_bytes(r->type);
+	uint64_t m;
+
+	for (; n; n -= m, at += m * bytes) {
+		m = n < DEV_SMALL_BLOCK ? n : (uint64_t)DEV_SMALL_BLOCK;
+		dev_small_block(r, at, m, s);
+		dev_copy_result(r, at, m * bytes);
+	}
+}
+
+static inline void dev_wide_step(uint32_t type, uint32_t step, void *d, const void *a, const void *b, uint64_t n,
+				 uint64_t scalar)
 {
 	switch (type) {
 #define DEV_CASE(NAME, tag)                                                                                            \
 	case GANTRY_TYPE_##NAME:                                                                                       \
 		dev_##tag##_step(step, d, a, b, n, scalar);                                                            \
 		break;
-		DEV_TYPES(DEV_CASE)
+		DEV_WIDE_TYPES(DEV_CASE)
 #undef DEV_CASE
 	}
 }
 
-/* One step over whole words in registers or on the stack, by one lane. */
-DEV void dev_words_step(uint32_t type, uint32_t step, uint64_t *d, const uint64_t *a, const uint64_t *b, uint32_t words,
-			uint64_t scalar)
+/* On the host a piece, of sources and destinations together, stays in L1. */
+enum { DEV_PIECE = 16384 };
+
+/* Partial results are kept aside: a destination may be a source that is still to be read. */
+static void dev_wide_piece(const struct dev_reduction *r, uint64_t at, uint64_t n)
 {
-	dev_step(type, step, d, a, b, words * 8 / dev_type_bytes(type), scalar);
+	char part[DEV_PIECE] __attribute__((aligned(64)));
+	const char *a = r->srcs[0] + at;
+
+	if (r->nsrc == 1)
+		dev_wide_step(r->type, dev_red_single(r->op, r->premul, r->last), r->dsts[0] + at, a, a, n, r->scalar);
+	for (uint32_t k = 1; k < r->nsrc; k++) {
+		const uint32_t step = dev_red_step(r->op, k, r->nsrc, r->premul, r->last);
+		const int swapped = dev_red_swapped(r->op, k, r->premul);
+		const char *b = r->srcs[k] + at;
+		char *d = k + 1 == r->nsrc ? r->dsts[0] + at : part;
+
+		dev_wide_step(r->type, step, d, swapped ? b : a, swapped ? a : b, n, r->scalar);
+		a = d;
+	}
+}
+static inline void dev_wide_reduce(const struct dev_reduction *r, uint64_t at, uint64_t n)
+{
+	const uint64_t bytes = dev_type_bytes(r->type);
+	uint64_t m;
+
+	for (; n; n -= m, at += m * bytes) {
+		m = (r->nsrc > 2 || r->ndst > 1) && n * bytes > DEV_PIECE ? DEV_PIECE / bytes : n;
+		dev_wide_piece(r, at, m);
+		dev_copy_result(r, at, m * bytes);
+	}
+}
+
+/* As many elements as there are loops for that hold them in registers. */
+static inline uint64_t dev_reduce_sums(const struct dev_reduction *r, uint64_t at, uint64_t n, float s)
+{
+	if (r->nsrc < 2 || (r->op != GANTRY_OP_SUM && r->op != GANTRY_OP_AVG && r->op != GANTRY_OP_PREMUL))
+		return 0;
+	switch (r->type) {
+	case GANTRY_TYPE_FLOAT32:
+		return dev_f32_sums(r, at, n, s);
+	case GANTRY_TYPE_BFLOAT16:
+		return dev_bf16_sums(r, at, n, s);
+#ifdef DEV_F16_SUMS
+	case GANTRY_TYPE_FLOAT16:
+		return DEV_F16_SUMS ? dev_f16_sums(r, at, n, s) : 0;
+#endif
+	}
+	return 0;
+}
+
+/* n elements from byte `at` on, by one lane. What is only copied does not come here. */
+static __attribute__((noinline, unused)) void dev_reduce_span(const struct dev_reduction *r, uint64_t at, uint64_t n)
+{
+	const int small = dev_type_small(r->type), factor = small || r->type == GANTRY_TYPE_FLOAT32;
+	const float s = factor ? dev_red_factor(r) : 0;
+	const uint64_t done = dev_reduce_sums(r, at, n, s);
+
+	at += done * dev_type_bytes(r->type);
+	if (small)
+		dev_small_reduce(r, at, n - done, s);
+	else
+		dev_wide_reduce(r, at, n - done);
+}
+
+/* Whole words in memory that only this lane has. */
+DEV void dev_words_reduce(const struct dev_reduction *r, uint32_t words)
+{
+	const uint64_t bytes = 8ull * words;
+
+	if (r->nsrc > 1 || dev_red_single(r->op, r->premul, r->last) != DEV_RED_NONE)
+		dev_reduce_span(r, 0, bytes / dev_type_bytes(r->type));
+	else
+		for (uint32_t j = 0; j < r->ndst; j++)
+			if (r->dsts[j] != r->srcs[0])
+				memcpy(r->dsts[j], r->srcs[0], bytes);
 }
 
 #endif

@@ -163,8 +163,28 @@ DEV void dev_unpack_sum_vec(const struct dev_plan &p, const Mid &mid, const stru
 	const struct dev_unpack_item<ROUNDS> *it = &t->it;
 	uint4 v = it->shift & 15 ? dev_unpack_vec(it, u) : it->v[u];
 
-	v = dev_vec_of(dev_join(p, p.first, mid, dev_pack_of(t->in[u]), dev_pack_of(v)));
+	v = dev_vec_of(dev_join(p, 1, mid, dev_pack_of(t->in[u]), dev_pack_of(v)));
 	dev_store16_if(it->d + 512 * u, v, lane + 32 * u < it->vecs);
+}
+
+/* Any type and operation. The small floats go through memory of the lane's own. */
+struct dev_unpack_all {
+};
+DEV_BIG struct dev_pack dev_unpack_join_small(const struct dev_plan &p, struct dev_pack a, struct dev_pack b)
+{
+	const char *const srcs[2] = {(const char *)&a, (const char *)&b};
+	char *const dst = (char *)&a;
+	struct dev_plan q = p;
+
+	q.srcs = srcs;
+	q.dsts = &dst;
+	dev_reduce_pack(q, 0, 16);
+	return a;
+}
+DEV struct dev_pack dev_join(const struct dev_plan &p, uint32_t k, const struct dev_unpack_all &, struct dev_pack a,
+			     struct dev_pack b)
+{
+	return dev_type_small(p.type) ? dev_unpack_join_small(p, a, b) : dev_join(p, k, dev_any(), a, b);
 }
 
 /* How large an element is, where the type is known. */
@@ -176,7 +196,7 @@ struct dev_unpack_elem {
 	}
 };
 template <>
-struct dev_unpack_elem<struct dev_any> {
+struct dev_unpack_elem<struct dev_unpack_all> {
 	__device__ __forceinline__ static uint32_t bytes(const struct dev_unpack_sum *r)
 	{
 		return r->elem;
@@ -195,7 +215,7 @@ DEV void dev_unpack_sum_store_ends(const struct dev_unpack_sum *r, const struct 
 	a.lo = dev_unpack_eight(t->in_byte);
 	b.lo = dev_unpack_eight(t->it.byte);
 	a.hi = b.hi = 0;
-	a = dev_join(p, p.first, mid, a, b);
+	a = dev_join(p, 1, mid, a, b);
 	if (t->end && elem == 4)
 		*(uint32_t *)end = (uint32_t)a.lo;
 	else if (t->end && elem == 2)
@@ -249,15 +269,16 @@ DEV void dev_unpack_reduce(const struct dev_unpack_sum *r, uint32_t share, uint3
 	const uint32_t warps = dev_lanes() / 32;
 	struct dev_unpack_walk w;
 	struct dev_plan p;
-	int fast = r->step == DEV_RED_SUM && ((r->input ^ (uintptr_t)r->f.dst) & 15) == 0;
+	int fast;
 
 	p.srcs = NULL;
 	p.dsts = NULL;
 	p.nsrc = 2;
 	p.ndst = 1;
 	p.type = r->type;
-	p.first = p.mid = p.last = r->step;
-	p.s = dev_scalar_bits(r->type, r->step, r->scalar);
+	dev_plan_steps(&p, r->op, 0, r->last, r->scalar);
+	fast = p.mid == DEV_RED_SUM && !p.avg && p.premul == DEV_PREMUL_NONE &&
+	       ((r->input ^ (uintptr_t)r->f.dst) & 15) == 0;
 	dev_unpack_begin<struct dev_unpack_sums>(&w, &r->f, share * warps + dev_lane() / 32, shares * warps);
 	if (fast && r->type == GANTRY_TYPE_FLOAT32)
 		dev_unpack_sum_fast(&w, r, p, dev_f32_sum{0});
@@ -266,7 +287,7 @@ DEV void dev_unpack_reduce(const struct dev_unpack_sum *r, uint32_t share, uint3
 	else if (fast && r->type == GANTRY_TYPE_BFLOAT16)
 		dev_unpack_sum_fast(&w, r, p, dev_bf16_sum{0});
 	else
-		dev_unpack_sum_run<struct dev_unpack_any, false>(&w, r, p, dev_any());
+		dev_unpack_sum_run<struct dev_unpack_any, false>(&w, r, p, dev_unpack_all());
 }
 
 #endif

@@ -169,7 +169,7 @@ DEV void k_reduce(const struct gantry_reduce_args *a)
 	r.type = a->type;
 	r.op = a->op;
 	r.scalar = a->scalar;
-	r.premul_first = 1;
+	r.premul = 0;
 	r.last = a->last;
 	dev_reduce_copy(&r, part);
 }

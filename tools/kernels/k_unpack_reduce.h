@@ -16,7 +16,7 @@
 struct dev_unpack_sum {
 	struct dev_frags f; /* dst: of the output */
 	uintptr_t input;    /* the same place in the input */
-	uint32_t type, elem, step;
+	uint32_t type, elem, op, last;
 	uint64_t scalar;
 };
 
@@ -37,6 +37,15 @@ DEV const char *dev_unpack_byte(const struct dev_frags *f, uint64_t i, uint64_t 
 #ifdef __CUDACC__
 #include "kernels/dev_unpack_reduce.h"
 #else
+/* n elements at `pos` of the input with those that arrived. */
+DEV void dev_unpack_join(const struct dev_unpack_sum *r, uint64_t pos, const void *arrived, char *dst, uint64_t n)
+{
+	const char *const srcs[2] = {(const char *)(r->input + (uintptr_t)pos), arrived};
+	const struct dev_reduction d = {srcs, &dst, 2, 1, r->type, r->op, r->scalar, 0, r->last};
+
+	dev_reduce_span(&d, 0, n);
+}
+
 /* An element that ends in other fragments. */
 DEV void dev_unpack_cut(const struct dev_unpack_sum *r, uint64_t i, const char *src, uint64_t pos, uint64_t end)
 {
@@ -49,7 +58,7 @@ DEV void dev_unpack_cut(const struct dev_unpack_sum *r, uint64_t i, const char *
 		bytes[k] = p ? *p : 0;
 	}
 	memcpy(&word, bytes, r->elem);
-	dev_step(r->type, r->step, &result, (const void *)(r->input + (uintptr_t)pos), &word, 1, r->scalar);
+	dev_unpack_join(r, pos, &word, (char *)&result, 1);
 	memcpy((char *)((uintptr_t)r->f.dst + (uintptr_t)pos), &result, r->elem);
 }
 
@@ -63,8 +72,7 @@ DEV void dev_unpack_sum_one(const struct dev_unpack_sum *r, uint64_t i)
 	for (; pos + r->elem <= end; pos += n) {
 		n = end - pos < DEV_PIECE ? (end - pos) / r->elem * r->elem : (uint64_t)DEV_PIECE;
 		memcpy(piece, (const char *)((uintptr_t)r->f.bounce + d.src_off + (uintptr_t)(pos - d.dst_off)), n);
-		dev_step(r->type, r->step, (void *)((uintptr_t)r->f.dst + (uintptr_t)pos),
-			 (const void *)(r->input + (uintptr_t)pos), piece, n / r->elem, r->scalar);
+		dev_unpack_join(r, pos, piece, (char *)((uintptr_t)r->f.dst + (uintptr_t)pos), n / r->elem);
 	}
 	if (pos < end)
 		dev_unpack_cut(r, i, (const char *)((uintptr_t)r->f.bounce + d.src_off + (uintptr_t)(pos - d.dst_off)),
@@ -92,7 +100,8 @@ DEV void k_unpack_reduce(const struct gantry_unpack_reduce_args *a)
 	r.input = (uintptr_t)a->input;
 	r.type = a->type;
 	r.elem = dev_type_bytes(a->type);
-	r.step = dev_red_step(a->op, 1, 2, 1, a->last);
+	r.op = a->op;
+	r.last = a->last;
 	r.scalar = a->scalar;
 	if (r.elem)
 		dev_unpack_reduce(&r, dev_block(), dev_blocks());

@@ -3,7 +3,7 @@
  * A GPU's warps on a CPU: takes the place of device/dev.h for code that is written for nvcc (__CUDACC__ is defined), so
  * that what warps do can be checked where there is no GPU. See tests/warp/warp.h for how lanes run.
  *
- * Only the words that the unpack kernels use are here; barriers of a block are not among them.
+ * Only the words that the unpack kernels and reductions use are here; barriers of a block are not among them.
  */
 #ifndef GANTRY_DEVICE_DEV_H
 #define GANTRY_DEVICE_DEV_H
@@ -95,6 +95,21 @@ static inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t by)
 #define __fmul_rn(a, b) ((a) * (b))
 #define __dadd_rn(a, b) ((a) + (b))
 #define __dmul_rn(a, b) ((a) * (b))
+/* Of a number and a NaN the number, also if that is a signalling NaN, other than libm's. */
+template <class T>
+static T warp_max(T a, T b)
+{
+	return std::isnan(b) || a > b ? a : b;
+}
+template <class T>
+static T warp_min(T a, T b)
+{
+	return std::isnan(b) || a < b ? a : b;
+}
+#define fmaxf(a, b) warp_max<float>(a, b)
+#define fminf(a, b) warp_min<float>(a, b)
+#define fmax(a, b) warp_max<double>(a, b)
+#define fmin(a, b) warp_min<double>(a, b)
 static inline uint32_t __float_as_uint(float f)
 {
 	uint32_t u;

@@ -26,8 +26,9 @@
 #include "base/identity.h"
 #include "base/mutex.h"
 #include "base/param.h"
+#include "base/thread.h"
 
-enum { TEXT_SIZE = 1024, PREFIX_SIZE = 512, LINE_SIZE = TEXT_SIZE + PREFIX_SIZE };
+enum { TEXT_SIZE = GANTRY_THREAD_TEXT, PREFIX_SIZE = 512, LINE_SIZE = TEXT_SIZE + PREFIX_SIZE };
 
 int gantry_log_level_now = GANTRY_LOG_WARN;   /* written by configure, read by all, relaxed */
 static uint32_t mask_now = GANTRY_SUBSYS_ALL; /* the same */
@@ -44,8 +45,6 @@ static struct log_mu configure_mu;
 static int file_fd GUARDED_BY(log_mu) = -1; /* opened once and never closed, see above */
 
 static int failures_told; /* relaxed */
-
-static __thread char last_error[TEXT_SIZE];
 
 static const char *const level_names[] = {"ERROR", "WARN", "INFO", "DEBUG", "TRACE"};
 
@@ -210,7 +209,7 @@ gantry_result gantry_fail(gantry_result r, enum gantry_log_subsys subsys, const 
 			  ...)
 {
 	int saved = errno;
-	char text[TEXT_SIZE]; /* not last_error itself: it may be among the arguments */
+	char text[TEXT_SIZE]; /* not the last error itself: it may be among the arguments */
 	va_list args;
 
 	va_start(args, fmt);
@@ -225,11 +224,12 @@ gantry_result gantry_fail(gantry_result r, enum gantry_log_subsys subsys, const 
 
 const char *gantry_last_error(void)
 {
-	return last_error;
+	return gantry_thread_text_now(GANTRY_TEXT_LAST_ERROR);
 }
 
 void gantry_set_last_error(const char *text)
 {
+	char *last_error = gantry_thread_text(GANTRY_TEXT_LAST_ERROR);
 	size_t n = strnlen(text, TEXT_SIZE - 1);
 
 	memmove(last_error, text, n);

@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "base/text.h"
+#include "base/thread.h"
 
 #ifndef IP_BIND_ADDRESS_NO_PORT
 #define IP_BIND_ADDRESS_NO_PORT 24
@@ -73,11 +74,11 @@ enum sock_errno_class sock_errno_class(int e)
 
 const char *sock_errno_hint(int e)
 {
-	static __thread char of_process[64 + GANTRY_ADVICE_TEXT];
-	char advice[GANTRY_ADVICE_TEXT];
+	char advice[GANTRY_ADVICE_TEXT], *of_process;
 
 	if (e == EMFILE) {
-		snprintf(of_process, sizeof(of_process), "too many open files in this process: %s",
+		of_process = gantry_thread_text(GANTRY_TEXT_SOCK_HINT);
+		snprintf(of_process, GANTRY_THREAD_TEXT, "too many open files in this process: %s",
 			 gantry_nofile_advice(advice));
 		return of_process;
 	}

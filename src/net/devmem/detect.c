@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/param.h"
+#include "base/thread.h"
 #include "device/device.h"
 #include "inet/nic.h"
 #include "net/devmem.h"
@@ -125,10 +126,10 @@ static const char *const call_names[] = {DEVMEM_CALLS(CALL_NAME)};
 
 const char *devmem_strerror(int error)
 {
-	static __thread char text[128];
+	char *text = gantry_thread_text(GANTRY_TEXT_DEVMEM_ERRNO);
 	char of_libc[96];
 
-	snprintf(text, sizeof(text), "%s (%d)",
+	snprintf(text, GANTRY_THREAD_TEXT, "%s (%d)",
 		 error == DEVMEM_ENOTSUPP    ? "operation is not supported"
 		 : error == DEVMEM_ETOOSMALL ? "buffer is too small"
 					     : strerror_r(error, of_libc, sizeof(of_libc)),
@@ -136,15 +137,17 @@ const char *devmem_strerror(int error)
 	return text;
 }
 
+enum { ERROR_TEXT = 512 };
+
 const char *devmem_error_text(enum devmem_call call, int error, const char *said)
 {
-	static __thread char text[512];
+	char *text = gantry_thread_text(GANTRY_TEXT_DEVMEM_ERROR);
 	const struct devmem_error *e = devmem_error_of(call, error);
 
 	if (strcmp(said, e->reason) == 0)
 		said = "";
-	snprintf(text, sizeof(text), "%s: %s%s%s%s%s%s", call_names[call], devmem_strerror(error),
-		 *e->reason ? ": " : "", e->reason, *said ? " (the kernel says: " : "", said, *said ? ")" : "");
+	snprintf(text, ERROR_TEXT, "%s: %s%s%s%s%s%s", call_names[call], devmem_strerror(error), *e->reason ? ": " : "",
+		 e->reason, *said ? " (the kernel says: " : "", said, *said ? ")" : "");
 	return text;
 }
 

@@ -228,6 +228,7 @@ static struct set *current; /* release by load, acquire by readers; NULL before 
 MUTEX_KIND(param_mu);	    /* whoever loads */
 static struct param_mu load_mu;
 static bool loaded GUARDED_BY(param_mu);
+static const char *(*fallback_now)(size_t i, const char *env)GUARDED_BY(param_mu);
 
 /* Its value goes to its field and nowhere else: no listing, no message; and the copy is kept out of core dumps. */
 static int is_secret(const struct param_desc *d)
@@ -287,18 +288,35 @@ static gantry_result refuse(size_t i, const char *text)
 	return GANTRY_ERR_CONFIG;
 }
 
+void gantry_params_set_fallback(const char *(*fallback)(size_t i, const char *env))
+{
+	param_mu_lock(&load_mu);
+	fallback_now = fallback;
+	param_mu_unlock(&load_mu);
+}
+
+/* NULL: not set. Empty counts as that: scripts write X= for it. */
+static const char *text_of(size_t i) REQUIRES(param_mu)
+{
+	const char *text = getenv(param_descs[i].env);
+
+	if ((!text || !*text) && fallback_now)
+		text = fallback_now(i, param_descs[i].env);
+	return text && *text ? text : NULL;
+}
+
 /* All that is wrong is said, not only the first of it: a job script is then mended in one go. */
-static gantry_result read_environment(struct set *s)
+static gantry_result read_environment(struct set *s) REQUIRES(param_mu)
 {
 	gantry_result first = GANTRY_OK;
 
 	for (size_t i = 0; i < NPARAMS; i++) {
 		const struct param_desc *d = &param_descs[i];
-		const char *text = getenv(d->env);
+		const char *text = text_of(i);
 		gantry_result r;
 
-		if (!text || !*text)
-			continue; /* empty counts as not set: scripts write X= for that */
+		if (!text)
+			continue;
 		if (is_secret(d))
 			r = set_secret(&s->params, text);
 		else

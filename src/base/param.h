@@ -41,6 +41,9 @@ struct gantry_params {
 /* The loaded parameters; defaults until gantry_params_load has run. */
 const struct gantry_params *gantry_params(void);
 
+/* Asked for the text of each parameter whose variable is not set: NULL leaves the default. The text lives until the next
+ * call. It must be one that the parameter allows. Set before the first load. */
+void gantry_params_set_fallback(const char *(*fallback)(size_t i, const char *env));
 /* Reads the environment; idempotent unless `reload`. Thread-safe. */
 gantry_result gantry_params_load(int reload);
 

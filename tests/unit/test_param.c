@@ -104,6 +104,31 @@ TEST(check_values)
 }
 
 /* Each refusal names the variable, the value and what is allowed, and leaves what was in force. */
+static const char *stand_in(size_t i, const char *env)
+{
+	CHECK(i < gantry_param_count());
+	return !strcmp(env, "GANTRY_LANES") ? "5" : !strcmp(env, "GANTRY_CONGESTION") ? "cubic" : NULL;
+}
+
+/* What another set of variables says counts where ours are not set. */
+TEST(check_fallback)
+{
+	clear_environment();
+	gantry_params_set_fallback(stand_in);
+	set_params("GANTRY_IFNAME", "eth");
+	CHECK_EQ(gantry_params()->lanes, 5);
+	CHECK_STR(gantry_params()->congestion, "cubic");
+	CHECK_STR(gantry_params()->ifname, "eth");
+	CHECK_EQ(gantry_params()->helpers, -1);
+	set_params("GANTRY_LANES", "3", "GANTRY_CONGESTION", "");
+	CHECK_EQ(gantry_params()->lanes, 3);
+	CHECK_STR(gantry_params()->congestion, "cubic");
+	gantry_params_set_fallback(NULL);
+	clear_environment();
+	CHECK_OK(gantry_params_load(1));
+	CHECK_EQ(gantry_params()->lanes, 0);
+}
+
 static void refuse(const char *name, const char *value, const char *allowed)
 {
 	const struct gantry_params *before = gantry_params();

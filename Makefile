@@ -74,7 +74,7 @@ clean:
 
 help:
 	@echo 'Targets (the default is all):'
-	@echo '  all       build build/gantry and the libraries in build/lib/: libgantry.so, the plugin, the emulated NIC'
+	@echo '  all       build build/gantry and the libraries in build/lib/: libgantry.so, libnccl.so.2, the plugin, the emulated NIC'
 	@echo '  run       install what is missing, build, and measure the plugin on loopback: gantry perf net'
 	@echo '  test      install what is missing, then the tests: the plain stage, or STAGES="plain slow clang asan tsan fuzz" (all)'
 	@echo '  bench     measure; JSON lines under build/bench/'

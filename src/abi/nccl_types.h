@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What all versions of NCCL's net interface share: result codes, the logger,
- * constants, data types and the device handle.
+ * constants, data types and the device handle. nccl_api.h has what its own API
+ * adds.
  *
  * This folder describes a foreign binary interface. Names, order and layout
  * are NCCL's, so its typedef names are kept too; everything else is ours. Each
@@ -37,6 +38,7 @@ typedef enum {
 	ncclInvalidUsage = 5,
 	ncclRemoteError = 6,
 	ncclInProgress = 7,
+	ncclTimeout = 8, /* since 2.30 */
 } ncclResult_t;
 NCCL_ABI_SIZE(ncclResult_t, 4);
 

@@ -30,4 +30,5 @@ stop_mps() {
 	rm -rf "$scratch"
 }
 trap stop_mps EXIT
-gantry_env=(--env NCCL_NET_PLUGIN=gantry --env NCCL_NET=gantry --env "LD_LIBRARY_PATH=$BUILD_DIR/lib:${LD_LIBRARY_PATH:-}")
+# By its path: in the folder of the plugin there is a libnccl.so.2 of ours, which must not be found in place of NCCL's.
+gantry_env=(--env "NCCL_NET_PLUGIN=$BUILD_DIR/lib/libnccl-net-gantry.so" --env NCCL_NET=gantry)

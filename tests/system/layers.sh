@@ -26,6 +26,7 @@ declare -A below=(
 	[transport]="proxy net inet device base abi"
 	[coll]="device base abi"
 	[comm]="coll transport proxy net inet device base abi"
+	[nccl]="comm coll transport proxy net inet device base abi"
 	[face]="comm coll rx transport proxy net inet device base abi"
 	[tools]="net/devmem comm coll rx transport proxy net inet device base abi"
 )

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Collectives, send and receive, and operations of the caller's own: the numbers of types and operations are NCCL's in
+ * gantry/types.h already, so arguments pass through, and gantry/comm.h refuses the wrong ones.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include "base/log.h"
+#include "nccl/nccl.h"
+
+/* A call is a group of its own, or part of one. comm and stream are NULL if the caller's are wrong. */
+struct call {
+	struct gantry_comm *comm;
+	struct gantry_stream *stream;
+	gantry_result r;
+};
+
+static struct call call_begin(const char *function, ncclComm_t comm, cudaStream_t native)
+{
+	struct ncclComm *c = nccl_comm_of(comm, function);
+	struct call call = {.r = nccl_group_begin()};
+
+	if (call.r != GANTRY_OK)
+		return call;
+	call.r = c ? nccl_stream_for(c, native, &call.stream) : GANTRY_ERR_INVALID;
+	if (nccl_group_failed(call.r) != GANTRY_OK)
+		return call;
+	call.comm = c->comm;
+	nccl_group_uses(c);
+	return call;
+}
+
+/* The group's end has the call's own error as well, which it has kept or Gantry's group has. */
+static ncclResult_t call_end(const struct call *call, gantry_result r)
+{
+	gantry_result end = nccl_group_finish();
+
+	if (call->r != GANTRY_OK)
+		r = call->r;
+	return nccl_result(r == GANTRY_OK || r == GANTRY_AGAIN ? (end == GANTRY_OK ? r : end) : r);
+}
+
+#define CALL(name, function, ...)                                                                                      \
+	do {                                                                                                           \
+		struct call call = call_begin("nccl" #name, comm, stream);                                             \
+		gantry_result r = call.r;                                                                              \
+                                                                                                                       \
+		if (r == GANTRY_OK)                                                                                    \
+			r = function(__VA_ARGS__, call.comm, call.stream);                                             \
+		return call_end(&call, r);                                                                             \
+	} while (0)
+
+#define TYPE ((enum gantry_type)type)
+#define OP ((int)op)
+
+/* PLAIN makes the function and the one that also takes wishes for this call: how many blocks, which algorithm. They are
+ * wishes in NCCL too; the cost model knows the connections here better. */
+#define COLLECTIVE(name, params, config_params, function, ...)                                                         \
+	NCCL_FUNCTION(ncclResult_t, name, params)                                                                      \
+	{                                                                                                              \
+		CALL(name, function, __VA_ARGS__);                                                                     \
+	}                                                                                                              \
+	NCCL_FUNCTION(ncclResult_t, name##Config, config_params)                                                       \
+	{                                                                                                              \
+		(void)config;                                                                                          \
+		CALL(name##Config, function, __VA_ARGS__);                                                             \
+	}
+
+#define BUFFERS const void *in, void *out, size_t count, ncclDataType_t type
+#define WHERE ncclComm_t comm, cudaStream_t stream
+#define WISHES WHERE, const ncclCollConfig_t *config
+
+COLLECTIVE(AllReduce, (BUFFERS, ncclRedOp_t op, WHERE), (BUFFERS, ncclRedOp_t op, WISHES), gantry_all_reduce, in, out,
+	   count, TYPE, OP)
+COLLECTIVE(Reduce, (BUFFERS, ncclRedOp_t op, int root, WHERE), (BUFFERS, ncclRedOp_t op, int root, WISHES),
+	   gantry_reduce, in, out, count, TYPE, OP, root)
+COLLECTIVE(Broadcast, (BUFFERS, int root, WHERE), (BUFFERS, int root, WISHES), gantry_broadcast, in, out, count, TYPE,
+	   root)
+COLLECTIVE(AllGather, (BUFFERS, WHERE), (BUFFERS, WISHES), gantry_all_gather, in, out, count, TYPE)
+COLLECTIVE(ReduceScatter, (BUFFERS, ncclRedOp_t op, WHERE), (BUFFERS, ncclRedOp_t op, WISHES), gantry_reduce_scatter,
+	   in, out, count, TYPE, OP)
+COLLECTIVE(AlltoAll, (BUFFERS, WHERE), (BUFFERS, WISHES), gantry_all_to_all, in, out, count, TYPE)
+COLLECTIVE(Gather, (BUFFERS, int root, WHERE), (BUFFERS, int root, WISHES), gantry_gather, in, out, count, TYPE, root)
+COLLECTIVE(Scatter, (BUFFERS, int root, WHERE), (BUFFERS, int root, WISHES), gantry_scatter, in, out, count, TYPE, root)
+
+/* In place. */
+NCCL_FUNCTION(ncclResult_t, Bcast, (void *buf, size_t count, ncclDataType_t type, int root, WHERE))
+{
+	CALL(Bcast, gantry_broadcast, buf, buf, count, TYPE, root);
+}
+
+NCCL_FUNCTION(ncclResult_t, Send, (const void *buf, size_t count, ncclDataType_t type, int peer, WHERE))
+{
+	CALL(Send, gantry_send, buf, count, TYPE, peer);
+}
+
+NCCL_FUNCTION(ncclResult_t, Recv, (void *buf, size_t count, ncclDataType_t type, int peer, WHERE))
+{
+	CALL(Recv, gantry_recv, buf, count, TYPE, peer);
+}
+
+/* ---- operations ---- */
+
+NCCL_FUNCTION(ncclResult_t, RedOpCreatePreMulSum,
+	      (ncclRedOp_t * op, void *scalar, ncclDataType_t type, ncclScalarResidence_t where, ncclComm_t comm))
+{
+	struct ncclComm *c = nccl_comm_of(comm, "ncclRedOpCreatePreMulSum");
+	gantry_result r = GANTRY_ERR_INVALID;
+	int made;
+
+	if (!c || !op || !scalar || (where != ncclScalarDevice && where != ncclScalarHostImmediate))
+		return nccl_result(r);
+	nccl_enter(c);
+	r = gantry_op_create_premul(c->comm, TYPE, scalar, where == ncclScalarDevice, &made);
+	nccl_leave(c);
+	if (r == GANTRY_OK)
+		*op = (ncclRedOp_t)made;
+	return nccl_result(r);
+}
+
+NCCL_FUNCTION(ncclResult_t, RedOpDestroy, (ncclRedOp_t op, ncclComm_t comm))
+{
+	struct ncclComm *c = nccl_comm_of(comm, "ncclRedOpDestroy");
+	gantry_result r = GANTRY_ERR_INVALID;
+
+	if (!c)
+		return nccl_result(r);
+	if ((int)op <= ncclAvg)
+		return nccl_result(gantry_fail(r, LOG_SUBSYS, __FILE__, __LINE__,
+					       "ncclRedOpDestroy: operation %d was not created", (int)op));
+	nccl_enter(c);
+	r = gantry_op_destroy(c->comm, OP);
+	nccl_leave(c);
+	return nccl_result(r);
+}
+
+/* ---- what a group would take ---- */
+
+/* Nothing of the group is done. There is no estimate for a group as a whole: NCCL's mark for "none" is the answer. */
+NCCL_FUNCTION(ncclResult_t, GroupSimulateEnd, (ncclSimInfo_t * info))
+{
+	gantry_result r = nccl_group_drop();
+
+	if (r != GANTRY_OK || !info)
+		return nccl_result(r);
+	if (info->magic != NCCL_SIM_INFO_MAGIC || info->size < offsetof(ncclSimInfo_t, estimatedTime) + sizeof(float))
+		return nccl_result(gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__,
+					       "ncclGroupSimulateEnd: a struct that was not initialised"));
+	info->estimatedTime = NCCL_UNDEF_FLOAT;
+	return ncclSuccess;
+}

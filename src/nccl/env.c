@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * NCCL's environment variables. Those that have a meaning here stand in for a parameter of Gantry that is not set; of
+ * the others that NCCL documents, those that are set are named in one line, so that nobody measures what has no effect.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include <ctype.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/identity.h"
+#include "base/log.h"
+#include "base/param.h"
+#include "base/text.h"
+#include "nccl/nccl.h"
+
+enum { VALUE_TEXT = 256, LINE_TEXT = 768, CHANNELS_MAX = 32 };
+
+/* ---- from NCCL's values to ours. `param` is the number of ours; NULL: it has nothing to say ---- */
+
+static const char *to_same(size_t param, const char *value, char *buf)
+{
+	snprintf(buf, VALUE_TEXT, "%s", value);
+	return gantry_param_allows(param, buf) ? buf : NULL;
+}
+
+static const char *to_log_level(size_t param, const char *value, char *buf)
+{
+	static const char *const levels[][2] = {
+		{"VERSION", "warn"}, {"WARN", "warn"}, {"INFO", "info"}, {"ABORT", "info"}, {"TRACE", "trace"}};
+
+	(void)param;
+	for (size_t i = 0; i < sizeof(levels) / sizeof(*levels); i++)
+		if (strcasecmp(value, levels[i][0]) == 0)
+			return strcpy(buf, levels[i][1]);
+	return NULL;
+}
+
+static bool is_on(const char *value)
+{
+	return strcmp(value, "0") != 0;
+}
+
+static const char *to_off(size_t param, const char *value, char *buf)
+{
+	(void)param;
+	return is_on(value) ? strcpy(buf, "off") : NULL;
+}
+
+/* The transports of "auto" but for that one. */
+static const char *to_no_shm(size_t param, const char *value, char *buf)
+{
+	(void)param;
+	return is_on(value) ? strcpy(buf, "p2p,net") : NULL;
+}
+
+/* "LOC" or 0: the network never touches the memory of a GPU. */
+static const char *to_no_gdr(size_t param, const char *value, char *buf)
+{
+	(void)param;
+	return strcmp(value, "0") == 0 || strcasecmp(value, "LOC") == 0 ? strcpy(buf, "off") : NULL;
+}
+
+/* NCCL takes lists, lists to exclude (^), and from 2.24 on one list for each function ("allreduce:ring;..."). One word
+ * that we know too is followed; whatever leaves a choice leaves it to the cost model. */
+static const char *to_word(size_t param, const char *value, char *buf)
+{
+	char *at = buf;
+
+	if (strpbrk(value, ",^;:"))
+		return NULL;
+	for (; *value && at < buf + VALUE_TEXT - 1; value++)
+		*at++ = (char)tolower((unsigned char)*value);
+	*at = 0;
+	return gantry_param_allows(param, buf) ? buf : NULL;
+}
+
+static const char *to_channels(size_t param, const char *value, char *buf)
+{
+	int64_t n;
+
+	if (gantry_parse_int(value, &n) != GANTRY_OK || n < 1)
+		return NULL;
+	snprintf(buf, VALUE_TEXT, "%d", n < CHANNELS_MAX ? (int)n : CHANNELS_MAX);
+	return gantry_param_allows(param, buf) ? buf : NULL;
+}
+
+/* Our own network needs no plugin, and is what one gets who wants none. */
+static const char *to_plugin(size_t param, const char *value, char *buf)
+{
+	if (strcmp(value, "gantry") == 0 || strcmp(value, "none") == 0)
+		return NULL;
+	return to_same(param, value, buf);
+}
+
+/* The first that is set counts where two stand for the same. */
+static const struct {
+	const char *nccl, *gantry;
+	const char *(*convert)(size_t param, const char *value, char *buf);
+} stands_for[] = {
+	{"NCCL_DEBUG", "GANTRY_LOG", to_log_level},
+	{"NCCL_DEBUG_FILE", "GANTRY_LOG_FILE", to_same},
+	{"NCCL_ALGO", "GANTRY_ALGO", to_word},
+	{"NCCL_PROTO", "GANTRY_PROTO", to_word},
+	{"NCCL_MAX_NCHANNELS", "GANTRY_CHANNELS", to_channels},
+	{"NCCL_MAX_CTAS", "GANTRY_CHANNELS", to_channels},
+	{"NCCL_MIN_NCHANNELS", "GANTRY_CHANNELS", to_channels},
+	{"NCCL_MIN_CTAS", "GANTRY_CHANNELS", to_channels},
+	{"NCCL_P2P_DISABLE", "GANTRY_P2P", to_off},
+	{"NCCL_SHM_DISABLE", "GANTRY_TRANSPORT", to_no_shm},
+	{"NCCL_NET_PLUGIN", "GANTRY_NET_PLUGIN", to_plugin},
+	{"NCCL_NET_GDR_LEVEL", "GANTRY_NET_GDR", to_no_gdr},
+	{"NCCL_HOSTID", "GANTRY_HOST_ID", to_same},
+	{"NCCL_IGNORE_CPU_AFFINITY", "GANTRY_PROXY_PIN", to_off},
+};
+enum { STANDS_FOR = sizeof(stands_for) / sizeof(*stands_for) };
+
+/* Known without a parameter of ours: the first two are read by the network, the third below; the last two ask for what
+ * is so anyway. */
+static const char *const others_known[] = {"NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_COMM_BLOCKING",
+					   "NCCL_IB_DISABLE", "NCCL_MULTI_RANK_GPU_ENABLE"};
+enum { OTHERS_KNOWN = sizeof(others_known) / sizeof(*others_known) };
+
+/* What NCCL documents beside those. */
+static const char *const meaningless[] = {"NCCL_ALLOC_P2P_NET_LL_BUFFERS",
+					  "NCCL_BUFFSIZE",
+					  "NCCL_CGA_CLUSTER_SIZE",
+					  "NCCL_CHECKS_DISABLE",
+					  "NCCL_CHECK_MODE",
+					  "NCCL_CHECK_POINTERS",
+					  "NCCL_COLLNET_ENABLE",
+					  "NCCL_COLLNET_NODE_THRESHOLD",
+					  "NCCL_COMM_ID",
+					  "NCCL_CONF_FILE",
+					  "NCCL_CROSS_NIC",
+					  "NCCL_CTA_POLICY",
+					  "NCCL_CUMEM_ENABLE",
+					  "NCCL_CUMEM_HOST_ENABLE",
+					  "NCCL_DEBUG_SUBSYS",
+					  "NCCL_DEBUG_TIMESTAMP_FORMAT",
+					  "NCCL_DEBUG_TIMESTAMP_LEVELS",
+					  "NCCL_DMABUF_ENABLE",
+					  "NCCL_ENV_PLUGIN",
+					  "NCCL_GRAPH_DUMP_FILE",
+					  "NCCL_GRAPH_FILE",
+					  "NCCL_GRAPH_MIXING_SUPPORT",
+					  "NCCL_GRAPH_REGISTER",
+					  "NCCL_GRAPH_STREAM_ORDERING",
+					  "NCCL_IB_ADAPTIVE_ROUTING",
+					  "NCCL_IB_ADDR_FAMILY",
+					  "NCCL_IB_ADDR_RANGE",
+					  "NCCL_IB_AR_THRESHOLD",
+					  "NCCL_IB_CUDA_SUPPORT",
+					  "NCCL_IB_ECE_ENABLE",
+					  "NCCL_IB_FIFO_TC",
+					  "NCCL_IB_GID_INDEX",
+					  "NCCL_IB_HCA",
+					  "NCCL_IB_MERGE_NICS",
+					  "NCCL_IB_OOO_RQ",
+					  "NCCL_IB_PCI_RELAXED_ORDERING",
+					  "NCCL_IB_QPS_PER_CONNECTION",
+					  "NCCL_IB_RETRY_CNT",
+					  "NCCL_IB_RETURN_ASYNC_EVENTS",
+					  "NCCL_IB_ROCE_VERSION_NUM",
+					  "NCCL_IB_SL",
+					  "NCCL_IB_SPLIT_DATA_ON_QPS",
+					  "NCCL_IB_TC",
+					  "NCCL_IB_TIMEOUT",
+					  "NCCL_IGNORE_COLLNET_MISMATCH",
+					  "NCCL_IGNORE_NET_MISMATCH",
+					  "NCCL_IPC_USE_ABSTRACT_SOCKET",
+					  "NCCL_LAUNCH_MODE",
+					  "NCCL_LAUNCH_ORDER_IMPLICIT",
+					  "NCCL_LAUNCH_RACE_FATAL",
+					  "NCCL_LEGACY_CUDA_REGISTER",
+					  "NCCL_LL128_BUFFSIZE",
+					  "NCCL_LL_BUFFSIZE",
+					  "NCCL_LL_THRESHOLD",
+					  "NCCL_LOCAL_REGISTER",
+					  "NCCL_MEM_SYNC_DOMAIN",
+					  "NCCL_MNNVL_CLIQUE_ID",
+					  "NCCL_MNNVL_ENABLE",
+					  "NCCL_MNNVL_UUID",
+					  "NCCL_NCHANNELS_PER_NET_PEER",
+					  "NCCL_NET",
+					  "NCCL_NETDEVS_POLICY",
+					  "NCCL_NET_GDR_C2C",
+					  "NCCL_NET_GDR_READ",
+					  "NCCL_NET_MERGE_POLICY",
+					  "NCCL_NET_SHARED_BUFFERS",
+					  "NCCL_NET_SHARED_COMMS",
+					  "NCCL_NSOCKS_PERTHREAD",
+					  "NCCL_NTHREADS",
+					  "NCCL_NVB_DISABLE",
+					  "NCCL_NVLS_ENABLE",
+					  "NCCL_OOB_NET_ENABLE",
+					  "NCCL_OOB_NET_IFNAME",
+					  "NCCL_P2P_DIRECT_DISABLE",
+					  "NCCL_P2P_LEVEL",
+					  "NCCL_P2P_LL_THRESHOLD",
+					  "NCCL_P2P_NET_CHUNKSIZE",
+					  "NCCL_P2P_PXN_LEVEL",
+					  "NCCL_PROFILER_PLUGIN",
+					  "NCCL_PXN_C2C",
+					  "NCCL_PXN_DISABLE",
+					  "NCCL_RAS_ADDR",
+					  "NCCL_RAS_ENABLE",
+					  "NCCL_RAS_TIMEOUT_FACTOR",
+					  "NCCL_RUNTIME_CONNECT",
+					  "NCCL_SET_STACK_SIZE",
+					  "NCCL_SET_THREAD_NAME",
+					  "NCCL_SINGLE_RING_THRESHOLD",
+					  "NCCL_SOCKET_MAGIC",
+					  "NCCL_SOCKET_NTHREADS",
+					  "NCCL_SOCKET_POLL_TIMEOUT_MSEC",
+					  "NCCL_SOCKET_RETRY_CNT",
+					  "NCCL_SOCKET_RETRY_SLEEP_MSEC",
+					  "NCCL_SYM_GIN_KERNELS_ENABLE",
+					  "NCCL_TOPO_DUMP_FILE",
+					  "NCCL_TOPO_FILE",
+					  "NCCL_TREE_THRESHOLD",
+					  "NCCL_TUNER_PLUGIN",
+					  "NCCL_UID_STAGGER_RATE",
+					  "NCCL_UID_STAGGER_THRESHOLD",
+					  "NCCL_WIN_ENABLE"};
+enum { MEANINGLESS = sizeof(meaningless) / sizeof(*meaningless) };
+
+/* Called with the lock of loading: one buffer is enough. */
+static const char *fallback(size_t param, const char *env)
+{
+	static char buf[VALUE_TEXT];
+
+	for (size_t i = 0; i < STANDS_FOR; i++) {
+		const char *value = strcmp(stands_for[i].gantry, env) == 0 ? gantry_variable(stands_for[i].nccl) : NULL;
+		const char *text = value ? stands_for[i].convert(param, value, buf) : NULL;
+
+		if (text)
+			return text;
+	}
+	return NULL;
+}
+
+static void set_fallback(void)
+{
+	gantry_params_set_fallback(fallback);
+}
+
+gantry_result nccl_begin(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, set_fallback);
+	return gantry_params_load(0);
+}
+
+int nccl_env_blocking(void)
+{
+	const char *value = gantry_variable("NCCL_COMM_BLOCKING");
+
+	return value && (strcmp(value, "0") == 0 || strcmp(value, "1") == 0) ? *value - '0' : -1;
+}
+
+const char *nccl_env_name(size_t i)
+{
+	if (i < STANDS_FOR)
+		return stands_for[i].nccl;
+	return i < STANDS_FOR + OTHERS_KNOWN ? others_known[i - STANDS_FOR] : NULL;
+}
+
+/* A variable of a parameter that this build does not have, or a value that nothing here stands for. */
+static bool has_effect(size_t i)
+{
+	const char *value = gantry_variable(stands_for[i].nccl);
+	char buf[VALUE_TEXT];
+
+	for (size_t p = 0; p < gantry_param_count(); p++) {
+		struct gantry_param_info info;
+
+		gantry_param_describe(p, &info);
+		if (strcmp(info.env, stands_for[i].gantry) == 0)
+			return stands_for[i].convert(p, value, buf) || !is_on(value);
+	}
+	return false;
+}
+
+static void add_name(char *line, const char *name)
+{
+	size_t at = strlen(line);
+
+	snprintf(line + at, LINE_TEXT - at, "%s%s", at ? ", " : "", name);
+}
+
+static char told[LINE_TEXT];
+
+static void collect_told(void)
+{
+	for (size_t i = 0; i < MEANINGLESS; i++)
+		if (gantry_variable(meaningless[i]))
+			add_name(told, meaningless[i]);
+	for (size_t i = 0; i < STANDS_FOR; i++)
+		if (gantry_variable(stands_for[i].nccl) && !has_effect(i))
+			add_name(told, stands_for[i].nccl);
+}
+
+/* The ranks of a job have the same variables: one of them says it where people look. */
+void nccl_env_tell(int rank)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	static int said;
+
+	pthread_once(&once, collect_told);
+	if (!*told || exchange_relaxed(&said, 1))
+		return;
+	if (rank == 0)
+		LOG_WARN(COMM, "set, and without effect under Gantry: %s", told);
+	else
+		LOG_INFO(COMM, "set, and without effect under Gantry: %s", told);
+}
+
+NCCL_FUNCTION(void, ResetDebugInit, (void))
+{
+	if (nccl_begin() == GANTRY_OK)
+		gantry_params_load(1);
+}

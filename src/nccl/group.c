@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Groups of NCCL: beside transfers, which are Gantry's own groups, they hold the making and ending of communicators.
+ *
+ * A group belongs to its thread. At its end, in this order: communicators are made, all at the same time; transfers are
+ * enqueued; on the host they are waited for; communicators are ended, again all at the same time. A call that fails
+ * makes the whole group fail: then nothing of it is done, but for ends, which are.
+ */
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "base/thread.h"
+#include "nccl/nccl.h"
+
+enum { ERROR_TEXT = 1024 };
+
+struct job_list {
+	struct nccl_job *first, **last; /* last: NULL while there is none */
+};
+
+static _Thread_local struct {
+	int depth;
+	bool transfers; /* there are some */
+	gantry_result error;
+	bool again; /* a call is in progress */
+	struct job_list makes, ends;
+	struct ncclComm *used;
+} group;
+
+static void job_append(struct job_list *l, struct nccl_job *job)
+{
+	job->next = NULL;
+	*(l->last ? l->last : &l->first) = job;
+	l->last = &job->next;
+}
+
+static struct nccl_job *jobs_take(struct job_list *l)
+{
+	struct nccl_job *first = l->first;
+
+	*l = (struct job_list){NULL, NULL};
+	return first;
+}
+
+void nccl_job_free(struct nccl_job *job)
+{
+	if (job) {
+		free(job->exclude);
+		free(job->ids);
+	}
+	free(job);
+}
+
+static void *run_job(void *arg)
+{
+	struct nccl_job *job = arg;
+
+	job->r = job->run(job);
+	if (job->r != GANTRY_OK && job->r != GANTRY_AGAIN)
+		snprintf(job->error, sizeof(job->error), "%s", gantry_last_error()); /* the thread's own */
+	return NULL;
+}
+
+/* The first error, which becomes that of the calling thread; else AGAIN if one of them is in progress. */
+static gantry_result jobs_end(struct nccl_job *jobs)
+{
+	gantry_result r = GANTRY_OK;
+
+	while (jobs) {
+		struct nccl_job *next = jobs->next;
+
+		if (jobs->r != GANTRY_OK && (r == GANTRY_OK || r == GANTRY_AGAIN)) {
+			r = jobs->r;
+			if (r != GANTRY_AGAIN)
+				gantry_set_last_error(jobs->error);
+		}
+		nccl_job_free(jobs);
+		jobs = next;
+	}
+	return r;
+}
+
+gantry_result nccl_jobs_run(struct nccl_job *jobs)
+{
+	struct running {
+		pthread_t thread;
+		bool started;
+	} *threads = NULL;
+	size_t n = 0, i = 0;
+
+	for (struct nccl_job *job = jobs; job; job = job->next, n++)
+		job->r = job->begin ? job->begin(job) : GANTRY_OK;
+	if (n > 1)
+		threads = calloc(n, sizeof(*threads));
+	/* What was begun needs no thread, nor does the last one. Without a thread jobs run one after the other, and those
+	 * that wait for the next ones end by a timeout. */
+	for (struct nccl_job *job = jobs; job; job = job->next, i++) {
+		if (threads && job->next && !job->begin)
+			threads[i].started =
+				gantry_thread_start("gantry-nccl", run_job, job, &threads[i].thread) == GANTRY_OK;
+		if (!threads || !threads[i].started)
+			run_job(job);
+	}
+	for (i = 0; threads && i < n; i++)
+		if (threads[i].started)
+			pthread_join(threads[i].thread, NULL);
+	free(threads);
+	return jobs_end(jobs);
+}
+
+gantry_result nccl_group_run(struct nccl_job *job)
+{
+	bool makes = job->made != NULL;
+
+	if (!group.depth)
+		return nccl_jobs_run(job);
+	job_append(makes ? &group.makes : &group.ends, job);
+	return GANTRY_OK;
+}
+
+gantry_result nccl_group_failed(gantry_result r)
+{
+	if (group.depth && r == GANTRY_AGAIN)
+		group.again = true;
+	else if (group.depth && r != GANTRY_OK && group.error == GANTRY_OK)
+		group.error = r;
+	return r;
+}
+
+void nccl_group_uses(struct ncclComm *c)
+{
+	group.transfers = true;
+	if (c->used)
+		return;
+	nccl_enter(c); /* until the group's end */
+	c->used = true;
+	c->next_used = group.used;
+	group.used = c;
+}
+
+int nccl_group_depth(void)
+{
+	return group.depth;
+}
+
+gantry_result nccl_group_begin(void)
+{
+	gantry_result r = gantry_group_start();
+
+	if (r == GANTRY_OK)
+		group.depth++;
+	return r;
+}
+
+/* The communicators that the transfers belong to. On the host, and if they block, their streams are waited for: all
+ * transfers of the group are enqueued, so that none waits for another one that comes after it. */
+static gantry_result settle_used(gantry_result r)
+{
+	while (group.used) {
+		struct ncclComm *c = group.used;
+		gantry_result one = GANTRY_OK;
+		char text[ERROR_TEXT] = "";
+
+		group.used = c->next_used;
+		c->next_used = NULL;
+		c->used = false;
+		if (r == GANTRY_OK && c->own && c->blocking) {
+			one = gantry_stream_sync(c->device, c->own);
+			if (one == GANTRY_OK)
+				one = gantry_comm_error(c->comm, NULL, text, sizeof(text));
+			if (*text)
+				gantry_set_last_error(text);
+		}
+		nccl_leave(c);
+		r = r == GANTRY_OK ? one : r;
+	}
+	return r;
+}
+
+/* Gantry's group ends, and what it has is not done: a call that it refuses makes it so. */
+static gantry_result end_transfers(bool drop)
+{
+	char error[ERROR_TEXT];
+
+	if (!drop || !group.transfers)
+		return gantry_group_end();
+	snprintf(error, sizeof(error), "%s", gantry_last_error());
+	gantry_send(NULL, 0, GANTRY_TYPE_INT8, 0, NULL, NULL);
+	gantry_group_end();
+	gantry_set_last_error(error);
+	return GANTRY_OK;
+}
+
+static gantry_result make_all(gantry_result r)
+{
+	struct nccl_job *jobs = jobs_take(&group.makes);
+
+	if (r == GANTRY_OK)
+		return jobs ? nccl_jobs_run(jobs) : r;
+	while (jobs) { /* the group has failed: none of them begins */
+		struct nccl_job *next = jobs->next;
+
+		jobs->dropped = true;
+		jobs->r = jobs->begin(jobs);
+		jobs->run(jobs);
+		nccl_job_free(jobs);
+		jobs = next;
+	}
+	return r;
+}
+
+gantry_result nccl_group_finish(void)
+{
+	gantry_result r, made, moved, ended = GANTRY_OK;
+	struct nccl_job *ends;
+	bool again;
+
+	if (!group.depth)
+		FAIL_NOW(GANTRY_ERR_USAGE, "ncclGroupEnd without ncclGroupStart");
+	if (group.depth > 1) {
+		group.depth--;
+		return gantry_group_end();
+	}
+	r = group.error;
+	again = group.again;
+	group.error = GANTRY_OK;
+	group.again = false;
+	made = make_all(r);
+	again |= made == GANTRY_AGAIN;
+	r = made == GANTRY_AGAIN ? GANTRY_OK : made;
+	moved = end_transfers(r != GANTRY_OK);
+	group.transfers = false;
+	again |= moved == GANTRY_AGAIN;
+	if (r == GANTRY_OK && moved != GANTRY_AGAIN)
+		r = moved;
+	group.depth--;
+	r = settle_used(r);
+	ends = jobs_take(&group.ends);
+	if (ends)
+		ended = nccl_jobs_run(ends);
+	again |= ended == GANTRY_AGAIN;
+	if (r == GANTRY_OK && ended != GANTRY_AGAIN)
+		r = ended;
+	return r == GANTRY_OK && again ? GANTRY_AGAIN : r;
+}
+
+gantry_result nccl_group_drop(void)
+{
+	gantry_result r = group.error;
+
+	if (!group.depth)
+		FAIL_NOW(GANTRY_ERR_USAGE, "ncclGroupSimulateEnd without ncclGroupStart");
+	if (group.depth > 1) {
+		group.depth--;
+		return gantry_group_end();
+	}
+	group.error = GANTRY_OK;
+	group.again = false;
+	make_all(GANTRY_ERR_CANCELLED);
+	end_transfers(true);
+	group.transfers = false;
+	group.depth--;
+	settle_used(GANTRY_ERR_CANCELLED);
+	for (struct nccl_job *job = jobs_take(&group.ends), *next; job; job = next) {
+		next = job->next;
+		nccl_job_free(job);
+	}
+	return r;
+}
+
+NCCL_FUNCTION(ncclResult_t, GroupStart, (void))
+{
+	return nccl_result(nccl_group_begin());
+}
+
+NCCL_FUNCTION(ncclResult_t, GroupEnd, (void))
+{
+	return nccl_result(nccl_group_finish());
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * NCCL's C API over gantry/comm.h: conversions and checks. What NCCL has and gantry/comm.h does not is here, too:
+ *
+ *   comm.c     ncclComm: making, ending and asking communicators; ncclConfig_t
+ *   group.c    groups that hold whole communicators' beginnings and ends as well as transfers
+ *   coll.c     collectives, send and receive, operations of the caller's own
+ *   memory.c   the device and stream of a call; ncclMemAlloc, registered memory
+ *   error.c    results, their texts, the last error
+ *   env.c      NCCL's environment variables
+ *   param.c    ncclParam*
+ *   refused.c  what is always refused, from api.def; teams and properties, which say so
+ *   lazy.c     libraries that are opened when something of theirs is first called
+ *
+ * WAITING. On a GPU a collective is enqueued on the caller's stream, as in NCCL. On the host device there is no stream
+ * that the caller could wait for: each communicator has its own, whatever is passed, and a call (a group: its end)
+ * returns when the results are there. A non-blocking communicator returns at once, and ncclCommGetAsyncError says
+ * ncclInProgress until they are.
+ *
+ * NOTHING EARLY. The library is preloaded into programs that never call it, so it has no constructors, starts no
+ * threads and opens no files before the first call that needs a communicator (tests/system/nccl_preload.sh).
+ */
+#ifndef GANTRY_NCCL_NCCL_H
+#define GANTRY_NCCL_NCCL_H
+
+#include "abi/nccl_api.h"
+#include "base/list.h"
+#include "base/mutex.h"
+#include "device/device.h"
+#include "gantry/comm.h"
+
+#define NCCL_EXPORT __attribute__((visibility("default")))
+#define API(kind, type, name, params)                                                                                  \
+	NCCL_EXPORT type nccl##name params;                                                                            \
+	NCCL_EXPORT type pnccl##name params;
+#include "nccl/api.def"
+
+/* The definition of a function: a strong pncclX, and ncclX as a weak name of it, which a profiler may replace. */
+#define NCCL_FUNCTION(type, name, params)                                                                              \
+	__attribute__((weak, alias("pnccl" #name))) NCCL_EXPORT type nccl##name params;                                \
+	type pnccl##name params
+
+enum nccl_ending { NCCL_LIVES, NCCL_FINALIZES, NCCL_FINALIZED, NCCL_ENDS };
+
+#define NCCL_COMM_MAGIC 0x6e63636c67616e74u
+
+struct ncclComm {
+	uint64_t magic;		      /* NCCL_COMM_MAGIC, or the handle is not one */
+	struct gantry_list node;      /* of all of the process; nccl_comms_mu */
+	struct gantry_comm *comm;     /* NULL: not made yet */
+	struct gantry_device *device; /* a reference */
+	bool blocking;
+	bool revoked;
+	enum nccl_ending ending;   /* nccl_comms_mu */
+	uint32_t calls;		   /* atomic: threads that are in a call of it */
+	struct gantry_stream *own; /* of the host device; owned */
+	cudaStream_t native;	   /* the last one, and what stands for it */
+	struct gantry_stream *stream;
+	struct ncclComm *next_used; /* group.c: of those that the group of a thread has used */
+	bool used;
+};
+
+/* ---- error.c ---- */
+
+/* NCCL's code; of an error the text is kept for ncclGetLastError. */
+ncclResult_t nccl_result(gantry_result r);
+/* Without keeping anything. */
+ncclResult_t nccl_code(gantry_result r);
+void nccl_keep_error(const char *text);
+
+/* ---- env.c ---- */
+
+/* The first thing in every call that reads parameters: NCCL's variables stand in for ours that are not set. */
+gantry_result nccl_begin(void);
+/* One line about variables that are set and mean nothing here; once. */
+void nccl_env_tell(int rank);
+/* -1: NCCL_COMM_BLOCKING is not set. */
+int nccl_env_blocking(void);
+/* Variables of NCCL that are listed by ncclParamGetAllParameterKeys; NULL behind the last. */
+const char *nccl_env_name(size_t i);
+
+/* ---- memory.c ---- */
+
+/* The device of the calling thread; or, of ncclCommInitAll, the index-th one. A reference. */
+gantry_result nccl_device_here(struct gantry_device **ret_device);
+gantry_result nccl_device_numbered(int index, struct gantry_device **ret_device);
+gantry_result nccl_stream_for(struct ncclComm *c, cudaStream_t native, struct gantry_stream **ret_stream);
+
+/* ---- comm.c ---- */
+
+/* NULL, after a line in the log, if it is no communicator that can be used. */
+struct ncclComm *nccl_comm_of(ncclComm_t comm, const char *function);
+static inline void nccl_enter(struct ncclComm *c)
+{
+	fetch_add_seq(&c->calls, 1);
+}
+static inline void nccl_leave(struct ncclComm *c)
+{
+	fetch_sub_seq(&c->calls, 1);
+}
+
+/* ---- group.c ---- */
+
+/* Something that waits for other ranks. In a group it is kept until the group's end, where all of them run at the same
+ * time; else it runs at once. */
+struct nccl_job {
+	struct nccl_job *next;
+	gantry_result (*begin)(struct nccl_job *job); /* of all, before the first one runs; must not wait; NULL: none */
+	gantry_result (*run)(struct nccl_job *job);
+	gantry_result r;
+	char error[256];
+	bool dropped;	    /* the group has failed: run only cleans up */
+	struct ncclComm *c; /* that it makes or ends; NULL: a rank that gets none */
+	/* Of those that make one. */
+	gantry_result (*make)(struct nccl_job *job);
+	struct ncclComm *parent; /* that it is made from, entered; NULL: none */
+	ncclComm_t *made;	 /* the caller's */
+	struct gantry_comm_config config;
+	struct gantry_unique_id *ids; /* owned */
+	char name[64];
+	int color, key;			 /* split */
+	int *exclude, nexclude, abort;	 /* shrink; owned */
+	int nranks, rank;		 /* grow */
+	struct gantry_unique_id id, *by; /* grow: by is the id, or NULL */
+	/* Of those that end one. */
+	bool destroy;
+};
+/* Takes the job over. Its result; OK: it is kept. */
+gantry_result nccl_group_run(struct nccl_job *job);
+void nccl_job_free(struct nccl_job *job);
+/* All of them at once, if need be each on a thread of its own. Frees them. The first error. */
+gantry_result nccl_jobs_run(struct nccl_job *jobs);
+
+gantry_result nccl_group_begin(void);
+gantry_result nccl_group_finish(void);
+/* A call within a group failed before gantry/comm.h knew of it. Returns r. */
+gantry_result nccl_group_failed(gantry_result r);
+/* The group has transfers of it. */
+void nccl_group_uses(struct ncclComm *c);
+/* What was enqueued is forgotten. */
+gantry_result nccl_group_drop(void);
+int nccl_group_depth(void);
+
+#endif

@@ -1,0 +1,590 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * api processes|threads RANKS CASE...: NCCL's API from end to end, by a program that uses nothing else. What is
+ * expected comes from arithmetic: element i of rank r is r + i (mod 97), or a power of two where operations would overflow.
+ * Buffers are plain memory, so it needs the host device.
+ */
+#include "use.h"
+
+enum { COUNT = 1000, LARGE = 300000 };
+
+#define N (world.nranks)
+#define R (my_rank)
+
+static int value_of(int rank, size_t i)
+{
+	return rank + (int)(i % 97);
+}
+
+static comm_t world_comm(void)
+{
+	comm_t comm = NULL;
+	int v = -1;
+
+	OK(nccl.CommInitRank(&comm, N, next_id(), R));
+	TRUE(comm);
+	OK(nccl.CommGetAsyncError(comm, &v));
+	EQ(v, SUCCESS);
+	return comm;
+}
+
+static int *ints(size_t n)
+{
+	int *p = malloc((n ? n : 1) * sizeof(*p));
+
+	for (size_t i = 0; i < n; i++)
+		p[i] = -7;
+	return p;
+}
+
+static int *my_ints(size_t n)
+{
+	int *p = ints(n);
+
+	for (size_t i = 0; i < n; i++)
+		p[i] = value_of(R, i);
+	return p;
+}
+
+/* ---- beginning and end ---- */
+
+static void case_init(void)
+{
+	struct config config = CONFIG_INIT;
+	struct unique_id id;
+	comm_t comm = world_comm(), other = NULL;
+	int v = -1;
+
+	OK(nccl.CommCount(comm, &v));
+	EQ(v, N);
+	OK(nccl.CommUserRank(comm, &v));
+	EQ(v, R);
+	OK(nccl.CommCuDevice(comm, &v));
+	EQ(v, 0);
+	config.name = "second";
+	config.blocking = 1;
+	OK(nccl.CommInitRankConfig(&other, N, next_id(), R, &config));
+	OK(nccl.CommFinalize(other));
+	EQ(nccl.CommFinalize(other), INVALID_ARGUMENT);
+	OK(nccl.CommDestroy(other));
+	/* A struct of NCCL 2.17: 40 bytes, and what follows is not read. */
+	config = (struct config)CONFIG_INIT;
+	config.size = 40;
+	config.version = 21700;
+	config.split_share = 77;
+	id = next_id();
+	OK(nccl.CommInitRankScalable(&other, N, R, 1, &id, &config));
+	OK(nccl.CommDestroy(other));
+	OK(nccl.CommDestroy(comm));
+	OK(nccl.CommDestroy(NULL));
+	OK(nccl.CommFinalize(NULL));
+	OK(nccl.CommAbort(NULL));
+	OK(nccl.CommRevoke(NULL, 0));
+}
+
+/* ---- send and receive ---- */
+
+static void case_sendrecv(void)
+{
+	comm_t comm = world_comm();
+	int right = (R + 1) % N, left = (R + N - 1) % N;
+	void *handle = NULL;
+
+	for (size_t n = 0; n <= LARGE; n = n ? n * 30 : 1) {
+		int *out = my_ints(n), *in = ints(n);
+
+		OK(nccl.GroupStart());
+		OK(nccl.Send(out, n, INT32, right, comm, NULL));
+		OK(nccl.GroupStart());
+		OK(nccl.Recv(in, n, INT32, left, comm, (void *)0x1234));
+		OK(nccl.GroupEnd());
+		OK(nccl.GroupEnd());
+		for (size_t i = 0; i < n; i++)
+			EQ(in[i], value_of(left, i));
+		free(out);
+		free(in);
+	}
+	/* In memory that NCCL has given out, and registered. */
+	int *buf = NULL;
+	OK(nccl.MemAlloc((void **)&buf, 2 * COUNT * sizeof(int)));
+	OK(nccl.CommRegister(comm, buf, 2 * COUNT * sizeof(int), &handle));
+	for (size_t i = 0; i < COUNT; i++)
+		buf[i] = value_of(R, i);
+	OK(nccl.GroupStart());
+	OK(nccl.Send(buf, COUNT, INT32, right, comm, NULL));
+	OK(nccl.Recv(buf + COUNT, COUNT, INT32, left, comm, NULL));
+	OK(nccl.GroupEnd());
+	for (size_t i = 0; i < COUNT; i++)
+		EQ(buf[COUNT + i], value_of(left, i));
+	OK(nccl.CommDeregister(comm, handle));
+	OK(nccl.CommDeregister(comm, NULL));
+	OK(nccl.CommDestroy(comm));
+	OK(nccl.MemFree(buf));
+	EQ(nccl.MemFree(&handle), INVALID_ARGUMENT);
+	OK(nccl.MemFree(NULL));
+}
+
+/* ---- collectives ---- */
+
+static void check_all_reduce(comm_t comm, size_t n, int in_place)
+{
+	int *in = my_ints(n), *out = in_place ? in : ints(n);
+
+	OK(nccl.AllReduce(in, out, n, INT32, SUM, comm, NULL));
+	for (size_t i = 0; i < n; i++)
+		EQ(out[i], N * (int)(i % 97) + N * (N - 1) / 2);
+	if (!in_place)
+		free(out);
+	free(in);
+}
+
+static void case_all_reduce(void)
+{
+	comm_t comm = world_comm();
+
+	for (size_t n = 0; n <= LARGE; n = n ? n * 30 : 1) {
+		check_all_reduce(comm, n, 0);
+		check_all_reduce(comm, n, 1);
+	}
+	OK(nccl.CommDestroy(comm));
+}
+
+static void case_rooted(void)
+{
+	comm_t comm = world_comm();
+	int root = N - 1;
+	int *in = my_ints(COUNT), *out = ints(COUNT), *all = ints((size_t)N * COUNT);
+
+	OK(nccl.Reduce(in, R == root ? out : NULL, COUNT, INT32, MAX, root, comm, NULL));
+	for (size_t i = 0; i < COUNT; i++)
+		EQ(out[i], R == root ? value_of(N - 1, i) : -7);
+	OK(nccl.Broadcast(R == root ? in : NULL, out, COUNT, INT32, root, comm, NULL));
+	for (size_t i = 0; i < COUNT; i++)
+		EQ(out[i], value_of(root, i));
+	OK(nccl.Bcast(in, COUNT, INT32, 0, comm, NULL));
+	for (size_t i = 0; i < COUNT; i++) {
+		EQ(in[i], value_of(0, i));
+		in[i] = value_of(R, i);
+	}
+	OK(nccl.Gather(in, R == root ? all : NULL, COUNT, INT32, root, comm, NULL));
+	for (int r = 0; r < N; r++)
+		for (size_t i = 0; i < COUNT; i++)
+			EQ(all[(size_t)r * COUNT + i], R == root ? value_of(r, i) : -7);
+	OK(nccl.Scatter(R == root ? all : NULL, out, COUNT, INT32, root, comm, NULL));
+	for (size_t i = 0; i < COUNT; i++)
+		EQ(out[i], value_of(R, i));
+	free(in);
+	free(out);
+	free(all);
+	OK(nccl.CommDestroy(comm));
+}
+
+static void case_parts(void)
+{
+	comm_t comm = world_comm();
+	size_t n = (size_t)N * COUNT;
+	int *in = my_ints(n), *out = ints(n);
+
+	OK(nccl.AllGather(in, out, COUNT, INT32, comm, NULL));
+	for (size_t i = 0; i < n; i++)
+		EQ(out[i], value_of((int)(i / COUNT), i % COUNT));
+	OK(nccl.ReduceScatter(in, out, COUNT, INT32, SUM, comm, NULL));
+	for (size_t i = 0; i < COUNT; i++)
+		EQ(out[i], N * (int)(((size_t)R * COUNT + i) % 97) + N * (N - 1) / 2);
+	OK(nccl.AlltoAll(in, out, COUNT, INT32, comm, NULL));
+	for (size_t i = 0; i < n; i++)
+		EQ(out[i], value_of((int)(i / COUNT), (size_t)R * COUNT + i % COUNT));
+	OK(nccl.AllReduceConfig(in, out, COUNT, INT32, MIN, comm, NULL, NULL));
+	for (size_t i = 0; i < COUNT; i++)
+		EQ(out[i], value_of(0, i));
+	free(in);
+	free(out);
+	OK(nccl.CommDestroy(comm));
+}
+
+static void case_ops(void)
+{
+	comm_t comm = world_comm(), other = world_comm();
+	float *in = malloc(COUNT * sizeof(*in)), *out = malloc(COUNT * sizeof(*out)), half = 0.5f;
+	int op = -1;
+
+	for (size_t i = 0; i < COUNT; i++)
+		in[i] = (float)value_of(R, i);
+	OK(nccl.AllReduce(in, out, COUNT, FLOAT, AVG, comm, NULL));
+	for (size_t i = 0; i < COUNT; i++)
+		EQ(out[i] * 2, 2 * (int)(i % 97) + N - 1);
+	OK(nccl.RedOpCreatePreMulSum(&op, &half, FLOAT, 1, comm));
+	TRUE(op > AVG);
+	half = 77; /* it was read */
+	OK(nccl.AllReduce(in, out, COUNT, FLOAT, op, comm, NULL));
+	for (size_t i = 0; i < COUNT; i++)
+		EQ(out[i] * 2, N * (int)(i % 97) + N * (N - 1) / 2);
+	EQ(nccl.AllReduce(in, out, COUNT, FLOAT, op, other, NULL), INVALID_ARGUMENT);
+	EQ(nccl.RedOpDestroy(op, other), INVALID_ARGUMENT);
+	/* Before what uses it has run. */
+	OK(nccl.GroupStart());
+	OK(nccl.AllReduce(in, out, COUNT, FLOAT, op, comm, NULL));
+	OK(nccl.RedOpDestroy(op, comm));
+	OK(nccl.GroupEnd());
+	for (size_t i = 0; i < COUNT; i++)
+		EQ(out[i] * 2, N * (int)(i % 97) + N * (N - 1) / 2);
+	EQ(nccl.AllReduce(in, out, COUNT, FLOAT, op, comm, NULL), INVALID_ARGUMENT);
+	EQ(nccl.RedOpDestroy(op, comm), INVALID_ARGUMENT);
+	EQ(nccl.RedOpDestroy(SUM, comm), INVALID_ARGUMENT);
+	free(in);
+	free(out);
+	OK(nccl.CommDestroy(comm));
+	OK(nccl.CommDestroy(other));
+}
+
+/* ---- one thread has all ranks ---- */
+
+/* As PyTorch's DataParallel: one thread makes, uses and ends every rank, with groups only where NCCL asks for them. */
+static void case_init_all(void)
+{
+	comm_t comms[8];
+	int devices[8] = {0}, *in[8], *out[8], v, n = N < 8 ? N : 8;
+
+	if (R != 0)
+		return;
+	OK(nccl.CommInitAll(comms, n, devices));
+	OK(nccl.GroupStart());
+	for (int r = 0; r < n; r++) {
+		in[r] = ints(COUNT);
+		out[r] = ints(COUNT);
+		for (size_t i = 0; i < COUNT; i++)
+			in[r][i] = value_of(r, i);
+		OK(nccl.CommUserRank(comms[r], &v));
+		EQ(v, r);
+		OK(nccl.Send(in[r], COUNT, INT32, (r + 1) % n, comms[r], NULL));
+		OK(nccl.Recv(out[r], COUNT, INT32, (r + n - 1) % n, comms[r], NULL));
+	}
+	OK(nccl.GroupEnd());
+	for (int r = 0; r < n; r++) {
+		for (size_t i = 0; i < COUNT; i++)
+			EQ(out[r][i], value_of((r + n - 1) % n, i));
+		free(in[r]);
+		free(out[r]);
+	}
+	for (int r = 0; r < n; r++)
+		OK(nccl.CommFinalize(comms[r]));
+	for (int r = 0; r < n; r++)
+		OK(nccl.CommDestroy(comms[r]));
+	/* The same by hand, and ended by a group and by aborting. */
+	struct unique_id id;
+	OK(nccl.GetUniqueId(&id));
+	OK(nccl.GroupStart());
+	for (int r = 0; r < n; r++)
+		OK(nccl.CommInitRank(&comms[r], n, id, r));
+	OK(nccl.GroupEnd());
+	OK(nccl.GroupStart());
+	for (int r = 0; r < n; r++)
+		OK(nccl.CommAbort(comms[r]));
+	OK(nccl.GroupEnd());
+	OK(nccl.CommInitAll(comms, n, NULL));
+	OK(nccl.GroupStart());
+	for (int r = 0; r < n; r++)
+		OK(nccl.CommDestroy(comms[r]));
+	OK(nccl.GroupEnd());
+}
+
+/* ---- communicators from communicators ---- */
+
+/* The sum of ranks of the world in it, as a proof that it works. */
+static void check_sum(comm_t comm, int wanted)
+{
+	int sum = -1;
+
+	OK(nccl.AllReduce(&R, &sum, 1, INT32, SUM, comm, NULL));
+	EQ(sum, wanted);
+}
+
+static void case_split(void)
+{
+	comm_t comm = world_comm(), half = NULL, none = (comm_t)1;
+	int v, wanted = 0;
+
+	/* By parity, in reverse. */
+	OK(nccl.CommSplit(comm, R % 2, -R, &half, NULL));
+	for (int r = R % 2; r < N; r += 2)
+		wanted += r;
+	OK(nccl.CommCount(half, &v));
+	EQ(v, (N + 1 - R % 2) / 2);
+	OK(nccl.CommUserRank(half, &v));
+	EQ(v, (N - 1 - R) / 2);
+	check_sum(half, wanted);
+	OK(nccl.CommDestroy(half));
+	OK(nccl.CommSplit(comm, R == 0 ? -1 : 3, 0, &none, NULL));
+	EQ(none != NULL, R != 0);
+	if (none)
+		check_sum(none, N * (N - 1) / 2);
+	OK(nccl.CommDestroy(none));
+	EQ(nccl.CommSplit(comm, -2, 0, &none, NULL), INVALID_ARGUMENT);
+	OK(nccl.CommDestroy(comm));
+}
+
+static void case_shrink(void)
+{
+	comm_t comm = world_comm(), rest = NULL;
+	int last = N - 1, v;
+
+	if (N < 2)
+		return;
+	EQ(nccl.CommShrink(comm, &last, 0, &rest, NULL, 0), INVALID_ARGUMENT);
+	EQ(nccl.CommShrink(comm, &my_rank, 1, &rest, NULL, 0), INVALID_ARGUMENT);
+	if (R != last) {
+		OK(nccl.CommShrink(comm, &last, 1, &rest, NULL, 0));
+		OK(nccl.CommCount(rest, &v));
+		EQ(v, N - 1);
+		check_sum(rest, (N - 1) * (N - 2) / 2);
+		OK(nccl.CommDestroy(rest));
+	}
+	meet();
+	OK(nccl.CommAbort(comm));
+}
+
+static void case_revoke(void)
+{
+	comm_t comm = world_comm(), again = NULL;
+	int one = 1, out;
+
+	EQ(nccl.CommRevoke(comm, 1), INVALID_ARGUMENT);
+	OK(nccl.CommRevoke(comm, 0));
+	EQ(nccl.AllReduce(&one, &out, 1, INT32, SUM, comm, NULL), INVALID_USAGE);
+	EQ(nccl.CommFinalize(comm), INVALID_ARGUMENT);
+	EQ(nccl.CommRevoke(comm, 0), INVALID_ARGUMENT);
+	OK(nccl.CommSplit(comm, 0, R, &again, NULL));
+	check_sum(again, N * (N - 1) / 2);
+	OK(nccl.CommDestroy(again));
+	OK(nccl.CommDestroy(comm));
+}
+
+/* All ranks but the last one, then with it. */
+static void case_grow(void)
+{
+	struct unique_id id, small = next_id();
+	comm_t comm = NULL, grown = NULL;
+	int v;
+
+	if (N < 2)
+		return;
+	if (R < N - 1)
+		OK(nccl.CommInitRank(&comm, N - 1, small, R));
+	if (R == 0) {
+		OK(nccl.CommGetUniqueId(comm, &id));
+		world.ids[50] = id;
+	}
+	meet();
+	id = world.ids[50];
+	if (R < N - 1)
+		OK(nccl.CommGrow(comm, N, R == 0 ? &id : NULL, -1, &grown, NULL));
+	else
+		OK(nccl.CommGrow(NULL, N, &id, N - 1, &grown, NULL));
+	OK(nccl.CommUserRank(grown, &v));
+	EQ(v, R);
+	check_sum(grown, N * (N - 1) / 2);
+	OK(nccl.CommDestroy(grown));
+	OK(nccl.CommDestroy(comm));
+}
+
+/* ---- without waiting ---- */
+
+static void await(comm_t comm)
+{
+	int v = IN_PROGRESS;
+
+	while (v == IN_PROGRESS) {
+		OK(nccl.CommGetAsyncError(comm, &v));
+		usleep(100);
+	}
+	EQ(v, SUCCESS);
+}
+
+static void started(int result)
+{
+	TRUE(result == SUCCESS || result == IN_PROGRESS);
+}
+
+static void case_nonblocking(void)
+{
+	struct config config = CONFIG_INIT;
+	comm_t comm = NULL;
+	int *out = my_ints(LARGE), *in = ints(LARGE);
+
+	config.blocking = 0;
+	started(nccl.CommInitRankConfig(&comm, N, next_id(), R, &config));
+	await(comm);
+	OK(nccl.GroupStart());
+	started(nccl.Send(out, LARGE, INT32, (R + 1) % N, comm, NULL));
+	started(nccl.Recv(in, LARGE, INT32, (R + N - 1) % N, comm, NULL));
+	started(nccl.GroupEnd());
+	await(comm);
+	for (size_t i = 0; i < LARGE; i++)
+		EQ(in[i], value_of((R + N - 1) % N, i));
+	started(nccl.CommFinalize(comm));
+	await(comm);
+	started(nccl.CommDestroy(comm));
+	free(out);
+	free(in);
+}
+
+/* ---- wrong calls ---- */
+
+static void case_wrong(void)
+{
+	struct config config = CONFIG_INIT;
+	struct sim_info sim = {sizeof(sim), 0x74685283, 22809, 5};
+	struct unique_id id = next_id();
+	comm_t comm = NULL;
+	void *window = &window;
+	int v = 3, out = -7;
+
+	EQ(nccl.GetVersion(NULL), INVALID_ARGUMENT);
+	EQ(nccl.GetUniqueId(NULL), INVALID_ARGUMENT);
+	EQ(nccl.CommInitRank(NULL, 1, id, 0), INVALID_ARGUMENT);
+	EQ(nccl.CommInitRank(&comm, 0, id, 0), INVALID_ARGUMENT);
+	EQ(nccl.CommInitRank(&comm, 2, id, 2), INVALID_ARGUMENT);
+	EQ(nccl.CommInitRank(&comm, 2, id, -1), INVALID_ARGUMENT);
+	EQ(nccl.CommInitAll(NULL, 1, NULL), INVALID_ARGUMENT);
+	EQ(nccl.CommInitAll(&comm, -1, NULL), INVALID_ARGUMENT);
+	config.magic = 1;
+	EQ(nccl.CommInitRankConfig(&comm, N, id, R, &config), INVALID_ARGUMENT);
+	config = (struct config)CONFIG_INIT;
+	config.blocking = 2;
+	EQ(nccl.CommInitRankConfig(&comm, N, id, R, &config), INVALID_ARGUMENT);
+	config = (struct config)CONFIG_INIT;
+	config.min_ctas = 4;
+	config.max_ctas = 2;
+	EQ(nccl.CommInitRankConfig(&comm, N, id, R, &config), INVALID_ARGUMENT);
+	if (!world.threads) /* there is one text for the process */
+		TRUE(strstr(nccl.GetLastError(NULL), "minCTAs"));
+	EQ(comm == NULL, 1);
+	EQ(nccl.CommCount(NULL, &v), INVALID_ARGUMENT);
+	EQ(nccl.CommGetAsyncError(NULL, &v), INVALID_ARGUMENT);
+	EQ(nccl.Send(&v, 1, INT32, 0, NULL, NULL), INVALID_ARGUMENT);
+	EQ(nccl.GroupEnd(), INVALID_USAGE);
+
+	comm = world_comm();
+	EQ(nccl.CommCount(comm, NULL), INVALID_ARGUMENT);
+	EQ(nccl.CommGetAsyncError(comm, NULL), INVALID_ARGUMENT);
+	EQ(nccl.Send(&v, 1, 12, 0, comm, NULL), INVALID_ARGUMENT);
+	EQ(nccl.Send(&v, 1, -1, 0, comm, NULL), INVALID_ARGUMENT);
+	EQ(nccl.Send(&v, 1, INT32, N, comm, NULL), INVALID_ARGUMENT);
+	EQ(nccl.Recv(NULL, 1, INT32, 0, comm, NULL), INVALID_ARGUMENT);
+	/* A group with one wrong call does nothing, whichever side refuses it. */
+	OK(nccl.GroupStart());
+	OK(nccl.Send(&v, 1, INT32, R, comm, NULL));
+	OK(nccl.Recv(&out, 1, INT32, R, comm, NULL));
+	EQ(nccl.Send(&v, 1, INT32, 0, NULL, NULL), INVALID_ARGUMENT);
+	EQ(nccl.GroupEnd(), INVALID_ARGUMENT);
+	EQ(out, -7);
+	OK(nccl.GroupStart());
+	OK(nccl.Send(&v, 1, INT32, R, comm, NULL));
+	OK(nccl.Recv(&out, 1, INT32, R, comm, NULL));
+	OK(nccl.GroupSimulateEnd(&sim));
+	EQ(sim.time, -1);
+	EQ(out, -7);
+	sim.magic = 0;
+	OK(nccl.GroupStart());
+	EQ(nccl.GroupSimulateEnd(&sim), INVALID_ARGUMENT);
+	/* And the communicator is well. */
+	OK(nccl.GroupStart());
+	OK(nccl.Send(&v, 1, INT32, R, comm, NULL));
+	OK(nccl.Recv(&out, 1, INT32, R, comm, NULL));
+	OK(nccl.GroupEnd());
+	EQ(out, 3);
+	OK(nccl.CommWindowRegister(comm, &v, sizeof(v), &window, 1));
+	EQ(window == &window, 1);
+	OK(nccl.CommWindowDeregister(comm, NULL));
+	EQ(nccl.CommSuspend(comm, 1), INVALID_USAGE);
+	EQ(nccl.DevCommCreate(comm, &v, &v), INVALID_USAGE);
+	if (!world.threads)
+		TRUE(strstr(nccl.GetLastError(comm), "ncclDevCommCreate"));
+	meet();
+	OK(nccl.CommAbort(comm));
+	for (int i = -1; i < 20; i++)
+		TRUE(*nccl.GetErrorString(i));
+	TRUE(strcmp(nccl.GetErrorString(0), nccl.GetErrorString(9)) != 0);
+}
+
+/* ---- parameters ---- */
+
+static void case_params(void)
+{
+	const char *text = NULL, **keys = NULL;
+	void *handle = NULL;
+	int32_t number = 0;
+	uint8_t small = 0;
+	char raw[8];
+	int v = 0, found = 0;
+
+	OK(nccl.GetVersion(&v));
+	EQ(v, getenv("GANTRY_NCCL_VERSION") ? atoi(getenv("GANTRY_NCCL_VERSION")) : 22809);
+	OK(nccl.ParamBind(&handle, "GANTRY_NCCL_VERSION"));
+	OK(nccl.ParamGetI32(handle, &number));
+	EQ(number, v);
+	EQ(nccl.ParamGetU8(handle, &small), INVALID_ARGUMENT);
+	OK(nccl.ParamGetStr(handle, &text));
+	EQ(atoi(text), number);
+	EQ(nccl.ParamGet(handle, raw, 4, &v), INVALID_ARGUMENT);
+	EQ(v, 8);
+	OK(nccl.ParamGet(handle, raw, 8, &v));
+	EQ(nccl.ParamBind(&handle, "NCCL_NO_SUCH_THING"), INVALID_ARGUMENT);
+	EQ(nccl.ParamGetI32(NULL, &number), INVALID_ARGUMENT);
+	EQ(nccl.ParamGetParameter("NCCL_NO_SUCH_THING", &text, &v), INVALID_ARGUMENT);
+	OK(nccl.ParamGetParameter("NCCL_DEBUG", &text, &v));
+	EQ(strcmp(text, getenv("NCCL_DEBUG") ? getenv("NCCL_DEBUG") : ""), 0);
+	EQ(v, strlen(text));
+	OK(nccl.ParamGetAllParameterKeys(&keys, &v));
+	for (int i = 0; i < v; i++)
+		found += strcmp(keys[i], "NCCL_PROTO") == 0 || strcmp(keys[i], "GANTRY_TIMEOUT") == 0;
+	EQ(found, 2);
+}
+
+/* NAME=VALUE of every parameter, for the script. */
+static void case_show(void)
+{
+	const char **keys, *text;
+	int n, len;
+
+	OK(nccl.GetVersion(&n));
+	OK(nccl.ParamGetAllParameterKeys(&keys, &n));
+	for (int i = 0; i < n; i++) {
+		OK(nccl.ParamGetParameter(keys[i], &text, &len));
+		printf("%s=%s\n", keys[i], text);
+	}
+	fflush(stdout);
+}
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+} cases[] = {
+	{"init", case_init},	     {"sendrecv", case_sendrecv}, {"all_reduce", case_all_reduce},
+	{"rooted", case_rooted},     {"parts", case_parts},	  {"ops", case_ops},
+	{"init_all", case_init_all}, {"split", case_split},	  {"shrink", case_shrink},
+	{"revoke", case_revoke},     {"grow", case_grow},	  {"nonblocking", case_nonblocking},
+	{"wrong", case_wrong},	     {"params", case_params},	  {"show", case_show},
+};
+
+static char **wanted;
+
+static void run_cases(void)
+{
+	for (char **name = wanted; *name; name++) {
+		size_t i = 0;
+
+		while (i < sizeof(cases) / sizeof(*cases) && strcmp(cases[i].name, *name))
+			i++;
+		TRUE(i < sizeof(cases) / sizeof(*cases));
+		cases[i].run();
+	}
+}
+
+int main(int argc, char **argv)
+{
+	if (argc < 4)
+		return 2;
+	wanted = argv + 3;
+	return run_ranks(atoi(argv[2]), strcmp(argv[1], "threads") == 0, run_cases);
+}

@@ -1,0 +1,53 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# also with: GANTRY_SECRET=alpha
+# NCCL's API on the host device, by a program that finds libnccl.so.2 at run time and knows nothing else: communicators of
+# processes, of threads and of one thread, every function, wrong arguments and their codes. NCCL's variables stand in for
+# Gantry's, those without effect are named once, and by one rank.
+. "$(dirname "$0")/lib.sh"
+api=$BUILD_DIR/nccl/api
+[ -x "$api" ] || skip "no $api"
+clean_environment GANTRY_SECRET
+no_leaks
+export LD_LIBRARY_PATH=$BUILD_DIR/lib GANTRY_NCCL_DEVICE=host GANTRY_IFNAME=lo
+tested=("$api")
+
+cases="init sendrecv all_reduce rooted parts ops init_all split shrink revoke grow nonblocking wrong params"
+for how in processes threads; do
+	for n in 1 2 3; do
+		expect 0 $how $n $cases
+	done
+done
+for c in init sendrecv; do expect 0 threads 16 $c; done
+
+# NCCL's variables.
+GANTRY_NCCL_VERSION=21903 expect 0 threads 1 params
+NCCL_DEBUG=INFO expect 0 processes 2 sendrecv params
+has err "gantry INFO comm"
+[ -n "${GANTRY_SECRET:-}" ] || { NCCL_DEBUG=INFO GANTRY_LOG=warn expect 0 processes 2 sendrecv; lacks err "gantry INFO"; }
+# stands NCCL GANTRY: with the one, which is NAME=VALUE, the other is in force.
+stands() { env "$1" timeout 60 "$api" threads 1 show >"$tmp/out" 2>"$tmp/err" && grep -qx "$2" "$tmp/out" || die "$1 is not $2"; }
+stands NCCL_DEBUG=TRACE GANTRY_LOG=trace
+stands NCCL_DEBUG=version GANTRY_LOG=warn
+stands NCCL_DEBUG_FILE=/dev/null GANTRY_LOG_FILE=/dev/null
+stands NCCL_P2P_DISABLE=1 GANTRY_P2P=off
+stands NCCL_P2P_DISABLE=0 GANTRY_P2P=auto
+stands NCCL_SHM_DISABLE=1 GANTRY_TRANSPORT=p2p,net
+stands NCCL_PROTO=LL128 GANTRY_PROTO=ll128
+stands NCCL_PROTO=LL,Simple GANTRY_PROTO=auto
+stands NCCL_MAX_NCHANNELS=3 GANTRY_CHANNELS=3
+stands NCCL_MIN_NCHANNELS=64 GANTRY_CHANNELS=32
+stands NCCL_NET_PLUGIN=other GANTRY_NET_PLUGIN=other
+stands NCCL_NET_PLUGIN=gantry GANTRY_NET_PLUGIN=
+stands NCCL_HOSTID=x7 GANTRY_HOST_ID=x7
+stands NCCL_ALGO=Ring GANTRY_ALGO=ring
+stands NCCL_NET_GDR_LEVEL=LOC GANTRY_NET_GDR=off
+stands NCCL_IGNORE_CPU_AFFINITY=1 GANTRY_PROXY_PIN=off
+GANTRY_CHANNELS=2 stands NCCL_MAX_NCHANNELS=3 GANTRY_CHANNELS=2
+echo "ok: variables of NCCL stand for Gantry's"
+NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 expect 0 processes 2 sendrecv
+NCCL_IB_HCA=mlx5 NCCL_ALGO='^ring' NCCL_BUFFSIZE=1 NCCL_IB_DISABLE=1 expect 0 processes 3 sendrecv init
+[ "$(grep -c 'without effect' "$tmp/err")" = 1 ] || die "not one line about variables without effect"
+like err "gantry WARN comm: set, and without effect under Gantry: NCCL_BUFFSIZE, NCCL_IB_HCA, NCCL_ALGO$"
+NCCL_COMM_BLOCKING=0 expect 0 processes 2 nonblocking
+exit $failed

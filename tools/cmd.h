@@ -16,5 +16,6 @@ int cmd_devmem_helper(int argc, char **argv);
 int cmd_stall(int argc, char **argv);
 int cmd_trace(int argc, char **argv);
 int cmd_report(int argc, char **argv);
+int cmd_run(int argc, char **argv);
 
 #endif

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * api processes|threads RANKS CASE...: NCCL's API from end to end, by a program that uses nothing else. What is
- * expected comes from arithmetic: element i of rank r is r + i (mod 97), or a power of two where operations would overflow.
- * Buffers are plain memory, so it needs the host device.
+ * api processes|threads RANKS CASE...
+ * api launched FILE CASE...            one rank, as RANK and WORLD_SIZE say; the file is where ids travel
+ *
+ * NCCL's API from end to end, by a program that uses nothing else. What is expected comes from arithmetic: element i of
+ * rank r is r + i % 97. Buffers are plain memory, so it needs the host device.
  */
 #include "use.h"
 
@@ -586,5 +588,7 @@ int main(int argc, char **argv)
 	if (argc < 4)
 		return 2;
 	wanted = argv + 3;
+	if (strcmp(argv[1], "launched") == 0)
+		return run_launched(argv[2], run_cases);
 	return run_ranks(atoi(argv[2]), strcmp(argv[1], "threads") == 0, run_cases);
 }

@@ -108,5 +108,6 @@ static void plan2(struct coll_builder *b)
 	recv_parts(b, peers, n);
 }
 
-const struct coll_algo coll_direct = {.name = "direct", .chunks = 1, .supports = supports, .plan = plan};
+const struct coll_algo coll_direct = {
+	.name = "direct", .chunks = 1, .supports = supports, .plan = plan, .overwrites = true};
 const struct coll_algo coll_direct2 = {.name = "direct2", .chunks = 1, .supports = supports2, .plan = plan2};

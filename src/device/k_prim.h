@@ -66,7 +66,7 @@ DEV int prim_is_copy(uint32_t what, uint32_t nrecv, uint32_t op, uint32_t last)
 {
 	uint32_t sources = (what & PRIM_ACC ? 1 : 0) + (what & PRIM_IN ? 1 : 0) + nrecv;
 
-	return sources == 1 && dev_red_single(op, what & PRIM_IN, last) == DEV_RED_NONE;
+	return sources == 1 && dev_red_single(op, what & PRIM_IN ? 0 : UINT32_MAX, last) == DEV_RED_NONE;
 }
 
 /*

@@ -386,7 +386,8 @@ static void check_steps_on(int rank, const struct coll_peer *p, uint32_t i)
 {
 	struct rank *r = &w.ranks[rank];
 	const struct fifo *f = p->send ? fifo(rank, p->rank) : fifo(p->rank, rank);
-	uint64_t steps = coll_steps_on(r->plan, &r->share, i);
+	bool lent;
+	uint64_t steps = coll_steps_on(r->plan, &r->share, i, &lent);
 
 	if (steps != f->tail)
 		FAULT("rank %d: %llu steps on the connection with rank %d, not %llu", rank, (unsigned long long)f->tail,

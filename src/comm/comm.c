@@ -138,15 +138,21 @@ static void on_lost(void *ctx, int rank, gantry_result why, const char *text)
  * ---- what all ranks must have alike, found out before it does harm ----
  *
  * The version, and every parameter whose description says "All ranks must agree." That sentence is the mark, so a
- * parameter that has it is compared, and one that is compared says so to its users. Values travel as text, for the
- * message; a hash of the whole text is what is compared.
+ * parameter that has it is compared, and one that is compared says so to its users. What travels is a hash of all of
+ * them. Only if ranks have different ones, which then all of them know, the values follow as text, for the message: the
+ * hub sends everybody's part to everybody.
  */
 
 enum { AGREE_MAX = 24, TEXT_MAX = 40 };
 
-struct settings {
+/* What a rank says of itself. */
+struct card {
 	struct gantry_peer_info info;
-	struct gantry_addr addr; /* at which its process can have a hub; not compared */
+	struct gantry_addr addr; /* at which its process can have a hub */
+	uint64_t settings;
+};
+
+struct settings {
 	uint64_t hash[AGREE_MAX];
 	char text[AGREE_MAX][TEXT_MAX];
 };
@@ -183,21 +189,45 @@ static gantry_result collect_settings(const struct gantry_comm *comm, int channe
 	return GANTRY_OK;
 }
 
+static uint64_t hash_settings(const struct settings *s)
+{
+	uint64_t h = 14695981039346656037u;
+
+	for (size_t i = 0; i < AGREE_MAX; i++)
+		h = (h ^ s->hash[i]) * 1099511628211u;
+	return h;
+}
+
 static gantry_result compare_settings(const struct gantry_comm *comm, const struct settings *mine,
 				      struct settings *other, int rank, const char *const *names)
 {
-	/* First: another version may have other parameters. */
-	if (strcmp(mine->info.version, other->info.version))
-		FAIL_NOW(GANTRY_ERR_VERSION, "rank %d (%s) runs gantry %s, rank %d %s", rank, other->info.host_name,
-			 other->info.version, comm->rank, mine->info.version);
 	for (size_t i = 0; i < AGREE_MAX && names[i]; i++) {
 		other->text[i][TEXT_MAX - 1] = 0;
 		if (mine->hash[i] != other->hash[i])
 			FAIL_NOW(GANTRY_ERR_SETTING,
 				 "%s differs: %s on rank %d, %s on rank %d (%s); all ranks must agree", names[i],
-				 mine->text[i], comm->rank, other->text[i], rank, other->info.host_name);
+				 mine->text[i], comm->rank, other->text[i], rank, comm->infos[rank].host_name);
 	}
 	return GANTRY_OK;
+}
+
+/* All ranks come here, because they have seen the same hashes. There are at least two different ones, so each rank finds
+ * one that differs from its own. */
+static gantry_result find_difference(const struct gantry_comm *comm, const struct settings *mine,
+				     const char *const *names)
+{
+	gantry_result r = GANTRY_OK;
+	struct settings *all = calloc((size_t)comm->nranks, sizeof(*all));
+
+	if (!all)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for %d ranks", comm->nranks);
+	TRY(gantry_ctl_allgather(comm->ctl, mine, sizeof(*mine), all));
+	for (int i = 0; i < comm->nranks; i++)
+		TRY(compare_settings(comm, mine, &all[i], i, names));
+	FAIL(GANTRY_ERR_INTERNAL, "settings differ, and none of them does");
+out:
+	free(all);
+	return r;
 }
 
 static void own_info(const struct gantry_comm *comm, struct gantry_peer_info *ret)
@@ -220,25 +250,14 @@ static void own_info(const struct gantry_comm *comm, struct gantry_peer_info *re
 	comm_coll_describe(comm, ret);
 }
 
-/* All ranks: fills in infos, addrs, peers and nchannels. ERR_SETTING names what differs, both values and both ranks. */
-static gantry_result agree(struct gantry_comm *comm)
+/* What the ranks have said: fills in infos, addrs and nchannels. *ret_differ: some have other settings than rank 0. */
+static gantry_result take_cards(struct gantry_comm *comm, const struct card *mine, const struct card *all,
+				int *ret_differ)
 {
-	gantry_result r = GANTRY_OK;
 	int channels = comm->life.channels;
-	const char *names[AGREE_MAX] = {NULL};
-	struct settings mine = {0}, *all = NULL;
 
-	own_info(comm, &mine.info);
-	gantry_ctl_address(comm->ctl, &mine.addr);
-	TRY(collect_settings(comm, channels, &mine, names));
-	all = calloc((size_t)comm->nranks, sizeof(*all));
-	comm->infos = calloc((size_t)comm->nranks, sizeof(*comm->infos));
-	comm->peers = calloc((size_t)comm->nranks, sizeof(*comm->peers));
-	comm->life.addrs = calloc((size_t)comm->nranks, sizeof(*comm->life.addrs));
-	if (!all || !comm->infos || !comm->peers || !comm->life.addrs)
-		FAIL(GANTRY_ERR_NOMEM, "no memory for %d ranks", comm->nranks);
-	TRY(gantry_ctl_allgather(comm->ctl, &mine, sizeof(mine), all));
 	comm->nchannels = channels;
+	*ret_differ = 0;
 	for (int i = 0; i < comm->nranks; i++) {
 		int wants = gantry_traits_of_kind(all[i].info.device_kind)->channels;
 
@@ -248,8 +267,38 @@ static gantry_result agree(struct gantry_comm *comm)
 		/* Automatic: the most that any rank's device wants. */
 		if (!channels && comm->nchannels < wants)
 			comm->nchannels = wants;
-		TRY(compare_settings(comm, &mine, &all[i], i, names));
+		/* First: another version may have other parameters. */
+		if (strcmp(mine->info.version, all[i].info.version))
+			FAIL_NOW(GANTRY_ERR_VERSION, "rank %d (%s) runs gantry %s, rank %d %s", i,
+				 all[i].info.host_name, all[i].info.version, comm->rank, mine->info.version);
+		*ret_differ |= all[i].settings != all[0].settings;
 	}
+	return GANTRY_OK;
+}
+
+/* All ranks: fills in what they know of each other. ERR_SETTING names what differs, both values and both ranks. */
+static gantry_result agree(struct gantry_comm *comm)
+{
+	gantry_result r = GANTRY_OK;
+	const char *names[AGREE_MAX] = {NULL};
+	struct settings settings = {0};
+	struct card mine = {0}, *all = NULL;
+	int differ;
+
+	own_info(comm, &mine.info);
+	gantry_ctl_address(comm->ctl, &mine.addr);
+	TRY(collect_settings(comm, comm->life.channels, &settings, names));
+	mine.settings = hash_settings(&settings);
+	all = calloc((size_t)comm->nranks, sizeof(*all));
+	comm->infos = calloc((size_t)comm->nranks, sizeof(*comm->infos));
+	comm->peers = calloc((size_t)comm->nranks, sizeof(*comm->peers));
+	comm->life.addrs = calloc((size_t)comm->nranks, sizeof(*comm->life.addrs));
+	if (!all || !comm->infos || !comm->peers || !comm->life.addrs)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for %d ranks", comm->nranks);
+	TRY(gantry_ctl_allgather(comm->ctl, &mine, sizeof(mine), all));
+	TRY(take_cards(comm, &mine, all, &differ));
+	if (differ)
+		TRY(find_difference(comm, &settings, names));
 out:
 	free(all);
 	return r;

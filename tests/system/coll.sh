@@ -7,6 +7,7 @@
 . "$(dirname "$0")/lib.sh"
 clean_environment GANTRY_SECRET
 export GANTRY_LOG=warn
+no_leaks
 tested=("$gantry" perf)
 
 if [ -n "${GANTRY_SANITIZED:-}" ]; then

@@ -18,6 +18,8 @@
 
 #if defined(__aarch64__)
 #include <arm_neon.h>
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #elif defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -248,7 +250,7 @@ typedef uint16_t dev_v8h_mem __attribute__((vector_size(16), aligned(1), may_ali
 #endif
 
 /* 32 elements, and what is done with all of them. */
-enum { DEV_SUM_ELEMS = 32 };
+enum { DEV_SUM_ELEMS = 32, DEV_SUM_AHEAD = 256 /* bytes: an N1's own prefetchers lose track of three sources */ };
 #define DEV_SUM_VECS(v) v##0, v##1, v##2, v##3, v##4, v##5, v##6, v##7
 #define DEV_SUM_PUT(tag, v, p, bytes)                                                                                  \
 	do {                                                                                                           \
@@ -298,6 +300,8 @@ enum { DEV_SUM_ELEMS = 32 };
 			DEV_SUM_ALL(DEV_SUM_A, +=, DEV_SUM_V);                                                         \
 			for (uint32_t k = 2; k < nsrc; k++) {                                                          \
 				DEV_SUM_GET(tag, v, srcs[k] + at, bytes);                                              \
+				for (int j = 0; j < DEV_SUM_ELEMS * bytes; j += 64)                                    \
+					__builtin_prefetch(srcs[k] + at + DEV_SUM_AHEAD + j);                          \
 				if (scaled == k)                                                                       \
 					DEV_SUM_ALL(DEV_SUM_V, *=, DEV_SUM_S);                                         \
 				DEV_SUM_ALL(DEV_SUM_A, +=, DEV_SUM_V);                                                 \
@@ -310,19 +314,64 @@ enum { DEV_SUM_ELEMS = 32 };
 		}                                                                                                      \
 		return i;                                                                                              \
 	}
+static inline int dev_red_plain(const struct dev_reduction *r)
+{
+	return r->op == GANTRY_OP_SUM || (r->op == GANTRY_OP_AVG && !r->last) ||
+	       (r->op == GANTRY_OP_PREMUL && r->premul >= r->nsrc);
+}
 #define DEV_SUMS(tag, bytes, target)                                                                                   \
 	DEV_SUMS_OF(tag, plain_sums, bytes, 1, target)                                                                 \
 	DEV_SUMS_OF(tag, scaled_sums, bytes, 0, target)                                                                \
 	static inline uint64_t dev_##tag##_sums(const struct dev_reduction *r, uint64_t at, uint64_t n, float s)       \
 	{                                                                                                              \
-		const int plain = r->op == GANTRY_OP_SUM || (r->op == GANTRY_OP_AVG && !r->last) ||                    \
-				  (r->op == GANTRY_OP_PREMUL && r->premul >= r->nsrc);                                 \
-		return plain ? dev_##tag##_plain_sums(r, at, n, s) : dev_##tag##_scaled_sums(r, at, n, s);             \
+		return dev_red_plain(r) ? dev_##tag##_plain_sums(r, at, n, s) : dev_##tag##_scaled_sums(r, at, n, s);  \
 	}
 DEV_SUMS(f32, 4, )
 DEV_SUMS(bf16, 2, )
 #ifdef DEV_F16_SUMS
 DEV_SUMS(f16, 2, DEV_F16_TARGET)
+#endif
+
+#if defined(__aarch64__)
+/*
+ * The sum of two in float16 itself, where the CPU can add those: six times faster than to float and back on an N1. It is
+ * the exact sum rounded once, and so is that by way of float, for 24 bits are enough of a sum of two numbers of 11.
+ */
+#ifdef __clang__
+#define DEV_F16_NATIVE __attribute__((target("fullfp16")))
+#else
+#define DEV_F16_NATIVE __attribute__((target("arch=armv8.2-a+fp16")))
+#endif
+#define DEV_F16_ADD(d, a, b) __asm__("fadd %0.8h, %1.8h, %2.8h" : "=w"(d) : "w"(a), "w"(b))
+DEV_F16_NATIVE DEV_LOOP uint64_t dev_f16_pairs(const struct dev_reduction *r, uint64_t at, uint64_t n)
+{
+	const dev_v8h_mem *a = (const dev_v8h_mem *)(r->srcs[0] + at), *b = (const dev_v8h_mem *)(r->srcs[1] + at);
+	const uint32_t ndst = r->ndst;
+	char *const *dsts = r->dsts, *const d0 = dsts[0];
+	uint64_t i;
+
+	for (i = 0; i + DEV_SUM_ELEMS <= n; i += DEV_SUM_ELEMS, a += 4, b += 4, at += 2 * DEV_SUM_ELEMS) {
+		dev_v8h x0 = a[0], x1 = a[1], x2 = a[2], x3 = a[3], y0 = b[0], y1 = b[1], y2 = b[2], y3 = b[3];
+
+		DEV_F16_ADD(x0, x0, y0);
+		DEV_F16_ADD(x1, x1, y1);
+		DEV_F16_ADD(x2, x2, y2);
+		DEV_F16_ADD(x3, x3, y3);
+		for (uint32_t k = 0; k < ndst; k++) {
+			dev_v8h_mem *d = (dev_v8h_mem *)((k ? dsts[k] : d0) + at);
+
+			d[0] = x0;
+			d[1] = x1;
+			d[2] = x2;
+			d[3] = x3;
+		}
+	}
+	return i;
+}
+static inline int dev_f16_adds(void)
+{
+	return (getauxval(AT_HWCAP) & HWCAP_ASIMDHP) != 0;
+}
 #endif
 
 #ifdef __clang__
@@ -465,6 +514,10 @@ static inline uint64_t dev_reduce_sums(const struct dev_reduction *r, uint64_t a
 		return dev_bf16_sums(r, at, n, s);
 #ifdef DEV_F16_SUMS
 	case GANTRY_TYPE_FLOAT16:
+#ifdef DEV_F16_ADD
+		if (r->nsrc == 2 && dev_red_plain(r) && dev_f16_adds())
+			return dev_f16_pairs(r, at, n);
+#endif
 		return DEV_F16_SUMS ? dev_f16_sums(r, at, n, s) : 0;
 #endif
 	}

@@ -101,6 +101,7 @@ static gantry_result setup(struct gantry_connector *c, struct gantry_connect_inf
 	if (!c->send && !l->listen && !l->comm)
 		TRY_NOW(l->context->net->ops->listen(l->context->net, l->context->ctx, l->context->listen_dev,
 						     l->handle, &l->listen));
+	snprintf(info.network, sizeof(info.network), "%s", l->context->net->name);
 	net_rails_describe(l->context, &info);
 	memcpy(info.handle, l->handle, sizeof(info.handle));
 	memset(ret_info, 0, sizeof(*ret_info));
@@ -116,6 +117,11 @@ static gantry_result check_info(const struct gantry_connector *c, const struct g
 	memcpy(ret_info, peer, sizeof(*ret_info));
 	if (ret_info->magic != NET_MAGIC)
 		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d chose another transport than net", c->peer->rank);
+	ret_info->network[sizeof(ret_info->network) - 1] = 0;
+	if (strncmp(ret_info->network, nc->link->context->net->name, sizeof(ret_info->network) - 1) != 0)
+		FAIL_NOW(GANTRY_ERR_SETTING,
+			 "rank %d uses network %s, this rank %s; set the same GANTRY_NET_PLUGIN on all ranks",
+			 c->peer->rank, ret_info->network, nc->link->context->net->name);
 	if (ret_info->ll_step != GANTRY_ENDS_LL_STEP || ret_info->ll128_step != GANTRY_ENDS_LL128_STEP)
 		FAIL_NOW(GANTRY_ERR_VERSION, "rank %d has LL steps of %u and %u bytes, this rank %d and %d",
 			 c->peer->rank, ret_info->ll_step, ret_info->ll128_step, GANTRY_ENDS_LL_STEP,

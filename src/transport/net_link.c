@@ -19,23 +19,9 @@
 MUTEX_KIND(contexts_mu);
 static struct contexts_mu contexts_mu_one;
 static struct gantry_list contexts GUARDED_BY(contexts_mu) = {&contexts, &contexts};
-static struct gantry_loader *loader GUARDED_BY(contexts_mu); /* opened once, for the life of the process */
+/* The network that has started, for the life of the process, and where it is from; NULL: Gantry's own. */
 static struct gantry_net *network GUARDED_BY(contexts_mu);
-
-static gantry_result find_network(struct gantry_net **ret_net) REQUIRES(contexts_mu)
-{
-	const char *name = gantry_params()->net_plugin;
-
-	if (!network && name[0]) {
-		if (!loader)
-			TRY_NOW(gantry_loader_open(name, &loader));
-		TRY_NOW(gantry_loader_net(loader, 0, &network));
-	} else if (!network) {
-		network = gantry_net_tcp();
-	}
-	*ret_net = network;
-	return GANTRY_OK;
-}
+static struct gantry_loader *network_loader GUARDED_BY(contexts_mu);
 
 /* The device of the network: as asked, else the fastest, the first of equals. */
 static gantry_result pick_device(struct gantry_net *net, int *ret_dev, struct gantry_net_properties *ret_props)
@@ -64,13 +50,13 @@ static gantry_result pick_device(struct gantry_net *net, int *ret_dev, struct ga
  * What the communicator cannot do, or cannot do without, is refused before anything is connected. The table in
  * docs/architecture.md has every property and what becomes of it.
  */
-static gantry_result check_device(const struct gantry_net *net, int dev, const struct gantry_net_properties *p)
-	REQUIRES(contexts_mu)
+static gantry_result check_device(const struct net_context *x, const struct gantry_loader *loader)
 {
+	const struct gantry_net_properties *p = &x->props;
 	char who[384];
 
-	snprintf(who, sizeof(who), "network %s (%s), device %d (%s)", net->name,
-		 loader ? gantry_loader_path(loader) : "Gantry's own", dev, p->name ? p->name : "");
+	snprintf(who, sizeof(who), "network %s (%s), device %d (%s)", x->net->name,
+		 loader ? gantry_loader_path(loader) : "Gantry's own", x->dev, p->name ? p->name : "");
 	if (p->device_type != GANTRY_NET_DEVICE_HOST)
 		FAIL_NOW(GANTRY_ERR_UNSUPPORTED,
 			 "%s is of device type %d (%s): a kernel has to put together what it receives, and the "
@@ -91,7 +77,75 @@ static gantry_result check_device(const struct gantry_net *net, int dev, const s
 	return GANTRY_OK;
 }
 
-/* ERR_UNSUPPORTED, naming network, device and property, when the communicator cannot use the device. */
+/* x->net begins to work for the communicator. ERR_UNSUPPORTED, naming network, device and property, when it cannot. */
+static gantry_result context_start(struct net_context *x, const struct gantry_net_config *config,
+				   const struct gantry_loader *loader)
+{
+	gantry_result r;
+
+	TRY_NOW(x->net->ops->init(x->net, x->comm_id, config, &x->ctx));
+	r = pick_device(x->net, &x->dev, &x->props);
+	x->listen_dev = x->dev;
+	if (r == GANTRY_OK)
+		r = net_rails_find(x);
+	if (r == GANTRY_OK)
+		r = check_device(x, loader);
+	if (r != GANTRY_OK)
+		x->net->ops->finalize(x->net, x->ctx);
+	return r;
+}
+
+/* The plugin of that name, or Gantry's own network for "none". */
+static gantry_result start_plugin(struct net_context *x, const struct gantry_net_config *config, const char *name)
+	REQUIRES(contexts_mu)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_loader *loader = NULL;
+
+	x->net = gantry_net_tcp();
+	if (strcmp(name, "none") != 0) {
+		TRY(gantry_loader_open(name, &loader));
+		TRY(gantry_loader_net(loader, 0, &x->net));
+	}
+	TRY(context_start(x, config, loader));
+	network = x->net;
+	network_loader = loader;
+	loader = NULL;
+out:
+	gantry_loader_close(loader);
+	return r;
+}
+
+/*
+ * The first network of GANTRY_NET_PLUGIN's list that starts; what is in force stays for the life of the process. A
+ * plugin alone is what the user wants and nothing else: ranks that fell back each for itself would not understand each
+ * other, so that is for the user to allow, by "none" at the end.
+ */
+static gantry_result start_network(struct net_context *x, const struct gantry_net_config *config) REQUIRES(contexts_mu)
+{
+	const char *pos = gantry_params()->net_plugin;
+	char name[1024], next[1024];
+	gantry_result r;
+	int more;
+
+	if (network) {
+		x->net = network;
+		return context_start(x, config, network_loader);
+	}
+	if (!gantry_next_entry(&pos, name, sizeof(name)))
+		return start_plugin(x, config, "none");
+	do {
+		more = gantry_next_entry(&pos, next, sizeof(next)) != NULL;
+		r = start_plugin(x, config, name);
+		if (r == GANTRY_OK || !more)
+			break;
+		LOG_WARN(COMM, "GANTRY_NET_PLUGIN: %s cannot be used (%s), the next one is %s", name,
+			 gantry_last_error(), next);
+		memcpy(name, next, sizeof(name));
+	} while (more);
+	return r;
+}
+
 static gantry_result context_get(const struct gantry_connector *c, struct net_context **ret_context)
 {
 	gantry_result r = GANTRY_OK;
@@ -113,20 +167,9 @@ static gantry_result context_get(const struct gantry_connector *c, struct net_co
 	x = calloc(1, sizeof(*x));
 	if (!x)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a network context");
-	TRY(find_network(&x->net));
-	TRY(x->net->ops->init(x->net, comm_id, &config, &x->ctx));
 	x->comm_id = comm_id;
 	x->device = device;
-	r = pick_device(x->net, &x->dev, &x->props);
-	x->listen_dev = x->dev;
-	if (r == GANTRY_OK)
-		r = net_rails_find(x);
-	if (r == GANTRY_OK)
-		r = check_device(x->net, x->dev, &x->props);
-	if (r != GANTRY_OK) {
-		x->net->ops->finalize(x->net, x->ctx);
-		goto out;
-	}
+	TRY(start_network(x, &config));
 	x->gdr = gantry_params()->net_gdr && !gantry_traits(device)->cpu_reads_memory &&
 		 (x->props.ptr_support & (GANTRY_NET_PTR_CUDA | GANTRY_NET_PTR_DMABUF));
 	x->mem_type = x->gdr ? GANTRY_NET_PTR_CUDA : GANTRY_NET_PTR_HOST;

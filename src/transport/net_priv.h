@@ -144,6 +144,7 @@ struct net_info {
 	uint64_t max_step;
 	uint32_t ll_step, ll128_step;
 	unsigned char handle[GANTRY_NET_HANDLE_SIZE];
+	char network[32]; /* its name */
 	uint32_t nrails;
 	struct net_rail_info rails[GANTRY_NET_MAX_RAILS];
 };

@@ -49,6 +49,25 @@ for rank in 1 0; do
 done
 wait $pid0 && wait $pid1 && grep -q "wrong bytes: 0; OK" "$tmp/out.0" || { cat "$tmp"/out.?; die "limits differ"; }
 
+# Flushed after every receive; and memory registered once for all connections, if the device says that this is enough.
+run 0 GANTRY_NET_FLUSH=on -- -b 8 -e 1M -f 32
+run 0 GANTRY_TEST_GLOBAL=1 GANTRY_SPLIT_MIN=4096 -- --mode offset --channels 4 -b 1M -e 1M
+has out "# wrong bytes: 0; OK"
+
+# A plugin that does not start ends the communicator with its reason, or the next of the list is taken, with a warning.
+run 1 GANTRY_TEST_INIT=2 -- -b 8 -e 8
+has out "libnccl-net-device.so: init gave ncclSystemError (2)"
+last=$plugin
+plugin=$last,none
+run 0 GANTRY_TEST_INIT=2 -- -b 8 -e 64k -f 16
+has out "cannot be used"
+has out "init gave ncclSystemError (2)"
+has out "# wrong bytes: 0; OK"
+plugin=/nonexistent/libp.so,$last
+run 0 GANTRY_TEST_INIT=0 -- -b 8 -e 64k -f 16
+has out "/nonexistent/libp.so"
+plugin=$last
+
 # Refused, by name, and at once.
 run 1 GANTRY_TEST_DEVICE_TYPE=1 -- -b 8 -e 8
 has out ERR_UNSUPPORTED

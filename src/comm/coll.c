@@ -233,7 +233,7 @@ out:
 
 /* ---- enqueueing ---- */
 
-/* Whether all connections of the call that move registered memory can do so here. */
+/* Whether all connections of the call that move registered memory can do so here. Some take any memory of the device. */
 static int may_point(const struct comm_call *call, const char *buf, uint64_t bytes)
 {
 	struct comm_call part = {.comm = call->comm, .buf = (char *)(uintptr_t)buf, .bytes = bytes};
@@ -248,7 +248,8 @@ static int may_point(const struct comm_call *call, const char *buf, uint64_t byt
 
 			if (!(cc->c.conn.flags & GANTRY_CONN_POINTS))
 				continue;
-			if (!comm_memory_place(call->comm, cc, &part, &place))
+			if (!(cc->c.any_memory && gantry_slot_can_point((uint64_t)(uintptr_t)buf, bytes)) &&
+			    !comm_memory_place(call->comm, cc, &part, &place))
 				return 0;
 			some = 1;
 		}

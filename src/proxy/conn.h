@@ -22,8 +22,8 @@ struct gantry_connector {
 	uint64_t comm_id; /* the same on all ranks */
 	int send;
 	int channel, nchannels;
-	int nranks;	   /* of the communicator */
-	int traffic_class; /* as IP_TOS has it; 0: none */
+	int nranks;			      /* of the communicator */
+	int traffic_class;		      /* as IP_TOS has it; 0: none */
 	struct gantry_eventcount *eventcount; /* what this end's kernels sleep on; NULL: they never sleep */
 	/* struct gantry_ipc_handle of the page that it lies in, with others; NULL if there is none */
 	const void *eventcount_handle;
@@ -36,6 +36,7 @@ struct gantry_connector {
 	uint64_t max_step; /* largest Simple step of this connection; both ends agree; 0: the sender chooses freely */
 	int peer_notifies; /* the other end wakes this end's eventcount */
 	enum gantry_memory_sharing sharing;
+	int any_memory; /* SHARES_REGISTERED: but any address of this device is good without proxy_register */
 	struct gantry_proxy_conn *proxy; /* of a proxied end, made by the core before setup; else NULL */
 	void *resources;		 /* the transport's own */
 };

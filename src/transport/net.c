@@ -204,6 +204,7 @@ static gantry_result connect_end(struct gantry_connector *c, const struct gantry
 	conn->eventcount = c->proxy_eventcount;
 	c->peer_notifies = 1;
 	c->sharing = GANTRY_SHARES_REGISTERED;
+	c->any_memory = nc->link->context->any_memory;
 	return GANTRY_OK;
 }
 

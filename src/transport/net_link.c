@@ -173,6 +173,8 @@ static gantry_result context_get(const struct gantry_connector *c, struct net_co
 	x->gdr = gantry_params()->net_gdr && !gantry_traits(device)->cpu_reads_memory &&
 		 (x->props.ptr_support & (GANTRY_NET_PTR_CUDA | GANTRY_NET_PTR_DMABUF));
 	x->mem_type = x->gdr ? GANTRY_NET_PTR_CUDA : GANTRY_NET_PTR_HOST;
+	/* Gantry's own looks at a registration only for memory of a GPU. */
+	x->any_memory = x->net == gantry_net_tcp() && gantry_traits(device)->cpu_reads_memory;
 	gantry_list_init(&x->pools);
 	x->refs = 1;
 	gantry_list_append(&contexts, &x->node);

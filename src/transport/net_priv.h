@@ -53,7 +53,8 @@ struct net_context {
 	struct net_rail rails[GANTRY_NET_MAX_RAILS];
 	int nrails;
 	struct gantry_net_properties props;
-	int gdr; /* Simple buffers are in the device's own memory */
+	int gdr;	/* Simple buffers are in the device's own memory */
+	int any_memory; /* the network takes the device's memory without registration */
 	int mem_type;
 	struct gantry_list pools; /* net_pool.c's lock */
 };

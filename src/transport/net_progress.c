@@ -99,6 +99,12 @@ static gantry_result offer(struct gantry_proxy_conn *pc, struct net_conn *nc, in
 	return GANTRY_OK;
 }
 
+/* NULL: not registered, or without need. */
+static void *mr_of(struct net_link *l, const void *p, uint64_t size)
+{
+	return l->context->any_memory ? NULL : net_link_mr_of(l, p, size);
+}
+
 /* Where the step's bytes are. AGAIN: the kernel has not posted it, or its lines are not all there. */
 static gantry_result locate(struct gantry_proxy_conn *pc, struct net_conn *nc, const struct gantry_proxy_op *op,
 			    struct net_step *s)
@@ -117,8 +123,8 @@ static gantry_result locate(struct gantry_proxy_conn *pc, struct net_conn *nc, c
 	}
 	if (s->mode == GANTRY_MODE_PTR) {
 		s->data = (char *)(uintptr_t)place;
-		s->mr = net_link_mr_of(nc->link, s->data, s->size);
-		if (!s->mr)
+		s->mr = mr_of(nc->link, s->data, s->size);
+		if (!s->mr && !nc->link->context->any_memory)
 			FAIL_NOW(GANTRY_ERR_INTERNAL, "a kernel posted %llu bytes at %p, which are not registered",
 				 (unsigned long long)s->size, (void *)s->data);
 	} else if (s->mode == GANTRY_MODE_NORMAL && nc->ring_host) {
@@ -224,7 +230,7 @@ static gantry_result prepare(struct gantry_proxy_conn *pc, struct net_conn *nc)
 		s->mode = GANTRY_MODE_PTR;
 		s->place = place;
 		s->data = (char *)(uintptr_t)place;
-		s->mr = net_link_mr_of(nc->link, s->data, size);
+		s->mr = mr_of(nc->link, s->data, size);
 	} else if (nc->ring_host) {
 		s->data = nc->ring_host + slot * (nc->ring_size / GANTRY_STEPS);
 		s->mr = nc->ring_mr;

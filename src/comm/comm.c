@@ -33,8 +33,8 @@ const char *comm_text(const struct gantry_comm *comm, char buf[COMM_TEXT])
 {
 	const char *name = comm->life.name;
 
-	snprintf(buf, COMM_TEXT, "communicator %016llx%s%.*s%s", (unsigned long long)comm->id, *name ? " (" : "",
-		 COMM_NAME_MAX, name, *name ? ")" : "");
+	snprintf(buf, COMM_TEXT, "communicator %016llx%s%.*s%s", (unsigned long long)load_relaxed(&comm->id),
+		 *name ? " (" : "", COMM_NAME_MAX, name, *name ? ")" : "");
 	return buf;
 }
 
@@ -468,6 +468,7 @@ gantry_result comm_start(struct gantry_comm *comm, int hub_comes)
 	TRY_NOW(comm_works_init(comm));
 	TRY_NOW(comm_coll_init(comm));
 	comm_watch_add(comm);
+	comm->life.made = 1;
 	LOG_INFO(COMM, "rank %d of %d in %s on %s, %s", comm->rank, comm->nranks, COMM_TEXT_OF(comm),
 		 comm->device->name, COUNT_TEXT(comm->nchannels, "channel"));
 	return GANTRY_OK;

@@ -97,6 +97,7 @@ struct comm_life {
 	uint32_t running;  /* atomic, release: a thread works for it, or on one that is made from it */
 	uint32_t cancel;   /* atomic: it was aborted; whoever waits for other ranks leaves */
 	uint32_t revoked;  /* atomic: 1, and 2 if that is its first error */
+	int made;	   /* it was: others may be made from it, whatever has happened since */
 	int finalized;
 	int has_thread; /* one was started that has not been joined */
 	int forks;	/* of the process that made it */

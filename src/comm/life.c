@@ -181,13 +181,16 @@ gantry_result comm_ready(struct gantry_comm *comm, const char *what)
 	return r;
 }
 
-/* For those that make another one: a revoked one is fine. */
-static gantry_result may_bear(struct gantry_comm *comm, const char *what)
+/* For those that make another one: a revoked one is fine, and with abort also one that has failed. */
+static gantry_result may_bear(struct gantry_comm *comm, const char *what, int abort)
 {
 	gantry_result r;
 
-	if (load_acquire(&comm->life.revoked))
-		return not_in_progress(comm, what);
+	TRY_NOW(not_in_progress(comm, what));
+	if (!comm->life.made)
+		FAIL_NOW(GANTRY_ERR_USAGE, "%s: the communicator could not be made itself", what);
+	if (abort || load_acquire(&comm->life.revoked))
+		return GANTRY_OK;
 	r = comm_ready(comm, what);
 	if (r != GANTRY_OK && r != GANTRY_ERR_USAGE) {
 		char text[COMM_ERROR_TEXT];
@@ -423,7 +426,7 @@ gantry_result gantry_comm_split(struct gantry_comm *comm, int color, int key, co
 
 	if (!comm || !ret_comm)
 		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_split: no communicator, or nowhere to put the new one");
-	TRY_NOW(may_bear(comm, "gantry_comm_split"));
+	TRY_NOW(may_bear(comm, "gantry_comm_split", 0));
 	TRY_NOW(child_make(comm, config, &nonblocking, color >= 0 ? &child : NULL));
 	TRY_NOW(job_make(comm, child, run_split, &job));
 	job->color = color < 0 ? -1 : color;
@@ -515,7 +518,7 @@ gantry_result gantry_comm_shrink(struct gantry_comm *comm, const int *exclude, i
 		FAIL_NOW(GANTRY_ERR_INVALID,
 			 "gantry_comm_shrink: no communicator, nobody to exclude, or nowhere to put "
 			 "the new one");
-	TRY_NOW(abort ? not_in_progress(comm, "gantry_comm_shrink") : may_bear(comm, "gantry_comm_shrink"));
+	TRY_NOW(may_bear(comm, "gantry_comm_shrink", abort));
 	TRY_NOW(job_make(comm, NULL, run_shrink, &job));
 	TRY(list_remaining(job, exclude, nexclude));
 	TRY(child_make(comm, config, &nonblocking, &child));

@@ -436,7 +436,7 @@ TEST_CALL(abort_while_it_waits, run_world(3, "shm", abort_body))
 TEST(nonblocking_failure)
 {
 	struct gantry_comm_config config = GANTRY_COMM_CONFIG_INIT;
-	struct gantry_comm *comm;
+	struct gantry_comm *comm, *none;
 	char text[256];
 
 	set_params("GANTRY_CONNECT_TIMEOUT", "200ms");
@@ -448,6 +448,10 @@ TEST(nonblocking_failure)
 	CHECK_RESULT(poll_error(comm), GANTRY_ERR_TIMEOUT);
 	CHECK_RESULT(gantry_comm_error(comm, NULL, text, sizeof(text)), GANTRY_ERR_TIMEOUT);
 	CHECK_HAS(text, "missing: rank 1");
+	/* Nothing can be made from it. */
+	CHECK_ERROR(gantry_comm_shrink(comm, (int[]){1}, 1, 1, NULL, &none), GANTRY_ERR_USAGE, "could not be made");
+	CHECK_OK(gantry_comm_revoke(comm));
+	CHECK_ERROR(gantry_comm_split(comm, 0, 0, NULL, &none), GANTRY_ERR_USAGE, "could not be made");
 	CHECK_RESULT(gantry_comm_destroy(comm), GANTRY_ERR_TIMEOUT);
 	gantry_device_close(config.device);
 	set_params("GANTRY_CONNECT_TIMEOUT", NULL);

@@ -302,3 +302,73 @@ TEST(wrong_elements)
 	free(table);
 	free(got);
 }
+
+/* Copies of the host device, and how they go wrong: a rank that is alone has all-to-all with itself. */
+static gantry_result (*right_copy)(struct gantry_device *, struct gantry_stream *, void *, const void *, size_t);
+static enum { RIGHT, SHORT, LONG, SHIFTED, SOURCE, UNSTEADY } damage;
+static int copies;
+
+static gantry_result copy(struct gantry_device *dev, struct gantry_stream *s, void *dst, const void *src, size_t n)
+{
+	gantry_result r;
+
+	if (damage == SHORT)
+		n -= 4; /* the last element stays poisoned */
+	else if (damage == LONG)
+		n += 4; /* into the guard */
+	else if (damage == SHIFTED)
+		src = (const char *)src + 4;
+	r = right_copy(dev, s, dst, src, n);
+	gantry_stream_sync(dev, s);
+	if (damage == SOURCE)
+		((char *)(uintptr_t)src)[n / 2] ^= 1;
+	if (damage == UNSTEADY && copies++ % 2)
+		((char *)dst)[n / 2] ^= 1;
+	return r;
+}
+
+static uint64_t wrong_after(int how)
+{
+	struct perf_comm_shared *all =
+		perf_comm_map(&pcoll_op, &o.c, sizeof(struct pcoll_shared) + sizeof(struct pcoll_row));
+	struct pcoll_shared *shared = all->own;
+	struct perf_rank *rk = calloc(1, pcoll_op.rank_size);
+	struct gantry_device *dev = NULL;
+	struct gantry_device_ops ops;
+	const struct gantry_device_ops *before;
+	uint64_t wrong;
+
+	shared->opts = &o;
+	perf_rank_init(rk, all, 0);
+	CHECK_OK(gantry_device_open(GANTRY_DEVICE_HOST, 0, &dev));
+	before = dev->ops;
+	ops = *before;
+	right_copy = ops.copy_async;
+	ops.copy_async = copy;
+	damage = how;
+	copies = 0;
+	dev->ops = &ops; /* one object per process: the rank gets the same */
+	CHECK_OK(perf_rank_run(rk));
+	dev->ops = before;
+	gantry_device_close(dev);
+	CHECK_EQ(shared->nrows, 1);
+	wrong = shared->rows[0].place[PCOLL_OUT_OF_PLACE].wrong;
+	CHECK_EQ(wrong != 0, shared->rows[0].first_wrong[0] != 0);
+	printf("%d: %s\n", how, shared->rows[0].first_wrong);
+	perf_comm_unmap(all);
+	free(rk);
+	return wrong;
+}
+
+TEST(damaged)
+{
+	CHECK_EQ(parse("all_to_all --ranks 1 -b 1000 -e 1000 --in-place no --check-only"), -1);
+	CHECK_EQ(wrong_after(RIGHT), 0);
+	CHECK_EQ(wrong_after(SHORT), 2);    /* in each of the two runs */
+	CHECK_EQ(wrong_after(LONG), 2);	    /* the guard, in both */
+	CHECK(wrong_after(SHIFTED) > 490);  /* nearly all, of both */
+	CHECK_EQ(wrong_after(SOURCE), 2);   /* the input */
+	CHECK_EQ(wrong_after(UNSTEADY), 2); /* the element, and that the second run differs from the first */
+	CHECK_EQ(parse("all_to_all --ranks 1 -b 1000 -e 1000 --in-place no -c 0 -n 1 -w 1 --repeats 1"), -1);
+	CHECK_EQ(wrong_after(SHORT), 0); /* nobody looks */
+}

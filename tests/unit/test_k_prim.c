@@ -380,6 +380,33 @@ TEST(test_sizes_differ)
 	CHECK_OK(ranks[1].result);
 }
 
+/* All protocols round once: 256 + 1 + 1 of bfloat16 is 258, which takes more bits on the way than 256 leaves. */
+TEST(test_rounds_once)
+{
+	struct scene sc = {.kind = GANTRY_PRIM_RECV_REDUCE_COPY_SEND, .nrecv = 2, .nsend = 1, .lanes = 1};
+	struct prim_args op = {.type = GANTRY_TYPE_BFLOAT16, .slice_steps = 1, .chunk_steps = 1, .count = 301};
+	const uint16_t large = 0x4380, one = 0x3f80, sum = 0x4381;
+
+	for (op.proto = 0; op.proto < GANTRY_PROTOS; op.proto++) {
+		CASE("proto %u", op.proto);
+		scene_begin(&sc);
+		scene_op(&sc, 0, op, 0);
+		for (uint32_t r = 0; r < 3; r++)
+			for (uint64_t i = 0; i < op.count; i++)
+				memcpy(ranks[r].input + 2 * i, r ? &one : &large, 2);
+		run(4, sc.lanes);
+		for (uint32_t r = 0; r < 4; r += 3) {
+			CHECK_OK(ranks[r].result);
+			for (uint64_t i = 0; i < op.count; i++) {
+				uint16_t got;
+
+				memcpy(&got, ranks[r].output + 2 * i, 2);
+				CHECK_EQ(got, sum);
+			}
+		}
+	}
+}
+
 /* Slices of two steps write every second slot; around 0x7ff8 the others are written too, lest they look new later. */
 TEST(test_marks)
 {

@@ -245,6 +245,7 @@ static void own_info(const struct gantry_comm *comm, struct gantry_peer_info *re
 	ret->net_ns = gantry_namespace_id("net");
 	ret->user = geteuid();
 	snprintf(ret->bus_id, sizeof(ret->bus_id), "%s", comm->device->bus_id);
+	gantry_device_reach(comm->device, ret->reaches, (int)(sizeof(ret->reaches) / sizeof(*ret->reaches)));
 	gethostname(ret->host_name, sizeof(ret->host_name) - 1);
 	snprintf(ret->version, sizeof(ret->version), "%s", GANTRY_VERSION);
 	comm_coll_describe(comm, ret);

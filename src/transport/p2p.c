@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kernel to kernel by loads and stores: between host devices of one host, between ranks on the same GPU, and with
- * GANTRY_P2P=force between different GPUs of a host. can_connect has only the two infos, and they do not say whether
- * two GPUs reach each other; so without force it answers yes only where that is certain.
+ * Kernel to kernel by loads and stores: between host devices of one host, between ranks on the same GPU or on GPUs that
+ * reach each other, and with GANTRY_P2P=force between any GPUs of a host. can_connect has only the two infos: each rank
+ * has asked the driver which of the GPUs that it sees its own one reaches and is reached by. If both have found each
+ * other, p2p it is; if not, also because a rank sees only its own GPU, another transport connects them (shm).
  *
  * Each end waits on its own memory, its block, and stores into the other's:
  *
@@ -245,6 +246,22 @@ static int proxied(const struct gantry_peer_info *me, const struct gantry_peer_i
 	return GANTRY_TRANSPORT_PROXIED_SEND;
 }
 
+/* Each has found the other one when its communicator was made: that both have done so makes the answer the same. */
+static int reaches(const struct gantry_peer_info *a, const struct gantry_peer_info *b)
+{
+	uint32_t hash = gantry_bus_hash(b->bus_id);
+
+	for (size_t i = 0; i < sizeof(a->reaches) / sizeof(*a->reaches); i++)
+		if (a->reaches[i] == hash)
+			return 1;
+	return 0;
+}
+
+static int are_near(const struct gantry_peer_info *a, const struct gantry_peer_info *b)
+{
+	return strncmp(a->bus_id, b->bus_id, sizeof(a->bus_id)) == 0 || (reaches(a, b) && reaches(b, a));
+}
+
 static gantry_result can_connect(const struct gantry_peer_info *me, const struct gantry_peer_info *peer, int *ret_can,
 				 char *why, size_t len)
 {
@@ -257,7 +274,7 @@ static gantry_result can_connect(const struct gantry_peer_info *me, const struct
 		snprintf(why, len, "%.64s is another host", peer->host_name);
 	else if (me->device_kind != peer->device_kind)
 		snprintf(why, len, "a GPU and the host device do not address each other's memory");
-	else if (strncmp(me->bus_id, peer->bus_id, sizeof(me->bus_id)) != 0 && mode != PARAM_P2P_FORCE)
+	else if (!are_near(me, peer) && mode != PARAM_P2P_FORCE)
 		snprintf(why, len, "different GPUs (%.23s and %.23s; GANTRY_P2P=force tries them)", me->bus_id,
 			 peer->bus_id);
 	else if (me->process == peer->process)

@@ -105,6 +105,13 @@ TEST(check_gpus)
 	CHECK_STR(chosen(&a, &b, "auto"), "shm");
 	refused(&a, &b, "p2p", GANTRY_ERR_UNREACHABLE,
 		"different GPUs (0000:3b:00.0 and 0000:86:00.0; GANTRY_P2P=force");
+	a.reaches[1] = gantry_bus_hash(b.bus_id);
+	CHECK_STR(chosen(&a, &b, "auto"), "shm"); /* b does not see a, or not the way back */
+	CHECK_STR(chosen(&b, &a, "auto"), "shm");
+	b.reaches[0] = gantry_bus_hash("0000:3B:00.0");
+	CHECK_STR(chosen(&a, &b, "auto"), "p2p");
+	CHECK_STR(chosen(&b, &a, "auto"), "p2p");
+	b.reaches[0]++;
 	set_params("GANTRY_P2P", "force");
 	CHECK_STR(chosen(&a, &b, "auto"), "p2p");
 	set_params("GANTRY_P2P", "off");

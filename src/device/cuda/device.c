@@ -325,6 +325,44 @@ int gantry_device_cuda_count(char *why, size_t len)
 	return e == CUE_SUCCESS ? count : 0;
 }
 
+uint32_t gantry_bus_hash(const char *bus_id)
+{
+	uint32_t h = 2166136261u;
+
+	for (const char *p = bus_id; *p; p++)
+		h = (h ^ (unsigned char)tolower((unsigned char)*p)) * 16777619u;
+	return h ? h : 1;
+}
+
+/* The driver's word for both directions. No context is made on the other GPU: that would take memory of it. */
+static int reach_each_other(cu_device a, cu_device b)
+{
+	int there = 0, back = 0;
+
+	return cu.device_can_access_peer(&there, a, b) == CUE_SUCCESS && there &&
+	       cu.device_can_access_peer(&back, b, a) == CUE_SUCCESS && back;
+}
+
+int gantry_device_reach(const struct gantry_device *dev, uint32_t *ret_hashes, int most)
+{
+	int count, n = 0;
+	cu_device own, other;
+	char bus_id[24];
+
+	if (dev->kind != GANTRY_DEVICE_CUDA)
+		return 0;
+	count = gantry_device_cuda_count(NULL, 0);
+	if (count < 2 || cu.device_get(&own, dev->index) != CUE_SUCCESS)
+		return 0;
+	for (int i = 0; i < count && n < most; i++) {
+		if (i == dev->index || cu.device_get(&other, i) != CUE_SUCCESS || !reach_each_other(own, other) ||
+		    cu.device_get_pci_bus_id(bus_id, sizeof(bus_id), other) != CUE_SUCCESS)
+			continue;
+		ret_hashes[n++] = gantry_bus_hash(bus_id);
+	}
+	return n;
+}
+
 gantry_result gantry_device_current(struct gantry_device **ret_dev)
 {
 	cu_device current, other;

@@ -8,8 +8,9 @@
  * what another one waits for, so if one interleaving comes to an end, all of them do.
  *
  * Found are: ranks that wait for each other, slices that are not what the receiver expects, contributions that are
- * missing or there twice, inputs that were overwritten before they were read (in place), results that are divided twice
- * or not at all, folds whose order differs between ranks, and steps that the proxy is not told of.
+ * missing or there twice, inputs that were overwritten before they were read (in place, also by the network where memory
+ * is registered), results that are divided twice or not at all, folds whose order differs between ranks, and steps that
+ * the proxy is not told of.
  */
 #include "coll/coll.h"
 #include "device/k_coll.h"
@@ -101,9 +102,21 @@ struct message {
 	uint32_t steps, part, count;
 	uint64_t at; /* in the part */
 	uint32_t ids[SLICE_ELEMS];
+	/* Registered memory. */
+	int lent_by;	  /* 1 + rank whose memory it is still in, from there on; 0: it is in ids */
+	bool lent_in;	  /* its input, else its output */
+	uint64_t lent_at; /* element there */
+	uint32_t *landed; /* or where it has come to already */
+};
+
+/* Where a rank is. */
+struct cursor {
+	uint64_t chunk, done; /* elements of the step's chunk */
+	uint32_t step;
 };
 
 struct fifo {
+	struct cursor ahead; /* of the receiver, at what is sent next */
 	struct message slices[GANTRY_STEPS];
 	uint64_t sent, got; /* slices */
 	uint64_t tail, head;
@@ -113,15 +126,14 @@ struct rank {
 	struct coll_plan *plan;
 	struct gantry_coll share;
 	uint32_t *memory, *in, *out; /* NULL: it has none */
-	/* Where it is. */
-	uint64_t chunk, done; /* elements of the step's chunk */
-	uint32_t step;
+	struct cursor at;
 };
 
 struct world {
 	enum coll_algo_id algo;
 	enum coll_kind kind;
 	int n, root, in_place;
+	uint8_t ptr; /* GANTRY_COLL_PTR_* */
 	uint64_t count;
 	int host[RANKS_MAX], nhosts;
 	struct coll_choice choice;
@@ -215,25 +227,25 @@ static uint32_t slice_steps(void)
 }
 
 /* Goes on to what the rank does next, as coll_run does; 0: it has done everything. */
-static int next_move(int rank, struct move *m)
+static int next_move(int rank, struct cursor *p, struct move *m)
 {
-	struct rank *r = &w.ranks[rank];
+	const struct rank *r = &w.ranks[rank];
 	const struct gantry_coll *c = &r->share;
 	uint64_t chunks = (c->count + c->chunk - 1) / c->chunk;
 
-	for (; r->chunk < chunks + c->delay; r->chunk++, r->step = 0)
-		for (; r->step < r->plan->nsteps; r->step++, r->done = 0) {
-			const struct gantry_coll_step *t = &r->plan->steps[r->step];
-			uint64_t at = (r->chunk - t->delay) * c->chunk, n = coll_part(c, t->part), left;
+	for (; p->chunk < chunks + c->delay; p->chunk++, p->step = 0)
+		for (; p->step < r->plan->nsteps; p->step++, p->done = 0) {
+			const struct gantry_coll_step *t = &r->plan->steps[p->step];
+			uint64_t at = (p->chunk - t->delay) * c->chunk, n = coll_part(c, t->part), left;
 			uint32_t slice = STEP_ELEMS * slice_steps();
 
-			if (r->chunk < t->delay || r->chunk - t->delay >= chunks || at >= n)
+			if (p->chunk < t->delay || p->chunk - t->delay >= chunks || at >= n)
 				continue;
 			left = (n - at < c->chunk ? n - at : c->chunk);
-			if (r->done == left)
+			if (p->done == left)
 				continue;
-			left -= r->done;
-			*m = (struct move){t, at + r->done, left < slice ? (uint32_t)left : slice, rank};
+			left -= p->done;
+			*m = (struct move){t, at + p->done, left < slice ? (uint32_t)left : slice, rank};
 			return 1;
 		}
 	return 0;
@@ -259,35 +271,46 @@ static int can_move(const struct move *m)
 static uint32_t fold(const struct move *m, uint32_t a, uint32_t b)
 {
 	if (!b)
-		FAULT("rank %d step %u: reads what nobody wrote", m->rank, w.ranks[m->rank].step);
+		FAULT("rank %d step %u: reads what nobody wrote", m->rank, w.ranks[m->rank].at.step);
 	if (!a)
 		return b;
 	if (!reduces())
 		FAULT("rank %d: nothing is reduced here", m->rank);
 	if (exprs[a].op == FINAL || exprs[b].op == FINAL)
-		FAULT("rank %d step %u: reduces a result", m->rank, w.ranks[m->rank].step);
+		FAULT("rank %d step %u: reduces a result", m->rank, w.ranks[m->rank].at.step);
 	if (exprs[a].elem != exprs[b].elem)
-		FAULT("rank %d step %u: adds element %u to %u", m->rank, w.ranks[m->rank].step, exprs[b].elem,
+		FAULT("rank %d step %u: adds element %u to %u", m->rank, w.ranks[m->rank].at.step, exprs[b].elem,
 		      exprs[a].elem);
 	if (exprs[a].who & exprs[b].who)
-		FAULT("rank %d step %u: a contribution is there twice", m->rank, w.ranks[m->rank].step);
+		FAULT("rank %d step %u: a contribution is there twice", m->rank, w.ranks[m->rank].at.step);
 	return intern((struct expr){FOLD, a, b, exprs[a].elem, exprs[a].who | exprs[b].who});
 }
 
-static uint32_t read_input(const struct move *m, uint64_t at)
+static uint32_t read_input(int rank, uint64_t at)
 {
-	struct rank *r = &w.ranks[m->rank];
+	struct rank *r = &w.ranks[rank];
 	uint32_t e = r->in ? r->in[at] : 0;
 
 	if (!e) {
-		FAULT("rank %d step %u: has no input", m->rank, r->step);
+		FAULT("rank %d step %u: has no input", rank, r->at.step);
 		return 0;
 	}
-	if (exprs[e].op != LEAF || (exprs[e].a != (uint32_t)m->rank && reduces()))
-		FAULT("rank %d step %u: its input was overwritten", m->rank, r->step);
+	if (exprs[e].op != LEAF || (exprs[e].a != (uint32_t)rank && reduces()))
+		FAULT("rank %d step %u: its input was overwritten", rank, r->at.step);
 	if (!reduces())
 		return e;
 	return intern((struct expr){SCALED, e, 0, exprs[e].elem, exprs[e].who});
+}
+
+static uint32_t read_message(const struct message *s, uint32_t i)
+{
+	if (s->landed)
+		return s->landed[i];
+	if (!s->lent_by)
+		return s->ids[i];
+	if (s->lent_in)
+		return read_input(s->lent_by - 1, s->lent_at + i);
+	return w.ranks[s->lent_by - 1].out[s->lent_at + i];
 }
 
 /* One element: all sources in order, then what `last` does. i: in the slice. */
@@ -302,17 +325,17 @@ static uint32_t reduce_element(const struct move *m, uint32_t i)
 		e = fold(m, e, r->out ? r->out[t->part * r->share.out_stride + at] : 0);
 	for (uint32_t k = 0; k <= t->nrecv; k++) {
 		if (k == t->in_at && t->what & PRIM_IN)
-			e = fold(m, e, read_input(m, t->part * r->share.in_stride + at));
+			e = fold(m, e, read_input(m->rank, t->part * r->share.in_stride + at));
 		if (k < t->nrecv) {
 			const struct fifo *f = fifo(peer_of(m, k, 0), m->rank);
 
-			e = fold(m, e, f->slices[f->got % GANTRY_STEPS].ids[i]);
+			e = fold(m, e, read_message(&f->slices[f->got % GANTRY_STEPS], i));
 		}
 	}
 	if (!t->last || !reduces() || !e)
 		return e;
 	if (exprs[e].op == FINAL)
-		FAULT("rank %d step %u: a result is divided twice", m->rank, r->step);
+		FAULT("rank %d step %u: a result is divided twice", m->rank, r->at.step);
 	return intern((struct expr){FINAL, e, 0, exprs[e].elem, exprs[e].who});
 }
 
@@ -326,6 +349,48 @@ static void check_slice(const struct move *m, const struct fifo *f, int from)
 		      (unsigned long long)s->at);
 }
 
+static bool receives_from(const struct move *m, int from)
+{
+	for (uint32_t k = 0; k < m->t->nrecv; k++)
+		if (peer_of(m, k, 0) == from)
+			return true;
+	return false;
+}
+
+/* Where the receiver wants the next slice that comes by this connection, if it goes straight to its output. */
+static uint32_t *landing_place(int from, int to)
+{
+	const struct rank *r = &w.ranks[to];
+	struct cursor *p = &fifo(from, to)->ahead;
+	struct move m;
+
+	while (next_move(to, p, &m)) {
+		p->done += m.count;
+		if (receives_from(&m, from))
+			return r->out && prim_lands(m.t->what, m.t->nrecv, GANTRY_OP_SUM, m.t->last, w.ptr)
+				       ? r->out + m.t->part * r->share.out_stride + r->share.begin + m.at
+				       : NULL;
+	}
+	return NULL;
+}
+
+/* Registered memory: the network may read it any time until the receiver has it, and write it any time before that. */
+static void lend(const struct move *m, int to, struct message *s)
+{
+	const struct gantry_coll_step *t = m->t;
+	const struct gantry_coll *c = &w.ranks[m->rank].share;
+	uint32_t *place = landing_place(m->rank, to);
+
+	if (prim_lends(t->what, t->nrecv, GANTRY_OP_SUM, t->last, w.ptr) && random_below(2)) {
+		s->lent_by = 1 + m->rank;
+		s->lent_in = !(t->what & (PRIM_OUT | PRIM_ACC));
+		s->lent_at = t->part * (s->lent_in ? c->in_stride : c->out_stride) + c->begin + m->at;
+	} else if (place && random_below(2)) {
+		memcpy(place, s->ids, s->count * sizeof(*place));
+		s->landed = place;
+	}
+}
+
 static void do_move(const struct move *m)
 {
 	struct rank *r = &w.ranks[m->rank];
@@ -337,7 +402,7 @@ static void do_move(const struct move *m)
 		values[i] = reduce_element(m, i);
 	for (uint32_t i = 0; m->t->what & PRIM_OUT && i < m->count; i++) {
 		if (!r->out)
-			FAULT("rank %d step %u: has no output", m->rank, r->step);
+			FAULT("rank %d step %u: has no output", m->rank, r->at.step);
 		else
 			r->out[m->t->part * r->share.out_stride + r->share.begin + m->at + i] = values[i];
 	}
@@ -345,8 +410,9 @@ static void do_move(const struct move *m)
 		struct fifo *f = fifo(m->rank, peer_of(m, k, 1));
 		struct message *s = &f->slices[f->sent++ % GANTRY_STEPS];
 
-		*s = (struct message){slice_steps(), m->t->part, m->count, m->at, {0}};
+		*s = (struct message){.steps = slice_steps(), .part = m->t->part, .count = m->count, .at = m->at};
 		memcpy(s->ids, values, m->count * sizeof(*values));
+		lend(m, peer_of(m, k, 1), s);
 		f->tail += s->steps;
 	}
 	for (uint32_t k = 0; k < m->t->nrecv; k++) {
@@ -354,7 +420,7 @@ static void do_move(const struct move *m)
 
 		f->head += f->slices[f->got++ % GANTRY_STEPS].steps;
 	}
-	r->done += m->count;
+	r->at.done += m->count;
 }
 
 /* ---- a run ---- */
@@ -407,7 +473,8 @@ static void run_channel(void)
 		for (int i = 0; i < w.n; i++) {
 			int rank = (first + i) % w.n;
 
-			for (uint32_t k = random_between(1, 20); k && !w.fault[0] && next_move(rank, &m); k--) {
+			for (uint32_t k = random_between(1, 20);
+			     k && !w.fault[0] && next_move(rank, &w.ranks[rank].at, &m); k--) {
 				left++;
 				if (!can_move(&m))
 					break;
@@ -417,7 +484,7 @@ static void run_channel(void)
 		}
 		turns++;
 		if (left && !moved)
-			FAULT("deadlock: rank %d waits at step %u of %u, turn %d", m.rank, w.ranks[m.rank].step,
+			FAULT("deadlock: rank %d waits at step %u of %u, turn %d", m.rank, w.ranks[m.rank].at.step,
 			      w.ranks[m.rank].plan->nsteps, turns);
 	}
 	for (int i = 0; i < w.n * w.n; i++)
@@ -467,7 +534,7 @@ static void make_plans(int channel)
 		memset(&r->share, 0, sizeof(r->share));
 		r->share.type = GANTRY_TYPE_UINT64;
 		coll_share(&shape, r->plan, &w.choice, (uint32_t)channel, &r->share);
-		r->chunk = r->done = r->step = 0;
+		r->at = (struct cursor){0};
 	}
 }
 
@@ -559,10 +626,14 @@ static void run_kind(enum coll_algo_id algo, enum coll_kind kind, int root, uint
 			w.root = root;
 			w.count = count;
 			w.in_place = in_place;
+			w.ptr = (uint8_t)random_below(4);
+			if (in_place && coll_algos[algo]->overwrites)
+				w.ptr &= (uint8_t)~GANTRY_COLL_PTR_IN;
 			set_choice(slice, chunk, proto);
-			CASE("%s by %s, %d ranks on %d hosts, root %d, %llu elements, slices of %u, chunks of %u, %s",
+			CASE("%s by %s, %d ranks on %d hosts, root %d, %llu elements, slices of %u, chunks of %u, %s, "
+			     "ptr %u",
 			     coll_kind_name(kind), coll_algos[algo]->name, w.n, w.nhosts, root,
-			     (unsigned long long)count, slice, chunk, in_place ? "in place" : "out of place");
+			     (unsigned long long)count, slice, chunk, in_place ? "in place" : "out of place", w.ptr);
 			fault = simulate(NULL);
 			if (fault)
 				TEST_FAIL("%s", fault);
@@ -657,6 +728,7 @@ TEST(every_root)
 
 static int victim = 2; /* rank whose plan is spoilt */
 static uint64_t spoilt_count = 800;
+static uint8_t spoilt_ptr; /* GANTRY_COLL_PTR_* */
 
 static struct coll_plan *victims_plan(void)
 {
@@ -757,6 +829,7 @@ static const char *spoilt(enum coll_algo_id algo, enum coll_kind kind, uint32_t 
 	w.kind = kind;
 	w.count = spoilt_count;
 	w.in_place = 1;
+	w.ptr = spoilt_ptr;
 	set_choice(1, chunk_steps, GANTRY_PROTO_SIMPLE);
 	return simulate(spoil);
 }
@@ -790,4 +863,7 @@ TEST(planted_faults)
 	FINDS("overwritten", COLL_DIRECT, COLL_ALL_REDUCE, 4, other_way_round);
 	FINDS("twice", COLL_DIRECT, COLL_ALL_REDUCE, 4, partial_result);
 	FINDS("another order", COLL_DIRECT, COLL_ALL_REDUCE, 4, wrong_order);
+	/* What it `overwrites`. */
+	spoilt_ptr = GANTRY_COLL_PTR_IN;
+	FINDS("overwritten", COLL_DIRECT, COLL_ALL_REDUCE, 4, NULL);
 }

@@ -355,6 +355,18 @@ static gantry_result append_ops(const struct comm_call *call, const struct gantr
 	return GANTRY_OK;
 }
 
+/* Few lines need few lanes, and fewer lanes meet sooner. */
+enum { LANES_MIN = 64, LANES_MAX = 512 };
+
+static uint32_t lanes_for(const struct comm_call *call)
+{
+	uint64_t n = call->bytes / call->choice.channels / GANTRY_LL_DATA;
+
+	if (call->choice.proto == GANTRY_PROTO_SIMPLE || n >= LANES_MAX)
+		return 0;
+	return n < LANES_MIN ? LANES_MIN : (uint32_t)(n + 31) / 32 * 32;
+}
+
 gantry_result comm_coll_enqueue(const struct comm_call *call)
 {
 	struct gantry_comm *comm = call->comm;
@@ -363,7 +375,8 @@ gantry_result comm_coll_enqueue(const struct comm_call *call)
 	uint32_t channels = call->choice.channels;
 	uint8_t ptr;
 	struct gantry_coll_args args = {.result = comm->result_dev};
-	struct comm_launch launch = {&gantry_kernel_coll, &args, sizeof(args), channels, 0, 0};
+	struct comm_launch launch = {
+		.kernel = &gantry_kernel_coll, .args = &args, .args_size = sizeof(args), .blocks = channels};
 
 	for (uint32_t ch = 0; ch < channels; ch++) {
 		const struct coll_plan *plan = call->plan->channels[ch].plan;
@@ -384,6 +397,7 @@ gantry_result comm_coll_enqueue(const struct comm_call *call)
 	}
 	w->first_host[channels] = channels;
 	TRY_NOW(append_ops(call, shares, &launch.drives));
+	launch.lanes = lanes_for(call);
 	args.colls = (void *)w->mapped_dev;
 	args.first = (void *)((char *)w->mapped_dev + ((char *)w->first_host - (char *)w->xfers_host));
 	args.finished = w->finished_dev;
@@ -537,27 +551,29 @@ gantry_result gantry_barrier(struct gantry_comm *comm, struct gantry_stream *str
 
 /* ---- groups of sends and receives ---- */
 
-/* One of them, as the calls below say it: `out` and `in` hold a part for each rank that sends or receives here. */
-static gantry_result exchange(const char *what, const struct comm_call *call, int sends_all, int recvs_all)
+/* One of them: whom this rank sends to and receives from, all or the root alone, and whether each has a part of its own
+ * in the buffer. */
+static gantry_result exchange(const char *what, struct comm_call *call, int sends_all, int recvs_all)
 {
 	gantry_result r, end;
-	struct gantry_comm *comm = call->comm;
+	enum gantry_type type = (enum gantry_type)call->type;
 	uint64_t part;
 
-	r = check_call((struct comm_call *)(uintptr_t)call, what);
+	r = check_call(call, what);
 	if (r != GANTRY_OK || !call->count)
-		return r != GANTRY_OK ? comm_group_add(r, call) : comm_check(comm);
+		return r != GANTRY_OK ? comm_group_add(r, call) : GANTRY_OK;
 	part = call->count * coll_type_bytes(call->type);
 	gantry_group_start();
-	for (int i = 0; i < comm->nranks && r == GANTRY_OK; i++) {
-		int at = sends_all ? i : 0, to = sends_all || i == call->peer, from = recvs_all || i == call->peer;
+	for (int i = 0; i < call->comm->nranks && r == GANTRY_OK; i++) {
+		uint64_t at = (uint64_t)i * part;
+		int root = i == call->peer;
 
-		if (call->in && to)
-			r = gantry_send(call->in + (uint64_t)at * part, call->count, (enum gantry_type)call->type, i,
-					comm, call->stream);
-		if (call->buf && from && r == GANTRY_OK)
-			r = gantry_recv(call->buf + (recvs_all ? (uint64_t)i * part : 0), call->count,
-					(enum gantry_type)call->type, i, comm, call->stream);
+		if (call->in && (sends_all || root))
+			r = gantry_send(call->in + (sends_all ? at : 0), call->count, type, i, call->comm,
+					call->stream);
+		if (call->buf && (recvs_all || root) && r == GANTRY_OK)
+			r = gantry_recv(call->buf + (recvs_all ? at : 0), call->count, type, i, call->comm,
+					call->stream);
 	}
 	end = gantry_group_end();
 	return r == GANTRY_OK ? end : r;

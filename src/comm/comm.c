@@ -251,29 +251,46 @@ static void own_info(const struct gantry_comm *comm, struct gantry_peer_info *re
 	comm_coll_describe(comm, ret);
 }
 
+/*
+ * Channels where nobody has said how many: the most that any rank's device wants. Ranks that share a GPU have no NIC
+ * between them but its memory, which it takes many blocks to keep busy: 4 channels move 40 GB/s there, 16 147, 32 245.
+ * With more ranks there are fewer for each, as there are multiprocessors for all.
+ */
+enum { SHARED_GPU_CHANNELS = 64 };
+
+static int default_channels(const struct gantry_comm *comm)
+{
+	const struct gantry_peer_info *first = &comm->infos[0];
+	int n = 1, shared = comm->nranks > 1 && first->device_kind != GANTRY_DEVICE_HOST;
+
+	for (int i = 0; i < comm->nranks; i++) {
+		const struct gantry_peer_info *info = &comm->infos[i];
+		int wants = gantry_traits_of_kind(info->device_kind)->channels;
+
+		n = wants > n ? wants : n;
+		shared &= info->host == first->host && strcmp(info->bus_id, first->bus_id) == 0;
+	}
+	if (shared && SHARED_GPU_CHANNELS / comm->nranks > n)
+		n = SHARED_GPU_CHANNELS / comm->nranks;
+	return n;
+}
+
 /* What the ranks have said: fills in infos, addrs and nchannels. *ret_differ: some have other settings than rank 0. */
 static gantry_result take_cards(struct gantry_comm *comm, const struct card *mine, const struct card *all,
 				int *ret_differ)
 {
-	int channels = comm->life.channels;
-
-	comm->nchannels = channels;
 	*ret_differ = 0;
 	for (int i = 0; i < comm->nranks; i++) {
-		int wants = gantry_traits_of_kind(all[i].info.device_kind)->channels;
-
 		comm->infos[i] = all[i].info;
 		comm->infos[i].struct_size = sizeof(comm->infos[i]);
 		comm->life.addrs[i] = all[i].addr;
-		/* Automatic: the most that any rank's device wants. */
-		if (!channels && comm->nchannels < wants)
-			comm->nchannels = wants;
 		/* First: another version may have other parameters. */
 		if (strcmp(mine->info.version, all[i].info.version))
 			FAIL_NOW(GANTRY_ERR_VERSION, "rank %d (%s) runs gantry %s, rank %d %s", i,
 				 all[i].info.host_name, all[i].info.version, comm->rank, mine->info.version);
 		*ret_differ |= all[i].settings != all[0].settings;
 	}
+	comm->nchannels = comm->life.channels ? comm->life.channels : default_channels(comm);
 	return GANTRY_OK;
 }
 

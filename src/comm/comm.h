@@ -185,8 +185,10 @@ struct gantry_comm {
 		char text[COMM_ERROR_TEXT];
 	} cause;
 	struct comm_coll coll;
-	int report_wanted, report_written; /* watch.c */
-	uint64_t stall_sum, stall_since;   /* watch.c: progress as last seen */
+	struct { /* watch.c */
+		int report_wanted, report_written;
+		uint64_t stall_sum, stall_since; /* progress as last seen */
+	} watch;
 };
 
 static inline const struct gantry_transport_side *comm_side_of(const struct gantry_connector *c)
@@ -302,7 +304,8 @@ struct comm_launch {
 	const void *args;
 	size_t args_size;
 	uint32_t blocks, ntimes;
-	int drives; /* comm_drives said so */
+	int drives;	/* comm_drives said so */
+	uint32_t lanes; /* of a block on a GPU; 0: the kernel's default */
 };
 gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, const struct comm_launch *launch,
 			       struct gantry_stream *stream);

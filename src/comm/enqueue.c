@@ -222,6 +222,7 @@ gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, co
 	gantry_result r;
 	struct gantry_launch l = {.kernel = launch->kernel,
 				  .blocks = launch->blocks,
+				  .lanes = comm->device->sleeps ? 0 : launch->lanes,
 				  .args = launch->args,
 				  .args_size = launch->args_size,
 				  .abort = comm->abort_dev,
@@ -252,7 +253,12 @@ static gantry_result launch_transfers(struct gantry_comm *comm, struct comm_work
 				       .result = comm->result_dev,
 				       .finished = w->finished_dev,
 				       .times = w->times_dev};
-	const struct comm_launch launch = {&gantry_kernel_p2p, &args, sizeof(args), blocks, n, drives};
+	const struct comm_launch launch = {.kernel = &gantry_kernel_p2p,
+					   .args = &args,
+					   .args_size = sizeof(args),
+					   .blocks = blocks,
+					   .ntimes = n,
+					   .drives = drives};
 	int near = 1;
 
 	comm_work_after(comm, stream, &args.after, &args.after_value);

@@ -102,7 +102,7 @@ static void look_words(const struct gantry_comm *comm, struct comm_end *e)
 /* When something last moved: of a proxied end the progress thread knows, of others the watchdog. */
 static uint64_t waited(struct gantry_comm *comm, const struct comm_end *e)
 {
-	uint64_t since = e->proxied && e->pending ? e->proxy.progress_ns : READ(comm->stall_since),
+	uint64_t since = e->proxied && e->pending ? e->proxy.progress_ns : READ(comm->watch.stall_since),
 		 now = gantry_now_ns();
 
 	return since && since < now ? now - since : 0;

@@ -34,7 +34,7 @@
 #include "inet/loop.h"
 
 enum { NAP_MAX_MS = 1000, NAP_MIN_MS = 5 };
-enum { TOLD_ERROR = 1, TOLD_STALL = 2 }; /* comm->report_written */
+enum { TOLD_ERROR = 1, TOLD_STALL = 2 }; /* report_written */
 
 static struct {
 	struct gantry_list comms GUARDED_BY(loop_mu);
@@ -109,15 +109,15 @@ static int owes_report(struct gantry_comm *comm)
 {
 	uint32_t error = load_acquire(&comm->error_seen);
 
-	if (comm->report_written & TOLD_ERROR || comm_is_revoked(comm))
+	if (comm->watch.report_written & TOLD_ERROR || comm_is_revoked(comm))
 		return 0;
-	return load_acquire(&comm->report_wanted) || (error != GANTRY_OK && error != GANTRY_ERR_ABORTED);
+	return load_acquire(&comm->watch.report_wanted) || (error != GANTRY_OK && error != GANTRY_ERR_ABORTED);
 }
 
 /* After an error: comm_fail has said which, the line is a detail. */
 static void tell_error(struct gantry_comm *comm)
 {
-	comm->report_written |= TOLD_ERROR;
+	comm->watch.report_written |= TOLD_ERROR;
 	tell(comm, GANTRY_LOG_INFO, "when it failed");
 }
 
@@ -133,13 +133,13 @@ static void look_for_stall(struct gantry_comm *comm)
 		return;
 	sum = comm_look_sum(comm, &connecting);
 	busy = connecting || gantry_proxy_group_pending(comm->group) || comm_look_launches(comm);
-	if (!busy || sum != comm->stall_sum || !comm->stall_since) {
-		comm->stall_sum = sum;
-		store_relaxed(&comm->stall_since, now);
-		comm->report_written &= ~TOLD_STALL;
-	} else if (now - comm->stall_since >= stall && !(comm->report_written & TOLD_STALL)) {
-		comm->report_written |= TOLD_STALL;
-		snprintf(why, sizeof(why), "has not moved for %.1f s", (double)(now - comm->stall_since) / 1e9);
+	if (!busy || sum != comm->watch.stall_sum || !comm->watch.stall_since) {
+		comm->watch.stall_sum = sum;
+		store_relaxed(&comm->watch.stall_since, now);
+		comm->watch.report_written &= ~TOLD_STALL;
+	} else if (now - comm->watch.stall_since >= stall && !(comm->watch.report_written & TOLD_STALL)) {
+		comm->watch.report_written |= TOLD_STALL;
+		snprintf(why, sizeof(why), "has not moved for %.1f s", (double)(now - comm->watch.stall_since) / 1e9);
 		tell(comm, GANTRY_LOG_WARN, why);
 	}
 }
@@ -349,7 +349,7 @@ void comm_watch_cause(void)
 
 void comm_watch_want(struct gantry_comm *comm)
 {
-	store_release(&comm->report_wanted, 1);
+	store_release(&comm->watch.report_wanted, 1);
 	inet_loop_lock();
 	look_soon();
 	inet_loop_unlock();

@@ -1,51 +1,288 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which algorithm and protocol, how many channels, which chunk. */
+/*
+ * The cost model: which algorithm and protocol, how many channels, which chunk.
+ *
+ *   time = begin
+ *        + hops on the longest way * latency of a hop            (the algorithm's, by kind of link)
+ *        + messages of a rank * what one costs                   (its plan's)
+ *        + bytes that a rank moves and adds * what a byte costs  (its plan's)
+ *        + hops * a chunk, where all of the buffer takes all hops
+ *
+ * Where ranks are more than the cores of their host, messages and bytes cost as many times more, and a hop waits until
+ * its receiver gets a core. On a GPU bytes are shared by the channels.
+ *
+ * All ranks must choose alike, so everything is computed from what is the same on all of them, and in integers: no two
+ * compilers round differently. Amounts are taken once from the plans of some ranks, which are the same for every rank
+ * that makes them; the answer for a size is kept, since programs call with the same size again and again.
+ */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include <string.h>
+
 #include "base/log.h"
 #include "base/param.h"
+#include "base/text.h"
 #include "coll/coll.h"
+#include "device/k_prim.h"
 
-static gantry_result choose_algo(const struct coll_topo *topo, enum coll_kind kind, enum coll_algo_id *ret_algo)
+/* ---- what things cost ---- */
+
+struct link_cost {
+	uint32_t hop;	  /* ns */
+	uint32_t message; /* ns of a rank, to send or to receive one */
+	uint32_t move;	  /* ps per byte, sent here and received there */
+	uint32_t add;	  /* ps per byte */
+};
+
+/*
+ * CPU rows: two Neoverse-N1 cores, 2 and 4 ranks, `gantry perf all_reduce` with each algorithm and protocol forced, 8 B to
+ * 2 MiB, least of 30 calls (docs/design/0019-collectives.md has the table). GPU rows: starting points after NCCL's
+ * model and Gantry's send and receive on one H200 (155 GB/s by four channels); not measured with collectives yet.
+ */
+static const struct link_cost costs[COLL_LINKS][GANTRY_PROTOS] = {
+	[COLL_LINK_CPU] = {[GANTRY_PROTO_SIMPLE] = {250, 150, 70, 40},
+			   [GANTRY_PROTO_LL] = {200, 120, 900, 300},
+			   [GANTRY_PROTO_LL128] = {220, 140, 1000, 300}},
+	[COLL_LINK_CPU_NET] = {[GANTRY_PROTO_SIMPLE] = {8000, 1500, 430, 30},
+			       [GANTRY_PROTO_LL] = {8000, 1700, 2800, 300},
+			       [GANTRY_PROTO_LL128] = {8000, 1700, 2000, 300}},
+	[COLL_LINK_GPU] = {[GANTRY_PROTO_SIMPLE] = {3000, 500, 25, 5},
+			   [GANTRY_PROTO_LL] = {1200, 200, 100, 5},
+			   [GANTRY_PROTO_LL128] = {1500, 200, 40, 5}},
+	[COLL_LINK_GPU_HOST] = {[GANTRY_PROTO_SIMPLE] = {6000, 600, 100, 5},
+				[GANTRY_PROTO_LL] = {2500, 300, 300, 5},
+				[GANTRY_PROTO_LL128] = {3000, 300, 150, 5}},
+	[COLL_LINK_GPU_NET] = {[GANTRY_PROTO_SIMPLE] = {25000, 4000, 250, 5},
+			       [GANTRY_PROTO_LL] = {20000, 3000, 700, 5},
+			       [GANTRY_PROTO_LL128] = {20000, 3000, 400, 5}},
+};
+enum {
+	BEGIN_CPU = 450,  /* ns: a call, without its hops */
+	BEGIN_GPU = 6000, /* with the launch */
+	GET_CORE = 25000, /* ns until a receiver that shares its core runs */
+};
+
+static bool on_gpu(const struct coll_limits *l)
 {
-	enum coll_algo_id algo = COLL_RING;
+	return l->local >= COLL_LINK_GPU;
+}
 
-	if (gantry_params()->algo != PARAM_ALGO_AUTO) {
-		algo = (enum coll_algo_id)(gantry_params()->algo - PARAM_ALGO_AUTO - 1);
-		/* What it cannot do goes by rings, which can do everything. */
-		if (!coll_algos[algo]->supports(topo, kind))
-			algo = COLL_RING;
+/* ---- amounts ---- */
+
+/* Of the plan of one rank, the most of each. */
+static gantry_result add_amounts(const struct coll_topo *topo, enum coll_algo_id algo, enum coll_kind kind, int rank,
+				 struct coll_amounts *a)
+{
+	struct coll_topo as = *topo;
+	uint32_t moved[2] = {0, 0}, added = 0;
+	struct coll_plan *plan;
+
+	as.rank = rank;
+	TRY_NOW(coll_plan_make(&as, algo, kind, 0, 0, &plan));
+	for (uint32_t i = 0; i < plan->nsteps; i++) {
+		const struct gantry_coll_step *t = &plan->steps[i];
+		uint32_t sources = (t->what & PRIM_IN ? 1 : 0) + (t->what & PRIM_ACC ? 1 : 0) + t->nrecv;
+
+		added += sources > 1 ? sources - 1 : 0;
+		for (uint32_t k = 0; k < (uint32_t)t->nrecv + t->nsend; k++) {
+			uint32_t at = k < t->nrecv ? t->recv + k : t->send + k - t->nrecv;
+
+			moved[topo->host[plan->peers[at].rank] != topo->host[rank]]++;
+		}
 	}
-	*ret_algo = algo;
+	a->parts = kind == COLL_ALL_GATHER || kind == COLL_REDUCE_SCATTER ? (uint32_t)topo->nranks : plan->nparts;
+	coll_plan_free(plan);
+	/* A rank with most of its messages over the network is the slowest. */
+	if (moved[1] > a->moved[1] || (moved[1] == a->moved[1] && moved[0] > a->moved[0]))
+		memcpy(a->moved, moved, sizeof(moved));
+	a->added = added > a->added ? added : a->added;
 	return GANTRY_OK;
 }
 
-static enum gantry_proto choose_proto(const struct coll_limits *limits, uint64_t bytes)
+static gantry_result find_amounts(struct coll_model *m, enum coll_kind kind)
 {
-	const struct gantry_params *p = gantry_params();
-	enum gantry_proto asked = (enum gantry_proto)(p->proto - PARAM_PROTO_SIMPLE);
+	int n = m->topo->nranks;
+	const int some[] = {0, 1 % n, n / 2, n - 1};
 
-	if (p->proto != PARAM_PROTO_AUTO)
-		return limits->step_bytes[asked] ? asked : GANTRY_PROTO_SIMPLE;
-	if (bytes <= p->ll_max && limits->step_bytes[GANTRY_PROTO_LL])
-		return GANTRY_PROTO_LL;
-	if (bytes <= p->ll128_max && limits->step_bytes[GANTRY_PROTO_LL128])
-		return GANTRY_PROTO_LL128;
-	return GANTRY_PROTO_SIMPLE;
+	for (int algo = 0; algo < COLL_ALGOS; algo++) {
+		struct coll_amounts *a = &m->amounts[algo][kind];
+
+		if (!coll_algos[algo]->supports(m->topo, kind))
+			continue;
+		for (size_t i = 0; i < sizeof(some) / sizeof(some[0]); i++)
+			TRY_NOW(add_amounts(m->topo, (enum coll_algo_id)algo, kind, some[i], a));
+		a->hops = coll_algos[algo]->hops(m->topo, kind);
+	}
+	m->kinds[kind].known = true;
+	return GANTRY_OK;
 }
 
-gantry_result coll_choose(const struct coll_topo *topo, const struct coll_limits *limits, enum coll_kind kind,
-			  uint64_t bytes, struct coll_choice *ret_choice)
+void coll_model_init(const struct coll_topo *topo, const struct coll_limits *limits, struct coll_model *ret_model)
 {
-	uint64_t per = gantry_params()->split_min, channels = bytes / per;
+	memset(ret_model, 0, sizeof(*ret_model));
+	ret_model->topo = topo;
+	ret_model->limits = *limits;
+}
 
-	TRY_NOW(choose_algo(topo, kind, &ret_choice->algo));
-	ret_choice->proto = choose_proto(limits, bytes);
-	ret_choice->step_bytes = limits->step_bytes[ret_choice->proto];
-	ret_choice->channels = channels < 1 ? 1 : channels < limits->channels ? (uint32_t)channels : limits->channels;
-	/* Small steps are wasted on small buffers; chunks of several slices keep a connection busy. */
-	ret_choice->slice_steps = ret_choice->proto == GANTRY_PROTO_SIMPLE ? 2 : 1;
-	ret_choice->chunk_steps = GANTRY_STEPS / coll_algos[ret_choice->algo]->chunks;
-	if (ret_choice->chunk_steps > 4)
-		ret_choice->chunk_steps = 4;
+/* ---- a choice and its cost ---- */
+
+enum { LEAST_STEP = 16384, LEAST_UNIT = 4096 };
+
+/*
+ * Steps, slices and chunks. Where all of the buffer takes all hops (one part), it is cut so that hops work at the same
+ * time. Otherwise each part is at every rank at some time: one piece, if it is small; slices of two steps keep the
+ * proxy's messages large, chunks of two slices let it work on one while the other is reduced.
+ */
+static void choose_chunk(const struct coll_amounts *a, uint64_t bytes, struct coll_choice *c)
+{
+	uint32_t hops = a->hops.local + a->hops.net, most = GANTRY_STEPS / coll_algos[c->algo]->chunks;
+	uint64_t part = bytes / c->channels / a->parts, step = part / (2 * hops + 1);
+
+	c->slice_steps = c->chunk_steps = 1;
+	if (c->proto != GANTRY_PROTO_SIMPLE) {
+		c->chunk_steps = most < 4 ? most : 4;
+	} else if (a->parts == 1 && hops > 1 && step < c->step_bytes) {
+		step = (step + LEAST_UNIT - 1) / LEAST_UNIT * LEAST_UNIT;
+		step = step > LEAST_STEP ? step : LEAST_STEP;
+		c->step_bytes = step < c->step_bytes ? (uint32_t)step : c->step_bytes;
+	} else if (part > c->step_bytes) {
+		c->slice_steps = part >= 4ull * c->step_bytes ? 2 : 1;
+		c->chunk_steps = most < 4 ? most : 4;
+	}
+}
+
+static uint64_t channels_of(const struct coll_limits *l, uint64_t bytes)
+{
+	uint64_t n = bytes / gantry_params()->split_min;
+
+	return n < 1 ? 1 : n < l->channels ? n : l->channels;
+}
+
+/* ps. Sizes above are as good as this one, and numbers stay far from where they would overflow. */
+enum { COST_BYTES_BITS = 34 };
+static uint64_t cost_of(const struct coll_model *m, const struct coll_amounts *a, uint64_t bytes,
+			const struct coll_choice *c)
+{
+	const struct coll_limits *l = &m->limits;
+	const struct link_cost *local = &costs[l->local][c->proto], *net = &costs[l->remote][c->proto];
+	uint64_t most = 1ull << COST_BYTES_BITS, part = (bytes < most ? bytes : most) / a->parts + 1,
+		 chunk = (uint64_t)c->step_bytes * c->chunk_steps;
+	uint64_t pieces = part / c->channels / chunk + 1;
+	uint64_t hop = 1000ull * (a->hops.local * local->hop + a->hops.net * net->hop), move, messages;
+	uint32_t hops = a->hops.local + a->hops.net;
+
+	messages = 1000ull * pieces * (a->moved[0] * local->message + a->moved[1] * net->message);
+	/* A message is sent by one and received by another: half of its bytes' cost each. */
+	move = part * (a->moved[0] * local->move + a->moved[1] * net->move) / 2 + part * a->added * local->add;
+	if (on_gpu(l)) {
+		move /= c->channels;
+	} else if (l->crowd > COLL_CROWD) {
+		messages = messages * l->crowd / COLL_CROWD;
+		move = move * l->crowd / COLL_CROWD;
+		hop += 1000ull * GET_CORE * hops;
+	}
+	if (a->parts == 1 && hops > 1)
+		move += (chunk < part ? chunk : part) * (hops - 1) * (a->hops.net ? net->move : local->move);
+	return 1000ull * (on_gpu(l) ? BEGIN_GPU : BEGIN_CPU) + hop + messages + move;
+}
+
+/* Fills in what follows from algorithm and protocol. Answers the cost; UINT64_MAX: it is not to be had. */
+static uint64_t make_choice(const struct coll_model *m, enum coll_kind kind, uint64_t bytes, enum coll_algo_id algo,
+			    enum gantry_proto proto, struct coll_choice *c)
+{
+	const struct coll_amounts *a = &m->amounts[algo][kind];
+
+	if (!a->parts || !m->limits.step_bytes[proto])
+		return UINT64_MAX;
+	*c = (struct coll_choice){.algo = algo,
+				  .proto = proto,
+				  .channels = (uint32_t)channels_of(&m->limits, bytes),
+				  .step_bytes = m->limits.step_bytes[proto]};
+	choose_chunk(a, bytes, c);
+	return cost_of(m, a, bytes, c);
+}
+
+/* Whether GANTRY_ALGO and GANTRY_PROTO leave it to choose. What is asked for and cannot be done goes by rings, Simple. */
+static bool may_take(const struct coll_model *m, enum coll_kind kind, int algo, int proto)
+{
+	const struct gantry_params *p = gantry_params();
+	int wants_algo = p->algo - PARAM_ALGO_AUTO - 1, wants_proto = p->proto - PARAM_PROTO_SIMPLE;
+
+	if (p->algo != PARAM_ALGO_AUTO && !m->amounts[wants_algo][kind].parts)
+		wants_algo = COLL_RING;
+	if (p->proto != PARAM_PROTO_AUTO && !m->limits.step_bytes[wants_proto])
+		wants_proto = GANTRY_PROTO_SIMPLE;
+	return (p->algo == PARAM_ALGO_AUTO || algo == wants_algo) &&
+	       (p->proto == PARAM_PROTO_AUTO || proto == wants_proto);
+}
+
+gantry_result coll_choose(struct coll_model *m, enum coll_kind kind, uint64_t bytes, struct coll_choice *ret_choice)
+{
+	uint64_t least = UINT64_MAX;
+
+	if (m->kinds[kind].cost != 0 && m->kinds[kind].bytes == bytes) {
+		*ret_choice = m->kinds[kind].choice;
+		return GANTRY_OK;
+	}
+	if (!m->kinds[kind].known)
+		TRY_NOW(find_amounts(m, kind));
+	for (int algo = 0; algo < COLL_ALGOS; algo++)
+		for (int proto = 0; proto < GANTRY_PROTOS; proto++) {
+			struct coll_choice c;
+			uint64_t cost;
+
+			if (!may_take(m, kind, algo, proto))
+				continue;
+			cost = make_choice(m, kind, bytes, (enum coll_algo_id)algo, (enum gantry_proto)proto, &c);
+			if (cost < least) {
+				least = cost;
+				*ret_choice = c;
+			}
+		}
+	if (least == UINT64_MAX)
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED, "no protocol that all connections have: %s among %d ranks",
+			 coll_kind_name(kind), m->topo->nranks);
+	m->kinds[kind].bytes = bytes;
+	m->kinds[kind].cost = least;
+	m->kinds[kind].choice = *ret_choice;
+	return GANTRY_OK;
+}
+
+static const char *proto_name(int proto)
+{
+	return proto == GANTRY_PROTO_SIMPLE ? "simple" : proto == GANTRY_PROTO_LL ? "ll" : "ll128";
+}
+
+gantry_result coll_explain(struct coll_model *m, enum coll_kind kind, uint64_t bytes, FILE *f)
+{
+	struct coll_choice best, c;
+	char size[GANTRY_TEXT_MAX], step[GANTRY_TEXT_MAX];
+
+	TRY_NOW(coll_choose(m, kind, bytes, &best));
+	fprintf(f, "%s of %s, %d ranks on %d hosts: %s, %s, channels %u, steps of %s, %u in a slice, %u in a chunk\n",
+		coll_kind_name(kind), gantry_size_text(bytes, size, sizeof(size)), m->topo->nranks, m->topo->nhosts,
+		coll_algos[best.algo]->name, proto_name(best.proto), best.channels,
+		gantry_size_text(best.step_bytes, step, sizeof(step)), best.slice_steps, best.chunk_steps);
+	fprintf(f, "  %-8s %12s %12s %12s   hops inside and between hosts, estimated us\n", "", "simple", "ll",
+		"ll128");
+	for (int algo = 0; algo < COLL_ALGOS; algo++) {
+		const struct coll_amounts *a = &m->amounts[algo][kind];
+
+		fprintf(f, "  %-8s", coll_algos[algo]->name);
+		for (int proto = 0; proto < GANTRY_PROTOS; proto++) {
+			uint64_t cost =
+				make_choice(m, kind, bytes, (enum coll_algo_id)algo, (enum gantry_proto)proto, &c);
+			char mark = algo == (int)best.algo && proto == (int)best.proto ? '*' : ' ';
+
+			if (cost == UINT64_MAX)
+				fprintf(f, " %11s ", "-");
+			else
+				fprintf(f, " %9llu.%llu%c", (unsigned long long)(cost / 1000000),
+					(unsigned long long)(cost / 100000 % 10), mark);
+		}
+		if (a->parts)
+			fprintf(f, "   %u + %u\n", a->hops.local, a->hops.net);
+		else
+			fprintf(f, "   not for this\n");
+	}
 	return GANTRY_OK;
 }

@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "device/work.h"
 #include "gantry/result.h"
@@ -82,6 +83,11 @@ void coll_add_sends(struct coll_builder *b, uint32_t first, uint32_t more, uint3
 /* The result of a part: own input, then what the ranks sent; with partial ones in the output, if they are many. */
 void coll_add_reduce(struct coll_builder *b, uint32_t part, const int *ranks, uint32_t n);
 
+/* Messages that follow each other on the longest way through a collective. */
+struct coll_hops {
+	uint32_t local, net; /* inside and between hosts */
+};
+
 struct coll_algo {
 	const char *name; /* as in GANTRY_ALGO */
 	/* That a connection holds at least (GANTRY_STEPS / chunk_steps): with fewer, ranks would wait for each other. */
@@ -89,6 +95,7 @@ struct coll_algo {
 	bool (*supports)(const struct coll_topo *topo, enum coll_kind kind);
 	/* Adds the steps of topo->rank and sets plan->nparts. */
 	void (*plan)(struct coll_builder *b);
+	struct coll_hops (*hops)(const struct coll_topo *topo, enum coll_kind kind);
 	/* In place, a rank may write its output before its peers have got all of its input from there. */
 	bool overwrites;
 };
@@ -99,6 +106,8 @@ extern const struct coll_algo *const coll_algos[COLL_ALGOS];
 extern const struct coll_algo coll_ring, coll_direct, coll_direct2, coll_tree, coll_hier, coll_pat;
 
 const char *coll_kind_name(enum coll_kind kind);
+/* All of n hops between the ranks of the topology: inside its host, or if there are more of them, between. */
+struct coll_hops coll_hops_any(const struct coll_topo *topo, uint32_t n);
 
 gantry_result coll_plan_make(const struct coll_topo *topo, enum coll_algo_id algo, enum coll_kind kind, int root,
 			     int channel, struct coll_plan **ret_plan);
@@ -113,15 +122,50 @@ struct coll_choice {
 	uint32_t slice_steps, chunk_steps;
 };
 
+/* Kinds of connections that cost differently. */
+enum coll_link {
+	COLL_LINK_CPU, /* shared memory between CPUs */
+	COLL_LINK_CPU_NET,
+	COLL_LINK_GPU, /* on one GPU */
+	COLL_LINK_GPU_HOST,
+	COLL_LINK_GPU_NET,
+	COLL_LINKS,
+};
+enum { COLL_CROWD = 16 }; /* a rank per core */
+
 /* What the choice depends on besides the topology; the same on all ranks. */
 struct coll_limits {
 	uint32_t channels;		    /* at most */
 	uint32_t step_bytes[GANTRY_PROTOS]; /* that every connection has; 0: the protocol is not there everywhere */
+	enum coll_link local, remote;	    /* inside and between hosts */
+	uint32_t crowd;			    /* ranks per core of the fullest host, in parts of COLL_CROWD */
 };
 
+/* What the plan of an algorithm makes a rank do; in parts of the buffer. */
+struct coll_amounts {
+	uint32_t parts;	   /* 0: the algorithm cannot do it */
+	uint32_t moved[2]; /* sends and receives inside and between hosts, of the busiest of some ranks */
+	uint32_t added;
+	struct coll_hops hops;
+};
+
+/* The cost model of a communicator; its caller's thread's. */
+struct coll_model {
+	const struct coll_topo *topo; /* borrowed */
+	struct coll_limits limits;
+	struct coll_amounts amounts[COLL_ALGOS][COLL_KINDS];
+	struct {
+		bool known; /* amounts */
+		uint64_t bytes, cost;
+		struct coll_choice choice; /* for that many bytes; cost 0: none yet */
+	} kinds[COLL_KINDS];
+};
+void coll_model_init(const struct coll_topo *topo, const struct coll_limits *limits, struct coll_model *ret_model);
+
 /* bytes: of the whole buffer (of all parts). GANTRY_ALGO and GANTRY_PROTO decide where they are set. */
-gantry_result coll_choose(const struct coll_topo *topo, const struct coll_limits *limits, enum coll_kind kind,
-			  uint64_t bytes, struct coll_choice *ret_choice);
+gantry_result coll_choose(struct coll_model *m, enum coll_kind kind, uint64_t bytes, struct coll_choice *ret_choice);
+/* What it would choose, and what the others would cost, as lines of text. */
+gantry_result coll_explain(struct coll_model *m, enum coll_kind kind, uint64_t bytes, FILE *f);
 
 /* A call's buffers, for the share of one block. */
 struct coll_shape {

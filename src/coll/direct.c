@@ -14,7 +14,7 @@
 #include "device/k_prim.h"
 
 /* Connections of a rank in each direction, each with rings of its own. */
-enum { DIRECT_RANKS = 64 };
+enum { DIRECT_RANKS = 32 };
 
 static bool supports(const struct coll_topo *topo, enum coll_kind kind)
 {
@@ -108,6 +108,19 @@ static void plan2(struct coll_builder *b)
 	recv_parts(b, peers, n);
 }
 
+static struct coll_hops hops(const struct coll_topo *topo, enum coll_kind kind)
+{
+	(void)kind;
+	return coll_hops_any(topo, 1);
+}
+
+static struct coll_hops hops2(const struct coll_topo *topo, enum coll_kind kind)
+{
+	(void)kind;
+	return coll_hops_any(topo, 2);
+}
+
 const struct coll_algo coll_direct = {
-	.name = "direct", .chunks = 1, .supports = supports, .plan = plan, .overwrites = true};
-const struct coll_algo coll_direct2 = {.name = "direct2", .chunks = 1, .supports = supports2, .plan = plan2};
+	.name = "direct", .chunks = 1, .supports = supports, .plan = plan, .hops = hops, .overwrites = true};
+const struct coll_algo coll_direct2 = {
+	.name = "direct2", .chunks = 1, .supports = supports2, .plan = plan2, .hops = hops2};

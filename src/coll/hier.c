@@ -155,4 +155,11 @@ static void plan(struct coll_builder *b)
 	free(p.ranks);
 }
 
-const struct coll_algo coll_hier = {.name = "hier", .chunks = 2, .supports = supports, .plan = plan};
+static struct coll_hops hops(const struct coll_topo *topo, enum coll_kind kind)
+{
+	uint32_t between = (uint32_t)topo->nhosts - 1;
+
+	return kind == COLL_ALL_REDUCE ? (struct coll_hops){2, 2 * between} : (struct coll_hops){1, between};
+}
+
+const struct coll_algo coll_hier = {.name = "hier", .chunks = 2, .supports = supports, .plan = plan, .hops = hops};

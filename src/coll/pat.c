@@ -132,4 +132,13 @@ static void plan(struct coll_builder *b)
 		each_place(b, false, gather_place);
 }
 
-const struct coll_algo coll_pat = {.name = "pat", .chunks = 4, .supports = supports, .plan = plan};
+/* One for each turn. */
+static struct coll_hops hops(const struct coll_topo *topo, enum coll_kind kind)
+{
+	uint32_t groups = (uint32_t)(topo->nranks + GROUP - 1) / GROUP;
+	uint32_t turns = groups > 1 ? groups + LEVELS - 2 : digits(topo->nranks);
+
+	return coll_hops_any(topo, kind == COLL_ALL_REDUCE ? 2 * turns : turns);
+}
+
+const struct coll_algo coll_pat = {.name = "pat", .chunks = 4, .supports = supports, .plan = plan, .hops = hops};

@@ -20,6 +20,13 @@ const char *coll_kind_name(enum coll_kind kind)
 	return names[kind];
 }
 
+struct coll_hops coll_hops_any(const struct coll_topo *topo, uint32_t n)
+{
+	if (topo->nranks == 1)
+		return (struct coll_hops){0, 0};
+	return topo->nhosts > 1 ? (struct coll_hops){0, n} : (struct coll_hops){n, 0};
+}
+
 /* ---- building ---- */
 
 static bool grow(void **array, uint32_t *room, uint32_t need, size_t size)

@@ -73,4 +73,14 @@ static void plan(struct coll_builder *b)
 	}
 }
 
-const struct coll_algo coll_ring = {.name = "ring", .chunks = 2, .supports = supports, .plan = plan};
+static struct coll_hops hops(const struct coll_topo *topo, enum coll_kind kind)
+{
+	uint32_t n = (uint32_t)topo->nranks, all = kind == COLL_ALL_REDUCE ? 2 * (n - 1) : n - 1, between = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		between += topo->host[i] != topo->host[(i + 1) % n];
+	between = all * between / n;
+	return (struct coll_hops){all - between, between};
+}
+
+const struct coll_algo coll_ring = {.name = "ring", .chunks = 2, .supports = supports, .plan = plan, .hops = hops};

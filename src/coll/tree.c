@@ -150,4 +150,20 @@ static void plan(struct coll_builder *b)
 	}
 }
 
-const struct coll_algo coll_tree = {.name = "tree", .chunks = TREE_DELAY, .supports = supports, .plan = plan};
+/* Levels are as many as the number of ranks has digits; those of hosts are on top, if their ranks are neighbours. */
+static struct coll_hops hops(const struct coll_topo *topo, enum coll_kind kind)
+{
+	uint32_t levels = 0, above = 0;
+
+	while (1 << levels < topo->nranks)
+		levels++;
+	while (1 << above < topo->nhosts)
+		above++;
+	if (topo->nhosts == topo->nranks)
+		above = levels;
+	return kind == COLL_ALL_REDUCE ? (struct coll_hops){2 * (levels - above), 2 * above}
+				       : (struct coll_hops){levels - above, above};
+}
+
+const struct coll_algo coll_tree = {
+	.name = "tree", .chunks = TREE_DELAY, .supports = supports, .plan = plan, .hops = hops};

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/atomic.h"
+#include "base/eventcount.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "base/text.h"
@@ -46,6 +47,7 @@ void comm_coll_describe(const struct gantry_comm *comm, struct gantry_peer_info 
 	step = least(step, p->p2p_step);
 	step = least(step, p->net_step / 2); /* a slice of two steps is one message */
 	info->coll_step = (uint32_t)step;
+	info->cpus = (uint32_t)gantry_wait_limits()->cpus;
 	info->coll_protos = 1u << GANTRY_PROTO_SIMPLE;
 	/* Copy engines have no lines, and of transports from elsewhere nothing is known. */
 	if (p->p2p_copy == PARAM_P2P_COPY_OFF && p->shm_copy == PARAM_SHM_COPY_OFF && !*p->transport_libs)
@@ -72,9 +74,43 @@ static gantry_result make_topo(struct gantry_comm *comm)
 	return GANTRY_OK;
 }
 
+/* What connects ranks of a host, as all ranks see it. */
+static void find_links(const struct gantry_comm *comm, struct coll_limits *l)
+{
+	const char *wanted = comm->transport;
+	int gpu = 0, same = 1, shared = strstr(wanted, "auto") || strstr(wanted, "shm") || strstr(wanted, "p2p");
+
+	for (int i = 0; i < comm->nranks; i++) {
+		gpu |= comm->infos[i].device_kind != GANTRY_DEVICE_HOST;
+		same &= strcmp(comm->infos[i].bus_id, comm->infos[0].bus_id) == 0;
+	}
+	l->remote = gpu ? COLL_LINK_GPU_NET : COLL_LINK_CPU_NET;
+	l->local = !shared ? l->remote : !gpu ? COLL_LINK_CPU : same ? COLL_LINK_GPU : COLL_LINK_GPU_HOST;
+}
+
+/* Ranks per core of the fullest host. */
+static uint32_t find_crowd(const struct gantry_comm *comm)
+{
+	const struct coll_topo *t = &comm->coll.topo;
+	uint32_t crowd = COLL_CROWD;
+
+	for (int h = 0; h < t->nhosts; h++) {
+		uint32_t ranks = 0, cpus = UINT32_MAX;
+
+		for (int i = 0; i < comm->nranks; i++)
+			if (t->host[i] == h) {
+				ranks++;
+				cpus = (uint32_t)least(cpus, comm->infos[i].cpus);
+			}
+		if (ranks * COLL_CROWD / cpus > crowd)
+			crowd = ranks * COLL_CROWD / cpus;
+	}
+	return crowd;
+}
+
 gantry_result comm_coll_init(struct gantry_comm *comm)
 {
-	struct coll_limits *l = &comm->coll.limits;
+	struct coll_limits limits = {0}, *l = &limits;
 	uint32_t step = UINT32_MAX, protos = UINT32_MAX;
 	int whole_lines = 1;
 
@@ -92,6 +128,9 @@ gantry_result comm_coll_init(struct gantry_comm *comm)
 	l->step_bytes[GANTRY_PROTO_SIMPLE] = step;
 	l->step_bytes[GANTRY_PROTO_LL] = protos & 1u << GANTRY_PROTO_LL ? 8192 : 0;
 	l->step_bytes[GANTRY_PROTO_LL128] = whole_lines && protos & 1u << GANTRY_PROTO_LL128 ? 15360 : 0;
+	find_links(comm, l);
+	l->crowd = find_crowd(comm);
+	coll_model_init(&comm->coll.topo, l, &comm->coll.model);
 	return GANTRY_OK;
 }
 
@@ -472,7 +511,7 @@ static gantry_result plan_call(struct comm_call *call)
 	call->bytes = bytes;
 	if (kind == COLL_ALL_GATHER || kind == COLL_REDUCE_SCATTER)
 		bytes *= (uint64_t)comm->nranks;
-	TRY_NOW(coll_choose(&comm->coll.topo, &comm->coll.limits, kind, bytes, &call->choice));
+	TRY_NOW(coll_choose(&comm->coll.model, kind, bytes, &call->choice));
 	TRY_NOW(find_plan(comm, call->choice.algo, kind, call->peer, &call->plan));
 	return make_plans(comm, call->plan, call->choice.channels);
 }
@@ -547,6 +586,32 @@ gantry_result gantry_barrier(struct gantry_comm *comm, struct gantry_stream *str
 	return collective(
 		call_of(COLL_ALL_REDUCE, comm->coll.word, comm->coll.word, 1, GANTRY_TYPE_UINT8, 0, comm, stream),
 		"gantry_barrier", GANTRY_OP_MAX);
+}
+
+gantry_result gantry_comm_explain(struct gantry_comm *comm, const char *what, size_t count, enum gantry_type type,
+				  FILE *f)
+{
+	static const char *const groups[] = {"all_to_all", "gather", "scatter"};
+	uint64_t bytes = count * (uint64_t)coll_type_bytes((unsigned)type);
+
+	if (!comm || !what || !f || !coll_type_bytes((unsigned)type))
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_explain: no communicator, name, type or file");
+	TRY_NOW(comm_ready(comm, "gantry_comm_explain"));
+	for (int kind = 0; kind < COLL_KINDS; kind++) {
+		if (strcmp(what, coll_kind_name((enum coll_kind)kind)) != 0)
+			continue;
+		if (kind == COLL_ALL_GATHER || kind == COLL_REDUCE_SCATTER)
+			bytes *= (uint64_t)comm->nranks;
+		return coll_explain(&comm->coll.model, (enum coll_kind)kind, bytes, f);
+	}
+	if (strcmp(what, "barrier") == 0)
+		return coll_explain(&comm->coll.model, COLL_ALL_REDUCE, 1, f);
+	for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++)
+		if (strcmp(what, groups[i]) == 0) {
+			fprintf(f, "%s: a group of sends and receives of %s each\n", what, SIZE_TEXT(bytes));
+			return GANTRY_OK;
+		}
+	FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_explain: there is no collective %s", what);
 }
 
 /* ---- groups of sends and receives ---- */

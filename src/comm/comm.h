@@ -127,7 +127,7 @@ struct comm_op {
 /* What a communicator does for collectives; coll.c's. */
 struct comm_coll {
 	struct coll_topo topo;
-	struct coll_limits limits;
+	struct coll_model model;
 	struct gantry_list plans, ops;
 	uint64_t calls; /* collectives so far; the same on all ranks */
 	void *word;	/* the barrier's, device memory */

@@ -867,3 +867,96 @@ TEST(planted_faults)
 	spoilt_ptr = GANTRY_COLL_PTR_IN;
 	FINDS("overwritten", COLL_DIRECT, COLL_ALL_REDUCE, 4, NULL);
 }
+
+/* ---- choices ---- */
+
+static const struct coll_limits some_limits[] = {
+	{1, {131072, 8192, 15360}, COLL_LINK_CPU, COLL_LINK_CPU_NET, COLL_CROWD},
+	{4, {131072, 8192, 0}, COLL_LINK_CPU_NET, COLL_LINK_CPU_NET, 4 * COLL_CROWD},
+	{4, {524288, 8192, 15360}, COLL_LINK_GPU, COLL_LINK_GPU_NET, COLL_CROWD},
+	{32, {131072, 0, 0}, COLL_LINK_GPU_HOST, COLL_LINK_GPU_NET, COLL_CROWD},
+};
+
+static void check_choice(const struct coll_limits *l, enum coll_kind kind, const struct coll_choice *c)
+{
+	CHECK(supported(c->algo, kind));
+	CHECK(c->step_bytes >= 4096 && c->step_bytes <= l->step_bytes[c->proto]);
+	CHECK(c->channels >= 1 && c->channels <= l->channels);
+	CHECK_EQ(c->chunk_steps % c->slice_steps, 0u);
+	CHECK_EQ(GANTRY_STEPS % c->chunk_steps, 0u);
+	CHECK(GANTRY_STEPS / c->chunk_steps >= coll_algos[c->algo]->chunks);
+}
+
+/* Every rank for itself. Answers what they all choose. */
+static struct coll_choice choose(const struct coll_limits *l, enum coll_kind kind, uint64_t bytes)
+{
+	struct coll_choice first = {0}, c;
+
+	for (int i = 0; i < w.n; i++) {
+		const struct coll_topo topo = {i, w.n, w.nhosts, w.host};
+		struct coll_model m;
+
+		coll_model_init(&topo, l, &m);
+		if (i % 2) /* what it has chosen before makes no difference */
+			CHECK_OK(coll_choose(&m, kind, bytes / 2 + 1, &c));
+		CHECK_OK(coll_choose(&m, kind, bytes, &c));
+		check_choice(l, kind, &c);
+		if (i == 0)
+			first = c;
+		CHECK(memcmp(&first, &c, sizeof(c)) == 0);
+		CHECK_OK(coll_choose(&m, kind, bytes, &c));
+		CHECK(memcmp(&first, &c, sizeof(c)) == 0);
+	}
+	return first;
+}
+
+TEST(all_ranks_choose_alike)
+{
+	for (int i = 0; i < (SANITIZED ? 20 : 100); i++) {
+		const struct coll_limits *l = &some_limits[random_below(TEST_COUNT(some_limits))];
+		uint64_t bytes = 1ull << random_below(42);
+
+		set_random_hosts((int)random_between(1, 20));
+		CASE("%d ranks on %d hosts, %llu bytes", w.n, w.nhosts, (unsigned long long)bytes);
+		choose(l, (enum coll_kind)random_below(COLL_KINDS), bytes + random_below(100));
+	}
+}
+
+/* What the model is for, where there is no doubt. */
+TEST(choices_are_sane)
+{
+	const struct coll_limits *cpu = &some_limits[0], *net = &some_limits[1];
+
+	set_hosts(4, 4, 0);
+	CHECK_EQ(choose(cpu, COLL_ALL_REDUCE, 8).algo, COLL_DIRECT);
+	CHECK(choose(net, COLL_ALL_REDUCE, 64 << 20).algo != COLL_DIRECT); /* three times the bytes */
+	CHECK_EQ(choose(cpu, COLL_ALL_REDUCE, 64 << 20).proto, GANTRY_PROTO_SIMPLE);
+	CHECK_EQ(choose(&some_limits[2], COLL_ALL_REDUCE, 8).proto, GANTRY_PROTO_LL);
+	CHECK_EQ(choose(&some_limits[2], COLL_ALL_REDUCE, 64 << 20).channels, 4u);
+	set_hosts(64, 1, 0);
+	CHECK_EQ(choose(cpu, COLL_ALL_REDUCE, 8).algo, COLL_TREE);
+	CHECK_EQ(choose(cpu, COLL_ALL_GATHER, 64 * 8).algo, COLL_PAT);
+	set_hosts(32, 8, 0);
+	CHECK_EQ(choose(cpu, COLL_ALL_REDUCE, 64 << 20).algo, COLL_HIER);
+}
+
+TEST(forced_choices)
+{
+	static const char *const names[] = {"ring", "direct", "direct2", "tree", "hier", "pat"};
+
+	_Static_assert(TEST_COUNT(names) == COLL_ALGOS, "all of GANTRY_ALGO's words");
+	for (int algo = 0; algo < COLL_ALGOS; algo++) {
+		CHECK_STR(coll_algos[algo]->name, names[algo]);
+		set_params("GANTRY_ALGO", names[algo], "GANTRY_PROTO", "ll");
+		set_hosts(8, 4, 0);
+		for (int kind = 0; kind < COLL_KINDS; kind++) {
+			struct coll_choice c = choose(&some_limits[0], (enum coll_kind)kind, 1 << 20);
+
+			CASE("%s by %s", coll_kind_name((enum coll_kind)kind), names[algo]);
+			CHECK_EQ(c.algo, supported((enum coll_algo_id)algo, (enum coll_kind)kind) ? algo : COLL_RING);
+			CHECK_EQ(c.proto, GANTRY_PROTO_LL);
+			CHECK_EQ(choose(&some_limits[3], (enum coll_kind)kind, 8).proto, GANTRY_PROTO_SIMPLE);
+		}
+	}
+	set_params("GANTRY_ALGO", NULL, "GANTRY_PROTO", NULL);
+}

@@ -35,7 +35,7 @@ struct link_cost {
 
 /*
  * CPU rows: two Neoverse-N1 cores, 2 and 4 ranks, `gantry perf all_reduce` with each algorithm and protocol forced, 8 B to
- * 2 MiB, least of 30 calls (docs/design/0019-collectives.md has the table). GPU rows: starting points after NCCL's
+ * 2 MiB, least of 20 or 30 calls (docs/design/0019-collectives.md has the table). GPU rows: starting points after NCCL's
  * model and Gantry's send and receive on one H200 (155 GB/s by four channels); not measured with collectives yet.
  */
 static const struct link_cost costs[COLL_LINKS][GANTRY_PROTOS] = {

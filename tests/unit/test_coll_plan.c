@@ -868,6 +868,30 @@ TEST(planted_faults)
 	FINDS("overwritten", COLL_DIRECT, COLL_ALL_REDUCE, 4, NULL);
 }
 
+/* `chunks` is the least: with half of it, some collective waits for ever. */
+TEST(fewest_chunks)
+{
+	for (int algo = 0; algo < COLL_ALGOS; algo++) {
+		int deadlocks = 0;
+
+		CASE("%s", coll_algos[algo]->name);
+		for (int kind = 0; kind < COLL_KINDS; kind++) {
+			const char *fault;
+
+			set_hosts(10, 5, 0);
+			if (!supported((enum coll_algo_id)algo, (enum coll_kind)kind))
+				continue;
+			w.algo = (enum coll_algo_id)algo;
+			w.kind = (enum coll_kind)kind;
+			w.count = 1000;
+			set_choice(1, 2 * GANTRY_STEPS / coll_algos[algo]->chunks, GANTRY_PROTO_SIMPLE);
+			fault = coll_algos[algo]->chunks > 1 ? simulate(NULL) : NULL;
+			deadlocks += fault && strstr(fault, "deadlock");
+		}
+		CHECK_EQ(deadlocks > 0, coll_algos[algo]->chunks > 1);
+	}
+}
+
 /* ---- choices ---- */
 
 static const struct coll_limits some_limits[] = {

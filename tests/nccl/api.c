@@ -32,7 +32,7 @@ static comm_t world_comm(void)
 
 static int *ints(size_t n)
 {
-	int *p = malloc((n ? n : 1) * sizeof(*p));
+	int *p = calloc(n + 1, sizeof(*p));
 
 	for (size_t i = 0; i < n; i++)
 		p[i] = -7;
@@ -430,6 +430,68 @@ static void case_nonblocking(void)
 	free(in);
 }
 
+/* ---- aborting, and ranks that die ---- */
+
+static void *abort_later(void *arg)
+{
+	comm_t *comm = arg, c;
+
+	usleep(300000);
+	while (!(c = __atomic_load_n(comm, __ATOMIC_ACQUIRE)))
+		usleep(1000);
+	OK(nccl.CommAbort(c));
+	return NULL;
+}
+
+/* Another thread ends what would wait for ever: a receive that nobody sends to, a communicator whose ranks do not come. */
+static void case_abort(void)
+{
+	struct unique_id id = next_id();
+	comm_t comm = N > 1 ? world_comm() : NULL, lonely = NULL;
+	int *in = ints(LARGE);
+	pthread_t thread;
+
+	if (N > 1) {
+		TRUE(pthread_create(&thread, NULL, abort_later, &comm) == 0);
+		TRUE(nccl.Recv(in, LARGE, INT32, (R + 1) % N, comm, NULL) != SUCCESS);
+		pthread_join(thread, NULL);
+	}
+	if (R == 0) {
+		TRUE(pthread_create(&thread, NULL, abort_later, &lonely) == 0);
+		TRUE(nccl.CommInitRank(&lonely, N + 1, id, R) != SUCCESS);
+		EQ(lonely == NULL, 1);
+		pthread_join(thread, NULL);
+	}
+	free(in);
+}
+
+/* The last rank is killed; the others hear of it, and go on without it. */
+static void case_death(void)
+{
+	comm_t comm = world_comm(), rest = NULL;
+	int last = N - 1, v = SUCCESS, *in = my_ints(LARGE), *out = ints(LARGE);
+	char wanted_text[32];
+
+	TRUE(!world.threads && N > 2);
+	OK(nccl.AllReduce(in, out, LARGE, INT32, SUM, comm, NULL));
+	meet();
+	if (R == last)
+		kill(getpid(), SIGKILL);
+	while (v == SUCCESS)
+		v = nccl.AllReduce(in, out, LARGE, INT32, SUM, comm, NULL);
+	EQ(v, REMOTE_ERROR);
+	OK(nccl.CommGetAsyncError(comm, &v));
+	EQ(v, REMOTE_ERROR);
+	snprintf(wanted_text, sizeof(wanted_text), "rank %d", last);
+	TRUE(strstr(nccl.GetLastError(comm), wanted_text));
+	OK(nccl.CommShrink(comm, &last, 1, &rest, NULL, 1));
+	check_sum(rest, (N - 1) * (N - 2) / 2);
+	OK(nccl.CommDestroy(rest));
+	OK(nccl.CommAbort(comm));
+	free(in);
+	free(out);
+}
+
 /* ---- wrong calls ---- */
 
 static void case_wrong(void)
@@ -567,6 +629,7 @@ static const struct {
 	{"init_all", case_init_all}, {"split", case_split},	  {"shrink", case_shrink},
 	{"revoke", case_revoke},     {"grow", case_grow},	  {"nonblocking", case_nonblocking},
 	{"wrong", case_wrong},	     {"params", case_params},	  {"show", case_show},
+	{"abort", case_abort},	     {"death", case_death},
 };
 
 static char **wanted;

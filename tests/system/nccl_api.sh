@@ -20,6 +20,10 @@ for how in processes threads; do
 done
 for c in init sendrecv; do expect 0 threads 16 $c; done
 
+for n in 1 3; do expect 0 threads $n abort; done
+expect 0 processes 2 abort
+GANTRY_TIMEOUT=5s expect 0 processes 4 death
+
 # NCCL's variables.
 GANTRY_NCCL_VERSION=21903 expect 0 threads 1 params
 NCCL_DEBUG=INFO expect 0 processes 2 sendrecv params

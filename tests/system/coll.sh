@@ -49,6 +49,10 @@ like rows '"transport": "[a-z0-9+]*net'
 like rows '"transport": "[a-z0-9+]*p2p'
 expect 0 collectives --ranks 3 --threads -b 0 -e $largest -f 64 $only
 right "$(rows)"
+# Steps that the network takes from the input itself are those that are sent as they are: not what mulsum has to scale.
+expect 0 all_reduce --ranks 3 --transport net --proto simple -b 200k -e 200k -d float,uint8 -o all $only
+right 12
+like rows '"mode": "[a-z+]*ptr'
 # Floats whose sums depend on their order: all ranks have the same bits, and so has a second run.
 expect 0 all_reduce --ranks 5 -b 10k -e 10k -d half,bfloat16,f8e4m3,f8e5m2,float,double -o all -c bits $only
 right 36

@@ -39,6 +39,7 @@ static const struct option_spec specs[] = {
 	{0, OPTION_CHOICE, "proto", AT(proto), 0, 0, PCOLL_PROTOS, NULL, "protocol, as GANTRY_PROTO (auto)"},
 	{0, OPTION_INT, "register", AT(reg), 0, 1, NULL, "0|1", "register the buffers (1)"},
 	{0, OPTION_CHOICE, "buffers", AT(buffers), 0, 0, PCOLL_BUFFERS, NULL, "memory that other processes can map, or ordinary (shared)"},
+	{0, OPTION_FLAG, "explain", AT(explain), 0, 0, NULL, NULL, "why each size goes as it does: the choice, and the costs of the others"},
 	{0, OPTION_FLAG, "json", AT(json), 0, 0, NULL, NULL, "one JSON object per line"},
 };
 /* clang-format on */
@@ -250,7 +251,7 @@ static int set_environment(struct pcoll_opts *o)
 struct line {
 	struct pcoll_row row;
 	const char *collective, *type, *redop, *device;
-	char root[16];
+	char root[16], *explain;
 	uint64_t bytes, count, ranks, wrong, root_number; /* -1: none, in two's complement */
 };
 
@@ -282,6 +283,8 @@ static const struct perf_column columns[] = {
 	{"proto", "", "proto", PERF_WORD, -9, FIELD(row.proto)},
 	{NULL, "", "ranks", PERF_COUNT, 0, FIELD(ranks)},
 	{NULL, "", "device", PERF_NAME, 0, FIELD(device)},
+	/* The last: --explain. */
+	{NULL, "", "explain", PERF_NAME, 0, FIELD(explain)},
 };
 enum { COLUMNS = sizeof(columns) / sizeof(columns[0]) };
 /* clang-format on */
@@ -309,12 +312,13 @@ static void print_header(const struct pcoll_opts *o, const char *device)
 	perf_fact_int(&table, "repeats", o->repeats);
 	/* A single collective's name stands in the command; JSON has it in every row. */
 	if (table.json)
-		perf_table_columns(&table, columns, COLUMNS);
+		perf_table_columns(&table, columns, o->explain ? COLUMNS : COLUMNS - 1);
 	else
-		perf_table_columns(&table, columns + skipped, COLUMNS - (size_t)skipped);
+		perf_table_columns(&table, columns + skipped, COLUMNS - 1 - (size_t)skipped);
 }
 
-static void print_row(const struct pcoll_opts *o, const struct pcoll_case *c, const struct pcoll_row *row)
+static void print_row(const struct pcoll_opts *o, const struct pcoll_case *c, const struct pcoll_row *row,
+		      char *explain)
 {
 	char device[32];
 	struct line line = {.row = *row,
@@ -322,6 +326,7 @@ static void print_row(const struct pcoll_opts *o, const struct pcoll_case *c, co
 			    .type = c->what == PCOLL_BARRIER ? "none" : perf_comm_type_name(c->type),
 			    .redop = pcoll_redop(c->op),
 			    .device = options_choice_name(PERF_DEVICES, o->c.device, device),
+			    .explain = explain,
 			    .bytes = c->bytes,
 			    .count = c->count,
 			    .ranks = (uint64_t)o->c.ranks,
@@ -335,6 +340,8 @@ static void print_row(const struct pcoll_opts *o, const struct pcoll_case *c, co
 			busbw_n++;
 		}
 	perf_table_row(&table, &line);
+	if (o->explain)
+		perf_table_text(&table, explain);
 }
 
 /* The header before anything is measured. */
@@ -350,7 +357,8 @@ static void print_new(void *shared, struct perf_ranks *p)
 	if (header)
 		print_header(sh->opts, all->device);
 	for (; p->printed < n; p->printed++)
-		print_row(sh->opts, &sh->opts->cases[p->printed], &sh->rows[p->printed]);
+		print_row(sh->opts, &sh->opts->cases[p->printed], &sh->rows[p->printed],
+			  sh->opts->explain ? pcoll_explain_of(sh, p->printed) : NULL);
 }
 
 /* NULL: nothing was wrong. */
@@ -362,6 +370,17 @@ static const char *first_wrong(const struct pcoll_shared *sh)
 	return NULL;
 }
 
+size_t pcoll_shared_size(const struct pcoll_opts *o)
+{
+	return sizeof(struct pcoll_shared) +
+	       o->ncases * (sizeof(struct pcoll_row) + (o->explain ? (size_t)PCOLL_EXPLAIN_MAX : 0));
+}
+
+char *pcoll_explain_of(struct pcoll_shared *sh, size_t row)
+{
+	return (char *)&sh->rows[sh->opts->ncases] + row * PCOLL_EXPLAIN_MAX;
+}
+
 static int run_all(const struct pcoll_opts *o)
 {
 	struct perf_comm_shared *all;
@@ -369,7 +388,7 @@ static int run_all(const struct pcoll_opts *o)
 	int status;
 
 	pcoll_op.program = program;
-	all = perf_comm_map(&pcoll_op, &o->c, sizeof(*sh) + o->ncases * sizeof(sh->rows[0]));
+	all = perf_comm_map(&pcoll_op, &o->c, pcoll_shared_size(o));
 	if (!all)
 		return 1;
 	sh = all->own;

@@ -60,7 +60,7 @@ enum pcoll_timing { PCOLL_TIMING_AUTO, PCOLL_TIMING_CALL, PCOLL_TIMING_BATCH };
 #define PCOLL_BUFFERS "shared|plain"
 enum pcoll_buffers { PCOLL_SHARED, PCOLL_PLAIN };
 
-enum { PCOLL_REPEATS_MAX = 101, PCOLL_CASES_MAX = 1 << 16 };
+enum { PCOLL_REPEATS_MAX = 101, PCOLL_EXPLAIN_MAX = 4000, PCOLL_CASES_MAX = 1 << 16 };
 
 /* A line of the table. */
 struct pcoll_case {
@@ -84,7 +84,7 @@ struct pcoll_opts {
 	int root; /* -1: each in turn */
 	int places, proto, buffers, reg;
 	struct perf_comm_opts c;
-	int json;
+	int json, explain;
 	const char *type_text, *op_text, *root_text, *algo; /* as given */
 };
 
@@ -157,8 +157,10 @@ struct pcoll_shared {
 	const struct pcoll_opts *opts;
 	uint64_t nrows;		       /* release by rank 0, acquire by the parent: rows that can be printed */
 	uint64_t came[PERF_RANKS_MAX]; /* seq, by each rank: barriers it has come to */
-	struct pcoll_row rows[];       /* ncases of them */
+	struct pcoll_row rows[]; /* ncases of them; behind them as many texts of PCOLL_EXPLAIN_MAX, if asked for */
 };
+size_t pcoll_shared_size(const struct pcoll_opts *o);
+char *pcoll_explain_of(struct pcoll_shared *sh, size_t row);
 
 /* perf_coll.c. 0: go on; otherwise the exit status plus 1, after a line on stderr. Does not look at the environment. */
 int pcoll_parse(int argc, char **argv, struct pcoll_opts *o);

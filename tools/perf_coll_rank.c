@@ -589,6 +589,20 @@ out:
 static const struct pcoll_figures no_figures = {
 	.us = {NAN, NAN, NAN}, .algbw = {NAN, NAN, NAN}, .busbw = {NAN, NAN, NAN}, .p99_us = NAN};
 
+/* Into the text of the case. */
+static gantry_result explain(struct pcoll_rank *rk, size_t number)
+{
+	const struct pcoll_case *c = &rk->opts->cases[number];
+	FILE *f = fmemopen(pcoll_explain_of(rk->shared, number), PCOLL_EXPLAIN_MAX - 1, "w");
+	gantry_result r;
+
+	if (!f)
+		FAIL_NOW(GANTRY_ERR_NOMEM, "fmemopen: %s", strerror(errno));
+	r = gantry_comm_explain(rk->base.comm, pcoll_traits[c->what].name, c->count, (enum gantry_type)c->type, f);
+	fclose(f);
+	return r;
+}
+
 static gantry_result run_case(struct pcoll_rank *rk, size_t number)
 {
 	const struct pcoll_case *c = &rk->opts->cases[number];
@@ -597,6 +611,8 @@ static gantry_result run_case(struct pcoll_rank *rk, size_t number)
 
 	memset(&row, 0, sizeof(row));
 	row.place[0] = row.place[1] = no_figures;
+	if (rk->base.rank == 0 && rk->opts->explain)
+		TRY_NOW(explain(rk, number));
 	for (int in_place = 0; in_place < 2; in_place++)
 		if (places == PCOLL_BOTH || places == in_place)
 			TRY_NOW(run_place(rk, c, in_place, &row));

@@ -445,6 +445,17 @@ void perf_table_row(struct perf_table *t, const void *row)
 	gantry_json_end(&t->line);
 }
 
+void perf_table_text(struct perf_table *t, const char *text)
+{
+	while (!t->json && *text) {
+		size_t n = strcspn(text, "\n");
+
+		fprintf(t->out, "#   %.*s\n", (int)n, text);
+		text += n + (text[n] == '\n');
+	}
+	fflush(t->out);
+}
+
 static void end_json(struct perf_table *t, const struct perf_load *load, const char *warning, int bad)
 {
 	gantry_json_begin(&t->line, t->out, GANTRY_JSON_PEOPLE);

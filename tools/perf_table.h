@@ -111,6 +111,8 @@ void perf_table_note(struct perf_table *t, const char *text);
 /* Ends the header, or begins another table below the first. */
 void perf_table_columns(struct perf_table *t, const struct perf_column *columns, size_t n);
 void perf_table_row(struct perf_table *t, const void *row);
+/* Lines of text below a row, for people. */
+void perf_table_text(struct perf_table *t, const char *text);
 /*
  * The closing line, unless the header has not begun: there the error is all there is to say. failed: something other
  * than a wrong byte, and it was said. where: of the first wrong byte; may be NULL. Returns the exit status.

@@ -106,15 +106,6 @@ DEV_ELEM void dev_pack_store(char *p, struct dev_pack v, uint32_t n)
 	}
 }
 
-/* U packs, `apart` bytes from one to the next. */
-template <int U, bool FULL>
-DEV_ELEM void dev_packs_load(struct dev_pack *v, const char *p, uint64_t apart, uint32_t n)
-{
-#pragma unroll
-	for (int u = 0; u < U; u++)
-		v[u] = dev_pack_load<FULL>(p + u * apart, n);
-}
-
 /* A scalar as the function objects take it, in the low bytes; computed once, because divisions are long. */
 #define DEV_SCALAR_CASE(NAME, tag)                                                                                     \
 	case GANTRY_TYPE_##NAME: {                                                                                     \
@@ -338,12 +329,12 @@ DEV_ELEM void dev_small_packs(const struct dev_plan &p, uint64_t at, uint64_t ap
 {
 	enum { PACK = 4 * S::N };
 	const float s = dev_bits_float((uint32_t)p.s);
-	struct dev_pack raw[U], next[U];
+	struct dev_pack raw[U];
 	float acc[U * PACK], v[PACK];
 
-	dev_packs_load<U, FULL>(raw, p.srcs[0] + at, apart, n);
-	if (p.nsrc > 1) /* both on their way at once */
-		dev_packs_load<U, FULL>(next, p.srcs[1] + at, apart, n);
+#pragma unroll
+	for (int u = 0; u < U; u++)
+		raw[u] = dev_pack_load<FULL>(p.srcs[0] + at + u * apart, n);
 #pragma unroll
 	for (int u = 0; u < U; u++)
 		dev_pack_widen<S>(raw[u], acc + u * PACK);
@@ -351,22 +342,16 @@ DEV_ELEM void dev_small_packs(const struct dev_plan &p, uint64_t at, uint64_t ap
 		dev_small_scale<U * PACK>(acc, s);
 #pragma unroll 1
 	for (uint32_t k = 1; k < p.nsrc; k++) {
-		const int sum = p.mid == DEV_RED_SUM && k != p.premul;
-
 #pragma unroll
-		for (int u = 0; FULL && sum && u < U; u++) { /* one branch for all packs */
-			dev_pack_widen<S>(next[u], v);
-			dev_small_step<PACK>(DEV_RED_SUM, acc + u * PACK, v);
-		}
+		for (int u = 0; u < U; u++)
+			raw[u] = dev_pack_load<FULL>(p.srcs[k] + at + u * apart, n);
 #pragma unroll
-		for (int u = 0; !(FULL && sum) && u < U; u++) {
-			dev_pack_widen<S>(next[u], v);
+		for (int u = 0; u < U; u++) {
+			dev_pack_widen<S>(raw[u], v);
 			if (k == p.premul)
 				dev_small_scale<PACK>(v, s);
 			dev_small_step<PACK>(p.mid, acc + u * PACK, v);
 		}
-		if (k + 1 < p.nsrc)
-			dev_packs_load<U, FULL>(next, p.srcs[k + 1] + at, apart, n);
 	}
 	if (p.avg)
 		dev_small_scale<U * PACK>(acc, s);

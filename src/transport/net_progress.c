@@ -20,17 +20,19 @@
 /*
  * Channels that share a link have tags of their own, three each, so that they do not wait for each other. The network
  * sends small messages before their receive is posted, within a window that all tags share: a channel whose kernel is
- * ahead could fill it and keep out the message that another channel's kernel waits for. Therefore small messages of a
- * collective take the eager tag only if all of them, of all channels, fit in the window together. (Those of later calls
- * are behind them, those of earlier calls have been received.) Others take a tag whose messages wait for their receive.
+ * ahead could fill it and keep out the message that another channel's kernel waits for, or that a grouped receive of
+ * both does. Therefore an operation takes an eager tag only if such operations of all channels fit in the window
+ * together. (In a collective those of later calls are behind them, those of earlier calls have been received.) Others
+ * take a tag whose messages wait for their receive.
  */
 static int tag_of(const struct net_link *l, const struct gantry_proxy_op *op, int channel)
 {
-	if (!l->shared || op->exact)
+	if (!l->shared)
 		return channel;
-	if (op->nsteps * op->step_bytes <= NET_EAGER_MOST / (uint64_t)l->nchannels)
-		return NET_TAG_EAGER + channel;
-	return NET_TAG_GATED + channel;
+	if (op->nsteps * op->step_bytes > NET_EAGER_MOST / (uint64_t)l->nchannels &&
+	    (!op->exact || op->bytes > NET_EAGER_MOST / (uint64_t)l->nchannels))
+		return NET_TAG_GATED + channel;
+	return op->exact ? channel : NET_TAG_EAGER + channel;
 }
 
 /* ---- sending ---- */

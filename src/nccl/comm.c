@@ -8,6 +8,7 @@
  * same time. A rank that is aborted waits for nobody and is not waited for.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +23,8 @@
 
 enum { CHANNELS_MAX = COMM_CHANNELS_MAX, VERSION_WITH_TRAFFIC_CLASS = 22600 };
 enum { UNTIL_MADE = 2, MAKE_NAP_NS = 200000 }; /* the first: see gantry_comm_config.nonblocking */
-#define REAP_PATIENCE_NS 1000000000ull	       /* how long ncclCommAbort waits for memory to be given back */
+#define BEGIN_PATIENCE_NS 1000000000ull
+#define REAP_PATIENCE_NS 1000000000ull /* how long ncclCommAbort waits for memory to be given back */
 
 MUTEX_KIND(nccl_comms_mu);
 static struct nccl_comms_mu comms_mu;
@@ -30,7 +32,7 @@ static struct gantry_list comms GUARDED_BY(nccl_comms_mu) = {&comms, &comms};
 
 struct ncclComm *nccl_comm_of(ncclComm_t c, const char *function)
 {
-	if (c && c->magic == NCCL_COMM_MAGIC && c->comm)
+	if (c && c->magic == NCCL_COMM_MAGIC && load_acquire(&c->comm))
 		return c;
 	gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__, "%s: %s", function,
 		    !c				  ? "the communicator is NULL"
@@ -138,7 +140,7 @@ static void unmake(struct nccl_job *job)
 	job->c = NULL;
 	if (!c)
 		return;
-	*job->made = NULL;
+	store_release(job->made, NULL);
 	nccl_comms_mu_lock(&comms_mu);
 	aborted = c->ending == NCCL_ENDS;
 	if (!aborted)
@@ -157,7 +159,12 @@ static void unmake(struct nccl_job *job)
  */
 static gantry_result begin_make(struct nccl_job *job)
 {
-	return job->dropped ? GANTRY_ERR_CANCELLED : job->make(job);
+	struct gantry_comm *comm = NULL;
+	gantry_result r = job->dropped ? GANTRY_ERR_CANCELLED : job->make(job, &comm);
+
+	if (job->c)
+		store_release(&job->c->comm, comm);
+	return r;
 }
 
 /* Until it is made, or has failed. */
@@ -190,28 +197,25 @@ static gantry_result run_make(struct nccl_job *job)
 	return r;
 }
 
-static gantry_result make_init(struct nccl_job *job)
+static gantry_result make_init(struct nccl_job *job, struct gantry_comm **ret)
 {
-	return gantry_comm_init(&job->config, &job->c->comm);
+	return gantry_comm_init(&job->config, ret);
 }
 
-static gantry_result make_split(struct nccl_job *job)
+static gantry_result make_split(struct nccl_job *job, struct gantry_comm **ret)
 {
-	struct gantry_comm *none = NULL;
-
-	return gantry_comm_split(job->parent->comm, job->color, job->key, &job->config, job->c ? &job->c->comm : &none);
+	return gantry_comm_split(job->parent->comm, job->color, job->key, &job->config, ret);
 }
 
-static gantry_result make_shrink(struct nccl_job *job)
+static gantry_result make_shrink(struct nccl_job *job, struct gantry_comm **ret)
 {
-	return gantry_comm_shrink(job->parent->comm, job->exclude, job->nexclude, job->abort, &job->config,
-				  &job->c->comm);
+	return gantry_comm_shrink(job->parent->comm, job->exclude, job->nexclude, job->abort, &job->config, ret);
 }
 
-static gantry_result make_grow(struct nccl_job *job)
+static gantry_result make_grow(struct nccl_job *job, struct gantry_comm **ret)
 {
 	return gantry_comm_grow(job->parent ? job->parent->comm : NULL, job->nranks, job->by, job->rank, &job->config,
-				&job->c->comm);
+				ret);
 }
 
 /* NCCL_COMM_BLOCKING counts before the caller's wish, and that before what the old communicator is. */
@@ -226,7 +230,7 @@ static bool wants_blocking(const ncclConfig_t *config, const struct ncclComm *pa
 
 /* A job with what the caller wants of the communicator. parent: the one that it is made from, whose settings hold where
  * there is no config, or NULL. */
-static gantry_result job_new(gantry_result (*make)(struct nccl_job *), struct ncclComm *parent,
+static gantry_result job_new(gantry_result (*make)(struct nccl_job *, struct gantry_comm **), struct ncclComm *parent,
 			     const struct gantry_device *device, ncclComm_t *into, const ncclConfig_t *wanted,
 			     struct nccl_job **ret)
 {
@@ -277,7 +281,7 @@ static gantry_result job_comm(struct nccl_job *job, struct gantry_device *device
 	job->c->blocking = job->config.nonblocking == UNTIL_MADE;
 	nccl_enter(job->c); /* until it is made */
 	job->config.device = device;
-	*job->made = job->c;
+	store_release(job->made, job->c);
 	return GANTRY_OK;
 }
 
@@ -408,8 +412,8 @@ static gantry_result same_device(const struct ncclComm *c, struct gantry_device 
 }
 
 /* The job of a new communicator from `c`, which is entered until the job has run. */
-static gantry_result job_from(gantry_result (*make)(struct nccl_job *), struct ncclComm *c, bool member,
-			      ncclComm_t *into, const ncclConfig_t *config, struct nccl_job **ret)
+static gantry_result job_from(gantry_result (*make)(struct nccl_job *, struct gantry_comm **), struct ncclComm *c,
+			      bool member, ncclComm_t *into, const ncclConfig_t *config, struct nccl_job **ret)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_device *device = NULL;
@@ -556,9 +560,17 @@ static gantry_result run_destroy(struct nccl_job *job)
 	return r;
 }
 
+/* 0: not known yet. */
+static uint64_t id_of(const struct ncclComm *c)
+{
+	const struct gantry_comm *comm = load_acquire(&c->comm);
+
+	return comm ? load_relaxed(&comm->id) : 0;
+}
+
 static bool same_comm(const struct ncclComm *a, const struct ncclComm *b)
 {
-	return a == b || (a->comm && b->comm && load_relaxed(&a->comm->id) == load_relaxed(&b->comm->id));
+	return a == b || (id_of(a) && id_of(a) == id_of(b));
 }
 
 /* The least of what the ranks of this communicator in this process have been told. */
@@ -747,6 +759,16 @@ static gantry_result run_reclaim(struct nccl_job *job)
 	return GANTRY_OK;
 }
 
+/* Another thread has just written the handle and is about to begin. In a group of this thread it will not. */
+static void await_begun(const struct ncclComm *c)
+{
+	uint64_t deadline = gantry_now_ns() + BEGIN_PATIENCE_NS;
+
+	while (!nccl_group_depth() && c->magic == NCCL_COMM_MAGIC && !load_acquire(&c->comm) &&
+	       gantry_now_ns() < deadline)
+		sched_yield();
+}
+
 /* Kernels and calls end now, in a group too; what it had is given back at the group's end. */
 static gantry_result abort_comm(ncclComm_t comm)
 {
@@ -755,6 +777,7 @@ static gantry_result abort_comm(ncclComm_t comm)
 
 	if (!comm)
 		return GANTRY_OK;
+	await_begun(comm);
 	c = nccl_comm_of(comm, "ncclCommAbort");
 	if (!c)
 		return GANTRY_ERR_INVALID;
@@ -811,7 +834,7 @@ NCCL_FUNCTION(ncclResult_t, CommGetAsyncError, (ncclComm_t comm, ncclResult_t *r
 
 	if (!comm || comm->magic != NCCL_COMM_MAGIC || !result)
 		return ncclInvalidArgument;
-	if (!comm->comm) {
+	if (!load_acquire(&comm->comm)) {
 		*result = ncclInProgress;
 		return ncclSuccess;
 	}

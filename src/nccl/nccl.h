@@ -47,7 +47,7 @@ enum nccl_ending { NCCL_LIVES, NCCL_FINALIZES, NCCL_FINALIZED, NCCL_ENDS };
 struct ncclComm {
 	uint64_t magic;		      /* NCCL_COMM_MAGIC, or the handle is not one */
 	struct gantry_list node;      /* of all of the process; nccl_comms_mu */
-	struct gantry_comm *comm;     /* NULL: not made yet */
+	struct gantry_comm *comm;     /* atomic; NULL: not begun yet */
 	struct gantry_device *device; /* a reference */
 	bool blocking;
 	bool revoked;
@@ -112,7 +112,7 @@ struct nccl_job {
 	bool dropped;	    /* the group has failed: run only cleans up */
 	struct ncclComm *c; /* that it makes or ends; NULL: a rank that gets none */
 	/* Of those that make one. */
-	gantry_result (*make)(struct nccl_job *job);
+	gantry_result (*make)(struct nccl_job *job, struct gantry_comm **ret);
 	struct ncclComm *parent; /* that it is made from, entered; NULL: none */
 	ncclComm_t *made;	 /* the caller's */
 	struct gantry_comm_config config;

@@ -618,15 +618,12 @@ gantry_result gantry_comm_explain(struct gantry_comm *comm, const char *what, si
 
 /* One of them: whom this rank sends to and receives from, all or the root alone, and whether each has a part of its own
  * in the buffer. */
-static gantry_result exchange(const char *what, struct comm_call *call, int sends_all, int recvs_all)
+static gantry_result exchange_parts(const struct comm_call *call, int sends_all, int recvs_all)
 {
-	gantry_result r, end;
+	gantry_result r = GANTRY_OK, end;
 	enum gantry_type type = (enum gantry_type)call->type;
 	uint64_t part;
 
-	r = check_call(call, what);
-	if (r != GANTRY_OK || !call->count)
-		return r != GANTRY_OK ? comm_group_add(r, call) : GANTRY_OK;
 	part = call->count * coll_type_bytes(call->type);
 	gantry_group_start();
 	for (int i = 0; i < call->comm->nranks && r == GANTRY_OK; i++) {
@@ -642,6 +639,15 @@ static gantry_result exchange(const char *what, struct comm_call *call, int send
 	}
 	end = gantry_group_end();
 	return r == GANTRY_OK ? end : r;
+}
+
+static gantry_result exchange(const char *what, struct comm_call *call, int sends_all, int recvs_all)
+{
+	gantry_result r = check_call(call, what);
+
+	if (r != GANTRY_OK)
+		return comm_group_add(r, call);
+	return call->count ? exchange_parts(call, sends_all, recvs_all) : GANTRY_OK;
 }
 
 static gantry_result null_buffer(const char *what)

@@ -2,9 +2,9 @@
 /*
  * Direct: one hop, every rank with every other one.
  *
- * All-reduce: everybody sends everything to everybody, and each reduces for itself, in the order of ranks: the same bits
- * everywhere, in the time of one message. That is n - 1 times the bytes, so for small buffers; and for no more ranks than
- * a primitive has peers, for partial results would stand in the output, which in place is the input that is still to be
+ * All-reduce: everybody sends everything to everybody, and each reduces for itself, in the order of ranks: the same
+ * bits everywhere, in the time of one message. That is n - 1 times the bytes, so for small buffers; and for no more
+ * ranks than a primitive has peers, for partial results would stand in the output, which in place is the input that is still to be
  * added. The others are reduced at one place, own input first, and know no such limit.
  *
  * direct2: the same for larger all-reduces, in two hops with the bytes of a ring: rank p gets and reduces part p, and

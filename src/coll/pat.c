@@ -14,8 +14,8 @@
  *   turn t     group t: 0     group t - 1: 1 2 4     group t - 2: 3 5 6     group t - 3: 7
  *
  * What a turn sends is what the next turn takes, in the same order: no rank waits for two hops in one turn, no FIFO
- * holds more than a turn's worth (of which 4 are by one connection), and the number of turns is n / 8 + 3. What goes from
- * group to group, by the higher digits, waits for its turn in FIFOs of its own, one at a time.
+ * holds more than a turn's worth (of which 4 are by one connection), and the number of turns is n / 8 + 3. What goes
+ * from group to group, by the higher digits, waits for its turn in FIFOs of its own, one at a time.
  *
  * Reductions are the same with time and arrows reversed.
  */

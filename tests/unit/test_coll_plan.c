@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plans of collectives, simulated: the plans of all ranks run over FIFOs with as few chunks as the algorithm allows, and
- * with more; values are expressions of who contributed what, and in which order.
+ * Plans of collectives, simulated: the plans of all ranks run over FIFOs with as few chunks as the algorithm allows,
+ * and with more; values are expressions of who contributed what, and in which order.
  *
- * A primitive here is one of device/k_prim.h: slice by slice, it waits until all of its sources are there and all of its
- * destinations have room, then moves. Ranks take turns at random. That is more than is needed: no rank can take away
- * what another one waits for, so if one interleaving comes to an end, all of them do.
+ * A primitive here is one of device/k_prim.h: slice by slice, it waits until all of its sources are there and all of
+ * its destinations have room, then moves. Ranks take turns at random. That is more than is needed: no rank can take
+ * away what another one waits for, so if one interleaving comes to an end, all of them do.
  *
  * Found are: ranks that wait for each other, slices that are not what the receiver expects, contributions that are
- * missing or there twice, inputs that were overwritten before they were read (in place, also by the network where memory
- * is registered), results that are divided twice or not at all, folds whose order differs between ranks, and steps that
- * the proxy is not told of.
+ * missing or there twice, inputs that were overwritten before they were read (in place, also by the network where
+ * memory is registered), results that are divided twice or not at all, folds whose order differs between ranks, and
+ * steps that the proxy is not told of.
  */
 #include "coll/coll.h"
 #include "device/k_coll.h"

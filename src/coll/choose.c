@@ -263,9 +263,9 @@ gantry_result coll_explain(struct coll_model *m, enum coll_kind kind, uint64_t b
 	char size[GANTRY_TEXT_MAX], step[GANTRY_TEXT_MAX];
 
 	TRY_NOW(coll_choose(m, kind, bytes, &best));
-	fprintf(f, "%s of %s, %d ranks on %d hosts: %s, %s, channels %u, steps of %s, %u in a slice, %u in a chunk\n",
-		coll_kind_name(kind), gantry_size_text(bytes, size, sizeof(size)), m->topo->nranks, m->topo->nhosts,
-		coll_algos[best.algo]->name, proto_name(best.proto), best.channels,
+	fprintf(f, "%s of %s, %s on %s: %s, %s, channels %u, steps of %s, %u in a slice, %u in a chunk\n",
+		coll_kind_name(kind), gantry_size_text(bytes, size, sizeof(size)), COUNT_TEXT(m->topo->nranks, "rank"),
+		COUNT_TEXT(m->topo->nhosts, "host"), coll_algos[best.algo]->name, proto_name(best.proto), best.channels,
 		gantry_size_text(best.step_bytes, step, sizeof(step)), best.slice_steps, best.chunk_steps);
 	fprintf(f, "  %-8s %12s %12s %12s   hops inside and between hosts, estimated us\n", "", "simple", "ll",
 		"ll128");

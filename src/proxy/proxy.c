@@ -667,6 +667,9 @@ void gantry_proxy_leave(void *group)
 {
 	struct gantry_proxy_group *g = group;
 
+	/* Most of the time all that is left is to see what the kernel has just consumed. */
+	if (load_seq(&g->pending))
+		round_of(g->proxy, 0);
 	if (load_seq(&g->pending))
 		gantry_eventcount_notify(&g->proxy->eventcount);
 }

@@ -116,14 +116,14 @@ gantry_result comm_coll_init(struct gantry_comm *comm)
 
 	TRY_NOW(make_topo(comm));
 	for (int i = 0; i < comm->nranks; i++) {
-		const struct gantry_peer_info *a = &comm->infos[0], *b = &comm->infos[i];
+		const struct gantry_peer_info *info = &comm->infos[i];
 
-		step = b->coll_step < step ? b->coll_step : step;
-		protos &= b->coll_protos;
-		/* Lines of LL128 arrive whole between CPUs, and within a GPU. */
-		whole_lines &= a->device_kind == b->device_kind && strcmp(a->bus_id, b->bus_id) == 0 &&
-			       (a->device_kind == GANTRY_DEVICE_HOST || a->host == b->host);
+		step = info->coll_step < step ? info->coll_step : step;
+		protos &= info->coll_protos;
+		whole_lines &= info->device_kind == GANTRY_DEVICE_HOST;
 	}
+	/* Lines of LL128 arrive whole between CPUs, and within a GPU. */
+	whole_lines |= comm_shares_gpu(comm);
 	l->channels = (uint32_t)comm->nchannels;
 	l->step_bytes[GANTRY_PROTO_SIMPLE] = step;
 	l->step_bytes[GANTRY_PROTO_LL] = protos & 1u << GANTRY_PROTO_LL ? 8192 : 0;

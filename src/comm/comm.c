@@ -251,6 +251,24 @@ static void own_info(const struct gantry_comm *comm, struct gantry_peer_info *re
 	comm_coll_describe(comm, ret);
 }
 
+int comm_shares_gpu(const struct gantry_comm *comm)
+{
+	const struct gantry_peer_info *first = &comm->infos[0];
+	const struct gantry_transport *t;
+
+	for (int i = 0; i < comm->nranks; i++) {
+		const struct gantry_peer_info *info = &comm->infos[i];
+
+		if (info->device_kind == GANTRY_DEVICE_HOST || info->host != first->host ||
+		    strcmp(info->bus_id, first->bus_id))
+			return 0;
+		if (i && (gantry_transport_choose(first, info, comm->transport, &t) != GANTRY_OK ||
+			  t != &gantry_transport_p2p))
+			return 0;
+	}
+	return 1;
+}
+
 /*
  * Channels where nobody has said how many: the most that any rank's device wants. Ranks that share a GPU have no NIC
  * between them but its memory, which it takes many blocks to keep busy: 4 channels move 40 GB/s there, 16 147, 32 245.
@@ -260,17 +278,14 @@ enum { SHARED_GPU_CHANNELS = 64 };
 
 static int default_channels(const struct gantry_comm *comm)
 {
-	const struct gantry_peer_info *first = &comm->infos[0];
-	int n = 1, shared = comm->nranks > 1 && first->device_kind != GANTRY_DEVICE_HOST;
+	int n = 1;
 
 	for (int i = 0; i < comm->nranks; i++) {
-		const struct gantry_peer_info *info = &comm->infos[i];
-		int wants = gantry_traits_of_kind(info->device_kind)->channels;
+		int wants = gantry_traits_of_kind(comm->infos[i].device_kind)->channels;
 
 		n = wants > n ? wants : n;
-		shared &= info->host == first->host && strcmp(info->bus_id, first->bus_id) == 0;
 	}
-	if (shared && SHARED_GPU_CHANNELS / comm->nranks > n)
+	if (comm->nranks > 1 && comm_shares_gpu(comm) && SHARED_GPU_CHANNELS / comm->nranks > n)
 		n = SHARED_GPU_CHANNELS / comm->nranks;
 	return n;
 }

@@ -286,6 +286,8 @@ gantry_result comm_group_add(gantry_result r, const struct comm_call *call);
 /* What this rank can do, for its peer info; and with those of all ranks. */
 void comm_coll_describe(const struct gantry_comm *comm, struct gantry_peer_info *info);
 gantry_result comm_coll_init(struct gantry_comm *comm);
+/* All ranks are on one GPU and reach each other by loads and stores. From the infos alone: all ranks answer alike. */
+int comm_shares_gpu(const struct gantry_comm *comm);
 void comm_coll_free(struct gantry_comm *comm);
 /* The connections that a call needs if it is a collective whose connections are not known to be made, as transfers:
  * answers how many. ret: NULL, or room for all of them. */

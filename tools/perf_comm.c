@@ -501,7 +501,7 @@ static gantry_result close_run(struct perf_rank *rk)
 	if (!s)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a sample");
 	s->cpu_seconds = perf_load_cpu_seconds();
-	s->machine = gantry_kernel_id();
+	s->machine = gantry_boot_id();
 	TRY(perf_rank_share(rk, s));
 	for (int i = 0; rk->opts->rank >= 0 && i < rk->nranks; i++) {
 		other = perf_sample_of(rk, i);

@@ -452,7 +452,7 @@ gantry_result perf_remote_load(struct perf_remote *rm, double *ret_seconds)
 	struct {
 		double seconds;
 		uint64_t host;
-	} mine = {perf_load_cpu_seconds(), gantry_kernel_id()}, other;
+	} mine = {perf_load_cpu_seconds(), gantry_boot_id()}, other;
 
 	TRY_NOW(perf_remote_swap(rm, &mine, &other, sizeof(mine), NULL, NULL));
 	*ret_seconds = other.host == mine.host ? other.seconds : 0;

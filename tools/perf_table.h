@@ -49,7 +49,7 @@ struct perf_load {
 /* The text of /proc/stat; cpus: those that count; hz: ticks per second. Fills in busy, steal and cpus. */
 void perf_load_parse(const char *stat, const cpu_set_t *cpus, long hz, struct perf_cpu_times *ret);
 void perf_load_read(struct perf_cpu_times *ret);
-/* Of the calling process so far. Ranks of one measurement that are on this machine (gantry_kernel_id) are ours, too. */
+/* Of the calling process so far. Ranks of one measurement that are on this machine (gantry_boot_id) are ours, too. */
 double perf_load_cpu_seconds(void);
 struct perf_load perf_load_between(const struct perf_cpu_times *from, const struct perf_cpu_times *to);
 

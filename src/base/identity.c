@@ -24,7 +24,7 @@ static uint64_t hash_of(const char *text)
 	return hash;
 }
 
-uint64_t gantry_kernel_id(void)
+uint64_t gantry_boot_id(void)
 {
 	char text[64] = "";
 	int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
@@ -41,7 +41,7 @@ uint64_t gantry_host_id(void)
 	const char *named = gantry_params()->host_id;
 
 	/* Mixed with the kernel's: a name that two machines have by mistake does not make them one. */
-	return *named ? gantry_kernel_id() ^ hash_of(named) : gantry_kernel_id();
+	return *named ? gantry_boot_id() ^ hash_of(named) : gantry_boot_id();
 }
 
 uint64_t gantry_process_id(void)

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 /* Equal <=> the same running kernel, whatever the namespaces. */
-uint64_t gantry_kernel_id(void);
+uint64_t gantry_boot_id(void);
 /* Equal <=> one host, for all that tells hosts apart: the same kernel and the same GANTRY_HOST_ID. */
 uint64_t gantry_host_id(void);
 /* Random, never 0; a forked child has another one. */

@@ -213,8 +213,9 @@ TEST(test_random)
 		uint32_t k = random_below(N), n = 1 + random_below(3);
 
 		if (random_below(2)) {
-			append(proxy, &f[k], n, random_below(20) * 2, 1 + random_below(2), 1u << random_below(4),
-			       ops[k]);
+			uint32_t slice = 1 + random_below(2); /* it divides the chunk */
+
+			append(proxy, &f[k], n, random_below(20) * 2, slice, slice << random_below(3), ops[k]);
 			ops[k] += n;
 		} else {
 			__atomic_store_n(&f[k].gate, random_below(3) ? UINT64_MAX : random_below(200),

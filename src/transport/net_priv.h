@@ -87,7 +87,7 @@ struct net_link {
 	struct net_context *context;  /* counted */
 	void *listen, *comm;	      /* the network's */
 	int dev;		      /* sending end: by which it connects; -1: not chosen yet */
-	unsigned char handle[GANTRY_NET_HANDLE_SIZE];
+	_Alignas(8) unsigned char handle[GANTRY_NET_HANDLE_SIZE]; /* plugins keep structs in it */
 	struct gantry_proxy_conn *subs[NET_CHANNELS_MAX];
 	int nsubs;	       /* highest channel + 1 */
 	struct net_conn *gone; /* freed ends; under the lock of all links */
@@ -144,7 +144,7 @@ struct net_info {
 	uint32_t magic, max_recvs;
 	uint64_t max_step;
 	uint32_t ll_step, ll128_step;
-	unsigned char handle[GANTRY_NET_HANDLE_SIZE];
+	_Alignas(8) unsigned char handle[GANTRY_NET_HANDLE_SIZE];
 	char network[32]; /* its name */
 	uint32_t nrails;
 	struct net_rail_info rails[GANTRY_NET_MAX_RAILS];

@@ -327,11 +327,12 @@ static void case_split(void)
 
 static void case_shrink(void)
 {
-	comm_t comm = world_comm(), rest = NULL;
+	comm_t comm, rest = NULL;
 	int last = N - 1, v;
 
 	if (N < 2)
 		return;
+	comm = world_comm();
 	EQ(nccl.CommShrink(comm, &last, 0, &rest, NULL, 0), INVALID_ARGUMENT);
 	EQ(nccl.CommShrink(comm, &my_rank, 1, &rest, NULL, 0), INVALID_ARGUMENT);
 	if (R != last) {

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# labels: slow
+# labels: slow beside
 # Every collective with every algorithm and protocol forced in turn, over every transport and over two hosts, for 1, 2, 3, 4, 5
 # and 8 ranks; all types and operations; sizes from 0 to 64 MiB; in place and not; and ranks in two network namespaces.
 # Results are compared with what the tool computes itself, every element of every rank, and with each other bit by bit.

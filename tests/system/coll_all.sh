@@ -36,12 +36,12 @@ forced() {
 	all_have proto "$4"
 	all_have transport "$used"
 }
-# Half of the numbers of ranks in turn; COLL_ALL=1: all of them (3 minutes).
-n8=0 places=(net shm p2p hosts) turn=0 numbers=("2 5" "3 4")
+# One number of ranks after the other; COLL_ALL=1: all of them with everything (3 minutes).
+n8=0 places=(net shm p2p hosts) turn=0 numbers=(2 5 3 4)
 for algo in $algos; do
 	for proto in simple ll ll128; do
 		for where in "${places[@]}"; do
-			some=${numbers[turn % 2]}
+			some=${numbers[turn % 4]}
 			[ -z "${COLL_ALL:-}" ] || some="2 3 4 5"
 			for n in $some; do forced $n $where $algo $proto; done
 			turn=$((turn + 1))

@@ -1,7 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow
-# also with: GANTRY_SECRET=alpha
 # Communicators made from others when ranks die. Four processes exchange messages; one is killed, rank 0 with the hub or
 # another one; the others shrink the communicator and go on, twice, and compute right. A rank that dies while it is
 # awaited in a split, a shrink or a grow gives all others an error that names it, within their deadline.

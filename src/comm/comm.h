@@ -146,7 +146,8 @@ struct gantry_comm {
 	struct comm_peer *peers;
 	struct gantry_proxy *proxy;
 	struct gantry_proxy_group *group;
-	struct gantry_help help; /* of kernels on CPU threads */
+	struct gantry_help help; /* of kernels on CPU threads, unless */
+	int bound;		 /* the proxy's work is its thread's alone */
 	/* Shared with kernels: two mapped blocks. */
 	uint32_t *abort_host, *abort_dev, *result_host, *result_dev;
 	struct gantry_conn_state *states_host, *states_dev; /* 2 * nchannels per rank */

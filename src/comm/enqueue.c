@@ -201,7 +201,7 @@ enum { DRIVES_MAX = 65536, DRIVES_CPUS = 4 };
 
 int comm_drives(const struct gantry_comm *comm, uint64_t bytes)
 {
-	return comm->device->sleeps && (bytes <= DRIVES_MAX || gantry_wait_limits()->cpus <= DRIVES_CPUS);
+	return comm->device->sleeps && !comm->bound && (bytes <= DRIVES_MAX || gantry_wait_limits()->cpus <= DRIVES_CPUS);
 }
 
 void comm_append(struct gantry_comm *comm, struct gantry_proxy_op *first, int drives)

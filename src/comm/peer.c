@@ -47,6 +47,11 @@ static gantry_result begin(struct gantry_comm *comm, struct comm_conn *cc, int p
 	bits = c->transport->proxied(c->me, c->peer);
 	store_release(&cc->stage, CONN_SETUP); /* reports look at it: report.c */
 	if (bits & (send ? GANTRY_TRANSPORT_PROXIED_SEND : GANTRY_TRANSPORT_PROXIED_RECV)) {
+		/* Transports from elsewhere are promised the progress thread. */
+		if (!gantry_transport_is_built_in(c->transport)) {
+			gantry_proxy_group_bind(comm->group);
+			comm->bound = 1;
+		}
 		TRY_NOW(gantry_proxy_conn_create(comm->proxy, comm->group, c, &c->proxy));
 		TRY_NOW(comm_side_of(&cc->c)->proxy_setup(c));
 	}

@@ -62,7 +62,7 @@ struct gantry_proxy_op {
  * One proxied end. The first cache line is all that the poll loop touches. Steps are absolute;
  *   send: posted (space offered) >= moved (handed to the network) >= done (head told)
  *   recv: posted (receive posted) >= moved (arrived) >= flushed (kernel told) >= done (kernel has consumed)
- * and none is beyond `end`. Owned by the progress thread once connected.
+ * and none is beyond `end`. Owned by the thread that makes a round of the engine once connected.
  */
 struct gantry_proxy_conn {
 	uint64_t posted, moved, flushed, done;

@@ -3,9 +3,10 @@
  * The progress engine: operations on their way, what the thread does with connections, groups as their owners see them,
  * and the thread itself. steps.c has gantry_proxy_* of gantry/transport.h: talking to the kernel's end of a connection.
  *
- * Whose is what. Everything that is neither atomic nor behind a mutex belongs to the progress thread once the first
- * operation of a connection was appended. Others talk to it through `inbox` alone, also when a group is destroyed: the
- * message takes the same way as operations, so that whatever was appended before it is settled before it.
+ * Whose is what. Everything that is neither atomic nor behind a mutex belongs to the thread that makes a round (round_of:
+ * one at a time, the progress thread or one that drives) once the first operation of a connection was appended. Others
+ * talk to it through `inbox` alone, also when a group is destroyed: the message takes the same way as operations, so that
+ * whatever was appended before it is settled before it.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_PROXY
 #include "proxy/proxy.h"
@@ -48,6 +49,7 @@ struct gantry_proxy_group {
 	struct gantry_proxy_group_config config;
 	uint64_t pending; /* appenders add, the thread subtracts (release) */
 	int error;	  /* gantry_result, written once by the thread (release) */
+	int bound;	  /* to the progress thread (release) */
 	/* The progress thread's. */
 	struct gantry_list in_active; /* in the engine's list while it has ready connections */
 	struct gantry_list ready;     /* its connections with operations */
@@ -510,7 +512,7 @@ static int pass_all(struct gantry_proxy *p, int own_thread)
 	int worked = 0;
 
 	gantry_list_each_entry_safe (g, &p->active, struct gantry_proxy_group, in_active) {
-		if (!own_thread && !g->config.any_thread)
+		if (!own_thread && (!g->config.any_thread || load_acquire(&g->bound)))
 			continue;
 		/* Sequentially consistent: whoever sets it and rings is seen before the sleep. */
 		if (g->config.abort && load_seq(g->config.abort)) {
@@ -572,6 +574,11 @@ void gantry_proxy_group_destroy(struct gantry_proxy_group *g)
 gantry_result gantry_proxy_group_error(const struct gantry_proxy_group *g)
 {
 	return (gantry_result)load_acquire(&g->error);
+}
+
+void gantry_proxy_group_bind(struct gantry_proxy_group *g)
+{
+	store_release(&g->bound, 1);
 }
 
 uint64_t gantry_proxy_group_pending(const struct gantry_proxy_group *g)

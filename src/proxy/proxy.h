@@ -44,6 +44,8 @@ gantry_result gantry_proxy_group_create(struct gantry_proxy *p, const struct gan
  * thread never blocks. The connections themselves are freed by their owner afterwards. */
 void gantry_proxy_group_destroy(struct gantry_proxy_group *g);
 gantry_result gantry_proxy_group_error(const struct gantry_proxy_group *g); /* OK: none yet */
+/* Its connections are moved by the progress thread alone from here on: before one of them has operations that must be. */
+void gantry_proxy_group_bind(struct gantry_proxy_group *g);
 /* Operations appended and not yet finished. */
 uint64_t gantry_proxy_group_pending(const struct gantry_proxy_group *g);
 

@@ -14,8 +14,8 @@
  * of it than would be left (the dynamic threshold of shared-memory switches): one that is alone gets half, and those
  * that come later find something.
  *
- * Threads: connecting and closing are under pools_mu. Pieces are the progress thread's; a context has one, because it
- * belongs to one device.
+ * Threads: connecting and closing are under pools_mu. Pieces belong to the thread that makes a round of the engine; a
+ * context has one engine, because it belongs to one device.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
 #include <stdlib.h>

@@ -49,6 +49,12 @@ static int list_all(const struct gantry_transport *ret[MAX_ALL])
 	return n;
 }
 
+int gantry_transport_is_built_in(const struct gantry_transport *t)
+{
+	return t == &gantry_transport_p2p || t == &gantry_transport_shm || t == &gantry_transport_net ||
+	       t == &gantry_transport_collnet;
+}
+
 static const struct gantry_transport *by_name(const struct gantry_transport *const all[MAX_ALL], int n,
 					      const char *name)
 {

@@ -25,6 +25,7 @@ struct gantry_net_counts {
 	uint64_t recvs, grouped; /* receives, and those of several channels at once */
 };
 void gantry_transport_net_counts(struct gantry_net_counts *ret);
+int gantry_transport_is_built_in(const struct gantry_transport *t);
 /* Loads the libraries of GANTRY_TRANSPORT_LIBS, once. */
 gantry_result gantry_transport_load_libs(void);
 

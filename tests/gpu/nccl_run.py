@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts the ranks of nccl_rank.py, each as if on a host of its own, and passes their output on.
+"""Starts the ranks of nccl_rank.py, or of another program, each as if on a host of its own, and passes their output on.
 
-usage: nccl_run.py --ranks N [--env NAME=VALUE]... -- MODE [options of nccl_rank.py]
+usage: nccl_run.py --ranks N [--env NAME=VALUE]... [--program FILE.py] -- MODE [options of nccl_rank.py]
 """
 import argparse
 import os
@@ -13,6 +13,7 @@ import time
 p = argparse.ArgumentParser()
 p.add_argument("--ranks", type=int, default=2)
 p.add_argument("--timeout", type=float, default=150)
+p.add_argument("--program", default="nccl_rank.py", help="in this folder")
 p.add_argument("--log", default="", help="prefix of the ranks' log files; empty: stderr")
 p.add_argument("--env", action="append", default=[])
 p.add_argument("rest", nargs=argparse.REMAINDER)
@@ -32,7 +33,7 @@ for rank in range(args.ranks):
     # NCCL's log goes to stdout unless it has a file; keep stdout for results.
     if args.log:
         env.setdefault("NCCL_DEBUG_FILE", "%s.nccl.%d" % (args.log, rank))
-    procs.append(subprocess.Popen([sys.executable, os.path.join(here, "nccl_rank.py")] + rest, env=env, stderr=err))
+    procs.append(subprocess.Popen([sys.executable, os.path.join(here, args.program)] + rest, env=env, stderr=err))
 # The first rank that fails ends the run: the others would wait for it.
 deadline = time.monotonic() + args.timeout
 status = 0

@@ -244,6 +244,27 @@ TEST(close_in_flight)
 	CHECK_OK(ops->finalize(net, ctx));
 }
 
+/* Nobody can ask any more what becomes of a connect whose context has ended: it ends as well. */
+TEST(finalize_ends_connects)
+{
+	uint8_t handle[GANTRY_NET_HANDLE_SIZE];
+	int fds = held(HELD_FDS), threads = held(HELD_THREADS);
+	void *ctx, *listen, *send = NULL;
+
+	setenv("GANTRY_CONNECT_TIMEOUT", "10000s", 1);
+	start(&ctx, GANTRY_NET_UNDEF);
+	CHECK_OK(ops->listen(net, ctx, 0, handle, &listen));
+	CHECK_OK(ops->close_listen(net, listen));
+	for (int i = 0; i < 50; i++) {
+		CHECK_OK(ops->connect(net, ctx, 0, handle, &send, NULL));
+		CHECK(!send);
+		usleep(1000);
+	}
+	CHECK_OK(ops->finalize(net, ctx));
+	CHECK(held_at_most(HELD_FDS, fds));
+	CHECK(SANITIZED || held_at_most(HELD_THREADS, threads));
+}
+
 void tests_begin(void)
 {
 	tests_apart(1);

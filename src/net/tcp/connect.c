@@ -451,14 +451,33 @@ static void connector_step(struct tcp_connector *c, uint64_t now) REQUIRES(loop_
 	}
 }
 
-/* Nobody has come for the result in a long time. */
-static void abandon(struct tcp_connector *c) REQUIRES(loop_mu)
+/* Nobody will come for the result. */
+static void drop(struct tcp_connector *c) REQUIRES(loop_mu)
 {
-	LOG_WARN(NET, "nobody asked for the outcome of a connect any more: dropping it");
 	if (c->state == TCP_CONNECTED)
 		tcp_link_drop_tx(c->link);
 	tcp_connector_free(c);
+}
+
+/* Nobody has come for it in a long time. */
+static void abandon(struct tcp_connector *c) REQUIRES(loop_mu)
+{
+	LOG_WARN(NET, "nobody asked for the outcome of a connect any more: dropping it");
+	drop(c);
 	tcp_network.users--;
+}
+
+int tcp_connectors_drop(const struct tcp_context *ctx)
+{
+	int n = 0;
+
+	gantry_list_each_entry_safe (c, &tcp_network.connectors, struct tcp_connector, node) {
+		if (c->owner != ctx)
+			continue;
+		drop(c);
+		n++;
+	}
+	return n;
 }
 
 int tcp_connectors_busy(void)
@@ -509,6 +528,7 @@ gantry_result tcp_connector_open(const struct tcp_context *ctx, struct tcp_rx_me
 	gantry_list_init(&c->attempts);
 	c->handle = *h;
 	c->ctx = *ctx;
+	c->owner = ctx;
 	c->rx_memory = tcp_rx_memory_take(rx_memory);
 	c->dev = dev;
 	c->id = ++tcp_network.next_id << 32 | (tcp_network.process & 0xffffffff);

@@ -82,7 +82,8 @@ struct tcp_connector {
 	uint64_t id;
 	struct wire_handle handle;
 	struct tcp_context ctx;
-	struct tcp_rx_memory rx_memory; /* owned */
+	const struct tcp_context *owner; /* only compared: whose copy ctx is */
+	struct tcp_rx_memory rx_memory;	 /* owned */
 	int dev;
 	enum tcp_connector_state state;
 	uint64_t deadline, retry_at; /* ns */
@@ -186,6 +187,8 @@ struct tcp_connector *tcp_connector_find(uint64_t id) REQUIRES(loop_mu);
 void tcp_connector_free(struct tcp_connector *c) REQUIRES(loop_mu);
 void tcp_connector_tick(uint64_t now) REQUIRES(loop_mu);
 int tcp_connectors_busy(void) REQUIRES(loop_mu);
+/* Those of a context that ends; answers how many users of the network they were. */
+int tcp_connectors_drop(const struct tcp_context *ctx) REQUIRES(loop_mu);
 
 /* alive.c: heartbeats, silence, lingering, stalls. */
 uint64_t tcp_alive_interval(void);

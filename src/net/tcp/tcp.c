@@ -79,7 +79,14 @@ out:
 
 static gantry_result tcp_finalize(struct gantry_net *net, void *ctx)
 {
+	int n;
+
 	(void)net;
+	inet_loop_lock();
+	n = tcp_connectors_drop(ctx);
+	inet_loop_unlock();
+	while (n--)
+		tcp_network_release();
 	free(ctx);
 	return GANTRY_OK;
 }

@@ -15,6 +15,7 @@ export GANTRY_CONNECT_TIMEOUT=100s GANTRY_LOG=error
 ns=gcf$$
 faults=${COLL_FAULTS:-12} seed=${COLL_FAULTS_SEED:-$RANDOM}
 n=0 again=0
+[ -n "${COLL_FAULTS:-}" ] || deadlines=${DEADLINES:-1 8 25}
 
 # A namespace for each rank, and one with a bridge between them.
 join()

@@ -47,7 +47,7 @@ static void draw(uint64_t seed)
 {
 	random_seed(seed);
 	is.act = (enum act)random_below(netns ? 3 : 2);
-	is.n = (int)random_between(2, N_MAX);
+	is.n = (int)random_between(is.act == CUT ? 3 : 2, N_MAX); /* of two, each has lost the other */
 	is.kind = (enum kind)random_below(KINDS);
 	is.victim = (int)random_below((uint32_t)is.n);
 	is.root = (int)random_below((uint32_t)is.n);
@@ -132,8 +132,7 @@ static int fits(gantry_result r)
 {
 	if (is.act == KILL)
 		return r == GANTRY_ERR_PEER_LOST || r == GANTRY_ERR_PEER_CLOSED;
-	return r == GANTRY_ERR_PEER_SILENT || r == GANTRY_ERR_TIMEOUT ||
-	       (is.act == CUT && r == GANTRY_ERR_PEER_LOST);
+	return r == GANTRY_ERR_PEER_SILENT || r == GANTRY_ERR_TIMEOUT || (is.act == CUT && r == GANTRY_ERR_PEER_LOST);
 }
 
 /* The victim, if it lives to see it, has an error as well, about whomever it is. */
@@ -144,7 +143,8 @@ static void check_error(struct node *me, gantry_result got)
 	int about = -2;
 	gantry_result r = gantry_comm_error(me->comm, &about, text, sizeof(text));
 
-	store_release(&shared->failed[me->rank], (uint32_t)(acted ? now - acted + 1 : 1));
+	now = now > acted ? now : acted;
+	store_release(&shared->failed[me->rank], (uint32_t)(now - acted + 1));
 	if (r != got || (me->rank != is.victim && (about != is.victim || !fits(r))) || !acted)
 		fprintf(stderr, "rank %d: %s, then %s about rank %d: %s\n", me->rank, gantry_result_name(got),
 			gantry_result_name(r), about, text);
@@ -293,6 +293,7 @@ static void act(void)
 	}
 	snprintf(line, sizeof(line), "ip -n %sb link set p%d down", netns, is.victim);
 	CHECK_EQ(system(line), 0);
+	store_release(&shared->acted_ms, now_ms()); /* by now at the latest */
 }
 
 int main(int argc, char **argv)

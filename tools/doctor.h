@@ -47,6 +47,8 @@ void doctor_interfaces(struct doctor *d);
 void doctor_limits(struct doctor *d);
 void doctor_kernel(struct doctor *d);
 void doctor_gpu(struct doctor *d);
+struct gantry_device;
+void doctor_near(struct doctor *d, const char *name, const struct gantry_device *dev); /* and which NICs are near it */
 void doctor_devmem(struct doctor *d); /* devmem TCP: every NIC and GPU */
 void doctor_undo_devmem(struct doctor *d);
 void doctor_build(struct doctor *d);  /* this build and its libraries */

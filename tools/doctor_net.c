@@ -16,6 +16,7 @@
 #include "inet/settings.h"
 #include "net/devmem/detect.h"
 #include "net/devmem/session.h"
+#include "proxy/topology.h"
 
 static const struct gantry_nic *find(const struct gantry_nic_list *list, unsigned ifindex)
 {
@@ -131,6 +132,24 @@ static void say_subnets(struct doctor *d, const struct gantry_nic_list *chosen)
 			say_sysctl(d, nic->name, "arp_announce", now, 2,
 				   "requests may carry another interface's address: neighbours learn the wrong one");
 	}
+}
+
+void doctor_near(struct doctor *d, const char *name, const struct gantry_device *dev)
+{
+	struct gantry_nic_list *nics = NULL;
+	char text[DOCTOR_TEXT] = "";
+	int node = gantry_topology_node(dev);
+
+	if (inet_wanted_nics(&nics) != GANTRY_OK)
+		return; /* doctor_interfaces has said why */
+	for (int i = 0; i < nics->count; i++) {
+		size_t at = strlen(text);
+
+		snprintf(text + at, sizeof(text) - at, "%s%s %s", i ? "; " : "", nics->nics[i].name,
+			 gantry_distance_text(gantry_topology_distance(dev, nics->nics[i].pci_path)));
+	}
+	doctor_say(d, "near", name, DOCTOR_OK, node < 0 ? "no one NUMA node" : TEXT("NUMA node %d", node), text, "");
+	gantry_nic_list_free(nics);
 }
 
 void doctor_interfaces(struct doctor *d)

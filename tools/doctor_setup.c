@@ -63,14 +63,20 @@ static void say_gpu(struct doctor *d, int index)
 		   dev->max_blocks ? dev->name
 		   : embedded()	   ? TEXT("%s cannot run its kernels", dev->name)
 				   : no_kernels);
+	doctor_near(d, name, dev);
 	gantry_device_close(dev);
 }
 
 void doctor_gpu(struct doctor *d)
 {
+	struct gantry_device *host;
 	char why[256];
 	int n = gantry_device_cuda_count(why, sizeof(why));
 
+	if (gantry_device_host(&host) == GANTRY_OK) {
+		doctor_near(d, "cpus", host);
+		gantry_device_close(host);
+	}
 	for (int i = 0; i < n; i++)
 		say_gpu(d, i);
 	if (n)
@@ -119,8 +125,10 @@ void doctor_build(struct doctor *d)
 {
 	doctor_say(d, "build", "gantry", DOCTOR_OK, GANTRY_VERSION, gantry_commit, "");
 	say_kernels(d);
-	say_library(d, "hwloc", GANTRY_HAVE_HWLOC, "progress threads are pinned near their device",
-		    "progress threads are not pinned", "install libhwloc-dev and build again");
+	say_library(d, "hwloc", GANTRY_HAVE_HWLOC,
+		    "ranks are ordered by NUMA node, progress threads pinned near their device",
+		    "NUMA nodes of CPUs are not known, progress threads are not pinned",
+		    "install libhwloc-dev and build again");
 	say_library(d, "libmnl", GANTRY_HAVE_LIBMNL, "devmem TCP can be asked for and set up",
 		    "devmem TCP can neither be asked for nor set up", "install libmnl-dev and build again");
 	say_openssl(d);

@@ -57,7 +57,7 @@ struct gantry_peer_info {
 	uint32_t coll_protos; /* 1 << enum gantry_proto: which all its connections have */
 	uint32_t reaches[16]; /* GPUs whose memory its own addresses, and they its: hashes of their bus ids; 0: none */
 	uint32_t cpus;	      /* that its process may use */
-	uint32_t reserved;    /* 0 */
+	uint32_t numa;	      /* 1 + NUMA node of its GPU, or of the CPUs of its process; 0: not known, or several */
 };
 
 enum { GANTRY_CONNECT_INFO_SIZE = 512 };

@@ -3,6 +3,7 @@
  * What a collective is made of, before anybody is connected or anything is launched.
  *
  *   plan.c      the table of algorithms; plans: what each rank does, as data that device/k_coll.h runs
+ *   order.c     the order of ranks, by where they are
  *   choose.c    the cost model: which algorithm, protocol, how many channels, which chunk
  *   ring.c ...  one algorithm each
  *
@@ -35,12 +36,24 @@ static inline uint32_t coll_type_bytes(unsigned type)
 
 enum coll_kind { COLL_ALL_REDUCE, COLL_REDUCE, COLL_BROADCAST, COLL_ALL_GATHER, COLL_REDUCE_SCATTER, COLL_KINDS };
 
-/* The ranks of a communicator and where they are. The same on all ranks, but for `rank`. */
+/*
+ * The ranks of a communicator and where they are. The same on all ranks, but for `rank`. To algorithms and the cost model
+ * a rank is its place in the order of order.c; coll_plan_name_ranks turns places into ranks when a plan is made.
+ */
 struct coll_topo {
 	int rank, nranks;
 	int nhosts;
-	const int *host; /* by rank: which host, counted from 0 in the order of first ranks */
+	const int *host; /* by rank: which host, counted from 0 */
 };
+
+/* Where a rank is. */
+struct coll_where {
+	int rank, host;
+	uint32_t numa;	    /* 1 + NUMA node; 0: not known */
+	const char *device; /* bus id of its GPU, or "" */
+};
+/* Sorts: the i-th is at place i. */
+void coll_order(struct coll_where *where, int n);
 
 /* One direction to or from a peer: what a plan is connected with. */
 struct coll_peer {
@@ -112,6 +125,8 @@ struct coll_hops coll_hops_any(const struct coll_topo *topo, uint32_t n);
 gantry_result coll_plan_make(const struct coll_topo *topo, enum coll_algo_id algo, enum coll_kind kind, int root,
 			     int channel, struct coll_plan **ret_plan);
 void coll_plan_free(struct coll_plan *plan);
+/* Of a plan of places: order[place] is the rank there. */
+void coll_plan_name_ranks(struct coll_plan *plan, enum coll_kind kind, const int *order);
 
 /* How a call is carried out. */
 struct coll_choice {

@@ -54,24 +54,41 @@ void comm_coll_describe(const struct gantry_comm *comm, struct gantry_peer_info 
 		info->coll_protos |= 1u << GANTRY_PROTO_LL | 1u << GANTRY_PROTO_LL128;
 }
 
+/* Hosts are counted in the order of their first ranks, then all ranks are put in order. */
 static gantry_result make_topo(struct gantry_comm *comm)
 {
+	gantry_result r = GANTRY_OK;
 	struct coll_topo *t = &comm->coll.topo;
-	int *host = calloc((size_t)comm->nranks, sizeof(*host));
+	size_t n = (size_t)comm->nranks;
+	struct coll_where *where = calloc(n, sizeof(*where));
+	int *host = calloc(n, sizeof(*host));
 
-	if (!host)
-		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for the topology of %d ranks", comm->nranks);
+	comm->coll.order = calloc(n, sizeof(*comm->coll.order));
+	t->host = host;
+	if (!where || !host || !comm->coll.order)
+		FAIL(GANTRY_ERR_NOMEM, "no memory for the topology of %d ranks", comm->nranks);
 	for (int i = 0; i < comm->nranks; i++) {
+		const struct gantry_peer_info *info = &comm->infos[i];
 		int k;
 
-		for (k = 0; k < i && comm->infos[k].host != comm->infos[i].host; k++)
+		for (k = 0; k < i && comm->infos[k].host != info->host; k++)
 			;
-		host[i] = k < i ? host[k] : t->nhosts++;
+		where[i] = (struct coll_where){.rank = i,
+					       .host = k < i ? where[k].host : t->nhosts++,
+					       .numa = info->numa,
+					       .device = info->bus_id};
 	}
-	t->rank = comm->rank;
+	coll_order(where, comm->nranks);
 	t->nranks = comm->nranks;
-	t->host = host;
-	return GANTRY_OK;
+	for (int i = 0; i < comm->nranks; i++) {
+		comm->coll.order[i] = where[i].rank;
+		host[i] = where[i].host;
+		if (where[i].rank == comm->rank)
+			t->rank = i;
+	}
+out:
+	free(where);
+	return r;
 }
 
 /* What connects ranks of a host, as all ranks see it. */
@@ -100,7 +117,7 @@ static uint32_t find_crowd(const struct gantry_comm *comm)
 		for (int i = 0; i < comm->nranks; i++)
 			if (t->host[i] == h) {
 				ranks++;
-				cpus = (uint32_t)least(cpus, comm->infos[i].cpus);
+				cpus = (uint32_t)least(cpus, comm->infos[comm->coll.order[i]].cpus);
 			}
 		if (ranks * COLL_CROWD / cpus > crowd)
 			crowd = ranks * COLL_CROWD / cpus;
@@ -149,6 +166,7 @@ void comm_coll_free(struct gantry_comm *comm)
 		free(op);
 	d->ops->free(d, comm->coll.word);
 	free((void *)(uintptr_t)comm->coll.topo.host);
+	free(comm->coll.order);
 }
 
 /* ---- plans ---- */
@@ -178,10 +196,16 @@ static gantry_result find_plan(struct gantry_comm *comm, enum coll_algo_id algo,
 /* Of as many channels as the call uses. */
 static gantry_result make_plans(struct gantry_comm *comm, struct comm_plan *p, uint32_t channels)
 {
-	for (uint32_t i = 0; i < channels; i++)
-		if (!p->channels[i].plan)
-			TRY_NOW(coll_plan_make(&comm->coll.topo, p->algo, p->kind, p->root, (int)i,
-					       &p->channels[i].plan));
+	int root = 0;
+
+	while (comm->coll.order[root] != p->root)
+		root++;
+	for (uint32_t i = 0; i < channels; i++) {
+		if (p->channels[i].plan)
+			continue;
+		TRY_NOW(coll_plan_make(&comm->coll.topo, p->algo, p->kind, root, (int)i, &p->channels[i].plan));
+		coll_plan_name_ranks(p->channels[i].plan, p->kind, comm->coll.order);
+	}
 	return GANTRY_OK;
 }
 
@@ -588,6 +612,27 @@ gantry_result gantry_barrier(struct gantry_comm *comm, struct gantry_stream *str
 		"gantry_barrier", GANTRY_OP_MAX);
 }
 
+/* "ranks by place: host a: 0 2 | 1 3; host b: 4 5", with a bar between NUMA nodes or GPUs; of many ranks the first. */
+enum { ORDER_SHOWN = 64 };
+static void explain_order(const struct gantry_comm *comm, FILE *f)
+{
+	const struct gantry_peer_info *last = NULL;
+
+	fprintf(f, "ranks by place:");
+	for (int i = 0; i < comm->nranks && i < ORDER_SHOWN; i++) {
+		int rank = comm->coll.order[i];
+		const struct gantry_peer_info *info = &comm->infos[rank];
+
+		if (!last || comm->coll.topo.host[i] != comm->coll.topo.host[i - 1])
+			fprintf(f, "%s %.*s:", last ? ";" : "", (int)sizeof(info->host_name), info->host_name);
+		else if (info->numa != last->numa || strcmp(info->bus_id, last->bus_id) != 0)
+			fprintf(f, " |");
+		fprintf(f, " %d", rank);
+		last = info;
+	}
+	fprintf(f, "%s\n", comm->nranks > ORDER_SHOWN ? " ..." : "");
+}
+
 gantry_result gantry_comm_explain(struct gantry_comm *comm, const char *what, size_t count, enum gantry_type type,
 				  FILE *f)
 {
@@ -597,6 +642,7 @@ gantry_result gantry_comm_explain(struct gantry_comm *comm, const char *what, si
 	if (!comm || !what || !f || !coll_type_bytes((unsigned)type))
 		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_comm_explain: no communicator, name, type or file");
 	TRY_NOW(comm_ready(comm, "gantry_comm_explain"));
+	explain_order(comm, f);
 	for (int kind = 0; kind < COLL_KINDS; kind++) {
 		if (strcmp(what, coll_kind_name((enum coll_kind)kind)) != 0)
 			continue;

@@ -19,6 +19,7 @@
 #include "gantry/gantry.h"
 #include "inet/loop.h"
 #include "inet/nic.h"
+#include "proxy/topology.h"
 #include "transport/transport.h"
 
 gantry_result gantry_unique_id_create(struct gantry_unique_id *ret_id)
@@ -248,6 +249,7 @@ static void own_info(const struct gantry_comm *comm, struct gantry_peer_info *re
 	gantry_device_reach(comm->device, ret->reaches, (int)(sizeof(ret->reaches) / sizeof(*ret->reaches)));
 	gethostname(ret->host_name, sizeof(ret->host_name) - 1);
 	snprintf(ret->version, sizeof(ret->version), "%s", GANTRY_VERSION);
+	ret->numa = (uint32_t)(gantry_topology_node(comm->device) + 1);
 	comm_coll_describe(comm, ret);
 }
 

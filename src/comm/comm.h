@@ -126,7 +126,8 @@ struct comm_op {
 
 /* What a communicator does for collectives; coll.c's. */
 struct comm_coll {
-	struct coll_topo topo;
+	struct coll_topo topo; /* by place */
+	int *order;	       /* by place: the rank */
 	struct coll_model model;
 	struct gantry_list plans, ops;
 	uint64_t calls; /* collectives so far; the same on all ranks */

@@ -77,9 +77,14 @@ CRYPTO(int, OPENSSL_init_crypto, (uint64_t what, const OPENSSL_INIT_SETTINGS *se
 HWLOC(int, hwloc_topology_init, (hwloc_topology_t *t), (t), -1)
 HWLOC(int, hwloc_topology_load, (hwloc_topology_t t), (t), -1)
 HWLOC(int, hwloc_topology_set_all_types_filter, (hwloc_topology_t t, enum hwloc_type_filter_e filter), (t, filter), -1)
+HWLOC(int, hwloc_topology_set_io_types_filter, (hwloc_topology_t t, enum hwloc_type_filter_e filter), (t, filter), -1)
+HWLOC(int, hwloc_topology_set_components, (hwloc_topology_t t, unsigned long flags, const char *name), (t, flags, name), -1)
 HWLOC(int, hwloc_get_type_depth, (hwloc_topology_t t, hwloc_obj_type_t type), (t, type), -1)
 HWLOC(hwloc_obj_t, hwloc_get_obj_by_depth, (hwloc_topology_t t, int depth, unsigned i), (t, depth, i), NULL)
 HWLOC(int, hwloc_bitmap_isset, (hwloc_const_bitmap_t b, unsigned i), (b, i), 0)
+HWLOC(int, hwloc_bitmap_intersects, (hwloc_const_bitmap_t a, hwloc_const_bitmap_t b), (a, b), 0)
+HWLOC(int, hwloc_bitmap_weight, (hwloc_const_bitmap_t b), (b), 0)
+HWLOC(int, hwloc_bitmap_first, (hwloc_const_bitmap_t b), (b), -1)
 LAZY_VOID(LIBHWLOC, hwloc_topology_destroy, (hwloc_topology_t t), (t))
 #endif
 

@@ -12,6 +12,7 @@
 #include "base/param.h"
 #include "base/text.h"
 #include "net/loader.h"
+#include "proxy/topology.h"
 #include "transport/net_priv.h"
 
 /* ---- contexts ---- */
@@ -23,11 +24,36 @@ static struct gantry_list contexts GUARDED_BY(contexts_mu) = {&contexts, &contex
 static struct gantry_net *network GUARDED_BY(contexts_mu);
 static struct gantry_loader *network_loader GUARDED_BY(contexts_mu);
 
-/* The device of the network: as asked, else the fastest, the first of equals. */
-static gantry_result pick_device(struct gantry_net *net, int *ret_dev, struct gantry_net_properties *ret_props)
+/* Of n devices of a network: the nearest of those that are half as fast as the fastest at least, of equals the faster,
+ * then the first. */
+static gantry_result nearest_device(const struct net_context *x, int n, int *ret_dev)
 {
+	enum gantry_distance nearest = GANTRY_NEAR_NOT, d;
 	struct gantry_net_properties p;
-	int n = 0, best = -1, asked = (int)gantry_params()->net_device;
+	int fastest = 0, speed = 0, best = -1;
+
+	for (int i = 0; i < n; i++) {
+		TRY_NOW(x->net->ops->get_properties(x->net, i, &p));
+		fastest = p.speed > fastest ? p.speed : fastest;
+	}
+	for (int i = 0; i < n; i++) {
+		TRY_NOW(x->net->ops->get_properties(x->net, i, &p));
+		d = gantry_topology_distance(x->device, p.pci_path);
+		if (p.speed < fastest / 2 || (best >= 0 && (d > nearest || (d == nearest && p.speed <= speed))))
+			continue;
+		best = i;
+		nearest = d;
+		speed = p.speed;
+	}
+	*ret_dev = best;
+	return GANTRY_OK;
+}
+
+/* The device of the network: as asked, else the nearest. */
+static gantry_result pick_device(struct net_context *x)
+{
+	struct gantry_net *net = x->net;
+	int n = 0, asked = (int)gantry_params()->net_device;
 
 	TRY_NOW(net->ops->devices(net, &n));
 	if (n <= 0)
@@ -35,14 +61,13 @@ static gantry_result pick_device(struct gantry_net *net, int *ret_dev, struct ga
 	if (asked >= n)
 		FAIL_NOW(GANTRY_ERR_CONFIG, "GANTRY_NET_DEVICE=%d: network %s has %s, numbered from 0", asked,
 			 net->name, COUNT_TEXT(n, "device"));
-	for (int i = asked >= 0 ? asked : 0; i < (asked >= 0 ? asked + 1 : n); i++) {
-		TRY_NOW(net->ops->get_properties(net, i, &p));
-		if (best < 0 || p.speed > ret_props->speed) {
-			best = i;
-			*ret_props = p;
-		}
-	}
-	*ret_dev = best;
+	x->dev = asked;
+	if (asked < 0)
+		TRY_NOW(nearest_device(x, n, &x->dev));
+	TRY_NOW(net->ops->get_properties(net, x->dev, &x->props));
+	LOG_INFO(COMM, "network %s: device %d (%s), %s, seen from %s", net->name, x->dev,
+		 x->props.name ? x->props.name : "",
+		 gantry_distance_text(gantry_topology_distance(x->device, x->props.pci_path)), x->device->name);
 	return GANTRY_OK;
 }
 
@@ -84,7 +109,7 @@ static gantry_result context_start(struct net_context *x, const struct gantry_ne
 	gantry_result r;
 
 	TRY_NOW(x->net->ops->init(x->net, x->comm_id, config, &x->ctx));
-	r = pick_device(x->net, &x->dev, &x->props);
+	r = pick_device(x);
 	x->listen_dev = x->dev;
 	if (r == GANTRY_OK)
 		r = net_rails_find(x);

@@ -16,17 +16,19 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "inet/settings.h"
+#include "proxy/topology.h"
 #include "transport/net_priv.h"
 
 /* A device of the network, as it is compared. */
 struct rail {
-	int dev, speed, near;
+	int dev, speed;
+	enum gantry_distance distance;
 };
 
 static int comes_before(const struct rail *a, const struct rail *b)
 {
-	if (a->near != b->near)
-		return a->near > b->near;
+	if (a->distance != b->distance)
+		return a->distance < b->distance;
 	return a->speed > b->speed;
 }
 
@@ -55,7 +57,7 @@ static int list_rails(struct net_context *x, const struct gantry_nic_list *nics,
 		    !(nic = nic_of(nics, &p)))
 			continue;
 		r = (struct rail){.dev = dev, .speed = p.speed};
-		r.near = x->device->numa_node >= 0 && nic->numa_node == x->device->numa_node;
+		r.distance = gantry_topology_distance(x->device, nic->pci_path);
 		for (at = count++; at > 0 && comes_before(&r, &rails[at - 1]); at--)
 			rails[at] = rails[at - 1];
 		rails[at] = r;

@@ -136,6 +136,7 @@ struct world {
 	uint8_t ptr; /* GANTRY_COLL_PTR_* */
 	uint64_t count;
 	int host[RANKS_MAX], nhosts;
+	int order[RANKS_MAX], host_at[RANKS_MAX]; /* by place: the rank and its host */
 	struct coll_choice choice;
 	struct rank ranks[RANKS_MAX];
 	struct fifo *fifos; /* n * n: from, to */
@@ -523,14 +524,19 @@ static void check_outputs(void)
 
 static void make_plans(int channel)
 {
+	int root = 0;
+
+	while (w.order[root] != w.root)
+		root++;
 	for (int i = 0; i < w.n; i++) {
-		struct rank *r = &w.ranks[i];
-		const struct coll_topo topo = {i, w.n, w.nhosts, w.host};
+		struct rank *r = &w.ranks[w.order[i]];
+		const struct coll_topo topo = {i, w.n, w.nhosts, w.host_at};
 		const struct coll_shape shape = {w.kind, w.count, ELEM, w.n};
 
 		coll_plan_free(r->plan);
 		r->plan = NULL;
-		CHECK_OK(coll_plan_make(&topo, w.algo, w.kind, w.root, channel, &r->plan));
+		CHECK_OK(coll_plan_make(&topo, w.algo, w.kind, root, channel, &r->plan));
+		coll_plan_name_ranks(r->plan, w.kind, w.order);
 		memset(&r->share, 0, sizeof(r->share));
 		r->share.type = GANTRY_TYPE_UINT64;
 		coll_share(&shape, r->plan, &w.choice, (uint32_t)channel, &r->share);
@@ -595,8 +601,31 @@ static void set_random_hosts(int n)
 	}
 }
 
+/* 0: by rank; 1: by host and NUMA node, as a communicator does it; 2: any. */
+static void set_order(uint32_t how)
+{
+	struct coll_where where[RANKS_MAX];
+
+	for (int i = 0; i < w.n; i++)
+		where[i] = (struct coll_where){i, w.host[i], random_below(3), ""};
+	if (how == 1)
+		coll_order(where, w.n);
+	for (uint32_t i = (uint32_t)w.n; how == 2 && i > 1; i--) {
+		uint32_t k = random_below(i);
+		struct coll_where last = where[i - 1];
+
+		where[i - 1] = where[k];
+		where[k] = last;
+	}
+	for (int i = 0; i < w.n; i++) {
+		w.order[i] = where[i].rank;
+		w.host_at[i] = where[i].host;
+	}
+}
+
 static void set_choice(uint32_t slice, uint32_t chunk, enum gantry_proto proto)
 {
+	set_order(0);
 	w.choice = (struct coll_choice){.algo = w.algo,
 					.proto = proto,
 					.channels = CHANNELS,
@@ -630,6 +659,7 @@ static void run_kind(enum coll_algo_id algo, enum coll_kind kind, int root, uint
 			if (in_place && coll_algos[algo]->overwrites)
 				w.ptr &= (uint8_t)~GANTRY_COLL_PTR_IN;
 			set_choice(slice, chunk, proto);
+			set_order(random_below(3));
 			CASE("%s by %s, %d ranks on %d hosts, root %d, %llu elements, slices of %u, chunks of %u, %s, "
 			     "ptr %u",
 			     coll_kind_name(kind), coll_algos[algo]->name, w.n, w.nhosts, root,
@@ -890,6 +920,48 @@ TEST(fewest_chunks)
 		}
 		CHECK_EQ(deadlocks > 0, coll_algos[algo]->chunks > 1);
 	}
+}
+
+/* ---- order ---- */
+
+/* Ranks of a host, of its NUMA nodes and of a GPU there have places next to each other; equal ones go by rank. */
+TEST(order_by_host_node_and_gpu)
+{
+	struct coll_where where[] = {{0, 0, 2, "b"}, {1, 1, 0, ""},  {2, 0, 1, "a"}, {3, 1, 0, ""},
+				     {4, 0, 2, "a"}, {5, 0, 1, "a"}, {6, 0, 2, "b"}, {7, 0, 2, "a"}};
+	static const int expected[] = {2, 5, 4, 7, 0, 6, 1, 3};
+
+	coll_order(where, (int)TEST_COUNT(where));
+	for (size_t i = 0; i < TEST_COUNT(where); i++)
+		CHECK_EQ(where[i].rank, expected[i]);
+}
+
+/* Eight ranks that a launcher has spread over two hosts in turns: a ring by place crosses the network twice, one by rank
+ * eight times. */
+TEST(rings_enter_a_host_once)
+{
+	int crosses = 0;
+
+	set_hosts(8, 4, 1);
+	struct coll_where where[8];
+	for (int i = 0; i < 8; i++)
+		where[i] = (struct coll_where){i, w.host[i], 0, ""};
+	coll_order(where, 8);
+	for (int i = 0; i < 8; i++)
+		w.host_at[i] = where[i].host;
+	for (int i = 0; i < 8; i++) {
+		const struct coll_topo topo = {i, 8, w.nhosts, w.host_at};
+		struct coll_plan *plan;
+
+		CHECK_OK(coll_plan_make(&topo, COLL_RING, COLL_ALL_REDUCE, 0, 0, &plan));
+		for (uint32_t k = 0; k < plan->npeers; k++)
+			crosses += plan->peers[k].send && w.host_at[plan->peers[k].rank] != w.host_at[i];
+		coll_plan_free(plan);
+	}
+	CHECK_EQ(crosses, 2);
+	const struct coll_topo by_rank = {0, 8, w.nhosts, w.host}, by_place = {0, 8, w.nhosts, w.host_at};
+	CHECK_EQ(coll_algos[COLL_RING]->hops(&by_rank, COLL_ALL_REDUCE).net, 14u);
+	CHECK_EQ(coll_algos[COLL_RING]->hops(&by_place, COLL_ALL_REDUCE).net, 3u);
 }
 
 /* ---- choices ---- */

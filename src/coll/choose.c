@@ -35,8 +35,9 @@ struct link_cost {
 
 /*
  * CPU rows: two Neoverse-N1 cores, 2 and 4 ranks, `gantry perf all_reduce` with each algorithm and protocol forced, 8 B
- * to 2 MiB, least of 20 or 30 calls (docs/design/0019-collectives.md has the table). GPU rows: starting points after
- * NCCL's model and Gantry's send and receive on one H200 (155 GB/s by four channels); not measured with collectives yet.
+ * to 2 MiB, least of 20 or 30 calls (docs/design/0019-collectives.md has the table). COLL_LINK_GPU: 2 and 4 ranks on one
+ * H200, 1 KiB to 4 MiB, each algorithm and protocol with 1 to 32 channels (bench/results/2026-11-16-h200-sweep.jsonl). The
+ * other GPU rows are starting points after NCCL's model, not measured.
  */
 static const struct link_cost costs[COLL_LINKS][GANTRY_PROTOS] = {
 	[COLL_LINK_CPU] = {[GANTRY_PROTO_SIMPLE] = {250, 150, 70, 40},
@@ -45,9 +46,9 @@ static const struct link_cost costs[COLL_LINKS][GANTRY_PROTOS] = {
 	[COLL_LINK_CPU_NET] = {[GANTRY_PROTO_SIMPLE] = {8000, 1500, 430, 30},
 			       [GANTRY_PROTO_LL] = {8000, 1700, 2800, 300},
 			       [GANTRY_PROTO_LL128] = {8000, 1700, 2000, 300}},
-	[COLL_LINK_GPU] = {[GANTRY_PROTO_SIMPLE] = {3000, 500, 25, 5},
-			   [GANTRY_PROTO_LL] = {1200, 200, 100, 5},
-			   [GANTRY_PROTO_LL128] = {1500, 200, 40, 5}},
+	[COLL_LINK_GPU] = {[GANTRY_PROTO_SIMPLE] = {3000, 5000, 58, 34},
+			   [GANTRY_PROTO_LL] = {500, 2300, 440, 890},
+			   [GANTRY_PROTO_LL128] = {500, 2800, 670, 930}},
 	[COLL_LINK_GPU_HOST] = {[GANTRY_PROTO_SIMPLE] = {6000, 600, 100, 5},
 				[GANTRY_PROTO_LL] = {2500, 300, 300, 5},
 				[GANTRY_PROTO_LL128] = {3000, 300, 150, 5}},
@@ -56,9 +57,9 @@ static const struct link_cost costs[COLL_LINKS][GANTRY_PROTOS] = {
 			       [GANTRY_PROTO_LL128] = {20000, 3000, 400, 5}},
 };
 enum {
-	BEGIN_CPU = 450,  /* ns: a call, without its hops */
-	BEGIN_GPU = 6000, /* with the launch */
-	GET_CORE = 25000, /* ns until a receiver that shares its core runs */
+	BEGIN_CPU = 450,   /* ns: a call, without its hops */
+	BEGIN_GPU = 14500, /* with the launch */
+	GET_CORE = 25000,  /* ns until a receiver that shares its core runs */
 };
 
 static bool on_gpu(const struct coll_limits *l)
@@ -155,10 +156,18 @@ static void choose_chunk(const struct coll_model *m, const struct coll_amounts *
 	}
 }
 
-static uint64_t channels_of(const struct coll_limits *l, uint64_t bytes)
-{
-	uint64_t n = bytes / gantry_params()->split_min;
+/* Between kernels on GPUs a channel more costs next to nothing; elsewhere it is one more for a CPU to serve. */
+enum { CHANNEL_GPU_SIMPLE = 32768, CHANNEL_GPU_LINES = 4096 };
 
+static uint64_t channels_of(const struct coll_model *m, enum gantry_proto proto, uint64_t bytes)
+{
+	const struct coll_limits *l = &m->limits;
+	uint64_t least = gantry_params()->split_min,
+		 gpu = proto == GANTRY_PROTO_SIMPLE ? CHANNEL_GPU_SIMPLE : CHANNEL_GPU_LINES, n;
+
+	if (m->topo->nhosts == 1 && l->local == COLL_LINK_GPU)
+		least = gpu < least ? gpu : least;
+	n = bytes / least;
 	return n < 1 ? 1 : n < l->channels ? n : l->channels;
 }
 
@@ -200,7 +209,7 @@ static uint64_t make_choice(const struct coll_model *m, enum coll_kind kind, uin
 		return UINT64_MAX;
 	*c = (struct coll_choice){.algo = algo,
 				  .proto = proto,
-				  .channels = (uint32_t)channels_of(&m->limits, bytes),
+				  .channels = (uint32_t)channels_of(m, proto, bytes),
 				  .step_bytes = m->limits.step_bytes[proto]};
 	choose_chunk(m, a, bytes, c);
 	return cost_of(m, a, bytes, c);

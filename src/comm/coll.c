@@ -454,16 +454,15 @@ gantry_result comm_coll_enqueue(const struct comm_call *call)
 	comm->op_ids++;
 	shares = (void *)w->xfers_host;
 	ptr = choose_ptr(call);
-	for (uint32_t ch = 0; ch < channels; ch++) {
+	for (uint32_t ch = 0; ch < channels; ch++)
 		plan_share(call, ch, ptr, &shares[ch]);
-		w->first_host[ch] = ch;
-	}
-	w->first_host[channels] = channels;
 	TRY_NOW(append_ops(call, shares, &launch.drives));
 	launch.lanes = lanes_for(call);
-	args.colls = (void *)w->mapped_dev;
-	args.first = (void *)((char *)w->mapped_dev + ((char *)w->first_host - (char *)w->xfers_host));
-	args.finished = w->finished_dev;
+	if (channels == 1)
+		args.one = shares[0];
+	else
+		args.colls = (void *)w->mapped_dev;
+	args.end = comm_work_end(w);
 	comm_work_after(comm, call->stream, &args.after, &args.after_value);
 	return comm_work_launch(comm, w, &launch, call->stream);
 }

@@ -56,14 +56,15 @@ struct comm_peer {
 	int ready[2];
 };
 
-/* Argument memory of one launch; free again when every block has added 1 to finished. */
+/* Argument memory of one launch; free again when the last block has stored `expected` in finished. */
 struct comm_work {
 	struct gantry_xfer *xfers_host, *mapped_dev; /* the same memory, as CPU and device address it */
 	struct gantry_xfer *xfers_dev;		     /* the same on the host device; else in the device's own */
 	uint32_t *first_host, *first_dev;	     /* COMM_CHANNELS_MAX + 1 */
 	uint32_t capacity;
 	uint64_t *finished_host, *finished_dev;
-	uint64_t expected; /* blocks launched with this memory since it was made */
+	uint64_t *arrived; /* the device's: gantry_launch_end */
+	uint64_t expected; /* launches with this memory since it was made */
 	/* Of the trace: NULL and 0 without one. */
 	struct gantry_xfer_time *times_host, *times_dev;
 	uint32_t ntimes;   /* of the last launch, not collected yet */
@@ -311,6 +312,7 @@ struct comm_launch {
 	int drives;	/* comm_drives said so */
 	uint32_t lanes; /* of a block on a GPU; 0: the kernel's default */
 };
+struct gantry_launch_end comm_work_end(const struct comm_work *w); /* of the next launch with it */
 gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, const struct comm_launch *launch,
 			       struct gantry_stream *stream);
 /* What a launch on this stream must wait for: *ret_after NULL: nothing. */

@@ -63,6 +63,7 @@ static void work_place(const struct gantry_comm *comm, struct comm_work *w, uint
 	w->first_host = (void *)(host + xfers_size(capacity));
 	w->finished_host = (void *)(host + size - 128);
 	w->finished_dev = (void *)(dev + size - 128);
+	w->arrived = (void *)(own + size - 64);
 	w->mapped_dev = (void *)dev;
 	w->xfers_dev = (void *)own;
 	w->first_dev = (void *)(own + xfers_size(capacity));
@@ -216,6 +217,11 @@ void comm_append(struct gantry_comm *comm, struct gantry_proxy_op *first, int dr
 		gantry_proxy_append(comm->proxy, first, last);
 }
 
+struct gantry_launch_end comm_work_end(const struct comm_work *w)
+{
+	return (struct gantry_launch_end){.arrived = w->arrived, .word = w->finished_dev, .value = w->expected + 1};
+}
+
 gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, const struct comm_launch *launch,
 			       struct gantry_stream *stream)
 {
@@ -229,7 +235,7 @@ gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, co
 				  .help = launch->drives ? &comm->help : NULL,
 				  .eventcounts = comm->all_notify ? comm->eventcounts : NULL};
 
-	store_relaxed(&w->expected, w->expected + launch->blocks); /* the watchdog looks */
+	store_relaxed(&w->expected, w->expected + 1); /* the watchdog looks */
 	comm->launches++;
 	if (comm->traced) {
 		w->ntimes = launch->ntimes;
@@ -239,7 +245,7 @@ gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, co
 	comm->last_stream = stream;
 	comm->last_work = w;
 	if (r != GANTRY_OK)
-		store_relaxed(&w->expected, w->expected - launch->blocks);
+		store_relaxed(&w->expected, w->expected - 1);
 	return r;
 }
 
@@ -251,7 +257,7 @@ static gantry_result launch_transfers(struct gantry_comm *comm, struct comm_work
 	struct gantry_p2p_args args = {.xfers = w->xfers_dev,
 				       .first = w->first_dev,
 				       .result = comm->result_dev,
-				       .finished = w->finished_dev,
+				       .end = comm_work_end(w),
 				       .times = w->times_dev};
 	const struct comm_launch launch = {.kernel = &gantry_kernel_p2p,
 					   .args = &args,

@@ -24,6 +24,7 @@
  *   dev_post_count(p, v)       head or tail of a step without payload to order (LL): relaxed on a GPU, and on the host
  *                              the store that stands between the lines and dev_notify
  *   dev_add(p, v)              adds to a word that many write; relaxed on a GPU, and in host memory slow (0.8 us)
+ *   dev_arrive(p)              adds 1 to a word of this device and answers the sum; acquire and release between its blocks
  *   dev_post(slot, meta, where)     both words, valid by themselves; orders nothing on a GPU
  *   dev_publish(slot, meta, where)  the same as a release: payload first
  *   dev_gather8(p, n), dev_scatter8(p, v, n)   n <= 8 bytes of plain memory at any address as a word, lowest first
@@ -50,6 +51,8 @@
  *
  *   dev_wait_proxied(w, yes)   after dev_wait_init: only the proxy is waited for. It needs a CPU to get on, so on a
  *   small machine the waiter goes to sleep soon
+ *   dev_wait_is_long(w)        whether it is time to show reports what is waited for: at once on the host; on a GPU after
+ *                              about a millisecond, since the next fence waits for what is stored in host memory
  *
  *   dev_wait backs off: it spins, yields, then announces itself at the block's eventcount, returns once more for the
  *   condition to be looked at again, and then sleeps. It returns nonzero when the launch's abort flag is set.

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Collectives: block b carries out colls[first[b]] .. colls[first[b + 1] - 1], one after the other. Each is a plan, the
- * same for every size: steps, each a primitive on one part of the buffers. For every chunk of the parts the block does
- * all steps, in order; a step with a delay works on an earlier chunk, so that what comes back from far away is not
- * waited for while there is more to send.
+ * Collectives: each block carries out its share. That is a plan, the same for every size: steps, each a primitive on one
+ * part of the buffers. For every chunk of the parts the block does all steps, in order; a step with a delay works on an
+ * earlier chunk, so that what comes back from far away is not waited for while there is more to send.
  *
  *   chunk   0          1          2          3            4
  *           up(0)      up(1)      up(2)      -            -            delay 0
@@ -147,33 +146,37 @@ DEV uint32_t coll_run(const struct gantry_coll *c)
 				error = prim_wait_lent(&p, c->conns[k]);
 			prim_show(c->conns[k], c->conns[k]->step, GANTRY_KERNEL_IDLE);
 		}
-	return (uint32_t)dev_bcast(error);
+	error = dev_bcast(error);
+	for (uint32_t k = dev_lane(); k < c->nconns; k += dev_lanes())
+		k_show_counts(c->conns[k]);
+	return (uint32_t)error;
 }
 
 /*
- * Brought near, as in k_p2p.h: the share itself, which lies in host memory, and its connections, if they are few. Each
- * connection once, however many entries of the table lead to it.
+ * Brought near, as in k_p2p.h: the share itself, which may lie in host memory, and its steps and its connections, if they
+ * are few. Each connection once, however many entries of the table lead to it. Three rounds of loads, all lanes at once.
  */
 #ifdef DEV_NEAR
 
-enum { COLL_NEAR = 16, COLL_NEAR_TABLE = 64 };
+enum { COLL_NEAR = 16, COLL_NEAR_TABLE = 64, COLL_NEAR_STEPS = 64 };
 
 struct coll_near {
 	struct gantry_coll c;
 	struct gantry_conn conns[COLL_NEAR];
 	struct gantry_conn *home[COLL_NEAR]; /* of conns */
-	struct gantry_conn *table[COLL_NEAR_TABLE];
+	struct gantry_conn *table[COLL_NEAR_TABLE]; /* as it is in the plan, then leading to conns */
+	struct gantry_coll_step steps[COLL_NEAR_STEPS];
 	uint32_t nconns;
 };
 
-/* Lane 0: the table that leads to `conns`; 0: there are too many. */
+/* Lane 0: the table made to lead to `conns`; 0: there are too many. */
 DEV int coll_near_table(struct coll_near *near)
 {
 	near->nconns = 0;
 	if (near->c.nconns > COLL_NEAR_TABLE)
 		return 0;
 	for (uint32_t i = 0, k; i < near->c.nconns; i++) {
-		struct gantry_conn *home = near->c.conns[i];
+		struct gantry_conn *home = near->table[i];
 
 		for (k = 0; k < near->nconns && near->home[k] != home; k++)
 			;
@@ -192,8 +195,17 @@ DEV void coll_fetch(struct coll_near *near, const struct gantry_coll *home)
 {
 	k_words(&near->c, home, sizeof(*home));
 	dev_barrier();
-	if (dev_lane() == 0 && coll_near_table(near))
-		near->c.conns = near->table;
+	if (near->c.nsteps <= COLL_NEAR_STEPS)
+		k_words(near->steps, near->c.steps, near->c.nsteps * sizeof(*near->steps));
+	if (near->c.nconns <= COLL_NEAR_TABLE)
+		k_words(near->table, near->c.conns, near->c.nconns * sizeof(*near->table));
+	dev_barrier();
+	if (dev_lane() == 0) {
+		if (coll_near_table(near))
+			near->c.conns = near->table;
+		if (near->c.nsteps <= COLL_NEAR_STEPS)
+			near->c.steps = near->steps;
+	}
 	dev_barrier();
 	for (uint32_t k = 0; k < near->nconns; k++)
 		k_words(&near->conns[k], near->home[k], sizeof(near->conns[k]));
@@ -230,17 +242,14 @@ DEV void k_coll(const struct gantry_coll_args *a)
 
 	if (a->after && k_after(a->after, a->after_value))
 		error = GANTRY_ERR_ABORTED;
-	for (uint32_t i = a->first[dev_block()]; i < a->first[dev_block() + 1] && !error; i++)
-		error = coll_do(&a->colls[i]);
+	if (!error)
+		error = coll_do(a->colls ? &a->colls[dev_block()] : &a->one);
 	if (dev_lane() != 0)
 		return;
 	if (error)
 		k_fail(a->result, error);
 	dev_leave();
-	if (a->finished) {
-		dev_fence(); /* the memory of colls may be used again */
-		dev_add(a->finished, 1);
-	}
+	k_end(&a->end);
 }
 
 #endif

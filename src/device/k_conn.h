@@ -17,6 +17,7 @@
 
 #include "device/conn.h"
 #include "device/dev.h"
+#include "device/work.h"
 #include "gantry/result.h"
 
 #define K_REFRESH 0x7ff8ull	   /* steps that have all these bits */
@@ -81,18 +82,39 @@ DEV void k_refresh_recv(const struct gantry_conn *c, uint64_t step, int offer)
 		k_refresh_lines(c, step, gantry_ll_flag(step));
 }
 
-/* A step in the connection's counters; lane 0. */
+/*
+ * A step in the connection's counters; lane 0. The host sees each step at once; a GPU shows them when an operation ends
+ * (k_show_counts), since the next step's fence would wait until they have crossed the bus.
+ */
 DEV void k_count(struct gantry_conn *c, uint32_t proto, uint32_t mode, uint64_t bytes, int copied)
 {
-	struct gantry_conn_state *s = c->state, *n = &c->shown;
+	struct gantry_conn_state *n = &c->shown;
 
-	dev_store_relaxed(&s->steps[proto][mode], ++n->steps[proto][mode]);
-	dev_store_relaxed(&s->bytes, n->bytes += bytes);
+	n->steps[proto][mode]++;
+	n->bytes += bytes;
 	if (copied) {
-		dev_store_relaxed(&s->copies, ++n->copies);
-		dev_store_relaxed(&s->copied, n->copied += bytes);
+		n->copies++;
+		n->copied += bytes;
 	}
+#ifndef DEV_NEAR
+	dev_store_relaxed(&c->state->steps[proto][mode], n->steps[proto][mode]);
+	dev_store_relaxed(&c->state->bytes, n->bytes);
+	dev_store_relaxed(&c->state->copies, n->copies);
+	dev_store_relaxed(&c->state->copied, n->copied);
+#endif
 }
+#ifdef DEV_NEAR
+DEV void k_show_counts(const struct gantry_conn *c)
+{
+	const uint64_t *from = &c->shown.bytes;
+	uint64_t *to = &c->state->bytes;
+
+	for (uint32_t i = 0; i < 3 + GANTRY_PROTOS * GANTRY_MODES; i++)
+		dev_store_relaxed(&to[i], from[i]);
+}
+#else
+#define k_show_counts(c) ((void)(c))
+#endif
 
 /*
  * A step that was copied is told to the consumer, with those up to `next`; lane 0, after the barrier behind the copies.
@@ -164,6 +186,16 @@ DEV int k_after(const uint64_t *after, uint64_t value)
 		dev_wait_done(&w);
 	}
 	return (int)dev_bcast((uint64_t)aborted);
+}
+
+/* Lane 0 of each block, when it is done. A store is sent off; adding to a word in host memory would make the blocks wait
+ * for each other, 1.3 us each. */
+DEV void k_end(const struct gantry_launch_end *end)
+{
+	if (!end->word || dev_arrive(end->arrived) != dev_blocks())
+		return;
+	dev_store_relaxed(end->arrived, 0);
+	dev_store(end->word, end->value);
 }
 
 /* The first error of a launch. */

@@ -628,6 +628,8 @@ DEV void k_p2p(const struct gantry_p2p_args *a)
 		xfers = p2p_fetch(&near, home, n);
 #endif
 	end = p2p_group(xfers, a->times ? a->times + a->first[dev_block()] : NULL, n, a->result);
+	for (uint32_t i = dev_lane(); i < n; i += dev_lanes())
+		k_show_counts(xfers[i].conn);
 #ifdef DEV_NEAR
 	if (xfers != home)
 		p2p_return(&near, home, n);
@@ -637,10 +639,7 @@ DEV void k_p2p(const struct gantry_p2p_args *a)
 	if (end == P2P_ABORT)
 		k_fail(a->result, GANTRY_ERR_ABORTED);
 	dev_leave();
-	if (a->finished) {
-		dev_fence(); /* the memory of xfers may be used again */
-		dev_add(a->finished, 1);
-	}
+	k_end(&a->end);
 }
 
 #endif

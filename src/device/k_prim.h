@@ -144,9 +144,10 @@ DEV uint32_t prim_wait_words(struct gantry_conn *c, const struct gantry_slot *s,
 			if (gantry_slot_is(*where, step))
 				break;
 		}
-		if (!shown)
+		if (!shown && dev_wait_is_long(&w)) {
 			prim_show(c, step, phase);
-		shown = 1;
+			shown = 1;
+		}
 		if (dev_wait(&w))
 			return GANTRY_ERR_ABORTED;
 	}
@@ -189,18 +190,24 @@ DEV int prim_credit(const struct dev_prims *p, struct gantry_conn *c)
 DEV uint32_t prim_wait_credit(struct dev_prims *p, struct gantry_conn *c)
 {
 	struct dev_wait w;
+	int shown = 0;
 
 	prim_open(p, c);
 	if (prim_credit(p, c))
 		return GANTRY_OK;
-	prim_show(c, c->step, GANTRY_KERNEL_WAIT_HEAD);
 	dev_wait_init(&w);
 	dev_wait_proxied(&w, (c->flags & GANTRY_CONN_PROXIED) != 0);
-	while (!prim_credit(p, c))
+	while (!prim_credit(p, c)) {
+		if (!shown && dev_wait_is_long(&w)) {
+			prim_show(c, c->step, GANTRY_KERNEL_WAIT_HEAD);
+			shown = 1;
+		}
 		if (dev_wait(&w))
 			return GANTRY_ERR_ABORTED;
+	}
 	dev_wait_done(&w);
-	prim_show(c, c->step, GANTRY_KERNEL_COPY);
+	if (shown)
+		prim_show(c, c->step, GANTRY_KERNEL_COPY);
 	return GANTRY_OK;
 }
 
@@ -471,11 +478,9 @@ DEV uint32_t prim_lines_begin(struct dev_prims *p, const struct prim_slice *s)
 	return r;
 }
 
-/* Lane 0, the first time that lines are late. Whose they are is not known; the first peer shows it. */
-DEV void prim_lines_late(const struct prim_slice *s, struct dev_wait *w, uint32_t phase)
+/* Lane 0, when lines are late. Whose they are is not known; the first peer shows it. */
+DEV void prim_lines_show(const struct prim_slice *s, uint32_t phase)
 {
-	if (phase != GANTRY_KERNEL_WAIT_DATA)
-		dev_wait_done(w);
 	if (s->nrecv)
 		prim_show(s->recv[0], s->recv[0]->step, phase);
 }
@@ -485,7 +490,7 @@ DEV uint32_t prim_lines(struct dev_prims *p, const struct prim_slice *s)
 	uint64_t at = p->proto == GANTRY_PROTO_LL ? dev_lane() : dev_lane() / dev_ll128_width();
 	uint64_t error = 0;
 	struct dev_wait w;
-	int late = 0;
+	int late = 0, shown = 0;
 
 	if (dev_lane() == 0)
 		error = prim_lines_begin(p, s);
@@ -496,9 +501,11 @@ DEV uint32_t prim_lines(struct dev_prims *p, const struct prim_slice *s)
 		if (!late)
 			dev_wait_init(&w);
 		if (dev_lane() == 0) {
-			if (!late) {
+			if (!late)
 				dev_wait_proxied(&w, s->nrecv && s->recv[0]->flags & GANTRY_CONN_PROXIED);
-				prim_lines_late(s, &w, GANTRY_KERNEL_WAIT_DATA);
+			if (!shown && dev_wait_is_long(&w)) {
+				prim_lines_show(s, GANTRY_KERNEL_WAIT_DATA);
+				shown = 1;
 			}
 			error = dev_wait(&w) ? GANTRY_ERR_ABORTED : GANTRY_OK;
 		}
@@ -509,7 +516,9 @@ DEV uint32_t prim_lines(struct dev_prims *p, const struct prim_slice *s)
 	}
 	if (dev_lane() == 0) {
 		if (late)
-			prim_lines_late(s, &w, GANTRY_KERNEL_COPY);
+			dev_wait_done(&w);
+		if (shown)
+			prim_lines_show(s, GANTRY_KERNEL_COPY);
 		prim_publish(p, s, NULL);
 	}
 	return GANTRY_OK;

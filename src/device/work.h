@@ -39,11 +39,18 @@ struct gantry_xfer_time {
 	uint32_t conn, op; /* conn 0: none */
 };
 
+/* How a launch says that it has ended, and that the memory of its arguments is free. */
+struct gantry_launch_end {
+	uint64_t *arrived; /* the device's own memory: blocks that have ended; 0 before and after the launch */
+	uint64_t *word;	   /* host memory: the last block stores `value`; NULL: nobody asks */
+	uint64_t value;
+};
+
 struct gantry_p2p_args {
 	struct gantry_xfer *xfers; /* read and written; sorted by block */
 	const uint32_t *first;	   /* blocks + 1 entries: block b does xfers[first[b]] .. xfers[first[b+1]-1] */
 	uint32_t *result;   /* host memory: the first error (gantry_result) and nothing else is stored, relaxed */
-	uint64_t *finished; /* host memory: each block adds 1 when it is done with xfers; may be NULL */
+	struct gantry_launch_end end;
 	const uint64_t
 		*after; /* begin when this is at least after_value: the launch before, on another stream; or NULL */
 	uint64_t after_value;
@@ -97,12 +104,12 @@ _Static_assert(sizeof(struct gantry_coll) % 8 == 0, "a GPU copies it in words");
 #endif
 
 struct gantry_coll_args {
-	const struct gantry_coll *colls; /* sorted by block */
-	const uint32_t *first;		 /* as in gantry_p2p_args, and so are the others */
-	uint32_t *result;
-	uint64_t *finished;
+	const struct gantry_coll *colls; /* one for each block; NULL: there is one block, and `one` is its share */
+	uint32_t *result;		 /* as in gantry_p2p_args, and so are the others */
+	struct gantry_launch_end end;
 	const uint64_t *after;
 	uint64_t after_value;
+	struct gantry_coll one; /* a small call need not wait for a read over PCIe */
 };
 
 /*

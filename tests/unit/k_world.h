@@ -47,7 +47,7 @@ struct rank {
 	struct gantry_xfer xfers[MAX_MESSAGES];
 	uint32_t first[3];
 	uint32_t result;
-	uint64_t finished;
+	uint64_t finished, arrived;
 	int block_of_xfer[MAX_MESSAGES];
 	int nxfers;
 	struct dev_team team[2];
@@ -452,7 +452,8 @@ static void world_launch(struct world *w)
 							 .eventcount = &k->eventcounts[b],
 							 .team = w->lanes > 1 ? &k->team[b] : NULL};
 			lane->args = (struct gantry_p2p_args){
-				.xfers = k->xfers, .first = k->first, .result = &k->result, .finished = &k->finished};
+				.xfers = k->xfers, .first = k->first, .result = &k->result,
+				.end = {.arrived = &k->arrived, .word = &k->finished, .value = w->blocks}};
 			CHECK_EQ(pthread_create(&lane->thread, NULL, lane_main, lane), 0);
 		}
 	}

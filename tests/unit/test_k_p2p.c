@@ -106,7 +106,7 @@ static void check_self(void)
 static void run_xfers(struct gantry_xfer *x, uint32_t n, uint32_t *abort_flag, uint32_t *result)
 {
 	uint32_t first[2] = {0, n};
-	struct gantry_p2p_args args = {.xfers = x, .first = first, .result = result, .finished = NULL};
+	struct gantry_p2p_args args = {.xfers = x, .first = first, .result = result};
 
 	dev_self = (struct dev_thread){.lanes = 1, .blocks = 1, .abort = abort_flag};
 	*result = GANTRY_OK;

@@ -130,6 +130,13 @@ DEV void dev_add(uint64_t *p, uint64_t v)
 {
 	asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
+DEV uint64_t dev_arrive(uint64_t *p)
+{
+	uint64_t before;
+
+	asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], 1;" : "=l"(before) : "l"(p) : "memory");
+	return before + 1;
+}
 /* All multiprocessors read the same timer. How finely it counts (32 ns, 1 us) is the driver's choice. */
 DEV uint64_t dev_clock(void)
 {
@@ -192,6 +199,10 @@ DEV void dev_wait_proxied(struct dev_wait *w, int yes)
 {
 	(void)w;
 	(void)yes;
+}
+DEV int dev_wait_is_long(const struct dev_wait *w)
+{
+	return w->n >= DEV_WAIT_ABORT;
 }
 DEV int dev_wait(struct dev_wait *w)
 {

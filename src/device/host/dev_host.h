@@ -149,6 +149,10 @@ DEV void dev_add(uint64_t *p, uint64_t v)
 {
 	__atomic_fetch_add(p, v, __ATOMIC_SEQ_CST);
 }
+DEV uint64_t dev_arrive(uint64_t *p)
+{
+	return __atomic_add_fetch(p, 1, __ATOMIC_ACQ_REL);
+}
 DEV void dev_publish(struct gantry_slot *s, uint64_t meta, uint64_t where)
 {
 	DEV_DELAY();
@@ -193,6 +197,11 @@ DEV void dev_wait_init(struct dev_wait *w)
 DEV void dev_wait_proxied(struct dev_wait *w, int yes)
 {
 	w->proxied = (uint32_t)yes;
+}
+DEV int dev_wait_is_long(const struct dev_wait *w)
+{
+	(void)w;
+	return 1;
 }
 DEV int dev_wait(struct dev_wait *w)
 {

@@ -159,7 +159,6 @@ static inline void gantry_mutex_unlock(struct gantry_mutex *m)
 
 /* Of any kind. */
 #define ASSERT_HELD(x) ASSERT(gantry_mutex_mine(&(x)->mutex))
-#define ASSERT_NOT_HELD(x) ASSERT(!GANTRY_CHECKED || !gantry_mutex_mine(&(x)->mutex))
 
 /* Threads that wait for what a mutex of any kind guards. Zeroed is one that nobody waits for. As with pthread_cond_t, a
  * wait may end for no reason. */

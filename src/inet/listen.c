@@ -22,8 +22,7 @@ static const uint64_t stranger_ns = 5000 * (uint64_t)MS, crowd_ns = 100 * MS, ti
 
 static struct gantry_list ports GUARDED_BY(loop_mu) = {&ports, &ports};
 static struct gantry_list services GUARDED_BY(loop_mu) = {&services, &services}; /* those with a port open */
-static struct gantry_list conns GUARDED_BY(loop_mu) = {&conns, &conns};
-static int nstrangers GUARDED_BY(loop_mu); /* of conns: those that have not proved to be peers */
+struct inet_arrivals inet_arrivals GUARDED_BY(loop_mu) = {.conns = {&inet_arrivals.conns, &inet_arrivals.conns}};
 static uint64_t ticked GUARDED_BY(loop_mu);
 uint64_t inet_strangers;
 
@@ -33,7 +32,7 @@ static void conn_free(struct inet_conn *c) REQUIRES(loop_mu)
 {
 	inet_source_close(&c->source);
 	gantry_list_remove(&c->node);
-	nstrangers -= !c->shake.proved;
+	inet_arrivals.strangers -= !c->shake.proved;
 	free(c);
 }
 
@@ -143,7 +142,7 @@ static enum inet_event move(struct inet_conn *c) REQUIRES(loop_mu)
 	if (inet_loop.parting && c->shake.state == INET_HEAR_PROOF)
 		return INET_AGAIN;
 	event = inet_handshake_move(&c->shake, c->source.fd);
-	nstrangers -= !was && c->shake.proved;
+	inet_arrivals.strangers -= !was && c->shake.proved;
 	return event;
 }
 
@@ -164,7 +163,7 @@ void inet_conn_challenge(struct inet_conn *c, const struct inet_key *key)
 
 	ASSERT_HELD(&inet_loop.mu);
 	event = inet_handshake_challenge(&c->shake, key);
-	nstrangers -= c->shake.proved;
+	inet_arrivals.strangers -= c->shake.proved;
 	act(c, event == INET_AGAIN ? move(c) : event);
 }
 
@@ -193,9 +192,9 @@ bool inet_conn_accept(struct inet_conn *c, const void *payload, size_t size)
 
 struct inet_conn *inet_conn_waiting(const struct inet_service *s, const struct inet_conn *after)
 {
-	const struct gantry_list *pos = after ? after->node.next : conns.next;
+	const struct gantry_list *pos = after ? after->node.next : inet_arrivals.conns.next;
 
-	for (; pos != &conns; pos = pos->next) {
+	for (; pos != &inet_arrivals.conns; pos = pos->next) {
 		struct inet_conn *c = gantry_container(pos, struct inet_conn, node);
 
 		if (c->service == s && c->shake.state == INET_OWES_ANSWER)
@@ -206,19 +205,9 @@ struct inet_conn *inet_conn_waiting(const struct inet_service *s, const struct i
 
 void inet_conns_drop(const struct inet_service *s, uint64_t tag)
 {
-	gantry_list_each_entry_safe (c, &conns, struct inet_conn, node)
+	gantry_list_each_entry_safe (c, &inet_arrivals.conns, struct inet_conn, node)
 		if (c->service == s && c->tag == tag)
 			conn_free(c);
-}
-
-int inet_conns_count(int *ret_strangers)
-{
-	int n = 0;
-
-	gantry_list_each (pos, &conns)
-		n++;
-	*ret_strangers = nstrangers;
-	return n;
 }
 
 /* ---- accepting ---- */
@@ -226,7 +215,7 @@ int inet_conns_count(int *ret_strangers)
 /* All places are taken: the oldest stranger goes, if it has had its time. */
 static bool make_room(void) REQUIRES(loop_mu)
 {
-	gantry_list_each_entry (c, &conns, struct inet_conn, node) {
+	gantry_list_each_entry (c, &inet_arrivals.conns, struct inet_conn, node) {
 		if (c->shake.proved)
 			continue;
 		if (inet_loop.now - c->since < crowd_ns)
@@ -269,8 +258,8 @@ static void take_in(struct inet_port *p, int fd, const struct gantry_addr *addr)
 	c->since = inet_loop.now;
 	c->deadline = inet_loop.now + stranger_ns;
 	inet_handshake_start_server(&c->shake);
-	gantry_list_append(&conns, &c->node);
-	nstrangers++;
+	gantry_list_append(&inet_arrivals.conns, &c->node);
+	inet_arrivals.strangers++;
 	if (inet_source_add(&c->source, EPOLLIN) != GANTRY_OK)
 		conn_free(c);
 }
@@ -285,7 +274,7 @@ static void port_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
 		socklen_t len = sizeof(addr);
 		int fd;
 
-		if (nstrangers >= STRANGERS_MAX && !make_room()) {
+		if (inet_arrivals.strangers >= STRANGERS_MAX && !make_room()) {
 			pause_port(p);
 			return;
 		}
@@ -305,7 +294,7 @@ static void port_ready(struct inet_source *s, uint32_t events) REQUIRES(loop_mu)
 
 static uint64_t next_due(void) REQUIRES(loop_mu)
 {
-	bool waits = !gantry_list_empty(&conns);
+	bool waits = !gantry_list_empty(&inet_arrivals.conns);
 
 	gantry_list_each (pos, &ports)
 		waits |= gantry_container(pos, struct inet_port, node)->paused;
@@ -329,7 +318,7 @@ static void pass(void) REQUIRES(loop_mu)
 	if (!inet_due(next_due()))
 		return;
 	ticked = inet_loop.now;
-	gantry_list_each_entry_safe (c, &conns, struct inet_conn, node)
+	gantry_list_each_entry_safe (c, &inet_arrivals.conns, struct inet_conn, node)
 		if (inet_loop.now > c->deadline)
 			too_late(c);
 	gantry_list_each_entry (p, &ports, struct inet_port, node) {
@@ -346,19 +335,19 @@ static int busy(void) REQUIRES(loop_mu)
 
 static void drop_conns(void) REQUIRES(loop_mu)
 {
-	gantry_list_each_safe (pos, &conns)
+	gantry_list_each_safe (pos, &inet_arrivals.conns)
 		conn_free(gantry_container(pos, struct inet_conn, node));
 }
 
 static void in_child(void) REQUIRES(loop_mu)
 {
 	inet_abandon(&ports);
-	inet_abandon(&conns);
+	inet_abandon(&inet_arrivals.conns);
 	gantry_list_each_entry_safe (s, &services, struct inet_service, node) {
 		s->refs = 0;
 		gantry_list_remove(&s->node);
 	}
-	nstrangers = 0;
+	inet_arrivals.strangers = 0;
 }
 
 static struct inet_client client = {
@@ -432,13 +421,13 @@ void inet_port_put(struct inet_service *s, struct inet_port *p)
 		return;
 	if (!--s->refs) {
 		gantry_list_remove(&s->node);
-		gantry_list_each_entry_safe (c, &conns, struct inet_conn, node)
+		gantry_list_each_entry_safe (c, &inet_arrivals.conns, struct inet_conn, node)
 			if (c->service == s)
 				conn_free(c);
 	}
 	if (--p->refs)
 		return;
-	gantry_list_each_entry (c, &conns, struct inet_conn, node)
+	gantry_list_each_entry (c, &inet_arrivals.conns, struct inet_conn, node)
 		if (c->port == p)
 			c->port = NULL;
 	inet_source_close(&p->source);

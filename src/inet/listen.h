@@ -57,6 +57,12 @@ struct inet_conn {
 	struct inet_handshake shake;
 };
 
+/* Those that no service has taken yet. */
+extern struct inet_arrivals {
+	struct gantry_list conns;
+	int strangers; /* of these: those that have not proved to be peers */
+} inet_arrivals GUARDED_BY(loop_mu);
+
 /* Connections refused before they proved to be peers, so far; relaxed. */
 extern uint64_t inet_strangers;
 
@@ -77,7 +83,5 @@ int inet_conn_take(struct inet_conn *c) REQUIRES(loop_mu);
 struct inet_conn *inet_conn_waiting(const struct inet_service *s, const struct inet_conn *after) REQUIRES(loop_mu);
 /* Those with this tag are dropped: what they were for, or their key, is gone. */
 void inet_conns_drop(const struct inet_service *s, uint64_t tag) REQUIRES(loop_mu);
-/* For tests: how many there are, and how many of them have not proved themselves. */
-int inet_conns_count(int *ret_strangers) REQUIRES(loop_mu);
 
 #endif

@@ -164,9 +164,6 @@ static inline uint64_t devmem_pool_page_offset(const struct devmem_pool *p, uint
 {
 	return p->landing_base + (uint64_t)page * DEVMEM_LANDING_PAGE;
 }
-/* All landing pages are back, and flows that have ended gave every fragment back. Says so in the log, as the end of a
- * pool does. */
-int devmem_pool_is_whole(struct devmem_pool *p);
 
 /*
  * The descriptors of one message: fragments in, entries for the unpack kernel out.

@@ -111,9 +111,9 @@ static int count(const struct gantry_list *list)
 
 static void check_engine(void) REQUIRES(loop_mu)
 {
-	int strangers;
+	int strangers = inet_arrivals.strangers;
 
-	MUST(inet_conns_count(&strangers) >= strangers && strangers >= 0 && strangers <= STRANGERS);
+	MUST(count(&inet_arrivals.conns) >= strangers && strangers >= 0 && strangers <= STRANGERS);
 }
 
 static int has_secret(void)
@@ -165,7 +165,6 @@ struct snapshot {
 static struct snapshot look(void)
 {
 	struct snapshot s;
-	int strangers;
 
 	memset(&s, 0, sizeof(s));
 	s.links = count(&tcp_network.links);
@@ -173,7 +172,7 @@ static struct snapshot look(void)
 	s.shareable = count(&tcp_network.shareable);
 	s.lingering = count(&tcp_network.lingering);
 	inet_loop_lock();
-	s.proved = inet_conns_count(&strangers) - strangers;
+	s.proved = count(&inet_arrivals.conns) - inet_arrivals.strangers;
 	inet_loop_unlock();
 	for (int i = 0; i < LISTENERS; i++) {
 		const struct tcp_listener *l = run.listeners[i];
@@ -569,7 +568,6 @@ static void begin(uint8_t how) UNCHECKED
 static void finish(void) UNCHECKED
 {
 	struct tcp_network *e = &tcp_network;
-	int strangers;
 
 	for (int i = 0; i < LISTENERS; i++)
 		if (run.listeners[i])
@@ -588,7 +586,7 @@ static void finish(void) UNCHECKED
 	MUST(!count(&e->links) && !count(&e->opening) && !count(&e->shareable) && !count(&e->lingering));
 	MUST(!count(&e->connectors));
 	inet_loop_lock();
-	MUST(!inet_conns_count(&strangers));
+	MUST(gantry_list_empty(&inet_arrivals.conns));
 	inet_loop_unlock();
 	e->key.auth = INET_AUTH_NONE;
 	session.on = 0;

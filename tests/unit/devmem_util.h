@@ -7,6 +7,7 @@
 #define GANTRY_TESTS_DEVMEM_UTIL_H
 
 #include "net/devmem_rx.h"
+#include "pool_whole.h"
 #include "test.h"
 
 /* Guarded fields are looked at while no other thread runs. */

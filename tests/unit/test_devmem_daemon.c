@@ -516,7 +516,7 @@ void tests_begin(void)
 	CHECK_EQ(chmod(dir, 0755), 0); /* other users may reach the socket */
 	snprintf(path, sizeof(path), "%s/socket", dir);
 	snprintf(state, sizeof(state), "%s/state", dir);
-	devmem_journal_set_dir(state);
+	devmem_journal_dir_for_tests = state;
 	devmem_sys_for_tests = make_fake;
 	fake_nic_init(&shared->nic);
 }

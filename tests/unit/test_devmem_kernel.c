@@ -501,7 +501,7 @@ int main(void)
 		SKIP("built without libmnl");
 	}
 #endif
-	devmem_journal_set_dir(test_folder());
+	devmem_journal_dir_for_tests = test_folder();
 	fake_nic_init(&nic);
 	device_ops.dmabuf_export = fake_export;
 	device.ops = &device_ops;

@@ -76,7 +76,7 @@ TEST(landing_pages)
 	CHECK_OK(devmem_pool_get_from(host, &fake_source, &p));
 	CHECK(p->memory.host != NULL); /* the host device: its memory is ours too */
 	CHECK(p->bounce == NULL);
-	CHECK_EQ(devmem_pool_is_whole(p), 1);
+	CHECK_EQ(pool_is_whole(p), 1);
 	CHECK_EQ(devmem_pool_take(p, 257, pages), -1);
 	CHECK_EQ(devmem_pool_take(p, 254, pages), 0);
 	for (uint32_t i = 0; i < 254; i++)
@@ -84,10 +84,10 @@ TEST(landing_pages)
 	CHECK_EQ(devmem_pool_take(p, 3, more), -1);
 	CHECK_EQ(devmem_pool_take(p, 2, more), 0);
 	CHECK_EQ(devmem_pool_take(p, 1, more), -1);
-	CHECK_EQ(devmem_pool_is_whole(p), 0);
+	CHECK_EQ(pool_is_whole(p), 0);
 	devmem_pool_give(p, more, 2);
 	devmem_pool_give(p, pages, 254);
-	CHECK_EQ(devmem_pool_is_whole(p), 1);
+	CHECK_EQ(pool_is_whole(p), 1);
 	CHECK_EQ(devmem_pool_take(p, 4, more), 0);
 	CHECK_EQ(more[3], 3); /* in order again */
 	devmem_pool_give(p, more, 4);

@@ -531,7 +531,7 @@ void tests_begin(void)
 {
 	CHECK_OK(gantry_params_load(0));
 	dir = test_folder();
-	devmem_journal_set_dir(dir);
+	devmem_journal_dir_for_tests = dir;
 	devmem_sys_for_tests = make_fake;
 	CHECK_OK(gantry_addr_parse("192.0.2.2:256", &tuple.src));
 	CHECK_OK(gantry_addr_parse("192.0.2.1:512", &tuple.dst));

@@ -37,7 +37,7 @@ static void tear_down(void)
 	devmem_table_free(&w.t);
 	CHECK_OK(devmem_tokens_flush(&w.tokens));
 	CHECK_EQ(w.flow->out, 0);
-	CHECK_EQ(devmem_pool_is_whole(w.pool), 1);
+	CHECK_EQ(pool_is_whole(w.pool), 1);
 	devmem_tokens_free(&w.tokens);
 	free(w.flow);
 	free(w.dst);

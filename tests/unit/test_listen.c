@@ -100,17 +100,18 @@ static int strangers(void)
 	int n;
 
 	inet_loop_lock();
-	inet_conns_count(&n);
+	n = inet_arrivals.strangers;
 	inet_loop_unlock();
 	return n;
 }
 
 static int conns(void)
 {
-	int n, ignored;
+	int n = 0;
 
 	inet_loop_lock();
-	n = inet_conns_count(&ignored);
+	gantry_list_each (pos, &inet_arrivals.conns)
+		n++;
 	inet_loop_unlock();
 	return n;
 }

@@ -107,7 +107,7 @@ static void pool_is_back(struct devmem_pool *pool)
 {
 	UNTIL(links_are_gone());
 	CHECK_EQ(pool->refs, 1);
-	CHECK(devmem_pool_is_whole(pool));
+	CHECK(pool_is_whole(pool));
 }
 
 /* Both, either, or neither side in device memory: bytes, and what the link looks like. */

@@ -216,7 +216,7 @@ static void pool_ends_whole(void) UNCHECKED
 	CHECK_OK(devmem_pool_get(dev, GANTRY_NET_UNPACK_EMULATED, &pool));
 	UNTIL(links_are_gone()); /* with what they had of the pool */
 	CHECK_EQ(pool->refs, 1);
-	CHECK(devmem_pool_is_whole(pool));
+	CHECK(pool_is_whole(pool));
 	for (int i = 0; i < pool->nparts; i++) {
 		struct emu_binding *b = gantry_container(pool->parts[i].binding, struct emu_binding, pub);
 

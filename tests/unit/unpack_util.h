@@ -12,6 +12,7 @@
 #include "net/emulated/emulated.h"
 #include "net/tcp/flow.h"
 #include "net/tcp/unpack.h"
+#include "pool_whole.h"
 
 /* Guarded fields are looked at while no other thread runs. */
 #ifdef __clang__

@@ -23,12 +23,7 @@
 
 enum { CREATE_TRIES = 10000 };
 
-static char test_dir[DEVMEM_PATH_MAX / 2];
-
-void devmem_journal_set_dir(const char *dir)
-{
-	snprintf(test_dir, sizeof(test_dir), "%s", dir ? dir : "");
-}
+const char *devmem_journal_dir_for_tests;
 
 /* The folder, made if need be. Only its owner may write to it: what is in there is done with the NIC. */
 static int journal_dir(char *ret, size_t len)
@@ -37,8 +32,8 @@ static int journal_dir(char *ret, size_t len)
 	struct stat st;
 	int n;
 
-	if (*test_dir)
-		n = snprintf(ret, len, "%s", test_dir);
+	if (devmem_journal_dir_for_tests)
+		n = snprintf(ret, len, "%s", devmem_journal_dir_for_tests);
 	else if (run && *run == '/')
 		n = snprintf(ret, len, "%s/gantry", run);
 	else

@@ -185,8 +185,8 @@ static void describe_parts(const struct devmem_pool *p, char *text, size_t len)
 	}
 }
 
-/* One line: is everything back? */
-static int say_whole(struct devmem_pool *p, const char *when) REQUIRES(devmem_pools_mu)
+/* One line, at the end: is everything back? */
+static void say_whole(struct devmem_pool *p) REQUIRES(devmem_pools_mu)
 {
 	char text[512];
 	uint64_t abandoned = 0;
@@ -198,12 +198,11 @@ static int say_whole(struct devmem_pool *p, const char *when) REQUIRES(devmem_po
 	devmem_pool_mu_lock(&p->mu);
 	out = p->npages - p->nfree;
 	LOG_INFO(NET,
-		 "page pool of %s%s: %s: %u of %u landing pages are out, %" PRIu64
+		 "page pool of %s ends: %s: %u of %u landing pages are out, %" PRIu64
 		 " fragments were never given back; most landing pages at a time %u, refused %" PRIu64 " times%s",
-		 p->device->name, when, out || abandoned ? "the pool is NOT whole" : "the pool is whole", out,
-		 p->npages, abandoned, p->npages - p->lowest, p->refused, text);
+		 p->device->name, out || abandoned ? "the pool is NOT whole" : "the pool is whole", out, p->npages,
+		 abandoned, p->npages - p->lowest, p->refused, text);
 	devmem_pool_mu_unlock(&p->mu);
-	return !out && !abandoned;
 }
 
 gantry_result devmem_settle(const struct devmem_binding *b)
@@ -224,7 +223,7 @@ void devmem_pool_put(struct devmem_pool *p)
 	devmem_pools_mu_lock(&list_mu);
 	if (--p->refs == 0) {
 		gantry_list_remove(&p->link);
-		say_whole(p, " ends");
+		say_whole(p);
 		destroy(p);
 	}
 	devmem_pools_mu_unlock(&list_mu);
@@ -296,14 +295,4 @@ void devmem_pool_give(struct devmem_pool *p, const uint32_t *pages, uint32_t n)
 	for (uint32_t i = n; i > 0 && p->nfree < p->npages; i--)
 		p->free_pages[p->nfree++] = pages[i - 1];
 	devmem_pool_mu_unlock(&p->mu);
-}
-
-int devmem_pool_is_whole(struct devmem_pool *p)
-{
-	int whole;
-
-	devmem_pools_mu_lock(&list_mu);
-	whole = say_whole(p, "");
-	devmem_pools_mu_unlock(&list_mu);
-	return whole;
 }

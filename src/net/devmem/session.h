@@ -50,8 +50,8 @@ struct devmem_journal {
 	uint32_t lines;
 };
 
-/* Where the files are; NULL: as above. For tests, before anything else. */
-void devmem_journal_set_dir(const char *dir);
+/* Where the files are; NULL: as above. Set before anything else. */
+extern const char *devmem_journal_dir_for_tests;
 /* 0, or errno: there is no folder, and base is "". */
 int devmem_journal_init(struct devmem_journal *j, const char *nic);
 /* The NIC's lock, or -1: could not be had. To be closed. */

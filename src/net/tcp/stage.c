@@ -161,17 +161,6 @@ void tcp_stage_give(struct tcp_stage *s, struct gantry_piece *b)
 	stage_mu_unlock(&s->mu);
 }
 
-uint64_t tcp_stage_taken(struct tcp_stage *s)
-{
-	uint64_t taken;
-
-	stage_mu_lock(&s->mu);
-	sweep(s);
-	taken = s->pool.taken;
-	stage_mu_unlock(&s->mu);
-	return taken;
-}
-
 /* ---- of a link ---- */
 
 gantry_result tcp_link_stage(struct tcp_link *l, struct gantry_device *dev)

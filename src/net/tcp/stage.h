@@ -29,8 +29,6 @@ void tcp_stage_put(struct tcp_stage *s); /* NULL is fine. The last one waits for
 gantry_result tcp_stage_copy(struct tcp_stage *s, const void *src, uint64_t size, struct gantry_piece **ret_piece);
 gantry_result tcp_stage_ready(struct tcp_stage *s, struct gantry_piece *b); /* AGAIN: the copy is under way */
 void tcp_stage_give(struct tcp_stage *s, struct gantry_piece *b);
-/* Bytes of pieces that are not free, for tests and the log. */
-uint64_t tcp_stage_taken(struct tcp_stage *s);
 
 /* The link will send memory of this device. */
 gantry_result tcp_link_stage(struct tcp_link *l, struct gantry_device *dev);

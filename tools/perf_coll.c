@@ -281,6 +281,8 @@ static const struct perf_column columns[] = {
 	{"transport", "", "transport", PERF_WORD, -9, FIELD(row.transport)},
 	{"mode", "", "mode", PERF_WORD, -10, FIELD(row.mode)},
 	{"proto", "", "proto", PERF_WORD, -9, FIELD(row.proto)},
+	{NULL, "", "algo", PERF_WORD, 0, FIELD(row.algo)},
+	{NULL, "", "paths", PERF_WORD, 0, FIELD(row.paths)},
 	{NULL, "", "ranks", PERF_COUNT, 0, FIELD(ranks)},
 	{NULL, "", "device", PERF_NAME, 0, FIELD(device)},
 	/* The last: --explain. */

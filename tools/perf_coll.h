@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "comm/report.h"
 #include "gantry/comm.h"
 #include "perf_comm.h"
 #include "perf_util.h"
@@ -139,6 +140,7 @@ struct pcoll_row {
 	struct pcoll_figures place[2]; /* by enum pcoll_places: out of place, in place */
 	char first_wrong[256];
 	char transport[32], mode[32], proto[32];
+	char algo[64], paths[64]; /* comm_path_name's words */
 };
 
 /* What one rank found out over one phase. */
@@ -150,6 +152,7 @@ struct pcoll_sample {
 	uint32_t crc, has_crc; /* of the result */
 	char first_wrong[256];
 	struct gantry_comm_counters counters;
+	uint64_t paths[COMM_PATHS];
 	char transport[32];
 };
 

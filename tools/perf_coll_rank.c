@@ -195,20 +195,32 @@ static void transports(const struct pcoll_rank *rk, char *buf, size_t len)
 	perf_comm_join(buf, len, buf[0] ? "" : "self");
 }
 
-/* Since `before`. */
-static void count_used(const struct pcoll_rank *rk, const struct gantry_comm_counters *before, struct pcoll_sample *s)
-{
-	s->counters.struct_size = sizeof(s->counters);
-	gantry_comm_get_counters(rk->base.comm, &s->counters);
-	perf_comm_counters_add(&s->counters, before, -1);
-	transports(rk, s->transport, sizeof(s->transport));
-}
-
-/* By all ranks, in all repeats. */
+/* What collectives used: by one rank, or by all of them in all repeats. */
 struct used {
 	struct gantry_comm_counters counters;
+	uint64_t paths[COMM_PATHS];
 	char transport[32];
 };
+
+static void count_so_far(const struct pcoll_rank *rk, struct used *ret)
+{
+	ret->counters.struct_size = sizeof(ret->counters);
+	gantry_comm_get_counters(rk->base.comm, &ret->counters);
+	comm_paths(rk->base.comm, ret->paths);
+}
+
+/* Since `before`. */
+static void count_used(const struct pcoll_rank *rk, const struct used *before, struct pcoll_sample *s)
+{
+	struct used now;
+
+	count_so_far(rk, &now);
+	s->counters = now.counters;
+	perf_comm_counters_add(&s->counters, &before->counters, -1);
+	for (int i = 0; i < COMM_PATHS; i++)
+		s->paths[i] = now.paths[i] - before->paths[i];
+	transports(rk, s->transport, sizeof(s->transport));
+}
 
 static void add_used(const struct pcoll_rank *rk, struct used *used)
 {
@@ -217,6 +229,8 @@ static void add_used(const struct pcoll_rank *rk, struct used *used)
 		char names[sizeof(s->transport) + 1], *rest = names, *name;
 
 		perf_comm_counters_add(&used->counters, &s->counters, 1);
+		for (int path = 0; path < COMM_PATHS; path++)
+			used->paths[path] += s->paths[path];
 		snprintf(names, sizeof(names), "%s", s->transport);
 		while ((name = strsep(&rest, "+")))
 			perf_comm_join(used->transport, sizeof(used->transport), name);
@@ -228,6 +242,10 @@ static void show_used(const struct used *used, struct pcoll_row *row)
 	perf_comm_mode_name(&used->counters, row->mode, sizeof(row->mode));
 	perf_comm_proto_name(&used->counters, row->proto, sizeof(row->proto));
 	memcpy(row->transport, used->transport, sizeof(row->transport));
+	row->algo[0] = row->paths[0] = 0;
+	for (int i = 0; i < COMM_PATHS; i++)
+		if (used->paths[i])
+			perf_comm_join(i < COLL_ALGOS ? row->algo : row->paths, sizeof(row->paths), comm_path_name(i));
 }
 
 /* ---- checking ---- */
@@ -394,15 +412,14 @@ static void judge(struct pcoll_rank *rk, const struct run *u, struct pcoll_row *
 
 static gantry_result check(struct pcoll_rank *rk, struct run *u, struct pcoll_row *row)
 {
-	struct gantry_comm_counters counters = GANTRY_COMM_COUNTERS_INIT;
 	struct pcoll_sample s;
-	struct used used;
+	struct used start, used;
 	uint32_t before = 0;
 
 	memset(&s, 0, sizeof(s));
 	memset(&used, 0, sizeof(used));
 	perf_phase(rk->base.state, "checking", u->c->bytes);
-	gantry_comm_get_counters(rk->base.comm, &counters);
+	count_so_far(rk, &start);
 	for (int round = 0; round < ROUNDS && u->c->what != PCOLL_BARRIER; round++) {
 		u->skew = round ? perf_comm_type_bytes(u->c->type) : 0;
 		TRY_NOW(check_round(rk, u, &s));
@@ -415,7 +432,7 @@ static gantry_result check(struct pcoll_rank *rk, struct run *u, struct pcoll_ro
 	u->skew = 0;
 	if (u->c->what == PCOLL_BARRIER)
 		TRY_NOW(check_barrier(rk, u, &s));
-	count_used(rk, &counters, &s);
+	count_used(rk, &start, &s);
 	TRY_NOW(perf_rank_share(&rk->base, &s));
 	judge(rk, u, row);
 	add_used(rk, &used);
@@ -446,13 +463,13 @@ static gantry_result run_calls(struct pcoll_rank *rk, const struct run *u, uint6
 /* All ranks make n calls; *ret_ns is the time of the slowest, on every rank, where samples then are. */
 static gantry_result timed(struct pcoll_rank *rk, const struct run *u, uint64_t n, uint64_t *ret_ns)
 {
-	struct gantry_comm_counters before = GANTRY_COMM_COUNTERS_INIT;
+	struct used before;
 	struct pcoll_sample s;
 	uint64_t start;
 
 	memset(&s, 0, sizeof(s));
 	TRY_NOW(perf_rank_sync(&rk->base));
-	gantry_comm_get_counters(rk->base.comm, &before);
+	count_so_far(rk, &before);
 	start = gantry_now_ns();
 	TRY_NOW(run_calls(rk, u, n));
 	s.ns = gantry_now_ns() - start;
@@ -607,8 +624,8 @@ static gantry_result run_case(struct pcoll_rank *rk, size_t number)
 {
 	const struct pcoll_case *c = &rk->opts->cases[number];
 	/* all_to_all in place sends what it has received already: no result to be checked. */
-	const int places = c->what == PCOLL_BARRIER || c->what == PCOLL_ALL_TO_ALL ? PCOLL_OUT_OF_PLACE
-										    : rk->opts->places;
+	const int places =
+		c->what == PCOLL_BARRIER || c->what == PCOLL_ALL_TO_ALL ? PCOLL_OUT_OF_PLACE : rk->opts->places;
 	struct pcoll_row row;
 
 	memset(&row, 0, sizeof(row));

@@ -430,6 +430,18 @@ static uint32_t lanes_for(const struct comm_call *call)
 	return n < LANES_MIN ? LANES_MIN : (uint32_t)(n + 31) / 32 * 32;
 }
 
+static void count_paths(const struct comm_call *call, const struct gantry_coll *share)
+{
+	uint64_t *paths = call->comm->coll.paths, step = call->choice.step_bytes;
+	uint64_t bytes = (share->count < share->chunk ? share->count : share->chunk) * coll_type_bytes(call->type);
+
+	store_relaxed(&paths[call->choice.algo], paths[call->choice.algo] + 1);
+	if (share->slice_steps > 1 && bytes > step)
+		store_relaxed(&paths[COMM_PATH_SLICES], paths[COMM_PATH_SLICES] + 1);
+	if (bytes > share->slice_steps * step)
+		store_relaxed(&paths[COMM_PATH_CHUNKS], paths[COMM_PATH_CHUNKS] + 1);
+}
+
 gantry_result comm_coll_enqueue(const struct comm_call *call)
 {
 	struct gantry_comm *comm = call->comm;
@@ -456,6 +468,7 @@ gantry_result comm_coll_enqueue(const struct comm_call *call)
 	ptr = choose_ptr(call);
 	for (uint32_t ch = 0; ch < channels; ch++)
 		plan_share(call, ch, ptr, &shares[ch]);
+	count_paths(call, &shares[0]);
 	TRY_NOW(append_ops(call, shares, &launch.drives));
 	launch.lanes = lanes_for(call);
 	if (channels == 1)

@@ -125,14 +125,28 @@ struct comm_op {
 	const void *at; /* on the device; NULL: `scalar` it is */
 };
 
+/* Paths that collectives take, counted: the algorithms come first (enum coll_algo_id). */
+enum comm_path {
+	COMM_PATH_SLICES = COLL_ALGOS, /* slices of more than one step */
+	COMM_PATH_CHUNKS,	       /* chunks of more than one slice */
+	COMM_PATHS_OF_COMM,
+	/* What the transport net of the process did: struct gantry_net_counts. */
+	COMM_PATH_POOL = COMM_PATHS_OF_COMM,
+	COMM_PATH_POOL_MIXED,
+	COMM_PATH_GROUPED,
+	COMM_PATH_RAILS,
+	COMM_PATHS
+};
+
 /* What a communicator does for collectives; coll.c's. */
 struct comm_coll {
 	struct coll_topo topo; /* by place */
 	int *order;	       /* by place: the rank */
 	struct coll_model model;
 	struct gantry_list plans, ops;
-	uint64_t calls; /* collectives so far; the same on all ranks */
-	void *word;	/* the barrier's, device memory */
+	uint64_t calls;			    /* collectives so far; the same on all ranks */
+	void *word;			    /* the barrier's, device memory */
+	uint64_t paths[COMM_PATHS_OF_COMM]; /* relaxed: reports look */
 };
 
 struct gantry_comm {

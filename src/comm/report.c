@@ -28,6 +28,7 @@
 #include "base/log.h"
 #include "base/trace.h"
 #include "comm/report.h"
+#include "transport/transport.h"
 
 #define READ(x) load_relaxed(&(x))
 
@@ -197,6 +198,29 @@ gantry_result gantry_comm_get_counters(struct gantry_comm *comm, struct gantry_c
 	return STRUCT_GIVE(ret, &own, gantry_comm_counters);
 }
 
+void comm_paths(const struct gantry_comm *comm, uint64_t ret[COMM_PATHS])
+{
+	struct gantry_net_counts net;
+
+	for (int i = 0; i < COMM_PATHS_OF_COMM; i++)
+		ret[i] = READ(comm->coll.paths[i]);
+	gantry_transport_net_counts(&net);
+	ret[COMM_PATH_POOL] = net.pool_pieces;
+	ret[COMM_PATH_POOL_MIXED] = net.pool_mixed;
+	ret[COMM_PATH_GROUPED] = net.grouped;
+	ret[COMM_PATH_RAILS] = net.rails;
+}
+
+const char *comm_path_name(int path)
+{
+	static const char *const names[COMM_PATHS] = {
+		[COMM_PATH_SLICES] = "slices",	  [COMM_PATH_CHUNKS] = "chunks",   [COMM_PATH_POOL] = "pool",
+		[COMM_PATH_POOL_MIXED] = "mixed", [COMM_PATH_GROUPED] = "grouped", [COMM_PATH_RAILS] = "rails",
+	};
+
+	return path < COLL_ALGOS ? coll_algos[path]->name : names[path];
+}
+
 /* ---- the report ---- */
 
 static const char *const phase_names[] = {
@@ -249,6 +273,29 @@ static void begin_line(struct gantry_json *j, const struct gantry_comm *comm, co
 	gantry_json_int(j, "rank", comm->rank);
 }
 
+static void put_counts(struct gantry_comm *comm, struct gantry_json *j)
+{
+	struct gantry_proxy_stats stats = {0};
+	uint64_t paths[COMM_PATHS];
+
+	comm_paths(comm, paths);
+	gantry_json_open(j, "paths", '{');
+	for (int i = 0; i < COMM_PATHS; i++)
+		if (paths[i])
+			gantry_json_uint(j, comm_path_name(i), paths[i]);
+	gantry_json_close(j, '}');
+	if (comm->proxy)
+		gantry_proxy_get_stats(comm->proxy, &stats);
+	gantry_json_open(j, "progress", '{');
+	gantry_json_uint(j, "passes", stats.passes);
+	gantry_json_uint(j, "worked", stats.worked);
+	gantry_json_uint(j, "sleeps", stats.sleeps);
+	gantry_json_uint(j, "wakes", stats.wakes);
+	gantry_json_uint(j, "batches", stats.batches);
+	gantry_json_uint(j, "ops", stats.ops);
+	gantry_json_close(j, '}');
+}
+
 static void put_comm(struct gantry_comm *comm, FILE *f)
 {
 	char text[COMM_ERROR_TEXT] = "";
@@ -269,6 +316,7 @@ static void put_comm(struct gantry_comm *comm, FILE *f)
 	gantry_json_str(&j, "text", text);
 	gantry_json_int(&j, "launches_running", comm_look_launches(comm));
 	gantry_json_uint(&j, "proxy_pending", comm->group ? gantry_proxy_group_pending(comm->group) : 0);
+	put_counts(comm, &j);
 	gantry_json_end(&j);
 }
 

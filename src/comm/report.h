@@ -57,6 +57,9 @@ uint64_t comm_look_sum(struct gantry_comm *comm, int *ret_connecting);
 int comm_look_launches(struct gantry_comm *comm);
 
 const char *comm_waits_name(enum comm_waits w);
+/* By enum comm_path. */
+void comm_paths(const struct gantry_comm *comm, uint64_t ret[COMM_PATHS]);
+const char *comm_path_name(int path);
 /* "by":{"simple normal":3,...}: what is not zero. */
 void comm_json_steps(struct gantry_json *j, const uint64_t by[GANTRY_PROTOS][GANTRY_MODES]);
 /* gantry_comm_report for gantry_file_write: says nothing of a file that is full. */

@@ -151,7 +151,7 @@ static gantry_result link_connect(struct gantry_connector *c, struct net_link *l
 	if (c->send && !l->handle[0] && !memcmp(l->handle, l->handle + 1, sizeof(l->handle) - 1))
 		memcpy(l->handle, info->handle, sizeof(l->handle)); /* the network keeps its state in it */
 	if (c->send && l->dev < 0)
-		TRY(net_rails_choose(l->context, info, is_here(c), &l->dev));
+		TRY(net_rails_choose(l->context, info, is_here(c), &l->dev, &l->rails));
 	if (c->send)
 		TRY(net->ops->connect(net, l->context->ctx, l->dev, l->handle, &l->comm, NULL));
 	else

@@ -60,6 +60,12 @@ void gantry_transport_net_counts(struct gantry_net_counts *ret)
 	ret->pool_mixed = load_relaxed(&counts.pool_mixed);
 	ret->recvs = load_relaxed(&counts.recvs);
 	ret->grouped = load_relaxed(&counts.grouped);
+	ret->rails = load_relaxed(&counts.rails);
+}
+
+void net_count_rails(void)
+{
+	fetch_add_relaxed(&counts.rails, 1);
 }
 
 void net_count_recv(int buffers)

@@ -87,6 +87,7 @@ struct net_link {
 	struct net_context *context;  /* counted */
 	void *listen, *comm;	      /* the network's */
 	int dev;		      /* sending end: by which it connects; -1: not chosen yet */
+	int rails;		      /* the same: NICs of that device */
 	_Alignas(8) unsigned char handle[GANTRY_NET_HANDLE_SIZE]; /* plugins keep structs in it */
 	struct gantry_proxy_conn *subs[NET_CHANNELS_MAX];
 	int nsubs;	       /* highest channel + 1 */
@@ -153,8 +154,9 @@ struct net_info {
 /* The context's rails, if there are several worth using, and with them its devices and properties. */
 gantry_result net_rails_find(struct net_context *x);
 void net_rails_describe(const struct net_context *x, struct net_info *info);
-/* The device by which to connect to a peer. is_here: it has the same interfaces. */
-gantry_result net_rails_choose(const struct net_context *x, const struct net_info *peer, int is_here, int *ret_dev);
+/* The device by which to connect to a peer, and of how many NICs it is. is_here: the peer has the same interfaces. */
+gantry_result net_rails_choose(const struct net_context *x, const struct net_info *peer, int is_here, int *ret_dev,
+			       int *ret_rails);
 gantry_result net_link_get(struct gantry_connector *c, struct net_link **ret_link);
 void net_link_put(struct net_link *l, int channel);
 /* The end of a conn: its memory goes when the link is closed, because requests that were cut short may refer to it. */
@@ -174,6 +176,7 @@ void net_pool_leave(struct net_link *l);
 gantry_result net_pool_take(struct net_conn *nc, uint64_t size, struct net_step *s);
 void net_pool_give(struct net_conn *nc, struct net_step *s);
 void net_count_recv(int buffers);
+void net_count_rails(void);
 void *net_link_mr_of(struct net_link *l, const void *p, uint64_t size); /* NULL: not registered */
 
 gantry_result net_progress(struct gantry_proxy_conn *pc, int *ret_worked);

@@ -166,6 +166,8 @@ static gantry_result transmit(struct gantry_proxy_conn *pc, struct net_conn *nc,
 			gantry_proxy_waits(pc, GANTRY_WAIT_SOCKET);
 			return GANTRY_OK;
 		}
+		if (nc->link->rails > 1)
+			net_count_rails();
 		pc->moved += op->slice_steps;
 		*worked = 1;
 	}

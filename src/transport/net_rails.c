@@ -155,7 +155,8 @@ static int leads_to(const struct gantry_nic *nic, const struct net_info *peer, i
 	return 0;
 }
 
-gantry_result net_rails_choose(const struct net_context *x, const struct net_info *peer, int is_here, int *ret_dev)
+gantry_result net_rails_choose(const struct net_context *x, const struct net_info *peer, int is_here, int *ret_dev,
+			       int *ret_rails)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_nic_list *nics = NULL;
@@ -163,6 +164,7 @@ gantry_result net_rails_choose(const struct net_context *x, const struct net_inf
 	struct gantry_net_properties p;
 
 	*ret_dev = x->dev;
+	*ret_rails = 1;
 	if (x->nrails < 2 || peer->nrails < 2)
 		return GANTRY_OK;
 	TRY(inet_wanted_nics(&nics));
@@ -178,6 +180,7 @@ gantry_result net_rails_choose(const struct net_context *x, const struct net_inf
 		*ret_dev = fused.devs[0];
 	else if (fused.ndevs > 1)
 		TRY(x->net->ops->make_vdevice(x->net, &fused, ret_dev));
+	*ret_rails = fused.ndevs > 1 ? fused.ndevs : 1;
 out:
 	gantry_nic_list_free(nics);
 	return r;

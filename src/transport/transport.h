@@ -23,6 +23,7 @@ struct gantry_net_counts {
 	uint64_t pool_shared;	 /* of these, from the part that all connections share */
 	uint64_t pool_mixed;	 /* of those, while two channels and two peers at least had some at once */
 	uint64_t recvs, grouped; /* receives, and those of several channels at once */
+	uint64_t rails;		 /* sends over connections by several NICs */
 };
 void gantry_transport_net_counts(struct gantry_net_counts *ret);
 int gantry_transport_is_built_in(const struct gantry_transport *t);

@@ -77,7 +77,9 @@ GANTRY_API gantry_result gantry_comm_abort(struct gantry_comm *comm);
  * Of a non-blocking communicator: init, split, shrink, grow and finalize return GANTRY_AGAIN and go on by themselves; so
  * does this, of the new communicator and of the one that it is made from, until they are done. A failure is then the
  * error of the new one. The handle is written at once. Until then other calls on either of them are ERR_USAGE, but for
- * gantry_comm_abort, which ends it, and gantry_comm_destroy, which waits for it. */
+ * gantry_comm_abort, which ends it, and gantry_comm_destroy, which waits for it. The end of a group, and a transfer or
+ * collective outside one, does so too if ranks have to be connected first and all communicators in it are such: what was
+ * called is on its stream when this says OK. */
 GANTRY_API gantry_result gantry_comm_error(struct gantry_comm *comm, int *ret_rank, char *text, size_t len);
 
 /*

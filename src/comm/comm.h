@@ -297,6 +297,14 @@ struct comm_call {
 gantry_result comm_connect(const struct comm_call *calls, size_t n);
 void comm_peers_free(struct gantry_comm *comm);
 
+/* Whether all connections that the calls need are made. */
+int comm_connected(const struct comm_call *calls, size_t n);
+/* Connects what a group needs and enqueues its calls. */
+gantry_result comm_group_run(struct comm_call *calls, size_t n);
+/* later.c: whether a group's communicators do not block, and it would; then does it in a thread: AGAIN. */
+int comm_group_is_later(const struct comm_call *calls, size_t n);
+gantry_result comm_group_later(const struct comm_call *calls, size_t n);
+
 /* Adds a call to this thread's group, which it ends if it is a group of its own. r: what was wrong with it. */
 gantry_result comm_group_add(gantry_result r, const struct comm_call *call);
 

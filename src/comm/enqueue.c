@@ -202,7 +202,8 @@ enum { DRIVES_MAX = 65536, DRIVES_CPUS = 4 };
 
 int comm_drives(const struct gantry_comm *comm, uint64_t bytes)
 {
-	return comm->device->sleeps && !comm->bound && (bytes <= DRIVES_MAX || gantry_wait_limits()->cpus <= DRIVES_CPUS);
+	return comm->device->sleeps && !comm->bound &&
+	       (bytes <= DRIVES_MAX || gantry_wait_limits()->cpus <= DRIVES_CPUS);
 }
 
 void comm_append(struct gantry_comm *comm, struct gantry_proxy_op *first, int drives)
@@ -617,6 +618,13 @@ out:
 	return r;
 }
 
+gantry_result comm_group_run(struct comm_call *calls, size_t n)
+{
+	TRY_NOW(connect_collectives(calls, n));
+	TRY_NOW(comm_connect(calls, n));
+	return enqueue_all(calls, n);
+}
+
 gantry_result gantry_group_start(void)
 {
 	group.depth++;
@@ -637,9 +645,7 @@ gantry_result gantry_group_end(void)
 	group.error = GANTRY_OK;
 	if (r != GANTRY_OK || !n)
 		return r;
-	TRY(connect_collectives(group.calls, n));
-	TRY(comm_connect(group.calls, n));
-	TRY(enqueue_all(group.calls, n));
+	r = comm_group_is_later(group.calls, n) ? comm_group_later(group.calls, n) : comm_group_run(group.calls, n);
 out:
 	return r;
 }

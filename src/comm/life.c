@@ -153,8 +153,8 @@ void comm_life_wait(struct gantry_comm *comm)
 	if (life->has_thread)
 		pthread_join(life->thread, NULL);
 	life->has_thread = 0;
-	/* One that another communicator's thread makes. */
-	while (load_acquire(&life->starting))
+	/* One that another communicator's thread makes, or works for (later.c). */
+	while (load_acquire(&life->starting) || load_acquire(&life->running))
 		usleep(1000);
 }
 

@@ -147,6 +147,14 @@ static int is_ready(const struct comm_call *c)
 	return c->coll || c->peer == c->comm->rank || p->ready[c->send];
 }
 
+int comm_connected(const struct comm_call *calls, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (!is_ready(&calls[i]) || comm_coll_needs(&calls[i], NULL))
+			return 0;
+	return 1;
+}
+
 static gantry_result give_up(const struct comm_call *c, uint64_t waited_ns)
 {
 	gantry_result r;

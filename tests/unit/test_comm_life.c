@@ -11,6 +11,24 @@
 
 enum { RING_BYTES = 5000 };
 
+/* As a program does that does not want to wait. */
+static gantry_result poll_error(struct gantry_comm *comm)
+{
+	gantry_result r;
+
+	WAIT_WHILE ((r = gantry_comm_error(comm, NULL, NULL, 0)) == GANTRY_AGAIN)
+		sleep_ms(1);
+	return r;
+}
+
+/* A call is enqueued, or will be when ranks are connected, if the communicator does not block. */
+static void enqueued(gantry_result r, struct gantry_comm *comm)
+{
+	if (r != GANTRY_AGAIN)
+		CHECK_OK(r);
+	CHECK_OK(poll_error(comm));
+}
+
 /* Sums that say who took part: rank r gives r + 1 in the low half and 1 above it. */
 static void use_reduce(struct gantry_comm *comm, struct gantry_device *dev, struct gantry_stream *s)
 {
@@ -19,7 +37,7 @@ static void use_reduce(struct gantry_comm *comm, struct gantry_device *dev, stru
 
 	for (int i = 0; i < 300; i++)
 		in[i] = (1 << 16) + (rank + 1) * (i + 1);
-	CHECK_OK(gantry_all_reduce(in, out, 300, GANTRY_TYPE_INT32, GANTRY_OP_SUM, comm, s));
+	enqueued(gantry_all_reduce(in, out, 300, GANTRY_TYPE_INT32, GANTRY_OP_SUM, comm, s), comm);
 	CHECK_OK(gantry_stream_sync(dev, s));
 	CHECK_OK(gantry_comm_error(comm, NULL, NULL, 0));
 	for (int i = 0; i < 300; i++)
@@ -39,7 +57,7 @@ static void use_ring(struct gantry_comm *comm, struct gantry_device *dev, struct
 		CHECK_OK(gantry_group_start());
 		CHECK_OK(gantry_send(out, RING_BYTES, GANTRY_TYPE_UINT8, to, comm, s));
 		CHECK_OK(gantry_recv(in, RING_BYTES, GANTRY_TYPE_UINT8, from, comm, s));
-		CHECK_OK(gantry_group_end());
+		enqueued(gantry_group_end(), comm);
 		CHECK_OK(gantry_stream_sync(dev, s));
 		CHECK_OK(gantry_comm_error(comm, NULL, NULL, 0));
 		CHECK_PATTERN(in, RING_BYTES, round * 1000 + (uint64_t)(from * 20 + rank));
@@ -55,16 +73,6 @@ static void use_up(struct gantry_comm *comm, int rank, int n, struct gantry_devi
 	CHECK_EQ(gantry_comm_size(comm), n);
 	use_ring(comm, dev, s);
 	CHECK_OK(gantry_comm_destroy(comm));
-}
-
-/* As a program does that does not want to wait. */
-static gantry_result poll_error(struct gantry_comm *comm)
-{
-	gantry_result r;
-
-	WAIT_WHILE ((r = gantry_comm_error(comm, NULL, NULL, 0)) == GANTRY_AGAIN)
-		sleep_ms(1);
-	return r;
 }
 
 static pthread_barrier_t everybody; /* all ranks */
@@ -386,6 +394,65 @@ TEST(nonblocking_abort)
 	CHECK(now_ms() - began < 20000); /* GANTRY_CONNECT_TIMEOUT is 60 s */
 	gantry_device_close(config.device);
 }
+
+/*
+ * The first calls between ranks do not wait for the other one's: a collective, then a group on two communicators, whose
+ * second one is destroyed while a thread works for both; and one that is aborted.
+ */
+static void later_body(struct world *w, int rank, struct gantry_comm *given, struct gantry_device *dev,
+		       struct gantry_stream *s)
+{
+	struct gantry_comm_config config = GANTRY_COMM_CONFIG_INIT;
+	struct gantry_comm *c[4] = {NULL};
+	int32_t word[4] = {rank + 1, 0, rank + 1, 0};
+
+	(void)w;
+	config.nonblocking = 1;
+	for (int i = 0; i < 4; i++) {
+		CHECK_RESULT(gantry_comm_split(given, 0, 0, &config, &c[i]), GANTRY_AGAIN);
+		CHECK_OK(poll_error(c[i]));
+		CHECK_OK(poll_error(given));
+	}
+	if (rank == 1)
+		pthread_barrier_wait(&everybody);
+	CHECK_RESULT(gantry_all_reduce(word, word + 1, 1, GANTRY_TYPE_INT32, GANTRY_OP_SUM, c[0], s), GANTRY_AGAIN);
+	if (rank == 0) {
+		sleep_ms(20);
+		CHECK_RESULT(gantry_comm_error(c[0], NULL, NULL, 0), GANTRY_AGAIN);
+		CHECK_ERROR(gantry_barrier(c[0], s), GANTRY_ERR_USAGE, "not ready");
+		pthread_barrier_wait(&everybody); /* now the other one calls too */
+	}
+	CHECK_OK(poll_error(c[0]));
+	CHECK_OK(gantry_stream_sync(dev, s));
+	CHECK_EQ(word[1], 3);
+	/* Its connections are there: this one is enqueued at once. */
+	CHECK_OK(gantry_all_reduce(word, word + 1, 1, GANTRY_TYPE_INT32, GANTRY_OP_PROD, c[0], s));
+	CHECK_OK(gantry_stream_sync(dev, s));
+	CHECK_EQ(word[1], 2);
+
+	CHECK_OK(gantry_group_start());
+	CHECK_OK(gantry_all_reduce(word, word + 1, 1, GANTRY_TYPE_INT32, GANTRY_OP_SUM, c[1], s));
+	CHECK_OK(gantry_all_reduce(word + 2, word + 3, 1, GANTRY_TYPE_INT32, GANTRY_OP_MAX, c[2], s));
+	CHECK_RESULT(gantry_group_end(), GANTRY_AGAIN);
+	CHECK_OK(gantry_comm_destroy(c[2])); /* waits until it is done */
+	CHECK_OK(poll_error(c[1]));
+	CHECK_OK(gantry_stream_sync(dev, s));
+	CHECK_EQ(word[1], 3);
+	CHECK_EQ(word[3], 2);
+
+	if (rank == 0) {
+		CHECK_RESULT(gantry_recv(word, 1, GANTRY_TYPE_INT32, 1, c[3], s), GANTRY_AGAIN); /* nobody sends */
+		CHECK_OK(gantry_comm_abort(c[3]));
+		CHECK_RESULT(poll_error(c[3]), GANTRY_ERR_ABORTED);
+	}
+	pthread_barrier_wait(&everybody);
+	gantry_comm_destroy(c[3]);
+	CHECK_OK(gantry_comm_destroy(c[1]));
+	CHECK_OK(gantry_comm_destroy(c[0]));
+	CHECK_OK(gantry_comm_destroy(given));
+}
+
+TEST_CALL(nonblocking_calls, run_world(2, "shm,net", later_body))
 
 static void *abort_soon(void *comm)
 {

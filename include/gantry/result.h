@@ -40,7 +40,8 @@ extern "C" {
 	X(ERR_CORRUPT,     20, "data arrived damaged")                                 \
 	X(ERR_PROTOCOL,    21, "the peer broke the wire protocol")                     \
 	X(ERR_ABORTED,     22, "the operation was aborted on this side")               \
-	X(ERR_CANCELLED,   23, "the operation was cancelled")
+	X(ERR_CANCELLED,   23, "the operation was cancelled")                          \
+	X(ERR_DEVICE,      24, "a call of the GPU's driver failed")
 /* clang-format on */
 
 typedef enum {

@@ -43,7 +43,7 @@ int comm_error_about(const struct gantry_comm *comm, gantry_result r, int peer)
 	/* What is missing or wrong here. All else is a peer's doing, or something between the two. */
 	int own = r == GANTRY_ERR_SYSTEM || r == GANTRY_ERR_NOMEM || r == GANTRY_ERR_INVALID || r == GANTRY_ERR_USAGE ||
 		  r == GANTRY_ERR_CONFIG || r == GANTRY_ERR_UNSUPPORTED || r == GANTRY_ERR_LIMIT ||
-		  r == GANTRY_ERR_INTERNAL;
+		  r == GANTRY_ERR_INTERNAL || r == GANTRY_ERR_DEVICE;
 
 	return own ? comm->rank : peer;
 }

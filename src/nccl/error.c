@@ -27,6 +27,7 @@ void nccl_keep_error(const char *text)
 static const ncclResult_t codes[GANTRY_RESULT_COUNT] = {
 	[GANTRY_OK] = ncclSuccess,
 	[GANTRY_AGAIN] = ncclInProgress,
+	[GANTRY_ERR_DEVICE] = ncclUnhandledCudaError,
 	[GANTRY_ERR_SYSTEM] = ncclSystemError,
 	[GANTRY_ERR_LIMIT] = ncclSystemError,
 	[GANTRY_ERR_NOMEM] = ncclSystemError,

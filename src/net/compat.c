@@ -89,7 +89,7 @@ static gantry_result result_of(const struct gantry_compat *c, const char *call, 
 		gantry_result result;
 	} known[] = {
 		[ncclSuccess] = {"ncclSuccess", GANTRY_OK},
-		[ncclUnhandledCudaError] = {"ncclUnhandledCudaError", GANTRY_ERR_INTERNAL},
+		[ncclUnhandledCudaError] = {"ncclUnhandledCudaError", GANTRY_ERR_DEVICE},
 		[ncclSystemError] = {"ncclSystemError", GANTRY_ERR_SYSTEM},
 		[ncclInternalError] = {"ncclInternalError", GANTRY_ERR_INTERNAL},
 		[ncclInvalidArgument] = {"ncclInvalidArgument", GANTRY_ERR_INVALID},

@@ -45,6 +45,8 @@ static ncclResult_t plugin_result(gantry_result r)
 	switch (r) {
 	case GANTRY_OK:
 		return ncclSuccess;
+	case GANTRY_ERR_DEVICE:
+		return ncclUnhandledCudaError;
 	case GANTRY_ERR_SYSTEM:
 	case GANTRY_ERR_LIMIT:
 	case GANTRY_ERR_NOMEM:

@@ -110,7 +110,8 @@ out:
 static int is_own(gantry_result r)
 {
 	return r == GANTRY_ERR_SYSTEM || r == GANTRY_ERR_NOMEM || r == GANTRY_ERR_LIMIT || r == GANTRY_ERR_CONFIG ||
-	       r == GANTRY_ERR_UNSUPPORTED || r == GANTRY_ERR_USAGE || r == GANTRY_ERR_INTERNAL;
+	       r == GANTRY_ERR_UNSUPPORTED || r == GANTRY_ERR_USAGE || r == GANTRY_ERR_INTERNAL ||
+	       r == GANTRY_ERR_DEVICE;
 }
 
 __attribute__((format(printf, 3, 4))) static void fail(struct meeting *m, gantry_result r, const char *fmt, ...)

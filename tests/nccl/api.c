@@ -574,6 +574,27 @@ static void case_wrong(void)
 
 /* ---- parameters ---- */
 
+/* With the fake driver of the tests (fixtures/cuda), told to fail: what CUDA did not do is CUDA_ERROR, memory is not. */
+static void case_cuda(void)
+{
+	void *driver = dlopen("libcuda.so.1", RTLD_NOW), *p = NULL;
+	struct {
+		const char *symbol;
+		unsigned error;
+	} *fail = driver ? dlsym(driver, "fake_cuda") : NULL;
+
+	TRUE(fail != NULL);
+	OK(nccl.MemAlloc(&p, 1000));
+	OK(nccl.MemFree(p));
+	fail->error = 700;
+	fail->symbol = "cuMemsetD8Async";
+	EQ(nccl.MemAlloc(&p, 1000), CUDA_ERROR);
+	TRUE(strstr(nccl.GetLastError(NULL), "700") != NULL);
+	fail->error = 2;
+	fail->symbol = "cuMemsetD8Async";
+	EQ(nccl.MemAlloc(&p, 1000), SYSTEM_ERROR);
+}
+
 static void case_params(void)
 {
 	const char *text = NULL, **keys = NULL;
@@ -630,7 +651,7 @@ static const struct {
 	{"init_all", case_init_all}, {"split", case_split},	  {"shrink", case_shrink},
 	{"revoke", case_revoke},     {"grow", case_grow},	  {"nonblocking", case_nonblocking},
 	{"wrong", case_wrong},	     {"params", case_params},	  {"show", case_show},
-	{"abort", case_abort},	     {"death", case_death},
+	{"abort", case_abort},	     {"death", case_death},	  {"cuda", case_cuda},
 };
 
 static char **wanted;

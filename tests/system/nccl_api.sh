@@ -24,6 +24,9 @@ for n in 1 3; do expect 0 threads $n abort; done
 expect 0 processes 2 abort
 GANTRY_TIMEOUT=5s expect 0 processes 4 death
 
+[ ! -e "$BUILD_DIR/fixtures/cuda/libcuda.so.1" ] || [ -n "${GANTRY_SANITIZED:-}" ] ||
+	LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$BUILD_DIR/fixtures/cuda GANTRY_NCCL_DEVICE=auto expect 0 threads 1 cuda
+
 # NCCL's variables.
 GANTRY_NCCL_VERSION=21903 expect 0 threads 1 params
 NCCL_DEBUG=INFO expect 0 processes 2 sendrecv params

@@ -64,7 +64,7 @@ TEST(memory)
 	CHECK_OK(ops->alloc(gpu, 1000, &p));
 	CHECK_FILLED(p, 1000, 0);
 	fail_next("cuMemsetD8Async", 700);
-	CHECK_EQ(ops->alloc(gpu, 1000, &host), GANTRY_ERR_SYSTEM);
+	CHECK_EQ(ops->alloc(gpu, 1000, &host), GANTRY_ERR_DEVICE);
 	CHECK_EQ(fake->allocations, 1);
 	CHECK_EQ(cu.ctx_get_current(&mine), 0);
 	CHECK(mine != NULL);
@@ -106,7 +106,7 @@ TEST(memory)
 	CHECK_EQ(ops->unmap_host(gpu, plain), GANTRY_ERR_INVALID);
 	/* Registered by somebody else: used, and left as it was. */
 	CHECK_OK(ops->map_host(gpu, host, 500, &device));
-	CHECK_EQ(ops->map_host(gpu, (char *)host + 1, 500, &device), GANTRY_ERR_SYSTEM);
+	CHECK_EQ(ops->map_host(gpu, (char *)host + 1, 500, &device), GANTRY_ERR_DEVICE);
 	CHECK_OK(ops->unmap_host(gpu, host));
 	CHECK_EQ(fake->pinned, 1 + 2); /* and one of each GPU's own */
 
@@ -143,9 +143,9 @@ TEST(streams)
 	CHECK_EQ(fake->busy, 0);
 	/* A context that broke ends the wait, and the stream is gone all the same. */
 	fail_next("cuStreamQuery", 719);
-	CHECK_EQ(ops->stream_sync(gpu, s), GANTRY_ERR_SYSTEM);
+	CHECK_EQ(ops->stream_sync(gpu, s), GANTRY_ERR_DEVICE);
 	fail_next("cuStreamQuery", 719);
-	CHECK_EQ(ops->stream_destroy(gpu, s), GANTRY_ERR_SYSTEM);
+	CHECK_EQ(ops->stream_destroy(gpu, s), GANTRY_ERR_DEVICE);
 	CHECK_OK(ops->stream_destroy(gpu, wrapped));
 	CHECK_OK(ops->event_destroy(gpu, a));
 	CHECK_OK(ops->event_destroy(gpu, b));
@@ -223,6 +223,7 @@ TEST(sharing)
 	struct gantry_ipc_handle own, foreign;
 	void *p, *a, *b;
 	uint64_t offset;
+	uint32_t reached[4];
 	int can = -1, fd;
 
 	CHECK_OK(ops->peer_access(gpu, gpu, &can));
@@ -231,6 +232,16 @@ TEST(sharing)
 	CHECK_EQ(can, 1);
 	CHECK_OK(ops->peer_access(gpu1, gpu, &can));
 	CHECK_EQ(can, 0);
+
+	/* Only what is reached both ways is told to peers. */
+	CHECK_EQ(gantry_device_reach(gpu, reached, 4), 0);
+	fake->peers = 1;
+	CHECK_EQ(gantry_device_reach(gpu, reached, 4), 1);
+	CHECK_EQ(reached[0], gantry_bus_hash(gpu1->bus_id));
+	CHECK_EQ(gantry_device_reach(gpu1, reached, 4), 1);
+	CHECK_EQ(reached[0], gantry_bus_hash(gpu->bus_id));
+	CHECK_EQ(gantry_device_reach(gpu1, reached, 0), 0);
+	fake->peers = 0;
 
 	CHECK_OK(ops->alloc(gpu, 100000, &p));
 	CHECK_OK(ops->ipc_export(gpu, (char *)p + 100, 1000, &own));

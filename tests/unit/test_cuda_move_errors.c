@@ -57,10 +57,10 @@ static void check_over(uint64_t fence)
 {
 	int before = FAKE(copies);
 
-	CHECK_EQ(moved(IN, fence), GANTRY_ERR_SYSTEM);
+	CHECK_EQ(moved(IN, fence), GANTRY_ERR_DEVICE);
 	for (int i = 0; i < CUDA_REQUESTS + 10; i++) /* requests are not used up either */
-		CHECK_EQ(move(IN, device + 2 * i, host, 1), GANTRY_ERR_SYSTEM);
-	CHECK_EQ(moved(IN, fence_of(IN)), GANTRY_ERR_SYSTEM);
+		CHECK_EQ(move(IN, device + 2 * i, host, 1), GANTRY_ERR_DEVICE);
+	CHECK_EQ(moved(IN, fence_of(IN)), GANTRY_ERR_DEVICE);
 	CHECK_EQ(FAKE(copies), before);
 	CHECK_OK(move(OUT, host, device, 100));
 	fake->run(ALL);
@@ -77,7 +77,7 @@ static void a_call_fails(const char *symbol)
 	CHECK_OK(move(IN, device, host, 100));
 	before = fence_of(IN);
 	fail_next(symbol, 999);
-	CHECK_EQ(move(IN, device + 200, host + 200, 100), GANTRY_ERR_SYSTEM);
+	CHECK_EQ(move(IN, device + 200, host + 200, 100), GANTRY_ERR_DEVICE);
 	fence = fence_of(IN);
 	CHECK_HAS(gantry_last_error(), "CUDA_ERROR_FAKE, 999");
 	CHECK_OK(moved(IN, before)); /* that one was over */
@@ -92,7 +92,7 @@ static void a_call_fails(const char *symbol)
 	fence = fence_of(IN);
 	CHECK_EQ(moved(IN, fence), GANTRY_AGAIN);
 	fail_next(symbol, 999);
-	CHECK_EQ(let_go(&at_driver, FAKE_GATE_COPY), GANTRY_ERR_SYSTEM);
+	CHECK_EQ(let_go(&at_driver, FAKE_GATE_COPY), GANTRY_ERR_DEVICE);
 	check_over(fence);
 	gpu_close();
 }
@@ -108,8 +108,8 @@ TEST(fails_while_full)
 	fill(&at_driver);
 	one_more(&waits);
 	fail_next("cuMemcpyAsync", 999);
-	CHECK_EQ(let_go(&at_driver, FAKE_GATE_COPY), GANTRY_ERR_SYSTEM);
-	CHECK_EQ(mover_end(&waits), GANTRY_ERR_SYSTEM);
+	CHECK_EQ(let_go(&at_driver, FAKE_GATE_COPY), GANTRY_ERR_DEVICE);
+	CHECK_EQ(mover_end(&waits), GANTRY_ERR_DEVICE);
 	check_over(fence_of(IN));
 	gpu_close();
 }
@@ -129,7 +129,7 @@ TEST(fails_behind_copies)
 	CHECK_EQ(moved(IN, fence), GANTRY_AGAIN);
 	CHECK_OK(move(IN, device + 400, host + 400, 100)); /* a request: not begun, and soon it never will be */
 	CHECK_EQ(fake->run(ALL), 2);
-	CHECK_EQ(mover_end(&m), GANTRY_ERR_SYSTEM);
+	CHECK_EQ(mover_end(&m), GANTRY_ERR_DEVICE);
 	CHECK_OK(moved(IN, fence));
 	check_over(fence_of(IN));
 	gpu_close();
@@ -142,8 +142,8 @@ TEST(fails_behind_copies)
 	mover_start(&m, IN, device + 200, host + 200, 100);
 	mover_waits(&m);
 	put_forward(LONG_S);
-	CHECK_EQ(mover_end(&m), GANTRY_ERR_SYSTEM);
-	CHECK_EQ(moved(IN, fence), GANTRY_ERR_SYSTEM);
+	CHECK_EQ(mover_end(&m), GANTRY_ERR_DEVICE);
+	CHECK_EQ(moved(IN, fence), GANTRY_ERR_DEVICE);
 	gpu_close();
 }
 
@@ -161,12 +161,12 @@ TEST(broken)
 	CHECK_EQ(fake->run(ALL), 0);
 	for (looks = 0; looks < 1 << 20 && r == GANTRY_AGAIN; looks++)
 		r = moved(IN, fence);
-	CHECK_EQ(r, GANTRY_ERR_SYSTEM);
+	CHECK_EQ(r, GANTRY_ERR_DEVICE);
 	CHECK(looks > 1000); /* seldom: the driver has a lock */
 	CHECK_HAS(gantry_last_error(), "CUDA_ERROR_FAKE, 700");
-	CHECK_EQ(moved(IN, fence), GANTRY_ERR_SYSTEM); /* all know it now */
-	CHECK_EQ(move(IN, device + 200, host, 100), GANTRY_ERR_SYSTEM);
-	CHECK_EQ(move(OUT, host + 6000, device, 100), GANTRY_ERR_SYSTEM); /* as the call says */
+	CHECK_EQ(moved(IN, fence), GANTRY_ERR_DEVICE); /* all know it now */
+	CHECK_EQ(move(IN, device + 200, host, 100), GANTRY_ERR_DEVICE);
+	CHECK_EQ(move(OUT, host + 6000, device, 100), GANTRY_ERR_DEVICE); /* as the call says */
 	FAKE_SET(broken, 0);
 	gpu_close();
 }

@@ -443,9 +443,9 @@ static void check_results(struct gantry_net *net, struct fake_record *rec)
 	static const struct {
 		int nccl;
 		gantry_result ours;
-	} map[] = {{1, GANTRY_ERR_INTERNAL}, {2, GANTRY_ERR_SYSTEM},   {3, GANTRY_ERR_INTERNAL},
-		   {4, GANTRY_ERR_INVALID},  {5, GANTRY_ERR_USAGE},    {6, GANTRY_ERR_PEER_LOST},
-		   {7, GANTRY_AGAIN},	     {-3, GANTRY_ERR_INTERNAL}};
+	} map[] = {{1, GANTRY_ERR_DEVICE},  {2, GANTRY_ERR_SYSTEM},   {3, GANTRY_ERR_INTERNAL},
+		   {4, GANTRY_ERR_INVALID}, {5, GANTRY_ERR_USAGE},    {6, GANTRY_ERR_PEER_LOST},
+		   {7, GANTRY_AGAIN},	    {-3, GANTRY_ERR_INTERNAL}};
 	int done = -5;
 	void *req = PTR(0xabc);
 

@@ -252,6 +252,7 @@ TEST(check_result_codes)
 		{GANTRY_ERR_PROTOCOL, 3},
 		{GANTRY_ERR_ABORTED, 3},
 		{GANTRY_ERR_CANCELLED, 3},
+		{GANTRY_ERR_DEVICE, 1},
 	};
 
 	CHECK_EQ(sizeof(map) / sizeof(map[0]), GANTRY_RESULT_COUNT);

@@ -126,7 +126,7 @@ static gantry_result result_of(unsigned error)
 		if (known[i].error == error)
 			return known[i].r;
 	/* A kernel that crashed, a broken context, the hardware: what the caller asked for was fine. */
-	return GANTRY_ERR_SYSTEM;
+	return GANTRY_ERR_DEVICE;
 }
 
 const char *gantry_cuda_text(unsigned error, char *buf, size_t len)

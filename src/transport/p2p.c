@@ -205,12 +205,48 @@ static void remote_close(const struct gantry_connector *c, struct p2p_remote *re
 	memset(remote, 0, sizeof(*remote));
 }
 
+static int same_gpu(const struct gantry_connector *c) /* or both are the host */
+{
+	return strncmp(c->me->bus_id, c->peer->bus_id, sizeof(c->me->bus_id)) == 0;
+}
+
+/*
+ * Says in the peer's block that it is open. Between two GPUs by a copy from this one's memory, the way that kernels will
+ * take, and looks whether it has come: drivers call GPUs peers whose writes an IOMMU or a switch (ACS) then drops, and an
+ * error now is better than wrong data.
+ */
+static gantry_result say_opened(const struct gantry_connector *c, char *remote)
+{
+	gantry_result r = GANTRY_OK;
+	struct gantry_device *d = c->device;
+	char *word = remote + offsetof(struct gantry_end_words, opened);
+	uint64_t there = 1, back = 0, *own;
+	void *p = NULL;
+
+	if (same_gpu(c))
+		return d->ops->copy(d, word, &there, sizeof(there));
+	TRY(d->ops->alloc(d, 2 * sizeof(*own), &p));
+	own = p;
+	TRY(d->ops->copy(d, own, &there, sizeof(there)));
+	TRY(d->ops->copy(d, word, own, sizeof(there)));
+	TRY(d->ops->copy(d, own + 1, word, sizeof(back)));
+	TRY(d->ops->copy(d, &back, own + 1, sizeof(back)));
+	if (back != there)
+		FAIL(GANTRY_ERR_UNREACHABLE,
+		     "what GPU %s (rank %d) writes to memory of GPU %s (rank %d) does not arrive, though they are "
+		     "peers to "
+		     "the driver; set GANTRY_P2P=off on all ranks, or switch off ACS",
+		     c->me->bus_id, c->me->rank, c->peer->bus_id, c->peer->rank);
+out:
+	d->ops->free(d, p);
+	return r;
+}
+
 static gantry_result remote_open(const struct gantry_connector *c, const struct p2p_block_info *info,
 				 struct p2p_remote *ret_remote)
 {
 	gantry_result r = GANTRY_OK;
 	struct p2p_remote remote = {0};
-	uint64_t opened = 1;
 	void *base = NULL;
 
 	if (gantry_ends_same_process(c->me, c->peer)) {
@@ -219,14 +255,15 @@ static gantry_result remote_open(const struct gantry_connector *c, const struct 
 			FAIL(GANTRY_ERR_PEER_LOST, "rank %d's end of a connection is gone", c->peer->rank);
 		remote.base = remote.block->base;
 		TRY(check_access(c, remote.block));
+		if (!same_gpu(c))
+			TRY(say_opened(c, remote.base));
 	} else {
 		r = c->device->ops->ipc_open(c->device, &info->memory, &base);
 		if (r == GANTRY_ERR_INVALID)
 			FAIL(GANTRY_ERR_PEER_LOST, "rank %d's end of a connection is gone", c->peer->rank);
 		TRY(r);
 		remote.base = base;
-		TRY(c->device->ops->copy(c->device, remote.base + offsetof(struct gantry_end_words, opened), &opened,
-					 sizeof(opened)));
+		TRY(say_opened(c, remote.base));
 	}
 	*ret_remote = remote;
 	remote.base = NULL;
@@ -307,10 +344,7 @@ static uint64_t own_step(const struct gantry_connector *c)
 /* The rings as the receiving end, whose device keeps the order of a line or not, lays them out. */
 static void lay_out(const struct gantry_connector *c, uint64_t step, int ll128, struct gantry_rings *ret_rings)
 {
-	int same = strncmp(c->me->bus_id, c->peer->bus_id, sizeof(c->me->bus_id)) ==
-		   0; /* the same GPU, or both the host */
-
-	gantry_rings_layout(step, 1, same && ll128, ret_rings);
+	gantry_rings_layout(step, 1, same_gpu(c) && ll128, ret_rings);
 }
 
 static gantry_result setup(struct gantry_connector *c, struct gantry_connect_info *ret_info)

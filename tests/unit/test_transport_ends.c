@@ -115,6 +115,50 @@ static void check_p2p(void)
 	set_params("GANTRY_P2P_COPY", "off");
 }
 
+/* Two GPUs, which the host device plays: copies between them arrive, or are dropped. Larger ones are the test's. */
+static const struct gantry_device_ops *real_ops;
+static int ngpu_copies, drops;
+
+static gantry_result copy_between(struct gantry_device *d, void *to, const void *from, size_t size)
+{
+	uint64_t zero = 0;
+
+	ngpu_copies++;
+	return real_ops->copy(d, to, drops && ngpu_copies % 4 == 2 ? (const void *)&zero : from, size);
+}
+
+static void check_two_gpus(void)
+{
+	static struct side tx, rx;
+	struct gantry_peer_info a = info_of(0, 1), b = info_of(1, 1);
+	struct gantry_device_ops ops = *device->ops;
+
+	snprintf(a.bus_id, sizeof(a.bus_id), "0000:01:00.0");
+	snprintf(b.bus_id, sizeof(b.bus_id), "0000:02:00.0");
+	real_ops = device->ops;
+	ops.copy = copy_between;
+	for (drops = 0; drops < 2; drops++) {
+		ngpu_copies = 0;
+		side_open(&tx, &gantry_transport_p2p, 1, a, b);
+		side_open(&rx, &gantry_transport_p2p, 0, b, a);
+		device->ops = &ops;
+		if (drops) {
+			CHECK_ERROR(side_connect(&tx, &rx.info), GANTRY_ERR_UNREACHABLE,
+				    "what GPU 0000:01:00.0 (rank 0) writes to memory of GPU 0000:02:00.0 (rank 1) does "
+				    "not arrive");
+			device->ops = real_ops;
+		} else {
+			CHECK_EQ(side_connect(&tx, &rx.info), GANTRY_AGAIN); /* until the other one has come */
+			CHECK_EQ(ngpu_copies, 4);
+			device->ops = real_ops;
+			connect_both(&tx, &rx);
+			transfer(&tx, &rx, 300001, GANTRY_PROTO_SIMPLE, 0, 0);
+		}
+		side_close(&tx);
+		side_close(&rx);
+	}
+}
+
 static void check_shm(void)
 {
 	static const char *const copies[] = {"off", "send", "recv", "both"};
@@ -336,6 +380,8 @@ int main(void)
 	source = p;
 	target = q;
 	RUN(check_p2p());
+	if (!on_gpu())
+		RUN(check_two_gpus());
 	RUN(check_shm());
 	RUN(check_sparse());
 	RUN(check_mixed());

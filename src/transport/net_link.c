@@ -195,7 +195,8 @@ static gantry_result context_get(const struct gantry_connector *c, struct net_co
 	x->comm_id = comm_id;
 	x->device = device;
 	TRY(start_network(x, &config));
-	x->gdr = gantry_params()->net_gdr && !gantry_traits(device)->cpu_reads_memory &&
+	x->gdr = gantry_params()->net_gdr &&
+		 (!gantry_traits(device)->cpu_reads_memory || gantry_params()->net_flush) &&
 		 (x->props.ptr_support & (GANTRY_NET_PTR_CUDA | GANTRY_NET_PTR_DMABUF));
 	x->mem_type = x->gdr ? GANTRY_NET_PTR_CUDA : GANTRY_NET_PTR_HOST;
 	/* Gantry's own looks at a registration only for memory of a GPU. */

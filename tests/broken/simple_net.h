@@ -205,10 +205,13 @@ static ncclResult_t simple_accept(void *listen_comm, void **ret_comm, ncclNetDev
 static ncclResult_t simple_reg(void *comm, void *data, size_t size, int type, void **mhandle)
 {
 	(void)size;
-	if (!comm || type != NCCL_PTR_HOST)
+	if (!comm)
 		return ncclInvalidArgument;
 #ifdef SIMPLE_REG
-	SIMPLE_REG(size);
+	SIMPLE_REG(data, size, type);
+#else
+	if (type != NCCL_PTR_HOST)
+		return ncclInvalidArgument;
 #endif
 	*mhandle = data;
 	return ncclSuccess;
@@ -217,6 +220,9 @@ static ncclResult_t simple_reg(void *comm, void *data, size_t size, int type, vo
 static ncclResult_t simple_dereg(void *comm, void *mhandle)
 {
 	(void)mhandle;
+#ifdef SIMPLE_DEREG
+	SIMPLE_DEREG(mhandle);
+#endif
 	return comm ? ncclSuccess : ncclInvalidArgument;
 }
 
@@ -432,7 +438,11 @@ static ncclResult_t post_recv(void *recv_comm, int n, void **data, const size_t 
 		return ncclSuccess;
 	r->n = n;
 	for (int k = 0; k < n; k++) {
+#ifdef SIMPLE_TARGET
+		r->data[k] = SIMPLE_TARGET(data[k]);
+#else
 		r->data[k] = data[k];
+#endif
 		r->posted[k] = sizes[k];
 		r->tags[k] = tags[k];
 	}
@@ -444,6 +454,10 @@ static ncclResult_t simple_flush(void *comm, int n, void **data, int *sizes, voi
 {
 	(void)comm, (void)n, (void)data, (void)sizes, (void)mhandles;
 	*request = NULL; /* nothing to flush in host memory */
+#ifdef SIMPLE_FLUSH
+	for (int k = 0; k < n; k++)
+		SIMPLE_FLUSH(data[k], sizes[k]);
+#endif
 	return ncclSuccess;
 }
 

@@ -54,6 +54,15 @@ run 0 GANTRY_NET_FLUSH=on -- -b 8 -e 1M -f 32
 run 0 GANTRY_TEST_GLOBAL=1 GANTRY_SPLIT_MIN=4096 -- --mode offset --channels 4 -b 1M -e 1M
 has out "# wrong bytes: 0; OK"
 
+# A network that takes GPU memory gets it as such, and is asked to flush it: in a ring and in the pool.
+for mode in normal offset; do
+	run 0 GANTRY_NET_FLUSH=on GANTRY_TEST_PTR_SUPPORT=3 -- --mode $mode --channels 2 -b 64k -e 1M -f 16
+	has out "# wrong bytes: 0; OK"
+	like out "GPU memory: registered [1-9][0-9]* times, flushed [1-9][0-9]* times"
+done
+run 0 GANTRY_NET_FLUSH=on GANTRY_NET_GDR=off GANTRY_TEST_PTR_SUPPORT=3 -- -b 64k -e 64k
+lacks out "GPU memory"
+
 # A plugin that does not start ends the communicator with its reason, or the next of the list is taken, with a warning.
 run 1 GANTRY_TEST_INIT=2 -- -b 8 -e 8
 has out "libnccl-net-device.so: init gave ncclSystemError (2)"

@@ -216,7 +216,7 @@ TEST(registrations)
 		 GANTRY_ERR_INVALID);
 	CHECK_EQ(fds(), 1);
 	CHECK_OK(ops->reg_mr_dmabuf(net, w.send, data, sizeof(data), GANTRY_NET_PTR_CUDA, 0, fd, &mr));
-	CHECK_EQ(fds(), 2);
+	CHECK_EQ(fds(), 1); /* the caller may close its own at once */
 	CHECK_EQ(ops->isend(net, w.send, data + 1, sizeof(data), 0, mr, &request), GANTRY_ERR_INVALID);
 	CHECK_OK(ops->dereg_mr(net, w.send, mr));
 	CHECK_EQ(fds(), 1);

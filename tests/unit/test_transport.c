@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The registry of transports: order, registering, the choice, its reasons, and libraries that bring more. */
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include "transport/net_priv.h"
 #include "transport_util.h"
 
 static gantry_result yes(const struct gantry_peer_info *me, const struct gantry_peer_info *peer, int *ret_can,
@@ -121,6 +125,76 @@ TEST(check_gpus)
 	CHECK_STR(chosen(&a, &b, NULL), "net");
 	CHECK_STR(chosen(&a, &b, "auto"), "shm");
 	set_params("GANTRY_TRANSPORT", "auto");
+}
+
+/* ---- GPU memory for a network that takes it ---- */
+
+static struct {
+	int plain, dmabuf, type, fd;
+} registered;
+
+static gantry_result take_memory(struct gantry_net *net, void *comm, void *data, size_t size, int type, void **ret_mr)
+{
+	(void)net, (void)comm, (void)size;
+	registered.plain++;
+	registered.type = type;
+	*ret_mr = data;
+	return GANTRY_OK;
+}
+
+static gantry_result take_dmabuf(struct gantry_net *net, void *comm, void *data, size_t size, int type, uint64_t offset,
+				 int fd, void **ret_mr)
+{
+	CHECK_EQ(offset, 4096);
+	CHECK(fcntl(fd, F_GETFD) >= 0);
+	registered.dmabuf++;
+	registered.fd = fd;
+	*ret_mr = data;
+	(void)net, (void)comm, (void)size, (void)type;
+	return GANTRY_OK;
+}
+
+static gantry_result export_memory(struct gantry_device *d, void *ptr, size_t size, int *ret_fd, uint64_t *ret_offset)
+{
+	(void)d, (void)ptr, (void)size;
+	*ret_fd = memfd_create("dmabuf-of-the-test", MFD_CLOEXEC);
+	*ret_offset = 4096;
+	return GANTRY_OK;
+}
+
+static gantry_result export_nothing(struct gantry_device *d, void *ptr, size_t size, int *ret_fd, uint64_t *ret_offset)
+{
+	(void)d, (void)ptr, (void)size, (void)ret_fd, (void)ret_offset;
+	return GANTRY_ERR_UNSUPPORTED;
+}
+
+/* As a dma-buf where the network takes one and the device makes one; the descriptor is closed after it was shown. */
+TEST(check_dmabuf)
+{
+	static const struct gantry_net_ops net_ops = {.reg_mr = take_memory, .reg_mr_dmabuf = take_dmabuf};
+	struct gantry_device_ops device_ops = {.dmabuf_export = export_memory};
+	struct gantry_device gpu = {.ops = &device_ops, .kind = GANTRY_DEVICE_CUDA};
+	struct gantry_net net = {.ops = &net_ops, .name = "takes memory"};
+	struct net_context context = {
+		.net = &net, .device = &gpu, .gdr = 1, .props.ptr_support = GANTRY_NET_PTR_HOST | GANTRY_NET_PTR_CUDA};
+	struct net_link link = {.context = &context, .device = &gpu};
+	char memory[64];
+	void *mr = NULL;
+
+	CHECK_OK(net_link_register(&link, memory, sizeof(memory), GANTRY_NET_PTR_CUDA, &mr));
+	CHECK_EQ(registered.plain, 1);
+	CHECK_EQ(registered.type, GANTRY_NET_PTR_CUDA);
+	context.props.ptr_support |= GANTRY_NET_PTR_DMABUF;
+	CHECK_OK(net_link_register(&link, memory, sizeof(memory), GANTRY_NET_PTR_CUDA, &mr));
+	CHECK_EQ(registered.dmabuf, 1);
+	CHECK(fcntl(registered.fd, F_GETFD) < 0);
+	CHECK_OK(net_link_register(&link, memory, sizeof(memory), GANTRY_NET_PTR_HOST, &mr));
+	CHECK_EQ(registered.plain, 2);
+	CHECK_EQ(registered.type, GANTRY_NET_PTR_HOST);
+	device_ops.dmabuf_export = export_nothing;
+	CHECK_OK(net_link_register(&link, memory, sizeof(memory), GANTRY_NET_PTR_CUDA, &mr));
+	CHECK_EQ(registered.plain, 3);
+	CHECK_EQ(registered.dmabuf, 1);
 }
 
 TEST(check_registering)

@@ -40,9 +40,7 @@ struct tcp_comm {
 struct tcp_mr {
 	uint8_t *data;
 	size_t size;
-	int type;   /* GANTRY_NET_PTR_HOST or PTR_CUDA */
-	int dmabuf; /* owned: the memory as a dma-buf, and where in it; -1 */
-	uint64_t dmabuf_offset;
+	int type;		 /* GANTRY_NET_PTR_HOST or PTR_CUDA */
 	struct tcp_txmem *txmem; /* owned: messages are sent from it without a copy; NULL: through the stage */
 };
 
@@ -491,7 +489,7 @@ static gantry_result tcp_reg_mr(struct gantry_net *net, void *comm, void *data, 
 	mr = malloc(sizeof(*mr));
 	if (!mr)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a registration");
-	*mr = (struct tcp_mr){.data = data, .size = size, .type = type, .dmabuf = -1};
+	*mr = (struct tcp_mr){.data = data, .size = size, .type = type};
 	if (type == GANTRY_NET_PTR_CUDA && c->kind == COMM_SEND)
 		TRY(prepare_sends(c, mr));
 	if (c)
@@ -503,29 +501,15 @@ out:
 	return r;
 }
 
+/* The descriptor is not needed: what binds the memory to a NIC (tcp_txmem_bind) has one made by the device. */
 static gantry_result tcp_reg_mr_dmabuf(struct gantry_net *net, void *comm, void *data, size_t size, int type,
 				       uint64_t offset, int fd, void **ret_mr)
 {
-	gantry_result r = check_type("regMrDmaBuf", comm, type);
-	struct tcp_mr *mr;
-	void *reg;
-	int copy;
-
-	if (r != GANTRY_OK)
-		return r;
-	copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-	if (copy < 0)
+	(void)offset;
+	TRY_NOW(check_type("regMrDmaBuf", comm, type));
+	if (fcntl(fd, F_GETFD) < 0)
 		FAIL_NOW(GANTRY_ERR_INVALID, "regMrDmaBuf: file descriptor %d: %s", fd, strerror(errno));
-	r = tcp_reg_mr(net, comm, data, size, type, &reg);
-	if (r != GANTRY_OK) {
-		close(copy);
-		return r;
-	}
-	mr = reg;
-	mr->dmabuf = copy;
-	mr->dmabuf_offset = offset;
-	*ret_mr = mr;
-	return GANTRY_OK;
+	return tcp_reg_mr(net, comm, data, size, type, ret_mr);
 }
 
 static gantry_result tcp_dereg_mr(struct gantry_net *net, void *comm, void *reg)
@@ -534,8 +518,6 @@ static gantry_result tcp_dereg_mr(struct gantry_net *net, void *comm, void *reg)
 
 	(void)net;
 	(void)comm;
-	if (mr && mr->dmabuf >= 0)
-		close(mr->dmabuf);
 	if (mr)
 		tcp_txmem_free(mr->txmem);
 	free(mr);

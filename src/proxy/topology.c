@@ -199,12 +199,31 @@ static int node_of_pci(const char *bus_id) REQUIRES(topology_mu)
 	return o && hwloc_bitmap_weight(o->nodeset) == 1 ? hwloc_bitmap_first(o->nodeset) : -1;
 }
 
+/* The node of a machine that has only one, which is all that hwloc would find in some milliseconds; -1: several. */
+static int only_node(void)
+{
+	FILE *f;
+	char end;
+	int node = -1;
+
+	if (getenv("HWLOC_XMLFILE") || getenv("HWLOC_SYNTHETIC"))
+		return -1;
+	f = fopen("/sys/devices/system/node/has_cpu", "re");
+	if (f && (fscanf(f, "%d%c", &node, &end) != 2 || end != '\n'))
+		node = -1;
+	if (f)
+		fclose(f);
+	return node;
+}
+
 /* Of the CPUs that this process may use. Not of the calling thread: that one may be bound to a CPU of its own. */
 static int node_of_process(void)
 {
 	cpu_set_t mine;
-	int node = -1;
+	int node = only_node();
 
+	if (node >= 0)
+		return node;
 	topology_mu_lock(&topology_mu_one);
 	if (!sched_getaffinity(getpid(), sizeof(mine), &mine))
 		node = node_of_cpus(&mine);

@@ -524,6 +524,30 @@ TEST(nonblocking_failure)
 	set_params("GANTRY_CONNECT_TIMEOUT", NULL);
 }
 
+/* ---- forks ---- */
+
+/* A child's communicator is its parent's: calls that need other ranks are refused, and the parent's goes on. */
+static void fork_body(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+		      struct gantry_stream *s)
+{
+	(void)w;
+	if (rank == 0) {
+		pid_t child = child_fork();
+
+		if (child == 0) {
+			struct gantry_comm *next = NULL;
+			gantry_result r = gantry_comm_split(comm, 0, 0, NULL, &next);
+
+			_exit(r == GANTRY_ERR_USAGE && strstr(gantry_last_error(), "fork") ? 0 : 1);
+		}
+		child_wait(child);
+	}
+	use_ring(comm, dev, s);
+	CHECK_OK(gantry_comm_destroy(comm));
+}
+
+TEST_CALL(forked_child_is_refused, run_world(2, "net", fork_body))
+
 /* ---- many at once, ids, names ---- */
 
 enum { MANY = 8, EACH = 8 };

@@ -271,10 +271,18 @@ static gantry_result member_prepare(struct gantry_ctl *m, const struct gantry_un
 /* That it cannot is no failure: others may, and most communicators have no successor. */
 static void member_listen(struct gantry_ctl *m, const struct gantry_addr *addr) REQUIRES(loop_mu)
 {
+	static uint64_t last_tag;
+
 	if (inet_port_get(&hub_service, addr, &m->port) != GANTRY_OK) {
 		m->port = NULL;
 		LOG_INFO(COMM, "rank %d: no communicator made from this one can meet here", m->config.rank);
+		return;
 	}
+	if (inet_port_get(&exchange_service, &m->port->addr, &m->direct.port) != GANTRY_OK ||
+	    inet_advertised(&m->port->addr, &m->direct.addr) != GANTRY_OK)
+		memset(&m->direct.addr, 0, sizeof(m->direct.addr));
+	else
+		m->direct.tag = ++last_tag;
 }
 
 /* From here on it is the service's. */
@@ -554,6 +562,36 @@ gantry_result gantry_ctl_call(struct gantry_ctl *ctl, int to, uint32_t kind, con
 	return GANTRY_OK;
 }
 
+/* Through the hub: this rank's part goes there, all parts come back. */
+static gantry_result gather_at_hub(struct gantry_ctl *m, struct ctl_head *h, const void *mine, size_t size,
+				   struct ctl_call *call) REQUIRES(loop_mu)
+{
+	/* The hub fails it in time, and knows why; the timeout is for a hub that does not. */
+	return ask(m, h, mine, size, m->connect_timeout + m->timeout, call);
+}
+
+/* Past the hub, which is told the size of the parts alone and says when all ranks have them. */
+static gantry_result gather_directly(struct gantry_ctl *m, struct ctl_head *h, const void *mine, size_t size, void *all,
+				     struct ctl_call *call) REQUIRES(loop_mu)
+{
+	uint8_t body[4];
+	gantry_result r;
+
+	put32(body, (uint32_t)size);
+	if (size) {
+		memcpy((uint8_t *)all + (size_t)m->config.rank * size, mine, size);
+		m->direct.exchange = ctl_exchange_make(m, size, all);
+		if (!m->direct.exchange)
+			FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for an allgather");
+		m->direct.exchange->number = h->tag;
+	}
+	call->room = 0;
+	/* As above; the exchange has its own time after the last rank has come. */
+	r = ask(m, h, body, sizeof(body), CTL_GATHER_TIMES * m->connect_timeout + m->timeout, call);
+	ctl_exchange_end(m);
+	return r;
+}
+
 gantry_result gantry_ctl_allgather(struct gantry_ctl *ctl, const void *mine, size_t size, void *all)
 {
 	struct ctl_call call = {.to = -1, .reply = all, .room = size * (size_t)ctl->config.nranks};
@@ -569,8 +607,8 @@ gantry_result gantry_ctl_allgather(struct gantry_ctl *ctl, const void *mine, siz
 		others += it->to < 0;
 	if (!others) {
 		h.tag = ++ctl->last_gather;
-		/* The hub fails it in time, and knows why; the timeout is for a hub that does not. */
-		r = ask(ctl, &h, mine, size, ctl->connect_timeout + ctl->timeout, &call);
+		r = ctl->direct.naddrs ? gather_directly(ctl, &h, mine, size, all, &call)
+				       : gather_at_hub(ctl, &h, mine, size, &call);
 	}
 	inet_loop_unlock();
 	TRY_NOW(r);

@@ -8,7 +8,8 @@
  *        rank 2 ----+--- hub (a thread in the process that made the unique id)
  *        rank 0 ---'
  *
- * Every rank has one connection to the hub, its own included. Messages between ranks go through the hub. One service
+ * Every rank has one connection to the hub, its own included. Messages between ranks go through the hub; only the parts
+ * of an allgather of many ranks go from rank to rank (ctl_exchange.h). One service
  * thread per process reads and writes the connections of all communicators of that process; nothing there depends on
  * the callers' threads or on kernels.
  *

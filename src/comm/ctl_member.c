@@ -296,29 +296,42 @@ static void on_reply(struct gantry_ctl *m, const struct ctl_head *h, const uint8
 	tell_news(m);
 }
 
-/* News of another rank: it is lost, with a cause, or it has left. */
-static void on_gone(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+static void on_lost_peer(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
 {
-	gantry_result why = h->kind == CTL_LOST ? (gantry_result)h->result : GANTRY_ERR_PEER_CLOSED;
 	char text[CTL_TEXT_MAX];
 
 	if (m->peers[h->from].gone != GANTRY_OK)
 		return;
-	if (h->kind == CTL_LOST)
-		ctl_get_text(text, sizeof(text), body, h->size);
-	else
-		snprintf(text, sizeof(text), "rank %d has left", h->from);
-	peer_gone(m, h->from, why, text);
-	if (h->kind == CTL_LOST || m->config.tell_left)
-		callback_lost(m, h->from, why, text);
+	ctl_get_text(text, sizeof(text), body, h->size);
+	peer_gone(m, h->from, (gantry_result)h->result, text);
+	callback_lost(m, h->from, (gantry_result)h->result, text);
+}
+
+static void has_left(void *ctx, int rank) REQUIRES(loop_mu)
+{
+	struct gantry_ctl *m = ctx;
+	char text[32];
+
+	if (rank == m->config.rank || m->peers[rank].gone != GANTRY_OK)
+		return;
+	snprintf(text, sizeof(text), "rank %d has left", rank);
+	peer_gone(m, rank, GANTRY_ERR_PEER_CLOSED, text);
+	if (m->config.tell_left)
+		callback_lost(m, rank, GANTRY_ERR_PEER_CLOSED, text);
+}
+
+static void is_with_hub(void *ctx, int rank)
+{
+	struct gantry_ctl *m = ctx;
+
+	m->peers[rank].with_hub = 1;
 }
 
 static int on_ready(struct gantry_ctl *m, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
 {
-	if (h->size != ((uint32_t)m->config.nranks + 7) / 8 || m->ready)
+	if (m->ready || ctl_ready_decode(body, h->size, m->config.nranks, is_with_hub, m, m->direct.addrs,
+					 &m->direct.naddrs) != GANTRY_OK)
 		return 0;
-	for (int i = 0; i < m->config.nranks; i++)
-		m->peers[i].with_hub = body[i / 8] >> i % 8 & 1;
 	m->ready = 1;
 	maybe_joined(m);
 	return 1;
@@ -351,13 +364,8 @@ static int on_rank_frame(struct gantry_ctl *m, const struct ctl_head *h, const u
 				    text);
 			callback_lost(m, m->config.rank, m->over, m->over_text);
 		} else {
-			on_gone(m, h, body);
+			on_lost_peer(m, h, body);
 		}
-		return 1;
-	case CTL_LEFT:
-		if (h->from == m->config.rank)
-			return 0; /* who has left is not told */
-		on_gone(m, h, body);
 		return 1;
 	default:
 		return 0;
@@ -388,6 +396,9 @@ static int on_frame(struct ctl_conn *c, const struct ctl_head *h, const uint8_t 
 		break;
 	case CTL_GATHERED:
 		on_reply(m, h, body);
+		break;
+	case CTL_LEFT:
+		right = m->ready && ctl_ranges_decode(body, h->size, m->config.nranks, has_left, m) == GANTRY_OK;
 		break;
 	case CTL_BYE:
 		hub_gone(m, GANTRY_ERR_PEER_LOST, "its process ended", 1);
@@ -469,6 +480,7 @@ static void start_hello(struct gantry_ctl *m) REQUIRES(loop_mu)
 		.nranks = m->config.nranks,
 		.timeout_ms = (uint32_t)(m->timeout / MS),
 		.wait_ms = (uint32_t)(wait / MS),
+		.addr = m->direct.addr,
 	};
 
 	ctl_hello_encode(&h, out);
@@ -605,6 +617,8 @@ static void member_leave(struct gantry_ctl *m) REQUIRES(loop_mu)
 		ctl_conn_close(m->conn);
 	}
 	ctl_service.nleaving--;
+	ctl_exchange_forget(m);
+	inet_port_put(&exchange_service, m->direct.port);
 	inet_port_put(&hub_service, m->port);
 	drop_callbacks(m);
 	gantry_list_remove(&m->node);
@@ -618,6 +632,8 @@ void ctl_members_take(void)
 			member_leave(m);
 		else if (m->step < STEP_WAITING)
 			join_tick(m); /* a new one */
+		else if (m->direct.exchange && !m->direct.exchange->begun)
+			ctl_exchange_tick(m);
 	}
 }
 
@@ -651,6 +667,7 @@ void ctl_members_tick(void)
 		} else if (m->step < STEP_OVER) {
 			if (m->step == STEP_WAITING)
 				ctl_service_due(m->deadline);
+			ctl_exchange_tick(m);
 			if (ctl_silent(&m->conn->heard, m->timeout))
 				give_up_hub(m);
 			else

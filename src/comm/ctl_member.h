@@ -12,6 +12,7 @@
 #ifndef GANTRY_COMM_CTL_MEMBER_H
 #define GANTRY_COMM_CTL_MEMBER_H
 
+#include "comm/ctl_exchange.h"
 #include "comm/ctl_service.h"
 #include "inet/listen.h"
 #include "inet/settings.h"
@@ -57,7 +58,8 @@ struct gantry_ctl {
 
 	struct gantry_list node GUARDED_BY(loop_mu);
 	struct inet_port *port GUARDED_BY(loop_mu); /* a reference: for hubs of further communicators; NULL: none */
-	int leaving GUARDED_BY(loop_mu);	    /* the caller is gone: say goodbye and free it */
+	struct ctl_direct direct;
+	int leaving GUARDED_BY(loop_mu); /* the caller is gone: say goodbye and free it */
 	/* Why it does not wait any longer for the others to join; "": it does. */
 	char gave_up[CTL_TEXT_MAX] GUARDED_BY(loop_mu);
 	int calling GUARDED_BY(loop_mu); /* a callback runs, without the lock */
@@ -90,6 +92,9 @@ struct gantry_ctl {
 	uint64_t arrivals GUARDED_BY(loop_mu), seen GUARDED_BY(loop_mu); /* gantry_ctl_wait */
 };
 
+/* An exchange may take so many times GANTRY_CONNECT_TIMEOUT from its first rank on: once until all have come to it, and
+ * twice to reach each other. */
+enum { CTL_GATHER_TIMES = 3 };
 /* How much later than its deadline a rank may hear from the hub who is missing. */
 enum { CTL_ANSWER_NS = 1000000000 };
 

@@ -151,6 +151,8 @@ static void drop_out(struct ctl_conn *c)
 static void written(struct ctl_conn *c, size_t n)
 {
 	c->out_bytes -= n;
+	if (c->traffic)
+		c->traffic->out += n;
 	n += c->out_at;
 	while (!gantry_list_empty(&c->out)) {
 		struct ctl_out *o = gantry_container(c->out.next, struct ctl_out, node);
@@ -263,6 +265,8 @@ static void readable(struct ctl_conn *c) REQUIRES(loop_mu)
 			return;
 		}
 		c->heard = inet_loop.now;
+		if (c->traffic)
+			c->traffic->in += (size_t)n;
 		r = ctl_parse(&c->in, ctl_service.scratch, (size_t)n, on_frame, c);
 		if (r != GANTRY_OK && c->source.fd >= 0) {
 			c->ops->broken(c, r,
@@ -341,6 +345,7 @@ void ctl_conn_close(struct ctl_conn *c)
 	gantry_list_append(&ctl_service.dead, &c->node);
 	c->ops = &finish_ops; /* the rest of what was read is for nobody */
 	c->owner = NULL;
+	c->traffic = NULL;
 }
 
 void ctl_conn_finish(struct ctl_conn *c, uint64_t ns)
@@ -353,6 +358,7 @@ void ctl_conn_finish(struct ctl_conn *c, uint64_t ns)
 	}
 	c->ops = &finish_ops;
 	c->owner = NULL;
+	c->traffic = NULL;
 	c->finish_by = inet_loop.now + ns;
 	sock_backoff_leave(c->source.fd, gantry_params()->timeout);
 	ctl_service_due(c->finish_by);

@@ -59,12 +59,18 @@ struct ctl_conn_ops {
 	void (*broken)(struct ctl_conn *c, gantry_result why, const char *cause);
 };
 
+/* What an owner of several connections wants to know of all of them. */
+struct ctl_traffic {
+	uint64_t in, out; /* bytes, without hand-shakes */
+};
+
 struct ctl_conn {
 	struct inet_source source;
 	struct gantry_list node;  /* in conns, finishing or dead */
 	struct gantry_list dirty; /* in the service's dirty list: something to write at the end of the pass */
 	const struct ctl_conn_ops *ops;
-	void *owner; /* borrowed */
+	void *owner;		     /* borrowed */
+	struct ctl_traffic *traffic; /* borrowed, until the connection is closed or finishes; NULL: nobody counts */
 	struct gantry_addr peer;
 	struct ctl_parser in;
 	struct gantry_list out;	  /* of struct ctl_out */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "comm/ctl_bruck.h"
 
 enum { HEAD_MAGIC = 0x4c544347, ID_MAGIC = 0x44494e47 }; /* "GCTL", "GNID" */
 
@@ -64,11 +65,17 @@ static int may_be(const struct ctl_parser *p)
 	return memcmp(p->raw, magic, p->have < sizeof(magic) ? p->have : sizeof(magic)) == 0;
 }
 
+/* Frames that grow with the number of ranks. */
+static int grows(uint32_t kind)
+{
+	return kind == CTL_GATHERED || kind == CTL_READY || kind == CTL_LEFT || kind == CTL_BLOCK;
+}
+
 /* The head is whole: what it says, and room for the body. */
 static gantry_result begin_body(struct ctl_parser *p)
 {
 	if (ctl_head_decode(p->raw, &p->head) != GANTRY_OK ||
-	    p->head.size > (p->head.kind == CTL_GATHERED ? p->max_gathered : p->max_body))
+	    p->head.size > (grows(p->head.kind) ? p->max_gathered : p->max_body))
 		return GANTRY_ERR_PROTOCOL;
 	p->body = malloc((size_t)p->head.size + 1); /* never NULL for want of bytes */
 	return p->body ? GANTRY_OK : GANTRY_ERR_NOMEM;
@@ -183,6 +190,40 @@ gantry_result ctl_id_decode(const struct gantry_unique_id *in, struct ctl_id *re
 	return GANTRY_OK;
 }
 
+static void put_addr(uint8_t *out, const struct gantry_addr *a)
+{
+	memset(out, 0, CTL_ADDR_SIZE);
+	if (a->sa.sa_family != AF_INET && a->sa.sa_family != AF_INET6)
+		return;
+	out[0] = a->sa.sa_family == AF_INET6 ? 6 : 4;
+	put16(out + 2, gantry_addr_port(a));
+	if (out[0] == 6)
+		memcpy(out + 4, &a->in6.sin6_addr, 16);
+	else
+		memcpy(out + 4, &a->in.sin_addr, 4);
+}
+
+/* Family 0: there is none. */
+static gantry_result get_addr(const uint8_t *in, struct gantry_addr *ret)
+{
+	uint8_t again[CTL_ADDR_SIZE];
+
+	memset(ret, 0, sizeof(*ret));
+	if (in[0] && ((in[0] != 4 && in[0] != 6) || !get16(in + 2)))
+		return GANTRY_ERR_PROTOCOL;
+	if (!in[0])
+		goto out;
+	ret->sa.sa_family = in[0] == 6 ? AF_INET6 : AF_INET;
+	if (in[0] == 6)
+		memcpy(&ret->in6.sin6_addr, in + 4, 16);
+	else
+		memcpy(&ret->in.sin_addr, in + 4, 4);
+	gantry_addr_set_port(ret, get16(in + 2));
+out:
+	put_addr(again, ret); /* one spelling for each */
+	return memcmp(again, in, sizeof(again)) ? GANTRY_ERR_PROTOCOL : GANTRY_OK;
+}
+
 void ctl_hello_encode(const struct ctl_hello *h, uint8_t out[CTL_HELLO_SIZE])
 {
 	put64(out, h->comm_id);
@@ -191,6 +232,7 @@ void ctl_hello_encode(const struct ctl_hello *h, uint8_t out[CTL_HELLO_SIZE])
 	put32(out + 20, (uint32_t)h->nranks);
 	put32(out + 24, h->timeout_ms);
 	put32(out + 28, h->wait_ms);
+	put_addr(out + 32, &h->addr);
 }
 
 gantry_result ctl_hello_decode(const uint8_t *in, size_t n, int version, struct ctl_hello *ret)
@@ -209,6 +251,8 @@ gantry_result ctl_hello_decode(const uint8_t *in, size_t n, int version, struct 
 			return GANTRY_ERR_PROTOCOL;
 		h.rank = (int)get32(in + 16);
 		h.nranks = (int)get32(in + 20);
+		if (get_addr(in + 32, &h.addr) != GANTRY_OK)
+			return GANTRY_ERR_PROTOCOL;
 	}
 	*ret = h;
 	return GANTRY_OK;
@@ -225,5 +269,96 @@ gantry_result ctl_accepted_decode(const uint8_t *in, size_t n, struct ctl_accept
 	if (n != CTL_ACCEPTED_SIZE || get32(in + 4) > 1)
 		return GANTRY_ERR_PROTOCOL;
 	*ret = (struct ctl_accepted){.timeout_ms = get32(in), .same_process = (int)get32(in + 4)};
+	return GANTRY_OK;
+}
+
+/* ---- ranges, READY ---- */
+
+void ctl_ranges_encode(const struct ctl_range *ranges, int n, uint8_t *out)
+{
+	for (int i = 0; i < n; i++, out += 8) {
+		put32(out, (uint32_t)ranges[i].first);
+		put32(out + 4, (uint32_t)ranges[i].count);
+	}
+}
+
+/* In order, not empty, within the ranks. */
+static int ranges_hold(const uint8_t *in, size_t n, uint32_t nranks)
+{
+	uint32_t end = 0;
+
+	for (size_t i = 0; i < n; i++, in += 8) {
+		uint32_t first = get32(in), count = get32(in + 4);
+
+		if (first < end || first >= nranks || count < 1 || count > nranks - first)
+			return 0;
+		end = first + count;
+	}
+	return 1;
+}
+
+gantry_result ctl_ranges_decode(const uint8_t *in, size_t size, int nranks, void (*each)(void *ctx, int rank),
+				void *ctx)
+{
+	if (size % 8 || !ranges_hold(in, size / 8, (uint32_t)nranks))
+		return GANTRY_ERR_PROTOCOL;
+	for (const uint8_t *at = in; at < in + size; at += 8)
+		for (uint32_t k = 0; k < get32(at + 4); k++)
+			each(ctx, (int)(get32(at) + k));
+	return GANTRY_OK;
+}
+
+size_t ctl_ready_size(int nranges, const struct gantry_addr *addrs, int nranks)
+{
+	return 8 + 8 * (size_t)nranges + (addrs ? CTL_ADDR_SIZE * (size_t)ctl_bruck_rounds(nranks) : 0);
+}
+
+void ctl_ready_encode(int rank, int nranks, const struct ctl_range *ranges, int nranges,
+		      const struct gantry_addr *addrs, uint8_t *out)
+{
+	int naddrs = addrs ? ctl_bruck_rounds(nranks) : 0;
+
+	put32(out, (uint32_t)nranges);
+	put32(out + 4, (uint32_t)naddrs);
+	out += 8;
+	ctl_ranges_encode(ranges, nranges, out);
+	out += 8 * (size_t)nranges;
+	for (int i = 0; i < naddrs; i++, out += CTL_ADDR_SIZE)
+		put_addr(out, &addrs[ctl_bruck_to(rank, nranks, i)]);
+}
+
+gantry_result ctl_ready_decode(const uint8_t *in, size_t n, int nranks, void (*with_hub)(void *ctx, int rank),
+			       void *ctx, struct gantry_addr ret_addrs[CTL_ROUNDS_MAX], int *ret_naddrs)
+{
+	uint32_t nranges = n >= 8 ? get32(in) : UINT32_MAX, naddrs = n >= 8 ? get32(in + 4) : 0;
+
+	if (nranges > (uint32_t)nranks || (naddrs && naddrs != (uint32_t)ctl_bruck_rounds(nranks)) ||
+	    n != 8 + 8 * (size_t)nranges + CTL_ADDR_SIZE * (size_t)naddrs)
+		return GANTRY_ERR_PROTOCOL;
+	for (uint32_t i = 0; i < naddrs; i++)
+		if (get_addr(in + 8 + 8 * nranges + CTL_ADDR_SIZE * i, &ret_addrs[i]) != GANTRY_OK ||
+		    !ret_addrs[i].sa.sa_family)
+			return GANTRY_ERR_PROTOCOL;
+	if (ctl_ranges_decode(in + 8, 8 * (size_t)nranges, nranks, with_hub, ctx) != GANTRY_OK)
+		return GANTRY_ERR_PROTOCOL;
+	*ret_naddrs = (int)naddrs;
+	return GANTRY_OK;
+}
+
+/* ---- between two ranks ---- */
+
+void ctl_exchange_hello_encode(const struct ctl_exchange_hello *h, uint8_t out[CTL_EXCHANGE_SIZE])
+{
+	put64(out, h->comm_id);
+	put64(out + 8, h->number);
+	put32(out + 16, (uint32_t)h->from);
+	put32(out + 20, (uint32_t)h->to);
+}
+
+gantry_result ctl_exchange_hello_decode(const uint8_t *in, size_t n, struct ctl_exchange_hello *ret)
+{
+	if (n != CTL_EXCHANGE_SIZE || get32(in + 16) >= CTL_RANKS_MAX || get32(in + 20) >= CTL_RANKS_MAX)
+		return GANTRY_ERR_PROTOCOL;
+	*ret = (struct ctl_exchange_hello){get64(in), get64(in + 8), (int)get32(in + 16), (int)get32(in + 20)};
 	return GANTRY_OK;
 }

@@ -12,8 +12,15 @@
  *     | <-- LIFE, answered by LIFE --------------> |   the hub asks every timeout/32
  *     | <-- MESSAGE, CALL, REPLY ----------------> |   relayed to rank `to`
  *     | GATHER ----------------------------------> |   <- GATHERED to all, once all gave theirs
+ *     | GATHER, then HAVE -----------------------> |   the same where ranks exchange their parts directly (READY says so)
  *     | <-- LOST, LEFT: news of other ranks ------ |
  *     | LEAVE -----------------------------------> |   with a cause if it gave up; or <- BYE: the hub's process ends
+ *
+ * Between two ranks that exchange directly, a connection per message; its hand-shake says for which allgather it is:
+ *
+ *    sender                                     receiver
+ *     | BLOCK -----------------------------------> |
+ *     | <------------------------------------ HAVE |   the block is in its place
  *
  * Everything here is a pure function over bytes: nothing touches a socket, so the fuzzer reaches all of it. Decoders
  * never trust a length; whatever they accept is in range.
@@ -28,13 +35,17 @@
 #include "inet/settings.h"
 
 enum {
-	CTL_VERSION = 4,
+	CTL_VERSION = 5,
 	CTL_HEAD_SIZE = 32,
-	CTL_HELLO_SIZE = 32,
+	CTL_ADDR_SIZE = 20,
+	CTL_HELLO_SIZE = 32 + CTL_ADDR_SIZE,
 	CTL_ACCEPTED_SIZE = 8,
+	CTL_EXCHANGE_SIZE = 24,
 	CTL_WHO_SIZE = INET_SELF_SIZE,
 	CTL_TEXT_MAX = 512,
 	CTL_RANKS_MAX = 32768, /* times the largest part of an allgather still fits 32 bits */
+	CTL_ROUNDS_MAX = 15,   /* ctl_bruck_rounds(CTL_RANKS_MAX) */
+	CTL_READY_MAX = 8 + 8 * (CTL_RANKS_MAX / 2) + CTL_ROUNDS_MAX * CTL_ADDR_SIZE,
 };
 
 /* X(NAME, largest body) */
@@ -42,7 +53,7 @@ enum {
 #define CTL_KINDS(X)                            \
 	X(REFUSED,   CTL_TEXT_MAX)              \
 	X(TIME,      8)                         \
-	X(READY,     CTL_RANKS_MAX / 8)         \
+	X(READY,     CTL_READY_MAX)             \
 	X(LIFE,      0)                         \
 	X(MESSAGE,   GANTRY_CTL_MESSAGE_MAX)    \
 	X(CALL,      GANTRY_CTL_MESSAGE_MAX)    \
@@ -51,8 +62,10 @@ enum {
 	X(GATHERED,  UINT32_MAX)                \
 	X(LOST,      CTL_TEXT_MAX)              \
 	X(LEAVE,     CTL_TEXT_MAX)              \
-	X(LEFT,      0)                         \
-	X(BYE,       0)
+	X(LEFT,      4 * CTL_RANKS_MAX)         \
+	X(BYE,       0)                         \
+	X(HAVE,      CTL_TEXT_MAX)              \
+	X(BLOCK,     UINT32_MAX)
 /* clang-format on */
 
 enum ctl_kind {
@@ -66,7 +79,7 @@ const char *ctl_kind_name(uint32_t kind);
 
 struct ctl_head {
 	uint32_t kind;
-	int32_t from, to; /* ranks; -1: the hub. LOST, LEFT: from is whom it is about */
+	int32_t from, to; /* ranks; -1: the hub. LOST: from is whom it is about */
 	uint64_t
 		tag; /* MESSAGE: the user's. CALL, REPLY: number of the call. GATHER*: its number. TIME: rank's clock */
 	uint32_t size;	 /* of the body */
@@ -79,7 +92,7 @@ gantry_result ctl_head_decode(const uint8_t in[CTL_HEAD_SIZE], struct ctl_head *
 /* Cuts a stream into frames. Zeroed except for the limits it is ready for use; ctl_parser_free drops half a frame. */
 struct ctl_parser {
 	uint32_t max_body;     /* larger ones are an error */
-	uint32_t max_gathered; /* the same for GATHERED */
+	uint32_t max_gathered; /* the same for READY, GATHERED, LEFT and BLOCK */
 	size_t have;	       /* bytes of the head and the body */
 	uint8_t raw[CTL_HEAD_SIZE];
 	struct ctl_head head;
@@ -112,8 +125,9 @@ struct ctl_hello {
 	uint64_t comm_id;
 	uint64_t process; /* random, the same for all ranks of one process */
 	int rank, nranks;
-	uint32_t timeout_ms; /* after which this rank gives up a silent hub */
-	uint32_t wait_ms;    /* how much longer it waits for the others to come */
+	uint32_t timeout_ms;	 /* after which this rank gives up a silent hub */
+	uint32_t wait_ms;	 /* how much longer it waits for the others to come */
+	struct gantry_addr addr; /* where other ranks reach it; family 0: nowhere */
 };
 void ctl_hello_encode(const struct ctl_hello *h, uint8_t out[CTL_HELLO_SIZE]);
 /* ERR_PROTOCOL: it is none. Of another version only the communicator is known, which stays where it is. */
@@ -125,5 +139,35 @@ struct ctl_accepted {
 };
 void ctl_accepted_encode(const struct ctl_accepted *a, uint8_t out[CTL_ACCEPTED_SIZE]);
 gantry_result ctl_accepted_decode(const uint8_t *in, size_t n, struct ctl_accepted *ret);
+
+/* ---- ranks by their numbers, in order; the body of LEFT ---- */
+
+struct ctl_range {
+	int first, count;
+};
+void ctl_ranges_encode(const struct ctl_range *ranges, int n, uint8_t *out); /* 8 bytes each */
+/* Calls `each` for every rank of them. ERR_PROTOCOL: they are none of so many ranks, and nothing was called. */
+gantry_result ctl_ranges_decode(const uint8_t *in, size_t size, int nranks, void (*each)(void *ctx, int rank),
+				void *ctx);
+
+/* ---- READY ---- */
+
+/* For one rank: which ranks live in the hub's process; and the addresses of those to which it sends in the rounds of an
+ * exchange (ctl_bruck_to), or none if allgathers go through the hub (addrs NULL, else those of all ranks). */
+size_t ctl_ready_size(int nranges, const struct gantry_addr *addrs, int nranks);
+void ctl_ready_encode(int rank, int nranks, const struct ctl_range *ranges, int nranges,
+		      const struct gantry_addr *addrs, uint8_t *out);
+/* Calls `with_hub` for each rank of the ranges. ERR_PROTOCOL: it is none for so many ranks; nothing was called. */
+gantry_result ctl_ready_decode(const uint8_t *in, size_t n, int nranks, void (*with_hub)(void *ctx, int rank),
+			       void *ctx, struct gantry_addr ret_addrs[CTL_ROUNDS_MAX], int *ret_naddrs);
+
+/* ---- a connection between two ranks: the payload of its hello. The answer's is a byte: it has the block already ---- */
+
+struct ctl_exchange_hello {
+	uint64_t comm_id, number; /* of the allgather */
+	int from, to;
+};
+void ctl_exchange_hello_encode(const struct ctl_exchange_hello *h, uint8_t out[CTL_EXCHANGE_SIZE]);
+gantry_result ctl_exchange_hello_decode(const uint8_t *in, size_t n, struct ctl_exchange_hello *ret);
 
 #endif

@@ -13,6 +13,7 @@
 #include "base/identity.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "comm/ctl_member.h"
 #include "inet/settings.h"
 
 static const uint64_t beat_min = 10000000, beat_max = 10000000000;
@@ -38,9 +39,17 @@ static const char *rank_text(const struct hub_rank *rank, char buf[RANK_TEXT])
 	return buf;
 }
 
+/* The allgather that is open does not need this rank any more. */
+static bool is_through(const struct hub_rank *rank)
+{
+	return rank->hub->exchange && rank->hub->gather.size ? rank->has : rank->gave;
+}
+
 static bool is_missing(const struct hub_rank *rank, bool in_gather)
 {
-	return in_gather ? !rank->gave : rank->state == HUB_ABSENT;
+	if (!in_gather)
+		return rank->state == HUB_ABSENT;
+	return rank->hub->gather.count < rank->hub->nranks ? !rank->gave : !is_through(rank);
 }
 
 /* "1, 3-5" of those that have not come, or not to the allgather; cut with "..." when it does not fit. */
@@ -126,6 +135,9 @@ static void fail_join(struct hub *hub, gantry_result why, const char *fmt, ...)
  * The hub puts the parts together and sends everybody the whole. A rank that is gone, parts of different sizes, or
  * somebody who does not come in time fail it for all, by name; the failure is kept, because some ranks come to it only
  * later. A rank that has heard of the failure may begin the next one meanwhile.
+ *
+ * In an exchange (ctl_exchange.h) the parts do not come here: ranks say that they begin, with the size of their parts, and
+ * then that they have all. What fails one, and who is named, is the same.
  */
 
 static void tell_gathered(struct hub_rank *rank, uint64_t number, gantry_result why, const char *text)
@@ -165,7 +177,7 @@ static void gather_without(struct hub *hub, const struct hub_rank *rank) REQUIRE
 	struct hub_gather *g = &hub->gather;
 	char who[RANK_TEXT];
 
-	if (g->open && !rank->gave)
+	if (g->open && !is_through(rank))
 		fail_gather(hub, rank->why, "allgather without %s, who %s", rank_text(rank, who),
 			    rank->why == GANTRY_ERR_PEER_CLOSED ? "has left" : "is lost");
 }
@@ -180,40 +192,63 @@ static void gather_tick(struct hub *hub) REQUIRES(loop_mu)
 		return;
 	}
 	list_missing(hub, true, missing, sizeof(missing));
+	if (g->count == hub->nranks) {
+		fail_gather(hub, GANTRY_ERR_TIMEOUT,
+			    "%d of %d ranks got all parts of an allgather in time, missing: %s", g->nhave, hub->nranks,
+			    missing);
+		return;
+	}
 	fail_gather(hub, GANTRY_ERR_TIMEOUT,
 		    "%d of %d ranks came to an allgather within %s (GANTRY_CONNECT_TIMEOUT), missing: %s", g->count,
 		    hub->nranks, ctl_seconds(hub->connect_timeout, seconds), missing);
 }
 
+/* Of a part. An exchange: as the rank says, UINT32_MAX if it says nonsense. */
+static uint32_t part_size(const struct hub *hub, const struct ctl_head *h, const uint8_t *body)
+{
+	if (!hub->exchange)
+		return h->size;
+	return h->size == 4 ? get32(body) : UINT32_MAX;
+}
+
 /* 0: no memory. */
-static int begin_gather(struct hub *hub, const struct ctl_head *h) REQUIRES(loop_mu)
+static int begin_gather(struct hub *hub, const struct ctl_head *h, uint32_t size) REQUIRES(loop_mu)
 {
 	struct hub_gather *g = &hub->gather;
 	struct ctl_head whole = {.kind = CTL_GATHERED, .from = -1, .to = -1, .tag = h->tag};
 
-	whole.size = (uint32_t)hub->nranks * h->size;
+	whole.size = hub->exchange ? 0 : (uint32_t)hub->nranks * size;
 	g->buf = ctl_buf_make(&whole, NULL);
 	g->number = h->tag;
-	g->size = h->size;
-	g->count = 0;
+	g->size = size;
+	g->count = g->nhave = 0;
 	g->error = GANTRY_OK;
 	g->open = 1;
 	g->deadline = inet_loop.now + hub->connect_timeout;
 	ctl_service_due(g->deadline);
 	for (int i = 0; i < hub->nranks; i++)
-		hub->ranks[i].gave = 0;
+		hub->ranks[i].gave = hub->ranks[i].has = 0;
 	return g->buf != NULL;
 }
 
 static const struct hub_rank *somebody_gone(const struct hub *hub)
 {
 	for (int i = 0; i < hub->nranks && hub->nhere < hub->nranks; i++)
-		if (hub->ranks[i].state != HUB_HERE && !hub->ranks[i].gave)
+		if (hub->ranks[i].state != HUB_HERE && !is_through(&hub->ranks[i]))
 			return &hub->ranks[i];
 	return NULL;
 }
 
-static void give_part(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+static void end_gather(struct hub *hub)
+{
+	struct hub_gather *g = &hub->gather;
+
+	tell_all(hub, g->buf);
+	g->buf = NULL;
+	g->open = 0;
+}
+
+static void give_part(struct hub_rank *rank, uint32_t size, const uint8_t *body) REQUIRES(loop_mu)
 {
 	struct hub *hub = rank->hub;
 	struct hub_gather *g = &hub->gather;
@@ -225,24 +260,48 @@ static void give_part(struct hub_rank *rank, const struct ctl_head *h, const uin
 		gather_without(hub, missing);
 		return;
 	}
-	if (h->size != g->size) {
+	if (size != g->size) {
 		fail_gather(hub, GANTRY_ERR_USAGE, "allgather of different sizes: %s gives %u bytes, others %u",
-			    rank_text(rank, who), h->size, g->size);
+			    rank_text(rank, who), size, g->size);
 		return;
 	}
-	if (h->size)
-		memcpy(g->buf->bytes + CTL_HEAD_SIZE + (size_t)index_of(rank) * h->size, body, h->size);
+	if (size && !hub->exchange)
+		memcpy(g->buf->bytes + CTL_HEAD_SIZE + (size_t)index_of(rank) * size, body, size);
 	if (++g->count < hub->nranks)
 		return;
-	tell_all(hub, g->buf);
-	g->buf = NULL;
-	g->open = 0;
+	if (hub->exchange && size) {
+		/* A rank that cannot reach another says so by GANTRY_CONNECT_TIMEOUT: this is for those that do not. */
+		g->deadline = inet_loop.now + (CTL_GATHER_TIMES - 1) * hub->connect_timeout;
+		ctl_service_due(g->deadline);
+		return;
+	}
+	end_gather(hub);
+}
+
+static int hear_have(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
+{
+	struct hub *hub = rank->hub;
+	struct hub_gather *g = &hub->gather;
+	char who[RANK_TEXT], cause[CTL_TEXT_MAX];
+
+	if (!hub->exchange || h->tag != g->number || !g->open || !rank->gave || rank->has)
+		return 0; /* it has failed meanwhile, and the rank was told */
+	if (h->result != GANTRY_OK) {
+		ctl_get_text(cause, sizeof(cause), body, h->size);
+		fail_gather(hub, (gantry_result)h->result, "%s: %s", rank_text(rank, who), cause);
+		return 0;
+	}
+	rank->has = 1;
+	if (++g->nhave == hub->nranks)
+		end_gather(hub);
+	return 0;
 }
 
 static int hear_gather(struct hub_rank *rank, const struct ctl_head *h, const uint8_t *body) REQUIRES(loop_mu)
 {
 	struct hub *hub = rank->hub;
 	struct hub_gather *g = &hub->gather;
+	uint32_t size = part_size(hub, h, body);
 
 	if (h->tag < g->number || (h->tag == g->number && !g->open)) {
 		/* The others are through with it: it failed, or this rank does not count as they do. */
@@ -254,14 +313,14 @@ static int hear_gather(struct hub_rank *rank, const struct ctl_head *h, const ui
 	}
 	if (h->tag > g->number && g->open)
 		fail_gather(hub, GANTRY_ERR_USAGE, "rank %d is ahead in its allgathers", index_of(rank));
-	if (h->tag > g->number && !begin_gather(hub, h)) {
+	if (h->tag > g->number && !begin_gather(hub, h, size)) {
 		drop_gather(g);
 		g->error = GANTRY_ERR_NOMEM;
-		snprintf(g->text, sizeof(g->text), "no memory at the hub for an allgather of %u bytes", h->size);
+		snprintf(g->text, sizeof(g->text), "no memory at the hub for an allgather of %u bytes", size);
 		tell_gathered(rank, h->tag, g->error, g->text);
 		return 0;
 	}
-	give_part(rank, h, body);
+	give_part(rank, size, body);
 	return 0;
 }
 
@@ -282,6 +341,39 @@ static void rank_gone(struct hub_rank *rank, enum hub_rank_state state) REQUIRES
 	}
 }
 
+/*
+ * Ranks that leave mostly do so together, and a frame to everybody for each of them would be half the square of their
+ * number: those of one pass are told in one frame. Before anything else is told of ranks that are gone, so that the
+ * order stays that of cause and consequence.
+ */
+static void tell_left(struct hub *hub)
+{
+	struct ctl_head h = {.kind = CTL_LEFT, .from = -1, .to = -1};
+	struct ctl_buf *b;
+	uint8_t *at;
+
+	if (!hub->nuntold)
+		return;
+	hub->nuntold = 0;
+	for (int i = 0; i < hub->nranks; i++)
+		h.size += 8 * (hub->ranks[i].untold && (!i || !hub->ranks[i - 1].untold));
+	b = ctl_buf_make(&h, NULL);
+	at = b ? b->bytes + CTL_HEAD_SIZE : NULL;
+	for (int i = 0; i < hub->nranks; i++) {
+		struct ctl_range range = {.first = i};
+
+		while (i < hub->nranks && hub->ranks[i].untold) {
+			hub->ranks[i++].untold = 0;
+			range.count++;
+		}
+		if (range.count && at) {
+			ctl_ranges_encode(&range, 1, at);
+			at += 8;
+		}
+	}
+	tell_all(hub, b);
+}
+
 static void rank_lost(struct hub_rank *rank, gantry_result why, const char *cause) REQUIRES(loop_mu)
 {
 	struct hub *hub = rank->hub;
@@ -298,6 +390,7 @@ static void rank_lost(struct hub_rank *rank, gantry_result why, const char *caus
 		return;
 	}
 	LOG_WARN(COMM, "comm %016llx: lost %s", (unsigned long long)hub->comm_id, text);
+	tell_left(hub);
 	/* To itself as well: if it was only stopped, it learns what the others think of it. */
 	tell_all(hub, text_frame(h, text));
 	rank->why = why;
@@ -306,14 +399,15 @@ static void rank_lost(struct hub_rank *rank, gantry_result why, const char *caus
 
 static void rank_left(struct hub_rank *rank) REQUIRES(loop_mu)
 {
-	struct ctl_head h = {.kind = CTL_LEFT, .from = index_of(rank), .to = -1};
 	struct hub *hub = rank->hub;
 	char who[RANK_TEXT];
 
 	LOG_DEBUG(COMM, "comm %016llx: %s left", (unsigned long long)hub->comm_id, rank_text(rank, who));
 	rank->why = GANTRY_ERR_PEER_CLOSED;
 	rank_gone(rank, HUB_LEFT);
-	tell_all(hub, ctl_buf_make(&h, NULL));
+	rank->untold = 1;
+	hub->nuntold++;
+	ctl_service_due(inet_loop.now);
 }
 
 /* ---- frames: what a rank may say. Each answers whether the connection was closed or given away. ---- */
@@ -372,6 +466,7 @@ static const struct {
 	[CTL_TIME] = {hear_time, EMPTY},
 	[CTL_LEAVE] = {hear_leave, ALWAYS},
 	[CTL_GATHER] = {hear_gather, RUNNING | AS_ITSELF},
+	[CTL_HAVE] = {hear_have, RUNNING | AS_ITSELF},
 	[CTL_MESSAGE] = {hear_for_another, RUNNING | AS_ITSELF | TO_A_RANK},
 	[CTL_CALL] = {hear_for_another, RUNNING | AS_ITSELF | TO_A_RANK},
 	[CTL_REPLY] = {hear_for_another, RUNNING | AS_ITSELF | TO_A_RANK},
@@ -423,7 +518,8 @@ static void turn_away(struct ctl_conn *c, gantry_result why, const char *text) R
 
 static int make_ranks(struct hub *hub, int nranks)
 {
-	hub->ranks = calloc((size_t)nranks, sizeof(*hub->ranks));
+	hub->addrs = calloc((size_t)nranks, sizeof(*hub->addrs));
+	hub->ranks = hub->addrs ? calloc((size_t)nranks, sizeof(*hub->ranks)) : NULL;
 	if (!hub->ranks)
 		return 0;
 	hub->nranks = nranks;
@@ -475,21 +571,59 @@ failed:
 	return 0;
 }
 
+/* Ranks of this process. ret: room for half of the ranks. */
+static int find_ranges(const struct hub *hub, struct ctl_range *ret)
+{
+	int n = 0, before = 0;
+
+	for (int i = 0; i < hub->nranks; i++) {
+		int here = hub->ranks[i].process == gantry_process_id();
+
+		if (here && !before)
+			ret[n++] = (struct ctl_range){.first = i};
+		if (here)
+			ret[n - 1].count++;
+		before = here;
+	}
+	return n;
+}
+
+static bool all_listen(const struct hub *hub)
+{
+	for (int i = 0; i < hub->nranks; i++)
+		if (!hub->addrs[i].sa.sa_family)
+			return false;
+	return true;
+}
+
+static void tell_ready(struct hub *hub, int rank, const struct ctl_range *ranges, int nranges)
+{
+	struct ctl_head h = {.kind = CTL_READY, .from = -1, .to = -1};
+	const struct gantry_addr *addrs = hub->exchange ? hub->addrs : NULL;
+	struct ctl_buf *b;
+
+	h.size = (uint32_t)ctl_ready_size(nranges, addrs, hub->nranks);
+	b = ctl_buf_make(&h, NULL);
+	if (b)
+		ctl_ready_encode(rank, hub->nranks, ranges, nranges, addrs, b->bytes + CTL_HEAD_SIZE);
+	ctl_conn_write(hub->ranks[rank].conn, ctl_out_make(b));
+}
+
 static void all_here(struct hub *hub) REQUIRES(loop_mu)
 {
-	struct ctl_head h = {.kind = CTL_READY, .from = -1, .to = -1, .size = ((uint32_t)hub->nranks + 7) / 8};
-	uint8_t *bits = calloc(1, h.size);
+	struct ctl_range *ranges = calloc((size_t)(hub->nranks + 1) / 2, sizeof(*ranges));
+	int nranges;
 
-	if (!bits) {
+	if (!ranges) {
 		fail_join(hub, GANTRY_ERR_NOMEM, "no memory for %d ranks", hub->nranks);
 		return;
 	}
-	for (int i = 0; i < hub->nranks; i++)
-		if (hub->ranks[i].process == gantry_process_id())
-			bits[i / 8] |= (uint8_t)(1 << i % 8);
+	nranges = find_ranges(hub, ranges);
+	hub->exchange = hub->nranks >= gantry_params()->exchange_ranks && all_listen(hub);
 	hub->state = HUB_RUNNING;
-	tell_all(hub, ctl_buf_make(&h, bits));
-	free(bits);
+	for (int i = 0; i < hub->nranks; i++)
+		tell_ready(hub, i, ranges, nranges);
+	free(ranges);
 	LOG_INFO(COMM, "comm %016llx: all ranks are here, %d", (unsigned long long)hub->comm_id, hub->nranks);
 }
 
@@ -509,7 +643,9 @@ static void admit(struct hub *hub, struct inet_conn *from, const struct ctl_hell
 	if (!fits(hub, c, h, who))
 		return;
 	hub->ranks[h->rank] = newcomer;
+	hub->addrs[h->rank] = h->addr;
 	c->owner = &hub->ranks[h->rank];
+	c->traffic = &hub->traffic;
 	hub->nhere++;
 	LOG_DEBUG(COMM, "comm %016llx: %s joined, %d of %d", (unsigned long long)hub->comm_id, who, hub->nhere,
 		  hub->nranks);
@@ -596,10 +732,14 @@ struct inet_service hub_service = {
 
 static void hub_free(struct hub *hub) REQUIRES(loop_mu)
 {
+	LOG_INFO(COMM, "comm %016llx: the hub ends; %llu bytes of %d ranks came, %llu went",
+		 (unsigned long long)hub->comm_id, (unsigned long long)hub->traffic.in, hub->nranks,
+		 (unsigned long long)hub->traffic.out);
 	gantry_list_remove(&hub->node);
 	drop_gather(&hub->gather);
 	inet_conns_drop(&hub_service, hub->comm_id); /* the key is this hub's */
 	inet_port_put(&hub_service, hub->port);
+	free(hub->addrs);
 	free(hub->ranks);
 	free(hub);
 }
@@ -660,7 +800,8 @@ void hub_bye(void)
 				  "the process that made the id (%s) ended while the ranks "
 				  "were joining",
 				  gantry_self());
-		else if (hub->state == HUB_RUNNING)
+		tell_left(hub);
+		if (hub->state == HUB_RUNNING)
 			tell_all(hub, ctl_buf_make(&h, NULL));
 		linger_all(hub);
 		hub->state = HUB_ENDED;
@@ -738,6 +879,7 @@ static void beat(struct hub *hub) REQUIRES(loop_mu)
 void hub_tick(void)
 {
 	gantry_list_each_entry_safe (hub, &ctl_service.hubs, struct hub, node) {
+		tell_left(hub);
 		if (hub->nhere)
 			beat(hub);
 		if (hub->gather.open)

@@ -29,17 +29,19 @@ struct hub_rank {
 	struct gantry_addr addr;
 	uint64_t process;
 	char who[CTL_WHO_SIZE];
-	int gave;	   /* its part of the allgather that is open */
+	int gave;	   /* its part of the allgather that is open, or, in an exchange, the word that it has begun */
+	int has;	   /* exchange: all parts */
+	int untold;	   /* LEFT: the others do not know yet */
 	gantry_result why; /* LOST: told to whoever still asks for it */
 };
 
 /* One allgather at a time: a rank begins the next when it has the result of the last. */
 struct hub_gather {
-	uint64_t number; /* of the one in progress or just ended */
-	int open;	 /* some gave, not all */
-	int count;
+	uint64_t number;     /* of the one in progress or just ended */
+	int open;	     /* some gave, not all */
+	int count, nhave;    /* that gave; exchange: that have all parts */
 	uint32_t size;	     /* per rank */
-	struct ctl_buf *buf; /* the frame with everybody's part */
+	struct ctl_buf *buf; /* the frame with everybody's part; exchange: with none */
 	uint64_t deadline;
 	gantry_result error; /* it failed: told to those that come to it later */
 	char text[CTL_TEXT_MAX];
@@ -56,7 +58,11 @@ struct hub {
 
 	enum hub_state state;
 	int nranks, nhere;
-	struct hub_rank *ranks; /* NULL before the first one came */
+	int nuntold;
+	int exchange; /* the ranks exchange parts directly: READY told them */
+	struct ctl_traffic traffic;
+	struct hub_rank *ranks;	   /* NULL before the first one came */
+	struct gantry_addr *addrs; /* where ranks reach each other; family 0: nowhere. Beside the ranks, and as many */
 	uint64_t beat, next_beat;
 	uint64_t until;	  /* OPEN: when waiting ends. FAILED: when this ends */
 	uint32_t refused; /* connections that named this hub and proved nothing: for the text of a failure, no more */

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The control plane's parsers. First byte: 0 the stream of frames, as it comes from a socket; 1 a unique id; 2 a hello's
- * payload; 3 an answer's. The rest is what arrived.
+ * payload; 3 an answer's; 4 READY, after the number of ranks; 5 the hello of a rank to another. The rest is what arrived.
  *
  * Nothing read may leave the input; what is accepted is in range and survives being encoded and decoded again; a stream
  * means the same whatever the pieces it arrives in.
  */
+#include "comm/ctl_bruck.h"
 #include "comm/ctl_wire.h"
 #include "script.h"
 
@@ -25,7 +26,9 @@ static int frame(void *ctx, const struct ctl_head *h, const uint8_t *body)
 	MUST(h->kind > CTL_NONE && h->kind < CTL_KIND_COUNT);
 	MUST(h->from >= -1 && h->from < CTL_RANKS_MAX && h->to >= -1 && h->to < CTL_RANKS_MAX);
 	MUST(h->kind == CTL_CALL || h->result < GANTRY_RESULT_COUNT);
-	MUST(h->size <= (h->kind == CTL_GATHERED ? 4096u : 1024u));
+	MUST(h->size <= (h->kind == CTL_GATHERED || h->kind == CTL_READY || h->kind == CTL_LEFT || h->kind == CTL_BLOCK
+				 ? 4096u
+				 : 1024u));
 	ctl_head_encode(h, raw);
 	MUST(ctl_head_decode(raw, &again) == GANTRY_OK);
 	MUST(h->kind == again.kind && h->from == again.from && h->to == again.to && h->tag == again.tag &&
@@ -113,15 +116,48 @@ static void accepted(const uint8_t *in, size_t n)
 	MUST(memcmp(in, out, sizeof(out)) == 0);
 }
 
+static void count_rank(void *ctx, int rank)
+{
+	int *last = ctx;
+
+	MUST(rank > *last && rank < 256);
+	*last = rank;
+}
+
+static void ready(const uint8_t *in, size_t n)
+{
+	struct gantry_addr addrs[CTL_ROUNDS_MAX];
+	int naddrs = -1, last = -1, nranks = n ? 1 + in[0] : 1;
+
+	if (!n || ctl_ready_decode(in + 1, n - 1, nranks, count_rank, &last, addrs, &naddrs) != GANTRY_OK) {
+		MUST(last == -1);
+		return;
+	}
+	MUST(last < nranks && (naddrs == 0 || naddrs == ctl_bruck_rounds(nranks)));
+	for (int i = 0; i < naddrs; i++)
+		MUST(gantry_addr_port(&addrs[i]));
+}
+
+static void exchange_hello(const uint8_t *in, size_t n)
+{
+	struct ctl_exchange_hello h;
+	uint8_t out[CTL_EXCHANGE_SIZE];
+
+	if (ctl_exchange_hello_decode(in, n, &h) != GANTRY_OK)
+		return;
+	ctl_exchange_hello_encode(&h, out);
+	MUST(n == sizeof(out) && memcmp(in, out, sizeof(out)) == 0);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static void (*const parsers[])(const uint8_t *, size_t) = {stream, id, hello, accepted};
+	static void (*const parsers[])(const uint8_t *, size_t) = {stream, id, hello, accepted, ready, exchange_hello};
 	uint8_t *in;
 
 	if (size < 2)
 		return 0;
 	in = script_copy(data + 1, size - 1, 0);
-	parsers[data[0] % 4](in, size - 1);
+	parsers[data[0] % 6](in, size - 1);
 	free(in);
 	return 0;
 }

@@ -526,7 +526,12 @@ static void accept_rank(struct conn *c, uint8_t how)
 
 static void ready(struct conn *c, uint8_t how)
 {
-	say_kind(c, CTL_READY, &how, how & 0x80 ? 0 : (uint32_t)(run.nranks + 7) / 8);
+	uint8_t body[64];
+	const struct ctl_range range = {.first = how & 3, .count = 1 + (how >> 2 & 3)}; /* may be past the ranks */
+	int some = range.first + range.count <= run.nranks || how & 0x40;
+
+	ctl_ready_encode(run.rank, run.nranks, &range, some, NULL, body);
+	say_kind(c, CTL_READY, body, how & 0x80 ? 0 : (uint32_t)ctl_ready_size(some, NULL, run.nranks));
 	run.ready = 1;
 	turn();
 }

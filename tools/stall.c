@@ -62,6 +62,7 @@ static void fill_rank(struct stall_rank *r, const struct json_doc *line, int64_t
 	copy_text(r->text, sizeof(r->text), line, "text");
 	r->launches = json_get_int(line, "launches_running", 0);
 	r->proxy_pending = json_get_int(line, "proxy_pending", 0);
+	r->collectives = json_get_int(line, "collectives", -1);
 }
 
 static const char *take_comm(struct stall_set *set, const struct json_doc *line)
@@ -114,6 +115,42 @@ static const char *take_waits(const char *name, enum stall_waits *ret)
 	return "waits_for is something unknown";
 }
 
+static const char *text_in(const struct json_doc *line, const struct json_value *object, const char *key)
+{
+	const struct json_value *v = json_get(line, object, key);
+
+	return v && v->type == JSON_STRING ? v->text : "";
+}
+
+static int64_t int_in(const struct json_doc *line, const struct json_value *object, const char *key)
+{
+	const struct json_value *v = json_get(line, object, key);
+
+	return v && v->type == JSON_NUMBER ? v->integer : -1;
+}
+
+static void fill_coll(struct stall_coll *c, const struct json_doc *line)
+{
+	const struct json_value *o = json_get(line, &line->values[0], "coll");
+	const char *op = text_in(line, o, "op"), *algo = text_in(line, o, "algo");
+	int64_t bytes = int_in(line, o, "bytes"), root = int_in(line, o, "root"), step = int_in(line, o, "step");
+	char where[32] = "";
+
+	c->number = int_in(line, o, "number");
+	if (c->number <= 0) {
+		c->number = 0;
+		return;
+	}
+	if (root >= 0)
+		snprintf(where, sizeof(where), ", root %lld", (long long)root);
+	snprintf(c->text, sizeof(c->text), "%.20s #%lld (%s %.12s%s%.12s%s%s%.12s%s%.12s)", text_in(line, o, "name"),
+		 (long long)c->number, SIZE_TEXT(bytes < 0 ? 0 : (uint64_t)bytes), text_in(line, o, "type"),
+		 *op ? " " : "", op, where, *algo ? ", " : "", algo, *algo ? ", " : "", text_in(line, o, "proto"));
+	if (step > 0)
+		snprintf(c->place, sizeof(c->place), ", step %lld of %lld, chunk %lld", (long long)step,
+			 (long long)int_in(line, o, "of"), (long long)int_in(line, o, "chunk"));
+}
+
 static const char *fill_conn(struct stall_conn *e, const struct json_doc *line)
 {
 	const char *waits = json_get_text(line, "waits_for", "none");
@@ -132,6 +169,7 @@ static const char *fill_conn(struct stall_conn *e, const struct json_doc *line)
 	copy_text(e->peer_host, sizeof(e->peer_host), line, "peer_host");
 	snprintf(e->phase, sizeof(e->phase), "%s", phase && phase->type == JSON_STRING ? phase->text : "?");
 	e->step = step ? step->integer : 0;
+	fill_coll(&e->coll, line);
 	return take_waits(waits, &e->waits);
 }
 
@@ -334,9 +372,10 @@ static void print_wait(const struct stall_rank *r, const struct stall_conn *e, F
 
 	if (e->wait_ms > 0)
 		snprintf(wait, sizeof(wait), "%.1f", (double)e->wait_ms / 1e3);
-	fprintf(f, "  %6d  %-9s  %4d  %7d  %-9s  %-7s  %-10s  %10lld  %7s\n", r->rank,
+	fprintf(f, "  %6d  %-9s  %4d  %7d  %-9s  %-7s  %-10s  %10lld  %7s%s%s%s\n", r->rank,
 		e->send ? "send to" : "recv from", e->peer, e->channel, e->transport, stall_waits_names[e->waits],
-		e->connecting ? "connecting" : e->phase, (long long)e->step, wait);
+		e->connecting ? "connecting" : e->phase, (long long)e->step, wait, e->coll.number ? "  " : "",
+		e->coll.text, e->coll.place);
 }
 
 void stall_print_waits(const struct stall_comm *c, FILE *f)

@@ -26,6 +26,13 @@ enum stall_waits {
 };
 extern const char *const stall_waits_names[STALL_WAITS];
 
+/* The collective that an end is in. */
+struct stall_coll {
+	int64_t number; /* the same on all ranks; 0: it is in none */
+	char text[128]; /* "all_reduce #17 (1 MiB float sum, ring, simple)" */
+	char place[64]; /* ", step 3 of 6, chunk 1"; "": not known */
+};
+
 /* One end of a connection. */
 struct stall_conn {
 	int peer, send, channel;
@@ -35,6 +42,7 @@ struct stall_conn {
 	char transport[16], phase[16];
 	char peer_host[64];
 	int64_t peer_pid;
+	struct stall_coll coll;
 };
 
 struct stall_rank {
@@ -47,6 +55,7 @@ struct stall_rank {
 	char error_host[64];
 	char text[256];
 	int64_t launches, proxy_pending;
+	int64_t collectives;	  /* called so far; -1: not known */
 	struct stall_conn *conns; /* owned */
 	size_t nconns;
 };
@@ -94,9 +103,10 @@ const struct stall_rank *stall_find(const struct stall_comm *c, int rank); /* NU
 struct stall_verdict {
 	char text[1024];
 	int rank; /* the culprit, or one of them; -1: nobody */
-	const char
-		*cause; /* died, stopped, unreachable, failed, missing call, deadlock, network, slow, no report, none */
-	int votes;	/* ranks whose reports say so */
+	const char *
+		cause; /* died, stopped, unreachable, failed, mismatch, missing call, deadlock, network, slow, no report,
+			   none */
+	int votes;     /* ranks whose reports say so */
 	int reports;
 };
 void stall_judge(const struct stall_set *set, size_t comm, struct stall_verdict *ret);

@@ -4,6 +4,7 @@
  *
  *   lost     reports whose error is about another rank (lost, silent, closed, unreachable) vote for it
  *   failed   a rank has an error that is about no other rank: it failed by itself, the others wait in vain
+ *   mismatch ranks are in collectives of the same number that are not the same
  *   chain    nobody is lost: follow who waits for whom (below)
  *   none     nobody waits
  *
@@ -47,6 +48,90 @@ static struct name name_of(const struct stall_comm *c, int rank)
 	return n;
 }
 
+/* ---- collectives ---- */
+
+/* The first that a rank waits in; NULL: none. */
+static const struct stall_coll *coll_of(const struct stall_rank *r)
+{
+	for (size_t i = 0; i < r->nconns; i++) {
+		if (r->conns[i].waits != STALL_NONE && r->conns[i].coll.number)
+			return &r->conns[i].coll;
+	}
+	return NULL;
+}
+
+/* How many ranks are in the collective of that number, and of those, in this very one. */
+static int count_in(const struct stall_comm *c, const struct stall_coll *coll, int *ret_same)
+{
+	int n = 0;
+
+	*ret_same = 0;
+	for (size_t i = 0; i < c->nreports; i++) {
+		const struct stall_coll *o = coll_of(&c->ranks[i]);
+
+		if (!o || o->number != coll->number)
+			continue;
+		n++;
+		*ret_same += strcmp(o->text, coll->text) == 0;
+	}
+	return n;
+}
+
+/* 1: ranks have called different collectives. The one that the fewest agree with is named. */
+static int judge_mismatch(const struct stall_comm *c, struct stall_verdict *ret)
+{
+	const struct stall_rank *odd = NULL, *other = NULL;
+	int same, least = 0, votes = 0;
+
+	for (size_t i = 0; i < c->nreports; i++) {
+		const struct stall_coll *coll = coll_of(&c->ranks[i]);
+		int n = coll ? count_in(c, coll, &same) : 0;
+
+		if (n && same < n && (!odd || same <= least)) {
+			odd = &c->ranks[i];
+			least = same;
+			votes = n - same;
+		}
+	}
+	for (size_t i = 0; odd && i < c->nreports && !other; i++) {
+		const struct stall_coll *o = coll_of(&c->ranks[i]);
+
+		if (o && o->number == coll_of(odd)->number && strcmp(o->text, coll_of(odd)->text) != 0)
+			other = &c->ranks[i];
+	}
+	if (!other)
+		return 0;
+	ret->rank = odd->rank;
+	ret->cause = "mismatch";
+	ret->votes = votes;
+	snprintf(ret->text, sizeof(ret->text), "%s has called %s, where rank %d has called %s",
+		 name_of(c, odd->rank).text, coll_of(odd)->text, other->rank, coll_of(other)->text);
+	return 1;
+}
+
+/* Adds to the verdict where others wait for that rank, if it is in a collective: best for its data. */
+static void add_where(const struct stall_comm *c, int rank, struct stall_verdict *ret)
+{
+	const struct stall_conn *best = NULL;
+	const struct stall_rank *who = NULL;
+	size_t len = strlen(ret->text);
+
+	for (size_t i = 0; i < c->nreports; i++) {
+		for (size_t k = 0; c->ranks[i].rank != rank && k < c->ranks[i].nconns; k++) {
+			const struct stall_conn *e = &c->ranks[i].conns[k];
+
+			if (e->peer != rank || e->waits == STALL_NONE || !e->coll.number || (best && !best->send))
+				continue;
+			best = e;
+			who = &c->ranks[i];
+		}
+	}
+	if (best)
+		snprintf(ret->text + len, sizeof(ret->text) - len, "; rank %d waits for %s in %s%s, by %s, channel %d",
+			 who->rank, best->send ? "it to take data" : "its data", best->coll.text, best->coll.place,
+			 *best->transport ? best->transport : "?", best->channel);
+}
+
 /*
  * ---- the last rule ----
  *
@@ -57,7 +142,7 @@ static struct name name_of(const struct stall_comm *c, int rank)
  *   B's end: nothing in flight
  *     B waits for somebody on other ends       -> go on from there; if that comes back, deadlock
  *     B has launches that have not begun       -> B, slow: its kernel has not started
- *     B has made as many calls as A            -> network: it counts them as done
+ *     B has made as many calls as A            -> network: it counts them as done (of collectives: A's)
  *     else                                     -> B, missing call
  *   B's end: waits for its peer or its socket  -> both have called, both wait: network between the two
  *   B's end: waits for its own kernel, memory
@@ -168,7 +253,16 @@ static void end_missing(struct walk *w, int rank, const struct stall_conn *e, co
 
 	if (r)
 		elsewhere(w, r, hint, sizeof(hint));
-	if (r)
+	if (e->coll.number && r)
+		vote(w, rank, MISSING,
+		     "%s has not called %s: it has called %lld collectives, and rank %d waits for it%s",
+		     name_of(w->c, rank).text, e->coll.text, (long long)r->collectives, from->rank, hint);
+	else if (e->coll.number)
+		vote(w, rank, MISSING,
+		     "%s: no report; others wait for it and none has lost it: it has not called %s, or writes no "
+		     "reports",
+		     name_of(w->c, rank).text, e->coll.text);
+	else if (r)
 		vote(w, rank, MISSING, "%s has not called %s rank %d (its matching call is missing)%s",
 		     name_of(w->c, rank).text, call, from->rank, hint);
 	else
@@ -212,8 +306,8 @@ static void end_done(struct walk *w, const struct stall_rank *r, const struct st
 	vote(w, r->rank, NETWORK,
 	     "network: %s has made all %lld calls that rank %d waits for and counts them as done (%s, "
 	     "channel %d), unless its report is older",
-	     name_of(w->c, r->rank).text, (long long)e->calls, from->rank, *e->transport ? e->transport : "?",
-	     e->channel);
+	     name_of(w->c, r->rank).text, (long long)(e->calls > 0 ? e->calls : r->collectives), from->rank,
+	     *e->transport ? e->transport : "?", e->channel);
 }
 
 /* path[from] .. path[depth - 1] and back. Told from the lowest rank on, so that all voters tell the same. */
@@ -263,7 +357,8 @@ static void follow_rank(struct walk *w, const struct stall_rank *r, const struct
 		go_on(w, peer);
 	else if ((p && p->pending) || peer->launches > 0)
 		end_slow(w, peer, p);
-	else if (p && e->calls > 0 && p->calls >= e->calls && !e->connecting && !p->connecting)
+	else if (p && !e->connecting && !p->connecting &&
+		 (e->coll.number ? peer->collectives >= e->coll.number : e->calls > 0 && p->calls >= e->calls))
 		end_done(w, peer, p, r);
 	else
 		end_missing(w, peer->rank, e, r);
@@ -514,9 +609,10 @@ void stall_judge(const struct stall_set *set, size_t comm, struct stall_verdict 
 	ret->rank = -1;
 	ret->cause = "none";
 	ret->reports = (int)c->nreports;
-	if (judge_errors(c, ret) || follow_chains(set, c, ret))
-		return;
-	snprintf(ret->text, sizeof(ret->text), "nothing waits");
+	if (judge_errors(c, ret))
+		add_where(c, ret->rank, ret);
+	else if (!judge_mismatch(c, ret) && !follow_chains(set, c, ret))
+		snprintf(ret->text, sizeof(ret->text), "nothing waits");
 }
 
 /*

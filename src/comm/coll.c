@@ -16,7 +16,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "base/text.h"
-#include "comm/comm.h"
+#include "comm/report.h"
 #include "device/k_prim.h"
 
 /* Of one kind, algorithm and root. */
@@ -462,8 +462,7 @@ gantry_result comm_coll_enqueue(const struct comm_call *call)
 			TRY_NOW(upload(comm, call->plan, ch));
 	}
 	TRY_NOW(comm_work_get(comm, channels * sizeof(*shares), call->stream, &w));
-	comm->coll.calls++;
-	comm->op_ids++;
+	comm_note(call, ++comm->op_ids);
 	shares = (void *)w->xfers_host;
 	ptr = choose_ptr(call);
 	for (uint32_t ch = 0; ch < channels; ch++)
@@ -569,14 +568,14 @@ out:
 }
 
 /* type: what the caller gave, also what is none. */
-static struct comm_call call_of(enum coll_kind kind, const void *in, void *out, size_t count, enum gantry_type type,
-				int root, struct gantry_comm *comm, struct gantry_stream *stream)
+static struct comm_call call_of(int kind, const void *in, void *out, size_t count, enum gantry_type type, int root,
+				struct gantry_comm *comm, struct gantry_stream *stream)
 {
 	return (struct comm_call){.comm = comm,
 				  .stream = stream,
 				  .buf = out,
 				  .peer = root,
-				  .coll = 1 + (int)kind,
+				  .coll = 1 + kind,
 				  .in = in,
 				  .count = count,
 				  .type = (unsigned)type < GANTRY_TYPE_COUNT ? (uint8_t)type : GANTRY_TYPE_COUNT};
@@ -683,6 +682,7 @@ static gantry_result exchange_parts(const struct comm_call *call, int sends_all,
 	uint64_t part;
 
 	part = call->count * coll_type_bytes(call->type);
+	call->comm->coll.exchange = comm_note(call, 0);
 	gantry_group_start();
 	for (int i = 0; i < call->comm->nranks && r == GANTRY_OK; i++) {
 		uint64_t at = (uint64_t)i * part;
@@ -696,6 +696,7 @@ static gantry_result exchange_parts(const struct comm_call *call, int sends_all,
 					call->stream);
 	}
 	end = gantry_group_end();
+	call->comm->coll.exchange = 0;
 	return r == GANTRY_OK ? end : r;
 }
 
@@ -716,7 +717,7 @@ static gantry_result null_buffer(const char *what)
 gantry_result gantry_all_to_all(const void *in, void *out, size_t count, enum gantry_type type,
 				struct gantry_comm *comm, struct gantry_stream *stream)
 {
-	struct comm_call call = call_of(COLL_ALL_GATHER, in, out, count, type, 0, comm, stream);
+	struct comm_call call = call_of(COMM_ALL_TO_ALL, in, out, count, type, 0, comm, stream);
 
 	if (count && (!in || !out))
 		return comm_group_add(null_buffer("gantry_all_to_all"), &call);
@@ -727,7 +728,7 @@ gantry_result gantry_gather(const void *in, void *out, size_t count, enum gantry
 			    struct gantry_comm *comm, struct gantry_stream *stream)
 {
 	int at_root = comm && root == comm->rank;
-	struct comm_call call = call_of(COLL_ALL_GATHER, in, at_root ? out : NULL, count, type, root, comm, stream);
+	struct comm_call call = call_of(COMM_GATHER, in, at_root ? out : NULL, count, type, root, comm, stream);
 
 	if (count && (!in || (at_root && !out)))
 		return comm_group_add(null_buffer("gantry_gather"), &call);
@@ -738,7 +739,7 @@ gantry_result gantry_scatter(const void *in, void *out, size_t count, enum gantr
 			     struct gantry_comm *comm, struct gantry_stream *stream)
 {
 	int at_root = comm && root == comm->rank;
-	struct comm_call call = call_of(COLL_ALL_GATHER, at_root ? in : NULL, out, count, type, root, comm, stream);
+	struct comm_call call = call_of(COMM_SCATTER, at_root ? in : NULL, out, count, type, root, comm, stream);
 
 	if (count && (!out || (at_root && !in)))
 		return comm_group_add(null_buffer("gantry_scatter"), &call);

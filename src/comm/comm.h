@@ -7,6 +7,7 @@
  *   peer.c     connections: made lazily, all channels of a peer at once
  *   enqueue.c  gantry_send, gantry_recv; groups; argument memory of launches, launching
  *   coll.c     collectives: calls, the plans that they follow, operations for the proxy
+ *   note.c     what collectives are, for reports
  *   memory.c   registered buffers
  *   cause.c    whose fault an error is
  *   report.h   who waits for whom: reports, the watchdog, traces
@@ -138,6 +139,15 @@ enum comm_path {
 	COMM_PATHS
 };
 
+/* A collective, for reports and traces: note.c. */
+enum { COMM_NOTES = 256 };
+/* Kinds of collectives that have no plan of their own. */
+enum { COMM_ALL_TO_ALL = COLL_KINDS, COMM_GATHER, COMM_SCATTER, COMM_BARRIER, COMM_KINDS };
+struct comm_note {
+	uint64_t number, bytes, what;
+	uint32_t op; /* of the proxy's operations; 0: they have several */
+};
+
 /* What a communicator does for collectives; coll.c's. */
 struct comm_coll {
 	struct coll_topo topo; /* by place */
@@ -145,6 +155,8 @@ struct comm_coll {
 	struct coll_model model;
 	struct gantry_list plans, ops;
 	uint64_t calls;			    /* collectives so far; the same on all ranks */
+	uint32_t exchange; /* lower half of the number of the one that sends and receives are now made for; 0: none */
+	struct comm_note notes[COMM_NOTES]; /* by number */
 	void *word;			    /* the barrier's, device memory */
 	uint64_t paths[COMM_PATHS_OF_COMM]; /* relaxed: reports look */
 };
@@ -282,8 +294,9 @@ struct comm_call {
 	struct gantry_stream *stream;
 	char *buf; /* of a collective: the output */
 	uint64_t bytes;
-	int peer, send; /* of a collective: the root */
-	int coll;	/* 1 + enum coll_kind; 0: a transfer */
+	int peer, send;	 /* of a collective: the root */
+	int coll;	 /* 1 + enum coll_kind; 0: a transfer */
+	uint32_t number; /* gantry_xfer.coll */
 	/* Of a collective. */
 	struct comm_plan *plan;
 	struct coll_choice choice;

@@ -334,6 +334,7 @@ static void plan_part(struct gantry_comm *comm, struct comm_conn *cc, const stru
 	x->buf = call->buf + from;
 	x->bytes = bytes;
 	x->send = (uint8_t)call->send;
+	x->coll = call->number;
 	x->proto = choose_proto(&cc->c.conn, bytes);
 	x->ptr = (uint8_t)may_ptr(comm, cc, call, x->proto, &place);
 	x->place = place + from;
@@ -689,6 +690,7 @@ static gantry_result transfer(struct comm_call call, size_t count, enum gantry_t
 	gantry_result r = check_transfer(&call, count, type);
 
 	call.bytes = r == GANTRY_OK ? (uint64_t)count * coll_type_bytes(type) : 0;
+	call.number = r == GANTRY_OK ? call.comm->coll.exchange : 0;
 	return comm_group_add(r, &call);
 }
 

@@ -58,14 +58,18 @@ static enum comm_waits waits_of(const struct comm_end *e)
 
 static void look_kernel(const struct gantry_conn_state *s, struct comm_end *e)
 {
-	e->phase = READ(s->phase);
+	uint64_t doing = READ(s->doing);
+
+	e->phase = GANTRY_DOING_PHASE(doing);
+	e->coll = GANTRY_DOING_COLL(doing);
+	e->coll_at = READ(s->at);
 	e->step = READ(s->step);
-	e->bytes = READ(s->bytes);
-	e->copies = READ(s->copies);
-	e->copied = READ(s->copied);
+	e->bytes = READ(s->counts.bytes);
+	e->copies = READ(s->counts.copies);
+	e->copied = READ(s->counts.copied);
 	for (int p = 0; p < GANTRY_PROTOS; p++) {
 		for (int m = 0; m < GANTRY_MODES; m++)
-			e->by[p][m] = READ(s->steps[p][m]);
+			e->by[p][m] = READ(s->counts.steps[p][m]);
 	}
 }
 
@@ -315,6 +319,7 @@ static void put_comm(struct gantry_comm *comm, FILE *f)
 	gantry_json_str(&j, "error_host", host_of(comm, rank));
 	gantry_json_str(&j, "text", text);
 	gantry_json_int(&j, "launches_running", comm_look_launches(comm));
+	gantry_json_uint(&j, "collectives", READ(comm->coll.calls));
 	gantry_json_uint(&j, "proxy_pending", comm->group ? gantry_proxy_group_pending(comm->group) : 0);
 	put_counts(comm, &j);
 	gantry_json_end(&j);
@@ -334,6 +339,29 @@ static void put_steps(struct gantry_json *j, const struct comm_end *e)
 	gantry_json_uint(j, "flushed", v->flushed);
 	gantry_json_uint(j, "done", v->done);
 	gantry_json_uint(j, "end", v->end);
+	gantry_json_close(j, '}');
+}
+
+static void put_coll(struct gantry_json *j, const struct gantry_comm *comm, const struct comm_end *e)
+{
+	struct comm_coll_view v;
+
+	if (!comm_coll_look(comm, e, &v))
+		return;
+	gantry_json_open(j, "coll", '{');
+	gantry_json_uint(j, "number", v.number);
+	gantry_json_str(j, "name", v.name);
+	gantry_json_uint(j, "bytes", v.bytes);
+	gantry_json_str(j, "type", v.type);
+	gantry_json_str(j, "op", v.op);
+	gantry_json_int(j, "root", v.root);
+	gantry_json_str(j, "algo", v.algo);
+	gantry_json_str(j, "proto", v.proto);
+	if (v.at) {
+		gantry_json_uint(j, "step", GANTRY_COLL_AT_STEP(v.at));
+		gantry_json_uint(j, "of", GANTRY_COLL_AT_OF(v.at));
+		gantry_json_uint(j, "chunk", GANTRY_COLL_AT_CHUNK(v.at) + 1);
+	}
 	gantry_json_close(j, '}');
 }
 
@@ -369,6 +397,7 @@ static void put_end(struct gantry_comm *comm, FILE *f, const struct comm_end *e)
 	gantry_json_uint(&j, "bytes", e->bytes);
 	gantry_json_uint(&j, "copies", e->copies);
 	comm_json_steps(&j, e->by);
+	put_coll(&j, comm, e);
 	gantry_json_end(&j);
 }
 

@@ -41,7 +41,9 @@ struct comm_end {
 	uint64_t wait_ns; /* 0: not known */
 	uint32_t phase;	  /* enum gantry_kernel_phase */
 	uint64_t step;
-	int has_words; /* head and tail could be read */
+	uint32_t coll;	  /* which collective that is in; 0: none */
+	uint64_t coll_at; /* GANTRY_COLL_AT */
+	int has_words;	  /* head and tail could be read */
 	uint64_t head, tail;
 	struct gantry_proxy_conn_view proxy; /* zero if there is none */
 	uint64_t calls;			     /* transfers planned so far: both ends count alike */
@@ -60,6 +62,25 @@ const char *comm_waits_name(enum comm_waits w);
 /* By enum comm_path. */
 void comm_paths(const struct gantry_comm *comm, uint64_t ret[COMM_PATHS]);
 const char *comm_path_name(int path);
+
+/* note.c: what collectives are. */
+struct comm_coll_view {
+	uint64_t number, bytes;
+	uint64_t at; /* GANTRY_COLL_AT; 0: not known */
+	unsigned kind;
+	uint32_t op_id;
+	int root;				     /* -1: it has none */
+	const char *name, *type, *op, *algo, *proto; /* "": it has none */
+};
+/* The next collective is this one; its number. op: of the proxy's operations, or 0. */
+uint32_t comm_note(const struct comm_call *call, uint32_t op);
+const char *comm_kind_name(unsigned kind);
+/* By the lower half of its number; what an end is at. 0: not known, or nothing. */
+int comm_coll_find(const struct gantry_comm *comm, uint32_t number, struct comm_coll_view *ret);
+int comm_coll_look(const struct gantry_comm *comm, const struct comm_end *e, struct comm_coll_view *ret);
+/* "all_reduce #17 (1 MiB float sum, ring, simple), step 3 of 6, chunk 1" */
+enum { COMM_COLL_TEXT = 160 };
+const char *comm_coll_text(const struct comm_coll_view *v, char buf[COMM_COLL_TEXT]);
 /* "by":{"simple normal":3,...}: what is not zero. */
 void comm_json_steps(struct gantry_json *j, const uint64_t by[GANTRY_PROTOS][GANTRY_MODES]);
 /* gantry_comm_report for gantry_file_write: says nothing of a file that is full. */

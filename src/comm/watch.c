@@ -56,7 +56,8 @@ static void describe(struct gantry_comm *comm, char *text, size_t len)
 {
 	struct comm_end named = {0}; /* of those that wait */
 	const struct comm_end *e = &named;
-	char more[48] = "";
+	char more[48] = "", coll[COMM_COLL_TEXT] = "";
+	struct comm_coll_view v;
 	int n = 0;
 
 	COMM_EACH_END (comm, end) {
@@ -71,17 +72,19 @@ static void describe(struct gantry_comm *comm, char *text, size_t len)
 	}
 	if (n > 1)
 		snprintf(more, sizeof(more), "; %d more connection%s", n - 1, n == 2 ? " waits" : "s wait");
+	if (comm_coll_look(comm, e, &v))
+		comm_coll_text(&v, coll);
 	if (e->connecting)
 		snprintf(text, len, "the %s rank %d (%s) waits for that rank's call, to connect by %s%s",
 			 e->send ? "send to" : "receive from", e->peer, comm->infos[e->peer].host_name,
 			 e->transport ? e->transport->name : "?", more);
 	else
-		snprintf(text, len, "the %s rank %d (%s) by %s, channel %d, waits for %s%s at step %llu%s",
+		snprintf(text, len, "the %s rank %d (%s) by %s, channel %d, waits for %s%s at step %llu%s%s%s",
 			 e->send ? "send to" : "receive from", e->peer, comm->infos[e->peer].host_name,
 			 e->transport ? e->transport->name : "?", e->channel,
 			 e->waits == COMM_WAITS_PEER ? "that rank" : "its ",
 			 e->waits == COMM_WAITS_PEER ? "" : comm_waits_name(e->waits), (unsigned long long)e->step,
-			 more);
+			 *coll ? ", in " : "", coll, more);
 }
 
 /* `why` begins the line. */

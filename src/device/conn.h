@@ -14,19 +14,35 @@ enum gantry_kernel_phase {
 	GANTRY_KERNEL_WAIT_DATA = 4,  /* recv: waits for the producer */
 	GANTRY_KERNEL_COPY = 5,
 };
-struct gantry_conn_state {
-	uint64_t step;	/* the step that is worked on or waited for */
-	uint32_t phase; /* enum gantry_kernel_phase */
-	uint32_t reserved;
+enum { GANTRY_KERNEL_WAITS = 4 }; /* the first phases behind IDLE */
+struct gantry_conn_counts {
 	uint64_t bytes;				     /* payload moved since the connection was made */
 	uint64_t copies;			     /* copies of payload that the kernel made, in steps */
 	uint64_t copied;			     /* the same in bytes */
 	uint64_t steps[GANTRY_PROTOS][GANTRY_MODES]; /* steps by protocol and mode */
+	uint64_t waited[GANTRY_KERNEL_WAITS];	     /* dev_clock, by phase - 1: in waits that were not short */
+};
+struct gantry_conn_state {
+	uint64_t step;	/* the step that is worked on or waited for */
+	uint64_t doing; /* GANTRY_DOING */
+	uint64_t at;	/* GANTRY_COLL_AT, of a collective's last wait */
 	/* The kernel, before it sleeps: no need to notify before head, or the steps that are here, come to this; 0: for
 	 * anything. Read by whoever saw `waiting`. */
 	uint64_t wake;
-	char pad[8];
+	struct gantry_conn_counts counts;
+	char pad[96];
 };
+
+/* A phase, and which collective it is in: the lower half of its number, or 0. One word, so one store shows both. */
+#define GANTRY_DOING(phase, coll) ((uint64_t)(phase) | (uint64_t)(coll) << 32)
+#define GANTRY_DOING_PHASE(d) ((uint32_t)(d))
+#define GANTRY_DOING_COLL(d) ((uint32_t)((d) >> 32))
+/* Where a collective is: a step of its plan, counted from 1, of how many, and the chunk that steps without a delay work
+ * on. */
+#define GANTRY_COLL_AT(step, of, chunk) ((uint64_t)(step) | (uint64_t)(of) << 16 | (uint64_t)(chunk) << 32)
+#define GANTRY_COLL_AT_STEP(at) ((uint32_t)(at)&0xffff)
+#define GANTRY_COLL_AT_OF(at) ((uint32_t)((at) >> 16) & 0xffff)
+#define GANTRY_COLL_AT_CHUNK(at) ((uint32_t)((at) >> 32))
 
 #define GANTRY_CONN_PROXIED 1u /* the other end is a proxy */
 #define GANTRY_CONN_OFFSET 2u  /* Simple steps that are not PTR live in the pool */
@@ -58,12 +74,12 @@ struct gantry_conn {
 	uint64_t base;	  /* step at which that one began */
 	uint64_t ahead;	  /* receiving: the next step to offer a buffer for */
 	uint64_t lent;	  /* sending: head must have come here before user memory is no longer read */
-	struct gantry_conn_state
-		shown; /* what `state` shows: counted here, stored there. Adding there takes a GPU 0.8 us */
+	struct gantry_conn_counts
+		shown; /* what `state` counts: counted here, stored there. Adding there takes a GPU 0.8 us */
 };
 
 #if defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
-_Static_assert(sizeof(struct gantry_conn_state) == 128, "a line of its own");
+_Static_assert(sizeof(struct gantry_conn_state) == 256, "lines of its own");
 #endif
 
 #endif

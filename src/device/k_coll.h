@@ -81,6 +81,7 @@ DEV uint32_t coll_slice(struct dev_prims *p, const struct gantry_coll *c, const 
 	const struct gantry_coll_step *t = &c->steps[at->step];
 	struct prim_slice s;
 
+	p->at = GANTRY_COLL_AT(at->step + 1, c->nsteps, at->turn);
 	s.count = at->count;
 	s.what = t->what;
 	s.last = t->last;
@@ -144,7 +145,7 @@ DEV uint32_t coll_run(const struct gantry_coll *c)
 		for (uint32_t k = 0; k < c->nconns; k++) {
 			if (c->ptr && !error)
 				error = prim_wait_lent(&p, c->conns[k]);
-			prim_show(c->conns[k], c->conns[k]->step, GANTRY_KERNEL_IDLE);
+			prim_show(&p, c->conns[k], c->conns[k]->step, GANTRY_KERNEL_IDLE);
 		}
 	error = dev_bcast(error);
 	for (uint32_t k = dev_lane(); k < c->nconns; k += dev_lanes())

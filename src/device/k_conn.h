@@ -88,7 +88,7 @@ DEV void k_refresh_recv(const struct gantry_conn *c, uint64_t step, int offer)
  */
 DEV void k_count(struct gantry_conn *c, uint32_t proto, uint32_t mode, uint64_t bytes, int copied)
 {
-	struct gantry_conn_state *n = &c->shown;
+	struct gantry_conn_counts *n = &c->shown;
 
 	n->steps[proto][mode]++;
 	n->bytes += bytes;
@@ -97,24 +97,35 @@ DEV void k_count(struct gantry_conn *c, uint32_t proto, uint32_t mode, uint64_t 
 		n->copied += bytes;
 	}
 #ifndef DEV_NEAR
-	dev_store_relaxed(&c->state->steps[proto][mode], n->steps[proto][mode]);
-	dev_store_relaxed(&c->state->bytes, n->bytes);
-	dev_store_relaxed(&c->state->copies, n->copies);
-	dev_store_relaxed(&c->state->copied, n->copied);
+	dev_store_relaxed(&c->state->counts.steps[proto][mode], n->steps[proto][mode]);
+	dev_store_relaxed(&c->state->counts.bytes, n->bytes);
+	dev_store_relaxed(&c->state->counts.copies, n->copies);
+	dev_store_relaxed(&c->state->counts.copied, n->copied);
 #endif
 }
-#ifdef DEV_NEAR
 DEV void k_show_counts(const struct gantry_conn *c)
 {
-	const uint64_t *from = &c->shown.bytes;
-	uint64_t *to = &c->state->bytes;
+#ifdef DEV_NEAR
+	const uint64_t *from = (const uint64_t *)&c->shown;
+	uint64_t *to = (uint64_t *)&c->state->counts;
 
-	for (uint32_t i = 0; i < 3 + GANTRY_PROTOS * GANTRY_MODES; i++)
+	for (uint32_t i = 0; i < sizeof(c->shown) / 8; i++)
 		dev_store_relaxed(&to[i], from[i]);
-}
 #else
-#define k_show_counts(c) ((void)(c))
+	(void)c;
 #endif
+}
+
+/* A wait is over, or given up. A clock was looked at if it was no short one; lane 0. */
+DEV void k_waited(struct gantry_conn *c, const struct dev_wait *w, uint32_t phase)
+{
+	if (!w->began)
+		return;
+	c->shown.waited[phase - 1] += dev_clock() - w->began;
+#ifndef DEV_NEAR
+	dev_store_relaxed(&c->state->counts.waited[phase - 1], c->shown.waited[phase - 1]);
+#endif
+}
 
 /*
  * A step that was copied is told to the consumer, with those up to `next`; lane 0, after the barrier behind the copies.

@@ -68,6 +68,7 @@ struct p2p_run {
 	uint32_t waited;       /* dev_wait was called since something moved */
 	int proxied;	       /* all transfers are the proxy's to move on */
 	int quiet;	       /* connections have been told when to notify */
+	uint32_t tried, phase; /* the last one that was tried, and what it waited for before */
 	struct gantry_xfer *x; /* the job's */
 	struct gantry_xfer_time *times;
 	struct dev_wait wait;
@@ -85,7 +86,7 @@ DEV void p2p_show(struct gantry_xfer *x, uint64_t step, uint32_t phase)
 		return;
 	x->phase = (x->phase & P2P_STAGE) | phase << 8;
 	dev_store_relaxed(&x->conn->state->step, step);
-	dev_store_relaxed32(&x->conn->state->phase, phase);
+	dev_store_relaxed(&x->conn->state->doing, GANTRY_DOING(phase, x->coll));
 }
 /* The next wait is for another step, so it is shown even if it is of the same kind. */
 DEV void p2p_stale(struct gantry_xfer *x)
@@ -449,6 +450,17 @@ DEV void p2p_quiet(struct p2p_run *r, int quiet)
 	}
 }
 
+/* The wait is over for all of them: each counts what it has waited for. */
+DEV void p2p_waited(struct p2p_run *r)
+{
+	for (uint32_t i = r->from; i < r->to; i++) {
+		uint32_t phase = (i == r->tried ? r->phase : r->xfers[i].phase) >> 8 & ~(uint32_t)P2P_STALE;
+
+		if (phase && phase <= GANTRY_KERNEL_WAITS)
+			k_waited(r->xfers[i].conn, &r->wait, phase);
+	}
+}
+
 DEV void p2p_moved(struct p2p_run *r, int moved)
 {
 	if (!moved) {
@@ -458,6 +470,8 @@ DEV void p2p_moved(struct p2p_run *r, int moved)
 	r->idle = 0;
 	if (r->waited) {
 		dev_wait_done(&r->wait);
+		if (r->wait.began)
+			p2p_waited(r);
 		dev_wait_init(&r->wait);
 		dev_wait_proxied(&r->wait, r->proxied);
 		r->waited = 0;
@@ -502,7 +516,9 @@ DEV void p2p_pick(struct p2p_run *r, struct p2p_job *job)
 		}
 		if (r->at < r->from || r->at >= r->to)
 			r->at = r->from;
+		r->tried = r->at;
 		x = &r->xfers[r->at++];
+		r->phase = x->phase;
 		did = p2p_try(r, x, job);
 		if (did != P2P_JOB) {
 			p2p_moved(r, did == P2P_MOVED);

@@ -96,6 +96,7 @@ struct dev_prims {
 	uint64_t scalar;
 	uint32_t ptr;	/* gantry_coll's */
 	uint32_t modes; /* of the slice's sources, two bits each; 0 for LL and LL128 */
+	uint64_t at;	/* GANTRY_COLL_AT, for reports */
 };
 
 /* What a call works on: a slice. */
@@ -109,10 +110,15 @@ struct prim_slice {
 	uint64_t count, bytes;
 };
 
-DEV void prim_show(struct gantry_conn *c, uint64_t step, uint32_t phase)
+DEV void prim_show(const struct dev_prims *p, struct gantry_conn *c, uint64_t step, uint32_t phase)
 {
 	dev_store_relaxed(&c->state->step, step);
-	dev_store_relaxed32(&c->state->phase, phase);
+	dev_store_relaxed(&c->state->doing, GANTRY_DOING(phase, (uint32_t)p->id));
+}
+DEV void prim_show_wait(const struct dev_prims *p, struct gantry_conn *c, uint64_t step, uint32_t phase)
+{
+	dev_store_relaxed(&c->state->at, p->at);
+	prim_show(p, c, step, phase);
 }
 
 /* Lane 0: the operation's first use of a connection. */
@@ -127,9 +133,10 @@ DEV void prim_open(const struct dev_prims *p, struct gantry_conn *c)
 }
 
 /* Lane 0. Waits until meta, and where it matters `where`, are the step's. */
-DEV uint32_t prim_wait_words(struct gantry_conn *c, const struct gantry_slot *s, uint64_t step, uint32_t phase,
-			     uint64_t *meta, uint64_t *where)
+DEV uint32_t prim_wait_words(const struct dev_prims *p, struct gantry_conn *c, const struct gantry_slot *s,
+			     uint32_t phase, uint64_t *meta, uint64_t *where)
 {
+	const uint64_t step = c->step;
 	struct dev_wait w;
 	int shown = 0;
 
@@ -145,15 +152,18 @@ DEV uint32_t prim_wait_words(struct gantry_conn *c, const struct gantry_slot *s,
 				break;
 		}
 		if (!shown && dev_wait_is_long(&w)) {
-			prim_show(c, step, phase);
+			prim_show_wait(p, c, step, phase);
 			shown = 1;
 		}
-		if (dev_wait(&w))
+		if (dev_wait(&w)) {
+			k_waited(c, &w, phase);
 			return GANTRY_ERR_ABORTED;
+		}
 	}
 	dev_wait_done(&w);
+	k_waited(c, &w, phase);
 	if (shown)
-		prim_show(c, step, GANTRY_KERNEL_COPY);
+		prim_show(p, c, step, GANTRY_KERNEL_COPY);
 	return GANTRY_OK;
 }
 
@@ -165,7 +175,7 @@ DEV uint32_t prim_wait_data(struct dev_prims *p, const struct prim_slice *s, uin
 	uint32_t r, mode;
 
 	prim_open(p, c);
-	r = prim_wait_words(c, &c->slots[c->step % GANTRY_STEPS], c->step, GANTRY_KERNEL_WAIT_DATA, &meta, &where);
+	r = prim_wait_words(p, c, &c->slots[c->step % GANTRY_STEPS], GANTRY_KERNEL_WAIT_DATA, &meta, &where);
 	if (r)
 		return r;
 	mode = gantry_slot_mode(meta);
@@ -199,15 +209,18 @@ DEV uint32_t prim_wait_credit(struct dev_prims *p, struct gantry_conn *c)
 	dev_wait_proxied(&w, (c->flags & GANTRY_CONN_PROXIED) != 0);
 	while (!prim_credit(p, c)) {
 		if (!shown && dev_wait_is_long(&w)) {
-			prim_show(c, c->step, GANTRY_KERNEL_WAIT_HEAD);
+			prim_show_wait(p, c, c->step, GANTRY_KERNEL_WAIT_HEAD);
 			shown = 1;
 		}
-		if (dev_wait(&w))
+		if (dev_wait(&w)) {
+			k_waited(c, &w, GANTRY_KERNEL_WAIT_HEAD);
 			return GANTRY_ERR_ABORTED;
+		}
 	}
 	dev_wait_done(&w);
+	k_waited(c, &w, GANTRY_KERNEL_WAIT_HEAD);
 	if (shown)
-		prim_show(c, c->step, GANTRY_KERNEL_COPY);
+		prim_show(p, c, c->step, GANTRY_KERNEL_COPY);
 	return GANTRY_OK;
 }
 
@@ -225,7 +238,7 @@ DEV uint32_t prim_wait_space(struct dev_prims *p, const struct prim_slice *s, st
 		*ret_place = (uint64_t)(uintptr_t)k_ring(c, GANTRY_PROTO_SIMPLE, c->step);
 		return GANTRY_OK;
 	}
-	r = prim_wait_words(c, &c->offers[c->step % GANTRY_STEPS], c->step, GANTRY_KERNEL_WAIT_OFFER, &meta, &where);
+	r = prim_wait_words(p, c, &c->offers[c->step % GANTRY_STEPS], GANTRY_KERNEL_WAIT_OFFER, &meta, &where);
 	if (r)
 		return r;
 	if (gantry_slot_size(meta) && gantry_slot_size(meta) < s->bytes)
@@ -479,10 +492,10 @@ DEV uint32_t prim_lines_begin(struct dev_prims *p, const struct prim_slice *s)
 }
 
 /* Lane 0, when lines are late. Whose they are is not known; the first peer shows it. */
-DEV void prim_lines_show(const struct prim_slice *s, uint32_t phase)
+DEV void prim_lines_show(const struct dev_prims *p, const struct prim_slice *s, uint32_t phase)
 {
 	if (s->nrecv)
-		prim_show(s->recv[0], s->recv[0]->step, phase);
+		prim_show_wait(p, s->recv[0], s->recv[0]->step, phase);
 }
 
 DEV uint32_t prim_lines(struct dev_prims *p, const struct prim_slice *s)
@@ -504,7 +517,7 @@ DEV uint32_t prim_lines(struct dev_prims *p, const struct prim_slice *s)
 			if (!late)
 				dev_wait_proxied(&w, s->nrecv && s->recv[0]->flags & GANTRY_CONN_PROXIED);
 			if (!shown && dev_wait_is_long(&w)) {
-				prim_lines_show(s, GANTRY_KERNEL_WAIT_DATA);
+				prim_lines_show(p, s, GANTRY_KERNEL_WAIT_DATA);
 				shown = 1;
 			}
 			error = dev_wait(&w) ? GANTRY_ERR_ABORTED : GANTRY_OK;
@@ -515,10 +528,13 @@ DEV uint32_t prim_lines(struct dev_prims *p, const struct prim_slice *s)
 			return (uint32_t)error;
 	}
 	if (dev_lane() == 0) {
-		if (late)
+		if (late) {
 			dev_wait_done(&w);
+			if (s->nrecv)
+				k_waited(s->recv[0], &w, GANTRY_KERNEL_WAIT_DATA);
+		}
 		if (shown)
-			prim_lines_show(s, GANTRY_KERNEL_COPY);
+			prim_lines_show(p, s, GANTRY_KERNEL_COPY);
 		prim_publish(p, s, NULL);
 	}
 	return GANTRY_OK;
@@ -620,11 +636,14 @@ DEV uint32_t prim_wait_lent(struct dev_prims *p, struct gantry_conn *c)
 	dev_wait_init(&w);
 	dev_wait_proxied(&w, (c->flags & GANTRY_CONN_PROXIED) != 0);
 	if (dev_load(c->head) < c->lent)
-		prim_show(c, c->lent - p->slice_steps, GANTRY_KERNEL_WAIT_DONE);
+		prim_show_wait(p, c, c->lent - p->slice_steps, GANTRY_KERNEL_WAIT_DONE);
 	while (dev_load(c->head) < c->lent)
-		if (dev_wait(&w))
+		if (dev_wait(&w)) {
+			k_waited(c, &w, GANTRY_KERNEL_WAIT_DONE);
 			return GANTRY_ERR_ABORTED;
+		}
 	dev_wait_done(&w);
+	k_waited(c, &w, GANTRY_KERNEL_WAIT_DONE);
 	c->lent = 0;
 	return GANTRY_OK;
 }
@@ -633,6 +652,7 @@ DEV uint32_t prim_wait_lent(struct dev_prims *p, struct gantry_conn *c)
 DEV uint32_t dev_prims_init(struct dev_prims *p, uint32_t step_bytes, uint32_t slice_steps, uint32_t chunk_steps)
 {
 	p->modes = 0;
+	p->at = 0;
 	p->elem = dev_type_bytes(p->type);
 	p->slice_steps = p->proto == GANTRY_PROTO_SIMPLE ? slice_steps : 1;
 	p->chunk_steps = chunk_steps;

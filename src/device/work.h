@@ -20,6 +20,7 @@ struct gantry_xfer {
 	uint8_t proto; /* enum gantry_proto */
 	uint8_t ptr;   /* post or offer the user's buffer instead of copying */
 	uint8_t reserved;
+	uint32_t coll; /* lower half of the number of the collective that it is a part of; 0: of none */
 	/* Below: the kernel's own, zero at launch. */
 	uint64_t begun; /* bytes copied, posted or offered */
 	uint64_t ended; /* bytes received, or whose buffers the consumer has given back */

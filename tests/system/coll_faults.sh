@@ -39,7 +39,7 @@ mend()
 
 try_once()
 {
-	local files verdict victim
+	local verdict victim call=
 	n=$((n + 1))
 	[ -z "$cables" ] || mend || { echo "the cables cannot be put back"; return 1; }
 	mkdir -p "$tmp/$n/stall"
@@ -48,8 +48,11 @@ try_once()
 	victim=$(sed -n 's/.*"victim": \([0-9]*\),.*/\1/p' "$tmp/out")
 	verdict=$("$gantry" stall "$tmp/$n/stall" --json 2>"$tmp/err") || { echo "gantry stall: exit status $?"; cat "$tmp/err"; return 1; }
 	echo "seed $1: $(cat "$tmp/out")"
-	[[ $verdict == *"\"rank\": $victim, "* && $verdict != *$'\n'* ]] ||
-		{ echo "expected one verdict about rank $victim: $verdict"; again=$((again + 1)); return 1; }
+	# Where all wait for all, it says in which call.
+	[[ $(cat "$tmp/out") != *'"stop"'*'"call": "'@(all_*|reduce_scatter|barrier)'", "bytes"'*'"rounds": '[36]* ]] ||
+		call="$(sed 's/.*"call": "\([a-z_]*\)".*/\1/' "$tmp/out") #"
+	[[ $verdict == *"$call"*"\"rank\": $victim, "* && $verdict != *$'\n'* ]] ||
+		{ echo "expected one verdict about rank $victim, with $call: $verdict"; again=$((again + 1)); return 1; }
 	rm -r "${tmp:?}/$n"
 }
 

@@ -181,12 +181,13 @@ static struct gantry_xfer *add_xfer(struct world *w, int r, struct message *m, i
 static void expect(struct gantry_conn_state *s, const struct message *m, int mode, int copies)
 {
 	uint64_t n = m->bytes ? (m->bytes + m->step_bytes - 1) / m->step_bytes : 1;
+	struct gantry_conn_counts *c = &s->counts;
 
-	s->bytes += m->bytes;
-	s->steps[m->bytes ? m->proto : GANTRY_PROTO_SIMPLE][mode] += n;
+	c->bytes += m->bytes;
+	c->steps[m->bytes ? m->proto : GANTRY_PROTO_SIMPLE][mode] += n;
 	if (copies) {
-		s->copies += n;
-		s->copied += m->bytes;
+		c->copies += n;
+		c->copied += m->bytes;
 	}
 }
 
@@ -474,13 +475,13 @@ static void check_link(const struct link *l)
 
 		for (int p = 0; p < GANTRY_PROTOS; p++)
 			for (int m = 0; m < GANTRY_MODES; m++) {
-				CHECK_EQ(l->state[e].steps[p][m], l->want[e].steps[p][m]);
-				steps += l->want[e].steps[p][m];
+				CHECK_EQ(l->state[e].counts.steps[p][m], l->want[e].counts.steps[p][m]);
+				steps += l->want[e].counts.steps[p][m];
 			}
-		CHECK_EQ(l->state[e].bytes, l->want[e].bytes);
-		CHECK_EQ(l->state[e].copies, l->want[e].copies);
-		CHECK_EQ(l->state[e].copied, l->want[e].copied);
-		CHECK_EQ(l->state[e].phase, GANTRY_KERNEL_IDLE);
+		CHECK_EQ(l->state[e].counts.bytes, l->want[e].counts.bytes);
+		CHECK_EQ(l->state[e].counts.copies, l->want[e].counts.copies);
+		CHECK_EQ(l->state[e].counts.copied, l->want[e].counts.copied);
+		CHECK_EQ(l->state[e].doing, GANTRY_KERNEL_IDLE);
 		CHECK_EQ(c->turn, l->turns);
 		CHECK_EQ(c->step, l->start + steps);
 		CHECK_EQ(*c->head, c->step);

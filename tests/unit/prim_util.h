@@ -67,9 +67,9 @@ static void prim_end(const struct dev_prims *p, const struct prim_args *a)
 	if (dev_lane() != 0)
 		return;
 	for (uint32_t i = 0; i < a->nrecv; i++)
-		prim_show(a->recv[i], a->recv[i]->step, GANTRY_KERNEL_IDLE);
+		prim_show(p, a->recv[i], a->recv[i]->step, GANTRY_KERNEL_IDLE);
 	for (uint32_t i = 0; i < a->nsend; i++)
-		prim_show(a->send[i], a->send[i]->step, GANTRY_KERNEL_IDLE);
+		prim_show(p, a->send[i], a->send[i]->step, GANTRY_KERNEL_IDLE);
 	if (p->error)
 		k_fail(a->result, p->error);
 }

@@ -172,7 +172,7 @@ static int all_wait(const struct world *w)
 	for (int i = 0; i < LONELY; i++) {
 		const struct gantry_conn *c = i < LONELY_SENDS ? &w->link[i].tx : &w->link[i].rx;
 
-		if (__atomic_load_n(&c->state->phase, __ATOMIC_RELAXED) != lonely_waits[i] ||
+		if (__atomic_load_n(&c->state->doing, __ATOMIC_RELAXED) != lonely_waits[i] ||
 		    __atomic_load_n(&c->state->step, __ATOMIC_RELAXED) != lonely_steps[i])
 			return 0;
 	}
@@ -219,7 +219,7 @@ static void check_abort(uint32_t lanes)
 	for (int i = 0; i < LONELY; i++) {
 		struct gantry_conn *c = i < LONELY_SENDS ? &w->link[i].tx : &w->link[i].rx;
 
-		CHECK_EQ(c->state->phase, lonely_waits[i]);
+		CHECK_EQ(c->state->doing, lonely_waits[i]);
 		CHECK_EQ(c->state->step, lonely_steps[i]);
 		w->link[i].proxied = w->link[i].fifo[0] != w->link[i].fifo[1];
 	}
@@ -251,7 +251,7 @@ static void check_half_posts(void)
 			slot->meta = gantry_slot_meta(0, i == 1 ? GANTRY_MODE_OFFSET : modes[i - 2], 8);
 		run_xfers(&x, 1, &abort_flag, &result);
 		CHECK_EQ(result, GANTRY_ERR_ABORTED);
-		CHECK_EQ(c->state->phase, i < 2 ? GANTRY_KERNEL_WAIT_OFFER : GANTRY_KERNEL_WAIT_DATA);
+		CHECK_EQ(c->state->doing, i < 2 ? GANTRY_KERNEL_WAIT_OFFER : GANTRY_KERNEL_WAIT_DATA);
 		CHECK_EQ(c->step, 0);
 		world_free(w);
 	}

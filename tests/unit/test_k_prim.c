@@ -132,10 +132,10 @@ static void link_check(const struct link *l, uint64_t from, const struct prim_ar
 	CHECK_EQ(*l->tx.head, step);
 	CHECK_EQ(*l->rx.head, step);
 	CHECK_EQ(*l->tx.tail, step);
-	CHECK_EQ(l->tx_state.bytes, bytes);
-	CHECK_EQ(l->rx_state.bytes, bytes);
-	CHECK_EQ(l->tx_state.phase, GANTRY_KERNEL_IDLE);
-	CHECK_EQ(l->rx_state.phase, GANTRY_KERNEL_IDLE);
+	CHECK_EQ(l->tx_state.counts.bytes, bytes);
+	CHECK_EQ(l->rx_state.counts.bytes, bytes);
+	CHECK_EQ(GANTRY_DOING_PHASE(l->tx_state.doing), GANTRY_KERNEL_IDLE);
+	CHECK_EQ(GANTRY_DOING_PHASE(l->rx_state.doing), GANTRY_KERNEL_IDLE);
 }
 
 static void scene_begin(const struct scene *sc)

@@ -185,6 +185,61 @@ TEST(judge_rules)
 	}
 }
 
+/* A rank that has called so many collectives and waits in this one, as "number":17,"name":..., for a peer; -1: does not. */
+static void in_coll(struct hand *h, int rank, const char *error, int called, int peer, const char *coll)
+{
+	char line[1024];
+
+	snprintf(line, sizeof(line),
+		 "{\"kind\":\"comm\",\"comm\":\"c0\",\"rank\":%d,\"nranks\":3,\"host\":\"node%d\",\"pid\":%d,"
+		 "\"error\":\"%s\",\"error_rank\":%d,\"collectives\":%d}",
+		 rank, rank, 1000 + rank, *error ? error : "OK", *error ? peer : -1, called);
+	CHECK(take(h, line) == NULL);
+	if (peer < 0)
+		return;
+	snprintf(
+		line, sizeof(line),
+		"{\"kind\":\"conn\",\"comm\":\"c0\",\"rank\":%d,\"peer\":%d,\"peer_host\":\"node%d\",\"peer_pid\":%d,"
+		"\"dir\":\"recv\",\"channel\":2,\"transport\":\"net\",\"pending\":1,\"waits_for\":\"peer\",\"calls\":0,"
+		"\"kernel\":{\"phase\":\"wait data\",\"step\":7},\"coll\":{%s}}",
+		rank, peer, peer, 1000 + peer, coll);
+	CHECK(take(h, line) == NULL);
+}
+
+#define ALL_REDUCE                                                                                                     \
+	"\"number\":17,\"name\":\"all_reduce\",\"bytes\":1048576,\"type\":\"float\",\"op\":\"sum\",\"root\":-1,"       \
+	"\"algo\":\"ring\",\"proto\":\"simple\",\"step\":3,\"of\":6,\"chunk\":1"
+#define BROADCAST                                                                                                      \
+	"\"number\":17,\"name\":\"broadcast\",\"bytes\":8,\"type\":\"int8\",\"op\":\"\",\"root\":2,\"algo\":\"tree\"," \
+	"\"proto\":\"ll\""
+
+TEST(collectives)
+{
+	struct hand h = {.nranks = 3};
+
+	/* Who waits for the dead, and where. */
+	in_coll(&h, 0, "ERR_PEER_LOST", 17, 2, ALL_REDUCE);
+	in_coll(&h, 1, "ERR_PEER_LOST", 17, 2, ALL_REDUCE);
+	expect(&h, "died", 2, 2,
+	       "rank 0 waits for its data in all_reduce #17 (1 MiB float sum, ring, simple), step 3 of 6, chunk 1, by "
+	       "net, channel 2");
+	/* 1 has not called it. */
+	in_coll(&h, 0, "", 17, 1, ALL_REDUCE);
+	in_coll(&h, 1, "", 16, -1, "");
+	in_coll(&h, 2, "", 17, 0, ALL_REDUCE);
+	expect(&h, "missing call", 1, 2,
+	       "rank 1 (node1, pid 1001) has not called all_reduce #17 (1 MiB float sum, ring, simple): it has called "
+	       "16 collectives, and rank 0 waits for it");
+	/* It has called another one. */
+	in_coll(&h, 0, "", 17, 1, ALL_REDUCE);
+	in_coll(&h, 1, "", 17, 0, BROADCAST);
+	in_coll(&h, 2, "", 17, 1, ALL_REDUCE);
+	expect(&h, "mismatch", 1, 2,
+	       "rank 1 (node1, pid 1001) has called broadcast #17 (8 B int8, root 2, tree, ll), where rank 0 has "
+	       "called "
+	       "all_reduce #17");
+}
+
 /* Of two reports of a rank the newer one counts, in whatever order they come. */
 TEST(the_newer_report)
 {

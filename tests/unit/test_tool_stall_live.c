@@ -86,6 +86,35 @@ static void see_ring(struct world *w)
 	expect(w, 3, "deadlock", 0, "0 -> 2 -> 1 -> 0");
 }
 
+/* Two have called a collective more than rank 1. */
+static void one_calls_less(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+			   struct gantry_stream *s)
+{
+	world_warm_up(rank, buffers[rank], comm, dev, s);
+	for (int i = 0; i < 2; i++) {
+		if (i && rank == 1) {
+			pthread_barrier_wait(&w->all);
+			pthread_barrier_wait(&w->over);
+		}
+		CHECK_OK(gantry_all_reduce(buffers[rank], buffers[rank], 250, GANTRY_TYPE_FLOAT32, GANTRY_OP_MAX, comm,
+					   s));
+	}
+	if (rank != 1) {
+		pthread_barrier_wait(&w->all);
+		pthread_barrier_wait(&w->over);
+	}
+	CHECK_OK(gantry_stream_sync(dev, s));
+	CHECK_OK(gantry_comm_destroy(comm));
+}
+
+static void see_less(struct world *w)
+{
+	look_for_stalls(1);
+	expect(w, 2, "missing call", 1, "it has not called all_reduce #2 (1000 B float max, ");
+	CHECK_EQ(raise(SIGUSR2), 0);
+	expect(w, 3, "missing call", 1, "has not called all_reduce #2 (1000 B float max, ");
+}
+
 /* The very first calls do not meet: rank 2 waits for rank 0, which calls for rank 1, which calls nobody. */
 static void no_connection(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
 			  struct gantry_stream *s)
@@ -297,6 +326,7 @@ int main(void)
 			set_params("GANTRY_TIMEOUT", "60s");
 			threads(one_is_missing, see_missing);
 			threads(in_a_ring, see_ring);
+			threads(one_calls_less, see_less);
 			threads(fails, see_failed);
 		}
 	}

@@ -343,7 +343,7 @@ static void give_up(struct world *w, int rank, struct gantry_comm *comm, struct 
 	world_warm_up(rank, buf, comm, dev, s);
 	if (rank == 0) {
 		world_move(0, buf, 1, comm, s);
-		UNTIL(__atomic_load_n(&comm_state_host(comm, 1, 0, 0)->phase, __ATOMIC_RELAXED) ==
+		UNTIL(GANTRY_DOING_PHASE(load_relaxed(&comm_state_host(comm, 1, 0, 0)->doing)) ==
 		      GANTRY_KERNEL_WAIT_DATA);
 	}
 	pthread_barrier_wait(&w->all);

@@ -403,7 +403,7 @@ static uint64_t count_steps(uint32_t mode)
 	uint64_t n = 0;
 
 	for (int i = 0; i < RANKS * nchannels; i++)
-		n += blocks[i % RANKS][i / RANKS].tx.state.steps[GANTRY_PROTO_SIMPLE][mode];
+		n += blocks[i % RANKS][i / RANKS].tx.state.counts.steps[GANTRY_PROTO_SIMPLE][mode];
 	return n;
 }
 

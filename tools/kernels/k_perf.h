@@ -51,8 +51,8 @@ DEV void k_echo(const struct gantry_echo_args *a)
 	}
 	dev_barrier();
 	if (dev_lane() == 0) {
-		prim_show(a->recv, a->recv->step, GANTRY_KERNEL_IDLE);
-		prim_show(a->send, a->send->step, GANTRY_KERNEL_IDLE);
+		prim_show(&p, a->recv, a->recv->step, GANTRY_KERNEL_IDLE);
+		prim_show(&p, a->send, a->send->step, GANTRY_KERNEL_IDLE);
 		if (r != GANTRY_OK)
 			k_fail(a->result, r);
 	}

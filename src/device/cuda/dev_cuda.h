@@ -188,12 +188,14 @@ DEV void dev_leave(void)
  * millisecond; a wait that has become long leaves the memory system to those who move data. */
 struct dev_wait {
 	uint32_t n;
+	uint64_t began; /* dev_clock, when it had become long; 0: it has not */
 };
-enum { DEV_WAIT_ABORT = 1024, DEV_WAIT_LONG = 1u << 16, DEV_WAIT_SLEEP_NS = 40 };
+enum { DEV_WAIT_TIMED = 32, DEV_WAIT_ABORT = 1024, DEV_WAIT_LONG = 1u << 16, DEV_WAIT_SLEEP_NS = 40 };
 
 DEV void dev_wait_init(struct dev_wait *w)
 {
 	w->n = 0;
+	w->began = 0;
 }
 DEV void dev_wait_proxied(struct dev_wait *w, int yes)
 {
@@ -207,6 +209,8 @@ DEV int dev_wait_is_long(const struct dev_wait *w)
 DEV int dev_wait(struct dev_wait *w)
 {
 	w->n++;
+	if (w->n == DEV_WAIT_TIMED)
+		w->began = dev_clock();
 	if (w->n >= DEV_WAIT_LONG) {
 		w->n = DEV_WAIT_LONG + (w->n - DEV_WAIT_LONG) % DEV_WAIT_ABORT; /* stays long, never wraps */
 		__nanosleep(DEV_WAIT_SLEEP_NS);

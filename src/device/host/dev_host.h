@@ -183,6 +183,7 @@ DEV void dev_leave(void)
 struct dev_wait {
 	uint32_t n;
 	uint32_t proxied;
+	uint64_t began; /* dev_clock, when it had become long; 0: it has not */
 	struct gantry_backoff backoff;
 };
 extern uint32_t gantry_host_spin; /* rounds; 0 on one CPU */
@@ -192,7 +193,7 @@ void gantry_host_wait_done(struct dev_wait *w);
 DEV void dev_wait_init(struct dev_wait *w)
 {
 	w->n = w->proxied = w->backoff.announced = 0;
-	w->backoff.since = 0;
+	w->backoff.since = w->began = 0;
 }
 DEV void dev_wait_proxied(struct dev_wait *w, int yes)
 {

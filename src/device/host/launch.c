@@ -57,6 +57,8 @@ int gantry_host_wait(struct dev_wait *w)
 	const struct gantry_wait_limits *l = gantry_wait_limits();
 	const uint32_t *stop = dev_self.abort;
 
+	if (!w->began)
+		w->began = gantry_ticks();
 	/* Sequentially consistent like any condition: it is looked at between the announcement and the sleep. */
 	if (stop && load_seq(stop)) {
 		dev_wait_done(w);

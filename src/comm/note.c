@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the collectives of a communicator are, for reports and traces: kernels show the number of the one that they are
+ * at, and the newest COMM_NOTES of them are known by number. The caller's thread writes notes and others read them, with
+ * no lock: one that is just written anew, for a collective so much later, may be read half and half.
+ */
+#include <string.h>
+
+#include "base/atomic.h"
+#include "base/text.h"
+#include "base/trace.h"
+#include "comm/report.h"
+
+static const char *const type_names[GANTRY_TYPE_COUNT] = {
+#define TYPE_NAME(name, number, size, text) [number] = text,
+	GANTRY_TYPES(TYPE_NAME)
+#undef TYPE_NAME
+};
+static const char *const op_names[] = {
+#define OP_NAME(name, number, text) [number] = text,
+	GANTRY_OPS(OP_NAME)
+#undef OP_NAME
+};
+enum { OPS = sizeof(op_names) / sizeof(op_names[0]), NOTHING = 0xff };
+
+const char *comm_kind_name(unsigned kind)
+{
+	static const char *const more[COMM_KINDS - COLL_KINDS] = {"all_to_all", "gather", "scatter", "barrier"};
+
+	if (kind < COLL_KINDS)
+		return coll_kind_name((enum coll_kind)kind);
+	return kind < COMM_KINDS ? more[kind - COLL_KINDS] : "?";
+}
+
+static uint64_t pack(const struct comm_call *call, unsigned kind)
+{
+	int reduces = kind == COLL_ALL_REDUCE || kind == COLL_REDUCE || kind == COLL_REDUCE_SCATTER;
+	int planned = kind < COLL_KINDS || kind == COMM_BARRIER;
+	uint64_t what = kind | (uint64_t)call->type << 8 | (uint64_t)(reduces ? call->op : NOTHING) << 16;
+
+	what |= (uint64_t)(planned ? call->choice.algo : NOTHING) << 24;
+	what |= (uint64_t)(planned ? call->choice.proto : NOTHING) << 32;
+	return what | (uint64_t)(uint16_t)call->peer << 48;
+}
+
+uint32_t comm_note(const struct comm_call *call, uint32_t op)
+{
+	struct gantry_comm *comm = call->comm;
+	uint64_t number = comm->coll.calls + 1;
+	struct comm_note *n = &comm->coll.notes[number % COMM_NOTES];
+	unsigned kind = (unsigned)call->coll - 1;
+
+	if (kind == COLL_ALL_REDUCE && call->in == comm->coll.word)
+		kind = COMM_BARRIER;
+	store_relaxed(&n->bytes, call->count * coll_type_bytes(call->type));
+	store_relaxed(&n->what, pack(call, kind));
+	store_relaxed(&n->op, op);
+	store_release(&n->number, number);
+	store_relaxed(&comm->coll.calls, number);
+	return (uint32_t)number;
+}
+
+static const char *name_at(const char *const *names, unsigned n, unsigned at)
+{
+	return at < n ? names[at] : "";
+}
+
+/* 1: there is one. */
+static int read_note(const struct comm_note *n, struct comm_coll_view *ret)
+{
+	uint64_t number = load_acquire(&n->number), what = load_relaxed(&n->what), algo = what >> 24 & 0xff;
+
+	*ret = (struct comm_coll_view){
+		.number = number, .bytes = load_relaxed(&n->bytes), .op_id = load_relaxed(&n->op), .root = -1};
+	ret->kind = what & 0xff;
+	ret->name = comm_kind_name(ret->kind);
+	ret->type = name_at(type_names, GANTRY_TYPE_COUNT, what >> 8 & 0xff);
+	ret->op = name_at(op_names, OPS, what >> 16 & 0xff);
+	ret->algo = algo < COLL_ALGOS ? coll_algos[algo]->name : "";
+	ret->proto = name_at(gantry_trace_proto_names, GANTRY_PROTOS, what >> 32 & 0xff);
+	if (ret->kind == COLL_REDUCE || ret->kind == COLL_BROADCAST || ret->kind == COMM_GATHER ||
+	    ret->kind == COMM_SCATTER)
+		ret->root = (int)(what >> 48);
+	return number != 0;
+}
+
+int comm_coll_find(const struct gantry_comm *comm, uint32_t number, struct comm_coll_view *ret)
+{
+	return number && read_note(&comm->coll.notes[number % COMM_NOTES], ret) && (uint32_t)ret->number == number;
+}
+
+/* By what the proxy is at, which may be ahead of the kernel or behind it; else by what the kernel shows. */
+int comm_coll_look(const struct gantry_comm *comm, const struct comm_end *e, struct comm_coll_view *ret)
+{
+	if (!e->pending)
+		return 0;
+	for (int i = 0; e->proxied && e->proxy.busy && i < COMM_NOTES; i++)
+		if (read_note(&comm->coll.notes[i], ret) && ret->op_id && ret->op_id == e->proxy.op)
+			goto found;
+	if (!comm_coll_find(comm, e->coll, ret))
+		return 0;
+found:
+	if ((uint32_t)ret->number == e->coll && *ret->algo && e->phase && e->phase <= GANTRY_KERNEL_WAITS)
+		ret->at = e->coll_at;
+	return 1;
+}
+
+const char *comm_coll_text(const struct comm_coll_view *v, char buf[COMM_COLL_TEXT])
+{
+	int n = snprintf(buf, COMM_COLL_TEXT, "%s #%llu (%s %s%s%s", v->name, (unsigned long long)v->number,
+			 SIZE_TEXT(v->bytes), v->type, *v->op ? " " : "", v->op);
+
+	if (v->root >= 0)
+		n += snprintf(buf + n, COMM_COLL_TEXT - (size_t)n, ", root %d", v->root);
+	if (*v->algo)
+		n += snprintf(buf + n, COMM_COLL_TEXT - (size_t)n, ", %s, %s", v->algo, v->proto);
+	n += snprintf(buf + n, COMM_COLL_TEXT - (size_t)n, ")");
+	if (v->at)
+		snprintf(buf + n, COMM_COLL_TEXT - (size_t)n, ", step %u of %u, chunk %u", GANTRY_COLL_AT_STEP(v->at),
+			 GANTRY_COLL_AT_OF(v->at), GANTRY_COLL_AT_CHUNK(v->at) + 1);
+	return buf;
+}

@@ -36,6 +36,7 @@ enum {
 	SLAB_OPS = 255, /* and a line for the link: 16 KiB */
 	COMPLAIN_S = 5,
 	NAP_MIN_NS = 50000,
+	DRIVEN_NS = 1000000, /* how long one that drives is trusted to come again */
 	SLEEP_NS = 1000000000, /* without operations: a second, in case a notification is ever lost */
 	OP_BATCH_END = 1,      /* in an operation's `reserved` */
 };
@@ -73,6 +74,8 @@ struct gantry_proxy {
 	_Alignas(64) struct op_pool pool;
 	/* Of the thread that makes a round: the progress thread, or one that drives. */
 	_Alignas(64) uint32_t driver;  /* 1: somebody is at it */
+	uint64_t driven;	       /* ticks of the last round of a thread that drives, 0: it has left; relaxed */
+	uint32_t nown;		       /* of the active groups those that only the progress thread moves; relaxed */
 	uint32_t nactive;	       /* groups in `active`; relaxed */
 	struct gantry_list active;     /* groups with ready connections */
 	struct gantry_proxy_op *spent; /* to be given back at the end of the pass */
@@ -217,6 +220,7 @@ static struct gantry_proxy_op *reversed(struct gantry_proxy_op *first, const str
 void gantry_proxy_append(struct gantry_proxy *p, struct gantry_proxy_op *first, struct gantry_proxy_op *last)
 {
 	gantry_proxy_push(p, first, last);
+	store_seq(&p->driven, 0);
 	gantry_eventcount_notify(&p->eventcount);
 }
 
@@ -226,6 +230,7 @@ void gantry_proxy_push(struct gantry_proxy *p, struct gantry_proxy_op *first, st
 
 	if (!first)
 		return;
+	store_relaxed(&p->driven, gantry_ticks() | 1);
 	if (first->conn) /* before the push, so that it never falls below zero */
 		count_pending(first, last);
 	last->reserved = OP_BATCH_END;
@@ -273,6 +278,7 @@ static void ready_add(struct gantry_proxy_conn *pc)
 	if (gantry_list_empty(&g->ready)) {
 		gantry_list_append(&g->proxy->active, &g->in_active);
 		ADD(g->proxy->nactive, 1);
+		ADD(g->proxy->nown, !g->config.any_thread);
 	}
 	gantry_list_append(&g->ready, &pc->ready);
 }
@@ -285,6 +291,7 @@ static void ready_remove(struct gantry_proxy_conn *pc)
 	if (gantry_list_empty(&g->ready)) {
 		gantry_list_remove(&g->in_active);
 		ADD(g->proxy->nactive, (uint32_t)-1);
+		ADD(g->proxy->nown, -(uint32_t)!g->config.any_thread);
 	}
 }
 
@@ -629,14 +636,16 @@ void gantry_proxy_conn_destroy(struct gantry_proxy_conn *pc)
 static struct engines_mu engines_mu_one;
 static struct gantry_list engines GUARDED_BY(engines_mu) = {&engines, &engines}; /* a handful at most */
 
-static void back_off(struct gantry_proxy *p)
+static void back_off(struct gantry_proxy *p, int driven)
 {
 	int busy = load_relaxed(&p->nactive) != 0;
 	uint64_t sleeps = p->waiter.sleeps, max = SLEEP_NS;
 
 	if (busy)
 		max = p->nap_ns < p->nap_max_ns ? p->nap_ns : p->nap_max_ns;
-	gantry_waiter_idle(&p->waiter, max);
+	p->waiter.spin = driven ? 0 : gantry_wait_limits()->spin_ticks;
+	p->waiter.yield = driven ? 0 : gantry_wait_limits()->yield_ticks;
+	gantry_waiter_idle(&p->waiter, driven ? DRIVEN_NS : max);
 	if (p->waiter.sleeps == sleeps)
 		return;
 	PUT(p->stats.sleeps, p->waiter.sleeps);
@@ -667,6 +676,7 @@ int gantry_proxy_drive(void *group)
 {
 	struct gantry_proxy_group *g = group;
 
+	store_relaxed(&g->proxy->driven, gantry_ticks() | 1);
 	return round_of(g->proxy, 0) > 0;
 }
 
@@ -674,6 +684,7 @@ void gantry_proxy_leave(void *group)
 {
 	struct gantry_proxy_group *g = group;
 
+	store_seq(&g->proxy->driven, 0);
 	/* Most of the time all that is left is to see what the kernel has just consumed. */
 	if (load_seq(&g->pending))
 		round_of(g->proxy, 0);
@@ -681,19 +692,33 @@ void gantry_proxy_leave(void *group)
 		gantry_eventcount_notify(&g->proxy->eventcount);
 }
 
+/*
+ * A thread drives and does so again soon: two that take turns at the same connections on a CPU would only cost time. One
+ * that has not come for a while is stuck, or its kernel has not begun.
+ */
+static int is_driven(const struct gantry_proxy *p, uint64_t patience)
+{
+	uint64_t at = load_seq(&p->driven);
+
+	return at && gantry_ticks() - at < patience && !load_relaxed(&p->nown);
+}
+
 static void *progress(void *arg)
 {
 	struct gantry_proxy *p = arg;
+	const uint64_t patience = gantry_ticks_of_ns(DRIVEN_NS);
 
 	if (p->numa_node >= 0)
 		gantry_proxy_pin(p->numa_node);
 	gantry_waiter_init(&p->waiter, &p->eventcount);
 	while (!load_seq(&p->stop)) {
-		if (round_of(p, 1) > 0) {
+		int driven = is_driven(p, patience);
+
+		if (!driven && round_of(p, 1) > 0) {
 			p->nap_ns = NAP_MIN_NS;
 			gantry_waiter_done(&p->waiter);
 		} else {
-			back_off(p);
+			back_off(p, driven);
 		}
 	}
 	gantry_waiter_done(&p->waiter);

@@ -7,6 +7,7 @@
  *        + messages of a rank * what one costs                   (its plan's)
  *        + bytes that a rank moves and adds * what a byte costs  (its plan's)
  *        + hops * a chunk, where all of the buffer takes all hops
+ *        + half of the hops' latency for each further chunk, where a rank ends one before it begins the next
  *
  * Where ranks are more than the cores of their host, messages and bytes cost as many times more, and a hop waits until
  * its receiver gets a core. On a GPU bytes are shared by the channels.
@@ -91,6 +92,7 @@ static gantry_result add_amounts(const struct coll_topo *topo, enum coll_algo_id
 		}
 	}
 	a->parts = kind == COLL_ALL_GATHER || kind == COLL_REDUCE_SCATTER ? (uint32_t)topo->nranks : plan->nparts;
+	a->overlaps |= plan->delay > 0;
 	coll_plan_free(plan);
 	/* A rank with most of its messages over the network is the slowest. */
 	if (moved[1] > a->moved[1] || (moved[1] == a->moved[1] && moved[0] > a->moved[0]))
@@ -127,19 +129,28 @@ void coll_model_init(const struct coll_topo *topo, const struct coll_limits *lim
 /* ---- a choice and its cost ---- */
 
 enum { LEAST_STEP = 16384, LEAST_UNIT = 4096, SLICE_CPU = 131072, SLICE_GPU = 262144 };
+enum { SLICE_SPLICED = 262144, PART_SPLICED = 8 * SLICE_SPLICED };
 
 /*
  * Steps, slices and chunks. Where all of the buffer takes all hops (one part), it is cut so that hops work at the same
  * time. Otherwise each part is at every rank at some time: one piece, if it is small; else slices that are still in the
- * cache when they are reduced, and chunks of two, one of which is moved while the other is worked on. Measured on two
- * cores, 16 MiB, TCP: 8.8 ms with slices of 128 KiB, 9.9 to 12.8 with 256, 11.4 and more with 512 or 64.
+ * cache when they are reduced, and chunks of two, one of which is moved while the other is worked on. 128 KiB are best
+ * where slices are copied. Over TCP, slices from GANTRY_ZEROCOPY_MIN on are sent without a copy, which pays for long
+ * parts. docs/design/0021 has measurements.
  */
+static uint32_t slice_for(const struct coll_model *m, uint64_t part)
+{
+	if (on_gpu(&m->limits))
+		return SLICE_GPU;
+	return m->limits.local == COLL_LINK_CPU_NET && part >= PART_SPLICED ? SLICE_SPLICED : SLICE_CPU;
+}
+
 static void choose_chunk(const struct coll_model *m, const struct coll_amounts *a, uint64_t bytes,
 			 struct coll_choice *c)
 {
 	uint32_t hops = a->hops.local + a->hops.net, most = GANTRY_STEPS / coll_algos[c->algo]->chunks;
-	uint32_t slice = on_gpu(&m->limits) ? SLICE_GPU : SLICE_CPU;
 	uint64_t part = bytes / c->channels / a->parts, step = part / (2 * hops + 1);
+	uint32_t slice = slice_for(m, part);
 
 	c->slice_steps = c->chunk_steps = 1;
 	most = most < 4 ? most : 4;
@@ -149,7 +160,8 @@ static void choose_chunk(const struct coll_model *m, const struct coll_amounts *
 		step = (step + LEAST_UNIT - 1) / LEAST_UNIT * LEAST_UNIT;
 		step = step > LEAST_STEP ? step : LEAST_STEP;
 		c->step_bytes = step < c->step_bytes ? (uint32_t)step : c->step_bytes;
-	} else if (part > c->step_bytes) {
+	} else if (part > c->step_bytes || part > slice) {
+		c->step_bytes = c->step_bytes < slice ? c->step_bytes : slice;
 		while (c->slice_steps < most && 2 * c->slice_steps * c->step_bytes <= slice)
 			c->slice_steps *= 2;
 		c->chunk_steps = 2 * c->slice_steps < most ? 2 * c->slice_steps : most;
@@ -169,6 +181,12 @@ static uint64_t channels_of(const struct coll_model *m, enum gantry_proto proto,
 		least = gpu < least ? gpu : least;
 	n = bytes / least;
 	return n < 1 ? 1 : n < l->channels ? n : l->channels;
+}
+
+/* ns that a hop costs again with every chunk but the first, where a rank waits for one before it begins the next. */
+static uint64_t turn_cost(enum coll_link link, const struct link_cost *c)
+{
+	return link == COLL_LINK_CPU_NET ? c->hop / 2 : 0;
 }
 
 /* ps. Sizes above are as good as this one, and numbers stay far from where they would overflow. */
@@ -194,6 +212,9 @@ static uint64_t cost_of(const struct coll_model *m, const struct coll_amounts *a
 		move = move * l->crowd / COLL_CROWD;
 		hop += 1000ull * GET_CORE * hops;
 	}
+	if (!a->overlaps && hops > 1)
+		hop += 1000ull * (pieces - 1) *
+		       (a->hops.local * turn_cost(l->local, local) + a->hops.net * turn_cost(l->remote, net));
 	if (a->parts == 1 && hops > 1)
 		move += (chunk < part ? chunk : part) * (hops - 1) * (a->hops.net ? net->move : local->move);
 	return 1000ull * (on_gpu(l) ? BEGIN_GPU : BEGIN_CPU) + hop + messages + move;

@@ -75,6 +75,7 @@ struct coll_builder {
 	enum coll_kind kind;
 	int root;
 	int channel;
+	uint32_t delay; /* of the steps that follow, in addition to their own */
 	struct coll_plan *plan;
 	uint32_t room_steps, room_peers;
 	bool no_memory;
@@ -161,6 +162,7 @@ struct coll_amounts {
 	uint32_t parts;	   /* 0: the algorithm cannot do it */
 	uint32_t moved[2]; /* sends and receives inside and between hosts, of the busiest of some ranks */
 	uint32_t added;
+	bool overlaps; /* chunks, by steps with a delay */
 	struct coll_hops hops;
 };
 

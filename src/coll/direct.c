@@ -8,13 +8,23 @@
  * added. The others are reduced at one place, own input first, and know no such limit.
  *
  * direct2: the same for larger all-reduces, in two hops with the bytes of a ring: rank p gets and reduces part p, and
- * sends the result to all.
+ * sends the result to all. Each of these is a chunk later than the one before, so that a rank has other chunks to work
+ * on while one is on its way:
+ *
+ *   chunk                0       1       2       3
+ *   send parts           0       1       2       3
+ *   reduce, send sums            0       1       2
+ *   receive sums                         0       1
+ *
+ * A connection carries two chunks in a turn, and a rank may be a turn ahead of the other: three chunks, or four, since
+ * they must divide the steps.
  */
 #include "coll/coll.h"
 #include "device/k_prim.h"
 
 /* Connections of a rank in each direction, each with rings of its own. */
 enum { DIRECT_RANKS = 32 };
+enum { DIRECT2_DELAY = 1, DIRECT2_CHUNKS = 4 };
 
 static bool supports(const struct coll_topo *topo, enum coll_kind kind)
 {
@@ -103,8 +113,10 @@ static void plan2(struct coll_builder *b)
 
 	b->plan->nparts = n + 1;
 	send_parts(b, peers, n);
+	b->delay += DIRECT2_DELAY;
 	coll_add_reduce(b, (uint32_t)r, peers, n);
 	coll_add_sends(b, PRIM_ACC | PRIM_SEND, PRIM_ACC, (uint32_t)r, peers, n);
+	b->delay += DIRECT2_DELAY;
 	recv_parts(b, peers, n);
 }
 
@@ -123,4 +135,4 @@ static struct coll_hops hops2(const struct coll_topo *topo, enum coll_kind kind)
 const struct coll_algo coll_direct = {
 	.name = "direct", .chunks = 1, .supports = supports, .plan = plan, .hops = hops, .overwrites = true};
 const struct coll_algo coll_direct2 = {
-	.name = "direct2", .chunks = 1, .supports = supports2, .plan = plan2, .hops = hops2};
+	.name = "direct2", .chunks = DIRECT2_CHUNKS, .supports = supports2, .plan = plan2, .hops = hops2};

@@ -89,10 +89,10 @@ void coll_add(struct coll_builder *b, const struct coll_spec *spec)
 	t->nsend = (uint8_t)spec->nsend;
 	t->recv = (uint16_t)recv;
 	t->send = (uint16_t)send;
-	t->delay = (uint16_t)spec->delay;
+	t->delay = (uint16_t)(spec->delay + b->delay);
 	t->part = spec->part;
-	if (plan->delay < spec->delay)
-		plan->delay = spec->delay;
+	if (plan->delay < t->delay)
+		plan->delay = t->delay;
 }
 
 void coll_add_one(struct coll_builder *b, uint32_t what, uint32_t part, int from, int to, uint32_t last)

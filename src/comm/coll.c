@@ -41,10 +41,10 @@ static uint64_t least(uint64_t a, uint64_t b)
 void comm_coll_describe(const struct gantry_comm *comm, struct gantry_peer_info *info)
 {
 	const struct gantry_params *p = gantry_params();
-	uint64_t step = least(p->coll_step, p->shm_step);
+	uint64_t step = p->coll_step;
 
-	(void)comm;
-	step = least(step, p->p2p_step);
+	if (strcmp(comm->transport, "net") != 0)
+		step = least(least(step, p->shm_step), p->p2p_step);
 	step = least(step, p->net_step / 2); /* a slice of two steps is one message */
 	info->coll_step = (uint32_t)step;
 	info->cpus = (uint32_t)gantry_wait_limits()->cpus;

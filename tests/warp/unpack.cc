@@ -214,6 +214,8 @@ static void check_reduce(const struct kind *k, uint32_t blocks, uint32_t lanes)
 	}
 	while (n && !descs[n - 1].len)
 		n--;
+	for (uint64_t i = n; lanes == 64 && i > 1; i--) /* as they arrive on several sockets */
+		std::swap(descs[i - 1], descs[below((uint32_t)i)]);
 	snprintf(what, sizeof(what), "reduce, %s, %llu fragments, %u blocks of %u lanes", k->name,
 		 (unsigned long long)n, blocks, lanes);
 	memset(pool, 0x77, ROOM);

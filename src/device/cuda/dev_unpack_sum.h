@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Unpacking into a reduction, for GPUs: the walk of dev_unpack.h, with the input's vectors loaded beside the
- * fragment's. Part of k_unpack_reduce.h.
+ * fragment's. Part of k_unpack_sum.h.
  *
  * Vectors of the output are 16 aligned bytes and so hold whole elements. The elements before the first and after the
  * last whole vector of a fragment go byte by byte: lanes 0 to 15 load those before, lanes 16 to 31 those after, among
@@ -11,8 +11,8 @@
  * An input that does not agree with the output modulo 16 is loaded as wide as it allows, and steps other than sums of
  * the types that matter are a call for each vector (see types_cuda.h); both with less in flight.
  */
-#ifndef GANTRY_KERNELS_DEV_UNPACK_REDUCE_H
-#define GANTRY_KERNELS_DEV_UNPACK_REDUCE_H
+#ifndef GANTRY_DEVICE_CUDA_DEV_UNPACK_SUM_H
+#define GANTRY_DEVICE_CUDA_DEV_UNPACK_SUM_H
 
 struct dev_unpack_sums {
 	enum { ITEMS = 2, ROUNDS = 4, BATCH = 8 };
@@ -167,8 +167,10 @@ DEV void dev_unpack_sum_vec(const struct dev_plan &p, const Mid &mid, const stru
 	dev_store16_if(it->d + 512 * u, v, lane + 32 * u < it->vecs);
 }
 
-/* Any type and operation. The small floats go through memory of the lane's own. */
+/* Any type and operation. The small floats go through memory of the lane's own. The order of the two matters to the sign
+ * of zero in max and min; sums do not know it. */
 struct dev_unpack_all {
+	uint32_t input_at;
 };
 DEV_BIG struct dev_pack dev_unpack_join_small(const struct dev_plan &p, struct dev_pack a, struct dev_pack b)
 {
@@ -181,9 +183,11 @@ DEV_BIG struct dev_pack dev_unpack_join_small(const struct dev_plan &p, struct d
 	dev_reduce_pack(q, 0, 16);
 	return a;
 }
-DEV struct dev_pack dev_join(const struct dev_plan &p, uint32_t k, const struct dev_unpack_all &, struct dev_pack a,
-			     struct dev_pack b)
+DEV struct dev_pack dev_join(const struct dev_plan &p, uint32_t k, const struct dev_unpack_all &all,
+			     struct dev_pack input, struct dev_pack arrived)
 {
+	const struct dev_pack a = all.input_at ? arrived : input, b = all.input_at ? input : arrived;
+
 	return dev_type_small(p.type) ? dev_unpack_join_small(p, a, b) : dev_join(p, k, dev_any(), a, b);
 }
 
@@ -276,7 +280,7 @@ DEV void dev_unpack_reduce(const struct dev_unpack_sum *r, uint32_t share, uint3
 	p.nsrc = 2;
 	p.ndst = 1;
 	p.type = r->type;
-	dev_plan_steps(&p, r->op, 0, r->last, r->scalar);
+	dev_plan_steps(&p, r->op, r->premul, r->last, r->scalar);
 	fast = p.mid == DEV_RED_SUM && !p.avg && p.premul == DEV_PREMUL_NONE &&
 	       ((r->input ^ (uintptr_t)r->f.dst) & 15) == 0;
 	dev_unpack_begin<struct dev_unpack_sums>(&w, &r->f, share * warps + dev_lane() / 32, shares * warps);
@@ -287,7 +291,7 @@ DEV void dev_unpack_reduce(const struct dev_unpack_sum *r, uint32_t share, uint3
 	else if (fast && r->type == GANTRY_TYPE_BFLOAT16)
 		dev_unpack_sum_fast(&w, r, p, dev_bf16_sum{0});
 	else
-		dev_unpack_sum_run<struct dev_unpack_any, false>(&w, r, p, dev_unpack_all());
+		dev_unpack_sum_run<struct dev_unpack_any, false>(&w, r, p, dev_unpack_all{r->input_at});
 }
 
 #endif

@@ -456,8 +456,13 @@ gantry_result comm_coll_enqueue(const struct comm_call *call)
 	for (uint32_t ch = 0; ch < channels; ch++) {
 		const struct coll_plan *plan = call->plan->channels[ch].plan;
 
-		for (uint32_t i = 0; i < plan->npeers; i++)
-			TRY_NOW(check_conn(conn_of(comm, &plan->peers[i], ch), &call->choice));
+		for (uint32_t i = 0; i < plan->npeers; i++) {
+			struct comm_conn *cc = conn_of(comm, &plan->peers[i], ch);
+
+			TRY_NOW(check_conn(cc, &call->choice));
+			if (cc->c.conn.flags & GANTRY_CONN_UNPACK && call->choice.proto == GANTRY_PROTO_SIMPLE)
+				launch.kernel = &gantry_kernel_coll_unpack;
+		}
 		if (!call->plan->channels[ch].dev)
 			TRY_NOW(upload(comm, call->plan, ch));
 	}

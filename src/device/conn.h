@@ -3,6 +3,7 @@
 #ifndef GANTRY_DEVICE_CONN_H
 #define GANTRY_DEVICE_CONN_H
 
+#include "abi/unpack.h"
 #include "gantry/fifo.h"
 
 /* What a kernel last did on a connection: written by the kernel (relaxed), read by reports. In host memory. */
@@ -20,6 +21,8 @@ struct gantry_conn_counts {
 	uint64_t copies;			     /* copies of payload that the kernel made, in steps */
 	uint64_t copied;			     /* the same in bytes */
 	uint64_t steps[GANTRY_PROTOS][GANTRY_MODES]; /* steps by protocol and mode */
+	uint64_t unpacked;			     /* steps received whose fragments the kernel gathered */
+	uint64_t reduced;			     /* of these: straight into a reduction */
 	uint64_t waited[GANTRY_KERNEL_WAITS];	     /* dev_clock, by phase - 1: in waits that were not short */
 };
 struct gantry_conn_state {
@@ -30,7 +33,7 @@ struct gantry_conn_state {
 	 * anything. Read by whoever saw `waiting`. */
 	uint64_t wake;
 	struct gantry_conn_counts counts;
-	char pad[96];
+	char pad[80];
 };
 
 /* A phase, and which collective it is in: the lower half of its number, or 0. One word, so one store shows both. */
@@ -48,6 +51,7 @@ struct gantry_conn_state {
 #define GANTRY_CONN_OFFSET 2u  /* Simple steps that are not PTR live in the pool */
 #define GANTRY_CONN_SEND 4u    /* this end produces */
 #define GANTRY_CONN_POINTS 8u  /* the proxy moves steps from and to registered memory */
+#define GANTRY_CONN_UNPACK 16u /* receiving: steps of Simple have lists of fragments: k_gather.h */
 
 /*
  * One end of a connection as a kernel sees it. Pointers are valid on the device. Filled in by the transport's connect,
@@ -57,9 +61,12 @@ struct gantry_conn {
 	uint64_t *head;
 	uint64_t *tail;
 	struct gantry_slot *slots;
-	struct gantry_slot *offers; /* NULL: this connection has none (no OFFSET; on a receiving end no PTR) */
-	char *buffs[GANTRY_PROTOS]; /* rings of GANTRY_STEPS steps; NULL: the protocol is not there */
-	char *pool;		    /* base of the offsets */
+	struct gantry_slot *offers;	  /* NULL: this connection has none (no OFFSET; on a receiving end no PTR) */
+	char *buffs[GANTRY_PROTOS];	  /* rings of GANTRY_STEPS steps; NULL: the protocol is not there */
+	char *pool;			  /* base of the offsets */
+	struct gantry_unpack_meta *lists; /* UNPACK: of the network's device handle, as the next two */
+	char *pages;			  /* base of what lists say */
+	uint64_t *list_head;		  /* where kernels save which list they have come to */
 	struct gantry_eventcount *eventcount; /* of the other end; NULL: it never sleeps */
 	struct gantry_conn_state *state;
 	uint32_t step_bytes[GANTRY_PROTOS]; /* payload bytes a step holds (LL, LL128: data, not lines) */
@@ -74,6 +81,7 @@ struct gantry_conn {
 	uint64_t base;	  /* step at which that one began */
 	uint64_t ahead;	  /* receiving: the next step to offer a buffer for */
 	uint64_t lent;	  /* sending: head must have come here before user memory is no longer read */
+	uint64_t list;	  /* UNPACK: the last list that was taken; its number modulo GANTRY_UNPACK_DEPTH is its place */
 	struct gantry_conn_counts
 		shown; /* what `state` counts: counted here, stored there. Adding there takes a GPU 0.8 us */
 };

@@ -12,6 +12,7 @@
  *   dev_bcast(v)               block: lane 0's value, for all; a barrier too
  *   dev_share(p, n)            block: lane 0's n <= 64 bytes (whole words) at p, for all; a barrier too
  *   dev_all(yes)               block: whether all lanes say yes; a barrier too
+ *   dev_sum(v)                 block: the sum of all lanes' values; a barrier too
  *   dev_copy(dst, src, n)      block: any alignment; ends without a barrier
  *
  *   dev_load(p)                acquire; also the load that looks again before a sleep

@@ -76,7 +76,7 @@ DEV char *coll_out(const struct dev_prims *p, const struct gantry_coll *c, const
 	return c->out + (c->steps[at->step].part * c->out_stride + c->begin + at->from) * p->elem;
 }
 
-DEV uint32_t coll_slice(struct dev_prims *p, const struct gantry_coll *c, const struct coll_at *at)
+DEV uint32_t coll_slice(struct dev_prims *p, const struct gantry_coll *c, const struct coll_at *at, int unpack)
 {
 	const struct gantry_coll_step *t = &c->steps[at->step];
 	struct prim_slice s;
@@ -92,7 +92,7 @@ DEV uint32_t coll_slice(struct dev_prims *p, const struct gantry_coll *c, const 
 	s.send = c->conns + t->send;
 	s.in = t->what & PRIM_IN ? c->in + (t->part * c->in_stride + c->begin + at->from) * p->elem : NULL;
 	s.out = t->what & (PRIM_OUT | PRIM_ACC) ? coll_out(p, c, at) : NULL;
-	return dev_prims_move(p, &s);
+	return unpack ? dev_prims_move_unpack(p, &s) : dev_prims_move(p, &s);
 }
 
 /*
@@ -117,8 +117,8 @@ DEV void coll_offer(const struct dev_prims *p, const struct gantry_coll *c, stru
 	}
 }
 
-/* One collective; how it ended. */
-DEV uint32_t coll_run(const struct gantry_coll *c)
+/* One collective; how it ended. unpack, a constant: as in k_prim.h. */
+DEV uint32_t coll_run(const struct gantry_coll *c, int unpack)
 {
 	struct coll_at at, ahead;
 	struct dev_prims p;
@@ -138,7 +138,7 @@ DEV uint32_t coll_run(const struct gantry_coll *c)
 	while (!p.error && coll_next(&p, c, &at)) {
 		if (more)
 			coll_offer(&p, c, &ahead, &more);
-		coll_slice(&p, c, &at);
+		coll_slice(&p, c, &at, unpack);
 	}
 	error = p.error;
 	if (dev_lane() == 0)
@@ -222,35 +222,44 @@ DEV void coll_return(struct coll_near *near)
 
 #endif
 
-DEV uint32_t coll_do(const struct gantry_coll *c)
+DEV uint32_t coll_do(const struct gantry_coll *c, int unpack)
 {
 #ifdef DEV_NEAR
 	DEV_SHARED struct coll_near near;
 	uint32_t error;
 
 	coll_fetch(&near, c);
-	error = coll_run(&near.c);
+	error = coll_run(&near.c, unpack);
 	coll_return(&near);
 	return error;
 #else
-	return coll_run(c);
+	return coll_run(c, unpack);
 #endif
 }
 
-DEV void k_coll(const struct gantry_coll_args *a)
+DEV void coll_all(const struct gantry_coll_args *a, int unpack)
 {
 	uint32_t error = GANTRY_OK;
 
 	if (a->after && k_after(a->after, a->after_value))
 		error = GANTRY_ERR_ABORTED;
 	if (!error)
-		error = coll_do(a->colls ? &a->colls[dev_block()] : &a->one);
+		error = coll_do(a->colls ? &a->colls[dev_block()] : &a->one, unpack);
 	if (dev_lane() != 0)
 		return;
 	if (error)
 		k_fail(a->result, error);
 	dev_leave();
 	k_end(&a->end);
+}
+
+DEV void k_coll(const struct gantry_coll_args *a)
+{
+	coll_all(a, 0);
+}
+DEV void k_coll_unpack(const struct gantry_coll_args *a)
+{
+	coll_all(a, 1);
 }
 
 #endif

@@ -38,10 +38,11 @@
 #define GANTRY_DEVICE_K_P2P_H
 
 #include "device/k_conn.h"
+#include "device/k_gather.h"
 #include "device/work.h"
 
 enum { P2P_NEW = 0, P2P_RUN, P2P_DRAIN, P2P_OVER, P2P_STAGE = 255, P2P_STALE = 128 };
-enum { P2P_COPY, P2P_LL_PUT, P2P_LL_GET, P2P_LL128_PUT, P2P_LL128_GET, P2P_END, P2P_ABORT };
+enum { P2P_COPY, P2P_UNPACK, P2P_LL_PUT, P2P_LL_GET, P2P_LL128_PUT, P2P_LL128_GET, P2P_END, P2P_ABORT };
 enum { P2P_NOTHING, P2P_MOVED, P2P_JOB }; /* what a try came to */
 
 /* Steps of LL up to this many bytes are done by lane 0 alone: faster than telling the others. */
@@ -52,10 +53,12 @@ struct p2p_job {
 	uint64_t kind;
 	uint64_t step;
 	uint64_t bytes;
-	uint64_t at; /* LL, LL128: line to begin with; after a get, the first that was not there */
+	uint64_t
+		at; /* LL, LL128: line to begin with; after a get, the first that was not there. UNPACK: gantry_result */
 	char *to;
-	const char *from;
+	const char *from; /* UNPACK: with the list's number, as k_gather.h has it */
 	uint64_t mode;
+	struct gantry_conn *conn; /* UNPACK */
 };
 
 /* Lane 0's view of the block's transfers. */
@@ -237,7 +240,8 @@ DEV uint32_t p2p_recv(struct p2p_run *r, struct gantry_xfer *x, struct p2p_job *
 	}
 	if (x->phase >> 8)
 		p2p_show(x, step, GANTRY_KERNEL_COPY);
-	job->kind = P2P_COPY;
+	job->kind = c->flags & GANTRY_CONN_UNPACK ? P2P_UNPACK : P2P_COPY;
+	job->conn = c;
 	job->step = step;
 	job->to = p2p_place(x, x->begun);
 	job->from = k_place(c, (uint32_t)job->mode, step, where);
@@ -284,6 +288,8 @@ DEV void p2p_received(struct p2p_run *r, struct gantry_xfer *x, const struct p2p
 	k_consume(c, x->proto, job->step + 1);
 	if (job->kind != P2P_COPY)
 		x->ended = 0;
+	if (job->kind == P2P_UNPACK && job->at)
+		p2p_fail(r, x, (uint32_t)job->at, x->begun + job->bytes);
 	k_count(c, x->proto, (uint32_t)job->mode, job->bytes, 1);
 	p2p_copied(r, x, job);
 }
@@ -419,6 +425,9 @@ DEV int p2p_carry(struct p2p_job *job, uint32_t lane, uint32_t lanes)
 	case P2P_LL128_GET:
 		job->at = k_ll128_get(job->to, job->from, job->bytes, job->step, job->at, lane, lanes);
 		return job->at * GANTRY_LL128_DATA >= job->bytes;
+	case P2P_UNPACK:
+		job->at = k_gather(job->conn, (uint64_t)(uintptr_t)job->from, job->bytes, job->to);
+		return 1;
 	default:
 		if (job->bytes)
 			dev_copy(job->to, job->from, job->bytes);

@@ -45,6 +45,7 @@
 
 #include "device/dev.h"
 #include "device/k_conn.h"
+#include "device/k_gather.h"
 #include "device/k_reduce.h"
 #include "device/work.h"
 
@@ -542,6 +543,61 @@ DEV uint32_t prim_lines(struct dev_prims *p, const struct prim_slice *s)
 
 /* ---- Simple ---- */
 
+/* Whether source k of a slice with these places is a list of fragments; k_gather.h. */
+DEV int prim_listed(const struct prim_slice *s, uint32_t k, uint32_t *ret_recv)
+{
+	return !prim_local(s, k, ret_recv) && s->recv[*ret_recv]->flags & GANTRY_CONN_UNPACK;
+}
+
+/* block: the slice's only received source, all of it on pages, to all destinations: read once, where it is. */
+DEV void prim_unpack_into(const struct dev_frags *f, const struct dev_reduction *r, uint32_t k, uint64_t bytes)
+{
+	if (r->nsrc == 1)
+		k_gather_to(f, r->dsts[0]);
+	else
+		k_gather_reduce(f, r, 1 - k);
+	if (r->ndst > 1)
+		dev_barrier();
+	for (uint32_t j = 1; j < r->ndst; j++)
+		dev_copy(r->dsts[j], r->dsts[0], bytes);
+}
+
+/*
+ * block: dev_reduce_copy for a slice with sources on pages. One such source, alone or with another, is not stored by
+ * itself. Several are, in their buffers, as NCCL's kernels do with each.
+ */
+DEV uint32_t prim_unpack(const struct prim_slice *s, const uint64_t *places, const struct dev_reduction *r,
+			 const char **srcs)
+{
+	const int single = r->nsrc == 1 && dev_red_single(r->op, r->premul, r->last) == DEV_RED_NONE;
+	struct dev_frags f;
+	uint64_t listed;
+	uint32_t i, error;
+
+	for (uint32_t k = 0; k < r->nsrc; k++) {
+		int direct;
+
+		if (!prim_listed(s, k, &i))
+			continue;
+		error = k_gather_list(s->recv[i], places[i], s->bytes, &f, &listed);
+		if (error)
+			return error;
+		direct = s->nrecv == 1 && r->ndst && (single || r->nsrc == 2) && listed == s->bytes;
+		if (dev_lane() == 0)
+			k_gathered(s->recv[i], places[i], listed, direct && !single);
+		if (direct) {
+			prim_unpack_into(&f, r, k, s->bytes);
+			return GANTRY_OK;
+		}
+		k_gather_to(&f, f.dst);
+		srcs[k] = f.dst;
+	}
+	if (s->nrecv)
+		dev_barrier();
+	dev_reduce_copy(r, s->count);
+	return GANTRY_OK;
+}
+
 /* Lane 0: the places of all sources and destinations that are not local, sources first. */
 DEV uint32_t prim_wait_all(struct dev_prims *p, const struct prim_slice *s, uint64_t *ret_places)
 {
@@ -555,7 +611,8 @@ DEV uint32_t prim_wait_all(struct dev_prims *p, const struct prim_slice *s, uint
 	return r;
 }
 
-DEV uint32_t prim_simple(struct dev_prims *p, const struct prim_slice *s)
+/* unpack, a constant: sources may be lists. */
+DEV uint32_t prim_simple(struct dev_prims *p, const struct prim_slice *s, int unpack)
 {
 	uint64_t box[1 + 2 * GANTRY_PRIM_PEERS]; /* error, places */
 	const char *srcs[PRIM_SOURCES];
@@ -589,24 +646,43 @@ DEV uint32_t prim_simple(struct dev_prims *p, const struct prim_slice *s)
 	r.scalar = p->scalar;
 	r.premul = prim_input_at(s);
 	r.last = s->last;
-	dev_reduce_copy(&r, s->count);
+	if (unpack)
+		box[0] = prim_unpack(s, box + 1, &r, srcs);
+	else
+		dev_reduce_copy(&r, s->count);
+	if (unpack && box[0])
+		return (uint32_t)box[0];
 	dev_barrier();
 	if (dev_lane() == 0)
 		prim_publish(p, s, box + 1);
 	return GANTRY_OK;
 }
 
-/* A primitive over s->count elements, at most a chunk: cuts it into slices. */
-DEV_BIG uint32_t dev_prims_move(struct dev_prims *p, struct prim_slice *s)
+/*
+ * A primitive over s->count elements, at most a chunk: cuts it into slices. unpack, a constant: only Simple, and sources
+ * may be lists. Kernels without do not pay for it: on a GPU, in registers.
+ */
+DEV uint32_t prims_move(struct dev_prims *p, struct prim_slice *s, int unpack)
 {
 	for (uint64_t left = s->count; left && !p->error; left -= s->count) {
 		s->count = left < p->slice ? left : p->slice;
 		s->bytes = s->count * p->elem;
-		p->error = p->proto == GANTRY_PROTO_SIMPLE ? prim_simple(p, s) : prim_lines(p, s);
+		if (unpack)
+			p->error = prim_simple(p, s, 1);
+		else
+			p->error = p->proto == GANTRY_PROTO_SIMPLE ? prim_simple(p, s, 0) : prim_lines(p, s);
 		s->in += s->what & PRIM_IN ? s->bytes : 0;
 		s->out += s->what & (PRIM_OUT | PRIM_ACC) ? s->bytes : 0;
 	}
 	return p->error;
+}
+DEV_BIG uint32_t dev_prims_move(struct dev_prims *p, struct prim_slice *s)
+{
+	return prims_move(p, s, 0);
+}
+DEV_BIG uint32_t dev_prims_move_unpack(struct dev_prims *p, struct prim_slice *s)
+{
+	return prims_move(p, s, 1);
 }
 
 /* Lane 0: buffers for the receives of one slice ahead of time. 0: there is no room yet. place: NULL: the proxy's own. */

@@ -24,7 +24,8 @@ struct dev_frags {
 /*
  * block: its share of the list, one of `shares`. Descriptors are read like payload: whoever wrote them during this
  * kernel has been heard of by an acquire and a barrier. Ends without a barrier. dev_unpack is for blocks that have many
- * fragments each, dev_unpack_grid for short blocks, as many as the list needs.
+ * fragments each, dev_unpack_grid for short blocks, as many as the list needs, dev_unpack_beside for one block of a
+ * kernel that does other things too.
  */
 #ifdef __CUDACC__
 #include "device/cuda/dev_unpack.h"
@@ -44,6 +45,10 @@ DEV void dev_unpack(const struct dev_frags *f, uint32_t share, uint32_t shares)
 DEV void dev_unpack_grid(const struct dev_frags *f, uint32_t share, uint32_t shares)
 {
 	dev_unpack(f, share, shares);
+}
+DEV void dev_unpack_beside(const struct dev_frags *f)
+{
+	dev_unpack(f, 0, 1);
 }
 #endif
 

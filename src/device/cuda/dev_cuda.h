@@ -49,8 +49,9 @@ DEV uint32_t dev_blocks(void)
 
 /* What a block keeps for these words. A shared variable of a function is one per kernel, wherever it is inlined. */
 struct dev_team {
-	const uint32_t *abort; /* of the launch; NULL: none */
-	uint64_t box[8];       /* lane 0's, for dev_share */
+	const uint32_t *abort;	/* of the launch; NULL: none */
+	uint64_t box[8];	/* lane 0's, for dev_share */
+	unsigned long long sum; /* for dev_sum */
 };
 DEV struct dev_team *dev_my_team(void)
 {
@@ -98,6 +99,22 @@ DEV void dev_share(void *p, uint32_t bytes)
 DEV int dev_all(int yes)
 {
 	return __syncthreads_and(yes);
+}
+DEV uint64_t dev_sum(uint64_t v)
+{
+	unsigned long long *sum = &dev_my_team()->sum;
+
+	if (dev_lane() == 0)
+		*sum = 0;
+	__syncthreads();
+	for (uint32_t far = 16; far; far /= 2)
+		v += __shfl_down_sync(0xffffffffu, (unsigned long long)v, far);
+	if (dev_lane() % 32 == 0)
+		atomicAdd(sum, (unsigned long long)v);
+	__syncthreads();
+	v = *sum;
+	__syncthreads();
+	return v;
 }
 
 #define DEV_LOAD(name, T, instruction, reg)                                                                            \

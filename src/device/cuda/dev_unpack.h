@@ -247,6 +247,10 @@ struct dev_unpack_few {
 struct dev_unpack_page {
 	enum { ITEMS = 1, ROUNDS = 8, BATCH = 1 };
 };
+/* Beside other code, which has the registers. */
+struct dev_unpack_lean {
+	enum { ITEMS = 1, ROUNDS = 4, BATCH = 8 };
+};
 
 template <int ROUNDS>
 struct dev_unpack_item {
@@ -395,10 +399,15 @@ DEV void dev_unpack_as(const struct dev_frags *f, uint32_t share, uint32_t share
 	dev_unpack_run<FORM>(&w);
 }
 
-/* For blocks that have many fragments each: of a collective, say, or of the ring. */
+/* For blocks that have many fragments each, and nothing else to do. */
 DEV void dev_unpack(const struct dev_frags *f, uint32_t share, uint32_t shares)
 {
 	dev_unpack_as<struct dev_unpack_few>(f, share, shares);
+}
+/* For a block of a kernel that does other things too. */
+DEV void dev_unpack_beside(const struct dev_frags *f)
+{
+	dev_unpack_as<struct dev_unpack_lean>(f, 0, 1);
 }
 /* For short blocks, as many as the list needs. */
 DEV void dev_unpack_grid(const struct dev_frags *f, uint32_t share, uint32_t shares)

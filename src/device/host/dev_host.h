@@ -35,6 +35,7 @@ struct dev_team {
 	uint32_t sleeping;   /* lanes asleep, or about to be */
 	uint64_t box[8];     /* lane 0's, for dev_share */
 	uint32_t no;	     /* lanes that said no, for dev_all; fetch_add by lanes, reset by lane 0 */
+	uint64_t sum;	     /* the same for dev_sum */
 };
 
 /* Set by the launcher on each thread that runs a block. */
@@ -98,6 +99,21 @@ DEV int dev_all(int yes)
 		__atomic_store_n(&t->no, 0, __ATOMIC_RELAXED);
 	gantry_host_team_barrier(t);
 	return yes;
+}
+DEV uint64_t dev_sum(uint64_t v)
+{
+	struct dev_team *t = dev_self.team;
+
+	if (!t)
+		return v;
+	__atomic_fetch_add(&t->sum, v, __ATOMIC_RELAXED);
+	gantry_host_team_barrier(t);
+	v = __atomic_load_n(&t->sum, __ATOMIC_RELAXED);
+	gantry_host_team_barrier(t);
+	if (dev_self.lane == 0)
+		__atomic_store_n(&t->sum, 0, __ATOMIC_RELAXED);
+	gantry_host_team_barrier(t);
+	return v;
 }
 DEV void dev_copy(void *dst, const void *src, uint64_t n)
 {

@@ -699,6 +699,8 @@ void perf_comm_mode_name(const struct gantry_comm_counters *c, char *buf, size_t
 		for (int p = 0; p < GANTRY_PROTOS; p++)
 			if (c->steps[p][order[i]])
 				perf_comm_join(buf, len, gantry_trace_mode_names[order[i]]);
+	perf_comm_join(buf, len, c->recv_unpacked ? "unpack" : "");
+	perf_comm_join(buf, len, c->recv_unpack_reduced ? "reduce" : "");
 	perf_comm_join(buf, len, buf[0] ? "" : "none");
 }
 

@@ -178,6 +178,9 @@ struct gantry_comm_counters {
 	uint64_t send_copies, recv_copies; /* copies of payload made by kernels and by the proxy, in steps */
 	uint64_t send_copied, recv_copied; /* the same in bytes */
 	uint64_t steps[3][3];		   /* by protocol (Simple, LL, LL128) and mode (NORMAL, OFFSET, PTR) */
+	/* Steps whose fragments a receiving kernel gathered (GANTRY_UNPACK), and those of them that it read straight into
+	 * a reduction. */
+	uint64_t recv_unpacked, recv_unpack_reduced;
 };
 #define GANTRY_COMM_COUNTERS_INIT GANTRY_STRUCT_INIT(struct gantry_comm_counters)
 GANTRY_API gantry_result gantry_comm_get_counters(struct gantry_comm *comm, struct gantry_comm_counters *ret);

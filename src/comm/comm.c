@@ -110,8 +110,10 @@ gantry_result comm_check(struct gantry_comm *comm)
 	if (!device)
 		return GANTRY_OK;
 	comm_fail(comm, (gantry_result)device, -1,
-		  device == GANTRY_ERR_SIZE ? "a kernel found that a send is larger than its receive"
-					    : "a kernel ended early");
+		  device == GANTRY_ERR_SIZE	  ? "a kernel found that a send is larger than its receive"
+		  : device == GANTRY_ERR_PROTOCOL ? "a kernel received a step, or a list of fragments (UNPACK), that "
+						    "cannot be"
+						  : "a kernel ended early");
 	return (gantry_result)load_acquire(&comm->error_seen);
 }
 

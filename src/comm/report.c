@@ -67,6 +67,8 @@ static void look_kernel(const struct gantry_conn_state *s, struct comm_end *e)
 	e->bytes = READ(s->counts.bytes);
 	e->copies = READ(s->counts.copies);
 	e->copied = READ(s->counts.copied);
+	e->unpacked = READ(s->counts.unpacked);
+	e->reduced = READ(s->counts.reduced);
 	for (int p = 0; p < GANTRY_PROTOS; p++) {
 		for (int m = 0; m < GANTRY_MODES; m++)
 			e->by[p][m] = READ(s->counts.steps[p][m]);
@@ -196,6 +198,8 @@ gantry_result gantry_comm_get_counters(struct gantry_comm *comm, struct gantry_c
 		*(e.send ? &c->send_bytes : &c->recv_bytes) += e.bytes;
 		*(e.send ? &c->send_copies : &c->recv_copies) += e.copies;
 		*(e.send ? &c->send_copied : &c->recv_copied) += e.copied;
+		c->recv_unpacked += e.unpacked;
+		c->recv_unpack_reduced += e.reduced;
 		for (int i = 0; i < GANTRY_PROTOS * GANTRY_MODES; i++)
 			c->steps[i / GANTRY_MODES][i % GANTRY_MODES] += e.by[i / GANTRY_MODES][i % GANTRY_MODES];
 	}

@@ -48,6 +48,7 @@ struct comm_end {
 	struct gantry_proxy_conn_view proxy; /* zero if there is none */
 	uint64_t calls;			     /* transfers planned so far: both ends count alike */
 	uint64_t bytes, copies, copied;	     /* copies: of kernel and proxy */
+	uint64_t unpacked, reduced;	     /* as in gantry_conn_state */
 	uint64_t by[GANTRY_PROTOS][GANTRY_MODES];
 };
 /* The next one; 0: there is none. */

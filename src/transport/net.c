@@ -45,9 +45,12 @@ static uint64_t own_max_step(const struct gantry_connector *c)
 	const struct net_conn *nc = c->resources;
 	/* The network's limit, which a slice of all steps must keep to, in whole lines, so that steps of a ring begin at
 	 * lines. */
-	uint64_t most = nc->link->context->props.max_p2p_bytes / GANTRY_STEPS / GANTRY_LL128_LINE * GANTRY_LL128_LINE;
+	uint64_t most = nc->link->context->props.max_p2p_bytes;
 	uint64_t want = gantry_params()->net_step;
 
+	if (nc->link->context->unpack && most > GANTRY_UNPACK_MAX_SLICE)
+		most = GANTRY_UNPACK_MAX_SLICE;
+	most = most / GANTRY_STEPS / GANTRY_LL128_LINE * GANTRY_LL128_LINE;
 	if (!want)
 		want = gantry_traits(c->device)->net_step;
 	return want < most ? want : most;
@@ -128,9 +131,12 @@ static gantry_result check_info(const struct gantry_connector *c, const struct g
 			 GANTRY_ENDS_LL128_STEP);
 	if ((ret_info->max_recvs > 1) != (nc->link->shared != 0))
 		FAIL_NOW(GANTRY_ERR_SETTING,
-			 "rank %d groups %u receives, this rank's network %s %d; use one network on all ranks",
+			 "rank %d groups %u receives, this rank's network %s %d%s; use one network and one "
+			 "GANTRY_UNPACK on "
+			 "all ranks",
 			 c->peer->rank, ret_info->max_recvs, nc->link->context->net->name,
-			 nc->link->context->props.max_recvs);
+			 nc->link->shared ? nc->link->context->props.max_recvs : 1,
+			 nc->link->context->unpack ? " (UNPACK)" : "");
 	return GANTRY_OK;
 }
 
@@ -145,17 +151,19 @@ static gantry_result link_connect(struct gantry_connector *c, struct net_link *l
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_net *net = l->context->net;
+	struct gantry_net_device_handle **handle = l->context->unpack ? &l->device_handle : NULL;
 
 	if (l->comm)
 		return GANTRY_OK;
+	l->device_handle = &l->handle_dev; /* the network fills it in, or puts another one here */
 	if (c->send && !l->handle[0] && !memcmp(l->handle, l->handle + 1, sizeof(l->handle) - 1))
 		memcpy(l->handle, info->handle, sizeof(l->handle)); /* the network keeps its state in it */
 	if (c->send && l->dev < 0)
 		TRY(net_rails_choose(l->context, info, is_here(c), &l->dev, &l->rails));
 	if (c->send)
-		TRY(net->ops->connect(net, l->context->ctx, l->dev, l->handle, &l->comm, NULL));
+		TRY(net->ops->connect(net, l->context->ctx, l->dev, l->handle, &l->comm, handle));
 	else
-		TRY(net->ops->accept(net, l->listen, &l->comm, NULL));
+		TRY(net->ops->accept(net, l->listen, &l->comm, handle));
 	if (!l->comm)
 		return GANTRY_AGAIN;
 	if (!c->send) {
@@ -172,7 +180,7 @@ static gantry_result make_buffers(struct gantry_connector *c, struct net_conn *n
 
 	TRY_NOW(l->context->net->ops->reg_mr(l->context->net, l->comm, nc->stage, (size_t)GANTRY_STEPS * NET_STAGE_STEP,
 					     GANTRY_NET_PTR_HOST, &nc->stage_mr));
-	if (gantry_params()->net_buffers != PARAM_NET_BUFFERS_RING)
+	if (gantry_params()->net_buffers != PARAM_NET_BUFFERS_RING || (l->context->unpack && !c->send))
 		return net_pool_join(nc, c->nranks, own_max_step(c));
 	nc->ring_size = GANTRY_STEPS * c->max_step;
 	return net_link_alloc(l, nc->ring_size, &nc->ring_host, &nc->ring_dev, &nc->ring_mr);
@@ -203,8 +211,10 @@ static gantry_result connect_end(struct gantry_connector *c, const struct gantry
 	conn->offers = f->offers;
 	conn->eventcount = c->proxy_eventcount;
 	c->peer_notifies = 1;
-	c->sharing = GANTRY_SHARES_REGISTERED;
 	c->any_memory = nc->link->context->any_memory;
+	if (nc->link->context->unpack && !c->send)
+		return net_unpack_fill(nc->link, conn);
+	c->sharing = GANTRY_SHARES_REGISTERED;
 	return GANTRY_OK;
 }
 

@@ -82,12 +82,17 @@ static gantry_result check_device(const struct net_context *x, const struct gant
 
 	snprintf(who, sizeof(who), "network %s (%s), device %d (%s)", x->net->name,
 		 loader ? gantry_loader_path(loader) : "Gantry's own", x->dev, p->name ? p->name : "");
-	if (p->device_type != GANTRY_NET_DEVICE_HOST)
+	if (p->device_type != GANTRY_NET_DEVICE_HOST &&
+	    (p->device_type != GANTRY_NET_DEVICE_UNPACK || p->device_version != GANTRY_UNPACK_VERSION))
 		FAIL_NOW(GANTRY_ERR_UNSUPPORTED,
-			 "%s is of device type %d (%s): a kernel has to put together what it receives, and the "
-			 "communicator's do not; set GANTRY_UNPACK=off if it is Gantry's plugin, else choose another "
-			 "GANTRY_NET_PLUGIN or GANTRY_NET_DEVICE",
-			 who, p->device_type, p->device_type == GANTRY_NET_DEVICE_UNPACK ? "UNPACK" : "unknown");
+			 "%s is of device type %d version %d: the communicator knows %d (kernels read from memory) and "
+			 "%d version %d (UNPACK); choose another GANTRY_NET_PLUGIN or GANTRY_NET_DEVICE",
+			 who, p->device_type, p->device_version, GANTRY_NET_DEVICE_HOST, GANTRY_NET_DEVICE_UNPACK,
+			 GANTRY_UNPACK_VERSION);
+	if (p->device_type == GANTRY_NET_DEVICE_UNPACK && !(p->ptr_support & GANTRY_NET_PTR_CUDA))
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED,
+			 "%s is of device type UNPACK and does not take memory of a device (ptrSupport %#x)", who,
+			 (unsigned)p->ptr_support);
 	if (!(p->ptr_support & GANTRY_NET_PTR_HOST))
 		FAIL_NOW(GANTRY_ERR_UNSUPPORTED,
 			 "%s does not take host memory (ptrSupport %#x), which the communicator sends small messages "
@@ -177,8 +182,11 @@ static gantry_result context_get(const struct gantry_connector *c, struct net_co
 	struct net_context *x = NULL;
 	uint64_t comm_id = c->comm_id;
 	struct gantry_device *device = c->device;
+	char how[256];
 	/* The upper six bits of IP_TOS are the DSCP; 0 is what sockets have anyway. */
 	struct gantry_net_config config = {.traffic_class = c->traffic_class ? c->traffic_class >> 2 : GANTRY_NET_UNDEF,
+					   .unpack = GANTRY_NET_UNPACK_PARAM,
+					   .device = device,
 					   .own_reports = 1};
 
 	contexts_mu_lock(&contexts_mu_one);
@@ -195,10 +203,13 @@ static gantry_result context_get(const struct gantry_connector *c, struct net_co
 	x->comm_id = comm_id;
 	x->device = device;
 	TRY(start_network(x, &config));
-	x->gdr = gantry_params()->net_gdr &&
+	x->unpack = x->net == gantry_net_tcp()
+			    ? gantry_net_tcp_unpack(x->ctx, how, sizeof(how)) != GANTRY_NET_UNPACK_OFF
+			    : x->props.device_type == GANTRY_NET_DEVICE_UNPACK;
+	/* With UNPACK sends leave from host memory, as NCCL has it with such plugins. */
+	x->gdr = gantry_params()->net_gdr && !x->unpack &&
 		 (!gantry_traits(device)->cpu_reads_memory || gantry_params()->net_flush) &&
 		 (x->props.ptr_support & (GANTRY_NET_PTR_CUDA | GANTRY_NET_PTR_DMABUF));
-	x->mem_type = x->gdr ? GANTRY_NET_PTR_CUDA : GANTRY_NET_PTR_HOST;
 	/* Gantry's own looks at a registration only for memory of a GPU. */
 	x->any_memory = x->net == gantry_net_tcp() && gantry_traits(device)->cpu_reads_memory;
 	gantry_list_init(&x->pools);
@@ -248,8 +259,10 @@ static gantry_result create(struct gantry_connector *c, struct net_link **ret_li
 	l->dev = -1;
 	l->device = c->device;
 	TRY(context_get(c, &l->context));
-	/* Of a plugin's connection only posting order is certain: channels of a collective would wait for each other. */
-	l->shared = l->context->net == gantry_net_tcp() && l->context->props.max_recvs > 1 && c->nchannels > 1;
+	/* Of a plugin's connection only posting order is certain: channels of a collective would wait for each other. With
+	 * UNPACK receives have one buffer each, and lists in posting order. */
+	l->shared = l->context->net == gantry_net_tcp() && !l->context->unpack && l->context->props.max_recvs > 1 &&
+		    c->nchannels > 1;
 	l->channels = c->nchannels;
 	l->nchannels = l->shared ? c->nchannels : 1;
 	*ret_link = l;
@@ -283,11 +296,16 @@ out:
 	return r;
 }
 
-gantry_result net_context_alloc(struct net_context *x, size_t size, char **ret_host, char **ret_dev)
+int net_context_memory(const struct net_context *x, int send)
+{
+	return x->gdr || (x->unpack && !send) ? GANTRY_NET_PTR_CUDA : GANTRY_NET_PTR_HOST;
+}
+
+gantry_result net_context_alloc(struct net_context *x, int send, size_t size, char **ret_host, char **ret_dev)
 {
 	void *host = NULL, *dev = NULL;
 
-	if (x->gdr) {
+	if (net_context_memory(x, send) == GANTRY_NET_PTR_CUDA) {
 		TRY_NOW(x->device->ops->alloc(x->device, size, &dev));
 		host = dev;
 	} else {
@@ -298,9 +316,9 @@ gantry_result net_context_alloc(struct net_context *x, size_t size, char **ret_h
 	return GANTRY_OK;
 }
 
-void net_context_free(struct net_context *x, char *host)
+void net_context_free(struct net_context *x, int send, char *host)
 {
-	if (host && x->gdr)
+	if (host && net_context_memory(x, send) == GANTRY_NET_PTR_CUDA)
 		x->device->ops->free(x->device, host);
 	else if (host)
 		x->device->ops->free_mapped(x->device, host);
@@ -338,7 +356,7 @@ static void destroy(struct net_link *l)
 	net_pool_leave(l);
 	for (struct net_conn *nc = l->gone, *next; nc; nc = next) {
 		next = nc->next;
-		net_context_free(l->context, nc->ring_host);
+		net_context_free(l->context, l->send, nc->ring_host);
 		l->device->ops->free_mapped(l->device, nc->block_host);
 		gantry_pinned_free(&nc->reserve);
 		free(nc->stage);
@@ -403,13 +421,13 @@ gantry_result net_link_alloc(struct net_link *l, size_t size, char **ret_host, c
 	gantry_result r = GANTRY_OK;
 	char *host = NULL, *dev = NULL;
 
-	TRY(net_context_alloc(l->context, size, &host, &dev));
-	TRY(net_link_register(l, host, size, l->context->mem_type, ret_mr));
+	TRY(net_context_alloc(l->context, l->send, size, &host, &dev));
+	TRY(net_link_register(l, host, size, net_context_memory(l->context, l->send), ret_mr));
 	*ret_host = host;
 	*ret_dev = dev;
 	host = NULL;
 out:
-	net_context_free(l->context, host);
+	net_context_free(l->context, l->send, host);
 	return r;
 }
 

@@ -84,7 +84,7 @@ static void pool_free(struct net_context *x, struct net_pool *p)
 {
 	if (!p)
 		return;
-	net_context_free(x, p->host);
+	net_context_free(x, p->send, p->host);
 	gantry_pinned_free(&p->shared);
 	free(p);
 }
@@ -102,7 +102,7 @@ static gantry_result pool_create(const struct net_link *l, int slots, size_t ste
 	p->slots = slots;
 	p->reserve = RESERVE_STEPS * round_up(step);
 	size = (size_t)slots * p->reserve + shared;
-	TRY(net_context_alloc(l->context, size, &p->host, &p->dev));
+	TRY(net_context_alloc(l->context, l->send, size, &p->host, &p->dev));
 	gantry_pinned_init(&p->shared, l->device, NET_POOL_UNIT);
 	TRY(gantry_pinned_add(&p->shared, p->host + size - shared, p->dev + size - shared, shared,
 			      2 * GANTRY_STEPS * (uint32_t)slots + 1));
@@ -145,7 +145,7 @@ static gantry_result register_pool(struct net_link *l) REQUIRES(pools_mu)
 
 	l->pool_mr = global ? p->mr : NULL;
 	if (!l->pool_mr)
-		TRY_NOW(net_link_register(l, p->host, size, l->context->mem_type, &l->pool_mr));
+		TRY_NOW(net_link_register(l, p->host, size, net_context_memory(l->context, l->send), &l->pool_mr));
 	p->registered++;
 	if (global)
 		p->mr = l->pool_mr;

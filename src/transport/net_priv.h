@@ -8,6 +8,7 @@
  *   rails    the NICs that a context uses (net_rails.c)
  *   pool     where OFFSET steps live, of all channels and peers (net_pool.c)
  *   conn     one end of one channel: FIFO, rings of LL and LL128, requests in flight (net.c)
+ *   lists    of fragments that a network received for kernels to gather (net_unpack.c)
  *
  * The progress thread owns requests, pieces and counters; the callers' threads own connecting. Registered memory is
  * under the link's lock.
@@ -54,8 +55,8 @@ struct net_context {
 	int nrails;
 	struct gantry_net_properties props;
 	int gdr;	/* Simple buffers are in the device's own memory */
+	int unpack;	/* ... those of receives, and the network fills pages that a kernel gathers from: k_gather.h */
 	int any_memory; /* the network takes the device's memory without registration */
-	int mem_type;
 	struct gantry_list pools; /* net_pool.c's lock */
 };
 
@@ -88,7 +89,9 @@ struct net_link {
 	void *listen, *comm;	      /* the network's */
 	int dev;		      /* sending end: by which it connects; -1: not chosen yet */
 	int rails;		      /* the same: NICs of that device */
-	_Alignas(8) unsigned char handle[GANTRY_NET_HANDLE_SIZE]; /* plugins keep structs in it */
+	struct gantry_net_device_handle handle_dev, *device_handle; /* of a receiving end with UNPACK */
+	uint64_t lists;						    /* receives posted that take one */
+	_Alignas(8) unsigned char handle[GANTRY_NET_HANDLE_SIZE];   /* plugins keep structs in it */
 	struct gantry_proxy_conn *subs[NET_CHANNELS_MAX];
 	int nsubs;	       /* highest channel + 1 */
 	struct net_conn *gone; /* freed ends; under the lock of all links */
@@ -108,7 +111,7 @@ struct net_link {
 
 /* What a step of a conn is using. */
 struct net_step {
-	void *request; /* send: the network's */
+	void *request; /* send: the network's; recv: of one with a list, until it is consumed */
 	char *data;
 	void *mr;
 	struct gantry_piece *piece; /* of the pool; NULL: none */
@@ -162,8 +165,9 @@ void net_link_put(struct net_link *l, int channel);
 /* The end of a conn: its memory goes when the link is closed, because requests that were cut short may refer to it. */
 void net_link_retire(struct net_conn *nc);
 /* The memory the network moves data from and to. */
-gantry_result net_context_alloc(struct net_context *x, size_t size, char **ret_host, char **ret_dev);
-void net_context_free(struct net_context *x, char *host);
+gantry_result net_context_alloc(struct net_context *x, int send, size_t size, char **ret_host, char **ret_dev);
+void net_context_free(struct net_context *x, int send, char *host);
+int net_context_memory(const struct net_context *x, int send); /* its type: GANTRY_NET_PTR_* */
 gantry_result net_link_register(struct net_link *l, char *p, size_t size, int type, void **ret_mr);
 /* The same, registered. */
 gantry_result net_link_alloc(struct net_link *l, size_t size, char **ret_host, char **ret_dev, void **ret_mr);
@@ -178,6 +182,13 @@ void net_pool_give(struct net_conn *nc, struct net_step *s);
 void net_count_recv(int buffers);
 void net_count_rails(void);
 void *net_link_mr_of(struct net_link *l, const void *p, uint64_t size); /* NULL: not registered */
+
+/* net_unpack.c. A receiving end with UNPACK: what its kernels read, from the network's device handle. */
+gantry_result net_unpack_fill(struct net_link *l, struct gantry_conn *conn);
+/* A receive is about to be posted, was posted for a step, and the kernel is done with that. */
+void net_unpack_mark(const struct net_link *l, const struct gantry_proxy_op *op, struct net_recv *recv);
+void net_unpack_posted(struct net_link *l, const struct gantry_proxy_op *op, void *request, struct net_step *s);
+gantry_result net_unpack_consumed(struct net_link *l, struct net_step *s);
 
 gantry_result net_progress(struct gantry_proxy_conn *pc, int *ret_worked);
 gantry_result net_register(struct gantry_proxy_conn *pc, void *ptr, size_t size, void **ret_handle);

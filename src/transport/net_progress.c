@@ -343,15 +343,19 @@ static gantry_result post_group(struct net_link *l, int *ret_posted)
 	}
 	if (!recv->n)
 		return GANTRY_OK;
+	net_unpack_mark(l, gantry_proxy_op_of(recv->pc[0], recv->step[0]), recv);
 	TRY_NOW(net->ops->irecv(net, l->comm, recv->n, data, sizes, tags, mrs, &recv->request));
 	if (!recv->request)
 		return GANTRY_OK; /* the steps stay prepared */
 	for (int i = 0; i < recv->n; i++) {
 		struct gantry_proxy_conn *pc = recv->pc[i];
+		struct net_conn *nc = pc->resources;
+		const struct gantry_proxy_op *op = gantry_proxy_op_of(pc, pc->posted);
 
-		((struct net_conn *)pc->resources)->prepared = 0;
-		recv->number[i] = ((struct net_conn *)pc->resources)->numbers++;
-		pc->posted += gantry_proxy_op_of(pc, pc->posted)->slice_steps;
+		nc->prepared = 0;
+		recv->number[i] = nc->numbers++;
+		net_unpack_posted(l, op, recv->request, &nc->steps[pc->posted % GANTRY_STEPS]);
+		pc->posted += op->slice_steps;
 	}
 	l->recvs_used |= 1ull << at;
 	l->recv_order[l->nrecvs++] = (uint8_t)at;
@@ -408,7 +412,7 @@ static gantry_result start_flush(struct net_link *l, struct net_recv *recv)
 	int sizes[GANTRY_NET_MAX_RECVS], n = 0;
 
 	recv->request = NULL;
-	if (!l->context->gdr && !gantry_params()->net_flush)
+	if (l->context->unpack || (!l->context->gdr && !gantry_params()->net_flush))
 		return GANTRY_OK;
 	for (int i = 0; i < recv->n; i++) {
 		struct net_step *s = &((struct net_conn *)recv->pc[i]->resources)->steps[recv->step[i] % GANTRY_STEPS];
@@ -500,7 +504,7 @@ static gantry_result complete_recvs(struct net_link *l, int *worked)
 	return GANTRY_OK;
 }
 
-static void count_consumed(struct gantry_proxy_conn *pc, struct net_conn *nc, int *worked)
+static gantry_result count_consumed(struct gantry_proxy_conn *pc, struct net_conn *nc, int *worked)
 {
 	uint64_t head = gantry_proxy_consumed(pc);
 
@@ -513,12 +517,14 @@ static void count_consumed(struct gantry_proxy_conn *pc, struct net_conn *nc, in
 		}
 		if (head < pc->done + op->slice_steps) {
 			gantry_proxy_waits(pc, GANTRY_WAIT_KERNEL);
-			return;
+			return GANTRY_OK;
 		}
+		TRY_NOW(net_unpack_consumed(nc->link, &nc->steps[pc->done % GANTRY_STEPS]));
 		net_pool_give(nc, &nc->steps[pc->done % GANTRY_STEPS]);
 		pc->done += op->slice_steps;
 		*worked = 1;
 	}
+	return GANTRY_OK;
 }
 
 /* The first ready channel of a link works for all of them; the others only count what their kernels consumed. */
@@ -543,8 +549,7 @@ static gantry_result recv_progress(struct gantry_proxy_conn *pc, int *ret_worked
 		}
 		TRY_NOW(complete_recvs(l, ret_worked));
 	}
-	count_consumed(pc, nc, ret_worked);
-	return GANTRY_OK;
+	return count_consumed(pc, nc, ret_worked);
 }
 
 gantry_result net_progress(struct gantry_proxy_conn *pc, int *ret_worked)

@@ -22,6 +22,8 @@
  *   SIMPLE_PROPERTIES(p)   changes the properties of v11
  *   SIMPLE_MOST_BYTES      a message that is larger is refused by isend and irecv
  *
+ * and fixtures/unpack.c SIMPLE_UNPACK, with the functions of that: receives for memory of a device end in lists.
+ *
  * Wire: an 8-byte cookie from the listener's handle, then per message a header
  * of two 64-bit words (size, tag) and the bytes. Messages queue in posting order
  * on both sides; one that arrives before its receive stays in the socket.
@@ -72,6 +74,8 @@ struct request {
 	int tags[MAX_RECVS];
 	struct header head; /* of a send */
 	size_t moved;	    /* of a send: header and payload */
+	uint64_t list;	    /* of a receive with a list, as the next line */
+	uint8_t *user;	    /* the buffer; NULL: it has no list */
 };
 
 /* Belongs to the thread that posts and tests. Requests are used round robin, so the ring is also the queue. */
@@ -82,8 +86,17 @@ struct comm {
 	struct header head;	   /* of the message being received */
 	size_t head_got, body_got;
 	int buffer; /* it goes into this buffer of the oldest receive; -1: not known yet */
+	struct unpack *unpack;
 	struct request ring[SENDS > RECVS ? SENDS : RECVS];
 };
+
+#ifdef SIMPLE_UNPACK
+static ncclResult_t unpack_accept(struct comm *c, ncclNetDeviceHandle_v8_t **dev_handle);
+static void unpack_close(struct comm *c);
+static int unpack_post(struct comm *c, struct request *r); /* 0: no list is free */
+static void unpack_arrived(struct comm *c, struct request *r);
+static ncclResult_t unpack_consumed(void *comm, int n, void *request);
+#endif
 
 struct listener {
 	int fd, pending; /* pending: accepted, cookie not read yet */
@@ -199,12 +212,20 @@ static ncclResult_t simple_accept(void *listen_comm, void **ret_comm, ncclNetDev
 	}
 	got = recv(fd, &cookie, sizeof(cookie), 0);
 	(void)got;
+#ifdef SIMPLE_UNPACK
+	return comm_make(fd, 0, ret_comm) == ncclSuccess ? unpack_accept(*ret_comm, dev_handle) : ncclSystemError;
+#else
 	return comm_make(fd, 0, ret_comm);
+#endif
 }
 
 static ncclResult_t simple_reg(void *comm, void *data, size_t size, int type, void **mhandle)
 {
 	(void)size;
+#ifdef SIMPLE_UNPACK
+	if (type == NCCL_PTR_CUDA)
+		type = NCCL_PTR_HOST;
+#endif
 	if (!comm)
 		return ncclInvalidArgument;
 #ifdef SIMPLE_REG
@@ -340,6 +361,9 @@ static void message_done(struct comm *c, struct request *r)
 	c->buffer = -1;
 	c->head_got = c->body_got = 0;
 	if (++r->got == r->n) {
+#ifdef SIMPLE_UNPACK
+		unpack_arrived(c, r);
+#endif
 		r->done = 1;
 		c->finished++;
 	}
@@ -422,6 +446,7 @@ static ncclResult_t post_recv(void *recv_comm, int n, void **data, const size_t 
 {
 	struct comm *c = recv_comm;
 	struct request *r;
+	int optional = *request == (void *)NCCL_NET_OPTIONAL_RECV_COMPLETION;
 
 	*request = NULL;
 	if (c->error)
@@ -446,6 +471,15 @@ static ncclResult_t post_recv(void *recv_comm, int n, void **data, const size_t 
 		r->posted[k] = sizes[k];
 		r->tags[k] = tags[k];
 	}
+#ifdef SIMPLE_UNPACK
+	if (!optional && !unpack_post(c, r)) {
+		r->used = 0;
+		c->posted--;
+		return ncclSuccess;
+	}
+#else
+	(void)optional;
+#endif
 	*request = r;
 	return ncclSuccess;
 }
@@ -491,6 +525,9 @@ static ncclResult_t simple_close(void *comm)
 	(void)left;
 #endif
 	close(c->fd);
+#ifdef SIMPLE_UNPACK
+	unpack_close(c);
+#endif
 	free(c);
 	return ncclSuccess;
 }
@@ -621,9 +658,17 @@ static ncclResult_t irecv_v11(void *comm, int n, void **data, size_t *sizes, int
 
 extern const ncclNet_v11_t ncclNetPlugin_v11;
 EXPORT const ncclNet_v11_t ncclNetPlugin_v11 = {
-	SIMPLE_ENTRIES_OF_ALL, .init = init_v11,	 .getProperties = properties_v11,
-	.listen = listen_v11,  .connect = connect_v11,	 .isend = isend_v11,
-	.irecv = irecv_v11,    .finalize = finalize_v11,
+	SIMPLE_ENTRIES_OF_ALL,
+	.init = init_v11,
+	.getProperties = properties_v11,
+	.listen = listen_v11,
+	.connect = connect_v11,
+	.isend = isend_v11,
+	.irecv = irecv_v11,
+	.finalize = finalize_v11,
+#ifdef SIMPLE_UNPACK
+	.irecvConsumed = unpack_consumed,
+#endif
 };
 
 #endif

@@ -91,13 +91,12 @@ out:
 	return r;
 }
 
-static gantry_result setup(struct gantry_connector *c, struct gantry_connect_info *ret_info)
+gantry_result net_link_describe(const struct gantry_connector *c, struct net_link *l, uint64_t max_step,
+				struct net_info *ret_info)
 {
-	struct net_conn *nc = c->resources;
-	struct net_link *l = nc->link;
 	struct net_info info = {.magic = NET_MAGIC,
 				.max_recvs = (uint32_t)(l->shared ? l->context->props.max_recvs : 1),
-				.max_step = own_max_step(c),
+				.max_step = max_step,
 				.ll_step = GANTRY_ENDS_LL_STEP,
 				.ll128_step = GANTRY_ENDS_LL128_STEP};
 
@@ -107,36 +106,42 @@ static gantry_result setup(struct gantry_connector *c, struct gantry_connect_inf
 	snprintf(info.network, sizeof(info.network), "%s", l->context->net->name);
 	net_rails_describe(l->context, &info);
 	memcpy(info.handle, l->handle, sizeof(info.handle));
+	*ret_info = info;
+	return GANTRY_OK;
+}
+
+static gantry_result setup(struct gantry_connector *c, struct gantry_connect_info *ret_info)
+{
+	struct net_conn *nc = c->resources;
+	struct net_info info;
+
+	TRY_NOW(net_link_describe(c, nc->link, own_max_step(c), &info));
 	memset(ret_info, 0, sizeof(*ret_info));
 	memcpy(ret_info, &info, sizeof(info));
 	return GANTRY_OK;
 }
 
-static gantry_result check_info(const struct gantry_connector *c, const struct gantry_connect_info *peer,
-				struct net_info *ret_info)
+static gantry_result check_info(const struct gantry_connector *c, const struct net_link *l,
+				const struct gantry_connect_info *peer, struct net_info *ret_info)
 {
-	const struct net_conn *nc = c->resources;
-
 	memcpy(ret_info, peer, sizeof(*ret_info));
 	if (ret_info->magic != NET_MAGIC)
 		FAIL_NOW(GANTRY_ERR_PROTOCOL, "rank %d chose another transport than net", c->peer->rank);
 	ret_info->network[sizeof(ret_info->network) - 1] = 0;
-	if (strncmp(ret_info->network, nc->link->context->net->name, sizeof(ret_info->network) - 1) != 0)
+	if (strncmp(ret_info->network, l->context->net->name, sizeof(ret_info->network) - 1) != 0)
 		FAIL_NOW(GANTRY_ERR_SETTING,
 			 "rank %d uses network %s, this rank %s; set the same GANTRY_NET_PLUGIN on all ranks",
-			 c->peer->rank, ret_info->network, nc->link->context->net->name);
+			 c->peer->rank, ret_info->network, l->context->net->name);
 	if (ret_info->ll_step != GANTRY_ENDS_LL_STEP || ret_info->ll128_step != GANTRY_ENDS_LL128_STEP)
 		FAIL_NOW(GANTRY_ERR_VERSION, "rank %d has LL steps of %u and %u bytes, this rank %d and %d",
 			 c->peer->rank, ret_info->ll_step, ret_info->ll128_step, GANTRY_ENDS_LL_STEP,
 			 GANTRY_ENDS_LL128_STEP);
-	if ((ret_info->max_recvs > 1) != (nc->link->shared != 0))
+	if ((ret_info->max_recvs > 1) != (l->shared != 0))
 		FAIL_NOW(GANTRY_ERR_SETTING,
-			 "rank %d groups %u receives, this rank's network %s %d%s; use one network and one "
-			 "GANTRY_UNPACK on "
-			 "all ranks",
-			 c->peer->rank, ret_info->max_recvs, nc->link->context->net->name,
-			 nc->link->shared ? nc->link->context->props.max_recvs : 1,
-			 nc->link->context->unpack ? " (UNPACK)" : "");
+			 "rank %d groups %u receives, this rank's network %s %d%s; use one network and one GANTRY_UNPACK "
+			 "on all ranks",
+			 c->peer->rank, ret_info->max_recvs, l->context->net->name,
+			 l->shared ? l->context->props.max_recvs : 1, l->context->unpack ? " (UNPACK)" : "");
 	return GANTRY_OK;
 }
 
@@ -146,20 +151,21 @@ static int is_here(const struct gantry_connector *c)
 	return c->me->host == c->peer->host && c->me->net_ns == c->peer->net_ns;
 }
 
-/* The network's connection: made by whichever channel comes first, then there for all. */
-static gantry_result link_connect(struct gantry_connector *c, struct net_link *l, struct net_info *info)
+gantry_result net_link_connect(const struct gantry_connector *c, struct net_link *l,
+			       const struct gantry_connect_info *peer, struct net_info *ret_info)
 {
 	gantry_result r = GANTRY_OK;
 	struct gantry_net *net = l->context->net;
 	struct gantry_net_device_handle **handle = l->context->unpack ? &l->device_handle : NULL;
 
+	TRY_NOW(check_info(c, l, peer, ret_info));
 	if (l->comm)
 		return GANTRY_OK;
 	l->device_handle = &l->handle_dev; /* the network fills it in, or puts another one here */
 	if (c->send && !l->handle[0] && !memcmp(l->handle, l->handle + 1, sizeof(l->handle) - 1))
-		memcpy(l->handle, info->handle, sizeof(l->handle)); /* the network keeps its state in it */
+		memcpy(l->handle, ret_info->handle, sizeof(l->handle)); /* the network keeps its state in it */
 	if (c->send && l->dev < 0)
-		TRY(net_rails_choose(l->context, info, is_here(c), &l->dev, &l->rails));
+		TRY(net_rails_choose(l->context, ret_info, is_here(c), &l->dev, &l->rails));
 	if (c->send)
 		TRY(net->ops->connect(net, l->context->ctx, l->dev, l->handle, &l->comm, handle));
 	else
@@ -193,8 +199,7 @@ static gantry_result connect_end(struct gantry_connector *c, const struct gantry
 	struct gantry_fifo *f = (void *)nc->block_dev;
 	struct net_info info;
 
-	TRY_NOW(check_info(c, peer, &info));
-	TRY_NOW(link_connect(c, nc->link, &info));
+	TRY_NOW(net_link_connect(c, nc->link, peer, &info));
 	c->max_step = own_max_step(c) < info.max_step ? own_max_step(c) : info.max_step;
 	if (!nc->pool_dev && !nc->ring_dev)
 		TRY_NOW(make_buffers(c, nc));

@@ -185,13 +185,14 @@ static gantry_result context_get(const struct gantry_connector *c, struct net_co
 	char how[256];
 	/* The upper six bits of IP_TOS are the DSCP; 0 is what sockets have anyway. */
 	struct gantry_net_config config = {.traffic_class = c->traffic_class ? c->traffic_class >> 2 : GANTRY_NET_UNDEF,
-					   .unpack = GANTRY_NET_UNPACK_PARAM,
+					   .unpack = c->standing ? GANTRY_NET_UNPACK_OFF : GANTRY_NET_UNPACK_PARAM,
 					   .device = device,
-					   .own_reports = 1};
+					   .own_reports = 1,
+					   .standing_receives = c->standing};
 
 	contexts_mu_lock(&contexts_mu_one);
 	gantry_list_each_entry (it, &contexts, struct net_context, node) {
-		if (it->comm_id == comm_id && it->device == device) {
+		if (it->comm_id == comm_id && it->device == device && it->standing == c->standing) {
 			it->refs++;
 			*ret_context = it;
 			goto out;
@@ -201,6 +202,7 @@ static gantry_result context_get(const struct gantry_connector *c, struct net_co
 	if (!x)
 		FAIL(GANTRY_ERR_NOMEM, "no memory for a network context");
 	x->comm_id = comm_id;
+	x->standing = c->standing;
 	x->device = device;
 	TRY(start_network(x, &config));
 	x->unpack = x->net == gantry_net_tcp()
@@ -281,7 +283,7 @@ gantry_result net_link_get(struct gantry_connector *c, struct net_link **ret_lin
 	links_mu_lock(&links_mu_one);
 	gantry_list_each_entry (it, &links, struct net_link, node) {
 		if (it->comm_id == c->comm_id && it->me == c->me->rank && it->peer == c->peer->rank &&
-		    it->send == c->send && it->device == c->device)
+		    it->send == c->send && it->device == c->device && it->context->standing == c->standing)
 			l = it;
 	}
 	if (!l) {

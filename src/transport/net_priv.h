@@ -47,6 +47,7 @@ struct net_context {
 	struct gantry_list node; /* of all of the process */
 	int refs;
 	uint64_t comm_id;
+	int standing;		      /* as a connector has it */
 	struct gantry_device *device; /* borrowed */
 	struct gantry_net *net;	      /* borrowed */
 	void *ctx;
@@ -161,6 +162,12 @@ void net_rails_describe(const struct net_context *x, struct net_info *info);
 gantry_result net_rails_choose(const struct net_context *x, const struct net_info *peer, int is_here, int *ret_dev,
 			       int *ret_rails);
 gantry_result net_link_get(struct gantry_connector *c, struct net_link **ret_link);
+/* What the peer has to know of a link; a receiving end listens from here on. max_step: of this end. */
+gantry_result net_link_describe(const struct gantry_connector *c, struct net_link *l, uint64_t max_step,
+				struct net_info *ret_info);
+/* The network's connection, once for all channels of the link. AGAIN: not yet. ret_info: what the peer has said. */
+gantry_result net_link_connect(const struct gantry_connector *c, struct net_link *l,
+			       const struct gantry_connect_info *peer, struct net_info *ret_info);
 void net_link_put(struct net_link *l, int channel);
 /* The end of a conn: its memory goes when the link is closed, because requests that were cut short may refer to it. */
 void net_link_retire(struct net_conn *nc);

@@ -165,6 +165,41 @@ GANTRY_API gantry_result gantry_group_end(void);
 GANTRY_API gantry_result gantry_comm_register(struct gantry_comm *comm, void *ptr, size_t size, void **ret_handle);
 GANTRY_API gantry_result gantry_comm_deregister(struct gantry_comm *comm, void *handle);
 
+/*
+ * ---- one-sided ----
+ *
+ * A window is memory of each rank that the others put into; its owner calls nothing. A put is over, for its stream, when
+ * `local` may be used again. Its signal is raised at the target after its data is there, and so are later signals of
+ * this rank to that target. A wait lets its stream go on when so many more signals of each kind have come than earlier
+ * waits have taken. In a group puts and signals go before all else, waits come last.
+ */
+struct gantry_window;
+enum { GANTRY_SIGNALS = 16, GANTRY_NO_SIGNAL = -1, GANTRY_NOTIFY_MAX = 112 };
+/* All ranks call these, in the same order; they wait for all of them. Any memory of the rank's device; sizes may differ, and
+ * a rank that offers nothing gives NULL and 0. Memory from gantry_mem_alloc is reached without a copy in between. */
+GANTRY_API gantry_result gantry_window_register(struct gantry_comm *comm, void *ptr, size_t size,
+						struct gantry_window **ret_window);
+/* Waits for this rank's calls, and until all puts of all ranks have arrived. NULL is fine. */
+GANTRY_API gantry_result gantry_window_deregister(struct gantry_comm *comm, struct gantry_window *window);
+/* What was registered here. */
+GANTRY_API void *gantry_window_ptr(const struct gantry_window *window);
+/* To `offset` of the peer's window, and then raises signal number `signal` there, unless it is GANTRY_NO_SIGNAL. ERR_SIZE,
+ * naming the peer: it does not fit there. */
+GANTRY_API gantry_result gantry_put(const void *local, size_t bytes, int peer, struct gantry_window *window,
+				    size_t offset, int signal, struct gantry_comm *comm, struct gantry_stream *stream);
+/* Without data. Ranks reach each other once they have registered a window. */
+GANTRY_API gantry_result gantry_signal(int peer, int signal, struct gantry_comm *comm, struct gantry_stream *stream);
+struct gantry_signal_wait {
+	int count, peer, signal;
+};
+GANTRY_API gantry_result gantry_wait_signals(const struct gantry_signal_wait *waits, int n, struct gantry_comm *comm,
+					     struct gantry_stream *stream);
+/* A small message without a stream, at most GANTRY_NOTIFY_MAX bytes. Those of one rank to another come in order. */
+GANTRY_API gantry_result gantry_notify(struct gantry_comm *comm, int peer, const void *data, size_t size);
+/* The next one of that rank; *size: the room at `data`, and then the message's size. Never waits: GANTRY_AGAIN if none is
+ * here, or the peer's error if it is gone. */
+GANTRY_API gantry_result gantry_notified(struct gantry_comm *comm, int peer, void *data, size_t *size);
+
 /* -1 and 0 of a non-blocking split until it has asked the others. */
 GANTRY_API int gantry_comm_rank(const struct gantry_comm *comm);
 GANTRY_API int gantry_comm_size(const struct gantry_comm *comm);

@@ -79,6 +79,7 @@ static void end_all(struct gantry_comm *comm)
 	/* All there are: the ranks may still be agreeing on how many are used. */
 	for (int i = 0; comm->eventcounts && i < COMM_CHANNELS_MAX; i++)
 		gantry_eventcount_notify(&comm->eventcounts[i]);
+	comm_onesided_wake(comm);
 	gantry_eventcount_notify(gantry_proxy_eventcount(comm->proxy));
 }
 
@@ -405,6 +406,7 @@ void comm_free(struct gantry_comm *comm)
 	if (comm->peers)
 		comm_trace_write(comm);
 	gantry_ctl_leave(comm->ctl); /* no call arrives after this */
+	comm_onesided_stop(comm);
 	gantry_proxy_group_destroy(comm->group);
 	/* A kernel that has not run yet, behind one of the program's own: better a leak than a crash. */
 	if (comm_works_busy(comm)) {
@@ -415,6 +417,7 @@ void comm_free(struct gantry_comm *comm)
 	}
 	comm_memory_free(comm);
 	comm_coll_free(comm);
+	comm_onesided_free(comm);
 	if (comm->peers)
 		comm_peers_free(comm);
 	comm_works_free(comm);
@@ -561,6 +564,7 @@ gantry_result comm_last_meeting(struct gantry_comm *comm)
 {
 	if (comm->nranks == 1)
 		return GANTRY_OK;
+	TRY_NOW(comm_onesided_flush(comm));
 	store_release(&comm->closing, 1);
 	return gantry_ctl_allgather(comm->ctl, NULL, 0, NULL);
 }

@@ -9,6 +9,8 @@
  *   coll.c     collectives: calls, the plans that they follow, operations for the proxy
  *   note.c     what collectives are, for reports
  *   memory.c   registered buffers
+ *   window.c   one-sided: windows, and how this rank reaches those of the others
+ *   put.c      one-sided: put, signal, wait; notifications
  *   cause.c    whose fault an error is
  *   report.h   who waits for whom: reports, the watchdog, traces
  *   ctl.h      the control plane
@@ -214,7 +216,8 @@ struct gantry_comm {
 		char text[COMM_ERROR_TEXT];
 	} cause;
 	struct comm_coll coll;
-	struct { /* watch.c */
+	struct comm_onesided *onesided; /* window.c; NULL: no window was registered yet */
+	struct {			/* watch.c */
 		int report_wanted, report_written;
 		uint64_t stall_sum, stall_since; /* progress as last seen */
 	} watch;
@@ -288,7 +291,9 @@ int comm_cause_look(struct gantry_comm *comm);
 /* The latched error, or what a kernel has reported meanwhile. */
 gantry_result comm_check(struct gantry_comm *comm);
 
-/* A call of a group: a transfer, or a collective if `coll` says so. */
+enum comm_one { COMM_ONE_NONE, COMM_ONE_PUT, COMM_ONE_WAIT };
+
+/* A call of a group: a transfer, or a collective if `coll` says so, or one-sided if `one` does. */
 struct comm_call {
 	struct gantry_comm *comm;
 	struct gantry_stream *stream;
@@ -304,6 +309,11 @@ struct comm_call {
 	uint64_t count, scalar;
 	const void *scalar_at;
 	uint8_t type, op;
+	/* One-sided; `count` is how many signals are waited for. */
+	enum comm_one one;
+	int signal;
+	struct gantry_window *window; /* NULL: a signal alone */
+	uint64_t offset;
 };
 
 /* Makes the connections that the calls need, of all communicators among them at the same time. */
@@ -344,12 +354,16 @@ struct comm_launch {
 	const void *args;
 	size_t args_size;
 	uint32_t blocks, ntimes;
-	int drives;	/* comm_drives said so */
-	uint32_t lanes; /* of a block on a GPU; 0: the kernel's default */
+	int drives;			      /* comm_drives said so */
+	struct gantry_eventcount *eventcount; /* what its one block sleeps on; NULL: the communicator's */
+	uint32_t lanes;			      /* of a block on a GPU; 0: the kernel's default */
 };
 struct gantry_launch_end comm_work_end(const struct comm_work *w); /* of the next launch with it */
 gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, const struct comm_launch *launch,
 			       struct gantry_stream *stream);
+/* The n transfers in it, sorted by block in first_host, on the communicator's connections or on others. */
+gantry_result comm_launch_transfers(struct gantry_comm *comm, struct comm_work *w, uint32_t n, int drives,
+				    struct gantry_stream *stream);
 /* What a launch on this stream must wait for: *ret_after NULL: nothing. */
 void comm_work_after(const struct gantry_comm *comm, const struct gantry_stream *stream, const uint64_t **ret_after,
 		     uint64_t *ret_value);
@@ -369,6 +383,16 @@ void comm_memory_free(struct gantry_comm *comm);
 enum { COMM_CALL_MAP = 1, COMM_CALL_UNMAP = 2 };
 gantry_result comm_memory_call(void *ctx, int from, uint32_t kind, const void *data, size_t size, void *reply,
 			       size_t *reply_size);
+
+/* The one-sided calls among those of a group: puts and signals, or waits. */
+gantry_result comm_onesided_enqueue(struct gantry_comm *comm, const struct comm_call *calls, size_t n,
+				    enum comm_one what);
+/* Until what all ranks have put has arrived, once all of them have come here with nothing in flight. */
+gantry_result comm_onesided_flush(struct gantry_comm *comm);
+void comm_onesided_wake(struct gantry_comm *comm); /* whoever waits for signals; any thread */
+/* The end: its standing receives, with the communicator's operations; then, with connections, all of it. */
+void comm_onesided_stop(struct gantry_comm *comm);
+void comm_onesided_free(struct gantry_comm *comm);
 
 void comm_watch_add(struct gantry_comm *comm);
 void comm_watch_remove(struct gantry_comm *comm);

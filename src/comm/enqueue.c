@@ -234,7 +234,9 @@ gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, co
 				  .args_size = launch->args_size,
 				  .abort = comm->abort_dev,
 				  .help = launch->drives ? &comm->help : NULL,
-				  .eventcounts = comm->all_notify ? comm->eventcounts : NULL};
+				  .eventcounts = launch->eventcount ? launch->eventcount
+						 : comm->all_notify ? comm->eventcounts
+								    : NULL};
 
 	store_relaxed(&w->expected, w->expected + 1); /* the watchdog looks */
 	comm->launches++;
@@ -250,8 +252,8 @@ gantry_result comm_work_launch(struct gantry_comm *comm, struct comm_work *w, co
 	return r;
 }
 
-static gantry_result launch_transfers(struct gantry_comm *comm, struct comm_work *w, uint32_t n, int drives,
-				      struct gantry_stream *stream)
+gantry_result comm_launch_transfers(struct gantry_comm *comm, struct comm_work *w, uint32_t n, int drives,
+				    struct gantry_stream *stream)
 {
 	struct gantry_device *d = comm->device;
 	uint32_t blocks = (uint32_t)comm->nchannels;
@@ -488,10 +490,21 @@ static gantry_result enqueue_transfers(struct gantry_comm *comm, const struct co
 	drives = first && comm_drives(comm, bytes);
 	if (first)
 		comm_append(comm, first, drives);
-	return launch_transfers(comm, w, c.xfers, drives, calls[0].stream);
+	return comm_launch_transfers(comm, w, c.xfers, drives, calls[0].stream);
 }
 
-/* All calls of one communicator: its collectives in order, then its transfers. */
+/* Transfers keep their order, and what they change places with is done or in any order. */
+static void move_forward(struct comm_call *calls, size_t to, size_t from)
+{
+	struct comm_call call = calls[to];
+
+	if (to == from)
+		return;
+	calls[to] = calls[from];
+	calls[from] = call;
+}
+
+/* All calls of one communicator: puts, its collectives in order, then its transfers, and waits for signals. */
 static gantry_result enqueue(struct gantry_comm *comm, struct comm_call *calls, size_t n)
 {
 	gantry_result r = GANTRY_OK;
@@ -502,14 +515,18 @@ static gantry_result enqueue(struct gantry_comm *comm, struct comm_call *calls, 
 		if (calls[i].stream != calls[0].stream)
 			FAIL(GANTRY_ERR_USAGE, "calls of one group and communicator use one stream");
 	}
+	if (comm->onesided)
+		TRY(comm_onesided_enqueue(comm, calls, n, COMM_ONE_PUT));
 	for (size_t i = 0; i < n; i++) {
 		if (calls[i].coll)
 			TRY(comm_coll_enqueue(&calls[i]));
-		else
-			calls[transfers++] = calls[i];
+		else if (!calls[i].one)
+			move_forward(calls, transfers++, i);
 	}
 	if (transfers)
 		TRY(enqueue_transfers(comm, calls, transfers));
+	if (comm->onesided)
+		TRY(comm_onesided_enqueue(comm, calls + transfers, n - transfers, COMM_ONE_WAIT));
 out:
 	if (r != GANTRY_OK && r != GANTRY_ERR_USAGE && r != GANTRY_ERR_SIZE)
 		comm_fail(comm, r, comm->rank, gantry_last_error());

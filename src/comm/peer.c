@@ -144,7 +144,7 @@ static int is_ready(const struct comm_call *c)
 {
 	const struct comm_peer *p = &c->comm->peers[c->peer];
 
-	return c->coll || c->peer == c->comm->rank || p->ready[c->send];
+	return c->coll || c->one || c->peer == c->comm->rank || p->ready[c->send];
 }
 
 int comm_connected(const struct comm_call *calls, size_t n)

@@ -2,6 +2,7 @@
 /* The product's kernels, for CPU threads and for GPUs (kernel_set.h). */
 #include "device/k_coll.h"
 #include "device/k_p2p.h"
+#include "device/k_put.h"
 #include "device/k_unpack.h"
 #include "device/work.h"
 

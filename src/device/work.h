@@ -114,6 +114,31 @@ struct gantry_coll_args {
 };
 
 /*
+ * A one-sided operation by loads and stores: a copy into a peer's memory, a signal there, or a wait for signals here. Of
+ * words that count, each has one writer, whose launches follow each other.
+ */
+struct gantry_put {
+	char *to; /* bytes 0: nothing is copied */
+	const char *from;
+	uint64_t bytes;
+	uint64_t *count; /* device memory: signals raised so far, or of a wait taken; NULL: no signal */
+	uint64_t *
+		word; /* signal: the peer's word that shows `count`; wait: the own one that kernels of the peer write */
+	uint64_t *by_net;  /* wait: mapped, what this rank's proxy has raised for the peer; NULL: this is no wait */
+	uint64_t expected; /* wait: so many more than are taken */
+	struct gantry_eventcount *eventcount; /* signal: of the peer; NULL: it never sleeps */
+};
+
+struct gantry_put_args {
+	const struct gantry_put *puts; /* mapped memory, carried out in order by one block */
+	uint64_t n;
+	uint32_t *result; /* as in gantry_p2p_args, and so are the others */
+	uint64_t *finished;
+	const uint64_t *after;
+	uint64_t after_value;
+};
+
+/*
  * Copies len bytes from bounce + src_off to dst + dst_off for each descriptor; gather: from dst + dst_off to
  * bounce + src_off. Either base may be 0, with addresses for offsets. Ranges that are written do not overlap each other
  * or anything that is read. No alignment is asked for, and a len of 0 is fine.

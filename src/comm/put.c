@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One-sided calls: put, signal and wait, from the call to a launch; and notifications, which have no stream. */
+#define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include <string.h>
+
+#include "base/eventcount.h"
+#include "base/log.h"
+#include "base/param.h"
+#include "base/text.h"
+#include "comm/onesided.h"
+
+enum {
+	PUT_KERNEL_MAX = 65536, /* more is copied by the copy engines of a GPU, not by the one block that signals */
+	PUT_LAUNCH_MAX = 128,	/* calls of a launch, less than a connection has room for: GANTRY_PUT_REQUESTS */
+};
+
+/* ---- near ---- */
+
+static int is_mapped(const struct comm_call *call)
+{
+	return call->bytes && call->window->peers[call->peer].at;
+}
+
+static int sends_data(const struct comm_call *call)
+{
+	return call->bytes && !is_mapped(call);
+}
+
+/* The network has to do something: move the data, or carry a signal that must not overtake such data. */
+static int uses_net(const struct gantry_comm *comm, const struct comm_call *call)
+{
+	return sends_data(call) || (call->signal >= 0 && comm->onesided->peers[call->peer].by_net);
+}
+
+static gantry_result fill_put(struct gantry_comm *comm, const struct comm_call *call, int signals, struct gantry_put *p)
+{
+	struct comm_onesided *o = comm->onesided;
+	struct gantry_device *d = comm->device;
+	size_t word;
+
+	memset(p, 0, sizeof(*p));
+	if (is_mapped(call)) {
+		p->to = call->window->peers[call->peer].at + call->offset;
+		p->from = call->buf;
+		p->bytes = call->bytes;
+		if (gantry_traits(d)->needs_own_copy && call->bytes > PUT_KERNEL_MAX) {
+			TRY_NOW(d->ops->copy_async(d, call->stream, p->to, p->from, p->bytes));
+			p->bytes = 0;
+		}
+	}
+	if (signals) {
+		word = onesided_word(call->peer, call->signal);
+		p->count = &o->raised[word];
+		word = onesided_word(comm->rank, call->signal);
+		p->word = &o->peers[call->peer].block->words[word];
+		p->eventcount = d->sleeps ? &o->peers[call->peer].block->eventcount : NULL;
+	}
+	return GANTRY_OK;
+}
+
+static void fill_wait(const struct gantry_comm *comm, const struct comm_call *call, struct gantry_put *p)
+{
+	const struct comm_onesided *o = comm->onesided;
+	size_t word = onesided_word(call->peer, call->signal);
+
+	memset(p, 0, sizeof(*p));
+	p->count = &o->taken[word];
+	p->word = &o->block->words[word];
+	p->by_net = &o->by_net[word];
+	p->expected = call->count;
+}
+
+static gantry_result launch_puts(struct gantry_comm *comm, struct comm_work *w, uint64_t n, int waits,
+				 struct gantry_stream *stream)
+{
+	struct comm_onesided *o = comm->onesided;
+	struct gantry_put_args args = {
+		.puts = (const void *)w->mapped_dev, .n = n, .result = comm->result_dev, .finished = w->finished_dev};
+	const struct comm_launch launch = {.kernel = &gantry_kernel_put,
+					   .args = &args,
+					   .args_size = sizeof(args),
+					   .blocks = 1,
+					   .drives = waits && o->group && comm_drives(comm, 0),
+					   .eventcount = comm->device->sleeps ? &o->block->eventcount : NULL};
+
+	comm_work_after(comm, stream, &args.after, &args.after_value);
+	return comm_work_launch(comm, w, &launch, stream);
+}
+
+/* ---- over the network ---- */
+
+static int may_ptr(const struct gantry_connector *c, const struct comm_call *call)
+{
+	const struct gantry_params *p = gantry_params();
+
+	return p->ptr && c->any_memory && call->bytes && call->bytes >= p->ptr_min &&
+	       gantry_slot_can_point((uint64_t)(uintptr_t)call->buf, call->bytes);
+}
+
+static void plan_send(struct gantry_comm *comm, const struct comm_call *call, struct gantry_xfer *x,
+		      struct gantry_proxy_op *op)
+{
+	struct onesided_peer *p = &comm->onesided->peers[call->peer];
+	struct comm_conn *cc = &p->send;
+	/* What was copied straight is not sent. */
+	uint64_t bytes = is_mapped(call) ? 0 : call->bytes;
+	struct gantry_put_request put = {.window = call->window ? call->window->number : 0,
+					 .signal = call->signal,
+					 .offset = call->offset,
+					 .bytes = bytes};
+
+	memset(x, 0, sizeof(*x));
+	x->conn = cc->dev;
+	x->buf = call->buf;
+	x->bytes = bytes;
+	x->send = 1;
+	x->proto = GANTRY_PROTO_SIMPLE;
+	x->ptr = (uint8_t)(bytes && may_ptr(&cc->c, call));
+	x->place = (uint64_t)(uintptr_t)call->buf;
+	x->step_bytes = cc->c.max_step;
+	x->turn = cc->turns++;
+	op->conn = cc->c.proxy;
+	op->bytes = bytes;
+	op->step_bytes = x->step_bytes;
+	op->nsteps = bytes ? (bytes + x->step_bytes - 1) / x->step_bytes : 1;
+	op->slice_steps = op->chunk_steps = 1;
+	op->proto = GANTRY_PROTO_SIMPLE;
+	op->ptr = x->ptr;
+	op->exact = 1;
+	op->id = ++comm->op_ids;
+	gantry_put_give(&cc->c, &put);
+	p->sent++;
+}
+
+/* Room for one more request. Those before it need nobody's help but the kernels' and the proxy's. */
+static gantry_result await_room(struct gantry_comm *comm, const struct gantry_connector *c)
+{
+	struct gantry_waiter wait;
+
+	gantry_waiter_init(&wait, NULL);
+	while (!gantry_put_has_room(c)) {
+		TRY_NOW(comm_check(comm));
+		gantry_waiter_idle(&wait, UINT64_MAX);
+	}
+	return GANTRY_OK;
+}
+
+/* Blocks are those whose eventcounts the connections wake: by the peer's rank. */
+static gantry_result send_puts(struct gantry_comm *comm, const struct comm_call *calls, size_t n, uint32_t nsends)
+{
+	struct gantry_proxy_op *first = NULL, *op;
+	struct comm_work *w;
+	uint64_t bytes = 0;
+	uint32_t at = 0;
+	int drives;
+
+	for (size_t i = 0; i < n; i++)
+		if (calls[i].one == COMM_ONE_PUT && uses_net(comm, &calls[i]))
+			TRY_NOW(await_room(comm, &comm->onesided->peers[calls[i].peer].send.c));
+	TRY_NOW(comm_work_get(comm, nsends * sizeof(struct gantry_xfer), calls[0].stream, &w));
+	TRY_NOW(gantry_proxy_ops_get(comm->proxy, nsends, &first));
+	op = first;
+	for (int b = 0; b < comm->nchannels; b++) {
+		w->first_host[b] = at;
+		for (size_t i = 0; i < n; i++) {
+			if (calls[i].one != COMM_ONE_PUT || calls[i].peer % comm->nchannels != b ||
+			    !uses_net(comm, &calls[i]))
+				continue;
+			plan_send(comm, &calls[i], &w->xfers_host[at], op);
+			if (comm->traced)
+				memset(&w->times_host[at], 0, sizeof(w->times_host[at]));
+			op = op->next;
+			bytes += calls[i].bytes;
+			at++;
+		}
+	}
+	w->first_host[comm->nchannels] = at;
+	drives = comm_drives(comm, bytes);
+	comm_append(comm, first, drives);
+	return comm_launch_transfers(comm, w, at, drives, calls[0].stream);
+}
+
+static gantry_result enqueue_waits(struct gantry_comm *comm, const struct comm_call *calls, size_t n, size_t nwaits)
+{
+	struct comm_work *w;
+	struct gantry_put *p;
+
+	TRY_NOW(comm_work_get(comm, nwaits * sizeof(*p), calls[0].stream, &w));
+	p = (void *)w->xfers_host;
+	for (size_t i = 0; i < n; i++)
+		if (calls[i].one == COMM_ONE_WAIT)
+			fill_wait(comm, &calls[i], p++);
+	return launch_puts(comm, w, nwaits, 1, calls[0].stream);
+}
+
+/* First what goes by loads and stores, then the network: signals that follow data by it come after all of that. */
+static gantry_result enqueue_puts(struct gantry_comm *comm, const struct comm_call *calls, size_t n)
+{
+	struct comm_work *w;
+	struct gantry_put *p;
+	uint32_t nsends = 0;
+	size_t near = 0;
+
+	for (size_t i = 0; i < n; i++)
+		if (calls[i].one == COMM_ONE_PUT && sends_data(&calls[i]))
+			comm->onesided->peers[calls[i].peer].by_net = 1;
+	TRY_NOW(comm_work_get(comm, n * sizeof(*p), calls[0].stream, &w));
+	p = (void *)w->xfers_host;
+	for (size_t i = 0; i < n; i++) {
+		int by_net;
+
+		if (calls[i].one != COMM_ONE_PUT)
+			continue;
+		by_net = uses_net(comm, &calls[i]);
+		nsends += (uint32_t)by_net;
+		if (is_mapped(&calls[i]) || (!by_net && calls[i].signal >= 0))
+			TRY_NOW(fill_put(comm, &calls[i], !by_net && calls[i].signal >= 0, &p[near++]));
+	}
+	if (near)
+		TRY_NOW(launch_puts(comm, w, near, 0, calls[0].stream));
+	return nsends ? send_puts(comm, calls, n, nsends) : GANTRY_OK;
+}
+
+gantry_result comm_onesided_enqueue(struct gantry_comm *comm, const struct comm_call *calls, size_t n,
+				    enum comm_one what)
+{
+	size_t found = 0;
+
+	for (size_t i = 0; i < n; i++)
+		found += calls[i].one == what;
+	if (!found)
+		return GANTRY_OK;
+	if (what == COMM_ONE_WAIT)
+		return enqueue_waits(comm, calls, n, found);
+	for (size_t i = 0; i < n; i += PUT_LAUNCH_MAX)
+		TRY_NOW(enqueue_puts(comm, calls + i, n - i < PUT_LAUNCH_MAX ? n - i : PUT_LAUNCH_MAX));
+	return GANTRY_OK;
+}
+
+/* ---- calls ---- */
+
+static gantry_result check_call(const struct comm_call *call, const char *what, int may_lack_signal)
+{
+	struct gantry_comm *comm = call->comm;
+
+	if (!comm || !call->stream)
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: no communicator or no stream", what);
+	TRY_NOW(comm_ready(comm, what));
+	if (!comm->onesided)
+		FAIL_NOW(GANTRY_ERR_USAGE, "%s: no window was registered yet", what);
+	if (call->peer < 0 || call->peer >= comm->nranks)
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: peer %d of %s", what, call->peer, COUNT_TEXT(comm->nranks, "rank"));
+	if (call->signal >= GANTRY_SIGNALS || call->signal < (may_lack_signal ? GANTRY_NO_SIGNAL : 0))
+		FAIL_NOW(GANTRY_ERR_INVALID, "%s: signal %d of %d", what, call->signal, GANTRY_SIGNALS);
+	return GANTRY_OK;
+}
+
+static gantry_result check_put(const struct comm_call *call)
+{
+	uint64_t size;
+
+	TRY_NOW(check_call(call, "gantry_put", 1));
+	if (!call->window || (call->bytes && !call->buf))
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_put: no window, or %llu bytes at NULL",
+			 (unsigned long long)call->bytes);
+	size = call->window->peers[call->peer].size;
+	if (call->bytes > size || call->offset > size - call->bytes)
+		FAIL_NOW(GANTRY_ERR_SIZE,
+			 "gantry_put: %llu bytes at %llu are beyond the window of rank %d, which has %llu",
+			 (unsigned long long)call->bytes, (unsigned long long)call->offset, call->peer,
+			 (unsigned long long)size);
+	return GANTRY_OK;
+}
+
+gantry_result gantry_put(const void *local, size_t bytes, int peer, struct gantry_window *window, size_t offset,
+			 int signal, struct gantry_comm *comm, struct gantry_stream *stream)
+{
+	const struct comm_call call = {.comm = comm,
+				       .stream = stream,
+				       .buf = (char *)(uintptr_t)local,
+				       .bytes = bytes,
+				       .peer = peer,
+				       .one = COMM_ONE_PUT,
+				       .window = window,
+				       .offset = offset,
+				       .signal = signal};
+
+	return comm_group_add(check_put(&call), &call);
+}
+
+gantry_result gantry_signal(int peer, int signal, struct gantry_comm *comm, struct gantry_stream *stream)
+{
+	const struct comm_call call = {
+		.comm = comm, .stream = stream, .peer = peer, .one = COMM_ONE_PUT, .signal = signal};
+
+	return comm_group_add(check_call(&call, "gantry_signal", 0), &call);
+}
+
+gantry_result gantry_wait_signals(const struct gantry_signal_wait *waits, int n, struct gantry_comm *comm,
+				  struct gantry_stream *stream)
+{
+	gantry_result r = GANTRY_OK, end;
+
+	if (n < 0 || (n && !waits))
+		FAIL(GANTRY_ERR_INVALID, "gantry_wait_signals: %d of them at %p", n, (const void *)waits);
+	TRY(gantry_group_start());
+	for (int i = 0; i < n; i++) {
+		const struct comm_call call = {.comm = comm,
+					       .stream = stream,
+					       .peer = waits[i].peer,
+					       .count = (uint64_t)waits[i].count,
+					       .one = COMM_ONE_WAIT,
+					       .signal = waits[i].signal};
+		gantry_result one = check_call(&call, "gantry_wait_signals", 0);
+
+		if (one == GANTRY_OK && waits[i].count < 0)
+			one = gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__,
+					  "gantry_wait_signals: %d signals", waits[i].count);
+		one = comm_group_add(one, &call);
+		r = r == GANTRY_OK ? one : r;
+	}
+	end = gantry_group_end();
+	r = r == GANTRY_OK ? end : r;
+out:
+	return r;
+}
+
+/* ---- notifications: by the control plane ---- */
+
+struct notification {
+	uint32_t size;
+	char data[GANTRY_NOTIFY_MAX];
+};
+
+#define NOTIFY_TAG (3ull << 32)
+
+gantry_result gantry_notify(struct gantry_comm *comm, int peer, const void *data, size_t size)
+{
+	struct notification n = {.size = (uint32_t)size};
+
+	if (!comm || (size && !data) || size > GANTRY_NOTIFY_MAX)
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_notify: %zu bytes at %p, at most %d", size, data,
+			 GANTRY_NOTIFY_MAX);
+	TRY_NOW(comm_ready(comm, "gantry_notify"));
+	if (peer < 0 || peer >= comm->nranks)
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_notify: peer %d of %s", peer, COUNT_TEXT(comm->nranks, "rank"));
+	if (size)
+		memcpy(n.data, data, size);
+	return gantry_ctl_send(comm->ctl, peer, NOTIFY_TAG, &n, sizeof(n));
+}
+
+gantry_result gantry_notified(struct gantry_comm *comm, int peer, void *data, size_t *size)
+{
+	struct notification n;
+
+	if (!comm || !size || (*size && !data))
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_notified: nowhere to put it");
+	TRY_NOW(comm_ready(comm, "gantry_notified"));
+	if (peer < 0 || peer >= comm->nranks)
+		FAIL_NOW(GANTRY_ERR_INVALID, "gantry_notified: peer %d of %s", peer, COUNT_TEXT(comm->nranks, "rank"));
+	TRY_NOW(gantry_ctl_try_recv(comm->ctl, peer, NOTIFY_TAG, &n, sizeof(n)));
+	if (n.size > GANTRY_NOTIFY_MAX || n.size > *size)
+		FAIL_NOW(GANTRY_ERR_SIZE, "gantry_notified: rank %d has sent %u bytes, there is room for %zu", peer,
+			 n.size, *size);
+	if (n.size)
+		memcpy(data, n.data, n.size);
+	*size = n.size;
+	return GANTRY_OK;
+}

@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One-sided: windows, put, signal, wait, notifications; ranks as threads, all transports. Every byte is checked. */
+#include "comm_world.h"
+
+enum { GUARD = 64, ROUNDS = 3 };
+
+static const size_t sizes[] = {0, 1, 8, 4000, 4097, 70001, (1 << 20) + 3};
+enum { NSIZES = sizeof(sizes) / sizeof(sizes[0]) };
+#define ROOM ((size_t)((1 << 20) + 3 + 2 * GUARD))
+
+/* What rank `from` puts into the window of rank `to`. */
+static uint64_t seed_of(int from, int to, size_t k)
+{
+	return k * 1000 + (uint64_t)(from * 10 + to);
+}
+
+static int plain_memory; /* windows are memory that no other process could map */
+
+static unsigned char *get_memory(struct gantry_device *dev, size_t size)
+{
+	void *p = NULL;
+
+	if (plain_memory)
+		return calloc(1, size);
+	CHECK_OK(gantry_mem_alloc(dev, size, &p));
+	return p;
+}
+
+static void free_memory(struct gantry_device *dev, void *p)
+{
+	if (plain_memory)
+		free(p);
+	else
+		CHECK_OK(gantry_mem_free(dev, p));
+}
+
+static void finish(struct gantry_device *dev, struct gantry_comm *comm, struct gantry_stream *s)
+{
+	char text[256];
+	gantry_result r;
+
+	CHECK_OK(gantry_stream_sync(dev, s));
+	r = gantry_comm_error(comm, NULL, text, sizeof(text));
+	if (r != GANTRY_OK)
+		printf("%s\n", text);
+	CHECK_OK(r);
+}
+
+/* All ranks put into all windows at the same time, itself included: each has a place of its own there. */
+static void rank_all_pairs(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+			   struct gantry_stream *s)
+{
+	int n = w->nranks;
+	struct gantry_window *window, *second;
+	struct gantry_signal_wait waits[WORLD_MOST];
+	unsigned char *mine = get_memory(dev, ROOM * (size_t)n), *out = malloc(ROOM * (size_t)n), few[16] = {0};
+
+	CHECK_OK(gantry_window_register(comm, mine, ROOM * (size_t)n, &window));
+	CHECK(gantry_window_ptr(window) == mine);
+	/* Another one, of another size on each rank. */
+	CHECK_OK(gantry_window_register(comm, rank ? few : NULL, (size_t)rank, &second));
+	for (size_t z = 0; z < (SANITIZED ? NSIZES - 1 : NSIZES); z++) {
+		memset(mine, 0xee, ROOM * (size_t)n);
+		CHECK_OK(gantry_barrier(comm, s));
+		for (int p = 0; p < n; p++) {
+			unsigned char *from = out + ROOM * (size_t)p;
+
+			pattern_fill(from, sizes[z], seed_of(rank, p, z));
+			CHECK_OK(gantry_put(from, sizes[z], p, window, ROOM * (size_t)rank + GUARD, 3, comm, s));
+			waits[p] = (struct gantry_signal_wait){.count = 1, .peer = p, .signal = 3};
+		}
+		CHECK_OK(gantry_wait_signals(waits, n, comm, s));
+		finish(dev, comm, s);
+		for (int p = 0; p < n; p++) {
+			unsigned char *at = mine + ROOM * (size_t)p;
+
+			CHECK_FILLED(at, GUARD, 0xee);
+			CHECK_PATTERN(at + GUARD, sizes[z], seed_of(p, rank, z));
+			CHECK_FILLED(at + GUARD + sizes[z], ROOM - GUARD - sizes[z], 0xee);
+		}
+	}
+	/* The last byte of a window, and one beyond it, which names the peer. */
+	for (int p = 1; p < n; p++)
+		if (rank == 0) {
+			CHECK_OK(gantry_put("x", 1, p, second, (size_t)p - 1, 0, comm, s));
+			CHECK_RESULT(gantry_put("x", 1, p, second, (size_t)p, 0, comm, s), GANTRY_ERR_SIZE);
+			CHECK(strstr(gantry_last_error(), "rank ") != NULL);
+			CHECK_RESULT(gantry_put("x", 2, p, second, SIZE_MAX, 0, comm, s), GANTRY_ERR_SIZE);
+		}
+	if (rank) {
+		waits[0] = (struct gantry_signal_wait){.count = 1, .peer = 0, .signal = 0};
+		CHECK_OK(gantry_wait_signals(waits, 1, comm, s));
+		finish(dev, comm, s);
+		CHECK_EQ(few[rank - 1], 'x');
+		CHECK_EQ(few[rank], 0);
+	}
+	CHECK_OK(gantry_window_deregister(comm, second));
+	CHECK_OK(gantry_window_deregister(comm, window));
+	CHECK_OK(gantry_comm_destroy(comm));
+	free_memory(dev, mine);
+	free(out);
+}
+
+static void run_all(void (*body)(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+				 struct gantry_stream *s))
+{
+	static const char *const transports[] = {"p2p", "shm", "net"};
+	struct world w = {.body = body};
+
+	setenv("GANTRY_IFNAME", "lo", 0);
+	for (int t = 0; t < 3; t++) {
+		for (int n = 1; n <= 4; n += n < 2 ? 1 : 2) {
+			w.nranks = n;
+			w.transport = transports[t];
+			w.channels = t == 2 ? 2 : 0;
+			world_threads(&w, NULL);
+		}
+		printf("%s: right\n", transports[t]);
+		fflush(stdout);
+	}
+}
+
+TEST(all_pairs)
+{
+	run_all(rank_all_pairs);
+	plain_memory = 1;
+	run_all(rank_all_pairs);
+	plain_memory = 0;
+}
+
+/*
+ * Signals are counted: rank 0 waits for what comes in pieces, in any number of waits; those of different numbers and peers
+ * are apart. In a group the wait is last, whatever the order of calls.
+ */
+static void rank_counted(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+			 struct gantry_stream *s)
+{
+	struct gantry_signal_wait wait = {.count = 0, .peer = 0, .signal = 0};
+	int n = w->nranks, next = (rank + 1) % n, before = (rank + n - 1) % n;
+	uint64_t slots[40] = {0}, values[40];
+	struct gantry_window *window;
+
+	CHECK_RESULT(gantry_signal(next, 0, comm, s), GANTRY_ERR_USAGE);
+	CHECK_OK(gantry_window_register(comm, slots, sizeof(slots), &window));
+	for (int i = 0; i < 40; i++) {
+		values[i] = (uint64_t)(rank * 100 + i + 1);
+		CHECK_OK(gantry_put(&values[i], 8, next, window, (size_t)i * 8, i % 2 ? 5 : GANTRY_NO_SIGNAL, comm, s));
+	}
+	for (int i = 0; i < 7; i++)
+		CHECK_OK(gantry_signal(next, 6, comm, s));
+	for (int i = 1; i <= 20; i += i < 3 ? 1 : 17) { /* 1, 2, 3, 20 of them in all */
+		wait = (struct gantry_signal_wait){.count = i == 20 ? 17 : 1, .peer = before, .signal = 5};
+		CHECK_OK(gantry_wait_signals(&wait, 1, comm, s));
+		finish(dev, comm, s);
+		for (int k = 0; k < 2 * i; k++)
+			CHECK_EQ(slots[k], (uint64_t)(before * 100 + k + 1));
+	}
+	CHECK_OK(gantry_barrier(comm, s));
+	finish(dev, comm, s);
+	/* A group, with its wait first; more calls than one launch takes. */
+	CHECK_OK(gantry_group_start());
+	wait = (struct gantry_signal_wait){.count = 300, .peer = before, .signal = 5};
+	CHECK_OK(gantry_wait_signals(&wait, 1, comm, s));
+	for (int i = 0; i < 300; i++) {
+		values[i % 40] = (uint64_t)i;
+		CHECK_OK(gantry_put(&values[i % 40], 8, next, window, (size_t)(i % 40) * 8, 5, comm, s));
+	}
+	CHECK_OK(gantry_group_end());
+	finish(dev, comm, s);
+	for (int k = 0; k < 40; k++)
+		CHECK_EQ(slots[k], (uint64_t)(k < 20 ? 280 + k : 240 + k));
+	wait = (struct gantry_signal_wait){.count = 7, .peer = before, .signal = 6};
+	CHECK_OK(gantry_wait_signals(&wait, 1, comm, s));
+	wait = (struct gantry_signal_wait){.count = 0, .peer = before, .signal = 15};
+	CHECK_OK(gantry_wait_signals(&wait, 1, comm, s));
+	finish(dev, comm, s);
+	CHECK_RESULT(gantry_signal(next, GANTRY_SIGNALS, comm, s), GANTRY_ERR_INVALID);
+	CHECK_RESULT(gantry_signal(n, 0, comm, s), GANTRY_ERR_INVALID);
+	wait.count = -1;
+	CHECK_RESULT(gantry_wait_signals(&wait, 1, comm, s), GANTRY_ERR_INVALID);
+	CHECK_RESULT(gantry_put(NULL, 8, next, window, 0, 0, comm, s), GANTRY_ERR_INVALID);
+	CHECK_OK(gantry_comm_destroy(comm)); /* with a window: it goes with the communicator */
+}
+
+TEST(counted)
+{
+	run_all(rank_counted);
+}
+
+/* A rank whose arguments are wrong does not leave the others waiting, and what they have goes on. */
+static void rank_wrong_arguments(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+				 struct gantry_stream *s)
+{
+	struct gantry_signal_wait wait = {.count = 1, .peer = 0, .signal = 0};
+	struct gantry_window *window = NULL;
+	char memory[16] = {0};
+
+	CHECK_RESULT(gantry_window_register(comm, rank ? memory : NULL, sizeof(memory), &window), GANTRY_ERR_INVALID);
+	CHECK(strstr(gantry_last_error(), rank ? "rank 0" : "") != NULL);
+	CHECK(!window);
+	CHECK_OK(gantry_window_register(comm, memory, sizeof(memory), &window));
+	if (rank == 0)
+		CHECK_OK(gantry_put("hello", 5, w->nranks - 1, window, 1, 0, comm, s));
+	if (rank == w->nranks - 1) {
+		CHECK_OK(gantry_wait_signals(&wait, 1, comm, s));
+		finish(dev, comm, s);
+		CHECK(memcmp(memory, "\0hello", 7) == 0);
+	}
+	CHECK_OK(gantry_window_deregister(comm, window));
+	CHECK_OK(gantry_window_deregister(comm, NULL));
+	CHECK_OK(gantry_comm_destroy(comm));
+}
+
+TEST(wrong_arguments)
+{
+	run_all(rank_wrong_arguments);
+}
+
+/* Puts that nobody waits for have arrived when the window is deregistered. */
+static void rank_flushed(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+			 struct gantry_stream *s)
+{
+	int n = w->nranks;
+	size_t size = 300001;
+	unsigned char *mine = calloc((size_t)n, size), *out = malloc(size);
+	struct gantry_window *window;
+
+	(void)dev;
+	CHECK_OK(gantry_window_register(comm, mine, size * (size_t)n, &window));
+	pattern_fill(out, size, (uint64_t)rank);
+	for (int p = 0; p < n; p++)
+		CHECK_OK(gantry_put(out, size, p, window, size * (size_t)rank, GANTRY_NO_SIGNAL, comm, s));
+	CHECK_OK(gantry_window_deregister(comm, window));
+	for (int p = 0; p < n; p++)
+		CHECK_PATTERN(mine + size * (size_t)p, size, (uint64_t)p);
+	CHECK_OK(gantry_comm_destroy(comm));
+	free(mine);
+	free(out);
+}
+
+TEST(flushed)
+{
+	run_all(rank_flushed);
+}
+
+/* Beside other traffic of the same communicator. */
+static void rank_mixed(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+		       struct gantry_stream *s)
+{
+	int n = w->nranks, next = (rank + 1) % n, before = (rank + n - 1) % n;
+	size_t size = 100003;
+	unsigned char *mine = get_memory(dev, size), *out = malloc(size);
+	struct gantry_signal_wait wait = {.count = 1, .peer = before, .signal = 1};
+	struct gantry_window *window;
+	int32_t sum;
+
+	CHECK_OK(gantry_window_register(comm, mine, size, &window));
+	for (int i = 0; i < ROUNDS; i++) {
+		sum = rank + 1;
+		pattern_fill(out, size, seed_of(rank, next, (size_t)i));
+		CHECK_OK(gantry_group_start());
+		CHECK_OK(gantry_wait_signals(&wait, 1, comm, s));
+		CHECK_OK(gantry_all_reduce(&sum, &sum, 1, GANTRY_TYPE_INT32, GANTRY_OP_SUM, comm, s));
+		CHECK_OK(gantry_put(out, size, next, window, 0, 1, comm, s));
+		CHECK_OK(gantry_group_end());
+		finish(dev, comm, s);
+		CHECK_EQ(sum, n * (n + 1) / 2);
+		CHECK_PATTERN(mine, size, seed_of(before, rank, (size_t)i));
+		CHECK_OK(gantry_barrier(comm, s));
+		finish(dev, comm, s);
+	}
+	CHECK_OK(gantry_window_deregister(comm, window));
+	CHECK_OK(gantry_comm_destroy(comm));
+	free_memory(dev, mine);
+	free(out);
+}
+
+TEST(mixed)
+{
+	run_all(rank_mixed);
+}
+
+/* A wait for what never comes ends when the communicator is aborted, here or by the peer. */
+static void rank_aborted(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+			 struct gantry_stream *s)
+{
+	struct gantry_signal_wait wait = {.count = 1, .peer = 0, .signal = 0};
+	struct gantry_window *window;
+	char memory[16];
+	int from = -1;
+
+	(void)w;
+	CHECK_OK(gantry_window_register(comm, memory, sizeof(memory), &window));
+	if (rank == 0) {
+		usleep(20000);
+		CHECK_OK(gantry_comm_abort(comm));
+		CHECK_OK(gantry_comm_destroy(comm));
+		return;
+	}
+	CHECK_OK(gantry_wait_signals(&wait, 1, comm, s));
+	gantry_stream_sync(dev, s);
+	CHECK(gantry_comm_error(comm, &from, NULL, 0) != GANTRY_OK);
+	CHECK_EQ(from, 0);
+	CHECK(gantry_put("x", 1, 0, window, 0, 0, comm, s) != GANTRY_OK);
+	gantry_window_deregister(comm, window);
+	gantry_comm_destroy(comm);
+}
+
+TEST(aborted)
+{
+	struct world w = {.body = rank_aborted, .nranks = 3};
+
+	setenv("GANTRY_IFNAME", "lo", 0);
+	for (int t = 0; t < 3; t++) {
+		w.transport = t == 0 ? "p2p" : t == 1 ? "shm" : "net";
+		world_threads(&w, NULL);
+	}
+}
+
+static void rank_notified(struct world *w, int rank, struct gantry_comm *comm, struct gantry_device *dev,
+			  struct gantry_stream *s)
+{
+	int n = w->nranks, next = (rank + 1) % n, before = (rank + n - 1) % n;
+	char text[GANTRY_NOTIFY_MAX], expected[GANTRY_NOTIFY_MAX];
+	gantry_result r;
+	size_t size;
+
+	(void)dev;
+	(void)s;
+	for (int i = 0; i < 5; i++) {
+		snprintf(text, sizeof(text), "%d from %d", i, rank);
+		CHECK_OK(gantry_notify(comm, next, text, i ? strlen(text) : 0));
+	}
+	CHECK_RESULT(gantry_notify(comm, next, text, GANTRY_NOTIFY_MAX + 1), GANTRY_ERR_INVALID);
+	for (int i = 0; i < 5; i++) {
+		do {
+			size = sizeof(text);
+			r = gantry_notified(comm, before, text, &size);
+			if (r == GANTRY_AGAIN)
+				usleep(200);
+		} while (r == GANTRY_AGAIN);
+		CHECK_OK(r);
+		snprintf(expected, sizeof(expected), "%d from %d", i, before);
+		CHECK_EQ(size, i ? strlen(expected) : 0);
+		CHECK(memcmp(text, expected, size) == 0);
+	}
+	size = sizeof(text);
+	CHECK_RESULT(gantry_notified(comm, before, text, &size), GANTRY_AGAIN);
+	CHECK_OK(gantry_comm_destroy(comm));
+}
+
+TEST(notified)
+{
+	struct world w = {.body = rank_notified, .nranks = 3};
+
+	world_threads(&w, NULL);
+}

@@ -189,7 +189,8 @@ static void reduce(struct node *me, int64_t round)
 
 	for (int64_t i = 0; i < REDUCED; i++)
 		in[i] = (me->rank + 1) * (i + round);
-	CHECK_OK(gantry_all_reduce(in, out, REDUCED, GANTRY_TYPE_INT64, GANTRY_OP_SUM, me->comm, me->stream));
+	CHECK_OK(node_enqueued(
+		me, gantry_all_reduce(in, out, REDUCED, GANTRY_TYPE_INT64, GANTRY_OP_SUM, me->comm, me->stream)));
 	CHECK_OK(wait_call(me));
 	CHECK_OK(gantry_stream_sync(me->dev, me->stream));
 	for (int64_t i = 0; i < REDUCED; i++)
@@ -247,7 +248,7 @@ static void be_rank(int rank)
 	open_node(&me, rank);
 	store_release(&shared->opened[rank], 1);
 	do {
-		r = call(&me);
+		r = node_enqueued(&me, call(&me));
 		r = r == GANTRY_OK ? wait_call(&me) : r;
 		fetch_add_release(&shared->rounds[rank], r == GANTRY_OK);
 	} while (r == GANTRY_OK);

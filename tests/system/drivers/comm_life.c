@@ -44,6 +44,7 @@ static gantry_result reduce(struct node *me, uint32_t round)
 	for (int64_t i = 0; i < REDUCED; i++)
 		in[i] = (me->rank + 1) * (i + round);
 	r = gantry_all_reduce(in, out, REDUCED, GANTRY_TYPE_INT64, GANTRY_OP_SUM, me->comm, me->stream);
+	r = node_enqueued(me, r);
 	if (r == GANTRY_OK)
 		r = gantry_stream_sync(me->dev, me->stream);
 	if (r == GANTRY_OK)

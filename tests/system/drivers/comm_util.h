@@ -79,6 +79,16 @@ static inline uint32_t node_seed(int from, int to, uint32_t round)
 	return (uint32_t)from * 7919u + (uint32_t)to * 104729u + round * 1299709u;
 }
 
+/* Of a call on a non-blocking communicator that has to connect ranks first: until it is enqueued, or has failed. */
+static inline gantry_result node_enqueued(const struct node *me, gantry_result r)
+{
+	while (r == GANTRY_AGAIN) {
+		sched_yield();
+		r = gantry_comm_error(me->comm, NULL, NULL, 0);
+	}
+	return r;
+}
+
 /*
  * Sends `size` bytes to each of the peers at a distance of 1 to `reach` and receives as many from those that reach this
  * rank in the same way: a ring with reach 1, everybody to everybody with reach n - 1. Every byte is compared.
@@ -104,7 +114,7 @@ static inline gantry_result node_exchange(struct node *me, int reach, size_t siz
 					me->stream);
 	}
 	end = gantry_group_end();
-	r = r == GANTRY_OK ? end : r;
+	r = node_enqueued(me, r == GANTRY_OK ? end : r);
 	if (r == GANTRY_OK)
 		r = gantry_stream_sync(me->dev, me->stream);
 	if (r == GANTRY_OK)

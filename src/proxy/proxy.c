@@ -37,6 +37,8 @@ enum {
 	COMPLAIN_S = 5,
 	NAP_MIN_NS = 50000,
 	DRIVEN_NS = 1000000, /* how long one that drives is trusted to come again */
+	CROWD_LATE_NS = 1000000,
+	CROWD_MAX = 4,
 	SLEEP_NS = 1000000000, /* without operations: a second, in case a notification is ever lost */
 	OP_BATCH_END = 1,      /* in an operation's `reserved` */
 };
@@ -83,6 +85,7 @@ struct gantry_proxy {
 	struct gantry_waiter waiter;
 	uint64_t nap_ns;		 /* the next sleep with operations in flight */
 	uint64_t nap_max_ns;		 /* GANTRY_PROXY_SLEEP */
+	uint32_t crowd;			 /* naps are longer by 2^crowd: back_off */
 	struct gantry_proxy_stats stats; /* relaxed */
 	/* Callers'. */
 	struct proxy_mu mu; /* `gone` of groups */
@@ -636,22 +639,43 @@ void gantry_proxy_conn_destroy(struct gantry_proxy_conn *pc)
 static struct engines_mu engines_mu_one;
 static struct gantry_list engines GUARDED_BY(engines_mu) = {&engines, &engines}; /* a handful at most */
 
+/*
+ * A nap that ends a millisecond late says that others wait for the CPUs. Where hundreds of ranks share a few of them it is
+ * their looking that keeps the CPUs busy: 256 processes that look once in a millisecond need five. So such a thread looks
+ * less often, until its naps end in time again.
+ */
+static void judge_nap(struct gantry_proxy *p, uint64_t wanted, uint64_t took)
+{
+	uint64_t late = took > wanted ? took - wanted : 0;
+
+	if (late > CROWD_LATE_NS && p->crowd < CROWD_MAX)
+		p->crowd++;
+	else if (late < CROWD_LATE_NS / 2 && p->crowd)
+		p->crowd--;
+}
+
 static void back_off(struct gantry_proxy *p, int driven)
 {
 	int busy = load_relaxed(&p->nactive) != 0;
 	uint64_t sleeps = p->waiter.sleeps, max = SLEEP_NS;
+	uint64_t began = p->waiter.wait.announced ? gantry_now_ns() : 0; /* the next thing that it does is to sleep */
 
 	if (busy)
-		max = p->nap_ns < p->nap_max_ns ? p->nap_ns : p->nap_max_ns;
+		max = (p->nap_ns < p->nap_max_ns ? p->nap_ns : p->nap_max_ns) << p->crowd;
 	p->waiter.spin = driven ? 0 : gantry_wait_limits()->spin_ticks;
 	p->waiter.yield = driven ? 0 : gantry_wait_limits()->yield_ticks;
 	gantry_waiter_idle(&p->waiter, driven ? DRIVEN_NS : max);
 	if (p->waiter.sleeps == sleeps)
 		return;
 	PUT(p->stats.sleeps, p->waiter.sleeps);
-	if (!p->waiter.wait.announced)
+	if (!p->waiter.wait.announced) {
 		ADD(p->stats.wakes, 1);
-	else if (busy && p->nap_ns < p->nap_max_ns)
+		return;
+	}
+	if (!busy)
+		return;
+	judge_nap(p, max, gantry_now_ns() - began);
+	if (p->nap_ns < p->nap_max_ns)
 		p->nap_ns *= 2; /* nobody notified: look again after a longer while */
 }
 

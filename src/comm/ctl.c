@@ -382,6 +382,8 @@ static gantry_result obstacle(struct gantry_ctl *m, int to) REQUIRES(loop_mu)
 {
 	if (to >= 0 && m->peers[to].gone != GANTRY_OK)
 		return known(m->peers[to].gone, m->peers[to].text);
+	if (m->over != GANTRY_OK && to < 0 && m->first_lost)
+		return known(m->peers[m->first_lost - 1].gone, m->peers[m->first_lost - 1].text);
 	if (m->over != GANTRY_OK)
 		return known(m->over, m->over_text);
 	return GANTRY_OK;

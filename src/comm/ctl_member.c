@@ -159,6 +159,8 @@ static void peer_gone(struct gantry_ctl *m, int rank, gantry_result why, const c
 		return;
 	peer->gone = why;
 	peer->text = strdup(text); /* NULL: the code alone has to do */
+	if (why != GANTRY_ERR_PEER_CLOSED && !m->first_lost)
+		m->first_lost = rank + 1;
 	gantry_list_each_entry_safe (call, &m->calls, struct ctl_call, node) {
 		if (call->to == rank)
 			call_done(call, why);
@@ -184,8 +186,10 @@ static void member_over(struct gantry_ctl *m, gantry_result why, const char *fmt
 		va_end(ap);
 	}
 	gantry_list_each_entry_safe (call, &m->calls, struct ctl_call, node) {
-		memcpy(call->text, m->over_text, sizeof(call->text));
-		call_done(call, why);
+		const struct ctl_peer *lost = m->first_lost && call->to < 0 ? &m->peers[m->first_lost - 1] : NULL;
+
+		snprintf(call->text, sizeof(call->text), "%s", lost && lost->text ? lost->text : m->over_text);
+		call_done(call, lost ? lost->gone : why);
 	}
 	tell_news(m);
 }

@@ -86,6 +86,9 @@ struct gantry_ctl {
 	char over_text[CTL_TEXT_MAX];
 	int64_t clock_offset;
 	struct ctl_peer *peers; /* [nranks] */
+	/* The rank that was lost before any other, and one: for an allgather that cause is better than what followed from it,
+	 * the end of the hub's process, say. 0: none was. */
+	int first_lost GUARDED_BY(loop_mu);
 	size_t inbox_bytes GUARDED_BY(loop_mu);
 	struct gantry_list calls GUARDED_BY(loop_mu);
 	uint64_t last_call GUARDED_BY(loop_mu), last_gather GUARDED_BY(loop_mu);

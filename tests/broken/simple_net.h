@@ -19,7 +19,9 @@
  *
  * Not broken, but another device: fixtures/device.c defines
  *
- *   SIMPLE_PROPERTIES(p)   changes the properties of v11
+ *   SIMPLE_DEVICES, SIMPLE_PROPERTIES(dev, p)           how many v11 has; changes their properties
+ *   SIMPLE_REG(data, size, type), SIMPLE_DEREG(data)     memory of other types than the host's
+ *   SIMPLE_TARGET(data), SIMPLE_FLUSH(data, size)        where what is for there goes to first
  *   SIMPLE_MOST_BYTES      a message that is larger is refused by isend and irecv
  *
  * and fixtures/unpack.c SIMPLE_UNPACK, with the functions of that: receives for memory of a device end in lists.
@@ -103,9 +105,13 @@ struct listener {
 	uint64_t cookie;
 };
 
+#ifndef SIMPLE_DEVICES
+#define SIMPLE_DEVICES 1
+#endif
+
 static ncclResult_t simple_devices(int *ndev)
 {
-	*ndev = 1;
+	*ndev = SIMPLE_DEVICES;
 	return ncclSuccess;
 }
 
@@ -615,17 +621,17 @@ static ncclResult_t finalize_v11(void *ctx)
 
 static ncclResult_t properties_v11(int dev, ncclNetProperties_v11_t *props)
 {
-	if (dev != 0)
+	if (dev < 0 || dev >= SIMPLE_DEVICES)
 		return ncclInvalidArgument;
 	*props = (ncclNetProperties_v11_t){
 		SIMPLE_PROPERTIES_OF_ALL,
-		.vProps = {.ndevs = 1, .devs = {0}},
+		.vProps = {.ndevs = 1, .devs = {dev}},
 		.maxP2pBytes = NCCL_MAX_NET_SIZE_BYTES,
 		.maxCollBytes = NCCL_MAX_COLLNET_SIZE_BYTES,
 		.maxMultiRequestSize = 1,
 	};
 #ifdef SIMPLE_PROPERTIES
-	SIMPLE_PROPERTIES(props);
+	SIMPLE_PROPERTIES(dev, props);
 #endif
 	return ncclSuccess;
 }

@@ -63,6 +63,15 @@ done
 run 0 GANTRY_NET_FLUSH=on GANTRY_NET_GDR=off GANTRY_TEST_PTR_SUPPORT=3 -- -b 64k -e 64k
 lacks out "GPU memory"
 
+# Of four devices the nearest is taken, if it is not too slow: here the CPUs count, on a machine that hwloc is told of.
+for cpu in 0 1; do
+	if "$gantry" doctor | grep -q "hwloc *yes" && taskset -c $cpu true 2>/dev/null; then
+		HWLOC_XMLFILE=$SOURCE_DIR/tests/fixtures/two_nodes.xml GANTRY_TEST_DEVICES=4 GANTRY_LOG=info timeout 100 taskset -c $cpu \
+			"$gantry" perf sendrecv --transport net --plugin "$plugin" -b 8 -e 8 $few >"$tmp/out" 2>&1 || die "on CPU $cpu"
+		has out "network simple: device $((2 * cpu)) (simple), at the same NUMA node"
+	fi
+done
+
 # A plugin that does not start ends the communicator with its reason, or the next of the list is taken, with a warning.
 run 1 GANTRY_TEST_INIT=2 -- -b 8 -e 8
 has out "libnccl-net-device.so: init gave ncclSystemError (2)"

@@ -69,6 +69,7 @@ static const struct menu perf = {
 		     {"scatter", cmd_perf_coll, "a part to each rank, from one rank"},
 		     {"barrier", cmd_perf_coll, "nothing but waiting for all ranks"},
 		     {"collectives", cmd_perf_coll, "all of these, one after the other"},
+		     {"put", cmd_perf_coll, "one-sided: each rank into the next one's window"},
 		     {"fifo", cmd_perf_fifo, "what a kernel and the progress thread cost each other, without payload"},
 		     {"rx", cmd_perf_rx, "the pipeline of gantry/rx.h, beside plain TCP and the bus"},
 		     {"unpack", cmd_perf_unpack,

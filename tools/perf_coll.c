@@ -113,11 +113,11 @@ static int check_root(struct pcoll_opts *o)
 	return 0;
 }
 
-/* Which collective the first word names; "collectives" are all of them. */
+/* Which of them the first word names; "collectives" are all that are. */
 static void find_collective(const char *name, struct pcoll_opts *o)
 {
 	o->first = 0;
-	o->last = PCOLL_OP_COUNT - 1;
+	o->last = PCOLL_PUT - 1;
 	for (int i = 0; i < PCOLL_OP_COUNT; i++)
 		if (strcmp(pcoll_traits[i].name, name) == 0)
 			o->first = o->last = i;
@@ -151,6 +151,8 @@ int pcoll_parse(int argc, char **argv, struct pcoll_opts *o)
 		return 1 + 2;
 	if (o->buffers == PCOLL_PLAIN && o->c.device == GANTRY_DEVICE_CUDA)
 		return 1 + options_wrong(&set, "--buffers plain is for --device host");
+	if (o->explain && o->first == PCOLL_PUT)
+		return 1 + options_wrong(&set, "--explain: a put has no algorithm");
 	if (o->check_only && !o->check)
 		return 1 + options_wrong(&set, "--check-only and -c 0 leave nothing to do");
 	if (o->timing == PCOLL_TIMING_AUTO)

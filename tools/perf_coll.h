@@ -22,7 +22,8 @@
 #include "perf_util.h"
 
 /* X(NAME, "name", in, out, reduces, rooted): how many parts of `count` elements a rank's input and output have (ONE, or
- * ALL: one for each rank). */
+ * ALL: one for each rank). The last is no collective: each rank puts into the window of the next one, and waits for the
+ * signal of the one before. */
 /* clang-format off */
 #define PCOLL_OPS(X) \
 	X(ALL_REDUCE,     "all_reduce",     ONE, ONE, 1, 0) \
@@ -33,7 +34,8 @@
 	X(ALL_TO_ALL,     "all_to_all",     ALL, ALL, 0, 0) \
 	X(GATHER,         "gather",         ONE, ALL, 0, 1) \
 	X(SCATTER,        "scatter",        ALL, ONE, 0, 1) \
-	X(BARRIER,        "barrier",        ONE, ONE, 0, 0)
+	X(BARRIER,        "barrier",        ONE, ONE, 0, 0) \
+	X(PUT,            "put",            ONE, ONE, 0, 0)
 /* clang-format on */
 
 enum pcoll_op {

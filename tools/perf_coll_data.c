@@ -291,6 +291,8 @@ void pcoll_expected(const struct pcoll_data *d, int rank, int part, uint64_t len
 	/* Whose input it is, and which part of that. */
 	int from = t->out_all ? part : d->root, of = t->in_all ? rank : 0;
 
+	if (d->what == PCOLL_PUT)
+		from = (rank + d->nranks - 1) % d->nranks;
 	if (!t->reduces) {
 		pcoll_input(d, from, of, length, table);
 		return;
@@ -368,6 +370,7 @@ void pcoll_bandwidth(enum pcoll_op what, int nranks, uint64_t bytes, double us, 
 		break;
 	case PCOLL_REDUCE:
 	case PCOLL_BROADCAST:
+	case PCOLL_PUT:
 		*ret_bus = gbs;
 		break;
 	case PCOLL_BARRIER:

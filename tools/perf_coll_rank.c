@@ -46,6 +46,7 @@ struct pcoll_rank {
 	char *memory[BUFFERS];
 	char *image[BUFFERS]; /* where the CPU sees them: the same, or host memory for those of a GPU */
 	void *handle[BUFFERS];
+	struct gantry_window *window; /* of put: the output */
 	size_t memory_size;
 	struct table {
 		void *elements; /* PCOLL_PERIOD of them */
@@ -312,6 +313,17 @@ static gantry_result compare(struct pcoll_rank *rk, const struct run *u, int buf
 	return GANTRY_OK;
 }
 
+/* To the next rank, from the one before. */
+static gantry_result put_around(struct pcoll_rank *rk, const struct run *u, const void *in)
+{
+	const int n = rk->base.nranks;
+	const struct gantry_signal_wait wait = {.count = 1, .peer = (rk->base.rank + n - 1) % n};
+
+	TRY_NOW(gantry_put(in, part_bytes(u), (rk->base.rank + 1) % n, rk->window, FRONT + u->skew, 0, rk->base.comm,
+			   rk->base.stream));
+	return gantry_wait_signals(&wait, 1, rk->base.comm, rk->base.stream);
+}
+
 /* What a rank has no use for is there out of place, to see that nobody writes to it, and NULL in place. */
 static gantry_result call(struct pcoll_rank *rk, const struct run *u)
 {
@@ -342,6 +354,8 @@ static gantry_result call(struct pcoll_rank *rk, const struct run *u)
 		return gantry_gather(in, out, c->count, type, c->root, comm, stream);
 	case PCOLL_SCATTER:
 		return gantry_scatter(in, out, c->count, type, c->root, comm, stream);
+	case PCOLL_PUT:
+		return put_around(rk, u, in);
 	default:
 		return gantry_barrier(comm, stream);
 	}
@@ -353,6 +367,8 @@ static gantry_result check_round(struct pcoll_rank *rk, const struct run *u, str
 
 	for (int buffer = first; buffer < BUFFERS; buffer++)
 		TRY_NOW(prepare(rk, u, buffer));
+	if (u->c->what == PCOLL_PUT) /* nobody else keeps a rank from writing before the other one is ready */
+		TRY_NOW(perf_rank_sync(&rk->base));
 	TRY_NOW(call(rk, u));
 	TRY_NOW(perf_rank_finish(&rk->base));
 	s->crc = 0;
@@ -624,8 +640,9 @@ static gantry_result run_case(struct pcoll_rank *rk, size_t number)
 {
 	const struct pcoll_case *c = &rk->opts->cases[number];
 	/* all_to_all in place sends what it has received already: no result to be checked. */
-	const int places =
-		c->what == PCOLL_BARRIER || c->what == PCOLL_ALL_TO_ALL ? PCOLL_OUT_OF_PLACE : rk->opts->places;
+	const int places = c->what == PCOLL_BARRIER || c->what == PCOLL_ALL_TO_ALL || c->what == PCOLL_PUT
+				   ? PCOLL_OUT_OF_PLACE
+				   : rk->opts->places;
 	struct pcoll_row row;
 
 	memset(&row, 0, sizeof(row));
@@ -697,6 +714,8 @@ static gantry_result work(void *rank)
 	TRY_NOW(perf_rank_alloc(&rk->base, ELEMENT_MAX, &rk->scalar_dev));
 	for (int buffer = 0; buffer < BUFFERS; buffer++)
 		TRY_NOW(make_buffer(rk, buffer));
+	if (rk->opts->first == PCOLL_PUT)
+		TRY_NOW(gantry_window_register(rk->base.comm, rk->memory[OUT], rk->memory_size, &rk->window));
 	for (size_t i = 0; i < rk->opts->ncases; i++)
 		TRY_NOW(run_case(rk, i));
 	return GANTRY_OK;
@@ -706,6 +725,7 @@ static void deregister(void *rank)
 {
 	struct pcoll_rank *rk = rank;
 
+	gantry_window_deregister(rk->base.comm, rk->window);
 	for (int buffer = 0; buffer < BUFFERS; buffer++)
 		if (rk->handle[buffer])
 			gantry_comm_deregister(rk->base.comm, rk->handle[buffer]);

@@ -389,6 +389,8 @@ gantry_result comm_onesided_enqueue(struct gantry_comm *comm, const struct comm_
 				    enum comm_one what);
 /* Until what all ranks have put has arrived, once all of them have come here with nothing in flight. */
 gantry_result comm_onesided_flush(struct gantry_comm *comm);
+/* Adds what was put over the network. Any thread. */
+void comm_onesided_count(const struct gantry_comm *comm, struct gantry_comm_counters *c);
 void comm_onesided_wake(struct gantry_comm *comm); /* whoever waits for signals; any thread */
 /* The end: its standing receives, with the communicator's operations; then, with connections, all of it. */
 void comm_onesided_stop(struct gantry_comm *comm);

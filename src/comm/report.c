@@ -164,6 +164,7 @@ int comm_next_end(struct gantry_comm *comm, struct comm_end *e)
 /* Counters that only grow, so a sum that is the same says that none of them moved. */
 uint64_t comm_look_sum(struct gantry_comm *comm, int *ret_connecting)
 {
+	struct gantry_comm_counters puts = {0};
 	uint64_t sum = 0;
 
 	*ret_connecting = 0;
@@ -174,7 +175,8 @@ uint64_t comm_look_sum(struct gantry_comm *comm, int *ret_connecting)
 		for (int i = 0; i < GANTRY_PROTOS * GANTRY_MODES; i++)
 			sum += e.by[i / GANTRY_MODES][i % GANTRY_MODES];
 	}
-	return sum;
+	comm_onesided_count(comm, &puts);
+	return sum + puts.send_bytes;
 }
 
 /* Under mu: the caller's thread may be replacing the memory that is looked at. */
@@ -203,6 +205,7 @@ gantry_result gantry_comm_get_counters(struct gantry_comm *comm, struct gantry_c
 		for (int i = 0; i < GANTRY_PROTOS * GANTRY_MODES; i++)
 			c->steps[i / GANTRY_MODES][i % GANTRY_MODES] += e.by[i / GANTRY_MODES][i % GANTRY_MODES];
 	}
+	comm_onesided_count(comm, c);
 	return STRUCT_GIVE(ret, &own, gantry_comm_counters);
 }
 

@@ -139,6 +139,21 @@ void comm_onesided_wake(struct gantry_comm *comm)
 		gantry_eventcount_notify(&block->eventcount);
 }
 
+void comm_onesided_count(const struct gantry_comm *comm, struct gantry_comm_counters *c)
+{
+	const struct comm_onesided *o = load_acquire(&comm->onesided);
+	const struct gantry_conn_state *states = o ? load_acquire(&o->states) : NULL;
+
+	for (int i = 0; states && i < comm->nranks; i++) {
+		c->send_bytes += load_relaxed(&states[i].counts.bytes);
+		c->send_copies += load_relaxed(&states[i].counts.copies);
+		c->send_copied += load_relaxed(&states[i].counts.copied);
+		for (int k = 0; k < GANTRY_PROTOS * GANTRY_MODES; k++)
+			c->steps[k / GANTRY_MODES][k % GANTRY_MODES] +=
+				load_relaxed(&states[i].counts.steps[k / GANTRY_MODES][k % GANTRY_MODES]);
+	}
+}
+
 /* ---- reaching others ---- */
 
 /* Kernels of this rank may address memory of the peer. Both answer alike. */
@@ -228,7 +243,7 @@ static gantry_result make_net(struct gantry_comm *comm)
 	if (o->group)
 		return GANTRY_OK;
 	TRY_NOW(d->ops->alloc_mapped(d, (size_t)comm->nranks * sizeof(*o->states), &p, &dev));
-	o->states = p;
+	store_release(&o->states, p); /* comm_onesided_count looks */
 	o->states_dev = dev;
 	TRY_NOW(d->ops->alloc(d, (size_t)comm->nranks * sizeof(*o->conns_dev), &p));
 	o->conns_dev = p;

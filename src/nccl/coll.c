@@ -4,6 +4,7 @@
  * gantry/types.h already, so arguments pass through, and gantry/comm.h refuses the wrong ones.
  */
 #define LOG_SUBSYS GANTRY_SUBSYS_COMM
+#include "coll/coll.h"
 #include "base/log.h"
 #include "nccl/nccl.h"
 
@@ -131,6 +132,82 @@ NCCL_FUNCTION(ncclResult_t, RedOpDestroy, (ncclRedOp_t op, ncclComm_t comm))
 	r = gantry_op_destroy(c->comm, OP);
 	nccl_leave(c);
 	return nccl_result(r);
+}
+
+/* ---- one-sided ---- */
+
+/* Contexts and flags are for later, in NCCL too. */
+static gantry_result check_context(const char *function, int context, unsigned flags)
+{
+	if (context || flags)
+		return nccl_group_failed(gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__,
+						     "%s: context %d and flags %#x, both must be 0", function, context,
+						     flags));
+	return GANTRY_OK;
+}
+
+static gantry_result put(const void *buf, size_t count, ncclDataType_t type, int peer, ncclWindow_t window,
+			 size_t offset, int signal, struct gantry_comm *comm, struct gantry_stream *stream)
+{
+	uint32_t size = (unsigned)type < GANTRY_TYPE_COUNT ? coll_type_bytes((unsigned)type) : 0;
+
+	if (!size || count > SIZE_MAX / size)
+		return nccl_group_failed(gantry_fail(GANTRY_ERR_INVALID, LOG_SUBSYS, __FILE__, __LINE__,
+						     "ncclPutSignal: %zu elements of type %d", count, (int)type));
+	return gantry_put(buf, count * size, peer, (struct gantry_window *)window, offset, signal, comm, stream);
+}
+
+NCCL_FUNCTION(ncclResult_t, PutSignal,
+	      (const void *buf, size_t count, ncclDataType_t type, int peer, ncclWindow_t window, size_t offset,
+	       int signal, int context, unsigned flags, ncclComm_t comm, cudaStream_t stream))
+{
+	struct call call = call_begin("ncclPutSignal", comm, stream);
+	gantry_result r = call.r;
+
+	if (r == GANTRY_OK)
+		r = check_context("ncclPutSignal", context, flags);
+	if (r == GANTRY_OK)
+		r = put(buf, count, type, peer, window, offset, signal, call.comm, call.stream);
+	return call_end(&call, r);
+}
+
+NCCL_FUNCTION(ncclResult_t, Signal,
+	      (int peer, int signal, int context, unsigned flags, ncclComm_t comm, cudaStream_t stream))
+{
+	struct call call = call_begin("ncclSignal", comm, stream);
+	gantry_result r = call.r;
+
+	if (r == GANTRY_OK)
+		r = check_context("ncclSignal", context, flags);
+	if (r == GANTRY_OK)
+		r = gantry_signal(peer, signal, call.comm, call.stream);
+	return call_end(&call, r);
+}
+
+NCCL_FUNCTION(ncclResult_t, WaitSignal, (int n, ncclWaitSignalDesc_t *signals, ncclComm_t comm, cudaStream_t stream))
+{
+	struct call call = call_begin("ncclWaitSignal", comm, stream);
+	gantry_result r = call.r;
+
+	if (r == GANTRY_OK && (n < 0 || (n && !signals)))
+		r = nccl_group_failed(GANTRY_ERR_INVALID);
+	for (int i = 0; i < n && r == GANTRY_OK; i++) {
+		const struct gantry_signal_wait wait = {
+			.count = signals[i].opCnt, .peer = signals[i].peer, .signal = signals[i].sigIdx};
+
+		r = check_context("ncclWaitSignal", signals[i].ctx, 0);
+		if (r == GANTRY_OK)
+			r = gantry_wait_signals(&wait, 1, call.comm, call.stream);
+	}
+	return call_end(&call, r);
+}
+
+NCCL_FUNCTION(ncclResult_t, WinGetUserPtr, (ncclComm_t comm, ncclWindow_t window, void **ptr))
+{
+	if (!nccl_comm_of(comm, "ncclWinGetUserPtr") || !window || !ptr)
+		return nccl_result(GANTRY_ERR_INVALID);
+	*ptr = gantry_window_ptr((struct gantry_window *)window);
+	return ncclSuccess;
 }
 
 /* ---- what a group would take ---- */

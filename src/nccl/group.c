@@ -2,7 +2,7 @@
 /*
  * Groups of NCCL: beside transfers, which are Gantry's own groups, they hold the making and ending of communicators.
  *
- * A group belongs to its thread. At its end, in this order: communicators are made, all at the same time; transfers are
+ * A group belongs to its thread. At its end, in this order: communicators and windows are made, all at the same time; transfers are
  * enqueued; on the host they are waited for; communicators are ended, again all at the same time. A call that fails
  * makes the whole group fail: then nothing of it is done, but for ends, which are.
  */
@@ -112,7 +112,7 @@ gantry_result nccl_jobs_run(struct nccl_job *jobs)
 
 gantry_result nccl_group_run(struct nccl_job *job)
 {
-	bool makes = job->made != NULL;
+	bool makes = job->made || job->window;
 
 	if (!group.depth)
 		return nccl_jobs_run(job);
@@ -203,7 +203,7 @@ static gantry_result make_all(gantry_result r)
 		struct nccl_job *next = jobs->next;
 
 		jobs->dropped = true;
-		jobs->r = jobs->begin(jobs);
+		jobs->r = jobs->begin ? jobs->begin(jobs) : GANTRY_OK;
 		jobs->run(jobs);
 		nccl_job_free(jobs);
 		jobs = next;

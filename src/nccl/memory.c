@@ -236,3 +236,62 @@ NCCL_FUNCTION(ncclResult_t, CommDeregister, (const ncclComm_t comm, void *handle
 	nccl_leave(c);
 	return nccl_result(r);
 }
+
+/* ---- windows: all ranks of a communicator call these, so in a group those of several communicators run together ---- */
+
+/* Where windows cannot be, callers go on without: the window is not written. */
+static gantry_result run_register(struct nccl_job *job)
+{
+	struct gantry_window *made = NULL;
+	gantry_result r;
+
+	if (job->dropped)
+		return GANTRY_OK;
+	nccl_enter(job->c);
+	r = gantry_window_register(job->c->comm, job->buf, job->size, &made);
+	nccl_leave(job->c);
+	if (r == GANTRY_OK)
+		*job->window = (ncclWindow_t)made;
+	return r == GANTRY_ERR_UNREACHABLE || r == GANTRY_ERR_UNSUPPORTED ? GANTRY_OK : r;
+}
+
+static gantry_result run_deregister(struct nccl_job *job)
+{
+	gantry_result r;
+
+	nccl_enter(job->c);
+	r = gantry_window_deregister(job->c->comm, job->buf);
+	nccl_leave(job->c);
+	return r;
+}
+
+static gantry_result run_window(struct ncclComm *c, gantry_result (*run)(struct nccl_job *job), void *buf, size_t size,
+				ncclWindow_t *window)
+{
+	struct nccl_job *job = calloc(1, sizeof(*job));
+
+	if (!job)
+		FAIL_NOW(GANTRY_ERR_NOMEM, "no memory for a window");
+	*job = (struct nccl_job){.run = run, .c = c, .buf = buf, .size = size, .window = window};
+	return nccl_group_run(job);
+}
+
+NCCL_FUNCTION(ncclResult_t, CommWindowRegister,
+	      (ncclComm_t comm, void *buf, size_t size, ncclWindow_t *window, int flags))
+{
+	struct ncclComm *c = nccl_comm_of(comm, "ncclCommWindowRegister");
+
+	(void)flags; /* how collectives may use it, and an order that puts have anyway */
+	if (!c || !window || (size && !buf))
+		return nccl_result(GANTRY_ERR_INVALID);
+	return nccl_result(run_window(c, run_register, buf, size, window));
+}
+
+NCCL_FUNCTION(ncclResult_t, CommWindowDeregister, (ncclComm_t comm, ncclWindow_t window))
+{
+	struct ncclComm *c = nccl_comm_of(comm, "ncclCommWindowDeregister");
+
+	if (!c)
+		return nccl_result(GANTRY_ERR_INVALID);
+	return window ? nccl_result(run_window(c, run_deregister, window, 0, NULL)) : ncclSuccess;
+}

@@ -124,6 +124,10 @@ struct nccl_job {
 	struct gantry_unique_id id, *by; /* grow: by is the id, or NULL */
 	/* Of those that end one. */
 	bool destroy;
+	/* Of windows. */
+	void *buf; /* or the window that ends */
+	size_t size;
+	ncclWindow_t *window; /* the caller's; NULL: none is made */
 };
 /* Takes the job over. Its result; OK: it is kept. */
 gantry_result nccl_group_run(struct nccl_job *job);

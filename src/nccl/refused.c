@@ -30,23 +30,6 @@ static ncclResult_t refuse(const char *function)
 #include "nccl/api.def"
 #pragma GCC diagnostic pop
 
-/* Callers take a window that was not written for "not supported", and go on with ordinary collectives. */
-NCCL_FUNCTION(ncclResult_t, CommWindowRegister,
-	      (ncclComm_t comm, void *buf, size_t size, ncclWindow_t *window, int flags))
-{
-	(void)size, (void)flags;
-	if (!nccl_comm_of(comm, "ncclCommWindowRegister") || !buf || !window)
-		return nccl_result(GANTRY_ERR_INVALID);
-	return ncclSuccess;
-}
-
-NCCL_FUNCTION(ncclResult_t, CommWindowDeregister, (ncclComm_t comm, ncclWindow_t window))
-{
-	if (!nccl_comm_of(comm, "ncclCommWindowDeregister") || window)
-		return nccl_result(GANTRY_ERR_INVALID);
-	return ncclSuccess;
-}
-
 /* There is none to destroy. */
 NCCL_FUNCTION(ncclResult_t, DevCommDestroy, (ncclComm_t comm, const ncclDevComm_t *made))
 {

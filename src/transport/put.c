@@ -347,6 +347,10 @@ gantry_result gantry_put_setup(struct gantry_connector *c, const struct gantry_p
 	p->device = c->device;
 	p->target = target;
 	TRY_NOW(net_link_get(c, &p->link));
+	if (p->link->context->unpack)
+		FAIL_NOW(GANTRY_ERR_UNSUPPORTED,
+			 "puts to rank %d: network %s receives fragments, which no kernel gathers here", c->peer->rank,
+			 p->link->context->net->name);
 	if (c->send) {
 		TRY_NOW(c->device->ops->alloc_mapped(c->device, sizeof(struct gantry_fifo), &host, &dev));
 		p->block_host = host;

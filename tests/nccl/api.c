@@ -493,6 +493,40 @@ static void case_death(void)
 	free(out);
 }
 
+/* ---- one-sided ---- */
+
+static void case_window(void)
+{
+	comm_t comm = world_comm();
+	int next = (R + 1) % N, before = (R + N - 1) % N, mine[8] = {-1, -1, -1, -1, -1, -1, -1, -1}, in[4];
+	struct wait_signal wait = {1, before, 0, 0};
+	void *window = NULL, *ptr = NULL;
+
+	OK(nccl.CommWindowRegister(comm, mine, sizeof(mine), &window, 1));
+	OK(nccl.WinGetUserPtr(comm, window, &ptr));
+	EQ(ptr == mine, 1);
+	for (int i = 0; i < 4; i++)
+		in[i] = 100 * R + i;
+	/* The wait is called first, and comes after the put all the same. */
+	OK(nccl.GroupStart());
+	OK(nccl.WaitSignal(1, &wait, comm, NULL));
+	OK(nccl.PutSignal(in, 4, INT32, next, window, 8, 0, 0, 0, comm, NULL));
+	OK(nccl.GroupEnd());
+	for (int i = 0; i < 8; i++)
+		EQ(mine[i], i >= 2 && i < 6 ? 100 * before + i - 2 : -1);
+	for (int i = 0; i < 3; i++)
+		OK(nccl.Signal(next, 0, 0, 0, comm, NULL));
+	wait.count = 3;
+	OK(nccl.WaitSignal(1, &wait, comm, NULL));
+	EQ(nccl.PutSignal(in, 4, INT32, next, window, 8, 0, 1, 0, comm, NULL), INVALID_ARGUMENT);
+	EQ(nccl.PutSignal(in, 4, INT32, next, window, 8, 0, 0, 1, comm, NULL), INVALID_ARGUMENT);
+	EQ(nccl.PutSignal(in, 4, 12, next, window, 8, 0, 0, 0, comm, NULL), INVALID_ARGUMENT);
+	TRUE(nccl.PutSignal(in, 4, INT32, next, window, 17, 0, 0, 0, comm, NULL) != SUCCESS);
+	EQ(nccl.Signal(N, 0, 0, 0, comm, NULL), INVALID_ARGUMENT);
+	OK(nccl.CommWindowDeregister(comm, window));
+	OK(nccl.CommDestroy(comm));
+}
+
 /* ---- wrong calls ---- */
 
 static void case_wrong(void)
@@ -558,7 +592,7 @@ static void case_wrong(void)
 	OK(nccl.Recv(&out, 1, INT32, R, comm, NULL));
 	OK(nccl.GroupEnd());
 	EQ(out, 3);
-	OK(nccl.CommWindowRegister(comm, &v, sizeof(v), &window, 1));
+	EQ(nccl.CommWindowRegister(comm, NULL, sizeof(v), &window, 1), INVALID_ARGUMENT);
 	EQ(window == &window, 1);
 	OK(nccl.CommWindowDeregister(comm, NULL));
 	EQ(nccl.CommSuspend(comm, 1), INVALID_USAGE);
@@ -652,6 +686,7 @@ static const struct {
 	{"revoke", case_revoke},     {"grow", case_grow},	  {"nonblocking", case_nonblocking},
 	{"wrong", case_wrong},	     {"params", case_params},	  {"show", case_show},
 	{"abort", case_abort},	     {"death", case_death},	  {"cuda", case_cuda},
+	{"window", case_window},
 };
 
 static char **wanted;

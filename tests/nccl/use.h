@@ -49,6 +49,10 @@ struct sim_info {
 	float time;
 };
 
+struct wait_signal {
+	int count, peer, signal, context;
+};
+
 /* X(type, name, parameters) */
 /* clang-format off */
 #define FUNCTIONS(X)                                                                                                   \
@@ -95,6 +99,11 @@ struct sim_info {
 	X(int, MemFree, (void *))                                                                                      \
 	X(int, CommWindowRegister, (comm_t, void *, size_t, void **, int))                                             \
 	X(int, CommWindowDeregister, (comm_t, void *))                                                                 \
+	X(int, PutSignal,                                                                                              \
+	  (const void *, size_t, int, int, void *, size_t, int, int, unsigned, comm_t, void *))                        \
+	X(int, Signal, (int, int, int, unsigned, comm_t, void *))                                                      \
+	X(int, WaitSignal, (int, struct wait_signal *, comm_t, void *))                                                \
+	X(int, WinGetUserPtr, (comm_t, void *, void **))                                                               \
 	X(int, CommSuspend, (comm_t, int))                                                                             \
 	X(int, DevCommCreate, (comm_t, const void *, void *))                                                          \
 	X(int, ParamBind, (void **, const char *))                                                                     \

@@ -54,7 +54,10 @@ TEST(options)
 	CHECK_EQ(o.cases[0].root, 2);
 	CHECK_STR(o.c.root, "node7:400");
 	CHECK_EQ(parse("collectives --ranks 2 -b 8 -e 8"), -1);
-	CHECK_EQ(o.ncases, PCOLL_OP_COUNT);
+	CHECK_EQ(o.ncases, PCOLL_PUT); /* which is none */
+	CHECK_EQ(parse("put --ranks 2 -b 8 -e 8"), -1);
+	CHECK_EQ(o.ncases, 1);
+	CHECK_EQ(parse("put --ranks 2 --explain"), 2);
 	CHECK_EQ(parse("barrier --ranks 2 -d all"), -1);
 	CHECK_EQ(o.ncases, 1);
 	CHECK_EQ(parse("all_reduce --ranks 2 --device cuda"), -1);
@@ -105,6 +108,7 @@ TEST(bandwidths)
 	CHECK(fabs(bus(PCOLL_ALL_GATHER) - 7.5) < 1e-9);
 	CHECK(fabs(bus(PCOLL_REDUCE_SCATTER) - 7.5) < 1e-9);
 	CHECK(fabs(bus(PCOLL_ALL_TO_ALL) - 7.5) < 1e-9);
+	CHECK(fabs(bus(PCOLL_PUT) - 10) < 1e-9);
 	CHECK(isnan(bus(PCOLL_BARRIER)));
 }
 
